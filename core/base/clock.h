@@ -1,0 +1,10 @@
+// The one clock: CLOCK_MONOTONIC in nanoseconds.
+#pragma once
+
+#include <cstdint>
+
+namespace specd {
+
+uint64_t now_ns();
+
+}  // namespace specd

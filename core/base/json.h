@@ -1,0 +1,39 @@
+// nlohmann-json behind a guard: depth-limited parsing that reports the place, duplicate keys refused,
+// and getters that never truncate (the packaged 3.11.2 crashes on deep nesting when a value is copied,
+// and get<int>() turns 4294967297 into 1).
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+#include "core/base/status.h"
+
+namespace specd {
+
+using Json = nlohmann::json;
+
+// `where` names the text in errors ("model/config.json"). kDataLoss with line:column on malformed
+// input, on nesting deeper than 64, and on duplicate keys.
+Result<Json> parse_json(std::string_view text, const std::string& where);
+// Reads a whole regular file of at most bytes_max, then parses it.
+Result<std::string> read_text_file(const std::string& path, uint64_t bytes_max);
+Result<Json> parse_json_file(const std::string& path, uint64_t bytes_max);
+
+// Checked getters of one key of an object. Errors name `where` and the key; kDataLoss on a missing
+// key, another type or a number out of [min, max]. The *_or forms give `fallback` when the key is
+// absent or null.
+Result<int64_t> json_int(const Json& object, const char* key, int64_t min, int64_t max,
+                         const std::string& where);
+Result<int64_t> json_int_or(const Json& object, const char* key, int64_t fallback, int64_t min,
+                            int64_t max, const std::string& where);
+Result<double> json_double_or(const Json& object, const char* key, double fallback,
+                              const std::string& where);
+Result<bool> json_bool_or(const Json& object, const char* key, bool fallback,
+                          const std::string& where);
+Result<std::string> json_string(const Json& object, const char* key, const std::string& where);
+Result<std::string> json_string_or(const Json& object, const char* key, const std::string& fallback,
+                                   const std::string& where);
+
+}  // namespace specd

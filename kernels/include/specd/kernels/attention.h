@@ -1,0 +1,76 @@
+// Rotary embedding, KV append, attention over pages, KV compaction.
+//
+// One layer's cache, in pages of kPageTokens tokens (P pages, G kv heads, D = head_dim):
+//   k [P, G, D, kPageTokens]   (transposed: vector lanes are positions)
+//   v [P, G, kPageTokens, D]
+// A slot is page * kPageTokens + offset.
+#pragma once
+
+#include "specd/kernels/types.h"
+
+namespace specd::kernels {
+
+struct KvLayer {
+  void* k = nullptr;
+  void* v = nullptr;
+  DType dtype = DType::kF32;
+  int32_t n_kv_heads = 0;
+  int32_t head_dim = 0;  // a multiple of 16
+};
+
+// cos_sin[r] = {cos(a_i)..., sin(a_i)...}, a_i = float(position[r]) * inv_freq[i], i < head_dim / 2.
+// Scalar libm on the host; once per forward.
+struct RopeTableArgs {
+  const int32_t* position = nullptr;  // [n_rows]
+  const float* inv_freq = nullptr;    // [head_dim / 2]
+  float* cos_sin = nullptr;           // [n_rows, head_dim]
+  int32_t n_rows = 0;
+  int32_t head_dim = 0;
+};
+
+// Rotates q (in place) and k, and writes k and v to their slots in the cache's dtype (round to
+// nearest even). Half-split rotation: out[i] = x[i]*cos - x[i+D/2]*sin,
+// out[i+D/2] = x[i+D/2]*cos + x[i]*sin, each as fma(a, b, -(c*d)) resp. fma(a, b, c*d).
+struct RopeAppendArgs {
+  float* qkv = nullptr;            // [n_rows, (H + 2 G) * D]: q heads, k heads, v heads
+  const float* cos_sin = nullptr;  // [n_rows, D]
+  const int32_t* slot = nullptr;   // [n_rows], distinct
+  KvLayer kv;
+  int32_t n_rows = 0;
+  int32_t n_heads = 0;
+};
+
+// Row r attends to positions [0, position[r]]. Positions below span[r] lie in the sequence's pages in
+// order: slot = pages[table[r] + p / kPageTokens] * kPageTokens + p % kPageTokens. Position
+// span[r] + i (a tree row's ancestors, itself last) lies in slot tail[tail_begin[r] + i].
+//
+// Strict: per head, blocks of kPageTokens absolute positions in increasing order. Score of a position
+// = fma chain over d in increasing order from zero, times `scale`. Per block: m' = max(m, block max);
+// c = exp(m - m'); p_j = exp(score_j - m'), 0 beyond position[r]; l = fma(l, c, tree sum of 16 p);
+// acc[d] = acc[d] * c, then fma(p_j, v_j[d], acc[d]) for j in increasing order. out = acc / l.
+// Where a row's K and V lie (page order, span or tail) never changes a bit.
+struct AttentionArgs {
+  const float* qkv = nullptr;  // as in RopeAppendArgs, q already rotated
+  float* out = nullptr;        // [n_rows, n_heads * head_dim]
+  KvLayer kv;
+  const int32_t* position = nullptr;    // [n_rows]
+  const int32_t* span = nullptr;        // [n_rows], <= position + 1
+  const int32_t* table = nullptr;       // [n_rows] offset into pages
+  const int32_t* pages = nullptr;       // block tables of all sequences, one after the other
+  const int32_t* tail_begin = nullptr;  // [n_rows] offset into tail
+  const int32_t* tail = nullptr;        // slots
+  int32_t n_rows = 0;
+  int32_t n_heads = 0;
+  float scale = 0;
+};
+
+// Copies the K and V of slot from[i] to slot to[i], i in increasing order (a later source may not be
+// an earlier destination; commit guarantees to[i] <= from[i] in sequence order).
+struct KvMoveArgs {
+  KvLayer kv;
+  const int32_t* from = nullptr;  // [n]
+  const int32_t* to = nullptr;    // [n]
+  int32_t n = 0;
+};
+
+}  // namespace specd::kernels

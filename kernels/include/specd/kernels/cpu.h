@@ -1,0 +1,57 @@
+// The CPU backend: ops by instruction set, chosen at run time, over a pool of worker threads.
+#pragma once
+
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "specd/kernels/ops.h"
+
+namespace specd::kernels {
+
+enum class Isa : uint8_t { kScalar, kAvx2, kAvx512 };
+
+// The best instruction set this processor can run.
+Isa best_isa();
+bool isa_available(Isa isa);
+const char* isa_name(Isa isa);
+
+// REQUIRES isa_available(isa). The table lives for ever.
+const Ops& cpu_ops(Isa isa);
+
+// A fixed team of threads that runs one task at a time. Workers spin for a short while between tasks
+// (a step is a train of ops some microseconds apart), then sleep.
+class WorkerPool {
+ public:
+  using Task = void (*)(void* ctx, int part, int parts);
+
+  // n_threads >= 1 counts the caller: n_threads - 1 threads are started.
+  explicit WorkerPool(int n_threads);
+  ~WorkerPool();
+  WorkerPool(const WorkerPool&) = delete;
+  WorkerPool& operator=(const WorkerPool&) = delete;
+
+  int n_threads() const { return n_threads_; }
+
+  // Calls task(ctx, part, n_threads) once for every part, the caller taking part 0, and returns when
+  // all are done. One call at a time; not reentrant.
+  void run(Task task, void* ctx);
+
+ private:
+  struct State;
+  int n_threads_;
+  std::unique_ptr<State> state_;
+  std::vector<std::thread> threads_;
+};
+
+// A stream that runs at once.
+class CpuStream final : public Stream {
+ public:
+  explicit CpuStream(WorkerPool& pool) : pool_(pool) {}
+  WorkerPool& pool() { return pool_; }
+
+ private:
+  WorkerPool& pool_;
+};
+
+}  // namespace specd::kernels

@@ -1,0 +1,65 @@
+// From logits to tokens: processed logits and the Gumbel-max draw.
+//
+// Order (vLLM's): temperature, top_k, top_p. float32:
+//   l = logit / temperature
+//   top_k: keep l >= the k-th largest (ties kept)
+//   top_p: rank the kept by l, higher first, lower id first on ties; keep a token iff the mass of the
+//          tokens ranked before it is < top_p of the total (the first is always kept)
+//   token = argmax(l + noise) over the kept, lowest id on ties
+// noise(seed, position, token) = -log(-log1p(-w)), w = (x + 0.5) * 2^-32, where x is lane token % 4 of
+// Philox4x32-10 with key = seed and counter {token / 4, position, purpose = 0, round = 0}. position is
+// that of the drawn token. Greedy rows: argmax of the logits, lowest id on ties.
+// A row with a NaN, or with no finite logit, draws token -1: the caller fails that request alone.
+// Sources: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (Philox); Gumbel-max.
+#pragma once
+
+#include "specd/kernels/types.h"
+
+namespace specd::kernels {
+
+struct DrawRow {
+  float temperature = 1;  // > 0 unless greedy
+  float top_p = 1;        // 1 = off
+  int32_t top_k = 0;      // 0 = off
+  int32_t position = 0;
+  uint64_t seed = 0;
+  bool greedy = true;
+};
+
+struct DrawArgs {
+  const float* logits = nullptr;  // [n_rows, vocab]
+  const DrawRow* row = nullptr;   // [n_rows]
+  int32_t* token = nullptr;       // out [n_rows]
+  int32_t n_rows = 0;
+  int32_t vocab = 0;
+};
+
+// out[r][t] = noise(seed[r], position[r], t): what the draw adds.
+struct DrawNoiseArgs {
+  const uint64_t* seed = nullptr;     // [n_rows]
+  const int32_t* position = nullptr;  // [n_rows]
+  float* out = nullptr;               // [n_rows, vocab]
+  int32_t n_rows = 0;
+  int32_t vocab = 0;
+};
+
+// One block of Philox4x32-10. counter and out have 4 words.
+inline void philox4x32(uint64_t key, const uint32_t counter[4], uint32_t out[4]) {
+  uint32_t c0 = counter[0], c1 = counter[1], c2 = counter[2], c3 = counter[3];
+  uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
+  for (int round = 0; round < 10; ++round) {
+    const uint64_t a = uint64_t{0xD2511F53u} * c0;
+    const uint64_t b = uint64_t{0xCD9E8D57u} * c2;
+    const uint32_t n0 = static_cast<uint32_t>(b >> 32) ^ c1 ^ k0;
+    const uint32_t n2 = static_cast<uint32_t>(a >> 32) ^ c3 ^ k1;
+    c1 = static_cast<uint32_t>(b);
+    c3 = static_cast<uint32_t>(a);
+    c0 = n0;
+    c2 = n2;
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+  }
+  out[0] = c0, out[1] = c1, out[2] = c2, out[3] = c3;
+}
+
+}  // namespace specd::kernels

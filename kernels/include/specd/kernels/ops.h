@@ -1,0 +1,32 @@
+// The contract of a backend: one table of ops, ordered by a stream. Every op is strict (the same bits
+// for a row whatever stands beside it) and asynchronous to the caller unless the backend runs at once,
+// as the CPU does. Arguments live until the op is done; ops allocate nothing.
+#pragma once
+
+#include "specd/kernels/attention.h"
+#include "specd/kernels/draw.h"
+#include "specd/kernels/elementwise.h"
+#include "specd/kernels/matmul.h"
+#include "specd/kernels/rmsnorm.h"
+#include "specd/kernels/types.h"
+
+namespace specd::kernels {
+
+struct Ops {
+  const char* name;  // "cpu-avx2"
+  size_t (*packed_bytes)(DType, int32_t n_out, int32_t n_in);
+  void (*pack)(Stream&, const PackArgs&);
+  void (*embed)(Stream&, const EmbedArgs&);
+  void (*rmsnorm)(Stream&, const RmsNormArgs&);
+  void (*matmul)(Stream&, const MatmulArgs&);
+  void (*rope_table)(Stream&, const RopeTableArgs&);
+  void (*rope_append)(Stream&, const RopeAppendArgs&);
+  void (*attention)(Stream&, const AttentionArgs&);
+  void (*silu_mul)(Stream&, const SiluMulArgs&);
+  void (*gather_rows)(Stream&, const GatherRowsArgs&);
+  void (*kv_move)(Stream&, const KvMoveArgs&);
+  void (*draw)(Stream&, const DrawArgs&);
+  void (*draw_noise)(Stream&, const DrawNoiseArgs&);
+};
+
+}  // namespace specd::kernels

@@ -1,0 +1,1 @@
+#define SPECD_ABI_LAYOUT "tmp"

@@ -1,0 +1,57 @@
+/* The one exported symbol of a plugin, and the table behind it.
+ *
+ * Version 0 promises nothing between builds of different headers: SPECD_ABI_LAYOUT is a hash of the
+ * layout table (plugin_api/abi/v0.txt: every struct, offset, constant and id), and both sides refuse
+ * another one. The signature of the entry and the first 16 bytes of specd_plugin never change, so
+ * that the refusal itself can always be told. */
+#ifndef SPECD_PLUGIN_API_ENTRY_H
+#define SPECD_PLUGIN_API_ENTRY_H
+
+#include <specd/plugin_api/abi_layout.h>
+#include <specd/plugin_api/drafter.h>
+#include <specd/plugin_api/host.h>
+#include <specd/plugin_api/types.h>
+#include <specd/plugin_api/verifier.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define SPECD_ENTRY_SYMBOL "specd_plugin_entry_v0"
+
+struct specd_factory { /* static; exactly one of the two api pointers is set */
+  uint32_t struct_size;
+  uint32_t reserved0;
+  const char *id; /* unique inside the plugin, e.g. "ngram" */
+  const char *description;
+  const char *config_schema; /* JSON Schema text; the host checks before describe(). NULL = no keys */
+  const specd_drafter_api *drafter;
+  const specd_verifier_api *verifier;
+};
+
+struct specd_plugin { /* static */
+  uint32_t struct_size;
+  uint32_t n_factories;
+  const char *layout; /* SPECD_ABI_LAYOUT it was compiled with */
+  const char *id;     /* reverse domain name, "org.example.ngram" */
+  const char *version; /* semver of the plugin itself */
+  const char *vendor;
+  const char *license; /* SPDX */
+  const char *description;
+  const specd_factory *const *factories;
+  /* [control] Once per module and process; no threads, files or devices before this. */
+  specd_status (*init)(const specd_host *) SPECD_NOEXCEPT;
+  /* [control] At process exit only: code is never unmapped and a version may run again. May be
+   * NULL. */
+  void (*deinit)(void) SPECD_NOEXCEPT;
+};
+
+/* [control] Free of side effects. Always stores the table in *out; returns SPECD_E_ABI when
+ * strcmp(host_layout, SPECD_ABI_LAYOUT) != 0, and then the host reads nothing but the layout. */
+SPECD_EXPORT specd_status specd_plugin_entry_v0(const char *host_layout, const specd_host *host,
+                                                const specd_plugin **out) SPECD_NOEXCEPT;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,30 @@
+/* Memory under the instance's quota. */
+#ifndef SPECD_PLUGIN_API_SERVICES_MEMORY_H
+#define SPECD_PLUGIN_API_SERVICES_MEMORY_H
+
+#include <specd/plugin_api/types.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define SPECD_SERVICE_MEMORY "specd.host.memory/1"
+
+typedef struct specd_memory {
+  uint32_t struct_size;
+  uint32_t reserved0;
+  /* [any] `align` is a power of two, at most 4096. SPECD_E_EXHAUSTED over the quota of the grant
+   * (before activate(): of the caps). What is still held at destroy() is freed and reported. */
+  specd_status (*alloc)(const specd_host *, specd_owner *, int32_t device_type,
+                        int32_t device_index, uint64_t bytes, uint64_t align,
+                        void **out) SPECD_NOEXCEPT;
+  void (*free)(const specd_host *, specd_owner *, void *) SPECD_NOEXCEPT; /* [any] NULL is fine */
+  /* [step] Valid until the work that this call put on its stream is done. */
+  specd_status (*scratch)(const specd_host *, specd_call *, uint64_t bytes, uint64_t align,
+                          void **out) SPECD_NOEXCEPT;
+} specd_memory;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

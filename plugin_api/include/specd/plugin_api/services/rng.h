@@ -1,0 +1,36 @@
+/* Counter-based random numbers: the same key gives the same number, whoever asks and whenever. */
+#ifndef SPECD_PLUGIN_API_SERVICES_RNG_H
+#define SPECD_PLUGIN_API_SERVICES_RNG_H
+
+#include <specd/plugin_api/types.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define SPECD_SERVICE_RNG "specd.host.rng/1"
+
+/* Purposes of uniform(); 0 belongs to the host's own draw and is refused. */
+enum { SPECD_PURPOSE_DRAFT = 1, SPECD_PURPOSE_ACCEPT = 2, SPECD_PURPOSE_RESIDUAL = 3 };
+
+typedef struct specd_rng {
+  uint32_t struct_size;
+  uint32_t reserved0;
+  /* [step] The noise that the target's Gumbel-max draw adds to each token's processed logit at the
+   * position of the drawn token, keyed by (seed, position, token id). A drafter that adds it to its
+   * own logits guesses what will be drawn, and the text stays identical. All zeros for a greedy
+   * sequence.
+   *   seq_index [n] int32 (index in the batch), position [n] int32, out [n, vocab_size] float32 */
+  specd_status (*draw_noise)(const specd_host *, specd_call *, const specd_tensor *seq_index,
+                             const specd_tensor *position, const specd_tensor *out) SPECD_NOEXCEPT;
+  /* [step] Numbers in [0, 1), keyed by (seed, position, purpose, round, lane); lane is the column.
+   *   seq_index [n] int32, position [n] int32, out [n, lanes] float32 */
+  specd_status (*uniform)(const specd_host *, specd_call *, const specd_tensor *seq_index,
+                          const specd_tensor *position, uint32_t purpose, uint32_t round,
+                          const specd_tensor *out) SPECD_NOEXCEPT;
+} specd_rng;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

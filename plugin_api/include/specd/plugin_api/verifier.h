@@ -1,0 +1,85 @@
+/* A verifier decides which nodes of a proposal stand. It keeps no state but one int64 per sequence,
+ * which the host stores and passes in and out. The host holds no acceptance rule of its own: when no
+ * usable verdict comes back it accepts nothing and emits the root row's token.
+ *
+ * Life: describe* -> create -> activate -> verify* -> deactivate -> destroy. */
+#ifndef SPECD_PLUGIN_API_VERIFIER_H
+#define SPECD_PLUGIN_API_VERIFIER_H
+
+#include <specd/plugin_api/drafter.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What a pair of verifier and draft rule promises about the emitted text. */
+enum {
+  SPECD_GUARANTEE_UNUSABLE = 0,  /* the verifier cannot judge such drafts */
+  SPECD_GUARANTEE_NONE = 1,      /* lossy by choice */
+  SPECD_GUARANTEE_LAW = 2,       /* the target's distribution */
+  SPECD_GUARANTEE_IDENTICAL = 3  /* the very tokens of plain decoding */
+};
+
+typedef struct specd_verifier_caps { /* out of describe() */
+  uint32_t struct_size;
+  uint32_t tree_modes;   /* bit (1 << SPECD_TREE_*) */
+  uint32_t device_types; /* bit (1 << SPECD_DEV_*) */
+  uint32_t max_nodes;    /* 0 = no limit */
+  uint32_t guarantee[SPECD_RULE_COUNT]; /* SPECD_GUARANTEE_* by SPECD_RULE_* */
+  uint32_t n_services;
+  const char *const *services; /* static; required service ids */
+} specd_verifier_caps;
+
+typedef struct specd_verifier_grant { /* in */
+  uint32_t struct_size;
+  int32_t device_type;
+  int32_t device_index;
+  uint32_t max_nodes;
+  uint32_t max_depth;
+  uint32_t max_batch;
+  void *stream;
+} specd_verifier_grant;
+
+typedef struct specd_verdict {
+  uint32_t struct_size;
+  uint32_t path_capacity;
+  const specd_tensor *n_accepted; /* out [n_seqs] int32 */
+  const specd_tensor *path;       /* out [n_seqs, path_capacity] int32: node indices, root side first */
+  const specd_tensor *next_token; /* out [n_seqs] int32: the token after the last accepted node */
+} specd_verdict;
+
+typedef struct specd_verify_args { /* in */
+  uint32_t struct_size;
+  uint32_t reserved0;
+  const specd_batch *batch;       /* seq_state is NULL: drafter state is none of its business */
+  const specd_proposal *proposal; /* already cut by the host; columns as in drafter.h, read only */
+  const specd_tensor *root_token;    /* [n_seqs] int32 */
+  const specd_tensor *root_position; /* [n_seqs] int32 */
+  /* [n_seqs, node_capacity + 1] int32: element 0 is the token plain decoding emits after the root,
+   * element i + 1 after node i (greedy: argmax, lowest id on ties; else the Gumbel-max draw with the
+   * noise of that position). Accepting exactly the nodes equal to their parent's row token
+   * reproduces plain decoding, whatever the drafter did. */
+  const specd_tensor *row_token;
+  const specd_tensor *state;       /* in/out [n_seqs] int64, zero at the start of a sequence */
+  const specd_sampling *const *sampling; /* host [n_seqs] */
+  const specd_verdict *out;
+} specd_verify_args;
+
+struct specd_verifier_api { /* static */
+  uint32_t struct_size;
+  uint32_t reserved0;
+  specd_status (*describe)(const specd_factory *, const specd_host *, const specd_target_info *,
+                           const specd_config *, specd_verifier_caps *out) SPECD_NOEXCEPT; /* [control] */
+  specd_status (*create)(const specd_factory *, const specd_host *, const specd_create_args *,
+                         specd_verifier **out) SPECD_NOEXCEPT; /* [control] */
+  specd_status (*activate)(specd_verifier *, const specd_verifier_grant *)
+      SPECD_NOEXCEPT; /* [control & !active] */
+  specd_status (*verify)(specd_verifier *, const specd_verify_args *) SPECD_NOEXCEPT; /* [step & active] */
+  void (*deactivate)(specd_verifier *) SPECD_NOEXCEPT; /* [control & active] */
+  void (*destroy)(specd_verifier *) SPECD_NOEXCEPT;    /* [control & !active] */
+};
+
+#ifdef __cplusplus
+}
+#endif
+#endif
