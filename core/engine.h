@@ -1,0 +1,184 @@
+// The engine: models, routes, plugins and one step loop. The only core header that host includes
+// (with what it includes itself).
+//
+//   SPECD_TRY(auto engine, Engine::create(options, progress));
+//   engine->submit(request, sink);   // sink is called on the step thread until an event has `done`
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/base/json.h"
+#include "core/base/log.h"
+#include "core/base/status.h"
+
+namespace specd {
+
+// ---- options: the configuration as data; the host reads it from YAML -------------------------
+
+enum class KvDType { kF32, kF16, kBF16 };
+enum class Guarantee { kNone, kLaw, kIdentical };
+
+struct ModelOptions {
+  std::string name;       // "target"
+  std::string path;       // a Hugging Face folder: config.json, model.safetensors, tokenizer.json
+  KvDType kv_dtype = KvDType::kBF16;
+  uint64_t kv_bytes_max = 0;  // 0 = enough for max_sequences full contexts, at most 1 GiB
+};
+
+struct PluginUse {
+  std::string plugin;   // "specd.drafter.prompt_lookup"
+  std::string factory;  // may be empty when the plugin has one of the kind
+  Json config = Json::object();
+};
+
+struct RouteOptions {
+  std::string name;
+  std::string model;
+  PluginUse drafter;
+  PluginUse verifier;
+  Guarantee guarantee = Guarantee::kIdentical;  // the least that is accepted
+  int32_t draft_nodes_max = 8;                  // static budget per sequence and step
+};
+
+struct EngineOptions {
+  ModelOptions model;
+  std::vector<RouteOptions> routes;
+  std::string default_route = "off";  // "off" = plain decoding, always there
+  std::vector<std::string> plugin_directories;
+  std::string plugin_cache_directory;
+  int32_t threads = 0;  // 0 = one per core
+  std::string isa;      // "" = best; "scalar", "avx2", "avx512"
+  int32_t max_sequences = 16;     // in one step
+  int32_t step_tokens_max = 512;  // rows of one forward, prefill and draft nodes together
+  int32_t queue_max = 256;        // waiting requests; more are refused
+};
+
+// ---- requests --------------------------------------------------------------------------------
+
+struct SamplingParams {
+  float temperature = 0;  // 0 = greedy
+  float top_p = 1;
+  int32_t top_k = 0;  // 0 = off
+  uint64_t seed = 0;
+};
+
+struct Request {
+  std::string prompt;                     // text, or
+  std::optional<std::vector<int32_t>> prompt_tokens;  // ids as they are, no BOS added
+  SamplingParams sampling;
+  int32_t max_tokens = 0;                 // >= 1
+  std::vector<std::string> stop;          // never part of the text
+  std::vector<int32_t> stop_tokens;       // beside the model's own; the id is emitted, its text not
+  bool ignore_eos = false;
+  std::string route;                      // empty = default
+  std::string id;                         // empty = the engine makes one
+};
+
+enum class FinishReason { kNone, kStop, kLength, kCancelled, kError };
+const char* finish_reason_name(FinishReason reason);
+
+// What a request did; every drafted node ends as accepted, rejected or discarded (cut by validation,
+// probe, or beyond the end of the text).
+struct Usage {
+  int32_t prompt_tokens = 0;
+  int32_t completion_tokens = 0;
+  int64_t steps = 0;  // decode steps (forward passes that emitted)
+  int64_t draft_tokens = 0;
+  int64_t accepted_tokens = 0;
+  int64_t rejected_tokens = 0;
+  int64_t discarded_tokens = 0;
+  uint64_t queue_ns = 0, prefill_ns = 0, decode_ns = 0;
+};
+
+struct Event {
+  std::vector<int32_t> tokens;  // newly committed ids
+  std::string text;             // newly complete text, valid UTF-8
+  bool done = false;            // last event of the request
+  FinishReason finish = FinishReason::kNone;
+  Status error;                 // kError and kCancelled
+  Usage usage;                  // when done
+};
+// Called on the step thread, in order; must not block and must not call the engine.
+using Sink = std::function<void(const Event&)>;
+
+// ---- reports ---------------------------------------------------------------------------------
+
+struct PluginReport {
+  std::string id, version, license, directory, sha256, state, reason;
+  std::vector<std::pair<std::string, std::string>> factories;  // id, kind
+};
+
+struct RouteReport {
+  std::string name, model, drafter, verifier, guarantee, state, reason;
+  bool is_default = false;
+  int32_t draft_nodes_max = 0;
+  uint64_t requests = 0, steps = 0, drafted = 0, accepted = 0, rejected = 0, discarded = 0, cut = 0;
+  uint64_t propose_calls = 0, propose_ns = 0, propose_failures = 0;
+  uint64_t verify_calls = 0, verify_ns = 0, verify_failures = 0;
+};
+
+struct ModelReport {
+  std::string name, path, architecture, dtype, kv_dtype;
+  int32_t vocab_size = 0, n_layers = 0, hidden_size = 0, max_positions = 0;
+  uint64_t parameters = 0, weight_bytes = 0, kv_bytes = 0;
+  int32_t kv_pages_total = 0, kv_pages_free = 0, page_tokens = 0;
+};
+
+struct EngineReport {
+  std::string state;  // "ready", "draining", "failed"
+  std::string isa;
+  int32_t threads = 0;
+  int32_t running = 0, waiting = 0;
+  uint64_t admitted = 0, completed = 0, failed = 0, cancelled = 0, refused = 0;
+  uint64_t steps = 0, rows = 0, tokens = 0, preemptions = 0, kv_moves = 0;
+  uint64_t uptime_ns = 0;
+};
+
+// One line of the start-up memory table.
+struct MemoryLine {
+  std::string what;
+  uint64_t bytes = 0;
+};
+
+// Progress of loading: `what` and a fraction in [0, 1].
+using ProgressFn = std::function<void(const std::string& what, double fraction)>;
+
+// Everything that can be checked without loading weights: options, files, plugin manifests, pairs.
+Status check_options(const EngineOptions& options);
+
+class Engine {
+ public:
+  // [control] Loads the model and every route. A route that cannot be is reported and left out,
+  // unless it is the default route.
+  static Result<std::unique_ptr<Engine>> create(const EngineOptions& options, ProgressFn progress);
+  ~Engine();  // cancels what is left, joins the step thread
+
+  // [any] The id of the admitted request; kInvalidArgument naming the field, kExhausted when the queue
+  // is full, kUnavailable while draining. After an error the sink is never called.
+  Result<std::string> submit(const Request& request, Sink sink);
+  // [any] Takes effect within one step; unknown or ended ids are ignored.
+  void cancel(const std::string& request_id);
+  // [any] Refuses new requests from now on.
+  void start_drain();
+  // [any] True when nothing runs or waits any more; false at the timeout.
+  bool wait_idle(uint64_t timeout_ms);
+
+  // [any] Snapshots; free of side effects.
+  std::vector<PluginReport> plugins() const;
+  std::vector<RouteReport> routes() const;
+  ModelReport model() const;
+  EngineReport status() const;
+  std::vector<MemoryLine> memory() const;
+
+ private:
+  Engine();
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace specd

@@ -1,0 +1,91 @@
+// C++ face of one drafter or verifier instance: owns it, keeps its life in order, and turns a
+// returned status and report() into a Status. Every [step] call is timed.
+//
+// Threads: [control] for construction, activate, destruction; [step] for the rest, one at a time.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "core/base/status.h"
+#include "core/plugin/host_context.h"
+#include "specd/plugin_api/entry.h"
+
+namespace specd {
+
+// Time and outcome of one kind of call; read by reports, written by the step thread.
+struct CallStats {
+  std::atomic<uint64_t> calls{0};
+  std::atomic<uint64_t> failures{0};  // status other than OK and DEADLINE
+  std::atomic<uint64_t> total_ns{0};
+};
+
+class Drafter {
+ public:
+  // `caps` come from describe() and were validated by the registry.
+  Drafter(const specd_drafter_api* api, specd_drafter* self, const specd_drafter_caps& caps,
+          std::unique_ptr<specd_owner> owner, std::string name);
+  ~Drafter();  // deactivates and destroys; memory still held by the plugin is freed and logged
+  Drafter(const Drafter&) = delete;
+  Drafter& operator=(const Drafter&) = delete;
+
+  const std::string& name() const { return name_; }
+  const specd_drafter_caps& caps() const { return caps_; }
+  const specd_drafter_grant& grant() const { return grant_; }  // after activate()
+  // STATIC mode, after activate(): validated parents; else empty.
+  const std::vector<int32_t>& static_parents() const { return static_parents_; }
+
+  Status activate(const specd_drafter_grant& grant);
+
+  // Each sets args.batch->call to `call` beforehand is the caller's duty; the Status carries the
+  // plugin's text. DEADLINE counts as ok (what was written is usable).
+  Status begin(const specd_begin_args& args, specd_call& call);
+  Status update(const specd_update_args& args, specd_call& call);
+  Status propose(const specd_propose_args& args, specd_call& call);
+  void end(const specd_end_args& args, specd_call& call);
+
+  CallStats begin_stats, update_stats, propose_stats;
+
+ private:
+  const specd_drafter_api* api_;
+  specd_drafter* self_;
+  specd_drafter_caps caps_;
+  specd_drafter_grant grant_{};
+  std::vector<int32_t> static_parents_;
+  std::unique_ptr<specd_owner> owner_;
+  std::string name_;
+  bool active_ = false;
+};
+
+class Verifier {
+ public:
+  Verifier(const specd_verifier_api* api, specd_verifier* self, const specd_verifier_caps& caps,
+           std::unique_ptr<specd_owner> owner, std::string name);
+  ~Verifier();
+  Verifier(const Verifier&) = delete;
+  Verifier& operator=(const Verifier&) = delete;
+
+  const std::string& name() const { return name_; }
+  const specd_verifier_caps& caps() const { return caps_; }
+
+  Status activate(const specd_verifier_grant& grant);
+  Status verify(const specd_verify_args& args, specd_call& call);
+
+  CallStats verify_stats;
+
+ private:
+  const specd_verifier_api* api_;
+  specd_verifier* self_;
+  specd_verifier_caps caps_;
+  std::unique_ptr<specd_owner> owner_;
+  std::string name_;
+  bool active_ = false;
+};
+
+// Guarantee of the pair: what the verifier states for the drafter's rule, or UNUSABLE when tree mode,
+// node count or device do not fit; `why` then says what.
+uint32_t pair_guarantee(const specd_drafter_caps& drafter, const specd_verifier_caps& verifier,
+                        std::string* why);
+
+}  // namespace specd
