@@ -161,6 +161,9 @@ class Engine {
   // [any] The id of the admitted request; kInvalidArgument naming the field, kExhausted when the queue
   // is full, kUnavailable while draining. After an error the sink is never called.
   Result<std::string> submit(const Request& request, Sink sink);
+  // [any] The ids that submit() gives the model for this text (the first-token rule included): what a
+  // client needs to send the same prompt as ids, or to record it.
+  Result<std::vector<int32_t>> encode(const std::string& prompt) const;
   // [any] Takes effect within one step; unknown or ended ids are ignored.
   void cancel(const std::string& request_id);
   // [any] Refuses new requests from now on.
