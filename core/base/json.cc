@@ -1,0 +1,324 @@
+#include "core/base/json.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <exception>
+#include <iterator>
+#include <limits>
+#include <vector>
+
+#include "core/base/quote.h"
+
+namespace specd {
+namespace {
+
+constexpr size_t kDepthMax = 64;
+
+// "where:line:column" of a byte; columns count bytes from 1.
+std::string place(std::string_view text, size_t offset, const std::string& where) {
+  if (offset > text.size()) offset = text.size();
+  size_t line = 1;
+  size_t column = 1;
+  for (size_t i = 0; i < offset; ++i) {
+    if (text[i] == '\n') {
+      ++line;
+      column = 1;
+    } else {
+      ++column;
+    }
+  }
+  return where + ":" + std::to_string(line) + ":" + std::to_string(column);
+}
+
+// Reads the text and tells how far the parser has come, so that our own refusals have a place too.
+class CountingIterator {
+ public:
+  using iterator_category = std::input_iterator_tag;
+  using value_type = char;
+  using difference_type = std::ptrdiff_t;
+  using pointer = const char*;
+  using reference = const char&;
+
+  CountingIterator(const char* at, const char** reached) : at_(at), reached_(reached) {}
+  const char& operator*() const { return *at_; }
+  CountingIterator& operator++() {
+    *reached_ = at_++;
+    return *this;
+  }
+  CountingIterator operator++(int) {
+    CountingIterator before = *this;
+    ++*this;
+    return before;
+  }
+  friend bool operator==(const CountingIterator& a, const CountingIterator& b) {
+    return a.at_ == b.at_;
+  }
+  friend bool operator!=(const CountingIterator& a, const CountingIterator& b) {
+    return a.at_ != b.at_;
+  }
+
+ private:
+  const char* at_;
+  const char** reached_;  // the last character read
+};
+
+// Builds the document from parse events; stops at the first thing it refuses.
+class Builder final : public nlohmann::json_sax<Json> {
+ public:
+  Builder(std::string_view text, const std::string& where, const char* const* reached)
+      : text_(text), where_(where), reached_(reached) {}
+
+  Json take_root() { return std::move(root_); }
+  const Status& error() const { return error_; }
+
+  bool null() override { return add(Json()); }
+  bool boolean(bool value) override { return add(Json(value)); }
+  bool number_integer(number_integer_t value) override { return add(Json(value)); }
+  bool number_unsigned(number_unsigned_t value) override { return add(Json(value)); }
+  bool number_float(number_float_t value, const string_t&) override { return add(Json(value)); }
+  bool string(string_t& value) override { return add(Json(std::move(value))); }
+  bool binary(binary_t&) override { return refuse("binary values are not JSON"); }
+  bool start_object(size_t) override { return open(Json::object()); }
+  bool start_array(size_t) override { return open(Json::array()); }
+  bool end_object() override { return close(); }
+  bool end_array() override { return close(); }
+
+  bool key(string_t& name) override {
+    Json& object = *stack_.back();
+    if (object.contains(name)) return refuse("the key " + quote(name) + " occurs twice");
+    slot_ = &object[std::move(name)];
+    return true;
+  }
+
+  bool parse_error(size_t position, const std::string&,
+                   const nlohmann::detail::exception& error) override {
+    // Keep what nlohmann says was unexpected, not its own name and place of it.
+    std::string what = error.what();
+    if (const size_t at = what.find("syntax error"); at != std::string::npos) {
+      what.erase(0, at);
+    } else if (const size_t bracket = what.find("] "); bracket != std::string::npos) {
+      what.erase(0, bracket + 2);
+    }
+    if (what.size() > 200) what = quote(what, 200);
+    error_ = Status(Code::kDataLoss, place(text_, position > 0 ? position - 1 : 0, where_) +
+                                         ": malformed JSON: " + what);
+    return false;
+  }
+
+ private:
+  bool refuse(const std::string& what) {
+    const size_t offset =
+        *reached_ == nullptr ? 0 : static_cast<size_t>(*reached_ - text_.data());
+    error_ = Status(Code::kDataLoss, place(text_, offset, where_) + ": malformed JSON: " + what);
+    return false;
+  }
+
+  Json* put(Json value) {
+    if (stack_.empty()) {
+      root_ = std::move(value);
+      return &root_;
+    }
+    if (stack_.back()->is_array()) {
+      stack_.back()->push_back(std::move(value));
+      return &stack_.back()->back();
+    }
+    *slot_ = std::move(value);
+    return slot_;
+  }
+  bool add(Json value) {
+    put(std::move(value));
+    return true;
+  }
+  bool open(Json value) {
+    if (stack_.size() == kDepthMax) {
+      return refuse("nested deeper than " + std::to_string(kDepthMax) + " levels");
+    }
+    stack_.push_back(put(std::move(value)));
+    return true;
+  }
+  bool close() {
+    stack_.pop_back();
+    return true;
+  }
+
+  std::string_view text_;
+  const std::string& where_;
+  const char* const* reached_;
+  Json root_;
+  std::vector<Json*> stack_;  // open arrays and objects; a parent does not grow while a child is open
+  Json* slot_ = nullptr;      // value of the last key
+  Status error_;
+};
+
+Status file_error(const std::string& path, const char* what, int error) {
+  const Code code = error == ENOENT || error == ENOTDIR ? Code::kNotFound : Code::kFailedPrecondition;
+  return Status(code, quote(path, 400) + ": cannot " + what + ": " + std::strerror(error));
+}
+
+class FileDescriptor {
+ public:
+  explicit FileDescriptor(int fd) : fd_(fd) {}
+  ~FileDescriptor() {
+    if (fd_ >= 0) close(fd_);
+  }
+  FileDescriptor(const FileDescriptor&) = delete;
+  FileDescriptor& operator=(const FileDescriptor&) = delete;
+  int get() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+// The value of a key, or null when it is absent or null.
+Result<const Json*> lookup(const Json& object, const char* key, const std::string& where) {
+  if (!object.is_object()) {
+    return Status(Code::kDataLoss,
+                  where + ": expected an object with the key '" + key + "', found " +
+                      object.type_name());
+  }
+  const auto found = object.find(key);
+  const Json* value = found == object.end() || found->is_null() ? nullptr : &*found;
+  return value;
+}
+
+std::string shown(const Json& value) {
+  return value.is_structured() ? std::string("an ") + value.type_name()
+                               : std::string(value.type_name()) + " " + quote(value.dump(-1, ' ', true));
+}
+
+Status mismatch(const std::string& where, const char* key, const std::string& expected,
+                const Json& value) {
+  return Status(Code::kDataLoss, where + ": key '" + key + "': expected " + expected + ", found " +
+                                     shown(value));
+}
+
+Status missing(const std::string& where, const char* key) {
+  return Status(Code::kDataLoss, where + ": the key '" + std::string(key) + "' is missing");
+}
+
+Result<int64_t> checked_int(const Json& value, const char* key, int64_t min, int64_t max,
+                            const std::string& where) {
+  const std::string expected =
+      "an integer from " + std::to_string(min) + " to " + std::to_string(max);
+  if (!value.is_number_integer()) return mismatch(where, key, expected, value);
+  if (value.is_number_unsigned() &&
+      value.get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
+    return mismatch(where, key, expected, value);
+  }
+  const auto number = value.get<int64_t>();
+  if (number < min || number > max) return mismatch(where, key, expected, value);
+  return number;
+}
+
+}  // namespace
+
+Result<Json> parse_json(std::string_view text, const std::string& where) {
+  const char* reached = nullptr;
+  Builder builder(text, where, &reached);
+  try {
+    const CountingIterator begin(text.data(), &reached);
+    const CountingIterator end(text.data() + text.size(), &reached);
+    if (Json::sax_parse(begin, end, &builder)) return builder.take_root();
+    if (!builder.error().ok()) return builder.error();
+    return Status(Code::kDataLoss, where + ": malformed JSON");
+  } catch (const std::bad_alloc&) {
+    return Status(Code::kExhausted, where + ": out of memory while parsing JSON");
+  } catch (const std::exception& error) {
+    return Status(Code::kInternal, where + ": parsing JSON: " + error.what());
+  }
+}
+
+Result<std::string> read_text_file(const std::string& path, uint64_t bytes_max) {
+  // O_NONBLOCK: opening a FIFO must not hang.
+  const FileDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (file.get() < 0) return file_error(path, "open", errno);
+  struct stat info {};
+  if (fstat(file.get(), &info) != 0) return file_error(path, "stat", errno);
+  if (!S_ISREG(info.st_mode)) {
+    return Status(Code::kInvalidArgument, quote(path, 400) + ": expected a regular file, found " +
+                                              (S_ISDIR(info.st_mode) ? "a directory" : "none"));
+  }
+  const auto size = static_cast<uint64_t>(info.st_size);
+  if (size > bytes_max) {
+    return Status(Code::kDataLoss, quote(path, 400) + ": " + std::to_string(size) +
+                                       " bytes, expected at most " + std::to_string(bytes_max));
+  }
+  std::string text;
+  try {
+    text.resize(size);
+  } catch (const std::exception&) {
+    return Status(Code::kExhausted, quote(path, 400) + ": out of memory for " +
+                                        std::to_string(size) + " bytes");
+  }
+  size_t filled = 0;
+  while (filled < text.size()) {
+    const ssize_t got = read(file.get(), text.data() + filled, text.size() - filled);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return file_error(path, "read", errno);
+    if (got == 0) {
+      return Status(Code::kDataLoss, quote(path, 400) + ": shrank from " + std::to_string(size) +
+                                         " to " + std::to_string(filled) + " bytes while read");
+    }
+    filled += static_cast<size_t>(got);
+  }
+  return text;
+}
+
+Result<Json> parse_json_file(const std::string& path, uint64_t bytes_max) {
+  SPECD_TRY(const std::string text, read_text_file(path, bytes_max));
+  return parse_json(text, path);
+}
+
+Result<int64_t> json_int(const Json& object, const char* key, int64_t min, int64_t max,
+                         const std::string& where) {
+  SPECD_TRY(const Json* value, lookup(object, key, where));
+  if (value == nullptr) return missing(where, key);
+  return checked_int(*value, key, min, max, where);
+}
+
+Result<int64_t> json_int_or(const Json& object, const char* key, int64_t fallback, int64_t min,
+                            int64_t max, const std::string& where) {
+  SPECD_TRY(const Json* value, lookup(object, key, where));
+  if (value == nullptr) return fallback;
+  return checked_int(*value, key, min, max, where);
+}
+
+Result<double> json_double_or(const Json& object, const char* key, double fallback,
+                              const std::string& where) {
+  SPECD_TRY(const Json* value, lookup(object, key, where));
+  if (value == nullptr) return fallback;
+  if (!value->is_number() || !std::isfinite(value->get<double>())) {
+    return mismatch(where, key, "a number", *value);
+  }
+  return value->get<double>();
+}
+
+Result<bool> json_bool_or(const Json& object, const char* key, bool fallback,
+                          const std::string& where) {
+  SPECD_TRY(const Json* value, lookup(object, key, where));
+  if (value == nullptr) return fallback;
+  if (!value->is_boolean()) return mismatch(where, key, "true or false", *value);
+  return value->get<bool>();
+}
+
+Result<std::string> json_string(const Json& object, const char* key, const std::string& where) {
+  SPECD_TRY(const Json* value, lookup(object, key, where));
+  if (value == nullptr) return missing(where, key);
+  if (!value->is_string()) return mismatch(where, key, "a string", *value);
+  return value->get<std::string>();
+}
+
+Result<std::string> json_string_or(const Json& object, const char* key, const std::string& fallback,
+                                   const std::string& where) {
+  SPECD_TRY(const Json* value, lookup(object, key, where));
+  if (value == nullptr) return fallback;
+  if (!value->is_string()) return mismatch(where, key, "a string", *value);
+  return value->get<std::string>();
+}
+
+}  // namespace specd
