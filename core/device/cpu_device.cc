@@ -1,0 +1,68 @@
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/sysinfo.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "core/device/device.h"
+
+namespace specd {
+namespace {
+
+int32_t usable_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
+  return CPU_COUNT(&set);
+}
+
+void release_pages(void* data, uint64_t bytes) { munmap(data, bytes); }
+
+}  // namespace
+
+Result<std::unique_ptr<CpuDevice>> CpuDevice::create(const std::string& isa, int32_t threads) {
+  if (threads < 0 || threads > 256) {
+    return Status(Code::kInvalidArgument, "engine.threads: expected 0 (one per core) to 256, found " +
+                                              std::to_string(threads));
+  }
+  kernels::Isa chosen = kernels::best_isa();
+  if (!isa.empty()) {
+    bool known = false;
+    for (const kernels::Isa candidate :
+         {kernels::Isa::kScalar, kernels::Isa::kAvx2, kernels::Isa::kAvx512}) {
+      if (isa != kernels::isa_name(candidate)) continue;
+      known = true;
+      chosen = candidate;
+    }
+    if (!known) {
+      return Status(Code::kInvalidArgument,
+                    "engine.isa: expected auto, scalar, avx2 or avx512, found '" + isa + "'");
+    }
+    if (!kernels::isa_available(chosen)) {
+      return Status(Code::kUnsupported, "engine.isa: this processor cannot run " + isa +
+                                            "; its best is " +
+                                            kernels::isa_name(kernels::best_isa()));
+    }
+  }
+  return std::unique_ptr<CpuDevice>(
+      new CpuDevice(kernels::cpu_ops(chosen), threads == 0 ? usable_cores() : threads));
+}
+
+Result<Buffer> CpuDevice::allocate(uint64_t bytes, const std::string& what) {
+  struct sysinfo info {};
+  const uint64_t physical = sysinfo(&info) == 0 ? uint64_t{info.totalram} * info.mem_unit : ~uint64_t{0};
+  const auto refuse = [&](const char* why) {
+    return Status(Code::kExhausted, what + ": needs " + std::to_string(bytes) + " bytes, the machine has " +
+                                        std::to_string(physical) + " (" + why + ")");
+  };
+  if (bytes > physical) return refuse("more than all memory");
+  if (bytes == 0) bytes = 1;
+  void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (data == MAP_FAILED) return refuse(std::strerror(errno));
+  // Weights and KV are read front to back: fewer TLB misses. A refusal costs only speed.
+  if (bytes >= (uint64_t{2} << 20)) madvise(data, bytes, MADV_HUGEPAGE);
+  return Buffer(data, bytes, release_pages);
+}
+
+}  // namespace specd

@@ -1,0 +1,74 @@
+#include "core/exec/route_builder.h"
+
+#include <algorithm>
+
+#include "core/exec/step.h"
+
+namespace specd {
+namespace {
+
+const char* guarantee_name(uint32_t guarantee) {
+  switch (guarantee) {
+    case SPECD_GUARANTEE_UNUSABLE: return "unusable";
+    case SPECD_GUARANTEE_NONE: return "none";
+    case SPECD_GUARANTEE_LAW: return "law";
+    case SPECD_GUARANTEE_IDENTICAL: return "identical";
+    default: return "unknown";
+  }
+}
+
+}  // namespace
+
+Result<std::unique_ptr<LiveRoute>> create_route(PluginRegistry& registry, const RouteSpec& spec,
+                                                const specd_target_info& target) {
+  auto route = std::make_unique<LiveRoute>();
+  route->name = spec.name;
+  SPECD_TRY(route->drafter,
+            registry.make_drafter(spec.drafter_plugin, spec.drafter_factory, spec.drafter_config, target,
+                                  spec.name + ".drafter"));
+  SPECD_TRY(route->verifier,
+            registry.make_verifier(spec.verifier_plugin, spec.verifier_factory, spec.verifier_config,
+                                   target, spec.name + ".verifier"));
+  const specd_drafter_caps& caps = route->drafter->caps();
+
+  std::string why;
+  const uint32_t reached = pair_guarantee(caps, route->verifier->caps(), &why);
+  if (reached == SPECD_GUARANTEE_UNUSABLE || reached < spec.guarantee) {
+    return Status(Code::kFailedPrecondition,
+                  "drafter " + spec.drafter_plugin + " with verifier " + spec.verifier_plugin +
+                      " reaches guarantee '" + guarantee_name(reached) + "', the route asks for '" +
+                      guarantee_name(spec.guarantee) + "'" + (why.empty() ? "" : ": " + why));
+  }
+  if (caps.max_batch != 0 && caps.max_batch < static_cast<uint32_t>(spec.max_sequences)) {
+    return Status(Code::kFailedPrecondition,
+                  "drafter " + spec.drafter_plugin + " serves at most " + std::to_string(caps.max_batch) +
+                      " sequences, engine.max_sequences is " + std::to_string(spec.max_sequences));
+  }
+  uint32_t nodes = std::min(caps.max_nodes, static_cast<uint32_t>(spec.draft_nodes_max));
+  if (const uint32_t most = route->verifier->caps().max_nodes; most != 0) nodes = std::min(nodes, most);
+  route->draft_nodes_max = static_cast<int32_t>(nodes);
+  return route;
+}
+
+Status activate_route(LiveRoute& route, const RouteSpec& spec) {
+  const specd_drafter_caps& caps = route.drafter->caps();
+  specd_drafter_grant grant{};
+  grant.struct_size = sizeof(grant);
+  grant.device_type = SPECD_DEV_CPU;
+  grant.max_nodes = static_cast<uint32_t>(route.draft_nodes_max);
+  grant.max_depth = std::min(caps.max_depth, grant.max_nodes);
+  grant.max_batch = static_cast<uint32_t>(spec.max_sequences);
+  grant.max_rows = StepRunner::update_rows_max(grant.max_depth);
+  grant.needs = caps.needs;
+  grant.memory_bytes_max = caps.bytes_fixed + caps.bytes_per_seq * grant.max_batch;
+  SPECD_OK_OR_RETURN(route.drafter->activate(grant));
+  specd_verifier_grant verifier{};
+  verifier.struct_size = sizeof(verifier);
+  verifier.device_type = SPECD_DEV_CPU;
+  verifier.max_nodes = grant.max_nodes;
+  verifier.max_depth = grant.max_depth;
+  verifier.max_batch = grant.max_batch;
+  return route.verifier->activate(verifier);
+}
+
+}  // namespace specd

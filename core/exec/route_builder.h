@@ -1,0 +1,31 @@
+// From a route's words to a pair of activated instances.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "core/base/json.h"
+#include "core/exec/live_route.h"
+#include "core/plugin/registry.h"
+
+namespace specd {
+
+struct RouteSpec {
+  std::string name;
+  std::string drafter_plugin, drafter_factory;
+  Json drafter_config;
+  std::string verifier_plugin, verifier_factory;
+  Json verifier_config;
+  uint32_t guarantee = SPECD_GUARANTEE_IDENTICAL;  // the least that is accepted
+  int32_t draft_nodes_max = 0;
+  int32_t max_sequences = 0;
+};
+
+// Loads what is not loaded, checks the pair and its limits, creates both. Not activated yet: costs no
+// memory but the plugins' own. [control]
+Result<std::unique_ptr<LiveRoute>> create_route(PluginRegistry& registry, const RouteSpec& spec,
+                                                const specd_target_info& target);
+// Takes memory. After it the route may serve. [control]
+Status activate_route(LiveRoute& route, const RouteSpec& spec);
+
+}  // namespace specd

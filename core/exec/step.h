@@ -1,0 +1,69 @@
+// One step: begin -> propose -> forward -> draw -> verify -> commit -> update -> end.
+//
+// Plugins of a route are called once a step for all its sequences. Nothing they return is believed;
+// whatever goes wrong with a drafter costs drafts only. Knows no method by name.
+// [step] one step at a time, always on the same thread or ordered by the caller.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/device/device.h"
+#include "core/exec/active_sequence.h"
+#include "core/model/kv_store.h"
+#include "core/model/transformer.h"
+#include "core/sched/scheduler.h"
+
+namespace specd {
+
+struct StepCounters {
+  uint64_t rows = 0;
+  uint64_t tokens = 0;
+  uint64_t kv_moves = 0;
+};
+
+class StepRunner {
+ public:
+  // Rows of one update() that a drafter of this depth may get.
+  static uint32_t update_rows_max(uint32_t max_depth);
+
+  // All outlive this. max_sequences: slots.
+  StepRunner(Device& device, Transformer& model, KvStore& kv, int32_t max_sequences);
+
+  // Runs `plan` over `running` (plan indices; at most max_sequences). On return every sequence that
+  // decided tokens has them appended and its finish() says whether it goes on. A sequence whose
+  // logits are not finite fails alone.
+  StepCounters run(const StepPlan& plan, std::vector<ActiveSequence>& running);
+
+  // Tells the drafter that a sequence is gone. Idempotent.
+  void end(ActiveSequence& sequence, uint32_t reason);
+
+ private:
+  struct Group;  // the sequences of one route in this step, and the columns of its calls
+  using Members = std::vector<ActiveSequence*>;
+
+  void begin_new(std::vector<ActiveSequence>& running);
+  void propose(LiveRoute& route, const Members& members);
+  void build_rows(const Members& members);
+  void draw(const Members& members);
+  void verify(LiveRoute& route, const Members& members);
+  uint64_t commit(const Members& members);
+  void update(LiveRoute& route, const Members& members);
+  void lose(ActiveSequence& sequence, const std::string& why);
+
+  template <typename Fn>
+  void by_route(const Members& members, Fn&& fn);
+
+  Device& device_;
+  Transformer& model_;
+  KvStore& kv_;
+  int32_t max_sequences_;
+  uint64_t step_id_ = 0;
+
+  ForwardRows rows_;
+  std::vector<kernels::DrawRow> draw_rows_;
+  std::vector<int32_t> row_token_;  // [logits rows]
+  std::vector<int32_t> tap_row_of_;  // [rows] index among the tapped rows, -1 = none
+};
+
+}  // namespace specd

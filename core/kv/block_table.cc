@@ -1,0 +1,19 @@
+#include "core/kv/block_table.h"
+
+#include "core/base/check.h"
+
+namespace specd {
+
+void plan_compaction(const BlockTable& table, int32_t root, const std::vector<int32_t>& path,
+                     std::vector<int32_t>& from, std::vector<int32_t>& to) {
+  for (size_t i = 0; i < path.size(); ++i) {
+    const int32_t source = root + 1 + path[i];
+    const int32_t target = root + 1 + static_cast<int32_t>(i);
+    SPECD_CHECK(target <= source, "a path's nodes increase");
+    if (source == target) continue;
+    from.push_back(table.physical(source));
+    to.push_back(table.physical(target));
+  }
+}
+
+}  // namespace specd

@@ -1,0 +1,381 @@
+#include "core/model/transformer.h"
+
+#include <cmath>
+#include <initializer_list>
+#include <optional>
+#include <span>
+
+#include "core/model/safetensors.h"
+
+namespace specd {
+namespace {
+
+using kernels::DType;
+using kernels::PackedMatrix;
+
+// Segments of the row-parallel matrices (law 1): fixed, so that ranks exchange whole segments.
+constexpr int32_t kRowParallelSegments = 8;
+
+struct Layer {
+  PackedMatrix qkv, o, gate_up, down;
+  const float* attention_norm = nullptr;
+  const float* mlp_norm = nullptr;
+};
+
+size_t size(int32_t n) { return static_cast<size_t>(n); }
+
+}  // namespace
+
+void ForwardRows::clear() {
+  for (auto* column : {&token, &position, &slot, &span, &table, &tail_begin, &pages, &tail, &logits_rows,
+                       &tap_rows}) {
+    column->clear();
+  }
+}
+
+struct Transformer::Impl {
+  Device& device;
+  ModelConfig config;
+  DType dtype = DType::kBF16;
+  int32_t rows_max = 0;
+  int32_t logits_rows_max = 0;
+
+  std::optional<SafetensorsFile> file;  // holds the embedding table
+  std::vector<Buffer> buffers;
+  const void* embedding = nullptr;  // [vocab, hidden], row-major
+  std::vector<Layer> layers;
+  const float* final_norm = nullptr;
+  PackedMatrix lm_head;
+  uint64_t streamed_bytes = 0;
+  uint64_t held_bytes = 0;
+  uint64_t parameters = 0;
+
+  // Activations, float32.
+  float *x = nullptr, *h = nullptr, *qkv = nullptr, *heads = nullptr, *delta = nullptr,
+        *gate_up = nullptr, *act = nullptr, *cos_sin = nullptr, *inv_freq = nullptr,
+        *picked = nullptr, *logits = nullptr;
+  uint64_t activation_bytes = 0;
+  std::vector<uint32_t> taps;
+  std::vector<Buffer> tap_buffers;
+
+  explicit Impl(Device& d, const ModelConfig& c) : device(d), config(c) {}
+
+  int32_t q_width() const { return config.n_heads * config.head_dim; }
+  int32_t kv_width() const { return config.n_kv_heads * config.head_dim; }
+
+  Result<void*> allocate(uint64_t bytes, const char* what) {
+    SPECD_TRY(Buffer buffer, device.allocate(bytes, what));
+    void* data = buffer.data();
+    buffers.push_back(std::move(buffer));
+    return data;
+  }
+
+  Result<PackedMatrix> matrix(int32_t n_out, int32_t n_in) {
+    PackedMatrix packed{.dtype = dtype, .n_out = n_out, .n_in = n_in, .data = nullptr};
+    const size_t bytes = device.ops().packed_bytes(dtype, n_out, n_in);
+    SPECD_TRY(packed.data, allocate(bytes, "weights"));
+    streamed_bytes += bytes;
+    held_bytes += bytes;
+    return packed;
+  }
+
+  Status allocate_matrices() {
+    const ModelConfig& c = config;
+    layers.resize(size(c.n_layers));
+    for (Layer& layer : layers) {
+      SPECD_TRY(layer.qkv, matrix(q_width() + 2 * kv_width(), c.hidden_size));
+      SPECD_TRY(layer.o, matrix(c.hidden_size, q_width()));
+      SPECD_TRY(layer.gate_up, matrix(2 * c.intermediate_size, c.hidden_size));
+      SPECD_TRY(layer.down, matrix(c.hidden_size, c.intermediate_size));
+    }
+    SPECD_TRY(lm_head, matrix(c.vocab_size, c.hidden_size));
+    return Status();
+  }
+
+  Status allocate_activations() {
+    const ModelConfig& c = config;
+    const auto make = [&](float*& out, int64_t rows, int64_t width) -> Status {
+      const uint64_t bytes = static_cast<uint64_t>(rows) * static_cast<uint64_t>(width) * sizeof(float);
+      SPECD_TRY(void* data, allocate(bytes, "activations"));
+      out = static_cast<float*>(data);
+      activation_bytes += bytes;
+      return Status();
+    };
+    SPECD_OK_OR_RETURN(make(x, rows_max, c.hidden_size));
+    SPECD_OK_OR_RETURN(make(h, rows_max, c.hidden_size));
+    SPECD_OK_OR_RETURN(make(qkv, rows_max, q_width() + 2 * kv_width()));
+    SPECD_OK_OR_RETURN(make(heads, rows_max, q_width()));
+    SPECD_OK_OR_RETURN(make(delta, rows_max, c.hidden_size));
+    SPECD_OK_OR_RETURN(make(gate_up, rows_max, 2 * c.intermediate_size));
+    SPECD_OK_OR_RETURN(make(act, rows_max, c.intermediate_size));
+    SPECD_OK_OR_RETURN(make(cos_sin, rows_max, c.head_dim));
+    SPECD_OK_OR_RETURN(make(inv_freq, 1, c.head_dim / 2));
+    SPECD_OK_OR_RETURN(make(picked, logits_rows_max, c.hidden_size));
+    SPECD_OK_OR_RETURN(make(logits, logits_rows_max, c.vocab_size));
+    for (int32_t i = 0; i < c.head_dim / 2; ++i) {
+      inv_freq[i] = static_cast<float>(
+          1.0 / std::pow(static_cast<float>(c.rope_theta),
+                         static_cast<float>(2 * i) / static_cast<float>(c.head_dim)));
+    }
+    return Status();
+  }
+
+  Result<const TensorView*> tensor(const std::string& name, std::initializer_list<int64_t> shape) {
+    return file->require(name, std::span<const int64_t>(shape.begin(), shape.size()));
+  }
+
+  Status pack(const PackedMatrix& into, const std::string& name, int32_t n_rows, int32_t column_begin) {
+    SPECD_TRY(const TensorView* view, tensor(name, {n_rows, into.n_in}));
+    if (kernel_dtype(view->type).value() != dtype) {
+      return Status(Code::kUnsupported,
+                    file->path() + ": tensor '" + name + "' is " + tensor_type_name(view->type) +
+                        ", model.embed_tokens.weight is not; mixed matrix types are not supported");
+    }
+    device.ops().pack(device.stream(), {.packed = into,
+                                        .source = view->data,
+                                        .n_rows = n_rows,
+                                        .column_begin = column_begin});
+    parameters += static_cast<uint64_t>(n_rows) * static_cast<uint64_t>(into.n_in);
+    return Status();
+  }
+
+  // Norm gains as float32: they are few, and every row multiplies by them.
+  Result<const float*> gain(const std::string& name) {
+    SPECD_TRY(const TensorView* view, tensor(name, {config.hidden_size}));
+    SPECD_TRY(void* data, allocate(size(config.hidden_size) * sizeof(float), "norm weights"));
+    const int32_t only_row = 0;
+    device.ops().embed(device.stream(), {.table = view->data,
+                                         .dtype = kernel_dtype(view->type).value(),
+                                         .token = &only_row,
+                                         .out = static_cast<float*>(data),
+                                         .n_rows = 1,
+                                         .n = config.hidden_size});
+    parameters += static_cast<uint64_t>(config.hidden_size);
+    return static_cast<const float*>(data);
+  }
+
+  Status read_weights(const std::string& path, const std::function<void(double)>& progress) {
+    const ModelConfig& c = config;
+    SPECD_TRY(file, SafetensorsFile::open(path + "/model.safetensors"));
+    SPECD_TRY(const TensorView* embed_view,
+              tensor("model.embed_tokens.weight", {c.vocab_size, c.hidden_size}));
+    dtype = kernel_dtype(embed_view->type).value();
+    embedding = embed_view->data;
+    parameters += static_cast<uint64_t>(c.vocab_size) * static_cast<uint64_t>(c.hidden_size);
+    held_bytes += embed_view->bytes;
+    SPECD_OK_OR_RETURN(allocate_matrices());
+    for (int32_t i = 0; i < c.n_layers; ++i) {
+      Layer& layer = layers[size(i)];
+      const std::string prefix = "model.layers." + std::to_string(i) + ".";
+      const auto norm = [&](const float*& out, const char* name) -> Status {
+        SPECD_TRY(out, gain(prefix + name));
+        return Status();
+      };
+      SPECD_OK_OR_RETURN(norm(layer.attention_norm, "input_layernorm.weight"));
+      SPECD_OK_OR_RETURN(norm(layer.mlp_norm, "post_attention_layernorm.weight"));
+      SPECD_OK_OR_RETURN(pack(layer.qkv, prefix + "self_attn.q_proj.weight", q_width(), 0));
+      SPECD_OK_OR_RETURN(pack(layer.qkv, prefix + "self_attn.k_proj.weight", kv_width(), q_width()));
+      SPECD_OK_OR_RETURN(pack(layer.qkv, prefix + "self_attn.v_proj.weight", kv_width(),
+                              q_width() + kv_width()));
+      SPECD_OK_OR_RETURN(pack(layer.o, prefix + "self_attn.o_proj.weight", c.hidden_size, 0));
+      SPECD_OK_OR_RETURN(pack(layer.gate_up, prefix + "mlp.gate_proj.weight", c.intermediate_size, 0));
+      SPECD_OK_OR_RETURN(pack(layer.gate_up, prefix + "mlp.up_proj.weight", c.intermediate_size,
+                              c.intermediate_size));
+      SPECD_OK_OR_RETURN(pack(layer.down, prefix + "mlp.down_proj.weight", c.hidden_size, 0));
+      if (progress) progress(static_cast<double>(i + 1) / (c.n_layers + 1));
+    }
+    SPECD_TRY(final_norm, gain("model.norm.weight"));
+    const bool tied = c.tie_word_embeddings;
+    SPECD_OK_OR_RETURN(pack(lm_head, tied ? "model.embed_tokens.weight" : "lm_head.weight",
+                            c.vocab_size, 0));
+    if (tied) parameters -= static_cast<uint64_t>(c.vocab_size) * static_cast<uint64_t>(c.hidden_size);
+    if (progress) progress(1);
+    return Status();
+  }
+
+  Status make_random(uint64_t seed) {
+    const ModelConfig& c = config;
+    SPECD_OK_OR_RETURN(allocate_matrices());
+    uint64_t state = seed | 1;
+    const auto next = [&state] {  // xorshift: content does not matter, only that it is finite
+      state ^= state << 13;
+      state ^= state >> 7;
+      state ^= state << 17;
+      return state;
+    };
+    std::vector<uint16_t> row;
+    const auto fill = [&](const PackedMatrix& into) {
+      row.resize(size(into.n_in));
+      for (int32_t j = 0; j < into.n_out; ++j) {
+        // bf16 of magnitude 2^-6 or less, either sign.
+        for (uint16_t& w : row) w = static_cast<uint16_t>((next() & 0x807F) | (uint64_t{121} << 7));
+        device.ops().pack(device.stream(),
+                          {.packed = into, .source = row.data(), .n_rows = 1, .column_begin = j});
+      }
+      parameters += static_cast<uint64_t>(into.n_out) * static_cast<uint64_t>(into.n_in);
+    };
+    SPECD_TRY(void* ones, allocate(size(c.hidden_size) * sizeof(float), "norm weights"));
+    for (int32_t i = 0; i < c.hidden_size; ++i) static_cast<float*>(ones)[i] = 1;
+    for (Layer& layer : layers) {
+      layer.attention_norm = layer.mlp_norm = static_cast<const float*>(ones);
+      for (const PackedMatrix* each : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) fill(*each);
+    }
+    fill(lm_head);
+    final_norm = static_cast<const float*>(ones);
+    SPECD_TRY(void* table,
+              allocate(size(c.vocab_size) * size(c.hidden_size) * sizeof(uint16_t), "embedding"));
+    auto* cells = static_cast<uint16_t*>(table);
+    for (size_t i = 0; i < size(c.vocab_size) * size(c.hidden_size); ++i) {
+      cells[i] = static_cast<uint16_t>((next() & 0x807F) | (uint64_t{126} << 7));
+    }
+    embedding = table;
+    return Status();
+  }
+
+  void tap(uint32_t point, const float* source, const ForwardRows& rows) {
+    for (size_t i = 0; i < taps.size(); ++i) {
+      if (taps[i] != point) continue;
+      device.ops().gather_rows(device.stream(), {.x = source,
+                                                 .row = rows.tap_rows.data(),
+                                                 .out = tap_buffers[i].as<float>(),
+                                                 .n_rows = static_cast<int32_t>(rows.tap_rows.size()),
+                                                 .n = config.hidden_size});
+    }
+  }
+};
+
+Transformer::Transformer() = default;
+Transformer::~Transformer() = default;
+
+Result<std::unique_ptr<Transformer>> Transformer::load(Device& device, const std::string& path,
+                                                       const ModelConfig& config, int32_t rows_max,
+                                                       int32_t logits_rows_max,
+                                                       const std::function<void(double)>& progress) {
+  std::unique_ptr<Transformer> model(new Transformer());
+  model->impl_ = std::make_unique<Impl>(device, config);
+  model->impl_->rows_max = rows_max;
+  model->impl_->logits_rows_max = logits_rows_max;
+  SPECD_OK_OR_RETURN(model->impl_->read_weights(path, progress));
+  SPECD_OK_OR_RETURN(model->impl_->allocate_activations());
+  return model;
+}
+
+Result<std::unique_ptr<Transformer>> Transformer::random(Device& device, const ModelConfig& config,
+                                                         DType dtype, int32_t rows_max,
+                                                         int32_t logits_rows_max, uint64_t seed) {
+  SPECD_CHECK(dtype == DType::kBF16, "random weights are bf16");
+  std::unique_ptr<Transformer> model(new Transformer());
+  model->impl_ = std::make_unique<Impl>(device, config);
+  model->impl_->rows_max = rows_max;
+  model->impl_->logits_rows_max = logits_rows_max;
+  SPECD_OK_OR_RETURN(model->impl_->make_random(seed));
+  SPECD_OK_OR_RETURN(model->impl_->allocate_activations());
+  return model;
+}
+
+Status Transformer::set_taps(std::vector<uint32_t> taps) {
+  Impl& m = *impl_;
+  m.tap_buffers.clear();
+  m.taps.clear();
+  for (const uint32_t point : taps) {
+    SPECD_CHECK(point <= static_cast<uint32_t>(m.config.n_layers) + 1, "tap " + std::to_string(point));
+    SPECD_TRY(Buffer buffer,
+              m.device.allocate(size(m.rows_max) * size(m.config.hidden_size) * sizeof(float), "taps"));
+    m.tap_buffers.push_back(std::move(buffer));
+  }
+  m.taps = std::move(taps);
+  return Status();
+}
+
+void Transformer::forward(const ForwardRows& rows, KvStore& kv) {
+  Impl& m = *impl_;
+  const ModelConfig& c = m.config;
+  const kernels::Ops& ops = m.device.ops();
+  kernels::Stream& stream = m.device.stream();
+  const int32_t n = rows.n_rows();
+  const int32_t n_logits = static_cast<int32_t>(rows.logits_rows.size());
+  SPECD_CHECK(n >= 1 && n <= m.rows_max, std::to_string(n) + " rows");
+  SPECD_CHECK(n_logits <= m.logits_rows_max, std::to_string(n_logits) + " rows of logits");
+
+  const auto matmul = [&](const float* in, const PackedMatrix& weights, float* out, int32_t n_rows,
+                          int32_t segments) {
+    ops.matmul(stream, {.x = in, .weights = weights, .out = out, .n_rows = n_rows, .k_segments = segments});
+  };
+  const auto norm = [&](const float* delta, const float* weight) {
+    ops.rmsnorm(stream, {.x = m.x,
+                         .delta = delta,
+                         .weight = weight,
+                         .out = m.h,
+                         .n_rows = n,
+                         .n = c.hidden_size,
+                         .eps = static_cast<float>(c.rms_norm_eps)});
+  };
+
+  ops.embed(stream, {.table = m.embedding,
+                     .dtype = m.dtype,
+                     .token = rows.token.data(),
+                     .out = m.x,
+                     .n_rows = n,
+                     .n = c.hidden_size});
+  ops.rope_table(stream, {.position = rows.position.data(),
+                          .inv_freq = m.inv_freq,
+                          .cos_sin = m.cos_sin,
+                          .n_rows = n,
+                          .head_dim = c.head_dim});
+
+  // `delta` of the previous block joins the residual stream in the next norm.
+  const float* pending = nullptr;
+  for (int32_t i = 0; i < c.n_layers; ++i) {
+    const Layer& layer = m.layers[size(i)];
+    const kernels::KvLayer& cache = kv.layers()[size(i)];
+    norm(pending, layer.attention_norm);
+    m.tap(static_cast<uint32_t>(i), m.x, rows);
+    matmul(m.h, layer.qkv, m.qkv, n, 1);
+    ops.rope_append(stream, {.qkv = m.qkv,
+                             .cos_sin = m.cos_sin,
+                             .slot = rows.slot.data(),
+                             .kv = cache,
+                             .n_rows = n,
+                             .n_heads = c.n_heads});
+    ops.attention(stream, {.qkv = m.qkv,
+                           .out = m.heads,
+                           .kv = cache,
+                           .position = rows.position.data(),
+                           .span = rows.span.data(),
+                           .table = rows.table.data(),
+                           .pages = rows.pages.data(),
+                           .tail_begin = rows.tail_begin.data(),
+                           .tail = rows.tail.data(),
+                           .n_rows = n,
+                           .n_heads = c.n_heads,
+                           .scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim))});
+    matmul(m.heads, layer.o, m.delta, n, kRowParallelSegments);
+    norm(m.delta, layer.mlp_norm);
+    matmul(m.h, layer.gate_up, m.gate_up, n, 1);
+    ops.silu_mul(stream, {.gate_up = m.gate_up, .out = m.act, .n_rows = n, .n = c.intermediate_size});
+    matmul(m.act, layer.down, m.delta, n, kRowParallelSegments);
+    pending = m.delta;
+  }
+  norm(pending, m.final_norm);
+  m.tap(static_cast<uint32_t>(c.n_layers), m.x, rows);
+  m.tap(static_cast<uint32_t>(c.n_layers) + 1, m.h, rows);
+  if (n_logits > 0) {
+    ops.gather_rows(stream, {.x = m.h,
+                             .row = rows.logits_rows.data(),
+                             .out = m.picked,
+                             .n_rows = n_logits,
+                             .n = c.hidden_size});
+    matmul(m.picked, m.lm_head, m.logits, n_logits, 1);
+  }
+}
+
+const float* Transformer::logits() const { return impl_->logits; }
+const float* Transformer::tap(size_t index) const { return impl_->tap_buffers[index].as<float>(); }
+const ModelConfig& Transformer::config() const { return impl_->config; }
+kernels::DType Transformer::weights_dtype() const { return impl_->dtype; }
+uint64_t Transformer::parameters() const { return impl_->parameters; }
+uint64_t Transformer::weight_bytes() const { return impl_->held_bytes; }
+uint64_t Transformer::activation_bytes() const { return impl_->activation_bytes; }
+uint64_t Transformer::streamed_bytes() const { return impl_->streamed_bytes; }
+
+}  // namespace specd

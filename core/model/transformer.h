@@ -1,0 +1,78 @@
+// The Llama transformer as one forward: rows in, logits and taps out. Prefill, decode, chain and tree
+// are the same thing: rows with a position, a slot and a way to their ancestors.
+//
+// Source of the arithmetic's order: transformers, models/llama/modeling_llama.py.
+// [step] one forward at a time.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/base/status.h"
+#include "core/device/device.h"
+#include "core/model/kv_store.h"
+#include "core/model/model_config.h"
+
+namespace specd {
+
+// The rows of one forward. Columns have n_rows() entries unless said; see kernels/attention.h for
+// span, table and tail. A row's own KV is written to its slot before anything attends to it.
+struct ForwardRows {
+  std::vector<int32_t> token;
+  std::vector<int32_t> position;
+  std::vector<int32_t> slot;  // in the cache
+  std::vector<int32_t> span;
+  std::vector<int32_t> table;       // offset into pages
+  std::vector<int32_t> tail_begin;  // offset into tail
+  std::vector<int32_t> pages;       // any length
+  std::vector<int32_t> tail;        // any length
+  std::vector<int32_t> logits_rows; // rows whose logits are wanted, increasing
+  std::vector<int32_t> tap_rows;    // rows whose taps are wanted, increasing
+
+  int32_t n_rows() const { return static_cast<int32_t>(token.size()); }
+  void clear();
+};
+
+class Transformer {
+ public:
+  // Loads and checks every tensor of `path`. `progress` gets a fraction in [0, 1].
+  // rows_max: rows of one forward; logits_rows_max: rows that want logits.
+  static Result<std::unique_ptr<Transformer>> load(Device& device, const std::string& path,
+                                                   const ModelConfig& config, int32_t rows_max,
+                                                   int32_t logits_rows_max,
+                                                   const std::function<void(double)>& progress);
+  // Random weights of the same shapes, made in place: for benchmarks.
+  static Result<std::unique_ptr<Transformer>> random(Device& device, const ModelConfig& config,
+                                                     kernels::DType dtype, int32_t rows_max,
+                                                     int32_t logits_rows_max, uint64_t seed);
+  ~Transformer();
+
+  // Capture points as in plugin_api/drafter.h; allocates their buffers. [control]
+  Status set_taps(std::vector<uint32_t> taps);
+
+  // Appends the rows' KV to `kv` and computes what they want. REQUIRES rows within the limits, tokens
+  // in range, slots distinct.
+  void forward(const ForwardRows& rows, KvStore& kv);
+
+  // Results of the last forward, in stream order.
+  const float* logits() const;                 // [logits_rows, vocab]
+  const float* tap(size_t index) const;        // [tap_rows, hidden]: index in set_taps()
+
+  const ModelConfig& config() const;
+  kernels::DType weights_dtype() const;
+  uint64_t parameters() const;
+  uint64_t weight_bytes() const;      // packed weights and the embedding table
+  uint64_t activation_bytes() const;
+  // Bytes of weights that one forward reads, whatever its rows: the packed matrices.
+  uint64_t streamed_bytes() const;
+
+ private:
+  Transformer();
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace specd

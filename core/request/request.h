@@ -1,0 +1,60 @@
+// What a client asks for, and what it gets back.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/base/status.h"
+
+namespace specd {
+
+struct SamplingParams {
+  float temperature = 0;  // 0 = greedy
+  float top_p = 1;
+  int32_t top_k = 0;  // 0 = off
+  uint64_t seed = 0;
+};
+
+struct Request {
+  std::string prompt;                     // text, or
+  std::optional<std::vector<int32_t>> prompt_tokens;  // ids as they are, no BOS added
+  SamplingParams sampling;
+  int32_t max_tokens = 0;                 // >= 1
+  std::vector<std::string> stop;          // never part of the text
+  std::vector<int32_t> stop_tokens;       // beside the model's own; the id is emitted, its text not
+  bool ignore_eos = false;
+  std::string route;                      // empty = default
+  std::string id;                         // empty = the engine makes one
+};
+
+enum class FinishReason { kNone, kStop, kLength, kCancelled, kError };
+const char* finish_reason_name(FinishReason reason);
+
+// What a request did; every drafted node ends as accepted, rejected or discarded (cut by validation,
+// probe, or beyond the end of the text).
+struct Usage {
+  int32_t prompt_tokens = 0;
+  int32_t completion_tokens = 0;
+  int64_t steps = 0;  // decode steps (forward passes that emitted)
+  int64_t draft_tokens = 0;
+  int64_t accepted_tokens = 0;
+  int64_t rejected_tokens = 0;
+  int64_t discarded_tokens = 0;
+  uint64_t queue_ns = 0, prefill_ns = 0, decode_ns = 0;
+};
+
+struct Event {
+  std::vector<int32_t> tokens;  // newly committed ids
+  std::string text;             // newly complete text, valid UTF-8
+  bool done = false;            // last event of the request
+  FinishReason finish = FinishReason::kNone;
+  Status error;                 // kError and kCancelled
+  Usage usage;                  // when done
+};
+// Called on the step thread, in order; must not block and must not call the engine.
+using Sink = std::function<void(const Event&)>;
+
+}  // namespace specd

@@ -1,0 +1,84 @@
+#include "core/request/sequence.h"
+
+#include <utility>
+
+#include "core/base/clock.h"
+
+namespace specd {
+
+const char* finish_reason_name(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kNone: return "none";
+    case FinishReason::kStop: return "stop";
+    case FinishReason::kLength: return "length";
+    case FinishReason::kCancelled: return "cancelled";
+    case FinishReason::kError: return "error";
+  }
+  return "unknown";
+}
+
+Sequence::Sequence(uint64_t number, Request request, std::vector<int32_t> prompt,
+                   const std::vector<int32_t>& eos, std::shared_ptr<const Tokenizer> tokenizer,
+                   Sink sink)
+    : number_(number),
+      request_(std::move(request)),
+      tokens_(std::move(prompt)),
+      n_prompt_(static_cast<int32_t>(tokens_.size())),
+      stop_tokens_(request_.stop_tokens.begin(), request_.stop_tokens.end()),
+      detokenizer_(std::move(tokenizer), true),
+      stop_strings_(request_.stop),
+      sink_(std::move(sink)) {
+  if (!request_.ignore_eos) stop_tokens_.insert(eos.begin(), eos.end());
+  usage.prompt_tokens = n_prompt_;
+}
+
+int32_t Sequence::append(const int32_t* tokens, int32_t n) {
+  SPECD_CHECK(finish_ == FinishReason::kNone && n >= 1, request_.id);
+  if (first_token_ns == 0) first_token_ns = now_ns();
+  int32_t taken = 0;
+  while (taken < n && finish_ == FinishReason::kNone) {
+    const int32_t token = tokens[taken++];
+    tokens_.push_back(token);
+    event_.tokens.push_back(token);
+    ++usage.completion_tokens;
+    if (stop_tokens_.contains(token)) {
+      finish_ = FinishReason::kStop;
+      break;
+    }
+    event_.text += stop_strings_.push(detokenizer_.push(token));
+    if (stop_strings_.found()) {
+      finish_ = FinishReason::kStop;
+    } else if (n_left() == 0) {
+      finish_ = FinishReason::kLength;
+    }
+  }
+  if (finish_ != FinishReason::kNone) {
+    event_.text += stop_strings_.push(detokenizer_.flush());
+    event_.text += stop_strings_.flush();
+  }
+  return taken;
+}
+
+void Sequence::fail(FinishReason reason, Status error) {
+  finish_ = reason;
+  event_.error = std::move(error);
+}
+
+void Sequence::send() {
+  if (event_.tokens.empty() && finish_ == FinishReason::kNone) return;
+  if (finish_ != FinishReason::kNone) {
+    const uint64_t end_ns = now_ns();
+    const uint64_t started = started_ns == 0 ? end_ns : started_ns;
+    const uint64_t first = first_token_ns == 0 ? end_ns : first_token_ns;
+    usage.queue_ns = started - submitted_ns;
+    usage.prefill_ns = first - started;
+    usage.decode_ns = end_ns - first;
+    event_.done = true;
+    event_.finish = finish_;
+    event_.usage = usage;
+  }
+  sink_(event_);
+  event_ = Event{};
+}
+
+}  // namespace specd

@@ -1,0 +1,59 @@
+// One request on its way: the committed tokens and the text they make.
+// [step] only; nothing here knows of pages, rows or drafts.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "core/request/request.h"
+#include "core/request/stop_rule.h"
+#include "core/text/detokenizer.h"
+#include "core/text/tokenizer.h"
+
+namespace specd {
+
+class Sequence {
+ public:
+  // `prompt` is what the model sees first, at least one token. `eos` are the model's own stop ids.
+  Sequence(uint64_t number, Request request, std::vector<int32_t> prompt,
+           const std::vector<int32_t>& eos, std::shared_ptr<const Tokenizer> tokenizer, Sink sink);
+
+  uint64_t number() const { return number_; }  // never reused by one process
+  const Request& request() const { return request_; }
+  // Prompt, then output. The last token's KV is never computed yet.
+  const std::vector<int32_t>& tokens() const { return tokens_; }
+  int32_t size() const { return static_cast<int32_t>(tokens_.size()); }
+  int32_t n_prompt() const { return n_prompt_; }
+  // Tokens that may still be emitted.
+  int32_t n_left() const { return request_.max_tokens - (size() - n_prompt_); }
+  FinishReason finish() const { return finish_; }
+
+  // Appends newly decided tokens until the text ends; returns how many were taken (all, or up to and
+  // with the one that ended it). REQUIRES finish() == kNone and n >= 1.
+  int32_t append(const int32_t* tokens, int32_t n);
+  // Ends the request another way.
+  void fail(FinishReason reason, Status error);
+
+  // Sends what append() and fail() have gathered, if anything.
+  void send();
+
+  Usage usage;
+  uint64_t submitted_ns = 0, started_ns = 0, first_token_ns = 0;
+
+ private:
+  uint64_t number_;
+  Request request_;
+  std::vector<int32_t> tokens_;
+  int32_t n_prompt_;
+  std::unordered_set<int32_t> stop_tokens_;
+  Detokenizer detokenizer_;
+  StopStrings stop_strings_;
+  Sink sink_;
+  FinishReason finish_ = FinishReason::kNone;
+  Event event_;
+};
+
+}  // namespace specd
