@@ -112,8 +112,7 @@ class Builder final : public nlohmann::json_sax<Json> {
 
  private:
   bool refuse(const std::string& what) {
-    const size_t offset =
-        *reached_ == nullptr ? 0 : static_cast<size_t>(*reached_ - text_.data());
+    const size_t offset = *reached_ == nullptr ? 0 : static_cast<size_t>(*reached_ - text_.data());
     error_ = Status(Code::kDataLoss, place(text_, offset, where_) + ": malformed JSON: " + what);
     return false;
   }
@@ -150,13 +149,15 @@ class Builder final : public nlohmann::json_sax<Json> {
   const std::string& where_;
   const char* const* reached_;
   Json root_;
-  std::vector<Json*> stack_;  // open arrays and objects; a parent does not grow while a child is open
-  Json* slot_ = nullptr;      // value of the last key
+  std::vector<Json*>
+      stack_;             // open arrays and objects; a parent does not grow while a child is open
+  Json* slot_ = nullptr;  // value of the last key
   Status error_;
 };
 
 Status file_error(const std::string& path, const char* what, int error) {
-  const Code code = error == ENOENT || error == ENOTDIR ? Code::kNotFound : Code::kFailedPrecondition;
+  const Code code =
+      error == ENOENT || error == ENOTDIR ? Code::kNotFound : Code::kFailedPrecondition;
   return Status(code, quote(path, 400) + ": cannot " + what + ": " + std::strerror(error));
 }
 
@@ -177,9 +178,8 @@ class FileDescriptor {
 // The value of a key, or null when it is absent or null.
 Result<const Json*> lookup(const Json& object, const char* key, const std::string& where) {
   if (!object.is_object()) {
-    return Status(Code::kDataLoss,
-                  where + ": expected an object with the key '" + key + "', found " +
-                      object.type_name());
+    return Status(Code::kDataLoss, where + ": expected an object with the key '" + key +
+                                       "', found " + object.type_name());
   }
   const auto found = object.find(key);
   const Json* value = found == object.end() || found->is_null() ? nullptr : &*found;
@@ -187,14 +187,15 @@ Result<const Json*> lookup(const Json& object, const char* key, const std::strin
 }
 
 std::string shown(const Json& value) {
-  return value.is_structured() ? std::string("an ") + value.type_name()
-                               : std::string(value.type_name()) + " " + quote(value.dump(-1, ' ', true));
+  return value.is_structured()
+             ? std::string("an ") + value.type_name()
+             : std::string(value.type_name()) + " " + quote(value.dump(-1, ' ', true));
 }
 
 Status mismatch(const std::string& where, const char* key, const std::string& expected,
                 const Json& value) {
-  return Status(Code::kDataLoss, where + ": key '" + key + "': expected " + expected + ", found " +
-                                     shown(value));
+  return Status(Code::kDataLoss,
+                where + ": key '" + key + "': expected " + expected + ", found " + shown(value));
 }
 
 Status missing(const std::string& where, const char* key) {
@@ -252,8 +253,8 @@ Result<std::string> read_text_file(const std::string& path, uint64_t bytes_max) 
   try {
     text.resize(size);
   } catch (const std::exception&) {
-    return Status(Code::kExhausted, quote(path, 400) + ": out of memory for " +
-                                        std::to_string(size) + " bytes");
+    return Status(Code::kExhausted,
+                  quote(path, 400) + ": out of memory for " + std::to_string(size) + " bytes");
   }
   size_t filled = 0;
   while (filled < text.size()) {

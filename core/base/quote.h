@@ -6,7 +6,8 @@
 
 namespace specd {
 
-// 'text' with control characters as \xHH, cut after `bytes_max` bytes (never inside a UTF-8 character).
+// 'text' with control characters as \xHH, cut after `bytes_max` bytes (never inside a UTF-8
+// character).
 inline std::string quote(std::string_view text, size_t bytes_max = 120) {
   static constexpr char kHex[] = "0123456789abcdef";
   size_t kept = text.size();

@@ -26,9 +26,9 @@ void Sha256::update(std::span<const std::byte> bytes) {
 Sha256Digest Sha256::finish() {
   Sha256Digest digest{};
   unsigned int length = 0;
-  SPECD_CHECK(EVP_DigestFinal_ex(context_->evp, digest.data(), &length) == 1 &&
-                  length == digest.size(),
-              "SHA-256 failed");
+  SPECD_CHECK(
+      EVP_DigestFinal_ex(context_->evp, digest.data(), &length) == 1 && length == digest.size(),
+      "SHA-256 failed");
   return digest;
 }
 

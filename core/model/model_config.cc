@@ -17,7 +17,8 @@ constexpr int64_t kVocabMax = 1 << 24;
 constexpr int64_t kPositionsMax = 1 << 28;
 constexpr const char* kArchitecture = "LlamaForCausalLM";
 
-// Read below, or without influence on the forward pass. Keys that start with '_' are notes of tools.
+// Read below, or without influence on the forward pass. Keys that start with '_' are notes of
+// tools.
 constexpr std::string_view kKnownKeys[] = {
     "architectures", "model_type", "hidden_size", "intermediate_size", "num_hidden_layers",
     "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size", "rms_norm_eps",
@@ -33,8 +34,8 @@ constexpr std::string_view kKnownKeys[] = {
 Status unsupported(const std::string& where, std::string_view key, const Json& found,
                    const std::string& supported) {
   return Status(Code::kUnsupported, where + ": key " + quote(key) + ": found " +
-                                        quote(found.dump(-1, ' ', true)) + ", supported: " +
-                                        supported);
+                                        quote(found.dump(-1, ' ', true)) +
+                                        ", supported: " + supported);
 }
 
 // The key must be absent, null or equal to `only`.
@@ -60,10 +61,11 @@ Status check_unsupported(const Json& config, const std::string& where) {
   SPECD_OK_OR_RETURN(require_value(config, "use_sliding_window", false, where));
   SPECD_OK_OR_RETURN(require_value(config, "pretraining_tp", 1, where));
   if (const auto types = config.find("layer_types"); types != config.end() && !types->is_null()) {
-    const bool full = types->is_array() && std::all_of(types->begin(), types->end(), [](const Json& type) {
-                        return type == "full_attention";
-                      });
-    if (!full) return unsupported(where, "layer_types", *types, "\"full_attention\" in every layer");
+    const bool full =
+        types->is_array() && std::all_of(types->begin(), types->end(),
+                                         [](const Json& type) { return type == "full_attention"; });
+    if (!full)
+      return unsupported(where, "layer_types", *types, "\"full_attention\" in every layer");
   }
   for (const auto& [key, value] : config.items()) {
     const bool known =
@@ -109,10 +111,10 @@ Status fill_sizes(const Json& config, const std::string& where, ModelConfig& out
             json_int_or(config, "num_key_value_heads", out.n_heads, 1, kCountMax, where));
   out.n_kv_heads = static_cast<int32_t>(kv_heads);
   if (out.n_heads % out.n_kv_heads != 0) {
-    return Status(Code::kDataLoss, where + ": key 'num_attention_heads': " +
-                                       std::to_string(out.n_heads) +
-                                       " is not a multiple of num_key_value_heads " +
-                                       std::to_string(out.n_kv_heads));
+    return Status(Code::kDataLoss,
+                  where + ": key 'num_attention_heads': " + std::to_string(out.n_heads) +
+                      " is not a multiple of num_key_value_heads " +
+                      std::to_string(out.n_kv_heads));
   }
   SPECD_TRY(const int64_t head_dim, json_int_or(config, "head_dim", 0, 1, kCountMax, where));
   if (head_dim == 0 && out.hidden_size % out.n_heads != 0) {
@@ -128,10 +130,10 @@ Status fill_sizes(const Json& config, const std::string& where, ModelConfig& out
                                           ", supported: multiples of 16");
   }
   if (static_cast<int64_t>(out.n_heads) * out.head_dim > kSizeMax) {
-    return Status(Code::kDataLoss, where + ": num_attention_heads * head_dim is " +
-                                       std::to_string(static_cast<int64_t>(out.n_heads) *
-                                                      out.head_dim) +
-                                       ", expected at most " + std::to_string(kSizeMax));
+    return Status(Code::kDataLoss,
+                  where + ": num_attention_heads * head_dim is " +
+                      std::to_string(static_cast<int64_t>(out.n_heads) * out.head_dim) +
+                      ", expected at most " + std::to_string(kSizeMax));
   }
   return Status();
 }
@@ -145,8 +147,8 @@ Status fill_eos(const Json& config, int32_t vocab_size, const std::string& where
   const Json list = found->is_array() ? *found : Json::array({*found});
   out.clear();
   for (const Json& id : list) {
-    SPECD_TRY(const int64_t value, json_int(Json{{"eos_token_id", id}}, "eos_token_id", 0,
-                                            vocab_size - 1, where));
+    SPECD_TRY(const int64_t value,
+              json_int(Json{{"eos_token_id", id}}, "eos_token_id", 0, vocab_size - 1, where));
     out.push_back(static_cast<int32_t>(value));
   }
   return Status();
@@ -165,8 +167,9 @@ Result<ModelConfig> load_model_config(const std::string& model_dir) {
   SPECD_OK_OR_RETURN(fill_sizes(config, where, out));
   SPECD_TRY(out.rms_norm_eps, json_double_or(config, "rms_norm_eps", 1e-6, where));
   if (!(out.rms_norm_eps > 0 && out.rms_norm_eps < 1)) {
-    return Status(Code::kDataLoss, where + ": key 'rms_norm_eps': expected above 0 and below 1, found " +
-                                       std::to_string(out.rms_norm_eps));
+    return Status(Code::kDataLoss,
+                  where + ": key 'rms_norm_eps': expected above 0 and below 1, found " +
+                      std::to_string(out.rms_norm_eps));
   }
   SPECD_TRY(double theta, json_double_or(config, "rope_theta", 10000.0, where));
   SPECD_TRY(theta, rope_theta_of(config, "rope_scaling", theta, where));
@@ -185,7 +188,8 @@ Result<ModelConfig> load_model_config(const std::string& model_dir) {
   const std::string generation_path = model_dir + "/generation_config.json";
   const Result<Json> generation = parse_json_file(generation_path, kConfigBytesMax);
   if (generation.ok()) {
-    SPECD_OK_OR_RETURN(fill_eos(generation.value(), out.vocab_size, generation_path, out.eos_tokens));
+    SPECD_OK_OR_RETURN(
+        fill_eos(generation.value(), out.vocab_size, generation_path, out.eos_tokens));
   } else if (generation.status().code() != Code::kNotFound) {
     return generation.status();
   }

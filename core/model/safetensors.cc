@@ -62,9 +62,8 @@ Result<TensorView> parse_tensor(const Json& entry, const std::string& where, uin
   SPECD_TRY(const std::string dtype, json_string(entry, "dtype", where));
   const std::optional<TensorType> type = type_of(dtype);
   if (!type) {
-    return Status(Code::kUnsupported,
-                  where + ": dtype " + quote(dtype) +
-                      ", known are F64 F32 F16 BF16 I64 I32 I16 I8 U8 BOOL");
+    return Status(Code::kUnsupported, where + ": dtype " + quote(dtype) +
+                                          ", known are F64 F32 F16 BF16 I64 I32 I16 I8 U8 BOOL");
   }
   view.type = *type;
   for (const auto& [key, value] : entry.items()) {
@@ -98,7 +97,8 @@ Result<TensorView> parse_tensor(const Json& entry, const std::string& where, uin
             json_int(Json{{"data_offsets", (*offsets)[0]}}, "data_offsets", 0, kMax, where));
   SPECD_TRY(const int64_t end,
             json_int(Json{{"data_offsets", (*offsets)[1]}}, "data_offsets", 0, kMax, where));
-  const std::string found = "data_offsets [" + std::to_string(begin) + ", " + std::to_string(end) + "]";
+  const std::string found =
+      "data_offsets [" + std::to_string(begin) + ", " + std::to_string(end) + "]";
   if (end < begin) return lies(where, found + " run backwards");
   if (static_cast<uint64_t>(end) > data_bytes) {
     return lies(where, found + " leave the file, which has " + std::to_string(data_bytes) +
@@ -106,8 +106,8 @@ Result<TensorView> parse_tensor(const Json& entry, const std::string& where, uin
   }
   view.bytes = static_cast<uint64_t>(end - begin);
   if (view.bytes != expected) {
-    return lies(where, found + " hold " + std::to_string(view.bytes) + " bytes, but " + dtype + " " +
-                           shape_text(view.shape) + " needs " + std::to_string(expected));
+    return lies(where, found + " hold " + std::to_string(view.bytes) + " bytes, but " + dtype +
+                           " " + shape_text(view.shape) + " needs " + std::to_string(expected));
   }
   view.file_offset = static_cast<uint64_t>(begin);  // from the header's end, for now
   return view;
@@ -124,8 +124,8 @@ Status check_metadata(const Json& metadata, const std::string& path) {
 }
 
 // Every byte of data belongs to exactly one tensor.
-Status check_cover(const std::map<std::string, TensorView, std::less<>>& tensors, uint64_t data_begin,
-                   uint64_t file_bytes, const std::string& path) {
+Status check_cover(const std::map<std::string, TensorView, std::less<>>& tensors,
+                   uint64_t data_begin, uint64_t file_bytes, const std::string& path) {
   using Entry = std::pair<const std::string, TensorView>;
   std::vector<const Entry*> order;
   order.reserve(tensors.size());
@@ -159,9 +159,12 @@ uint64_t tensor_type_bytes(TensorType type) { return kTypes[static_cast<size_t>(
 
 Result<kernels::DType> kernel_dtype(TensorType type) {
   switch (type) {
-    case TensorType::kF32: return kernels::DType::kF32;
-    case TensorType::kF16: return kernels::DType::kF16;
-    case TensorType::kBF16: return kernels::DType::kBF16;
+    case TensorType::kF32:
+      return kernels::DType::kF32;
+    case TensorType::kF16:
+      return kernels::DType::kF16;
+    case TensorType::kBF16:
+      return kernels::DType::kBF16;
     default:
       return Status(Code::kUnsupported, std::string("weights of type ") + tensor_type_name(type) +
                                             ", supported are F32, F16 and BF16");
@@ -208,8 +211,8 @@ Result<SafetensorsFile> SafetensorsFile::open(const std::string& path_text) {
   for (int i = 7; i >= 0; --i) header_bytes = header_bytes << 8 | bytes[i];
   const uint64_t rest = file.mapping_bytes_ - kLengthBytes;
   if (header_bytes > kHeaderBytesMax || header_bytes > rest) {
-    return lies(path, "byte 0: header length " + std::to_string(header_bytes) + ", expected at most " +
-                          std::to_string(std::min(kHeaderBytesMax, rest)) +
+    return lies(path, "byte 0: header length " + std::to_string(header_bytes) +
+                          ", expected at most " + std::to_string(std::min(kHeaderBytesMax, rest)) +
                           "; not a safetensors file, or truncated");
   }
   const std::string_view header(reinterpret_cast<const char*>(bytes) + kLengthBytes, header_bytes);

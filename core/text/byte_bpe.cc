@@ -27,7 +27,8 @@ const std::array<int16_t, kAlphabetEnd>& alphabet() {
     made.fill(kNone);
     int16_t next = 0x100;
     for (int16_t byte = 0; byte < 256; ++byte) {
-      const bool itself = (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
+      const bool itself =
+          (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
       made[static_cast<size_t>(itself ? byte : next++)] = byte;
     }
     return made;
@@ -91,20 +92,27 @@ Status check_options(const Json& model, const std::string& where) {
   }
   SPECD_TRY(const double dropout, json_double_or(model, "dropout", 0, where));
   if (dropout != 0) {
-    return Status(Code::kUnsupported, where + ".dropout: found " + std::to_string(dropout) +
-                                          ", supported: null or 0");
+    return Status(Code::kUnsupported,
+                  where + ".dropout: found " + std::to_string(dropout) + ", supported: null or 0");
   }
   for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
     SPECD_TRY(const std::string text, json_string_or(model, key, "", where));
     if (!text.empty()) {
-      return Status(Code::kUnsupported, where + "." + key + ": found " + quote(text) +
-                                            ", supported: null or empty");
+      return Status(Code::kUnsupported,
+                    where + "." + key + ": found " + quote(text) + ", supported: null or empty");
     }
   }
   // unk_token, fuse_unk and byte_fallback speak of characters without a token; there are none.
-  static constexpr std::string_view kKnown[] = {
-      "type",          "dropout",       "unk_token", "continuing_subword_prefix", "end_of_word_suffix",
-      "fuse_unk",      "byte_fallback", "vocab",     "ignore_merges",             "merges"};
+  static constexpr std::string_view kKnown[] = {"type",
+                                                "dropout",
+                                                "unk_token",
+                                                "continuing_subword_prefix",
+                                                "end_of_word_suffix",
+                                                "fuse_unk",
+                                                "byte_fallback",
+                                                "vocab",
+                                                "ignore_merges",
+                                                "merges"};
   for (const auto& [key, value] : model.items()) {
     if (std::find(std::begin(kKnown), std::end(kKnown), key) == std::end(kKnown)) {
       return Status(Code::kUnsupported, where + ": unknown key " + quote(key));
@@ -169,8 +177,9 @@ Result<ByteBpe> ByteBpe::from_json(const Json& model, int64_t id_end, const std:
     std::string_view left;
     std::string_view right;
     if (!split_merge(entry, left, right)) {
-      return Status(Code::kDataLoss, at + ": expected \"left right\" or [\"left\", \"right\"], found " +
-                                         quote(entry.dump(-1, ' ', true)));
+      return Status(Code::kDataLoss,
+                    at + ": expected \"left right\" or [\"left\", \"right\"], found " +
+                        quote(entry.dump(-1, ' ', true)));
     }
     joined.assign(left).append(right);
     const auto left_id = ids.find(left);

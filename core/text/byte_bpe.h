@@ -15,8 +15,8 @@ namespace specd {
 // Immutable after from_json(); const calls are thread-safe.
 class ByteBpe {
  public:
-  // `model` is the "model" object of a tokenizer.json; ids must lie below id_end, so that a lying file
-  // cannot make us allocate. kUnsupported where the encoding could not be exact.
+  // `model` is the "model" object of a tokenizer.json; ids must lie below id_end, so that a lying
+  // file cannot make us allocate. kUnsupported where the encoding could not be exact.
   static Result<ByteBpe> from_json(const Json& model, int64_t id_end, const std::string& where);
 
   // Appends the ids of one piece (any bytes, fewer than 2^31). O(n log n).

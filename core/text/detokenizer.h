@@ -9,8 +9,9 @@
 
 namespace specd {
 
-// The pieces of push() and flush(), put together, are Tokenizer::decode() of all tokens, whatever the
-// tokens are; no piece holds half a character. At most 3 bytes wait. Not thread-safe; one owner.
+// The pieces of push() and flush(), put together, are Tokenizer::decode() of all tokens, whatever
+// the tokens are; no piece holds half a character. At most 3 bytes wait. Not thread-safe; one
+// owner.
 class Detokenizer {
  public:
   Detokenizer(std::shared_ptr<const Tokenizer> tokenizer, bool skip_special);

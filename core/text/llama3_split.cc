@@ -26,8 +26,9 @@ constexpr Range kRanges[] = {
 };
 
 CharClass find_class(char32_t c) {
-  const Range* range = std::lower_bound(std::begin(kRanges), std::end(kRanges), c,
-                                        [](const Range& r, char32_t value) { return r.last < value; });
+  const Range* range =
+      std::lower_bound(std::begin(kRanges), std::end(kRanges), c,
+                       [](const Range& r, char32_t value) { return r.last < value; });
   return range != std::end(kRanges) && range->first <= c ? range->of : CharClass::kOther;
 }
 
@@ -54,7 +55,9 @@ Char char_at(std::string_view text, size_t at) {
   return {at + step.bytes, step.code_point, class_of(step.code_point), true};
 }
 
-bool is_newline(const Char& c) { return c.present && (c.code_point == '\r' || c.code_point == '\n'); }
+bool is_newline(const Char& c) {
+  return c.present && (c.code_point == '\r' || c.code_point == '\n');
+}
 
 // The end of the run of characters of one class from `at` on.
 size_t run_end(std::string_view text, size_t at, CharClass of) {
@@ -82,7 +85,8 @@ size_t space_end(std::string_view text, size_t begin) {
   size_t newline_end = 0;  // after the last newline of the run
   size_t last_begin = begin;
   size_t end = begin;
-  for (Char c = char_at(text, end); c.present && c.of == CharClass::kSpace; c = char_at(text, end)) {
+  for (Char c = char_at(text, end); c.present && c.of == CharClass::kSpace;
+       c = char_at(text, end)) {
     last_begin = end;
     end = c.end;
     if (is_newline(c)) newline_end = end;

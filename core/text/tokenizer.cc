@@ -14,8 +14,8 @@ namespace {
 constexpr uint64_t kFileBytesMax = 256u << 20;
 
 Status unsupported(const std::string& where, const Json& found, const std::string& supported) {
-  return Status(Code::kUnsupported,
-                where + ": found " + quote(found.dump(-1, ' ', true)) + ", supported: " + supported);
+  return Status(Code::kUnsupported, where + ": found " + quote(found.dump(-1, ' ', true)) +
+                                        ", supported: " + supported);
 }
 
 const Json& value_or_null(const Json& object, const char* key) {
@@ -27,7 +27,8 @@ const Json& value_or_null(const Json& object, const char* key) {
 // Sequence[Split(Llama 3's expression, Isolated), ByteLevel without an expression of its own]
 Status check_pre_tokenizer(const Json& found, const std::string& where) {
   const std::string supported =
-      "a Sequence of Split with the expression of Llama 3 (Isolated) and ByteLevel (use_regex false)";
+      "a Sequence of Split with the expression of Llama 3 (Isolated) and ByteLevel (use_regex "
+      "false)";
   if (!found.is_object() || value_or_null(found, "type") != "Sequence") {
     return unsupported(where, found, supported);
   }
@@ -51,9 +52,9 @@ Status check_pre_tokenizer(const Json& found, const std::string& where) {
 }
 
 Status check_top_level(const Json& root, const std::string& where) {
-  static constexpr std::string_view kKnown[] = {
-      "version",       "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
-      "post_processor", "decoder",   "model"};
+  static constexpr std::string_view kKnown[] = {"version",        "truncation", "padding",
+                                                "added_tokens",   "normalizer", "pre_tokenizer",
+                                                "post_processor", "decoder",    "model"};
   for (const auto& [key, value] : root.items()) {
     if (std::find(std::begin(kKnown), std::end(kKnown), key) == std::end(kKnown)) {
       return Status(Code::kUnsupported, where + ": unknown key " + quote(key));
@@ -115,7 +116,8 @@ Result<std::shared_ptr<const Tokenizer>> Tokenizer::from_text(std::string_view j
   SPECD_OK_OR_RETURN(check_top_level(root, where));
   // Each token takes several bytes of the file, so ids of a sound file lie far below its size.
   const auto id_end = static_cast<int64_t>(json.size());
-  SPECD_TRY(ByteBpe bpe, ByteBpe::from_json(value_or_null(root, "model"), id_end, where + ": model"));
+  SPECD_TRY(ByteBpe bpe,
+            ByteBpe::from_json(value_or_null(root, "model"), id_end, where + ": model"));
   const std::shared_ptr<Tokenizer> tokenizer(new Tokenizer(std::move(bpe)));
   tokenizer->token_bytes_ = tokenizer->bpe_.token_bytes();
   SPECD_OK_OR_RETURN(tokenizer->read_added_tokens(root, id_end, where + ": added_tokens"));
@@ -153,8 +155,8 @@ Status Tokenizer::read_added_tokens(const Json& root, int64_t id_end, const std:
                                            " in model.vocab");
       }
     } else if (taken[static_cast<size_t>(id)]) {
-      return Status(Code::kDataLoss, place + ": the id " + std::to_string(id) +
-                                         " belongs to another token too");
+      return Status(Code::kDataLoss,
+                    place + ": the id " + std::to_string(id) + " belongs to another token too");
     }
     taken[static_cast<size_t>(id)] = true;
     if (!added_.emplace(content, static_cast<int32_t>(id)).second) {
@@ -179,7 +181,8 @@ Status Tokenizer::read_post_processor(const Json& processor, const std::string& 
   if (type == "TemplateProcessing") return read_template(processor, where);
   const Json& steps = value_or_null(processor, "processors");
   if (type != "Sequence" || !steps.is_array()) {
-    return unsupported(where, processor, "null, ByteLevel, TemplateProcessing or a Sequence of them");
+    return unsupported(where, processor,
+                       "null, ByteLevel, TemplateProcessing or a Sequence of them");
   }
   int index = 0;
   for (const Json& step : steps) {
@@ -201,7 +204,8 @@ Status Tokenizer::read_template(const Json& processor, const std::string& where)
   for (const Json& piece : single) {
     const Json& text = piece.is_object() ? value_or_null(piece, "Sequence") : piece;
     if (text.is_object()) {
-      if (seen_text || value_or_null(text, "id") != "A") return unsupported(place, single, supported);
+      if (seen_text || value_or_null(text, "id") != "A")
+        return unsupported(place, single, supported);
       seen_text = true;
       continue;
     }
@@ -257,7 +261,8 @@ void Tokenizer::encode_segment(std::string_view text, std::span<const Matcher> m
     int32_t id = 0;
     const size_t length = matchers[0].match(text, at, id);
     if (length > 0 && (parse_special_tokens || !is_special(id))) {
-      encode_segment(text.substr(begin, at - begin), matchers.subspan(1), parse_special_tokens, ids);
+      encode_segment(text.substr(begin, at - begin), matchers.subspan(1), parse_special_tokens,
+                     ids);
       ids.push_back(id);
       begin = at + length;
     }

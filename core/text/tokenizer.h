@@ -28,22 +28,23 @@ class Tokenizer {
   static Result<std::shared_ptr<const Tokenizer>> from_text(std::string_view json,
                                                             const std::string& where);
 
-  // The ids of `text`. add_special_tokens: put the template's BOS and EOS around them. Special tokens
-  // spelled out in the text become their ids, as in Hugging Face; with parse_special_tokens false they
-  // are plain text (added tokens that are not special are recognised in either case).
+  // The ids of `text`. add_special_tokens: put the template's BOS and EOS around them. Special
+  // tokens spelled out in the text become their ids, as in Hugging Face; with parse_special_tokens
+  // false they are plain text (added tokens that are not special are recognised in either case).
   // kInvalidArgument with the byte offset when `text` is not UTF-8, or is 2^31 bytes or longer.
   Result<std::vector<int32_t>> encode(std::string_view text, bool add_special_tokens,
                                       bool parse_special_tokens = true) const;
 
-  // The text of all ids together, U+FFFD for what is not UTF-8. Ids without a token are left out, and
-  // so are special tokens when skip_special is set.
+  // The text of all ids together, U+FFFD for what is not UTF-8. Ids without a token are left out,
+  // and so are special tokens when skip_special is set.
   std::string decode(std::span<const int32_t> ids, bool skip_special) const;
 
   // The raw bytes of one token; often not whole characters. Empty for ids without a token. The view
   // lives as long as the tokenizer.
   std::string_view token_bytes(int32_t id) const;
   bool is_special(int32_t id) const;
-  // The id of a token by its text in the file ("<|end_of_text|>"), of added tokens only; -1 if none.
+  // The id of a token by its text in the file ("<|end_of_text|>"), of added tokens only; -1 if
+  // none.
   int32_t added_token_id(std::string_view text) const;
 
   // One more than the greatest id; holes are possible. The model's vocabulary may be larger.

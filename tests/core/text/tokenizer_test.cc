@@ -14,7 +14,8 @@
 namespace specd {
 namespace {
 
-const std::string kTokenizerPath = std::string(SPECD_SOURCE_DIR) + "/sdk/zoo/pico-target/tokenizer.json";
+const std::string kTokenizerPath =
+    std::string(SPECD_SOURCE_DIR) + "/sdk/zoo/pico-target/tokenizer.json";
 
 std::shared_ptr<const Tokenizer> zoo_tokenizer() {
   static const std::shared_ptr<const Tokenizer> tokenizer = Tokenizer::load(kTokenizerPath).value();
@@ -23,7 +24,8 @@ std::shared_ptr<const Tokenizer> zoo_tokenizer() {
 
 const Json& goldens() {
   static const Json json =
-      parse_json_file(std::string(SPECD_SOURCE_DIR) + "/tests/reference/tokenizer_goldens.json", 1 << 20)
+      parse_json_file(std::string(SPECD_SOURCE_DIR) + "/tests/reference/tokenizer_goldens.json",
+                      1 << 20)
           .value();
   return json;
 }
@@ -112,10 +114,10 @@ TEST(Tokenizer, text_that_is_not_utf8_is_refused_with_the_offset) {
   for (const auto& [text, offset] : std::vector<std::pair<std::string, std::string>>{
            {"ab\xFF", "byte 2"},
            {"\x80", "byte 0"},
-           {"abc\xC0\x80", "byte 3"},           // overlong
-           {"\xED\xA0\x80", "byte 0"},          // surrogate
-           {"\xF4\x90\x80\x80", "byte 0"},      // above U+10FFFF
-           {"caf\xC3", "byte 3"},               // cut
+           {"abc\xC0\x80", "byte 3"},       // overlong
+           {"\xED\xA0\x80", "byte 0"},      // surrogate
+           {"\xF4\x90\x80\x80", "byte 0"},  // above U+10FFFF
+           {"caf\xC3", "byte 3"},           // cut
            {"<|end_of_text|>\xE2\x82", "byte 15"}}) {
     const auto ids = zoo_tokenizer()->encode(text, false);
     ASSERT_FALSE(ids.ok());
@@ -141,8 +143,8 @@ TEST(Tokenizer, knows_its_file) {
   EXPECT_EQ(zoo_tokenizer()->sha256(), sha256(file));
 }
 
-// Linear and without recursion: far above what a quadratic scan or merge could finish. Sanitizers and
-// a busy machine get a wide margin; the figures of a plain build stand in core/text/README.md.
+// Linear and without recursion: far above what a quadratic scan or merge could finish. Sanitizers
+// and a busy machine get a wide margin; the figures of a plain build stand in core/text/README.md.
 TEST(Tokenizer, long_texts_of_every_shape_take_seconds_at_most) {
   std::string mixed;
   for (size_t i = 0; mixed.size() < 1'000'000; i = (i + 1) % goldens()["encode"].size()) {
@@ -155,9 +157,10 @@ TEST(Tokenizer, long_texts_of_every_shape_take_seconds_at_most) {
   std::string almost_special;
   for (int i = 0; i < 60'000; ++i) almost_special += "<|begin_of_text|";
   for (const std::string& text :
-       {mixed, std::string(1'000'000, 'a'), std::string(1'000'000, ' '), std::string(1'000'000, '\n'),
-        std::string(1'000'000, '!'), std::string(1'000'000, '7'), std::string(1'000'000, '<'),
-        std::string(1'000'000, '\''), newline_at_the_end, spaces_and_letters, almost_special}) {
+       {mixed, std::string(1'000'000, 'a'), std::string(1'000'000, ' '),
+        std::string(1'000'000, '\n'), std::string(1'000'000, '!'), std::string(1'000'000, '7'),
+        std::string(1'000'000, '<'), std::string(1'000'000, '\''), newline_at_the_end,
+        spaces_and_letters, almost_special}) {
     const auto start = std::chrono::steady_clock::now();
     const std::vector<int32_t> ids = encode(text);
     const double seconds =
