@@ -7,13 +7,15 @@ namespace specd {
 
 std::string StopStrings::push(std::string_view piece) {
   if (found_) return {};
-  held_.append(piece);
-  // The earliest match wins; of two that start together it does not matter which.
-  size_t match = std::string::npos;
-  for (const std::string& stop : stops_) match = std::min(match, held_.find(stop));
-  if (match != std::string::npos) {
+  for (const char byte : piece) {
+    held_ += byte;
+    size_t longest = 0;
+    for (const std::string& stop : stops_) {
+      if (stop.size() > longest && held_.ends_with(stop)) longest = stop.size();
+    }
+    if (longest == 0) continue;
     found_ = true;
-    held_.resize(match);
+    held_.resize(held_.size() - longest);
     return std::exchange(held_, {});
   }
   // Hold back the longest suffix that begins some stop string.

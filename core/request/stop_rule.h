@@ -8,7 +8,8 @@
 
 namespace specd {
 
-// Finds stop strings in a text that arrives in pieces. Text that could still become a stop string is
+// Finds stop strings in a text that arrives in pieces. The one that ends first wins, the longest of
+// those that end together: so the cut does not depend on where pieces end. Text that could still become a stop string is
 // held back, so that no part of one is ever emitted, wherever pieces are cut.
 // Cost: O(piece * longest stop string) in the worst case, bounded by request limits.
 class StopStrings {

@@ -1,0 +1,88 @@
+// A model, a cache and hand-made rows: the least that runs a forward without an engine.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "core/kv/block_table.h"
+#include "core/model/transformer.h"
+
+namespace specd {
+
+struct ForwardRig {
+  std::unique_ptr<CpuDevice> device;
+  ModelConfig config;
+  std::unique_ptr<Transformer> model;
+  std::unique_ptr<KvStore> kv;
+  BlockTable table;
+  ForwardRows rows;
+
+  // shuffle: pages of the sequence lie in the cache in random order.
+  ForwardRig(const std::string& name, const std::string& isa, int32_t threads, bool shuffle,
+             kernels::DType kv_dtype = kernels::DType::kF32, int32_t rows_max = 300) {
+    device = CpuDevice::create(isa, threads).value();
+    const std::string path = std::string(SPECD_TEST_ZOO) + "/" + name;
+    config = load_model_config(path).value();
+    model = Transformer::load(*device, path, config, rows_max, rows_max, {}).value();
+    constexpr int32_t kPages = 40;
+    kv = std::make_unique<KvStore>(KvStore::create(*device, config, kv_dtype, kPages).value());
+    table.pages.resize(kPages);
+    std::iota(table.pages.begin(), table.pages.end(), 0);
+    if (shuffle) std::shuffle(table.pages.begin(), table.pages.end(), std::mt19937(7));
+  }
+
+  void add(int32_t token, int32_t position, int32_t slot, int32_t span,
+           const std::vector<int32_t>& tail_slots = {}) {
+    if (rows.pages.empty()) rows.pages = table.pages;
+    rows.logits_rows.push_back(rows.n_rows());
+    rows.token.push_back(token);
+    rows.position.push_back(position);
+    rows.slot.push_back(table.physical(slot));
+    rows.span.push_back(span);
+    rows.table.push_back(0);
+    rows.tail_begin.push_back(static_cast<int32_t>(rows.tail.size()));
+    for (const int32_t each : tail_slots) rows.tail.push_back(table.physical(each));
+  }
+  // A causal span of tokens from `position` on.
+  void add_span(const std::vector<int32_t>& tokens, int32_t position) {
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      const int32_t p = position + static_cast<int32_t>(i);
+      add(tokens[i], p, p, p + 1);
+    }
+  }
+  // Runs what was added and forgets it.
+  std::vector<std::vector<float>> run() {
+    model->forward(rows, *kv);
+    std::vector<std::vector<float>> logits;
+    const auto width = static_cast<size_t>(config.vocab_size);
+    for (size_t i = 0; i < rows.logits_rows.size(); ++i) {
+      logits.emplace_back(model->logits() + i * width, model->logits() + (i + 1) * width);
+    }
+    rows.clear();
+    return logits;
+  }
+};
+
+inline std::vector<int32_t> some_tokens(int32_t n, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<int32_t> tokens(static_cast<size_t>(n));
+  for (int32_t& token : tokens) token = static_cast<int32_t>(random() % 4096);
+  return tokens;
+}
+
+inline std::vector<std::string> available_isas() {
+  std::vector<std::string> names;
+  for (const kernels::Isa isa :
+       {kernels::Isa::kScalar, kernels::Isa::kAvx2, kernels::Isa::kAvx512}) {
+    if (kernels::isa_available(isa)) names.push_back(kernels::isa_name(isa));
+  }
+  return names;
+}
+
+}  // namespace specd

@@ -1,0 +1,79 @@
+"""The rooms know only the rooms below them: greps every include of the tree.
+
+Usage: layering_test.py ROOT. Prints each violation as file:line and exits 1 if there is one.
+A negative control runs first: a known bad include must be found.
+"""
+import pathlib
+import re
+import sys
+
+# room -> prefixes it may include, beside itself
+ALLOWED = {
+    "plugin_api": [],
+    "kernels": [],
+    "sdk": ["specd/plugin_api/"],
+    "plugins": ["specd/plugin_api/", "specd/sdk/"],
+    "core": ["specd/plugin_api/", "specd/kernels/"],
+    "host": ["core/engine.h", "core/base/", "core/request/request.h"],
+}
+# Inside core, a folder uses only those before it; engine.{h,cc} stand on top.
+CORE_ORDER = ["base", "device", "text", "kv", "model", "request", "spec", "sched", "plugin",
+              "exec"]
+OURS = re.compile(r"^(specd/|core/|kernels/|host/|plugins/|sdk/|plugin_api/|tests/)")
+FORBIDDEN_IN_CORE = re.compile(r"^(grpc|google/protobuf|yaml-cpp|boost/beast|prometheus)")
+INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
+SUFFIXES = {".h", ".cc", ".c", ".cu", ".cuh", ".inc"}
+
+
+def own_prefixes(room):
+    return {"plugin_api": ["specd/plugin_api/"], "kernels": ["specd/kernels/", "kernels/"],
+            "sdk": ["specd/sdk/"]}.get(room, [room + "/"])
+
+
+def core_rank(path):
+    folder = path.split("/")[1] if path.count("/") >= 2 else ""
+    return CORE_ORDER.index(folder) if folder in CORE_ORDER else len(CORE_ORDER)
+
+
+def violation(room, path, include):
+    """Why this include may not be, or None."""
+    if room == "core" and FORBIDDEN_IN_CORE.match(include):
+        return "core never sees this library"
+    if not OURS.match(include):
+        return None
+    if room == "core" and include.startswith("core/"):
+        if core_rank(include) > core_rank(path):
+            return "a room of core includes one above it"
+        return None
+    if any(include.startswith(p) for p in own_prefixes(room) + ALLOWED[room]):
+        return None
+    return f"{room} may not know this"
+
+
+def main():
+    root = pathlib.Path(sys.argv[1])
+    assert violation("kernels", "kernels/cpu/x.cc", "core/base/status.h")
+    assert violation("core", "core/kv/x.cc", "core/sched/scheduler.h")
+    assert violation("plugins", "plugins/a/x.cc", "core/engine.h")
+    assert violation("core", "core/exec/x.cc", "grpcpp/grpcpp.h")
+    assert not violation("core", "core/exec/x.cc", "core/kv/page_pool.h")
+    found, files = 0, 0
+    for room in ALLOWED:
+        for file in sorted((root / room).rglob("*")):
+            if file.suffix not in SUFFIXES:
+                continue
+            files += 1
+            path = file.relative_to(root).as_posix()
+            for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+                match = INCLUDE.match(line)
+                why = violation(room, path, match.group(1)) if match else None
+                if why:
+                    print(f"{path}:{number}: includes {match.group(1)}: {why}")
+                    found += 1
+    assert files > 50, f"only {files} files found below {root}"
+    print(f"{files} files, {found} violations")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
