@@ -1,0 +1,535 @@
+#include "core/engine.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cmath>
+#include <random>
+
+#include "core/model/transformer.h"
+#include "tests/core/engine_rig.h"
+
+namespace specd {
+namespace {
+
+constexpr int32_t kTokens = 32;
+
+TEST_F(EngineTest, greedy_text_equals_the_recorded_reference) {
+  for (const char* model : {"pico-target", "pico-draft"}) {
+    start(options(model));
+    const Json recorded =
+        parse_json_file(std::string(SPECD_TEST_ZOO) + "/reference/reference.json", 1 << 24).value();
+    std::vector<Request> requests;
+    for (const Json& prompt : recorded.at("prompts")) {
+      Request r = request(prompt.at("text").get<std::string>(), "off", 64);
+      requests.push_back(r);
+      EXPECT_EQ(engine_->encode(r.prompt).value(), prompt.at("prompt_ids").get<std::vector<int32_t>>());
+    }
+    const std::vector<Outcome> outcomes = run_all(requests);
+    for (size_t i = 0; i < outcomes.size(); ++i) {
+      const Json& expected = recorded.at("prompts").at(i).at("models").at(model);
+      EXPECT_EQ(outcomes[i].tokens, expected.at("greedy_ids").get<std::vector<int32_t>>());
+      EXPECT_EQ(outcomes[i].text, expected.at("greedy_text").get<std::string>());
+      EXPECT_EQ(outcomes[i].finish, FinishReason::kLength);
+    }
+    audit();
+  }
+}
+
+// Plain decoding once, then every route against it.
+class Identity : public EngineTest {
+ protected:
+  // Greedy and seeded requests of all prompts.
+  static std::vector<Request> requests(const std::string& route_name) {
+    std::vector<Request> all;
+    for (const std::string& prompt : prompts()) {
+      all.push_back(request(prompt, route_name, kTokens));
+      all.push_back(request(prompt, route_name, kTokens, 0.8f, 1234));
+    }
+    return all;
+  }
+  void plain(const EngineOptions& o) {
+    start(o);
+    plain_ = run_all(requests("off"));
+    // Greedy and seeded texts of one prompt differ, so each kind has a record of its own.
+    std::vector<Request> greedy, seeded;
+    std::vector<Outcome> greedy_out, seeded_out;
+    const std::vector<Request> all = requests("off");
+    for (size_t i = 0; i < all.size(); ++i) {
+      (i % 2 == 0 ? greedy : seeded).push_back(all[i]);
+      (i % 2 == 0 ? greedy_out : seeded_out).push_back(plain_[i]);
+    }
+    greedy_file_ = record(greedy, greedy_out);
+    seeded_file_ = record(seeded, seeded_out);
+    audit();
+  }
+  void expect_identical(const std::vector<Outcome>& outcomes, const std::string& what) {
+    ASSERT_EQ(outcomes.size(), plain_.size());
+    for (size_t i = 0; i < outcomes.size(); ++i) {
+      ASSERT_EQ(outcomes[i].tokens, plain_[i].tokens) << what << ", request " << i;
+      ASSERT_EQ(outcomes[i].text, plain_[i].text) << what << ", request " << i;
+      ASSERT_EQ(outcomes[i].finish, plain_[i].finish) << what << ", request " << i;
+    }
+  }
+  static Json replay(const std::string& file, double acceptance, int32_t k, int32_t tree_nodes = 0,
+                     int32_t probes = 0) {
+    Json config{{"file", file}, {"acceptance", acceptance}, {"draft_tokens", k}, {"seed", 5}};
+    if (tree_nodes > 0) config["tree"] = {{"nodes", tree_nodes}, {"probes", probes}};
+    return config;
+  }
+
+  std::vector<Outcome> plain_;
+  std::string greedy_file_, seeded_file_;
+};
+
+TEST_F(Identity, no_chain_of_any_length_or_acceptance_changes_a_token) {
+  plain(options());
+  EngineOptions o = options();
+  for (const int32_t k : {1, 3, 8}) {
+    for (const int percent : {0, 50, 100}) {
+      const std::string name = "k" + std::to_string(k) + "a" + std::to_string(percent);
+      o.routes.push_back(route("g" + name, plugin("specd.drafter.replay", replay(greedy_file_, percent / 100.0, k)), k));
+      o.routes.push_back(route("s" + name, plugin("specd.drafter.replay", replay(seeded_file_, percent / 100.0, k)), k));
+    }
+  }
+  start(o);
+  for (const RouteOptions& each : o.routes) {
+    expect_identical(run_all(requests(each.name)), each.name);
+    const RouteReport r = report(each.name);
+    EXPECT_GT(r.drafted, 0u) << each.name;
+    EXPECT_EQ(r.cut, 0u) << each.name;
+    if (each.name.ends_with("a0")) { EXPECT_EQ(r.accepted, 0u) << each.name; }
+  }
+  EXPECT_EQ(engine_->status().kv_moves, 0u) << "a chain lies where it belongs";
+  audit();
+}
+
+TEST_F(Identity, trees_with_decoys_and_probes_change_no_token) {
+  plain(options());
+  EngineOptions o = options();
+  for (const int percent : {0, 40, 100}) {
+    for (const int32_t k : {2, 6}) {
+      const std::string name = "k" + std::to_string(k) + "a" + std::to_string(percent);
+      o.routes.push_back(route("g" + name, plugin("specd.drafter.replay", replay(greedy_file_, percent / 100.0, k, 4 * k, k)), 4 * k));
+      o.routes.push_back(route("s" + name, plugin("specd.drafter.replay", replay(seeded_file_, percent / 100.0, k, 4 * k, k)), 4 * k));
+    }
+  }
+  start(o);
+  for (const RouteOptions& each : o.routes) {
+    const uint64_t moves_before = engine_->status().kv_moves;
+    expect_identical(run_all(requests(each.name)), each.name);
+    const RouteReport r = report(each.name);
+    EXPECT_EQ(r.cut, 0u) << each.name;
+    EXPECT_GT(r.discarded, 0u) << each.name << ": probes were there";
+    if (each.name.ends_with("a100")) {
+      EXPECT_GT(engine_->status().kv_moves, moves_before) << "accepted branches must move";
+    }
+    if (each.name.ends_with("a0")) { EXPECT_EQ(r.accepted, 0u) << each.name; }
+  }
+  audit();
+}
+
+// With one drafted token a step, every draft is an independent coin of the set probability.
+TEST_F(Identity, acceptance_reported_is_the_one_set) {
+  plain(options());
+  EngineOptions o = options();
+  for (const int percent : {0, 25, 50, 75, 100}) {
+    o.routes.push_back(route("a" + std::to_string(percent),
+                             plugin("specd.drafter.replay", replay(greedy_file_, percent / 100.0, 1)), 1));
+  }
+  start(o);
+  for (const RouteOptions& each : o.routes) {
+    std::vector<Request> greedy;
+    for (const std::string& prompt : prompts()) greedy.push_back(request(prompt, each.name, kTokens));
+    run_all(greedy);
+    const RouteReport r = report(each.name);
+    const double expected = std::stod(each.name.substr(1)) / 100;
+    const double measured = static_cast<double>(r.accepted) / static_cast<double>(r.drafted);
+    const double deviation = std::sqrt(expected * (1 - expected) / static_cast<double>(r.drafted));
+    EXPECT_NEAR(measured, expected, 4 * deviation + 1e-9) << each.name << ", " << r.drafted << " drafts";
+  }
+  audit();
+}
+
+TEST_F(Identity, everything_accepted_takes_the_fewest_steps) {
+  plain(options());
+  EngineOptions o = options();
+  o.routes.push_back(route("full", plugin("specd.drafter.replay", replay(greedy_file_, 1.0, 7)), 7));
+  start(o);
+  const Outcome outcome = run(request(prompts()[0], "full", kTokens));
+  // One token from the prompt's last row, then eight a step.
+  EXPECT_EQ(outcome.usage.steps, 1 + (kTokens - 1 + 7) / 8);
+  EXPECT_EQ(outcome.usage.accepted_tokens, outcome.usage.draft_tokens);
+  EXPECT_EQ(outcome.tokens, plain_[0].tokens);
+  audit();
+}
+
+TEST_F(Identity, prompt_lookup_changes_no_token) {
+  plain(options());
+  EngineOptions o = options();
+  o.routes.push_back(route("vllm", plugin("specd.drafter.prompt_lookup",
+                                          {{"num_speculative_tokens", 8}, {"prompt_lookup_min", 1}, {"prompt_lookup_max", 4}}), 8));
+  o.routes.push_back(route("pool", plugin("specd.drafter.prompt_lookup",
+                                          {{"max_draft_len", 6}, {"max_matching_ngram_size", 3}}), 6));
+  start(o);
+  for (const char* name : {"vllm", "pool"}) {
+    expect_identical(run_all(requests(name)), name);
+    EXPECT_GT(report(name).accepted, 0u) << name;
+    EXPECT_EQ(report(name).cut, 0u) << name;
+  }
+  audit();
+}
+
+TEST_F(Identity, different_routes_in_one_batch_change_no_token) {
+  plain(options());
+  EngineOptions o = options();
+  o.routes.push_back(route("lookup", plugin("specd.drafter.prompt_lookup", {{"num_speculative_tokens", 4}, {"prompt_lookup_min", 2}, {"prompt_lookup_max", 4}}), 4));
+  o.routes.push_back(route("tree", plugin("specd.drafter.replay", replay(greedy_file_, 0.6, 4, 16, 4)), 16));
+  o.routes.push_back(route("chain", plugin("specd.drafter.replay", replay(seeded_file_, 0.6, 3)), 3));
+  start(o);
+  std::vector<Request> mixed = requests("off");
+  const char* names[] = {"lookup", "tree", "off", "chain", "tree", "lookup", "chain"};
+  for (size_t i = 0; i < mixed.size(); ++i) mixed[i].route = names[i % 7];
+  expect_identical(run_all(mixed), "mixed");
+  audit();
+}
+
+TEST_F(Identity, neither_chunks_nor_threads_nor_neighbours_nor_page_order_change_a_token) {
+  plain(options());
+  for (const int32_t step_tokens : {16, 40}) {
+    for (const int32_t threads : {1, 3}) {
+      EngineOptions o = options();
+      o.step_tokens_max = step_tokens;
+      o.max_sequences = step_tokens / 5;
+      o.threads = threads;
+      o.routes.push_back(route("lookup", plugin("specd.drafter.prompt_lookup", {{"num_speculative_tokens", 5}, {"prompt_lookup_min", 1}, {"prompt_lookup_max", 3}}), 5));
+      start(o);
+      expect_identical(run_all(requests("off")), "chunks of " + std::to_string(step_tokens));
+      // Pages were given back in another order than taken: the second round lies scattered.
+      expect_identical(run_all(requests("lookup")), "lookup, chunks of " + std::to_string(step_tokens));
+      audit();
+    }
+  }
+  EngineOptions one = options();
+  one.max_sequences = 1;
+  start(one);
+  expect_identical(run_all(requests("off")), "one at a time");
+  audit();
+}
+
+TEST_F(Identity, holds_in_every_cache_type) {
+  for (const KvDType dtype : {KvDType::kF16, KvDType::kBF16}) {
+    EngineOptions o = options();
+    o.model.kv_dtype = dtype;
+    plain(o);
+    o.routes.push_back(route("tree", plugin("specd.drafter.replay", replay(seeded_file_, 0.7, 4, 16, 4)), 16));
+    start(o);
+    expect_identical(run_all(requests("tree")), "tree");
+    audit();
+  }
+}
+
+// Every way in which a drafter can lie; see tests/plugins/bad.
+TEST_F(Identity, no_misbehaving_drafter_changes_a_token) {
+  plain(options());
+  EngineOptions o = options();
+  o.plugin_directories.push_back(SPECD_TEST_BAD_PLUGINS);
+  for (const char* mode : {"token_negative", "token_vocab", "token_int_min", "forward_parent", "self_parent",
+                           "huge_count", "negative_count", "unknown_status", "sequence_status",
+                           "garbage_flags", "deep_chain", "garbage_tokens"}) {
+    o.routes.push_back(route(mode, plugin("specd.test.bad_drafter", {{"mode", mode}}), 8));
+  }
+  start(o);
+  for (const RouteOptions& each : o.routes) {
+    ASSERT_EQ(report(each.name).state, "live") << report(each.name).reason;
+    expect_identical(run_all(requests(each.name)), each.name);
+    if (each.name != "garbage_tokens") { EXPECT_GT(report(each.name).cut, 0u) << each.name; }
+  }
+  audit();
+}
+
+TEST_F(Identity, an_unusable_verdict_accepts_nothing_and_loses_nothing) {
+  plain(options());
+  EngineOptions o = options();
+  o.plugin_directories.push_back(SPECD_TEST_BAD_PLUGINS);
+  for (const char* mode : {"bad_index", "not_a_path", "probe_in_path", "bad_next", "too_many", "error_status"}) {
+    o.routes.push_back(route(mode, plugin("specd.drafter.replay", replay(greedy_file_, 1.0, 3, 12, 3)), 12,
+                             plugin("specd.test.bad_verifier", {{"mode", mode}})));
+  }
+  start(o);
+  for (const RouteOptions& each : o.routes) {
+    ASSERT_EQ(report(each.name).state, "live") << report(each.name).reason;
+    expect_identical(run_all(requests(each.name)), each.name);
+    EXPECT_GT(report(each.name).cut, 0u) << each.name;
+    EXPECT_EQ(report(each.name).accepted, 0u) << each.name;
+  }
+  audit();
+}
+
+TEST_F(EngineTest, sampling_follows_the_seed_and_the_parameters) {
+  start(options());
+  Request r = request(prompts()[1], "off", kTokens, 1.0f, 7);
+  const Outcome first = run(r);
+  EXPECT_EQ(run(r).tokens, first.tokens);
+  r.sampling.seed = 8;
+  EXPECT_NE(run(r).tokens, first.tokens);
+  // top_k 1 is greedy whatever the temperature.
+  r.sampling.top_k = 1;
+  const Outcome narrow = run(r);
+  EXPECT_EQ(narrow.tokens, run(request(prompts()[1], "off", kTokens)).tokens);
+  audit();
+}
+
+TEST_F(EngineTest, stop_strings_and_ids_end_the_text_in_the_same_place_with_and_without_drafts) {
+  EngineOptions o = options();
+  start(o);
+  const Outcome whole = run(request(prompts()[5], "off", kTokens));
+  const std::string file = record({request(prompts()[5], "off", kTokens)}, {whole});
+  ASSERT_GT(whole.text.size(), 12u);
+  const std::string stop = whole.text.substr(7, 3);
+  const int32_t stop_id = whole.tokens[9];
+  o.routes.push_back(route("replay", plugin("specd.drafter.replay", Json{{"file", file}, {"draft_tokens", 8}}), 8));
+  start(o);
+  for (const char* name : {"off", "replay"}) {
+    Request r = request(prompts()[5], name, kTokens);
+    r.stop = {stop};
+    Outcome outcome = run(r);
+    EXPECT_EQ(outcome.finish, FinishReason::kStop);
+    EXPECT_EQ(outcome.text, whole.text.substr(0, whole.text.find(stop)));
+    r.stop.clear();
+    r.stop_tokens = {stop_id};
+    outcome = run(r);
+    EXPECT_EQ(outcome.finish, FinishReason::kStop);
+    ASSERT_FALSE(outcome.tokens.empty());
+    EXPECT_EQ(outcome.tokens.back(), stop_id);
+    EXPECT_TRUE(std::equal(outcome.tokens.begin(), outcome.tokens.end(), whole.tokens.begin()));
+    EXPECT_EQ(outcome.usage.draft_tokens, outcome.usage.accepted_tokens + outcome.usage.rejected_tokens +
+                                              outcome.usage.discarded_tokens);
+  }
+  audit();
+}
+
+TEST_F(EngineTest, a_request_out_of_range_is_refused_naming_the_field) {
+  start(options());
+  const Request good = request("x = 1\n", "off", 4);
+  const auto refused = [&](const char* field, auto&& change) {
+    Request r = good;
+    change(r);
+    const auto id = engine_->submit(r, [](const Event&) { FAIL() << "the sink of a refused request"; });
+    ASSERT_FALSE(id.ok()) << field;
+    EXPECT_EQ(id.status().code(), Code::kInvalidArgument) << id.status().to_string();
+    EXPECT_TRUE(id.status().message().starts_with(field)) << id.status().to_string();
+  };
+  refused("temperature", [](Request& r) { r.sampling.temperature = -1; });
+  refused("temperature", [](Request& r) { r.sampling.temperature = NAN; });
+  refused("temperature", [](Request& r) { r.sampling.temperature = 1e-4f; });
+  refused("temperature", [](Request& r) { r.sampling.temperature = INFINITY; });
+  refused("top_p", [](Request& r) { r.sampling.top_p = 0; });
+  refused("top_p", [](Request& r) { r.sampling.top_p = 1.5f; });
+  refused("top_p", [](Request& r) { r.sampling.top_p = NAN; });
+  refused("top_k", [](Request& r) { r.sampling.top_k = -1; });
+  refused("max_tokens", [](Request& r) { r.max_tokens = 0; });
+  refused("max_tokens", [](Request& r) { r.max_tokens = INT32_MIN; });
+  refused("max_tokens", [](Request& r) { r.max_tokens = 2048; });
+  refused("max_tokens", [](Request& r) { r.max_tokens = INT32_MAX; });
+  refused("stop", [](Request& r) { r.stop = {""}; });
+  refused("stop", [](Request& r) { r.stop.assign(17, "a"); });
+  refused("stop", [](Request& r) { r.stop = {"\xFF"}; });
+  refused("stop_tokens[1]", [](Request& r) { r.stop_tokens = {3, 4096}; });
+  refused("route", [](Request& r) { r.route = "nowhere"; });
+  refused("prompt", [](Request& r) { r.prompt = "a\xC3("; });
+  refused("prompt", [](Request& r) { r.prompt_tokens = std::vector<int32_t>{1}; });
+  refused("prompt_tokens[0]", [](Request& r) {
+    r.prompt.clear();
+    r.prompt_tokens = std::vector<int32_t>{-1};
+  });
+  refused("prompt", [](Request& r) {
+    r.prompt.clear();
+    r.prompt_tokens = std::vector<int32_t>{};
+  });
+  EXPECT_EQ(run(good).finish, FinishReason::kLength) << "neighbours are undisturbed";
+  audit();
+}
+
+TEST_F(EngineTest, a_prompt_of_nothing_but_bos_and_one_up_to_the_context_work) {
+  start(options());
+  EXPECT_EQ(run(request("", "off", 4)).tokens.size(), 4u);
+  Request full = request("", "off", 8);
+  full.prompt_tokens = std::vector<int32_t>(2048 - 8, 300);
+  const Outcome outcome = run(full);
+  EXPECT_EQ(outcome.tokens.size(), 8u);
+  EXPECT_EQ(outcome.finish, FinishReason::kLength);
+  audit();
+}
+
+TEST_F(EngineTest, more_requests_than_pages_wait_and_complete) {
+  EngineOptions o = options();
+  o.model.kv_bytes_max = 12ull * 16 * 2 * 2 * 64 * 4 * 8;  // 12 pages
+  start(o);
+  ASSERT_EQ(engine_->model().kv_pages_total, 12);
+  std::vector<Request> all;
+  for (int i = 0; i < 20; ++i) all.push_back(request(prompts()[static_cast<size_t>(i) % 8], "off", 24));
+  const std::vector<Outcome> outcomes = run_all(all);
+  for (size_t i = 8; i < outcomes.size(); ++i) EXPECT_EQ(outcomes[i].tokens, outcomes[i - 8].tokens);
+  const auto never = engine_->submit(request("x", "off", 1000), [](const Event&) {});
+  ASSERT_FALSE(never.ok());
+  EXPECT_NE(never.status().message().find("KV pages"), std::string::npos) << never.status().to_string();
+  audit();
+}
+
+TEST_F(EngineTest, a_full_queue_refuses_and_the_accepted_complete) {
+  EngineOptions o = options();
+  o.max_sequences = 1;
+  o.queue_max = 4;
+  start(o);
+  std::vector<Pending> accepted;
+  int refused = 0;
+  for (int i = 0; i < 40; ++i) {
+    Pending pending;
+    const auto id = engine_->submit(request(prompts()[0], "off", 16), pending.sink());
+    if (id.ok()) {
+      accepted.push_back(pending);
+    } else {
+      EXPECT_EQ(id.status().code(), Code::kExhausted);
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, 0);
+  for (Pending& each : accepted) EXPECT_EQ(each.wait().finish, FinishReason::kLength);
+  audit();
+}
+
+TEST_F(EngineTest, a_cancelled_request_ends_once_and_gives_everything_back) {
+  EngineOptions o = options();
+  o.max_sequences = 2;
+  o.routes.push_back(route("lookup", plugin("specd.drafter.prompt_lookup", {{"num_speculative_tokens", 4}, {"prompt_lookup_min", 1}, {"prompt_lookup_max", 3}}), 4));
+  start(o);
+  const Outcome whole = run(request(prompts()[2], "off", 64));
+  std::mt19937 random(9);
+  for (int round = 0; round < 15; ++round) {
+    std::vector<Pending> pending;
+    std::vector<std::string> ids;
+    for (int i = 0; i < 5; ++i) {
+      Request r = request(prompts()[2], i % 2 ? "lookup" : "off", 64);
+      r.id = "round" + std::to_string(round) + "-" + std::to_string(i);
+      ids.push_back(r.id);
+      pending.push_back(submit(r));
+    }
+    pending[0].wait_for_tokens(random() % 20);
+    // In any state: running, prefilling, waiting; some twice, one unknown.
+    engine_->cancel(ids[0]);
+    engine_->cancel(ids[3]);
+    engine_->cancel(ids[3]);
+    engine_->cancel("nobody");
+    for (size_t i = 0; i < pending.size(); ++i) {
+      const Outcome outcome = pending[i].wait();
+      if (outcome.finish == FinishReason::kCancelled) {
+        EXPECT_TRUE(i == 0 || i == 3);
+        EXPECT_EQ(outcome.error.code(), Code::kCancelled);
+        EXPECT_TRUE(std::equal(outcome.tokens.begin(), outcome.tokens.end(), whole.tokens.begin()));
+      } else {
+        EXPECT_EQ(outcome.tokens, whole.tokens);
+      }
+    }
+    audit();
+  }
+}
+
+TEST_F(EngineTest, draining_refuses_new_requests_and_completes_the_others) {
+  start(options());
+  Pending running = submit(request(prompts()[3], "off", 32));
+  engine_->start_drain();
+  const auto late = engine_->submit(request("x", "off", 4), [](const Event&) {});
+  ASSERT_FALSE(late.ok());
+  EXPECT_EQ(late.status().code(), Code::kUnavailable);
+  EXPECT_EQ(running.wait().finish, FinishReason::kLength);
+  EXPECT_TRUE(engine_->wait_idle(10'000));
+  audit();
+}
+
+TEST_F(EngineTest, destroying_the_engine_ends_every_request) {
+  start(options());
+  std::vector<Pending> pending;
+  for (int i = 0; i < 30; ++i) pending.push_back(submit(request(prompts()[0], "off", 500)));
+  pending[0].wait_for_tokens(1);
+  engine_.reset();
+  int cancelled = 0;
+  for (Pending& each : pending) cancelled += each.wait().finish == FinishReason::kCancelled ? 1 : 0;
+  EXPECT_GT(cancelled, 0);
+}
+
+TEST_F(EngineTest, a_request_id_is_unique_while_it_runs) {
+  start(options());
+  Request r = request(prompts()[0], "off", 200);
+  r.id = "mine";
+  Pending first = submit(r);
+  const auto again = engine_->submit(r, [](const Event&) {});
+  ASSERT_FALSE(again.ok());
+  EXPECT_TRUE(again.status().message().starts_with("request_id")) << again.status().to_string();
+  first.wait();
+  EXPECT_TRUE(engine_->wait_idle(10'000));
+  EXPECT_EQ(run(r).finish, FinishReason::kLength);
+  audit();
+}
+
+TEST_F(EngineTest, clients_on_many_threads_do_not_disturb_each_other) {
+  EngineOptions o = options();
+  o.routes.push_back(route("lookup", plugin("specd.drafter.prompt_lookup", {{"num_speculative_tokens", 4}, {"prompt_lookup_min", 1}, {"prompt_lookup_max", 3}}), 4));
+  start(o);
+  const Outcome expected = run(request(prompts()[4], "off", 16));
+  std::atomic<int> wrong{0};
+  std::vector<std::thread> clients;
+  for (int c = 0; c < 6; ++c) {
+    clients.emplace_back([&, c] {
+      for (int i = 0; i < 4; ++i) {
+        Pending pending;
+        const auto id = engine_->submit(request(prompts()[4], (c + i) % 2 ? "lookup" : "off", 16), pending.sink());
+        if (!id.ok() || pending.wait().tokens != expected.tokens) ++wrong;
+        (void)engine_->routes();
+        (void)engine_->status();
+        (void)engine_->plugins();
+      }
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  EXPECT_EQ(wrong, 0);
+  audit();
+}
+
+TEST_F(EngineTest, a_route_that_cannot_be_is_reported_and_left_out) {
+  EngineOptions o = options();
+  o.routes.push_back(route("ghost", plugin("org.example.none"), 4));
+  o.routes.push_back(route("typo", plugin("specd.drafter.prompt_lookup", {{"num_speculative_token", 4}}), 4));
+  start(o);
+  EXPECT_EQ(report("ghost").state, "refused");
+  EXPECT_NE(report("ghost").reason.find("org.example.none"), std::string::npos) << report("ghost").reason;
+  EXPECT_NE(report("typo").reason.find("num_speculative_token"), std::string::npos) << report("typo").reason;
+  const auto refused = engine_->submit(request("x", "ghost", 4), [](const Event&) {});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(run(request("x", "off", 4)).tokens.size(), 4u);
+  audit();
+  o.default_route = "ghost";
+  o.plugin_cache_directory = folder_ + "/cache";
+  EXPECT_FALSE(Engine::create(o, {}).ok());
+}
+
+TEST_F(EngineTest, options_out_of_range_name_their_key) {
+  const auto refused = [&](const char* key, auto&& change) {
+    EngineOptions o = options();
+    o.plugin_cache_directory = folder_ + "/cache";
+    change(o);
+    const auto made = Engine::create(o, {});
+    ASSERT_FALSE(made.ok()) << key;
+    EXPECT_NE(made.status().message().find(key), std::string::npos) << made.status().to_string();
+  };
+  refused("engine.max_sequences", [](EngineOptions& o) { o.max_sequences = 0; });
+  refused("engine.step_tokens_max", [](EngineOptions& o) { o.step_tokens_max = 3; });
+  refused("engine.threads", [](EngineOptions& o) { o.threads = -1; });
+  refused("engine.isa", [](EngineOptions& o) { o.isa = "mmx"; });
+  refused("model.kv.bytes_max", [](EngineOptions& o) { o.model.kv_bytes_max = 1; });
+  refused("default_route", [](EngineOptions& o) { o.default_route = "x"; });
+  refused("config.json", [](EngineOptions& o) { o.model.path = "/nonexistent"; });
+}
+
+}  // namespace
+}  // namespace specd
