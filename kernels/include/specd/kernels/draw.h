@@ -43,8 +43,9 @@ struct DrawNoiseArgs {
   int32_t vocab = 0;
 };
 
-// One block of Philox4x32-10. counter and out have 4 words.
-inline void philox4x32(uint64_t key, const uint32_t counter[4], uint32_t out[4]) {
+// One block of Philox4x32-10. counter and out have 4 words. Always inlined, so that code compiled for
+// one instruction set leaves no copy that other code could be linked to.
+__attribute__((always_inline)) inline void philox4x32(uint64_t key, const uint32_t counter[4], uint32_t out[4]) {
   uint32_t c0 = counter[0], c1 = counter[1], c2 = counter[2], c3 = counter[3];
   uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
   for (int round = 0; round < 10; ++round) {

@@ -1,0 +1,179 @@
+// Attention over pages, one (row, kv head) at a time: its query heads share each widened K and V.
+//
+// A position masked off (beyond the row's own, always the last ones of its last block) is skipped
+// altogether: what its slot holds is never used.
+#include "specd/kernels/attention.h"
+
+#include "kernels/cpu/isa.h"
+#include "kernels/cpu/math.h"
+
+namespace specd::kernels::SPECD_ISA {
+namespace {
+
+// One block of positions: where its K and V lie.
+struct Block {
+  int32_t slot[kPageTokens];  // of the visible positions
+  int visible;                // 1..16: the first so many positions
+  bool whole_page;            // slots follow each other from the start of a page
+};
+
+Block block_at(const AttentionArgs& a, int64_t row, int32_t first) {
+  Block b;
+  const int32_t last = a.position[row];
+  const int32_t span = a.span[row];
+  b.visible = last - first + 1 < kPageTokens ? last - first + 1 : kPageTokens;
+  b.whole_page = first + b.visible <= span;
+  if (first < span) {
+    const int32_t page = a.pages[a.table[row] + first / kPageTokens];
+    for (int j = 0; j < b.visible; ++j) b.slot[j] = page * kPageTokens + j;
+  }
+  for (int j = 0; j < b.visible; ++j) {
+    if (first + j >= span) b.slot[j] = a.tail[a.tail_begin[row] + first + j - span];
+  }
+  return b;
+}
+
+template <DType kType>
+SPECD_INLINE float widen1(const void* data, size_t index) {
+  if constexpr (kType == DType::kF32) return static_cast<const float*>(data)[index];
+  if constexpr (kType == DType::kF16) return widen_f16(static_cast<const uint16_t*>(data)[index]);
+  if constexpr (kType == DType::kBF16) return widen_bf16(static_cast<const uint16_t*>(data)[index]);
+}
+
+// Query heads [head, head + kHeads), all of kv head g.
+template <DType kType, int kHeads>
+void heads_of(const AttentionArgs& a, int64_t row, int32_t g, int32_t head) {
+  constexpr size_t kBytes = kType == DType::kF32 ? 4 : 2;
+  const size_t d_head = static_cast<size_t>(a.kv.head_dim);
+  const size_t groups = static_cast<size_t>(a.kv.n_kv_heads);
+  const size_t slab = d_head * kPageTokens;  // of one page and kv head
+  const float* q = a.qkv + row * static_cast<int64_t>((a.n_heads + 2 * groups) * d_head) +
+                   head * d_head;
+  float* out = a.out + (row * a.n_heads + head) * static_cast<int64_t>(d_head);
+  const char* k_data = static_cast<const char*>(a.kv.k);
+  const char* v_data = static_cast<const char*>(a.kv.v);
+  alignas(64) float lane_index[16];
+  for (int i = 0; i < 16; ++i) lane_index[i] = static_cast<float>(i);
+
+  float m[kHeads];
+  float l[kHeads];
+  for (int h = 0; h < kHeads; ++h) {
+    m[h] = -__builtin_inff();
+    l[h] = 0.0f;
+    for (size_t d = 0; d < d_head; ++d) out[h * d_head + d] = 0.0f;
+  }
+  for (int32_t first = 0; first <= a.position[row]; first += kPageTokens) {
+    const Block b = block_at(a, row, first);
+
+    F32x16 score[kHeads];
+#pragma GCC unroll 4
+    for (int h = 0; h < kHeads; ++h) score[h] = set1(0.0f);
+    if (b.whole_page) {
+      const char* k =
+          k_data + (static_cast<size_t>(b.slot[0] / kPageTokens) * groups + g) * slab * kBytes;
+      for (size_t d = 0; d < d_head; ++d) {
+        const F32x16 keys = widen16<kType>(k + d * kPageTokens * kBytes);
+#pragma GCC unroll 4
+        for (int h = 0; h < kHeads; ++h) score[h] = fma(set1(q[h * d_head + d]), keys, score[h]);
+      }
+    } else {
+      size_t at[kPageTokens];
+      for (int j = 0; j < b.visible; ++j) {
+        at[j] = (static_cast<size_t>(b.slot[j] / kPageTokens) * groups + g) * slab +
+                static_cast<size_t>(b.slot[j] % kPageTokens);
+      }
+      alignas(64) float gathered[16] = {};
+      for (size_t d = 0; d < d_head; ++d) {
+        for (int j = 0; j < b.visible; ++j) {
+          gathered[j] = widen1<kType>(k_data, at[j] + d * kPageTokens);
+        }
+        const F32x16 keys = load(gathered);
+#pragma GCC unroll 4
+        for (int h = 0; h < kHeads; ++h) score[h] = fma(set1(q[h * d_head + d]), keys, score[h]);
+      }
+    }
+
+    // Lanes below `visible` have a negative difference, so their top bit is set.
+    const I32x16 seen = as_int(sub(load(lane_index), set1(static_cast<float>(b.visible))));
+    alignas(64) float p[kHeads][16];
+    float c[kHeads];
+    for (int h = 0; h < kHeads; ++h) {
+      const F32x16 scaled =
+          select(seen, mul(score[h], set1(a.scale)), set1(-__builtin_inff()));
+      const float block_max = tree_max(scaled);
+      const float m_new = m[h] > block_max ? m[h] : block_max;
+      const F32x16 e = select(seen, exp(sub(scaled, set1(m_new))), set1(0.0f));
+      store(p[h], e);
+      alignas(64) float factor[16];
+      store(factor, exp(set1(m[h] - m_new)));
+      c[h] = factor[0];
+      l[h] = fma1(l[h], c[h], tree_sum(e));
+      m[h] = m_new;
+    }
+
+    size_t v_at[kPageTokens];
+    for (int j = 0; j < b.visible; ++j) {
+      v_at[j] = ((static_cast<size_t>(b.slot[j] / kPageTokens) * groups + g) * slab +
+                 static_cast<size_t>(b.slot[j] % kPageTokens) * d_head) *
+                kBytes;
+    }
+    for (size_t d = 0; d < d_head; d += 16) {
+      F32x16 acc[kHeads];
+#pragma GCC unroll 4
+      for (int h = 0; h < kHeads; ++h) acc[h] = mul(load(out + h * d_head + d), set1(c[h]));
+      for (int j = 0; j < b.visible; ++j) {
+        const F32x16 values = widen16<kType>(v_data + v_at[j] + d * kBytes);
+#pragma GCC unroll 4
+        for (int h = 0; h < kHeads; ++h) acc[h] = fma(set1(p[h][j]), values, acc[h]);
+      }
+#pragma GCC unroll 4
+      for (int h = 0; h < kHeads; ++h) store(out + h * d_head + d, acc[h]);
+    }
+  }
+  for (int h = 0; h < kHeads; ++h) {
+    for (size_t d = 0; d < d_head; d += 16) {
+      float* o = out + h * d_head + d;
+      store(o, div(load(o), set1(l[h])));
+    }
+  }
+}
+
+template <DType kType>
+void attention_of(const AttentionArgs& a, int part, int parts) {
+  const int64_t groups = a.kv.n_kv_heads;
+  const int32_t heads = a.n_heads / a.kv.n_kv_heads;  // that share a kv head
+  // Dealt out like cards: in a prefill later rows see more positions.
+  for (int64_t unit = part; unit < a.n_rows * groups; unit += parts) {
+    const int64_t row = unit / groups;
+    const int32_t g = static_cast<int32_t>(unit % groups);
+    for (int32_t h = 0; h < heads;) {
+      const int32_t head = g * heads + h;
+      const int32_t left = heads - h;
+      if (left >= 4) {
+        heads_of<kType, 4>(a, row, g, head);
+        h += 4;
+      } else if (left == 3) {
+        heads_of<kType, 3>(a, row, g, head);
+        h += 3;
+      } else if (left == 2) {
+        heads_of<kType, 2>(a, row, g, head);
+        h += 2;
+      } else {
+        heads_of<kType, 1>(a, row, g, head);
+        h += 1;
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void attention(const AttentionArgs& a, int part, int parts) {
+  switch (a.kv.dtype) {
+    case DType::kF32: return attention_of<DType::kF32>(a, part, parts);
+    case DType::kF16: return attention_of<DType::kF16>(a, part, parts);
+    case DType::kBF16: return attention_of<DType::kBF16>(a, part, parts);
+  }
+}
+
+}  // namespace specd::kernels::SPECD_ISA

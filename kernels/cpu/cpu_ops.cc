@@ -1,0 +1,137 @@
+// Chooses the instruction set and spreads each op's parts over the stream's pool.
+#include "specd/kernels/cpu.h"
+
+#include "kernels/cpu/isa.h"
+
+namespace specd::kernels {
+namespace {
+
+#define SPECD_ISA_TABLE(isa)                                                        \
+  {                                                                                 \
+    isa::pack, isa::embed, isa::rmsnorm, isa::matmul, isa::rope_append, isa::attention, \
+        isa::silu_mul, isa::draw, isa::draw_noise, isa::lanes                       \
+  }
+constexpr IsaOps kScalarOps = SPECD_ISA_TABLE(scalar);
+#if SPECD_KERNELS_X86
+constexpr IsaOps kAvx2Ops = SPECD_ISA_TABLE(avx2);
+constexpr IsaOps kAvx512Ops = SPECD_ISA_TABLE(avx512);
+#endif
+#undef SPECD_ISA_TABLE
+
+// Runs f's parts. `units` is how finely the call can be split: one unit needs no team.
+template <typename Args>
+void spread(Stream& stream, const Args& args, void (*f)(const Args&, int, int), int64_t units) {
+  WorkerPool& pool = static_cast<CpuStream&>(stream).pool();
+  if (units <= 0) return;
+  if (units == 1 || pool.n_threads() == 1) return f(args, 0, 1);
+  struct Call {
+    const Args& args;
+    void (*f)(const Args&, int, int);
+  } call{args, f};
+  pool.run(
+      [](void* ctx, int part, int parts) {
+        const Call& c = *static_cast<const Call*>(ctx);
+        c.f(c.args, part, parts);
+      },
+      &call);
+}
+
+size_t packed_bytes(DType type, int32_t n_out, int32_t n_in) {
+  const size_t panels = (static_cast<size_t>(n_out) + kPanelColumns - 1) / kPanelColumns;
+  const size_t bytes = panels * kPanelColumns * static_cast<size_t>(n_in) * dtype_bytes(type);
+  return (bytes + 63) / 64 * 64;
+}
+
+template <const IsaOps& kIsa>
+constexpr Ops table(const char* name) {
+  return Ops{
+      name,
+      packed_bytes,
+      [](Stream& s, const PackArgs& a) { spread(s, a, kIsa.pack, a.n_rows); },
+      [](Stream& s, const EmbedArgs& a) { spread(s, a, kIsa.embed, a.n_rows); },
+      [](Stream& s, const RmsNormArgs& a) { spread(s, a, kIsa.rmsnorm, a.n_rows); },
+      [](Stream& s, const MatmulArgs& a) {
+        spread(s, a, kIsa.matmul, int64_t{a.n_rows} * a.weights.n_out);
+      },
+      [](Stream& s, const RopeTableArgs& a) { spread(s, a, rope_table_part, a.n_rows); },
+      [](Stream& s, const RopeAppendArgs& a) { spread(s, a, kIsa.rope_append, a.n_rows); },
+      [](Stream& s, const AttentionArgs& a) {
+        spread(s, a, kIsa.attention, int64_t{a.n_rows} * a.kv.n_kv_heads);
+      },
+      [](Stream& s, const SiluMulArgs& a) {
+        // Below some thousand values waking the team costs more than it saves.
+        const int64_t values = int64_t{a.n_rows} * a.n;
+        spread(s, a, kIsa.silu_mul, values < 2048 ? (values > 0 ? 1 : 0) : values);
+      },
+      [](Stream& s, const GatherRowsArgs& a) { spread(s, a, gather_rows_part, a.n_rows); },
+      [](Stream& s, const KvMoveArgs& a) { spread(s, a, kv_move_part, a.n > 0 ? a.kv.n_kv_heads : 0); },
+      [](Stream& s, const DrawArgs& a) { spread(s, a, kIsa.draw, a.n_rows); },
+      [](Stream& s, const DrawNoiseArgs& a) {
+        spread(s, a, kIsa.draw_noise, int64_t{a.n_rows} * a.vocab);
+      },
+  };
+}
+
+constexpr Ops kScalarTable = table<kScalarOps>("cpu-scalar");
+#if SPECD_KERNELS_X86
+constexpr Ops kAvx2Table = table<kAvx2Ops>("cpu-avx2");
+constexpr Ops kAvx512Table = table<kAvx512Ops>("cpu-avx512");
+#endif
+
+}  // namespace
+
+bool isa_available(Isa isa) {
+#if SPECD_KERNELS_X86
+  // Also asks whether the operating system saves the wider registers.
+  __builtin_cpu_init();
+  switch (isa) {
+    case Isa::kScalar:
+      return true;
+    case Isa::kAvx2:
+      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+             __builtin_cpu_supports("f16c");
+    case Isa::kAvx512:
+      return isa_available(Isa::kAvx2) && __builtin_cpu_supports("avx512f") &&
+             __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+             __builtin_cpu_supports("avx512dq");
+  }
+  return false;
+#else
+  return isa == Isa::kScalar;
+#endif
+}
+
+Isa best_isa() {
+  if (isa_available(Isa::kAvx512)) return Isa::kAvx512;
+  if (isa_available(Isa::kAvx2)) return Isa::kAvx2;
+  return Isa::kScalar;
+}
+
+const char* isa_name(Isa isa) {
+  switch (isa) {
+    case Isa::kScalar: return "scalar";
+    case Isa::kAvx2: return "avx2";
+    case Isa::kAvx512: return "avx512";
+  }
+  return "unknown";
+}
+
+const Ops& cpu_ops(Isa isa) {
+#if SPECD_KERNELS_X86
+  if (isa == Isa::kAvx512) return kAvx512Table;
+  if (isa == Isa::kAvx2) return kAvx2Table;
+#endif
+  static_cast<void>(isa);
+  return kScalarTable;
+}
+
+const IsaOps& isa_ops(Isa isa) {
+#if SPECD_KERNELS_X86
+  if (isa == Isa::kAvx512) return kAvx512Ops;
+  if (isa == Isa::kAvx2) return kAvx2Ops;
+#endif
+  static_cast<void>(isa);
+  return kScalarOps;
+}
+
+}  // namespace specd::kernels

@@ -1,0 +1,82 @@
+// Embedding, SiLU, and the lane functions for tests.
+#include "specd/kernels/elementwise.h"
+
+#include "kernels/cpu/isa.h"
+#include "kernels/cpu/math.h"
+
+namespace specd::kernels::SPECD_ISA {
+namespace {
+
+template <DType kType>
+void widen(const char* from, float* to, int32_t n) {
+  constexpr int kBytes = kType == DType::kF32 ? 4 : 2;
+  int32_t i = 0;
+  for (; i + 16 <= n; i += 16) store(to + i, widen16<kType>(from + static_cast<size_t>(i) * kBytes));
+  if (i < n) {
+    alignas(64) char last[16 * kBytes] = {};
+    __builtin_memcpy(last, from + static_cast<size_t>(i) * kBytes,
+                     static_cast<size_t>(n - i) * kBytes);
+    store_first(to + i, widen16<kType>(last), n - i);
+  }
+}
+
+void widen(DType type, const char* from, float* to, int32_t n) {
+  switch (type) {
+    case DType::kF32: return widen<DType::kF32>(from, to, n);
+    case DType::kF16: return widen<DType::kF16>(from, to, n);
+    case DType::kBF16: return widen<DType::kBF16>(from, to, n);
+  }
+}
+
+}  // namespace
+
+void embed(const EmbedArgs& a, int part, int parts) {
+  const Share share = share_of(a.n_rows, part, parts);
+  const size_t row_bytes = static_cast<size_t>(a.n) * bytes_of(a.dtype);
+  for (int64_t r = share.begin; r < share.end; ++r) {
+    const char* from = static_cast<const char*>(a.table) + a.token[r] * row_bytes;
+    widen(a.dtype, from, a.out + r * a.n, a.n);
+  }
+}
+
+void silu_mul(const SiluMulArgs& a, int part, int parts) {
+  const int64_t groups = (a.n + 15) / 16;  // of a row
+  const Share share = share_of(a.n_rows * groups, part, parts);
+  for (int64_t unit = share.begin; unit < share.end; ++unit) {
+    const int64_t r = unit / groups;
+    const int32_t i = static_cast<int32_t>(unit % groups) * 16;
+    const float* gate = a.gate_up + r * 2 * a.n + i;
+    const F32x16 g = load_first(gate, a.n - i);
+    const F32x16 up = load_first(gate + a.n, a.n - i);
+    const F32x16 silu = div(g, add(set1(1.0f), exp(sub(set1(0.0f), g))));
+    store_first(a.out + r * a.n + i, mul(silu, up), a.n - i);
+  }
+}
+
+void lanes(const LaneArgs& a, int part, int parts) {
+  const Share share = share_of(a.n / 16, part, parts);
+  for (int64_t i = share.begin * 16; i < share.end * 16; i += 16) {
+    switch (a.function) {
+      case LaneArgs::Function::kExp:
+        store(static_cast<float*>(a.out) + i, exp(load(static_cast<const float*>(a.in) + i)));
+        break;
+      case LaneArgs::Function::kLog:
+        store(static_cast<float*>(a.out) + i, log(load(static_cast<const float*>(a.in) + i)));
+        break;
+      case LaneArgs::Function::kWiden:
+        widen(a.dtype, static_cast<const char*>(a.in) + i * bytes_of(a.dtype),
+              static_cast<float*>(a.out) + i, 16);
+        break;
+      case LaneArgs::Function::kNarrow:
+        if (a.dtype == DType::kF16) {
+          narrow16_f16(static_cast<uint16_t*>(a.out) + i, load(static_cast<const float*>(a.in) + i));
+        } else {
+          narrow16_bf16(static_cast<uint16_t*>(a.out) + i,
+                        load(static_cast<const float*>(a.in) + i));
+        }
+        break;
+    }
+  }
+}
+
+}  // namespace specd::kernels::SPECD_ISA

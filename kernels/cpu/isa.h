@@ -1,0 +1,72 @@
+// What one instruction set implements: every op as the part of it that one thread does. Parts of one
+// call write disjoint outputs, and no result depends on `parts`.
+//
+// The files compiled per instruction set define these and see neither threads nor streams; cpu_ops.cc
+// spreads the parts over the pool.
+#pragma once
+
+#include "specd/kernels/cpu.h"
+
+namespace specd::kernels {
+
+// Lane functions over arrays, for tests of what the ops are built of.
+struct LaneArgs {
+  enum class Function { kExp, kLog, kWiden, kNarrow } function = Function::kExp;
+  DType dtype = DType::kF32;   // of the narrow side, for kWiden and kNarrow
+  const void* in = nullptr;    // [n]
+  void* out = nullptr;         // [n]
+  int32_t n = 0;               // a multiple of 16
+};
+
+struct IsaOps {
+  void (*pack)(const PackArgs&, int part, int parts);
+  void (*embed)(const EmbedArgs&, int part, int parts);
+  void (*rmsnorm)(const RmsNormArgs&, int part, int parts);
+  void (*matmul)(const MatmulArgs&, int part, int parts);
+  void (*rope_append)(const RopeAppendArgs&, int part, int parts);
+  void (*attention)(const AttentionArgs&, int part, int parts);
+  void (*silu_mul)(const SiluMulArgs&, int part, int parts);
+  void (*draw)(const DrawArgs&, int part, int parts);
+  void (*draw_noise)(const DrawNoiseArgs&, int part, int parts);
+  void (*lanes)(const LaneArgs&, int part, int parts);
+};
+
+#define SPECD_DECLARE_ISA(isa)                                \
+  namespace isa {                                             \
+  void pack(const PackArgs&, int part, int parts);            \
+  void embed(const EmbedArgs&, int part, int parts);          \
+  void rmsnorm(const RmsNormArgs&, int part, int parts);      \
+  void matmul(const MatmulArgs&, int part, int parts);        \
+  void rope_append(const RopeAppendArgs&, int part, int parts); \
+  void attention(const AttentionArgs&, int part, int parts);  \
+  void silu_mul(const SiluMulArgs&, int part, int parts);     \
+  void draw(const DrawArgs&, int part, int parts);            \
+  void draw_noise(const DrawNoiseArgs&, int part, int parts); \
+  void lanes(const LaneArgs&, int part, int parts);           \
+  }
+SPECD_DECLARE_ISA(scalar)
+SPECD_DECLARE_ISA(avx2)
+SPECD_DECLARE_ISA(avx512)
+#undef SPECD_DECLARE_ISA
+
+// Copies and scalar libm: one implementation for every instruction set.
+void rope_table_part(const RopeTableArgs&, int part, int parts);
+void gather_rows_part(const GatherRowsArgs&, int part, int parts);
+void kv_move_part(const KvMoveArgs&, int part, int parts);
+
+// The internal table of an instruction set this processor can run, for cpu_ops.cc and tests.
+const IsaOps& isa_ops(Isa isa);
+
+// Panels of 16 output columns, padded: the same size whatever the instruction set.
+inline constexpr int32_t kPanelColumns = 16;
+
+// [begin, end) of `units` for one part.
+struct Share {
+  int64_t begin;
+  int64_t end;
+};
+static inline Share share_of(int64_t units, int part, int parts) {
+  return {units * part / parts, units * (part + 1) / parts};
+}
+
+}  // namespace specd::kernels

@@ -1,0 +1,181 @@
+#include "specd/kernels/matmul.h"
+
+#include "tests/kernels/kernel_testing.h"
+
+namespace specd::kernels {
+namespace {
+
+struct Shape {
+  int32_t n_out;
+  int32_t n_in;
+};
+
+// The order the contract states, as plain scalar code. `swap_at` >= 0 swaps the additions of k and
+// k + 1: the smallest reordering there is.
+std::vector<float> strict_oracle(const std::vector<float>& x, const std::vector<float>& w, Shape s,
+                                 int32_t n_rows, int32_t segments, int32_t swap_at = -1) {
+  std::vector<float> out(static_cast<size_t>(n_rows) * s.n_out);
+  for (int32_t r = 0; r < n_rows; ++r) {
+    for (int32_t j = 0; j < s.n_out; ++j) {
+      float total = 0;
+      for (int32_t g = 0; g < segments; ++g) {
+        const int32_t begin = static_cast<int32_t>(int64_t{s.n_in} * g / segments);
+        const int32_t end = static_cast<int32_t>(int64_t{s.n_in} * (g + 1) / segments);
+        float sum = 0;
+        for (int32_t i = begin; i < end; ++i) {
+          const int32_t k = i == swap_at ? i + 1 : i == swap_at + 1 && swap_at >= 0 ? i - 1 : i;
+          sum = std::fma(x[static_cast<size_t>(r) * s.n_in + k],
+                         w[static_cast<size_t>(j) * s.n_in + k], sum);
+        }
+        total = g == 0 ? sum : total + sum;
+      }
+      out[static_cast<size_t>(r) * s.n_out + j] = total;
+    }
+  }
+  return out;
+}
+
+class Weights {
+ public:
+  Weights(const Ops& ops, DType type, Shape s, uint32_t seed)
+      : source_(narrowed(random_floats(static_cast<size_t>(s.n_out) * s.n_in, seed), type)),
+        data_(aligned_bytes(ops.packed_bytes(type, s.n_out, s.n_in))),
+        packed_{type, s.n_out, s.n_in, data_.get()} {
+    std::memset(data_.get(), 0xff, ops.packed_bytes(type, s.n_out, s.n_in));
+    WorkerPool pool(2);
+    CpuStream stream(pool);
+    // In two parts that meet inside a panel, from an odd address.
+    const int32_t first = s.n_out / 2;
+    const size_t row_bytes = dtype_bytes(type) * static_cast<size_t>(s.n_in);
+    std::vector<char> unaligned(source_.bytes.size() + 1);
+    std::memcpy(unaligned.data() + 1, source_.bytes.data(), source_.bytes.size());
+    ops.pack(stream, {packed_, unaligned.data() + 1, first, 0});
+    ops.pack(stream, {packed_, unaligned.data() + 1 + first * row_bytes, s.n_out - first, first});
+  }
+  const PackedMatrix& packed() const { return packed_; }
+  const std::vector<float>& widened() const { return source_.widened; }
+
+ private:
+  Narrowed source_;
+  AlignedBytes data_;
+  PackedMatrix packed_;
+};
+
+std::vector<float> run(const Ops& ops, const Weights& w, const float* x, int32_t n_rows,
+                       int32_t segments, int threads) {
+  WorkerPool pool(threads);
+  CpuStream stream(pool);
+  const size_t n = static_cast<size_t>(n_rows) * w.packed().n_out;
+  std::vector<float> out(n + 16, kNan);
+  ops.matmul(stream, {x, w.packed(), out.data(), n_rows, segments});
+  for (size_t i = n; i < out.size(); ++i) EXPECT_TRUE(std::isnan(out[i])) << "wrote past the end";
+  out.resize(n);
+  return out;
+}
+
+const Shape kShapes[] = {{1, 1}, {3, 5}, {16, 16}, {17, 33}, {64, 257}, {100, 600}, {131, 1030}};
+const int32_t kRows[] = {1, 2, 3, 4, 5, 6, 7, 8, 16, 33, 64, 65, 127, 257};
+const DType kTypes[] = {DType::kF32, DType::kF16, DType::kBF16};
+
+class Matmul : public IsaTest {};
+SPECD_FOR_EACH_ISA(Matmul);
+
+TEST_P(Matmul, one_row_is_the_strict_chain_to_the_bit) {
+  for (const Shape s : kShapes) {
+    for (const DType type : kTypes) {
+      const Weights w(ops(), type, s, 1);
+      const std::vector<float> x = random_floats(s.n_in, 2);
+      for (const int32_t segments : {1, 8}) {
+        const std::vector<float> expected = strict_oracle(x, w.widened(), s, 1, segments);
+        for (int threads = 1; threads <= 4; ++threads) {
+          EXPECT_EQ(first_difference(run(ops(), w, x.data(), 1, segments, threads), expected), -1)
+              << s.n_out << "x" << s.n_in << " " << dtype_name(type) << " segments " << segments
+              << " threads " << threads;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(Matmul, a_row_has_the_same_bits_whatever_stands_beside_it) {
+  for (const Shape s : {Shape{17, 33}, Shape{131, 1030}}) {
+    for (const DType type : kTypes) {
+      const Weights w(ops(), type, s, 3);
+      const std::vector<float> x = random_floats(size_t{257} * s.n_in, 4);
+      for (const int32_t segments : {1, 8}) {
+        std::vector<float> alone;
+        for (int32_t r = 0; r < 257; ++r) {
+          const std::vector<float> row =
+              run(ops(), w, x.data() + static_cast<size_t>(r) * s.n_in, 1, segments, 1);
+          alone.insert(alone.end(), row.begin(), row.end());
+        }
+        for (const int32_t n_rows : kRows) {
+          const int threads = 1 + n_rows % 4;
+          const std::vector<float> out = run(ops(), w, x.data(), n_rows, segments, threads);
+          EXPECT_EQ(first_difference(out.data(), alone.data(), out.size()), -1)
+              << n_rows << " rows " << dtype_name(type) << " segments " << segments;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(Matmul, thread_count_never_changes_a_bit) {
+  const Shape s{100, 600};
+  const Weights w(ops(), DType::kBF16, s, 5);
+  const std::vector<float> x = random_floats(size_t{257} * s.n_in, 6);
+  for (const int32_t n_rows : {1, 2, 3, 8, 65, 257}) {
+    const std::vector<float> one = run(ops(), w, x.data(), n_rows, 8, 1);
+    for (int threads = 2; threads <= 4; ++threads) {
+      EXPECT_EQ(first_difference(run(ops(), w, x.data(), n_rows, 8, threads), one), -1)
+          << n_rows << " rows, " << threads << " threads";
+    }
+  }
+}
+
+TEST_P(Matmul, is_near_float64) {
+  const Shape s{131, 1030};
+  for (const DType type : kTypes) {
+    const Weights w(ops(), type, s, 7);
+    const std::vector<float> x = random_floats(size_t{9} * s.n_in, 8);
+    for (const int32_t segments : {1, 8}) {
+      const std::vector<float> out = run(ops(), w, x.data(), 9, segments, 2);
+      for (int32_t r = 0; r < 9; ++r) {
+        for (int32_t j = 0; j < s.n_out; ++j) {
+          double sum = 0;
+          double magnitude = 0;
+          for (int32_t k = 0; k < s.n_in; ++k) {
+            const double product = double{x[static_cast<size_t>(r) * s.n_in + k]} *
+                                   w.widened()[static_cast<size_t>(j) * s.n_in + k];
+            sum += product;
+            magnitude += std::fabs(product);
+          }
+          ASSERT_NEAR(out[static_cast<size_t>(r) * s.n_out + j], sum, magnitude * 0x1p-20)
+              << dtype_name(type) << " row " << r << " column " << j;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(Matmul, one_swapped_addition_is_seen) {
+  const Shape s{64, 257};
+  const Weights w(ops(), DType::kF32, s, 9);
+  const std::vector<float> x = random_floats(size_t{4} * s.n_in, 10);
+  const std::vector<float> out = run(ops(), w, x.data(), 4, 1, 1);
+  EXPECT_EQ(first_difference(out, strict_oracle(x, w.widened(), s, 4, 1)), -1);
+  for (const int32_t swap_at : {2, 100, 255}) {
+    EXPECT_NE(first_difference(out, strict_oracle(x, w.widened(), s, 4, 1, swap_at)), -1)
+        << "swapping k " << swap_at << " and the next went unseen";
+  }
+  // Segments are part of the order too.
+  EXPECT_NE(first_difference(out, strict_oracle(x, w.widened(), s, 4, 8)), -1);
+}
+
+TEST_P(Matmul, no_rows_touch_nothing) {
+  const Weights w(ops(), DType::kF16, {16, 16}, 11);
+  EXPECT_TRUE(run(ops(), w, nullptr, 0, 1, 2).empty());
+}
+
+}  // namespace
+}  // namespace specd::kernels

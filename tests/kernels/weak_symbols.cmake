@@ -1,0 +1,29 @@
+# Fails if an object of ARCHIVE that was compiled for one instruction set defines a weak symbol: the
+# linker keeps one copy of those, and it could be the one that only some processors can run.
+#   cmake -DNM=nm -DARCHIVE=libspecd_kernels.a -P weak_symbols.cmake
+execute_process(COMMAND ${NM} -A --defined-only ${ARCHIVE} OUTPUT_VARIABLE symbols
+    RESULT_VARIABLE status)
+if(NOT status EQUAL 0)
+  message(FATAL_ERROR "${NM} cannot read ${ARCHIVE}")
+endif()
+string(REPLACE ";" "," symbols "${symbols}")
+string(REPLACE "\n" ";" lines "${symbols}")
+# Members are not told apart by name (each op file is in the archive once per instruction set), so
+# every member named like an op file counts, the scalar ones too.
+set(seen 0)
+foreach(line IN LISTS lines)
+  if(line MATCHES ":(attention|draw|elementwise|matmul|rmsnorm|rope)\\.cc")
+    math(EXPR seen "${seen} + 1")
+    if(line MATCHES " [WVu] ")
+      list(APPEND weak "${line}")
+    endif()
+  endif()
+endforeach()
+if(seen LESS 12)
+  message(FATAL_ERROR "found only ${seen} symbols of op files in ${ARCHIVE}: were they renamed?")
+endif()
+if(weak)
+  list(JOIN weak "\n  " weak)
+  message(FATAL_ERROR "weak symbols in objects compiled for one instruction set:\n  ${weak}")
+endif()
+message(STATUS "${seen} symbols, none weak")
