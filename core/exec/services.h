@@ -1,4 +1,9 @@
 // The host services that plugins may ask for: memory/1, rng/1, metrics/1, pool/1.
+//
+// Every argument comes from a plugin and is checked; what is refused is said through report(). Memory
+// is counted against the owner's quota; scratch is limited to 256 MiB a call, metrics to 64 an
+// instance. Noise and uniform numbers use the seed in call->sampling, so they need call->batch and
+// call->sampling to be set.
 #pragma once
 
 #include <memory>
@@ -25,12 +30,13 @@ class Services final : public ServiceDirectory {
 
   const void* find(const char* id) const override;
 
+  struct Impl;  // for the tables of services.cc
+
  private:
-  struct Impl;
   std::unique_ptr<Impl> impl_;
 };
 
-// [any] All metrics that `owner` has defined.
+// [any] All metrics that `owner` has defined, by name.
 std::vector<PluginMetric> plugin_metrics(const specd_owner& owner);
 
 }  // namespace specd

@@ -1,7 +1,8 @@
 // The host's side of the opaque handles of the plugin boundary.
 //
 // `specd_call` lives for one host->plugin call and collects what the plugin reports; `specd_owner`
-// lives as long as an instance and carries its quota. Services (core/exec/services) read both.
+// lives as long as an instance and carries its quota and metrics. Services (core/exec/services) read
+// both.
 #pragma once
 
 #include <atomic>
@@ -9,15 +10,17 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
 #include "specd/plugin_api/batch.h"
 #include "specd/plugin_api/host.h"
+#include "specd/plugin_api/services/metrics.h"
 
 namespace specd {
 
-struct OwnedBlock {
+struct OwnedBlock {  // made by std::aligned_alloc
   uint64_t bytes = 0;
 };
 
@@ -27,21 +30,37 @@ struct specd_call {
   // Set by the caller before the call; null outside [step].
   const specd_batch* batch = nullptr;
   const specd_sampling* const* sampling = nullptr;  // [n_seqs]
-  // Filled by report(): text for the whole call, and for single sequences.
+  // Filled by report(), cut at 4096 bytes each: text for the whole call, and for single sequences.
   std::string text;
   std::unordered_map<int32_t, std::string> sequence_text;
   // Blocks handed out by scratch(), freed when the call's work is done.
   std::vector<std::unique_ptr<char[]>> scratch;
+  uint64_t scratch_bytes = 0;
+
+  // Ready for the next call on the same batch: no text, no scratch.
+  void clear() {
+    text.clear();
+    sequence_text.clear();
+    scratch.clear();
+    scratch_bytes = 0;
+  }
+};
+
+struct specd_metric {
+  std::string name, help;
+  bool counter = false;
+  std::atomic<double> value{0};
 };
 
 struct specd_owner {
-  std::string name;  // instance name, for logs and metrics
+  std::string name;   // instance name, for metrics
+  std::string label;  // for logs: plugin and instance; the name when empty
   uint64_t quota_bytes = 0;
-  std::mutex mutex;
-  std::unordered_map<void*, specd::OwnedBlock> blocks;  // guarded by mutex
-  uint64_t used_bytes = 0;                               // guarded by mutex
-  struct Metric;
-  std::unordered_map<std::string, std::unique_ptr<Metric>> metrics;  // guarded by mutex
+  mutable std::mutex mutex;
+  // Guarded by mutex:
+  std::unordered_map<void*, specd::OwnedBlock> blocks;
+  uint64_t used_bytes = 0;
+  std::unordered_map<std::string, std::unique_ptr<specd_metric>> metrics;
 };
 
 namespace specd {
@@ -54,8 +73,33 @@ class ServiceDirectory {
   virtual const void* find(const char* id) const = 0;
 };
 
-// The one specd_host of the process, backed by `services`. Reports outside a call are logged.
-// Lives until process exit, since plugin code is never unmapped.
+// The specd_host backed by `services`; the same pointer for the same services. Never freed, since
+// plugin code is never unmapped and a module keeps the host of its init(). One process has one host,
+// except in tests that make several engines: after retire_host() the hosts of `services` serve the
+// newest living directory, or none.
 const specd_host* make_host(const ServiceDirectory* services);
+// Called by whoever destroys `services`, after the last instance that uses them.
+void retire_host(const ServiceDirectory* services);
+// Behind `host`, or null.
+const ServiceDirectory* host_services(const specd_host* host);
+
+// Names the plugin that runs on this thread, for log lines, and catches what it reports without a
+// call (describe, init, entry). Scopes nest. Both arguments outlive it; `text` may be null, then such
+// reports are logged.
+class PluginScope {
+ public:
+  PluginScope(const std::string& name, std::string* text);
+  ~PluginScope();
+  PluginScope(const PluginScope&) = delete;
+  PluginScope& operator=(const PluginScope&) = delete;
+
+ private:
+  const std::string* outer_name_;
+  std::string* outer_text_;
+};
+
+// Attaches text to `call`, else to the scope of this thread, else logs it: what host->report() does,
+// for services that refuse an argument.
+void report_text(specd_call* call, int32_t seq_index, std::string_view text);
 
 }  // namespace specd

@@ -4,9 +4,11 @@
 // Threads: [control] for construction, activate, destruction; [step] for the rest, one at a time.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "core/base/status.h"
 #include "core/plugin/host_context.h"
@@ -33,9 +35,11 @@ class Drafter {
   const std::string& name() const { return name_; }
   const specd_drafter_caps& caps() const { return caps_; }
   const specd_drafter_grant& grant() const { return grant_; }  // after activate()
+  const specd_owner& owner() const { return *owner_; }         // quota in use, metrics
   // STATIC mode, after activate(): validated parents; else empty.
   const std::vector<int32_t>& static_parents() const { return static_parents_; }
 
+  // Once. On failure the instance stays inactive and can only be destroyed.
   Status activate(const specd_drafter_grant& grant);
 
   // Each sets args.batch->call to `call` beforehand is the caller's duty; the Status carries the
@@ -68,6 +72,7 @@ class Verifier {
 
   const std::string& name() const { return name_; }
   const specd_verifier_caps& caps() const { return caps_; }
+  const specd_owner& owner() const { return *owner_; }
 
   Status activate(const specd_verifier_grant& grant);
   Status verify(const specd_verify_args& args, specd_call& call);
@@ -83,8 +88,13 @@ class Verifier {
   bool active_ = false;
 };
 
+// SPECD_OK gives ok; an unknown status is read as internal. The message carries the status' name and
+// what the plugin reported.
+Status plugin_status(specd_status status, const std::string& what, const std::string& text);
+
 // Guarantee of the pair: what the verifier states for the drafter's rule, or UNUSABLE when tree mode,
-// node count or device do not fit; `why` then says what.
+// node count (of a fixed tree; others follow a smaller grant) or device do not fit; `why` then says
+// what. `why` may be null.
 uint32_t pair_guarantee(const specd_drafter_caps& drafter, const specd_verifier_caps& verifier,
                         std::string* why);
 

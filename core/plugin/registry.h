@@ -3,7 +3,8 @@
 // A bundle is a directory with plugin.json and a library. Discovery reads manifests and runs no code.
 // Loading: permission check, hash while copying into a private content-addressed cache, inspection of
 // the copy, Boost.DLL with rtld_now | rtld_local, pinned for ever, entry, layout check, init. What
-// fails is refused with the reason and remembered; the daemon goes on without it.
+// fails is refused with the reason and remembered; the daemon goes on without it. The same content is
+// one module of the process, whoever loads it; new content under the same path is a new module.
 #pragma once
 
 #include <memory>
@@ -39,8 +40,9 @@ class PluginRegistry {
     std::string cache_directory;           // created with mode 0700
   };
 
-  // `host` outlives the process's plugins. A directory that does not exist is an error; a bad bundle
-  // in it is not.
+  // `host` outlives the process's plugins (make_host() gives such). A directory that does not exist is
+  // an error, and so is a cache directory that others may enter; a bad bundle is not. Subdirectories
+  // without plugin.json and without a library are no bundles, nor are hidden ones.
   static Result<std::unique_ptr<PluginRegistry>> open(const Options& options, const specd_host* host);
   ~PluginRegistry();
 
@@ -48,7 +50,8 @@ class PluginRegistry {
   std::vector<BundleInfo> list() const;
 
   // [control] Loads the bundle on first use, checks `config` against the factory's schema, then
-  // describe() and create(). The caller activates. Errors name plugin, factory and key.
+  // describe() and create(). The caller activates. Errors name plugin, factory and key. `factory_id`
+  // may be empty when the plugin has one factory of the kind. `target` is read during the call only.
   Result<std::unique_ptr<Drafter>> make_drafter(const std::string& plugin_id,
                                                 const std::string& factory_id, const Json& config,
                                                 const specd_target_info& target,
@@ -63,5 +66,9 @@ class PluginRegistry {
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
+
+// [control] Calls deinit() of every module that was initialised. Once, at process exit, after the
+// last instance; nothing can be loaded afterwards.
+void shut_down_plugins();
 
 }  // namespace specd

@@ -1,0 +1,32 @@
+// The JSON Schema subset that factories describe their configuration with.
+//
+//   type (one word), properties, required, additionalProperties, enum, minimum, maximum, items,
+//   minItems, maxItems; title, description, default and $schema say nothing to the check.
+//
+// Differs from JSON Schema on purpose: additionalProperties is false unless stated, and a keyword
+// outside this list refuses the schema, so that no constraint is silently ignored.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "core/base/json.h"
+#include "core/base/status.h"
+
+namespace specd {
+
+class ConfigSchema {
+ public:
+  // `text` null: no keys are allowed. `where` names the schema in errors ("plugin 'p' factory 'f'").
+  static Result<ConfigSchema> parse(const char* text, const std::string& where);
+
+  // kInvalidArgument naming `where`, the key's path, what was expected and found, and for an unknown
+  // key the nearest known one.
+  Status check(const Json& config, const std::string& where) const;
+
+ private:
+  explicit ConfigSchema(Json schema) : schema_(std::move(schema)) {}
+  Json schema_;
+};
+
+}  // namespace specd

@@ -1,0 +1,186 @@
+#include "core/plugin/host_context.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/base/clock.h"
+#include "core/base/log.h"
+
+#ifndef SPECD_VERSION
+#define SPECD_VERSION "unversioned"
+#endif
+
+namespace specd {
+namespace {
+
+constexpr size_t kTextBytesMax = 4096;      // of one call, and of one sequence
+constexpr size_t kLogBytesMax = 8192;       // of one line
+constexpr size_t kSequenceTextsMax = 1024;  // a plugin must not make the host grow without end
+
+thread_local const std::string* scope_name = nullptr;
+thread_local std::string* scope_text = nullptr;
+
+// What `host->ctx` points at.
+struct HostState {
+  std::atomic<const ServiceDirectory*> services{nullptr};
+  specd_host host{};
+};
+
+// Process-lifetime on purpose: plugin code may call its host until the very end.
+struct Hosts {
+  std::mutex mutex;
+  std::vector<std::unique_ptr<HostState>> states;         // guarded by mutex; only grows
+  std::vector<const ServiceDirectory*> living;            // guarded by mutex; newest last
+};
+Hosts& hosts() {
+  static Hosts* const all = new Hosts;
+  return *all;
+}
+
+std::mutex& report_mutex() {
+  static std::mutex* const mutex = new std::mutex;
+  return *mutex;
+}
+
+// Text from a plugin is not trusted to be UTF-8: it ends up in log lines and in messages of a
+// protocol that refuses other bytes.
+void append_clean(std::string& out, std::string_view text, size_t bytes_max) {
+  if (!out.empty() && out.size() < bytes_max) out += "; ";
+  size_t i = 0;
+  while (i < text.size() && out.size() < bytes_max) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    size_t length = byte < 0x80 ? 1 : byte >= 0xC2 && byte < 0xE0 ? 2 : byte >= 0xE0 && byte < 0xF0 ? 3
+                                    : byte >= 0xF0 && byte < 0xF5 ? 4 : 0;
+    bool good = length != 0 && i + length <= text.size();
+    for (size_t k = 1; good && k < length; ++k) {
+      const auto next = static_cast<unsigned char>(text[i + k]);
+      good = (next & 0xC0) == 0x80;
+      if (k == 1) {  // overlong forms, surrogates, beyond U+10FFFF
+        good = good && !(byte == 0xE0 && next < 0xA0) && !(byte == 0xED && next >= 0xA0) &&
+               !(byte == 0xF0 && next < 0x90) && !(byte == 0xF4 && next >= 0x90);
+      }
+    }
+    if (!good) {
+      out += '?';
+      i += 1;
+      continue;
+    }
+    if (byte < 0x20 && byte != '\n' && byte != '\t') {
+      out += ' ';
+    } else {
+      out.append(text, i, length);
+    }
+    i += length;
+  }
+}
+
+void host_log(const specd_host*, uint32_t severity, const char* text, uint64_t len) noexcept {
+  if (text == nullptr) return;
+  std::string line = scope_name != nullptr ? "plugin " + *scope_name : std::string("plugin");
+  std::string clean;
+  append_clean(clean, std::string_view(text, std::min<uint64_t>(len, kLogBytesMax)), kLogBytesMax);
+  line += ": " + clean;
+  const LogLevel level = severity == SPECD_LOG_DEBUG  ? LogLevel::kDebug
+                         : severity == SPECD_LOG_INFO ? LogLevel::kInfo
+                         : severity == SPECD_LOG_WARN ? LogLevel::kWarn
+                                                      : LogLevel::kError;
+  log(level, line);
+}
+
+void host_report(const specd_host*, specd_call* call, int32_t seq_index, const char* text,
+                 uint64_t len) noexcept {
+  if (text == nullptr) return;
+  report_text(call, seq_index, std::string_view(text, std::min<uint64_t>(len, kTextBytesMax)));
+}
+
+const void* host_get_service(const specd_host* host, const char* id) noexcept {
+  if (id == nullptr) return nullptr;
+  const ServiceDirectory* services = host_services(host);
+  return services == nullptr ? nullptr : services->find(id);
+}
+
+uint64_t host_now_ns(const specd_host*) noexcept { return now_ns(); }
+
+}  // namespace
+
+const specd_host* make_host(const ServiceDirectory* services) {
+  Hosts& all = hosts();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  if (std::find(all.living.begin(), all.living.end(), services) == all.living.end()) {
+    all.living.push_back(services);
+  }
+  HostState* made = nullptr;
+  for (const auto& state : all.states) {
+    const ServiceDirectory* behind = state->services.load(std::memory_order_relaxed);
+    if (behind == services) return &state->host;
+    if (behind == nullptr) {  // its directory has gone
+      state->services.store(services, std::memory_order_release);
+      made = state.get();
+    }
+  }
+  if (made != nullptr) return &made->host;
+  auto state = std::make_unique<HostState>();
+  state->services.store(services, std::memory_order_release);
+  state->host.struct_size = sizeof(specd_host);
+  state->host.ctx = state.get();
+  state->host.name = "specd";
+  state->host.version = SPECD_VERSION;
+  state->host.log = host_log;
+  state->host.report = host_report;
+  state->host.get_service = host_get_service;
+  state->host.now_ns = host_now_ns;
+  all.states.push_back(std::move(state));
+  return &all.states.back()->host;
+}
+
+void retire_host(const ServiceDirectory* services) {
+  Hosts& all = hosts();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  std::erase(all.living, services);
+  const ServiceDirectory* newest = all.living.empty() ? nullptr : all.living.back();
+  for (const auto& state : all.states) {
+    if (state->services.load(std::memory_order_relaxed) == services) {
+      state->services.store(newest, std::memory_order_release);
+    }
+  }
+}
+
+const ServiceDirectory* host_services(const specd_host* host) {
+  if (host == nullptr || host->ctx == nullptr) return nullptr;
+  return static_cast<const HostState*>(host->ctx)->services.load(std::memory_order_acquire);
+}
+
+PluginScope::PluginScope(const std::string& name, std::string* text)
+    : outer_name_(scope_name), outer_text_(scope_text) {
+  scope_name = &name;
+  scope_text = text;
+}
+
+PluginScope::~PluginScope() {
+  scope_name = outer_name_;
+  scope_text = outer_text_;
+}
+
+void report_text(specd_call* call, int32_t seq_index, std::string_view text) {
+  // One lock for all calls: reports are rare, and a plugin may report from several threads at once.
+  const std::lock_guard<std::mutex> lock(report_mutex());
+  if (call != nullptr) {
+    const bool in_batch = seq_index >= 0 && call->batch != nullptr &&
+                          static_cast<uint32_t>(seq_index) < call->batch->n_seqs;
+    if (in_batch && (call->sequence_text.count(seq_index) != 0 ||
+                     call->sequence_text.size() < kSequenceTextsMax)) {
+      append_clean(call->sequence_text[seq_index], text, kTextBytesMax);
+    } else {
+      append_clean(call->text, text, kTextBytesMax);
+    }
+  } else if (scope_text != nullptr) {
+    append_clean(*scope_text, text, kTextBytesMax);
+  } else {
+    std::string line =
+        scope_name != nullptr ? "plugin " + *scope_name + " reports: " : "plugin reports: ";
+    append_clean(line, text, kLogBytesMax);
+    log(LogLevel::kWarn, line);
+  }
+}
+
+}  // namespace specd
