@@ -1,0 +1,37 @@
+// Recorded continuations, found by the tokens they start with.
+#ifndef SPECD_REPLAY_RECORD_H
+#define SPECD_REPLAY_RECORD_H
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace specd::replay {
+
+struct Record {
+  std::vector<int32_t> tokens;  // prompt, then output
+  std::size_t prompt = 0;       // length of the prompt
+  bool has_seed = false;
+  uint64_t seed = 0;  // request seed it was recorded with
+};
+
+class RecordBook {
+ public:
+  // Reads {"sequences": [{"prompt": [ids], "output": [ids], "seed": n (optional)}, ...]}. Throws
+  // sdk::Error naming the file and the element: DATA for content, CONFIG when it cannot be read.
+  RecordBook(const std::string& path, int32_t vocab_size);
+
+  // The record whose prompt, followed by a part of its output, is exactly `tokens`. A record with a
+  // seed matches that request seed only, and goes before one without. Null when there is none.
+  const Record* find(const int32_t* tokens, std::size_t n, uint64_t seed) const;
+
+ private:
+  std::vector<Record> records_;
+  std::unordered_multimap<uint64_t, std::size_t> by_prompt_;  // hash of the prompt
+};
+
+}  // namespace specd::replay
+
+#endif
