@@ -1,1 +1,318 @@
-#include <gtest/gtest.h>
+#include "specd/kernels/attention.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "kernels/cpu/isa.h"
+#include "tests/kernels/kernel_testing.h"
+
+namespace specd::kernels {
+namespace {
+
+struct Model {
+  int32_t heads;
+  int32_t kv_heads;
+  int32_t head_dim;
+  DType dtype;
+};
+
+// K, V of one sequence by position, and q by row: what attention should see wherever it lies.
+struct Problem {
+  Problem(const Model& model, std::vector<int32_t> row_positions, uint32_t seed)
+      : m(model), position(std::move(row_positions)) {
+    length = *std::max_element(position.begin(), position.end()) + 1;
+    const size_t kv = static_cast<size_t>(length) * m.kv_heads * m.head_dim;
+    k = narrowed(random_floats(kv, seed), m.dtype);
+    v = narrowed(random_floats(kv, seed + 1), m.dtype);
+    q = random_floats(position.size() * m.heads * m.head_dim, seed + 2);
+    scale = 1.0f / std::sqrt(static_cast<float>(m.head_dim));
+  }
+  size_t kv_index(int32_t p, int32_t g, int32_t d) const {
+    return (static_cast<size_t>(p) * m.kv_heads + g) * m.head_dim + d;
+  }
+  Model m;
+  std::vector<int32_t> position;
+  int32_t length = 0;
+  Narrowed k, v;
+  std::vector<float> q;
+  float scale = 0;
+};
+
+// A cache in the contract's layout, NaN wherever nothing was put, and the tables of each row.
+struct Placed {
+  std::vector<char> k, v;
+  std::vector<int32_t> span, table, pages, tail_begin, tail;
+};
+
+enum class Place { kInOrder, kShuffled, kTail };
+
+Placed place(const Problem& problem, Place how) {
+  const Model& m = problem.m;
+  const int32_t n_pages = (problem.length + kPageTokens - 1) / kPageTokens;
+  const int32_t pool_pages = 2 * n_pages + 3;
+  const size_t elements = static_cast<size_t>(pool_pages) * m.kv_heads * m.head_dim * kPageTokens;
+  Placed placed;
+  placed.k = narrowed(std::vector<float>(elements, kNan), m.dtype).bytes;
+  placed.v = placed.k;
+  std::vector<int32_t> ids(pool_pages);
+  std::iota(ids.begin(), ids.end(), 0);
+  std::mt19937 engine(7);
+  if (how != Place::kInOrder) std::shuffle(ids.begin(), ids.end(), engine);
+  // Something of another sequence in front.
+  placed.pages = {pool_pages - 1, pool_pages - 1};
+  placed.pages.insert(placed.pages.end(), ids.begin(), ids.begin() + n_pages);
+  // Under kTail a position also lies in a random slot of the other pages.
+  std::vector<int32_t> loose;
+  for (int32_t i = n_pages; i < pool_pages; ++i) {
+    for (int32_t j = 0; j < kPageTokens; ++j) loose.push_back(ids[i] * kPageTokens + j);
+  }
+  std::shuffle(loose.begin(), loose.end(), engine);
+  const size_t bytes = dtype_bytes(m.dtype);
+  const auto put = [&](int32_t p, int32_t slot) {
+    for (int32_t g = 0; g < m.kv_heads; ++g) {
+      const size_t slab =
+          (static_cast<size_t>(slot / kPageTokens) * m.kv_heads + g) * m.head_dim * kPageTokens;
+      const int32_t offset = slot % kPageTokens;
+      for (int32_t d = 0; d < m.head_dim; ++d) {
+        std::memcpy(&placed.k[(slab + static_cast<size_t>(d) * kPageTokens + offset) * bytes],
+                    &problem.k.bytes[problem.kv_index(p, g, d) * bytes], bytes);
+        std::memcpy(&placed.v[(slab + static_cast<size_t>(offset) * m.head_dim + d) * bytes],
+                    &problem.v.bytes[problem.kv_index(p, g, d) * bytes], bytes);
+      }
+    }
+  };
+  int32_t spans_end = 0;
+  for (size_t r = 0; r < problem.position.size(); ++r) {
+    const int32_t last = problem.position[r];
+    int32_t span = last + 1;
+    if (how == Place::kTail) span = static_cast<int32_t>(engine() % static_cast<uint32_t>(last + 2));
+    placed.span.push_back(span);
+    placed.table.push_back(2);
+    placed.tail_begin.push_back(static_cast<int32_t>(placed.tail.size()));
+    for (int32_t p = span; p <= last; ++p) placed.tail.push_back(loose[p]);
+    spans_end = std::max(spans_end, span);
+  }
+  placed.tail.push_back(-1);  // beyond every row's
+  for (int32_t p = 0; p < spans_end; ++p) {
+    put(p, placed.pages[2 + p / kPageTokens] * kPageTokens + p % kPageTokens);
+  }
+  if (how == Place::kTail) {
+    for (int32_t p = 0; p < problem.length; ++p) put(p, loose[p]);
+  }
+  return placed;
+}
+
+std::vector<float> run(const Ops& ops, const Problem& problem, Placed placed, int threads,
+                       size_t first_row = 0, size_t n_rows = 0) {
+  const Model& m = problem.m;
+  if (n_rows == 0) n_rows = problem.position.size();
+  const size_t q_row = static_cast<size_t>(m.heads) * m.head_dim;
+  const size_t row = q_row + 2 * static_cast<size_t>(m.kv_heads) * m.head_dim;
+  std::vector<float> qkv(n_rows * row, kNan);
+  for (size_t r = 0; r < n_rows; ++r) {
+    std::copy_n(problem.q.begin() + static_cast<int64_t>((first_row + r) * q_row), q_row,
+                qkv.begin() + static_cast<int64_t>(r * row));
+  }
+  std::vector<float> out(n_rows * q_row + 16, kNan);
+  AttentionArgs args;
+  args.qkv = qkv.data();
+  args.out = out.data();
+  args.kv = {placed.k.data(), placed.v.data(), m.dtype, m.kv_heads, m.head_dim};
+  args.position = problem.position.data() + first_row;
+  args.span = placed.span.data() + first_row;
+  args.table = placed.table.data() + first_row;
+  args.pages = placed.pages.data();
+  args.tail_begin = placed.tail_begin.data() + first_row;
+  args.tail = placed.tail.data();
+  args.n_rows = static_cast<int32_t>(n_rows);
+  args.n_heads = m.heads;
+  args.scale = problem.scale;
+  WorkerPool pool(threads);
+  CpuStream stream(pool);
+  ops.attention(stream, args);
+  for (size_t i = n_rows * q_row; i < out.size(); ++i) EXPECT_TRUE(std::isnan(out[i]));
+  out.resize(n_rows * q_row);
+  return out;
+}
+
+float kernel_exp(float x) {
+  std::vector<float> in(16, x);
+  std::vector<float> out(16);
+  isa_ops(Isa::kScalar)
+      .lanes({LaneArgs::Function::kExp, DType::kF32, in.data(), out.data(), 16}, 0, 1);
+  return out[0];
+}
+
+// What to reorder in the strict oracle, for the tests that a reordering is seen.
+enum class Swap { kNone, kScore, kSum, kValues };
+
+std::vector<float> strict_oracle(const Problem& problem, Swap swap = Swap::kNone) {
+  const Model& m = problem.m;
+  const int32_t D = m.head_dim;
+  std::vector<float> out;
+  for (size_t r = 0; r < problem.position.size(); ++r) {
+    for (int32_t h = 0; h < m.heads; ++h) {
+      const int32_t g = h / (m.heads / m.kv_heads);
+      const float* q = &problem.q[(r * m.heads + h) * D];
+      float running_max = -std::numeric_limits<float>::infinity();
+      float l = 0;
+      std::vector<float> acc(D, 0.0f);
+      for (int32_t first = 0; first <= problem.position[r]; first += kPageTokens) {
+        const int32_t visible = std::min(kPageTokens, problem.position[r] - first + 1);
+        float score[kPageTokens];
+        float block_max = -std::numeric_limits<float>::infinity();
+        for (int32_t j = 0; j < visible; ++j) {
+          float sum = 0;
+          for (int32_t i = 0; i < D; ++i) {
+            const int32_t d = swap == Swap::kScore && i == 4 ? 5 : swap == Swap::kScore && i == 5 ? 4 : i;
+            sum = std::fma(q[d], problem.k.widened[problem.kv_index(first + j, g, d)], sum);
+          }
+          score[j] = sum * problem.scale;
+          block_max = std::max(block_max, score[j]);
+        }
+        const float new_max = std::max(running_max, block_max);
+        const float c = kernel_exp(running_max - new_max);
+        float p[kPageTokens] = {};
+        for (int32_t j = 0; j < visible; ++j) p[j] = kernel_exp(score[j] - new_max);
+        float tree[kPageTokens];
+        std::copy(p, p + kPageTokens, tree);
+        if (swap == Swap::kSum) std::swap(tree[1], tree[2]);
+        for (int32_t stride = 8; stride > 0; stride /= 2) {
+          for (int32_t i = 0; i < stride; ++i) tree[i] = tree[i] + tree[i + stride];
+        }
+        l = std::fma(l, c, tree[0]);
+        for (int32_t d = 0; d < D; ++d) {
+          acc[d] = acc[d] * c;
+          for (int32_t i = 0; i < visible; ++i) {
+            int32_t j = i;
+            if (swap == Swap::kValues && visible > 6 && (i == 5 || i == 6)) j = 11 - i;
+            acc[d] = std::fma(p[j], problem.v.widened[problem.kv_index(first + j, g, d)], acc[d]);
+          }
+        }
+        running_max = new_max;
+      }
+      for (int32_t d = 0; d < D; ++d) out.push_back(acc[d] / l);
+    }
+  }
+  return out;
+}
+
+// Positions on both sides of block edges, out of order.
+const std::vector<int32_t> kPositions = {0, 15, 16, 1, 17, 31, 32, 40, 63, 64, 7, 99};
+
+class Attention : public IsaTest {};
+SPECD_FOR_EACH_ISA(Attention);
+
+TEST_P(Attention, is_the_strict_order_to_the_bit_wherever_the_positions_lie) {
+  for (const DType type : {DType::kF32, DType::kF16, DType::kBF16}) {
+    for (const int32_t group : {1, 3, 4, 6}) {
+      for (const int32_t head_dim : {16, 48, 64}) {
+        const Problem problem({2 * group, 2, head_dim, type}, kPositions, 1);
+        const std::vector<float> expected = strict_oracle(problem);
+        for (const Place how : {Place::kInOrder, Place::kShuffled, Place::kTail}) {
+          const int threads = 1 + static_cast<int>(how);
+          EXPECT_EQ(first_difference(run(ops(), problem, place(problem, how), threads), expected), -1)
+              << dtype_name(type) << " group " << group << " head_dim " << head_dim << " place "
+              << static_cast<int>(how);
+        }
+      }
+    }
+  }
+}
+
+TEST_P(Attention, a_row_has_the_same_bits_alone_and_among_others) {
+  const Problem problem({8, 2, 64, DType::kBF16}, kPositions, 2);
+  const Placed placed = place(problem, Place::kTail);
+  const std::vector<float> together = run(ops(), problem, placed, 4);
+  std::vector<float> alone;
+  for (size_t r = 0; r < kPositions.size(); ++r) {
+    const std::vector<float> row = run(ops(), problem, placed, 1, r, 1);
+    alone.insert(alone.end(), row.begin(), row.end());
+  }
+  EXPECT_EQ(first_difference(together, alone), -1);
+}
+
+TEST_P(Attention, is_near_float64) {
+  const Problem problem({4, 2, 64, DType::kF16}, kPositions, 3);
+  const std::vector<float> out = run(ops(), problem, place(problem, Place::kShuffled), 2);
+  const Model& m = problem.m;
+  for (size_t r = 0; r < kPositions.size(); ++r) {
+    for (int32_t h = 0; h < m.heads; ++h) {
+      const int32_t g = h / 2;
+      std::vector<double> p;
+      double top = -1e300;
+      for (int32_t t = 0; t <= kPositions[r]; ++t) {
+        double sum = 0;
+        for (int32_t d = 0; d < m.head_dim; ++d) {
+          sum += double{problem.q[(r * m.heads + h) * m.head_dim + d]} *
+                 problem.k.widened[problem.kv_index(t, g, d)];
+        }
+        p.push_back(sum * problem.scale);
+        top = std::max(top, p.back());
+      }
+      double total = 0;
+      for (double& x : p) total += x = std::exp(x - top);
+      for (int32_t d = 0; d < m.head_dim; ++d) {
+        double sum = 0;
+        for (size_t t = 0; t < p.size(); ++t) {
+          sum += p[t] / total * problem.v.widened[problem.kv_index(static_cast<int32_t>(t), g, d)];
+        }
+        ASSERT_NEAR(out[(r * m.heads + h) * m.head_dim + d], sum, 4e-6);
+      }
+    }
+  }
+}
+
+TEST_P(Attention, one_swapped_addition_is_seen) {
+  const Problem problem({4, 2, 64, DType::kF32}, kPositions, 4);
+  const std::vector<float> out = run(ops(), problem, place(problem, Place::kInOrder), 1);
+  EXPECT_EQ(first_difference(out, strict_oracle(problem)), -1);
+  EXPECT_NE(first_difference(out, strict_oracle(problem, Swap::kScore)), -1);
+  EXPECT_NE(first_difference(out, strict_oracle(problem, Swap::kSum)), -1);
+  EXPECT_NE(first_difference(out, strict_oracle(problem, Swap::kValues)), -1);
+}
+
+class KvMove : public IsaTest {};
+SPECD_FOR_EACH_ISA(KvMove);
+
+TEST_P(KvMove, copies_k_and_v_of_a_slot_in_order) {
+  for (const DType type : {DType::kF32, DType::kF16, DType::kBF16}) {
+    const int32_t G = 3;
+    const int32_t D = 32;
+    const int32_t pages = 4;
+    const size_t n = static_cast<size_t>(pages) * G * D * kPageTokens;
+    const size_t bytes = dtype_bytes(type);
+    const std::vector<char> k0 = narrowed(random_floats(n, 1), type).bytes;
+    const std::vector<char> v0 = narrowed(random_floats(n, 2), type).bytes;
+    // 40 -> 33, then 33's old value is gone, as 50 -> 40 may overwrite the source already used.
+    const std::vector<int32_t> from = {40, 50, 63, 5};
+    const std::vector<int32_t> to = {33, 40, 2, 5};
+    for (int threads = 1; threads <= 4; ++threads) {
+      std::vector<char> k = k0;
+      std::vector<char> v = v0;
+      WorkerPool pool(threads);
+      CpuStream stream(pool);
+      ops().kv_move(stream, {{k.data(), v.data(), type, G, D}, from.data(), to.data(), 4});
+      std::vector<int32_t> source(pages * kPageTokens);
+      std::iota(source.begin(), source.end(), 0);
+      for (size_t i = 0; i < from.size(); ++i) source[to[i]] = source[from[i]];
+      for (int32_t slot = 0; slot < pages * kPageTokens; ++slot) {
+        for (int32_t g = 0; g < G; ++g) {
+          for (int32_t d = 0; d < D; ++d) {
+            const auto k_at = [&](int32_t s) {
+              return (((static_cast<size_t>(s / 16) * G + g) * D + d) * 16 + s % 16) * bytes;
+            };
+            const auto v_at = [&](int32_t s) {
+              return (((static_cast<size_t>(s / 16) * G + g) * 16 + s % 16) * D + d) * bytes;
+            };
+            ASSERT_EQ(std::memcmp(&k[k_at(slot)], &k0[k_at(source[slot])], bytes), 0) << slot;
+            ASSERT_EQ(std::memcmp(&v[v_at(slot)], &v0[v_at(source[slot])], bytes), 0) << slot;
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace specd::kernels

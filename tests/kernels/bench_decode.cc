@@ -1,1 +1,343 @@
-int main(){}
+// Times the matmuls of a decode step at a model's shape, with random weights, against what the machine
+// can do in the same run: the bandwidth of a loop that only reads the weights, and the peak of fused
+// multiply-adds in registers. All are interleaved and repeated; figures are medians.
+//
+//   bench_decode [--threads N] [--layers N] [--hidden N] [--ffn N] [--heads N] [--kv-heads N]
+//                [--head-dim N] [--vocab N] [--repeats N] [--dtype bf16|f16|f32] [--isa NAME]
+//                [--rows N,N,..] [--context N]
+// Goals: n = 1 reads at >= 0.80 of the read-only loop; 8 rows cost at most
+// 1.2 * max(1, T_fma / T_read) of one. Exit status 1 if one is missed.
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <string>
+#include <vector>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include "specd/kernels/cpu.h"
+
+namespace {
+
+using namespace specd::kernels;  // one file, one main
+
+double seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+double median(std::vector<double> v) {
+  std::sort(v.begin(), v.end());
+  return v.size() % 2 != 0 ? v[v.size() / 2] : (v[v.size() / 2 - 1] + v[v.size() / 2]) / 2;
+}
+
+// --- What the machine can do ------------------------------------------------------------------
+
+#if defined(__x86_64__)
+#define BENCH_X86 1
+__attribute__((target("avx2"))) uint64_t read_avx2(const char* p, size_t bytes) {
+  __m256i a = _mm256_setzero_si256(), b = a, c = a, d = a, e = a, f = a, g = a, h = a;
+  const __m256i* v = reinterpret_cast<const __m256i*>(p);
+  for (size_t i = 0; i + 8 <= bytes / 32; i += 8) {
+    a = _mm256_xor_si256(a, _mm256_load_si256(v + i));
+    b = _mm256_xor_si256(b, _mm256_load_si256(v + i + 1));
+    c = _mm256_xor_si256(c, _mm256_load_si256(v + i + 2));
+    d = _mm256_xor_si256(d, _mm256_load_si256(v + i + 3));
+    e = _mm256_xor_si256(e, _mm256_load_si256(v + i + 4));
+    f = _mm256_xor_si256(f, _mm256_load_si256(v + i + 5));
+    g = _mm256_xor_si256(g, _mm256_load_si256(v + i + 6));
+    h = _mm256_xor_si256(h, _mm256_load_si256(v + i + 7));
+    // What a reader could do as well as any: ask ahead.
+    _mm_prefetch(reinterpret_cast<const char*>(v + i + 64), _MM_HINT_T0);
+    _mm_prefetch(reinterpret_cast<const char*>(v + i + 66), _MM_HINT_T0);
+    _mm_prefetch(reinterpret_cast<const char*>(v + i + 68), _MM_HINT_T0);
+    _mm_prefetch(reinterpret_cast<const char*>(v + i + 70), _MM_HINT_T0);
+  }
+  a = _mm256_xor_si256(_mm256_xor_si256(_mm256_xor_si256(a, b), _mm256_xor_si256(c, d)),
+                       _mm256_xor_si256(_mm256_xor_si256(e, f), _mm256_xor_si256(g, h)));
+  return static_cast<uint64_t>(_mm256_extract_epi64(a, 0));
+}
+
+// 12 chains of vector multiply-adds; returns a value so that they are not dropped.
+__attribute__((target("avx2,fma"))) float fma_avx2(int64_t rounds) {
+  __m256 acc[12];
+  const __m256 x = _mm256_set1_ps(0.999999f), y = _mm256_set1_ps(1e-6f);
+  for (int i = 0; i < 12; ++i) acc[i] = _mm256_set1_ps(static_cast<float>(i));
+  for (int64_t r = 0; r < rounds; ++r) {
+#pragma GCC unroll 12
+    for (int i = 0; i < 12; ++i) acc[i] = _mm256_fmadd_ps(acc[i], x, y);
+  }
+  for (int i = 1; i < 12; ++i) acc[0] = _mm256_add_ps(acc[0], acc[i]);
+  return _mm256_cvtss_f32(acc[0]);
+}
+__attribute__((target("avx512f"))) float fma_avx512(int64_t rounds) {
+  __m512 acc[12];
+  const __m512 x = _mm512_set1_ps(0.999999f), y = _mm512_set1_ps(1e-6f);
+  for (int i = 0; i < 12; ++i) acc[i] = _mm512_set1_ps(static_cast<float>(i));
+  for (int64_t r = 0; r < rounds; ++r) {
+#pragma GCC unroll 12
+    for (int i = 0; i < 12; ++i) acc[i] = _mm512_fmadd_ps(acc[i], x, y);
+  }
+  for (int i = 1; i < 12; ++i) acc[0] = _mm512_add_ps(acc[0], acc[i]);
+  float lanes[16];
+  _mm512_storeu_ps(lanes, acc[0]);
+  return lanes[0];
+}
+#endif
+
+uint64_t read_plain(const char* p, size_t bytes) {
+  uint64_t sum[4] = {};
+  for (size_t i = 0; i + 32 <= bytes; i += 32) {
+    uint64_t v[4];
+    std::memcpy(v, p + i, 32);
+    for (int j = 0; j < 4; ++j) sum[j] ^= v[j];
+  }
+  return sum[0] ^ sum[1] ^ sum[2] ^ sum[3];
+}
+
+volatile uint64_t g_sink;
+
+struct Matrix {
+  PackedMatrix packed;
+  size_t bytes = 0;
+  int32_t segments = 1;
+};
+
+struct ReadCall {
+  const std::vector<Matrix>* matrices;
+};
+
+// Each thread reads its contiguous share of every matrix, as the matmul does.
+void read_part(void* ctx, int part, int parts) {
+  uint64_t sum = 0;
+  for (const Matrix& m : *static_cast<const ReadCall*>(ctx)->matrices) {
+    const size_t lines = m.bytes / 256;
+    const size_t begin = lines * static_cast<size_t>(part) / static_cast<size_t>(parts) * 256;
+    const size_t end = lines * static_cast<size_t>(part + 1) / static_cast<size_t>(parts) * 256;
+    const char* p = static_cast<const char*>(m.packed.data) + begin;
+#if defined(BENCH_X86)
+    if (isa_available(Isa::kAvx2)) {
+      sum ^= read_avx2(p, end - begin);
+      continue;
+    }
+#endif
+    sum ^= read_plain(p, end - begin);
+  }
+  g_sink = sum;
+}
+
+struct FmaCall {
+  Isa isa;
+  int64_t rounds;
+};
+
+void fma_part(void* ctx, int, int) {
+  const FmaCall& call = *static_cast<const FmaCall*>(ctx);
+  float value = 0;
+#if defined(BENCH_X86)
+  if (call.isa == Isa::kAvx512) {
+    value = fma_avx512(call.rounds);
+  } else if (isa_available(Isa::kAvx2)) {
+    value = fma_avx2(call.rounds);
+  }
+#endif
+  g_sink = static_cast<uint64_t>(value);
+}
+
+// --- The step -----------------------------------------------------------------------------------
+
+struct Options {
+  std::map<std::string, std::string> values;
+  int number(const char* name, int fallback) const {
+    const auto found = values.find(name);
+    return found == values.end() ? fallback : std::atoi(found->second.c_str());
+  }
+  std::string text(const char* name, const char* fallback) const {
+    const auto found = values.find(name);
+    return found == values.end() ? fallback : found->second;
+  }
+};
+
+// Random finite weights, in place: the layout does not matter for speed.
+void fill_random(void* data, size_t bytes, DType type, uint64_t seed) {
+  uint64_t s = seed * 0x9e3779b97f4a7c15u + 1;
+  uint32_t* words = static_cast<uint32_t*>(data);
+  for (size_t i = 0; i < bytes / 4; ++i) {
+    s = s * 6364136223846793005u + 1442695040888963407u;
+    const uint32_t r = static_cast<uint32_t>(s >> 32);
+    // Sign and mantissa random, magnitude in [2^-6, 2^-5).
+    if (type == DType::kF32) words[i] = (r & 0x807fffffu) | 0x3c800000u;
+    if (type == DType::kF16) words[i] = (r & 0x83ff83ffu) | 0x24002400u;
+    if (type == DType::kBF16) words[i] = (r & 0x807f807fu) | 0x3c803c80u;
+  }
+}
+
+void step(const Ops& ops, Stream& stream, const std::vector<Matrix>& matrices, const float* x,
+          float* out, int32_t n_rows) {
+  for (const Matrix& m : matrices) ops.matmul(stream, {x, m.packed, out, n_rows, m.segments});
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options o;
+  for (int i = 1; i + 1 < argc; i += 2) o.values[argv[i]] = argv[i + 1];
+  const int threads = o.number("--threads", static_cast<int>(std::thread::hardware_concurrency()));
+  const int layers = o.number("--layers", 16);
+  const int hidden = o.number("--hidden", 2048);
+  const int ffn = o.number("--ffn", 8192);
+  const int heads = o.number("--heads", 32);
+  const int kv_heads = o.number("--kv-heads", 8);
+  const int head_dim = o.number("--head-dim", 64);
+  const int vocab = o.number("--vocab", 128256);
+  const int repeats = o.number("--repeats", 9);
+  const int context = o.number("--context", 0);
+  const std::string dtype = o.text("--dtype", "bf16");
+  const DType type = dtype == "f32" ? DType::kF32 : dtype == "f16" ? DType::kF16 : DType::kBF16;
+  const std::string wanted = o.text("--isa", isa_name(best_isa()));
+  Isa isa = best_isa();
+  for (const Isa candidate : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512}) {
+    if (wanted == isa_name(candidate) && isa_available(candidate)) isa = candidate;
+  }
+  std::vector<int> rows;
+  const std::string rows_text = o.text("--rows", "1,2,4,8,16");
+  for (const char* p = rows_text.c_str(); *p != 0; p += std::strcspn(p, ",") + (std::strchr(p, ',') != nullptr ? 1 : 0)) {
+    rows.push_back(std::atoi(p));
+  }
+  const int rows_max = *std::max_element(rows.begin(), rows.end());
+
+  const Ops& ops = cpu_ops(isa);
+  WorkerPool pool(threads);
+  CpuStream stream(pool);
+
+  std::vector<Matrix> matrices;
+  size_t total_bytes = 0;
+  double macs = 0;  // per row
+  const auto add = [&](int n_out, int n_in, int segments) {
+    Matrix m;
+    m.bytes = ops.packed_bytes(type, n_out, n_in);
+    m.segments = segments;
+    const size_t room = (m.bytes + (size_t{2} << 20) - 1) >> 21 << 21;
+    void* data = mmap(nullptr, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (data == MAP_FAILED) {
+      std::perror("bench_decode: weights");
+      std::exit(2);
+    }
+    madvise(data, room, MADV_HUGEPAGE);
+    fill_random(data, m.bytes, type, matrices.size() + 1);
+    m.packed = {type, n_out, n_in, data};
+    matrices.push_back(m);
+    total_bytes += m.bytes;
+    macs += static_cast<double>(n_out) * n_in;
+  };
+  for (int l = 0; l < layers; ++l) {
+    add((heads + 2 * kv_heads) * head_dim, hidden, 1);
+    add(hidden, heads * head_dim, 8);
+    add(2 * ffn, hidden, 1);
+    add(hidden, ffn, 8);
+  }
+  add(vocab, hidden, 1);
+
+  const int wide_in = std::max({hidden, ffn, heads * head_dim});
+  const int wide_out = std::max({vocab, 2 * ffn, (heads + 2 * kv_heads) * head_dim});
+  std::vector<float> x(static_cast<size_t>(rows_max) * wide_in);
+  for (size_t i = 0; i < x.size(); ++i) x[i] = 0.25f + static_cast<float>(i % 37) / 64.0f;
+  std::vector<float> out(static_cast<size_t>(rows_max) * wide_out);
+
+  std::printf("%s, %d threads, %s, %d layers, hidden %d, ffn %d, heads %d/%d of %d, vocab %d: %.3f GB\n",
+              ops.name, threads, dtype.c_str(), layers, hidden, ffn, heads, kv_heads, head_dim, vocab,
+              static_cast<double>(total_bytes) * 1e-9);
+
+  // Warm up, then interleave: a slow moment of the machine hits all alike.
+  const int lanes = isa == Isa::kAvx512 ? 16 : 8;
+  FmaCall fma_call{isa, 4000000};
+  ReadCall read_call{&matrices};
+  pool.run(read_part, &read_call);
+  pool.run(fma_part, &fma_call);
+  std::vector<double> read_s;
+  std::vector<double> fma_rate;
+  std::map<int, std::vector<double>> step_s;
+  for (int repeat = 0; repeat < repeats; ++repeat) {
+    double t = seconds();
+    pool.run(read_part, &read_call);
+    read_s.push_back(seconds() - t);
+    t = seconds();
+    pool.run(fma_part, &fma_call);
+    fma_rate.push_back(12.0 * lanes * static_cast<double>(fma_call.rounds) * threads /
+                       (seconds() - t));
+    for (const int n : rows) {
+      t = seconds();
+      step(ops, stream, matrices, x.data(), out.data(), n);
+      step_s[n].push_back(seconds() - t);
+    }
+  }
+
+  const double t_read = median(read_s);
+  const double peak = median(fma_rate);
+  std::printf("read-only loop: %.1f ms, %.2f GB/s; fma peak: %.1f G multiply-adds/s\n", t_read * 1e3,
+              static_cast<double>(total_bytes) * 1e-9 / t_read, peak * 1e-9);
+  std::printf("%6s %10s %10s %12s %12s %10s\n", "rows", "ms", "V(n)", "of reading", "T_fma ms", "of peak");
+  const double one = step_s.count(1) != 0 ? median(step_s[1]) : 0;
+  for (const int n : rows) {
+    const double t = median(step_s[n]);
+    const double t_fma = macs * n / peak;
+    std::printf("%6d %10.1f %10.3f %12.3f %12.1f %10.3f\n", n, t * 1e3, one > 0 ? t / one : 0,
+                t_read / t, t_fma * 1e3, t_fma / t);
+  }
+
+  if (context > 0) {
+    // Attention of one layer over `context` positions, bfloat16 cache.
+    const int pages = (context + kPageTokens - 1) / kPageTokens;
+    const size_t elements = static_cast<size_t>(pages) * kv_heads * head_dim * kPageTokens;
+    std::vector<uint32_t> k(elements / 2 + 1);
+    std::vector<uint32_t> v(elements / 2 + 1);
+    fill_random(k.data(), elements * 2, DType::kBF16, 1);
+    fill_random(v.data(), elements * 2, DType::kBF16, 2);
+    std::vector<int32_t> page_ids(static_cast<size_t>(pages));
+    for (int i = 0; i < pages; ++i) page_ids[static_cast<size_t>(i)] = i;
+    for (const int n : rows) {
+      const std::vector<int32_t> position(static_cast<size_t>(n), context - 1);
+      const std::vector<int32_t> span(static_cast<size_t>(n), context);
+      const std::vector<int32_t> zero(static_cast<size_t>(n), 0);
+      std::vector<float> qkv(static_cast<size_t>(n) * (heads + 2 * kv_heads) * head_dim, 0.5f);
+      AttentionArgs a;
+      a.qkv = qkv.data();
+      a.out = out.data();
+      a.kv = {k.data(), v.data(), DType::kBF16, kv_heads, head_dim};
+      a.position = position.data();
+      a.span = span.data();
+      a.table = zero.data();
+      a.pages = page_ids.data();
+      a.tail_begin = zero.data();
+      a.tail = zero.data();
+      a.n_rows = n;
+      a.n_heads = heads;
+      a.scale = 0.125f;
+      std::vector<double> times;
+      for (int repeat = 0; repeat < repeats; ++repeat) {
+        const double t = seconds();
+        ops.attention(stream, a);
+        times.push_back(seconds() - t);
+      }
+      std::printf("attention, context %d, %d rows: %.3f ms a layer\n", context, n, median(times) * 1e3);
+    }
+  }
+
+  if (step_s.count(1) == 0 || step_s.count(8) == 0) return 0;
+  const double of_reading = t_read / one;
+  const double v8 = median(step_s[8]) / one;
+  const double t_fma8 = macs * 8 / peak;
+  const double v8_max = 1.2 * std::max(1.0, t_fma8 / t_read);
+  std::printf("goal 1: one row reads at %.3f of the read-only loop, >= 0.80: %s\n", of_reading,
+              of_reading >= 0.80 ? "pass" : "FAIL");
+  std::printf("goal 2: V(8) = %.3f <= 1.2 * max(1, %.1f ms / %.1f ms) = %.3f: %s\n", v8, t_fma8 * 1e3,
+              t_read * 1e3, v8_max, v8 <= v8_max ? "pass" : "FAIL");
+  return of_reading >= 0.80 && v8 <= v8_max ? 0 : 1;
+}
