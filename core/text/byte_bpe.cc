@@ -14,8 +14,8 @@ namespace {
 
 constexpr int32_t kNone = -1;
 
-uint64_t pair_key(int32_t left, int32_t right) {
-  return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
+uint64_t pack(int32_t high, int32_t low) {
+  return static_cast<uint64_t>(static_cast<uint32_t>(high)) << 32 | static_cast<uint32_t>(low);
 }
 
 // Byte of a character of GPT-2's alphabet: 33-126, 161-172, 174-255 stand for themselves, the other
@@ -191,7 +191,7 @@ Result<ByteBpe> ByteBpe::from_json(const Json& model, int64_t id_end, const std:
         return Status(Code::kDataLoss, at + ": " + quote(text) + " is not in the vocabulary");
       }
     }
-    bpe.merges_[pair_key(left_id->second, right_id->second)] = Merge{rank, joined_id->second};
+    bpe.merges_[pack(left_id->second, right_id->second)] = Merge{rank, joined_id->second};
     ++rank;
   }
   return bpe;
@@ -212,14 +212,6 @@ void ByteBpe::encode_piece(std::string_view piece, std::vector<int32_t>& ids) co
     int32_t previous;
     int32_t next;
   };
-  struct Candidate {
-    int32_t rank;
-    int32_t left;  // position
-    int32_t result;
-    bool operator>(const Candidate& other) const {
-      return rank != other.rank ? rank > other.rank : left > other.left;
-    }
-  };
   const auto n = static_cast<int32_t>(piece.size());
   std::vector<Symbol> symbols(piece.size());
   for (int32_t i = 0; i < n; ++i) {
@@ -229,30 +221,32 @@ void ByteBpe::encode_piece(std::string_view piece, std::vector<int32_t>& ids) co
   const auto symbol = [&](int32_t at) -> Symbol& { return symbols[static_cast<size_t>(at)]; };
   const auto find_merge = [&](int32_t left) -> const Merge* {
     if (left == kNone || symbol(left).next == kNone) return nullptr;
-    const auto found = merges_.find(pair_key(symbol(left).id, symbol(symbol(left).next).id));
+    const auto found = merges_.find(pack(symbol(left).id, symbol(symbol(left).next).id));
     return found == merges_.end() ? nullptr : &found->second;
   };
 
-  std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> queue;
+  // Candidates, least rank first, then leftmost: rank << 32 | position of the left symbol.
+  std::priority_queue<uint64_t, std::vector<uint64_t>, std::greater<>> queue;
   const auto consider = [&](int32_t left) {
-    if (const Merge* merge = find_merge(left)) queue.push({merge->rank, left, merge->result});
+    if (const Merge* merge = find_merge(left)) queue.push(pack(merge->rank, left));
   };
   for (int32_t i = 0; i + 1 < n; ++i) consider(i);
   while (!queue.empty()) {
-    const Candidate best = queue.top();
+    const auto rank = static_cast<int32_t>(queue.top() >> 32);
+    const auto at = static_cast<int32_t>(queue.top() & UINT32_MAX);
     queue.pop();
     // Stale when one of the two symbols has changed since.
-    if (symbol(best.left).id == kNone) continue;
-    const Merge* merge = find_merge(best.left);
-    if (merge == nullptr || merge->result != best.result) continue;
-    Symbol& left = symbol(best.left);
+    if (symbol(at).id == kNone) continue;
+    const Merge* merge = find_merge(at);
+    if (merge == nullptr || merge->rank != rank) continue;
+    Symbol& left = symbol(at);
     Symbol& right = symbol(left.next);
-    left.id = best.result;
+    left.id = merge->result;
     right.id = kNone;
     left.next = right.next;
-    if (left.next != kNone) symbol(left.next).previous = best.left;
+    if (left.next != kNone) symbol(left.next).previous = at;
     consider(left.previous);
-    consider(best.left);
+    consider(at);
   }
   for (int32_t at = n == 0 ? kNone : 0; at != kNone; at = symbol(at).next) {
     ids.push_back(symbol(at).id);

@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "core/base/json.h"
@@ -22,8 +23,8 @@ class ByteBpe {
   // Appends the ids of one piece (any bytes, fewer than 2^31). O(n log n).
   void encode_piece(std::string_view piece, std::vector<int32_t>& ids) const;
 
-  // Bytes by id; holes are empty.
-  const std::vector<std::string>& token_bytes() const { return token_bytes_; }
+  // Bytes by id, holes empty: handed out once, to whoever decodes.
+  std::vector<std::string> take_token_bytes() { return std::move(token_bytes_); }
 
  private:
   struct Merge {

@@ -114,12 +114,13 @@ Result<std::shared_ptr<const Tokenizer>> Tokenizer::from_text(std::string_view j
   SPECD_TRY(const Json root, parse_json(json, where));
   if (!root.is_object()) return Status(Code::kDataLoss, where + ": expected a JSON object");
   SPECD_OK_OR_RETURN(check_top_level(root, where));
-  // Each token takes several bytes of the file, so ids of a sound file lie far below its size.
-  const auto id_end = static_cast<int64_t>(json.size());
+  // A token takes at least six bytes of the file ("a":1,): ids without great holes lie below this,
+  // and a lying id cannot make us allocate much more than the file.
+  const auto id_end = static_cast<int64_t>(json.size() / 6);
   SPECD_TRY(ByteBpe bpe,
             ByteBpe::from_json(value_or_null(root, "model"), id_end, where + ": model"));
   const std::shared_ptr<Tokenizer> tokenizer(new Tokenizer(std::move(bpe)));
-  tokenizer->token_bytes_ = tokenizer->bpe_.token_bytes();
+  tokenizer->token_bytes_ = tokenizer->bpe_.take_token_bytes();
   SPECD_OK_OR_RETURN(tokenizer->read_added_tokens(root, id_end, where + ": added_tokens"));
   SPECD_OK_OR_RETURN(tokenizer->read_post_processor(value_or_null(root, "post_processor"),
                                                     where + ": post_processor"));
