@@ -1,0 +1,44 @@
+// A client of the daemon, for specctl: one channel, blocking calls, Status instead of gRPC's.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/base/status.h"
+#include "host/proto/specd.grpc.pb.h"
+
+namespace specd::host {
+
+// What one request gave.
+struct Generation {
+  v1::Started started;
+  std::vector<int32_t> token_ids;
+  std::string text;
+  v1::Finished finished;
+};
+
+class Client {
+ public:
+  // `socket` is a path. kUnavailable with the way out when nobody answers there.
+  static Result<Client> connect(const std::string& socket);
+
+  // `on_message` may be empty; it sees every message as it comes.
+  Result<Generation> generate(const v1::GenerateRequest& request,
+                              const std::function<void(const v1::GenerateResponse&)>& on_message);
+
+  Result<v1::ListPluginsResponse> plugins();
+  Result<v1::ListRoutesResponse> routes();
+  Result<v1::ListModelsResponse> models();
+  Result<v1::GetStatusResponse> status();
+
+ private:
+  explicit Client(const std::shared_ptr<grpc::Channel>& channel);
+  std::unique_ptr<v1::Inference::Stub> inference_;
+  std::unique_ptr<v1::Control::Stub> control_;
+};
+
+}  // namespace specd::host

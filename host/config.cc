@@ -1,0 +1,441 @@
+#include "host/config.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <filesystem>
+#include <initializer_list>
+#include <optional>
+#include <utility>
+
+#include "core/base/json.h"
+#include "host/unix_socket.h"
+#include "host/yaml_reader.h"
+
+namespace specd::host {
+namespace {
+
+namespace fs = std::filesystem;
+using Kind = YamlNode::Kind;
+
+constexpr int64_t kThreadsMax = 1024;
+constexpr int64_t kSequencesMax = 1024;
+constexpr int64_t kStepTokensMax = 65536;
+constexpr int64_t kQueueMax = 1 << 20;
+constexpr int64_t kDraftNodesMax = 1024;  // the plugin boundary's own limit
+constexpr int64_t kDrainSecondsMax = 86'400;
+constexpr size_t kNameMax = 64;
+
+const char* kind_name(Kind kind) {
+  switch (kind) {
+    case Kind::kNull: return "nothing";
+    case Kind::kScalar: return "a value";
+    case Kind::kSequence: return "a list";
+    case Kind::kMap: return "a mapping";
+  }
+  return "nothing";
+}
+
+std::string found(const YamlNode& node) {
+  if (node.kind != Kind::kScalar) return kind_name(node.kind);
+  const std::string shown = node.value.size() > 60 ? node.value.substr(0, 57) + "..." : node.value;
+  return (node.plain ? "" : "text ") + ("'" + shown + "'");
+}
+
+// One mapping of the file, with the names that may stand in it.
+class Section {
+ public:
+  static Result<Section> open(const YamlNode& node, const std::string& file, std::string path,
+                              std::vector<std::string> keys) {
+    Section section(node, file, std::move(path), std::move(keys));
+    if (node.kind != Kind::kMap)
+      return section.error(node.place, "", "expected a mapping, found " + found(node));
+    for (const YamlNode::Entry& entry : node.entries) {
+      if (std::find(section.keys_.begin(), section.keys_.end(), entry.key) != section.keys_.end())
+        continue;
+      std::string known;
+      for (const std::string& key : section.keys_) known += (known.empty() ? "" : ", ") + key;
+      const std::string near = nearest(entry.key, section.keys_);
+      return section.error(entry.place, entry.key,
+                           "unknown key; " +
+                               (near.empty() ? "" : "did you mean '" + near + "'? ") +
+                               "known here: " + known);
+    }
+    return section;
+  }
+
+  const YamlNode* find(std::string_view key) const { return node_->find(key); }
+  YamlPlace place() const { return node_->place; }
+
+  std::string path_of(const std::string& key) const {
+    return path_.empty() ? key : key.empty() ? path_ : path_ + "." + key;
+  }
+  Status error(YamlPlace place, const std::string& key, const std::string& text) const {
+    const std::string path = path_of(key);
+    return Status(Code::kInvalidArgument,
+                  place_text(*file_, place) + ": " + (path.empty() ? "" : path + ": ") + text);
+  }
+
+  Result<Section> section(const std::string& key, std::vector<std::string> keys) const {
+    SPECD_TRY(const YamlNode* node, required(key));
+    return open(*node, *file_, path_of(key), std::move(keys));
+  }
+
+  Result<const YamlNode*> required(const std::string& key) const {
+    if (const YamlNode* node = find(key)) return node;
+    return error(node_->place, key, "missing; it is required");
+  }
+
+  // Non-empty text.
+  Result<std::string> text(const std::string& key, std::optional<std::string> fallback = {}) const {
+    const YamlNode* node = find(key);
+    if (node == nullptr && fallback) return *fallback;
+    SPECD_TRY(node, required(key));
+    if (node->kind != Kind::kScalar || node->value.empty())
+      return error(node->place, key, "expected text, found " + found(*node));
+    for (const char c : node->value)
+      if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f)
+        return error(node->place, key, "expected text without control characters");
+    return node->value;
+  }
+
+  // Letters, digits, '_', '-' and '.', at most 64: what a request or a log line can carry.
+  Result<std::string> name(const std::string& key, std::optional<std::string> fallback = {}) const {
+    SPECD_TRY(std::string value, text(key, std::move(fallback)));
+    if (!is_name(value)) return error(find(key)->place, key, "expected " + name_rule() + ", found '" + value + "'");
+    return value;
+  }
+  static bool is_name(std::string_view value) {
+    return !value.empty() && value.size() <= kNameMax &&
+           value.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+                                   "_-.") == std::string_view::npos;
+  }
+  static std::string name_rule() {
+    return "a name of at most 64 letters, digits, '_', '-' or '.'";
+  }
+
+  Result<std::string> choice(const std::string& key, const std::vector<std::string>& choices,
+                             const std::string& fallback) const {
+    const YamlNode* node = find(key);
+    if (node == nullptr) return fallback;
+    if (node->kind == Kind::kScalar &&
+        std::find(choices.begin(), choices.end(), node->value) != choices.end())
+      return node->value;
+    std::string list;
+    for (const std::string& one : choices) list += (list.empty() ? "" : ", ") + one;
+    const std::string near =
+        node->kind == Kind::kScalar ? nearest(node->value, choices) : std::string();
+    return error(node->place, key,
+                 "expected one of " + list + "; found " + found(*node) +
+                     (near.empty() ? "" : "; did you mean '" + near + "'?"));
+  }
+
+  Result<int64_t> integer(const std::string& key, int64_t fallback, int64_t min, int64_t max) const {
+    const YamlNode* node = find(key);
+    if (node == nullptr) return fallback;
+    const std::string expected = "expected a whole number in [" + std::to_string(min) + ", " +
+                                 std::to_string(max) + "], found " + found(*node);
+    if (node->kind != Kind::kScalar || !node->plain) return error(node->place, key, expected);
+    SPECD_TRY(const Json json, yaml_to_json(*node, *file_, path_of(key)));
+    if (!json.is_number_integer()) return error(node->place, key, expected);
+    if (json.is_number_unsigned() && json.get<uint64_t>() > static_cast<uint64_t>(max))
+      return error(node->place, key, expected);
+    const int64_t value = json.get<int64_t>();
+    if (value < min || value > max) return error(node->place, key, expected);
+    return value;
+  }
+
+  // Bytes: a whole number, alone or with KiB, MiB or GiB.
+  Result<uint64_t> bytes(const std::string& key, uint64_t fallback) const {
+    const YamlNode* node = find(key);
+    if (node == nullptr) return fallback;
+    const std::string expected =
+        "expected a size such as 512MiB (KiB, MiB, GiB, or plain bytes), found " + found(*node);
+    if (node->kind != Kind::kScalar) return error(node->place, key, expected);
+    const std::string& text = node->value;
+    uint64_t value = 0;
+    const auto [end, bad] = std::from_chars(text.data(), text.data() + text.size(), value);
+    const std::string_view unit(end, static_cast<size_t>(text.data() + text.size() - end));
+    if (bad != std::errc() || (text.size() > 1 && text[0] == '0'))
+      return error(node->place, key, expected);
+    int shift = -1;
+    if (unit.empty()) shift = 0;
+    if (unit == "KiB") shift = 10;
+    if (unit == "MiB") shift = 20;
+    if (unit == "GiB") shift = 30;
+    if (shift < 0) return error(node->place, key, expected);
+    if (value == 0 || value > (uint64_t{1} << 50) >> shift)
+      return error(node->place, key, "expected a size from 1 byte to 1024 TiB, found " + found(*node));
+    return value << shift;
+  }
+
+  // Relative to the file's folder.
+  std::string resolve(const std::string& path) const {
+    const fs::path base = fs::path(*file_).parent_path();
+    return fs::absolute(base / path).lexically_normal().string();
+  }
+  Status must_be_directory(const YamlNode& node, const std::string& key,
+                           const std::string& resolved, const std::string& what) const {
+    std::error_code failure;
+    if (fs::is_directory(resolved, failure)) return Status();
+    const bool is_there = fs::exists(resolved, failure);
+    return error(node.place, key,
+                 "expected " + what + ", found " +
+                     (is_there ? "something that is not a folder" : "nothing") + " at " + resolved);
+  }
+
+ private:
+  Section(const YamlNode& node, const std::string& file, std::string path,
+          std::vector<std::string> keys)
+      : node_(&node), file_(&file), path_(std::move(path)), keys_(std::move(keys)) {}
+
+  const YamlNode* node_;
+  const std::string* file_;
+  std::string path_;
+  std::vector<std::string> keys_;
+};
+
+Status read_model(const Section& root, ModelOptions& model) {
+  SPECD_TRY(const Section section, root.section("model", {"name", "path", "kv"}));
+  SPECD_TRY(model.name, section.name("name"));
+  SPECD_TRY(const std::string path, section.text("path"));
+  model.path = section.resolve(path);
+  SPECD_OK_OR_RETURN(section.must_be_directory(*section.find("path"), "path", model.path,
+                                               "a folder with config.json, model.safetensors and "
+                                               "tokenizer.json"));
+  if (section.find("kv") == nullptr) return Status();
+  SPECD_TRY(const Section kv, section.section("kv", {"dtype", "bytes_max"}));
+  SPECD_TRY(const std::string dtype, kv.choice("dtype", {"f32", "f16", "bf16"}, "bf16"));
+  model.kv_dtype = dtype == "f32"   ? KvDType::kF32
+                   : dtype == "f16" ? KvDType::kF16
+                                    : KvDType::kBF16;
+  SPECD_TRY(model.kv_bytes_max, kv.bytes("bytes_max", 0));
+  return Status();
+}
+
+Status read_engine(const Section& root, EngineOptions& engine) {
+  if (root.find("engine") == nullptr) return Status();
+  SPECD_TRY(const Section section,
+            root.section("engine",
+                         {"threads", "isa", "max_sequences", "step_tokens_max", "queue_max"}));
+  SPECD_TRY(const int64_t threads, section.integer("threads", engine.threads, 0, kThreadsMax));
+  SPECD_TRY(const std::string isa,
+            section.choice("isa", {"auto", "scalar", "avx2", "avx512"}, "auto"));
+  SPECD_TRY(const int64_t sequences,
+            section.integer("max_sequences", engine.max_sequences, 1, kSequencesMax));
+  SPECD_TRY(const int64_t tokens,
+            section.integer("step_tokens_max", engine.step_tokens_max, 1, kStepTokensMax));
+  SPECD_TRY(const int64_t queue, section.integer("queue_max", engine.queue_max, 1, kQueueMax));
+  if (tokens < sequences) {
+    const YamlNode* node = section.find("step_tokens_max");
+    return section.error(node != nullptr ? node->place : section.place(), "step_tokens_max",
+                         "expected at least max_sequences (" + std::to_string(sequences) +
+                             "), so that each sequence gets a row; found " + std::to_string(tokens));
+  }
+  engine.threads = static_cast<int32_t>(threads);
+  engine.isa = isa == "auto" ? "" : isa;
+  engine.max_sequences = static_cast<int32_t>(sequences);
+  engine.step_tokens_max = static_cast<int32_t>(tokens);
+  engine.queue_max = static_cast<int32_t>(queue);
+  return Status();
+}
+
+// Where copies of plugin libraries live when the file does not say.
+std::string default_cache_directory() {
+  const auto folder = [](const char* variable) -> std::string {
+    const char* value = std::getenv(variable);
+    return value != nullptr && value[0] == '/' ? value : "";
+  };
+  if (const std::string cache = folder("CACHE_DIRECTORY"); !cache.empty()) return cache;  // systemd
+  if (const std::string cache = folder("XDG_CACHE_HOME"); !cache.empty()) return cache + "/specd";
+  if (const std::string home = folder("HOME"); !home.empty()) return home + "/.cache/specd";
+  return "/var/cache/specd";
+}
+
+Status read_plugins(const Section& root, EngineOptions& engine) {
+  engine.plugin_cache_directory = default_cache_directory();
+  if (root.find("plugins") == nullptr) return Status();
+  SPECD_TRY(const Section section, root.section("plugins", {"directories", "cache_directory"}));
+  SPECD_TRY(const YamlNode* list, section.required("directories"));
+  if (list->kind != Kind::kSequence)
+    return section.error(list->place, "directories", "expected a list, found " + found(*list));
+  for (size_t i = 0; i < list->items.size(); ++i) {
+    const YamlNode& item = list->items[i];
+    const std::string key = "directories[" + std::to_string(i) + "]";
+    if (item.kind != Kind::kScalar || item.value.empty())
+      return section.error(item.place, key, "expected a folder, found " + found(item));
+    const std::string directory = section.resolve(item.value);
+    SPECD_OK_OR_RETURN(section.must_be_directory(
+        item, key, directory, "a folder whose subfolders are plugins (is it built?)"));
+    engine.plugin_directories.push_back(directory);
+  }
+  if (section.find("cache_directory") != nullptr) {
+    SPECD_TRY(const std::string cache, section.text("cache_directory"));
+    engine.plugin_cache_directory = section.resolve(cache);
+  }
+  return Status();
+}
+
+Status read_use(const Section& route, const std::string& file, const std::string& key,
+                PluginUse& use) {
+  SPECD_TRY(const Section section, route.section(key, {"plugin", "factory", "config"}));
+  SPECD_TRY(use.plugin, section.name("plugin"));
+  if (section.find("factory") != nullptr) {
+    SPECD_TRY(use.factory, section.name("factory"));
+  }
+  const YamlNode* config = section.find("config");
+  if (config == nullptr || config->kind == Kind::kNull) return Status();
+  if (config->kind != Kind::kMap)
+    return section.error(config->place, "config", "expected a mapping, found " + found(*config));
+  SPECD_TRY(use.config, yaml_to_json(*config, file, section.path_of("config")));
+  return Status();
+}
+
+Status read_routes(const Section& root, const std::string& file, EngineOptions& engine) {
+  const YamlNode* routes = root.find("routes");
+  if (routes == nullptr || routes->kind == Kind::kNull) return Status();
+  if (routes->kind != Kind::kMap)
+    return root.error(routes->place, "routes", "expected a mapping, found " + found(*routes));
+  for (const YamlNode::Entry& entry : routes->entries) {
+    const std::string key = "routes." + entry.key;
+    if (!Section::is_name(entry.key))
+      return root.error(entry.place, "routes", "expected " + Section::name_rule() +
+                                                   " as the name of a route, found '" + entry.key + "'");
+    if (entry.key == "off")
+      return root.error(entry.place, key, "'off' is reserved: it is plain decoding and always there");
+    SPECD_TRY(const Section section,
+              Section::open(entry.value, file, key,
+                            {"model", "guarantee", "draft_nodes_max", "drafter", "verifier"}));
+    RouteOptions route;
+    route.name = entry.key;
+    SPECD_TRY(route.model, section.name("model", engine.model.name));
+    if (route.model != engine.model.name)
+      return section.error(section.find("model")->place, "model",
+                           "expected '" + engine.model.name + "', the model of this file; found '" +
+                               route.model + "'");
+    SPECD_TRY(const std::string guarantee,
+              section.choice("guarantee", {"identical", "law", "none"}, "identical"));
+    route.guarantee = guarantee == "identical" ? Guarantee::kIdentical
+                      : guarantee == "law"     ? Guarantee::kLaw
+                                               : Guarantee::kNone;
+    SPECD_TRY(const int64_t nodes,
+              section.integer("draft_nodes_max", route.draft_nodes_max, 1, kDraftNodesMax));
+    if (nodes >= engine.step_tokens_max) {
+      const YamlNode* node = section.find("draft_nodes_max");
+      return section.error(node != nullptr ? node->place : section.place(), "draft_nodes_max",
+                           "expected less than engine.step_tokens_max (" +
+                               std::to_string(engine.step_tokens_max) + "), found " +
+                               std::to_string(nodes));
+    }
+    route.draft_nodes_max = static_cast<int32_t>(nodes);
+    SPECD_OK_OR_RETURN(read_use(section, file, "drafter", route.drafter));
+    SPECD_OK_OR_RETURN(read_use(section, file, "verifier", route.verifier));
+    engine.routes.push_back(std::move(route));
+  }
+  return Status();
+}
+
+Status read_default_route(const Section& root, EngineOptions& engine) {
+  SPECD_TRY(engine.default_route, root.name("default_route", "off"));
+  std::vector<std::string> names{"off"};
+  for (const RouteOptions& route : engine.routes) names.push_back(route.name);
+  if (std::find(names.begin(), names.end(), engine.default_route) != names.end()) return Status();
+  std::string list;
+  for (const std::string& name : names) list += (list.empty() ? "" : ", ") + name;
+  const std::string near = nearest(engine.default_route, names);
+  return root.error(root.find("default_route")->place, "default_route",
+                    "expected a route of this file (" + list + "); found '" + engine.default_route +
+                        "'" + (near.empty() ? "" : "; did you mean '" + near + "'?"));
+}
+
+Status read_listen(const Section& root, Config& config) {
+  SPECD_TRY(const std::string listen, root.text("listen"));
+  const YamlPlace place = root.find("listen")->place;
+  constexpr std::string_view kScheme = "unix:";
+  if (listen.substr(0, kScheme.size()) != kScheme || listen.size() == kScheme.size())
+    return root.error(place, "listen",
+                      "expected unix:PATH, found '" + listen +
+                          "'; only Unix sockets are served, TCP will need mutual TLS");
+  std::string path = listen.substr(kScheme.size());
+  if (path.substr(0, 2) == "//") path.erase(0, 2);  // unix:///run/x
+  config.socket_path = root.resolve(path);
+  if (config.socket_path.size() > kSocketPathMax)
+    return root.error(place, "listen",
+                      "expected at most " + std::to_string(kSocketPathMax) +
+                          " bytes for the path of a Unix socket, found " +
+                          std::to_string(config.socket_path.size()) + ": " + config.socket_path);
+  const std::string folder = fs::path(config.socket_path).parent_path().string();
+  std::error_code failure;
+  if (!fs::is_directory(folder, failure))
+    return root.error(place, "listen",
+                      "expected a socket in an existing folder; there is no folder " + folder +
+                          " (create it, private to the user of specd)");
+  return Status();
+}
+
+}  // namespace
+
+std::string nearest(std::string_view word, const std::vector<std::string>& candidates) {
+  if (word.size() > kNameMax) return "";
+  std::string best;
+  size_t best_distance = (word.size() < 3 ? 1 : std::max<size_t>(2, word.size() / 3)) + 1;
+  for (const std::string& candidate : candidates) {
+    // One word that begins with the other: 'warning' for 'warn'.
+    const size_t shorter = std::min(word.size(), candidate.size());
+    if (shorter >= 3 && word.substr(0, shorter) == candidate.substr(0, shorter) &&
+        best_distance > 1) {
+      best_distance = 1;
+      best = candidate;
+    }
+    // Edit distance, one row at a time.
+    std::vector<size_t> row(candidate.size() + 1);
+    for (size_t j = 0; j < row.size(); ++j) row[j] = j;
+    for (size_t i = 1; i <= word.size(); ++i) {
+      size_t diagonal = std::exchange(row[0], i);
+      for (size_t j = 1; j < row.size(); ++j) {
+        const size_t replace = diagonal + (word[i - 1] == candidate[j - 1] ? 0 : 1);
+        diagonal = row[j];
+        row[j] = std::min({replace, row[j] + 1, row[j - 1] + 1});
+      }
+    }
+    if (row.back() < best_distance) {
+      best_distance = row.back();
+      best = candidate;
+    }
+  }
+  return best;
+}
+
+Result<Config> parse_config(std::string_view text, const std::string& file) {
+  SPECD_TRY(const YamlNode node, parse_yaml(text, file));
+  SPECD_TRY(const Section root,
+            Section::open(node, file, "",
+                          {"listen", "log_level", "drain_seconds", "engine", "model", "plugins",
+                           "default_route", "routes"}));
+  Config config;
+  config.file = file;
+  SPECD_OK_OR_RETURN(read_listen(root, config));
+  SPECD_TRY(const std::string level,
+            root.choice("log_level", {"debug", "info", "warn", "error", "off"}, "info"));
+  config.log_level = level == "debug"  ? LogLevel::kDebug
+                     : level == "info" ? LogLevel::kInfo
+                     : level == "warn" ? LogLevel::kWarn
+                     : level == "off"  ? LogLevel::kOff
+                                       : LogLevel::kError;
+  SPECD_TRY(const int64_t drain,
+            root.integer("drain_seconds", config.drain_seconds, 0, kDrainSecondsMax));
+  config.drain_seconds = static_cast<uint32_t>(drain);
+  SPECD_OK_OR_RETURN(read_engine(root, config.engine));
+  SPECD_OK_OR_RETURN(read_model(root, config.engine.model));
+  SPECD_OK_OR_RETURN(read_plugins(root, config.engine));
+  SPECD_OK_OR_RETURN(read_routes(root, file, config.engine));
+  SPECD_OK_OR_RETURN(read_default_route(root, config.engine));
+  return config;
+}
+
+Result<Config> load_config(const std::string& path) {
+  SPECD_TRY(const std::string text, read_text_file(path, kYamlBytesMax));
+  return parse_config(text, path);
+}
+
+}  // namespace specd::host

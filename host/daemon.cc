@@ -1,0 +1,179 @@
+#include "host/daemon.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "core/base/clock.h"
+#include "host/grpc_server.h"
+#include "host/table.h"
+#include "host/unix_socket.h"
+#include "host/version.h"
+
+namespace specd::host {
+namespace {
+
+constexpr uint64_t kPollMs = 50;
+constexpr uint64_t kAbortWaitMs = 5000;
+constexpr std::chrono::seconds kFlushLimit{5};
+
+// Counts SIGTERM and SIGINT on a thread of its own; nothing runs in a handler.
+class StopSignals {
+ public:
+  StopSignals() {
+    signal(SIGPIPE, SIG_IGN);
+    sigemptyset(&set_);
+    for (const int number : {SIGTERM, SIGINT, SIGUSR2}) sigaddset(&set_, number);
+    pthread_sigmask(SIG_BLOCK, &set_, nullptr);
+    thread_ = std::thread([this] { run(); });
+  }
+  ~StopSignals() {
+    leaving_ = true;
+    pthread_kill(thread_.native_handle(), SIGUSR2);
+    thread_.join();
+  }
+
+  // While loading there is nothing to drain: a signal ends the process at once.
+  void loaded() { loading_ = false; }
+  void wait() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return count_ > 0; });
+  }
+  int count() {
+    const std::lock_guard lock(mutex_);
+    return count_;
+  }
+
+ private:
+  void run() {
+    int number = 0;
+    while (sigwait(&set_, &number) == 0) {
+      if (leaving_) return;
+      if (number == SIGUSR2) continue;
+      if (loading_) _exit(128 + number);
+      {
+        const std::lock_guard lock(mutex_);
+        ++count_;
+      }
+      changed_.notify_all();
+    }
+  }
+
+  sigset_t set_;
+  std::atomic<bool> loading_{true}, leaving_{false};
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int count_ = 0;
+  std::thread thread_;
+};
+
+// Progress on standard error: one line rewritten on a terminal, one line a stage elsewhere.
+class Progress {
+ public:
+  void report(const std::string& what, double fraction) {
+    const int percent = static_cast<int>(std::clamp(fraction, 0.0, 1.0) * 100);
+    if (is_terminal_) {
+      std::fprintf(stderr, "\r\033[K[%3d %%] %s", percent, printable(what).c_str());
+      if (fraction >= 1) std::fputc('\n', stderr);
+    } else if (what != last_) {
+      std::fprintf(stderr, "loading: %s\n", printable(what).c_str());
+    }
+    last_ = what;
+    open_line_ = is_terminal_ && fraction < 1;
+  }
+  void end() {
+    if (open_line_) std::fputc('\n', stderr);
+    open_line_ = false;
+  }
+
+ private:
+  const bool is_terminal_ = isatty(STDERR_FILENO) == 1;
+  bool open_line_ = false;
+  std::string last_;
+};
+
+void print_start(const Engine& engine) {
+  Table memory({"memory", "bytes"});
+  uint64_t total = 0;
+  for (const MemoryLine& line : engine.memory()) {
+    memory.add({line.what, bytes_text(line.bytes)});
+    total += line.bytes;
+  }
+  memory.add({"total", bytes_text(total)});
+  Table plugins({"plugin", "version", "state", "reason"});
+  for (const PluginReport& plugin : engine.plugins())
+    plugins.add({plugin.id, plugin.version, plugin.state, plugin.reason});
+  Table routes({"route", "drafter", "verifier", "guarantee", "nodes", "state", "reason"});
+  for (const RouteReport& route : engine.routes())
+    routes.add({route.name + (route.is_default ? " (default)" : ""), route.drafter, route.verifier,
+                route.guarantee, std::to_string(route.draft_nodes_max), route.state, route.reason});
+  std::fputs(printable(memory.text() + plugins.text() + routes.text()).c_str(), stderr);
+}
+
+// True when every request ended by itself.
+bool drain(Engine& engine, GrpcServer& server, StopSignals& signals, uint32_t limit_seconds) {
+  server.set_not_serving();
+  engine.start_drain();
+  const uint64_t limit = now_ns() + uint64_t{limit_seconds} * 1'000'000'000;
+  while (signals.count() < 2 && now_ns() < limit)
+    if (engine.wait_idle(kPollMs)) return true;
+  if (engine.wait_idle(0)) return true;
+  const std::string why = signals.count() >= 2
+                              ? "a second signal"
+                              : "the drain limit of " + std::to_string(limit_seconds) + " s";
+  log(LogLevel::kWarn, "cutting the requests that still run: " + why);
+  server.abort_streams(
+      Status(Code::kUnavailable, "specd stopped before the request ended (" + why + ")"));
+  if (!engine.wait_idle(kAbortWaitMs)) log(LogLevel::kError, "requests did not end in time");
+  return false;
+}
+
+int fail(const Status& status) {
+  std::fprintf(stderr, "specd: %s\n", printable(status.message()).c_str());
+  return kExitFailed;
+}
+
+}  // namespace
+
+int run_daemon(const Config& config) {
+  StopSignals signals;
+  set_log_level(config.log_level);
+  const uint64_t start = now_ns();
+  Result<SocketClaim> claim = SocketClaim::take(config.socket_path);
+  if (!claim.ok()) return fail(claim.status());
+
+  Progress progress;
+  auto engine = Engine::create(config.engine, [&](const std::string& what, double fraction) {
+    progress.report(what, fraction);
+  });
+  progress.end();
+  if (!engine.ok()) return fail(engine.status());
+  auto server =
+      GrpcServer::start(*engine.value(), config.socket_path, config.engine.default_route);
+  if (!server.ok()) return fail(server.status());
+  signals.loaded();
+  print_start(*engine.value());
+  const EngineReport report = engine.value()->status();
+  std::fprintf(stderr, "specd %s ready on unix:%s (%d threads, %s, %.2f s)\n", kVersion,
+               config.socket_path.c_str(), report.threads, report.isa.c_str(),
+               static_cast<double>(now_ns() - start) / 1e9);
+
+  signals.wait();
+  std::fprintf(stderr, "specd: draining; a second signal stops at once\n");
+  const bool all_ended =
+      drain(*engine.value(), *server.value(), signals, config.drain_seconds);
+  server.value()->shutdown(std::chrono::system_clock::now() + kFlushLimit);
+  std::fprintf(stderr, "specd: stopped%s\n", all_ended ? "" : "; some requests were cut");
+  return all_ended ? kExitOk : kExitCut;
+}
+
+}  // namespace specd::host

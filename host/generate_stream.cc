@@ -1,0 +1,213 @@
+#include "host/generate_stream.h"
+
+#include <utility>
+#include <vector>
+
+#include "host/wire.h"
+
+namespace specd::host {
+
+StreamPump::StreamPump() : thread_([this] { run(); }) {}
+
+StreamPump::~StreamPump() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_one();
+  thread_.join();
+}
+
+void StreamPump::wake(std::shared_ptr<GenerateStream> stream) {
+  {
+    const std::lock_guard lock(mutex_);
+    ready_.push_back(std::move(stream));
+  }
+  changed_.notify_one();
+}
+
+void StreamPump::add(GenerateStream* stream) {
+  const std::lock_guard lock(mutex_);
+  live_.insert(stream);
+}
+
+void StreamPump::remove(GenerateStream* stream) {
+  const std::lock_guard lock(mutex_);
+  live_.erase(stream);
+}
+
+void StreamPump::abort_all(const Status& reason) {
+  std::vector<std::shared_ptr<GenerateStream>> streams;
+  {
+    const std::lock_guard lock(mutex_);
+    // A stream leaves live_ before it lets go of itself, and that needs this lock.
+    for (GenerateStream* stream : live_) streams.push_back(stream->shared_from_this());
+  }
+  for (const auto& stream : streams) stream->abort(reason);
+}
+
+void StreamPump::run() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [this] { return stopping_ || !ready_.empty(); });
+    if (ready_.empty()) return;
+    std::shared_ptr<GenerateStream> stream = std::move(ready_.front());
+    ready_.pop_front();
+    lock.unlock();
+    stream->pump();
+    stream.reset();
+    lock.lock();
+  }
+}
+
+GenerateStream* GenerateStream::start(Engine& engine, StreamPump& pump, const Request& request,
+                                      const std::string& route, bool return_prompt_ids) {
+  std::shared_ptr<GenerateStream> stream(new GenerateStream(engine, pump));
+  stream->self_ = stream;
+  pump.add(stream.get());
+  stream->begin(request, route, return_prompt_ids);
+  return stream.get();  // owned by self_; gRPC has not seen it yet, so OnDone cannot have run
+}
+
+void GenerateStream::begin(const Request& request, const std::string& route,
+                           bool return_prompt_ids) {
+  v1::GenerateResponse started;
+  started.mutable_started()->set_route(route);
+  Result<std::string> id{std::string()};
+  if (return_prompt_ids) {
+    Result<std::vector<int32_t>> ids =
+        request.prompt_tokens ? *request.prompt_tokens : engine_.encode(request.prompt);
+    if (ids.ok())
+      started.mutable_started()->mutable_prompt_token_ids()->Add(ids.value().begin(),
+                                                                 ids.value().end());
+    else
+      id = ids.status();
+  }
+  if (id.ok())
+    id = engine_.submit(request, [self = shared_from_this()](const Event& event) {
+      self->on_event(event);
+    });
+  {
+    const std::lock_guard lock(mutex_);
+    submitted_ = true;
+    if (id.ok()) {
+      request_id_ = id.value();
+      started.mutable_started()->set_request_id(request_id_);
+      // Events may have come before submit() returned.
+      waiting_bytes_ += started.ByteSizeLong();
+      waiting_.push_front(std::move(started));
+    } else {
+      end_status_ = named_as_on_wire(id.status());
+      ended_ = true;
+    }
+  }
+  pump_.wake(shared_from_this());  // gRPC has not seen the stream yet: the pump outlives this
+}
+
+void GenerateStream::push_locked(v1::GenerateResponse message) {
+  if (muted_) return;
+  waiting_bytes_ += message.ByteSizeLong();
+  waiting_.push_back(std::move(message));
+}
+
+void GenerateStream::drop_locked() {
+  muted_ = true;
+  waiting_.clear();
+  waiting_bytes_ = 0;
+  cancel_wanted_ = !ended_;
+}
+
+void GenerateStream::on_event(const Event& event) {
+  const std::lock_guard lock(mutex_);
+  if (!event.tokens.empty() || !event.text.empty()) {
+    v1::GenerateResponse message;
+    v1::Chunk& chunk = *message.mutable_chunk();
+    chunk.mutable_token_ids()->Add(event.tokens.begin(), event.tokens.end());
+    chunk.set_text(event.text);
+    push_locked(std::move(message));
+  }
+  if (waiting_bytes_ > kBufferBytesMax) {
+    end_status_ =
+        Status(Code::kExhausted, "cancelled: the client left more than " +
+                                     std::to_string(kBufferBytesMax) + " bytes unread");
+    drop_locked();
+  }
+  if (event.done) {
+    ended_ = true;
+    const bool completed =
+        event.finish == FinishReason::kStop || event.finish == FinishReason::kLength;
+    if (completed && !muted_) {
+      v1::GenerateResponse message;
+      *message.mutable_finished() = finished_to_wire(request_id_, event);
+      push_locked(std::move(message));
+    } else if (end_status_.ok() && !completed) {
+      end_status_ = !event.error.ok() ? event.error
+                    : event.finish == FinishReason::kCancelled
+                        ? Status(Code::kCancelled, "cancelled")
+                        : Status(Code::kInternal, "the request failed without a reason");
+    }
+  }
+  // Under the lock: once ended_ is seen the stream, and then the pump, may go.
+  pump_.wake(shared_from_this());
+}
+
+void GenerateStream::pump() {
+  std::unique_lock lock(mutex_);
+  if (!submitted_) return;  // begin() wakes again
+  if (std::exchange(cancel_wanted_, false) && !ended_) {
+    // Here and not in on_event(): the sink must not call the engine.
+    const std::string id = request_id_;
+    lock.unlock();
+    engine_.cancel(id);
+    lock.lock();
+  }
+  if (write_started_ || finished_) return;
+  if (!waiting_.empty()) {
+    writing_ = std::move(waiting_.front());
+    waiting_.pop_front();
+    waiting_bytes_ -= writing_.ByteSizeLong();
+    write_started_ = true;
+    lock.unlock();
+    StartWrite(&writing_);
+  } else if (ended_) {
+    finished_ = true;
+    const grpc::Status status = status_to_wire(end_status_);
+    lock.unlock();
+    Finish(status);
+  }
+}
+
+void GenerateStream::abort(const Status& reason) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (ended_ || muted_) return;
+    end_status_ = reason;
+    drop_locked();
+  }
+  pump_.wake(shared_from_this());
+}
+
+void GenerateStream::OnWriteDone(bool ok) {
+  {
+    const std::lock_guard lock(mutex_);
+    write_started_ = false;
+    if (!ok) drop_locked();
+  }
+  pump_.wake(shared_from_this());
+}
+
+// The client hung up. The engine's last event still comes and ends the stream.
+void GenerateStream::OnCancel() {
+  {
+    const std::lock_guard lock(mutex_);
+    drop_locked();
+  }
+  pump_.wake(shared_from_this());
+}
+
+void GenerateStream::OnDone() {
+  pump_.remove(this);
+  const std::shared_ptr<GenerateStream> last = std::move(self_);
+}
+
+}  // namespace specd::host

@@ -1,0 +1,33 @@
+// The daemon's gRPC face on a Unix socket: Inference, Control and grpc.health.v1.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "core/engine.h"
+
+namespace specd::host {
+
+class GrpcServer {
+ public:
+  // Serves `engine`, which outlives the server, on `socket_path`, which the caller has claimed. The
+  // socket is open to its owner only.
+  static Result<std::unique_ptr<GrpcServer>> start(Engine& engine, const std::string& socket_path,
+                                                   const std::string& default_route);
+  ~GrpcServer();
+
+  // [any] Health says NOT_SERVING from now on; calls are still answered.
+  void set_not_serving();
+  // [any] Ends every running Generate with `reason`.
+  void abort_streams(const Status& reason);
+  // [control] Takes no new calls, gives the running ones until `deadline`, then cuts them.
+  void shutdown(std::chrono::system_clock::time_point deadline);
+
+ private:
+  GrpcServer();
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace specd::host

@@ -1,0 +1,418 @@
+// specctl: talks to a running specd.
+#include <google/protobuf/util/json_util.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <boost/program_options.hpp>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <fstream>
+#include <functional>
+#include <iostream>
+#include <iterator>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "core/base/json.h"
+#include "host/client.h"
+#include "host/compare.h"
+#include "host/table.h"
+#include "host/version.h"
+
+namespace specd::host {
+namespace {
+
+namespace po = boost::program_options;
+
+constexpr int kOk = 0;
+constexpr int kFailed = 1;
+constexpr int kUsage = 2;
+constexpr int kDifferent = 3;
+constexpr uint64_t kPromptBytesMax = 1 << 20;
+constexpr char kDefaultSocket[] = "/run/specd/specd.sock";
+
+constexpr char kHelp[] =
+    "specctl: talks to a running specd\n"
+    "\n"
+    "  specctl generate   continue a prompt and stream the text\n"
+    "  specctl compare    the same prompts on several routes: speed, acceptance, identical or not\n"
+    "  specctl record     prompts and their continuations as a file for the replay drafter\n"
+    "  specctl plugins | routes | models | status\n";
+constexpr char kExits[] =
+    "\nExit codes: 0 fine, 1 the daemon refused or is not there, 2 wrong command line, 3 compare\n"
+    "            found a route whose text differs\n";
+
+int fail(const Status& status) {
+  std::fprintf(stderr, "specctl: %s: %s\n", code_name(status.code()),
+               printable(status.message()).c_str());
+  return kFailed;
+}
+int usage(const std::string& problem) {
+  std::fprintf(stderr, "specctl: %s\nTry: specctl --help\n", printable(problem).c_str());
+  return kUsage;
+}
+
+std::string to_json(const google::protobuf::Message& message) {
+  google::protobuf::util::JsonPrintOptions options;
+  options.preserve_proto_field_names = true;
+  options.always_print_primitive_fields = true;
+  std::string text;
+  if (!google::protobuf::util::MessageToJsonString(message, &text, options).ok()) return "{}";
+  return text;
+}
+
+std::vector<std::string> split(const std::string& list) {
+  std::vector<std::string> parts;
+  std::istringstream stream(list);
+  for (std::string part; std::getline(stream, part, ',');)
+    if (!part.empty()) parts.push_back(part);
+  return parts;
+}
+
+template <typename T>
+bool parse_numbers(const std::string& list, std::vector<T>& out) {
+  for (const std::string& part : split(list)) {
+    std::istringstream stream(part);
+    T value{};
+    if (!(stream >> value) || !stream.eof()) return false;
+    out.push_back(value);
+  }
+  return !out.empty();
+}
+
+po::options_description make_options() {
+  po::options_description options("Options");
+  auto add = options.add_options();
+  add("help,h", "this text");
+  add("version", "the version");
+  add("socket", po::value<std::string>(),
+      "the daemon's socket (default: $SPECD_SOCKET, else /run/specd/specd.sock)");
+  add("output,o", po::value<std::string>()->default_value("table"),
+      "table or json (one object a line); for record: the file to write");
+  add("prompt", po::value<std::string>(), "generate: the prompt; else --prompt-file, else input");
+  add("prompt-file", po::value<std::string>(), "generate: a file with the prompt");
+  add("prompt-tokens", po::value<std::string>(), "generate: the prompt as ids, 0,17,4");
+  add("temperature", po::value<std::string>()->default_value("0"),
+      "0 = greedy; compare and record take a list");
+  add("top-p", po::value<float>()->default_value(1));
+  add("top-k", po::value<int32_t>()->default_value(0));
+  add("seed", po::value<uint64_t>()->default_value(0));
+  add("max-tokens", po::value<int32_t>()->default_value(128));
+  add("stop", po::value<std::vector<std::string>>()->composing(), "generate: may be repeated");
+  add("stop-token", po::value<std::vector<int32_t>>()->composing(), "generate: may be repeated");
+  add("ignore-eos", po::bool_switch());
+  add("request-id", po::value<std::string>()->default_value(""));
+  add("route", po::value<std::string>()->default_value(""), "generate and record");
+  add("routes", po::value<std::string>()->default_value("off"),
+      "compare: list, the first is the base");
+  add("prompts", po::value<std::vector<std::string>>()->composing(),
+      "compare and record: file or folder, may be repeated");
+  add("repeat", po::value<int>()->default_value(1), "compare: rounds");
+  add("command", po::value<std::string>());
+  return options;
+}
+
+Result<std::string> read_prompt(const po::variables_map& values) {
+  if (values.count("prompt") != 0) return values["prompt"].as<std::string>();
+  if (values.count("prompt-file") != 0)
+    return read_text_file(values["prompt-file"].as<std::string>(), kPromptBytesMax);
+  std::string text;
+  for (char buffer[4096]; std::cin.read(buffer, sizeof(buffer)), std::cin.gcount() > 0;) {
+    text.append(buffer, static_cast<size_t>(std::cin.gcount()));
+    if (text.size() > kPromptBytesMax)
+      return Status(Code::kInvalidArgument, "the prompt on standard input is larger than 1 MiB");
+  }
+  return text;
+}
+
+int run_generate(Client& client, const po::variables_map& values, bool json) {
+  v1::GenerateRequest request;
+  if (values.count("prompt-tokens") != 0) {
+    std::vector<int32_t> ids;
+    if (!parse_numbers(values["prompt-tokens"].as<std::string>(), ids))
+      return usage("--prompt-tokens: expected ids, 0,17,4");
+    request.mutable_token_ids()->mutable_ids()->Add(ids.begin(), ids.end());
+  } else {
+    const Result<std::string> prompt = read_prompt(values);
+    if (!prompt.ok()) return fail(prompt.status());
+    request.set_text(prompt.value());
+  }
+  std::vector<float> temperature;
+  if (!parse_numbers(values["temperature"].as<std::string>(), temperature) ||
+      temperature.size() != 1)
+    return usage("--temperature: expected one number");
+  request.mutable_sampling()->set_temperature(temperature[0]);
+  request.mutable_sampling()->set_top_p(values["top-p"].as<float>());
+  request.mutable_sampling()->set_top_k(values["top-k"].as<int32_t>());
+  request.mutable_sampling()->set_seed(values["seed"].as<uint64_t>());
+  request.set_max_tokens(values["max-tokens"].as<int32_t>());
+  if (values.count("stop") != 0)
+    for (const std::string& stop : values["stop"].as<std::vector<std::string>>())
+      request.add_stop(stop);
+  if (values.count("stop-token") != 0)
+    for (const int32_t id : values["stop-token"].as<std::vector<int32_t>>())
+      request.add_stop_token_ids(id);
+  request.set_ignore_eos(values["ignore-eos"].as<bool>());
+  request.set_route(values["route"].as<std::string>());
+  request.set_request_id(values["request-id"].as<std::string>());
+
+  const bool is_terminal = isatty(STDOUT_FILENO) == 1;
+  const auto generation =
+      client.generate(request, [&](const v1::GenerateResponse& message) {
+        if (json) {
+          std::printf("%s\n", to_json(message).c_str());
+        } else if (message.has_chunk()) {
+          const std::string& text = message.chunk().text();
+          const std::string shown = is_terminal ? printable(text) : text;
+          std::fwrite(shown.data(), 1, shown.size(), stdout);
+        }
+        std::fflush(stdout);
+      });
+  if (!json) std::fputc('\n', stdout);
+  std::fflush(stdout);
+  if (!generation.ok()) return fail(generation.status());
+  const v1::Finished& end = generation.value().finished;
+  const v1::Speculation& speculation = end.speculation();
+  std::fprintf(stderr,
+               "[%s on route %s: %d prompt + %d new tokens, %s; queue %.1f, prefill %.1f, decode "
+               "%.1f ms; drafts %lld, accepted %lld (%s), %.2f accepted a step]\n",
+               printable(end.request_id()).c_str(),
+               printable(generation.value().started.route()).c_str(), end.usage().prompt_tokens(),
+               end.usage().completion_tokens(),
+               end.finish_reason() == v1::FINISH_REASON_STOP ? "stop" : "length",
+               end.times().queue_ms(), end.times().prefill_ms(), end.times().decode_ms(),
+               static_cast<long long>(speculation.total_draft_tokens()),
+               static_cast<long long>(speculation.total_accepted_draft_tokens()),
+               percent(speculation.acceptance_rate()).c_str(), speculation.mean_accepted_length());
+  return kOk;
+}
+
+Result<CompareOptions> read_compare_options(const po::variables_map& values,
+                                            std::vector<std::string> routes) {
+  CompareOptions options;
+  options.routes = std::move(routes);
+  if (options.routes.empty()) return Status(Code::kInvalidArgument, "--routes: expected a list");
+  if (!parse_numbers(values["temperature"].as<std::string>(), options.temperatures))
+    return Status(Code::kInvalidArgument, "--temperature: expected numbers, 0,0.8");
+  options.top_p = values["top-p"].as<float>();
+  options.top_k = values["top-k"].as<int32_t>();
+  options.seed = values["seed"].as<uint64_t>();
+  options.max_tokens = values["max-tokens"].as<int32_t>();
+  options.repeat = values["repeat"].as<int>();
+  if (options.repeat < 1 || options.repeat > 1000)
+    return Status(Code::kInvalidArgument, "--repeat: expected 1 to 1000");
+  if (values.count("prompts") == 0)
+    return Status(Code::kInvalidArgument, "--prompts: expected a file or a folder");
+  return options;
+}
+
+int run_compare(Client& client, const po::variables_map& values, bool json) {
+  const auto options = read_compare_options(values, split(values["routes"].as<std::string>()));
+  if (!options.ok()) return usage(options.status().message());
+  const auto prompts = read_prompts(values["prompts"].as<std::vector<std::string>>());
+  if (!prompts.ok()) return fail(prompts.status());
+  const auto rows = compare(client, prompts.value(), options.value());
+  if (!rows.ok()) return fail(rows.status());
+
+  bool all_identical = true;
+  Table table({"sampling", "route", "tokens/s", "speedup", "accepted/step", "acceptance", "identical"});
+  for (const CompareRow& row : rows.value()) {
+    all_identical = all_identical && row.identical;
+    const double acceptance =
+        row.drafted > 0 ? static_cast<double>(row.accepted) / static_cast<double>(row.drafted) : 0;
+    const double length =
+        row.steps > 0 ? static_cast<double>(row.accepted) / static_cast<double>(row.steps) : 0;
+    if (json) {
+      const Json object{{"route", row.route},
+                        {"temperature", row.temperature},
+                        {"requests", row.requests},
+                        {"tokens", row.tokens},
+                        {"tokens_per_s", row.tokens_per_s},
+                        {"speedup", row.speedup},
+                        {"mean_accepted_length", length},
+                        {"acceptance_rate", acceptance},
+                        {"identical", row.identical},
+                        {"first_difference", row.first_difference}};
+      std::printf("%s\n", object.dump().c_str());
+      continue;
+    }
+    table.add({row.temperature == 0 ? "greedy" : "temperature " + fixed(row.temperature, 1),
+               row.route, fixed(row.tokens_per_s, 1), fixed(row.speedup, 2) + "x",
+               fixed(length, 2), row.drafted > 0 ? percent(acceptance) : "-",
+               row.identical ? "identical: yes" : "identical: no (" + row.first_difference + ")"});
+  }
+  if (!json) std::fputs(printable(table.text()).c_str(), stdout);
+  return all_identical ? kOk : kDifferent;
+}
+
+int run_record(Client& client, const po::variables_map& values) {
+  const std::string route = values["route"].as<std::string>();
+  const auto options = read_compare_options(values, {route.empty() ? "off" : route});
+  if (!options.ok()) return usage(options.status().message());
+  const auto prompts = read_prompts(values["prompts"].as<std::vector<std::string>>());
+  if (!prompts.ok()) return fail(prompts.status());
+  const auto text = record(client, prompts.value(), options.value());
+  if (!text.ok()) return fail(text.status());
+  const std::string path = values["output"].as<std::string>();
+  if (path == "table" || path == "json" || path == "-") {
+    std::fputs(text.value().c_str(), stdout);
+    return kOk;
+  }
+  std::ofstream file(path, std::ios::binary | std::ios::trunc);
+  file << text.value();
+  file.close();
+  if (!file) return fail(Status(Code::kFailedPrecondition, "cannot write " + path));
+  return kOk;
+}
+
+int run_plugins(Client& client, bool json) {
+  const auto response = client.plugins();
+  if (!response.ok()) return fail(response.status());
+  Table table({"plugin", "version", "state", "factories", "reason"});
+  for (const v1::Plugin& plugin : response.value().plugins()) {
+    if (json) std::printf("%s\n", to_json(plugin).c_str());
+    std::string factories;
+    for (const v1::PluginFactory& factory : plugin.factories())
+      factories += (factories.empty() ? "" : ", ") + factory.id() + " (" + factory.kind() + ")";
+    table.add({plugin.id(), plugin.version(), plugin.state(), factories, plugin.reason()});
+  }
+  if (!json) std::fputs(printable(table.text()).c_str(), stdout);
+  return kOk;
+}
+
+int run_routes(Client& client, bool json) {
+  const auto response = client.routes();
+  if (!response.ok()) return fail(response.status());
+  Table table({"route", "drafter", "verifier", "guarantee", "state", "requests", "drafted",
+               "accepted", "cut", "propose", "reason"});
+  for (const v1::Route& route : response.value().routes()) {
+    if (json) std::printf("%s\n", to_json(route).c_str());
+    const double propose_us = route.propose_calls() > 0
+                                  ? static_cast<double>(route.propose_ns()) /
+                                        static_cast<double>(route.propose_calls()) / 1000
+                                  : 0;
+    table.add({route.name() + (route.is_default() ? " (default)" : ""), route.drafter(),
+               route.verifier(), route.guarantee(), route.state(), std::to_string(route.requests()),
+               std::to_string(route.drafted()), std::to_string(route.accepted()),
+               std::to_string(route.cut()), fixed(propose_us, 1) + " us", route.reason()});
+  }
+  if (!json) std::fputs(printable(table.text()).c_str(), stdout);
+  return kOk;
+}
+
+int run_models(Client& client, bool json) {
+  const auto response = client.models();
+  if (!response.ok()) return fail(response.status());
+  Table table({"model", "architecture", "parameters", "weights", "KV", "KV pages free", "positions"});
+  for (const v1::Model& model : response.value().models()) {
+    if (json) std::printf("%s\n", to_json(model).c_str());
+    table.add({model.name(), model.architecture(), std::to_string(model.parameters()),
+               bytes_text(model.weight_bytes()) + " " + model.dtype(),
+               bytes_text(model.kv_bytes()) + " " + model.kv_dtype(),
+               std::to_string(model.kv_pages_free()) + " of " +
+                   std::to_string(model.kv_pages_total()),
+               std::to_string(model.max_positions())});
+  }
+  if (!json) std::fputs(printable(table.text()).c_str(), stdout);
+  return kOk;
+}
+
+int run_status(Client& client, bool json) {
+  const auto response = client.status();
+  if (!response.ok()) return fail(response.status());
+  const v1::GetStatusResponse& status = response.value();
+  if (json) {
+    std::printf("%s\n", to_json(status).c_str());
+    return kOk;
+  }
+  Table table({"specd " + status.version(), status.state()});
+  const auto add = [&](const std::string& what, uint64_t value) {
+    table.add({what, std::to_string(value)});
+  };
+  table.add({"process", std::to_string(status.pid())});
+  table.add({"up", fixed(status.uptime_s(), 1) + " s"});
+  table.add({"threads", std::to_string(status.threads()) + " (" + status.isa() + ")"});
+  table.add({"running", std::to_string(status.running())});
+  table.add({"waiting", std::to_string(status.waiting())});
+  add("admitted", status.admitted());
+  add("completed", status.completed());
+  add("failed", status.failed());
+  add("cancelled", status.cancelled());
+  add("refused", status.refused());
+  add("steps", status.steps());
+  add("rows", status.rows());
+  add("tokens", status.tokens());
+  add("preemptions", status.preemptions());
+  add("KV moves", status.kv_moves());
+  for (const v1::MemoryLine& line : status.memory())
+    table.add({"memory: " + line.what(), bytes_text(line.bytes())});
+  std::fputs(printable(table.text()).c_str(), stdout);
+  return kOk;
+}
+
+int run(int argc, char** argv) {
+  const po::options_description options = make_options();
+  po::positional_options_description positional;
+  positional.add("command", 1);
+  po::variables_map values;
+  try {
+    namespace style = po::command_line_style;
+    po::store(po::command_line_parser(argc, argv)
+                  .options(options)
+                  .positional(positional)
+                  .style(style::unix_style & ~style::allow_guessing)
+                  .run(),
+              values);
+    po::notify(values);
+  } catch (const po::error& error) {
+    return usage(error.what());
+  }
+  if (values.count("help") != 0) {
+    std::ostringstream text;
+    text << kHelp << "\n" << options << kExits;
+    std::fputs(text.str().c_str(), stdout);
+    return kOk;
+  }
+  if (values.count("version") != 0) {
+    std::printf("specctl %s\n", kVersion);
+    return kOk;
+  }
+  const std::string command =
+      values.count("command") != 0 ? values["command"].as<std::string>() : "";
+  bool known = false;
+  for (const char* one : {"generate", "compare", "record", "plugins", "routes", "models", "status"})
+    known = known || command == one;
+  if (!known) return usage("unknown command '" + command + "'");
+  const std::string output = values["output"].as<std::string>();
+  if (command != "record" && output != "table" && output != "json")
+    return usage("-o: expected table or json, found '" + output + "'");
+  const bool json = output == "json";
+
+  const char* from_environment = std::getenv("SPECD_SOCKET");
+  const std::string socket = values.count("socket") != 0 ? values["socket"].as<std::string>()
+                             : from_environment != nullptr ? from_environment
+                                                           : kDefaultSocket;
+  Result<Client> client = Client::connect(socket);
+  if (!client.ok()) return fail(client.status());
+  if (command == "generate") return run_generate(client.value(), values, json);
+  if (command == "compare") return run_compare(client.value(), values, json);
+  if (command == "record") return run_record(client.value(), values);
+  if (command == "plugins") return run_plugins(client.value(), json);
+  if (command == "routes") return run_routes(client.value(), json);
+  if (command == "models") return run_models(client.value(), json);
+  return run_status(client.value(), json);
+}
+
+}  // namespace
+}  // namespace specd::host
+
+int main(int argc, char** argv) {
+  try {
+    return specd::host::run(argc, argv);
+  } catch (const std::exception& error) {  // memory at most
+    std::fprintf(stderr, "specctl: %s\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,215 @@
+#include "host/wire.h"
+
+#include <unistd.h>
+
+#include <string_view>
+#include <utility>
+
+#include "host/version.h"
+
+namespace specd::host {
+namespace {
+
+constexpr size_t kNameBytesMax = 128;
+
+Status wrong(const std::string& field, const std::string& text) {
+  return Status(Code::kInvalidArgument, field + ": " + text);
+}
+
+double ms(uint64_t ns) { return static_cast<double>(ns) / 1e6; }
+
+double ratio(int64_t part, int64_t whole) {
+  return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0.0;
+}
+
+}  // namespace
+
+Result<Request> request_from_wire(const v1::GenerateRequest& wire) {
+  Request request;
+  switch (wire.prompt_case()) {
+    case v1::GenerateRequest::kText:
+      if (wire.text().empty()) return wrong("text", "expected a prompt, found an empty one");
+      request.prompt = wire.text();
+      break;
+    case v1::GenerateRequest::kTokenIds:
+      if (wire.token_ids().ids().empty())
+        return wrong("token_ids", "expected at least one id, found none");
+      request.prompt_tokens.emplace(wire.token_ids().ids().begin(), wire.token_ids().ids().end());
+      break;
+    case v1::GenerateRequest::PROMPT_NOT_SET:
+      return wrong("prompt", "expected text or token_ids, found neither");
+  }
+  const v1::Sampling& sampling = wire.sampling();
+  request.sampling = {sampling.temperature(), sampling.has_top_p() ? sampling.top_p() : 1.0F,
+                      sampling.top_k(), sampling.seed()};
+  request.max_tokens = wire.max_tokens();
+  request.stop.assign(wire.stop().begin(), wire.stop().end());
+  request.stop_tokens.assign(wire.stop_token_ids().begin(), wire.stop_token_ids().end());
+  request.ignore_eos = wire.ignore_eos();
+  if (wire.route().size() > kNameBytesMax)
+    return wrong("route", "expected at most " + std::to_string(kNameBytesMax) + " bytes, found " +
+                              std::to_string(wire.route().size()));
+  request.route = wire.route();
+  // The id appears in logs and on terminals.
+  if (wire.request_id().size() > kNameBytesMax)
+    return wrong("request_id", "expected at most " + std::to_string(kNameBytesMax) +
+                                   " bytes, found " + std::to_string(wire.request_id().size()));
+  for (const char c : wire.request_id())
+    if (c <= ' ' || c > '~')
+      return wrong("request_id", "expected printable ASCII without spaces");
+  request.id = wire.request_id();
+  return request;
+}
+
+Status named_as_on_wire(const Status& status) {
+  if (status.code() != Code::kInvalidArgument) return status;
+  constexpr std::pair<std::string_view, std::string_view> kNames[] = {
+      {"temperature", "sampling.temperature"}, {"top_p", "sampling.top_p"},
+      {"top_k", "sampling.top_k"},             {"stop_tokens", "stop_token_ids"},
+      {"prompt_tokens", "token_ids"},
+  };
+  const std::string& message = status.message();
+  for (const auto& [ours, wire] : kNames) {
+    if (message.rfind(ours, 0) != 0 || message.size() == ours.size()) continue;
+    const char next = message[ours.size()];
+    if (next == ':' || next == '[')
+      return Status(status.code(), std::string(wire) + message.substr(ours.size()));
+  }
+  return status;
+}
+
+grpc::Status status_to_wire(const Status& status) {
+  grpc::StatusCode code = grpc::StatusCode::INTERNAL;
+  switch (status.code()) {
+    case Code::kOk: return grpc::Status::OK;
+    case Code::kInvalidArgument: code = grpc::StatusCode::INVALID_ARGUMENT; break;
+    case Code::kNotFound: code = grpc::StatusCode::NOT_FOUND; break;
+    case Code::kFailedPrecondition: code = grpc::StatusCode::FAILED_PRECONDITION; break;
+    case Code::kExhausted: code = grpc::StatusCode::RESOURCE_EXHAUSTED; break;
+    case Code::kUnsupported: code = grpc::StatusCode::UNIMPLEMENTED; break;
+    case Code::kDataLoss: code = grpc::StatusCode::DATA_LOSS; break;
+    case Code::kCancelled: code = grpc::StatusCode::CANCELLED; break;
+    case Code::kDeadlineExceeded: code = grpc::StatusCode::DEADLINE_EXCEEDED; break;
+    case Code::kUnavailable: code = grpc::StatusCode::UNAVAILABLE; break;
+    case Code::kInternal: code = grpc::StatusCode::INTERNAL; break;
+  }
+  return {code, status.message()};
+}
+
+v1::Finished finished_to_wire(const std::string& request_id, const Event& event) {
+  const Usage& usage = event.usage;
+  v1::Finished wire;
+  wire.set_request_id(request_id);
+  wire.set_finish_reason(event.finish == FinishReason::kStop     ? v1::FINISH_REASON_STOP
+                         : event.finish == FinishReason::kLength ? v1::FINISH_REASON_LENGTH
+                                                                 : v1::FINISH_REASON_UNSPECIFIED);
+  wire.mutable_usage()->set_prompt_tokens(usage.prompt_tokens);
+  wire.mutable_usage()->set_completion_tokens(usage.completion_tokens);
+  v1::Speculation& speculation = *wire.mutable_speculation();
+  speculation.set_total_draft_tokens(usage.draft_tokens);
+  speculation.set_total_accepted_draft_tokens(usage.accepted_tokens);
+  speculation.set_total_rejected_draft_tokens(usage.rejected_tokens);
+  speculation.set_total_discarded_draft_tokens(usage.discarded_tokens);
+  speculation.set_acceptance_rate(ratio(usage.accepted_tokens, usage.draft_tokens));
+  speculation.set_mean_accepted_length(ratio(usage.accepted_tokens, usage.steps));
+  speculation.set_decode_steps(usage.steps);
+  wire.mutable_times()->set_queue_ms(ms(usage.queue_ns));
+  wire.mutable_times()->set_prefill_ms(ms(usage.prefill_ns));
+  wire.mutable_times()->set_decode_ms(ms(usage.decode_ns));
+  return wire;
+}
+
+v1::Plugin plugin_to_wire(const PluginReport& report) {
+  v1::Plugin wire;
+  wire.set_id(report.id);
+  wire.set_version(report.version);
+  wire.set_license(report.license);
+  wire.set_directory(report.directory);
+  wire.set_sha256(report.sha256);
+  wire.set_state(report.state);
+  wire.set_reason(report.reason);
+  for (const auto& [id, kind] : report.factories) {
+    v1::PluginFactory& factory = *wire.add_factories();
+    factory.set_id(id);
+    factory.set_kind(kind);
+  }
+  return wire;
+}
+
+v1::Route route_to_wire(const RouteReport& report) {
+  v1::Route wire;
+  wire.set_name(report.name);
+  wire.set_model(report.model);
+  wire.set_drafter(report.drafter);
+  wire.set_verifier(report.verifier);
+  wire.set_guarantee(report.guarantee);
+  wire.set_state(report.state);
+  wire.set_reason(report.reason);
+  wire.set_is_default(report.is_default);
+  wire.set_draft_nodes_max(report.draft_nodes_max);
+  wire.set_requests(report.requests);
+  wire.set_steps(report.steps);
+  wire.set_drafted(report.drafted);
+  wire.set_accepted(report.accepted);
+  wire.set_rejected(report.rejected);
+  wire.set_discarded(report.discarded);
+  wire.set_cut(report.cut);
+  wire.set_propose_calls(report.propose_calls);
+  wire.set_propose_ns(report.propose_ns);
+  wire.set_propose_failures(report.propose_failures);
+  wire.set_verify_calls(report.verify_calls);
+  wire.set_verify_ns(report.verify_ns);
+  wire.set_verify_failures(report.verify_failures);
+  return wire;
+}
+
+v1::Model model_to_wire(const ModelReport& report) {
+  v1::Model wire;
+  wire.set_name(report.name);
+  wire.set_path(report.path);
+  wire.set_architecture(report.architecture);
+  wire.set_dtype(report.dtype);
+  wire.set_kv_dtype(report.kv_dtype);
+  wire.set_vocab_size(report.vocab_size);
+  wire.set_layers(report.n_layers);
+  wire.set_hidden_size(report.hidden_size);
+  wire.set_max_positions(report.max_positions);
+  wire.set_parameters(report.parameters);
+  wire.set_weight_bytes(report.weight_bytes);
+  wire.set_kv_bytes(report.kv_bytes);
+  wire.set_kv_pages_total(report.kv_pages_total);
+  wire.set_kv_pages_free(report.kv_pages_free);
+  wire.set_page_tokens(report.page_tokens);
+  return wire;
+}
+
+v1::GetStatusResponse status_report_to_wire(const EngineReport& report,
+                                            const std::vector<MemoryLine>& memory) {
+  v1::GetStatusResponse wire;
+  wire.set_version(kVersion);
+  wire.set_pid(getpid());
+  wire.set_state(report.state);
+  wire.set_isa(report.isa);
+  wire.set_threads(report.threads);
+  wire.set_running(report.running);
+  wire.set_waiting(report.waiting);
+  wire.set_admitted(report.admitted);
+  wire.set_completed(report.completed);
+  wire.set_failed(report.failed);
+  wire.set_cancelled(report.cancelled);
+  wire.set_refused(report.refused);
+  wire.set_steps(report.steps);
+  wire.set_rows(report.rows);
+  wire.set_tokens(report.tokens);
+  wire.set_preemptions(report.preemptions);
+  wire.set_kv_moves(report.kv_moves);
+  wire.set_uptime_s(static_cast<double>(report.uptime_ns) / 1e9);
+  for (const MemoryLine& line : memory) {
+    v1::MemoryLine& out = *wire.add_memory();
+    out.set_what(line.what);
+    out.set_bytes(line.bytes);
+  }
+  return wire;
+}
+
+}  // namespace specd::host

@@ -1,0 +1,271 @@
+#include "host/yaml_reader.h"
+
+#include <yaml-cpp/eventhandler.h>
+#include <yaml-cpp/yaml.h>
+
+#include <charconv>
+#include <cmath>
+#include <exception>
+#include <sstream>
+#include <utility>
+
+namespace specd::host {
+namespace {
+
+YamlPlace place_of(const YAML::Mark& mark) { return {mark.line + 1, mark.column + 1}; }
+
+// Carries an error out of yaml-cpp's callbacks; never leaves this file.
+struct Refused : std::exception {
+  Refused(YamlPlace where, std::string what) : place(where), text(std::move(what)) {}
+  YamlPlace place;
+  std::string text;
+};
+
+class TreeBuilder : public YAML::EventHandler {
+ public:
+  YamlNode take() { return std::move(root_); }
+  bool has_document() const { return documents_ > 0; }
+
+  void OnDocumentStart(const YAML::Mark& mark) override {
+    if (++documents_ > 1)
+      throw Refused(place_of(mark), "a second document; a configuration is one document");
+  }
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override {
+    add(YamlNode::Kind::kNull, mark, "?", anchor);
+  }
+  void OnAlias(const YAML::Mark& mark, YAML::anchor_t) override {
+    throw Refused(place_of(mark), "aliases (*name) are not supported; write the value out");
+  }
+  void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                const std::string& value) override {
+    add(YamlNode::Kind::kScalar, mark, tag, anchor, &value);
+  }
+  void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                       YAML::EmitterStyle::value) override {
+    open(YamlNode::Kind::kSequence, mark, tag, anchor);
+  }
+  void OnSequenceEnd() override { close(); }
+  void OnMapStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                  YAML::EmitterStyle::value) override {
+    open(YamlNode::Kind::kMap, mark, tag, anchor);
+  }
+  void OnMapEnd() override { close(); }
+
+ private:
+  struct Level {
+    YamlNode* node;
+    bool want_key;  // in a map: the next event is a key
+  };
+
+  YamlNode* add(YamlNode::Kind kind, const YAML::Mark& mark, const std::string& tag,
+                YAML::anchor_t anchor, const std::string* value = nullptr) {
+    const YamlPlace place = place_of(mark);
+    if (anchor != YAML::NullAnchor)
+      throw Refused(place, "anchors (&name) are not supported; write the value out");
+    // yaml-cpp says "?" for a plain node, "!" for a quoted one, "" for a collection without a tag.
+    if (!tag.empty() && tag != "?" && tag != "!")
+      throw Refused(place, "tags (" + tag + ") are not supported; remove it");
+    if (levels_.empty()) {
+      fill(root_, kind, place, tag, value);
+      return &root_;
+    }
+    Level& level = levels_.back();
+    if (level.node->kind == YamlNode::Kind::kSequence) {
+      fill(level.node->items.emplace_back(), kind, place, tag, value);
+      return &level.node->items.back();
+    }
+    if (level.want_key) {
+      if (kind != YamlNode::Kind::kScalar)
+        throw Refused(place, "a key must be a word; found " +
+                                 std::string(kind == YamlNode::Kind::kNull ? "nothing"
+                                                                           : "a collection"));
+      for (const YamlNode::Entry& entry : level.node->entries)
+        if (entry.key == *value)
+          throw Refused(place, "duplicate key '" + *value + "'; first given at line " +
+                                   std::to_string(entry.place.line));
+      if (*value == "<<" && tag == "?")
+        throw Refused(place, "merge keys (<<) are not supported; write the values out");
+      level.node->entries.push_back({*value, place, {}});
+      level.want_key = false;
+      return nullptr;
+    }
+    level.want_key = true;
+    YamlNode::Entry& entry = level.node->entries.back();
+    // An absent value has no place of its own: its key is where the reader looks.
+    fill(entry.value, kind, kind == YamlNode::Kind::kNull ? entry.place : place, tag, value);
+    return &entry.value;
+  }
+
+  void open(YamlNode::Kind kind, const YAML::Mark& mark, const std::string& tag,
+            YAML::anchor_t anchor) {
+    if (levels_.size() >= kYamlDepthMax)
+      throw Refused(place_of(mark),
+                    "nested deeper than " + std::to_string(kYamlDepthMax) + " levels");
+    YamlNode* node = add(kind, mark, tag, anchor);
+    levels_.push_back({node, kind == YamlNode::Kind::kMap});
+  }
+  void close() { levels_.pop_back(); }
+
+  static void fill(YamlNode& node, YamlNode::Kind kind, YamlPlace place, const std::string& tag,
+                   const std::string* value) {
+    node.kind = kind;
+    node.place = place;
+    node.plain = tag == "?" || tag.empty();
+    if (value != nullptr) node.value = *value;
+  }
+
+  YamlNode root_;
+  std::vector<Level> levels_;
+  int documents_ = 0;
+};
+
+bool all_in(std::string_view text, std::string_view set) {
+  return !text.empty() && text.find_first_not_of(set) == std::string_view::npos;
+}
+
+constexpr std::string_view kDigits = "0123456789";
+
+// The float pattern of the core schema: [-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?
+bool is_float(std::string_view text) {
+  if (!text.empty() && (text[0] == '-' || text[0] == '+')) text.remove_prefix(1);
+  if (const size_t e = text.find_first_of("eE"); e != std::string_view::npos) {
+    std::string_view exponent = text.substr(e + 1);
+    if (!exponent.empty() && (exponent[0] == '-' || exponent[0] == '+')) exponent.remove_prefix(1);
+    if (!all_in(exponent, kDigits)) return false;
+    text = text.substr(0, e);
+  }
+  const size_t dot = text.find('.');
+  if (dot == std::string_view::npos) return all_in(text, kDigits);
+  const std::string_view whole = text.substr(0, dot), part = text.substr(dot + 1);
+  if (whole.empty()) return all_in(part, kDigits);
+  return all_in(whole, kDigits) && (part.empty() || all_in(part, kDigits));
+}
+
+template <typename T>
+bool read_number(std::string_view text, int base, T& out) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out, base);
+  return error == std::errc() && end == text.data() + text.size();
+}
+bool read_number(std::string_view text, double& out) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+Result<Json> scalar_to_json(const YamlNode& node, const std::string& where) {
+  const std::string& text = node.value;
+  if (!node.plain) return Json(text);
+  if (text == "true" || text == "True" || text == "TRUE") return Json(true);
+  if (text == "false" || text == "False" || text == "FALSE") return Json(false);
+
+  std::string_view body = text;
+  const bool negative = body[0] == '-';
+  if (negative || body[0] == '+') body.remove_prefix(1);
+  const auto too_large = [&] {
+    return Status(Code::kInvalidArgument, where + "the number " + text + " does not fit 64 bits");
+  };
+  if (all_in(body, kDigits)) {
+    if (body.size() > 1 && body[0] == '0')
+      return Status(Code::kInvalidArgument,
+                    where + "the number " + text +
+                        " begins with 0, which YAML readers take for different values; write it "
+                        "without the zero, or in quotes if it is text");
+    if (negative) {
+      int64_t value = 0;
+      if (!read_number(text, 10, value)) return too_large();
+      return Json(value);
+    }
+    uint64_t value = 0;
+    if (!read_number(body, 10, value)) return too_large();
+    return Json(value);
+  }
+  // Radix numbers carry no sign in the core schema.
+  if (text.size() > 2 && text[0] == '0' && (text[1] == 'x' || text[1] == 'o')) {
+    const bool hex = text[1] == 'x';
+    const std::string_view digits = std::string_view(text).substr(2);
+    if (all_in(digits, hex ? "0123456789abcdefABCDEF" : "01234567")) {
+      uint64_t value = 0;
+      if (!read_number(digits, hex ? 16 : 8, value)) return too_large();
+      return Json(value);
+    }
+  }
+  if (is_float(text)) {
+    double value = 0;
+    // from_chars takes no plus sign.
+    if (!read_number(text[0] == '+' ? std::string_view(text).substr(1) : std::string_view(text), value))
+      return too_large();
+    return Json(value);
+  }
+  if (body == ".inf" || body == ".Inf" || body == ".INF" || text == ".nan" || text == ".NaN" ||
+      text == ".NAN")
+    return Status(Code::kInvalidArgument, where + text + " is not a finite number");
+  return Json(text);
+}
+
+}  // namespace
+
+const YamlNode* YamlNode::find(std::string_view key) const {
+  for (const Entry& entry : entries)
+    if (entry.key == key) return &entry.value;
+  return nullptr;
+}
+
+std::string place_text(const std::string& file, YamlPlace place) {
+  return file + ":" + std::to_string(place.line) + ":" + std::to_string(place.column);
+}
+
+Result<YamlNode> parse_yaml(std::string_view text, const std::string& file) {
+  if (text.size() > kYamlBytesMax)
+    return Status(Code::kInvalidArgument,
+                  place_text(file, {}) + ": " + std::to_string(text.size()) +
+                      " bytes; a configuration has at most " + std::to_string(kYamlBytesMax));
+  if (const size_t zero = text.find('\0'); zero != std::string_view::npos)
+    return Status(Code::kInvalidArgument, place_text(file, {}) + ": a zero byte at offset " +
+                                              std::to_string(zero) + "; not a text file");
+  try {
+    std::istringstream stream{std::string(text)};
+    YAML::Parser parser(stream);
+    TreeBuilder builder;
+    while (parser.HandleNextDocument(builder)) {
+    }
+    if (!builder.has_document())
+      return Status(Code::kInvalidArgument, place_text(file, {}) + ": the file is empty");
+    return builder.take();
+  } catch (const Refused& error) {
+    return Status(Code::kInvalidArgument, place_text(file, error.place) + ": " + error.text);
+  } catch (const YAML::Exception& error) {
+    const YamlPlace place = error.mark.is_null() ? YamlPlace{} : place_of(error.mark);
+    return Status(Code::kInvalidArgument, place_text(file, place) + ": not YAML: " + error.msg);
+  } catch (const std::exception& error) {
+    return Status(Code::kInvalidArgument, place_text(file, {}) + ": not YAML: " + error.what());
+  }
+}
+
+Result<Json> yaml_to_json(const YamlNode& node, const std::string& file, const std::string& path) {
+  switch (node.kind) {
+    case YamlNode::Kind::kNull:
+      return Json(nullptr);
+    case YamlNode::Kind::kScalar:
+      return scalar_to_json(node, place_text(file, node.place) + ": " + path + ": ");
+    case YamlNode::Kind::kSequence: {
+      Json array = Json::array();
+      for (size_t i = 0; i < node.items.size(); ++i) {
+        SPECD_TRY(Json item,
+                  yaml_to_json(node.items[i], file, path + "[" + std::to_string(i) + "]"));
+        array.push_back(std::move(item));
+      }
+      return array;
+    }
+    case YamlNode::Kind::kMap: {
+      Json object = Json::object();
+      for (const YamlNode::Entry& entry : node.entries) {
+        SPECD_TRY(Json value, yaml_to_json(entry.value, file, path + "." + entry.key));
+        object[entry.key] = std::move(value);
+      }
+      return object;
+    }
+  }
+  return Status(Code::kInternal, "unknown kind of YAML node");
+}
+
+}  // namespace specd::host

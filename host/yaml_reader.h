@@ -1,0 +1,55 @@
+// YAML as a tree whose every node knows its place. The one file that knows yaml-cpp.
+//
+// Stricter than YAML: one document, at most 1 MiB and 32 levels; keys are scalars and unique; anchors,
+// aliases, merge keys and explicit tags are refused, because they hide where a value comes from.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "core/engine.h"
+
+namespace specd::host {
+
+struct YamlPlace {
+  int line = 1, column = 1;  // from 1; the column counts bytes
+};
+
+struct YamlNode {
+  enum class Kind { kNull, kScalar, kSequence, kMap };
+  struct Entry;
+
+  Kind kind = Kind::kNull;
+  YamlPlace place;
+  bool plain = false;  // a scalar without quotes: only those can be numbers
+  std::string value;   // of a scalar
+  std::vector<YamlNode> items;
+  std::vector<Entry> entries;  // in the order of the file
+
+  // Null when absent. REQUIRES kMap
+  const YamlNode* find(std::string_view key) const;
+};
+
+struct YamlNode::Entry {
+  std::string key;
+  YamlPlace place;
+  YamlNode value;
+};
+
+constexpr uint64_t kYamlBytesMax = 1 << 20;
+constexpr size_t kYamlDepthMax = 32;
+
+std::string place_text(const std::string& file, YamlPlace place);  // "a.yaml:3:7"
+
+// kInvalidArgument "FILE:LINE:COLUMN: ..." on anything else than one document.
+Result<YamlNode> parse_yaml(std::string_view text, const std::string& file);
+
+// A node as JSON. Plain scalars get their type from the YAML 1.2 core schema: `yes` is text, 0x1f and
+// 0o17 are numbers; 010 is refused, since readers disagree about it, and so are numbers that a JSON
+// number of 64 bits cannot hold. `path` names the node in errors.
+Result<Json> yaml_to_json(const YamlNode& node, const std::string& file, const std::string& path);
+
+}  // namespace specd::host

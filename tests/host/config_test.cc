@@ -1,0 +1,328 @@
+#include "host/config.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+namespace specd::host {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A folder with what a configuration may name: model/, plugins/ and run/.
+class ConfigTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = (fs::temp_directory_path() / "specd-config-XXXXXX").string();
+    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+    folder_ = pattern;
+    for (const char* name : {"model", "plugins", "run"}) fs::create_directory(folder_ / name);
+    std::ofstream(folder_ / "file") << "x";
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  Result<Config> parse(const std::string& text) const {
+    return parse_config(text, (folder_ / "c.yaml").string());
+  }
+  // The message with the folder cut from its front: "c.yaml:1:1: ...".
+  std::string error(const std::string& text) const {
+    const Result<Config> config = parse(text);
+    if (config.ok()) return "ok";
+    EXPECT_EQ(config.status().code(), Code::kInvalidArgument);
+    std::string message = config.status().message();
+    const std::string front = folder_.string() + "/";
+    if (message.rfind(front, 0) == 0) message.erase(0, front.size());
+    return message;
+  }
+
+  fs::path folder_;
+};
+
+// Lines 1 to 5 of every good file; what is tested begins at line 6.
+const std::string kGood =
+    "listen: unix:run/s.sock\n"
+    "model: {name: m, path: model}\n"
+    "plugins:\n"
+    "  directories: [plugins]\n"
+    "  cache_directory: cache\n";
+const std::string kPair =
+    "    drafter: {plugin: d}\n"
+    "    verifier: {plugin: v}\n";
+
+TEST_F(ConfigTest, the_least_configuration_gets_the_documented_defaults) {
+  const auto config = parse("listen: unix:run/s.sock\nmodel: {name: m, path: model}\n");
+  ASSERT_TRUE(config.ok()) << config.status().message();
+  const Config& c = config.value();
+  EXPECT_EQ(c.socket_path, (folder_ / "run/s.sock").string());
+  EXPECT_EQ(c.log_level, LogLevel::kInfo);
+  EXPECT_EQ(c.drain_seconds, 30U);
+  EXPECT_EQ(c.engine.model.name, "m");
+  EXPECT_EQ(c.engine.model.path, (folder_ / "model").string());
+  EXPECT_EQ(c.engine.model.kv_dtype, KvDType::kBF16);
+  EXPECT_EQ(c.engine.model.kv_bytes_max, 0U);
+  EXPECT_EQ(c.engine.threads, 0);
+  EXPECT_EQ(c.engine.isa, "");
+  EXPECT_EQ(c.engine.max_sequences, 16);
+  EXPECT_EQ(c.engine.step_tokens_max, 512);
+  EXPECT_EQ(c.engine.queue_max, 256);
+  EXPECT_EQ(c.engine.default_route, "off");
+  EXPECT_TRUE(c.engine.routes.empty());
+  EXPECT_TRUE(c.engine.plugin_directories.empty());
+  EXPECT_FALSE(c.engine.plugin_cache_directory.empty());
+}
+
+TEST_F(ConfigTest, every_key_arrives_where_it_belongs) {
+  const auto config = parse(
+      "listen: unix://" + (folder_ / "run/t.sock").string() +
+      "\n"
+      "log_level: debug\n"
+      "drain_seconds: 5\n"
+      "engine: {threads: 2, isa: avx2, max_sequences: 4, step_tokens_max: 64, queue_max: 1}\n"
+      "model: {name: m, path: ./model/, kv: {dtype: f32, bytes_max: 512MiB}}\n"
+      "plugins: {directories: [plugins, ./run], cache_directory: cache}\n"
+      "default_route: a\n"
+      "routes:\n"
+      "  a:\n"
+      "    model: m\n"
+      "    guarantee: law\n"
+      "    draft_nodes_max: 63\n"
+      "    drafter: {plugin: x.y, factory: f, config: {n: 3, t: yes, q: '5', f: 0.5, b: true,"
+      " z: ~, l: [0x10, a], o: {k: -1}}}\n"
+      "    verifier: {plugin: v, config: }\n");
+  ASSERT_TRUE(config.ok()) << config.status().message();
+  const Config& c = config.value();
+  EXPECT_EQ(c.socket_path, (folder_ / "run/t.sock").string());
+  EXPECT_EQ(c.log_level, LogLevel::kDebug);
+  EXPECT_EQ(c.drain_seconds, 5U);
+  EXPECT_EQ(c.engine.threads, 2);
+  EXPECT_EQ(c.engine.isa, "avx2");
+  EXPECT_EQ(c.engine.max_sequences, 4);
+  EXPECT_EQ(c.engine.step_tokens_max, 64);
+  EXPECT_EQ(c.engine.queue_max, 1);
+  EXPECT_EQ(c.engine.model.kv_dtype, KvDType::kF32);
+  EXPECT_EQ(c.engine.model.kv_bytes_max, uint64_t{512} << 20);
+  EXPECT_EQ(c.engine.plugin_directories.size(), 2U);
+  EXPECT_EQ(c.engine.plugin_cache_directory, (folder_ / "cache").string());
+  ASSERT_EQ(c.engine.routes.size(), 1U);
+  const RouteOptions& route = c.engine.routes[0];
+  EXPECT_EQ(route.name, "a");
+  EXPECT_EQ(route.model, "m");
+  EXPECT_EQ(route.guarantee, Guarantee::kLaw);
+  EXPECT_EQ(route.draft_nodes_max, 63);
+  EXPECT_EQ(route.drafter.plugin, "x.y");
+  EXPECT_EQ(route.drafter.factory, "f");
+  EXPECT_EQ(route.drafter.config,
+            Json::parse(R"({"n":3,"t":"yes","q":"5","f":0.5,"b":true,"z":null,"l":[16,"a"],)"
+                        R"("o":{"k":-1}})"));
+  EXPECT_EQ(route.verifier.config, Json::object());
+}
+
+struct Bad {
+  const char* name;
+  std::string text;
+  std::string starts;    // the message's front: place and key path
+  std::string contains;  // and a part of its text
+};
+
+std::vector<Bad> bad_files() {
+  const std::string& g = kGood;
+  const std::string model = "model: {name: m, path: model}\n";
+  const std::string listen = "listen: unix:run/s.sock\n";
+  const auto route = [&](const std::string& lines) { return g + "routes:\n  r:\n" + lines; };
+  return {
+      {"empty", "", "c.yaml:1:1: ", "the file is empty"},
+      {"comment_only", "# nothing\n", "c.yaml:1:1: ", "the file is empty"},
+      {"null_document", "---\n~\n", "c.yaml:2:1: ", "expected a mapping, found nothing"},
+      {"a_list", "- a\n", "c.yaml:1:1: ", "expected a mapping, found a list"},
+      {"a_word", "hello\n", "c.yaml:1:1: ", "expected a mapping, found 'hello'"},
+      {"two_documents", g + "---\n" + g, "c.yaml:6:1: ", "a second document"},
+      {"not_yaml", "listen: [a\n", "c.yaml:", "not YAML"},
+      {"tab_indent", "model:\n\tname: m\n", "c.yaml:2:6: ", "not YAML"},
+      {"unknown_top", g + "lisen: x\n", "c.yaml:6:1: lisen: ", "did you mean 'listen'?"},
+      {"unknown_far", g + "zzzzzz: x\n", "c.yaml:6:1: zzzzzz: ", "unknown key; known here: listen"},
+      {"unknown_nested", listen + "model: {name: m, path: model, kvs: {}}\n",
+       "c.yaml:2:31: model.kvs: ", "did you mean 'kv'?"},
+      {"unknown_engine", g + "engine:\n  thread: 2\n", "c.yaml:7:3: engine.thread: ",
+       "did you mean 'threads'?"},
+      {"unknown_route_key", route("    draft_node_max: 3\n" + kPair),
+       "c.yaml:8:5: routes.r.draft_node_max: ", "did you mean 'draft_nodes_max'?"},
+      {"unknown_use_key", route("    drafter: {plugn: d}\n    verifier: {plugin: v}\n"),
+       "c.yaml:8:15: routes.r.drafter.plugn: ", "did you mean 'plugin'?"},
+      {"duplicate_top", g + "listen: unix:run/t.sock\n", "c.yaml:6:1: ",
+       "duplicate key 'listen'; first given at line 1"},
+      {"duplicate_nested", g + "engine: {threads: 1, threads: 2}\n", "c.yaml:6:22: ",
+       "duplicate key 'threads'; first given at line 6"},
+      {"duplicate_route", g + "routes:\n  a:\n" + kPair + "  a:\n" + kPair, "c.yaml:10:3: ",
+       "duplicate key 'a'"},
+      {"duplicate_in_plugin_config",
+       route("    drafter:\n      plugin: d\n      config:\n        k: 1\n        k: 2\n"),
+       "c.yaml:12:9: ", "duplicate key 'k'"},
+      {"no_listen", model, "c.yaml:1:1: listen: ", "missing; it is required"},
+      {"no_model", listen, "c.yaml:1:1: model: ", "missing; it is required"},
+      {"no_model_path", listen + "model: {name: m}\n", "c.yaml:2:8: model.path: ", "missing"},
+      {"no_model_name", listen + "model: {path: model}\n", "c.yaml:2:8: model.name: ", "missing"},
+      {"model_nothing", listen + "model:\n", "c.yaml:2:1: model: ", "expected a mapping, found nothing"},
+      {"listen_tcp", "listen: 0.0.0.0:50051\n" + model, "c.yaml:1:9: listen: ", "mutual TLS"},
+      {"listen_list", "listen: [a]\n" + model, "c.yaml:1:9: listen: ", "expected text, found a list"},
+      {"listen_no_folder", "listen: unix:nowhere/s.sock\n" + model, "c.yaml:1:9: listen: ",
+       "there is no folder"},
+      {"listen_long", "listen: unix:run/" + std::string(120, 'x') + "\n" + model,
+       "c.yaml:1:9: listen: ", "expected at most 107 bytes"},
+      {"model_folder_missing", listen + "model: {name: m, path: modle}\n",
+       "c.yaml:2:24: model.path: ", "found nothing at "},
+      {"model_is_a_file", listen + "model: {name: m, path: file}\n", "c.yaml:2:24: model.path: ",
+       "not a folder"},
+      {"model_name_space", listen + "model: {name: 'a b', path: model}\n",
+       "c.yaml:2:15: model.name: ", "expected a name"},
+      {"kv_dtype", listen + "model: {name: m, path: model, kv: {dtype: bf61}}\n",
+       "c.yaml:2:43: model.kv.dtype: ", "did you mean 'bf16'?"},
+      {"kv_size_unit", listen + "model: {name: m, path: model, kv: {bytes_max: 64MB}}\n",
+       "c.yaml:2:47: model.kv.bytes_max: ", "expected a size such as 512MiB"},
+      {"kv_size_zero", listen + "model: {name: m, path: model, kv: {bytes_max: 0}}\n",
+       "c.yaml:2:47: model.kv.bytes_max: ", "from 1 byte"},
+      {"kv_size_huge",
+       listen + "model: {name: m, path: model, kv: {bytes_max: 99999999999999GiB}}\n",
+       "c.yaml:2:47: model.kv.bytes_max: ", "1024 TiB"},
+      {"kv_size_negative", listen + "model: {name: m, path: model, kv: {bytes_max: -1MiB}}\n",
+       "c.yaml:2:47: model.kv.bytes_max: ", "found '-1MiB'"},
+      {"threads_text", g + "engine: {threads: two}\n", "c.yaml:6:19: engine.threads: ",
+       "expected a whole number in [0, 1024], found 'two'"},
+      {"threads_quoted", g + "engine: {threads: '2'}\n", "c.yaml:6:19: engine.threads: ",
+       "found text '2'"},
+      {"threads_float", g + "engine: {threads: 2.0}\n", "c.yaml:6:19: engine.threads: ", "found '2.0'"},
+      {"threads_negative", g + "engine: {threads: -1}\n", "c.yaml:6:19: engine.threads: ",
+       "found '-1'"},
+      {"threads_large", g + "engine: {threads: 4294967298}\n", "c.yaml:6:19: engine.threads: ",
+       "found '4294967298'"},
+      {"threads_beyond_64_bits", g + "engine: {threads: 99999999999999999999}\n",
+       "c.yaml:6:19: engine.threads: ", "does not fit 64 bits"},
+      {"threads_octal", g + "engine: {threads: 010}\n", "c.yaml:6:19: engine.threads: ",
+       "begins with 0"},
+      {"threads_yes", g + "engine: {threads: yes}\n", "c.yaml:6:19: engine.threads: ", "found 'yes'"},
+      {"threads_nothing", g + "engine: {threads: }\n", "c.yaml:6:10: engine.threads: ",
+       "found nothing"},
+      {"sequences_zero", g + "engine: {max_sequences: 0}\n", "c.yaml:6:25: engine.max_sequences: ",
+       "[1, 1024]"},
+      {"rows_below_sequences", g + "engine: {max_sequences: 8, step_tokens_max: 7}\n",
+       "c.yaml:6:45: engine.step_tokens_max: ", "at least max_sequences (8)"},
+      {"isa", g + "engine: {isa: avx}\n", "c.yaml:6:15: engine.isa: ", "did you mean 'avx2'?"},
+      {"log_level", g + "log_level: warning\n", "c.yaml:6:12: log_level: ", "did you mean 'warn'?"},
+      {"drain", g + "drain_seconds: 1e9\n", "c.yaml:6:16: drain_seconds: ", "found '1e9'"},
+      {"plugin_directory_missing", listen + model + "plugins: {directories: [plugin]}\n",
+       "c.yaml:3:25: plugins.directories[0]: ", "found nothing at "},
+      {"plugin_directories_word", listen + model + "plugins: {directories: plugins}\n",
+       "c.yaml:3:24: plugins.directories: ", "expected a list, found 'plugins'"},
+      {"plugin_directories_map", listen + model + "plugins: {directories: [plugins, {a: b}]}\n",
+       "c.yaml:3:34: plugins.directories[1]: ", "expected a folder, found a mapping"},
+      {"plugins_without_directories", listen + model + "plugins: {cache_directory: x}\n",
+       "c.yaml:3:10: plugins.directories: ", "missing"},
+      {"default_route_unknown", g + "default_route: prompt\nroutes:\n  prompts:\n" + kPair,
+       "c.yaml:6:16: default_route: ", "did you mean 'prompts'?"},
+      {"route_off", g + "routes:\n  off:\n" + kPair, "c.yaml:7:3: routes.off: ", "reserved"},
+      {"route_name", g + "routes:\n  a/b:\n" + kPair, "c.yaml:7:3: routes: ", "as the name of a route"},
+      {"routes_list", g + "routes: [a]\n", "c.yaml:6:9: routes: ", "expected a mapping, found a list"},
+      {"route_word", g + "routes: {r: lookup}\n", "c.yaml:6:13: routes.r: ", "expected a mapping"},
+      {"no_drafter", route("    verifier: {plugin: v}\n"), "c.yaml:8:5: routes.r.drafter: ", "missing"},
+      {"no_verifier", route("    drafter: {plugin: d}\n"), "c.yaml:8:5: routes.r.verifier: ",
+       "missing"},
+      {"drafter_word", route("    drafter: d\n    verifier: {plugin: v}\n"),
+       "c.yaml:8:14: routes.r.drafter: ", "expected a mapping, found 'd'"},
+      {"no_plugin", route("    drafter: {}\n    verifier: {plugin: v}\n"),
+       "c.yaml:8:14: routes.r.drafter.plugin: ", "missing"},
+      {"plugin_path", route("    drafter: {plugin: ../x}\n    verifier: {plugin: v}\n"),
+       "c.yaml:8:23: routes.r.drafter.plugin: ", "expected a name"},
+      {"guarantee", route("    guarantee: lossless\n" + kPair), "c.yaml:8:16: routes.r.guarantee: ",
+       "expected one of identical, law, none"},
+      {"route_model", route("    model: other\n" + kPair), "c.yaml:8:12: routes.r.model: ",
+       "expected 'm'"},
+      {"nodes_zero", route("    draft_nodes_max: 0\n" + kPair),
+       "c.yaml:8:22: routes.r.draft_nodes_max: ", "[1, 1024]"},
+      {"nodes_beyond_step", route("    draft_nodes_max: 512\n" + kPair),
+       "c.yaml:8:22: routes.r.draft_nodes_max: ", "less than engine.step_tokens_max (512)"},
+      {"config_list", route("    drafter: {plugin: d, config: [1]}\n    verifier: {plugin: v}\n"),
+       "c.yaml:8:34: routes.r.drafter.config: ", "expected a mapping, found a list"},
+      {"config_octal",
+       route("    drafter: {plugin: d, config: {n: 010}}\n    verifier: {plugin: v}\n"),
+       "c.yaml:8:38: routes.r.drafter.config.n: ", "begins with 0"},
+      {"config_infinite",
+       route("    drafter: {plugin: d, config: {n: [1, .inf]}}\n    verifier: {plugin: v}\n"),
+       "c.yaml:8:42: routes.r.drafter.config.n[1]: ", "not a finite number"},
+      {"anchor", g + "engine: &e {threads: 1}\n", "c.yaml:6:9: ", "anchors"},
+      {"alias", g + "engine: *e\n", "c.yaml:", ""},
+      {"tag", g + "engine: !!map {threads: 1}\n", "c.yaml:6:9: ", "tags"},
+      {"merge", g + "engine: {<<: {threads: 1}}\n", "c.yaml:6:10: ", "merge keys"},
+      {"key_list", g + "? [a, b]\n: c\n", "c.yaml:6:3: ", "a key must be a word"},
+      {"control_character", "listen: \"unix:run/\\u0007\"\n" + model, "c.yaml:1:9: listen: ",
+       "control characters"},
+      {"zero_byte", g + std::string("a: \0", 4), "c.yaml:1:1: ", "a zero byte"},
+      {"too_large", g + "#" + std::string(1 << 20, 'x'), "c.yaml:1:1: ", "has at most 1048576"},
+      {"too_deep", g + "routes: " + std::string(40, '[') + std::string(40, ']') + "\n",
+       "c.yaml:6:40: ", "nested deeper than 32 levels"},
+  };
+}
+
+TEST_F(ConfigTest, every_bad_file_is_refused_with_its_place_and_key) {
+  const std::vector<Bad> table = bad_files();
+  EXPECT_GE(table.size(), 70U);
+  for (const Bad& bad : table) {
+    const std::string message = error(bad.text);
+    EXPECT_EQ(message.substr(0, bad.starts.size()), bad.starts) << bad.name << ": " << message;
+    EXPECT_NE(message.find(bad.contains), std::string::npos) << bad.name << ": " << message;
+    EXPECT_EQ(message.find('\n'), std::string::npos) << bad.name << ": " << message;
+  }
+}
+
+TEST_F(ConfigTest, damage_anywhere_never_crashes_and_names_the_file) {
+  const std::string text = kGood + "engine: {threads: 2}\nroutes:\n  r:\n" + kPair;
+  ASSERT_EQ(error(text), "ok");
+  for (size_t i = 0; i < text.size(); ++i)
+    for (const char c : {'\0', '\n', '\t', ':', '{', '[', '*', '&', '!', '"', '\'', '\xff', '-'}) {
+      std::string damaged = text;
+      damaged[i] = c;
+      const std::string message = error(damaged);
+      EXPECT_TRUE(message == "ok" || message.rfind("c.yaml:", 0) == 0) << message;
+    }
+  for (size_t i = 0; i < text.size(); ++i) (void)error(text.substr(0, i));
+}
+
+TEST_F(ConfigTest, a_missing_file_is_named) {
+  const auto config = load_config((folder_ / "none.yaml").string());
+  ASSERT_FALSE(config.ok());
+  EXPECT_NE(config.status().message().find("none.yaml"), std::string::npos);
+}
+
+TEST(Nearest, finds_typing_errors_and_not_other_words) {
+  EXPECT_EQ(nearest("threds", {"threads", "isa"}), "threads");
+  EXPECT_EQ(nearest("htreads", {"threads", "isa"}), "threads");
+  EXPECT_EQ(nearest("banana", {"threads", "isa"}), "");
+  EXPECT_EQ(nearest("", {"threads"}), "");
+}
+
+// Each shipped file is loaded, with the folders that a build makes standing in for build/.
+TEST(Configs, every_shipped_file_loads) {
+  std::string pattern = (fs::temp_directory_path() / "specd-configs-XXXXXX").string();
+  ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+  const fs::path root = pattern;
+  const fs::path source = SPECD_SOURCE_DIR;
+  fs::copy(source / "configs", root / "configs");
+  fs::create_directory(root / "sdk");
+  fs::create_directory_symlink(source / "sdk/zoo", root / "sdk/zoo");
+  fs::create_directories(root / "build/cpu/plugins");
+  fs::create_directories(root / "build/quickstart");
+  int count = 0;
+  for (const auto& entry : fs::directory_iterator(root / "configs")) {
+    if (entry.path().extension() != ".yaml") continue;
+    ++count;
+    const auto config = load_config(entry.path().string());
+    EXPECT_TRUE(config.ok()) << config.status().message();
+  }
+  EXPECT_GE(count, 2);
+  fs::remove_all(root);
+}
+
+}  // namespace
+}  // namespace specd::host

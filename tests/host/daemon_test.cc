@@ -1,0 +1,655 @@
+// The real daemon on the small model, used through its socket as a client would.
+#include <fcntl.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <limits>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/base/json.h"
+#include "host/client.h"
+#include "host/compare.h"
+#include "host/unix_socket.h"
+
+namespace specd::host {
+namespace {
+
+namespace fs = std::filesystem;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+const char kPrompt[] =
+    "class Point:\n    def __init__(self, x, y):\n        self.x = x\n        self.y = y\n\n"
+    "class Vector:\n    def __init__(self, x, y):\n        self.x = x\n";
+
+bool eventually(const std::function<bool()>& condition) {
+  for (const auto end = std::chrono::steady_clock::now() + seconds(60);
+       std::chrono::steady_clock::now() < end; std::this_thread::sleep_for(milliseconds(10)))
+    if (condition()) return true;
+  return false;
+}
+
+std::string read_file(const fs::path& path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+// One specd process in a folder of its own.
+class Daemon {
+ public:
+  Daemon() {
+    std::string pattern = (fs::temp_directory_path() / "specd-daemon-XXXXXX").string();
+    if (mkdtemp(pattern.data()) == nullptr) std::abort();
+    folder_ = pattern;
+  }
+  ~Daemon() {
+    if (pid_ > 0) stop(SIGKILL);
+    fs::permissions(folder_, fs::perms::owner_all);
+    fs::remove_all(folder_);
+  }
+
+  const fs::path& folder() const { return folder_; }
+  std::string socket() const { return (folder_ / "specd.sock").string(); }
+  std::string output() const { return read_file(folder_ / "log"); }
+  pid_t pid() const { return pid_; }
+
+  void write_config(const std::string& more_routes = "", const std::string& plugins = SPECD_PLUGINS,
+                    const std::string& head = "") {
+    std::ofstream(folder_ / "c.yaml")
+        << "listen: unix:specd.sock\n"
+        << head
+        << "engine: {threads: 2, max_sequences: 8}\n"
+        << "model: {name: pico, path: " << SPECD_SOURCE_DIR << "/sdk/zoo/pico-target}\n"
+        << "plugins: {directories: [" << plugins << "], cache_directory: cache}\n"
+        << "default_route: lookup\n"
+        << "routes:\n"
+        << "  lookup:\n"
+        << "    drafter: {plugin: specd.drafter.prompt_lookup}\n"
+        << "    verifier: {plugin: specd.verifier.match}\n"
+        << more_routes;
+  }
+
+  void spawn() {
+    pid_ = fork();
+    if (pid_ == 0) {
+      const int log = open((folder_ / "log").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
+      dup2(log, STDERR_FILENO);
+      dup2(log, STDOUT_FILENO);
+      execl(SPECD_BINARY, "specd", "serve", "--config", (folder_ / "c.yaml").c_str(), nullptr);
+      _exit(127);
+    }
+  }
+  bool wait_ready() {
+    return eventually([&] { return output().find(" ready on unix:") != std::string::npos; });
+  }
+  bool start() {
+    spawn();
+    return wait_ready();
+  }
+  // The exit code, or 1000 + the signal.
+  int wait() {
+    int status = 0;
+    waitpid(pid_, &status, 0);
+    pid_ = -1;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+  }
+  int stop(int number = SIGTERM) {
+    kill(pid_, number);
+    return wait();
+  }
+  std::shared_ptr<grpc::Channel> channel() const {
+    return grpc::CreateChannel(socket_uri(socket()), grpc::InsecureChannelCredentials());
+  }
+  Client client() const {
+    auto client = Client::connect(socket());
+    EXPECT_TRUE(client.ok()) << client.status().message() << output();
+    return std::move(client).value();
+  }
+
+ private:
+  fs::path folder_;
+  pid_t pid_ = -1;
+};
+
+v1::GenerateRequest make_request(const std::string& route, int32_t max_tokens,
+                                 float temperature = 0) {
+  v1::GenerateRequest request;
+  request.set_text(kPrompt);
+  request.set_route(route);
+  request.set_max_tokens(max_tokens);
+  request.mutable_sampling()->set_temperature(temperature);
+  request.mutable_sampling()->set_seed(7);
+  request.set_ignore_eos(true);
+  return request;
+}
+
+// grpc.health.v1 by hand: its messages are one string and one enum.
+std::string health(const std::shared_ptr<grpc::Channel>& channel, const std::string& service) {
+  std::string body;
+  if (!service.empty()) body = std::string("\x0a") + static_cast<char>(service.size()) + service;
+  const grpc::Slice slice(body);
+  const grpc::ByteBuffer request(&slice, 1);
+  grpc::ByteBuffer response;
+  grpc::ClientContext context;
+  grpc::CompletionQueue queue;
+  grpc::TemplatedGenericStub<grpc::ByteBuffer, grpc::ByteBuffer> stub(channel);
+  const auto call = stub.PrepareUnaryCall(&context, "/grpc.health.v1.Health/Check", request, &queue);
+  call->StartCall();
+  grpc::Status status;
+  call->Finish(&response, &status, nullptr);
+  void* tag = nullptr;
+  bool ok = false;
+  queue.Next(&tag, &ok);
+  if (!status.ok()) return "error " + std::to_string(status.error_code());
+  std::vector<grpc::Slice> slices;
+  if (!response.Dump(&slices).ok()) return "no body";
+  std::string bytes;
+  for (const grpc::Slice& part : slices)
+    bytes.append(reinterpret_cast<const char*>(part.begin()), part.size());
+  return bytes == "\x08\x01" ? "SERVING" : bytes == "\x08\x02" ? "NOT_SERVING" : "other";
+}
+
+// One daemon for the tests that leave it as they found it; the books are checked after each.
+class DaemonTest : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    daemon_ = new Daemon;
+    daemon_->write_config();
+    ASSERT_TRUE(daemon_->start()) << daemon_->output();
+  }
+  static void TearDownTestSuite() {
+    EXPECT_EQ(daemon_->stop(), 0) << daemon_->output();
+    EXPECT_FALSE(fs::exists(daemon_->socket()));
+    delete daemon_;
+  }
+  void TearDown() override {
+    Client client = daemon_->client();
+    EXPECT_TRUE(eventually([&] {
+      const auto status = client.status();
+      return status.ok() && status.value().running() == 0 && status.value().waiting() == 0;
+    }));
+    const auto status = client.status();
+    ASSERT_TRUE(status.ok());
+    const v1::GetStatusResponse& s = status.value();
+    EXPECT_EQ(s.admitted(), s.completed() + s.failed() + s.cancelled());
+    const auto models = client.models();
+    ASSERT_TRUE(models.ok());
+    EXPECT_EQ(models.value().models(0).kv_pages_free(), models.value().models(0).kv_pages_total());
+    const auto routes = client.routes();
+    ASSERT_TRUE(routes.ok());
+    for (const v1::Route& route : routes.value().routes())
+      EXPECT_EQ(route.drafted(), route.accepted() + route.rejected() + route.discarded())
+          << route.name();
+  }
+  static Daemon* daemon_;
+};
+Daemon* DaemonTest::daemon_ = nullptr;
+
+TEST_F(DaemonTest, text_and_its_ids_give_the_same_continuation) {
+  Client client = daemon_->client();
+  v1::GenerateRequest request = make_request("off", 24);
+  request.set_request_id("my-id");
+  request.set_return_prompt_token_ids(true);
+  std::vector<std::string> kinds;
+  const auto by_text = client.generate(request, [&](const v1::GenerateResponse& message) {
+    kinds.emplace_back(message.has_started() ? "started" : message.has_chunk() ? "chunk" : "finished");
+  });
+  ASSERT_TRUE(by_text.ok()) << by_text.status().message();
+  const Generation& first = by_text.value();
+  ASSERT_GE(kinds.size(), 3U);
+  EXPECT_EQ(kinds.front(), "started");
+  EXPECT_EQ(kinds.back(), "finished");
+  EXPECT_EQ(first.started.request_id(), "my-id");
+  EXPECT_EQ(first.finished.request_id(), "my-id");
+  EXPECT_EQ(first.started.route(), "off");
+  EXPECT_EQ(first.token_ids.size(), 24U);
+  EXPECT_FALSE(first.text.empty());
+  EXPECT_EQ(first.finished.finish_reason(), v1::FINISH_REASON_LENGTH);
+  EXPECT_EQ(first.finished.usage().completion_tokens(), 24);
+  EXPECT_EQ(first.finished.usage().prompt_tokens(), first.started.prompt_token_ids_size());
+  EXPECT_EQ(first.finished.speculation().total_draft_tokens(), 0);
+  EXPECT_GT(first.finished.times().decode_ms(), 0);
+
+  request.clear_text();
+  request.clear_request_id();
+  *request.mutable_token_ids()->mutable_ids() = first.started.prompt_token_ids();
+  const auto by_ids = client.generate(request, {});
+  ASSERT_TRUE(by_ids.ok()) << by_ids.status().message();
+  EXPECT_EQ(by_ids.value().token_ids, first.token_ids);
+  EXPECT_EQ(by_ids.value().text, first.text);
+  EXPECT_FALSE(by_ids.value().started.request_id().empty());
+}
+
+TEST_F(DaemonTest, routes_give_identical_ids_greedy_and_sampled) {
+  Client client = daemon_->client();
+  for (const float temperature : {0.0F, 0.8F}) {
+    const auto plain = client.generate(make_request("off", 48, temperature), {});
+    const auto drafted = client.generate(make_request("", 48, temperature), {});
+    ASSERT_TRUE(plain.ok() && drafted.ok());
+    EXPECT_EQ(drafted.value().started.route(), "lookup");
+    EXPECT_EQ(plain.value().token_ids, drafted.value().token_ids);
+    const v1::Speculation& s = drafted.value().finished.speculation();
+    EXPECT_EQ(s.total_draft_tokens(), s.total_accepted_draft_tokens() +
+                                          s.total_rejected_draft_tokens() +
+                                          s.total_discarded_draft_tokens());
+    if (s.total_draft_tokens() > 0) {
+      EXPECT_DOUBLE_EQ(s.acceptance_rate(), static_cast<double>(s.total_accepted_draft_tokens()) /
+                                                static_cast<double>(s.total_draft_tokens()));
+    }
+  }
+  const auto greedy = client.generate(make_request("lookup", 48), {});
+  ASSERT_TRUE(greedy.ok());
+  EXPECT_GT(greedy.value().finished.speculation().total_accepted_draft_tokens(), 0);
+}
+
+TEST_F(DaemonTest, each_field_out_of_range_is_an_invalid_argument_that_names_it) {
+  using Edit = std::function<void(v1::GenerateRequest&)>;
+  const std::pair<const char*, Edit> table[] = {
+      {"prompt", [](auto& r) { r.clear_prompt(); }},
+      {"text", [](auto& r) { r.set_text(""); }},
+      {"token_ids", [](auto& r) { r.mutable_token_ids(); }},
+      {"token_ids[1]", [](auto& r) { r.mutable_token_ids()->add_ids(1), r.mutable_token_ids()->add_ids(-1); }},
+      {"token_ids[0]", [](auto& r) { r.mutable_token_ids()->add_ids(1 << 30); }},
+      {"sampling.temperature", [](auto& r) { r.mutable_sampling()->set_temperature(-0.5F); }},
+      {"sampling.temperature", [](auto& r) { r.mutable_sampling()->set_temperature(NAN); }},
+      {"sampling.temperature", [](auto& r) { r.mutable_sampling()->set_temperature(INFINITY); }},
+      {"sampling.temperature", [](auto& r) { r.mutable_sampling()->set_temperature(1e30F); }},
+      {"sampling.top_p", [](auto& r) { r.mutable_sampling()->set_top_p(0); }},
+      {"sampling.top_p", [](auto& r) { r.mutable_sampling()->set_top_p(1.5F); }},
+      {"sampling.top_p", [](auto& r) { r.mutable_sampling()->set_top_p(NAN); }},
+      {"sampling.top_k", [](auto& r) { r.mutable_sampling()->set_top_k(-1); }},
+      {"max_tokens", [](auto& r) { r.set_max_tokens(0); }},
+      {"max_tokens", [](auto& r) { r.set_max_tokens(-5); }},
+      {"max_tokens", [](auto& r) { r.set_max_tokens(std::numeric_limits<int32_t>::max()); }},
+      {"stop", [](auto& r) { r.add_stop(""); }},
+      {"stop", [](auto& r) { r.add_stop(std::string(100'000, 'x')); }},
+      {"stop", [](auto& r) { for (int i = 0; i < 1000; ++i) r.add_stop("x"); }},
+      {"stop_token_ids[0]", [](auto& r) { r.add_stop_token_ids(-1); }},
+      {"stop_token_ids[0]", [](auto& r) { r.add_stop_token_ids(1 << 30); }},
+      {"route", [](auto& r) { r.set_route("nowhere"); }},
+      {"route", [](auto& r) { r.set_route(std::string(5000, 'x')); }},
+      {"request_id", [](auto& r) { r.set_request_id(std::string(5000, 'x')); }},
+      {"request_id", [](auto& r) { r.set_request_id("a\nb"); }},
+  };
+  const auto stub = v1::Inference::NewStub(daemon_->channel());
+  for (const auto& [field, edit] : table) {
+    v1::GenerateRequest request = make_request("off", 4);
+    edit(request);
+    grpc::ClientContext context;
+    const auto reader = stub->Generate(&context, request);
+    v1::GenerateResponse message;
+    while (reader->Read(&message)) {
+    }
+    const grpc::Status status = reader->Finish();
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT)
+        << field << ": " << status.error_message();
+    const std::string front = status.error_message().substr(0, std::strlen(field) + 1);
+    EXPECT_TRUE(front == std::string(field) + ":" || front == std::string(field) + "[")
+        << field << ": " << status.error_message();
+  }
+}
+
+TEST_F(DaemonTest, prompt_beyond_the_context_is_refused) {
+  v1::GenerateRequest request = make_request("off", 4);
+  for (int i = 0; i < 5000; ++i) request.mutable_token_ids()->add_ids(5);
+  const auto result = daemon_->client().generate(request, {});
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.status().code(), Code::kInvalidArgument) << result.status().message();
+}
+
+TEST_F(DaemonTest, message_beyond_the_limit_is_refused_and_the_daemon_goes_on) {
+  v1::GenerateRequest request = make_request("off", 4);
+  request.set_text(std::string(5 << 20, 'x'));
+  const auto result = daemon_->client().generate(request, {});
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.status().code(), Code::kExhausted) << result.status().message();
+  EXPECT_TRUE(daemon_->client().status().ok());
+}
+
+TEST_F(DaemonTest, bytes_that_are_not_http2_are_survived) {
+  for (const char* bytes : {"GET / HTTP/1.1\r\n\r\n", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\xff\xff\xff\xff", ""}) {
+    const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::strncpy(address.sun_path, daemon_->socket().c_str(), sizeof(address.sun_path) - 1);
+    ASSERT_EQ(connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+    EXPECT_EQ(send(fd, bytes, std::strlen(bytes), MSG_NOSIGNAL),
+              static_cast<ssize_t>(std::strlen(bytes)));
+    close(fd);
+  }
+  EXPECT_TRUE(daemon_->client().generate(make_request("off", 2), {}).ok());
+}
+
+TEST_F(DaemonTest, client_that_hangs_up_cancels_its_request) {
+  Client client = daemon_->client();
+  const uint64_t before = client.status().value().cancelled();
+  {
+    const auto stub = v1::Inference::NewStub(daemon_->channel());
+    grpc::ClientContext context;
+    const auto reader = stub->Generate(&context, make_request("lookup", 1500, 0.9F));
+    v1::GenerateResponse message;
+    ASSERT_TRUE(reader->Read(&message));
+    ASSERT_TRUE(reader->Read(&message));
+    context.TryCancel();
+    EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  }
+  EXPECT_TRUE(eventually([&] { return client.status().value().cancelled() == before + 1; }));
+}
+
+TEST_F(DaemonTest, many_streams_at_once_all_complete_with_the_same_text) {
+  constexpr int kStreams = 72;
+  const auto expected = daemon_->client().generate(make_request("off", 8), {});
+  ASSERT_TRUE(expected.ok());
+  std::atomic<int> same{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kStreams; ++i)
+    threads.emplace_back([&, i] {
+      Client client = daemon_->client();
+      const auto got = client.generate(make_request(i % 2 == 0 ? "off" : "lookup", 8), {});
+      if (got.ok() && got.value().token_ids == expected.value().token_ids) ++same;
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(same, kStreams);
+}
+
+TEST_F(DaemonTest, stop_strings_and_ids_end_the_text) {
+  Client client = daemon_->client();
+  const auto plain = client.generate(make_request("off", 40), {});
+  ASSERT_TRUE(plain.ok());
+  const std::vector<int32_t>& ids = plain.value().token_ids;
+  v1::GenerateRequest by_id = make_request("lookup", 40);
+  by_id.add_stop_token_ids(ids[5]);
+  const auto stopped = client.generate(by_id, {});
+  ASSERT_TRUE(stopped.ok());
+  EXPECT_EQ(stopped.value().finished.finish_reason(), v1::FINISH_REASON_STOP);
+  const auto first = static_cast<size_t>(std::find(ids.begin(), ids.end(), ids[5]) - ids.begin());
+  EXPECT_EQ(stopped.value().token_ids, std::vector<int32_t>(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(first) + 1));
+
+  const std::string& text = plain.value().text;
+  ASSERT_GT(text.size(), 12U);
+  const std::string stop = text.substr(8, 3);
+  v1::GenerateRequest by_text = make_request("lookup", 40);
+  by_text.add_stop(stop);
+  const auto cut = client.generate(by_text, {});
+  ASSERT_TRUE(cut.ok());
+  EXPECT_EQ(cut.value().finished.finish_reason(), v1::FINISH_REASON_STOP);
+  EXPECT_EQ(cut.value().text, text.substr(0, text.find(stop)));
+}
+
+TEST_F(DaemonTest, control_calls_report_what_is_there) {
+  Client client = daemon_->client();
+  const auto plugins = client.plugins();
+  ASSERT_TRUE(plugins.ok());
+  int loaded = 0;
+  for (const v1::Plugin& plugin : plugins.value().plugins())
+    if (plugin.id() == "specd.drafter.prompt_lookup" || plugin.id() == "specd.verifier.match") {
+      EXPECT_EQ(plugin.state(), "loaded") << plugin.reason();
+      EXPECT_EQ(plugin.sha256().size(), 64U);
+      EXPECT_EQ(plugin.factories_size(), 1);
+      ++loaded;
+    }
+  EXPECT_EQ(loaded, 2);
+  const auto routes = client.routes();
+  ASSERT_TRUE(routes.ok());
+  bool has_off = false, has_lookup = false;
+  for (const v1::Route& route : routes.value().routes()) {
+    has_off = has_off || route.name() == "off";
+    if (route.name() != "lookup") continue;
+    has_lookup = true;
+    EXPECT_TRUE(route.is_default());
+    EXPECT_EQ(route.guarantee(), "identical");
+  }
+  EXPECT_TRUE(has_off && has_lookup);
+  const auto models = client.models();
+  ASSERT_TRUE(models.ok());
+  ASSERT_EQ(models.value().models_size(), 1);
+  EXPECT_EQ(models.value().models(0).name(), "pico");
+  EXPECT_EQ(models.value().models(0).vocab_size(), 4096);
+  EXPECT_EQ(models.value().models(0).parameters(), 14162304U);
+  const auto status = client.status();
+  ASSERT_TRUE(status.ok());
+  EXPECT_EQ(status.value().state(), "ready");
+  EXPECT_EQ(status.value().pid(), daemon_->pid());
+  EXPECT_EQ(status.value().threads(), 2);
+  EXPECT_GT(status.value().memory_size(), 0);
+}
+
+TEST_F(DaemonTest, health_says_serving) {
+  EXPECT_EQ(health(daemon_->channel(), ""), "SERVING");
+  EXPECT_EQ(health(daemon_->channel(), "specd.v1.Inference"), "SERVING");
+  EXPECT_EQ(health(daemon_->channel(), "nothing"),
+            "error " + std::to_string(grpc::StatusCode::NOT_FOUND));
+}
+
+TEST_F(DaemonTest, socket_belongs_to_its_owner_alone) {
+  struct stat info {};
+  ASSERT_EQ(stat(daemon_->socket().c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0600U);
+}
+
+TEST_F(DaemonTest, second_instance_is_refused_naming_the_first) {
+  const pid_t other = fork();
+  if (other == 0) {
+    const int log = open((daemon_->folder() / "second").c_str(), O_WRONLY | O_CREAT, 0600);
+    dup2(log, STDERR_FILENO);
+    execl(SPECD_BINARY, "specd", "serve", "--config", (daemon_->folder() / "c.yaml").c_str(), nullptr);
+    _exit(127);
+  }
+  int status = 0;
+  waitpid(other, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 1);
+  EXPECT_NE(read_file(daemon_->folder() / "second").find("process " + std::to_string(daemon_->pid())),
+            std::string::npos);
+  EXPECT_TRUE(daemon_->client().status().ok());
+}
+
+TEST_F(DaemonTest, compare_and_record_tell_the_routes_apart) {
+  Client client = daemon_->client();
+  CompareOptions options;
+  options.routes = {"off", "lookup"};
+  options.temperatures = {0, 0.8F};
+  options.max_tokens = 16;
+  const auto rows = compare(client, {{"a", kPrompt}, {"b", "import os\n"}}, options);
+  ASSERT_TRUE(rows.ok()) << rows.status().message();
+  ASSERT_EQ(rows.value().size(), 4U);
+  for (const CompareRow& row : rows.value()) {
+    EXPECT_TRUE(row.identical) << row.first_difference;
+    EXPECT_EQ(row.requests, 2);
+    EXPECT_GT(row.tokens_per_s, 0);
+  }
+  const auto text = record(client, {{"a", kPrompt}}, options);
+  ASSERT_TRUE(text.ok()) << text.status().message();
+  const auto json = parse_json(text.value(), "record");
+  ASSERT_TRUE(json.ok());
+  ASSERT_EQ(json.value()["sequences"].size(), 2U);
+  EXPECT_EQ(json.value()["sequences"][1]["seed"], 1);
+  EXPECT_EQ(json.value()["sequences"][0]["output"].size(), 16U);
+}
+
+// ---- tests with a daemon of their own ----------------------------------------------------------
+
+TEST(DaemonLife, socket_left_by_a_killed_daemon_is_taken_over) {
+  Daemon daemon;
+  daemon.write_config();
+  ASSERT_TRUE(daemon.start()) << daemon.output();
+  daemon.stop(SIGKILL);
+  ASSERT_TRUE(fs::exists(daemon.socket()));
+  fs::remove(daemon.folder() / "log");
+  ASSERT_TRUE(daemon.start()) << daemon.output();
+  EXPECT_TRUE(daemon.client().generate(make_request("off", 2), {}).ok());
+  EXPECT_EQ(daemon.stop(), 0);
+  EXPECT_FALSE(fs::exists(daemon.socket()));
+}
+
+TEST(DaemonLife, sigterm_lets_a_running_stream_finish) {
+  Daemon daemon;
+  daemon.write_config();
+  ASSERT_TRUE(daemon.start()) << daemon.output();
+  const auto channel = daemon.channel();
+  const auto stub = v1::Inference::NewStub(channel);
+  grpc::ClientContext context;
+  const auto reader = stub->Generate(&context, make_request("off", 900, 0.9F));
+  v1::GenerateResponse message;
+  ASSERT_TRUE(reader->Read(&message));
+  ASSERT_EQ(kill(daemon.pid(), SIGTERM), 0);
+  EXPECT_TRUE(eventually([&] { return health(channel, "") == "NOT_SERVING"; }));
+  {
+    grpc::ClientContext late;
+    const auto refused = stub->Generate(&late, make_request("off", 4));
+    v1::GenerateResponse nothing;
+    EXPECT_FALSE(refused->Read(&nothing));
+    EXPECT_EQ(refused->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+  }
+  bool has_end = false;
+  while (reader->Read(&message)) has_end = has_end || message.has_finished();
+  EXPECT_TRUE(has_end);
+  EXPECT_TRUE(reader->Finish().ok());
+  EXPECT_EQ(daemon.wait(), 0) << daemon.output();
+  EXPECT_FALSE(fs::exists(daemon.socket()));
+}
+
+TEST(DaemonLife, drain_limit_cuts_with_a_reason) {
+  Daemon daemon;
+  daemon.write_config("", SPECD_PLUGINS, "drain_seconds: 0\n");
+  ASSERT_TRUE(daemon.start()) << daemon.output();
+  const auto stub = v1::Inference::NewStub(daemon.channel());
+  grpc::ClientContext context;
+  const auto reader = stub->Generate(&context, make_request("off", 1900, 0.9F));
+  v1::GenerateResponse message;
+  ASSERT_TRUE(reader->Read(&message));
+  ASSERT_EQ(kill(daemon.pid(), SIGTERM), 0);
+  while (reader->Read(&message)) {
+  }
+  const grpc::Status status = reader->Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE) << status.error_message();
+  EXPECT_NE(status.error_message().find("drain limit"), std::string::npos);
+  EXPECT_EQ(daemon.wait(), 4) << daemon.output();
+}
+
+TEST(DaemonLife, second_signal_stops_at_once) {
+  Daemon daemon;
+  daemon.write_config();
+  ASSERT_TRUE(daemon.start()) << daemon.output();
+  const auto stub = v1::Inference::NewStub(daemon.channel());
+  grpc::ClientContext context;
+  const auto reader = stub->Generate(&context, make_request("off", 1900, 0.9F));
+  v1::GenerateResponse message;
+  ASSERT_TRUE(reader->Read(&message));
+  ASSERT_EQ(kill(daemon.pid(), SIGTERM), 0);
+  ASSERT_TRUE(eventually([&] { return daemon.output().find("draining") != std::string::npos; }));
+  ASSERT_EQ(kill(daemon.pid(), SIGINT), 0);
+  while (reader->Read(&message)) {
+  }
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(daemon.wait(), 4) << daemon.output();
+}
+
+TEST(DaemonLife, broken_plugins_are_listed_with_the_reason_and_the_daemon_goes_on) {
+  Daemon daemon;
+  const fs::path broken = daemon.folder() / "more";
+  fs::create_directories(broken / "no_json");
+  std::ofstream(broken / "no_json" / "plugin.json") << "{ not json";
+  // A good bundle whose library was changed after it was hashed.
+  fs::copy(fs::path(SPECD_PLUGINS) / "drafter_replay", broken / "changed");
+  std::string manifest = read_file(broken / "changed" / "plugin.json");
+  const std::string id = "specd.drafter.replay";
+  manifest.replace(manifest.find(id), id.size(), "org.example.changed_");
+  std::ofstream(broken / "changed" / "plugin.json") << manifest;
+  std::ofstream(broken / "changed" / "drafter_replay.so", std::ios::app) << "x";
+  daemon.write_config("  changed:\n    drafter: {plugin: org.example.changed_, config: {file: x}}\n"
+                      "    verifier: {plugin: specd.verifier.match}\n"
+                      "  absent:\n    drafter: {plugin: org.example.absent}\n"
+                      "    verifier: {plugin: specd.verifier.match}\n",
+                      std::string(SPECD_PLUGINS) + ", more");
+  ASSERT_TRUE(daemon.start()) << daemon.output();
+  Client client = daemon.client();
+  const auto plugins = client.plugins();
+  ASSERT_TRUE(plugins.ok());
+  int refused = 0;
+  for (const v1::Plugin& plugin : plugins.value().plugins()) {
+    if (plugin.directory().find("/more/") == std::string::npos) continue;
+    EXPECT_EQ(plugin.state(), "refused") << plugin.id();
+    EXPECT_FALSE(plugin.reason().empty()) << plugin.id();
+    ++refused;
+  }
+  EXPECT_EQ(refused, 2);
+  for (const char* route : {"changed", "absent"}) {
+    const auto result = client.generate(make_request(route, 4), {});
+    ASSERT_FALSE(result.ok()) << route;
+    EXPECT_EQ(result.status().code(), Code::kInvalidArgument);
+  }
+  EXPECT_TRUE(client.generate(make_request("lookup", 4), {}).ok());
+  EXPECT_EQ(daemon.stop(), 0);
+}
+
+// Runs specd with these arguments; the exit code and what it printed.
+std::pair<int, std::string> run_specd(const std::string& arguments) {
+  FILE* pipe = popen((std::string(SPECD_BINARY) + " " + arguments + " 2>&1").c_str(), "r");
+  std::string text;
+  for (char buffer[512]; std::fgets(buffer, sizeof(buffer), pipe) != nullptr;) text += buffer;
+  const int status = pclose(pipe);
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, text};
+}
+
+TEST(CommandLine, check_accepts_what_serve_would_load) {
+  Daemon daemon;
+  daemon.write_config();
+  const auto [code, text] = run_specd("check --config " + (daemon.folder() / "c.yaml").string());
+  EXPECT_EQ(code, 0) << text;
+}
+
+TEST(CommandLine, check_refuses_a_wrong_file_with_its_place) {
+  Daemon daemon;
+  daemon.write_config("  bad:\n    drafter: {plugin: specd.drafter.prompt_lookup}\n");
+  const auto [code, text] = run_specd("check --config " + (daemon.folder() / "c.yaml").string());
+  EXPECT_EQ(code, 3);
+  EXPECT_NE(text.find("c.yaml:11:5: routes.bad.verifier: missing"), std::string::npos) << text;
+}
+
+TEST(CommandLine, check_refuses_a_damaged_model) {
+  Daemon daemon;
+  daemon.write_config();
+  const fs::path model = daemon.folder() / "model";
+  fs::copy(fs::path(SPECD_SOURCE_DIR) / "sdk/zoo/pico-target", model);
+  fs::resize_file(model / "model.safetensors", 1000);
+  std::string config = read_file(daemon.folder() / "c.yaml");
+  const std::string zoo = std::string(SPECD_SOURCE_DIR) + "/sdk/zoo/pico-target";
+  config.replace(config.find(zoo), zoo.size(), "model");
+  std::ofstream(daemon.folder() / "c.yaml") << config;
+  const auto [code, text] = run_specd("check --config " + (daemon.folder() / "c.yaml").string());
+  EXPECT_EQ(code, 3) << text;
+  EXPECT_NE(text.find("model.safetensors"), std::string::npos) << text;
+}
+
+TEST(CommandLine, wrong_use_and_information) {
+  EXPECT_EQ(run_specd("").first, 2);
+  EXPECT_EQ(run_specd("serve").first, 2);
+  EXPECT_EQ(run_specd("sevre --config x").first, 2);
+  EXPECT_EQ(run_specd("serve --confg x").first, 2);
+  EXPECT_EQ(run_specd("check --config /nonexistent.yaml").first, 3);
+  EXPECT_EQ(run_specd("--help").first, 0);
+  EXPECT_EQ(run_specd("--version").second.rfind("specd ", 0), 0U);
+}
+
+}  // namespace
+}  // namespace specd::host
