@@ -38,6 +38,9 @@ class MatchPool {
     uint32_t text = 0;                          // index in texts_
     uint64_t generation = 0;                    // of the pool when the text was registered
     uint32_t next[kLongestPattern + 1] = {};    // by pattern size: first window not yet complete
+    // By pattern size: bit i is set when window next + i cannot change the pool any more, because the
+    // oldest match of its pattern has full length.
+    uint64_t settled[kLongestPattern + 1] = {};
   };
   struct Match {
     const int32_t* tokens = nullptr;
@@ -56,6 +59,7 @@ class MatchPool {
       if (n - reader.next[1] > options_.max_tokens) {
         const uint32_t from = n - static_cast<uint32_t>(options_.max_tokens);
         for (uint32_t& next : reader.next) next = std::max(next, from);
+        for (uint64_t& settled : reader.settled) settled = 0;
       }
       if (taken_ + (n - reader.next[1]) > options_.max_tokens) clear();
     }
@@ -64,7 +68,10 @@ class MatchPool {
       uint32_t& from = reader.next[size];
       for (; from + size + options_.max_match <= n; ++from) {
         if (size == 1) ++taken_;
-        insert(hasher, {reader.text, from, size, options_.max_match});
+        if ((reader.settled[size] & 1) == 0) {
+          insert(hasher, {reader.text, from, size, options_.max_match});
+        }
+        reader.settled[size] >>= 1;
       }
     }
   }
@@ -76,8 +83,13 @@ class MatchPool {
     if (n < 2) return {};
     const uint32_t longest = options_.max_pattern < n - 1 ? options_.max_pattern : n - 1;
     for (uint32_t size = longest; size >= 1; --size) {
-      for (uint32_t from = reader.next[size]; from + size < n; ++from) {
-        insert(hasher, {reader.text, from, size, n - from - size});
+      // Fewer than P <= 64 windows are cut.
+      uint64_t bit = 1;
+      for (uint32_t from = reader.next[size]; from + size < n; ++from, bit <<= 1) {
+        if ((reader.settled[size] & bit) != 0) continue;
+        if (insert(hasher, {reader.text, from, size, n - from - size})) {
+          reader.settled[size] |= bit;
+        }
       }
     }
     for (uint32_t size = longest; size >= 1; --size) {
@@ -131,6 +143,7 @@ class MatchPool {
     texts_.push_back(text);
     reader.text = static_cast<uint32_t>(texts_.size() - 1);
     reader.generation = generation_;
+    for (uint64_t& settled : reader.settled) settled = 0;
     taken_ += options_.max_match + options_.max_pattern;  // its cut windows count from the start
   }
 
@@ -172,18 +185,19 @@ class MatchPool {
     }
   }
 
-  // All or nothing: what may throw comes first.
-  void insert(const GramHasher& hasher, const Gram& gram) {
+  // All or nothing: what may throw comes first. True when inserting longer matches of this window
+  // will change nothing either.
+  bool insert(const GramHasher& hasher, const Gram& gram) {
     make_room(hasher);
     Pattern& pattern = find_pattern(hasher, gram);
     const bool absent = pattern.gram.size == 0;
     if (options_.oldest) {
       if (absent) ++pattern_count_;
       if (absent || gram.match > pattern.gram.match) pattern.gram = gram;
-      return;
+      return pattern.gram.match == options_.max_match;
     }
     uint32_t& member = find_member(hasher, gram);
-    if (member < kRemoved) return;  // in the set
+    if (member < kRemoved) return false;  // in the set
     uint32_t older = absent ? kNone : pattern.newest;
     while (older != kNone && nodes_[older].gram.match < gram.match) {
       find_member(hasher, nodes_[older].gram) = kRemoved;
@@ -197,6 +211,7 @@ class MatchPool {
     if (absent) ++pattern_count_;
     pattern.newest = place;
     pattern.gram = gram;
+    return false;
   }
 
   void make_room(const GramHasher& hasher) {

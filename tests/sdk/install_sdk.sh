@@ -1,0 +1,8 @@
+#!/usr/bin/env bash
+# install_sdk.sh SOURCE_ROOT WORK: installs the SDK, with nothing else built, to WORK/prefix.
+set -eu
+rm -rf "$2"
+mkdir -p "$2"
+cmake -S "$1/sdk" -B "$2/sdk" > "$2/log" || { cat "$2/log"; exit 1; }
+cmake --install "$2/sdk" --prefix "$2/prefix" >> "$2/log"
+find "$2/prefix" -name specd_sdkConfig.cmake | grep -q .
