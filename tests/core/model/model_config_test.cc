@@ -12,7 +12,7 @@
 namespace specd {
 namespace {
 
-const std::string kZoo = std::string(SPECD_SOURCE_DIR) + "/sdk/zoo/";
+const std::string kZoo = std::string(SPECD_TEST_ZOO) + "/";
 
 class ModelConfigTest : public testing::Test {
  protected:

@@ -99,8 +99,8 @@ TEST_F(Safetensors, require_compares_shape_and_type) {
 
 TEST_F(Safetensors, the_models_of_the_tree_open) {
   for (const char* name : {"pico-target", "pico-draft"}) {
-    const auto file = SafetensorsFile::open(std::string(SPECD_SOURCE_DIR) + "/sdk/zoo/" + name +
-                                            "/model.safetensors");
+    const auto file =
+        SafetensorsFile::open(std::string(SPECD_TEST_ZOO) + "/" + name + "/model.safetensors");
     ASSERT_TRUE(file.ok()) << file.status().to_string();
     EXPECT_NE(file.value().find("model.norm.weight"), nullptr);
   }

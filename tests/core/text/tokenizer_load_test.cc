@@ -10,10 +10,9 @@
 namespace specd {
 namespace {
 
-const std::string kRoot = SPECD_SOURCE_DIR;
-
 std::string file_text() {
-  return read_text_file(kRoot + "/sdk/zoo/pico-target/tokenizer.json", 1 << 20).value();
+  return read_text_file(std::string(SPECD_TEST_ZOO) + "/pico-target/tokenizer.json", 1 << 20)
+      .value();
 }
 
 // The 256 bytes, one merge and one special token: small enough to break in every place.
@@ -38,7 +37,8 @@ Result<std::shared_ptr<const Tokenizer>> load(const Json& file) {
 
 TEST(TokenizerLoad, variants_of_the_file_agree_with_the_reference) {
   const Json goldens =
-      parse_json_file(kRoot + "/tests/reference/tokenizer_goldens.json", 1 << 20).value();
+      parse_json_file(std::string(SPECD_TEST_REFERENCE) + "/tokenizer_goldens.json", 1 << 20)
+          .value();
   ASSERT_GE(goldens["variants"].size(), 5u);
   for (const Json& variant : goldens["variants"]) {
     Json file = parse_json(file_text(), "tokenizer.json").value();

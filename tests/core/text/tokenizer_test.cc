@@ -14,8 +14,7 @@
 namespace specd {
 namespace {
 
-const std::string kTokenizerPath =
-    std::string(SPECD_SOURCE_DIR) + "/sdk/zoo/pico-target/tokenizer.json";
+const std::string kTokenizerPath = std::string(SPECD_TEST_ZOO) + "/pico-target/tokenizer.json";
 
 std::shared_ptr<const Tokenizer> zoo_tokenizer() {
   static const std::shared_ptr<const Tokenizer> tokenizer = Tokenizer::load(kTokenizerPath).value();
@@ -24,8 +23,7 @@ std::shared_ptr<const Tokenizer> zoo_tokenizer() {
 
 const Json& goldens() {
   static const Json json =
-      parse_json_file(std::string(SPECD_SOURCE_DIR) + "/tests/reference/tokenizer_goldens.json",
-                      1 << 20)
+      parse_json_file(std::string(SPECD_TEST_REFERENCE) + "/tokenizer_goldens.json", 1 << 20)
           .value();
   return json;
 }
