@@ -216,7 +216,7 @@ struct Engine::Impl {
   std::thread thread;
 
   // Written by the step thread, read by reports.
-  std::atomic<int32_t> n_running{0}, n_waiting{0}, pages_free{0};
+  std::atomic<int32_t> n_running{0}, pages_free{0};
   std::atomic<uint64_t> n_admitted{0}, n_completed{0}, n_failed{0}, n_cancelled{0}, n_refused{0};
   std::atomic<uint64_t> n_steps{0}, n_rows{0}, n_tokens{0}, n_kv_moves{0};
 
@@ -542,7 +542,6 @@ void Engine::Impl::step() {
     const std::lock_guard lock(mutex);
     n_queued -= plan.n_admitted;
   }
-  n_waiting = static_cast<int32_t>(waiting.size());
   n_running = static_cast<int32_t>(running.size());
   pages_free = pages->n_free();
   if (plan.items.empty()) return;
@@ -560,8 +559,6 @@ void Engine::Impl::step() {
     }
   }
   std::erase_if(running, [](const ActiveSequence& sequence) { return sequence.slot < 0; });
-  n_running = static_cast<int32_t>(running.size());
-  pages_free = pages->n_free();
 }
 
 void Engine::Impl::start(Waiting next) {
@@ -584,6 +581,7 @@ void Engine::Impl::retire(ActiveSequence& sequence) {
   pages_free = pages->n_free();
   free_slots.push_back(sequence.slot);
   sequence.slot = -1;
+  --n_running;
   finish(*sequence.request);
 }
 
@@ -604,25 +602,22 @@ void Engine::Impl::finish(Sequence& request) {
 
 void Engine::Impl::cancel_listed(const std::unordered_set<std::string>& ids) {
   const Status why(Code::kCancelled, "the request was cancelled");
-  const size_t before = waiting.size();
   std::erase_if(waiting, [&](Waiting& next) {
     if (!ids.contains(next.request->request().id)) return false;
     next.request->fail(FinishReason::kCancelled, why);
+    {
+      const std::lock_guard lock(mutex);
+      --n_queued;
+    }
     finish(*next.request);
     return true;
   });
-  if (before != waiting.size()) {
-    const std::lock_guard lock(mutex);
-    n_queued -= static_cast<int32_t>(before - waiting.size());
-  }
   for (ActiveSequence& sequence : running) {
     if (!ids.contains(sequence.request->request().id)) continue;
     sequence.request->fail(FinishReason::kCancelled, why);
     retire(sequence);
   }
   std::erase_if(running, [](const ActiveSequence& sequence) { return sequence.slot < 0; });
-  n_waiting = static_cast<int32_t>(waiting.size());
-  n_running = static_cast<int32_t>(running.size());
 }
 
 void Engine::Impl::cancel_all() {
