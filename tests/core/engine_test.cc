@@ -4,9 +4,10 @@
 
 #include <atomic>
 #include <cmath>
+#include <map>
 #include <random>
 
-#include "core/model/transformer.h"
+#include "plugins/drafter_replay/coin.h"
 #include "tests/core/engine_rig.h"
 
 namespace specd {
@@ -129,24 +130,55 @@ TEST_F(Identity, trees_with_decoys_and_probes_change_no_token) {
   audit();
 }
 
-// With one drafted token a step, every draft is an independent coin of the set probability.
+// The replay drafter tells the truth at a position or not by a coin that this test can throw too, so
+// the accepted count is known exactly; over many seeds its share is the acceptance that was set.
 TEST_F(Identity, acceptance_reported_is_the_one_set) {
   plain(options());
+  constexpr int kSeeds = 6;
   EngineOptions o = options();
-  for (const int percent : {0, 25, 50, 75, 100}) {
-    o.routes.push_back(route("a" + std::to_string(percent),
-                             plugin("specd.drafter.replay", replay(greedy_file_, percent / 100.0, 1)), 1));
+  for (const int percent : {0, 25, 75, 100}) {
+    for (int seed = 0; seed < kSeeds; ++seed) {
+      for (const int32_t k : {1, 4}) {
+        Json config = replay(greedy_file_, percent / 100.0, k);
+        config["seed"] = seed;
+        o.routes.push_back(route("a" + std::to_string(percent) + "s" + std::to_string(seed) + "k" + std::to_string(k),
+                                 plugin("specd.drafter.replay", config), k));
+      }
+    }
   }
   start(o);
+  const std::string prompt = prompts()[2];
+  const auto n_prompt = static_cast<int64_t>(engine_->encode(prompt).value().size());
+  std::map<double, std::pair<double, double>> of_one;  // acceptance -> accepted, drafted at k = 1
   for (const RouteOptions& each : o.routes) {
-    std::vector<Request> greedy;
-    for (const std::string& prompt : prompts()) greedy.push_back(request(prompt, each.name, kTokens));
-    run_all(greedy);
-    const RouteReport r = report(each.name);
-    const double expected = std::stod(each.name.substr(1)) / 100;
-    const double measured = static_cast<double>(r.accepted) / static_cast<double>(r.drafted);
-    const double deviation = std::sqrt(expected * (1 - expected) / static_cast<double>(r.drafted));
-    EXPECT_NEAR(measured, expected, 4 * deviation + 1e-9) << each.name << ", " << r.drafted << " drafts";
+    const double acceptance = each.drafter.config.at("acceptance").get<double>();
+    const auto seed = each.drafter.config.at("seed").get<uint64_t>();
+    const int64_t k = each.draft_nodes_max;
+    int64_t emitted = 1, drafted = 0, accepted = 0, steps = 1;  // the prompt's last row gives one
+    while (emitted < kTokens) {
+      const int64_t budget = std::min(k, kTokens - emitted - 1);
+      int64_t run_length = 0;
+      while (run_length < budget &&
+             replay::tells_truth(seed, static_cast<uint64_t>(n_prompt + emitted + run_length), acceptance)) {
+        ++run_length;
+      }
+      drafted += budget;
+      accepted += run_length;
+      emitted += run_length + 1;
+      ++steps;
+    }
+    const Outcome outcome = run(request(prompt, each.name, kTokens));
+    EXPECT_EQ(outcome.usage.draft_tokens, drafted) << each.name;
+    EXPECT_EQ(outcome.usage.accepted_tokens, accepted) << each.name;
+    EXPECT_EQ(outcome.usage.steps, steps) << each.name;
+    EXPECT_EQ(outcome.tokens, plain_[4].tokens) << each.name;
+    if (k != 1) continue;
+    of_one[acceptance].first += static_cast<double>(accepted);
+    of_one[acceptance].second += static_cast<double>(drafted);
+  }
+  for (const auto& [set, counts] : of_one) {
+    const double deviation = std::sqrt(set * (1 - set) / counts.second);
+    EXPECT_NEAR(counts.first / counts.second, set, 4 * deviation + 1e-12) << counts.second << " drafts";
   }
   audit();
 }
