@@ -176,10 +176,11 @@ void report_text(specd_call* call, int32_t seq_index, std::string_view text) {
   } else if (scope_text != nullptr) {
     append_clean(*scope_text, text, kTextBytesMax);
   } else {
-    std::string line =
+    const std::string line =
         scope_name != nullptr ? "plugin " + *scope_name + " reports: " : "plugin reports: ";
-    append_clean(line, text, kLogBytesMax);
-    log(LogLevel::kWarn, line);
+    std::string clean;
+    append_clean(clean, text, kLogBytesMax);
+    log(LogLevel::kWarn, line + clean);
   }
 }
 

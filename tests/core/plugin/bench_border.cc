@@ -1,0 +1,221 @@
+// What the border costs: validation of a whole batch, and one propose() of a loaded bundle.
+//   bench_border [--benchmark_min_time=0.5]
+#include <benchmark/benchmark.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "core/base/log.h"
+#include "core/exec/services.h"
+#include "core/plugin/registry.h"
+#include "core/plugin/sanitizer.h"
+#include "core/plugin/tensor.h"
+
+namespace specd {
+namespace {
+
+constexpr int32_t kVocab = 32000;
+
+// 64 sequences x 64 nodes; chains, or random trees.
+void check_tree_64x64(benchmark::State& state, bool chain) {
+  constexpr size_t kSequences = 64, kNodes = 64;
+  std::mt19937 random(1);
+  std::vector<int32_t> token(kSequences * kNodes), parent(kSequences * kNodes), depth(kNodes);
+  std::vector<int32_t> flags(kSequences * kNodes, 0);
+  for (size_t i = 0; i < token.size(); ++i) {
+    const auto node = static_cast<int32_t>(i % kNodes);
+    token[i] = static_cast<int32_t>(random() % kVocab);
+    parent[i] = chain ? node - 1 : static_cast<int32_t>(random() % (i % kNodes + 1)) - 1;
+  }
+  const TreeLimits limits{kVocab, kNodes, 64, state.range(0) != 0};
+  for (auto _ : state) {
+    for (size_t s = 0; s < kSequences; ++s) {
+      const TreeCheck check = check_tree(kNodes, &token[s * kNodes], &parent[s * kNodes],
+                                         &flags[s * kNodes], limits, depth.data());
+      if (check.n_nodes != kNodes) state.SkipWithError("a good tree was cut");
+      benchmark::DoNotOptimize(depth.data());
+      benchmark::ClobberMemory();
+    }
+  }
+  state.SetItemsProcessed(state.iterations() * static_cast<int64_t>(kSequences * kNodes));
+}
+BENCHMARK_CAPTURE(check_tree_64x64, chain, true)->Arg(0)->Arg(1)->ArgName("probes");
+BENCHMARK_CAPTURE(check_tree_64x64, tree, false)->Arg(0)->Arg(1)->ArgName("probes");
+
+void check_verdict_8_of_64(benchmark::State& state) {
+  std::vector<int32_t> parent(64), path(8);
+  for (int32_t i = 0; i < 64; ++i) parent[static_cast<size_t>(i)] = i - 1;
+  for (int32_t i = 0; i < 8; ++i) path[static_cast<size_t>(i)] = i;
+  for (auto _ : state) {
+    benchmark::DoNotOptimize(
+        check_verdict(8, path.data(), 8, 5, 64, parent.data(), nullptr, kVocab));
+  }
+}
+BENCHMARK(check_verdict_8_of_64);
+
+// The bundle of prompt_lookup as it ships, loaded once.
+struct Loaded {
+  kernels::WorkerPool pool{1};
+  kernels::CpuStream stream{pool};
+  Services services{stream, kernels::cpu_ops(kernels::Isa::kScalar), kVocab};
+  std::string cache;
+  std::unique_ptr<PluginRegistry> registry;
+  std::unique_ptr<Drafter> drafter;
+  std::string error;
+
+  Loaded() {
+    char pattern[] = "/tmp/specd-bench-XXXXXX";
+    cache = mkdtemp(pattern);
+    auto opened = PluginRegistry::open({{SPECD_BENCH_PLUGINS}, cache}, make_host(&services));
+    if (!opened.ok()) {
+      error = opened.status().message();
+      return;
+    }
+    registry = std::move(opened).value();
+    specd_target_info target{};
+    target.struct_size = sizeof(target);
+    target.vocab_size = kVocab;
+    target.n_layers = 1;
+    target.max_positions = 4096;
+    static const uint8_t tokenizer[32] = {};
+    target.tokenizer_sha256 = tokenizer;
+    target.model_id = target.architecture = "bench";
+    auto made = registry->make_drafter("specd.drafter.prompt_lookup", "", Json::object(), target,
+                                       "bench");
+    if (!made.ok()) {
+      error = made.status().message();
+      return;
+    }
+    drafter = std::move(made).value();
+    specd_drafter_grant grant{};
+    grant.struct_size = sizeof(grant);
+    grant.device_type = SPECD_DEV_CPU;
+    grant.max_nodes = drafter->caps().max_nodes;
+    grant.max_depth = drafter->caps().max_depth;
+    grant.max_batch = 8;
+    grant.max_rows = grant.max_depth + 1;
+    grant.needs = drafter->caps().needs;
+    grant.memory_bytes_max = uint64_t{1} << 30;
+    const Status status = drafter->activate(grant);
+    if (!status.ok()) error = status.message();
+  }
+  ~Loaded() {
+    drafter.reset();
+    std::error_code ignored;
+    std::filesystem::remove_all(cache, ignored);
+  }
+};
+
+// Prompts of 256 tokens with a period of 32, so that every call finds something.
+void propose_prompt_lookup(benchmark::State& state) {
+  static Loaded loaded;
+  if (!loaded.error.empty()) {
+    state.SkipWithError(loaded.error.c_str());
+    return;
+  }
+  const auto n = static_cast<uint32_t>(state.range(0));
+  const size_t count = n;
+  constexpr size_t kPrompt = 256;
+  const specd_drafter_grant& grant = loaded.drafter->grant();
+  const size_t nodes = grant.max_nodes;
+  std::vector<int32_t> prompt(count * kPrompt), root(count), position(count), budget(count),
+      found(count), slot_values(count), token(count * nodes), parent(count * nodes);
+  std::vector<uint64_t> ids(count), offsets(count + 1);
+  std::vector<void*> seq_state(count);
+  std::vector<specd_status> status(count);
+  std::vector<uint32_t> slot(count);
+  specd_sampling greedy{};
+  greedy.struct_size = sizeof(greedy);
+  greedy.flags = SPECD_SAMPLE_GREEDY;
+  greedy.top_p = 1;
+  greedy.tokens_left = 1000;
+  const std::vector<const specd_sampling*> sampling(count, &greedy);
+  static uint64_t next_id = 1;
+  for (size_t s = 0; s < count; ++s) {
+    for (size_t i = 0; i < kPrompt; ++i) {
+      prompt[s * kPrompt + i] = static_cast<int32_t>((s * 1000 + i % 32 * 7) % kVocab);
+    }
+    root[s] = prompt[s * kPrompt + kPrompt - 1];
+    position[s] = kPrompt - 1;
+    budget[s] = grant.max_nodes;
+    ids[s] = next_id++;
+    slot[s] = static_cast<uint32_t>(s);
+    slot_values[s] = static_cast<int32_t>(s);
+    offsets[s + 1] = offsets[s] + kPrompt;
+  }
+  for (size_t i = 0; i < parent.size(); ++i) parent[i] = static_cast<int32_t>(i % nodes) - 1;
+  const int64_t rows = n, columns = static_cast<int64_t>(nodes);
+  const specd_tensor slots = host_i32(slot_values.data(), {rows});
+  const specd_tensor roots = host_i32(root.data(), {rows});
+  const specd_tensor positions = host_i32(position.data(), {rows});
+  const specd_tensor budgets = host_i32(budget.data(), {rows});
+  const specd_tensor counts = host_i32(found.data(), {rows});
+  const specd_tensor tokens = host_i32(token.data(), {rows, columns});
+  const specd_tensor parents = host_i32(parent.data(), {rows, columns});
+  specd_call call;
+  specd_batch batch{};
+  batch.struct_size = sizeof(batch);
+  batch.n_seqs = n;
+  batch.call = &call;
+  batch.seq_id = ids.data();
+  batch.seq_state = seq_state.data();
+  batch.seq_status = status.data();
+  batch.slot = slot.data();
+  batch.slots = &slots;
+  call.batch = &batch;
+  call.sampling = sampling.data();
+
+  specd_begin_args begin{};
+  begin.struct_size = sizeof(begin);
+  begin.attach_mode = SPECD_ATTACH_FRESH;
+  begin.batch = &batch;
+  begin.token_offsets = offsets.data();
+  begin.tokens = prompt.data();
+  begin.sampling = sampling.data();
+  begin.seq_state = seq_state.data();
+  if (const Status began = loaded.drafter->begin(begin, call); !began.ok()) {
+    state.SkipWithError(began.message().c_str());
+    return;
+  }
+  const specd_proposal out{sizeof(specd_proposal), grant.max_nodes, &counts, &tokens, &parents,
+                           nullptr};
+  specd_propose_args args{};
+  args.struct_size = sizeof(args);
+  args.batch = &batch;
+  args.root_token = &roots;
+  args.root_position = &positions;
+  args.node_budget = &budgets;
+  args.host_root_token = root.data();
+  args.host_root_position = position.data();
+  args.host_node_budget = budget.data();
+  args.sampling = sampling.data();
+  args.out = &out;
+  for (auto _ : state) {
+    if (!loaded.drafter->propose(args, call).ok()) state.SkipWithError(call.text.c_str());
+    benchmark::DoNotOptimize(token.data());
+  }
+  int64_t proposed = 0;
+  for (const int32_t one : found) proposed += one;
+  state.counters["nodes"] = static_cast<double>(proposed);
+  specd_end_args end{};
+  end.struct_size = sizeof(end);
+  end.reason = SPECD_END_FINISHED;
+  end.batch = &batch;
+  loaded.drafter->end(end, call);
+}
+BENCHMARK(propose_prompt_lookup)->Arg(1)->Arg(8)->ArgName("sequences");
+
+}  // namespace
+}  // namespace specd
+
+int main(int argc, char** argv) {
+  specd::set_log_level(specd::LogLevel::kError);
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
+  benchmark::RunSpecifiedBenchmarks();
+  return 0;
+}

@@ -1,0 +1,258 @@
+/* A small plugin in C, good by default; each FIXTURE_ macro breaks one rule of the boundary. What one
+ * instance does wrong is chosen by the configuration key `mode`. */
+#include <specd/plugin_api/entry.h>
+#include <specd/plugin_api/services/memory.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef FIXTURE_NEEDS_ABSENT
+int specd_absent(void);
+#endif
+#ifdef FIXTURE_UNDEFINED
+int specd_test_symbol_that_nobody_defines(void);
+#endif
+
+#ifdef FIXTURE_NEWER
+#define FIXTURE_VERSION "2.0.0"
+#else
+#define FIXTURE_VERSION "1.0.0"
+#endif
+
+struct specd_drafter {
+  const specd_host *host;
+  specd_owner *owner;
+  char mode[32];
+  int32_t vocab;
+};
+struct specd_verifier {
+  int unused;
+};
+
+static int n_init = 0;
+
+static const char *mode_of(const specd_config *config) {
+  const char *mode = "plain";
+  config->get_str(config, "mode", &mode, NULL);
+  return mode;
+}
+
+static int is_mode(const specd_config *config, const char *mode) {
+  return strcmp(mode_of(config), mode) == 0;
+}
+
+static specd_status describe(const specd_factory *factory, const specd_host *host,
+                             const specd_target_info *target, const specd_config *config,
+                             specd_drafter_caps *out) {
+  static const char *const no_services[] = {"org.example.absent/1"};
+  static const uint32_t far_taps[] = {1000};
+  (void)factory, (void)target;
+  if (is_mode(config, "describe_refuses")) {
+    static const char text[] = "this model is not mine";
+    host->report(host, NULL, -1, text, sizeof text - 1);
+    return SPECD_E_UNSUPPORTED;
+  }
+  out->tree_mode = is_mode(config, "static_bad") || is_mode(config, "static_good")
+                       ? SPECD_TREE_STATIC
+                       : SPECD_TREE_CHAIN;
+  out->needs = SPECD_NEED_HOST_TOKENS;
+  out->draft_rule = SPECD_RULE_POINT_MASS;
+  out->attach_modes = SPECD_ATTACH_FRESH;
+  out->device_types = is_mode(config, "no_cpu") ? 1u << SPECD_DEV_CUDA : 1u << SPECD_DEV_CPU;
+  out->max_nodes = 8;
+  out->max_depth = 8;
+  out->bytes_fixed = 1024;
+  if (is_mode(config, "unknown_bits")) out->needs |= 1u << 20;
+  if (is_mode(config, "absent_service")) {
+    out->services = no_services;
+    out->n_services = 1;
+  }
+  if (is_mode(config, "bad_tap")) {
+    out->needs |= SPECD_NEED_HIDDEN;
+    out->taps = far_taps;
+    out->n_taps = 1;
+  }
+  return SPECD_OK;
+}
+
+static specd_status create(const specd_factory *factory, const specd_host *host,
+                           const specd_create_args *args, specd_drafter **out) {
+  (void)factory;
+  if (is_mode(args->config, "no_instance")) return SPECD_OK;
+  if (is_mode(args->config, "create_fails")) {
+    static const char text[] = "the table is cut off";
+    host->report(host, args->call, -1, text, sizeof text - 1);
+    return SPECD_E_DATA;
+  }
+  struct specd_drafter *self = calloc(1, sizeof *self);
+  if (self == NULL) return SPECD_E_EXHAUSTED;
+  self->host = host;
+  self->owner = args->owner;
+  strncpy(self->mode, mode_of(args->config), sizeof self->mode - 1);
+  self->vocab = (int32_t)args->target->vocab_size;
+  if (strcmp(self->mode, "leak") == 0) {
+    const specd_memory *memory = host->get_service(host, SPECD_SERVICE_MEMORY);
+    void *block = NULL;
+    if (memory != NULL) memory->alloc(host, args->owner, SPECD_DEV_CPU, 0, 300, 8, &block);
+  }
+  *out = self;
+  return SPECD_OK;
+}
+
+static specd_status activate(specd_drafter *self, const specd_drafter_grant *grant) {
+  (void)grant;
+  return strcmp(self->mode, "activate_fails") == 0 ? SPECD_E_DEVICE : SPECD_OK;
+}
+
+static uint32_t static_tree(specd_drafter *self, int32_t *parent, uint32_t capacity) {
+  if (capacity < 3) return 0;
+  parent[0] = -1;
+  parent[1] = strcmp(self->mode, "static_bad") == 0 ? 1 : 0;
+  parent[2] = -1;
+  return 3;
+}
+
+static specd_status begin(specd_drafter *self, const specd_begin_args *args) {
+  (void)self, (void)args;
+  return SPECD_OK;
+}
+
+static specd_status update(specd_drafter *self, const specd_update_args *args) {
+  (void)self, (void)args;
+  return SPECD_OK;
+}
+
+/* Guesses that token t is followed by t + 1. */
+static specd_status propose(specd_drafter *self, const specd_propose_args *args) {
+  if (strcmp(self->mode, "status_unknown") == 0) return 12345;
+  const int64_t capacity = args->out->node_capacity;
+  int32_t *count = args->out->n_nodes->data, *token = args->out->token->data;
+  for (uint32_t s = 0; s < args->batch->n_seqs; ++s) {
+    count[s] = args->host_node_budget[s];
+    for (int32_t i = 0; i < count[s]; ++i) {
+      token[s * capacity + i] = (args->host_root_token[s] + i + 1) % self->vocab;
+    }
+  }
+  if (strcmp(self->mode, "deadline") == 0) return SPECD_E_DEADLINE;
+  if (strcmp(self->mode, "propose_fails") == 0) {
+    self->host->report(self->host, args->batch->call, -1, "no luck", 7);
+    self->host->report(self->host, args->batch->call, 0, "of this one", 11);
+    return SPECD_E_INTERNAL;
+  }
+  return SPECD_OK;
+}
+
+static void end(specd_drafter *self, const specd_end_args *args) { (void)self, (void)args; }
+static void deactivate(specd_drafter *self) { (void)self; }
+static void destroy(specd_drafter *self) { free(self); }
+
+static const specd_drafter_api drafter_api = {
+    sizeof(specd_drafter_api), 0, describe, create, activate, static_tree, begin, update,
+#ifdef FIXTURE_NULL_FUNCTION
+    NULL,
+#else
+    propose,
+#endif
+    end, deactivate, destroy};
+
+static specd_status verifier_describe(const specd_factory *factory, const specd_host *host,
+                                      const specd_target_info *target, const specd_config *config,
+                                      specd_verifier_caps *out) {
+  (void)factory, (void)host, (void)target, (void)config;
+  out->tree_modes = 1u << SPECD_TREE_CHAIN;
+  out->device_types = 1u << SPECD_DEV_CPU;
+  out->guarantee[SPECD_RULE_POINT_MASS] = SPECD_GUARANTEE_IDENTICAL;
+  return SPECD_OK;
+}
+
+static specd_status verifier_create(const specd_factory *factory, const specd_host *host,
+                                    const specd_create_args *args, specd_verifier **out) {
+  static struct specd_verifier only;
+  (void)factory, (void)host, (void)args;
+  *out = &only;
+  return SPECD_OK;
+}
+static specd_status verifier_activate(specd_verifier *self, const specd_verifier_grant *grant) {
+  (void)self, (void)grant;
+  return SPECD_OK;
+}
+static specd_status verify(specd_verifier *self, const specd_verify_args *args) {
+  (void)self;
+  for (uint32_t s = 0; s < args->batch->n_seqs; ++s) {
+    ((int32_t *)args->out->n_accepted->data)[s] = 0;
+    ((int32_t *)args->out->next_token->data)[s] = 0;
+  }
+  return SPECD_OK;
+}
+static void verifier_nothing(specd_verifier *self) { (void)self; }
+
+static const specd_verifier_api verifier_api = {
+    sizeof(specd_verifier_api), 0, verifier_describe, verifier_create, verifier_activate,
+    verify, verifier_nothing, verifier_nothing};
+
+#ifdef FIXTURE_BAD_SCHEMA
+static const char schema[] = "{\"type\": \"object\", \"oneOf\": []}";
+#else
+static const char schema[] =
+    "{\"type\": \"object\", \"properties\": {\"mode\": {\"type\": \"string\"},"
+    " \"depth\": {\"type\": \"integer\", \"minimum\": 1, \"maximum\": 8}}}";
+#endif
+
+static const specd_factory next_factory = {
+    sizeof(specd_factory), 0, "next", "Counts upwards", schema, &drafter_api, NULL};
+static const specd_factory none_factory = {
+    sizeof(specd_factory), 0, "none", "Accepts nothing", NULL, NULL, &verifier_api};
+static const specd_factory *const factories[] = {&next_factory, &none_factory};
+
+/* Only the first call is good: init() must run once per module and process. */
+static specd_status init(const specd_host *host) {
+  (void)host, (void)propose;
+#ifdef FIXTURE_INIT_FAILS
+  if (n_init == 0) {
+    host->report(host, NULL, -1, "no device here", 14);
+    n_init = 1;
+    return SPECD_E_UNSUPPORTED;
+  }
+#endif
+#ifdef FIXTURE_NEEDS_ABSENT
+  n_init += specd_absent();
+#endif
+#ifdef FIXTURE_UNDEFINED
+  n_init += specd_test_symbol_that_nobody_defines();
+#endif
+  return n_init++ == 0 ? SPECD_OK : SPECD_E_PRECONDITION;
+}
+
+static const specd_plugin table = {
+#ifdef FIXTURE_STRUCT_SIZE
+    sizeof(specd_plugin) - 8,
+#else
+    sizeof(specd_plugin),
+#endif
+    2,
+#ifdef FIXTURE_OTHER_LAYOUT
+    "v0-0123456789abcdef",
+#else
+    SPECD_ABI_LAYOUT,
+#endif
+    "org.example.fixture", FIXTURE_VERSION, "Example", "Apache-2.0", "For tests", factories, init,
+    NULL};
+
+#ifdef FIXTURE_TWO_EXPORTS
+SPECD_EXPORT int specd_test_second_export(void);
+SPECD_EXPORT int specd_test_second_export(void) { return 2; }
+#endif
+#ifdef FIXTURE_NO_ENTRY
+#define specd_plugin_entry_v0 specd_plugin_entry_v9
+SPECD_EXPORT specd_status specd_plugin_entry_v9(const char *host_layout, const specd_host *host,
+                                                const specd_plugin **out);
+#endif
+SPECD_EXPORT specd_status specd_plugin_entry_v0(const char *host_layout, const specd_host *host,
+                                                const specd_plugin **out) {
+  (void)host;
+#ifndef FIXTURE_NO_TABLE
+  *out = &table;
+#else
+  (void)out, (void)table;
+#endif
+  return strcmp(host_layout, table.layout) == 0 ? SPECD_OK : SPECD_E_ABI;
+}
