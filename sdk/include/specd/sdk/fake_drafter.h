@@ -1,0 +1,308 @@
+// Plays the host for one drafter in unit tests.
+#ifndef SPECD_SDK_FAKE_DRAFTER_H
+#define SPECD_SDK_FAKE_DRAFTER_H
+
+#include <specd/sdk/fake_batch.h>
+#include <specd/sdk/fake_config.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <stdexcept>
+#include <vector>
+
+namespace specd::sdk {
+
+struct FakeDraft {
+  specd_status call_status = SPECD_OK;  // of propose()
+  specd_status status = SPECD_OK;       // of the sequence
+  int32_t count = 0;                    // as the plugin wrote it
+  std::vector<int32_t> token, parent, flags;  // the first min(count, capacity) nodes
+};
+
+// Plays the host for one drafter instance: describe, create, activate at construction; destroy at the
+// end, where everything must have been given back.
+class FakeDrafter {
+ public:
+  struct Options {
+    uint32_t max_nodes = 0;  // 0 = what the caps say
+    uint32_t max_batch = 64;
+    uint32_t max_rows = 4096;
+  };
+
+  FakeDrafter(FakeHost& host, const specd_factory& factory, const FakeConfig& config)
+      : FakeDrafter(host, factory, config, Options()) {}
+  FakeDrafter(FakeHost& host, const specd_factory& factory, const FakeConfig& config,
+              Options options)
+      : host_(host), api_(factory.drafter) {
+    if (api_ == nullptr) throw std::runtime_error("not a drafter factory");
+    const specd_config view = config.view();
+    Guarded<specd_drafter_caps> caps;
+    caps.value.struct_size = sizeof caps.value;
+    status_ = api_->describe(&factory, host.host(), &host.target(), &view, &caps.value);
+    host.check(caps.intact(), "describe() wrote past the caps");
+    if (status_ != SPECD_OK) return;
+    caps_ = caps.value;
+
+    FakeHost::Call call{&host, nullptr, 0, {}};
+    Guarded<specd_create_args> args;
+    args.value.struct_size = sizeof args.value;
+    args.value.target = &host.target();
+    args.value.config = &view;
+    args.value.owner = host.owner();
+    args.value.call = call.handle();
+    args.value.instance_name = "fake";
+    args.value.data_dir = ".";
+    status_ = api_->create(&factory, host.host(), &args.value, &self_);
+    if (status_ != SPECD_OK) {
+      self_ = nullptr;
+      return;
+    }
+    grant_.struct_size = sizeof grant_;
+    grant_.device_type = SPECD_DEV_CPU;
+    grant_.max_nodes = options.max_nodes == 0 ? caps_.max_nodes : options.max_nodes;
+    grant_.max_depth = caps_.max_depth;
+    grant_.max_batch = options.max_batch;
+    grant_.max_rows = options.max_rows;
+    grant_.needs = caps_.needs;
+    grant_.memory_bytes_max = UINT64_MAX;
+    status_ = api_->activate(self_, &grant_);
+    active_ = status_ == SPECD_OK;
+    if (active_ && caps_.tree_mode == SPECD_TREE_STATIC) {
+      static_parent_.resize(grant_.max_nodes);
+      static_parent_.resize(api_->static_tree(self_, static_parent_.data(), grant_.max_nodes));
+    }
+  }
+  ~FakeDrafter() {
+    if (self_ == nullptr) return;
+    if (active_) {
+      for (int s = 0; s < static_cast<int>(sequences_.size()); ++s) end(s, SPECD_END_CANCELLED);
+      api_->deactivate(self_);
+    }
+    api_->destroy(self_);
+    host_.expect_no_memory_held();
+  }
+  FakeDrafter(const FakeDrafter&) = delete;
+  FakeDrafter& operator=(const FakeDrafter&) = delete;
+
+  specd_status status() const { return status_; }  // of describe(), create() or activate()
+  const specd_drafter_caps& caps() const { return caps_; }
+  const specd_drafter_grant& grant() const { return grant_; }
+
+  // Returns a handle. The last token of `tokens` is the root of a propose() that follows at once.
+  int begin(const std::vector<int32_t>& tokens, uint32_t attach_mode = SPECD_ATTACH_FRESH,
+            specd_sampling sampling = greedy_sampling()) {
+    const int handle = static_cast<int>(sequences_.size());
+    sequences_.push_back(std::make_unique<Sequence>(
+        Sequence{static_cast<uint64_t>(handle) + 1, nullptr, tokens, sampling, SPECD_OK, true}));
+    Sequence& s = *sequences_.back();
+    FakeBatch batch(host_, {item(handle)});
+    const uint64_t offsets[2] = {0, tokens.size()};
+    Guarded<specd_begin_args> args;
+    args.value.struct_size = sizeof args.value;
+    args.value.attach_mode = attach_mode;
+    args.value.batch = batch.get();
+    args.value.token_offsets = offsets;
+    args.value.tokens = s.tokens.data();
+    args.value.sampling = batch.sampling();
+    args.value.seq_state = &s.state;
+    const specd_status status = api_->begin(self_, &args.value);
+    s.status = status != SPECD_OK ? status : batch.status(0);
+    if (s.status != SPECD_OK) s.begun = false;
+    host_.check(args.intact(), "begin() wrote past its arguments");
+    host_.check_blocks();
+    return handle;
+  }
+
+  // Rows of one update(): the committed tokens after what is known, and the nodes they came from.
+  specd_status commit(int handle, const std::vector<int32_t>& tokens,
+                      const std::vector<int32_t>& nodes = {}) {
+    return commit_batch({{handle, tokens, nodes}});
+  }
+  struct Commit {
+    int handle;
+    std::vector<int32_t> tokens;
+    std::vector<int32_t> nodes;  // empty: SPECD_NODE_NONE
+  };
+  specd_status commit_batch(const std::vector<Commit>& commits) {
+    std::vector<FakeBatch::Item> items;
+    std::size_t max_rows = 1;
+    for (const Commit& c : commits) {
+      items.push_back(item(c.handle));
+      max_rows = std::max(max_rows, c.tokens.size());
+    }
+    FakeBatch batch(host_, items);
+    const std::size_t n = commits.size();
+    GuardedColumn<int32_t> count(n, 1, 1), position(n, max_rows), token(n, max_rows),
+        next(n, max_rows), node(n, max_rows);
+    for (std::size_t i = 0; i < n; ++i) {
+      Sequence& s = *sequences_[static_cast<std::size_t>(commits[i].handle)];
+      count.at(i) = static_cast<int32_t>(commits[i].tokens.size());
+      for (std::size_t r = 0; r < commits[i].tokens.size(); ++r) {
+        position.at(i, r) = static_cast<int32_t>(s.tokens.size()) - 1;
+        token.at(i, r) = s.tokens.back();
+        next.at(i, r) = commits[i].tokens[r];
+        node.at(i, r) = commits[i].nodes.empty() ? SPECD_NODE_NONE : commits[i].nodes[r];
+        s.tokens.push_back(commits[i].tokens[r]);
+        if (s.sampling.tokens_left > 0) --s.sampling.tokens_left;
+      }
+    }
+    Guarded<specd_update_args> args;
+    specd_update_args& a = args.value;
+    a.struct_size = sizeof a;
+    a.max_rows = static_cast<uint32_t>(max_rows);
+    a.batch = batch.get();
+    a.count = count.tensor();
+    a.position = position.tensor();
+    a.token = token.tensor();
+    a.next_token = next.tensor();
+    a.node = node.tensor();
+    a.host_count = count.data();
+    a.host_position = position.data();
+    a.host_token = token.data();
+    a.host_next_token = next.data();
+    a.host_node = node.data();
+    const specd_status status = api_->update(self_, &a);
+    for (std::size_t i = 0; i < n; ++i) {
+      sequences_[static_cast<std::size_t>(commits[i].handle)]->status =
+          status != SPECD_OK ? status : batch.status(i);
+    }
+    host_.check(args.intact() && count.intact() && position.intact() && token.intact() &&
+                    next.intact() && node.intact(),
+                "update() wrote past its arguments");
+    host_.check_blocks();
+    return status;
+  }
+
+  FakeDraft propose(int handle, int32_t budget = -1) {
+    return propose_batch({handle}, {budget})[0];
+  }
+  // Budget -1 = all of the capacity.
+  std::vector<FakeDraft> propose_batch(const std::vector<int>& handles,
+                                       std::vector<int32_t> budgets = {}) {
+    const std::size_t n = handles.size(), capacity = grant_.max_nodes;
+    budgets.resize(n, -1);
+    std::vector<FakeBatch::Item> items;
+    for (const int handle : handles) items.push_back(item(handle));
+    FakeBatch batch(host_, items);
+    GuardedColumn<int32_t> root_token(n, 1, 1), root_position(n, 1, 1), node_budget(n, 1, 1),
+        n_nodes(n, 1, 1), token(n, capacity), parent(n, capacity), flags(n, capacity);
+    const bool variable = caps_.tree_mode == SPECD_TREE_VARIABLE;
+    for (std::size_t i = 0; i < n; ++i) {
+      const Sequence& s = *sequences_[static_cast<std::size_t>(handles[i])];
+      const std::size_t budget =
+          budgets[i] < 0 ? capacity : std::min(capacity, static_cast<std::size_t>(budgets[i]));
+      root_token.at(i) = s.tokens.back();
+      root_position.at(i) = static_cast<int32_t>(s.tokens.size()) - 1;
+      node_budget.at(i) = static_cast<int32_t>(budget);
+      token.limit_row(i, budget);
+      flags.limit_row(i, budget);
+      if (variable) {
+        parent.limit_row(i, budget);
+        continue;
+      }
+      for (std::size_t c = 0; c < capacity; ++c) parent.at(i, c) = preset_parent(c);
+    }
+    const bool probes = (grant_.needs & SPECD_NEED_PROBES) != 0;
+    Guarded<specd_proposal> out;
+    out.value.struct_size = sizeof out.value;
+    out.value.node_capacity = static_cast<uint32_t>(capacity);
+    out.value.n_nodes = n_nodes.tensor();
+    out.value.token = token.tensor();
+    out.value.parent = parent.tensor();
+    out.value.flags = probes ? flags.tensor() : nullptr;
+    Guarded<specd_propose_args> args;
+    specd_propose_args& a = args.value;
+    a.struct_size = sizeof a;
+    a.batch = batch.get();
+    a.root_token = root_token.tensor();
+    a.root_position = root_position.tensor();
+    a.node_budget = node_budget.tensor();
+    a.host_root_token = root_token.data();
+    a.host_root_position = root_position.data();
+    a.host_node_budget = node_budget.data();
+    a.sampling = batch.sampling();
+    a.out = &out.value;
+    const specd_status status = api_->propose(self_, &a);
+    host_.check(args.intact() && out.intact() && root_token.intact() && root_position.intact() &&
+                    node_budget.intact() && n_nodes.intact(),
+                "propose() wrote past its arguments");
+    host_.check(token.intact() && parent.intact() && flags.intact(),
+                "propose() wrote past the budget of a row");
+    host_.check_blocks();
+    std::vector<FakeDraft> drafts(n);
+    for (std::size_t i = 0; i < n; ++i) {
+      FakeDraft& d = drafts[i];
+      d.call_status = status;
+      d.status = batch.status(i);
+      d.count = n_nodes.at(i);
+      for (std::size_t c = 0; c < capacity; ++c) {
+        if (!variable && parent.at(i, c) != preset_parent(c)) {
+          host_.violate("propose() changed a preset parent");
+        }
+        if (static_cast<int64_t>(c) >= d.count) continue;
+        d.token.push_back(token.at(i, c));
+        d.parent.push_back(parent.at(i, c));
+        d.flags.push_back(flags.at(i, c));
+      }
+    }
+    return drafts;
+  }
+
+  void end(int handle, uint32_t reason = SPECD_END_FINISHED) {
+    Sequence& s = *sequences_[static_cast<std::size_t>(handle)];
+    if (!s.begun) return;
+    s.begun = false;
+    FakeBatch batch(host_, {item(handle)});
+    Guarded<specd_end_args> args;
+    args.value.struct_size = sizeof args.value;
+    args.value.reason = reason;
+    args.value.batch = batch.get();
+    api_->end(self_, &args.value);
+    s.state = nullptr;
+    host_.check_blocks();
+  }
+
+  // Of the sequence in the last begin() or commit().
+  specd_status sequence_status(int handle) const {
+    return sequences_[static_cast<std::size_t>(handle)]->status;
+  }
+  const std::vector<int32_t>& tokens(int handle) const {
+    return sequences_[static_cast<std::size_t>(handle)]->tokens;
+  }
+
+ private:
+  struct Sequence {
+    uint64_t id;
+    void* state;
+    std::vector<int32_t> tokens;
+    specd_sampling sampling;
+    specd_status status;
+    bool begun;
+  };
+  FakeBatch::Item item(int handle) const {
+    const Sequence& s = *sequences_[static_cast<std::size_t>(handle)];
+    return {s.id, static_cast<uint32_t>(handle), s.state, &s.sampling};
+  }
+  int32_t preset_parent(std::size_t node) const {
+    if (caps_.tree_mode == SPECD_TREE_STATIC && node < static_parent_.size()) {
+      return static_parent_[node];
+    }
+    return static_cast<int32_t>(node) - 1;
+  }
+
+  FakeHost& host_;
+  const specd_drafter_api* api_;
+  specd_status status_ = SPECD_OK;
+  specd_drafter* self_ = nullptr;
+  specd_drafter_caps caps_{};
+  specd_drafter_grant grant_{};
+  bool active_ = false;
+  std::vector<int32_t> static_parent_;
+  std::vector<std::unique_ptr<Sequence>> sequences_;
+};
+
+}  // namespace specd::sdk
+
+#endif

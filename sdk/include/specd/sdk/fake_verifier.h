@@ -1,0 +1,162 @@
+// Plays the host for one verifier in unit tests.
+#ifndef SPECD_SDK_FAKE_VERIFIER_H
+#define SPECD_SDK_FAKE_VERIFIER_H
+
+#include <specd/sdk/fake_batch.h>
+#include <specd/sdk/fake_config.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+#include <vector>
+
+namespace specd::sdk {
+
+// One sequence's proposal and what the target says: row_token[0] after the root, [i + 1] after node i.
+struct FakeTree {
+  std::vector<int32_t> token, parent, flags, row_token;
+  int64_t state = 0;
+};
+struct FakeVerdict {
+  specd_status call_status = SPECD_OK;
+  specd_status status = SPECD_OK;
+  int32_t n_accepted = 0;     // as the plugin wrote it
+  std::vector<int32_t> path;  // the first min(n_accepted, capacity) entries
+  int32_t next_token = 0;
+  int64_t state = 0;
+};
+
+// Plays the host for one verifier instance.
+class FakeVerifier {
+ public:
+  FakeVerifier(FakeHost& host, const specd_factory& factory, const FakeConfig& config)
+      : host_(host), api_(factory.verifier) {
+    if (api_ == nullptr) throw std::runtime_error("not a verifier factory");
+    const specd_config view = config.view();
+    Guarded<specd_verifier_caps> caps;
+    caps.value.struct_size = sizeof caps.value;
+    status_ = api_->describe(&factory, host.host(), &host.target(), &view, &caps.value);
+    host.check(caps.intact(), "describe() wrote past the caps");
+    if (status_ != SPECD_OK) return;
+    caps_ = caps.value;
+    FakeHost::Call call{&host, nullptr, 0, {}};
+    specd_create_args args{};
+    args.struct_size = sizeof args;
+    args.target = &host.target();
+    args.config = &view;
+    args.owner = host.owner();
+    args.call = call.handle();
+    args.instance_name = "fake";
+    args.data_dir = ".";
+    status_ = api_->create(&factory, host.host(), &args, &self_);
+    if (status_ != SPECD_OK) {
+      self_ = nullptr;
+      return;
+    }
+    specd_verifier_grant grant{};
+    grant.struct_size = sizeof grant;
+    grant.device_type = SPECD_DEV_CPU;
+    grant.max_nodes = SPECD_MAX_TREE_NODES;
+    grant.max_depth = SPECD_MAX_TREE_DEPTH;
+    grant.max_batch = 64;
+    status_ = api_->activate(self_, &grant);
+    active_ = status_ == SPECD_OK;
+  }
+  ~FakeVerifier() {
+    if (self_ == nullptr) return;
+    if (active_) api_->deactivate(self_);
+    api_->destroy(self_);
+    host_.expect_no_memory_held();
+  }
+  FakeVerifier(const FakeVerifier&) = delete;
+  FakeVerifier& operator=(const FakeVerifier&) = delete;
+
+  specd_status status() const { return status_; }
+  const specd_verifier_caps& caps() const { return caps_; }
+
+  FakeVerdict verify(const FakeTree& tree) { return verify_batch({tree})[0]; }
+  std::vector<FakeVerdict> verify_batch(const std::vector<FakeTree>& trees) {
+    const std::size_t n = trees.size();
+    std::size_t capacity = 1;
+    for (const FakeTree& t : trees) capacity = std::max(capacity, t.token.size());
+    const specd_sampling sampling = greedy_sampling();
+    std::vector<FakeBatch::Item> items;
+    for (std::size_t i = 0; i < n; ++i) {
+      items.push_back({i + 1, static_cast<uint32_t>(i), nullptr, &sampling});
+    }
+    FakeBatch batch(host_, items);
+    GuardedColumn<int32_t> n_nodes(n, 1, 1), token(n, capacity), parent(n, capacity),
+        flags(n, capacity), row_token(n, capacity + 1), root_token(n, 1, 1),
+        root_position(n, 1, 1), n_accepted(n, 1, 1), path(n, capacity), next_token(n, 1, 1);
+    GuardedColumn<int64_t> state(n, 1, 1);
+    for (std::size_t i = 0; i < n; ++i) {
+      const FakeTree& t = trees[i];
+      n_nodes.at(i) = static_cast<int32_t>(t.token.size());
+      for (std::size_t c = 0; c < t.token.size(); ++c) {
+        token.at(i, c) = t.token[c];
+        parent.at(i, c) = t.parent[c];
+        flags.at(i, c) = t.flags.empty() ? 0 : t.flags[c];
+      }
+      for (std::size_t c = 0; c < t.row_token.size(); ++c) row_token.at(i, c) = t.row_token[c];
+      root_position.at(i) = 10;
+      state.at(i) = t.state;
+      path.limit_row(i, t.token.size());
+    }
+    specd_proposal proposal{};
+    proposal.struct_size = sizeof proposal;
+    proposal.node_capacity = static_cast<uint32_t>(capacity);
+    proposal.n_nodes = n_nodes.tensor();
+    proposal.token = token.tensor();
+    proposal.parent = parent.tensor();
+    proposal.flags = flags.tensor();
+    Guarded<specd_verdict> out;
+    out.value.struct_size = sizeof out.value;
+    out.value.path_capacity = static_cast<uint32_t>(capacity);
+    out.value.n_accepted = n_accepted.tensor();
+    out.value.path = path.tensor();
+    out.value.next_token = next_token.tensor();
+    Guarded<specd_verify_args> args;
+    specd_verify_args& a = args.value;
+    a.struct_size = sizeof a;
+    a.batch = batch.get();
+    a.proposal = &proposal;
+    a.root_token = root_token.tensor();
+    a.root_position = root_position.tensor();
+    a.row_token = row_token.tensor();
+    a.state = state.tensor();
+    a.sampling = batch.sampling();
+    a.out = &out.value;
+    const specd_status status = api_->verify(self_, &a);
+    host_.check(args.intact() && out.intact() && n_accepted.intact() && path.intact() &&
+                    next_token.intact() && state.intact() && token.intact() && parent.intact() &&
+                    flags.intact() && row_token.intact() && n_nodes.intact() &&
+                    root_token.intact() && root_position.intact(),
+                "verify() wrote past its arguments");
+    std::vector<FakeVerdict> verdicts(n);
+    for (std::size_t i = 0; i < n; ++i) {
+      FakeVerdict& v = verdicts[i];
+      v.call_status = status;
+      v.status = batch.status(i);
+      v.n_accepted = n_accepted.at(i);
+      for (std::size_t c = 0; c < capacity && static_cast<int64_t>(c) < v.n_accepted; ++c) {
+        v.path.push_back(path.at(i, c));
+      }
+      v.next_token = next_token.at(i);
+      v.state = state.at(i);
+    }
+    return verdicts;
+  }
+
+ private:
+  FakeHost& host_;
+  const specd_verifier_api* api_;
+  specd_status status_ = SPECD_OK;
+  specd_verifier* self_ = nullptr;
+  specd_verifier_caps caps_{};
+  bool active_ = false;
+};
+
+}  // namespace specd::sdk
+
+#endif
