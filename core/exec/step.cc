@@ -14,6 +14,22 @@ namespace {
 
 size_t at(int32_t i) { return static_cast<size_t>(i); }
 
+// Sequences that a drafter failed in one call: counted one by one, told in one line.
+struct Losses {
+  uint64_t n = 0;
+  std::string first;
+
+  void add(const std::string& why) {
+    if (n++ == 0) first = why;
+  }
+  void tell(LiveRoute& route, const char* call) const {
+    if (n == 0) return;
+    route.counters.sequences_lost += n;
+    log(LogLevel::kWarn, "route " + route.name + ": " + call + ": " + std::to_string(n) +
+                             " requests go on without drafts: " + first);
+  }
+};
+
 }  // namespace
 
 // The members of a batch as the boundary wants them. Lives for one call.
@@ -165,6 +181,7 @@ void StepRunner::begin_new(std::vector<ActiveSequence>& running) {
     args.sampling = group.sampling_ptr.data();
     args.seq_state = states.data();
     const Status status = route.drafter->begin(args, group.call);
+    Losses losses;
     for (size_t i = 0; i < members.size(); ++i) {
       ActiveSequence& member = *members[i];
       member.drafter_state = states[i];
@@ -172,11 +189,9 @@ void StepRunner::begin_new(std::vector<ActiveSequence>& running) {
       if (status.ok() && group.status[i] == SPECD_OK) continue;
       // begin() keeps nothing for a sequence it fails, so there is nothing to end.
       member.drafting = ActiveSequence::Drafting::kLost;
-      ++route.counters.sequences_lost;
-      log(LogLevel::kWarn, "route " + route.name + ": begin: " +
-                               (status.ok() ? group.why(i) : status.to_string()) +
-                               "; request goes on without drafts");
+      losses.add(status.ok() ? group.why(i) : status.to_string());
     }
+    losses.tell(route, "begin");
   });
 }
 
@@ -608,18 +623,14 @@ void StepRunner::update(LiveRoute& route, const Members& members) {
     args.top1 = top1_now.empty() ? nullptr : &top1_t;
     args.host_top1 = top1_now.empty() ? nullptr : top1_now.data();
     const Status status = route.drafter->update(args, group.call);
+    Losses losses;
     for (size_t s = 0; s < now.size(); ++s) {
       if (status.ok() && group.status[s] == SPECD_OK) continue;
-      lose(*now[s], status.ok() ? group.why(s) : status.to_string());
+      end(*now[s], SPECD_END_QUARANTINED);
+      losses.add(status.ok() ? group.why(s) : status.to_string());
     }
+    losses.tell(route, "update");
   }
-}
-
-void StepRunner::lose(ActiveSequence& sequence, const std::string& why) {
-  end(sequence, SPECD_END_QUARANTINED);
-  ++sequence.route->counters.sequences_lost;
-  log(LogLevel::kWarn,
-      "route " + sequence.route->name + ": update: " + why + "; request goes on without drafts");
 }
 
 void StepRunner::end(ActiveSequence& sequence, uint32_t reason) {

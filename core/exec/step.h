@@ -49,7 +49,6 @@ class StepRunner {
   void verify(LiveRoute& route, const Members& members);
   uint64_t commit(const Members& members);
   void update(LiveRoute& route, const Members& members);
-  void lose(ActiveSequence& sequence, const std::string& why);
 
   template <typename Fn>
   void by_route(const Members& members, Fn&& fn);

@@ -99,7 +99,8 @@ class EngineTest : public testing::Test {
     EXPECT_LE(entries_of("/proc/self/fd"), descriptors_);
   }
 
-  static EngineOptions options(const std::string& model = "pico-target") {
+  // The smaller model unless a test says otherwise: what these tests are about does not depend on it.
+  static EngineOptions options(const std::string& model = "pico-draft") {
     EngineOptions o;
     o.model.name = model;
     o.model.path = std::string(SPECD_TEST_ZOO) + "/" + model;

@@ -1,0 +1,117 @@
+// Checks what update() promises to drafters that read hidden states: rows without a gap from position
+// 0 on, finite states, and the target's top-1 after probe nodes. At the end of a sequence it appends
+// one line to a file: rows, a hash of all (position, token, next token, states), probes whose answer
+// came true, probes whose answer did not. Proposals are bigrams, each node shadowed by a probe.
+#include <specd/sdk/plugin.h>
+
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <string>
+#include <unordered_map>
+
+namespace {
+
+using specd::sdk::Context;
+using specd::sdk::Error;
+
+uint64_t mix(uint64_t x) {  // splitmix64
+  x += 0x9e3779b97f4a7c15u;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+class Taps final : public specd::sdk::Drafter {
+ public:
+  static constexpr const char* kSchema = R"({"type": "object", "additionalProperties": false,
+    "required": ["file"], "properties": {"file": {"type": "string"}}})";
+
+  static void describe(const Context& context, specd_drafter_caps& caps) {
+    // After the final norm, and the input of layer 1: out of order on purpose.
+    static uint32_t taps[2];
+    taps[0] = context.target->n_layers + 1;
+    taps[1] = 1;
+    caps.taps = taps;
+    caps.n_taps = 2;
+    caps.needs |= SPECD_NEED_HIDDEN | SPECD_NEED_PROBES;
+    caps.tree_mode = SPECD_TREE_VARIABLE;
+    caps.max_nodes = 2;
+    caps.max_depth = 2;
+  }
+  explicit Taps(const Context& context)
+      : Drafter(context),
+        file_(context.config.required_string("file")),
+        hidden_size_(context.target->hidden_size) {}
+
+  struct Sequence {
+    explicit Sequence(Taps&) {}
+    std::unordered_map<int32_t, int32_t> follower;
+    int32_t rows = 0;
+    uint64_t hash = 0;
+    int32_t probed = -1;   // token of the last probe, after the root
+    int32_t promised = -1; // top-1 after it, when the probe's token was committed
+    int right = 0, wrong = 0;
+  };
+
+  void begin(Sequence& s, const specd::sdk::Begin& in) {
+    for (std::size_t i = 1; i < in.tokens.size; ++i) s.follower[in.tokens[i - 1]] = in.tokens[i];
+  }
+
+  void update(Sequence& s, const specd::sdk::Rows& rows) {
+    const int32_t top1 = s.probed >= 0 ? rows.top1(1, 2) : -1;
+    for (int32_t r = 0; r < rows.size(); ++r) {
+      const specd::sdk::Row row = rows[r];
+      if (row.position != s.rows) {
+        throw Error(SPECD_E_PRECONDITION, "row at position " + std::to_string(row.position) +
+                                              ", expected " + std::to_string(s.rows));
+      }
+      ++s.rows;
+      uint64_t bits = mix(static_cast<uint64_t>(row.position)) + static_cast<uint64_t>(row.token);
+      bits = mix(bits) + static_cast<uint64_t>(row.next_token);
+      for (uint32_t tap = 0; tap < 2; ++tap) {
+        const float* state = rows.hidden(tap, r);
+        for (uint32_t i = 0; i < hidden_size_; ++i) {
+          if (!std::isfinite(state[i])) throw Error(SPECD_E_PRECONDITION, "a state is not finite");
+          uint32_t word = 0;
+          std::memcpy(&word, &state[i], sizeof(word));
+          bits = mix(bits) + word;
+        }
+      }
+      s.hash += bits;
+      if (s.promised >= 0) {
+        ++(row.next_token == s.promised ? s.right : s.wrong);
+        s.promised = -1;
+      }
+      // The root's row: was the probe's token really next?
+      if (r == 0 && s.probed >= 0 && row.next_token == s.probed) {
+        if (top1 < 0) throw Error(SPECD_E_PRECONDITION, "no top-1 for a node that asked");
+        s.promised = top1;
+      }
+      s.follower[row.token] = row.next_token;
+    }
+    s.probed = -1;
+  }
+
+  void propose(Sequence& s, specd::sdk::Proposal& out) {
+    const auto next = s.follower.find(out.root_token());
+    if (out.budget() < 2 || next == s.follower.end()) return;
+    // An ordinary node that is wrong, then the guess as a probe: its answer is checked later.
+    out.push(next->second == 0 ? 1 : 0, -1);
+    out.push(next->second, -1, SPECD_NODE_PROBE | SPECD_NODE_WANT_TOP1);
+    s.probed = next->second;
+  }
+
+  void end(Sequence& s, uint32_t) noexcept {
+    std::ofstream(file_, std::ios::app)
+        << s.rows << ' ' << s.hash << ' ' << s.right << ' ' << s.wrong << '\n';
+  }
+
+ private:
+  std::string file_;
+  uint32_t hidden_size_;
+};
+
+}  // namespace
+
+SPECD_SDK_PLUGIN("Writes down hidden states and probes", specd::sdk::drafter<Taps>("taps", "records"))
