@@ -13,10 +13,10 @@
 namespace specd::kernels::SPECD_ISA {
 namespace {
 
-// Register tiles: rows of a tile, and panels a tile of so many rows takes.
+// Register tiles: the most rows of a tile, and how many panels a tile of so many rows takes.
 #if SPECD_ISA_LEVEL == 2
 constexpr int kTileRows = 8;
-constexpr int panels_of(int rows) { return rows == 1 ? 8 : rows == 2 ? 4 : rows <= 4 ? 2 : 1; }
+constexpr int panels_of(int rows) { return rows <= 2 ? 4 : rows <= 4 ? 2 : 1; }
 #elif SPECD_ISA_LEVEL == 1
 constexpr int kTileRows = 6;
 constexpr int panels_of(int rows) { return rows == 1 ? 4 : rows <= 3 ? 2 : 1; }
@@ -24,9 +24,10 @@ constexpr int panels_of(int rows) { return rows == 1 ? 4 : rows <= 3 ? 2 : 1; }
 constexpr int kTileRows = 4;
 constexpr int panels_of(int rows) { return rows > 0 ? 1 : 1; }
 #endif
-constexpr int kPanelsMax = panels_of(1);
-// Rows whose sums are held at once, and the bytes of a panel that the row tiles pass over.
-constexpr int kChunkRows = 64;
+// A block is kGroup panels by kBlockBytes of each (by k) by up to kChunkRows rows. Panels side by side
+// also are as many streams from memory, which one stream cannot keep busy.
+constexpr int kChunkRows = 48;
+constexpr int kGroup = 8;
 constexpr int kBlockBytes = 8192;
 
 template <DType kType>
@@ -55,31 +56,45 @@ SPECD_INLINE F32x16 load_weights(const char* p) {
 }
 
 // sums[r][p] += x[r][k] * w[p][k] for k in [0, n): kRows rows by kPanels panels in registers.
-// `fetch`, if any, is prefetched at the pace of the weights.
+// Meanwhile the memory at `fetch`, as far apart as the panels, is asked for: fetch_step bytes for
+// every two k.
 template <DType kType, int kRows, int kPanels>
 __attribute__((noinline)) void tile(const float* x, size_t x_stride, const char* w,
                                     size_t panel_bytes, int n, float* sums, size_t sums_stride,
-                                    const char* fetch) {
+                                    const char* fetch, size_t fetch_step) {
   F32x16 acc[kRows][kPanels];
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 16
     for (int p = 0; p < kPanels; ++p) acc[r][p] = load(sums + r * sums_stride + 16 * p);
   }
-  const float* row[kRows];
-#pragma GCC unroll 16
-  for (int r = 0; r < kRows; ++r) row[r] = x + r * x_stride;
   constexpr int kStep = kPanelStep<kType>;
-  for (int k = 0; k < n; ++k) {
+  int k = 0;
+  for (; k + 2 <= n; k += 2) {
+#pragma GCC unroll 16
+    for (int p = 0; p < kPanels; ++p) prefetch(fetch + p * panel_bytes);
+    fetch += fetch_step;
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; ++i) {
+#pragma GCC unroll 16
+      for (int p = 0; p < kPanels; ++p) {
+        const F32x16 weights = load_weights<kType>(w + i * kStep + p * panel_bytes);
+#pragma GCC unroll 16
+        for (int r = 0; r < kRows; ++r) {
+          acc[r][p] = fma(set1(x[r * x_stride + i]), weights, acc[r][p]);
+        }
+      }
+    }
+    x += 2;
+    w += 2 * kStep;
+  }
+  if (k < n) {
 #pragma GCC unroll 16
     for (int p = 0; p < kPanels; ++p) {
       const F32x16 weights = load_weights<kType>(w + p * panel_bytes);
-      prefetch(fetch + p * panel_bytes);
 #pragma GCC unroll 16
-      for (int r = 0; r < kRows; ++r) acc[r][p] = fma(set1(row[r][k]), weights, acc[r][p]);
+      for (int r = 0; r < kRows; ++r) acc[r][p] = fma(set1(x[r * x_stride]), weights, acc[r][p]);
     }
-    w += kStep;
-    fetch += kStep;
   }
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
@@ -89,47 +104,40 @@ __attribute__((noinline)) void tile(const float* x, size_t x_stride, const char*
 }
 
 using TileFn = void (*)(const float*, size_t, const char*, size_t, int, float*, size_t,
-                        const char*);
+                        const char*, size_t);
 
+// The tile of `rows` rows by one panel, or, if `wide`, by panels_of(rows).
 template <DType kType>
-TileFn wide_tile(int rows) {  // as many panels as panels_of(rows)
+TileFn tile_of(int rows, bool wide) {
   switch (rows) {
-    case 1: return tile<kType, 1, panels_of(1)>;
-    case 2: return tile<kType, 2, panels_of(2)>;
-    case 3: return tile<kType, 3, panels_of(3)>;
-    default: return tile<kType, 4, panels_of(4)>;
-  }
-}
-
-template <DType kType>
-TileFn narrow_tile(int rows) {  // one panel
-  switch (rows) {
-    case 1: return tile<kType, 1, 1>;
-    case 2: return tile<kType, 2, 1>;
-    case 3: return tile<kType, 3, 1>;
-    case 4: return tile<kType, 4, 1>;
+    case 1: return wide ? tile<kType, 1, panels_of(1)> : tile<kType, 1, 1>;
+    case 2: return wide ? tile<kType, 2, panels_of(2)> : tile<kType, 2, 1>;
+    case 3: return wide ? tile<kType, 3, panels_of(3)> : tile<kType, 3, 1>;
+    case 4: return wide ? tile<kType, 4, panels_of(4)> : tile<kType, 4, 1>;
 #if SPECD_ISA_LEVEL > 0
     case 5: return tile<kType, 5, 1>;
     case 6: return tile<kType, 6, 1>;
 #endif
 #if SPECD_ISA_LEVEL == 2
     case 7: return tile<kType, 7, 1>;
-    default: return tile<kType, 8, 1>;
-#else
-    default: return nullptr;
+    case 8: return tile<kType, 8, 1>;
 #endif
+    default: return nullptr;
   }
 }
 
-// Rows [row, row + rows) by `panels` panels from `panel` on: sums in a local block, then out.
+// Rows [row, row + rows) by `panels` <= kGroup panels from `panel` on: sums in a local block, then out.
 template <DType kType>
 void block(const MatmulArgs& a, int64_t panel, int panels, int row, int rows) {
-  alignas(64) float sums[kChunkRows * 16 > 4 * 16 * kPanelsMax ? kChunkRows * 16
-                                                                 : 4 * 16 * kPanelsMax];
-  alignas(64) float totals[sizeof sums / sizeof sums[0]];
+  alignas(64) float sums[kChunkRows * 16 * kGroup];
+  alignas(64) float totals[kChunkRows * 16 * kGroup];
   const size_t n_in = static_cast<size_t>(a.weights.n_in);
   constexpr size_t kStep = kPanelStep<kType>;
   constexpr int kBlock = static_cast<int>(kBlockBytes / kStep);
+  // The block's x, rows a little more than a power of two apart: in place they often all fall into the
+  // same few sets of the cache.
+  constexpr size_t kRowStride = kBlock + 16;
+  alignas(64) float x_block[kChunkRows * kRowStride];
   const size_t panel_bytes = n_in * kStep;
   const char* weights = static_cast<const char*>(a.weights.data) + panel * panel_bytes;
   const float* x = a.x + row * n_in;
@@ -137,24 +145,32 @@ void block(const MatmulArgs& a, int64_t panel, int panels, int row, int rows) {
   const size_t n_sums = rows * stride;
   // Equal tiles rather than full ones and a rest: a tile of one row has too few chains.
   const int n_tiles = (rows + kTileRows - 1) / kTileRows;
+  const int widest = panels_of((rows + n_tiles - 1) / n_tiles);
   const int segments = a.k_segments;
   for (int s = 0; s < segments; ++s) {
     const int begin = static_cast<int>(static_cast<int64_t>(a.weights.n_in) * s / segments);
     const int end = static_cast<int>(static_cast<int64_t>(a.weights.n_in) * (s + 1) / segments);
     for (size_t i = 0; i < n_sums; ++i) sums[i] = 0.0f;
-    if (panels > 1) {
-      wide_tile<kType>(rows)(x + begin, n_in, weights + begin * kStep, panel_bytes, end - begin,
-                             sums, stride, weights + begin * kStep + 1024);
-    } else {
-      for (int k = begin; k < end; k += kBlock) {
-        const int n = end - k < kBlock ? end - k : kBlock;
-        const char* w = weights + k * kStep;
+    for (int k = begin; k < end; k += kBlock) {
+      const int n = end - k < kBlock ? end - k : kBlock;
+      // What is read next: the following k of these panels, or the start of the panels after them.
+      const char* next = k + n < a.weights.n_in ? weights + (k + n) * kStep
+                                                 : weights + panels * panel_bytes;
+      for (int r = 0; r < rows; ++r) {
+        __builtin_memcpy(x_block + r * kRowStride, x + r * n_in + k, sizeof(float) * n);
+      }
+      for (int p = 0; p < panels;) {
+        const bool wide = n_tiles == 1 && panels - p >= widest;
         for (int t = 0; t < n_tiles; ++t) {
           const int first = rows * t / n_tiles;
           const int last = rows * (t + 1) / n_tiles;
-          narrow_tile<kType>(last - first)(x + first * n_in + k, n_in, w, 0, n, sums + first * 16,
-                                           16, t == 0 ? w + n * kStep : w);
+          // Each pass asks for its share, so that the memory is never idle.
+          tile_of<kType>(last - first, wide)(
+              x_block + first * kRowStride, kRowStride, weights + p * panel_bytes + k * kStep, panel_bytes, n,
+              sums + first * stride + 16 * p, stride,
+              next + p * panel_bytes + n * kStep * t / n_tiles, 2 * kStep / n_tiles);
         }
+        p += wide ? widest : 1;
       }
     }
     if (s == 0) {
@@ -175,24 +191,25 @@ void block(const MatmulArgs& a, int64_t panel, int panels, int row, int rows) {
 template <DType kType>
 void matmul_of(const MatmulArgs& a, int part, int parts) {
   const int64_t n_panels = (static_cast<int64_t>(a.weights.n_out) + 15) / 16;
-  const int wide = a.n_rows <= 4 ? panels_of(a.n_rows) : 1;
-  if (wide > 1) {
+  const int n_chunks = (a.n_rows + kChunkRows - 1) / kChunkRows;
+  if (n_chunks == 1) {
     const Share share = share_of(n_panels, part, parts);
-    for (int64_t panel = share.begin; panel < share.end;) {
-      const int panels = share.end - panel >= wide ? wide : 1;
-      block<kType>(a, panel, panels, 0, a.n_rows);
-      panel += panels;
+    for (int64_t panel = share.begin; panel < share.end; panel += kGroup) {
+      const int64_t left = share.end - panel;
+      block<kType>(a, panel, left < kGroup ? static_cast<int>(left) : kGroup, 0, a.n_rows);
     }
     return;
   }
-  // Chunks of rows vary fastest, so that a panel is read once and many rows split evenly.
-  const int n_chunks = (a.n_rows + kChunkRows - 1) / kChunkRows;
-  const Share share = share_of(n_panels * n_chunks, part, parts);
+  // Chunks of rows vary fastest, so that a group's weights are read from memory once.
+  const int64_t n_groups = (n_panels + kGroup - 1) / kGroup;
+  const Share share = share_of(n_groups * n_chunks, part, parts);
   for (int64_t unit = share.begin; unit < share.end; ++unit) {
     const int64_t chunk = unit % n_chunks;
     const int first = static_cast<int>(a.n_rows * chunk / n_chunks);
     const int last = static_cast<int>(a.n_rows * (chunk + 1) / n_chunks);
-    block<kType>(a, unit / n_chunks, 1, first, last - first);
+    const int64_t panel = unit / n_chunks * kGroup;
+    const int64_t left = n_panels - panel;
+    block<kType>(a, panel, left < kGroup ? static_cast<int>(left) : kGroup, first, last - first);
   }
 }
 

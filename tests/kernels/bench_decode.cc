@@ -1,6 +1,6 @@
 // Times the matmuls of a decode step at a model's shape, with random weights, against what the machine
 // can do in the same run: the bandwidth of a loop that only reads the weights, and the peak of fused
-// multiply-adds in registers. All are interleaved and repeated; figures are medians.
+// multiply-adds in registers. All are interleaved and repeated; the goals are about medians.
 //
 //   bench_decode [--threads N] [--layers N] [--hidden N] [--ffn N] [--heads N] [--kv-heads N]
 //                [--head-dim N] [--vocab N] [--repeats N] [--dtype bf16|f16|f32] [--isa NAME]
@@ -42,49 +42,51 @@ double median(std::vector<double> v) {
 
 #if defined(__x86_64__)
 #define BENCH_X86 1
+// Reads kStreams equal stretches side by side.
+template <int kStreams>
 __attribute__((target("avx2"))) uint64_t read_avx2(const char* p, size_t bytes) {
-  __m256i a = _mm256_setzero_si256(), b = a, c = a, d = a, e = a, f = a, g = a, h = a;
-  const __m256i* v = reinterpret_cast<const __m256i*>(p);
-  for (size_t i = 0; i + 8 <= bytes / 32; i += 8) {
-    a = _mm256_xor_si256(a, _mm256_load_si256(v + i));
-    b = _mm256_xor_si256(b, _mm256_load_si256(v + i + 1));
-    c = _mm256_xor_si256(c, _mm256_load_si256(v + i + 2));
-    d = _mm256_xor_si256(d, _mm256_load_si256(v + i + 3));
-    e = _mm256_xor_si256(e, _mm256_load_si256(v + i + 4));
-    f = _mm256_xor_si256(f, _mm256_load_si256(v + i + 5));
-    g = _mm256_xor_si256(g, _mm256_load_si256(v + i + 6));
-    h = _mm256_xor_si256(h, _mm256_load_si256(v + i + 7));
-    // What a reader could do as well as any: ask ahead.
-    _mm_prefetch(reinterpret_cast<const char*>(v + i + 64), _MM_HINT_T0);
-    _mm_prefetch(reinterpret_cast<const char*>(v + i + 66), _MM_HINT_T0);
-    _mm_prefetch(reinterpret_cast<const char*>(v + i + 68), _MM_HINT_T0);
-    _mm_prefetch(reinterpret_cast<const char*>(v + i + 70), _MM_HINT_T0);
+  const size_t stretch = bytes / kStreams / 64 * 64;
+  __m256i a[kStreams], b[kStreams];
+#pragma GCC unroll 8
+  for (int s = 0; s < kStreams; ++s) a[s] = b[s] = _mm256_setzero_si256();
+  for (size_t i = 0; i < stretch; i += 64) {
+#pragma GCC unroll 8
+    for (int s = 0; s < kStreams; ++s) {
+      const char* q = p + s * stretch + i;
+      a[s] = _mm256_xor_si256(a[s], _mm256_loadu_si256(reinterpret_cast<const __m256i*>(q)));
+      b[s] = _mm256_xor_si256(b[s], _mm256_loadu_si256(reinterpret_cast<const __m256i*>(q + 32)));
+      _mm_prefetch(q + 1024, _MM_HINT_T0);
+    }
   }
-  a = _mm256_xor_si256(_mm256_xor_si256(_mm256_xor_si256(a, b), _mm256_xor_si256(c, d)),
-                       _mm256_xor_si256(_mm256_xor_si256(e, f), _mm256_xor_si256(g, h)));
-  return static_cast<uint64_t>(_mm256_extract_epi64(a, 0));
+#pragma GCC unroll 8
+  for (int s = 0; s < kStreams; ++s) a[0] = _mm256_xor_si256(a[0], _mm256_xor_si256(a[s], b[s]));
+  return static_cast<uint64_t>(_mm256_extract_epi64(a[0], 0));
 }
 
 // 12 chains of vector multiply-adds; returns a value so that they are not dropped.
 __attribute__((target("avx2,fma"))) float fma_avx2(int64_t rounds) {
   __m256 acc[12];
   const __m256 x = _mm256_set1_ps(0.999999f), y = _mm256_set1_ps(1e-6f);
+#pragma GCC unroll 12
   for (int i = 0; i < 12; ++i) acc[i] = _mm256_set1_ps(static_cast<float>(i));
   for (int64_t r = 0; r < rounds; ++r) {
 #pragma GCC unroll 12
-    for (int i = 0; i < 12; ++i) acc[i] = _mm256_fmadd_ps(acc[i], x, y);
+  for (int i = 0; i < 12; ++i) acc[i] = _mm256_fmadd_ps(acc[i], x, y);
   }
+#pragma GCC unroll 12
   for (int i = 1; i < 12; ++i) acc[0] = _mm256_add_ps(acc[0], acc[i]);
   return _mm256_cvtss_f32(acc[0]);
 }
 __attribute__((target("avx512f"))) float fma_avx512(int64_t rounds) {
   __m512 acc[12];
   const __m512 x = _mm512_set1_ps(0.999999f), y = _mm512_set1_ps(1e-6f);
+#pragma GCC unroll 12
   for (int i = 0; i < 12; ++i) acc[i] = _mm512_set1_ps(static_cast<float>(i));
   for (int64_t r = 0; r < rounds; ++r) {
 #pragma GCC unroll 12
-    for (int i = 0; i < 12; ++i) acc[i] = _mm512_fmadd_ps(acc[i], x, y);
+  for (int i = 0; i < 12; ++i) acc[i] = _mm512_fmadd_ps(acc[i], x, y);
   }
+#pragma GCC unroll 12
   for (int i = 1; i < 12; ++i) acc[0] = _mm512_add_ps(acc[0], acc[i]);
   float lanes[16];
   _mm512_storeu_ps(lanes, acc[0]);
@@ -111,25 +113,28 @@ struct Matrix {
 };
 
 struct ReadCall {
-  const std::vector<Matrix>* matrices;
+  const Matrix* matrix;
+  int streams;  // a thread reads its share as so many
 };
 
-// Each thread reads its contiguous share of every matrix, as the matmul does.
+// Each thread reads its contiguous share of a matrix, as the matmul does.
 void read_part(void* ctx, int part, int parts) {
   uint64_t sum = 0;
-  for (const Matrix& m : *static_cast<const ReadCall*>(ctx)->matrices) {
-    const size_t lines = m.bytes / 256;
-    const size_t begin = lines * static_cast<size_t>(part) / static_cast<size_t>(parts) * 256;
-    const size_t end = lines * static_cast<size_t>(part + 1) / static_cast<size_t>(parts) * 256;
-    const char* p = static_cast<const char*>(m.packed.data) + begin;
+  const ReadCall& call = *static_cast<const ReadCall*>(ctx);
+  const Matrix& m = *call.matrix;
+  const size_t lines = m.bytes / 256;
+  const size_t begin = lines * static_cast<size_t>(part) / static_cast<size_t>(parts) * 256;
+  const size_t end = lines * static_cast<size_t>(part + 1) / static_cast<size_t>(parts) * 256;
+  const char* p = static_cast<const char*>(m.packed.data) + begin;
 #if defined(BENCH_X86)
-    if (isa_available(Isa::kAvx2)) {
-      sum ^= read_avx2(p, end - begin);
-      continue;
-    }
-#endif
-    sum ^= read_plain(p, end - begin);
+  if (isa_available(Isa::kAvx2)) {
+    sum ^= call.streams == 1   ? read_avx2<1>(p, end - begin)
+           : call.streams == 2 ? read_avx2<2>(p, end - begin)
+           : call.streams == 4 ? read_avx2<4>(p, end - begin)
+                               : read_avx2<8>(p, end - begin);
   }
+#endif
+  if (!isa_available(Isa::kAvx2)) sum = read_plain(p, end - begin);
   g_sink = sum;
 }
 
@@ -179,10 +184,28 @@ void fill_random(void* data, size_t bytes, DType type, uint64_t seed) {
   }
 }
 
-void step(const Ops& ops, Stream& stream, const std::vector<Matrix>& matrices, const float* x,
-          float* out, int32_t n_rows) {
-  for (const Matrix& m : matrices) ops.matmul(stream, {x, m.packed, out, n_rows, m.segments});
-}
+// Times of repeated steps, kept by matrix: the median step is the sum of each matrix's median, so that
+// one interruption spoils one sample of one matrix.
+class StepTimes {
+ public:
+  void add(size_t matrix, double t) {
+    if (matrix >= times_.size()) times_.resize(matrix + 1);
+    times_[matrix].push_back(t);
+  }
+  double typical() const {
+    double sum = 0;
+    for (const std::vector<double>& t : times_) sum += median(t);
+    return sum;
+  }
+  double fastest() const {
+    double sum = 0;
+    for (const std::vector<double>& t : times_) sum += *std::min_element(t.begin(), t.end());
+    return sum;
+  }
+
+ private:
+  std::vector<std::vector<double>> times_;
+};
 
 }  // namespace
 
@@ -257,40 +280,76 @@ int main(int argc, char** argv) {
 
   // Warm up, then interleave: a slow moment of the machine hits all alike.
   const int lanes = isa == Isa::kAvx512 ? 16 : 8;
-  FmaCall fma_call{isa, 4000000};
-  ReadCall read_call{&matrices};
-  pool.run(read_part, &read_call);
-  pool.run(fma_part, &fma_call);
-  std::vector<double> read_s;
+  FmaCall fma_call{isa, 400000};
+  const auto timed = [&](WorkerPool::Task task, void* ctx) {
+    const double start = seconds();
+    pool.run(task, ctx);
+    return seconds() - start;
+  };
+  const auto read_all = [&](int streams, StepTimes* times) {
+    for (size_t i = 0; i < matrices.size(); ++i) {
+      ReadCall call{&matrices[i], streams};
+      times->add(i, timed(read_part, &call));
+    }
+  };
+  // The reader that does best here, of one, two, four and eight streams a thread.
+  std::map<int, StepTimes> by_streams;
+  for (int repeat = 0; repeat < 4; ++repeat) {
+    for (const int streams : {1, 2, 4, 8}) read_all(streams, &by_streams[streams]);
+  }
+  int streams_best = 1;
+  for (const auto& [streams, times] : by_streams) {
+    std::printf("reading in %d streams a thread: %.2f GB/s\n", streams,
+                static_cast<double>(total_bytes) * 1e-9 / times.typical());
+    if (times.typical() < by_streams[streams_best].typical()) streams_best = streams;
+  }
+  StepTimes read_s;
   std::vector<double> fma_rate;
-  std::map<int, std::vector<double>> step_s;
+  std::map<int, StepTimes> step_s;
   for (int repeat = 0; repeat < repeats; ++repeat) {
-    double t = seconds();
-    pool.run(read_part, &read_call);
-    read_s.push_back(seconds() - t);
-    t = seconds();
-    pool.run(fma_part, &fma_call);
-    fma_rate.push_back(12.0 * lanes * static_cast<double>(fma_call.rounds) * threads /
-                       (seconds() - t));
+    read_all(streams_best, &read_s);
+    for (int slice = 0; slice < 16; ++slice) {
+      fma_rate.push_back(12.0 * lanes * static_cast<double>(fma_call.rounds) * threads /
+                         timed(fma_part, &fma_call));
+    }
     for (const int n : rows) {
-      t = seconds();
-      step(ops, stream, matrices, x.data(), out.data(), n);
-      step_s[n].push_back(seconds() - t);
+      for (size_t i = 0; i < matrices.size(); ++i) {
+        const Matrix& m = matrices[i];
+        const double start = seconds();
+        ops.matmul(stream, {x.data(), m.packed, out.data(), n, m.segments});
+        step_s[n].add(i, seconds() - start);
+      }
     }
   }
 
-  const double t_read = median(read_s);
-  const double peak = median(fma_rate);
-  std::printf("read-only loop: %.1f ms, %.2f GB/s; fma peak: %.1f G multiply-adds/s\n", t_read * 1e3,
-              static_cast<double>(total_bytes) * 1e-9 / t_read, peak * 1e-9);
-  std::printf("%6s %10s %10s %12s %12s %10s\n", "rows", "ms", "V(n)", "of reading", "T_fma ms", "of peak");
-  const double one = step_s.count(1) != 0 ? median(step_s[1]) : 0;
-  for (const int n : rows) {
-    const double t = median(step_s[n]);
-    const double t_fma = macs * n / peak;
-    std::printf("%6d %10.1f %10.3f %12.3f %12.1f %10.3f\n", n, t * 1e3, one > 0 ? t / one : 0,
-                t_read / t, t_fma * 1e3, t_fma / t);
-  }
+  const auto report = [&](const char* which, double t_read, double peak, auto time_of) {
+    std::printf("%s: read-only loop %.1f ms, %.2f GB/s; fma peak %.1f G multiply-adds/s\n", which,
+                t_read * 1e3, static_cast<double>(total_bytes) * 1e-9 / t_read, peak * 1e-9);
+    std::printf("%6s %10s %10s %12s %12s %10s\n", "rows", "ms", "V(n)", "of reading", "T_fma ms",
+                "of peak");
+    const double one = step_s.count(1) != 0 ? time_of(step_s[1]) : 0;
+    for (const int n : rows) {
+      const double t = time_of(step_s[n]);
+      const double t_fma = macs * n / peak;
+      std::printf("%6d %10.1f %10.3f %12.3f %12.1f %10.3f\n", n, t * 1e3, one > 0 ? t / one : 0,
+                  t_read / t, t_fma * 1e3, t_fma / t);
+    }
+    if (step_s.count(1) == 0 || step_s.count(8) == 0) return true;
+    const double of_reading = t_read / one;
+    const double v8 = time_of(step_s[8]) / one;
+    const double t_fma8 = macs * 8 / peak;
+    const double v8_max = 1.2 * std::max(1.0, t_fma8 / t_read);
+    std::printf("goal 1: one row reads at %.3f of the read-only loop, >= 0.80: %s\n", of_reading,
+                of_reading >= 0.80 ? "pass" : "FAIL");
+    std::printf("goal 2: V(8) = %.3f <= 1.2 * max(1, %.1f ms / %.1f ms) = %.3f: %s\n", v8,
+                t_fma8 * 1e3, t_read * 1e3, v8_max, v8 <= v8_max ? "pass" : "FAIL");
+    return of_reading >= 0.80 && v8 <= v8_max;
+  };
+  const bool good = report("medians", read_s.typical(), median(fma_rate),
+                           [](const StepTimes& t) { return t.typical(); });
+  // What the machine does when nothing else runs on it; the goals are about the medians.
+  report("fastest", read_s.fastest(), *std::max_element(fma_rate.begin(), fma_rate.end()),
+         [](const StepTimes& t) { return t.fastest(); });
 
   if (context > 0) {
     // Attention of one layer over `context` positions, bfloat16 cache.
@@ -330,14 +389,5 @@ int main(int argc, char** argv) {
     }
   }
 
-  if (step_s.count(1) == 0 || step_s.count(8) == 0) return 0;
-  const double of_reading = t_read / one;
-  const double v8 = median(step_s[8]) / one;
-  const double t_fma8 = macs * 8 / peak;
-  const double v8_max = 1.2 * std::max(1.0, t_fma8 / t_read);
-  std::printf("goal 1: one row reads at %.3f of the read-only loop, >= 0.80: %s\n", of_reading,
-              of_reading >= 0.80 ? "pass" : "FAIL");
-  std::printf("goal 2: V(8) = %.3f <= 1.2 * max(1, %.1f ms / %.1f ms) = %.3f: %s\n", v8, t_fma8 * 1e3,
-              t_read * 1e3, v8_max, v8 <= v8_max ? "pass" : "FAIL");
-  return of_reading >= 0.80 && v8 <= v8_max ? 0 : 1;
+  return good ? 0 : 1;
 }
