@@ -171,7 +171,7 @@ int run_daemon(const Config& config) {
   std::fprintf(stderr, "specd: draining; a second signal stops at once\n");
   const bool all_ended =
       drain(*engine.value(), *server.value(), signals, config.drain_seconds);
-  server.value()->shutdown(std::chrono::system_clock::now() + kFlushLimit);
+  server.value()->shutdown(kFlushLimit);
   std::fprintf(stderr, "specd: stopped%s\n", all_ended ? "" : "; some requests were cut");
   return all_ended ? kExitOk : kExitCut;
 }

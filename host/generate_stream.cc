@@ -34,6 +34,12 @@ void StreamPump::add(GenerateStream* stream) {
 void StreamPump::remove(GenerateStream* stream) {
   const std::lock_guard lock(mutex_);
   live_.erase(stream);
+  if (live_.empty()) emptied_.notify_all();
+}
+
+bool StreamPump::wait_empty(std::chrono::milliseconds timeout) {
+  std::unique_lock lock(mutex_);
+  return emptied_.wait_for(lock, timeout, [this] { return live_.empty(); });
 }
 
 void StreamPump::abort_all(const Status& reason) {

@@ -7,6 +7,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <memory>
@@ -37,12 +38,15 @@ class StreamPump {
   void remove(GenerateStream* stream);
   // [any] Cancels what still runs; each stream ends with `reason`.
   void abort_all(const Status& reason);
+  // [any] True when the last stream is done with; false at the timeout.
+  bool wait_empty(std::chrono::milliseconds timeout);
 
  private:
   void run();
 
   std::mutex mutex_;
   std::condition_variable changed_;
+  std::condition_variable emptied_;
   std::deque<std::shared_ptr<GenerateStream>> ready_;
   std::unordered_set<GenerateStream*> live_;
   bool stopping_ = false;

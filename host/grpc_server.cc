@@ -21,6 +21,7 @@ namespace {
 constexpr int kMessageBytesMax = 4 << 20;
 constexpr int kMetadataBytesMax = 8 << 10;
 constexpr int kStreamsMax = 128;  // per connection
+constexpr std::chrono::milliseconds kGoodbye{100};
 constexpr size_t kQuotaBytes = size_t{512} << 20;
 
 // Ends a stream that never started.
@@ -106,7 +107,7 @@ struct GrpcServer::Impl {
 GrpcServer::GrpcServer() = default;
 
 GrpcServer::~GrpcServer() {
-  if (impl_ != nullptr && impl_->server != nullptr) shutdown(std::chrono::system_clock::now());
+  if (impl_ != nullptr && impl_->server != nullptr) shutdown(std::chrono::milliseconds(0));
 }
 
 Result<std::unique_ptr<GrpcServer>> GrpcServer::start(Engine& engine,
@@ -148,8 +149,10 @@ void GrpcServer::set_not_serving() { impl_->server->GetHealthCheckService()->Set
 
 void GrpcServer::abort_streams(const Status& reason) { impl_->pump.abort_all(reason); }
 
-void GrpcServer::shutdown(std::chrono::system_clock::time_point deadline) {
-  impl_->server->Shutdown(deadline);
+void GrpcServer::shutdown(std::chrono::milliseconds flush) {
+  // Not by Shutdown()'s own deadline: it also waits for idle clients to read their goodbye.
+  impl_->pump.wait_empty(flush);
+  impl_->server->Shutdown(std::chrono::system_clock::now() + kGoodbye);
   impl_->server->Wait();
   impl_->server.reset();
 }

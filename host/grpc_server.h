@@ -21,8 +21,8 @@ class GrpcServer {
   void set_not_serving();
   // [any] Ends every running Generate with `reason`.
   void abort_streams(const Status& reason);
-  // [control] Takes no new calls, gives the running ones until `deadline`, then cuts them.
-  void shutdown(std::chrono::system_clock::time_point deadline);
+  // [control] Gives clients `flush` to take what their streams still hold, then cuts every call.
+  void shutdown(std::chrono::milliseconds flush);
 
  private:
   GrpcServer();

@@ -1,0 +1,34 @@
+# Debian packages that specd is built from, in one place; sourced by host/quickstart.sh and
+# tests/run.sh. Installs only what is missing, with apt-get, as root or through sudo.
+
+specd_build_packages=(
+  g++ cmake ninja-build pkg-config
+  libboost-dev libboost-filesystem-dev libboost-system-dev libboost-program-options-dev
+  libyaml-cpp-dev nlohmann-json3-dev libspdlog-dev libssl-dev
+  libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
+)
+specd_test_packages=(
+  clang python3 libgtest-dev libbenchmark-dev ccache
+)
+
+specd_install() {
+  local missing=() package as_root=()
+  for package in "$@"; do
+    if [ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null)" != installed ]; then
+      missing+=("$package")
+    fi
+  done
+  if [ ${#missing[@]} -eq 0 ]; then return 0; fi
+  if [ "$(id -u)" -ne 0 ]; then
+    if ! command -v sudo >/dev/null; then
+      echo "These Debian packages are missing, and there is neither root nor sudo to install them:" >&2
+      echo "  ${missing[*]}" >&2
+      return 1
+    fi
+    as_root=(sudo)
+  fi
+  echo "Installing: ${missing[*]}"
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q update >/dev/null || return 1
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+    apt-get -q install -y --no-install-recommends "${missing[@]}" >/dev/null
+}

@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# Installs what is missing, builds and tests everything on a Debian 12 machine:
+#
+#   cpu    all rooms
+#   asan   all rooms again under AddressSanitizer and UndefinedBehaviorSanitizer
+#   tsan   the engine under ThreadSanitizer, without host: gRPC is not built for it
+#
+#   bash tests/run.sh            all three
+#   bash tests/run.sh --fast     cpu only
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+. host/install_deps.sh
+
+presets=(cpu asan tsan)
+case "${1:-}" in
+  '') ;;
+  --fast) presets=(cpu) ;;
+  *) echo "usage: bash tests/run.sh [--fast]" >&2; exit 2 ;;
+esac
+
+specd_install "${specd_build_packages[@]}" "${specd_test_packages[@]}" || exit 1
+
+export ASAN_OPTIONS=detect_leaks=1:abort_on_error=0:strict_string_checks=1
+export UBSAN_OPTIONS=print_stacktrace=1
+export TSAN_OPTIONS=halt_on_error=1
+summary=()
+failed=0
+for preset in "${presets[@]}"; do
+  printf '\n== %s\n' "$preset"
+  start=$SECONDS
+  if cmake --preset "$preset" -DSPECD_TESTS=ON \
+       -DCMAKE_CXX_COMPILER_LAUNCHER=ccache -DCMAKE_C_COMPILER_LAUNCHER=ccache > /dev/null &&
+     cmake --build --preset "$preset" &&
+     ctest --test-dir "build/$preset" --output-on-failure -j "$(nproc)"; then
+    result=passed
+  else
+    result=FAILED
+    failed=1
+  fi
+  summary+=("$preset $result ($((SECONDS - start)) s)")
+done
+
+printf '\nspecd tests:'
+printf ' %s;' "${summary[@]}"
+if [ $failed -eq 0 ]; then printf ' all passed\n'; else printf ' FAILED\n'; fi
+exit $failed
