@@ -33,7 +33,8 @@ step() { printf '\n== %s\n' "$*"; }
 # $1: a configuration. Returns when the daemon answers.
 start_daemon() {
   : > "$log"
-  build/cpu/bin/specd serve --config "$1" 2>> "$log" &
+  # A session of its own: with --serve it outlives this terminal.
+  setsid build/cpu/bin/specd serve --config "$1" 2>> "$log" < /dev/null &
   daemon=$!
   for _ in $(seq 600); do
     if grep -q ' ready on unix:' "$log"; then return 0; fi
