@@ -223,7 +223,7 @@ struct Engine::Impl {
   Status load(const ProgressFn& progress);
   Status load_routes();
   Result<std::vector<int32_t>> encode(const std::string& prompt) const;
-  Result<Waiting> admit(const Request& request, Sink sink);
+  Result<std::string> admit(const Request& request, Sink sink);
   int32_t pages_needed(int32_t n_prompt, int32_t max_tokens, const LiveRoute* route) const;
 
   void loop();
@@ -345,7 +345,7 @@ Result<std::vector<int32_t>> Engine::Impl::encode(const std::string& prompt) con
   return encoded;
 }
 
-Result<Engine::Impl::Waiting> Engine::Impl::admit(const Request& request, Sink sink) {
+Result<std::string> Engine::Impl::admit(const Request& request, Sink sink) {
   const SamplingParams& sampling = request.sampling;
   if (!std::isfinite(sampling.temperature) || sampling.temperature < 0 ||
       (sampling.temperature > 0 && sampling.temperature < 0.01f) || sampling.temperature > 100) {
@@ -430,41 +430,37 @@ Result<Engine::Impl::Waiting> Engine::Impl::admit(const Request& request, Sink s
                       "; raise model.kv.bytes_max or ask for less");
   }
 
-  const std::lock_guard lock(mutex);
-  if (draining) return Status(Code::kUnavailable, "the daemon is shutting down");
-  if (n_queued >= options.queue_max) {
-    return Status(Code::kExhausted, "the queue is full: " + std::to_string(n_queued) +
-                                        " requests wait (engine.queue_max)");
-  }
   Request named = request;
-  const uint64_t number = next_number++;
-  if (named.id.empty()) named.id = "req-" + std::to_string(number);
-  if (!live_ids.insert(named.id).second) {
-    return Status(Code::kInvalidArgument, "request_id: '" + named.id + "' is running already");
+  std::string id;
+  {
+    // One critical section: a cancel that comes after the id is known finds the request.
+    const std::lock_guard lock(mutex);
+    if (draining) return Status(Code::kUnavailable, "the daemon is shutting down");
+    if (n_queued >= options.queue_max) {
+      return Status(Code::kExhausted, "the queue is full: " + std::to_string(n_queued) +
+                                          " requests wait (engine.queue_max)");
+    }
+    const uint64_t number = next_number++;
+    if (named.id.empty()) named.id = "req-" + std::to_string(number);
+    id = named.id;
+    if (!live_ids.insert(id).second) {
+      return Status(Code::kInvalidArgument, "request_id: '" + id + "' is running already");
+    }
+    next.request = std::make_unique<Sequence>(number, std::move(named), std::move(prompt),
+                                              config.eos_tokens, tokenizer, std::move(sink));
+    next.request->submitted_ns = now_ns();
+    if (next.route != nullptr) ++next.route->counters.requests;
+    ++n_admitted;
+    ++n_queued;
+    inbox.push_back(std::move(next));
   }
-  next.request = std::make_unique<Sequence>(number, std::move(named), std::move(prompt), config.eos_tokens,
-                                            tokenizer, std::move(sink));
-  next.request->submitted_ns = now_ns();
-  return next;
+  wake.notify_one();
+  return id;
 }
 
 Result<std::string> Engine::submit(const Request& request, Sink sink) {
-  Impl& m = *impl_;
-  Result<Impl::Waiting> admitted = m.admit(request, std::move(sink));
-  if (!admitted.ok()) {
-    ++m.n_refused;
-    return admitted.status();
-  }
-  Impl::Waiting next = std::move(admitted).value();
-  const std::string id = next.request->request().id;
-  if (next.route != nullptr) ++next.route->counters.requests;
-  ++m.n_admitted;
-  {
-    const std::lock_guard lock(m.mutex);
-    ++m.n_queued;
-    m.inbox.push_back(std::move(next));
-  }
-  m.wake.notify_one();
+  Result<std::string> id = impl_->admit(request, std::move(sink));
+  if (!id.ok()) ++impl_->n_refused;
   return id;
 }
 
@@ -685,6 +681,7 @@ std::vector<RouteReport> Engine::routes() const {
       report.rejected = route.counters.rejected;
       report.discarded = route.counters.discarded;
       report.cut = route.counters.cut;
+      report.lost = route.counters.sequences_lost;
       report.propose_calls = route.drafter->propose_stats.calls;
       report.propose_ns = route.drafter->propose_stats.total_ns;
       report.propose_failures = route.drafter->propose_stats.failures;

@@ -70,7 +70,9 @@ struct RouteReport {
   std::string name, model, drafter, verifier, guarantee, state, reason;
   bool is_default = false;
   int32_t draft_nodes_max = 0;
-  uint64_t requests = 0, steps = 0, drafted = 0, accepted = 0, rejected = 0, discarded = 0, cut = 0;
+  uint64_t requests = 0, steps = 0, drafted = 0, accepted = 0, rejected = 0, discarded = 0;
+  uint64_t cut = 0;   // proposals and verdicts in which validation found a defect
+  uint64_t lost = 0;  // requests that the drafter failed; they went on without drafts
   uint64_t propose_calls = 0, propose_ns = 0, propose_failures = 0;
   uint64_t verify_calls = 0, verify_ns = 0, verify_failures = 0;
 };
@@ -104,6 +106,10 @@ using ProgressFn = std::function<void(const std::string& what, double fraction)>
 // Everything that can be checked without loading weights: options, files, plugin manifests, pairs.
 Status check_options(const EngineOptions& options);
 
+// [control] At process exit, after the last engine: lets plugins say goodbye (their deinit()). Their code
+// stays mapped.
+void shut_down_plugins();
+
 class Engine {
  public:
   // [control] Loads the model and every route. A route that cannot be is reported and left out,
@@ -112,7 +118,8 @@ class Engine {
   ~Engine();  // cancels what is left, joins the step thread
 
   // [any] The id of the admitted request; kInvalidArgument naming the field, kExhausted when the queue
-  // is full, kUnavailable while draining. After an error the sink is never called.
+  // is full, kUnavailable while draining. After an error the sink is never called; else it may be called
+  // before this returns.
   Result<std::string> submit(const Request& request, Sink sink);
   // [any] The ids that submit() gives the model for this text (the first-token rule included): what a
   // client needs to send the same prompt as ids, or to record it.

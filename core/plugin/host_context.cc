@@ -6,10 +6,6 @@
 #include "core/base/clock.h"
 #include "core/base/log.h"
 
-#ifndef SPECD_VERSION
-#define SPECD_VERSION "unversioned"
-#endif
-
 namespace specd {
 namespace {
 
