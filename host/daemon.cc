@@ -172,6 +172,9 @@ int run_daemon(const Config& config) {
   const bool all_ended =
       drain(*engine.value(), *server.value(), signals, config.drain_seconds);
   server.value()->shutdown(kFlushLimit);
+  server.value().reset();
+  engine.value().reset();
+  shut_down_plugins();
   std::fprintf(stderr, "specd: stopped%s\n", all_ended ? "" : "; some requests were cut");
   return all_ended ? kExitOk : kExitCut;
 }

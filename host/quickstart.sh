@@ -54,6 +54,7 @@ stop_daemon() {
 step "Packages"
 specd_install "${specd_build_packages[@]}"
 echo "all there"
+specd_continue_as_owner bash host/quickstart.sh "$@"
 
 step "Build (build/cpu)"
 launcher=()

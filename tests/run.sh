@@ -19,6 +19,7 @@ case "${1:-}" in
 esac
 
 specd_install "${specd_build_packages[@]}" "${specd_test_packages[@]}" || exit 1
+specd_continue_as_owner bash tests/run.sh "$@"
 
 export ASAN_OPTIONS=detect_leaks=1:abort_on_error=0:strict_string_checks=1
 export UBSAN_OPTIONS=print_stacktrace=1
