@@ -19,7 +19,7 @@ constexpr int kTileRows = 8;
 constexpr int panels_of(int rows) { return rows <= 2 ? 4 : rows <= 4 ? 2 : 1; }
 #elif SPECD_ISA_LEVEL == 1
 constexpr int kTileRows = 6;
-constexpr int panels_of(int rows) { return rows == 1 ? 4 : rows <= 3 ? 2 : 1; }
+constexpr int panels_of(int rows) { return rows == 1 ? 4 : rows == 2 ? 2 : 1; }
 #else
 constexpr int kTileRows = 4;
 constexpr int panels_of(int rows) { return rows > 0 ? 1 : 1; }
@@ -27,8 +27,8 @@ constexpr int panels_of(int rows) { return rows > 0 ? 1 : 1; }
 // A block is kGroup panels by kBlockBytes of each (by k) by up to kChunkRows rows. Panels side by side
 // also are as many streams from memory, which one stream cannot keep busy.
 constexpr int kChunkRows = 48;
-constexpr int kGroup = 8;
-constexpr int kBlockBytes = 8192;
+constexpr int kGroup = 4;
+constexpr int kBlockBytes = 16384;
 
 template <DType kType>
 constexpr int kPanelStep = kPanelColumns * (kType == DType::kF32 ? 4 : 2);  // bytes per k
@@ -72,7 +72,7 @@ __attribute__((noinline)) void tile(const float* x, size_t x_stride, const char*
   int k = 0;
   for (; k + 2 <= n; k += 2) {
 #pragma GCC unroll 16
-    for (int p = 0; p < kPanels; ++p) prefetch(fetch + p * panel_bytes);
+    for (int p = 0; p < kPanels; ++p) prefetch_far(fetch + p * panel_bytes);
     fetch += fetch_step;
 #pragma GCC unroll 2
     for (int i = 0; i < 2; ++i) {
@@ -143,9 +143,9 @@ void block(const MatmulArgs& a, int64_t panel, int panels, int row, int rows) {
   const float* x = a.x + row * n_in;
   const size_t stride = static_cast<size_t>(16) * panels;
   const size_t n_sums = rows * stride;
-  // Equal tiles rather than full ones and a rest: a tile of one row has too few chains.
+  // Equal tiles, so that none has too few chains; but one or two rows over take several panels at once.
   const int n_tiles = (rows + kTileRows - 1) / kTileRows;
-  const int widest = panels_of((rows + n_tiles - 1) / n_tiles);
+  const bool full = panels_of(1) > 1 && (rows % kTileRows == 1 || rows % kTileRows == 2);
   const int segments = a.k_segments;
   for (int s = 0; s < segments; ++s) {
     const int begin = static_cast<int>(static_cast<int64_t>(a.weights.n_in) * s / segments);
@@ -159,18 +159,25 @@ void block(const MatmulArgs& a, int64_t panel, int panels, int row, int rows) {
       for (int r = 0; r < rows; ++r) {
         __builtin_memcpy(x_block + r * kRowStride, x + r * n_in + k, sizeof(float) * n);
       }
-      for (int p = 0; p < panels;) {
-        const bool wide = n_tiles == 1 && panels - p >= widest;
+      for (int p = 0; p < panels; p += panels_of(1)) {
+        const int p_end = panels - p < panels_of(1) ? panels : p + panels_of(1);
+        int first = 0;
         for (int t = 0; t < n_tiles; ++t) {
-          const int first = rows * t / n_tiles;
-          const int last = rows * (t + 1) / n_tiles;
-          // Each pass asks for its share, so that the memory is never idle.
-          tile_of<kType>(last - first, wide)(
-              x_block + first * kRowStride, kRowStride, weights + p * panel_bytes + k * kStep, panel_bytes, n,
-              sums + first * stride + 16 * p, stride,
-              next + p * panel_bytes + n * kStep * t / n_tiles, 2 * kStep / n_tiles);
+          const int last = full && t + 1 < n_tiles ? first + kTileRows : rows * (t + 1) / n_tiles;
+          const int tile_rows = last - first;
+          // Each pass asks for its share of what is next, so that the memory is never idle.
+          const size_t fetch_at = n * kStep * first / rows;
+          const size_t fetch_step = 2 * kStep * tile_rows / rows;
+          for (int q = p; q < p_end;) {
+            const bool wide = p_end - q >= panels_of(tile_rows);
+            tile_of<kType>(tile_rows, wide)(x_block + first * kRowStride, kRowStride,
+                                            weights + q * panel_bytes + k * kStep, panel_bytes, n,
+                                            sums + first * stride + 16 * q, stride,
+                                            next + q * panel_bytes + fetch_at, fetch_step);
+            q += wide ? panels_of(tile_rows) : 1;
+          }
+          first = last;
         }
-        p += wide ? widest : 1;
       }
     }
     if (s == 0) {
