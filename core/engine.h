@@ -1,5 +1,5 @@
-// The engine: models, routes, plugins and one step loop. The only core header that host includes
-// (with what it includes itself).
+// The engine: models, routes, plugins and one step loop. The only core header that host includes, beside
+// core/base.
 //
 //   SPECD_TRY(auto engine, Engine::create(options, progress));
 //   engine->submit(request, sink);   // sink is called on the step thread until an event has `done`

@@ -1,6 +1,9 @@
 # Debian packages that specd is built from, in one place; sourced by host/quickstart.sh and
 # tests/run.sh. Installs only what is missing, with apt-get, as root or through sudo.
 
+# What is built must not be writable by others, or the daemon refuses the plugins.
+umask 022
+
 specd_build_packages=(
   g++ cmake ninja-build pkg-config
   libboost-dev libboost-filesystem-dev libboost-system-dev libboost-program-options-dev
@@ -36,9 +39,11 @@ specd_install() {
 # Root in a tree of somebody else (sudo in a checkout): goes on as that somebody, since the daemon trusts
 # only plugins in directories of root or of its own user. $@: the command to start again.
 specd_continue_as_owner() {
-  local owner
+  local owner home
   owner=$(stat -c %u .)
   if [ "$(id -u)" -ne 0 ] || [ "$owner" -eq 0 ]; then return 0; fi
+  home=$(getent passwd "$owner" | cut -d: -f6)
   echo "Going on as the owner of this tree, user $owner"
-  exec setpriv --reuid="$owner" --regid="$(stat -c %g .)" --clear-groups "$@"
+  exec setpriv --reuid="$owner" --regid="$(stat -c %g .)" --clear-groups \
+    env -u XDG_CACHE_HOME HOME="${home:-$PWD/build}" CCACHE_DIR="$PWD/build/ccache" "$@"
 }

@@ -33,8 +33,8 @@ step() { printf '\n== %s\n' "$*"; }
 # $1: a configuration. Returns when the daemon answers.
 start_daemon() {
   : > "$log"
-  # A session of its own: with --serve it outlives this terminal.
-  setsid build/cpu/bin/specd serve --config "$1" 2>> "$log" < /dev/null &
+  # A process group of its own: with --serve it outlives this terminal.
+  setsid build/cpu/bin/specd serve --config "$1" >> "$log" 2>&1 < /dev/null &
   daemon=$!
   for _ in $(seq 600); do
     if grep -q ' ready on unix:' "$log"; then return 0; fi
@@ -107,7 +107,7 @@ if [ $result -ne 0 ]; then
   exit $result
 fi
 
-step "What next"
+step "What next (as user $(id -un 2>/dev/null || id -u), in $PWD)"
 cat <<TEXT
   build/cpu/bin/specd serve --config configs/minimal.yaml
   build/cpu/bin/specctl --socket build/specd.sock generate --prompt 'def main():' --temperature 0.8
