@@ -341,7 +341,15 @@ SPECD_INLINE void store_first(float* p, const F32x16& a, int n) {
 // Sixteen values of a type in memory, in order, as float32; and back, rounded to nearest even.
 template <DType kType>
 SPECD_INLINE F32x16 widen16(const void* p) {
-  if constexpr (kType == DType::kF32) return load(static_cast<const float*>(p));
+  if constexpr (kType == DType::kF32) {
+#if SPECD_ISA_LEVEL == 0
+    float lanes[16];  // files promise no alignment
+    __builtin_memcpy(lanes, p, sizeof(lanes));
+    return load(lanes);
+#else
+    return load(static_cast<const float*>(p));
+#endif
+  }
   if constexpr (kType == DType::kF16) return widen16_f16(p);
   if constexpr (kType == DType::kBF16) return widen16_bf16(p);
 }
