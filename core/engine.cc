@@ -16,7 +16,6 @@
 #include "core/exec/services.h"
 #include "core/exec/step.h"
 #include "core/kv/page_pool.h"
-#include "core/model/safetensors.h"
 #include "core/model/transformer.h"
 #include "core/spec/budget.h"
 #include "core/text/utf8.h"
@@ -158,6 +157,7 @@ Status check_options(const EngineOptions& options) {
   SPECD_OK_OR_RETURN(check_vocabulary(options.model, config, *tokenizer));
   SPECD_TRY(const SafetensorsFile weights,
             SafetensorsFile::open(options.model.path + "/model.safetensors"));
+  SPECD_OK_OR_RETURN(check_tensors(weights, config));
   if (options.routes.empty()) return Status();
   // Plugins keep the host for ever, so these services must outlive this call.
   static kernels::WorkerPool pool(1);
@@ -207,6 +207,7 @@ struct Engine::Impl {
   std::unordered_set<std::string> live_ids;         // guarded by mutex; admitted and not ended
   uint64_t next_number = 1;                         // guarded by mutex
   int32_t n_queued = 0;                             // guarded by mutex; inbox and waiting
+  int32_t n_unfinished = 0;                         // guarded by mutex; whose last event is not out
   bool draining = false, stopping = false;          // guarded by mutex
 
   // Step thread only.
@@ -295,7 +296,7 @@ Status Engine::Impl::load(const ProgressFn& progress) {
 
   say("plugins", 0);
   SPECD_OK_OR_RETURN(load_routes());
-  runner = std::make_unique<StepRunner>(*device, *model, *kv, options.max_sequences);
+  runner = std::make_unique<StepRunner>(*device, *model, *kv);
   say("ready", 1);
   return Status();
 }
@@ -441,8 +442,12 @@ Result<std::string> Engine::Impl::admit(const Request& request, Sink sink) {
                                           " requests wait (engine.queue_max)");
     }
     const uint64_t number = next_number++;
-    if (named.id.empty()) named.id = "req-" + std::to_string(number);
     id = named.id;
+    // A client may have chosen a name that looks like ours.
+    for (uint64_t n = number; id.empty() || (named.id.empty() && live_ids.contains(id)); ++n) {
+      id = "req-" + std::to_string(n);
+    }
+    named.id = id;
     if (!live_ids.insert(id).second) {
       return Status(Code::kInvalidArgument, "request_id: '" + id + "' is running already");
     }
@@ -452,6 +457,7 @@ Result<std::string> Engine::Impl::admit(const Request& request, Sink sink) {
     if (next.route != nullptr) ++next.route->counters.requests;
     ++n_admitted;
     ++n_queued;
+    ++n_unfinished;
     inbox.push_back(std::move(next));
   }
   wake.notify_one();
@@ -485,7 +491,7 @@ void Engine::start_drain() {
 bool Engine::wait_idle(uint64_t timeout_ms) {
   std::unique_lock lock(impl_->mutex);
   return impl_->idle.wait_for(lock, std::chrono::milliseconds(timeout_ms),
-                              [this] { return impl_->live_ids.empty(); });
+                              [this] { return impl_->n_unfinished == 0; });
 }
 
 // ---- step thread -------------------------------------------------------------------------------
@@ -524,7 +530,9 @@ void Engine::Impl::step() {
     running_views.push_back({.n_pending = sequence.n_pending(), .draft_nodes_max = nodes});
   }
   std::vector<WaitingView> waiting_views;
+  const size_t places = static_cast<size_t>(options.max_sequences) - running.size();
   for (const Waiting& next : waiting) {
+    if (waiting_views.size() == places) break;
     waiting_views.push_back({.pages = next.pages, .n_pending = next.request->size()});
   }
   const StepPlan plan =
@@ -587,11 +595,16 @@ void Engine::Impl::finish(Sequence& request) {
     case FinishReason::kError: ++n_failed; break;
     default: ++n_completed; break;
   }
-  request.send();
   {
+    // Before the last event: who has seen it may use the id again.
     const std::lock_guard lock(mutex);
     live_ids.erase(request.request().id);
     cancels.erase(request.request().id);
+  }
+  request.send();
+  {
+    const std::lock_guard lock(mutex);
+    --n_unfinished;
   }
   idle.notify_all();
 }
@@ -682,6 +695,7 @@ std::vector<RouteReport> Engine::routes() const {
       report.discarded = route.counters.discarded;
       report.cut = route.counters.cut;
       report.lost = route.counters.sequences_lost;
+      report.last_problem = route.last_problem.get();
       report.propose_calls = route.drafter->propose_stats.calls;
       report.propose_ns = route.drafter->propose_stats.total_ns;
       report.propose_failures = route.drafter->propose_stats.failures;

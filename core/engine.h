@@ -72,6 +72,7 @@ struct RouteReport {
   int32_t draft_nodes_max = 0;
   uint64_t requests = 0, steps = 0, drafted = 0, accepted = 0, rejected = 0, discarded = 0;
   uint64_t cut = 0;   // proposals and verdicts in which validation found a defect
+  std::string last_problem;  // the last defect or loss, in words
   uint64_t lost = 0;  // requests that the drafter failed; they went on without drafts
   uint64_t propose_calls = 0, propose_ns = 0, propose_failures = 0;
   uint64_t verify_calls = 0, verify_ns = 0, verify_failures = 0;
@@ -85,12 +86,12 @@ struct ModelReport {
 };
 
 struct EngineReport {
-  std::string state;  // "ready", "draining", "failed"
+  std::string state;  // "ready", "draining"
   std::string isa;
   int32_t threads = 0;
   int32_t running = 0, waiting = 0;
   uint64_t admitted = 0, completed = 0, failed = 0, cancelled = 0, refused = 0;
-  uint64_t steps = 0, rows = 0, tokens = 0, preemptions = 0, kv_moves = 0;
+  uint64_t steps = 0, rows = 0, tokens = 0, kv_moves = 0;
   uint64_t uptime_ns = 0;
 };
 
@@ -103,7 +104,9 @@ struct MemoryLine {
 // Progress of loading: `what` and a fraction in [0, 1].
 using ProgressFn = std::function<void(const std::string& what, double fraction)>;
 
-// Everything that can be checked without loading weights: options, files, plugin manifests, pairs.
+// Everything that can be checked without loading weights: options, the model's files, plugin manifests,
+// pairs. Loads the plugins of the routes and makes their instances, so their code runs; afterwards call
+// shut_down_plugins().
 Status check_options(const EngineOptions& options);
 
 // [control] At process exit, after the last engine: lets plugins say goodbye (their deinit()). Their code

@@ -4,7 +4,9 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/plugin/instance.h"
@@ -15,8 +17,25 @@ struct RouteCounters {
   std::atomic<uint64_t> requests{0};
   std::atomic<uint64_t> steps{0};  // sequence-steps that decided a token
   std::atomic<uint64_t> drafted{0}, accepted{0}, rejected{0}, discarded{0};
-  std::atomic<uint64_t> cut{0};           // proposals and verdicts in which validation found a defect
+  std::atomic<uint64_t> cut{0};  // sequences' proposals and verdicts that were refused or cut
   std::atomic<uint64_t> sequences_lost{0};  // the drafter failed them; they went on plainly
+};
+
+// The last thing that went wrong with a route's plugins, for reports.
+class LastProblem {
+ public:
+  void set(std::string text) {
+    const std::lock_guard lock(mutex_);
+    text_ = std::move(text);
+  }
+  std::string get() const {
+    const std::lock_guard lock(mutex_);
+    return text_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::string text_;  // guarded by mutex_
 };
 
 struct LiveRoute {
@@ -26,6 +45,13 @@ struct LiveRoute {
   std::unique_ptr<Verifier> verifier;
   std::vector<size_t> tap_index;  // of the drafter's taps among the model's
   RouteCounters counters;
+  LastProblem last_problem;
+
+  // Counts n sequences whose proposal or verdict was refused or cut, and says why.
+  void cut(uint64_t n, std::string why) {
+    counters.cut += n;
+    last_problem.set(std::move(why));
+  }
 
   bool chain() const { return drafter->caps().tree_mode == SPECD_TREE_CHAIN; }
 };

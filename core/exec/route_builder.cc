@@ -60,7 +60,10 @@ Status activate_route(LiveRoute& route, const RouteSpec& spec) {
   grant.max_batch = static_cast<uint32_t>(spec.max_sequences);
   grant.max_rows = StepRunner::update_rows_max(grant.max_depth);
   grant.needs = caps.needs;
-  grant.memory_bytes_max = caps.bytes_fixed + caps.bytes_per_seq * grant.max_batch;
+  if (__builtin_mul_overflow(caps.bytes_per_seq, uint64_t{grant.max_batch}, &grant.memory_bytes_max) ||
+      __builtin_add_overflow(grant.memory_bytes_max, caps.bytes_fixed, &grant.memory_bytes_max)) {
+    grant.memory_bytes_max = UINT64_MAX;
+  }
   SPECD_OK_OR_RETURN(route.drafter->activate(grant));
   specd_verifier_grant verifier{};
   verifier.struct_size = sizeof(verifier);

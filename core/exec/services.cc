@@ -8,6 +8,7 @@
 #include <new>
 #include <utility>
 
+#include "core/base/fp_environment.h"
 #include "core/base/log.h"
 #include "specd/kernels/draw.h"
 #include "specd/plugin_api/services/memory.h"
@@ -34,6 +35,7 @@ namespace {
 
 constexpr uint64_t kAlignMax = 4096;
 constexpr uint64_t kScratchBytesMax = uint64_t{256} << 20;  // of one call
+constexpr uint64_t kAllocBytesMax = uint64_t{1} << 48;  // more is no size; keeps sums from wrapping
 constexpr size_t kMetricsMax = 64;                          // of one instance
 constexpr size_t kHelpBytesMax = 512;
 
@@ -67,7 +69,7 @@ specd_status memory_alloc(const specd_host*, specd_owner* owner, int32_t device_
   const std::lock_guard<std::mutex> lock(owner->mutex);
   const uint64_t left =
       owner->quota_bytes > owner->used_bytes ? owner->quota_bytes - owner->used_bytes : 0;
-  if (bytes > left) {
+  if (bytes > left || bytes > kAllocBytesMax) {
     return refuse(nullptr, SPECD_E_EXHAUSTED,
                   "memory.alloc: " + std::to_string(bytes) + " bytes asked, " +
                       std::to_string(left) + " of the quota of " +
@@ -114,7 +116,7 @@ specd_status memory_scratch(const specd_host*, specd_call* call, uint64_t bytes,
                       std::to_string(align) +
                       ": expected bytes > 0 and a power of two of at most 4096");
   }
-  if (bytes > kScratchBytesMax - call->scratch_bytes) {
+  if (bytes > kScratchBytesMax || bytes + align > kScratchBytesMax - call->scratch_bytes) {
     return refuse(call, SPECD_E_EXHAUSTED,
                   "memory.scratch: " + std::to_string(bytes) + " bytes asked, " +
                       std::to_string(kScratchBytesMax - call->scratch_bytes) + " of " +
@@ -128,7 +130,7 @@ specd_status memory_scratch(const specd_host*, specd_call* call, uint64_t bytes,
   const auto address = reinterpret_cast<uintptr_t>(block.get());
   *out = block.get() + ((address + align - 1) / align * align - address);
   call->scratch.push_back(std::move(block));
-  call->scratch_bytes += bytes;
+  call->scratch_bytes += bytes + align;
   return SPECD_OK;
 }
 
@@ -397,6 +399,7 @@ specd_status pool_run(const specd_host* host, specd_call* call, uint32_t n, spec
   impl->stream.pool().run(
       [](void* state, int part, int parts) {
         const PoolRun& mine = *static_cast<const PoolRun*>(state);
+        const FpEnvironment fp_environment;
         // 64 bits: part + parts may pass the last of 2^32 - 1 tasks.
         for (uint64_t i = static_cast<uint64_t>(part); i < mine.n;
              i += static_cast<uint64_t>(parts)) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string>
 
 #include "core/base/log.h"
 #include "core/plugin/sanitizer.h"
@@ -25,6 +26,7 @@ struct Losses {
   void tell(LiveRoute& route, const char* call) const {
     if (n == 0) return;
     route.counters.sequences_lost += n;
+    route.last_problem.set(std::string(call) + ": " + first);
     log(LogLevel::kWarn, "route " + route.name + ": " + call + ": " + std::to_string(n) +
                              " requests go on without drafts: " + first);
   }
@@ -91,8 +93,8 @@ struct StepRunner::Group {
 
 uint32_t StepRunner::update_rows_max(uint32_t max_depth) { return std::max(max_depth + 1, 16u); }
 
-StepRunner::StepRunner(Device& device, Transformer& model, KvStore& kv, int32_t max_sequences)
-    : device_(device), model_(model), kv_(kv), max_sequences_(max_sequences) {}
+StepRunner::StepRunner(Device& device, Transformer& model, KvStore& kv)
+    : device_(device), model_(model), kv_(kv) {}
 
 template <typename Fn>
 void StepRunner::by_route(const Members& members, Fn&& fn) {
@@ -200,6 +202,7 @@ void StepRunner::propose(LiveRoute& route, const Members& members) {
   const int64_t capacity = route.drafter->grant().max_nodes;
   const bool probes = (route.drafter->grant().needs & SPECD_NEED_PROBES) != 0;
   Group group(members, step_id_);
+  const std::vector<int32_t>& fixed = route.drafter->static_parents();
   std::vector<int32_t> root_token, root_position, budget, n_nodes(members.size(), 0);
   std::vector<int32_t> token(static_cast<size_t>(n * capacity), 0), parent(token.size(), 0),
       flags(token.size(), 0);
@@ -207,8 +210,8 @@ void StepRunner::propose(LiveRoute& route, const Members& members) {
     root_token.push_back(member->request->tokens().back());
     root_position.push_back(member->n_computed);
     budget.push_back(std::min(member->draft_nodes, static_cast<int32_t>(capacity)));
+    if (!fixed.empty()) budget.back() = std::min(budget.back(), static_cast<int32_t>(fixed.size()));
   }
-  const std::vector<int32_t>& fixed = route.drafter->static_parents();
   const auto preset_parents = [&] {
     for (int64_t s = 0; s < n; ++s) {
       for (int64_t i = 0; i < capacity; ++i) {
@@ -243,14 +246,16 @@ void StepRunner::propose(LiveRoute& route, const Members& members) {
   args.root_token = &root_token_t;
   args.root_position = &root_position_t;
   args.node_budget = &budget_t;
-  args.host_root_token = root_token.data();
-  args.host_root_position = root_position.data();
-  args.host_node_budget = budget.data();
+  if ((route.drafter->grant().needs & SPECD_NEED_HOST_TOKENS) != 0) {
+    args.host_root_token = root_token.data();
+    args.host_root_position = root_position.data();
+    args.host_node_budget = budget.data();
+  }
   args.sampling = group.sampling_ptr.data();
   args.out = &proposal;
   const Status status = route.drafter->propose(args, group.call);
   if (!status.ok()) {
-    ++route.counters.cut;
+    route.cut(members.size(), status.to_string());
     return;  // decode plainly
   }
   if (!variable) preset_parents();  // not the plugin's to write
@@ -262,14 +267,17 @@ void StepRunner::propose(LiveRoute& route, const Members& members) {
   std::vector<int32_t> depth(static_cast<size_t>(capacity));
   for (size_t s = 0; s < members.size(); ++s) {
     if (group.status[s] != SPECD_OK && group.status[s] != SPECD_E_DEADLINE) {
-      ++route.counters.cut;
+      route.cut(1, "propose: " + group.why(s));
       continue;
     }
     limits.node_budget = budget_given[s];
     const size_t first = s * static_cast<size_t>(capacity);
     const TreeCheck check = check_tree(n_nodes[s], &token[first], &parent[first],
                                        probes ? &flags[first] : nullptr, limits, depth.data());
-    if (check.defect != Defect::kNone) ++route.counters.cut;
+    if (check.defect != Defect::kNone) {
+      route.cut(1, std::string("propose: ") + defect_name(check.defect) + " at node " +
+                       std::to_string(check.node));
+    }
     DraftTree& tree = members[s]->tree;
     const auto count = static_cast<ptrdiff_t>(check.n_nodes);
     const auto begin = static_cast<ptrdiff_t>(first);
@@ -431,14 +439,19 @@ void StepRunner::verify(LiveRoute& route, const Members& members) {
   for (size_t s = 0; s < members.size(); ++s) {
     ActiveSequence& member = *members[s];
     const int32_t* nodes = &path[s * static_cast<size_t>(path_capacity)];
-    const bool usable =
-        status.ok() && group.status[s] == SPECD_OK &&
+    const Defect defect =
         check_verdict(n_accepted[s], nodes, static_cast<int32_t>(path_capacity), next_token[s],
                       member.tree.size(), member.tree.parent.data(), member.tree.flags.data(),
-                      model_.config().vocab_size) == Defect::kNone;
-    if (!usable) {
-      ++route.counters.cut;
-      continue;  // accepts nothing; commit() emits the root row's token
+                      model_.config().vocab_size);
+    const bool undecided = row_token_[at(member.first_logits)] < 0;  // commit() fails it
+    if (!status.ok() || group.status[s] != SPECD_OK || defect != Defect::kNone || undecided) {
+      // Accepts nothing; commit() emits the root row's token.
+      if (!undecided) {
+        route.cut(1, "verify: " + (!status.ok()                    ? status.to_string()
+                                   : group.status[s] != SPECD_OK ? group.why(s)
+                                                                 : defect_name(defect)));
+      }
+      continue;
     }
     member.accepted.assign(nodes, nodes + n_accepted[s]);
     member.verifier_state = state[s];
@@ -614,14 +627,17 @@ void StepRunner::update(LiveRoute& route, const Members& members) {
     args.token = &token_t;
     args.next_token = &next_token_t;
     args.node = &node_t;
-    args.host_count = count.data();
-    args.host_position = position.data();
-    args.host_token = token.data();
-    args.host_next_token = next_token.data();
-    args.host_node = node.data();
+    const bool mirrors = (grant.needs & SPECD_NEED_HOST_TOKENS) != 0;
+    if (mirrors) {
+      args.host_count = count.data();
+      args.host_position = position.data();
+      args.host_token = token.data();
+      args.host_next_token = next_token.data();
+      args.host_node = node.data();
+    }
     args.hidden = hidden_ptr.data();
     args.top1 = top1_now.empty() ? nullptr : &top1_t;
-    args.host_top1 = top1_now.empty() ? nullptr : top1_now.data();
+    args.host_top1 = top1_now.empty() || !mirrors ? nullptr : top1_now.data();
     const Status status = route.drafter->update(args, group.call);
     Losses losses;
     for (size_t s = 0; s < now.size(); ++s) {

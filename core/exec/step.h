@@ -27,10 +27,10 @@ class StepRunner {
   // Rows of one update() that a drafter of this depth may get.
   static uint32_t update_rows_max(uint32_t max_depth);
 
-  // All outlive this. max_sequences: slots.
-  StepRunner(Device& device, Transformer& model, KvStore& kv, int32_t max_sequences);
+  // All outlive this.
+  StepRunner(Device& device, Transformer& model, KvStore& kv);
 
-  // Runs `plan` over `running` (plan indices; at most max_sequences). On return every sequence that
+  // Runs `plan` over `running` (plan indices). On return every sequence that
   // decided tokens has them appended and its finish() says whether it goes on. A sequence whose
   // logits are not finite fails alone.
   StepCounters run(const StepPlan& plan, std::vector<ActiveSequence>& running);
@@ -56,7 +56,6 @@ class StepRunner {
   Device& device_;
   Transformer& model_;
   KvStore& kv_;
-  int32_t max_sequences_;
   uint64_t step_id_ = 0;
 
   ForwardRows rows_;

@@ -5,8 +5,6 @@
 #include <optional>
 #include <span>
 
-#include "core/model/safetensors.h"
-
 namespace specd {
 namespace {
 
@@ -25,6 +23,29 @@ struct Layer {
 size_t size(int32_t n) { return static_cast<size_t>(n); }
 
 }  // namespace
+
+Status check_tensors(const SafetensorsFile& file, const ModelConfig& c) {
+  const int64_t q = int64_t{c.n_heads} * c.head_dim, kv = int64_t{c.n_kv_heads} * c.head_dim;
+  const auto need = [&](const std::string& name, std::initializer_list<int64_t> shape) -> Status {
+    const auto found = file.require(name, std::span<const int64_t>(shape.begin(), shape.size()));
+    return found.ok() ? Status() : found.status();
+  };
+  SPECD_OK_OR_RETURN(need("model.embed_tokens.weight", {c.vocab_size, c.hidden_size}));
+  for (int32_t i = 0; i < c.n_layers; ++i) {
+    const std::string layer = "model.layers." + std::to_string(i) + ".";
+    SPECD_OK_OR_RETURN(need(layer + "input_layernorm.weight", {c.hidden_size}));
+    SPECD_OK_OR_RETURN(need(layer + "post_attention_layernorm.weight", {c.hidden_size}));
+    SPECD_OK_OR_RETURN(need(layer + "self_attn.q_proj.weight", {q, c.hidden_size}));
+    SPECD_OK_OR_RETURN(need(layer + "self_attn.k_proj.weight", {kv, c.hidden_size}));
+    SPECD_OK_OR_RETURN(need(layer + "self_attn.v_proj.weight", {kv, c.hidden_size}));
+    SPECD_OK_OR_RETURN(need(layer + "self_attn.o_proj.weight", {c.hidden_size, q}));
+    SPECD_OK_OR_RETURN(need(layer + "mlp.gate_proj.weight", {c.intermediate_size, c.hidden_size}));
+    SPECD_OK_OR_RETURN(need(layer + "mlp.up_proj.weight", {c.intermediate_size, c.hidden_size}));
+    SPECD_OK_OR_RETURN(need(layer + "mlp.down_proj.weight", {c.hidden_size, c.intermediate_size}));
+  }
+  SPECD_OK_OR_RETURN(need("model.norm.weight", {c.hidden_size}));
+  return c.tie_word_embeddings ? Status() : need("lm_head.weight", {c.vocab_size, c.hidden_size});
+}
 
 void ForwardRows::clear() {
   for (auto* column : {&token, &position, &slot, &span, &table, &tail_begin, &pages, &tail, &logits_rows,
@@ -120,12 +141,8 @@ struct Transformer::Impl {
     return Status();
   }
 
-  Result<const TensorView*> tensor(const std::string& name, std::initializer_list<int64_t> shape) {
-    return file->require(name, std::span<const int64_t>(shape.begin(), shape.size()));
-  }
-
   Status pack(const PackedMatrix& into, const std::string& name, int32_t n_rows, int32_t column_begin) {
-    SPECD_TRY(const TensorView* view, tensor(name, {n_rows, into.n_in}));
+    const TensorView* view = file->find(name);  // check_tensors() has seen it
     if (kernel_dtype(view->type).value() != dtype) {
       return Status(Code::kUnsupported,
                     file->path() + ": tensor '" + name + "' is " + tensor_type_name(view->type) +
@@ -141,7 +158,7 @@ struct Transformer::Impl {
 
   // Norm gains as float32: they are few, and every row multiplies by them.
   Result<const float*> gain(const std::string& name) {
-    SPECD_TRY(const TensorView* view, tensor(name, {config.hidden_size}));
+    const TensorView* view = file->find(name);
     SPECD_TRY(void* data, allocate(size(config.hidden_size) * sizeof(float), "norm weights"));
     const int32_t only_row = 0;
     device.ops().embed(device.stream(), {.table = view->data,
@@ -157,8 +174,9 @@ struct Transformer::Impl {
   Status read_weights(const std::string& path, const std::function<void(double)>& progress) {
     const ModelConfig& c = config;
     SPECD_TRY(file, SafetensorsFile::open(path + "/model.safetensors"));
-    SPECD_TRY(const TensorView* embed_view,
-              tensor("model.embed_tokens.weight", {c.vocab_size, c.hidden_size}));
+    // Before anything is allocated: sizes come from config.json, and the file is what limits them.
+    SPECD_OK_OR_RETURN(check_tensors(*file, c));
+    const TensorView* embed_view = file->find("model.embed_tokens.weight");
     dtype = kernel_dtype(embed_view->type).value();
     embedding = embed_view->data;
     parameters += static_cast<uint64_t>(c.vocab_size) * static_cast<uint64_t>(c.hidden_size);

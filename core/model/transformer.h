@@ -15,6 +15,7 @@
 #include "core/device/device.h"
 #include "core/model/kv_store.h"
 #include "core/model/model_config.h"
+#include "core/model/safetensors.h"
 
 namespace specd {
 
@@ -36,9 +37,13 @@ struct ForwardRows {
   void clear();
 };
 
+// Every tensor that the configuration asks for is there, in its shape and in a type that kernels know;
+// else kDataLoss or kUnsupported with name, expected and found.
+Status check_tensors(const SafetensorsFile& file, const ModelConfig& config);
+
 class Transformer {
  public:
-  // Loads and checks every tensor of `path`. `progress` gets a fraction in [0, 1].
+  // Checks every tensor of `path`, then loads them. `progress` gets a fraction in [0, 1].
   // rows_max: rows of one forward; logits_rows_max: rows that want logits.
   static Result<std::unique_ptr<Transformer>> load(Device& device, const std::string& path,
                                                    const ModelConfig& config, int32_t rows_max,

@@ -88,7 +88,9 @@ Status check_caps(specd_drafter_caps& caps, const specd_target_info& target, con
                where);
   mask_unknown(caps.attach_modes, SPECD_ATTACH_FRESH | SPECD_ATTACH_TOKENS | SPECD_ATTACH_COLD,
                "attach_modes", where);
-  if (caps.attach_modes == 0) return bad(where, "attach_modes", 0, "one of SPECD_ATTACH_*");
+  if ((caps.attach_modes & SPECD_ATTACH_FRESH) == 0) {
+    return bad(where, "attach_modes", caps.attach_modes, "SPECD_ATTACH_FRESH among them");
+  }
   SPECD_OK_OR_RETURN(check_devices(caps.device_types, where));
   if (caps.max_nodes < 1 || caps.max_nodes > SPECD_MAX_TREE_NODES) {
     return bad(where, "max_nodes", caps.max_nodes, "1..1024");

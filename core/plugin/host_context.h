@@ -14,6 +14,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "core/base/fp_environment.h"
 #include "specd/plugin_api/batch.h"
 #include "specd/plugin_api/host.h"
 #include "specd/plugin_api/services/metrics.h"
@@ -96,6 +97,7 @@ class PluginScope {
  private:
   const std::string* outer_name_;
   std::string* outer_text_;
+  FpEnvironment fp_environment_;
 };
 
 // Attaches text to `call`, else to the scope of this thread, else logs it: what host->report() does,

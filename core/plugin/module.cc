@@ -19,6 +19,7 @@
 #include <span>
 #include <vector>
 
+#include "core/base/fp_environment.h"
 #include "core/base/log.h"
 #include "core/base/quote.h"
 #include "core/base/sha256.h"
@@ -305,6 +306,7 @@ std::string linker_words(const std::string& what) {
 Result<std::unique_ptr<Module>> map_module(const std::string& path, const LoadRequest& request) {
   auto module = std::make_unique<Module>();
   try {
+    const FpEnvironment fp_environment;  // constructors run here
     module->library.load(path,
                          boost::dll::load_mode::rtld_now | boost::dll::load_mode::rtld_local);
   } catch (const std::exception& error) {

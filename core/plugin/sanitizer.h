@@ -1,5 +1,6 @@
 // Everything a plugin returns passes here before it reaches a kernel. What is bad is cut at the first
-// bad node and counted; the text cannot change, since only time is lost. Pure functions over the
+// bad node and counted; a tree can only cost time. A verdict is checked for form: that its next token is the
+// right one is the verifier's own promise (its guarantee). Pure functions over the
 // columns of one sequence; no allocation.
 #pragma once
 

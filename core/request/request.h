@@ -33,8 +33,8 @@ struct Request {
 enum class FinishReason { kNone, kStop, kLength, kCancelled, kError };
 const char* finish_reason_name(FinishReason reason);
 
-// What a request did; every drafted node ends as accepted, rejected or discarded (cut by validation,
-// probe, or beyond the end of the text).
+// What a request did; every drafted node ends as accepted, rejected or discarded (a probe, or
+// accepted beyond the end of the text). What validation cut was never drafted.
 struct Usage {
   int32_t prompt_tokens = 0;
   int32_t completion_tokens = 0;

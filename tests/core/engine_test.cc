@@ -275,23 +275,26 @@ TEST_F(Identity, no_misbehaving_drafter_changes_a_token) {
   for (const char* mode :
        {"token_negative", "token_vocab", "token_min", "count_huge", "count_over", "count_negative",
         "status_unknown", "status_error", "status_deadline", "status_one", "status_one_unknown",
-        "begin_fails", "update_fails", "garbage", "wrong"}) {
+        "begin_fails", "update_fails", "garbage", "wrong", "rounding"}) {
     o.routes.push_back(route(mode, bad("bad", mode), 8));
   }
   for (const char* mode : {"parent_forward", "parent_self", "parent_negative", "flags_garbage",
                            "deep_chain", "garbage"}) {
     o.routes.push_back(route(std::string("tree_") + mode, bad("bad_tree", mode), 8));
   }
-  const std::set<std::string> uncut{"wrong", "begin_fails", "update_fails", "status_deadline"};
+  const std::set<std::string> uncut{"wrong", "rounding", "begin_fails", "update_fails", "status_deadline"};
   start(o);
   for (const RouteOptions& each : o.routes) {
     ASSERT_EQ(report(each.name).state, "live") << report(each.name).reason;
     expect_identical(run_all(requests(each.name)), each.name);
     const RouteReport r = report(each.name);
+    volatile float subnormal = 1e-40f;
+    EXPECT_NE(subnormal * 1.0f, 0.0f) << "a plugin's flush-to-zero has leaked";
     if (uncut.contains(each.name)) {
       EXPECT_EQ(r.cut, 0u) << each.name;
     } else {
       EXPECT_GT(r.cut, 0u) << each.name;
+      EXPECT_NE(r.last_problem, "") << each.name;
     }
   }
   audit();

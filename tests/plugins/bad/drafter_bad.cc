@@ -4,6 +4,7 @@
 #include <specd/sdk/plugin.h>
 
 #include <algorithm>
+#include <cfenv>
 #include <cstring>
 #include <string>
 
@@ -22,6 +23,7 @@ constexpr const char* kModes[] = {
     "count_over",       // one node more than the budget
     "count_negative",   // -1 nodes
     "status_unknown",   // propose() returns 12345
+    "rounding",         // proposes rightly, but leaves the rounding mode changed
     "status_error",     // propose() returns SPECD_E_INTERNAL, with a report
     "status_deadline",  // propose() returns SPECD_E_DEADLINE, what it wrote is usable
     "status_one",       // seq_status of sequence 0 fails, the others draft
@@ -149,6 +151,7 @@ specd_status propose(specd_drafter* d, const specd_propose_args* args) noexcept 
         }
       }
     }
+    if (mode == "rounding") std::fesetround(FE_UPWARD);
     if (mode == "status_error") throw specd::sdk::Error(SPECD_E_INTERNAL, "out of ideas");
     if (mode == "status_deadline") throw specd::sdk::Error(SPECD_E_DEADLINE, "too slow");
     if (mode == "status_unknown") throw specd::sdk::Error(12345, "a status nobody knows");

@@ -30,7 +30,7 @@ typedef struct specd_batch { /* in; arrays have n_seqs entries and are host memo
   specd_call *call;
   const uint64_t *seq_id;  /* never reused by one daemon process */
   void *const *seq_state;  /* what begin() stored; NULL inside begin() */
-  specd_status *seq_status; /* out, preset SPECD_OK: a failed sequence is not drafted this step */
+  specd_status *seq_status; /* out, preset SPECD_OK; see each call */
   /* A dense index in [0, grant.max_batch) that the sequence keeps from begin() to end(). A
    * graph-captured propose() reads device memory by slot, since its host code does not run again. */
   const uint32_t *slot;

@@ -188,7 +188,9 @@ struct specd_drafter_api { /* static */
   /* STATIC mode only, else NULL: fills at most `capacity` parents, returns the count.
    * [control & active] */
   uint32_t (*static_tree)(specd_drafter *, int32_t *parent, uint32_t capacity) SPECD_NOEXCEPT;
-  /* [step & active] On failure of a sequence (batch->seq_status) nothing is kept for it. */
+  /* [step & active] Nothing is kept for a sequence that fails (batch->seq_status), nor for any when the
+   * call fails: the host never ends them, and decodes them plainly to their end. A sequence that fails
+   * in update() is ended (QUARANTINED); one that fails in propose() is not drafted this step. */
   specd_status (*begin)(specd_drafter *, const specd_begin_args *) SPECD_NOEXCEPT;
   specd_status (*update)(specd_drafter *, const specd_update_args *) SPECD_NOEXCEPT; /* [step & active] */
   specd_status (*propose)(specd_drafter *, const specd_propose_args *) SPECD_NOEXCEPT; /* [step & active] */

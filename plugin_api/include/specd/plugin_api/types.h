@@ -42,7 +42,7 @@ enum {
   SPECD_E_PRECONDITION = 5, /* wrong state; a config key that is absent */
   SPECD_E_CONFIG = 6,       /* configuration refused; the text is in host->report() */
   SPECD_E_DATA = 7,         /* a data file is damaged or belongs to another model */
-  SPECD_E_DEVICE = 8,       /* device error; the instance must be torn down */
+  SPECD_E_DEVICE = 8,       /* device error: the work on the stream is lost */
   SPECD_E_ABI = 9,          /* built against another layout of these headers */
   SPECD_E_CANCELLED = 10,
   SPECD_E_INTERNAL = 11

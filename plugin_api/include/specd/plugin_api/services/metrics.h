@@ -1,4 +1,4 @@
-/* Counters and gauges that the host exports under the plugin's and instance's labels. */
+/* Counters and gauges under the instance's name. The host keeps them; v0 has no exporter yet. */
 #ifndef SPECD_PLUGIN_API_SERVICES_METRICS_H
 #define SPECD_PLUGIN_API_SERVICES_METRICS_H
 
