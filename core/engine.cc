@@ -81,16 +81,19 @@ Status out_of_range(const std::string& field, const std::string& expected, const
   return Status(Code::kInvalidArgument, field + ": expected " + expected + ", found " + found);
 }
 
+static_assert(EngineLimits::kDraftNodes == SPECD_MAX_TREE_NODES);
+
 Status check_limits(const EngineOptions& options) {
   const auto in = [](const char* field, int64_t value, int64_t low, int64_t high) {
     if (value >= low && value <= high) return Status();
     return out_of_range(field, std::to_string(low) + " to " + std::to_string(high),
                         std::to_string(value));
   };
-  SPECD_OK_OR_RETURN(in("engine.max_sequences", options.max_sequences, 1, 1024));
+  SPECD_OK_OR_RETURN(in("engine.max_sequences", options.max_sequences, 1, EngineLimits::kSequences));
   SPECD_OK_OR_RETURN(
-      in("engine.step_tokens_max", options.step_tokens_max, options.max_sequences, 65536));
-  SPECD_OK_OR_RETURN(in("engine.queue_max", options.queue_max, 1, 1 << 20));
+      in("engine.step_tokens_max", options.step_tokens_max, options.max_sequences,
+         EngineLimits::kStepTokens));
+  SPECD_OK_OR_RETURN(in("engine.queue_max", options.queue_max, 1, EngineLimits::kQueue));
   std::set<std::string> names{"off"};
   for (const RouteOptions& route : options.routes) {
     if (route.name.empty() || !names.insert(route.name).second) {
@@ -98,7 +101,7 @@ Status check_limits(const EngineOptions& options) {
                     "routes: name '" + route.name + "' is empty, reserved or given twice");
     }
     SPECD_OK_OR_RETURN(in(("routes." + route.name + ".draft_nodes_max").c_str(), route.draft_nodes_max,
-                          1, SPECD_MAX_TREE_NODES));
+                          1, EngineLimits::kDraftNodes));
     if (!route.model.empty() && route.model != options.model.name) {
       return Status(Code::kInvalidArgument, "routes." + route.name + ".model: expected '" +
                                                 options.model.name + "', found '" + route.model + "'");

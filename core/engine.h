@@ -46,6 +46,15 @@ struct RouteOptions {
   int32_t draft_nodes_max = 8;                  // static budget per sequence and step
 };
 
+// The largest values that are taken.
+struct EngineLimits {
+  static constexpr int32_t kThreads = 256;
+  static constexpr int32_t kSequences = 1024;
+  static constexpr int32_t kStepTokens = 65536;
+  static constexpr int32_t kQueue = 1 << 20;
+  static constexpr int32_t kDraftNodes = 1024;  // the plugin boundary's own limit
+};
+
 struct EngineOptions {
   ModelOptions model;
   std::vector<RouteOptions> routes;
