@@ -115,21 +115,6 @@ std::string schema_fault(const Json& schema, const std::string& path, int depth)
 
 // ---- a value against a schema ----------------------------------------------------------------
 
-size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, replaced});
-    }
-  }
-  return row[b.size()];
-}
-
 std::string suggest(const std::string& key, const Json* properties) {
   if (properties == nullptr || properties->empty()) return "; no keys are known here";
   std::string best;
@@ -240,6 +225,21 @@ std::string value_fault(const Json& value, const Json& schema, const std::string
 }
 
 }  // namespace
+
+size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, replaced});
+    }
+  }
+  return row[b.size()];
+}
 
 Result<ConfigSchema> ConfigSchema::parse(const char* text, const std::string& where) {
   if (text == nullptr) return ConfigSchema(Json{{"type", "object"}});

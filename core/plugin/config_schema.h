@@ -15,6 +15,9 @@
 
 namespace specd {
 
+// Insertions, deletions and replacements that lead from one to the other.
+size_t edit_distance(std::string_view a, std::string_view b);
+
 class ConfigSchema {
  public:
   // `text` null: no keys are allowed. `where` names the schema in errors ("plugin 'p' factory 'f'").

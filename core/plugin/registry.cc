@@ -262,9 +262,18 @@ Result<Bundle> PluginRegistry::Impl::load(const std::string& plugin_id) {
     const std::lock_guard<std::mutex> lock(mutex);
     const Bundle* found = find(plugin_id);
     if (found == nullptr) {
-      std::string there;
-      for (const Bundle& one : bundles) there += (there.empty() ? "" : ", ") + quote(one.info.id);
-      return Status(Code::kNotFound, "plugin " + quote(plugin_id) + " is not there; " +
+      std::string there, near;
+      size_t near_distance = std::max<size_t>(2, plugin_id.size() / 3) + 1;
+      for (const Bundle& one : bundles) {
+        there += (there.empty() ? "" : ", ") + quote(one.info.id);
+        // A directory stands for the id of a bundle whose manifest cannot be read.
+        if (plugin_id.size() > 128 || one.info.id.size() > 128) continue;
+        const size_t distance = edit_distance(plugin_id, one.info.id);
+        if (distance >= near_distance) continue;
+        near_distance = distance;
+        near = "did you mean " + quote(one.info.id) + "? ";
+      }
+      return Status(Code::kNotFound, "plugin " + quote(plugin_id) + " is not there; " + near +
                                          (there.empty() ? "no bundle was found" : "found " + there));
     }
     if (found->failure.has_value()) {
