@@ -16,6 +16,16 @@ Status wrong(const std::string& field, const std::string& text) {
   return Status(Code::kInvalidArgument, field + ": " + text);
 }
 
+// Names appear in logs and on terminals.
+Status check_name(const std::string& field, const std::string& name) {
+  if (name.size() > kNameBytesMax)
+    return wrong(field, "expected at most " + std::to_string(kNameBytesMax) + " bytes, found " +
+                            std::to_string(name.size()));
+  for (const char c : name)
+    if (c <= ' ' || c > '~') return wrong(field, "expected printable ASCII without spaces");
+  return Status();
+}
+
 double ms(uint64_t ns) { return static_cast<double>(ns) / 1e6; }
 
 double ratio(int64_t part, int64_t whole) {
@@ -46,17 +56,9 @@ Result<Request> request_from_wire(const v1::GenerateRequest& wire) {
   request.stop.assign(wire.stop().begin(), wire.stop().end());
   request.stop_tokens.assign(wire.stop_token_ids().begin(), wire.stop_token_ids().end());
   request.ignore_eos = wire.ignore_eos();
-  if (wire.route().size() > kNameBytesMax)
-    return wrong("route", "expected at most " + std::to_string(kNameBytesMax) + " bytes, found " +
-                              std::to_string(wire.route().size()));
+  SPECD_OK_OR_RETURN(check_name("route", wire.route()));
   request.route = wire.route();
-  // The id appears in logs and on terminals.
-  if (wire.request_id().size() > kNameBytesMax)
-    return wrong("request_id", "expected at most " + std::to_string(kNameBytesMax) +
-                                   " bytes, found " + std::to_string(wire.request_id().size()));
-  for (const char c : wire.request_id())
-    if (c <= ' ' || c > '~')
-      return wrong("request_id", "expected printable ASCII without spaces");
+  SPECD_OK_OR_RETURN(check_name("request_id", wire.request_id()));
   request.id = wire.request_id();
   return request;
 }
@@ -66,7 +68,7 @@ Status named_as_on_wire(const Status& status) {
   constexpr std::pair<std::string_view, std::string_view> kNames[] = {
       {"temperature", "sampling.temperature"}, {"top_p", "sampling.top_p"},
       {"top_k", "sampling.top_k"},             {"stop_tokens", "stop_token_ids"},
-      {"prompt_tokens", "token_ids"},
+      {"prompt_tokens", "token_ids"},          {"prompt", "text"},
   };
   const std::string& message = status.message();
   for (const auto& [ours, wire] : kNames) {
@@ -160,6 +162,8 @@ v1::Route route_to_wire(const RouteReport& report) {
   wire.set_verify_calls(report.verify_calls);
   wire.set_verify_ns(report.verify_ns);
   wire.set_verify_failures(report.verify_failures);
+  wire.set_lost(report.lost);
+  wire.set_last_problem(report.last_problem);
   return wire;
 }
 
@@ -201,7 +205,6 @@ v1::GetStatusResponse status_report_to_wire(const EngineReport& report,
   wire.set_steps(report.steps);
   wire.set_rows(report.rows);
   wire.set_tokens(report.tokens);
-  wire.set_preemptions(report.preemptions);
   wire.set_kv_moves(report.kv_moves);
   wire.set_uptime_s(static_cast<double>(report.uptime_ns) / 1e9);
   for (const MemoryLine& line : memory) {
