@@ -18,11 +18,6 @@ namespace {
 namespace fs = std::filesystem;
 using Kind = YamlNode::Kind;
 
-constexpr int64_t kThreadsMax = 1024;
-constexpr int64_t kSequencesMax = 1024;
-constexpr int64_t kStepTokensMax = 65536;
-constexpr int64_t kQueueMax = 1 << 20;
-constexpr int64_t kDraftNodesMax = 1024;  // the plugin boundary's own limit
 constexpr int64_t kDrainSecondsMax = 86'400;
 constexpr size_t kNameMax = 64;
 
@@ -218,14 +213,14 @@ Status read_engine(const Section& root, EngineOptions& engine) {
   SPECD_TRY(const Section section,
             root.section("engine",
                          {"threads", "isa", "max_sequences", "step_tokens_max", "queue_max"}));
-  SPECD_TRY(const int64_t threads, section.integer("threads", engine.threads, 0, kThreadsMax));
+  SPECD_TRY(const int64_t threads, section.integer("threads", engine.threads, 0, EngineLimits::kThreads));
   SPECD_TRY(const std::string isa,
             section.choice("isa", {"auto", "scalar", "avx2", "avx512"}, "auto"));
   SPECD_TRY(const int64_t sequences,
-            section.integer("max_sequences", engine.max_sequences, 1, kSequencesMax));
+            section.integer("max_sequences", engine.max_sequences, 1, EngineLimits::kSequences));
   SPECD_TRY(const int64_t tokens,
-            section.integer("step_tokens_max", engine.step_tokens_max, 1, kStepTokensMax));
-  SPECD_TRY(const int64_t queue, section.integer("queue_max", engine.queue_max, 1, kQueueMax));
+            section.integer("step_tokens_max", engine.step_tokens_max, 1, EngineLimits::kStepTokens));
+  SPECD_TRY(const int64_t queue, section.integer("queue_max", engine.queue_max, 1, EngineLimits::kQueue));
   if (tokens < sequences) {
     const YamlNode* node = section.find("step_tokens_max");
     return section.error(node != nullptr ? node->place : section.place(), "step_tokens_max",
@@ -319,7 +314,7 @@ Status read_routes(const Section& root, const std::string& file, EngineOptions& 
                       : guarantee == "law"     ? Guarantee::kLaw
                                                : Guarantee::kNone;
     SPECD_TRY(const int64_t nodes,
-              section.integer("draft_nodes_max", route.draft_nodes_max, 1, kDraftNodesMax));
+              section.integer("draft_nodes_max", route.draft_nodes_max, 1, EngineLimits::kDraftNodes));
     if (nodes >= engine.step_tokens_max) {
       const YamlNode* node = section.find("draft_nodes_max");
       return section.error(node != nullptr ? node->place : section.place(), "draft_nodes_max",
@@ -346,6 +341,55 @@ Status read_default_route(const Section& root, EngineOptions& engine) {
   return root.error(root.find("default_route")->place, "default_route",
                     "expected a route of this file (" + list + "); found '" + engine.default_route +
                         "'" + (near.empty() ? "" : "; did you mean '" + near + "'?"));
+}
+
+void collect_places(const YamlNode& node, const std::string& path,
+                    std::map<std::string, YamlPlace>& places) {
+  for (size_t i = 0; i < node.items.size(); ++i) {
+    const std::string at = path + "[" + std::to_string(i) + "]";
+    places[at] = node.items[i].place;
+    collect_places(node.items[i], at, places);
+  }
+  for (const YamlNode::Entry& entry : node.entries) {
+    const std::string at = path.empty() ? entry.key : path + "." + entry.key;
+    places[at] = entry.place;
+    collect_places(entry.value, at, places);
+  }
+}
+
+bool begins_with(std::string_view text, std::string_view front) {
+  return text.substr(0, front.size()) == front;
+}
+
+// "FILE:LINE:COLUMN: path: " of the longest part of `path` that stands in the file.
+std::string place_prefix(const Config& config, std::string path) {
+  while (!path.empty() && config.places.count(path) == 0) {
+    const size_t cut = path.find_last_of(".[");
+    path.erase(cut == std::string::npos ? 0 : cut);
+  }
+  const auto found = config.places.find(path);
+  return place_text(config.file, found == config.places.end() ? YamlPlace{} : found->second) + ": " +
+         (path.empty() ? "" : path + ": ");
+}
+
+// The key of `route` that `reason` is about: the engine names the plugin, and the key of its
+// configuration in quotes.
+std::string key_of_reason(const RouteOptions& route, const std::string& reason) {
+  for (const auto& [key, use] : {std::pair<const char*, const PluginUse&>{"drafter", route.drafter},
+                                 {"verifier", route.verifier}}) {
+    const std::string who = "plugin '" + use.plugin + "'";
+    const size_t at = reason.find(who);
+    if (at == std::string::npos) continue;
+    constexpr std::string_view kConfig = ": config: ";
+    const size_t config = reason.find(kConfig, at);
+    if (config == std::string::npos)
+      return std::string(key) + (reason.find(" factory", at) == std::string::npos ? ".plugin" : "");
+    const size_t open = reason.find('\'', config);
+    const size_t close = open == std::string::npos ? open : reason.find('\'', open + 1);
+    if (close == std::string::npos) return std::string(key) + ".config";
+    return std::string(key) + ".config." + reason.substr(open + 1, close - open - 1);
+  }
+  return reason.find("reaches guarantee") != std::string::npos ? "guarantee" : "";
 }
 
 Status read_listen(const Section& root, Config& config) {
@@ -414,6 +458,7 @@ Result<Config> parse_config(std::string_view text, const std::string& file) {
                            "default_route", "routes"}));
   Config config;
   config.file = file;
+  collect_places(node, "", config.places);
   SPECD_OK_OR_RETURN(read_listen(root, config));
   SPECD_TRY(const std::string level,
             root.choice("log_level", {"debug", "info", "warn", "error", "off"}, "info"));
@@ -431,6 +476,36 @@ Result<Config> parse_config(std::string_view text, const std::string& file) {
   SPECD_OK_OR_RETURN(read_routes(root, file, config.engine));
   SPECD_OK_OR_RETURN(read_default_route(root, config.engine));
   return config;
+}
+
+std::string route_reason_with_place(const Config& config, const std::string& route,
+                                    const std::string& reason) {
+  for (const RouteOptions& one : config.engine.routes) {
+    if (one.name != route) continue;
+    const std::string key = key_of_reason(one, reason);
+    return place_prefix(config, "routes." + route + (key.empty() ? "" : "." + key)) + reason;
+  }
+  return reason;
+}
+
+Status with_place(const Config& config, const Status& status) {
+  if (status.ok()) return status;
+  const std::string& text = status.message();
+  for (const RouteOptions& route : config.engine.routes)
+    for (const std::string& front :
+         {"routes." + route.name + ": ", "default route '" + route.name + "': "})
+      if (begins_with(text, front))
+        return Status(status.code(),
+                      route_reason_with_place(config, route.name, text.substr(front.size())));
+  // "engine.isa: expected ...", as the file spells it.
+  if (const size_t colon = text.find(": ");
+      colon != std::string::npos && config.places.count(text.substr(0, colon)) != 0)
+    return Status(status.code(), place_prefix(config, text.substr(0, colon)) + text.substr(colon + 2));
+  std::string path;
+  if (begins_with(text, "plugin directory ")) path = "plugins.directories";
+  if (begins_with(text, "plugin cache directory ")) path = "plugins.cache_directory";
+  if (text.find(config.engine.model.path) != std::string::npos) path = "model.path";
+  return Status(status.code(), place_prefix(config, path) + text);
 }
 
 Result<Config> load_config(const std::string& path) {

@@ -5,9 +5,11 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 
 #include "core/engine.h"
+#include "host/yaml_reader.h"
 
 namespace specd::host {
 
@@ -17,6 +19,7 @@ struct Config {
   LogLevel log_level = LogLevel::kInfo;
   uint32_t drain_seconds = 30;  // how long running requests may finish after SIGTERM
   EngineOptions engine;
+  std::map<std::string, YamlPlace> places;  // of each key of the file: "routes.a.drafter.config.n"
 };
 
 // Reads and checks `path`. Relative paths in it are taken from its own folder. The model folder and
@@ -25,6 +28,13 @@ Result<Config> load_config(const std::string& path);
 
 // The same for text that is already here; `file` names it and gives the folder.
 Result<Config> parse_config(std::string_view text, const std::string& file);
+
+// What the engine says about the options, with the place in the file that it is about:
+// "FILE:LINE:COLUMN: key.path: ...".
+Status with_place(const Config& config, const Status& status);
+// The same for what it says about one route.
+std::string route_reason_with_place(const Config& config, const std::string& route,
+                                    const std::string& reason);
 
 // The candidate nearest to `word` by edit distance, or "" when none is near.
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates);

@@ -101,7 +101,7 @@ class Progress {
   std::string last_;
 };
 
-void print_start(const Engine& engine) {
+void print_start(const Engine& engine, const Config& config) {
   Table memory({"memory", "bytes"});
   uint64_t total = 0;
   for (const MemoryLine& line : engine.memory()) {
@@ -115,26 +115,31 @@ void print_start(const Engine& engine) {
   Table routes({"route", "drafter", "verifier", "guarantee", "nodes", "state", "reason"});
   for (const RouteReport& route : engine.routes())
     routes.add({route.name + (route.is_default ? " (default)" : ""), route.drafter, route.verifier,
-                route.guarantee, std::to_string(route.draft_nodes_max), route.state, route.reason});
+                route.guarantee, std::to_string(route.draft_nodes_max), route.state,
+                route.reason.empty()
+                    ? ""
+                    : route_reason_with_place(config, route.name, route.reason)});
   std::fputs(printable(memory.text() + plugins.text() + routes.text()).c_str(), stderr);
 }
 
-// True when every request ended by itself.
-bool drain(Engine& engine, GrpcServer& server, StopSignals& signals, uint32_t limit_seconds) {
+enum class Drained { kAll, kCut, kStuck };
+
+// kAll: every request ended by itself; kStuck: the step thread does not come back, from a plugin most
+// likely.
+Drained drain(Engine& engine, GrpcServer& server, StopSignals& signals, uint32_t limit_seconds) {
   server.set_not_serving();
   engine.start_drain();
   const uint64_t limit = now_ns() + uint64_t{limit_seconds} * 1'000'000'000;
   while (signals.count() < 2 && now_ns() < limit)
-    if (engine.wait_idle(kPollMs)) return true;
-  if (engine.wait_idle(0)) return true;
+    if (engine.wait_idle(kPollMs)) return Drained::kAll;
+  if (engine.wait_idle(0)) return Drained::kAll;
   const std::string why = signals.count() >= 2
                               ? "a second signal"
                               : "the drain limit of " + std::to_string(limit_seconds) + " s";
   log(LogLevel::kWarn, "cutting the requests that still run: " + why);
   server.abort_streams(
       Status(Code::kUnavailable, "specd stopped before the request ended (" + why + ")"));
-  if (!engine.wait_idle(kAbortWaitMs)) log(LogLevel::kError, "requests did not end in time");
-  return false;
+  return engine.wait_idle(kAbortWaitMs) ? Drained::kCut : Drained::kStuck;
 }
 
 int fail(const Status& status) {
@@ -156,12 +161,12 @@ int run_daemon(const Config& config) {
     progress.report(what, fraction);
   });
   progress.end();
-  if (!engine.ok()) return fail(engine.status());
+  if (!engine.ok()) return fail(with_place(config, engine.status()));
   auto server =
       GrpcServer::start(*engine.value(), config.socket_path, config.engine.default_route);
   if (!server.ok()) return fail(server.status());
   signals.loaded();
-  print_start(*engine.value());
+  print_start(*engine.value(), config);
   const EngineReport report = engine.value()->status();
   std::fprintf(stderr, "specd %s ready on unix:%s (%d threads, %s, %.2f s)\n", kVersion,
                config.socket_path.c_str(), report.threads, report.isa.c_str(),
@@ -169,14 +174,22 @@ int run_daemon(const Config& config) {
 
   signals.wait();
   std::fprintf(stderr, "specd: draining; a second signal stops at once\n");
-  const bool all_ended =
+  const Drained drained =
       drain(*engine.value(), *server.value(), signals, config.drain_seconds);
+  if (drained == Drained::kStuck) {
+    // Neither the server nor the engine could be joined.
+    log(LogLevel::kError, "requests did not end " + std::to_string(kAbortWaitMs / 1000) +
+                              " s after they were cut (does a plugin hang?); leaving without them");
+    claim.value().remove_socket();
+    _exit(kExitCut);
+  }
   server.value()->shutdown(kFlushLimit);
   server.value().reset();
   engine.value().reset();
   shut_down_plugins();
-  std::fprintf(stderr, "specd: stopped%s\n", all_ended ? "" : "; some requests were cut");
-  return all_ended ? kExitOk : kExitCut;
+  const bool cut = drained == Drained::kCut;
+  std::fprintf(stderr, "specd: stopped%s\n", cut ? "; some requests were cut" : "");
+  return cut ? kExitCut : kExitOk;
 }
 
 }  // namespace specd::host

@@ -18,8 +18,8 @@ constexpr char kHelp[] =
     "specd: LLM inference with speculative decoding from plugins\n"
     "\n"
     "  specd serve --config FILE   load the model and serve until SIGTERM or SIGINT\n"
-    "  specd check --config FILE   check the configuration, the plugins' manifests and the model's\n"
-    "                              files without loading weights\n"
+    "  specd check --config FILE   check the configuration, the model's files and the routes without\n"
+    "                              loading weights; runs the code of the routes' plugins\n"
     "  specd --version | --help\n"
     "\n"
     "Exit codes: 0 fine, 1 could not load or listen, 2 wrong command line, 3 wrong configuration,\n"
@@ -37,7 +37,8 @@ int wrong_config(const Status& status) {
 
 int check(const Config& config) {
   const Status status = check_options(config.engine);
-  if (!status.ok()) return wrong_config(status.with_context(config.file));
+  shut_down_plugins();
+  if (!status.ok()) return wrong_config(with_place(config, status));
   std::printf("%s: ok (model %s, %zu routes besides off)\n", config.file.c_str(),
               config.engine.model.name.c_str(), config.engine.routes.size());
   return kExitOk;

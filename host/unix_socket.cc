@@ -78,8 +78,15 @@ SocketClaim::SocketClaim(SocketClaim&& other) noexcept
 
 SocketClaim::~SocketClaim() {
   if (lock_ < 0) return;
-  if (!path_.empty()) unlink(path_.c_str());
+  remove_socket();
   close(lock_);
+}
+
+void SocketClaim::remove_socket() {
+  struct stat info {};
+  if (!path_.empty() && lstat(path_.c_str(), &info) == 0 && S_ISSOCK(info.st_mode) &&
+      info.st_uid == geteuid())
+    unlink(path_.c_str());
 }
 
 }  // namespace specd::host

@@ -24,6 +24,8 @@ class SocketClaim {
   SocketClaim(SocketClaim&& other) noexcept;
   SocketClaim& operator=(SocketClaim&&) = delete;
   ~SocketClaim();
+  // Removes the socket, if what is there now is a socket of this user. The lock stays ours.
+  void remove_socket();
 
  private:
   SocketClaim(std::string path, int lock) : path_(std::move(path)), lock_(lock) {}
