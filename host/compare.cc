@@ -10,8 +10,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint64_t kPromptBytesMax = 1 << 20;
-
 v1::GenerateRequest make_request(const Prompt& prompt, const CompareOptions& options,
                                  const std::string& route, size_t block) {
   v1::GenerateRequest request;
@@ -92,8 +90,8 @@ Result<std::vector<CompareRow>> compare(Client& client, const std::vector<Prompt
           row.steps += speculation.decode_steps();
           row.drafted += speculation.total_draft_tokens();
           row.accepted += speculation.total_accepted_draft_tokens();
-          if (got.finished.times().decode_ms() > 0)
-            speeds[r].push_back(static_cast<double>(got.token_ids.size()) * 1000 /
+          if (got.token_ids.size() >= 2 && got.finished.times().decode_ms() > 0)
+            speeds[r].push_back(static_cast<double>(got.token_ids.size() - 1) * 1000 /
                                 got.finished.times().decode_ms());
         }
       }

@@ -13,6 +13,8 @@
 #include <iterator>
 #include <sstream>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/base/json.h"
@@ -30,7 +32,6 @@ constexpr int kOk = 0;
 constexpr int kFailed = 1;
 constexpr int kUsage = 2;
 constexpr int kDifferent = 3;
-constexpr uint64_t kPromptBytesMax = 1 << 20;
 constexpr char kDefaultSocket[] = "/run/specd/specd.sock";
 
 constexpr char kHelp[] =
@@ -112,6 +113,25 @@ po::options_description make_options() {
   add("repeat", po::value<int>()->default_value(1), "compare: rounds");
   add("command", po::value<std::string>());
   return options;
+}
+
+// The first option that was given and that `command` does not take, or "".
+std::string option_of_another_command(const po::variables_map& values, const std::string& command) {
+  constexpr std::pair<const char*, const char*> kTakenBy[] = {
+      {"prompt", "generate"},         {"prompt-file", "generate"},
+      {"prompt-tokens", "generate"},  {"stop", "generate"},
+      {"stop-token", "generate"},     {"ignore-eos", "generate"},
+      {"request-id", "generate"},     {"temperature", "generate compare record"},
+      {"top-p", "generate compare record"}, {"top-k", "generate compare record"},
+      {"seed", "generate compare record"},  {"max-tokens", "generate compare record"},
+      {"route", "generate record"},   {"routes", "compare"},
+      {"prompts", "compare record"},  {"repeat", "compare"},
+  };
+  for (const auto& [option, commands] : kTakenBy)
+    if (values.count(option) != 0 && !values[option].defaulted() &&
+        std::string_view(commands).find(command) == std::string_view::npos)
+      return option;
+  return "";
 }
 
 Result<std::string> read_prompt(const po::variables_map& values) {
@@ -286,7 +306,7 @@ int run_routes(Client& client, bool json) {
   const auto response = client.routes();
   if (!response.ok()) return fail(response.status());
   Table table({"route", "drafter", "verifier", "guarantee", "state", "requests", "drafted",
-               "accepted", "cut", "propose", "reason"});
+               "accepted", "cut", "lost", "propose", "reason or last problem"});
   for (const v1::Route& route : response.value().routes()) {
     if (json) std::printf("%s\n", to_json(route).c_str());
     const double propose_us = route.propose_calls() > 0
@@ -296,7 +316,9 @@ int run_routes(Client& client, bool json) {
     table.add({route.name() + (route.is_default() ? " (default)" : ""), route.drafter(),
                route.verifier(), route.guarantee(), route.state(), std::to_string(route.requests()),
                std::to_string(route.drafted()), std::to_string(route.accepted()),
-               std::to_string(route.cut()), fixed(propose_us, 1) + " us", route.reason()});
+               std::to_string(route.cut()), std::to_string(route.lost()),
+               fixed(propose_us, 1) + " us",
+               route.reason().empty() ? route.last_problem() : route.reason()});
   }
   if (!json) std::fputs(printable(table.text()).c_str(), stdout);
   return kOk;
@@ -344,7 +366,6 @@ int run_status(Client& client, bool json) {
   add("steps", status.steps());
   add("rows", status.rows());
   add("tokens", status.tokens());
-  add("preemptions", status.preemptions());
   add("KV moves", status.kv_moves());
   for (const v1::MemoryLine& line : status.memory())
     table.add({"memory: " + line.what(), bytes_text(line.bytes())});
@@ -385,6 +406,8 @@ int run(int argc, char** argv) {
   for (const char* one : {"generate", "compare", "record", "plugins", "routes", "models", "status"})
     known = known || command == one;
   if (!known) return usage("unknown command '" + command + "'");
+  if (const std::string option = option_of_another_command(values, command); !option.empty())
+    return usage(command + " takes no --" + option);
   const std::string output = values["output"].as<std::string>();
   if (command != "record" && output != "table" && output != "json")
     return usage("-o: expected table or json, found '" + output + "'");
