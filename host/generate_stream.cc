@@ -161,11 +161,9 @@ void GenerateStream::pump() {
   std::unique_lock lock(mutex_);
   if (!submitted_) return;  // begin() wakes again
   if (std::exchange(cancel_wanted_, false) && !ended_) {
-    // Here and not in on_event(): the sink must not call the engine.
-    const std::string id = request_id_;
-    lock.unlock();
-    engine_.cancel(id);
-    lock.lock();
+    // Here and not in on_event(): the sink must not call the engine. Under the lock: after the
+    // end the id may be another request's.
+    engine_.cancel(request_id_);
   }
   if (write_started_ || finished_) return;
   if (!waiting_.empty()) {
