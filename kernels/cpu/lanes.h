@@ -75,7 +75,11 @@ struct I32x16 {
   for (int i = 0; i < 16; ++i) r.v[i] = (expression); \
   return r
 
-SPECD_INLINE F32x16 load(const float* p) { SPECD_EACH(F32x16, p[i]); }
+SPECD_INLINE F32x16 load(const float* p) {  // p may be unaligned, as for the vector loads
+  F32x16 r;
+  __builtin_memcpy(r.v, p, sizeof r.v);
+  return r;
+}
 SPECD_INLINE void store(float* p, const F32x16& a) {
   for (int i = 0; i < 16; ++i) p[i] = a.v[i];
 }
