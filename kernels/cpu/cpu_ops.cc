@@ -3,8 +3,20 @@
 
 #include "kernels/cpu/isa.h"
 
+#if SPECD_KERNELS_X86
+#include <cpuid.h>
+#endif
+
 namespace specd::kernels {
 namespace {
+
+#if SPECD_KERNELS_X86
+// Not among the names that clang 14's __builtin_cpu_supports knows.
+bool has_f16c() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+}
+#endif
 
 #define SPECD_ISA_TABLE(isa)                                                        \
   {                                                                                 \
@@ -89,7 +101,7 @@ bool isa_available(Isa isa) {
       return true;
     case Isa::kAvx2:
       return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-             __builtin_cpu_supports("f16c");
+             has_f16c();
     case Isa::kAvx512:
       return isa_available(Isa::kAvx2) && __builtin_cpu_supports("avx512f") &&
              __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
