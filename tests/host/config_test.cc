@@ -121,6 +121,37 @@ TEST_F(ConfigTest, every_key_arrives_where_it_belongs) {
   EXPECT_EQ(route.verifier.config, Json::object());
 }
 
+TEST_F(ConfigTest, what_the_engine_says_gets_its_place_in_the_file) {
+  const auto config = parse(kGood +
+                            "routes:\n"
+                            "  r:\n"
+                            "    guarantee: law\n"
+                            "    drafter:\n"
+                            "      plugin: d\n"
+                            "      config: {n: 3}\n"
+                            "    verifier: {plugin: v}\n");
+  ASSERT_TRUE(config.ok()) << config.status().message();
+  const std::pair<std::string, std::string> table[] = {
+      {"routes.r: plugin 'd' factory 'f': config: 'n': expected at most 2",
+       "c.yaml:11:16: routes.r.drafter.config.n: plugin 'd' factory 'f'"},
+      {"default route 'r': plugin 'd' factory 'f': config: key 'm' is missing",
+       "c.yaml:11:7: routes.r.drafter.config: plugin 'd'"},
+      {"routes.r: plugin 'v' is not there; found 'd'", "c.yaml:12:16: routes.r.verifier.plugin: plugin"},
+      {"routes.r: drafter d with verifier v reaches guarantee 'none', the route asks for 'law'",
+       "c.yaml:8:5: routes.r.guarantee: drafter"},
+      {"'" + config.value().engine.model.path + "/tokenizer.json': cannot open",
+       "c.yaml:2:18: model.path: '"},
+      {"engine.isa: this machine has no avx512", "c.yaml:1:1: engine.isa: "},
+      {"plugin directory 'x': not there", "c.yaml:4:3: plugins.directories: plugin directory"},
+  };
+  for (const auto& [said, front] : table) {
+    const Status placed = with_place(config.value(), Status(Code::kNotFound, said));
+    EXPECT_EQ(placed.code(), Code::kNotFound);
+    EXPECT_EQ(placed.message().rfind(folder_.string() + "/" + front, 0), 0U) << placed.message();
+  }
+  EXPECT_TRUE(with_place(config.value(), Status()).ok());
+}
+
 struct Bad {
   const char* name;
   std::string text;
@@ -190,7 +221,7 @@ std::vector<Bad> bad_files() {
       {"kv_size_negative", listen + "model: {name: m, path: model, kv: {bytes_max: -1MiB}}\n",
        "c.yaml:2:47: model.kv.bytes_max: ", "found '-1MiB'"},
       {"threads_text", g + "engine: {threads: two}\n", "c.yaml:6:19: engine.threads: ",
-       "expected a whole number in [0, 1024], found 'two'"},
+       "expected a whole number in [0, 256], found 'two'"},
       {"threads_quoted", g + "engine: {threads: '2'}\n", "c.yaml:6:19: engine.threads: ",
        "found text '2'"},
       {"threads_float", g + "engine: {threads: 2.0}\n", "c.yaml:6:19: engine.threads: ", "found '2.0'"},

@@ -267,6 +267,8 @@ TEST_F(DaemonTest, each_field_out_of_range_is_an_invalid_argument_that_names_it)
   const std::pair<const char*, Edit> table[] = {
       {"prompt", [](auto& r) { r.clear_prompt(); }},
       {"text", [](auto& r) { r.set_text(""); }},
+      {"text", [](auto& r) { r.set_text("def \xff"); }},
+      {"text", [](auto& r) { r.set_text("def \xff"), r.set_return_prompt_token_ids(true); }},
       {"token_ids", [](auto& r) { r.mutable_token_ids(); }},
       {"token_ids[1]", [](auto& r) { r.mutable_token_ids()->add_ids(1), r.mutable_token_ids()->add_ids(-1); }},
       {"token_ids[0]", [](auto& r) { r.mutable_token_ids()->add_ids(1 << 30); }},
@@ -284,10 +286,13 @@ TEST_F(DaemonTest, each_field_out_of_range_is_an_invalid_argument_that_names_it)
       {"stop", [](auto& r) { r.add_stop(""); }},
       {"stop", [](auto& r) { r.add_stop(std::string(100'000, 'x')); }},
       {"stop", [](auto& r) { for (int i = 0; i < 1000; ++i) r.add_stop("x"); }},
+      {"stop", [](auto& r) { r.add_stop("\xc3"); }},
       {"stop_token_ids[0]", [](auto& r) { r.add_stop_token_ids(-1); }},
       {"stop_token_ids[0]", [](auto& r) { r.add_stop_token_ids(1 << 30); }},
       {"route", [](auto& r) { r.set_route("nowhere"); }},
       {"route", [](auto& r) { r.set_route(std::string(5000, 'x')); }},
+      {"route", [](auto& r) { r.set_route("\xff"); }},
+      {"request_id", [](auto& r) { r.set_request_id("\xff"); }},
       {"request_id", [](auto& r) { r.set_request_id(std::string(5000, 'x')); }},
       {"request_id", [](auto& r) { r.set_request_id("a\nb"); }},
   };
@@ -564,6 +569,26 @@ TEST(DaemonLife, second_signal_stops_at_once) {
   EXPECT_EQ(daemon.wait(), 4) << daemon.output();
 }
 
+TEST(DaemonLife, plugin_that_hangs_does_not_keep_the_daemon) {
+  Daemon daemon;
+  daemon.write_config("  hang:\n    drafter: {plugin: specd.test.drafter_hang}\n"
+                      "    verifier: {plugin: specd.verifier.match}\n",
+                      std::string(SPECD_PLUGINS) + ", " + SPECD_HANG_PLUGINS, "drain_seconds: 0\n");
+  ASSERT_TRUE(daemon.start()) << daemon.output();
+  const auto stub = v1::Inference::NewStub(daemon.channel());
+  grpc::ClientContext context;
+  const auto reader = stub->Generate(&context, make_request("hang", 16));
+  v1::GenerateResponse message;
+  ASSERT_TRUE(reader->Read(&message)) << reader->Finish().error_message();
+  ASSERT_TRUE(reader->Read(&message));  // prefill's token; the next step proposes
+  EXPECT_EQ(daemon.stop(), 4) << daemon.output();
+  EXPECT_NE(daemon.output().find("does a plugin hang?"), std::string::npos) << daemon.output();
+  EXPECT_FALSE(fs::exists(daemon.socket()));
+  while (reader->Read(&message)) {
+  }
+  EXPECT_FALSE(reader->Finish().ok());
+}
+
 TEST(DaemonLife, broken_plugins_are_listed_with_the_reason_and_the_daemon_goes_on) {
   Daemon daemon;
   const fs::path broken = daemon.folder() / "more";
@@ -626,6 +651,24 @@ TEST(CommandLine, check_refuses_a_wrong_file_with_its_place) {
   EXPECT_NE(text.find("c.yaml:11:5: routes.bad.verifier: missing"), std::string::npos) << text;
 }
 
+TEST(CommandLine, check_tells_the_place_of_what_only_a_plugin_knows) {
+  const std::pair<std::string, const char*> table[] = {
+      {"    drafter: {plugin: specd.drafter.prompt_lokup}\n    verifier: {plugin: specd.verifier.match}\n",
+       "c.yaml:11:15: routes.bad.drafter.plugin: plugin 'specd.drafter.prompt_lokup' is not there; did "
+       "you mean 'specd.drafter.prompt_lookup'?"},
+      {"    drafter:\n      plugin: specd.drafter.prompt_lookup\n      config:\n        max_ngam: 3\n"
+       "    verifier: {plugin: specd.verifier.match}\n",
+       "c.yaml:14:9: routes.bad.drafter.config.max_ngam: "},
+  };
+  for (const auto& [lines, expected] : table) {
+    Daemon daemon;
+    daemon.write_config("  bad:\n" + lines);
+    const auto [code, text] = run_specd("check --config " + (daemon.folder() / "c.yaml").string());
+    EXPECT_EQ(code, 3) << text;
+    EXPECT_NE(text.find(expected), std::string::npos) << text;
+  }
+}
+
 TEST(CommandLine, check_refuses_a_damaged_model) {
   Daemon daemon;
   daemon.write_config();
@@ -638,7 +681,16 @@ TEST(CommandLine, check_refuses_a_damaged_model) {
   std::ofstream(daemon.folder() / "c.yaml") << config;
   const auto [code, text] = run_specd("check --config " + (daemon.folder() / "c.yaml").string());
   EXPECT_EQ(code, 3) << text;
+  EXPECT_NE(text.find("c.yaml:3:21: model.path: "), std::string::npos) << text;
   EXPECT_NE(text.find("model.safetensors"), std::string::npos) << text;
+}
+
+TEST(CommandLine, option_of_another_command_is_refused) {
+  const std::string specctl = (fs::path(SPECD_BINARY).parent_path() / "specctl").string();
+  for (const char* wrong : {"compare --route off", "status --prompt x", "generate --repeat 2"}) {
+    const int status = std::system((specctl + " " + wrong + " 2>/dev/null").c_str());
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 2) << wrong;
+  }
 }
 
 TEST(CommandLine, wrong_use_and_information) {

@@ -76,6 +76,15 @@ TEST_F(UnixSocketTest, something_else_in_the_place_is_never_removed) {
   EXPECT_TRUE(fs::is_regular_file(path_));
 }
 
+TEST_F(UnixSocketTest, file_put_in_the_place_of_the_socket_outlives_the_claim) {
+  {
+    const auto claim = SocketClaim::take(path_);
+    ASSERT_TRUE(claim.ok()) << claim.status().message();
+    std::ofstream(path_) << "keep";
+  }
+  EXPECT_TRUE(fs::is_regular_file(path_));
+}
+
 TEST_F(UnixSocketTest, lock_file_is_private_and_not_followed) {
   ASSERT_TRUE(SocketClaim::take(path_).ok());
   struct stat info {};
