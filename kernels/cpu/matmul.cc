@@ -28,6 +28,8 @@ constexpr int panels_of(int rows) { return rows > 0 ? 1 : 1; }
 // also are as many streams from memory, which one stream cannot keep busy.
 constexpr int kChunkRows = 48;
 constexpr int kGroup = 4;
+// Few rows take wider groups: one copy of x serves more panels. rows * group stays within 48 * 4.
+constexpr int group_of(int rows) { return rows <= kChunkRows * kGroup / 16 ? 16 : kGroup; }
 constexpr int kBlockBytes = 16384;
 
 template <DType kType>
@@ -126,7 +128,7 @@ TileFn tile_of(int rows, bool wide) {
   }
 }
 
-// Rows [row, row + rows) by `panels` <= kGroup panels from `panel` on: sums in a local block, then out.
+// Rows [row, row + rows) by `panels` <= group_of(rows) panels from `panel` on: sums in a local block, then out.
 template <DType kType>
 void block(const MatmulArgs& a, int64_t panel, int panels, int row, int rows) {
   alignas(64) float sums[kChunkRows * 16 * kGroup];
@@ -201,9 +203,10 @@ void matmul_of(const MatmulArgs& a, int part, int parts) {
   const int n_chunks = (a.n_rows + kChunkRows - 1) / kChunkRows;
   if (n_chunks == 1) {
     const Share share = share_of(n_panels, part, parts);
-    for (int64_t panel = share.begin; panel < share.end; panel += kGroup) {
+    const int group = group_of(a.n_rows);
+    for (int64_t panel = share.begin; panel < share.end; panel += group) {
       const int64_t left = share.end - panel;
-      block<kType>(a, panel, left < kGroup ? static_cast<int>(left) : kGroup, 0, a.n_rows);
+      block<kType>(a, panel, left < group ? static_cast<int>(left) : group, 0, a.n_rows);
     }
     return;
   }
