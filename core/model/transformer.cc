@@ -67,7 +67,7 @@ struct Transformer::Impl {
   std::vector<Layer> layers;
   const float* final_norm = nullptr;
   PackedMatrix lm_head;
-  uint64_t streamed_bytes = 0;
+  std::vector<Weights> streamed;
   uint64_t held_bytes = 0;
   uint64_t parameters = 0;
 
@@ -95,7 +95,7 @@ struct Transformer::Impl {
     PackedMatrix packed{.dtype = dtype, .n_out = n_out, .n_in = n_in, .data = nullptr};
     const size_t bytes = device.ops().packed_bytes(dtype, n_out, n_in);
     SPECD_TRY(packed.data, allocate(bytes, "weights"));
-    streamed_bytes += bytes;
+    streamed.push_back({packed.data, bytes});
     held_bytes += bytes;
     return packed;
   }
@@ -394,6 +394,6 @@ kernels::DType Transformer::weights_dtype() const { return impl_->dtype; }
 uint64_t Transformer::parameters() const { return impl_->parameters; }
 uint64_t Transformer::weight_bytes() const { return impl_->held_bytes; }
 uint64_t Transformer::activation_bytes() const { return impl_->activation_bytes; }
-uint64_t Transformer::streamed_bytes() const { return impl_->streamed_bytes; }
+const std::vector<Transformer::Weights>& Transformer::streamed() const { return impl_->streamed; }
 
 }  // namespace specd

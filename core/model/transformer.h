@@ -71,8 +71,12 @@ class Transformer {
   uint64_t parameters() const;
   uint64_t weight_bytes() const;      // packed weights and the embedding table
   uint64_t activation_bytes() const;
-  // Bytes of weights that one forward reads, whatever its rows: the packed matrices.
-  uint64_t streamed_bytes() const;
+  // The weights that one forward reads, whatever its rows: every packed matrix, in order.
+  struct Weights {
+    const void* data;
+    uint64_t bytes;
+  };
+  const std::vector<Weights>& streamed() const;
 
  private:
   Transformer();
