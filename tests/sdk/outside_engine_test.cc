@@ -1,0 +1,39 @@
+// The bundles that were built outside the tree against the installed SDK, in the real engine.
+#include <gtest/gtest.h>
+
+#include "tests/core/engine_rig.h"
+
+namespace specd {
+namespace {
+
+class OutsideBundle : public EngineTest, public testing::WithParamInterface<const char*> {};
+
+TEST_P(OutsideBundle, loads_drafts_and_changes_no_token) {
+  EngineOptions o = options();
+  o.plugin_directories = {std::string(SPECD_OUTSIDE) + "/" + GetParam() + "/build/plugins",
+                          std::string(SPECD_OUTSIDE) + "/plugins/build/plugins"};
+  std::string id;
+  start(o);
+  for (const PluginReport& bundle : engine_->plugins()) {
+    EXPECT_NE(bundle.state, "refused") << bundle.directory << ": " << bundle.reason;
+    if (bundle.directory.find("drafter_bigram") != std::string::npos) id = bundle.id;
+  }
+  ASSERT_NE(id, "") << "no bundle in " << o.plugin_directories[0];
+  o.routes.push_back(route("outside", plugin(id), 4));
+  start(o);
+  ASSERT_EQ(report("outside").state, "live") << report("outside").reason;
+  for (const std::string& prompt : prompts()) {
+    for (const float temperature : {0.0f, 0.8f}) {
+      const Outcome plain = run(request(prompt, "off", 32, temperature, 3));
+      EXPECT_EQ(run(request(prompt, "outside", 32, temperature, 3)).tokens, plain.tokens);
+    }
+  }
+  EXPECT_GT(report("outside").drafted, 0u);
+  EXPECT_GT(report("outside").accepted, 0u);
+  audit();
+}
+
+INSTANTIATE_TEST_SUITE_P(Bundles, OutsideBundle, testing::Values("c_drafter", "template"));
+
+}  // namespace
+}  // namespace specd
