@@ -5,7 +5,7 @@
 umask 022
 
 specd_build_packages=(
-  g++ cmake ninja-build pkg-config
+  g++ cmake ninja-build make pkg-config
   libboost-dev libboost-filesystem-dev libboost-system-dev libboost-program-options-dev
   libyaml-cpp-dev nlohmann-json3-dev libspdlog-dev libssl-dev
   libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
