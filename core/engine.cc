@@ -30,36 +30,48 @@ constexpr size_t kRequestIdBytesMax = 128;
 
 kernels::DType kernel_dtype(KvDType dtype) {
   switch (dtype) {
-    case KvDType::kF32: return kernels::DType::kF32;
-    case KvDType::kF16: return kernels::DType::kF16;
-    case KvDType::kBF16: return kernels::DType::kBF16;
+    case KvDType::kF32:
+      return kernels::DType::kF32;
+    case KvDType::kF16:
+      return kernels::DType::kF16;
+    case KvDType::kBF16:
+      return kernels::DType::kBF16;
   }
   return kernels::DType::kBF16;
 }
 
 const char* dtype_name(kernels::DType dtype) {
   switch (dtype) {
-    case kernels::DType::kF32: return "f32";
-    case kernels::DType::kF16: return "f16";
-    case kernels::DType::kBF16: return "bf16";
+    case kernels::DType::kF32:
+      return "f32";
+    case kernels::DType::kF16:
+      return "f16";
+    case kernels::DType::kBF16:
+      return "bf16";
   }
   return "unknown";
 }
 
 uint32_t abi_guarantee(Guarantee guarantee) {
   switch (guarantee) {
-    case Guarantee::kNone: return SPECD_GUARANTEE_NONE;
-    case Guarantee::kLaw: return SPECD_GUARANTEE_LAW;
-    case Guarantee::kIdentical: return SPECD_GUARANTEE_IDENTICAL;
+    case Guarantee::kNone:
+      return SPECD_GUARANTEE_NONE;
+    case Guarantee::kLaw:
+      return SPECD_GUARANTEE_LAW;
+    case Guarantee::kIdentical:
+      return SPECD_GUARANTEE_IDENTICAL;
   }
   return SPECD_GUARANTEE_IDENTICAL;
 }
 
 const char* guarantee_text(Guarantee guarantee) {
   switch (guarantee) {
-    case Guarantee::kNone: return "none";
-    case Guarantee::kLaw: return "law";
-    case Guarantee::kIdentical: return "identical";
+    case Guarantee::kNone:
+      return "none";
+    case Guarantee::kLaw:
+      return "law";
+    case Guarantee::kIdentical:
+      return "identical";
   }
   return "unknown";
 }
@@ -77,7 +89,8 @@ RouteSpec route_spec(const RouteOptions& route, const EngineOptions& options) {
           .max_sequences = options.max_sequences};
 }
 
-Status out_of_range(const std::string& field, const std::string& expected, const std::string& found) {
+Status out_of_range(const std::string& field, const std::string& expected,
+                    const std::string& found) {
   return Status(Code::kInvalidArgument, field + ": expected " + expected + ", found " + found);
 }
 
@@ -89,10 +102,10 @@ Status check_limits(const EngineOptions& options) {
     return out_of_range(field, std::to_string(low) + " to " + std::to_string(high),
                         std::to_string(value));
   };
-  SPECD_OK_OR_RETURN(in("engine.max_sequences", options.max_sequences, 1, EngineLimits::kSequences));
   SPECD_OK_OR_RETURN(
-      in("engine.step_tokens_max", options.step_tokens_max, options.max_sequences,
-         EngineLimits::kStepTokens));
+      in("engine.max_sequences", options.max_sequences, 1, EngineLimits::kSequences));
+  SPECD_OK_OR_RETURN(in("engine.step_tokens_max", options.step_tokens_max, options.max_sequences,
+                        EngineLimits::kStepTokens));
   SPECD_OK_OR_RETURN(in("engine.queue_max", options.queue_max, 1, EngineLimits::kQueue));
   std::set<std::string> names{"off"};
   for (const RouteOptions& route : options.routes) {
@@ -100,11 +113,12 @@ Status check_limits(const EngineOptions& options) {
       return Status(Code::kInvalidArgument,
                     "routes: name '" + route.name + "' is empty, reserved or given twice");
     }
-    SPECD_OK_OR_RETURN(in(("routes." + route.name + ".draft_nodes_max").c_str(), route.draft_nodes_max,
-                          1, EngineLimits::kDraftNodes));
+    SPECD_OK_OR_RETURN(in(("routes." + route.name + ".draft_nodes_max").c_str(),
+                          route.draft_nodes_max, 1, EngineLimits::kDraftNodes));
     if (!route.model.empty() && route.model != options.model.name) {
       return Status(Code::kInvalidArgument, "routes." + route.name + ".model: expected '" +
-                                                options.model.name + "', found '" + route.model + "'");
+                                                options.model.name + "', found '" + route.model +
+                                                "'");
     }
   }
   if (!names.contains(options.default_route)) {
@@ -167,9 +181,10 @@ Status check_options(const EngineOptions& options) {
   static kernels::CpuStream stream(pool);
   static Services services(stream, kernels::cpu_ops(kernels::best_isa()), config.vocab_size);
   static const specd_host* const host = make_host(&services);
-  SPECD_TRY(const auto registry, PluginRegistry::open({.directories = options.plugin_directories,
-                                                       .cache_directory = options.plugin_cache_directory},
-                                                      host));
+  SPECD_TRY(const auto registry,
+            PluginRegistry::open({.directories = options.plugin_directories,
+                                  .cache_directory = options.plugin_cache_directory},
+                                 host));
   TargetFacts target;
   target.fill(options.model, config, *tokenizer);
   for (const RouteOptions& route : options.routes) {
@@ -205,13 +220,13 @@ struct Engine::Impl {
   std::mutex mutex;
   std::condition_variable wake;  // of the step thread
   std::condition_variable idle;
-  std::vector<Waiting> inbox;                       // guarded by mutex
-  std::unordered_set<std::string> cancels;          // guarded by mutex
-  std::unordered_set<std::string> live_ids;         // guarded by mutex; admitted and not ended
-  uint64_t next_number = 1;                         // guarded by mutex
-  int32_t n_queued = 0;                             // guarded by mutex; inbox and waiting
-  int32_t n_unfinished = 0;                         // guarded by mutex; whose last event is not out
-  bool draining = false, stopping = false;          // guarded by mutex
+  std::vector<Waiting> inbox;                // guarded by mutex
+  std::unordered_set<std::string> cancels;   // guarded by mutex
+  std::unordered_set<std::string> live_ids;  // guarded by mutex; admitted and not ended
+  uint64_t next_number = 1;                  // guarded by mutex
+  int32_t n_queued = 0;                      // guarded by mutex; inbox and waiting
+  int32_t n_unfinished = 0;                  // guarded by mutex; whose last event is not out
+  bool draining = false, stopping = false;   // guarded by mutex
 
   // Step thread only.
   std::deque<Waiting> waiting;
@@ -273,12 +288,14 @@ Status Engine::Impl::load(const ProgressFn& progress) {
   target.fill(wanted, config, *tokenizer);
 
   int32_t nodes_max = 0;
-  for (const RouteOptions& route : options.routes) nodes_max = std::max(nodes_max, route.draft_nodes_max);
+  for (const RouteOptions& route : options.routes)
+    nodes_max = std::max(nodes_max, route.draft_nodes_max);
   const int64_t logits_rows = int64_t{options.max_sequences} * (1 + nodes_max);
-  SPECD_TRY(model, Transformer::load(*device, wanted.path, config, options.step_tokens_max,
-                                     static_cast<int32_t>(
-                                         std::min<int64_t>(logits_rows, options.step_tokens_max)),
-                                     [&](double fraction) { say("weights of " + wanted.name, fraction); }));
+  SPECD_TRY(model,
+            Transformer::load(
+                *device, wanted.path, config, options.step_tokens_max,
+                static_cast<int32_t>(std::min<int64_t>(logits_rows, options.step_tokens_max)),
+                [&](double fraction) { say("weights of " + wanted.name, fraction); }));
 
   const kernels::DType kv_dtype = kernel_dtype(wanted.kv_dtype);
   const uint64_t page_bytes = KvStore::page_bytes(config, kv_dtype);
@@ -291,7 +308,8 @@ Status Engine::Impl::load(const ProgressFn& progress) {
                                               " bytes hold no page; one takes " +
                                               std::to_string(page_bytes));
   }
-  SPECD_TRY(KvStore store, KvStore::create(*device, config, kv_dtype, static_cast<int32_t>(n_pages)));
+  SPECD_TRY(KvStore store,
+            KvStore::create(*device, config, kv_dtype, static_cast<int32_t>(n_pages)));
   kv = std::make_unique<KvStore>(std::move(store));
   pages = std::make_unique<PagePool>(static_cast<int32_t>(n_pages));
   pages_free = pages->n_free();
@@ -338,7 +356,8 @@ Status Engine::Impl::load_routes() {
 
 // ---- clients' side -----------------------------------------------------------------------------
 
-int32_t Engine::Impl::pages_needed(int32_t n_prompt, int32_t max_tokens, const LiveRoute* route) const {
+int32_t Engine::Impl::pages_needed(int32_t n_prompt, int32_t max_tokens,
+                                   const LiveRoute* route) const {
   const int32_t nodes = route == nullptr ? 0 : route->draft_nodes_max;
   return pages_for(int64_t{n_prompt} + max_tokens + nodes);
 }
@@ -353,12 +372,14 @@ Result<std::string> Engine::Impl::admit(const Request& request, Sink sink) {
   const SamplingParams& sampling = request.sampling;
   if (!std::isfinite(sampling.temperature) || sampling.temperature < 0 ||
       (sampling.temperature > 0 && sampling.temperature < 0.01f) || sampling.temperature > 100) {
-    return out_of_range("temperature", "0 (greedy) or 0.01 to 100", std::to_string(sampling.temperature));
+    return out_of_range("temperature", "0 (greedy) or 0.01 to 100",
+                        std::to_string(sampling.temperature));
   }
   if (!(sampling.top_p > 0 && sampling.top_p <= 1)) {
     return out_of_range("top_p", "more than 0, at most 1", std::to_string(sampling.top_p));
   }
-  if (sampling.top_k < 0) return out_of_range("top_k", "0 (off) or more", std::to_string(sampling.top_k));
+  if (sampling.top_k < 0)
+    return out_of_range("top_k", "0 (off) or more", std::to_string(sampling.top_k));
   if (request.max_tokens < 1 || request.max_tokens > config.max_positions) {
     return out_of_range("max_tokens", "1 to " + std::to_string(config.max_positions),
                         std::to_string(request.max_tokens));
@@ -387,7 +408,8 @@ Result<std::string> Engine::Impl::admit(const Request& request, Sink sink) {
   };
   SPECD_OK_OR_RETURN(check_ids("stop_tokens", request.stop_tokens));
   if (request.stop_tokens.size() > 1024) {
-    return out_of_range("stop_tokens", "at most 1024 ids", std::to_string(request.stop_tokens.size()));
+    return out_of_range("stop_tokens", "at most 1024 ids",
+                        std::to_string(request.stop_tokens.size()));
   }
   if (request.id.size() > kRequestIdBytesMax) {
     return out_of_range("request_id", "at most " + std::to_string(kRequestIdBytesMax) + " bytes",
@@ -419,12 +441,14 @@ Result<std::string> Engine::Impl::admit(const Request& request, Sink sink) {
     SPECD_TRY(prompt, encode(request.prompt));
   }
   const auto n_prompt = static_cast<int64_t>(prompt.size());
-  if (n_prompt < 1) return Status(Code::kInvalidArgument, "prompt: expected at least one token, found none");
+  if (n_prompt < 1)
+    return Status(Code::kInvalidArgument, "prompt: expected at least one token, found none");
   if (n_prompt + request.max_tokens > config.max_positions) {
     return Status(Code::kInvalidArgument,
                   "max_tokens: " + std::to_string(n_prompt) + " prompt tokens and " +
                       std::to_string(request.max_tokens) + " new ones exceed the context of " +
-                      std::to_string(config.max_positions) + "; shorten the prompt or ask for less");
+                      std::to_string(config.max_positions) +
+                      "; shorten the prompt or ask for less");
   }
   next.pages = pages_needed(static_cast<int32_t>(n_prompt), request.max_tokens, next.route);
   if (next.pages > pages->n_pages()) {
@@ -507,7 +531,8 @@ void Engine::Impl::loop() {
     {
       std::unique_lock lock(mutex);
       wake.wait(lock, [&] {
-        return stopping || !inbox.empty() || !cancels.empty() || !running.empty() || !waiting.empty();
+        return stopping || !inbox.empty() || !cancels.empty() || !running.empty() ||
+               !waiting.empty();
       });
       arrived.swap(inbox);
       unwanted.swap(cancels);
@@ -526,10 +551,10 @@ void Engine::Impl::loop() {
 void Engine::Impl::step() {
   std::vector<RunningView> running_views;
   for (const ActiveSequence& sequence : running) {
-    const int32_t nodes =
-        sequence.drafts() ? draft_budget(sequence.route->draft_nodes_max, sequence.request->n_left(),
-                                         sequence.route->chain())
-                          : 0;
+    const int32_t nodes = sequence.drafts()
+                              ? draft_budget(sequence.route->draft_nodes_max,
+                                             sequence.request->n_left(), sequence.route->chain())
+                              : 0;
     running_views.push_back({.n_pending = sequence.n_pending(), .draft_nodes_max = nodes});
   }
   std::vector<WaitingView> waiting_views;
@@ -538,9 +563,9 @@ void Engine::Impl::step() {
     if (waiting_views.size() == places) break;
     waiting_views.push_back({.pages = next.pages, .n_pending = next.request->size()});
   }
-  const StepPlan plan =
-      plan_step({.step_tokens_max = options.step_tokens_max, .max_sequences = options.max_sequences},
-                running_views, waiting_views, pages->n_free());
+  const StepPlan plan = plan_step(
+      {.step_tokens_max = options.step_tokens_max, .max_sequences = options.max_sequences},
+      running_views, waiting_views, pages->n_free());
   for (int32_t i = 0; i < plan.n_admitted; ++i) {
     start(std::move(waiting.front()));
     waiting.pop_front();
@@ -594,9 +619,15 @@ void Engine::Impl::retire(ActiveSequence& sequence) {
 
 void Engine::Impl::finish(Sequence& request) {
   switch (request.finish()) {
-    case FinishReason::kCancelled: ++n_cancelled; break;
-    case FinishReason::kError: ++n_failed; break;
-    default: ++n_completed; break;
+    case FinishReason::kCancelled:
+      ++n_cancelled;
+      break;
+    case FinishReason::kError:
+      ++n_failed;
+      break;
+    default:
+      ++n_completed;
+      break;
   }
   {
     // Before the last event: who has seen it may use the id again.
@@ -653,9 +684,15 @@ std::vector<PluginReport> Engine::plugins() const {
                         .reason = bundle.reason,
                         .factories = {}};
     switch (bundle.state) {
-      case BundleInfo::State::kDiscovered: report.state = "discovered"; break;
-      case BundleInfo::State::kLoaded: report.state = "loaded"; break;
-      case BundleInfo::State::kRefused: report.state = "refused"; break;
+      case BundleInfo::State::kDiscovered:
+        report.state = "discovered";
+        break;
+      case BundleInfo::State::kLoaded:
+        report.state = "loaded";
+        break;
+      case BundleInfo::State::kRefused:
+        report.state = "refused";
+        break;
     }
     for (const FactoryInfo& factory : bundle.factories) {
       report.factories.emplace_back(factory.id, factory.kind);
@@ -766,7 +803,8 @@ std::vector<MemoryLine> Engine::memory() const {
       {"activations", m.model->activation_bytes()},
   };
   for (const auto& [name, route] : m.routes) {
-    lines.push_back({"drafter of route " + name + " (limit)", route->drafter->grant().memory_bytes_max});
+    lines.push_back(
+        {"drafter of route " + name + " (limit)", route->drafter->grant().memory_bytes_max});
   }
   return lines;
 }

@@ -1,5 +1,5 @@
-// The engine: models, routes, plugins and one step loop. The only core header that host includes, beside
-// core/base.
+// The engine: models, routes, plugins and one step loop. The only core header that host includes,
+// beside core/base.
 //
 //   SPECD_TRY(auto engine, Engine::create(options, progress));
 //   engine->submit(request, sink);   // sink is called on the step thread until an event has `done`
@@ -25,8 +25,8 @@ enum class KvDType { kF32, kF16, kBF16 };
 enum class Guarantee { kNone, kLaw, kIdentical };
 
 struct ModelOptions {
-  std::string name;       // "target"
-  std::string path;       // a Hugging Face folder: config.json, model.safetensors, tokenizer.json
+  std::string name;  // "target"
+  std::string path;  // a Hugging Face folder: config.json, model.safetensors, tokenizer.json
   KvDType kv_dtype = KvDType::kBF16;
   uint64_t kv_bytes_max = 0;  // 0 = enough for max_sequences full contexts, at most 1 GiB
 };
@@ -61,8 +61,8 @@ struct EngineOptions {
   std::string default_route = "off";  // "off" = plain decoding, always there
   std::vector<std::string> plugin_directories;
   std::string plugin_cache_directory;
-  int32_t threads = 0;  // 0 = one per core
-  std::string isa;      // "" = best; "scalar", "avx2", "avx512"
+  int32_t threads = 0;            // 0 = one per core
+  std::string isa;                // "" = best; "scalar", "avx2", "avx512"
   int32_t max_sequences = 16;     // in one step
   int32_t step_tokens_max = 512;  // rows of one forward, prefill and draft nodes together
   int32_t queue_max = 256;        // waiting requests; more are refused
@@ -80,9 +80,9 @@ struct RouteReport {
   bool is_default = false;
   int32_t draft_nodes_max = 0;
   uint64_t requests = 0, steps = 0, drafted = 0, accepted = 0, rejected = 0, discarded = 0;
-  uint64_t cut = 0;   // proposals and verdicts in which validation found a defect
+  uint64_t cut = 0;          // proposals and verdicts in which validation found a defect
   std::string last_problem;  // the last defect or loss, in words
-  uint64_t lost = 0;  // requests that the drafter failed; they went on without drafts
+  uint64_t lost = 0;         // requests that the drafter failed; they went on without drafts
   uint64_t propose_calls = 0, propose_ns = 0, propose_failures = 0;
   uint64_t verify_calls = 0, verify_ns = 0, verify_failures = 0;
 };
@@ -113,13 +113,13 @@ struct MemoryLine {
 // Progress of loading: `what` and a fraction in [0, 1].
 using ProgressFn = std::function<void(const std::string& what, double fraction)>;
 
-// Everything that can be checked without loading weights: options, the model's files, plugin manifests,
-// pairs. Loads the plugins of the routes and makes their instances, so their code runs; afterwards call
-// shut_down_plugins().
+// Everything that can be checked without loading weights: options, the model's files, plugin
+// manifests, pairs. Loads the plugins of the routes and makes their instances, so their code runs;
+// afterwards call shut_down_plugins().
 Status check_options(const EngineOptions& options);
 
-// [control] At process exit, after the last engine: lets plugins say goodbye (their deinit()). Their code
-// stays mapped.
+// [control] At process exit, after the last engine: lets plugins say goodbye (their deinit()).
+// Their code stays mapped.
 void shut_down_plugins();
 
 class Engine {
@@ -129,12 +129,12 @@ class Engine {
   static Result<std::unique_ptr<Engine>> create(const EngineOptions& options, ProgressFn progress);
   ~Engine();  // cancels what is left, joins the step thread
 
-  // [any] The id of the admitted request; kInvalidArgument naming the field, kExhausted when the queue
-  // is full, kUnavailable while draining. After an error the sink is never called; else it may be called
-  // before this returns.
+  // [any] The id of the admitted request; kInvalidArgument naming the field, kExhausted when the
+  // queue is full, kUnavailable while draining. After an error the sink is never called; else it
+  // may be called before this returns.
   Result<std::string> submit(const Request& request, Sink sink);
-  // [any] The ids that submit() gives the model for this text (the first-token rule included): what a
-  // client needs to send the same prompt as ids, or to record it.
+  // [any] The ids that submit() gives the model for this text (the first-token rule included): what
+  // a client needs to send the same prompt as ids, or to record it.
   Result<std::vector<int32_t>> encode(const std::string& prompt) const;
   // [any] Takes effect within one step; unknown or ended ids are ignored.
   void cancel(const std::string& request_id);

@@ -13,24 +13,44 @@ constexpr std::chrono::seconds kConnectLimit{5};
 Status from_wire(const grpc::Status& status) {
   Code code = Code::kInternal;
   switch (status.error_code()) {
-    case grpc::StatusCode::OK: return Status();
-    case grpc::StatusCode::INVALID_ARGUMENT: code = Code::kInvalidArgument; break;
-    case grpc::StatusCode::NOT_FOUND: code = Code::kNotFound; break;
-    case grpc::StatusCode::FAILED_PRECONDITION: code = Code::kFailedPrecondition; break;
-    case grpc::StatusCode::RESOURCE_EXHAUSTED: code = Code::kExhausted; break;
-    case grpc::StatusCode::UNIMPLEMENTED: code = Code::kUnsupported; break;
-    case grpc::StatusCode::DATA_LOSS: code = Code::kDataLoss; break;
-    case grpc::StatusCode::CANCELLED: code = Code::kCancelled; break;
-    case grpc::StatusCode::DEADLINE_EXCEEDED: code = Code::kDeadlineExceeded; break;
-    case grpc::StatusCode::UNAVAILABLE: code = Code::kUnavailable; break;
-    default: break;
+    case grpc::StatusCode::OK:
+      return Status();
+    case grpc::StatusCode::INVALID_ARGUMENT:
+      code = Code::kInvalidArgument;
+      break;
+    case grpc::StatusCode::NOT_FOUND:
+      code = Code::kNotFound;
+      break;
+    case grpc::StatusCode::FAILED_PRECONDITION:
+      code = Code::kFailedPrecondition;
+      break;
+    case grpc::StatusCode::RESOURCE_EXHAUSTED:
+      code = Code::kExhausted;
+      break;
+    case grpc::StatusCode::UNIMPLEMENTED:
+      code = Code::kUnsupported;
+      break;
+    case grpc::StatusCode::DATA_LOSS:
+      code = Code::kDataLoss;
+      break;
+    case grpc::StatusCode::CANCELLED:
+      code = Code::kCancelled;
+      break;
+    case grpc::StatusCode::DEADLINE_EXCEEDED:
+      code = Code::kDeadlineExceeded;
+      break;
+    case grpc::StatusCode::UNAVAILABLE:
+      code = Code::kUnavailable;
+      break;
+    default:
+      break;
   }
   return {code, status.error_message()};
 }
 
 template <typename Request, typename Response, typename Stub>
-Result<Response> call(Stub& stub,
-                      grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*)) {
+Result<Response> call(Stub& stub, grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&,
+                                                               Response*)) {
   grpc::ClientContext context;
   Response response;
   const Status status = from_wire((stub.*method)(&context, Request(), &response));

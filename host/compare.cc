@@ -70,8 +70,8 @@ Result<std::vector<CompareRow>> compare(Client& client, const std::vector<Prompt
       for (size_t p = 0; p < prompts.size(); ++p) {
         for (size_t r = 0; r < options.routes.size(); ++r) {
           CompareRow& row = rows[first + r];
-          auto generation = client.generate(
-              make_request(prompts[p], options, options.routes[r], block), {});
+          auto generation =
+              client.generate(make_request(prompts[p], options, options.routes[r], block), {});
           if (!generation.ok())
             return generation.status().with_context(prompts[p].name + " on route " + row.route);
           const Generation& got = generation.value();
@@ -81,8 +81,7 @@ Result<std::vector<CompareRow>> compare(Client& client, const std::vector<Prompt
             const auto at = std::mismatch(got.token_ids.begin(), got.token_ids.end(),
                                           expected[p].begin(), expected[p].end());
             row.first_difference =
-                prompts[p].name + ": token " +
-                std::to_string(at.first - got.token_ids.begin());
+                prompts[p].name + ": token " + std::to_string(at.first - got.token_ids.begin());
           }
           const v1::Speculation& speculation = got.finished.speculation();
           ++row.requests;
@@ -111,8 +110,7 @@ Result<std::string> record(Client& client, const std::vector<Prompt>& prompts,
   Json sequences = Json::array();
   for (size_t block = 0; block < options.temperatures.size(); ++block) {
     for (const Prompt& prompt : prompts) {
-      v1::GenerateRequest request =
-          make_request(prompt, options, options.routes.at(0), block);
+      v1::GenerateRequest request = make_request(prompt, options, options.routes.at(0), block);
       request.set_return_prompt_token_ids(true);
       auto generation = client.generate(request, {});
       if (!generation.ok()) return generation.status().with_context(prompt.name);

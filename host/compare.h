@@ -33,10 +33,10 @@ struct CompareRow {
   std::string route;
   float temperature = 0;
   int64_t requests = 0, tokens = 0, steps = 0, drafted = 0, accepted = 0;
-  double tokens_per_s = 0;  // median over the requests of at least two tokens: the tokens that
-                            // decode steps gave (the first is prefill's) / decode time
-  double speedup = 0;       // to the base route at this temperature
-  bool identical = true;    // every request's ids equal the base route's first for that prompt
+  double tokens_per_s = 0;       // median over the requests of at least two tokens: the tokens that
+                                 // decode steps gave (the first is prefill's) / decode time
+  double speedup = 0;            // to the base route at this temperature
+  bool identical = true;         // every request's ids equal the base route's first for that prompt
   std::string first_difference;  // "orders.py: token 17"
 };
 

@@ -23,10 +23,14 @@ constexpr size_t kNameMax = 64;
 
 const char* kind_name(Kind kind) {
   switch (kind) {
-    case Kind::kNull: return "nothing";
-    case Kind::kScalar: return "a value";
-    case Kind::kSequence: return "a list";
-    case Kind::kMap: return "a mapping";
+    case Kind::kNull:
+      return "nothing";
+    case Kind::kScalar:
+      return "a value";
+    case Kind::kSequence:
+      return "a list";
+    case Kind::kMap:
+      return "a mapping";
   }
   return "nothing";
 }
@@ -52,8 +56,7 @@ class Section {
       for (const std::string& key : section.keys_) known += (known.empty() ? "" : ", ") + key;
       const std::string near = nearest(entry.key, section.keys_);
       return section.error(entry.place, entry.key,
-                           "unknown key; " +
-                               (near.empty() ? "" : "did you mean '" + near + "'? ") +
+                           "unknown key; " + (near.empty() ? "" : "did you mean '" + near + "'? ") +
                                "known here: " + known);
     }
     return section;
@@ -97,17 +100,17 @@ class Section {
   // Letters, digits, '_', '-' and '.', at most 64: what a request or a log line can carry.
   Result<std::string> name(const std::string& key, std::optional<std::string> fallback = {}) const {
     SPECD_TRY(std::string value, text(key, std::move(fallback)));
-    if (!is_name(value)) return error(find(key)->place, key, "expected " + name_rule() + ", found '" + value + "'");
+    if (!is_name(value))
+      return error(find(key)->place, key, "expected " + name_rule() + ", found '" + value + "'");
     return value;
   }
   static bool is_name(std::string_view value) {
     return !value.empty() && value.size() <= kNameMax &&
-           value.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-                                   "_-.") == std::string_view::npos;
+           value.find_first_not_of(
+               "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+               "_-.") == std::string_view::npos;
   }
-  static std::string name_rule() {
-    return "a name of at most 64 letters, digits, '_', '-' or '.'";
-  }
+  static std::string name_rule() { return "a name of at most 64 letters, digits, '_', '-' or '.'"; }
 
   Result<std::string> choice(const std::string& key, const std::vector<std::string>& choices,
                              const std::string& fallback) const {
@@ -125,7 +128,8 @@ class Section {
                      (near.empty() ? "" : "; did you mean '" + near + "'?"));
   }
 
-  Result<int64_t> integer(const std::string& key, int64_t fallback, int64_t min, int64_t max) const {
+  Result<int64_t> integer(const std::string& key, int64_t fallback, int64_t min,
+                          int64_t max) const {
     const YamlNode* node = find(key);
     if (node == nullptr) return fallback;
     const std::string expected = "expected a whole number in [" + std::to_string(min) + ", " +
@@ -160,7 +164,8 @@ class Section {
     if (unit == "GiB") shift = 30;
     if (shift < 0) return error(node->place, key, expected);
     if (value == 0 || value > (uint64_t{1} << 50) >> shift)
-      return error(node->place, key, "expected a size from 1 byte to 1024 TiB, found " + found(*node));
+      return error(node->place, key,
+                   "expected a size from 1 byte to 1024 TiB, found " + found(*node));
     return value << shift;
   }
 
@@ -201,31 +206,31 @@ Status read_model(const Section& root, ModelOptions& model) {
   if (section.find("kv") == nullptr) return Status();
   SPECD_TRY(const Section kv, section.section("kv", {"dtype", "bytes_max"}));
   SPECD_TRY(const std::string dtype, kv.choice("dtype", {"f32", "f16", "bf16"}, "bf16"));
-  model.kv_dtype = dtype == "f32"   ? KvDType::kF32
-                   : dtype == "f16" ? KvDType::kF16
-                                    : KvDType::kBF16;
+  model.kv_dtype = dtype == "f32" ? KvDType::kF32 : dtype == "f16" ? KvDType::kF16 : KvDType::kBF16;
   SPECD_TRY(model.kv_bytes_max, kv.bytes("bytes_max", 0));
   return Status();
 }
 
 Status read_engine(const Section& root, EngineOptions& engine) {
   if (root.find("engine") == nullptr) return Status();
-  SPECD_TRY(const Section section,
-            root.section("engine",
-                         {"threads", "isa", "max_sequences", "step_tokens_max", "queue_max"}));
-  SPECD_TRY(const int64_t threads, section.integer("threads", engine.threads, 0, EngineLimits::kThreads));
+  SPECD_TRY(const Section section, root.section("engine", {"threads", "isa", "max_sequences",
+                                                           "step_tokens_max", "queue_max"}));
+  SPECD_TRY(const int64_t threads,
+            section.integer("threads", engine.threads, 0, EngineLimits::kThreads));
   SPECD_TRY(const std::string isa,
             section.choice("isa", {"auto", "scalar", "avx2", "avx512"}, "auto"));
   SPECD_TRY(const int64_t sequences,
             section.integer("max_sequences", engine.max_sequences, 1, EngineLimits::kSequences));
-  SPECD_TRY(const int64_t tokens,
-            section.integer("step_tokens_max", engine.step_tokens_max, 1, EngineLimits::kStepTokens));
-  SPECD_TRY(const int64_t queue, section.integer("queue_max", engine.queue_max, 1, EngineLimits::kQueue));
+  SPECD_TRY(const int64_t tokens, section.integer("step_tokens_max", engine.step_tokens_max, 1,
+                                                  EngineLimits::kStepTokens));
+  SPECD_TRY(const int64_t queue,
+            section.integer("queue_max", engine.queue_max, 1, EngineLimits::kQueue));
   if (tokens < sequences) {
     const YamlNode* node = section.find("step_tokens_max");
     return section.error(node != nullptr ? node->place : section.place(), "step_tokens_max",
                          "expected at least max_sequences (" + std::to_string(sequences) +
-                             "), so that each sequence gets a row; found " + std::to_string(tokens));
+                             "), so that each sequence gets a row; found " +
+                             std::to_string(tokens));
   }
   engine.threads = static_cast<int32_t>(threads);
   engine.isa = isa == "auto" ? "" : isa;
@@ -294,10 +299,12 @@ Status read_routes(const Section& root, const std::string& file, EngineOptions& 
   for (const YamlNode::Entry& entry : routes->entries) {
     const std::string key = "routes." + entry.key;
     if (!Section::is_name(entry.key))
-      return root.error(entry.place, "routes", "expected " + Section::name_rule() +
-                                                   " as the name of a route, found '" + entry.key + "'");
+      return root.error(entry.place, "routes",
+                        "expected " + Section::name_rule() + " as the name of a route, found '" +
+                            entry.key + "'");
     if (entry.key == "off")
-      return root.error(entry.place, key, "'off' is reserved: it is plain decoding and always there");
+      return root.error(entry.place, key,
+                        "'off' is reserved: it is plain decoding and always there");
     SPECD_TRY(const Section section,
               Section::open(entry.value, file, key,
                             {"model", "guarantee", "draft_nodes_max", "drafter", "verifier"}));
@@ -313,8 +320,8 @@ Status read_routes(const Section& root, const std::string& file, EngineOptions& 
     route.guarantee = guarantee == "identical" ? Guarantee::kIdentical
                       : guarantee == "law"     ? Guarantee::kLaw
                                                : Guarantee::kNone;
-    SPECD_TRY(const int64_t nodes,
-              section.integer("draft_nodes_max", route.draft_nodes_max, 1, EngineLimits::kDraftNodes));
+    SPECD_TRY(const int64_t nodes, section.integer("draft_nodes_max", route.draft_nodes_max, 1,
+                                                   EngineLimits::kDraftNodes));
     if (nodes >= engine.step_tokens_max) {
       const YamlNode* node = section.find("draft_nodes_max");
       return section.error(node != nullptr ? node->place : section.place(), "draft_nodes_max",
@@ -368,8 +375,8 @@ std::string place_prefix(const Config& config, std::string path) {
     path.erase(cut == std::string::npos ? 0 : cut);
   }
   const auto found = config.places.find(path);
-  return place_text(config.file, found == config.places.end() ? YamlPlace{} : found->second) + ": " +
-         (path.empty() ? "" : path + ": ");
+  return place_text(config.file, found == config.places.end() ? YamlPlace{} : found->second) +
+         ": " + (path.empty() ? "" : path + ": ");
 }
 
 // The key of `route` that `reason` is about: the engine names the plugin, and the key of its
@@ -452,10 +459,9 @@ std::string nearest(std::string_view word, const std::vector<std::string>& candi
 
 Result<Config> parse_config(std::string_view text, const std::string& file) {
   SPECD_TRY(const YamlNode node, parse_yaml(text, file));
-  SPECD_TRY(const Section root,
-            Section::open(node, file, "",
-                          {"listen", "log_level", "drain_seconds", "engine", "model", "plugins",
-                           "default_route", "routes"}));
+  SPECD_TRY(const Section root, Section::open(node, file, "",
+                                              {"listen", "log_level", "drain_seconds", "engine",
+                                               "model", "plugins", "default_route", "routes"}));
   Config config;
   config.file = file;
   collect_places(node, "", config.places);
@@ -500,7 +506,8 @@ Status with_place(const Config& config, const Status& status) {
   // "engine.isa: expected ...", as the file spells it.
   if (const size_t colon = text.find(": ");
       colon != std::string::npos && config.places.count(text.substr(0, colon)) != 0)
-    return Status(status.code(), place_prefix(config, text.substr(0, colon)) + text.substr(colon + 2));
+    return Status(status.code(),
+                  place_prefix(config, text.substr(0, colon)) + text.substr(colon + 2));
   std::string path;
   if (begins_with(text, "plugin directory ")) path = "plugins.directories";
   if (begins_with(text, "plugin cache directory ")) path = "plugins.cache_directory";

@@ -114,18 +114,17 @@ void print_start(const Engine& engine, const Config& config) {
     plugins.add({plugin.id, plugin.version, plugin.state, plugin.reason});
   Table routes({"route", "drafter", "verifier", "guarantee", "nodes", "state", "reason"});
   for (const RouteReport& route : engine.routes())
-    routes.add({route.name + (route.is_default ? " (default)" : ""), route.drafter, route.verifier,
-                route.guarantee, std::to_string(route.draft_nodes_max), route.state,
-                route.reason.empty()
-                    ? ""
-                    : route_reason_with_place(config, route.name, route.reason)});
+    routes.add(
+        {route.name + (route.is_default ? " (default)" : ""), route.drafter, route.verifier,
+         route.guarantee, std::to_string(route.draft_nodes_max), route.state,
+         route.reason.empty() ? "" : route_reason_with_place(config, route.name, route.reason)});
   std::fputs(printable(memory.text() + plugins.text() + routes.text()).c_str(), stderr);
 }
 
 enum class Drained { kAll, kCut, kStuck };
 
-// kAll: every request ended by itself; kStuck: the step thread does not come back, from a plugin most
-// likely.
+// kAll: every request ended by itself; kStuck: the step thread does not come back, from a plugin
+// most likely.
 Drained drain(Engine& engine, GrpcServer& server, StopSignals& signals, uint32_t limit_seconds) {
   server.set_not_serving();
   engine.start_drain();
@@ -162,8 +161,7 @@ int run_daemon(const Config& config) {
   });
   progress.end();
   if (!engine.ok()) return fail(with_place(config, engine.status()));
-  auto server =
-      GrpcServer::start(*engine.value(), config.socket_path, config.engine.default_route);
+  auto server = GrpcServer::start(*engine.value(), config.socket_path, config.engine.default_route);
   if (!server.ok()) return fail(server.status());
   signals.loaded();
   print_start(*engine.value(), config);
@@ -174,8 +172,7 @@ int run_daemon(const Config& config) {
 
   signals.wait();
   std::fprintf(stderr, "specd: draining; a second signal stops at once\n");
-  const Drained drained =
-      drain(*engine.value(), *server.value(), signals, config.drain_seconds);
+  const Drained drained = drain(*engine.value(), *server.value(), signals, config.drain_seconds);
   if (drained == Drained::kStuck) {
     // Neither the server nor the engine could be joined.
     log(LogLevel::kError, "requests did not end " + std::to_string(kAbortWaitMs / 1000) +

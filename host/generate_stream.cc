@@ -90,9 +90,8 @@ void GenerateStream::begin(const Request& request, const std::string& route,
       id = ids.status();
   }
   if (id.ok())
-    id = engine_.submit(request, [self = shared_from_this()](const Event& event) {
-      self->on_event(event);
-    });
+    id = engine_.submit(request,
+                        [self = shared_from_this()](const Event& event) { self->on_event(event); });
   {
     const std::lock_guard lock(mutex_);
     submitted_ = true;
@@ -133,9 +132,8 @@ void GenerateStream::on_event(const Event& event) {
     push_locked(std::move(message));
   }
   if (waiting_bytes_ > kBufferBytesMax) {
-    end_status_ =
-        Status(Code::kExhausted, "cancelled: the client left more than " +
-                                     std::to_string(kBufferBytesMax) + " bytes unread");
+    end_status_ = Status(Code::kExhausted, "cancelled: the client left more than " +
+                                               std::to_string(kBufferBytesMax) + " bytes unread");
     drop_locked();
   }
   if (event.done) {

@@ -1,8 +1,9 @@
 // One running Generate call: takes the engine's events on the step thread, without blocking it, and
 // writes them to the client at the client's pace.
 //
-// Bounded: events a slow client has not taken wait here; past kBufferBytesMax the request is cancelled
-// and the stream ends with RESOURCE_EXHAUSTED. A client that hangs up cancels the request.
+// Bounded: events a slow client has not taken wait here; past kBufferBytesMax the request is
+// cancelled and the stream ends with RESOURCE_EXHAUSTED. A client that hangs up cancels the
+// request.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -23,8 +24,8 @@ namespace specd::host {
 
 class GenerateStream;
 
-// The live streams, and the thread that starts their writes, so that the step thread never touches a
-// socket.
+// The live streams, and the thread that starts their writes, so that the step thread never touches
+// a socket.
 class StreamPump {
  public:
   StreamPump();

@@ -134,18 +134,20 @@ Result<std::unique_ptr<GrpcServer>> GrpcServer::start(Engine& engine,
   impl.server = builder.BuildAndStart();
   umask(old_mask);
   if (impl.server == nullptr)
-    return Status(Code::kFailedPrecondition, "cannot listen on " + socket_path +
-                                                 "; is its folder writable for this user?");
+    return Status(Code::kFailedPrecondition,
+                  "cannot listen on " + socket_path + "; is its folder writable for this user?");
   if (chmod(socket_path.c_str(), 0600) != 0)
-    return Status(Code::kFailedPrecondition, "cannot set the mode of " + socket_path + ": " +
-                                                 std::strerror(errno));
+    return Status(Code::kFailedPrecondition,
+                  "cannot set the mode of " + socket_path + ": " + std::strerror(errno));
   grpc::HealthCheckServiceInterface* health = impl.server->GetHealthCheckService();
   health->SetServingStatus("specd.v1.Inference", true);
   health->SetServingStatus("specd.v1.Control", true);
   return result;
 }
 
-void GrpcServer::set_not_serving() { impl_->server->GetHealthCheckService()->SetServingStatus(false); }
+void GrpcServer::set_not_serving() {
+  impl_->server->GetHealthCheckService()->SetServingStatus(false);
+}
 
 void GrpcServer::abort_streams(const Status& reason) { impl_->pump.abort_all(reason); }
 

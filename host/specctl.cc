@@ -118,14 +118,22 @@ po::options_description make_options() {
 // The first option that was given and that `command` does not take, or "".
 std::string option_of_another_command(const po::variables_map& values, const std::string& command) {
   constexpr std::pair<const char*, const char*> kTakenBy[] = {
-      {"prompt", "generate"},         {"prompt-file", "generate"},
-      {"prompt-tokens", "generate"},  {"stop", "generate"},
-      {"stop-token", "generate"},     {"ignore-eos", "generate"},
-      {"request-id", "generate"},     {"temperature", "generate compare record"},
-      {"top-p", "generate compare record"}, {"top-k", "generate compare record"},
-      {"seed", "generate compare record"},  {"max-tokens", "generate compare record"},
-      {"route", "generate record"},   {"routes", "compare"},
-      {"prompts", "compare record"},  {"repeat", "compare"},
+      {"prompt", "generate"},
+      {"prompt-file", "generate"},
+      {"prompt-tokens", "generate"},
+      {"stop", "generate"},
+      {"stop-token", "generate"},
+      {"ignore-eos", "generate"},
+      {"request-id", "generate"},
+      {"temperature", "generate compare record"},
+      {"top-p", "generate compare record"},
+      {"top-k", "generate compare record"},
+      {"seed", "generate compare record"},
+      {"max-tokens", "generate compare record"},
+      {"route", "generate record"},
+      {"routes", "compare"},
+      {"prompts", "compare record"},
+      {"repeat", "compare"},
   };
   for (const auto& [option, commands] : kTakenBy)
     if (values.count(option) != 0 && !values[option].defaulted() &&
@@ -179,17 +187,16 @@ int run_generate(Client& client, const po::variables_map& values, bool json) {
   request.set_request_id(values["request-id"].as<std::string>());
 
   const bool is_terminal = isatty(STDOUT_FILENO) == 1;
-  const auto generation =
-      client.generate(request, [&](const v1::GenerateResponse& message) {
-        if (json) {
-          std::printf("%s\n", to_json(message).c_str());
-        } else if (message.has_chunk()) {
-          const std::string& text = message.chunk().text();
-          const std::string shown = is_terminal ? printable(text) : text;
-          std::fwrite(shown.data(), 1, shown.size(), stdout);
-        }
-        std::fflush(stdout);
-      });
+  const auto generation = client.generate(request, [&](const v1::GenerateResponse& message) {
+    if (json) {
+      std::printf("%s\n", to_json(message).c_str());
+    } else if (message.has_chunk()) {
+      const std::string& text = message.chunk().text();
+      const std::string shown = is_terminal ? printable(text) : text;
+      std::fwrite(shown.data(), 1, shown.size(), stdout);
+    }
+    std::fflush(stdout);
+  });
   if (!json) std::fputc('\n', stdout);
   std::fflush(stdout);
   if (!generation.ok()) return fail(generation.status());
@@ -237,7 +244,8 @@ int run_compare(Client& client, const po::variables_map& values, bool json) {
   if (!rows.ok()) return fail(rows.status());
 
   bool all_identical = true;
-  Table table({"sampling", "route", "tokens/s", "speedup", "accepted/step", "acceptance", "identical"});
+  Table table(
+      {"sampling", "route", "tokens/s", "speedup", "accepted/step", "acceptance", "identical"});
   for (const CompareRow& row : rows.value()) {
     all_identical = all_identical && row.identical;
     const double acceptance =
@@ -259,8 +267,8 @@ int run_compare(Client& client, const po::variables_map& values, bool json) {
       continue;
     }
     table.add({row.temperature == 0 ? "greedy" : "temperature " + fixed(row.temperature, 1),
-               row.route, fixed(row.tokens_per_s, 1), fixed(row.speedup, 2) + "x",
-               fixed(length, 2), row.drafted > 0 ? percent(acceptance) : "-",
+               row.route, fixed(row.tokens_per_s, 1), fixed(row.speedup, 2) + "x", fixed(length, 2),
+               row.drafted > 0 ? percent(acceptance) : "-",
                row.identical ? "identical: yes" : "identical: no (" + row.first_difference + ")"});
   }
   if (!json) std::fputs(printable(table.text()).c_str(), stdout);
@@ -327,15 +335,16 @@ int run_routes(Client& client, bool json) {
 int run_models(Client& client, bool json) {
   const auto response = client.models();
   if (!response.ok()) return fail(response.status());
-  Table table({"model", "architecture", "parameters", "weights", "KV", "KV pages free", "positions"});
+  Table table(
+      {"model", "architecture", "parameters", "weights", "KV", "KV pages free", "positions"});
   for (const v1::Model& model : response.value().models()) {
     if (json) std::printf("%s\n", to_json(model).c_str());
-    table.add({model.name(), model.architecture(), std::to_string(model.parameters()),
-               bytes_text(model.weight_bytes()) + " " + model.dtype(),
-               bytes_text(model.kv_bytes()) + " " + model.kv_dtype(),
-               std::to_string(model.kv_pages_free()) + " of " +
-                   std::to_string(model.kv_pages_total()),
-               std::to_string(model.max_positions())});
+    table.add(
+        {model.name(), model.architecture(), std::to_string(model.parameters()),
+         bytes_text(model.weight_bytes()) + " " + model.dtype(),
+         bytes_text(model.kv_bytes()) + " " + model.kv_dtype(),
+         std::to_string(model.kv_pages_free()) + " of " + std::to_string(model.kv_pages_total()),
+         std::to_string(model.max_positions())});
   }
   if (!json) std::fputs(printable(table.text()).c_str(), stdout);
   return kOk;
@@ -414,7 +423,7 @@ int run(int argc, char** argv) {
   const bool json = output == "json";
 
   const char* from_environment = std::getenv("SPECD_SOCKET");
-  const std::string socket = values.count("socket") != 0 ? values["socket"].as<std::string>()
+  const std::string socket = values.count("socket") != 0   ? values["socket"].as<std::string>()
                              : from_environment != nullptr ? from_environment
                                                            : kDefaultSocket;
   Result<Client> client = Client::connect(socket);

@@ -14,8 +14,9 @@ constexpr size_t kSocketPathMax = 107;  // sockaddr_un, less its final zero
 // listening address and for a target. `path` is absolute.
 std::string socket_uri(const std::string& path);
 
-// Exclusive right to a socket path: holds a lock on PATH.lock (which stays, so that two starts cannot
-// lock two different files), removes a socket that a dead daemon left, and removes ours at the end.
+// Exclusive right to a socket path: holds a lock on PATH.lock (which stays, so that two starts
+// cannot lock two different files), removes a socket that a dead daemon left, and removes ours at
+// the end.
 class SocketClaim {
  public:
   // kFailedPrecondition when another daemon holds it (naming its process id) or when PATH is not a

@@ -66,9 +66,12 @@ Result<Request> request_from_wire(const v1::GenerateRequest& wire) {
 Status named_as_on_wire(const Status& status) {
   if (status.code() != Code::kInvalidArgument) return status;
   constexpr std::pair<std::string_view, std::string_view> kNames[] = {
-      {"temperature", "sampling.temperature"}, {"top_p", "sampling.top_p"},
-      {"top_k", "sampling.top_k"},             {"stop_tokens", "stop_token_ids"},
-      {"prompt_tokens", "token_ids"},          {"prompt", "text"},
+      {"temperature", "sampling.temperature"},
+      {"top_p", "sampling.top_p"},
+      {"top_k", "sampling.top_k"},
+      {"stop_tokens", "stop_token_ids"},
+      {"prompt_tokens", "token_ids"},
+      {"prompt", "text"},
   };
   const std::string& message = status.message();
   for (const auto& [ours, wire] : kNames) {
@@ -83,17 +86,38 @@ Status named_as_on_wire(const Status& status) {
 grpc::Status status_to_wire(const Status& status) {
   grpc::StatusCode code = grpc::StatusCode::INTERNAL;
   switch (status.code()) {
-    case Code::kOk: return grpc::Status::OK;
-    case Code::kInvalidArgument: code = grpc::StatusCode::INVALID_ARGUMENT; break;
-    case Code::kNotFound: code = grpc::StatusCode::NOT_FOUND; break;
-    case Code::kFailedPrecondition: code = grpc::StatusCode::FAILED_PRECONDITION; break;
-    case Code::kExhausted: code = grpc::StatusCode::RESOURCE_EXHAUSTED; break;
-    case Code::kUnsupported: code = grpc::StatusCode::UNIMPLEMENTED; break;
-    case Code::kDataLoss: code = grpc::StatusCode::DATA_LOSS; break;
-    case Code::kCancelled: code = grpc::StatusCode::CANCELLED; break;
-    case Code::kDeadlineExceeded: code = grpc::StatusCode::DEADLINE_EXCEEDED; break;
-    case Code::kUnavailable: code = grpc::StatusCode::UNAVAILABLE; break;
-    case Code::kInternal: code = grpc::StatusCode::INTERNAL; break;
+    case Code::kOk:
+      return grpc::Status::OK;
+    case Code::kInvalidArgument:
+      code = grpc::StatusCode::INVALID_ARGUMENT;
+      break;
+    case Code::kNotFound:
+      code = grpc::StatusCode::NOT_FOUND;
+      break;
+    case Code::kFailedPrecondition:
+      code = grpc::StatusCode::FAILED_PRECONDITION;
+      break;
+    case Code::kExhausted:
+      code = grpc::StatusCode::RESOURCE_EXHAUSTED;
+      break;
+    case Code::kUnsupported:
+      code = grpc::StatusCode::UNIMPLEMENTED;
+      break;
+    case Code::kDataLoss:
+      code = grpc::StatusCode::DATA_LOSS;
+      break;
+    case Code::kCancelled:
+      code = grpc::StatusCode::CANCELLED;
+      break;
+    case Code::kDeadlineExceeded:
+      code = grpc::StatusCode::DEADLINE_EXCEEDED;
+      break;
+    case Code::kUnavailable:
+      code = grpc::StatusCode::UNAVAILABLE;
+      break;
+    case Code::kInternal:
+      code = grpc::StatusCode::INTERNAL;
+      break;
   }
   return {code, status.message()};
 }

@@ -77,9 +77,9 @@ class TreeBuilder : public YAML::EventHandler {
     }
     if (level.want_key) {
       if (kind != YamlNode::Kind::kScalar)
-        throw Refused(place, "a key must be a word; found " +
-                                 std::string(kind == YamlNode::Kind::kNull ? "nothing"
-                                                                           : "a collection"));
+        throw Refused(place,
+                      "a key must be a word; found " +
+                          std::string(kind == YamlNode::Kind::kNull ? "nothing" : "a collection"));
       for (const YamlNode::Entry& entry : level.node->entries)
         if (entry.key == *value)
           throw Refused(place, "duplicate key '" + *value + "'; first given at line " +
@@ -192,7 +192,8 @@ Result<Json> scalar_to_json(const YamlNode& node, const std::string& where) {
   if (is_float(text)) {
     double value = 0;
     // from_chars takes no plus sign.
-    if (!read_number(text[0] == '+' ? std::string_view(text).substr(1) : std::string_view(text), value))
+    if (!read_number(text[0] == '+' ? std::string_view(text).substr(1) : std::string_view(text),
+                     value))
       return too_large();
     return Json(value);
   }

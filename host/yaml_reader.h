@@ -1,7 +1,8 @@
 // YAML as a tree whose every node knows its place. The one file that knows yaml-cpp.
 //
-// Stricter than YAML: one document, at most 1 MiB and 32 levels; keys are scalars and unique; anchors,
-// aliases, merge keys and explicit tags are refused, because they hide where a value comes from.
+// Stricter than YAML: one document, at most 1 MiB and 32 levels; keys are scalars and unique;
+// anchors, aliases, merge keys and explicit tags are refused, because they hide where a value comes
+// from.
 #pragma once
 
 #include <cstdint>
@@ -47,9 +48,9 @@ std::string place_text(const std::string& file, YamlPlace place);  // "a.yaml:3:
 // kInvalidArgument "FILE:LINE:COLUMN: ..." on anything else than one document.
 Result<YamlNode> parse_yaml(std::string_view text, const std::string& file);
 
-// A node as JSON. Plain scalars get their type from the YAML 1.2 core schema: `yes` is text, 0x1f and
-// 0o17 are numbers; 010 is refused, since readers disagree about it, and so are numbers that a JSON
-// number of 64 bits cannot hold. `path` names the node in errors.
+// A node as JSON. Plain scalars get their type from the YAML 1.2 core schema: `yes` is text, 0x1f
+// and 0o17 are numbers; 010 is refused, since readers disagree about it, and so are numbers that a
+// JSON number of 64 bits cannot hold. `path` names the node in errors.
 Result<Json> yaml_to_json(const YamlNode& node, const std::string& file, const std::string& path);
 
 }  // namespace specd::host

@@ -11,7 +11,7 @@ namespace specd {
 
 }  // namespace specd
 
-#define SPECD_CHECK(condition, message)                                          \
-  do {                                                                           \
+#define SPECD_CHECK(condition, message)                                                 \
+  do {                                                                                  \
     if (!(condition)) ::specd::check_failed(__FILE__, __LINE__, #condition, (message)); \
   } while (false)

@@ -1,6 +1,6 @@
-// nlohmann-json behind a guard: depth-limited parsing that reports the place, duplicate keys refused,
-// and getters that never truncate (the packaged 3.11.2 crashes on deep nesting when a value is copied,
-// and get<int>() turns 4294967297 into 1).
+// nlohmann-json behind a guard: depth-limited parsing that reports the place, duplicate keys
+// refused, and getters that never truncate (the packaged 3.11.2 crashes on deep nesting when a
+// value is copied, and get<int>() turns 4294967297 into 1).
 #pragma once
 
 #include <cstdint>

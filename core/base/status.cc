@@ -7,17 +7,28 @@ namespace specd {
 
 const char* code_name(Code code) {
   switch (code) {
-    case Code::kOk: return "OK";
-    case Code::kInvalidArgument: return "INVALID_ARGUMENT";
-    case Code::kNotFound: return "NOT_FOUND";
-    case Code::kFailedPrecondition: return "FAILED_PRECONDITION";
-    case Code::kExhausted: return "RESOURCE_EXHAUSTED";
-    case Code::kUnsupported: return "UNSUPPORTED";
-    case Code::kDataLoss: return "DATA_LOSS";
-    case Code::kCancelled: return "CANCELLED";
-    case Code::kDeadlineExceeded: return "DEADLINE_EXCEEDED";
-    case Code::kUnavailable: return "UNAVAILABLE";
-    case Code::kInternal: return "INTERNAL";
+    case Code::kOk:
+      return "OK";
+    case Code::kInvalidArgument:
+      return "INVALID_ARGUMENT";
+    case Code::kNotFound:
+      return "NOT_FOUND";
+    case Code::kFailedPrecondition:
+      return "FAILED_PRECONDITION";
+    case Code::kExhausted:
+      return "RESOURCE_EXHAUSTED";
+    case Code::kUnsupported:
+      return "UNSUPPORTED";
+    case Code::kDataLoss:
+      return "DATA_LOSS";
+    case Code::kCancelled:
+      return "CANCELLED";
+    case Code::kDeadlineExceeded:
+      return "DEADLINE_EXCEEDED";
+    case Code::kUnavailable:
+      return "UNAVAILABLE";
+    case Code::kInternal:
+      return "INTERNAL";
   }
   return "UNKNOWN";
 }

@@ -14,7 +14,7 @@ namespace specd {
 
 enum class Code {
   kOk,
-  kInvalidArgument,     // the caller's value is wrong; retrying cannot help
+  kInvalidArgument,  // the caller's value is wrong; retrying cannot help
   kNotFound,
   kFailedPrecondition,  // not in this state
   kExhausted,           // pages, queue or memory; may work later
@@ -22,7 +22,7 @@ enum class Code {
   kDataLoss,            // a file is damaged or lies about itself
   kCancelled,
   kDeadlineExceeded,
-  kUnavailable,         // draining or not started
+  kUnavailable,  // draining or not started
   kInternal,
 };
 const char* code_name(Code code);
@@ -51,8 +51,8 @@ class [[nodiscard]] Status {
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}                  // NOLINT(runtime/explicit)
-  Result(Status status) : status_(std::move(status)) {           // NOLINT(runtime/explicit)
+  Result(T value) : value_(std::move(value)) {}         // NOLINT(runtime/explicit)
+  Result(Status status) : status_(std::move(status)) {  // NOLINT(runtime/explicit)
     SPECD_CHECK(!status_.ok(), "a Result without a value needs an error");
   }
 
@@ -86,16 +86,15 @@ const Status& as_status(const Result<T>& result) {
 #define SPECD_CONCAT_INNER(a, b) a##b
 #define SPECD_CONCAT(a, b) SPECD_CONCAT_INNER(a, b)
 // SPECD_TRY(declaration, expression): declares from the value or returns the error.
-#define SPECD_TRY(declaration, ...)                                                       \
-  auto SPECD_CONCAT(specd_result_, __LINE__) = (__VA_ARGS__);                             \
-  if (!SPECD_CONCAT(specd_result_, __LINE__).ok())                                        \
-    return ::specd::as_status(SPECD_CONCAT(specd_result_, __LINE__));                     \
+#define SPECD_TRY(declaration, ...)                                   \
+  auto SPECD_CONCAT(specd_result_, __LINE__) = (__VA_ARGS__);         \
+  if (!SPECD_CONCAT(specd_result_, __LINE__).ok())                    \
+    return ::specd::as_status(SPECD_CONCAT(specd_result_, __LINE__)); \
   declaration = std::move(SPECD_CONCAT(specd_result_, __LINE__)).value()
 // SPECD_OK_OR_RETURN(expression): a Status.
-#define SPECD_OK_OR_RETURN(...)                                                           \
-  do {                                                                                    \
-    if (::specd::Status specd_status_ = (__VA_ARGS__); !specd_status_.ok())               \
-      return specd_status_;                                                               \
+#define SPECD_OK_OR_RETURN(...)                                                                   \
+  do {                                                                                            \
+    if (::specd::Status specd_status_ = (__VA_ARGS__); !specd_status_.ok()) return specd_status_; \
   } while (false)
 
 }  // namespace specd

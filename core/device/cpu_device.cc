@@ -23,8 +23,9 @@ void release_pages(void* data, uint64_t bytes) { munmap(data, bytes); }
 
 Result<std::unique_ptr<CpuDevice>> CpuDevice::create(const std::string& isa, int32_t threads) {
   if (threads < 0 || threads > 256) {
-    return Status(Code::kInvalidArgument, "engine.threads: expected 0 (one per core) to 256, found " +
-                                              std::to_string(threads));
+    return Status(
+        Code::kInvalidArgument,
+        "engine.threads: expected 0 (one per core) to 256, found " + std::to_string(threads));
   }
   kernels::Isa chosen = kernels::best_isa();
   if (!isa.empty()) {
@@ -51,10 +52,12 @@ Result<std::unique_ptr<CpuDevice>> CpuDevice::create(const std::string& isa, int
 
 Result<Buffer> CpuDevice::allocate(uint64_t bytes, const std::string& what) {
   struct sysinfo info {};
-  const uint64_t physical = sysinfo(&info) == 0 ? uint64_t{info.totalram} * info.mem_unit : ~uint64_t{0};
+  const uint64_t physical =
+      sysinfo(&info) == 0 ? uint64_t{info.totalram} * info.mem_unit : ~uint64_t{0};
   const auto refuse = [&](const char* why) {
-    return Status(Code::kExhausted, what + ": needs " + std::to_string(bytes) + " bytes, the machine has " +
-                                        std::to_string(physical) + " (" + why + ")");
+    return Status(Code::kExhausted, what + ": needs " + std::to_string(bytes) +
+                                        " bytes, the machine has " + std::to_string(physical) +
+                                        " (" + why + ")");
   };
   if (bytes > physical) return refuse("more than all memory");
   if (bytes == 0) bytes = 1;

@@ -68,8 +68,7 @@ class CpuDevice final : public Device {
   int32_t threads() const { return pool_.n_threads(); }
 
  private:
-  CpuDevice(const kernels::Ops& ops, int32_t threads)
-      : ops_(ops), pool_(threads), stream_(pool_) {}
+  CpuDevice(const kernels::Ops& ops, int32_t threads) : ops_(ops), pool_(threads), stream_(pool_) {}
   const kernels::Ops& ops_;
   kernels::WorkerPool pool_;
   kernels::CpuStream stream_;

@@ -24,14 +24,14 @@ struct ActiveSequence {
 
   // The current step.
   DraftTree tree;
-  int32_t first_row = 0;          // in the forward: prefill rows, or the root followed by the nodes
+  int32_t first_row = 0;  // in the forward: prefill rows, or the root followed by the nodes
   int32_t n_rows = 0;
   bool wants_token = false;
-  int32_t draft_nodes = 0;        // may be drafted
-  int32_t first_logits = -1;      // index of the root's logits row
+  int32_t draft_nodes = 0;              // may be drafted
+  int32_t first_logits = -1;            // index of the root's logits row
   std::vector<int32_t> logits_of_node;  // index of a node's logits row, -1 = none
-  std::vector<int32_t> accepted;  // nodes
-  int32_t n_taken = 0;            // tokens that this step added to the text
+  std::vector<int32_t> accepted;        // nodes
+  int32_t n_taken = 0;                  // tokens that this step added to the text
 
   int32_t n_pending() const { return request->size() - n_computed; }
   bool drafts() const { return route != nullptr && drafting == Drafting::kOn; }

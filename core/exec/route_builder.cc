@@ -9,11 +9,16 @@ namespace {
 
 const char* guarantee_name(uint32_t guarantee) {
   switch (guarantee) {
-    case SPECD_GUARANTEE_UNUSABLE: return "unusable";
-    case SPECD_GUARANTEE_NONE: return "none";
-    case SPECD_GUARANTEE_LAW: return "law";
-    case SPECD_GUARANTEE_IDENTICAL: return "identical";
-    default: return "unknown";
+    case SPECD_GUARANTEE_UNUSABLE:
+      return "unusable";
+    case SPECD_GUARANTEE_NONE:
+      return "none";
+    case SPECD_GUARANTEE_LAW:
+      return "law";
+    case SPECD_GUARANTEE_IDENTICAL:
+      return "identical";
+    default:
+      return "unknown";
   }
 }
 
@@ -24,11 +29,11 @@ Result<std::unique_ptr<LiveRoute>> create_route(PluginRegistry& registry, const 
   auto route = std::make_unique<LiveRoute>();
   route->name = spec.name;
   SPECD_TRY(route->drafter,
-            registry.make_drafter(spec.drafter_plugin, spec.drafter_factory, spec.drafter_config, target,
-                                  spec.name + ".drafter"));
+            registry.make_drafter(spec.drafter_plugin, spec.drafter_factory, spec.drafter_config,
+                                  target, spec.name + ".drafter"));
   SPECD_TRY(route->verifier,
-            registry.make_verifier(spec.verifier_plugin, spec.verifier_factory, spec.verifier_config,
-                                   target, spec.name + ".verifier"));
+            registry.make_verifier(spec.verifier_plugin, spec.verifier_factory,
+                                   spec.verifier_config, target, spec.name + ".verifier"));
   const specd_drafter_caps& caps = route->drafter->caps();
 
   std::string why;
@@ -40,12 +45,14 @@ Result<std::unique_ptr<LiveRoute>> create_route(PluginRegistry& registry, const 
                       guarantee_name(spec.guarantee) + "'" + (why.empty() ? "" : ": " + why));
   }
   if (caps.max_batch != 0 && caps.max_batch < static_cast<uint32_t>(spec.max_sequences)) {
-    return Status(Code::kFailedPrecondition,
-                  "drafter " + spec.drafter_plugin + " serves at most " + std::to_string(caps.max_batch) +
-                      " sequences, engine.max_sequences is " + std::to_string(spec.max_sequences));
+    return Status(Code::kFailedPrecondition, "drafter " + spec.drafter_plugin + " serves at most " +
+                                                 std::to_string(caps.max_batch) +
+                                                 " sequences, engine.max_sequences is " +
+                                                 std::to_string(spec.max_sequences));
   }
   uint32_t nodes = std::min(caps.max_nodes, static_cast<uint32_t>(spec.draft_nodes_max));
-  if (const uint32_t most = route->verifier->caps().max_nodes; most != 0) nodes = std::min(nodes, most);
+  if (const uint32_t most = route->verifier->caps().max_nodes; most != 0)
+    nodes = std::min(nodes, most);
   route->draft_nodes_max = static_cast<int32_t>(nodes);
   return route;
 }
@@ -60,7 +67,8 @@ Status activate_route(LiveRoute& route, const RouteSpec& spec) {
   grant.max_batch = static_cast<uint32_t>(spec.max_sequences);
   grant.max_rows = StepRunner::update_rows_max(grant.max_depth);
   grant.needs = caps.needs;
-  if (__builtin_mul_overflow(caps.bytes_per_seq, uint64_t{grant.max_batch}, &grant.memory_bytes_max) ||
+  if (__builtin_mul_overflow(caps.bytes_per_seq, uint64_t{grant.max_batch},
+                             &grant.memory_bytes_max) ||
       __builtin_add_overflow(grant.memory_bytes_max, caps.bytes_fixed, &grant.memory_bytes_max)) {
     grant.memory_bytes_max = UINT64_MAX;
   }

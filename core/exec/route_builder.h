@@ -21,8 +21,8 @@ struct RouteSpec {
   int32_t max_sequences = 0;
 };
 
-// Loads what is not loaded, checks the pair and its limits, creates both. Not activated yet: costs no
-// memory but the plugins' own. [control]
+// Loads what is not loaded, checks the pair and its limits, creates both. Not activated yet: costs
+// no memory but the plugins' own. [control]
 Result<std::unique_ptr<LiveRoute>> create_route(PluginRegistry& registry, const RouteSpec& spec,
                                                 const specd_target_info& target);
 // Takes memory. After it the route may serve. [control]

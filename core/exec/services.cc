@@ -36,7 +36,7 @@ namespace {
 constexpr uint64_t kAlignMax = 4096;
 constexpr uint64_t kScratchBytesMax = uint64_t{256} << 20;  // of one call
 constexpr uint64_t kAllocBytesMax = uint64_t{1} << 48;  // more is no size; keeps sums from wrapping
-constexpr size_t kMetricsMax = 64;                          // of one instance
+constexpr size_t kMetricsMax = 64;                      // of one instance
 constexpr size_t kHelpBytesMax = 512;
 
 specd_status refuse(specd_call* call, specd_status status, const std::string& text) {
@@ -101,8 +101,9 @@ void memory_free(const specd_host*, specd_owner* owner, void* block) noexcept {
       return;
     }
   }
-  log(LogLevel::kWarn, "plugin " + owner->label +
-                           ": memory.free() of a pointer that this instance does not hold; ignored");
+  log(LogLevel::kWarn,
+      "plugin " + owner->label +
+          ": memory.free() of a pointer that this instance does not hold; ignored");
 }
 
 specd_status memory_scratch(const specd_host*, specd_call* call, uint64_t bytes, uint64_t align,
@@ -150,8 +151,8 @@ std::string describe_tensor(const specd_tensor& tensor) {
   return text + "], capacity " + std::to_string(tensor.byte_capacity) + " bytes";
 }
 
-// Empty when `tensor` is a readable CPU tensor of `rank` axes of 32-bit `dtype_code`, whose last axis
-// is contiguous if `rank` is 2, and whose elements all lie in its capacity.
+// Empty when `tensor` is a readable CPU tensor of `rank` axes of 32-bit `dtype_code`, whose last
+// axis is contiguous if `rank` is 2, and whose elements all lie in its capacity.
 std::string tensor_fault(const char* name, const specd_tensor* tensor, uint8_t dtype_code,
                          uint32_t rank) {
   const std::string what(name);
@@ -165,8 +166,7 @@ std::string tensor_fault(const char* name, const specd_tensor* tensor, uint8_t d
                      tensor->rank == rank;
   if (!typed) {
     return what + " has " + describe_tensor(*tensor) + ", expected a CPU tensor of " +
-           (dtype_code == SPECD_DT_INT ? "int32" : "float32") + " and rank " +
-           std::to_string(rank);
+           (dtype_code == SPECD_DT_INT ? "int32" : "float32") + " and rank " + std::to_string(rank);
   }
   // 2^31 elements an axis keeps every product below inside 64 bits.
   constexpr int64_t kSizeMax = int64_t{1} << 31;

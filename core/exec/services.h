@@ -1,9 +1,9 @@
 // The host services that plugins may ask for: memory/1, rng/1, metrics/1, pool/1.
 //
-// Every argument comes from a plugin and is checked; what is refused is said through report(). Memory
-// is counted against the owner's quota; scratch is limited to 256 MiB a call, metrics to 64 an
-// instance. Noise and uniform numbers use the seed in call->sampling, so they need call->batch and
-// call->sampling to be set.
+// Every argument comes from a plugin and is checked; what is refused is said through report().
+// Memory is counted against the owner's quota; scratch is limited to 256 MiB a call, metrics to 64
+// an instance. Noise and uniform numbers use the seed in call->sampling, so they need call->batch
+// and call->sampling to be set.
 #pragma once
 
 #include <memory>

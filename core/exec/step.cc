@@ -215,9 +215,9 @@ void StepRunner::propose(LiveRoute& route, const Members& members) {
   const auto preset_parents = [&] {
     for (int64_t s = 0; s < n; ++s) {
       for (int64_t i = 0; i < capacity; ++i) {
-        parent[static_cast<size_t>(s * capacity + i)] =
-            static_cast<size_t>(i) < fixed.size() ? fixed[static_cast<size_t>(i)]
-                                                  : static_cast<int32_t>(i) - 1;
+        parent[static_cast<size_t>(s * capacity + i)] = static_cast<size_t>(i) < fixed.size()
+                                                            ? fixed[static_cast<size_t>(i)]
+                                                            : static_cast<int32_t>(i) - 1;
       }
     }
   };
@@ -292,10 +292,10 @@ void StepRunner::build_rows(const Members& members) {
   rows_.clear();
   tap_row_of_.clear();
   std::vector<int32_t> path;
-  const auto add_row = [&](const ActiveSequence& member, int32_t token, int32_t position, int32_t slot,
-                           int32_t span, int32_t table) {
-    const bool tapped = member.drafts() &&
-                        (member.route->drafter->grant().needs & SPECD_NEED_HIDDEN) != 0;
+  const auto add_row = [&](const ActiveSequence& member, int32_t token, int32_t position,
+                           int32_t slot, int32_t span, int32_t table) {
+    const bool tapped =
+        member.drafts() && (member.route->drafter->grant().needs & SPECD_NEED_HIDDEN) != 0;
     tap_row_of_.push_back(tapped ? static_cast<int32_t>(rows_.tap_rows.size()) : -1);
     if (tapped) rows_.tap_rows.push_back(rows_.n_rows());
     rows_.token.push_back(token);
@@ -332,7 +332,8 @@ void StepRunner::build_rows(const Members& members) {
       } else {
         add_row(*member, tree.token[at(node)], position, root + 1 + node, root + 1, table);
         tree.path_to(node, path);
-        for (const int32_t each : path) rows_.tail.push_back(member->table.physical(root + 1 + each));
+        for (const int32_t each : path)
+          rows_.tail.push_back(member->table.physical(root + 1 + each));
       }
       const bool silent = (tree.flags[at(node)] & SPECD_NODE_PROBE) != 0 &&
                           (tree.flags[at(node)] & SPECD_NODE_WANT_TOP1) == 0;
@@ -388,7 +389,8 @@ void StepRunner::verify(LiveRoute& route, const Members& members) {
     state.push_back(member.verifier_state);
     const size_t first = s * static_cast<size_t>(capacity);
     std::copy(tree.token.begin(), tree.token.end(), token.begin() + static_cast<ptrdiff_t>(first));
-    std::copy(tree.parent.begin(), tree.parent.end(), parent.begin() + static_cast<ptrdiff_t>(first));
+    std::copy(tree.parent.begin(), tree.parent.end(),
+              parent.begin() + static_cast<ptrdiff_t>(first));
     std::copy(tree.flags.begin(), tree.flags.end(), flags.begin() + static_cast<ptrdiff_t>(first));
     int32_t* out = &row_token[s * static_cast<size_t>(capacity + 1)];
     out[0] = row_token_[at(member.first_logits)];
@@ -447,7 +449,7 @@ void StepRunner::verify(LiveRoute& route, const Members& members) {
     if (!status.ok() || group.status[s] != SPECD_OK || defect != Defect::kNone || undecided) {
       // Accepts nothing; commit() emits the root row's token.
       if (!undecided) {
-        route.cut(1, "verify: " + (!status.ok()                    ? status.to_string()
+        route.cut(1, "verify: " + (!status.ok()                  ? status.to_string()
                                    : group.status[s] != SPECD_OK ? group.why(s)
                                                                  : defect_name(defect)));
       }
@@ -554,13 +556,14 @@ void StepRunner::update(LiveRoute& route, const Members& members) {
       if (top1.empty()) top1.assign(members.size() * static_cast<size_t>(capacity), -1);
       const int32_t logits = member.logits_of_node[at(node)];
       const kernels::DrawRow greedy{};
-      device_.ops().draw(device_.stream(),
-                         {.logits = model_.logits() + static_cast<size_t>(logits) *
-                                                          static_cast<size_t>(model_.config().vocab_size),
-                          .row = &greedy,
-                          .token = &top1[s * static_cast<size_t>(capacity) + at(node)],
-                          .n_rows = 1,
-                          .vocab = model_.config().vocab_size});
+      device_.ops().draw(
+          device_.stream(),
+          {.logits = model_.logits() +
+                     static_cast<size_t>(logits) * static_cast<size_t>(model_.config().vocab_size),
+           .row = &greedy,
+           .token = &top1[s * static_cast<size_t>(capacity) + at(node)],
+           .n_rows = 1,
+           .vocab = model_.config().vocab_size});
     }
   }
 

@@ -60,7 +60,7 @@ class StepRunner {
 
   ForwardRows rows_;
   std::vector<kernels::DrawRow> draw_rows_;
-  std::vector<int32_t> row_token_;  // [logits rows]
+  std::vector<int32_t> row_token_;   // [logits rows]
   std::vector<int32_t> tap_row_of_;  // [rows] index among the tapped rows, -1 = none
 };
 

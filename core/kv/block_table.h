@@ -27,8 +27,8 @@ constexpr int32_t pages_for(int64_t tokens) {
   return static_cast<int32_t>((tokens + kernels::kPageTokens - 1) / kernels::kPageTokens);
 }
 
-// Slots to move so that accepted nodes `path` (node indices, root side first, increasing) follow the
-// root at slot `root`: appends physical (from, to) pairs; nothing for a chain, which lies right
+// Slots to move so that accepted nodes `path` (node indices, root side first, increasing) follow
+// the root at slot `root`: appends physical (from, to) pairs; nothing for a chain, which lies right
 // already. Destinations never lie behind their sources, so that moving in order is safe.
 void plan_compaction(const BlockTable& table, int32_t root, const std::vector<int32_t>& path,
                      std::vector<int32_t>& from, std::vector<int32_t>& to);

@@ -20,8 +20,8 @@ Result<KvStore> KvStore::create(Device& device, const ModelConfig& config, kerne
   KvStore store;
   store.n_pages_ = n_pages;
   const uint64_t half_layer = half_page_bytes(config, dtype) * static_cast<uint64_t>(n_pages);
-  SPECD_TRY(store.buffer_, device.allocate(2 * half_layer * static_cast<uint64_t>(config.n_layers),
-                                           "KV cache"));
+  SPECD_TRY(store.buffer_,
+            device.allocate(2 * half_layer * static_cast<uint64_t>(config.n_layers), "KV cache"));
   char* next = store.buffer_.as<char>();
   for (int32_t layer = 0; layer < config.n_layers; ++layer, next += 2 * half_layer) {
     store.layers_.push_back({.k = next,

@@ -1,5 +1,5 @@
-// The bytes of the paged KV cache: per layer one block of K pages and one of V pages. Which sequence
-// holds which page is kv/'s business.
+// The bytes of the paged KV cache: per layer one block of K pages and one of V pages. Which
+// sequence holds which page is kv/'s business.
 #pragma once
 
 #include <cstdint>

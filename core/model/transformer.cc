@@ -48,8 +48,8 @@ Status check_tensors(const SafetensorsFile& file, const ModelConfig& c) {
 }
 
 void ForwardRows::clear() {
-  for (auto* column : {&token, &position, &slot, &span, &table, &tail_begin, &pages, &tail, &logits_rows,
-                       &tap_rows}) {
+  for (auto* column : {&token, &position, &slot, &span, &table, &tail_begin, &pages, &tail,
+                       &logits_rows, &tap_rows}) {
     column->clear();
   }
 }
@@ -116,7 +116,8 @@ struct Transformer::Impl {
   Status allocate_activations() {
     const ModelConfig& c = config;
     const auto make = [&](float*& out, int64_t rows, int64_t width) -> Status {
-      const uint64_t bytes = static_cast<uint64_t>(rows) * static_cast<uint64_t>(width) * sizeof(float);
+      const uint64_t bytes =
+          static_cast<uint64_t>(rows) * static_cast<uint64_t>(width) * sizeof(float);
       SPECD_TRY(void* data, allocate(bytes, "activations"));
       out = static_cast<float*>(data);
       activation_bytes += bytes;
@@ -141,17 +142,17 @@ struct Transformer::Impl {
     return Status();
   }
 
-  Status pack(const PackedMatrix& into, const std::string& name, int32_t n_rows, int32_t column_begin) {
+  Status pack(const PackedMatrix& into, const std::string& name, int32_t n_rows,
+              int32_t column_begin) {
     const TensorView* view = file->find(name);  // check_tensors() has seen it
     if (kernel_dtype(view->type).value() != dtype) {
       return Status(Code::kUnsupported,
                     file->path() + ": tensor '" + name + "' is " + tensor_type_name(view->type) +
                         ", model.embed_tokens.weight is not; mixed matrix types are not supported");
     }
-    device.ops().pack(device.stream(), {.packed = into,
-                                        .source = view->data,
-                                        .n_rows = n_rows,
-                                        .column_begin = column_begin});
+    device.ops().pack(
+        device.stream(),
+        {.packed = into, .source = view->data, .n_rows = n_rows, .column_begin = column_begin});
     parameters += static_cast<uint64_t>(n_rows) * static_cast<uint64_t>(into.n_in);
     return Status();
   }
@@ -192,11 +193,13 @@ struct Transformer::Impl {
       SPECD_OK_OR_RETURN(norm(layer.attention_norm, "input_layernorm.weight"));
       SPECD_OK_OR_RETURN(norm(layer.mlp_norm, "post_attention_layernorm.weight"));
       SPECD_OK_OR_RETURN(pack(layer.qkv, prefix + "self_attn.q_proj.weight", q_width(), 0));
-      SPECD_OK_OR_RETURN(pack(layer.qkv, prefix + "self_attn.k_proj.weight", kv_width(), q_width()));
-      SPECD_OK_OR_RETURN(pack(layer.qkv, prefix + "self_attn.v_proj.weight", kv_width(),
-                              q_width() + kv_width()));
+      SPECD_OK_OR_RETURN(
+          pack(layer.qkv, prefix + "self_attn.k_proj.weight", kv_width(), q_width()));
+      SPECD_OK_OR_RETURN(
+          pack(layer.qkv, prefix + "self_attn.v_proj.weight", kv_width(), q_width() + kv_width()));
       SPECD_OK_OR_RETURN(pack(layer.o, prefix + "self_attn.o_proj.weight", c.hidden_size, 0));
-      SPECD_OK_OR_RETURN(pack(layer.gate_up, prefix + "mlp.gate_proj.weight", c.intermediate_size, 0));
+      SPECD_OK_OR_RETURN(
+          pack(layer.gate_up, prefix + "mlp.gate_proj.weight", c.intermediate_size, 0));
       SPECD_OK_OR_RETURN(pack(layer.gate_up, prefix + "mlp.up_proj.weight", c.intermediate_size,
                               c.intermediate_size));
       SPECD_OK_OR_RETURN(pack(layer.down, prefix + "mlp.down_proj.weight", c.hidden_size, 0));
@@ -204,9 +207,10 @@ struct Transformer::Impl {
     }
     SPECD_TRY(final_norm, gain("model.norm.weight"));
     const bool tied = c.tie_word_embeddings;
-    SPECD_OK_OR_RETURN(pack(lm_head, tied ? "model.embed_tokens.weight" : "lm_head.weight",
-                            c.vocab_size, 0));
-    if (tied) parameters -= static_cast<uint64_t>(c.vocab_size) * static_cast<uint64_t>(c.hidden_size);
+    SPECD_OK_OR_RETURN(
+        pack(lm_head, tied ? "model.embed_tokens.weight" : "lm_head.weight", c.vocab_size, 0));
+    if (tied)
+      parameters -= static_cast<uint64_t>(c.vocab_size) * static_cast<uint64_t>(c.hidden_size);
     if (progress) progress(1);
     return Status();
   }
@@ -236,7 +240,8 @@ struct Transformer::Impl {
     for (int32_t i = 0; i < c.hidden_size; ++i) static_cast<float*>(ones)[i] = 1;
     for (Layer& layer : layers) {
       layer.attention_norm = layer.mlp_norm = static_cast<const float*>(ones);
-      for (const PackedMatrix* each : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) fill(*each);
+      for (const PackedMatrix* each : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down})
+        fill(*each);
     }
     fill(lm_head);
     final_norm = static_cast<const float*>(ones);
@@ -253,11 +258,12 @@ struct Transformer::Impl {
   void tap(uint32_t point, const float* source, const ForwardRows& rows) {
     for (size_t i = 0; i < taps.size(); ++i) {
       if (taps[i] != point) continue;
-      device.ops().gather_rows(device.stream(), {.x = source,
-                                                 .row = rows.tap_rows.data(),
-                                                 .out = tap_buffers[i].as<float>(),
-                                                 .n_rows = static_cast<int32_t>(rows.tap_rows.size()),
-                                                 .n = config.hidden_size});
+      device.ops().gather_rows(device.stream(),
+                               {.x = source,
+                                .row = rows.tap_rows.data(),
+                                .out = tap_buffers[i].as<float>(),
+                                .n_rows = static_cast<int32_t>(rows.tap_rows.size()),
+                                .n = config.hidden_size});
     }
   }
 };
@@ -265,10 +271,9 @@ struct Transformer::Impl {
 Transformer::Transformer() = default;
 Transformer::~Transformer() = default;
 
-Result<std::unique_ptr<Transformer>> Transformer::load(Device& device, const std::string& path,
-                                                       const ModelConfig& config, int32_t rows_max,
-                                                       int32_t logits_rows_max,
-                                                       const std::function<void(double)>& progress) {
+Result<std::unique_ptr<Transformer>> Transformer::load(
+    Device& device, const std::string& path, const ModelConfig& config, int32_t rows_max,
+    int32_t logits_rows_max, const std::function<void(double)>& progress) {
   std::unique_ptr<Transformer> model(new Transformer());
   model->impl_ = std::make_unique<Impl>(device, config);
   model->impl_->rows_max = rows_max;
@@ -296,9 +301,11 @@ Status Transformer::set_taps(std::vector<uint32_t> taps) {
   m.tap_buffers.clear();
   m.taps.clear();
   for (const uint32_t point : taps) {
-    SPECD_CHECK(point <= static_cast<uint32_t>(m.config.n_layers) + 1, "tap " + std::to_string(point));
-    SPECD_TRY(Buffer buffer,
-              m.device.allocate(size(m.rows_max) * size(m.config.hidden_size) * sizeof(float), "taps"));
+    SPECD_CHECK(point <= static_cast<uint32_t>(m.config.n_layers) + 1,
+                "tap " + std::to_string(point));
+    SPECD_TRY(
+        Buffer buffer,
+        m.device.allocate(size(m.rows_max) * size(m.config.hidden_size) * sizeof(float), "taps"));
     m.tap_buffers.push_back(std::move(buffer));
   }
   m.taps = std::move(taps);
@@ -317,7 +324,8 @@ void Transformer::forward(const ForwardRows& rows, KvStore& kv) {
 
   const auto matmul = [&](const float* in, const PackedMatrix& weights, float* out, int32_t n_rows,
                           int32_t segments) {
-    ops.matmul(stream, {.x = in, .weights = weights, .out = out, .n_rows = n_rows, .k_segments = segments});
+    ops.matmul(stream,
+               {.x = in, .weights = weights, .out = out, .n_rows = n_rows, .k_segments = segments});
   };
   const auto norm = [&](const float* delta, const float* weight) {
     ops.rmsnorm(stream, {.x = m.x,
@@ -370,7 +378,8 @@ void Transformer::forward(const ForwardRows& rows, KvStore& kv) {
     matmul(m.heads, layer.o, m.delta, n, kRowParallelSegments);
     norm(m.delta, layer.mlp_norm);
     matmul(m.h, layer.gate_up, m.gate_up, n, 1);
-    ops.silu_mul(stream, {.gate_up = m.gate_up, .out = m.act, .n_rows = n, .n = c.intermediate_size});
+    ops.silu_mul(stream,
+                 {.gate_up = m.gate_up, .out = m.act, .n_rows = n, .n = c.intermediate_size});
     matmul(m.act, layer.down, m.delta, n, kRowParallelSegments);
     pending = m.delta;
   }

@@ -1,5 +1,5 @@
-// The Llama transformer as one forward: rows in, logits and taps out. Prefill, decode, chain and tree
-// are the same thing: rows with a position, a slot and a way to their ancestors.
+// The Llama transformer as one forward: rows in, logits and taps out. Prefill, decode, chain and
+// tree are the same thing: rows with a position, a slot and a way to their ancestors.
 //
 // Source of the arithmetic's order: transformers, models/llama/modeling_llama.py.
 // [step] one forward at a time.
@@ -26,19 +26,19 @@ struct ForwardRows {
   std::vector<int32_t> position;
   std::vector<int32_t> slot;  // in the cache
   std::vector<int32_t> span;
-  std::vector<int32_t> table;       // offset into pages
-  std::vector<int32_t> tail_begin;  // offset into tail
-  std::vector<int32_t> pages;       // any length
-  std::vector<int32_t> tail;        // any length
-  std::vector<int32_t> logits_rows; // rows whose logits are wanted, increasing
-  std::vector<int32_t> tap_rows;    // rows whose taps are wanted, increasing
+  std::vector<int32_t> table;        // offset into pages
+  std::vector<int32_t> tail_begin;   // offset into tail
+  std::vector<int32_t> pages;        // any length
+  std::vector<int32_t> tail;         // any length
+  std::vector<int32_t> logits_rows;  // rows whose logits are wanted, increasing
+  std::vector<int32_t> tap_rows;     // rows whose taps are wanted, increasing
 
   int32_t n_rows() const { return static_cast<int32_t>(token.size()); }
   void clear();
 };
 
-// Every tensor that the configuration asks for is there, in its shape and in a type that kernels know;
-// else kDataLoss or kUnsupported with name, expected and found.
+// Every tensor that the configuration asks for is there, in its shape and in a type that kernels
+// know; else kDataLoss or kUnsupported with name, expected and found.
 Status check_tensors(const SafetensorsFile& file, const ModelConfig& config);
 
 class Transformer {
@@ -58,18 +58,18 @@ class Transformer {
   // Capture points as in plugin_api/drafter.h; allocates their buffers. [control]
   Status set_taps(std::vector<uint32_t> taps);
 
-  // Appends the rows' KV to `kv` and computes what they want. REQUIRES rows within the limits, tokens
-  // in range, slots distinct.
+  // Appends the rows' KV to `kv` and computes what they want. REQUIRES rows within the limits,
+  // tokens in range, slots distinct.
   void forward(const ForwardRows& rows, KvStore& kv);
 
   // Results of the last forward, in stream order.
-  const float* logits() const;                 // [logits_rows, vocab]
-  const float* tap(size_t index) const;        // [tap_rows, hidden]: index in set_taps()
+  const float* logits() const;           // [logits_rows, vocab]
+  const float* tap(size_t index) const;  // [tap_rows, hidden]: index in set_taps()
 
   const ModelConfig& config() const;
   kernels::DType weights_dtype() const;
   uint64_t parameters() const;
-  uint64_t weight_bytes() const;      // packed weights and the embedding table
+  uint64_t weight_bytes() const;  // packed weights and the embedding table
   uint64_t activation_bytes() const;
   // The weights that one forward reads, whatever its rows: every packed matrix, in order.
   struct Weights {

@@ -23,8 +23,8 @@ Status bad(const std::string& where, const std::string& field, uint64_t found,
 
 void mask_unknown(uint32_t& bits, uint32_t known, const char* field, const std::string& where) {
   if ((bits & ~known) == 0) return;
-  log(LogLevel::kWarn, where + ": unknown bits of " + field + " ignored: " +
-                           std::to_string(bits & ~known));
+  log(LogLevel::kWarn,
+      where + ": unknown bits of " + field + " ignored: " + std::to_string(bits & ~known));
   bits &= known;
 }
 

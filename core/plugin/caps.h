@@ -19,7 +19,8 @@ Status check_caps(specd_drafter_caps& caps, const specd_target_info& target, con
                   const std::string& where);
 Status check_caps(specd_verifier_caps& caps, const specd_host& host, const std::string& where);
 
-// Quota before activate(): fixed bytes and those of max_batch sequences (one when there is no limit).
+// Quota before activate(): fixed bytes and those of max_batch sequences (one when there is no
+// limit).
 uint64_t quota_of(const specd_drafter_caps& caps);
 
 }  // namespace specd

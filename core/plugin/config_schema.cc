@@ -17,8 +17,10 @@ constexpr int kDepthMax = 32;
 constexpr std::string_view kTypes[] = {"object", "array",   "string", "integer",
                                        "number", "boolean", "null"};
 constexpr std::string_view kKeywords[] = {
-    "type",  "properties", "required", "additionalProperties", "enum",        "minimum", "maximum",
-    "items", "minItems",   "maxItems", "title",                "description", "default", "$schema"};
+    "type",     "properties", "required", "additionalProperties",
+    "enum",     "minimum",    "maximum",  "items",
+    "minItems", "maxItems",   "title",    "description",
+    "default",  "$schema"};
 
 template <size_t N>
 std::string join(const std::string_view (&words)[N]) {
@@ -105,8 +107,8 @@ std::string schema_fault(const Json& schema, const std::string& path, int depth)
     } else if (key == "minItems" || key == "maxItems") {
       fault = expect(value.is_number_unsigned(), "a count");
     } else if (std::find(std::begin(kKeywords), std::end(kKeywords), key) == std::end(kKeywords)) {
-      fault = at + ": keyword " + quote(key) + " is not supported; the host knows " +
-              join(kKeywords);
+      fault =
+          at + ": keyword " + quote(key) + " is not supported; the host knows " + join(kKeywords);
     }
     if (!fault.empty()) return fault;
   }
@@ -136,9 +138,9 @@ std::string suggest(const std::string& key, const Json* properties) {
 bool less(const Json& a, const Json& b) {
   if (!a.is_number_integer() || !b.is_number_integer()) return a.get<double>() < b.get<double>();
   if (a.is_number_unsigned()) {
-    return b.is_number_unsigned()
-               ? a.get<uint64_t>() < b.get<uint64_t>()
-               : b.get<int64_t>() > 0 && a.get<uint64_t>() < static_cast<uint64_t>(b.get<int64_t>());
+    return b.is_number_unsigned() ? a.get<uint64_t>() < b.get<uint64_t>()
+                                  : b.get<int64_t>() > 0 &&
+                                        a.get<uint64_t>() < static_cast<uint64_t>(b.get<int64_t>());
   }
   if (!b.is_number_unsigned()) return a.get<int64_t>() < b.get<int64_t>();
   return a.get<int64_t>() < 0 || static_cast<uint64_t>(a.get<int64_t>()) < b.get<uint64_t>();

@@ -20,11 +20,12 @@ size_t edit_distance(std::string_view a, std::string_view b);
 
 class ConfigSchema {
  public:
-  // `text` null: no keys are allowed. `where` names the schema in errors ("plugin 'p' factory 'f'").
+  // `text` null: no keys are allowed. `where` names the schema in errors ("plugin 'p' factory
+  // 'f'").
   static Result<ConfigSchema> parse(const char* text, const std::string& where);
 
-  // kInvalidArgument naming `where`, the key's path, what was expected and found, and for an unknown
-  // key the nearest known one.
+  // kInvalidArgument naming `where`, the key's path, what was expected and found, and for an
+  // unknown key the nearest known one.
   Status check(const Json& config, const std::string& where) const;
 
  private:

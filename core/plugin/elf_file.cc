@@ -17,17 +17,25 @@ constexpr uint16_t kMachine = EM_AARCH64;
 #else
 #error "add the ELF machine number of this architecture"
 #endif
-constexpr uint8_t kByteOrder = std::endian::native == std::endian::little ? ELFDATA2LSB : ELFDATA2MSB;
+constexpr uint8_t kByteOrder =
+    std::endian::native == std::endian::little ? ELFDATA2LSB : ELFDATA2MSB;
 
 std::string machine_name(uint16_t machine) {
   switch (machine) {
-    case EM_386: return "x86 (32 bits)";
-    case EM_X86_64: return "x86-64";
-    case EM_AARCH64: return "AArch64";
-    case EM_ARM: return "ARM (32 bits)";
-    case EM_RISCV: return "RISC-V";
-    case EM_PPC64: return "POWER";
-    default: return "machine " + std::to_string(machine);
+    case EM_386:
+      return "x86 (32 bits)";
+    case EM_X86_64:
+      return "x86-64";
+    case EM_AARCH64:
+      return "AArch64";
+    case EM_ARM:
+      return "ARM (32 bits)";
+    case EM_RISCV:
+      return "RISC-V";
+    case EM_PPC64:
+      return "POWER";
+    default:
+      return "machine " + std::to_string(machine);
   }
 }
 
@@ -87,12 +95,23 @@ std::string DynamicTables::open() {
     Elf64_Dyn entry;
     if (!read_at(file_, dynamic.p_offset + at, &entry) || entry.d_tag == DT_NULL) break;
     switch (entry.d_tag) {
-      case DT_SYMTAB: symtab_ = entry.d_un.d_ptr; break;
-      case DT_STRTAB: strtab_ = entry.d_un.d_ptr; break;
-      case DT_STRSZ: strsz_ = entry.d_un.d_val; break;
-      case DT_HASH: hash_ = entry.d_un.d_ptr; break;
-      case DT_GNU_HASH: gnu_hash_ = entry.d_un.d_ptr; break;
-      default: break;
+      case DT_SYMTAB:
+        symtab_ = entry.d_un.d_ptr;
+        break;
+      case DT_STRTAB:
+        strtab_ = entry.d_un.d_ptr;
+        break;
+      case DT_STRSZ:
+        strsz_ = entry.d_un.d_val;
+        break;
+      case DT_HASH:
+        hash_ = entry.d_un.d_ptr;
+        break;
+      case DT_GNU_HASH:
+        gnu_hash_ = entry.d_un.d_ptr;
+        break;
+      default:
+        break;
     }
   }
   return std::string();
@@ -178,8 +197,8 @@ std::string DynamicTables::exports(std::vector<std::string>* names) {
         visibility == STV_INTERNAL) {
       continue;
     }
-    const size_t end = symbol.st_name < text.size() ? text.find('\0', symbol.st_name)
-                                                    : std::string_view::npos;
+    const size_t end =
+        symbol.st_name < text.size() ? text.find('\0', symbol.st_name) : std::string_view::npos;
     if (end == std::string_view::npos) return "a symbol's name lies outside the string table";
     names->emplace_back(text.substr(symbol.st_name, end - symbol.st_name));
   }
@@ -201,9 +220,10 @@ Status check_elf_header(std::span<const std::byte> head, const std::string& wher
                    " bytes, its header alone has " + std::to_string(sizeof(header)));
   }
   if (header.e_ident[EI_CLASS] != ELFCLASS64) {
-    return damaged("wrong ELF class: expected 64 bits, found " +
-                   std::string(header.e_ident[EI_CLASS] == ELFCLASS32 ? "32 bits" : "an unknown class") +
-                   "; build it for this machine");
+    return damaged(
+        "wrong ELF class: expected 64 bits, found " +
+        std::string(header.e_ident[EI_CLASS] == ELFCLASS32 ? "32 bits" : "an unknown class") +
+        "; build it for this machine");
   }
   if (header.e_ident[EI_DATA] != kByteOrder) {
     return damaged("wrong byte order for this machine");

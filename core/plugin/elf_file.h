@@ -10,13 +10,14 @@
 
 namespace specd {
 
-// A shared object of this machine: ELF, 64 bits, byte order, architecture, type. `head` is the start
-// of the file, at least 64 bytes where the file has them; `where` names it in errors (kDataLoss).
+// A shared object of this machine: ELF, 64 bits, byte order, architecture, type. `head` is the
+// start of the file, at least 64 bytes where the file has them; `where` names it in errors
+// (kDataLoss).
 Status check_elf_header(std::span<const std::byte> head, const std::string& where);
 
-// Names that the dynamic linker can find in the file: defined, global or weak, not hidden. Read from
-// the dynamic segment (what the linker itself uses), every offset checked against the file, and every
-// loadable segment too: a truncated file would otherwise fault when it is mapped.
+// Names that the dynamic linker can find in the file: defined, global or weak, not hidden. Read
+// from the dynamic segment (what the linker itself uses), every offset checked against the file,
+// and every loadable segment too: a truncated file would otherwise fault when it is mapped.
 Result<std::vector<std::string>> elf_exports(std::span<const std::byte> file,
                                              const std::string& where);
 

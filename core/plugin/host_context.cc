@@ -25,8 +25,8 @@ struct HostState {
 // Process-lifetime on purpose: plugin code may call its host until the very end.
 struct Hosts {
   std::mutex mutex;
-  std::vector<std::unique_ptr<HostState>> states;         // guarded by mutex; only grows
-  std::vector<const ServiceDirectory*> living;            // guarded by mutex; newest last
+  std::vector<std::unique_ptr<HostState>> states;  // guarded by mutex; only grows
+  std::vector<const ServiceDirectory*> living;     // guarded by mutex; newest last
 };
 Hosts& hosts() {
   static Hosts* const all = new Hosts;
@@ -45,8 +45,11 @@ void append_clean(std::string& out, std::string_view text, size_t bytes_max) {
   size_t i = 0;
   while (i < text.size() && out.size() < bytes_max) {
     const auto byte = static_cast<unsigned char>(text[i]);
-    size_t length = byte < 0x80 ? 1 : byte >= 0xC2 && byte < 0xE0 ? 2 : byte >= 0xE0 && byte < 0xF0 ? 3
-                                    : byte >= 0xF0 && byte < 0xF5 ? 4 : 0;
+    size_t length = byte < 0x80                   ? 1
+                    : byte >= 0xC2 && byte < 0xE0 ? 2
+                    : byte >= 0xE0 && byte < 0xF0 ? 3
+                    : byte >= 0xF0 && byte < 0xF5 ? 4
+                                                  : 0;
     bool good = length != 0 && i + length <= text.size();
     for (size_t k = 1; good && k < length; ++k) {
       const auto next = static_cast<unsigned char>(text[i + k]);

@@ -1,8 +1,8 @@
 // The host's side of the opaque handles of the plugin boundary.
 //
 // `specd_call` lives for one host->plugin call and collects what the plugin reports; `specd_owner`
-// lives as long as an instance and carries its quota and metrics. Services (core/exec/services) read
-// both.
+// lives as long as an instance and carries its quota and metrics. Services (core/exec/services)
+// read both.
 #pragma once
 
 #include <atomic>
@@ -75,9 +75,9 @@ class ServiceDirectory {
 };
 
 // The specd_host backed by `services`; the same pointer for the same services. Never freed, since
-// plugin code is never unmapped and a module keeps the host of its init(). One process has one host,
-// except in tests that make several engines: after retire_host() the hosts of `services` serve the
-// newest living directory, or none.
+// plugin code is never unmapped and a module keeps the host of its init(). One process has one
+// host, except in tests that make several engines: after retire_host() the hosts of `services`
+// serve the newest living directory, or none.
 const specd_host* make_host(const ServiceDirectory* services);
 // Called by whoever destroys `services`, after the last instance that uses them.
 void retire_host(const ServiceDirectory* services);
@@ -85,8 +85,8 @@ void retire_host(const ServiceDirectory* services);
 const ServiceDirectory* host_services(const specd_host* host);
 
 // Names the plugin that runs on this thread, for log lines, and catches what it reports without a
-// call (describe, init, entry). Scopes nest. Both arguments outlive it; `text` may be null, then such
-// reports are logged.
+// call (describe, init, entry). Scopes nest. Both arguments outlive it; `text` may be null, then
+// such reports are logged.
 class PluginScope {
  public:
   PluginScope(const std::string& name, std::string* text);
@@ -100,8 +100,8 @@ class PluginScope {
   FpEnvironment fp_environment_;
 };
 
-// Attaches text to `call`, else to the scope of this thread, else logs it: what host->report() does,
-// for services that refuse an argument.
+// Attaches text to `call`, else to the scope of this thread, else logs it: what host->report()
+// does, for services that refuse an argument.
 void report_text(specd_call* call, int32_t seq_index, std::string_view text);
 
 }  // namespace specd

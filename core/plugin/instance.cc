@@ -79,19 +79,32 @@ struct StatusWord {
 
 StatusWord status_word(specd_status status) {
   switch (status) {
-    case SPECD_OK: return {Code::kOk, "SPECD_OK"};
-    case SPECD_E_INVALID: return {Code::kInvalidArgument, "SPECD_E_INVALID"};
-    case SPECD_E_UNSUPPORTED: return {Code::kUnsupported, "SPECD_E_UNSUPPORTED"};
-    case SPECD_E_EXHAUSTED: return {Code::kExhausted, "SPECD_E_EXHAUSTED"};
-    case SPECD_E_DEADLINE: return {Code::kDeadlineExceeded, "SPECD_E_DEADLINE"};
-    case SPECD_E_PRECONDITION: return {Code::kFailedPrecondition, "SPECD_E_PRECONDITION"};
-    case SPECD_E_CONFIG: return {Code::kInvalidArgument, "SPECD_E_CONFIG"};
-    case SPECD_E_DATA: return {Code::kDataLoss, "SPECD_E_DATA"};
-    case SPECD_E_DEVICE: return {Code::kUnavailable, "SPECD_E_DEVICE"};
-    case SPECD_E_ABI: return {Code::kUnsupported, "SPECD_E_ABI"};
-    case SPECD_E_CANCELLED: return {Code::kCancelled, "SPECD_E_CANCELLED"};
-    case SPECD_E_INTERNAL: return {Code::kInternal, "SPECD_E_INTERNAL"};
-    default: return {Code::kInternal, "an unknown status"};
+    case SPECD_OK:
+      return {Code::kOk, "SPECD_OK"};
+    case SPECD_E_INVALID:
+      return {Code::kInvalidArgument, "SPECD_E_INVALID"};
+    case SPECD_E_UNSUPPORTED:
+      return {Code::kUnsupported, "SPECD_E_UNSUPPORTED"};
+    case SPECD_E_EXHAUSTED:
+      return {Code::kExhausted, "SPECD_E_EXHAUSTED"};
+    case SPECD_E_DEADLINE:
+      return {Code::kDeadlineExceeded, "SPECD_E_DEADLINE"};
+    case SPECD_E_PRECONDITION:
+      return {Code::kFailedPrecondition, "SPECD_E_PRECONDITION"};
+    case SPECD_E_CONFIG:
+      return {Code::kInvalidArgument, "SPECD_E_CONFIG"};
+    case SPECD_E_DATA:
+      return {Code::kDataLoss, "SPECD_E_DATA"};
+    case SPECD_E_DEVICE:
+      return {Code::kUnavailable, "SPECD_E_DEVICE"};
+    case SPECD_E_ABI:
+      return {Code::kUnsupported, "SPECD_E_ABI"};
+    case SPECD_E_CANCELLED:
+      return {Code::kCancelled, "SPECD_E_CANCELLED"};
+    case SPECD_E_INTERNAL:
+      return {Code::kInternal, "SPECD_E_INTERNAL"};
+    default:
+      return {Code::kInternal, "an unknown status"};
   }
 }
 
@@ -122,8 +135,8 @@ Status Drafter::activate(const specd_drafter_grant& grant) {
   set_quota(*owner_, grant.memory_bytes_max);
   std::string text;
   const PluginScope scope(owner_->label, &text);
-  SPECD_OK_OR_RETURN(plugin_status(api_->activate(self_, &grant),
-                                   "plugin " + owner_->label + ": activate", text));
+  SPECD_OK_OR_RETURN(
+      plugin_status(api_->activate(self_, &grant), "plugin " + owner_->label + ": activate", text));
   grant_ = grant;
   if (caps_.tree_mode == SPECD_TREE_STATIC) {
     std::vector<int32_t> parents(grant.max_nodes, -1);
@@ -138,8 +151,7 @@ Status Drafter::activate(const specd_drafter_grant& grant) {
     }
     if (!fault.empty()) {
       api_->deactivate(self_);
-      return Status(Code::kInternal,
-                    "plugin " + owner_->label + ": static_tree(): " + fault);
+      return Status(Code::kInternal, "plugin " + owner_->label + ": static_tree(): " + fault);
     }
     static_parents_ = std::move(parents);
   }
@@ -159,7 +171,8 @@ Status Drafter::update(const specd_update_args& args, specd_call& call) {
 
 Status Drafter::propose(const specd_propose_args& args, specd_call& call) {
   if (!active_) return inactive(owner_->label, "propose");
-  return timed(propose_stats, *owner_, "propose", call, [&] { return api_->propose(self_, &args); });
+  return timed(propose_stats, *owner_, "propose", call,
+               [&] { return api_->propose(self_, &args); });
 }
 
 void Drafter::end(const specd_end_args& args, specd_call& call) {
@@ -186,8 +199,8 @@ Status Verifier::activate(const specd_verifier_grant& grant) {
   if (active_) return already_active(owner_->label);
   std::string text;
   const PluginScope scope(owner_->label, &text);
-  SPECD_OK_OR_RETURN(plugin_status(api_->activate(self_, &grant),
-                                   "plugin " + owner_->label + ": activate", text));
+  SPECD_OK_OR_RETURN(
+      plugin_status(api_->activate(self_, &grant), "plugin " + owner_->label + ": activate", text));
   active_ = true;
   return Status();
 }

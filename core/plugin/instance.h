@@ -88,13 +88,13 @@ class Verifier {
   bool active_ = false;
 };
 
-// SPECD_OK gives ok; an unknown status is read as internal. The message carries the status' name and
-// what the plugin reported.
+// SPECD_OK gives ok; an unknown status is read as internal. The message carries the status' name
+// and what the plugin reported.
 Status plugin_status(specd_status status, const std::string& what, const std::string& text);
 
-// Guarantee of the pair: what the verifier states for the drafter's rule, or UNUSABLE when tree mode,
-// node count (of a fixed tree; others follow a smaller grant) or device do not fit; `why` then says
-// what. `why` may be null.
+// Guarantee of the pair: what the verifier states for the drafter's rule, or UNUSABLE when tree
+// mode, node count (of a fixed tree; others follow a smaller grant) or device do not fit; `why`
+// then says what. `why` may be null.
 uint32_t pair_guarantee(const specd_drafter_caps& drafter, const specd_verifier_caps& verifier,
                         std::string* why);
 

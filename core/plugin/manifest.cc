@@ -47,7 +47,8 @@ Result<std::string> text_of(const Json& object, const char* key, std::string_vie
   SPECD_TRY(std::string text, json_string(object, key, where));
   if (!is_name(text, marks)) {
     return damaged(where, std::string("key '") + key + "' is " + quote(text) +
-                              ", expected 1 to 256 letters, digits or '" + std::string(marks) + "'");
+                              ", expected 1 to 256 letters, digits or '" + std::string(marks) +
+                              "'");
   }
   return text;
 }
@@ -91,8 +92,9 @@ Result<std::map<std::string, std::string>> files_of(const Json& object, const st
                                 " is not a plain name; files lie in the bundle's own directory");
     }
     const std::string text = value.is_string() ? value.get<std::string>() : std::string();
-    const bool hex = text.size() == kPrefix.size() + kHexDigits && text.rfind(kPrefix, 0) == 0 &&
-                     text.find_first_not_of("0123456789abcdef", kPrefix.size()) == std::string::npos;
+    const bool hex =
+        text.size() == kPrefix.size() + kHexDigits && text.rfind(kPrefix, 0) == 0 &&
+        text.find_first_not_of("0123456789abcdef", kPrefix.size()) == std::string::npos;
     if (!hex) {
       return damaged(where, "file " + quote(name) +
                                 ": expected 'sha256:' and 64 lower-case hex digits, found " +
@@ -108,10 +110,9 @@ Result<std::map<std::string, std::string>> files_of(const Json& object, const st
 Result<Manifest> read_manifest(std::string_view text, const std::string& where) {
   SPECD_TRY(const Json object, parse_json(text, where));
   if (!object.is_object()) return damaged(where, "expected an object");
-  SPECD_OK_OR_RETURN(check_keys(object,
-                                {"manifest", "id", "version", "abi", "library", "factories",
-                                 "license", "files"},
-                                where));
+  SPECD_OK_OR_RETURN(check_keys(
+      object, {"manifest", "id", "version", "abi", "library", "factories", "license", "files"},
+      where));
   SPECD_TRY(const int64_t format, json_int(object, "manifest", 0, INT32_MAX, where));
   if (format != 1) {
     return damaged(where, "manifest format " + std::to_string(format) + ", this host reads 1");

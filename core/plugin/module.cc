@@ -30,7 +30,7 @@
 namespace specd {
 namespace {
 
-constexpr size_t kTextBytesMax = 4096;   // of a string of the table
+constexpr size_t kTextBytesMax = 4096;  // of a string of the table
 constexpr uint32_t kFactoriesMax = 64;
 
 struct Module {
@@ -70,7 +70,8 @@ Result<std::string> copy_and_hash(const FileDescriptor& from, int to, const std:
     if (got == 0) break;
     total += static_cast<uint64_t>(got);
     if (total > kLibraryBytesMax) {
-      return Status(Code::kDataLoss, quote(from_path, 400) + " grew beyond 1 GiB while it was read");
+      return Status(Code::kDataLoss,
+                    quote(from_path, 400) + " grew beyond 1 GiB while it was read");
     }
     const std::span<const std::byte> piece(buffer.data(), static_cast<size_t>(got));
     hash.update(piece);
@@ -87,9 +88,9 @@ Result<std::string> copy_and_hash(const FileDescriptor& from, int to, const std:
 Status check_hash(const LoadRequest& request, const std::string& found) {
   const std::string& expected = request.manifest.files.at(request.manifest.library);
   if (found == expected) return Status();
-  return Status(Code::kDataLoss, quote(request.library_path, 400) + ": hash mismatch: expected sha256:" +
-                                     expected + " (plugin.json), found sha256:" + found +
-                                     "; install the bundle again");
+  return Status(Code::kDataLoss,
+                quote(request.library_path, 400) + ": hash mismatch: expected sha256:" + expected +
+                    " (plugin.json), found sha256:" + found + "; install the bundle again");
 }
 
 // Exactly the entry is exported, judged on the bytes that will run.
@@ -123,16 +124,15 @@ Result<std::string> copy_to_cache(const LoadRequest& request) {
   if (request.cache_directory.empty()) {
     return Status(Code::kFailedPrecondition, "no plugin cache directory is configured");
   }
-  SPECD_TRY(const FileDescriptor source,
-            open_trusted_file(request.library_path, kLibraryBytesMax));
+  SPECD_TRY(const FileDescriptor source, open_trusted_file(request.library_path, kLibraryBytesMax));
   SPECD_TRY(const FileDescriptor cache, open_trusted_directory(request.cache_directory));
   const std::string sha256 = request.manifest.files.at(request.manifest.library);
   const std::string name = sha256 + ".so";
   const std::string part = "." + sha256 + "." + std::to_string(getpid());
   const std::string path = request.cache_directory + "/" + name;
   unlinkat(cache.get(), part.c_str(), 0);  // of an earlier process with our id
-  const FileDescriptor copy(openat(cache.get(), part.c_str(),
-                                   O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0500));
+  const FileDescriptor copy(
+      openat(cache.get(), part.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0500));
   if (copy.get() < 0) return io_error(request.cache_directory + "/" + part, "open");
   Status status;
   auto found = copy_and_hash(source, copy.get(), request.library_path, path);
@@ -166,10 +166,10 @@ std::string missing_function(const Api& api);
 template <>
 std::string missing_function(const specd_drafter_api& api) {
   const std::pair<const char*, bool> functions[] = {
-      {"describe", api.describe != nullptr},     {"create", api.create != nullptr},
-      {"activate", api.activate != nullptr},     {"begin", api.begin != nullptr},
-      {"update", api.update != nullptr},         {"propose", api.propose != nullptr},
-      {"end", api.end != nullptr},               {"deactivate", api.deactivate != nullptr},
+      {"describe", api.describe != nullptr}, {"create", api.create != nullptr},
+      {"activate", api.activate != nullptr}, {"begin", api.begin != nullptr},
+      {"update", api.update != nullptr},     {"propose", api.propose != nullptr},
+      {"end", api.end != nullptr},           {"deactivate", api.deactivate != nullptr},
       {"destroy", api.destroy != nullptr}};
   for (const auto& [name, there] : functions) {
     if (!there) return name;
@@ -179,12 +179,10 @@ std::string missing_function(const specd_drafter_api& api) {
 
 template <>
 std::string missing_function(const specd_verifier_api& api) {
-  const std::pair<const char*, bool> functions[] = {{"describe", api.describe != nullptr},
-                                                    {"create", api.create != nullptr},
-                                                    {"activate", api.activate != nullptr},
-                                                    {"verify", api.verify != nullptr},
-                                                    {"deactivate", api.deactivate != nullptr},
-                                                    {"destroy", api.destroy != nullptr}};
+  const std::pair<const char*, bool> functions[] = {
+      {"describe", api.describe != nullptr},     {"create", api.create != nullptr},
+      {"activate", api.activate != nullptr},     {"verify", api.verify != nullptr},
+      {"deactivate", api.deactivate != nullptr}, {"destroy", api.destroy != nullptr}};
   for (const auto& [name, there] : functions) {
     if (!there) return name;
   }
@@ -307,12 +305,11 @@ Result<std::unique_ptr<Module>> map_module(const std::string& path, const LoadRe
   auto module = std::make_unique<Module>();
   try {
     const FpEnvironment fp_environment;  // constructors run here
-    module->library.load(path,
-                         boost::dll::load_mode::rtld_now | boost::dll::load_mode::rtld_local);
+    module->library.load(path, boost::dll::load_mode::rtld_now | boost::dll::load_mode::rtld_local);
   } catch (const std::exception& error) {
-    return Status(Code::kUnsupported, quote(request.library_path, 400) +
-                                          ": the dynamic linker refused it: " +
-                                          linker_words(error.what()));
+    return Status(Code::kUnsupported,
+                  quote(request.library_path, 400) +
+                      ": the dynamic linker refused it: " + linker_words(error.what()));
   }
   using Entry = specd_status(const char*, const specd_host*, const specd_plugin**);
   Entry* entry = nullptr;

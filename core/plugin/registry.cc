@@ -85,8 +85,8 @@ Status read_bundle(const std::string& directory, Manifest* manifest) {
   auto file = open_trusted_file(path, kManifestBytesMax);
   if (!file.ok()) {
     if (file.status().code() != Code::kNotFound) return file.status();
-    return Status(Code::kNotFound, "manifest " + quote(path, 400) +
-                                       " is missing; specd_add_plugin() writes it");
+    return Status(Code::kNotFound,
+                  "manifest " + quote(path, 400) + " is missing; specd_add_plugin() writes it");
   }
   SPECD_TRY(const std::string text, read_all(file.value(), kManifestBytesMax, path));
   SPECD_TRY(*manifest, read_manifest(text, quote(path, 400)));
@@ -108,7 +108,8 @@ bool looks_like_bundle(const fs::path& directory) {
   std::error_code error;
   for (fs::directory_iterator entry(directory, error), end; !error && entry != end;
        entry.increment(error)) {
-    if (entry->path().filename() == kManifestName || entry->path().extension() == ".so") return true;
+    if (entry->path().filename() == kManifestName || entry->path().extension() == ".so")
+      return true;
   }
   return static_cast<bool>(error);  // what cannot be read is said, not skipped
 }
@@ -123,8 +124,8 @@ Result<std::vector<std::string>> bundle_directories(const std::string& root) {
     if (name[0] == '.' || !entry->is_directory(unreadable)) continue;
     if (looks_like_bundle(entry->path())) found.push_back(root + "/" + name);
     if (found.size() > kBundlesMax) {
-      return Status(Code::kInvalidArgument, "plugin directory " + quote(root, 400) +
-                                                " holds more than 1024 bundles");
+      return Status(Code::kInvalidArgument,
+                    "plugin directory " + quote(root, 400) + " holds more than 1024 bundles");
     }
   }
   if (error) {
@@ -273,8 +274,9 @@ Result<Bundle> PluginRegistry::Impl::load(const std::string& plugin_id) {
         near_distance = distance;
         near = "did you mean " + quote(one.info.id) + "? ";
       }
-      return Status(Code::kNotFound, "plugin " + quote(plugin_id) + " is not there; " + near +
-                                         (there.empty() ? "no bundle was found" : "found " + there));
+      return Status(Code::kNotFound,
+                    "plugin " + quote(plugin_id) + " is not there; " + near +
+                        (there.empty() ? "no bundle was found" : "found " + there));
     }
     if (found->failure.has_value()) {
       return found->failure->with_context("plugin " + quote(plugin_id) + " was refused");
@@ -283,9 +285,8 @@ Result<Bundle> PluginRegistry::Impl::load(const std::string& plugin_id) {
     bundle = *found;
   }
   // Without the lock: init() may take its time, and list() must not wait for it.
-  auto loaded = load_module({bundle.manifest,
-                             bundle.info.directory + "/" + bundle.manifest.library, cache_directory,
-                             host});
+  auto loaded = load_module({bundle.manifest, bundle.info.directory + "/" + bundle.manifest.library,
+                             cache_directory, host});
   const std::lock_guard<std::mutex> lock(mutex);
   Bundle& kept = *find(plugin_id);
   if (!loaded.ok()) {
@@ -340,17 +341,17 @@ Result<std::unique_ptr<PluginRegistry>> PluginRegistry::open(const Options& opti
       if (const auto hash = manifest.files.find(manifest.library); hash != manifest.files.end()) {
         bundle.info.sha256 = hash->second;
       }
-      const auto first = std::find_if(
-          impl.bundles.begin(), impl.bundles.end(), [&bundle](const Bundle& other) {
+      const auto first =
+          std::find_if(impl.bundles.begin(), impl.bundles.end(), [&bundle](const Bundle& other) {
             return !other.failure.has_value() && other.info.id == bundle.info.id;
           });
       if (!status.ok()) {
         refuse(bundle, status);
       } else if (first != impl.bundles.end()) {
         refuse(bundle, Status(Code::kInvalidArgument,
-                              "plugin id " + quote(bundle.info.id) + " of " + quote(directory, 400) +
-                                  " is already taken by " + quote(first->info.directory, 400) +
-                                  "; remove one of them"));
+                              "plugin id " + quote(bundle.info.id) + " of " +
+                                  quote(directory, 400) + " is already taken by " +
+                                  quote(first->info.directory, 400) + "; remove one of them"));
       }
       impl.bundles.push_back(std::move(bundle));
     }

@@ -1,10 +1,11 @@
 // Discovery and loading of plugin bundles.
 //
-// A bundle is a directory with plugin.json and a library. Discovery reads manifests and runs no code.
-// Loading: permission check, hash while copying into a private content-addressed cache, inspection of
-// the copy, Boost.DLL with rtld_now | rtld_local, pinned for ever, entry, layout check, init. What
-// fails is refused with the reason and remembered; the daemon goes on without it. The same content is
-// one module of the process, whoever loads it; new content under the same path is a new module.
+// A bundle is a directory with plugin.json and a library. Discovery reads manifests and runs no
+// code. Loading: permission check, hash while copying into a private content-addressed cache,
+// inspection of the copy, Boost.DLL with rtld_now | rtld_local, pinned for ever, entry, layout
+// check, init. What fails is refused with the reason and remembered; the daemon goes on without it.
+// The same content is one module of the process, whoever loads it; new content under the same path
+// is a new module.
 #pragma once
 
 #include <memory>
@@ -23,7 +24,7 @@ struct FactoryInfo {
 };
 
 struct BundleInfo {
-  std::string id;       // "specd.drafter.prompt_lookup"; the directory's path when unreadable
+  std::string id;  // "specd.drafter.prompt_lookup"; the directory's path when unreadable
   std::string version;
   std::string license;
   std::string directory;
@@ -40,18 +41,20 @@ class PluginRegistry {
     std::string cache_directory;           // created with mode 0700
   };
 
-  // `host` outlives the process's plugins (make_host() gives such). A directory that does not exist is
-  // an error, and so is a cache directory that others may enter; a bad bundle is not. Subdirectories
-  // without plugin.json and without a library are no bundles, nor are hidden ones.
-  static Result<std::unique_ptr<PluginRegistry>> open(const Options& options, const specd_host* host);
+  // `host` outlives the process's plugins (make_host() gives such). A directory that does not exist
+  // is an error, and so is a cache directory that others may enter; a bad bundle is not.
+  // Subdirectories without plugin.json and without a library are no bundles, nor are hidden ones.
+  static Result<std::unique_ptr<PluginRegistry>> open(const Options& options,
+                                                      const specd_host* host);
   ~PluginRegistry();
 
   // [any]
   std::vector<BundleInfo> list() const;
 
   // [control] Loads the bundle on first use, checks `config` against the factory's schema, then
-  // describe() and create(). The caller activates. Errors name plugin, factory and key. `factory_id`
-  // may be empty when the plugin has one factory of the kind. `target` is read during the call only.
+  // describe() and create(). The caller activates. Errors name plugin, factory and key.
+  // `factory_id` may be empty when the plugin has one factory of the kind. `target` is read during
+  // the call only.
   Result<std::unique_ptr<Drafter>> make_drafter(const std::string& plugin_id,
                                                 const std::string& factory_id, const Json& config,
                                                 const specd_target_info& target,

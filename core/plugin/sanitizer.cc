@@ -29,12 +29,13 @@ TreeCheck check_nodes(int32_t n, const int32_t* token, const int32_t* parent, co
     const uint32_t above = static_cast<uint32_t>(p) + 1u;  // 0 = the root
     const bool ordered = above <= static_cast<uint32_t>(i);
     // A chain's depth stays in a register instead of going through memory.
-    const int32_t d = !ordered || above == 0                  ? 1
+    const int32_t d = !ordered || above == 0              ? 1
                       : above == static_cast<uint32_t>(i) ? last_depth + 1
                                                           : depth[p] + 1;
     bool good = (static_cast<uint32_t>(token[i]) < vocab) & ordered & (d <= max_depth);
     if constexpr (kProbes) good &= (flags[i] & ~kKnownFlags) == 0;
-    if (!good) [[unlikely]] return {i, node_defect(i, token[i], p, limits, d), i};
+    if (!good) [[unlikely]]
+      return {i, node_defect(i, token[i], p, limits, d), i};
     depth[i] = last_depth = d;
   }
   return {n, Defect::kNone, -1};
@@ -44,17 +45,28 @@ TreeCheck check_nodes(int32_t n, const int32_t* token, const int32_t* parent, co
 
 const char* defect_name(Defect defect) {
   switch (defect) {
-    case Defect::kNone: return "none";
-    case Defect::kCountNegative: return "count_negative";
-    case Defect::kCountOverBudget: return "count_over_budget";
-    case Defect::kTokenOutOfRange: return "token_out_of_range";
-    case Defect::kParentOutOfOrder: return "parent_out_of_order";
-    case Defect::kTooDeep: return "too_deep";
-    case Defect::kUnknownFlag: return "unknown_flag";
-    case Defect::kPathNotInTree: return "path_not_in_tree";
-    case Defect::kPathOfProbe: return "path_of_probe";
-    case Defect::kPathTooLong: return "path_too_long";
-    case Defect::kNextTokenOutOfRange: return "next_token_out_of_range";
+    case Defect::kNone:
+      return "none";
+    case Defect::kCountNegative:
+      return "count_negative";
+    case Defect::kCountOverBudget:
+      return "count_over_budget";
+    case Defect::kTokenOutOfRange:
+      return "token_out_of_range";
+    case Defect::kParentOutOfOrder:
+      return "parent_out_of_order";
+    case Defect::kTooDeep:
+      return "too_deep";
+    case Defect::kUnknownFlag:
+      return "unknown_flag";
+    case Defect::kPathNotInTree:
+      return "path_not_in_tree";
+    case Defect::kPathOfProbe:
+      return "path_of_probe";
+    case Defect::kPathTooLong:
+      return "path_too_long";
+    case Defect::kNextTokenOutOfRange:
+      return "next_token_out_of_range";
   }
   return "unknown";
 }

@@ -1,7 +1,7 @@
-// Everything a plugin returns passes here before it reaches a kernel. What is bad is cut at the first
-// bad node and counted; a tree can only cost time. A verdict is checked for form: that its next token is the
-// right one is the verifier's own promise (its guarantee). Pure functions over the
-// columns of one sequence; no allocation.
+// Everything a plugin returns passes here before it reaches a kernel. What is bad is cut at the
+// first bad node and counted; a tree can only cost time. A verdict is checked for form: that its
+// next token is the right one is the verifier's own promise (its guarantee). Pure functions over
+// the columns of one sequence; no allocation.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ enum class Defect : uint8_t {
   kParentOutOfOrder,  // not -1 <= parent < node
   kTooDeep,
   kUnknownFlag,
-  kPathNotInTree,     // verdicts: not a path from the root
+  kPathNotInTree,  // verdicts: not a path from the root
   kPathOfProbe,
   kPathTooLong,
   kNextTokenOutOfRange,
@@ -27,7 +27,7 @@ struct TreeLimits {
   int32_t vocab_size = 0;
   int32_t node_budget = 0;  // <= capacity of the columns
   int32_t max_depth = 0;
-  bool probes = false;      // flags column present; else flags is ignored and may be null
+  bool probes = false;  // flags column present; else flags is ignored and may be null
 };
 
 struct TreeCheck {
@@ -40,8 +40,8 @@ struct TreeCheck {
 TreeCheck check_tree(int32_t n_nodes, const int32_t* token, const int32_t* parent,
                      const int32_t* flags, const TreeLimits& limits, int32_t* depth);
 
-// A verdict is usable iff path is a chain of parents from the root over ordinary nodes and next_token
-// is in range.
+// A verdict is usable iff path is a chain of parents from the root over ordinary nodes and
+// next_token is in range.
 Defect check_verdict(int32_t n_accepted, const int32_t* path, int32_t path_capacity,
                      int32_t next_token, int32_t n_nodes, const int32_t* parent,
                      const int32_t* flags, int32_t vocab_size);

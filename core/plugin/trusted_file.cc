@@ -89,14 +89,14 @@ Result<FileDescriptor> open_trusted(const std::string& path, bool want_directory
     walked += "/" + part;
     const bool more = rest.find_first_not_of('/') != std::string_view::npos;
     // O_NONBLOCK: opening a FIFO must not hang; it is refused by its type afterwards.
-    const int flags = O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK |
-                      (more || want_directory ? O_DIRECTORY : 0);
+    const int flags =
+        O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK | (more || want_directory ? O_DIRECTORY : 0);
     FileDescriptor next(openat(at.get(), part.c_str(), flags));
     if (next.get() < 0) {
       const int error = errno;
       struct stat link;
-      const bool is_link = fstatat(at.get(), part.c_str(), &link, AT_SYMLINK_NOFOLLOW) == 0 &&
-                           S_ISLNK(link.st_mode);
+      const bool is_link =
+          fstatat(at.get(), part.c_str(), &link, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(link.st_mode);
       return open_error(walked, error, is_link);
     }
     at = std::move(next);
@@ -141,8 +141,8 @@ Result<std::string> read_all(const FileDescriptor& file, uint64_t bytes_max,
     }
     if (got == 0) return text;
     if (text.size() + static_cast<size_t>(got) > bytes_max) {
-      return Status(Code::kDataLoss, quote(path, 400) + " is longer than " +
-                                         std::to_string(bytes_max) + " bytes");
+      return Status(Code::kDataLoss,
+                    quote(path, 400) + " is longer than " + std::to_string(bytes_max) + " bytes");
     }
     text.append(buffer, static_cast<size_t>(got));
   }

@@ -2,9 +2,9 @@
 //
 // The path is walked from / with one open file descriptor per part, no part may be a symbolic link,
 // and every part is judged by what was opened, so nothing can be swapped between check and use.
-// A part is trusted when it belongs to root or to the effective user and is not writable by group or
-// others. One exception, the same that ssh makes: a directory on the way that is root's and sticky,
-// like /tmp, since there nobody can rename or remove what belongs to another.
+// A part is trusted when it belongs to root or to the effective user and is not writable by group
+// or others. One exception, the same that ssh makes: a directory on the way that is root's and
+// sticky, like /tmp, since there nobody can rename or remove what belongs to another.
 #pragma once
 
 #include <cstdint>

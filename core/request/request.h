@@ -19,15 +19,15 @@ struct SamplingParams {
 };
 
 struct Request {
-  std::string prompt;                     // text, or
+  std::string prompt;                                 // text, or
   std::optional<std::vector<int32_t>> prompt_tokens;  // ids as they are, no BOS added
   SamplingParams sampling;
-  int32_t max_tokens = 0;                 // >= 1
-  std::vector<std::string> stop;          // never part of the text
-  std::vector<int32_t> stop_tokens;       // beside the model's own; the id is emitted, its text not
+  int32_t max_tokens = 0;            // >= 1
+  std::vector<std::string> stop;     // never part of the text
+  std::vector<int32_t> stop_tokens;  // beside the model's own; the id is emitted, its text not
   bool ignore_eos = false;
-  std::string route;                      // empty = default
-  std::string id;                         // empty = the engine makes one
+  std::string route;  // empty = default
+  std::string id;     // empty = the engine makes one
 };
 
 enum class FinishReason { kNone, kStop, kLength, kCancelled, kError };
@@ -51,8 +51,8 @@ struct Event {
   std::string text;             // newly complete text, valid UTF-8
   bool done = false;            // last event of the request
   FinishReason finish = FinishReason::kNone;
-  Status error;                 // kError and kCancelled
-  Usage usage;                  // when done
+  Status error;  // kError and kCancelled
+  Usage usage;   // when done
 };
 // Called on the step thread, in order; must not block and must not call the engine.
 using Sink = std::function<void(const Event&)>;

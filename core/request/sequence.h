@@ -31,8 +31,8 @@ class Sequence {
   int32_t n_left() const { return request_.max_tokens - (size() - n_prompt_); }
   FinishReason finish() const { return finish_; }
 
-  // Appends newly decided tokens until the text ends; returns how many were taken (all, or up to and
-  // with the one that ended it). REQUIRES finish() == kNone and n >= 1.
+  // Appends newly decided tokens until the text ends; returns how many were taken (all, or up to
+  // and with the one that ended it). REQUIRES finish() == kNone and n >= 1.
   int32_t append(const int32_t* tokens, int32_t n);
   // Ends the request another way.
   void fail(FinishReason reason, Status error);

@@ -9,9 +9,9 @@
 namespace specd {
 
 // Finds stop strings in a text that arrives in pieces. The one that ends first wins, the longest of
-// those that end together: so the cut does not depend on where pieces end. Text that could still become a stop string is
-// held back, so that no part of one is ever emitted, wherever pieces are cut.
-// Cost: O(piece * longest stop string) in the worst case, bounded by request limits.
+// those that end together: so the cut does not depend on where pieces end. Text that could still
+// become a stop string is held back, so that no part of one is ever emitted, wherever pieces are
+// cut. Cost: O(piece * longest stop string) in the worst case, bounded by request limits.
 class StopStrings {
  public:
   explicit StopStrings(std::vector<std::string> stops) : stops_(std::move(stops)) {}

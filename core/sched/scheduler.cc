@@ -9,7 +9,8 @@ StepPlan plan_step(const SchedulerLimits& limits, const std::vector<RunningView>
   StepPlan plan;
   std::vector<RunningView> views = running;
   for (const WaitingView& next : waiting) {
-    if (static_cast<int32_t>(views.size()) >= limits.max_sequences || next.pages > pages_free) break;
+    if (static_cast<int32_t>(views.size()) >= limits.max_sequences || next.pages > pages_free)
+      break;
     pages_free -= next.pages;
     views.push_back({.n_pending = next.n_pending, .draft_nodes_max = 0});
     ++plan.n_admitted;

@@ -17,8 +17,8 @@ struct SchedulerLimits {
 };
 
 struct RunningView {
-  int32_t n_pending = 1;       // committed tokens whose KV is not computed, >= 1
-  int32_t draft_nodes_max = 0; // what it may bring, >= 0
+  int32_t n_pending = 1;        // committed tokens whose KV is not computed, >= 1
+  int32_t draft_nodes_max = 0;  // what it may bring, >= 0
 };
 
 struct WaitingView {
@@ -27,10 +27,10 @@ struct WaitingView {
 };
 
 struct PlanItem {
-  int32_t sequence = 0;     // index: the running ones, then the admitted
-  int32_t n_rows = 0;       // of the pending tokens, >= 1
-  bool wants_token = false; // the last row's logits decide a token
-  int32_t draft_nodes = 0;  // may be drafted; > 0 only for decode
+  int32_t sequence = 0;      // index: the running ones, then the admitted
+  int32_t n_rows = 0;        // of the pending tokens, >= 1
+  bool wants_token = false;  // the last row's logits decide a token
+  int32_t draft_nodes = 0;   // may be drafted; > 0 only for decode
 };
 
 struct StepPlan {

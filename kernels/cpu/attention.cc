@@ -47,8 +47,8 @@ void heads_of(const AttentionArgs& a, int64_t row, int32_t g, int32_t head) {
   const size_t d_head = static_cast<size_t>(a.kv.head_dim);
   const size_t groups = static_cast<size_t>(a.kv.n_kv_heads);
   const size_t slab = d_head * kPageTokens;  // of one page and kv head
-  const float* q = a.qkv + row * static_cast<int64_t>((a.n_heads + 2 * groups) * d_head) +
-                   head * d_head;
+  const float* q =
+      a.qkv + row * static_cast<int64_t>((a.n_heads + 2 * groups) * d_head) + head * d_head;
   float* out = a.out + (row * a.n_heads + head) * static_cast<int64_t>(d_head);
   const char* k_data = static_cast<const char*>(a.kv.k);
   const char* v_data = static_cast<const char*>(a.kv.v);
@@ -98,8 +98,7 @@ void heads_of(const AttentionArgs& a, int64_t row, int32_t g, int32_t head) {
     alignas(64) float p[kHeads][16];
     float c[kHeads];
     for (int h = 0; h < kHeads; ++h) {
-      const F32x16 scaled =
-          select(seen, mul(score[h], set1(a.scale)), set1(-__builtin_inff()));
+      const F32x16 scaled = select(seen, mul(score[h], set1(a.scale)), set1(-__builtin_inff()));
       const float block_max = tree_max(scaled);
       const float m_new = m[h] > block_max ? m[h] : block_max;
       const F32x16 e = select(seen, exp(sub(scaled, set1(m_new))), set1(0.0f));
@@ -170,9 +169,12 @@ void attention_of(const AttentionArgs& a, int part, int parts) {
 
 void attention(const AttentionArgs& a, int part, int parts) {
   switch (a.kv.dtype) {
-    case DType::kF32: return attention_of<DType::kF32>(a, part, parts);
-    case DType::kF16: return attention_of<DType::kF16>(a, part, parts);
-    case DType::kBF16: return attention_of<DType::kBF16>(a, part, parts);
+    case DType::kF32:
+      return attention_of<DType::kF32>(a, part, parts);
+    case DType::kF16:
+      return attention_of<DType::kF16>(a, part, parts);
+    case DType::kBF16:
+      return attention_of<DType::kBF16>(a, part, parts);
   }
 }
 

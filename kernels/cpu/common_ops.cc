@@ -47,10 +47,10 @@ void kv_move_part(const KvMoveArgs& a, int part, int parts) {
         std::memcpy(k_to + (d * kPageTokens + to_offset) * bytes,
                     k_from + (d * kPageTokens + from_offset) * bytes, bytes);
       }
-      std::memcpy(static_cast<char*>(a.kv.v) + (to_page + g) * slab + to_offset * d_head * bytes,
-                  static_cast<const char*>(a.kv.v) + (from_page + g) * slab +
-                      from_offset * d_head * bytes,
-                  d_head * bytes);
+      std::memcpy(
+          static_cast<char*>(a.kv.v) + (to_page + g) * slab + to_offset * d_head * bytes,
+          static_cast<const char*>(a.kv.v) + (from_page + g) * slab + from_offset * d_head * bytes,
+          d_head * bytes);
     }
   }
 }

@@ -18,10 +18,10 @@ bool has_f16c() {
 }
 #endif
 
-#define SPECD_ISA_TABLE(isa)                                                        \
-  {                                                                                 \
+#define SPECD_ISA_TABLE(isa)                                                            \
+  {                                                                                     \
     isa::pack, isa::embed, isa::rmsnorm, isa::matmul, isa::rope_append, isa::attention, \
-        isa::silu_mul, isa::draw, isa::draw_noise, isa::lanes                       \
+        isa::silu_mul, isa::draw, isa::draw_noise, isa::lanes                           \
   }
 constexpr IsaOps kScalarOps = SPECD_ISA_TABLE(scalar);
 #if SPECD_KERNELS_X86
@@ -76,7 +76,9 @@ constexpr Ops table(const char* name) {
         spread(s, a, kIsa.silu_mul, values < 2048 ? (values > 0 ? 1 : 0) : values);
       },
       [](Stream& s, const GatherRowsArgs& a) { spread(s, a, gather_rows_part, a.n_rows); },
-      [](Stream& s, const KvMoveArgs& a) { spread(s, a, kv_move_part, a.n > 0 ? a.kv.n_kv_heads : 0); },
+      [](Stream& s, const KvMoveArgs& a) {
+        spread(s, a, kv_move_part, a.n > 0 ? a.kv.n_kv_heads : 0);
+      },
       [](Stream& s, const DrawArgs& a) { spread(s, a, kIsa.draw, a.n_rows); },
       [](Stream& s, const DrawNoiseArgs& a) {
         spread(s, a, kIsa.draw_noise, int64_t{a.n_rows} * a.vocab);
@@ -100,8 +102,7 @@ bool isa_available(Isa isa) {
     case Isa::kScalar:
       return true;
     case Isa::kAvx2:
-      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-             has_f16c();
+      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
     case Isa::kAvx512:
       return isa_available(Isa::kAvx2) && __builtin_cpu_supports("avx512f") &&
              __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
@@ -121,9 +122,12 @@ Isa best_isa() {
 
 const char* isa_name(Isa isa) {
   switch (isa) {
-    case Isa::kScalar: return "scalar";
-    case Isa::kAvx2: return "avx2";
-    case Isa::kAvx512: return "avx512";
+    case Isa::kScalar:
+      return "scalar";
+    case Isa::kAvx2:
+      return "avx2";
+    case Isa::kAvx512:
+      return "avx512";
   }
   return "unknown";
 }

@@ -1,5 +1,5 @@
-// The Gumbel-max draw. The processed logits are computed anew in each pass instead of being kept, so
-// the op needs no memory of vocabulary size.
+// The Gumbel-max draw. The processed logits are computed anew in each pass instead of being kept,
+// so the op needs no memory of vocabulary size.
 //
 // top_k and top_p find their cut by selection over digits of the logits' order, not by sorting. The
 // mass of a token is its float32 exp in fixed point: sums of integers do not depend on their order.
@@ -123,8 +123,8 @@ struct Cut {
 };
 
 Cut top_p_cut(const Row& row, uint32_t lowest, float top_p) {
-  double limit = 0;        // a token is kept iff the mass before it is below
-  uint64_t before = 0;     // mass of the keys above those considered
+  double limit = 0;     // a token is kept iff the mass before it is below
+  uint64_t before = 0;  // mass of the keys above those considered
   uint32_t prefix = 0;
   for (int digit = 0; digit < kDigits; ++digit) {
     uint64_t sums[2048] = {};
@@ -169,7 +169,8 @@ Cut top_p_cut(const Row& row, uint32_t lowest, float top_p) {
     cut.ties = row.vocab;
     return cut;
   }
-  for (uint64_t mass_before = before; static_cast<double>(mass_before) < limit; mass_before += each) {
+  for (uint64_t mass_before = before; static_cast<double>(mass_before) < limit;
+       mass_before += each) {
     if (++cut.ties == row.vocab) break;
   }
   return cut;

@@ -11,7 +11,8 @@ template <DType kType>
 void widen(const char* from, float* to, int32_t n) {
   constexpr int kBytes = kType == DType::kF32 ? 4 : 2;
   int32_t i = 0;
-  for (; i + 16 <= n; i += 16) store(to + i, widen16<kType>(from + static_cast<size_t>(i) * kBytes));
+  for (; i + 16 <= n; i += 16)
+    store(to + i, widen16<kType>(from + static_cast<size_t>(i) * kBytes));
   if (i < n) {
     alignas(64) char last[16 * kBytes] = {};
     __builtin_memcpy(last, from + static_cast<size_t>(i) * kBytes,
@@ -22,9 +23,12 @@ void widen(const char* from, float* to, int32_t n) {
 
 void widen(DType type, const char* from, float* to, int32_t n) {
   switch (type) {
-    case DType::kF32: return widen<DType::kF32>(from, to, n);
-    case DType::kF16: return widen<DType::kF16>(from, to, n);
-    case DType::kBF16: return widen<DType::kBF16>(from, to, n);
+    case DType::kF32:
+      return widen<DType::kF32>(from, to, n);
+    case DType::kF16:
+      return widen<DType::kF16>(from, to, n);
+    case DType::kBF16:
+      return widen<DType::kBF16>(from, to, n);
   }
 }
 
@@ -69,7 +73,8 @@ void lanes(const LaneArgs& a, int part, int parts) {
         break;
       case LaneArgs::Function::kNarrow:
         if (a.dtype == DType::kF16) {
-          narrow16_f16(static_cast<uint16_t*>(a.out) + i, load(static_cast<const float*>(a.in) + i));
+          narrow16_f16(static_cast<uint16_t*>(a.out) + i,
+                       load(static_cast<const float*>(a.in) + i));
         } else {
           narrow16_bf16(static_cast<uint16_t*>(a.out) + i,
                         load(static_cast<const float*>(a.in) + i));

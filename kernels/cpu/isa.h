@@ -1,8 +1,8 @@
-// What one instruction set implements: every op as the part of it that one thread does. Parts of one
-// call write disjoint outputs, and no result depends on `parts`.
+// What one instruction set implements: every op as the part of it that one thread does. Parts of
+// one call write disjoint outputs, and no result depends on `parts`.
 //
-// The files compiled per instruction set define these and see neither threads nor streams; cpu_ops.cc
-// spreads the parts over the pool.
+// The files compiled per instruction set define these and see neither threads nor streams;
+// cpu_ops.cc spreads the parts over the pool.
 #pragma once
 
 #include "specd/kernels/cpu.h"
@@ -12,10 +12,10 @@ namespace specd::kernels {
 // Lane functions over arrays, for tests of what the ops are built of.
 struct LaneArgs {
   enum class Function { kExp, kLog, kWiden, kNarrow } function = Function::kExp;
-  DType dtype = DType::kF32;   // of the narrow side, for kWiden and kNarrow
-  const void* in = nullptr;    // [n]
-  void* out = nullptr;         // [n]
-  int32_t n = 0;               // a multiple of 16
+  DType dtype = DType::kF32;  // of the narrow side, for kWiden and kNarrow
+  const void* in = nullptr;   // [n]
+  void* out = nullptr;        // [n]
+  int32_t n = 0;              // a multiple of 16
 };
 
 struct IsaOps {
@@ -31,18 +31,18 @@ struct IsaOps {
   void (*lanes)(const LaneArgs&, int part, int parts);
 };
 
-#define SPECD_DECLARE_ISA(isa)                                \
-  namespace isa {                                             \
-  void pack(const PackArgs&, int part, int parts);            \
-  void embed(const EmbedArgs&, int part, int parts);          \
-  void rmsnorm(const RmsNormArgs&, int part, int parts);      \
-  void matmul(const MatmulArgs&, int part, int parts);        \
+#define SPECD_DECLARE_ISA(isa)                                  \
+  namespace isa {                                               \
+  void pack(const PackArgs&, int part, int parts);              \
+  void embed(const EmbedArgs&, int part, int parts);            \
+  void rmsnorm(const RmsNormArgs&, int part, int parts);        \
+  void matmul(const MatmulArgs&, int part, int parts);          \
   void rope_append(const RopeAppendArgs&, int part, int parts); \
-  void attention(const AttentionArgs&, int part, int parts);  \
-  void silu_mul(const SiluMulArgs&, int part, int parts);     \
-  void draw(const DrawArgs&, int part, int parts);            \
-  void draw_noise(const DrawNoiseArgs&, int part, int parts); \
-  void lanes(const LaneArgs&, int part, int parts);           \
+  void attention(const AttentionArgs&, int part, int parts);    \
+  void silu_mul(const SiluMulArgs&, int part, int parts);       \
+  void draw(const DrawArgs&, int part, int parts);              \
+  void draw_noise(const DrawNoiseArgs&, int part, int parts);   \
+  void lanes(const LaneArgs&, int part, int parts);             \
   }
 SPECD_DECLARE_ISA(scalar)
 SPECD_DECLARE_ISA(avx2)

@@ -1,5 +1,5 @@
-// Sixteen logical float32 lanes, whatever the instruction set: an op is written once over F32x16 and
-// compiled once per instruction set, so its bits agree by construction.
+// Sixteen logical float32 lanes, whatever the instruction set: an op is written once over F32x16
+// and compiled once per instruction set, so its bits agree by construction.
 //
 // Included only by the files compiled per instruction set (SPECD_ISA_LEVEL 0 scalar, 1 AVX2,
 // 2 AVX-512; SPECD_ISA its namespace). Everything has internal linkage: a weak symbol from such an
@@ -70,8 +70,8 @@ struct F32x16 {
 struct I32x16 {
   uint32_t v[16];
 };
-#define SPECD_EACH(type, expression)             \
-  type r;                                        \
+#define SPECD_EACH(type, expression)                  \
+  type r;                                             \
   for (int i = 0; i < 16; ++i) r.v[i] = (expression); \
   return r
 
@@ -253,8 +253,9 @@ SPECD_INLINE F32x16 select(const I32x16& mask, const F32x16& a, const F32x16& b)
 }
 SPECD_INLINE F32x16 widen16_bf16(const void* p) {
   const __m128i* h = static_cast<const __m128i*>(p);
-  return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(h)), 16)),
-          _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(h + 1)), 16))};
+  return {
+      _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(h)), 16)),
+      _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(h + 1)), 16))};
 }
 SPECD_INLINE F32x16 widen16_f16(const void* p) {
   const __m128i* h = static_cast<const __m128i*>(p);

@@ -7,7 +7,8 @@
 namespace specd::kernels::SPECD_ISA {
 
 // e^x for every x: 0 for -inf, +inf for +inf, NaN for NaN, subnormal results rounded right.
-// x = n ln 2 + r, |r| <= ln 2 / 2; a degree 7 Taylor polynomial in r (its remainder is below 2^-27).
+// x = n ln 2 + r, |r| <= ln 2 / 2; a degree 7 Taylor polynomial in r (its remainder is below
+// 2^-27).
 SPECD_INLINE F32x16 exp(F32x16 x) {
   // Beyond these the result is 0 or infinity. NaN is the second operand and so survives.
   x = max(set1(-104.0f), x);

@@ -1,10 +1,10 @@
 // The strict matmul: weights in panels of 16 output columns (the vector lanes), one chain of fused
 // multiply-adds per (row, column, segment) along k.
 //
-// A panel is [n_in][16]. Rows and panels are tiled in registers so that enough independent chains are
-// in flight: few rows take several panels at once, more rows share each widened weight. A block of k
-// of a panel stays in L1 while the row tiles pass over it; storing and reloading a float32 accumulator
-// in between is exact.
+// A panel is [n_in][16]. Rows and panels are tiled in registers so that enough independent chains
+// are in flight: few rows take several panels at once, more rows share each widened weight. A block
+// of k of a panel stays in L1 while the row tiles pass over it; storing and reloading a float32
+// accumulator in between is exact.
 #include "specd/kernels/matmul.h"
 
 #include "kernels/cpu/isa.h"
@@ -24,8 +24,8 @@ constexpr int panels_of(int rows) { return rows == 1 ? 4 : rows == 2 ? 2 : 1; }
 constexpr int kTileRows = 4;
 constexpr int panels_of(int rows) { return rows > 0 ? 1 : 1; }
 #endif
-// A block is kGroup panels by kBlockBytes of each (by k) by up to kChunkRows rows. Panels side by side
-// also are as many streams from memory, which one stream cannot keep busy.
+// A block is kGroup panels by kBlockBytes of each (by k) by up to kChunkRows rows. Panels side by
+// side also are as many streams from memory, which one stream cannot keep busy.
 constexpr int kChunkRows = 48;
 constexpr int kGroup = 4;
 // Few rows take wider groups: one copy of x serves more panels. rows * group stays within 48 * 4.
@@ -33,7 +33,7 @@ constexpr int group_of(int rows) { return rows <= kChunkRows * kGroup / 16 ? 16 
 constexpr int kBlockBytes = 16384;
 
 template <DType kType>
-constexpr int kPanelStep = kPanelColumns * (kType == DType::kF32 ? 4 : 2);  // bytes per k
+constexpr int kPanelStep = kPanelColumns*(kType == DType::kF32 ? 4 : 2);  // bytes per k
 
 // Where column i of a panel lies among its 16. bfloat16 under AVX2 interleaves the halves: then the
 // even places widen by a shift and the odd ones by a mask.
@@ -50,8 +50,9 @@ SPECD_INLINE F32x16 load_weights(const char* p) {
 #if SPECD_ISA_LEVEL == 1
   if constexpr (kType == DType::kBF16) {
     const __m256i w = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-    return {_mm256_castsi256_ps(_mm256_slli_epi32(w, 16)),
-            _mm256_castsi256_ps(_mm256_and_si256(w, _mm256_set1_epi32(static_cast<int>(0xffff0000u))))};
+    return {
+        _mm256_castsi256_ps(_mm256_slli_epi32(w, 16)),
+        _mm256_castsi256_ps(_mm256_and_si256(w, _mm256_set1_epi32(static_cast<int>(0xffff0000u))))};
   }
 #endif
   return widen16<kType>(p);
@@ -105,30 +106,40 @@ __attribute__((noinline)) void tile(const float* x, size_t x_stride, const char*
   }
 }
 
-using TileFn = void (*)(const float*, size_t, const char*, size_t, int, float*, size_t,
-                        const char*, size_t);
+using TileFn = void (*)(const float*, size_t, const char*, size_t, int, float*, size_t, const char*,
+                        size_t);
 
 // The tile of `rows` rows by one panel, or, if `wide`, by panels_of(rows).
 template <DType kType>
 TileFn tile_of(int rows, bool wide) {
   switch (rows) {
-    case 1: return wide ? tile<kType, 1, panels_of(1)> : tile<kType, 1, 1>;
-    case 2: return wide ? tile<kType, 2, panels_of(2)> : tile<kType, 2, 1>;
-    case 3: return wide ? tile<kType, 3, panels_of(3)> : tile<kType, 3, 1>;
-    case 4: return wide ? tile<kType, 4, panels_of(4)> : tile<kType, 4, 1>;
+    case 1:
+      return wide ? tile<kType, 1, panels_of(1)> : tile<kType, 1, 1>;
+    case 2:
+      return wide ? tile<kType, 2, panels_of(2)> : tile<kType, 2, 1>;
+    case 3:
+      return wide ? tile<kType, 3, panels_of(3)> : tile<kType, 3, 1>;
+    case 4:
+      return wide ? tile<kType, 4, panels_of(4)> : tile<kType, 4, 1>;
 #if SPECD_ISA_LEVEL > 0
-    case 5: return tile<kType, 5, 1>;
-    case 6: return tile<kType, 6, 1>;
+    case 5:
+      return tile<kType, 5, 1>;
+    case 6:
+      return tile<kType, 6, 1>;
 #endif
 #if SPECD_ISA_LEVEL == 2
-    case 7: return tile<kType, 7, 1>;
-    case 8: return tile<kType, 8, 1>;
+    case 7:
+      return tile<kType, 7, 1>;
+    case 8:
+      return tile<kType, 8, 1>;
 #endif
-    default: return nullptr;
+    default:
+      return nullptr;
   }
 }
 
-// Rows [row, row + rows) by `panels` <= group_of(rows) panels from `panel` on: sums in a local block, then out.
+// Rows [row, row + rows) by `panels` <= group_of(rows) panels from `panel` on: sums in a local
+// block, then out.
 template <DType kType>
 void block(const MatmulArgs& a, int64_t panel, int panels, int row, int rows) {
   alignas(64) float sums[kChunkRows * 16 * kGroup];
@@ -136,8 +147,8 @@ void block(const MatmulArgs& a, int64_t panel, int panels, int row, int rows) {
   const size_t n_in = static_cast<size_t>(a.weights.n_in);
   constexpr size_t kStep = kPanelStep<kType>;
   constexpr int kBlock = static_cast<int>(kBlockBytes / kStep);
-  // The block's x, rows a little more than a power of two apart: in place they often all fall into the
-  // same few sets of the cache.
+  // The block's x, rows a little more than a power of two apart: in place they often all fall into
+  // the same few sets of the cache.
   constexpr size_t kRowStride = kBlock + 16;
   alignas(64) float x_block[kChunkRows * kRowStride];
   const size_t panel_bytes = n_in * kStep;
@@ -145,7 +156,8 @@ void block(const MatmulArgs& a, int64_t panel, int panels, int row, int rows) {
   const float* x = a.x + row * n_in;
   const size_t stride = static_cast<size_t>(16) * panels;
   const size_t n_sums = rows * stride;
-  // Equal tiles, so that none has too few chains; but one or two rows over take several panels at once.
+  // Equal tiles, so that none has too few chains; but one or two rows over take several panels at
+  // once.
   const int n_tiles = (rows + kTileRows - 1) / kTileRows;
   const bool full = panels_of(1) > 1 && (rows % kTileRows == 1 || rows % kTileRows == 2);
   const int segments = a.k_segments;
@@ -156,8 +168,8 @@ void block(const MatmulArgs& a, int64_t panel, int panels, int row, int rows) {
     for (int k = begin; k < end; k += kBlock) {
       const int n = end - k < kBlock ? end - k : kBlock;
       // What is read next: the following k of these panels, or the start of the panels after them.
-      const char* next = k + n < a.weights.n_in ? weights + (k + n) * kStep
-                                                 : weights + panels * panel_bytes;
+      const char* next =
+          k + n < a.weights.n_in ? weights + (k + n) * kStep : weights + panels * panel_bytes;
       for (int r = 0; r < rows; ++r) {
         __builtin_memcpy(x_block + r * kRowStride, x + r * n_in + k, sizeof(float) * n);
       }
@@ -261,17 +273,23 @@ void pack_of(const PackArgs& a, int part, int parts) {
 
 void matmul(const MatmulArgs& a, int part, int parts) {
   switch (a.weights.dtype) {
-    case DType::kF32: return matmul_of<DType::kF32>(a, part, parts);
-    case DType::kF16: return matmul_of<DType::kF16>(a, part, parts);
-    case DType::kBF16: return matmul_of<DType::kBF16>(a, part, parts);
+    case DType::kF32:
+      return matmul_of<DType::kF32>(a, part, parts);
+    case DType::kF16:
+      return matmul_of<DType::kF16>(a, part, parts);
+    case DType::kBF16:
+      return matmul_of<DType::kBF16>(a, part, parts);
   }
 }
 
 void pack(const PackArgs& a, int part, int parts) {
   switch (a.packed.dtype) {
-    case DType::kF32: return pack_of<DType::kF32, uint32_t>(a, part, parts);
-    case DType::kF16: return pack_of<DType::kF16, uint16_t>(a, part, parts);
-    case DType::kBF16: return pack_of<DType::kBF16, uint16_t>(a, part, parts);
+    case DType::kF32:
+      return pack_of<DType::kF32, uint32_t>(a, part, parts);
+    case DType::kF16:
+      return pack_of<DType::kF16, uint16_t>(a, part, parts);
+    case DType::kBF16:
+      return pack_of<DType::kBF16, uint16_t>(a, part, parts);
   }
 }
 

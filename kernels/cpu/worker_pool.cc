@@ -1,4 +1,5 @@
-// The team of threads. A task is published by raising `epoch`; the last worker done lets the caller go.
+// The team of threads. A task is published by raising `epoch`; the last worker done lets the caller
+// go.
 #include <atomic>
 #include <chrono>
 
@@ -50,8 +51,7 @@ struct WorkerPool::State {
   alignas(64) std::atomic<uint32_t> done{0};     // epochs whose workers are all done
 };
 
-WorkerPool::WorkerPool(int n_threads)
-    : n_threads_(n_threads), state_(std::make_unique<State>()) {
+WorkerPool::WorkerPool(int n_threads) : n_threads_(n_threads), state_(std::make_unique<State>()) {
   State& state = *state_;
   // With more threads than processors a spinning thread keeps from running the one it waits for.
   const unsigned processors = std::thread::hardware_concurrency();

@@ -14,8 +14,8 @@ namespace {
 constexpr int64_t kMaxDraft = SPECD_MAX_TREE_DEPTH;
 constexpr const char* kSuffixKeys[] = {"num_speculative_tokens", "prompt_lookup_min",
                                        "prompt_lookup_max"};
-constexpr const char* kPoolKeys[] = {"max_draft_len",  "max_matching_ngram_size", "is_keep_all",
-                                     "is_use_oldest",  "is_public_pool",          "max_pool_tokens"};
+constexpr const char* kPoolKeys[] = {"max_draft_len", "max_matching_ngram_size", "is_keep_all",
+                                     "is_use_oldest", "is_public_pool",          "max_pool_tokens"};
 
 struct Settings {
   bool pool = false;  // which family
@@ -49,8 +49,8 @@ struct Settings {
       config.boolean("is_keep_all", true);  // checked; see match_pool.h why it changes nothing
       oldest = config.boolean("is_use_oldest", true);
       shared = config.boolean("is_public_pool", true);
-      pool_tokens = static_cast<uint64_t>(
-          config.i64("max_pool_tokens", 262144, 1024, int64_t{1} << 26));
+      pool_tokens =
+          static_cast<uint64_t>(config.i64("max_pool_tokens", 262144, 1024, int64_t{1} << 26));
       return;
     }
     draft = static_cast<uint32_t>(config.i64("num_speculative_tokens", 5, 1, kMaxDraft));
@@ -107,9 +107,9 @@ class PromptLookup final : public sdk::Drafter {
   explicit PromptLookup(const sdk::Context& context)
       : Drafter(context),
         settings_(context.config),
-        hasher_(context.host->now_ns(context.host),
-                std::max(SuffixIndex::kLongest,
-                         MatchPool::kLongestPattern + MatchPool::kLongestMatch)),
+        hasher_(
+            context.host->now_ns(context.host),
+            std::max(SuffixIndex::kLongest, MatchPool::kLongestPattern + MatchPool::kLongestMatch)),
         memory_(*this) {
     if (settings_.pool && settings_.shared) {
       shared_pool_ = std::make_unique<MatchPool>(memory_, pool_options(settings_.pool_tokens));
@@ -141,8 +141,7 @@ class PromptLookup final : public sdk::Drafter {
   void update(Sequence& sequence, const sdk::Rows& rows) {
     for (int32_t r = 0; r < rows.size(); ++r) {
       const sdk::Row row = rows[r];
-      sdk::expect(row.position >= 0 &&
-                      static_cast<uint32_t>(row.position) < sequence.text->size(),
+      sdk::expect(row.position >= 0 && static_cast<uint32_t>(row.position) < sequence.text->size(),
                   "update(): a gap in the positions");
       if (static_cast<uint32_t>(row.position) + 1 == sequence.text->size()) {
         append(sequence, row.next_token);
@@ -191,13 +190,11 @@ class PromptLookup final : public sdk::Drafter {
 
   void take_in(Sequence& sequence) {
     if (!settings_.pool) return;
-    guard_pool([&] {
-      pool_of(sequence)->take_complete(hasher_, sequence.text, sequence.reader);
-    });
+    guard_pool([&] { pool_of(sequence)->take_complete(hasher_, sequence.text, sequence.reader); });
   }
 
-  // A shared pool that meets the quota is emptied and starts over, so that one full pool does not end
-  // drafting for everybody; a private one fails its sequence.
+  // A shared pool that meets the quota is emptied and starts over, so that one full pool does not
+  // end drafting for everybody; a private one fails its sequence.
   template <class Body>
   bool guard_pool(Body&& body) {
     if (shared_pool_ == nullptr) {

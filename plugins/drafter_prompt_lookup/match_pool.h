@@ -10,13 +10,14 @@
 namespace specd::prompt_lookup {
 
 // Semantics: pattern (1..M tokens) -> set of matches (1..P following tokens) in order of insertion.
-// Inserting a match that is not in the set removes all shorter ones, then appends it; a look-up takes
-// the oldest or the newest.
+// Inserting a match that is not in the set removes all shorter ones, then appends it; a look-up
+// takes the oldest or the newest.
 //
 // What follows from that and is used here:
-//  - Matches of a pattern never get longer along the set, so "remove the shorter ones" pops from the
-//    back. is_keep_all = false (replace the set when the new match is longer than the first) is then
-//    the same thing: every match is shorter than the new one.
+//  - Matches of a pattern never get longer along the set, so "remove the shorter ones" pops from
+//  the
+//    back. is_keep_all = false (replace the set when the new match is longer than the first) is
+//    then the same thing: every match is shorter than the new one.
 //  - A match of full length P is never removed, and inserting it again changes nothing. So every
 //    window is inserted for good once, when its match is complete; only the last P - 1 windows of a
 //    text, whose matches the end cuts, are inserted at every look-up.
@@ -35,11 +36,11 @@ class MatchPool {
   };
   // One text's standing in the pool.
   struct Reader {
-    uint32_t text = 0;                          // index in texts_
-    uint64_t generation = 0;                    // of the pool when the text was registered
-    uint32_t next[kLongestPattern + 1] = {};    // by pattern size: first window not yet complete
-    // By pattern size: bit i is set when window next + i cannot change the pool any more, because the
-    // oldest match of its pattern has full length.
+    uint32_t text = 0;                        // index in texts_
+    uint64_t generation = 0;                  // of the pool when the text was registered
+    uint32_t next[kLongestPattern + 1] = {};  // by pattern size: first window not yet complete
+    // By pattern size: bit i is set when window next + i cannot change the pool any more, because
+    // the oldest match of its pattern has full length.
     uint64_t settled[kLongestPattern + 1] = {};
   };
   struct Match {

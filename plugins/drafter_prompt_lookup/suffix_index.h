@@ -7,8 +7,8 @@
 namespace specd::prompt_lookup {
 
 // After every append, match_end() is where the earliest occurrence of the longest n-gram (min..max
-// tokens) ends that also ends the text; 0 when there is none. Earlier means: it ends before the text
-// does; it may overlap the suffix.
+// tokens) ends that also ends the text; 0 when there is none. Earlier means: it ends before the
+// text does; it may overlap the suffix.
 //
 // For every length one entry per distinct n-gram, which keeps its first end. When the n-gram of a
 // length is known, all shorter suffixes of it are known too, with an end no later; so the search
@@ -60,8 +60,8 @@ class SuffixIndex {
     for (std::size_t at = hash & mask;; at = (at + 1) & mask) {
       Slot& slot = slots_[at];
       if (slot.end == 0) return slot;
-      if (slot.tag == tag && same_tokens(text.data() + slot.end - length,
-                                         text.data() + end - length, length)) {
+      if (slot.tag == tag &&
+          same_tokens(text.data() + slot.end - length, text.data() + end - length, length)) {
         return slot;
       }
     }

@@ -1,4 +1,5 @@
-// The deterministic draws of the replay drafter. Tests include this file to compute what must happen.
+// The deterministic draws of the replay drafter. Tests include this file to compute what must
+// happen.
 #ifndef SPECD_REPLAY_COIN_H
 #define SPECD_REPLAY_COIN_H
 

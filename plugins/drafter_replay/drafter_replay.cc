@@ -1,5 +1,5 @@
-// Replays recorded continuations with a set acceptance: the instrument for exact tests of the engine
-// and for the upper bound of what drafting can gain. See README.md.
+// Replays recorded continuations with a set acceptance: the instrument for exact tests of the
+// engine and for the upper bound of what drafting can gain. See README.md.
 #include <specd/sdk/plugin.h>
 
 #include <algorithm>
@@ -49,9 +49,9 @@ struct Settings {
     for (const nlohmann::json& element : list) {
       const double a = element.is_number() ? element.get<double>() : -1.0;
       if (!(a >= 0.0 && a <= 1.0)) {
-        throw sdk::Error(SPECD_E_CONFIG,
-                         "acceptance: expected a number from 0 to 1, or a list of such, found " +
-                             value.dump());
+        throw sdk::Error(
+            SPECD_E_CONFIG,
+            "acceptance: expected a number from 0 to 1, or a list of such, found " + value.dump());
       }
       acceptance.push_back(a);
     }
@@ -113,8 +113,9 @@ class Replay final : public sdk::Drafter {
     for (int32_t r = 0; r < rows.size(); ++r) {
       const sdk::Row row = rows[r];
       if (static_cast<std::size_t>(row.position) + 1 != sequence.known) continue;
-      if (sequence.record != nullptr && (sequence.known >= sequence.record->tokens.size() ||
-                                         sequence.record->tokens[sequence.known] != row.next_token)) {
+      if (sequence.record != nullptr &&
+          (sequence.known >= sequence.record->tokens.size() ||
+           sequence.record->tokens[sequence.known] != row.next_token)) {
         sequence.record = nullptr;
       }
       ++sequence.known;
@@ -165,22 +166,19 @@ class Replay final : public sdk::Drafter {
       drafts_.push_back({chain_token(sequence, d), d - 1, d + 1, false});
     }
     const int32_t total = std::min(settings_.nodes, out.budget());
-    const int32_t probes =
-        out.probes_granted() ? std::min(settings_.probes, total - chain) : 0;
+    const int32_t probes = out.probes_granted() ? std::min(settings_.probes, total - chain) : 0;
     for (int32_t i = chain; i < total; ++i) {
       const bool probe = i >= total - probes;
       int32_t parent = static_cast<int32_t>(random(drafts_.size() + 1)) - 1;
       // Too deep: the root takes it.
       if (parent >= 0 && drafts_[static_cast<std::size_t>(parent)].depth >= depth_max) parent = -1;
-      const int32_t depth =
-          parent < 0 ? 1 : drafts_[static_cast<std::size_t>(parent)].depth + 1;
+      const int32_t depth = parent < 0 ? 1 : drafts_[static_cast<std::size_t>(parent)].depth + 1;
       const std::size_t position = sequence.known + static_cast<std::size_t>(depth) - 1;
       const bool recorded = position < sequence.record->tokens.size();
       const int32_t truth = recorded ? sequence.record->tokens[position] : 0;
       const bool honest = probe && recorded && random(2) == 0;
-      drafts_.push_back(
-          {honest ? truth : other_token(random(UINT64_MAX), truth, vocab_size()), parent, depth,
-           probe});
+      drafts_.push_back({honest ? truth : other_token(random(UINT64_MAX), truth, vocab_size()),
+                         parent, depth, probe});
     }
 
     // Random topological order: of the nodes whose parent is placed, any may be next.
@@ -195,7 +193,8 @@ class Replay final : public sdk::Drafter {
       ready_[pick] = ready_.back();
       ready_.pop_back();
       const Draft& draft = drafts_[node];
-      const int32_t parent = draft.parent < 0 ? -1 : placed_[static_cast<std::size_t>(draft.parent)];
+      const int32_t parent =
+          draft.parent < 0 ? -1 : placed_[static_cast<std::size_t>(draft.parent)];
       placed_[node] = out.push(draft.token, parent, draft.probe ? SPECD_NODE_PROBE : 0);
       for (std::size_t i = node + 1; i < drafts_.size(); ++i) {
         if (drafts_[i].parent == static_cast<int32_t>(node)) ready_.push_back(i);

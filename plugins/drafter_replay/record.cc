@@ -31,8 +31,8 @@ nlohmann::json parse(const std::string& path) {
   if (!in) throw sdk::Error(SPECD_E_CONFIG, "file: " + path + ": cannot be opened");
   nlohmann::json json;
   try {
-    json = nlohmann::json::parse(
-        in, [&](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
+    json =
+        nlohmann::json::parse(in, [&](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
           if (depth > kMaxNesting) throw sdk::Error(SPECD_E_DATA, path + ": nested too deeply");
           return true;
         });

@@ -14,8 +14,8 @@ class Match final : public specd::sdk::Verifier {
 
   using Verifier::Verifier;
 
-  // One pass is enough: parents come before their children, so the next node of the path always lies
-  // after the last one. Of equal siblings the first wins; a probe is never accepted.
+  // One pass is enough: parents come before their children, so the next node of the path always
+  // lies after the last one. Of equal siblings the first wins; a probe is never accepted.
   void verify(const specd::sdk::Nodes& nodes, specd::sdk::Verdict& verdict) {
     int32_t last = -1;
     int32_t wanted = nodes.row_token(last);

@@ -57,9 +57,8 @@ class Pending {
   }
   void wait_for_tokens(size_t n) {
     std::unique_lock lock(state_->mutex);
-    state_->changed.wait_for(lock, std::chrono::minutes(5), [&] {
-      return state_->done || state_->outcome.tokens.size() >= n;
-    });
+    state_->changed.wait_for(lock, std::chrono::minutes(5),
+                             [&] { return state_->done || state_->outcome.tokens.size() >= n; });
   }
 
  private:
@@ -100,7 +99,8 @@ class EngineTest : public testing::Test {
     EXPECT_LE(entries_of("/proc/self/fd"), descriptors_);
   }
 
-  // The smaller model unless a test says otherwise: what these tests are about does not depend on it.
+  // The smaller model unless a test says otherwise: what these tests are about does not depend on
+  // it.
   static EngineOptions options(const std::string& model = "pico-draft") {
     EngineOptions o;
     o.model.name = model;
@@ -182,8 +182,8 @@ class EngineTest : public testing::Test {
         "x = [1, 2, 3]\ny = {\"a\": 1, \"b\": 2}\nassert len(x) == 3\n",
     };
   }
-  static Request request(const std::string& prompt, const std::string& route_name, int32_t max_tokens,
-                         float temperature = 0, uint64_t seed = 0) {
+  static Request request(const std::string& prompt, const std::string& route_name,
+                         int32_t max_tokens, float temperature = 0, uint64_t seed = 0) {
     Request r;
     r.prompt = prompt;
     r.route = route_name;

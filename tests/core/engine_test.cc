@@ -27,7 +27,8 @@ TEST_F(EngineTest, greedy_text_equals_the_recorded_reference) {
     for (const Json& prompt : recorded.at("prompts")) {
       Request r = request(prompt.at("text").get<std::string>(), "off", 64);
       requests.push_back(r);
-      EXPECT_EQ(engine_->encode(r.prompt).value(), prompt.at("prompt_ids").get<std::vector<int32_t>>());
+      EXPECT_EQ(engine_->encode(r.prompt).value(),
+                prompt.at("prompt_ids").get<std::vector<int32_t>>());
     }
     const std::vector<Outcome> outcomes = run_all(requests);
     for (size_t i = 0; i < outcomes.size(); ++i) {
@@ -92,8 +93,10 @@ TEST_F(Identity, no_chain_of_any_length_or_acceptance_changes_a_token) {
   for (const int32_t k : {1, 3, 8}) {
     for (const int percent : {0, 50, 100}) {
       const std::string name = "k" + std::to_string(k) + "a" + std::to_string(percent);
-      o.routes.push_back(route("g" + name, plugin("specd.drafter.replay", replay(greedy_file_, percent / 100.0, k)), k));
-      o.routes.push_back(route("s" + name, plugin("specd.drafter.replay", replay(seeded_file_, percent / 100.0, k)), k));
+      o.routes.push_back(route(
+          "g" + name, plugin("specd.drafter.replay", replay(greedy_file_, percent / 100.0, k)), k));
+      o.routes.push_back(route(
+          "s" + name, plugin("specd.drafter.replay", replay(seeded_file_, percent / 100.0, k)), k));
     }
   }
   start(o);
@@ -102,7 +105,9 @@ TEST_F(Identity, no_chain_of_any_length_or_acceptance_changes_a_token) {
     const RouteReport r = report(each.name);
     EXPECT_GT(r.drafted, 0u) << each.name;
     EXPECT_EQ(r.cut, 0u) << each.name;
-    if (each.name.ends_with("a0")) { EXPECT_EQ(r.accepted, 0u) << each.name; }
+    if (each.name.ends_with("a0")) {
+      EXPECT_EQ(r.accepted, 0u) << each.name;
+    }
   }
   EXPECT_EQ(engine_->status().kv_moves, 0u) << "a chain lies where it belongs";
   audit();
@@ -114,8 +119,14 @@ TEST_F(Identity, trees_with_decoys_and_probes_change_no_token) {
   for (const int percent : {0, 40, 100}) {
     for (const int32_t k : {2, 6}) {
       const std::string name = "k" + std::to_string(k) + "a" + std::to_string(percent);
-      o.routes.push_back(route("g" + name, plugin("specd.drafter.replay", replay(greedy_file_, percent / 100.0, k, 4 * k, k)), 4 * k));
-      o.routes.push_back(route("s" + name, plugin("specd.drafter.replay", replay(seeded_file_, percent / 100.0, k, 4 * k, k)), 4 * k));
+      o.routes.push_back(
+          route("g" + name,
+                plugin("specd.drafter.replay", replay(greedy_file_, percent / 100.0, k, 4 * k, k)),
+                4 * k));
+      o.routes.push_back(
+          route("s" + name,
+                plugin("specd.drafter.replay", replay(seeded_file_, percent / 100.0, k, 4 * k, k)),
+                4 * k));
     }
   }
   start(o);
@@ -128,13 +139,15 @@ TEST_F(Identity, trees_with_decoys_and_probes_change_no_token) {
     if (each.name.ends_with("a100")) {
       EXPECT_GT(engine_->status().kv_moves, moves_before) << "accepted branches must move";
     }
-    if (each.name.ends_with("a0")) { EXPECT_EQ(r.accepted, 0u) << each.name; }
+    if (each.name.ends_with("a0")) {
+      EXPECT_EQ(r.accepted, 0u) << each.name;
+    }
   }
   audit();
 }
 
-// The replay drafter tells the truth at a position or not by a coin that this test can throw too, so
-// the accepted count is known exactly; over many seeds its share is the acceptance that was set.
+// The replay drafter tells the truth at a position or not by a coin that this test can throw too,
+// so the accepted count is known exactly; over many seeds its share is the acceptance that was set.
 TEST_F(Identity, acceptance_reported_is_the_one_set) {
   plain(options());
   constexpr int kSeeds = 6;
@@ -144,8 +157,9 @@ TEST_F(Identity, acceptance_reported_is_the_one_set) {
       for (const int32_t k : {1, 4}) {
         Json config = replay(greedy_file_, percent / 100.0, k);
         config["seed"] = seed;
-        o.routes.push_back(route("a" + std::to_string(percent) + "s" + std::to_string(seed) + "k" + std::to_string(k),
-                                 plugin("specd.drafter.replay", config), k));
+        o.routes.push_back(route(
+            "a" + std::to_string(percent) + "s" + std::to_string(seed) + "k" + std::to_string(k),
+            plugin("specd.drafter.replay", config), k));
       }
     }
   }
@@ -162,7 +176,8 @@ TEST_F(Identity, acceptance_reported_is_the_one_set) {
       const int64_t budget = std::min(k, kTokens - emitted - 1);
       int64_t run_length = 0;
       while (run_length < budget &&
-             replay::tells_truth(seed, static_cast<uint64_t>(n_prompt + emitted + run_length), acceptance)) {
+             replay::tells_truth(seed, static_cast<uint64_t>(n_prompt + emitted + run_length),
+                                 acceptance)) {
         ++run_length;
       }
       drafted += budget;
@@ -181,7 +196,8 @@ TEST_F(Identity, acceptance_reported_is_the_one_set) {
   }
   for (const auto& [set, counts] : of_one) {
     const double deviation = std::sqrt(set * (1 - set) / counts.second);
-    EXPECT_NEAR(counts.first / counts.second, set, 4 * deviation + 1e-12) << counts.second << " drafts";
+    EXPECT_NEAR(counts.first / counts.second, set, 4 * deviation + 1e-12)
+        << counts.second << " drafts";
   }
   audit();
 }
@@ -189,7 +205,8 @@ TEST_F(Identity, acceptance_reported_is_the_one_set) {
 TEST_F(Identity, everything_accepted_takes_the_fewest_steps) {
   plain(options());
   EngineOptions o = options();
-  o.routes.push_back(route("full", plugin("specd.drafter.replay", replay(greedy_file_, 1.0, 7)), 7));
+  o.routes.push_back(
+      route("full", plugin("specd.drafter.replay", replay(greedy_file_, 1.0, 7)), 7));
   start(o);
   const Outcome outcome = run(request(prompts()[0], "full", kTokens));
   // One token from the prompt's last row, then eight a step.
@@ -202,10 +219,15 @@ TEST_F(Identity, everything_accepted_takes_the_fewest_steps) {
 TEST_F(Identity, prompt_lookup_changes_no_token) {
   plain(options());
   EngineOptions o = options();
-  o.routes.push_back(route("vllm", plugin("specd.drafter.prompt_lookup",
-                                          {{"num_speculative_tokens", 8}, {"prompt_lookup_min", 1}, {"prompt_lookup_max", 4}}), 8));
-  o.routes.push_back(route("pool", plugin("specd.drafter.prompt_lookup",
-                                          {{"max_draft_len", 6}, {"max_matching_ngram_size", 3}}), 6));
+  o.routes.push_back(route(
+      "vllm",
+      plugin("specd.drafter.prompt_lookup",
+             {{"num_speculative_tokens", 8}, {"prompt_lookup_min", 1}, {"prompt_lookup_max", 4}}),
+      8));
+  o.routes.push_back(route(
+      "pool",
+      plugin("specd.drafter.prompt_lookup", {{"max_draft_len", 6}, {"max_matching_ngram_size", 3}}),
+      6));
   start(o);
   for (const char* name : {"vllm", "pool"}) {
     expect_identical(run_all(requests(name)), name);
@@ -218,9 +240,15 @@ TEST_F(Identity, prompt_lookup_changes_no_token) {
 TEST_F(Identity, different_routes_in_one_batch_change_no_token) {
   plain(options("pico-target"));
   EngineOptions o = options("pico-target");
-  o.routes.push_back(route("lookup", plugin("specd.drafter.prompt_lookup", {{"num_speculative_tokens", 4}, {"prompt_lookup_min", 2}, {"prompt_lookup_max", 4}}), 4));
-  o.routes.push_back(route("tree", plugin("specd.drafter.replay", replay(greedy_file_, 0.6, 4, 16, 4)), 16));
-  o.routes.push_back(route("chain", plugin("specd.drafter.replay", replay(seeded_file_, 0.6, 3)), 3));
+  o.routes.push_back(route(
+      "lookup",
+      plugin("specd.drafter.prompt_lookup",
+             {{"num_speculative_tokens", 4}, {"prompt_lookup_min", 2}, {"prompt_lookup_max", 4}}),
+      4));
+  o.routes.push_back(
+      route("tree", plugin("specd.drafter.replay", replay(greedy_file_, 0.6, 4, 16, 4)), 16));
+  o.routes.push_back(
+      route("chain", plugin("specd.drafter.replay", replay(seeded_file_, 0.6, 3)), 3));
   start(o);
   std::vector<Request> mixed = requests("off");
   const char* names[] = {"lookup", "tree", "off", "chain", "tree", "lookup", "chain"};
@@ -237,11 +265,16 @@ TEST_F(Identity, neither_chunks_nor_threads_nor_neighbours_nor_page_order_change
       o.step_tokens_max = step_tokens;
       o.max_sequences = step_tokens / 5;
       o.threads = threads;
-      o.routes.push_back(route("lookup", plugin("specd.drafter.prompt_lookup", {{"num_speculative_tokens", 5}, {"prompt_lookup_min", 1}, {"prompt_lookup_max", 3}}), 5));
+      o.routes.push_back(route("lookup",
+                               plugin("specd.drafter.prompt_lookup", {{"num_speculative_tokens", 5},
+                                                                      {"prompt_lookup_min", 1},
+                                                                      {"prompt_lookup_max", 3}}),
+                               5));
       start(o);
       expect_identical(run_all(requests("off")), "chunks of " + std::to_string(step_tokens));
       // Pages were given back in another order than taken: the second round lies scattered.
-      expect_identical(run_all(requests("lookup")), "lookup, chunks of " + std::to_string(step_tokens));
+      expect_identical(run_all(requests("lookup")),
+                       "lookup, chunks of " + std::to_string(step_tokens));
       audit();
     }
   }
@@ -257,7 +290,8 @@ TEST_F(Identity, holds_in_every_cache_type) {
     EngineOptions o = options();
     o.model.kv_dtype = dtype;
     plain(o);
-    o.routes.push_back(route("tree", plugin("specd.drafter.replay", replay(seeded_file_, 0.7, 4, 16, 4)), 16));
+    o.routes.push_back(
+        route("tree", plugin("specd.drafter.replay", replay(seeded_file_, 0.7, 4, 16, 4)), 16));
     start(o);
     expect_identical(run_all(requests("tree")), "tree");
     audit();
@@ -270,7 +304,8 @@ TEST_F(Identity, no_misbehaving_drafter_changes_a_token) {
   EngineOptions o = options();
   o.plugin_directories.push_back(SPECD_TEST_BAD_PLUGINS);
   const auto bad = [](const char* factory, const char* mode) {
-    return PluginUse{.plugin = "specd.test.drafter_bad", .factory = factory, .config = {{"mode", mode}}};
+    return PluginUse{
+        .plugin = "specd.test.drafter_bad", .factory = factory, .config = {{"mode", mode}}};
   };
   for (const char* mode :
        {"token_negative", "token_vocab", "token_min", "count_huge", "count_over", "count_negative",
@@ -282,7 +317,8 @@ TEST_F(Identity, no_misbehaving_drafter_changes_a_token) {
                            "deep_chain", "garbage"}) {
     o.routes.push_back(route(std::string("tree_") + mode, bad("bad_tree", mode), 8));
   }
-  const std::set<std::string> uncut{"wrong", "rounding", "begin_fails", "update_fails", "status_deadline"};
+  const std::set<std::string> uncut{"wrong", "rounding", "begin_fails", "update_fails",
+                                    "status_deadline"};
   start(o);
   for (const RouteOptions& each : o.routes) {
     ASSERT_EQ(report(each.name).state, "live") << report(each.name).reason;
@@ -304,11 +340,12 @@ TEST_F(Identity, an_unusable_verdict_accepts_nothing_and_loses_nothing) {
   plain(options());
   EngineOptions o = options();
   o.plugin_directories.push_back(SPECD_TEST_BAD_PLUGINS);
-  for (const char* mode :
-       {"path_out_of_range", "path_not_root", "path_broken", "path_repeats", "path_probe", "next_negative",
-        "next_vocab", "count_huge", "count_over", "count_negative", "status_error", "status_unknown"}) {
-    o.routes.push_back(route(mode, plugin("specd.drafter.replay", replay(greedy_file_, 1.0, 3, 12, 3)), 12,
-                             plugin("specd.test.verifier_bad", {{"mode", mode}})));
+  for (const char* mode : {"path_out_of_range", "path_not_root", "path_broken", "path_repeats",
+                           "path_probe", "next_negative", "next_vocab", "count_huge", "count_over",
+                           "count_negative", "status_error", "status_unknown"}) {
+    o.routes.push_back(route(mode,
+                             plugin("specd.drafter.replay", replay(greedy_file_, 1.0, 3, 12, 3)),
+                             12, plugin("specd.test.verifier_bad", {{"mode", mode}})));
   }
   start(o);
   for (const RouteOptions& each : o.routes) {
@@ -380,7 +417,8 @@ TEST_F(EngineTest, stop_strings_and_ids_end_the_text_in_the_same_place_with_and_
   ASSERT_GT(whole.text.size(), 12u);
   const std::string stop = whole.text.substr(7, 3);
   const int32_t stop_id = whole.tokens[9];
-  o.routes.push_back(route("replay", plugin("specd.drafter.replay", Json{{"file", file}, {"draft_tokens", 8}}), 8));
+  o.routes.push_back(route(
+      "replay", plugin("specd.drafter.replay", Json{{"file", file}, {"draft_tokens", 8}}), 8));
   start(o);
   for (const char* name : {"off", "replay"}) {
     Request r = request(prompts()[5], name, kTokens);
@@ -395,7 +433,8 @@ TEST_F(EngineTest, stop_strings_and_ids_end_the_text_in_the_same_place_with_and_
     ASSERT_FALSE(outcome.tokens.empty());
     EXPECT_EQ(outcome.tokens.back(), stop_id);
     EXPECT_TRUE(std::equal(outcome.tokens.begin(), outcome.tokens.end(), whole.tokens.begin()));
-    EXPECT_EQ(outcome.usage.draft_tokens, outcome.usage.accepted_tokens + outcome.usage.rejected_tokens +
+    EXPECT_EQ(outcome.usage.draft_tokens, outcome.usage.accepted_tokens +
+                                              outcome.usage.rejected_tokens +
                                               outcome.usage.discarded_tokens);
   }
   audit();
@@ -407,7 +446,8 @@ TEST_F(EngineTest, a_request_out_of_range_is_refused_naming_the_field) {
   const auto refused = [&](const char* field, auto&& change) {
     Request r = good;
     change(r);
-    const auto id = engine_->submit(r, [](const Event&) { FAIL() << "the sink of a refused request"; });
+    const auto id =
+        engine_->submit(r, [](const Event&) { FAIL() << "the sink of a refused request"; });
     ASSERT_FALSE(id.ok()) << field;
     EXPECT_EQ(id.status().code(), Code::kInvalidArgument) << id.status().to_string();
     EXPECT_TRUE(id.status().message().starts_with(field)) << id.status().to_string();
@@ -456,16 +496,20 @@ TEST_F(EngineTest, a_prompt_of_nothing_but_bos_and_one_up_to_the_context_work) {
 
 TEST_F(EngineTest, more_requests_than_pages_wait_and_complete) {
   EngineOptions o = options();
-  o.model.kv_bytes_max = 12ull * 2 * 16 * 1 * 64 * 4 * 2;  // 12 pages of 16 tokens, 1 kv head, 2 layers
+  o.model.kv_bytes_max =
+      12ull * 2 * 16 * 1 * 64 * 4 * 2;  // 12 pages of 16 tokens, 1 kv head, 2 layers
   start(o);
   ASSERT_EQ(engine_->model().kv_pages_total, 12);
   std::vector<Request> all;
-  for (int i = 0; i < 20; ++i) all.push_back(request(prompts()[static_cast<size_t>(i) % 8], "off", 24));
+  for (int i = 0; i < 20; ++i)
+    all.push_back(request(prompts()[static_cast<size_t>(i) % 8], "off", 24));
   const std::vector<Outcome> outcomes = run_all(all);
-  for (size_t i = 8; i < outcomes.size(); ++i) EXPECT_EQ(outcomes[i].tokens, outcomes[i - 8].tokens);
+  for (size_t i = 8; i < outcomes.size(); ++i)
+    EXPECT_EQ(outcomes[i].tokens, outcomes[i - 8].tokens);
   const auto never = engine_->submit(request("x", "off", 1000), [](const Event&) {});
   ASSERT_FALSE(never.ok());
-  EXPECT_NE(never.status().message().find("KV pages"), std::string::npos) << never.status().to_string();
+  EXPECT_NE(never.status().message().find("KV pages"), std::string::npos)
+      << never.status().to_string();
   audit();
 }
 
@@ -494,7 +538,11 @@ TEST_F(EngineTest, a_full_queue_refuses_and_the_accepted_complete) {
 TEST_F(EngineTest, a_cancelled_request_ends_once_and_gives_everything_back) {
   EngineOptions o = options();
   o.max_sequences = 2;
-  o.routes.push_back(route("lookup", plugin("specd.drafter.prompt_lookup", {{"num_speculative_tokens", 4}, {"prompt_lookup_min", 1}, {"prompt_lookup_max", 3}}), 4));
+  o.routes.push_back(route(
+      "lookup",
+      plugin("specd.drafter.prompt_lookup",
+             {{"num_speculative_tokens", 4}, {"prompt_lookup_min", 1}, {"prompt_lookup_max", 3}}),
+      4));
   start(o);
   const Outcome whole = run(request(prompts()[2], "off", 64));
   std::mt19937 random(9);
@@ -566,7 +614,11 @@ TEST_F(EngineTest, a_request_id_is_unique_while_it_runs) {
 
 TEST_F(EngineTest, clients_on_many_threads_do_not_disturb_each_other) {
   EngineOptions o = options();
-  o.routes.push_back(route("lookup", plugin("specd.drafter.prompt_lookup", {{"num_speculative_tokens", 4}, {"prompt_lookup_min", 1}, {"prompt_lookup_max", 3}}), 4));
+  o.routes.push_back(route(
+      "lookup",
+      plugin("specd.drafter.prompt_lookup",
+             {{"num_speculative_tokens", 4}, {"prompt_lookup_min", 1}, {"prompt_lookup_max", 3}}),
+      4));
   start(o);
   const Outcome expected = run(request(prompts()[4], "off", 16));
   std::atomic<int> wrong{0};
@@ -575,7 +627,8 @@ TEST_F(EngineTest, clients_on_many_threads_do_not_disturb_each_other) {
     clients.emplace_back([&, c] {
       for (int i = 0; i < 4; ++i) {
         Pending pending;
-        const auto id = engine_->submit(request(prompts()[4], (c + i) % 2 ? "lookup" : "off", 16), pending.sink());
+        const auto id = engine_->submit(request(prompts()[4], (c + i) % 2 ? "lookup" : "off", 16),
+                                        pending.sink());
         if (!id.ok() || pending.wait().tokens != expected.tokens) ++wrong;
         (void)engine_->routes();
         (void)engine_->status();
@@ -591,11 +644,14 @@ TEST_F(EngineTest, clients_on_many_threads_do_not_disturb_each_other) {
 TEST_F(EngineTest, a_route_that_cannot_be_is_reported_and_left_out) {
   EngineOptions o = options();
   o.routes.push_back(route("ghost", plugin("org.example.none"), 4));
-  o.routes.push_back(route("typo", plugin("specd.drafter.prompt_lookup", {{"num_speculative_token", 4}}), 4));
+  o.routes.push_back(
+      route("typo", plugin("specd.drafter.prompt_lookup", {{"num_speculative_token", 4}}), 4));
   start(o);
   EXPECT_EQ(report("ghost").state, "refused");
-  EXPECT_NE(report("ghost").reason.find("org.example.none"), std::string::npos) << report("ghost").reason;
-  EXPECT_NE(report("typo").reason.find("num_speculative_token"), std::string::npos) << report("typo").reason;
+  EXPECT_NE(report("ghost").reason.find("org.example.none"), std::string::npos)
+      << report("ghost").reason;
+  EXPECT_NE(report("typo").reason.find("num_speculative_token"), std::string::npos)
+      << report("typo").reason;
   const auto refused = engine_->submit(request("x", "ghost", 4), [](const Event&) {});
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(run(request("x", "off", 4)).tokens.size(), 4u);

@@ -76,23 +76,23 @@ TEST_F(ConfigTest, the_least_configuration_gets_the_documented_defaults) {
 }
 
 TEST_F(ConfigTest, every_key_arrives_where_it_belongs) {
-  const auto config = parse(
-      "listen: unix://" + (folder_ / "run/t.sock").string() +
-      "\n"
-      "log_level: debug\n"
-      "drain_seconds: 5\n"
-      "engine: {threads: 2, isa: avx2, max_sequences: 4, step_tokens_max: 64, queue_max: 1}\n"
-      "model: {name: m, path: ./model/, kv: {dtype: f32, bytes_max: 512MiB}}\n"
-      "plugins: {directories: [plugins, ./run], cache_directory: cache}\n"
-      "default_route: a\n"
-      "routes:\n"
-      "  a:\n"
-      "    model: m\n"
-      "    guarantee: law\n"
-      "    draft_nodes_max: 63\n"
-      "    drafter: {plugin: x.y, factory: f, config: {n: 3, t: yes, q: '5', f: 0.5, b: true,"
-      " z: ~, l: [0x10, a], o: {k: -1}}}\n"
-      "    verifier: {plugin: v, config: }\n");
+  const auto config =
+      parse("listen: unix://" + (folder_ / "run/t.sock").string() +
+            "\n"
+            "log_level: debug\n"
+            "drain_seconds: 5\n"
+            "engine: {threads: 2, isa: avx2, max_sequences: 4, step_tokens_max: 64, queue_max: 1}\n"
+            "model: {name: m, path: ./model/, kv: {dtype: f32, bytes_max: 512MiB}}\n"
+            "plugins: {directories: [plugins, ./run], cache_directory: cache}\n"
+            "default_route: a\n"
+            "routes:\n"
+            "  a:\n"
+            "    model: m\n"
+            "    guarantee: law\n"
+            "    draft_nodes_max: 63\n"
+            "    drafter: {plugin: x.y, factory: f, config: {n: 3, t: yes, q: '5', f: 0.5, b: true,"
+            " z: ~, l: [0x10, a], o: {k: -1}}}\n"
+            "    verifier: {plugin: v, config: }\n");
   ASSERT_TRUE(config.ok()) << config.status().message();
   const Config& c = config.value();
   EXPECT_EQ(c.socket_path, (folder_ / "run/t.sock").string());
@@ -136,7 +136,8 @@ TEST_F(ConfigTest, what_the_engine_says_gets_its_place_in_the_file) {
        "c.yaml:11:16: routes.r.drafter.config.n: plugin 'd' factory 'f'"},
       {"default route 'r': plugin 'd' factory 'f': config: key 'm' is missing",
        "c.yaml:11:7: routes.r.drafter.config: plugin 'd'"},
-      {"routes.r: plugin 'v' is not there; found 'd'", "c.yaml:12:16: routes.r.verifier.plugin: plugin"},
+      {"routes.r: plugin 'v' is not there; found 'd'",
+       "c.yaml:12:16: routes.r.verifier.plugin: plugin"},
       {"routes.r: drafter d with verifier v reaches guarantee 'none', the route asks for 'law'",
        "c.yaml:8:5: routes.r.guarantee: drafter"},
       {"'" + config.value().engine.model.path + "/tokenizer.json': cannot open",
@@ -177,18 +178,18 @@ std::vector<Bad> bad_files() {
       {"unknown_far", g + "zzzzzz: x\n", "c.yaml:6:1: zzzzzz: ", "unknown key; known here: listen"},
       {"unknown_nested", listen + "model: {name: m, path: model, kvs: {}}\n",
        "c.yaml:2:31: model.kvs: ", "did you mean 'kv'?"},
-      {"unknown_engine", g + "engine:\n  thread: 2\n", "c.yaml:7:3: engine.thread: ",
-       "did you mean 'threads'?"},
+      {"unknown_engine", g + "engine:\n  thread: 2\n",
+       "c.yaml:7:3: engine.thread: ", "did you mean 'threads'?"},
       {"unknown_route_key", route("    draft_node_max: 3\n" + kPair),
        "c.yaml:8:5: routes.r.draft_node_max: ", "did you mean 'draft_nodes_max'?"},
       {"unknown_use_key", route("    drafter: {plugn: d}\n    verifier: {plugin: v}\n"),
        "c.yaml:8:15: routes.r.drafter.plugn: ", "did you mean 'plugin'?"},
-      {"duplicate_top", g + "listen: unix:run/t.sock\n", "c.yaml:6:1: ",
-       "duplicate key 'listen'; first given at line 1"},
-      {"duplicate_nested", g + "engine: {threads: 1, threads: 2}\n", "c.yaml:6:22: ",
-       "duplicate key 'threads'; first given at line 6"},
-      {"duplicate_route", g + "routes:\n  a:\n" + kPair + "  a:\n" + kPair, "c.yaml:10:3: ",
-       "duplicate key 'a'"},
+      {"duplicate_top", g + "listen: unix:run/t.sock\n",
+       "c.yaml:6:1: ", "duplicate key 'listen'; first given at line 1"},
+      {"duplicate_nested", g + "engine: {threads: 1, threads: 2}\n",
+       "c.yaml:6:22: ", "duplicate key 'threads'; first given at line 6"},
+      {"duplicate_route", g + "routes:\n  a:\n" + kPair + "  a:\n" + kPair,
+       "c.yaml:10:3: ", "duplicate key 'a'"},
       {"duplicate_in_plugin_config",
        route("    drafter:\n      plugin: d\n      config:\n        k: 1\n        k: 2\n"),
        "c.yaml:12:9: ", "duplicate key 'k'"},
@@ -196,17 +197,19 @@ std::vector<Bad> bad_files() {
       {"no_model", listen, "c.yaml:1:1: model: ", "missing; it is required"},
       {"no_model_path", listen + "model: {name: m}\n", "c.yaml:2:8: model.path: ", "missing"},
       {"no_model_name", listen + "model: {path: model}\n", "c.yaml:2:8: model.name: ", "missing"},
-      {"model_nothing", listen + "model:\n", "c.yaml:2:1: model: ", "expected a mapping, found nothing"},
+      {"model_nothing", listen + "model:\n",
+       "c.yaml:2:1: model: ", "expected a mapping, found nothing"},
       {"listen_tcp", "listen: 0.0.0.0:50051\n" + model, "c.yaml:1:9: listen: ", "mutual TLS"},
-      {"listen_list", "listen: [a]\n" + model, "c.yaml:1:9: listen: ", "expected text, found a list"},
-      {"listen_no_folder", "listen: unix:nowhere/s.sock\n" + model, "c.yaml:1:9: listen: ",
-       "there is no folder"},
+      {"listen_list", "listen: [a]\n" + model,
+       "c.yaml:1:9: listen: ", "expected text, found a list"},
+      {"listen_no_folder", "listen: unix:nowhere/s.sock\n" + model,
+       "c.yaml:1:9: listen: ", "there is no folder"},
       {"listen_long", "listen: unix:run/" + std::string(120, 'x') + "\n" + model,
        "c.yaml:1:9: listen: ", "expected at most 107 bytes"},
       {"model_folder_missing", listen + "model: {name: m, path: modle}\n",
        "c.yaml:2:24: model.path: ", "found nothing at "},
-      {"model_is_a_file", listen + "model: {name: m, path: file}\n", "c.yaml:2:24: model.path: ",
-       "not a folder"},
+      {"model_is_a_file", listen + "model: {name: m, path: file}\n",
+       "c.yaml:2:24: model.path: ", "not a folder"},
       {"model_name_space", listen + "model: {name: 'a b', path: model}\n",
        "c.yaml:2:15: model.name: ", "expected a name"},
       {"kv_dtype", listen + "model: {name: m, path: model, kv: {dtype: bf61}}\n",
@@ -220,24 +223,26 @@ std::vector<Bad> bad_files() {
        "c.yaml:2:47: model.kv.bytes_max: ", "1024 TiB"},
       {"kv_size_negative", listen + "model: {name: m, path: model, kv: {bytes_max: -1MiB}}\n",
        "c.yaml:2:47: model.kv.bytes_max: ", "found '-1MiB'"},
-      {"threads_text", g + "engine: {threads: two}\n", "c.yaml:6:19: engine.threads: ",
-       "expected a whole number in [0, 256], found 'two'"},
-      {"threads_quoted", g + "engine: {threads: '2'}\n", "c.yaml:6:19: engine.threads: ",
-       "found text '2'"},
-      {"threads_float", g + "engine: {threads: 2.0}\n", "c.yaml:6:19: engine.threads: ", "found '2.0'"},
-      {"threads_negative", g + "engine: {threads: -1}\n", "c.yaml:6:19: engine.threads: ",
-       "found '-1'"},
-      {"threads_large", g + "engine: {threads: 4294967298}\n", "c.yaml:6:19: engine.threads: ",
-       "found '4294967298'"},
+      {"threads_text", g + "engine: {threads: two}\n",
+       "c.yaml:6:19: engine.threads: ", "expected a whole number in [0, 256], found 'two'"},
+      {"threads_quoted", g + "engine: {threads: '2'}\n",
+       "c.yaml:6:19: engine.threads: ", "found text '2'"},
+      {"threads_float", g + "engine: {threads: 2.0}\n",
+       "c.yaml:6:19: engine.threads: ", "found '2.0'"},
+      {"threads_negative", g + "engine: {threads: -1}\n",
+       "c.yaml:6:19: engine.threads: ", "found '-1'"},
+      {"threads_large", g + "engine: {threads: 4294967298}\n",
+       "c.yaml:6:19: engine.threads: ", "found '4294967298'"},
       {"threads_beyond_64_bits", g + "engine: {threads: 99999999999999999999}\n",
        "c.yaml:6:19: engine.threads: ", "does not fit 64 bits"},
-      {"threads_octal", g + "engine: {threads: 010}\n", "c.yaml:6:19: engine.threads: ",
-       "begins with 0"},
-      {"threads_yes", g + "engine: {threads: yes}\n", "c.yaml:6:19: engine.threads: ", "found 'yes'"},
-      {"threads_nothing", g + "engine: {threads: }\n", "c.yaml:6:10: engine.threads: ",
-       "found nothing"},
-      {"sequences_zero", g + "engine: {max_sequences: 0}\n", "c.yaml:6:25: engine.max_sequences: ",
-       "[1, 1024]"},
+      {"threads_octal", g + "engine: {threads: 010}\n",
+       "c.yaml:6:19: engine.threads: ", "begins with 0"},
+      {"threads_yes", g + "engine: {threads: yes}\n",
+       "c.yaml:6:19: engine.threads: ", "found 'yes'"},
+      {"threads_nothing", g + "engine: {threads: }\n",
+       "c.yaml:6:10: engine.threads: ", "found nothing"},
+      {"sequences_zero", g + "engine: {max_sequences: 0}\n",
+       "c.yaml:6:25: engine.max_sequences: ", "[1, 1024]"},
       {"rows_below_sequences", g + "engine: {max_sequences: 8, step_tokens_max: 7}\n",
        "c.yaml:6:45: engine.step_tokens_max: ", "at least max_sequences (8)"},
       {"isa", g + "engine: {isa: avx}\n", "c.yaml:6:15: engine.isa: ", "did you mean 'avx2'?"},
@@ -254,22 +259,25 @@ std::vector<Bad> bad_files() {
       {"default_route_unknown", g + "default_route: prompt\nroutes:\n  prompts:\n" + kPair,
        "c.yaml:6:16: default_route: ", "did you mean 'prompts'?"},
       {"route_off", g + "routes:\n  off:\n" + kPair, "c.yaml:7:3: routes.off: ", "reserved"},
-      {"route_name", g + "routes:\n  a/b:\n" + kPair, "c.yaml:7:3: routes: ", "as the name of a route"},
-      {"routes_list", g + "routes: [a]\n", "c.yaml:6:9: routes: ", "expected a mapping, found a list"},
+      {"route_name", g + "routes:\n  a/b:\n" + kPair,
+       "c.yaml:7:3: routes: ", "as the name of a route"},
+      {"routes_list", g + "routes: [a]\n",
+       "c.yaml:6:9: routes: ", "expected a mapping, found a list"},
       {"route_word", g + "routes: {r: lookup}\n", "c.yaml:6:13: routes.r: ", "expected a mapping"},
-      {"no_drafter", route("    verifier: {plugin: v}\n"), "c.yaml:8:5: routes.r.drafter: ", "missing"},
-      {"no_verifier", route("    drafter: {plugin: d}\n"), "c.yaml:8:5: routes.r.verifier: ",
-       "missing"},
+      {"no_drafter", route("    verifier: {plugin: v}\n"),
+       "c.yaml:8:5: routes.r.drafter: ", "missing"},
+      {"no_verifier", route("    drafter: {plugin: d}\n"),
+       "c.yaml:8:5: routes.r.verifier: ", "missing"},
       {"drafter_word", route("    drafter: d\n    verifier: {plugin: v}\n"),
        "c.yaml:8:14: routes.r.drafter: ", "expected a mapping, found 'd'"},
       {"no_plugin", route("    drafter: {}\n    verifier: {plugin: v}\n"),
        "c.yaml:8:14: routes.r.drafter.plugin: ", "missing"},
       {"plugin_path", route("    drafter: {plugin: ../x}\n    verifier: {plugin: v}\n"),
        "c.yaml:8:23: routes.r.drafter.plugin: ", "expected a name"},
-      {"guarantee", route("    guarantee: lossless\n" + kPair), "c.yaml:8:16: routes.r.guarantee: ",
-       "expected one of identical, law, none"},
-      {"route_model", route("    model: other\n" + kPair), "c.yaml:8:12: routes.r.model: ",
-       "expected 'm'"},
+      {"guarantee", route("    guarantee: lossless\n" + kPair),
+       "c.yaml:8:16: routes.r.guarantee: ", "expected one of identical, law, none"},
+      {"route_model", route("    model: other\n" + kPair),
+       "c.yaml:8:12: routes.r.model: ", "expected 'm'"},
       {"nodes_zero", route("    draft_nodes_max: 0\n" + kPair),
        "c.yaml:8:22: routes.r.draft_nodes_max: ", "[1, 1024]"},
       {"nodes_beyond_step", route("    draft_nodes_max: 512\n" + kPair),
@@ -287,8 +295,8 @@ std::vector<Bad> bad_files() {
       {"tag", g + "engine: !!map {threads: 1}\n", "c.yaml:6:9: ", "tags"},
       {"merge", g + "engine: {<<: {threads: 1}}\n", "c.yaml:6:10: ", "merge keys"},
       {"key_list", g + "? [a, b]\n: c\n", "c.yaml:6:3: ", "a key must be a word"},
-      {"control_character", "listen: \"unix:run/\\u0007\"\n" + model, "c.yaml:1:9: listen: ",
-       "control characters"},
+      {"control_character", "listen: \"unix:run/\\u0007\"\n" + model,
+       "c.yaml:1:9: listen: ", "control characters"},
       {"zero_byte", g + std::string("a: \0", 4), "c.yaml:1:1: ", "a zero byte"},
       {"too_large", g + "#" + std::string(1 << 20, 'x'), "c.yaml:1:1: ", "has at most 1048576"},
       {"too_deep", g + "routes: " + std::string(40, '[') + std::string(40, ']') + "\n",

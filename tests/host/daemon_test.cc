@@ -77,8 +77,7 @@ class Daemon {
                     const std::string& head = "") {
     std::ofstream(folder_ / "c.yaml")
         << "listen: unix:specd.sock\n"
-        << head
-        << "engine: {threads: 2, max_sequences: 8}\n"
+        << head << "engine: {threads: 2, max_sequences: 8}\n"
         << "model: {name: pico, path: " << SPECD_SOURCE_DIR << "/sdk/zoo/pico-target}\n"
         << "plugins: {directories: [" << plugins << "], cache_directory: cache}\n"
         << "default_route: lookup\n"
@@ -153,7 +152,8 @@ std::string health(const std::shared_ptr<grpc::Channel>& channel, const std::str
   grpc::ClientContext context;
   grpc::CompletionQueue queue;
   grpc::TemplatedGenericStub<grpc::ByteBuffer, grpc::ByteBuffer> stub(channel);
-  const auto call = stub.PrepareUnaryCall(&context, "/grpc.health.v1.Health/Check", request, &queue);
+  const auto call =
+      stub.PrepareUnaryCall(&context, "/grpc.health.v1.Health/Check", request, &queue);
   call->StartCall();
   grpc::Status status;
   call->Finish(&response, &status, nullptr);
@@ -212,7 +212,9 @@ TEST_F(DaemonTest, text_and_its_ids_give_the_same_continuation) {
   request.set_return_prompt_token_ids(true);
   std::vector<std::string> kinds;
   const auto by_text = client.generate(request, [&](const v1::GenerateResponse& message) {
-    kinds.emplace_back(message.has_started() ? "started" : message.has_chunk() ? "chunk" : "finished");
+    kinds.emplace_back(message.has_started() ? "started"
+                       : message.has_chunk() ? "chunk"
+                                             : "finished");
   });
   ASSERT_TRUE(by_text.ok()) << by_text.status().message();
   const Generation& first = by_text.value();
@@ -270,7 +272,8 @@ TEST_F(DaemonTest, each_field_out_of_range_is_an_invalid_argument_that_names_it)
       {"text", [](auto& r) { r.set_text("def \xff"); }},
       {"text", [](auto& r) { r.set_text("def \xff"), r.set_return_prompt_token_ids(true); }},
       {"token_ids", [](auto& r) { r.mutable_token_ids(); }},
-      {"token_ids[1]", [](auto& r) { r.mutable_token_ids()->add_ids(1), r.mutable_token_ids()->add_ids(-1); }},
+      {"token_ids[1]",
+       [](auto& r) { r.mutable_token_ids()->add_ids(1), r.mutable_token_ids()->add_ids(-1); }},
       {"token_ids[0]", [](auto& r) { r.mutable_token_ids()->add_ids(1 << 30); }},
       {"sampling.temperature", [](auto& r) { r.mutable_sampling()->set_temperature(-0.5F); }},
       {"sampling.temperature", [](auto& r) { r.mutable_sampling()->set_temperature(NAN); }},
@@ -285,7 +288,10 @@ TEST_F(DaemonTest, each_field_out_of_range_is_an_invalid_argument_that_names_it)
       {"max_tokens", [](auto& r) { r.set_max_tokens(std::numeric_limits<int32_t>::max()); }},
       {"stop", [](auto& r) { r.add_stop(""); }},
       {"stop", [](auto& r) { r.add_stop(std::string(100'000, 'x')); }},
-      {"stop", [](auto& r) { for (int i = 0; i < 1000; ++i) r.add_stop("x"); }},
+      {"stop",
+       [](auto& r) {
+         for (int i = 0; i < 1000; ++i) r.add_stop("x");
+       }},
       {"stop", [](auto& r) { r.add_stop("\xc3"); }},
       {"stop_token_ids[0]", [](auto& r) { r.add_stop_token_ids(-1); }},
       {"stop_token_ids[0]", [](auto& r) { r.add_stop_token_ids(1 << 30); }},
@@ -332,7 +338,8 @@ TEST_F(DaemonTest, message_beyond_the_limit_is_refused_and_the_daemon_goes_on) {
 }
 
 TEST_F(DaemonTest, bytes_that_are_not_http2_are_survived) {
-  for (const char* bytes : {"GET / HTTP/1.1\r\n\r\n", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\xff\xff\xff\xff", ""}) {
+  for (const char* bytes :
+       {"GET / HTTP/1.1\r\n\r\n", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\xff\xff\xff\xff", ""}) {
     const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
@@ -388,7 +395,9 @@ TEST_F(DaemonTest, stop_strings_and_ids_end_the_text) {
   ASSERT_TRUE(stopped.ok());
   EXPECT_EQ(stopped.value().finished.finish_reason(), v1::FINISH_REASON_STOP);
   const auto first = static_cast<size_t>(std::find(ids.begin(), ids.end(), ids[5]) - ids.begin());
-  EXPECT_EQ(stopped.value().token_ids, std::vector<int32_t>(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(first) + 1));
+  EXPECT_EQ(
+      stopped.value().token_ids,
+      std::vector<int32_t>(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(first) + 1));
 
   const std::string& text = plain.value().text;
   ASSERT_GT(text.size(), 12U);
@@ -457,14 +466,16 @@ TEST_F(DaemonTest, second_instance_is_refused_naming_the_first) {
   if (other == 0) {
     const int log = open((daemon_->folder() / "second").c_str(), O_WRONLY | O_CREAT, 0600);
     dup2(log, STDERR_FILENO);
-    execl(SPECD_BINARY, "specd", "serve", "--config", (daemon_->folder() / "c.yaml").c_str(), nullptr);
+    execl(SPECD_BINARY, "specd", "serve", "--config", (daemon_->folder() / "c.yaml").c_str(),
+          nullptr);
     _exit(127);
   }
   int status = 0;
   waitpid(other, &status, 0);
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 1);
-  EXPECT_NE(read_file(daemon_->folder() / "second").find("process " + std::to_string(daemon_->pid())),
-            std::string::npos);
+  EXPECT_NE(
+      read_file(daemon_->folder() / "second").find("process " + std::to_string(daemon_->pid())),
+      std::string::npos);
   EXPECT_TRUE(daemon_->client().status().ok());
 }
 
@@ -571,9 +582,10 @@ TEST(DaemonLife, second_signal_stops_at_once) {
 
 TEST(DaemonLife, plugin_that_hangs_does_not_keep_the_daemon) {
   Daemon daemon;
-  daemon.write_config("  hang:\n    drafter: {plugin: specd.test.drafter_hang}\n"
-                      "    verifier: {plugin: specd.verifier.match}\n",
-                      std::string(SPECD_PLUGINS) + ", " + SPECD_HANG_PLUGINS, "drain_seconds: 0\n");
+  daemon.write_config(
+      "  hang:\n    drafter: {plugin: specd.test.drafter_hang}\n"
+      "    verifier: {plugin: specd.verifier.match}\n",
+      std::string(SPECD_PLUGINS) + ", " + SPECD_HANG_PLUGINS, "drain_seconds: 0\n");
   ASSERT_TRUE(daemon.start()) << daemon.output();
   const auto stub = v1::Inference::NewStub(daemon.channel());
   grpc::ClientContext context;
@@ -601,11 +613,12 @@ TEST(DaemonLife, broken_plugins_are_listed_with_the_reason_and_the_daemon_goes_o
   manifest.replace(manifest.find(id), id.size(), "org.example.changed_");
   std::ofstream(broken / "changed" / "plugin.json") << manifest;
   std::ofstream(broken / "changed" / "drafter_replay.so", std::ios::app) << "x";
-  daemon.write_config("  changed:\n    drafter: {plugin: org.example.changed_, config: {file: x}}\n"
-                      "    verifier: {plugin: specd.verifier.match}\n"
-                      "  absent:\n    drafter: {plugin: org.example.absent}\n"
-                      "    verifier: {plugin: specd.verifier.match}\n",
-                      std::string(SPECD_PLUGINS) + ", more");
+  daemon.write_config(
+      "  changed:\n    drafter: {plugin: org.example.changed_, config: {file: x}}\n"
+      "    verifier: {plugin: specd.verifier.match}\n"
+      "  absent:\n    drafter: {plugin: org.example.absent}\n"
+      "    verifier: {plugin: specd.verifier.match}\n",
+      std::string(SPECD_PLUGINS) + ", more");
   ASSERT_TRUE(daemon.start()) << daemon.output();
   Client client = daemon.client();
   const auto plugins = client.plugins();

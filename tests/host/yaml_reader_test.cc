@@ -13,14 +13,36 @@ Result<Json> json_of(const std::string& text) {
 
 TEST(YamlReader, plain_scalars_follow_the_core_schema) {
   const std::pair<const char*, Json> table[] = {
-      {"12", 12},          {"-7", -7},       {"+3", 3},          {"0", 0},
-      {"0x1F", 31},        {"0o17", 15},     {"1.5", 1.5},       {".5", 0.5},
-      {"-1.", -1.0},       {"1e3", 1000.0},  {"+1e-2", 0.01},    {"true", true},
-      {"FALSE", false},    {"~", nullptr},   {"null", nullptr},  {"yes", "yes"},
-      {"off", "off"},      {"on", "on"},     {"No", "No"},       {"1_000", "1_000"},
-      {"12:30", "12:30"},  {"0b1", "0b1"},   {"-0x1F", "-0x1F"}, {"e3", "e3"},
-      {"1.2.3", "1.2.3"}, {"tRue", "tRue"}, {"'12'", "12"},
-      {"\"true\"", "true"}, {"''", ""},      {"18446744073709551615", 18446744073709551615ULL},
+      {"12", 12},
+      {"-7", -7},
+      {"+3", 3},
+      {"0", 0},
+      {"0x1F", 31},
+      {"0o17", 15},
+      {"1.5", 1.5},
+      {".5", 0.5},
+      {"-1.", -1.0},
+      {"1e3", 1000.0},
+      {"+1e-2", 0.01},
+      {"true", true},
+      {"FALSE", false},
+      {"~", nullptr},
+      {"null", nullptr},
+      {"yes", "yes"},
+      {"off", "off"},
+      {"on", "on"},
+      {"No", "No"},
+      {"1_000", "1_000"},
+      {"12:30", "12:30"},
+      {"0b1", "0b1"},
+      {"-0x1F", "-0x1F"},
+      {"e3", "e3"},
+      {"1.2.3", "1.2.3"},
+      {"tRue", "tRue"},
+      {"'12'", "12"},
+      {"\"true\"", "true"},
+      {"''", ""},
+      {"18446744073709551615", 18446744073709551615ULL},
       {"-9223372036854775808", INT64_MIN},
   };
   for (const auto& [text, expected] : table) {
@@ -33,9 +55,9 @@ TEST(YamlReader, plain_scalars_follow_the_core_schema) {
 }
 
 TEST(YamlReader, numbers_that_readers_disagree_about_are_refused) {
-  for (const char* text : {"010", "-010", "00", "007", "18446744073709551616",
-                           "-9223372036854775809", "0x10000000000000000", "1e999", ".inf", "-.INF",
-                           ".nan"})
+  for (const char* text :
+       {"010", "-010", "00", "007", "18446744073709551616", "-9223372036854775809",
+        "0x10000000000000000", "1e999", ".inf", "-.INF", ".nan"})
     EXPECT_FALSE(json_of(text).ok()) << text;
 }
 

@@ -85,7 +85,8 @@ Placed place(const Problem& problem, Place how) {
   for (size_t r = 0; r < problem.position.size(); ++r) {
     const int32_t last = problem.position[r];
     int32_t span = last + 1;
-    if (how == Place::kTail) span = static_cast<int32_t>(engine() % static_cast<uint32_t>(last + 2));
+    if (how == Place::kTail)
+      span = static_cast<int32_t>(engine() % static_cast<uint32_t>(last + 2));
     placed.span.push_back(span);
     placed.table.push_back(2);
     placed.tail_begin.push_back(static_cast<int32_t>(placed.tail.size()));
@@ -164,7 +165,9 @@ std::vector<float> strict_oracle(const Problem& problem, Swap swap = Swap::kNone
         for (int32_t j = 0; j < visible; ++j) {
           float sum = 0;
           for (int32_t i = 0; i < D; ++i) {
-            const int32_t d = swap == Swap::kScore && i == 4 ? 5 : swap == Swap::kScore && i == 5 ? 4 : i;
+            const int32_t d = swap == Swap::kScore && i == 4   ? 5
+                              : swap == Swap::kScore && i == 5 ? 4
+                                                               : i;
             sum = std::fma(q[d], problem.k.widened[problem.kv_index(first + j, g, d)], sum);
           }
           score[j] = sum * problem.scale;
@@ -211,7 +214,8 @@ TEST_P(Attention, is_the_strict_order_to_the_bit_wherever_the_positions_lie) {
         const std::vector<float> expected = strict_oracle(problem);
         for (const Place how : {Place::kInOrder, Place::kShuffled, Place::kTail}) {
           const int threads = 1 + static_cast<int>(how);
-          EXPECT_EQ(first_difference(run(ops(), problem, place(problem, how), threads), expected), -1)
+          EXPECT_EQ(first_difference(run(ops(), problem, place(problem, how), threads), expected),
+                    -1)
               << dtype_name(type) << " group " << group << " head_dim " << head_dim << " place "
               << static_cast<int>(how);
         }

@@ -1,6 +1,7 @@
-// Times the matmuls of a decode step at a model's shape, with random weights, against what the machine
-// can do in the same run: the bandwidth of a loop that only reads the weights, and the peak of fused
-// multiply-adds in registers. All are interleaved and repeated; the goals are about medians.
+// Times the matmuls of a decode step at a model's shape, with random weights, against what the
+// machine can do in the same run: the bandwidth of a loop that only reads the weights, and the peak
+// of fused multiply-adds in registers. All are interleaved and repeated; the goals are about
+// medians.
 //
 //   bench_decode [--threads N] [--layers N] [--hidden N] [--ffn N] [--heads N] [--kv-heads N]
 //                [--head-dim N] [--vocab N] [--repeats N] [--dtype bf16|f16|f32] [--isa NAME]
@@ -75,8 +76,8 @@ void fill_random(void* data, size_t bytes, DType type, uint64_t seed) {
   }
 }
 
-// Times of repeated steps, kept by matrix: the median step is the sum of each matrix's median, so that
-// one interruption spoils one sample of one matrix.
+// Times of repeated steps, kept by matrix: the median step is the sum of each matrix's median, so
+// that one interruption spoils one sample of one matrix.
 class StepTimes {
  public:
   void add(size_t matrix, double t) {
@@ -122,7 +123,8 @@ int main(int argc, char** argv) {
   }
   std::vector<int> rows;
   const std::string rows_text = o.text("--rows", "1,2,4,8,16");
-  for (const char* p = rows_text.c_str(); *p != 0; p += std::strcspn(p, ",") + (std::strchr(p, ',') != nullptr ? 1 : 0)) {
+  for (const char* p = rows_text.c_str(); *p != 0;
+       p += std::strcspn(p, ",") + (std::strchr(p, ',') != nullptr ? 1 : 0)) {
     rows.push_back(std::atoi(p));
   }
   const int rows_max = *std::max_element(rows.begin(), rows.end());
@@ -165,9 +167,10 @@ int main(int argc, char** argv) {
   for (size_t i = 0; i < x.size(); ++i) x[i] = 0.25f + static_cast<float>(i % 37) / 64.0f;
   std::vector<float> out(static_cast<size_t>(rows_max) * wide_out);
 
-  std::printf("%s, %d threads, %s, %d layers, hidden %d, ffn %d, heads %d/%d of %d, vocab %d: %.3f GB\n",
-              ops.name, threads, dtype.c_str(), layers, hidden, ffn, heads, kv_heads, head_dim, vocab,
-              static_cast<double>(total_bytes) * 1e-9);
+  std::printf(
+      "%s, %d threads, %s, %d layers, hidden %d, ffn %d, heads %d/%d of %d, vocab %d: %.3f GB\n",
+      ops.name, threads, dtype.c_str(), layers, hidden, ffn, heads, kv_heads, head_dim, vocab,
+      static_cast<double>(total_bytes) * 1e-9);
 
   // Warm up, then interleave: a slow moment of the machine hits all alike.
   const auto timed = [&](WorkerPool::Task task, void* ctx) {
@@ -273,7 +276,8 @@ int main(int argc, char** argv) {
         ops.attention(stream, a);
         times.push_back(seconds() - t);
       }
-      std::printf("attention, context %d, %d rows: %.3f ms a layer\n", context, n, median(times) * 1e3);
+      std::printf("attention, context %d, %d rows: %.3f ms a layer\n", context, n,
+                  median(times) * 1e3);
     }
   }
 

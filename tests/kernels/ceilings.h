@@ -1,5 +1,5 @@
-// What the machine can do, measured in the same run as what is claimed: the bandwidth of a loop that
-// only reads, and the peak of fused multiply-adds on registers. For benchmarks only.
+// What the machine can do, measured in the same run as what is claimed: the bandwidth of a loop
+// that only reads, and the peak of fused multiply-adds on registers. For benchmarks only.
 #pragma once
 
 #include <algorithm>
@@ -56,7 +56,7 @@ __attribute__((target("avx2,fma"))) inline float fma_avx2(int64_t rounds) {
   for (int i = 0; i < 12; ++i) acc[i] = _mm256_set1_ps(static_cast<float>(i));
   for (int64_t r = 0; r < rounds; ++r) {
 #pragma GCC unroll 12
-  for (int i = 0; i < 12; ++i) acc[i] = _mm256_fmadd_ps(acc[i], x, y);
+    for (int i = 0; i < 12; ++i) acc[i] = _mm256_fmadd_ps(acc[i], x, y);
   }
 #pragma GCC unroll 12
   for (int i = 1; i < 12; ++i) acc[0] = _mm256_add_ps(acc[0], acc[i]);
@@ -69,7 +69,7 @@ __attribute__((target("avx512f"))) inline float fma_avx512(int64_t rounds) {
   for (int i = 0; i < 12; ++i) acc[i] = _mm512_set1_ps(static_cast<float>(i));
   for (int64_t r = 0; r < rounds; ++r) {
 #pragma GCC unroll 12
-  for (int i = 0; i < 12; ++i) acc[i] = _mm512_fmadd_ps(acc[i], x, y);
+    for (int i = 0; i < 12; ++i) acc[i] = _mm512_fmadd_ps(acc[i], x, y);
   }
 #pragma GCC unroll 12
   for (int i = 1; i < 12; ++i) acc[0] = _mm512_add_ps(acc[0], acc[i]);

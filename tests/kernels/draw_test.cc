@@ -206,11 +206,12 @@ TEST_P(Draw, follows_the_distribution) {
   };
   const std::vector<float> logits = {1.0f, 0.2f, -0.5f, 2.0f, 0.0f, 0.2f, -3.0f, 1.5f, 0.9f, -1.0f};
   const int draws = 100000;
-  for (const Case c : {Case{1, 0, 1}, Case{0.5f, 0, 1}, Case{2, 4, 1}, Case{1, 0, 0.8f},
-                       Case{1.3f, 6, 0.7f}}) {
+  for (const Case c :
+       {Case{1, 0, 1}, Case{0.5f, 0, 1}, Case{2, 4, 1}, Case{1, 0, 0.8f}, Case{1.3f, 6, 0.7f}}) {
     std::vector<DrawRow> rows;
     for (int i = 0; i < draws; ++i) {
-      rows.push_back(sampled(c.temperature, c.top_k, c.top_p, static_cast<uint64_t>(i / 100), i % 100));
+      rows.push_back(
+          sampled(c.temperature, c.top_k, c.top_p, static_cast<uint64_t>(i / 100), i % 100));
     }
     std::vector<float> all;
     for (int i = 0; i < draws; ++i) all.insert(all.end(), logits.begin(), logits.end());
@@ -233,18 +234,22 @@ TEST_P(Draw, follows_the_distribution) {
       chi2 += (count[i] - want) * (count[i] - want) / want;
       ++cells;
     }
-    // Beyond the 0.9999 quantile of chi-square with up to 9 degrees of freedom (33.7). The seeds are
-    // fixed: this passes or fails for good.
+    // Beyond the 0.9999 quantile of chi-square with up to 9 degrees of freedom (33.7). The seeds
+    // are fixed: this passes or fails for good.
     EXPECT_GT(cells, 2);
-    EXPECT_LT(chi2, 33.7) << "temperature " << c.temperature << " k " << c.top_k << " p " << c.top_p;
+    EXPECT_LT(chi2, 33.7) << "temperature " << c.temperature << " k " << c.top_k << " p "
+                          << c.top_p;
   }
 }
 
 TEST_P(Draw, large_vocabulary_has_the_scalar_tokens) {
   const std::vector<float> logits = random_floats(6 * 32003, 8, 4.0f);
-  const std::vector<DrawRow> rows = {sampled(1, 0, 1, 1, 1),       sampled(0.8f, 50, 0.95f, 2, 2),
-                                     sampled(1.5f, 0, 0.9f, 3, 3), sampled(1, 1000, 1, 4, 4),
-                                     DrawRow(),                    sampled(1, 32002, 0.999f, 5, 5)};
+  const std::vector<DrawRow> rows = {sampled(1, 0, 1, 1, 1),
+                                     sampled(0.8f, 50, 0.95f, 2, 2),
+                                     sampled(1.5f, 0, 0.9f, 3, 3),
+                                     sampled(1, 1000, 1, 4, 4),
+                                     DrawRow(),
+                                     sampled(1, 32002, 0.999f, 5, 5)};
   WorkerPool pool(1);
   CpuStream stream(pool);
   std::vector<int32_t> scalar(6);

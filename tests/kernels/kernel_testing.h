@@ -130,8 +130,8 @@ inline std::string isa_param_name(const testing::TestParamInfo<Isa>& info) {
   return isa_name(info.param);
 }
 
-#define SPECD_FOR_EACH_ISA(suite)                                                           \
-  INSTANTIATE_TEST_SUITE_P(Cpu, suite,                                                      \
-                           testing::Values(Isa::kScalar, Isa::kAvx2, Isa::kAvx512), isa_param_name)
+#define SPECD_FOR_EACH_ISA(suite)                                                               \
+  INSTANTIATE_TEST_SUITE_P(Cpu, suite, testing::Values(Isa::kScalar, Isa::kAvx2, Isa::kAvx512), \
+                           isa_param_name)
 
 }  // namespace specd::kernels

@@ -7,8 +7,8 @@ namespace {
 
 std::vector<float> apply(Isa isa, LaneArgs::Function function, const std::vector<float>& in) {
   std::vector<float> out(in.size(), kNan);
-  isa_ops(isa).lanes({function, DType::kF32, in.data(), out.data(), static_cast<int32_t>(in.size())},
-                     0, 1);
+  isa_ops(isa).lanes(
+      {function, DType::kF32, in.data(), out.data(), static_cast<int32_t>(in.size())}, 0, 1);
   return out;
 }
 
@@ -102,8 +102,8 @@ TEST_P(Math, narrowing_rounds_to_nearest_even) {
     const uint16_t top = type == DType::kF16 ? 0x7bff : 0x7f7f;
     for (uint16_t h = 0; h < top; ++h) {
       const float a = widen(h, type);
-      const float tie = static_cast<float>(
-          (double{a} + widen(static_cast<uint16_t>(h + 1), type)) / 2);
+      const float tie =
+          static_cast<float>((double{a} + widen(static_cast<uint16_t>(h + 1), type)) / 2);
       for (const float x : {a, tie, std::nextafter(tie, 0.0f), std::nextafter(tie, 1e38f)}) {
         in.push_back(x);
         in.push_back(-x);
@@ -120,7 +120,8 @@ TEST_P(Math, narrowing_rounds_to_nearest_even) {
     std::vector<uint16_t> scalar(in.size());
     const int32_t n = static_cast<int32_t>(in.size());
     isa_ops(GetParam()).lanes({LaneArgs::Function::kNarrow, type, in.data(), out.data(), n}, 0, 1);
-    isa_ops(Isa::kScalar).lanes({LaneArgs::Function::kNarrow, type, in.data(), scalar.data(), n}, 0, 1);
+    isa_ops(Isa::kScalar)
+        .lanes({LaneArgs::Function::kNarrow, type, in.data(), scalar.data(), n}, 0, 1);
     EXPECT_EQ(out, scalar) << dtype_name(type);
     const float limit = widen(top, type);
     for (size_t i = 0; i < in.size(); ++i) {

@@ -15,9 +15,7 @@ std::vector<float> strict_oracle(std::vector<float>* x, const std::vector<float>
     for (size_t i = 0; i < n && !delta.empty(); ++i) row[i] = row[i] + delta[r * n + i];
     float sums[16] = {};
     for (size_t i = 0; i < n; ++i) {
-      const size_t k = !swap || i % 16 != 0 || i < 32 || i >= 64
-                           ? i
-                           : (i == 32 ? i + 16 : i - 16);
+      const size_t k = !swap || i % 16 != 0 || i < 32 || i >= 64 ? i : (i == 32 ? i + 16 : i - 16);
       sums[i % 16] = std::fma(row[k], row[k], sums[i % 16]);
     }
     for (int stride = 8; stride > 0; stride /= 2) {
@@ -62,7 +60,8 @@ TEST_P(RmsNorm, is_the_strict_order_to_the_bit_and_near_float64) {
         }
         for (size_t r = 0; r < rows; ++r) {
           double sum = 0;
-          for (size_t i = 0; i < n; ++i) sum += double{x_expected[r * n + i]} * x_expected[r * n + i];
+          for (size_t i = 0; i < n; ++i)
+            sum += double{x_expected[r * n + i]} * x_expected[r * n + i];
           const double root = std::sqrt(sum / static_cast<double>(n) + 1e-5);
           for (size_t i = 0; i < n; ++i) {
             const double want = x_expected[r * n + i] / root * weight[i];

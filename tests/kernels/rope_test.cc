@@ -58,8 +58,12 @@ TEST_P(Rope, rotates_to_the_bit_and_appends_in_the_caches_type) {
           const std::vector<char> untouched = k;
           WorkerPool pool(threads);
           CpuStream stream(pool);
-          ops().rope_append(stream, {qkv.data(), cos_sin.data(), all_slots.data(),
-                                     {k.data(), v.data(), type, G, D}, n_rows, H});
+          ops().rope_append(stream, {qkv.data(),
+                                     cos_sin.data(),
+                                     all_slots.data(),
+                                     {k.data(), v.data(), type, G, D},
+                                     n_rows,
+                                     H});
           EXPECT_EQ(first_difference(qkv.data(), rotated.data(), static_cast<size_t>(H) * D), -1);
           std::vector<char> k_expected = untouched;
           std::vector<char> v_expected = untouched;

@@ -35,7 +35,9 @@ sdk::FakeTree random_tree(std::mt19937& random) {
   sdk::FakeTree tree;
   const std::size_t n = random() % 40;
   const int vocabulary = 1 + static_cast<int>(random() % 4);
-  const auto token = [&] { return static_cast<int32_t>(random() % static_cast<unsigned>(vocabulary)); };
+  const auto token = [&] {
+    return static_cast<int32_t>(random() % static_cast<unsigned>(vocabulary));
+  };
   tree.row_token.push_back(token());
   for (std::size_t i = 0; i < n; ++i) {
     // Mostly near the end, so that the trees become deep.
@@ -84,8 +86,8 @@ TEST(MatchVerifier, first_of_equal_siblings_wins_and_a_probe_is_never_accepted) 
   sdk::FakeHost host;
   sdk::FakeVerifier verifier(host, factory(), sdk::FakeConfig());
   // Probe 0 tells the truth, 1 and 2 tell it too, 3 follows 1 and 4 follows 2.
-  const sdk::FakeTree tree{{5, 5, 5, 6, 6}, {-1, -1, -1, 1, 2}, {1, 0, 0, 0, 0},
-                           {5, 6, 6, 7, 8, 9}, 0};
+  const sdk::FakeTree tree{
+      {5, 5, 5, 6, 6}, {-1, -1, -1, 1, 2}, {1, 0, 0, 0, 0}, {5, 6, 6, 7, 8, 9}, 0};
   const sdk::FakeVerdict verdict = verifier.verify(tree);
   EXPECT_EQ(verdict.path, (std::vector<int32_t>{1, 3}));
   EXPECT_EQ(verdict.next_token, 8);

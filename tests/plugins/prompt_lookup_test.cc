@@ -26,7 +26,8 @@ TokenList next_piece(std::mt19937& random, const TokenList& text, int alphabet) 
   if (text.size() > 4 && random() % 2 == 0) {
     const std::size_t from = random() % text.size();
     const std::size_t n = 1 + random() % std::min<std::size_t>(7, text.size() - from);
-    piece.assign(text.begin() + static_cast<long>(from), text.begin() + static_cast<long>(from + n));
+    piece.assign(text.begin() + static_cast<long>(from),
+                 text.begin() + static_cast<long>(from + n));
   } else {
     for (unsigned i = 0; i <= random() % 4; ++i) {
       piece.push_back(static_cast<int32_t>(random() % static_cast<unsigned>(alphabet)));
@@ -186,12 +187,9 @@ TEST(PromptLookup, mixed_families_are_refused_with_words) {
 }
 
 TEST(PromptLookup, values_out_of_range_are_refused_naming_the_key) {
-  const std::pair<const char*, int> bad[] = {{"num_speculative_tokens", 0},
-                                             {"num_speculative_tokens", 65},
-                                             {"prompt_lookup_max", -1},
-                                             {"max_draft_len", 1 << 20},
-                                             {"max_matching_ngram_size", 17},
-                                             {"max_pool_tokens", 1}};
+  const std::pair<const char*, int> bad[] = {
+      {"num_speculative_tokens", 0}, {"num_speculative_tokens", 65},  {"prompt_lookup_max", -1},
+      {"max_draft_len", 1 << 20},    {"max_matching_ngram_size", 17}, {"max_pool_tokens", 1}};
   for (const auto& [key, value] : bad) {
     FakeHost host;
     FakeDrafter drafter(host, factory(), FakeConfig().set(key, value));
@@ -211,10 +209,11 @@ TEST(PromptLookup, public_pool_is_bounded_and_goes_on_after_it_was_emptied) {
   std::mt19937 random(3);
   for (const bool oldest : {true, false}) {
     FakeHost host;
-    FakeDrafter drafter(
-        host, factory(),
-        FakeConfig().set("max_draft_len", 4).set("is_use_oldest", oldest).set("max_pool_tokens",
-                                                                              1024));
+    FakeDrafter drafter(host, factory(),
+                        FakeConfig()
+                            .set("max_draft_len", 4)
+                            .set("is_use_oldest", oldest)
+                            .set("max_pool_tokens", 1024));
     uint64_t most = 0;
     int drafts = 0;
     for (int i = 0; i < 400; ++i) {
@@ -275,9 +274,8 @@ TEST(PromptLookup, caps_say_chain_of_point_masses_that_attaches_anywhere) {
   ASSERT_EQ(drafter.caps().needs, static_cast<uint32_t>(SPECD_NEED_HOST_TOKENS));
   ASSERT_EQ(drafter.caps().tree_mode, static_cast<uint32_t>(SPECD_TREE_CHAIN));
   ASSERT_EQ(drafter.caps().draft_rule, static_cast<uint32_t>(SPECD_RULE_POINT_MASS));
-  ASSERT_EQ(drafter.caps().attach_modes, static_cast<uint32_t>(SPECD_ATTACH_FRESH |
-                                                               SPECD_ATTACH_TOKENS |
-                                                               SPECD_ATTACH_COLD));
+  ASSERT_EQ(drafter.caps().attach_modes,
+            static_cast<uint32_t>(SPECD_ATTACH_FRESH | SPECD_ATTACH_TOKENS | SPECD_ATTACH_COLD));
 }
 
 TEST(PromptLookup, another_layout_is_refused_and_the_table_is_shown) {

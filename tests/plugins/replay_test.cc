@@ -98,8 +98,10 @@ TEST_F(ReplayDrafter, accepted_counts_are_those_of_the_documented_coin) {
       c.set("draft_tokens", 6).set("acceptance", acceptance).set("seed", 42);
       if (tree) c.set("tree.nodes", 40).set("tree.probes", 10);
       FakeConfig with_json("{\"acceptance\": " + std::to_string(acceptance) + "}");
-      with_json.set("file", path_).set("draft_tokens", 6).set("acceptance", acceptance).set("seed",
-                                                                                            42);
+      with_json.set("file", path_)
+          .set("draft_tokens", 6)
+          .set("acceptance", acceptance)
+          .set("seed", 42);
       if (tree) with_json.set("tree.nodes", 40).set("tree.probes", 10);
       FakeDrafter drafter(host, factory(), with_json);
       ASSERT_EQ(drafter.status(), SPECD_OK);
@@ -139,9 +141,8 @@ TEST_F(ReplayDrafter, acceptance_may_be_a_list_by_place) {
 
 TEST_F(ReplayDrafter, tree_hides_the_truth_among_decoys_and_probes) {
   FakeHost host;
-  FakeDrafter drafter(
-      host, factory(),
-      config().set("draft_tokens", 5).set("tree.nodes", 60).set("tree.probes", 20));
+  FakeDrafter drafter(host, factory(),
+                      config().set("draft_tokens", 5).set("tree.nodes", 60).set("tree.probes", 20));
   ASSERT_EQ(drafter.status(), SPECD_OK);
   ASSERT_EQ(drafter.caps().tree_mode, static_cast<uint32_t>(SPECD_TREE_VARIABLE));
   const int s = drafter.begin({1, 2, 3});

@@ -108,7 +108,8 @@ TEST(Border, failing_sequence_leaves_the_others_alone_and_then_stays_silent) {
     for (const Expected& expected : kExpected) {
       FakeHost host;
       {
-        FakeDrafter drafter(host, kThrower, FakeConfig().set(where, expected.what).set("victim", 2));
+        FakeDrafter drafter(host, kThrower,
+                            FakeConfig().set(where, expected.what).set("victim", 2));
         const int a = drafter.begin({1}), b = drafter.begin({1}), c = drafter.begin({1});
         if (std::string(where) == "begin") {
           EXPECT_EQ(drafter.sequence_status(b), expected.status);
@@ -163,7 +164,8 @@ TEST(Entry, stores_the_table_always_and_compares_the_whole_layout) {
   const specd_plugin* out = nullptr;
   const std::string mine = SPECD_ABI_LAYOUT;
   EXPECT_EQ(sdk::enter(mine.c_str(), &table, &out), SPECD_OK);
-  for (const std::string& other : {mine + "0", mine.substr(1), std::string(), "v1" + mine.substr(2)}) {
+  for (const std::string& other :
+       {mine + "0", mine.substr(1), std::string(), "v1" + mine.substr(2)}) {
     out = nullptr;
     EXPECT_EQ(sdk::enter(other.c_str(), &table, &out), SPECD_E_ABI) << other;
     EXPECT_EQ(out, &table);
@@ -203,7 +205,8 @@ TEST(Config, getters_give_defaults_check_ranges_and_name_the_key) {
             std::string::npos);
 }
 
-// ---------------------------------------------------------------- the fake host finds what is wrong
+// ---------------------------------------------------------------- the fake host finds what is
+// wrong
 
 // Overruns what its mode says, through the C tables.
 struct Overrun {
@@ -252,11 +255,12 @@ constexpr specd_drafter_api kOverrunApi = {sizeof(specd_drafter_api), 0,
                                            &Overrun::begin,           &Overrun::update,
                                            &Overrun::propose,         &Overrun::end,
                                            &Overrun::deactivate,      &Overrun::destroy};
-constexpr specd_factory kOverrun = {sizeof(specd_factory), 0,           "overrun", "",
-                                    nullptr,               &kOverrunApi, nullptr};
+constexpr specd_factory kOverrun = {sizeof(specd_factory), 0,      "overrun", "", nullptr,
+                                    &kOverrunApi,          nullptr};
 
 TEST(FakeHost, finds_overruns_and_misuse_of_memory) {
-  for (const char* mode : {"none", "caps", "align", "block", "twice", "leak", "row", "end", "parent"}) {
+  for (const char* mode :
+       {"none", "caps", "align", "block", "twice", "leak", "row", "end", "parent"}) {
     Overrun::mode = mode;
     FakeHost host;
     {
@@ -320,8 +324,9 @@ TEST(FakeHost, metrics_and_pool_do_what_the_headers_say) {
   const auto* pool =
       static_cast<const specd_pool*>(host.host()->get_service(host.host(), SPECD_SERVICE_POOL));
   std::vector<int> seen(5, 0);
-  pool->run(host.host(), nullptr, 5,
-            [](void* ctx, uint32_t i) { ++(*static_cast<std::vector<int>*>(ctx))[i]; }, &seen);
+  pool->run(
+      host.host(), nullptr, 5,
+      [](void* ctx, uint32_t i) { ++(*static_cast<std::vector<int>*>(ctx))[i]; }, &seen);
   EXPECT_EQ(seen, std::vector<int>(5, 1));
   host.withhold_service(SPECD_SERVICE_POOL);
   EXPECT_EQ(host.host()->get_service(host.host(), SPECD_SERVICE_POOL), nullptr);

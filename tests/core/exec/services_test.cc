@@ -68,7 +68,8 @@ TEST_F(ServicesTest, memory_is_aligned_counted_and_limited) {
   const auto& memory = table<specd_memory>(SPECD_SERVICE_MEMORY);
   std::string text;
   const PluginScope scope(owner_.label, &text);
-  const auto alloc = [&](uint64_t bytes, uint64_t align, void** out, int32_t device = SPECD_DEV_CPU) {
+  const auto alloc = [&](uint64_t bytes, uint64_t align, void** out,
+                         int32_t device = SPECD_DEV_CPU) {
     return memory.alloc(host_, &owner_, device, 0, bytes, align, out);
   };
   void *a = nullptr, *b = nullptr;
@@ -77,7 +78,8 @@ TEST_F(ServicesTest, memory_is_aligned_counted_and_limited) {
   EXPECT_EQ(owner_.used_bytes, 600u);
   EXPECT_EQ(alloc(401, 1, &b), SPECD_E_EXHAUSTED);
   EXPECT_EQ(b, nullptr);
-  EXPECT_NE(text.find("401 bytes asked, 400 of the quota of 1000 are left"), std::string::npos) << text;
+  EXPECT_NE(text.find("401 bytes asked, 400 of the quota of 1000 are left"), std::string::npos)
+      << text;
   EXPECT_EQ(alloc(UINT64_MAX, 1, &b), SPECD_E_EXHAUSTED);
   EXPECT_EQ(alloc(400, 1, &b), SPECD_OK);
   memory.free(host_, &owner_, a);
@@ -128,7 +130,8 @@ TEST_F(ServicesTest, draw_noise_is_that_of_the_draw_and_zero_when_greedy) {
       kernels::cpu_ops(kernels::Isa::kScalar)
           .draw_noise(stream_, {&one.seed, &position[i], expected.data(), 1, kVocab});
     }
-    for (size_t t = 0; t < kVocab; ++t) EXPECT_EQ(values[i * kVocab + t], expected[t]) << i << " " << t;
+    for (size_t t = 0; t < kVocab; ++t)
+      EXPECT_EQ(values[i * kVocab + t], expected[t]) << i << " " << t;
   }
   EXPECT_NE(values[0], values[kVocab]);
 }
@@ -160,7 +163,8 @@ TEST_F(ServicesTest, uniform_is_keyed_and_in_range) {
   const specd_tensor indices = host_i32(index, {3}), positions = host_i32(position, {3});
   const specd_tensor out = host_f32(values.data(), {3, kLanes});
   const specd_tensor out_again = host_f32(again.data(), {3, kLanes});
-  ASSERT_EQ(rng.uniform(host_, &call_, &indices, &positions, SPECD_PURPOSE_ACCEPT, 6, &out), SPECD_OK);
+  ASSERT_EQ(rng.uniform(host_, &call_, &indices, &positions, SPECD_PURPOSE_ACCEPT, 6, &out),
+            SPECD_OK);
   for (size_t row = 0; row < 3; ++row) {
     for (size_t lane = 0; lane < kLanes; ++lane) {
       const uint32_t counter[4] = {static_cast<uint32_t>(lane / 4),
@@ -173,9 +177,11 @@ TEST_F(ServicesTest, uniform_is_keyed_and_in_range) {
       EXPECT_LT(value, 1.0f);
     }
   }
-  ASSERT_EQ(rng.uniform(host_, &call_, &indices, &positions, SPECD_PURPOSE_ACCEPT, 6, &out_again), SPECD_OK);
+  ASSERT_EQ(rng.uniform(host_, &call_, &indices, &positions, SPECD_PURPOSE_ACCEPT, 6, &out_again),
+            SPECD_OK);
   EXPECT_EQ(values, again);
-  ASSERT_EQ(rng.uniform(host_, &call_, &indices, &positions, SPECD_PURPOSE_DRAFT, 6, &out_again), SPECD_OK);
+  ASSERT_EQ(rng.uniform(host_, &call_, &indices, &positions, SPECD_PURPOSE_DRAFT, 6, &out_again),
+            SPECD_OK);
   EXPECT_NE(values, again);
   EXPECT_EQ(rng.uniform(host_, &call_, &indices, &positions, 0, 6, &out), SPECD_E_INVALID);
   expect_text("purpose 0 belongs to the host");
@@ -207,16 +213,19 @@ TEST_F(ServicesTest, every_bad_tensor_is_refused_in_words) {
   expect_out([](specd_tensor& t) { t.rank = 1; }, "out has dtype");
   expect_out([](specd_tensor& t) { t.rank = 900; }, "out has dtype");
   expect_out([](specd_tensor& t) { t.shape[0] = -1; }, "out has a size or stride out of range");
-  expect_out([](specd_tensor& t) { t.shape[1] = INT64_MAX; }, "out has a size or stride out of range");
+  expect_out([](specd_tensor& t) { t.shape[1] = INT64_MAX; },
+             "out has a size or stride out of range");
   expect_out([](specd_tensor& t) { t.stride[0] = -1; }, "out has a size or stride out of range");
   expect_out([](specd_tensor& t) { t.shape[0] = 3; }, "out reaches beyond its capacity");
   expect_out([](specd_tensor& t) { t.shape[0] = t.stride[0] = int64_t{1} << 31; },
              "out reaches beyond its capacity");
   expect_out([](specd_tensor& t) { t.byte_capacity -= 4; }, "out reaches beyond its capacity");
-  expect_out([](specd_tensor& t) { t.shape[1] = kVocab - 1; }, "out has 36 columns, expected vocab_size 37");
+  expect_out([](specd_tensor& t) { t.shape[1] = kVocab - 1; },
+             "out has 36 columns, expected vocab_size 37");
   expect_out([](specd_tensor& t) { t.stride[0] = 1; }, "out needs rows that are contiguous");
   expect_out([](specd_tensor& t) { t.data = nullptr; }, "out has no data");
-  expect_out([](specd_tensor& t) { t.shape[0] = 1; }, "seq_index has 2 entries, position 2, out has 1");
+  expect_out([](specd_tensor& t) { t.shape[0] = 1; },
+             "seq_index has 2 entries, position 2, out has 1");
   index[1] = 3;
   expect(&good_index, &good_position, &good_out, "seq_index[1] is 3, expected 0..2");
   index[1] = -1;
@@ -227,25 +236,32 @@ TEST_F(ServicesTest, every_bad_tensor_is_refused_in_words) {
   position[0] = 1;
   EXPECT_EQ(rng.draw_noise(host_, &call_, &good_index, &good_position, &good_out), SPECD_OK);
   specd_call outside;
-  EXPECT_EQ(rng.draw_noise(host_, &outside, &good_index, &good_position, &good_out), SPECD_E_INVALID);
+  EXPECT_EQ(rng.draw_noise(host_, &outside, &good_index, &good_position, &good_out),
+            SPECD_E_INVALID);
   EXPECT_NE(outside.text.find("the call has no batch"), std::string::npos);
 }
 
 TEST_F(ServicesTest, metrics_count_and_gauge) {
   const auto& metrics = table<specd_metrics>(SPECD_SERVICE_METRICS);
   specd_metric *hits = nullptr, *same = nullptr, *load = nullptr, *other = nullptr;
-  ASSERT_EQ(metrics.define(host_, &owner_, SPECD_METRIC_COUNTER, "hits_2", "how many", &hits), SPECD_OK);
-  ASSERT_EQ(metrics.define(host_, &owner_, SPECD_METRIC_COUNTER, "hits_2", nullptr, &same), SPECD_OK);
+  ASSERT_EQ(metrics.define(host_, &owner_, SPECD_METRIC_COUNTER, "hits_2", "how many", &hits),
+            SPECD_OK);
+  ASSERT_EQ(metrics.define(host_, &owner_, SPECD_METRIC_COUNTER, "hits_2", nullptr, &same),
+            SPECD_OK);
   ASSERT_EQ(metrics.define(host_, &owner_, SPECD_METRIC_GAUGE, "a_load", nullptr, &load), SPECD_OK);
   EXPECT_EQ(hits, same);
-  EXPECT_EQ(metrics.define(host_, &owner_, SPECD_METRIC_GAUGE, "hits_2", nullptr, &other), SPECD_E_INVALID);
+  EXPECT_EQ(metrics.define(host_, &owner_, SPECD_METRIC_GAUGE, "hits_2", nullptr, &other),
+            SPECD_E_INVALID);
   for (const char* name : {"", "Upper", "1x", "a-b", "a b"}) {
-    EXPECT_EQ(metrics.define(host_, &owner_, SPECD_METRIC_GAUGE, name, nullptr, &other), SPECD_E_INVALID)
+    EXPECT_EQ(metrics.define(host_, &owner_, SPECD_METRIC_GAUGE, name, nullptr, &other),
+              SPECD_E_INVALID)
         << name;
   }
   EXPECT_EQ(metrics.define(host_, &owner_, 2, "x", nullptr, &other), SPECD_E_INVALID);
-  EXPECT_EQ(metrics.define(host_, &owner_, 1, std::string(65, 'a').c_str(), nullptr, &other), SPECD_E_INVALID);
-  EXPECT_EQ(metrics.define(host_, &owner_, 1, std::string(64, 'a').c_str(), nullptr, &other), SPECD_OK);
+  EXPECT_EQ(metrics.define(host_, &owner_, 1, std::string(65, 'a').c_str(), nullptr, &other),
+            SPECD_E_INVALID);
+  EXPECT_EQ(metrics.define(host_, &owner_, 1, std::string(64, 'a').c_str(), nullptr, &other),
+            SPECD_OK);
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&] {
@@ -279,16 +295,18 @@ TEST_F(ServicesTest, pool_runs_every_index_once) {
   EXPECT_EQ(pool.width(host_), 3u);
   for (const uint32_t n : {0u, 1u, 2u, 3u, 100u}) {
     std::vector<std::atomic<int>> seen(n);
-    ASSERT_EQ(pool.run(host_, &call_, n,
-                       [](void* ctx, uint32_t i) {
-                         ++(*static_cast<std::vector<std::atomic<int>>*>(ctx))[i];
-                       },
-                       &seen),
-              SPECD_OK);
+    ASSERT_EQ(
+        pool.run(
+            host_, &call_, n,
+            [](void* ctx, uint32_t i) { ++(*static_cast<std::vector<std::atomic<int>>*>(ctx))[i]; },
+            &seen),
+        SPECD_OK);
     for (const auto& one : seen) EXPECT_EQ(one, 1);
   }
   EXPECT_EQ(pool.run(host_, &call_, 1, nullptr, nullptr), SPECD_E_INVALID);
-  EXPECT_EQ(pool.run(host_, nullptr, 1, [](void*, uint32_t) {}, nullptr), SPECD_E_INVALID);
+  EXPECT_EQ(pool.run(
+                host_, nullptr, 1, [](void*, uint32_t) {}, nullptr),
+            SPECD_E_INVALID);
 }
 
 TEST_F(ServicesTest, pool_refuses_what_would_wait_for_itself_or_race_with_the_step) {
@@ -299,17 +317,20 @@ TEST_F(ServicesTest, pool_refuses_what_would_wait_for_itself_or_race_with_the_st
     specd_call* call;
     specd_status status;
   } nested{&pool, host_, &call_, SPECD_OK};
-  ASSERT_EQ(pool.run(host_, &call_, 1,
-                     [](void* ctx, uint32_t) {
-                       auto& mine = *static_cast<Nested*>(ctx);
-                       mine.status = mine.pool->run(mine.host, mine.call, 1,
-                                                    [](void*, uint32_t) {}, nullptr);
-                     },
-                     &nested),
+  ASSERT_EQ(pool.run(
+                host_, &call_, 1,
+                [](void* ctx, uint32_t) {
+                  auto& mine = *static_cast<Nested*>(ctx);
+                  mine.status = mine.pool->run(
+                      mine.host, mine.call, 1, [](void*, uint32_t) {}, nullptr);
+                },
+                &nested),
             SPECD_OK);
   EXPECT_EQ(nested.status, SPECD_E_PRECONDITION);
   specd_call control;  // create(): no batch
-  EXPECT_EQ(pool.run(host_, &control, 1, [](void*, uint32_t) {}, nullptr), SPECD_E_PRECONDITION);
+  EXPECT_EQ(pool.run(
+                host_, &control, 1, [](void*, uint32_t) {}, nullptr),
+            SPECD_E_PRECONDITION);
 }
 
 }  // namespace

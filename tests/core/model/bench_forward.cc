@@ -1,12 +1,12 @@
-// Times the whole forward of a random-weight Llama of about 1B bf16 parameters, made in place, against
-// what the machine can do in the same run: a loop that only reads the same weights, and the peak of fused
-// multiply-adds on registers. Interleaved, repeated, medians.
+// Times the whole forward of a random-weight Llama of about 1B bf16 parameters, made in place,
+// against what the machine can do in the same run: a loop that only reads the same weights, and the
+// peak of fused multiply-adds on registers. Interleaved, repeated, medians.
 //
 //   bench_forward [threads=2] [repeats=9] [context=64] [layers=16]
 //
-// Goals: one row reads the weights at >= 0.80 of the read-only loop; V(8), the time of 8 rows by that of
-// one, is <= 1.2 * max(1, T_fma / T_read): T_fma the 8 rows' multiply-adds at the peak, T_read the
-// weights' bytes at the loop's bandwidth. Exit status 1 when one is missed.
+// Goals: one row reads the weights at >= 0.80 of the read-only loop; V(8), the time of 8 rows by
+// that of one, is <= 1.2 * max(1, T_fma / T_read): T_fma the 8 rows' multiply-adds at the peak,
+// T_read the weights' bytes at the loop's bandwidth. Exit status 1 when one is missed.
 #include <cstdio>
 #include <cstdlib>
 #include <map>
@@ -124,7 +124,8 @@ int main(int argc, char** argv) {
               repeats);
   std::printf("read-only loop %.1f ms = %.2f GB/s; peak %.1f G multiply-adds/s\n", t_read * 1e3,
               static_cast<double>(bytes) * 1e-9 / t_read, rate * 1e-9);
-  std::printf("%5s %9s %8s %11s %9s %9s\n", "rows", "ms", "V(n)", "of reading", "T_fma ms", "of peak");
+  std::printf("%5s %9s %8s %11s %9s %9s\n", "rows", "ms", "V(n)", "of reading", "T_fma ms",
+              "of peak");
   const double one = bench::median(step_s[1]);
   for (const auto& [n, times] : step_s) {
     const double t = bench::median(times);

@@ -24,7 +24,8 @@ int32_t argmax(const std::vector<float>& row) {
 }
 
 Json reference() {
-  return parse_json_file(std::string(SPECD_TEST_ZOO) + "/reference/reference.json", 1 << 24).value();
+  return parse_json_file(std::string(SPECD_TEST_ZOO) + "/reference/reference.json", 1 << 24)
+      .value();
 }
 
 // The recorded outputs of the independent numpy implementation.
@@ -89,7 +90,8 @@ TEST_F(Rows, bits_do_not_depend_on_how_many_rows_stand_together) {
       rig.add_span({tokens_->begin() + begin, tokens_->begin() + end}, begin);
       const Logits logits = rig.run();
       for (int32_t i = begin; i < end; ++i) {
-        ASSERT_TRUE(same_bits(logits[static_cast<size_t>(i - begin)], (*plain_)[static_cast<size_t>(i)]))
+        ASSERT_TRUE(
+            same_bits(logits[static_cast<size_t>(i - begin)], (*plain_)[static_cast<size_t>(i)]))
             << n << " rows, row " << i;
       }
     }
@@ -203,10 +205,12 @@ TEST(Transformer, taps_sit_at_their_capture_points) {
     const float* normed = rig.model->tap(2) + r * width;
     double squares = 0;
     for (size_t i = 0; i < width; ++i) {
-      ASSERT_EQ(h0[i], bf16("model.embed_tokens.weight", static_cast<size_t>(tokens[tapped[r]]) * width + i));
+      ASSERT_EQ(h0[i], bf16("model.embed_tokens.weight",
+                            static_cast<size_t>(tokens[tapped[r]]) * width + i));
       squares += double{last[i]} * last[i];
     }
-    const double scale = 1 / std::sqrt(squares / static_cast<double>(width) + rig.config.rms_norm_eps);
+    const double scale =
+        1 / std::sqrt(squares / static_cast<double>(width) + rig.config.rms_norm_eps);
     for (size_t i = 0; i < width; ++i) {
       ASSERT_NEAR(normed[i], last[i] * scale * bf16("model.norm.weight", i), 1e-4);
     }

@@ -84,8 +84,8 @@ struct Loaded {
     static const uint8_t tokenizer[32] = {};
     target.tokenizer_sha256 = tokenizer;
     target.model_id = target.architecture = "bench";
-    auto made = registry->make_drafter("specd.drafter.prompt_lookup", "", Json::object(), target,
-                                       "bench");
+    auto made =
+        registry->make_drafter("specd.drafter.prompt_lookup", "", Json::object(), target, "bench");
     if (!made.ok()) {
       error = made.status().message();
       return;
@@ -181,8 +181,8 @@ void propose_prompt_lookup(benchmark::State& state) {
     state.SkipWithError(began.message().c_str());
     return;
   }
-  const specd_proposal out{sizeof(specd_proposal), grant.max_nodes, &counts, &tokens, &parents,
-                           nullptr};
+  const specd_proposal out{
+      sizeof(specd_proposal), grant.max_nodes, &counts, &tokens, &parents, nullptr};
   specd_propose_args args{};
   args.struct_size = sizeof(args);
   args.batch = &batch;

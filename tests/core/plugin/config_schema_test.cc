@@ -56,7 +56,8 @@ TEST(ConfigSchema, refusals_name_key_expected_and_found) {
          "'big': expected at most 9223372036854775807, found 9223372036854775808");
   expect(R"({"mode": "fast", "sizes": []})", "'sizes' has 0 items, expected at least 1");
   expect(R"({"mode": "fast", "sizes": [1, 2, 3, 4]})", "'sizes' has 4 items, expected at most 3");
-  expect(R"({"mode": "fast", "sizes": [1, "x"]})", "'sizes[1]': expected integer, found string 'x'");
+  expect(R"({"mode": "fast", "sizes": [1, "x"]})",
+         "'sizes[1]': expected integer, found string 'x'");
   expect(R"({"mode": "fast", "tree": {"depth": []}})",
          "'tree.depth': expected integer, found a list of 0");
   expect(R"({"mode": "fast", "free": {"x": "1"}})", "'free.x': expected number, found string '1'");
@@ -111,8 +112,9 @@ TEST(PluginConfig, getters_read_by_path_and_leave_out_alone_on_error) {
       "x");
   ASSERT_TRUE(made.ok());
   const specd_config* config = made.value()->get();
-  EXPECT_EQ(std::string(config->json, config->json_len),
-            R"({"a":18446744073709551615,"b":{"half":0.5,"n":5,"on":true,"text":"hi","whole":8.0}})");
+  EXPECT_EQ(
+      std::string(config->json, config->json_len),
+      R"({"a":18446744073709551615,"b":{"half":0.5,"n":5,"on":true,"text":"hi","whole":8.0}})");
   int64_t number = -7;
   double real = -7;
   uint32_t flag = 7;

@@ -1,5 +1,5 @@
-/* A small plugin in C, good by default; each FIXTURE_ macro breaks one rule of the boundary. What one
- * instance does wrong is chosen by the configuration key `mode`. */
+/* A small plugin in C, good by default; each FIXTURE_ macro breaks one rule of the boundary. What
+ * one instance does wrong is chosen by the configuration key `mode`. */
 #include <specd/plugin_api/entry.h>
 #include <specd/plugin_api/services/memory.h>
 #include <stdlib.h>
@@ -145,14 +145,22 @@ static void end(specd_drafter *self, const specd_end_args *args) { (void)self, (
 static void deactivate(specd_drafter *self) { (void)self; }
 static void destroy(specd_drafter *self) { free(self); }
 
-static const specd_drafter_api drafter_api = {
-    sizeof(specd_drafter_api), 0, describe, create, activate, static_tree, begin, update,
+static const specd_drafter_api drafter_api = {sizeof(specd_drafter_api),
+                                              0,
+                                              describe,
+                                              create,
+                                              activate,
+                                              static_tree,
+                                              begin,
+                                              update,
 #ifdef FIXTURE_NULL_FUNCTION
-    NULL,
+                                              NULL,
 #else
-    propose,
+                                               propose,
 #endif
-    end, deactivate, destroy};
+                                              end,
+                                              deactivate,
+                                              destroy};
 
 static specd_status verifier_describe(const specd_factory *factory, const specd_host *host,
                                       const specd_target_info *target, const specd_config *config,
@@ -186,8 +194,8 @@ static specd_status verify(specd_verifier *self, const specd_verify_args *args) 
 static void verifier_nothing(specd_verifier *self) { (void)self; }
 
 static const specd_verifier_api verifier_api = {
-    sizeof(specd_verifier_api), 0, verifier_describe, verifier_create, verifier_activate,
-    verify, verifier_nothing, verifier_nothing};
+    sizeof(specd_verifier_api), 0,      verifier_describe, verifier_create,
+    verifier_activate,          verify, verifier_nothing,  verifier_nothing};
 
 #ifdef FIXTURE_BAD_SCHEMA
 static const char schema[] = "{\"type\": \"object\", \"oneOf\": []}";
@@ -234,7 +242,13 @@ static const specd_plugin table = {
 #else
     SPECD_ABI_LAYOUT,
 #endif
-    "org.example.fixture", FIXTURE_VERSION, "Example", "Apache-2.0", "For tests", factories, init,
+    "org.example.fixture",
+    FIXTURE_VERSION,
+    "Example",
+    "Apache-2.0",
+    "For tests",
+    factories,
+    init,
     NULL};
 
 #ifdef FIXTURE_TWO_EXPORTS

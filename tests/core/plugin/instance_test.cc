@@ -67,8 +67,8 @@ class Instance : public testing::Test {
     registry_ = std::move(registry).value();
   }
   std::unique_ptr<Drafter> make(const std::string& mode) {
-    auto made = registry_->make_drafter("org.example.fixture", "next", Json{{"mode", mode}}, target_,
-                                        "route.drafter");
+    auto made = registry_->make_drafter("org.example.fixture", "next", Json{{"mode", mode}},
+                                        target_, "route.drafter");
     SPECD_CHECK(made.ok(), made.status().message());
     return std::move(made).value();
   }

@@ -277,13 +277,13 @@ TEST_F(Registry, library_without_the_entry_is_refused) {
 }
 
 TEST_F(Registry, library_with_another_export_is_refused) {
-  expect_load_refused("two_exports", {"expected exactly one exported symbol",
-                                      "'specd_test_second_export'"});
+  expect_load_refused("two_exports",
+                      {"expected exactly one exported symbol", "'specd_test_second_export'"});
 }
 
 TEST_F(Registry, table_of_another_layout_is_refused) {
-  expect_load_refused("other_layout",
-                      {"expected layout " SPECD_ABI_LAYOUT, "found 'v0-0123456789abcdef'", "rebuild"});
+  expect_load_refused("other_layout", {"expected layout " SPECD_ABI_LAYOUT,
+                                       "found 'v0-0123456789abcdef'", "rebuild"});
 }
 
 TEST_F(Registry, entry_without_a_table_is_refused) {
@@ -291,7 +291,8 @@ TEST_F(Registry, entry_without_a_table_is_refused) {
 }
 
 TEST_F(Registry, table_of_another_size_is_refused) {
-  expect_load_refused("struct_size", {"struct_size", "expected " + std::to_string(sizeof(specd_plugin))});
+  expect_load_refused("struct_size",
+                      {"struct_size", "expected " + std::to_string(sizeof(specd_plugin))});
 }
 
 TEST_F(Registry, api_with_a_null_function_is_refused) {
@@ -299,8 +300,7 @@ TEST_F(Registry, api_with_a_null_function_is_refused) {
 }
 
 TEST_F(Registry, failing_init_is_refused_with_its_report_and_not_run_again) {
-  expect_load_refused("init_fails",
-                      {"init() returned SPECD_E_UNSUPPORTED (2): no device here"});
+  expect_load_refused("init_fails", {"init() returned SPECD_E_UNSUPPORTED (2): no device here"});
 }
 
 TEST_F(Registry, library_that_needs_an_absent_library_is_refused_in_the_linkers_words) {
@@ -320,8 +320,8 @@ TEST_F(Registry, manifest_that_differs_from_the_library_is_refused) {
     tree_.add("a", good_, manifest);
     auto registry = tree_.open(host_);
     ASSERT_TRUE(registry.ok());
-    auto made = registry.value()->make_drafter(manifest["id"].get<std::string>(), "", Json::object(),
-                                               target_, "d");
+    auto made = registry.value()->make_drafter(manifest["id"].get<std::string>(), "",
+                                               Json::object(), target_, "d");
     ASSERT_FALSE(made.ok());
     for (const std::string& word : words) {
       EXPECT_NE(made.status().message().find(word), std::string::npos) << made.status().message();

@@ -58,7 +58,8 @@ class Hostile {
   int32_t below(int32_t n) { return std::uniform_int_distribution<int32_t>(0, n - 1)(random_); }
   bool one_in(int32_t n) { return below(n) == 0; }
   int32_t nasty() {
-    static constexpr int32_t kNasty[] = {-1, -2, 0, 1, 2, 7, 63, 64, 65, INT32_MAX, INT32_MIN, 1 << 30};
+    static constexpr int32_t kNasty[] = {-1, -2, 0,  1,         2,         7,
+                                         63, 64, 65, INT32_MAX, INT32_MIN, 1 << 30};
     return kNasty[below(static_cast<int32_t>(std::size(kNasty)))];
   }
   // Well-formed but for a few nodes, so that deep parts of the check are reached too.
@@ -151,8 +152,8 @@ TEST(Sanitizer, names_every_defect) {
 TEST(Sanitizer, huge_count_reads_no_more_than_the_budget) {
   const std::vector<int32_t> token = {1, 2}, parent = {-1, 0};
   std::vector<int32_t> depth(2);
-  const TreeCheck check = check_tree(INT32_MAX, token.data(), parent.data(), nullptr,
-                                     {10, 2, 8, false}, depth.data());
+  const TreeCheck check =
+      check_tree(INT32_MAX, token.data(), parent.data(), nullptr, {10, 2, 8, false}, depth.data());
   EXPECT_EQ(check.n_nodes, 2);
   EXPECT_EQ(check.defect, Defect::kCountOverBudget);
   EXPECT_EQ(check.node, 2);

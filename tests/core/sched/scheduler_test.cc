@@ -16,8 +16,8 @@ TEST(Scheduler, nothing_to_do_is_an_empty_plan) {
 }
 
 TEST(Scheduler, admits_in_order_while_pages_and_places_last) {
-  const std::vector<WaitingView> waiting{{.pages = 5, .n_pending = 3}, {.pages = 6, .n_pending = 3},
-                                         {.pages = 1, .n_pending = 3}};
+  const std::vector<WaitingView> waiting{
+      {.pages = 5, .n_pending = 3}, {.pages = 6, .n_pending = 3}, {.pages = 1, .n_pending = 3}};
   // The second does not fit; the third must not overtake it.
   EXPECT_EQ(plan_step(kLimits, {}, waiting, 10).n_admitted, 1);
   EXPECT_EQ(plan_step(kLimits, {}, waiting, 11).n_admitted, 2);
@@ -61,7 +61,8 @@ TEST(Scheduler, every_plan_keeps_the_budget_and_lets_all_decode) {
     int32_t pages = 0;
     for (int32_t i = 0; i < plan.n_admitted; ++i) {
       pages += waiting[static_cast<size_t>(i)].pages;
-      running.push_back({.n_pending = waiting[static_cast<size_t>(i)].n_pending, .draft_nodes_max = 0});
+      running.push_back(
+          {.n_pending = waiting[static_cast<size_t>(i)].n_pending, .draft_nodes_max = 0});
     }
     ASSERT_LE(pages, pages_free);
     ASSERT_LE(running.size(), 8u);

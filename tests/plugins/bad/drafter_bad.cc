@@ -1,6 +1,6 @@
 // A drafter that breaks one rule of the boundary, chosen by `mode`. Written against the C tables,
-// since the C++ face would not let it. Factory `bad` drafts chains, `bad_tree` variable trees; flags
-// are broken where probes were granted.
+// since the C++ face would not let it. Factory `bad` drafts chains, `bad_tree` variable trees;
+// flags are broken where probes were granted.
 #include <specd/sdk/plugin.h>
 
 #include <algorithm>
@@ -13,27 +13,27 @@ namespace {
 using specd::sdk::Column;
 
 constexpr const char* kModes[] = {
-    "token_negative",   // token -1
-    "token_vocab",      // token == vocab_size
-    "token_min",        // INT32_MIN
-    "parent_forward",   // parent after its child          (bad_tree)
-    "parent_self",      // parent == node                  (bad_tree)
-    "parent_negative",  // parent -2                       (bad_tree)
-    "count_huge",       // INT32_MAX nodes
-    "count_over",       // one node more than the budget
-    "count_negative",   // -1 nodes
-    "status_unknown",   // propose() returns 12345
-    "rounding",         // proposes rightly, but leaves the rounding mode changed
-    "status_error",     // propose() returns SPECD_E_INTERNAL, with a report
-    "status_deadline",  // propose() returns SPECD_E_DEADLINE, what it wrote is usable
-    "status_one",       // seq_status of sequence 0 fails, the others draft
+    "token_negative",      // token -1
+    "token_vocab",         // token == vocab_size
+    "token_min",           // INT32_MIN
+    "parent_forward",      // parent after its child          (bad_tree)
+    "parent_self",         // parent == node                  (bad_tree)
+    "parent_negative",     // parent -2                       (bad_tree)
+    "count_huge",          // INT32_MAX nodes
+    "count_over",          // one node more than the budget
+    "count_negative",      // -1 nodes
+    "status_unknown",      // propose() returns 12345
+    "rounding",            // proposes rightly, but leaves the rounding mode changed
+    "status_error",        // propose() returns SPECD_E_INTERNAL, with a report
+    "status_deadline",     // propose() returns SPECD_E_DEADLINE, what it wrote is usable
+    "status_one",          // seq_status of sequence 0 fails, the others draft
     "status_one_unknown",  // the same with an unknown status
-    "flags_garbage",    // flags with unknown bits         (bad_tree)
-    "deep_chain",       // deeper than max_depth           (bad_tree)
-    "begin_fails",      // begin() fails for every sequence
-    "update_fails",     // update() returns SPECD_E_INTERNAL
-    "garbage",          // random numbers everywhere
-    "wrong",            // well-formed, hardly ever right: token 0 everywhere
+    "flags_garbage",       // flags with unknown bits         (bad_tree)
+    "deep_chain",          // deeper than max_depth           (bad_tree)
+    "begin_fails",         // begin() fails for every sequence
+    "update_fails",        // update() returns SPECD_E_INTERNAL
+    "garbage",             // random numbers everywhere
+    "wrong",               // well-formed, hardly ever right: token 0 everywhere
 };
 
 struct Bad {
@@ -80,9 +80,9 @@ specd_status describe(const specd_factory* factory, const specd_host* host,
 specd_status create(const specd_factory* factory, const specd_host* host,
                     const specd_create_args* args, specd_drafter** out) noexcept {
   return specd::sdk::guard(host, args->call, -1, [&] {
-    *out = reinterpret_cast<specd_drafter*>(
-        new Bad{host, read_mode(args->config), is_tree(factory),
-                static_cast<int32_t>(args->target->vocab_size)});
+    *out =
+        reinterpret_cast<specd_drafter*>(new Bad{host, read_mode(args->config), is_tree(factory),
+                                                 static_cast<int32_t>(args->target->vocab_size)});
   });
 }
 

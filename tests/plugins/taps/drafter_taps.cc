@@ -1,7 +1,8 @@
-// Checks what update() promises to drafters that read hidden states: rows without a gap from position
-// 0 on, finite states, and the target's top-1 after probe nodes. At the end of a sequence it appends
-// one line to a file: rows, a hash of all (position, token, next token, states), probes whose answer
-// came true, probes whose answer did not. Proposals are bigrams, each node shadowed by a probe.
+// Checks what update() promises to drafters that read hidden states: rows without a gap from
+// position 0 on, finite states, and the target's top-1 after probe nodes. At the end of a sequence
+// it appends one line to a file: rows, a hash of all (position, token, next token, states), probes
+// whose answer came true, probes whose answer did not. Proposals are bigrams, each node shadowed by
+// a probe.
 #include <specd/sdk/plugin.h>
 
 #include <cmath>
@@ -49,8 +50,8 @@ class Taps final : public specd::sdk::Drafter {
     std::unordered_map<int32_t, int32_t> follower;
     int32_t rows = 0;
     uint64_t hash = 0;
-    int32_t probed = -1;   // token of the last probe, after the root
-    int32_t promised = -1; // top-1 after it, when the probe's token was committed
+    int32_t probed = -1;    // token of the last probe, after the root
+    int32_t promised = -1;  // top-1 after it, when the probe's token was committed
     int right = 0, wrong = 0;
   };
 
@@ -114,4 +115,5 @@ class Taps final : public specd::sdk::Drafter {
 
 }  // namespace
 
-SPECD_SDK_PLUGIN("Writes down hidden states and probes", specd::sdk::drafter<Taps>("taps", "records"))
+SPECD_SDK_PLUGIN("Writes down hidden states and probes",
+                 specd::sdk::drafter<Taps>("taps", "records"))

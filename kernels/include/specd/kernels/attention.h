@@ -18,8 +18,8 @@ struct KvLayer {
   int32_t head_dim = 0;  // a multiple of 16
 };
 
-// cos_sin[r] = {cos(a_i)..., sin(a_i)...}, a_i = float(position[r]) * inv_freq[i], i < head_dim / 2.
-// Scalar libm on the host; once per forward.
+// cos_sin[r] = {cos(a_i)..., sin(a_i)...}, a_i = float(position[r]) * inv_freq[i], i < head_dim
+// / 2. Scalar libm on the host; once per forward.
 struct RopeTableArgs {
   const int32_t* position = nullptr;  // [n_rows]
   const float* inv_freq = nullptr;    // [head_dim / 2]
@@ -40,15 +40,15 @@ struct RopeAppendArgs {
   int32_t n_heads = 0;
 };
 
-// Row r attends to positions [0, position[r]]. Positions below span[r] lie in the sequence's pages in
-// order: slot = pages[table[r] + p / kPageTokens] * kPageTokens + p % kPageTokens. Position
+// Row r attends to positions [0, position[r]]. Positions below span[r] lie in the sequence's pages
+// in order: slot = pages[table[r] + p / kPageTokens] * kPageTokens + p % kPageTokens. Position
 // span[r] + i (a tree row's ancestors, itself last) lies in slot tail[tail_begin[r] + i].
 //
-// Strict: per head, blocks of kPageTokens absolute positions in increasing order. Score of a position
-// = fma chain over d in increasing order from zero, times `scale`. Per block: m' = max(m, block max);
-// c = exp(m - m'); p_j = exp(score_j - m'), 0 beyond position[r]; l = fma(l, c, tree sum of 16 p);
-// acc[d] = acc[d] * c, then fma(p_j, v_j[d], acc[d]) for j in increasing order. out = acc / l.
-// Where a row's K and V lie (page order, span or tail) never changes a bit.
+// Strict: per head, blocks of kPageTokens absolute positions in increasing order. Score of a
+// position = fma chain over d in increasing order from zero, times `scale`. Per block: m' = max(m,
+// block max); c = exp(m - m'); p_j = exp(score_j - m'), 0 beyond position[r]; l = fma(l, c, tree
+// sum of 16 p); acc[d] = acc[d] * c, then fma(p_j, v_j[d], acc[d]) for j in increasing order. out =
+// acc / l. Where a row's K and V lie (page order, span or tail) never changes a bit.
 struct AttentionArgs {
   const float* qkv = nullptr;  // as in RopeAppendArgs, q already rotated
   float* out = nullptr;        // [n_rows, n_heads * head_dim]
@@ -64,8 +64,8 @@ struct AttentionArgs {
   float scale = 0;
 };
 
-// Copies the K and V of slot from[i] to slot to[i], i in increasing order (a later source may not be
-// an earlier destination; commit guarantees to[i] <= from[i] in sequence order).
+// Copies the K and V of slot from[i] to slot to[i], i in increasing order (a later source may not
+// be an earlier destination; commit guarantees to[i] <= from[i] in sequence order).
 struct KvMoveArgs {
   KvLayer kv;
   const int32_t* from = nullptr;  // [n]

@@ -19,8 +19,8 @@ const char* isa_name(Isa isa);
 // REQUIRES isa_available(isa). The table lives for ever.
 const Ops& cpu_ops(Isa isa);
 
-// A fixed team of threads that runs one task at a time. Workers spin for a short while between tasks
-// (a step is a train of ops some microseconds apart), then sleep.
+// A fixed team of threads that runs one task at a time. Workers spin for a short while between
+// tasks (a step is a train of ops some microseconds apart), then sleep.
 class WorkerPool {
  public:
   using Task = void (*)(void* ctx, int part, int parts);
@@ -33,8 +33,8 @@ class WorkerPool {
 
   int n_threads() const { return n_threads_; }
 
-  // Calls task(ctx, part, n_threads) once for every part, the caller taking part 0, and returns when
-  // all are done. One call at a time; not reentrant.
+  // Calls task(ctx, part, n_threads) once for every part, the caller taking part 0, and returns
+  // when all are done. One call at a time; not reentrant.
   void run(Task task, void* ctx);
 
  private:

@@ -3,13 +3,14 @@
 // Order (vLLM's): temperature, top_k, top_p. float32:
 //   l = logit / temperature
 //   top_k: keep l >= the k-th largest (ties kept)
-//   top_p: rank the kept by l, higher first, lower id first on ties; keep a token iff the mass of the
+//   top_p: rank the kept by l, higher first, lower id first on ties; keep a token iff the mass of
+//   the
 //          tokens ranked before it is < top_p of the total (the first is always kept)
 //   token = argmax(l + noise) over the kept, lowest id on ties
-// noise(seed, position, token) = -log(-log1p(-w)), w = (x + 0.5) * 2^-32, where x is lane token % 4 of
-// Philox4x32-10 with key = seed and counter {token / 4, position, purpose = 0, round = 0}. position is
-// that of the drawn token. Greedy rows: argmax of the logits, lowest id on ties.
-// A row with a NaN, or with no finite logit, draws token -1: the caller fails that request alone.
+// noise(seed, position, token) = -log(-log1p(-w)), w = (x + 0.5) * 2^-32, where x is lane token % 4
+// of Philox4x32-10 with key = seed and counter {token / 4, position, purpose = 0, round = 0}.
+// position is that of the drawn token. Greedy rows: argmax of the logits, lowest id on ties. A row
+// with a NaN, or with no finite logit, draws token -1: the caller fails that request alone.
 // Sources: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (Philox); Gumbel-max.
 #pragma once
 
@@ -43,9 +44,10 @@ struct DrawNoiseArgs {
   int32_t vocab = 0;
 };
 
-// One block of Philox4x32-10. counter and out have 4 words. Always inlined, so that code compiled for
-// one instruction set leaves no copy that other code could be linked to.
-__attribute__((always_inline)) inline void philox4x32(uint64_t key, const uint32_t counter[4], uint32_t out[4]) {
+// One block of Philox4x32-10. counter and out have 4 words. Always inlined, so that code compiled
+// for one instruction set leaves no copy that other code could be linked to.
+__attribute__((always_inline)) inline void philox4x32(uint64_t key, const uint32_t counter[4],
+                                                      uint32_t out[4]) {
   uint32_t c0 = counter[0], c1 = counter[1], c2 = counter[2], c3 = counter[3];
   uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
   for (int round = 0; round < 10; ++round) {

@@ -26,7 +26,7 @@ struct SiluMulArgs {
 
 // out[i] = x[row[i]]
 struct GatherRowsArgs {
-  const float* x = nullptr;  // [.., n]
+  const float* x = nullptr;      // [.., n]
   const int32_t* row = nullptr;  // [n_rows]
   float* out = nullptr;          // [n_rows, n]
   int32_t n_rows = 0;

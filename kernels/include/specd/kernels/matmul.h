@@ -1,10 +1,10 @@
 // out[r][j] = sum over k of x[r][k] * w[j][k], in strict arithmetic.
 //
 // Strict: out[r][j] is one fixed sequence of float32 operations whatever n_rows, threads or
-// instruction set: for each of k_segments segments of k ([n_in*s/S, n_in*(s+1)/S)), in order, a chain
-// of fused multiply-adds from zero along increasing k; the segment sums are then added in order.
-// Weights are widened exactly. k_segments is 8 for the row-parallel matrices (o_proj, down_proj), so
-// that tensor-parallel ranks which exchange segments give the same bits, else 1.
+// instruction set: for each of k_segments segments of k ([n_in*s/S, n_in*(s+1)/S)), in order, a
+// chain of fused multiply-adds from zero along increasing k; the segment sums are then added in
+// order. Weights are widened exactly. k_segments is 8 for the row-parallel matrices (o_proj,
+// down_proj), so that tensor-parallel ranks which exchange segments give the same bits, else 1.
 #pragma once
 
 #include "specd/kernels/types.h"
@@ -20,8 +20,9 @@ struct PackedMatrix {
 };
 
 // Copies rows [0, n_rows) of a row-major [n_rows, n_in] source into output columns
-// [column_begin, column_begin + n_rows) of `packed` (q, k and v are packed side by side). The source
-// has the dtype of `packed` and may be unaligned. Columns never written stay undefined: fill all.
+// [column_begin, column_begin + n_rows) of `packed` (q, k and v are packed side by side). The
+// source has the dtype of `packed` and may be unaligned. Columns never written stay undefined: fill
+// all.
 struct PackArgs {
   PackedMatrix packed;
   const void* source = nullptr;

@@ -8,10 +8,10 @@
 namespace specd::kernels {
 
 struct RmsNormArgs {
-  float* x = nullptr;            // [n_rows, n], in and out: the residual stream
-  const float* delta = nullptr;  // [n_rows, n] or null
-  const float* weight = nullptr; // [n]
-  float* out = nullptr;          // [n_rows, n]; may not alias x; null = only the addition
+  float* x = nullptr;             // [n_rows, n], in and out: the residual stream
+  const float* delta = nullptr;   // [n_rows, n] or null
+  const float* weight = nullptr;  // [n]
+  float* out = nullptr;           // [n_rows, n]; may not alias x; null = only the addition
   int32_t n_rows = 0;
   int32_t n = 0;
   float eps = 0;

@@ -10,8 +10,8 @@
 
 namespace specd::sdk {
 
-// A view; the specd_config outlives it. Every getter throws Error(SPECD_E_CONFIG) that names the key,
-// what was expected and what was found. An absent key gives the default.
+// A view; the specd_config outlives it. Every getter throws Error(SPECD_E_CONFIG) that names the
+// key, what was expected and what was found. An absent key gives the default.
 class Config {
  public:
   explicit Config(const specd_config* config) : config_(config) {

@@ -3,14 +3,11 @@
 //   class Mine final : public specd::sdk::Drafter {
 //    public:
 //     static constexpr const char* kSchema = R"({...JSON Schema...})";   // or nullptr
-//     static void describe(const Context&, specd_drafter_caps& caps);    // caps are preset, see below
-//     explicit Mine(const Context&);
-//     struct Sequence { ... };          // built as Sequence(Mine&), destroyed at end()
-//     void begin(Sequence&, const Begin&);
-//     void update(Sequence&, const Rows&);
-//     void propose(Sequence&, Proposal&);
-//     void activated();                                   // optional, [control]
-//     void end(Sequence&, uint32_t reason) noexcept;      // optional
+//     static void describe(const Context&, specd_drafter_caps& caps);    // caps are preset, see
+//     below explicit Mine(const Context&); struct Sequence { ... };          // built as
+//     Sequence(Mine&), destroyed at end() void begin(Sequence&, const Begin&); void
+//     update(Sequence&, const Rows&); void propose(Sequence&, Proposal&); void activated(); //
+//     optional, [control] void end(Sequence&, uint32_t reason) noexcept;      // optional
 //     std::vector<int32_t> static_tree();                 // SPECD_TREE_STATIC only
 //   };
 //
@@ -152,8 +149,9 @@ class Proposal {
   int32_t size_ = 0;
 };
 
-// Base of every drafter. What describe() finds in `caps`: CHAIN, POINT_MASS, host tokens, CPU, attach
-// FRESH | TOKENS | COLD, no services; the drafter sets max_nodes and max_depth and what differs.
+// Base of every drafter. What describe() finds in `caps`: CHAIN, POINT_MASS, host tokens, CPU,
+// attach FRESH | TOKENS | COLD, no services; the drafter sets max_nodes and max_depth and what
+// differs.
 class Drafter : public Instance {
  public:
   explicit Drafter(const Context& context) : Instance(context) {}
@@ -340,9 +338,17 @@ struct DrafterTable {
   static void destroy(specd_drafter* drafter) noexcept { delete self(drafter); }
 
   static constexpr specd_drafter_api make() {
-    return {sizeof(specd_drafter_api), 0,       &describe, &create,     &activate,
+    return {sizeof(specd_drafter_api),
+            0,
+            &describe,
+            &create,
+            &activate,
             has_static_tree<T>(0) ? &static_tree : nullptr,
-            &begin,                    &update, &propose,  &end,        &deactivate,
+            &begin,
+            &update,
+            &propose,
+            &end,
+            &deactivate,
             &destroy};
   }
 

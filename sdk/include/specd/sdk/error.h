@@ -12,8 +12,8 @@
 
 namespace specd::sdk {
 
-// What plugin code throws. `text` says what was wrong, where, and what would be right; the host shows
-// it to the operator.
+// What plugin code throws. `text` says what was wrong, where, and what would be right; the host
+// shows it to the operator.
 class Error : public std::exception {
  public:
   Error(specd_status status, std::string text) : status_(status), text_(std::move(text)) {}

@@ -68,7 +68,8 @@ class FakeConfig {
   FakeConfig& put(const std::string& path, T value) {
     values_[path] = Value(std::move(value));
     // "tree.nodes" makes "tree" an object.
-    for (std::size_t dot = path.find('.'); dot != std::string::npos; dot = path.find('.', dot + 1)) {
+    for (std::size_t dot = path.find('.'); dot != std::string::npos;
+         dot = path.find('.', dot + 1)) {
       values_.emplace(path.substr(0, dot), Value());
     }
     return *this;

@@ -15,14 +15,14 @@
 namespace specd::sdk {
 
 struct FakeDraft {
-  specd_status call_status = SPECD_OK;  // of propose()
-  specd_status status = SPECD_OK;       // of the sequence
-  int32_t count = 0;                    // as the plugin wrote it
+  specd_status call_status = SPECD_OK;        // of propose()
+  specd_status status = SPECD_OK;             // of the sequence
+  int32_t count = 0;                          // as the plugin wrote it
   std::vector<int32_t> token, parent, flags;  // the first min(count, capacity) nodes
 };
 
-// Plays the host for one drafter instance: describe, create, activate at construction; destroy at the
-// end, where everything must have been given back.
+// Plays the host for one drafter instance: describe, create, activate at construction; destroy at
+// the end, where everything must have been given back.
 class FakeDrafter {
  public:
   struct Options {

@@ -1,6 +1,6 @@
-// A host for unit tests of plugins: captures what the plugin says, offers the services with switches
-// for failure, and guards every struct and output row with canaries. No test framework is needed: what
-// a plugin did wrong stands in violations(), which a test expects to be empty.
+// A host for unit tests of plugins: captures what the plugin says, offers the services with
+// switches for failure, and guards every struct and output row with canaries. No test framework is
+// needed: what a plugin did wrong stands in violations(), which a test expects to be empty.
 //
 //   FakeHost host;
 //   FakeModule module("plugins/drafter_mine/drafter_mine.so");

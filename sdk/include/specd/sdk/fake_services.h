@@ -57,8 +57,7 @@ class FakeHost {
     h.ctx = this;
     h.name = "fake_host";
     h.version = "0";
-    h.log = [](const specd_host* host, uint32_t severity, const char* text,
-               uint64_t len) noexcept {
+    h.log = [](const specd_host* host, uint32_t severity, const char* text, uint64_t len) noexcept {
       FakeHost* self = of(host);
       const std::lock_guard<std::mutex> lock(self->mutex_);
       self->logs_.push_back({severity, std::string(text, len)});
@@ -170,8 +169,8 @@ class FakeHost {
   void make_memory() {
     specd_memory& m = memory_.value;
     m.struct_size = sizeof m;
-    m.alloc = [](const specd_host* host, specd_owner*, int32_t device_type, int32_t,
-                 uint64_t bytes, uint64_t align, void** out) noexcept -> specd_status {
+    m.alloc = [](const specd_host* host, specd_owner*, int32_t device_type, int32_t, uint64_t bytes,
+                 uint64_t align, void** out) noexcept -> specd_status {
       FakeHost* self = of(host);
       const std::lock_guard<std::mutex> lock(self->mutex_);
       if (device_type != SPECD_DEV_CPU) return SPECD_E_UNSUPPORTED;

@@ -13,7 +13,8 @@
 
 namespace specd::sdk {
 
-// One sequence's proposal and what the target says: row_token[0] after the root, [i + 1] after node i.
+// One sequence's proposal and what the target says: row_token[0] after the root, [i + 1] after node
+// i.
 struct FakeTree {
   std::vector<int32_t> token, parent, flags, row_token;
   int64_t state = 0;
@@ -87,8 +88,8 @@ class FakeVerifier {
     }
     FakeBatch batch(host_, items);
     GuardedColumn<int32_t> n_nodes(n, 1, 1), token(n, capacity), parent(n, capacity),
-        flags(n, capacity), row_token(n, capacity + 1), root_token(n, 1, 1),
-        root_position(n, 1, 1), n_accepted(n, 1, 1), path(n, capacity), next_token(n, 1, 1);
+        flags(n, capacity), row_token(n, capacity + 1), root_token(n, 1, 1), root_position(n, 1, 1),
+        n_accepted(n, 1, 1), path(n, capacity), next_token(n, 1, 1);
     GuardedColumn<int64_t> state(n, 1, 1);
     for (std::size_t i = 0; i < n; ++i) {
       const FakeTree& t = trees[i];

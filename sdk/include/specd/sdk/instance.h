@@ -123,13 +123,14 @@ class HostAllocator {
 };
 
 // A counter or gauge that the host exports under the instance's labels. Does nothing when the host
-// has no metrics service. Define in the constructor of the instance ([control]); record from anywhere.
+// has no metrics service. Define in the constructor of the instance ([control]); record from
+// anywhere.
 class Metric {
  public:
   Metric(const Instance& instance, uint32_t kind, const char* name, const char* help)
       : host_(instance.host()),
-        table_(static_cast<const specd_metrics*>(
-            host_->get_service(host_, SPECD_SERVICE_METRICS))) {
+        table_(
+            static_cast<const specd_metrics*>(host_->get_service(host_, SPECD_SERVICE_METRICS))) {
     if (table_ == nullptr) return;
     if (table_->define(host_, instance.owner(), kind, name, help, &metric_) != SPECD_OK) {
       throw Error(SPECD_E_INTERNAL, std::string("the host refused the metric ") + name);

@@ -1,6 +1,7 @@
 // Everything a C++ plugin needs. Derive from Drafter or Verifier, then name the factories once:
 //
-//   SPECD_SDK_PLUGIN("What the plugin is for", specd::sdk::drafter<Mine>("mine", "What it guesses"))
+//   SPECD_SDK_PLUGIN("What the plugin is for", specd::sdk::drafter<Mine>("mine", "What it
+//   guesses"))
 //
 // Identity comes from specd_add_plugin() in CMake, so that manifest and table cannot disagree.
 #ifndef SPECD_SDK_PLUGIN_H
@@ -36,27 +37,27 @@ inline specd_status enter(const char* host_layout, const specd_plugin* table,
 
 }  // namespace specd::sdk
 
-#define SPECD_SDK_PLUGIN(DESCRIPTION, ...)                                                        \
-  namespace {                                                                                     \
-  constexpr specd_factory specd_sdk_factories[] = {__VA_ARGS__};                                  \
-  constexpr ::specd::sdk::FactoryList specd_sdk_factory_list(specd_sdk_factories);                \
-  specd_status specd_sdk_init(const specd_host*) noexcept { return SPECD_OK; }                    \
-  constexpr specd_plugin specd_sdk_table = {                                                      \
-      sizeof(specd_plugin),                                                                       \
-      static_cast<uint32_t>(sizeof(specd_sdk_factories) / sizeof(specd_sdk_factories[0])),        \
-      SPECD_ABI_LAYOUT,                                                                           \
-      SPECD_PLUGIN_ID,                                                                            \
-      SPECD_PLUGIN_VERSION,                                                                       \
-      SPECD_PLUGIN_VENDOR,                                                                        \
-      SPECD_PLUGIN_LICENSE,                                                                       \
-      DESCRIPTION,                                                                                \
-      specd_sdk_factory_list.items,                                                               \
-      &specd_sdk_init,                                                                            \
-      nullptr};                                                                                   \
-  }                                                                                               \
-  extern "C" SPECD_EXPORT specd_status specd_plugin_entry_v0(                                     \
-      const char* host_layout, const specd_host*, const specd_plugin** out) noexcept {            \
-    return ::specd::sdk::enter(host_layout, &specd_sdk_table, out);                               \
+#define SPECD_SDK_PLUGIN(DESCRIPTION, ...)                                                 \
+  namespace {                                                                              \
+  constexpr specd_factory specd_sdk_factories[] = {__VA_ARGS__};                           \
+  constexpr ::specd::sdk::FactoryList specd_sdk_factory_list(specd_sdk_factories);         \
+  specd_status specd_sdk_init(const specd_host*) noexcept { return SPECD_OK; }             \
+  constexpr specd_plugin specd_sdk_table = {                                               \
+      sizeof(specd_plugin),                                                                \
+      static_cast<uint32_t>(sizeof(specd_sdk_factories) / sizeof(specd_sdk_factories[0])), \
+      SPECD_ABI_LAYOUT,                                                                    \
+      SPECD_PLUGIN_ID,                                                                     \
+      SPECD_PLUGIN_VERSION,                                                                \
+      SPECD_PLUGIN_VENDOR,                                                                 \
+      SPECD_PLUGIN_LICENSE,                                                                \
+      DESCRIPTION,                                                                         \
+      specd_sdk_factory_list.items,                                                        \
+      &specd_sdk_init,                                                                     \
+      nullptr};                                                                            \
+  }                                                                                        \
+  extern "C" SPECD_EXPORT specd_status specd_plugin_entry_v0(                              \
+      const char* host_layout, const specd_host*, const specd_plugin** out) noexcept {     \
+    return ::specd::sdk::enter(host_layout, &specd_sdk_table, out);                        \
   }
 
 #endif

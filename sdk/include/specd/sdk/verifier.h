@@ -3,14 +3,13 @@
 //   class Mine final : public specd::sdk::Verifier {
 //    public:
 //     static constexpr const char* kSchema = nullptr;
-//     static void describe(const Context&, specd_verifier_caps& caps);  // caps are preset, see below
-//     explicit Mine(const Context&);
-//     void verify(const Nodes&, Verdict&);
-//     void activated();                                 // optional, [control]
+//     static void describe(const Context&, specd_verifier_caps& caps);  // caps are preset, see
+//     below explicit Mine(const Context&); void verify(const Nodes&, Verdict&); void activated();
+//     // optional, [control]
 //   };
 //
-// What is thrown for one sequence fails that sequence only; the host then accepts nothing for it and
-// emits the root row's token.
+// What is thrown for one sequence fails that sequence only; the host then accepts nothing for it
+// and emits the root row's token.
 #ifndef SPECD_SDK_VERIFIER_H
 #define SPECD_SDK_VERIFIER_H
 
@@ -130,8 +129,8 @@ struct VerifierTable {
       expect(target != nullptr && out != nullptr, "describe(): a null argument");
       specd_verifier_caps caps{};
       caps.struct_size = sizeof caps;
-      caps.tree_modes = (1u << SPECD_TREE_CHAIN) | (1u << SPECD_TREE_STATIC) |
-                        (1u << SPECD_TREE_VARIABLE);
+      caps.tree_modes =
+          (1u << SPECD_TREE_CHAIN) | (1u << SPECD_TREE_STATIC) | (1u << SPECD_TREE_VARIABLE);
       caps.device_types = 1u << SPECD_DEV_CPU;
       T::describe(Context{host, target, Config(config), nullptr, "", ""}, caps);
       *out = caps;
@@ -173,11 +172,10 @@ struct VerifierTable {
       expect(args != nullptr, "verify(): a null argument");
       const VerifyColumns columns = VerifyColumns::of(*args);
       for (uint32_t i = 0; i < batch->n_seqs; ++i) {
-        const specd_status status =
-            guard(t->host(), batch->call, static_cast<int32_t>(i), [&] {
-              Verdict verdict(columns, i);
-              t->verify(Nodes(columns, i), verdict);
-            });
+        const specd_status status = guard(t->host(), batch->call, static_cast<int32_t>(i), [&] {
+          Verdict verdict(columns, i);
+          t->verify(Nodes(columns, i), verdict);
+        });
         if (status != SPECD_OK) {
           columns.n_accepted(i) = 0;
           batch->seq_status[i] = status;
@@ -190,8 +188,14 @@ struct VerifierTable {
   static void destroy(specd_verifier* verifier) noexcept { delete self(verifier); }
 
   static constexpr specd_verifier_api make() {
-    return {sizeof(specd_verifier_api), 0,       &describe,   &create, &activate,
-            &verify,                    &deactivate, &destroy};
+    return {sizeof(specd_verifier_api),
+            0,
+            &describe,
+            &create,
+            &activate,
+            &verify,
+            &deactivate,
+            &destroy};
   }
 };
 
