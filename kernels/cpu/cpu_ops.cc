@@ -49,8 +49,9 @@ void spread(Stream& stream, const Args& args, void (*f)(const Args&, int, int), 
 }
 
 size_t packed_bytes(DType type, int32_t n_out, int32_t n_in) {
-  const size_t panels = (static_cast<size_t>(n_out) + kPanelColumns - 1) / kPanelColumns;
-  const size_t bytes = panels * kPanelColumns * static_cast<size_t>(n_in) * dtype_bytes(type);
+  const size_t columns =
+      (static_cast<size_t>(n_out) + kPaddedColumns - 1) / kPaddedColumns * kPaddedColumns;
+  const size_t bytes = columns * static_cast<size_t>(n_in) * dtype_bytes(type);
   return (bytes + 63) / 64 * 64;
 }
 

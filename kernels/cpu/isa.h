@@ -57,8 +57,9 @@ void kv_move_part(const KvMoveArgs&, int part, int parts);
 // The internal table of an instruction set this processor can run, for cpu_ops.cc and tests.
 const IsaOps& isa_ops(Isa isa);
 
-// Panels of 16 output columns, padded: the same size whatever the instruction set.
-inline constexpr int32_t kPanelColumns = 16;
+// Packed weights are padded to so many output columns, the widest panel there is: the same size
+// whatever the instruction set.
+inline constexpr int32_t kPaddedColumns = 32;
 
 // [begin, end) of `units` for one part.
 struct Share {

@@ -1,10 +1,10 @@
-// The strict matmul: weights in panels of 16 output columns (the vector lanes), one chain of fused
+// The strict matmul: weights in panels of output columns, sixteen to a vector, one chain of fused
 // multiply-adds per (row, column, segment) along k.
 //
-// A panel is [n_in][16]. Rows and panels are tiled in registers so that enough independent chains
-// are in flight: few rows take several panels at once, more rows share each widened weight. A block
-// of k of a panel stays in L1 while the row tiles pass over it; storing and reloading a float32
-// accumulator in between is exact.
+// A panel is [n_in][kColumns]. Rows and panels are tiled in registers so that enough independent
+// chains are in flight: few rows take several vectors of columns at once, more rows share each
+// widened weight. A block of k of a panel stays in L1 while the row tiles pass over it; storing and
+// reloading a float32 accumulator in between is exact.
 #include "specd/kernels/matmul.h"
 
 #include "kernels/cpu/isa.h"
@@ -13,248 +13,273 @@
 namespace specd::kernels::SPECD_ISA {
 namespace {
 
-// Register tiles: the most rows of a tile, and how many panels a tile of so many rows takes.
+// Register tiles: the most rows of a tile, and how many vectors of columns a tile of so many rows
+// takes.
 #if SPECD_ISA_LEVEL == 2
 constexpr int kTileRows = 8;
-constexpr int panels_of(int rows) { return rows <= 2 ? 4 : rows <= 4 ? 2 : 1; }
+constexpr int vectors_of(int rows) { return rows <= 4 ? 4 : 2; }
 #elif SPECD_ISA_LEVEL == 1
 constexpr int kTileRows = 6;
-constexpr int panels_of(int rows) { return rows == 1 ? 4 : rows == 2 ? 2 : 1; }
+constexpr int vectors_of(int rows) { return rows == 1 ? 4 : rows == 2 ? 2 : 1; }
 #else
 constexpr int kTileRows = 4;
-constexpr int panels_of(int rows) { return rows > 0 ? 1 : 1; }
+constexpr int vectors_of(int rows) { return rows > 0 ? 1 : 1; }
 #endif
-// A block is kGroup panels by kBlockBytes of each (by k) by up to kChunkRows rows. Panels side by
-// side also are as many streams from memory, which one stream cannot keep busy.
-constexpr int kChunkRows = 48;
-constexpr int kGroup = 4;
-// Few rows take wider groups: one copy of x serves more panels. rows * group stays within 48 * 4.
-constexpr int group_of(int rows) { return rows <= kChunkRows * kGroup / 16 ? 16 : kGroup; }
-constexpr int kBlockBytes = 16384;
 
+// bfloat16 is kept in words of 32 bits where vectors are wide enough, one column in the low half
+// and one in the high half: then a shift widens the one and a mask the other, of a single load.
 template <DType kType>
-constexpr int kPanelStep = kPanelColumns*(kType == DType::kF32 ? 4 : 2);  // bytes per k
+constexpr bool kHalves = (SPECD_ISA_LEVEL > 0) && (kType == DType::kBF16);
+template <DType kType>
+constexpr int kColumns = (SPECD_ISA_LEVEL == 2) && (kHalves<kType>) ? 32 : 16;  // of a panel
+template <DType kType>
+constexpr int kVectors = kColumns<kType> / 16;
+template <DType kType>
+constexpr int kStep = kColumns<kType>*(kType == DType::kF32 ? 4 : 2);  // bytes of a panel per k
+template <DType kType>
+constexpr int panels_of(int rows) {
+  return vectors_of(rows) <= kVectors<kType> ? 1 : vectors_of(rows) / kVectors<kType>;
+}
 
-// Where column i of a panel lies among its 16. bfloat16 under AVX2 interleaves the halves: then the
-// even places widen by a shift and the odd ones by a mask.
+// A block is up to kChunkRows rows by up to kGroupColumns columns by kBlock of k. Its x is copied,
+// rows a little more than a power of two apart: in place they often all fall into the same few sets
+// of the cache.
+constexpr int kChunkRows = 48;
+constexpr int kGroupColumns = 256;
+constexpr int kBlock = 256;
+constexpr int kRowStride = kBlock + 16;
+
+// The weights of the next block are asked for while this one is multiplied, from so many panels
+// side by side: one stream from memory cannot keep it busy.
+constexpr int kStreams = 4;
+
+// Where column i of a panel lies among its kColumns.
 template <DType kType>
 constexpr int place_of(int column) {
-#if SPECD_ISA_LEVEL == 1
-  if (kType == DType::kBF16) return column < 8 ? 2 * column : 2 * (column - 8) + 1;
-#endif
-  return column;
+  constexpr int kHalf = kColumns<kType> / 2;
+  if (!kHalves<kType>) return column;
+  return column < kHalf ? 2 * column : 2 * (column - kHalf) + 1;
 }
 
+// The columns of a panel at one k.
 template <DType kType>
-SPECD_INLINE F32x16 load_weights(const char* p) {
+struct PanelRow {
+  F32x16 vector[kVectors<kType>];
+};
+template <DType kType>
+SPECD_INLINE PanelRow<kType> load_weights(const char* p) {
 #if SPECD_ISA_LEVEL == 1
-  if constexpr (kType == DType::kBF16) {
+  if constexpr (kHalves<kType>) {
     const __m256i w = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-    return {
-        _mm256_castsi256_ps(_mm256_slli_epi32(w, 16)),
-        _mm256_castsi256_ps(_mm256_and_si256(w, _mm256_set1_epi32(static_cast<int>(0xffff0000u))))};
+    const __m256i high = _mm256_set1_epi32(static_cast<int>(0xffff0000u));
+    return {{{_mm256_castsi256_ps(_mm256_slli_epi32(w, 16)),
+              _mm256_castsi256_ps(_mm256_and_si256(w, high))}}};
+  }
+#elif SPECD_ISA_LEVEL == 2
+  if constexpr (kHalves<kType>) {
+    const __m512i w = _mm512_loadu_si512(p);
+    const __m512i high = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
+    return {{{_mm512_castsi512_ps(_mm512_slli_epi32(w, 16))},
+             {_mm512_castsi512_ps(_mm512_and_si512(w, high))}}};
   }
 #endif
-  return widen16<kType>(p);
+  if constexpr (kVectors<kType> == 1) return {{widen16<kType>(p)}};
 }
 
-// sums[r][p] += x[r][k] * w[p][k] for k in [0, n): kRows rows by kPanels panels in registers.
-// Meanwhile the memory at `fetch`, as far apart as the panels, is asked for: fetch_step bytes for
-// every two k.
+// sums[r][c] += x[r][k] * w[c][k] for k in [0, n): kRows rows by the columns of kPanels panels in
+// registers. Meanwhile kStreams streams of memory, from `fetch` on and as far apart as the panels,
+// are asked for: a line of each, and fetch_step bytes on, for every kStreams lines of weights read.
 template <DType kType, int kRows, int kPanels>
-__attribute__((noinline)) void tile(const float* x, size_t x_stride, const char* w,
-                                    size_t panel_bytes, int n, float* sums, size_t sums_stride,
-                                    const char* fetch, size_t fetch_step) {
-  F32x16 acc[kRows][kPanels];
+__attribute__((noinline)) void tile(const float* x, const char* w, size_t panel_bytes, int n,
+                                    float* sums, size_t sums_stride, const char* fetch,
+                                    size_t fetch_step) {
+  constexpr int kAcross = kPanels * kVectors<kType>;
+  F32x16 acc[kRows][kAcross];
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 16
-    for (int p = 0; p < kPanels; ++p) acc[r][p] = load(sums + r * sums_stride + 16 * p);
+    for (int v = 0; v < kAcross; ++v) acc[r][v] = load(sums + r * sums_stride + 16 * v);
   }
-  constexpr int kStep = kPanelStep<kType>;
-  int k = 0;
-  for (; k + 2 <= n; k += 2) {
+  const auto one_k = [&]() __attribute__((always_inline)) {
 #pragma GCC unroll 16
-    for (int p = 0; p < kPanels; ++p) prefetch_far(fetch + p * panel_bytes);
-    fetch += fetch_step;
+    for (int p = 0; p < kPanels; ++p) {
+      const PanelRow<kType> weights = load_weights<kType>(w + p * panel_bytes);
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) {
+        const F32x16 factor = set1(x[r * kRowStride]);
 #pragma GCC unroll 2
-    for (int i = 0; i < 2; ++i) {
-#pragma GCC unroll 16
-      for (int p = 0; p < kPanels; ++p) {
-        const F32x16 weights = load_weights<kType>(w + i * kStep + p * panel_bytes);
-#pragma GCC unroll 16
-        for (int r = 0; r < kRows; ++r) {
-          acc[r][p] = fma(set1(x[r * x_stride + i]), weights, acc[r][p]);
+        for (int v = 0; v < kVectors<kType>; ++v) {
+          F32x16& sum = acc[r][p * kVectors<kType> + v];
+          sum = fma(factor, weights.vector[v], sum);
         }
       }
     }
-    x += 2;
-    w += 2 * kStep;
-  }
-  if (k < n) {
+    x += 1;
+    w += kStep<kType>;
+  };
+  // So many k read kStreams lines.
+  constexpr int kRound = kStreams * 64 / (kPanels * kStep<kType>);
+  static_assert(kRound > 0);
+  int k = 0;
+  for (; k + kRound <= n; k += kRound) {
 #pragma GCC unroll 16
-    for (int p = 0; p < kPanels; ++p) {
-      const F32x16 weights = load_weights<kType>(w + p * panel_bytes);
-#pragma GCC unroll 16
-      for (int r = 0; r < kRows; ++r) acc[r][p] = fma(set1(x[r * x_stride]), weights, acc[r][p]);
-    }
+    for (int s = 0; s < kStreams; ++s) prefetch_far(fetch + s * panel_bytes);
+    fetch += fetch_step;
+#pragma GCC unroll 2
+    for (int i = 0; i < kRound; ++i) one_k();
   }
+  for (; k < n; ++k) one_k();
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 16
-    for (int p = 0; p < kPanels; ++p) store(sums + r * sums_stride + 16 * p, acc[r][p]);
+    for (int v = 0; v < kAcross; ++v) store(sums + r * sums_stride + 16 * v, acc[r][v]);
   }
 }
 
-using TileFn = void (*)(const float*, size_t, const char*, size_t, int, float*, size_t, const char*,
+using TileFn = void (*)(const float*, const char*, size_t, int, float*, size_t, const char*,
                         size_t);
 
 // The tile of `rows` rows by one panel, or, if `wide`, by panels_of(rows).
 template <DType kType>
 TileFn tile_of(int rows, bool wide) {
+#define SPECD_TILE(n) \
+  case n:             \
+    return wide ? tile<kType, n, panels_of<kType>(n)> : tile<kType, n, 1>
   switch (rows) {
-    case 1:
-      return wide ? tile<kType, 1, panels_of(1)> : tile<kType, 1, 1>;
-    case 2:
-      return wide ? tile<kType, 2, panels_of(2)> : tile<kType, 2, 1>;
-    case 3:
-      return wide ? tile<kType, 3, panels_of(3)> : tile<kType, 3, 1>;
-    case 4:
-      return wide ? tile<kType, 4, panels_of(4)> : tile<kType, 4, 1>;
+    SPECD_TILE(1);
+    SPECD_TILE(2);
+    SPECD_TILE(3);
+    SPECD_TILE(4);
 #if SPECD_ISA_LEVEL > 0
-    case 5:
-      return tile<kType, 5, 1>;
-    case 6:
-      return tile<kType, 6, 1>;
+    SPECD_TILE(5);
+    SPECD_TILE(6);
 #endif
 #if SPECD_ISA_LEVEL == 2
-    case 7:
-      return tile<kType, 7, 1>;
-    case 8:
-      return tile<kType, 8, 1>;
+    SPECD_TILE(7);
+    SPECD_TILE(8);
 #endif
     default:
       return nullptr;
   }
+#undef SPECD_TILE
 }
 
-// Rows [row, row + rows) by `panels` <= group_of(rows) panels from `panel` on: sums in a local
-// block, then out.
+// Rows [row, row + rows) by `panels` panels from `panel` on: sums in a local block, then out.
+// `after` is the weights this thread reads next, or null.
 template <DType kType>
-void block(const MatmulArgs& a, int64_t panel, int panels, int row, int rows) {
-  alignas(64) float sums[kChunkRows * 16 * kGroup];
-  alignas(64) float totals[kChunkRows * 16 * kGroup];
-  const size_t n_in = static_cast<size_t>(a.weights.n_in);
-  constexpr size_t kStep = kPanelStep<kType>;
-  constexpr int kBlock = static_cast<int>(kBlockBytes / kStep);
-  // The block's x, rows a little more than a power of two apart: in place they often all fall into
-  // the same few sets of the cache.
-  constexpr size_t kRowStride = kBlock + 16;
+void block(const MatmulArgs& a, int64_t panel, int panels, int row, int rows, const char* after) {
+  alignas(64) float sums[kChunkRows * kGroupColumns];
   alignas(64) float x_block[kChunkRows * kRowStride];
-  const size_t panel_bytes = n_in * kStep;
+  const size_t n_in = static_cast<size_t>(a.weights.n_in);
+  const size_t n_out = static_cast<size_t>(a.weights.n_out);
+  const size_t panel_bytes = n_in * kStep<kType>;
   const char* weights = static_cast<const char*>(a.weights.data) + panel * panel_bytes;
   const float* x = a.x + row * n_in;
-  const size_t stride = static_cast<size_t>(16) * panels;
-  const size_t n_sums = rows * stride;
+  const size_t stride = static_cast<size_t>(kColumns<kType>) * panels;
+  const size_t column = static_cast<size_t>(panel) * kColumns<kType>;
+  const size_t columns = n_out - column < stride ? n_out - column : stride;
   // Equal tiles, so that none has too few chains; but one or two rows over take several panels at
   // once.
   const int n_tiles = (rows + kTileRows - 1) / kTileRows;
-  const bool full = panels_of(1) > 1 && (rows % kTileRows == 1 || rows % kTileRows == 2);
+  const int over = rows % kTileRows;
+  const bool full = vectors_of(1) > 1 && (over == 1 || over == 2);
+  const int widest = panels_of<kType>(full ? over : rows / n_tiles);
   const int segments = a.k_segments;
   for (int s = 0; s < segments; ++s) {
     const int begin = static_cast<int>(static_cast<int64_t>(a.weights.n_in) * s / segments);
     const int end = static_cast<int>(static_cast<int64_t>(a.weights.n_in) * (s + 1) / segments);
-    for (size_t i = 0; i < n_sums; ++i) sums[i] = 0.0f;
+    for (size_t i = 0; i < rows * stride; ++i) sums[i] = 0.0f;
     for (int k = begin; k < end; k += kBlock) {
       const int n = end - k < kBlock ? end - k : kBlock;
-      // What is read next: the following k of these panels, or the start of the panels after them.
-      const char* next =
-          k + n < a.weights.n_in ? weights + (k + n) * kStep : weights + panels * panel_bytes;
+      const char* next = k + n < a.weights.n_in ? weights + (k + n) * kStep<kType> : after;
       for (int r = 0; r < rows; ++r) {
         __builtin_memcpy(x_block + r * kRowStride, x + r * n_in + k, sizeof(float) * n);
       }
-      for (int p = 0; p < panels; p += panels_of(1)) {
-        const int p_end = panels - p < panels_of(1) ? panels : p + panels_of(1);
+      size_t asked = 0;
+      for (int p = 0; p < panels; p += widest) {
+        if (p % kStreams == 0) asked = 0;
+        const int p_end = panels - p < widest ? panels : p + widest;
         int first = 0;
         for (int t = 0; t < n_tiles; ++t) {
           const int last = full && t + 1 < n_tiles ? first + kTileRows : rows * (t + 1) / n_tiles;
           const int tile_rows = last - first;
-          // Each pass asks for its share of what is next, so that the memory is never idle.
-          const size_t fetch_at = n * kStep * first / rows;
-          const size_t fetch_step = 2 * kStep * tile_rows / rows;
           for (int q = p; q < p_end;) {
-            const bool wide = p_end - q >= panels_of(tile_rows);
-            tile_of<kType>(tile_rows, wide)(x_block + first * kRowStride, kRowStride,
-                                            weights + q * panel_bytes + k * kStep, panel_bytes, n,
-                                            sums + first * stride + 16 * q, stride,
-                                            next + q * panel_bytes + fetch_at, fetch_step);
-            q += wide ? panels_of(tile_rows) : 1;
+            const int across =
+                p_end - q >= panels_of<kType>(tile_rows) ? panels_of<kType>(tile_rows) : 1;
+            // Each pass asks for its share of what is next of these kStreams panels, so that the
+            // memory is never idle; at the end for what is in the cache anyway.
+            const char* fetch = weights;
+            size_t fetch_step = 0;
+            if (next != nullptr) {
+              fetch = next + p / kStreams * kStreams * panel_bytes +
+                      n * kStep<kType> * asked / (kStreams * rows);
+              fetch_step = size_t{64} * tile_rows / rows;
+            }
+            asked += static_cast<size_t>(across) * tile_rows;
+            tile_of<kType>(tile_rows, across > 1)(
+                x_block + first * kRowStride, weights + q * panel_bytes + k * kStep<kType>,
+                panel_bytes, n, sums + first * stride + kColumns<kType> * q, stride, fetch,
+                fetch_step);
+            q += across;
           }
           first = last;
         }
       }
     }
-    if (s == 0) {
-      for (size_t i = 0; i < n_sums; ++i) totals[i] = sums[i];
-    } else {
-      for (size_t i = 0; i < n_sums; ++i) totals[i] = totals[i] + sums[i];
+    for (int r = 0; r < rows; ++r) {
+      float* out = a.out + (row + r) * n_out + column;
+      if (s == 0) {
+        for (size_t i = 0; i < columns; ++i) out[i] = sums[r * stride + i];
+      } else {
+        for (size_t i = 0; i < columns; ++i) out[i] = out[i] + sums[r * stride + i];
+      }
     }
-  }
-  const size_t n_out = static_cast<size_t>(a.weights.n_out);
-  const size_t column = static_cast<size_t>(panel) * 16;
-  const size_t columns = n_out - column < stride ? n_out - column : stride;
-  for (int r = 0; r < rows; ++r) {
-    float* out = a.out + (row + r) * n_out + column;
-    for (size_t i = 0; i < columns; ++i) out[i] = totals[r * stride + i];
   }
 }
 
 template <DType kType>
 void matmul_of(const MatmulArgs& a, int part, int parts) {
-  const int64_t n_panels = (static_cast<int64_t>(a.weights.n_out) + 15) / 16;
+  constexpr int kGroup = kGroupColumns / kColumns<kType>;
+  const int64_t n_panels =
+      (static_cast<int64_t>(a.weights.n_out) + kColumns<kType> - 1) / kColumns<kType>;
+  const size_t panel_bytes = static_cast<size_t>(a.weights.n_in) * kStep<kType>;
   const int n_chunks = (a.n_rows + kChunkRows - 1) / kChunkRows;
-  if (n_chunks == 1) {
-    const Share share = share_of(n_panels, part, parts);
-    const int group = group_of(a.n_rows);
-    for (int64_t panel = share.begin; panel < share.end; panel += group) {
-      const int64_t left = share.end - panel;
-      block<kType>(a, panel, left < group ? static_cast<int>(left) : group, 0, a.n_rows);
+  const Share share = share_of(n_panels, part, parts);
+  for (int64_t panel = share.begin; panel < share.end; panel += kGroup) {
+    const int64_t left = share.end - panel;
+    const char* weights = static_cast<const char*>(a.weights.data) + panel * panel_bytes;
+    const char* next_group = left > kGroup ? weights + kGroup * panel_bytes : nullptr;
+    // All rows pass over a group before the next, so that it is read from memory once.
+    for (int chunk = 0; chunk < n_chunks; ++chunk) {
+      const int first = static_cast<int>(int64_t{a.n_rows} * chunk / n_chunks);
+      const int last = static_cast<int>(int64_t{a.n_rows} * (chunk + 1) / n_chunks);
+      block<kType>(a, panel, left < kGroup ? static_cast<int>(left) : kGroup, first, last - first,
+                   chunk + 1 < n_chunks ? weights : next_group);
     }
-    return;
-  }
-  // Chunks of rows vary fastest, so that a group's weights are read from memory once.
-  const int64_t n_groups = (n_panels + kGroup - 1) / kGroup;
-  const Share share = share_of(n_groups * n_chunks, part, parts);
-  for (int64_t unit = share.begin; unit < share.end; ++unit) {
-    const int64_t chunk = unit % n_chunks;
-    const int first = static_cast<int>(a.n_rows * chunk / n_chunks);
-    const int last = static_cast<int>(a.n_rows * (chunk + 1) / n_chunks);
-    const int64_t panel = unit / n_chunks * kGroup;
-    const int64_t left = n_panels - panel;
-    block<kType>(a, panel, left < kGroup ? static_cast<int>(left) : kGroup, first, last - first);
   }
 }
 
 template <DType kType, typename T>
 void pack_of(const PackArgs& a, int part, int parts) {
+  constexpr int kWidth = kColumns<kType>;
   const size_t n_in = static_cast<size_t>(a.packed.n_in);
   const int32_t end = a.column_begin + a.n_rows;
   // The columns that only fill the last panel are zeroed with the last real one.
-  const int32_t filled = end == a.packed.n_out ? (end + 15) / 16 * 16 : end;
-  const int32_t first_panel = a.column_begin / 16;
-  const Share share = share_of((filled + 15) / 16 - first_panel, part, parts);
+  const int32_t filled = end == a.packed.n_out ? (end + kWidth - 1) / kWidth * kWidth : end;
+  const int32_t first_panel = a.column_begin / kWidth;
+  const Share share = share_of((filled + kWidth - 1) / kWidth - first_panel, part, parts);
   for (int64_t i = share.begin; i < share.end; ++i) {
     const int32_t panel = first_panel + static_cast<int32_t>(i);
-    T* to = static_cast<T*>(a.packed.data) + static_cast<size_t>(panel) * 16 * n_in;
+    T* to = static_cast<T*>(a.packed.data) + static_cast<size_t>(panel) * kWidth * n_in;
     // Blocks of k, so that the panel's lines stay in L1 while its columns are written one by one.
     for (size_t k0 = 0; k0 < n_in; k0 += 256) {
       const size_t k1 = n_in - k0 < 256 ? n_in : k0 + 256;
-      for (int c = 0; c < 16; ++c) {
-        const int32_t column = panel * 16 + c;
+      for (int c = 0; c < kWidth; ++c) {
+        const int32_t column = panel * kWidth + c;
         if (column < a.column_begin || column >= filled) continue;
         T* place = to + place_of<kType>(c);
         if (column >= end) {
-          for (size_t k = k0; k < k1; ++k) place[k * 16] = 0;
+          for (size_t k = k0; k < k1; ++k) place[k * kWidth] = 0;
           continue;
         }
         const char* from = static_cast<const char*>(a.source) +
@@ -262,7 +287,7 @@ void pack_of(const PackArgs& a, int part, int parts) {
         for (size_t k = k0; k < k1; ++k) {
           T value;
           __builtin_memcpy(&value, from + k * sizeof(T), sizeof(T));
-          place[k * 16] = value;
+          place[k * kWidth] = value;
         }
       }
     }

@@ -73,7 +73,7 @@ std::vector<float> run(const Ops& ops, const Weights& w, const float* x, int32_t
   return out;
 }
 
-const Shape kShapes[] = {{1, 1}, {3, 5}, {16, 16}, {17, 33}, {64, 257}, {100, 600}, {131, 1030}};
+const Shape kShapes[] = {{1, 1}, {3, 5}, {16, 16}, {17, 33}, {64, 257}, {100, 600}, {131, 1030}, {530, 300}};
 const int32_t kRows[] = {1, 2, 3, 4, 5, 6, 7, 8, 16, 33, 64, 65, 127, 257};
 const DType kTypes[] = {DType::kF32, DType::kF16, DType::kBF16};
 
@@ -98,7 +98,7 @@ TEST_P(Matmul, one_row_is_the_strict_chain_to_the_bit) {
 }
 
 TEST_P(Matmul, a_row_has_the_same_bits_whatever_stands_beside_it) {
-  for (const Shape s : {Shape{17, 33}, Shape{131, 1030}}) {
+  for (const Shape s : {Shape{17, 33}, Shape{131, 1030}, Shape{530, 300}}) {
     for (const DType type : kTypes) {
       const Weights w(ops(), type, s, 3);
       const std::vector<float> x = random_floats(size_t{257} * s.n_in, 4);
