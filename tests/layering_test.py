@@ -16,7 +16,7 @@ ALLOWED = {
     "core": ["specd/plugin_api/", "specd/kernels/"],
     "host": ["core/engine.h", "core/base/", "core/request/request.h"],
 }
-# Inside core, a folder uses only those before it; engine.{h,cc} stand on top.
+# Inside core, a folder uses only those before it; engine.h and the folder engine stand on top.
 CORE_ORDER = ["base", "device", "text", "kv", "model", "request", "spec", "sched", "plugin",
               "exec"]
 OURS = re.compile(r"^(specd/|core/|kernels/|host/|plugins/|sdk/|plugin_api/|tests/)")

@@ -1,0 +1,112 @@
+#include <algorithm>
+
+#include "core/base/log.h"
+#include "core/engine/impl.h"
+
+namespace specd {
+
+namespace {
+constexpr uint64_t kDefaultKvBytesMax = uint64_t{1} << 30;
+}  // namespace
+
+Engine::Engine() = default;
+
+Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options, ProgressFn progress) {
+  SPECD_OK_OR_RETURN(check_limits(options));
+  std::unique_ptr<Engine> engine(new Engine());
+  engine->impl_ = std::make_unique<Impl>();
+  engine->impl_->options = options;
+  SPECD_OK_OR_RETURN(engine->impl_->load(progress));
+  engine->impl_->thread = std::thread([impl = engine->impl_.get()] { impl->loop(); });
+  return engine;
+}
+
+Engine::~Engine() {
+  if (impl_ == nullptr || !impl_->thread.joinable()) return;
+  {
+    const std::lock_guard lock(impl_->mutex);
+    impl_->stopping = impl_->draining = true;
+  }
+  impl_->wake.notify_all();
+  impl_->thread.join();
+}
+
+Status Engine::Impl::load(const ProgressFn& progress) {
+  const ModelOptions& wanted = options.model;
+  const auto say = [&](const std::string& what, double fraction) {
+    if (progress) progress(what, fraction);
+  };
+  SPECD_TRY(device, CpuDevice::create(options.isa, options.threads));
+  SPECD_TRY(config, load_model_config(wanted.path));
+  SPECD_TRY(tokenizer, Tokenizer::load(wanted.path + "/tokenizer.json"));
+  SPECD_OK_OR_RETURN(check_vocabulary(wanted, config, *tokenizer));
+  target.fill(wanted, config, *tokenizer);
+
+  int32_t nodes_max = 0;
+  for (const RouteOptions& route : options.routes)
+    nodes_max = std::max(nodes_max, route.draft_nodes_max);
+  const int64_t logits_rows = int64_t{options.max_sequences} * (1 + nodes_max);
+  SPECD_TRY(model,
+            Transformer::load(
+                *device, wanted.path, config, options.step_tokens_max,
+                static_cast<int32_t>(std::min<int64_t>(logits_rows, options.step_tokens_max)),
+                [&](double fraction) { say("weights of " + wanted.name, fraction); }));
+
+  const kernels::DType kv_dtype = kernel_dtype(wanted.kv_dtype);
+  const uint64_t page_bytes = KvStore::page_bytes(config, kv_dtype);
+  const int64_t pages_useful =
+      int64_t{options.max_sequences} * pages_for(int64_t{config.max_positions} + nodes_max);
+  const uint64_t limit = wanted.kv_bytes_max == 0 ? kDefaultKvBytesMax : wanted.kv_bytes_max;
+  const int64_t n_pages = std::min<int64_t>(pages_useful, static_cast<int64_t>(limit / page_bytes));
+  if (n_pages < 1) {
+    return Status(Code::kInvalidArgument, "model.kv.bytes_max: " + std::to_string(limit) +
+                                              " bytes hold no page; one takes " +
+                                              std::to_string(page_bytes));
+  }
+  SPECD_TRY(KvStore store,
+            KvStore::create(*device, config, kv_dtype, static_cast<int32_t>(n_pages)));
+  kv = std::make_unique<KvStore>(std::move(store));
+  pages = std::make_unique<PagePool>(static_cast<int32_t>(n_pages));
+  pages_free = pages->n_free();
+  for (int32_t slot = options.max_sequences - 1; slot >= 0; --slot) free_slots.push_back(slot);
+
+  say("plugins", 0);
+  SPECD_OK_OR_RETURN(load_routes());
+  runner = std::make_unique<StepRunner>(*device, *model, *kv);
+  say("ready", 1);
+  return Status();
+}
+
+Status Engine::Impl::load_routes() {
+  services = std::make_unique<Services>(device->stream(), device->ops(), config.vocab_size);
+  const specd_host* host = make_host(services.get());
+  SPECD_TRY(registry, PluginRegistry::open({.directories = options.plugin_directories,
+                                            .cache_directory = options.plugin_cache_directory},
+                                           host));
+  std::vector<uint32_t> taps;
+  for (const RouteOptions& wanted : options.routes) {
+    const RouteSpec spec = route_spec(wanted, options);
+    const auto make = [&]() -> Status {
+      SPECD_TRY(std::unique_ptr<LiveRoute> route, create_route(*registry, spec, target.info));
+      SPECD_OK_OR_RETURN(activate_route(*route, spec));
+      const specd_drafter_caps& caps = route->drafter->caps();
+      for (uint32_t i = 0; i < caps.n_taps; ++i) {
+        const auto found = std::find(taps.begin(), taps.end(), caps.taps[i]);
+        route->tap_index.push_back(static_cast<size_t>(found - taps.begin()));
+        if (found == taps.end()) taps.push_back(caps.taps[i]);
+      }
+      routes.emplace(wanted.name, std::move(route));
+      return Status();
+    };
+    if (const Status status = make(); !status.ok()) {
+      if (wanted.name == options.default_route) {
+        return status.with_context("default route '" + wanted.name + "'");
+      }
+      log(LogLevel::kError, "route " + wanted.name + " cannot be served: " + status.to_string());
+      refused_routes[wanted.name] = status.to_string();
+    }
+  }
+  return model->set_taps(std::move(taps));
+}
+
+}  // namespace specd

@@ -1,0 +1,165 @@
+#include <set>
+
+#include "core/engine/impl.h"
+
+namespace specd {
+
+kernels::DType kernel_dtype(KvDType dtype) {
+  switch (dtype) {
+    case KvDType::kF32:
+      return kernels::DType::kF32;
+    case KvDType::kF16:
+      return kernels::DType::kF16;
+    case KvDType::kBF16:
+      return kernels::DType::kBF16;
+  }
+  return kernels::DType::kBF16;
+}
+
+const char* dtype_name(kernels::DType dtype) {
+  switch (dtype) {
+    case kernels::DType::kF32:
+      return "f32";
+    case kernels::DType::kF16:
+      return "f16";
+    case kernels::DType::kBF16:
+      return "bf16";
+  }
+  return "unknown";
+}
+
+uint32_t abi_guarantee(Guarantee guarantee) {
+  switch (guarantee) {
+    case Guarantee::kNone:
+      return SPECD_GUARANTEE_NONE;
+    case Guarantee::kLaw:
+      return SPECD_GUARANTEE_LAW;
+    case Guarantee::kIdentical:
+      return SPECD_GUARANTEE_IDENTICAL;
+  }
+  return SPECD_GUARANTEE_IDENTICAL;
+}
+
+const char* guarantee_text(Guarantee guarantee) {
+  switch (guarantee) {
+    case Guarantee::kNone:
+      return "none";
+    case Guarantee::kLaw:
+      return "law";
+    case Guarantee::kIdentical:
+      return "identical";
+  }
+  return "unknown";
+}
+
+RouteSpec route_spec(const RouteOptions& route, const EngineOptions& options) {
+  return {.name = route.name,
+          .drafter_plugin = route.drafter.plugin,
+          .drafter_factory = route.drafter.factory,
+          .drafter_config = route.drafter.config,
+          .verifier_plugin = route.verifier.plugin,
+          .verifier_factory = route.verifier.factory,
+          .verifier_config = route.verifier.config,
+          .guarantee = abi_guarantee(route.guarantee),
+          .draft_nodes_max = route.draft_nodes_max,
+          .max_sequences = options.max_sequences};
+}
+
+Status out_of_range(const std::string& field, const std::string& expected,
+                    const std::string& found) {
+  return Status(Code::kInvalidArgument, field + ": expected " + expected + ", found " + found);
+}
+
+static_assert(EngineLimits::kDraftNodes == SPECD_MAX_TREE_NODES);
+
+Status check_limits(const EngineOptions& options) {
+  const auto in = [](const char* field, int64_t value, int64_t low, int64_t high) {
+    if (value >= low && value <= high) return Status();
+    return out_of_range(field, std::to_string(low) + " to " + std::to_string(high),
+                        std::to_string(value));
+  };
+  SPECD_OK_OR_RETURN(
+      in("engine.max_sequences", options.max_sequences, 1, EngineLimits::kSequences));
+  SPECD_OK_OR_RETURN(in("engine.step_tokens_max", options.step_tokens_max, options.max_sequences,
+                        EngineLimits::kStepTokens));
+  SPECD_OK_OR_RETURN(in("engine.queue_max", options.queue_max, 1, EngineLimits::kQueue));
+  std::set<std::string> names{"off"};
+  for (const RouteOptions& route : options.routes) {
+    if (route.name.empty() || !names.insert(route.name).second) {
+      return Status(Code::kInvalidArgument,
+                    "routes: name '" + route.name + "' is empty, reserved or given twice");
+    }
+    SPECD_OK_OR_RETURN(in(("routes." + route.name + ".draft_nodes_max").c_str(),
+                          route.draft_nodes_max, 1, EngineLimits::kDraftNodes));
+    if (!route.model.empty() && route.model != options.model.name) {
+      return Status(Code::kInvalidArgument, "routes." + route.name + ".model: expected '" +
+                                                options.model.name + "', found '" + route.model +
+                                                "'");
+    }
+  }
+  if (!names.contains(options.default_route)) {
+    return Status(Code::kInvalidArgument,
+                  "default_route: no route is called '" + options.default_route + "'");
+  }
+  return Status();
+}
+
+void TargetFacts::fill(const ModelOptions& options, const ModelConfig& config,
+                       const Tokenizer& tokenizer) {
+  model_id = options.name;
+  architecture = config.architecture;
+  tokenizer_sha256 = tokenizer.sha256();
+  info.struct_size = sizeof(info);
+  info.vocab_size = static_cast<uint32_t>(config.vocab_size);
+  info.hidden_size = static_cast<uint32_t>(config.hidden_size);
+  info.n_layers = static_cast<uint32_t>(config.n_layers);
+  info.n_heads = static_cast<uint32_t>(config.n_heads);
+  info.n_kv_heads = static_cast<uint32_t>(config.n_kv_heads);
+  info.head_dim = static_cast<uint32_t>(config.head_dim);
+  info.max_positions = static_cast<uint32_t>(config.max_positions);
+  info.bos_token = config.bos_token;
+  info.eos_token = config.eos_tokens.empty() ? -1 : config.eos_tokens.front();
+  info.norm_eps = static_cast<float>(config.rms_norm_eps);
+  info.model_id = model_id.c_str();
+  info.architecture = architecture.c_str();
+  info.tokenizer_sha256 = tokenizer_sha256.data();
+}
+
+Status check_vocabulary(const ModelOptions& model, const ModelConfig& config,
+                        const Tokenizer& tokenizer) {
+  if (tokenizer.vocab_size() <= config.vocab_size) return Status();
+  return Status(Code::kDataLoss, model.path + ": tokenizer.json has ids up to " +
+                                     std::to_string(tokenizer.vocab_size() - 1) +
+                                     ", config.json says vocab_size " +
+                                     std::to_string(config.vocab_size));
+}
+
+Status check_options(const EngineOptions& options) {
+  SPECD_OK_OR_RETURN(check_limits(options));
+  SPECD_TRY(const auto device, CpuDevice::create(options.isa, 1));
+  SPECD_TRY(const ModelConfig config, load_model_config(options.model.path));
+  SPECD_TRY(const auto tokenizer, Tokenizer::load(options.model.path + "/tokenizer.json"));
+  SPECD_OK_OR_RETURN(check_vocabulary(options.model, config, *tokenizer));
+  SPECD_TRY(const SafetensorsFile weights,
+            SafetensorsFile::open(options.model.path + "/model.safetensors"));
+  SPECD_OK_OR_RETURN(check_tensors(weights, config));
+  if (options.routes.empty()) return Status();
+  // Plugins keep the host for ever, so these services must outlive this call.
+  static kernels::WorkerPool pool(1);
+  static kernels::CpuStream stream(pool);
+  static Services services(stream, kernels::cpu_ops(kernels::best_isa()), config.vocab_size);
+  static const specd_host* const host = make_host(&services);
+  SPECD_TRY(const auto registry,
+            PluginRegistry::open({.directories = options.plugin_directories,
+                                  .cache_directory = options.plugin_cache_directory},
+                                 host));
+  TargetFacts target;
+  target.fill(options.model, config, *tokenizer);
+  for (const RouteOptions& route : options.routes) {
+    const auto made = create_route(*registry, route_spec(route, options), target.info);
+    if (!made.ok()) return made.status().with_context("routes." + route.name);
+  }
+  return Status();
+}
+
+}  // namespace specd
