@@ -90,7 +90,7 @@ void Engine::Impl::retire(ActiveSequence& sequence) {
   runner->end(sequence, sequence.request->finish() == FinishReason::kCancelled
                             ? uint32_t{SPECD_END_CANCELLED}
                             : uint32_t{SPECD_END_FINISHED});
-  pages->give_back(sequence.table.pages);
+  pages->release(sequence.table.pages);
   pages_free = pages->n_free();
   free_slots.push_back(sequence.slot);
   sequence.slot = -1;

@@ -2,27 +2,50 @@
 // Not thread-safe: the step thread owns it.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
 namespace specd {
 
-// Invariant: every page is either free or held by exactly one table.
+// Somebody who holds pages whose content can be had again: cached prefixes, a draft model's KV.
+class PageReclaimer {
+ public:
+  virtual ~PageReclaimer() = default;
+  // [step] Releases pages until n_pages more are free or nothing is left to give, those missed
+  // least first; returns how many became free. Called between steps and by PagePool::take(); must
+  // not take pages itself.
+  virtual int32_t reclaim(int32_t n_pages) = 0;
+};
+
+// Counts references: a page is free when nobody holds it. A page with several holders is read only.
+// Invariant: every page is either free (count 0) or held.
 class PagePool {
  public:
   explicit PagePool(int32_t n_pages);
 
-  int32_t n_pages() const { return static_cast<int32_t>(held_.size()); }
+  int32_t n_pages() const { return static_cast<int32_t>(references_.size()); }
   int32_t n_free() const { return static_cast<int32_t>(free_.size()); }
+  // REQUIRES a page of this pool.
+  int32_t references(int32_t page) const { return references_[static_cast<size_t>(page)]; }
 
-  // Appends n pages to `out`. All or nothing: on false nothing has changed.
+  // Whom take() asks when pages are short; outlives the pool's use, null = nobody.
+  void set_evictor(PageReclaimer* evictor) { evictor_ = evictor; }
+
+  // Appends n pages to `out`, each held once. All or nothing: on false nobody has got a page (the
+  // evictor may have given some up).
   [[nodiscard]] bool take(int32_t n, std::vector<int32_t>& out);
-  // Gives all pages back and clears `pages`. REQUIRES that they are held.
-  void give_back(std::vector<int32_t>& pages);
+  // One holder more. REQUIRES that the page is held.
+  void share(int32_t page);
+  // One holder less; true when the page became free. REQUIRES that the page is held.
+  bool release(int32_t page);
+  // Releases each once and clears `pages`.
+  void release(std::vector<int32_t>& pages);
 
  private:
-  std::vector<int32_t> free_;  // used as a stack
-  std::vector<bool> held_;
+  std::vector<int32_t> free_;        // used as a stack
+  std::vector<int32_t> references_;  // [n_pages]
+  PageReclaimer* evictor_ = nullptr;
 };
 
 }  // namespace specd

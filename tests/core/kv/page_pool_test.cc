@@ -2,8 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <map>
 #include <random>
-#include <set>
 
 #include "core/kv/block_table.h"
 
@@ -19,40 +20,90 @@ TEST(PagePool, takes_all_or_nothing) {
   EXPECT_TRUE(pool.take(3, pages));
   EXPECT_EQ(pool.n_free(), 0);
   EXPECT_TRUE(pool.take(0, pages));
-  pool.give_back(pages);
+  pool.release(pages);
   EXPECT_TRUE(pages.empty());
   EXPECT_EQ(pool.n_free(), 3);
 }
 
-TEST(PagePool, never_hands_a_page_to_two_holders) {
+// Against a plain model: every holder keeps its own list, a page's count is how often it is listed.
+TEST(PagePool, a_page_is_free_exactly_when_nobody_holds_it) {
   PagePool pool(64);
   std::mt19937 random(1);
   std::vector<std::vector<int32_t>> holders(10);
+  int shared = 0;
   for (int round = 0; round < 20000; ++round) {
     std::vector<int32_t>& holder = holders[random() % holders.size()];
-    if (random() % 2 == 0) {
-      pool.give_back(holder);
-    } else {
-      (void)pool.take(static_cast<int32_t>(random() % 9), holder);
+    switch (random() % 3) {
+      case 0:
+        pool.release(holder);
+        break;
+      case 1: {
+        const int32_t free_before = pool.n_free();
+        std::vector<int32_t> taken;
+        const auto n = static_cast<int32_t>(random() % 9);
+        ASSERT_EQ(pool.take(n, taken), n <= free_before);
+        for (const auto& each : holders) {
+          for (const int32_t page : taken) {
+            ASSERT_EQ(std::count(each.begin(), each.end(), page), 0) << "it was held already";
+          }
+        }
+        holder.insert(holder.end(), taken.begin(), taken.end());
+        break;
+      }
+      default: {
+        const std::vector<int32_t>& from = holders[random() % holders.size()];
+        if (from.empty()) break;
+        const int32_t page = from[random() % from.size()];
+        pool.share(page);
+        holder.push_back(page);
+        ++shared;
+      }
     }
-    std::set<int32_t> seen;
-    size_t held = 0;
+    std::map<int32_t, int32_t> count;
     for (const auto& each : holders) {
-      seen.insert(each.begin(), each.end());
-      held += each.size();
+      for (const int32_t page : each) ++count[page];
     }
-    ASSERT_EQ(seen.size(), held);
-    ASSERT_EQ(pool.n_free(), 64 - static_cast<int32_t>(held));
+    for (int32_t page = 0; page < pool.n_pages(); ++page) {
+      ASSERT_EQ(pool.references(page), count.contains(page) ? count[page] : 0);
+    }
+    ASSERT_EQ(pool.n_free(), 64 - static_cast<int32_t>(count.size()));
   }
+  EXPECT_GT(shared, 1000);
 }
 
-TEST(PagePoolDeathTest, giving_back_twice_is_a_programmers_error) {
+TEST(PagePool, asks_the_evictor_for_what_is_missing_and_no_more) {
+  struct Hoard : PageReclaimer {
+    PagePool* pool = nullptr;
+    std::vector<int32_t> pages;
+    int32_t reclaim(int32_t n_pages) override {
+      int32_t freed = 0;
+      for (; freed < n_pages && !pages.empty(); pages.pop_back())
+        freed += pool->release(pages.back());
+      return freed;
+    }
+  } hoard;
+  PagePool pool(6);
+  hoard.pool = &pool;
+  pool.set_evictor(&hoard);
+  ASSERT_TRUE(pool.take(4, hoard.pages));
+  std::vector<int32_t> mine;
+  EXPECT_TRUE(pool.take(2, mine));
+  EXPECT_EQ(hoard.pages.size(), 4u) << "free pages go first";
+  EXPECT_TRUE(pool.take(3, mine));
+  EXPECT_EQ(hoard.pages.size(), 1u);
+  EXPECT_FALSE(pool.take(2, mine));
+  EXPECT_EQ(mine.size(), 5u);
+}
+
+TEST(PagePoolDeathTest, what_is_not_held_can_neither_be_released_nor_shared) {
   PagePool pool(2);
   std::vector<int32_t> pages;
   ASSERT_TRUE(pool.take(1, pages));
   std::vector<int32_t> again = pages;
-  pool.give_back(pages);
-  EXPECT_DEATH(pool.give_back(again), "is not held");
+  pool.release(pages);
+  EXPECT_DEATH(pool.release(again), "is not held");
+  EXPECT_DEATH(pool.share(again[0]), "is not held");
+  EXPECT_DEATH(pool.share(2), "is not held");
 }
 
 TEST(BlockTable, slots_follow_the_pages) {
