@@ -16,6 +16,8 @@ ALLOWED = {
     "core": ["specd/plugin_api/", "specd/kernels/"],
     "host": ["core/engine.h", "core/base/", "core/request/request.h"],
 }
+# The measuring program also looks below the engine's face: it writes checkpoints and times forwards.
+ALLOWED_IN = {"host/bench/": ["core/model/", "core/kv/", "core/device/"]}
 # Inside core, a folder uses only those before it; engine.h and the folder engine stand on top.
 CORE_ORDER = ["base", "device", "text", "kv", "model", "request", "spec", "sched", "plugin",
               "exec"]
@@ -45,7 +47,11 @@ def violation(room, path, include):
         if core_rank(include) > core_rank(path):
             return "a room of core includes one above it"
         return None
-    if any(include.startswith(p) for p in own_prefixes(room) + ALLOWED[room]):
+    allowed = own_prefixes(room) + ALLOWED[room]
+    for folder, more in ALLOWED_IN.items():
+        if path.startswith(folder):
+            allowed = allowed + more
+    if any(include.startswith(p) for p in allowed):
         return None
     return f"{room} may not know this"
 
@@ -56,6 +62,7 @@ def main():
     assert violation("core", "core/kv/x.cc", "core/sched/scheduler.h")
     assert violation("plugins", "plugins/a/x.cc", "core/engine.h")
     assert violation("core", "core/exec/x.cc", "grpcpp/grpcpp.h")
+    assert violation("host", "host/x.cc", "core/model/transformer.h")
     assert not violation("core", "core/exec/x.cc", "core/kv/page_pool.h")
     found, files = 0, 0
     for room in ALLOWED:

@@ -83,7 +83,7 @@ ModelReport Engine::model() const {
   ModelReport report;
   report.name = m.options.model.name;
   report.path = m.options.model.path;
-  report.architecture = m.config.architecture;
+  report.architecture = m.config.architecture + (m.config.is_ballast ? " (ballast)" : "");
   report.dtype = dtype_name(m.model->weights_dtype());
   report.kv_dtype = dtype_name(kernel_dtype(m.options.model.kv_dtype));
   report.vocab_size = m.config.vocab_size;

@@ -164,6 +164,7 @@ Result<ModelConfig> load_model_config(const std::string& model_dir) {
 
   ModelConfig out;
   out.architecture = kArchitecture;
+  out.is_ballast = config.contains("_specd_ballast");
   SPECD_OK_OR_RETURN(fill_sizes(config, where, out));
   SPECD_TRY(out.rms_norm_eps, json_double_or(config, "rms_norm_eps", 1e-6, where));
   if (!(out.rms_norm_eps > 0 && out.rms_norm_eps < 1)) {

@@ -28,6 +28,7 @@ struct ModelConfig {
   double rope_theta = 0;
   bool tie_word_embeddings = false;
   int32_t bos_token = -1;           // -1: none
+  bool is_ballast = false;          // "_specd_ballast": weights added for measurements only
   std::vector<int32_t> eos_tokens;  // any of them ends a text; generation_config.json goes first
 };
 

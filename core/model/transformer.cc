@@ -11,9 +11,6 @@ namespace {
 using kernels::DType;
 using kernels::PackedMatrix;
 
-// Segments of the row-parallel matrices (law 1): fixed, so that ranks exchange whole segments.
-constexpr int32_t kRowParallelSegments = 8;
-
 struct Layer {
   PackedMatrix qkv, o, gate_up, down;
   const float* attention_norm = nullptr;

@@ -19,6 +19,10 @@
 
 namespace specd {
 
+// Segments of k in which o_proj and down_proj are added (law 1): fixed, so that ranks exchange whole
+// segments.
+inline constexpr int32_t kRowParallelSegments = 8;
+
 // The rows of one forward. Columns have n_rows() entries unless said; see kernels/attention.h for
 // span, table and tail. A row's own KV is written to its slot before anything attends to it.
 struct ForwardRows {

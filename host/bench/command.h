@@ -1,0 +1,41 @@
+// The commands of specd-bench, and what their options share.
+#pragma once
+
+#include <atomic>
+#include <boost/program_options.hpp>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/base/status.h"
+
+namespace specd::host {
+
+constexpr int kBenchOk = 0;
+constexpr int kBenchFailed = 1;  // refused, broken off, or a text that differs
+constexpr int kBenchUsage = 2;
+
+// Set by SIGINT and SIGTERM; commands end soon and tidily. A second signal ends the process.
+extern std::atomic<bool> bench_stop;
+
+int bench_fail(const Status& status);
+
+// "2GB", "512MiB", "1000000": a whole number, alone or with KB, MB, GB (powers of 1000), KiB, MiB
+// or GiB. kInvalidArgument naming `option`.
+Result<uint64_t> parse_bytes(const std::string& option, std::string_view text);
+// "1,4,8", each within [min, max].
+Result<std::vector<double>> parse_list(const std::string& option, const std::string& text,
+                                       double min, double max, bool whole);
+
+// Each takes the arguments behind its own name.
+int ballast_command(const std::vector<std::string>& arguments);
+
+// Arguments by `options` and positional ones; kInvalidArgument on anything unknown.
+Result<boost::program_options::variables_map> parse_command(
+    const boost::program_options::options_description& options,
+    const boost::program_options::positional_options_description& positional,
+    const std::vector<std::string>& arguments);
+int bench_usage(const std::string& command, const std::string& problem);
+
+}  // namespace specd::host
