@@ -1,7 +1,12 @@
 #include "core/model/kv_store.h"
 
+#include <limits>
+
 namespace specd {
 namespace {
+
+// Vectors are loaded from the start of a part.
+constexpr uint64_t kPartAlignment = 64;
 
 // K or V of one page of one layer.
 uint64_t half_page_bytes(const ModelConfig& config, kernels::DType dtype) {
@@ -19,18 +24,53 @@ Result<KvStore> KvStore::create(Device& device, const ModelConfig& config, kerne
                                 int32_t n_pages) {
   KvStore store;
   store.n_pages_ = n_pages;
-  const uint64_t half_layer = half_page_bytes(config, dtype) * static_cast<uint64_t>(n_pages);
-  SPECD_TRY(store.buffer_,
-            device.allocate(2 * half_layer * static_cast<uint64_t>(config.n_layers), "KV cache"));
-  char* next = store.buffer_.as<char>();
-  for (int32_t layer = 0; layer < config.n_layers; ++layer, next += 2 * half_layer) {
-    store.layers_.push_back({.k = next,
-                             .v = next + half_layer,
-                             .dtype = dtype,
-                             .n_kv_heads = config.n_kv_heads,
-                             .head_dim = config.head_dim});
-  }
+  store.page_bytes_ = page_bytes(config, dtype);
+  SPECD_TRY(store.buffer_, device.allocate(store.bytes(), "KV cache"));
+  store.lay_out(store.buffer_.data(), config, dtype);
   return store;
+}
+
+Result<KvStore> KvStore::inside(const KvStore& pages, const ModelConfig& config,
+                                kernels::DType dtype) {
+  KvStore store;
+  store.n_pages_ = pages.n_pages_;
+  store.page_bytes_ = pages.page_bytes_;
+  const uint64_t need = page_bytes(config, dtype);
+  if (need > pages.page_bytes_) {
+    return Status(Code::kUnsupported, "the KV of " + std::to_string(kernels::kPageTokens) +
+                                          " tokens takes " + std::to_string(need) +
+                                          " bytes, a page of the target's cache has " +
+                                          std::to_string(pages.page_bytes_) +
+                                          "; use a smaller model or a smaller kv.dtype for it");
+  }
+  // As many parts as fit and divide the page evenly, so that one stride serves all.
+  uint64_t parts = pages.page_bytes_ / need;
+  while (pages.page_bytes_ % (parts * kPartAlignment) != 0) --parts;
+  // Slots are 32-bit numbers.
+  const uint64_t slots =
+      static_cast<uint64_t>(pages.n_pages_) * parts * uint64_t{kernels::kPageTokens};
+  if (slots > static_cast<uint64_t>(std::numeric_limits<int32_t>::max())) {
+    return Status(Code::kUnsupported, "the target's cache has room for " + std::to_string(slots) +
+                                          " tokens of it, more than 2^31 - 1; lower "
+                                          "model.kv.bytes_max");
+  }
+  store.n_parts_ = static_cast<int32_t>(parts);
+  store.lay_out(pages.buffer_.data(), config, dtype);
+  return store;
+}
+
+void KvStore::lay_out(void* data, const ModelConfig& config, kernels::DType dtype) {
+  const uint64_t half = half_page_bytes(config, dtype);
+  const uint64_t stride = page_bytes_ / static_cast<uint64_t>(n_parts_);
+  char* next = static_cast<char*>(data);
+  for (int32_t layer = 0; layer < config.n_layers; ++layer, next += 2 * half) {
+    layers_.push_back({.k = next,
+                       .v = next + half,
+                       .dtype = dtype,
+                       .n_kv_heads = config.n_kv_heads,
+                       .head_dim = config.head_dim,
+                       .page_stride = stride / kernels::dtype_bytes(dtype)});
+  }
 }
 
 }  // namespace specd

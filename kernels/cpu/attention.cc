@@ -47,6 +47,7 @@ void heads_of(const AttentionArgs& a, int64_t row, int32_t g, int32_t head) {
   const size_t d_head = static_cast<size_t>(a.kv.head_dim);
   const size_t groups = static_cast<size_t>(a.kv.n_kv_heads);
   const size_t slab = d_head * kPageTokens;  // of one page and kv head
+  const size_t stride = a.kv.page_stride;
   const float* q =
       a.qkv + row * static_cast<int64_t>((a.n_heads + 2 * groups) * d_head) + head * d_head;
   float* out = a.out + (row * a.n_heads + head) * static_cast<int64_t>(d_head);
@@ -70,7 +71,7 @@ void heads_of(const AttentionArgs& a, int64_t row, int32_t g, int32_t head) {
     for (int h = 0; h < kHeads; ++h) score[h] = set1(0.0f);
     if (b.whole_page) {
       const char* k =
-          k_data + (static_cast<size_t>(b.slot[0] / kPageTokens) * groups + g) * slab * kBytes;
+          k_data + (static_cast<size_t>(b.slot[0] / kPageTokens) * stride + g * slab) * kBytes;
       for (size_t d = 0; d < d_head; ++d) {
         const F32x16 keys = widen16<kType>(k + d * kPageTokens * kBytes);
 #pragma GCC unroll 4
@@ -79,7 +80,7 @@ void heads_of(const AttentionArgs& a, int64_t row, int32_t g, int32_t head) {
     } else {
       size_t at[kPageTokens];
       for (int j = 0; j < b.visible; ++j) {
-        at[j] = (static_cast<size_t>(b.slot[j] / kPageTokens) * groups + g) * slab +
+        at[j] = static_cast<size_t>(b.slot[j] / kPageTokens) * stride + g * slab +
                 static_cast<size_t>(b.slot[j] % kPageTokens);
       }
       alignas(64) float gathered[16] = {};
@@ -112,7 +113,7 @@ void heads_of(const AttentionArgs& a, int64_t row, int32_t g, int32_t head) {
 
     size_t v_at[kPageTokens];
     for (int j = 0; j < b.visible; ++j) {
-      v_at[j] = ((static_cast<size_t>(b.slot[j] / kPageTokens) * groups + g) * slab +
+      v_at[j] = (static_cast<size_t>(b.slot[j] / kPageTokens) * stride + g * slab +
                  static_cast<size_t>(b.slot[j] % kPageTokens) * d_head) *
                 kBytes;
     }

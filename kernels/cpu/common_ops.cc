@@ -31,25 +31,25 @@ void gather_rows_part(const GatherRowsArgs& a, int part, int parts) {
 void kv_move_part(const KvMoveArgs& a, int part, int parts) {
   const size_t bytes = dtype_bytes(a.kv.dtype);
   const size_t d_head = static_cast<size_t>(a.kv.head_dim);
-  const size_t groups = static_cast<size_t>(a.kv.n_kv_heads);
   const size_t slab = d_head * kPageTokens * bytes;
+  const size_t stride = a.kv.page_stride * bytes;
   const Share share = share_of(a.kv.n_kv_heads, part, parts);
   for (int32_t i = 0; i < a.n; ++i) {
     if (a.from[i] == a.to[i]) continue;
-    const size_t from_page = static_cast<size_t>(a.from[i] / kPageTokens) * groups;
-    const size_t to_page = static_cast<size_t>(a.to[i] / kPageTokens) * groups;
+    const size_t from_page = static_cast<size_t>(a.from[i] / kPageTokens) * stride;
+    const size_t to_page = static_cast<size_t>(a.to[i] / kPageTokens) * stride;
     const size_t from_offset = static_cast<size_t>(a.from[i] % kPageTokens);
     const size_t to_offset = static_cast<size_t>(a.to[i] % kPageTokens);
     for (size_t g = static_cast<size_t>(share.begin); g < static_cast<size_t>(share.end); ++g) {
-      const char* k_from = static_cast<const char*>(a.kv.k) + (from_page + g) * slab;
-      char* k_to = static_cast<char*>(a.kv.k) + (to_page + g) * slab;
+      const char* k_from = static_cast<const char*>(a.kv.k) + from_page + g * slab;
+      char* k_to = static_cast<char*>(a.kv.k) + to_page + g * slab;
       for (size_t d = 0; d < d_head; ++d) {
         std::memcpy(k_to + (d * kPageTokens + to_offset) * bytes,
                     k_from + (d * kPageTokens + from_offset) * bytes, bytes);
       }
       std::memcpy(
-          static_cast<char*>(a.kv.v) + (to_page + g) * slab + to_offset * d_head * bytes,
-          static_cast<const char*>(a.kv.v) + (from_page + g) * slab + from_offset * d_head * bytes,
+          static_cast<char*>(a.kv.v) + to_page + g * slab + to_offset * d_head * bytes,
+          static_cast<const char*>(a.kv.v) + from_page + g * slab + from_offset * d_head * bytes,
           d_head * bytes);
     }
   }

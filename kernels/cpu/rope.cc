@@ -54,7 +54,7 @@ void rope_append(const RopeAppendArgs& a, int part, int parts) {
     for (int32_t g = 0; g < groups; ++g) {
       const float* k = row + (a.n_heads + g) * d_head;
       const float* v = row + (a.n_heads + groups + g) * d_head;
-      const size_t base = (page * groups + g) * d_head * kPageTokens;
+      const size_t base = page * a.kv.page_stride + g * d_head * kPageTokens;
       for (size_t d = 0; d < d_head; d += 16) {
         append16(k + d, a.kv.dtype, a.kv.k, base + d * kPageTokens + offset, kPageTokens);
         append16(v + d, a.kv.dtype, a.kv.v, base + offset * d_head + d, 1);

@@ -44,13 +44,18 @@ struct Placed {
   std::vector<int32_t> span, table, pages, tail_begin, tail;
 };
 
+// Something of another layer lies between two pages.
+size_t page_stride(const Model& m) {
+  return static_cast<size_t>(m.kv_heads * m.head_dim * kPageTokens + 48);
+}
+
 enum class Place { kInOrder, kShuffled, kTail };
 
 Placed place(const Problem& problem, Place how) {
   const Model& m = problem.m;
   const int32_t n_pages = (problem.length + kPageTokens - 1) / kPageTokens;
   const int32_t pool_pages = 2 * n_pages + 3;
-  const size_t elements = static_cast<size_t>(pool_pages) * m.kv_heads * m.head_dim * kPageTokens;
+  const size_t elements = static_cast<size_t>(pool_pages) * page_stride(m);
   Placed placed;
   placed.k = narrowed(std::vector<float>(elements, kNan), m.dtype).bytes;
   placed.v = placed.k;
@@ -70,8 +75,8 @@ Placed place(const Problem& problem, Place how) {
   const size_t bytes = dtype_bytes(m.dtype);
   const auto put = [&](int32_t p, int32_t slot) {
     for (int32_t g = 0; g < m.kv_heads; ++g) {
-      const size_t slab =
-          (static_cast<size_t>(slot / kPageTokens) * m.kv_heads + g) * m.head_dim * kPageTokens;
+      const size_t slab = static_cast<size_t>(slot / kPageTokens) * page_stride(m) +
+                          static_cast<size_t>(g) * m.head_dim * kPageTokens;
       const int32_t offset = slot % kPageTokens;
       for (int32_t d = 0; d < m.head_dim; ++d) {
         std::memcpy(&placed.k[(slab + static_cast<size_t>(d) * kPageTokens + offset) * bytes],
@@ -118,7 +123,7 @@ std::vector<float> run(const Ops& ops, const Problem& problem, Placed placed, in
   AttentionArgs args;
   args.qkv = qkv.data();
   args.out = out.data();
-  args.kv = {placed.k.data(), placed.v.data(), m.dtype, m.kv_heads, m.head_dim};
+  args.kv = {placed.k.data(), placed.v.data(), m.dtype, m.kv_heads, m.head_dim, page_stride(m)};
   args.position = problem.position.data() + first_row;
   args.span = placed.span.data() + first_row;
   args.table = placed.table.data() + first_row;
@@ -284,7 +289,8 @@ TEST_P(KvMove, copies_k_and_v_of_a_slot_in_order) {
     const int32_t G = 3;
     const int32_t D = 32;
     const int32_t pages = 4;
-    const size_t n = static_cast<size_t>(pages) * G * D * kPageTokens;
+    const size_t stride = static_cast<size_t>(G * D * kPageTokens + 48);
+    const size_t n = static_cast<size_t>(pages) * stride;
     const size_t bytes = dtype_bytes(type);
     const std::vector<char> k0 = narrowed(random_floats(n, 1), type).bytes;
     const std::vector<char> v0 = narrowed(random_floats(n, 2), type).bytes;
@@ -296,7 +302,7 @@ TEST_P(KvMove, copies_k_and_v_of_a_slot_in_order) {
       std::vector<char> v = v0;
       WorkerPool pool(threads);
       CpuStream stream(pool);
-      ops().kv_move(stream, {{k.data(), v.data(), type, G, D}, from.data(), to.data(), 4});
+      ops().kv_move(stream, {{k.data(), v.data(), type, G, D, stride}, from.data(), to.data(), 4});
       std::vector<int32_t> source(pages * kPageTokens);
       std::iota(source.begin(), source.end(), 0);
       for (size_t i = 0; i < from.size(); ++i) source[to[i]] = source[from[i]];
@@ -304,10 +310,14 @@ TEST_P(KvMove, copies_k_and_v_of_a_slot_in_order) {
         for (int32_t g = 0; g < G; ++g) {
           for (int32_t d = 0; d < D; ++d) {
             const auto k_at = [&](int32_t s) {
-              return (((static_cast<size_t>(s / 16) * G + g) * D + d) * 16 + s % 16) * bytes;
+              return (static_cast<size_t>(s / 16) * stride +
+                      static_cast<size_t>((g * D + d) * 16 + s % 16)) *
+                     bytes;
             };
             const auto v_at = [&](int32_t s) {
-              return (((static_cast<size_t>(s / 16) * G + g) * 16 + s % 16) * D + d) * bytes;
+              return (static_cast<size_t>(s / 16) * stride +
+                      static_cast<size_t>((g * 16 + s % 16) * D + d)) *
+                     bytes;
             };
             ASSERT_EQ(std::memcmp(&k[k_at(slot)], &k0[k_at(source[slot])], bytes), 0) << slot;
             ASSERT_EQ(std::memcmp(&v[v_at(slot)], &v0[v_at(source[slot])], bytes), 0) << slot;

@@ -260,7 +260,8 @@ int main(int argc, char** argv) {
       AttentionArgs a;
       a.qkv = qkv.data();
       a.out = out.data();
-      a.kv = {k.data(), v.data(), DType::kBF16, kv_heads, head_dim};
+      a.kv = {k.data(), v.data(), DType::kBF16,
+              kv_heads, head_dim, static_cast<size_t>(kv_heads * head_dim * kPageTokens)};
       a.position = position.data();
       a.span = span.data();
       a.table = zero.data();

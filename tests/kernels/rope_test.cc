@@ -52,7 +52,8 @@ TEST_P(Rope, rotates_to_the_bit_and_appends_in_the_caches_type) {
         }
         for (int threads = 1; threads <= 4; ++threads) {
           std::vector<float> qkv = start;
-          const size_t elements = static_cast<size_t>(pages) * G * D * kPageTokens;
+          const size_t stride = static_cast<size_t>(G * D * kPageTokens + 48);
+          const size_t elements = static_cast<size_t>(pages) * stride;
           std::vector<char> k = narrowed(std::vector<float>(elements, kNan), type).bytes;
           std::vector<char> v = k;
           const std::vector<char> untouched = k;
@@ -61,7 +62,7 @@ TEST_P(Rope, rotates_to_the_bit_and_appends_in_the_caches_type) {
           ops().rope_append(stream, {qkv.data(),
                                      cos_sin.data(),
                                      all_slots.data(),
-                                     {k.data(), v.data(), type, G, D},
+                                     {k.data(), v.data(), type, G, D, stride},
                                      n_rows,
                                      H});
           EXPECT_EQ(first_difference(qkv.data(), rotated.data(), static_cast<size_t>(H) * D), -1);
@@ -76,10 +77,14 @@ TEST_P(Rope, rotates_to_the_bit_and_appends_in_the_caches_type) {
               for (int32_t d = 0; d < D; ++d) {
                 const size_t from_k = r * row + static_cast<size_t>(H + g) * D + d;
                 const size_t from_v = r * row + static_cast<size_t>(H + G + g) * D + d;
-                std::memcpy(&k_expected[(((page * G + g) * D + d) * 16 + offset) * bytes],
-                            &values[from_k * bytes], bytes);
-                std::memcpy(&v_expected[(((page * G + g) * 16 + offset) * D + d) * bytes],
-                            &values[from_v * bytes], bytes);
+                std::memcpy(
+                    &k_expected[(page * stride + static_cast<size_t>((g * D + d) * 16) + offset) *
+                                bytes],
+                    &values[from_k * bytes], bytes);
+                std::memcpy(
+                    &v_expected[(page * stride + (static_cast<size_t>(g) * 16 + offset) * D + d) *
+                                bytes],
+                    &values[from_v * bytes], bytes);
               }
             }
           }

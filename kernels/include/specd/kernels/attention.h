@@ -3,7 +3,9 @@
 // One layer's cache, in pages of kPageTokens tokens (P pages, G kv heads, D = head_dim):
 //   k [P, G, D, kPageTokens]   (transposed: vector lanes are positions)
 //   v [P, G, kPageTokens, D]
-// A slot is page * kPageTokens + offset.
+// The G blocks of a page are dense; from one page to the next it is page_stride elements, the same
+// for K and V, so that pages of several layers and models may lie between each other. A slot is
+// page * kPageTokens + offset.
 #pragma once
 
 #include "specd/kernels/types.h"
@@ -15,7 +17,8 @@ struct KvLayer {
   void* v = nullptr;
   DType dtype = DType::kF32;
   int32_t n_kv_heads = 0;
-  int32_t head_dim = 0;  // a multiple of 16
+  int32_t head_dim = 0;    // a multiple of 16
+  size_t page_stride = 0;  // in elements, >= n_kv_heads * head_dim * kPageTokens
 };
 
 // cos_sin[r] = {cos(a_i)..., sin(a_i)...}, a_i = float(position[r]) * inv_freq[i], i < head_dim
