@@ -1,5 +1,7 @@
-// The team of threads. A task is published by raising `epoch`; the last worker done lets the caller
-// go.
+// The team of threads. A task is published by raising `epoch`; each part is run by whoever claims
+// it first: its own thread, or the caller when that thread is late (asleep, or not given a
+// processor). So a shared machine costs the parallelism and not the wait for a scheduler's time
+// slice.
 #include <atomic>
 #include <chrono>
 
@@ -40,18 +42,40 @@ uint32_t await_change(const std::atomic<uint32_t>& value, uint32_t seen,
 }  // namespace
 
 struct WorkerPool::State {
-  // Written by the caller before it raises epoch, read by the workers after they saw it raised.
+  explicit State(int n_threads) : claim(static_cast<size_t>(n_threads)) {}
+
+  // Written by the caller before it raises epoch; stable while a part of that epoch is not done.
   Task task = nullptr;
   void* ctx = nullptr;
-  bool stop = false;
+  std::atomic<bool> stop{false};
   std::chrono::nanoseconds spin{0};
   // Each on its own cache line: the workers poll one while they write the other.
   alignas(64) std::atomic<uint32_t> epoch{0};
-  alignas(64) std::atomic<uint32_t> working{0};  // workers not done yet
-  alignas(64) std::atomic<uint32_t> done{0};     // epochs whose workers are all done
+  alignas(64) std::atomic<uint32_t> open{0};  // parts of this epoch not done yet
+  alignas(64) std::atomic<uint32_t> done{0};  // the last epoch whose parts are all done
+  struct alignas(64) Claim {
+    std::atomic<uint32_t> epoch{0};  // the last one in which this part was claimed
+  };
+  std::vector<Claim> claim;
+
+  // Runs a part of `now` unless somebody else has it. A thread that comes too late for its epoch
+  // finds the part claimed and touches nothing else.
+  void try_part(uint32_t now, int part) {
+    uint32_t before = now - 1;
+    if (!claim[static_cast<size_t>(part)].epoch.compare_exchange_strong(
+            before, now, std::memory_order_acq_rel)) {
+      return;
+    }
+    task(ctx, part, static_cast<int>(claim.size()));
+    if (open.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+      done.store(now, std::memory_order_release);
+      done.notify_one();
+    }
+  }
 };
 
-WorkerPool::WorkerPool(int n_threads) : n_threads_(n_threads), state_(std::make_unique<State>()) {
+WorkerPool::WorkerPool(int n_threads)
+    : n_threads_(n_threads), state_(std::make_unique<State>(n_threads)) {
   State& state = *state_;
   // With more threads than processors a spinning thread keeps from running the one it waits for.
   const unsigned processors = std::thread::hardware_concurrency();
@@ -59,16 +83,12 @@ WorkerPool::WorkerPool(int n_threads) : n_threads_(n_threads), state_(std::make_
     state.spin = std::chrono::microseconds(50);
   }
   for (int part = 1; part < n_threads; ++part) {
-    threads_.emplace_back([&state, part, n_threads] {
+    threads_.emplace_back([&state, part] {
       uint32_t seen = 0;
       for (;;) {
         seen = await_change(state.epoch, seen, state.spin);
         if (state.stop) return;
-        state.task(state.ctx, part, n_threads);
-        if (state.working.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-          state.done.store(seen, std::memory_order_release);
-          state.done.notify_one();
-        }
+        state.try_part(seen, part);
       }
     });
   }
@@ -86,12 +106,12 @@ void WorkerPool::run(Task task, void* ctx) {
   State& state = *state_;
   state.task = task;
   state.ctx = ctx;
-  state.working.store(static_cast<uint32_t>(n_threads_ - 1), std::memory_order_relaxed);
-  const uint32_t before = state.done.load(std::memory_order_relaxed);
-  state.epoch.fetch_add(1, std::memory_order_release);
+  state.open.store(static_cast<uint32_t>(n_threads_), std::memory_order_relaxed);
+  const uint32_t now = state.epoch.load(std::memory_order_relaxed) + 1;
+  state.epoch.store(now, std::memory_order_release);
   state.epoch.notify_all();
-  task(ctx, 0, n_threads_);
-  await_change(state.done, before, state.spin);
+  for (int part = 0; part < n_threads_; ++part) state.try_part(now, part);
+  await_change(state.done, now - 1, state.spin);
 }
 
 }  // namespace specd::kernels

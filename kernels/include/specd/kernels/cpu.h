@@ -33,8 +33,9 @@ class WorkerPool {
 
   int n_threads() const { return n_threads_; }
 
-  // Calls task(ctx, part, n_threads) once for every part, the caller taking part 0, and returns
-  // when all are done. One call at a time; not reentrant.
+  // Calls task(ctx, part, n_threads) once for every part and returns when all are done. Parts run
+  // side by side, or one after the other on the caller where a worker is late: a task must not
+  // wait for another part. One call at a time; not reentrant.
   void run(Task task, void* ctx);
 
  private:
