@@ -14,6 +14,7 @@
 
 #include "core/base/json.h"
 #include "core/base/log.h"
+#include "core/base/metrics.h"
 #include "core/base/status.h"
 #include "core/request/request.h"
 
@@ -75,16 +76,35 @@ struct PluginReport {
   std::vector<std::pair<std::string, std::string>> factories;  // id, kind
 };
 
+struct PluginCallReport {
+  std::string plugin, call;  // "specd.drafter.replay", "propose"
+  uint64_t calls = 0, ns = 0, failures = 0;
+};
+
+// What a plugin counts through the metrics service.
+struct PluginMetricReport {
+  std::string plugin, kind;  // "specd.drafter.replay", "drafter"
+  std::string name, help;    // [a-z][a-z0-9_]*
+  bool counter = false;
+  double value = 0;
+};
+
 struct RouteReport {
   std::string name, model, drafter, verifier, guarantee, state, reason;
   bool is_default = false;
   int32_t draft_nodes_max = 0;
-  uint64_t requests = 0, steps = 0, drafted = 0, accepted = 0, rejected = 0, discarded = 0;
-  uint64_t cut = 0;          // proposals and verdicts in which validation found a defect
-  std::string last_problem;  // the last defect or loss, in words
-  uint64_t lost = 0;         // requests that the drafter failed; they went on without drafts
+  uint64_t requests = 0, steps = 0;
+  uint64_t drafts = 0;  // with at least one node
+  uint64_t drafted = 0, accepted = 0, rejected = 0, discarded = 0;
+  std::vector<uint64_t> accepted_at;  // of accepted: by depth less one
+  uint64_t forward_ns = 0;            // its share of the forwards, by rows
+  uint64_t cut = 0;                   // proposals and verdicts in which validation found a defect
+  std::string last_problem;           // the last defect or loss, in words
+  uint64_t lost = 0;  // requests that the drafter failed; they went on without drafts
   uint64_t propose_calls = 0, propose_ns = 0, propose_failures = 0;
   uint64_t verify_calls = 0, verify_ns = 0, verify_failures = 0;
+  std::vector<PluginCallReport> calls;  // every call that steps make
+  std::vector<PluginMetricReport> plugin_metrics;
 };
 
 struct ModelReport {
@@ -102,6 +122,7 @@ struct EngineReport {
   uint64_t admitted = 0, completed = 0, failed = 0, cancelled = 0, refused = 0;
   uint64_t steps = 0, rows = 0, tokens = 0, kv_moves = 0;
   uint64_t uptime_ns = 0;
+  uint64_t step_age_ns = 0;  // since the present step began; 0 when there is nothing to do
 };
 
 // One line of the start-up memory table.
@@ -149,6 +170,8 @@ class Engine {
   ModelReport model() const;
   EngineReport status() const;
   std::vector<MemoryLine> memory() const;
+  // All of it as numbers with names, and the histograms of times.
+  std::vector<MetricFamily> metrics() const;
 
  private:
   Engine();

@@ -137,6 +137,7 @@ Result<std::string> Engine::Impl::admit(const Request& request, Sink sink) {
     next.request = std::make_unique<Sequence>(number, std::move(named), std::move(prompt),
                                               config.eos_tokens, tokenizer, std::move(sink));
     next.request->submitted_ns = now_ns();
+    next.request->metrics = &request_metrics;
     if (next.route != nullptr) ++next.route->counters.requests;
     ++n_admitted;
     ++n_queued;

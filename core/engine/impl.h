@@ -5,6 +5,7 @@
 //   admit.cc     clients' side: requests are checked and queued
 //   loop.cc      the step thread
 //   reports.cc   snapshots
+//   metrics.cc   the same as named numbers
 #pragma once
 
 #include <atomic>
@@ -25,6 +26,7 @@
 #include "core/exec/step.h"
 #include "core/kv/page_pool.h"
 #include "core/model/transformer.h"
+#include "core/request/request_metrics.h"
 
 namespace specd {
 
@@ -62,6 +64,7 @@ struct Engine::Impl {
   std::map<std::string, std::unique_ptr<LiveRoute>> routes;  // fixed after create()
   std::map<std::string, std::string> refused_routes;         // name -> reason
   std::unique_ptr<StepRunner> runner;
+  RequestMetrics request_metrics;
 
   struct Waiting {
     std::unique_ptr<Sequence> request;
@@ -91,6 +94,7 @@ struct Engine::Impl {
   std::atomic<int32_t> n_running{0}, pages_free{0};
   std::atomic<uint64_t> n_admitted{0}, n_completed{0}, n_failed{0}, n_cancelled{0}, n_refused{0};
   std::atomic<uint64_t> n_steps{0}, n_rows{0}, n_tokens{0}, n_kv_moves{0};
+  std::atomic<uint64_t> step_since_ns{0};  // the pulse of the step thread; 0 = it has no work
 
   Status load(const ProgressFn& progress);
   Status load_routes();

@@ -11,10 +11,12 @@ void Engine::Impl::loop() {
     bool stop = false;
     {
       std::unique_lock lock(mutex);
+      step_since_ns = 0;
       wake.wait(lock, [&] {
         return stopping || !inbox.empty() || !cancels.empty() || !running.empty() ||
                !waiting.empty();
       });
+      step_since_ns = now_ns();
       arrived.swap(inbox);
       unwanted.swap(cancels);
       stop = stopping;

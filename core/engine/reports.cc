@@ -58,6 +58,9 @@ std::vector<RouteReport> Engine::routes() const {
       report.state = "live";
       report.draft_nodes_max = route.draft_nodes_max;
       report.requests = route.counters.requests;
+      report.drafts = route.counters.drafts;
+      for (const auto& n : route.counters.accepted_at) report.accepted_at.push_back(n);
+      report.forward_ns = route.counters.forward_ns;
       report.steps = route.counters.steps;
       report.drafted = route.counters.drafted;
       report.accepted = route.counters.accepted;
@@ -72,6 +75,31 @@ std::vector<RouteReport> Engine::routes() const {
       report.verify_calls = route.verifier->verify_stats.calls;
       report.verify_ns = route.verifier->verify_stats.total_ns;
       report.verify_failures = route.verifier->verify_stats.failures;
+      const auto add_call = [&](const std::string& plugin, const char* call,
+                                const CallStats& stats) {
+        report.calls.push_back({.plugin = plugin,
+                                .call = call,
+                                .calls = stats.calls,
+                                .ns = stats.total_ns,
+                                .failures = stats.failures});
+      };
+      add_call(report.drafter, "begin", route.drafter->begin_stats);
+      add_call(report.drafter, "propose", route.drafter->propose_stats);
+      add_call(report.drafter, "update", route.drafter->update_stats);
+      add_call(report.verifier, "verify", route.verifier->verify_stats);
+      const auto add_metrics = [&](const std::string& plugin, const char* kind,
+                                   const specd_owner& owner) {
+        for (PluginMetric& metric : plugin_metrics(owner)) {
+          report.plugin_metrics.push_back({.plugin = plugin,
+                                           .kind = kind,
+                                           .name = std::move(metric.name),
+                                           .help = std::move(metric.help),
+                                           .counter = metric.counter,
+                                           .value = metric.value});
+        }
+      };
+      add_metrics(report.drafter, "drafter", route.drafter->owner());
+      add_metrics(report.verifier, "verifier", route.verifier->owner());
     }
     reports.push_back(std::move(report));
   }
@@ -120,6 +148,9 @@ EngineReport Engine::status() const {
   report.tokens = m.n_tokens;
   report.kv_moves = m.n_kv_moves;
   report.uptime_ns = now_ns() - m.started_ns;
+  if (const uint64_t since = m.step_since_ns; since != 0) {
+    report.step_age_ns = now_ns() - since;
+  }
   return report;
 }
 

@@ -15,8 +15,11 @@ namespace specd {
 
 struct RouteCounters {
   std::atomic<uint64_t> requests{0};
-  std::atomic<uint64_t> steps{0};  // sequence-steps that decided a token
+  std::atomic<uint64_t> steps{0};   // sequence-steps that decided a token
+  std::atomic<uint64_t> drafts{0};  // of them, those with at least one draft node
   std::atomic<uint64_t> drafted{0}, accepted{0}, rejected{0}, discarded{0};
+  std::vector<std::atomic<uint64_t>> accepted_at;  // [max_depth] of them, by depth less one
+  std::atomic<uint64_t> forward_ns{0};             // the route's share of the forwards, by rows
   std::atomic<uint64_t> cut{0};  // sequences' proposals and verdicts that were refused or cut
   std::atomic<uint64_t> sequences_lost{0};  // the drafter failed them; they went on plainly
 };

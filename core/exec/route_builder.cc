@@ -72,6 +72,7 @@ Status activate_route(LiveRoute& route, const RouteSpec& spec) {
       __builtin_add_overflow(grant.memory_bytes_max, caps.bytes_fixed, &grant.memory_bytes_max)) {
     grant.memory_bytes_max = UINT64_MAX;
   }
+  route.counters.accepted_at = std::vector<std::atomic<uint64_t>>(grant.max_depth);
   SPECD_OK_OR_RETURN(route.drafter->activate(grant));
   specd_verifier_grant verifier{};
   verifier.struct_size = sizeof(verifier);

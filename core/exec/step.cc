@@ -4,6 +4,7 @@
 #include <cstring>
 #include <string>
 
+#include "core/base/clock.h"
 #include "core/base/log.h"
 #include "core/plugin/sanitizer.h"
 #include "core/plugin/tensor.h"
@@ -117,6 +118,7 @@ StepCounters StepRunner::run(const StepPlan& plan, std::vector<ActiveSequence>& 
   ++step_id_;
   StepCounters counters;
   if (plan.items.empty()) return counters;
+  const uint64_t start_ns = now_ns();
 
   Members members, drafting, routed;
   for (const PlanItem& item : plan.items) {
@@ -137,7 +139,7 @@ StepCounters StepRunner::run(const StepPlan& plan, std::vector<ActiveSequence>& 
 
   by_route(drafting, [&](LiveRoute& route, const Members& group) { propose(route, group); });
   build_rows(members);
-  model_.forward(rows_, kv_);
+  forward(members);
   draw(members);
   by_route(routed, [&](LiveRoute& route, const Members& group) { verify(route, group); });
   counters.rows = static_cast<uint64_t>(rows_.n_rows());
@@ -153,6 +155,7 @@ StepCounters StepRunner::run(const StepPlan& plan, std::vector<ActiveSequence>& 
     }
   }
   by_route(updating, [&](LiveRoute& route, const Members& group) { update(route, group); });
+  metrics_.step_time.record(now_ns() - start_ns);
   return counters;
 }
 
@@ -342,6 +345,19 @@ void StepRunner::build_rows(const Members& members) {
   }
 }
 
+void StepRunner::forward(const Members& members) {
+  const uint64_t start_ns = now_ns();
+  model_.forward(rows_, kv_);
+  const uint64_t ns = now_ns() - start_ns;
+  metrics_.forward_ns += ns;
+  const double ns_per_row = static_cast<double>(ns) / rows_.n_rows();
+  for (const ActiveSequence* member : members) {
+    if (member->route == nullptr) continue;
+    const int32_t rows = member->n_rows + member->tree.size();
+    member->route->counters.forward_ns += static_cast<uint64_t>(ns_per_row * rows);
+  }
+}
+
 void StepRunner::draw(const Members& members) {
   draw_rows_.assign(rows_.logits_rows.size(), {});
   for (const ActiveSequence* member : members) {
@@ -500,6 +516,8 @@ uint64_t StepRunner::commit(const Members& members) {
     if (member->route == nullptr) continue;
     RouteCounters& counters = member->route->counters;
     ++counters.steps;
+    if (drafted > 0) ++counters.drafts;
+    for (int64_t i = 0; i < kept; ++i) ++counters.accepted_at[static_cast<size_t>(i)];
     counters.drafted += static_cast<uint64_t>(drafted);
     counters.accepted += static_cast<uint64_t>(kept);
     counters.rejected += static_cast<uint64_t>(rejected);

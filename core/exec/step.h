@@ -5,9 +5,11 @@
 // [step] one step at a time, always on the same thread or ordered by the caller.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <vector>
 
+#include "core/base/duration_histogram.h"
 #include "core/device/device.h"
 #include "core/exec/active_sequence.h"
 #include "core/model/kv_store.h"
@@ -20,6 +22,12 @@ struct StepCounters {
   uint64_t rows = 0;
   uint64_t tokens = 0;
   uint64_t kv_moves = 0;
+};
+
+// Written by run(), read by any thread.
+struct StepMetrics {
+  DurationHistogram step_time;  // of run()
+  std::atomic<uint64_t> forward_ns{0};
 };
 
 class StepRunner {
@@ -38,6 +46,9 @@ class StepRunner {
   // Tells the drafter that a sequence is gone. Idempotent.
   void end(ActiveSequence& sequence, uint32_t reason);
 
+  // [any]
+  const StepMetrics& metrics() const { return metrics_; }
+
  private:
   struct Group;  // the sequences of one route in this step, and the columns of its calls
   using Members = std::vector<ActiveSequence*>;
@@ -47,6 +58,7 @@ class StepRunner {
   void build_rows(const Members& members);
   void draw(const Members& members);
   void verify(LiveRoute& route, const Members& members);
+  void forward(const Members& members);
   uint64_t commit(const Members& members);
   void update(LiveRoute& route, const Members& members);
 
@@ -57,6 +69,7 @@ class StepRunner {
   Transformer& model_;
   KvStore& kv_;
   uint64_t step_id_ = 0;
+  StepMetrics metrics_;
 
   ForwardRows rows_;
   std::vector<kernels::DrawRow> draw_rows_;

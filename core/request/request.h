@@ -1,6 +1,7 @@
 // What a client asks for, and what it gets back.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -31,6 +32,7 @@ struct Request {
 };
 
 enum class FinishReason { kNone, kStop, kLength, kCancelled, kError };
+constexpr size_t kFinishReasonCount = 5;  // kNone included
 const char* finish_reason_name(FinishReason reason);
 
 // What a request did; every drafted node ends as accepted, rejected or discarded (a probe, or

@@ -71,8 +71,9 @@ void Sequence::fail(FinishReason reason, Status error) {
 
 void Sequence::send() {
   if (event_.tokens.empty() && finish_ == FinishReason::kNone) return;
+  const uint64_t sent_ns = now_ns();
   if (finish_ != FinishReason::kNone) {
-    const uint64_t end_ns = now_ns();
+    const uint64_t end_ns = sent_ns;
     const uint64_t started = started_ns == 0 ? end_ns : started_ns;
     const uint64_t first = first_token_ns == 0 ? end_ns : first_token_ns;
     usage.queue_ns = started - submitted_ns;
@@ -82,8 +83,31 @@ void Sequence::send() {
     event_.finish = finish_;
     event_.usage = usage;
   }
+  // Before the sink: who has seen an event finds it counted.
+  if (metrics != nullptr) count_sent(sent_ns);
   sink_(event_);
   event_ = Event{};
+}
+
+void Sequence::count_sent(uint64_t sent_ns) {
+  if (const uint64_t n = event_.tokens.size(); n > 0) {
+    uint64_t later = n;  // tokens after the request's first
+    if (last_sent_ns_ == 0) {
+      metrics->time_to_first_token.record(sent_ns - submitted_ns);
+      last_sent_ns_ = sent_ns;
+      --later;
+    }
+    if (later > 0) metrics->inter_token_latency.record((sent_ns - last_sent_ns_) / later, later);
+    last_sent_ns_ = sent_ns;
+  }
+  if (!event_.done) return;
+  ++metrics->ended[static_cast<size_t>(finish_)];
+  metrics->prompt_tokens += static_cast<uint64_t>(usage.prompt_tokens);
+  metrics->queue_time.record(usage.queue_ns);
+  metrics->whole_time.record(sent_ns - submitted_ns);
+  if (first_token_ns == 0) return;
+  metrics->prefill_time.record(usage.prefill_ns);
+  metrics->decode_time.record(usage.decode_ns);
 }
 
 }  // namespace specd

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/request/request.h"
+#include "core/request/request_metrics.h"
 #include "core/request/stop_rule.h"
 #include "core/text/detokenizer.h"
 #include "core/text/tokenizer.h"
@@ -37,11 +38,12 @@ class Sequence {
   // Ends the request another way.
   void fail(FinishReason reason, Status error);
 
-  // Sends what append() and fail() have gathered, if anything.
+  // Sends what append() and fail() have gathered, if anything, and counts it first.
   void send();
 
   Usage usage;
   uint64_t submitted_ns = 0, started_ns = 0, first_token_ns = 0;
+  RequestMetrics* metrics = nullptr;  // outlives this; null = nobody counts
 
  private:
   uint64_t number_;
@@ -54,6 +56,9 @@ class Sequence {
   Sink sink_;
   FinishReason finish_ = FinishReason::kNone;
   Event event_;
+  uint64_t last_sent_ns_ = 0;  // when the last tokens went out; 0 = none yet
+
+  void count_sent(uint64_t sent_ns);
 };
 
 }  // namespace specd

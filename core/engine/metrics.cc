@@ -1,0 +1,230 @@
+// Everything the engine measures, by name. Built from the reports, so that a scrape and a status
+// agree.
+#include <algorithm>
+#include <map>
+#include <string_view>
+
+#include "core/engine/impl.h"
+
+namespace specd {
+
+namespace {
+
+using Type = MetricFamily::Type;
+using Labels = std::vector<std::pair<std::string, std::string>>;
+
+double seconds(uint64_t ns) { return static_cast<double>(ns) / 1e9; }
+
+class Families {
+ public:
+  MetricFamily& add(Type type, const char* name, const char* help) {
+    return families_.emplace_back(
+        MetricFamily{.name = name, .help = help, .type = type, .bounds = {}, .series = {}});
+  }
+  void one(Type type, const char* name, const char* help, Labels labels, double value) {
+    add(type, name, help).series.push_back(number(std::move(labels), value));
+  }
+  void one(Type type, const char* name, const char* help, Labels labels, uint64_t value) {
+    one(type, name, help, std::move(labels), static_cast<double>(value));
+  }
+  void histogram(const char* name, const char* help, Labels labels,
+                 const DurationHistogram& durations) {
+    MetricFamily& family = add(Type::kHistogram, name, help);
+    family.bounds = DurationHistogram::bounds();
+    family.series.push_back(durations.read());
+    family.series.back().labels = std::move(labels);
+  }
+  // One series for each of `reports`; none when there are none.
+  template <typename Report, typename Fn>
+  void each(const char* name, const char* help, const std::vector<Report>& reports, Fn&& fn) {
+    MetricFamily& family = add(Type::kCounter, name, help);
+    for (const Report& report : reports) fn(report, family.series);
+  }
+  static MetricSeries number(Labels labels, double value) {
+    return {.labels = std::move(labels), .value = value, .counts = {}, .sum = 0};
+  }
+  std::vector<MetricFamily> take() && { return std::move(families_); }
+
+ private:
+  std::vector<MetricFamily> families_;
+};
+
+void add_requests(Families& families, const Labels& model, const EngineReport& status,
+                  const RequestMetrics& requests) {
+  MetricFamily& ended = families.add(Type::kCounter, "specd_requests_total",
+                                     "Requests that ended or were refused, by outcome.");
+  const auto outcome = [&](const char* name, uint64_t n) {
+    Labels labels = model;
+    labels.emplace_back("outcome", name);
+    ended.series.push_back(Families::number(std::move(labels), static_cast<double>(n)));
+  };
+  for (size_t i = 1; i < kFinishReasonCount; ++i) {
+    outcome(finish_reason_name(static_cast<FinishReason>(i)), requests.ended[i]);
+  }
+  outcome("refused", status.refused);
+  families.one(Type::kGauge, "specd_requests_running", "Requests that the steps work on.", model,
+               static_cast<double>(status.running));
+  families.one(Type::kGauge, "specd_requests_waiting", "Requests in the queue.", model,
+               static_cast<double>(status.waiting));
+  families.one(Type::kCounter, "specd_prompt_tokens_total", "Prompt tokens of ended requests.",
+               model, requests.prompt_tokens);
+  families.one(Type::kCounter, "specd_generation_tokens_total", "Tokens generated.", model,
+               status.tokens);
+  families.histogram("specd_time_to_first_token_seconds",
+                     "From the arrival of a request to its first token.", model,
+                     requests.time_to_first_token);
+  families.histogram("specd_inter_token_latency_seconds",
+                     "Time per token after the first: the tokens of one step share the time since "
+                     "the step before.",
+                     model, requests.inter_token_latency);
+  families.histogram("specd_e2e_request_latency_seconds",
+                     "From the arrival of a request to its end.", model, requests.whole_time);
+  families.histogram("specd_request_queue_time_seconds",
+                     "From the arrival of a request to its first step.", model,
+                     requests.queue_time);
+  families.histogram("specd_request_prefill_time_seconds",
+                     "From the first step of a request to its first token.", model,
+                     requests.prefill_time);
+  families.histogram("specd_request_decode_time_seconds",
+                     "From the first token of a request to its end.", model, requests.decode_time);
+}
+
+void add_cache(Families& families, const Labels& model, const ModelReport& report) {
+  const int32_t used = report.kv_pages_total - report.kv_pages_free;
+  families.one(Type::kGauge, "specd_kv_blocks", "Pages of the KV cache.", model,
+               static_cast<double>(report.kv_pages_total));
+  families.one(Type::kGauge, "specd_kv_blocks_free", "Pages that nobody holds.", model,
+               static_cast<double>(report.kv_pages_free));
+  families.one(Type::kGauge, "specd_kv_blocks_used", "Pages that somebody holds.", model,
+               static_cast<double>(used));
+  families.one(Type::kGauge, "specd_kv_usage_ratio", "Used pages by all pages, 0 to 1.", model,
+               static_cast<double>(used) / report.kv_pages_total);
+}
+
+void add_steps(Families& families, const Labels& model, const EngineReport& status,
+               const StepMetrics& steps) {
+  families.one(Type::kCounter, "specd_steps_total", "Steps of the engine.", model, status.steps);
+  families.one(Type::kCounter, "specd_step_rows_total",
+               "Rows of all forwards: prompt tokens, roots and draft nodes.", model, status.rows);
+  families.one(Type::kCounter, "specd_kv_moves_total", "Rows moved within the KV cache.", model,
+               status.kv_moves);
+  families.histogram("specd_step_seconds",
+                     "One step: drafts, forward, draw, verification, commit and updates.", model,
+                     steps.step_time);
+  families.one(Type::kCounter, "specd_step_forward_seconds_total", "Time in the model's forward.",
+               model, seconds(steps.forward_ns));
+}
+
+// `routes` without off: the pairs that have counters.
+void add_routes(Families& families, const std::vector<RouteReport>& routes) {
+  const auto labels = [](const RouteReport& route) {
+    return Labels{{"model", route.model}, {"route", route.name}, {"plugin", route.drafter}};
+  };
+  const auto count = [&](const char* name, const char* help, uint64_t RouteReport::*field) {
+    families.each(name, help, routes, [&](const RouteReport& route, auto& series) {
+      series.push_back(Families::number(labels(route), static_cast<double>(route.*field)));
+    });
+  };
+  count("specd_route_requests_total", "Requests admitted to the route.", &RouteReport::requests);
+  count("specd_route_steps_total", "Times a sequence of the route decided a token.",
+        &RouteReport::steps);
+  families.each("specd_route_forward_seconds_total", "The route's share of the forwards, by rows.",
+                routes, [&](const RouteReport& route, auto& series) {
+                  series.push_back(Families::number(labels(route), seconds(route.forward_ns)));
+                });
+  count("specd_spec_decode_num_drafts_total", "Drafts with at least one node.",
+        &RouteReport::drafts);
+  count("specd_spec_decode_num_draft_tokens_total", "Draft nodes that were forwarded.",
+        &RouteReport::drafted);
+  count("specd_spec_decode_num_accepted_tokens_total", "Draft nodes that became text.",
+        &RouteReport::accepted);
+  families.each("specd_spec_decode_num_accepted_tokens_per_pos_total",
+                "Draft nodes that became text, by their place behind the root, from 0.", routes,
+                [&](const RouteReport& route, auto& series) {
+                  for (size_t i = 0; i < route.accepted_at.size(); ++i) {
+                    Labels with = labels(route);
+                    with.emplace_back("position", std::to_string(i));
+                    series.push_back(Families::number(std::move(with),
+                                                      static_cast<double>(route.accepted_at[i])));
+                  }
+                });
+  count("specd_spec_decode_num_rejected_tokens_total", "Draft nodes that verification rejected.",
+        &RouteReport::rejected);
+  count("specd_spec_decode_num_discarded_tokens_total",
+        "Probes, and draft nodes accepted beyond the end of a text.", &RouteReport::discarded);
+  count("specd_spec_decode_cut_total", "Proposals and verdicts in which validation found a defect.",
+        &RouteReport::cut);
+  count("specd_spec_decode_lost_requests_total",
+        "Requests that went on without drafts after the drafter failed them.", &RouteReport::lost);
+
+  const auto by_call = [&](const char* name, const char* help, auto&& value) {
+    families.each(name, help, routes, [&](const RouteReport& route, auto& series) {
+      for (const PluginCallReport& call : route.calls) {
+        series.push_back(Families::number(
+            {{"route", route.name}, {"plugin", call.plugin}, {"call", call.call}}, value(call)));
+      }
+    });
+  };
+  by_call("specd_plugin_calls_total", "Calls of plugins.",
+          [](const PluginCallReport& call) { return static_cast<double>(call.calls); });
+  by_call("specd_plugin_call_seconds_total", "Time in calls of plugins.",
+          [](const PluginCallReport& call) { return seconds(call.ns); });
+  by_call("specd_plugin_failures_total", "Calls of plugins that failed.",
+          [](const PluginCallReport& call) { return static_cast<double>(call.failures); });
+}
+
+// What plugins count themselves. Counters end in _total and gauges never do, so one name is one
+// type whatever plugins call it; of two series that would be the same the first stays.
+void add_plugin_metrics(std::vector<MetricFamily>& families,
+                        const std::vector<RouteReport>& routes) {
+  constexpr std::string_view kTotal = "_total";
+  std::map<std::string, MetricFamily> by_name;
+  for (const RouteReport& route : routes) {
+    for (const PluginMetricReport& metric : route.plugin_metrics) {
+      std::string name = "specd_plugin_metric_" + metric.name;
+      while (name.ends_with(kTotal)) name.resize(name.size() - kTotal.size());
+      if (metric.counter) name += kTotal;
+      MetricFamily& family = by_name[name];
+      if (family.name.empty()) {
+        family.name = name;
+        family.help = metric.help;
+        family.type = metric.counter ? Type::kCounter : Type::kGauge;
+      }
+      Labels labels{{"route", route.name}, {"plugin", metric.plugin}, {"kind", metric.kind}};
+      const bool is_new =
+          std::none_of(family.series.begin(), family.series.end(),
+                       [&](const MetricSeries& series) { return series.labels == labels; });
+      if (is_new) family.series.push_back(Families::number(std::move(labels), metric.value));
+    }
+  }
+  for (auto& [name, family] : by_name) families.push_back(std::move(family));
+}
+
+}  // namespace
+
+std::vector<MetricFamily> Engine::metrics() const {
+  const EngineReport status = this->status();
+  const ModelReport model = this->model();
+  std::vector<RouteReport> served = routes();
+  std::erase_if(served, [](const RouteReport& route) { return route.drafter.empty(); });
+
+  const Labels model_label{{"model", model.name}};
+  Families families;
+  families.one(Type::kGauge, "specd_uptime_seconds", "Since the engine began to load.", {},
+               seconds(status.uptime_ns));
+  families.one(Type::kGauge, "specd_drain_state", "1 while new requests are refused.", {},
+               status.state == "draining" ? 1.0 : 0.0);
+  families.one(Type::kGauge, "specd_step_age_seconds",
+               "How long the step thread has been at its present step; 0 when it has no work.", {},
+               seconds(status.step_age_ns));
+  add_requests(families, model_label, status, impl_->request_metrics);
+  add_cache(families, model_label, model);
+  add_steps(families, model_label, status, impl_->runner->metrics());
+  add_routes(families, served);
+  std::vector<MetricFamily> all = std::move(families).take();
+  add_plugin_metrics(all, served);
+  std::erase_if(all, [](const MetricFamily& family) { return family.series.empty(); });
+  return all;
+}
+
+}  // namespace specd
