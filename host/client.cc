@@ -76,13 +76,15 @@ Result<Client> Client::connect(const std::string& socket) {
 
 Result<Generation> Client::generate(
     const v1::GenerateRequest& request,
-    const std::function<void(const v1::GenerateResponse&)>& on_message) {
+    const std::function<void(const v1::GenerateResponse&)>& on_message,
+    const std::atomic<bool>* stop) {
   grpc::ClientContext context;
   const auto reader = inference_->Generate(&context, request);
   Generation generation;
   bool has_end = false;
   v1::GenerateResponse message;
   while (reader->Read(&message)) {
+    if (stop != nullptr && *stop) context.TryCancel();
     if (on_message) on_message(message);
     if (message.has_started()) generation.started = message.started();
     if (message.has_chunk()) {

@@ -3,6 +3,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -26,9 +27,11 @@ class Client {
   // `socket` is a path. kUnavailable with the way out when nobody answers there.
   static Result<Client> connect(const std::string& socket);
 
-  // `on_message` may be empty; it sees every message as it comes.
+  // [any] `on_message` may be empty; it sees every message as it comes. Once `stop` is true the
+  // next message ends the request with kCancelled.
   Result<Generation> generate(const v1::GenerateRequest& request,
-                              const std::function<void(const v1::GenerateResponse&)>& on_message);
+                              const std::function<void(const v1::GenerateResponse&)>& on_message,
+                              const std::atomic<bool>* stop = nullptr);
 
   Result<v1::ListPluginsResponse> plugins();
   Result<v1::ListRoutesResponse> routes();

@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <boost/program_options.hpp>
 #include <cstdio>
 #include <cstdlib>
@@ -18,8 +19,9 @@
 #include <vector>
 
 #include "core/base/json.h"
+#include "host/bench/measure.h"
+#include "host/bench/server_backend.h"
 #include "host/client.h"
-#include "host/compare.h"
 #include "host/table.h"
 #include "host/version.h"
 
@@ -216,11 +218,12 @@ int run_generate(Client& client, const po::variables_map& values, bool json) {
   return kOk;
 }
 
-Result<CompareOptions> read_compare_options(const po::variables_map& values,
+Result<MeasureOptions> read_measure_options(const po::variables_map& values,
                                             std::vector<std::string> routes) {
-  CompareOptions options;
+  MeasureOptions options;
   options.routes = std::move(routes);
   if (options.routes.empty()) return Status(Code::kInvalidArgument, "--routes: expected a list");
+  options.temperatures.clear();
   if (!parse_numbers(values["temperature"].as<std::string>(), options.temperatures))
     return Status(Code::kInvalidArgument, "--temperature: expected numbers, 0,0.8");
   options.top_p = values["top-p"].as<float>();
@@ -235,29 +238,33 @@ Result<CompareOptions> read_compare_options(const po::variables_map& values,
   return options;
 }
 
+// Nobody stops these commands but a signal, which ends the process.
+const std::atomic<bool> kNoStop = false;
+
 int run_compare(Client& client, const po::variables_map& values, bool json) {
-  const auto options = read_compare_options(values, split(values["routes"].as<std::string>()));
+  const auto options = read_measure_options(values, split(values["routes"].as<std::string>()));
   if (!options.ok()) return usage(options.status().message());
   const auto prompts = read_prompts(values["prompts"].as<std::vector<std::string>>());
   if (!prompts.ok()) return fail(prompts.status());
-  const auto rows = compare(client, prompts.value(), options.value());
-  if (!rows.ok()) return fail(rows.status());
+  ServerBackend backend(client);
+  const Measurement measured =
+      measure(backend, prompts.value(), options.value(), kNoStop, /*between_rounds=*/{});
+  if (!measured.status.ok()) return fail(measured.status);
 
   bool all_identical = true;
   Table table(
       {"sampling", "route", "tokens/s", "speedup", "accepted/step", "acceptance", "identical"});
-  for (const CompareRow& row : rows.value()) {
+  for (const Row& row : summarize(measured, /*skip_loops=*/false)) {
     all_identical = all_identical && row.identical;
     const double acceptance =
         row.drafted > 0 ? static_cast<double>(row.accepted) / static_cast<double>(row.drafted) : 0;
-    const double length =
-        row.steps > 0 ? static_cast<double>(row.accepted) / static_cast<double>(row.steps) : 0;
+    const double length = row.tau > 1 ? row.tau - 1 : 0;
     if (json) {
       const Json object{{"route", row.route},
                         {"temperature", row.temperature},
                         {"requests", row.requests},
                         {"tokens", row.tokens},
-                        {"tokens_per_s", row.tokens_per_s},
+                        {"tokens_per_s", row.decode_tokens_per_s},
                         {"speedup", row.speedup},
                         {"mean_accepted_length", length},
                         {"acceptance_rate", acceptance},
@@ -267,8 +274,8 @@ int run_compare(Client& client, const po::variables_map& values, bool json) {
       continue;
     }
     table.add({row.temperature == 0 ? "greedy" : "temperature " + fixed(row.temperature, 1),
-               row.route, fixed(row.tokens_per_s, 1), fixed(row.speedup, 2) + "x", fixed(length, 2),
-               row.drafted > 0 ? percent(acceptance) : "-",
+               row.route, fixed(row.decode_tokens_per_s, 1), fixed(row.speedup, 2) + "x",
+               fixed(length, 2), row.drafted > 0 ? percent(acceptance) : "-",
                row.identical ? "identical: yes" : "identical: no (" + row.first_difference + ")"});
   }
   if (!json) std::fputs(printable(table.text()).c_str(), stdout);
@@ -277,11 +284,12 @@ int run_compare(Client& client, const po::variables_map& values, bool json) {
 
 int run_record(Client& client, const po::variables_map& values) {
   const std::string route = values["route"].as<std::string>();
-  const auto options = read_compare_options(values, {route.empty() ? "off" : route});
+  const auto options = read_measure_options(values, {route.empty() ? "off" : route});
   if (!options.ok()) return usage(options.status().message());
   const auto prompts = read_prompts(values["prompts"].as<std::vector<std::string>>());
   if (!prompts.ok()) return fail(prompts.status());
-  const auto text = record(client, prompts.value(), options.value());
+  ServerBackend backend(client);
+  const auto text = record(backend, prompts.value(), options.value(), kNoStop);
   if (!text.ok()) return fail(text.status());
   const std::string path = values["output"].as<std::string>();
   if (path == "table" || path == "json" || path == "-") {

@@ -25,6 +25,7 @@ constexpr char kHelp[] =
     "specd-bench: measures routes side by side, on targets that stream from memory\n"
     "\n"
     "  specd-bench ballast   a checkpoint made heavy: same tokens, more bytes a forward\n"
+    "  specd-bench run       the same prompts on several routes: speed, acceptance, identical or not\n"
     "  specd-bench COMMAND --help\n"
     "\n"
     "Exit codes: 0 fine, 1 refused, broken off, or a text that differs, 2 wrong command line\n";
@@ -53,8 +54,10 @@ int run(const std::vector<std::string>& arguments) {
   const std::vector<std::string> rest(arguments.begin() + (arguments.empty() ? 0 : 1),
                                       arguments.end());
   if (command == "ballast") return ballast_command(rest);
-  return bench_usage("", command.empty() ? "expected a command: ballast"
-                                         : "unknown command '" + command + "'; expected ballast");
+  if (command == "run") return run_command(rest);
+  const std::string expected = "expected ballast or run";
+  return bench_usage("",
+                     command.empty() ? expected : "unknown command '" + command + "'; " + expected);
 }
 
 }  // namespace

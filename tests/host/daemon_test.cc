@@ -25,8 +25,9 @@
 #include <vector>
 
 #include "core/base/json.h"
+#include "host/bench/measure.h"
+#include "host/bench/server_backend.h"
 #include "host/client.h"
-#include "host/compare.h"
 #include "host/unix_socket.h"
 
 namespace specd::host {
@@ -481,25 +482,42 @@ TEST_F(DaemonTest, second_instance_is_refused_naming_the_first) {
 
 TEST_F(DaemonTest, compare_and_record_tell_the_routes_apart) {
   Client client = daemon_->client();
-  CompareOptions options;
+  ServerBackend backend(client);
+  const std::atomic<bool> go = false;
+  MeasureOptions options;
   options.routes = {"off", "lookup"};
   options.temperatures = {0, 0.8F};
   options.max_tokens = 16;
-  const auto rows = compare(client, {{"a", kPrompt}, {"b", "import os\n"}}, options);
-  ASSERT_TRUE(rows.ok()) << rows.status().message();
-  ASSERT_EQ(rows.value().size(), 4U);
-  for (const CompareRow& row : rows.value()) {
+  const std::vector<Prompt> prompts = {{"a", kPrompt, std::nullopt, 0},
+                                       {"b", "import os\n", std::nullopt, 0}};
+  const Measurement measured = measure(backend, prompts, options, go, {});
+  ASSERT_TRUE(measured.status.ok()) << measured.status.message();
+  const std::vector<Row> rows = summarize(measured, false);
+  ASSERT_EQ(rows.size(), 4U);
+  for (const Row& row : rows) {
     EXPECT_TRUE(row.identical) << row.first_difference;
     EXPECT_EQ(row.requests, 2);
-    EXPECT_GT(row.tokens_per_s, 0);
+    EXPECT_GT(row.decode_tokens_per_s, 0);
+    EXPECT_GT(row.ttft_ms.p50, 0);
+    EXPECT_GE(row.tau, 1);
   }
-  const auto text = record(client, {{"a", kPrompt}}, options);
+  const auto text = record(backend, {prompts[0]}, options, go);
   ASSERT_TRUE(text.ok()) << text.status().message();
   const auto json = parse_json(text.value(), "record");
   ASSERT_TRUE(json.ok());
   ASSERT_EQ(json.value()["sequences"].size(), 2U);
   EXPECT_EQ(json.value()["sequences"][1]["seed"], 1);
   EXPECT_EQ(json.value()["sequences"][0]["output"].size(), 16U);
+  EXPECT_GT(json.value()["sequences"][0]["prompt"].size(), 16U);
+
+  const std::atomic<bool> stop = true;
+  Request long_one;
+  long_one.prompt = kPrompt;
+  long_one.max_tokens = 1500;
+  long_one.ignore_eos = true;
+  const auto stopped = backend.run(long_one, false, stop);
+  ASSERT_FALSE(stopped.ok());
+  EXPECT_EQ(stopped.status().code(), Code::kCancelled) << stopped.status().to_string();
 }
 
 // ---- tests with a daemon of their own ----------------------------------------------------------

@@ -1,0 +1,40 @@
+// Where requests are sent: an engine in this process (engine_backend.h), or a daemon behind its
+// socket (server_backend.h).
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/engine.h"
+
+namespace specd::host {
+
+// What one request gave, by the clock of the one who sent it.
+struct Answer {
+  std::vector<int32_t> prompt_tokens;  // only when asked for
+  std::vector<int32_t> tokens;
+  Usage usage;
+  uint64_t start_ns = 0, first_ns = 0, end_ns = 0;  // sent, first token here, end here
+
+  // Of decoding: tokens behind the first one, the steps that gave them, the time they took.
+  int64_t decode_tokens() const { return static_cast<int64_t>(tokens.size()) - 1; }
+  int64_t decode_steps() const { return usage.steps - 1; }  // prefill's step draws the first token
+  double ms_to_first() const { return static_cast<double>(first_ns - start_ns) / 1e6; }
+  // REQUIRES decode_tokens() > 0
+  double ms_per_token() const {
+    return static_cast<double>(end_ns - first_ns) / 1e6 / static_cast<double>(decode_tokens());
+  }
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  // [any] Blocks until the request ended; kCancelled soon after `stop` is set.
+  virtual Result<Answer> run(const Request& request, bool with_prompt_tokens,
+                             const std::atomic<bool>& stop) = 0;
+  virtual Result<ModelReport> model() = 0;
+};
+
+}  // namespace specd::host

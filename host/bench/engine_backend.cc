@@ -1,0 +1,63 @@
+#include "host/bench/engine_backend.h"
+
+#include <chrono>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "core/base/clock.h"
+
+namespace specd::host {
+namespace {
+
+constexpr std::chrono::milliseconds kStopPoll{50};
+
+}  // namespace
+
+Result<Answer> EngineBackend::run(const Request& request, bool with_prompt_tokens,
+                                  const std::atomic<bool>& stop) {
+  struct State {
+    std::mutex mutex;
+    std::condition_variable changed;
+    Answer answer;
+    Status error;
+    bool done = false;
+  };
+  const auto state = std::make_shared<State>();
+  const uint64_t start_ns = now_ns();
+  SPECD_TRY(const std::string id, engine_.submit(request, [state](const Event& event) {
+    const std::lock_guard lock(state->mutex);
+    Answer& answer = state->answer;
+    if (!event.tokens.empty() && answer.first_ns == 0) answer.first_ns = now_ns();
+    answer.tokens.insert(answer.tokens.end(), event.tokens.begin(), event.tokens.end());
+    if (!event.done) return;
+    answer.end_ns = now_ns();
+    answer.usage = event.usage;
+    state->error = event.error;
+    state->done = true;
+    state->changed.notify_all();
+  }));
+  std::unique_lock lock(state->mutex);
+  bool cancelled = false;
+  while (!state->changed.wait_for(lock, kStopPoll, [&] { return state->done; })) {
+    if (!stop || std::exchange(cancelled, true)) continue;
+    lock.unlock();  // the sink takes it on the step thread
+    engine_.cancel(id);
+    lock.lock();
+  }
+  if (!state->error.ok()) return state->error;
+  Answer answer = std::move(state->answer);
+  answer.start_ns = start_ns;
+  if (answer.first_ns == 0) answer.first_ns = answer.end_ns;
+  if (with_prompt_tokens) {
+    if (request.prompt_tokens.has_value()) {
+      answer.prompt_tokens = *request.prompt_tokens;
+    } else {
+      SPECD_TRY(answer.prompt_tokens, engine_.encode(request.prompt));
+    }
+  }
+  return answer;
+}
+
+}  // namespace specd::host

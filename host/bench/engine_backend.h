@@ -1,0 +1,20 @@
+// An engine in this process.
+#pragma once
+
+#include "host/bench/backend.h"
+
+namespace specd::host {
+
+// `engine` must outlive it.
+class EngineBackend final : public Backend {
+ public:
+  explicit EngineBackend(Engine& engine) : engine_(engine) {}
+  Result<Answer> run(const Request& request, bool with_prompt_tokens,
+                     const std::atomic<bool>& stop) override;
+  Result<ModelReport> model() override { return engine_.model(); }
+
+ private:
+  Engine& engine_;
+};
+
+}  // namespace specd::host

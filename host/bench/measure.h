@@ -1,0 +1,96 @@
+// Routes side by side on the same prompts: is the text the same, and what did it cost?
+//
+// A block is one route on one prompt (concurrency 1) or on all prompts (more). The routes take
+// turns on every block, each time in the opposite order (ABBA), so that a machine that slows down
+// slows all of them; the base route runs once more under another name as the control: what differs
+// between it and the base is the noise of the run.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "host/bench/backend.h"
+#include "host/bench/statistics.h"
+#include "host/bench/workload.h"
+
+namespace specd::host {
+
+struct MeasureOptions {
+  std::vector<std::string> routes;  // the first is the base
+  bool with_control = false;
+  std::vector<int> concurrencies{1};
+  std::vector<float> temperatures{0};  // 0 = greedy
+  float top_p = 1;
+  int32_t top_k = 0;
+  uint64_t seed = 0;  // of the first temperature; each further one has the next, so that recordings
+                      // of one prompt are told apart
+  int32_t max_tokens = 0;
+  bool ignore_eos = false;
+  int repeat = 1;
+};
+
+// One route at one sampling and one concurrency.
+struct Cell {
+  std::string route;
+  bool is_control = false;
+  size_t sampling = 0;  // place in the list of temperatures
+  float temperature = 0;
+  int concurrency = 1;
+
+  struct Run {
+    size_t prompt = 0;
+    int round = 0;
+    Answer answer;
+  };
+  std::vector<Run> runs;
+  double busy_s = 0;             // wall time of the blocks
+  std::string first_difference;  // "orders.py: token 17"; empty: ids equal the base's everywhere
+};
+
+struct Measurement {
+  std::vector<Cell> cells;  // by temperature, concurrency, route; the base first
+  Status status;            // why it ended early, with what was known until then
+};
+
+// Runs every route once on the first prompt, untimed, then everything `repeat` times.
+// between_rounds (may be empty) is called before each round and after the last one, with nothing
+// running.
+Measurement measure(Backend& backend, const std::vector<Prompt>& prompts,
+                    const MeasureOptions& options, const std::atomic<bool>& stop,
+                    const std::function<void()>& between_rounds);
+
+// One line of the result.
+struct Row {
+  std::string route;
+  bool is_control = false;
+  size_t sampling = 0;  // place in the list of temperatures
+  float temperature = 0;
+  int concurrency = 1;
+  int64_t requests = 0, tokens = 0, drafted = 0, accepted = 0, loops = 0;
+  double tokens_per_s =
+      0;  // all tokens by the wall time of the blocks, prefill included; 0: unknown
+  double decode_tokens_per_s = 0;  // of one request, median: 1000 / TPOT
+  struct Spread {
+    double p50 = 0, p90 = 0, p99 = 0;
+  } ttft_ms, tpot_ms;
+  double tau = 0;      // tokens per decode step
+  double speedup = 0;  // S: TPOT of the base by TPOT here, prompt by prompt, median
+  Interval speedup_interval;
+  double eta = 0;  // S / tau, prompt by prompt, median
+  bool identical = true;
+  std::string first_difference;
+};
+
+// skip_loops: without the prompts whose base text ends in a loop; tokens_per_s is then known at
+// concurrency 1 only.
+std::vector<Row> summarize(const Measurement& measurement, bool skip_loops);
+
+// Runs every prompt once on the first route and gives {"sequences": [{"prompt": [ids], "output":
+// [ids], "seed": n}]}, what the replay drafter reads.
+Result<std::string> record(Backend& backend, const std::vector<Prompt>& prompts,
+                           const MeasureOptions& options, const std::atomic<bool>& stop);
+
+}  // namespace specd::host

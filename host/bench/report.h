@@ -1,0 +1,36 @@
+// A measurement in words: a table for people, JSON for programs.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "core/base/json.h"
+#include "host/bench/measure.h"
+
+namespace specd::host {
+
+// What stood around the measurement.
+struct RunFacts {
+  std::string model;  // with "(ballast)" when it is one
+  uint64_t weight_bytes = 0;
+  int32_t threads = 0;  // 0: not known
+  std::string isa;
+  size_t prompts = 0;
+  int repeat = 0;
+  std::map<int, double> verify_cost;        // V(n) by n; empty: not measured
+  std::map<std::string, int> draft_tokens;  // K of the routes where it is known
+};
+
+// Columns, then one line a row.
+std::string rows_table(const std::vector<Row>& rows);
+// What rows and V(n) say: the noise by the control, eta against 1 / V(K + 1), texts that differ,
+// loops. One sentence a line.
+std::string findings(const RunFacts& facts, const std::vector<Row>& rows);
+Json rows_json(const std::vector<Row>& rows);
+Json facts_json(const RunFacts& facts);
+
+// "greedy", "temperature 0.8"
+std::string sampling_text(float temperature);
+
+}  // namespace specd::host

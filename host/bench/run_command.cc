@@ -1,0 +1,402 @@
+// specd-bench run: engines, backends and prompts put together.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <sstream>
+#include <thread>
+
+#include "host/bench/command.h"
+#include "host/bench/engine_backend.h"
+#include "host/bench/report.h"
+#include "host/bench/server_backend.h"
+#include "host/bench/verify_cost.h"
+#include "host/config.h"
+#include "host/table.h"
+
+namespace specd::host {
+namespace {
+
+namespace fs = std::filesystem;
+namespace po = boost::program_options;
+
+constexpr char kReplay[] = "specd.drafter.replay";
+constexpr char kMatch[] = "specd.verifier.match";
+
+Status wrong(const std::string& text) { return Status(Code::kInvalidArgument, text); }
+
+// A folder of our own that goes with us.
+class TemporaryFolder {
+ public:
+  static Result<std::unique_ptr<TemporaryFolder>> create() {
+    std::error_code failure;
+    const fs::path base = fs::temp_directory_path(failure);
+    std::string path = (failure ? fs::path("/tmp") : base) / "specd-bench-XXXXXX";
+    if (mkdtemp(path.data()) == nullptr)
+      return Status(Code::kFailedPrecondition, "cannot create a folder " + path);
+    return std::unique_ptr<TemporaryFolder>(new TemporaryFolder(path));
+  }
+  ~TemporaryFolder() {
+    std::error_code failure;
+    fs::remove_all(path_, failure);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  explicit TemporaryFolder(std::string path) : path_(std::move(path)) {}
+  std::string path_;
+};
+
+// Says goodbye to the plugins after the last engine.
+struct PluginsEnd {
+  ~PluginsEnd() { shut_down_plugins(); }
+};
+
+void add_engine_options(po::options_description& options) {
+  auto add = options.add_options();
+  add("config", po::value<std::string>(), "a configuration of specd: an engine in this process");
+  add("model", po::value<std::string>(), "with --config: another model folder than the file's");
+  add("threads", po::value<int32_t>(), "with --config: threads of the engine");
+}
+
+// The configuration that --config, --model and --threads give.
+Result<Config> read_engine_config(const po::variables_map& values) {
+  SPECD_TRY(Config config, load_config(values["config"].as<std::string>()));
+  if (values.count("model") != 0) config.engine.model.path = values["model"].as<std::string>();
+  if (values.count("threads") != 0) {
+    config.engine.threads = values["threads"].as<int32_t>();
+    if (config.engine.threads < 1 || config.engine.threads > EngineLimits::kThreads)
+      return wrong("--threads: expected 1 to " + std::to_string(EngineLimits::kThreads) +
+                   ", found " + std::to_string(config.engine.threads));
+  }
+  return config;
+}
+
+Result<std::unique_ptr<Engine>> start_engine(const Config& config) {
+  auto engine = Engine::create(config.engine, {});
+  if (!engine.ok()) return with_place(config, engine.status());
+  return engine;
+}
+
+po::options_description run_options() {
+  po::options_description options(
+      "specd-bench run: routes side by side on the same prompts, `off` the base\n"
+      "  specd-bench run --config FILE --routes a,b --prompts PATH   an engine in this process\n"
+      "  specd-bench run --socket PATH --routes a,b --prompts PATH   a running daemon");
+  add_engine_options(options);
+  auto add = options.add_options();
+  add("help,h", "this text");
+  add("socket", po::value<std::string>(), "the socket of a daemon");
+  add("prompts", po::value<std::vector<std::string>>()->composing(),
+      "file, folder, or *.jsonl with prompt, text or turns a line; may be repeated");
+  add("without-first-line", po::bool_switch(), "drop an instruction line in front of each prompt");
+  add("limit", po::value<size_t>()->default_value(0), "only the first N prompts; 0 = all");
+  add("synthetic", po::value<int32_t>(), "instead of --prompts: N prompts of random ids");
+  add("input-mean", po::value<double>()->default_value(128), "synthetic: tokens of a prompt");
+  add("input-stdev", po::value<double>()->default_value(0));
+  add("output-mean", po::value<double>()->default_value(128), "synthetic: tokens of an answer");
+  add("output-stdev", po::value<double>()->default_value(0));
+  add("routes", po::value<std::string>()->default_value(""), "list; `off` always comes first");
+  add("concurrency", po::value<std::string>()->default_value("1"), "list: requests at a time");
+  add("temperature", po::value<std::string>()->default_value("0"), "list; 0 = greedy");
+  add("top-p", po::value<float>()->default_value(1));
+  add("top-k", po::value<int32_t>()->default_value(0));
+  add("seed", po::value<uint64_t>()->default_value(0), "of the first temperature; the next adds 1");
+  add("max-tokens", po::value<int32_t>()->default_value(128));
+  add("ignore-eos", po::bool_switch());
+  add("repeat", po::value<int>()->default_value(3), "rounds");
+  add("no-control", po::bool_switch(), "do not measure `off` a second time for the noise");
+  add("synthetic-acceptance", po::value<double>(),
+      "with --config: adds replay routes that guess right with this chance, 0 to 1");
+  add("draft-tokens", po::value<std::string>()->default_value("8"),
+      "list: K of the replay routes, one route each");
+  add("verify-cost", po::value<std::string>(),
+      "with --config: list of N; times steps of N rows by one row, V(N)");
+  add("json", po::value<std::string>(), "also write the result to this file");
+  return options;
+}
+
+struct RunPlan {
+  MeasureOptions measure;
+  std::vector<int> replay_tokens;  // K of each replay route
+  double acceptance = 0;
+  std::vector<int> verify_rows;
+  std::optional<SyntheticOptions> synthetic;
+};
+
+Result<std::vector<int>> whole_list(const std::string& option, const std::string& text, int min,
+                                    int max) {
+  SPECD_TRY(const std::vector<double> values, parse_list(option, text, min, max, true));
+  return std::vector<int>(values.begin(), values.end());
+}
+
+Result<RunPlan> read_plan(const po::variables_map& values) {
+  RunPlan plan;
+  MeasureOptions& measure = plan.measure;
+  const bool offline = values.count("config") != 0;
+  if (offline == (values.count("socket") != 0))
+    return wrong("expected --config FILE or --socket PATH");
+  for (const char* option : {"model", "threads", "synthetic-acceptance", "verify-cost"})
+    if (!offline && values.count(option) != 0)
+      return wrong(std::string("--") + option +
+                   ": expected with --config only: a daemon's engine stays as it is");
+  if ((values.count("prompts") != 0) == (values.count("synthetic") != 0))
+    return wrong("expected --prompts PATH or --synthetic N");
+
+  measure.routes = {"off"};
+  std::istringstream routes(values["routes"].as<std::string>());
+  for (std::string route; std::getline(routes, route, ',');)
+    if (std::find(measure.routes.begin(), measure.routes.end(), route) == measure.routes.end())
+      measure.routes.push_back(route);
+  measure.with_control = !values["no-control"].as<bool>();
+  SPECD_TRY(measure.concurrencies,
+            whole_list("--concurrency", values["concurrency"].as<std::string>(), 1,
+                       EngineLimits::kSequences));
+  SPECD_TRY(const std::vector<double> temperatures,
+            parse_list("--temperature", values["temperature"].as<std::string>(), 0, 100, false));
+  measure.temperatures.assign(temperatures.begin(), temperatures.end());
+  measure.top_p = values["top-p"].as<float>();
+  measure.top_k = values["top-k"].as<int32_t>();
+  measure.seed = values["seed"].as<uint64_t>();
+  measure.max_tokens = values["max-tokens"].as<int32_t>();
+  if (measure.max_tokens < 1)
+    return wrong("--max-tokens: expected at least 1, found " + std::to_string(measure.max_tokens));
+  measure.ignore_eos = values["ignore-eos"].as<bool>() || values.count("synthetic") != 0;
+  measure.repeat = values["repeat"].as<int>();
+  if (measure.repeat < 1 || measure.repeat > 1000)
+    return wrong("--repeat: expected 1 to 1000, found " + std::to_string(measure.repeat));
+
+  if (values.count("synthetic") != 0) {
+    plan.synthetic = SyntheticOptions{.count = values["synthetic"].as<int32_t>(),
+                                      .input_mean = values["input-mean"].as<double>(),
+                                      .input_stdev = values["input-stdev"].as<double>(),
+                                      .output_mean = values["output-mean"].as<double>(),
+                                      .output_stdev = values["output-stdev"].as<double>(),
+                                      .seed = measure.seed};
+    if (plan.synthetic->count < 1 || plan.synthetic->count > 100'000)
+      return wrong("--synthetic: expected 1 to 100000 prompts, found " +
+                   std::to_string(plan.synthetic->count));
+    for (const char* option : {"input-mean", "input-stdev", "output-mean", "output-stdev"}) {
+      const double value = values[option].as<double>();
+      if (!(value >= 0 && value <= 1e6))
+        return wrong(std::string("--") + option + ": expected 0 to 1000000 tokens, found " +
+                     fixed(value, 1));
+    }
+  }
+  if (values.count("synthetic-acceptance") != 0) {
+    plan.acceptance = values["synthetic-acceptance"].as<double>();
+    if (!(plan.acceptance >= 0 && plan.acceptance <= 1))
+      return wrong("--synthetic-acceptance: expected 0 to 1, found " + fixed(plan.acceptance, 3));
+    SPECD_TRY(plan.replay_tokens,
+              whole_list("--draft-tokens", values["draft-tokens"].as<std::string>(), 1, 64));
+  }
+  if (values.count("verify-cost") != 0) {
+    SPECD_TRY(plan.verify_rows,
+              whole_list("--verify-cost", values["verify-cost"].as<std::string>(), 2, 256));
+  }
+  return plan;
+}
+
+// Prompts of files, or of drawn ids once the vocabulary is known.
+Result<std::vector<Prompt>> make_prompts(const po::variables_map& values, const RunPlan& plan,
+                                         const ModelReport& model) {
+  if (plan.synthetic.has_value())
+    return synthetic_prompts(*plan.synthetic, model.vocab_size, model.max_positions);
+  SPECD_TRY(std::vector<Prompt> prompts,
+            read_prompts(values["prompts"].as<std::vector<std::string>>(),
+                         values["without-first-line"].as<bool>()));
+  const size_t limit = values["limit"].as<size_t>();
+  if (limit > 0 && prompts.size() > limit) prompts.resize(limit);
+  return prompts;
+}
+
+// An engine in this process with what the run needs: room for the concurrency, and replay routes
+// whose recording is made first.
+struct Offline {
+  PluginsEnd plugins_end;  // after the engine
+  std::unique_ptr<TemporaryFolder> folder;
+  std::unique_ptr<Engine> engine;
+};
+
+Status add_replay_routes(const po::variables_map& values, const RunPlan& plan, Config& config,
+                         Offline& offline, RunFacts& facts, std::vector<std::string>& routes) {
+  {
+    Config plain = config;
+    plain.engine.routes.clear();
+    plain.engine.default_route = "off";
+    SPECD_TRY(const std::unique_ptr<Engine> engine, start_engine(plain));
+    SPECD_TRY(const std::vector<Prompt> prompts, make_prompts(values, plan, engine->model()));
+    EngineBackend backend(*engine);
+    SPECD_TRY(const std::string text, record(backend, prompts, plan.measure, bench_stop));
+    SPECD_TRY(offline.folder, TemporaryFolder::create());
+    std::ofstream file(offline.folder->path() + "/replay.json", std::ios::binary);
+    file << text;
+    file.close();
+    if (!file)
+      return Status(Code::kFailedPrecondition,
+                    "cannot write " + offline.folder->path() + "/replay.json");
+  }
+  for (const int k : plan.replay_tokens) {
+    RouteOptions route;
+    route.name =
+        "replay-" + std::to_string(std::lround(plan.acceptance * 100)) + "-k" + std::to_string(k);
+    route.model = config.engine.model.name;
+    route.drafter = {.plugin = kReplay,
+                     .factory = {},
+                     .config = {{"file", offline.folder->path() + "/replay.json"},
+                                {"acceptance", plan.acceptance},
+                                {"draft_tokens", k}}};
+    route.verifier = {.plugin = kMatch, .factory = {}, .config = Json::object()};
+    route.draft_nodes_max = k;
+    facts.draft_tokens[route.name] = k;
+    routes.push_back(route.name);
+    config.engine.routes.push_back(std::move(route));
+  }
+  return Status();
+}
+
+Status check_routes(const Config& config, const Engine& engine,
+                    const std::vector<std::string>& wanted) {
+  for (const std::string& name : wanted) {
+    std::string known;
+    bool live = false;
+    for (const RouteReport& route : engine.routes()) {
+      known += (known.empty() ? "" : ", ") + route.name;
+      if (route.name != name) continue;
+      if (route.state != "live")
+        return wrong("--routes: '" + name +
+                     "' cannot be served: " + route_reason_with_place(config, name, route.reason));
+      live = true;
+    }
+    if (!live)
+      return wrong("--routes: expected routes of " + config.file + " (" + known + "), found '" +
+                   name + "'");
+  }
+  return Status();
+}
+
+struct Outcome {
+  RunFacts facts;
+  Measurement measurement;
+};
+
+Result<Outcome> measure_offline(const po::variables_map& values, RunPlan& plan) {
+  Outcome out;
+  SPECD_TRY(Config config, read_engine_config(values));
+  EngineOptions& engine = config.engine;
+  const int most =
+      *std::max_element(plan.measure.concurrencies.begin(), plan.measure.concurrencies.end());
+  engine.max_sequences = std::max(engine.max_sequences, most);
+  engine.step_tokens_max = std::max(engine.step_tokens_max, engine.max_sequences);
+  Offline offline;
+  if (!plan.replay_tokens.empty())
+    SPECD_OK_OR_RETURN(
+        add_replay_routes(values, plan, config, offline, out.facts, plan.measure.routes));
+  SPECD_TRY(offline.engine, start_engine(config));
+  SPECD_OK_OR_RETURN(check_routes(config, *offline.engine, plan.measure.routes));
+  const ModelReport model = offline.engine->model();
+  const EngineReport status = offline.engine->status();
+  SPECD_TRY(const std::vector<Prompt> prompts, make_prompts(values, plan, model));
+  out.facts.model = model.path + ", " + model.architecture;
+  out.facts.weight_bytes = model.weight_bytes;
+  out.facts.threads = status.threads;
+  out.facts.isa = status.isa;
+  out.facts.prompts = prompts.size();
+  std::unique_ptr<VerifyCost> cost;
+  if (!plan.verify_rows.empty()) {
+    SPECD_TRY(cost, VerifyCost::create(engine, plan.verify_rows));
+  }
+  EngineBackend backend(*offline.engine);
+  out.measurement = measure(backend, prompts, plan.measure, bench_stop, [&] {
+    if (cost != nullptr) cost->measure();
+  });
+  if (cost != nullptr) out.facts.verify_cost = cost->result();
+  return out;
+}
+
+Result<Outcome> measure_server(const po::variables_map& values, const RunPlan& plan) {
+  Outcome out;
+  SPECD_TRY(Client client, Client::connect(values["socket"].as<std::string>()));
+  ServerBackend backend(client);
+  SPECD_TRY(const ModelReport model, backend.model());
+  SPECD_TRY(const v1::GetStatusResponse status, client.status());
+  SPECD_TRY(const std::vector<Prompt> prompts, make_prompts(values, plan, model));
+  out.facts.model = model.path + ", " + model.architecture;
+  out.facts.weight_bytes = model.weight_bytes;
+  out.facts.threads = status.threads();
+  out.facts.isa = status.isa();
+  out.facts.prompts = prompts.size();
+  out.measurement = measure(backend, prompts, plan.measure, bench_stop, {});
+  return out;
+}
+
+// Tables, findings and JSON; the exit code.
+int tell(const Outcome& outcome, const RunPlan& plan, std::ofstream& json,
+         const std::string& json_path) {
+  RunFacts facts = outcome.facts;
+  facts.repeat = plan.measure.repeat;
+  const std::vector<Row> rows = summarize(outcome.measurement, false);
+  int64_t loops = 0;
+  bool identical = true;
+  for (const Row& row : rows) {
+    loops += row.loops;
+    identical = identical && row.identical;
+  }
+  const std::vector<Row> kept = loops > 0 ? summarize(outcome.measurement, true) : rows;
+  std::string text = facts.model + ", " + bytes_text(facts.weight_bytes) + " of weights, " +
+                     std::to_string(facts.threads) + " threads (" + facts.isa + "), " +
+                     std::to_string(facts.prompts) + " prompts, " + std::to_string(facts.repeat) +
+                     " rounds\n" + rows_table(rows);
+  if (loops > 0)
+    text +=
+        "\nwithout prompts whose text of `off` ends in a loop (last 64 tokens, period <= 16):\n" +
+        rows_table(kept);
+  text += "\n" + findings(facts, rows);
+  std::fputs(printable(text).c_str(), stdout);
+  if (!json_path.empty()) {
+    Json object = facts_json(facts);
+    object["rows"] = rows_json(rows);
+    object["rows_without_loops"] = rows_json(kept);
+    object["complete"] = outcome.measurement.status.ok();
+    json << object.dump(2) << "\n";
+    json.close();
+    if (!json) return bench_fail(Status(Code::kFailedPrecondition, "cannot write " + json_path));
+  }
+  if (!outcome.measurement.status.ok()) return bench_fail(outcome.measurement.status);
+  return identical ? kBenchOk : kBenchFailed;
+}
+
+}  // namespace
+
+int run_command(const std::vector<std::string>& arguments) {
+  const po::options_description options = run_options();
+  const auto parsed = parse_command(options, {}, arguments);
+  if (!parsed.ok()) return bench_usage("run", parsed.status().message());
+  const po::variables_map& values = parsed.value();
+  if (values.count("help") != 0) {
+    std::ostringstream text;
+    text << options;
+    std::fputs(text.str().c_str(), stdout);
+    return kBenchOk;
+  }
+  auto plan = read_plan(values);
+  if (!plan.ok()) return bench_usage("run", plan.status().message());
+  std::ofstream json;
+  const std::string json_path = values.count("json") != 0 ? values["json"].as<std::string>() : "";
+  if (!json_path.empty()) {
+    json.open(json_path, std::ios::binary | std::ios::trunc);
+    if (!json) return bench_fail(Status(Code::kFailedPrecondition, "cannot write " + json_path));
+  }
+  const auto outcome = values.count("config") != 0 ? measure_offline(values, plan.value())
+                                                   : measure_server(values, plan.value());
+  if (!outcome.ok()) return bench_fail(outcome.status());
+  return tell(outcome.value(), plan.value(), json, json_path);
+}
+
+}  // namespace specd::host

@@ -1,0 +1,76 @@
+#include "host/bench/server_backend.h"
+
+#include "core/base/clock.h"
+
+namespace specd::host {
+namespace {
+
+uint64_t ns(double ms) { return static_cast<uint64_t>(ms * 1e6); }
+
+v1::GenerateRequest to_wire(const Request& request) {
+  v1::GenerateRequest wire;
+  if (request.prompt_tokens.has_value())
+    wire.mutable_token_ids()->mutable_ids()->Add(request.prompt_tokens->begin(),
+                                                 request.prompt_tokens->end());
+  else
+    wire.set_text(request.prompt);
+  wire.mutable_sampling()->set_temperature(request.sampling.temperature);
+  wire.mutable_sampling()->set_top_p(request.sampling.top_p);
+  wire.mutable_sampling()->set_top_k(request.sampling.top_k);
+  wire.mutable_sampling()->set_seed(request.sampling.seed);
+  wire.set_max_tokens(request.max_tokens);
+  wire.set_ignore_eos(request.ignore_eos);
+  wire.set_route(request.route);
+  return wire;
+}
+
+}  // namespace
+
+Result<Answer> ServerBackend::run(const Request& request, bool with_prompt_tokens,
+                                  const std::atomic<bool>& stop) {
+  v1::GenerateRequest wire = to_wire(request);
+  wire.set_return_prompt_token_ids(with_prompt_tokens);
+  Answer answer;
+  answer.start_ns = now_ns();
+  SPECD_TRY(Generation got, client_.generate(
+                                wire,
+                                [&](const v1::GenerateResponse& message) {
+                                  if (answer.first_ns == 0 && message.has_chunk() &&
+                                      message.chunk().token_ids_size() > 0)
+                                    answer.first_ns = now_ns();
+                                },
+                                &stop));
+  answer.end_ns = now_ns();
+  if (answer.first_ns == 0) answer.first_ns = answer.end_ns;
+  answer.tokens = std::move(got.token_ids);
+  const auto& prompt = got.started.prompt_token_ids();
+  answer.prompt_tokens.assign(prompt.begin(), prompt.end());
+  const v1::Finished& end = got.finished;
+  const v1::Speculation& speculation = end.speculation();
+  answer.usage = {.prompt_tokens = end.usage().prompt_tokens(),
+                  .completion_tokens = end.usage().completion_tokens(),
+                  .steps = speculation.decode_steps(),
+                  .draft_tokens = speculation.total_draft_tokens(),
+                  .accepted_tokens = speculation.total_accepted_draft_tokens(),
+                  .rejected_tokens = speculation.total_rejected_draft_tokens(),
+                  .discarded_tokens = speculation.total_discarded_draft_tokens(),
+                  .queue_ns = ns(end.times().queue_ms()),
+                  .prefill_ns = ns(end.times().prefill_ms()),
+                  .decode_ns = ns(end.times().decode_ms())};
+  return answer;
+}
+
+Result<ModelReport> ServerBackend::model() {
+  SPECD_TRY(const v1::ListModelsResponse response, client_.models());
+  if (response.models().empty()) return Status(Code::kInternal, "the daemon names no model");
+  const v1::Model& model = response.models(0);
+  ModelReport report;
+  report.name = model.name();
+  report.architecture = model.architecture();
+  report.vocab_size = model.vocab_size();
+  report.max_positions = model.max_positions();
+  report.weight_bytes = model.weight_bytes();
+  return report;
+}
+
+}  // namespace specd::host

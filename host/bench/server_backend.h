@@ -1,0 +1,21 @@
+// A daemon behind its socket; times are those of this side.
+#pragma once
+
+#include "host/bench/backend.h"
+#include "host/client.h"
+
+namespace specd::host {
+
+// `client` must outlive it.
+class ServerBackend final : public Backend {
+ public:
+  explicit ServerBackend(Client& client) : client_(client) {}
+  Result<Answer> run(const Request& request, bool with_prompt_tokens,
+                     const std::atomic<bool>& stop) override;
+  Result<ModelReport> model() override;
+
+ private:
+  Client& client_;
+};
+
+}  // namespace specd::host

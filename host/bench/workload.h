@@ -1,0 +1,43 @@
+// What is sent: prompts from files, or token ids of drawn lengths.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/base/status.h"
+
+namespace specd::host {
+
+struct Prompt {
+  std::string name;  // the file's name; of a line of JSONL FILE:LINE
+  std::string text;
+  std::optional<std::vector<int32_t>> tokens;  // instead of text
+  int32_t max_tokens = 0;                      // 0 = as the run says
+};
+
+constexpr uint64_t kPromptBytesMax = 1 << 20;
+
+// Files as they are; of a folder its regular files, by name; of a file *.jsonl one prompt a line,
+// an object with `prompt` or `text` (a string) or `turns` (strings; the first is the prompt, since
+// a base model has no way to be told of turns). At most kPromptBytesMax a prompt.
+// without_first_line drops an instruction in front: the first line and the empty ones behind it.
+// Errors name FILE:LINE, the key, what was expected and what was found.
+Result<std::vector<Prompt>> read_prompts(const std::vector<std::string>& paths,
+                                         bool without_first_line = false);
+
+// Lengths are drawn from normal distributions, rounded and kept within [1, n_max], as
+// TensorRT-LLM's prepare_dataset does; ids are drawn evenly from the vocabulary.
+struct SyntheticOptions {
+  int32_t count = 0;
+  double input_mean = 0, input_stdev = 0;
+  double output_mean = 0, output_stdev = 0;
+  uint64_t seed = 0;
+};
+// positions_max: input and output of one prompt together stay within it. The same options give the
+// same prompts on every machine.
+std::vector<Prompt> synthetic_prompts(const SyntheticOptions& options, int32_t vocab_size,
+                                      int32_t positions_max);
+
+}  // namespace specd::host
