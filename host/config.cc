@@ -1,5 +1,8 @@
 #include "host/config.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
@@ -19,6 +22,7 @@ namespace fs = std::filesystem;
 using Kind = YamlNode::Kind;
 
 constexpr int64_t kDrainSecondsMax = 86'400;
+constexpr int64_t kStallSecondsMax = 86'400;
 constexpr size_t kNameMax = 64;
 
 const char* kind_name(Kind kind) {
@@ -424,6 +428,50 @@ Status read_listen(const Section& root, Config& config) {
   return Status();
 }
 
+// "ADDRESS:PORT" with a literal address; an IPv6 one stands in brackets.
+Status read_http_listen(const Section& section, HttpOptions& http) {
+  SPECD_TRY(const std::string listen, section.text("listen"));
+  const auto refuse = [&](const std::string& why) {
+    return section.error(
+        section.find("listen")->place, "listen",
+        "expected ADDRESS:PORT such as 127.0.0.1:9090 or [::1]:9090, found '" + listen + "'" + why);
+  };
+  const size_t colon = listen.rfind(':');
+  if (colon == std::string::npos) return refuse("");
+  std::string address = listen.substr(0, colon);
+  const bool brackets = address.size() > 2 && address.front() == '[' && address.back() == ']';
+  if (brackets) address = address.substr(1, address.size() - 2);
+  const std::string port = listen.substr(colon + 1);
+  const auto [end, bad] = std::from_chars(port.data(), port.data() + port.size(), http.port);
+  if (bad != std::errc() || end != port.data() + port.size() || (port.size() > 1 && port[0] == '0'))
+    return refuse("; a port is a number from 0 (any free one) to 65535");
+  in_addr v4{};
+  in6_addr v6{};
+  if (brackets ? inet_pton(AF_INET6, address.c_str(), &v6) != 1
+               : inet_pton(AF_INET, address.c_str(), &v4) != 1)
+    return refuse("; names are not resolved, write the address");
+  // Metrics have no password: who wants them on a network says on which address.
+  if (brackets
+          ? IN6_IS_ADDR_UNSPECIFIED(&v6) || IN6_IS_ADDR_MULTICAST(&v6) || IN6_IS_ADDR_V4MAPPED(&v6)
+          : v4.s_addr == htonl(INADDR_ANY) || v4.s_addr == htonl(INADDR_BROADCAST) ||
+                IN_MULTICAST(ntohl(v4.s_addr)))
+    return refuse("; that is not one address of this machine: name the one to listen on");
+  http.address = address;
+  return Status();
+}
+
+Status read_http(const Section& root, Config& config) {
+  if (root.find("http") == nullptr) return Status();
+  SPECD_TRY(const Section section, root.section("http", {"listen", "stall_seconds"}));
+  HttpOptions http;
+  SPECD_OK_OR_RETURN(read_http_listen(section, http));
+  SPECD_TRY(const int64_t stall,
+            section.integer("stall_seconds", http.stall_seconds, 1, kStallSecondsMax));
+  http.stall_seconds = static_cast<uint32_t>(stall);
+  config.http = http;
+  return Status();
+}
+
 }  // namespace
 
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates) {
@@ -459,13 +507,15 @@ std::string nearest(std::string_view word, const std::vector<std::string>& candi
 
 Result<Config> parse_config(std::string_view text, const std::string& file) {
   SPECD_TRY(const YamlNode node, parse_yaml(text, file));
-  SPECD_TRY(const Section root, Section::open(node, file, "",
-                                              {"listen", "log_level", "drain_seconds", "engine",
-                                               "model", "plugins", "default_route", "routes"}));
+  SPECD_TRY(const Section root,
+            Section::open(node, file, "",
+                          {"listen", "http", "log_level", "drain_seconds", "engine", "model",
+                           "plugins", "default_route", "routes"}));
   Config config;
   config.file = file;
   collect_places(node, "", config.places);
   SPECD_OK_OR_RETURN(read_listen(root, config));
+  SPECD_OK_OR_RETURN(read_http(root, config));
   SPECD_TRY(const std::string level,
             root.choice("log_level", {"debug", "info", "warn", "error", "off"}, "info"));
   config.log_level = level == "debug"  ? LogLevel::kDebug

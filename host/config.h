@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 
 #include "core/engine.h"
@@ -13,11 +14,19 @@
 
 namespace specd::host {
 
+// Where metrics and probes are served.
+struct HttpOptions {
+  std::string address;          // a literal of IPv4 or IPv6, no wildcard
+  uint16_t port = 0;            // 0 = one that is free
+  uint32_t stall_seconds = 60;  // a step that takes longer makes /health/live fail
+};
+
 struct Config {
   std::string file;
   std::string socket_path;  // absolute
   LogLevel log_level = LogLevel::kInfo;
-  uint32_t drain_seconds = 30;  // how long running requests may finish after SIGTERM
+  uint32_t drain_seconds = 30;      // how long running requests may finish after SIGTERM
+  std::optional<HttpOptions> http;  // none = no listener
   EngineOptions engine;
   std::map<std::string, YamlPlace> places;  // of each key of the file: "routes.a.drafter.config.n"
 };

@@ -15,6 +15,8 @@
 
 #include "core/base/clock.h"
 #include "host/grpc_server.h"
+#include "host/health.h"
+#include "host/http_listener.h"
 #include "host/table.h"
 #include "host/unix_socket.h"
 #include "host/version.h"
@@ -155,6 +157,20 @@ int run_daemon(const Config& config) {
   Result<SocketClaim> claim = SocketClaim::take(config.socket_path);
   if (!claim.ok()) return fail(claim.status());
 
+  // Answers from here on, so that a probe tells loading from dead; a port that is taken is found
+  // before the weights are read.
+  Health health(config.http ? config.http->stall_seconds : 0);
+  std::unique_ptr<HttpListener> http;
+  if (config.http) {
+    auto started =
+        HttpListener::start(config.http->address, config.http->port,
+                            [&health](const std::string& path) { return health.answer(path); });
+    if (!started.ok())
+      return fail(with_place(config, started.status().with_context("http.listen")));
+    http = std::move(started).value();
+    std::fprintf(stderr, "specd: metrics on http://%s/metrics\n", http->endpoint().c_str());
+  }
+
   Progress progress;
   auto engine = Engine::create(config.engine, [&](const std::string& what, double fraction) {
     progress.report(what, fraction);
@@ -164,6 +180,7 @@ int run_daemon(const Config& config) {
   auto server = GrpcServer::start(*engine.value(), config.socket_path, config.engine.default_route);
   if (!server.ok()) return fail(server.status());
   signals.loaded();
+  health.loaded(*engine.value());
   print_start(*engine.value(), config);
   const EngineReport report = engine.value()->status();
   std::fprintf(stderr, "specd %s ready on unix:%s (%d threads, %s, %.2f s)\n", kVersion,
@@ -172,6 +189,7 @@ int run_daemon(const Config& config) {
 
   signals.wait();
   std::fprintf(stderr, "specd: draining; a second signal stops at once\n");
+  health.draining();
   const Drained drained = drain(*engine.value(), *server.value(), signals, config.drain_seconds);
   if (drained == Drained::kStuck) {
     // Neither the server nor the engine could be joined.
@@ -180,6 +198,7 @@ int run_daemon(const Config& config) {
     claim.value().remove_socket();
     _exit(kExitCut);
   }
+  http.reset();
   server.value()->shutdown(kFlushLimit);
   server.value().reset();
   engine.value().reset();

@@ -9,6 +9,7 @@ specd_build_packages=(
   libboost-dev libboost-filesystem-dev libboost-system-dev libboost-program-options-dev
   libyaml-cpp-dev nlohmann-json3-dev libspdlog-dev libssl-dev
   libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
+  prometheus-cpp-dev
 )
 specd_test_packages=(
   clang python3 libgtest-dev libbenchmark-dev ccache

@@ -60,6 +60,7 @@ TEST_F(ConfigTest, the_least_configuration_gets_the_documented_defaults) {
   EXPECT_EQ(c.socket_path, (folder_ / "run/s.sock").string());
   EXPECT_EQ(c.log_level, LogLevel::kInfo);
   EXPECT_EQ(c.drain_seconds, 30U);
+  EXPECT_FALSE(c.http.has_value());
   EXPECT_EQ(c.engine.model.name, "m");
   EXPECT_EQ(c.engine.model.path, (folder_ / "model").string());
   EXPECT_EQ(c.engine.model.kv_dtype, KvDType::kBF16);
@@ -81,6 +82,7 @@ TEST_F(ConfigTest, every_key_arrives_where_it_belongs) {
             "\n"
             "log_level: debug\n"
             "drain_seconds: 5\n"
+            "http: {listen: '[::1]:0', stall_seconds: 7}\n"
             "engine: {threads: 2, isa: avx2, max_sequences: 4, step_tokens_max: 64, queue_max: 1}\n"
             "model: {name: m, path: ./model/, kv: {dtype: f32, bytes_max: 512MiB}}\n"
             "plugins: {directories: [plugins, ./run], cache_directory: cache}\n"
@@ -98,6 +100,10 @@ TEST_F(ConfigTest, every_key_arrives_where_it_belongs) {
   EXPECT_EQ(c.socket_path, (folder_ / "run/t.sock").string());
   EXPECT_EQ(c.log_level, LogLevel::kDebug);
   EXPECT_EQ(c.drain_seconds, 5U);
+  ASSERT_TRUE(c.http.has_value());
+  EXPECT_EQ(c.http->address, "::1");
+  EXPECT_EQ(c.http->port, 0);
+  EXPECT_EQ(c.http->stall_seconds, 7U);
   EXPECT_EQ(c.engine.threads, 2);
   EXPECT_EQ(c.engine.isa, "avx2");
   EXPECT_EQ(c.engine.max_sequences, 4);
@@ -200,6 +206,32 @@ std::vector<Bad> bad_files() {
       {"model_nothing", listen + "model:\n",
        "c.yaml:2:1: model: ", "expected a mapping, found nothing"},
       {"listen_tcp", "listen: 0.0.0.0:50051\n" + model, "c.yaml:1:9: listen: ", "mutual TLS"},
+      {"http_name", g + "http: {listen: localhost:9090}\n",
+       "c.yaml:6:16: http.listen: ", "found 'localhost:9090'; names are not resolved"},
+      {"http_everywhere", g + "http: {listen: 0.0.0.0:9090}\n",
+       "c.yaml:6:16: http.listen: ", "found '0.0.0.0:9090'; that is not one address"},
+      {"http_everywhere_6", g + "http: {listen: '[::]:9090'}\n",
+       "c.yaml:6:16: http.listen: ", "that is not one address"},
+      {"http_mapped", g + "http: {listen: '[::ffff:0.0.0.0]:9090'}\n",
+       "c.yaml:6:16: http.listen: ", "that is not one address"},
+      {"http_multicast", g + "http: {listen: 224.0.0.1:9090}\n",
+       "c.yaml:6:16: http.listen: ", "that is not one address"},
+      {"http_no_host", g + "http: {listen: ':9090'}\n",
+       "c.yaml:6:16: http.listen: ", "expected ADDRESS:PORT"},
+      {"http_no_port", g + "http: {listen: 127.0.0.1}\n",
+       "c.yaml:6:16: http.listen: ", "expected ADDRESS:PORT"},
+      {"http_port", g + "http: {listen: 127.0.0.1:65536}\n",
+       "c.yaml:6:16: http.listen: ", "a port is a number from 0"},
+      {"http_port_text", g + "http: {listen: 127.0.0.1:80x}\n",
+       "c.yaml:6:16: http.listen: ", "a port is a number from 0"},
+      {"http_no_brackets", g + "http: {listen: ::1:9090}\n",
+       "c.yaml:6:16: http.listen: ", "expected ADDRESS:PORT"},
+      {"http_short", g + "http: {listen: 127.1:9090}\n",
+       "c.yaml:6:16: http.listen: ", "names are not resolved"},
+      {"http_nothing", g + "http:\n", "c.yaml:6:1: http: ", "expected a mapping"},
+      {"http_no_listen", g + "http: {stall_seconds: 5}\n", "c.yaml:6:7: http.listen: ", "missing"},
+      {"http_stall", g + "http: {listen: 127.0.0.1:0, stall_seconds: 0}\n",
+       "c.yaml:6:", "expected a whole number in [1, 86400]"},
       {"listen_list", "listen: [a]\n" + model,
        "c.yaml:1:9: listen: ", "expected text, found a list"},
       {"listen_no_folder", "listen: unix:nowhere/s.sock\n" + model,

@@ -29,6 +29,8 @@
 #include "host/bench/server_backend.h"
 #include "host/client.h"
 #include "host/unix_socket.h"
+#include "tests/host/prometheus_text.h"
+#include "tests/host/raw_http.h"
 
 namespace specd::host {
 namespace {
@@ -617,6 +619,150 @@ TEST(DaemonLife, plugin_that_hangs_does_not_keep_the_daemon) {
   while (reader->Read(&message)) {
   }
   EXPECT_FALSE(reader->Finish().ok());
+}
+
+// "127.0.0.1:PORT" that the daemon chose, as it logs it.
+std::string metrics_endpoint(const Daemon& daemon) {
+  const std::string front = "metrics on http://";
+  const std::string output = daemon.output();
+  const size_t begin = output.find(front);
+  if (begin == std::string::npos) return "";
+  const size_t end = output.find("/metrics", begin + front.size());
+  return output.substr(begin + front.size(), end - begin - front.size());
+}
+
+TEST(DaemonLife, metrics_equal_what_the_streams_reported) {
+  Daemon daemon;
+  daemon.write_config("", SPECD_PLUGINS, "http: {listen: 127.0.0.1:0}\n");
+  ASSERT_TRUE(daemon.start()) << daemon.output();
+  const std::string endpoint = metrics_endpoint(daemon);
+  ASSERT_NE(endpoint, "") << daemon.output();
+  EXPECT_EQ(http_get(endpoint, "/health/live").substr(0, 15), "HTTP/1.1 200 OK");
+  EXPECT_EQ(http_body(http_get(endpoint, "/health/ready")), "ready\n");
+  EXPECT_EQ(http_get(endpoint, "/").substr(0, 12), "HTTP/1.1 404");
+
+  Client client = daemon.client();
+  double prompt_tokens = 0, tokens = 0, drafted = 0, accepted = 0;
+  for (const char* route : {"lookup", "off", "lookup"}) {
+    const auto finished = client.generate(make_request(route, 32), {});
+    ASSERT_TRUE(finished.ok()) << finished.status().message();
+    const v1::Finished& end = finished.value().finished;
+    prompt_tokens += end.usage().prompt_tokens();
+    tokens += end.usage().completion_tokens();
+    drafted += static_cast<double>(end.speculation().total_draft_tokens());
+    accepted += static_cast<double>(end.speculation().total_accepted_draft_tokens());
+  }
+  ASSERT_TRUE(eventually([&] {
+    const auto status = client.status();
+    return status.ok() && status.value().running() == 0;
+  }));
+  const std::string answer = http_get(endpoint, "/metrics");
+  EXPECT_NE(answer.find("Content-Type: text/plain; version=0.0.4; charset=utf-8\r\n"),
+            std::string::npos)
+      << answer;
+  const PrometheusText metrics(http_body(answer));
+  ASSERT_EQ(metrics.error(), "") << answer;
+  EXPECT_EQ(metrics.value("specd_requests_total", {{"model", "pico"}, {"outcome", "length"}}), 3);
+  EXPECT_EQ(metrics.sum("specd_requests_total"), 3);
+  EXPECT_EQ(metrics.sum("specd_prompt_tokens_total"), prompt_tokens);
+  EXPECT_EQ(metrics.sum("specd_generation_tokens_total"), tokens);
+  EXPECT_EQ(tokens, 96);
+  EXPECT_GT(accepted, 0);
+  const PrometheusText::Labels route{
+      {"model", "pico"}, {"route", "lookup"}, {"plugin", "specd.drafter.prompt_lookup"}};
+  EXPECT_EQ(metrics.value("specd_spec_decode_num_draft_tokens_total", route), drafted);
+  EXPECT_EQ(metrics.value("specd_spec_decode_num_accepted_tokens_total", route), accepted);
+  EXPECT_EQ(metrics.sum("specd_spec_decode_num_accepted_tokens_per_pos_total"), accepted);
+  EXPECT_EQ(metrics.sum("specd_time_to_first_token_seconds_count"), 3);
+  EXPECT_EQ(metrics.sum("specd_inter_token_latency_seconds_count"), tokens - 3);
+  EXPECT_EQ(metrics.sum("specd_drain_state"), 0);
+  EXPECT_EQ(metrics.sum("specd_build_info"), 1);
+  EXPECT_EQ(metrics.sum("specd_kv_blocks_free"), metrics.sum("specd_kv_blocks"));
+  const auto status = client.status();
+  ASSERT_TRUE(status.ok());
+  EXPECT_EQ(metrics.sum("specd_steps_total"), static_cast<double>(status.value().steps()));
+  EXPECT_EQ(metrics.sum("specd_step_seconds_count"), static_cast<double>(status.value().steps()));
+
+  // Open connections, idle and halfway, do not keep the daemon.
+  RawClient idle(endpoint), half(endpoint);
+  ASSERT_TRUE(half.send("GET /metrics HTTP/1.1\r\n"));
+  EXPECT_EQ(daemon.stop(), 0) << daemon.output();
+  EXPECT_FALSE(RawClient(endpoint).connected());
+}
+
+TEST(DaemonLife, readiness_ends_before_the_listener_does) {
+  Daemon daemon;
+  daemon.write_config("", SPECD_PLUGINS, "drain_seconds: 300\nhttp: {listen: 127.0.0.1:0}\n");
+  ASSERT_TRUE(daemon.start()) << daemon.output();
+  const std::string endpoint = metrics_endpoint(daemon);
+  const auto stub = v1::Inference::NewStub(daemon.channel());
+  grpc::ClientContext context;
+  const auto reader = stub->Generate(&context, make_request("off", 1900));
+  v1::GenerateResponse message;
+  ASSERT_TRUE(reader->Read(&message));
+  EXPECT_EQ(http_body(http_get(endpoint, "/health/ready")), "ready\n");
+  ASSERT_EQ(kill(daemon.pid(), SIGTERM), 0);
+  ASSERT_TRUE(eventually([&] { return daemon.output().find("draining") != std::string::npos; }));
+  std::string answer;
+  EXPECT_TRUE(eventually([&] {
+    answer = http_get(endpoint, "/health/ready");
+    return answer.substr(0, 12) == "HTTP/1.1 503";
+  })) << answer;
+  EXPECT_EQ(http_body(answer), "draining\n");
+  EXPECT_EQ(http_get(endpoint, "/health/live").substr(0, 12), "HTTP/1.1 200");
+  const PrometheusText metrics(http_body(http_get(endpoint, "/metrics")));
+  EXPECT_EQ(metrics.error(), "");
+  EXPECT_EQ(metrics.sum("specd_drain_state"), 1);
+  EXPECT_EQ(metrics.sum("specd_requests_running"), 1);
+  context.TryCancel();
+  while (reader->Read(&message)) {
+  }
+  (void)reader->Finish();
+  EXPECT_EQ(daemon.wait(), 0) << daemon.output();
+}
+
+TEST(DaemonLife, a_step_that_hangs_fails_liveness_and_nothing_else) {
+  Daemon daemon;
+  daemon.write_config(
+      "  hang:\n    drafter: {plugin: specd.test.drafter_hang}\n"
+      "    verifier: {plugin: specd.verifier.match}\n",
+      std::string(SPECD_PLUGINS) + ", " + SPECD_HANG_PLUGINS,
+      "drain_seconds: 0\nhttp: {listen: 127.0.0.1:0, stall_seconds: 1}\n");
+  ASSERT_TRUE(daemon.start()) << daemon.output();
+  const std::string endpoint = metrics_endpoint(daemon);
+  const auto stub = v1::Inference::NewStub(daemon.channel());
+  grpc::ClientContext context;
+  const auto reader = stub->Generate(&context, make_request("hang", 16));
+  v1::GenerateResponse message;
+  ASSERT_TRUE(reader->Read(&message)) << reader->Finish().error_message();
+  std::string answer;
+  EXPECT_TRUE(eventually([&] {
+    answer = http_get(endpoint, "/health/live");
+    return answer.substr(0, 12) == "HTTP/1.1 503";
+  })) << answer;
+  EXPECT_NE(answer.find("http.stall_seconds is 1"), std::string::npos) << answer;
+  EXPECT_EQ(http_body(http_get(endpoint, "/health/ready")), "ready\n");
+  const PrometheusText metrics(http_body(http_get(endpoint, "/metrics")));
+  EXPECT_EQ(metrics.error(), "");
+  EXPECT_GE(metrics.sum("specd_step_age_seconds"), 1);
+  EXPECT_EQ(daemon.stop(), 4) << daemon.output();
+  while (reader->Read(&message)) {
+  }
+  EXPECT_FALSE(reader->Finish().ok());
+}
+
+TEST(DaemonLife, a_metrics_port_that_is_taken_is_told_with_its_place_before_loading) {
+  Daemon first, second;
+  first.write_config("", SPECD_PLUGINS, "http: {listen: 127.0.0.1:0}\n");
+  ASSERT_TRUE(first.start()) << first.output();
+  second.write_config("", SPECD_PLUGINS, "http: {listen: '" + metrics_endpoint(first) + "'}\n");
+  second.spawn();
+  EXPECT_EQ(second.wait(), 1);
+  EXPECT_NE(second.output().find("c.yaml:2:8: http.listen: cannot listen on 127.0.0.1 port"),
+            std::string::npos)
+      << second.output();
+  EXPECT_EQ(second.output().find("loading"), std::string::npos) << second.output();
+  EXPECT_EQ(first.stop(), 0);
 }
 
 TEST(DaemonLife, broken_plugins_are_listed_with_the_reason_and_the_daemon_goes_on) {

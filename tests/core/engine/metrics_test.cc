@@ -209,6 +209,30 @@ TEST_F(MetricsTest, a_scrape_changes_nothing_and_disturbs_nothing) {
   EXPECT_EQ(without_clock(), without_clock());
 }
 
+TEST_F(MetricsTest, what_a_plugin_counts_is_exported_under_a_name_of_its_type) {
+  EngineOptions o = options();
+  o.plugin_directories.push_back(SPECD_TEST_BAD_PLUGINS);
+  const std::string file = folder_ + "/taps";
+  o.routes = {route("taps", plugin("specd.test.drafter_taps", {{"file", file}}), 2)};
+  start(o);
+  run(request(prompts()[2], "taps", 12));
+  audit();
+  std::ifstream taps(file);
+  double rows = 0;
+  ASSERT_TRUE(taps >> rows) << "the plugin wrote down nothing";
+  const MetricFamily seen = family("specd_plugin_metric_rows_total");  // defined as "rows"
+  const MetricFamily now = family("specd_plugin_metric_rows");         // as "rows_total"
+  EXPECT_EQ(seen.type, MetricFamily::Type::kCounter);
+  EXPECT_EQ(now.type, MetricFamily::Type::kGauge);
+  const Labels labels{
+      {"route", "taps"}, {"plugin", "specd.test.drafter_taps"}, {"kind", "drafter"}};
+  ASSERT_EQ(seen.series.size(), 1u);
+  EXPECT_EQ(seen.series[0].labels, labels);
+  EXPECT_EQ(seen.series[0].value, rows);
+  ASSERT_EQ(now.series.size(), 1u);
+  EXPECT_EQ(now.series[0].value, 1);  // the root alone: the draft was wrong on purpose
+}
+
 TEST_F(MetricsTest, the_pulse_beats_while_there_is_work_and_rests_without) {
   start(options());
   run(request(prompts()[0], "off", 4));

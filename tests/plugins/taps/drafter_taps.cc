@@ -2,7 +2,7 @@
 // position 0 on, finite states, and the target's top-1 after probe nodes. At the end of a sequence
 // it appends one line to a file: rows, a hash of all (position, token, next token, states), probes
 // whose answer came true, probes whose answer did not. Proposals are bigrams, each node shadowed by
-// a probe.
+// a probe. Counts its rows through the metrics service, under names that need mending.
 #include <specd/sdk/plugin.h>
 
 #include <cmath>
@@ -43,7 +43,9 @@ class Taps final : public specd::sdk::Drafter {
   explicit Taps(const Context& context)
       : Drafter(context),
         file_(context.config.required_string("file")),
-        hidden_size_(context.target->hidden_size) {}
+        hidden_size_(context.target->hidden_size),
+        rows_seen_(*this, SPECD_METRIC_COUNTER, "rows", "Rows of update()\nand \\ nothing else."),
+        rows_now_(*this, SPECD_METRIC_GAUGE, "rows_total", "Rows of the last update().") {}
 
   struct Sequence {
     explicit Sequence(Taps&) {}
@@ -61,6 +63,8 @@ class Taps final : public specd::sdk::Drafter {
 
   void update(Sequence& s, const specd::sdk::Rows& rows) {
     const int32_t top1 = s.probed >= 0 ? rows.top1(1, 2) : -1;
+    rows_seen_.record(rows.size());
+    rows_now_.record(rows.size());
     for (int32_t r = 0; r < rows.size(); ++r) {
       const specd::sdk::Row row = rows[r];
       if (row.position != s.rows) {
@@ -111,6 +115,7 @@ class Taps final : public specd::sdk::Drafter {
  private:
   std::string file_;
   uint32_t hidden_size_;
+  specd::sdk::Metric rows_seen_, rows_now_;
 };
 
 }  // namespace
