@@ -36,6 +36,8 @@ struct PluginUse {
   std::string plugin;   // "specd.drafter.prompt_lookup"
   std::string factory;  // may be empty when the plugin has one of the kind
   Json config = Json::object();
+
+  bool operator==(const PluginUse&) const = default;
 };
 
 struct RouteOptions {
@@ -45,6 +47,8 @@ struct RouteOptions {
   PluginUse verifier;
   Guarantee guarantee = Guarantee::kIdentical;  // the least that is accepted
   int32_t draft_nodes_max = 8;                  // static budget per sequence and step
+
+  bool operator==(const RouteOptions&) const = default;
 };
 
 // The largest values that are taken.
@@ -54,6 +58,7 @@ struct EngineLimits {
   static constexpr int32_t kStepTokens = 65536;
   static constexpr int32_t kQueue = 1 << 20;
   static constexpr int32_t kDraftNodes = 1024;  // the plugin boundary's own limit
+  static constexpr size_t kRoutes = 256;
 };
 
 struct EngineOptions {
@@ -90,9 +95,16 @@ struct PluginMetricReport {
 };
 
 struct RouteReport {
-  std::string name, model, drafter, verifier, guarantee, state, reason;
+  std::string name, model, drafter, verifier, guarantee, reason;
+  std::string state;  // "live", "refused"; "draining": replaced or deleted, requests still run
   bool is_default = false;
+  uint64_t generation = 0;  // of the change of routes with which it came; 1 = the start
+  int32_t in_use = 0;       // requests that wait or run with this generation
+  std::string drafter_sha256, verifier_sha256;  // of the libraries that it runs
+  uint64_t memory_bytes_max = 0;                // of the drafter
   int32_t draft_nodes_max = 0;
+  // Counts of a live route include those of its earlier generations of the same plugins, so they
+  // only grow.
   uint64_t requests = 0, steps = 0;
   uint64_t drafts = 0;  // with at least one node
   uint64_t drafted = 0, accepted = 0, rejected = 0, discarded = 0;
@@ -131,6 +143,12 @@ struct MemoryLine {
   uint64_t bytes = 0;
 };
 
+// What a change of routes did.
+struct RouteChange {
+  uint64_t generation = 0;  // number of the change; when unchanged: that of the live route
+  bool unchanged = false;   // the very same route was live already
+};
+
 // Progress of loading: `what` and a fraction in [0, 1].
 using ProgressFn = std::function<void(const std::string& what, double fraction)>;
 
@@ -159,12 +177,28 @@ class Engine {
   Result<std::vector<int32_t>> encode(const std::string& prompt) const;
   // [any] Takes effect within one step; unknown or ended ids are ignored.
   void cancel(const std::string& request_id);
-  // [any] Refuses new requests from now on.
+  // [any] Puts a route into service or replaces the one of its name, while requests run. The plugin
+  // directories are looked at again, the pair is loaded, checked and activated on this thread
+  // beside the step, then flipped in between two steps: requests that were admitted before finish
+  // on the pair they have, later ones get the new. After an error nothing has changed; the message
+  // begins with "routes.NAME". The same definition made of the same bundles leaves the live route
+  // alone; files that a plugin's configuration names are not compared. One change at a time; others
+  // wait. A request_id that was used before gives the first reply again, or kInvalidArgument when
+  // the change is another one; the last 256 are remembered, empty never. May block until a step
+  // ends: not for the step thread.
+  Result<RouteChange> apply_route(const RouteOptions& route, const std::string& request_id);
+  // [any] No new request gets it; those that have it finish. kFailedPrecondition for "off" and the
+  // default route, kNotFound. request_id as above.
+  Result<RouteChange> delete_route(const std::string& name, const std::string& request_id);
+  // [any] The definition of a route of the table, live or refused; kNotFound.
+  Result<RouteOptions> route(const std::string& name) const;
+  // [any] Refuses new requests and changes of routes from now on.
   void start_drain();
   // [any] True when nothing runs or waits any more; false at the timeout.
   bool wait_idle(uint64_t timeout_ms);
 
-  // [any] Snapshots; free of side effects.
+  // [any] Snapshots; free of side effects. Plugins: what new routes are made of; a route may still
+  // run an older version. Routes: "off", the table, then what drains.
   std::vector<PluginReport> plugins() const;
   std::vector<RouteReport> routes() const;
   ModelReport model() const;

@@ -9,7 +9,6 @@ namespace specd {
 namespace {
 constexpr size_t kStopsMax = 16;
 constexpr size_t kStopBytesMax = 256;
-constexpr size_t kRequestIdBytesMax = 128;
 }  // namespace
 
 int32_t Engine::Impl::pages_needed(int32_t n_prompt, int32_t max_tokens,
@@ -75,15 +74,16 @@ Result<std::string> Engine::Impl::admit(const Request& request, Sink sink) {
   Waiting next;
   const std::string& name = request.route.empty() ? options.default_route : request.route;
   if (name != "off") {
-    const auto found = routes.find(name);
-    if (found == routes.end()) {
-      const auto refused = refused_routes.find(name);
-      return Status(Code::kInvalidArgument,
-                    refused == refused_routes.end()
-                        ? "route: no route is called '" + name + "'"
-                        : "route: '" + name + "' cannot be served: " + refused->second);
+    const std::shared_ptr<const RouteTable> table = board->read();
+    const auto found = table->find(name);
+    if (found == table->end()) {
+      return Status(Code::kInvalidArgument, "route: " + no_route(*table, name).message());
     }
-    next.route = found->second.get();
+    if (found->second.live == nullptr) {
+      return Status(Code::kInvalidArgument,
+                    "route: '" + name + "' cannot be served: " + found->second.refused);
+    }
+    next.route = RouteLease(found->second.live);
   }
 
   std::vector<int32_t> prompt;
@@ -106,7 +106,7 @@ Result<std::string> Engine::Impl::admit(const Request& request, Sink sink) {
                       std::to_string(config.max_positions) +
                       "; shorten the prompt or ask for less");
   }
-  next.pages = pages_needed(static_cast<int32_t>(n_prompt), request.max_tokens, next.route);
+  next.pages = pages_needed(static_cast<int32_t>(n_prompt), request.max_tokens, next.route.get());
   if (next.pages > pages->n_pages()) {
     return Status(Code::kInvalidArgument,
                   "max_tokens: the request needs " + std::to_string(next.pages) +

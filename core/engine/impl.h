@@ -4,6 +4,8 @@
 //   load.cc      from options to a running engine
 //   admit.cc     clients' side: requests are checked and queued
 //   loop.cc      the step thread
+//   control.cc   changes of routes
+//   route_table  what can be asked for, what drains
 //   reports.cc   snapshots
 //   metrics.cc   the same as named numbers
 #pragma once
@@ -11,6 +13,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -21,6 +24,7 @@
 
 #include "core/base/clock.h"
 #include "core/engine.h"
+#include "core/engine/route_table.h"
 #include "core/exec/route_builder.h"
 #include "core/exec/services.h"
 #include "core/exec/step.h"
@@ -37,6 +41,10 @@ RouteSpec route_spec(const RouteOptions& route, const EngineOptions& options);
 Status out_of_range(const std::string& field, const std::string& expected,
                     const std::string& found);
 Status check_limits(const EngineOptions& options);
+// The same for one route, whose model is named.
+Status check_route(const RouteOptions& route, const EngineOptions& options);
+constexpr size_t kRequestIdBytesMax = 128;
+Status no_route(const RouteTable& table, const std::string& name);
 Status check_vocabulary(const ModelOptions& model, const ModelConfig& config,
                         const Tokenizer& tokenizer);
 
@@ -61,14 +69,27 @@ struct Engine::Impl {
   std::unique_ptr<Transformer> model;
   std::unique_ptr<KvStore> kv;
   std::unique_ptr<PagePool> pages;
-  std::map<std::string, std::unique_ptr<LiveRoute>> routes;  // fixed after create()
-  std::map<std::string, std::string> refused_routes;         // name -> reason
+  int32_t logits_rows_max = 0;  // of the model
+
+  // Whoever changes routes, makes or destroys instances holds it; the step thread never does.
+  std::mutex control;
+  std::unique_ptr<RouteBoard> board;
+  std::vector<uint32_t> tap_points;  // the model's taps in their order; guarded by control
+  uint64_t generation = 0;           // changes of the routes so far; guarded by control
+  struct Reply {
+    std::string request_id;
+    RouteOptions wanted;
+    bool is_delete;
+    Result<RouteChange> reply;
+  };
+  std::deque<Reply> replies;  // guarded by control; the last ones
+
   std::unique_ptr<StepRunner> runner;
   RequestMetrics request_metrics;
 
   struct Waiting {
     std::unique_ptr<Sequence> request;
-    LiveRoute* route = nullptr;
+    RouteLease route;  // empty = off
     int32_t pages = 0;
   };
 
@@ -83,6 +104,9 @@ struct Engine::Impl {
   int32_t n_queued = 0;                      // guarded by mutex; inbox and waiting
   int32_t n_unfinished = 0;                  // guarded by mutex; whose last event is not out
   bool draining = false, stopping = false;   // guarded by mutex
+  std::function<void()> boundary_task;       // guarded by mutex; for between two steps
+  bool boundary_passed = false;              // guarded by mutex; it has run
+  std::condition_variable boundary;
 
   // Step thread only.
   std::deque<Waiting> waiting;
@@ -98,6 +122,21 @@ struct Engine::Impl {
 
   Status load(const ProgressFn& progress);
   Status load_routes();
+  struct StagedRoute {
+    std::unique_ptr<LiveRoute> route;
+    std::vector<Transformer::Tap> taps;  // that the model does not have yet
+  };
+  // These five with `control` held.
+  Result<StagedRoute> stage_route(const RouteOptions& wanted);
+  void add_taps(std::vector<Transformer::Tap> taps);  // and between steps
+  bool is_current(const BundleInfo& made_of) const;
+  Result<RouteChange> apply_route(const RouteOptions& wanted);
+  Result<RouteChange> delete_route(const std::string& name);
+  Result<RouteChange> change_routes(const std::string& request_id, const RouteOptions& wanted,
+                                    bool is_delete);
+  // False when no boundary came in time; then `task` does not run any more.
+  bool at_step_boundary(std::function<void()> task);
+  void pass_boundary(const std::function<void()>& task);
   Result<std::vector<int32_t>> encode(const std::string& prompt) const;
   Result<std::string> admit(const Request& request, Sink sink);
   int32_t pages_needed(int32_t n_prompt, int32_t max_tokens, const LiveRoute* route) const;

@@ -42,15 +42,14 @@ Status Engine::Impl::load(const ProgressFn& progress) {
   SPECD_OK_OR_RETURN(check_vocabulary(wanted, config, *tokenizer));
   target.fill(wanted, config, *tokenizer);
 
-  int32_t nodes_max = 0;
+  int32_t nodes_max = RouteOptions().draft_nodes_max;  // routes may come later
   for (const RouteOptions& route : options.routes)
     nodes_max = std::max(nodes_max, route.draft_nodes_max);
   const int64_t logits_rows = int64_t{options.max_sequences} * (1 + nodes_max);
-  SPECD_TRY(model,
-            Transformer::load(
-                *device, wanted.path, config, options.step_tokens_max,
-                static_cast<int32_t>(std::min<int64_t>(logits_rows, options.step_tokens_max)),
-                [&](double fraction) { say("weights of " + wanted.name, fraction); }));
+  logits_rows_max = static_cast<int32_t>(std::min<int64_t>(logits_rows, options.step_tokens_max));
+  SPECD_TRY(model, Transformer::load(
+                       *device, wanted.path, config, options.step_tokens_max, logits_rows_max,
+                       [&](double fraction) { say("weights of " + wanted.name, fraction); }));
 
   const kernels::DType kv_dtype = kernel_dtype(wanted.kv_dtype);
   const uint64_t page_bytes = KvStore::page_bytes(config, kv_dtype);
@@ -83,30 +82,30 @@ Status Engine::Impl::load_routes() {
   SPECD_TRY(registry, PluginRegistry::open({.directories = options.plugin_directories,
                                             .cache_directory = options.plugin_cache_directory},
                                            host));
-  std::vector<uint32_t> taps;
-  for (const RouteOptions& wanted : options.routes) {
-    const RouteSpec spec = route_spec(wanted, options);
-    const auto make = [&]() -> Status {
-      SPECD_TRY(std::unique_ptr<LiveRoute> route, create_route(*registry, spec, target.info));
-      SPECD_OK_OR_RETURN(activate_route(*route, spec));
-      const specd_drafter_caps& caps = route->drafter->caps();
-      for (uint32_t i = 0; i < caps.n_taps; ++i) {
-        const auto found = std::find(taps.begin(), taps.end(), caps.taps[i]);
-        route->tap_index.push_back(static_cast<size_t>(found - taps.begin()));
-        if (found == taps.end()) taps.push_back(caps.taps[i]);
-      }
-      routes.emplace(wanted.name, std::move(route));
-      return Status();
-    };
-    if (const Status status = make(); !status.ok()) {
-      if (wanted.name == options.default_route) {
-        return status.with_context("default route '" + wanted.name + "'");
-      }
-      log(LogLevel::kError, "route " + wanted.name + " cannot be served: " + status.to_string());
-      refused_routes[wanted.name] = status.to_string();
+  board = std::make_unique<RouteBoard>(control);
+  RouteTable table;
+  const std::lock_guard lock(control);
+  ++generation;
+  for (RouteOptions wanted : options.routes) {
+    wanted.model = options.model.name;
+    RouteEntry& entry = table[wanted.name];
+    entry.options = wanted;
+    auto staged = stage_route(wanted);
+    if (staged.ok()) {
+      staged.value().route->generation = generation;
+      add_taps(std::move(staged.value().taps));
+      entry.live = board->share(std::move(staged.value().route));
+      continue;
     }
+    const Status& status = staged.status();
+    if (wanted.name == options.default_route) {
+      return status.with_context("default route '" + wanted.name + "'");
+    }
+    log(LogLevel::kError, "route " + wanted.name + " cannot be served: " + status.to_string());
+    entry.refused = status.to_string();
   }
-  return model->set_taps(std::move(taps));
+  board->publish(std::move(table));
+  return Status();
 }
 
 }  // namespace specd

@@ -1,3 +1,5 @@
+#include <utility>
+
 #include "core/base/check.h"
 #include "core/engine/impl.h"
 #include "core/spec/budget.h"
@@ -8,19 +10,22 @@ void Engine::Impl::loop() {
   while (true) {
     std::vector<Waiting> arrived;
     std::unordered_set<std::string> unwanted;
+    std::function<void()> task;
     bool stop = false;
     {
       std::unique_lock lock(mutex);
       step_since_ns = 0;
       wake.wait(lock, [&] {
         return stopping || !inbox.empty() || !cancels.empty() || !running.empty() ||
-               !waiting.empty();
+               !waiting.empty() || boundary_task != nullptr;
       });
       step_since_ns = now_ns();
       arrived.swap(inbox);
       unwanted.swap(cancels);
+      task = std::exchange(boundary_task, nullptr);
       stop = stopping;
     }
+    if (task != nullptr) pass_boundary(task);
     for (Waiting& next : arrived) waiting.push_back(std::move(next));
     if (!unwanted.empty()) cancel_listed(unwanted);
     if (stop) {
@@ -80,7 +85,7 @@ void Engine::Impl::start(Waiting next) {
   ActiveSequence sequence;
   sequence.request = std::move(next.request);
   sequence.request->started_ns = now_ns();
-  sequence.route = next.route;
+  sequence.route = std::move(next.route);
   sequence.slot = free_slots.back();
   free_slots.pop_back();
   SPECD_CHECK(pages->take(next.pages, sequence.table.pages), "the plan admits only what fits");
@@ -92,6 +97,7 @@ void Engine::Impl::retire(ActiveSequence& sequence) {
   runner->end(sequence, sequence.request->finish() == FinishReason::kCancelled
                             ? uint32_t{SPECD_END_CANCELLED}
                             : uint32_t{SPECD_END_FINISHED});
+  sequence.route.reset();
   pages->release(sequence.table.pages);
   pages_free = pages->n_free();
   free_slots.push_back(sequence.slot);
@@ -135,6 +141,7 @@ void Engine::Impl::cancel_listed(const std::unordered_set<std::string>& ids) {
       const std::lock_guard lock(mutex);
       --n_queued;
     }
+    next.route.reset();
     finish(*next.request);
     return true;
   });

@@ -206,7 +206,10 @@ std::vector<MetricFamily> Engine::metrics() const {
   const EngineReport status = this->status();
   const ModelReport model = this->model();
   std::vector<RouteReport> served = routes();
-  std::erase_if(served, [](const RouteReport& route) { return route.drafter.empty(); });
+  // A route's series go on over its generations, so what drains has none of its own.
+  std::erase_if(served, [](const RouteReport& route) {
+    return route.drafter.empty() || route.state == "draining";
+  });
 
   const Labels model_label{{"model", model.name}};
   Families families;

@@ -72,29 +72,44 @@ Status out_of_range(const std::string& field, const std::string& expected,
 
 static_assert(EngineLimits::kDraftNodes == SPECD_MAX_TREE_NODES);
 
+namespace {
+Status in(const std::string& field, int64_t value, int64_t low, int64_t high) {
+  if (value >= low && value <= high) return Status();
+  return out_of_range(field, std::to_string(low) + " to " + std::to_string(high),
+                      std::to_string(value));
+}
+}  // namespace
+
+Status check_route(const RouteOptions& route, const EngineOptions& options) {
+  if (route.name.empty() || route.name == "off") {
+    return Status(Code::kInvalidArgument,
+                  "routes: name '" + route.name +
+                      "' is empty or reserved; 'off' is plain decoding and always there");
+  }
+  const std::string where = "routes." + route.name;
+  SPECD_OK_OR_RETURN(
+      in(where + ".draft_nodes_max", route.draft_nodes_max, 1, EngineLimits::kDraftNodes));
+  if (!route.model.empty() && route.model != options.model.name) {
+    return out_of_range(where + ".model", "'" + options.model.name + "'", "'" + route.model + "'");
+  }
+  return Status();
+}
+
 Status check_limits(const EngineOptions& options) {
-  const auto in = [](const char* field, int64_t value, int64_t low, int64_t high) {
-    if (value >= low && value <= high) return Status();
-    return out_of_range(field, std::to_string(low) + " to " + std::to_string(high),
-                        std::to_string(value));
-  };
   SPECD_OK_OR_RETURN(
       in("engine.max_sequences", options.max_sequences, 1, EngineLimits::kSequences));
   SPECD_OK_OR_RETURN(in("engine.step_tokens_max", options.step_tokens_max, options.max_sequences,
                         EngineLimits::kStepTokens));
   SPECD_OK_OR_RETURN(in("engine.queue_max", options.queue_max, 1, EngineLimits::kQueue));
+  if (options.routes.size() > EngineLimits::kRoutes) {
+    return out_of_range("routes", "at most " + std::to_string(EngineLimits::kRoutes),
+                        std::to_string(options.routes.size()));
+  }
   std::set<std::string> names{"off"};
   for (const RouteOptions& route : options.routes) {
-    if (route.name.empty() || !names.insert(route.name).second) {
-      return Status(Code::kInvalidArgument,
-                    "routes: name '" + route.name + "' is empty, reserved or given twice");
-    }
-    SPECD_OK_OR_RETURN(in(("routes." + route.name + ".draft_nodes_max").c_str(),
-                          route.draft_nodes_max, 1, EngineLimits::kDraftNodes));
-    if (!route.model.empty() && route.model != options.model.name) {
-      return Status(Code::kInvalidArgument, "routes." + route.name + ".model: expected '" +
-                                                options.model.name + "', found '" + route.model +
-                                                "'");
+    SPECD_OK_OR_RETURN(check_route(route, options));
+    if (!names.insert(route.name).second) {
+      return Status(Code::kInvalidArgument, "routes: name '" + route.name + "' is given twice");
     }
   }
   if (!names.contains(options.default_route)) {

@@ -41,66 +41,9 @@ std::vector<RouteReport> Engine::routes() const {
   off.state = "live";
   off.is_default = impl_->options.default_route == "off";
   reports.push_back(off);
-  for (const RouteOptions& wanted : impl_->options.routes) {
-    RouteReport report;
-    report.name = wanted.name;
+  for (RouteReport& report : impl_->board->report()) {
+    report.is_default = report.name == impl_->options.default_route && report.state != "draining";
     report.model = impl_->options.model.name;
-    report.drafter = wanted.drafter.plugin;
-    report.verifier = wanted.verifier.plugin;
-    report.guarantee = guarantee_text(wanted.guarantee);
-    report.is_default = wanted.name == impl_->options.default_route;
-    const auto live = impl_->routes.find(wanted.name);
-    if (live == impl_->routes.end()) {
-      report.state = "refused";
-      report.reason = impl_->refused_routes.at(wanted.name);
-    } else {
-      const LiveRoute& route = *live->second;
-      report.state = "live";
-      report.draft_nodes_max = route.draft_nodes_max;
-      report.requests = route.counters.requests;
-      report.drafts = route.counters.drafts;
-      for (const auto& n : route.counters.accepted_at) report.accepted_at.push_back(n);
-      report.forward_ns = route.counters.forward_ns;
-      report.steps = route.counters.steps;
-      report.drafted = route.counters.drafted;
-      report.accepted = route.counters.accepted;
-      report.rejected = route.counters.rejected;
-      report.discarded = route.counters.discarded;
-      report.cut = route.counters.cut;
-      report.lost = route.counters.sequences_lost;
-      report.last_problem = route.last_problem.get();
-      report.propose_calls = route.drafter->propose_stats.calls;
-      report.propose_ns = route.drafter->propose_stats.total_ns;
-      report.propose_failures = route.drafter->propose_stats.failures;
-      report.verify_calls = route.verifier->verify_stats.calls;
-      report.verify_ns = route.verifier->verify_stats.total_ns;
-      report.verify_failures = route.verifier->verify_stats.failures;
-      const auto add_call = [&](const std::string& plugin, const char* call,
-                                const CallStats& stats) {
-        report.calls.push_back({.plugin = plugin,
-                                .call = call,
-                                .calls = stats.calls,
-                                .ns = stats.total_ns,
-                                .failures = stats.failures});
-      };
-      add_call(report.drafter, "begin", route.drafter->begin_stats);
-      add_call(report.drafter, "propose", route.drafter->propose_stats);
-      add_call(report.drafter, "update", route.drafter->update_stats);
-      add_call(report.verifier, "verify", route.verifier->verify_stats);
-      const auto add_metrics = [&](const std::string& plugin, const char* kind,
-                                   const specd_owner& owner) {
-        for (PluginMetric& metric : plugin_metrics(owner)) {
-          report.plugin_metrics.push_back({.plugin = plugin,
-                                           .kind = kind,
-                                           .name = std::move(metric.name),
-                                           .help = std::move(metric.help),
-                                           .counter = metric.counter,
-                                           .value = metric.value});
-        }
-      };
-      add_metrics(report.drafter, "drafter", route.drafter->owner());
-      add_metrics(report.verifier, "verifier", route.verifier->owner());
-    }
     reports.push_back(std::move(report));
   }
   return reports;
@@ -163,9 +106,11 @@ std::vector<MemoryLine> Engine::memory() const {
        m.kv->bytes()},
       {"activations", m.model->activation_bytes()},
   };
-  for (const auto& [name, route] : m.routes) {
-    lines.push_back(
-        {"drafter of route " + name + " (limit)", route->drafter->grant().memory_bytes_max});
+  for (const RouteReport& route : m.board->report()) {
+    if (route.state == "refused") continue;
+    lines.push_back({"drafter of route " + route.name + " (limit" +
+                         (route.state == "draining" ? ", draining)" : ")"),
+                     route.memory_bytes_max});
   }
   return lines;
 }

@@ -13,10 +13,10 @@ namespace specd {
 
 struct ActiveSequence {
   std::unique_ptr<Sequence> request;
-  LiveRoute* route = nullptr;  // null = off
-  BlockTable table;            // pages for its whole life
-  int32_t slot = -1;           // dense, in [0, max_sequences)
-  int32_t n_computed = 0;      // positions whose KV is final
+  RouteLease route;        // empty = off
+  BlockTable table;        // pages for its whole life
+  int32_t slot = -1;       // dense, in [0, max_sequences)
+  int32_t n_computed = 0;  // positions whose KV is final
 
   enum class Drafting { kNotBegun, kOn, kLost } drafting = Drafting::kNotBegun;
   void* drafter_state = nullptr;  // the plugin's

@@ -1,7 +1,9 @@
-// A route that is being served: the pair of instances, its limits and its counters.
+// A route that is being served: the pair of instances, its limits and its counters; and a request's
+// hold on it.
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -10,6 +12,7 @@
 #include <vector>
 
 #include "core/plugin/instance.h"
+#include "core/plugin/registry.h"
 
 namespace specd {
 
@@ -43,12 +46,15 @@ class LastProblem {
 
 struct LiveRoute {
   std::string name;
-  int32_t draft_nodes_max = 0;  // granted
+  uint64_t generation = 0;                     // of the table with which it came
+  int32_t draft_nodes_max = 0;                 // granted
+  BundleInfo drafter_bundle, verifier_bundle;  // what the pair was made of
   std::unique_ptr<Drafter> drafter;
   std::unique_ptr<Verifier> verifier;
   std::vector<size_t> tap_index;  // of the drafter's taps among the model's
   RouteCounters counters;
   LastProblem last_problem;
+  std::atomic<int32_t> n_leases{0};  // requests that wait or run with it
 
   // Counts n sequences whose proposal or verdict was refused or cut, and says why.
   void cut(uint64_t n, std::string why) {
@@ -57,6 +63,35 @@ struct LiveRoute {
   }
 
   bool chain() const { return drafter->caps().tree_mode == SPECD_TREE_CHAIN; }
+};
+
+// A request's hold on its route, from admission to its end: while it has it the pair lives,
+// whatever becomes of the route's name. Empty = plain decoding. Moves only, so that each request
+// counts once.
+class RouteLease {
+ public:
+  RouteLease() = default;
+  explicit RouteLease(std::shared_ptr<LiveRoute> route) : route_(std::move(route)) {
+    if (route_ != nullptr) ++route_->n_leases;
+  }
+  ~RouteLease() { reset(); }
+  RouteLease(RouteLease&& other) noexcept : route_(std::exchange(other.route_, nullptr)) {}
+  RouteLease& operator=(RouteLease&& other) noexcept {
+    std::swap(route_, other.route_);
+    return *this;
+  }
+
+  void reset() {
+    if (route_ != nullptr) --route_->n_leases;
+    route_.reset();
+  }
+  LiveRoute* get() const { return route_.get(); }
+  LiveRoute* operator->() const { return get(); }
+  LiveRoute& operator*() const { return *get(); }
+  bool operator==(std::nullptr_t) const { return route_ == nullptr; }
+
+ private:
+  std::shared_ptr<LiveRoute> route_;
 };
 
 }  // namespace specd

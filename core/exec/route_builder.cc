@@ -34,6 +34,8 @@ Result<std::unique_ptr<LiveRoute>> create_route(PluginRegistry& registry, const 
   SPECD_TRY(route->verifier,
             registry.make_verifier(spec.verifier_plugin, spec.verifier_factory,
                                    spec.verifier_config, target, spec.name + ".verifier"));
+  route->drafter_bundle = *registry.find(spec.drafter_plugin);
+  route->verifier_bundle = *registry.find(spec.verifier_plugin);
   const specd_drafter_caps& caps = route->drafter->caps();
 
   std::string why;

@@ -101,14 +101,14 @@ template <typename Fn>
 void StepRunner::by_route(const Members& members, Fn&& fn) {
   std::vector<LiveRoute*> routes;
   for (const ActiveSequence* member : members) {
-    if (std::find(routes.begin(), routes.end(), member->route) == routes.end()) {
-      routes.push_back(member->route);
+    if (std::find(routes.begin(), routes.end(), member->route.get()) == routes.end()) {
+      routes.push_back(member->route.get());
     }
   }
   for (LiveRoute* route : routes) {
     Members group;
     for (ActiveSequence* member : members) {
-      if (member->route == route) group.push_back(member);
+      if (member->route.get() == route) group.push_back(member);
     }
     fn(*route, group);
   }

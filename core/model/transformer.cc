@@ -73,8 +73,7 @@ struct Transformer::Impl {
         *gate_up = nullptr, *act = nullptr, *cos_sin = nullptr, *inv_freq = nullptr,
         *picked = nullptr, *logits = nullptr;
   uint64_t activation_bytes = 0;
-  std::vector<uint32_t> taps;
-  std::vector<Buffer> tap_buffers;
+  std::vector<Tap> taps;
 
   explicit Impl(Device& d, const ModelConfig& c) : device(d), config(c) {}
 
@@ -253,12 +252,12 @@ struct Transformer::Impl {
   }
 
   void tap(uint32_t point, const float* source, const ForwardRows& rows) {
-    for (size_t i = 0; i < taps.size(); ++i) {
-      if (taps[i] != point) continue;
+    for (const Tap& each : taps) {
+      if (each.point != point) continue;
       device.ops().gather_rows(device.stream(),
                                {.x = source,
                                 .row = rows.tap_rows.data(),
-                                .out = tap_buffers[i].as<float>(),
+                                .out = each.rows.as<float>(),
                                 .n_rows = static_cast<int32_t>(rows.tap_rows.size()),
                                 .n = config.hidden_size});
     }
@@ -293,21 +292,16 @@ Result<std::unique_ptr<Transformer>> Transformer::random(Device& device, const M
   return model;
 }
 
-Status Transformer::set_taps(std::vector<uint32_t> taps) {
-  Impl& m = *impl_;
-  m.tap_buffers.clear();
-  m.taps.clear();
-  for (const uint32_t point : taps) {
-    SPECD_CHECK(point <= static_cast<uint32_t>(m.config.n_layers) + 1,
-                "tap " + std::to_string(point));
-    SPECD_TRY(
-        Buffer buffer,
-        m.device.allocate(size(m.rows_max) * size(m.config.hidden_size) * sizeof(float), "taps"));
-    m.tap_buffers.push_back(std::move(buffer));
-  }
-  m.taps = std::move(taps);
-  return Status();
+Result<Transformer::Tap> Transformer::make_tap(uint32_t point) const {
+  const Impl& m = *impl_;
+  SPECD_CHECK(point <= static_cast<uint32_t>(m.config.n_layers) + 1,
+              "tap " + std::to_string(point));
+  const size_t bytes = size(m.rows_max) * size(m.config.hidden_size) * sizeof(float);
+  SPECD_TRY(Buffer rows, m.device.allocate(bytes, "rows of tap " + std::to_string(point)));
+  return Tap{.point = point, .rows = std::move(rows)};
 }
+
+void Transformer::add_tap(Tap tap) { impl_->taps.push_back(std::move(tap)); }
 
 void Transformer::forward(const ForwardRows& rows, KvStore& kv) {
   Impl& m = *impl_;
@@ -394,7 +388,7 @@ void Transformer::forward(const ForwardRows& rows, KvStore& kv) {
 }
 
 const float* Transformer::logits() const { return impl_->logits; }
-const float* Transformer::tap(size_t index) const { return impl_->tap_buffers[index].as<float>(); }
+const float* Transformer::tap(size_t index) const { return impl_->taps[index].rows.as<float>(); }
 const ModelConfig& Transformer::config() const { return impl_->config; }
 kernels::DType Transformer::weights_dtype() const { return impl_->dtype; }
 uint64_t Transformer::parameters() const { return impl_->parameters; }

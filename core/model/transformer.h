@@ -59,8 +59,16 @@ class Transformer {
                                                      int32_t logits_rows_max, uint64_t seed);
   ~Transformer();
 
-  // Capture points as in plugin_api/drafter.h; allocates their buffers. [control]
-  Status set_taps(std::vector<uint32_t> taps);
+  // A capture point as in plugin_api/drafter.h with the memory for its rows. [any] REQUIRES a point
+  // of the model.
+  struct Tap {
+    uint32_t point = 0;
+    Buffer rows;
+  };
+  Result<Tap> make_tap(uint32_t point) const;
+  // Records it from the next forward on. Its index is the number of taps before it; taps are only
+  // added, so an index stays good. [step] between forwards
+  void add_tap(Tap tap);
 
   // Appends the rows' KV to `kv` and computes what they want. REQUIRES rows within the limits,
   // tokens in range, slots distinct.
@@ -68,7 +76,7 @@ class Transformer {
 
   // Results of the last forward, in stream order.
   const float* logits() const;           // [logits_rows, vocab]
-  const float* tap(size_t index) const;  // [tap_rows, hidden]: index in set_taps()
+  const float* tap(size_t index) const;  // [tap_rows, hidden]: order of add_tap()
 
   const ModelConfig& config() const;
   kernels::DType weights_dtype() const;

@@ -35,7 +35,7 @@ struct Bundle {
   BundleInfo info;
   Manifest manifest;
   const specd_plugin* plugin = nullptr;  // once loaded
-  std::optional<Status> failure;         // of discovery or of loading; kept
+  std::optional<Status> failure;         // of discovery
 };
 
 Result<std::string> absolute_path(const std::string& path, const char* what) {
@@ -78,7 +78,7 @@ Status check_file(const std::string& path, const std::string& expected, bool is_
                                      "; install the bundle again");
 }
 
-Status read_bundle(const std::string& directory, Manifest* manifest) {
+Status read_bundle(const std::string& directory, Manifest* manifest, std::string* content_sha256) {
   // Opened on its own first: the directory itself may not be a sticky one that others write.
   SPECD_TRY(const FileDescriptor opened, open_trusted_directory(directory));
   const std::string path = directory + "/" + kManifestName;
@@ -89,6 +89,7 @@ Status read_bundle(const std::string& directory, Manifest* manifest) {
                   "manifest " + quote(path, 400) + " is missing; specd_add_plugin() writes it");
   }
   SPECD_TRY(const std::string text, read_all(file.value(), kManifestBytesMax, path));
+  *content_sha256 = to_hex(sha256(text));
   SPECD_TRY(*manifest, read_manifest(text, quote(path, 400)));
   if (manifest->abi != SPECD_ABI_LAYOUT) {
     return Status(Code::kUnsupported,
@@ -136,11 +137,49 @@ Result<std::vector<std::string>> bundle_directories(const std::string& root) {
   return found;
 }
 
-void refuse(Bundle& bundle, const Status& why) {
-  bundle.failure = why;
-  bundle.info.state = BundleInfo::State::kRefused;
-  bundle.info.reason = why.message();
-  log(LogLevel::kWarn, "plugin " + bundle.info.id + " refused: " + why.message());
+void refuse(BundleInfo& info, const Status& why) {
+  info.state = BundleInfo::State::kRefused;
+  info.reason = why.message();
+}
+
+void log_refusal(const BundleInfo& info) {
+  log(LogLevel::kWarn, "plugin " + info.id + " refused: " + info.reason);
+}
+
+// Every bundle of `roots`, nothing loaded.
+Result<std::vector<Bundle>> discover(const std::vector<std::string>& roots) {
+  std::vector<Bundle> bundles;
+  for (const std::string& root : roots) {
+    SPECD_TRY(const std::vector<std::string> directories, bundle_directories(root));
+    for (const std::string& directory : directories) {
+      Bundle bundle;
+      bundle.info.directory = directory;
+      const Status status = read_bundle(directory, &bundle.manifest, &bundle.info.content_sha256);
+      const Manifest& manifest = bundle.manifest;
+      bundle.info.id = manifest.id.empty() ? directory : manifest.id;
+      bundle.info.version = manifest.version;
+      bundle.info.license = manifest.license;
+      bundle.info.factories = manifest.factories;
+      if (const auto hash = manifest.files.find(manifest.library); hash != manifest.files.end()) {
+        bundle.info.sha256 = hash->second;
+      }
+      const auto first =
+          std::find_if(bundles.begin(), bundles.end(), [&bundle](const Bundle& other) {
+            return !other.failure.has_value() && other.info.id == bundle.info.id;
+          });
+      if (!status.ok()) {
+        bundle.failure = status;
+      } else if (first != bundles.end()) {
+        bundle.failure = Status(Code::kInvalidArgument,
+                                "plugin id " + quote(bundle.info.id) + " of " +
+                                    quote(directory, 400) + " is already taken by " +
+                                    quote(first->info.directory, 400) + "; remove one of them");
+      }
+      if (bundle.failure.has_value()) refuse(bundle.info, *bundle.failure);
+      bundles.push_back(std::move(bundle));
+    }
+  }
+  return bundles;
 }
 
 // ---- the cache directory ---------------------------------------------------------------------
@@ -235,10 +274,11 @@ specd_create_args create_args(const Prepared& prepared, const specd_target_info&
 }  // namespace
 
 struct PluginRegistry::Impl {
+  std::vector<std::string> roots;
   std::string cache_directory;
   const specd_host* host = nullptr;
   mutable std::mutex mutex;
-  std::vector<Bundle> bundles;  // guarded by mutex; never resized after open()
+  std::vector<Bundle> bundles;  // guarded by mutex
 
   Result<Bundle> load(const std::string& plugin_id);
   Result<Prepared> prepare(const std::string& plugin_id, const std::string& factory_id,
@@ -290,7 +330,8 @@ Result<Bundle> PluginRegistry::Impl::load(const std::string& plugin_id) {
   const std::lock_guard<std::mutex> lock(mutex);
   Bundle& kept = *find(plugin_id);
   if (!loaded.ok()) {
-    refuse(kept, loaded.status());
+    refuse(kept.info, loaded.status());
+    log_refusal(kept.info);
     return loaded.status().with_context("plugin " + quote(plugin_id) + " was refused");
   }
   kept.plugin = loaded.value();
@@ -328,35 +369,32 @@ Result<std::unique_ptr<PluginRegistry>> PluginRegistry::open(const Options& opti
   }
   for (const std::string& configured : options.directories) {
     SPECD_TRY(const std::string root, absolute_path(configured, "a plugin directory"));
-    SPECD_TRY(const std::vector<std::string> directories, bundle_directories(root));
-    for (const std::string& directory : directories) {
-      Bundle bundle;
-      bundle.info.directory = directory;
-      const Status status = read_bundle(directory, &bundle.manifest);
-      const Manifest& manifest = bundle.manifest;
-      bundle.info.id = manifest.id.empty() ? directory : manifest.id;
-      bundle.info.version = manifest.version;
-      bundle.info.license = manifest.license;
-      bundle.info.factories = manifest.factories;
-      if (const auto hash = manifest.files.find(manifest.library); hash != manifest.files.end()) {
-        bundle.info.sha256 = hash->second;
-      }
-      const auto first =
-          std::find_if(impl.bundles.begin(), impl.bundles.end(), [&bundle](const Bundle& other) {
-            return !other.failure.has_value() && other.info.id == bundle.info.id;
-          });
-      if (!status.ok()) {
-        refuse(bundle, status);
-      } else if (first != impl.bundles.end()) {
-        refuse(bundle, Status(Code::kInvalidArgument,
-                              "plugin id " + quote(bundle.info.id) + " of " +
-                                  quote(directory, 400) + " is already taken by " +
-                                  quote(first->info.directory, 400) + "; remove one of them"));
-      }
-      impl.bundles.push_back(std::move(bundle));
+    impl.roots.push_back(root);
+  }
+  SPECD_OK_OR_RETURN(registry->rescan());
+  return registry;
+}
+
+Status PluginRegistry::rescan() {
+  SPECD_TRY(std::vector<Bundle> found, discover(impl_->roots));
+  const std::lock_guard<std::mutex> lock(impl_->mutex);
+  for (Bundle& bundle : found) {
+    const auto known =
+        std::find_if(impl_->bundles.begin(), impl_->bundles.end(), [&bundle](const Bundle& other) {
+          return other.info.directory == bundle.info.directory &&
+                 other.info.content_sha256 == bundle.info.content_sha256;
+        });
+    const bool is_known = known != impl_->bundles.end();
+    if (bundle.failure.has_value()) {
+      if (!is_known || known->info.reason != bundle.info.reason) log_refusal(bundle.info);
+    } else if (is_known && !known->failure.has_value()) {
+      bundle.plugin = known->plugin;
+      bundle.info.state = known->info.state;
+      bundle.info.reason = known->info.reason;
     }
   }
-  return registry;
+  impl_->bundles = std::move(found);
+  return Status();
 }
 
 std::vector<BundleInfo> PluginRegistry::list() const {
@@ -364,6 +402,13 @@ std::vector<BundleInfo> PluginRegistry::list() const {
   std::vector<BundleInfo> all;
   for (const Bundle& bundle : impl_->bundles) all.push_back(bundle.info);
   return all;
+}
+
+std::optional<BundleInfo> PluginRegistry::find(const std::string& plugin_id) const {
+  const std::lock_guard<std::mutex> lock(impl_->mutex);
+  const Bundle* found = impl_->find(plugin_id);
+  if (found == nullptr) return std::nullopt;
+  return found->info;
 }
 
 Result<std::unique_ptr<Drafter>> PluginRegistry::make_drafter(const std::string& plugin_id,

@@ -3,12 +3,13 @@
 // A bundle is a directory with plugin.json and a library. Discovery reads manifests and runs no
 // code. Loading: permission check, hash while copying into a private content-addressed cache,
 // inspection of the copy, Boost.DLL with rtld_now | rtld_local, pinned for ever, entry, layout
-// check, init. What fails is refused with the reason and remembered; the daemon goes on without it.
+// check, init. What fails is refused with the reason; the daemon goes on without it.
 // The same content is one module of the process, whoever loads it; new content under the same path
 // is a new module.
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,7 +29,8 @@ struct BundleInfo {
   std::string version;
   std::string license;
   std::string directory;
-  std::string sha256;  // of the library, from the manifest
+  std::string sha256;          // of the library, from the manifest
+  std::string content_sha256;  // of the manifest, which names the hash of every file
   std::vector<FactoryInfo> factories;
   enum class State { kDiscovered, kLoaded, kRefused } state = State::kDiscovered;
   std::string reason;  // when refused: what, where, expected, found
@@ -48,8 +50,15 @@ class PluginRegistry {
                                                       const specd_host* host);
   ~PluginRegistry();
 
-  // [any]
+  // [control] Looks at the directories again: what is new appears, what has gone disappears, and
+  // other content under a known path is a new version that the next make_ call loads. Instances and
+  // code of before stay as they are. On error (a directory has gone) the list stays.
+  Status rescan();
+
+  // [any] What make_ calls choose from.
   std::vector<BundleInfo> list() const;
+  // [any] The bundle that make_ calls take for this id.
+  std::optional<BundleInfo> find(const std::string& plugin_id) const;
 
   // [control] Loads the bundle on first use, checks `config` against the factory's schema, then
   // describe() and create(). The caller activates. Errors name plugin, factory and key.

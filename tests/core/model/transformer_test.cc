@@ -182,7 +182,9 @@ TEST(Transformer, rows_are_the_same_in_every_cache_type) {
 TEST(Transformer, taps_sit_at_their_capture_points) {
   ForwardRig rig("pico-draft", "", 1, false);
   const auto n_layers = static_cast<uint32_t>(rig.config.n_layers);
-  ASSERT_TRUE(rig.model->set_taps({0, n_layers, n_layers + 1}).ok());
+  for (const uint32_t point : {0u, n_layers, n_layers + 1}) {
+    rig.model->add_tap(rig.model->make_tap(point).value());
+  }
   const std::vector<int32_t> tokens{5, 900, 31};
   rig.add_span(tokens, 0);
   rig.rows.tap_rows = {0, 2};

@@ -2,6 +2,7 @@
  * one instance does wrong is chosen by the configuration key `mode`. */
 #include <specd/plugin_api/entry.h>
 #include <specd/plugin_api/services/memory.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,6 +23,7 @@ struct specd_drafter {
   const specd_host *host;
   specd_owner *owner;
   char mode[32];
+  char log[256]; /* of what happens to the instance, a word a line; may be empty */
   int32_t vocab;
 };
 struct specd_verifier {
@@ -39,6 +41,15 @@ static const char *mode_of(const specd_config *config) {
 static int is_mode(const specd_config *config, const char *mode) {
   return strcmp(mode_of(config), mode) == 0;
 }
+
+static void note(const struct specd_drafter *self, const char *word) {
+  FILE *file = self->log[0] == 0 ? NULL : fopen(self->log, "a");
+  if (file == NULL) return;
+  fprintf(file, "%s\n", word);
+  fclose(file);
+}
+
+enum { HELD_BYTES = 4 << 20 };
 
 static specd_status describe(const specd_factory *factory, const specd_host *host,
                              const specd_target_info *target, const specd_config *config,
@@ -61,6 +72,7 @@ static specd_status describe(const specd_factory *factory, const specd_host *hos
   out->max_nodes = 8;
   out->max_depth = 8;
   out->bytes_fixed = 1024;
+  if (is_mode(config, "hold")) out->bytes_fixed = HELD_BYTES;
   if (is_mode(config, "unknown_bits")) out->needs |= 1u << 20;
   if (is_mode(config, "absent_service")) {
     out->services = no_services;
@@ -89,11 +101,25 @@ static specd_status create(const specd_factory *factory, const specd_host *host,
   self->owner = args->owner;
   strncpy(self->mode, mode_of(args->config), sizeof self->mode - 1);
   self->vocab = (int32_t)args->target->vocab_size;
-  if (strcmp(self->mode, "leak") == 0) {
-    const specd_memory *memory = host->get_service(host, SPECD_SERVICE_MEMORY);
-    void *block = NULL;
-    if (memory != NULL) memory->alloc(host, args->owner, SPECD_DEV_CPU, 0, 300, 8, &block);
+  const char *log = "";
+  args->config->get_str(args->config, "log", &log, NULL);
+  strncpy(self->log, log, sizeof self->log - 1);
+  const specd_memory *memory = host->get_service(host, SPECD_SERVICE_MEMORY);
+  void *block = NULL;
+  if (memory != NULL && strcmp(self->mode, "leak") == 0) {
+    memory->alloc(host, args->owner, SPECD_DEV_CPU, 0, 300, 8, &block);
   }
+  /* Also left to the host to free, but all of it is used. */
+  if (memory != NULL && strcmp(self->mode, "hold") == 0) {
+    const specd_status status =
+        memory->alloc(host, args->owner, SPECD_DEV_CPU, 0, HELD_BYTES, 64, &block);
+    if (status != SPECD_OK) {
+      free(self);
+      return status;
+    }
+    memset(block, 1, HELD_BYTES);
+  }
+  note(self, "create");
   *out = self;
   return SPECD_OK;
 }
@@ -112,7 +138,7 @@ static uint32_t static_tree(specd_drafter *self, int32_t *parent, uint32_t capac
 }
 
 static specd_status begin(specd_drafter *self, const specd_begin_args *args) {
-  (void)self, (void)args;
+  for (uint32_t i = 0; i < args->batch->n_seqs; ++i) note(self, "begin");
   return SPECD_OK;
 }
 
@@ -141,9 +167,14 @@ static specd_status propose(specd_drafter *self, const specd_propose_args *args)
   return SPECD_OK;
 }
 
-static void end(specd_drafter *self, const specd_end_args *args) { (void)self, (void)args; }
-static void deactivate(specd_drafter *self) { (void)self; }
-static void destroy(specd_drafter *self) { free(self); }
+static void end(specd_drafter *self, const specd_end_args *args) {
+  for (uint32_t i = 0; i < args->batch->n_seqs; ++i) note(self, "end");
+}
+static void deactivate(specd_drafter *self) { note(self, "deactivate"); }
+static void destroy(specd_drafter *self) {
+  note(self, "destroy");
+  free(self);
+}
 
 static const specd_drafter_api drafter_api = {sizeof(specd_drafter_api),
                                               0,
@@ -156,7 +187,7 @@ static const specd_drafter_api drafter_api = {sizeof(specd_drafter_api),
 #ifdef FIXTURE_NULL_FUNCTION
                                               NULL,
 #else
-                                               propose,
+                                              propose,
 #endif
                                               end,
                                               deactivate,
@@ -202,6 +233,7 @@ static const char schema[] = "{\"type\": \"object\", \"oneOf\": []}";
 #else
 static const char schema[] =
     "{\"type\": \"object\", \"properties\": {\"mode\": {\"type\": \"string\"},"
+    " \"log\": {\"type\": \"string\"},"
     " \"depth\": {\"type\": \"integer\", \"minimum\": 1, \"maximum\": 8}}}";
 #endif
 

@@ -26,14 +26,16 @@ uint64_t mix(uint64_t x) {  // splitmix64
 class Taps final : public specd::sdk::Drafter {
  public:
   static constexpr const char* kSchema = R"({"type": "object", "additionalProperties": false,
-    "required": ["file"], "properties": {"file": {"type": "string"}}})";
+    "required": ["file"], "properties": {"file": {"type": "string"},
+    "second_tap": {"type": "integer", "minimum": 0, "maximum": 2}}})";
 
   static void describe(const Context& context, specd_drafter_caps& caps) {
-    // After the final norm, and the input of layer 1: out of order on purpose.
-    static uint32_t taps[2];
-    taps[0] = context.target->n_layers + 1;
-    taps[1] = 1;
-    caps.taps = taps;
+    // After the final norm, and the input of an early layer: out of order on purpose.
+    const auto second = static_cast<size_t>(context.config.i64("second_tap", 1, 0, 2));
+    static uint32_t taps[3][2];
+    taps[second][0] = context.target->n_layers + 1;
+    taps[second][1] = static_cast<uint32_t>(second);
+    caps.taps = taps[second];
     caps.n_taps = 2;
     caps.needs |= SPECD_NEED_HIDDEN | SPECD_NEED_PROBES;
     caps.tree_mode = SPECD_TREE_VARIABLE;
