@@ -65,7 +65,7 @@ tests=OFF
 # A tree that tests/run.sh has built keeps its tests.
 if grep -qs '^SPECD_TESTS:BOOL=ON' build/cpu/CMakeCache.txt; then tests=ON; fi
 cmake --preset cpu -DSPECD_TESTS=$tests "${launcher[@]}" > /dev/null
-cmake --build --preset cpu --target specd specctl \
+cmake --build --preset cpu --target specd specctl specd-bench \
   specd_plugin_drafter_prompt_lookup specd_plugin_drafter_replay specd_plugin_verifier_match
 
 mkdir -p "$work"
@@ -101,6 +101,28 @@ identical      the token ids equal those of plain decoding, at every seed and ev
 Read the rows at temperature 0.8 first. The small model soon repeats itself when it decodes greedily,
 and repetition is what prompt lookup guesses best: the greedy rows flatter it. `replay` proposes a
 recording of the very same text: the most that any drafter could gain here.
+TEXT
+if [ $result -ne 0 ]; then
+  echo "quickstart: the comparison failed (exit code $result)" >&2
+  exit $result
+fi
+
+step "The same on a target that streams from memory"
+# The small model fits the processor's caches. The ballast says the same with weights that do not.
+ballast=$work/ballast-512MB
+if [ ! -d "$ballast" ]; then
+  build/cpu/bin/specd-bench ballast --bytes 512MB sdk/zoo/pico-target "$ballast"
+fi
+# Ballast writes the same tokens, so the recording of the small model serves it too.
+build/cpu/bin/specd-bench run --config configs/quickstart.yaml --model "$ballast" \
+  --routes prompt_lookup,replay --prompts host/prompts --limit 4 \
+  --max-tokens 64 --temperature 0.8,0 --seed 1 --repeat 1 || result=$?
+cat <<'TEXT'
+
+tau    tokens per step        S      speed by that of `off`, with its 95 % interval
+eta    S / tau: how much of the guessed tokens becomes speed. A step that checks guesses costs more than a
+       plain one where weights come from caches, and nearly the same where they stream from memory.
+`off (again)` shows the noise of this run. host/README.md explains specd-bench.
 TEXT
 if [ $result -ne 0 ]; then
   echo "quickstart: the comparison failed (exit code $result)" >&2

@@ -30,6 +30,7 @@ Result<std::vector<double>> parse_list(const std::string& option, const std::str
 
 // Each takes the arguments behind its own name.
 int ballast_command(const std::vector<std::string>& arguments);
+int prefill_command(const std::vector<std::string>& arguments);
 int run_command(const std::vector<std::string>& arguments);
 
 // Arguments by `options` and positional ones; kInvalidArgument on anything unknown.

@@ -12,10 +12,10 @@
 
 #include "host/bench/command.h"
 #include "host/bench/engine_backend.h"
+#include "host/bench/engine_config.h"
 #include "host/bench/report.h"
 #include "host/bench/server_backend.h"
 #include "host/bench/verify_cost.h"
-#include "host/config.h"
 #include "host/table.h"
 
 namespace specd::host {
@@ -52,37 +52,6 @@ class TemporaryFolder {
   explicit TemporaryFolder(std::string path) : path_(std::move(path)) {}
   std::string path_;
 };
-
-// Says goodbye to the plugins after the last engine.
-struct PluginsEnd {
-  ~PluginsEnd() { shut_down_plugins(); }
-};
-
-void add_engine_options(po::options_description& options) {
-  auto add = options.add_options();
-  add("config", po::value<std::string>(), "a configuration of specd: an engine in this process");
-  add("model", po::value<std::string>(), "with --config: another model folder than the file's");
-  add("threads", po::value<int32_t>(), "with --config: threads of the engine");
-}
-
-// The configuration that --config, --model and --threads give.
-Result<Config> read_engine_config(const po::variables_map& values) {
-  SPECD_TRY(Config config, load_config(values["config"].as<std::string>()));
-  if (values.count("model") != 0) config.engine.model.path = values["model"].as<std::string>();
-  if (values.count("threads") != 0) {
-    config.engine.threads = values["threads"].as<int32_t>();
-    if (config.engine.threads < 1 || config.engine.threads > EngineLimits::kThreads)
-      return wrong("--threads: expected 1 to " + std::to_string(EngineLimits::kThreads) +
-                   ", found " + std::to_string(config.engine.threads));
-  }
-  return config;
-}
-
-Result<std::unique_ptr<Engine>> start_engine(const Config& config) {
-  auto engine = Engine::create(config.engine, {});
-  if (!engine.ok()) return with_place(config, engine.status());
-  return engine;
-}
 
 po::options_description run_options() {
   po::options_description options(
@@ -219,7 +188,7 @@ Result<std::vector<Prompt>> make_prompts(const po::variables_map& values, const 
 // An engine in this process with what the run needs: room for the concurrency, and replay routes
 // whose recording is made first.
 struct Offline {
-  PluginsEnd plugins_end;  // after the engine
+  PluginsEnd plugins_end;  // outlives the engine
   std::unique_ptr<TemporaryFolder> folder;
   std::unique_ptr<Engine> engine;
 };

@@ -1,0 +1,89 @@
+#include "host/bench/command.h"
+
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+#include <sstream>
+
+#include "host/table.h"
+
+namespace specd::host {
+
+namespace po = boost::program_options;
+
+std::atomic<bool> bench_stop = false;
+
+int bench_fail(const Status& status) {
+  std::fprintf(stderr, "specd-bench: %s: %s\n", code_name(status.code()),
+               printable(status.message()).c_str());
+  return kBenchFailed;
+}
+
+int bench_usage(const std::string& command, const std::string& problem) {
+  std::fprintf(stderr, "specd-bench: %s\nTry: specd-bench %s--help\n", printable(problem).c_str(),
+               command.empty() ? "" : (command + " ").c_str());
+  return kBenchUsage;
+}
+
+Result<uint64_t> parse_bytes(const std::string& option, std::string_view text) {
+  constexpr std::pair<std::string_view, double> kUnits[] = {
+      {"", 1},  {"KB", 1e3},    {"MB", 1e6},       {"GB", 1e9},
+      {"B", 1}, {"KiB", 1024.}, {"MiB", 1048576.}, {"GiB", 1073741824.}};
+  uint64_t value = 0;
+  const auto [end, bad] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const std::string_view unit(end, static_cast<size_t>(text.data() + text.size() - end));
+  for (const auto& [name, factor] : kUnits) {
+    if (bad != std::errc() || unit != name) continue;
+    if (value == 0 || static_cast<double>(value) * factor > 0x1p50) break;
+    return value * static_cast<uint64_t>(factor);
+  }
+  return Status(Code::kInvalidArgument,
+                option + ": expected a size such as 2GB, 512MiB or 1000000, found '" +
+                    std::string(text) + "'");
+}
+
+Result<std::vector<double>> parse_list(const std::string& option, const std::string& text,
+                                       double min, double max, bool whole) {
+  std::vector<double> values;
+  std::istringstream parts(text);
+  const auto number = [](double value) {
+    std::ostringstream out;
+    out << value;
+    return out.str();
+  };
+  for (std::string part; std::getline(parts, part, ',');) {
+    double value = 0;
+    const auto [end, bad] = std::from_chars(part.data(), part.data() + part.size(), value);
+    if (bad != std::errc() || end != part.data() + part.size() || !(value >= min && value <= max) ||
+        (whole && value != std::floor(value)))
+      return Status(Code::kInvalidArgument, option + ": expected " +
+                                                (whole ? "whole numbers" : "numbers") + " from " +
+                                                number(min) + " to " + number(max) +
+                                                ", separated by commas, found '" + part + "'");
+    values.push_back(value);
+  }
+  if (values.empty())
+    return Status(Code::kInvalidArgument, option + ": expected at least one number");
+  return values;
+}
+
+Result<po::variables_map> parse_command(const po::options_description& options,
+                                        const po::positional_options_description& positional,
+                                        const std::vector<std::string>& arguments) {
+  po::variables_map values;
+  try {
+    namespace style = po::command_line_style;
+    po::store(po::command_line_parser(arguments)
+                  .options(options)
+                  .positional(positional)
+                  .style(style::unix_style & ~style::allow_guessing)
+                  .run(),
+              values);
+    po::notify(values);
+  } catch (const po::error& error) {
+    return Status(Code::kInvalidArgument, error.what());
+  }
+  return values;
+}
+
+}  // namespace specd::host
