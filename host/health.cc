@@ -4,6 +4,7 @@
 
 #include "host/metrics_text.h"
 #include "host/version.h"
+#include "host/vllm_names.h"
 
 namespace specd::host {
 namespace {
@@ -52,6 +53,7 @@ HttpAnswer Health::metrics() const {
                                   .value = 1,
                                   .counts = {},
                                   .sum = 0}}});
+  add_vllm_names(families);
   return {.status = 200, .content_type = kMetricsContentType, .body = metrics_text(families)};
 }
 

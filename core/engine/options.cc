@@ -40,17 +40,7 @@ uint32_t abi_guarantee(Guarantee guarantee) {
   return SPECD_GUARANTEE_IDENTICAL;
 }
 
-const char* guarantee_text(Guarantee guarantee) {
-  switch (guarantee) {
-    case Guarantee::kNone:
-      return "none";
-    case Guarantee::kLaw:
-      return "law";
-    case Guarantee::kIdentical:
-      return "identical";
-  }
-  return "unknown";
-}
+const char* guarantee_text(Guarantee guarantee) { return guarantee_name(abi_guarantee(guarantee)); }
 
 RouteSpec route_spec(const RouteOptions& route, const EngineOptions& options) {
   return {.name = route.name,

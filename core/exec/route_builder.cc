@@ -5,7 +5,6 @@
 #include "core/exec/step.h"
 
 namespace specd {
-namespace {
 
 const char* guarantee_name(uint32_t guarantee) {
   switch (guarantee) {
@@ -21,8 +20,6 @@ const char* guarantee_name(uint32_t guarantee) {
       return "unknown";
   }
 }
-
-}  // namespace
 
 Result<std::unique_ptr<LiveRoute>> create_route(PluginRegistry& registry, const RouteSpec& spec,
                                                 const specd_target_info& target) {

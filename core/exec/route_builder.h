@@ -21,6 +21,9 @@ struct RouteSpec {
   int32_t max_sequences = 0;
 };
 
+// "identical", for reports and messages.
+const char* guarantee_name(uint32_t guarantee);
+
 // Loads what is not loaded, checks the pair and its limits, creates both. Not activated yet: costs
 // no memory but the plugins' own. [control]
 Result<std::unique_ptr<LiveRoute>> create_route(PluginRegistry& registry, const RouteSpec& spec,
