@@ -32,6 +32,13 @@ struct ModelOptions {
   uint64_t kv_bytes_max = 0;  // 0 = enough for max_sequences full contexts, at most 1 GiB
 };
 
+// A second model that drafters may ask for by name; its KV lies in the pages of the target's.
+struct DraftModelOptions {
+  std::string name;
+  std::string path;  // as of the target
+  KvDType kv_dtype = KvDType::kBF16;
+};
+
 struct PluginUse {
   std::string plugin;   // "specd.drafter.prompt_lookup"
   std::string factory;  // may be empty when the plugin has one of the kind
@@ -63,6 +70,7 @@ struct EngineLimits {
 
 struct EngineOptions {
   ModelOptions model;
+  std::vector<DraftModelOptions> draft_models;
   std::vector<RouteOptions> routes;
   std::string default_route = "off";  // "off" = plain decoding, always there
   std::vector<std::string> plugin_directories;
@@ -120,10 +128,16 @@ struct RouteReport {
 };
 
 struct ModelReport {
+  std::string role;           // "target", "draft"
+  std::string state, reason;  // "loaded", "refused" and why
   std::string name, path, architecture, dtype, kv_dtype;
   int32_t vocab_size = 0, n_layers = 0, hidden_size = 0, max_positions = 0;
   uint64_t parameters = 0, weight_bytes = 0, kv_bytes = 0;
   int32_t kv_pages_total = 0, kv_pages_free = 0, page_tokens = 0;
+  // Of draft models, whose KV lies in the target's pages: how many of those they hold, forwards and
+  // their rows, the time they took with their draws.
+  int32_t kv_pages_held = 0;
+  uint64_t forwards = 0, rows = 0, forward_ns = 0;
 };
 
 struct EngineReport {
@@ -163,8 +177,8 @@ void shut_down_plugins();
 
 class Engine {
  public:
-  // [control] Loads the model and every route. A route that cannot be is reported and left out,
-  // unless it is the default route.
+  // [control] Loads the models and every route. A route that cannot be is reported and left out,
+  // unless it is the default route; so is a draft model, and with it the routes that need it.
   static Result<std::unique_ptr<Engine>> create(const EngineOptions& options, ProgressFn progress);
   ~Engine();  // cancels what is left, joins the step thread
 
@@ -202,6 +216,7 @@ class Engine {
   std::vector<PluginReport> plugins() const;
   std::vector<RouteReport> routes() const;
   ModelReport model() const;
+  std::vector<ModelReport> draft_models() const;
   EngineReport status() const;
   std::vector<MemoryLine> memory() const;
   // All of it as numbers with names, and the histograms of times.

@@ -199,19 +199,54 @@ class Section {
   std::vector<std::string> keys_;
 };
 
+Status read_model_path(const Section& section, std::string& path) {
+  SPECD_TRY(path, section.text("path"));
+  path = section.resolve(path);
+  return section.must_be_directory(*section.find("path"), "path", path,
+                                   "a folder with config.json, model.safetensors and "
+                                   "tokenizer.json");
+}
+
+Status read_kv_dtype(const Section& kv, KvDType& out) {
+  SPECD_TRY(const std::string dtype, kv.choice("dtype", {"f32", "f16", "bf16"}, "bf16"));
+  out = dtype == "f32" ? KvDType::kF32 : dtype == "f16" ? KvDType::kF16 : KvDType::kBF16;
+  return Status();
+}
+
 Status read_model(const Section& root, ModelOptions& model) {
   SPECD_TRY(const Section section, root.section("model", {"name", "path", "kv"}));
   SPECD_TRY(model.name, section.name("name"));
-  SPECD_TRY(const std::string path, section.text("path"));
-  model.path = section.resolve(path);
-  SPECD_OK_OR_RETURN(section.must_be_directory(*section.find("path"), "path", model.path,
-                                               "a folder with config.json, model.safetensors and "
-                                               "tokenizer.json"));
+  SPECD_OK_OR_RETURN(read_model_path(section, model.path));
   if (section.find("kv") == nullptr) return Status();
   SPECD_TRY(const Section kv, section.section("kv", {"dtype", "bytes_max"}));
-  SPECD_TRY(const std::string dtype, kv.choice("dtype", {"f32", "f16", "bf16"}, "bf16"));
-  model.kv_dtype = dtype == "f32" ? KvDType::kF32 : dtype == "f16" ? KvDType::kF16 : KvDType::kBF16;
+  SPECD_OK_OR_RETURN(read_kv_dtype(kv, model.kv_dtype));
   SPECD_TRY(model.kv_bytes_max, kv.bytes("bytes_max", 0));
+  return Status();
+}
+
+Status read_draft_models(const Section& root, const std::string& file, EngineOptions& engine) {
+  const YamlNode* list = root.find("draft_models");
+  if (list == nullptr) return Status();
+  if (list->kind != Kind::kSequence)
+    return root.error(list->place, "draft_models", "expected a list, found " + found(*list));
+  for (size_t i = 0; i < list->items.size(); ++i) {
+    SPECD_TRY(const Section section,
+              Section::open(list->items[i], file, "draft_models[" + std::to_string(i) + "]",
+                            {"name", "path", "kv"}));
+    DraftModelOptions model;
+    SPECD_TRY(model.name, section.name("name"));
+    bool taken = model.name == engine.model.name;
+    for (const DraftModelOptions& other : engine.draft_models) taken |= other.name == model.name;
+    if (taken)
+      return section.error(section.find("name")->place, "name",
+                           "expected a name that no other model has, found '" + model.name + "'");
+    SPECD_OK_OR_RETURN(read_model_path(section, model.path));
+    if (section.find("kv") != nullptr) {
+      SPECD_TRY(const Section kv, section.section("kv", {"dtype"}));
+      SPECD_OK_OR_RETURN(read_kv_dtype(kv, model.kv_dtype));
+    }
+    engine.draft_models.push_back(std::move(model));
+  }
   return Status();
 }
 
@@ -510,7 +545,7 @@ Result<Config> parse_config(std::string_view text, const std::string& file) {
   SPECD_TRY(const Section root,
             Section::open(node, file, "",
                           {"listen", "http", "log_level", "drain_seconds", "engine", "model",
-                           "plugins", "default_route", "routes"}));
+                           "draft_models", "plugins", "default_route", "routes"}));
   Config config;
   config.file = file;
   collect_places(node, "", config.places);
@@ -528,6 +563,7 @@ Result<Config> parse_config(std::string_view text, const std::string& file) {
   config.drain_seconds = static_cast<uint32_t>(drain);
   SPECD_OK_OR_RETURN(read_engine(root, config.engine));
   SPECD_OK_OR_RETURN(read_model(root, config.engine.model));
+  SPECD_OK_OR_RETURN(read_draft_models(root, file, config.engine));
   SPECD_OK_OR_RETURN(read_plugins(root, config.engine));
   SPECD_OK_OR_RETURN(read_routes(root, file, config.engine));
   SPECD_OK_OR_RETURN(read_default_route(root, config.engine));
@@ -562,6 +598,9 @@ Status with_place(const Config& config, const Status& status) {
   if (begins_with(text, "plugin directory ")) path = "plugins.directories";
   if (begins_with(text, "plugin cache directory ")) path = "plugins.cache_directory";
   if (text.find(config.engine.model.path) != std::string::npos) path = "model.path";
+  for (size_t i = 0; i < config.engine.draft_models.size(); ++i)
+    if (begins_with(text, "draft_models." + config.engine.draft_models[i].name + ": "))
+      path = "draft_models[" + std::to_string(i) + "]";
   return Status(status.code(), place_prefix(config, path) + text);
 }
 

@@ -74,6 +74,8 @@ class ControlService final : public v1::Control::CallbackService {
                                        const v1::ListModelsRequest*,
                                        v1::ListModelsResponse* response) override {
     *response->add_models() = model_to_wire(engine_.model());
+    for (const ModelReport& report : engine_.draft_models())
+      *response->add_models() = model_to_wire(report);
     return done(context);
   }
   grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* context,

@@ -343,16 +343,19 @@ int run_routes(Client& client, bool json) {
 int run_models(Client& client, bool json) {
   const auto response = client.models();
   if (!response.ok()) return fail(response.status());
-  Table table(
-      {"model", "architecture", "parameters", "weights", "KV", "KV pages free", "positions"});
+  Table table({"model", "role", "architecture", "parameters", "weights", "KV", "KV pages",
+               "positions", "reason"});
   for (const v1::Model& model : response.value().models()) {
     if (json) std::printf("%s\n", to_json(model).c_str());
     table.add(
-        {model.name(), model.architecture(), std::to_string(model.parameters()),
+        {model.name(), model.role(), model.architecture(), std::to_string(model.parameters()),
          bytes_text(model.weight_bytes()) + " " + model.dtype(),
-         bytes_text(model.kv_bytes()) + " " + model.kv_dtype(),
-         std::to_string(model.kv_pages_free()) + " of " + std::to_string(model.kv_pages_total()),
-         std::to_string(model.max_positions())});
+         (model.role() == "draft" ? "in the target's pages " : bytes_text(model.kv_bytes()) + " ") +
+             model.kv_dtype(),
+         model.role() == "draft" ? std::to_string(model.kv_pages_held()) + " held"
+                                 : std::to_string(model.kv_pages_free()) + " of " +
+                                       std::to_string(model.kv_pages_total()) + " free",
+         std::to_string(model.max_positions()), model.reason()});
   }
   if (!json) std::fputs(printable(table.text()).c_str(), stdout);
   return kOk;

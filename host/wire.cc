@@ -208,6 +208,13 @@ v1::Model model_to_wire(const ModelReport& report) {
   wire.set_kv_pages_total(report.kv_pages_total);
   wire.set_kv_pages_free(report.kv_pages_free);
   wire.set_page_tokens(report.page_tokens);
+  wire.set_role(report.role);
+  wire.set_state(report.state);
+  wire.set_reason(report.reason);
+  wire.set_kv_pages_held(report.kv_pages_held);
+  wire.set_forwards(report.forwards);
+  wire.set_rows(report.rows);
+  wire.set_forward_ns(report.forward_ns);
   return wire;
 }
 

@@ -25,10 +25,12 @@
 #include "core/base/clock.h"
 #include "core/engine.h"
 #include "core/engine/route_table.h"
+#include "core/exec/model_service.h"
 #include "core/exec/route_builder.h"
 #include "core/exec/services.h"
 #include "core/exec/step.h"
 #include "core/kv/page_pool.h"
+#include "core/model/model_facts.h"
 #include "core/model/transformer.h"
 #include "core/request/request_metrics.h"
 
@@ -45,23 +47,12 @@ Status check_limits(const EngineOptions& options);
 Status check_route(const RouteOptions& route, const EngineOptions& options);
 constexpr size_t kRequestIdBytesMax = 128;
 Status no_route(const RouteTable& table, const std::string& name);
-Status check_vocabulary(const ModelOptions& model, const ModelConfig& config,
-                        const Tokenizer& tokenizer);
-
-// What plugins learn about the target; owns the strings that `info` points at.
-struct TargetFacts {
-  std::string model_id, architecture;
-  Sha256Digest tokenizer_sha256{};
-  specd_target_info info{};
-
-  void fill(const ModelOptions& options, const ModelConfig& config, const Tokenizer& tokenizer);
-};
 
 struct Engine::Impl {
   EngineOptions options;
   uint64_t started_ns = now_ns();
   ModelConfig config;
-  TargetFacts target;
+  ModelFacts target;
   std::shared_ptr<const Tokenizer> tokenizer;
   std::unique_ptr<CpuDevice> device;
   std::unique_ptr<Services> services;
@@ -69,6 +60,7 @@ struct Engine::Impl {
   std::unique_ptr<Transformer> model;
   std::unique_ptr<KvStore> kv;
   std::unique_ptr<PagePool> pages;
+  std::unique_ptr<ModelService> draft_models;
   int32_t logits_rows_max = 0;  // of the model
 
   // Whoever changes routes, makes or destroys instances holds it; the step thread never does.
@@ -121,6 +113,7 @@ struct Engine::Impl {
   std::atomic<uint64_t> step_since_ns{0};  // the pulse of the step thread; 0 = it has no work
 
   Status load(const ProgressFn& progress);
+  void load_draft_models(const ProgressFn& progress);
   Status load_routes();
   struct StagedRoute {
     std::unique_ptr<LiveRoute> route;

@@ -39,8 +39,8 @@ Status Engine::Impl::load(const ProgressFn& progress) {
   SPECD_TRY(device, CpuDevice::create(options.isa, options.threads));
   SPECD_TRY(config, load_model_config(wanted.path));
   SPECD_TRY(tokenizer, Tokenizer::load(wanted.path + "/tokenizer.json"));
-  SPECD_OK_OR_RETURN(check_vocabulary(wanted, config, *tokenizer));
-  target.fill(wanted, config, *tokenizer);
+  SPECD_OK_OR_RETURN(check_vocabulary(wanted.path, config, *tokenizer));
+  target.fill(wanted.name, config, *tokenizer);
 
   int32_t nodes_max = RouteOptions().draft_nodes_max;  // routes may come later
   for (const RouteOptions& route : options.routes)
@@ -67,17 +67,36 @@ Status Engine::Impl::load(const ProgressFn& progress) {
   kv = std::make_unique<KvStore>(std::move(store));
   pages = std::make_unique<PagePool>(static_cast<int32_t>(n_pages));
   pages_free = pages->n_free();
+  load_draft_models(progress);
   for (int32_t slot = options.max_sequences - 1; slot >= 0; --slot) free_slots.push_back(slot);
 
   say("plugins", 0);
   SPECD_OK_OR_RETURN(load_routes());
-  runner = std::make_unique<StepRunner>(*device, *model, *kv);
+  runner = std::make_unique<StepRunner>(*device, *model, *kv, *draft_models);
   say("ready", 1);
   return Status();
 }
 
+void Engine::Impl::load_draft_models(const ProgressFn& progress) {
+  draft_models = std::make_unique<ModelService>(*device, *pages);
+  for (const DraftModelOptions& wanted : options.draft_models) {
+    std::unique_ptr<DraftModel> made = check_draft_model(
+        wanted.name, wanted.path, kernel_dtype(wanted.kv_dtype), {config, *tokenizer});
+    load_draft_model(*made, *device, *kv, options.step_tokens_max, options.max_sequences,
+                     [&](double fraction) {
+                       if (progress) progress("weights of " + wanted.name, fraction);
+                     });
+    if (!made->status.ok()) {
+      log(LogLevel::kError, "draft model " + wanted.name + " (" + wanted.path +
+                                ") cannot be used: " + made->status.to_string());
+    }
+    draft_models->add(std::move(made));
+  }
+}
+
 Status Engine::Impl::load_routes() {
   services = std::make_unique<Services>(device->stream(), device->ops(), config.vocab_size);
+  services->set_models(draft_models.get());
   const specd_host* host = make_host(services.get());
   SPECD_TRY(registry, PluginRegistry::open({.directories = options.plugin_directories,
                                             .cache_directory = options.plugin_cache_directory},

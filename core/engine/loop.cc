@@ -51,6 +51,9 @@ void Engine::Impl::step() {
     if (waiting_views.size() == places) break;
     waiting_views.push_back({.pages = next.pages, .n_pending = next.request->size()});
   }
+  if (!waiting_views.empty() && waiting_views.front().pages > pages->n_free()) {
+    draft_models->reclaim(waiting_views.front().pages - pages->n_free());
+  }
   const StepPlan plan = plan_step(
       {.step_tokens_max = options.step_tokens_max, .max_sequences = options.max_sequences},
       running_views, waiting_views, pages->n_free());

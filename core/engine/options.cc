@@ -95,6 +95,13 @@ Status check_limits(const EngineOptions& options) {
     return out_of_range("routes", "at most " + std::to_string(EngineLimits::kRoutes),
                         std::to_string(options.routes.size()));
   }
+  std::set<std::string> models{options.model.name};
+  for (const DraftModelOptions& model : options.draft_models) {
+    if (model.name.empty() || !models.insert(model.name).second) {
+      return Status(Code::kInvalidArgument,
+                    "draft_models: name '" + model.name + "' is empty or given twice");
+    }
+  }
   std::set<std::string> names{"off"};
   for (const RouteOptions& route : options.routes) {
     SPECD_OK_OR_RETURN(check_route(route, options));
@@ -109,45 +116,23 @@ Status check_limits(const EngineOptions& options) {
   return Status();
 }
 
-void TargetFacts::fill(const ModelOptions& options, const ModelConfig& config,
-                       const Tokenizer& tokenizer) {
-  model_id = options.name;
-  architecture = config.architecture;
-  tokenizer_sha256 = tokenizer.sha256();
-  info.struct_size = sizeof(info);
-  info.vocab_size = static_cast<uint32_t>(config.vocab_size);
-  info.hidden_size = static_cast<uint32_t>(config.hidden_size);
-  info.n_layers = static_cast<uint32_t>(config.n_layers);
-  info.n_heads = static_cast<uint32_t>(config.n_heads);
-  info.n_kv_heads = static_cast<uint32_t>(config.n_kv_heads);
-  info.head_dim = static_cast<uint32_t>(config.head_dim);
-  info.max_positions = static_cast<uint32_t>(config.max_positions);
-  info.bos_token = config.bos_token;
-  info.eos_token = config.eos_tokens.empty() ? -1 : config.eos_tokens.front();
-  info.norm_eps = static_cast<float>(config.rms_norm_eps);
-  info.model_id = model_id.c_str();
-  info.architecture = architecture.c_str();
-  info.tokenizer_sha256 = tokenizer_sha256.data();
-}
-
-Status check_vocabulary(const ModelOptions& model, const ModelConfig& config,
-                        const Tokenizer& tokenizer) {
-  if (tokenizer.vocab_size() <= config.vocab_size) return Status();
-  return Status(Code::kDataLoss, model.path + ": tokenizer.json has ids up to " +
-                                     std::to_string(tokenizer.vocab_size() - 1) +
-                                     ", config.json says vocab_size " +
-                                     std::to_string(config.vocab_size));
-}
-
 Status check_options(const EngineOptions& options) {
   SPECD_OK_OR_RETURN(check_limits(options));
   SPECD_TRY(const auto device, CpuDevice::create(options.isa, 1));
   SPECD_TRY(const ModelConfig config, load_model_config(options.model.path));
   SPECD_TRY(const auto tokenizer, Tokenizer::load(options.model.path + "/tokenizer.json"));
-  SPECD_OK_OR_RETURN(check_vocabulary(options.model, config, *tokenizer));
+  SPECD_OK_OR_RETURN(check_vocabulary(options.model.path, config, *tokenizer));
   SPECD_TRY(const SafetensorsFile weights,
             SafetensorsFile::open(options.model.path + "/model.safetensors"));
   SPECD_OK_OR_RETURN(check_tensors(weights, config));
+  PagePool no_pages(0);
+  ModelService draft_models(*device, no_pages);
+  for (const DraftModelOptions& model : options.draft_models) {
+    draft_models.add(check_draft_model(model.name, model.path, kernel_dtype(model.kv_dtype),
+                                       {config, *tokenizer}));
+    const Status& status = draft_models.models().back()->status;
+    if (!status.ok()) return status.with_context("draft_models." + model.name);
+  }
   if (options.routes.empty()) return Status();
   // Plugins keep the host for ever, so these services must outlive this call.
   static kernels::WorkerPool pool(1);
@@ -158,13 +143,18 @@ Status check_options(const EngineOptions& options) {
             PluginRegistry::open({.directories = options.plugin_directories,
                                   .cache_directory = options.plugin_cache_directory},
                                  host));
-  TargetFacts target;
-  target.fill(options.model, config, *tokenizer);
+  ModelFacts target;
+  target.fill(options.model.name, config, *tokenizer);
+  services.set_models(&draft_models);
+  Status status;
   for (const RouteOptions& route : options.routes) {
     const auto made = create_route(*registry, route_spec(route, options), target.info);
-    if (!made.ok()) return made.status().with_context("routes." + route.name);
+    if (made.ok()) continue;
+    status = made.status().with_context("routes." + route.name);
+    break;
   }
-  return Status();
+  services.set_models(nullptr);
+  return status;
 }
 
 }  // namespace specd

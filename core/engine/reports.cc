@@ -52,6 +52,8 @@ std::vector<RouteReport> Engine::routes() const {
 ModelReport Engine::model() const {
   const Impl& m = *impl_;
   ModelReport report;
+  report.role = "target";
+  report.state = "loaded";
   report.name = m.options.model.name;
   report.path = m.options.model.path;
   report.architecture = m.config.architecture + (m.config.is_ballast ? " (ballast)" : "");
@@ -68,6 +70,38 @@ ModelReport Engine::model() const {
   report.kv_pages_free = m.pages_free;
   report.page_tokens = kernels::kPageTokens;
   return report;
+}
+
+std::vector<ModelReport> Engine::draft_models() const {
+  std::vector<ModelReport> reports;
+  for (const std::unique_ptr<DraftModel>& each : impl_->draft_models->models()) {
+    const DraftModel& model = *each;
+    ModelReport report;
+    report.role = "draft";
+    report.state = model.status.ok() ? "loaded" : "refused";
+    report.reason = model.status.ok() ? "" : model.status.to_string();
+    report.name = model.name;
+    report.path = model.path;
+    report.architecture = model.config.architecture;
+    report.kv_dtype = dtype_name(model.kv_dtype);
+    report.vocab_size = model.config.vocab_size;
+    report.n_layers = model.config.n_layers;
+    report.hidden_size = model.config.hidden_size;
+    report.max_positions = model.config.max_positions;
+    report.page_tokens = kernels::kPageTokens;
+    if (model.transformer != nullptr) {
+      report.dtype = dtype_name(model.transformer->weights_dtype());
+      report.parameters = model.transformer->parameters();
+      report.weight_bytes = model.transformer->weight_bytes();
+      report.page_tokens *= model.kv->parts_per_page();
+    }
+    report.kv_pages_held = model.pages_held;
+    report.forwards = model.forwards;
+    report.rows = model.rows;
+    report.forward_ns = model.forward_ns;
+    reports.push_back(std::move(report));
+  }
+  return reports;
 }
 
 EngineReport Engine::status() const {
@@ -106,6 +140,11 @@ std::vector<MemoryLine> Engine::memory() const {
        m.kv->bytes()},
       {"activations", m.model->activation_bytes()},
   };
+  for (const std::unique_ptr<DraftModel>& draft : m.draft_models->models()) {
+    if (draft->transformer == nullptr) continue;
+    lines.push_back({"weights of " + draft->name, draft->transformer->weight_bytes()});
+    lines.push_back({"activations of " + draft->name, draft->transformer->activation_bytes()});
+  }
   for (const RouteReport& route : m.board->report()) {
     if (route.state == "refused") continue;
     lines.push_back({"drafter of route " + route.name + " (limit" +

@@ -10,9 +10,11 @@
 
 #include "core/base/fp_environment.h"
 #include "core/base/log.h"
+#include "core/exec/service_arguments.h"
 #include "specd/kernels/draw.h"
 #include "specd/plugin_api/services/memory.h"
 #include "specd/plugin_api/services/metrics.h"
+#include "specd/plugin_api/services/model.h"
 #include "specd/plugin_api/services/pool.h"
 #include "specd/plugin_api/services/rng.h"
 
@@ -22,6 +24,7 @@ struct Services::Impl {
   kernels::CpuStream& stream;
   const kernels::Ops& ops;
   int32_t vocab_size;
+  ModelService* models = nullptr;
   // The pool runs one task at a time; a task that asks for another would wait for itself.
   std::atomic<bool> busy{false};
 
@@ -38,11 +41,6 @@ constexpr uint64_t kScratchBytesMax = uint64_t{256} << 20;  // of one call
 constexpr uint64_t kAllocBytesMax = uint64_t{1} << 48;  // more is no size; keeps sums from wrapping
 constexpr size_t kMetricsMax = 64;                      // of one instance
 constexpr size_t kHelpBytesMax = 512;
-
-specd_status refuse(specd_call* call, specd_status status, const std::string& text) {
-  report_text(call, -1, text);
-  return status;
-}
 
 bool is_alignment(uint64_t align) {
   return align != 0 && align <= kAlignMax && (align & (align - 1)) == 0;
@@ -138,69 +136,6 @@ specd_status memory_scratch(const specd_host*, specd_call* call, uint64_t bytes,
 constexpr specd_memory kMemory = {sizeof(specd_memory), 0, memory_alloc, memory_free,
                                   memory_scratch};
 
-// ---- tensor arguments ------------------------------------------------------------------------
-
-std::string describe_tensor(const specd_tensor& tensor) {
-  std::string text = "dtype " + std::to_string(tensor.dtype_code) + "/" +
-                     std::to_string(tensor.dtype_bits) + ", device " +
-                     std::to_string(tensor.device_type) + ", shape [";
-  for (uint32_t axis = 0; axis < std::min<uint32_t>(tensor.rank, SPECD_MAX_RANK); ++axis) {
-    if (axis != 0) text += ", ";
-    text += std::to_string(tensor.shape[axis]);
-  }
-  return text + "], capacity " + std::to_string(tensor.byte_capacity) + " bytes";
-}
-
-// Empty when `tensor` is a readable CPU tensor of `rank` axes of 32-bit `dtype_code`, whose last
-// axis is contiguous if `rank` is 2, and whose elements all lie in its capacity.
-std::string tensor_fault(const char* name, const specd_tensor* tensor, uint8_t dtype_code,
-                         uint32_t rank) {
-  const std::string what(name);
-  if (tensor == nullptr) return what + " is null";
-  if (tensor->struct_size != sizeof(specd_tensor)) {
-    return what + ".struct_size is " + std::to_string(tensor->struct_size) + ", expected " +
-           std::to_string(sizeof(specd_tensor));
-  }
-  const bool typed = tensor->dtype_code == dtype_code && tensor->dtype_bits == 32 &&
-                     tensor->dtype_lanes == 1 && tensor->device_type == SPECD_DEV_CPU &&
-                     tensor->rank == rank;
-  if (!typed) {
-    return what + " has " + describe_tensor(*tensor) + ", expected a CPU tensor of " +
-           (dtype_code == SPECD_DT_INT ? "int32" : "float32") + " and rank " + std::to_string(rank);
-  }
-  // 2^31 elements an axis keeps every product below inside 64 bits.
-  constexpr int64_t kSizeMax = int64_t{1} << 31;
-  uint64_t last = 0;
-  for (uint32_t axis = 0; axis < rank; ++axis) {
-    if (tensor->shape[axis] < 0 || tensor->shape[axis] > kSizeMax || tensor->stride[axis] < 0 ||
-        tensor->stride[axis] > kSizeMax) {
-      return what + " has a size or stride out of range: " + describe_tensor(*tensor);
-    }
-    if (tensor->shape[axis] == 0) return std::string();  // no element is touched
-    const auto steps = static_cast<uint64_t>(tensor->shape[axis] - 1);
-    // At most 2^62 for one axis; the second is added only when the first fits its capacity.
-    last += steps * static_cast<uint64_t>(tensor->stride[axis]);
-    if (last >= tensor->byte_capacity / 4) {
-      return what + " reaches beyond its capacity: " + describe_tensor(*tensor);
-    }
-  }
-  if (rank == 2 && (tensor->stride[1] != 1 || tensor->stride[0] < tensor->shape[1])) {
-    return what + " needs rows that are contiguous and do not overlap";
-  }
-  if (tensor->data == nullptr || reinterpret_cast<uintptr_t>(tensor->data) % 4 != 0) {
-    return what + " has no data, or data that is not aligned to 4 bytes";
-  }
-  return std::string();
-}
-
-int32_t element(const specd_tensor& tensor, int64_t i) {
-  return static_cast<const int32_t*>(tensor.data)[i * tensor.stride[0]];
-}
-
-float* row(const specd_tensor& tensor, int64_t i) {
-  return static_cast<float*>(tensor.data) + i * tensor.stride[0];
-}
-
 // ---- rng/1 -----------------------------------------------------------------------------------
 
 // Everything that both functions ask of their arguments.
@@ -267,14 +202,14 @@ specd_status rng_draw_noise(const specd_host* host, specd_call* call, const spec
       ++count;
     }
     if (count == 0) {
-      std::fill_n(row(*out, first), impl->vocab_size, 0.0f);
+      std::fill_n(row<float>(*out, first), impl->vocab_size, 0.0f);
       ++first;
       continue;
     }
     kernels::DrawNoiseArgs args;
     args.seed = seeds;
     args.position = positions;
-    args.out = row(*out, first);
+    args.out = row<float>(*out, first);
     args.n_rows = static_cast<int32_t>(count);
     args.vocab = impl->vocab_size;
     impl->ops.draw_noise(impl->stream, args);
@@ -296,7 +231,7 @@ specd_status rng_uniform(const specd_host*, specd_call* call, const specd_tensor
   if (!fault.empty()) return refuse(call, SPECD_E_INVALID, "rng.uniform: " + fault);
   for (int64_t i = 0; i < out->shape[0]; ++i) {
     const uint64_t seed = call->sampling[element(*seq_index, i)]->seed;
-    float* values = row(*out, i);
+    float* values = row<float>(*out, i);
     for (int64_t lane = 0; lane < out->shape[1]; lane += 4) {
       const uint32_t counter[4] = {static_cast<uint32_t>(lane / 4),
                                    static_cast<uint32_t>(element(*position, i)), purpose, round};
@@ -413,10 +348,76 @@ specd_status pool_run(const specd_host* host, specd_call* call, uint32_t n, spec
 
 constexpr specd_pool kPool = {sizeof(specd_pool), 0, pool_width, pool_run};
 
+// ---- model/1: checks and sessions are in model_service.cc ------------------------------------
+
+ModelService* models_of(const specd_host* host) {
+  Services::Impl* impl = Services::Impl::of(host);
+  return impl == nullptr ? nullptr : impl->models;
+}
+
+specd_status model_absent(specd_call* call) {
+  return refuse(call, SPECD_E_PRECONDITION, "model/1: this host has no models");
+}
+
+specd_status model_open(const specd_host* host, specd_owner* owner, const char* name,
+                        specd_model** out) noexcept {
+  ModelService* models = models_of(host);
+  return models == nullptr ? model_absent(nullptr) : models->open(owner, name, out);
+}
+
+specd_status model_info(const specd_host* host, specd_owner* owner, specd_model* model,
+                        specd_target_info* out) noexcept {
+  ModelService* models = models_of(host);
+  return models == nullptr ? model_absent(nullptr) : models->info(owner, model, out);
+}
+
+void model_close(const specd_host* host, specd_owner* owner, specd_model* model) noexcept {
+  if (ModelService* models = models_of(host); models != nullptr) models->close(owner, model);
+}
+
+// Runs `body` unless a pool task asks: a forward needs the pool itself.
+template <typename Body>
+specd_status on_models(const specd_host* host, specd_call* call, Body&& body) {
+  Services::Impl* impl = Services::Impl::of(host);
+  if (impl == nullptr || impl->models == nullptr) return model_absent(call);
+  if (impl->busy.exchange(true, std::memory_order_acquire)) {
+    return refuse(call, SPECD_E_PRECONDITION, "model/1: called from a pool task");
+  }
+  const specd_status status = body(*impl->models);
+  impl->busy.store(false, std::memory_order_release);
+  return status;
+}
+
+specd_status model_length(const specd_host* host, specd_call* call, specd_model* model,
+                          uint32_t* out) noexcept {
+  return on_models(host, call,
+                   [&](ModelService& models) { return models.length(call, model, out); });
+}
+
+specd_status model_forward(const specd_host* host, specd_call* call, specd_model* model,
+                           const specd_forward_args* args) noexcept {
+  return on_models(host, call,
+                   [&](ModelService& models) { return models.forward(call, model, args); });
+}
+
+specd_status model_keep(const specd_host* host, specd_call* call, specd_model* model,
+                        const uint32_t* kept, const uint32_t* row_offsets,
+                        const uint32_t* rows) noexcept {
+  return on_models(host, call, [&](ModelService& models) {
+    return models.keep(call, model, kept, row_offsets, rows);
+  });
+}
+
+constexpr specd_models kModels = {sizeof(specd_models), 0,           model_open,
+                                  model_info,           model_close, model_length,
+                                  model_forward,        model_keep};
+
 }  // namespace
 
 Services::Services(kernels::CpuStream& stream, const kernels::Ops& ops, int32_t vocab_size)
     : impl_(new Impl{stream, ops, vocab_size}) {}
+
+void Services::set_models(ModelService* models) { impl_->models = models; }
 
 Services::~Services() { retire_host(this); }
 
@@ -425,6 +426,7 @@ const void* Services::find(const char* id) const {
   if (std::strcmp(id, SPECD_SERVICE_RNG) == 0) return &kRng;
   if (std::strcmp(id, SPECD_SERVICE_METRICS) == 0) return &kMetrics;
   if (std::strcmp(id, SPECD_SERVICE_POOL) == 0) return &kPool;
+  if (std::strcmp(id, SPECD_SERVICE_MODEL) == 0) return &kModels;
   return nullptr;
 }
 

@@ -1,4 +1,5 @@
-// The host services that plugins may ask for: memory/1, rng/1, metrics/1, pool/1.
+// The host services that plugins may ask for: memory/1, rng/1, metrics/1, pool/1,
+// model/1 (the last in model_service.h).
 //
 // Every argument comes from a plugin and is checked; what is refused is said through report().
 // Memory is counted against the owner's quota; scratch is limited to 256 MiB a call, metrics to 64
@@ -10,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "core/exec/model_service.h"
 #include "core/plugin/host_context.h"
 #include "specd/kernels/cpu.h"
 #include "specd/kernels/ops.h"
@@ -27,6 +29,9 @@ class Services final : public ServiceDirectory {
   // pool.run() and draw_noise use `stream` and `ops`, from [step] calls only. Both outlive this.
   Services(kernels::CpuStream& stream, const kernels::Ops& ops, int32_t vocab_size);
   ~Services() override;
+
+  // What model/1 offers; null = no model. Outlives its use. [control] Before plugins run, or after.
+  void set_models(ModelService* models);
 
   const void* find(const char* id) const override;
 

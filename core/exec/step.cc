@@ -94,8 +94,8 @@ struct StepRunner::Group {
 
 uint32_t StepRunner::update_rows_max(uint32_t max_depth) { return std::max(max_depth + 1, 16u); }
 
-StepRunner::StepRunner(Device& device, Transformer& model, KvStore& kv)
-    : device_(device), model_(model), kv_(kv) {}
+StepRunner::StepRunner(Device& device, Transformer& model, KvStore& kv, ModelService& draft_models)
+    : device_(device), model_(model), kv_(kv), draft_models_(draft_models) {}
 
 template <typename Fn>
 void StepRunner::by_route(const Members& members, Fn&& fn) {
@@ -194,6 +194,7 @@ void StepRunner::begin_new(std::vector<ActiveSequence>& running) {
       if (status.ok() && group.status[i] == SPECD_OK) continue;
       // begin() keeps nothing for a sequence it fails, so there is nothing to end.
       member.drafting = ActiveSequence::Drafting::kLost;
+      end(member, SPECD_END_QUARANTINED);  // what begin() has fed to draft models
       losses.add(status.ok() ? group.why(i) : status.to_string());
     }
     losses.tell(route, "begin");
@@ -671,7 +672,11 @@ void StepRunner::update(LiveRoute& route, const Members& members) {
 }
 
 void StepRunner::end(ActiveSequence& sequence, uint32_t reason) {
-  if (!sequence.drafts()) return;
+  if (sequence.drafts()) end_drafting(sequence, reason);
+  draft_models_.end(sequence.request->number());
+}
+
+void StepRunner::end_drafting(ActiveSequence& sequence, uint32_t reason) {
   Members members{&sequence};
   Group group(members, step_id_);
   specd_end_args args{};

@@ -12,6 +12,7 @@
 #include "core/base/duration_histogram.h"
 #include "core/device/device.h"
 #include "core/exec/active_sequence.h"
+#include "core/exec/model_service.h"
 #include "core/model/kv_store.h"
 #include "core/model/transformer.h"
 #include "core/sched/scheduler.h"
@@ -36,14 +37,14 @@ class StepRunner {
   static uint32_t update_rows_max(uint32_t max_depth);
 
   // All outlive this.
-  StepRunner(Device& device, Transformer& model, KvStore& kv);
+  StepRunner(Device& device, Transformer& model, KvStore& kv, ModelService& draft_models);
 
   // Runs `plan` over `running` (plan indices). On return every sequence that
   // decided tokens has them appended and its finish() says whether it goes on. A sequence whose
   // logits are not finite fails alone.
   StepCounters run(const StepPlan& plan, std::vector<ActiveSequence>& running);
 
-  // Tells the drafter that a sequence is gone. Idempotent.
+  // Tells the drafter that a sequence is gone; its sessions with draft models go too. Idempotent.
   void end(ActiveSequence& sequence, uint32_t reason);
 
   // [any]
@@ -61,6 +62,7 @@ class StepRunner {
   void forward(const Members& members);
   uint64_t commit(const Members& members);
   void update(LiveRoute& route, const Members& members);
+  void end_drafting(ActiveSequence& sequence, uint32_t reason);
 
   template <typename Fn>
   void by_route(const Members& members, Fn&& fn);
@@ -68,6 +70,7 @@ class StepRunner {
   Device& device_;
   Transformer& model_;
   KvStore& kv_;
+  ModelService& draft_models_;
   uint64_t step_id_ = 0;
   StepMetrics metrics_;
 

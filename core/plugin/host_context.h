@@ -18,6 +18,7 @@
 #include "specd/plugin_api/batch.h"
 #include "specd/plugin_api/host.h"
 #include "specd/plugin_api/services/metrics.h"
+#include "specd/plugin_api/services/model.h"
 
 namespace specd {
 
@@ -28,6 +29,7 @@ struct OwnedBlock {  // made by std::aligned_alloc
 }  // namespace specd
 
 struct specd_call {
+  specd_owner* owner = nullptr;  // of the instance that is called; set for every [step] call
   // Set by the caller before the call; null outside [step].
   const specd_batch* batch = nullptr;
   const specd_sampling* const* sampling = nullptr;  // [n_seqs]
@@ -62,6 +64,7 @@ struct specd_owner {
   std::unordered_map<void*, specd::OwnedBlock> blocks;
   uint64_t used_bytes = 0;
   std::unordered_map<std::string, std::unique_ptr<specd_metric>> metrics;
+  std::unordered_map<const specd_model*, std::shared_ptr<specd_model>> models;  // open ones
 };
 
 namespace specd {

@@ -33,8 +33,9 @@ void add(std::atomic<uint64_t>& counter, uint64_t n) {
 
 // Runs one [step] call: times it, counts it, gives its status words.
 template <typename Call>
-Status timed(CallStats& stats, const specd_owner& owner, const char* function, specd_call& call,
+Status timed(CallStats& stats, specd_owner& owner, const char* function, specd_call& call,
              Call&& run) {
+  call.owner = &owner;
   const PluginScope scope(owner.label, &call.text);
   const uint64_t start = now_ns();
   const specd_status status = run();
@@ -177,6 +178,7 @@ Status Drafter::propose(const specd_propose_args& args, specd_call& call) {
 
 void Drafter::end(const specd_end_args& args, specd_call& call) {
   if (!active_) return;
+  call.owner = owner_.get();
   const PluginScope scope(owner_->label, &call.text);
   api_->end(self_, &args);
 }

@@ -11,6 +11,12 @@
 //     std::vector<int32_t> static_tree();                 // SPECD_TREE_STATIC only
 //   };
 //
+// A drafter that works on the whole batch at once has, in place of propose():
+//   void propose_all(const specd_batch&, std::vector<Draft<Sequence>>&);
+// It gets every sequence of the batch that has not failed, in the order of the batch, also those
+// whose budget is 0. What it throws fails the call: nobody is drafted in this step, and nobody
+// stays silent for it.
+//
 // Everything may throw specd::sdk::Error. What is thrown for one sequence fails that sequence only:
 // it is reported once, its proposal is empty, and it stays silent until the host ends it, since its
 // state may be half done. Instances are on the CPU; a drafter that writes device memory fills the C
@@ -147,6 +153,13 @@ class Proposal {
   uint32_t seq_;
   int32_t budget_ = 0;
   int32_t size_ = 0;
+};
+
+// One sequence of propose_all().
+template <class Sequence>
+struct Draft {
+  Sequence* sequence;
+  Proposal proposal;
 };
 
 // Base of every drafter. What describe() finds in `caps`: CHAIN, POINT_MASS, host tokens, CPU,
@@ -309,17 +322,33 @@ struct DrafterTable {
       const Column<int32_t> flags = out.flags != nullptr
                                         ? Column<int32_t>(out.flags, n, capacity, "flags")
                                         : token;  // not written through
-      status = per_sequence(t, batch, [&](uint32_t i) {
-        count(i) = 0;
-        Box* box = box_of(batch, i);
-        Proposal proposal(*args, token, variable ? &parent : nullptr,
-                          out.flags != nullptr ? &flags : nullptr, i, t->grant().max_nodes);
-        if (box->failed || proposal.budget() == 0) return;
-        box->failed = true;  // until propose() comes back
-        t->propose(box->sequence, proposal);
-        box->failed = false;
-        count(i) = proposal.size();
-      });
+      if constexpr (has_propose_all<T>(0)) {
+        std::vector<Draft<Sequence>> drafts;
+        for (uint32_t i = 0; i < batch->n_seqs; ++i) {
+          count(i) = 0;
+          Box* box = box_of(batch, i);
+          if (box->failed) continue;
+          drafts.push_back({&box->sequence, Proposal(*args, token, variable ? &parent : nullptr,
+                                                     out.flags != nullptr ? &flags : nullptr, i,
+                                                     t->grant().max_nodes)});
+        }
+        t->propose_all(*batch, drafts);
+        for (const Draft<Sequence>& draft : drafts) {
+          count(draft.proposal.seq_index()) = draft.proposal.size();
+        }
+      } else {
+        status = per_sequence(t, batch, [&](uint32_t i) {
+          count(i) = 0;
+          Box* box = box_of(batch, i);
+          Proposal proposal(*args, token, variable ? &parent : nullptr,
+                            out.flags != nullptr ? &flags : nullptr, i, t->grant().max_nodes);
+          if (box->failed || proposal.budget() == 0) return;
+          box->failed = true;  // until propose() comes back
+          t->propose(box->sequence, proposal);
+          box->failed = false;
+          count(i) = proposal.size();
+        });
+      }
     });
     return outer != SPECD_OK ? outer : status;
   }
@@ -359,6 +388,18 @@ struct DrafterTable {
   }
   template <class U>
   static constexpr bool has_static_tree(long) {
+    return false;
+  }
+  template <class U>
+  static constexpr auto has_propose_all(int)
+      -> decltype(std::declval<U&>().propose_all(
+                      std::declval<const specd_batch&>(),
+                      std::declval<std::vector<Draft<typename U::Sequence>>&>()),
+                  bool()) {
+    return true;
+  }
+  template <class U>
+  static constexpr bool has_propose_all(long) {
     return false;
   }
 

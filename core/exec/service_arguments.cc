@@ -1,0 +1,67 @@
+#include "core/exec/service_arguments.h"
+
+#include <algorithm>
+
+namespace specd {
+
+specd_status refuse(specd_call* call, specd_status status, const std::string& text) {
+  report_text(call, -1, text);
+  return status;
+}
+
+namespace {
+
+std::string describe_tensor(const specd_tensor& tensor) {
+  std::string text = "dtype " + std::to_string(tensor.dtype_code) + "/" +
+                     std::to_string(tensor.dtype_bits) + ", device " +
+                     std::to_string(tensor.device_type) + ", shape [";
+  for (uint32_t axis = 0; axis < std::min<uint32_t>(tensor.rank, SPECD_MAX_RANK); ++axis) {
+    if (axis != 0) text += ", ";
+    text += std::to_string(tensor.shape[axis]);
+  }
+  return text + "], capacity " + std::to_string(tensor.byte_capacity) + " bytes";
+}
+
+}  // namespace
+
+std::string tensor_fault(const char* name, const specd_tensor* tensor, uint8_t dtype_code,
+                         uint32_t rank) {
+  const std::string what(name);
+  if (tensor == nullptr) return what + " is null";
+  if (tensor->struct_size != sizeof(specd_tensor)) {
+    return what + ".struct_size is " + std::to_string(tensor->struct_size) + ", expected " +
+           std::to_string(sizeof(specd_tensor));
+  }
+  const bool typed = tensor->dtype_code == dtype_code && tensor->dtype_bits == 32 &&
+                     tensor->dtype_lanes == 1 && tensor->device_type == SPECD_DEV_CPU &&
+                     tensor->rank == rank;
+  if (!typed) {
+    return what + " has " + describe_tensor(*tensor) + ", expected a CPU tensor of " +
+           (dtype_code == SPECD_DT_INT ? "int32" : "float32") + " and rank " + std::to_string(rank);
+  }
+  // 2^31 elements an axis keeps every product below inside 64 bits.
+  constexpr int64_t kSizeMax = int64_t{1} << 31;
+  uint64_t last = 0;
+  for (uint32_t axis = 0; axis < rank; ++axis) {
+    if (tensor->shape[axis] < 0 || tensor->shape[axis] > kSizeMax || tensor->stride[axis] < 0 ||
+        tensor->stride[axis] > kSizeMax) {
+      return what + " has a size or stride out of range: " + describe_tensor(*tensor);
+    }
+    if (tensor->shape[axis] == 0) return std::string();  // no element is touched
+    const auto steps = static_cast<uint64_t>(tensor->shape[axis] - 1);
+    // At most 2^62 for one axis; the second is added only when the first fits its capacity.
+    last += steps * static_cast<uint64_t>(tensor->stride[axis]);
+    if (last >= tensor->byte_capacity / 4) {
+      return what + " reaches beyond its capacity: " + describe_tensor(*tensor);
+    }
+  }
+  if (rank == 2 && (tensor->stride[1] != 1 || tensor->stride[0] < tensor->shape[1])) {
+    return what + " needs rows that are contiguous and do not overlap";
+  }
+  if (tensor->data == nullptr || reinterpret_cast<uintptr_t>(tensor->data) % 4 != 0) {
+    return what + " has no data, or data that is not aligned to 4 bytes";
+  }
+  return std::string();
+}
+
+}  // namespace specd

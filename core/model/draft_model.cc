@@ -1,0 +1,97 @@
+#include "core/model/draft_model.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include "core/model/safetensors.h"
+
+namespace specd {
+namespace {
+
+// Tokens are bytes, often not whole characters.
+std::string shown(std::string_view bytes) {
+  static constexpr char kHex[] = "0123456789abcdef";
+  if (bytes.empty()) return "no token";
+  std::string out = "'";
+  for (const char c : bytes.substr(0, 60)) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte >= 0x20 && byte < 0x7F) {
+      out += c;
+    } else {
+      out += "\\x";
+      out += kHex[byte >> 4];
+      out += kHex[byte & 15];
+    }
+  }
+  return out + (bytes.size() > 60 ? "...'" : "'");
+}
+
+std::string id_or_none(int32_t id) { return id < 0 ? "none" : std::to_string(id); }
+
+int32_t first_eos(const ModelConfig& config) {
+  return config.eos_tokens.empty() ? -1 : config.eos_tokens.front();
+}
+
+}  // namespace
+
+Status check_same_tokens(const DraftTarget& target, const ModelConfig& draft,
+                         const Tokenizer& draft_tokenizer) {
+  const auto differ = [](const std::string& what, const std::string& of_target,
+                         const std::string& of_draft) {
+    return Status(Code::kFailedPrecondition,
+                  "its tokens are not the target's: " + what + " is " + of_target +
+                      " in the target, " + of_draft +
+                      " here; use a draft model with the same tokenizer");
+  };
+  const int32_t n = std::min(target.tokenizer.vocab_size(), draft_tokenizer.vocab_size());
+  for (int32_t id = 0; id < n; ++id) {
+    const std::string_view a = target.tokenizer.token_bytes(id);
+    const std::string_view b = draft_tokenizer.token_bytes(id);
+    if (a != b) return differ("id " + std::to_string(id), shown(a), shown(b));
+  }
+  if (target.config.bos_token != draft.bos_token) {
+    return differ("the BOS id", id_or_none(target.config.bos_token), id_or_none(draft.bos_token));
+  }
+  if (first_eos(target.config) != first_eos(draft)) {
+    return differ("the EOS id", id_or_none(first_eos(target.config)), id_or_none(first_eos(draft)));
+  }
+  return Status();
+}
+
+std::unique_ptr<DraftModel> check_draft_model(const std::string& name, const std::string& path,
+                                              kernels::DType kv_dtype, const DraftTarget& target) {
+  auto model = std::make_unique<DraftModel>();
+  model->name = name;
+  model->path = path;
+  model->kv_dtype = kv_dtype;
+  model->target_vocab_size = target.config.vocab_size;
+  const auto check = [&]() -> Status {
+    SPECD_TRY(model->config, load_model_config(path));
+    SPECD_TRY(const auto tokenizer, Tokenizer::load(path + "/tokenizer.json"));
+    SPECD_OK_OR_RETURN(check_vocabulary(path, model->config, *tokenizer));
+    SPECD_OK_OR_RETURN(check_same_tokens(target, model->config, *tokenizer));
+    SPECD_TRY(const SafetensorsFile weights, SafetensorsFile::open(path + "/model.safetensors"));
+    SPECD_OK_OR_RETURN(check_tensors(weights, model->config));
+    model->facts.fill(name, model->config, *tokenizer);
+    model->facts.info.vocab_size =
+        static_cast<uint32_t>(std::min(model->config.vocab_size, target.config.vocab_size));
+    return Status();
+  };
+  model->status = check();
+  return model;
+}
+
+void load_draft_model(DraftModel& model, Device& device, const KvStore& pages, int32_t rows_max,
+                      int32_t outputs_max, const std::function<void(double)>& progress) {
+  const auto load = [&]() -> Status {
+    SPECD_TRY(model.kv, KvStore::inside(pages, model.config, model.kv_dtype));
+    SPECD_TRY(model.transformer,
+              Transformer::load(device, model.path, model.config, rows_max, outputs_max, progress));
+    return Status();
+  };
+  model.rows_max = rows_max;
+  model.outputs_max = outputs_max;
+  if (model.status.ok()) model.status = load();
+}
+
+}  // namespace specd

@@ -1,0 +1,31 @@
+// What plugins learn about a model, as the boundary wants it.
+#pragma once
+
+#include <string>
+
+#include "core/base/sha256.h"
+#include "core/base/status.h"
+#include "core/model/model_config.h"
+#include "core/text/tokenizer.h"
+#include "specd/plugin_api/target_info.h"
+
+namespace specd {
+
+// Owns the strings that `info` points at, so it stays where it is.
+struct ModelFacts {
+  std::string name, architecture;
+  Sha256Digest tokenizer_sha256{};
+  specd_target_info info{};
+
+  ModelFacts() = default;
+  ModelFacts(const ModelFacts&) = delete;
+  ModelFacts& operator=(const ModelFacts&) = delete;
+
+  void fill(const std::string& model_name, const ModelConfig& config, const Tokenizer& tokenizer);
+};
+
+// kDataLoss when the tokenizer has ids that the model lacks. `path` is the model's folder.
+Status check_vocabulary(const std::string& path, const ModelConfig& config,
+                        const Tokenizer& tokenizer);
+
+}  // namespace specd

@@ -1,0 +1,180 @@
+// Draft-target speculation through the whole engine: a second model, its KV in the target's pages,
+// the plugin that feeds it.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/core/engine_rig.h"
+
+namespace specd {
+namespace {
+
+constexpr int32_t kTokens = 24;
+
+class DraftTarget : public EngineTest {
+ protected:
+  static EngineOptions target_and_draft(const std::string& target = "pico-target",
+                                        const std::string& draft = "pico-draft") {
+    EngineOptions o = options(target);
+    o.draft_models = {{.name = "draft",
+                       .path = std::string(SPECD_TEST_ZOO) + "/" + draft,
+                       .kv_dtype = KvDType::kF32}};
+    return o;
+  }
+  static RouteOptions draft_route(const std::string& name, int32_t k, Json more = Json::object()) {
+    more["model"] = more.value("model", "draft");
+    more["draft_tokens"] = k;
+    return route(name, plugin("specd.drafter.draft_target", std::move(more)), k);
+  }
+  // Greedy and seeded requests of all prompts.
+  static std::vector<Request> requests(const std::string& route_name,
+                                       int32_t max_tokens = kTokens) {
+    std::vector<Request> all;
+    for (const std::string& prompt : prompts()) {
+      all.push_back(request(prompt, route_name, max_tokens));
+      all.push_back(request(prompt, route_name, max_tokens, 0.8f, 1234));
+    }
+    return all;
+  }
+  void expect_identical(const std::vector<Outcome>& outcomes, const std::vector<Outcome>& plain,
+                        const std::string& what) {
+    ASSERT_EQ(outcomes.size(), plain.size());
+    for (size_t i = 0; i < outcomes.size(); ++i) {
+      ASSERT_EQ(outcomes[i].tokens, plain[i].tokens) << what << ", request " << i;
+      ASSERT_EQ(outcomes[i].finish, plain[i].finish) << what << ", request " << i;
+    }
+  }
+  ModelReport draft_report() { return engine_->draft_models().at(0); }
+};
+
+TEST_F(DraftTarget, no_setting_changes_a_token) {
+  EngineOptions o = target_and_draft();
+  for (const int32_t k : {1, 3, 8}) o.routes.push_back(draft_route("k" + std::to_string(k), k));
+  o.routes.push_back(draft_route("careful", 6, {{"p_min", 0.6}}));
+  o.routes.push_back(draft_route("own_choice", 4, {{"use_target_noise", false}}));
+  o.routes.push_back(draft_route("small_chunks", 4, {{"prefill_chunk", 64}}));
+  start(o);
+  const std::vector<Outcome> plain = run_all(requests("off"));
+  for (const RouteOptions& each : o.routes) {
+    expect_identical(run_all(requests(each.name)), plain, each.name);
+    const RouteReport r = report(each.name);
+    EXPECT_GT(r.accepted, 0u) << each.name;
+    EXPECT_GT(r.rejected, 0u) << each.name << ": the models differ";
+    EXPECT_EQ(r.cut, 0u) << each.name << ": " << r.last_problem;
+    EXPECT_EQ(r.lost, 0u) << each.name << ": " << r.last_problem;
+  }
+  EXPECT_GT(draft_report().rows, 0u);
+  audit();
+  EXPECT_EQ(draft_report().kv_pages_held, 0);
+}
+
+// The law of the method: a model that drafts for itself is always right, and every draft position
+// is reached, over hundreds of rounds. One token missed in its context would show.
+TEST_F(DraftTarget, a_model_that_drafts_for_itself_is_always_right) {
+  constexpr int32_t kLong = 200;
+  EngineOptions o = target_and_draft("pico-draft", "pico-draft");
+  for (const int32_t k : {1, 4, 7}) {
+    o.routes.push_back(draft_route("k" + std::to_string(k), k, {{"prefill_chunk", 4096}}));
+  }
+  start(o);
+  for (const int32_t k : {1, 4, 7}) {
+    const std::string name = "k" + std::to_string(k);
+    std::vector<Request> all = requests(name, kLong);
+    Request cut = request(prompts()[1], name, kLong, 0.8f, 99);
+    cut.sampling.top_p = 0.9f;
+    cut.sampling.top_k = 40;
+    all.push_back(cut);
+    int64_t rounds = 0;
+    for (const Outcome& outcome : run_all(all)) {
+      EXPECT_EQ(outcome.usage.accepted_tokens, outcome.usage.draft_tokens) << name;
+      // The prompt's last row gives one token, every later step 1 + k.
+      EXPECT_EQ(outcome.usage.steps, 1 + (kLong - 1 + k) / (k + 1)) << name;
+      rounds += outcome.usage.steps;
+    }
+    EXPECT_GT(rounds, 400) << name;
+  }
+  audit();
+}
+
+TEST_F(DraftTarget, two_routes_share_one_draft_model) {
+  EngineOptions o = target_and_draft();
+  o.routes = {draft_route("a", 2), draft_route("b", 5)};
+  start(o);
+  const std::vector<Outcome> plain = run_all(requests("off"));
+  std::vector<Request> mixed = requests("a");
+  for (size_t i = 0; i < mixed.size(); ++i)
+    mixed[i].route = i % 3 == 0 ? "a" : i % 3 == 1 ? "b" : "off";
+  expect_identical(run_all(mixed), plain, "mixed");
+  EXPECT_GT(report("a").accepted, 0u);
+  EXPECT_GT(report("b").accepted, 0u);
+  audit();
+}
+
+// The cache holds hardly more than what runs: draft KV goes when a request waits for its pages, and
+// comes back by feeding the text again.
+TEST_F(DraftTarget, draft_kv_gives_way_when_pages_are_short) {
+  EngineOptions o = target_and_draft();
+  o.max_sequences = 8;
+  o.routes = {draft_route("d", 4)};
+  start(o);
+  const std::vector<Outcome> plain = run_all(requests("off"));
+  const ModelReport target = engine_->model();
+  const uint64_t page_bytes = target.kv_bytes / static_cast<uint64_t>(target.kv_pages_total);
+  // A request takes up to 7 pages, its draft KV one.
+  uint64_t rows_ample = 0;
+  for (const uint64_t pages : {400u, 9u}) {
+    o.model.kv_bytes_max = pages * page_bytes;
+    start(o);
+    ASSERT_EQ(engine_->model().kv_pages_total, static_cast<int32_t>(pages));
+    expect_identical(run_all(requests("d")), plain, std::to_string(pages) + " pages");
+    EXPECT_GT(report("d").accepted, 0u) << pages;
+    if (pages == 400u) rows_ample = draft_report().rows;
+    if (pages == 9u) {
+      EXPECT_NE(draft_report().rows, rows_ample) << "pages were never short";
+    }
+    audit();
+    EXPECT_EQ(draft_report().kv_pages_held, 0);
+  }
+}
+
+TEST_F(DraftTarget, cancelled_requests_give_their_draft_kv_back) {
+  EngineOptions o = target_and_draft();
+  o.routes = {draft_route("d", 4)};
+  start(o);
+  std::vector<Pending> pending;
+  for (int i = 0; i < 4; ++i) {
+    Request r = request(prompts()[static_cast<size_t>(i)], "d", 1000);
+    r.id = "r" + std::to_string(i);
+    pending.push_back(submit(r));
+  }
+  for (Pending& each : pending) each.wait_for_tokens(8);
+  EXPECT_GT(draft_report().kv_pages_held, 0);
+  for (int i = 0; i < 4; ++i) engine_->cancel("r" + std::to_string(i));
+  for (Pending& each : pending) EXPECT_EQ(each.wait().finish, FinishReason::kCancelled);
+  audit();
+  EXPECT_EQ(draft_report().kv_pages_held, 0);
+}
+
+TEST_F(DraftTarget, a_missing_model_refuses_its_routes_and_nothing_else) {
+  EngineOptions o = target_and_draft();
+  o.draft_models.push_back({.name = "gone", .path = folder_ + "/nothing"});
+  o.routes = {draft_route("good", 2), draft_route("gone", 2, {{"model", "gone"}}),
+              draft_route("unknown", 2, {{"model", "other"}})};
+  start(o);
+  EXPECT_EQ(report("good").state, "live");
+  EXPECT_EQ(report("gone").state, "refused");
+  EXPECT_NE(report("gone").reason.find("draft model 'gone' cannot be used: "), std::string::npos)
+      << report("gone").reason;
+  EXPECT_NE(report("unknown").reason.find(
+                "no draft model is called 'other'; draft_models has draft, gone"),
+            std::string::npos)
+      << report("unknown").reason;
+  EXPECT_EQ(engine_->draft_models().at(0).state, "loaded");
+  EXPECT_EQ(engine_->draft_models().at(1).state, "refused");
+  EXPECT_FALSE(run(request(prompts()[2], "good", 8)).tokens.empty());
+  audit();
+}
+
+}  // namespace
+}  // namespace specd
