@@ -137,6 +137,7 @@ class DraftTarget final : public sdk::Drafter {
           paths[s].push_back(static_cast<uint32_t>(i));
         }
       }
+      kept[s] = std::min(kept[s], static_cast<uint32_t>(sequence.tokens.size()) - 1);
       sequence.kept = kept[s] + static_cast<uint32_t>(paths[s].size());
     }
     model_.keep(batch, kept, paths);

@@ -46,7 +46,7 @@ class FakeBatch {
     b.struct_size = sizeof b;
     b.n_seqs = call_.n_seqs;
     b.call = call_.handle();
-    b.seq_id = ids_.data();
+    b.seq_id = call_.seq_id = ids_.data();
     b.seq_state = states_.data();
     b.seq_status = status_.data();
     b.slot = slot_.data();

@@ -9,12 +9,14 @@
 #include <specd/plugin_api/services/pool.h>
 #include <specd/plugin_api/services/rng.h>
 #include <specd/sdk/canary.h>
+#include <specd/sdk/fake_model.h>
 
 #include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <initializer_list>
 #include <map>
 #include <memory>
@@ -76,6 +78,7 @@ class FakeHost {
       if (wanted == SPECD_SERVICE_RNG) return &self->rng_.value;
       if (wanted == SPECD_SERVICE_METRICS) return &self->metrics_table_.value;
       if (wanted == SPECD_SERVICE_POOL) return &self->pool_.value;
+      if (wanted == SPECD_SERVICE_MODEL) return &self->models_.value;
       return nullptr;
     };
     h.now_ns = [](const specd_host*) noexcept -> uint64_t {
@@ -87,6 +90,7 @@ class FakeHost {
     make_rng();
     make_metrics();
     make_pool();
+    make_models();
   }
   ~FakeHost() {
     for (auto& block : blocks_) std::free(block.first);
@@ -103,6 +107,9 @@ class FakeHost {
   void fail_allocation(uint64_t nth) { fail_at_ = nth == 0 ? 0 : allocations_ + nth; }
   uint64_t allocations() const { return allocations_; }
   uint64_t memory_used() const { return used_; }
+
+  // The model behind model/1.
+  FakeModel& model() { return model_; }
 
   void withhold_service(const std::string& id) { withheld_.insert(id); }
 
@@ -121,6 +128,7 @@ class FakeHost {
   // Call after destroy() of the last instance: what is still held is a leak, and scratch ends.
   void expect_no_memory_held() {
     check(used_ == 0, std::to_string(used_) + " bytes still held at destroy()");
+    check(model_.open == 0, "a model is still open at destroy()");
     check_blocks();
   }
   void check_blocks() {
@@ -128,7 +136,7 @@ class FakeHost {
       check(block_intact(block.first, block.second), "wrote past a block of the memory service");
     }
     check(host_.intact() && memory_.intact() && rng_.intact() && metrics_table_.intact() &&
-              pool_.intact(),
+              pool_.intact() && models_.intact(),
           "wrote past a table of the host");
   }
 
@@ -138,6 +146,7 @@ class FakeHost {
     const specd_sampling* const* sampling;
     uint32_t n_seqs;
     std::vector<void*> scratch;
+    const uint64_t* seq_id = nullptr;
     specd_call* handle() { return reinterpret_cast<specd_call*>(this); }
     ~Call() {
       for (void* block : scratch) std::free(block);
@@ -328,6 +337,70 @@ class FakeHost {
     };
   }
 
+  // The handle of the only model there is.
+  specd_model* handle() { return reinterpret_cast<specd_model*>(&model_); }
+
+  static specd_status model_step(const specd_host* host, specd_call* call, const specd_model* model,
+                                 const std::function<std::string(FakeHost*, const Call*)>& body) {
+    FakeHost* self = of(host);
+    const auto* c = reinterpret_cast<const Call*>(call);
+    std::string fault = "model: a call outside of a batch, or another model";
+    if (c != nullptr && c->seq_id != nullptr && model == self->handle()) fault = body(self, c);
+    if (fault.empty()) return SPECD_OK;
+    self->violate(fault);
+    return SPECD_E_INVALID;
+  }
+
+  void make_models() {
+    specd_models& m = models_.value;
+    m.struct_size = sizeof m;
+    m.open = [](const specd_host* host, specd_owner*, const char* name,
+                specd_model** out) noexcept -> specd_status {
+      FakeHost* self = of(host);
+      if (name == nullptr || self->model_.name != name) return SPECD_E_PRECONDITION;
+      ++self->model_.open;
+      *out = self->handle();
+      return SPECD_OK;
+    };
+    m.info = [](const specd_host* host, specd_owner*, specd_model* model,
+                specd_target_info* out) noexcept -> specd_status {
+      FakeHost* self = of(host);
+      if (model != self->handle() || out->struct_size != sizeof *out) return SPECD_E_INVALID;
+      *out = self->target_;
+      out->max_positions = self->model_.max_positions;
+      return SPECD_OK;
+    };
+    m.close = [](const specd_host* host, specd_owner*, specd_model* model) noexcept {
+      FakeHost* self = of(host);
+      self->check(model == self->handle(), "model.close() of another model");
+      --self->model_.open;
+    };
+    m.length = [](const specd_host* host, specd_call* call, specd_model* model,
+                  uint32_t* out) noexcept -> specd_status {
+      return model_step(host, call, model, [&](FakeHost* self, const Call* c) {
+        for (uint32_t s = 0; s < c->n_seqs; ++s) {
+          const auto found = self->model_.session.find(c->seq_id[s]);
+          out[s] = found == self->model_.session.end()
+                       ? 0
+                       : static_cast<uint32_t>(found->second.kept.size());
+        }
+        return std::string();
+      });
+    };
+    m.forward = [](const specd_host* host, specd_call* call, specd_model* model,
+                   const specd_forward_args* args) noexcept -> specd_status {
+      return model_step(host, call, model, [&](FakeHost* self, const Call* c) {
+        return self->model_.forward(c->seq_id, c->n_seqs, args);
+      });
+    };
+    m.keep = [](const specd_host* host, specd_call* call, specd_model* model, const uint32_t* kept,
+                const uint32_t* row_offsets, const uint32_t* rows) noexcept -> specd_status {
+      return model_step(host, call, model, [&](FakeHost* self, const Call* c) {
+        return self->model_.keep(c->seq_id, c->n_seqs, kept, row_offsets, rows);
+      });
+    };
+  }
+
   struct Metric {
     std::string name;
     uint32_t kind;
@@ -338,6 +411,8 @@ class FakeHost {
   Guarded<specd_rng> rng_;
   Guarded<specd_metrics> metrics_table_;
   Guarded<specd_pool> pool_;
+  Guarded<specd_models> models_;
+  FakeModel model_;
   specd_target_info target_;
   uint8_t sha256_[32] = {};
 

@@ -1,0 +1,138 @@
+// The service model/1 for unit tests: a model that is a function of the text. fake_host.h says how
+// the fakes are used.
+#ifndef SPECD_SDK_FAKE_MODEL_H
+#define SPECD_SDK_FAKE_MODEL_H
+
+#include <specd/plugin_api/services/model.h>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace specd::sdk {
+
+class FakeModel {
+ public:
+  using Text = std::vector<int32_t>;
+  struct Session {
+    Text kept;
+    Text round;                   // tokens of its rows
+    std::vector<int32_t> parent;  // and their parents
+  };
+
+  std::string name = "draft";  // the only one that can be opened
+  // What follows a text, and with what probability. Every other token shares the rest.
+  std::function<int32_t(const Text&)> next = [](const Text& text) { return text.back() + 1; };
+  std::function<float(const Text&)> probability = [](const Text&) { return 1.0f; };
+  uint32_t max_positions = 4096;
+  bool exhausted = false;  // no pages for anybody
+
+  uint64_t forwards = 0, rows = 0;
+  int32_t open = 0;                     // handles
+  std::map<uint64_t, Session> session;  // by seq_id; erase one = the host took its pages
+
+  // The functions of specd_models behind checked handles. Empty, or what is wrong with the call.
+  std::string forward(const uint64_t* seq_id, uint32_t n_seqs, const specd_forward_args* args) {
+    if (args == nullptr || args->struct_size != sizeof *args || args->row_offsets == nullptr ||
+        args->seq_status == nullptr || args->token == nullptr ||
+        args->row_offsets[n_seqs] != args->n_rows) {
+      return "model.forward: arguments are missing or contradict each other";
+    }
+    ++forwards;
+    uint32_t output = 0;
+    for (uint32_t s = 0; s < n_seqs; ++s) {
+      const uint32_t begin = args->row_offsets[s], end = args->row_offsets[s + 1];
+      args->seq_status[s] = SPECD_OK;
+      if (begin == end) continue;
+      const Session before = session[seq_id[s]];
+      Session& mine = session[seq_id[s]];
+      if (exhausted) args->seq_status[s] = SPECD_E_EXHAUSTED;
+      for (uint32_t r = begin; r < end; ++r) {
+        const auto row = static_cast<int32_t>(mine.round.size());
+        const int32_t parent = args->parent == nullptr ? row - 1 : args->parent[r];
+        if (parent < -1 || parent >= row) return "model.forward: a parent that is no earlier row";
+        mine.round.push_back(
+            static_cast<const int32_t*>(args->token->data)[r * args->token->stride[0]]);
+        mine.parent.push_back(parent);
+        const Text text = text_of(mine, row);
+        if (text.size() > max_positions) args->seq_status[s] = SPECD_E_UNSUPPORTED;
+        const bool wanted = output < args->n_outputs && args->output_rows[output] == r;
+        if (wanted) write(*args, output++, args->seq_status[s] == SPECD_OK ? &text : nullptr);
+      }
+      if (args->seq_status[s] == SPECD_OK) {
+        rows += end - begin;
+      } else {
+        mine = before;
+      }
+    }
+    return output == args->n_outputs ? "" : "model.forward: output_rows do not increase";
+  }
+
+  std::string keep(const uint64_t* seq_id, uint32_t n_seqs, const uint32_t* kept,
+                   const uint32_t* row_offsets, const uint32_t* path) {
+    if (kept == nullptr) return "model.keep: kept is null";
+    for (uint32_t s = 0; s < n_seqs; ++s) {
+      Session& mine = session[seq_id[s]];
+      const uint32_t begin = row_offsets == nullptr ? 0 : row_offsets[s];
+      const uint32_t end = row_offsets == nullptr ? 0 : row_offsets[s + 1];
+      if (begin == end ? kept[s] > mine.kept.size() : kept[s] != mine.kept.size()) {
+        return "model.keep: kept is not what the session holds";
+      }
+      mine.kept.resize(kept[s]);
+      int32_t previous = -1;
+      for (uint32_t i = begin; i < end; ++i) {
+        if (path[i] >= mine.round.size() || mine.parent[path[i]] != previous) {
+          return "model.keep: rows that are no path";
+        }
+        mine.kept.push_back(mine.round[path[i]]);
+        previous = static_cast<int32_t>(path[i]);
+      }
+      mine.round.clear();
+      mine.parent.clear();
+    }
+    return "";
+  }
+
+ private:
+  static Text text_of(const Session& session, int32_t row) {
+    Text tail;
+    for (int32_t r = row; r >= 0; r = session.parent[static_cast<std::size_t>(r)]) {
+      tail.insert(tail.begin(), session.round[static_cast<std::size_t>(r)]);
+    }
+    Text text = session.kept;
+    text.insert(text.end(), tail.begin(), tail.end());
+    return text;
+  }
+
+  // Null: the sequence failed.
+  void write(const specd_forward_args& args, uint32_t output, const Text* text) const {
+    if (args.out_token != nullptr) {
+      static_cast<int32_t*>(args.out_token->data)[output * args.out_token->stride[0]] =
+          text == nullptr ? -1 : next(*text);
+    }
+    if (text == nullptr) return;
+    const float logprob = std::log(probability(*text));
+    if (args.out_logprob != nullptr) {
+      static_cast<float*>(args.out_logprob->data)[output * args.out_logprob->stride[0]] = logprob;
+    }
+    if (args.out_topk_token != nullptr) {
+      // What follows the best is not told: -1.
+      int32_t* top = static_cast<int32_t*>(args.out_topk_token->data) +
+                     output * args.out_topk_token->stride[0];
+      for (int64_t k = 0; k < args.out_topk_token->shape[1]; ++k)
+        top[k] = k == 0 ? next(*text) : -1;
+    }
+    if (args.out_topk_logprob != nullptr) {
+      static_cast<float*>(args.out_topk_logprob->data)[output * args.out_topk_logprob->stride[0]] =
+          logprob;
+    }
+  }
+};
+
+}  // namespace specd::sdk
+
+#endif
