@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # From a fresh Debian 12 to tokens: installs what is missing, builds, serves the small model of this
-# tree, compares plain decoding with two drafters on real prompts. Needs root or sudo, and nothing but
+# tree, compares plain decoding with three drafters on real prompts. Needs root or sudo, and nothing but
 # the Debian archive from the network.
 #
 #   bash host/quickstart.sh           build, compare, stop
@@ -66,7 +66,8 @@ tests=OFF
 if grep -qs '^SPECD_TESTS:BOOL=ON' build/cpu/CMakeCache.txt; then tests=ON; fi
 cmake --preset cpu -DSPECD_TESTS=$tests "${launcher[@]}" > /dev/null
 cmake --build --preset cpu --target specd specctl specd-bench \
-  specd_plugin_drafter_prompt_lookup specd_plugin_drafter_replay specd_plugin_verifier_match
+  specd_plugin_drafter_draft_target specd_plugin_drafter_prompt_lookup \
+  specd_plugin_drafter_replay specd_plugin_verifier_match
 
 mkdir -p "$work"
 ctl() { build/cpu/bin/specctl --socket "$socket" "$@"; }
@@ -90,9 +91,9 @@ tail -n 3 host/prompts/tree_walk.py
 ctl generate --prompt-file host/prompts/tree_walk.py --temperature 0.8 --seed 1 --max-tokens 128 \
   --route prompt_lookup
 
-step "The same prompts on three routes"
+step "The same prompts on four routes"
 result=0
-ctl compare --routes off,prompt_lookup,replay "${runs[@]}" --repeat 2 || result=$?
+ctl compare --routes off,prompt_lookup,draft_target,replay "${runs[@]}" --repeat 2 || result=$?
 cat <<'TEXT'
 
 tokens/s       median decode speed of one request alone

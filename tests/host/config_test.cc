@@ -85,6 +85,7 @@ TEST_F(ConfigTest, every_key_arrives_where_it_belongs) {
             "http: {listen: '[::1]:0', stall_seconds: 7}\n"
             "engine: {threads: 2, isa: avx2, max_sequences: 4, step_tokens_max: 64, queue_max: 1}\n"
             "model: {name: m, path: ./model/, kv: {dtype: f32, bytes_max: 512MiB}}\n"
+            "draft_models: [{name: d, path: model, kv: {dtype: f16}}, {name: e, path: run}]\n"
             "plugins: {directories: [plugins, ./run], cache_directory: cache}\n"
             "default_route: a\n"
             "routes:\n"
@@ -111,6 +112,12 @@ TEST_F(ConfigTest, every_key_arrives_where_it_belongs) {
   EXPECT_EQ(c.engine.queue_max, 1);
   EXPECT_EQ(c.engine.model.kv_dtype, KvDType::kF32);
   EXPECT_EQ(c.engine.model.kv_bytes_max, uint64_t{512} << 20);
+  ASSERT_EQ(c.engine.draft_models.size(), 2U);
+  EXPECT_EQ(c.engine.draft_models[0].name, "d");
+  EXPECT_EQ(c.engine.draft_models[0].path, (folder_ / "model").string());
+  EXPECT_EQ(c.engine.draft_models[0].kv_dtype, KvDType::kF16);
+  EXPECT_EQ(c.engine.draft_models[1].name, "e");
+  EXPECT_EQ(c.engine.draft_models[1].kv_dtype, KvDType::kBF16);
   EXPECT_EQ(c.engine.plugin_directories.size(), 2U);
   EXPECT_EQ(c.engine.plugin_cache_directory, (folder_ / "cache").string());
   ASSERT_EQ(c.engine.routes.size(), 1U);
@@ -177,6 +184,19 @@ std::vector<Bad> bad_files() {
       {"null_document", "---\n~\n", "c.yaml:2:1: ", "expected a mapping, found nothing"},
       {"a_list", "- a\n", "c.yaml:1:1: ", "expected a mapping, found a list"},
       {"a_word", "hello\n", "c.yaml:1:1: ", "expected a mapping, found 'hello'"},
+      {"draft_models_map", g + "draft_models: {name: d}\n", "c.yaml:6:15: draft_models: ",
+       "expected a list, found a mapping"},
+      {"draft_model_key", g + "draft_models: [{name: d, paht: model}]\n",
+       "c.yaml:6:26: draft_models[0].paht: ", "did you mean 'path'?"},
+      {"draft_model_named_like_the_target", g + "draft_models:\n  - {name: m, path: model}\n",
+       "c.yaml:7:12: draft_models[0].name: ", "a name that no other model has, found 'm'"},
+      {"draft_model_twice",
+       g + "draft_models:\n  - {name: d, path: model}\n  - {name: d, path: model}\n",
+       "c.yaml:8:12: draft_models[1].name: ", "a name that no other model has, found 'd'"},
+      {"draft_model_path", g + "draft_models: [{name: d, path: nowhere}]\n",
+       "c.yaml:6:32: draft_models[0].path: ", "found nothing at"},
+      {"draft_model_bytes", g + "draft_models: [{name: d, path: model, kv: {bytes_max: 1}}]\n",
+       "c.yaml:6:44: draft_models[0].kv.bytes_max: ", "unknown key"},
       {"two_documents", g + "---\n" + g, "c.yaml:6:1: ", "a second document"},
       {"not_yaml", "listen: [a\n", "c.yaml:", "not YAML"},
       {"tab_indent", "model:\n\tname: m\n", "c.yaml:2:6: ", "not YAML"},
