@@ -116,7 +116,7 @@ if [ ! -d "$ballast" ]; then
 fi
 # Ballast writes the same tokens, so the recording of the small model serves it too.
 build/cpu/bin/specd-bench run --config configs/quickstart.yaml --model "$ballast" \
-  --routes prompt_lookup,replay --prompts host/prompts --limit 3 \
+  --routes prompt_lookup,draft_target,replay --prompts host/prompts --limit 3 \
   --max-tokens 64 --temperature 0.8,0 --seed 1 --repeat 1 || result=$?
 cat <<'TEXT'
 
