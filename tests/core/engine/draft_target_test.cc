@@ -2,6 +2,11 @@
 // the plugin that feeds it.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -154,6 +159,61 @@ TEST_F(DraftTarget, cancelled_requests_give_their_draft_kv_back) {
   for (Pending& each : pending) EXPECT_EQ(each.wait().finish, FinishReason::kCancelled);
   audit();
   EXPECT_EQ(draft_report().kv_pages_held, 0);
+}
+
+// The draft model of the zoo with another configuration or other weights.
+TEST_F(DraftTarget, a_poor_draft_model_costs_drafts_and_no_token) {
+  const std::string good = std::string(SPECD_TEST_ZOO) + "/pico-draft";
+  const auto variant = [&](const std::string& name, const auto& edit_config,
+                           const auto& edit_weights) {
+    const std::string folder = folder_ + "/" + name;
+    std::filesystem::copy(good, folder);
+    Json config = parse_json_file(good + "/config.json", 1 << 20).value();
+    edit_config(config);
+    std::ofstream(folder + "/config.json") << config.dump();
+    std::ifstream in(good + "/model.safetensors", std::ios::binary);
+    std::string bytes((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+    uint64_t header = 0;
+    std::memcpy(&header, bytes.data(), sizeof(header));
+    edit_weights(bytes, static_cast<size_t>(header) + sizeof(header));
+    std::ofstream(folder + "/model.safetensors", std::ios::binary) << bytes;
+    return folder;
+  };
+  const auto same_config = [](Json&) {};
+  const auto same_weights = [](std::string&, size_t) {};
+  EngineOptions o = target_and_draft();
+  const auto add = [&](const std::string& name, const std::string& folder) {
+    o.draft_models.push_back({.name = name, .path = folder, .kv_dtype = KvDType::kF32});
+    o.routes.push_back(draft_route(name, 4, {{"model", name}}));
+  };
+  add("short", variant(
+                   "short", [](Json& c) { c["max_position_embeddings"] = 40; }, same_weights));
+  add("garbage", variant("garbage", same_config, [](std::string& bytes, size_t at) {
+        // Every bf16 weight gets a sign by chance.
+        uint32_t coin = 1;
+        for (++at; at < bytes.size(); at += 2) {
+          coin = coin * 1664525 + 1013904223;
+          if ((coin >> 31) != 0) bytes[at] = static_cast<char>(bytes[at] ^ 0x80);
+        }
+      }));
+  add("not_a_number", variant("not_a_number", same_config, [](std::string& bytes, size_t at) {
+        std::fill(bytes.begin() + static_cast<ptrdiff_t>(at), bytes.end(), '\xff');
+      }));
+  start(o);
+  const std::vector<Outcome> plain = run_all(requests("off"));
+  for (const RouteOptions& each : o.routes) {
+    ASSERT_EQ(report(each.name).state, "live") << report(each.name).reason;
+    expect_identical(run_all(requests(each.name)), plain, each.name);
+    const RouteReport r = report(each.name);
+    EXPECT_EQ(r.lost, 0u) << each.name << ": " << r.last_problem;
+    EXPECT_EQ(r.cut, 0u) << each.name << ": " << r.last_problem;
+  }
+  EXPECT_GT(report("short").drafted, 0u) << "some prompts are shorter than its context";
+  EXPECT_GT(report("garbage").drafted, 0u);
+  EXPECT_LT(report("garbage").accepted * 10, report("garbage").drafted);
+  EXPECT_EQ(report("not_a_number").drafted, 0u);
+  audit();
+  for (const ModelReport& model : engine_->draft_models()) EXPECT_EQ(model.kv_pages_held, 0);
 }
 
 TEST_F(DraftTarget, a_missing_model_refuses_its_routes_and_nothing_else) {
