@@ -19,13 +19,16 @@ class PageReclaimer {
 };
 
 // Counts references: a page is free when nobody holds it. A page with several holders is read only.
-// Invariant: every page is either free (count 0) or held.
+// Invariants: a page is free exactly when its count is 0; n_free() + n_idle() + pages in use =
+// n_pages().
 class PagePool {
  public:
   explicit PagePool(int32_t n_pages);
 
   int32_t n_pages() const { return static_cast<int32_t>(references_.size()); }
   int32_t n_free() const { return static_cast<int32_t>(free_.size()); }
+  // Pages that only the prefix cache holds: as good as free.
+  int32_t n_idle() const { return n_idle_; }
   // REQUIRES a page of this pool.
   int32_t references(int32_t page) const { return references_[static_cast<size_t>(page)]; }
 
@@ -41,10 +44,14 @@ class PagePool {
   bool release(int32_t page);
   // Releases each once and clears `pages`.
   void release(std::vector<int32_t>& pages);
+  // One of the page's holders is the prefix cache, or no longer. REQUIRES that the page is held.
+  void set_cached(int32_t page, bool cached);
 
  private:
   std::vector<int32_t> free_;        // used as a stack
   std::vector<int32_t> references_;  // [n_pages]
+  std::vector<bool> cached_;         // [n_pages]
+  int32_t n_idle_ = 0;
   PageReclaimer* evictor_ = nullptr;
 };
 

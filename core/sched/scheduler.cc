@@ -1,48 +1,213 @@
 #include "core/sched/scheduler.h"
 
 #include <algorithm>
+#include <numeric>
+
+#include "core/kv/block_table.h"
 
 namespace specd {
 
+namespace {
+
+// A sequence of this step: running or admitted.
+struct Member {
+  Rank rank;
+  int32_t sequence = 0;
+  int32_t n_tokens = 0, n_computed = 0, n_pages = 0, n_own_pages = 0;
+  int32_t draft_nodes_max = 0;
+  int32_t n_granted = 0;  // new pages that are set aside for it
+  bool runs = false;      // has what one row needs
+  bool preempted = false;
+
+  int32_t n_pending() const { return n_tokens - n_computed; }
+  bool decodes() const { return n_pending() == 1; }
+  // Pages it lacks for its first n tokens, beside what is set aside.
+  int32_t lacks(int64_t n) const { return std::max(0, pages_for(n) - n_pages - n_granted); }
+};
+
+class Planner {
+ public:
+  Planner(const SchedulerLimits& limits, int32_t pages_available)
+      : limits_(limits), pages_left_(pages_available) {}
+
+  StepPlan plan(const std::vector<RunningView>& running, const std::vector<WaitingView>& waiting) {
+    for (const RunningView& view : running) {
+      members_.push_back({.rank = view.rank,
+                          .sequence = static_cast<int32_t>(members_.size()),
+                          .n_tokens = view.n_tokens,
+                          .n_computed = view.n_computed,
+                          .n_pages = view.n_pages,
+                          .n_own_pages = view.n_own_pages,
+                          .draft_nodes_max = view.draft_nodes_max});
+    }
+    std::sort(members_.begin(), members_.end(),
+              [](const Member& a, const Member& b) { return a.rank < b.rank; });
+    n_running_ = members_.size();
+    keep_running();
+    admit(waiting);
+    share_rows();
+    return std::move(plan_);
+  }
+
+ private:
+  // The running ones in order: each gets pages for one row at least, from those behind it if need
+  // be.
+  void keep_running() {
+    for (size_t i = 0; i < n_running_; ++i) {
+      Member& member = members_[i];
+      if (member.preempted) continue;
+      const int32_t need = member.lacks(member.n_computed + 1);
+      if (need > pages_left_) plan_.n_pages_short += need - pages_left_;
+      while (need > pages_left_ && preempt_after(member.rank)) {
+      }
+      if (need > pages_left_) continue;  // what the preempted shared is counted in the next step
+      grant(member, need);
+      member.runs = true;
+    }
+  }
+
+  void admit(const std::vector<WaitingView>& waiting) {
+    for (const WaitingView& next : waiting) {
+      Member member{.rank = next.rank,
+                    .sequence = static_cast<int32_t>(members_.size()),
+                    .n_tokens = next.n_tokens,
+                    .n_computed = next.n_computed,
+                    .n_pages = next.n_pages,
+                    .runs = true};
+      // Beside its own tokens: room for what those before it still need of their prompts, and a
+      // page for each to grow, so that it is not preempted at once.
+      const int32_t rest = member.lacks(member.n_tokens + 1);
+      int32_t reserve = 0, could_free = 0, could_end = 0;
+      for (const Member& other : members_) {
+        if (other.preempted) continue;
+        if (other.rank < next.rank) {
+          reserve += 1 + other.lacks(other.n_tokens + 1);
+        } else {
+          could_free += other.n_own_pages + other.n_granted;
+          ++could_end;
+        }
+      }
+      // What it shares may have been a preempted one's: then it is idle only now.
+      const auto missing = [&](bool some_preempted) {
+        return rest + (some_preempted ? next.n_pages : next.n_idle) + reserve - pages_left_;
+      };
+      const bool place = n_alive() < limits_.max_sequences;
+      const int32_t n_missing = missing(!place || !plan_.preempted.empty());
+      const bool fits = n_missing <= 0;
+      if (!fits) plan_.n_pages_short += n_missing;
+      if (!place || !fits) {
+        if (could_end == 0 || missing(true) > could_free) return;
+        preempt_after(next.rank);
+        while (missing(true) > 0 && preempt_after(next.rank)) {
+        }
+      }
+      pages_left_ -= plan_.preempted.empty() ? next.n_idle : next.n_pages;
+      grant(member, rest);
+      members_.push_back(member);
+      ++plan_.n_admitted;
+    }
+  }
+
+  void share_rows() {
+    std::vector<Member*> decoding, prefilling;
+    for (Member& member : members_) {
+      if (member.runs && !member.preempted) {
+        (member.decodes() ? decoding : prefilling).push_back(&member);
+      }
+    }
+    const auto n_decoding = static_cast<int32_t>(decoding.size());
+    const auto n_prefilling = static_cast<int32_t>(prefilling.size());
+    int32_t rows_left = limits_.step_tokens_max - n_decoding;
+    int32_t draft_rows = prefilling.empty() ? rows_left : rows_left / 2;
+    draft_rows = std::min(draft_rows, rows_left - n_prefilling);
+    draft_rows = std::min(draft_rows, limits_.logits_rows_max - n_decoding - n_prefilling);
+
+    std::vector<int32_t> wants;
+    for (const Member* member : decoding) wants.push_back(member->draft_nodes_max);
+    std::vector<int32_t> nodes = share_evenly(wants, draft_rows);
+    rows_left -= std::accumulate(nodes.begin(), nodes.end(), 0);
+
+    wants.clear();
+    for (const Member* member : prefilling) wants.push_back(member->n_pending());
+    const std::vector<int32_t> rows = share_evenly(wants, rows_left);
+    for (size_t i = 0; i < prefilling.size(); ++i) {
+      Member& member = *prefilling[i];
+      const int32_t n_rows = extend(member, rows[i]);
+      item(member, {.n_rows = n_rows, .wants_token = n_rows == member.n_pending()});
+    }
+    for (size_t i = 0; i < decoding.size(); ++i) {
+      Member& member = *decoding[i];
+      const int32_t with_root = extend(member, 1 + nodes[i]);
+      item(member, {.n_rows = 1, .wants_token = true, .draft_nodes = with_root - 1});
+    }
+  }
+
+  // How many of n rows behind the computed ones find pages; sets those aside. >= 1 where it runs.
+  int32_t extend(Member& member, int32_t n) {
+    const int32_t lacking = member.lacks(int64_t{member.n_computed} + n);
+    plan_.n_pages_short += std::max(0, lacking - pages_left_);
+    grant(member, std::min(lacking, pages_left_));
+    const int32_t room =
+        (member.n_pages + member.n_granted) * kernels::kPageTokens - member.n_computed;
+    return std::min(n, room);
+  }
+
+  void item(const Member& member, PlanItem one) {
+    one.sequence = member.sequence;
+    one.n_new_pages = std::max(
+        0, pages_for(int64_t{member.n_computed} + one.n_rows + one.draft_nodes) - member.n_pages);
+    plan_.items.push_back(one);
+  }
+
+  void grant(Member& member, int32_t n) {
+    member.n_granted += n;
+    pages_left_ -= n;
+  }
+
+  // Preempts the last of the running if its rank is larger; false when there is none.
+  bool preempt_after(const Rank& rank) {
+    for (size_t i = n_running_; i-- > 0;) {
+      Member& last = members_[i];
+      if (last.preempted) continue;
+      if (!(rank < last.rank)) return false;
+      last.preempted = true;
+      pages_left_ += last.n_own_pages + last.n_granted;
+      plan_.preempted.push_back(last.sequence);
+      return true;
+    }
+    return false;
+  }
+
+  int32_t n_alive() const { return static_cast<int32_t>(members_.size() - plan_.preempted.size()); }
+
+  const SchedulerLimits& limits_;
+  int32_t pages_left_;
+  std::vector<Member> members_;  // the running ones by rank, then the admitted
+  size_t n_running_ = 0;
+  StepPlan plan_;
+};
+
+}  // namespace
+
+std::vector<int32_t> share_evenly(const std::vector<int32_t>& wants, int32_t total) {
+  std::vector<size_t> order(wants.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::sort(order.begin(), order.end(),
+            [&](size_t a, size_t b) { return wants[a] != wants[b] ? wants[a] < wants[b] : a > b; });
+  std::vector<int32_t> shares(wants.size(), 0);
+  // From the smallest want up, each takes its even share of what is left; the remainder of the
+  // division stays for those that come last: the largest wants, the first ones among equals.
+  for (size_t i = 0; i < order.size(); ++i) {
+    const auto others = static_cast<int32_t>(order.size() - i);
+    shares[order[i]] = std::min(wants[order[i]], total / others);
+    total -= shares[order[i]];
+  }
+  return shares;
+}
+
 StepPlan plan_step(const SchedulerLimits& limits, const std::vector<RunningView>& running,
-                   const std::vector<WaitingView>& waiting, int32_t pages_free) {
-  StepPlan plan;
-  std::vector<RunningView> views = running;
-  for (const WaitingView& next : waiting) {
-    if (static_cast<int32_t>(views.size()) >= limits.max_sequences || next.pages > pages_free)
-      break;
-    pages_free -= next.pages;
-    views.push_back({.n_pending = next.n_pending, .draft_nodes_max = 0});
-    ++plan.n_admitted;
-  }
-
-  const auto decodes = [](const RunningView& view) { return view.n_pending == 1; };
-  const int32_t n_decode = static_cast<int32_t>(std::count_if(views.begin(), views.end(), decodes));
-  const bool prefilling = n_decode < static_cast<int32_t>(views.size());
-
-  int32_t rows_left = limits.step_tokens_max - n_decode;
-  int32_t draft_rows = prefilling ? rows_left / 2 : rows_left;
-  int32_t decode_left = n_decode;
-  for (int32_t i = 0; i < static_cast<int32_t>(views.size()); ++i) {
-    const RunningView& view = views[static_cast<size_t>(i)];
-    if (!decodes(view)) continue;
-    // An even share of what is left, so that no sequence starves the ones behind it.
-    const int32_t nodes = std::min(view.draft_nodes_max, draft_rows / decode_left--);
-    draft_rows -= nodes;
-    rows_left -= nodes;
-    plan.items.push_back({.sequence = i, .n_rows = 1, .wants_token = true, .draft_nodes = nodes});
-  }
-  for (int32_t i = 0; i < static_cast<int32_t>(views.size()) && rows_left > 0; ++i) {
-    const RunningView& view = views[static_cast<size_t>(i)];
-    if (decodes(view)) continue;
-    const int32_t n_rows = std::min(view.n_pending, rows_left);
-    rows_left -= n_rows;
-    plan.items.push_back({.sequence = i,
-                          .n_rows = n_rows,
-                          .wants_token = n_rows == view.n_pending,
-                          .draft_nodes = 0});
-  }
-  return plan;
+                   const std::vector<WaitingView>& waiting, int32_t pages_available) {
+  return Planner(limits, pages_available).plan(running, waiting);
 }
 
 }  // namespace specd

@@ -1,44 +1,80 @@
 // What the next step does, as data. Pure: state in, plan out; no device, thread or plugin.
 //
-// First come, first served. A sequence is admitted when pages for all it may ever need are free, so
-// that a running one never waits for memory. Every running sequence that has one pending token
-// decodes; the others are prefilled in chunks. One budget of rows pays for roots, draft nodes and
-// prefill; while something prefills, drafts get at most half of what the roots leave.
+// Order: who has the smaller rank goes first. A rank never changes, so the first of all always
+// progresses, whatever it takes from others, and nobody starves.
+//   rows   One budget pays for roots, draft nodes and prefill. Every decoding sequence gets its
+//   root.
+//          While something prefills, drafts get at most half of what the roots leave; prefilling
+//          sequences share the rest evenly, so that a short prompt does not wait behind a long one.
+//   pages  Each sequence gets pages for the rows and nodes of this step. When they are short,
+//   drafts
+//          are cut first, then the running sequence with the largest rank is preempted: it loses
+//          its pages and waits again. A waiting one is admitted when all its tokens find room
+//          beside what the running ones still need, and may preempt those with a larger rank.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <vector>
 
 namespace specd {
 
+// When a request's turn comes: submission plus its priority times the ageing of one priority level.
+// Ordering by it is ordering by "priority minus time waited", at any time.
+struct Rank {
+  int64_t due_ns = 0;
+  uint64_t number = 0;  // who came first; unique
+
+  auto operator<=>(const Rank&) const = default;
+};
+
 struct SchedulerLimits {
   int32_t step_tokens_max = 0;  // >= max_sequences
+  int32_t logits_rows_max = 0;  // >= max_sequences; roots, nodes and last rows of prompts
   int32_t max_sequences = 0;
 };
 
 struct RunningView {
-  int32_t n_pending = 1;        // committed tokens whose KV is not computed, >= 1
+  Rank rank;
+  int32_t n_tokens = 1;         // committed
+  int32_t n_computed = 0;       // of those, with KV; < n_tokens
+  int32_t n_pages = 0;          // held
+  int32_t n_own_pages = 0;      // freed when it lets go after all with a larger rank have
   int32_t draft_nodes_max = 0;  // what it may bring, >= 0
 };
 
 struct WaitingView {
-  int32_t pages = 0;  // needed over its whole life
-  int32_t n_pending = 1;
+  Rank rank;
+  int32_t n_tokens = 1;
+  int32_t n_computed = 0;  // what the prefix cache has of them; < n_tokens
+  int32_t n_pages = 0;     // pages it will share with the cache
+  int32_t n_idle = 0;      // of those, that only the cache holds
 };
 
 struct PlanItem {
   int32_t sequence = 0;      // index: the running ones, then the admitted
-  int32_t n_rows = 0;        // of the pending tokens, >= 1
+  int32_t n_rows = 0;        // of the tokens without KV, >= 1
   bool wants_token = false;  // the last row's logits decide a token
   int32_t draft_nodes = 0;   // may be drafted; > 0 only for decode
+  int32_t n_new_pages = 0;   // to take for rows and nodes
 };
 
 struct StepPlan {
-  int32_t n_admitted = 0;  // from the front of the waiting list
+  std::vector<int32_t> preempted;  // running ones; in no item
+  int32_t n_admitted = 0;          // from the front of the waiting list
   std::vector<PlanItem> items;
+  // Pages that would have avoided every cut, wait and preemption of this plan. 0 = pages were
+  // ample.
+  int32_t n_pages_short = 0;
 };
 
+// running: any order, at most max_sequences. waiting: in order of rank. pages_available: free, or
+// held by the prefix cache alone.
 StepPlan plan_step(const SchedulerLimits& limits, const std::vector<RunningView>& running,
-                   const std::vector<WaitingView>& waiting, int32_t pages_free);
+                   const std::vector<WaitingView>& waiting, int32_t pages_available);
+
+// Shares `total` among `wants`: nobody gets more than it wants, and what one does not want goes to
+// the others evenly; what is left of an even share goes to the first ones.
+std::vector<int32_t> share_evenly(const std::vector<int32_t>& wants, int32_t total);
 
 }  // namespace specd
