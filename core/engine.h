@@ -29,7 +29,12 @@ struct ModelOptions {
   std::string name;  // "target"
   std::string path;  // a Hugging Face folder: config.json, model.safetensors, tokenizer.json
   KvDType kv_dtype = KvDType::kBF16;
-  uint64_t kv_bytes_max = 0;  // 0 = enough for max_sequences full contexts, at most 1 GiB
+  // The size of the KV cache, at most one of the three; none = enough for max_sequences full
+  // contexts, at most 1 GiB.
+  uint64_t kv_bytes_max = 0;
+  double kv_memory_share = 0;  // of the machine's memory, up to 1
+  int32_t kv_pages = 0;
+  bool prefix_cache = true;
 };
 
 // A second model that drafters may ask for by name; its KV lies in the pages of the target's.
@@ -54,6 +59,7 @@ struct RouteOptions {
   PluginUse verifier;
   Guarantee guarantee = Guarantee::kIdentical;  // the least that is accepted
   int32_t draft_nodes_max = 8;                  // static budget per sequence and step
+  int32_t disable_by_batch_size = 0;            // no drafts while more sequences run; 0 = never
 
   bool operator==(const RouteOptions&) const = default;
 };
@@ -66,6 +72,11 @@ struct EngineLimits {
   static constexpr int32_t kQueue = 1 << 20;
   static constexpr int32_t kDraftNodes = 1024;  // the plugin boundary's own limit
   static constexpr size_t kRoutes = 256;
+  static constexpr int32_t kKvPages = 1 << 26;
+  static constexpr int32_t kPriorityAgingMs = 3'600'000;
+  static constexpr int32_t kPriority = 1000;  // either sign
+  static constexpr int64_t kDeadlineMs = int64_t{7} * 86'400'000;
+  static constexpr size_t kCacheSaltBytes = 256;
 };
 
 struct EngineOptions {
@@ -75,11 +86,12 @@ struct EngineOptions {
   std::string default_route = "off";  // "off" = plain decoding, always there
   std::vector<std::string> plugin_directories;
   std::string plugin_cache_directory;
-  int32_t threads = 0;            // 0 = one per core
-  std::string isa;                // "" = best; "scalar", "avx2", "avx512"
-  int32_t max_sequences = 16;     // in one step
-  int32_t step_tokens_max = 512;  // rows of one forward, prefill and draft nodes together
-  int32_t queue_max = 256;        // waiting requests; more are refused
+  int32_t threads = 0;               // 0 = one per core
+  std::string isa;                   // "" = best; "scalar", "avx2", "avx512"
+  int32_t max_sequences = 64;        // in one step
+  int32_t step_tokens_max = 512;     // rows of one forward, prefill and draft nodes together
+  int32_t queue_max = 256;           // waiting requests; more are refused
+  int32_t priority_aging_ms = 1000;  // waiting this long is worth one level of priority
 };
 
 // ---- reports ---------------------------------------------------------------------------------
@@ -111,6 +123,8 @@ struct RouteReport {
   std::string drafter_sha256, verifier_sha256;  // of the libraries that it runs
   uint64_t memory_bytes_max = 0;                // of the drafter
   int32_t draft_nodes_max = 0;
+  int32_t disable_by_batch_size = 0;
+  bool suspended = false;  // does not draft now: more than disable_by_batch_size sequences run
   // Counts of a live route include those of its earlier generations of the same plugins, so they
   // only grow.
   uint64_t requests = 0, steps = 0;
@@ -133,7 +147,11 @@ struct ModelReport {
   std::string name, path, architecture, dtype, kv_dtype;
   int32_t vocab_size = 0, n_layers = 0, hidden_size = 0, max_positions = 0;
   uint64_t parameters = 0, weight_bytes = 0, kv_bytes = 0;
+  // At rest free + cached = total.
   int32_t kv_pages_total = 0, kv_pages_free = 0, page_tokens = 0;
+  int32_t kv_pages_cached = 0;       // held by the prefix cache alone: given up when needed
+  uint64_t prefix_query_tokens = 0;  // of prompts that ran
+  uint64_t prefix_hit_tokens = 0;    // of those, not computed but found in the prefix cache
   // Of draft models, whose KV lies in the target's pages: how many of those they hold, forwards and
   // their rows, the time they took with their draws.
   int32_t kv_pages_held = 0;
@@ -146,6 +164,8 @@ struct EngineReport {
   int32_t threads = 0;
   int32_t running = 0, waiting = 0;
   uint64_t admitted = 0, completed = 0, failed = 0, cancelled = 0, refused = 0;
+  uint64_t deadline_misses = 0;  // of the failed
+  uint64_t preemptions = 0;      // a request may be preempted several times
   uint64_t steps = 0, rows = 0, tokens = 0, kv_moves = 0;
   uint64_t uptime_ns = 0;
   uint64_t step_age_ns = 0;  // since the present step began; 0 when there is nothing to do
@@ -175,6 +195,12 @@ Status check_options(const EngineOptions& options);
 // Their code stays mapped.
 void shut_down_plugins();
 
+// An admitted request.
+struct Ticket {
+  std::string id;       // the client's, or made; may be used again after the end
+  uint64_t number = 0;  // the engine's own, never used again
+};
+
 class Engine {
  public:
   // [control] Loads the models and every route. A route that cannot be is reported and left out,
@@ -182,15 +208,19 @@ class Engine {
   static Result<std::unique_ptr<Engine>> create(const EngineOptions& options, ProgressFn progress);
   ~Engine();  // cancels what is left, joins the step thread
 
-  // [any] The id of the admitted request; kInvalidArgument naming the field, kExhausted when the
+  // [any] The admitted request; kInvalidArgument naming the field, kExhausted when the
   // queue is full, kUnavailable while draining. After an error the sink is never called; else it
   // may be called before this returns.
-  Result<std::string> submit(const Request& request, Sink sink);
+  Result<Ticket> submit(const Request& request, Sink sink);
   // [any] The ids that submit() gives the model for this text (the first-token rule included): what
   // a client needs to send the same prompt as ids, or to record it.
   Result<std::vector<int32_t>> encode(const std::string& prompt) const;
-  // [any] Takes effect within one step; unknown or ended ids are ignored.
-  void cancel(const std::string& request_id);
+  // [any] Takes effect within one step; false, and nothing happens, when the request has ended.
+  bool cancel(uint64_t number);
+  // The same for the one that has this id now.
+  bool cancel(const std::string& request_id);
+  // [any] Drops every cached prefix that nobody uses now; false when no step ended in time.
+  bool clear_prefix_cache();
   // [any] Puts a route into service or replaces the one of its name, while requests run. The plugin
   // directories are looked at again, the pair is loaded, checked and activated on this thread
   // beside the step, then flipped in between two steps: requests that were admitted before finish

@@ -49,11 +49,12 @@ Status from_wire(const grpc::Status& status) {
 }
 
 template <typename Request, typename Response, typename Stub>
-Result<Response> call(Stub& stub, grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&,
-                                                               Response*)) {
+Result<Response> call(Stub& stub,
+                      grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
+                      const Request& request = Request()) {
   grpc::ClientContext context;
   Response response;
-  const Status status = from_wire((stub.*method)(&context, Request(), &response));
+  const Status status = from_wire((stub.*method)(&context, request, &response));
   if (!status.ok()) return status;
   return response;
 }
@@ -104,6 +105,12 @@ Result<Generation> Client::generate(
   return generation;
 }
 
+Result<v1::CancelResponse> Client::cancel(const std::string& request_id) {
+  v1::CancelRequest request;
+  request.set_request_id(request_id);
+  return call<v1::CancelRequest, v1::CancelResponse>(*inference_, &v1::Inference::Stub::Cancel,
+                                                     request);
+}
 Result<v1::ListPluginsResponse> Client::plugins() {
   return call<v1::ListPluginsRequest, v1::ListPluginsResponse>(*control_,
                                                                &v1::Control::Stub::ListPlugins);

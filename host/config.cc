@@ -148,6 +148,28 @@ class Section {
     return value;
   }
 
+  // More than 0, at most 1; 0 when it is not there.
+  Result<double> share(const std::string& key) const {
+    const YamlNode* node = find(key);
+    if (node == nullptr) return 0.0;
+    const std::string expected =
+        "expected a number of more than 0 and at most 1, found " + found(*node);
+    if (node->kind != Kind::kScalar || !node->plain) return error(node->place, key, expected);
+    SPECD_TRY(const Json json, yaml_to_json(*node, *file_, path_of(key)));
+    if (!json.is_number()) return error(node->place, key, expected);
+    const double value = json.get<double>();
+    if (!(value > 0 && value <= 1)) return error(node->place, key, expected);
+    return value;
+  }
+
+  Result<bool> boolean(const std::string& key, bool fallback) const {
+    const YamlNode* node = find(key);
+    if (node == nullptr) return fallback;
+    if (node->kind == Kind::kScalar && node->plain && node->value == "true") return true;
+    if (node->kind == Kind::kScalar && node->plain && node->value == "false") return false;
+    return error(node->place, key, "expected true or false, found " + found(*node));
+  }
+
   // Bytes: a whole number, alone or with KiB, MiB or GiB.
   Result<uint64_t> bytes(const std::string& key, uint64_t fallback) const {
     const YamlNode* node = find(key);
@@ -218,9 +240,25 @@ Status read_model(const Section& root, ModelOptions& model) {
   SPECD_TRY(model.name, section.name("name"));
   SPECD_OK_OR_RETURN(read_model_path(section, model.path));
   if (section.find("kv") == nullptr) return Status();
-  SPECD_TRY(const Section kv, section.section("kv", {"dtype", "bytes_max"}));
+  SPECD_TRY(const Section kv,
+            section.section("kv", {"dtype", "bytes_max", "memory_share", "pages", "prefix_cache"}));
   SPECD_OK_OR_RETURN(read_kv_dtype(kv, model.kv_dtype));
   SPECD_TRY(model.kv_bytes_max, kv.bytes("bytes_max", 0));
+  SPECD_TRY(model.kv_memory_share, kv.share("memory_share"));
+  SPECD_TRY(const int64_t pages, kv.integer("pages", 0, 1, EngineLimits::kKvPages));
+  model.kv_pages = static_cast<int32_t>(pages);
+  SPECD_TRY(model.prefix_cache, kv.boolean("prefix_cache", true));
+  std::string first;
+  for (const char* key : {"bytes_max", "memory_share", "pages"}) {
+    const YamlNode* node = kv.find(key);
+    if (node == nullptr) continue;
+    if (!first.empty()) {
+      return kv.error(node->place, key,
+                      "the size is given already, as " + first +
+                          "; expected one of bytes_max, memory_share and pages");
+    }
+    first = key;
+  }
   return Status();
 }
 
@@ -252,8 +290,9 @@ Status read_draft_models(const Section& root, const std::string& file, EngineOpt
 
 Status read_engine(const Section& root, EngineOptions& engine) {
   if (root.find("engine") == nullptr) return Status();
-  SPECD_TRY(const Section section, root.section("engine", {"threads", "isa", "max_sequences",
-                                                           "step_tokens_max", "queue_max"}));
+  SPECD_TRY(const Section section,
+            root.section("engine", {"threads", "isa", "max_sequences", "step_tokens_max",
+                                    "queue_max", "priority_aging_ms"}));
   SPECD_TRY(const int64_t threads,
             section.integer("threads", engine.threads, 0, EngineLimits::kThreads));
   SPECD_TRY(const std::string isa,
@@ -264,6 +303,8 @@ Status read_engine(const Section& root, EngineOptions& engine) {
                                                   EngineLimits::kStepTokens));
   SPECD_TRY(const int64_t queue,
             section.integer("queue_max", engine.queue_max, 1, EngineLimits::kQueue));
+  SPECD_TRY(const int64_t aging, section.integer("priority_aging_ms", engine.priority_aging_ms, 1,
+                                                 EngineLimits::kPriorityAgingMs));
   if (tokens < sequences) {
     const YamlNode* node = section.find("step_tokens_max");
     return section.error(node != nullptr ? node->place : section.place(), "step_tokens_max",
@@ -276,6 +317,7 @@ Status read_engine(const Section& root, EngineOptions& engine) {
   engine.max_sequences = static_cast<int32_t>(sequences);
   engine.step_tokens_max = static_cast<int32_t>(tokens);
   engine.queue_max = static_cast<int32_t>(queue);
+  engine.priority_aging_ms = static_cast<int32_t>(aging);
   return Status();
 }
 
@@ -346,7 +388,8 @@ Status read_routes(const Section& root, const std::string& file, EngineOptions& 
                         "'off' is reserved: it is plain decoding and always there");
     SPECD_TRY(const Section section,
               Section::open(entry.value, file, key,
-                            {"model", "guarantee", "draft_nodes_max", "drafter", "verifier"}));
+                            {"model", "guarantee", "draft_nodes_max", "disable_by_batch_size",
+                             "drafter", "verifier"}));
     RouteOptions route;
     route.name = entry.key;
     SPECD_TRY(route.model, section.name("model", engine.model.name));
@@ -369,6 +412,9 @@ Status read_routes(const Section& root, const std::string& file, EngineOptions& 
                                std::to_string(nodes));
     }
     route.draft_nodes_max = static_cast<int32_t>(nodes);
+    SPECD_TRY(const int64_t batch,
+              section.integer("disable_by_batch_size", 0, 0, EngineLimits::kSequences));
+    route.disable_by_batch_size = static_cast<int32_t>(batch);
     SPECD_OK_OR_RETURN(read_use(section, file, "drafter", route.drafter));
     SPECD_OK_OR_RETURN(read_use(section, file, "verifier", route.verifier));
     engine.routes.push_back(std::move(route));

@@ -79,7 +79,7 @@ void GenerateStream::begin(const Request& request, const std::string& route,
                            bool return_prompt_ids) {
   v1::GenerateResponse started;
   started.mutable_started()->set_route(route);
-  Result<std::string> id{std::string()};
+  Result<Ticket> ticket{Ticket()};
   if (return_prompt_ids) {
     Result<std::vector<int32_t>> ids =
         request.prompt_tokens ? *request.prompt_tokens : engine_.encode(request.prompt);
@@ -87,22 +87,23 @@ void GenerateStream::begin(const Request& request, const std::string& route,
       started.mutable_started()->mutable_prompt_token_ids()->Add(ids.value().begin(),
                                                                  ids.value().end());
     else
-      id = ids.status();
+      ticket = ids.status();
   }
-  if (id.ok())
-    id = engine_.submit(request,
-                        [self = shared_from_this()](const Event& event) { self->on_event(event); });
+  if (ticket.ok())
+    ticket = engine_.submit(
+        request, [self = shared_from_this()](const Event& event) { self->on_event(event); });
   {
     const std::lock_guard lock(mutex_);
     submitted_ = true;
-    if (id.ok()) {
-      request_id_ = id.value();
+    if (ticket.ok()) {
+      request_id_ = ticket.value().id;
+      number_ = ticket.value().number;
       started.mutable_started()->set_request_id(request_id_);
       // Events may have come before submit() returned.
       waiting_bytes_ += started.ByteSizeLong();
       waiting_.push_front(std::move(started));
     } else {
-      end_status_ = named_as_on_wire(id.status());
+      end_status_ = named_as_on_wire(ticket.status());
       ended_ = true;
     }
   }
@@ -159,9 +160,8 @@ void GenerateStream::pump() {
   std::unique_lock lock(mutex_);
   if (!submitted_) return;  // begin() wakes again
   if (std::exchange(cancel_wanted_, false) && !ended_) {
-    // Here and not in on_event(): the sink must not call the engine. Under the lock: after the
-    // end the id may be another request's.
-    engine_.cancel(request_id_);
+    // Here and not in on_event(): the sink must not call the engine.
+    engine_.cancel(number_);
   }
   if (write_started_ || finished_) return;
   if (!waiting_.empty()) {

@@ -86,6 +86,7 @@ class GenerateStream : public grpc::ServerWriteReactor<v1::GenerateResponse>,
   size_t waiting_bytes_ = 0;
   v1::GenerateResponse writing_;  // borrowed by gRPC while write_started_
   std::string request_id_;
+  uint64_t number_ = 0;  // the engine's, of the request
   Status end_status_;
   bool submitted_ = false;  // Started is in front; nothing is written before
   bool write_started_ = false;

@@ -6,6 +6,7 @@
 #include <grpcpp/resource_quota.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -37,16 +38,35 @@ class InferenceService final : public v1::Inference::CallbackService {
       : engine_(engine), pump_(pump), default_route_(std::move(default_route)) {}
 
   grpc::ServerWriteReactor<v1::GenerateResponse>* Generate(
-      grpc::CallbackServerContext*, const v1::GenerateRequest* wire) override {
-    const Result<Request> request = request_from_wire(*wire);
+      grpc::CallbackServerContext* context, const v1::GenerateRequest* wire) override {
+    Result<Request> request = request_from_wire(*wire);
     if (!request.ok()) return new RefusedStream(status_to_wire(request.status()));
+    heed_deadline_of_call(*context, request.value());
     const std::string& route = request.value().route;
     return GenerateStream::start(engine_, pump_, request.value(),
                                  route.empty() ? default_route_ : route,
                                  wire->return_prompt_token_ids());
   }
+  grpc::ServerUnaryReactor* Cancel(grpc::CallbackServerContext* context,
+                                   const v1::CancelRequest* request,
+                                   v1::CancelResponse* response) override {
+    response->set_found(engine_.cancel(request->request_id()));
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    reactor->Finish(grpc::Status::OK);
+    return reactor;
+  }
 
  private:
+  // The engine need not work longer than the client waits.
+  static void heed_deadline_of_call(const grpc::CallbackServerContext& context, Request& request) {
+    if (context.deadline() == std::chrono::system_clock::time_point::max()) return;
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
+        context.deadline() - std::chrono::system_clock::now());
+    const int64_t left_ms = std::max<int64_t>(left.count(), 1);
+    if (left_ms > EngineLimits::kDeadlineMs) return;
+    if (request.deadline_ms == 0 || left_ms < request.deadline_ms) request.deadline_ms = left_ms;
+  }
+
   Engine& engine_;
   StreamPump& pump_;
   std::string default_route_;

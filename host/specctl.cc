@@ -42,6 +42,7 @@ constexpr char kHelp[] =
     "  specctl generate   continue a prompt and stream the text\n"
     "  specctl compare    the same prompts on several routes: speed, acceptance, identical or not\n"
     "  specctl record     prompts and their continuations as a file for the replay drafter\n"
+    "  specctl cancel     end a running request: --request-id ID\n"
     "  specctl plugins | routes | models | status\n";
 constexpr char kExits[] =
     "\nExit codes: 0 fine, 1 the daemon refused or is not there, 2 wrong command line, 3 compare\n"
@@ -107,6 +108,12 @@ po::options_description make_options() {
   add("stop-token", po::value<std::vector<int32_t>>()->composing(), "generate: may be repeated");
   add("ignore-eos", po::bool_switch());
   add("request-id", po::value<std::string>()->default_value(""));
+  add("priority", po::value<int32_t>()->default_value(0),
+      "generate: -1000 to 1000, smaller = sooner");
+  add("deadline-ms", po::value<int64_t>()->default_value(0), "generate: 0 = none");
+  add("cache-salt", po::value<std::string>()->default_value(""),
+      "generate: shares cached prefixes with the same salt only");
+  add("draft-nodes-max", po::value<int32_t>(), "generate: less than the route's; 0 = no drafts");
   add("route", po::value<std::string>()->default_value(""), "generate and record");
   add("routes", po::value<std::string>()->default_value("off"),
       "compare: list, the first is the base");
@@ -126,7 +133,11 @@ std::string option_of_another_command(const po::variables_map& values, const std
       {"stop", "generate"},
       {"stop-token", "generate"},
       {"ignore-eos", "generate"},
-      {"request-id", "generate"},
+      {"request-id", "generate cancel"},
+      {"priority", "generate"},
+      {"deadline-ms", "generate"},
+      {"cache-salt", "generate"},
+      {"draft-nodes-max", "generate"},
       {"temperature", "generate compare record"},
       {"top-p", "generate compare record"},
       {"top-k", "generate compare record"},
@@ -187,6 +198,11 @@ int run_generate(Client& client, const po::variables_map& values, bool json) {
   request.set_ignore_eos(values["ignore-eos"].as<bool>());
   request.set_route(values["route"].as<std::string>());
   request.set_request_id(values["request-id"].as<std::string>());
+  request.set_priority(values["priority"].as<int32_t>());
+  request.set_deadline_ms(values["deadline-ms"].as<int64_t>());
+  request.set_cache_salt(values["cache-salt"].as<std::string>());
+  if (values.count("draft-nodes-max") != 0)
+    request.set_draft_nodes_max(values["draft-nodes-max"].as<int32_t>());
 
   const bool is_terminal = isatty(STDOUT_FILENO) == 1;
   const auto generation = client.generate(request, [&](const v1::GenerateResponse& message) {
@@ -204,17 +220,18 @@ int run_generate(Client& client, const po::variables_map& values, bool json) {
   if (!generation.ok()) return fail(generation.status());
   const v1::Finished& end = generation.value().finished;
   const v1::Speculation& speculation = end.speculation();
-  std::fprintf(stderr,
-               "[%s on route %s: %d prompt + %d new tokens, %s; queue %.1f, prefill %.1f, decode "
-               "%.1f ms; drafts %lld, accepted %lld (%s), %.2f accepted a step]\n",
-               printable(end.request_id()).c_str(),
-               printable(generation.value().started.route()).c_str(), end.usage().prompt_tokens(),
-               end.usage().completion_tokens(),
-               end.finish_reason() == v1::FINISH_REASON_STOP ? "stop" : "length",
-               end.times().queue_ms(), end.times().prefill_ms(), end.times().decode_ms(),
-               static_cast<long long>(speculation.total_draft_tokens()),
-               static_cast<long long>(speculation.total_accepted_draft_tokens()),
-               percent(speculation.acceptance_rate()).c_str(), speculation.mean_accepted_length());
+  std::fprintf(
+      stderr,
+      "[%s on route %s: %d prompt (%d cached) + %d new tokens, %s; queue %.1f, prefill %.1f, decode "
+      "%.1f ms; drafts %lld, accepted %lld (%s), %.2f accepted a step]\n",
+      printable(end.request_id()).c_str(), printable(generation.value().started.route()).c_str(),
+      end.usage().prompt_tokens(), end.usage().cached_prompt_tokens(),
+      end.usage().completion_tokens(),
+      end.finish_reason() == v1::FINISH_REASON_STOP ? "stop" : "length", end.times().queue_ms(),
+      end.times().prefill_ms(), end.times().decode_ms(),
+      static_cast<long long>(speculation.total_draft_tokens()),
+      static_cast<long long>(speculation.total_accepted_draft_tokens()),
+      percent(speculation.acceptance_rate()).c_str(), speculation.mean_accepted_length());
   return kOk;
 }
 
@@ -303,6 +320,16 @@ int run_record(Client& client, const po::variables_map& values) {
   return kOk;
 }
 
+int run_cancel(Client& client, const po::variables_map& values) {
+  const std::string id = values["request-id"].as<std::string>();
+  if (id.empty()) return usage("--request-id: expected the id of a request");
+  const auto response = client.cancel(id);
+  if (!response.ok()) return fail(response.status());
+  if (!response.value().found())
+    return fail(Status(Code::kNotFound, "no request '" + id + "' runs or waits"));
+  return kOk;
+}
+
 int run_plugins(Client& client, bool json) {
   const auto response = client.plugins();
   if (!response.ok()) return fail(response.status());
@@ -354,7 +381,8 @@ int run_models(Client& client, bool json) {
              model.kv_dtype(),
          model.role() == "draft" ? std::to_string(model.kv_pages_held()) + " held"
                                  : std::to_string(model.kv_pages_free()) + " of " +
-                                       std::to_string(model.kv_pages_total()) + " free",
+                                       std::to_string(model.kv_pages_total()) + " free, " +
+                                       std::to_string(model.kv_pages_cached()) + " cached",
          std::to_string(model.max_positions()), model.reason()});
   }
   if (!json) std::fputs(printable(table.text()).c_str(), stdout);
@@ -382,6 +410,8 @@ int run_status(Client& client, bool json) {
   add("completed", status.completed());
   add("failed", status.failed());
   add("cancelled", status.cancelled());
+  add("deadline misses", status.deadline_misses());
+  add("preemptions", status.preemptions());
   add("refused", status.refused());
   add("steps", status.steps());
   add("rows", status.rows());
@@ -423,7 +453,8 @@ int run(int argc, char** argv) {
   const std::string command =
       values.count("command") != 0 ? values["command"].as<std::string>() : "";
   bool known = false;
-  for (const char* one : {"generate", "compare", "record", "plugins", "routes", "models", "status"})
+  for (const char* one :
+       {"generate", "compare", "record", "cancel", "plugins", "routes", "models", "status"})
     known = known || command == one;
   if (!known) return usage("unknown command '" + command + "'");
   if (const std::string option = option_of_another_command(values, command); !option.empty())
@@ -442,6 +473,7 @@ int run(int argc, char** argv) {
   if (command == "generate") return run_generate(client.value(), values, json);
   if (command == "compare") return run_compare(client.value(), values, json);
   if (command == "record") return run_record(client.value(), values);
+  if (command == "cancel") return run_cancel(client.value(), values);
   if (command == "plugins") return run_plugins(client.value(), json);
   if (command == "routes") return run_routes(client.value(), json);
   if (command == "models") return run_models(client.value(), json);

@@ -60,6 +60,10 @@ Result<Request> request_from_wire(const v1::GenerateRequest& wire) {
   request.route = wire.route();
   SPECD_OK_OR_RETURN(check_name("request_id", wire.request_id()));
   request.id = wire.request_id();
+  request.priority = wire.priority();
+  request.deadline_ms = wire.deadline_ms();
+  request.cache_salt = wire.cache_salt();
+  if (wire.has_draft_nodes_max()) request.draft_nodes_max = wire.draft_nodes_max();
   return request;
 }
 
@@ -131,6 +135,8 @@ v1::Finished finished_to_wire(const std::string& request_id, const Event& event)
                                                                  : v1::FINISH_REASON_UNSPECIFIED);
   wire.mutable_usage()->set_prompt_tokens(usage.prompt_tokens);
   wire.mutable_usage()->set_completion_tokens(usage.completion_tokens);
+  wire.mutable_usage()->set_cached_prompt_tokens(usage.cached_prompt_tokens);
+  wire.mutable_usage()->set_preemptions(usage.preemptions);
   v1::Speculation& speculation = *wire.mutable_speculation();
   speculation.set_total_draft_tokens(usage.draft_tokens);
   speculation.set_total_accepted_draft_tokens(usage.accepted_tokens);
@@ -188,6 +194,8 @@ v1::Route route_to_wire(const RouteReport& report) {
   wire.set_verify_failures(report.verify_failures);
   wire.set_lost(report.lost);
   wire.set_last_problem(report.last_problem);
+  wire.set_disable_by_batch_size(report.disable_by_batch_size);
+  wire.set_suspended(report.suspended);
   return wire;
 }
 
@@ -215,6 +223,9 @@ v1::Model model_to_wire(const ModelReport& report) {
   wire.set_forwards(report.forwards);
   wire.set_rows(report.rows);
   wire.set_forward_ns(report.forward_ns);
+  wire.set_kv_pages_cached(report.kv_pages_cached);
+  wire.set_prefix_query_tokens(report.prefix_query_tokens);
+  wire.set_prefix_hit_tokens(report.prefix_hit_tokens);
   return wire;
 }
 
@@ -233,6 +244,8 @@ v1::GetStatusResponse status_report_to_wire(const EngineReport& report,
   wire.set_failed(report.failed);
   wire.set_cancelled(report.cancelled);
   wire.set_refused(report.refused);
+  wire.set_deadline_misses(report.deadline_misses);
+  wire.set_preemptions(report.preemptions);
   wire.set_steps(report.steps);
   wire.set_rows(report.rows);
   wire.set_tokens(report.tokens);

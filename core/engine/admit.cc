@@ -11,19 +11,13 @@ constexpr size_t kStopsMax = 16;
 constexpr size_t kStopBytesMax = 256;
 }  // namespace
 
-int32_t Engine::Impl::pages_needed(int32_t n_prompt, int32_t max_tokens,
-                                   const LiveRoute* route) const {
-  const int32_t nodes = route == nullptr ? 0 : route->draft_nodes_max;
-  return pages_for(int64_t{n_prompt} + max_tokens + nodes);
-}
-
 Result<std::vector<int32_t>> Engine::Impl::encode(const std::string& prompt) const {
   auto encoded = tokenizer->encode(prompt, true);
   if (!encoded.ok()) return encoded.status().with_context("prompt");
   return encoded;
 }
 
-Result<std::string> Engine::Impl::admit(const Request& request, Sink sink) {
+Result<Ticket> Engine::Impl::admit(const Request& request, Sink sink) {
   const SamplingParams& sampling = request.sampling;
   if (!std::isfinite(sampling.temperature) || sampling.temperature < 0 ||
       (sampling.temperature > 0 && sampling.temperature < 0.01f) || sampling.temperature > 100) {
@@ -70,8 +64,23 @@ Result<std::string> Engine::Impl::admit(const Request& request, Sink sink) {
     return out_of_range("request_id", "at most " + std::to_string(kRequestIdBytesMax) + " bytes",
                         std::to_string(request.id.size()));
   }
+  const auto in = [](const char* field, int64_t value, int64_t low, int64_t high) -> Status {
+    if (value >= low && value <= high) return Status();
+    return out_of_range(field, std::to_string(low) + " to " + std::to_string(high),
+                        std::to_string(value));
+  };
+  SPECD_OK_OR_RETURN(
+      in("priority", request.priority, -EngineLimits::kPriority, EngineLimits::kPriority));
+  SPECD_OK_OR_RETURN(in("deadline_ms", request.deadline_ms, 0, EngineLimits::kDeadlineMs));
+  SPECD_OK_OR_RETURN(
+      in("draft_nodes_max", request.draft_nodes_max.value_or(0), 0, EngineLimits::kDraftNodes));
+  if (request.cache_salt.size() > EngineLimits::kCacheSaltBytes) {
+    return out_of_range("cache_salt",
+                        "at most " + std::to_string(EngineLimits::kCacheSaltBytes) + " bytes",
+                        std::to_string(request.cache_salt.size()));
+  }
 
-  Waiting next;
+  ActiveSequence next;
   const std::string& name = request.route.empty() ? options.default_route : request.route;
   if (name != "off") {
     const std::shared_ptr<const RouteTable> table = board->read();
@@ -106,16 +115,19 @@ Result<std::string> Engine::Impl::admit(const Request& request, Sink sink) {
                       std::to_string(config.max_positions) +
                       "; shorten the prompt or ask for less");
   }
-  next.pages = pages_needed(static_cast<int32_t>(n_prompt), request.max_tokens, next.route.get());
-  if (next.pages > pages->n_pages()) {
+  // What runs must be able to finish alone.
+  if (const int32_t needed = pages_for(n_prompt + request.max_tokens); needed > pages->n_pages()) {
+    const bool prompt_alone = pages_for(n_prompt + 1) > pages->n_pages();
     return Status(Code::kInvalidArgument,
-                  "max_tokens: the request needs " + std::to_string(next.pages) +
-                      " KV pages, the cache has " + std::to_string(pages->n_pages()) +
-                      "; raise model.kv.bytes_max or ask for less");
+                  std::string(prompt_alone ? "prompt" : "max_tokens") + ": " +
+                      std::to_string(n_prompt) + " prompt tokens and " +
+                      std::to_string(request.max_tokens) + " new ones need " +
+                      std::to_string(needed) + " KV pages, the cache has " +
+                      std::to_string(pages->n_pages()) + "; enlarge model.kv or ask for less");
   }
 
   Request named = request;
-  std::string id;
+  Ticket ticket;
   {
     // One critical section: a cancel that comes after the id is known finds the request.
     const std::lock_guard lock(mutex);
@@ -125,19 +137,28 @@ Result<std::string> Engine::Impl::admit(const Request& request, Sink sink) {
                                           " requests wait (engine.queue_max)");
     }
     const uint64_t number = next_number++;
-    id = named.id;
+    std::string id = named.id;
     // A client may have chosen a name that looks like ours.
-    for (uint64_t n = number; id.empty() || (named.id.empty() && live_ids.contains(id)); ++n) {
+    for (uint64_t n = number; id.empty() || (named.id.empty() && number_of.contains(id)); ++n) {
       id = "req-" + std::to_string(n);
     }
     named.id = id;
-    if (!live_ids.insert(id).second) {
+    if (!number_of.try_emplace(id, number).second) {
       return Status(Code::kInvalidArgument, "request_id: '" + id + "' is running already");
     }
     next.request = std::make_unique<Sequence>(number, std::move(named), std::move(prompt),
                                               config.eos_tokens, tokenizer, std::move(sink));
-    next.request->submitted_ns = now_ns();
-    next.request->metrics = &request_metrics;
+    Sequence& made = *next.request;
+    made.submitted_ns = now_ns();
+    made.metrics = &request_metrics;
+    if (request.deadline_ms > 0) {
+      made.deadline_ns = made.submitted_ns + static_cast<uint64_t>(request.deadline_ms) * 1'000'000;
+    }
+    made.rank = {static_cast<int64_t>(made.submitted_ns) +
+                     int64_t{request.priority} * options.priority_aging_ms * 1'000'000,
+                 number};
+    live.emplace(number, &made);
+    ticket = {id, number};
     if (next.route != nullptr) ++next.route->counters.requests;
     ++n_admitted;
     ++n_queued;
@@ -145,26 +166,42 @@ Result<std::string> Engine::Impl::admit(const Request& request, Sink sink) {
     inbox.push_back(std::move(next));
   }
   wake.notify_one();
-  return id;
+  return ticket;
 }
 
-Result<std::string> Engine::submit(const Request& request, Sink sink) {
-  Result<std::string> id = impl_->admit(request, std::move(sink));
-  if (!id.ok()) ++impl_->n_refused;
-  return id;
+Result<Ticket> Engine::submit(const Request& request, Sink sink) {
+  Result<Ticket> ticket = impl_->admit(request, std::move(sink));
+  if (!ticket.ok()) ++impl_->n_refused;
+  return ticket;
 }
 
 Result<std::vector<int32_t>> Engine::encode(const std::string& prompt) const {
   return impl_->encode(prompt);
 }
 
-void Engine::cancel(const std::string& request_id) {
-  {
-    const std::lock_guard lock(impl_->mutex);
-    if (!impl_->live_ids.contains(request_id)) return;
-    impl_->cancels.insert(request_id);
-  }
-  impl_->wake.notify_one();
+// While a request is live the step thread has something to do: it needs no waking.
+bool Engine::cancel(uint64_t number) {
+  const std::lock_guard lock(impl_->mutex);
+  const auto found = impl_->live.find(number);
+  if (found == impl_->live.end()) return false;
+  found->second->cancel();
+  return true;
+}
+
+bool Engine::cancel(const std::string& request_id) {
+  const std::lock_guard lock(impl_->mutex);
+  const auto found = impl_->number_of.find(request_id);
+  if (found == impl_->number_of.end()) return false;
+  impl_->live.at(found->second)->cancel();
+  return true;
+}
+
+bool Engine::clear_prefix_cache() {
+  const std::lock_guard lock(impl_->control);
+  return impl_->at_step_boundary([impl = impl_.get()] {
+    if (impl->cache != nullptr) impl->cache->clear();
+    impl->report_pages();
+  });
 }
 
 void Engine::start_drain() {

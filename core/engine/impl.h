@@ -19,7 +19,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
-#include <unordered_set>
+#include <unordered_map>
 #include <vector>
 
 #include "core/base/clock.h"
@@ -30,6 +30,7 @@
 #include "core/exec/services.h"
 #include "core/exec/step.h"
 #include "core/kv/page_pool.h"
+#include "core/kv/prefix_cache.h"
 #include "core/model/model_facts.h"
 #include "core/model/transformer.h"
 #include "core/request/request_metrics.h"
@@ -60,8 +61,10 @@ struct Engine::Impl {
   std::unique_ptr<Transformer> model;
   std::unique_ptr<KvStore> kv;
   std::unique_ptr<PagePool> pages;
+  std::unique_ptr<PrefixCache> cache;  // null = off
   std::unique_ptr<ModelService> draft_models;
-  int32_t logits_rows_max = 0;  // of the model
+  std::vector<PageReclaimer*> reclaimers;  // asked when pages are short, in this order
+  int32_t logits_rows_max = 0;             // of the model
 
   // Whoever changes routes, makes or destroys instances holds it; the step thread never does.
   std::mutex control;
@@ -79,38 +82,34 @@ struct Engine::Impl {
   std::unique_ptr<StepRunner> runner;
   RequestMetrics request_metrics;
 
-  struct Waiting {
-    std::unique_ptr<Sequence> request;
-    RouteLease route;  // empty = off
-    int32_t pages = 0;
-  };
-
   // Between clients and the step thread.
   std::mutex mutex;
   std::condition_variable wake;  // of the step thread
   std::condition_variable idle;
-  std::vector<Waiting> inbox;                // guarded by mutex
-  std::unordered_set<std::string> cancels;   // guarded by mutex
-  std::unordered_set<std::string> live_ids;  // guarded by mutex; admitted and not ended
-  uint64_t next_number = 1;                  // guarded by mutex
-  int32_t n_queued = 0;                      // guarded by mutex; inbox and waiting
-  int32_t n_unfinished = 0;                  // guarded by mutex; whose last event is not out
-  bool draining = false, stopping = false;   // guarded by mutex
-  std::function<void()> boundary_task;       // guarded by mutex; for between two steps
-  bool boundary_passed = false;              // guarded by mutex; it has run
+  std::vector<ActiveSequence> inbox;                    // guarded by mutex
+  std::unordered_map<uint64_t, Sequence*> live;         // guarded by mutex; admitted, not ended
+  std::unordered_map<std::string, uint64_t> number_of;  // guarded by mutex; of the live ids
+  uint64_t next_number = 1;                             // guarded by mutex
+  int32_t n_queued = 0;                                 // guarded by mutex; inbox and waiting
+  int32_t n_unfinished = 0;                             // guarded by mutex; last event not out
+  bool draining = false, stopping = false;              // guarded by mutex
+  std::function<void()> boundary_task;                  // guarded by mutex; for between two steps
+  bool boundary_passed = false;                         // guarded by mutex; it has run
   std::condition_variable boundary;
 
   // Step thread only.
-  std::deque<Waiting> waiting;
+  std::map<Rank, ActiveSequence> waiting;
   std::vector<ActiveSequence> running;
   std::vector<int32_t> free_slots;
   std::thread thread;
 
   // Written by the step thread, read by reports.
-  std::atomic<int32_t> n_running{0}, pages_free{0};
+  std::atomic<int32_t> n_running{0}, pages_free{0}, pages_idle{0};
   std::atomic<uint64_t> n_admitted{0}, n_completed{0}, n_failed{0}, n_cancelled{0}, n_refused{0};
   std::atomic<uint64_t> n_steps{0}, n_rows{0}, n_tokens{0}, n_kv_moves{0};
   std::atomic<uint64_t> step_since_ns{0};  // the pulse of the step thread; 0 = it has no work
+  std::atomic<uint64_t> n_preemptions{0}, n_deadline_misses{0};
+  std::atomic<uint64_t> n_prefix_query_tokens{0}, n_prefix_hit_tokens{0};
 
   Status load(const ProgressFn& progress);
   void load_draft_models(const ProgressFn& progress);
@@ -131,16 +130,22 @@ struct Engine::Impl {
   bool at_step_boundary(std::function<void()> task);
   void pass_boundary(const std::function<void()>& task);
   Result<std::vector<int32_t>> encode(const std::string& prompt) const;
-  Result<std::string> admit(const Request& request, Sink sink);
-  int32_t pages_needed(int32_t n_prompt, int32_t max_tokens, const LiveRoute* route) const;
+  Result<Ticket> admit(const Request& request, Sink sink);
 
   void loop();
   void step();
-  void start(Waiting next);
-  void finish(Sequence& request);
-  void cancel_listed(const std::unordered_set<std::string>& ids);
-  void cancel_all();
+  StepPlan plan();
+  int32_t draft_nodes(const ActiveSequence& sequence) const;
+  PrefixCache::Prefix cached_prefix(const ActiveSequence& sequence) const;
+  void start(ActiveSequence next);
+  void take_pages(ActiveSequence& sequence, int32_t n);
+  void keep_prefix(ActiveSequence& sequence);
+  void preempt(ActiveSequence& sequence);
+  void let_go(ActiveSequence& sequence);
   void retire(ActiveSequence& sequence);
+  void finish(Sequence& request);
+  void end_unwanted();
+  void report_pages();
 };
 
 }  // namespace specd

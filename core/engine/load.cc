@@ -1,3 +1,5 @@
+#include <unistd.h>
+
 #include <algorithm>
 
 #include "core/base/log.h"
@@ -7,6 +9,25 @@ namespace specd {
 
 namespace {
 constexpr uint64_t kDefaultKvBytesMax = uint64_t{1} << 30;
+
+// How many pages the options ask for. `useful`: full contexts for all sequences.
+Result<int32_t> kv_pages_of(const ModelOptions& model, uint64_t page_bytes, uint64_t useful) {
+  if (model.kv_pages > 0) return model.kv_pages;
+  const char* key = model.kv_memory_share > 0 ? "model.kv.memory_share" : "model.kv.bytes_max";
+  uint64_t bytes = std::min(kDefaultKvBytesMax, useful * page_bytes);
+  if (model.kv_bytes_max > 0) bytes = model.kv_bytes_max;
+  if (model.kv_memory_share > 0) {
+    const auto memory =
+        static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
+    bytes = static_cast<uint64_t>(memory * model.kv_memory_share);
+  }
+  if (bytes < page_bytes) {
+    return Status(Code::kInvalidArgument, std::string(key) + ": " + std::to_string(bytes) +
+                                              " bytes hold no page; one takes " +
+                                              std::to_string(page_bytes));
+  }
+  return static_cast<int32_t>(std::min<uint64_t>(bytes / page_bytes, EngineLimits::kKvPages));
+}
 }  // namespace
 
 Engine::Engine() = default;
@@ -55,18 +76,13 @@ Status Engine::Impl::load(const ProgressFn& progress) {
   const uint64_t page_bytes = KvStore::page_bytes(config, kv_dtype);
   const int64_t pages_useful =
       int64_t{options.max_sequences} * pages_for(int64_t{config.max_positions} + nodes_max);
-  const uint64_t limit = wanted.kv_bytes_max == 0 ? kDefaultKvBytesMax : wanted.kv_bytes_max;
-  const int64_t n_pages = std::min<int64_t>(pages_useful, static_cast<int64_t>(limit / page_bytes));
-  if (n_pages < 1) {
-    return Status(Code::kInvalidArgument, "model.kv.bytes_max: " + std::to_string(limit) +
-                                              " bytes hold no page; one takes " +
-                                              std::to_string(page_bytes));
-  }
-  SPECD_TRY(KvStore store,
-            KvStore::create(*device, config, kv_dtype, static_cast<int32_t>(n_pages)));
+  SPECD_TRY(const int32_t n_pages,
+            kv_pages_of(wanted, page_bytes, static_cast<uint64_t>(pages_useful)));
+  SPECD_TRY(KvStore store, KvStore::create(*device, config, kv_dtype, n_pages));
   kv = std::make_unique<KvStore>(std::move(store));
-  pages = std::make_unique<PagePool>(static_cast<int32_t>(n_pages));
-  pages_free = pages->n_free();
+  pages = std::make_unique<PagePool>(n_pages);
+  if (wanted.prefix_cache) cache = std::make_unique<PrefixCache>(*pages);
+  report_pages();
   load_draft_models(progress);
   for (int32_t slot = options.max_sequences - 1; slot >= 0; --slot) free_slots.push_back(slot);
 
@@ -79,6 +95,7 @@ Status Engine::Impl::load(const ProgressFn& progress) {
 
 void Engine::Impl::load_draft_models(const ProgressFn& progress) {
   draft_models = std::make_unique<ModelService>(*device, *pages);
+  reclaimers.push_back(draft_models.get());
   for (const DraftModelOptions& wanted : options.draft_models) {
     std::unique_ptr<DraftModel> made = check_draft_model(
         wanted.name, wanted.path, kernel_dtype(wanted.kv_dtype), {config, *tokenizer});

@@ -52,6 +52,7 @@ RouteSpec route_spec(const RouteOptions& route, const EngineOptions& options) {
           .verifier_config = route.verifier.config,
           .guarantee = abi_guarantee(route.guarantee),
           .draft_nodes_max = route.draft_nodes_max,
+          .disable_by_batch_size = route.disable_by_batch_size,
           .max_sequences = options.max_sequences};
 }
 
@@ -79,6 +80,8 @@ Status check_route(const RouteOptions& route, const EngineOptions& options) {
   const std::string where = "routes." + route.name;
   SPECD_OK_OR_RETURN(
       in(where + ".draft_nodes_max", route.draft_nodes_max, 1, EngineLimits::kDraftNodes));
+  SPECD_OK_OR_RETURN(in(where + ".disable_by_batch_size", route.disable_by_batch_size, 0,
+                        EngineLimits::kSequences));
   if (!route.model.empty() && route.model != options.model.name) {
     return out_of_range(where + ".model", "'" + options.model.name + "'", "'" + route.model + "'");
   }
@@ -91,6 +94,18 @@ Status check_limits(const EngineOptions& options) {
   SPECD_OK_OR_RETURN(in("engine.step_tokens_max", options.step_tokens_max, options.max_sequences,
                         EngineLimits::kStepTokens));
   SPECD_OK_OR_RETURN(in("engine.queue_max", options.queue_max, 1, EngineLimits::kQueue));
+  SPECD_OK_OR_RETURN(
+      in("engine.priority_aging_ms", options.priority_aging_ms, 1, EngineLimits::kPriorityAgingMs));
+  const ModelOptions& model = options.model;
+  SPECD_OK_OR_RETURN(in("model.kv.pages", model.kv_pages, 0, EngineLimits::kKvPages));
+  if (!(model.kv_memory_share >= 0 && model.kv_memory_share <= 1)) {
+    return out_of_range("model.kv.memory_share", "more than 0, at most 1",
+                        std::to_string(model.kv_memory_share));
+  }
+  if ((model.kv_bytes_max > 0) + (model.kv_memory_share > 0) + (model.kv_pages > 0) > 1) {
+    return Status(Code::kInvalidArgument,
+                  "model.kv: expected one of bytes_max, memory_share and pages, found several");
+  }
   if (options.routes.size() > EngineLimits::kRoutes) {
     return out_of_range("routes", "at most " + std::to_string(EngineLimits::kRoutes),
                         std::to_string(options.routes.size()));

@@ -44,6 +44,8 @@ std::vector<RouteReport> Engine::routes() const {
   for (RouteReport& report : impl_->board->report()) {
     report.is_default = report.name == impl_->options.default_route && report.state != "draining";
     report.model = impl_->options.model.name;
+    report.suspended =
+        report.disable_by_batch_size > 0 && impl_->n_running > report.disable_by_batch_size;
     reports.push_back(std::move(report));
   }
   return reports;
@@ -68,6 +70,9 @@ ModelReport Engine::model() const {
   report.kv_bytes = m.kv->bytes();
   report.kv_pages_total = m.kv->n_pages();
   report.kv_pages_free = m.pages_free;
+  report.kv_pages_cached = m.pages_idle;
+  report.prefix_query_tokens = m.n_prefix_query_tokens;
+  report.prefix_hit_tokens = m.n_prefix_hit_tokens;
   report.page_tokens = kernels::kPageTokens;
   return report;
 }
@@ -120,6 +125,8 @@ EngineReport Engine::status() const {
   report.failed = m.n_failed;
   report.cancelled = m.n_cancelled;
   report.refused = m.n_refused;
+  report.deadline_misses = m.n_deadline_misses;
+  report.preemptions = m.n_preemptions;
   report.steps = m.n_steps;
   report.rows = m.n_rows;
   report.tokens = m.n_tokens;

@@ -91,6 +91,7 @@ RouteReport describe(const RouteOptions& options, const LiveRoute& route, RouteR
   report.guarantee = guarantee_text(options.guarantee);
   report.generation = route.generation;
   report.draft_nodes_max = route.draft_nodes_max;
+  report.disable_by_batch_size = route.disable_by_batch_size;
   report.drafter_sha256 = route.drafter_bundle.sha256;
   report.verifier_sha256 = route.verifier_bundle.sha256;
   report.memory_bytes_max = route.drafter->grant().memory_bytes_max;

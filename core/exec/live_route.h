@@ -48,6 +48,7 @@ struct LiveRoute {
   std::string name;
   uint64_t generation = 0;                     // of the table with which it came
   int32_t draft_nodes_max = 0;                 // granted
+  int32_t disable_by_batch_size = 0;           // 0 = never
   BundleInfo drafter_bundle, verifier_bundle;  // what the pair was made of
   std::unique_ptr<Drafter> drafter;
   std::unique_ptr<Verifier> verifier;
@@ -62,6 +63,10 @@ struct LiveRoute {
     last_problem.set(std::move(why));
   }
 
+  // No drafts while so many sequences run.
+  bool suspended(int32_t n_running) const {
+    return disable_by_batch_size > 0 && n_running > disable_by_batch_size;
+  }
   bool chain() const { return drafter->caps().tree_mode == SPECD_TREE_CHAIN; }
 };
 

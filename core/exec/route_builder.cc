@@ -53,6 +53,7 @@ Result<std::unique_ptr<LiveRoute>> create_route(PluginRegistry& registry, const 
   if (const uint32_t most = route->verifier->caps().max_nodes; most != 0)
     nodes = std::min(nodes, most);
   route->draft_nodes_max = static_cast<int32_t>(nodes);
+  route->disable_by_batch_size = spec.disable_by_batch_size;
   return route;
 }
 

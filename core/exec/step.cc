@@ -121,6 +121,9 @@ StepCounters StepRunner::run(const StepPlan& plan, std::vector<ActiveSequence>& 
   const uint64_t start_ns = now_ns();
 
   Members members, drafting, routed;
+  const auto ended = [](const ActiveSequence* member) {
+    return member->request->must_end(now_ns());
+  };
   for (const PlanItem& item : plan.items) {
     ActiveSequence& sequence = running[at(item.sequence)];
     sequence.n_rows = item.n_rows;
@@ -133,14 +136,17 @@ StepCounters StepRunner::run(const StepPlan& plan, std::vector<ActiveSequence>& 
   }
   begin_new(running);
   for (ActiveSequence* member : members) {
-    if (member->drafts() && member->draft_nodes > 0) drafting.push_back(member);
-    if (member->route != nullptr && member->wants_token) routed.push_back(member);
+    if (member->drafts() && member->draft_nodes > 0 && !ended(member)) drafting.push_back(member);
   }
-
   by_route(drafting, [&](LiveRoute& route, const Members& group) { propose(route, group); });
+  std::erase_if(members, ended);
+  if (members.empty()) return counters;
   build_rows(members);
   forward(members);
   draw(members);
+  for (ActiveSequence* member : members) {
+    if (!ended(member) && member->route != nullptr && member->wants_token) routed.push_back(member);
+  }
   by_route(routed, [&](LiveRoute& route, const Members& group) { verify(route, group); });
   counters.rows = static_cast<uint64_t>(rows_.n_rows());
   counters.kv_moves = commit(members);
@@ -148,9 +154,7 @@ StepCounters StepRunner::run(const StepPlan& plan, std::vector<ActiveSequence>& 
   Members updating;
   for (ActiveSequence* member : members) {
     counters.tokens += static_cast<uint64_t>(member->n_taken);
-    if (member->request->finish() != FinishReason::kNone) {
-      end(*member, SPECD_END_FINISHED);
-    } else if (member->drafts()) {
+    if (member->request->finish() == FinishReason::kNone && member->drafts()) {
       updating.push_back(member);
     }
   }
@@ -167,38 +171,56 @@ void StepRunner::begin_new(std::vector<ActiveSequence>& running) {
     }
   }
   by_route(fresh, [&](LiveRoute& route, const Members& members) {
-    Group group(members, step_id_);
-    std::vector<uint64_t> offsets{0};
-    std::vector<int32_t> tokens;
-    for (const ActiveSequence* member : members) {
-      const std::vector<int32_t>& history = member->request->tokens();
-      tokens.insert(tokens.end(), history.begin(), history.end());
-      offsets.push_back(tokens.size());
+    for (const uint32_t mode : {uint32_t{SPECD_ATTACH_FRESH}, uint32_t{SPECD_ATTACH_TOKENS},
+                                uint32_t{SPECD_ATTACH_COLD}}) {
+      Members same;
+      for (ActiveSequence* member : members) {
+        if (member->attach_mode() == mode) same.push_back(member);
+      }
+      if (!same.empty()) begin(route, same, mode);
     }
-    std::vector<void*> states(members.size(), nullptr);
-    group.batch.seq_state = nullptr;
-    specd_begin_args args{};
-    args.struct_size = sizeof(args);
-    args.attach_mode = SPECD_ATTACH_FRESH;
-    args.batch = &group.batch;
-    args.token_offsets = offsets.data();
-    args.tokens = tokens.data();
-    args.sampling = group.sampling_ptr.data();
-    args.seq_state = states.data();
-    const Status status = route.drafter->begin(args, group.call);
-    Losses losses;
-    for (size_t i = 0; i < members.size(); ++i) {
-      ActiveSequence& member = *members[i];
-      member.drafter_state = states[i];
-      member.drafting = ActiveSequence::Drafting::kOn;
-      if (status.ok() && group.status[i] == SPECD_OK) continue;
-      // begin() keeps nothing for a sequence it fails, so there is nothing to end.
-      member.drafting = ActiveSequence::Drafting::kLost;
-      end(member, SPECD_END_QUARANTINED);  // what begin() has fed to draft models
-      losses.add(status.ok() ? group.why(i) : status.to_string());
-    }
-    losses.tell(route, "begin");
   });
+  for (ActiveSequence* member : fresh) {
+    // Its drafter begins only where texts begin.
+    if (member->drafting == ActiveSequence::Drafting::kNotBegun) {
+      member->drafting = ActiveSequence::Drafting::kLost;
+    }
+  }
+}
+
+void StepRunner::begin(LiveRoute& route, const Members& members, uint32_t attach_mode) {
+  Group group(members, step_id_);
+  std::vector<uint64_t> offsets{0};
+  std::vector<int32_t> tokens;
+  for (ActiveSequence* member : members) {
+    const std::vector<int32_t>& history = member->request->tokens();
+    tokens.insert(tokens.end(), history.begin(), history.end());
+    offsets.push_back(tokens.size());
+    member->n_begun = member->request->size();
+  }
+  std::vector<void*> states(members.size(), nullptr);
+  group.batch.seq_state = nullptr;
+  specd_begin_args args{};
+  args.struct_size = sizeof(args);
+  args.attach_mode = attach_mode;
+  args.batch = &group.batch;
+  args.token_offsets = offsets.data();
+  args.tokens = tokens.data();
+  args.sampling = group.sampling_ptr.data();
+  args.seq_state = states.data();
+  const Status status = route.drafter->begin(args, group.call);
+  Losses losses;
+  for (size_t i = 0; i < members.size(); ++i) {
+    ActiveSequence& member = *members[i];
+    member.drafter_state = states[i];
+    member.drafting = ActiveSequence::Drafting::kOn;
+    if (status.ok() && group.status[i] == SPECD_OK) continue;
+    // begin() keeps nothing for a sequence it fails, so there is nothing to end.
+    member.drafting = ActiveSequence::Drafting::kLost;
+    end(member, SPECD_END_QUARANTINED);  // what begin() has fed to draft models
+    losses.add(status.ok() ? group.why(i) : status.to_string());
+  }
+  losses.tell(route, "begin");
 }
 
 void StepRunner::propose(LiveRoute& route, const Members& members) {
@@ -486,7 +508,10 @@ uint64_t StepRunner::commit(const Members& members) {
     if (!member->wants_token) continue;
 
     const int32_t next = row_token_[at(member->first_logits)];
-    if (next < 0) {
+    const bool ended = member->request->finish() != FinishReason::kNone;
+    if (ended) {
+      member->accepted.clear();
+    } else if (next < 0) {
       member->request->fail(FinishReason::kError,
                             Status(Code::kInternal, "the model's logits at position " +
                                                         std::to_string(member->n_computed) +
@@ -507,9 +532,9 @@ uint64_t StepRunner::commit(const Members& members) {
     const int64_t drafted = member->tree.size();
     const int64_t passed = static_cast<int64_t>(member->accepted.size());
     const int64_t kept = std::min<int64_t>(passed, member->n_taken);
-    const int64_t discarded = probes + (passed - kept);
-    const int64_t rejected = drafted - probes - passed;
-    ++usage.steps;
+    const int64_t discarded = ended ? drafted : probes + (passed - kept);
+    const int64_t rejected = drafted - discarded - kept;
+    usage.steps += ended ? 0 : 1;
     usage.draft_tokens += drafted;
     usage.accepted_tokens += kept;
     usage.rejected_tokens += rejected;
@@ -551,12 +576,12 @@ void StepRunner::update(LiveRoute& route, const Members& members) {
   for (size_t s = 0; s < members.size(); ++s) {
     const ActiveSequence& member = *members[s];
     const int32_t base = rows_.position[at(member.first_row)];
-    const int32_t n_prompt = member.request->n_prompt();
+    const int32_t n_begun = member.n_begun;
     for (int32_t i = 0; i < member.n_rows; ++i) {
       const int32_t position = base + i;
-      if (!hidden && position < n_prompt - 1) continue;
-      todo[s].push_back({member.first_row + i, position,
-                         position < n_prompt ? SPECD_NODE_NONE : SPECD_NODE_ROOT});
+      if (!hidden && position < n_begun - 1) continue;
+      todo[s].push_back(
+          {member.first_row + i, position, position < n_begun ? SPECD_NODE_NONE : SPECD_NODE_ROOT});
     }
     for (size_t i = 0; i < member.accepted.size(); ++i) {
       todo[s].push_back({member.first_row + member.n_rows + member.accepted[i],
@@ -668,6 +693,19 @@ void StepRunner::update(LiveRoute& route, const Members& members) {
       losses.add(status.ok() ? group.why(s) : status.to_string());
     }
     losses.tell(route, "update");
+  }
+}
+
+void StepRunner::copy_page(int32_t from, int32_t to) {
+  std::vector<int32_t> source, target;
+  for (int32_t i = 0; i < kernels::kPageTokens; ++i) {
+    source.push_back(from * kernels::kPageTokens + i);
+    target.push_back(to * kernels::kPageTokens + i);
+  }
+  for (const kernels::KvLayer& layer : kv_.layers()) {
+    device_.ops().kv_move(
+        device_.stream(),
+        {.kv = layer, .from = source.data(), .to = target.data(), .n = kernels::kPageTokens});
   }
 }
 

@@ -39,10 +39,14 @@ class StepRunner {
   // All outlive this.
   StepRunner(Device& device, Transformer& model, KvStore& kv, ModelService& draft_models);
 
-  // Runs `plan` over `running` (plan indices). On return every sequence that
-  // decided tokens has them appended and its finish() says whether it goes on. A sequence whose
-  // logits are not finite fails alone.
+  // Runs `plan` over `running` (plan indices; entries without a slot are skipped), whose tables
+  // have the pages of the plan. On return every sequence that decided tokens has them appended and
+  // its finish() says whether it goes on. A sequence whose logits are not finite fails alone. One
+  // that is cancelled or past its deadline is left out of what is still to come.
   StepCounters run(const StepPlan& plan, std::vector<ActiveSequence>& running);
+
+  // Copies the KV of a whole page.
+  void copy_page(int32_t from, int32_t to);
 
   // Tells the drafter that a sequence is gone; its sessions with draft models go too. Idempotent.
   void end(ActiveSequence& sequence, uint32_t reason);
@@ -55,6 +59,7 @@ class StepRunner {
   using Members = std::vector<ActiveSequence*>;
 
   void begin_new(std::vector<ActiveSequence>& running);
+  void begin(LiveRoute& route, const Members& members, uint32_t attach_mode);
   void propose(LiveRoute& route, const Members& members);
   void build_rows(const Members& members);
   void draw(const Members& members);

@@ -29,6 +29,11 @@ struct Request {
   bool ignore_eos = false;
   std::string route;  // empty = default
   std::string id;     // empty = the engine makes one
+  // Smaller = sooner; each level is worth the time of engine.priority_aging_ms in the queue.
+  int32_t priority = 0;
+  int64_t deadline_ms = 0;  // from submission; then it ends with kDeadlineExceeded. 0 = none
+  std::string cache_salt;   // cached prefixes are shared with requests of the same salt only
+  std::optional<int32_t> draft_nodes_max;  // less than the route's; 0 = no drafts
 };
 
 enum class FinishReason { kNone, kStop, kLength, kCancelled, kError };
@@ -40,7 +45,9 @@ const char* finish_reason_name(FinishReason reason);
 struct Usage {
   int32_t prompt_tokens = 0;
   int32_t completion_tokens = 0;
-  int64_t steps = 0;  // decode steps (forward passes that emitted)
+  int32_t cached_prompt_tokens = 0;  // of the prompt, from the prefix cache
+  int32_t preemptions = 0;           // times that it lost its pages and was computed again
+  int64_t steps = 0;                 // decode steps (forward passes that emitted)
   int64_t draft_tokens = 0;
   int64_t accepted_tokens = 0;
   int64_t rejected_tokens = 0;

@@ -69,6 +69,19 @@ void Sequence::fail(FinishReason reason, Status error) {
   event_.error = std::move(error);
 }
 
+bool Sequence::must_end(uint64_t now_ns) {
+  if (finish_ != FinishReason::kNone) return true;
+  if (cancelled_) {
+    fail(FinishReason::kCancelled, Status(Code::kCancelled, "the request was cancelled"));
+  } else if (deadline_ns != 0 && now_ns >= deadline_ns) {
+    fail(FinishReason::kError,
+         Status(Code::kDeadlineExceeded,
+                "deadline_ms: " + std::to_string(request_.deadline_ms) + " ms are over; " +
+                    std::to_string(usage.completion_tokens) + " tokens were made"));
+  }
+  return finish_ != FinishReason::kNone;
+}
+
 void Sequence::send() {
   if (event_.tokens.empty() && finish_ == FinishReason::kNone) return;
   const uint64_t sent_ns = now_ns();

@@ -1,13 +1,15 @@
 // One request on its way: the committed tokens and the text they make.
-// [step] only; nothing here knows of pages, rows or drafts.
+// [step] only, but for cancel(); nothing here knows of pages, rows or drafts.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <unordered_set>
 #include <vector>
 
+#include "core/request/rank.h"
 #include "core/request/request.h"
 #include "core/request/request_metrics.h"
 #include "core/request/stop_rule.h"
@@ -37,11 +39,19 @@ class Sequence {
   int32_t append(const int32_t* tokens, int32_t n);
   // Ends the request another way.
   void fail(FinishReason reason, Status error);
+  const Status& error() const { return event_.error; }  // before send()
+
+  // [any] The client wants no more; must_end() sees it.
+  void cancel() { cancelled_ = true; }
+  // True when the request has ended, or ends here: it was cancelled or is past its deadline.
+  bool must_end(uint64_t now_ns);
 
   // Sends what append() and fail() have gathered, if anything, and counts it first.
   void send();
 
   Usage usage;
+  Rank rank;
+  uint64_t deadline_ns = 0;  // 0 = none
   uint64_t submitted_ns = 0, started_ns = 0, first_token_ns = 0;
   RequestMetrics* metrics = nullptr;  // outlives this; null = nobody counts
 
@@ -55,6 +65,7 @@ class Sequence {
   StopStrings stop_strings_;
   Sink sink_;
   FinishReason finish_ = FinishReason::kNone;
+  std::atomic<bool> cancelled_{false};
   Event event_;
   uint64_t last_sent_ns_ = 0;  // when the last tokens went out; 0 = none yet
 

@@ -68,6 +68,12 @@ class Planner {
 
   void admit(const std::vector<WaitingView>& waiting) {
     for (const WaitingView& next : waiting) {
+      // Nobody overtakes those that have just made room.
+      if (std::any_of(members_.begin(), members_.end(), [&](const Member& other) {
+            return other.preempted && other.rank < next.rank;
+          })) {
+        return;
+      }
       Member member{.rank = next.rank,
                     .sequence = static_cast<int32_t>(members_.size()),
                     .n_tokens = next.n_tokens,

@@ -13,20 +13,12 @@
 //          beside what the running ones still need, and may preempt those with a larger rank.
 #pragma once
 
-#include <compare>
 #include <cstdint>
 #include <vector>
 
+#include "core/request/rank.h"
+
 namespace specd {
-
-// When a request's turn comes: submission plus its priority times the ageing of one priority level.
-// Ordering by it is ordering by "priority minus time waited", at any time.
-struct Rank {
-  int64_t due_ns = 0;
-  uint64_t number = 0;  // who came first; unique
-
-  auto operator<=>(const Rank&) const = default;
-};
 
 struct SchedulerLimits {
   int32_t step_tokens_max = 0;  // >= max_sequences

@@ -26,7 +26,7 @@ Result<Answer> EngineBackend::run(const Request& request, bool with_prompt_token
   };
   const auto state = std::make_shared<State>();
   const uint64_t start_ns = now_ns();
-  SPECD_TRY(const std::string id, engine_.submit(request, [state](const Event& event) {
+  SPECD_TRY(const Ticket ticket, engine_.submit(request, [state](const Event& event) {
     const std::lock_guard lock(state->mutex);
     Answer& answer = state->answer;
     if (!event.tokens.empty() && answer.first_ns == 0) answer.first_ns = now_ns();
@@ -43,7 +43,7 @@ Result<Answer> EngineBackend::run(const Request& request, bool with_prompt_token
   while (!state->changed.wait_for(lock, kStopPoll, [&] { return state->done; })) {
     if (!stop || std::exchange(cancelled, true)) continue;
     lock.unlock();  // the sink takes it on the step thread
-    engine_.cancel(id);
+    engine_.cancel(ticket.number);
     lock.lock();
   }
   if (!state->error.ok()) return state->error;

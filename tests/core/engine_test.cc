@@ -375,10 +375,11 @@ TEST_F(Identity, hidden_states_reach_the_drafter_complete_and_the_same_in_any_ba
     int right = 0, wrong = 0;
     std::ifstream in(file);
     for (std::string line; std::getline(in, line);) {
-      lines.push_back(line);
       int rows = 0, r = 0, w = 0;
       uint64_t hash = 0;
       std::istringstream(line) >> rows >> hash >> r >> w;
+      // How often it drafts, and so the probes, may depend on the neighbours.
+      lines.push_back(std::to_string(rows) + " " + std::to_string(hash));
       EXPECT_GT(rows, kTokens - 2) << "the prompt's rows come too";
       right += r;
       wrong += w;

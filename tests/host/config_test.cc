@@ -67,9 +67,13 @@ TEST_F(ConfigTest, the_least_configuration_gets_the_documented_defaults) {
   EXPECT_EQ(c.engine.model.kv_bytes_max, 0U);
   EXPECT_EQ(c.engine.threads, 0);
   EXPECT_EQ(c.engine.isa, "");
-  EXPECT_EQ(c.engine.max_sequences, 16);
+  EXPECT_EQ(c.engine.max_sequences, 64);
   EXPECT_EQ(c.engine.step_tokens_max, 512);
   EXPECT_EQ(c.engine.queue_max, 256);
+  EXPECT_EQ(c.engine.priority_aging_ms, 1000);
+  EXPECT_EQ(c.engine.model.kv_memory_share, 0);
+  EXPECT_EQ(c.engine.model.kv_pages, 0);
+  EXPECT_TRUE(c.engine.model.prefix_cache);
   EXPECT_EQ(c.engine.default_route, "off");
   EXPECT_TRUE(c.engine.routes.empty());
   EXPECT_TRUE(c.engine.plugin_directories.empty());
@@ -83,8 +87,10 @@ TEST_F(ConfigTest, every_key_arrives_where_it_belongs) {
             "log_level: debug\n"
             "drain_seconds: 5\n"
             "http: {listen: '[::1]:0', stall_seconds: 7}\n"
-            "engine: {threads: 2, isa: avx2, max_sequences: 4, step_tokens_max: 64, queue_max: 1}\n"
-            "model: {name: m, path: ./model/, kv: {dtype: f32, bytes_max: 512MiB}}\n"
+            "engine: {threads: 2, isa: avx2, max_sequences: 4, step_tokens_max: 64, queue_max: 1,"
+            " priority_aging_ms: 250}\n"
+            "model: {name: m, path: ./model/, kv: {dtype: f32, bytes_max: 512MiB,"
+            " prefix_cache: false}}\n"
             "draft_models: [{name: d, path: model, kv: {dtype: f16}}, {name: e, path: run}]\n"
             "plugins: {directories: [plugins, ./run], cache_directory: cache}\n"
             "default_route: a\n"
@@ -93,6 +99,7 @@ TEST_F(ConfigTest, every_key_arrives_where_it_belongs) {
             "    model: m\n"
             "    guarantee: law\n"
             "    draft_nodes_max: 63\n"
+            "    disable_by_batch_size: 12\n"
             "    drafter: {plugin: x.y, factory: f, config: {n: 3, t: yes, q: '5', f: 0.5, b: true,"
             " z: ~, l: [0x10, a], o: {k: -1}}}\n"
             "    verifier: {plugin: v, config: }\n");
@@ -110,6 +117,8 @@ TEST_F(ConfigTest, every_key_arrives_where_it_belongs) {
   EXPECT_EQ(c.engine.max_sequences, 4);
   EXPECT_EQ(c.engine.step_tokens_max, 64);
   EXPECT_EQ(c.engine.queue_max, 1);
+  EXPECT_EQ(c.engine.priority_aging_ms, 250);
+  EXPECT_FALSE(c.engine.model.prefix_cache);
   EXPECT_EQ(c.engine.model.kv_dtype, KvDType::kF32);
   EXPECT_EQ(c.engine.model.kv_bytes_max, uint64_t{512} << 20);
   ASSERT_EQ(c.engine.draft_models.size(), 2U);
@@ -126,12 +135,41 @@ TEST_F(ConfigTest, every_key_arrives_where_it_belongs) {
   EXPECT_EQ(route.model, "m");
   EXPECT_EQ(route.guarantee, Guarantee::kLaw);
   EXPECT_EQ(route.draft_nodes_max, 63);
+  EXPECT_EQ(route.disable_by_batch_size, 12);
   EXPECT_EQ(route.drafter.plugin, "x.y");
   EXPECT_EQ(route.drafter.factory, "f");
   EXPECT_EQ(route.drafter.config,
             Json::parse(R"({"n":3,"t":"yes","q":"5","f":0.5,"b":true,"z":null,"l":[16,"a"],)"
                         R"("o":{"k":-1}})"));
   EXPECT_EQ(route.verifier.config, Json::object());
+}
+
+TEST_F(ConfigTest, the_size_of_the_cache_is_said_in_one_way) {
+  const auto kv = [&](const std::string& keys) {
+    return "listen: unix:run/s.sock\nmodel:\n  name: m\n  path: model\n  kv: {" + keys + "}\n";
+  };
+  EXPECT_EQ(parse(kv("memory_share: 0.25")).value().engine.model.kv_memory_share, 0.25);
+  EXPECT_EQ(parse(kv("memory_share: 1")).value().engine.model.kv_memory_share, 1);
+  EXPECT_EQ(parse(kv("pages: 7")).value().engine.model.kv_pages, 7);
+  for (const char* keys : {"memory_share: 0", "memory_share: 1.5", "memory_share: -0.1",
+                           "memory_share: half", "memory_share: '0.5'"}) {
+    EXPECT_EQ(error(kv(keys)).rfind("c.yaml:5:22: model.kv.memory_share: expected a number of more "
+                                    "than 0 and at most 1",
+                                    0),
+              0u)
+        << error(kv(keys));
+  }
+  EXPECT_EQ(error(kv("pages: 0")).rfind("c.yaml:5:15: model.kv.pages: expected a whole number", 0),
+            0u)
+      << error(kv("pages: 0"));
+  EXPECT_EQ(error(kv("bytes_max: 1GiB, pages: 7")),
+            "c.yaml:5:32: model.kv.pages: the size is given already, as bytes_max; expected one of "
+            "bytes_max, memory_share and pages");
+  EXPECT_EQ(error(kv("pages: 7, memory_share: 0.5")),
+            "c.yaml:5:15: model.kv.pages: the size is given already, as memory_share; expected one "
+            "of bytes_max, memory_share and pages");
+  EXPECT_EQ(error(kv("prefix_cache: on")),
+            "c.yaml:5:22: model.kv.prefix_cache: expected true or false, found 'on'");
 }
 
 TEST_F(ConfigTest, what_the_engine_says_gets_its_place_in_the_file) {

@@ -197,7 +197,8 @@ class DaemonTest : public testing::Test {
     EXPECT_EQ(s.admitted(), s.completed() + s.failed() + s.cancelled());
     const auto models = client.models();
     ASSERT_TRUE(models.ok());
-    EXPECT_EQ(models.value().models(0).kv_pages_free(), models.value().models(0).kv_pages_total());
+    const v1::Model& model = models.value().models(0);
+    EXPECT_EQ(model.kv_pages_free() + model.kv_pages_cached(), model.kv_pages_total());
     const auto routes = client.routes();
     ASSERT_TRUE(routes.ok());
     for (const v1::Route& route : routes.value().routes())
@@ -298,6 +299,13 @@ TEST_F(DaemonTest, each_field_out_of_range_is_an_invalid_argument_that_names_it)
       {"stop", [](auto& r) { r.add_stop("\xc3"); }},
       {"stop_token_ids[0]", [](auto& r) { r.add_stop_token_ids(-1); }},
       {"stop_token_ids[0]", [](auto& r) { r.add_stop_token_ids(1 << 30); }},
+      {"priority", [](auto& r) { r.set_priority(1001); }},
+      {"priority", [](auto& r) { r.set_priority(std::numeric_limits<int32_t>::min()); }},
+      {"deadline_ms", [](auto& r) { r.set_deadline_ms(-1); }},
+      {"deadline_ms", [](auto& r) { r.set_deadline_ms(std::numeric_limits<int64_t>::max()); }},
+      {"cache_salt", [](auto& r) { r.set_cache_salt(std::string(257, 'x')); }},
+      {"draft_nodes_max", [](auto& r) { r.set_draft_nodes_max(-1); }},
+      {"draft_nodes_max", [](auto& r) { r.set_draft_nodes_max(5000); }},
       {"route", [](auto& r) { r.set_route("nowhere"); }},
       {"route", [](auto& r) { r.set_route(std::string(5000, 'x')); }},
       {"route", [](auto& r) { r.set_route("\xff"); }},
@@ -369,6 +377,58 @@ TEST_F(DaemonTest, client_that_hangs_up_cancels_its_request) {
     EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
   }
   EXPECT_TRUE(eventually([&] { return client.status().value().cancelled() == before + 1; }));
+}
+
+TEST_F(DaemonTest, cancel_ends_a_request_by_its_id) {
+  Client client = daemon_->client();
+  EXPECT_FALSE(client.cancel("nobody").value().found());
+  v1::GenerateRequest request = make_request("off", 1500);
+  request.set_request_id("to-be-cancelled");
+  const auto generation = client.generate(request, [&](const v1::GenerateResponse& message) {
+    if (message.has_started()) {
+      EXPECT_TRUE(client.cancel("to-be-cancelled").value().found());
+    }
+  });
+  ASSERT_FALSE(generation.ok());
+  EXPECT_EQ(generation.status().code(), Code::kCancelled);
+}
+
+TEST_F(DaemonTest, deadlines_end_a_request_whoever_sets_them) {
+  Client client = daemon_->client();
+  const uint64_t before = client.status().value().deadline_misses();
+  v1::GenerateRequest request = make_request("off", 1500);
+  request.set_deadline_ms(50);
+  const auto generation = client.generate(request, {});
+  ASSERT_FALSE(generation.ok());
+  EXPECT_EQ(generation.status().code(), Code::kDeadlineExceeded);
+  EXPECT_NE(generation.status().message().find("deadline_ms"), std::string::npos);
+  EXPECT_EQ(client.status().value().deadline_misses(), before + 1);
+  // The call's own: the engine heeds it, or gRPC's hanging up cancels.
+  request.clear_deadline_ms();
+  auto inference = v1::Inference::NewStub(daemon_->channel());
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(50));
+  const auto stream = inference->Generate(&context, request);
+  for (v1::GenerateResponse message; stream->Read(&message);) {
+  }
+  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+}
+
+TEST_F(DaemonTest, usage_tells_what_the_prefix_cache_had_and_salts_keep_apart) {
+  Client client = daemon_->client();
+  v1::GenerateRequest request = make_request("off", 8);
+  for (int i = 0; i < 40; ++i) request.mutable_token_ids()->add_ids(300 + i * 3);
+  request.set_cache_salt("one");
+  const auto first = client.generate(request, {});
+  const auto second = client.generate(request, {});
+  request.set_cache_salt("two");
+  const auto other = client.generate(request, {});
+  ASSERT_TRUE(first.ok() && second.ok() && other.ok());
+  EXPECT_EQ(first.value().finished.usage().cached_prompt_tokens(), 0);
+  EXPECT_EQ(second.value().finished.usage().cached_prompt_tokens(), 32);
+  EXPECT_EQ(other.value().finished.usage().cached_prompt_tokens(), 0);
+  EXPECT_EQ(second.value().token_ids, first.value().token_ids);
+  EXPECT_GE(client.models().value().models(0).prefix_hit_tokens(), 32U);
 }
 
 TEST_F(DaemonTest, many_streams_at_once_all_complete_with_the_same_text) {

@@ -238,9 +238,9 @@ void simulate(uint32_t seed) {
       queue[sim.rank] = sim;
       ++preemptions;
     }
-    // The admitted stand in front of the queue as it was: none of the preempted overtakes them.
     for (int32_t i = 0; i < plan.n_admitted; ++i) {
       const Rank key = waiting_views[static_cast<size_t>(i)].rank;
+      ASSERT_EQ(key, queue.begin()->first) << "a preempted one is overtaken";
       running.push_back(queue.at(key));
       queue.erase(key);
     }

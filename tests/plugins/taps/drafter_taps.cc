@@ -1,8 +1,9 @@
 // Checks what update() promises to drafters that read hidden states: rows without a gap from
-// position 0 on, finite states, and the target's top-1 after probe nodes. At the end of a sequence
-// it appends one line to a file: rows, a hash of all (position, token, next token, states), probes
-// whose answer came true, probes whose answer did not. Proposals are bigrams, each node shadowed by
-// a probe. Counts its rows through the metrics service, under names that need mending.
+// position 0 on (with `cold`: from where it begins), finite states, and the target's top-1 after
+// probe nodes. At the end of a sequence it appends one line to a file: rows seen, a hash of all
+// (position, token, next token, states), probes whose answer came true, probes whose answer did
+// not. Proposals are bigrams, each node shadowed by a probe. Counts its rows through the metrics
+// service, under names that need mending.
 #include <specd/sdk/plugin.h>
 
 #include <cmath>
@@ -26,7 +27,7 @@ uint64_t mix(uint64_t x) {  // splitmix64
 class Taps final : public specd::sdk::Drafter {
  public:
   static constexpr const char* kSchema = R"({"type": "object", "additionalProperties": false,
-    "required": ["file"], "properties": {"file": {"type": "string"},
+    "required": ["file"], "properties": {"file": {"type": "string"}, "cold": {"type": "boolean"},
     "second_tap": {"type": "integer", "minimum": 0, "maximum": 2}}})";
 
   static void describe(const Context& context, specd_drafter_caps& caps) {
@@ -37,6 +38,8 @@ class Taps final : public specd::sdk::Drafter {
     taps[second][1] = static_cast<uint32_t>(second);
     caps.taps = taps[second];
     caps.n_taps = 2;
+    caps.attach_modes = SPECD_ATTACH_FRESH;
+    if (context.config.boolean("cold", false)) caps.attach_modes |= SPECD_ATTACH_COLD;
     caps.needs |= SPECD_NEED_HIDDEN | SPECD_NEED_PROBES;
     caps.tree_mode = SPECD_TREE_VARIABLE;
     caps.max_nodes = 2;
@@ -53,6 +56,7 @@ class Taps final : public specd::sdk::Drafter {
     explicit Sequence(Taps&) {}
     std::unordered_map<int32_t, int32_t> follower;
     int32_t rows = 0;
+    int32_t next = 0;  // position of the next row; -1 = where the first one is
     uint64_t hash = 0;
     int32_t probed = -1;    // token of the last probe, after the root
     int32_t promised = -1;  // top-1 after it, when the probe's token was committed
@@ -60,6 +64,7 @@ class Taps final : public specd::sdk::Drafter {
   };
 
   void begin(Sequence& s, const specd::sdk::Begin& in) {
+    if (in.attach_mode == SPECD_ATTACH_COLD) s.next = -1;
     for (std::size_t i = 1; i < in.tokens.size; ++i) s.follower[in.tokens[i - 1]] = in.tokens[i];
   }
 
@@ -69,10 +74,12 @@ class Taps final : public specd::sdk::Drafter {
     rows_now_.record(rows.size());
     for (int32_t r = 0; r < rows.size(); ++r) {
       const specd::sdk::Row row = rows[r];
-      if (row.position != s.rows) {
+      if (s.next < 0) s.next = row.position;
+      if (row.position != s.next) {
         throw Error(SPECD_E_PRECONDITION, "row at position " + std::to_string(row.position) +
-                                              ", expected " + std::to_string(s.rows));
+                                              ", expected " + std::to_string(s.next));
       }
+      ++s.next;
       ++s.rows;
       uint64_t bits = mix(static_cast<uint64_t>(row.position)) + static_cast<uint64_t>(row.token);
       bits = mix(bits) + static_cast<uint64_t>(row.next_token);
