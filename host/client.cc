@@ -128,4 +128,19 @@ Result<v1::GetStatusResponse> Client::status() {
                                                            &v1::Control::Stub::GetStatus);
 }
 
+Result<v1::ApplyRouteResponse> Client::apply_route(const v1::ApplyRouteRequest& request) {
+  return call<v1::ApplyRouteRequest, v1::ApplyRouteResponse>(
+      *control_, &v1::Control::Stub::ApplyRoute, request);
+}
+Result<v1::DeleteRouteResponse> Client::delete_route(const v1::DeleteRouteRequest& request) {
+  return call<v1::DeleteRouteRequest, v1::DeleteRouteResponse>(
+      *control_, &v1::Control::Stub::DeleteRoute, request);
+}
+Result<v1::GetRouteResponse> Client::get_route(const std::string& name) {
+  v1::GetRouteRequest request;
+  request.set_name(name);
+  return call<v1::GetRouteRequest, v1::GetRouteResponse>(*control_, &v1::Control::Stub::GetRoute,
+                                                         request);
+}
+
 }  // namespace specd::host

@@ -372,6 +372,53 @@ Status read_use(const Section& route, const std::string& file, const std::string
   return Status();
 }
 
+const std::vector<std::string> kRouteKeys{
+    "model", "guarantee", "draft_nodes_max", "disable_by_batch_size", "drafter", "verifier"};
+
+Status check_route_name(const Section& section, YamlPlace place, const std::string& key,
+                        const std::string& name) {
+  if (!Section::is_name(name))
+    return section.error(
+        place, key,
+        "expected " + Section::name_rule() + " as the name of a route, found '" + name + "'");
+  if (name == "off")
+    return section.error(place, key, "'off' is reserved: it is plain decoding and always there");
+  return Status();
+}
+
+// The keys of one route; `engine` is what it has to fit.
+Result<RouteOptions> read_route(const Section& section, const std::string& file,
+                                const std::string& name, const EngineOptions& engine) {
+  RouteOptions route;
+  route.name = name;
+  SPECD_TRY(route.model, section.name("model", engine.model.name));
+  if (route.model != engine.model.name)
+    return section.error(section.find("model")->place, "model",
+                         "expected '" + engine.model.name + "', the model that is served; found '" +
+                             route.model + "'");
+  SPECD_TRY(const std::string guarantee,
+            section.choice("guarantee", {"identical", "law", "none"}, "identical"));
+  route.guarantee = guarantee == "identical" ? Guarantee::kIdentical
+                    : guarantee == "law"     ? Guarantee::kLaw
+                                             : Guarantee::kNone;
+  SPECD_TRY(const int64_t nodes, section.integer("draft_nodes_max", route.draft_nodes_max, 1,
+                                                 EngineLimits::kDraftNodes));
+  if (nodes >= engine.step_tokens_max) {
+    const YamlNode* node = section.find("draft_nodes_max");
+    return section.error(node != nullptr ? node->place : section.place(), "draft_nodes_max",
+                         "expected less than engine.step_tokens_max (" +
+                             std::to_string(engine.step_tokens_max) + "), found " +
+                             std::to_string(nodes));
+  }
+  route.draft_nodes_max = static_cast<int32_t>(nodes);
+  SPECD_TRY(const int64_t batch,
+            section.integer("disable_by_batch_size", 0, 0, EngineLimits::kSequences));
+  route.disable_by_batch_size = static_cast<int32_t>(batch);
+  SPECD_OK_OR_RETURN(read_use(section, file, "drafter", route.drafter));
+  SPECD_OK_OR_RETURN(read_use(section, file, "verifier", route.verifier));
+  return route;
+}
+
 Status read_routes(const Section& root, const std::string& file, EngineOptions& engine) {
   const YamlNode* routes = root.find("routes");
   if (routes == nullptr || routes->kind == Kind::kNull) return Status();
@@ -379,44 +426,10 @@ Status read_routes(const Section& root, const std::string& file, EngineOptions& 
     return root.error(routes->place, "routes", "expected a mapping, found " + found(*routes));
   for (const YamlNode::Entry& entry : routes->entries) {
     const std::string key = "routes." + entry.key;
-    if (!Section::is_name(entry.key))
-      return root.error(entry.place, "routes",
-                        "expected " + Section::name_rule() + " as the name of a route, found '" +
-                            entry.key + "'");
-    if (entry.key == "off")
-      return root.error(entry.place, key,
-                        "'off' is reserved: it is plain decoding and always there");
-    SPECD_TRY(const Section section,
-              Section::open(entry.value, file, key,
-                            {"model", "guarantee", "draft_nodes_max", "disable_by_batch_size",
-                             "drafter", "verifier"}));
-    RouteOptions route;
-    route.name = entry.key;
-    SPECD_TRY(route.model, section.name("model", engine.model.name));
-    if (route.model != engine.model.name)
-      return section.error(section.find("model")->place, "model",
-                           "expected '" + engine.model.name + "', the model of this file; found '" +
-                               route.model + "'");
-    SPECD_TRY(const std::string guarantee,
-              section.choice("guarantee", {"identical", "law", "none"}, "identical"));
-    route.guarantee = guarantee == "identical" ? Guarantee::kIdentical
-                      : guarantee == "law"     ? Guarantee::kLaw
-                                               : Guarantee::kNone;
-    SPECD_TRY(const int64_t nodes, section.integer("draft_nodes_max", route.draft_nodes_max, 1,
-                                                   EngineLimits::kDraftNodes));
-    if (nodes >= engine.step_tokens_max) {
-      const YamlNode* node = section.find("draft_nodes_max");
-      return section.error(node != nullptr ? node->place : section.place(), "draft_nodes_max",
-                           "expected less than engine.step_tokens_max (" +
-                               std::to_string(engine.step_tokens_max) + "), found " +
-                               std::to_string(nodes));
-    }
-    route.draft_nodes_max = static_cast<int32_t>(nodes);
-    SPECD_TRY(const int64_t batch,
-              section.integer("disable_by_batch_size", 0, 0, EngineLimits::kSequences));
-    route.disable_by_batch_size = static_cast<int32_t>(batch);
-    SPECD_OK_OR_RETURN(read_use(section, file, "drafter", route.drafter));
-    SPECD_OK_OR_RETURN(read_use(section, file, "verifier", route.verifier));
+    SPECD_OK_OR_RETURN(
+        check_route_name(root, entry.place, entry.key == "off" ? key : "routes", entry.key));
+    SPECD_TRY(const Section section, Section::open(entry.value, file, key, kRouteKeys));
+    SPECD_TRY(RouteOptions route, read_route(section, file, entry.key, engine));
     engine.routes.push_back(std::move(route));
   }
   return Status();
@@ -435,8 +448,7 @@ Status read_default_route(const Section& root, EngineOptions& engine) {
                         "'" + (near.empty() ? "" : "; did you mean '" + near + "'?"));
 }
 
-void collect_places(const YamlNode& node, const std::string& path,
-                    std::map<std::string, YamlPlace>& places) {
+void collect_places(const YamlNode& node, const std::string& path, YamlPlaces& places) {
   for (size_t i = 0; i < node.items.size(); ++i) {
     const std::string at = path + "[" + std::to_string(i) + "]";
     places[at] = node.items[i].place;
@@ -454,14 +466,17 @@ bool begins_with(std::string_view text, std::string_view front) {
 }
 
 // "FILE:LINE:COLUMN: path: " of the longest part of `path` that stands in the file.
-std::string place_prefix(const Config& config, std::string path) {
-  while (!path.empty() && config.places.count(path) == 0) {
+std::string place_prefix(const std::string& file, const YamlPlaces& places, std::string path) {
+  while (!path.empty() && places.count(path) == 0) {
     const size_t cut = path.find_last_of(".[");
     path.erase(cut == std::string::npos ? 0 : cut);
   }
-  const auto found = config.places.find(path);
-  return place_text(config.file, found == config.places.end() ? YamlPlace{} : found->second) +
-         ": " + (path.empty() ? "" : path + ": ");
+  const auto found = places.find(path);
+  return place_text(file, found == places.end() ? YamlPlace{} : found->second) + ": " +
+         (path.empty() ? "" : path + ": ");
+}
+std::string place_prefix(const Config& config, const std::string& path) {
+  return place_prefix(config.file, config.places, path);
 }
 
 // The key of `route` that `reason` is about: the engine names the plugin, and the key of its
@@ -648,6 +663,57 @@ Status with_place(const Config& config, const Status& status) {
     if (begins_with(text, "draft_models." + config.engine.draft_models[i].name + ": "))
       path = "draft_models[" + std::to_string(i) + "]";
   return Status(status.code(), place_prefix(config, path) + text);
+}
+
+Result<RouteFile> parse_route(std::string_view text, const std::string& file,
+                              const EngineOptions& engine) {
+  SPECD_TRY(const YamlNode node, parse_yaml(text, file));
+  std::vector<std::string> keys{"name"};
+  keys.insert(keys.end(), kRouteKeys.begin(), kRouteKeys.end());
+  SPECD_TRY(const Section section, Section::open(node, file, "", std::move(keys)));
+  RouteFile result{.route = {}, .file = file, .places = {}};
+  collect_places(node, "", result.places);
+  SPECD_TRY(const std::string name, section.text("name"));
+  SPECD_OK_OR_RETURN(check_route_name(section, section.find("name")->place, "name", name));
+  SPECD_TRY(result.route, read_route(section, file, name, engine));
+  return result;
+}
+
+Status with_place(const RouteFile& file, const Status& status) {
+  const std::string front = "routes." + file.route.name;
+  const std::string& text = status.message();
+  if (status.ok() || !begins_with(text, front)) return status;
+  const std::string_view rest = std::string_view(text).substr(front.size());
+  if (begins_with(rest, ": ")) {
+    const std::string reason(rest.substr(2));
+    return Status(status.code(),
+                  place_prefix(file.file, file.places, key_of_reason(file.route, reason)) + reason);
+  }
+  const size_t colon = rest.find(": ");  // ".draft_nodes_max: expected ..."
+  if (!begins_with(rest, ".") || colon == std::string_view::npos) return status;
+  return Status(status.code(),
+                place_prefix(file.file, file.places, std::string(rest.substr(1, colon - 1))) +
+                    std::string(rest.substr(colon + 2)));
+}
+
+Json route_to_json(const RouteOptions& route) {
+  const auto use = [](const PluginUse& used) {
+    Json json{{"plugin", used.plugin}, {"config", used.config}};
+    if (!used.factory.empty()) json["factory"] = used.factory;
+    return json;
+  };
+  // By structure, so that a field that is added cannot be forgotten here.
+  const auto& [name, model, drafter, verifier, guarantee, draft_nodes_max, disable_by_batch_size] =
+      route;
+  return {{"name", name},
+          {"model", model},
+          {"guarantee", guarantee == Guarantee::kIdentical ? "identical"
+                        : guarantee == Guarantee::kLaw     ? "law"
+                                                           : "none"},
+          {"draft_nodes_max", draft_nodes_max},
+          {"disable_by_batch_size", disable_by_batch_size},
+          {"drafter", use(drafter)},
+          {"verifier", use(verifier)}};
 }
 
 Result<Config> load_config(const std::string& path) {

@@ -21,6 +21,8 @@ struct HttpOptions {
   uint32_t stall_seconds = 60;  // a step that takes longer makes /health/live fail
 };
 
+using YamlPlaces = std::map<std::string, YamlPlace>;  // "routes.a.drafter.config.n" -> its place
+
 struct Config {
   std::string file;
   std::string socket_path;  // absolute
@@ -28,7 +30,7 @@ struct Config {
   uint32_t drain_seconds = 30;      // how long running requests may finish after SIGTERM
   std::optional<HttpOptions> http;  // none = no listener
   EngineOptions engine;
-  std::map<std::string, YamlPlace> places;  // of each key of the file: "routes.a.drafter.config.n"
+  YamlPlaces places;  // of each key of the file
 };
 
 // Reads and checks `path`. Relative paths in it are taken from its own folder. The model folder and
@@ -44,6 +46,20 @@ Status with_place(const Config& config, const Status& status);
 // The same for what it says about one route.
 std::string route_reason_with_place(const Config& config, const std::string& route,
                                     const std::string& reason);
+
+// One route on its own: the keys of a route of the configuration, and its `name`.
+struct RouteFile {
+  RouteOptions route;
+  std::string file;
+  YamlPlaces places;
+};
+// YAML, or JSON, which is YAML. `file` stands in errors; `engine` is what the route has to fit.
+Result<RouteFile> parse_route(std::string_view text, const std::string& file,
+                              const EngineOptions& engine);
+// What the engine says about the route, with the place in the file.
+Status with_place(const RouteFile& file, const Status& status);
+// What parse_route() reads back as the same route.
+Json route_to_json(const RouteOptions& route);
 
 // The candidate nearest to `word` by edit distance, or "" when none is near.
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates);

@@ -177,7 +177,7 @@ int run_daemon(const Config& config) {
   });
   progress.end();
   if (!engine.ok()) return fail(with_place(config, engine.status()));
-  auto server = GrpcServer::start(*engine.value(), config.socket_path, config.engine.default_route);
+  auto server = GrpcServer::start(*engine.value(), config.socket_path, config.engine);
   if (!server.ok()) return fail(server.status());
   signals.loaded();
   health.loaded(*engine.value());

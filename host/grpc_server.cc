@@ -8,9 +8,15 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <condition_variable>
 #include <cstring>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <thread>
 #include <utility>
 
+#include "host/config.h"
 #include "host/generate_stream.h"
 #include "host/proto/specd.grpc.pb.h"
 #include "host/unix_socket.h"
@@ -72,10 +78,80 @@ class InferenceService final : public v1::Inference::CallbackService {
   std::string default_route_;
 };
 
+constexpr size_t kChangesMax = 64;  // that wait
+constexpr size_t kSourceBytesMax = 400;
+
+// Where changes of routes run, one after another: they block, and gRPC has few threads.
+class ChangeThread {
+ public:
+  ChangeThread() : thread_([this] { run(); }) {}
+  ~ChangeThread() {
+    {
+      const std::lock_guard lock(mutex_);
+      leaving_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();  // what was posted still runs
+  }
+  // [any] False when too many wait.
+  bool post(std::function<void()> change) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (waiting_.size() >= kChangesMax) return false;
+      waiting_.push_back(std::move(change));
+    }
+    changed_.notify_all();
+    return true;
+  }
+
+ private:
+  void run() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      changed_.wait(lock, [this] { return leaving_ || !waiting_.empty(); });
+      if (waiting_.empty()) return;
+      const std::function<void()> change = std::move(waiting_.front());
+      waiting_.pop_front();
+      lock.unlock();
+      change();
+      lock.lock();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> waiting_;  // guarded by mutex_
+  bool leaving_ = false;                       // guarded by mutex_
+  std::thread thread_;
+};
+
 class ControlService final : public v1::Control::CallbackService {
  public:
-  explicit ControlService(Engine& engine) : engine_(engine) {}
+  ControlService(Engine& engine, const EngineOptions& options)
+      : engine_(engine), options_(options) {}
 
+  grpc::ServerUnaryReactor* ApplyRoute(grpc::CallbackServerContext* context,
+                                       const v1::ApplyRouteRequest* request,
+                                       v1::ApplyRouteResponse* response) override {
+    return change(context, [this, request, response] { return apply(*request, *response); });
+  }
+  grpc::ServerUnaryReactor* DeleteRoute(grpc::CallbackServerContext* context,
+                                        const v1::DeleteRouteRequest* request,
+                                        v1::DeleteRouteResponse* response) override {
+    return change(context, [this, request, response]() -> Status {
+      SPECD_OK_OR_RETURN(check_name("name", request->name()));
+      SPECD_OK_OR_RETURN(check_name("request_id", request->request_id()));
+      SPECD_TRY(const RouteChange done,
+                engine_.delete_route(request->name(), request->request_id()));
+      response->set_generation(done.generation);
+      return Status();
+    });
+  }
+  grpc::ServerUnaryReactor* GetRoute(grpc::CallbackServerContext* context,
+                                     const v1::GetRouteRequest* request,
+                                     v1::GetRouteResponse* response) override {
+    return finished(context, get(*request, *response));
+  }
   grpc::ServerUnaryReactor* ListPlugins(grpc::CallbackServerContext* context,
                                         const v1::ListPluginsRequest*,
                                         v1::ListPluginsResponse* response) override {
@@ -111,14 +187,58 @@ class ControlService final : public v1::Control::CallbackService {
     reactor->Finish(grpc::Status::OK);
     return reactor;
   }
+  static grpc::ServerUnaryReactor* finished(grpc::CallbackServerContext* context,
+                                            const Status& status) {
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    reactor->Finish(status_to_wire(status));
+    return reactor;
+  }
+  grpc::ServerUnaryReactor* change(grpc::CallbackServerContext* context,
+                                   std::function<Status()> run) {
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    if (!changes_.post([reactor, run = std::move(run)] { reactor->Finish(status_to_wire(run())); }))
+      reactor->Finish(status_to_wire(
+          Status(Code::kExhausted, std::to_string(kChangesMax) + " changes of routes wait")));
+    return reactor;
+  }
+
+  Status apply(const v1::ApplyRouteRequest& request, v1::ApplyRouteResponse& response) {
+    SPECD_OK_OR_RETURN(check_name("request_id", request.request_id()));
+    if (request.source().size() > kSourceBytesMax)
+      return Status(Code::kInvalidArgument, "source: expected at most " +
+                                                std::to_string(kSourceBytesMax) + " bytes, found " +
+                                                std::to_string(request.source().size()));
+    std::string source = request.source().empty() ? "definition" : request.source();
+    for (char& c : source)
+      if (c < ' ' || c > '~') c = '?';
+    SPECD_TRY(const RouteFile file, parse_route(request.definition(), source, options_));
+    const auto done = engine_.apply_route(file.route, request.request_id());
+    if (!done.ok()) return with_place(file, done.status());
+    response.set_name(file.route.name);
+    response.set_generation(done.value().generation);
+    response.set_unchanged(done.value().unchanged);
+    return Status();
+  }
+  Status get(const v1::GetRouteRequest& request, v1::GetRouteResponse& response) {
+    SPECD_OK_OR_RETURN(check_name("name", request.name()));
+    SPECD_TRY(const RouteOptions route, engine_.route(request.name()));
+    response.set_definition(route_to_json(route).dump());
+    for (const RouteReport& report : engine_.routes())
+      if (report.name == route.name && report.state != "draining")
+        *response.mutable_route() = route_to_wire(report);
+    return Status();
+  }
+
   Engine& engine_;
+  const EngineOptions options_;
+  ChangeThread changes_;
 };
 
 }  // namespace
 
 struct GrpcServer::Impl {
-  Impl(Engine& engine, const std::string& default_route)
-      : inference(engine, pump, default_route), control(engine) {}
+  Impl(Engine& engine, const EngineOptions& options)
+      : inference(engine, pump, options.default_route), control(engine, options) {}
 
   StreamPump pump;
   InferenceService inference;
@@ -134,9 +254,9 @@ GrpcServer::~GrpcServer() {
 
 Result<std::unique_ptr<GrpcServer>> GrpcServer::start(Engine& engine,
                                                       const std::string& socket_path,
-                                                      const std::string& default_route) {
+                                                      const EngineOptions& options) {
   std::unique_ptr<GrpcServer> result(new GrpcServer);
-  result->impl_ = std::make_unique<Impl>(engine, default_route);
+  result->impl_ = std::make_unique<Impl>(engine, options);
   Impl& impl = *result->impl_;
 
   grpc::EnableDefaultHealthCheckService(true);

@@ -12,9 +12,9 @@ namespace specd::host {
 class GrpcServer {
  public:
   // Serves `engine`, which outlives the server, on `socket_path`, which the caller has claimed. The
-  // socket is open to its owner only.
+  // socket is open to its owner only. `options` are those of the engine.
   static Result<std::unique_ptr<GrpcServer>> start(Engine& engine, const std::string& socket_path,
-                                                   const std::string& default_route);
+                                                   const EngineOptions& options);
   ~GrpcServer();
 
   // [any] Health says NOT_SERVING from now on; calls are still answered.

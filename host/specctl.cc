@@ -24,6 +24,7 @@
 #include "host/client.h"
 #include "host/table.h"
 #include "host/version.h"
+#include "host/yaml_reader.h"
 
 namespace specd::host {
 namespace {
@@ -43,7 +44,10 @@ constexpr char kHelp[] =
     "  specctl compare    the same prompts on several routes: speed, acceptance, identical or not\n"
     "  specctl record     prompts and their continuations as a file for the replay drafter\n"
     "  specctl cancel     end a running request: --request-id ID\n"
-    "  specctl plugins | routes | models | status\n";
+    "  specctl plugins | routes | models | status\n"
+    "  specctl route apply -f FILE    put a route into service or replace it, while requests run\n"
+    "  specctl route delete NAME      requests that run with it finish\n"
+    "  specctl route get NAME         its definition; -o json is what apply takes\n";
 constexpr char kExits[] =
     "\nExit codes: 0 fine, 1 the daemon refused or is not there, 2 wrong command line, 3 compare\n"
     "            found a route whose text differs\n";
@@ -120,7 +124,9 @@ po::options_description make_options() {
   add("prompts", po::value<std::vector<std::string>>()->composing(),
       "compare and record: file or folder, may be repeated");
   add("repeat", po::value<int>()->default_value(1), "compare: rounds");
+  add("file,f", po::value<std::string>(), "route apply: YAML or JSON of one route");
   add("command", po::value<std::string>());
+  add("arguments", po::value<std::vector<std::string>>());
   return options;
 }
 
@@ -133,7 +139,7 @@ std::string option_of_another_command(const po::variables_map& values, const std
       {"stop", "generate"},
       {"stop-token", "generate"},
       {"ignore-eos", "generate"},
-      {"request-id", "generate cancel"},
+      {"request-id", "generate cancel route"},
       {"priority", "generate"},
       {"deadline-ms", "generate"},
       {"cache-salt", "generate"},
@@ -147,6 +153,7 @@ std::string option_of_another_command(const po::variables_map& values, const std
       {"routes", "compare"},
       {"prompts", "compare record"},
       {"repeat", "compare"},
+      {"file", "route"},
   };
   for (const auto& [option, commands] : kTakenBy)
     if (values.count(option) != 0 && !values[option].defaulted() &&
@@ -348,19 +355,21 @@ int run_plugins(Client& client, bool json) {
 int run_routes(Client& client, bool json) {
   const auto response = client.routes();
   if (!response.ok()) return fail(response.status());
-  Table table({"route", "drafter", "verifier", "guarantee", "state", "requests", "drafted",
-               "accepted", "cut", "lost", "propose", "reason or last problem"});
+  Table table({"route", "generation", "drafter", "verifier", "guarantee", "state", "in use",
+               "requests", "drafted", "accepted", "cut", "lost", "propose",
+               "reason or last problem"});
   for (const v1::Route& route : response.value().routes()) {
     if (json) std::printf("%s\n", to_json(route).c_str());
     const double propose_us = route.propose_calls() > 0
                                   ? static_cast<double>(route.propose_ns()) /
                                         static_cast<double>(route.propose_calls()) / 1000
                                   : 0;
-    table.add({route.name() + (route.is_default() ? " (default)" : ""), route.drafter(),
-               route.verifier(), route.guarantee(), route.state(), std::to_string(route.requests()),
-               std::to_string(route.drafted()), std::to_string(route.accepted()),
-               std::to_string(route.cut()), std::to_string(route.lost()),
-               fixed(propose_us, 1) + " us",
+    table.add({route.name() + (route.is_default() ? " (default)" : ""),
+               std::to_string(route.generation()), route.drafter(), route.verifier(),
+               route.guarantee(), route.state(), std::to_string(route.in_use()),
+               std::to_string(route.requests()), std::to_string(route.drafted()),
+               std::to_string(route.accepted()), std::to_string(route.cut()),
+               std::to_string(route.lost()), fixed(propose_us, 1) + " us",
                route.reason().empty() ? route.last_problem() : route.reason()});
   }
   if (!json) std::fputs(printable(table.text()).c_str(), stdout);
@@ -423,10 +432,87 @@ int run_status(Client& client, bool json) {
   return kOk;
 }
 
+void print_route_change(const std::string& name, uint64_t generation, const char* change,
+                        bool json) {
+  if (json) {
+    const Json object{{"route", name}, {"generation", generation}, {"change", change}};
+    std::printf("%s\n", object.dump().c_str());
+    return;
+  }
+  Table table({"route", "generation", "change"});
+  table.add({name, std::to_string(generation), change});
+  std::fputs(printable(table.text()).c_str(), stdout);
+}
+
+int run_route_apply(Client& client, const po::variables_map& values, bool json) {
+  const std::string path = values["file"].as<std::string>();
+  const Result<std::string> text = read_text_file(path, kYamlBytesMax);
+  if (!text.ok()) return fail(text.status());
+  v1::ApplyRouteRequest request;
+  request.set_definition(text.value());
+  request.set_source(path);
+  request.set_request_id(values["request-id"].as<std::string>());
+  const auto done = client.apply_route(request);
+  if (!done.ok()) return fail(done.status());
+  print_route_change(done.value().name(), done.value().generation(),
+                     done.value().unchanged() ? "unchanged" : "applied", json);
+  return kOk;
+}
+
+int run_route_delete(Client& client, const po::variables_map& values, const std::string& name,
+                     bool json) {
+  v1::DeleteRouteRequest request;
+  request.set_name(name);
+  request.set_request_id(values["request-id"].as<std::string>());
+  const auto done = client.delete_route(request);
+  if (!done.ok()) return fail(done.status());
+  print_route_change(name, done.value().generation(), "deleted", json);
+  return kOk;
+}
+
+int run_route_get(Client& client, const std::string& name, bool json) {
+  const auto found = client.get_route(name);
+  if (!found.ok()) return fail(found.status());
+  if (json) {
+    std::printf("%s\n", found.value().definition().c_str());
+    return kOk;
+  }
+  const auto definition = parse_json(found.value().definition(), "definition");
+  if (!definition.ok()) return fail(definition.status());
+  const v1::Route& route = found.value().route();
+  Table table({"route", route.name()});
+  table.add({"state", route.state()});
+  if (!route.reason().empty()) table.add({"reason", route.reason()});
+  table.add({"generation", std::to_string(route.generation())});
+  for (const auto& [key, value] : definition.value().items()) {
+    if (key == "name") continue;
+    if (!value.is_object()) {
+      table.add({key, value.is_string() ? value.get<std::string>() : value.dump()});
+      continue;
+    }
+    for (const auto& [part, inner] : value.items())
+      table.add({key + "." + part, inner.is_string() ? inner.get<std::string>() : inner.dump()});
+  }
+  std::fputs(printable(table.text()).c_str(), stdout);
+  return kOk;
+}
+
+// What is wrong with the words after `route`, or "".
+std::string route_usage_problem(const po::variables_map& values,
+                                const std::vector<std::string>& arguments) {
+  const std::string action = arguments.empty() ? "" : arguments[0];
+  const bool has_file = values.count("file") != 0;
+  if (action == "apply")
+    return arguments.size() == 1 && has_file ? "" : "route apply: expected -f FILE";
+  if (action == "delete" || action == "get")
+    return arguments.size() == 2 && !has_file ? "" : "route " + action + ": expected NAME";
+  return "route: expected apply, delete or get, found '" + action + "'";
+}
+
 int run(int argc, char** argv) {
   const po::options_description options = make_options();
   po::positional_options_description positional;
-  positional.add("command", 1);
+  positional.add("command", 1).add("arguments", -1);
   po::variables_map values;
   try {
     namespace style = po::command_line_style;
@@ -453,12 +539,21 @@ int run(int argc, char** argv) {
   const std::string command =
       values.count("command") != 0 ? values["command"].as<std::string>() : "";
   bool known = false;
-  for (const char* one :
-       {"generate", "compare", "record", "cancel", "plugins", "routes", "models", "status"})
+  for (const char* one : {"generate", "compare", "record", "cancel", "plugins", "routes", "models",
+                          "status", "route"})
     known = known || command == one;
   if (!known) return usage("unknown command '" + command + "'");
   if (const std::string option = option_of_another_command(values, command); !option.empty())
     return usage(command + " takes no --" + option);
+  const auto arguments = values.count("arguments") != 0
+                             ? values["arguments"].as<std::vector<std::string>>()
+                             : std::vector<std::string>();
+  if (command != "route" && !arguments.empty())
+    return usage(command + " takes no '" + arguments[0] + "'");
+  if (command == "route") {
+    if (const std::string problem = route_usage_problem(values, arguments); !problem.empty())
+      return usage(problem);
+  }
   const std::string output = values["output"].as<std::string>();
   if (command != "record" && output != "table" && output != "json")
     return usage("-o: expected table or json, found '" + output + "'");
@@ -477,7 +572,10 @@ int run(int argc, char** argv) {
   if (command == "plugins") return run_plugins(client.value(), json);
   if (command == "routes") return run_routes(client.value(), json);
   if (command == "models") return run_models(client.value(), json);
-  return run_status(client.value(), json);
+  if (command == "status") return run_status(client.value(), json);
+  if (arguments[0] == "apply") return run_route_apply(client.value(), values, json);
+  if (arguments[0] == "delete") return run_route_delete(client.value(), values, arguments[1], json);
+  return run_route_get(client.value(), arguments[1], json);
 }
 
 }  // namespace

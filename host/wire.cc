@@ -16,7 +16,14 @@ Status wrong(const std::string& field, const std::string& text) {
   return Status(Code::kInvalidArgument, field + ": " + text);
 }
 
-// Names appear in logs and on terminals.
+double ms(uint64_t ns) { return static_cast<double>(ns) / 1e6; }
+
+double ratio(int64_t part, int64_t whole) {
+  return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0.0;
+}
+
+}  // namespace
+
 Status check_name(const std::string& field, const std::string& name) {
   if (name.size() > kNameBytesMax)
     return wrong(field, "expected at most " + std::to_string(kNameBytesMax) + " bytes, found " +
@@ -25,14 +32,6 @@ Status check_name(const std::string& field, const std::string& name) {
     if (c <= ' ' || c > '~') return wrong(field, "expected printable ASCII without spaces");
   return Status();
 }
-
-double ms(uint64_t ns) { return static_cast<double>(ns) / 1e6; }
-
-double ratio(int64_t part, int64_t whole) {
-  return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0.0;
-}
-
-}  // namespace
 
 Result<Request> request_from_wire(const v1::GenerateRequest& wire) {
   Request request;
@@ -194,6 +193,10 @@ v1::Route route_to_wire(const RouteReport& report) {
   wire.set_verify_failures(report.verify_failures);
   wire.set_lost(report.lost);
   wire.set_last_problem(report.last_problem);
+  wire.set_generation(report.generation);
+  wire.set_in_use(report.in_use);
+  wire.set_drafter_sha256(report.drafter_sha256);
+  wire.set_verifier_sha256(report.verifier_sha256);
   wire.set_disable_by_batch_size(report.disable_by_batch_size);
   wire.set_suspended(report.suspended);
   return wire;

@@ -13,6 +13,8 @@ namespace specd::host {
 // Checks what the wire adds (no prompt at all, an id that cannot be logged); the engine checks the
 // values.
 Result<Request> request_from_wire(const v1::GenerateRequest& wire);
+// Printable ASCII without spaces, at most 128 bytes: what logs and terminals can show.
+Status check_name(const std::string& field, const std::string& name);
 // The engine's complaint about a request, with the field as the .proto spells it.
 Status named_as_on_wire(const Status& status);
 

@@ -336,6 +336,7 @@ Result<Bundle> PluginRegistry::Impl::load(const std::string& plugin_id) {
   }
   kept.plugin = loaded.value();
   kept.info.state = BundleInfo::State::kLoaded;
+  kept.info.reason.clear();  // of an earlier attempt
   return kept;
 }
 

@@ -418,6 +418,102 @@ TEST_F(ConfigTest, damage_anywhere_never_crashes_and_names_the_file) {
   for (size_t i = 0; i < text.size(); ++i) (void)error(text.substr(0, i));
 }
 
+// ---- one route on its own ----------------------------------------------------------------------
+
+EngineOptions served() {
+  EngineOptions engine;
+  engine.model.name = "m";
+  return engine;
+}
+
+TEST(RouteFile, is_read_like_a_route_of_the_configuration) {
+  const auto file = parse_route(
+      "name: r\nguarantee: law\ndraft_nodes_max: 5\n"
+      "drafter: {plugin: d, factory: f, config: {n: 18446744073709551615, deep: [1, {x: no}]}}\n"
+      "verifier:\n  plugin: v\n",
+      "r.yaml", served());
+  ASSERT_TRUE(file.ok()) << file.status().message();
+  const RouteOptions& route = file.value().route;
+  EXPECT_EQ(route.name, "r");
+  EXPECT_EQ(route.model, "m");
+  EXPECT_EQ(route.guarantee, Guarantee::kLaw);
+  EXPECT_EQ(route.draft_nodes_max, 5);
+  EXPECT_EQ(route.drafter.factory, "f");
+  EXPECT_EQ(route.drafter.config,
+            Json::parse(R"({"n": 18446744073709551615, "deep": [1, {"x": "no"}]})"));
+  EXPECT_EQ(route.verifier.plugin, "v");
+}
+
+TEST(RouteFile, what_is_written_as_json_is_read_back_as_the_same_route) {
+  RouteOptions route;
+  route.name = "r.1-a_b";
+  route.model = "m";
+  route.guarantee = Guarantee::kNone;
+  route.draft_nodes_max = 17;
+  route.drafter = {.plugin = "org.example.d", .factory = "f", .config = {}};
+  route.drafter.config = Json::parse(
+      R"({"i": -9223372036854775808, "u": 18446744073709551615, "f": 0.1, "e": 1e300, "b": true,
+          "s": "true", "t": "12", "z": null, "q": "a \"b\" \\ \n\t\u0001 é 😀 #x: *y", "empty": "",
+          "l": [[], {}, [1, "1"]], "007": "0x1f", "- k: v": 1})");
+  route.verifier = {.plugin = "v", .factory = {}, .config = Json::object()};
+  const std::string text = route_to_json(route).dump();
+  const auto file = parse_route(text, "r.json", served());
+  ASSERT_TRUE(file.ok()) << file.status().message() << "\n" << text;
+  EXPECT_EQ(file.value().route, route);
+  EXPECT_EQ(route_to_json(file.value().route).dump(), text);
+}
+
+TEST(RouteFile, a_bad_one_is_refused_with_its_place) {
+  const std::string pair = "drafter: {plugin: d}\nverifier: {plugin: v}\n";
+  const std::pair<std::string, const char*> table[] = {
+      {"", "r.yaml:1:1: "},
+      {"- name: r\n", "r.yaml:1:1: expected a mapping, found a list"},
+      {pair, "r.yaml:1:1: name: missing"},
+      {"name: off\n" + pair, "r.yaml:1:7: name: 'off' is reserved"},
+      {"name: a b\n" + pair, "r.yaml:1:7: name: expected a name"},
+      {"name: r\nverifer: {plugin: v}\ndrafter: {plugin: d}\n",
+       "r.yaml:2:1: verifer: unknown key; did you mean 'verifier'?"},
+      {"name: r\nlisten: unix:x\n" + pair, "r.yaml:2:1: listen: unknown key"},
+      {"name: r\ndrafter: {plugin: d}\n", "r.yaml:1:1: verifier: missing"},
+      {"name: r\nmodel: n\n" + pair, "r.yaml:2:8: model: expected 'm'"},
+      {"name: r\ndraft_nodes_max: 0\n" + pair, "r.yaml:2:18: draft_nodes_max: expected a whole"},
+      {"name: r\ndraft_nodes_max: 512\n" + pair,
+       "r.yaml:2:18: draft_nodes_max: expected less than engine.step_tokens_max (512)"},
+      {"name: r\nguarantee: identic\n" + pair, "r.yaml:2:12: guarantee: expected one of"},
+      {"name: r\nname: r\n" + pair, "r.yaml:2:1: "},
+      {"name: r\n---\nname: s\n", "r.yaml:"},
+      {std::string("name: r\0\n", 9), "r.yaml:1:"},
+      {"name: \xff\n" + pair, "r.yaml:1:"},
+      {std::string(2 << 20, ' '), "r.yaml:1:1: "},
+  };
+  for (const auto& [text, starts] : table) {
+    const auto file = parse_route(text, "r.yaml", served());
+    ASSERT_FALSE(file.ok()) << text.substr(0, 100);
+    EXPECT_EQ(file.status().message().substr(0, std::string(starts).size()), starts)
+        << file.status().message();
+  }
+}
+
+TEST(RouteFile, what_the_engine_says_gets_its_place) {
+  const auto file = parse_route(
+      "name: r\ndrafter:\n  plugin: d.x\n  config:\n    depth: 3\nverifier: {plugin: v}\n",
+      "r.yaml", served());
+  ASSERT_TRUE(file.ok()) << file.status().message();
+  const auto placed = [&](const char* text) {
+    return with_place(file.value(), Status(Code::kInvalidArgument, text)).message();
+  };
+  EXPECT_EQ(placed("routes.r: plugin 'd.x' is not there"),
+            "r.yaml:3:3: drafter.plugin: plugin 'd.x' is not there");
+  EXPECT_EQ(
+      placed("routes.r: plugin 'd.x' factory 'f': config: key 'depth' is too large"),
+      "r.yaml:5:5: drafter.config.depth: plugin 'd.x' factory 'f': config: key 'depth' is too "
+      "large");
+  EXPECT_EQ(placed("routes.r.draft_nodes_max: expected at most 8"),
+            "r.yaml:1:1: expected at most 8");
+  EXPECT_EQ(placed("request_id: too long"), "request_id: too long");
+  EXPECT_EQ(placed("routes.rr: x"), "routes.rr: x");
+}
+
 TEST_F(ConfigTest, a_missing_file_is_named) {
   const auto config = load_config((folder_ / "none.yaml").string());
   ASSERT_FALSE(config.ok());

@@ -126,6 +126,7 @@ static specd_status create(const specd_factory *factory, const specd_host *host,
 
 static specd_status activate(specd_drafter *self, const specd_drafter_grant *grant) {
   (void)grant;
+  note(self, "activate");
   return strcmp(self->mode, "activate_fails") == 0 ? SPECD_E_DEVICE : SPECD_OK;
 }
 

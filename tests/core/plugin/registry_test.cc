@@ -85,6 +85,89 @@ TEST_F(Registry, good_bundle_is_listed_without_loading) {
   EXPECT_TRUE(fs::is_empty(tree_.cache())) << "nothing is copied before first use";
 }
 
+TEST_F(Registry, rescan_sees_what_came_what_changed_and_what_has_gone) {
+  auto opened = tree_.open(host_);
+  ASSERT_TRUE(opened.ok()) << opened.status().message();
+  PluginRegistry& registry = *opened.value();
+  EXPECT_TRUE(registry.list().empty());
+  EXPECT_FALSE(registry.find("org.example.fixture").has_value());
+  tree_.add("a", good_);
+  EXPECT_TRUE(registry.list().empty()) << "not before rescan()";
+  ASSERT_TRUE(registry.rescan().ok());
+  ASSERT_EQ(registry.list().size(), 1u);
+  auto old = make(registry);
+  ASSERT_TRUE(old.ok()) << old.status().message();
+  // Nothing changed: it stays loaded.
+  ASSERT_TRUE(registry.rescan().ok());
+  EXPECT_EQ(registry.list()[0].state, BundleInfo::State::kLoaded);
+  const std::string content = registry.find("org.example.fixture")->content_sha256;
+  // Other bytes: another version, to be loaded anew; the old instance lives on.
+  const std::string newer = read_bytes(fixture("newer"));
+  tree_.add("a", newer, BundleTree::manifest(newer, "2.0.0"));
+  ASSERT_TRUE(registry.rescan().ok());
+  EXPECT_EQ(registry.list()[0].state, BundleInfo::State::kDiscovered);
+  EXPECT_EQ(registry.list()[0].version, "2.0.0");
+  EXPECT_EQ(registry.list()[0].sha256, to_hex(sha256(newer)));
+  EXPECT_NE(registry.list()[0].content_sha256, content);
+  auto fresh = make(registry);
+  ASSERT_TRUE(fresh.ok()) << fresh.status().message();
+  specd_drafter_grant grant{};
+  grant.struct_size = sizeof(grant);
+  grant.max_nodes = grant.max_depth = 4;
+  grant.memory_bytes_max = 1024;
+  EXPECT_TRUE(old.value()->activate(grant).ok());
+  EXPECT_TRUE(fresh.value()->activate(grant).ok());
+  // A file of the bundle changed and its manifest did not, as while it is being copied.
+  write_bytes(tree_.bundle("a") + "/plugin.so", good_, 0755);
+  ASSERT_TRUE(registry.rescan().ok());
+  EXPECT_EQ(registry.list()[0].state, BundleInfo::State::kRefused);
+  EXPECT_NE(registry.list()[0].reason.find("hash mismatch"), std::string::npos);
+  EXPECT_FALSE(make(registry).ok());
+  tree_.add("a", good_);
+  ASSERT_TRUE(registry.rescan().ok());
+  EXPECT_TRUE(make(registry).ok()) << "the first version, whose code is there";
+  EXPECT_EQ(registry.find("org.example.fixture")->content_sha256, content);
+  fs::remove_all(tree_.bundle("a"));
+  ASSERT_TRUE(registry.rescan().ok());
+  EXPECT_TRUE(registry.list().empty());
+  EXPECT_FALSE(make(registry).ok());
+  // A directory that has gone is an error and leaves the list.
+  tree_.add("b", good_);
+  ASSERT_TRUE(registry.rescan().ok());
+  fs::rename(tree_.plugins(), tree_.plugins() + ".away");
+  EXPECT_FALSE(registry.rescan().ok());
+  EXPECT_EQ(registry.list().size(), 1u);
+  fs::rename(tree_.plugins() + ".away", tree_.plugins());
+}
+
+TEST_F(Registry, what_failed_is_tried_again_after_it_was_put_right) {
+  tree_.add("a", good_);
+  tree_.add("b", good_);
+  auto opened = tree_.open(host_);
+  ASSERT_TRUE(opened.ok()) << opened.status().message();
+  PluginRegistry& registry = *opened.value();
+  ASSERT_EQ(registry.list()[1].state, BundleInfo::State::kRefused) << "the id is taken";
+  fs::remove_all(tree_.bundle("a"));
+  ASSERT_TRUE(registry.rescan().ok());
+  ASSERT_EQ(registry.list().size(), 1u);
+  EXPECT_EQ(registry.list()[0].state, BundleInfo::State::kDiscovered);
+  EXPECT_EQ(registry.list()[0].reason, "");
+  // The cache cannot be written: loading fails, which stays in the list, and works later.
+  const std::string bytes = good_ + std::string(1, '\0');  // content that no test has loaded yet
+  tree_.add("b", bytes);
+  ASSERT_TRUE(registry.rescan().ok());
+  fs::rename(tree_.cache(), tree_.cache() + ".away");
+  EXPECT_FALSE(make(registry).ok());
+  EXPECT_EQ(registry.list()[0].state, BundleInfo::State::kRefused);
+  ASSERT_TRUE(registry.rescan().ok());
+  EXPECT_EQ(registry.list()[0].state, BundleInfo::State::kRefused) << "still true";
+  EXPECT_NE(registry.list()[0].reason, "");
+  fs::rename(tree_.cache() + ".away", tree_.cache());
+  EXPECT_TRUE(make(registry).ok());
+  EXPECT_EQ(registry.list()[0].state, BundleInfo::State::kLoaded);
+  EXPECT_EQ(registry.list()[0].reason, "");
+}
+
 TEST_F(Registry, directory_that_is_absent_is_an_error) {
   auto registry = PluginRegistry::open({{tree_.bundle("absent")}, tree_.cache()}, host_);
   ASSERT_FALSE(registry.ok());
