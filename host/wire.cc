@@ -184,6 +184,8 @@ v1::Route route_to_wire(const RouteReport& report) {
   wire.set_accepted(report.accepted);
   wire.set_rejected(report.rejected);
   wire.set_discarded(report.discarded);
+  wire.set_drafts(report.drafts);
+  wire.mutable_accepted_at()->Add(report.accepted_at.begin(), report.accepted_at.end());
   wire.set_cut(report.cut);
   wire.set_propose_calls(report.propose_calls);
   wire.set_propose_ns(report.propose_ns);

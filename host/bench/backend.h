@@ -28,6 +28,12 @@ struct Answer {
   }
 };
 
+// What a route's drafts came to since it was made, requests of others included.
+struct DraftCounts {
+  uint64_t drafts = 0;                // with at least one node
+  std::vector<uint64_t> accepted_at;  // by depth less one
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -35,6 +41,8 @@ class Backend {
   virtual Result<Answer> run(const Request& request, bool with_prompt_tokens,
                              const std::atomic<bool>& stop) = 0;
   virtual Result<ModelReport> model() = 0;
+  // [any] All zero for `off`.
+  virtual Result<DraftCounts> draft_counts(const std::string& route) = 0;
 };
 
 }  // namespace specd::host

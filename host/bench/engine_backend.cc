@@ -60,4 +60,10 @@ Result<Answer> EngineBackend::run(const Request& request, bool with_prompt_token
   return answer;
 }
 
+Result<DraftCounts> EngineBackend::draft_counts(const std::string& route) {
+  for (const RouteReport& each : engine_.routes())
+    if (each.name == route) return DraftCounts{each.drafts, each.accepted_at};
+  return Status(Code::kNotFound, "no route is called '" + route + "'");
+}
+
 }  // namespace specd::host

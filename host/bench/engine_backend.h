@@ -12,6 +12,7 @@ class EngineBackend final : public Backend {
   Result<Answer> run(const Request& request, bool with_prompt_tokens,
                      const std::atomic<bool>& stop) override;
   Result<ModelReport> model() override { return engine_.model(); }
+  Result<DraftCounts> draft_counts(const std::string& route) override;
 
  private:
   Engine& engine_;

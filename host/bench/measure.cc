@@ -12,6 +12,15 @@
 namespace specd::host {
 namespace {
 
+// What came between two states of the same counts.
+void add_difference(const DraftCounts& before, const DraftCounts& after, DraftCounts& to) {
+  to.drafts += after.drafts - before.drafts;
+  to.accepted_at.resize(std::max(to.accepted_at.size(), after.accepted_at.size()));
+  for (size_t i = 0; i < after.accepted_at.size(); ++i)
+    to.accepted_at[i] +=
+        after.accepted_at[i] - (i < before.accepted_at.size() ? before.accepted_at[i] : 0);
+}
+
 Request make_request(const Prompt& prompt, const MeasureOptions& options, const std::string& route,
                      size_t sampling) {
   Request request;
@@ -54,6 +63,7 @@ Status run_block(Backend& backend, const std::vector<Prompt>& prompts,
       }
     }
   };
+  SPECD_TRY(const DraftCounts before, backend.draft_counts(cell.route));
   const uint64_t start = now_ns();
   std::vector<std::thread> others;
   for (int i = 1; i < cell.concurrency; ++i) others.emplace_back(worker);
@@ -61,6 +71,8 @@ Status run_block(Backend& backend, const std::vector<Prompt>& prompts,
   for (std::thread& each : others) each.join();
   if (!problem.ok()) return problem;
   cell.busy_s += static_cast<double>(now_ns() - start) / 1e9;
+  SPECD_TRY(const DraftCounts after, backend.draft_counts(cell.route));
+  add_difference(before, after, cell.drafts);
   for (std::optional<Cell::Run>& each : done) cell.runs.push_back(std::move(*each));
   SPECD_CHECK(cell.runs.size() == first + work.size(), "a request of a block is missing");
   return Status();
@@ -170,6 +182,7 @@ Measurement measure(Backend& backend, const std::vector<Prompt>& prompts,
                              .temperature = options.temperatures[sampling],
                              .concurrency = concurrency,
                              .runs = {},
+                             .drafts = {},
                              .busy_s = 0,
                              .first_difference = {}});
   for (const std::string& route : options.routes) {
@@ -257,6 +270,10 @@ std::vector<Row> summarize(const Measurement& measurement, bool skip_loops) {
     }
     const double seconds = !skip_loops ? cell.busy_s : cell.concurrency == 1 ? request_s : 0;
     if (seconds > 0) row.tokens_per_s = static_cast<double>(row.tokens) / seconds;
+    if (!skip_loops && cell.drafts.drafts > 0)
+      for (const uint64_t accepted : cell.drafts.accepted_at)
+        row.accepted_at.push_back(static_cast<double>(accepted) /
+                                  static_cast<double>(cell.drafts.drafts));
     row.ttft_ms = spread(first_ms);
     row.tpot_ms = spread(token_ms);
     if (row.tpot_ms.p50 > 0) row.decode_tokens_per_s = 1000 / median(token_ms);

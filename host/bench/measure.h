@@ -46,6 +46,7 @@ struct Cell {
     Answer answer;
   };
   std::vector<Run> runs;
+  DraftCounts drafts;
   double busy_s = 0;             // wall time of the blocks
   std::string first_difference;  // "orders.py: token 17"; empty: ids equal the base's everywhere
 };
@@ -76,6 +77,9 @@ struct Row {
   struct Spread {
     double p50 = 0, p90 = 0, p99 = 0;
   } ttft_ms, tpot_ms;
+  // Of the drafts with a node at all, the share whose guess at place 1, 2, ... stood; empty when
+  // not known (skip_loops) or without drafts.
+  std::vector<double> accepted_at;
   double tau = 0;      // tokens per decode step
   double speedup = 0;  // S: TPOT of the base by TPOT here, prompt by prompt, median
   Interval speedup_interval;

@@ -5,9 +5,18 @@
 namespace specd::host {
 namespace {
 
+constexpr size_t kPlacesShown = 4;
+
 std::string or_dash(double value, int digits) { return value > 0 ? fixed(value, digits) : "-"; }
 std::string spread_text(const Row::Spread& spread) {
   return or_dash(spread.p50, 1) + "/" + or_dash(spread.p90, 1) + "/" + or_dash(spread.p99, 1);
+}
+// The first few places; the rest is in the JSON.
+std::string places_text(const std::vector<double>& shares) {
+  std::string text;
+  for (size_t i = 0; i < shares.size() && i < kPlacesShown; ++i)
+    text += (i == 0 ? "" : " ") + fixed(shares[i], 2);
+  return text.empty() ? "-" : text + (shares.size() > kPlacesShown ? " .." : "");
 }
 std::string interval_text(const Interval& interval) {
   return "[" + fixed(interval.low, 2) + ", " + fixed(interval.high, 2) + "]";
@@ -32,12 +41,13 @@ std::string sampling_text(float temperature) {
 
 std::string rows_table(const std::vector<Row>& rows) {
   Table table({"sampling", "at once", "route", "requests", "tokens/s", "TTFT ms p50/p90/p99",
-               "TPOT ms p50/p90/p99", "tau", "acceptance", "S", "95 %", "eta", "identical"});
+               "TPOT ms p50/p90/p99", "tau", "acceptance", "at 1, 2, ..", "S", "95 %", "eta",
+               "identical"});
   for (const Row& row : rows)
     table.add({sampling_text(row.temperature), std::to_string(row.concurrency), route_text(row),
                std::to_string(row.requests), or_dash(row.tokens_per_s, 1), spread_text(row.ttft_ms),
                spread_text(row.tpot_ms), or_dash(row.tau, 2),
-               row.drafted > 0 ? percent(acceptance_of(row)) : "-",
+               row.drafted > 0 ? percent(acceptance_of(row)) : "-", places_text(row.accepted_at),
                row.speedup > 0 ? fixed(row.speedup, 2) + "x" : "-",
                row.speedup > 0 ? interval_text(row.speedup_interval) : "-", or_dash(row.eta, 3),
                row.identical ? "yes" : "no"});
@@ -84,6 +94,7 @@ Json rows_json(const std::vector<Row>& rows) {
                     {"drafted", row.drafted},
                     {"accepted", row.accepted},
                     {"acceptance_rate", acceptance_of(row)},
+                    {"acceptance_at", row.accepted_at},
                     {"speedup", row.speedup},
                     {"speedup_low", row.speedup_interval.low},
                     {"speedup_high", row.speedup_interval.high},

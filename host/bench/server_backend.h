@@ -13,6 +13,7 @@ class ServerBackend final : public Backend {
   Result<Answer> run(const Request& request, bool with_prompt_tokens,
                      const std::atomic<bool>& stop) override;
   Result<ModelReport> model() override;
+  Result<DraftCounts> draft_counts(const std::string& route) override;
 
  private:
   Client& client_;

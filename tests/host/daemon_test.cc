@@ -563,6 +563,11 @@ TEST_F(DaemonTest, compare_and_record_tell_the_routes_apart) {
     EXPECT_GT(row.decode_tokens_per_s, 0);
     EXPECT_GT(row.ttft_ms.p50, 0);
     EXPECT_GE(row.tau, 1);
+    if (row.route == "off" || row.accepted == 0) continue;
+    double places = 0;  // the sum over places is what a draft gains
+    for (const double share : row.accepted_at) places += share;
+    EXPECT_GT(places, 0);
+    EXPECT_LE(places, static_cast<double>(row.accepted));
   }
   const auto text = record(backend, {prompts[0]}, options, go);
   ASSERT_TRUE(text.ok()) << text.status().message();

@@ -29,6 +29,14 @@ class FakeBackend final : public Backend {
     return answer;
   }
   Result<ModelReport> model() override { return ModelReport(); }
+  // As if others had used the route before: only what is added in between counts.
+  Result<DraftCounts> draft_counts(const std::string& route) override {
+    const auto calls = static_cast<uint64_t>(
+        std::count_if(calls_.begin(), calls_.end(),
+                      [&](const std::string& c) { return c.starts_with(route + " "); }));
+    if (route == "off") return DraftCounts();
+    return DraftCounts{1000 + 10 * calls, {700 + 8 * calls, 600 + 4 * calls}};
+  }
   const std::vector<std::string>& calls() const { return calls_; }
 
  private:
@@ -110,6 +118,8 @@ TEST(Measure, speed_tau_and_eta_are_those_of_the_made_up_times) {
   EXPECT_EQ(rows[1].requests, 6);
   EXPECT_EQ(rows[1].drafted, 6 * 80);
   EXPECT_EQ(rows[1].accepted, 6 * 30);
+  EXPECT_EQ(rows[1].accepted_at, (std::vector<double>{0.8, 0.4}));
+  EXPECT_TRUE(rows[0].accepted_at.empty());
   EXPECT_NEAR(rows[0].speedup, 1, 1e-9);
   EXPECT_NEAR(rows[0].tau, 1, 1e-9);
   EXPECT_NEAR(rows[2].speedup, 1, 1e-9);
@@ -246,6 +256,10 @@ TEST_F(MeasureEngine, a_replay_of_the_recording_accepts_all_at_every_concurrency
     EXPECT_GT(row.tokens_per_s, 0);
     EXPECT_GT(row.speedup, 0);
     EXPECT_GT(row.ttft_ms.p50, 0);
+    const std::vector<double> places = row.route == "all"    ? std::vector<double>{1, 1, 1}
+                                       : row.route == "none" ? std::vector<double>{0, 0, 0}
+                                                             : std::vector<double>();
+    EXPECT_EQ(row.accepted_at, places) << row.route;
     EXPECT_NEAR(row.tau, row.route == "all" ? 4.0 : 1.0, 1e-9) << row.route;  // 32 = 8 steps of 4
   }
   audit();

@@ -16,6 +16,7 @@ constexpr const char* kModes[] = {
     "path_probe",         // accepts the first probe node
     "next_negative",      // next_token -1
     "next_vocab",         // next_token == vocab_size
+    "next_other",         // a token of the vocabulary that is not the drawn one: only texts show it
     "count_huge",         // INT32_MAX accepted
     "count_over",         // one more than there are nodes
     "count_negative",     // -1 accepted
@@ -79,6 +80,7 @@ specd_status verify(specd_verifier* v, const specd_verify_args* args) noexcept {
       }
       if (mode == "next_negative") c.next_token(s) = -1;
       if (mode == "next_vocab") c.next_token(s) = bad.vocab_size();
+      if (mode == "next_other") c.next_token(s) = (nodes.row_token(-1) + 1) % bad.vocab_size();
       if (mode == "count_huge") c.n_accepted(s) = INT32_MAX;
       if (mode == "count_over") c.n_accepted(s) = n + 1;
       if (mode == "count_negative") c.n_accepted(s) = -1;
