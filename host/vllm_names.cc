@@ -12,6 +12,8 @@ void add_vllm_names(std::vector<MetricFamily>& families) {
       {"specd_requests_waiting", "vllm:num_requests_waiting"},
       {"specd_kv_usage_ratio", "vllm:kv_cache_usage_perc"},
       {"specd_preemptions_total", "vllm:num_preemptions_total"},
+      {"specd_prefix_cache_queries_total", "vllm:prefix_cache_queries_total"},
+      {"specd_prefix_cache_hits_total", "vllm:prefix_cache_hits_total"},
       {"specd_prompt_tokens_total", "vllm:prompt_tokens_total"},
       {"specd_generation_tokens_total", "vllm:generation_tokens_total"},
       {"specd_time_to_first_token_seconds", "vllm:time_to_first_token_seconds"},

@@ -90,19 +90,33 @@ void add_requests(Families& families, const Labels& model, const EngineReport& s
 }
 
 void add_cache(Families& families, const Labels& model, const ModelReport& report) {
-  const int32_t used = report.kv_pages_total - report.kv_pages_free;
+  const int32_t used = report.kv_pages_total - report.kv_pages_free - report.kv_pages_cached;
   families.one(Type::kGauge, "specd_kv_blocks", "Pages of the KV cache.", model,
                static_cast<double>(report.kv_pages_total));
   families.one(Type::kGauge, "specd_kv_blocks_free", "Pages that nobody holds.", model,
                static_cast<double>(report.kv_pages_free));
-  families.one(Type::kGauge, "specd_kv_blocks_used", "Pages that somebody holds.", model,
+  families.one(Type::kGauge, "specd_kv_blocks_cached",
+               "Pages that the prefix cache alone holds; given up when they are needed.", model,
+               static_cast<double>(report.kv_pages_cached));
+  families.one(Type::kGauge, "specd_kv_blocks_used", "Pages that requests hold.", model,
                static_cast<double>(used));
   families.one(Type::kGauge, "specd_kv_usage_ratio", "Used pages by all pages, 0 to 1.", model,
                static_cast<double>(used) / report.kv_pages_total);
+  families.one(Type::kCounter, "specd_prefix_cache_queries_total",
+               "Prompt tokens that were looked up in the prefix cache.", model,
+               report.prefix_query_tokens);
+  families.one(Type::kCounter, "specd_prefix_cache_hits_total",
+               "Of them, tokens found and not computed.", model, report.prefix_hit_tokens);
 }
 
 void add_steps(Families& families, const Labels& model, const EngineReport& status,
                const StepMetrics& steps) {
+  families.one(Type::kCounter, "specd_preemptions_total",
+               "Times a running request gave its pages back and was put off.", model,
+               status.preemptions);
+  families.one(Type::kCounter, "specd_deadline_misses_total",
+               "Requests that ended with an error at their deadline.", model,
+               status.deadline_misses);
   families.one(Type::kCounter, "specd_steps_total", "Steps of the engine.", model, status.steps);
   families.one(Type::kCounter, "specd_step_rows_total",
                "Rows of all forwards: prompt tokens, roots and draft nodes.", model, status.rows);
@@ -156,6 +170,14 @@ void add_routes(Families& families, const std::vector<RouteReport>& routes) {
         &RouteReport::cut);
   count("specd_spec_decode_lost_requests_total",
         "Requests that went on without drafts after the drafter failed them.", &RouteReport::lost);
+
+  MetricFamily& suspended =
+      families.add(Type::kGauge, "specd_route_suspended",
+                   "1 while the route does not draft because too many sequences run "
+                   "(disable_by_batch_size).");
+  for (const RouteReport& route : routes) {
+    suspended.series.push_back(Families::number(labels(route), route.suspended ? 1 : 0));
+  }
 
   const auto by_call = [&](const char* name, const char* help, auto&& value) {
     families.each(name, help, routes, [&](const RouteReport& route, auto& series) {

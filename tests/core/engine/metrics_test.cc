@@ -101,6 +101,10 @@ TEST_F(MetricsTest, sums_equal_what_the_requests_report) {
   EXPECT_EQ(value("specd_generation_tokens_total", model), all.completion_tokens);
   EXPECT_EQ(value("specd_requests_running", model), 0);
   EXPECT_EQ(value("specd_requests_waiting", model), 0);
+  EXPECT_EQ(value("specd_kv_blocks_used", model), 0);
+  EXPECT_EQ(value("specd_kv_blocks_free", model) + value("specd_kv_blocks_cached", model),
+            value("specd_kv_blocks", model));
+  EXPECT_EQ(value("specd_prefix_cache_queries_total", model), all.prompt_tokens);
 
   EXPECT_GT(routed.accepted_tokens, 0) << "nothing to count";
   EXPECT_GT(routed.rejected_tokens, 0) << "nothing to count";
@@ -165,6 +169,33 @@ TEST_F(MetricsTest, sums_equal_what_the_requests_report) {
   EXPECT_LT(on("lookup", "specd_plugin_call_seconds_total"), sum("specd_step_seconds"));
   EXPECT_GT(value("specd_plugin_calls_total", {"call", "verify"}), 0);
   EXPECT_GT(value("specd_plugin_calls_total", {"call", "propose"}), 0);
+}
+
+TEST_F(MetricsTest, prefix_hits_and_preemptions_equal_what_the_requests_report) {
+  EngineOptions o = options();
+  o.model.kv_bytes_max = 0;
+  o.model.kv_pages = 12;  // of 16 tokens: four long requests cannot all stay
+  start(o);
+  std::vector<Request> requests;
+  for (size_t i = 0; i < 4; ++i) requests.push_back(request(prompts()[i], "off", 90));
+  std::vector<Outcome> outcomes = run_all(requests);
+  for (int i = 0; i < 2; ++i) outcomes.push_back(run(request(prompts()[0], "off", 4)));
+  ASSERT_TRUE(engine_->wait_idle(60'000));  // audit() would empty the cache
+  Usage all;
+  for (const Outcome& outcome : outcomes) {
+    all.cached_prompt_tokens += outcome.usage.cached_prompt_tokens;
+    all.preemptions += outcome.usage.preemptions;
+  }
+  EXPECT_GT(all.cached_prompt_tokens, 0) << "nothing to count";
+  EXPECT_GT(all.preemptions, 0) << "nothing to count";
+  const std::pair<std::string, std::string> model{"model", "pico-draft"};
+  EXPECT_EQ(value("specd_prefix_cache_hits_total", model), all.cached_prompt_tokens);
+  EXPECT_EQ(value("specd_preemptions_total", model), all.preemptions);
+  EXPECT_EQ(value("specd_kv_blocks", model), 12);
+  EXPECT_GT(value("specd_kv_blocks_cached", model), 0);
+  EXPECT_EQ(value("specd_kv_blocks_free", model) + value("specd_kv_blocks_cached", model), 12);
+  EXPECT_EQ(value("specd_kv_blocks_used", model), 0);
+  audit();
 }
 
 TEST_F(MetricsTest, a_scrape_changes_nothing_and_disturbs_nothing) {
