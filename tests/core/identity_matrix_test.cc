@@ -1,0 +1,271 @@
+// No combination of drafter, draft length, concurrency, memory, prefix cache and sampling changes a
+// token. Every pair of settings meets in `every_pair_of_settings`; the full product runs when
+// SPECD_NIGHTLY is set, over more prompts.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <map>
+
+#include "tests/core/engine_rig.h"
+
+namespace specd {
+namespace {
+
+constexpr int32_t kTokens = 48;
+constexpr int32_t kStarvedPages = 24;  // about three requests' worth
+
+enum Factor { kDrafter, kLength, kConcurrency, kMemory, kPrefix, kSampling, kFactors };
+using Case = std::array<int, kFactors>;  // of each factor its level
+
+const std::vector<std::string> kDrafters = {"off",      "prompt_lookup", "draft_target", "replay0",
+                                            "replay50", "replay100",     "garbage"};
+const std::vector<int32_t> kLengths = {1, 4, 8};
+const std::vector<size_t> kConcurrencies = {1, 3, 16};
+const Case kLevels = {static_cast<int>(kDrafters.size()), 3, 3, 2, 2, 2};
+
+std::vector<Case> full_product() {
+  std::vector<Case> all{Case{}};
+  for (size_t f = 0; f < kFactors; ++f) {
+    std::vector<Case> next;
+    for (const Case& each : all) {
+      for (int level = 0; level < kLevels[f]; ++level) {
+        next.push_back(each);
+        next.back()[f] = level;
+      }
+    }
+    all = std::move(next);
+  }
+  return all;
+}
+
+// A covering array: always the case that covers the most pairs of levels not seen yet.
+std::vector<Case> every_pair() {
+  const std::vector<Case> all = full_product();
+  std::map<std::array<int, 4>, bool> seen;  // factor, level, factor, level
+  const auto pairs_of = [](const Case& c, auto&& fn) {
+    for (int f = 0; f < kFactors; ++f) {
+      for (int g = f + 1; g < kFactors; ++g) {
+        fn(std::array<int, 4>{f, c[static_cast<size_t>(f)], g, c[static_cast<size_t>(g)]});
+      }
+    }
+  };
+  for (const Case& each : all) pairs_of(each, [&](const auto& pair) { seen[pair] = false; });
+  std::vector<Case> chosen;
+  while (true) {
+    const Case* best = nullptr;
+    int most = 0;
+    for (const Case& each : all) {
+      int fresh = 0;
+      pairs_of(each, [&](const auto& pair) { fresh += seen[pair] ? 0 : 1; });
+      if (fresh > most) {
+        most = fresh;
+        best = &each;
+      }
+    }
+    if (best == nullptr) return chosen;
+    chosen.push_back(*best);
+    pairs_of(*best, [&](const auto& pair) { seen[pair] = true; });
+  }
+}
+
+std::string name_of(const Case& c) {
+  return kDrafters[static_cast<size_t>(c[kDrafter])] + " k" +
+         std::to_string(kLengths[static_cast<size_t>(c[kLength])]) + " concurrency " +
+         std::to_string(kConcurrencies[static_cast<size_t>(c[kConcurrency])]) +
+         (c[kMemory] == 1 ? " starved" : " ample") + (c[kPrefix] == 1 ? " prefix-hit" : "") +
+         (c[kSampling] == 1 ? " seeded" : " greedy");
+}
+
+class IdentityMatrix : public EngineTest {
+ protected:
+  static constexpr float kTemperature = 0.8f;
+
+  static EngineOptions base() {
+    EngineOptions o = options("pico-target");
+    o.plugin_directories.push_back(SPECD_TEST_BAD_PLUGINS);
+    o.draft_models = {{.name = "draft",
+                       .path = std::string(SPECD_TEST_ZOO) + "/pico-draft",
+                       .kv_dtype = KvDType::kF32}};
+    return o;
+  }
+
+  // At least two pages each, so that a prefix can hit.
+  static std::vector<std::string> long_prompts(size_t n) {
+    const std::vector<std::string> parts = prompts();
+    std::vector<std::string> out;
+    for (size_t i = 0; out.size() < n; ++i) {
+      const size_t round = i / parts.size();
+      std::string text = parts[i % parts.size()] + parts[(i + 1 + round) % parts.size()];
+      if (round > 7) text += parts[(i + round / 7) % parts.size()];
+      out.push_back(std::move(text));
+    }
+    return out;
+  }
+
+  Request request_of(size_t prompt, bool seeded, const std::string& route_name) const {
+    return request(prompts_[prompt], route_name, kTokens, seeded ? kTemperature : 0,
+                   seeded ? 77 + prompt : 0);
+  }
+
+  // Plain decoding of everything, one at a time, on an engine that has nothing else.
+  void plain() {
+    EngineOptions o = base();
+    o.draft_models.clear();
+    o.prefix_cache = false;
+    start(o);
+    for (const bool seeded : {false, true}) {
+      std::vector<Request> requests;
+      for (size_t i = 0; i < prompts_.size(); ++i) requests.push_back(request_of(i, seeded, "off"));
+      for (const Request& each : requests) plain_[seeded].push_back(run(each));
+      recording_[seeded] = record(requests, plain_[seeded]);
+    }
+    audit();
+  }
+
+  void start_matrix(bool starved) {
+    EngineOptions o = base();
+    o.max_sequences = 16;
+    if (starved) {
+      o.model.kv_bytes_max = 0;
+      o.model.kv_pages = kStarvedPages;
+    }
+    for (const int32_t k : kLengths) {
+      const std::string suffix = "_k" + std::to_string(k);
+      o.routes.push_back(
+          route("prompt_lookup" + suffix,
+                plugin("specd.drafter.prompt_lookup", {{"num_speculative_tokens", k}}), k));
+      o.routes.push_back(route(
+          "draft_target" + suffix,
+          plugin("specd.drafter.draft_target", {{"model", "draft"}, {"draft_tokens", k}}), k));
+      o.routes.push_back(route(
+          "garbage" + suffix,
+          {.plugin = "specd.test.drafter_bad", .factory = "bad", .config = {{"mode", "garbage"}}},
+          k));
+      for (const int percent : {0, 50, 100}) {
+        for (const bool seeded : {false, true}) {
+          o.routes.push_back(
+              route("replay" + std::to_string(percent) + suffix + (seeded ? "_seeded" : ""),
+                    plugin("specd.drafter.replay", {{"file", recording_[seeded]},
+                                                    {"acceptance", percent / 100.0},
+                                                    {"draft_tokens", k},
+                                                    {"seed", 5}}),
+                    k));
+        }
+      }
+    }
+    start(o);
+    for (const RouteOptions& each : o.routes) {
+      ASSERT_EQ(report(each.name).state, "live") << each.name << ": " << report(each.name).reason;
+    }
+  }
+
+  static std::string route_of(const Case& c) {
+    const std::string& drafter = kDrafters[static_cast<size_t>(c[kDrafter])];
+    if (drafter == "off") return drafter;
+    return drafter + "_k" + std::to_string(kLengths[static_cast<size_t>(c[kLength])]) +
+           (drafter.starts_with("replay") && c[kSampling] == 1 ? "_seeded" : "");
+  }
+
+  void run_case(const Case& c, size_t number) {
+    const std::string what = name_of(c);
+    const bool seeded = c[kSampling] == 1;
+    const size_t concurrency = kConcurrencies[static_cast<size_t>(c[kConcurrency])];
+    const std::string salt = "case " + std::to_string(number);
+    std::vector<Request> requests;
+    std::vector<size_t> prompt_of;
+    // Every prompt twice where there is room for it, so that sixteen run side by side.
+    const size_t n = std::max(prompts_.size(), concurrency);
+    for (size_t i = 0; i < n; ++i) {
+      prompt_of.push_back(i % prompts_.size());
+      requests.push_back(request_of(prompt_of.back(), seeded, route_of(c)));
+      requests.back().cache_salt = c[kPrefix] == 1 ? salt : salt + "/" + std::to_string(i);
+    }
+    if (c[kPrefix] == 1) {
+      for (const Request& each : requests) {
+        Request first = each;
+        first.route = "off";
+        first.max_tokens = 1;
+        run(first);
+      }
+    }
+    int64_t hits = 0;
+    for (size_t begin = 0; begin < n; begin += concurrency) {
+      const size_t end = std::min(n, begin + concurrency);
+      const std::vector<Outcome> outcomes =
+          run_all({requests.begin() + static_cast<ptrdiff_t>(begin),
+                   requests.begin() + static_cast<ptrdiff_t>(end)});
+      for (size_t i = begin; i < end; ++i) {
+        const Outcome& got = outcomes[i - begin];
+        const Outcome& expected = plain_[seeded][prompt_of[i]];
+        ASSERT_EQ(got.tokens, expected.tokens) << what << ", prompt " << prompt_of[i];
+        ASSERT_EQ(got.text, expected.text) << what << ", prompt " << prompt_of[i];
+        ASSERT_EQ(got.finish, expected.finish) << what << ", prompt " << prompt_of[i];
+        hits += got.usage.cached_prompt_tokens;
+      }
+    }
+    if (c[kPrefix] == 1 && c[kMemory] == 0) {
+      EXPECT_GT(hits, 0) << what;
+    }
+    if (c[kPrefix] == 0 && c[kMemory] == 0) {
+      EXPECT_EQ(hits, 0) << what << ": another salt was hit";
+    }
+  }
+
+  void run_cases(const std::vector<Case>& cases, size_t n_prompts) {
+    prompts_ = long_prompts(n_prompts);
+    plain();
+    for (const bool starved : {false, true}) {
+      start_matrix(starved);
+      size_t number = 0;
+      for (const Case& c : cases) {
+        ++number;
+        if ((c[kMemory] == 1) != starved) continue;
+        run_case(c, number);
+        if (HasFatalFailure()) return;
+      }
+      const EngineReport status = engine_->status();
+      if (starved) {
+        EXPECT_GT(status.preemptions, 0u);
+      } else {
+        EXPECT_EQ(status.preemptions, 0u);
+      }
+      for (const char* drafted : {"prompt_lookup_k4", "draft_target_k4", "replay50_k4"}) {
+        EXPECT_GT(report(drafted).drafted, 0u) << drafted;
+      }
+      EXPECT_GT(report("replay100_k4").accepted, 0u);
+      audit();
+    }
+  }
+
+  std::vector<std::string> prompts_;
+  std::map<bool, std::vector<Outcome>> plain_;  // by seeded
+  std::map<bool, std::string> recording_;
+};
+
+TEST(CoveringArray, every_pair_of_levels_meets) {
+  const std::vector<Case> cases = every_pair();
+  for (size_t f = 0; f < kFactors; ++f) {
+    for (size_t g = f + 1; g < kFactors; ++g) {
+      for (int a = 0; a < kLevels[f]; ++a) {
+        for (int b = 0; b < kLevels[g]; ++b) {
+          EXPECT_TRUE(std::any_of(cases.begin(), cases.end(),
+                                  [&](const Case& c) { return c[f] == a && c[g] == b; }))
+              << f << "=" << a << " with " << g << "=" << b;
+        }
+      }
+    }
+  }
+  EXPECT_LT(cases.size(), 40u);
+}
+
+TEST_F(IdentityMatrix, every_pair_of_settings) { run_cases(every_pair(), 8); }
+
+TEST_F(IdentityMatrix, the_full_product) {
+  if (std::getenv("SPECD_NIGHTLY") == nullptr) GTEST_SKIP() << "SPECD_NIGHTLY is not set";
+  run_cases(full_product(), 100);
+}
+
+}  // namespace
+}  // namespace specd
