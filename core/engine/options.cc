@@ -111,10 +111,10 @@ Status check_limits(const EngineOptions& options) {
                         std::to_string(options.routes.size()));
   }
   std::set<std::string> models{options.model.name};
-  for (const DraftModelOptions& model : options.draft_models) {
-    if (model.name.empty() || !models.insert(model.name).second) {
+  for (const DraftModelOptions& draft : options.draft_models) {
+    if (draft.name.empty() || !models.insert(draft.name).second) {
       return Status(Code::kInvalidArgument,
-                    "draft_models: name '" + model.name + "' is empty or given twice");
+                    "draft_models: name '" + draft.name + "' is empty or given twice");
     }
   }
   std::set<std::string> names{"off"};

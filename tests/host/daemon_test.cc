@@ -30,109 +30,19 @@
 #include "host/bench/server_backend.h"
 #include "host/client.h"
 #include "host/unix_socket.h"
+#include "tests/host/daemon_rig.h"
 #include "tests/host/prometheus_text.h"
 #include "tests/host/raw_http.h"
 
 namespace specd::host {
 namespace {
 
-namespace fs = std::filesystem;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 const char kPrompt[] =
     "class Point:\n    def __init__(self, x, y):\n        self.x = x\n        self.y = y\n\n"
     "class Vector:\n    def __init__(self, x, y):\n        self.x = x\n";
-
-bool eventually(const std::function<bool()>& condition) {
-  for (const auto end = std::chrono::steady_clock::now() + seconds(60);
-       std::chrono::steady_clock::now() < end; std::this_thread::sleep_for(milliseconds(10)))
-    if (condition()) return true;
-  return false;
-}
-
-std::string read_file(const fs::path& path) {
-  std::ifstream file(path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
-// One specd process in a folder of its own.
-class Daemon {
- public:
-  Daemon() {
-    std::string pattern = (fs::temp_directory_path() / "specd-daemon-XXXXXX").string();
-    if (mkdtemp(pattern.data()) == nullptr) std::abort();
-    folder_ = pattern;
-  }
-  ~Daemon() {
-    if (pid_ > 0) stop(SIGKILL);
-    fs::permissions(folder_, fs::perms::owner_all);
-    fs::remove_all(folder_);
-  }
-
-  const fs::path& folder() const { return folder_; }
-  std::string socket() const { return (folder_ / "specd.sock").string(); }
-  std::string output() const { return read_file(folder_ / "log"); }
-  pid_t pid() const { return pid_; }
-
-  void write_config(const std::string& more_routes = "", const std::string& plugins = SPECD_PLUGINS,
-                    const std::string& head = "") {
-    std::ofstream(folder_ / "c.yaml")
-        << "listen: unix:specd.sock\n"
-        << head << "engine: {threads: 2, max_sequences: 8}\n"
-        << "model: {name: pico, path: " << SPECD_SOURCE_DIR << "/sdk/zoo/pico-target}\n"
-        << "plugins: {directories: [" << plugins << "], cache_directory: cache}\n"
-        << "default_route: lookup\n"
-        << "routes:\n"
-        << "  lookup:\n"
-        << "    drafter: {plugin: specd.drafter.prompt_lookup}\n"
-        << "    verifier: {plugin: specd.verifier.match}\n"
-        << more_routes;
-  }
-
-  void spawn() {
-    pid_ = fork();
-    if (pid_ == 0) {
-      const int log = open((folder_ / "log").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
-      dup2(log, STDERR_FILENO);
-      dup2(log, STDOUT_FILENO);
-      execl(SPECD_BINARY, "specd", "serve", "--config", (folder_ / "c.yaml").c_str(), nullptr);
-      _exit(127);
-    }
-  }
-  bool wait_ready() {
-    return eventually([&] { return output().find(" ready on unix:") != std::string::npos; });
-  }
-  bool start() {
-    spawn();
-    return wait_ready();
-  }
-  // The exit code, or 1000 + the signal.
-  int wait() {
-    int status = 0;
-    waitpid(pid_, &status, 0);
-    pid_ = -1;
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
-  }
-  int stop(int number = SIGTERM) {
-    kill(pid_, number);
-    return wait();
-  }
-  std::shared_ptr<grpc::Channel> channel() const {
-    return grpc::CreateChannel(socket_uri(socket()), grpc::InsecureChannelCredentials());
-  }
-  Client client() const {
-    auto client = Client::connect(socket());
-    EXPECT_TRUE(client.ok()) << client.status().message() << output();
-    return std::move(client).value();
-  }
-
- private:
-  fs::path folder_;
-  pid_t pid_ = -1;
-};
 
 v1::GenerateRequest make_request(const std::string& route, int32_t max_tokens,
                                  float temperature = 0) {
