@@ -51,6 +51,10 @@ Status run_block(Backend& backend, const std::vector<Prompt>& prompts,
       {
         const std::lock_guard lock(mutex);
         if (next == work.size() || !problem.ok()) return;
+        if (stop) {  // a short request may end before it sees that
+          problem = Status(Code::kCancelled, "stopped by a signal");
+          return;
+        }
         mine = next++;
       }
       const Prompt& prompt = prompts[work[mine]];

@@ -589,6 +589,9 @@ TEST(DaemonLife, plugin_that_hangs_does_not_keep_the_daemon) {
   v1::GenerateResponse message;
   ASSERT_TRUE(reader->Read(&message)) << reader->Finish().error_message();
   ASSERT_TRUE(reader->Read(&message));  // prefill's token; the next step proposes
+  ASSERT_TRUE(eventually([&] {
+    return daemon.output().find("from here on it hangs") != std::string::npos;
+  })) << daemon.output();
   EXPECT_EQ(daemon.stop(), 4) << daemon.output();
   EXPECT_NE(daemon.output().find("does a plugin hang?"), std::string::npos) << daemon.output();
   EXPECT_FALSE(fs::exists(daemon.socket()));

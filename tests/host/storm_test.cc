@@ -215,7 +215,7 @@ TEST(Storm, every_request_ends_once_and_nobody_else_notices) {
   EXPECT_GT(storm.completed, 0u);
   EXPECT_GT(storm.cancelled, 0u);
   EXPECT_GT(storm.late, 0u);
-  EXPECT_GE(storm.applied, static_cast<uint64_t>(duration.count()));
+  EXPECT_GE(storm.applied, static_cast<uint64_t>(duration.count()) / 2);
   const auto status = client.status();
   ASSERT_TRUE(status.ok());
   const v1::GetStatusResponse& s = status.value();
@@ -226,6 +226,10 @@ TEST(Storm, every_request_ends_once_and_nobody_else_notices) {
   ASSERT_TRUE(models.ok());
   const v1::Model& model = models.value().models(0);
   EXPECT_EQ(model.kv_pages_free() + model.kv_pages_cached(), model.kv_pages_total());
+  // Switched off while more than four ran, on again for one.
+  const auto drafted_alone = client.generate(request_of(2, false, "few"), {});
+  ASSERT_TRUE(drafted_alone.ok());
+  EXPECT_GT(drafted_alone.value().finished.speculation().total_draft_tokens(), 0);
   const auto routes = client.routes();
   ASSERT_TRUE(routes.ok());
   for (const v1::Route& route : routes.value().routes()) {

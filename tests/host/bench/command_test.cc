@@ -146,7 +146,7 @@ TEST_F(BenchCommand, what_is_wrong_is_named_by_option_file_and_line) {
       {"run --config bad.yaml --prompts set.jsonl", 1, "bad.yaml:2:1:"},
       {"run --config c.yaml --prompts bad.jsonl", 1, "bad.jsonl:2: expected a key"},
       {"run --config c.yaml --prompts set.jsonl --routes none", 1,
-       "--routes: expected routes of c.yaml (off, lookup, liar), found 'none'"},
+       "--routes: expected routes of c.yaml (off, liar, lookup), found 'none'"},
       {"run --config c.yaml --model nowhere --prompts set.jsonl", 1, "nowhere/config.json"},
       {"run --config c.yaml --prompts set.jsonl --json no/r.json", 1, "cannot write no/r.json"},
       {"run --socket none.sock --prompts set.jsonl", 1, "nobody answers on"},

@@ -5,6 +5,7 @@
 namespace {
 
 int only = 0;
+const specd_host* the_host = nullptr;
 
 specd_status describe(const specd_factory*, const specd_host*, const specd_target_info*,
                       const specd_config*, specd_drafter_caps* out) noexcept {
@@ -17,8 +18,9 @@ specd_status describe(const specd_factory*, const specd_host*, const specd_targe
   out->max_nodes = out->max_depth = 4;
   return SPECD_OK;
 }
-specd_status create(const specd_factory*, const specd_host*, const specd_create_args*,
+specd_status create(const specd_factory*, const specd_host* host, const specd_create_args*,
                     specd_drafter** out) noexcept {
+  the_host = host;
   *out = reinterpret_cast<specd_drafter*>(&only);
   return SPECD_OK;
 }
@@ -29,6 +31,8 @@ specd_status begin(specd_drafter*, const specd_begin_args* args) noexcept {
 }
 specd_status update(specd_drafter*, const specd_update_args*) noexcept { return SPECD_OK; }
 specd_status propose(specd_drafter*, const specd_propose_args*) noexcept {
+  constexpr char kText[] = "from here on it hangs";
+  the_host->log(the_host, SPECD_LOG_WARN, kText, sizeof kText - 1);
   while (true) pause();
 }
 void end(specd_drafter*, const specd_end_args*) noexcept {}
