@@ -7,15 +7,18 @@
 #
 #   bash tests/run.sh            all three
 #   bash tests/run.sh --fast     cpu only
+#   bash tests/run.sh --nightly  all three, a longer storm, and the full product of the identity matrix
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . host/install_deps.sh
 
 presets=(cpu asan tsan)
+nightly=0
 case "${1:-}" in
   '') ;;
   --fast) presets=(cpu) ;;
-  *) echo "usage: bash tests/run.sh [--fast]" >&2; exit 2 ;;
+  --nightly) nightly=1; export SPECD_STORM_SECONDS=60 ;;
+  *) echo "usage: bash tests/run.sh [--fast | --nightly]" >&2; exit 2 ;;
 esac
 
 specd_install "${specd_build_packages[@]}" "${specd_test_packages[@]}" || exit 1
@@ -40,6 +43,18 @@ for preset in "${presets[@]}"; do
   fi
   summary+=("$preset $result ($((SECONDS - start)) s)")
 done
+
+if [ $nightly -eq 1 ]; then
+  printf '\n== the full product\n'
+  start=$SECONDS
+  if SPECD_NIGHTLY=1 build/cpu/bin/core_engine_test --gtest_filter='IdentityMatrix.the_full_product'; then
+    result=passed
+  else
+    result=FAILED
+    failed=1
+  fi
+  summary+=("full product $result ($((SECONDS - start)) s)")
+fi
 
 printf '\nspecd tests:'
 printf ' %s;' "${summary[@]}"
