@@ -99,7 +99,10 @@ void GenerateStream::begin(const Request& request, const std::string& route,
       request_id_ = ticket.value().id;
       number_ = ticket.value().number;
       started.mutable_started()->set_request_id(request_id_);
-      // Events may have come before submit() returned.
+      // Events may have come before submit() returned, the last one as well.
+      for (v1::GenerateResponse& message : waiting_) {
+        if (message.has_finished()) message.mutable_finished()->set_request_id(request_id_);
+      }
       waiting_bytes_ += started.ByteSizeLong();
       waiting_.push_front(std::move(started));
     } else {

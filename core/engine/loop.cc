@@ -173,7 +173,9 @@ void Engine::Impl::start(ActiveSequence next) {
   if (request.started_ns == 0) {
     request.started_ns = now_ns();
     request.usage.cached_prompt_tokens = next.n_computed;
-    n_prefix_query_tokens += static_cast<uint64_t>(request.size());
+    if (cache != nullptr && next.may_skip_rows()) {
+      n_prefix_query_tokens += static_cast<uint64_t>(request.size());
+    }
     n_prefix_hit_tokens += static_cast<uint64_t>(next.n_computed);
   }
   running.push_back(std::move(next));

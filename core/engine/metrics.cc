@@ -90,7 +90,9 @@ void add_requests(Families& families, const Labels& model, const EngineReport& s
 }
 
 void add_cache(Families& families, const Labels& model, const ModelReport& report) {
-  const int32_t used = report.kv_pages_total - report.kv_pages_free - report.kv_pages_cached;
+  // The two are read one after the other while the step goes on.
+  const int32_t used =
+      std::max(0, report.kv_pages_total - report.kv_pages_free - report.kv_pages_cached);
   families.one(Type::kGauge, "specd_kv_blocks", "Pages of the KV cache.", model,
                static_cast<double>(report.kv_pages_total));
   families.one(Type::kGauge, "specd_kv_blocks_free", "Pages that nobody holds.", model,

@@ -541,7 +541,7 @@ uint64_t StepRunner::commit(const Members& members) {
     usage.discarded_tokens += discarded;
     if (member->route == nullptr) continue;
     RouteCounters& counters = member->route->counters;
-    ++counters.steps;
+    counters.steps += ended ? 0 : 1;
     if (drafted > 0) ++counters.drafts;
     for (int64_t i = 0; i < kept; ++i) ++counters.accepted_at[static_cast<size_t>(i)];
     counters.drafted += static_cast<uint64_t>(drafted);

@@ -179,6 +179,9 @@ Status Drafter::propose(const specd_propose_args& args, specd_call& call) {
 void Drafter::end(const specd_end_args& args, specd_call& call) {
   if (!active_) return;
   call.owner = owner_.get();
+  // No service that works on the batch: it would take pages or threads between two steps.
+  call.batch = nullptr;
+  call.sampling = nullptr;
   const PluginScope scope(owner_->label, &call.text);
   api_->end(self_, &args);
 }

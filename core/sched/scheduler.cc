@@ -103,6 +103,9 @@ class Planner {
       if (!fits) plan_.n_pages_short += n_missing;
       if (!place || !fits) {
         if (could_end == 0 || missing(true) > could_free) return;
+        // What those admitted before it share with a running one would not be freed: the next
+        // step knows that.
+        if (plan_.n_admitted > 0) return;
         preempt_after(next.rank);
         while (missing(true) > 0 && preempt_after(next.rank)) {
         }

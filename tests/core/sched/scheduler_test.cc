@@ -164,6 +164,20 @@ TEST(Scheduler, a_waiting_one_preempts_those_with_a_larger_rank_only) {
   EXPECT_EQ(plan.items.size(), 4u);
 }
 
+TEST(Scheduler, what_an_admitted_one_shares_with_a_running_one_is_not_given_away_twice) {
+  // The running one holds ten pages; the first waiting one shares eight of them, so that preempting
+  // the running one for the second would free two.
+  constexpr SchedulerLimits kWide{
+      .step_tokens_max = 512, .logits_rows_max = 64, .max_sequences = 4};
+  const StepPlan plan =
+      plan_step(kWide, {decoding(9, 150)}, {waiting(1, 138, 8), waiting(2, 220)}, 10);
+  EXPECT_EQ(plan.n_admitted, 1);
+  EXPECT_TRUE(plan.preempted.empty());
+  int32_t taken = 0;
+  for (const PlanItem& item : plan.items) taken += item.n_new_pages;
+  EXPECT_LE(taken, 10);
+}
+
 TEST(Scheduler, shares_are_even_and_nothing_is_lost) {
   std::mt19937 random(3);
   for (int round = 0; round < 5000; ++round) {
