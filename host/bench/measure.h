@@ -3,7 +3,8 @@
 // A block is one route on one prompt (concurrency 1) or on all prompts (more). The routes take
 // turns on every block, each time in the opposite order (ABBA), so that a machine that slows down
 // slows all of them; the base route runs once more under another name as the control: what differs
-// between it and the base is the noise of the run.
+// between it and the base is the noise of the run. Every request has a cache salt of its own, so
+// that none is faster because another one was there before.
 #pragma once
 
 #include <atomic>

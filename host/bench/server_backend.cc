@@ -21,6 +21,7 @@ v1::GenerateRequest to_wire(const Request& request) {
   wire.set_max_tokens(request.max_tokens);
   wire.set_ignore_eos(request.ignore_eos);
   wire.set_route(request.route);
+  wire.set_cache_salt(request.cache_salt);
   return wire;
 }
 
@@ -49,6 +50,8 @@ Result<Answer> ServerBackend::run(const Request& request, bool with_prompt_token
   const v1::Speculation& speculation = end.speculation();
   answer.usage = {.prompt_tokens = end.usage().prompt_tokens(),
                   .completion_tokens = end.usage().completion_tokens(),
+                  .cached_prompt_tokens = end.usage().cached_prompt_tokens(),
+                  .preemptions = end.usage().preemptions(),
                   .steps = speculation.decode_steps(),
                   .draft_tokens = speculation.total_draft_tokens(),
                   .accepted_tokens = speculation.total_accepted_draft_tokens(),

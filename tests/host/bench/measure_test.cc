@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <mutex>
+#include <set>
 
 #include "core/base/json.h"
 #include "host/bench/engine_backend.h"
@@ -24,6 +25,7 @@ class FakeBackend final : public Backend {
                      const std::atomic<bool>&) override {
     const std::lock_guard lock(mutex_);
     calls_.push_back(request.route + " " + request.prompt);
+    EXPECT_TRUE(salts_.insert(request.cache_salt).second) << "a prefix could be found again";
     auto answer = rule_(request, static_cast<int>(calls_.size()));
     if (answer.ok() && with_prompt_tokens) answer.value().prompt_tokens = {1, 2};
     return answer;
@@ -43,6 +45,7 @@ class FakeBackend final : public Backend {
   std::mutex mutex_;
   Rule rule_;
   std::vector<std::string> calls_;
+  std::set<std::string> salts_;
 };
 
 // n tokens: the first after 5 ms, the others at ms_each; `per_step` tokens a decode step.
@@ -251,6 +254,8 @@ TEST_F(MeasureEngine, a_replay_of_the_recording_accepts_all_at_every_concurrency
   ASSERT_TRUE(got.status.ok()) << got.status.to_string();
   const std::vector<Row> rows = summarize(got, false);
   ASSERT_EQ(rows.size(), 2u * 2 * 4);
+  for (const Cell& cell : got.cells)
+    for (const Cell::Run& each : cell.runs) EXPECT_EQ(each.answer.usage.cached_prompt_tokens, 0);
   for (const Row& row : rows) {
     EXPECT_TRUE(row.identical) << row.route << row.first_difference;
     EXPECT_GT(row.tokens_per_s, 0);
