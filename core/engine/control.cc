@@ -60,14 +60,6 @@ bool Engine::Impl::is_current(const BundleInfo& made_of) const {
 Result<RouteChange> Engine::Impl::apply_route(const RouteOptions& wanted) {
   SPECD_OK_OR_RETURN(check_route(wanted, options));
   const std::string where = "routes." + wanted.name;
-  const int64_t logits_rows = int64_t{options.max_sequences} * (1 + wanted.draft_nodes_max);
-  if (logits_rows > logits_rows_max && logits_rows_max < options.step_tokens_max) {
-    return Status(Code::kInvalidArgument,
-                  where + ".draft_nodes_max: expected at most " +
-                      std::to_string(logits_rows_max / options.max_sequences - 1) +
-                      ", for which room was made at the start, found " +
-                      std::to_string(wanted.draft_nodes_max));
-  }
   const std::shared_ptr<const RouteTable> table = board->read();
   const auto found = table->find(wanted.name);
   if (found == table->end() && table->size() >= EngineLimits::kRoutes) {

@@ -597,6 +597,23 @@ TEST_F(Routes, a_deleted_route_drains_and_what_must_stay_is_not_deleted) {
   audit();
 }
 
+TEST_F(Routes, a_route_larger_than_any_at_the_start_changes_no_token) {
+  constexpr int32_t kTokens = 64;
+  EngineOptions o = with_tree();  // rows of logits for 8 nodes a sequence
+  o.max_sequences = 4;
+  start(o);
+  plain(kTokens);
+  apply(route("r", plugin("specd.drafter.replay", {{"file", record_}, {"draft_tokens", 40}}), 40));
+  EXPECT_EQ(report("r").draft_nodes_max, 40);
+  std::vector<Request> all;
+  for (const std::string& prompt : prompts()) all.push_back(request(prompt, "r", kTokens));
+  const std::vector<Outcome> outcomes = run_all(all);
+  for (size_t i = 0; i < outcomes.size(); ++i) EXPECT_EQ(outcomes[i].tokens, plain_[i].tokens) << i;
+  // Alone, a sequence gets what the rows of logits allow: more than 8 nodes.
+  EXPECT_LT(run(all[0]).usage.steps, 1 + (kTokens - 1 + 8) / 9);
+  audit();
+}
+
 TEST_F(Routes, a_refused_route_is_repaired_by_applying_it_again) {
   start(with_tree({fixture_route("r")}));
   EXPECT_EQ(report("r").state, "refused");
