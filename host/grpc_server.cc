@@ -38,6 +38,13 @@ class RefusedStream : public grpc::ServerWriteReactor<v1::GenerateResponse> {
   void OnDone() override { delete this; }
 };
 
+// Ends a unary call at once.
+grpc::ServerUnaryReactor* finished(grpc::CallbackServerContext* context, const Status& status) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(status_to_wire(status));
+  return reactor;
+}
+
 class InferenceService final : public v1::Inference::CallbackService {
  public:
   InferenceService(Engine& engine, StreamPump& pump, std::string default_route)
@@ -57,9 +64,7 @@ class InferenceService final : public v1::Inference::CallbackService {
                                    const v1::CancelRequest* request,
                                    v1::CancelResponse* response) override {
     response->set_found(engine_.cancel(request->request_id()));
-    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    reactor->Finish(grpc::Status::OK);
-    return reactor;
+    return finished(context, Status());
   }
 
  private:
@@ -157,14 +162,14 @@ class ControlService final : public v1::Control::CallbackService {
                                         v1::ListPluginsResponse* response) override {
     for (const PluginReport& report : engine_.plugins())
       *response->add_plugins() = plugin_to_wire(report);
-    return done(context);
+    return finished(context, Status());
   }
   grpc::ServerUnaryReactor* ListRoutes(grpc::CallbackServerContext* context,
                                        const v1::ListRoutesRequest*,
                                        v1::ListRoutesResponse* response) override {
     for (const RouteReport& report : engine_.routes())
       *response->add_routes() = route_to_wire(report);
-    return done(context);
+    return finished(context, Status());
   }
   grpc::ServerUnaryReactor* ListModels(grpc::CallbackServerContext* context,
                                        const v1::ListModelsRequest*,
@@ -172,27 +177,16 @@ class ControlService final : public v1::Control::CallbackService {
     *response->add_models() = model_to_wire(engine_.model());
     for (const ModelReport& report : engine_.draft_models())
       *response->add_models() = model_to_wire(report);
-    return done(context);
+    return finished(context, Status());
   }
   grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* context,
                                       const v1::GetStatusRequest*,
                                       v1::GetStatusResponse* response) override {
     *response = status_report_to_wire(engine_.status(), engine_.memory());
-    return done(context);
+    return finished(context, Status());
   }
 
  private:
-  static grpc::ServerUnaryReactor* done(grpc::CallbackServerContext* context) {
-    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    reactor->Finish(grpc::Status::OK);
-    return reactor;
-  }
-  static grpc::ServerUnaryReactor* finished(grpc::CallbackServerContext* context,
-                                            const Status& status) {
-    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    reactor->Finish(status_to_wire(status));
-    return reactor;
-  }
   grpc::ServerUnaryReactor* change(grpc::CallbackServerContext* context,
                                    std::function<Status()> run) {
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();

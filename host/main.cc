@@ -4,6 +4,7 @@
 #include <exception>
 #include <string>
 
+#include "host/command_line.h"
 #include "host/config.h"
 #include "host/daemon.h"
 #include "host/table.h"
@@ -50,19 +51,9 @@ int run(int argc, char** argv) {
       "command", po::value<std::string>(), "");
   po::positional_options_description positional;
   positional.add("command", 1);
-  po::variables_map values;
-  try {
-    namespace style = po::command_line_style;
-    po::store(po::command_line_parser(argc, argv)
-                  .options(options)
-                  .positional(positional)
-                  .style(style::unix_style & ~style::allow_guessing)
-                  .run(),
-              values);
-    po::notify(values);
-  } catch (const po::error& error) {
-    return usage(error.what());
-  }
+  const auto parsed = parse_command_line(options, positional, {argv + 1, argv + argc});
+  if (!parsed.ok()) return usage(parsed.status().message());
+  const po::variables_map& values = parsed.value();
   if (values.count("help") != 0) {
     std::fputs(kHelp, stdout);
     return kExitOk;

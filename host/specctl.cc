@@ -22,6 +22,7 @@
 #include "host/bench/measure.h"
 #include "host/bench/server_backend.h"
 #include "host/client.h"
+#include "host/command_line.h"
 #include "host/table.h"
 #include "host/version.h"
 #include "host/yaml_reader.h"
@@ -513,19 +514,9 @@ int run(int argc, char** argv) {
   const po::options_description options = make_options();
   po::positional_options_description positional;
   positional.add("command", 1).add("arguments", -1);
-  po::variables_map values;
-  try {
-    namespace style = po::command_line_style;
-    po::store(po::command_line_parser(argc, argv)
-                  .options(options)
-                  .positional(positional)
-                  .style(style::unix_style & ~style::allow_guessing)
-                  .run(),
-              values);
-    po::notify(values);
-  } catch (const po::error& error) {
-    return usage(error.what());
-  }
+  const auto parsed = parse_command_line(options, positional, {argv + 1, argv + argc});
+  if (!parsed.ok()) return usage(parsed.status().message());
+  const po::variables_map& values = parsed.value();
   if (values.count("help") != 0) {
     std::ostringstream text;
     text << kHelp << "\n" << options << kExits;

@@ -2,7 +2,6 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <sstream>
 
 #include "host/bench/ballast.h"
 #include "host/bench/command.h"
@@ -24,13 +23,11 @@ int ballast_command(const std::vector<std::string>& arguments) {
   add("out", po::value<std::string>(), "the new folder; must not exist");
   po::positional_options_description positional;
   positional.add("model", 1).add("out", 1);
-  const auto parsed = parse_command(options, positional, arguments);
+  const auto parsed = parse_command_line(options, positional, arguments);
   if (!parsed.ok()) return bench_usage("ballast", parsed.status().message());
   const po::variables_map& values = parsed.value();
   if (values.count("help") != 0) {
-    std::ostringstream text;
-    text << options;
-    std::fputs(text.str().c_str(), stdout);
+    print_options(options);
     return kBenchOk;
   }
   for (const char* need : {"bytes", "model", "out"})

@@ -67,23 +67,10 @@ Result<std::vector<double>> parse_list(const std::string& option, const std::str
   return values;
 }
 
-Result<po::variables_map> parse_command(const po::options_description& options,
-                                        const po::positional_options_description& positional,
-                                        const std::vector<std::string>& arguments) {
-  po::variables_map values;
-  try {
-    namespace style = po::command_line_style;
-    po::store(po::command_line_parser(arguments)
-                  .options(options)
-                  .positional(positional)
-                  .style(style::unix_style & ~style::allow_guessing)
-                  .run(),
-              values);
-    po::notify(values);
-  } catch (const po::error& error) {
-    return Status(Code::kInvalidArgument, error.what());
-  }
-  return values;
+void print_options(const po::options_description& options) {
+  std::ostringstream text;
+  text << options;
+  std::fputs(text.str().c_str(), stdout);
 }
 
 }  // namespace specd::host

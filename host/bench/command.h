@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/base/status.h"
+#include "host/command_line.h"
 
 namespace specd::host {
 
@@ -33,11 +34,8 @@ int ballast_command(const std::vector<std::string>& arguments);
 int prefill_command(const std::vector<std::string>& arguments);
 int run_command(const std::vector<std::string>& arguments);
 
-// Arguments by `options` and positional ones; kInvalidArgument on anything unknown.
-Result<boost::program_options::variables_map> parse_command(
-    const boost::program_options::options_description& options,
-    const boost::program_options::positional_options_description& positional,
-    const std::vector<std::string>& arguments);
+// To stdout.
+void print_options(const boost::program_options::options_description& options);
 int bench_usage(const std::string& command, const std::string& problem);
 
 }  // namespace specd::host

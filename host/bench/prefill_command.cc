@@ -1,6 +1,5 @@
 // specd-bench prefill.
 #include <cstdio>
-#include <sstream>
 
 #include "host/bench/command.h"
 #include "host/bench/engine_config.h"
@@ -23,12 +22,10 @@ int prefill_command(const std::vector<std::string>& arguments) {
   add("long", po::value<int32_t>(&wanted.long_tokens)->default_value(4096), "tokens");
   add("short", po::value<int32_t>(&wanted.short_tokens)->default_value(32), "tokens");
   add("repeat", po::value<int>(&wanted.repeat)->default_value(5), "rounds");
-  const auto parsed = parse_command(options, {}, arguments);
+  const auto parsed = parse_command_line(options, {}, arguments);
   if (!parsed.ok()) return bench_usage("prefill", parsed.status().message());
   if (parsed.value().count("help") != 0) {
-    std::ostringstream text;
-    text << options;
-    std::fputs(text.str().c_str(), stdout);
+    print_options(options);
     return kBenchOk;
   }
   if (parsed.value().count("config") == 0) return bench_usage("prefill", "expected --config FILE");

@@ -7,7 +7,6 @@
 #include <fstream>
 #include <memory>
 #include <optional>
-#include <sstream>
 #include <thread>
 
 #include "host/bench/command.h"
@@ -345,13 +344,11 @@ int tell(const Outcome& outcome, const RunPlan& plan, std::ofstream& json,
 
 int run_command(const std::vector<std::string>& arguments) {
   const po::options_description options = run_options();
-  const auto parsed = parse_command(options, {}, arguments);
+  const auto parsed = parse_command_line(options, {}, arguments);
   if (!parsed.ok()) return bench_usage("run", parsed.status().message());
   const po::variables_map& values = parsed.value();
   if (values.count("help") != 0) {
-    std::ostringstream text;
-    text << options;
-    std::fputs(text.str().c_str(), stdout);
+    print_options(options);
     return kBenchOk;
   }
   auto plan = read_plan(values);
