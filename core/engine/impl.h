@@ -63,8 +63,7 @@ struct Engine::Impl {
   std::unique_ptr<PagePool> pages;
   std::unique_ptr<PrefixCache> cache;  // null = off
   std::unique_ptr<ModelService> draft_models;
-  std::vector<PageReclaimer*> reclaimers;  // asked when pages are short, in this order
-  int32_t logits_rows_max = 0;             // of the model
+  int32_t logits_rows_max = 0;  // of the model
 
   // Whoever changes routes, makes or destroys instances holds it; the step thread never does.
   std::mutex control;

@@ -95,7 +95,6 @@ Status Engine::Impl::load(const ProgressFn& progress) {
 
 void Engine::Impl::load_draft_models(const ProgressFn& progress) {
   draft_models = std::make_unique<ModelService>(*device, *pages);
-  reclaimers.push_back(draft_models.get());
   for (const DraftModelOptions& wanted : options.draft_models) {
     std::unique_ptr<DraftModel> made = check_draft_model(
         wanted.name, wanted.path, kernel_dtype(wanted.kv_dtype), {config, *tokenizer});

@@ -112,14 +112,12 @@ StepPlan Engine::Impl::plan() {
   }
 
   const auto make = [&] {
-    return plan_step(limits, running_views, waiting_views, pages->n_free() + pages->n_idle());
+    return plan_step(limits, running_views, waiting_views, pages->n_free() + pages->n_idle(),
+                     draft_models->n_reclaimable());
   };
   StepPlan made = make();
   if (made.n_pages_short == 0) return made;
-  int32_t given = 0;
-  for (PageReclaimer* reclaimer : reclaimers) {
-    if (given < made.n_pages_short) given += reclaimer->reclaim(made.n_pages_short - given);
-  }
+  if (made.n_pages_to_reclaim > 0) draft_models->reclaim(made.n_pages_to_reclaim);
   // What each would free, were all with a larger rank gone: shared pages count for the last holder.
   std::vector<int32_t> holders(static_cast<size_t>(pages->n_pages()), 0);
   std::vector<size_t> order;

@@ -222,6 +222,22 @@ void ModelService::end(uint64_t seq_id) {
   }
 }
 
+bool ModelService::may_go(const ModelSession& session) const {
+  const bool wanted_soon = forward_step_ != 0 && session.last_step + 1 >= forward_step_;
+  return !session.in_use && !wanted_soon && !session.pool_pages.empty();
+}
+
+int32_t ModelService::n_reclaimable() const {
+  size_t n = 0;
+  const std::lock_guard lock(mutex_);
+  for (const std::shared_ptr<specd_model>& handle : open_) {
+    for (const auto& [seq_id, session] : handle->sessions) {
+      if (may_go(session)) n += session.pool_pages.size();
+    }
+  }
+  return static_cast<int32_t>(n);
+}
+
 int32_t ModelService::reclaim(int32_t n_pages) {
   struct Candidate {
     uint64_t last_step, seq_id;
@@ -231,9 +247,7 @@ int32_t ModelService::reclaim(int32_t n_pages) {
   const std::lock_guard lock(mutex_);
   for (const std::shared_ptr<specd_model>& handle : open_) {
     for (const auto& [seq_id, session] : handle->sessions) {
-      const bool wanted_soon = forward_step_ != 0 && session.last_step + 1 >= forward_step_;
-      if (session.in_use || wanted_soon || session.pool_pages.empty()) continue;
-      candidates.push_back({session.last_step, seq_id, handle.get()});
+      if (may_go(session)) candidates.push_back({session.last_step, seq_id, handle.get()});
     }
   }
   std::sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {

@@ -49,7 +49,7 @@ struct specd_model {
 
 namespace specd {
 
-class ModelService final : public PageReclaimer {
+class ModelService final {
  public:
   // All outlive this.
   ModelService(Device& device, PagePool& pool) : device_(device), pool_(pool) {}
@@ -69,9 +69,12 @@ class ModelService final : public PageReclaimer {
 
   // [step] The sequence is over for its drafter: its sessions go.
   void end(uint64_t seq_id);
-  // [step] Sessions that have not drafted for longest go first. Those of a running forward() stay,
-  // and what drafted in this step or the last is not taken for another draft.
-  int32_t reclaim(int32_t n_pages) override;
+  // [step] Pages that reclaim() would free now, all together; between steps every session's.
+  int32_t n_reclaimable() const;
+  // [step] Ends sessions until n_pages more are free or none is left; returns how many became free.
+  // Who has not drafted for longest goes first. Those of a running forward() stay, and what drafted
+  // in this step or the last is not taken for another draft.
+  int32_t reclaim(int32_t n_pages);
 
  private:
   // One output of the rows that are gathered.
@@ -84,6 +87,7 @@ class ModelService final : public PageReclaimer {
                                     const char* function, specd_status* status);
   void collect_closed();
   int32_t release(specd_model& model, ModelSession& session);
+  bool may_go(const ModelSession& session) const;
   specd_status extend(specd_model& model, specd_call* call, uint32_t s,
                       const specd_forward_args& args);
   void compute(specd_model& model, const specd_call* call, const specd_forward_args& args);
@@ -92,7 +96,7 @@ class ModelService final : public PageReclaimer {
   Device& device_;
   PagePool& pool_;
   std::vector<std::unique_ptr<DraftModel>> models_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::vector<std::shared_ptr<specd_model>> open_;  // guarded by mutex_
 
   // Step thread only.

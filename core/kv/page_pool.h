@@ -8,13 +8,12 @@
 
 namespace specd {
 
-// Somebody who holds pages whose content can be had again: cached prefixes, a draft model's KV.
+// Who holds pages whose content can be had again: the prefix cache.
 class PageReclaimer {
  public:
   virtual ~PageReclaimer() = default;
   // [step] Releases pages until n_pages more are free or nothing is left to give, those missed
-  // least first; returns how many became free. Called between steps and by PagePool::take(); must
-  // not take pages itself.
+  // least first; returns how many became free. Must not take pages itself.
   virtual int32_t reclaim(int32_t n_pages) = 0;
 };
 

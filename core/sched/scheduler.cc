@@ -27,8 +27,8 @@ struct Member {
 
 class Planner {
  public:
-  Planner(const SchedulerLimits& limits, int32_t pages_available)
-      : limits_(limits), pages_left_(pages_available) {}
+  Planner(const SchedulerLimits& limits, int32_t pages_available, int32_t pages_reclaimable)
+      : limits_(limits), pages_left_(pages_available), reclaimable_left_(pages_reclaimable) {}
 
   StepPlan plan(const std::vector<RunningView>& running, const std::vector<WaitingView>& waiting) {
     for (const RunningView& view : running) {
@@ -57,7 +57,7 @@ class Planner {
       Member& member = members_[i];
       if (member.preempted) continue;
       const int32_t need = member.lacks(member.n_computed + 1);
-      if (need > pages_left_) plan_.n_pages_short += need - pages_left_;
+      lack(need - pages_left_);
       while (need > pages_left_ && preempt_after(member.rank)) {
       }
       if (need > pages_left_) continue;  // what the preempted shared is counted in the next step
@@ -100,7 +100,8 @@ class Planner {
       const bool place = n_alive() < limits_.max_sequences;
       const int32_t n_missing = missing(!place || !plan_.preempted.empty());
       const bool fits = n_missing <= 0;
-      if (!fits) plan_.n_pages_short += n_missing;
+      const bool reclaiming_helps = place && n_missing <= reclaimable_left_;
+      lack(n_missing, reclaiming_helps);
       if (!place || !fits) {
         if (could_end == 0 || missing(true) > could_free) return;
         // What those admitted before it share with a running one would not be freed: the next
@@ -154,7 +155,7 @@ class Planner {
   // How many of n rows behind the computed ones find pages; sets those aside. >= 1 where it runs.
   int32_t extend(Member& member, int32_t n) {
     const int32_t lacking = member.lacks(int64_t{member.n_computed} + n);
-    plan_.n_pages_short += std::max(0, lacking - pages_left_);
+    lack(lacking - pages_left_);
     grant(member, std::min(lacking, pages_left_));
     const int32_t room =
         (member.n_pages + member.n_granted) * kernels::kPageTokens - member.n_computed;
@@ -166,6 +167,15 @@ class Planner {
     one.n_new_pages = std::max(
         0, pages_for(int64_t{member.n_computed} + one.n_rows + one.draft_nodes) - member.n_pages);
     plan_.items.push_back(one);
+  }
+
+  void lack(int32_t n_missing, bool reclaiming_helps = true) {
+    if (n_missing <= 0) return;
+    plan_.n_pages_short += n_missing;
+    if (!reclaiming_helps) return;
+    const int32_t n = std::min(n_missing, reclaimable_left_);
+    plan_.n_pages_to_reclaim += n;
+    reclaimable_left_ -= n;
   }
 
   void grant(Member& member, int32_t n) {
@@ -191,6 +201,7 @@ class Planner {
 
   const SchedulerLimits& limits_;
   int32_t pages_left_;
+  int32_t reclaimable_left_;     // not asked for yet
   std::vector<Member> members_;  // the running ones by rank, then the admitted
   size_t n_running_ = 0;
   StepPlan plan_;
@@ -215,8 +226,9 @@ std::vector<int32_t> share_evenly(const std::vector<int32_t>& wants, int32_t tot
 }
 
 StepPlan plan_step(const SchedulerLimits& limits, const std::vector<RunningView>& running,
-                   const std::vector<WaitingView>& waiting, int32_t pages_available) {
-  return Planner(limits, pages_available).plan(running, waiting);
+                   const std::vector<WaitingView>& waiting, int32_t pages_available,
+                   int32_t pages_reclaimable) {
+  return Planner(limits, pages_available, pages_reclaimable).plan(running, waiting);
 }
 
 }  // namespace specd

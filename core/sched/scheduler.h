@@ -58,12 +58,16 @@ struct StepPlan {
   // Pages that would have avoided every cut, wait and preemption of this plan. 0 = pages were
   // ample.
   int32_t n_pages_short = 0;
+  // Of those, what the reclaimable ones can give. A wait that they cannot end is worth none.
+  int32_t n_pages_to_reclaim = 0;
 };
 
 // running: any order, at most max_sequences. waiting: in order of rank. pages_available: free, or
-// held by the prefix cache alone.
+// held by the prefix cache alone. pages_reclaimable: what others would give up if asked; the plan
+// does without them.
 StepPlan plan_step(const SchedulerLimits& limits, const std::vector<RunningView>& running,
-                   const std::vector<WaitingView>& waiting, int32_t pages_available);
+                   const std::vector<WaitingView>& waiting, int32_t pages_available,
+                   int32_t pages_reclaimable);
 
 // Shares `total` among `wants`: nobody gets more than it wants, and what one does not want goes to
 // the others evenly; what is left of an even share goes to the first ones.

@@ -51,7 +51,7 @@ const PlanItem* item_of(const StepPlan& plan, int32_t sequence) {
 }
 
 TEST(Scheduler, nothing_to_do_is_an_empty_plan) {
-  const StepPlan plan = plan_step(kLimits, {}, {}, 100);
+  const StepPlan plan = plan_step(kLimits, {}, {}, 100, 0);
   EXPECT_EQ(plan.n_admitted, 0);
   EXPECT_TRUE(plan.items.empty());
   EXPECT_EQ(plan.n_pages_short, 0);
@@ -60,41 +60,41 @@ TEST(Scheduler, nothing_to_do_is_an_empty_plan) {
 TEST(Scheduler, admits_in_order_while_pages_and_places_last) {
   // Pages: 3 (prompt and the next token), and beside those before one more to grow for each.
   const std::vector<WaitingView> queue{waiting(1, 40), waiting(2, 40), waiting(3, 2)};
-  EXPECT_EQ(plan_step(kLimits, {}, queue, 2).n_admitted, 0);
-  EXPECT_EQ(plan_step(kLimits, {}, queue, 3).n_admitted, 1);
+  EXPECT_EQ(plan_step(kLimits, {}, queue, 2, 0).n_admitted, 0);
+  EXPECT_EQ(plan_step(kLimits, {}, queue, 3, 0).n_admitted, 1);
   // The second does not fit; the third must not overtake it.
-  EXPECT_EQ(plan_step(kLimits, {}, queue, 6).n_admitted, 1);
-  EXPECT_GT(plan_step(kLimits, {}, queue, 6).n_pages_short, 0);
-  EXPECT_EQ(plan_step(kLimits, {}, queue, 7).n_admitted, 2);
-  EXPECT_EQ(plan_step(kLimits, {}, queue, 9).n_admitted, 3);
+  EXPECT_EQ(plan_step(kLimits, {}, queue, 6, 0).n_admitted, 1);
+  EXPECT_GT(plan_step(kLimits, {}, queue, 6, 0).n_pages_short, 0);
+  EXPECT_EQ(plan_step(kLimits, {}, queue, 7, 0).n_admitted, 2);
+  EXPECT_EQ(plan_step(kLimits, {}, queue, 9, 0).n_admitted, 3);
   const std::vector<RunningView> three{decoding(-3, 5), decoding(-2, 5), decoding(-1, 5)};
-  EXPECT_EQ(plan_step(kLimits, three, queue, 100).n_admitted, 1);
+  EXPECT_EQ(plan_step(kLimits, three, queue, 100, 0).n_admitted, 1);
 }
 
 TEST(Scheduler, what_the_prefix_cache_has_is_neither_computed_nor_taken) {
-  const StepPlan shared = plan_step(kLimits, {decoding(1, 50)}, {waiting(2, 50, 3, 0)}, 3);
+  const StepPlan shared = plan_step(kLimits, {decoding(1, 50)}, {waiting(2, 50, 3, 0)}, 3, 0);
   ASSERT_EQ(shared.n_admitted, 1) << "one page for the rest, one for the other to grow";
   EXPECT_EQ(item_of(shared, 1)->n_rows, 2);
   EXPECT_EQ(item_of(shared, 1)->n_new_pages, 1);
   // Pages that only the cache holds leave what is available.
-  EXPECT_EQ(plan_step(kLimits, {decoding(1, 50)}, {waiting(2, 50, 3, 3)}, 4).n_admitted, 0);
-  EXPECT_EQ(plan_step(kLimits, {decoding(1, 50)}, {waiting(2, 50, 3, 3)}, 5).n_admitted, 1);
+  EXPECT_EQ(plan_step(kLimits, {decoding(1, 50)}, {waiting(2, 50, 3, 3)}, 4, 0).n_admitted, 0);
+  EXPECT_EQ(plan_step(kLimits, {decoding(1, 50)}, {waiting(2, 50, 3, 3)}, 5, 0).n_admitted, 1);
 }
 
 TEST(Scheduler, a_long_prompt_is_cut_into_chunks_and_the_last_wants_a_token) {
-  StepPlan plan = plan_step(kLimits, {prefilling(1, 100)}, {}, 100);
+  StepPlan plan = plan_step(kLimits, {prefilling(1, 100)}, {}, 100, 0);
   ASSERT_EQ(plan.items.size(), 1u);
   EXPECT_EQ(plan.items[0].n_rows, 64);
   EXPECT_EQ(plan.items[0].n_new_pages, 4);
   EXPECT_FALSE(plan.items[0].wants_token);
-  plan = plan_step(kLimits, {prefilling(1, 100, 64)}, {}, 100);
+  plan = plan_step(kLimits, {prefilling(1, 100, 64)}, {}, 100, 0);
   EXPECT_EQ(plan.items[0].n_rows, 36);
   EXPECT_TRUE(plan.items[0].wants_token);
   EXPECT_EQ(plan.items[0].draft_nodes, 0) << "drafts start when the prompt is done";
 }
 
 TEST(Scheduler, a_short_prompt_does_not_wait_behind_a_long_one) {
-  const StepPlan plan = plan_step(kLimits, {prefilling(1, 4000)}, {waiting(2, 30)}, 1000);
+  const StepPlan plan = plan_step(kLimits, {prefilling(1, 4000)}, {waiting(2, 30)}, 1000, 0);
   ASSERT_EQ(plan.n_admitted, 1);
   EXPECT_EQ(item_of(plan, 1)->n_rows, 30);
   EXPECT_TRUE(item_of(plan, 1)->wants_token);
@@ -103,14 +103,14 @@ TEST(Scheduler, a_short_prompt_does_not_wait_behind_a_long_one) {
 
 TEST(Scheduler, drafts_get_half_beside_prefill_and_never_more_than_the_rows_of_logits) {
   const std::vector<RunningView> running{decoding(1, 20, 50), decoding(2, 20, 50)};
-  StepPlan plan = plan_step(kLimits, running, {}, 100);
+  StepPlan plan = plan_step(kLimits, running, {}, 100, 0);
   EXPECT_EQ(item_of(plan, 0)->draft_nodes, 31);
   EXPECT_EQ(item_of(plan, 1)->draft_nodes, 31);
-  plan = plan_step(kLimits, running, {waiting(3, 100)}, 100);
+  plan = plan_step(kLimits, running, {waiting(3, 100)}, 100, 0);
   EXPECT_EQ(item_of(plan, 0)->draft_nodes + item_of(plan, 1)->draft_nodes, 31);
   EXPECT_EQ(item_of(plan, 2)->n_rows, 31);
   plan = plan_step({.step_tokens_max = 64, .logits_rows_max = 9, .max_sequences = 4}, running,
-                   {waiting(3, 100)}, 100);
+                   {waiting(3, 100)}, 100, 0);
   EXPECT_EQ(item_of(plan, 0)->draft_nodes + item_of(plan, 1)->draft_nodes, 6);
   EXPECT_EQ(item_of(plan, 2)->n_rows, 56);
 }
@@ -118,20 +118,38 @@ TEST(Scheduler, drafts_get_half_beside_prefill_and_never_more_than_the_rows_of_l
 TEST(Scheduler, short_pages_cost_drafts_before_anything_else) {
   // Both need a page for their root; 20 nodes would take another two each.
   const std::vector<RunningView> running{decoding(1, 17, 20), decoding(2, 17, 20)};
-  const StepPlan plan = plan_step(kLimits, running, {}, 3);
+  const StepPlan plan = plan_step(kLimits, running, {}, 3, 0);
   EXPECT_TRUE(plan.preempted.empty());
   EXPECT_EQ(item_of(plan, 0)->draft_nodes, 20);
   EXPECT_EQ(item_of(plan, 0)->n_new_pages, 2);
   EXPECT_EQ(item_of(plan, 1)->draft_nodes, 15) << "the page of its root has room for 15 more";
   EXPECT_EQ(item_of(plan, 1)->n_new_pages, 1);
   EXPECT_EQ(plan.n_pages_short, 1);
-  EXPECT_EQ(plan_step(kLimits, running, {}, 4).n_pages_short, 0);
+  EXPECT_EQ(plan_step(kLimits, running, {}, 4, 0).n_pages_short, 0);
+}
+
+TEST(Scheduler, asks_back_only_pages_that_change_the_plan) {
+  // The one that waits lacks two pages: 3 for itself and 1 for the other to grow, 2 are free.
+  const std::vector<RunningView> running{decoding(1, 5)};
+  EXPECT_EQ(plan_step(kLimits, running, {waiting(2, 40)}, 2, 8).n_pages_to_reclaim, 2);
+  EXPECT_EQ(plan_step(kLimits, running, {waiting(2, 40)}, 2, 2).n_pages_to_reclaim, 2);
+  const StepPlan in_vain = plan_step(kLimits, running, {waiting(2, 40)}, 2, 1);
+  EXPECT_EQ(in_vain.n_pages_to_reclaim, 0) << "it would wait all the same";
+  EXPECT_EQ(in_vain.n_pages_short, 2);
+  constexpr SchedulerLimits kOne{.step_tokens_max = 64, .logits_rows_max = 64, .max_sequences = 1};
+  EXPECT_EQ(plan_step(kOne, running, {waiting(2, 40)}, 2, 8).n_pages_to_reclaim, 0)
+      << "it has no place";
+  // Nodes and roots take what there is.
+  const std::vector<RunningView> drafting{decoding(1, 17, 20), decoding(2, 17, 20)};
+  EXPECT_EQ(plan_step(kLimits, drafting, {}, 2, 1).n_pages_to_reclaim, 1);
+  EXPECT_EQ(plan_step(kLimits, drafting, {}, 2, 8).n_pages_to_reclaim, 2);
+  EXPECT_EQ(plan_step(kLimits, drafting, {}, 4, 8).n_pages_to_reclaim, 0);
 }
 
 TEST(Scheduler, then_the_one_with_the_largest_rank_is_preempted) {
   // In any order; each needs a page, none is free.
   const std::vector<RunningView> running{decoding(2, 33), decoding(3, 33), decoding(1, 33)};
-  const StepPlan plan = plan_step(kLimits, running, {}, 0);
+  const StepPlan plan = plan_step(kLimits, running, {}, 0, 0);
   EXPECT_EQ(plan.preempted, std::vector<int32_t>{1});
   ASSERT_EQ(plan.items.size(), 2u);
   EXPECT_NE(item_of(plan, 0), nullptr);
@@ -141,7 +159,7 @@ TEST(Scheduler, then_the_one_with_the_largest_rank_is_preempted) {
 TEST(Scheduler, the_last_one_waits_rather_than_preempting_itself_or_others) {
   std::vector<RunningView> running{decoding(1, 33), decoding(2, 33)};
   running[1].n_own_pages = 0;  // shares all with the first
-  const StepPlan plan = plan_step(kLimits, running, {}, 1);
+  const StepPlan plan = plan_step(kLimits, running, {}, 1, 0);
   EXPECT_TRUE(plan.preempted.empty());
   EXPECT_NE(item_of(plan, 0), nullptr);
   EXPECT_EQ(item_of(plan, 1), nullptr);
@@ -150,16 +168,16 @@ TEST(Scheduler, the_last_one_waits_rather_than_preempting_itself_or_others) {
 TEST(Scheduler, a_waiting_one_preempts_those_with_a_larger_rank_only) {
   const std::vector<RunningView> running{decoding(5, 40), decoding(6, 40), decoding(7, 40),
                                          decoding(8, 40)};
-  StepPlan plan = plan_step(kLimits, running, {waiting(9, 10)}, 100);
+  StepPlan plan = plan_step(kLimits, running, {waiting(9, 10)}, 100, 0);
   EXPECT_TRUE(plan.preempted.empty());
   EXPECT_EQ(plan.n_admitted, 0);
-  plan = plan_step(kLimits, running, {waiting(1, 10)}, 100);
+  plan = plan_step(kLimits, running, {waiting(1, 10)}, 100, 0);
   EXPECT_EQ(plan.preempted, std::vector<int32_t>{3}) << "for its place";
   EXPECT_EQ(plan.n_admitted, 1);
-  plan = plan_step(kLimits, running, {waiting(1, 90)}, 0);
+  plan = plan_step(kLimits, running, {waiting(1, 90)}, 0, 0);
   EXPECT_EQ(plan.preempted, (std::vector<int32_t>{3, 2})) << "6 pages of 3 each";
   EXPECT_EQ(plan.n_admitted, 1);
-  plan = plan_step(kLimits, running, {waiting(1, 200)}, 0);
+  plan = plan_step(kLimits, running, {waiting(1, 200)}, 0, 0);
   EXPECT_TRUE(plan.preempted.empty()) << "all of them together would not do";
   EXPECT_EQ(plan.items.size(), 4u);
 }
@@ -170,7 +188,7 @@ TEST(Scheduler, what_an_admitted_one_shares_with_a_running_one_is_not_given_away
   constexpr SchedulerLimits kWide{
       .step_tokens_max = 512, .logits_rows_max = 64, .max_sequences = 4};
   const StepPlan plan =
-      plan_step(kWide, {decoding(9, 150)}, {waiting(1, 138, 8), waiting(2, 220)}, 10);
+      plan_step(kWide, {decoding(9, 150)}, {waiting(1, 138, 8), waiting(2, 220)}, 10, 0);
   EXPECT_EQ(plan.n_admitted, 1);
   EXPECT_TRUE(plan.preempted.empty());
   int32_t taken = 0;
@@ -241,7 +259,7 @@ void simulate(uint32_t seed) {
     std::vector<WaitingView> waiting_views;
     for (const auto& [key, sim] : queue)
       waiting_views.push_back({.rank = key, .n_tokens = sim.n_tokens});
-    const StepPlan plan = plan_step(limits, running_views, waiting_views, free);
+    const StepPlan plan = plan_step(limits, running_views, waiting_views, free, 0);
 
     for (const int32_t index : plan.preempted) {
       Sim& sim = running[static_cast<size_t>(index)];
