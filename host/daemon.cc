@@ -8,6 +8,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -27,6 +28,7 @@ namespace {
 constexpr uint64_t kPollMs = 50;
 constexpr uint64_t kAbortWaitMs = 5000;
 constexpr std::chrono::seconds kFlushLimit{5};
+constexpr std::chrono::seconds kTeardownLimit{15};  // kFlushLimit included
 
 // Counts SIGTERM and SIGINT on a thread of its own; nothing runs in a handler.
 class StopSignals {
@@ -75,6 +77,30 @@ class StopSignals {
   std::mutex mutex_;
   std::condition_variable changed_;
   int count_ = 0;
+  std::thread thread_;
+};
+
+// Calls `missed` unless it is destroyed within `limit`.
+class Deadline {
+ public:
+  Deadline(std::chrono::seconds limit, std::function<void()> missed)
+      : thread_([this, limit, missed = std::move(missed)] {
+          std::unique_lock lock(mutex_);
+          if (!changed_.wait_for(lock, limit, [this] { return met_; })) missed();
+        }) {}
+  ~Deadline() {
+    {
+      const std::lock_guard lock(mutex_);
+      met_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool met_ = false;
   std::thread thread_;
 };
 
@@ -191,13 +217,20 @@ int run_daemon(const Config& config) {
   std::fprintf(stderr, "specd: draining; a second signal stops at once\n");
   health.draining();
   const Drained drained = drain(*engine.value(), *server.value(), signals, config.drain_seconds);
-  if (drained == Drained::kStuck) {
-    // Neither the server nor the engine could be joined.
-    log(LogLevel::kError, "requests did not end " + std::to_string(kAbortWaitMs / 1000) +
-                              " s after they were cut (does a plugin hang?); leaving without them");
+  // A call into a plugin cannot be taken back: what hangs there can neither be joined nor
+  // destroyed.
+  const auto leave = [&](const std::string& what) {
+    log(LogLevel::kError, what + " (does a plugin hang?); leaving without them");
     claim.value().remove_socket();
     _exit(kExitCut);
+  };
+  if (drained == Drained::kStuck) {
+    leave("requests did not end " + std::to_string(kAbortWaitMs / 1000) + " s after they were cut");
   }
+  const Deadline teardown(kTeardownLimit, [&] {
+    leave("server and plugins did not stop within " + std::to_string(kTeardownLimit.count()) +
+          " s");
+  });
   http.reset();
   server.value()->shutdown(kFlushLimit);
   server.value().reset();

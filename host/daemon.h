@@ -10,7 +10,7 @@ constexpr int kExitOk = 0;
 constexpr int kExitFailed = 1;  // could not load or listen
 constexpr int kExitUsage = 2;   // wrong command line
 constexpr int kExitConfig = 3;  // the configuration is wrong
-constexpr int kExitCut = 4;     // stopped, but requests had to be cut
+constexpr int kExitCut = 4;     // stopped, but had to cut requests or a plugin that hung
 
 // Returns the exit code. REQUIRES that no other thread runs yet: signals are blocked here first.
 int run_daemon(const Config& config);

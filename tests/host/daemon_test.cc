@@ -610,6 +610,55 @@ std::string metrics_endpoint(const Daemon& daemon) {
   return output.substr(begin + front.size(), end - begin - front.size());
 }
 
+TEST(DaemonLife, plugin_that_hangs_outside_of_steps_does_not_keep_the_daemon) {
+  const auto definition = [](const std::string& call) {
+    return "{name: hang, drafter: {plugin: specd.test.drafter_hang, config: {in: " + call +
+           "}}, verifier: {plugin: specd.verifier.match}}";
+  };
+  std::vector<std::jthread> operators;  // joined when the daemons are gone
+  // All at once: each takes the whole limit.
+  std::map<std::string, Daemon> daemons;
+  for (const char* call : {"create", "activate", "deactivate", "destroy"}) {
+    Daemon& daemon = daemons[call];
+    daemon.write_config("", std::string(SPECD_PLUGINS) + ", " + SPECD_HANG_PLUGINS);
+    daemon.spawn();
+  }
+  for (auto& [call, daemon] : daemons) {
+    ASSERT_TRUE(daemon.wait_ready()) << daemon.output();
+    operators.emplace_back([&, call = call] {
+      const auto stub = v1::Control::NewStub(daemon.channel());
+      v1::ApplyRouteRequest request;
+      request.set_definition(definition(call));
+      grpc::ClientContext context;
+      v1::ApplyRouteResponse response;
+      const bool applied = stub->ApplyRoute(&context, request, &response).ok();
+      EXPECT_EQ(applied, call == "deactivate" || call == "destroy") << call;
+    });
+    if (call == "deactivate" || call == "destroy") continue;  // they hang when the daemon leaves
+    ASSERT_TRUE(eventually([&] {
+      return daemon.output().find("from here on it hangs") != std::string::npos;
+    })) << call
+        << daemon.output();
+    // Requests on other routes do not notice.
+    const auto reply = daemon.client().generate(make_request("lookup", 8), {});
+    EXPECT_TRUE(reply.ok()) << call << reply.status().to_string();
+  }
+  for (const char* call : {"deactivate", "destroy"}) {
+    ASSERT_TRUE(eventually([&] {
+      const auto routes = daemons[call].client().routes();
+      return routes.ok() && std::ranges::any_of(routes.value().routes(), [](const auto& route) {
+               return route.name() == "hang" && route.state() == "live";
+             });
+    })) << daemons[call].output();
+  }
+  for (auto& [call, daemon] : daemons) kill(daemon.pid(), SIGTERM);
+  for (auto& [call, daemon] : daemons) {
+    EXPECT_EQ(daemon.wait(), 4) << call << daemon.output();
+    EXPECT_NE(daemon.output().find("does a plugin hang?"), std::string::npos) << call;
+    EXPECT_FALSE(fs::exists(daemon.socket())) << call;
+  }
+}
+
 TEST(DaemonLife, metrics_equal_what_the_streams_reported) {
   Daemon daemon;
   daemon.write_config("", SPECD_PLUGINS, "http: {listen: 127.0.0.1:0}\n");
@@ -684,6 +733,7 @@ TEST(DaemonLife, readiness_ends_before_the_listener_does) {
   const auto reader = stub->Generate(&context, make_request("off", 1900));
   v1::GenerateResponse message;
   ASSERT_TRUE(reader->Read(&message));
+  ASSERT_TRUE(reader->Read(&message));  // its first token: it runs
   EXPECT_EQ(http_body(http_get(endpoint, "/health/ready")), "ready\n");
   ASSERT_EQ(kill(daemon.pid(), SIGTERM), 0);
   ASSERT_TRUE(eventually([&] { return daemon.output().find("draining") != std::string::npos; }));

@@ -1,11 +1,24 @@
-// A drafter whose first proposal never comes back.
+// A drafter that never comes back from the call that its configuration names: its first proposal
+// when none is named.
 #include <specd/sdk/plugin.h>
 #include <unistd.h>
 
+#include <string>
+
 namespace {
 
-int only = 0;
-const specd_host* the_host = nullptr;
+struct Hang {
+  const specd_host* host;
+  std::string in;
+};
+Hang* self(specd_drafter* d) { return reinterpret_cast<Hang*>(d); }
+
+void call(const Hang& hang, const char* name) {
+  if (hang.in != name) return;
+  constexpr char kText[] = "from here on it hangs";
+  hang.host->log(hang.host, SPECD_LOG_WARN, kText, sizeof kText - 1);
+  while (true) pause();
+}
 
 specd_status describe(const specd_factory*, const specd_host*, const specd_target_info*,
                       const specd_config*, specd_drafter_caps* out) noexcept {
@@ -18,26 +31,35 @@ specd_status describe(const specd_factory*, const specd_host*, const specd_targe
   out->max_nodes = out->max_depth = 4;
   return SPECD_OK;
 }
-specd_status create(const specd_factory*, const specd_host* host, const specd_create_args*,
+specd_status create(const specd_factory*, const specd_host* host, const specd_create_args* args,
                     specd_drafter** out) noexcept {
-  the_host = host;
-  *out = reinterpret_cast<specd_drafter*>(&only);
+  return specd::sdk::guard(host, args->call, -1, [&] {
+    const Hang hang{host, specd::sdk::Config(args->config).string("in", "propose")};
+    call(hang, "create");
+    *out = reinterpret_cast<specd_drafter*>(new Hang(hang));
+  });
+}
+specd_status activate(specd_drafter* d, const specd_drafter_grant*) noexcept {
+  call(*self(d), "activate");
   return SPECD_OK;
 }
-specd_status activate(specd_drafter*, const specd_drafter_grant*) noexcept { return SPECD_OK; }
 specd_status begin(specd_drafter*, const specd_begin_args* args) noexcept {
   for (uint32_t i = 0; i < args->batch->n_seqs; ++i) args->seq_state[i] = nullptr;
   return SPECD_OK;
 }
 specd_status update(specd_drafter*, const specd_update_args*) noexcept { return SPECD_OK; }
-specd_status propose(specd_drafter*, const specd_propose_args*) noexcept {
-  constexpr char kText[] = "from here on it hangs";
-  the_host->log(the_host, SPECD_LOG_WARN, kText, sizeof kText - 1);
-  while (true) pause();
+specd_status propose(specd_drafter* d, const specd_propose_args* args) noexcept {
+  call(*self(d), "propose");
+  const specd::sdk::Column<int32_t> count(args->out->n_nodes, args->batch->n_seqs, 1, "n_nodes");
+  for (uint32_t s = 0; s < args->batch->n_seqs; ++s) count(s) = 0;
+  return SPECD_OK;
 }
 void end(specd_drafter*, const specd_end_args*) noexcept {}
-void deactivate(specd_drafter*) noexcept {}
-void destroy(specd_drafter*) noexcept {}
+void deactivate(specd_drafter* d) noexcept { call(*self(d), "deactivate"); }
+void destroy(specd_drafter* d) noexcept {
+  call(*self(d), "destroy");
+  delete self(d);
+}
 
 constexpr specd_drafter_api kApi = {sizeof(specd_drafter_api),
                                     0,
@@ -51,8 +73,10 @@ constexpr specd_drafter_api kApi = {sizeof(specd_drafter_api),
                                     &end,
                                     &deactivate,
                                     &destroy};
+constexpr const char* kSchema = R"({"type": "object", "additionalProperties": false,
+  "properties": {"in": {"type": "string", "default": "propose"}}})";
 
 }  // namespace
 
 SPECD_SDK_PLUGIN("Never comes back, for a test of the daemon",
-                 specd_factory{sizeof(specd_factory), 0, "hang", "hangs", nullptr, &kApi, nullptr})
+                 specd_factory{sizeof(specd_factory), 0, "hang", "hangs", kSchema, &kApi, nullptr})
