@@ -201,6 +201,8 @@ v1::Route route_to_wire(const RouteReport& report) {
   wire.set_verifier_sha256(report.verifier_sha256);
   wire.set_disable_by_batch_size(report.disable_by_batch_size);
   wire.set_suspended(report.suspended);
+  wire.set_memory_bytes(report.memory_bytes);
+  wire.set_memory_bytes_max(report.memory_bytes_max);
   return wire;
 }
 

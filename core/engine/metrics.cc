@@ -173,13 +173,18 @@ void add_routes(Families& families, const std::vector<RouteReport>& routes) {
   count("specd_spec_decode_lost_requests_total",
         "Requests that went on without drafts after the drafter failed them.", &RouteReport::lost);
 
-  MetricFamily& suspended =
-      families.add(Type::kGauge, "specd_route_suspended",
-                   "1 while the route does not draft because too many sequences run "
-                   "(disable_by_batch_size).");
-  for (const RouteReport& route : routes) {
-    suspended.series.push_back(Families::number(labels(route), route.suspended ? 1 : 0));
-  }
+  const auto gauge = [&](const char* name, const char* help, auto RouteReport::*field) {
+    MetricFamily& family = families.add(Type::kGauge, name, help);
+    for (const RouteReport& route : routes) {
+      family.series.push_back(Families::number(labels(route), static_cast<double>(route.*field)));
+    }
+  };
+  gauge("specd_route_suspended",
+        "1 while the route does not draft because too many sequences run (disable_by_batch_size).",
+        &RouteReport::suspended);
+  gauge("specd_plugin_memory_bytes", "What the drafter holds through the memory service.",
+        &RouteReport::memory_bytes);
+  gauge("specd_plugin_memory_limit_bytes", "What it may hold.", &RouteReport::memory_bytes_max);
 
   const auto by_call = [&](const char* name, const char* help, auto&& value) {
     families.each(name, help, routes, [&](const RouteReport& route, auto& series) {

@@ -94,6 +94,7 @@ RouteReport describe(const RouteOptions& options, const LiveRoute& route, RouteR
   report.disable_by_batch_size = route.disable_by_batch_size;
   report.drafter_sha256 = route.drafter_bundle.sha256;
   report.verifier_sha256 = route.verifier_bundle.sha256;
+  report.memory_bytes = route.drafter->memory_bytes();
   report.memory_bytes_max = route.drafter->grant().memory_bytes_max;
   report.in_use = route.n_leases;
   report.last_problem = route.last_problem.get();

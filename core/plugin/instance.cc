@@ -131,6 +131,11 @@ Drafter::~Drafter() {
   release_blocks(*owner_);
 }
 
+uint64_t Drafter::memory_bytes() const {
+  const std::lock_guard<std::mutex> lock(owner_->mutex);
+  return owner_->used_bytes;
+}
+
 Status Drafter::activate(const specd_drafter_grant& grant) {
   if (active_) return already_active(owner_->label);
   set_quota(*owner_, grant.memory_bytes_max);
