@@ -122,7 +122,7 @@ struct RouteReport {
   int32_t in_use = 0;       // requests that wait or run with this generation
   std::string drafter_sha256, verifier_sha256;  // of the libraries that it runs
   uint64_t memory_bytes = 0;                    // held by the drafter now, through memory/1
-  uint64_t memory_bytes_max = 0;                // its quota
+  uint64_t memory_bytes_max = 0;                // may be held from activation on
   int32_t draft_nodes_max = 0;
   int32_t disable_by_batch_size = 0;
   bool suspended = false;  // does not draft now: more than disable_by_batch_size sequences run

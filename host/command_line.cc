@@ -4,9 +4,9 @@ namespace specd::host {
 
 namespace po = boost::program_options;
 
-Result<po::variables_map> parse_command_line(const po::options_description& options,
-                                             const po::positional_options_description& positional,
-                                             const std::vector<std::string>& arguments) {
+Result<po::variables_map> read_command_line(const po::options_description& options,
+                                            const po::positional_options_description& positional,
+                                            const std::vector<std::string>& arguments) {
   po::variables_map values;
   try {
     namespace style = po::command_line_style;

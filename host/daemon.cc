@@ -8,7 +8,6 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
-#include <functional>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -28,7 +27,7 @@ namespace {
 constexpr uint64_t kPollMs = 50;
 constexpr uint64_t kAbortWaitMs = 5000;
 constexpr std::chrono::seconds kFlushLimit{5};
-constexpr std::chrono::seconds kTeardownLimit{15};  // kFlushLimit included
+constexpr std::chrono::seconds kTeardownLimit{15};  // at least; kFlushLimit included
 
 // Counts SIGTERM and SIGINT on a thread of its own; nothing runs in a handler.
 class StopSignals {
@@ -48,6 +47,8 @@ class StopSignals {
 
   // While loading there is nothing to drain: a signal ends the process at once.
   void loaded() { loading_ = false; }
+  // From here on the next signal ends the process.
+  void end_at_once() { drained_ = true; }
   void wait() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return count_ > 0; });
@@ -64,6 +65,7 @@ class StopSignals {
       if (leaving_) return;
       if (number == SIGUSR2) continue;
       if (loading_) _exit(128 + number);
+      if (drained_) _exit(kExitCut);
       {
         const std::lock_guard lock(mutex_);
         ++count_;
@@ -73,36 +75,26 @@ class StopSignals {
   }
 
   sigset_t set_;
-  std::atomic<bool> loading_{true}, leaving_{false};
+  std::atomic<bool> loading_{true}, drained_{false}, leaving_{false};
   std::mutex mutex_;
   std::condition_variable changed_;
   int count_ = 0;
   std::thread thread_;
 };
 
-// Calls `missed` unless it is destroyed within `limit`.
-class Deadline {
- public:
-  Deadline(std::chrono::seconds limit, std::function<void()> missed)
-      : thread_([this, limit, missed = std::move(missed)] {
-          std::unique_lock lock(mutex_);
-          if (!changed_.wait_for(lock, limit, [this] { return met_; })) missed();
-        }) {}
-  ~Deadline() {
-    {
-      const std::lock_guard lock(mutex_);
-      met_ = true;
-    }
-    changed_.notify_all();
-    thread_.join();
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool met_ = false;
-  std::thread thread_;
-};
+// Ends the process after `limit`, if it is still there then: what is left to do calls into plugins,
+// and whoever hangs there can neither be joined nor destroyed. Goes on behind main(), where the
+// destructors of their libraries run.
+void end_within(std::chrono::seconds limit) {
+  std::thread([limit] {
+    std::this_thread::sleep_for(limit);
+    std::fprintf(stderr,
+                 "specd: server and plugins did not stop within %lld s (does a plugin hang?); "
+                 "leaving without them\n",
+                 static_cast<long long>(limit.count()));
+    _exit(kExitCut);
+  }).detach();
+}
 
 // Progress on standard error: one line rewritten on a terminal, one line a stage elsewhere.
 class Progress {
@@ -217,20 +209,15 @@ int run_daemon(const Config& config) {
   std::fprintf(stderr, "specd: draining; a second signal stops at once\n");
   health.draining();
   const Drained drained = drain(*engine.value(), *server.value(), signals, config.drain_seconds);
-  // A call into a plugin cannot be taken back: what hangs there can neither be joined nor
-  // destroyed.
-  const auto leave = [&](const std::string& what) {
-    log(LogLevel::kError, what + " (does a plugin hang?); leaving without them");
-    claim.value().remove_socket();
-    _exit(kExitCut);
-  };
+  claim.value().remove_socket();
   if (drained == Drained::kStuck) {
-    leave("requests did not end " + std::to_string(kAbortWaitMs / 1000) + " s after they were cut");
+    // Neither the server nor the engine could be joined.
+    log(LogLevel::kError, "requests did not end " + std::to_string(kAbortWaitMs / 1000) +
+                              " s after they were cut (does a plugin hang?); leaving without them");
+    _exit(kExitCut);
   }
-  const Deadline teardown(kTeardownLimit, [&] {
-    leave("server and plugins did not stop within " + std::to_string(kTeardownLimit.count()) +
-          " s");
-  });
+  signals.end_at_once();
+  end_within(std::max(kTeardownLimit, std::chrono::seconds(config.drain_seconds)));
   http.reset();
   server.value()->shutdown(kFlushLimit);
   server.value().reset();

@@ -51,7 +51,7 @@ int run(int argc, char** argv) {
       "command", po::value<std::string>(), "");
   po::positional_options_description positional;
   positional.add("command", 1);
-  const auto parsed = parse_command_line(options, positional, {argv + 1, argv + argc});
+  const auto parsed = read_command_line(options, positional, {argv + 1, argv + argc});
   if (!parsed.ok()) return usage(parsed.status().message());
   const po::variables_map& values = parsed.value();
   if (values.count("help") != 0) {

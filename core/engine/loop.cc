@@ -40,6 +40,7 @@ void Engine::Impl::loop() {
 
 void Engine::Impl::step() {
   const StepPlan next_step = plan();
+  if (next_step.n_pages_to_reclaim > 0) draft_models->reclaim(next_step.n_pages_to_reclaim);
   for (const int32_t index : next_step.preempted) preempt(running[static_cast<size_t>(index)]);
   for (int32_t i = 0; i < next_step.n_admitted; ++i) {
     // The preempted have larger ranks than whom they made room for.
@@ -116,8 +117,7 @@ StepPlan Engine::Impl::plan() {
                      draft_models->n_reclaimable());
   };
   StepPlan made = make();
-  if (made.n_pages_short == 0) return made;
-  if (made.n_pages_to_reclaim > 0) draft_models->reclaim(made.n_pages_to_reclaim);
+  if (!made.pages_short) return made;
   // What each would free, were all with a larger rank gone: shared pages count for the last holder.
   std::vector<int32_t> holders(static_cast<size_t>(pages->n_pages()), 0);
   std::vector<size_t> order;

@@ -182,7 +182,8 @@ void add_routes(Families& families, const std::vector<RouteReport>& routes) {
   gauge("specd_route_suspended",
         "1 while the route does not draft because too many sequences run (disable_by_batch_size).",
         &RouteReport::suspended);
-  gauge("specd_plugin_memory_bytes", "What the drafter holds through the memory service.",
+  gauge("specd_plugin_memory_bytes",
+        "What the drafter that takes new requests holds through the memory service.",
         &RouteReport::memory_bytes);
   gauge("specd_plugin_memory_limit_bytes", "What it may hold.", &RouteReport::memory_bytes_max);
 

@@ -13,7 +13,7 @@ PagePool::PagePool(int32_t n_pages)
 }
 
 bool PagePool::take(int32_t n, std::vector<int32_t>& out) {
-  if (n > n_free() && evictor_ != nullptr) evictor_->reclaim(n - n_free());
+  if (n > n_free() && reclaimer_ != nullptr) reclaimer_->reclaim(n - n_free());
   if (n > n_free()) return false;
   for (int32_t i = 0; i < n; ++i) {
     const int32_t page = free_.back();

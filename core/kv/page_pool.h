@@ -32,10 +32,10 @@ class PagePool {
   int32_t references(int32_t page) const { return references_[static_cast<size_t>(page)]; }
 
   // Whom take() asks when pages are short; outlives the pool's use, null = nobody.
-  void set_evictor(PageReclaimer* evictor) { evictor_ = evictor; }
+  void set_reclaimer(PageReclaimer* reclaimer) { reclaimer_ = reclaimer; }
 
   // Appends n pages to `out`, each held once. All or nothing: on false nobody has got a page (the
-  // evictor may have given some up).
+  // reclaimer may have given some up).
   [[nodiscard]] bool take(int32_t n, std::vector<int32_t>& out);
   // One holder more. REQUIRES that the page is held.
   void share(int32_t page);
@@ -51,7 +51,7 @@ class PagePool {
   std::vector<int32_t> references_;  // [n_pages]
   std::vector<bool> cached_;         // [n_pages]
   int32_t n_idle_ = 0;
-  PageReclaimer* evictor_ = nullptr;
+  PageReclaimer* reclaimer_ = nullptr;
 };
 
 }  // namespace specd

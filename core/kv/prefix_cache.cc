@@ -15,10 +15,10 @@ const int32_t* tokens_of(const std::vector<int32_t>& tokens, int32_t page) {
 }
 }  // namespace
 
-PrefixCache::PrefixCache(PagePool& pool) : pool_(pool), entries_(1) { pool.set_evictor(this); }
+PrefixCache::PrefixCache(PagePool& pool) : pool_(pool), entries_(1) { pool.set_reclaimer(this); }
 
 PrefixCache::~PrefixCache() {
-  pool_.set_evictor(nullptr);
+  pool_.set_reclaimer(nullptr);
   for (const auto& [key, entry] : by_key_) {
     pool_.set_cached(at(entry).page, false);
     pool_.release(at(entry).page);

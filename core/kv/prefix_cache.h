@@ -30,7 +30,7 @@ struct PrefixChain {
 // used first and never before what follows it, so that every entry's whole prefix is there.
 class PrefixCache : public PageReclaimer {
  public:
-  // Becomes the pool's evictor. REQUIRES that `pool` outlives this.
+  // Becomes the pool's reclaimer. REQUIRES that `pool` outlives this.
   explicit PrefixCache(PagePool& pool);
   ~PrefixCache() override;  // gives up every page
   PrefixCache(const PrefixCache&) = delete;

@@ -36,7 +36,7 @@ class Drafter {
   const specd_drafter_caps& caps() const { return caps_; }
   const specd_drafter_grant& grant() const { return grant_; }  // after activate()
   const specd_owner& owner() const { return *owner_; }         // its metrics
-  uint64_t memory_bytes() const;  // held through memory/1 now; at most grant().memory_bytes_max
+  uint64_t memory_bytes() const;                               // held through memory/1 now
   // STATIC mode, after activate(): validated parents; else empty.
   const std::vector<int32_t>& static_parents() const { return static_parents_; }
 

@@ -57,8 +57,7 @@ class Planner {
       Member& member = members_[i];
       if (member.preempted) continue;
       const int32_t need = member.lacks(member.n_computed + 1);
-      lack(need - pages_left_);
-      while (need > pages_left_ && preempt_after(member.rank)) {
+      while (!afford(need) && preempt_after(member.rank)) {
       }
       if (need > pages_left_) continue;  // what the preempted shared is counted in the next step
       grant(member, need);
@@ -94,24 +93,23 @@ class Planner {
         }
       }
       // What it shares may have been a preempted one's: then it is idle only now.
-      const auto missing = [&](bool some_preempted) {
-        return rest + (some_preempted ? next.n_pages : next.n_idle) + reserve - pages_left_;
+      const auto needed = [&](bool some_preempted) {
+        return rest + (some_preempted ? next.n_pages : next.n_idle) + reserve;
       };
+      const auto some_preempted = [&] { return !plan_.preempted.empty(); };
       const bool place = n_alive() < limits_.max_sequences;
-      const int32_t n_missing = missing(!place || !plan_.preempted.empty());
-      const bool fits = n_missing <= 0;
-      const bool reclaiming_helps = place && n_missing <= reclaimable_left_;
-      lack(n_missing, reclaiming_helps);
-      if (!place || !fits) {
-        if (could_end == 0 || missing(true) > could_free) return;
+      const int32_t need = needed(!place || some_preempted());
+      plan_.pages_short = plan_.pages_short || need > pages_left_;
+      if (!place || need > pages_left_ + reclaimable_left_) {
+        if (could_end == 0 || needed(true) > pages_left_ + reclaimable_left_ + could_free) return;
         // What those admitted before it share with a running one would not be freed: the next
         // step knows that.
         if (plan_.n_admitted > 0) return;
-        preempt_after(next.rank);
-        while (missing(true) > 0 && preempt_after(next.rank)) {
-        }
       }
-      pages_left_ -= plan_.preempted.empty() ? next.n_idle : next.n_pages;
+      if (!place) preempt_after(next.rank);
+      while (!afford(needed(some_preempted())) && preempt_after(next.rank)) {
+      }
+      pages_left_ -= some_preempted() ? next.n_pages : next.n_idle;
       grant(member, rest);
       members_.push_back(member);
       ++plan_.n_admitted;
@@ -155,8 +153,7 @@ class Planner {
   // How many of n rows behind the computed ones find pages; sets those aside. >= 1 where it runs.
   int32_t extend(Member& member, int32_t n) {
     const int32_t lacking = member.lacks(int64_t{member.n_computed} + n);
-    lack(lacking - pages_left_);
-    grant(member, std::min(lacking, pages_left_));
+    grant(member, afford(lacking) ? lacking : pages_left_);
     const int32_t room =
         (member.n_pages + member.n_granted) * kernels::kPageTokens - member.n_computed;
     return std::min(n, room);
@@ -169,13 +166,15 @@ class Planner {
     plan_.items.push_back(one);
   }
 
-  void lack(int32_t n_missing, bool reclaiming_helps = true) {
-    if (n_missing <= 0) return;
-    plan_.n_pages_short += n_missing;
-    if (!reclaiming_helps) return;
-    const int32_t n = std::min(n_missing, reclaimable_left_);
-    plan_.n_pages_to_reclaim += n;
-    reclaimable_left_ -= n;
+  // Whether n pages are left, with those that others have to give up for it.
+  bool afford(int32_t n) {
+    if (n <= pages_left_) return true;
+    plan_.pages_short = true;
+    const int32_t more = std::min(n - pages_left_, reclaimable_left_);
+    plan_.n_pages_to_reclaim += more;
+    reclaimable_left_ -= more;
+    pages_left_ += more;
+    return n <= pages_left_;
   }
 
   void grant(Member& member, int32_t n) {

@@ -7,10 +7,10 @@
 //          While something prefills, drafts get at most half of what the roots leave; prefilling
 //          sequences share the rest evenly, so that a short prompt does not wait behind a long one.
 //   pages  Each sequence gets pages for the rows and nodes of this step. When they are short,
-//   drafts
-//          are cut first, then the running sequence with the largest rank is preempted: it loses
-//          its pages and waits again. A waiting one is admitted when all its tokens find room
-//          beside what the running ones still need, and may preempt those with a larger rank.
+//          what is reclaimable goes first, then drafts are cut, then the running sequence with the
+//          largest rank is preempted: it loses its pages and waits again. A waiting one is admitted
+//          when all its tokens find room beside what the running ones still need, and may preempt
+//          those with a larger rank.
 #pragma once
 
 #include <cstdint>
@@ -55,16 +55,14 @@ struct StepPlan {
   std::vector<int32_t> preempted;  // running ones; in no item
   int32_t n_admitted = 0;          // from the front of the waiting list
   std::vector<PlanItem> items;
-  // Pages that would have avoided every cut, wait and preemption of this plan. 0 = pages were
-  // ample.
-  int32_t n_pages_short = 0;
-  // Of those, what the reclaimable ones can give. A wait that they cannot end is worth none.
+  // To be had from those that give them up when asked; before anything else of the plan is done.
   int32_t n_pages_to_reclaim = 0;
+  bool pages_short = false;  // somebody wanted more than was available
 };
 
 // running: any order, at most max_sequences. waiting: in order of rank. pages_available: free, or
-// held by the prefix cache alone. pages_reclaimable: what others would give up if asked; the plan
-// does without them.
+// held by the prefix cache alone. pages_reclaimable: what others give up when asked; it is asked
+// for only where that spares a cut, a wait or a preemption.
 StepPlan plan_step(const SchedulerLimits& limits, const std::vector<RunningView>& running,
                    const std::vector<WaitingView>& waiting, int32_t pages_available,
                    int32_t pages_reclaimable);

@@ -23,7 +23,7 @@ int ballast_command(const std::vector<std::string>& arguments) {
   add("out", po::value<std::string>(), "the new folder; must not exist");
   po::positional_options_description positional;
   positional.add("model", 1).add("out", 1);
-  const auto parsed = parse_command_line(options, positional, arguments);
+  const auto parsed = read_command_line(options, positional, arguments);
   if (!parsed.ok()) return bench_usage("ballast", parsed.status().message());
   const po::variables_map& values = parsed.value();
   if (values.count("help") != 0) {

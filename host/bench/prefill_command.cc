@@ -22,7 +22,7 @@ int prefill_command(const std::vector<std::string>& arguments) {
   add("long", po::value<int32_t>(&wanted.long_tokens)->default_value(4096), "tokens");
   add("short", po::value<int32_t>(&wanted.short_tokens)->default_value(32), "tokens");
   add("repeat", po::value<int>(&wanted.repeat)->default_value(5), "rounds");
-  const auto parsed = parse_command_line(options, {}, arguments);
+  const auto parsed = read_command_line(options, {}, arguments);
   if (!parsed.ok()) return bench_usage("prefill", parsed.status().message());
   if (parsed.value().count("help") != 0) {
     print_options(options);

@@ -344,7 +344,7 @@ int tell(const Outcome& outcome, const RunPlan& plan, std::ofstream& json,
 
 int run_command(const std::vector<std::string>& arguments) {
   const po::options_description options = run_options();
-  const auto parsed = parse_command_line(options, {}, arguments);
+  const auto parsed = read_command_line(options, {}, arguments);
   if (!parsed.ok()) return bench_usage("run", parsed.status().message());
   const po::variables_map& values = parsed.value();
   if (values.count("help") != 0) {

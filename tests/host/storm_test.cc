@@ -189,6 +189,7 @@ class Storm {
   void change_routes(Clock::time_point end) {
     const auto stub = v1::Control::NewStub(daemon_.channel());
     for (uint64_t n = 0; n < kChanges || Clock::now() < end; ++n) {
+      const auto next = Clock::now() + std::chrono::milliseconds(500);
       v1::ApplyRouteRequest request;
       request.set_definition(
           "{name: lookup, drafter: {plugin: specd.drafter.prompt_lookup, "
@@ -199,7 +200,7 @@ class Storm {
       const grpc::Status status = stub->ApplyRoute(&context, request, &response);
       EXPECT_TRUE(status.ok()) << status.error_message();
       applied += status.ok() ? 1 : 0;
-      std::this_thread::sleep_for(std::chrono::milliseconds(500));
+      std::this_thread::sleep_until(next);
     }
   }
 
@@ -231,16 +232,14 @@ TEST(Storm, every_request_ends_once_and_nobody_else_notices) {
   storm.blow(std::max(duration / 3, std::chrono::seconds(3)));
   ASSERT_TRUE(rest());
   const uint64_t before = resident_bytes(daemon.pid());
-  const uint64_t held_before = held_by_drafters(client);
   storm.blow(duration);
   ASSERT_TRUE(rest());
   const uint64_t after = resident_bytes(daemon.pid());
-  EXPECT_EQ(held_by_drafters(client), held_before);
+  EXPECT_EQ(held_by_drafters(client), 0u);
 
   EXPECT_GT(storm.completed, 0u);
   EXPECT_GT(storm.cancelled, 0u);
   EXPECT_GT(storm.late, 0u);
-  EXPECT_GE(storm.applied, 2 * kChanges);
   const auto status = client.status();
   ASSERT_TRUE(status.ok());
   const v1::GetStatusResponse& s = status.value();
@@ -271,6 +270,7 @@ TEST(Storm, every_request_ends_once_and_nobody_else_notices) {
               storm.completed.load(), storm.cancelled.load(), storm.late.load(),
               storm.applied.load(), before >> 20, after >> 20);
   EXPECT_EQ(daemon.stop(), 0) << daemon.output();
+  EXPECT_EQ(daemon.output().find("destroy() left"), std::string::npos) << daemon.output();
 }
 
 }  // namespace

@@ -427,7 +427,9 @@ TEST_F(ModelServiceTest, pages_are_reclaimed_from_those_that_drafted_longest_ago
     ASSERT_EQ(forward({{tokens}, {}}).of[0], SPECD_OK);
     ASSERT_EQ(keep({0}, {upto(20)}), SPECD_OK);
   }
+  EXPECT_EQ(models_->n_reclaimable(), 4);
   EXPECT_EQ(models_->reclaim(2), 2);
+  EXPECT_EQ(models_->n_reclaimable(), 2);
   const auto length_of = [&](uint64_t id) {
     ids_[0] = id;
     return lengths()[0];

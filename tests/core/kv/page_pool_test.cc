@@ -71,7 +71,7 @@ TEST(PagePool, a_page_is_free_exactly_when_nobody_holds_it) {
   EXPECT_GT(shared, 1000);
 }
 
-TEST(PagePool, asks_the_evictor_for_what_is_missing_and_no_more) {
+TEST(PagePool, asks_the_reclaimer_for_what_is_missing_and_no_more) {
   struct Hoard : PageReclaimer {
     PagePool* pool = nullptr;
     std::vector<int32_t> pages;
@@ -84,7 +84,7 @@ TEST(PagePool, asks_the_evictor_for_what_is_missing_and_no_more) {
   } hoard;
   PagePool pool(6);
   hoard.pool = &pool;
-  pool.set_evictor(&hoard);
+  pool.set_reclaimer(&hoard);
   ASSERT_TRUE(pool.take(4, hoard.pages));
   std::vector<int32_t> mine;
   EXPECT_TRUE(pool.take(2, mine));

@@ -6,6 +6,7 @@
 #include <map>
 #include <numeric>
 #include <random>
+#include <utility>
 
 #include "core/kv/block_table.h"
 
@@ -54,7 +55,7 @@ TEST(Scheduler, nothing_to_do_is_an_empty_plan) {
   const StepPlan plan = plan_step(kLimits, {}, {}, 100, 0);
   EXPECT_EQ(plan.n_admitted, 0);
   EXPECT_TRUE(plan.items.empty());
-  EXPECT_EQ(plan.n_pages_short, 0);
+  EXPECT_FALSE(plan.pages_short);
 }
 
 TEST(Scheduler, admits_in_order_while_pages_and_places_last) {
@@ -64,7 +65,7 @@ TEST(Scheduler, admits_in_order_while_pages_and_places_last) {
   EXPECT_EQ(plan_step(kLimits, {}, queue, 3, 0).n_admitted, 1);
   // The second does not fit; the third must not overtake it.
   EXPECT_EQ(plan_step(kLimits, {}, queue, 6, 0).n_admitted, 1);
-  EXPECT_GT(plan_step(kLimits, {}, queue, 6, 0).n_pages_short, 0);
+  EXPECT_TRUE(plan_step(kLimits, {}, queue, 6, 0).pages_short);
   EXPECT_EQ(plan_step(kLimits, {}, queue, 7, 0).n_admitted, 2);
   EXPECT_EQ(plan_step(kLimits, {}, queue, 9, 0).n_admitted, 3);
   const std::vector<RunningView> three{decoding(-3, 5), decoding(-2, 5), decoding(-1, 5)};
@@ -124,8 +125,8 @@ TEST(Scheduler, short_pages_cost_drafts_before_anything_else) {
   EXPECT_EQ(item_of(plan, 0)->n_new_pages, 2);
   EXPECT_EQ(item_of(plan, 1)->draft_nodes, 15) << "the page of its root has room for 15 more";
   EXPECT_EQ(item_of(plan, 1)->n_new_pages, 1);
-  EXPECT_EQ(plan.n_pages_short, 1);
-  EXPECT_EQ(plan_step(kLimits, running, {}, 4, 0).n_pages_short, 0);
+  EXPECT_TRUE(plan.pages_short);
+  EXPECT_FALSE(plan_step(kLimits, running, {}, 4, 0).pages_short);
 }
 
 TEST(Scheduler, asks_back_only_pages_that_change_the_plan) {
@@ -135,10 +136,28 @@ TEST(Scheduler, asks_back_only_pages_that_change_the_plan) {
   EXPECT_EQ(plan_step(kLimits, running, {waiting(2, 40)}, 2, 2).n_pages_to_reclaim, 2);
   const StepPlan in_vain = plan_step(kLimits, running, {waiting(2, 40)}, 2, 1);
   EXPECT_EQ(in_vain.n_pages_to_reclaim, 0) << "it would wait all the same";
-  EXPECT_EQ(in_vain.n_pages_short, 2);
+  EXPECT_TRUE(in_vain.pages_short);
   constexpr SchedulerLimits kOne{.step_tokens_max = 64, .logits_rows_max = 64, .max_sequences = 1};
   EXPECT_EQ(plan_step(kOne, running, {waiting(2, 40)}, 2, 8).n_pages_to_reclaim, 0)
       << "it has no place";
+  // The running one's root and the waiting one's tokens, each counted once.
+  const StepPlan both = plan_step(kLimits, {decoding(1, 17)}, {waiting(2, 40)}, 0, 5);
+  EXPECT_EQ(both.n_pages_to_reclaim, 5);
+  EXPECT_EQ(both.n_admitted, 1);
+  // Roots first: nobody is preempted for a page that can be had.
+  const std::vector<RunningView> three{decoding(1, 33), decoding(2, 33), decoding(3, 33)};
+  const StepPlan roots = plan_step(kLimits, three, {}, 0, 8);
+  EXPECT_EQ(roots.n_pages_to_reclaim, 3);
+  EXPECT_TRUE(roots.preempted.empty());
+  EXPECT_EQ(roots.items.size(), 3u);
+  EXPECT_EQ(plan_step(kLimits, three, {}, 0, 2).items.size(), 2u) << "the last one waits";
+  EXPECT_EQ(plan_step(kLimits, three, {}, 0, 1).preempted, std::vector<int32_t>{2});
+  // A waiting one gets both: what is reclaimable, and the pages of those behind it.
+  const StepPlan first = plan_step(kLimits, {decoding(5, 40)}, {waiting(1, 90)}, 1, 2);
+  EXPECT_EQ(first.n_pages_to_reclaim, 2);
+  EXPECT_EQ(first.preempted, std::vector<int32_t>{0});
+  EXPECT_EQ(first.n_admitted, 1);
+  EXPECT_EQ(plan_step(kLimits, {decoding(5, 40)}, {waiting(1, 90)}, 1, 1).n_admitted, 0);
   // Nodes and roots take what there is.
   const std::vector<RunningView> drafting{decoding(1, 17, 20), decoding(2, 17, 20)};
   EXPECT_EQ(plan_step(kLimits, drafting, {}, 2, 1).n_pages_to_reclaim, 1);
@@ -226,6 +245,7 @@ void simulate(uint32_t seed) {
   struct Sim {
     Rank rank;
     int32_t n_tokens = 0, n_end = 0, n_computed = 0, n_pages = 0;
+    int32_t n_draft_pages = 0;  // of a draft model: reclaimable
   };
   std::mt19937 random(seed);
   const auto pick = [&](int32_t low, int32_t high) {
@@ -238,7 +258,7 @@ void simulate(uint32_t seed) {
   const int32_t total = pick(10, 40);
   std::map<Rank, Sim> queue;
   std::vector<Sim> running;
-  int32_t to_come = 40, free = total, preemptions = 0, steps = 0;
+  int32_t to_come = 40, free = total, preemptions = 0, reclaims = 0, steps = 0;
   uint64_t number = 0;
   while (to_come > 0 || !queue.empty() || !running.empty()) {
     ASSERT_LT(++steps, 20000) << "somebody starves, seed " << seed;
@@ -259,13 +279,23 @@ void simulate(uint32_t seed) {
     std::vector<WaitingView> waiting_views;
     for (const auto& [key, sim] : queue)
       waiting_views.push_back({.rank = key, .n_tokens = sim.n_tokens});
-    const StepPlan plan = plan_step(limits, running_views, waiting_views, free, 0);
+    int32_t reclaimable = 0;
+    for (const Sim& sim : running) reclaimable += sim.n_draft_pages;
+    const StepPlan plan = plan_step(limits, running_views, waiting_views, free, reclaimable);
 
+    ASSERT_LE(plan.n_pages_to_reclaim, reclaimable);
+    int32_t reclaimed = 0;
+    for (Sim& sim : running) {
+      if (reclaimed >= plan.n_pages_to_reclaim) break;
+      reclaimed += std::exchange(sim.n_draft_pages, 0);
+    }
+    free += reclaimed;
+    reclaims += reclaimed;
     for (const int32_t index : plan.preempted) {
       Sim& sim = running[static_cast<size_t>(index)];
       ASSERT_EQ(item_of(plan, index), nullptr);
       ASSERT_GT(sim.n_pages, 0) << "preempted twice, or for nothing";
-      free += sim.n_pages;
+      free += sim.n_pages + std::exchange(sim.n_draft_pages, 0);
       sim.n_pages = sim.n_computed = 0;
       queue[sim.rank] = sim;
       ++preemptions;
@@ -333,14 +363,22 @@ void simulate(uint32_t seed) {
         free += sim.n_pages - keep;
         sim.n_pages = keep;
       }
+      if (keep == 0) {
+        free += std::exchange(sim.n_draft_pages, 0);
+      } else if (free > 0 && pick(0, 2) == 0) {
+        --free;
+        ++sim.n_draft_pages;
+      }
     }
     std::erase_if(running, [](const Sim& sim) { return sim.n_pages == 0; });
   }
   EXPECT_EQ(free, total);
-  static int all_preemptions = 0;
+  static int all_preemptions = 0, all_reclaims = 0;
   all_preemptions += preemptions;
+  all_reclaims += reclaims;
   if (seed == 200) {
     EXPECT_GT(all_preemptions, 300) << "the cache was small";
+    EXPECT_GT(all_reclaims, 300);
   }
 }
 

@@ -13,12 +13,20 @@ struct Hang {
 };
 Hang* self(specd_drafter* d) { return reinterpret_cast<Hang*>(d); }
 
-void call(const Hang& hang, const char* name) {
+void hang_if_in(const Hang& hang, const char* name) {
   if (hang.in != name) return;
   constexpr char kText[] = "from here on it hangs";
   hang.host->log(hang.host, SPECD_LOG_WARN, kText, sizeof kText - 1);
   while (true) pause();
 }
+
+// Destroyed when the process exits.
+struct Library {
+  bool hangs = false;
+  ~Library() {
+    while (hangs) pause();
+  }
+} library;
 
 specd_status describe(const specd_factory*, const specd_host*, const specd_target_info*,
                       const specd_config*, specd_drafter_caps* out) noexcept {
@@ -35,12 +43,13 @@ specd_status create(const specd_factory*, const specd_host* host, const specd_cr
                     specd_drafter** out) noexcept {
   return specd::sdk::guard(host, args->call, -1, [&] {
     const Hang hang{host, specd::sdk::Config(args->config).string("in", "propose")};
-    call(hang, "create");
+    hang_if_in(hang, "create");
+    library.hangs = hang.in == "exit";
     *out = reinterpret_cast<specd_drafter*>(new Hang(hang));
   });
 }
 specd_status activate(specd_drafter* d, const specd_drafter_grant*) noexcept {
-  call(*self(d), "activate");
+  hang_if_in(*self(d), "activate");
   return SPECD_OK;
 }
 specd_status begin(specd_drafter*, const specd_begin_args* args) noexcept {
@@ -49,15 +58,15 @@ specd_status begin(specd_drafter*, const specd_begin_args* args) noexcept {
 }
 specd_status update(specd_drafter*, const specd_update_args*) noexcept { return SPECD_OK; }
 specd_status propose(specd_drafter* d, const specd_propose_args* args) noexcept {
-  call(*self(d), "propose");
+  hang_if_in(*self(d), "propose");
   const specd::sdk::Column<int32_t> count(args->out->n_nodes, args->batch->n_seqs, 1, "n_nodes");
   for (uint32_t s = 0; s < args->batch->n_seqs; ++s) count(s) = 0;
   return SPECD_OK;
 }
 void end(specd_drafter*, const specd_end_args*) noexcept {}
-void deactivate(specd_drafter* d) noexcept { call(*self(d), "deactivate"); }
+void deactivate(specd_drafter* d) noexcept { hang_if_in(*self(d), "deactivate"); }
 void destroy(specd_drafter* d) noexcept {
-  call(*self(d), "destroy");
+  hang_if_in(*self(d), "destroy");
   delete self(d);
 }
 
