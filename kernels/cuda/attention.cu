@@ -1,0 +1,277 @@
+// Attention over pages.
+//
+// Strict, and not the CPU's order: positions in parts of 512 absolute ones. Within a part: score =
+// fma chain over d from zero, times scale; m = the largest; p_j = exp(score_j - m), 0 beyond
+// position[r]; l = the 512 p_j in 128 sums (j % 128, increasing j), added as a tree (stride 64, ..,
+// 1); acc[d] = fma chain of p_j v_j[d] over j from zero. Parts in order: m' = max(M, m); c = exp(M
+// - m'), e = exp(m - m'); L = fma(L, c, l * e); A[d] = fma(A[d], c, acc[d] * e). out = A / L.
+//
+// Two schedules of that: with few rows each part is a block of its own and a second kernel joins
+// them; with many, one block goes through all parts of its row.
+#include "kernels/cuda/backend.h"
+#include "kernels/cuda/math.cuh"
+
+namespace specd::kernels::cuda {
+namespace {
+
+constexpr int kPart = 512;
+constexpr int kThreads = 128;
+constexpr int kHeads = 4;  // query heads of one kv head that a block takes at once
+constexpr int kEach = kPart / kThreads;
+constexpr int kDimMax = 256;
+
+// What a part leaves: m, l, acc[head_dim] of one head.
+__host__ __device__ constexpr int32_t part_floats(int32_t head_dim) { return head_dim + 2; }
+
+struct Shared {
+  float q[kHeads][kDimMax];
+  float p[kHeads][kPart];
+  float sums[kHeads][kThreads];
+  int32_t slot[kPart];
+};
+
+// The element where a position's K (d = 0) or V begins.
+__device__ inline size_t k_at(const KvLayer& kv, int32_t slot, int32_t g) {
+  return slot / kPageTokens * kv.page_stride + static_cast<size_t>(g) * kv.head_dim * kPageTokens +
+         slot % kPageTokens;
+}
+__device__ inline size_t v_at(const KvLayer& kv, int32_t slot, int32_t g) {
+  return slot / kPageTokens * kv.page_stride +
+         (static_cast<size_t>(g) * kPageTokens + slot % kPageTokens) * kv.head_dim;
+}
+
+// One part of one row for heads [head, head + n_heads) of kv head g. Leaves m[h] and l[h] for every
+// thread and acc[h][i] for d = threadIdx.x + i * kThreads.
+template <DType kType>
+__device__ void one_part(const AttentionArgs& a, Shared& shared, int64_t row, int32_t g,
+                         int32_t n_heads, int32_t part, float m[kHeads], float l[kHeads],
+                         float acc[kHeads][kDimMax / kThreads]) {
+  const int t = threadIdx.x;
+  const int32_t dim = a.kv.head_dim;
+  const int32_t first = part * kPart, last = a.position[row], span = a.span[row];
+  const int32_t visible = min(last - first + 1, kPart);
+  __syncthreads();  // the last part's readers are done
+  for (int j = t; j < visible; j += kThreads) {
+    const int32_t p = first + j;
+    shared.slot[j] = p < span
+                         ? a.pages[a.table[row] + p / kPageTokens] * kPageTokens + p % kPageTokens
+                         : a.tail[a.tail_begin[row] + p - span];
+  }
+  __syncthreads();
+
+  float score[kEach][kHeads] = {};
+  size_t at[kEach];
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const int j = t + i * kThreads;
+    at[i] = j < visible ? k_at(a.kv, shared.slot[j], g) : 0;
+  }
+  for (int32_t d = 0; d < dim; ++d) {
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      if (t + i * kThreads >= visible) continue;
+      const float key = widen<kType>(a.kv.k, at[i] + static_cast<size_t>(d) * kPageTokens);
+#pragma unroll
+      for (int h = 0; h < kHeads; ++h) score[i][h] = __fmaf_rn(shared.q[h][d], key, score[i][h]);
+    }
+  }
+
+#pragma unroll
+  for (int h = 0; h < kHeads; ++h) {
+    float largest = -INFINITY;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      score[i][h] = __fmul_rn(score[i][h], a.scale);
+      if (t + i * kThreads < visible) largest = score[i][h] > largest ? score[i][h] : largest;
+    }
+    shared.sums[h][t] = largest;
+  }
+  for (int stride = kThreads / 2; stride > 0; stride /= 2) {
+    __syncthreads();
+    if (t >= stride) continue;
+#pragma unroll
+    for (int h = 0; h < kHeads; ++h) {
+      const float other = shared.sums[h][t + stride];
+      shared.sums[h][t] = shared.sums[h][t] > other ? shared.sums[h][t] : other;
+    }
+  }
+  __syncthreads();
+#pragma unroll
+  for (int h = 0; h < kHeads; ++h) m[h] = shared.sums[h][0];
+  __syncthreads();
+#pragma unroll
+  for (int h = 0; h < kHeads; ++h) {
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int j = t + i * kThreads;
+      const float p = j < visible ? exp_strict(__fsub_rn(score[i][h], m[h])) : 0.0f;
+      shared.p[h][j] = p;
+      sum = __fadd_rn(sum, p);
+    }
+    shared.sums[h][t] = sum;
+  }
+  for (int stride = kThreads / 2; stride > 0; stride /= 2) {
+    __syncthreads();
+    if (t >= stride) continue;
+#pragma unroll
+    for (int h = 0; h < kHeads; ++h) {
+      shared.sums[h][t] = __fadd_rn(shared.sums[h][t], shared.sums[h][t + stride]);
+    }
+  }
+  __syncthreads();
+#pragma unroll
+  for (int h = 0; h < kHeads; ++h) l[h] = shared.sums[h][0];
+
+#pragma unroll
+  for (int i = 0; i < kDimMax / kThreads; ++i) {
+#pragma unroll
+    for (int h = 0; h < kHeads; ++h) acc[h][i] = 0;
+    const int32_t d = t + i * kThreads;
+    if (d >= dim) continue;
+#pragma unroll 8
+    for (int j = 0; j < visible; ++j) {
+      const float value = widen<kType>(a.kv.v, v_at(a.kv, shared.slot[j], g) + d);
+#pragma unroll
+      for (int h = 0; h < kHeads; ++h) acc[h][i] = __fmaf_rn(shared.p[h][j], value, acc[h][i]);
+    }
+  }
+}
+
+__device__ inline int32_t parts_of(int32_t position) { return position / kPart + 1; }
+
+// M, L and A take one part more. Each thread has its own d.
+__device__ inline void join(float& m, float& l, float* acc, int n, float part_m, float part_l,
+                            const float* part_acc) {
+  const float m_new = m > part_m ? m : part_m;
+  const float c = exp_strict(__fsub_rn(m, m_new)), e = exp_strict(__fsub_rn(part_m, m_new));
+  l = __fmaf_rn(l, c, __fmul_rn(part_l, e));
+  for (int i = 0; i < n; ++i) acc[i] = __fmaf_rn(acc[i], c, __fmul_rn(part_acc[i], e));
+  m = m_new;
+}
+
+__device__ void load_q(const AttentionArgs& a, Shared& shared, int64_t row, int32_t head,
+                       int32_t n_heads) {
+  const int32_t dim = a.kv.head_dim;
+  const float* q = a.qkv + (row * (a.n_heads + 2 * a.kv.n_kv_heads) + head) * dim;
+  for (int i = threadIdx.x; i < kHeads * dim; i += kThreads) {
+    const int h = i / dim, d = i % dim;
+    shared.q[h][d] = h < n_heads ? q[i] : 0.0f;  // unused heads compute zeros
+  }
+  __syncthreads();
+}
+
+// grid: (rows, kv heads * groups of kHeads). One block goes through all parts.
+template <DType kType>
+__global__ void __launch_bounds__(kThreads) attention_rows(AttentionArgs a, int32_t groups) {
+  __shared__ Shared shared;
+  constexpr int kDims = kDimMax / kThreads;
+  const int64_t row = blockIdx.x;
+  const int32_t per_kv = a.n_heads / a.kv.n_kv_heads, dim = a.kv.head_dim;
+  const int32_t g = blockIdx.y / groups, h0 = blockIdx.y % groups * kHeads;
+  const int32_t n_heads = min(per_kv - h0, kHeads), head = g * per_kv + h0;
+  load_q(a, shared, row, head, n_heads);
+  float M[kHeads], L[kHeads], A[kHeads][kDims];
+  for (int h = 0; h < kHeads; ++h) {
+    M[h] = -INFINITY, L[h] = 0;
+    for (int i = 0; i < kDims; ++i) A[h][i] = 0;
+  }
+  const int32_t parts = parts_of(a.position[row]);
+  for (int32_t part = 0; part < parts; ++part) {
+    float m[kHeads], l[kHeads], acc[kHeads][kDims];
+    one_part<kType>(a, shared, row, g, n_heads, part, m, l, acc);
+#pragma unroll
+    for (int h = 0; h < kHeads; ++h) join(M[h], L[h], A[h], kDims, m[h], l[h], acc[h]);
+  }
+#pragma unroll
+  for (int h = 0; h < kHeads; ++h) {
+#pragma unroll
+    for (int i = 0; i < kDims; ++i) {
+      const int32_t d = threadIdx.x + i * kThreads;
+      if (h < n_heads && d < dim) {
+        a.out[(row * a.n_heads + head + h) * dim + d] = __fdiv_rn(A[h][i], L[h]);
+      }
+    }
+  }
+}
+
+// grid: (rows, kv heads * groups, parts): writes [row][head][part]{m, l, acc}.
+template <DType kType>
+__global__ void __launch_bounds__(kThreads)
+    attention_parts(AttentionArgs a, int32_t groups, int32_t parts_max, float* scratch) {
+  __shared__ Shared shared;
+  constexpr int kDims = kDimMax / kThreads;
+  const int64_t row = blockIdx.x;
+  const int32_t part = blockIdx.z;
+  if (part >= parts_of(a.position[row])) return;
+  const int32_t per_kv = a.n_heads / a.kv.n_kv_heads, dim = a.kv.head_dim;
+  const int32_t g = blockIdx.y / groups, h0 = blockIdx.y % groups * kHeads;
+  const int32_t n_heads = min(per_kv - h0, kHeads), head = g * per_kv + h0;
+  load_q(a, shared, row, head, n_heads);
+  float m[kHeads], l[kHeads], acc[kHeads][kDims];
+  one_part<kType>(a, shared, row, g, n_heads, part, m, l, acc);
+#pragma unroll
+  for (int h = 0; h < kHeads; ++h) {
+    if (h >= n_heads) continue;
+    float* to = scratch + ((row * a.n_heads + head + h) * parts_max + part) * part_floats(dim);
+    if (threadIdx.x == 0) to[0] = m[h], to[1] = l[h];
+#pragma unroll
+    for (int i = 0; i < kDims; ++i) {
+      const int32_t d = threadIdx.x + i * kThreads;
+      if (d < dim) to[2 + d] = acc[h][i];
+    }
+  }
+}
+
+// grid: (rows, heads)
+__global__ void attention_join(AttentionArgs a, int32_t parts_max, const float* scratch) {
+  const int64_t row = blockIdx.x;
+  const int32_t head = blockIdx.y, dim = a.kv.head_dim;
+  const float* from = scratch + (row * a.n_heads + head) * int64_t{parts_max} * part_floats(dim);
+  const int32_t parts = parts_of(a.position[row]);
+  if (parts > parts_max) __trap();  // the device was opened for fewer positions
+  for (int32_t d = threadIdx.x; d < dim; d += blockDim.x) {
+    float m = -INFINITY, l = 0, acc = 0;
+    for (int32_t part = 0; part < parts; ++part) {
+      const float* each = from + part * part_floats(dim);
+      join(m, l, &acc, 1, each[0], each[1], each + 2 + d);
+    }
+    a.out[(row * a.n_heads + head) * int64_t{dim} + d] = __fdiv_rn(acc, l);
+  }
+}
+
+}  // namespace
+
+void attention(Stream& any, const AttentionArgs& a) {
+  CudaStream& stream = of(any);
+  if (a.n_rows == 0) return;
+  if (a.kv.head_dim > kDimMax) {
+    stream.note(cudaErrorInvalidValue);
+    return;
+  }
+  const int32_t per_kv = a.n_heads / a.kv.n_kv_heads;
+  const int32_t groups = (per_kv + kHeads - 1) / kHeads;
+  const auto rows = static_cast<unsigned>(a.n_rows);
+  const auto heads = static_cast<unsigned>(a.kv.n_kv_heads * groups);
+  const int32_t parts_max = (stream.positions_max + kPart - 1) / kPart;
+  const uint64_t need = uint64_t{rows} * static_cast<uint64_t>(a.n_heads) *
+                        static_cast<uint64_t>(parts_max) *
+                        static_cast<uint64_t>(part_floats(a.kv.head_dim)) * sizeof(float);
+  const bool few = rows * heads < 4u * static_cast<unsigned>(stream.multiprocessors);
+  if (few && parts_max > 1 && need <= stream.scratch_bytes) {
+    auto* scratch = reinterpret_cast<float*>(stream.scratch);
+    const dim3 grid(rows, heads, static_cast<unsigned>(parts_max));
+    with_type(a.kv.dtype, [&]<DType kType>() {
+      attention_parts<kType><<<grid, kThreads, 0, stream.handle>>>(a, groups, parts_max, scratch);
+    });
+    attention_join<<<dim3(rows, static_cast<unsigned>(a.n_heads)), kThreads, 0, stream.handle>>>(
+        a, parts_max, scratch);
+  } else {
+    with_type(a.kv.dtype, [&]<DType kType>() {
+      attention_rows<kType><<<dim3(rows, heads), kThreads, 0, stream.handle>>>(a, groups);
+    });
+  }
+  stream.note(cudaGetLastError());
+}
+
+}  // namespace specd::kernels::cuda

@@ -1,0 +1,57 @@
+// What the files of the CUDA backend share: the stream, with its scratch memory, and one launcher
+// an op.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "specd/kernels/cuda.h"
+
+namespace specd::kernels::cuda {
+
+class CudaStream final : public Stream {
+ public:
+  int32_t device = 0;
+  cudaStream_t handle = nullptr;
+  int32_t multiprocessors = 0;
+  // For one op at a time, in stream order.
+  char* scratch = nullptr;
+  uint64_t scratch_bytes = 0;
+  int32_t positions_max = 0;
+  bool capturing = false;
+
+  // Remembers the first failure until synchronize() tells it; the runtime forgets it.
+  void note(cudaError_t error) {
+    if (error == cudaSuccess) return;
+    (void)cudaGetLastError();
+    if (failed == cudaSuccess) failed = error;
+  }
+  cudaError_t failed = cudaSuccess;
+};
+
+// The stream of an op, with its device made this thread's.
+inline CudaStream& of(Stream& any) {
+  auto& stream = static_cast<CudaStream&>(any);
+  stream.note(cudaSetDevice(stream.device));
+  return stream;
+}
+
+// In stream order from host memory. What is not pinned is read before this returns, and refused in
+// a capture, which would read it again at every launch.
+void copy_in(CudaStream& stream, void* device, const void* host, uint64_t bytes);
+void copy_out(CudaStream& stream, void* host, const void* device, uint64_t bytes);
+
+size_t packed_bytes(DType type, int32_t n_out, int32_t n_in);
+void pack(Stream& stream, const PackArgs& args);
+void embed(Stream& stream, const EmbedArgs& args);
+void rmsnorm(Stream& stream, const RmsNormArgs& args);
+void matmul(Stream& stream, const MatmulArgs& args);
+void rope_table(Stream& stream, const RopeTableArgs& args);
+void rope_append(Stream& stream, const RopeAppendArgs& args);
+void attention(Stream& stream, const AttentionArgs& args);
+void silu_mul(Stream& stream, const SiluMulArgs& args);
+void gather_rows(Stream& stream, const GatherRowsArgs& args);
+void kv_move(Stream& stream, const KvMoveArgs& args);
+void draw(Stream& stream, const DrawArgs& args);
+void draw_noise(Stream& stream, const DrawNoiseArgs& args);
+
+}  // namespace specd::kernels::cuda

@@ -1,0 +1,245 @@
+// From logits to tokens, one block a row: the CPU's tokens and noise, bit by bit
+// (kernels/cpu/draw.cc has the method; counts and masses are integers, so the order in which
+// threads add them does not matter).
+#include <climits>
+
+#include "kernels/cuda/backend.h"
+#include "kernels/cuda/math.cuh"
+
+namespace specd::kernels::cuda {
+namespace {
+
+constexpr int kThreads = 1024;
+constexpr int kWarps = kThreads / 32;
+constexpr int kDigits = 3;
+constexpr int kBins = 2048;
+
+__device__ constexpr int kDigitShift[kDigits] = {21, 10, 0};
+__device__ constexpr uint32_t kDigitSize[kDigits] = {2048, 2048, 1024};
+
+__device__ inline uint32_t key_of(float l) {
+  const uint32_t b = __float_as_uint(__fadd_rn(l, 0.0f));
+  return b ^ ((b >> 31) != 0 ? 0xffffffffu : 0x80000000u);
+}
+__device__ inline float processed(float logit, const DrawRow& row) {
+  return __fdiv_rn(logit, row.temperature);
+}
+// 2^40 exp(l - max), the best itself exactly 2^40.
+__device__ inline uint64_t mass_of(float l, float max) {
+  const float mass = l == max ? 0x1p40f : __fmul_rn(exp_strict(__fsub_rn(l, max)), 0x1p40f);
+  return static_cast<uint64_t>(static_cast<int64_t>(mass));
+}
+
+// A candidate for the token: larger value first, then lower id.
+struct Best {
+  float value;
+  int32_t token;
+};
+__device__ inline Best better(const Best& a, const Best& b) {
+  if (b.token < 0) return a;
+  if (a.token < 0) return b;
+  if (a.value != b.value) return a.value > b.value ? a : b;
+  return a.token < b.token ? a : b;
+}
+
+struct Shared {
+  unsigned long long sums[kBins];
+  Best best[kWarps];
+  int32_t counts[kWarps];
+  uint32_t prefix;
+  unsigned long long before, left;
+  double limit;
+  unsigned long long each;
+};
+
+template <typename T, typename Fn>
+__device__ T reduce_warp(T value, Fn&& fn) {
+  for (int offset = 16; offset > 0; offset /= 2) {
+    T other;
+    other.value = __shfl_down_sync(0xffffffffu, value.value, offset);
+    other.token = __shfl_down_sync(0xffffffffu, value.token, offset);
+    value = fn(value, other);
+  }
+  return value;
+}
+
+// The best of all threads, for every thread.
+__device__ Best reduce_block(Best value, Shared& shared) {
+  const auto pick = [](const Best& a, const Best& b) { return better(a, b); };
+  value = reduce_warp(value, pick);
+  __syncthreads();
+  if (threadIdx.x % 32 == 0) shared.best[threadIdx.x / 32] = value;
+  __syncthreads();
+  if (threadIdx.x < 32) {
+    value = reduce_warp(shared.best[threadIdx.x], pick);
+    if (threadIdx.x == 0) shared.best[0] = value;
+  }
+  __syncthreads();
+  value = shared.best[0];
+  __syncthreads();
+  return value;
+}
+
+__device__ void clear(Shared& shared) {
+  __syncthreads();
+  for (int i = threadIdx.x; i < kBins; i += kThreads) shared.sums[i] = 0;
+  __syncthreads();
+}
+
+// The k-th largest key.
+__device__ uint32_t kth_largest(const float* logits, int32_t vocab, const DrawRow& row,
+                                Shared& shared) {
+  if (threadIdx.x == 0) shared.prefix = 0, shared.left = static_cast<unsigned>(row.top_k);
+  for (int digit = 0; digit < kDigits; ++digit) {
+    clear(shared);
+    const int shift = kDigitShift[digit];
+    const uint32_t size = kDigitSize[digit], prefix = shared.prefix;
+    for (int32_t t = threadIdx.x; t < vocab; t += kThreads) {
+      const uint32_t digits = key_of(processed(logits[t], row)) >> shift;
+      if (digits / size == prefix) atomicAdd(&shared.sums[digits & (size - 1)], 1ull);
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      uint32_t d = size - 1;
+      while (shared.sums[d] < shared.left) shared.left -= shared.sums[d--];
+      shared.prefix = prefix * size + d;
+    }
+    __syncthreads();
+  }
+  const uint32_t key = shared.prefix;
+  __syncthreads();  // before anybody uses it for something else
+  return key;
+}
+
+struct Cut {
+  uint32_t key;
+  int32_t ties;
+};
+
+__device__ Cut top_p_cut(const float* logits, int32_t vocab, const DrawRow& row, float max,
+                         uint32_t lowest, Shared& shared) {
+  if (threadIdx.x == 0) shared.prefix = 0, shared.before = 0, shared.each = 0;
+  for (int digit = 0; digit < kDigits; ++digit) {
+    clear(shared);
+    const int shift = kDigitShift[digit];
+    const uint32_t size = kDigitSize[digit], prefix = shared.prefix;
+    for (int32_t t = threadIdx.x; t < vocab; t += kThreads) {
+      const float l = processed(logits[t], row);
+      const uint32_t key = key_of(l), digits = key >> shift;
+      if (key < lowest || digits / size != prefix) continue;
+      atomicAdd(&shared.sums[digits & (size - 1)],
+                static_cast<unsigned long long>(mass_of(l, max)));
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      if (digit == 0) {
+        unsigned long long total = 0;
+        for (uint32_t d = 0; d < size; ++d) total += shared.sums[d];
+        const double limit = static_cast<double>(row.top_p) * static_cast<double>(total);
+        shared.limit = limit > 0.5 ? limit : 0.5;
+      }
+      uint32_t d = size - 1;
+      while (d > 0 && static_cast<double>(shared.before + shared.sums[d]) < shared.limit) {
+        shared.before += shared.sums[d--];
+      }
+      shared.prefix = prefix * size + d;
+    }
+    __syncthreads();
+  }
+  const uint32_t key = shared.prefix;
+  for (int32_t t = threadIdx.x; t < vocab; t += kThreads) {
+    const float l = processed(logits[t], row);
+    if (key_of(l) == key) shared.each = mass_of(l, max);  // all of them the same
+  }
+  __syncthreads();
+  if (shared.each == 0) return {key, vocab};
+  int32_t ties = 0;
+  for (unsigned long long before = shared.before; static_cast<double>(before) < shared.limit;
+       before += shared.each) {
+    if (++ties == vocab) break;
+  }
+  return {key, ties};
+}
+
+__global__ void __launch_bounds__(kThreads) draw_kernel(DrawArgs a) {
+  __shared__ Shared shared;
+  const int64_t r = blockIdx.x;
+  const DrawRow row = a.row[r];
+  const float* logits = a.logits + r * a.vocab;
+  const int32_t vocab = a.vocab;
+
+  bool nan = false, finite = false;
+  Best look{-INFINITY, -1};
+  for (int32_t t = threadIdx.x; t < vocab; t += kThreads) {
+    const float l = logits[t];
+    nan = nan || isnan(l);
+    finite = finite || isfinite(l);
+    look = better(look, {l, t});
+  }
+  nan = __syncthreads_or(nan) != 0;
+  finite = __syncthreads_or(finite) != 0;
+  look = reduce_block(look, shared);
+  if (nan || !finite || row.greedy) {
+    if (threadIdx.x == 0) a.token[r] = nan || !finite ? -1 : look.token;
+    return;
+  }
+  const float max = __fdiv_rn(look.value, row.temperature);
+  Cut cut{0, vocab};
+  if (row.top_k > 0 && row.top_k < vocab) cut.key = kth_largest(logits, vocab, row, shared);
+  if (row.top_p < 1.0f) cut = top_p_cut(logits, vocab, row, max, cut.key, shared);
+
+  Best best{-INFINITY, -1};
+  int32_t ties = 0;  // of the cut's key, before this round of tokens
+  for (int32_t first = 0; first < vocab; first += kThreads) {
+    const int32_t t = first + static_cast<int32_t>(threadIdx.x);
+    const float l = t < vocab ? processed(logits[t], row) : 0.0f;
+    const uint32_t key = key_of(l);
+    const bool tie = t < vocab && key == cut.key;
+    bool kept = t < vocab && (key > cut.key || tie);
+    if (cut.ties < vocab) {  // then the rank among the ties decides
+      const uint32_t vote = __ballot_sync(0xffffffffu, tie);
+      const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+      __syncthreads();
+      if (lane == 0) shared.counts[warp] = __popc(vote);
+      __syncthreads();
+      int32_t rank = ties + __popc(vote & ((1u << lane) - 1)), all = 0;
+      for (int w = 0; w < kWarps; ++w) {
+        rank += w < warp ? shared.counts[w] : 0;
+        all += shared.counts[w];
+      }
+      kept = kept && (!tie || rank < cut.ties);
+      ties += all;
+    }
+    if (kept) best = better(best, {__fadd_rn(l, noise_at(row.seed, row.position, t)), t});
+  }
+  best = reduce_block(best, shared);
+  if (threadIdx.x == 0) a.token[r] = best.token;
+}
+
+__global__ void draw_noise_kernel(DrawNoiseArgs a) {
+  const int32_t t = (blockIdx.x * blockDim.x + threadIdx.x) * 4;
+  const int64_t r = blockIdx.y;
+  if (t >= a.vocab) return;
+  uint32_t x[4];
+  philox(a.seed[r], static_cast<uint32_t>(t) / 4, static_cast<uint32_t>(a.position[r]), x);
+  for (int i = 0; i < 4 && t + i < a.vocab; ++i) a.out[r * a.vocab + t + i] = noise_of(x[i]);
+}
+
+}  // namespace
+
+void draw(Stream& any, const DrawArgs& a) {
+  if (a.n_rows == 0) return;
+  CudaStream& stream = of(any);
+  draw_kernel<<<static_cast<unsigned>(a.n_rows), kThreads, 0, stream.handle>>>(a);
+  stream.note(cudaGetLastError());
+}
+
+void draw_noise(Stream& any, const DrawNoiseArgs& a) {
+  if (a.n_rows == 0) return;
+  CudaStream& stream = of(any);
+  const dim3 grid(static_cast<unsigned>((a.vocab + 1023) / 1024), static_cast<unsigned>(a.n_rows));
+  draw_noise_kernel<<<grid, 256, 0, stream.handle>>>(a);
+  stream.note(cudaGetLastError());
+}
+
+}  // namespace specd::kernels::cuda

@@ -1,0 +1,256 @@
+// Devices, memory, copies, graphs; what libspecd_cuda exports.
+#include <cstdarg>
+#include <cstdio>
+#include <cstring>
+#include <vector>
+
+#include "kernels/cuda/backend.h"
+
+namespace specd::kernels::cuda {
+namespace {
+
+constexpr uint64_t kScratchBytes = uint64_t{128} << 20;
+constexpr int32_t kMajorMin = 8;
+
+__attribute__((format(printf, 2, 3))) void say(CudaProblem& problem, const char* format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  std::vsnprintf(problem.text, sizeof(problem.text), format, arguments);
+  va_end(arguments);
+}
+
+const Ops kOps = {"cuda",       &packed_bytes, &pack,        &embed,     &rmsnorm,
+                  &matmul,      &rope_table,   &rope_append, &attention, &silu_mul,
+                  &gather_rows, &kv_move,      &draw,        &draw_noise};
+
+class Device final : public CudaDevice {
+ public:
+  // False and the reason. Once.
+  bool open(int32_t index, const CudaLimits& limits, CudaProblem& problem) {
+    info_.index = index;
+    cudaDeviceProp properties{};
+    cudaError_t error = cudaSetDevice(index);
+    if (error == cudaSuccess) error = cudaGetDeviceProperties(&properties, index);
+    if (error != cudaSuccess) {
+      (void)cudaGetLastError();
+      say(problem, "cuda:%d: %s", index, cudaGetErrorString(error));
+      return false;
+    }
+    std::snprintf(info_.name, sizeof(info_.name), "%s", properties.name);
+    info_.major = properties.major;
+    info_.minor = properties.minor;
+    info_.multiprocessors = properties.multiProcessorCount;
+    if (info_.major < kMajorMin) {
+      say(problem, "cuda:%d: %s has compute capability %d.%d, needed is %d.0 or later", index,
+          info_.name, info_.major, info_.minor, kMajorMin);
+      return false;
+    }
+    // Whether the driver can run what was compiled, and not only at the first launch.
+    cudaFuncAttributes attributes{};
+    error = cudaFuncGetAttributes(&attributes, probe_);
+    size_t free_bytes = 0, total_bytes = 0;
+    if (error == cudaSuccess) {
+      error = cudaStreamCreateWithFlags(&stream_.handle, cudaStreamNonBlocking);
+    }
+    for (cudaEvent_t& mark : marks_) {
+      if (error == cudaSuccess) error = cudaEventCreate(&mark);
+    }
+    if (error != cudaSuccess) {
+      (void)cudaGetLastError();
+      say(problem, "cuda:%d: %s cannot run this library: %s", index, info_.name,
+          cudaGetErrorString(error));
+      return false;
+    }
+    // x of a matmul, 4 bytes an element in tiles of 64 rows; parts of attention of a few rows.
+    const uint64_t x_bytes = static_cast<uint64_t>((limits.rows_max + 63) / 64) * 64 *
+                             static_cast<uint64_t>((limits.width_max + 15) / 16) * 16 * 4;
+    stream_.scratch_bytes = x_bytes > kScratchBytes ? x_bytes : kScratchBytes;
+    stream_.multiprocessors = info_.multiprocessors;
+    stream_.positions_max = limits.positions_max;
+    stream_.device = index;
+    stream_.scratch = static_cast<char*>(allocate(stream_.scratch_bytes, problem));
+    if (stream_.scratch == nullptr) return false;
+    stream_.note(cudaMemGetInfo(&free_bytes, &total_bytes));
+    info_.total_bytes = total_bytes;
+    info_.free_bytes = free_bytes;
+    return synchronize(problem);
+  }
+
+  ~Device() override {
+    if (stream_.handle != nullptr) cudaStreamSynchronize(stream_.handle);
+    for (cudaGraphExec_t graph : graphs_) cudaGraphExecDestroy(graph);
+    if (stream_.scratch != nullptr) cudaFree(stream_.scratch);
+    for (cudaEvent_t mark : marks_) {
+      if (mark != nullptr) cudaEventDestroy(mark);
+    }
+    if (stream_.handle != nullptr) cudaStreamDestroy(stream_.handle);
+  }
+
+  const CudaDeviceInfo& info() const override { return info_; }
+  const Ops& ops() const override { return kOps; }
+  Stream& stream() override { return stream_; }
+
+  void* allocate(uint64_t bytes, CudaProblem& problem) override {
+    if (stream_.capturing) {
+      say(problem, "cuda:%d: no memory can be had while a graph is captured", info_.index);
+      return nullptr;
+    }
+    void* data = nullptr;
+    stream_.note(cudaSetDevice(info_.index));
+    cudaError_t error = cudaMalloc(&data, bytes == 0 ? 1 : bytes);
+    if (error == cudaSuccess) {
+      error = cudaMemsetAsync(data, 0, bytes, stream_.handle);
+      if (error == cudaSuccess) return data;
+      cudaFree(data);
+    }
+    (void)cudaGetLastError();  // too little memory is no failure of the stream
+    size_t free_bytes = 0, total_bytes = 0;
+    (void)cudaMemGetInfo(&free_bytes, &total_bytes);
+    say(problem, "cuda:%d needs %llu bytes, has %llu free of %llu: %s", info_.index,
+        static_cast<unsigned long long>(bytes), static_cast<unsigned long long>(free_bytes),
+        static_cast<unsigned long long>(total_bytes), cudaGetErrorString(error));
+    return nullptr;
+  }
+  void release(void* data) override { of(stream_).note(cudaFree(data)); }
+
+  void* allocate_pinned(uint64_t bytes, CudaProblem& problem) override {
+    void* data = nullptr;
+    const cudaError_t error = cudaMallocHost(&data, bytes == 0 ? 1 : bytes);
+    if (error == cudaSuccess) return data;
+    (void)cudaGetLastError();
+    say(problem, "cuda:%d: %llu bytes of pinned host memory: %s", info_.index,
+        static_cast<unsigned long long>(bytes), cudaGetErrorString(error));
+    return nullptr;
+  }
+  void release_pinned(void* data) override { stream_.note(cudaFreeHost(data)); }
+
+  void copy_in(void* device, const void* host, uint64_t bytes) override {
+    cuda::copy_in(of(stream_), device, host, bytes);
+  }
+  void copy_out(void* host, const void* device, uint64_t bytes) override {
+    cuda::copy_out(of(stream_), host, device, bytes);
+  }
+
+  bool begin_capture(CudaProblem& problem) override {
+    if (!synchronize(problem)) return false;
+    const cudaError_t error =
+        cudaStreamBeginCapture(of(stream_).handle, cudaStreamCaptureModeRelaxed);
+    stream_.capturing = error == cudaSuccess;
+    if (stream_.capturing) return true;
+    (void)cudaGetLastError();
+    say(problem, "cuda:%d: capture: %s", info_.index, cudaGetErrorString(error));
+    return false;
+  }
+  int32_t end_capture(CudaProblem& problem) override {
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t ready = nullptr;
+    stream_.capturing = false;
+    stream_.note(cudaStreamEndCapture(of(stream_).handle, &graph));
+    // An op that failed has left no node: such a graph would skip it for ever.
+    if (stream_.failed == cudaSuccess) stream_.note(cudaGraphInstantiate(&ready, graph, 0));
+    if (graph != nullptr) cudaGraphDestroy(graph);
+    if (stream_.failed != cudaSuccess) {
+      say(problem, "cuda:%d: capture: %s", info_.index, cudaGetErrorString(stream_.failed));
+      stream_.failed = cudaSuccess;
+      return -1;
+    }
+    graphs_.push_back(ready);
+    return static_cast<int32_t>(graphs_.size()) - 1;
+  }
+  void launch(int32_t graph) override {
+    of(stream_).note(cudaGraphLaunch(graphs_[static_cast<size_t>(graph)], stream_.handle));
+  }
+
+  bool synchronize(CudaProblem& problem) override {
+    stream_.note(cudaStreamSynchronize(of(stream_).handle));
+    const cudaError_t error = stream_.failed;
+    stream_.failed = cudaSuccess;
+    if (error == cudaSuccess) return true;
+    say(problem, "cuda:%d (%s): %s (%s)", info_.index, info_.name, cudaGetErrorString(error),
+        cudaGetErrorName(error));
+    return false;
+  }
+  void mark(int32_t which) override {
+    of(stream_).note(cudaEventRecord(marks_[which], stream_.handle));
+  }
+  uint64_t elapsed_ns() override {
+    float ms = 0;
+    stream_.note(cudaEventSynchronize(marks_[1]));
+    stream_.note(cudaEventElapsedTime(&ms, marks_[0], marks_[1]));
+    return static_cast<uint64_t>(static_cast<double>(ms) * 1e6);
+  }
+
+ private:
+  static const void* const probe_;
+  CudaDeviceInfo info_;
+  CudaStream stream_;
+  cudaEvent_t marks_[2] = {};
+  std::vector<cudaGraphExec_t> graphs_;
+};
+
+__global__ void probe() {}
+const void* const Device::probe_ = reinterpret_cast<const void*>(&probe);
+
+int32_t count(CudaProblem& problem) {
+  int n = 0;
+  int driver = 0, runtime = 0;
+  const cudaError_t error = cudaGetDeviceCount(&n);
+  if (error == cudaSuccess) return n;
+  (void)cudaGetLastError();
+  if (error == cudaErrorNoDevice) return 0;
+  (void)cudaDriverGetVersion(&driver);
+  (void)cudaRuntimeGetVersion(&runtime);
+  if (driver == 0) {
+    say(problem, "no CUDA driver is installed (%s)", cudaGetErrorString(error));
+  } else {
+    say(problem, "the CUDA driver is for CUDA %d.%d, this library is built with %d.%d: %s",
+        driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10,
+        cudaGetErrorString(error));
+  }
+  return -1;
+}
+
+CudaDevice* open(int32_t index, const CudaLimits& limits, CudaProblem& problem) {
+  const int32_t n = count(problem);
+  if (n < 0) return nullptr;
+  if (index < 0 || index >= n) {
+    say(problem, "cuda:%d: this machine has %d CUDA device%s", index, n, n == 1 ? "" : "s");
+    return nullptr;
+  }
+  auto* device = new Device();
+  if (device->open(index, limits, problem)) return device;
+  delete device;
+  return nullptr;
+}
+
+constexpr CudaLibrary kLibrary = {kCudaBuild, &count, &open};
+
+void copy(CudaStream& stream, void* to, const void* from, const void* host, uint64_t bytes,
+          cudaMemcpyKind kind) {
+  cudaPointerAttributes attributes{};
+  const cudaError_t known = cudaPointerGetAttributes(&attributes, host);
+  const bool pinned = known == cudaSuccess && attributes.type == cudaMemoryTypeHost;
+  if (known != cudaSuccess) (void)cudaGetLastError();
+  if (stream.capturing && !pinned) {
+    stream.note(cudaErrorStreamCaptureUnsupported);
+    return;
+  }
+  stream.note(cudaMemcpyAsync(to, from, bytes, kind, stream.handle));
+  if (!pinned) stream.note(cudaStreamSynchronize(stream.handle));
+}
+
+}  // namespace
+
+void copy_in(CudaStream& stream, void* device, const void* host, uint64_t bytes) {
+  copy(stream, device, host, host, bytes, cudaMemcpyHostToDevice);
+}
+void copy_out(CudaStream& stream, void* host, const void* device, uint64_t bytes) {
+  copy(stream, host, device, host, bytes, cudaMemcpyDeviceToHost);
+}
+
+}  // namespace specd::kernels::cuda
+
+extern "C" __attribute__((visibility("default"))) const specd::kernels::CudaLibrary*
+specd_cuda_library() {
+  return &specd::kernels::cuda::kLibrary;
+}
