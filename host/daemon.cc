@@ -1,5 +1,6 @@
 #include "host/daemon.h"
 
+#include <poll.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -29,6 +30,13 @@ constexpr uint64_t kAbortWaitMs = 5000;
 constexpr std::chrono::seconds kFlushLimit{5};
 constexpr std::chrono::seconds kTeardownLimit{15};  // at least; kFlushLimit included
 
+// Not by stdio, whose lock somebody who hangs may hold, and not where nobody reads.
+[[noreturn]] void say_and_leave(const std::string& text) {
+  pollfd standard_error{.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0};
+  if (poll(&standard_error, 1, 0) == 1) (void)!write(STDERR_FILENO, text.data(), text.size());
+  _exit(kExitCut);
+}
+
 // Counts SIGTERM and SIGINT on a thread of its own; nothing runs in a handler.
 class StopSignals {
  public:
@@ -43,11 +51,12 @@ class StopSignals {
     leaving_ = true;
     pthread_kill(thread_.native_handle(), SIGUSR2);
     thread_.join();
+    pthread_sigmask(SIG_UNBLOCK, &set_, nullptr);
   }
 
   // While loading there is nothing to drain: a signal ends the process at once.
   void loaded() { loading_ = false; }
-  // From here on the next signal ends the process.
+  // From here on a signal ends the process.
   void end_at_once() { drained_ = true; }
   void wait() {
     std::unique_lock lock(mutex_);
@@ -65,7 +74,7 @@ class StopSignals {
       if (leaving_) return;
       if (number == SIGUSR2) continue;
       if (loading_) _exit(128 + number);
-      if (drained_) _exit(kExitCut);
+      if (drained_) say_and_leave("specd: a signal while stopping; leaving at once\n");
       {
         const std::lock_guard lock(mutex_);
         ++count_;
@@ -88,11 +97,8 @@ class StopSignals {
 void end_within(std::chrono::seconds limit) {
   std::thread([limit] {
     std::this_thread::sleep_for(limit);
-    std::fprintf(stderr,
-                 "specd: server and plugins did not stop within %lld s (does a plugin hang?); "
-                 "leaving without them\n",
-                 static_cast<long long>(limit.count()));
-    _exit(kExitCut);
+    say_and_leave("specd: server and plugins did not stop within " + std::to_string(limit.count()) +
+                  " s (does a plugin hang?); leaving without them\n");
   }).detach();
 }
 

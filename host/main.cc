@@ -24,7 +24,8 @@ constexpr char kHelp[] =
     "  specd --version | --help\n"
     "\n"
     "Exit codes: 0 fine, 1 could not load or listen, 2 wrong command line, 3 wrong configuration,\n"
-    "            4 stopped, but had to cut requests or a plugin that hung\n";
+    "            4 stopped, but had to cut requests or a plugin that hung, or was told to leave at\n"
+    "              once\n";
 
 int usage(const std::string& problem) {
   std::fprintf(stderr, "specd: %s\nTry: specd --help\n", printable(problem).c_str());

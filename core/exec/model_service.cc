@@ -251,7 +251,7 @@ int32_t ModelService::reclaim(int32_t n_pages) {
     }
   }
   std::sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
-    return std::pair(a.last_step, a.seq_id) < std::pair(b.last_step, b.seq_id);
+    return std::pair(a.last_step, b.seq_id) < std::pair(b.last_step, a.seq_id);
   });
   int32_t freed = 0;
   for (const Candidate& each : candidates) {

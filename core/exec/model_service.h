@@ -72,8 +72,8 @@ class ModelService final {
   // [step] Pages that reclaim() would free now, all together; between steps every session's.
   int32_t n_reclaimable() const;
   // [step] Ends sessions until n_pages more are free or none is left; returns how many became free.
-  // Who has not drafted for longest goes first. Those of a running forward() stay, and what drafted
-  // in this step or the last is not taken for another draft.
+  // Who has not drafted for longest goes first, of equals the newest. Those of a running forward()
+  // stay, and what drafted in this step or the last is not taken for another draft.
   int32_t reclaim(int32_t n_pages);
 
  private:

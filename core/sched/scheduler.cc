@@ -46,6 +46,8 @@ class Planner {
     keep_running();
     admit(waiting);
     share_rows();
+    // Nobody took these after all: reserves, and what a preemption brought.
+    plan_.n_pages_to_reclaim -= std::min(plan_.n_pages_to_reclaim, pages_left_);
     return std::move(plan_);
   }
 
