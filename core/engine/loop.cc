@@ -112,12 +112,12 @@ StepPlan Engine::Impl::plan() {
     rows += size - n_computed;
   }
 
-  const auto make = [&] {
+  const auto make = [&](int32_t reclaimable) {
     return plan_step(limits, running_views, waiting_views, pages->n_free() + pages->n_idle(),
-                     draft_models->n_reclaimable());
+                     reclaimable);
   };
-  StepPlan made = make();
-  if (!made.pages_short) return made;
+  StepPlan made = make(0);
+  if (!made.pages_short) return made;  // with whatever could be reclaimed, it would be the same
   // What each would free, were all with a larger rank gone: shared pages count for the last holder.
   std::vector<int32_t> holders(static_cast<size_t>(pages->n_pages()), 0);
   std::vector<size_t> order;
@@ -132,7 +132,7 @@ StepPlan Engine::Impl::plan() {
       if (--holders[static_cast<size_t>(page)] == 0) ++running_views[i].n_own_pages;
     }
   }
-  return make();
+  return make(draft_models->n_reclaimable());
 }
 
 int32_t Engine::Impl::draft_nodes(const ActiveSequence& sequence) const {

@@ -40,11 +40,28 @@ __device__ inline size_t v_at(const KvLayer& kv, int32_t slot, int32_t g) {
          (static_cast<size_t>(g) * kPageTokens + slot % kPageTokens) * kv.head_dim;
 }
 
-// One part of one row for heads [head, head + n_heads) of kv head g. Leaves m[h] and l[h] for every
+// What every thread has put into shared.sums, joined as a tree, for every thread.
+template <typename Fn>
+__device__ void reduce(Shared& shared, float out[kHeads], Fn&& join_two) {
+  const int t = threadIdx.x;
+  for (int stride = kThreads / 2; stride > 0; stride /= 2) {
+    __syncthreads();
+    if (t >= stride) continue;
+#pragma unroll
+    for (int h = 0; h < kHeads; ++h) {
+      shared.sums[h][t] = join_two(shared.sums[h][t], shared.sums[h][t + stride]);
+    }
+  }
+  __syncthreads();
+#pragma unroll
+  for (int h = 0; h < kHeads; ++h) out[h] = shared.sums[h][0];
+}
+
+// One part of one row for the query heads in shared.q, of kv head g. Leaves m[h] and l[h] for every
 // thread and acc[h][i] for d = threadIdx.x + i * kThreads.
 template <DType kType>
 __device__ void one_part(const AttentionArgs& a, Shared& shared, int64_t row, int32_t g,
-                         int32_t n_heads, int32_t part, float m[kHeads], float l[kHeads],
+                         int32_t part, float m[kHeads], float l[kHeads],
                          float acc[kHeads][kDimMax / kThreads]) {
   const int t = threadIdx.x;
   const int32_t dim = a.kv.head_dim;
@@ -86,18 +103,7 @@ __device__ void one_part(const AttentionArgs& a, Shared& shared, int64_t row, in
     }
     shared.sums[h][t] = largest;
   }
-  for (int stride = kThreads / 2; stride > 0; stride /= 2) {
-    __syncthreads();
-    if (t >= stride) continue;
-#pragma unroll
-    for (int h = 0; h < kHeads; ++h) {
-      const float other = shared.sums[h][t + stride];
-      shared.sums[h][t] = shared.sums[h][t] > other ? shared.sums[h][t] : other;
-    }
-  }
-  __syncthreads();
-#pragma unroll
-  for (int h = 0; h < kHeads; ++h) m[h] = shared.sums[h][0];
+  reduce(shared, m, [](float x, float y) { return x > y ? x : y; });
   __syncthreads();
 #pragma unroll
   for (int h = 0; h < kHeads; ++h) {
@@ -111,17 +117,7 @@ __device__ void one_part(const AttentionArgs& a, Shared& shared, int64_t row, in
     }
     shared.sums[h][t] = sum;
   }
-  for (int stride = kThreads / 2; stride > 0; stride /= 2) {
-    __syncthreads();
-    if (t >= stride) continue;
-#pragma unroll
-    for (int h = 0; h < kHeads; ++h) {
-      shared.sums[h][t] = __fadd_rn(shared.sums[h][t], shared.sums[h][t + stride]);
-    }
-  }
-  __syncthreads();
-#pragma unroll
-  for (int h = 0; h < kHeads; ++h) l[h] = shared.sums[h][0];
+  reduce(shared, l, [](float x, float y) { return __fadd_rn(x, y); });
 
 #pragma unroll
   for (int i = 0; i < kDimMax / kThreads; ++i) {
@@ -179,7 +175,7 @@ __global__ void __launch_bounds__(kThreads) attention_rows(AttentionArgs a, int3
   const int32_t parts = parts_of(a.position[row]);
   for (int32_t part = 0; part < parts; ++part) {
     float m[kHeads], l[kHeads], acc[kHeads][kDims];
-    one_part<kType>(a, shared, row, g, n_heads, part, m, l, acc);
+    one_part<kType>(a, shared, row, g, part, m, l, acc);
 #pragma unroll
     for (int h = 0; h < kHeads; ++h) join(M[h], L[h], A[h], kDims, m[h], l[h], acc[h]);
   }
@@ -209,7 +205,7 @@ __global__ void __launch_bounds__(kThreads)
   const int32_t n_heads = min(per_kv - h0, kHeads), head = g * per_kv + h0;
   load_q(a, shared, row, head, n_heads);
   float m[kHeads], l[kHeads], acc[kHeads][kDims];
-  one_part<kType>(a, shared, row, g, n_heads, part, m, l, acc);
+  one_part<kType>(a, shared, row, g, part, m, l, acc);
 #pragma unroll
   for (int h = 0; h < kHeads; ++h) {
     if (h >= n_heads) continue;

@@ -107,6 +107,18 @@ __device__ inline uint4 read_once(const uint4* p) {
 
 __device__ inline int64_t segment_begin(int64_t k_tiles, int s) { return k_tiles * s / kSegments; }
 
+// Where this lane's part of tiles [first, first + kCount) begins; beyond the end the last tile
+// again, whose sums are not stored.
+template <int kCount>
+__device__ inline void fragments_of(const uint4* (&out)[kCount], const uint4* data, int64_t first,
+                                    int64_t tiles, int64_t k_tiles, int lane) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    const int64_t tile = first + i < tiles ? first + i : tiles - 1;
+    out[i] = data + tile * k_tiles * kWarp + lane;
+  }
+}
+
 // One value of the fragment C: output 16 * tile + lane / 4 (+ 8), row 8 * tile + lane % 4 * 2 (+
 // 1).
 __device__ inline void store(float* out, const Sums& c, int64_t j0, int64_t r0, int lane,
@@ -131,16 +143,8 @@ __global__ void __launch_bounds__(kSegments* kWarp)
   const int64_t j_tiles = tiles_of(n_out), r_tiles = (n_rows + 7) / 8;
   const uint4* w[kM];
   const uint4* b[kN];
-#pragma unroll
-  for (int m = 0; m < kM; ++m) {  // beyond the end: the last tile again, its sums are not stored
-    const int64_t tile = j_tile + m < j_tiles ? j_tile + m : j_tiles - 1;
-    w[m] = weights + tile * k_tiles * kWarp + lane;
-  }
-#pragma unroll
-  for (int n = 0; n < kN; ++n) {
-    const int64_t tile = r_tile + n < r_tiles ? r_tile + n : r_tiles - 1;
-    b[n] = x + tile * k_tiles * kWarp + lane;
-  }
+  fragments_of(w, weights, j_tile, j_tiles, k_tiles, lane);
+  fragments_of(b, x, r_tile, r_tiles, k_tiles, lane);
   Sums sums[kM][kN] = {};
   const int64_t end = segment_begin(k_tiles, segment + 1);
 #pragma unroll 4
@@ -194,16 +198,8 @@ __global__ void __launch_bounds__(8 * kWarp)
   if (j_tile >= j_tiles || r_tile >= r_tiles) return;
   const uint4* w[kM];
   const uint4* b[kN];
-#pragma unroll
-  for (int m = 0; m < kM; ++m) {
-    const int64_t tile = j_tile + m < j_tiles ? j_tile + m : j_tiles - 1;
-    w[m] = weights + tile * k_tiles * kWarp + lane;
-  }
-#pragma unroll
-  for (int n = 0; n < kN; ++n) {
-    const int64_t tile = r_tile + n < r_tiles ? r_tile + n : r_tiles - 1;
-    b[n] = x + tile * k_tiles * kWarp + lane;
-  }
+  fragments_of(w, weights, j_tile, j_tiles, k_tiles, lane);
+  fragments_of(b, x, r_tile, r_tiles, k_tiles, lane);
   Sums total[kM][kN];
   for (int segment = 0; segment < kSegments; ++segment) {
     Sums sums[kM][kN] = {};
