@@ -86,6 +86,8 @@ struct EngineOptions {
   std::string default_route = "off";  // "off" = plain decoding, always there
   std::vector<std::string> plugin_directories;
   std::string plugin_cache_directory;
+  // Where models run, see is_device_name(). One, until several can share a model.
+  std::vector<std::string> devices{"cpu"};
   int32_t threads = 0;               // 0 = one per core
   std::string isa;                   // "" = best; "scalar", "avx2", "avx512"
   int32_t max_sequences = 64;        // in one step
@@ -161,7 +163,8 @@ struct ModelReport {
 
 struct EngineReport {
   std::string state;  // "ready", "draining"
-  std::string isa;
+  std::string device;  // "cuda:0 (NVIDIA H200)", "cpu (cpu-avx2)"
+  std::string isa;     // of the host
   int32_t threads = 0;
   int32_t running = 0, waiting = 0;
   uint64_t admitted = 0, completed = 0, failed = 0, cancelled = 0, refused = 0;
@@ -186,6 +189,9 @@ struct RouteChange {
 
 // Progress of loading: `what` and a fraction in [0, 1].
 using ProgressFn = std::function<void(const std::string& what, double fraction)>;
+
+// "cpu", "cuda:N" or "auto": cuda:0 where it can be had, else the CPU, and a line in the log why.
+bool is_device_name(const std::string& name);
 
 // Everything that can be checked without loading weights: options, the model's files, plugin
 // manifests, pairs. Loads the plugins of the routes and makes their instances, so their code runs;
@@ -239,6 +245,9 @@ class Engine {
   Result<RouteOptions> route(const std::string& name) const;
   // [any] Refuses new requests and changes of routes from now on.
   void start_drain();
+  // [any] Not ok once the device has failed: every request has got this as its error, new ones are
+  // refused, and nothing can be computed any more by this process.
+  Status failure() const;
   // [any] True when nothing runs or waits any more; false at the timeout.
   bool wait_idle(uint64_t timeout_ms);
 

@@ -288,6 +288,23 @@ Status read_draft_models(const Section& root, const std::string& file, EngineOpt
   return Status();
 }
 
+Status read_devices(const Section& root, EngineOptions& engine) {
+  const YamlNode* list = root.find("devices");
+  if (list == nullptr) return Status();
+  if (list->kind != Kind::kSequence || list->items.size() != 1)
+    return root.error(list->place, "devices",
+                      "expected a list of one device (several cannot share a model yet), found " +
+                          (list->kind == Kind::kSequence
+                               ? "a list of " + std::to_string(list->items.size())
+                               : found(*list)));
+  const YamlNode& item = list->items.front();
+  if (item.kind != Kind::kScalar || !is_device_name(item.value))
+    return root.error(item.place, "devices[0]",
+                      "expected cpu, cuda:N (N as CUDA numbers devices) or auto, found " + found(item));
+  engine.devices = {item.value};
+  return Status();
+}
+
 Status read_engine(const Section& root, EngineOptions& engine) {
   if (root.find("engine") == nullptr) return Status();
   SPECD_TRY(const Section section,
@@ -605,8 +622,8 @@ Result<Config> parse_config(std::string_view text, const std::string& file) {
   SPECD_TRY(const YamlNode node, parse_yaml(text, file));
   SPECD_TRY(const Section root,
             Section::open(node, file, "",
-                          {"listen", "http", "log_level", "drain_seconds", "engine", "model",
-                           "draft_models", "plugins", "default_route", "routes"}));
+                          {"listen", "http", "log_level", "drain_seconds", "devices", "engine",
+                           "model", "draft_models", "plugins", "default_route", "routes"}));
   Config config;
   config.file = file;
   collect_places(node, "", config.places);
@@ -622,6 +639,7 @@ Result<Config> parse_config(std::string_view text, const std::string& file) {
   SPECD_TRY(const int64_t drain,
             root.integer("drain_seconds", config.drain_seconds, 0, kDrainSecondsMax));
   config.drain_seconds = static_cast<uint32_t>(drain);
+  SPECD_OK_OR_RETURN(read_devices(root, config.engine));
   SPECD_OK_OR_RETURN(read_engine(root, config.engine));
   SPECD_OK_OR_RETURN(read_model(root, config.engine.model));
   SPECD_OK_OR_RETURN(read_draft_models(root, file, config.engine));

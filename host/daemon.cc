@@ -26,6 +26,7 @@ namespace specd::host {
 namespace {
 
 constexpr uint64_t kPollMs = 50;
+constexpr std::chrono::milliseconds kFailurePoll{500};
 constexpr uint64_t kAbortWaitMs = 5000;
 constexpr std::chrono::seconds kFlushLimit{5};
 constexpr std::chrono::seconds kTeardownLimit{15};  // at least; kFlushLimit included
@@ -58,9 +59,10 @@ class StopSignals {
   void loaded() { loading_ = false; }
   // From here on a signal ends the process.
   void end_at_once() { drained_ = true; }
-  void wait() {
+  // False when none came within `limit`.
+  bool wait_for(std::chrono::milliseconds limit) {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return count_ > 0; });
+    return changed_.wait_for(lock, limit, [this] { return count_ > 0; });
   }
   int count() {
     const std::lock_guard lock(mutex_);
@@ -207,12 +209,16 @@ int run_daemon(const Config& config) {
   health.loaded(*engine.value());
   print_start(*engine.value(), config);
   const EngineReport report = engine.value()->status();
-  std::fprintf(stderr, "specd %s ready on unix:%s (%d threads, %s, %.2f s)\n", kVersion,
-               config.socket_path.c_str(), report.threads, report.isa.c_str(),
+  std::fprintf(stderr, "specd %s ready on unix:%s (%s, %d threads, %s, %.2f s)\n",
+               kVersion, config.socket_path.c_str(), report.device.c_str(), report.threads,
+               report.isa.c_str(),
                static_cast<double>(now_ns() - start) / 1e9);
 
-  signals.wait();
-  std::fprintf(stderr, "specd: draining; a second signal stops at once\n");
+  while (!signals.wait_for(kFailurePoll) && engine.value()->failure().ok()) {
+  }
+  const Status failure = engine.value()->failure();
+  std::fprintf(stderr, failure.ok() ? "specd: draining; a second signal stops at once\n"
+                                    : "specd: stopping, because nothing can be computed any more\n");
   health.draining();
   const Drained drained = drain(*engine.value(), *server.value(), signals, config.drain_seconds);
   claim.value().remove_socket();
@@ -229,6 +235,7 @@ int run_daemon(const Config& config) {
   server.value().reset();
   engine.value().reset();
   shut_down_plugins();
+  if (!failure.ok()) return fail(failure);
   const bool cut = drained == Drained::kCut;
   std::fprintf(stderr, "specd: stopped%s\n", cut ? "; some requests were cut" : "");
   return cut ? kExitCut : kExitOk;

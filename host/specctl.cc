@@ -413,6 +413,7 @@ int run_status(Client& client, bool json) {
   };
   table.add({"process", std::to_string(status.pid())});
   table.add({"up", fixed(status.uptime_s(), 1) + " s"});
+  table.add({"device", status.device()});
   table.add({"threads", std::to_string(status.threads()) + " (" + status.isa() + ")"});
   table.add({"running", std::to_string(status.running())});
   table.add({"waiting", std::to_string(status.waiting())});

@@ -242,6 +242,7 @@ v1::GetStatusResponse status_report_to_wire(const EngineReport& report,
   wire.set_version(kVersion);
   wire.set_pid(getpid());
   wire.set_state(report.state);
+  wire.set_device(report.device);
   wire.set_isa(report.isa);
   wire.set_threads(report.threads);
   wire.set_running(report.running);

@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "core/base/check.h"
 #include "core/device/device.h"
 
 namespace specd {
@@ -50,10 +51,13 @@ Result<std::unique_ptr<CpuDevice>> CpuDevice::create(const std::string& isa, int
       new CpuDevice(kernels::cpu_ops(chosen), threads == 0 ? usable_cores() : threads));
 }
 
-Result<Buffer> CpuDevice::allocate(uint64_t bytes, const std::string& what) {
+uint64_t CpuDevice::total_bytes() const {
   struct sysinfo info {};
-  const uint64_t physical =
-      sysinfo(&info) == 0 ? uint64_t{info.totalram} * info.mem_unit : ~uint64_t{0};
+  return sysinfo(&info) == 0 ? uint64_t{info.totalram} * info.mem_unit : ~uint64_t{0};
+}
+
+Result<Buffer> CpuDevice::allocate(uint64_t bytes, const std::string& what) {
+  const uint64_t physical = total_bytes();
   const auto refuse = [&](const char* why) {
     return Status(Code::kExhausted, what + ": needs " + std::to_string(bytes) +
                                         " bytes, the machine has " + std::to_string(physical) +
@@ -67,5 +71,20 @@ Result<Buffer> CpuDevice::allocate(uint64_t bytes, const std::string& what) {
   if (bytes >= (uint64_t{2} << 20)) madvise(data, bytes, MADV_HUGEPAGE);
   return Buffer(data, bytes, release_pages);
 }
+
+void CpuDevice::copy_in(void* device, const void* host, uint64_t bytes) {
+  if (bytes > 0 && device != host) std::memcpy(device, host, bytes);
+}
+void CpuDevice::copy_out(void* host, const void* device, uint64_t bytes) {
+  copy_in(host, device, bytes);
+}
+
+namespace {
+Status no_graphs() { return Status(Code::kUnsupported, "the CPU runs at once, without graphs"); }
+}  // namespace
+Status CpuDevice::begin_capture() { return no_graphs(); }
+Result<int32_t> CpuDevice::end_capture() { return no_graphs(); }
+void CpuDevice::launch(int32_t) { SPECD_CHECK(false, "the CPU has no graphs"); }
+void CpuDevice::release_graph(int32_t) { SPECD_CHECK(false, "the CPU has no graphs"); }
 
 }  // namespace specd

@@ -1,8 +1,12 @@
-// Where tensors live and ops run: memory, one stream, the table of ops. The CPU is a device whose
-// stream runs at once.
+// Where tensors live and ops run: memory, one stream, the table of ops, copies, graphs.
+//
+// The CPU is a device whose memory is the host's and whose stream runs at once. On any other device
+// nothing that an op wrote may be read, and nothing that a copy or an op still needs may be changed,
+// before synchronize() has returned.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -13,12 +17,13 @@
 
 namespace specd {
 
-// Owned device memory, zero-filled, aligned to 64 bytes or more. Move-only.
+// Owned memory, aligned to 64 bytes or more. Move-only; does not outlive its device.
 class Buffer {
  public:
+  using Release = std::function<void(void*, uint64_t)>;
   Buffer() = default;
-  Buffer(void* data, uint64_t bytes, void (*release)(void*, uint64_t))
-      : data_(data), bytes_(bytes), release_(release) {}
+  Buffer(void* data, uint64_t bytes, Release release)
+      : data_(data), bytes_(bytes), release_(std::move(release)) {}
   ~Buffer() { reset(); }
   Buffer(Buffer&& other) noexcept { swap(other); }
   Buffer& operator=(Buffer&& other) noexcept {
@@ -45,16 +50,41 @@ class Buffer {
   }
   void* data_ = nullptr;
   uint64_t bytes_ = 0;
-  void (*release_)(void*, uint64_t) = nullptr;
+  Release release_;
 };
 
 class Device {
  public:
   virtual ~Device() = default;
-  // kExhausted naming `what`, need and limit.
+  virtual std::string name() const = 0;         // "cpu", "cuda:0"
+  virtual std::string description() const = 0;  // "cpu-avx2", "NVIDIA H200"
+  // Tensors are host memory and an op is done when it returns: nothing is copied or waited for.
+  virtual bool is_host() const = 0;
+  virtual int32_t index() const = 0;
+  virtual uint64_t total_bytes() const = 0;  // of memory
+
+  // Zero-filled. kExhausted naming `what`, need and limit.
   virtual Result<Buffer> allocate(uint64_t bytes, const std::string& what) = 0;
+  // Host memory that copies use in stream order.
+  virtual Result<Buffer> allocate_pinned(uint64_t bytes, const std::string& what) = 0;
+
   virtual const kernels::Ops& ops() const = 0;
   virtual kernels::Stream& stream() = 0;
+  virtual void* native_stream() = 0;  // what plugins get: cudaStream_t, null on the CPU
+
+  // In stream order where `host` is pinned; else done when they return.
+  virtual void copy_in(void* device, const void* host, uint64_t bytes) = 0;
+  virtual void copy_out(void* host, const void* device, uint64_t bytes) = 0;
+  // Waits for everything submitted. Not ok: what failed since the last call; results are lost, and
+  // the device may be as well.
+  virtual Status synchronize() = 0;
+
+  // A graph is what was submitted between the two calls, recorded instead of run; launch() submits
+  // it again, with the same addresses. Never on the host.
+  virtual Status begin_capture() = 0;
+  virtual Result<int32_t> end_capture() = 0;
+  virtual void launch(int32_t graph) = 0;
+  virtual void release_graph(int32_t graph) = 0;  // after synchronize()
 };
 
 class CpuDevice final : public Device {
@@ -62,9 +92,25 @@ class CpuDevice final : public Device {
   // isa: "" for the best, or a name of kernels::isa_name; threads: 0 = one per core.
   static Result<std::unique_ptr<CpuDevice>> create(const std::string& isa, int32_t threads);
 
+  std::string name() const override { return "cpu"; }
+  std::string description() const override { return ops_.name; }
+  bool is_host() const override { return true; }
+  int32_t index() const override { return 0; }
+  uint64_t total_bytes() const override;
   Result<Buffer> allocate(uint64_t bytes, const std::string& what) override;
+  Result<Buffer> allocate_pinned(uint64_t bytes, const std::string& what) override {
+    return allocate(bytes, what);
+  }
   const kernels::Ops& ops() const override { return ops_; }
   kernels::CpuStream& stream() override { return stream_; }
+  void* native_stream() override { return nullptr; }
+  void copy_in(void* device, const void* host, uint64_t bytes) override;
+  void copy_out(void* host, const void* device, uint64_t bytes) override;
+  Status synchronize() override { return Status(); }
+  Status begin_capture() override;
+  Result<int32_t> end_capture() override;
+  void launch(int32_t graph) override;
+  void release_graph(int32_t graph) override;
   int32_t threads() const { return pool_.n_threads(); }
 
  private:

@@ -131,6 +131,7 @@ Result<Ticket> Engine::Impl::admit(const Request& request, Sink sink) {
   {
     // One critical section: a cancel that comes after the id is known finds the request.
     const std::lock_guard lock(mutex);
+    if (!failure.ok()) return failure;
     if (draining) return Status(Code::kUnavailable, "the daemon is shutting down");
     if (n_queued >= options.queue_max) {
       return Status(Code::kExhausted, "the queue is full: " + std::to_string(n_queued) +
@@ -207,6 +208,11 @@ bool Engine::clear_prefix_cache() {
 void Engine::start_drain() {
   const std::lock_guard lock(impl_->mutex);
   impl_->draining = true;
+}
+
+Status Engine::failure() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->failure;
 }
 
 bool Engine::wait_idle(uint64_t timeout_ms) {

@@ -30,7 +30,7 @@ Result<Engine::Impl::StagedRoute> Engine::Impl::stage_route(const RouteOptions& 
   const RouteSpec spec = route_spec(wanted, options);
   StagedRoute staged;
   SPECD_TRY(staged.route, create_route(*registry, spec, target.info));
-  SPECD_OK_OR_RETURN(activate_route(*staged.route, spec));
+  SPECD_OK_OR_RETURN(activate_route(*staged.route, spec, *device));
   const specd_drafter_caps& caps = staged.route->drafter->caps();
   std::vector<uint32_t> points = tap_points;
   for (uint32_t i = 0; i < caps.n_taps; ++i) {

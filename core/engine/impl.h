@@ -55,7 +55,9 @@ struct Engine::Impl {
   ModelConfig config;
   ModelFacts target;
   std::shared_ptr<const Tokenizer> tokenizer;
-  std::unique_ptr<CpuDevice> device;
+  std::unique_ptr<CpuDevice> cpu;  // plugins work there, whatever the models run on
+  std::unique_ptr<Device> cuda;    // null = the models run on the CPU too
+  Device* device = nullptr;        // of the models
   std::unique_ptr<Services> services;
   std::unique_ptr<PluginRegistry> registry;
   std::unique_ptr<Transformer> model;
@@ -92,6 +94,7 @@ struct Engine::Impl {
   int32_t n_queued = 0;                                 // guarded by mutex; inbox and waiting
   int32_t n_unfinished = 0;                             // guarded by mutex; last event not out
   bool draining = false, stopping = false;              // guarded by mutex
+  Status failure;                                       // guarded by mutex; of the device
   std::function<void()> boundary_task;                  // guarded by mutex; for between two steps
   bool boundary_passed = false;                         // guarded by mutex; it has run
   std::condition_variable boundary;
@@ -111,7 +114,9 @@ struct Engine::Impl {
   std::atomic<uint64_t> n_prefix_query_tokens{0}, n_prefix_hit_tokens{0};
 
   Status load(const ProgressFn& progress);
-  void load_draft_models(const ProgressFn& progress);
+  using DraftModels = std::vector<std::unique_ptr<DraftModel>>;
+  Status open_device(const DraftModels& drafts);
+  Status load_draft_models(DraftModels drafts, const ProgressFn& progress);
   Status load_routes();
   struct StagedRoute {
     std::unique_ptr<LiveRoute> route;
@@ -132,12 +137,13 @@ struct Engine::Impl {
   Result<Ticket> admit(const Request& request, Sink sink);
 
   void loop();
-  void step();
+  Status step();
+  void fail_all(const Status& why);
   StepPlan plan();
   int32_t draft_nodes(const ActiveSequence& sequence) const;
   PrefixCache::Prefix cached_prefix(const ActiveSequence& sequence) const;
   void start(ActiveSequence next);
-  void take_pages(ActiveSequence& sequence, int32_t n);
+  Status take_pages(ActiveSequence& sequence, int32_t n);
   void keep_prefix(ActiveSequence& sequence);
   void preempt(ActiveSequence& sequence);
   void let_go(ActiveSequence& sequence);

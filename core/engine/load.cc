@@ -1,8 +1,7 @@
-#include <unistd.h>
-
 #include <algorithm>
 
 #include "core/base/log.h"
+#include "core/device/cuda_device.h"
 #include "core/engine/impl.h"
 
 namespace specd {
@@ -11,15 +10,15 @@ namespace {
 constexpr uint64_t kDefaultKvBytesMax = uint64_t{1} << 30;
 
 // How many pages the options ask for. `useful`: full contexts for all sequences.
-Result<int32_t> kv_pages_of(const ModelOptions& model, uint64_t page_bytes, uint64_t useful) {
+Result<int32_t> kv_pages_of(const ModelOptions& model, const Device& device, uint64_t page_bytes,
+                            uint64_t useful) {
   if (model.kv_pages > 0) return model.kv_pages;
   const char* key = model.kv_memory_share > 0 ? "model.kv.memory_share" : "model.kv.bytes_max";
   uint64_t bytes = std::min(kDefaultKvBytesMax, useful * page_bytes);
   if (model.kv_bytes_max > 0) bytes = model.kv_bytes_max;
   if (model.kv_memory_share > 0) {
-    const auto memory =
-        static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
-    bytes = static_cast<uint64_t>(memory * model.kv_memory_share);
+    bytes = static_cast<uint64_t>(static_cast<double>(device.total_bytes()) *
+                                  model.kv_memory_share);
   }
   if (bytes < page_bytes) {
     return Status(Code::kInvalidArgument, std::string(key) + ": " + std::to_string(bytes) +
@@ -57,11 +56,18 @@ Status Engine::Impl::load(const ProgressFn& progress) {
   const auto say = [&](const std::string& what, double fraction) {
     if (progress) progress(what, fraction);
   };
-  SPECD_TRY(device, CpuDevice::create(options.isa, options.threads));
+  SPECD_TRY(cpu, CpuDevice::create(options.isa, options.threads));
   SPECD_TRY(config, load_model_config(wanted.path));
   SPECD_TRY(tokenizer, Tokenizer::load(wanted.path + "/tokenizer.json"));
   SPECD_OK_OR_RETURN(check_vocabulary(wanted.path, config, *tokenizer));
   target.fill(wanted.name, config, *tokenizer);
+
+  DraftModels drafts;
+  for (const DraftModelOptions& draft : options.draft_models) {
+    drafts.push_back(check_draft_model(draft.name, draft.path, kernel_dtype(draft.kv_dtype),
+                                       {config, *tokenizer}));
+  }
+  SPECD_OK_OR_RETURN(open_device(drafts));
 
   int32_t nodes_max = RouteOptions().draft_nodes_max;  // routes may come later
   for (const RouteOptions& route : options.routes)
@@ -77,41 +83,69 @@ Status Engine::Impl::load(const ProgressFn& progress) {
   const int64_t pages_useful =
       int64_t{options.max_sequences} * pages_for(int64_t{config.max_positions} + nodes_max);
   SPECD_TRY(const int32_t n_pages,
-            kv_pages_of(wanted, page_bytes, static_cast<uint64_t>(pages_useful)));
+            kv_pages_of(wanted, *device, page_bytes, static_cast<uint64_t>(pages_useful)));
   SPECD_TRY(KvStore store, KvStore::create(*device, config, kv_dtype, n_pages));
   kv = std::make_unique<KvStore>(std::move(store));
   pages = std::make_unique<PagePool>(n_pages);
   if (wanted.prefix_cache) cache = std::make_unique<PrefixCache>(*pages);
   report_pages();
-  load_draft_models(progress);
+  SPECD_OK_OR_RETURN(load_draft_models(std::move(drafts), progress));
   for (int32_t slot = options.max_sequences - 1; slot >= 0; --slot) free_slots.push_back(slot);
 
   say("plugins", 0);
   SPECD_OK_OR_RETURN(load_routes());
-  runner = std::make_unique<StepRunner>(*device, *model, *kv, *draft_models);
+  SPECD_TRY(runner, StepRunner::create(*device, *model, *kv, *draft_models));
   say("ready", 1);
   return Status();
 }
 
-void Engine::Impl::load_draft_models(const ProgressFn& progress) {
-  draft_models = std::make_unique<ModelService>(*device, *pages);
-  for (const DraftModelOptions& wanted : options.draft_models) {
-    std::unique_ptr<DraftModel> made = check_draft_model(
-        wanted.name, wanted.path, kernel_dtype(wanted.kv_dtype), {config, *tokenizer});
-    load_draft_model(*made, *device, *kv, options.step_tokens_max, options.max_sequences,
-                     [&](double fraction) {
-                       if (progress) progress("weights of " + wanted.name, fraction);
-                     });
-    if (!made->status.ok()) {
-      log(LogLevel::kError, "draft model " + wanted.name + " (" + wanted.path +
-                                ") cannot be used: " + made->status.to_string());
-    }
-    draft_models->add(std::move(made));
+Status Engine::Impl::open_device(const DraftModels& drafts) {
+  const std::string& name = options.devices.front();
+  device = cpu.get();
+  if (name == "cpu") return Status();
+  // What the largest of all models asks for.
+  kernels::CudaLimits limits{
+      .rows_max = options.step_tokens_max, .width_max = 0, .positions_max = 0};
+  const auto widen = [&](const ModelConfig& each) {
+    limits.width_max = std::max({limits.width_max, each.hidden_size, each.intermediate_size,
+                                 each.n_heads * each.head_dim});
+    limits.positions_max = std::max(limits.positions_max, each.max_positions);
+  };
+  widen(config);
+  for (const std::unique_ptr<DraftModel>& draft : drafts) {
+    if (draft->status.ok()) widen(draft->config);
   }
+  Result<std::unique_ptr<Device>> opened =
+      open_cuda_device(name == "auto" ? 0 : cuda_index(name), limits);
+  if (!opened.ok() && name == "auto") {
+    log(LogLevel::kInfo, "devices: auto: models run on the CPU: " + opened.status().message());
+    return Status();
+  }
+  if (!opened.ok()) return opened.status().with_context("devices");
+  cuda = std::move(opened).value();
+  device = cuda.get();
+  return Status();
+}
+
+Status Engine::Impl::load_draft_models(DraftModels drafts, const ProgressFn& progress) {
+  draft_models = std::make_unique<ModelService>(*device, *pages);
+  for (std::unique_ptr<DraftModel>& draft : drafts) {
+    load_draft_model(*draft, *device, *kv, options.step_tokens_max, options.max_sequences,
+                     [&](double fraction) {
+                       if (progress) progress("weights of " + draft->name, fraction);
+                     });
+    if (!draft->status.ok()) {
+      log(LogLevel::kError, "draft model " + draft->name + " (" + draft->path +
+                                ") cannot be used: " + draft->status.to_string());
+    }
+    SPECD_OK_OR_RETURN(draft_models->add(std::move(draft)));
+  }
+  return Status();
 }
 
 Status Engine::Impl::load_routes() {
-  services = std::make_unique<Services>(device->stream(), device->ops(), config.vocab_size);
+  services =
+      std::make_unique<Services>(*cpu, *device, config.vocab_size);
   services->set_models(draft_models.get());
   const specd_host* host = make_host(services.get());
   SPECD_TRY(registry, PluginRegistry::open({.directories = options.plugin_directories,

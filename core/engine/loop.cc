@@ -8,6 +8,7 @@
 namespace specd {
 
 void Engine::Impl::loop() {
+  Status failed;  // of the device
   while (true) {
     std::vector<ActiveSequence> arrived;
     std::function<void()> task;
@@ -34,11 +35,37 @@ void Engine::Impl::loop() {
     }
     end_unwanted();
     if (stop) return;
-    step();
+    if (failed.ok()) failed = step();
+    if (!failed.ok()) fail_all(failed);
   }
 }
 
-void Engine::Impl::step() {
+// The device is gone, and with it what the sequences had computed. Everybody gets the reason.
+void Engine::Impl::fail_all(const Status& why) {
+  std::erase_if(running, [](const ActiveSequence& sequence) { return sequence.slot < 0; });
+  {
+    const std::lock_guard lock(mutex);
+    if (failure.ok()) {
+      failure = Status(Code::kUnavailable, "the device failed: " + why.message());
+      log(LogLevel::kError, "every request ends: " + failure.message());
+    }
+    draining = true;
+    // Admitted before that.
+    for (ActiveSequence& next : inbox) {
+      const Rank rank = next.request->rank;
+      waiting.emplace(rank, std::move(next));
+    }
+    inbox.clear();
+  }
+  const auto fail = [this](Sequence& request) {
+    if (request.finish() == FinishReason::kNone) request.fail(FinishReason::kError, failure);
+  };
+  for (auto& [rank, next] : waiting) fail(*next.request);
+  for (ActiveSequence& sequence : running) fail(*sequence.request);
+  end_unwanted();
+}
+
+Status Engine::Impl::step() {
   const StepPlan next_step = plan();
   if (next_step.n_pages_to_reclaim > 0) draft_models->reclaim(next_step.n_pages_to_reclaim);
   for (const int32_t index : next_step.preempted) preempt(running[static_cast<size_t>(index)]);
@@ -51,12 +78,13 @@ void Engine::Impl::step() {
     n_queued += static_cast<int32_t>(next_step.preempted.size()) - next_step.n_admitted;
   }
   for (const PlanItem& item : next_step.items) {
-    take_pages(running[static_cast<size_t>(item.sequence)], item.n_new_pages);
+    SPECD_OK_OR_RETURN(
+        take_pages(running[static_cast<size_t>(item.sequence)], item.n_new_pages));
   }
   n_running = static_cast<int32_t>(running.size() - next_step.preempted.size());
   report_pages();
 
-  const StepCounters counters = runner->run(next_step, running);
+  SPECD_TRY(const StepCounters counters, runner->run(next_step, running));
   n_steps += next_step.items.empty() ? 0 : 1;
   n_rows += counters.rows;
   n_tokens += counters.tokens;
@@ -72,6 +100,7 @@ void Engine::Impl::step() {
   }
   std::erase_if(running, [](const ActiveSequence& sequence) { return sequence.slot < 0; });
   report_pages();
+  return Status();
 }
 
 StepPlan Engine::Impl::plan() {
@@ -179,12 +208,13 @@ void Engine::Impl::start(ActiveSequence next) {
   running.push_back(std::move(next));
 }
 
-void Engine::Impl::take_pages(ActiveSequence& sequence, int32_t n) {
+Status Engine::Impl::take_pages(ActiveSequence& sequence, int32_t n) {
   const size_t first = sequence.table.pages.size();
   SPECD_CHECK(pages->take(n, sequence.table.pages), "the plan gives only what is there");
-  if (sequence.copy_from < 0) return;
-  runner->copy_page(sequence.copy_from, sequence.table.pages[first]);
+  if (sequence.copy_from < 0) return Status();
+  SPECD_OK_OR_RETURN(runner->copy_page(sequence.copy_from, sequence.table.pages[first]));
   pages->release(std::exchange(sequence.copy_from, -1));
+  return Status();
 }
 
 // After a step: full pages become findable, pages of rejected nodes are free again.
@@ -218,6 +248,7 @@ void Engine::Impl::let_go(ActiveSequence& sequence) {
   if (cache != nullptr) cache->touch(sequence.chain);
   sequence.chain = {};
   pages->release(sequence.table.pages);
+  if (sequence.copy_from >= 0) pages->release(std::exchange(sequence.copy_from, -1));
   free_slots.push_back(sequence.slot);
   sequence.slot = -1;
 }

@@ -1,5 +1,6 @@
 #include <set>
 
+#include "core/device/cuda_device.h"
 #include "core/engine/impl.h"
 
 namespace specd {
@@ -88,6 +89,10 @@ Status check_route(const RouteOptions& route, const EngineOptions& options) {
   return Status();
 }
 
+bool is_device_name(const std::string& name) {
+  return name == "cpu" || name == "auto" || cuda_index(name) >= 0;
+}
+
 Status check_limits(const EngineOptions& options) {
   SPECD_OK_OR_RETURN(
       in("engine.max_sequences", options.max_sequences, 1, EngineLimits::kSequences));
@@ -96,6 +101,13 @@ Status check_limits(const EngineOptions& options) {
   SPECD_OK_OR_RETURN(in("engine.queue_max", options.queue_max, 1, EngineLimits::kQueue));
   SPECD_OK_OR_RETURN(
       in("engine.priority_aging_ms", options.priority_aging_ms, 1, EngineLimits::kPriorityAgingMs));
+  if (options.devices.size() != 1) {
+    return out_of_range("devices", "one of them: a model runs on one device",
+                        std::to_string(options.devices.size()));
+  }
+  if (!is_device_name(options.devices.front())) {
+    return out_of_range("devices", "cpu, cuda:N or auto", "'" + options.devices.front() + "'");
+  }
   const ModelOptions& model = options.model;
   SPECD_OK_OR_RETURN(in("model.kv.pages", model.kv_pages, 0, EngineLimits::kKvPages));
   if (!(model.kv_memory_share >= 0 && model.kv_memory_share <= 1)) {
@@ -134,6 +146,10 @@ Status check_limits(const EngineOptions& options) {
 Status check_options(const EngineOptions& options) {
   SPECD_OK_OR_RETURN(check_limits(options));
   SPECD_TRY(const auto device, CpuDevice::create(options.isa, 1));
+  if (const int32_t index = cuda_index(options.devices.front()); index >= 0) {
+    const auto opened = open_cuda_device(index, {});
+    if (!opened.ok()) return opened.status().with_context("devices");
+  }
   SPECD_TRY(const ModelConfig config, load_model_config(options.model.path));
   SPECD_TRY(const auto tokenizer, Tokenizer::load(options.model.path + "/tokenizer.json"));
   SPECD_OK_OR_RETURN(check_vocabulary(options.model.path, config, *tokenizer));
@@ -143,16 +159,15 @@ Status check_options(const EngineOptions& options) {
   PagePool no_pages(0);
   ModelService draft_models(*device, no_pages);
   for (const DraftModelOptions& model : options.draft_models) {
-    draft_models.add(check_draft_model(model.name, model.path, kernel_dtype(model.kv_dtype),
-                                       {config, *tokenizer}));
+    SPECD_OK_OR_RETURN(draft_models.add(check_draft_model(
+        model.name, model.path, kernel_dtype(model.kv_dtype), {config, *tokenizer})));
     const Status& status = draft_models.models().back()->status;
     if (!status.ok()) return status.with_context("draft_models." + model.name);
   }
   if (options.routes.empty()) return Status();
   // Plugins keep the host for ever, so these services must outlive this call.
-  static kernels::WorkerPool pool(1);
-  static kernels::CpuStream stream(pool);
-  static Services services(stream, kernels::cpu_ops(kernels::best_isa()), config.vocab_size);
+  static const auto cpu = CpuDevice::create("", 1).value();
+  static Services services(*cpu, *cpu, config.vocab_size);
   static const specd_host* const host = make_host(&services);
   SPECD_TRY(const auto registry,
             PluginRegistry::open({.directories = options.plugin_directories,

@@ -114,11 +114,12 @@ EngineReport Engine::status() const {
   EngineReport report;
   {
     const std::lock_guard lock(m.mutex);
-    report.state = m.draining ? "draining" : "ready";
+    report.state = !m.failure.ok() ? "failed" : m.draining ? "draining" : "ready";
     report.waiting = m.n_queued;
   }
-  report.isa = m.device->ops().name;
-  report.threads = m.device->threads();
+  report.device = m.device->name() + " (" + m.device->description() + ")";
+  report.isa = m.cpu->ops().name;
+  report.threads = m.cpu->threads();
   report.running = m.n_running;
   report.admitted = m.n_admitted;
   report.completed = m.n_completed;

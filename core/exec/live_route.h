@@ -45,6 +45,7 @@ class LastProblem {
 };
 
 struct LiveRoute {
+  const uint64_t number = next_number();  // of no other route of this process
   std::string name;
   uint64_t generation = 0;                     // of the table with which it came
   int32_t draft_nodes_max = 0;                 // granted
@@ -67,7 +68,15 @@ struct LiveRoute {
   bool suspended(int32_t n_running) const {
     return disable_by_batch_size > 0 && n_running > disable_by_batch_size;
   }
+  // The drafter works in device memory.
+  bool on_device() const { return drafter->grant().device_type == SPECD_DEV_CUDA; }
   bool chain() const { return drafter->caps().tree_mode == SPECD_TREE_CHAIN; }
+
+ private:
+  static uint64_t next_number() {
+    static std::atomic<uint64_t> last{0};
+    return ++last;
+  }
 };
 
 // A request's hold on its route, from admission to its end: while it has it the pair lives,

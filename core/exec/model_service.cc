@@ -1,12 +1,11 @@
 #include "core/exec/model_service.h"
 
 #include <algorithm>
-#include <cmath>
+#include <bit>
 #include <cstring>
-#include <limits>
-#include <numeric>
-#include <string>
+#include <utility>
 
+#include "core/base/check.h"
 #include "core/base/clock.h"
 #include "core/exec/service_arguments.h"
 #include "specd/plugin_api/drafter.h"
@@ -17,8 +16,21 @@ namespace {
 constexpr uint32_t kRowsMax = 1u << 24;  // of one call; keeps sums inside 32 bits
 constexpr int32_t kTailMax = SPECD_MAX_TREE_NODES;
 constexpr size_t kNameBytesMax = 256;
+// A sequence that drafted in the step before misses the last committed token, and the last draft as
+// well when all were accepted, since that one was never fed.
+constexpr int32_t kSteadyRows = 2;
+constexpr uint64_t kBlocks = 4;  // forwards of the largest size between two waits; more of usual ones
+constexpr size_t kTopKMax = 64;  // of host tensors beside a device that is not the host
 
 size_t at(int32_t i) { return static_cast<size_t>(i); }
+
+// Of one forward: pages of a sequence, and rows of all tails together.
+int64_t table_max(const DraftModel& model) {
+  return pages_for(int64_t{model.config.max_positions} + kTailMax) + model.kv->parts_per_page();
+}
+int64_t tail_max(const DraftModel& model) {
+  return std::max<int64_t>(2 * kTailMax, int64_t{16} * model.rows_max);
+}
 
 std::string range_of(int64_t end) { return "0.." + std::to_string(end - 1); }
 
@@ -35,12 +47,25 @@ std::string offsets_fault(const uint32_t* offsets, uint32_t n_seqs, uint32_t n_r
   return std::string();
 }
 
-std::string outputs_fault(const specd_forward_args& args, int64_t vocab) {
+specd_status refuse_capture(specd_call* call, const char* what) {
+  return refuse(call, SPECD_E_PRECONDITION,
+                std::string("model.") + what + ": not in a propose() that is being captured");
+}
+
+// Whether the tensors of a call lie in the device's own memory.
+bool on_device(const specd_forward_args& args) {
+  for (const specd_tensor* each : {args.token, args.out_token, args.out_topk_token}) {
+    if (each != nullptr) return each->device_type != SPECD_DEV_CPU;
+  }
+  return false;
+}
+
+std::string outputs_fault(const specd_forward_args& args, int64_t vocab, const Device* device) {
   const auto n = static_cast<int64_t>(args.n_outputs);
   const auto check = [&](const char* name, const specd_tensor* tensor, uint8_t dtype_code,
                          uint32_t rank) {
     if (tensor == nullptr) return std::string();
-    std::string fault = tensor_fault(name, tensor, dtype_code, rank);
+    std::string fault = tensor_fault(name, tensor, dtype_code, rank, device);
     if (fault.empty() && tensor->shape[0] != n) {
       fault = std::string(name) + " has " + std::to_string(tensor->shape[0]) +
               " rows, expected n_outputs " + std::to_string(n);
@@ -51,7 +76,10 @@ std::string outputs_fault(const specd_forward_args& args, int64_t vocab) {
   if (fault.empty()) fault = check("out_logprob", args.out_logprob, SPECD_DT_FLOAT, 1);
   if (fault.empty()) fault = check("out_topk_token", args.out_topk_token, SPECD_DT_INT, 2);
   if (fault.empty()) fault = check("out_topk_logprob", args.out_topk_logprob, SPECD_DT_FLOAT, 2);
-  if (fault.empty()) fault = check("out_logits", args.out_logits, SPECD_DT_FLOAT, 2);
+  if (fault.empty() && args.out_logits != nullptr) {
+    device = nullptr;
+    fault = check("out_logits", args.out_logits, SPECD_DT_FLOAT, 2);
+  }
   if (!fault.empty()) return fault;
   if (args.out_logprob != nullptr && args.out_token == nullptr) {
     return "out_logprob is of out_token, which is null";
@@ -74,8 +102,11 @@ std::string outputs_fault(const specd_forward_args& args, int64_t vocab) {
     return "out_logits has " + std::to_string(args.out_logits->shape[1]) +
            " columns, expected vocab_size " + std::to_string(vocab);
   }
-  if (n == 0) return std::string();
-  if (args.output_rows == nullptr) return "output_rows is null";
+  return std::string();
+}
+
+std::string output_rows_fault(const specd_forward_args& args) {
+  if (args.n_outputs > 0 && args.output_rows == nullptr) return "output_rows is null";
   for (uint32_t i = 0; i < args.n_outputs; ++i) {
     const uint32_t row = args.output_rows[i];
     if (row >= args.n_rows || (i > 0 && row <= args.output_rows[i - 1])) {
@@ -86,30 +117,92 @@ std::string outputs_fault(const specd_forward_args& args, int64_t vocab) {
   return std::string();
 }
 
-// log(sum(exp(logits))), NaN or infinite when they are not finite numbers.
-double log_sum_exp(const float* logits, int64_t n) {
-  const double top = *std::max_element(logits, logits + n);
-  double sum = 0;
-  for (int64_t i = 0; i < n; ++i) sum += std::exp(static_cast<double>(logits[i]) - top);
-  return top + std::log(sum);
+// Where an op writes outputs that follow each other; null = not wanted.
+template <typename T>
+struct Target {
+  T* data = nullptr;
+  int32_t stride = 0;
+};
+struct Outputs {
+  Target<int32_t> token;
+  Target<float> logprob;
+  Target<int32_t> top_token;
+  Target<float> top_logprob;
+  int32_t k = 0;
+};
+
+template <typename T>
+Target<T> target(const specd_tensor* tensor, int64_t output) {
+  if (tensor == nullptr) return {};
+  return {row<T>(*tensor, output), static_cast<int32_t>(tensor->stride[0])};
 }
 
-// The k most likely, lower id first among equals.
-std::vector<int32_t> top_k(const float* logits, int64_t n, int64_t k) {
-  std::vector<int32_t> ids(static_cast<size_t>(n));
-  std::iota(ids.begin(), ids.end(), 0);
-  // A NaN would break the order.
-  const auto value = [&](int32_t id) {
-    return std::isnan(logits[id]) ? -std::numeric_limits<float>::infinity() : logits[id];
+int32_t top_k_of(const specd_forward_args& args) {
+  return args.out_topk_token == nullptr ? 0 : static_cast<int32_t>(args.out_topk_token->shape[1]);
+}
+
+// The ops for the outputs whose logits are rows [first, first + n) of the forward.
+void submit_outputs(Device& device, const DraftModel& draft, const kernels::DrawRow* draws,
+                                  int32_t first, int32_t n, const Outputs& to) {
+  const kernels::Ops& ops = device.ops();
+  const int32_t width = draft.config.vocab_size;
+  const auto vocab = static_cast<int32_t>(draft.facts.info.vocab_size);
+  const float* logits =
+      draft.transformer->logits() + static_cast<int64_t>(first) * static_cast<int64_t>(width);
+  if (to.token.data != nullptr) {
+    ops.draw(device.stream(), {.logits = logits,
+                                .row = draws + first,
+                                .token = to.token.data,
+                                .n_rows = n,
+                                .vocab = vocab,
+                                .logits_stride = width,
+                                .token_stride = to.token.stride});
+  }
+  const auto log_prob = [&](const Target<int32_t>& token, const Target<float>& out, int32_t k) {
+    if (out.data == nullptr) return;
+    ops.log_prob(device.stream(), {.logits = logits,
+                                    .token = token.data,
+                                    .out = out.data,
+                                    .n_rows = n,
+                                    .vocab = vocab,
+                                    .k = k,
+                                    .logits_stride = width,
+                                    .token_stride = token.stride,
+                                    .out_stride = out.stride});
   };
-  std::partial_sort(ids.begin(), ids.begin() + k, ids.end(), [&](int32_t a, int32_t b) {
-    return value(a) != value(b) ? value(a) > value(b) : a < b;
-  });
-  ids.resize(static_cast<size_t>(k));
-  return ids;
+  log_prob(to.token, to.logprob, 1);
+  if (to.top_token.data != nullptr) {
+    ops.top_k(device.stream(), {.logits = logits,
+                                 .token = to.top_token.data,
+                                 .n_rows = n,
+                                 .vocab = vocab,
+                                 .k = to.k,
+                                 .logits_stride = width,
+                                 .token_stride = to.top_token.stride});
+    log_prob(to.top_token, to.top_logprob, to.k);
+  }
 }
 
 }  // namespace
+
+Status ModelService::add(std::unique_ptr<DraftModel> model) {
+  if (model->transformer != nullptr) {
+    // One forward: rows, the tables of all its sequences, tails, draws and outputs.
+    const int64_t rows = model->rows_max, outputs = model->outputs_max;
+    const auto n = static_cast<size_t>(outputs);
+    const uint64_t bytes =
+        ForwardRows::staging_bytes(rows, std::min(rows, outputs) * table_max(*model),
+                                   tail_max(*model)) +
+        Staging::bytes_of<kernels::DrawRow>(n) + 2 * Staging::bytes_of<int32_t>(at(model->rows_max)) +
+        4 * Staging::bytes_of<int32_t>(n * kTopKMax);
+    if (bytes > block_bytes_) {
+      block_bytes_ = bytes;
+      SPECD_TRY(staging_, Staging::create(device_, kBlocks * bytes, "columns of draft models"));
+    }
+  }
+  models_.push_back(std::move(model));
+  return Status();
+}
 
 // ---- handles ---------------------------------------------------------------------------------
 
@@ -270,6 +363,8 @@ specd_status ModelService::length(specd_call* call, const specd_model* model, ui
   const std::shared_ptr<specd_model> handle = find(call, model, "length", &status);
   if (handle == nullptr) return status;
   if (out == nullptr) return refuse(call, SPECD_E_INVALID, "model.length: out is null");
+  if (capturing_) return refuse_capture(call, "length");
+  if (record_ != nullptr) record_->repeatable = false;
   for (uint32_t s = 0; s < call->batch->n_seqs; ++s) {
     const auto session = handle->sessions.find(call->batch->seq_id[s]);
     out[s] = session == handle->sessions.end() ? 0 : static_cast<uint32_t>(session->second.kept);
@@ -286,6 +381,8 @@ specd_status ModelService::keep(specd_call* call, const specd_model* model, cons
     return refuse(call, SPECD_E_INVALID, "model.keep: sequence " + std::to_string(s) + ": " + text);
   };
   const uint32_t n_seqs = call->batch->n_seqs;
+  if (capturing_) return refuse_capture(call, "keep");
+  if (record_ != nullptr) record_->repeatable = false;
   if (kept == nullptr) return refuse(call, SPECD_E_INVALID, "model.keep: kept is null");
   if (row_offsets != nullptr) {
     std::string fault = offsets_fault(row_offsets, n_seqs, row_offsets[n_seqs]);
@@ -327,39 +424,65 @@ specd_status ModelService::keep(specd_call* call, const specd_model* model, cons
     path.clear();
     for (uint32_t i = begin; i < end; ++i) path.push_back(static_cast<int32_t>(rows[i]));
     plan_compaction(session.table, session.kept - 1, path, from, to);
-    session.kept = static_cast<int32_t>(kept[s]) + static_cast<int32_t>(path.size());
-    session.parent.clear();
-    session.depth.clear();
+    session.end_round(static_cast<int32_t>(kept[s]) + static_cast<int32_t>(path.size()));
   }
-  if (from.empty()) return SPECD_OK;
-  for (const kernels::KvLayer& layer : handle->model->kv->layers()) {
-    device_.ops().kv_move(device_.stream(), {.kv = layer,
-                                             .from = from.data(),
-                                             .to = to.data(),
-                                             .n = static_cast<int32_t>(from.size())});
-  }
+  move(*handle, from, to);
   return SPECD_OK;
 }
 
-// Checks the rows of sequence `s` and gives them their places; on error nothing has changed.
+void ModelService::move(specd_model& model, const std::vector<int32_t>& from,
+                        const std::vector<int32_t>& to) {
+  if (from.empty()) return;
+  if (2 * Staging::bytes_of<int32_t>(from.size()) > staging_.room()) (void)wait();
+  const Column<int32_t> sources = staging_.add(from), targets = staging_.add(to);
+  staging_.upload();
+  for (const kernels::KvLayer& layer : model.model->kv->layers()) {
+    device_.ops().kv_move(device_.stream(), {.kv = layer,
+                                             .from = sources.device,
+                                             .to = targets.device,
+                                             .n = static_cast<int32_t>(from.size())});
+  }
+}
+
+bool ModelService::take_pages(specd_model& model, ModelSession& session, int64_t rows) {
+  const int32_t parts = model.model->kv->parts_per_page();
+  const auto own_pages = static_cast<int32_t>(session.table.pages.size());
+  const int32_t missing = pages_for(rows) - own_pages;
+  if (missing <= 0) return true;
+  const size_t first = session.pool_pages.size();
+  const int32_t n = (missing + parts - 1) / parts;
+  const bool was_in_use = std::exchange(session.in_use, true);  // others' pages, not its own
+  const bool taken =
+      pool_.take(n, session.pool_pages) ||
+      (reclaim(n - pool_.n_free()) > 0 && pool_.take(n, session.pool_pages));
+  session.in_use = was_in_use;
+  if (!taken) return false;
+  for (size_t i = first; i < session.pool_pages.size(); ++i) {
+    for (int32_t j = 0; j < parts; ++j) {
+      session.table.pages.push_back(session.pool_pages[i] * parts + j);
+    }
+  }
+  model.model->pages_held += n;
+  return true;
+}
+
 specd_status ModelService::extend(specd_model& model, specd_call* call, uint32_t s,
-                                  const specd_forward_args& args) {
+                                  const int32_t* tokens, const int32_t* parents, uint32_t n) {
   const DraftModel& draft = *model.model;
   const auto fail = [&](specd_status status, const std::string& text) {
-    report_text(call, static_cast<int32_t>(s), "model.forward: " + text);
+    report_text(call, static_cast<int32_t>(s), "model: " + text);
     return status;
   };
-  const uint32_t begin = args.row_offsets[s], end = args.row_offsets[s + 1];
-  for (uint32_t r = begin; r < end; ++r) {
-    const int32_t token = element(*args.token, r);
-    if (token >= 0 && token < draft.config.vocab_size) continue;
-    if (token < 0 || token >= draft.target_vocab_size) {
-      return fail(SPECD_E_INVALID, "token " + std::to_string(token) + ", expected " +
+  for (uint32_t r = 0; tokens != nullptr && r < n; ++r) {
+    if (tokens[r] >= 0 && tokens[r] < draft.config.vocab_size) continue;
+    if (tokens[r] < 0 || tokens[r] >= draft.target_vocab_size) {
+      return fail(SPECD_E_INVALID, "token " + std::to_string(tokens[r]) + ", expected " +
                                        range_of(draft.target_vocab_size));
     }
     return fail(SPECD_E_UNSUPPORTED,
-                "token " + std::to_string(token) + " is not in the vocabulary of draft model '" +
-                    draft.name + "', which ends at " + std::to_string(draft.config.vocab_size));
+                "token " + std::to_string(tokens[r]) +
+                    " is not in the vocabulary of draft model '" + draft.name +
+                    "', which ends at " + std::to_string(draft.config.vocab_size));
   }
 
   ModelSession& session = model.sessions[call->batch->seq_id[s]];
@@ -367,16 +490,17 @@ specd_status ModelService::extend(specd_model& model, specd_call* call, uint32_t
   const auto undo = [&](specd_status status, const std::string& text) {
     session.parent.resize(at(n_before));
     session.depth.resize(at(n_before));
+    session.token.resize(at(n_before));
     if (session.pool_pages.empty()) model.sessions.erase(call->batch->seq_id[s]);
     return fail(status, text);
   };
   const int64_t rows_max = int64_t{draft.config.max_positions} + kTailMax;
-  if (int64_t{n_before} + (end - begin) > rows_max) {
+  if (int64_t{n_before} + n > rows_max) {
     return undo(SPECD_E_INVALID, "a round of more than " + std::to_string(rows_max) + " rows");
   }
-  for (uint32_t r = begin; r < end; ++r) {
+  for (uint32_t r = 0; r < n; ++r) {
     const int32_t row = session.n_rows();
-    const int32_t parent = args.parent == nullptr ? row - 1 : args.parent[r];
+    const int32_t parent = parents == nullptr ? row - 1 : parents[r];
     if (parent < -1 || parent >= row) {
       return undo(SPECD_E_INVALID, "row " + std::to_string(row) + " of the round has parent " +
                                        std::to_string(parent) + ", expected -1.." +
@@ -394,31 +518,39 @@ specd_status ModelService::extend(specd_model& model, specd_call* call, uint32_t
     }
     session.parent.push_back(parent);
     session.depth.push_back(depth);
+    session.token.push_back(tokens == nullptr ? -1 : tokens[r]);
   }
-
-  const int32_t parts = draft.kv->parts_per_page();
-  const auto own_pages = static_cast<int32_t>(session.table.pages.size());
-  const int32_t missing = pages_for(int64_t{session.kept} + session.n_rows()) - own_pages;
-  if (missing > 0) {
-    const size_t first = session.pool_pages.size();
-    const int32_t n = (missing + parts - 1) / parts;
-    session.in_use = true;  // pages may be taken from other sessions, not from this one
-    if (!pool_.take(n, session.pool_pages) &&
-        (reclaim(n - pool_.n_free()) == 0 || !pool_.take(n, session.pool_pages))) {
-      session.in_use = false;
-      return undo(SPECD_E_EXHAUSTED, std::to_string(n) + " KV pages are needed, " +
-                                         std::to_string(pool_.n_free()) + " are free");
-    }
-    for (size_t i = first; i < session.pool_pages.size(); ++i) {
-      for (int32_t j = 0; j < parts; ++j) {
-        session.table.pages.push_back(session.pool_pages[i] * parts + j);
-      }
-    }
-    model.model->pages_held += n;
+  if (!take_pages(model, session, int64_t{session.kept} + session.n_rows())) {
+    return undo(SPECD_E_EXHAUSTED, "more KV pages are needed, " + std::to_string(pool_.n_free()) +
+                                       " are free");
   }
   session.in_use = true;
   session.last_step = call->batch->step_id;
   return SPECD_OK;
+}
+
+// ---- forwards --------------------------------------------------------------------------------
+
+std::string ModelService::check(const specd_call& call, const DraftModel& draft,
+                                const specd_forward_args* args) const {
+  if (call.sampling == nullptr) return "the call has no sampling";
+  if (args == nullptr || args->struct_size != sizeof(specd_forward_args)) {
+    return "args of struct_size " + std::to_string(sizeof(specd_forward_args)) + " expected";
+  }
+  if (args->seq_status == nullptr) return "seq_status is null";
+  if (args->n_rows > kRowsMax) {
+    return std::to_string(args->n_rows) + " rows, expected at most " + std::to_string(kRowsMax);
+  }
+  const bool device = on_device(*args);
+  std::string fault = outputs_fault(*args, static_cast<int64_t>(draft.facts.info.vocab_size),
+                                    device ? &device_ : nullptr);
+  if (fault.empty() && !device && !device_.is_host() && args->out_topk_token != nullptr &&
+      args->out_topk_token->shape[1] > static_cast<int64_t>(kTopKMax)) {
+    fault = "out_topk_token has " + std::to_string(args->out_topk_token->shape[1]) +
+            " columns, expected at most " + std::to_string(kTopKMax) + " in host memory beside " +
+            device_.name();
+  }
+  return fault;
 }
 
 specd_status ModelService::forward(specd_call* call, const specd_model* model,
@@ -430,163 +562,508 @@ specd_status ModelService::forward(specd_call* call, const specd_model* model,
     return refuse(call, SPECD_E_INVALID, "model.forward: " + text);
   };
   const uint32_t n_seqs = call->batch->n_seqs;
-  if (call->sampling == nullptr) return bad("the call has no sampling");
-  if (args == nullptr || args->struct_size != sizeof(specd_forward_args)) {
-    return bad("args of struct_size " + std::to_string(sizeof(specd_forward_args)) + " expected");
+  std::string fault = check(*call, *handle->model, args);
+  if (!fault.empty()) return bad(fault);
+  if (args->row_offsets == nullptr) return bad("row_offsets is null");
+  if (args->n_outputs > args->n_rows) {
+    return bad(std::to_string(args->n_outputs) + " outputs of " + std::to_string(args->n_rows) +
+               " rows");
   }
-  if (args->row_offsets == nullptr || args->seq_status == nullptr) {
-    return bad("row_offsets or seq_status is null");
+  const bool device = on_device(*args) && !device_.is_host();
+  fault = offsets_fault(args->row_offsets, n_seqs, args->n_rows);
+  if (fault.empty()) {
+    fault = tensor_fault("token", args->token, SPECD_DT_INT, 1, device ? &device_ : nullptr);
   }
-  if (args->n_rows > kRowsMax || args->n_outputs > args->n_rows) {
-    return bad(std::to_string(args->n_rows) + " rows and " + std::to_string(args->n_outputs) +
-               " outputs, expected at most " + std::to_string(kRowsMax) +
-               " and no more outputs than rows");
-  }
-  std::string fault = offsets_fault(args->row_offsets, n_seqs, args->n_rows);
-  if (fault.empty()) fault = tensor_fault("token", args->token, SPECD_DT_INT, 1);
   if (fault.empty() && args->token->shape[0] != static_cast<int64_t>(args->n_rows)) {
     fault = "token has " + std::to_string(args->token->shape[0]) + " entries, expected n_rows " +
             std::to_string(args->n_rows);
   }
-  if (fault.empty()) {
-    fault = outputs_fault(*args, static_cast<int64_t>(handle->model->facts.info.vocab_size));
-  }
+  if (fault.empty()) fault = output_rows_fault(*args);
   if (!fault.empty()) return bad(fault);
-
-  forward_step_ = call->batch->step_id;
-  for (uint32_t s = 0; s < n_seqs; ++s) {
-    args->seq_status[s] = SPECD_OK;
-    if (args->row_offsets[s] == args->row_offsets[s + 1]) continue;
-    args->seq_status[s] = extend(*handle, call, s, *args);
+  const bool repeatable = device && args->parent == nullptr && args->out_logits == nullptr;
+  if (capturing_ && !repeatable) return refuse_capture(call, "forward with these arguments");
+  if (record_ != nullptr) {
+    ModelRecord::Call& noted = record_->calls.emplace_back();
+    noted.model = handle;
+    noted.row_offsets.assign(args->row_offsets, args->row_offsets + n_seqs + 1);
+    for (uint32_t s = 0; s < n_seqs; ++s) {
+      noted.n_rows.push_back(args->row_offsets[s + 1] - args->row_offsets[s]);
+    }
+    noted.n_outputs = args->n_outputs;
+    if (args->n_outputs > 0) {
+      noted.output_rows.assign(args->output_rows, args->output_rows + args->n_outputs);
+    }
+    noted.token = *args->token;
+    record_->repeatable = record_->repeatable && repeatable;
   }
-  compute(*handle, call, *args);
-  for (uint32_t s = 0; s < n_seqs; ++s) {
-    const auto session = handle->sessions.find(call->batch->seq_id[s]);
-    if (session != handle->sessions.end()) session->second.in_use = false;
-  }
-  forward_step_ = 0;
-  return SPECD_OK;
+  return run_forward(handle, call, *args, device);
 }
 
-// All rows of the sequences that are well, in as many forwards as the limits of the model ask for.
-void ModelService::compute(specd_model& model, const specd_call* call,
-                           const specd_forward_args& args) {
-  const DraftModel& draft = *model.model;
+specd_status ModelService::run_forward(const std::shared_ptr<specd_model>& handle, specd_call* call,
+                                       const specd_forward_args& args, bool device) {
+  forward_step_ = call->batch->step_id;
+  std::vector<Row> wanted;
+  std::vector<int32_t> tokens;
   uint32_t output = 0;
-  rows_.clear();
-  outputs_.clear();
   for (uint32_t s = 0; s < call->batch->n_seqs; ++s) {
     const uint32_t begin = args.row_offsets[s], end = args.row_offsets[s + 1];
-    if (args.seq_status[s] != SPECD_OK) {
-      for (; output < args.n_outputs && args.output_rows[output] < end; ++output) {
-        if (args.out_token != nullptr) *row<int32_t>(*args.out_token, output) = -1;
-      }
-      continue;
-    }
+    args.seq_status[s] = SPECD_OK;
     if (begin == end) continue;
-    const ModelSession& session = model.sessions.at(call->batch->seq_id[s]);
-    const int32_t first = session.n_rows() - static_cast<int32_t>(end - begin);
-    bool tabled = false;
-    int32_t table = 0;
+    tokens.clear();
+    for (uint32_t r = begin; !device && r < end; ++r) tokens.push_back(element(*args.token, r));
+    args.seq_status[s] = extend(*handle, call, s, device ? nullptr : tokens.data(),
+                                args.parent == nullptr ? nullptr : args.parent + begin, end - begin);
+    const bool ok = args.seq_status[s] == SPECD_OK;
+    const int32_t first =
+        ok ? handle->sessions.at(call->batch->seq_id[s]).n_rows() - static_cast<int32_t>(end - begin)
+           : 0;
     for (uint32_t r = begin; r < end; ++r) {
-      if (rows_.n_rows() == draft.rows_max ||
-          outputs_.size() == static_cast<size_t>(draft.outputs_max)) {
-        flush(model, call, args);
-        tabled = false;
-      }
-      if (!tabled) {
-        table = static_cast<int32_t>(rows_.pages.size());
-        rows_.pages.insert(rows_.pages.end(), session.table.pages.begin(),
-                           session.table.pages.end());
-        tabled = true;
-      }
-      const int32_t mine = first + static_cast<int32_t>(r - begin);
-      const int32_t position = session.kept + session.depth[at(mine)];
-      const bool in_place = session.in_place(mine);
-      rows_.token.push_back(element(*args.token, r));
-      rows_.position.push_back(position);
-      rows_.slot.push_back(session.table.physical(session.kept + mine));
-      rows_.span.push_back(in_place ? position + 1 : session.kept);
-      rows_.table.push_back(table);
-      const auto tail = static_cast<ptrdiff_t>(rows_.tail.size());
-      rows_.tail_begin.push_back(static_cast<int32_t>(tail));
-      if (!in_place) {
-        for (int32_t each = mine; each >= 0; each = session.parent[at(each)]) {
-          rows_.tail.push_back(session.table.physical(session.kept + each));
-        }
-        std::reverse(rows_.tail.begin() + tail, rows_.tail.end());
-      }
-      if (output < args.n_outputs && args.output_rows[output] == r) {
-        rows_.logits_rows.push_back(rows_.n_rows() - 1);
-        outputs_.push_back({output++, s});
-      }
+      const bool asked = output < args.n_outputs && args.output_rows[output] == r;
+      const Row row{.sequence = s,
+                    .row = ok ? first + static_cast<int32_t>(r - begin) : -1,
+                    .token_at = device ? int64_t{r} * args.token->stride[0] : -1,
+                    .output = asked ? int64_t{output++} : -1};
+      if (ok || asked) wanted.push_back(row);
     }
   }
+  return compute(handle, call, args, wanted);
+}
+
+void ModelService::trim(specd_model& model, ModelSession& session, std::span<const int32_t> text) {
+  const auto length = static_cast<int32_t>(text.size());
+  std::vector<int32_t> path, from, to;
+  for (int32_t row = 0; row < session.n_rows(); ++row) {
+    const int32_t last = path.empty() ? -1 : path.back();
+    const int32_t position = session.kept + static_cast<int32_t>(path.size());
+    // The last token is fed in any case: what is asked for comes from its row.
+    if (position >= length - 1) break;
+    if (session.parent[at(row)] == last && session.token[at(row)] == text[at(position)]) {
+      path.push_back(row);
+    }
+  }
+  if (!path.empty()) plan_compaction(session.table, session.kept - 1, path, from, to);
+  session.end_round(std::min(session.kept + static_cast<int32_t>(path.size()), length - 1));
+  move(model, from, to);
+}
+
+int32_t ModelService::missing(const ModelSession& session, int32_t length) const {
+  // Beside a device the same number of rows every time lets a graph be used again: the row before
+  // is computed twice, with the same result.
+  const int32_t n = length - session.kept;
+  return n == 1 && session.kept > 0 && !device_.is_host() ? 2 : n;
+}
+
+specd_status ModelService::follow(specd_call* call, const specd_model* model,
+                                  const specd_forward_args* args) {
+  specd_status status = SPECD_OK;
+  const std::shared_ptr<specd_model> handle = find(call, model, "follow", &status);
+  if (handle == nullptr) return status;
+  const auto bad = [&](const std::string& text) {
+    return refuse(call, SPECD_E_INVALID, "model.follow: " + text);
+  };
+  if (call->committed == nullptr) {
+    return refuse(call, SPECD_E_PRECONDITION, "model.follow: only inside propose()");
+  }
+  const std::string fault = check(*call, *handle->model, args);
+  if (!fault.empty()) return bad(fault);
+  if (args->n_outputs != call->batch->n_seqs) {
+    return bad("n_outputs is " + std::to_string(args->n_outputs) + ", expected n_seqs " +
+               std::to_string(call->batch->n_seqs));
+  }
+  if (args->row_offsets != nullptr || args->parent != nullptr || args->output_rows != nullptr ||
+      args->token != nullptr) {
+    return bad("row_offsets, parent, output_rows and token are not null");
+  }
+  const bool repeatable = on_device(*args) && !device_.is_host() &&
+                          args->out_token != nullptr && args->out_logits == nullptr;
+  if (capturing_ && !repeatable) return refuse_capture(call, "follow with these arguments");
+  ModelRecord::Call* noted = nullptr;
+  if (record_ != nullptr) {
+    noted = &record_->calls.emplace_back();
+    noted->model = handle;
+    noted->follow = true;
+    noted->n_outputs = args->n_outputs;
+    if (args->out_token != nullptr) noted->token = *args->out_token;
+    record_->repeatable = record_->repeatable && repeatable;
+  }
+  return run_follow(handle, call, *args, noted);
+}
+
+specd_status ModelService::run_follow(const std::shared_ptr<specd_model>& handle, specd_call* call,
+                                      const specd_forward_args& args, ModelRecord::Call* noted) {
+  forward_step_ = call->batch->step_id;
+  auto left = static_cast<int32_t>(args.n_rows);
+  std::vector<Row> wanted;
+  std::vector<ModelSession*> fed;
+  for (uint32_t s = 0; s < call->batch->n_seqs; ++s) {
+    const std::span<const int32_t> text = (*call->committed)[s];
+    const auto length = static_cast<int32_t>(text.size());
+    args.seq_status[s] = SPECD_OK;
+    ModelSession& session = handle->sessions[call->batch->seq_id[s]];
+    trim(*handle, session, text);
+    const int32_t all = missing(session, length);
+    const int32_t n = all <= kSteadyRows ? all : std::min(all, left);
+    if (all > kSteadyRows) left -= n;
+    session.kept -= all - (length - session.kept);
+    if (noted != nullptr) noted->n_rows.push_back(static_cast<uint32_t>(n));
+    if (n > 0) {
+      args.seq_status[s] = extend(*handle, call, s, text.data() + session.kept, nullptr,
+                                  static_cast<uint32_t>(n));
+    } else if (session.pool_pages.empty()) {
+      handle->sessions.erase(call->batch->seq_id[s]);
+    }
+    if (n == 0 || args.seq_status[s] != SPECD_OK) {
+      wanted.push_back({.sequence = s, .row = -1, .token_at = -1, .output = int64_t{s}});
+      continue;
+    }
+    for (int32_t i = 0; i < n; ++i) {
+      const bool asked = n == all && i + 1 == n;
+      wanted.push_back(
+          {.sequence = s, .row = i, .token_at = -1, .output = asked ? int64_t{s} : -1});
+    }
+    if (n < all) wanted.push_back({.sequence = s, .row = -1, .token_at = -1, .output = int64_t{s}});
+    fed.push_back(&session);
+  }
+  const specd_status status = compute(handle, call, args, wanted);
+  for (ModelSession* session : fed) session->end_round(session->kept + session->n_rows());
+  return status;
+}
+
+
+// All rows, in as many forwards as the limits of the model ask for.
+specd_status ModelService::compute(const std::shared_ptr<specd_model>& model,
+                                   const specd_call* call, const specd_forward_args& args,
+                                   const std::vector<Row>& rows) {
+  const DraftModel& draft = *model->model;
+  rows_.clear();
+  gathered_.clear();
+  const ModelSession* session = nullptr;
+  int64_t tabled = -1;  // the sequence whose table was added last
+  int32_t table = 0, n_outputs = 0;
+  for (const Row& each : rows) {
+    if (each.row < 0) {
+      gathered_.push_back(each);
+      continue;
+    }
+    if (tabled != each.sequence) session = &model->sessions.at(call->batch->seq_id[each.sequence]);
+    const bool in_place = session->in_place(each.row);
+    const int32_t position = session->kept + session->depth[at(each.row)];
+    const size_t pages = tabled == each.sequence ? 0 : session->table.pages.size();
+    const int64_t tail = in_place ? 0 : session->depth[at(each.row)] + 1;
+    if (rows_.n_rows() == draft.rows_max || n_outputs == draft.outputs_max ||
+        static_cast<int64_t>(rows_.tail.size()) + tail > tail_max(draft) ||
+        static_cast<int64_t>(rows_.pages.size() + pages) >
+            std::min(draft.rows_max, draft.outputs_max) * table_max(draft)) {
+      flush(model, call, args);
+      tabled = -1;
+      n_outputs = 0;
+    }
+    if (tabled != each.sequence) {
+      tabled = each.sequence;
+      table = static_cast<int32_t>(rows_.pages.size());
+      rows_.pages.insert(rows_.pages.end(), session->table.pages.begin(),
+                         session->table.pages.end());
+    }
+    rows_.token.push_back(std::max(session->token[at(each.row)], 0));
+    rows_.position.push_back(position);
+    rows_.slot.push_back(session->table.physical(session->kept + each.row));
+    rows_.span.push_back(in_place ? position + 1 : session->kept);
+    rows_.table.push_back(table);
+    const auto tail_begin = static_cast<ptrdiff_t>(rows_.tail.size());
+    rows_.tail_begin.push_back(static_cast<int32_t>(tail_begin));
+    if (!in_place) {
+      for (int32_t row = each.row; row >= 0; row = session->parent[at(row)]) {
+        rows_.tail.push_back(session->table.physical(session->kept + row));
+      }
+      std::reverse(rows_.tail.begin() + tail_begin, rows_.tail.end());
+    }
+    if (each.output >= 0) {
+      rows_.logits_rows.push_back(rows_.n_rows() - 1);
+      ++n_outputs;
+    }
+    gathered_.push_back(each);
+  }
   flush(model, call, args);
+  for (auto& [seq_id, each] : model->sessions) each.in_use = false;
+  forward_step_ = 0;
+  const Status failed = std::exchange(failed_, Status());
+  if (failed.ok()) return SPECD_OK;
+  return refuse(nullptr, SPECD_E_DEVICE, "model: " + failed.to_string());
 }
 
 // One forward over the rows gathered so far, and its outputs.
-void ModelService::flush(specd_model& model, const specd_call* call,
+void ModelService::flush(const std::shared_ptr<specd_model>& model, const specd_call* call,
                          const specd_forward_args& args) {
-  if (rows_.n_rows() == 0) return;
-  DraftModel& draft = *model.model;
+  if (gathered_.empty() || !failed_.ok()) return;
+  DraftModel& draft = *model->model;
   const uint64_t start = now_ns();
-  draft.transformer->forward(rows_, *draft.kv);
-
-  const int64_t vocab = static_cast<int64_t>(draft.facts.info.vocab_size);
-  const int64_t width = draft.config.vocab_size;
-  const auto n = static_cast<int64_t>(outputs_.size());
-  const float* logits = draft.transformer->logits();
-  if (vocab != width) {  // ids that the target lacks are cut off
-    cut_logits_.resize(static_cast<size_t>(n * vocab));
-    for (int64_t i = 0; i < n; ++i) {
-      std::copy_n(logits + i * width, vocab, cut_logits_.begin() + i * vocab);
+  std::vector<kernels::DrawRow> draws;
+  std::vector<int32_t> from, to;  // tokens that the device has
+  int32_t row = 0;
+  for (const Row& each : gathered_) {
+    if (each.row < 0) continue;
+    if (each.token_at >= 0) {
+      from.push_back(static_cast<int32_t>(each.token_at));
+      to.push_back(row);
     }
-    logits = cut_logits_.data();
+    if (each.output >= 0) {
+      const specd_sampling& sampling = *call->sampling[each.sequence];
+      draws.push_back({.temperature = sampling.temperature,
+                       .top_p = sampling.top_p,
+                       .top_k = sampling.top_k,
+                       .position = rows_.position[at(row)] + 1,
+                       .seed = sampling.seed,
+                       .greedy = (sampling.flags & SPECD_SAMPLE_GREEDY) != 0});
+    }
+    ++row;
   }
-  drawn_.assign(outputs_.size(), -1);
-  if (args.out_token != nullptr && n > 0) {
-    draw_rows_.clear();
-    for (size_t i = 0; i < outputs_.size(); ++i) {
-      const specd_sampling& sampling = *call->sampling[outputs_[i].sequence];
-      draw_rows_.push_back({.temperature = sampling.temperature,
-                            .top_p = sampling.top_p,
-                            .top_k = sampling.top_k,
-                            .position = rows_.position[at(rows_.logits_rows[i])] + 1,
-                            .seed = sampling.seed,
-                            .greedy = (sampling.flags & SPECD_SAMPLE_GREEDY) != 0});
-    }
-    device_.ops().draw(device_.stream(), {.logits = logits,
-                                          .row = draw_rows_.data(),
-                                          .token = drawn_.data(),
-                                          .n_rows = static_cast<int32_t>(n),
-                                          .vocab = static_cast<int32_t>(vocab)});
+  const size_t n_outputs = draws.size();
+  const auto n_top = static_cast<size_t>(top_k_of(args));
+  // Host tensors beside a device: the ops write columns, which are copied when the stream has
+  // passed.
+  const bool through_host = !device_.is_host() && !on_device(args);
+  uint64_t bytes = ForwardRows::staging_bytes(rows_.n_rows(),
+                                              static_cast<int64_t>(rows_.pages.size()),
+                                              static_cast<int64_t>(rows_.tail.size())) +
+                   Staging::bytes_of<kernels::DrawRow>(n_outputs) +
+                   2 * Staging::bytes_of<int32_t>(from.size());
+  if (through_host) bytes += 2 * Staging::bytes_of<int32_t>(n_outputs * (1 + n_top));
+  if (bytes > staging_.room()) {
+    failed_ = capturing_ ? Status(Code::kExhausted, "a step with too many rows for a graph") : wait();
+    if (!failed_.ok()) return;
   }
-  const bool wants_sum = args.out_logprob != nullptr || args.out_topk_logprob != nullptr;
-  for (int64_t i = 0; i < n; ++i) {
-    const int64_t index = outputs_[static_cast<size_t>(i)].index;
-    const int32_t token = drawn_[static_cast<size_t>(i)];
-    const float* mine = logits + i * vocab;
-    if (args.out_token != nullptr) *row<int32_t>(*args.out_token, index) = token;
-    if (args.out_token != nullptr && token < 0) continue;
-    if (args.out_logits != nullptr) std::copy_n(mine, vocab, row<float>(*args.out_logits, index));
-    const double total = wants_sum ? log_sum_exp(mine, vocab) : 0;
-    if (args.out_logprob != nullptr) {
-      *row<float>(*args.out_logprob, index) = static_cast<float>(mine[token] - total);
+  const ForwardColumns columns = rows_.stage(staging_);
+  const auto draw_column = staging_.add(draws);
+  const auto from_column = staging_.add(from), to_column = staging_.add(to);
+  row = 0;
+  for (const Row& each : gathered_) {
+    if (each.row < 0) continue;
+    if (each.token_at >= 0) {
+      unread_.push_back({.model = model,
+                         .seq_id = call->batch->seq_id[each.sequence],
+                         .row = each.row,
+                         .token = columns.token.host + row});
     }
-    if (args.out_topk_token == nullptr) continue;
-    const std::vector<int32_t> top = top_k(mine, vocab, args.out_topk_token->shape[1]);
-    std::copy(top.begin(), top.end(), row<int32_t>(*args.out_topk_token, index));
-    if (args.out_topk_logprob == nullptr) continue;
-    for (size_t j = 0; j < top.size(); ++j) {
-      row<float>(*args.out_topk_logprob, index)[j] = static_cast<float>(mine[top[j]] - total);
+    ++row;
+  }
+  if (!repeating_) {
+    staging_.upload();
+    if (!from.empty()) {
+      device_.ops().pick_tokens(device_.stream(),
+                                {.source = static_cast<const int32_t*>(args.token->data),
+                                 .from = from_column.device,
+                                 .target = columns.token.device,
+                                 .to = to_column.device,
+                                 .n = static_cast<int32_t>(from.size()),
+                                 .vocab = draft.config.vocab_size,
+                                 .otherwise = 0});
+      staging_.download(columns.token);
     }
+    if (columns.n_rows > 0) draft.transformer->forward(columns, *draft.kv);
+    through_host ? copy_outputs(draft, args, draw_column) : write_outputs(draft, args, draw_column);
   }
   draft.forward_ns += now_ns() - start;
   draft.rows += static_cast<uint64_t>(rows_.n_rows());
   ++draft.forwards;
   rows_.clear();
-  outputs_.clear();
+  gathered_.clear();
+  if (device_.is_host()) passed();
+}
+
+// Into tensors that lie where ops write: runs of outputs that follow each other.
+void ModelService::write_outputs(const DraftModel& draft, const specd_forward_args& args,
+                                 const Column<kernels::DrawRow>& draws) {
+  std::vector<int64_t> outputs;
+  std::vector<int32_t> failed;
+  for (const Row& each : gathered_) {
+    if (each.output < 0) continue;
+    if (each.row >= 0) {
+      outputs.push_back(each.output);
+    } else if (args.out_token != nullptr) {
+      failed.push_back(static_cast<int32_t>(each.output * args.out_token->stride[0]));
+    }
+  }
+  for (size_t first = 0, end = 0; first < outputs.size(); first = end) {
+    for (end = first + 1; end < outputs.size() && outputs[end] == outputs[end - 1] + 1;) ++end;
+    const int64_t output = outputs[first];
+    submit_outputs(device_, draft, draws.device, static_cast<int32_t>(first),
+                   static_cast<int32_t>(end - first),
+                   {.token = target<int32_t>(args.out_token, output),
+                    .logprob = target<float>(args.out_logprob, output),
+                    .top_token = target<int32_t>(args.out_topk_token, output),
+                    .top_logprob = target<float>(args.out_topk_logprob, output),
+                    .k = top_k_of(args)});
+  }
+  copy_logits(draft, args, outputs);
+  if (failed.empty()) return;
+  // No token of [0, 0): all become -1.
+  if (Staging::bytes_of<int32_t>(failed.size()) > staging_.room()) {
+    failed_ = capturing_ ? Status(Code::kExhausted, "too many failed sequences") : wait();
+    if (!failed_.ok()) return;
+  }
+  const Column<int32_t> places = staging_.add(failed);
+  staging_.upload();
+  auto* token = static_cast<int32_t*>(args.out_token->data);
+  device_.ops().pick_tokens(device_.stream(), {.source = token,
+                                               .from = places.device,
+                                               .target = token,
+                                               .to = places.device,
+                                               .n = static_cast<int32_t>(failed.size()),
+                                               .vocab = 0,
+                                               .otherwise = -1});
+}
+
+// Into tensors of the host: waits for the stream.
+void ModelService::copy_outputs(const DraftModel& draft, const specd_forward_args& args,
+                                const Column<kernels::DrawRow>& draws) {
+  std::vector<int64_t> outputs;
+  for (const Row& each : gathered_) {
+    if (each.output < 0) continue;
+    if (each.row >= 0) {
+      outputs.push_back(each.output);
+    } else if (args.out_token != nullptr) {
+      *row<int32_t>(*args.out_token, each.output) = -1;
+    }
+  }
+  const size_t n = outputs.size();
+  const int32_t k = top_k_of(args);
+  const size_t n_top = n * static_cast<size_t>(k);
+  const auto token = staging_.add<int32_t>(args.out_token == nullptr ? 0 : n);
+  const auto logprob = staging_.add<float>(args.out_logprob == nullptr ? 0 : n);
+  const auto top_token = staging_.add<int32_t>(n_top);
+  const auto top_logprob = staging_.add<float>(args.out_topk_logprob == nullptr ? 0 : n_top);
+  const auto dense = []<typename T>(const Column<T>& column, int32_t width) {
+    return column.n == 0 ? Target<T>() : Target<T>{column.device, width};
+  };
+  if (n > 0) {
+    submit_outputs(device_, draft, draws.device, 0, static_cast<int32_t>(n),
+                   {.token = dense(token, 1),
+                    .logprob = dense(logprob, 1),
+                    .top_token = dense(top_token, k),
+                    .top_logprob = dense(top_logprob, k),
+                    .k = k});
+  }
+  copy_logits(draft, args, outputs);
+  staging_.download(token);
+  staging_.download(logprob);
+  staging_.download(top_token);
+  staging_.download(top_logprob);
+  failed_ = device_.synchronize();
+  if (!failed_.ok()) return;
+  const auto copy = [&]<typename T>(const specd_tensor* tensor, const Column<T>& from) {
+    const size_t width = from.n / std::max<size_t>(n, 1);
+    for (size_t i = 0; tensor != nullptr && i < n; ++i) {
+      std::copy_n(from.host + i * width, width, row<T>(*tensor, outputs[i]));
+    }
+  };
+  copy(args.out_token, token);
+  copy(args.out_logprob, logprob);
+  copy(args.out_topk_token, top_token);
+  copy(args.out_topk_logprob, top_logprob);
+  passed();
+}
+
+void ModelService::copy_logits(const DraftModel& draft, const specd_forward_args& args,
+                               const std::vector<int64_t>& outputs) {
+  if (args.out_logits == nullptr) return;
+  const float* logits = draft.transformer->logits();
+  for (const int64_t output : outputs) {
+    device_.copy_out(row<float>(*args.out_logits, output), logits,
+                     uint64_t{draft.facts.info.vocab_size} * sizeof(float));
+    logits += draft.config.vocab_size;
+  }
+}
+
+// ---- the stream ------------------------------------------------------------------------------
+
+void ModelService::passed() {
+  for (const Unread& each : unread_) {
+    const std::shared_ptr<specd_model> model = each.model.lock();
+    if (model == nullptr) continue;
+    const auto session = model->sessions.find(each.seq_id);
+    if (session == model->sessions.end() || each.row >= session->second.n_rows()) continue;
+    session->second.token[at(each.row)] = *each.token;
+  }
+  unread_.clear();
+  staging_.clear();
+}
+
+Status ModelService::wait() {
+  SPECD_OK_OR_RETURN(device_.synchronize());
+  passed();
+  return Status();
+}
+
+void ModelService::watch(ModelRecord* record, bool capturing) {
+  record_ = record;
+  capturing_ = capturing;
+}
+
+std::optional<std::vector<uint64_t>> ModelService::reserve(const ModelRecord& record,
+                                                           specd_call& call) {
+  if (!record.repeatable) return std::nullopt;
+  std::vector<specd_model*> seen;
+  std::vector<uint64_t> layout;
+  for (const ModelRecord::Call& each : record.calls) {
+    const std::shared_ptr<specd_model> model = each.model.lock();
+    if (model == nullptr) return std::nullopt;
+    if (std::find(seen.begin(), seen.end(), model.get()) == seen.end()) {
+      seen.push_back(model.get());
+      if (!each.follow || !reserve_model(record, each, model, call)) return std::nullopt;
+    }
+    uint64_t n_pages = 0;
+    for (uint32_t s = 0; s < call.batch->n_seqs; ++s) {
+      if (each.n_rows[s] == 0) continue;
+      n_pages += model->sessions.at(call.batch->seq_id[s]).table.pages.size();
+    }
+    layout.push_back(std::bit_ceil(n_pages));
+  }
+  layout.push_back(staging_.used());
+  return layout;
+}
+
+// All that `record` asks of one model, so that its later calls find their pages.
+bool ModelService::reserve_model(const ModelRecord& record, const ModelRecord::Call& first,
+                                 const std::shared_ptr<specd_model>& model, specd_call& call) {
+  const ModelConfig& config = model->model->config;
+  for (uint32_t s = 0; s < call.batch->n_seqs; ++s) {
+    const auto found = model->sessions.find(call.batch->seq_id[s]);
+    if (found == model->sessions.end()) return false;
+    ModelSession& session = found->second;
+    const std::span<const int32_t> text = (*call.committed)[s];
+    trim(*model, session, text);
+    const int32_t n = missing(session, static_cast<int32_t>(text.size()));
+    if (n > kSteadyRows || static_cast<uint32_t>(n) != first.n_rows[s]) return false;
+    for (const int32_t token : text.last(static_cast<size_t>(n))) {
+      if (token >= config.vocab_size) return false;
+    }
+    auto rows = static_cast<int64_t>(text.size());
+    for (const ModelRecord::Call& each : record.calls) {
+      if (!each.follow && each.model.lock() == model) rows += each.n_rows[s];
+    }
+    if (rows > config.max_positions || !take_pages(*model, session, rows)) return false;
+    session.last_step = call.batch->step_id;  // so that it is not reclaimed for its neighbours
+  }
+  return true;
+}
+
+void ModelService::repeat(const ModelRecord& record, specd_call& call) {
+  repeating_ = true;
+  std::vector<specd_status> status(call.batch->n_seqs);
+  for (const ModelRecord::Call& each : record.calls) {
+    specd_forward_args args{};
+    args.seq_status = status.data();
+    args.row_offsets = each.row_offsets.data();
+    args.output_rows = each.output_rows.data();
+    args.n_outputs = each.n_outputs;
+    args.token = each.follow ? nullptr : &each.token;
+    args.out_token = &each.token;  // says where the call's tensors lie
+    const std::shared_ptr<specd_model> model = each.model.lock();
+    const specd_status done =
+        each.follow ? run_follow(model, &call, args, nullptr) : run_forward(model, &call, args, true);
+    SPECD_CHECK(done == SPECD_OK, "reserve() has made sure of it");
+  }
+  repeating_ = false;
 }
 
 }  // namespace specd

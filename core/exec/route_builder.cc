@@ -57,11 +57,30 @@ Result<std::unique_ptr<LiveRoute>> create_route(PluginRegistry& registry, const 
   return route;
 }
 
-Status activate_route(LiveRoute& route, const RouteSpec& spec) {
+Status activate_route(LiveRoute& route, const RouteSpec& spec, Device& device) {
   const specd_drafter_caps& caps = route.drafter->caps();
+  const auto lacks = [&](const char* who, const std::string& plugin) {
+    return Status(Code::kFailedPrecondition,
+                  std::string(who) + " " + plugin + " works in no memory that it is given: on " +
+                      device.name() + " that is the host's, and the device's for drafters of chains "
+                      "and fixed trees without hidden states");
+  };
+  const bool on_device = !device.is_host() && (caps.device_types & (1u << SPECD_DEV_CUDA)) != 0 &&
+                         caps.tree_mode != SPECD_TREE_VARIABLE &&
+                         (caps.needs & (SPECD_NEED_HIDDEN | SPECD_NEED_PROBES)) == 0;
+  if (!on_device && (caps.device_types & (1u << SPECD_DEV_CPU)) == 0) {
+    return lacks("drafter", spec.drafter_plugin);
+  }
+  if ((route.verifier->caps().device_types & (1u << SPECD_DEV_CPU)) == 0) {
+    return lacks("verifier", spec.verifier_plugin);
+  }
   specd_drafter_grant grant{};
   grant.struct_size = sizeof(grant);
-  grant.device_type = SPECD_DEV_CPU;
+  grant.device_type = on_device ? SPECD_DEV_CUDA : SPECD_DEV_CPU;
+  if (on_device) {
+    grant.device_index = device.index();
+    grant.stream = device.native_stream();
+  }
   grant.max_nodes = static_cast<uint32_t>(route.draft_nodes_max);
   grant.max_depth = std::min(caps.max_depth, grant.max_nodes);
   grant.max_batch = static_cast<uint32_t>(spec.max_sequences);

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "core/base/json.h"
+#include "core/device/device.h"
 #include "core/exec/live_route.h"
 #include "core/plugin/registry.h"
 
@@ -30,6 +31,8 @@ const char* guarantee_name(uint32_t guarantee);
 Result<std::unique_ptr<LiveRoute>> create_route(PluginRegistry& registry, const RouteSpec& spec,
                                                 const specd_target_info& target);
 // Takes memory. After it the route may serve. [control]
-Status activate_route(LiveRoute& route, const RouteSpec& spec);
+// `device` is that of the models: the drafter is granted its memory where it can use it, else the
+// host's.
+Status activate_route(LiveRoute& route, const RouteSpec& spec, Device& device);
 
 }  // namespace specd

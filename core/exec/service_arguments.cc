@@ -14,7 +14,8 @@ namespace {
 std::string describe_tensor(const specd_tensor& tensor) {
   std::string text = "dtype " + std::to_string(tensor.dtype_code) + "/" +
                      std::to_string(tensor.dtype_bits) + ", device " +
-                     std::to_string(tensor.device_type) + ", shape [";
+                     std::to_string(tensor.device_type) + ":" +
+                     std::to_string(tensor.device_index) + ", shape [";
   for (uint32_t axis = 0; axis < std::min<uint32_t>(tensor.rank, SPECD_MAX_RANK); ++axis) {
     if (axis != 0) text += ", ";
     text += std::to_string(tensor.shape[axis]);
@@ -22,10 +23,15 @@ std::string describe_tensor(const specd_tensor& tensor) {
   return text + "], capacity " + std::to_string(tensor.byte_capacity) + " bytes";
 }
 
+bool lies_on(const specd_tensor& tensor, const Device* device) {
+  if (device == nullptr || device->is_host()) return tensor.device_type == SPECD_DEV_CPU;
+  return tensor.device_type == SPECD_DEV_CUDA && tensor.device_index == device->index();
+}
+
 }  // namespace
 
 std::string tensor_fault(const char* name, const specd_tensor* tensor, uint8_t dtype_code,
-                         uint32_t rank) {
+                         uint32_t rank, const Device* device) {
   const std::string what(name);
   if (tensor == nullptr) return what + " is null";
   if (tensor->struct_size != sizeof(specd_tensor)) {
@@ -33,11 +39,12 @@ std::string tensor_fault(const char* name, const specd_tensor* tensor, uint8_t d
            std::to_string(sizeof(specd_tensor));
   }
   const bool typed = tensor->dtype_code == dtype_code && tensor->dtype_bits == 32 &&
-                     tensor->dtype_lanes == 1 && tensor->device_type == SPECD_DEV_CPU &&
-                     tensor->rank == rank;
+                     tensor->dtype_lanes == 1 && tensor->rank == rank && lies_on(*tensor, device);
   if (!typed) {
-    return what + " has " + describe_tensor(*tensor) + ", expected a CPU tensor of " +
-           (dtype_code == SPECD_DT_INT ? "int32" : "float32") + " and rank " + std::to_string(rank);
+    return what + " has " + describe_tensor(*tensor) + ", expected " +
+           (device == nullptr ? std::string("a CPU tensor") : "a tensor on " + device->name()) +
+           " of " + (dtype_code == SPECD_DT_INT ? "int32" : "float32") + " and rank " +
+           std::to_string(rank);
   }
   // 2^31 elements an axis keeps every product below inside 64 bits.
   constexpr int64_t kSizeMax = int64_t{1} << 31;

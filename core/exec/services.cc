@@ -21,8 +21,8 @@
 namespace specd {
 
 struct Services::Impl {
-  kernels::CpuStream& stream;
-  const kernels::Ops& ops;
+  CpuDevice& cpu;
+  Device& device;
   int32_t vocab_size;
   ModelService* models = nullptr;
   // The pool runs one task at a time; a task that asks for another would wait for itself.
@@ -48,15 +48,41 @@ bool is_alignment(uint64_t align) {
 
 // ---- memory/1 --------------------------------------------------------------------------------
 
-specd_status memory_alloc(const specd_host*, specd_owner* owner, int32_t device_type, int32_t,
-                          uint64_t bytes, uint64_t align, void** out) noexcept {
+// A block, and how it is given back; null and the reason.
+OwnedBlock make_block(Services::Impl& impl, bool on_device, uint64_t bytes, uint64_t align,
+                      std::string& why) {
+  if (on_device) {
+    Result<Buffer> buffer = impl.device.allocate(bytes, "memory.alloc");
+    if (buffer.ok()) return {bytes, std::move(buffer).value()};
+    why = buffer.status().message();
+    return {};
+  }
+  // aligned_alloc wants a multiple of the alignment, and at least that of a pointer.
+  const uint64_t unit = std::max<uint64_t>(align, alignof(std::max_align_t));
+  void* block = std::aligned_alloc(unit, (bytes + unit - 1) / unit * unit);
+  if (block == nullptr) {
+    why = "memory.alloc: the machine has no " + std::to_string(bytes) + " bytes";
+    return {};
+  }
+  return {bytes, Buffer(block, bytes, [](void* data, uint64_t) { std::free(data); })};
+}
+
+specd_status memory_alloc(const specd_host* host, specd_owner* owner, int32_t device_type,
+                          int32_t device_index, uint64_t bytes, uint64_t align,
+                          void** out) noexcept {
   if (out == nullptr) return refuse(nullptr, SPECD_E_INVALID, "memory.alloc: out is null");
   *out = nullptr;
   if (owner == nullptr) return refuse(nullptr, SPECD_E_INVALID, "memory.alloc: owner is null");
-  if (device_type != SPECD_DEV_CPU) {
+  Services::Impl* impl = Services::Impl::of(host);
+  if (impl == nullptr) return refuse(nullptr, SPECD_E_PRECONDITION, "memory.alloc: not this host");
+  const bool on_device = device_type == SPECD_DEV_CUDA && !impl->device.is_host() &&
+                         device_index == impl->device.index();
+  if (!on_device && device_type != SPECD_DEV_CPU) {
     return refuse(nullptr, SPECD_E_UNSUPPORTED,
-                  "memory.alloc: device type " + std::to_string(device_type) +
-                      " is not there; this host has SPECD_DEV_CPU (1)");
+                  "memory.alloc: device type " + std::to_string(device_type) + " with index " +
+                      std::to_string(device_index) +
+                      " is not there; this host has SPECD_DEV_CPU (1)" +
+                      (impl->device.is_host() ? "" : " and " + impl->device.name()));
   }
   if (!is_alignment(align) || bytes == 0) {
     return refuse(nullptr, SPECD_E_INVALID,
@@ -74,16 +100,13 @@ specd_status memory_alloc(const specd_host*, specd_owner* owner, int32_t device_
                       std::to_string(owner->quota_bytes) +
                       " are left; caps.bytes_fixed and bytes_per_seq set the quota");
   }
-  // aligned_alloc wants a multiple of the alignment, and at least that of a pointer.
-  const uint64_t unit = std::max<uint64_t>(align, alignof(std::max_align_t));
-  void* block = std::aligned_alloc(unit, (bytes + unit - 1) / unit * unit);
-  if (block == nullptr) {
-    return refuse(nullptr, SPECD_E_EXHAUSTED,
-                  "memory.alloc: the machine has no " + std::to_string(bytes) + " bytes");
-  }
-  owner->blocks.emplace(block, OwnedBlock{bytes});
+  std::string why;
+  OwnedBlock block = make_block(*impl, on_device, bytes, align, why);
+  void* data = block.memory.data();
+  if (data == nullptr) return refuse(nullptr, SPECD_E_EXHAUSTED, why);
+  owner->blocks.emplace(data, std::move(block));
   owner->used_bytes += bytes;
-  *out = block;
+  *out = data;
   return SPECD_OK;
 }
 
@@ -95,7 +118,6 @@ void memory_free(const specd_host*, specd_owner* owner, void* block) noexcept {
     if (found != owner->blocks.end()) {
       owner->used_bytes -= found->second.bytes;
       owner->blocks.erase(found);
-      std::free(block);
       return;
     }
   }
@@ -212,7 +234,7 @@ specd_status rng_draw_noise(const specd_host* host, specd_call* call, const spec
     args.out = row<float>(*out, first);
     args.n_rows = static_cast<int32_t>(count);
     args.vocab = impl->vocab_size;
-    impl->ops.draw_noise(impl->stream, args);
+    impl->cpu.ops().draw_noise(impl->cpu.stream(), args);
     first += count;
   }
   impl->busy.store(false, std::memory_order_release);
@@ -308,7 +330,7 @@ constexpr specd_metrics kMetrics = {sizeof(specd_metrics), 0, metrics_define, me
 
 uint32_t pool_width(const specd_host* host) noexcept {
   Services::Impl* impl = Services::Impl::of(host);
-  return impl == nullptr ? 1 : static_cast<uint32_t>(impl->stream.pool().n_threads());
+  return impl == nullptr ? 1 : static_cast<uint32_t>(impl->cpu.stream().pool().n_threads());
 }
 
 struct PoolRun {
@@ -331,7 +353,7 @@ specd_status pool_run(const specd_host* host, specd_call* call, uint32_t n, spec
     return refuse(call, SPECD_E_PRECONDITION, "pool.run: called from a pool task");
   }
   PoolRun run{task, ctx, n};
-  impl->stream.pool().run(
+  impl->cpu.stream().pool().run(
       [](void* state, int part, int parts) {
         const PoolRun& mine = *static_cast<const PoolRun*>(state);
         const FpEnvironment fp_environment;
@@ -408,14 +430,20 @@ specd_status model_keep(const specd_host* host, specd_call* call, specd_model* m
   });
 }
 
+specd_status model_follow(const specd_host* host, specd_call* call, specd_model* model,
+                          const specd_forward_args* args) noexcept {
+  return on_models(host, call,
+                   [&](ModelService& models) { return models.follow(call, model, args); });
+}
+
 constexpr specd_models kModels = {sizeof(specd_models), 0,           model_open,
                                   model_info,           model_close, model_length,
-                                  model_forward,        model_keep};
+                                  model_forward,        model_follow, model_keep};
 
 }  // namespace
 
-Services::Services(kernels::CpuStream& stream, const kernels::Ops& ops, int32_t vocab_size)
-    : impl_(new Impl{stream, ops, vocab_size}) {}
+Services::Services(CpuDevice& cpu, Device& device, int32_t vocab_size)
+    : impl_(new Impl{cpu, device, vocab_size}) {}
 
 void Services::set_models(ModelService* models) { impl_->models = models; }
 

@@ -26,8 +26,9 @@ struct PluginMetric {
 
 class Services final : public ServiceDirectory {
  public:
-  // pool.run() and draw_noise use `stream` and `ops`, from [step] calls only. Both outlive this.
-  Services(kernels::CpuStream& stream, const kernels::Ops& ops, int32_t vocab_size);
+  // pool.run() and draw_noise use the CPU, from [step] calls only. Both outlive this.
+  // memory/1 gives out memory of the host and of `device`.
+  Services(CpuDevice& cpu, Device& device, int32_t vocab_size);
   ~Services() override;
 
   // What model/1 offers; null = no model. Outlives its use. [control] Before plugins run, or after.

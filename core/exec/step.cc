@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <initializer_list>
+#include <span>
 #include <string>
 
 #include "core/base/clock.h"
@@ -15,6 +17,14 @@ namespace specd {
 namespace {
 
 size_t at(int32_t i) { return static_cast<size_t>(i); }
+
+specd_tensor tensor_of(const Device& device, const Column<int32_t>& column,
+                       std::initializer_list<int64_t> shape) {
+  specd_tensor tensor = host_i32(column.device, shape);
+  tensor.device_type = SPECD_DEV_CUDA;
+  tensor.device_index = device.index();
+  return tensor;
+}
 
 // Sequences that a drafter failed in one call: counted one by one, told in one line.
 struct Losses {
@@ -45,6 +55,7 @@ struct StepRunner::Group {
   std::vector<int32_t> slot_column;
   std::vector<specd_sampling> sampling;
   std::vector<const specd_sampling*> sampling_ptr;
+  std::vector<std::span<const int32_t>> committed;
   specd_tensor slots{};
   specd_batch batch{};
 
@@ -52,6 +63,7 @@ struct StepRunner::Group {
     const size_t n = members.size();
     for (const ActiveSequence* member : members) {
       const Sequence& request = *member->request;
+      committed.emplace_back(request.tokens());
       const SamplingParams& params = request.request().sampling;
       seq_id.push_back(request.number());
       state.push_back(member->drafter_state);
@@ -82,6 +94,12 @@ struct StepRunner::Group {
     call.batch = &batch;
     call.sampling = sampling_ptr.data();
   }
+  // For a drafter on the device: its slots are there, and it may use the stream.
+  void on(Device& device, Staging& columns) {
+    const Column<int32_t> column = columns.add(slot_column);
+    slots = tensor_of(device, column, {static_cast<int64_t>(column.n)});
+    batch.stream = device.native_stream();
+  }
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
 
@@ -94,8 +112,54 @@ struct StepRunner::Group {
 
 uint32_t StepRunner::update_rows_max(uint32_t max_depth) { return std::max(max_depth + 1, 16u); }
 
+// One call of propose() with its columns, in host memory or on the device.
+struct StepRunner::Proposal {
+  LiveRoute& route;
+  Members members;
+  Group group;
+  bool on_device;
+  std::vector<int32_t> given;  // budgets; the plugin gets copies of what it only reads
+  Column<int32_t> root_token, root_position, budget, n_nodes, token, parent, flags;
+
+  Proposal(LiveRoute& its_route, const Members& its_members, uint64_t step_id)
+      : route(its_route),
+        members(its_members),
+        group(its_members, step_id),
+        on_device(its_route.on_device()) {}
+
+  int64_t capacity() const { return route.drafter->grant().max_nodes; }
+  bool probes() const { return (route.drafter->grant().needs & SPECD_NEED_PROBES) != 0; }
+  bool variable() const { return route.drafter->caps().tree_mode == SPECD_TREE_VARIABLE; }
+  // Of a tree whose shape the host knows.
+  int32_t parent_of(int64_t node) const {
+    const std::vector<int32_t>& fixed = route.drafter->static_parents();
+    const auto i = static_cast<size_t>(node);
+    return i < fixed.size() ? fixed[i] : static_cast<int32_t>(node) - 1;
+  }
+  void preset_parents() {
+    for (size_t i = 0; i < parent.n; ++i) {
+      parent.host[i] = parent_of(static_cast<int64_t>(i) % capacity());
+    }
+  }
+};
+
 StepRunner::StepRunner(Device& device, Transformer& model, KvStore& kv, ModelService& draft_models)
-    : device_(device), model_(model), kv_(kv), draft_models_(draft_models) {}
+    : device_(device),
+      model_(model),
+      kv_(kv),
+      draft_models_(draft_models),
+      graphs_(device, draft_models) {}
+
+StepRunner::~StepRunner() = default;
+
+Result<std::unique_ptr<StepRunner>> StepRunner::create(Device& device, Transformer& model,
+                                                       KvStore& kv, ModelService& draft_models) {
+  std::unique_ptr<StepRunner> runner(new StepRunner(device, model, kv, draft_models));
+  constexpr uint64_t kFirstBytes = uint64_t{1} << 20;  // grows with the steps
+  SPECD_TRY(runner->staging_, Staging::create(device, kFirstBytes, "columns of a step"));
+  SPECD_TRY(runner->behind_, Staging::create(device, kFirstBytes, "columns between steps"));
+  return runner;
+}
 
 template <typename Fn>
 void StepRunner::by_route(const Members& members, Fn&& fn) {
@@ -114,7 +178,7 @@ void StepRunner::by_route(const Members& members, Fn&& fn) {
   }
 }
 
-StepCounters StepRunner::run(const StepPlan& plan, std::vector<ActiveSequence>& running) {
+Result<StepCounters> StepRunner::run(const StepPlan& plan, std::vector<ActiveSequence>& running) {
   ++step_id_;
   StepCounters counters;
   if (plan.items.empty()) return counters;
@@ -138,18 +202,35 @@ StepCounters StepRunner::run(const StepPlan& plan, std::vector<ActiveSequence>& 
   for (ActiveSequence* member : members) {
     if (member->drafts() && member->draft_nodes > 0 && !ended(member)) drafting.push_back(member);
   }
-  by_route(drafting, [&](LiveRoute& route, const Members& group) { propose(route, group); });
+  SPECD_OK_OR_RETURN(make_room(members, drafting));
+  by_route(drafting, [&](LiveRoute& route, const Members& group) {
+    if (route.on_device()) return;
+    Proposal proposal(route, group, step_id_);
+    prepare(proposal);
+    if (propose(proposal)) take(proposal);
+  });
   std::erase_if(members, ended);
   if (members.empty()) return counters;
+  // Those on the device come last: from here on the members stay the same.
+  std::erase_if(drafting, [&](ActiveSequence* member) {
+    return !member->drafts() || std::find(members.begin(), members.end(), member) == members.end();
+  });
+  proposals_.clear();
+  by_route(drafting, [&](LiveRoute& route, const Members& group) {
+    if (!route.on_device()) return;
+    prepare(proposals_.emplace_back(route, group, step_id_));
+    expect_tree(proposals_.back());
+  });
   build_rows(members);
-  forward(members);
-  draw(members);
+  SPECD_OK_OR_RETURN(compute(members));
+  for (Proposal& proposal : proposals_) take(proposal);
+  proposals_.clear();
   for (ActiveSequence* member : members) {
     if (!ended(member) && member->route != nullptr && member->wants_token) routed.push_back(member);
   }
   by_route(routed, [&](LiveRoute& route, const Members& group) { verify(route, group); });
   counters.rows = static_cast<uint64_t>(rows_.n_rows());
-  counters.kv_moves = commit(members);
+  SPECD_TRY(counters.kv_moves, commit(members));
 
   Members updating;
   for (ActiveSequence* member : members) {
@@ -158,9 +239,40 @@ StepCounters StepRunner::run(const StepPlan& plan, std::vector<ActiveSequence>& 
       updating.push_back(member);
     }
   }
-  by_route(updating, [&](LiveRoute& route, const Members& group) { update(route, group); });
+  Status updated;
+  by_route(updating, [&](LiveRoute& route, const Members& group) {
+    if (updated.ok()) updated = update(route, group);
+  });
+  SPECD_OK_OR_RETURN(updated);
   metrics_.step_time.record(now_ns() - start_ns);
   return counters;
+}
+
+// As much as the step can need at most. The stream has passed what the last one used.
+Status StepRunner::make_room(const Members& members, const Members& drafting) {
+  int64_t rows = 0, nodes = 0, pages = 0;
+  for (const ActiveSequence* member : members) {
+    rows += member->n_rows;
+    pages += static_cast<int64_t>(member->table.pages.size());
+  }
+  uint64_t bytes = 0;
+  const auto columns = [](int64_t n) { return Staging::bytes_of<int32_t>(static_cast<size_t>(n)); };
+  by_route(drafting, [&](LiveRoute& route, const Members& group) {
+    const auto n = static_cast<int64_t>(group.size());
+    const int64_t cells = n * route.drafter->grant().max_nodes;
+    // Inputs, slots, counts; tokens, parents, flags; where tokens go.
+    bytes += 5 * columns(n) + 5 * columns(cells);
+    for (const ActiveSequence* member : group) nodes += member->draft_nodes;
+  });
+  rows += nodes;
+  bytes += ForwardRows::staging_bytes(rows, pages, nodes * (SPECD_MAX_TREE_DEPTH + 1)) +
+           Staging::bytes_of<kernels::DrawRow>(static_cast<size_t>(rows)) * 2 + 2 * columns(rows);
+  if (!device_.is_host()) {
+    bytes += model_.n_taps() * columns(rows * model_.config().hidden_size);
+  }
+  SPECD_TRY(const bool moved, staging_.reserve(bytes));
+  if (moved) graphs_.clear();
+  return Status();
 }
 
 void StepRunner::begin_new(std::vector<ActiveSequence>& running) {
@@ -208,7 +320,8 @@ void StepRunner::begin(LiveRoute& route, const Members& members, uint32_t attach
   args.tokens = tokens.data();
   args.sampling = group.sampling_ptr.data();
   args.seq_state = states.data();
-  const Status status = route.drafter->begin(args, group.call);
+  const Status room = to_device(route, group);
+  const Status status = room.ok() ? route.drafter->begin(args, group.call) : room;
   Losses losses;
   for (size_t i = 0; i < members.size(); ++i) {
     ActiveSequence& member = *members[i];
@@ -223,94 +336,127 @@ void StepRunner::begin(LiveRoute& route, const Members& members, uint32_t attach
   losses.tell(route, "begin");
 }
 
-void StepRunner::propose(LiveRoute& route, const Members& members) {
-  const int64_t n = static_cast<int64_t>(members.size());
-  const int64_t capacity = route.drafter->grant().max_nodes;
-  const bool probes = (route.drafter->grant().needs & SPECD_NEED_PROBES) != 0;
-  Group group(members, step_id_);
+void StepRunner::prepare(Proposal& proposal) {
+  const LiveRoute& route = proposal.route;
   const std::vector<int32_t>& fixed = route.drafter->static_parents();
-  std::vector<int32_t> root_token, root_position, budget, n_nodes(members.size(), 0);
-  std::vector<int32_t> token(static_cast<size_t>(n * capacity), 0), parent(token.size(), 0),
-      flags(token.size(), 0);
-  for (const ActiveSequence* member : members) {
+  const auto capacity = static_cast<int32_t>(proposal.capacity());
+  std::vector<int32_t> root_token, root_position;
+  for (const ActiveSequence* member : proposal.members) {
     root_token.push_back(member->request->tokens().back());
     root_position.push_back(member->n_computed);
-    budget.push_back(std::min(member->draft_nodes, static_cast<int32_t>(capacity)));
-    if (!fixed.empty()) budget.back() = std::min(budget.back(), static_cast<int32_t>(fixed.size()));
+    int32_t budget = std::min(member->draft_nodes, capacity);
+    if (!fixed.empty()) budget = std::min(budget, static_cast<int32_t>(fixed.size()));
+    proposal.given.push_back(budget);
   }
-  const auto preset_parents = [&] {
-    for (int64_t s = 0; s < n; ++s) {
-      for (int64_t i = 0; i < capacity; ++i) {
-        parent[static_cast<size_t>(s * capacity + i)] = static_cast<size_t>(i) < fixed.size()
-                                                            ? fixed[static_cast<size_t>(i)]
-                                                            : static_cast<int32_t>(i) - 1;
-      }
-    }
-  };
-  const bool variable = route.drafter->caps().tree_mode == SPECD_TREE_VARIABLE;
-  if (!variable) preset_parents();
+  proposal.root_token = staging_.add(root_token);
+  proposal.root_position = staging_.add(root_position);
+  proposal.budget = staging_.add(proposal.given);
+  proposal.n_nodes = staging_.add(proposal.given);
+  const size_t cells = proposal.members.size() * static_cast<size_t>(capacity);
+  proposal.token = staging_.add<int32_t>(cells);
+  proposal.parent = staging_.add<int32_t>(cells);
+  proposal.flags = staging_.add<int32_t>(cells);
+  std::fill_n(proposal.token.host, cells, int32_t{SPECD_NO_TOKEN});
+  std::fill_n(proposal.parent.host, cells, 0);
+  std::fill_n(proposal.flags.host, cells, 0);
+  if (!proposal.variable()) proposal.preset_parents();
+  if (proposal.on_device) proposal.group.on(device_, staging_);
+}
 
-  specd_tensor root_token_t = host_i32(root_token.data(), {n});
-  specd_tensor root_position_t = host_i32(root_position.data(), {n});
-  specd_tensor budget_t = host_i32(budget.data(), {n});
-  specd_tensor n_nodes_t = host_i32(n_nodes.data(), {n});
-  specd_tensor token_t = host_i32(token.data(), {n, capacity});
-  specd_tensor parent_t = host_i32(parent.data(), {n, capacity});
-  specd_tensor flags_t = host_i32(flags.data(), {n, capacity});
-  specd_proposal proposal{};
-  proposal.struct_size = sizeof(proposal);
-  proposal.node_capacity = static_cast<uint32_t>(capacity);
-  proposal.n_nodes = &n_nodes_t;
-  proposal.token = &token_t;
-  proposal.parent = &parent_t;
-  proposal.flags = probes ? &flags_t : nullptr;
-  // The plugin gets copies of what it only reads: the host goes on with its own.
-  const std::vector<int32_t> budget_given = budget;
+// The call itself. False when the drafter failed it.
+bool StepRunner::propose(Proposal& proposal) {
+  LiveRoute& route = proposal.route;
+  const auto n = static_cast<int64_t>(proposal.members.size());
+  const int64_t capacity = proposal.capacity();
+  const auto tensor = [&](const Column<int32_t>& column, std::initializer_list<int64_t> shape) {
+    return proposal.on_device ? tensor_of(device_, column, shape) : host_i32(column.host, shape);
+  };
+  specd_tensor root_token_t = tensor(proposal.root_token, {n});
+  specd_tensor root_position_t = tensor(proposal.root_position, {n});
+  specd_tensor budget_t = tensor(proposal.budget, {n});
+  specd_tensor n_nodes_t = tensor(proposal.n_nodes, {n});
+  specd_tensor token_t = tensor(proposal.token, {n, capacity});
+  specd_tensor parent_t = tensor(proposal.parent, {n, capacity});
+  specd_tensor flags_t = tensor(proposal.flags, {n, capacity});
+  specd_proposal out{};
+  out.struct_size = sizeof(out);
+  out.node_capacity = static_cast<uint32_t>(capacity);
+  out.n_nodes = &n_nodes_t;
+  out.token = &token_t;
+  out.parent = &parent_t;
+  out.flags = proposal.probes() ? &flags_t : nullptr;
   specd_propose_args args{};
   args.struct_size = sizeof(args);
-  args.batch = &group.batch;
+  args.batch = &proposal.group.batch;
   args.root_token = &root_token_t;
   args.root_position = &root_position_t;
   args.node_budget = &budget_t;
   if ((route.drafter->grant().needs & SPECD_NEED_HOST_TOKENS) != 0) {
-    args.host_root_token = root_token.data();
-    args.host_root_position = root_position.data();
-    args.host_node_budget = budget.data();
+    args.host_root_token = proposal.root_token.host;
+    args.host_root_position = proposal.root_position.host;
+    args.host_node_budget = proposal.budget.host;
   }
-  args.sampling = group.sampling_ptr.data();
-  args.out = &proposal;
-  const Status status = route.drafter->propose(args, group.call);
+  args.sampling = proposal.group.sampling_ptr.data();
+  args.out = &out;
+  proposal.group.call.committed = &proposal.group.committed;
+  const Status status = route.drafter->propose(args, proposal.group.call);
   if (!status.ok()) {
-    route.cut(members.size(), status.to_string());
-    return;  // decode plainly
+    route.cut(proposal.members.size(), status.to_string());
+    // Whatever it has written, the members are decoded plainly.
+    for (specd_status& each : proposal.group.status) each = SPECD_E_CANCELLED;
   }
-  if (!variable) preset_parents();  // not the plugin's to write
+  return status.ok();
+}
 
+// The rows of a tree whose tokens only the device will know.
+void StepRunner::expect_tree(const Proposal& proposal) {
+  for (size_t s = 0; s < proposal.members.size(); ++s) {
+    DraftTree& tree = proposal.members[s]->tree;
+    for (int32_t node = 0; node < proposal.given[s]; ++node) {
+      const int32_t parent = proposal.parent_of(node);
+      tree.token.push_back(0);
+      tree.parent.push_back(parent);
+      tree.flags.push_back(0);
+      tree.depth.push_back(parent < 0 ? 1 : tree.depth[at(parent)] + 1);
+    }
+  }
+}
+
+// What the drafter has written becomes the members' trees, as far as it is good.
+void StepRunner::take(Proposal& proposal) {
+  LiveRoute& route = proposal.route;
+  const auto capacity = static_cast<size_t>(proposal.capacity());
+  if (!proposal.variable()) proposal.preset_parents();  // not the plugin's to write
   TreeLimits limits{.vocab_size = model_.config().vocab_size,
                     .node_budget = 0,
                     .max_depth = static_cast<int32_t>(route.drafter->grant().max_depth),
-                    .probes = probes};
-  std::vector<int32_t> depth(static_cast<size_t>(capacity));
-  for (size_t s = 0; s < members.size(); ++s) {
-    if (group.status[s] != SPECD_OK && group.status[s] != SPECD_E_DEADLINE) {
-      route.cut(1, "propose: " + group.why(s));
+                    .probes = proposal.probes() && !proposal.on_device};
+  std::vector<int32_t> depth(capacity);
+  for (size_t s = 0; s < proposal.members.size(); ++s) {
+    ActiveSequence& member = *proposal.members[s];
+    DraftTree& tree = member.tree;
+    tree.clear();
+    const specd_status status = proposal.group.status[s];
+    if (status != SPECD_OK && status != SPECD_E_DEADLINE) {
+      if (status != SPECD_E_CANCELLED) route.cut(1, "propose: " + proposal.group.why(s));
       continue;
     }
-    limits.node_budget = budget_given[s];
-    const size_t first = s * static_cast<size_t>(capacity);
-    const TreeCheck check = check_tree(n_nodes[s], &token[first], &parent[first],
-                                       probes ? &flags[first] : nullptr, limits, depth.data());
+    limits.node_budget = proposal.given[s];
+    const int32_t* token = proposal.token.host + s * capacity;
+    const int32_t* parent = proposal.parent.host + s * capacity;
+    const int32_t* flags = proposal.flags.host + s * capacity;
+    const int32_t n_nodes = proposal.on_device ? proposal.given[s] : proposal.n_nodes.host[s];
+    const TreeCheck check = check_tree(n_nodes, token, parent, limits.probes ? flags : nullptr,
+                                       limits, depth.data());
     if (check.defect != Defect::kNone) {
       route.cut(1, std::string("propose: ") + defect_name(check.defect) + " at node " +
                        std::to_string(check.node));
     }
-    DraftTree& tree = members[s]->tree;
-    const auto count = static_cast<ptrdiff_t>(check.n_nodes);
-    const auto begin = static_cast<ptrdiff_t>(first);
-    tree.token.assign(token.begin() + begin, token.begin() + begin + count);
-    tree.parent.assign(parent.begin() + begin, parent.begin() + begin + count);
-    tree.flags.assign(flags.begin() + begin, flags.begin() + begin + count);
-    tree.depth.assign(depth.begin(), depth.begin() + count);
+    tree.token.assign(token, token + check.n_nodes);
+    tree.parent.assign(parent, parent + check.n_nodes);
+    tree.flags.assign(flags, flags + check.n_nodes);
+    tree.depth.assign(depth.begin(), depth.begin() + check.n_nodes);
+    if (proposal.on_device && member.wants_token) member.logits_of_node.resize(at(check.n_nodes));
   }
 }
 
@@ -368,21 +514,10 @@ void StepRunner::build_rows(const Members& members) {
   }
 }
 
-void StepRunner::forward(const Members& members) {
-  const uint64_t start_ns = now_ns();
-  model_.forward(rows_, kv_);
-  const uint64_t ns = now_ns() - start_ns;
-  metrics_.forward_ns += ns;
-  const double ns_per_row = static_cast<double>(ns) / rows_.n_rows();
-  for (const ActiveSequence* member : members) {
-    if (member->route == nullptr) continue;
-    const int32_t rows = member->n_rows + member->tree.size();
-    member->route->counters.forward_ns += static_cast<uint64_t>(ns_per_row * rows);
-  }
-}
-
-void StepRunner::draw(const Members& members) {
+// Submits what the device has to do for this step, and waits for it.
+Status StepRunner::compute(const Members& members) {
   draw_rows_.assign(rows_.logits_rows.size(), {});
+  bool wants_top1 = false;
   for (const ActiveSequence* member : members) {
     if (!member->wants_token) continue;
     const SamplingParams& params = member->request->request().sampling;
@@ -398,14 +533,104 @@ void StepRunner::draw(const Members& members) {
     for (const int32_t logits : member->logits_of_node) {
       if (logits >= 0) fill(logits);
     }
+    for (const int32_t flags : member->tree.flags) {
+      wants_top1 = wants_top1 || (flags & SPECD_NODE_WANT_TOP1) != 0;
+    }
   }
-  row_token_.assign(rows_.logits_rows.size(), -1);
-  if (row_token_.empty()) return;
-  device_.ops().draw(device_.stream(), {.logits = model_.logits(),
-                                        .row = draw_rows_.data(),
-                                        .token = row_token_.data(),
-                                        .n_rows = static_cast<int32_t>(row_token_.size()),
-                                        .vocab = model_.config().vocab_size});
+  struct Pick {
+    Column<int32_t> source, from, to;
+  };
+  std::vector<Pick> picks;
+  for (const Proposal& proposal : proposals_) {
+    std::vector<int32_t> from, to;
+    for (size_t s = 0; s < proposal.members.size(); ++s) {
+      const ActiveSequence& member = *proposal.members[s];
+      for (int32_t node = 0; node < member.tree.size(); ++node) {
+        from.push_back(static_cast<int32_t>(static_cast<int64_t>(s) * proposal.capacity()) + node);
+        to.push_back(member.first_row + member.n_rows + node);
+      }
+    }
+    picks.push_back({proposal.token, staging_.add(from), staging_.add(to)});
+  }
+  const ForwardColumns columns = rows_.stage(staging_);
+  const auto draws = staging_.add(draw_rows_);
+  const std::vector<kernels::DrawRow> greedy(wants_top1 ? draw_rows_.size() : 0);
+  const auto greedy_draws = staging_.add(greedy);
+  const auto tokens = staging_.add<int32_t>(draw_rows_.size());
+  const auto top1 = staging_.add<int32_t>(greedy.size());
+  const auto width = static_cast<size_t>(model_.config().hidden_size);
+  std::vector<Column<float>> taps;
+  for (size_t i = 0; i < model_.n_taps() && !device_.is_host(); ++i) {
+    taps.push_back(staging_.add<float>(rows_.tap_rows.size() * width));
+  }
+
+  const uint64_t start_ns = now_ns();
+  const auto upload = [&] { staging_.upload(); };
+  const auto forward = [&] {
+    const kernels::Ops& ops = device_.ops();
+    for (const Pick& pick : picks) {
+      ops.pick_tokens(device_.stream(), {.source = pick.source.device,
+                                         .from = pick.from.device,
+                                         .target = columns.token.device,
+                                         .to = pick.to.device,
+                                         .n = static_cast<int32_t>(pick.from.n),
+                                         .vocab = model_.config().vocab_size,
+                                         .otherwise = 0});
+      staging_.download(pick.source);
+    }
+    model_.forward(columns, kv_);
+    const auto draw = [&](const Column<kernels::DrawRow>& rows, const Column<int32_t>& out) {
+      if (rows.n == 0) return;
+      ops.draw(device_.stream(), {.logits = model_.logits(),
+                                  .row = rows.device,
+                                  .token = out.device,
+                                  .n_rows = static_cast<int32_t>(rows.n),
+                                  .vocab = model_.config().vocab_size});
+      staging_.download(out);
+    };
+    draw(draws, tokens);
+    draw(greedy_draws, top1);
+    for (size_t i = 0; i < taps.size(); ++i) {
+      device_.copy_out(taps[i].host, model_.tap(i), taps[i].bytes());
+    }
+  };
+  if (device_.is_host()) {
+    forward();
+  } else {
+    StepGraphs::Shape shape{static_cast<uint64_t>(columns.n_rows),
+                            static_cast<uint64_t>(columns.n_logits),
+                            static_cast<uint64_t>(columns.n_taps), model_.n_taps(),
+                            greedy.size(), staging_.used()};
+    std::vector<StepGraphs::Proposer> proposers;
+    for (Proposal& proposal : proposals_) {
+      shape.push_back(proposal.route.number);
+      shape.insert(shape.end(), proposal.given.begin(), proposal.given.end());
+      proposal.group.call.committed = &proposal.group.committed;
+      proposers.push_back(
+          {.call = &proposal.group.call,
+           .may_capture = (proposal.route.drafter->caps().features & SPECD_FEATURE_CAPTURE) != 0,
+           .propose = [this, &proposal] { return propose(proposal); }});
+    }
+    SPECD_OK_OR_RETURN(graphs_.submit(shape, proposers, upload, forward));
+    SPECD_OK_OR_RETURN(device_.synchronize());
+    draft_models_.passed();
+    behind_.clear();
+  }
+  const uint64_t ns = now_ns() - start_ns;
+  metrics_.forward_ns += ns;
+  const double ns_per_row = static_cast<double>(ns) / rows_.n_rows();
+  for (const ActiveSequence* member : members) {
+    if (member->route == nullptr) continue;
+    const int32_t rows = member->n_rows + member->tree.size();
+    member->route->counters.forward_ns += static_cast<uint64_t>(ns_per_row * rows);
+  }
+  row_token_.assign(tokens.host, tokens.host + tokens.n);
+  top1_.assign(top1.host, top1.host + top1.n);
+  tap_rows_.clear();
+  for (size_t i = 0; i < model_.n_taps(); ++i) {
+    tap_rows_.push_back(device_.is_host() ? model_.tap(i) : taps[i].host);
+  }
+  return Status();
 }
 
 void StepRunner::verify(LiveRoute& route, const Members& members) {
@@ -500,7 +725,7 @@ void StepRunner::verify(LiveRoute& route, const Members& members) {
   }
 }
 
-uint64_t StepRunner::commit(const Members& members) {
+Result<uint64_t> StepRunner::commit(const Members& members) {
   std::vector<int32_t> from, to, tokens;
   for (ActiveSequence* member : members) {
     const int32_t root = member->n_computed;
@@ -549,18 +774,34 @@ uint64_t StepRunner::commit(const Members& members) {
     counters.rejected += static_cast<uint64_t>(rejected);
     counters.discarded += static_cast<uint64_t>(discarded);
   }
-  if (!from.empty()) {
-    for (const kernels::KvLayer& layer : kv_.layers()) {
-      device_.ops().kv_move(device_.stream(), {.kv = layer,
-                                               .from = from.data(),
-                                               .to = to.data(),
-                                               .n = static_cast<int32_t>(from.size())});
-    }
-  }
+  SPECD_OK_OR_RETURN(move(from, to));
   return from.size();
 }
 
-void StepRunner::update(LiveRoute& route, const Members& members) {
+// Room for columns of what runs before the next step's work.
+Status StepRunner::room_behind(uint64_t bytes) {
+  if (device_.is_host()) behind_.clear();  // its work is done
+  if (bytes <= behind_.room()) return Status();
+  SPECD_OK_OR_RETURN(device_.synchronize());
+  const Result<bool> moved = behind_.reserve(bytes);
+  return moved.status();
+}
+
+Status StepRunner::move(const std::vector<int32_t>& from, const std::vector<int32_t>& to) {
+  if (from.empty()) return Status();
+  SPECD_OK_OR_RETURN(room_behind(2 * Staging::bytes_of<int32_t>(from.size())));
+  const auto sources = behind_.add(from), targets = behind_.add(to);
+  behind_.upload();
+  for (const kernels::KvLayer& layer : kv_.layers()) {
+    device_.ops().kv_move(device_.stream(), {.kv = layer,
+                                             .from = sources.device,
+                                             .to = targets.device,
+                                             .n = static_cast<int32_t>(from.size())});
+  }
+  return Status();
+}
+
+Status StepRunner::update(LiveRoute& route, const Members& members) {
   const specd_drafter_grant& grant = route.drafter->grant();
   const bool hidden = (grant.needs & SPECD_NEED_HIDDEN) != 0;
   const int64_t max_rows = grant.max_rows;
@@ -598,28 +839,25 @@ void StepRunner::update(LiveRoute& route, const Members& members) {
     for (int32_t node = 0; node < member.tree.size(); ++node) {
       if ((member.tree.flags[at(node)] & SPECD_NODE_WANT_TOP1) == 0) continue;
       if (top1.empty()) top1.assign(members.size() * static_cast<size_t>(capacity), -1);
-      const int32_t logits = member.logits_of_node[at(node)];
-      const kernels::DrawRow greedy{};
-      device_.ops().draw(
-          device_.stream(),
-          {.logits = model_.logits() +
-                     static_cast<size_t>(logits) * static_cast<size_t>(model_.config().vocab_size),
-           .row = &greedy,
-           .token = &top1[s * static_cast<size_t>(capacity) + at(node)],
-           .n_rows = 1,
-           .vocab = model_.config().vocab_size});
+      top1[s * static_cast<size_t>(capacity) + at(node)] =
+          top1_[at(member.logits_of_node[at(node)])];
     }
   }
 
   const size_t cells = members.size() * static_cast<size_t>(max_rows);
-  std::vector<int32_t> count(members.size()), position(cells), token(cells), next_token(cells),
-      node(cells);
   std::vector<std::vector<float>> hidden_data(n_taps);
   for (std::vector<float>& data : hidden_data) data.resize(cells * static_cast<size_t>(width));
 
   for (size_t done = 0; done < longest; done += static_cast<size_t>(max_rows)) {
     // Those still with the drafter; the first call tells the probes' results.
     Members now;
+    const uint64_t bytes = 2 * Staging::bytes_of<int32_t>(members.size()) +
+                           4 * Staging::bytes_of<int32_t>(cells) +
+                           Staging::bytes_of<int32_t>(members.size() * at(grant.max_nodes));
+    SPECD_OK_OR_RETURN(room_behind(bytes));
+    const auto count = behind_.add<int32_t>(members.size());
+    const auto position = behind_.add<int32_t>(cells), token = behind_.add<int32_t>(cells),
+               next_token = behind_.add<int32_t>(cells), node = behind_.add<int32_t>(cells);
     std::vector<int32_t> top1_now;
     for (size_t s = 0; s < members.size(); ++s) {
       if (!members[s]->drafts()) continue;
@@ -627,17 +865,17 @@ void StepRunner::update(LiveRoute& route, const Members& members) {
       const size_t begin = std::min(done, todo[s].size());
       const size_t end = std::min(begin + static_cast<size_t>(max_rows), todo[s].size());
       const size_t first_cell = now.size() * static_cast<size_t>(max_rows);
-      count[now.size()] = static_cast<int32_t>(end - begin);
+      count.host[now.size()] = static_cast<int32_t>(end - begin);
       for (size_t i = begin; i < end; ++i) {
         const Row& row = todo[s][i];
         const size_t cell = first_cell + (i - begin);
-        position[cell] = row.position;
-        token[cell] = tokens[at(row.position)];
-        next_token[cell] = tokens[at(row.position + 1)];
-        node[cell] = row.node;
+        position.host[cell] = row.position;
+        token.host[cell] = tokens[at(row.position)];
+        next_token.host[cell] = tokens[at(row.position + 1)];
+        node.host[cell] = row.node;
         for (size_t t = 0; t < n_taps; ++t) {
           const float* source =
-              model_.tap(route.tap_index[t]) +
+              tap_rows_[route.tap_index[t]] +
               static_cast<size_t>(tap_row_of_[at(row.row)]) * static_cast<size_t>(width);
           std::memcpy(&hidden_data[t][cell * static_cast<size_t>(width)], source,
                       static_cast<size_t>(width) * sizeof(float));
@@ -649,22 +887,30 @@ void StepRunner::update(LiveRoute& route, const Members& members) {
       }
       now.push_back(members[s]);
     }
-    if (now.empty()) return;
+    if (now.empty()) return Status();
 
     const int64_t n = static_cast<int64_t>(now.size());
     Group group(now, step_id_);
-    specd_tensor count_t = host_i32(count.data(), {n});
-    specd_tensor position_t = host_i32(position.data(), {n, max_rows});
-    specd_tensor token_t = host_i32(token.data(), {n, max_rows});
-    specd_tensor next_token_t = host_i32(next_token.data(), {n, max_rows});
-    specd_tensor node_t = host_i32(node.data(), {n, max_rows});
-    specd_tensor top1_t = host_i32(top1_now.data(), {n, capacity});
+    const auto top1_column = behind_.add(top1_now);
+    if (route.on_device()) {
+      group.on(device_, behind_);
+      behind_.upload();
+    }
+    const auto tensor = [&](const Column<int32_t>& column, std::initializer_list<int64_t> shape) {
+      return route.on_device() ? tensor_of(device_, column, shape) : host_i32(column.host, shape);
+    };
+    specd_tensor count_t = tensor(count, {n});
+    specd_tensor position_t = tensor(position, {n, max_rows});
+    specd_tensor token_t = tensor(token, {n, max_rows});
+    specd_tensor next_token_t = tensor(next_token, {n, max_rows});
+    specd_tensor node_t = tensor(node, {n, max_rows});
+    specd_tensor top1_t = tensor(top1_column, {n, capacity});
     std::vector<specd_tensor> hidden_tensor;
     for (std::vector<float>& data : hidden_data) {
       hidden_tensor.push_back(host_tensor(data.data(), SPECD_DT_FLOAT, 32, {n, max_rows, width}));
     }
     std::vector<const specd_tensor*> hidden_ptr;
-    for (const specd_tensor& tensor : hidden_tensor) hidden_ptr.push_back(&tensor);
+    for (const specd_tensor& each : hidden_tensor) hidden_ptr.push_back(&each);
     specd_update_args args{};
     args.struct_size = sizeof(args);
     args.max_rows = static_cast<uint32_t>(max_rows);
@@ -676,15 +922,15 @@ void StepRunner::update(LiveRoute& route, const Members& members) {
     args.node = &node_t;
     const bool mirrors = (grant.needs & SPECD_NEED_HOST_TOKENS) != 0;
     if (mirrors) {
-      args.host_count = count.data();
-      args.host_position = position.data();
-      args.host_token = token.data();
-      args.host_next_token = next_token.data();
-      args.host_node = node.data();
+      args.host_count = count.host;
+      args.host_position = position.host;
+      args.host_token = token.host;
+      args.host_next_token = next_token.host;
+      args.host_node = node.host;
     }
     args.hidden = hidden_ptr.data();
     args.top1 = top1_now.empty() ? nullptr : &top1_t;
-    args.host_top1 = top1_now.empty() || !mirrors ? nullptr : top1_now.data();
+    args.host_top1 = top1_now.empty() || !mirrors ? nullptr : top1_column.host;
     const Status status = route.drafter->update(args, group.call);
     Losses losses;
     for (size_t s = 0; s < now.size(); ++s) {
@@ -694,19 +940,25 @@ void StepRunner::update(LiveRoute& route, const Members& members) {
     }
     losses.tell(route, "update");
   }
+  return Status();
 }
 
-void StepRunner::copy_page(int32_t from, int32_t to) {
+Status StepRunner::copy_page(int32_t from, int32_t to) {
   std::vector<int32_t> source, target;
   for (int32_t i = 0; i < kernels::kPageTokens; ++i) {
     source.push_back(from * kernels::kPageTokens + i);
     target.push_back(to * kernels::kPageTokens + i);
   }
-  for (const kernels::KvLayer& layer : kv_.layers()) {
-    device_.ops().kv_move(
-        device_.stream(),
-        {.kv = layer, .from = source.data(), .to = target.data(), .n = kernels::kPageTokens});
-  }
+  return move(source, target);
+}
+
+// A drafter on the device finds there what is given to it beside its own columns.
+Status StepRunner::to_device(const LiveRoute& route, Group& group) {
+  if (!route.on_device()) return Status();
+  SPECD_OK_OR_RETURN(room_behind(Staging::bytes_of<int32_t>(group.slot_column.size())));
+  group.on(device_, behind_);
+  behind_.upload();
+  return Status();
 }
 
 void StepRunner::end(ActiveSequence& sequence, uint32_t reason) {
@@ -721,6 +973,9 @@ void StepRunner::end_drafting(ActiveSequence& sequence, uint32_t reason) {
   args.struct_size = sizeof(args);
   args.reason = reason;
   args.batch = &group.batch;
+  if (const Status room = to_device(*sequence.route, group); !room.ok()) {
+    log(LogLevel::kError, "route " + sequence.route->name + ": end: " + room.to_string());
+  }
   sequence.route->drafter->end(args, group.call);
   sequence.drafting = ActiveSequence::Drafting::kLost;
   sequence.drafter_state = nullptr;

@@ -1,5 +1,7 @@
 #include "core/model/transformer.h"
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
 #include <initializer_list>
 #include <optional>
@@ -51,6 +53,52 @@ void ForwardRows::clear() {
   }
 }
 
+uint64_t ForwardRows::staging_bytes(int64_t rows, int64_t pages, int64_t tail) {
+  const auto bytes = [](int64_t n) { return Staging::bytes_of<int32_t>(static_cast<size_t>(n)); };
+  return 8 * bytes(rows) + 2 * (bytes(pages + 1) + bytes(tail + 1));  // rounded up, see stage()
+}
+
+ForwardColumns ForwardRows::stage(Staging& staging) const {
+  const auto put = [&](const std::vector<int32_t>& column) { return staging.add(column).device; };
+  ForwardColumns columns;
+  columns.n_rows = n_rows();
+  columns.n_logits = static_cast<int32_t>(logits_rows.size());
+  columns.n_taps = static_cast<int32_t>(tap_rows.size());
+  columns.token = staging.add(token);
+  columns.position = put(position);
+  columns.slot = put(slot);
+  columns.span = put(span);
+  columns.table = put(table);
+  columns.tail_begin = put(tail_begin);
+  // These grow with the text: rounded up, the columns behind them stay where they are for a while.
+  const auto put_rounded = [&](const std::vector<int32_t>& column) {
+    Column<int32_t> rounded = staging.add<int32_t>(std::bit_ceil(column.size()));
+    std::copy(column.begin(), column.end(), rounded.host);
+    return rounded.device;
+  };
+  columns.pages = put_rounded(pages);
+  columns.tail = put_rounded(tail);
+  columns.logits_rows = put(logits_rows);
+  columns.tap_rows = put(tap_rows);
+  return columns;
+}
+
+ForwardColumns ForwardRows::in_place() {
+  return {.n_rows = n_rows(),
+          .n_logits = static_cast<int32_t>(logits_rows.size()),
+          .n_taps = static_cast<int32_t>(tap_rows.size()),
+          .token = {token.data(), token.data(), token.size()},
+          .position = position.data(),
+          .slot = slot.data(),
+          .span = span.data(),
+          .table = table.data(),
+          .tail_begin = tail_begin.data(),
+          .pages = pages.data(),
+          .tail = tail.data(),
+          .logits_rows = logits_rows.data(),
+          .tap_rows = tap_rows.data()};
+}
+
 struct Transformer::Impl {
   Device& device;
   ModelConfig config;
@@ -58,7 +106,7 @@ struct Transformer::Impl {
   int32_t rows_max = 0;
   int32_t logits_rows_max = 0;
 
-  std::optional<SafetensorsFile> file;  // holds the embedding table
+  std::optional<SafetensorsFile> file;  // holds the embedding table of the CPU
   std::vector<Buffer> buffers;
   const void* embedding = nullptr;  // [vocab, hidden], row-major
   std::vector<Layer> layers;
@@ -130,12 +178,14 @@ struct Transformer::Impl {
     SPECD_OK_OR_RETURN(make(inv_freq, 1, c.head_dim / 2));
     SPECD_OK_OR_RETURN(make(picked, logits_rows_max, c.hidden_size));
     SPECD_OK_OR_RETURN(make(logits, logits_rows_max, c.vocab_size));
+    std::vector<float> frequencies;
     for (int32_t i = 0; i < c.head_dim / 2; ++i) {
-      inv_freq[i] = static_cast<float>(
+      frequencies.push_back(static_cast<float>(
           1.0 / std::pow(static_cast<float>(c.rope_theta),
-                         static_cast<float>(2 * i) / static_cast<float>(c.head_dim)));
+                         static_cast<float>(2 * i) / static_cast<float>(c.head_dim))));
     }
-    return Status();
+    device.copy_in(inv_freq, frequencies.data(), frequencies.size() * sizeof(float));
+    return device.synchronize();
   }
 
   Status pack(const PackedMatrix& into, const std::string& name, int32_t n_rows,
@@ -157,15 +207,26 @@ struct Transformer::Impl {
   Result<const float*> gain(const std::string& name) {
     const TensorView* view = file->find(name);
     SPECD_TRY(void* data, allocate(size(config.hidden_size) * sizeof(float), "norm weights"));
-    const int32_t only_row = 0;
-    device.ops().embed(device.stream(), {.table = view->data,
+    SPECD_TRY(const Buffer narrow, device.allocate(view->bytes, "norm weights"));
+    SPECD_TRY(const Buffer only_row, device.allocate(sizeof(int32_t), "norm weights"));  // row 0
+    device.copy_in(narrow.data(), view->data, view->bytes);
+    device.ops().embed(device.stream(), {.table = narrow.data(),
                                          .dtype = kernel_dtype(view->type).value(),
-                                         .token = &only_row,
+                                         .token = only_row.as<int32_t>(),
                                          .out = static_cast<float*>(data),
                                          .n_rows = 1,
                                          .n = config.hidden_size});
+    SPECD_OK_OR_RETURN(device.synchronize());
     parameters += static_cast<uint64_t>(config.hidden_size);
     return static_cast<const float*>(data);
+  }
+
+  // On the CPU the file is read in place.
+  Result<const void*> embedding_of(const TensorView& view) {
+    if (device.is_host()) return view.data;
+    SPECD_TRY(void* data, allocate(view.bytes, "embedding table"));
+    device.copy_in(data, view.data, view.bytes);
+    return static_cast<const void*>(data);
   }
 
   Status read_weights(const std::string& path, const std::function<void(double)>& progress) {
@@ -175,7 +236,7 @@ struct Transformer::Impl {
     SPECD_OK_OR_RETURN(check_tensors(*file, c));
     const TensorView* embed_view = file->find("model.embed_tokens.weight");
     dtype = kernel_dtype(embed_view->type).value();
-    embedding = embed_view->data;
+    SPECD_TRY(embedding, embedding_of(*embed_view));
     parameters += static_cast<uint64_t>(c.vocab_size) * static_cast<uint64_t>(c.hidden_size);
     held_bytes += embed_view->bytes;
     SPECD_OK_OR_RETURN(allocate_matrices());
@@ -221,19 +282,29 @@ struct Transformer::Impl {
       state ^= state << 17;
       return state;
     };
-    std::vector<uint16_t> row;
+    // Numbers for some rows; every matrix is filled from another place of them.
+    constexpr int32_t kRows = 64;
+    std::vector<uint16_t> pool;
+    const auto numbers = [&](size_t n, uint64_t exponent) {
+      while (pool.size() < n + 4096) {  // bf16, either sign
+        pool.push_back(static_cast<uint16_t>((next() & 0x807F) | (exponent << 7)));
+      }
+      return pool.data() + next() % 4096;
+    };
     const auto fill = [&](const PackedMatrix& into) {
-      row.resize(size(into.n_in));
-      for (int32_t j = 0; j < into.n_out; ++j) {
-        // bf16 of magnitude 2^-6 or less, either sign.
-        for (uint16_t& w : row) w = static_cast<uint16_t>((next() & 0x807F) | (uint64_t{121} << 7));
-        device.ops().pack(device.stream(),
-                          {.packed = into, .source = row.data(), .n_rows = 1, .column_begin = j});
+      for (int32_t j = 0; j < into.n_out; j += kRows) {
+        const int32_t n = std::min(kRows, into.n_out - j);
+        // Of magnitude 2^-6 or less.
+        device.ops().pack(device.stream(), {.packed = into,
+                                            .source = numbers(size(n) * size(into.n_in), 121),
+                                            .n_rows = n,
+                                            .column_begin = j});
       }
       parameters += static_cast<uint64_t>(into.n_out) * static_cast<uint64_t>(into.n_in);
     };
     SPECD_TRY(void* ones, allocate(size(c.hidden_size) * sizeof(float), "norm weights"));
-    for (int32_t i = 0; i < c.hidden_size; ++i) static_cast<float*>(ones)[i] = 1;
+    const std::vector<float> all_ones(size(c.hidden_size), 1.0f);
+    device.copy_in(ones, all_ones.data(), all_ones.size() * sizeof(float));
     for (Layer& layer : layers) {
       layer.attention_norm = layer.mlp_norm = static_cast<const float*>(ones);
       for (const PackedMatrix* each : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down})
@@ -243,22 +314,25 @@ struct Transformer::Impl {
     final_norm = static_cast<const float*>(ones);
     SPECD_TRY(void* table,
               allocate(size(c.vocab_size) * size(c.hidden_size) * sizeof(uint16_t), "embedding"));
-    auto* cells = static_cast<uint16_t*>(table);
-    for (size_t i = 0; i < size(c.vocab_size) * size(c.hidden_size); ++i) {
-      cells[i] = static_cast<uint16_t>((next() & 0x807F) | (uint64_t{126} << 7));
+    pool.clear();
+    const size_t width = size(c.hidden_size);
+    for (int32_t i = 0; i < c.vocab_size; i += kRows) {
+      const size_t cells = size(std::min(kRows, c.vocab_size - i)) * width;
+      device.copy_in(static_cast<uint16_t*>(table) + size(i) * width, numbers(cells, 126),
+                     cells * sizeof(uint16_t));
     }
     embedding = table;
-    return Status();
+    return device.synchronize();
   }
 
-  void tap(uint32_t point, const float* source, const ForwardRows& rows) {
+  void tap(uint32_t point, const float* source, const ForwardColumns& rows) {
     for (const Tap& each : taps) {
       if (each.point != point) continue;
       device.ops().gather_rows(device.stream(),
                                {.x = source,
-                                .row = rows.tap_rows.data(),
+                                .row = rows.tap_rows,
                                 .out = each.rows.as<float>(),
-                                .n_rows = static_cast<int32_t>(rows.tap_rows.size()),
+                                .n_rows = rows.n_taps,
                                 .n = config.hidden_size});
     }
   }
@@ -303,13 +377,13 @@ Result<Transformer::Tap> Transformer::make_tap(uint32_t point) const {
 
 void Transformer::add_tap(Tap tap) { impl_->taps.push_back(std::move(tap)); }
 
-void Transformer::forward(const ForwardRows& rows, KvStore& kv) {
+void Transformer::forward(const ForwardColumns& rows, KvStore& kv) {
   Impl& m = *impl_;
   const ModelConfig& c = m.config;
   const kernels::Ops& ops = m.device.ops();
   kernels::Stream& stream = m.device.stream();
-  const int32_t n = rows.n_rows();
-  const int32_t n_logits = static_cast<int32_t>(rows.logits_rows.size());
+  const int32_t n = rows.n_rows;
+  const int32_t n_logits = rows.n_logits;
   SPECD_CHECK(n >= 1 && n <= m.rows_max, std::to_string(n) + " rows");
   SPECD_CHECK(n_logits <= m.logits_rows_max, std::to_string(n_logits) + " rows of logits");
 
@@ -330,11 +404,11 @@ void Transformer::forward(const ForwardRows& rows, KvStore& kv) {
 
   ops.embed(stream, {.table = m.embedding,
                      .dtype = m.dtype,
-                     .token = rows.token.data(),
+                     .token = rows.token.device,
                      .out = m.x,
                      .n_rows = n,
                      .n = c.hidden_size});
-  ops.rope_table(stream, {.position = rows.position.data(),
+  ops.rope_table(stream, {.position = rows.position,
                           .inv_freq = m.inv_freq,
                           .cos_sin = m.cos_sin,
                           .n_rows = n,
@@ -350,19 +424,19 @@ void Transformer::forward(const ForwardRows& rows, KvStore& kv) {
     matmul(m.h, layer.qkv, m.qkv, n, 1);
     ops.rope_append(stream, {.qkv = m.qkv,
                              .cos_sin = m.cos_sin,
-                             .slot = rows.slot.data(),
+                             .slot = rows.slot,
                              .kv = cache,
                              .n_rows = n,
                              .n_heads = c.n_heads});
     ops.attention(stream, {.qkv = m.qkv,
                            .out = m.heads,
                            .kv = cache,
-                           .position = rows.position.data(),
-                           .span = rows.span.data(),
-                           .table = rows.table.data(),
-                           .pages = rows.pages.data(),
-                           .tail_begin = rows.tail_begin.data(),
-                           .tail = rows.tail.data(),
+                           .position = rows.position,
+                           .span = rows.span,
+                           .table = rows.table,
+                           .pages = rows.pages,
+                           .tail_begin = rows.tail_begin,
+                           .tail = rows.tail,
                            .n_rows = n,
                            .n_heads = c.n_heads,
                            .scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim))});
@@ -379,7 +453,7 @@ void Transformer::forward(const ForwardRows& rows, KvStore& kv) {
   m.tap(static_cast<uint32_t>(c.n_layers) + 1, m.h, rows);
   if (n_logits > 0) {
     ops.gather_rows(stream, {.x = m.h,
-                             .row = rows.logits_rows.data(),
+                             .row = rows.logits_rows,
                              .out = m.picked,
                              .n_rows = n_logits,
                              .n = c.hidden_size});
@@ -388,6 +462,7 @@ void Transformer::forward(const ForwardRows& rows, KvStore& kv) {
 }
 
 const float* Transformer::logits() const { return impl_->logits; }
+size_t Transformer::n_taps() const { return impl_->taps.size(); }
 const float* Transformer::tap(size_t index) const { return impl_->taps[index].rows.as<float>(); }
 const ModelConfig& Transformer::config() const { return impl_->config; }
 kernels::DType Transformer::weights_dtype() const { return impl_->dtype; }

@@ -13,6 +13,7 @@
 
 #include "core/base/status.h"
 #include "core/device/device.h"
+#include "core/device/staging.h"
 #include "core/model/kv_store.h"
 #include "core/model/model_config.h"
 #include "core/model/safetensors.h"
@@ -22,6 +23,15 @@ namespace specd {
 // Segments of k in which o_proj and down_proj are added (law 1): fixed, so that ranks exchange whole
 // segments.
 inline constexpr int32_t kRowParallelSegments = 8;
+
+// The columns of ForwardRows where the device reads them.
+struct ForwardColumns {
+  int32_t n_rows = 0, n_logits = 0, n_taps = 0;
+  Column<int32_t> token;  // the device may write it before the forward
+  const int32_t *position = nullptr, *slot = nullptr, *span = nullptr, *table = nullptr,
+                *tail_begin = nullptr, *pages = nullptr, *tail = nullptr, *logits_rows = nullptr,
+                *tap_rows = nullptr;
+};
 
 // The rows of one forward. Columns have n_rows() entries unless said; see kernels/attention.h for
 // span, table and tail. A row's own KV is written to its slot before anything attends to it.
@@ -39,6 +49,13 @@ struct ForwardRows {
 
   int32_t n_rows() const { return static_cast<int32_t>(token.size()); }
   void clear();
+
+  // Bytes of staging for rows within these limits.
+  static uint64_t staging_bytes(int64_t rows, int64_t pages, int64_t tail);
+  // Copies the columns into `staging`; the caller uploads.
+  ForwardColumns stage(Staging& staging) const;
+  // The columns themselves, for a device whose memory is the host's.
+  ForwardColumns in_place();
 };
 
 // Every tensor that the configuration asks for is there, in its shape and in a type that kernels
@@ -69,12 +86,13 @@ class Transformer {
   // Records it from the next forward on. Its index is the number of taps before it; taps are only
   // added, so an index stays good. [step] between forwards
   void add_tap(Tap tap);
+  size_t n_taps() const;
 
-  // Appends the rows' KV to `kv` and computes what they want. REQUIRES rows within the limits,
-  // tokens in range, slots distinct.
-  void forward(const ForwardRows& rows, KvStore& kv);
+  // Appends the rows' KV to `kv` and computes what they want, in stream order. REQUIRES rows within
+  // the limits, tokens in range, slots distinct.
+  void forward(const ForwardColumns& rows, KvStore& kv);
 
-  // Results of the last forward, in stream order.
+  // Results of the last forward, device memory.
   const float* logits() const;           // [logits_rows, vocab]
   const float* tap(size_t index) const;  // [tap_rows, hidden]: order of add_tap()
 

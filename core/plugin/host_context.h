@@ -9,12 +9,14 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
 
 #include "core/base/fp_environment.h"
+#include "core/device/device.h"
 #include "specd/plugin_api/batch.h"
 #include "specd/plugin_api/host.h"
 #include "specd/plugin_api/services/metrics.h"
@@ -22,8 +24,9 @@
 
 namespace specd {
 
-struct OwnedBlock {  // made by std::aligned_alloc
+struct OwnedBlock {
   uint64_t bytes = 0;
+  Buffer memory;
 };
 
 }  // namespace specd
@@ -33,6 +36,7 @@ struct specd_call {
   // Set by the caller before the call; null outside [step].
   const specd_batch* batch = nullptr;
   const specd_sampling* const* sampling = nullptr;  // [n_seqs]
+  const std::vector<std::span<const int32_t>>* committed = nullptr;  // [n_seqs]; in propose()
   // Filled by report(), cut at 4096 bytes each: text for the whole call, and for single sequences.
   std::string text;
   std::unordered_map<int32_t, std::string> sequence_text;

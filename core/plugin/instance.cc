@@ -16,7 +16,6 @@ void release_blocks(specd_owner& owner) {
   log(LogLevel::kWarn, "plugin " + owner.label + ": destroy() left " +
                            std::to_string(owner.blocks.size()) + " blocks of " +
                            std::to_string(owner.used_bytes) + " bytes; freed by the host");
-  for (const auto& [block, info] : owner.blocks) std::free(block);
   owner.blocks.clear();
   owner.used_bytes = 0;
 }

@@ -37,7 +37,7 @@ struct VerifyCost::Impl {
       in.tail_begin.push_back(0);
     }
     const uint64_t start = now_ns();
-    model->forward(in, *kv);
+    model->forward(in.in_place(), *kv);
     return static_cast<double>(now_ns() - start) / 1e6;
   }
 };

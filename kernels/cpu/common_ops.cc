@@ -1,6 +1,11 @@
-// Ops that only copy, and the rotary table: the same code for every instruction set.
+// Ops that only copy, the rotary table and what is read from logits in float64: the same code for
+// every instruction set.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
+#include <numeric>
+#include <vector>
 
 #include "kernels/cpu/isa.h"
 
@@ -52,6 +57,48 @@ void kv_move_part(const KvMoveArgs& a, int part, int parts) {
           static_cast<const char*>(a.kv.v) + from_page + g * slab + from_offset * d_head * bytes,
           d_head * bytes);
     }
+  }
+}
+
+void top_k_part(const TopKArgs& a, int part, int parts) {
+  const Share share = share_of(a.n_rows, part, parts);
+  std::vector<int32_t> ids(static_cast<size_t>(a.vocab));
+  for (int64_t r = share.begin; r < share.end; ++r) {
+    const float* logits = a.logits + r * stride_of(a.logits_stride, a.vocab);
+    // A NaN would break the order.
+    const auto value = [logits](int32_t id) {
+      return std::isnan(logits[id]) ? -std::numeric_limits<float>::infinity() : logits[id];
+    };
+    std::iota(ids.begin(), ids.end(), 0);
+    std::partial_sort(ids.begin(), ids.begin() + a.k, ids.end(), [&](int32_t x, int32_t y) {
+      return value(x) != value(y) ? value(x) > value(y) : x < y;
+    });
+    std::copy_n(ids.begin(), a.k, a.token + r * stride_of(a.token_stride, a.k));
+  }
+}
+
+void log_prob_part(const LogProbArgs& a, int part, int parts) {
+  const Share share = share_of(a.n_rows, part, parts);
+  for (int64_t r = share.begin; r < share.end; ++r) {
+    const float* logits = a.logits + r * stride_of(a.logits_stride, a.vocab);
+    const double top = *std::max_element(logits, logits + a.vocab);
+    double sum = 0;
+    for (int32_t id = 0; id < a.vocab; ++id) sum += std::exp(static_cast<double>(logits[id]) - top);
+    const double total = top + std::log(sum);
+    const int32_t* token = a.token + r * stride_of(a.token_stride, a.k);
+    float* out = a.out + r * stride_of(a.out_stride, a.k);
+    for (int32_t i = 0; i < a.k; ++i) {
+      if (token[i] < 0 || token[i] >= a.vocab) continue;
+      out[i] = static_cast<float>(static_cast<double>(logits[token[i]]) - total);
+    }
+  }
+}
+
+void pick_tokens_part(const PickTokensArgs& a, int part, int parts) {
+  const Share share = share_of(a.n, part, parts);
+  for (int64_t i = share.begin; i < share.end; ++i) {
+    const int32_t token = a.source[a.from[i]];
+    a.target[a.to[i]] = token >= 0 && token < a.vocab ? token : a.otherwise;
   }
 }
 

@@ -225,7 +225,8 @@ int32_t draw_row(const float* logits, int32_t vocab, const DrawRow& r) {
 void draw(const DrawArgs& a, int part, int parts) {
   const Share share = share_of(a.n_rows, part, parts);
   for (int64_t r = share.begin; r < share.end; ++r) {
-    a.token[r] = draw_row(a.logits + r * a.vocab, a.vocab, a.row[r]);
+    a.token[r * stride_of(a.token_stride, 1)] =
+        draw_row(a.logits + r * stride_of(a.logits_stride, a.vocab), a.vocab, a.row[r]);
   }
 }
 

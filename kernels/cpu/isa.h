@@ -53,6 +53,9 @@ SPECD_DECLARE_ISA(avx512)
 void rope_table_part(const RopeTableArgs&, int part, int parts);
 void gather_rows_part(const GatherRowsArgs&, int part, int parts);
 void kv_move_part(const KvMoveArgs&, int part, int parts);
+void top_k_part(const TopKArgs&, int part, int parts);
+void log_prob_part(const LogProbArgs&, int part, int parts);
+void pick_tokens_part(const PickTokensArgs&, int part, int parts);
 
 // The internal table of an instruction set this processor can run, for cpu_ops.cc and tests.
 const IsaOps& isa_ops(Isa isa);
@@ -60,6 +63,11 @@ const IsaOps& isa_ops(Isa isa);
 // Packed weights are padded to so many output columns, the widest panel there is: the same size
 // whatever the instruction set.
 inline constexpr int32_t kPaddedColumns = 32;
+
+// A stride of which 0 means dense.
+static inline int64_t stride_of(int32_t stride, int32_t width) {
+  return stride == 0 ? width : stride;
+}
 
 // [begin, end) of `units` for one part.
 struct Share {

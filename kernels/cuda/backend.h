@@ -53,5 +53,8 @@ void gather_rows(Stream& stream, const GatherRowsArgs& args);
 void kv_move(Stream& stream, const KvMoveArgs& args);
 void draw(Stream& stream, const DrawArgs& args);
 void draw_noise(Stream& stream, const DrawNoiseArgs& args);
+void top_k(Stream& stream, const TopKArgs& args);
+void log_prob(Stream& stream, const LogProbArgs& args);
+void pick_tokens(Stream& stream, const PickTokensArgs& args);
 
 }  // namespace specd::kernels::cuda

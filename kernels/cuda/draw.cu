@@ -17,6 +17,9 @@ constexpr int kBins = 2048;
 __device__ constexpr int kDigitShift[kDigits] = {21, 10, 0};
 __device__ constexpr uint32_t kDigitSize[kDigits] = {2048, 2048, 1024};
 
+__device__ inline int64_t stride_of(int32_t stride, int32_t dense) {
+  return stride == 0 ? dense : stride;
+}
 __device__ inline uint32_t key_of(float l) {
   const uint32_t b = __float_as_uint(__fadd_rn(l, 0.0f));
   return b ^ ((b >> 31) != 0 ? 0xffffffffu : 0x80000000u);
@@ -165,7 +168,8 @@ __global__ void __launch_bounds__(kThreads) draw_kernel(DrawArgs a) {
   __shared__ Shared shared;
   const int64_t r = blockIdx.x;
   const DrawRow row = a.row[r];
-  const float* logits = a.logits + r * a.vocab;
+  const float* logits = a.logits + r * stride_of(a.logits_stride, a.vocab);
+  int32_t* token = a.token + r * stride_of(a.token_stride, 1);
   const int32_t vocab = a.vocab;
 
   bool nan = false, finite = false;
@@ -180,7 +184,7 @@ __global__ void __launch_bounds__(kThreads) draw_kernel(DrawArgs a) {
   finite = __syncthreads_or(finite) != 0;
   look = reduce_block(look, shared);
   if (nan || !finite || row.greedy) {
-    if (threadIdx.x == 0) a.token[r] = nan || !finite ? -1 : look.token;
+    if (threadIdx.x == 0) *token = nan || !finite ? -1 : look.token;
     return;
   }
   const float max = __fdiv_rn(look.value, row.temperature);
@@ -213,7 +217,7 @@ __global__ void __launch_bounds__(kThreads) draw_kernel(DrawArgs a) {
     if (kept) best = better(best, {__fadd_rn(l, noise_at(row.seed, row.position, t)), t});
   }
   best = reduce_block(best, shared);
-  if (threadIdx.x == 0) a.token[r] = best.token;
+  if (threadIdx.x == 0) *token = best.token;
 }
 
 __global__ void draw_noise_kernel(DrawNoiseArgs a) {
@@ -223,6 +227,61 @@ __global__ void draw_noise_kernel(DrawNoiseArgs a) {
   uint32_t x[4];
   philox(a.seed[r], static_cast<uint32_t>(t) / 4, static_cast<uint32_t>(a.position[r]), x);
   for (int i = 0; i < 4 && t + i < a.vocab; ++i) a.out[r * a.vocab + t + i] = noise_of(x[i]);
+}
+
+// k rounds: the best of those behind the last one found.
+__global__ void __launch_bounds__(kThreads) top_k_kernel(TopKArgs a) {
+  __shared__ Shared shared;
+  const int64_t r = blockIdx.x;
+  const float* logits = a.logits + r * stride_of(a.logits_stride, a.vocab);
+  int32_t* token = a.token + r * stride_of(a.token_stride, a.k);
+  Best last{INFINITY, -1};
+  for (int32_t i = 0; i < a.k; ++i) {
+    Best best{-INFINITY, -1};
+    for (int32_t t = threadIdx.x; t < a.vocab; t += kThreads) {
+      const float value = isnan(logits[t]) ? -INFINITY : logits[t];
+      if (value < last.value || (value == last.value && t > last.token)) {
+        best = better(best, {value, t});
+      }
+    }
+    last = reduce_block(best, shared);
+    if (threadIdx.x == 0) token[i] = last.token;
+  }
+}
+
+// The sum in one order: each thread its ids in increasing order, then a tree over the threads.
+__global__ void __launch_bounds__(kThreads) log_prob_kernel(LogProbArgs a) {
+  __shared__ Shared shared;
+  __shared__ double sums[kThreads];
+  const int64_t r = blockIdx.x;
+  const float* logits = a.logits + r * stride_of(a.logits_stride, a.vocab);
+  Best best{-INFINITY, -1};
+  for (int32_t t = threadIdx.x; t < a.vocab; t += kThreads) best = better(best, {logits[t], t});
+  const double top = reduce_block(best, shared).value;
+  double sum = 0;
+  for (int32_t t = threadIdx.x; t < a.vocab; t += kThreads) {
+    sum += exp(static_cast<double>(logits[t]) - top);
+  }
+  sums[threadIdx.x] = sum;
+  for (int width = kThreads / 2; width > 0; width /= 2) {
+    __syncthreads();
+    if (static_cast<int>(threadIdx.x) < width) sums[threadIdx.x] += sums[threadIdx.x + width];
+  }
+  __syncthreads();
+  const double total = top + log(sums[0]);
+  const int32_t* token = a.token + r * stride_of(a.token_stride, a.k);
+  float* out = a.out + r * stride_of(a.out_stride, a.k);
+  for (int32_t i = threadIdx.x; i < a.k; i += kThreads) {
+    if (token[i] < 0 || token[i] >= a.vocab) continue;
+    out[i] = static_cast<float>(static_cast<double>(logits[token[i]]) - total);
+  }
+}
+
+__global__ void pick_tokens_kernel(PickTokensArgs a) {
+  const int32_t i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= a.n) return;
+  const int32_t token = a.source[a.from[i]];
+  a.target[a.to[i]] = token >= 0 && token < a.vocab ? token : a.otherwise;
 }
 
 }  // namespace
@@ -239,6 +298,27 @@ void draw_noise(Stream& any, const DrawNoiseArgs& a) {
   CudaStream& stream = of(any);
   const dim3 grid(static_cast<unsigned>((a.vocab + 1023) / 1024), static_cast<unsigned>(a.n_rows));
   draw_noise_kernel<<<grid, 256, 0, stream.handle>>>(a);
+  stream.note(cudaGetLastError());
+}
+
+void top_k(Stream& any, const TopKArgs& a) {
+  if (a.n_rows == 0) return;
+  CudaStream& stream = of(any);
+  top_k_kernel<<<static_cast<unsigned>(a.n_rows), kThreads, 0, stream.handle>>>(a);
+  stream.note(cudaGetLastError());
+}
+
+void log_prob(Stream& any, const LogProbArgs& a) {
+  if (a.n_rows == 0) return;
+  CudaStream& stream = of(any);
+  log_prob_kernel<<<static_cast<unsigned>(a.n_rows), kThreads, 0, stream.handle>>>(a);
+  stream.note(cudaGetLastError());
+}
+
+void pick_tokens(Stream& any, const PickTokensArgs& a) {
+  if (a.n == 0) return;
+  CudaStream& stream = of(any);
+  pick_tokens_kernel<<<static_cast<unsigned>((a.n + 255) / 256), 256, 0, stream.handle>>>(a);
   stream.note(cudaGetLastError());
 }
 

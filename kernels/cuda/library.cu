@@ -21,7 +21,8 @@ __attribute__((format(printf, 2, 3))) void say(CudaProblem& problem, const char*
 
 const Ops kOps = {"cuda",       &packed_bytes, &pack,        &embed,     &rmsnorm,
                   &matmul,      &rope_table,   &rope_append, &attention, &silu_mul,
-                  &gather_rows, &kv_move,      &draw,        &draw_noise};
+                  &gather_rows, &kv_move,      &draw,        &draw_noise, &top_k,
+                  &log_prob,    &pick_tokens};
 
 class Device final : public CudaDevice {
  public:
@@ -52,6 +53,9 @@ class Device final : public CudaDevice {
     if (error == cudaSuccess) {
       error = cudaStreamCreateWithFlags(&stream_.handle, cudaStreamNonBlocking);
     }
+    if (error == cudaSuccess) {
+      error = cudaStreamCreateWithFlags(&memory_stream_, cudaStreamNonBlocking);
+    }
     for (cudaEvent_t& mark : marks_) {
       if (error == cudaSuccess) error = cudaEventCreate(&mark);
     }
@@ -78,28 +82,30 @@ class Device final : public CudaDevice {
 
   ~Device() override {
     if (stream_.handle != nullptr) cudaStreamSynchronize(stream_.handle);
-    for (cudaGraphExec_t graph : graphs_) cudaGraphExecDestroy(graph);
+    for (cudaGraphExec_t graph : graphs_) {
+      if (graph != nullptr) cudaGraphExecDestroy(graph);
+    }
     if (stream_.scratch != nullptr) cudaFree(stream_.scratch);
     for (cudaEvent_t mark : marks_) {
       if (mark != nullptr) cudaEventDestroy(mark);
     }
+    if (memory_stream_ != nullptr) cudaStreamDestroy(memory_stream_);
     if (stream_.handle != nullptr) cudaStreamDestroy(stream_.handle);
   }
 
   const CudaDeviceInfo& info() const override { return info_; }
   const Ops& ops() const override { return kOps; }
   Stream& stream() override { return stream_; }
+  void* native_stream() override { return stream_.handle; }
 
   void* allocate(uint64_t bytes, CudaProblem& problem) override {
-    if (stream_.capturing) {
-      say(problem, "cuda:%d: no memory can be had while a graph is captured", info_.index);
-      return nullptr;
-    }
+    // Not in the stream of the ops: other threads make memory while steps run and are captured.
     void* data = nullptr;
-    stream_.note(cudaSetDevice(info_.index));
-    cudaError_t error = cudaMalloc(&data, bytes == 0 ? 1 : bytes);
+    cudaError_t error = cudaSetDevice(info_.index);
+    if (error == cudaSuccess) error = cudaMalloc(&data, bytes == 0 ? 1 : bytes);
     if (error == cudaSuccess) {
-      error = cudaMemsetAsync(data, 0, bytes, stream_.handle);
+      error = cudaMemsetAsync(data, 0, bytes, memory_stream_);
+      if (error == cudaSuccess) error = cudaStreamSynchronize(memory_stream_);
       if (error == cudaSuccess) return data;
       cudaFree(data);
     }
@@ -111,18 +117,23 @@ class Device final : public CudaDevice {
         static_cast<unsigned long long>(total_bytes), cudaGetErrorString(error));
     return nullptr;
   }
-  void release(void* data) override { of(stream_).note(cudaFree(data)); }
+  // A device that has failed shows it in synchronize(), not here.
+  void release(void* data) override {
+    (void)cudaSetDevice(info_.index);
+    (void)cudaFree(data);
+  }
 
   void* allocate_pinned(uint64_t bytes, CudaProblem& problem) override {
     void* data = nullptr;
-    const cudaError_t error = cudaMallocHost(&data, bytes == 0 ? 1 : bytes);
+    cudaError_t error = cudaSetDevice(info_.index);
+    if (error == cudaSuccess) error = cudaMallocHost(&data, bytes == 0 ? 1 : bytes);
     if (error == cudaSuccess) return data;
     (void)cudaGetLastError();
     say(problem, "cuda:%d: %llu bytes of pinned host memory: %s", info_.index,
         static_cast<unsigned long long>(bytes), cudaGetErrorString(error));
     return nullptr;
   }
-  void release_pinned(void* data) override { stream_.note(cudaFreeHost(data)); }
+  void release_pinned(void* data) override { (void)cudaFreeHost(data); }
 
   void copy_in(void* device, const void* host, uint64_t bytes) override {
     cuda::copy_in(of(stream_), device, host, bytes);
@@ -154,11 +165,23 @@ class Device final : public CudaDevice {
       stream_.failed = cudaSuccess;
       return -1;
     }
-    graphs_.push_back(ready);
-    return static_cast<int32_t>(graphs_.size()) - 1;
+    if (free_graphs_.empty()) {
+      graphs_.push_back(ready);
+      return static_cast<int32_t>(graphs_.size()) - 1;
+    }
+    const int32_t place = free_graphs_.back();
+    free_graphs_.pop_back();
+    graphs_[static_cast<size_t>(place)] = ready;
+    return place;
   }
   void launch(int32_t graph) override {
     of(stream_).note(cudaGraphLaunch(graphs_[static_cast<size_t>(graph)], stream_.handle));
+  }
+  void release_graph(int32_t graph) override {
+    cudaGraphExec_t& ready = graphs_[static_cast<size_t>(graph)];
+    of(stream_).note(cudaGraphExecDestroy(ready));
+    ready = nullptr;
+    free_graphs_.push_back(graph);
   }
 
   bool synchronize(CudaProblem& problem) override {
@@ -184,8 +207,10 @@ class Device final : public CudaDevice {
   static const void* const probe_;
   CudaDeviceInfo info_;
   CudaStream stream_;
+  cudaStream_t memory_stream_ = nullptr;
   cudaEvent_t marks_[2] = {};
-  std::vector<cudaGraphExec_t> graphs_;
+  std::vector<cudaGraphExec_t> graphs_;  // null: released
+  std::vector<int32_t> free_graphs_;
 };
 
 __global__ void probe() {}

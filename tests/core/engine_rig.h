@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -108,6 +109,7 @@ class EngineTest : public testing::Test {
     o.model.kv_dtype = KvDType::kF32;
     o.model.kv_bytes_max = 64 << 20;
     o.threads = 2;
+    if (const char* device = std::getenv("SPECD_TEST_DEVICE")) o.devices = {device};
     o.plugin_directories = {SPECD_TEST_PLUGINS};
     return o;
   }

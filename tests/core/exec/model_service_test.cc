@@ -37,7 +37,7 @@ class ModelServiceTest : public testing::Test {
     kv_ = std::make_unique<KvStore>(
         KvStore::create(*device_, config_, kernels::DType::kF32, kPages).value());
     pool_ = std::make_unique<PagePool>(kPages);
-    services_ = std::make_unique<Services>(device_->stream(), device_->ops(), kVocab);
+    services_ = std::make_unique<Services>(*device_, *device_, kVocab);
     models_ = std::make_unique<ModelService>(*device_, *pool_);
     // Small limits, so that one call takes several forwards.
     for (const char* name : {"draft", "second"}) {
@@ -45,7 +45,7 @@ class ModelServiceTest : public testing::Test {
                                      {config_, *tokenizer_});
       load_draft_model(*model, *device_, *kv_, 7, 3, {});
       ASSERT_TRUE(model->status.ok()) << model->status.to_string();
-      models_->add(std::move(model));
+      ASSERT_TRUE(models_->add(std::move(model)).ok());
     }
     services_->set_models(models_.get());
     host_ = make_host(services_.get());

@@ -53,9 +53,8 @@ class ServicesTest : public testing::Test {
     call_.clear();
   }
 
-  kernels::WorkerPool pool_{3};
-  kernels::CpuStream stream_{pool_};
-  Services services_{stream_, kernels::cpu_ops(kernels::Isa::kScalar), kVocab};
+  std::unique_ptr<CpuDevice> cpu_ = CpuDevice::create("scalar", 3).value();
+  Services services_{*cpu_, *cpu_, kVocab};
   const specd_host* host_ = make_host(&services_);
   specd_sampling sampling_[3] = {};
   const specd_sampling* sampling_ptr_[3] = {&sampling_[0], &sampling_[1], &sampling_[2]};
@@ -128,7 +127,7 @@ TEST_F(ServicesTest, draw_noise_is_that_of_the_draw_and_zero_when_greedy) {
     std::fill(expected.begin(), expected.end(), 0.0f);
     if (index[i] != 1) {
       kernels::cpu_ops(kernels::Isa::kScalar)
-          .draw_noise(stream_, {&one.seed, &position[i], expected.data(), 1, kVocab});
+          .draw_noise(cpu_->stream(), {&one.seed, &position[i], expected.data(), 1, kVocab});
     }
     for (size_t t = 0; t < kVocab; ++t)
       EXPECT_EQ(values[i * kVocab + t], expected[t]) << i << " " << t;

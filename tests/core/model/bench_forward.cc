@@ -78,7 +78,7 @@ int main(int argc, char** argv) {
       rows.tail_begin.push_back(0);
     }
     const double start = bench::seconds();
-    model->forward(rows, kv);
+    model->forward(rows.in_place(), kv);
     return bench::seconds() - start;
   };
   forward(0, context, false);

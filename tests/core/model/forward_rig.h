@@ -58,7 +58,7 @@ struct ForwardRig {
   }
   // Runs what was added and forgets it.
   std::vector<std::vector<float>> run() {
-    model->forward(rows, *kv);
+    model->forward(rows.in_place(), *kv);
     std::vector<std::vector<float>> logits;
     const auto width = static_cast<size_t>(config.vocab_size);
     for (size_t i = 0; i < rows.logits_rows.size(); ++i) {

@@ -59,9 +59,8 @@ BENCHMARK(check_verdict_8_of_64);
 
 // The bundle of prompt_lookup as it ships, loaded once.
 struct Loaded {
-  kernels::WorkerPool pool{1};
-  kernels::CpuStream stream{pool};
-  Services services{stream, kernels::cpu_ops(kernels::Isa::kScalar), kVocab};
+  std::unique_ptr<CpuDevice> cpu = CpuDevice::create("scalar", 1).value();
+  Services services{*cpu, *cpu, kVocab};
   std::string cache;
   std::unique_ptr<PluginRegistry> registry;
   std::unique_ptr<Drafter> drafter;

@@ -128,7 +128,7 @@ std::vector<std::vector<float>> logits_of(const std::string& model, const std::s
       rows.table.push_back(0);
       rows.tail_begin.push_back(0);
     }
-    transformer->forward(rows, kv);
+    transformer->forward(rows.in_place(), kv);
     const auto width = static_cast<size_t>(config.vocab_size);
     for (int32_t i = 0; i < end - begin; ++i)
       all.emplace_back(transformer->logits() + static_cast<size_t>(i) * width,

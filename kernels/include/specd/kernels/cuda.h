@@ -21,7 +21,7 @@
 namespace specd::kernels {
 
 // Changes with every change of this file.
-inline constexpr char kCudaBuild[] = "specd-cuda-1";
+inline constexpr char kCudaBuild[] = "specd-cuda-2";
 
 // What went wrong, in words: what, need, have.
 struct CudaProblem {
@@ -43,7 +43,8 @@ struct CudaLimits {
   int32_t positions_max = 8192;  // context
 };
 
-// One device with one stream. [any] thread, one call at a time.
+// One device with one stream. [any] thread, one call at a time; memory is made and released beside
+// other calls as well.
 class CudaDevice {
  public:
   virtual ~CudaDevice() = default;  // waits for the stream
@@ -51,6 +52,7 @@ class CudaDevice {
   virtual const CudaDeviceInfo& info() const = 0;
   virtual const Ops& ops() const = 0;
   virtual Stream& stream() = 0;
+  virtual void* native_stream() = 0;  // cudaStream_t
 
   // Device memory, zero-filled, aligned to 256 bytes; null and the reason when there is too little.
   virtual void* allocate(uint64_t bytes, CudaProblem& problem) = 0;
@@ -65,11 +67,13 @@ class CudaDevice {
   virtual void copy_out(void* host, const void* device, uint64_t bytes) = 0;
 
   // Between these, ops and copies are recorded instead of run. end_capture() gives a graph of
-  // them, or -1 when one failed; a graph lives as long as the device. In a capture nothing is
-  // packed or allocated, and host memory is pinned and outlives the graph.
+  // them, or -1 when one failed; a graph lives until release_graph(). In a capture nothing is
+  // packed, and host memory is pinned and outlives the graph.
   virtual bool begin_capture(CudaProblem& problem) = 0;
   virtual int32_t end_capture(CudaProblem& problem) = 0;
   virtual void launch(int32_t graph) = 0;
+  // Its number may be given again. REQUIRES that the stream has passed its last launch.
+  virtual void release_graph(int32_t graph) = 0;
 
   // Waits for all that was submitted. False: something failed since the last call; after a fault of
   // a kernel every later call fails as well, and only the end of the process helps.

@@ -27,12 +27,54 @@ struct DrawRow {
   bool greedy = true;
 };
 
+// Strides are in elements from one row to the next; 0 = dense. `vocab` may be less than a row holds:
+// the ids behind it are never drawn.
 struct DrawArgs {
   const float* logits = nullptr;  // [n_rows, vocab]
   const DrawRow* row = nullptr;   // [n_rows]
   int32_t* token = nullptr;       // out [n_rows]
   int32_t n_rows = 0;
   int32_t vocab = 0;
+  int32_t logits_stride = 0;
+  int32_t token_stride = 0;
+};
+
+// The k most likely tokens of each row, most likely first, lower id first among equals. A NaN
+// counts as minus infinity.
+struct TopKArgs {
+  const float* logits = nullptr;  // [n_rows, vocab]
+  int32_t* token = nullptr;       // out [n_rows, k]
+  int32_t n_rows = 0;
+  int32_t vocab = 0;
+  int32_t k = 0;  // 1..vocab
+  int32_t logits_stride = 0;
+  int32_t token_stride = 0;
+};
+
+// out[r][i] = logits[r][token[r][i]] - log(sum(exp(logits[r]))), the sum in float64. Nothing is
+// written for a token outside [0, vocab).
+struct LogProbArgs {
+  const float* logits = nullptr;   // [n_rows, vocab]
+  const int32_t* token = nullptr;  // [n_rows, k]
+  float* out = nullptr;            // [n_rows, k]
+  int32_t n_rows = 0;
+  int32_t vocab = 0;
+  int32_t k = 1;
+  int32_t logits_stride = 0;
+  int32_t token_stride = 0;
+  int32_t out_stride = 0;
+};
+
+// target[to[i]] = source[from[i]] where that is a token of [0, vocab), else `otherwise`. Tokens that
+// only the device knows become rows this way.
+struct PickTokensArgs {
+  const int32_t* source = nullptr;
+  const int32_t* from = nullptr;  // [n]
+  int32_t* target = nullptr;
+  const int32_t* to = nullptr;  // [n], distinct
+  int32_t n = 0;
+  int32_t vocab = 0;
+  int32_t otherwise = 0;
 };
 
 // out[r][t] = noise(seed[r], position[r], t): what the draw adds.

@@ -27,6 +27,9 @@ struct Ops {
   void (*kv_move)(Stream&, const KvMoveArgs&);
   void (*draw)(Stream&, const DrawArgs&);
   void (*draw_noise)(Stream&, const DrawNoiseArgs&);
+  void (*top_k)(Stream&, const TopKArgs&);
+  void (*log_prob)(Stream&, const LogProbArgs&);
+  void (*pick_tokens)(Stream&, const PickTokensArgs&);
 };
 
 }  // namespace specd::kernels

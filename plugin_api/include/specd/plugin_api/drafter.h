@@ -24,6 +24,15 @@ enum {
   SPECD_NEED_HIDDEN = 1u << 1,      /* rows of caps.taps in update() */
   SPECD_NEED_PROBES = 1u << 2       /* may add nodes that are computed but never accepted */
 };
+/* caps.features: what the plugin can do; the host may use it */
+enum {
+  /* On a granted device, with a CHAIN or STATIC tree: what propose() puts on batch->stream, calls of
+   * model/1 included, depends on the sequences' number, budgets and place in the batch and on memory
+   * that it reads in stream order, by slot for what is kept per sequence; on nothing else. The host may
+   * then capture it, and in later steps run the same work again without calling propose(). It captures
+   * only batches that it has seen before; the tensors keep their addresses. */
+  SPECD_FEATURE_CAPTURE = 1u << 0
+};
 /* caps.tree_mode */
 enum {
   SPECD_TREE_CHAIN = 0,   /* parent[i] == i - 1, preset by the host */
@@ -61,7 +70,7 @@ typedef struct specd_drafter_caps { /* out of describe() */
   const uint32_t *taps;
   const char *const *services; /* static; required service ids */
   uint32_t n_services;
-  uint32_t reserved0;
+  uint32_t features;    /* SPECD_FEATURE_* */
   uint64_t bytes_fixed; /* estimates for the start-up plan */
   uint64_t bytes_per_seq;
 } specd_drafter_caps;
@@ -147,11 +156,15 @@ typedef struct specd_update_args { /* in */
 
 enum { SPECD_NODE_PROBE = 1, SPECD_NODE_WANT_TOP1 = 2 };
 
+/* token: no node here, and none after it in this sequence */
+enum { SPECD_NO_TOKEN = -1 };
+
 /* Node i of sequence s is element s * node_capacity + i of every column. parent is -1 for a child of
  * the root, else < i (parents first; BFS and DFS both satisfy it). The root is the last committed
  * token, whose KV is not computed yet; it is not a node. A node's position is root position + depth;
  * it attends the committed tokens and its ancestors. The host cuts a sequence's tree at the first
- * bad node. */
+ * bad node. n_nodes is preset to the budget and every token to SPECD_NO_TOKEN, so that writing tokens is
+ * enough; on a device n_nodes is not read back. */
 typedef struct specd_proposal {
   uint32_t struct_size;
   uint32_t node_capacity;

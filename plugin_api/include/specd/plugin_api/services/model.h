@@ -10,9 +10,18 @@
  * host may empty it between two calls to the plugin when it needs the pages: ask length() before
  * every round, and feed again what is missing.
  *
+ * follow() does all of that for a drafter whose rounds guess the text itself: it keeps what the
+ * session shares with the committed text and feeds the rest.
+ *
  * What decides the shape of the work (offsets, parents, lengths) is host memory, because the host
- * plans pages and attention from it. Tokens and results are tensors on the granted device, so that
- * drawn tokens can be fed back without waiting for them. */
+ * plans pages and attention from it. Tokens and results are tensors, all of one call in host memory or
+ * all on the granted device. Those on the device are read and written in the order of batch->stream,
+ * so that drawn tokens are fed back without waiting for them; host tensors are ready when the call
+ * returns, which then waits for the stream.
+ *
+ * In a propose() that is being captured (SPECD_FEATURE_CAPTURE) only follow() and forward() without
+ * parents and on device tensors are allowed; the others answer SPECD_E_PRECONDITION. When the captured
+ * work runs again the host does for the same calls what the new lengths ask for. */
 #ifndef SPECD_PLUGIN_API_SERVICES_MODEL_H
 #define SPECD_PLUGIN_API_SERVICES_MODEL_H
 
@@ -44,12 +53,12 @@ typedef struct specd_forward_args { /* in */
   /* [n_outputs] int32: what the target's own draw gives on this model's logits: the sequence's
    * sampling, and the noise of the target's draw at the position after the row (so a model that
    * agrees with the target draws what the target will draw); the most likely token when greedy. -1
-   * when the sequence failed or its logits are not finite; nothing else is written for it then. */
+   * when the sequence failed or its logits are not finite; the other outputs mean nothing then. */
   const specd_tensor *out_token;
   const specd_tensor *out_logprob;      /* [n_outputs] float32, of out_token, which must be there */
   const specd_tensor *out_topk_token;   /* [n_outputs, k] int32, most likely first, k in 1..V */
   const specd_tensor *out_topk_logprob; /* [n_outputs, k] float32, needs out_topk_token */
-  const specd_tensor *out_logits;       /* [n_outputs, V] float32 */
+  const specd_tensor *out_logits;       /* [n_outputs, V] float32; host memory only */
   /* out, host [n_seqs]. A sequence that fails is as it was before the call; the others go on.
    * SPECD_E_UNSUPPORTED: a position beyond the model's context, or a token that is in the target's
    * vocabulary and not in the model's: never works for this text. SPECD_E_EXHAUSTED: no pages, may
@@ -78,6 +87,14 @@ typedef struct specd_models {
    * sessions as they were. */
   specd_status (*forward)(const specd_host *, specd_call *, specd_model *,
                           const specd_forward_args *) SPECD_NOEXCEPT;
+  /* [step] Only in propose(). Ends the round of every sequence of the batch, keeps what its session
+   * shares with the committed text, and feeds what is missing of it, the last committed token always;
+   * args as in forward(), where n_rows bounds the rows of sequences that miss more than two tokens
+   * (together; they are fed on in the next step), n_outputs is n_seqs, output s is of the last
+   * committed token of sequence s, or -1 when it is not there yet, and row_offsets, parent,
+   * output_rows and token are NULL. What was fed is kept. */
+  specd_status (*follow)(const specd_host *, specd_call *, specd_model *,
+                         const specd_forward_args *) SPECD_NOEXCEPT;
   /* [step] Ends the round of every sequence of the batch: the first `kept[s]` kept tokens stay, then
    * follow rows [row_offsets[s], row_offsets[s + 1]) of `rows`: a path in the round, the first a
    * child of the last kept token. kept[s] is at most length(); with rows it is exactly that. All

@@ -1,0 +1,116 @@
+#include "core/exec/step_graphs.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "core/base/log.h"
+
+namespace specd {
+
+Status StepGraphs::submit(const Shape& shape, const std::vector<Proposer>& proposers,
+                          const std::function<void()>& columns,
+                          const std::function<void()>& forward) {
+  const bool is_new = !shapes_.contains(shape);
+  if (is_new && shapes_.size() >= kShapesMax) forget_oldest();
+  Known& known = shapes_[shape];
+  known.last_used = ++n_submitted_;
+  known.blocked = known.blocked || std::any_of(proposers.begin(), proposers.end(),
+                                               [](const Proposer& p) { return !p.may_capture; });
+  std::optional<std::vector<uint64_t>> layout;
+  if (!is_new && !known.blocked) {
+    layout.emplace();
+    for (size_t i = 0; layout.has_value() && i < proposers.size(); ++i) {
+      const auto each = models_.reserve(known.records[i], *proposers[i].call);
+      if (each.has_value()) {
+        layout->insert(layout->end(), each->begin(), each->end());
+      } else {
+        layout.reset();
+      }
+    }
+  }
+  if (!layout.has_value()) {
+    columns();
+    std::vector<ModelRecord> records;
+    const bool proposed = propose(proposers, records, false);
+    if (proposed) known.records = std::move(records);
+    forward();
+    // Without a record there is nothing to reserve by.
+    if (!proposed && is_new) shapes_.erase(shape);
+    return Status();
+  }
+
+  if (known.graphs.size() >= kLayoutsMax && !known.graphs.contains(*layout)) {
+    for (auto& [old_layout, graph] : known.graphs) release(graph);
+    known.graphs.clear();
+  }
+  Graph& graph = known.graphs[*layout];
+  if (graph.id < 0) return capture(known, graph, proposers, columns, forward);
+  for (size_t i = 0; i < proposers.size(); ++i) {
+    models_.repeat(graph.records[i], *proposers[i].call);
+  }
+  device_.launch(graph.id);
+  ++n_launched_;
+  return Status();
+}
+
+bool StepGraphs::propose(const std::vector<Proposer>& proposers, std::vector<ModelRecord>& records,
+                         bool capturing) {
+  bool ok = true;
+  records.assign(proposers.size(), ModelRecord());
+  for (size_t i = 0; i < proposers.size(); ++i) {
+    models_.watch(&records[i], capturing);
+    ok = proposers[i].propose() && ok;
+    models_.watch(nullptr, false);
+  }
+  return ok;
+}
+
+Status StepGraphs::capture(Known& known, Graph& graph, const std::vector<Proposer>& proposers,
+                           const std::function<void()>& columns,
+                           const std::function<void()>& forward) {
+  SPECD_OK_OR_RETURN(device_.begin_capture());
+  columns();
+  const bool proposed = propose(proposers, graph.records, true);
+  forward();
+  const Result<int32_t> captured = device_.end_capture();
+  if (!captured.ok()) {
+    // Nothing of it has run: the step goes without these drafts, its shape without a graph.
+    log(LogLevel::kWarn, "a step could not be captured and is submitted piece by piece from now on: " +
+                             captured.status().to_string());
+    known.blocked = true;
+    for (const Proposer& each : proposers) {
+      for (uint32_t s = 0; s < each.call->batch->n_seqs; ++s) {
+        models_.end(each.call->batch->seq_id[s]);
+      }
+    }
+    columns();
+    forward();
+    return Status();
+  }
+  graph.id = captured.value();
+  device_.launch(graph.id);
+  ++n_launched_;
+  if (!proposed) known.blocked = true;  // what was captured is not what it does otherwise
+  return Status();
+}
+
+void StepGraphs::forget_oldest() {
+  const auto oldest = std::min_element(shapes_.begin(), shapes_.end(), [](auto& a, auto& b) {
+    return a.second.last_used < b.second.last_used;
+  });
+  for (auto& [layout, graph] : oldest->second.graphs) release(graph);
+  shapes_.erase(oldest);
+}
+
+void StepGraphs::release(const Graph& graph) {
+  if (graph.id >= 0) device_.release_graph(graph.id);
+}
+
+void StepGraphs::clear() {
+  for (auto& [shape, known] : shapes_) {
+    for (auto& [layout, graph] : known.graphs) release(graph);
+  }
+  shapes_.clear();
+}
+
+}  // namespace specd

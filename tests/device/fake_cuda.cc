@@ -1,0 +1,381 @@
+#include "tests/device/fake_cuda.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <string>
+
+#include "specd/kernels/cpu.h"
+#include "specd/kernels/cuda.h"
+
+namespace specd::fake_cuda {
+namespace {
+
+using namespace specd::kernels;
+
+std::mutex g_mutex;
+Record g_record;  // guarded by g_mutex
+
+void note(const std::string& call) {
+  const std::lock_guard lock(g_mutex);
+  g_record.calls.push_back(call);
+}
+void fault(const std::string& words) {
+  const std::lock_guard lock(g_mutex);
+  g_record.faults.push_back(words);
+}
+
+std::string setting(const std::string& name, bool* found = nullptr) {
+  const char* all = std::getenv("SPECD_FAKE_CUDA");
+  std::string words = std::string(",") + (all == nullptr ? "" : all) + ",";
+  const size_t at = words.find("," + name);
+  const size_t end = at + 1 + name.size();
+  const bool has = at != std::string::npos && (words[end] == ',' || words[end] == '=');
+  if (found != nullptr) *found = has;
+  if (!has || words[end] != '=') return "";
+  return words.substr(end + 1, words.find(',', end) - end - 1);
+}
+bool has(const std::string& name) {
+  bool found = false;
+  setting(name, &found);
+  return found;
+}
+uint64_t number(const std::string& name, uint64_t otherwise) {
+  const std::string text = setting(name);
+  return text.empty() ? otherwise : std::stoull(text);
+}
+
+void say(CudaProblem& problem, const std::string& text) {
+  std::snprintf(problem.text, sizeof(problem.text), "%s", text.c_str());
+}
+
+// Blocks of one kind of memory, each on pages of its own.
+class Memory {
+ public:
+  explicit Memory(int idle) : idle_(idle) {}
+  ~Memory() {
+    if (!blocks_.empty()) fault(std::to_string(blocks_.size()) + " blocks were never released");
+    for (const auto& [data, bytes] : blocks_) munmap(data, bytes);
+  }
+  void* allocate(uint64_t bytes) {
+    const uint64_t pages = (std::max<uint64_t>(bytes, 1) + 4095) / 4096 * 4096;
+    void* data = mmap(nullptr, pages, idle_, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    const std::lock_guard lock(mutex_);
+    blocks_[static_cast<char*>(data)] = pages;
+    used_ += pages;
+    return data;
+  }
+  void release(void* data) {
+    const std::lock_guard lock(mutex_);
+    const auto found = blocks_.find(static_cast<char*>(data));
+    if (found == blocks_.end()) return fault("memory was released that is not there");
+    used_ -= found->second;
+    munmap(found->first, found->second);
+    blocks_.erase(found);
+  }
+  bool holds(const void* data, uint64_t bytes) {
+    const std::lock_guard lock(mutex_);
+    auto after = blocks_.upper_bound(const_cast<char*>(static_cast<const char*>(data)));
+    if (after == blocks_.begin()) return false;
+    --after;
+    return static_cast<const char*>(data) + bytes <= after->first + after->second;
+  }
+  void protect(int how) {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [data, bytes] : blocks_) mprotect(data, bytes, how);
+  }
+  uint64_t used() {
+    const std::lock_guard lock(mutex_);
+    return used_;
+  }
+
+ private:
+  const int idle_;
+  std::mutex mutex_;
+  std::map<char*, uint64_t> blocks_;
+  uint64_t used_ = 0;
+};
+
+class FakeStream final : public Stream {
+ public:
+  using Work = std::function<void()>;
+  struct Item {
+    std::string name;
+    Work work;
+  };
+  Memory device{PROT_NONE}, pinned{PROT_READ | PROT_WRITE};
+  std::vector<Item> queue;
+  std::vector<Item>* recording = nullptr;
+  std::string failed;
+
+  void submit(std::string name, Work work) {
+    note(name);
+    (recording != nullptr ? *recording : queue).push_back({std::move(name), std::move(work)});
+  }
+  void fail(const std::string& why) {
+    fault(why);
+    if (failed.empty()) failed = why;
+  }
+  // Whether `data` may be read and written by the device.
+  bool on_device(const char* op, const void* data, uint64_t bytes = 1) {
+    if (data == nullptr || device.holds(data, bytes)) return true;
+    fail(std::string(op) + ": " + std::to_string(bytes) + " bytes that are not the device's");
+    return false;
+  }
+  void run() {
+    if (queue.empty()) return;
+    device.protect(PROT_READ | PROT_WRITE);
+    for (const Item& item : queue) item.work();
+    queue.clear();
+    device.protect(PROT_NONE);
+  }
+};
+
+CpuStream& cpu() {
+  static WorkerPool pool(1);
+  static CpuStream stream(pool);
+  return stream;
+}
+const Ops& cpu_table() { return cpu_ops(best_isa()); }
+FakeStream& of(Stream& stream) { return static_cast<FakeStream&>(stream); }
+
+// Columns of n 4-byte numbers and the rest of an op's pointers.
+template <typename Args, typename... Pointers>
+void op(Stream& any, const char* name, void (*run)(Stream&, const Args&), const Args& args,
+        Pointers... pointers) {
+  FakeStream& stream = of(any);
+  const bool good = (stream.on_device(name, pointers) && ...);
+  if (!good) return;
+  stream.submit(name, [run, args] { run(cpu(), args); });
+}
+
+size_t packed_bytes(DType type, int32_t n_out, int32_t n_in) {
+  return cpu_table().packed_bytes(type, n_out, n_in);
+}
+
+const Ops& table() {
+  static const Ops ops = {
+      "fake-cuda", packed_bytes,
+      // The source is the host's and may go: at once.
+      [](Stream& s, const PackArgs& a) {
+        FakeStream& stream = of(s);
+        if (!stream.on_device("pack", a.packed.data)) return;
+        if (stream.recording != nullptr) return stream.fail("pack in a capture");
+        stream.submit("pack", [a] { cpu_table().pack(cpu(), a); });
+        stream.run();
+      },
+      [](Stream& s, const EmbedArgs& a) {
+        op(s, "embed", cpu_table().embed, a, a.table, a.token, a.out);
+      },
+      [](Stream& s, const RmsNormArgs& a) {
+        op(s, "rmsnorm", cpu_table().rmsnorm, a, a.x, a.delta, a.weight, a.out);
+      },
+      [](Stream& s, const MatmulArgs& a) {
+        op(s, "matmul", cpu_table().matmul, a, a.x, a.weights.data, a.out);
+      },
+      [](Stream& s, const RopeTableArgs& a) {
+        op(s, "rope_table", cpu_table().rope_table, a, a.position, a.inv_freq, a.cos_sin);
+      },
+      [](Stream& s, const RopeAppendArgs& a) {
+        op(s, "rope_append", cpu_table().rope_append, a, a.qkv, a.cos_sin, a.slot, a.kv.k, a.kv.v);
+      },
+      [](Stream& s, const AttentionArgs& a) {
+        op(s, "attention", cpu_table().attention, a, a.qkv, a.out, a.kv.k, a.kv.v, a.position,
+           a.span, a.table, a.pages, a.tail_begin, a.tail);
+      },
+      [](Stream& s, const SiluMulArgs& a) {
+        op(s, "silu_mul", cpu_table().silu_mul, a, a.gate_up, a.out);
+      },
+      [](Stream& s, const GatherRowsArgs& a) {
+        op(s, "gather_rows", cpu_table().gather_rows, a, a.x, a.row, a.out);
+      },
+      [](Stream& s, const KvMoveArgs& a) {
+        op(s, "kv_move", cpu_table().kv_move, a, a.kv.k, a.kv.v, a.from, a.to);
+      },
+      [](Stream& s, const DrawArgs& a) {
+        op(s, "draw", cpu_table().draw, a, a.logits, a.row, a.token);
+      },
+      [](Stream& s, const DrawNoiseArgs& a) {
+        op(s, "draw_noise", cpu_table().draw_noise, a, a.seed, a.position, a.out);
+      },
+      [](Stream& s, const TopKArgs& a) { op(s, "top_k", cpu_table().top_k, a, a.logits, a.token); },
+      [](Stream& s, const LogProbArgs& a) {
+        op(s, "log_prob", cpu_table().log_prob, a, a.logits, a.token, a.out);
+      },
+      [](Stream& s, const PickTokensArgs& a) {
+        op(s, "pick_tokens", cpu_table().pick_tokens, a, a.source, a.from, a.target, a.to);
+      },
+  };
+  return ops;
+}
+
+class FakeDevice final : public CudaDevice {
+ public:
+  FakeDevice(int32_t index, uint64_t bytes)
+      : fail_after_(number("fail_after", ~uint64_t{0})), fail_capture_(has("fail_capture")) {
+    info_.index = index;
+    std::snprintf(info_.name, sizeof(info_.name), "Fake GPU");
+    info_.major = 9;
+    info_.multiprocessors = 1;
+    info_.total_bytes = info_.free_bytes = bytes;
+  }
+  ~FakeDevice() override {
+    stream_.run();
+    const std::lock_guard lock(g_mutex);
+    g_record.n_graphs -= n_graphs_;
+  }
+
+  const CudaDeviceInfo& info() const override { return info_; }
+  const Ops& ops() const override { return table(); }
+  Stream& stream() override { return stream_; }
+  void* native_stream() override { return this; }
+
+  void* allocate(uint64_t bytes, CudaProblem& problem) override {
+    const uint64_t left = info_.total_bytes - stream_.device.used();
+    if (bytes > left) {
+      say(problem, "cuda:" + std::to_string(info_.index) + " needs " + std::to_string(bytes) +
+                       " bytes, has " + std::to_string(left) + " free of " +
+                       std::to_string(info_.total_bytes) + ": out of memory");
+      return nullptr;
+    }
+    note("allocate");
+    return stream_.device.allocate(bytes);
+  }
+  void release(void* data) override { stream_.device.release(data); }
+  void* allocate_pinned(uint64_t bytes, CudaProblem&) override {
+    note("allocate_pinned");
+    return stream_.pinned.allocate(bytes);
+  }
+  void release_pinned(void* data) override { stream_.pinned.release(data); }
+
+  void copy_in(void* device, const void* host, uint64_t bytes) override {
+    copy("copy_in", device, host, device, host, bytes);
+  }
+  void copy_out(void* host, const void* device, uint64_t bytes) override {
+    copy("copy_out", device, host, host, device, bytes);
+  }
+
+  bool begin_capture(CudaProblem& problem) override {
+    if (!synchronize(problem)) return false;
+    note("begin_capture");
+    captured_.clear();
+    stream_.recording = &captured_;
+    return true;
+  }
+  int32_t end_capture(CudaProblem& problem) override {
+    note("end_capture");
+    stream_.recording = nullptr;
+    if (fail_capture_ || !stream_.failed.empty()) {
+      say(problem, "capture: " + (fail_capture_ ? "as asked for" : stream_.failed));
+      stream_.failed.clear();
+      return -1;
+    }
+    const std::lock_guard lock(g_mutex);
+    ++g_record.n_graphs;
+    ++n_graphs_;
+    graphs_[++last_graph_] = std::move(captured_);
+    return last_graph_;
+  }
+  void launch(int32_t graph) override {
+    const auto found = graphs_.find(graph);
+    if (found == graphs_.end()) return stream_.fail("a graph that is not there was launched");
+    note("launch");
+    // A launch takes what is in the columns when it runs, as the device does.
+    stream_.queue.insert(stream_.queue.end(), found->second.begin(), found->second.end());
+    const std::lock_guard lock(g_mutex);
+    g_record.n_launched_ops += found->second.size();
+  }
+  void release_graph(int32_t graph) override {
+    if (graphs_.erase(graph) == 0) return stream_.fail("a graph was released twice");
+    const std::lock_guard lock(g_mutex);
+    --g_record.n_graphs;
+    --n_graphs_;
+  }
+  bool synchronize(CudaProblem& problem) override {
+    if (stream_.recording != nullptr) stream_.fail("synchronize() in a capture");
+    note("synchronize");
+    if (++n_synchronized_ >= fail_after_) {
+      stream_.queue.clear();
+      say(problem, "cuda:" + std::to_string(info_.index) +
+                       " (Fake GPU): unspecified launch failure (cudaErrorLaunchFailure)");
+      return false;
+    }
+    stream_.run();
+    if (stream_.failed.empty()) return true;
+    say(problem, stream_.failed);
+    stream_.failed.clear();
+    return false;
+  }
+  void mark(int32_t) override {}
+  uint64_t elapsed_ns() override { return 0; }
+
+ private:
+  void copy(const char* name, const void* device, const void* host, void* to, const void* from,
+            uint64_t bytes) {
+    if (!stream_.on_device(name, device, bytes)) return;
+    const bool pinned = stream_.pinned.holds(host, bytes);
+    if (!pinned && stream_.recording != nullptr) {
+      return stream_.fail(std::string(name) + " of memory that is not pinned, in a capture");
+    }
+    stream_.submit(name, [=] { std::memcpy(to, from, bytes); });
+    if (pinned) return;
+    note("wait");
+    stream_.run();
+  }
+
+  CudaDeviceInfo info_;
+  FakeStream stream_;
+  std::vector<FakeStream::Item> captured_;
+  std::map<int32_t, std::vector<FakeStream::Item>> graphs_;
+  int32_t last_graph_ = -1;
+  uint64_t n_graphs_ = 0, n_synchronized_ = 0;
+  const uint64_t fail_after_;
+  const bool fail_capture_;
+};
+
+int32_t count(CudaProblem& problem) {
+  if (has("no_driver")) return say(problem, "no CUDA driver is installed (fake)"), -1;
+  if (has("old_driver")) {
+    return say(problem, "the CUDA driver is for CUDA 11.4, this library is built with 12.6"), -1;
+  }
+  return has("no_device") ? 0 : 1;
+}
+
+CudaDevice* open(int32_t index, const CudaLimits&, CudaProblem& problem) {
+  const int32_t n = count(problem);
+  if (n < 0) return nullptr;
+  const std::string name = "cuda:" + std::to_string(index);
+  if (index < 0 || index >= n) {
+    return say(problem, name + ": this machine has " + std::to_string(n) + " CUDA devices"), nullptr;
+  }
+  if (has("old_gpu")) {
+    say(problem, name + ": Fake GPU has compute capability 6.1, needed is 8.0 or later");
+    return nullptr;
+  }
+  return new FakeDevice(index, number("bytes", uint64_t{8} << 30));
+}
+
+constexpr CudaLibrary kLibrary = {kCudaBuild, &count, &open};
+
+}  // namespace
+}  // namespace specd::fake_cuda
+
+extern "C" __attribute__((visibility("default"))) const specd::kernels::CudaLibrary*
+specd_cuda_library() {
+  return &specd::fake_cuda::kLibrary;
+}
+extern "C" __attribute__((visibility("default"))) void specd_fake_cuda_take_record(
+    specd::fake_cuda::Record* out) {
+  const std::lock_guard lock(specd::fake_cuda::g_mutex);
+  specd::fake_cuda::Record& all = specd::fake_cuda::g_record;
+  *out = all;
+  all.calls.clear();
+  all.faults.clear();
+  all.n_launched_ops = 0;
+}
