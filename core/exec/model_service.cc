@@ -66,12 +66,22 @@ std::string outputs_fault(const specd_forward_args& args, int64_t vocab, const D
                          uint32_t rank) {
     if (tensor == nullptr) return std::string();
     std::string fault = tensor_fault(name, tensor, dtype_code, rank, device);
-    if (fault.empty() && tensor->shape[0] != n) {
-      fault = std::string(name) + " has " + std::to_string(tensor->shape[0]) +
-              " rows, expected n_outputs " + std::to_string(n);
+    if (!fault.empty()) return fault;
+    if (args.output_at == nullptr && tensor->shape[0] != n) {
+      return std::string(name) + " has " + std::to_string(tensor->shape[0]) +
+             " rows, expected n_outputs " + std::to_string(n);
     }
-    return fault;
+    if (args.output_at != nullptr && n > 0 && args.output_at[n - 1] >= tensor->shape[0]) {
+      return std::string(name) + " has " + std::to_string(tensor->shape[0]) +
+             " rows, output_at asks for row " + std::to_string(args.output_at[n - 1]);
+    }
+    return std::string();
   };
+  for (int64_t i = 1; args.output_at != nullptr && i < n; ++i) {
+    if (args.output_at[i] <= args.output_at[i - 1]) {
+      return "output_at[" + std::to_string(i) + "] does not increase";
+    }
+  }
   std::string fault = check("out_token", args.out_token, SPECD_DT_INT, 1);
   if (fault.empty()) fault = check("out_logprob", args.out_logprob, SPECD_DT_FLOAT, 1);
   if (fault.empty()) fault = check("out_topk_token", args.out_topk_token, SPECD_DT_INT, 2);
@@ -105,16 +115,42 @@ std::string outputs_fault(const specd_forward_args& args, int64_t vocab, const D
   return std::string();
 }
 
-std::string output_rows_fault(const specd_forward_args& args) {
+// Increasing numbers below `end`.
+std::string output_rows_fault(const specd_forward_args& args, uint32_t end) {
   if (args.n_outputs > 0 && args.output_rows == nullptr) return "output_rows is null";
   for (uint32_t i = 0; i < args.n_outputs; ++i) {
     const uint32_t row = args.output_rows[i];
-    if (row >= args.n_rows || (i > 0 && row <= args.output_rows[i - 1])) {
+    if (row >= end || (i > 0 && row <= args.output_rows[i - 1])) {
       return "output_rows[" + std::to_string(i) + "] is " + std::to_string(row) +
-             ", expected increasing numbers of " + range_of(args.n_rows);
+             ", expected increasing numbers of " + range_of(end);
     }
   }
   return std::string();
+}
+
+std::string token_fault(const specd_forward_args& args, const Device* device) {
+  std::string fault = tensor_fault("token", args.token, SPECD_DT_INT, 1, device);
+  if (!fault.empty()) return fault;
+  const auto n = static_cast<uint64_t>(args.token->shape[0]);
+  if (args.token_at == nullptr && n != args.n_rows) {
+    return "token has " + std::to_string(n) + " entries, expected n_rows " +
+           std::to_string(args.n_rows);
+  }
+  for (uint32_t r = 0; args.token_at != nullptr && r < args.n_rows; ++r) {
+    if (args.token_at[r] >= n) {
+      return "token has " + std::to_string(n) + " entries, token_at[" + std::to_string(r) + "] is " +
+             std::to_string(args.token_at[r]);
+    }
+  }
+  return std::string();
+}
+
+// Where output i of a call goes, and from where row r gets its token.
+int64_t place_of(const specd_forward_args& args, uint32_t i) {
+  return args.output_at == nullptr ? i : args.output_at[i];
+}
+int64_t source_of(const specd_forward_args& args, uint32_t r) {
+  return args.token_at == nullptr ? r : args.token_at[r];
 }
 
 // Where an op writes outputs that follow each other; null = not wanted.
@@ -132,9 +168,9 @@ struct Outputs {
 };
 
 template <typename T>
-Target<T> target(const specd_tensor* tensor, int64_t output) {
+Target<T> target(const specd_tensor* tensor, int64_t output, int64_t step) {
   if (tensor == nullptr) return {};
-  return {row<T>(*tensor, output), static_cast<int32_t>(tensor->stride[0])};
+  return {row<T>(*tensor, output), static_cast<int32_t>(step * tensor->stride[0])};
 }
 
 int32_t top_k_of(const specd_forward_args& args) {
@@ -444,13 +480,18 @@ void ModelService::move(specd_model& model, const std::vector<int32_t>& from,
   }
 }
 
+// Of the pool, for so many rows.
+static int32_t pages_missing(const specd_model& model, const ModelSession& session, int64_t rows) {
+  const int32_t parts = model.model->kv->parts_per_page();
+  const int32_t missing = pages_for(rows) - static_cast<int32_t>(session.table.pages.size());
+  return missing <= 0 ? 0 : (missing + parts - 1) / parts;
+}
+
 bool ModelService::take_pages(specd_model& model, ModelSession& session, int64_t rows) {
   const int32_t parts = model.model->kv->parts_per_page();
-  const auto own_pages = static_cast<int32_t>(session.table.pages.size());
-  const int32_t missing = pages_for(rows) - own_pages;
-  if (missing <= 0) return true;
+  const int32_t n = pages_missing(model, session, rows);
+  if (n <= 0) return true;
   const size_t first = session.pool_pages.size();
-  const int32_t n = (missing + parts - 1) / parts;
   const bool was_in_use = std::exchange(session.in_use, true);  // others' pages, not its own
   const bool taken =
       pool_.take(n, session.pool_pages) ||
@@ -520,8 +561,10 @@ specd_status ModelService::extend(specd_model& model, specd_call* call, uint32_t
     session.depth.push_back(depth);
     session.token.push_back(tokens == nullptr ? -1 : tokens[r]);
   }
-  if (!take_pages(model, session, int64_t{session.kept} + session.n_rows())) {
-    return undo(SPECD_E_EXHAUSTED, "more KV pages are needed, " + std::to_string(pool_.n_free()) +
+  const int64_t rows = int64_t{session.kept} + session.n_rows();
+  if (!take_pages(model, session, rows)) {
+    return undo(SPECD_E_EXHAUSTED, std::to_string(pages_missing(model, session, rows)) +
+                                       " KV pages are needed, " + std::to_string(pool_.n_free()) +
                                        " are free");
   }
   session.in_use = true;
@@ -537,9 +580,11 @@ std::string ModelService::check(const specd_call& call, const DraftModel& draft,
   if (args == nullptr || args->struct_size != sizeof(specd_forward_args)) {
     return "args of struct_size " + std::to_string(sizeof(specd_forward_args)) + " expected";
   }
-  if (args->seq_status == nullptr) return "seq_status is null";
-  if (args->n_rows > kRowsMax) {
-    return std::to_string(args->n_rows) + " rows, expected at most " + std::to_string(kRowsMax);
+  if (args->seq_status == nullptr) return "row_offsets or seq_status is null";
+  const uint32_t most = args->row_offsets == nullptr ? call.batch->n_seqs : args->n_rows;
+  if (args->n_rows > kRowsMax || args->n_outputs > most) {
+    return std::to_string(args->n_rows) + " rows and " + std::to_string(args->n_outputs) +
+           " outputs, expected at most " + std::to_string(kRowsMax) + " and " + std::to_string(most);
   }
   const bool device = on_device(*args);
   std::string fault = outputs_fault(*args, static_cast<int64_t>(draft.facts.info.vocab_size),
@@ -564,21 +609,11 @@ specd_status ModelService::forward(specd_call* call, const specd_model* model,
   const uint32_t n_seqs = call->batch->n_seqs;
   std::string fault = check(*call, *handle->model, args);
   if (!fault.empty()) return bad(fault);
-  if (args->row_offsets == nullptr) return bad("row_offsets is null");
-  if (args->n_outputs > args->n_rows) {
-    return bad(std::to_string(args->n_outputs) + " outputs of " + std::to_string(args->n_rows) +
-               " rows");
-  }
+  if (args->row_offsets == nullptr) return bad("row_offsets or seq_status is null");
   const bool device = on_device(*args) && !device_.is_host();
   fault = offsets_fault(args->row_offsets, n_seqs, args->n_rows);
-  if (fault.empty()) {
-    fault = tensor_fault("token", args->token, SPECD_DT_INT, 1, device ? &device_ : nullptr);
-  }
-  if (fault.empty() && args->token->shape[0] != static_cast<int64_t>(args->n_rows)) {
-    fault = "token has " + std::to_string(args->token->shape[0]) + " entries, expected n_rows " +
-            std::to_string(args->n_rows);
-  }
-  if (fault.empty()) fault = output_rows_fault(*args);
+  if (fault.empty()) fault = token_fault(*args, device ? &device_ : nullptr);
+  if (fault.empty()) fault = output_rows_fault(*args, args->n_rows);
   if (!fault.empty()) return bad(fault);
   const bool repeatable = device && args->parent == nullptr && args->out_logits == nullptr;
   if (capturing_ && !repeatable) return refuse_capture(call, "forward with these arguments");
@@ -592,6 +627,9 @@ specd_status ModelService::forward(specd_call* call, const specd_model* model,
     noted.n_outputs = args->n_outputs;
     if (args->n_outputs > 0) {
       noted.output_rows.assign(args->output_rows, args->output_rows + args->n_outputs);
+    }
+    for (uint32_t r = 0; r < args->n_rows; ++r) {
+      noted.token_at.push_back(static_cast<uint32_t>(source_of(*args, r)));
     }
     noted.token = *args->token;
     record_->repeatable = record_->repeatable && repeatable;
@@ -610,7 +648,9 @@ specd_status ModelService::run_forward(const std::shared_ptr<specd_model>& handl
     args.seq_status[s] = SPECD_OK;
     if (begin == end) continue;
     tokens.clear();
-    for (uint32_t r = begin; !device && r < end; ++r) tokens.push_back(element(*args.token, r));
+    for (uint32_t r = begin; !device && r < end; ++r) {
+      tokens.push_back(element(*args.token, source_of(args, r)));
+    }
     args.seq_status[s] = extend(*handle, call, s, device ? nullptr : tokens.data(),
                                 args.parent == nullptr ? nullptr : args.parent + begin, end - begin);
     const bool ok = args.seq_status[s] == SPECD_OK;
@@ -621,8 +661,8 @@ specd_status ModelService::run_forward(const std::shared_ptr<specd_model>& handl
       const bool asked = output < args.n_outputs && args.output_rows[output] == r;
       const Row row{.sequence = s,
                     .row = ok ? first + static_cast<int32_t>(r - begin) : -1,
-                    .token_at = device ? int64_t{r} * args.token->stride[0] : -1,
-                    .output = asked ? int64_t{output++} : -1};
+                    .token_at = device ? source_of(args, r) * args.token->stride[0] : -1,
+                    .output = asked ? place_of(args, output++) : -1};
       if (ok || asked) wanted.push_back(row);
     }
   }
@@ -664,15 +704,12 @@ specd_status ModelService::follow(specd_call* call, const specd_model* model,
   if (call->committed == nullptr) {
     return refuse(call, SPECD_E_PRECONDITION, "model.follow: only inside propose()");
   }
-  const std::string fault = check(*call, *handle->model, args);
+  std::string fault = check(*call, *handle->model, args);
+  if (fault.empty()) fault = output_rows_fault(*args, call->batch->n_seqs);
   if (!fault.empty()) return bad(fault);
-  if (args->n_outputs != call->batch->n_seqs) {
-    return bad("n_outputs is " + std::to_string(args->n_outputs) + ", expected n_seqs " +
-               std::to_string(call->batch->n_seqs));
-  }
-  if (args->row_offsets != nullptr || args->parent != nullptr || args->output_rows != nullptr ||
-      args->token != nullptr) {
-    return bad("row_offsets, parent, output_rows and token are not null");
+  if (args->row_offsets != nullptr || args->parent != nullptr || args->token != nullptr ||
+      args->token_at != nullptr) {
+    return bad("row_offsets, parent, token and token_at are not null");
   }
   const bool repeatable = on_device(*args) && !device_.is_host() &&
                           args->out_token != nullptr && args->out_logits == nullptr;
@@ -683,6 +720,9 @@ specd_status ModelService::follow(specd_call* call, const specd_model* model,
     noted->model = handle;
     noted->follow = true;
     noted->n_outputs = args->n_outputs;
+    if (args->n_outputs > 0) {
+      noted->output_rows.assign(args->output_rows, args->output_rows + args->n_outputs);
+    }
     if (args->out_token != nullptr) noted->token = *args->out_token;
     record_->repeatable = record_->repeatable && repeatable;
   }
@@ -695,6 +735,7 @@ specd_status ModelService::run_follow(const std::shared_ptr<specd_model>& handle
   auto left = static_cast<int32_t>(args.n_rows);
   std::vector<Row> wanted;
   std::vector<ModelSession*> fed;
+  uint32_t output = 0;
   for (uint32_t s = 0; s < call->batch->n_seqs; ++s) {
     const std::span<const int32_t> text = (*call->committed)[s];
     const auto length = static_cast<int32_t>(text.size());
@@ -712,17 +753,17 @@ specd_status ModelService::run_follow(const std::shared_ptr<specd_model>& handle
     } else if (session.pool_pages.empty()) {
       handle->sessions.erase(call->batch->seq_id[s]);
     }
-    if (n == 0 || args.seq_status[s] != SPECD_OK) {
-      wanted.push_back({.sequence = s, .row = -1, .token_at = -1, .output = int64_t{s}});
-      continue;
+    const bool asked = output < args.n_outputs && args.output_rows[output] == s;
+    const int64_t place = asked ? place_of(args, output++) : -1;
+    const bool ok = args.seq_status[s] == SPECD_OK;
+    for (int32_t i = 0; ok && i < n; ++i) {
+      const bool last = i + 1 == all;
+      wanted.push_back({.sequence = s, .row = i, .token_at = -1, .output = last ? place : -1});
     }
-    for (int32_t i = 0; i < n; ++i) {
-      const bool asked = n == all && i + 1 == n;
-      wanted.push_back(
-          {.sequence = s, .row = i, .token_at = -1, .output = asked ? int64_t{s} : -1});
-    }
-    if (n < all) wanted.push_back({.sequence = s, .row = -1, .token_at = -1, .output = int64_t{s}});
-    fed.push_back(&session);
+    if (ok && n > 0) fed.push_back(&session);
+    if (ok && n == all) continue;
+    if (ok) args.seq_status[s] = SPECD_E_DEADLINE;
+    if (asked) wanted.push_back({.sequence = s, .row = -1, .token_at = -1, .output = place});
   }
   const specd_status status = compute(handle, call, args, wanted);
   for (ModelSession* session : fed) session->end_round(session->kept + session->n_rows());
@@ -870,7 +911,7 @@ void ModelService::flush(const std::shared_ptr<specd_model>& model, const specd_
   if (device_.is_host()) passed();
 }
 
-// Into tensors that lie where ops write: runs of outputs that follow each other.
+// Into tensors that lie where ops write: runs of outputs at equal distances.
 void ModelService::write_outputs(const DraftModel& draft, const specd_forward_args& args,
                                  const Column<kernels::DrawRow>& draws) {
   std::vector<int64_t> outputs;
@@ -884,14 +925,15 @@ void ModelService::write_outputs(const DraftModel& draft, const specd_forward_ar
     }
   }
   for (size_t first = 0, end = 0; first < outputs.size(); first = end) {
-    for (end = first + 1; end < outputs.size() && outputs[end] == outputs[end - 1] + 1;) ++end;
     const int64_t output = outputs[first];
+    const int64_t step = first + 1 < outputs.size() ? outputs[first + 1] - output : 1;
+    for (end = first + 1; end < outputs.size() && outputs[end] == outputs[end - 1] + step;) ++end;
     submit_outputs(device_, draft, draws.device, static_cast<int32_t>(first),
                    static_cast<int32_t>(end - first),
-                   {.token = target<int32_t>(args.out_token, output),
-                    .logprob = target<float>(args.out_logprob, output),
-                    .top_token = target<int32_t>(args.out_topk_token, output),
-                    .top_logprob = target<float>(args.out_topk_logprob, output),
+                   {.token = target<int32_t>(args.out_token, output, step),
+                    .logprob = target<float>(args.out_logprob, output, step),
+                    .top_token = target<int32_t>(args.out_topk_token, output, step),
+                    .top_logprob = target<float>(args.out_topk_logprob, output, step),
                     .k = top_k_of(args)});
   }
   copy_logits(draft, args, outputs);
@@ -1055,6 +1097,7 @@ void ModelService::repeat(const ModelRecord& record, specd_call& call) {
     args.seq_status = status.data();
     args.row_offsets = each.row_offsets.data();
     args.output_rows = each.output_rows.data();
+    args.token_at = each.follow ? nullptr : each.token_at.data();
     args.n_outputs = each.n_outputs;
     args.token = each.follow ? nullptr : &each.token;
     args.out_token = &each.token;  // says where the call's tensors lie

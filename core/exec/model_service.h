@@ -65,7 +65,7 @@ struct ModelRecord {
     std::weak_ptr<specd_model> model;
     bool follow = false;
     std::vector<uint32_t> n_rows;  // of every sequence of the batch
-    std::vector<uint32_t> row_offsets, output_rows;
+    std::vector<uint32_t> row_offsets, token_at, output_rows;
     uint32_t n_outputs = 0;
     specd_tensor token{};  // of what was given; follow: out_token
   };

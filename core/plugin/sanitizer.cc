@@ -7,9 +7,11 @@ namespace {
 
 constexpr int32_t kKnownFlags = SPECD_NODE_PROBE | SPECD_NODE_WANT_TOP1;
 
-// What is wrong with one node, in the order of the enum. Called for at most one node of a tree.
+// What is wrong with one node, in the order of the enum: nothing when the drafter says that there is
+// none. Called for at most one node of a tree.
 Defect node_defect(int32_t node, int32_t token, int32_t parent, const TreeLimits& limits,
                    int32_t depth) {
+  if (token == SPECD_NO_TOKEN) return Defect::kNone;
   if (token < 0 || token >= limits.vocab_size) return Defect::kTokenOutOfRange;
   if (parent < -1 || parent >= node) return Defect::kParentOutOfOrder;
   if (depth > limits.max_depth) return Defect::kTooDeep;
@@ -34,8 +36,10 @@ TreeCheck check_nodes(int32_t n, const int32_t* token, const int32_t* parent, co
                                                           : depth[p] + 1;
     bool good = (static_cast<uint32_t>(token[i]) < vocab) & ordered & (d <= max_depth);
     if constexpr (kProbes) good &= (flags[i] & ~kKnownFlags) == 0;
-    if (!good) [[unlikely]]
-      return {i, node_defect(i, token[i], p, limits, d), i};
+    if (!good) [[unlikely]] {
+      const Defect defect = node_defect(i, token[i], p, limits, d);
+      return {i, defect, defect == Defect::kNone ? -1 : i};
+    }
     depth[i] = last_depth = d;
   }
   return {n, Defect::kNone, -1};

@@ -7,30 +7,24 @@
 #include <cmath>
 #include <cstdint>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace specd::draft_target {
 namespace {
-
-// Rows that a sequence needs before its first guess when it has drafted in the step before: the
-// last committed token, and the last draft as well when all were accepted, since that one was never
-// fed.
-constexpr std::size_t kSteadyRows = 2;
 
 struct Settings {
   std::string model;
   uint32_t draft_tokens;
   double p_min;
   bool use_target_noise;
-  std::size_t prefill_chunk;
+  uint32_t prefill_chunk;
 
   explicit Settings(const sdk::Config& config)
       : model(config.required_string("model")),
         draft_tokens(static_cast<uint32_t>(config.i64("draft_tokens", 4, 1, SPECD_MAX_TREE_DEPTH))),
         p_min(config.f64("p_min", 0, 0, 1)),
         use_target_noise(config.boolean("use_target_noise", true)),
-        prefill_chunk(static_cast<std::size_t>(config.i64("prefill_chunk", 256, 1, 65536))) {}
+        prefill_chunk(static_cast<uint32_t>(config.i64("prefill_chunk", 256, 1, 65536))) {}
 };
 
 class DraftTarget final : public sdk::Drafter {
@@ -49,164 +43,94 @@ class DraftTarget final : public sdk::Drafter {
   })";
 
   static void describe(const sdk::Context& context, specd_drafter_caps& caps) {
-    static const char* const kServices[] = {SPECD_SERVICE_MEMORY, SPECD_SERVICE_MODEL};
-    caps.max_nodes = caps.max_depth = Settings(context.config).draft_tokens;
+    static const char* const kServices[] = {SPECD_SERVICE_MODEL};
+    const Settings settings(context.config);
+    caps.max_nodes = caps.max_depth = settings.draft_tokens;
     caps.attach_modes = SPECD_ATTACH_FRESH | SPECD_ATTACH_TOKENS;
     caps.services = kServices;
-    caps.n_services = 2;
-    caps.bytes_per_seq = uint64_t{context.target->max_positions} * sizeof(int32_t);
+    caps.n_services = 1;
+    if (settings.p_min > 0) return;  // stopping early needs a look at the guesses
+    caps.device_types |= 1u << SPECD_DEV_CUDA;
+    caps.features = SPECD_FEATURE_CAPTURE;
   }
 
   explicit DraftTarget(const sdk::Context& context)
-      : Drafter(context),
-        settings_(context.config),
-        memory_(*this),
-        model_(*this, settings_.model),
-        wants_{settings_.use_target_noise, settings_.use_target_noise && settings_.p_min > 0,
-               settings_.use_target_noise ? 0u : 1u} {}
+      : Drafter(context), settings_(context.config), model_(*this, settings_.model) {}
 
-  struct Sequence {
-    explicit Sequence(DraftTarget& drafter) : tokens(drafter.memory_) {}
-    std::vector<int32_t, sdk::HostAllocator<int32_t>> tokens;  // committed
-    // What the model's session holds: the first `kept` tokens, then the rows of `round`.
-    uint32_t kept = 0;
-    std::vector<int32_t> round;
-    bool over = false;  // the model cannot follow this text any more
+  struct Sequence {  // the daemon knows the text, and what the model has seen of it
+    explicit Sequence(DraftTarget&) {}
   };
+  void begin(Sequence&, const sdk::Begin&) {}
 
-  void begin(Sequence& sequence, const sdk::Begin& in) {
-    const uint64_t room = in.tokens.size + in.sampling->tokens_left;
-    sequence.tokens.reserve(
-        std::min<uint64_t>(room, std::max<uint64_t>(target().max_positions, in.tokens.size)));
-    sequence.tokens.assign(in.tokens.begin(), in.tokens.end());
-  }
-
-  void update(Sequence& sequence, const sdk::Rows& rows) {
-    for (int32_t r = 0; r < rows.size(); ++r) {
-      const sdk::Row row = rows[r];
-      const auto next = static_cast<std::size_t>(row.position) + 1;
-      sdk::expect(row.position >= 0 && next <= sequence.tokens.size(),
-                  "update(): a gap in the positions");
-      if (next == sequence.tokens.size()) sequence.tokens.push_back(row.next_token);
+  // Guess i of a sequence goes into node i of its proposal, and from there into the row of guess
+  // i + 1, without a look at it.
+  void propose_tensors(const specd_propose_args& in) {
+    const specd_batch& batch = *in.batch;
+    const uint32_t capacity = in.out->node_capacity;
+    const auto budget = [&](uint32_t s) {
+      const auto asked = static_cast<uint32_t>(std::max(in.host_node_budget[s], 0));
+      return std::min(asked, settings_.draft_tokens);
+    };
+    const specd_tensor tokens = sdk::ModelCall::flat(*in.out->token, 1);
+    const specd_tensor top_tokens = sdk::ModelCall::flat(*in.out->token, 2);
+    std::vector<float> logprob(settings_.p_min > 0 ? std::size_t{batch.n_seqs} * capacity : 0);
+    const specd_tensor logprobs = column_of(logprob, 1), top_logprobs = column_of(logprob, 2);
+    sdk::Model::Tensors out;
+    (settings_.use_target_noise ? out.drawn : out.top_token) =
+        settings_.use_target_noise ? &tokens : &top_tokens;
+    if (settings_.p_min > 0) {
+      (settings_.use_target_noise ? out.logprob : out.top_logprob) =
+          settings_.use_target_noise ? &logprobs : &top_logprobs;
     }
-  }
 
-  void propose_all(const specd_batch& batch, std::vector<sdk::Draft<Sequence>>& drafts) {
-    keep_committed(batch, drafts);
-    std::vector<Active> active = catch_up(batch, drafts);
-    while (!active.empty()) {
-      rows_.clear(batch.n_seqs, wants_);
-      for (Active& each : active) {
-        const int32_t output = rows_.add(each.draft->proposal.seq_index(), each.token, true);
-        each.output = output;
+    call_.clear(batch.n_seqs);
+    std::vector<uint32_t> active;  // sequences that go on
+    for (uint32_t s = 0; s < batch.n_seqs; ++s) {
+      if (budget(s) == 0) continue;
+      call_.want(s, s * capacity);
+      active.push_back(s);
+    }
+    model_.follow(batch, call_, settings_.prefill_chunk, out);
+    for (uint32_t node = 1; !active.empty(); ++node) {
+      const auto done = [&](uint32_t s) {
+        return call_.status(s) != SPECD_OK || node >= budget(s) ||
+               (settings_.p_min > 0 && is_unlikely(tokens, logprob, s * capacity + node - 1));
+      };
+      active.erase(std::remove_if(active.begin(), active.end(), done), active.end());
+      if (active.empty()) return;
+      call_.clear(batch.n_seqs);
+      for (const uint32_t s : active) {
+        call_.add(s, s * capacity + node - 1, s * capacity + node);
       }
-      model_.forward(batch, rows_);
-      for (Active& each : active) {
-        if (rows_.status(each.draft->proposal.seq_index()) == SPECD_OK) {
-          each.draft->sequence->round.push_back(each.token);
-        }
-      }
-      take_guesses(active);
+      model_.forward(batch, call_, tokens, out);
     }
   }
 
  private:
-  // A sequence that is being drafted.
-  struct Active {
-    sdk::Draft<Sequence>* draft;
-    int32_t output;  // among those of the last forward
-    int32_t token;   // the guess that comes from it
-  };
-
-  // The session keeps what it shares with the committed text. Comparing tokens covers acceptance,
-  // rejection, texts that were cut short and sessions whose pages the daemon has taken.
-  void keep_committed(const specd_batch& batch, std::vector<sdk::Draft<Sequence>>& drafts) {
-    std::vector<uint32_t> kept = model_.lengths(batch);
-    std::vector<std::vector<uint32_t>> paths(batch.n_seqs);
-    for (sdk::Draft<Sequence>& draft : drafts) {
-      Sequence& sequence = *draft.sequence;
-      const uint32_t s = draft.proposal.seq_index();
-      // Should this call fail half-way, the next one finds no round and feeds again.
-      const std::vector<int32_t> round = std::exchange(sequence.round, {});
-      if (kept[s] == sequence.kept) {
-        // The last committed token is fed in any case: the first guess comes from its row.
-        for (std::size_t i = 0;
-             i < round.size() && sequence.kept + i + 1 < sequence.tokens.size() &&
-             round[i] == sequence.tokens[sequence.kept + i];
-             ++i) {
-          paths[s].push_back(static_cast<uint32_t>(i));
-        }
-      }
-      kept[s] = std::min(kept[s], static_cast<uint32_t>(sequence.tokens.size()) - 1);
-      sequence.kept = kept[s] + static_cast<uint32_t>(paths[s].size());
-    }
-    model_.keep(batch, kept, paths);
+  // In host memory: SPECD_DEV_CUDA is not offered with p_min.
+  bool is_unlikely(const specd_tensor& tokens, const std::vector<float>& logprob,
+                   uint32_t at) const {
+    return static_cast<const int32_t*>(tokens.data)[at] < 0 ||
+           std::exp(logprob[at]) < settings_.p_min;
   }
-
-  // Feeds committed tokens that the sessions lack: all of them where they are few, else as many as
-  // the chunk allows. Returns the sequences that are through, with their first guess.
-  std::vector<Active> catch_up(const specd_batch& batch,
-                               std::vector<sdk::Draft<Sequence>>& drafts) {
-    std::size_t left = settings_.prefill_chunk;
-    std::vector<std::pair<sdk::Draft<Sequence>*, std::size_t>> fed;
-    std::vector<Active> active;
-    rows_.clear(batch.n_seqs, wants_);
-    for (sdk::Draft<Sequence>& draft : drafts) {
-      const Sequence& sequence = *draft.sequence;
-      const std::size_t missing = sequence.tokens.size() - sequence.kept;
-      if (sequence.over) continue;
-      const std::size_t n = missing <= kSteadyRows ? missing : std::min(missing, left);
-      if (n == 0) continue;
-      if (missing > kSteadyRows) left -= n;
-      int32_t output = -1;
-      for (std::size_t i = 0; i < n; ++i) {
-        const bool wanted = i + 1 == missing && draft.proposal.budget() > 0;
-        output = rows_.add(draft.proposal.seq_index(), sequence.tokens[sequence.kept + i], wanted);
-      }
-      fed.emplace_back(&draft, n);
-      if (output >= 0) active.push_back({&draft, output, -1});
-    }
-    if (rows_.empty()) return active;
-    model_.forward(batch, rows_);
-
-    std::vector<uint32_t> kept = model_.lengths(batch);
-    std::vector<std::vector<uint32_t>> paths(batch.n_seqs);
-    for (const auto& [draft, n] : fed) {
-      const uint32_t s = draft->proposal.seq_index();
-      if (rows_.status(s) == SPECD_E_UNSUPPORTED) draft->sequence->over = true;
-      if (rows_.status(s) != SPECD_OK) continue;
-      for (std::size_t i = 0; i < n; ++i) paths[s].push_back(static_cast<uint32_t>(i));
-      draft->sequence->kept += static_cast<uint32_t>(n);
-    }
-    model_.keep(batch, kept, paths);
-    take_guesses(active);
-    return active;
-  }
-
-  // The guesses of the last forward join the proposals; sequences that are done leave `active`.
-  void take_guesses(std::vector<Active>& active) {
-    active.erase(
-        std::remove_if(active.begin(), active.end(), [this](Active& each) { return !guess(each); }),
-        active.end());
-  }
-
-  // False when the sequence is not to be drafted further.
-  bool guess(Active& each) {
-    const bool noise = settings_.use_target_noise;
-    each.token = noise ? rows_.token(each.output) : rows_.top_token(each.output, 0);
-    if (each.token < 0) return false;  // the sequence failed: no pages, or the end of the context
-    sdk::Proposal& proposal = each.draft->proposal;
-    if (!proposal.push(each.token) || proposal.size() == proposal.budget()) return false;
-    if (settings_.p_min <= 0) return true;
-    const float logprob = noise ? rows_.logprob(each.output) : rows_.top_logprob(each.output, 0);
-    return std::exp(logprob) >= settings_.p_min;
+  static specd_tensor column_of(std::vector<float>& values, uint32_t rank) {
+    specd_tensor t{};
+    t.struct_size = sizeof t;
+    t.dtype_code = SPECD_DT_FLOAT;
+    t.dtype_bits = 32;
+    t.dtype_lanes = 1;
+    t.device_type = SPECD_DEV_CPU;
+    t.rank = 1;
+    t.data = values.data();
+    t.shape[0] = static_cast<int64_t>(values.size());
+    t.stride[0] = 1;
+    t.byte_capacity = values.size() * sizeof(float);
+    return sdk::ModelCall::flat(t, rank);
   }
 
   Settings settings_;
-  sdk::HostAllocator<int32_t> memory_;
   sdk::Model model_;
-  sdk::ModelRows::Wants wants_;
-  sdk::ModelRows rows_;
+  sdk::ModelCall call_;
 };
 
 }  // namespace

@@ -3,6 +3,6 @@
 #define SPECD_PLUGIN_API_ABI_LAYOUT_H
 
 /* Hash of the layout table, plugin_api/abi/v0.txt. */
-#define SPECD_ABI_LAYOUT "v0-d31923500b7b944e7c0dd46c60df5f86"
+#define SPECD_ABI_LAYOUT "v0-3e6176a9c9723cd60b250a176af769da"
 
 #endif

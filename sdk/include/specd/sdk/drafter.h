@@ -17,10 +17,15 @@
 // whose budget is 0. What it throws fails the call: nobody is drafted in this step, and nobody
 // stays silent for it.
 //
+// One that never looks at a number, but hands tensors on to host services, has instead
+//   void propose_tensors(const specd_propose_args&);
+// and no update() then if it keeps nothing. It sets the bit of SPECD_DEV_CUDA in caps.device_types when
+// that is all it does, and SPECD_FEATURE_CAPTURE when it does the same every time.
+//
 // Everything may throw specd::sdk::Error. What is thrown for one sequence fails that sequence only:
 // it is reported once, its proposal is empty, and it stays silent until the host ends it, since its
-// state may be half done. Instances are on the CPU; a drafter that writes device memory fills the C
-// tables of plugin_api itself.
+// state may be half done. All other drafters are on the CPU; one that writes device memory itself
+// fills the C tables of plugin_api.
 #ifndef SPECD_SDK_DRAFTER_H
 #define SPECD_SDK_DRAFTER_H
 
@@ -245,7 +250,7 @@ struct DrafterTable {
     T* t = self(drafter);
     return guard(t->host(), nullptr, -1, [&] {
       expect(grant != nullptr, "activate(): a null argument");
-      if (grant->device_type != SPECD_DEV_CPU) {
+      if (grant->device_type != SPECD_DEV_CPU && !has_propose_tensors<T>(0)) {
         throw Error(SPECD_E_UNSUPPORTED, "this drafter runs on the CPU only");
       }
       expect((grant->needs & SPECD_NEED_HOST_TOKENS) != 0,
@@ -289,17 +294,20 @@ struct DrafterTable {
   }
 
   static specd_status update(specd_drafter* drafter, const specd_update_args* args) noexcept {
+    if constexpr (!has_update<T>(0)) return SPECD_OK;
     T* t = self(drafter);
-    return per_sequence(t, args == nullptr ? nullptr : args->batch, [&](uint32_t i) {
+    return per_sequence(t, args == nullptr ? nullptr : args->batch, [&]([[maybe_unused]] uint32_t i) {
       expect(args->host_count != nullptr && args->host_position != nullptr &&
                  args->host_token != nullptr && args->host_next_token != nullptr &&
                  args->host_node != nullptr,
              "update(): the host mirrors are missing");
-      Box* box = box_of(args->batch, i);
-      if (box->failed || args->host_count[i] == 0) return;
-      box->failed = true;  // until update() comes back
-      t->update(box->sequence, Rows(*args, i));
-      box->failed = false;
+      if constexpr (has_update<T>(0)) {
+        Box* box = box_of(args->batch, i);
+        if (box->failed || args->host_count[i] == 0) return;
+        box->failed = true;  // until update() comes back
+        t->update(box->sequence, Rows(*args, i));
+        box->failed = false;
+      }
     });
   }
 
@@ -312,6 +320,10 @@ struct DrafterTable {
                  args->host_root_position != nullptr && args->host_node_budget != nullptr &&
                  args->sampling != nullptr,
              "propose(): a null argument");
+      if constexpr (has_propose_tensors<T>(0)) {
+        t->propose_tensors(*args);
+        return;
+      }
       const specd_proposal& out = *args->out;
       const int64_t n = batch->n_seqs, capacity = out.node_capacity;
       const Column<int32_t> count(out.n_nodes, n, 1, "n_nodes");
@@ -336,7 +348,7 @@ struct DrafterTable {
         for (const Draft<Sequence>& draft : drafts) {
           count(draft.proposal.seq_index()) = draft.proposal.size();
         }
-      } else {
+      } else if constexpr (!has_propose_tensors<T>(0)) {
         status = per_sequence(t, batch, [&](uint32_t i) {
           count(i) = 0;
           Box* box = box_of(batch, i);
@@ -388,6 +400,27 @@ struct DrafterTable {
   }
   template <class U>
   static constexpr bool has_static_tree(long) {
+    return false;
+  }
+  template <class U>
+  static constexpr auto has_update(int)
+      -> decltype(std::declval<U&>().update(std::declval<typename U::Sequence&>(),
+                                            std::declval<const Rows&>()),
+                  bool()) {
+    return true;
+  }
+  template <class U>
+  static constexpr bool has_update(long) {
+    return !has_propose_tensors<U>(0);  // else its absence is a mistake that the compiler shows
+  }
+  template <class U>
+  static constexpr auto has_propose_tensors(int)
+      -> decltype(std::declval<U&>().propose_tensors(std::declval<const specd_propose_args&>()),
+                  bool()) {
+    return true;
+  }
+  template <class U>
+  static constexpr bool has_propose_tensors(long) {
     return false;
   }
   template <class U>

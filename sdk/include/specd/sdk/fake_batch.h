@@ -62,6 +62,7 @@ class FakeBatch {
   const specd_sampling* const* sampling() const { return sampling_.data(); }
   void** states() { return states_.data(); }
   specd_status status(std::size_t i) { return status_.at(i); }
+  FakeHost::Call& call() { return call_; }
 
  private:
   FakeHost& host_;

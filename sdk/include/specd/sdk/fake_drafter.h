@@ -17,7 +17,7 @@ namespace specd::sdk {
 struct FakeDraft {
   specd_status call_status = SPECD_OK;        // of propose()
   specd_status status = SPECD_OK;             // of the sequence
-  int32_t count = 0;                          // as the plugin wrote it
+  int32_t count = 0;                          // as the plugin wrote it, up to SPECD_NO_TOKEN
   std::vector<int32_t> token, parent, flags;  // the first min(count, capacity) nodes
 };
 
@@ -186,6 +186,9 @@ class FakeDrafter {
     std::vector<FakeBatch::Item> items;
     for (const int handle : handles) items.push_back(item(handle));
     FakeBatch batch(host_, items);
+    for (const int handle : handles) {
+      batch.call().text.push_back(&sequences_[static_cast<std::size_t>(handle)]->tokens);
+    }
     GuardedColumn<int32_t> root_token(n, 1, 1), root_position(n, 1, 1), node_budget(n, 1, 1),
         n_nodes(n, 1, 1), token(n, capacity), parent(n, capacity), flags(n, capacity);
     const bool variable = caps_.tree_mode == SPECD_TREE_VARIABLE;
@@ -195,7 +198,8 @@ class FakeDrafter {
           budgets[i] < 0 ? capacity : std::min(capacity, static_cast<std::size_t>(budgets[i]));
       root_token.at(i) = s.tokens.back();
       root_position.at(i) = static_cast<int32_t>(s.tokens.size()) - 1;
-      node_budget.at(i) = static_cast<int32_t>(budget);
+      node_budget.at(i) = n_nodes.at(i) = static_cast<int32_t>(budget);
+      for (std::size_t c = 0; c < capacity; ++c) token.at(i, c) = SPECD_NO_TOKEN;
       token.limit_row(i, budget);
       flags.limit_row(i, budget);
       if (variable) {
@@ -237,6 +241,10 @@ class FakeDrafter {
       d.call_status = status;
       d.status = batch.status(i);
       d.count = n_nodes.at(i);
+      // As the host: the first missing token ends the nodes.
+      for (int32_t c = 0; c < d.count && c < static_cast<int32_t>(capacity); ++c) {
+        if (token.at(i, static_cast<std::size_t>(c)) == SPECD_NO_TOKEN) d.count = c;
+      }
       for (std::size_t c = 0; c < capacity; ++c) {
         if (!variable && parent.at(i, c) != preset_parent(c)) {
           host_.violate("propose() changed a preset parent");

@@ -5,6 +5,7 @@
 
 #include <specd/plugin_api/services/model.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -42,7 +43,7 @@ class FakeModel {
         args->row_offsets[n_seqs] != args->n_rows) {
       return "model.forward: arguments are missing or contradict each other";
     }
-    ++forwards;
+    if (args->n_rows > 0) ++forwards;
     uint32_t output = 0;
     for (uint32_t s = 0; s < n_seqs; ++s) {
       const uint32_t begin = args->row_offsets[s], end = args->row_offsets[s + 1];
@@ -56,12 +57,14 @@ class FakeModel {
         const int32_t parent = args->parent == nullptr ? row - 1 : args->parent[r];
         if (parent < -1 || parent >= row) return "model.forward: a parent that is no earlier row";
         mine.round.push_back(
-            static_cast<const int32_t*>(args->token->data)[r * args->token->stride[0]]);
+            static_cast<const int32_t*>(args->token->data)[source(*args, r) *
+                                                           args->token->stride[0]]);
         mine.parent.push_back(parent);
         const Text text = text_of(mine, row);
         if (text.size() > max_positions) args->seq_status[s] = SPECD_E_UNSUPPORTED;
         const bool wanted = output < args->n_outputs && args->output_rows[output] == r;
-        if (wanted) write(*args, output++, args->seq_status[s] == SPECD_OK ? &text : nullptr);
+        const bool ok = args->seq_status[s] == SPECD_OK;
+        if (wanted) write(*args, place(*args, output++), ok ? &text : nullptr);
       }
       if (args->seq_status[s] == SPECD_OK) {
         rows += end - begin;
@@ -70,6 +73,54 @@ class FakeModel {
       }
     }
     return output == args->n_outputs ? "" : "model.forward: output_rows do not increase";
+  }
+
+  // Texts are those committed. What a session keeps is compared with them: it must be their start.
+  std::string follow(const uint64_t* seq_id, const std::vector<const Text*>& texts,
+                     const specd_forward_args* args) {
+    if (args == nullptr || args->struct_size != sizeof *args || args->seq_status == nullptr ||
+        args->row_offsets != nullptr || args->token != nullptr) {
+      return "model.follow: arguments are missing or contradict each other";
+    }
+    uint32_t output = 0;
+    std::size_t left = args->n_rows;
+    const uint64_t rows_before = rows;
+    for (uint32_t s = 0; s < texts.size(); ++s) {
+      const Text& text = *texts[s];
+      Session& mine = session[seq_id[s]];
+      if (mine.kept.size() > text.size() || !std::equal(mine.kept.begin(), mine.kept.end(), text.begin())) {
+        return "model.follow: the session keeps another text";
+      }
+      // The round's chain as far as the text agrees; the last token is fed in any case.
+      int32_t last = -1;
+      for (std::size_t r = 0; r < mine.round.size() && mine.kept.size() + 1 < text.size(); ++r) {
+        if (mine.parent[r] != last || mine.round[r] != text[mine.kept.size()]) continue;
+        mine.kept.push_back(mine.round[r]);
+        last = static_cast<int32_t>(r);
+      }
+      mine.round.clear();
+      mine.parent.clear();
+      if (mine.kept.size() == text.size()) mine.kept.pop_back();
+      const std::size_t missing = text.size() - mine.kept.size();
+      const std::size_t n = missing <= 2 ? missing : std::min(missing, left);
+      if (missing > 2) left -= n;
+      args->seq_status[s] = exhausted                       ? SPECD_E_EXHAUSTED
+                            : mine.kept.size() + n > max_positions ? SPECD_E_UNSUPPORTED
+                            : n < missing                   ? SPECD_E_DEADLINE
+                                                            : SPECD_OK;
+      const bool fed = args->seq_status[s] == SPECD_OK || args->seq_status[s] == SPECD_E_DEADLINE;
+      if (fed) {
+        rows += n;
+        const auto begin = text.begin() + static_cast<std::ptrdiff_t>(mine.kept.size());
+        mine.kept.insert(mine.kept.end(), begin, begin + static_cast<std::ptrdiff_t>(n));
+      }
+      const bool wanted = output < args->n_outputs && args->output_rows[output] == s;
+      if (wanted) {
+        write(*args, place(*args, output++), args->seq_status[s] == SPECD_OK ? &text : nullptr);
+      }
+    }
+    if (rows > rows_before) ++forwards;
+    return output == args->n_outputs ? "" : "model.follow: output_rows do not increase";
   }
 
   std::string keep(const uint64_t* seq_id, uint32_t n_seqs, const uint32_t* kept,
@@ -98,6 +149,12 @@ class FakeModel {
   }
 
  private:
+  static uint32_t source(const specd_forward_args& args, uint32_t row) {
+    return args.token_at == nullptr ? row : args.token_at[row];
+  }
+  static uint32_t place(const specd_forward_args& args, uint32_t output) {
+    return args.output_at == nullptr ? output : args.output_at[output];
+  }
   static Text text_of(const Session& session, int32_t row) {
     Text tail;
     for (int32_t r = row; r >= 0; r = session.parent[static_cast<std::size_t>(r)]) {

@@ -147,6 +147,7 @@ class FakeHost {
     uint32_t n_seqs;
     std::vector<void*> scratch;
     const uint64_t* seq_id = nullptr;
+    std::vector<const std::vector<int32_t>*> text = {};  // committed; in propose()
     specd_call* handle() { return reinterpret_cast<specd_call*>(this); }
     ~Call() {
       for (void* block : scratch) std::free(block);
@@ -391,6 +392,13 @@ class FakeHost {
                    const specd_forward_args* args) noexcept -> specd_status {
       return model_step(host, call, model, [&](FakeHost* self, const Call* c) {
         return self->model_.forward(c->seq_id, c->n_seqs, args);
+      });
+    };
+    m.follow = [](const specd_host* host, specd_call* call, specd_model* model,
+                  const specd_forward_args* args) noexcept -> specd_status {
+      return model_step(host, call, model, [&](FakeHost* self, const Call* c) {
+        if (c->text.size() != c->n_seqs) return std::string("model.follow: not in propose()");
+        return self->model_.follow(c->seq_id, c->text, args);
       });
     };
     m.keep = [](const specd_host* host, specd_call* call, specd_model* model, const uint32_t* kept,

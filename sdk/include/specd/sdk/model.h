@@ -7,6 +7,9 @@
 //   rows.add(s, token, true);                       // sequences in the order of the batch
 //   model.forward(*batch, rows);
 //   rows.token(0);                                  // drawn after the first row that wanted output
+//
+// ModelCall is the same on the tensors of a proposal, in whatever memory they lie: nothing passes
+// through the host.
 #ifndef SPECD_SDK_MODEL_H
 #define SPECD_SDK_MODEL_H
 
@@ -92,6 +95,50 @@ class ModelRows {
   std::vector<specd_status> status_;
 };
 
+// A forward() or follow() whose tokens and outputs are elements of tensors: those of a proposal, seen
+// as one long column (flat()). Reusable.
+class ModelCall {
+ public:
+  void clear(uint32_t n_seqs) {
+    offsets_.assign(n_seqs + 1, 0);
+    token_at_.clear();
+    outputs_.clear();
+    output_at_.clear();
+    status_.assign(n_seqs, SPECD_OK);
+  }
+  // follow(): the last committed token of sequence `s` gives element `output_at`.
+  void want(uint32_t s, uint32_t output_at) {
+    outputs_.push_back(s);
+    output_at_.push_back(output_at);
+  }
+  // forward(): a row of sequence `s`, not below that of the row before it, with its output.
+  void add(uint32_t s, uint32_t token_at, uint32_t output_at) {
+    token_at_.push_back(token_at);
+    for (std::size_t i = s + 1; i < offsets_.size(); ++i) {
+      offsets_[i] = static_cast<uint32_t>(token_at_.size());
+    }
+    outputs_.push_back(static_cast<uint32_t>(token_at_.size() - 1));
+    output_at_.push_back(output_at);
+  }
+  bool empty() const { return outputs_.empty(); }
+  specd_status status(uint32_t s) const { return status_[s]; }
+
+  // All elements of a dense tensor as one column, [n] or [n, 1].
+  static specd_tensor flat(const specd_tensor& tensor, uint32_t rank) {
+    specd_tensor t = tensor;
+    t.rank = rank;
+    for (uint32_t axis = 1; axis < tensor.rank; ++axis) t.shape[0] *= tensor.shape[axis];
+    t.stride[0] = t.stride[1] = 1;
+    t.shape[1] = rank == 2 ? 1 : 0;
+    return t;
+  }
+
+ private:
+  friend class Model;
+  std::vector<uint32_t> offsets_, token_at_, outputs_, output_at_;
+  std::vector<specd_status> status_;
+};
+
 // One instance's use of a model that the daemon has loaded. Name SPECD_SERVICE_MODEL in the caps.
 class Model {
  public:
@@ -164,7 +211,44 @@ class Model {
     check(table_->forward(host_, batch.call, model_, &args), "forward");
   }
 
+  // [step] What forward() or follow() writes; each may be null.
+  struct Tensors {
+    const specd_tensor* drawn = nullptr;      // [..] int32
+    const specd_tensor* logprob = nullptr;    // [..] float32, of drawn
+    const specd_tensor* top_token = nullptr;  // [.., k] int32
+    const specd_tensor* top_logprob = nullptr;
+  };
+  void forward(const specd_batch& batch, ModelCall& call, const specd_tensor& token,
+               const Tensors& out) const {
+    specd_forward_args args = args_of(call, out);
+    args.n_rows = static_cast<uint32_t>(call.token_at_.size());
+    args.row_offsets = call.offsets_.data();
+    args.token_at = call.token_at_.data();
+    args.token = &token;
+    check(table_->forward(host_, batch.call, model_, &args), "forward");
+  }
+  // rows_max: rows of sequences that miss more than two tokens, all together.
+  void follow(const specd_batch& batch, ModelCall& call, uint32_t rows_max,
+              const Tensors& out) const {
+    specd_forward_args args = args_of(call, out);
+    args.n_rows = rows_max;
+    check(table_->follow(host_, batch.call, model_, &args), "follow");
+  }
+
  private:
+  static specd_forward_args args_of(ModelCall& call, const Tensors& out) {
+    specd_forward_args args{};
+    args.struct_size = sizeof args;
+    args.n_outputs = static_cast<uint32_t>(call.outputs_.size());
+    args.output_rows = call.outputs_.data();
+    args.output_at = call.output_at_.data();
+    args.out_token = out.drawn;
+    args.out_logprob = out.logprob;
+    args.out_topk_token = out.top_token;
+    args.out_topk_logprob = out.top_logprob;
+    args.seq_status = call.status_.data();
+    return args;
+  }
   // [n], or [n, columns] when columns >= 0.
   static specd_tensor view(void* data, uint8_t dtype_code, int64_t n, int64_t columns) {
     specd_tensor t{};

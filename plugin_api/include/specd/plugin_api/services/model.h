@@ -38,7 +38,11 @@ typedef struct specd_model specd_model; /* one instance's use of a model that th
 
 /* Row r of sequence s is element row_offsets[s] <= r < row_offsets[s + 1] of every column. Outputs
  * are of the rows listed in output_rows, any of them may be NULL; log-probabilities are those of the
- * model's logits as they are, without temperature or cuts. V = vocab_size of info(). */
+ * model's logits as they are, without temperature or cuts. V = vocab_size of info().
+ *
+ * token_at and output_at say which element of `token` row r is and to which element (of the first axis)
+ * of the outputs output i goes, so that a proposal's own columns serve: NULL means r and i, and shapes
+ * that are just as long. */
 typedef struct specd_forward_args { /* in */
   uint32_t struct_size;
   uint32_t n_rows;
@@ -49,6 +53,8 @@ typedef struct specd_forward_args { /* in */
    * row follows the one before it in the round, the first one the last kept token. */
   const int32_t *parent;
   const uint32_t *output_rows; /* host [n_outputs], increasing, < n_rows; NULL when n_outputs is 0 */
+  const uint32_t *token_at;  /* host [n_rows], or NULL */
+  const uint32_t *output_at; /* host [n_outputs], increasing, or NULL */
   const specd_tensor *token;   /* [n_rows] int32 */
   /* [n_outputs] int32: what the target's own draw gives on this model's logits: the sequence's
    * sampling, and the noise of the target's draw at the position after the row (so a model that
@@ -89,10 +95,10 @@ typedef struct specd_models {
                           const specd_forward_args *) SPECD_NOEXCEPT;
   /* [step] Only in propose(). Ends the round of every sequence of the batch, keeps what its session
    * shares with the committed text, and feeds what is missing of it, the last committed token always;
-   * args as in forward(), where n_rows bounds the rows of sequences that miss more than two tokens
-   * (together; they are fed on in the next step), n_outputs is n_seqs, output s is of the last
-   * committed token of sequence s, or -1 when it is not there yet, and row_offsets, parent,
-   * output_rows and token are NULL. What was fed is kept. */
+   * What was fed is kept. args as in forward(), but: n_rows bounds the rows of sequences that miss more
+   * than two tokens, all together; output_rows lists sequences, and their outputs are of the last
+   * committed token; row_offsets, parent, token and token_at are NULL. seq_status is SPECD_E_DEADLINE
+   * and out_token -1 where the bound was reached first: the next step goes on. */
   specd_status (*follow)(const specd_host *, specd_call *, specd_model *,
                          const specd_forward_args *) SPECD_NOEXCEPT;
   /* [step] Ends the round of every sequence of the batch: the first `kept[s]` kept tokens stay, then
