@@ -24,6 +24,11 @@ Result<bool> Staging::reserve(uint64_t bytes) {
   return true;
 }
 
+void Staging::upload_all() {
+  uploaded_ = 0;
+  upload();
+}
+
 void Staging::upload() {
   if (!device_->is_host()) {
     device_->copy_in(device_memory() + uploaded_, host() + uploaded_, used_ - uploaded_);

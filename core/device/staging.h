@@ -62,6 +62,7 @@ class Staging {
   }
   // Sends what was added since the last upload().
   void upload();
+  void upload_all();
   template <typename T>
   void download(const Column<T>& column) {
     if (column.host != column.device) device_->copy_out(column.host, column.device, column.bytes());

@@ -50,6 +50,11 @@ constexpr size_t kRequestIdBytesMax = 128;
 Status no_route(const RouteTable& table, const std::string& name);
 
 struct Engine::Impl {
+  // What is still in the stream uses memory that goes now.
+  ~Impl() {
+    if (cuda != nullptr) (void)cuda->synchronize();
+  }
+
   EngineOptions options;
   uint64_t started_ns = now_ns();
   ModelConfig config;

@@ -235,7 +235,8 @@ Result<StepCounters> StepRunner::run(const StepPlan& plan, std::vector<ActiveSeq
   Members updating;
   for (ActiveSequence* member : members) {
     counters.tokens += static_cast<uint64_t>(member->n_taken);
-    if (member->request->finish() == FinishReason::kNone && member->drafts()) {
+    if (member->request->finish() == FinishReason::kNone && member->drafts() &&
+        member->route->drafter->has_update()) {
       updating.push_back(member);
     }
   }
@@ -565,7 +566,7 @@ Status StepRunner::compute(const Members& members) {
   }
 
   const uint64_t start_ns = now_ns();
-  const auto upload = [&] { staging_.upload(); };
+  const auto upload = [&] { staging_.upload_all(); };  // twice when a capture fails
   const auto forward = [&] {
     const kernels::Ops& ops = device_.ops();
     for (const Pick& pick : picks) {

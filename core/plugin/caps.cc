@@ -30,8 +30,8 @@ void mask_unknown(uint32_t& bits, uint32_t known, const char* field, const std::
 
 Status check_devices(uint32_t& devices, const std::string& where) {
   mask_unknown(devices, kKnownDevices, "device_types", where);
-  if ((devices & (1u << SPECD_DEV_CPU)) != 0) return Status();
-  return bad(where, "device_types", devices, "the bit of SPECD_DEV_CPU, the device of this host");
+  if (devices != 0) return Status();
+  return bad(where, "device_types", devices, "a bit (1 << SPECD_DEV_*)");
 }
 
 Status check_services(uint32_t n, const char* const* services, const specd_host& host,
@@ -91,6 +91,7 @@ Status check_caps(specd_drafter_caps& caps, const specd_target_info& target, con
   if ((caps.attach_modes & SPECD_ATTACH_FRESH) == 0) {
     return bad(where, "attach_modes", caps.attach_modes, "SPECD_ATTACH_FRESH among them");
   }
+  mask_unknown(caps.features, SPECD_FEATURE_CAPTURE, "features", where);
   SPECD_OK_OR_RETURN(check_devices(caps.device_types, where));
   if (caps.max_nodes < 1 || caps.max_nodes > SPECD_MAX_TREE_NODES) {
     return bad(where, "max_nodes", caps.max_nodes, "1..1024");

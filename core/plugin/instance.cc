@@ -239,9 +239,6 @@ uint32_t pair_guarantee(const specd_drafter_caps& drafter, const specd_verifier_
     return unusable("the drafter's fixed tree has up to " + std::to_string(drafter.max_nodes) +
                     " nodes, the verifier judges at most " + std::to_string(verifier.max_nodes));
   }
-  if ((drafter.device_types & verifier.device_types) == 0) {
-    return unusable("drafter and verifier run on no device in common");
-  }
   const uint32_t guarantee = verifier.guarantee[drafter.draft_rule];
   if (guarantee == SPECD_GUARANTEE_UNUSABLE || guarantee > SPECD_GUARANTEE_IDENTICAL) {
     static constexpr const char* kRules[] = {"point mass", "independent", "without replacement"};

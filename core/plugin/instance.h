@@ -43,6 +43,9 @@ class Drafter {
   // Once. On failure the instance stays inactive and can only be destroyed.
   Status activate(const specd_drafter_grant& grant);
 
+  // A drafter without update() keeps nothing of what was committed.
+  bool has_update() const { return api_->update != nullptr; }
+
   // Each sets args.batch->call to `call` beforehand is the caller's duty; the Status carries the
   // plugin's text. DEADLINE counts as ok (what was written is usable).
   Status begin(const specd_begin_args& args, specd_call& call);
@@ -94,8 +97,8 @@ class Verifier {
 Status plugin_status(specd_status status, const std::string& what, const std::string& text);
 
 // Guarantee of the pair: what the verifier states for the drafter's rule, or UNUSABLE when tree
-// mode, node count (of a fixed tree; others follow a smaller grant) or device do not fit; `why`
-// then says what. `why` may be null.
+// mode or node count (of a fixed tree; others follow a smaller grant) do not fit; `why` then says
+// what. `why` may be null.
 uint32_t pair_guarantee(const specd_drafter_caps& drafter, const specd_verifier_caps& verifier,
                         std::string* why);
 

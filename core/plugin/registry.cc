@@ -431,6 +431,11 @@ Result<std::unique_ptr<Drafter>> PluginRegistry::make_drafter(const std::string&
     return Status(Code::kUnsupported,
                   prepared.where + ": tree_mode is SPECD_TREE_STATIC, but static_tree is null");
   }
+  if ((caps.needs & (SPECD_NEED_HIDDEN | SPECD_NEED_PROBES)) != 0 && api->update == nullptr) {
+    return Status(Code::kUnsupported,
+                  prepared.where +
+                      ": needs hidden states or probes, which update() brings, but update is null");
+  }
   auto owner = make_owner(plugin_id, instance_name, quota_of(caps));
   const specd_create_args args = create_args(prepared, target, owner.get(), &call);
   call.clear();

@@ -234,7 +234,7 @@ class FakeDevice final : public CudaDevice {
   const CudaDeviceInfo& info() const override { return info_; }
   const Ops& ops() const override { return table(); }
   Stream& stream() override { return stream_; }
-  void* native_stream() override { return this; }
+  void* native_stream() override { return static_cast<CudaDevice*>(this); }
 
   void* allocate(uint64_t bytes, CudaProblem& problem) override {
     const uint64_t left = info_.total_bytes - stream_.device.used();
@@ -312,6 +312,14 @@ class FakeDevice final : public CudaDevice {
     stream_.failed.clear();
     return false;
   }
+  void submit(void (*kernel)(const void*), const std::string& args) {
+    stream_.submit("plugin", [=] {
+      // Aligned as the arguments were.
+      alignas(std::max_align_t) char copy[256];
+      std::memcpy(copy, args.data(), std::min(args.size(), sizeof(copy)));
+      kernel(copy);
+    });
+  }
   void mark(int32_t) override {}
   uint64_t elapsed_ns() override { return 0; }
 
@@ -378,4 +386,11 @@ extern "C" __attribute__((visibility("default"))) void specd_fake_cuda_take_reco
   all.calls.clear();
   all.faults.clear();
   all.n_launched_ops = 0;
+}
+
+// What a kernel launch of a plugin is: a function and a copy of its arguments, in stream order.
+extern "C" __attribute__((visibility("default"))) void specd_fake_cuda_submit(
+    void* stream, void (*kernel)(const void*), const void* args, size_t bytes) {
+  static_cast<specd::fake_cuda::FakeDevice*>(static_cast<specd::kernels::CudaDevice*>(stream))
+      ->submit(kernel, std::string(static_cast<const char*>(args), bytes));
 }

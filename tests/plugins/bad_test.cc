@@ -17,7 +17,7 @@ FakeDraft draft_of(const char* factory, const char* mode, int32_t budget = 8) {
 }
 
 TEST(BadDrafter, breaks_what_its_mode_says) {
-  EXPECT_EQ(draft_of("bad", "token_negative").token[4], -1);
+  EXPECT_EQ(draft_of("bad", "token_negative").token[4], -2);
   EXPECT_EQ(draft_of("bad", "token_vocab").token[4], 1000);
   EXPECT_EQ(draft_of("bad", "token_min").token[4], INT32_MIN);
   EXPECT_EQ(draft_of("bad_tree", "parent_forward").parent[4], 5);

@@ -68,7 +68,7 @@ static specd_status describe(const specd_factory *factory, const specd_host *hos
   out->needs = SPECD_NEED_HOST_TOKENS;
   out->draft_rule = SPECD_RULE_POINT_MASS;
   out->attach_modes = SPECD_ATTACH_FRESH;
-  out->device_types = is_mode(config, "no_cpu") ? 1u << SPECD_DEV_CUDA : 1u << SPECD_DEV_CPU;
+  out->device_types = is_mode(config, "no_device") ? 1u << 9 : 1u << SPECD_DEV_CPU;
   out->max_nodes = 8;
   out->max_depth = 8;
   out->bytes_fixed = 1024;

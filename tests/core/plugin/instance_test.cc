@@ -213,9 +213,6 @@ TEST(PairGuarantee, is_what_the_verifier_states_or_unusable_with_a_reason) {
   verifier.tree_modes |= 1u << SPECD_TREE_STATIC;
   expect_unusable("fixed tree has up to 16 nodes");
   drafter.tree_mode = SPECD_TREE_VARIABLE;
-  verifier.device_types = 1u << SPECD_DEV_CUDA;
-  expect_unusable("no device in common");
-  verifier.device_types = 1u << SPECD_DEV_CPU;
   drafter.draft_rule = SPECD_RULE_NO_REPLACE;
   expect_unusable("drafts of rule 'without replacement'");
 }

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "specd/plugin_api/drafter.h"
+
 namespace specd {
 namespace {
 
@@ -23,6 +25,7 @@ TreeCheck oracle(const Tree& tree, const TreeLimits& limits, std::vector<int32_t
   for (int32_t i = 0; i < tree.n; ++i) {
     const auto at = static_cast<size_t>(i);
     if (i >= limits.node_budget) return {i, Defect::kCountOverBudget, i};
+    if (tree.token[at] == SPECD_NO_TOKEN) return {i, Defect::kNone, -1};  // the drafter's own end
     if (tree.token[at] < 0 || tree.token[at] >= limits.vocab_size) {
       return {i, Defect::kTokenOutOfRange, i};
     }

@@ -13,7 +13,7 @@ namespace {
 using specd::sdk::Column;
 
 constexpr const char* kModes[] = {
-    "token_negative",      // token -1
+    "token_negative",      // token -2
     "token_vocab",         // token == vocab_size
     "token_min",           // INT32_MIN
     "parent_forward",      // parent after its child          (bad_tree)
@@ -122,7 +122,7 @@ specd_status propose(specd_drafter* d, const specd_propose_args* args) noexcept 
       }
       if (budget == 0) continue;
       const int32_t victim = budget / 2;
-      if (mode == "token_negative") token(s, victim) = -1;
+      if (mode == "token_negative") token(s, victim) = -2;
       if (mode == "token_vocab") token(s, victim) = bad.vocab;
       if (mode == "token_min") token(s, victim) = INT32_MIN;
       if (bad.tree && mode == "parent_forward") parent(s, victim) = victim + 1;

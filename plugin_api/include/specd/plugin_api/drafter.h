@@ -205,7 +205,8 @@ struct specd_drafter_api { /* static */
    * call fails: the host never ends them, and decodes them plainly to their end. A sequence that fails
    * in update() is ended (QUARANTINED); one that fails in propose() is not drafted this step. */
   specd_status (*begin)(specd_drafter *, const specd_begin_args *) SPECD_NOEXCEPT;
-  specd_status (*update)(specd_drafter *, const specd_update_args *) SPECD_NOEXCEPT; /* [step & active] */
+  /* [step & active] May be NULL, unless hidden states or probes are asked for: nothing is kept. */
+  specd_status (*update)(specd_drafter *, const specd_update_args *) SPECD_NOEXCEPT;
   specd_status (*propose)(specd_drafter *, const specd_propose_args *) SPECD_NOEXCEPT; /* [step & active] */
   void (*end)(specd_drafter *, const specd_end_args *) SPECD_NOEXCEPT; /* [step & active] */
   void (*deactivate)(specd_drafter *) SPECD_NOEXCEPT; /* [control & active] every sequence has ended */

@@ -294,20 +294,17 @@ struct DrafterTable {
   }
 
   static specd_status update(specd_drafter* drafter, const specd_update_args* args) noexcept {
-    if constexpr (!has_update<T>(0)) return SPECD_OK;
     T* t = self(drafter);
-    return per_sequence(t, args == nullptr ? nullptr : args->batch, [&]([[maybe_unused]] uint32_t i) {
+    return per_sequence(t, args == nullptr ? nullptr : args->batch, [&](uint32_t i) {
       expect(args->host_count != nullptr && args->host_position != nullptr &&
                  args->host_token != nullptr && args->host_next_token != nullptr &&
                  args->host_node != nullptr,
              "update(): the host mirrors are missing");
-      if constexpr (has_update<T>(0)) {
-        Box* box = box_of(args->batch, i);
-        if (box->failed || args->host_count[i] == 0) return;
-        box->failed = true;  // until update() comes back
-        t->update(box->sequence, Rows(*args, i));
-        box->failed = false;
-      }
+      Box* box = box_of(args->batch, i);
+      if (box->failed || args->host_count[i] == 0) return;
+      box->failed = true;  // until update() comes back
+      t->update(box->sequence, Rows(*args, i));
+      box->failed = false;
     });
   }
 
@@ -386,7 +383,7 @@ struct DrafterTable {
             &activate,
             has_static_tree<T>(0) ? &static_tree : nullptr,
             &begin,
-            &update,
+            update_or_null(),
             &propose,
             &end,
             &deactivate,
@@ -394,6 +391,13 @@ struct DrafterTable {
   }
 
  private:
+  static constexpr auto update_or_null() {
+    if constexpr (has_update<T>(0)) {
+      return &update;
+    } else {
+      return nullptr;
+    }
+  }
   template <class U>
   static constexpr auto has_static_tree(int) -> decltype(std::declval<U&>().static_tree(), bool()) {
     return true;

@@ -1,0 +1,359 @@
+// The engine on a device that is not the host: the fake CUDA library in the place of the real one
+// (tests/device/fake_cuda.h). What its steps submit, in which order, and when they wait; that texts
+// are those of the CPU; and what happens when the device is not there, is too small, or fails.
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tests/core/engine_rig.h"
+#include "tests/device/fake_cuda.h"
+
+namespace specd {
+namespace {
+
+class OnDevice : public EngineTest {
+ protected:
+  void SetUp() override {
+    setenv("SPECD_CUDA_LIBRARY", SPECD_TEST_FAKE_CUDA, 1);
+    unsetenv("SPECD_FAKE_CUDA");
+    EngineTest::SetUp();
+    record();
+  }
+  void TearDown() override {
+    EngineTest::TearDown();
+    const fake_cuda::Record left = record();
+    EXPECT_EQ(left.faults, std::vector<std::string>());
+    EXPECT_EQ(left.n_graphs, 0u) << "graphs of engines that are gone";
+  }
+
+  static fake_cuda::Record record() {
+    static void* library = dlopen(SPECD_TEST_FAKE_CUDA, RTLD_NOW);
+    const auto take =
+        reinterpret_cast<fake_cuda::TakeRecordFn>(dlsym(library, fake_cuda::kTakeRecord));
+    fake_cuda::Record record;
+    take(&record);
+    return record;
+  }
+
+  static EngineOptions on(const std::string& device) {
+    EngineOptions o = options("pico-draft");
+    o.devices = {device};
+    o.draft_models = {{.name = "draft",
+                       .path = std::string(SPECD_TEST_ZOO) + "/pico-draft",
+                       .kv_dtype = KvDType::kF32}};
+    o.plugin_directories.push_back(SPECD_TEST_BAD_PLUGINS);
+    o.routes = {
+        route("lookup", plugin("specd.drafter.prompt_lookup"), 4),
+        draft_route("draft", 3, Json::object()),
+        draft_route("careful", 3, {{"p_min", 0.5}}),
+        draft_route("own_choice", 3, {{"use_target_noise", false}}),
+    };
+    return o;
+  }
+  static RouteOptions draft_route(const std::string& name, int32_t k, Json more) {
+    more["model"] = "draft";
+    more["draft_tokens"] = k;
+    return route(name, plugin("specd.drafter.draft_target", std::move(more)), k);
+  }
+  static std::vector<Request> requests(const std::string& route_name) {
+    std::vector<Request> all;
+    for (const std::string& prompt : prompts()) {
+      all.push_back(request(prompt, route_name, 24));
+      all.push_back(request(prompt, route_name, 24, 0.8f, 77));
+    }
+    return all;
+  }
+  static uint64_t count_of(const fake_cuda::Record& record, const std::string& call) {
+    return static_cast<uint64_t>(std::count(record.calls.begin(), record.calls.end(), call));
+  }
+  // The calls between two waits, without the waits.
+  static std::vector<std::vector<std::string>> steps_of(const fake_cuda::Record& record) {
+    std::vector<std::vector<std::string>> steps(1);
+    for (const std::string& call : record.calls) {
+      if (call == "synchronize") {
+        steps.emplace_back();
+      } else {
+        steps.back().push_back(call);
+      }
+    }
+    return steps;
+  }
+};
+
+TEST_F(OnDevice, the_text_is_that_of_the_cpu_on_every_route) {
+  std::map<std::string, std::vector<std::vector<int32_t>>> texts;
+  for (const std::string device : {"cpu", "cuda:0"}) {
+    start(on(device));
+    for (const std::string route_name : {"off", "lookup", "draft", "careful", "own_choice"}) {
+      for (const Outcome& each : run_all(requests(route_name))) {
+        texts[device + " " + route_name].push_back(each.tokens);
+      }
+      EXPECT_EQ(texts[device + " " + route_name], texts["cpu off"]) << device << " " << route_name;
+      if (route_name == "off") continue;
+      EXPECT_GT(report(route_name).accepted, 0u) << device << " " << route_name;
+      EXPECT_EQ(report(route_name).cut, 0u) << report(route_name).last_problem;
+    }
+    EXPECT_EQ(engine_->status().device.find(device), 0u) << engine_->status().device;
+    audit();
+    EXPECT_EQ(engine_->draft_models().at(0).kv_pages_held, 0);
+  }
+}
+
+// The model drafts for itself: every draft stands, and on the device nothing was asked in between.
+TEST_F(OnDevice, drafts_made_in_the_stream_stand_as_those_of_the_cpu_do) {
+  uint64_t accepted[2] = {}, steps[2] = {};
+  for (const int device : {0, 1}) {
+    start(on(device == 0 ? "cpu" : "cuda:0"));
+    run(request(prompts()[0], "draft", 48));
+    run(request(prompts()[3], "draft", 48, 0.7f, 5));
+    accepted[device] = report("draft").accepted;
+    steps[device] = report("draft").steps;
+    EXPECT_EQ(report("draft").rejected, 0u) << "it drafts for itself";
+    audit();
+  }
+  EXPECT_EQ(accepted[0], accepted[1]);
+  EXPECT_EQ(steps[0], steps[1]);
+}
+
+TEST_F(OnDevice, a_steady_step_is_one_submission_and_one_wait) {
+  for (const std::string route_name : {"off", "draft"}) {
+    start(on("cuda:0"));
+    run(request(prompts()[0], route_name, 8));
+    record();
+    run(request(prompts()[0], route_name, 96));
+    const fake_cuda::Record seen = record();
+    EXPECT_EQ(count_of(seen, "wait"), 0u) << "a copy that waited by itself";
+    EXPECT_EQ(count_of(seen, "allocate"), 0u) << "memory taken in the middle";
+    // Each step asks whether it may be captured only when it is new; then it waits once.
+    uint64_t single = 0, all = 0;
+    for (const std::vector<std::string>& step : steps_of(seen)) {
+      if (step.empty()) continue;
+      ++all;
+      single += step == std::vector<std::string>{"launch"} ? 1 : 0;
+    }
+    const uint64_t decode_steps = route_name == std::string("off") ? 96 : 24;
+    EXPECT_GE(all, decode_steps) << route_name;
+    EXPECT_GE(single, decode_steps * 2 / 3) << route_name << ": " << all << " steps";
+    EXPECT_GT(seen.n_launched_ops, 0u);
+  }
+}
+
+TEST_F(OnDevice, what_is_submitted_piece_by_piece_keeps_the_order_of_the_step) {
+  start(on("cuda:0"));
+  record();
+  run(request(prompts()[4], "draft", 12));
+  const std::vector<std::vector<std::string>> steps = steps_of(record());
+  // The first: prefill, and the draft model is not asked yet; the second drafts.
+  const auto position = [&](const std::vector<std::string>& step, const std::string& call, int nth) {
+    auto at = step.begin();
+    for (int i = 0; at != step.end(); ++at) {
+      if (*at == call && i++ == nth) break;
+    }
+    return at - step.begin();
+  };
+  const auto drafting = std::find_if(steps.begin(), steps.end(), [](const auto& step) {
+    return std::count(step.begin(), step.end(), "pick_tokens") > 0;
+  });
+  ASSERT_NE(drafting, steps.end());
+  const std::vector<std::string>& step = *drafting;
+  // follow, two more draft forwards that pick, then the target's own.
+  EXPECT_EQ(std::count(step.begin(), step.end(), "embed"), 4);
+  EXPECT_EQ(std::count(step.begin(), step.end(), "draw"), 4);
+  EXPECT_EQ(std::count(step.begin(), step.end(), "pick_tokens"), 3);
+  EXPECT_LT(position(step, "copy_in", 0), position(step, "embed", 0));
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_LT(position(step, "embed", i), position(step, "draw", i));
+    EXPECT_LT(position(step, "draw", i), position(step, "pick_tokens", i));
+    EXPECT_LT(position(step, "pick_tokens", i), position(step, "embed", i + 1));
+  }
+  EXPECT_EQ(step.back(), "copy_out") << "what the step waits for comes last";
+}
+
+TEST_F(OnDevice, a_captured_propose_finds_its_sequences_by_slot) {
+  EngineOptions o = on("cuda:0");
+  const std::string file = folder_ + "/slots";
+  o.routes.push_back(route("slots",
+                           plugin("specd.test.drafter_slots",
+                                  {{"file", file}, {"library", SPECD_TEST_FAKE_CUDA}}),
+                           3));
+  start(o);
+  ASSERT_EQ(report("slots").state, "live") << report("slots").reason;
+  // Texts of lengths that do not overlap tell the sequences apart. They end at different times, so
+  // that batches of one size have other slots than those that were captured.
+  std::map<uint64_t, std::pair<int32_t, int32_t>> positions;  // of a sequence: first and last
+  std::vector<Pending> pending;
+  for (int32_t i = 0; i < 8; ++i) {
+    Request r = request("", "slots", 60 + 13 * (i % 4));
+    r.prompt_tokens.emplace(static_cast<size_t>(10 + 120 * i), 300 + i);
+    Pending each;
+    const auto ticket = engine_->submit(r, each.sink());
+    ASSERT_TRUE(ticket.ok());
+    const auto n = static_cast<int32_t>(r.prompt_tokens->size());
+    positions[ticket.value().number] = {n - 1, n + r.max_tokens};
+    if (i % 3 == 2) each.wait();
+    pending.push_back(each);
+  }
+  for (Pending& each : pending) EXPECT_EQ(each.wait().finish, FinishReason::kLength);
+  double calls = 0;
+  for (const PluginMetricReport& metric : report("slots").plugin_metrics) {
+    if (metric.name == "calls") calls = metric.value;
+  }
+  audit();
+  engine_.reset();
+  std::ifstream lines(file);
+  uint64_t number = 0;
+  int32_t position = 0, n_lines = 0;
+  while (lines >> number >> position) {
+    ++n_lines;
+    ASSERT_TRUE(positions.contains(number)) << "line " << n_lines << ": nobody's state";
+    EXPECT_GE(position, positions[number].first) << "line " << n_lines;
+    EXPECT_LT(position, positions[number].second) << "line " << n_lines;
+  }
+  EXPECT_GT(n_lines, 200);
+  EXPECT_LT(calls, n_lines / 4) << "its host code does not run for what is captured";
+  EXPECT_GT(calls, 0);
+}
+
+TEST_F(OnDevice, a_drafter_for_devices_alone_is_refused_where_there_is_none) {
+  EngineOptions o = on("cpu");
+  o.routes.push_back(route("slots",
+                           plugin("specd.test.drafter_slots", {{"file", folder_ + "/slots"},
+                                                               {"library", SPECD_TEST_FAKE_CUDA}}),
+                           3));
+  start(o);
+  EXPECT_EQ(report("slots").state, "refused");
+  EXPECT_NE(report("slots").reason.find("drafter specd.test.drafter_slots cannot work in the memory"),
+            std::string::npos)
+      << report("slots").reason;
+}
+
+TEST_F(OnDevice, few_pages_cost_drafts_and_no_token) {
+  start(on("cuda:0"));
+  std::vector<std::vector<int32_t>> plain;
+  for (const Outcome& each : run_all(requests("draft"))) plain.push_back(each.tokens);
+  const uint64_t drafted = report("draft").drafted;
+  EngineOptions o = on("cuda:0");
+  o.model.kv_bytes_max = 0;
+  o.model.kv_pages = 9;
+  start(o);
+  std::vector<std::vector<int32_t>> starved;
+  for (const Outcome& each : run_all(requests("draft"))) starved.push_back(each.tokens);
+  EXPECT_EQ(starved, plain);
+  EXPECT_LT(report("draft").drafted, drafted) << "nobody went short";
+  audit();
+}
+
+TEST_F(OnDevice, a_step_that_cannot_be_captured_goes_piece_by_piece) {
+  start(on("cuda:0"));
+  const std::vector<int32_t> plain = run(request(prompts()[1], "draft", 40)).tokens;
+  setenv("SPECD_FAKE_CUDA", "fail_capture", 1);
+  start(on("cuda:0"));
+  record();
+  EXPECT_EQ(run(request(prompts()[1], "draft", 40)).tokens, plain);
+  EXPECT_EQ(run(request(prompts()[1], "off", 40)).tokens, plain);
+  const fake_cuda::Record seen = record();
+  EXPECT_GT(count_of(seen, "end_capture"), 0u);
+  EXPECT_EQ(count_of(seen, "launch"), 0u);
+  audit();
+}
+
+TEST_F(OnDevice, what_is_not_there_is_named_with_what_is_needed) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"no_driver", "devices: cuda:0: no CUDA driver is installed"},
+      {"old_driver", "devices: cuda:0: the CUDA driver is for CUDA 11.4, this library is built with"},
+      {"no_device", "devices: cuda:0: this machine has 0 CUDA devices"},
+      {"old_gpu", "devices: cuda:0: Fake GPU has compute capability 6.1, needed is 8.0"},
+      {"bytes=100000", "cuda:0 needs "},
+      {"bytes=9000000", " free of 9000000"},
+  };
+  for (const auto& [setting, words] : cases) {
+    setenv("SPECD_FAKE_CUDA", setting.c_str(), 1);
+    EngineOptions o = on("cuda:0");
+    o.plugin_cache_directory = folder_ + "/cache";
+    const auto made = Engine::create(o, {});
+    ASSERT_FALSE(made.ok()) << setting;
+    EXPECT_NE(made.status().message().find(words), std::string::npos)
+        << setting << ": " << made.status().message();
+  }
+  unsetenv("SPECD_FAKE_CUDA");
+  EngineOptions o = on("cuda:7");
+  o.plugin_cache_directory = folder_ + "/cache";
+  const auto made = Engine::create(o, {});
+  ASSERT_FALSE(made.ok());
+  EXPECT_NE(made.status().message().find("devices: cuda:7: this machine has 1 CUDA devices"),
+            std::string::npos)
+      << made.status().message();
+}
+
+TEST_F(OnDevice, auto_is_the_cpu_where_there_is_no_driver) {
+  setenv("SPECD_FAKE_CUDA", "no_driver", 1);
+  start(on("auto"));
+  EXPECT_EQ(engine_->status().device.find("cpu ("), 0u) << engine_->status().device;
+  EXPECT_EQ(run(request(prompts()[0], "draft", 4)).finish, FinishReason::kLength);
+  unsetenv("SPECD_FAKE_CUDA");
+  start(on("auto"));
+  EXPECT_EQ(engine_->status().device, "cuda:0 (Fake GPU)");
+}
+
+TEST_F(OnDevice, a_device_that_fails_ends_every_request_with_the_reason) {
+  // The waits while it loads are not counted from outside: far enough behind them.
+  setenv("SPECD_FAKE_CUDA", "fail_after=150", 1);
+  EngineOptions o = on("cuda:0");
+  o.max_sequences = 4;
+  start(o);
+  std::vector<Request> many;
+  for (int i = 0; i < 3; ++i) {
+    for (const Request& each : requests(i == 1 ? "draft" : "off")) many.push_back(each);
+  }
+  for (Request& each : many) each.max_tokens = 60;
+  int failed = 0, completed = 0;
+  for (const Outcome& each : run_all(many)) {
+    completed += each.finish == FinishReason::kLength ? 1 : 0;
+    if (each.finish != FinishReason::kError) continue;
+    ++failed;
+    EXPECT_EQ(each.error.code(), Code::kUnavailable);
+    EXPECT_NE(each.error.message().find("the device failed: cuda:0 (Fake GPU): unspecified launch"),
+              std::string::npos)
+        << each.error.message();
+  }
+  EXPECT_GT(failed, 0);
+  EXPECT_EQ(failed + completed, static_cast<int>(many.size()));
+  EXPECT_FALSE(engine_->failure().ok());
+  EXPECT_EQ(engine_->status().state, "failed");
+  const auto refused = engine_->submit(request(prompts()[0], "off", 4), Pending().sink());
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.status().code(), Code::kUnavailable);
+  // Nothing is held by what is gone.
+  EXPECT_TRUE(engine_->wait_idle(1000));
+  EXPECT_EQ(engine_->status().running, 0);
+  const ModelReport model = engine_->model();
+  EXPECT_EQ(model.kv_pages_free + model.kv_pages_cached, model.kv_pages_total);
+}
+
+TEST_F(OnDevice, many_shapes_keep_a_bounded_number_of_graphs) {
+  EngineOptions o = on("cuda:0");
+  o.max_sequences = 8;
+  start(o);
+  for (int round = 0; round < 2; ++round) {
+    for (size_t n = 1; n <= 8; ++n) {
+      std::vector<Request> batch = requests("draft");
+      batch.resize(n);
+      for (size_t i = 0; i < n; ++i) batch[i].max_tokens = static_cast<int32_t>(8 + 3 * i);
+      run_all(batch);
+    }
+  }
+  const fake_cuda::Record seen = record();
+  EXPECT_GT(seen.n_graphs, 0u);
+  EXPECT_LE(seen.n_graphs, 256u);
+  audit();
+}
+
+}  // namespace
+}  // namespace specd

@@ -1,0 +1,119 @@
+// A drafter that keeps what it knows of a sequence in device memory, by slot, and lets its propose()
+// be captured. Its "kernels" are functions that it puts on the stream of the fake CUDA device
+// (tests/device/fake_cuda.h), as a plugin with kernels of its own would launch them.
+//
+// begin() stores the sequence's number at its slot. The kernel of propose() proposes the root token
+// again and writes one line a sequence to a file: what lies at the slot, the root's position. The
+// metric `calls` counts how often its host code ran.
+#include <dlfcn.h>
+#include <specd/plugin_api/services/memory.h>
+#include <specd/sdk/plugin.h>
+
+#include <cstdio>
+#include <string>
+
+namespace {
+
+using specd::sdk::Context;
+using specd::sdk::Error;
+
+using SubmitFn = void (*)(void* stream, void (*kernel)(const void*), const void* args, size_t bytes);
+
+struct StoreArgs {
+  int32_t* table;
+  uint32_t slot;
+  int32_t value;
+};
+void store(const void* raw) {
+  const auto& a = *static_cast<const StoreArgs*>(raw);
+  a.table[a.slot] = a.value;
+}
+
+struct ProposeArgs {
+  const int32_t *table, *slots, *root_token, *root_position;
+  int32_t* token;
+  uint32_t n, capacity;
+  std::FILE* log;
+};
+void propose_kernel(const void* raw) {
+  const auto& a = *static_cast<const ProposeArgs*>(raw);
+  for (uint32_t s = 0; s < a.n; ++s) {
+    for (uint32_t i = 0; i < a.capacity; ++i) a.token[s * a.capacity + i] = a.root_token[s];
+    std::fprintf(a.log, "%d %d\n", a.table[a.slots[s]], a.root_position[s]);
+  }
+}
+
+class Slots final : public specd::sdk::Drafter {
+ public:
+  static constexpr const char* kSchema = R"({"type": "object", "additionalProperties": false,
+    "required": ["file", "library"],
+    "properties": {"file": {"type": "string"}, "library": {"type": "string"}}})";
+
+  static void describe(const Context&, specd_drafter_caps& caps) {
+    static const char* const kServices[] = {SPECD_SERVICE_MEMORY, SPECD_SERVICE_METRICS};
+    caps.max_nodes = caps.max_depth = 3;
+    caps.attach_modes = SPECD_ATTACH_FRESH | SPECD_ATTACH_TOKENS;
+    caps.services = kServices;
+    caps.n_services = 2;
+    caps.bytes_per_seq = sizeof(int32_t);
+    caps.device_types = 1u << SPECD_DEV_CUDA;
+    caps.features = SPECD_FEATURE_CAPTURE;
+  }
+  explicit Slots(const Context& context)
+      : Drafter(context),
+        memory_(specd::sdk::require_service<specd_memory>(host(), SPECD_SERVICE_MEMORY)),
+        log_(std::fopen(context.config.required_string("file").c_str(), "a")),
+        calls_(*this, SPECD_METRIC_COUNTER, "calls", "Runs of the host code of propose().") {
+    void* library = dlopen(context.config.required_string("library").c_str(), RTLD_NOW);
+    if (library != nullptr) {
+      submit_ = reinterpret_cast<SubmitFn>(dlsym(library, "specd_fake_cuda_submit"));
+    }
+    if (submit_ == nullptr || log_ == nullptr) throw Error(SPECD_E_CONFIG, "no library or no file");
+  }
+  ~Slots() {
+    std::fclose(log_);
+    if (table_ != nullptr) memory_->free(host(), owner(), table_);
+  }
+
+  void activated() {
+    void* table = nullptr;
+    if (memory_->alloc(host(), owner(), grant().device_type, grant().device_index,
+                      grant().max_batch * sizeof(int32_t), 64, &table) != SPECD_OK) {
+      throw Error(SPECD_E_EXHAUSTED, "no memory for the table");
+    }
+    table_ = static_cast<int32_t*>(table);
+  }
+
+  struct Sequence {
+    explicit Sequence(Slots&) {}
+  };
+  void begin(Sequence&, const specd::sdk::Begin& in) {
+    const StoreArgs args{table_, in.slot, static_cast<int32_t>(in.seq_id)};
+    submit_(grant().stream, store, &args, sizeof args);
+  }
+  void propose_tensors(const specd_propose_args& in) {
+    calls_.record(1);
+    const auto data = [](const specd_tensor* tensor) { return static_cast<int32_t*>(tensor->data); };
+    const ProposeArgs args{table_,
+                           data(in.batch->slots),
+                           data(in.root_token),
+                           data(in.root_position),
+                           data(in.out->token),
+                           in.batch->n_seqs,
+                           in.out->node_capacity,
+                           log_};
+    submit_(in.batch->stream, propose_kernel, &args, sizeof args);
+  }
+
+ private:
+  const specd_memory* memory_;
+  std::FILE* log_;
+  specd::sdk::Metric calls_;
+  SubmitFn submit_ = nullptr;
+  int32_t* table_ = nullptr;
+};
+
+}  // namespace
+
+SPECD_SDK_PLUGIN("Test: state in device memory by slot, and a captured propose()",
+                 specd::sdk::drafter<Slots>("slots", "The root token again"))
