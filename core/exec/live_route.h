@@ -53,6 +53,7 @@ struct LiveRoute {
   BundleInfo drafter_bundle, verifier_bundle;  // what the pair was made of
   std::unique_ptr<Drafter> drafter;
   std::unique_ptr<Verifier> verifier;
+  bool verifies_on_device = false;  // what was drafted there; decided with the grants
   std::vector<size_t> tap_index;  // of the drafter's taps among the model's
   RouteCounters counters;
   LastProblem last_problem;
@@ -70,6 +71,11 @@ struct LiveRoute {
   }
   // The drafter works in device memory.
   bool on_device() const { return drafter->grant().device_type == SPECD_DEV_CUDA; }
+  // The pair's part of a step may be run again without its host code.
+  bool may_capture() const {
+    return (drafter->caps().features & SPECD_FEATURE_CAPTURE) != 0 &&
+           (!verifies_on_device || (verifier->caps().features & SPECD_FEATURE_CAPTURE) != 0);
+  }
   bool chain() const { return drafter->caps().tree_mode == SPECD_TREE_CHAIN; }
 
  private:

@@ -73,7 +73,10 @@ Status activate_route(LiveRoute& route, const RouteSpec& spec, Device& device) {
   if (!on_device && (caps.device_types & (1u << SPECD_DEV_CPU)) == 0) {
     return lacks("drafter", spec.drafter_plugin);
   }
-  if ((route.verifier->caps().device_types & (1u << SPECD_DEV_CPU)) == 0) {
+  // A verdict is formed where the drafts are.
+  const uint32_t verifier_devices = route.verifier->caps().device_types;
+  route.verifies_on_device = on_device && (verifier_devices & (1u << SPECD_DEV_CUDA)) != 0;
+  if (!route.verifies_on_device && (verifier_devices & (1u << SPECD_DEV_CPU)) == 0) {
     return lacks("verifier", spec.verifier_plugin);
   }
   specd_drafter_grant grant{};
@@ -97,7 +100,11 @@ Status activate_route(LiveRoute& route, const RouteSpec& spec, Device& device) {
   SPECD_OK_OR_RETURN(route.drafter->activate(grant));
   specd_verifier_grant verifier{};
   verifier.struct_size = sizeof(verifier);
-  verifier.device_type = SPECD_DEV_CPU;
+  verifier.device_type = route.verifies_on_device ? SPECD_DEV_CUDA : SPECD_DEV_CPU;
+  if (route.verifies_on_device) {
+    verifier.device_index = device.index();
+    verifier.stream = device.native_stream();
+  }
   verifier.max_nodes = grant.max_nodes;
   verifier.max_depth = grant.max_depth;
   verifier.max_batch = grant.max_batch;

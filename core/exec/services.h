@@ -1,4 +1,4 @@
-// The host services that plugins may ask for: memory/1, rng/1, metrics/1, pool/1,
+// The host services that plugins may ask for: memory/1, rng/1, metrics/1, pool/1, ops/1,
 // model/1 (the last in model_service.h).
 //
 // Every argument comes from a plugin and is checked; what is refused is said through report().

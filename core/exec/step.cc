@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <initializer_list>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -112,14 +113,63 @@ struct StepRunner::Group {
 
 uint32_t StepRunner::update_rows_max(uint32_t max_depth) { return std::max(max_depth + 1, 16u); }
 
+// One call of verify() with its columns, in host memory or on the device.
+struct StepRunner::Verification {
+  LiveRoute& route;
+  Members members;
+  Group group;
+  bool on_device = false;
+  size_t capacity, path_capacity;
+  Column<int32_t> n_nodes, token, parent, flags, root_token, root_position;  // the proposal
+  Column<int32_t> row_token, n_accepted, path, next_token;
+  Column<int64_t> state;
+  Column<int32_t> rows_from, rows_to;  // on the device: what was drawn, and its cell of row_token
+  Status status;
+
+  Verification(LiveRoute& its_route, const Members& its_members, uint64_t step_id)
+      : route(its_route),
+        members(its_members),
+        group(its_members, step_id),
+        capacity(its_route.drafter->grant().max_nodes),
+        path_capacity(its_route.drafter->grant().max_depth) {
+    group.batch.seq_state = nullptr;
+  }
+  // What is no part of the proposal, preset.
+  void add_rest(Staging& columns) {
+    const size_t n = members.size();
+    row_token = columns.add<int32_t>(n * (capacity + 1));
+    std::fill_n(row_token.host, row_token.n, -1);
+    n_accepted = columns.add<int32_t>(n);
+    std::fill_n(n_accepted.host, n, 0);
+    next_token = columns.add<int32_t>(n);
+    std::fill_n(next_token.host, n, -1);
+    path = columns.add<int32_t>(n * path_capacity);
+    std::fill_n(path.host, path.n, 0);
+    state = columns.add<int64_t>(n);
+    for (size_t s = 0; s < n; ++s) state.host[s] = members[s]->verifier_state;
+  }
+  // fn(cell of row_token, index of the logits row) for the root and every node that has one.
+  template <typename Fn>
+  void each_row(size_t s, Fn&& fn) const {
+    const ActiveSequence& member = *members[s];
+    const size_t first = s * (capacity + 1);
+    fn(first, member.first_logits);
+    for (size_t i = 0; i < member.logits_of_node.size(); ++i) {
+      if (member.logits_of_node[i] >= 0) fn(first + 1 + i, member.logits_of_node[i]);
+    }
+  }
+};
+
 // One call of propose() with its columns, in host memory or on the device.
 struct StepRunner::Proposal {
   LiveRoute& route;
   Members members;
   Group group;
   bool on_device;
+  bool failed = false;
   std::vector<int32_t> given;  // budgets; the plugin gets copies of what it only reads
   Column<int32_t> root_token, root_position, budget, n_nodes, token, parent, flags;
+  std::optional<Verification> verification;  // on the device
 
   Proposal(LiveRoute& its_route, const Members& its_members, uint64_t step_id)
       : route(its_route),
@@ -223,12 +273,22 @@ Result<StepCounters> StepRunner::run(const StepPlan& plan, std::vector<ActiveSeq
   });
   build_rows(members);
   SPECD_OK_OR_RETURN(compute(members));
-  for (Proposal& proposal : proposals_) take(proposal);
+  for (Proposal& proposal : proposals_) {
+    take(proposal);
+    if (proposal.verification.has_value() && !proposal.failed) judge(*proposal.verification);
+  }
   proposals_.clear();
   for (ActiveSequence* member : members) {
-    if (!ended(member) && member->route != nullptr && member->wants_token) routed.push_back(member);
+    if (!ended(member) && member->route != nullptr && member->wants_token &&
+        !member->route->verifies_on_device) {
+      routed.push_back(member);
+    }
   }
-  by_route(routed, [&](LiveRoute& route, const Members& group) { verify(route, group); });
+  Status verified;
+  by_route(routed, [&](LiveRoute& route, const Members& group) {
+    if (verified.ok()) verified = verify(route, group);
+  });
+  SPECD_OK_OR_RETURN(verified);
   counters.rows = static_cast<uint64_t>(rows_.n_rows());
   SPECD_TRY(counters.kv_moves, commit(members));
 
@@ -261,8 +321,12 @@ Status StepRunner::make_room(const Members& members, const Members& drafting) {
   by_route(drafting, [&](LiveRoute& route, const Members& group) {
     const auto n = static_cast<int64_t>(group.size());
     const int64_t cells = n * route.drafter->grant().max_nodes;
-    // Inputs, slots, counts; tokens, parents, flags; where tokens go.
+    // Inputs, slots, counts; tokens, parents, flags; where tokens go; the verdict.
     bytes += 5 * columns(n) + 5 * columns(cells);
+    if (route.verifies_on_device) {
+      bytes += 5 * columns(n) + 3 * columns(cells + n) +
+               columns(n * route.drafter->grant().max_depth);
+    }
     for (const ActiveSequence* member : group) nodes += member->draft_nodes;
   });
   rows += nodes;
@@ -403,8 +467,7 @@ bool StepRunner::propose(Proposal& proposal) {
   const Status status = route.drafter->propose(args, proposal.group.call);
   if (!status.ok()) {
     route.cut(proposal.members.size(), status.to_string());
-    // Whatever it has written, the members are decoded plainly.
-    for (specd_status& each : proposal.group.status) each = SPECD_E_CANCELLED;
+    proposal.failed = true;  // whatever it has written, the members are decoded plainly
   }
   return status.ok();
 }
@@ -438,10 +501,9 @@ void StepRunner::take(Proposal& proposal) {
     DraftTree& tree = member.tree;
     tree.clear();
     const specd_status status = proposal.group.status[s];
-    if (status != SPECD_OK && status != SPECD_E_DEADLINE) {
-      if (status != SPECD_E_CANCELLED) route.cut(1, "propose: " + proposal.group.why(s));
-      continue;
-    }
+    const bool bad = status != SPECD_OK && status != SPECD_E_DEADLINE;
+    if (bad && !proposal.failed) route.cut(1, "propose: " + proposal.group.why(s));
+    if (bad || proposal.failed) continue;
     limits.node_budget = proposal.given[s];
     const int32_t* token = proposal.token.host + s * capacity;
     const int32_t* parent = proposal.parent.host + s * capacity;
@@ -553,6 +615,9 @@ Status StepRunner::compute(const Members& members) {
     }
     picks.push_back({proposal.token, staging_.add(from), staging_.add(to)});
   }
+  for (Proposal& proposal : proposals_) {
+    if (proposal.route.verifies_on_device) prepare_verdict(proposal);
+  }
   const ForwardColumns columns = rows_.stage(staging_);
   const auto draws = staging_.add(draw_rows_);
   const std::vector<kernels::DrawRow> greedy(wants_top1 ? draw_rows_.size() : 0);
@@ -591,6 +656,9 @@ Status StepRunner::compute(const Members& members) {
     };
     draw(draws, tokens);
     draw(greedy_draws, top1);
+    for (Proposal& proposal : proposals_) {
+      if (proposal.verification.has_value()) submit_verdict(*proposal.verification, tokens);
+    }
     for (size_t i = 0; i < taps.size(); ++i) {
       device_.copy_out(taps[i].host, model_.tap(i), taps[i].bytes());
     }
@@ -609,7 +677,7 @@ Status StepRunner::compute(const Members& members) {
       proposal.group.call.committed = &proposal.group.committed;
       proposers.push_back(
           {.call = &proposal.group.call,
-           .may_capture = (proposal.route.drafter->caps().features & SPECD_FEATURE_CAPTURE) != 0,
+           .may_capture = proposal.route.may_capture(),
            .propose = [this, &proposal] { return propose(proposal); }});
     }
     SPECD_OK_OR_RETURN(graphs_.submit(shape, proposers, upload, forward));
@@ -634,50 +702,64 @@ Status StepRunner::compute(const Members& members) {
   return Status();
 }
 
-void StepRunner::verify(LiveRoute& route, const Members& members) {
-  const int64_t n = static_cast<int64_t>(members.size());
-  const int64_t capacity = route.drafter->grant().max_nodes;
-  const int64_t path_capacity = route.drafter->grant().max_depth;
-  Group group(members, step_id_);
-  group.batch.seq_state = nullptr;
-  std::vector<int32_t> root_token, root_position, n_nodes;
-  std::vector<int32_t> token(static_cast<size_t>(n * capacity), 0), parent(token.size(), 0),
-      flags(token.size(), 0);
-  std::vector<int32_t> row_token(static_cast<size_t>(n * (capacity + 1)), -1);
-  std::vector<int64_t> state;
-  for (size_t s = 0; s < members.size(); ++s) {
+// Host memory: everything is known.
+Status StepRunner::verify(LiveRoute& route, const Members& members) {
+  Verification call(route, members, step_id_);
+  const size_t n = members.size(), capacity = call.capacity;
+  const uint64_t bytes =
+      6 * Staging::bytes_of<int32_t>(n) + Staging::bytes_of<int64_t>(n) +
+      3 * Staging::bytes_of<int32_t>(n * capacity) +
+      Staging::bytes_of<int32_t>(n * (capacity + 1)) +
+      Staging::bytes_of<int32_t>(n * call.path_capacity);
+  SPECD_OK_OR_RETURN(room_behind(bytes));
+  for (Column<int32_t>* each : {&call.n_nodes, &call.root_token, &call.root_position}) {
+    *each = behind_.add<int32_t>(n);
+  }
+  for (Column<int32_t>* each : {&call.token, &call.parent, &call.flags}) {
+    *each = behind_.add<int32_t>(n * capacity);
+    std::fill_n(each->host, each->n, 0);
+  }
+  call.add_rest(behind_);
+  for (size_t s = 0; s < n; ++s) {
     const ActiveSequence& member = *members[s];
     const DraftTree& tree = member.tree;
-    root_token.push_back(member.request->tokens().back());
-    root_position.push_back(member.request->size() - 1);
-    n_nodes.push_back(tree.size());
-    state.push_back(member.verifier_state);
-    const size_t first = s * static_cast<size_t>(capacity);
-    std::copy(tree.token.begin(), tree.token.end(), token.begin() + static_cast<ptrdiff_t>(first));
-    std::copy(tree.parent.begin(), tree.parent.end(),
-              parent.begin() + static_cast<ptrdiff_t>(first));
-    std::copy(tree.flags.begin(), tree.flags.end(), flags.begin() + static_cast<ptrdiff_t>(first));
-    int32_t* out = &row_token[s * static_cast<size_t>(capacity + 1)];
-    out[0] = row_token_[at(member.first_logits)];
-    for (int32_t i = 0; i < tree.size(); ++i) {
-      const int32_t logits = member.logits_of_node[at(i)];
-      if (logits >= 0) out[i + 1] = row_token_[at(logits)];
-    }
+    call.root_token.host[s] = member.request->tokens().back();
+    call.root_position.host[s] = member.request->size() - 1;
+    call.n_nodes.host[s] = tree.size();
+    std::copy(tree.token.begin(), tree.token.end(), call.token.host + s * capacity);
+    std::copy(tree.parent.begin(), tree.parent.end(), call.parent.host + s * capacity);
+    std::copy(tree.flags.begin(), tree.flags.end(), call.flags.host + s * capacity);
+    call.each_row(s, [&](size_t cell, int32_t logits) {
+      call.row_token.host[cell] = row_token_[at(logits)];
+    });
   }
-  std::vector<int32_t> n_accepted(members.size(), 0), next_token(members.size(), -1);
-  std::vector<int32_t> path(static_cast<size_t>(n * path_capacity), 0);
+  verify(call);
+  judge(call);
+  return Status();
+}
 
-  specd_tensor n_nodes_t = host_i32(n_nodes.data(), {n});
-  specd_tensor token_t = host_i32(token.data(), {n, capacity});
-  specd_tensor parent_t = host_i32(parent.data(), {n, capacity});
-  specd_tensor flags_t = host_i32(flags.data(), {n, capacity});
-  specd_tensor root_token_t = host_i32(root_token.data(), {n});
-  specd_tensor root_position_t = host_i32(root_position.data(), {n});
-  specd_tensor row_token_t = host_i32(row_token.data(), {n, capacity + 1});
-  specd_tensor state_t = host_tensor(state.data(), SPECD_DT_INT, 64, {n});
-  specd_tensor n_accepted_t = host_i32(n_accepted.data(), {n});
-  specd_tensor path_t = host_i32(path.data(), {n, path_capacity});
-  specd_tensor next_token_t = host_i32(next_token.data(), {n});
+// The call itself.
+void StepRunner::verify(Verification& call) {
+  const auto n = static_cast<int64_t>(call.members.size());
+  const auto capacity = static_cast<int64_t>(call.capacity);
+  const auto path_capacity = static_cast<int64_t>(call.path_capacity);
+  const auto tensor = [&](const Column<int32_t>& column, std::initializer_list<int64_t> shape) {
+    return call.on_device ? tensor_of(device_, column, shape) : host_i32(column.host, shape);
+  };
+  specd_tensor n_nodes_t = tensor(call.n_nodes, {n});
+  specd_tensor token_t = tensor(call.token, {n, capacity});
+  specd_tensor parent_t = tensor(call.parent, {n, capacity});
+  specd_tensor flags_t = tensor(call.flags, {n, capacity});
+  specd_tensor root_token_t = tensor(call.root_token, {n});
+  specd_tensor root_position_t = tensor(call.root_position, {n});
+  specd_tensor row_token_t = tensor(call.row_token, {n, capacity + 1});
+  specd_tensor state_t = host_tensor(call.on_device ? call.state.device : call.state.host,
+                                     SPECD_DT_INT, 64, {n});
+  state_t.device_type = n_nodes_t.device_type;
+  state_t.device_index = n_nodes_t.device_index;
+  specd_tensor n_accepted_t = tensor(call.n_accepted, {n});
+  specd_tensor path_t = tensor(call.path, {n, path_capacity});
+  specd_tensor next_token_t = tensor(call.next_token, {n});
   specd_proposal proposal{};
   proposal.struct_size = sizeof(proposal);
   proposal.node_capacity = static_cast<uint32_t>(capacity);
@@ -693,37 +775,86 @@ void StepRunner::verify(LiveRoute& route, const Members& members) {
   verdict.next_token = &next_token_t;
   specd_verify_args args{};
   args.struct_size = sizeof(args);
-  args.batch = &group.batch;
+  args.batch = &call.group.batch;
   args.proposal = &proposal;
   args.root_token = &root_token_t;
   args.root_position = &root_position_t;
   args.row_token = &row_token_t;
   args.state = &state_t;
-  args.sampling = group.sampling_ptr.data();
+  args.sampling = call.group.sampling_ptr.data();
   args.out = &verdict;
-  const Status status = route.verifier->verify(args, group.call);
+  call.status = call.route.verifier->verify(args, call.group.call);
+}
 
-  for (size_t s = 0; s < members.size(); ++s) {
-    ActiveSequence& member = *members[s];
-    const int32_t* nodes = &path[s * static_cast<size_t>(path_capacity)];
+// A usable verdict becomes what the members have accepted; of the others nothing is, and commit()
+// emits the root row's token.
+void StepRunner::judge(const Verification& call) {
+  for (size_t s = 0; s < call.members.size(); ++s) {
+    ActiveSequence& member = *call.members[s];
+    const int32_t n_accepted = call.n_accepted.host[s], next_token = call.next_token.host[s];
+    const int32_t* nodes = call.path.host + s * call.path_capacity;
     const Defect defect =
-        check_verdict(n_accepted[s], nodes, static_cast<int32_t>(path_capacity), next_token[s],
+        check_verdict(n_accepted, nodes, static_cast<int32_t>(call.path_capacity), next_token,
                       member.tree.size(), member.tree.parent.data(), member.tree.flags.data(),
                       model_.config().vocab_size);
-    const bool undecided = row_token_[at(member.first_logits)] < 0;  // commit() fails it
-    if (!status.ok() || group.status[s] != SPECD_OK || defect != Defect::kNone || undecided) {
-      // Accepts nothing; commit() emits the root row's token.
-      if (!undecided) {
-        route.cut(1, "verify: " + (!status.ok()                  ? status.to_string()
-                                   : group.status[s] != SPECD_OK ? group.why(s)
-                                                                 : defect_name(defect)));
-      }
+    if (row_token_[at(member.first_logits)] < 0) continue;  // commit() fails it
+    const specd_status status = call.group.status[s];
+    if (!call.status.ok() || status != SPECD_OK || defect != Defect::kNone) {
+      call.route.cut(1, "verify: " + (!call.status.ok()    ? call.status.to_string()
+                                      : status != SPECD_OK ? call.group.why(s)
+                                                           : defect_name(defect)));
       continue;
     }
-    member.accepted.assign(nodes, nodes + n_accepted[s]);
-    member.verifier_state = state[s];
-    row_token_[at(member.first_logits)] = next_token[s];
+    member.accepted.assign(nodes, nodes + n_accepted);
+    member.verifier_state = call.state.host[s];
+    row_token_[at(member.first_logits)] = next_token;
   }
+}
+
+// The same for what was drafted on the device, with columns there.
+void StepRunner::prepare_verdict(Proposal& proposal) {
+  Verification& call =
+      proposal.verification.emplace(proposal.route, proposal.members, step_id_);
+  call.on_device = true;
+  call.group.on(device_, staging_);
+  call.n_nodes = proposal.n_nodes;
+  call.token = proposal.token;
+  call.parent = proposal.parent;
+  call.flags = proposal.flags;
+  call.root_token = proposal.root_token;
+  call.root_position = proposal.root_position;
+  call.add_rest(staging_);
+  std::vector<int32_t> from, to;
+  for (size_t s = 0; s < proposal.members.size(); ++s) {
+    call.each_row(s, [&](size_t cell, int32_t logits) {
+      from.push_back(logits);
+      to.push_back(static_cast<int32_t>(cell));
+    });
+  }
+  call.rows_from = staging_.add(from);
+  call.rows_to = staging_.add(to);
+}
+
+void StepRunner::submit_verdict(Verification& call, const Column<int32_t>& row_tokens) {
+  const kernels::Ops& ops = device_.ops();
+  const int32_t vocab = model_.config().vocab_size;
+  ops.pick_tokens(device_.stream(), {.source = row_tokens.device,
+                                     .from = call.rows_from.device,
+                                     .target = call.row_token.device,
+                                     .to = call.rows_to.device,
+                                     .n = static_cast<int32_t>(call.rows_from.n),
+                                     .vocab = vocab,
+                                     .otherwise = -1});
+  ops.clamp_nodes(device_.stream(), {.n_nodes = call.n_nodes.device,
+                                     .token = call.token.device,
+                                     .n = static_cast<int32_t>(call.n_nodes.n),
+                                     .capacity = static_cast<int32_t>(call.capacity),
+                                     .vocab = vocab});
+  verify(call);
+  staging_.download(call.n_accepted);
+  staging_.download(call.path);
+  staging_.download(call.next_token);
+  staging_.download(call.state);
 }
 
 Result<uint64_t> StepRunner::commit(const Members& members) {

@@ -4,10 +4,11 @@
 // whatever goes wrong with a drafter costs drafts only. Knows no method by name.
 //
 // On a device that is not the host: drafters that were granted the device propose in the stream, right
-// before the forward, and their tokens become its rows there; all others have proposed before. What
-// the step submits goes in one piece when its shape was seen before (step_graphs.h). The step waits
-// once, for what was drawn and drafted; verdicts are formed and checked on the host, and what commit
-// and update() submit runs before the next step's work.
+// before the forward, their tokens become its rows there, and their verifiers judge there; all others
+// have proposed before and are judged after, on the host. What the step submits goes in one piece when
+// its shape was seen before (step_graphs.h). The step waits once, for what was drafted, drawn and
+// judged; it is checked on the host before it counts. What commit and update() submit runs before the
+// next step's work.
 // [step] one step at a time, always on the same thread or ordered by the caller.
 #pragma once
 
@@ -69,8 +70,9 @@ class StepRunner {
   const StepMetrics& metrics() const { return metrics_; }
 
  private:
-  struct Group;     // the sequences of one route in this step, and the columns of its calls
-  struct Proposal;  // one propose()
+  struct Group;         // the sequences of one route in this step, and the columns of its calls
+  struct Proposal;      // one propose()
+  struct Verification;  // one verify()
   StepRunner(Device& device, Transformer& model, KvStore& kv, ModelService& draft_models);
   using Members = std::vector<ActiveSequence*>;
 
@@ -83,7 +85,11 @@ class StepRunner {
   void expect_tree(const Proposal& proposal);
   void build_rows(const Members& members);
   Status compute(const Members& members);
-  void verify(LiveRoute& route, const Members& members);
+  Status verify(LiveRoute& route, const Members& members);
+  void verify(Verification& call);
+  void judge(const Verification& call);
+  void prepare_verdict(Proposal& proposal);
+  void submit_verdict(Verification& call, const Column<int32_t>& row_tokens);
   Status move(const std::vector<int32_t>& from, const std::vector<int32_t>& to);
   Status room_behind(uint64_t bytes);
   Status to_device(const LiveRoute& route, Group& group);

@@ -83,7 +83,7 @@ TreeCheck check_tree(int32_t n_nodes, const int32_t* token, const int32_t* paren
   TreeCheck check = limits.probes && flags != nullptr
                         ? check_nodes<true>(n, token, parent, flags, limits, depth)
                         : check_nodes<false>(n, token, parent, flags, limits, depth);
-  if (check.defect == Defect::kNone && n_nodes > budget) {
+  if (check.defect == Defect::kNone && check.n_nodes == n && n_nodes > budget) {
     check.defect = Defect::kCountOverBudget;
     check.node = budget;
   }

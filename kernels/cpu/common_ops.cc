@@ -102,4 +102,34 @@ void pick_tokens_part(const PickTokensArgs& a, int part, int parts) {
   }
 }
 
+void clamp_nodes_part(const ClampNodesArgs& a, int part, int parts) {
+  const Share share = share_of(a.n, part, parts);
+  for (int64_t s = share.begin; s < share.end; ++s) {
+    const int32_t* token = a.token + s * a.capacity;
+    const int32_t most = std::min(a.n_nodes[s], a.capacity);
+    int32_t n = 0;
+    while (n < most && token[n] >= 0 && token[n] < a.vocab) ++n;
+    a.n_nodes[s] = n;
+  }
+}
+
+// One pass is enough: children come after their parents.
+void walk_tree_part(const WalkTreeArgs& a, int part, int parts) {
+  const Share share = share_of(a.n, part, parts);
+  for (int64_t s = share.begin; s < share.end; ++s) {
+    const int64_t row = s * a.capacity;
+    const int32_t* wanted = a.wanted + s * (a.capacity + 1);
+    const int32_t n_nodes = std::min(a.n_nodes[s], a.capacity);
+    int32_t n = 0, at = -1;
+    for (int32_t node = 0; node < n_nodes && n < a.path_capacity; ++node) {
+      const bool skipped = a.flags != nullptr && (a.flags[row + node] & a.skip_flags) != 0;
+      if (skipped || a.parent[row + node] != at || a.token[row + node] != wanted[at + 1]) continue;
+      a.path[s * a.path_capacity + n++] = node;
+      at = node;
+    }
+    a.n_path[s] = n;
+    a.last[s] = wanted[at + 1];
+  }
+}
+
 }  // namespace specd::kernels

@@ -87,6 +87,8 @@ constexpr Ops table(const char* name) {
       [](Stream& s, const TopKArgs& a) { spread(s, a, top_k_part, a.n_rows); },
       [](Stream& s, const LogProbArgs& a) { spread(s, a, log_prob_part, a.n_rows); },
       [](Stream& s, const PickTokensArgs& a) { spread(s, a, pick_tokens_part, a.n > 0 ? 1 : 0); },
+      [](Stream& s, const ClampNodesArgs& a) { spread(s, a, clamp_nodes_part, a.n > 0 ? 1 : 0); },
+      [](Stream& s, const WalkTreeArgs& a) { spread(s, a, walk_tree_part, a.n > 0 ? 1 : 0); },
   };
 }
 

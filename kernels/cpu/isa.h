@@ -56,6 +56,8 @@ void kv_move_part(const KvMoveArgs&, int part, int parts);
 void top_k_part(const TopKArgs&, int part, int parts);
 void log_prob_part(const LogProbArgs&, int part, int parts);
 void pick_tokens_part(const PickTokensArgs&, int part, int parts);
+void clamp_nodes_part(const ClampNodesArgs&, int part, int parts);
+void walk_tree_part(const WalkTreeArgs&, int part, int parts);
 
 // The internal table of an instruction set this processor can run, for cpu_ops.cc and tests.
 const IsaOps& isa_ops(Isa isa);

@@ -56,5 +56,7 @@ void draw_noise(Stream& stream, const DrawNoiseArgs& args);
 void top_k(Stream& stream, const TopKArgs& args);
 void log_prob(Stream& stream, const LogProbArgs& args);
 void pick_tokens(Stream& stream, const PickTokensArgs& args);
+void clamp_nodes(Stream& stream, const ClampNodesArgs& args);
+void walk_tree(Stream& stream, const WalkTreeArgs& args);
 
 }  // namespace specd::kernels::cuda

@@ -277,13 +277,6 @@ __global__ void __launch_bounds__(kThreads) log_prob_kernel(LogProbArgs a) {
   }
 }
 
-__global__ void pick_tokens_kernel(PickTokensArgs a) {
-  const int32_t i = blockIdx.x * blockDim.x + threadIdx.x;
-  if (i >= a.n) return;
-  const int32_t token = a.source[a.from[i]];
-  a.target[a.to[i]] = token >= 0 && token < a.vocab ? token : a.otherwise;
-}
-
 }  // namespace
 
 void draw(Stream& any, const DrawArgs& a) {
@@ -312,13 +305,6 @@ void log_prob(Stream& any, const LogProbArgs& a) {
   if (a.n_rows == 0) return;
   CudaStream& stream = of(any);
   log_prob_kernel<<<static_cast<unsigned>(a.n_rows), kThreads, 0, stream.handle>>>(a);
-  stream.note(cudaGetLastError());
-}
-
-void pick_tokens(Stream& any, const PickTokensArgs& a) {
-  if (a.n == 0) return;
-  CudaStream& stream = of(any);
-  pick_tokens_kernel<<<static_cast<unsigned>((a.n + 255) / 256), 256, 0, stream.handle>>>(a);
   stream.note(cudaGetLastError());
 }
 

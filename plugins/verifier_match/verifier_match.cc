@@ -1,37 +1,51 @@
 // Accepts exactly the nodes equal to what plain decoding emits after their parent. The text is then
 // that of plain decoding whatever the drafter did, so every draft rule gets `identical`.
+#include <specd/plugin_api/services/ops.h>
 #include <specd/sdk/plugin.h>
 
 namespace {
 
-class Match final : public specd::sdk::Verifier {
+namespace sdk = specd::sdk;
+
+class Match final : public sdk::Verifier {
  public:
   static constexpr const char* kSchema = nullptr;
 
-  static void describe(const specd::sdk::Context&, specd_verifier_caps& caps) {
+  static void describe(const sdk::Context&, specd_verifier_caps& caps) {
+    static const char* const kServices[] = {SPECD_SERVICE_OPS};
     for (uint32_t& guarantee : caps.guarantee) guarantee = SPECD_GUARANTEE_IDENTICAL;
+    caps.services = kServices;
+    caps.n_services = 1;
+    caps.device_types |= 1u << SPECD_DEV_CUDA;
+    caps.features = SPECD_FEATURE_CAPTURE;
   }
 
-  using Verifier::Verifier;
+  explicit Match(const sdk::Context& context)
+      : Verifier(context), ops_(sdk::require_service<specd_ops>(host(), SPECD_SERVICE_OPS)) {}
 
-  // One pass is enough: parents come before their children, so the next node of the path always
-  // lies after the last one. Of equal siblings the first wins; a probe is never accepted.
-  void verify(const specd::sdk::Nodes& nodes, specd::sdk::Verdict& verdict) {
-    int32_t last = -1;
-    int32_t wanted = nodes.row_token(last);
-    for (int32_t node = 0; node < nodes.size(); ++node) {
-      if (nodes.parent(node) != last || nodes.token(node) != wanted || nodes.is_probe(node)) {
-        continue;
-      }
-      verdict.accept(node);
-      last = node;
-      wanted = nodes.row_token(last);
-    }
-    verdict.next_token(wanted);
+  // What is wanted below a node is its row's token. Of equal siblings the first wins; a probe is never
+  // accepted; the row's token where the path ends comes next.
+  void verify_tensors(const specd_verify_args& in) {
+    specd_walk_args walk{};
+    walk.struct_size = sizeof walk;
+    walk.skip_flags = SPECD_NODE_PROBE;
+    walk.n_nodes = in.proposal->n_nodes;
+    walk.token = in.proposal->token;
+    walk.parent = in.proposal->parent;
+    walk.flags = in.proposal->flags;
+    walk.wanted = in.row_token;
+    walk.n_path = in.out->n_accepted;
+    walk.path = in.out->path;
+    walk.last = in.out->next_token;
+    const specd_status status = ops_->walk(host(), in.batch->call, &walk);
+    if (status != SPECD_OK) throw sdk::Error(status, "the host refused ops.walk()");
   }
+
+ private:
+  const specd_ops* ops_;
 };
 
 }  // namespace
 
 SPECD_SDK_PLUGIN("Accepts what equals plain decoding, token by token",
-                 specd::sdk::verifier<Match>("match", "Guarantee `identical` for every draft rule"))
+                 sdk::verifier<Match>("match", "Guarantee `identical` for every draft rule"))

@@ -211,6 +211,13 @@ const Ops& table() {
       [](Stream& s, const PickTokensArgs& a) {
         op(s, "pick_tokens", cpu_table().pick_tokens, a, a.source, a.from, a.target, a.to);
       },
+      [](Stream& s, const ClampNodesArgs& a) {
+        op(s, "clamp_nodes", cpu_table().clamp_nodes, a, a.n_nodes, a.token);
+      },
+      [](Stream& s, const WalkTreeArgs& a) {
+        op(s, "walk_tree", cpu_table().walk_tree, a, a.n_nodes, a.token, a.parent, a.flags, a.wanted,
+           a.n_path, a.path, a.last);
+      },
   };
   return ops;
 }

@@ -257,5 +257,83 @@ TEST_P(Draw, large_vocabulary_has_the_scalar_tokens) {
   for (int threads = 1; threads <= 4; ++threads) EXPECT_EQ(draw(logits, rows, threads), scalar);
 }
 
+TEST_P(Draw, strides_and_a_shorter_vocabulary_leave_the_rest_alone) {
+  constexpr int32_t kWidth = 50, kVocab = 37, kStride = 3;
+  std::vector<float> logits = random_floats(4 * kWidth, 11, 2.0f), dense;
+  for (int32_t r = 0; r < 4; ++r) {
+    std::fill_n(logits.begin() + r * kWidth + kVocab, kWidth - kVocab, 1e9f);
+    dense.insert(dense.end(), logits.begin() + r * kWidth, logits.begin() + r * kWidth + kVocab);
+  }
+  const std::vector<DrawRow> rows = {DrawRow(), sampled(1, 0, 1, 3, 4), sampled(0.7f, 9, 0.8f, 5, 6),
+                                     sampled(1, 5, 1, 7, 8)};
+  const std::vector<int32_t> expected = draw(dense, rows);
+  WorkerPool pool(2);
+  CpuStream stream(pool);
+  std::vector<int32_t> token(4 * kStride, -7);
+  ops().draw(stream, {.logits = logits.data(),
+                      .row = rows.data(),
+                      .token = token.data(),
+                      .n_rows = 4,
+                      .vocab = kVocab,
+                      .logits_stride = kWidth,
+                      .token_stride = kStride});
+  for (size_t i = 0; i < token.size(); ++i) {
+    EXPECT_EQ(token[i], i % kStride == 0 ? expected[i / kStride] : -7);
+  }
+}
+
+TEST_P(Draw, the_most_likely_come_in_order_and_their_probabilities_are_float64s) {
+  constexpr int32_t kWidth = 600, kVocab = 555, kTop = 7, kStride = 9;
+  std::vector<float> logits = random_floats(3 * kWidth, 12, 3.0f);
+  logits[5] = logits[90] = logits[17] = 20;          // equal: the lower id first
+  logits[kWidth + 3] = kNan;                         // counts as the least
+  logits[2 * kWidth + kVocab] = 1e9f;                // behind the vocabulary
+  WorkerPool pool(2);
+  CpuStream stream(pool);
+  std::vector<int32_t> token(3 * kStride, -7);
+  ops().top_k(stream, {.logits = logits.data(),
+                       .token = token.data(),
+                       .n_rows = 3,
+                       .vocab = kVocab,
+                       .k = kTop,
+                       .logits_stride = kWidth,
+                       .token_stride = kStride});
+  EXPECT_EQ(token[0], 5);
+  EXPECT_EQ(token[1], 17);
+  EXPECT_EQ(token[2], 90);
+  for (int32_t r = 0; r < 3; ++r) {
+    const float* row = &logits[static_cast<size_t>(r * kWidth)];
+    std::vector<int32_t> ids(kVocab);
+    std::iota(ids.begin(), ids.end(), 0);
+    std::stable_sort(ids.begin(), ids.end(), [&](int32_t a, int32_t b) {
+      const auto value = [&](int32_t id) { return std::isnan(row[id]) ? -1e30f : row[id]; };
+      return value(a) > value(b);
+    });
+    for (int32_t i = 0; i < kTop; ++i) EXPECT_EQ(token[r * kStride + i], ids[i]) << r << " " << i;
+    EXPECT_EQ(token[r * kStride + kTop], -7);
+  }
+  token[2 * kStride + 1] = -1;
+  std::vector<float> out(3 * kStride, 7);
+  ops().log_prob(stream, {.logits = logits.data(),
+                          .token = token.data(),
+                          .out = out.data(),
+                          .n_rows = 3,
+                          .vocab = kVocab,
+                          .k = kTop,
+                          .logits_stride = kWidth,
+                          .token_stride = kStride,
+                          .out_stride = kStride});
+  for (const int32_t r : {0, 2}) {
+    const float* row = &logits[static_cast<size_t>(r * kWidth)];
+    double sum = 0;
+    for (int32_t id = 0; id < kVocab; ++id) sum += std::exp(double{row[id]});
+    for (int32_t i = 0; i < kStride; ++i) {
+      const bool written = i < kTop && token[r * kStride + i] >= 0;
+      const double expected = written ? row[token[r * kStride + i]] - std::log(sum) : 7;
+      EXPECT_NEAR(out[r * kStride + i], expected, 1e-5) << r << " " << i;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace specd::kernels

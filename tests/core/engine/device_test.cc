@@ -166,13 +166,16 @@ TEST_F(OnDevice, what_is_submitted_piece_by_piece_keeps_the_order_of_the_step) {
   // follow, two more draft forwards that pick, then the target's own.
   EXPECT_EQ(std::count(step.begin(), step.end(), "embed"), 4);
   EXPECT_EQ(std::count(step.begin(), step.end(), "draw"), 4);
-  EXPECT_EQ(std::count(step.begin(), step.end(), "pick_tokens"), 3);
+  EXPECT_EQ(std::count(step.begin(), step.end(), "pick_tokens"), 4) << "and what was drawn";
   EXPECT_LT(position(step, "copy_in", 0), position(step, "embed", 0));
   for (int i = 0; i < 3; ++i) {
     EXPECT_LT(position(step, "embed", i), position(step, "draw", i));
     EXPECT_LT(position(step, "draw", i), position(step, "pick_tokens", i));
     EXPECT_LT(position(step, "pick_tokens", i), position(step, "embed", i + 1));
   }
+  EXPECT_LT(position(step, "draw", 3), position(step, "pick_tokens", 3));
+  EXPECT_LT(position(step, "pick_tokens", 3), position(step, "clamp_nodes", 0));
+  EXPECT_LT(position(step, "clamp_nodes", 0), position(step, "walk_tree", 0)) << "the verdict";
   EXPECT_EQ(step.back(), "copy_out") << "what the step waits for comes last";
 }
 

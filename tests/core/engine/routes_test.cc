@@ -293,7 +293,7 @@ TEST_F(Routes, a_change_that_fails_at_any_stage_changes_nothing) {
   expect(bad, {"factory 'none' makes a verifier"});
   expect(fixture_route("r", {{"deep", 1}}), {"config", "'deep'"});
   expect(fixture_route("r", {{"mode", "describe_refuses"}}), {"describe()", "not mine"});
-  expect(fixture_route("r", {{"mode", "no_cpu"}}), {"device"});
+  expect(fixture_route("r", {{"mode", "no_device"}}), {"device"});
   expect(fixture_route("r", {{"mode", "bad_tap"}}), {"tap"});
   expect(fixture_route("r", {{"mode", "absent_service"}}), {"org.example.absent/1"});
   expect(fixture_route("r", {{"mode", "create_fails"}}), {"create()", "the table is cut off"});

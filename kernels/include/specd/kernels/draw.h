@@ -65,18 +65,6 @@ struct LogProbArgs {
   int32_t out_stride = 0;
 };
 
-// target[to[i]] = source[from[i]] where that is a token of [0, vocab), else `otherwise`. Tokens that
-// only the device knows become rows this way.
-struct PickTokensArgs {
-  const int32_t* source = nullptr;
-  const int32_t* from = nullptr;  // [n]
-  int32_t* target = nullptr;
-  const int32_t* to = nullptr;  // [n], distinct
-  int32_t n = 0;
-  int32_t vocab = 0;
-  int32_t otherwise = 0;
-};
-
 // out[r][t] = noise(seed[r], position[r], t): what the draw adds.
 struct DrawNoiseArgs {
   const uint64_t* seed = nullptr;     // [n_rows]

@@ -8,6 +8,7 @@
 #include "specd/kernels/elementwise.h"
 #include "specd/kernels/matmul.h"
 #include "specd/kernels/rmsnorm.h"
+#include "specd/kernels/tree.h"
 #include "specd/kernels/types.h"
 
 namespace specd::kernels {
@@ -30,6 +31,8 @@ struct Ops {
   void (*top_k)(Stream&, const TopKArgs&);
   void (*log_prob)(Stream&, const LogProbArgs&);
   void (*pick_tokens)(Stream&, const PickTokensArgs&);
+  void (*clamp_nodes)(Stream&, const ClampNodesArgs&);
+  void (*walk_tree)(Stream&, const WalkTreeArgs&);
 };
 
 }  // namespace specd::kernels

@@ -3,6 +3,6 @@
 #define SPECD_PLUGIN_API_ABI_LAYOUT_H
 
 /* Hash of the layout table, plugin_api/abi/v0.txt. */
-#define SPECD_ABI_LAYOUT "v0-3e6176a9c9723cd60b250a176af769da"
+#define SPECD_ABI_LAYOUT "v0-77f5f62fb16c613c9dbba30b9d53d7ee"
 
 #endif

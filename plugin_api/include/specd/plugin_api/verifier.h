@@ -28,6 +28,8 @@ typedef struct specd_verifier_caps { /* out of describe() */
   uint32_t guarantee[SPECD_RULE_COUNT]; /* SPECD_GUARANTEE_* by SPECD_RULE_* */
   uint32_t n_services;
   const char *const *services; /* static; required service ids */
+  uint32_t features; /* SPECD_FEATURE_*: CAPTURE says of verify() what it says of propose() */
+  uint32_t reserved0;
 } specd_verifier_caps;
 
 typedef struct specd_verifier_grant { /* in */
@@ -51,7 +53,9 @@ typedef struct specd_verdict {
 typedef struct specd_verify_args { /* in */
   uint32_t struct_size;
   uint32_t reserved0;
-  const specd_batch *batch;       /* seq_state is NULL: drafter state is none of its business */
+  /* seq_state is NULL: drafter state is none of its business. A verifier on the device gets the
+   * sequences that were drafted there; for others the host emits the root row's token. */
+  const specd_batch *batch;
   const specd_proposal *proposal; /* already cut by the host; columns as in drafter.h, read only */
   const specd_tensor *root_token;    /* [n_seqs] int32 */
   const specd_tensor *root_position; /* [n_seqs] int32 */

@@ -6,6 +6,7 @@
 #include <specd/plugin_api/entry.h>
 #include <specd/plugin_api/services/memory.h>
 #include <specd/plugin_api/services/metrics.h>
+#include <specd/plugin_api/services/ops.h>
 #include <specd/plugin_api/services/pool.h>
 #include <specd/plugin_api/services/rng.h>
 #include <specd/sdk/canary.h>
@@ -79,6 +80,7 @@ class FakeHost {
       if (wanted == SPECD_SERVICE_METRICS) return &self->metrics_table_.value;
       if (wanted == SPECD_SERVICE_POOL) return &self->pool_.value;
       if (wanted == SPECD_SERVICE_MODEL) return &self->models_.value;
+      if (wanted == SPECD_SERVICE_OPS) return &self->ops_.value;
       return nullptr;
     };
     h.now_ns = [](const specd_host*) noexcept -> uint64_t {
@@ -91,6 +93,7 @@ class FakeHost {
     make_metrics();
     make_pool();
     make_models();
+    make_ops();
   }
   ~FakeHost() {
     for (auto& block : blocks_) std::free(block.first);
@@ -136,7 +139,7 @@ class FakeHost {
       check(block_intact(block.first, block.second), "wrote past a block of the memory service");
     }
     check(host_.intact() && memory_.intact() && rng_.intact() && metrics_table_.intact() &&
-              pool_.intact() && models_.intact(),
+              pool_.intact() && models_.intact() && ops_.intact(),
           "wrote past a table of the host");
   }
 
@@ -338,6 +341,40 @@ class FakeHost {
     };
   }
 
+  // By the words of ops.h, from the root down and not in one pass.
+  void make_ops() {
+    specd_ops& o = ops_.value;
+    o.struct_size = sizeof o;
+    o.walk = [](const specd_host* host, specd_call*, const specd_walk_args* a) noexcept {
+      if (a == nullptr || a->struct_size != sizeof *a) {
+        of(host)->violate("ops.walk: arguments");
+        return specd_status{SPECD_E_INVALID};
+      }
+      const auto at = [](const specd_tensor* t, int64_t s, int64_t i) -> int32_t& {
+        return static_cast<int32_t*>(t->data)[s * t->stride[0] + i];
+      };
+      for (int64_t s = 0; s < a->n_nodes->shape[0]; ++s) {
+        int32_t node = -1, n = 0;
+        while (n < a->path->shape[1]) {
+          int32_t child = node + 1;
+          const int32_t end = at(a->n_nodes, s, 0);
+          const auto fits = [&] {
+            const bool skip = a->flags != nullptr &&
+                              (static_cast<uint32_t>(at(a->flags, s, child)) & a->skip_flags) != 0;
+            return !skip && at(a->parent, s, child) == node &&
+                   at(a->token, s, child) == at(a->wanted, s, node + 1);
+          };
+          while (child < end && !fits()) ++child;
+          if (child >= end) break;
+          at(a->path, s, n++) = node = child;
+        }
+        at(a->n_path, s, 0) = n;
+        at(a->last, s, 0) = at(a->wanted, s, node + 1);
+      }
+      return specd_status{SPECD_OK};
+    };
+  }
+
   // The handle of the only model there is.
   specd_model* handle() { return reinterpret_cast<specd_model*>(&model_); }
 
@@ -420,6 +457,7 @@ class FakeHost {
   Guarded<specd_metrics> metrics_table_;
   Guarded<specd_pool> pool_;
   Guarded<specd_models> models_;
+  Guarded<specd_ops> ops_;
   FakeModel model_;
   specd_target_info target_;
   uint8_t sha256_[32] = {};

@@ -157,7 +157,7 @@ struct VerifierTable {
     T* t = self(verifier);
     return guard(t->host(), nullptr, -1, [&] {
       expect(grant != nullptr, "activate(): a null argument");
-      if (grant->device_type != SPECD_DEV_CPU) {
+      if (grant->device_type != SPECD_DEV_CPU && !has_verify_tensors<T>(0)) {
         throw Error(SPECD_E_UNSUPPORTED, "this verifier runs on the CPU only");
       }
       static_cast<Verifier*>(t)->grant_ = *grant;
@@ -169,7 +169,11 @@ struct VerifierTable {
     T* t = self(verifier);
     const specd_batch* batch = args == nullptr ? nullptr : args->batch;
     return guard(t->host(), batch == nullptr ? nullptr : batch->call, -1, [&] {
-      expect(args != nullptr, "verify(): a null argument");
+      expect(args != nullptr && batch != nullptr, "verify(): a null argument");
+      if constexpr (has_verify_tensors<T>(0)) {
+        t->verify_tensors(*args);
+        return;
+      } else {
       const VerifyColumns columns = VerifyColumns::of(*args);
       for (uint32_t i = 0; i < batch->n_seqs; ++i) {
         const specd_status status = guard(t->host(), batch->call, static_cast<int32_t>(i), [&] {
@@ -180,6 +184,7 @@ struct VerifierTable {
           columns.n_accepted(i) = 0;
           batch->seq_status[i] = status;
         }
+      }
       }
     });
   }
@@ -196,6 +201,18 @@ struct VerifierTable {
             &verify,
             &deactivate,
             &destroy};
+  }
+
+ private:
+  template <class U>
+  static constexpr auto has_verify_tensors(int)
+      -> decltype(std::declval<U&>().verify_tensors(std::declval<const specd_verify_args&>()),
+                  bool()) {
+    return true;
+  }
+  template <class U>
+  static constexpr bool has_verify_tensors(long) {
+    return false;
   }
 };
 
