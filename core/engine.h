@@ -162,7 +162,7 @@ struct ModelReport {
 };
 
 struct EngineReport {
-  std::string state;  // "ready", "draining"
+  std::string state;   // "ready", "draining"
   std::string device;  // "cuda:0 (NVIDIA H200)", "cpu (cpu-avx2)"
   std::string isa;     // of the host
   int32_t threads = 0;

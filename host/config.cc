@@ -292,15 +292,16 @@ Status read_devices(const Section& root, EngineOptions& engine) {
   const YamlNode* list = root.find("devices");
   if (list == nullptr) return Status();
   if (list->kind != Kind::kSequence || list->items.size() != 1)
-    return root.error(list->place, "devices",
-                      "expected a list of one device (several cannot share a model yet), found " +
-                          (list->kind == Kind::kSequence
-                               ? "a list of " + std::to_string(list->items.size())
-                               : found(*list)));
+    return root.error(
+        list->place, "devices",
+        "expected a list of one device (several cannot share a model yet), found " +
+            (list->kind == Kind::kSequence ? "a list of " + std::to_string(list->items.size())
+                                           : found(*list)));
   const YamlNode& item = list->items.front();
   if (item.kind != Kind::kScalar || !is_device_name(item.value))
-    return root.error(item.place, "devices[0]",
-                      "expected cpu, cuda:N (N as CUDA numbers devices) or auto, found " + found(item));
+    return root.error(
+        item.place, "devices[0]",
+        "expected cpu, cuda:N (N as CUDA numbers devices) or auto, found " + found(item));
   engine.devices = {item.value};
   return Status();
 }

@@ -209,16 +209,16 @@ int run_daemon(const Config& config) {
   health.loaded(*engine.value());
   print_start(*engine.value(), config);
   const EngineReport report = engine.value()->status();
-  std::fprintf(stderr, "specd %s ready on unix:%s (%s, %d threads, %s, %.2f s)\n",
-               kVersion, config.socket_path.c_str(), report.device.c_str(), report.threads,
-               report.isa.c_str(),
-               static_cast<double>(now_ns() - start) / 1e9);
+  std::fprintf(stderr, "specd %s ready on unix:%s (%s, %d threads, %s, %.2f s)\n", kVersion,
+               config.socket_path.c_str(), report.device.c_str(), report.threads,
+               report.isa.c_str(), static_cast<double>(now_ns() - start) / 1e9);
 
   while (!signals.wait_for(kFailurePoll) && engine.value()->failure().ok()) {
   }
   const Status failure = engine.value()->failure();
-  std::fprintf(stderr, failure.ok() ? "specd: draining; a second signal stops at once\n"
-                                    : "specd: stopping, because nothing can be computed any more\n");
+  std::fprintf(stderr, failure.ok()
+                           ? "specd: draining; a second signal stops at once\n"
+                           : "specd: stopping, because nothing can be computed any more\n");
   health.draining();
   const Drained drained = drain(*engine.value(), *server.value(), signals, config.drain_seconds);
   claim.value().remove_socket();

@@ -133,9 +133,8 @@ Result<std::unique_ptr<Device>> open_cuda_device(int32_t index, const kernels::C
   std::unique_ptr<kernels::CudaDevice> device(library().value()->open(index, limits, problem));
   if (device == nullptr) {
     const std::string text = problem.text;
-    return Status(Code::kUnsupported, text.compare(0, where.size(), where) == 0
-                                          ? text
-                                          : where + ": " + text);
+    return Status(Code::kUnsupported,
+                  text.compare(0, where.size(), where) == 0 ? text : where + ": " + text);
   }
   return std::unique_ptr<Device>(std::make_unique<OpenCudaDevice>(std::move(device)));
 }

@@ -19,7 +19,8 @@ namespace specd {
 int32_t cuda_index(const std::string& name);
 
 // kUnsupported naming the device, what it needs and what is there: no library, another build, no
-// driver or one too old, no such index, no code for its architecture; kExhausted: too little memory.
+// driver or one too old, no such index, no code for its architecture; kExhausted: too little
+// memory.
 Result<std::unique_ptr<Device>> open_cuda_device(int32_t index, const kernels::CudaLimits& limits);
 
 }  // namespace specd

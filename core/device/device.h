@@ -1,8 +1,8 @@
 // Where tensors live and ops run: memory, one stream, the table of ops, copies, graphs.
 //
 // The CPU is a device whose memory is the host's and whose stream runs at once. On any other device
-// nothing that an op wrote may be read, and nothing that a copy or an op still needs may be changed,
-// before synchronize() has returned.
+// nothing that an op wrote may be read, and nothing that a copy or an op still needs may be
+// changed, before synchronize() has returned.
 #pragma once
 
 #include <cstdint>

@@ -2,9 +2,9 @@
 // one of device memory. Filled on the host, uploaded block by block; results come back by
 // download(). On the CPU both pieces are the same and nothing is copied.
 //
-// The same columns added in the same order lie at the same addresses, so that a captured graph finds
-// them again. One user, one stream; what was added may be changed or forgotten only when the stream
-// has passed it.
+// The same columns added in the same order lie at the same addresses, so that a captured graph
+// finds them again. One user, one stream; what was added may be changed or forgotten only when the
+// stream has passed it.
 #pragma once
 
 #include <cstdint>
@@ -32,8 +32,8 @@ class Staging {
   Staging() = default;
   static Result<Staging> create(Device& device, uint64_t bytes, const std::string& what);
 
-  // Makes room for `bytes` beside nothing else. REQUIRES that the stream has passed all columns, which
-  // are forgotten; what was captured with them is void. True when addresses have changed.
+  // Makes room for `bytes` beside nothing else. REQUIRES that the stream has passed all columns,
+  // which are forgotten; what was captured with them is void. True when addresses have changed.
   Result<bool> reserve(uint64_t bytes);
 
   // Bytes that a column takes.

@@ -17,8 +17,8 @@ Result<int32_t> kv_pages_of(const ModelOptions& model, const Device& device, uin
   uint64_t bytes = std::min(kDefaultKvBytesMax, useful * page_bytes);
   if (model.kv_bytes_max > 0) bytes = model.kv_bytes_max;
   if (model.kv_memory_share > 0) {
-    bytes = static_cast<uint64_t>(static_cast<double>(device.total_bytes()) *
-                                  model.kv_memory_share);
+    bytes =
+        static_cast<uint64_t>(static_cast<double>(device.total_bytes()) * model.kv_memory_share);
   }
   if (bytes < page_bytes) {
     return Status(Code::kInvalidArgument, std::string(key) + ": " + std::to_string(bytes) +
@@ -107,8 +107,8 @@ Status Engine::Impl::open_device(const DraftModels& drafts) {
   kernels::CudaLimits limits{
       .rows_max = options.step_tokens_max, .width_max = 0, .positions_max = 0};
   const auto widen = [&](const ModelConfig& each) {
-    limits.width_max = std::max({limits.width_max, each.hidden_size, each.intermediate_size,
-                                 each.n_heads * each.head_dim});
+    limits.width_max = std::max(
+        {limits.width_max, each.hidden_size, each.intermediate_size, each.n_heads * each.head_dim});
     limits.positions_max = std::max(limits.positions_max, each.max_positions);
   };
   widen(config);
@@ -144,8 +144,7 @@ Status Engine::Impl::load_draft_models(DraftModels drafts, const ProgressFn& pro
 }
 
 Status Engine::Impl::load_routes() {
-  services =
-      std::make_unique<Services>(*cpu, *device, config.vocab_size);
+  services = std::make_unique<Services>(*cpu, *device, config.vocab_size);
   services->set_models(draft_models.get());
   const specd_host* host = make_host(services.get());
   SPECD_TRY(registry, PluginRegistry::open({.directories = options.plugin_directories,

@@ -78,8 +78,7 @@ Status Engine::Impl::step() {
     n_queued += static_cast<int32_t>(next_step.preempted.size()) - next_step.n_admitted;
   }
   for (const PlanItem& item : next_step.items) {
-    SPECD_OK_OR_RETURN(
-        take_pages(running[static_cast<size_t>(item.sequence)], item.n_new_pages));
+    SPECD_OK_OR_RETURN(take_pages(running[static_cast<size_t>(item.sequence)], item.n_new_pages));
   }
   n_running = static_cast<int32_t>(running.size() - next_step.preempted.size());
   report_pages();

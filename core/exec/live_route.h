@@ -54,7 +54,7 @@ struct LiveRoute {
   std::unique_ptr<Drafter> drafter;
   std::unique_ptr<Verifier> verifier;
   bool verifies_on_device = false;  // what was drafted there; decided with the grants
-  std::vector<size_t> tap_index;  // of the drafter's taps among the model's
+  std::vector<size_t> tap_index;    // of the drafter's taps among the model's
   RouteCounters counters;
   LastProblem last_problem;
   std::atomic<int32_t> n_leases{0};  // requests that wait or run with it

@@ -59,7 +59,8 @@ struct specd_model {
 
 namespace specd {
 
-// What one propose() asked of models while it was watched: enough to do the host's part of it again.
+// What one propose() asked of models while it was watched: enough to do the host's part of it
+// again.
 struct ModelRecord {
   struct Call {
     std::weak_ptr<specd_model> model;
@@ -138,8 +139,8 @@ class ModelService final {
   void move(specd_model& model, const std::vector<int32_t>& from, const std::vector<int32_t>& to);
   std::string check(const specd_call& call, const DraftModel& draft,
                     const specd_forward_args* args) const;
-  // Asks for n rows after those that the round has. tokens: null = on the device. On an error, which
-  // is reported, nothing has changed.
+  // Asks for n rows after those that the round has. tokens: null = on the device. On an error,
+  // which is reported, nothing has changed.
   specd_status extend(specd_model& model, specd_call* call, uint32_t s, const int32_t* tokens,
                       const int32_t* parent, uint32_t n);
   void trim(specd_model& model, ModelSession& session, std::span<const int32_t> text);

@@ -60,12 +60,14 @@ Result<std::unique_ptr<LiveRoute>> create_route(PluginRegistry& registry, const 
 Status activate_route(LiveRoute& route, const RouteSpec& spec, Device& device) {
   const specd_drafter_caps& caps = route.drafter->caps();
   const auto lacks = [&](const char* who, const std::string& plugin) {
-    const char* more = device.is_host() ? ""
-                                        : ", and the device's for drafters of chains and fixed trees "
-                                          "without hidden states or probes";
-    return Status(Code::kFailedPrecondition,
-                  std::string(who) + " " + plugin + " cannot work in the memory that it would be "
-                      "given: with devices: [" + device.name() + "] that is the host's" + more);
+    const char* more = device.is_host()
+                           ? ""
+                           : ", and the device's for drafters of chains and fixed trees "
+                             "without hidden states or probes";
+    return Status(Code::kFailedPrecondition, std::string(who) + " " + plugin +
+                                                 " cannot work in the memory that it would be "
+                                                 "given: with devices: [" +
+                                                 device.name() + "] that is the host's" + more);
   };
   const bool on_device = !device.is_host() && (caps.device_types & (1u << SPECD_DEV_CUDA)) != 0 &&
                          caps.tree_mode != SPECD_TREE_VARIABLE &&

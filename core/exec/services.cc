@@ -409,9 +409,9 @@ specd_status ops_walk(const specd_host* host, specd_call* call,
   Services::Impl* impl = Services::Impl::of(host);
   if (impl == nullptr) return refuse(call, SPECD_E_PRECONDITION, "ops.walk: not this host");
   if (args == nullptr || args->struct_size != sizeof(specd_walk_args)) {
-    return refuse(call, SPECD_E_INVALID,
-                  "ops.walk: args of struct_size " + std::to_string(sizeof(specd_walk_args)) +
-                      " expected");
+    return refuse(
+        call, SPECD_E_INVALID,
+        "ops.walk: args of struct_size " + std::to_string(sizeof(specd_walk_args)) + " expected");
   }
   const bool on_host = args->n_nodes == nullptr || args->n_nodes->device_type == SPECD_DEV_CPU;
   const std::string fault = walk_fault(*args, on_host ? nullptr : &impl->device);
@@ -504,9 +504,15 @@ specd_status model_follow(const specd_host* host, specd_call* call, specd_model*
                    [&](ModelService& models) { return models.follow(call, model, args); });
 }
 
-constexpr specd_models kModels = {sizeof(specd_models), 0,           model_open,
-                                  model_info,           model_close, model_length,
-                                  model_forward,        model_follow, model_keep};
+constexpr specd_models kModels = {sizeof(specd_models),
+                                  0,
+                                  model_open,
+                                  model_info,
+                                  model_close,
+                                  model_length,
+                                  model_forward,
+                                  model_follow,
+                                  model_keep};
 
 }  // namespace
 

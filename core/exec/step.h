@@ -3,13 +3,13 @@
 // Plugins of a route are called once a step for all its sequences. Nothing they return is believed;
 // whatever goes wrong with a drafter costs drafts only. Knows no method by name.
 //
-// On a device that is not the host: drafters that were granted the device propose in the stream, right
-// before the forward, their tokens become its rows there, and their verifiers judge there; all others
-// have proposed before and are judged after, on the host. What the step submits goes in one piece when
-// its shape was seen before (step_graphs.h). The step waits once, for what was drafted, drawn and
-// judged; it is checked on the host before it counts. What commit and update() submit runs before the
-// next step's work.
-// [step] one step at a time, always on the same thread or ordered by the caller.
+// On a device that is not the host: drafters that were granted the device propose in the stream,
+// right before the forward, their tokens become its rows there, and their verifiers judge there;
+// all others have proposed before and are judged after, on the host. What the step submits goes in
+// one piece when its shape was seen before (step_graphs.h). The step waits once, for what was
+// drafted, drawn and judged; it is checked on the host before it counts. What commit and update()
+// submit runs before the next step's work. [step] one step at a time, always on the same thread or
+// ordered by the caller.
 #pragma once
 
 #include <atomic>
@@ -109,8 +109,8 @@ class StepRunner {
 
   StepGraphs graphs_;
 
-  Staging staging_;  // columns of what the step submits before it waits
-  Staging behind_;   // of what is submitted outside of that
+  Staging staging_;                // columns of what the step submits before it waits
+  Staging behind_;                 // of what is submitted outside of that
   std::list<Proposal> proposals_;  // of this step, on the device
 
   ForwardRows rows_;

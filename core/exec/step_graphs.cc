@@ -75,8 +75,9 @@ Status StepGraphs::capture(Known& known, Graph& graph, const std::vector<Propose
   const Result<int32_t> captured = device_.end_capture();
   if (!captured.ok()) {
     // Nothing of it has run: the step goes without these drafts, its shape without a graph.
-    log(LogLevel::kWarn, "a step could not be captured and is submitted piece by piece from now on: " +
-                             captured.status().to_string());
+    log(LogLevel::kWarn,
+        "a step could not be captured and is submitted piece by piece from now on: " +
+            captured.status().to_string());
     known.blocked = true;
     for (const Proposer& each : proposers) {
       for (uint32_t s = 0; s < each.call->batch->n_seqs; ++s) {

@@ -57,8 +57,8 @@ class StepGraphs {
     std::vector<ModelRecord> records;
   };
   struct Known {
-    std::vector<ModelRecord> records;  // of the first time
-    bool blocked = false;              // never again as a graph
+    std::vector<ModelRecord> records;               // of the first time
+    bool blocked = false;                           // never again as a graph
     std::map<std::vector<uint64_t>, Graph> graphs;  // by the layout of the models' columns
     uint64_t last_used = 0;
   };

@@ -328,12 +328,11 @@ struct Transformer::Impl {
   void tap(uint32_t point, const float* source, const ForwardColumns& rows) {
     for (const Tap& each : taps) {
       if (each.point != point) continue;
-      device.ops().gather_rows(device.stream(),
-                               {.x = source,
-                                .row = rows.tap_rows,
-                                .out = each.rows.as<float>(),
-                                .n_rows = rows.n_taps,
-                                .n = config.hidden_size});
+      device.ops().gather_rows(device.stream(), {.x = source,
+                                                 .row = rows.tap_rows,
+                                                 .out = each.rows.as<float>(),
+                                                 .n_rows = rows.n_taps,
+                                                 .n = config.hidden_size});
     }
   }
 };

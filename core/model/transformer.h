@@ -20,8 +20,8 @@
 
 namespace specd {
 
-// Segments of k in which o_proj and down_proj are added (law 1): fixed, so that ranks exchange whole
-// segments.
+// Segments of k in which o_proj and down_proj are added (law 1): fixed, so that ranks exchange
+// whole segments.
 inline constexpr int32_t kRowParallelSegments = 8;
 
 // The columns of ForwardRows where the device reads them.

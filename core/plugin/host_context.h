@@ -35,7 +35,7 @@ struct specd_call {
   specd_owner* owner = nullptr;  // of the instance that is called; set for every [step] call
   // Set by the caller before the call; null outside [step].
   const specd_batch* batch = nullptr;
-  const specd_sampling* const* sampling = nullptr;  // [n_seqs]
+  const specd_sampling* const* sampling = nullptr;                   // [n_seqs]
   const std::vector<std::span<const int32_t>>* committed = nullptr;  // [n_seqs]; in propose()
   // Filled by report(), cut at 4096 bytes each: text for the whole call, and for single sequences.
   std::string text;

@@ -166,11 +166,10 @@ std::string missing_function(const Api& api);
 template <>
 std::string missing_function(const specd_drafter_api& api) {
   const std::pair<const char*, bool> functions[] = {
-      {"describe", api.describe != nullptr}, {"create", api.create != nullptr},
-      {"activate", api.activate != nullptr}, {"begin", api.begin != nullptr},
-      {"propose", api.propose != nullptr},
-      {"end", api.end != nullptr},           {"deactivate", api.deactivate != nullptr},
-      {"destroy", api.destroy != nullptr}};
+      {"describe", api.describe != nullptr},     {"create", api.create != nullptr},
+      {"activate", api.activate != nullptr},     {"begin", api.begin != nullptr},
+      {"propose", api.propose != nullptr},       {"end", api.end != nullptr},
+      {"deactivate", api.deactivate != nullptr}, {"destroy", api.destroy != nullptr}};
   for (const auto& [name, there] : functions) {
     if (!there) return name;
   }

@@ -19,8 +19,8 @@ __attribute__((format(printf, 2, 3))) void say(CudaProblem& problem, const char*
   va_end(arguments);
 }
 
-const Ops kOps = {"cuda",       &packed_bytes, &pack,        &embed,     &rmsnorm,
-                  &matmul,      &rope_table,   &rope_append, &attention, &silu_mul,
+const Ops kOps = {"cuda",       &packed_bytes, &pack,        &embed,      &rmsnorm,
+                  &matmul,      &rope_table,   &rope_append, &attention,  &silu_mul,
                   &gather_rows, &kv_move,      &draw,        &draw_noise, &top_k,
                   &log_prob,    &pick_tokens,  &clamp_nodes, &walk_tree};
 

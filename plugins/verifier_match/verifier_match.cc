@@ -23,8 +23,8 @@ class Match final : public sdk::Verifier {
   explicit Match(const sdk::Context& context)
       : Verifier(context), ops_(sdk::require_service<specd_ops>(host(), SPECD_SERVICE_OPS)) {}
 
-  // What is wanted below a node is its row's token. Of equal siblings the first wins; a probe is never
-  // accepted; the row's token where the path ends comes next.
+  // What is wanted below a node is its row's token. Of equal siblings the first wins; a probe is
+  // never accepted; the row's token where the path ends comes next.
   void verify_tensors(const specd_verify_args& in) {
     specd_walk_args walk{};
     walk.struct_size = sizeof walk;

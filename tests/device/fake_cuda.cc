@@ -161,7 +161,8 @@ size_t packed_bytes(DType type, int32_t n_out, int32_t n_in) {
 
 const Ops& table() {
   static const Ops ops = {
-      "fake-cuda", packed_bytes,
+      "fake-cuda",
+      packed_bytes,
       // The source is the host's and may go: at once.
       [](Stream& s, const PackArgs& a) {
         FakeStream& stream = of(s);
@@ -215,8 +216,8 @@ const Ops& table() {
         op(s, "clamp_nodes", cpu_table().clamp_nodes, a, a.n_nodes, a.token);
       },
       [](Stream& s, const WalkTreeArgs& a) {
-        op(s, "walk_tree", cpu_table().walk_tree, a, a.n_nodes, a.token, a.parent, a.flags, a.wanted,
-           a.n_path, a.path, a.last);
+        op(s, "walk_tree", cpu_table().walk_tree, a, a.n_nodes, a.token, a.parent, a.flags,
+           a.wanted, a.n_path, a.path, a.last);
       },
   };
   return ops;
@@ -367,7 +368,8 @@ CudaDevice* open(int32_t index, const CudaLimits&, CudaProblem& problem) {
   if (n < 0) return nullptr;
   const std::string name = "cuda:" + std::to_string(index);
   if (index < 0 || index >= n) {
-    return say(problem, name + ": this machine has " + std::to_string(n) + " CUDA devices"), nullptr;
+    return say(problem, name + ": this machine has " + std::to_string(n) + " CUDA devices"),
+           nullptr;
   }
   if (has("old_gpu")) {
     say(problem, name + ": Fake GPU has compute capability 6.1, needed is 8.0 or later");

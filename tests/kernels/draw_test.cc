@@ -264,8 +264,8 @@ TEST_P(Draw, strides_and_a_shorter_vocabulary_leave_the_rest_alone) {
     std::fill_n(logits.begin() + r * kWidth + kVocab, kWidth - kVocab, 1e9f);
     dense.insert(dense.end(), logits.begin() + r * kWidth, logits.begin() + r * kWidth + kVocab);
   }
-  const std::vector<DrawRow> rows = {DrawRow(), sampled(1, 0, 1, 3, 4), sampled(0.7f, 9, 0.8f, 5, 6),
-                                     sampled(1, 5, 1, 7, 8)};
+  const std::vector<DrawRow> rows = {DrawRow(), sampled(1, 0, 1, 3, 4),
+                                     sampled(0.7f, 9, 0.8f, 5, 6), sampled(1, 5, 1, 7, 8)};
   const std::vector<int32_t> expected = draw(dense, rows);
   WorkerPool pool(2);
   CpuStream stream(pool);
@@ -285,9 +285,9 @@ TEST_P(Draw, strides_and_a_shorter_vocabulary_leave_the_rest_alone) {
 TEST_P(Draw, the_most_likely_come_in_order_and_their_probabilities_are_float64s) {
   constexpr int32_t kWidth = 600, kVocab = 555, kTop = 7, kStride = 9;
   std::vector<float> logits = random_floats(3 * kWidth, 12, 3.0f);
-  logits[5] = logits[90] = logits[17] = 20;          // equal: the lower id first
-  logits[kWidth + 3] = kNan;                         // counts as the least
-  logits[2 * kWidth + kVocab] = 1e9f;                // behind the vocabulary
+  logits[5] = logits[90] = logits[17] = 20;  // equal: the lower id first
+  logits[kWidth + 3] = kNan;                 // counts as the least
+  logits[2 * kWidth + kVocab] = 1e9f;        // behind the vocabulary
   WorkerPool pool(2);
   CpuStream stream(pool);
   std::vector<int32_t> token(3 * kStride, -7);

@@ -86,8 +86,8 @@ TEST_F(Tree, the_walk_is_that_from_the_root_down_whatever_the_columns_hold) {
 }
 
 TEST_F(Tree, nodes_end_before_the_first_that_is_no_token) {
-  const std::vector<int32_t> token = {1, 2, 3, 4,  1, -1, 3, 4,  9, 1, 1, 1,
-                                      1, 2, 10, 1, 1, 2, 3, 4,   1, 2, 3, 4};
+  const std::vector<int32_t> token = {1, 2, 3,  4, 1, -1, 3, 4, 9, 1, 1, 1,
+                                      1, 2, 10, 1, 1, 2,  3, 4, 1, 2, 3, 4};
   std::vector<int32_t> n = {4, 4, 3, 4, INT32_MAX, -5};
   ops_.clamp_nodes(stream_,
                    {.n_nodes = n.data(), .token = token.data(), .n = 6, .capacity = 4, .vocab = 9});

@@ -151,7 +151,8 @@ TEST_F(OnDevice, what_is_submitted_piece_by_piece_keeps_the_order_of_the_step) {
   run(request(prompts()[4], "draft", 12));
   const std::vector<std::vector<std::string>> steps = steps_of(record());
   // The first: prefill, and the draft model is not asked yet; the second drafts.
-  const auto position = [&](const std::vector<std::string>& step, const std::string& call, int nth) {
+  const auto position = [&](const std::vector<std::string>& step, const std::string& call,
+                            int nth) {
     auto at = step.begin();
     for (int i = 0; at != step.end(); ++at) {
       if (*at == call && i++ == nth) break;
@@ -182,10 +183,9 @@ TEST_F(OnDevice, what_is_submitted_piece_by_piece_keeps_the_order_of_the_step) {
 TEST_F(OnDevice, a_captured_propose_finds_its_sequences_by_slot) {
   EngineOptions o = on("cuda:0");
   const std::string file = folder_ + "/slots";
-  o.routes.push_back(route("slots",
-                           plugin("specd.test.drafter_slots",
-                                  {{"file", file}, {"library", SPECD_TEST_FAKE_CUDA}}),
-                           3));
+  o.routes.push_back(route(
+      "slots",
+      plugin("specd.test.drafter_slots", {{"file", file}, {"library", SPECD_TEST_FAKE_CUDA}}), 3));
   start(o);
   ASSERT_EQ(report("slots").state, "live") << report("slots").reason;
   // Texts of lengths that do not overlap tell the sequences apart. They end at different times, so
@@ -232,8 +232,9 @@ TEST_F(OnDevice, a_drafter_for_devices_alone_is_refused_where_there_is_none) {
                            3));
   start(o);
   EXPECT_EQ(report("slots").state, "refused");
-  EXPECT_NE(report("slots").reason.find("drafter specd.test.drafter_slots cannot work in the memory"),
-            std::string::npos)
+  EXPECT_NE(
+      report("slots").reason.find("drafter specd.test.drafter_slots cannot work in the memory"),
+      std::string::npos)
       << report("slots").reason;
 }
 
@@ -270,7 +271,8 @@ TEST_F(OnDevice, a_step_that_cannot_be_captured_goes_piece_by_piece) {
 TEST_F(OnDevice, what_is_not_there_is_named_with_what_is_needed) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"no_driver", "devices: cuda:0: no CUDA driver is installed"},
-      {"old_driver", "devices: cuda:0: the CUDA driver is for CUDA 11.4, this library is built with"},
+      {"old_driver",
+       "devices: cuda:0: the CUDA driver is for CUDA 11.4, this library is built with"},
       {"no_device", "devices: cuda:0: this machine has 0 CUDA devices"},
       {"old_gpu", "devices: cuda:0: Fake GPU has compute capability 6.1, needed is 8.0"},
       {"bytes=100000", "cuda:0 needs "},

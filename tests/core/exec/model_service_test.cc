@@ -653,7 +653,8 @@ TEST_F(Follow, committed_text_is_fed_once_in_portions_with_the_bits_of_the_model
 }
 
 TEST_F(Follow, what_was_guessed_right_is_kept_and_what_was_not_is_fed_again) {
-  std::vector<std::vector<int32_t>> texts = {some_tokens(5, 4), some_tokens(6, 5), some_tokens(7, 6)};
+  std::vector<std::vector<int32_t>> texts = {some_tokens(5, 4), some_tokens(6, 5),
+                                             some_tokens(7, 6)};
   for (int round = 0; round < 6; ++round) {
     ASSERT_EQ(follow(texts, 64).status, SPECD_OK) << call_.text;
     for (uint32_t node = 1; node < kNodes; ++node) {

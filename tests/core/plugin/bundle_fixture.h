@@ -98,7 +98,9 @@ class TestServices final : public ServiceDirectory {
   static specd_status alloc(const specd_host*, specd_owner* owner, int32_t, int32_t, uint64_t bytes,
                             uint64_t, void** out) noexcept {
     *out = std::aligned_alloc(16, (bytes + 15) / 16 * 16);
-    owner->blocks.emplace(*out, OwnedBlock{bytes, Buffer(*out, bytes, [](void* data, uint64_t) { std::free(data); })});
+    owner->blocks.emplace(
+        *out,
+        OwnedBlock{bytes, Buffer(*out, bytes, [](void* data, uint64_t) { std::free(data); })});
     owner->used_bytes += bytes;
     return SPECD_OK;
   }

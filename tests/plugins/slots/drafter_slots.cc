@@ -1,6 +1,6 @@
-// A drafter that keeps what it knows of a sequence in device memory, by slot, and lets its propose()
-// be captured. Its "kernels" are functions that it puts on the stream of the fake CUDA device
-// (tests/device/fake_cuda.h), as a plugin with kernels of its own would launch them.
+// A drafter that keeps what it knows of a sequence in device memory, by slot, and lets its
+// propose() be captured. Its "kernels" are functions that it puts on the stream of the fake CUDA
+// device (tests/device/fake_cuda.h), as a plugin with kernels of its own would launch them.
 //
 // begin() stores the sequence's number at its slot. The kernel of propose() proposes the root token
 // again and writes one line a sequence to a file: what lies at the slot, the root's position. The
@@ -17,7 +17,8 @@ namespace {
 using specd::sdk::Context;
 using specd::sdk::Error;
 
-using SubmitFn = void (*)(void* stream, void (*kernel)(const void*), const void* args, size_t bytes);
+using SubmitFn = void (*)(void* stream, void (*kernel)(const void*), const void* args,
+                          size_t bytes);
 
 struct StoreArgs {
   int32_t* table;
@@ -78,7 +79,7 @@ class Slots final : public specd::sdk::Drafter {
   void activated() {
     void* table = nullptr;
     if (memory_->alloc(host(), owner(), grant().device_type, grant().device_index,
-                      grant().max_batch * sizeof(int32_t), 64, &table) != SPECD_OK) {
+                       grant().max_batch * sizeof(int32_t), 64, &table) != SPECD_OK) {
       throw Error(SPECD_E_EXHAUSTED, "no memory for the table");
     }
     table_ = static_cast<int32_t*>(table);
@@ -93,7 +94,9 @@ class Slots final : public specd::sdk::Drafter {
   }
   void propose_tensors(const specd_propose_args& in) {
     calls_.record(1);
-    const auto data = [](const specd_tensor* tensor) { return static_cast<int32_t*>(tensor->data); };
+    const auto data = [](const specd_tensor* tensor) {
+      return static_cast<int32_t*>(tensor->data);
+    };
     const ProposeArgs args{table_,
                            data(in.batch->slots),
                            data(in.root_token),

@@ -27,8 +27,8 @@ struct DrawRow {
   bool greedy = true;
 };
 
-// Strides are in elements from one row to the next; 0 = dense. `vocab` may be less than a row holds:
-// the ids behind it are never drawn.
+// Strides are in elements from one row to the next; 0 = dense. `vocab` may be less than a row
+// holds: the ids behind it are never drawn.
 struct DrawArgs {
   const float* logits = nullptr;  // [n_rows, vocab]
   const DrawRow* row = nullptr;   // [n_rows]

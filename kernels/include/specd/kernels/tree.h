@@ -28,8 +28,8 @@ struct ClampNodesArgs {
 };
 
 // From the root down, always to the first child that has none of `skip_flags` and the token that is
-// wanted below where it stands: wanted[s][0] below the root, wanted[s][i + 1] below node i. Ends where
-// there is none, or when the path is full. Any content is safe.
+// wanted below where it stands: wanted[s][0] below the root, wanted[s][i + 1] below node i. Ends
+// where there is none, or when the path is full. Any content is safe.
 struct WalkTreeArgs {
   const int32_t* n_nodes = nullptr;  // [n]
   const int32_t* token = nullptr;    // [n, capacity]

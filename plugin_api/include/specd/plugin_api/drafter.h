@@ -26,11 +26,12 @@ enum {
 };
 /* caps.features: what the plugin can do; the host may use it */
 enum {
-  /* On a granted device, with a CHAIN or STATIC tree: what propose() puts on batch->stream, calls of
-   * model/1 included, depends on the sequences' number, budgets and place in the batch and on memory
-   * that it reads in stream order, by slot for what is kept per sequence; on nothing else. The host may
-   * then capture it, and in later steps run the same work again without calling propose(). It captures
-   * only batches that it has seen before; the tensors keep their addresses. */
+  /* On a granted device, with a CHAIN or STATIC tree: what propose() puts on batch->stream, calls
+   * of model/1 included, depends on the sequences' number, budgets and place in the batch and on
+   * memory that it reads in stream order, by slot for what is kept per sequence; on nothing else.
+   * The host may then capture it, and in later steps run the same work again without calling
+   * propose(). It captures only batches that it has seen before; the tensors keep their addresses.
+   */
   SPECD_FEATURE_CAPTURE = 1u << 0
 };
 /* caps.tree_mode */
@@ -65,8 +66,8 @@ typedef struct specd_drafter_caps { /* out of describe() */
   uint32_t max_depth;    /* 1..SPECD_MAX_TREE_DEPTH */
   uint32_t max_batch;    /* 0 = no limit */
   uint32_t n_taps;
-  /* static. Capture points in the residual stream: k in [0, n_layers) = input of layer k, n_layers =
-   * output of the last layer, n_layers + 1 = after the final norm. */
+  /* static. Capture points in the residual stream: k in [0, n_layers) = input of layer k, n_layers
+   * = output of the last layer, n_layers + 1 = after the final norm. */
   const uint32_t *taps;
   const char *const *services; /* static; required service ids */
   uint32_t n_services;
@@ -103,10 +104,10 @@ typedef struct specd_begin_args { /* in */
   uint32_t struct_size;
   uint32_t attach_mode;
   const specd_batch *batch;
-  const uint64_t *token_offsets; /* host [n_seqs + 1] */
-  const int32_t *tokens;         /* host; every committed token: the prompt for FRESH */
+  const uint64_t *token_offsets;         /* host [n_seqs + 1] */
+  const int32_t *tokens;                 /* host; every committed token: the prompt for FRESH */
   const specd_sampling *const *sampling; /* host [n_seqs] */
-  void **seq_state;              /* out [n_seqs] */
+  void **seq_state;                      /* out [n_seqs] */
 } specd_begin_args;
 
 enum {
@@ -130,14 +131,15 @@ enum {
 /* Row r of sequence s is one position whose target forward pass is now final: the token at it, the
  * token committed after it, its hidden states. Rows of a sequence are contiguous in position and
  * follow the last update; the host never leaves a gap (it ends and begins the sequence instead).
- * Only committed positions arrive here, so a plugin that keeps state from update() alone never rolls
- * back. The first row is the last position of the history given to begin(); earlier rows come only
- * with SPECD_NEED_HIDDEN. All columns are [n_seqs, max_rows] int32; row r < count[s] is valid. */
+ * Only committed positions arrive here, so a plugin that keeps state from update() alone never
+ * rolls back. The first row is the last position of the history given to begin(); earlier rows come
+ * only with SPECD_NEED_HIDDEN. All columns are [n_seqs, max_rows] int32; row r < count[s] is valid.
+ */
 typedef struct specd_update_args { /* in */
   uint32_t struct_size;
   uint32_t max_rows; /* stride of the columns in this call */
   const specd_batch *batch;
-  const specd_tensor *count;      /* [n_seqs] int32; 0 = nothing new for it */
+  const specd_tensor *count; /* [n_seqs] int32; 0 = nothing new for it */
   const specd_tensor *position;
   const specd_tensor *token;      /* token at the position */
   const specd_tensor *next_token; /* token committed after it */
@@ -159,19 +161,20 @@ enum { SPECD_NODE_PROBE = 1, SPECD_NODE_WANT_TOP1 = 2 };
 /* token: no node here, and none after it in this sequence */
 enum { SPECD_NO_TOKEN = -1 };
 
-/* Node i of sequence s is element s * node_capacity + i of every column. parent is -1 for a child of
- * the root, else < i (parents first; BFS and DFS both satisfy it). The root is the last committed
- * token, whose KV is not computed yet; it is not a node. A node's position is root position + depth;
- * it attends the committed tokens and its ancestors. The host cuts a sequence's tree at the first
- * bad node. n_nodes is preset to the budget and every token to SPECD_NO_TOKEN, so that writing tokens is
- * enough; on a device n_nodes is not read back. */
+/* Node i of sequence s is element s * node_capacity + i of every column. parent is -1 for a child
+ * of the root, else < i (parents first; BFS and DFS both satisfy it). The root is the last
+ * committed token, whose KV is not computed yet; it is not a node. A node's position is root
+ * position + depth; it attends the committed tokens and its ancestors. The host cuts a sequence's
+ * tree at the first bad node. n_nodes is preset to the budget and every token to SPECD_NO_TOKEN, so
+ * that writing tokens is enough; on a device n_nodes is not read back. */
 typedef struct specd_proposal {
   uint32_t struct_size;
   uint32_t node_capacity;
   const specd_tensor *n_nodes; /* out [n_seqs] int32 */
   const specd_tensor *token;   /* out [n_seqs, node_capacity] int32 */
-  const specd_tensor *parent;  /* out, same shape; preset and not to be written in CHAIN and STATIC */
-  const specd_tensor *flags;   /* out, same shape, SPECD_NODE_*; NULL unless probes are granted */
+  const specd_tensor
+      *parent;               /* out, same shape; preset and not to be written in CHAIN and STATIC */
+  const specd_tensor *flags; /* out, same shape, SPECD_NODE_*; NULL unless probes are granted */
 } specd_proposal;
 
 typedef struct specd_propose_args { /* in */
@@ -196,21 +199,24 @@ struct specd_drafter_api { /* static */
                            const specd_config *, specd_drafter_caps *out) SPECD_NOEXCEPT;
   specd_status (*create)(const specd_factory *, const specd_host *, const specd_create_args *,
                          specd_drafter **out) SPECD_NOEXCEPT; /* [control] */
-  specd_status (*activate)(specd_drafter *, const specd_drafter_grant *)
-      SPECD_NOEXCEPT; /* [control & !active] */
+  specd_status (*activate)(specd_drafter *,
+                           const specd_drafter_grant *) SPECD_NOEXCEPT; /* [control & !active] */
   /* STATIC mode only, else NULL: fills at most `capacity` parents, returns the count.
    * [control & active] */
   uint32_t (*static_tree)(specd_drafter *, int32_t *parent, uint32_t capacity) SPECD_NOEXCEPT;
-  /* [step & active] Nothing is kept for a sequence that fails (batch->seq_status), nor for any when the
-   * call fails: the host never ends them, and decodes them plainly to their end. A sequence that fails
-   * in update() is ended (QUARANTINED); one that fails in propose() is not drafted this step. */
+  /* [step & active] Nothing is kept for a sequence that fails (batch->seq_status), nor for any when
+   * the call fails: the host never ends them, and decodes them plainly to their end. A sequence
+   * that fails in update() is ended (QUARANTINED); one that fails in propose() is not drafted this
+   * step. */
   specd_status (*begin)(specd_drafter *, const specd_begin_args *) SPECD_NOEXCEPT;
   /* [step & active] May be NULL, unless hidden states or probes are asked for: nothing is kept. */
   specd_status (*update)(specd_drafter *, const specd_update_args *) SPECD_NOEXCEPT;
-  specd_status (*propose)(specd_drafter *, const specd_propose_args *) SPECD_NOEXCEPT; /* [step & active] */
+  specd_status (*propose)(specd_drafter *,
+                          const specd_propose_args *) SPECD_NOEXCEPT;  /* [step & active] */
   void (*end)(specd_drafter *, const specd_end_args *) SPECD_NOEXCEPT; /* [step & active] */
-  void (*deactivate)(specd_drafter *) SPECD_NOEXCEPT; /* [control & active] every sequence has ended */
-  void (*destroy)(specd_drafter *) SPECD_NOEXCEPT;    /* [control & !active] */
+  void (*deactivate)(specd_drafter *)
+      SPECD_NOEXCEPT;                              /* [control & active] every sequence has ended */
+  void (*destroy)(specd_drafter *) SPECD_NOEXCEPT; /* [control & !active] */
 };
 
 #ifdef __cplusplus

@@ -1,6 +1,6 @@
 /* A verifier decides which nodes of a proposal stand. It keeps no state but one int64 per sequence,
- * which the host stores and passes in and out. The host holds no acceptance rule of its own: when no
- * usable verdict comes back it accepts nothing and emits the root row's token.
+ * which the host stores and passes in and out. The host holds no acceptance rule of its own: when
+ * no usable verdict comes back it accepts nothing and emits the root row's token.
  *
  * Life: describe* -> create -> activate -> verify* -> deactivate -> destroy. */
 #ifndef SPECD_PLUGIN_API_VERIFIER_H
@@ -14,17 +14,17 @@ extern "C" {
 
 /* What a pair of verifier and draft rule promises about the emitted text. */
 enum {
-  SPECD_GUARANTEE_UNUSABLE = 0,  /* the verifier cannot judge such drafts */
-  SPECD_GUARANTEE_NONE = 1,      /* lossy by choice */
-  SPECD_GUARANTEE_LAW = 2,       /* the target's distribution */
-  SPECD_GUARANTEE_IDENTICAL = 3  /* the very tokens of plain decoding */
+  SPECD_GUARANTEE_UNUSABLE = 0, /* the verifier cannot judge such drafts */
+  SPECD_GUARANTEE_NONE = 1,     /* lossy by choice */
+  SPECD_GUARANTEE_LAW = 2,      /* the target's distribution */
+  SPECD_GUARANTEE_IDENTICAL = 3 /* the very tokens of plain decoding */
 };
 
 typedef struct specd_verifier_caps { /* out of describe() */
   uint32_t struct_size;
-  uint32_t tree_modes;   /* bit (1 << SPECD_TREE_*) */
-  uint32_t device_types; /* bit (1 << SPECD_DEV_*) */
-  uint32_t max_nodes;    /* 0 = no limit */
+  uint32_t tree_modes;                  /* bit (1 << SPECD_TREE_*) */
+  uint32_t device_types;                /* bit (1 << SPECD_DEV_*) */
+  uint32_t max_nodes;                   /* 0 = no limit */
   uint32_t guarantee[SPECD_RULE_COUNT]; /* SPECD_GUARANTEE_* by SPECD_RULE_* */
   uint32_t n_services;
   const char *const *services; /* static; required service ids */
@@ -46,7 +46,7 @@ typedef struct specd_verdict {
   uint32_t struct_size;
   uint32_t path_capacity;
   const specd_tensor *n_accepted; /* out [n_seqs] int32 */
-  const specd_tensor *path;       /* out [n_seqs, path_capacity] int32: node indices, root side first */
+  const specd_tensor *path; /* out [n_seqs, path_capacity] int32: node indices, root side first */
   const specd_tensor *next_token; /* out [n_seqs] int32: the token after the last accepted node */
 } specd_verdict;
 
@@ -57,14 +57,14 @@ typedef struct specd_verify_args { /* in */
    * sequences that were drafted there; for others the host emits the root row's token. */
   const specd_batch *batch;
   const specd_proposal *proposal; /* already cut by the host; columns as in drafter.h, read only */
-  const specd_tensor *root_token;    /* [n_seqs] int32 */
+  const specd_tensor *root_token; /* [n_seqs] int32 */
   const specd_tensor *root_position; /* [n_seqs] int32 */
   /* [n_seqs, node_capacity + 1] int32: element 0 is the token plain decoding emits after the root,
-   * element i + 1 after node i (greedy: argmax, lowest id on ties; else the Gumbel-max draw with the
-   * noise of that position). Accepting exactly the nodes equal to their parent's row token
+   * element i + 1 after node i (greedy: argmax, lowest id on ties; else the Gumbel-max draw with
+   * the noise of that position). Accepting exactly the nodes equal to their parent's row token
    * reproduces plain decoding, whatever the drafter did. */
   const specd_tensor *row_token;
-  const specd_tensor *state;       /* in/out [n_seqs] int64, zero at the start of a sequence */
+  const specd_tensor *state; /* in/out [n_seqs] int64, zero at the start of a sequence */
   const specd_sampling *const *sampling; /* host [n_seqs] */
   const specd_verdict *out;
 } specd_verify_args;
@@ -73,14 +73,16 @@ struct specd_verifier_api { /* static */
   uint32_t struct_size;
   uint32_t reserved0;
   specd_status (*describe)(const specd_factory *, const specd_host *, const specd_target_info *,
-                           const specd_config *, specd_verifier_caps *out) SPECD_NOEXCEPT; /* [control] */
+                           const specd_config *,
+                           specd_verifier_caps *out) SPECD_NOEXCEPT; /* [control] */
   specd_status (*create)(const specd_factory *, const specd_host *, const specd_create_args *,
                          specd_verifier **out) SPECD_NOEXCEPT; /* [control] */
-  specd_status (*activate)(specd_verifier *, const specd_verifier_grant *)
-      SPECD_NOEXCEPT; /* [control & !active] */
-  specd_status (*verify)(specd_verifier *, const specd_verify_args *) SPECD_NOEXCEPT; /* [step & active] */
-  void (*deactivate)(specd_verifier *) SPECD_NOEXCEPT; /* [control & active] */
-  void (*destroy)(specd_verifier *) SPECD_NOEXCEPT;    /* [control & !active] */
+  specd_status (*activate)(specd_verifier *,
+                           const specd_verifier_grant *) SPECD_NOEXCEPT; /* [control & !active] */
+  specd_status (*verify)(specd_verifier *,
+                         const specd_verify_args *) SPECD_NOEXCEPT; /* [step & active] */
+  void (*deactivate)(specd_verifier *) SPECD_NOEXCEPT;              /* [control & active] */
+  void (*destroy)(specd_verifier *) SPECD_NOEXCEPT;                 /* [control & !active] */
 };
 
 #ifdef __cplusplus

@@ -19,8 +19,8 @@
 //
 // One that never looks at a number, but hands tensors on to host services, has instead
 //   void propose_tensors(const specd_propose_args&);
-// and no update() then if it keeps nothing. It sets the bit of SPECD_DEV_CUDA in caps.device_types when
-// that is all it does, and SPECD_FEATURE_CAPTURE when it does the same every time.
+// and no update() then if it keeps nothing. It sets the bit of SPECD_DEV_CUDA in caps.device_types
+// when that is all it does, and SPECD_FEATURE_CAPTURE when it does the same every time.
 //
 // Everything may throw specd::sdk::Error. What is thrown for one sequence fails that sequence only:
 // it is reported once, its proposal is empty, and it stays silent until the host ends it, since its

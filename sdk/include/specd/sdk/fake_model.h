@@ -56,9 +56,8 @@ class FakeModel {
         const auto row = static_cast<int32_t>(mine.round.size());
         const int32_t parent = args->parent == nullptr ? row - 1 : args->parent[r];
         if (parent < -1 || parent >= row) return "model.forward: a parent that is no earlier row";
-        mine.round.push_back(
-            static_cast<const int32_t*>(args->token->data)[source(*args, r) *
-                                                           args->token->stride[0]]);
+        mine.round.push_back(static_cast<const int32_t*>(
+            args->token->data)[source(*args, r) * args->token->stride[0]]);
         mine.parent.push_back(parent);
         const Text text = text_of(mine, row);
         if (text.size() > max_positions) args->seq_status[s] = SPECD_E_UNSUPPORTED;
@@ -88,7 +87,8 @@ class FakeModel {
     for (uint32_t s = 0; s < texts.size(); ++s) {
       const Text& text = *texts[s];
       Session& mine = session[seq_id[s]];
-      if (mine.kept.size() > text.size() || !std::equal(mine.kept.begin(), mine.kept.end(), text.begin())) {
+      if (mine.kept.size() > text.size() ||
+          !std::equal(mine.kept.begin(), mine.kept.end(), text.begin())) {
         return "model.follow: the session keeps another text";
       }
       // The round's chain as far as the text agrees; the last token is fed in any case.
@@ -104,10 +104,10 @@ class FakeModel {
       const std::size_t missing = text.size() - mine.kept.size();
       const std::size_t n = missing <= 2 ? missing : std::min(missing, left);
       if (missing > 2) left -= n;
-      args->seq_status[s] = exhausted                       ? SPECD_E_EXHAUSTED
+      args->seq_status[s] = exhausted                              ? SPECD_E_EXHAUSTED
                             : mine.kept.size() + n > max_positions ? SPECD_E_UNSUPPORTED
-                            : n < missing                   ? SPECD_E_DEADLINE
-                                                            : SPECD_OK;
+                            : n < missing                          ? SPECD_E_DEADLINE
+                                                                   : SPECD_OK;
       const bool fed = args->seq_status[s] == SPECD_OK || args->seq_status[s] == SPECD_E_DEADLINE;
       if (fed) {
         rows += n;

@@ -95,8 +95,8 @@ class ModelRows {
   std::vector<specd_status> status_;
 };
 
-// A forward() or follow() whose tokens and outputs are elements of tensors: those of a proposal, seen
-// as one long column (flat()). Reusable.
+// A forward() or follow() whose tokens and outputs are elements of tensors: those of a proposal,
+// seen as one long column (flat()). Reusable.
 class ModelCall {
  public:
   void clear(uint32_t n_seqs) {

@@ -174,17 +174,17 @@ struct VerifierTable {
         t->verify_tensors(*args);
         return;
       } else {
-      const VerifyColumns columns = VerifyColumns::of(*args);
-      for (uint32_t i = 0; i < batch->n_seqs; ++i) {
-        const specd_status status = guard(t->host(), batch->call, static_cast<int32_t>(i), [&] {
-          Verdict verdict(columns, i);
-          t->verify(Nodes(columns, i), verdict);
-        });
-        if (status != SPECD_OK) {
-          columns.n_accepted(i) = 0;
-          batch->seq_status[i] = status;
+        const VerifyColumns columns = VerifyColumns::of(*args);
+        for (uint32_t i = 0; i < batch->n_seqs; ++i) {
+          const specd_status status = guard(t->host(), batch->call, static_cast<int32_t>(i), [&] {
+            Verdict verdict(columns, i);
+            t->verify(Nodes(columns, i), verdict);
+          });
+          if (status != SPECD_OK) {
+            columns.n_accepted(i) = 0;
+            batch->seq_status[i] = status;
+          }
         }
-      }
       }
     });
   }

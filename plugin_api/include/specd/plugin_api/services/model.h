@@ -1,8 +1,8 @@
 /* A second model beside the target, run by the host: the draft model of draft-target speculation.
  *
  * Of every sequence of a batch the host keeps a session per specd_model: the KV of `kept` tokens at
- * positions 0..kept-1, and after them the rows of the current round, numbered from 0 in the order in
- * which forward() got them. Row r stands at position kept + its depth, where a child of the last
+ * positions 0..kept-1, and after them the rows of the current round, numbered from 0 in the order
+ * in which forward() got them. Row r stands at position kept + its depth, where a child of the last
  * kept token has depth 0. keep() ends the round: some rows join the kept tokens, the others are
  * forgotten. A chain costs no copy.
  *
@@ -14,14 +14,14 @@
  * session shares with the committed text and feeds the rest.
  *
  * What decides the shape of the work (offsets, parents, lengths) is host memory, because the host
- * plans pages and attention from it. Tokens and results are tensors, all of one call in host memory or
- * all on the granted device. Those on the device are read and written in the order of batch->stream,
- * so that drawn tokens are fed back without waiting for them; host tensors are ready when the call
- * returns, which then waits for the stream.
+ * plans pages and attention from it. Tokens and results are tensors, all of one call in host memory
+ * or all on the granted device. Those on the device are read and written in the order of
+ * batch->stream, so that drawn tokens are fed back without waiting for them; host tensors are ready
+ * when the call returns, which then waits for the stream.
  *
  * In a propose() that is being captured (SPECD_FEATURE_CAPTURE) only follow() and forward() without
- * parents and on device tensors are allowed; the others answer SPECD_E_PRECONDITION. When the captured
- * work runs again the host does for the same calls what the new lengths ask for. */
+ * parents and on device tensors are allowed; the others answer SPECD_E_PRECONDITION. When the
+ * captured work runs again the host does for the same calls what the new lengths ask for. */
 #ifndef SPECD_PLUGIN_API_SERVICES_MODEL_H
 #define SPECD_PLUGIN_API_SERVICES_MODEL_H
 
@@ -37,12 +37,12 @@ extern "C" {
 typedef struct specd_model specd_model; /* one instance's use of a model that the host has loaded */
 
 /* Row r of sequence s is element row_offsets[s] <= r < row_offsets[s + 1] of every column. Outputs
- * are of the rows listed in output_rows, any of them may be NULL; log-probabilities are those of the
- * model's logits as they are, without temperature or cuts. V = vocab_size of info().
+ * are of the rows listed in output_rows, any of them may be NULL; log-probabilities are those of
+ * the model's logits as they are, without temperature or cuts. V = vocab_size of info().
  *
- * token_at and output_at say which element of `token` row r is and to which element (of the first axis)
- * of the outputs output i goes, so that a proposal's own columns serve: NULL means r and i, and shapes
- * that are just as long. */
+ * token_at and output_at say which element of `token` row r is and to which element (of the first
+ * axis) of the outputs output i goes, so that a proposal's own columns serve: NULL means r and i,
+ * and shapes that are just as long. */
 typedef struct specd_forward_args { /* in */
   uint32_t struct_size;
   uint32_t n_rows;
@@ -52,10 +52,11 @@ typedef struct specd_forward_args { /* in */
   /* host [n_rows]: an earlier row of the sequence's round, or -1 = the last kept token. NULL: every
    * row follows the one before it in the round, the first one the last kept token. */
   const int32_t *parent;
-  const uint32_t *output_rows; /* host [n_outputs], increasing, < n_rows; NULL when n_outputs is 0 */
+  const uint32_t
+      *output_rows;          /* host [n_outputs], increasing, < n_rows; NULL when n_outputs is 0 */
   const uint32_t *token_at;  /* host [n_rows], or NULL */
   const uint32_t *output_at; /* host [n_outputs], increasing, or NULL */
-  const specd_tensor *token;   /* [n_rows] int32 */
+  const specd_tensor *token; /* [n_rows] int32 */
   /* [n_outputs] int32: what the target's own draw gives on this model's logits: the sequence's
    * sampling, and the noise of the target's draw at the position after the row (so a model that
    * agrees with the target draws what the target will draw); the most likely token when greedy. -1
@@ -94,16 +95,17 @@ typedef struct specd_models {
   specd_status (*forward)(const specd_host *, specd_call *, specd_model *,
                           const specd_forward_args *) SPECD_NOEXCEPT;
   /* [step] Only in propose(). Ends the round of every sequence of the batch, keeps what its session
-   * shares with the committed text, and feeds what is missing of it, the last committed token always;
-   * What was fed is kept. args as in forward(), but: n_rows bounds the rows of sequences that miss more
-   * than two tokens, all together; output_rows lists sequences, and their outputs are of the last
-   * committed token; row_offsets, parent, token and token_at are NULL. seq_status is SPECD_E_DEADLINE
-   * and out_token -1 where the bound was reached first: the next step goes on. */
+   * shares with the committed text, and feeds what is missing of it, the last committed token
+   * always; What was fed is kept. args as in forward(), but: n_rows bounds the rows of sequences
+   * that miss more than two tokens, all together; output_rows lists sequences, and their outputs
+   * are of the last committed token; row_offsets, parent, token and token_at are NULL. seq_status
+   * is SPECD_E_DEADLINE and out_token -1 where the bound was reached first: the next step goes on.
+   */
   specd_status (*follow)(const specd_host *, specd_call *, specd_model *,
                          const specd_forward_args *) SPECD_NOEXCEPT;
-  /* [step] Ends the round of every sequence of the batch: the first `kept[s]` kept tokens stay, then
-   * follow rows [row_offsets[s], row_offsets[s + 1]) of `rows`: a path in the round, the first a
-   * child of the last kept token. kept[s] is at most length(); with rows it is exactly that. All
+  /* [step] Ends the round of every sequence of the batch: the first `kept[s]` kept tokens stay,
+   * then follow rows [row_offsets[s], row_offsets[s + 1]) of `rows`: a path in the round, the first
+   * a child of the last kept token. kept[s] is at most length(); with rows it is exactly that. All
    * arrays are host memory; row_offsets NULL = no rows at all. An error changes nothing. */
   specd_status (*keep)(const specd_host *, specd_call *, specd_model *, const uint32_t *kept,
                        const uint32_t *row_offsets, const uint32_t *rows) SPECD_NOEXCEPT;

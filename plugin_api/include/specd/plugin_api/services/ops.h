@@ -1,6 +1,6 @@
-/* Operations on tensors, wherever they lie: a plugin that works through them alone is the same on every
- * device. All tensors of one call lie in host memory or all on the granted device, dense and row-major;
- * on the device the work is put on batch->stream and may be captured. */
+/* Operations on tensors, wherever they lie: a plugin that works through them alone is the same on
+ * every device. All tensors of one call lie in host memory or all on the granted device, dense and
+ * row-major; on the device the work is put on batch->stream and may be captured. */
 #ifndef SPECD_PLUGIN_API_SERVICES_OPS_H
 #define SPECD_PLUGIN_API_SERVICES_OPS_H
 
@@ -29,8 +29,8 @@ typedef struct specd_walk_args { /* in */
 typedef struct specd_ops {
   uint32_t struct_size;
   uint32_t reserved0;
-  /* [step] From the root down, always to the first child whose token is the one wanted there, as long as
-   * there is one and the path has room. */
+  /* [step] From the root down, always to the first child whose token is the one wanted there, as
+   * long as there is one and the path has room. */
   specd_status (*walk)(const specd_host *, specd_call *, const specd_walk_args *) SPECD_NOEXCEPT;
 } specd_ops;
 
