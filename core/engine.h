@@ -24,6 +24,9 @@ namespace specd {
 
 enum class KvDType { kF32, kF16, kBF16 };
 enum class Guarantee { kNone, kLaw, kIdentical };
+// kStrict: a row has the same bits whatever stands beside it, so that drafts change no token. kFast:
+// whatever the device does fastest; routes reach the guarantee `law` at most. CUDA devices only.
+enum class Numerics { kStrict, kFast };
 
 struct ModelOptions {
   std::string name;  // "target"
@@ -88,6 +91,7 @@ struct EngineOptions {
   std::string plugin_cache_directory;
   // Where models run, see is_device_name(). One, until several can share a model.
   std::vector<std::string> devices{"cpu"};
+  Numerics numerics = Numerics::kStrict;
   int32_t threads = 0;               // 0 = one per core
   std::string isa;                   // "" = best; "scalar", "avx2", "avx512"
   int32_t max_sequences = 64;        // in one step

@@ -309,8 +309,8 @@ Status read_devices(const Section& root, EngineOptions& engine) {
 Status read_engine(const Section& root, EngineOptions& engine) {
   if (root.find("engine") == nullptr) return Status();
   SPECD_TRY(const Section section,
-            root.section("engine", {"threads", "isa", "max_sequences", "step_tokens_max",
-                                    "queue_max", "priority_aging_ms"}));
+            root.section("engine", {"threads", "isa", "numerics", "max_sequences",
+                                    "step_tokens_max", "queue_max", "priority_aging_ms"}));
   SPECD_TRY(const int64_t threads,
             section.integer("threads", engine.threads, 0, EngineLimits::kThreads));
   SPECD_TRY(const std::string isa,
@@ -330,6 +330,8 @@ Status read_engine(const Section& root, EngineOptions& engine) {
                              "), so that each sequence gets a row; found " +
                              std::to_string(tokens));
   }
+  SPECD_TRY(const std::string numerics, section.choice("numerics", {"strict", "fast"}, "strict"));
+  engine.numerics = numerics == "fast" ? Numerics::kFast : Numerics::kStrict;
   engine.threads = static_cast<int32_t>(threads);
   engine.isa = isa == "auto" ? "" : isa;
   engine.max_sequences = static_cast<int32_t>(sequences);

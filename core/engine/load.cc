@@ -104,8 +104,10 @@ Status Engine::Impl::open_device(const DraftModels& drafts) {
   device = cpu.get();
   if (name == "cpu") return Status();
   // What the largest of all models asks for.
-  kernels::CudaLimits limits{
-      .rows_max = options.step_tokens_max, .width_max = 0, .positions_max = 0};
+  kernels::CudaLimits limits{.rows_max = options.step_tokens_max,
+                             .width_max = 0,
+                             .positions_max = 0,
+                             .fast = options.numerics == Numerics::kFast};
   const auto widen = [&](const ModelConfig& each) {
     limits.width_max = std::max(
         {limits.width_max, each.hidden_size, each.intermediate_size, each.n_heads * each.head_dim});

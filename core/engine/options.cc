@@ -52,6 +52,7 @@ RouteSpec route_spec(const RouteOptions& route, const EngineOptions& options) {
           .verifier_factory = route.verifier.factory,
           .verifier_config = route.verifier.config,
           .guarantee = abi_guarantee(route.guarantee),
+          .is_strict = options.numerics == Numerics::kStrict,
           .draft_nodes_max = route.draft_nodes_max,
           .disable_by_batch_size = route.disable_by_batch_size,
           .max_sequences = options.max_sequences};
@@ -107,6 +108,10 @@ Status check_limits(const EngineOptions& options) {
   }
   if (!is_device_name(options.devices.front())) {
     return out_of_range("devices", "cpu, cuda:N or auto", "'" + options.devices.front() + "'");
+  }
+  if (options.numerics == Numerics::kFast && cuda_index(options.devices.front()) < 0) {
+    return out_of_range("engine.numerics",
+                        "strict on " + options.devices.front() + " (fast is for cuda:N)", "fast");
   }
   const ModelOptions& model = options.model;
   SPECD_OK_OR_RETURN(in("model.kv.pages", model.kv_pages, 0, EngineLimits::kKvPages));

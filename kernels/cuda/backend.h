@@ -8,6 +8,8 @@
 
 namespace specd::kernels::cuda {
 
+struct FastMatmul;  // cuBLASLt; matmul_fast.cu
+
 class CudaStream final : public Stream {
  public:
   int32_t device = 0;
@@ -18,6 +20,7 @@ class CudaStream final : public Stream {
   uint64_t scratch_bytes = 0;
   int32_t positions_max = 0;
   bool capturing = false;
+  FastMatmul* fast = nullptr;  // null = strict
 
   // Remembers the first failure until synchronize() tells it; the runtime forgets it.
   void note(cudaError_t error) {
@@ -39,6 +42,13 @@ inline CudaStream& of(Stream& any) {
 // a capture, which would read it again at every launch.
 void copy_in(CudaStream& stream, void* device, const void* host, uint64_t bytes);
 void copy_out(CudaStream& stream, void* host, const void* device, uint64_t bytes);
+
+// Null and the reason. For the device that is this thread's.
+FastMatmul* open_fast_matmul(char* why, size_t why_bytes);
+void close_fast_matmul(FastMatmul* fast);
+size_t packed_bytes_fast(DType type, int32_t n_out, int32_t n_in);
+void pack_fast(Stream& stream, const PackArgs& args);
+void matmul_fast(Stream& stream, const MatmulArgs& args);
 
 size_t packed_bytes(DType type, int32_t n_out, int32_t n_in);
 void pack(Stream& stream, const PackArgs& args);

@@ -19,10 +19,20 @@ __attribute__((format(printf, 2, 3))) void say(CudaProblem& problem, const char*
   va_end(arguments);
 }
 
-const Ops kOps = {"cuda",       &packed_bytes, &pack,        &embed,      &rmsnorm,
+constexpr Ops kOps = {"cuda",       &packed_bytes, &pack,        &embed,      &rmsnorm,
                   &matmul,      &rope_table,   &rope_append, &attention,  &silu_mul,
                   &gather_rows, &kv_move,      &draw,        &draw_noise, &top_k,
                   &log_prob,    &pick_tokens,  &clamp_nodes, &walk_tree};
+
+constexpr Ops fast_ops() {
+  Ops ops = kOps;
+  ops.name = "cuda-fast";
+  ops.packed_bytes = &packed_bytes_fast;
+  ops.pack = &pack_fast;
+  ops.matmul = &matmul_fast;
+  return ops;
+}
+constexpr Ops kFastOps = fast_ops();
 
 class Device final : public CudaDevice {
  public:
@@ -74,6 +84,10 @@ class Device final : public CudaDevice {
     stream_.device = index;
     stream_.scratch = static_cast<char*>(allocate(stream_.scratch_bytes, problem));
     if (stream_.scratch == nullptr) return false;
+    if (limits.fast) {
+      stream_.fast = open_fast_matmul(problem.text, sizeof(problem.text));
+      if (stream_.fast == nullptr) return false;
+    }
     stream_.note(cudaMemGetInfo(&free_bytes, &total_bytes));
     info_.total_bytes = total_bytes;
     info_.free_bytes = free_bytes;
@@ -85,6 +99,7 @@ class Device final : public CudaDevice {
     for (cudaGraphExec_t graph : graphs_) {
       if (graph != nullptr) cudaGraphExecDestroy(graph);
     }
+    if (stream_.fast != nullptr) close_fast_matmul(stream_.fast);
     if (stream_.scratch != nullptr) cudaFree(stream_.scratch);
     for (cudaEvent_t mark : marks_) {
       if (mark != nullptr) cudaEventDestroy(mark);
@@ -94,7 +109,7 @@ class Device final : public CudaDevice {
   }
 
   const CudaDeviceInfo& info() const override { return info_; }
-  const Ops& ops() const override { return kOps; }
+  const Ops& ops() const override { return stream_.fast == nullptr ? kOps : kFastOps; }
   Stream& stream() override { return stream_; }
   void* native_stream() override { return stream_.handle; }
 

@@ -81,28 +81,29 @@ TEST_F(ConfigTest, the_least_configuration_gets_the_documented_defaults) {
 }
 
 TEST_F(ConfigTest, every_key_arrives_where_it_belongs) {
-  const auto config =
-      parse("listen: unix://" + (folder_ / "run/t.sock").string() +
-            "\n"
-            "log_level: debug\n"
-            "drain_seconds: 5\n"
-            "http: {listen: '[::1]:0', stall_seconds: 7}\n"
-            "engine: {threads: 2, isa: avx2, max_sequences: 4, step_tokens_max: 64, queue_max: 1,"
-            " priority_aging_ms: 250}\n"
-            "model: {name: m, path: ./model/, kv: {dtype: f32, bytes_max: 512MiB,"
-            " prefix_cache: false}}\n"
-            "draft_models: [{name: d, path: model, kv: {dtype: f16}}, {name: e, path: run}]\n"
-            "plugins: {directories: [plugins, ./run], cache_directory: cache}\n"
-            "default_route: a\n"
-            "routes:\n"
-            "  a:\n"
-            "    model: m\n"
-            "    guarantee: law\n"
-            "    draft_nodes_max: 63\n"
-            "    disable_by_batch_size: 12\n"
-            "    drafter: {plugin: x.y, factory: f, config: {n: 3, t: yes, q: '5', f: 0.5, b: true,"
-            " z: ~, l: [0x10, a], o: {k: -1}}}\n"
-            "    verifier: {plugin: v, config: }\n");
+  const auto config = parse(
+      "listen: unix://" + (folder_ / "run/t.sock").string() +
+      "\n"
+      "log_level: debug\n"
+      "drain_seconds: 5\n"
+      "http: {listen: '[::1]:0', stall_seconds: 7}\n"
+      "devices: [cuda:1]\n"
+      "engine: {numerics: fast, threads: 2, isa: avx2, max_sequences: 4, step_tokens_max: 64, queue_max: 1,"
+      " priority_aging_ms: 250}\n"
+      "model: {name: m, path: ./model/, kv: {dtype: f32, bytes_max: 512MiB,"
+      " prefix_cache: false}}\n"
+      "draft_models: [{name: d, path: model, kv: {dtype: f16}}, {name: e, path: run}]\n"
+      "plugins: {directories: [plugins, ./run], cache_directory: cache}\n"
+      "default_route: a\n"
+      "routes:\n"
+      "  a:\n"
+      "    model: m\n"
+      "    guarantee: law\n"
+      "    draft_nodes_max: 63\n"
+      "    disable_by_batch_size: 12\n"
+      "    drafter: {plugin: x.y, factory: f, config: {n: 3, t: yes, q: '5', f: 0.5, b: true,"
+      " z: ~, l: [0x10, a], o: {k: -1}}}\n"
+      "    verifier: {plugin: v, config: }\n");
   ASSERT_TRUE(config.ok()) << config.status().message();
   const Config& c = config.value();
   EXPECT_EQ(c.socket_path, (folder_ / "run/t.sock").string());
@@ -113,6 +114,8 @@ TEST_F(ConfigTest, every_key_arrives_where_it_belongs) {
   EXPECT_EQ(c.http->port, 0);
   EXPECT_EQ(c.http->stall_seconds, 7U);
   EXPECT_EQ(c.engine.threads, 2);
+  EXPECT_EQ(c.engine.devices, std::vector<std::string>{"cuda:1"});
+  EXPECT_EQ(c.engine.numerics, Numerics::kFast);
   EXPECT_EQ(c.engine.isa, "avx2");
   EXPECT_EQ(c.engine.max_sequences, 4);
   EXPECT_EQ(c.engine.step_tokens_max, 64);
@@ -336,6 +339,15 @@ std::vector<Bad> bad_files() {
       {"rows_below_sequences", g + "engine: {max_sequences: 8, step_tokens_max: 7}\n",
        "c.yaml:6:45: engine.step_tokens_max: ", "at least max_sequences (8)"},
       {"isa", g + "engine: {isa: avx}\n", "c.yaml:6:15: engine.isa: ", "did you mean 'avx2'?"},
+      {"devices_word", g + "devices: cuda:0\n", "c.yaml:6:10: devices: ",
+       "expected a list of one device (several cannot share a model yet), found 'cuda:0'"},
+      {"devices_none", g + "devices: []\n", "c.yaml:6:10: devices: ", "found a list of 0"},
+      {"devices_two", g + "devices: [cuda:0, cuda:1]\n",
+       "c.yaml:6:10: devices: ", "found a list of 2"},
+      {"devices_name", g + "devices: [gpu]\n",
+       "c.yaml:6:11: devices[0]: ", "expected cpu, cuda:N (N as CUDA numbers devices) or auto"},
+      {"devices_number", g + "devices: ['cuda:12345']\n",
+       "c.yaml:6:11: devices[0]: ", "found text 'cuda:12345'"},
       {"log_level", g + "log_level: warning\n", "c.yaml:6:12: log_level: ", "did you mean 'warn'?"},
       {"drain", g + "drain_seconds: 1e9\n", "c.yaml:6:16: drain_seconds: ", "found '1e9'"},
       {"plugin_directory_missing", listen + model + "plugins: {directories: [plugin]}\n",

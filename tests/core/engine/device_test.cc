@@ -297,6 +297,23 @@ TEST_F(OnDevice, what_is_not_there_is_named_with_what_is_needed) {
       << made.status().message();
 }
 
+TEST_F(OnDevice, fast_numerics_promise_no_identical_text) {
+  EngineOptions o = on("cuda:0");
+  o.numerics = Numerics::kFast;
+  o.routes[0].guarantee = Guarantee::kLaw;
+  start(o);
+  EXPECT_EQ(report("lookup").state, "live");
+  EXPECT_EQ(report("draft").state, "refused");
+  EXPECT_NE(report("draft").reason.find("reaches guarantee 'law', the route asks for 'identical'"),
+            std::string::npos)
+      << report("draft").reason;
+  o.devices = {"cpu"};
+  const auto made = Engine::create(o, {});
+  ASSERT_FALSE(made.ok());
+  EXPECT_EQ(made.status().message(),
+            "engine.numerics: expected strict on cpu (fast is for cuda:N), found fast");
+}
+
 TEST_F(OnDevice, auto_is_the_cpu_where_there_is_no_driver) {
   setenv("SPECD_FAKE_CUDA", "no_driver", 1);
   start(on("auto"));

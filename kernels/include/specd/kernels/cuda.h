@@ -21,7 +21,7 @@
 namespace specd::kernels {
 
 // Changes with every change of this file.
-inline constexpr char kCudaBuild[] = "specd-cuda-2";
+inline constexpr char kCudaBuild[] = "specd-cuda-3";
 
 // What went wrong, in words: what, need, have.
 struct CudaProblem {
@@ -41,6 +41,7 @@ struct CudaLimits {
   int32_t rows_max = 512;
   int32_t width_max = 16384;     // largest n_in
   int32_t positions_max = 8192;  // context
+  bool fast = false;             // matmuls over bfloat16 by cuBLASLt: not strict
 };
 
 // One device with one stream. [any] thread, one call at a time; memory is made and released beside
