@@ -425,6 +425,7 @@ std::optional<std::vector<uint64_t>> ModelService::reserve(const ModelRecord& re
     }
     uint64_t n_pages = 0;
     for (uint32_t s = 0; s < call.batch->n_seqs; ++s) {
+      layout.push_back(each.n_rows[s]);
       if (each.n_rows[s] == 0) continue;
       n_pages += model->sessions.at(call.batch->seq_id[s]).table.pages.size();
     }

@@ -70,6 +70,11 @@ struct ModelRecord {
     uint32_t n_outputs = 0;
     specd_tensor token{};  // of what was given; follow: out_token
   };
+  // The same rows from the same places.
+  static bool alike(const Call& a, const Call& b) {
+    return a.follow == b.follow && a.n_rows == b.n_rows && a.token_at == b.token_at &&
+           a.output_rows == b.output_rows;
+  }
   std::vector<Call> calls;
   bool repeatable = true;  // nothing in it depends on what only its own host code knows
 };

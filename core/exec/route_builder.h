@@ -18,7 +18,7 @@ struct RouteSpec {
   std::string verifier_plugin, verifier_factory;
   Json verifier_config;
   uint32_t guarantee = SPECD_GUARANTEE_IDENTICAL;  // the least that is accepted
-  bool is_strict = true;  // rows have the same bits in any company
+  bool is_strict = true;                           // rows have the same bits in any company
   int32_t draft_nodes_max = 0;
   int32_t disable_by_batch_size = 0;
   int32_t max_sequences = 0;

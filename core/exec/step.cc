@@ -290,15 +290,24 @@ Status StepRunner::compute(const Members& members) {
   if (device_.is_host()) {
     forward();
   } else {
+    // All that decides the arguments of what is submitted: how many, and where they lie.
     StepGraphs::Shape shape{static_cast<uint64_t>(columns.n_rows),
                             static_cast<uint64_t>(columns.n_logits),
-                            static_cast<uint64_t>(columns.n_taps),
-                            model_.n_taps(),
-                            greedy.size(),
-                            staging_.used()};
+                            static_cast<uint64_t>(columns.n_taps), model_.n_taps(), greedy.size()};
+    const auto lies_at = [&](const void* column) {
+      shape.push_back(reinterpret_cast<uintptr_t>(column));
+    };
+    lies_at(columns.token.device);
+    lies_at(columns.pages);
+    lies_at(columns.tail);
+    lies_at(columns.logits_rows);
+    lies_at(draws.device);
+    lies_at(tokens.device);
     std::vector<StepGraphs::Proposer> proposers;
     for (Proposal& proposal : proposals_) {
       shape.push_back(proposal.route.number);
+      lies_at(proposal.token.device);
+      if (proposal.verification.has_value()) lies_at(proposal.verification->row_token.device);
       shape.insert(shape.end(), proposal.given.begin(), proposal.given.end());
       proposal.group.call.committed = &proposal.group.committed;
       proposers.push_back({.call = &proposal.group.call,
