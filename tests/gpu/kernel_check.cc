@@ -666,6 +666,129 @@ void check_draw(Rig& rig) {
   }
 }
 
+// Top-k, log-probabilities and the draw, with gaps between rows and a shorter vocabulary.
+void check_logits(Rig& rig) {
+  Gpu& gpu = rig.gpu;
+  const int32_t rows = 9, width = 32100, vocab = 32003, k = 11, stride = 14;
+  std::vector<float> logits = floats(static_cast<size_t>(rows) * width, 4);
+  for (int32_t t = 0; t < vocab; ++t) logits[t] = std::round(logits[t]);  // ties
+  logits[static_cast<size_t>(2 * width + 5)] = kNan;
+  const size_t cells = static_cast<size_t>(rows) * stride;
+  std::vector<int32_t> top(cells, -7), drawn(cells, -7);
+  std::vector<float> logprob(cells, 7);
+  std::vector<DrawRow> row(rows);
+  for (int32_t r = 0; r < rows; ++r) {
+    row[static_cast<size_t>(r)] = {
+        .temperature = 0.8f, .position = r, .seed = g_random(), .greedy = r % 2 == 0};
+  }
+  const auto run = [&](const Ops& ops, Stream& stream, const float* l, const DrawRow* d, int32_t* t,
+                       int32_t* n, float* p) {
+    ops.top_k(stream, {.logits = l,
+                       .token = t,
+                       .n_rows = rows,
+                       .vocab = vocab,
+                       .k = k,
+                       .logits_stride = width,
+                       .token_stride = stride});
+    ops.log_prob(stream, {.logits = l,
+                          .token = t,
+                          .out = p,
+                          .n_rows = rows,
+                          .vocab = vocab,
+                          .k = k,
+                          .logits_stride = width,
+                          .token_stride = stride,
+                          .out_stride = stride});
+    ops.draw(stream, {.logits = l,
+                      .row = d,
+                      .token = n,
+                      .n_rows = rows,
+                      .vocab = vocab,
+                      .logits_stride = width,
+                      .token_stride = stride});
+  };
+  int32_t *gpu_top = gpu.in(top), *gpu_drawn = gpu.in(drawn);
+  float* gpu_logprob = gpu.in(logprob);
+  run(gpu.ops(), gpu.stream(), gpu.in(logits), gpu.in(row), gpu_top, gpu_drawn, gpu_logprob);
+  run(rig.cpu, rig.cpu_stream, logits.data(), row.data(), top.data(), drawn.data(), logprob.data());
+  std::string problem = difference(gpu.out(gpu_top, cells), top);
+  rig.report.check("top_k gives the CPU's tokens, and nothing beside them", problem.empty(),
+                   problem);
+  problem = difference(gpu.out(gpu_drawn, cells), drawn);
+  rig.report.check("draw keeps to its strides and its vocabulary", problem.empty(), problem);
+  const std::vector<float> got = gpu.out(gpu_logprob, cells);
+  double worst = 0;
+  for (size_t i = 0; i < cells; ++i) {
+    if (i / stride == 2) continue;  // the row with a NaN means nothing
+    worst = std::max(worst, std::fabs(static_cast<double>(got[i]) - logprob[i]));
+  }
+  rig.report.check("log_prob is the CPU's within 1e-5", worst < 1e-5, std::to_string(worst));
+  gpu.free_all();
+}
+
+void check_tree(Rig& rig) {
+  Gpu& gpu = rig.gpu;
+  const int32_t n = 300, capacity = 40, room = 9;
+  std::vector<int32_t> n_nodes, token, parent, flags, wanted;
+  for (int32_t s = 0; s < n; ++s) {
+    n_nodes.push_back(s % 17 == 0 ? INT32_MAX : below(capacity + 1));
+    wanted.push_back(below(3));
+    for (int32_t i = 0; i < capacity; ++i) {
+      token.push_back(below(50) == 0 ? -1 : below(3));
+      parent.push_back(i - 1 - below(std::min(i + 1, 3)));
+      flags.push_back(below(4));
+      wanted.push_back(below(3));
+    }
+  }
+  std::vector<int32_t> path(static_cast<size_t>(n) * room, -7), n_path(n, -7), last(n, -7);
+  std::vector<int32_t> from, to, picked(token.size(), -7);
+  for (int32_t i = 0; i < n * capacity; i += 3)
+    from.push_back(i), to.push_back(n * capacity - 1 - i);
+  struct Columns {
+    int32_t *n_nodes, *token, *parent, *flags, *wanted, *path, *n_path, *last, *from, *to, *picked;
+  };
+  const auto run = [&](const Ops& ops, Stream& stream, const Columns& c) {
+    ops.clamp_nodes(
+        stream, {.n_nodes = c.n_nodes, .token = c.token, .n = n, .capacity = capacity, .vocab = 3});
+    ops.walk_tree(stream, {.n_nodes = c.n_nodes,
+                           .token = c.token,
+                           .parent = c.parent,
+                           .flags = c.flags,
+                           .wanted = c.wanted,
+                           .n_path = c.n_path,
+                           .path = c.path,
+                           .last = c.last,
+                           .n = n,
+                           .capacity = capacity,
+                           .path_capacity = room,
+                           .skip_flags = 1});
+    ops.pick_tokens(stream, {.source = c.token,
+                             .from = c.from,
+                             .target = c.picked,
+                             .to = c.to,
+                             .n = static_cast<int32_t>(from.size()),
+                             .vocab = 2,
+                             .otherwise = -3});
+  };
+  const Columns on_gpu{gpu.in(n_nodes), gpu.in(token), gpu.in(parent), gpu.in(flags),
+                       gpu.in(wanted),  gpu.in(path),  gpu.in(n_path), gpu.in(last),
+                       gpu.in(from),    gpu.in(to),    gpu.in(picked)};
+  run(gpu.ops(), gpu.stream(), on_gpu);
+  run(rig.cpu, rig.cpu_stream,
+      {n_nodes.data(), token.data(), parent.data(), flags.data(), wanted.data(), path.data(),
+       n_path.data(), last.data(), from.data(), to.data(), picked.data()});
+  const auto same = [&](const char* what, int32_t* got, const std::vector<int32_t>& expected) {
+    const std::string problem = difference(gpu.out(got, expected.size()), expected);
+    rig.report.check(std::string(what) + " is the CPU's", problem.empty(), problem);
+  };
+  same("clamp_nodes", on_gpu.n_nodes, n_nodes);
+  same("walk_tree, length,", on_gpu.n_path, n_path);
+  same("walk_tree, path,", on_gpu.path, path);
+  same("walk_tree, last token,", on_gpu.last, last);
+  same("pick_tokens", on_gpu.picked, picked);
+  gpu.free_all();
+}
+
 void check_graph(Rig& rig) {
   Gpu& gpu = rig.gpu;
   const int32_t n = 512, rows = 5;
@@ -809,6 +932,8 @@ int main(int argc, char** argv) {
   check_cache(rig);
   check_attention(rig);
   check_draw(rig);
+  check_logits(rig);
+  check_tree(rig);
   check_graph(rig);
   const std::string speed = report.failures == 0 && with_rates ? rates(rig) : "null";
   std::printf("\n%d failed\n", report.failures);

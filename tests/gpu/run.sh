@@ -1,12 +1,17 @@
 #!/usr/bin/env bash
-# On a machine with an NVIDIA GPU, its driver, nvcc and g++, and nothing else: builds the CUDA backend as it
-# is shipped, checks every op on the device, and measures.
+# On a machine with an NVIDIA GPU, its driver, nvcc and g++: builds the CUDA backend as it is shipped, checks
+# every op on the device, runs the engine on it, and measures.
 #
 #   bash tests/gpu/run.sh [FOLDER]    results and binaries there; build/gpu when not given
+#
+# The engine needs libraries that a bare machine lacks. Where Boost, spdlog, nlohmann-json and cmake are
+# installed it is built; else it is taken from build/gpu-carry, which `bash tests/gpu/carry.sh` makes on a
+# machine that has them; else that part is left out, and this says so.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 out=${1:-build/gpu}
 mkdir -p "$out/obj"
+out=$(cd "$out" && pwd)
 
 cpp=(g++ -std=c++20 -O2 -ffp-contract=off -fno-math-errno -fPIC -I. -Ikernels/include)
 cuda=(nvcc -std=c++20 -O3 --fmad=false -Xcompiler=-fPIC,-fvisibility=hidden -I. -Ikernels/include
@@ -24,23 +29,61 @@ cuda=(nvcc -std=c++20 -O3 --fmad=false -Xcompiler=-fPIC,-fvisibility=hidden -I. 
   done
   echo "${cpp[*]@Q} -Wall -Wextra -c tests/gpu/kernel_check.cc -o $out/obj/kernel_check.o"
 } | xargs -d '\n' -P "$(nproc)" -I{} bash -c '{}'
-nvcc -shared -o "$out/libspecd_cuda.so" "$out"/obj/*.cu.o
+nvcc -shared -o "$out/libspecd_cuda.so" "$out"/obj/*.cu.o -ldl
 g++ -o "$out/kernel_check" "$out"/obj/{attention,draw,elementwise,matmul,rmsnorm,rope,common_ops,cpu_ops,worker_pool,kernel_check}.o \
   -ldl -pthread
 [ -n "${SPECD_GPU_BUILD_ONLY:-}" ] && exit 0
 
+failed=0
 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader || true
 seed=${SPECD_GPU_SEED:-$RANDOM}
-"$out/kernel_check" "$out/libspecd_cuda.so" --seed "$seed" --json "$out/kernels.json"
+"$out/kernel_check" "$out/libspecd_cuda.so" --seed "$seed" --json "$out/kernels.json" || failed=1
+
+# ---- the engine
+engine=()
+if [ -x build/gpu-carry/engine_check ]; then
+  carry=$PWD/build/gpu-carry
+  engine=(env "LD_LIBRARY_PATH=$carry/lib/own:${LD_LIBRARY_PATH:-}" "$carry/engine_check")
+  # Without arguments it says so and exits with 1. Where this machine's C library is older than the one it
+  # was linked to, that one is taken.
+  "${engine[@]}" > /dev/null 2>&1 && rc=0 || rc=$?
+  if [ $rc -ne 1 ]; then
+    driver=$(ls -d /usr/lib/x86_64-linux-gnu /usr/lib64 /usr/local/nvidia/lib64 /usr/local/cuda/lib64 2> /dev/null | paste -sd:)
+    engine=("$carry/lib/ld-linux-x86-64.so.2" --library-path "$carry/lib:$driver" "$carry/engine_check")
+  fi
+  engine+=(--zoo sdk/zoo --plugins "$carry/plugins")
+elif cmake --preset cpu -DSPECD_HOST=OFF -DSPECD_TESTS=ON -B "$out/cmake" > "$out/cmake.log" 2>&1 &&
+     cmake --build "$out/cmake" --target engine_check >> "$out/cmake.log" 2>&1; then
+  engine=("$out/cmake/bin/engine_check" --zoo sdk/zoo --plugins "$out/cmake/plugins")
+fi
+if [ ${#engine[@]} -gt 0 ]; then
+  work=$(mktemp -d)
+  trap 'rm -rf "$work"' EXIT
+  SPECD_CUDA_LIBRARY=$out/libspecd_cuda.so timeout 300 "${engine[@]}" --work "$work" --json "$out/engine.json" \
+    --ballast-bytes "${SPECD_GPU_BALLAST_BYTES:-8000000000}" || failed=1
+else
+  echo "the engine was not run: it needs Boost, spdlog, nlohmann-json and cmake, or build/gpu-carry (see tests/gpu/carry.sh)"
+fi
+
+# ---- another implementation, where it is installed
+if python3 -c 'import torch, transformers; assert torch.cuda.is_available()' 2> /dev/null; then
+  timeout 120 python3 tests/gpu/beside.py "$out/beside.json" || echo "beside.py did not come to its end"
+else
+  echo "PyTorch and transformers were not run: not installed here"
+fi
+
+# ---- memory and races
 if command -v compute-sanitizer > /dev/null; then
   for tool in memcheck racecheck; do
     log="$out/$tool.log"
-    if ! timeout 120 compute-sanitizer --tool $tool --error-exitcode 3 \
+    if ! timeout 60 compute-sanitizer --tool $tool --error-exitcode 3 \
          "$out/kernel_check" "$out/libspecd_cuda.so" --seed "$seed" --rates 0 > "$log" 2>&1; then
       echo "compute-sanitizer $tool did not pass, see $log:"
       grep -E 'FAILED|ERROR SUMMARY|RACECHECK SUMMARY|Error|Hazard|Internal' "$log" | head -5
       failed=1
     fi
   done
+else
+  echo "compute-sanitizer was not run: not installed here"
 fi
-exit ${failed:-0}
+exit $failed
