@@ -221,6 +221,7 @@ int run_daemon(const Config& config) {
                            : "specd: stopping, because nothing can be computed any more\n");
   health.draining();
   const Drained drained = drain(*engine.value(), *server.value(), signals, config.drain_seconds);
+  const Status failed = engine.value()->failure();  // now, or while draining
   claim.value().remove_socket();
   if (drained == Drained::kStuck) {
     // Neither the server nor the engine could be joined.
@@ -235,7 +236,7 @@ int run_daemon(const Config& config) {
   server.value().reset();
   engine.value().reset();
   shut_down_plugins();
-  if (!failure.ok()) return fail(failure);
+  if (!failed.ok()) return fail(failed);
   const bool cut = drained == Drained::kCut;
   std::fprintf(stderr, "specd: stopped%s\n", cut ? "; some requests were cut" : "");
   return cut ? kExitCut : kExitOk;

@@ -40,7 +40,7 @@ Result<const kernels::CudaLibrary*> load_library() {
     }
     const kernels::CudaLibrary* library = entry();
     const std::string build(library->build, strnlen(library->build, 64));
-    if (build != kernels::kCudaBuild) {
+    if (build != kernels::kCudaBuild || library->ops_bytes != sizeof(kernels::Ops)) {
       return Status(Code::kUnsupported, place + " is of build '" + build + "', needed is '" +
                                             kernels::kCudaBuild +
                                             "'; install the one that came with this program");
@@ -93,13 +93,13 @@ class OpenCudaDevice final : public Device {
   }
   Status synchronize() override {
     kernels::CudaProblem problem;
-    if (device_->synchronize(problem)) return Status();
-    return Status(Code::kInternal, problem.text);
+    if (!device_->synchronize(problem)) fail(problem);
+    return failed_;
   }
   Status begin_capture() override {
     kernels::CudaProblem problem;
-    if (device_->begin_capture(problem)) return Status();
-    return Status(Code::kInternal, problem.text);
+    if (!device_->begin_capture(problem)) fail(problem);
+    return failed_;
   }
   Result<int32_t> end_capture() override {
     kernels::CudaProblem problem;
@@ -111,7 +111,13 @@ class OpenCudaDevice final : public Device {
   void release_graph(int32_t graph) override { device_->release_graph(graph); }
 
  private:
+  // For good: what was lost is lost for whoever asks next as well.
+  void fail(const kernels::CudaProblem& problem) {
+    if (failed_.ok()) failed_ = Status(Code::kInternal, problem.text);
+  }
+
   std::unique_ptr<kernels::CudaDevice> device_;
+  Status failed_;
 };
 
 }  // namespace

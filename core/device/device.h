@@ -75,8 +75,8 @@ class Device {
   // In stream order where `host` is pinned; else done when they return.
   virtual void copy_in(void* device, const void* host, uint64_t bytes) = 0;
   virtual void copy_out(void* host, const void* device, uint64_t bytes) = 0;
-  // Waits for everything submitted. Not ok: what failed since the last call; results are lost, and
-  // the device may be as well.
+  // Waits for everything submitted. Not ok: something failed, now or ever; the device is of no more
+  // use.
   virtual Status synchronize() = 0;
 
   // A graph is what was submitted between the two calls, recorded instead of run; launch() submits

@@ -24,9 +24,9 @@ Result<bool> Staging::reserve(uint64_t bytes) {
   return true;
 }
 
-void Staging::upload_all() {
-  uploaded_ = 0;
-  upload();
+void Staging::upload_first(uint64_t bytes) {
+  if (!device_->is_host()) device_->copy_in(device_memory(), host(), bytes);
+  uploaded_ = used_;
 }
 
 void Staging::upload() {

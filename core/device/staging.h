@@ -62,7 +62,8 @@ class Staging {
   }
   // Sends what was added since the last upload().
   void upload();
-  void upload_all();
+  // Sends the first `bytes` of all, whatever was sent before.
+  void upload_first(uint64_t bytes);
   template <typename T>
   void download(const Column<T>& column) {
     if (column.host != column.device) device_->copy_out(column.host, column.device, column.bytes());

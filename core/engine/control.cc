@@ -130,6 +130,7 @@ Result<RouteChange> Engine::Impl::change_routes(const std::string& request_id,
   }
   {
     const std::lock_guard guard(mutex);
+    if (!failure.ok()) return failure;
     if (draining) return Status(Code::kUnavailable, "the daemon is shutting down");
   }
   const Result<RouteChange> reply = is_delete ? delete_route(wanted.name) : apply_route(wanted);

@@ -121,7 +121,7 @@ struct Engine::Impl {
   Status load(const ProgressFn& progress);
   using DraftModels = std::vector<std::unique_ptr<DraftModel>>;
   Status open_device(const DraftModels& drafts);
-  Status load_draft_models(DraftModels drafts, const ProgressFn& progress);
+  void load_draft_models(DraftModels drafts, const ProgressFn& progress);
   Status load_routes();
   struct StagedRoute {
     std::unique_ptr<LiveRoute> route;

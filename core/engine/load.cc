@@ -89,7 +89,7 @@ Status Engine::Impl::load(const ProgressFn& progress) {
   pages = std::make_unique<PagePool>(n_pages);
   if (wanted.prefix_cache) cache = std::make_unique<PrefixCache>(*pages);
   report_pages();
-  SPECD_OK_OR_RETURN(load_draft_models(std::move(drafts), progress));
+  load_draft_models(std::move(drafts), progress);
   for (int32_t slot = options.max_sequences - 1; slot >= 0; --slot) free_slots.push_back(slot);
 
   say("plugins", 0);
@@ -111,7 +111,9 @@ Status Engine::Impl::open_device(const DraftModels& drafts) {
   const auto widen = [&](const ModelConfig& each) {
     limits.width_max = std::max(
         {limits.width_max, each.hidden_size, each.intermediate_size, each.n_heads * each.head_dim});
-    limits.positions_max = std::max(limits.positions_max, each.max_positions);
+    // Nodes may stand behind the last position of a text.
+    limits.positions_max =
+        std::max(limits.positions_max, each.max_positions + int32_t{SPECD_MAX_TREE_DEPTH});
   };
   widen(config);
   for (const std::unique_ptr<DraftModel>& draft : drafts) {
@@ -129,20 +131,20 @@ Status Engine::Impl::open_device(const DraftModels& drafts) {
   return Status();
 }
 
-Status Engine::Impl::load_draft_models(DraftModels drafts, const ProgressFn& progress) {
+void Engine::Impl::load_draft_models(DraftModels drafts, const ProgressFn& progress) {
   draft_models = std::make_unique<ModelService>(*device, *pages);
   for (std::unique_ptr<DraftModel>& draft : drafts) {
     load_draft_model(*draft, *device, *kv, options.step_tokens_max, options.max_sequences,
                      [&](double fraction) {
                        if (progress) progress("weights of " + draft->name, fraction);
                      });
-    if (!draft->status.ok()) {
-      log(LogLevel::kError, "draft model " + draft->name + " (" + draft->path +
-                                ") cannot be used: " + draft->status.to_string());
+    draft_models->add(std::move(draft));
+    const DraftModel& added = *draft_models->models().back();
+    if (!added.status.ok()) {
+      log(LogLevel::kError, "draft model " + added.name + " (" + added.path +
+                                ") cannot be used: " + added.status.to_string());
     }
-    SPECD_OK_OR_RETURN(draft_models->add(std::move(draft)));
   }
-  return Status();
 }
 
 Status Engine::Impl::load_routes() {

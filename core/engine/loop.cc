@@ -43,6 +43,7 @@ void Engine::Impl::loop() {
 // The device is gone, and with it what the sequences had computed. Everybody gets the reason.
 void Engine::Impl::fail_all(const Status& why) {
   std::erase_if(running, [](const ActiveSequence& sequence) { return sequence.slot < 0; });
+  n_running = static_cast<int32_t>(running.size());
   {
     const std::lock_guard lock(mutex);
     if (failure.ok()) {

@@ -109,6 +109,12 @@ Status check_limits(const EngineOptions& options) {
   if (!is_device_name(options.devices.front())) {
     return out_of_range("devices", "cpu, cuda:N or auto", "'" + options.devices.front() + "'");
   }
+  constexpr int32_t kCudaRows = 65535;  // kernels/cuda.h
+  if (options.devices.front() != "cpu" && options.step_tokens_max > kCudaRows) {
+    return out_of_range("engine.step_tokens_max",
+                        "at most " + std::to_string(kCudaRows) + " on " + options.devices.front(),
+                        std::to_string(options.step_tokens_max));
+  }
   if (options.numerics == Numerics::kFast && cuda_index(options.devices.front()) < 0) {
     return out_of_range("engine.numerics",
                         "strict on " + options.devices.front() + " (fast is for cuda:N)", "fast");
@@ -164,8 +170,8 @@ Status check_options(const EngineOptions& options) {
   PagePool no_pages(0);
   ModelService draft_models(*device, no_pages);
   for (const DraftModelOptions& model : options.draft_models) {
-    SPECD_OK_OR_RETURN(draft_models.add(check_draft_model(
-        model.name, model.path, kernel_dtype(model.kv_dtype), {config, *tokenizer})));
+    draft_models.add(check_draft_model(model.name, model.path, kernel_dtype(model.kv_dtype),
+                                       {config, *tokenizer}));
     const Status& status = draft_models.models().back()->status;
     if (!status.ok()) return status.with_context("draft_models." + model.name);
   }
@@ -183,9 +189,13 @@ Status check_options(const EngineOptions& options) {
   services.set_models(&draft_models);
   Status status;
   for (const RouteOptions& route : options.routes) {
-    const auto made = create_route(*registry, route_spec(route, options), target.info);
-    if (made.ok()) continue;
-    status = made.status().with_context("routes." + route.name);
+    const RouteSpec spec = route_spec(route, options);
+    const auto made = create_route(*registry, spec, target.info);
+    status = made.status();
+    const std::string& device_name = options.devices.front();
+    if (made.ok()) status = place(*made.value(), spec, device_name == "cpu", device_name).status();
+    if (status.ok()) continue;
+    status = status.with_context("routes." + route.name);
     break;
   }
   services.set_models(nullptr);

@@ -185,7 +185,7 @@ std::string ModelService::check(const specd_call& call, const DraftModel& draft,
   if (args == nullptr || args->struct_size != sizeof(specd_forward_args)) {
     return "args of struct_size " + std::to_string(sizeof(specd_forward_args)) + " expected";
   }
-  if (args->seq_status == nullptr) return "row_offsets or seq_status is null";
+  if (args->seq_status == nullptr) return "seq_status is null";
   const uint32_t most = args->row_offsets == nullptr ? call.batch->n_seqs : args->n_rows;
   if (args->n_rows > kRowsMax || args->n_outputs > most) {
     return std::to_string(args->n_rows) + " rows and " + std::to_string(args->n_outputs) +
@@ -195,10 +195,10 @@ std::string ModelService::check(const specd_call& call, const DraftModel& draft,
   const bool device = on_device(*args);
   std::string fault = outputs_fault(*args, static_cast<int64_t>(draft.facts.info.vocab_size),
                                     device ? &device_ : nullptr);
-  if (fault.empty() && !device && !device_.is_host() && args->out_topk_token != nullptr &&
+  if (fault.empty() && !device_.is_host() && args->out_topk_token != nullptr &&
       args->out_topk_token->shape[1] > static_cast<int64_t>(kTopKMax)) {
     fault = "out_topk_token has " + std::to_string(args->out_topk_token->shape[1]) +
-            " columns, expected at most " + std::to_string(kTopKMax) + " in host memory beside " +
+            " columns, expected at most " + std::to_string(kTopKMax) + " on or beside " +
             device_.name();
   }
   return fault;
@@ -213,9 +213,13 @@ specd_status ModelService::forward(specd_call* call, const specd_model* model,
     return refuse(call, SPECD_E_INVALID, "model.forward: " + text);
   };
   const uint32_t n_seqs = call->batch->n_seqs;
-  std::string fault = check(*call, *handle->model, args);
+  std::string fault;
+  if (args != nullptr && args->struct_size == sizeof(specd_forward_args) &&
+      (args->row_offsets == nullptr || args->seq_status == nullptr)) {
+    fault = "row_offsets or seq_status is null";
+  }
+  if (fault.empty()) fault = check(*call, *handle->model, args);
   if (!fault.empty()) return bad(fault);
-  if (args->row_offsets == nullptr) return bad("row_offsets or seq_status is null");
   const bool device = on_device(*args) && !device_.is_host();
   fault = offsets_fault(args->row_offsets, n_seqs, args->n_rows);
   if (fault.empty()) fault = token_fault(*args, device ? &device_ : nullptr);
@@ -294,8 +298,7 @@ specd_status ModelService::follow(specd_call* call, const specd_model* model,
       args->token_at != nullptr) {
     return bad("row_offsets, parent, token and token_at are not null");
   }
-  const bool repeatable = on_device(*args) && !device_.is_host() && args->out_token != nullptr &&
-                          args->out_logits == nullptr;
+  const bool repeatable = on_device(*args) && !device_.is_host() && args->out_logits == nullptr;
   if (capturing_ && !repeatable) return refuse_capture(call, "follow with these arguments");
   ModelRecord::Call* noted = nullptr;
   if (record_ != nullptr) {
@@ -306,7 +309,9 @@ specd_status ModelService::follow(specd_call* call, const specd_model* model,
     if (args->n_outputs > 0) {
       noted->output_rows.assign(args->output_rows, args->output_rows + args->n_outputs);
     }
-    if (args->out_token != nullptr) noted->token = *args->out_token;
+    if (repeatable) {
+      noted->token = args->out_token != nullptr ? *args->out_token : *args->out_topk_token;
+    }
     record_->repeatable = record_->repeatable && repeatable;
   }
   return run_follow(handle, call, *args, noted);
@@ -349,14 +354,16 @@ specd_status ModelService::run_follow(const std::shared_ptr<specd_model>& handle
     if (asked) wanted.push_back({.sequence = s, .row = -1, .token_at = -1, .output = place});
   }
   const specd_status status = compute(handle, call, args, wanted);
-  for (ModelSession* session : fed) session->end_round(session->kept + session->n_rows());
+  // Otherwise they are gone.
+  for (ModelSession* session : fed) {
+    if (status == SPECD_OK) session->end_round(session->kept + session->n_rows());
+  }
   return status;
 }
 
 // All rows, in as many forwards as the limits of the model ask for.
-specd_status ModelService::compute(const std::shared_ptr<specd_model>& model,
-                                   const specd_call* call, const specd_forward_args& args,
-                                   const std::vector<Row>& rows) {
+specd_status ModelService::compute(const std::shared_ptr<specd_model>& model, specd_call* call,
+                                   const specd_forward_args& args, const std::vector<Row>& rows) {
   const DraftModel& draft = *model->model;
   rows_.clear();
   gathered_.clear();
@@ -409,9 +416,17 @@ specd_status ModelService::compute(const std::shared_ptr<specd_model>& model,
   flush(model, call, args);
   for (auto& [seq_id, each] : model->sessions) each.in_use = false;
   forward_step_ = 0;
-  const Status failed = std::exchange(failed_, Status());
-  if (failed.ok()) return SPECD_OK;
-  return refuse(nullptr, SPECD_E_DEVICE, "model: " + failed.to_string());
+  if (failed_.ok()) return SPECD_OK;
+  // Rows that were not computed are nobody's: their sessions begin anew.
+  for (const Row& each : rows) {
+    const auto found = model->sessions.find(call->batch->seq_id[each.sequence]);
+    if (each.row < 0 || found == model->sessions.end()) continue;
+    release(*model, found->second);
+    model->sessions.erase(found);
+  }
+  rows_.clear();
+  gathered_.clear();
+  return told(call);
 }
 
 // One forward over the rows gathered so far, and its outputs.
@@ -451,6 +466,7 @@ void ModelService::flush(const std::shared_ptr<specd_model>& model, const specd_
       Staging::bytes_of<kernels::DrawRow>(n_outputs) + 2 * Staging::bytes_of<int32_t>(from.size());
   if (through_host) bytes += 2 * Staging::bytes_of<int32_t>(n_outputs * (1 + n_top));
   if (bytes > staging_.room()) {
+    SPECD_CHECK(!repeating_, "what was captured had room");
     failed_ =
         capturing_ ? Status(Code::kExhausted, "a step with too many rows for a graph") : wait();
     if (!failed_.ok()) return;

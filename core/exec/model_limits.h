@@ -19,7 +19,7 @@ inline constexpr size_t kNameBytesMax = 256;
 inline constexpr int32_t kSteadyRows = 2;
 inline constexpr uint64_t kBlocks =
     4;  // forwards of the largest size between two waits; more of usual ones
-inline constexpr size_t kTopKMax = 64;  // of host tensors beside a device that is not the host
+inline constexpr size_t kTopKMax = 64;  // on or beside a device that is not the host
 
 inline size_t at(int32_t i) { return static_cast<size_t>(i); }
 

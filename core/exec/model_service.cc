@@ -11,7 +11,7 @@
 
 namespace specd {
 
-Status ModelService::add(std::unique_ptr<DraftModel> model) {
+void ModelService::add(std::unique_ptr<DraftModel> model) {
   if (model->transformer != nullptr) {
     // One forward: rows, the tables of all its sequences, tails, draws and outputs.
     const int64_t rows = model->rows_max, outputs = model->outputs_max;
@@ -23,12 +23,16 @@ Status ModelService::add(std::unique_ptr<DraftModel> model) {
         2 * Staging::bytes_of<int32_t>(at(model->rows_max)) +
         4 * Staging::bytes_of<int32_t>(n * kTopKMax);
     if (bytes > block_bytes_) {
-      block_bytes_ = bytes;
-      SPECD_TRY(staging_, Staging::create(device_, kBlocks * bytes, "columns of draft models"));
+      Result<Staging> made = Staging::create(device_, kBlocks * bytes, "columns of draft models");
+      if (made.ok()) {
+        block_bytes_ = bytes;
+        staging_ = std::move(made).value();
+      } else {
+        model->status = made.status();
+      }
     }
   }
   models_.push_back(std::move(model));
-  return Status();
 }
 
 // ---- handles ---------------------------------------------------------------------------------
@@ -254,13 +258,14 @@ specd_status ModelService::keep(specd_call* call, const specd_model* model, cons
     session.end_round(static_cast<int32_t>(kept[s]) + static_cast<int32_t>(path.size()));
   }
   move(*handle, from, to);
-  return SPECD_OK;
+  return told(call);
 }
 
 void ModelService::move(specd_model& model, const std::vector<int32_t>& from,
                         const std::vector<int32_t>& to) {
   if (from.empty()) return;
-  if (2 * Staging::bytes_of<int32_t>(from.size()) > staging_.room()) (void)wait();
+  if (2 * Staging::bytes_of<int32_t>(from.size()) > staging_.room()) failed_ = wait();
+  if (!failed_.ok()) return;
   const Column<int32_t> sources = staging_.add(from), targets = staging_.add(to);
   staging_.upload();
   for (const kernels::KvLayer& layer : model.model->kv->layers()) {
@@ -398,6 +403,14 @@ void ModelService::passed() {
   }
   unread_.clear();
   staging_.clear();
+  forward_step_ = 0;
+}
+
+specd_status ModelService::told(specd_call* call) {
+  const Status failed = std::exchange(failed_, Status());
+  if (failed.ok()) return SPECD_OK;
+  return refuse(call, failed.code() == Code::kExhausted ? SPECD_E_EXHAUSTED : SPECD_E_DEVICE,
+                "model: " + failed.to_string());
 }
 
 Status ModelService::wait() {
@@ -414,6 +427,7 @@ void ModelService::watch(ModelRecord* record, bool capturing) {
 std::optional<std::vector<uint64_t>> ModelService::reserve(const ModelRecord& record,
                                                            specd_call& call) {
   if (!record.repeatable) return std::nullopt;
+  forward_step_ = call.batch->step_id;  // what is reserved is not reclaimed for its neighbours
   std::vector<specd_model*> seen;
   std::vector<uint64_t> layout;
   for (const ModelRecord::Call& each : record.calls) {
@@ -427,7 +441,9 @@ std::optional<std::vector<uint64_t>> ModelService::reserve(const ModelRecord& re
     for (uint32_t s = 0; s < call.batch->n_seqs; ++s) {
       layout.push_back(each.n_rows[s]);
       if (each.n_rows[s] == 0) continue;
-      n_pages += model->sessions.at(call.batch->seq_id[s]).table.pages.size();
+      const auto session = model->sessions.find(call.batch->seq_id[s]);
+      if (session == model->sessions.end()) return std::nullopt;
+      n_pages += session->second.table.pages.size();
     }
     layout.push_back(std::bit_ceil(n_pages));
   }
@@ -455,7 +471,7 @@ bool ModelService::reserve_model(const ModelRecord& record, const ModelRecord::C
       if (!each.follow && each.model.lock() == model) rows += each.n_rows[s];
     }
     if (rows > config.max_positions || !take_pages(*model, session, rows)) return false;
-    session.last_step = call.batch->step_id;  // so that it is not reclaimed for its neighbours
+    session.last_step = call.batch->step_id;
   }
   return true;
 }

@@ -84,8 +84,9 @@ class ModelService final {
   // All outlive this.
   ModelService(Device& device, PagePool& pool) : device_(device), pool_(pool) {}
 
-  // [control] Before the first open(). kExhausted when there is no memory for its columns.
-  Status add(std::unique_ptr<DraftModel> model);
+  // [control] Before the first open(). A model for whose columns there is no memory says so in its
+  // status.
+  void add(std::unique_ptr<DraftModel> model);
   const std::vector<std::unique_ptr<DraftModel>>& models() const { return models_; }
 
   // The functions of specd_models.
@@ -155,7 +156,7 @@ class ModelService final {
                            const specd_forward_args& args, bool device);
   specd_status run_follow(const std::shared_ptr<specd_model>& model, specd_call* call,
                           const specd_forward_args& args, ModelRecord::Call* noted);
-  specd_status compute(const std::shared_ptr<specd_model>& model, const specd_call* call,
+  specd_status compute(const std::shared_ptr<specd_model>& model, specd_call* call,
                        const specd_forward_args& args, const std::vector<Row>& rows);
   void flush(const std::shared_ptr<specd_model>& model, const specd_call* call,
              const specd_forward_args& args);
@@ -168,6 +169,8 @@ class ModelService final {
   bool reserve_model(const ModelRecord& record, const ModelRecord::Call& first,
                      const std::shared_ptr<specd_model>& model, specd_call& call);
   Status wait();
+  // What failed_ holds, told to the plugin and forgotten.
+  specd_status told(specd_call* call);
 
   Device& device_;
   PagePool& pool_;

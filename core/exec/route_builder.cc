@@ -61,30 +61,40 @@ Result<std::unique_ptr<LiveRoute>> create_route(PluginRegistry& registry, const 
   return route;
 }
 
-Status activate_route(LiveRoute& route, const RouteSpec& spec, Device& device) {
+Result<Placement> place(const LiveRoute& route, const RouteSpec& spec, bool device_is_host,
+                        const std::string& device_name) {
   const specd_drafter_caps& caps = route.drafter->caps();
+  const uint32_t verifier_devices = route.verifier->caps().device_types;
   const auto lacks = [&](const char* who, const std::string& plugin) {
-    const char* more = device.is_host()
-                           ? ""
-                           : ", and the device's for drafters of chains and fixed trees "
-                             "without hidden states or probes";
+    const char* more = device_is_host ? ""
+                                      : ", and the device's for drafters of chains and fixed trees "
+                                        "without hidden states or probes";
     return Status(Code::kFailedPrecondition, std::string(who) + " " + plugin +
                                                  " cannot work in the memory that it would be "
                                                  "given: with devices: [" +
-                                                 device.name() + "] that is the host's" + more);
+                                                 device_name + "] that is the host's" + more);
   };
-  const bool on_device = !device.is_host() && (caps.device_types & (1u << SPECD_DEV_CUDA)) != 0 &&
-                         caps.tree_mode != SPECD_TREE_VARIABLE &&
-                         (caps.needs & (SPECD_NEED_HIDDEN | SPECD_NEED_PROBES)) == 0;
-  if (!on_device && (caps.device_types & (1u << SPECD_DEV_CPU)) == 0) {
+  Placement placed;
+  placed.drafts_on_device = !device_is_host && (caps.device_types & (1u << SPECD_DEV_CUDA)) != 0 &&
+                            caps.tree_mode != SPECD_TREE_VARIABLE &&
+                            (caps.needs & (SPECD_NEED_HIDDEN | SPECD_NEED_PROBES)) == 0;
+  if (!placed.drafts_on_device && (caps.device_types & (1u << SPECD_DEV_CPU)) == 0) {
     return lacks("drafter", spec.drafter_plugin);
   }
   // A verdict is formed where the drafts are.
-  const uint32_t verifier_devices = route.verifier->caps().device_types;
-  route.verifies_on_device = on_device && (verifier_devices & (1u << SPECD_DEV_CUDA)) != 0;
-  if (!route.verifies_on_device && (verifier_devices & (1u << SPECD_DEV_CPU)) == 0) {
+  placed.verifies_on_device =
+      placed.drafts_on_device && (verifier_devices & (1u << SPECD_DEV_CUDA)) != 0;
+  if (!placed.verifies_on_device && (verifier_devices & (1u << SPECD_DEV_CPU)) == 0) {
     return lacks("verifier", spec.verifier_plugin);
   }
+  return placed;
+}
+
+Status activate_route(LiveRoute& route, const RouteSpec& spec, Device& device) {
+  const specd_drafter_caps& caps = route.drafter->caps();
+  SPECD_TRY(const Placement placed, place(route, spec, device.is_host(), device.name()));
+  const bool on_device = placed.drafts_on_device;
+  route.verifies_on_device = placed.verifies_on_device;
   specd_drafter_grant grant{};
   grant.struct_size = sizeof(grant);
   grant.device_type = on_device ? SPECD_DEV_CUDA : SPECD_DEV_CPU;

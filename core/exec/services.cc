@@ -38,6 +38,7 @@ struct Services::Impl {
 namespace {
 
 constexpr uint64_t kAlignMax = 4096;
+constexpr uint64_t kDeviceAlignMax = 256;                   // what kernels/cuda.h gives
 constexpr uint64_t kScratchBytesMax = uint64_t{256} << 20;  // of one call
 constexpr uint64_t kAllocBytesMax = uint64_t{1} << 48;  // more is no size; keeps sums from wrapping
 constexpr size_t kMetricsMax = 64;                      // of one instance
@@ -90,6 +91,11 @@ specd_status memory_alloc(const specd_host* host, specd_owner* owner, int32_t de
                   "memory.alloc: bytes " + std::to_string(bytes) + ", align " +
                       std::to_string(align) +
                       ": expected bytes > 0 and a power of two of at most 4096");
+  }
+  if (on_device && align > kDeviceAlignMax) {
+    return refuse(nullptr, SPECD_E_INVALID,
+                  "memory.alloc: align " + std::to_string(align) + " on " + impl->device.name() +
+                      ", expected at most " + std::to_string(kDeviceAlignMax));
   }
   const std::lock_guard<std::mutex> lock(owner->mutex);
   const uint64_t left =

@@ -1,17 +1,9 @@
 #include "core/exec/step_calls.h"
 
 #include <algorithm>
-#include <cstring>
-#include <initializer_list>
-#include <optional>
-#include <span>
 #include <string>
 
 #include "core/base/clock.h"
-#include "core/base/log.h"
-#include "core/plugin/sanitizer.h"
-#include "core/plugin/tensor.h"
-#include "core/spec/budget.h"
 
 namespace specd {
 
@@ -59,7 +51,13 @@ Result<StepCounters> StepRunner::run(const StepPlan& plan, std::vector<ActiveSeq
   for (ActiveSequence* member : members) {
     if (member->drafts() && member->draft_nodes > 0 && !ended(member)) drafting.push_back(member);
   }
-  SPECD_OK_OR_RETURN(make_room(members, drafting));
+  if (const Status room = make_room(members, drafting); !room.ok()) {
+    if (room.code() != Code::kExhausted) return room;
+    for (ActiveSequence* member : members) {
+      if (!ended(member)) member->request->fail(FinishReason::kError, room);
+    }
+    return counters;
+  }
   by_route(drafting, [&](LiveRoute& route, const Members& group) {
     if (route.on_device()) return;
     Proposal proposal(route, group, step_id_);
@@ -246,6 +244,7 @@ Status StepRunner::compute(const Members& members) {
   const auto draws = staging_.add(draw_rows_);
   const std::vector<kernels::DrawRow> greedy(wants_top1 ? draw_rows_.size() : 0);
   const auto greedy_draws = staging_.add(greedy);
+  const uint64_t end_of_inputs = staging_.used();
   const auto tokens = staging_.add<int32_t>(draw_rows_.size());
   const auto top1 = staging_.add<int32_t>(greedy.size());
   const auto width = static_cast<size_t>(model_.config().hidden_size);
@@ -255,7 +254,7 @@ Status StepRunner::compute(const Members& members) {
   }
 
   const uint64_t start_ns = now_ns();
-  const auto upload = [&] { staging_.upload_all(); };  // twice when a capture fails
+  const auto upload = [&] { staging_.upload_first(end_of_inputs); };  // twice if a capture fails
   const auto forward = [&] {
     const kernels::Ops& ops = device_.ops();
     for (const Pick& pick : picks) {
@@ -312,7 +311,8 @@ Status StepRunner::compute(const Members& members) {
       proposal.group.call.committed = &proposal.group.committed;
       proposers.push_back({.call = &proposal.group.call,
                            .may_capture = proposal.route.may_capture(),
-                           .propose = [this, &proposal] { return propose(proposal); }});
+                           .propose = [this, &proposal] { return propose(proposal); },
+                           .is_well = [&proposal] { return proposal.is_well(); }});
     }
     SPECD_OK_OR_RETURN(graphs_.submit(shape, proposers, upload, forward));
     SPECD_OK_OR_RETURN(device_.synchronize());

@@ -101,13 +101,15 @@ struct StepRunner::Verification {
   Column<int64_t> state;
   Column<int32_t> rows_from, rows_to;  // on the device: what was drawn, and its cell of row_token
   Status status;
+  std::vector<bool> refused;  // sequences whose drafts the host has dropped: not to be judged
 
   Verification(LiveRoute& its_route, const Members& its_members, uint64_t step_id)
       : route(its_route),
         members(its_members),
         group(its_members, step_id),
         capacity(its_route.drafter->grant().max_nodes),
-        path_capacity(its_route.drafter->grant().max_depth) {
+        path_capacity(its_route.drafter->grant().max_depth),
+        refused(its_members.size(), false) {
     group.batch.seq_state = nullptr;
   }
   // What is no part of the proposal, preset.
@@ -153,6 +155,16 @@ struct StepRunner::Proposal {
         group(its_members, step_id),
         on_device(its_route.on_device()) {}
 
+  // Nobody has failed a part of it.
+  bool is_well() const {
+    const auto fine = [](specd_status status) { return status == SPECD_OK; };
+    const auto all = [&](const std::vector<specd_status>& of) {
+      return std::all_of(of.begin(), of.end(), fine);
+    };
+    return !failed && all(group.status) &&
+           (!verification.has_value() ||
+            (verification->status.ok() && all(verification->group.status)));
+  }
   int64_t capacity() const { return route.drafter->grant().max_nodes; }
   bool probes() const { return (route.drafter->grant().needs & SPECD_NEED_PROBES) != 0; }
   bool variable() const { return route.drafter->caps().tree_mode == SPECD_TREE_VARIABLE; }

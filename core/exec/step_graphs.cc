@@ -10,14 +10,15 @@ namespace specd {
 Status StepGraphs::submit(const Shape& shape, const std::vector<Proposer>& proposers,
                           const std::function<void()>& columns,
                           const std::function<void()>& forward) {
+  while (shapes_.size() >= kShapesMax || n_graphs_ >= kGraphsMax) forget_oldest();
   const bool is_new = !shapes_.contains(shape);
-  if (is_new && shapes_.size() >= kShapesMax) forget_oldest();
   Known& known = shapes_[shape];
   known.last_used = ++n_submitted_;
   known.blocked = known.blocked || std::any_of(proposers.begin(), proposers.end(),
                                                [](const Proposer& p) { return !p.may_capture; });
   std::optional<std::vector<uint64_t>> layout;
-  if (!is_new && !known.blocked) {
+  if (!is_new && !known.blocked && known.records.size() == proposers.size() &&
+      n_failures_ < kFailuresMax) {
     layout.emplace();
     for (size_t i = 0; layout.has_value() && i < proposers.size(); ++i) {
       const auto each = models_.reserve(known.records[i], *proposers[i].call);
@@ -32,24 +33,19 @@ Status StepGraphs::submit(const Shape& shape, const std::vector<Proposer>& propo
     columns();
     std::vector<ModelRecord> records;
     const bool proposed = propose(proposers, records, false);
+    const bool asked = run_forward(forward, false);
+    if (asked) known.blocked = true;
+    known.records.clear();  // without a record there is nothing to reserve by
     if (proposed) known.records = std::move(records);
-    forward();
-    // Without a record there is nothing to reserve by.
-    if (!proposed && is_new) shapes_.erase(shape);
     return Status();
   }
 
-  if (known.graphs.size() >= kLayoutsMax && !known.graphs.contains(*layout)) {
-    for (auto& [old_layout, graph] : known.graphs) release(graph);
-    known.graphs.clear();
-  }
   Graph& graph = known.graphs[*layout];
   if (graph.id < 0) return capture(known, graph, proposers, columns, forward);
   for (size_t i = 0; i < proposers.size(); ++i) {
     models_.repeat(graph.records[i], *proposers[i].call);
   }
   device_.launch(graph.id);
-  ++n_launched_;
   return Status();
 }
 
@@ -65,18 +61,29 @@ bool StepGraphs::propose(const std::vector<Proposer>& proposers, std::vector<Mod
   return ok;
 }
 
+// True when somebody, a verifier, has asked models for something: that is not done again.
+bool StepGraphs::run_forward(const std::function<void()>& forward, bool capturing) {
+  ModelRecord record;
+  models_.watch(&record, capturing);
+  forward();
+  models_.watch(nullptr, false);
+  return !record.calls.empty() || !record.repeatable;
+}
+
 Status StepGraphs::capture(Known& known, Graph& graph, const std::vector<Proposer>& proposers,
                            const std::function<void()>& columns,
                            const std::function<void()>& forward) {
   SPECD_OK_OR_RETURN(device_.begin_capture());
   columns();
   const bool proposed = propose(proposers, graph.records, true);
-  forward();
+  const bool asked = run_forward(forward, true);
   const Result<int32_t> captured = device_.end_capture();
   if (!captured.ok()) {
     // Nothing of it has run: the step goes without these drafts, its shape without a graph.
+    ++n_failures_;
     log(LogLevel::kWarn,
-        "a step could not be captured and is submitted piece by piece from now on: " +
+        "a step could not be captured and is submitted piece by piece from now on" +
+            std::string(n_failures_ == kFailuresMax ? ", and so is every other" : "") + ": " +
             captured.status().to_string());
     known.blocked = true;
     for (const Proposer& each : proposers) {
@@ -89,13 +96,14 @@ Status StepGraphs::capture(Known& known, Graph& graph, const std::vector<Propose
     return Status();
   }
   graph.id = captured.value();
+  ++n_graphs_;
   device_.launch(graph.id);
-  ++n_launched_;
-  // What was captured must be what reserve() has looked at.
-  bool alike = proposed;
+  // What was captured must be what it does every time, and what reserve() has looked at.
+  bool alike = proposed && !asked;
   for (size_t i = 0; alike && i < proposers.size(); ++i) {
     const std::vector<ModelRecord::Call>&was = known.records[i].calls, &is = graph.records[i].calls;
-    alike = std::equal(was.begin(), was.end(), is.begin(), is.end(), ModelRecord::alike);
+    alike = proposers[i].is_well() &&
+            std::equal(was.begin(), was.end(), is.begin(), is.end(), ModelRecord::alike);
   }
   if (!alike) known.blocked = true;
   return Status();
@@ -105,18 +113,20 @@ void StepGraphs::forget_oldest() {
   const auto oldest = std::min_element(shapes_.begin(), shapes_.end(), [](auto& a, auto& b) {
     return a.second.last_used < b.second.last_used;
   });
-  for (auto& [layout, graph] : oldest->second.graphs) release(graph);
+  release(oldest->second);
   shapes_.erase(oldest);
 }
 
-void StepGraphs::release(const Graph& graph) {
-  if (graph.id >= 0) device_.release_graph(graph.id);
+void StepGraphs::release(Known& known) {
+  for (auto& [layout, graph] : known.graphs) {
+    if (graph.id < 0) continue;
+    device_.release_graph(graph.id);
+    --n_graphs_;
+  }
 }
 
 void StepGraphs::clear() {
-  for (auto& [shape, known] : shapes_) {
-    for (auto& [layout, graph] : known.graphs) release(graph);
-  }
+  for (auto& [shape, known] : shapes_) release(known);
   shapes_.clear();
 }
 

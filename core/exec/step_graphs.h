@@ -30,10 +30,11 @@ class StepGraphs {
     specd_call* call;
     bool may_capture;               // SPECD_FEATURE_CAPTURE
     std::function<bool()> propose;  // false: it failed
+    std::function<bool()> is_well;  // after the forward: nobody has failed a part of it
   };
 
-  static constexpr size_t kShapesMax = 256;
-  static constexpr size_t kLayoutsMax = 16;  // of one shape
+  static constexpr size_t kShapesMax = 256, kGraphsMax = 256;
+  static constexpr int kFailuresMax = 3;  // captures; then nothing is captured any more
 
   // Both outlive this. Not for a device that is the host.
   StepGraphs(Device& device, ModelService& models) : device_(device), models_(models) {}
@@ -49,8 +50,6 @@ class StepGraphs {
   // Forgets all graphs: addresses have changed. REQUIRES that the stream has passed them.
   void clear();
 
-  uint64_t n_launched() const { return n_launched_; }
-
  private:
   struct Graph {
     int32_t id = -1;
@@ -65,15 +64,18 @@ class StepGraphs {
 
   bool propose(const std::vector<Proposer>& proposers, std::vector<ModelRecord>& records,
                bool capturing);
+  bool run_forward(const std::function<void()>& forward, bool capturing);
   Status capture(Known& known, Graph& graph, const std::vector<Proposer>& proposers,
                  const std::function<void()>& columns, const std::function<void()>& forward);
   void forget_oldest();
-  void release(const Graph& graph);
+  void release(Known& known);
 
   Device& device_;
   ModelService& models_;
   std::map<Shape, Known> shapes_;
-  uint64_t n_submitted_ = 0, n_launched_ = 0;
+  uint64_t n_submitted_ = 0;
+  size_t n_graphs_ = 0;
+  int n_failures_ = 0;
 };
 
 }  // namespace specd

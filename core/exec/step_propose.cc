@@ -109,7 +109,10 @@ void StepRunner::take(Proposal& proposal) {
     const specd_status status = proposal.group.status[s];
     const bool bad = status != SPECD_OK && status != SPECD_E_DEADLINE;
     if (bad && !proposal.failed) route.cut(1, "propose: " + proposal.group.why(s));
-    if (bad || proposal.failed) continue;
+    if (bad || proposal.failed) {
+      if (proposal.verification.has_value()) proposal.verification->refused[s] = true;
+      continue;
+    }
     limits.node_budget = proposal.given[s];
     const int32_t* token = proposal.token.host + s * capacity;
     const int32_t* parent = proposal.parent.host + s * capacity;

@@ -94,6 +94,7 @@ void StepRunner::verify(Verification& call) {
 // emits the root row's token.
 void StepRunner::judge(const Verification& call) {
   for (size_t s = 0; s < call.members.size(); ++s) {
+    if (call.refused[s]) continue;
     ActiveSequence& member = *call.members[s];
     const int32_t n_accepted = call.n_accepted.host[s], next_token = call.next_token.host[s];
     const int32_t* nodes = call.path.host + s * call.path_capacity;

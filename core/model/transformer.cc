@@ -55,7 +55,10 @@ void ForwardRows::clear() {
 
 uint64_t ForwardRows::staging_bytes(int64_t rows, int64_t pages, int64_t tail) {
   const auto bytes = [](int64_t n) { return Staging::bytes_of<int32_t>(static_cast<size_t>(n)); };
-  return 8 * bytes(rows) + 2 * (bytes(pages + 1) + bytes(tail + 1));  // rounded up, see stage()
+  const auto rounded = [&](int64_t n) {  // as stage() does
+    return bytes(static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(n))));
+  };
+  return 8 * bytes(rows) + rounded(pages) + rounded(tail);
 }
 
 ForwardColumns ForwardRows::stage(Staging& staging) const {

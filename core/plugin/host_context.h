@@ -40,7 +40,7 @@ struct specd_call {
   // Filled by report(), cut at 4096 bytes each: text for the whole call, and for single sequences.
   std::string text;
   std::unordered_map<int32_t, std::string> sequence_text;
-  // Blocks handed out by scratch(), freed when the call's work is done.
+  // Blocks handed out by scratch(), freed when the call is over.
   std::vector<std::unique_ptr<char[]>> scratch;
   uint64_t scratch_bytes = 0;
 

@@ -20,9 +20,9 @@ __attribute__((format(printf, 2, 3))) void say(CudaProblem& problem, const char*
 }
 
 constexpr Ops kOps = {"cuda",       &packed_bytes, &pack,        &embed,      &rmsnorm,
-                  &matmul,      &rope_table,   &rope_append, &attention,  &silu_mul,
-                  &gather_rows, &kv_move,      &draw,        &draw_noise, &top_k,
-                  &log_prob,    &pick_tokens,  &clamp_nodes, &walk_tree};
+                      &matmul,      &rope_table,   &rope_append, &attention,  &silu_mul,
+                      &gather_rows, &kv_move,      &draw,        &draw_noise, &top_k,
+                      &log_prob,    &pick_tokens,  &clamp_nodes, &walk_tree};
 
 constexpr Ops fast_ops() {
   Ops ops = kOps;
@@ -95,6 +95,7 @@ class Device final : public CudaDevice {
   }
 
   ~Device() override {
+    (void)cudaSetDevice(info_.index);
     if (stream_.handle != nullptr) cudaStreamSynchronize(stream_.handle);
     for (cudaGraphExec_t graph : graphs_) {
       if (graph != nullptr) cudaGraphExecDestroy(graph);
@@ -263,7 +264,7 @@ CudaDevice* open(int32_t index, const CudaLimits& limits, CudaProblem& problem) 
   return nullptr;
 }
 
-constexpr CudaLibrary kLibrary = {kCudaBuild, &count, &open};
+constexpr CudaLibrary kLibrary = {kCudaBuild, sizeof(Ops), &count, &open};
 
 void copy(CudaStream& stream, void* to, const void* from, const void* host, uint64_t bytes,
           cudaMemcpyKind kind) {

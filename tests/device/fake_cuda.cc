@@ -378,7 +378,7 @@ CudaDevice* open(int32_t index, const CudaLimits&, CudaProblem& problem) {
   return new FakeDevice(index, number("bytes", uint64_t{8} << 30));
 }
 
-constexpr CudaLibrary kLibrary = {kCudaBuild, &count, &open};
+constexpr CudaLibrary kLibrary = {kCudaBuild, sizeof(Ops), &count, &open};
 
 }  // namespace
 }  // namespace specd::fake_cuda

@@ -265,7 +265,7 @@ class Forwards {
     staging_.clear();
     const ForwardColumns columns = rows.stage(staging_);
     const auto submit = [&] {
-      staging_.upload_all();
+      staging_.upload_first(staging_.used());
       model_->forward(columns, kv_);
     };
     submit();

@@ -6,7 +6,7 @@
 //     host memory. At most 65535 rows. Positions below CudaLimits::positions_max.
 //   * Strict means: for this device. Every output element is one fixed sequence of operations for
 //     any number of rows; which one, the file of the op says. matmul over bfloat16, attention,
-//     rmsnorm and rope_table have other bits than the CPU's; the rest has the same, but for the
+//     rmsnorm, rope_table and log_prob have other bits than the CPU's; the rest has the same, but for the
 //     payload of a NaN.
 //   * Nothing waits but pack() and copies of host memory that is not pinned. A failure shows in
 //     CudaDevice::synchronize().
@@ -21,7 +21,7 @@
 namespace specd::kernels {
 
 // Changes with every change of this file.
-inline constexpr char kCudaBuild[] = "specd-cuda-3";
+inline constexpr char kCudaBuild[] = "specd-cuda-4";
 
 // What went wrong, in words: what, need, have.
 struct CudaProblem {
@@ -86,6 +86,7 @@ class CudaDevice {
 
 struct CudaLibrary {
   const char* build;
+  uint64_t ops_bytes;  // sizeof(Ops)
   // Devices that the driver shows; -1 and the reason when there is no driver or it is too old.
   int32_t (*count)(CudaProblem& problem);
   // Null and the reason: no such device, an architecture that has no code here, too little memory.

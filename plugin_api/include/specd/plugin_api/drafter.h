@@ -34,6 +34,11 @@ enum {
    */
   SPECD_FEATURE_CAPTURE = 1u << 0
 };
+/* On a device the models' own is granted to drafters that offer it (SPECD_DEV_CUDA) with a CHAIN or STATIC
+ * tree and without hidden states or probes; all others get host memory. A verifier is granted the device
+ * when its drafter is and it offers it too. On a device every function makes device_index current itself,
+ * and restores what was. In a captured call nothing waits, nothing is allocated, and no host memory is read
+ * or written by the work but what is pinned and stays. */
 /* caps.tree_mode */
 enum {
   SPECD_TREE_CHAIN = 0,   /* parent[i] == i - 1, preset by the host */
@@ -86,6 +91,8 @@ typedef struct specd_drafter_grant { /* in of activate(): what the host will rea
   uint32_t max_rows; /* rows per sequence in one update() */
   uint32_t needs;
   uint64_t memory_bytes_max; /* quota of services/memory.h */
+  /* cudaStream_t of the models; NULL in host memory. For work of [step] calls alone: elsewhere a step may
+   * be running on it or be captured, so activate() and deactivate() take a stream of their own and wait. */
   void *stream;
 } specd_drafter_grant;
 
@@ -166,7 +173,7 @@ enum { SPECD_NO_TOKEN = -1 };
  * committed token, whose KV is not computed yet; it is not a node. A node's position is root
  * position + depth; it attends the committed tokens and its ancestors. The host cuts a sequence's
  * tree at the first bad node. n_nodes is preset to the budget and every token to SPECD_NO_TOKEN, so
- * that writing tokens is enough; on a device n_nodes is not read back. */
+ * that writing tokens is enough; on a device n_nodes is not read back (a verifier there gets it cut by the host). */
 typedef struct specd_proposal {
   uint32_t struct_size;
   uint32_t node_capacity;

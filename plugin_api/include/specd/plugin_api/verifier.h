@@ -28,7 +28,8 @@ typedef struct specd_verifier_caps { /* out of describe() */
   uint32_t guarantee[SPECD_RULE_COUNT]; /* SPECD_GUARANTEE_* by SPECD_RULE_* */
   uint32_t n_services;
   const char *const *services; /* static; required service ids */
-  uint32_t features; /* SPECD_FEATURE_*: CAPTURE says of verify() what it says of propose() */
+  uint32_t features; /* SPECD_FEATURE_*: CAPTURE says of verify() what it says of propose(),
+                        but for model/1, which a captured verify() does not use */
   uint32_t reserved0;
 } specd_verifier_caps;
 
@@ -39,7 +40,7 @@ typedef struct specd_verifier_grant { /* in */
   uint32_t max_nodes;
   uint32_t max_depth;
   uint32_t max_batch;
-  void *stream;
+  void *stream; /* as in specd_drafter_grant */
 } specd_verifier_grant;
 
 typedef struct specd_verdict {

@@ -17,15 +17,15 @@
 // whose budget is 0. What it throws fails the call: nobody is drafted in this step, and nobody
 // stays silent for it.
 //
-// One that never looks at a number, but hands tensors on to host services, has instead
+// One that hands tensors on, to host services or to work of its own on batch->stream, has instead
 //   void propose_tensors(const specd_propose_args&);
-// and no update() then if it keeps nothing. It sets the bit of SPECD_DEV_CUDA in caps.device_types
-// when that is all it does, and SPECD_FEATURE_CAPTURE when it does the same every time.
+// and no update() then if it keeps nothing. When it never looks
+// at their numbers it sets the bit of SPECD_DEV_CUDA in caps.device_types, and
+// SPECD_FEATURE_CAPTURE when it does the same every time.
 //
 // Everything may throw specd::sdk::Error. What is thrown for one sequence fails that sequence only:
 // it is reported once, its proposal is empty, and it stays silent until the host ends it, since its
-// state may be half done. All other drafters are on the CPU; one that writes device memory itself
-// fills the C tables of plugin_api.
+// state may be half done. All other drafters are on the CPU.
 #ifndef SPECD_SDK_DRAFTER_H
 #define SPECD_SDK_DRAFTER_H
 
@@ -319,44 +319,44 @@ struct DrafterTable {
              "propose(): a null argument");
       if constexpr (has_propose_tensors<T>(0)) {
         t->propose_tensors(*args);
-        return;
-      }
-      const specd_proposal& out = *args->out;
-      const int64_t n = batch->n_seqs, capacity = out.node_capacity;
-      const Column<int32_t> count(out.n_nodes, n, 1, "n_nodes");
-      const Column<int32_t> token(out.token, n, capacity, "token");
-      const bool variable = static_cast<Drafter*>(t)->tree_mode_ == SPECD_TREE_VARIABLE;
-      const Column<int32_t> parent = variable ? Column<int32_t>(out.parent, n, capacity, "parent")
-                                              : token;  // not written through
-      const Column<int32_t> flags = out.flags != nullptr
-                                        ? Column<int32_t>(out.flags, n, capacity, "flags")
-                                        : token;  // not written through
-      if constexpr (has_propose_all<T>(0)) {
-        std::vector<Draft<Sequence>> drafts;
-        for (uint32_t i = 0; i < batch->n_seqs; ++i) {
-          count(i) = 0;
-          Box* box = box_of(batch, i);
-          if (box->failed) continue;
-          drafts.push_back({&box->sequence, Proposal(*args, token, variable ? &parent : nullptr,
-                                                     out.flags != nullptr ? &flags : nullptr, i,
-                                                     t->grant().max_nodes)});
+      } else {
+        const specd_proposal& out = *args->out;
+        const int64_t n = batch->n_seqs, capacity = out.node_capacity;
+        const Column<int32_t> count(out.n_nodes, n, 1, "n_nodes");
+        const Column<int32_t> token(out.token, n, capacity, "token");
+        const bool variable = static_cast<Drafter*>(t)->tree_mode_ == SPECD_TREE_VARIABLE;
+        const Column<int32_t> parent = variable ? Column<int32_t>(out.parent, n, capacity, "parent")
+                                                : token;  // not written through
+        const Column<int32_t> flags = out.flags != nullptr
+                                          ? Column<int32_t>(out.flags, n, capacity, "flags")
+                                          : token;  // not written through
+        if constexpr (has_propose_all<T>(0)) {
+          std::vector<Draft<Sequence>> drafts;
+          for (uint32_t i = 0; i < batch->n_seqs; ++i) {
+            count(i) = 0;
+            Box* box = box_of(batch, i);
+            if (box->failed) continue;
+            drafts.push_back({&box->sequence, Proposal(*args, token, variable ? &parent : nullptr,
+                                                       out.flags != nullptr ? &flags : nullptr, i,
+                                                       t->grant().max_nodes)});
+          }
+          t->propose_all(*batch, drafts);
+          for (const Draft<Sequence>& draft : drafts) {
+            count(draft.proposal.seq_index()) = draft.proposal.size();
+          }
+        } else {
+          status = per_sequence(t, batch, [&](uint32_t i) {
+            count(i) = 0;
+            Box* box = box_of(batch, i);
+            Proposal proposal(*args, token, variable ? &parent : nullptr,
+                              out.flags != nullptr ? &flags : nullptr, i, t->grant().max_nodes);
+            if (box->failed || proposal.budget() == 0) return;
+            box->failed = true;  // until propose() comes back
+            t->propose(box->sequence, proposal);
+            box->failed = false;
+            count(i) = proposal.size();
+          });
         }
-        t->propose_all(*batch, drafts);
-        for (const Draft<Sequence>& draft : drafts) {
-          count(draft.proposal.seq_index()) = draft.proposal.size();
-        }
-      } else if constexpr (!has_propose_tensors<T>(0)) {
-        status = per_sequence(t, batch, [&](uint32_t i) {
-          count(i) = 0;
-          Box* box = box_of(batch, i);
-          Proposal proposal(*args, token, variable ? &parent : nullptr,
-                            out.flags != nullptr ? &flags : nullptr, i, t->grant().max_nodes);
-          if (box->failed || proposal.budget() == 0) return;
-          box->failed = true;  // until propose() comes back
-          t->propose(box->sequence, proposal);
-          box->failed = false;
-          count(i) = proposal.size();
-        });
       }
     });
     return outer != SPECD_OK ? outer : status;

@@ -11,7 +11,7 @@
  * every round, and feed again what is missing.
  *
  * follow() does all of that for a drafter whose rounds guess the text itself: it keeps what the
- * session shares with the committed text and feeds the rest.
+ * session shares with the committed text and feeds the rest. What keep() has kept it takes for the text's.
  *
  * What decides the shape of the work (offsets, parents, lengths) is host memory, because the host
  * plans pages and attention from it. Tokens and results are tensors, all of one call in host memory
@@ -20,7 +20,7 @@
  * when the call returns, which then waits for the stream.
  *
  * In a propose() that is being captured (SPECD_FEATURE_CAPTURE) only follow() and forward() without
- * parents and on device tensors are allowed; the others answer SPECD_E_PRECONDITION. When the
+ * parents and out_logits, on device tensors, are allowed; the others answer SPECD_E_PRECONDITION. When the
  * captured work runs again the host does for the same calls what the new lengths ask for. */
 #ifndef SPECD_PLUGIN_API_SERVICES_MODEL_H
 #define SPECD_PLUGIN_API_SERVICES_MODEL_H
@@ -63,7 +63,8 @@ typedef struct specd_forward_args { /* in */
    * when the sequence failed or its logits are not finite; the other outputs mean nothing then. */
   const specd_tensor *out_token;
   const specd_tensor *out_logprob;      /* [n_outputs] float32, of out_token, which must be there */
-  const specd_tensor *out_topk_token;   /* [n_outputs, k] int32, most likely first, k in 1..V */
+  const specd_tensor *out_topk_token;   /* [n_outputs, k] int32, most likely first, k in 1..V; at most 64
+                                         where models run on a device */
   const specd_tensor *out_topk_logprob; /* [n_outputs, k] float32, needs out_topk_token */
   const specd_tensor *out_logits;       /* [n_outputs, V] float32; host memory only */
   /* out, host [n_seqs]. A sequence that fails is as it was before the call; the others go on.
@@ -96,10 +97,11 @@ typedef struct specd_models {
                           const specd_forward_args *) SPECD_NOEXCEPT;
   /* [step] Only in propose(). Ends the round of every sequence of the batch, keeps what its session
    * shares with the committed text, and feeds what is missing of it, the last committed token
-   * always; What was fed is kept. args as in forward(), but: n_rows bounds the rows of sequences
+   * always; what was fed is kept. args as in forward(), but: n_rows bounds the rows of sequences
    * that miss more than two tokens, all together; output_rows lists sequences, and their outputs
    * are of the last committed token; row_offsets, parent, token and token_at are NULL. seq_status
    * is SPECD_E_DEADLINE and out_token -1 where the bound was reached first: the next step goes on.
+   * A sequence that fails has ended its round all the same.
    */
   specd_status (*follow)(const specd_host *, specd_call *, specd_model *,
                          const specd_forward_args *) SPECD_NOEXCEPT;
