@@ -3,7 +3,7 @@
 // target.
 //
 //   engine_check --device cuda:0 --zoo DIR --plugins DIR --work DIR [--json FILE] [--shapes 1b,8b]
-//                [--ballast-bytes N]
+//                [--ballast-bytes N] [--fast 0]
 //
 // Exits with 1 when a text differs on one device. Figures are printed as they are; goals stand
 // beside them. Environment: SPECD_CUDA_LIBRARY.
@@ -32,6 +32,7 @@ namespace {
 struct Options {
   std::string device = "cuda:0", zoo, plugins, work, json, shapes = "1b,8b";
   uint64_t ballast_bytes = uint64_t{8} << 30;
+  bool fast = true;
 };
 
 Json g_results = Json::object();
@@ -313,6 +314,7 @@ void measure_shape(const Options& options, const std::string& name) {
     }
     figure(name + " 512 rows", strict[512], "ms");
   }
+  if (!options.fast) return;
   Forwards forwards(options, name, true);
   for (const int32_t n : {1, 8, 512}) {
     figure(name + " strict by fast, " + std::to_string(n) + " rows", strict[n] / forwards.ms(n), "",
@@ -398,6 +400,8 @@ int main(int argc, char** argv) {
     const auto found = words.find(argv[i]);
     if (found != words.end()) {
       *found->second = argv[i + 1];
+    } else if (std::string(argv[i]) == "--fast") {
+      options.fast = std::string(argv[i + 1]) != "0";
     } else if (std::string(argv[i]) == "--ballast-bytes") {
       options.ballast_bytes = std::strtoull(argv[i + 1], nullptr, 10);
     } else {

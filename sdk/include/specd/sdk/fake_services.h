@@ -346,7 +346,24 @@ class FakeHost {
     specd_ops& o = ops_.value;
     o.struct_size = sizeof o;
     o.walk = [](const specd_host* host, specd_call*, const specd_walk_args* a) noexcept {
-      if (a == nullptr || a->struct_size != sizeof *a) {
+      // [n] counts and [n, columns] of dense int32, as the host wants them.
+      const auto fits = [](const specd_tensor* t, int64_t n, int64_t columns) {
+        const bool typed = t != nullptr && t->dtype_code == SPECD_DT_INT && t->dtype_bits == 32;
+        return typed && t->shape[0] == n &&
+               (columns == 0 ? t->rank == 1 && t->stride[0] == 1
+                             : t->rank == 2 && t->shape[1] == columns && t->stride[0] == columns &&
+                                   t->stride[1] == 1);
+      };
+      bool good = a != nullptr && a->struct_size == sizeof *a && a->n_nodes != nullptr &&
+                  a->token != nullptr && a->path != nullptr;
+      if (good) {
+        const int64_t n = a->n_nodes->shape[0], capacity = a->token->shape[1];
+        good = fits(a->n_nodes, n, 0) && fits(a->token, n, capacity) &&
+               fits(a->parent, n, capacity) && fits(a->wanted, n, capacity + 1) &&
+               (a->flags == nullptr || fits(a->flags, n, capacity)) && fits(a->n_path, n, 0) &&
+               fits(a->path, n, a->path->shape[1]) && fits(a->last, n, 0);
+      }
+      if (!good) {
         of(host)->violate("ops.walk: arguments");
         return specd_status{SPECD_E_INVALID};
       }
@@ -358,13 +375,13 @@ class FakeHost {
         while (n < a->path->shape[1]) {
           int32_t child = node + 1;
           const int32_t end = at(a->n_nodes, s, 0);
-          const auto fits = [&] {
+          const auto is_next = [&] {
             const bool skip = a->flags != nullptr &&
                               (static_cast<uint32_t>(at(a->flags, s, child)) & a->skip_flags) != 0;
             return !skip && at(a->parent, s, child) == node &&
                    at(a->token, s, child) == at(a->wanted, s, node + 1);
           };
-          while (child < end && !fits()) ++child;
+          while (child < end && !is_next()) ++child;
           if (child >= end) break;
           at(a->path, s, n++) = node = child;
         }
