@@ -84,7 +84,14 @@ Status Engine::Impl::step() {
   n_running = static_cast<int32_t>(running.size() - next_step.preempted.size());
   report_pages();
 
-  SPECD_TRY(const StepCounters counters, runner->run(next_step, running));
+  // Beside a device the texts of a step go out while the next one is computed.
+  const auto send_all = [this] {
+    for (ActiveSequence& sequence : running) {
+      const bool runs = sequence.slot >= 0 && sequence.request->finish() == FinishReason::kNone;
+      if (runs) sequence.request->send();  // those that have ended get one last event
+    }
+  };
+  SPECD_TRY(const StepCounters counters, runner->run(next_step, running, send_all));
   n_steps += next_step.items.empty() ? 0 : 1;
   n_rows += counters.rows;
   n_tokens += counters.tokens;
@@ -92,10 +99,10 @@ Status Engine::Impl::step() {
   for (ActiveSequence& sequence : running) {
     if (sequence.slot < 0) continue;  // preempted
     keep_prefix(sequence);
-    if (sequence.request->finish() == FinishReason::kNone) {
-      sequence.request->send();
-    } else {
+    if (sequence.request->finish() != FinishReason::kNone) {
       retire(sequence);
+    } else if (device->is_host()) {
+      sequence.request->send();
     }
   }
   std::erase_if(running, [](const ActiveSequence& sequence) { return sequence.slot < 0; });
@@ -233,6 +240,8 @@ void Engine::Impl::keep_prefix(ActiveSequence& sequence) {
 
 void Engine::Impl::preempt(ActiveSequence& sequence) {
   const bool lost = sequence.drafting == ActiveSequence::Drafting::kLost;
+  if (sequence.request->finish() == FinishReason::kNone)
+    sequence.request->send();  // it may wait long
   runner->end(sequence, SPECD_END_PREEMPTED);
   if (!lost) sequence.drafting = ActiveSequence::Drafting::kNotBegun;
   let_go(sequence);

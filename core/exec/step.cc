@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "core/base/clock.h"
 
@@ -27,10 +28,18 @@ Result<std::unique_ptr<StepRunner>> StepRunner::create(Device& device, Transform
   return runner;
 }
 
-Result<StepCounters> StepRunner::run(const StepPlan& plan, std::vector<ActiveSequence>& running) {
+Result<StepCounters> StepRunner::run(const StepPlan& plan, std::vector<ActiveSequence>& running,
+                                     const std::function<void()>& meanwhile) {
   ++step_id_;
   StepCounters counters;
-  if (plan.items.empty()) return counters;
+  bool called = device_.is_host();
+  const auto call_meanwhile = [&] {
+    if (!std::exchange(called, true)) meanwhile();
+  };
+  if (plan.items.empty()) {
+    call_meanwhile();
+    return counters;
+  }
   const uint64_t start_ns = now_ns();
 
   Members members, drafting, routed;
@@ -56,6 +65,7 @@ Result<StepCounters> StepRunner::run(const StepPlan& plan, std::vector<ActiveSeq
     for (ActiveSequence* member : members) {
       if (!ended(member)) member->request->fail(FinishReason::kError, room);
     }
+    call_meanwhile();
     return counters;
   }
   by_route(drafting, [&](LiveRoute& route, const Members& group) {
@@ -65,7 +75,10 @@ Result<StepCounters> StepRunner::run(const StepPlan& plan, std::vector<ActiveSeq
     if (propose(proposal)) take(proposal);
   });
   std::erase_if(members, ended);
-  if (members.empty()) return counters;
+  if (members.empty()) {
+    call_meanwhile();
+    return counters;
+  }
   // Those on the device come last: from here on the members stay the same.
   std::erase_if(drafting, [&](ActiveSequence* member) {
     return !member->drafts() || std::find(members.begin(), members.end(), member) == members.end();
@@ -77,7 +90,7 @@ Result<StepCounters> StepRunner::run(const StepPlan& plan, std::vector<ActiveSeq
     expect_tree(proposals_.back());
   });
   build_rows(members);
-  SPECD_OK_OR_RETURN(compute(members));
+  SPECD_OK_OR_RETURN(compute(members, call_meanwhile));
   for (Proposal& proposal : proposals_) {
     take(proposal);
     if (proposal.verification.has_value() && !proposal.failed) judge(*proposal.verification);
@@ -199,8 +212,8 @@ void StepRunner::build_rows(const Members& members) {
   }
 }
 
-// Submits what the device has to do for this step, and waits for it.
-Status StepRunner::compute(const Members& members) {
+// Submits what the device has to do for this step, does what can be done meanwhile, and waits.
+Status StepRunner::compute(const Members& members, const std::function<void()>& meanwhile) {
   draw_rows_.assign(rows_.logits_rows.size(), {});
   bool wants_top1 = false;
   for (const ActiveSequence* member : members) {
@@ -315,6 +328,7 @@ Status StepRunner::compute(const Members& members) {
                            .is_well = [&proposal] { return proposal.is_well(); }});
     }
     SPECD_OK_OR_RETURN(graphs_.submit(shape, proposers, upload, forward));
+    meanwhile();
     SPECD_OK_OR_RETURN(device_.synchronize());
     draft_models_.passed();
     behind_.clear();

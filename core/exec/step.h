@@ -14,6 +14,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <memory>
 #include <vector>
@@ -58,7 +59,9 @@ class StepRunner {
   // its finish() says whether it goes on. A sequence whose logits are not finite fails alone. One
   // that is cancelled or past its deadline is left out of what is still to come. Not ok: the device
   // failed; nothing was decided, and nothing can be any more.
-  Result<StepCounters> run(const StepPlan& plan, std::vector<ActiveSequence>& running);
+  // `meanwhile` is called once where the device is not the host: while it computes, if it has work.
+  Result<StepCounters> run(const StepPlan& plan, std::vector<ActiveSequence>& running,
+                           const std::function<void()>& meanwhile);
 
   // Copies the KV of a whole page.
   Status copy_page(int32_t from, int32_t to);
@@ -84,7 +87,7 @@ class StepRunner {
   void take(Proposal& proposal);
   void expect_tree(const Proposal& proposal);
   void build_rows(const Members& members);
-  Status compute(const Members& members);
+  Status compute(const Members& members, const std::function<void()>& meanwhile);
   Status verify(LiveRoute& route, const Members& members);
   void verify(Verification& call);
   void judge(const Verification& call);

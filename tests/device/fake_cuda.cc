@@ -403,3 +403,8 @@ extern "C" __attribute__((visibility("default"))) void specd_fake_cuda_submit(
   static_cast<specd::fake_cuda::FakeDevice*>(static_cast<specd::kernels::CudaDevice*>(stream))
       ->submit(kernel, std::string(static_cast<const char*>(args), bytes));
 }
+
+// A line of the caller's own between those of the device.
+extern "C" __attribute__((visibility("default"))) void specd_fake_cuda_note(const char* line) {
+  specd::fake_cuda::note(line);
+}

@@ -35,5 +35,7 @@ struct Record {
 // The symbols that the fake exports beside specd_cuda_library.
 inline constexpr char kTakeRecord[] = "specd_fake_cuda_take_record";
 using TakeRecordFn = void (*)(Record*);  // of all devices since the last call
+inline constexpr char kNote[] = "specd_fake_cuda_note";
+using NoteFn = void (*)(const char*);  // puts a line of the caller's into the record
 
 }  // namespace specd::fake_cuda

@@ -145,6 +145,30 @@ TEST_F(OnDevice, a_steady_step_is_one_submission_and_one_wait) {
   }
 }
 
+TEST_F(OnDevice, texts_go_out_while_the_next_step_is_computed) {
+  static const auto note = reinterpret_cast<fake_cuda::NoteFn>(
+      dlsym(dlopen(SPECD_TEST_FAKE_CUDA, RTLD_NOW), fake_cuda::kNote));
+  start(on("cuda:0"));
+  record();
+  Pending pending;
+  const auto ticket = engine_->submit(request(prompts()[0], "off", 40),
+                                      [sink = pending.sink()](const Event& event) {
+                                        note("text");
+                                        sink(event);
+                                      });
+  ASSERT_TRUE(ticket.ok());
+  EXPECT_EQ(pending.wait().events, 40);
+  const std::vector<std::string> calls = record().calls;
+  int beside = 0;
+  for (size_t i = 1; i + 1 < calls.size(); ++i) {
+    if (calls[i] == "text" && calls[i - 1] != "synchronize" && calls[i + 1] == "synchronize") {
+      ++beside;
+    }
+  }
+  EXPECT_EQ(beside, 39) << "all but the last, which ends the request";
+  audit();
+}
+
 TEST_F(OnDevice, what_is_submitted_piece_by_piece_keeps_the_order_of_the_step) {
   start(on("cuda:0"));
   record();

@@ -8,6 +8,10 @@
 //     // optional, [control]
 //   };
 //
+// One that hands the tensors on and looks at none has instead
+//   void verify_tensors(const specd_verify_args&);
+// and may offer SPECD_DEV_CUDA and SPECD_FEATURE_CAPTURE, as drafter.h says.
+//
 // What is thrown for one sequence fails that sequence only; the host then accepts nothing for it
 // and emits the root row's token.
 #ifndef SPECD_SDK_VERIFIER_H
