@@ -306,7 +306,7 @@ void measure_shape(const Options& options, const std::string& name) {
     const double bytes = static_cast<double>(forwards.weight_bytes());
     figure(name + " decode", strict[1], "ms");
     figure(name + " decode reads", bytes / strict[1] / 1e6, "GB/s",
-           "goal: 0.85 of the read bandwidth of kernel_check");
+           "goal: 0.85 of what ceilings reads");
     figure(name + " decode, piece by piece", forwards.ms(1, false), "ms");
     for (const int32_t n : {2, 4, 8, 16, 32}) {
       figure(name + " V(" + std::to_string(n) + ")", strict[n] / strict[1], "",

@@ -946,6 +946,7 @@ int main(int argc, char** argv) {
     Gpu fast(argv[1], limits);
     Rig fast_rig{fast, cpu_ops(Isa::kScalar), cpu_stream, report};
     check_matmul(fast_rig, true);
+    if (with_rates) std::printf("\nby cuBLASLt:"), (void)rates(fast_rig);
   }
   const std::string speed = report.failures == 0 && with_rates ? rates(rig) : "null";
   std::printf("\n%d failed\n", report.failures);

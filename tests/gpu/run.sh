@@ -30,6 +30,8 @@ cuda=(nvcc -std=c++20 -O3 --fmad=false -Xcompiler=-fPIC,-fvisibility=hidden -I. 
   echo "${cpp[*]@Q} -Wall -Wextra -c tests/gpu/kernel_check.cc -o $out/obj/kernel_check.o"
 } | xargs -d '\n' -P "$(nproc)" -I{} bash -c '{}'
 nvcc -shared -o "$out/libspecd_cuda.so" "$out"/obj/*.cu.o -ldl
+nvcc -std=c++20 -O3 -arch=native -o "$out/ceilings" tests/gpu/ceilings.cu 2> "$out/ceilings.log" ||
+  nvcc -std=c++20 -O3 -gencode=arch=compute_80,code='[sm_80,compute_80]' -o "$out/ceilings" tests/gpu/ceilings.cu
 g++ -o "$out/kernel_check" "$out"/obj/{attention,draw,elementwise,matmul,rmsnorm,rope,common_ops,cpu_ops,worker_pool,kernel_check}.o \
   -ldl -pthread
 [ -n "${SPECD_GPU_BUILD_ONLY:-}" ] && exit 0
@@ -37,10 +39,11 @@ g++ -o "$out/kernel_check" "$out"/obj/{attention,draw,elementwise,matmul,rmsnorm
 failed=0
 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader || true
 seed=${SPECD_GPU_SEED:-$RANDOM}
+"$out/ceilings" --json "$out/ceilings.json" || failed=1
 fast=0
 export LD_LIBRARY_PATH="${LD_LIBRARY_PATH:-}:/usr/local/cuda/lib64"
 if ls /usr/local/cuda/lib64/libcublasLt.so.* > /dev/null 2>&1 || ldconfig -p | grep -q libcublasLt; then fast=1; fi
-"$out/kernel_check" "$out/libspecd_cuda.so" --seed "$seed" --json "$out/kernels.json" --fast $fast || failed=1
+timeout 100 "$out/kernel_check" "$out/libspecd_cuda.so" --seed "$seed" --json "$out/kernels.json" --fast $fast || failed=1
 
 # ---- the engine
 engine=()
@@ -62,7 +65,7 @@ fi
 if [ ${#engine[@]} -gt 0 ]; then
   work=$(mktemp -d)
   trap 'rm -rf "$work"' EXIT
-  SPECD_CUDA_LIBRARY=$out/libspecd_cuda.so timeout 300 "${engine[@]}" --work "$work" --json "$out/engine.json" \
+  SPECD_CUDA_LIBRARY=$out/libspecd_cuda.so timeout 240 "${engine[@]}" --work "$work" --json "$out/engine.json" \
     --fast $fast --ballast-bytes "${SPECD_GPU_BALLAST_BYTES:-8000000000}" || failed=1
 else
   echo "the engine was not run: it needs Boost, spdlog, nlohmann-json and cmake, or build/gpu-carry (see tests/gpu/carry.sh)"
@@ -70,7 +73,7 @@ fi
 
 # ---- another implementation, where it is installed
 if python3 -c 'import torch, transformers; assert torch.cuda.is_available()' 2> /dev/null; then
-  timeout 120 python3 tests/gpu/beside.py "$out/beside.json" || echo "beside.py did not come to its end"
+  timeout 60 python3 tests/gpu/beside.py "$out/beside.json" || echo "beside.py did not come to its end"
 else
   echo "PyTorch and transformers were not run: not installed here"
 fi
@@ -79,7 +82,7 @@ fi
 if command -v compute-sanitizer > /dev/null; then
   for tool in memcheck racecheck; do
     log="$out/$tool.log"
-    if ! timeout 60 compute-sanitizer --tool $tool --error-exitcode 3 \
+    if ! timeout 45 compute-sanitizer --tool $tool --error-exitcode 3 \
          "$out/kernel_check" "$out/libspecd_cuda.so" --seed "$seed" --rates 0 > "$log" 2>&1; then
       echo "compute-sanitizer $tool did not pass, see $log:"
       grep -E 'FAILED|ERROR SUMMARY|RACECHECK SUMMARY|Error|Hazard|Internal' "$log" | head -5
