@@ -227,7 +227,7 @@ int run_daemon(const Config& config) {
     // Neither the server nor the engine could be joined.
     log(LogLevel::kError, "requests did not end " + std::to_string(kAbortWaitMs / 1000) +
                               " s after they were cut (does a plugin hang?); leaving without them");
-    _exit(kExitCut);
+    _exit(failed.ok() ? kExitCut : kExitFailed);
   }
   signals.end_at_once();
   end_within(std::max(kTeardownLimit, std::chrono::seconds(config.drain_seconds)));

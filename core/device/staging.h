@@ -43,6 +43,7 @@ class Staging {
   }
   uint64_t room() const { return capacity_ - used_; }
   uint64_t used() const { return used_; }
+  uint64_t capacity() const { return capacity_; }
 
   // REQUIRES room. The content is whatever was there.
   template <typename T>

@@ -464,9 +464,13 @@ void ModelService::flush(const std::shared_ptr<specd_model>& model, const specd_
       ForwardRows::staging_bytes(rows_.n_rows(), static_cast<int64_t>(rows_.pages.size()),
                                  static_cast<int64_t>(rows_.tail.size())) +
       Staging::bytes_of<kernels::DrawRow>(n_outputs) + 2 * Staging::bytes_of<int32_t>(from.size());
-  if (through_host) bytes += 2 * Staging::bytes_of<int32_t>(n_outputs * (1 + n_top));
+  if (through_host) {
+    bytes +=
+        2 * (Staging::bytes_of<int32_t>(n_outputs) + Staging::bytes_of<int32_t>(n_outputs * n_top));
+  }
   if (bytes > staging_.room()) {
     SPECD_CHECK(!repeating_, "what was captured had room");
+    if (record_ != nullptr) record_->repeatable = false;  // in one piece it would have none
     failed_ =
         capturing_ ? Status(Code::kExhausted, "a step with too many rows for a graph") : wait();
     if (!failed_.ok()) return;
@@ -537,8 +541,15 @@ void ModelService::write_outputs(const DraftModel& draft, const specd_forward_ar
   copy_logits(draft, args, outputs);
   if (failed.empty()) return;
   // No token of [0, 0): all become -1.
-  if (Staging::bytes_of<int32_t>(failed.size()) > staging_.room()) {
-    failed_ = capturing_ ? Status(Code::kExhausted, "too many failed sequences") : wait();
+  const uint64_t bytes = Staging::bytes_of<int32_t>(failed.size());
+  if (bytes > staging_.room()) {
+    if (record_ != nullptr) record_->repeatable = false;
+    if (!capturing_) failed_ = wait();
+    if (failed_.ok() && bytes > staging_.room()) {
+      failed_ = Status(Code::kExhausted, std::to_string(failed.size()) +
+                                             " outputs of sequences "
+                                             "that failed");
+    }
     if (!failed_.ok()) return;
   }
   const Column<int32_t> places = staging_.add(failed);

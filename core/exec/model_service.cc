@@ -264,7 +264,9 @@ specd_status ModelService::keep(specd_call* call, const specd_model* model, cons
 void ModelService::move(specd_model& model, const std::vector<int32_t>& from,
                         const std::vector<int32_t>& to) {
   if (from.empty()) return;
-  if (2 * Staging::bytes_of<int32_t>(from.size()) > staging_.room()) failed_ = wait();
+  if (2 * Staging::bytes_of<int32_t>(from.size()) > staging_.room()) {
+    failed_ = capturing_ ? Status(Code::kExhausted, "moves without room in a graph") : wait();
+  }
   if (!failed_.ok()) return;
   const Column<int32_t> sources = staging_.add(from), targets = staging_.add(to);
   staging_.upload();
@@ -403,7 +405,6 @@ void ModelService::passed() {
   }
   unread_.clear();
   staging_.clear();
-  forward_step_ = 0;
 }
 
 specd_status ModelService::told(specd_call* call) {
@@ -418,6 +419,8 @@ Status ModelService::wait() {
   passed();
   return Status();
 }
+
+void ModelService::step_is_over() { forward_step_ = 0; }
 
 void ModelService::watch(ModelRecord* record, bool capturing) {
   record_ = record;
@@ -448,6 +451,7 @@ std::optional<std::vector<uint64_t>> ModelService::reserve(const ModelRecord& re
     layout.push_back(std::bit_ceil(n_pages));
   }
   layout.push_back(staging_.used());
+  if (!failed_.ok()) return std::nullopt;  // the next call that is made tells it
   return layout;
 }
 

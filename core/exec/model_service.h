@@ -111,6 +111,8 @@ class ModelService final {
   void repeat(const ModelRecord& record, specd_call& call);
   // [step] The stream has passed all that was asked for.
   void passed();
+  // [step] What was reserved may be reclaimed again.
+  void step_is_over();
 
   // [step] The sequence is over for its drafter: its sessions go.
   void end(uint64_t seq_id);
@@ -179,7 +181,7 @@ class ModelService final {
   std::vector<std::shared_ptr<specd_model>> open_;  // guarded by mutex_
 
   // Step thread only.
-  uint64_t forward_step_ = 0;  // of the running forward(), 0 = none
+  uint64_t forward_step_ = 0;  // while pages are taken for it: a forward, or all of a step; else 0
   ModelRecord* record_ = nullptr;
   bool capturing_ = false;
   bool repeating_ = false;  // the graph submits

@@ -31,13 +31,13 @@ const char* guarantee_name(uint32_t guarantee);
 // no memory but the plugins' own. [control]
 Result<std::unique_ptr<LiveRoute>> create_route(PluginRegistry& registry, const RouteSpec& spec,
                                                 const specd_target_info& target);
-// Takes memory. After it the route may serve. [control]
 // Whether the pair can work beside such a device, and whether it works in its memory.
 struct Placement {
   bool drafts_on_device = false, verifies_on_device = false;
 };
 Result<Placement> place(const LiveRoute& route, const RouteSpec& spec, bool device_is_host,
                         const std::string& device_name);
+// Takes memory. After it the route may serve. [control]
 // `device` is that of the models: the drafter is granted its memory where it can use it, else the
 // host's.
 Status activate_route(LiveRoute& route, const RouteSpec& spec, Device& device);

@@ -1,6 +1,7 @@
 #include "core/exec/step_calls.h"
 
 #include <algorithm>
+#include <iterator>
 #include <string>
 #include <utility>
 
@@ -70,6 +71,7 @@ Result<StepCounters> StepRunner::run(const StepPlan& plan, std::vector<ActiveSeq
   }
   by_route(drafting, [&](LiveRoute& route, const Members& group) {
     if (route.on_device()) return;
+    call_meanwhile();  // this may take its time on the host
     Proposal proposal(route, group, step_id_);
     prepare(proposal);
     if (propose(proposal)) take(proposal);
@@ -155,7 +157,22 @@ Status StepRunner::make_room(const Members& members, const Members& drafting) {
   }
   SPECD_TRY(const bool moved, staging_.reserve(bytes));
   if (moved) graphs_.clear();
-  return Status();
+  // What comes behind, each alone: verdicts, moves, updates.
+  uint64_t behind = 2 * columns(static_cast<int64_t>(members.size()) * SPECD_MAX_TREE_DEPTH);
+  Members routed;
+  std::copy_if(members.begin(), members.end(), std::back_inserter(routed),
+               [](const ActiveSequence* member) { return !(member->route == nullptr); });
+  by_route(routed, [&](LiveRoute& route, const Members& group) {
+    const specd_drafter_grant& grant = route.drafter->grant();
+    const auto n = static_cast<int64_t>(group.size());
+    const int64_t cells = n * grant.max_nodes;
+    const uint64_t verdict = 9 * columns(n) + 5 * columns(cells + n) + columns(n * grant.max_depth);
+    const uint64_t update = 4 * columns(n) + 4 * columns(n * grant.max_rows) + columns(cells);
+    behind = std::max({behind, verdict, update});
+  });
+  if (behind <= behind_.capacity()) return Status();
+  SPECD_OK_OR_RETURN(device_.synchronize());
+  return behind_.reserve(behind).status();
 }
 
 void StepRunner::build_rows(const Members& members) {
@@ -322,7 +339,8 @@ Status StepRunner::compute(const Members& members, const std::function<void()>& 
       if (proposal.verification.has_value()) lies_at(proposal.verification->row_token.device);
       shape.insert(shape.end(), proposal.given.begin(), proposal.given.end());
       proposal.group.call.committed = &proposal.group.committed;
-      proposers.push_back({.call = &proposal.group.call,
+      proposers.push_back({.route = proposal.route.number,
+                           .call = &proposal.group.call,
                            .may_capture = proposal.route.may_capture(),
                            .propose = [this, &proposal] { return propose(proposal); },
                            .is_well = [&proposal] { return proposal.is_well(); }});
@@ -331,6 +349,7 @@ Status StepRunner::compute(const Members& members, const std::function<void()>& 
     meanwhile();
     SPECD_OK_OR_RETURN(device_.synchronize());
     draft_models_.passed();
+    draft_models_.step_is_over();
     behind_.clear();
   }
   const uint64_t ns = now_ns() - start_ns;

@@ -14,8 +14,10 @@ Status StepGraphs::submit(const Shape& shape, const std::vector<Proposer>& propo
   const bool is_new = !shapes_.contains(shape);
   Known& known = shapes_[shape];
   known.last_used = ++n_submitted_;
-  known.blocked = known.blocked || std::any_of(proposers.begin(), proposers.end(),
-                                               [](const Proposer& p) { return !p.may_capture; });
+  known.blocked =
+      known.blocked || std::any_of(proposers.begin(), proposers.end(), [this](const Proposer& p) {
+        return !p.may_capture || uncapturable_.contains(p.route);
+      });
   std::optional<std::vector<uint64_t>> layout;
   if (!is_new && !known.blocked && known.records.size() == proposers.size() &&
       n_failures_ < kFailuresMax) {
@@ -79,11 +81,12 @@ Status StepGraphs::capture(Known& known, Graph& graph, const std::vector<Propose
   const bool asked = run_forward(forward, true);
   const Result<int32_t> captured = device_.end_capture();
   if (!captured.ok()) {
-    // Nothing of it has run: the step goes without these drafts, its shape without a graph.
-    ++n_failures_;
+    // Nothing of it has run: the step goes without these drafts, and those who made them, or every
+    // step when nobody did, without graphs.
+    for (const Proposer& each : proposers) uncapturable_.insert(each.route);
+    n_failures_ += proposers.empty() ? 1 : 0;
     log(LogLevel::kWarn,
-        "a step could not be captured and is submitted piece by piece from now on" +
-            std::string(n_failures_ == kFailuresMax ? ", and so is every other" : "") + ": " +
+        "a step could not be captured and is submitted piece by piece from now on: " +
             captured.status().to_string());
     known.blocked = true;
     for (const Proposer& each : proposers) {
@@ -102,7 +105,7 @@ Status StepGraphs::capture(Known& known, Graph& graph, const std::vector<Propose
   bool alike = proposed && !asked;
   for (size_t i = 0; alike && i < proposers.size(); ++i) {
     const std::vector<ModelRecord::Call>&was = known.records[i].calls, &is = graph.records[i].calls;
-    alike = proposers[i].is_well() &&
+    alike = proposers[i].is_well() && graph.records[i].repeatable &&
             std::equal(was.begin(), was.end(), is.begin(), is.end(), ModelRecord::alike);
   }
   if (!alike) known.blocked = true;

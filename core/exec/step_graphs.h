@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <set>
 #include <vector>
 
 #include "core/base/status.h"
@@ -27,6 +28,7 @@ class StepGraphs {
 
   // One call of propose() on the device.
   struct Proposer {
+    uint64_t route;  // its number
     specd_call* call;
     bool may_capture;               // SPECD_FEATURE_CAPTURE
     std::function<bool()> propose;  // false: it failed
@@ -34,7 +36,8 @@ class StepGraphs {
   };
 
   static constexpr size_t kShapesMax = 256, kGraphsMax = 256;
-  static constexpr int kFailuresMax = 3;  // captures; then nothing is captured any more
+  static constexpr int kFailuresMax =
+      3;  // captures of steps without drafts; then no more are tried
 
   // Both outlive this. Not for a device that is the host.
   StepGraphs(Device& device, ModelService& models) : device_(device), models_(models) {}
@@ -76,6 +79,7 @@ class StepGraphs {
   uint64_t n_submitted_ = 0;
   size_t n_graphs_ = 0;
   int n_failures_ = 0;
+  std::set<uint64_t> uncapturable_;  // routes
 };
 
 }  // namespace specd

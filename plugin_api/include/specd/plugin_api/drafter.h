@@ -34,7 +34,7 @@ enum {
    */
   SPECD_FEATURE_CAPTURE = 1u << 0
 };
-/* On a device the models' own is granted to drafters that offer it (SPECD_DEV_CUDA) with a CHAIN or STATIC
+/* Where models run on a device, that is granted to drafters that offer it (SPECD_DEV_CUDA) with a CHAIN or STATIC
  * tree and without hidden states or probes; all others get host memory. A verifier is granted the device
  * when its drafter is and it offers it too. On a device every function makes device_index current itself,
  * and restores what was. In a captured call nothing waits, nothing is allocated, and no host memory is read

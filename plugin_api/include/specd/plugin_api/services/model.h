@@ -92,7 +92,8 @@ typedef struct specd_models {
   specd_status (*length)(const specd_host *, specd_call *, specd_model *,
                          uint32_t *out) SPECD_NOEXCEPT;
   /* [step] Computes rows for sequences of the call's batch. Any error of the call itself leaves all
-   * sessions as they were. */
+   * sessions as they were, but for SPECD_E_EXHAUSTED and SPECD_E_DEVICE: those that had
+   * rows are empty then, as if their pages had been taken. */
   specd_status (*forward)(const specd_host *, specd_call *, specd_model *,
                           const specd_forward_args *) SPECD_NOEXCEPT;
   /* [step] Only in propose(). Ends the round of every sequence of the batch, keeps what its session
@@ -108,7 +109,8 @@ typedef struct specd_models {
   /* [step] Ends the round of every sequence of the batch: the first `kept[s]` kept tokens stay,
    * then follow rows [row_offsets[s], row_offsets[s + 1]) of `rows`: a path in the round, the first
    * a child of the last kept token. kept[s] is at most length(); with rows it is exactly that. All
-   * arrays are host memory; row_offsets NULL = no rows at all. An error changes nothing. */
+   * arrays are host memory; row_offsets NULL = no rows at all. An error changes nothing, but for
+   * SPECD_E_DEVICE. */
   specd_status (*keep)(const specd_host *, specd_call *, specd_model *, const uint32_t *kept,
                        const uint32_t *row_offsets, const uint32_t *rows) SPECD_NOEXCEPT;
 } specd_models;
