@@ -24,9 +24,12 @@ namespace specd {
 
 enum class KvDType { kF32, kF16, kBF16 };
 enum class Guarantee { kNone, kLaw, kIdentical };
-// kStrict: a row has the same bits whatever stands beside it, so that drafts change no token. kFast:
-// whatever the device does fastest; routes reach the guarantee `law` at most. CUDA devices only.
-enum class Numerics { kStrict, kFast };
+// kStrict: a row has the same bits whatever stands beside it, so that drafts change no token.
+// kBf16: the same, with activations rounded to bfloat16 where weights are: faster, other texts than
+// strict's, the same ones on one model of processor only. CPUs with AVX-512 BF16 only.
+// kFast: whatever the device does fastest; routes reach the guarantee `law` at most. CUDA devices
+// only.
+enum class Numerics { kStrict, kBf16, kFast };
 
 struct ModelOptions {
   std::string name;  // "target"
@@ -38,6 +41,10 @@ struct ModelOptions {
   double kv_memory_share = 0;  // of the machine's memory, up to 1
   int32_t kv_pages = 0;
   bool prefix_cache = true;
+  bool generation_config = true;  // its sampling holds where a request does not say
+  std::string chat_template;      // a file instead of the folder's own; empty = that
+
+  bool operator==(const ModelOptions&) const = default;
 };
 
 // A second model that drafters may ask for by name; its KV lies in the pages of the target's.
@@ -45,6 +52,8 @@ struct DraftModelOptions {
   std::string name;
   std::string path;  // as of the target
   KvDType kv_dtype = KvDType::kBF16;
+
+  bool operator==(const DraftModelOptions&) const = default;
 };
 
 struct PluginUse {
@@ -98,6 +107,8 @@ struct EngineOptions {
   int32_t step_tokens_max = 512;     // rows of one forward, prefill and draft nodes together
   int32_t queue_max = 256;           // waiting requests; more are refused
   int32_t priority_aging_ms = 1000;  // waiting this long is worth one level of priority
+
+  bool operator==(const EngineOptions&) const = default;
 };
 
 // ---- reports ---------------------------------------------------------------------------------
@@ -163,6 +174,11 @@ struct ModelReport {
   // their rows, the time they took with their draws.
   int32_t kv_pages_held = 0;
   uint64_t forwards = 0, rows = 0, forward_ns = 0;
+  // Of the target: where a request does not say, and what generation_config.json asks for in vain.
+  SamplingParams sampling_defaults;
+  std::vector<std::string> generation_config_ignored;
+  // Of the target: the file its chat template came from, or "refused: " and why chats are.
+  std::string chat_template;
 };
 
 struct EngineReport {
@@ -206,10 +222,17 @@ Status check_options(const EngineOptions& options);
 // Their code stays mapped.
 void shut_down_plugins();
 
+// What the model reads of a prompt.
+struct RenderedPrompt {
+  std::string text;
+  std::vector<int32_t> tokens;
+};
+
 // An admitted request.
 struct Ticket {
-  std::string id;       // the client's, or made; may be used again after the end
-  uint64_t number = 0;  // the engine's own, never used again
+  std::string id;           // the client's, or made; may be used again after the end
+  uint64_t number = 0;      // the engine's own, never used again
+  SamplingParams sampling;  // what holds, the model's defaults included
 };
 
 class Engine {
@@ -223,8 +246,10 @@ class Engine {
   // queue is full, kUnavailable while draining. After an error the sink is never called; else it
   // may be called before this returns.
   Result<Ticket> submit(const Request& request, Sink sink);
-  // [any] The ids that submit() gives the model for this text (the first-token rule included): what
-  // a client needs to send the same prompt as ids, or to record it.
+  // [any] What submit() gives the model for the text or the chat of this request, of which nothing
+  // else is looked at: what a client needs to debug a template, or to send the same prompt as ids.
+  Result<RenderedPrompt> render(const Request& request) const;
+  // The ids of a text alone.
   Result<std::vector<int32_t>> encode(const std::string& prompt) const;
   // [any] Takes effect within one step; false, and nothing happens, when the request has ended.
   bool cancel(uint64_t number);

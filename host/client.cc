@@ -105,6 +105,11 @@ Result<Generation> Client::generate(
   return generation;
 }
 
+Result<v1::RenderChatResponse> Client::render(const v1::GenerateRequest& request) {
+  return call<v1::GenerateRequest, v1::RenderChatResponse>(
+      *inference_, &v1::Inference::Stub::RenderChat, request);
+}
+
 Result<v1::CancelResponse> Client::cancel(const std::string& request_id) {
   v1::CancelRequest request;
   request.set_request_id(request_id);

@@ -33,6 +33,7 @@ class Client {
                               const std::function<void(const v1::GenerateResponse&)>& on_message,
                               const std::atomic<bool>* stop = nullptr);
 
+  Result<v1::RenderChatResponse> render(const v1::GenerateRequest& request);
   Result<v1::CancelResponse> cancel(const std::string& request_id);
   Result<v1::ListPluginsResponse> plugins();
   Result<v1::ListRoutesResponse> routes();

@@ -1,8 +1,10 @@
-// The command lines of specd, specctl and specd-bench, read one way.
+// The command lines of specd, specctl and specd-bench, read one way; and what a program can be
+// asked for, told to its help, to its checks and to shells from one description.
 #pragma once
 
 #include <boost/program_options.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/base/status.h"
@@ -15,5 +17,37 @@ Result<boost::program_options::variables_map> read_command_line(
     const boost::program_options::options_description& options,
     const boost::program_options::positional_options_description& positional,
     const std::vector<std::string>& arguments);
+
+struct Command {
+  std::string name;
+  std::string arguments;                // as the help shows them: "--config FILE"
+  std::string meaning;                  // may have several lines
+  std::vector<std::string> words = {};  // of which one follows: "apply", "delete"
+};
+
+struct Program {
+  std::string name;
+  std::vector<Command> commands;
+  // What a value is, value_name() says: FILE and PATH are files, "a|b" are words.
+  boost::program_options::options_description options;
+  // Which commands take an option, parted by spaces. One that is not here goes with every command.
+  std::vector<std::pair<std::string, std::string>> taken_by;
+  // Values that a shell may offer for an option, beside value_name().
+  std::vector<std::pair<std::string, std::vector<std::string>>> values = {};
+
+  const Command* find(const std::string& command) const;  // null when there is none
+  bool takes(const std::string& command, const std::string& option) const;
+  std::vector<std::string> command_names() const;
+};
+
+// The first option that was given and that `command` does not take, or "".
+std::string option_of_another_command(const Program& program,
+                                      const boost::program_options::variables_map& values,
+                                      const std::string& command);
+
+// "  specd serve --config FILE   load ..." a line each, meanings below each other.
+std::string commands_help(const Program& program);
+// The options, as boost shows them.
+std::string options_text(const Program& program);
 
 }  // namespace specd::host

@@ -1,15 +1,16 @@
 // The configuration file: strict YAML to the engine's options and the host's own.
 //
 // Every error is one line: FILE:LINE:COLUMN: key.path: expected, found, and the nearest known key.
-// The schema is in configs/README.md.
+// The keys are in config_keys.cc, and for people in configs/README.md.
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "core/engine.h"
+#include "host/config_overrides.h"
 #include "host/yaml_reader.h"
 
 namespace specd::host {
@@ -19,9 +20,9 @@ struct HttpOptions {
   std::string address;          // a literal of IPv4 or IPv6, no wildcard
   uint16_t port = 0;            // 0 = one that is free
   uint32_t stall_seconds = 60;  // a step that takes longer makes /health/live fail
-};
 
-using YamlPlaces = std::map<std::string, YamlPlace>;  // "routes.a.drafter.config.n" -> its place
+  bool operator==(const HttpOptions&) const = default;
+};
 
 struct Config {
   std::string file;
@@ -30,15 +31,17 @@ struct Config {
   uint32_t drain_seconds = 30;      // how long running requests may finish after SIGTERM
   std::optional<HttpOptions> http;  // none = no listener
   EngineOptions engine;
-  YamlPlaces places;  // of each key of the file
+  YamlNode root;  // the file with what overrides it: every value's origin
 };
 
-// Reads and checks `path`. Relative paths in it are taken from its own folder. The model folder and
-// the plugin directories must exist; what is in them is check_options()'s business.
-Result<Config> load_config(const std::string& path);
+// Reads and checks `path`, with `overrides` over it. Relative paths are taken from the file's own
+// folder. The model folder and the plugin directories must exist; what is in them is
+// check_options()'s business.
+Result<Config> load_config(const std::string& path, const Overrides& overrides = {});
 
 // The same for text that is already here; `file` names it and gives the folder.
-Result<Config> parse_config(std::string_view text, const std::string& file);
+Result<Config> parse_config(std::string_view text, const std::string& file,
+                            const Overrides& overrides = {});
 
 // What the engine says about the options, with the place in the file that it is about:
 // "FILE:LINE:COLUMN: key.path: ...".
@@ -51,7 +54,7 @@ std::string route_reason_with_place(const Config& config, const std::string& rou
 struct RouteFile {
   RouteOptions route;
   std::string file;
-  YamlPlaces places;
+  YamlNode root;
 };
 // YAML, or JSON, which is YAML. `file` stands in errors; `engine` is what the route has to fit.
 Result<RouteFile> parse_route(std::string_view text, const std::string& file,
@@ -60,8 +63,5 @@ Result<RouteFile> parse_route(std::string_view text, const std::string& file,
 Status with_place(const RouteFile& file, const Status& status);
 // What parse_route() reads back as the same route.
 Json route_to_json(const RouteOptions& route);
-
-// The candidate nearest to `word` by edit distance, or "" when none is near.
-std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
 
 }  // namespace specd::host

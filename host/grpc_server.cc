@@ -67,6 +67,19 @@ class InferenceService final : public v1::Inference::CallbackService {
     return finished(context, Status());
   }
 
+  grpc::ServerUnaryReactor* RenderChat(grpc::CallbackServerContext* context,
+                                       const v1::GenerateRequest* wire,
+                                       v1::RenderChatResponse* response) override {
+    const auto render = [&]() -> Status {
+      SPECD_TRY(const Request request, request_from_wire(*wire));
+      SPECD_TRY(RenderedPrompt made, engine_.render(request));
+      response->mutable_token_ids()->Add(made.tokens.begin(), made.tokens.end());
+      response->set_text(std::move(made.text));
+      return Status();
+    };
+    return finished(context, named_as_on_wire(render()));
+  }
+
  private:
   // The engine need not work longer than the client waits.
   static void heed_deadline_of_call(const grpc::CallbackServerContext& context, Request& request) {

@@ -7,12 +7,12 @@ umask 022
 specd_build_packages=(
   g++ cmake ninja-build make pkg-config
   libboost-dev libboost-filesystem-dev libboost-system-dev libboost-program-options-dev
-  libyaml-cpp-dev nlohmann-json3-dev libspdlog-dev libssl-dev
+  libyaml-cpp-dev nlohmann-json3-dev libspdlog-dev libssl-dev libutf8proc-dev
   libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
   prometheus-cpp-dev
 )
 specd_test_packages=(
-  clang python3 libgtest-dev libbenchmark-dev ccache
+  clang libclang-rt-14-dev python3 libgtest-dev libbenchmark-dev libpcre2-dev ccache fish zsh
 )
 
 specd_install() {

@@ -21,8 +21,10 @@
 #include "core/base/json.h"
 #include "host/bench/measure.h"
 #include "host/bench/server_backend.h"
+#include "host/chat_options.h"
 #include "host/client.h"
 #include "host/command_line.h"
+#include "host/completion.h"
 #include "host/table.h"
 #include "host/version.h"
 #include "host/yaml_reader.h"
@@ -38,17 +40,7 @@ constexpr int kUsage = 2;
 constexpr int kDifferent = 3;
 constexpr char kDefaultSocket[] = "/run/specd/specd.sock";
 
-constexpr char kHelp[] =
-    "specctl: talks to a running specd\n"
-    "\n"
-    "  specctl generate   continue a prompt and stream the text\n"
-    "  specctl compare    the same prompts on several routes: speed, acceptance, identical or not\n"
-    "  specctl record     prompts and their continuations as a file for the replay drafter\n"
-    "  specctl cancel     end a running request: --request-id ID\n"
-    "  specctl plugins | routes | models | status\n"
-    "  specctl route apply -f FILE    put a route into service or replace it, while requests run\n"
-    "  specctl route delete NAME      requests that run with it finish\n"
-    "  specctl route get NAME         its definition; -o json is what apply takes\n";
+constexpr char kAbout[] = "specctl: talks to a running specd\n";
 constexpr char kExits[] =
     "\nExit codes: 0 fine, 1 the daemon refused or is not there, 2 wrong command line, 3 compare\n"
     "            found a route whose text differs\n";
@@ -96,18 +88,26 @@ po::options_description make_options() {
   auto add = options.add_options();
   add("help,h", "this text");
   add("version", "the version");
-  add("socket", po::value<std::string>(),
+  add("socket", po::value<std::string>()->value_name("PATH"),
       "the daemon's socket (default: $SPECD_SOCKET, else /run/specd/specd.sock)");
-  add("output,o", po::value<std::string>()->default_value("table"),
+  add("output,o", po::value<std::string>()->default_value("table")->value_name("table|json"),
       "table or json (one object a line); for record: the file to write");
-  add("prompt", po::value<std::string>(), "generate: the prompt; else --prompt-file, else input");
-  add("prompt-file", po::value<std::string>(), "generate: a file with the prompt");
+  add("prompt", po::value<std::string>(),
+      "generate, render: the prompt; else --prompt-file, else input");
+  add("prompt-file", po::value<std::string>()->value_name("FILE"),
+      "generate, render: a file with the prompt");
   add("prompt-tokens", po::value<std::string>(), "generate: the prompt as ids, 0,17,4");
+  add_chat_options(options);
   add("temperature", po::value<std::string>()->default_value("0"),
-      "0 = greedy; compare and record take a list");
+      "0 = greedy; compare and record take a list; generate: what is not given of this and the next "
+      "seven is as the model's generation_config.json says");
   add("top-p", po::value<float>()->default_value(1));
   add("top-k", po::value<int32_t>()->default_value(0));
   add("seed", po::value<uint64_t>()->default_value(0));
+  add("min-p", po::value<float>(), "generate: 0 = off");
+  add("repetition-penalty", po::value<float>(), "generate: over prompt and output, 1 = off");
+  add("frequency-penalty", po::value<float>(), "generate: over the output, 0 = off");
+  add("presence-penalty", po::value<float>(), "generate: over the output, 0 = off");
   add("max-tokens", po::value<int32_t>()->default_value(128));
   add("stop", po::value<std::vector<std::string>>()->composing(), "generate: may be repeated");
   add("stop-token", po::value<std::vector<int32_t>>()->composing(), "generate: may be repeated");
@@ -122,45 +122,12 @@ po::options_description make_options() {
   add("route", po::value<std::string>()->default_value(""), "generate and record");
   add("routes", po::value<std::string>()->default_value("off"),
       "compare: list, the first is the base");
-  add("prompts", po::value<std::vector<std::string>>()->composing(),
+  add("prompts", po::value<std::vector<std::string>>()->composing()->value_name("PATH"),
       "compare and record: file or folder, may be repeated");
   add("repeat", po::value<int>()->default_value(1), "compare: rounds");
-  add("file,f", po::value<std::string>(), "route apply: YAML or JSON of one route");
-  add("command", po::value<std::string>());
-  add("arguments", po::value<std::vector<std::string>>());
+  add("file,f", po::value<std::string>()->value_name("FILE"),
+      "route apply: YAML or JSON of one route");
   return options;
-}
-
-// The first option that was given and that `command` does not take, or "".
-std::string option_of_another_command(const po::variables_map& values, const std::string& command) {
-  constexpr std::pair<const char*, const char*> kTakenBy[] = {
-      {"prompt", "generate"},
-      {"prompt-file", "generate"},
-      {"prompt-tokens", "generate"},
-      {"stop", "generate"},
-      {"stop-token", "generate"},
-      {"ignore-eos", "generate"},
-      {"request-id", "generate cancel route"},
-      {"priority", "generate"},
-      {"deadline-ms", "generate"},
-      {"cache-salt", "generate"},
-      {"draft-nodes-max", "generate"},
-      {"temperature", "generate compare record"},
-      {"top-p", "generate compare record"},
-      {"top-k", "generate compare record"},
-      {"seed", "generate compare record"},
-      {"max-tokens", "generate compare record"},
-      {"route", "generate record"},
-      {"routes", "compare"},
-      {"prompts", "compare record"},
-      {"repeat", "compare"},
-      {"file", "route"},
-  };
-  for (const auto& [option, commands] : kTakenBy)
-    if (values.count(option) != 0 && !values[option].defaulted() &&
-        std::string_view(commands).find(command) == std::string_view::npos)
-      return option;
-  return "";
 }
 
 Result<std::string> read_prompt(const po::variables_map& values) {
@@ -176,26 +143,66 @@ Result<std::string> read_prompt(const po::variables_map& values) {
   return text;
 }
 
+// The text or the messages of a prompt.
+Status read_prompt(const po::variables_map& values, v1::GenerateRequest& request) {
+  if (has_chat_options(values)) {
+    SPECD_TRY(*request.mutable_chat(), read_chat_options(values));
+    return Status();
+  }
+  SPECD_TRY(const std::string text, read_prompt(values));
+  request.set_text(text);
+  return Status();
+}
+
+int run_render(Client& client, const po::variables_map& values, bool json) {
+  v1::GenerateRequest request;
+  if (const Status status = read_prompt(values, request); !status.ok()) return fail(status);
+  const auto rendered = client.render(request);
+  if (!rendered.ok()) return fail(rendered.status());
+  if (json) {
+    std::printf("%s\n", to_json(rendered.value()).c_str());
+    return kOk;
+  }
+  const std::string& text = rendered.value().text();
+  const std::string shown = isatty(STDOUT_FILENO) == 1 ? printable(text) : text;
+  std::printf("%s\n", shown.c_str());
+  for (const int32_t id : rendered.value().token_ids()) std::printf("%d ", id);
+  std::printf("\n");
+  return kOk;
+}
+
+// What was given; the model's own holds for the rest.
+void set_sampling(const po::variables_map& values, float temperature, v1::Sampling& to) {
+  const auto given = [&](const char* option) {
+    return values.count(option) != 0 && !values[option].defaulted();
+  };
+  if (given("temperature")) to.set_temperature(temperature);
+  if (given("top-p")) to.set_top_p(values["top-p"].as<float>());
+  if (given("top-k")) to.set_top_k(values["top-k"].as<int32_t>());
+  if (given("seed")) to.set_seed(values["seed"].as<uint64_t>());
+  if (given("min-p")) to.set_min_p(values["min-p"].as<float>());
+  if (given("repetition-penalty"))
+    to.set_repetition_penalty(values["repetition-penalty"].as<float>());
+  if (given("frequency-penalty")) to.set_frequency_penalty(values["frequency-penalty"].as<float>());
+  if (given("presence-penalty")) to.set_presence_penalty(values["presence-penalty"].as<float>());
+}
+
 int run_generate(Client& client, const po::variables_map& values, bool json) {
   v1::GenerateRequest request;
   if (values.count("prompt-tokens") != 0) {
     std::vector<int32_t> ids;
     if (!parse_numbers(values["prompt-tokens"].as<std::string>(), ids))
       return usage("--prompt-tokens: expected ids, 0,17,4");
+    if (has_chat_options(values)) return usage("--prompt-tokens or messages, not both");
     request.mutable_token_ids()->mutable_ids()->Add(ids.begin(), ids.end());
-  } else {
-    const Result<std::string> prompt = read_prompt(values);
-    if (!prompt.ok()) return fail(prompt.status());
-    request.set_text(prompt.value());
+  } else if (const Status status = read_prompt(values, request); !status.ok()) {
+    return fail(status);
   }
   std::vector<float> temperature;
   if (!parse_numbers(values["temperature"].as<std::string>(), temperature) ||
       temperature.size() != 1)
     return usage("--temperature: expected one number");
-  request.mutable_sampling()->set_temperature(temperature[0]);
-  request.mutable_sampling()->set_top_p(values["top-p"].as<float>());
-  request.mutable_sampling()->set_top_k(values["top-k"].as<int32_t>());
-  request.mutable_sampling()->set_seed(values["seed"].as<uint64_t>());
+  set_sampling(values, temperature[0], *request.mutable_sampling());
   request.set_max_tokens(values["max-tokens"].as<int32_t>());
   if (values.count("stop") != 0)
     for (const std::string& stop : values["stop"].as<std::vector<std::string>>())
@@ -381,7 +388,7 @@ int run_models(Client& client, bool json) {
   const auto response = client.models();
   if (!response.ok()) return fail(response.status());
   Table table({"model", "role", "architecture", "parameters", "weights", "KV", "KV pages",
-               "positions", "reason"});
+               "positions", "chat template", "reason"});
   for (const v1::Model& model : response.value().models()) {
     if (json) std::printf("%s\n", to_json(model).c_str());
     table.add(
@@ -393,7 +400,7 @@ int run_models(Client& client, bool json) {
                                  : std::to_string(model.kv_pages_free()) + " of " +
                                        std::to_string(model.kv_pages_total()) + " free, " +
                                        std::to_string(model.kv_pages_cached()) + " cached",
-         std::to_string(model.max_positions()), model.reason()});
+         std::to_string(model.max_positions()), model.chat_template(), model.reason()});
   }
   if (!json) std::fputs(printable(table.text()).c_str(), stdout);
   return kOk;
@@ -511,17 +518,101 @@ std::string route_usage_problem(const po::variables_map& values,
   return "route: expected apply, delete or get, found '" + action + "'";
 }
 
+// What is wrong with the line beside its options, or "".
+std::string usage_problem(const Program& program, const po::variables_map& values,
+                          const std::string& command, const std::vector<std::string>& arguments) {
+  const Command* known = program.find(command);
+  if (known == nullptr) return "unknown command '" + command + "'";
+  if (const std::string option = option_of_another_command(program, values, command);
+      !option.empty())
+    return command + " takes no --" + option;
+  if (known->words.empty() && !arguments.empty())
+    return command + " takes no '" + arguments[0] + "'";
+  const std::string output = values["output"].as<std::string>();
+  if (command != "record" && output != "table" && output != "json")
+    return "-o: expected table or json, found '" + output + "'";
+  if (command == "route") return route_usage_problem(values, arguments);
+  if (command == "completion" && arguments.size() > 1) return "completion: expected one shell";
+  return "";
+}
+
+Program make_program() {
+  return {
+      .name = "specctl",
+      .commands =
+          {
+              {"generate", "", "continue a prompt, or answer messages, and stream the text"},
+              {"render", "",
+               "what the model would read: the text and the ids of a prompt\nor of messages"},
+              {"compare", "",
+               "the same prompts on several routes: speed, acceptance,\nidentical or not"},
+              {"record", "", "prompts and their continuations as a file for the\nreplay drafter"},
+              {"cancel", "--request-id ID", "end a running request"},
+              {"plugins", "", "the daemon's plugins"},
+              {"routes", "", "its routes and what they count"},
+              {"models", "", "its models"},
+              {"status", "", "its state, what it counts, its memory"},
+              {"route",
+               "apply -f FILE | delete NAME | get NAME",
+               "put a route into service or replace it, while requests run;\n"
+               "take one out, what runs with it finishes; its definition,\n"
+               "-o json is what apply takes",
+               {"apply", "delete", "get"}},
+              {"completion", "SHELL", "print completion for bash, zsh or fish",
+               completion_shells()},
+          },
+      .options = make_options(),
+      .taken_by =
+          {
+              {"prompt", "generate render"},
+              {"prompt-file", "generate render"},
+              {"message", "generate render"},
+              {"messages", "generate render"},
+              {"tools", "generate render"},
+              {"template-arguments", "generate render"},
+              {"continue-final-message", "generate render"},
+              {"prompt-tokens", "generate"},
+              {"stop", "generate"},
+              {"stop-token", "generate"},
+              {"ignore-eos", "generate"},
+              {"request-id", "generate cancel route"},
+              {"priority", "generate"},
+              {"deadline-ms", "generate"},
+              {"cache-salt", "generate"},
+              {"draft-nodes-max", "generate"},
+              {"temperature", "generate compare record"},
+              {"top-p", "generate compare record"},
+              {"top-k", "generate compare record"},
+              {"seed", "generate compare record"},
+              {"min-p", "generate"},
+              {"repetition-penalty", "generate"},
+              {"frequency-penalty", "generate"},
+              {"presence-penalty", "generate"},
+              {"max-tokens", "generate compare record"},
+              {"route", "generate record"},
+              {"routes", "compare"},
+              {"prompts", "compare record"},
+              {"repeat", "compare"},
+              {"file", "route"},
+          },
+  };
+}
+
 int run(int argc, char** argv) {
-  const po::options_description options = make_options();
+  const Program program = make_program();
+  po::options_description all;
+  all.add(program.options)
+      .add_options()("command", po::value<std::string>())("arguments",
+                                                          po::value<std::vector<std::string>>());
   po::positional_options_description positional;
   positional.add("command", 1).add("arguments", -1);
-  const auto parsed = read_command_line(options, positional, {argv + 1, argv + argc});
+  const auto parsed = read_command_line(all, positional, {argv + 1, argv + argc});
   if (!parsed.ok()) return usage(parsed.status().message());
   const po::variables_map& values = parsed.value();
   if (values.count("help") != 0) {
-    std::ostringstream text;
-    text << kHelp << "\n" << options << kExits;
-    std::fputs(text.str().c_str(), stdout);
+    const std::string text =
+        kAbout + ("\n" + commands_help(program)) + "\n" + options_text(program) + kExits;
+    std::fputs(text.c_str(), stdout);
     return kOk;
   }
   if (values.count("version") != 0) {
@@ -530,26 +621,19 @@ int run(int argc, char** argv) {
   }
   const std::string command =
       values.count("command") != 0 ? values["command"].as<std::string>() : "";
-  bool known = false;
-  for (const char* one : {"generate", "compare", "record", "cancel", "plugins", "routes", "models",
-                          "status", "route"})
-    known = known || command == one;
-  if (!known) return usage("unknown command '" + command + "'");
-  if (const std::string option = option_of_another_command(values, command); !option.empty())
-    return usage(command + " takes no --" + option);
   const auto arguments = values.count("arguments") != 0
                              ? values["arguments"].as<std::vector<std::string>>()
                              : std::vector<std::string>();
-  if (command != "route" && !arguments.empty())
-    return usage(command + " takes no '" + arguments[0] + "'");
-  if (command == "route") {
-    if (const std::string problem = route_usage_problem(values, arguments); !problem.empty())
-      return usage(problem);
+  if (const std::string problem = usage_problem(program, values, command, arguments);
+      !problem.empty())
+    return usage(problem);
+  if (command == "completion") {
+    const auto script = completion_script(program, arguments.empty() ? "" : arguments[0]);
+    if (!script.ok()) return usage(script.status().message());
+    std::fputs(script.value().c_str(), stdout);
+    return kOk;
   }
-  const std::string output = values["output"].as<std::string>();
-  if (command != "record" && output != "table" && output != "json")
-    return usage("-o: expected table or json, found '" + output + "'");
-  const bool json = output == "json";
+  const bool json = values["output"].as<std::string>() == "json";
 
   const char* from_environment = std::getenv("SPECD_SOCKET");
   const std::string socket = values.count("socket") != 0   ? values["socket"].as<std::string>()
@@ -558,6 +642,7 @@ int run(int argc, char** argv) {
   Result<Client> client = Client::connect(socket);
   if (!client.ok()) return fail(client.status());
   if (command == "generate") return run_generate(client.value(), values, json);
+  if (command == "render") return run_render(client.value(), values, json);
   if (command == "compare") return run_compare(client.value(), values, json);
   if (command == "record") return run_record(client.value(), values);
   if (command == "cancel") return run_cancel(client.value(), values);
@@ -565,6 +650,7 @@ int run(int argc, char** argv) {
   if (command == "routes") return run_routes(client.value(), json);
   if (command == "models") return run_models(client.value(), json);
   if (command == "status") return run_status(client.value(), json);
+  SPECD_CHECK(command == "route", command);
   if (arguments[0] == "apply") return run_route_apply(client.value(), values, json);
   if (arguments[0] == "delete") return run_route_delete(client.value(), values, arguments[1], json);
   return run_route_get(client.value(), arguments[1], json);

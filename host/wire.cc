@@ -22,14 +22,59 @@ double ratio(int64_t part, int64_t whole) {
   return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0.0;
 }
 
+SamplingRequest sampling_from_wire(const v1::Sampling& wire) {
+  SamplingRequest out;
+  if (wire.has_temperature()) out.temperature = wire.temperature();
+  if (wire.has_top_p()) out.top_p = wire.top_p();
+  if (wire.has_top_k()) out.top_k = wire.top_k();
+  if (wire.has_seed()) out.seed = wire.seed();
+  if (wire.has_min_p()) out.min_p = wire.min_p();
+  if (wire.has_repetition_penalty()) out.repetition_penalty = wire.repetition_penalty();
+  if (wire.has_frequency_penalty()) out.frequency_penalty = wire.frequency_penalty();
+  if (wire.has_presence_penalty()) out.presence_penalty = wire.presence_penalty();
+  return out;
+}
+
+Result<ChatPrompt> chat_from_wire(const v1::ChatPrompt& wire) {
+  // Here and not in the engine, so that too many are not copied.
+  if (wire.messages_size() > static_cast<int>(ChatPrompt::kMessagesMax))
+    return wrong("chat.messages", "expected at most " + std::to_string(ChatPrompt::kMessagesMax) +
+                                      ", found " + std::to_string(wire.messages_size()));
+  ChatPrompt chat;
+  for (const v1::ChatMessage& message : wire.messages())
+    chat.messages.push_back({message.role(), message.content(), message.extra_json()});
+  chat.tools_json = wire.tools_json();
+  chat.template_arguments_json = wire.template_arguments_json();
+  chat.continue_final_message = wire.continue_final_message();
+  chat.add_generation_prompt = wire.has_add_generation_prompt() ? wire.add_generation_prompt()
+                                                                : !wire.continue_final_message();
+  chat.parse_special_tokens_in_messages = wire.parse_special_tokens_in_messages();
+  return chat;
+}
+
 }  // namespace
+
+v1::Sampling sampling_to_wire(const SamplingParams& sampling) {
+  v1::Sampling wire;
+  wire.set_temperature(sampling.temperature);
+  wire.set_top_p(sampling.top_p);
+  wire.set_top_k(sampling.top_k);
+  wire.set_seed(sampling.seed);
+  wire.set_min_p(sampling.min_p);
+  wire.set_repetition_penalty(sampling.repetition_penalty);
+  wire.set_frequency_penalty(sampling.frequency_penalty);
+  wire.set_presence_penalty(sampling.presence_penalty);
+  return wire;
+}
 
 Status check_name(const std::string& field, const std::string& name) {
   if (name.size() > kNameBytesMax)
     return wrong(field, "expected at most " + std::to_string(kNameBytesMax) + " bytes, found " +
                             std::to_string(name.size()));
-  for (const char c : name)
-    if (c <= ' ' || c > '~') return wrong(field, "expected printable ASCII without spaces");
+  for (size_t i = 0; i < name.size(); ++i)
+    if (name[i] <= ' ' || name[i] > '~')
+      return wrong(field, "expected printable ASCII without spaces, found something else at byte " +
+                              std::to_string(i));
   return Status();
 }
 
@@ -45,12 +90,22 @@ Result<Request> request_from_wire(const v1::GenerateRequest& wire) {
         return wrong("token_ids", "expected at least one id, found none");
       request.prompt_tokens.emplace(wire.token_ids().ids().begin(), wire.token_ids().ids().end());
       break;
+    case v1::GenerateRequest::kChat: {
+      SPECD_TRY(request.chat, chat_from_wire(wire.chat()));
+      break;
+    }
     case v1::GenerateRequest::PROMPT_NOT_SET:
-      return wrong("prompt", "expected text or token_ids, found neither");
+      return wrong("prompt", "expected text, token_ids or chat, found none");
   }
-  const v1::Sampling& sampling = wire.sampling();
-  request.sampling = {sampling.temperature(), sampling.has_top_p() ? sampling.top_p() : 1.0F,
-                      sampling.top_k(), sampling.seed()};
+  for (const auto& [field, is_given] :
+       {std::pair("parse_special_tokens", wire.has_parse_special_tokens()),
+        std::pair("add_bos", wire.has_add_bos())}) {
+    if (is_given && wire.prompt_case() != v1::GenerateRequest::kText)
+      return wrong(field, "goes with a prompt in text only");
+  }
+  if (wire.has_parse_special_tokens()) request.parse_special_tokens = wire.parse_special_tokens();
+  if (wire.has_add_bos()) request.add_bos = wire.add_bos();
+  request.sampling = sampling_from_wire(wire.sampling());
   request.max_tokens = wire.max_tokens();
   request.stop.assign(wire.stop().begin(), wire.stop().end());
   request.stop_tokens.assign(wire.stop_token_ids().begin(), wire.stop_token_ids().end());
@@ -67,11 +122,14 @@ Result<Request> request_from_wire(const v1::GenerateRequest& wire) {
 }
 
 Status named_as_on_wire(const Status& status) {
-  if (status.code() != Code::kInvalidArgument) return status;
   constexpr std::pair<std::string_view, std::string_view> kNames[] = {
       {"temperature", "sampling.temperature"},
       {"top_p", "sampling.top_p"},
       {"top_k", "sampling.top_k"},
+      {"min_p", "sampling.min_p"},
+      {"repetition_penalty", "sampling.repetition_penalty"},
+      {"frequency_penalty", "sampling.frequency_penalty"},
+      {"presence_penalty", "sampling.presence_penalty"},
       {"stop_tokens", "stop_token_ids"},
       {"prompt_tokens", "token_ids"},
       {"prompt", "text"},
@@ -233,6 +291,12 @@ v1::Model model_to_wire(const ModelReport& report) {
   wire.set_kv_pages_cached(report.kv_pages_cached);
   wire.set_prefix_query_tokens(report.prefix_query_tokens);
   wire.set_prefix_hit_tokens(report.prefix_hit_tokens);
+  if (report.role == "target") {
+    *wire.mutable_default_sampling() = sampling_to_wire(report.sampling_defaults);
+    for (const std::string& each : report.generation_config_ignored)
+      wire.add_generation_config_ignored(each);
+  }
+  wire.set_chat_template(report.chat_template);
   return wire;
 }
 

@@ -20,6 +20,7 @@ Status named_as_on_wire(const Status& status);
 
 grpc::Status status_to_wire(const Status& status);
 
+v1::Sampling sampling_to_wire(const SamplingParams& sampling);
 v1::Finished finished_to_wire(const std::string& request_id, const Event& event);
 v1::Plugin plugin_to_wire(const PluginReport& report);
 v1::Route route_to_wire(const RouteReport& report);

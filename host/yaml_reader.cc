@@ -3,16 +3,22 @@
 #include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <exception>
+#include <functional>
+#include <map>
 #include <sstream>
 #include <utility>
+
+#include "core/base/quote.h"
+#include "core/base/utf8.h"
 
 namespace specd::host {
 namespace {
 
-YamlPlace place_of(const YAML::Mark& mark) { return {mark.line + 1, mark.column + 1}; }
+YamlPlace place_of(const YAML::Mark& mark) { return {mark.line + 1, mark.column + 1, nullptr}; }
 
 // Carries an error out of yaml-cpp's callbacks; never leaves this file.
 struct Refused : std::exception {
@@ -55,7 +61,8 @@ class TreeBuilder : public YAML::EventHandler {
  private:
   struct Level {
     YamlNode* node;
-    bool want_key;  // in a map: the next event is a key
+    bool want_key;                                       // in a map: the next event is a key
+    std::map<std::string, int, std::less<>> lines = {};  // of the keys of a map
   };
 
   YamlNode* add(YamlNode::Kind kind, const YAML::Mark& mark, const std::string& tag,
@@ -80,10 +87,13 @@ class TreeBuilder : public YAML::EventHandler {
         throw Refused(place,
                       "a key must be a word; found " +
                           std::string(kind == YamlNode::Kind::kNull ? "nothing" : "a collection"));
-      for (const YamlNode::Entry& entry : level.node->entries)
-        if (entry.key == *value)
-          throw Refused(place, "duplicate key '" + *value + "'; first given at line " +
-                                   std::to_string(entry.place.line));
+      if (value->size() > kYamlKeyMax)
+        throw Refused(place, "expected a key of at most " + std::to_string(kYamlKeyMax) +
+                                 " bytes, found " + quote(*value, 40));
+      const auto [first, is_new] = level.lines.emplace(*value, place.line);
+      if (!is_new)
+        throw Refused(place, "duplicate key " + quote(*value) + "; first given at line " +
+                                 std::to_string(first->second));
       if (*value == "<<" && tag == "?")
         throw Refused(place, "merge keys (<<) are not supported; write the values out");
       level.node->entries.push_back({*value, place, {}});
@@ -103,7 +113,7 @@ class TreeBuilder : public YAML::EventHandler {
       throw Refused(place_of(mark),
                     "nested deeper than " + std::to_string(kYamlDepthMax) + " levels");
     YamlNode* node = add(kind, mark, tag, anchor);
-    levels_.push_back({node, kind == YamlNode::Kind::kMap});
+    levels_.push_back({.node = node, .want_key = kind == YamlNode::Kind::kMap});
   }
   void close() { levels_.pop_back(); }
 
@@ -152,7 +162,7 @@ bool read_number(std::string_view text, double& out) {
   return error == std::errc() && end == text.data() + text.size();
 }
 
-Result<Json> scalar_to_json(const YamlNode& node, const std::string& where) {
+Result<Json> scalar_to_json(const YamlNode& node, const std::function<std::string()>& where) {
   const std::string& text = node.value;
   if (!node.plain) return Json(text);
   if (text == "true" || text == "True" || text == "TRUE") return Json(true);
@@ -162,14 +172,16 @@ Result<Json> scalar_to_json(const YamlNode& node, const std::string& where) {
   const bool negative = body[0] == '-';
   if (negative || body[0] == '+') body.remove_prefix(1);
   const auto too_large = [&] {
-    return Status(Code::kInvalidArgument, where + "the number " + text + " does not fit 64 bits");
+    return Status(Code::kInvalidArgument, where() + "expected a smaller number, found " +
+                                              quote(text) + ", which does not fit 64 bits");
   };
   if (all_in(body, kDigits)) {
     if (body.size() > 1 && body[0] == '0')
       return Status(Code::kInvalidArgument,
-                    where + "the number " + text +
-                        " begins with 0, which YAML readers take for different values; write it "
-                        "without the zero, or in quotes if it is text");
+                    where() +
+                        "expected no number that begins with 0, which YAML readers take for "
+                        "different values, found " +
+                        quote(text) + "; write it without the zero, or in quotes if it is text");
     if (negative) {
       int64_t value = 0;
       if (!read_number(text, 10, value)) return too_large();
@@ -199,8 +211,62 @@ Result<Json> scalar_to_json(const YamlNode& node, const std::string& where) {
   }
   if (body == ".inf" || body == ".Inf" || body == ".INF" || text == ".nan" || text == ".NaN" ||
       text == ".NAN")
-    return Status(Code::kInvalidArgument, where + text + " is not a finite number");
+    return Status(Code::kInvalidArgument,
+                  where() + "expected a number, found " + text + ", which is not a finite number");
   return Json(text);
+}
+
+// A node's path, written out only when an error needs it: there may be half a million nodes, each
+// below keys of 256 bytes.
+struct NodePath {
+  const NodePath* parent;
+  std::string_view key;
+  size_t index;
+
+  std::string text() const {
+    if (parent == nullptr) return std::string(key);
+    return parent->text() +
+           (key.data() == nullptr ? "[" + std::to_string(index) + "]" : "." + std::string(key));
+  }
+};
+
+Result<Json> to_json(const YamlNode& node, const std::string& file, const NodePath& path) {
+  switch (node.kind) {
+    case YamlNode::Kind::kNull:
+      return Json(nullptr);
+    case YamlNode::Kind::kScalar:
+      return scalar_to_json(node, [&] { return error_front(file, node.place, path.text()); });
+    case YamlNode::Kind::kSequence: {
+      Json array = Json::array();
+      for (size_t i = 0; i < node.items.size(); ++i) {
+        SPECD_TRY(Json item, to_json(node.items[i], file, {&path, {}, i}));
+        array.push_back(std::move(item));
+      }
+      return array;
+    }
+    case YamlNode::Kind::kMap: {
+      Json object = Json::object();
+      for (const YamlNode::Entry& entry : node.entries) {
+        SPECD_TRY(Json value, to_json(entry.value, file, {&path, entry.key, 0}));
+        object[entry.key] = std::move(value);
+      }
+      return object;
+    }
+  }
+  return Status(Code::kInternal, "unknown kind of YAML node");
+}
+
+YamlPlace place_of_offset(std::string_view text, size_t offset) {
+  YamlPlace place;
+  for (const char c : text.substr(0, offset)) {
+    if (c == '\n') {
+      ++place.line;
+      place.column = 1;
+    } else {
+      ++place.column;
+    }
+  }
+  return place;
 }
 
 }  // namespace
@@ -211,8 +277,19 @@ const YamlNode* YamlNode::find(std::string_view key) const {
   return nullptr;
 }
 
-std::string place_text(const std::string& file, YamlPlace place) {
+std::string place_text(const std::string& file, const YamlPlace& place) {
+  if (place.source != nullptr) return *place.source;
   return file + ":" + std::to_string(place.line) + ":" + std::to_string(place.column);
+}
+
+std::string error_front(const std::string& file, const YamlPlace& place, const std::string& path) {
+  const std::string text = place_text(file, place);
+  // A key may hold anything; an error is one line.
+  const auto is_control = [](unsigned char c) { return c < 0x20 || c == 0x7f; };
+  if (path.size() > 2 * kYamlKeyMax || std::any_of(path.begin(), path.end(), is_control))
+    return text + ": " + quote(path, 2 * kYamlKeyMax) + ": ";
+  if (path.empty() || (place.source != nullptr && text.ends_with(" " + path))) return text + ": ";
+  return text + ": " + path + ": ";
 }
 
 Result<YamlNode> parse_yaml(std::string_view text, const std::string& file) {
@@ -223,6 +300,12 @@ Result<YamlNode> parse_yaml(std::string_view text, const std::string& file) {
   if (const size_t zero = text.find('\0'); zero != std::string_view::npos)
     return Status(Code::kInvalidArgument, place_text(file, {}) + ": a zero byte at offset " +
                                               std::to_string(zero) + "; not a text file");
+  if (const size_t bad = utf8_error_offset(text); bad != std::string_view::npos)
+    return Status(Code::kInvalidArgument,
+                  place_text(file, place_of_offset(text, bad)) +
+                      ": expected UTF-8, found the byte " +
+                      std::to_string(static_cast<unsigned char>(text[bad])) + " at offset " +
+                      std::to_string(bad));
   try {
     std::istringstream stream{std::string(text)};
     YAML::Parser parser(stream);
@@ -243,30 +326,7 @@ Result<YamlNode> parse_yaml(std::string_view text, const std::string& file) {
 }
 
 Result<Json> yaml_to_json(const YamlNode& node, const std::string& file, const std::string& path) {
-  switch (node.kind) {
-    case YamlNode::Kind::kNull:
-      return Json(nullptr);
-    case YamlNode::Kind::kScalar:
-      return scalar_to_json(node, place_text(file, node.place) + ": " + path + ": ");
-    case YamlNode::Kind::kSequence: {
-      Json array = Json::array();
-      for (size_t i = 0; i < node.items.size(); ++i) {
-        SPECD_TRY(Json item,
-                  yaml_to_json(node.items[i], file, path + "[" + std::to_string(i) + "]"));
-        array.push_back(std::move(item));
-      }
-      return array;
-    }
-    case YamlNode::Kind::kMap: {
-      Json object = Json::object();
-      for (const YamlNode::Entry& entry : node.entries) {
-        SPECD_TRY(Json value, yaml_to_json(entry.value, file, path + "." + entry.key));
-        object[entry.key] = std::move(value);
-      }
-      return object;
-    }
-  }
-  return Status(Code::kInternal, "unknown kind of YAML node");
+  return to_json(node, file, {nullptr, path, 0});
 }
 
 }  // namespace specd::host

@@ -1,11 +1,12 @@
 // YAML as a tree whose every node knows its place. The one file that knows yaml-cpp.
 //
-// Stricter than YAML: one document, at most 1 MiB and 32 levels; keys are scalars and unique;
-// anchors, aliases, merge keys and explicit tags are refused, because they hide where a value comes
-// from.
+// Stricter than YAML: one document in UTF-8, at most 1 MiB and 32 levels; keys are scalars, unique
+// and at most 256 bytes; anchors, aliases, merge keys and explicit tags are refused, because they
+// hide where a value comes from.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -17,6 +18,8 @@ namespace specd::host {
 
 struct YamlPlace {
   int line = 1, column = 1;  // from 1; the column counts bytes
+  // What was given instead of the file: "--set engine.threads". Null = the file.
+  std::shared_ptr<const std::string> source;
 };
 
 struct YamlNode {
@@ -42,8 +45,13 @@ struct YamlNode::Entry {
 
 constexpr uint64_t kYamlBytesMax = 1 << 20;
 constexpr size_t kYamlDepthMax = 32;
+constexpr size_t kYamlKeyMax = 256;
 
-std::string place_text(const std::string& file, YamlPlace place);  // "a.yaml:3:7"
+// "a.yaml:3:7", or the place's own source.
+std::string place_text(const std::string& file, const YamlPlace& place);
+// What stands in front of an error: "a.yaml:3:7: engine.threads: ". A source that names the path
+// already does not name it twice: "--set engine.threads: ".
+std::string error_front(const std::string& file, const YamlPlace& place, const std::string& path);
 
 // kInvalidArgument "FILE:LINE:COLUMN: ..." on anything else than one document.
 Result<YamlNode> parse_yaml(std::string_view text, const std::string& file);

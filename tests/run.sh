@@ -4,20 +4,23 @@
 #   cpu    all rooms
 #   asan   all rooms again under AddressSanitizer and UndefinedBehaviorSanitizer
 #   tsan   the engine under ThreadSanitizer, without host: gRPC is not built for it
+#   fuzz   every fuzzer of tests/fuzz for a minute
 #
-#   bash tests/run.sh            all three
+#   bash tests/run.sh            all four
 #   bash tests/run.sh --fast     cpu only
-#   bash tests/run.sh --nightly  all three, a longer storm, and the full product of the identity matrix
+#   bash tests/run.sh --nightly  all four, a longer storm, ten minutes of each fuzzer, and the full product
+#                                of the identity matrix
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . host/install_deps.sh
 
 presets=(cpu asan tsan)
 nightly=0
+fuzz_seconds=60
 case "${1:-}" in
   '') ;;
-  --fast) presets=(cpu) ;;
-  --nightly) nightly=1; export SPECD_STORM_SECONDS=60 ;;
+  --fast) presets=(cpu); fuzz_seconds=0 ;;
+  --nightly) nightly=1; fuzz_seconds=600; export SPECD_STORM_SECONDS=60 ;;
   *) echo "usage: bash tests/run.sh [--fast | --nightly]" >&2; exit 2 ;;
 esac
 
@@ -43,6 +46,18 @@ for preset in "${presets[@]}"; do
   fi
   summary+=("$preset $result ($((SECONDS - start)) s)")
 done
+
+if [ $fuzz_seconds -gt 0 ]; then
+  printf '\n== fuzz\n'
+  start=$SECONDS
+  if bash tests/fuzz/run.sh $fuzz_seconds; then
+    result=passed
+  else
+    result=FAILED
+    failed=1
+  fi
+  summary+=("fuzz $result ($((SECONDS - start)) s)")
+fi
 
 if [ $nightly -eq 1 ]; then
   printf '\n== the full product\n'

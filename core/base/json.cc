@@ -12,6 +12,7 @@
 #include <limits>
 #include <vector>
 
+#include "core/base/file_descriptor.h"
 #include "core/base/quote.h"
 
 namespace specd {
@@ -58,9 +59,7 @@ class CountingIterator {
   friend bool operator==(const CountingIterator& a, const CountingIterator& b) {
     return a.at_ == b.at_;
   }
-  friend bool operator!=(const CountingIterator& a, const CountingIterator& b) {
-    return a.at_ != b.at_;
-  }
+  friend bool operator!=(const CountingIterator& a, const CountingIterator& b) { return !(a == b); }
 
  private:
   const char* at_;
@@ -161,19 +160,11 @@ Status file_error(const std::string& path, const char* what, int error) {
   return Status(code, quote(path, 400) + ": cannot " + what + ": " + std::strerror(error));
 }
 
-class FileDescriptor {
- public:
-  explicit FileDescriptor(int fd) : fd_(fd) {}
-  ~FileDescriptor() {
-    if (fd_ >= 0) close(fd_);
-  }
-  FileDescriptor(const FileDescriptor&) = delete;
-  FileDescriptor& operator=(const FileDescriptor&) = delete;
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
+const char* file_kind(mode_t mode) {
+  if (S_ISDIR(mode)) return "a directory";
+  if (S_ISFIFO(mode)) return "a pipe";
+  return "a device";
+}
 
 // The value of a key, or null when it is absent or null.
 Result<const Json*> lookup(const Json& object, const char* key, const std::string& where) {
@@ -241,8 +232,8 @@ Result<std::string> read_text_file(const std::string& path, uint64_t bytes_max) 
   struct stat info {};
   if (fstat(file.get(), &info) != 0) return file_error(path, "stat", errno);
   if (!S_ISREG(info.st_mode)) {
-    return Status(Code::kInvalidArgument, quote(path, 400) + ": expected a regular file, found " +
-                                              (S_ISDIR(info.st_mode) ? "a directory" : "none"));
+    return Status(Code::kInvalidArgument,
+                  quote(path, 400) + ": expected a regular file, found " + file_kind(info.st_mode));
   }
   const auto size = static_cast<uint64_t>(info.st_size);
   if (size > bytes_max) {
@@ -297,6 +288,15 @@ Result<double> json_double_or(const Json& object, const char* key, double fallba
     return mismatch(where, key, "a number", *value);
   }
   return value->get<double>();
+}
+
+Result<double> json_double_or(const Json& object, const char* key, double fallback, double min,
+                              double max, const std::string& where) {
+  SPECD_TRY(const double number, json_double_or(object, key, fallback, where));
+  if (number >= min && number <= max) return number;
+  return Status(Code::kDataLoss, where + ": key " + quote(key) + ": expected from " +
+                                     Json(min).dump() + " to " + Json(max).dump() + ", found " +
+                                     Json(number).dump());
 }
 
 Result<bool> json_bool_or(const Json& object, const char* key, bool fallback,

@@ -30,6 +30,9 @@ Result<int64_t> json_int_or(const Json& object, const char* key, int64_t fallbac
                             int64_t max, const std::string& where);
 Result<double> json_double_or(const Json& object, const char* key, double fallback,
                               const std::string& where);
+// Within [min, max], the fallback as well.
+Result<double> json_double_or(const Json& object, const char* key, double fallback, double min,
+                              double max, const std::string& where);
 Result<bool> json_bool_or(const Json& object, const char* key, bool fallback,
                           const std::string& where);
 Result<std::string> json_string(const Json& object, const char* key, const std::string& where);

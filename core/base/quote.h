@@ -4,27 +4,36 @@
 #include <string>
 #include <string_view>
 
+#include "core/base/utf8.h"
+
 namespace specd {
 
-// 'text' with control characters as \xHH, cut after `bytes_max` bytes (never inside a UTF-8
-// character).
+// 'text' with control characters and what is not UTF-8 as \xHH, cut after `bytes_max` bytes (never
+// inside a UTF-8 character).
 inline std::string quote(std::string_view text, size_t bytes_max = 120) {
   static constexpr char kHex[] = "0123456789abcdef";
   size_t kept = text.size();
   if (kept > bytes_max) {
     kept = bytes_max;
-    while (kept > 0 && (static_cast<unsigned char>(text[kept]) & 0xC0) == 0x80) --kept;
+    for (int i = 0; i < 3 && (static_cast<unsigned char>(text[kept]) & 0xC0) == 0x80; ++i) --kept;
   }
   std::string out = "'";
-  for (const char c : text.substr(0, kept)) {
+  const auto hex = [&out](char c) {
     const auto byte = static_cast<unsigned char>(c);
-    if (byte < 0x20 || byte == 0x7F) {
-      out += "\\x";
-      out += kHex[byte >> 4];
-      out += kHex[byte & 15];
+    out += "\\x";
+    out += kHex[byte >> 4];
+    out += kHex[byte & 15];
+  };
+  const std::string_view shown = text.substr(0, kept);
+  for (size_t at = 0; at < shown.size();) {
+    const Utf8Step step = utf8_step(shown, at);
+    const std::string_view bytes = shown.substr(at, step.bytes);
+    if (step.kind == Utf8Step::Kind::kValid && step.code_point >= 0x20 && step.code_point != 0x7F) {
+      out += bytes;
     } else {
-      out += c;
+      for (const char c : bytes) hex(c);
     }
+    at += step.bytes;
   }
   out += '\'';
   if (kept < text.size()) out += "... (" + std::to_string(text.size()) + " bytes)";

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 
 namespace specd {
 
@@ -13,5 +14,15 @@ struct SipKey {
 };
 
 uint64_t siphash(const SipKey& key, const void* data, size_t bytes);
+
+// For hash tables over text from outside: whoever writes the text cannot choose collisions. One key
+// for the process.
+struct KeyedHash {
+  using is_transparent = void;
+  size_t operator()(std::string_view text) const {
+    static const SipKey key = SipKey::random();
+    return siphash(key, text.data(), text.size());
+  }
+};
 
 }  // namespace specd

@@ -22,7 +22,8 @@ void release_pages(void* data, uint64_t bytes) { munmap(data, bytes); }
 
 }  // namespace
 
-Result<std::unique_ptr<CpuDevice>> CpuDevice::create(const std::string& isa, int32_t threads) {
+Result<std::unique_ptr<CpuDevice>> CpuDevice::create(const std::string& isa, int32_t threads,
+                                                     bool bf16) {
   if (threads < 0 || threads > 256) {
     return Status(
         Code::kInvalidArgument,
@@ -47,8 +48,16 @@ Result<std::unique_ptr<CpuDevice>> CpuDevice::create(const std::string& isa, int
                                             kernels::isa_name(kernels::best_isa()));
     }
   }
+  if (bf16 && (chosen != kernels::Isa::kAvx512 || !kernels::bf16_available())) {
+    const bool asked = !isa.empty() && kernels::bf16_available();
+    return Status(Code::kUnsupported,
+                  std::string("engine.numerics: bf16 needs a processor with AVX-512 BF16, ") +
+                      (asked ? "and engine.isa auto or avx512, found " + isa
+                             : "this one has not; use strict"));
+  }
   return std::unique_ptr<CpuDevice>(
-      new CpuDevice(kernels::cpu_ops(chosen), threads == 0 ? usable_cores() : threads));
+      new CpuDevice(bf16 ? kernels::cpu_bf16_ops() : kernels::cpu_ops(chosen),
+                    threads == 0 ? usable_cores() : threads));
 }
 
 uint64_t CpuDevice::total_bytes() const {

@@ -89,8 +89,10 @@ class Device {
 
 class CpuDevice final : public Device {
  public:
-  // isa: "" for the best, or a name of kernels::isa_name; threads: 0 = one per core.
-  static Result<std::unique_ptr<CpuDevice>> create(const std::string& isa, int32_t threads);
+  // isa: "" for the best, or a name of kernels::isa_name; threads: 0 = one per core; bf16: the ops
+  // of kernels::cpu_bf16_ops().
+  static Result<std::unique_ptr<CpuDevice>> create(const std::string& isa, int32_t threads,
+                                                   bool bf16 = false);
 
   std::string name() const override { return "cpu"; }
   std::string description() const override { return ops_.name; }

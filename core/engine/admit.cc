@@ -1,34 +1,58 @@
 #include <algorithm>
-#include <cmath>
+#include <charconv>
 
 #include "core/engine/impl.h"
-#include "core/text/utf8.h"
+#include "core/base/utf8.h"
 
 namespace specd {
 
 namespace {
 constexpr size_t kStopsMax = 16;
 constexpr size_t kStopBytesMax = 256;
+
+// As short as it can be read back: "0.8", "1e+30", "nan".
+std::string shown(float value) {
+  char text[32];
+  const auto end = std::to_chars(text, text + sizeof(text), value).ptr;
+  return std::string(text, end);
+}
+
+Status check_sampling(const SamplingParams& sampling) {
+  const auto check = [](const char* field, float value, bool good, const char* expected) -> Status {
+    return good ? Status() : out_of_range(field, expected, shown(value));
+  };
+  const float t = sampling.temperature, r = sampling.repetition_penalty;
+  const auto within = [](float value, float low, float high) {  // no NaN is
+    return value >= low && value <= high;
+  };
+  SPECD_OK_OR_RETURN(
+      check("temperature", t, t == 0 || within(t, 0.01f, 100), "0 (greedy) or 0.01 to 100"));
+  SPECD_OK_OR_RETURN(check("top_p", sampling.top_p, sampling.top_p > 0 && sampling.top_p <= 1,
+                           "more than 0, at most 1 (1 = off)"));
+  if (sampling.top_k < 0)
+    return out_of_range("top_k", "0 (off) or more", std::to_string(sampling.top_k));
+  SPECD_OK_OR_RETURN(check("min_p", sampling.min_p, within(sampling.min_p, 0, 1), "0 (off) to 1"));
+  SPECD_OK_OR_RETURN(
+      check("repetition_penalty", r, within(r, 0.01f, 100), "0.01 to 100 (1 = off)"));
+  SPECD_OK_OR_RETURN(check("frequency_penalty", sampling.frequency_penalty,
+                           within(sampling.frequency_penalty, -2, 2), "-2 to 2 (0 = off)"));
+  return check("presence_penalty", sampling.presence_penalty,
+               within(sampling.presence_penalty, -2, 2), "-2 to 2 (0 = off)");
+}
 }  // namespace
 
-Result<std::vector<int32_t>> Engine::Impl::encode(const std::string& prompt) const {
-  auto encoded = tokenizer->encode(prompt, true);
-  if (!encoded.ok()) return encoded.status().with_context("prompt");
-  return encoded;
+// REQUIRES mutex
+Status Engine::Impl::may_admit() const {
+  if (!failure.ok()) return failure;
+  if (draining) return Status(Code::kUnavailable, "the daemon is shutting down");
+  if (n_queued < options.queue_max) return Status();
+  return Status(Code::kExhausted, "the queue is full: " + std::to_string(n_queued) +
+                                      " requests wait (engine.queue_max)");
 }
 
 Result<Ticket> Engine::Impl::admit(const Request& request, Sink sink) {
-  const SamplingParams& sampling = request.sampling;
-  if (!std::isfinite(sampling.temperature) || sampling.temperature < 0 ||
-      (sampling.temperature > 0 && sampling.temperature < 0.01f) || sampling.temperature > 100) {
-    return out_of_range("temperature", "0 (greedy) or 0.01 to 100",
-                        std::to_string(sampling.temperature));
-  }
-  if (!(sampling.top_p > 0 && sampling.top_p <= 1)) {
-    return out_of_range("top_p", "more than 0, at most 1", std::to_string(sampling.top_p));
-  }
-  if (sampling.top_k < 0)
-    return out_of_range("top_k", "0 (off) or more", std::to_string(sampling.top_k));
+  const SamplingParams sampling = request.sampling.over(sampling_defaults);
+  SPECD_OK_OR_RETURN(check_sampling(sampling));
   if (request.max_tokens < 1 || request.max_tokens > config.max_positions) {
     return out_of_range("max_tokens", "1 to " + std::to_string(config.max_positions),
                         std::to_string(request.max_tokens));
@@ -37,13 +61,15 @@ Result<Ticket> Engine::Impl::admit(const Request& request, Sink sink) {
     return out_of_range("stop", "at most " + std::to_string(kStopsMax) + " strings",
                         std::to_string(request.stop.size()));
   }
-  for (const std::string& stop : request.stop) {
+  for (size_t i = 0; i < request.stop.size(); ++i) {
+    const std::string& stop = request.stop[i];
+    const std::string field = "stop[" + std::to_string(i) + "]";
     if (stop.empty() || stop.size() > kStopBytesMax) {
-      return out_of_range("stop", "strings of 1 to " + std::to_string(kStopBytesMax) + " bytes",
-                          std::to_string(stop.size()) + " bytes");
+      return out_of_range(field, "1 to " + std::to_string(kStopBytesMax) + " bytes",
+                          std::to_string(stop.size()));
     }
-    if (utf8_error_offset(stop) != std::string_view::npos) {
-      return Status(Code::kInvalidArgument, "stop: a string is not UTF-8");
+    if (const size_t at = utf8_error_offset(stop); at != std::string_view::npos) {
+      return out_of_range(field, "UTF-8", "an ill-formed character at byte " + std::to_string(at));
     }
   }
   const auto check_ids = [&](const char* field, const std::vector<int32_t>& ids) -> Status {
@@ -80,6 +106,11 @@ Result<Ticket> Engine::Impl::admit(const Request& request, Sink sink) {
                         std::to_string(request.cache_salt.size()));
   }
 
+  {
+    // Before a prompt is rendered and encoded; what holds is looked at again with the lock.
+    const std::lock_guard lock(mutex);
+    SPECD_OK_OR_RETURN(may_admit());
+  }
   ActiveSequence next;
   const std::string& name = request.route.empty() ? options.default_route : request.route;
   if (name != "off") {
@@ -97,13 +128,14 @@ Result<Ticket> Engine::Impl::admit(const Request& request, Sink sink) {
 
   std::vector<int32_t> prompt;
   if (request.prompt_tokens.has_value()) {
-    if (!request.prompt.empty()) {
-      return Status(Code::kInvalidArgument, "prompt: give text or token ids, not both");
+    if (!request.prompt.empty() || request.chat.has_value()) {
+      return Status(Code::kInvalidArgument, "prompt: give text, a chat or token ids, one of them");
     }
     SPECD_OK_OR_RETURN(check_ids("prompt_tokens", *request.prompt_tokens));
     prompt = *request.prompt_tokens;
   } else {
-    SPECD_TRY(prompt, encode(request.prompt));
+    SPECD_TRY(RenderedPrompt made, make_prompt(request));
+    prompt = std::move(made.tokens);
   }
   const auto n_prompt = static_cast<int64_t>(prompt.size());
   if (n_prompt < 1)
@@ -131,12 +163,7 @@ Result<Ticket> Engine::Impl::admit(const Request& request, Sink sink) {
   {
     // One critical section: a cancel that comes after the id is known finds the request.
     const std::lock_guard lock(mutex);
-    if (!failure.ok()) return failure;
-    if (draining) return Status(Code::kUnavailable, "the daemon is shutting down");
-    if (n_queued >= options.queue_max) {
-      return Status(Code::kExhausted, "the queue is full: " + std::to_string(n_queued) +
-                                          " requests wait (engine.queue_max)");
-    }
+    SPECD_OK_OR_RETURN(may_admit());
     const uint64_t number = next_number++;
     std::string id = named.id;
     // A client may have chosen a name that looks like ours.
@@ -147,7 +174,7 @@ Result<Ticket> Engine::Impl::admit(const Request& request, Sink sink) {
     if (!number_of.try_emplace(id, number).second) {
       return Status(Code::kInvalidArgument, "request_id: '" + id + "' is running already");
     }
-    next.request = std::make_unique<Sequence>(number, std::move(named), std::move(prompt),
+    next.request = std::make_unique<Sequence>(number, std::move(named), std::move(prompt), sampling,
                                               config.eos_tokens, tokenizer, std::move(sink));
     Sequence& made = *next.request;
     made.submitted_ns = now_ns();
@@ -159,7 +186,7 @@ Result<Ticket> Engine::Impl::admit(const Request& request, Sink sink) {
                      int64_t{request.priority} * options.priority_aging_ms * 1'000'000,
                  number};
     live.emplace(number, &made);
-    ticket = {id, number};
+    ticket = {id, number, sampling};
     if (next.route != nullptr) ++next.route->counters.requests;
     ++n_admitted;
     ++n_queued;
@@ -174,10 +201,6 @@ Result<Ticket> Engine::submit(const Request& request, Sink sink) {
   Result<Ticket> ticket = impl_->admit(request, std::move(sink));
   if (!ticket.ok()) ++impl_->n_refused;
   return ticket;
-}
-
-Result<std::vector<int32_t>> Engine::encode(const std::string& prompt) const {
-  return impl_->encode(prompt);
 }
 
 // While a request is live the step thread has something to do: it needs no waking.

@@ -3,6 +3,7 @@
 //   options.cc   what can be said about options without loading anything
 //   load.cc      from options to a running engine
 //   admit.cc     clients' side: requests are checked and queued
+//   prompt.cc    text or messages to ids
 //   loop.cc      the step thread
 //   control.cc   changes of routes
 //   route_table  what can be asked for, what drains
@@ -31,9 +32,11 @@
 #include "core/exec/step.h"
 #include "core/kv/page_pool.h"
 #include "core/kv/prefix_cache.h"
+#include "core/model/generation_config.h"
 #include "core/model/model_facts.h"
 #include "core/model/transformer.h"
 #include "core/request/request_metrics.h"
+#include "core/text/chat_template.h"
 
 namespace specd {
 
@@ -58,8 +61,11 @@ struct Engine::Impl {
   EngineOptions options;
   uint64_t started_ns = now_ns();
   ModelConfig config;
+  SamplingParams sampling_defaults;                    // of the target
+  std::vector<std::string> generation_config_ignored;  // what it asks for in vain
   ModelFacts target;
   std::shared_ptr<const Tokenizer> tokenizer;
+  ChatTemplate chat_template;
   std::unique_ptr<CpuDevice> cpu;  // plugins work there, whatever the models run on
   std::unique_ptr<Device> cuda;    // null = the models run on the CPU too
   Device* device = nullptr;        // of the models
@@ -120,6 +126,7 @@ struct Engine::Impl {
 
   Status load(const ProgressFn& progress);
   using DraftModels = std::vector<std::unique_ptr<DraftModel>>;
+  Status load_sampling_defaults();
   Status open_device(const DraftModels& drafts);
   void load_draft_models(DraftModels drafts, const ProgressFn& progress);
   Status load_routes();
@@ -138,7 +145,10 @@ struct Engine::Impl {
   // False when no boundary came in time; then `task` does not run any more.
   bool at_step_boundary(std::function<void()> task);
   void pass_boundary(const std::function<void()>& task);
-  Result<std::vector<int32_t>> encode(const std::string& prompt) const;
+  Result<RenderedPrompt> make_prompt(const Request& request) const;  // of text or chat
+  Result<std::vector<int32_t>> encode_chat(const RenderedChat& chat,
+                                           bool parse_special_tokens) const;
+  Status may_admit() const;
   Result<Ticket> admit(const Request& request, Sink sink);
 
   void loop();

@@ -56,10 +56,17 @@ Status Engine::Impl::load(const ProgressFn& progress) {
   const auto say = [&](const std::string& what, double fraction) {
     if (progress) progress(what, fraction);
   };
-  SPECD_TRY(cpu, CpuDevice::create(options.isa, options.threads));
+  SPECD_TRY(cpu,
+            CpuDevice::create(options.isa, options.threads, options.numerics == Numerics::kBf16));
   SPECD_TRY(config, load_model_config(wanted.path));
+  SPECD_OK_OR_RETURN(load_sampling_defaults());
   SPECD_TRY(tokenizer, Tokenizer::load(wanted.path + "/tokenizer.json"));
   SPECD_OK_OR_RETURN(check_vocabulary(wanted.path, config, *tokenizer));
+  chat_template = ChatTemplate::load(wanted.path, wanted.chat_template);
+  if (const Status& status = chat_template.status(); !status.ok()) {
+    log(chat_template.source().empty() ? LogLevel::kInfo : LogLevel::kWarn,
+        wanted.name + " serves no chats: " + status.message());
+  }
   target.fill(wanted.name, config, *tokenizer);
 
   DraftModels drafts;
@@ -96,6 +103,23 @@ Status Engine::Impl::load(const ProgressFn& progress) {
   SPECD_OK_OR_RETURN(load_routes());
   SPECD_TRY(runner, StepRunner::create(*device, *model, *kv, *draft_models));
   say("ready", 1);
+  return Status();
+}
+
+Status Engine::Impl::load_sampling_defaults() {
+  const std::string& path = options.model.path;
+  SPECD_OK_OR_RETURN(load_eos_tokens(path, config.vocab_size, config.eos_tokens));
+  if (!options.model.generation_config) return Status();
+  SPECD_TRY(const GenerationConfig wanted, load_generation_config(path));
+  sampling_defaults.temperature = wanted.temperature;
+  sampling_defaults.top_p = wanted.top_p;
+  sampling_defaults.top_k = wanted.top_k;
+  sampling_defaults.min_p = wanted.min_p;
+  sampling_defaults.repetition_penalty = wanted.repetition_penalty;
+  generation_config_ignored = wanted.ignored;
+  for (const std::string& each : wanted.ignored) {
+    log(LogLevel::kWarn, path + "/generation_config.json: " + each + ": not applied");
+  }
   return Status();
 }
 

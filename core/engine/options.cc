@@ -52,7 +52,7 @@ RouteSpec route_spec(const RouteOptions& route, const EngineOptions& options) {
           .verifier_factory = route.verifier.factory,
           .verifier_config = route.verifier.config,
           .guarantee = abi_guarantee(route.guarantee),
-          .is_strict = options.numerics == Numerics::kStrict,
+          .is_strict = options.numerics != Numerics::kFast,
           .draft_nodes_max = route.draft_nodes_max,
           .disable_by_batch_size = route.disable_by_batch_size,
           .max_sequences = options.max_sequences};
@@ -117,7 +117,13 @@ Status check_limits(const EngineOptions& options) {
   }
   if (options.numerics == Numerics::kFast && cuda_index(options.devices.front()) < 0) {
     return out_of_range("engine.numerics",
-                        "strict on " + options.devices.front() + " (fast is for cuda:N)", "fast");
+                        "strict or bf16 on " + options.devices.front() + " (fast is for cuda:N)",
+                        "fast");
+  }
+  if (options.numerics == Numerics::kBf16 && options.devices.front() != "cpu") {
+    return out_of_range("engine.numerics",
+                        "strict or fast on " + options.devices.front() + " (bf16 is for cpu)",
+                        "bf16");
   }
   const ModelOptions& model = options.model;
   SPECD_OK_OR_RETURN(in("model.kv.pages", model.kv_pages, 0, EngineLimits::kKvPages));
@@ -156,16 +162,20 @@ Status check_limits(const EngineOptions& options) {
 
 Status check_options(const EngineOptions& options) {
   SPECD_OK_OR_RETURN(check_limits(options));
-  SPECD_TRY(const auto device, CpuDevice::create(options.isa, 1));
+  SPECD_TRY(const auto device,
+            CpuDevice::create(options.isa, 1, options.numerics == Numerics::kBf16));
   if (const int32_t index = cuda_index(options.devices.front()); index >= 0) {
     const auto opened = open_cuda_device(index, {});
     if (!opened.ok()) return opened.status().with_context("devices");
   }
-  SPECD_TRY(const ModelConfig config, load_model_config(options.model.path));
+  SPECD_TRY(ModelConfig config, load_model_config(options.model.path));
+  SPECD_OK_OR_RETURN(load_eos_tokens(options.model.path, config.vocab_size, config.eos_tokens));
+  if (options.model.generation_config) {
+    SPECD_OK_OR_RETURN(load_generation_config(options.model.path).status());
+  }
   SPECD_TRY(const auto tokenizer, Tokenizer::load(options.model.path + "/tokenizer.json"));
   SPECD_OK_OR_RETURN(check_vocabulary(options.model.path, config, *tokenizer));
-  SPECD_TRY(const SafetensorsFile weights,
-            SafetensorsFile::open(options.model.path + "/model.safetensors"));
+  SPECD_TRY(const Checkpoint weights, Checkpoint::open(options.model.path));
   SPECD_OK_OR_RETURN(check_tensors(weights, config));
   PagePool no_pages(0);
   ModelService draft_models(*device, no_pages);

@@ -59,14 +59,14 @@ ModelReport Engine::model() const {
   report.name = m.options.model.name;
   report.path = m.options.model.path;
   report.architecture = m.config.architecture + (m.config.is_ballast ? " (ballast)" : "");
-  report.dtype = dtype_name(m.model->weights_dtype());
+  report.dtype = dtype_name(m.model->weights().dtype);
   report.kv_dtype = dtype_name(kernel_dtype(m.options.model.kv_dtype));
   report.vocab_size = m.config.vocab_size;
   report.n_layers = m.config.n_layers;
   report.hidden_size = m.config.hidden_size;
   report.max_positions = m.config.max_positions;
-  report.parameters = m.model->parameters();
-  report.weight_bytes = m.model->weight_bytes();
+  report.parameters = m.model->weights().parameters;
+  report.weight_bytes = m.model->weights().held_bytes;
   report.kv_bytes = m.kv->bytes();
   report.kv_pages_total = m.kv->n_pages();
   report.kv_pages_free = m.pages_free;
@@ -74,6 +74,10 @@ ModelReport Engine::model() const {
   report.prefix_query_tokens = m.n_prefix_query_tokens;
   report.prefix_hit_tokens = m.n_prefix_hit_tokens;
   report.page_tokens = kernels::kPageTokens;
+  report.sampling_defaults = m.sampling_defaults;
+  report.generation_config_ignored = m.generation_config_ignored;
+  const Status& chat = m.chat_template.status();
+  report.chat_template = chat.ok() ? m.chat_template.source() : "refused: " + chat.message();
   return report;
 }
 
@@ -95,9 +99,9 @@ std::vector<ModelReport> Engine::draft_models() const {
     report.max_positions = model.config.max_positions;
     report.page_tokens = kernels::kPageTokens;
     if (model.transformer != nullptr) {
-      report.dtype = dtype_name(model.transformer->weights_dtype());
-      report.parameters = model.transformer->parameters();
-      report.weight_bytes = model.transformer->weight_bytes();
+      report.dtype = dtype_name(model.transformer->weights().dtype);
+      report.parameters = model.transformer->weights().parameters;
+      report.weight_bytes = model.transformer->weights().held_bytes;
       report.page_tokens *= model.kv->parts_per_page();
     }
     report.kv_pages_held = model.pages_held;
@@ -142,7 +146,7 @@ EngineReport Engine::status() const {
 std::vector<MemoryLine> Engine::memory() const {
   const Impl& m = *impl_;
   std::vector<MemoryLine> lines{
-      {"weights of " + m.options.model.name, m.model->weight_bytes()},
+      {"weights of " + m.options.model.name, m.model->weights().held_bytes},
       {"KV cache, " + std::to_string(m.kv->n_pages()) + " pages of " +
            std::to_string(kernels::kPageTokens) + " tokens",
        m.kv->bytes()},
@@ -150,7 +154,7 @@ std::vector<MemoryLine> Engine::memory() const {
   };
   for (const std::unique_ptr<DraftModel>& draft : m.draft_models->models()) {
     if (draft->transformer == nullptr) continue;
-    lines.push_back({"weights of " + draft->name, draft->transformer->weight_bytes()});
+    lines.push_back({"weights of " + draft->name, draft->transformer->weights().held_bytes});
     lines.push_back({"activations of " + draft->name, draft->transformer->activation_bytes()});
   }
   for (const RouteReport& route : m.board->report()) {

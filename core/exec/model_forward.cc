@@ -448,6 +448,7 @@ void ModelService::flush(const std::shared_ptr<specd_model>& model, const specd_
       const specd_sampling& sampling = *call->sampling[each.sequence];
       draws.push_back({.temperature = sampling.temperature,
                        .top_p = sampling.top_p,
+                       .min_p = sampling.min_p,
                        .top_k = sampling.top_k,
                        .position = rows_.position[at(row)] + 1,
                        .seed = sampling.seed,

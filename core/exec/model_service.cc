@@ -268,14 +268,7 @@ void ModelService::move(specd_model& model, const std::vector<int32_t>& from,
     failed_ = capturing_ ? Status(Code::kExhausted, "moves without room in a graph") : wait();
   }
   if (!failed_.ok()) return;
-  const Column<int32_t> sources = staging_.add(from), targets = staging_.add(to);
-  staging_.upload();
-  for (const kernels::KvLayer& layer : model.model->kv->layers()) {
-    device_.ops().kv_move(device_.stream(), {.kv = layer,
-                                             .from = sources.device,
-                                             .to = targets.device,
-                                             .n = static_cast<int32_t>(from.size())});
-  }
+  model.model->kv->move(device_, staging_, from, to);
 }
 
 // Of the pool, for so many rows.

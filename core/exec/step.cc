@@ -1,6 +1,7 @@
 #include "core/exec/step_calls.h"
 
 #include <algorithm>
+#include <bit>
 #include <iterator>
 #include <string>
 #include <utility>
@@ -132,8 +133,10 @@ Result<StepCounters> StepRunner::run(const StepPlan& plan, std::vector<ActiveSeq
 // As much as the step can need at most. The stream has passed what the last one used.
 Status StepRunner::make_room(const Members& members, const Members& drafting) {
   int64_t rows = 0, nodes = 0, pages = 0;
+  size_t seen = 0;
   for (const ActiveSequence* member : members) {
     rows += member->n_rows;
+    seen += member->request->seen().size();
     pages += static_cast<int64_t>(member->table.pages.size());
   }
   uint64_t bytes = 0;
@@ -152,6 +155,12 @@ Status StepRunner::make_room(const Members& members, const Members& drafting) {
   rows += nodes;
   bytes += ForwardRows::staging_bytes(rows, pages, nodes * (SPECD_MAX_TREE_DEPTH + 1)) +
            Staging::bytes_of<kernels::DrawRow>(static_cast<size_t>(rows)) * 2 + 2 * columns(rows);
+  if (seen > 0) {
+    bytes += Staging::bytes_of<kernels::PenaltyRow>(static_cast<size_t>(rows)) +
+             Staging::bytes_of<kernels::PenaltySeen>(std::bit_ceil(seen)) +
+             columns(static_cast<int64_t>(
+                 std::bit_ceil(static_cast<uint64_t>(nodes) * SPECD_MAX_TREE_DEPTH)));
+  }
   if (!device_.is_host()) {
     bytes += model_.n_taps() * columns(rows * model_.config().hidden_size);
   }
@@ -229,16 +238,51 @@ void StepRunner::build_rows(const Members& members) {
   }
 }
 
+// What every row's text holds, for the rows that want logits; nothing when nobody penalizes.
+StepRunner::Penalties StepRunner::stage_penalties(const Members& members) {
+  std::vector<kernels::PenaltyRow> row(rows_.logits_rows.size());
+  std::vector<kernels::PenaltySeen> seen;
+  std::vector<int32_t> path, nodes;
+  const auto end = [](const auto& column) { return static_cast<int32_t>(column.size()); };
+  for (const ActiveSequence* member : members) {
+    const SamplingParams& params = member->request->sampling();
+    if (!member->wants_token || !params.penalizes()) continue;
+    kernels::PenaltyRow each{.repetition = params.repetition_penalty,
+                             .frequency = params.frequency_penalty,
+                             .presence = params.presence_penalty,
+                             .seen_begin = end(seen)};
+    const std::vector<kernels::PenaltySeen>& own = member->request->seen();
+    seen.insert(seen.end(), own.begin(), own.end());
+    each.seen_end = end(seen);
+    row[at(member->first_logits)] = each;
+    for (int32_t node = 0; node < member->tree.size(); ++node) {
+      if (member->logits_of_node[at(node)] < 0) continue;
+      member->tree.path_to(node, nodes);
+      each.path_begin = end(path);
+      for (const int32_t on_path : nodes)
+        path.push_back(member->first_row + member->n_rows + on_path);
+      each.path_end = end(path);
+      row[at(member->logits_of_node[at(node)])] = each;
+    }
+  }
+  if (seen.empty()) return {};
+  // They grow with the text, see ForwardRows::stage().
+  seen.resize(std::bit_ceil(seen.size()));
+  path.resize(std::bit_ceil(path.size()));
+  return {staging_.add(row), staging_.add(seen), staging_.add(path)};
+}
+
 // Submits what the device has to do for this step, does what can be done meanwhile, and waits.
 Status StepRunner::compute(const Members& members, const std::function<void()>& meanwhile) {
   draw_rows_.assign(rows_.logits_rows.size(), {});
   bool wants_top1 = false;
   for (const ActiveSequence* member : members) {
     if (!member->wants_token) continue;
-    const SamplingParams& params = member->request->request().sampling;
+    const SamplingParams& params = member->request->sampling();
     const auto fill = [&](int32_t logits) {
       draw_rows_[at(logits)] = {.temperature = params.temperature,
                                 .top_p = params.top_p,
+                                .min_p = params.min_p,
                                 .top_k = params.top_k,
                                 .position = rows_.position[at(rows_.logits_rows[at(logits)])] + 1,
                                 .seed = params.seed,
@@ -274,6 +318,7 @@ Status StepRunner::compute(const Members& members, const std::function<void()>& 
   const auto draws = staging_.add(draw_rows_);
   const std::vector<kernels::DrawRow> greedy(wants_top1 ? draw_rows_.size() : 0);
   const auto greedy_draws = staging_.add(greedy);
+  const Penalties penalties = stage_penalties(members);
   const uint64_t end_of_inputs = staging_.used();
   const auto tokens = staging_.add<int32_t>(draw_rows_.size());
   const auto top1 = staging_.add<int32_t>(greedy.size());
@@ -307,8 +352,17 @@ Status StepRunner::compute(const Members& members, const std::function<void()>& 
                                   .vocab = model_.config().vocab_size});
       staging_.download(out);
     };
-    draw(draws, tokens);
     draw(greedy_draws, top1);
+    if (penalties.row.n > 0) {
+      ops.penalize(device_.stream(), {.logits = model_.logits(),
+                                      .row = penalties.row.device,
+                                      .seen = penalties.seen.device,
+                                      .path = penalties.path.device,
+                                      .token = columns.token.device,
+                                      .n_rows = static_cast<int32_t>(penalties.row.n),
+                                      .vocab = model_.config().vocab_size});
+    }
+    draw(draws, tokens);
     for (Proposal& proposal : proposals_) {
       if (proposal.verification.has_value()) submit_verdict(*proposal.verification, tokens);
     }
@@ -322,7 +376,10 @@ Status StepRunner::compute(const Members& members, const std::function<void()>& 
     // All that decides the arguments of what is submitted: how many, and where they lie.
     StepGraphs::Shape shape{static_cast<uint64_t>(columns.n_rows),
                             static_cast<uint64_t>(columns.n_logits),
-                            static_cast<uint64_t>(columns.n_taps), model_.n_taps(), greedy.size()};
+                            static_cast<uint64_t>(columns.n_taps),
+                            model_.n_taps(),
+                            greedy.size(),
+                            penalties.row.n};
     const auto lies_at = [&](const void* column) {
       shape.push_back(reinterpret_cast<uintptr_t>(column));
     };
@@ -331,6 +388,8 @@ Status StepRunner::compute(const Members& members, const std::function<void()>& 
     lies_at(columns.tail);
     lies_at(columns.logits_rows);
     lies_at(draws.device);
+    lies_at(penalties.seen.device);
+    lies_at(penalties.path.device);
     lies_at(tokens.device);
     std::vector<StepGraphs::Proposer> proposers;
     for (Proposal& proposal : proposals_) {
@@ -427,21 +486,13 @@ Status StepRunner::room_behind(uint64_t bytes) {
   if (device_.is_host()) behind_.clear();  // its work is done
   if (bytes <= behind_.room()) return Status();
   SPECD_OK_OR_RETURN(device_.synchronize());
-  const Result<bool> moved = behind_.reserve(bytes);
-  return moved.status();
+  return behind_.reserve(bytes).status();
 }
 
 Status StepRunner::move(const std::vector<int32_t>& from, const std::vector<int32_t>& to) {
   if (from.empty()) return Status();
   SPECD_OK_OR_RETURN(room_behind(2 * Staging::bytes_of<int32_t>(from.size())));
-  const auto sources = behind_.add(from), targets = behind_.add(to);
-  behind_.upload();
-  for (const kernels::KvLayer& layer : kv_.layers()) {
-    device_.ops().kv_move(device_.stream(), {.kv = layer,
-                                             .from = sources.device,
-                                             .to = targets.device,
-                                             .n = static_cast<int32_t>(from.size())});
-  }
+  kv_.move(device_, behind_, from, to);
   return Status();
 }
 

@@ -76,6 +76,11 @@ class StepRunner {
   struct Group;         // the sequences of one route in this step, and the columns of its calls
   struct Proposal;      // one propose()
   struct Verification;  // one verify()
+  struct Penalties {    // columns of kernels::PenalizeArgs, empty when nobody penalizes
+    Column<kernels::PenaltyRow> row;  // [logits rows]
+    Column<kernels::PenaltySeen> seen;
+    Column<int32_t> path;
+  };
   StepRunner(Device& device, Transformer& model, KvStore& kv, ModelService& draft_models);
   using Members = std::vector<ActiveSequence*>;
 
@@ -87,6 +92,7 @@ class StepRunner {
   void take(Proposal& proposal);
   void expect_tree(const Proposal& proposal);
   void build_rows(const Members& members);
+  Penalties stage_penalties(const Members& members);
   Status compute(const Members& members, const std::function<void()>& meanwhile);
   Status verify(LiveRoute& route, const Members& members);
   void verify(Verification& call);

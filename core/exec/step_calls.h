@@ -16,8 +16,10 @@ namespace specd {
 
 inline size_t at(int32_t i) { return static_cast<size_t>(i); }
 
-inline specd_tensor tensor_of(const Device& device, const Column<int32_t>& column,
+// A column where a plugin finds it: in host memory, or on the device.
+inline specd_tensor tensor_of(const Device& device, bool on_device, const Column<int32_t>& column,
                               std::initializer_list<int64_t> shape) {
+  if (!on_device) return host_i32(column.host, shape);
   specd_tensor tensor = host_i32(column.device, shape);
   tensor.device_type = SPECD_DEV_CUDA;
   tensor.device_index = device.index();
@@ -43,7 +45,7 @@ struct StepRunner::Group {
     for (const ActiveSequence* member : members) {
       const Sequence& request = *member->request;
       committed.emplace_back(request.tokens());
-      const SamplingParams& params = request.request().sampling;
+      const SamplingParams& params = request.sampling();
       seq_id.push_back(request.number());
       state.push_back(member->drafter_state);
       slot.push_back(static_cast<uint32_t>(member->slot));
@@ -54,6 +56,7 @@ struct StepRunner::Group {
       each.temperature = params.temperature;
       each.top_p = params.top_p;
       each.top_k = params.top_k;
+      each.min_p = params.min_p;
       each.seed = params.seed;
       each.tokens_left = static_cast<uint64_t>(std::max(request.n_left(), 0));
       sampling.push_back(each);
@@ -76,7 +79,7 @@ struct StepRunner::Group {
   // For a drafter on the device: its slots are there, and it may use the stream.
   void on(Device& device, Staging& columns) {
     const Column<int32_t> column = columns.add(slot_column);
-    slots = tensor_of(device, column, {static_cast<int64_t>(column.n)});
+    slots = tensor_of(device, true, column, {static_cast<int64_t>(column.n)});
     batch.stream = device.native_stream();
   }
   Group(const Group&) = delete;

@@ -40,7 +40,7 @@ bool StepRunner::propose(Proposal& proposal) {
   const auto n = static_cast<int64_t>(proposal.members.size());
   const int64_t capacity = proposal.capacity();
   const auto tensor = [&](const Column<int32_t>& column, std::initializer_list<int64_t> shape) {
-    return proposal.on_device ? tensor_of(device_, column, shape) : host_i32(column.host, shape);
+    return tensor_of(device_, proposal.on_device, column, shape);
   };
   specd_tensor root_token_t = tensor(proposal.root_token, {n});
   specd_tensor root_position_t = tensor(proposal.root_position, {n});

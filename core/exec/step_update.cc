@@ -1,5 +1,6 @@
 // The life of a sequence with its drafter: begin, update, end.
 #include <algorithm>
+#include <cstring>
 #include <string>
 
 #include "core/base/log.h"
@@ -194,7 +195,7 @@ Status StepRunner::update(LiveRoute& route, const Members& members) {
       behind_.upload();
     }
     const auto tensor = [&](const Column<int32_t>& column, std::initializer_list<int64_t> shape) {
-      return route.on_device() ? tensor_of(device_, column, shape) : host_i32(column.host, shape);
+      return tensor_of(device_, route.on_device(), column, shape);
     };
     specd_tensor count_t = tensor(count, {n});
     specd_tensor position_t = tensor(position, {n, max_rows});

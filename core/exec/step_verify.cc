@@ -48,7 +48,7 @@ void StepRunner::verify(Verification& call) {
   const auto capacity = static_cast<int64_t>(call.capacity);
   const auto path_capacity = static_cast<int64_t>(call.path_capacity);
   const auto tensor = [&](const Column<int32_t>& column, std::initializer_list<int64_t> shape) {
-    return call.on_device ? tensor_of(device_, column, shape) : host_i32(column.host, shape);
+    return tensor_of(device_, call.on_device, column, shape);
   };
   specd_tensor n_nodes_t = tensor(call.n_nodes, {n});
   specd_tensor token_t = tensor(call.token, {n, capacity});

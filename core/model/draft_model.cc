@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <string_view>
 
-#include "core/model/safetensors.h"
+#include "core/model/checkpoint.h"
+#include "core/model/generation_config.h"
 
 namespace specd {
 namespace {
@@ -67,10 +68,11 @@ std::unique_ptr<DraftModel> check_draft_model(const std::string& name, const std
   model->target_vocab_size = target.config.vocab_size;
   const auto check = [&]() -> Status {
     SPECD_TRY(model->config, load_model_config(path));
+    SPECD_OK_OR_RETURN(load_eos_tokens(path, model->config.vocab_size, model->config.eos_tokens));
     SPECD_TRY(const auto tokenizer, Tokenizer::load(path + "/tokenizer.json"));
     SPECD_OK_OR_RETURN(check_vocabulary(path, model->config, *tokenizer));
     SPECD_OK_OR_RETURN(check_same_tokens(target, model->config, *tokenizer));
-    SPECD_TRY(const SafetensorsFile weights, SafetensorsFile::open(path + "/model.safetensors"));
+    SPECD_TRY(const Checkpoint weights, Checkpoint::open(path));
     SPECD_OK_OR_RETURN(check_tensors(weights, model->config));
     model->facts.fill(name, model->config, *tokenizer);
     model->facts.info.vocab_size =

@@ -59,6 +59,18 @@ Result<KvStore> KvStore::inside(const KvStore& pages, const ModelConfig& config,
   return store;
 }
 
+void KvStore::move(Device& device, Staging& columns, const std::vector<int32_t>& from,
+                   const std::vector<int32_t>& to) const {
+  const Column<int32_t> sources = columns.add(from), targets = columns.add(to);
+  columns.upload();
+  for (const kernels::KvLayer& layer : layers_) {
+    device.ops().kv_move(device.stream(), {.kv = layer,
+                                           .from = sources.device,
+                                           .to = targets.device,
+                                           .n = static_cast<int32_t>(from.size())});
+  }
+}
+
 void KvStore::lay_out(void* data, const ModelConfig& config, kernels::DType dtype) {
   const uint64_t half = half_page_bytes(config, dtype);
   const uint64_t stride = page_bytes_ / static_cast<uint64_t>(n_parts_);

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "core/base/status.h"
-#include "core/device/device.h"
+#include "core/device/staging.h"
 #include "core/model/model_config.h"
 
 namespace specd {
@@ -28,6 +28,11 @@ class KvStore {
   // that model is larger than one of `pages`.
   static Result<KvStore> inside(const KvStore& pages, const ModelConfig& config,
                                 kernels::DType dtype);
+
+  // Copies slot from[i] to slot to[i] in every layer, in stream order; see kernels/attention.h for
+  // what the order asks of them. REQUIRES room in `columns` for both.
+  void move(Device& device, Staging& columns, const std::vector<int32_t>& from,
+            const std::vector<int32_t>& to) const;
 
   const std::vector<kernels::KvLayer>& layers() const { return layers_; }
   int32_t n_pages() const { return n_pages_; }         // of the pool, whole ones

@@ -15,7 +15,28 @@ constexpr int64_t kSizeMax = 1 << 20;
 constexpr int64_t kCountMax = 4096;
 constexpr int64_t kVocabMax = 1 << 24;
 constexpr int64_t kPositionsMax = 1 << 28;
-constexpr const char* kArchitecture = "LlamaForCausalLM";
+
+// What transformers' modeling_*.py and configuration_*.py of a family fix.
+struct Family {
+  enum class Window { kNone, kEveryLayer, kUpperLayers };
+  const char* architecture;
+  const char* model_type;
+  bool qkv_bias;       // always; else `attention_bias` decides over q, k, v and o
+  bool may_have_bias;  // `attention_bias` may be true
+  bool may_have_mlp_bias;
+  bool head_norm;
+  int64_t head_dim;  // the default; 0 = hidden_size / heads
+  Window window;
+  bool needs_kv_heads;  // the class default of num_key_value_heads is no other size's
+};
+constexpr Family kFamilies[] = {
+    {"LlamaForCausalLM", "llama", false, true, true, false, 0, Family::Window::kNone, false},
+    {"MistralForCausalLM", "mistral", false, false, false, false, 0, Family::Window::kEveryLayer,
+     true},
+    {"Qwen2ForCausalLM", "qwen2", true, false, false, false, 0, Family::Window::kUpperLayers, true},
+    {"Qwen3ForCausalLM", "qwen3", false, true, false, true, 128, Family::Window::kUpperLayers,
+     true},
+};
 
 // Read below, or without influence on the forward pass. Keys that start with '_' are notes of
 // tools.
@@ -24,12 +45,13 @@ constexpr std::string_view kKnownKeys[] = {
     "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size", "rms_norm_eps",
     "rope_theta", "rope_scaling", "rope_parameters", "max_position_embeddings",
     "tie_word_embeddings", "hidden_act", "attention_bias", "mlp_bias", "sliding_window",
-    "use_sliding_window", "layer_types", "pretraining_tp", "bos_token_id", "eos_token_id",
+    "use_sliding_window", "layer_types", "max_window_layers", "pretraining_tp", "use_mrope",
+    "quantization_config", "bos_token_id", "eos_token_id",
     // without influence
     "pad_token_id", "unk_token_id", "attention_dropout", "hidden_dropout", "initializer_range",
-    "use_cache", "torch_dtype", "dtype", "transformers_version", "max_window_layers",
-    "chunk_size_feed_forward", "output_attentions", "output_hidden_states", "return_dict",
-    "id2label", "label2id", "task_specific_params", "problem_type", "tokenizer_class", "auto_map"};
+    "use_cache", "torch_dtype", "dtype", "transformers_version", "chunk_size_feed_forward",
+    "output_attentions", "output_hidden_states", "return_dict", "id2label", "label2id",
+    "task_specific_params", "problem_type", "tokenizer_class", "auto_map"};
 
 Status unsupported(const std::string& where, std::string_view key, const Json& found,
                    const std::string& supported) {
@@ -46,56 +68,100 @@ Status require_value(const Json& config, const char* key, const Json& only,
   return unsupported(where, key, *found, only.is_null() ? "null" : only.dump());
 }
 
-Status check_unsupported(const Json& config, const std::string& where) {
-  const auto architectures = config.find("architectures");
-  if (architectures == config.end() || *architectures != Json::array({kArchitecture})) {
-    return unsupported(where, "architectures",
-                       architectures == config.end() ? Json() : *architectures,
-                       Json::array({kArchitecture}).dump());
+Result<const Family*> family_of(const Json& config, const std::string& where) {
+  const Json architectures = config.value("architectures", Json());
+  std::string names;
+  for (const Family& family : kFamilies) {
+    if (architectures == Json::array({family.architecture})) {
+      SPECD_OK_OR_RETURN(require_value(config, "model_type", family.model_type, where));
+      return &family;
+    }
+    names += (names.empty() ? "" : ", ") + Json::array({family.architecture}).dump();
   }
-  SPECD_OK_OR_RETURN(require_value(config, "model_type", "llama", where));
+  return unsupported(where, "architectures", architectures, names);
+}
+
+Status check_quantization(const Json& config, const std::string& where) {
+  const Json block = config.value("quantization_config", Json());
+  if (block.is_null()) return Status();
+  const Json method = block.is_object() ? block.value("quant_method", Json()) : Json();
+  return Status(
+      Code::kUnsupported,
+      where + ": key 'quantization_config': the weights are quantized (" +
+          quote(method.is_null() ? block.dump(-1, ' ', true) : method.dump(-1, ' ', true)) +
+          "); supported are bfloat16, float16 and float32: use the checkpoint that this "
+          "one was made from");
+}
+
+Status check_unsupported(const Json& config, const Family& family, const std::string& where) {
+  SPECD_OK_OR_RETURN(check_quantization(config, where));
   SPECD_OK_OR_RETURN(require_value(config, "hidden_act", "silu", where));
-  SPECD_OK_OR_RETURN(require_value(config, "attention_bias", false, where));
-  SPECD_OK_OR_RETURN(require_value(config, "mlp_bias", false, where));
-  SPECD_OK_OR_RETURN(require_value(config, "sliding_window", Json(), where));
-  SPECD_OK_OR_RETURN(require_value(config, "use_sliding_window", false, where));
+  if (!family.may_have_bias)
+    SPECD_OK_OR_RETURN(require_value(config, "attention_bias", family.qkv_bias, where));
+  if (!family.may_have_mlp_bias)
+    SPECD_OK_OR_RETURN(require_value(config, "mlp_bias", false, where));
   SPECD_OK_OR_RETURN(require_value(config, "pretraining_tp", 1, where));
-  if (const auto types = config.find("layer_types"); types != config.end() && !types->is_null()) {
-    const bool full =
-        types->is_array() && std::all_of(types->begin(), types->end(),
-                                         [](const Json& type) { return type == "full_attention"; });
-    if (!full)
-      return unsupported(where, "layer_types", *types, "\"full_attention\" in every layer");
-  }
+  SPECD_OK_OR_RETURN(require_value(config, "use_mrope", false, where));
   for (const auto& [key, value] : config.items()) {
     const bool known =
         std::find(std::begin(kKnownKeys), std::end(kKnownKeys), key) != std::end(kKnownKeys);
     if (!known && !key.starts_with('_') && !value.is_null()) {
       return unsupported(where, key, value,
-                         "this key is unknown for " + std::string(kArchitecture) +
+                         "this key is unknown for " + std::string(family.architecture) +
                              "; remove it if it changes nothing");
     }
   }
   return Status();
 }
 
-// A rope block ("rope_scaling", "rope_parameters") that scales nothing; theta may stand in it.
-Result<double> rope_theta_of(const Json& config, const char* key, double fallback,
-                             const std::string& where) {
-  const auto block = config.find(key);
-  if (block == config.end() || block->is_null()) return fallback;
-  const std::string supported = "null, or {\"rope_type\": \"default\", \"rope_theta\": ...}";
-  if (!block->is_object()) return unsupported(where, key, *block, supported);
-  for (const auto& [name, value] : block->items()) {
-    const bool type_key = name == "rope_type" || name == "type";
-    if (type_key ? value != "default" : name != "rope_theta") {
-      return unsupported(where, key, *block, supported);
-    }
+// Which layers see a window, and how large it is.
+Status fill_window(const Json& config, const Family& family, const std::string& where,
+                   ModelConfig& out) {
+  const auto n_layers = static_cast<size_t>(out.n_layers);
+  out.window.assign(n_layers, 0);
+  bool used = family.window != Family::Window::kNone;
+  if (family.window == Family::Window::kUpperLayers) {
+    SPECD_TRY(used, json_bool_or(config, "use_sliding_window", false, where));
+  } else {
+    SPECD_OK_OR_RETURN(require_value(config, "use_sliding_window", false, where));
   }
-  return json_double_or(*block, "rope_theta", fallback, where + ", " + key);
+  if (family.window == Family::Window::kNone)
+    SPECD_OK_OR_RETURN(require_value(config, "sliding_window", Json(), where));
+  int64_t size = 0;
+  if (used && !(config.contains("sliding_window") && config["sliding_window"].is_null())) {
+    SPECD_TRY(size, json_int_or(config, "sliding_window", 4096, 1, kPositionsMax, where));
+  }
+  size_t first = 0;  // the lower layers see everything
+  if (family.window == Family::Window::kUpperLayers) {
+    SPECD_TRY(const int64_t lower,
+              json_int_or(config, "max_window_layers", 28, 0, kCountMax, where));
+    first = static_cast<size_t>(lower);
+  }
+  const Json types = config.value("layer_types", Json());
+  if (types.is_null()) {
+    for (size_t i = first; i < n_layers; ++i) out.window[i] = static_cast<int32_t>(size);
+    return Status();
+  }
+  const std::string one = size == 0 ? "\"full_attention\""
+                          : family.window == Family::Window::kEveryLayer
+                              ? "\"sliding_attention\""
+                              : "\"full_attention\" or \"sliding_attention\"";
+  const std::string expected = "a list of " + std::to_string(n_layers) + " times " + one;
+  if (!types.is_array() || types.size() != n_layers)
+    return unsupported(where, "layer_types", types, expected);
+  for (size_t i = 0; i < n_layers; ++i) {
+    const bool sliding = types[i] == "sliding_attention";
+    // Mistral's code looks at sliding_window alone.
+    const bool ignored = family.window == Family::Window::kEveryLayer && sliding != (size > 0);
+    if ((!(sliding && size > 0) && types[i] != "full_attention") || ignored)
+      return unsupported(where, "layer_types", types, expected);
+    if (sliding) out.window[i] = static_cast<int32_t>(size);
+  }
+  return Status();
 }
 
-Status fill_sizes(const Json& config, const std::string& where, ModelConfig& out) {
+Status fill_sizes(const Json& config, const Family& family, const std::string& where,
+                  ModelConfig& out) {
   const auto size = [&](const char* key, int64_t max, int32_t& to) -> Status {
     SPECD_TRY(const int64_t value, json_int(config, key, 1, max, where));
     to = static_cast<int32_t>(value);
@@ -107,6 +173,9 @@ Status fill_sizes(const Json& config, const std::string& where, ModelConfig& out
   SPECD_OK_OR_RETURN(size("num_attention_heads", kCountMax, out.n_heads));
   SPECD_OK_OR_RETURN(size("vocab_size", kVocabMax, out.vocab_size));
   SPECD_OK_OR_RETURN(size("max_position_embeddings", kPositionsMax, out.max_positions));
+  if (family.needs_kv_heads && !config.contains("num_key_value_heads")) {
+    return Status(Code::kDataLoss, where + ": the key 'num_key_value_heads' is missing");
+  }
   SPECD_TRY(const int64_t kv_heads,
             json_int_or(config, "num_key_value_heads", out.n_heads, 1, kCountMax, where));
   out.n_kv_heads = static_cast<int32_t>(kv_heads);
@@ -116,7 +185,8 @@ Status fill_sizes(const Json& config, const std::string& where, ModelConfig& out
                       " is not a multiple of num_key_value_heads " +
                       std::to_string(out.n_kv_heads));
   }
-  SPECD_TRY(const int64_t head_dim, json_int_or(config, "head_dim", 0, 1, kCountMax, where));
+  const int64_t fallback = config.contains("head_dim") ? 0 : family.head_dim;
+  SPECD_TRY(const int64_t head_dim, json_int_or(config, "head_dim", fallback, 1, kCountMax, where));
   if (head_dim == 0 && out.hidden_size % out.n_heads != 0) {
     return Status(Code::kDataLoss, where + ": key 'head_dim' is missing and hidden_size " +
                                        std::to_string(out.hidden_size) +
@@ -138,10 +208,10 @@ Status fill_sizes(const Json& config, const std::string& where, ModelConfig& out
   return Status();
 }
 
-// Puts the ids of an integer or a list in `out`; leaves it alone when the key is absent or null.
-Status fill_eos(const Json& config, int32_t vocab_size, const std::string& where,
-                std::vector<int32_t>& out) {
-  if (!config.is_object()) return Status(Code::kDataLoss, where + ": expected a JSON object");
+}  // namespace
+
+Status read_eos_tokens(const Json& config, int32_t vocab_size, const std::string& where,
+                       std::vector<int32_t>& out) {
   const auto found = config.find("eos_token_id");
   if (found == config.end() || found->is_null()) return Status();
   const Json list = found->is_array() ? *found : Json::array({*found});
@@ -154,46 +224,42 @@ Status fill_eos(const Json& config, int32_t vocab_size, const std::string& where
   return Status();
 }
 
-}  // namespace
-
 Result<ModelConfig> load_model_config(const std::string& model_dir) {
   const std::string where = model_dir + "/config.json";
   SPECD_TRY(const Json config, parse_json_file(where, kConfigBytesMax));
+  return read_model_config(config, where);
+}
+
+Result<ModelConfig> read_model_config(const Json& config, const std::string& where) {
   if (!config.is_object()) return Status(Code::kDataLoss, where + ": expected a JSON object");
-  SPECD_OK_OR_RETURN(check_unsupported(config, where));
+  SPECD_TRY(const Family* family, family_of(config, where));
+  SPECD_OK_OR_RETURN(check_unsupported(config, *family, where));
 
   ModelConfig out;
-  out.architecture = kArchitecture;
+  out.architecture = family->architecture;
   out.is_ballast = config.contains("_specd_ballast");
-  SPECD_OK_OR_RETURN(fill_sizes(config, where, out));
+  SPECD_OK_OR_RETURN(fill_sizes(config, *family, where, out));
   SPECD_TRY(out.rms_norm_eps, json_double_or(config, "rms_norm_eps", 1e-6, where));
   if (!(out.rms_norm_eps > 0 && out.rms_norm_eps < 1)) {
     return Status(Code::kDataLoss,
                   where + ": key 'rms_norm_eps': expected above 0 and below 1, found " +
                       std::to_string(out.rms_norm_eps));
   }
-  SPECD_TRY(double theta, json_double_or(config, "rope_theta", 10000.0, where));
-  SPECD_TRY(theta, rope_theta_of(config, "rope_scaling", theta, where));
-  SPECD_TRY(theta, rope_theta_of(config, "rope_parameters", theta, where));
-  if (!(theta >= 1 && theta <= 1e12)) {
-    return Status(Code::kDataLoss, where + ": key 'rope_theta': expected from 1 to 1e12, found " +
-                                       std::to_string(theta));
+  SPECD_TRY(out.rope, read_rope(config, out.head_dim, out.max_positions, where));
+  out.max_positions = out.rope.max_positions;
+  SPECD_OK_OR_RETURN(fill_window(config, *family, where, out));
+  out.head_norm = family->head_norm;
+  out.qkv_bias = family->qkv_bias;
+  if (family->may_have_bias) {
+    SPECD_TRY(out.o_bias, json_bool_or(config, "attention_bias", false, where));
+    out.qkv_bias = out.o_bias;
   }
-  out.rope_theta = theta;
+  SPECD_TRY(out.mlp_bias, json_bool_or(config, "mlp_bias", false, where));
   SPECD_TRY(out.tie_word_embeddings, json_bool_or(config, "tie_word_embeddings", false, where));
   SPECD_TRY(const int64_t bos,
             json_int_or(config, "bos_token_id", -1, 0, out.vocab_size - 1, where));
   out.bos_token = static_cast<int32_t>(bos);
-  SPECD_OK_OR_RETURN(fill_eos(config, out.vocab_size, where, out.eos_tokens));
-
-  const std::string generation_path = model_dir + "/generation_config.json";
-  const Result<Json> generation = parse_json_file(generation_path, kConfigBytesMax);
-  if (generation.ok()) {
-    SPECD_OK_OR_RETURN(
-        fill_eos(generation.value(), out.vocab_size, generation_path, out.eos_tokens));
-  } else if (generation.status().code() != Code::kNotFound) {
-    return generation.status();
-  }
+  SPECD_OK_OR_RETURN(read_eos_tokens(config, out.vocab_size, where, out.eos_tokens));
   return out;
 }
 

@@ -1,9 +1,10 @@
-// config.json (and generation_config.json) of a model directory, checked.
+// config.json of a model directory, checked; generation_config.json is generation_config.h's.
 //
-// Supported: LlamaForCausalLM with plain rotary positions, no biases, silu, full attention. A key
-// that would change the arithmetic in a way not implemented here is refused (kUnsupported) with its
-// value and what is supported; so is a key nobody here has heard of, because ignoring it could be
-// wrong in silence. Values out of range are kDataLoss.
+// Supported: Llama 2, 3, 3.1 and 3.2, Mistral, Qwen2 and 2.5, Qwen3 (dense). A key that would
+// change the arithmetic in a way not implemented here is refused (kUnsupported) with its value and
+// what is supported; so is a key nobody here has heard of, because ignoring it could be wrong in
+// silence. Values out of range are kDataLoss. An absent key has the default of transformers'
+// configuration_*.py, but for those that every checkpoint of a family writes: these must be there.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "core/base/status.h"
+#include "core/model/rope.h"
 
 namespace specd {
 
@@ -25,14 +27,24 @@ struct ModelConfig {
   int32_t vocab_size = 0;
   int32_t max_positions = 0;
   double rms_norm_eps = 0;
-  double rope_theta = 0;
+  Rope rope;
   bool tie_word_embeddings = false;
+  bool qkv_bias = false, o_bias = false, mlp_bias = false;
+  bool head_norm = false;           // q_norm and k_norm, over each head before the rotation
+  std::vector<int32_t> window;      // by layer: positions a row sees, itself among them; 0 = all
   int32_t bos_token = -1;           // -1: none
   bool is_ballast = false;          // "_specd_ballast": weights added for measurements only
-  std::vector<int32_t> eos_tokens;  // any of them ends a text; generation_config.json goes first
+  std::vector<int32_t> eos_tokens;  // any of them ends a text
 };
 
-// Reads model_dir/config.json, and model_dir/generation_config.json when it exists.
+// Reads model_dir/config.json.
 Result<ModelConfig> load_model_config(const std::string& model_dir);
+// The same of its content; `where` names it in errors.
+Result<ModelConfig> read_model_config(const Json& config, const std::string& where);
+
+// Puts the ids of config's `eos_token_id`, an integer or a list, in `out`; leaves it alone when the
+// key is absent or null.
+Status read_eos_tokens(const Json& config, int32_t vocab_size, const std::string& where,
+                       std::vector<int32_t>& out);
 
 }  // namespace specd

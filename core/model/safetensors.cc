@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -13,6 +12,7 @@
 #include <optional>
 #include <utility>
 
+#include "core/base/file_descriptor.h"
 #include "core/base/json.h"
 #include "core/base/quote.h"
 
@@ -27,14 +27,19 @@ struct TypeInfo {
   uint64_t bytes;
 };
 // In the order of TensorType.
-constexpr std::array<TypeInfo, 10> kTypes = {{{"F64", 8},
+constexpr std::array<TypeInfo, 15> kTypes = {{{"F64", 8},
                                               {"F32", 4},
                                               {"F16", 2},
                                               {"BF16", 2},
+                                              {"F8_E4M3", 1},
+                                              {"F8_E5M2", 1},
                                               {"I64", 8},
                                               {"I32", 4},
                                               {"I16", 2},
                                               {"I8", 1},
+                                              {"U64", 8},
+                                              {"U32", 4},
+                                              {"U16", 2},
                                               {"U8", 1},
                                               {"BOOL", 1}}};
 
@@ -62,8 +67,9 @@ Result<TensorView> parse_tensor(const Json& entry, const std::string& where, uin
   SPECD_TRY(const std::string dtype, json_string(entry, "dtype", where));
   const std::optional<TensorType> type = type_of(dtype);
   if (!type) {
-    return Status(Code::kUnsupported, where + ": dtype " + quote(dtype) +
-                                          ", known are F64 F32 F16 BF16 I64 I32 I16 I8 U8 BOOL");
+    std::string known;
+    for (const TypeInfo& each : kTypes) known += std::string(" ") + each.name;
+    return Status(Code::kUnsupported, where + ": dtype " + quote(dtype) + ", known are" + known);
   }
   view.type = *type;
   for (const auto& [key, value] : entry.items()) {
@@ -166,16 +172,18 @@ Result<kernels::DType> kernel_dtype(TensorType type) {
     case TensorType::kBF16:
       return kernels::DType::kBF16;
     default:
-      return Status(Code::kUnsupported, std::string("weights of type ") + tensor_type_name(type) +
-                                            ", supported are F32, F16 and BF16");
+      return Status(Code::kUnsupported,
+                    std::string("weights of type ") + tensor_type_name(type) +
+                        ", supported are F32, F16 and BF16: quantized weights are "
+                        "not, use the checkpoint that they were made from");
   }
 }
 
 Result<SafetensorsFile> SafetensorsFile::open(const std::string& path_text) {
   const std::string path = quote(path_text, 400);
   // O_NONBLOCK: opening a FIFO must not hang.
-  const int fd = ::open(path_text.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) {
+  const FileDescriptor fd(::open(path_text.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (fd.get() < 0) {
     const int error = errno;
     return Status(error == ENOENT || error == ENOTDIR ? Code::kNotFound : Code::kFailedPrecondition,
                   path + ": cannot open: " + std::strerror(error));
@@ -183,28 +191,25 @@ Result<SafetensorsFile> SafetensorsFile::open(const std::string& path_text) {
   SafetensorsFile file;
   file.path_ = path_text;
   struct stat info {};
-  Status status;
-  if (fstat(fd, &info) != 0) {
-    status = Status(Code::kFailedPrecondition, path + ": cannot stat: " + std::strerror(errno));
-  } else if (!S_ISREG(info.st_mode)) {
-    status = Status(Code::kInvalidArgument,
-                    path + ": expected a safetensors file, found " +
-                        (S_ISDIR(info.st_mode) ? "a directory" : "something not a regular file"));
-  } else if (static_cast<uint64_t>(info.st_size) < kLengthBytes) {
-    status = lies(path, "byte 0: expected a header length of 8 bytes, the file has " +
-                            std::to_string(info.st_size));
-  } else {
-    file.mapping_bytes_ = static_cast<uint64_t>(info.st_size);
-    void* mapping = mmap(nullptr, file.mapping_bytes_, PROT_READ, MAP_PRIVATE, fd, 0);
-    if (mapping == MAP_FAILED) {
-      status = Status(Code::kExhausted, path + ": cannot map " + std::to_string(info.st_size) +
-                                            " bytes: " + std::strerror(errno));
-    } else {
-      file.mapping_ = mapping;
-    }
+  if (fstat(fd.get(), &info) != 0) {
+    return Status(Code::kFailedPrecondition, path + ": cannot stat: " + std::strerror(errno));
   }
-  close(fd);
-  SPECD_OK_OR_RETURN(status);
+  if (!S_ISREG(info.st_mode)) {
+    return Status(Code::kInvalidArgument,
+                  path + ": expected a safetensors file, found " +
+                      (S_ISDIR(info.st_mode) ? "a directory" : "something not a regular file"));
+  }
+  if (static_cast<uint64_t>(info.st_size) < kLengthBytes) {
+    return lies(path, "byte 0: expected a header length of 8 bytes, the file has " +
+                          std::to_string(info.st_size));
+  }
+  file.mapping_bytes_ = static_cast<uint64_t>(info.st_size);
+  void* mapping = mmap(nullptr, file.mapping_bytes_, PROT_READ, MAP_PRIVATE, fd.get(), 0);
+  if (mapping == MAP_FAILED) {
+    return Status(Code::kExhausted, path + ": cannot map " + std::to_string(info.st_size) +
+                                        " bytes: " + std::strerror(errno));
+  }
+  file.mapping_ = mapping;
 
   const auto* bytes = static_cast<const unsigned char*>(file.mapping_);
   uint64_t header_bytes = 0;

@@ -22,7 +22,23 @@
 
 namespace specd {
 
-enum class TensorType : uint8_t { kF64, kF32, kF16, kBF16, kI64, kI32, kI16, kI8, kU8, kBool };
+enum class TensorType : uint8_t {
+  kF64,
+  kF32,
+  kF16,
+  kBF16,
+  kF8E4M3,
+  kF8E5M2,
+  kI64,
+  kI32,
+  kI16,
+  kI8,
+  kU64,
+  kU32,
+  kU16,
+  kU8,
+  kBool
+};
 const char* tensor_type_name(TensorType type);  // as in the file: "BF16"
 uint64_t tensor_type_bytes(TensorType type);
 

@@ -1,5 +1,6 @@
-// The Llama transformer as one forward: rows in, logits and taps out. Prefill, decode, chain and
-// tree are the same thing: rows with a position, a slot and a way to their ancestors.
+// The transformer of Llama and its family as one forward: rows in, logits and taps out. Prefill,
+// decode, chain and tree are the same thing: rows with a position, a slot and a way to their
+// ancestors.
 //
 // Source of the arithmetic's order: transformers, models/llama/modeling_llama.py.
 // [step] one forward at a time.
@@ -16,7 +17,7 @@
 #include "core/device/staging.h"
 #include "core/model/kv_store.h"
 #include "core/model/model_config.h"
-#include "core/model/safetensors.h"
+#include "core/model/weights.h"
 
 namespace specd {
 
@@ -58,22 +59,18 @@ struct ForwardRows {
   ForwardColumns in_place();
 };
 
-// Every tensor that the configuration asks for is there, in its shape and in a type that kernels
-// know; else kDataLoss or kUnsupported with name, expected and found.
-Status check_tensors(const SafetensorsFile& file, const ModelConfig& config);
-
 class Transformer {
  public:
-  // Checks every tensor of `path`, then loads them. `progress` gets a fraction in [0, 1].
-  // rows_max: rows of one forward; logits_rows_max: rows that want logits.
+  // Loads the weights of `path`, see weights.h. rows_max: rows of one forward; logits_rows_max:
+  // rows that want logits.
   static Result<std::unique_ptr<Transformer>> load(Device& device, const std::string& path,
                                                    const ModelConfig& config, int32_t rows_max,
                                                    int32_t logits_rows_max,
                                                    const std::function<void(double)>& progress);
-  // Random weights of the same shapes, made in place: for benchmarks.
+  // With random bf16 weights, for benchmarks.
   static Result<std::unique_ptr<Transformer>> random(Device& device, const ModelConfig& config,
-                                                     kernels::DType dtype, int32_t rows_max,
-                                                     int32_t logits_rows_max, uint64_t seed);
+                                                     int32_t rows_max, int32_t logits_rows_max,
+                                                     uint64_t seed);
   ~Transformer();
 
   // A capture point as in plugin_api/drafter.h with the memory for its rows. [any] REQUIRES a point
@@ -93,20 +90,12 @@ class Transformer {
   void forward(const ForwardColumns& rows, KvStore& kv);
 
   // Results of the last forward, device memory.
-  const float* logits() const;           // [logits_rows, vocab]
+  float* logits() const;                 // [logits_rows, vocab]; may be changed in place
   const float* tap(size_t index) const;  // [tap_rows, hidden]: order of add_tap()
 
   const ModelConfig& config() const;
-  kernels::DType weights_dtype() const;
-  uint64_t parameters() const;
-  uint64_t weight_bytes() const;  // packed weights and the embedding table
+  const Weights& weights() const;
   uint64_t activation_bytes() const;
-  // The weights that one forward reads, whatever its rows: every packed matrix, in order.
-  struct Weights {
-    const void* data;
-    uint64_t bytes;
-  };
-  const std::vector<Weights>& streamed() const;
 
  private:
   Transformer();

@@ -5,6 +5,7 @@
 
 #include "core/base/clock.h"
 #include "core/base/log.h"
+#include "core/base/utf8.h"
 
 namespace specd {
 namespace {
@@ -42,34 +43,19 @@ std::mutex& report_mutex() {
 // protocol that refuses other bytes.
 void append_clean(std::string& out, std::string_view text, size_t bytes_max) {
   if (!out.empty() && out.size() < bytes_max) out += "; ";
-  size_t i = 0;
-  while (i < text.size() && out.size() < bytes_max) {
-    const auto byte = static_cast<unsigned char>(text[i]);
-    size_t length = byte < 0x80                   ? 1
-                    : byte >= 0xC2 && byte < 0xE0 ? 2
-                    : byte >= 0xE0 && byte < 0xF0 ? 3
-                    : byte >= 0xF0 && byte < 0xF5 ? 4
-                                                  : 0;
-    bool good = length != 0 && i + length <= text.size();
-    for (size_t k = 1; good && k < length; ++k) {
-      const auto next = static_cast<unsigned char>(text[i + k]);
-      good = (next & 0xC0) == 0x80;
-      if (k == 1) {  // overlong forms, surrogates, beyond U+10FFFF
-        good = good && !(byte == 0xE0 && next < 0xA0) && !(byte == 0xED && next >= 0xA0) &&
-               !(byte == 0xF0 && next < 0x90) && !(byte == 0xF4 && next >= 0x90);
-      }
-    }
-    if (!good) {
+  for (size_t i = 0; i < text.size() && out.size() < bytes_max;) {
+    const Utf8Step step = utf8_step(text, i);
+    if (step.kind != Utf8Step::Kind::kValid) {
       out += '?';
       i += 1;
       continue;
     }
-    if (byte < 0x20 && byte != '\n' && byte != '\t') {
+    if (step.code_point < 0x20 && step.code_point != '\n' && step.code_point != '\t') {
       out += ' ';
     } else {
-      out.append(text, i, length);
+      out.append(text, i, step.bytes);
     }
-    i += length;
+    i += step.bytes;
   }
 }
 

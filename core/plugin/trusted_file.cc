@@ -105,10 +105,6 @@ Result<FileDescriptor> open_trusted(const std::string& path, bool want_directory
 
 }  // namespace
 
-FileDescriptor::~FileDescriptor() {
-  if (fd_ >= 0) close(fd_);
-}
-
 Result<FileDescriptor> open_trusted_directory(const std::string& path) {
   return open_trusted(path, true);
 }

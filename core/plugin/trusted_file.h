@@ -11,26 +11,10 @@
 #include <string>
 #include <utility>
 
+#include "core/base/file_descriptor.h"
 #include "core/base/status.h"
 
 namespace specd {
-
-// An owned file descriptor.
-class FileDescriptor {
- public:
-  FileDescriptor() = default;
-  explicit FileDescriptor(int fd) : fd_(fd) {}
-  ~FileDescriptor();
-  FileDescriptor(FileDescriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  FileDescriptor& operator=(FileDescriptor&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  int get() const { return fd_; }
-
- private:
-  int fd_ = -1;
-};
 
 // `path` is absolute without "." and ".." parts. Errors name the offending part, what is wrong with
 // it and how to fix it: kNotFound, kFailedPrecondition (not trusted), kInvalidArgument.

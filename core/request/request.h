@@ -9,20 +9,19 @@
 #include <vector>
 
 #include "core/base/status.h"
+#include "core/request/sampling.h"
+#include "core/text/chat_prompt.h"
 
 namespace specd {
 
-struct SamplingParams {
-  float temperature = 0;  // 0 = greedy
-  float top_p = 1;
-  int32_t top_k = 0;  // 0 = off
-  uint64_t seed = 0;
-};
-
 struct Request {
   std::string prompt;                                 // text, or
-  std::optional<std::vector<int32_t>> prompt_tokens;  // ids as they are, no BOS added
-  SamplingParams sampling;
+  std::optional<std::vector<int32_t>> prompt_tokens;  // ids as they are, no BOS added, or
+  std::optional<ChatPrompt> chat;                     // messages for the model's template
+  // Of text: special tokens spelled in it become tokens; the tokenizer's BOS goes before it.
+  bool parse_special_tokens = true;
+  bool add_bos = true;
+  SamplingRequest sampling;
   int32_t max_tokens = 0;            // >= 1
   std::vector<std::string> stop;     // never part of the text
   std::vector<int32_t> stop_tokens;  // beside the model's own; the id is emitted, its text not

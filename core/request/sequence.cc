@@ -1,5 +1,6 @@
 #include "core/request/sequence.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "core/base/clock.h"
@@ -22,18 +23,29 @@ const char* finish_reason_name(FinishReason reason) {
   return "unknown";
 }
 
+namespace {
+// Whether anything of the prompt is text: then the output goes on with it.
+bool shows_text(const Tokenizer& tokenizer, const std::vector<int32_t>& prompt) {
+  return std::any_of(prompt.begin(), prompt.end(), [&](int32_t token) {
+    return !tokenizer.is_special(token) && !tokenizer.token_bytes(token).empty();
+  });
+}
+}  // namespace
+
 Sequence::Sequence(uint64_t number, Request request, std::vector<int32_t> prompt,
-                   const std::vector<int32_t>& eos, std::shared_ptr<const Tokenizer> tokenizer,
-                   Sink sink)
+                   const SamplingParams& sampling, const std::vector<int32_t>& eos,
+                   std::shared_ptr<const Tokenizer> tokenizer, Sink sink)
     : number_(number),
       request_(std::move(request)),
+      sampling_(sampling),
       tokens_(std::move(prompt)),
       n_prompt_(static_cast<int32_t>(tokens_.size())),
       stop_tokens_(request_.stop_tokens.begin(), request_.stop_tokens.end()),
-      detokenizer_(std::move(tokenizer), true),
+      detokenizer_(tokenizer, true, shows_text(*tokenizer, tokens_)),
       stop_strings_(request_.stop),
       sink_(std::move(sink)) {
   if (!request_.ignore_eos) stop_tokens_.insert(eos.begin(), eos.end());
+  if (sampling_.penalizes()) seen_.add(tokens_, false);
   usage.prompt_tokens = n_prompt_;
 }
 
@@ -45,6 +57,7 @@ int32_t Sequence::append(const int32_t* tokens, int32_t n) {
     const int32_t token = tokens[taken++];
     tokens_.push_back(token);
     event_.tokens.push_back(token);
+    if (sampling_.penalizes()) seen_.add({&token, 1}, true);
     ++usage.completion_tokens;
     if (stop_tokens_.contains(token)) {
       finish_ = FinishReason::kStop;

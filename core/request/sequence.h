@@ -20,12 +20,17 @@ namespace specd {
 
 class Sequence {
  public:
-  // `prompt` is what the model sees first, at least one token. `eos` are the model's own stop ids.
+  // `prompt` is what the model sees first, at least one token. `sampling` is complete. `eos` are
+  // the model's own stop ids.
   Sequence(uint64_t number, Request request, std::vector<int32_t> prompt,
-           const std::vector<int32_t>& eos, std::shared_ptr<const Tokenizer> tokenizer, Sink sink);
+           const SamplingParams& sampling, const std::vector<int32_t>& eos,
+           std::shared_ptr<const Tokenizer> tokenizer, Sink sink);
 
   uint64_t number() const { return number_; }  // never reused by one process
   const Request& request() const { return request_; }
+  const SamplingParams& sampling() const { return sampling_; }
+  // Of tokens(), when the sampling penalizes; else empty.
+  const std::vector<kernels::PenaltySeen>& seen() const { return seen_.seen(); }
   // Prompt, then output. The last token's KV is never computed yet.
   const std::vector<int32_t>& tokens() const { return tokens_; }
   int32_t size() const { return static_cast<int32_t>(tokens_.size()); }
@@ -58,7 +63,9 @@ class Sequence {
  private:
   uint64_t number_;
   Request request_;
+  SamplingParams sampling_;
   std::vector<int32_t> tokens_;
+  SeenTokens seen_;
   int32_t n_prompt_;
   std::unordered_set<int32_t> stop_tokens_;
   Detokenizer detokenizer_;

@@ -2,25 +2,24 @@
 
 #include <utility>
 
-#include "core/text/utf8.h"
-
 namespace specd {
 
-Detokenizer::Detokenizer(std::shared_ptr<const Tokenizer> tokenizer, bool skip_special)
-    : tokenizer_(std::move(tokenizer)), skip_special_(skip_special) {}
+Detokenizer::Detokenizer(std::shared_ptr<const Tokenizer> tokenizer, bool skip_special,
+                         bool continues)
+    : tokenizer_(std::move(tokenizer)),
+      skip_special_(skip_special),
+      state_(continues ? tokenizer_->continue_text() : tokenizer_->begin_text()) {}
 
 std::string Detokenizer::push(int32_t token) {
   std::string text;
-  if (skip_special_ && tokenizer_->is_special(token)) return text;
-  waiting_ += tokenizer_->token_bytes(token);
-  waiting_.erase(0, utf8_append_lossy(waiting_, false, text));
+  tokenizer_->push(token, skip_special_, state_, text);
   return text;
 }
 
 std::string Detokenizer::flush() {
   std::string text;
-  utf8_append_lossy(waiting_, true, text);
-  waiting_.clear();
+  state_.stream.flush(text);
+  state_.first = true;
   return text;
 }
 

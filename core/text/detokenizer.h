@@ -10,21 +10,23 @@
 namespace specd {
 
 // The pieces of push() and flush(), put together, are Tokenizer::decode() of all tokens, whatever
-// the tokens are; no piece holds half a character. At most 3 bytes wait. Not thread-safe; one
-// owner.
+// the tokens are; no piece holds half a character. At most 3 bytes wait, or with byte_fallback
+// DecodeStream::kRunBytesMax. Not thread-safe; one owner.
 class Detokenizer {
  public:
-  Detokenizer(std::shared_ptr<const Tokenizer> tokenizer, bool skip_special);
+  // continues: the stream goes on behind a text, so no space is stripped from its beginning.
+  Detokenizer(std::shared_ptr<const Tokenizer> tokenizer, bool skip_special,
+              bool continues = false);
 
   // The text that `token` completes; empty while a character is unfinished.
   std::string push(int32_t token);
-  // What waits becomes U+FFFD. The stream may start anew after it.
+  // What waits; a beginning of a character becomes U+FFFD. The stream may start anew after it.
   std::string flush();
 
  private:
   std::shared_ptr<const Tokenizer> tokenizer_;
   bool skip_special_;
-  std::string waiting_;  // the beginning of a character
+  Tokenizer::TextState state_;
 };
 
 }  // namespace specd

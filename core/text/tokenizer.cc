@@ -5,13 +5,13 @@
 #include <utility>
 
 #include "core/base/quote.h"
-#include "core/text/llama3_split.h"
-#include "core/text/utf8.h"
+#include "core/base/utf8.h"
 
 namespace specd {
 namespace {
 
 constexpr uint64_t kFileBytesMax = 256u << 20;
+constexpr size_t kTemplateIdsMax = 64;
 
 Status unsupported(const std::string& where, const Json& found, const std::string& supported) {
   return Status(Code::kUnsupported, where + ": found " + quote(found.dump(-1, ' ', true)) +
@@ -22,33 +22,6 @@ const Json& value_or_null(const Json& object, const char* key) {
   static const Json null;
   const auto found = object.find(key);
   return found == object.end() ? null : *found;
-}
-
-// Sequence[Split(Llama 3's expression, Isolated), ByteLevel without an expression of its own]
-Status check_pre_tokenizer(const Json& found, const std::string& where) {
-  const std::string supported =
-      "a Sequence of Split with the expression of Llama 3 (Isolated) and ByteLevel (use_regex "
-      "false)";
-  if (!found.is_object() || value_or_null(found, "type") != "Sequence") {
-    return unsupported(where, found, supported);
-  }
-  const Json& steps = value_or_null(found, "pretokenizers");
-  if (!steps.is_array() || steps.size() != 2 || !steps[0].is_object() || !steps[1].is_object()) {
-    return unsupported(where + ".pretokenizers", steps, supported);
-  }
-  const auto require = [&](int step, const char* key, const Json& only) -> Status {
-    const Json& value = value_or_null(steps[static_cast<size_t>(step)], key);
-    if (value == only) return Status();
-    return unsupported(where + ".pretokenizers[" + std::to_string(step) + "]." + key, value,
-                       only.dump());
-  };
-  SPECD_OK_OR_RETURN(require(0, "type", "Split"));
-  SPECD_OK_OR_RETURN(require(0, "pattern", Json{{"Regex", std::string(kLlama3SplitPattern)}}));
-  SPECD_OK_OR_RETURN(require(0, "behavior", "Isolated"));
-  SPECD_OK_OR_RETURN(require(0, "invert", false));
-  SPECD_OK_OR_RETURN(require(1, "type", "ByteLevel"));
-  SPECD_OK_OR_RETURN(require(1, "add_prefix_space", false));
-  return require(1, "use_regex", false);
 }
 
 Status check_top_level(const Json& root, const std::string& where) {
@@ -62,47 +35,42 @@ Status check_top_level(const Json& root, const std::string& where) {
   }
   SPECD_TRY(const std::string version, json_string_or(root, "version", "1.0", where));
   if (version != "1.0") return unsupported(where + ": version", version, "\"1.0\"");
-  for (const char* key : {"truncation", "padding", "normalizer"}) {
+  for (const char* key : {"truncation", "padding"}) {
     const Json& value = value_or_null(root, key);
     if (!value.is_null()) return unsupported(where + ": " + key, value, "null");
   }
-  const Json& decoder = value_or_null(root, "decoder");
-  if (!decoder.is_object() || value_or_null(decoder, "type") != "ByteLevel") {
-    return unsupported(where + ": decoder", decoder, "{\"type\": \"ByteLevel\"}");
+  return Status();
+}
+
+// The marks of a whole text, from the ranges that are plain.
+Result<std::string> marks_of(std::string_view text, std::span<const TextRange> plain,
+                             bool hides_all) {
+  std::string marks(text.size(), 0);
+  if (!text.empty())
+    marks.replace(0, utf8_step(text, 0).bytes, utf8_step(text, 0).bytes, kMarkFirst);
+  size_t end = 0;
+  for (const TextRange& range : plain) {
+    if (range.begin < end || range.end < range.begin || range.end > text.size()) {
+      return Status(Code::kInvalidArgument, "plain range " + std::to_string(range.begin) + " to " +
+                                                std::to_string(range.end) +
+                                                ": expected ranges in order, without overlap, "
+                                                "inside the text of " +
+                                                std::to_string(text.size()) + " bytes");
+    }
+    end = range.end;
+    for (size_t i = range.begin; i < range.end; ++i)
+      marks[i] |= hides_all ? kMarkPlain | kMarkText : kMarkPlain;
   }
-  return check_pre_tokenizer(value_or_null(root, "pre_tokenizer"), where + ": pre_tokenizer");
+  return marks;
+}
+
+SourceText cut(std::string_view text, std::string_view marks, const TextRange& range) {
+  const size_t bytes = range.end - range.begin;
+  return {std::string(text.substr(range.begin, bytes)),
+          std::string(marks.substr(range.begin, bytes))};
 }
 
 }  // namespace
-
-void Tokenizer::Matcher::add(std::string_view text, int32_t id) {
-  uint32_t node = 0;
-  first_bytes_[static_cast<unsigned char>(text[0])] = true;
-  for (const char c : text) {
-    const uint64_t key = static_cast<uint64_t>(node) << 8 | static_cast<unsigned char>(c);
-    const auto [edge, added] = edges_.try_emplace(key, nodes_);
-    if (added) ++nodes_;
-    node = edge->second;
-  }
-  ids_[node] = id;
-}
-
-size_t Tokenizer::Matcher::match(std::string_view text, size_t at, int32_t& id) const {
-  if (!first_bytes_[static_cast<unsigned char>(text[at])]) return 0;
-  size_t length = 0;
-  uint32_t node = 0;
-  for (size_t i = at; i < text.size(); ++i) {
-    const auto edge =
-        edges_.find(static_cast<uint64_t>(node) << 8 | static_cast<unsigned char>(text[i]));
-    if (edge == edges_.end()) break;
-    node = edge->second;
-    if (const auto end = ids_.find(node); end != ids_.end()) {
-      length = i + 1 - at;
-      id = end->second;
-    }
-  }
-  return length;
-}
 
 Result<std::shared_ptr<const Tokenizer>> Tokenizer::load(const std::string& path) {
   SPECD_TRY(const std::string text, read_text_file(path, kFileBytesMax));
@@ -114,64 +82,107 @@ Result<std::shared_ptr<const Tokenizer>> Tokenizer::from_text(std::string_view j
   SPECD_TRY(const Json root, parse_json(json, where));
   if (!root.is_object()) return Status(Code::kDataLoss, where + ": expected a JSON object");
   SPECD_OK_OR_RETURN(check_top_level(root, where));
+  SPECD_TRY(Normalizer normalizer,
+            Normalizer::from_json(value_or_null(root, "normalizer"), where + ": normalizer"));
+  SPECD_TRY(
+      PreTokenizer pre_tokenizer,
+      PreTokenizer::from_json(value_or_null(root, "pre_tokenizer"), where + ": pre_tokenizer"));
+  if (pre_tokenizer.asks_for_first() && !normalizer.keeps_track_of_first()) {
+    return Status(Code::kUnsupported, where +
+                                          ": pre_tokenizer: prepend_scheme 'first' after the "
+                                          "normalizer NFC is not supported");
+  }
+  SPECD_TRY(Decoder decoder,
+            Decoder::from_json(value_or_null(root, "decoder"), where + ": decoder"));
   // A token takes at least six bytes of the file ("a":1,): ids without great holes lie below this,
   // and a lying id cannot make us allocate much more than the file.
   const auto id_end = static_cast<int64_t>(json.size() / 6);
-  SPECD_TRY(ByteBpe bpe,
-            ByteBpe::from_json(value_or_null(root, "model"), id_end, where + ": model"));
-  const std::shared_ptr<Tokenizer> tokenizer(new Tokenizer(std::move(bpe)));
-  tokenizer->token_bytes_ = tokenizer->bpe_.take_token_bytes();
-  SPECD_OK_OR_RETURN(tokenizer->read_added_tokens(root, id_end, where + ": added_tokens"));
+  SPECD_TRY(Bpe bpe, Bpe::from_json(value_or_null(root, "model"), id_end,
+                                    pre_tokenizer.ends_in_byte_level(), where + ": model"));
+  const std::shared_ptr<Tokenizer> tokenizer(new Tokenizer(
+      std::move(bpe), std::move(normalizer), std::move(pre_tokenizer), std::move(decoder)));
+  SPECD_OK_OR_RETURN(tokenizer->read_pieces(where + ": model.vocab"));
+  SPECD_OK_OR_RETURN(tokenizer->read_added_tokens(value_or_null(root, "added_tokens"), id_end,
+                                                  where + ": added_tokens"));
   SPECD_OK_OR_RETURN(tokenizer->read_post_processor(value_or_null(root, "post_processor"),
                                                     where + ": post_processor"));
   tokenizer->sha256_ = specd::sha256(json);
   return std::shared_ptr<const Tokenizer>(tokenizer);
 }
 
-Status Tokenizer::read_added_tokens(const Json& root, int64_t id_end, const std::string& where) {
-  special_.assign(token_bytes_.size(), false);
-  const Json& list = value_or_null(root, "added_tokens");
+Status Tokenizer::read_pieces(const std::string& where) {
+  for (int32_t id = 0; id < bpe_.id_end(); ++id) {
+    if (bpe_.has(id)) SPECD_OK_OR_RETURN(put_piece(id, bpe_.text(id)).with_context(where));
+  }
+  return Status();
+}
+
+Status Tokenizer::put_piece(int32_t id, std::string_view token) {
+  const auto slot = static_cast<size_t>(id);
+  if (slot >= pieces_.size()) {
+    const size_t size = std::max<size_t>(slot + 1, static_cast<size_t>(bpe_.id_end()));
+    pieces_.resize(size);
+    present_.resize(size);
+    special_.resize(size);
+    if (decoder_.first_differs()) first_pieces_.resize(size);
+  }
+  present_[slot] = true;
+  SPECD_TRY(pieces_[slot], decoder_.piece(token, false));
+  if (!decoder_.first_differs()) return Status();
+  SPECD_TRY(first_pieces_[slot], decoder_.piece(token, true));
+  return Status();
+}
+
+Status Tokenizer::read_added_tokens(const Json& list, int64_t id_end, const std::string& where) {
   if (list.is_null()) return Status();
   if (!list.is_array()) return Status(Code::kDataLoss, where + ": expected a list");
-  const Json& vocab = root["model"]["vocab"];
-  std::vector<bool> taken(static_cast<size_t>(id_end));
-  for (const auto& [text, id] : vocab.items()) taken[id.get<size_t>()] = true;
-
   int index = 0;
   for (const Json& entry : list) {
-    const std::string place = where + "[" + std::to_string(index++) + "]";
-    SPECD_TRY(const std::string content, json_string(entry, "content", place));
-    SPECD_TRY(const int64_t id, json_int(entry, "id", 0, id_end - 1, place));
-    for (const char* key : {"single_word", "lstrip", "rstrip"}) {
-      SPECD_TRY(const bool set, json_bool_or(entry, key, false, place));
-      if (set) return unsupported(place + "." + key, true, "false");
-    }
-    SPECD_TRY(const bool special, json_bool_or(entry, "special", false, place));
-    SPECD_TRY(const bool normalized, json_bool_or(entry, "normalized", !special, place));
-    if (content.empty()) return Status(Code::kDataLoss, place + ": 'content' is empty");
-    if (const auto in_vocab = vocab.find(content); in_vocab != vocab.end()) {
-      if (*in_vocab != id) {
-        return Status(Code::kDataLoss, place + ": " + quote(content) + " has the id " +
-                                           std::to_string(id) + " here and " + in_vocab->dump() +
-                                           " in model.vocab");
-      }
-    } else if (taken[static_cast<size_t>(id)]) {
-      return Status(Code::kDataLoss,
-                    place + ": the id " + std::to_string(id) + " belongs to another token too");
-    }
-    taken[static_cast<size_t>(id)] = true;
-    if (!added_.emplace(content, static_cast<int32_t>(id)).second) {
-      return Status(Code::kDataLoss, place + ": " + quote(content) + " occurs twice");
-    }
-    const auto slot = static_cast<size_t>(id);
-    if (slot >= token_bytes_.size()) {
-      token_bytes_.resize(slot + 1);
-      special_.resize(slot + 1, false);
-    }
-    token_bytes_[slot] = byte_level_bytes(content);
-    special_[slot] = special;
-    matchers_[normalized ? 1 : 0].add(content, static_cast<int32_t>(id));
+    SPECD_OK_OR_RETURN(
+        read_added_token(entry, id_end, where + "[" + std::to_string(index++) + "]"));
   }
+  return Status();
+}
+
+Status Tokenizer::read_added_token(const Json& entry, int64_t id_end, const std::string& place) {
+  SPECD_TRY(const std::string content, json_string(entry, "content", place));
+  SPECD_TRY(const int64_t id64, json_int(entry, "id", 0, id_end - 1, place));
+  const auto id = static_cast<int32_t>(id64);
+  AddedTokenFinder::Token token;
+  token.id = id;
+  SPECD_TRY(token.special, json_bool_or(entry, "special", false, place));
+  SPECD_TRY(token.single_word, json_bool_or(entry, "single_word", false, place));
+  SPECD_TRY(token.lstrip, json_bool_or(entry, "lstrip", false, place));
+  SPECD_TRY(token.rstrip, json_bool_or(entry, "rstrip", false, place));
+  SPECD_TRY(const bool normalized, json_bool_or(entry, "normalized", !token.special, place));
+  if (content.empty()) return Status(Code::kDataLoss, place + ": 'content' is empty");
+  if (const int32_t in_vocab = bpe_.find(content); in_vocab != Bpe::kNone) {
+    if (in_vocab != id) {
+      return Status(Code::kDataLoss, place + ": " + quote(content) + " has the id " +
+                                         std::to_string(id) + " here and " +
+                                         std::to_string(in_vocab) + " in model.vocab");
+    }
+  } else if (has_token(id)) {
+    return Status(Code::kDataLoss,
+                  place + ": the id " + std::to_string(id) + " belongs to another token too");
+  }
+  if (!added_.emplace(content, id).second) {
+    return Status(Code::kDataLoss, place + ": " + quote(content) + " occurs twice");
+  }
+  SourceText text{content, std::string(content.size(), 0)};
+  if (normalized) SPECD_OK_OR_RETURN(normalizer_.apply(text).with_context(place));
+  if (text.text.empty() || text.text.size() > kAddedTokenBytesMax) {
+    return Status(Code::kUnsupported, place + ": " + std::to_string(text.text.size()) +
+                                          " bytes to look for, supported: 1 to " +
+                                          std::to_string(kAddedTokenBytesMax));
+  }
+  if (!(normalized ? normalized_finder_ : raw_finder_).add(text.text, token)) {
+    return Status(Code::kDataLoss,
+                  place + ": the normalizer makes " + quote(content) + " equal to another token");
+  }
+  // Decoded as it was looked for.
+  SPECD_OK_OR_RETURN(put_piece(id, text.text).with_context(place));
+  special_[static_cast<size_t>(id)] = token.special;
   return Status();
 }
 
@@ -223,15 +234,20 @@ Status Tokenizer::read_template(const Json& processor, const std::string& where)
     for (const Json& id : ids) {
       SPECD_TRY(const int64_t value, json_int(Json{{"ids", id}}, "ids", 0, vocab_size() - 1,
                                               where + ".special_tokens: " + quote(name)));
-      (seen_text ? suffix_ : prefix_).push_back(static_cast<int32_t>(value));
+      std::vector<int32_t>& into = seen_text ? suffix_ : prefix_;
+      if (into.size() == kTemplateIdsMax) {
+        return unsupported(place, "more than " + std::to_string(kTemplateIdsMax) + " ids",
+                           "at most so many before and after the text");
+      }
+      into.push_back(static_cast<int32_t>(value));
     }
   }
   if (!seen_text) return unsupported(place, single, supported);
   return Status();
 }
 
-Result<std::vector<int32_t>> Tokenizer::encode(std::string_view text, bool add_special_tokens,
-                                               bool parse_special_tokens) const {
+Result<std::vector<int32_t>> Tokenizer::encode(std::string_view text,
+                                               const EncodeOptions& options) const {
   if (text.size() >= static_cast<size_t>(std::numeric_limits<int32_t>::max())) {
     return Status(Code::kInvalidArgument,
                   "text of " + std::to_string(text.size()) + " bytes, expected fewer than 2^31");
@@ -240,56 +256,77 @@ Result<std::vector<int32_t>> Tokenizer::encode(std::string_view text, bool add_s
     return Status(Code::kInvalidArgument,
                   "text is not UTF-8: ill-formed at byte " + std::to_string(offset));
   }
+  SPECD_TRY(const std::string marks, marks_of(text, options.plain, options.plain_hides_all));
   std::vector<int32_t> ids;
-  if (add_special_tokens) ids = prefix_;
-  encode_segment(text, matchers_, parse_special_tokens, ids);
-  if (add_special_tokens) ids.insert(ids.end(), suffix_.begin(), suffix_.end());
+  if (options.add_special_tokens) ids = prefix_;
+  std::vector<AddedTokenFinder::Segment> segments;
+  raw_finder_.find(text, marks, options.parse_special_tokens, segments);
+  for (const AddedTokenFinder::Segment& segment : segments) {
+    if (segment.id != AddedTokenFinder::kText) {
+      ids.push_back(segment.id);
+    } else {
+      SPECD_OK_OR_RETURN(
+          encode_segment(cut(text, marks, segment.range), options.parse_special_tokens, ids));
+    }
+  }
+  if (options.add_special_tokens) ids.insert(ids.end(), suffix_.begin(), suffix_.end());
   return ids;
 }
 
-void Tokenizer::encode_segment(std::string_view text, std::span<const Matcher> matchers,
-                               bool parse_special_tokens, std::vector<int32_t>& ids) const {
-  if (matchers.empty()) {
-    for (size_t at = 0; at < text.size();) {
-      const size_t end = llama3_piece_end(text, at);
-      bpe_.encode_piece(text.substr(at, end - at), ids);
-      at = end;
+Status Tokenizer::encode_segment(SourceText text, bool parse_special,
+                                 std::vector<int32_t>& ids) const {
+  SPECD_OK_OR_RETURN(normalizer_.apply(text));
+  std::vector<AddedTokenFinder::Segment> segments;
+  normalized_finder_.find(text.text, text.marks, parse_special, segments);
+  for (const AddedTokenFinder::Segment& segment : segments) {
+    if (segment.id != AddedTokenFinder::kText) {
+      ids.push_back(segment.id);
+    } else {
+      SPECD_OK_OR_RETURN(encode_text(cut(text.text, text.marks, segment.range), ids));
     }
-    return;
   }
-  size_t begin = 0;  // of the segment before the next token
-  for (size_t at = 0; at < text.size();) {
-    int32_t id = 0;
-    const size_t length = matchers[0].match(text, at, id);
-    if (length > 0 && (parse_special_tokens || !is_special(id))) {
-      encode_segment(text.substr(begin, at - begin), matchers.subspan(1), parse_special_tokens,
-                     ids);
-      ids.push_back(id);
-      begin = at + length;
-    }
-    // A special token taken as plain text still hides the tokens that start inside it.
-    at += std::max<size_t>(length, 1);
+  return Status();
+}
+
+Status Tokenizer::encode_text(SourceText text, std::vector<int32_t>& ids) const {
+  Pieces pieces;
+  pieces.ranges = {{0, text.text.size()}};
+  pieces.text = std::move(text);
+  SPECD_OK_OR_RETURN(pre_tokenizer_.apply(pieces));
+  for (const TextRange& range : pieces.ranges) {
+    const size_t bytes = range.end - range.begin;
+    const std::string_view marks = std::string_view(pieces.text.marks).substr(range.begin, bytes);
+    const bool plain =
+        std::any_of(marks.begin(), marks.end(), [](char mark) { return (mark & kMarkPlain) != 0; });
+    bpe_.encode_piece(std::string_view(pieces.text.text).substr(range.begin, bytes),
+                      plain ? &special_ : nullptr, ids);
   }
-  encode_segment(text.substr(begin), matchers.subspan(1), parse_special_tokens, ids);
+  return Status();
 }
 
 std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special) const {
-  std::string bytes;
-  for (const int32_t id : ids) {
-    if (!(skip_special && is_special(id))) bytes += token_bytes(id);
-  }
   std::string text;
-  utf8_append_lossy(bytes, true, text);
+  TextState state = begin_text();
+  for (const int32_t id : ids) push(id, skip_special, state, text);
+  state.stream.flush(text);
   return text;
 }
 
+void Tokenizer::push(int32_t id, bool skip_special, TextState& state, std::string& text) const {
+  if (!has_token(id) || (skip_special && is_special(id))) return;
+  const auto& pieces = state.first && decoder_.first_differs() ? first_pieces_ : pieces_;
+  const Decoder::Piece& piece = pieces[static_cast<size_t>(id)];
+  state.stream.push(piece.bytes, piece.is_byte, text);
+  state.first = false;
+}
+
 std::string_view Tokenizer::token_bytes(int32_t id) const {
-  return id >= 0 && id < vocab_size() ? std::string_view(token_bytes_[static_cast<size_t>(id)])
-                                      : std::string_view();
+  return has_token(id) ? std::string_view(pieces_[static_cast<size_t>(id)].bytes)
+                       : std::string_view();
 }
 
 bool Tokenizer::is_special(int32_t id) const {
-  return id >= 0 && id < vocab_size() && special_[static_cast<size_t>(id)];
+  return has_token(id) && special_[static_cast<size_t>(id)];
 }
 
 int32_t Tokenizer::added_token_id(std::string_view text) const {

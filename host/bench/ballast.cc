@@ -17,7 +17,7 @@
 
 #include "core/base/json.h"
 #include "core/base/quote.h"
-#include "core/model/safetensors.h"
+#include "core/model/checkpoint.h"
 #include "core/model/transformer.h"
 #include "host/table.h"
 
@@ -168,13 +168,12 @@ struct PlannedTensor {
 
 class Plan {
  public:
-  Plan(const SafetensorsFile& source, const ModelConfig& config, const BallastShape& shape)
-      : source_(source),
-        config_(config),
+  Plan(const Checkpoint& source, const ModelConfig& config, const BallastShape& shape)
+      : config_(config),
         shape_(shape),
-        type_(source.find("model.embed_tokens.weight")->type),
+        type_(source.at("model.embed_tokens.weight").type),
         random_(type_, 0x5EC0DE) {
-    for (const auto& [name, view] : source.tensors()) add_source(name, view);
+    for (const auto& [name, entry] : source.tensors()) add_source(name, *entry.view);
     for (int32_t i = config.n_layers; i < shape.n_layers; ++i)
       add_layer("model.layers." + std::to_string(i) + ".");
   }
@@ -301,7 +300,6 @@ class Plan {
     return Status();
   }
 
-  const SafetensorsFile& source_;
   const ModelConfig& config_;
   const BallastShape& shape_;
   TensorType type_;
@@ -310,14 +308,14 @@ class Plan {
 };
 
 // Every matrix has the type of the embedding: what a forward needs, and the added weights take it.
-Status check_one_type(const SafetensorsFile& source) {
-  const TensorType type = source.find("model.embed_tokens.weight")->type;
-  for (const auto& [name, view] : source.tensors()) {
-    if (view.shape.size() == 2 && view.type != type)
-      return Status(Code::kUnsupported, source.path() + ": tensor " + quote(name) + ": expected " +
-                                            tensor_type_name(type) +
+Status check_one_type(const Checkpoint& source) {
+  const TensorType type = source.at("model.embed_tokens.weight").type;
+  for (const auto& [name, entry] : source.tensors()) {
+    if (entry.view->shape.size() == 2 && entry.view->type != type)
+      return Status(Code::kUnsupported, source.path_of(name) + ": tensor " + quote(name) +
+                                            ": expected " + tensor_type_name(type) +
                                             " as model.embed_tokens.weight, found " +
-                                            tensor_type_name(view.type));
+                                            tensor_type_name(entry.view->type));
   }
   return Status();
 }
@@ -344,8 +342,8 @@ Json ballast_config(Json config, const BallastOptions& options, const BallastSha
 }
 
 Status write_folder(const BallastOptions& options, const std::string& folder,
-                    const SafetensorsFile& source, const ModelConfig& config,
-                    const BallastShape& shape, const Json& source_config, BallastReport& report) {
+                    const Checkpoint& source, const ModelConfig& config, const BallastShape& shape,
+                    const Json& source_config, BallastReport& report) {
   const std::string source_name = fs::path(options.model).filename().string();
   const std::string name =
       source_name + "-ballast-" + std::to_string(options.bytes / 1'000'000) + "MB";
@@ -459,19 +457,22 @@ Result<BallastReport> write_ballast(const BallastOptions& options) {
   const fs::path tokenizer = fs::path(options.model) / "tokenizer.json";
   if (!fs::is_regular_file(tokenizer, failure))
     return Status(Code::kNotFound, tokenizer.string() + ": expected a file, found none");
-  SPECD_TRY(const SafetensorsFile source,
-            SafetensorsFile::open(options.model + "/model.safetensors"));
+  if (config.qkv_bias || config.o_bias || config.mlp_bias || config.head_norm)
+    return Status(Code::kUnsupported,
+                  config_path + ": key 'architectures': found " + config.architecture +
+                      ", expected a Llama without biases: the added layers have none");
+  SPECD_TRY(const Checkpoint source, Checkpoint::open(options.model));
   SPECD_OK_OR_RETURN(check_tensors(source, config));
   SPECD_OK_OR_RETURN(check_one_type(source));
 
   uint64_t source_data_bytes = 0;
-  for (const auto& [name, view] : source.tensors()) source_data_bytes += view.bytes;
+  for (const auto& [name, entry] : source.tensors()) source_data_bytes += entry.view->bytes;
   BallastReport report;
-  report.source_bytes = source.file_bytes();
-  SPECD_TRY(report.shape,
-            ballast_shape(config, source_data_bytes,
-                          tensor_type_bytes(source.find("model.embed_tokens.weight")->type),
-                          options.bytes));
+  for (const SafetensorsFile& file : source.files()) report.source_bytes += file.file_bytes();
+  SPECD_TRY(
+      report.shape,
+      ballast_shape(config, source_data_bytes,
+                    tensor_type_bytes(source.at("model.embed_tokens.weight").type), options.bytes));
 
   const fs::path out = fs::absolute(options.out, failure).lexically_normal();
   const fs::path target = out.has_filename() ? out : out.parent_path();

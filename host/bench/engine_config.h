@@ -8,7 +8,7 @@
 
 namespace specd::host {
 
-// --config, --model and --threads.
+// --config, --set, --model and --threads.
 void add_engine_options(boost::program_options::options_description& options);
 // The configuration that they give. REQUIRES --config.
 Result<Config> read_engine_config(const boost::program_options::variables_map& values);

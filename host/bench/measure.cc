@@ -28,8 +28,14 @@ Request make_request(const Prompt& prompt, const MeasureOptions& options, const 
     request.prompt_tokens = prompt.tokens;
   else
     request.prompt = prompt.text;
-  request.sampling = {options.temperatures[sampling], options.top_p, options.top_k,
-                      options.seed + sampling};
+  request.sampling.temperature = options.temperatures[sampling];
+  request.sampling.top_p = options.top_p;
+  request.sampling.top_k = options.top_k;
+  request.sampling.seed = options.seed + sampling;
+  // What the rows are called, whatever the model's maker wants.
+  request.sampling.min_p = 0.0F;
+  request.sampling.repetition_penalty = 1.0F;
+  request.sampling.frequency_penalty = request.sampling.presence_penalty = 0.0F;
   request.max_tokens = prompt.max_tokens > 0 ? prompt.max_tokens : options.max_tokens;
   request.ignore_eos = options.ignore_eos;
   request.route = route;

@@ -110,7 +110,7 @@ Result<RunPlan> read_plan(const po::variables_map& values) {
   const bool offline = values.count("config") != 0;
   if (offline == (values.count("socket") != 0))
     return wrong("expected --config FILE or --socket PATH");
-  for (const char* option : {"model", "threads", "synthetic-acceptance", "verify-cost"})
+  for (const char* option : {"set", "model", "threads", "synthetic-acceptance", "verify-cost"})
     if (!offline && values.count(option) != 0)
       return wrong(std::string("--") + option +
                    ": expected with --config only: a daemon's engine stays as it is");

@@ -14,10 +14,18 @@ v1::GenerateRequest to_wire(const Request& request) {
                                                  request.prompt_tokens->end());
   else
     wire.set_text(request.prompt);
-  wire.mutable_sampling()->set_temperature(request.sampling.temperature);
-  wire.mutable_sampling()->set_top_p(request.sampling.top_p);
-  wire.mutable_sampling()->set_top_k(request.sampling.top_k);
-  wire.mutable_sampling()->set_seed(request.sampling.seed);
+  if (request.sampling.temperature)
+    wire.mutable_sampling()->set_temperature(*request.sampling.temperature);
+  if (request.sampling.top_p) wire.mutable_sampling()->set_top_p(*request.sampling.top_p);
+  if (request.sampling.top_k) wire.mutable_sampling()->set_top_k(*request.sampling.top_k);
+  if (request.sampling.seed) wire.mutable_sampling()->set_seed(*request.sampling.seed);
+  if (request.sampling.min_p) wire.mutable_sampling()->set_min_p(*request.sampling.min_p);
+  if (request.sampling.repetition_penalty)
+    wire.mutable_sampling()->set_repetition_penalty(*request.sampling.repetition_penalty);
+  if (request.sampling.frequency_penalty)
+    wire.mutable_sampling()->set_frequency_penalty(*request.sampling.frequency_penalty);
+  if (request.sampling.presence_penalty)
+    wire.mutable_sampling()->set_presence_penalty(*request.sampling.presence_penalty);
   wire.set_max_tokens(request.max_tokens);
   wire.set_ignore_eos(request.ignore_eos);
   wire.set_route(request.route);

@@ -1,7 +1,8 @@
 // Attention over pages, one (row, kv head) at a time: its query heads share each widened K and V.
 //
-// A position masked off (beyond the row's own, always the last ones of its last block) is skipped
-// altogether: what its slot holds is never used.
+// A position masked off (beyond the row's own, always the last ones of its last block, or before
+// its window, always the first ones of its first) is skipped altogether: what its slot holds is
+// never used.
 #include "specd/kernels/attention.h"
 
 #include "kernels/cpu/isa.h"
@@ -13,13 +14,22 @@ namespace {
 // One block of positions: where its K and V lie.
 struct Block {
   int32_t slot[kPageTokens];  // of the visible positions
-  int visible;                // 1..16: the first so many positions
+  int hidden;                 // positions before the window
+  int visible;                // hidden + 1..16: positions up to the row's own
   bool whole_page;            // slots follow each other from the start of a page
 };
+
+// The first position that a row sees.
+int32_t window_begin(const AttentionArgs& a, int64_t row) {
+  const int32_t begin = a.position[row] - a.window + 1;
+  return a.window > 0 && begin > 0 ? begin : 0;
+}
 
 Block block_at(const AttentionArgs& a, int64_t row, int32_t first) {
   Block b;
   const int32_t last = a.position[row];
+  const int32_t begin = window_begin(a, row);
+  b.hidden = begin > first ? begin - first : 0;
   const int32_t span = a.span[row];
   b.visible = last - first + 1 < kPageTokens ? last - first + 1 : kPageTokens;
   b.whole_page = first + b.visible <= span;
@@ -63,7 +73,8 @@ void heads_of(const AttentionArgs& a, int64_t row, int32_t g, int32_t head) {
     l[h] = 0.0f;
     for (size_t d = 0; d < d_head; ++d) out[h * d_head + d] = 0.0f;
   }
-  for (int32_t first = 0; first <= a.position[row]; first += kPageTokens) {
+  const int32_t begin = window_begin(a, row) / kPageTokens * kPageTokens;
+  for (int32_t first = begin; first <= a.position[row]; first += kPageTokens) {
     const Block b = block_at(a, row, first);
 
     F32x16 score[kHeads];
@@ -94,8 +105,10 @@ void heads_of(const AttentionArgs& a, int64_t row, int32_t g, int32_t head) {
       }
     }
 
-    // Lanes below `visible` have a negative difference, so their top bit is set.
-    const I32x16 seen = as_int(sub(load(lane_index), set1(static_cast<float>(b.visible))));
+    // Lanes in [hidden, visible) have factors of two signs, so the product's top bit is set.
+    const F32x16 lane = load(lane_index);
+    const I32x16 seen = as_int(mul(sub(lane, set1(static_cast<float>(b.visible))),
+                                   sub(lane, set1(static_cast<float>(b.hidden) - 0.5f))));
     alignas(64) float p[kHeads][16];
     float c[kHeads];
     for (int h = 0; h < kHeads; ++h) {
@@ -121,7 +134,7 @@ void heads_of(const AttentionArgs& a, int64_t row, int32_t g, int32_t head) {
       F32x16 acc[kHeads];
 #pragma GCC unroll 4
       for (int h = 0; h < kHeads; ++h) acc[h] = mul(load(out + h * d_head + d), set1(c[h]));
-      for (int j = 0; j < b.visible; ++j) {
+      for (int j = b.hidden; j < b.visible; ++j) {
         const F32x16 values = widen16<kType>(v_data + v_at[j] + d * kBytes);
 #pragma GCC unroll 4
         for (int h = 0; h < kHeads; ++h) acc[h] = fma(set1(p[h][j]), values, acc[h]);

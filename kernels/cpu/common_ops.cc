@@ -18,8 +18,8 @@ void rope_table_part(const RopeTableArgs& a, int part, int parts) {
     float* row = a.cos_sin + r * a.head_dim;
     for (int32_t i = 0; i < half; ++i) {
       const float angle = static_cast<float>(a.position[r]) * a.inv_freq[i];
-      row[i] = std::cos(angle);
-      row[half + i] = std::sin(angle);
+      row[i] = std::cos(angle) * a.scale;
+      row[half + i] = std::sin(angle) * a.scale;
     }
   }
 }
@@ -56,6 +56,43 @@ void kv_move_part(const KvMoveArgs& a, int part, int parts) {
           static_cast<char*>(a.kv.v) + to_page + g * slab + to_offset * d_head * bytes,
           static_cast<const char*>(a.kv.v) + from_page + g * slab + from_offset * d_head * bytes,
           d_head * bytes);
+    }
+  }
+}
+
+// A token's turn comes where the row's text first holds it.
+void penalize_part(const PenalizeArgs& a, int part, int parts) {
+  const Share share = share_of(a.n_rows, part, parts);
+  for (int64_t r = share.begin; r < share.end; ++r) {
+    const PenaltyRow& row = a.row[r];
+    float* logits = a.logits + r * a.vocab;
+    const auto on_path = [&](int32_t token, int32_t begin) {
+      int32_t n = 0;
+      for (int32_t i = begin; i < row.path_end; ++i) n += a.token[a.path[i]] == token ? 1 : 0;
+      return n;
+    };
+    const auto apply = [&](int32_t token, int32_t count) {
+      float l = logits[token];
+      l = l > 0 ? l / row.repetition : l * row.repetition;
+      l = l - row.frequency * static_cast<float>(count);
+      logits[token] = l - (count > 0 ? row.presence : 0.0f);
+    };
+    // Most of what was seen is not on the path: one bit of 64 says so.
+    const auto bit = [](int32_t token) { return uint64_t{1} << (token & 63); };
+    uint64_t maybe = 0;
+    for (int32_t i = row.path_begin; i < row.path_end; ++i) maybe |= bit(a.token[a.path[i]]);
+    std::vector<int32_t> counted;  // on the path and seen
+    for (int32_t s = row.seen_begin; s < row.seen_end; ++s) {
+      const PenaltySeen& seen = a.seen[s];
+      const int32_t n = (maybe & bit(seen.token)) != 0 ? on_path(seen.token, row.path_begin) : 0;
+      if (n > 0) counted.push_back(seen.token);
+      apply(seen.token, seen.count + n);
+    }
+    for (int32_t i = row.path_begin; i < row.path_end; ++i) {
+      const int32_t token = a.token[a.path[i]];
+      if (std::find(counted.begin(), counted.end(), token) != counted.end()) continue;
+      counted.push_back(token);
+      apply(token, on_path(token, i));
     }
   }
 }

@@ -18,10 +18,10 @@ bool has_f16c() {
 }
 #endif
 
-#define SPECD_ISA_TABLE(isa)                                                            \
-  {                                                                                     \
-    isa::pack, isa::embed, isa::rmsnorm, isa::matmul, isa::rope_append, isa::attention, \
-        isa::silu_mul, isa::draw, isa::draw_noise, isa::lanes                           \
+#define SPECD_ISA_TABLE(isa)                                                                    \
+  {                                                                                             \
+    isa::pack, isa::embed, isa::rmsnorm, isa::head_norm, isa::matmul, isa::add_bias,            \
+        isa::rope_append, isa::attention, isa::silu_mul, isa::draw, isa::draw_noise, isa::lanes \
   }
 constexpr IsaOps kScalarOps = SPECD_ISA_TABLE(scalar);
 #if SPECD_KERNELS_X86
@@ -51,7 +51,9 @@ void spread(Stream& stream, const Args& args, void (*f)(const Args&, int, int), 
 size_t packed_bytes(DType type, int32_t n_out, int32_t n_in) {
   const size_t columns =
       (static_cast<size_t>(n_out) + kPaddedColumns - 1) / kPaddedColumns * kPaddedColumns;
-  const size_t bytes = columns * static_cast<size_t>(n_in) * dtype_bytes(type);
+  // Inputs in pairs, for those who keep them so.
+  const size_t inputs = (static_cast<size_t>(n_in) + 1) / 2 * 2;
+  const size_t bytes = columns * inputs * dtype_bytes(type);
   return (bytes + 63) / 64 * 64;
 }
 
@@ -63,9 +65,13 @@ constexpr Ops table(const char* name) {
       [](Stream& s, const PackArgs& a) { spread(s, a, kIsa.pack, a.n_rows); },
       [](Stream& s, const EmbedArgs& a) { spread(s, a, kIsa.embed, a.n_rows); },
       [](Stream& s, const RmsNormArgs& a) { spread(s, a, kIsa.rmsnorm, a.n_rows); },
+      [](Stream& s, const HeadNormArgs& a) {
+        spread(s, a, kIsa.head_norm, int64_t{a.n_rows} * (a.n_heads + a.n_kv_heads));
+      },
       [](Stream& s, const MatmulArgs& a) {
         spread(s, a, kIsa.matmul, int64_t{a.n_rows} * a.weights.n_out);
       },
+      [](Stream& s, const AddBiasArgs& a) { spread(s, a, kIsa.add_bias, a.n_rows); },
       [](Stream& s, const RopeTableArgs& a) { spread(s, a, rope_table_part, a.n_rows); },
       [](Stream& s, const RopeAppendArgs& a) { spread(s, a, kIsa.rope_append, a.n_rows); },
       [](Stream& s, const AttentionArgs& a) {
@@ -80,6 +86,7 @@ constexpr Ops table(const char* name) {
       [](Stream& s, const KvMoveArgs& a) {
         spread(s, a, kv_move_part, a.n > 0 ? a.kv.n_kv_heads : 0);
       },
+      [](Stream& s, const PenalizeArgs& a) { spread(s, a, penalize_part, a.n_rows); },
       [](Stream& s, const DrawArgs& a) { spread(s, a, kIsa.draw, a.n_rows); },
       [](Stream& s, const DrawNoiseArgs& a) {
         spread(s, a, kIsa.draw_noise, int64_t{a.n_rows} * a.vocab);
@@ -96,6 +103,20 @@ constexpr Ops kScalarTable = table<kScalarOps>("cpu-scalar");
 #if SPECD_KERNELS_X86
 constexpr Ops kAvx2Table = table<kAvx2Ops>("cpu-avx2");
 constexpr Ops kAvx512Table = table<kAvx512Ops>("cpu-avx512");
+
+constexpr Ops bf16_table() {
+  Ops ops = kAvx512Table;
+  ops.name = "cpu-avx512-bf16";
+  ops.pack = [](Stream& s, const PackArgs& a) {
+    spread(s, a, a.packed.dtype == DType::kBF16 ? avx512_bf16::pack : avx512::pack, a.n_rows);
+  };
+  ops.matmul = [](Stream& s, const MatmulArgs& a) {
+    spread(s, a, a.weights.dtype == DType::kBF16 ? avx512_bf16::matmul : avx512::matmul,
+           int64_t{a.n_rows} * a.weights.n_out);
+  };
+  return ops;
+}
+constexpr Ops kBf16Table = bf16_table();
 #endif
 
 }  // namespace
@@ -145,6 +166,24 @@ const Ops& cpu_ops(Isa isa) {
 #endif
   static_cast<void>(isa);
   return kScalarTable;
+}
+
+bool bf16_available() {
+#if SPECD_KERNELS_X86
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return isa_available(Isa::kAvx512) && __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 &&
+         (a & (1u << 5)) != 0;  // AVX512_BF16
+#else
+  return false;
+#endif
+}
+
+const Ops& cpu_bf16_ops() {
+#if SPECD_KERNELS_X86
+  return kBf16Table;
+#else
+  return kScalarTable;
+#endif
 }
 
 const IsaOps& isa_ops(Isa isa) {

@@ -192,6 +192,12 @@ int32_t draw_row(const float* logits, int32_t vocab, const DrawRow& r) {
   Cut cut{0, vocab};
   if (r.top_k > 0 && r.top_k < vocab) cut.key = kth_largest(row, static_cast<uint32_t>(r.top_k));
   if (r.top_p < 1.0f) cut = top_p_cut(row, cut.key, r.top_p);
+  if (r.min_p > 0.0f) {
+    alignas(64) float log_p[16];
+    store(log_p, log(set1(r.min_p)));
+    const uint32_t key = key_of(row.max + log_p[0]);
+    if (key > cut.key) cut = {key, vocab};
+  }
 
   int32_t best = -1;
   float best_value = -__builtin_inff();

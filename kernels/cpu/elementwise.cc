@@ -57,6 +57,17 @@ void silu_mul(const SiluMulArgs& a, int part, int parts) {
   }
 }
 
+void add_bias(const AddBiasArgs& a, int part, int parts) {
+  const Share share = share_of(a.n_rows, part, parts);
+  for (int64_t r = share.begin; r < share.end; ++r) {
+    float* x = a.x + r * a.n;
+    for (int32_t i = 0; i < a.n; i += 16) {
+      const int n = a.n - i;
+      store_first(x + i, add(load_first(x + i, n), load_first(a.bias + i, n)), n);
+    }
+  }
+}
+
 void lanes(const LaneArgs& a, int part, int parts) {
   const Share share = share_of(a.n / 16, part, parts);
   for (int64_t i = share.begin * 16; i < share.end * 16; i += 16) {

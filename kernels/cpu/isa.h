@@ -22,7 +22,9 @@ struct IsaOps {
   void (*pack)(const PackArgs&, int part, int parts);
   void (*embed)(const EmbedArgs&, int part, int parts);
   void (*rmsnorm)(const RmsNormArgs&, int part, int parts);
+  void (*head_norm)(const HeadNormArgs&, int part, int parts);
   void (*matmul)(const MatmulArgs&, int part, int parts);
+  void (*add_bias)(const AddBiasArgs&, int part, int parts);
   void (*rope_append)(const RopeAppendArgs&, int part, int parts);
   void (*attention)(const AttentionArgs&, int part, int parts);
   void (*silu_mul)(const SiluMulArgs&, int part, int parts);
@@ -36,7 +38,9 @@ struct IsaOps {
   void pack(const PackArgs&, int part, int parts);              \
   void embed(const EmbedArgs&, int part, int parts);            \
   void rmsnorm(const RmsNormArgs&, int part, int parts);        \
+  void head_norm(const HeadNormArgs&, int part, int parts);     \
   void matmul(const MatmulArgs&, int part, int parts);          \
+  void add_bias(const AddBiasArgs&, int part, int parts);       \
   void rope_append(const RopeAppendArgs&, int part, int parts); \
   void attention(const AttentionArgs&, int part, int parts);    \
   void silu_mul(const SiluMulArgs&, int part, int parts);       \
@@ -48,11 +52,17 @@ SPECD_DECLARE_ISA(scalar)
 SPECD_DECLARE_ISA(avx2)
 SPECD_DECLARE_ISA(avx512)
 #undef SPECD_DECLARE_ISA
+// bfloat16 by bfloat16, for weights of that type; see matmul.cc.
+namespace avx512_bf16 {
+void pack(const PackArgs&, int part, int parts);
+void matmul(const MatmulArgs&, int part, int parts);
+}  // namespace avx512_bf16
 
 // Copies and scalar libm: one implementation for every instruction set.
 void rope_table_part(const RopeTableArgs&, int part, int parts);
 void gather_rows_part(const GatherRowsArgs&, int part, int parts);
 void kv_move_part(const KvMoveArgs&, int part, int parts);
+void penalize_part(const PenalizeArgs&, int part, int parts);
 void top_k_part(const TopKArgs&, int part, int parts);
 void log_prob_part(const LogProbArgs&, int part, int parts);
 void pick_tokens_part(const PickTokensArgs&, int part, int parts);

@@ -1,6 +1,10 @@
 // The strict matmul: weights in panels of output columns, sixteen to a vector, one chain of fused
 // multiply-adds per (row, column, segment) along k.
 //
+// Compiled once more for processors that multiply pairs of bfloat16 (SPECD_BF16_PAIRS, numerics
+// bf16): x is then rounded to bfloat16, two k's of a column lie in one word of 32 bits, and "k"
+// below counts pairs. Everything else is the same.
+//
 // A panel is [n_in][kColumns]. Rows and panels are tiled in registers so that enough independent
 // chains are in flight: few rows take several vectors of columns at once, more rows share each
 // widened weight. A block of k of a panel stays in L1 while the row tiles pass over it; storing and
@@ -26,16 +30,29 @@ constexpr int kTileRows = 4;
 constexpr int vectors_of(int rows) { return rows > 0 ? 1 : 1; }
 #endif
 
+#ifndef SPECD_BF16_PAIRS
+#define SPECD_BF16_PAIRS 0
+#endif
+template <DType kType>
+constexpr bool kPairs = SPECD_BF16_PAIRS&& kType == DType::kBF16;
+
 // bfloat16 is kept in words of 32 bits where vectors are wide enough, one column in the low half
 // and one in the high half: then a shift widens the one and a mask the other, of a single load.
 template <DType kType>
-constexpr bool kHalves = (SPECD_ISA_LEVEL > 0) && (kType == DType::kBF16);
+constexpr bool kHalves = (SPECD_ISA_LEVEL > 0) && (kType == DType::kBF16) && !kPairs<kType>;
 template <DType kType>
 constexpr int kColumns = (SPECD_ISA_LEVEL == 2) && (kHalves<kType>) ? 32 : 16;  // of a panel
 template <DType kType>
 constexpr int kVectors = kColumns<kType> / 16;
 template <DType kType>
-constexpr int kStep = kColumns<kType>*(kType == DType::kF32 ? 4 : 2);  // bytes of a panel per k
+constexpr int kStep = kColumns<kType>*(kType == DType::kF32 || kPairs<kType>
+                                           ? 4
+                                           : 2);  // bytes of a panel per k
+// How many k's there are, of so many inputs.
+template <DType kType>
+constexpr int depth_of(int n_in) {
+  return kPairs<kType> ? (n_in + 1) / 2 : n_in;
+}
 template <DType kType>
 constexpr int panels_of(int rows) {
   return vectors_of(rows) <= kVectors<kType> ? 1 : vectors_of(rows) / kVectors<kType>;
@@ -61,6 +78,45 @@ constexpr int place_of(int column) {
   return column < kHalf ? 2 * column : 2 * (column - kHalf) + 1;
 }
 
+// Where input k of column c lies in a panel, in elements.
+template <DType kType>
+constexpr size_t element_of(int c, size_t k) {
+  if (kPairs<kType>) return (k / 2 * kColumns<kType> + static_cast<size_t>(c)) * 2 + k % 2;
+  return k * kColumns<kType> + static_cast<size_t>(place_of<kType>(c));
+}
+
+// Copies x for k in [k, k + n) of n_in inputs; pairs of bfloat16 as the words that a factor is.
+template <DType kType>
+SPECD_INLINE void copy_x(float* to, const float* x, [[maybe_unused]] int n_in, int k, int n) {
+  if constexpr (!kPairs<kType>) {
+    __builtin_memcpy(to, x + k, sizeof(float) * static_cast<size_t>(n));
+  } else {
+#if SPECD_BF16_PAIRS
+    for (int i = 0; i < n; i += 16) {  // x_block has room for 16 more
+      const auto some = [&](int first) {
+        const int left = n_in - first;
+        const unsigned mask = left >= 16 ? 0xffffu : left > 0 ? (1u << left) - 1 : 0u;
+        return _mm512_maskz_loadu_ps(static_cast<__mmask16>(mask), x + (left > 0 ? first : 0));
+      };
+      const int first = 2 * (k + i);
+      const __m512bh pairs = _mm512_cvtne2ps_pbh(some(first + 16), some(first));
+      __builtin_memcpy(to + i, &pairs, sizeof(pairs));
+    }
+#endif
+  }
+}
+
+template <DType kType>
+SPECD_INLINE F32x16 multiply_add(const F32x16& x, const F32x16& w, const F32x16& sum) {
+#if SPECD_BF16_PAIRS
+  if constexpr (kPairs<kType>) {
+    return {
+        _mm512_dpbf16_ps(sum.v, reinterpret_cast<__m512bh>(x.v), reinterpret_cast<__m512bh>(w.v))};
+  }
+#endif
+  return fma(x, w, sum);
+}
+
 // The columns of a panel at one k.
 template <DType kType>
 struct PanelRow {
@@ -76,6 +132,7 @@ SPECD_INLINE PanelRow<kType> load_weights(const char* p) {
               _mm256_castsi256_ps(_mm256_and_si256(w, high))}}};
   }
 #elif SPECD_ISA_LEVEL == 2
+  if constexpr (kPairs<kType>) return {{{_mm512_loadu_ps(p)}}};
   if constexpr (kHalves<kType>) {
     const __m512i w = _mm512_loadu_si512(p);
     const __m512i high = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
@@ -83,7 +140,7 @@ SPECD_INLINE PanelRow<kType> load_weights(const char* p) {
              {_mm512_castsi512_ps(_mm512_and_si512(w, high))}}};
   }
 #endif
-  if constexpr (kVectors<kType> == 1) return {{widen16<kType>(p)}};
+  if constexpr (kVectors<kType> == 1 && !kPairs<kType>) return {{widen16<kType>(p)}};
 }
 
 // sums[r][c] += x[r][k] * w[c][k] for k in [0, n): kRows rows by the columns of kPanels panels in
@@ -110,7 +167,7 @@ __attribute__((noinline)) void tile(const float* x, const char* w, size_t panel_
 #pragma GCC unroll 2
         for (int v = 0; v < kVectors<kType>; ++v) {
           F32x16& sum = acc[r][p * kVectors<kType> + v];
-          sum = fma(factor, weights.vector[v], sum);
+          sum = multiply_add<kType>(factor, weights.vector[v], sum);
         }
       }
     }
@@ -170,9 +227,10 @@ template <DType kType>
 void block(const MatmulArgs& a, int64_t panel, int panels, int row, int rows, const char* after) {
   alignas(64) float sums[kChunkRows * kGroupColumns];
   alignas(64) float x_block[kChunkRows * kRowStride];
+  const int depth = depth_of<kType>(a.weights.n_in);
   const size_t n_in = static_cast<size_t>(a.weights.n_in);
   const size_t n_out = static_cast<size_t>(a.weights.n_out);
-  const size_t panel_bytes = n_in * kStep<kType>;
+  const size_t panel_bytes = static_cast<size_t>(depth) * kStep<kType>;
   const char* weights = static_cast<const char*>(a.weights.data) + panel * panel_bytes;
   const float* x = a.x + row * n_in;
   const size_t stride = static_cast<size_t>(kColumns<kType>) * panels;
@@ -186,14 +244,14 @@ void block(const MatmulArgs& a, int64_t panel, int panels, int row, int rows, co
   const int widest = panels_of<kType>(full ? over : rows / n_tiles);
   const int segments = a.k_segments;
   for (int s = 0; s < segments; ++s) {
-    const int begin = static_cast<int>(static_cast<int64_t>(a.weights.n_in) * s / segments);
-    const int end = static_cast<int>(static_cast<int64_t>(a.weights.n_in) * (s + 1) / segments);
+    const int begin = static_cast<int>(static_cast<int64_t>(depth) * s / segments);
+    const int end = static_cast<int>(static_cast<int64_t>(depth) * (s + 1) / segments);
     for (size_t i = 0; i < rows * stride; ++i) sums[i] = 0.0f;
     for (int k = begin; k < end; k += kBlock) {
       const int n = end - k < kBlock ? end - k : kBlock;
-      const char* next = k + n < a.weights.n_in ? weights + (k + n) * kStep<kType> : after;
+      const char* next = k + n < depth ? weights + (k + n) * kStep<kType> : after;
       for (int r = 0; r < rows; ++r) {
-        __builtin_memcpy(x_block + r * kRowStride, x + r * n_in + k, sizeof(float) * n);
+        copy_x<kType>(x_block + r * kRowStride, x + r * n_in, a.weights.n_in, k, n);
       }
       size_t asked = 0;
       for (int p = 0; p < panels; p += widest) {
@@ -242,7 +300,7 @@ void matmul_of(const MatmulArgs& a, int part, int parts) {
   constexpr int kGroup = kGroupColumns / kColumns<kType>;
   const int64_t n_panels =
       (static_cast<int64_t>(a.weights.n_out) + kColumns<kType> - 1) / kColumns<kType>;
-  const size_t panel_bytes = static_cast<size_t>(a.weights.n_in) * kStep<kType>;
+  const size_t panel_bytes = static_cast<size_t>(depth_of<kType>(a.weights.n_in)) * kStep<kType>;
   const int n_chunks = (a.n_rows + kChunkRows - 1) / kChunkRows;
   const Share share = share_of(n_panels, part, parts);
   for (int64_t panel = share.begin; panel < share.end; panel += kGroup) {
@@ -263,6 +321,9 @@ template <DType kType, typename T>
 void pack_of(const PackArgs& a, int part, int parts) {
   constexpr int kWidth = kColumns<kType>;
   const size_t n_in = static_cast<size_t>(a.packed.n_in);
+  const size_t panel_elements = static_cast<size_t>(kWidth) *
+                                static_cast<size_t>(depth_of<kType>(a.packed.n_in)) *
+                                (kPairs<kType> ? 2 : 1);
   const int32_t end = a.column_begin + a.n_rows;
   // The columns that only fill the last panel are zeroed with the last real one.
   const int32_t filled = end == a.packed.n_out ? (end + kWidth - 1) / kWidth * kWidth : end;
@@ -270,16 +331,16 @@ void pack_of(const PackArgs& a, int part, int parts) {
   const Share share = share_of((filled + kWidth - 1) / kWidth - first_panel, part, parts);
   for (int64_t i = share.begin; i < share.end; ++i) {
     const int32_t panel = first_panel + static_cast<int32_t>(i);
-    T* to = static_cast<T*>(a.packed.data) + static_cast<size_t>(panel) * kWidth * n_in;
+    T* to = static_cast<T*>(a.packed.data) + static_cast<size_t>(panel) * panel_elements;
     // Blocks of k, so that the panel's lines stay in L1 while its columns are written one by one.
     for (size_t k0 = 0; k0 < n_in; k0 += 256) {
       const size_t k1 = n_in - k0 < 256 ? n_in : k0 + 256;
       for (int c = 0; c < kWidth; ++c) {
         const int32_t column = panel * kWidth + c;
         if (column < a.column_begin || column >= filled) continue;
-        T* place = to + place_of<kType>(c);
+        if (n_in % 2 == 1 && kPairs<kType>) to[element_of<kType>(c, n_in)] = 0;
         if (column >= end) {
-          for (size_t k = k0; k < k1; ++k) place[k * kWidth] = 0;
+          for (size_t k = k0; k < k1; ++k) to[element_of<kType>(c, k)] = 0;
           continue;
         }
         const char* from = static_cast<const char*>(a.source) +
@@ -287,7 +348,7 @@ void pack_of(const PackArgs& a, int part, int parts) {
         for (size_t k = k0; k < k1; ++k) {
           T value;
           __builtin_memcpy(&value, from + k * sizeof(T), sizeof(T));
-          place[k * kWidth] = value;
+          to[element_of<kType>(c, k)] = value;
         }
       }
     }
@@ -296,6 +357,12 @@ void pack_of(const PackArgs& a, int part, int parts) {
 
 }  // namespace
 
+#if SPECD_BF16_PAIRS
+void matmul(const MatmulArgs& a, int part, int parts) { matmul_of<DType::kBF16>(a, part, parts); }
+void pack(const PackArgs& a, int part, int parts) {
+  pack_of<DType::kBF16, uint16_t>(a, part, parts);
+}
+#else
 void matmul(const MatmulArgs& a, int part, int parts) {
   switch (a.weights.dtype) {
     case DType::kF32:
@@ -317,5 +384,7 @@ void pack(const PackArgs& a, int part, int parts) {
       return pack_of<DType::kBF16, uint16_t>(a, part, parts);
   }
 }
+
+#endif
 
 }  // namespace specd::kernels::SPECD_ISA

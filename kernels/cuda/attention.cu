@@ -3,7 +3,8 @@
 // Strict, and not the CPU's order: positions in parts of 512 absolute ones. Within a part: score =
 // fma chain over d from zero, times scale; m = the largest; p_j = exp(score_j - m), 0 beyond
 // position[r]; l = the 512 p_j in 128 sums (j % 128, increasing j), added as a tree (stride 64, ..,
-// 1); acc[d] = fma chain of p_j v_j[d] over j from zero. Parts in order: m' = max(M, m); c = exp(M
+// 1); acc[d] = fma chain of p_j v_j[d] over the j that are seen from zero. Parts in order: m' =
+// max(M, m); c = exp(M
 // - m'), e = exp(m - m'); L = fma(L, c, l * e); A[d] = fma(A[d], c, acc[d] * e). out = A / L.
 //
 // Two schedules of that: with few rows each part is a block of its own and a second kernel joins
@@ -40,6 +41,11 @@ __device__ inline size_t v_at(const KvLayer& kv, int32_t slot, int32_t g) {
          (static_cast<size_t>(g) * kPageTokens + slot % kPageTokens) * kv.head_dim;
 }
 
+// The first position that a row sees.
+__device__ inline int32_t window_begin(const AttentionArgs& a, int64_t row) {
+  return a.window > 0 ? max(a.position[row] - a.window + 1, 0) : 0;
+}
+
 // What every thread has put into shared.sums, joined as a tree, for every thread.
 template <typename Fn>
 __device__ void reduce(Shared& shared, float out[kHeads], Fn&& join_two) {
@@ -67,8 +73,10 @@ __device__ void one_part(const AttentionArgs& a, Shared& shared, int64_t row, in
   const int32_t dim = a.kv.head_dim;
   const int32_t first = part * kPart, last = a.position[row], span = a.span[row];
   const int32_t visible = min(last - first + 1, kPart);
+  const int32_t hidden = max(window_begin(a, row) - first, 0);  // before the window
+  const auto seen = [=](int j) { return j >= hidden && j < visible; };
   __syncthreads();  // the last part's readers are done
-  for (int j = t; j < visible; j += kThreads) {
+  for (int j = hidden + t; j < visible; j += kThreads) {
     const int32_t p = first + j;
     shared.slot[j] = p < span
                          ? a.pages[a.table[row] + p / kPageTokens] * kPageTokens + p % kPageTokens
@@ -81,12 +89,12 @@ __device__ void one_part(const AttentionArgs& a, Shared& shared, int64_t row, in
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
     const int j = t + i * kThreads;
-    at[i] = j < visible ? k_at(a.kv, shared.slot[j], g) : 0;
+    at[i] = seen(j) ? k_at(a.kv, shared.slot[j], g) : 0;
   }
   for (int32_t d = 0; d < dim; ++d) {
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
-      if (t + i * kThreads >= visible) continue;
+      if (!seen(t + i * kThreads)) continue;
       const float key = widen<kType>(a.kv.k, at[i] + static_cast<size_t>(d) * kPageTokens);
 #pragma unroll
       for (int h = 0; h < kHeads; ++h) score[i][h] = __fmaf_rn(shared.q[h][d], key, score[i][h]);
@@ -99,7 +107,7 @@ __device__ void one_part(const AttentionArgs& a, Shared& shared, int64_t row, in
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
       score[i][h] = __fmul_rn(score[i][h], a.scale);
-      if (t + i * kThreads < visible) largest = score[i][h] > largest ? score[i][h] : largest;
+      if (seen(t + i * kThreads)) largest = score[i][h] > largest ? score[i][h] : largest;
     }
     shared.sums[h][t] = largest;
   }
@@ -111,7 +119,7 @@ __device__ void one_part(const AttentionArgs& a, Shared& shared, int64_t row, in
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
       const int j = t + i * kThreads;
-      const float p = j < visible ? exp_strict(__fsub_rn(score[i][h], m[h])) : 0.0f;
+      const float p = seen(j) ? exp_strict(__fsub_rn(score[i][h], m[h])) : 0.0f;
       shared.p[h][j] = p;
       sum = __fadd_rn(sum, p);
     }
@@ -126,7 +134,7 @@ __device__ void one_part(const AttentionArgs& a, Shared& shared, int64_t row, in
     const int32_t d = t + i * kThreads;
     if (d >= dim) continue;
 #pragma unroll 8
-    for (int j = 0; j < visible; ++j) {
+    for (int j = hidden; j < visible; ++j) {
       const float value = widen<kType>(a.kv.v, v_at(a.kv, shared.slot[j], g) + d);
 #pragma unroll
       for (int h = 0; h < kHeads; ++h) acc[h][i] = __fmaf_rn(shared.p[h][j], value, acc[h][i]);
@@ -173,7 +181,7 @@ __global__ void __launch_bounds__(kThreads) attention_rows(AttentionArgs a, int3
     for (int i = 0; i < kDims; ++i) A[h][i] = 0;
   }
   const int32_t parts = parts_of(a.position[row]);
-  for (int32_t part = 0; part < parts; ++part) {
+  for (int32_t part = window_begin(a, row) / kPart; part < parts; ++part) {
     float m[kHeads], l[kHeads], acc[kHeads][kDims];
     one_part<kType>(a, shared, row, g, part, m, l, acc);
 #pragma unroll
@@ -199,7 +207,7 @@ __global__ void __launch_bounds__(kThreads)
   constexpr int kDims = kDimMax / kThreads;
   const int64_t row = blockIdx.x;
   const int32_t part = blockIdx.z;
-  if (part >= parts_of(a.position[row])) return;
+  if (part >= parts_of(a.position[row]) || part < window_begin(a, row) / kPart) return;
   const int32_t per_kv = a.n_heads / a.kv.n_kv_heads, dim = a.kv.head_dim;
   const int32_t g = blockIdx.y / groups, h0 = blockIdx.y % groups * kHeads;
   const int32_t n_heads = min(per_kv - h0, kHeads), head = g * per_kv + h0;
@@ -228,7 +236,7 @@ __global__ void attention_join(AttentionArgs a, int32_t parts_max, const float* 
   if (parts > parts_max) __trap();  // the device was opened for fewer positions
   for (int32_t d = threadIdx.x; d < dim; d += blockDim.x) {
     float m = -INFINITY, l = 0, acc = 0;
-    for (int32_t part = 0; part < parts; ++part) {
+    for (int32_t part = window_begin(a, row) / kPart; part < parts; ++part) {
       const float* each = from + part * part_floats(dim);
       join(m, l, &acc, 1, each[0], each[1], each + 2 + d);
     }

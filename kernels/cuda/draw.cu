@@ -191,6 +191,10 @@ __global__ void __launch_bounds__(kThreads) draw_kernel(DrawArgs a) {
   Cut cut{0, vocab};
   if (row.top_k > 0 && row.top_k < vocab) cut.key = kth_largest(logits, vocab, row, shared);
   if (row.top_p < 1.0f) cut = top_p_cut(logits, vocab, row, max, cut.key, shared);
+  if (row.min_p > 0.0f) {
+    const uint32_t key = key_of(__fadd_rn(max, log_strict(row.min_p)));
+    if (key > cut.key) cut = {key, vocab};
+  }
 
   Best best{-INFINITY, -1};
   int32_t ties = 0;  // of the cut's key, before this round of tokens
@@ -218,6 +222,37 @@ __global__ void __launch_bounds__(kThreads) draw_kernel(DrawArgs a) {
   }
   best = reduce_block(best, shared);
   if (threadIdx.x == 0) *token = best.token;
+}
+
+// One block a row; each thread takes tokens where the row's text first holds them.
+__global__ void penalize_kernel(PenalizeArgs a) {
+  const int64_t r = blockIdx.x;
+  const PenaltyRow row = a.row[r];
+  float* logits = a.logits + r * a.vocab;
+  const auto on_path = [&](int32_t token, int32_t begin) {
+    int32_t n = 0;
+    for (int32_t i = begin; i < row.path_end; ++i) n += a.token[a.path[i]] == token ? 1 : 0;
+    return n;
+  };
+  const auto apply = [&](int32_t token, int32_t count) {
+    float l = logits[token];
+    l = l > 0 ? __fdiv_rn(l, row.repetition) : __fmul_rn(l, row.repetition);
+    l = __fsub_rn(l, __fmul_rn(row.frequency, static_cast<float>(count)));
+    logits[token] = __fsub_rn(l, count > 0 ? row.presence : 0.0f);
+  };
+  const auto threads = static_cast<int32_t>(blockDim.x), t = static_cast<int32_t>(threadIdx.x);
+  for (int32_t i = row.seen_begin + t; i < row.seen_end; i += threads) {
+    const PenaltySeen seen = a.seen[i];
+    apply(seen.token, seen.count + on_path(seen.token, row.path_begin));
+  }
+  for (int32_t i = row.path_begin + t; i < row.path_end; i += threads) {
+    const int32_t token = a.token[a.path[i]];
+    bool elsewhere = on_path(token, row.path_begin) > on_path(token, i);
+    for (int32_t s = row.seen_begin; s < row.seen_end && !elsewhere; ++s) {
+      elsewhere = a.seen[s].token == token;
+    }
+    if (!elsewhere) apply(token, on_path(token, i));
+  }
 }
 
 __global__ void draw_noise_kernel(DrawNoiseArgs a) {
@@ -278,6 +313,13 @@ __global__ void __launch_bounds__(kThreads) log_prob_kernel(LogProbArgs a) {
 }
 
 }  // namespace
+
+void penalize(Stream& any, const PenalizeArgs& a) {
+  if (a.n_rows == 0) return;
+  CudaStream& stream = of(any);
+  penalize_kernel<<<static_cast<unsigned>(a.n_rows), 256, 0, stream.handle>>>(a);
+  stream.note(cudaGetLastError());
+}
 
 void draw(Stream& any, const DrawArgs& a) {
   if (a.n_rows == 0) return;

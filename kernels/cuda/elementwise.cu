@@ -29,6 +29,12 @@ __global__ void silu_mul_kernel(SiluMulArgs a) {
   a.out[r * a.n + i] = __fmul_rn(silu, up);
 }
 
+__global__ void add_bias_kernel(AddBiasArgs a) {
+  const int32_t i = blockIdx.x * kThreads + threadIdx.x;
+  const int64_t at = int64_t{blockIdx.y} * a.n + i;
+  if (i < a.n) a.x[at] = __fadd_rn(a.x[at], a.bias[i]);
+}
+
 __global__ void gather_rows_kernel(GatherRowsArgs a) {
   const int32_t i = blockIdx.x * kThreads + threadIdx.x;
   const int64_t r = blockIdx.y;
@@ -50,6 +56,13 @@ void silu_mul(Stream& any, const SiluMulArgs& a) {
   if (a.n_rows == 0) return;
   CudaStream& stream = of(any);
   silu_mul_kernel<<<grid_of(a.n_rows, a.n), kThreads, 0, stream.handle>>>(a);
+  stream.note(cudaGetLastError());
+}
+
+void add_bias(Stream& any, const AddBiasArgs& a) {
+  if (a.n_rows == 0) return;
+  CudaStream& stream = of(any);
+  add_bias_kernel<<<grid_of(a.n_rows, a.n), kThreads, 0, stream.handle>>>(a);
   stream.note(cudaGetLastError());
 }
 

@@ -20,9 +20,10 @@ __attribute__((format(printf, 2, 3))) void say(CudaProblem& problem, const char*
 }
 
 constexpr Ops kOps = {"cuda",       &packed_bytes, &pack,        &embed,      &rmsnorm,
-                      &matmul,      &rope_table,   &rope_append, &attention,  &silu_mul,
-                      &gather_rows, &kv_move,      &draw,        &draw_noise, &top_k,
-                      &log_prob,    &pick_tokens,  &clamp_nodes, &walk_tree};
+                      &head_norm,   &matmul,       &add_bias,    &rope_table, &rope_append,
+                      &attention,   &silu_mul,     &gather_rows, &kv_move,    &penalize,
+                      &draw,        &draw_noise,   &top_k,       &log_prob,   &pick_tokens,
+                      &clamp_nodes, &walk_tree};
 
 constexpr Ops fast_ops() {
   Ops ops = kOps;

@@ -9,6 +9,20 @@ namespace {
 
 constexpr int kThreads = 256;
 
+// out = x / sqrt(mean + eps) * weight for all threads' shares of a row; each has put its sum of
+// squares into `sums`. out may be x: a thread reads only what it writes.
+__device__ void normalize(const float* x, const float* weight, float* out, int32_t n, float eps,
+                          float* sums) {
+  const int t = threadIdx.x;
+  for (int stride = kThreads / 2; stride > 0; stride /= 2) {
+    __syncthreads();
+    if (t < stride) sums[t] = __fadd_rn(sums[t], sums[t + stride]);
+  }
+  __syncthreads();
+  const float root = __fsqrt_rn(__fadd_rn(__fdiv_rn(sums[0], static_cast<float>(n)), eps));
+  for (int32_t i = t; i < n; i += kThreads) out[i] = __fmul_rn(__fdiv_rn(x[i], root), weight[i]);
+}
+
 __global__ void rmsnorm_kernel(RmsNormArgs a) {
   __shared__ float sums[kThreads];
   const int64_t first = int64_t{blockIdx.x} * a.n;
@@ -24,15 +38,18 @@ __global__ void rmsnorm_kernel(RmsNormArgs a) {
   }
   if (a.out == nullptr) return;
   sums[t] = sum;
-  for (int stride = kThreads / 2; stride > 0; stride /= 2) {
-    __syncthreads();
-    if (t < stride) sums[t] = __fadd_rn(sums[t], sums[t + stride]);
-  }
-  __syncthreads();
-  const float root = __fsqrt_rn(__fadd_rn(__fdiv_rn(sums[0], static_cast<float>(a.n)), a.eps));
-  for (int32_t i = t; i < a.n; i += kThreads) {
-    a.out[first + i] = __fmul_rn(__fdiv_rn(a.x[first + i], root), a.weight[i]);
-  }
+  normalize(a.x + first, a.weight, a.out + first, a.n, a.eps, sums);
+}
+
+// One block a row and head of q or k.
+__global__ void head_norm_kernel(HeadNormArgs a) {
+  __shared__ float sums[kThreads];
+  const int32_t head = blockIdx.y;
+  float* x = a.qkv + (int64_t{blockIdx.x} * (a.n_heads + 2 * a.n_kv_heads) + head) * a.head_dim;
+  float sum = 0;
+  for (int32_t i = threadIdx.x; i < a.head_dim; i += kThreads) sum = __fmaf_rn(x[i], x[i], sum);
+  sums[threadIdx.x] = sum;
+  normalize(x, head < a.n_heads ? a.q_weight : a.k_weight, x, a.head_dim, a.eps, sums);
 }
 
 }  // namespace
@@ -41,6 +58,14 @@ void rmsnorm(Stream& any, const RmsNormArgs& a) {
   if (a.n_rows == 0) return;
   CudaStream& stream = of(any);
   rmsnorm_kernel<<<static_cast<unsigned>(a.n_rows), kThreads, 0, stream.handle>>>(a);
+  stream.note(cudaGetLastError());
+}
+
+void head_norm(Stream& any, const HeadNormArgs& a) {
+  if (a.n_rows == 0) return;
+  CudaStream& stream = of(any);
+  const dim3 grid(static_cast<unsigned>(a.n_rows), static_cast<unsigned>(a.n_heads + a.n_kv_heads));
+  head_norm_kernel<<<grid, kThreads, 0, stream.handle>>>(a);
   stream.note(cudaGetLastError());
 }
 

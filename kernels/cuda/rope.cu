@@ -15,8 +15,8 @@ __global__ void rope_table_kernel(RopeTableArgs a) {
     const float angle = __fmul_rn(static_cast<float>(a.position[r]), a.inv_freq[i]);
     double sine, cosine;
     sincos(static_cast<double>(angle), &sine, &cosine);
-    a.cos_sin[r * a.head_dim + i] = static_cast<float>(cosine);
-    a.cos_sin[r * a.head_dim + half + i] = static_cast<float>(sine);
+    a.cos_sin[r * a.head_dim + i] = __fmul_rn(static_cast<float>(cosine), a.scale);
+    a.cos_sin[r * a.head_dim + half + i] = __fmul_rn(static_cast<float>(sine), a.scale);
   }
 }
 

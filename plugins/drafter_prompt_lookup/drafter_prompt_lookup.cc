@@ -107,6 +107,7 @@ class PromptLookup final : public sdk::Drafter {
   explicit PromptLookup(const sdk::Context& context)
       : Drafter(context),
         settings_(context.config),
+        positions_max_(context.target->max_positions),
         hasher_(
             context.host->now_ns(context.host),
             std::max(SuffixIndex::kLongest, MatchPool::kLongestPattern + MatchPool::kLongestMatch)),
@@ -131,7 +132,8 @@ class PromptLookup final : public sdk::Drafter {
   };
 
   void begin(Sequence& sequence, const sdk::Begin& in) {
-    const std::size_t room = in.tokens.size + 1024;  // the prompt and a usual answer at once
+    // The prompt and a usual answer at once, but no more than the quota is made for.
+    const std::size_t room = std::min<std::size_t>(in.tokens.size + 1024, positions_max_);
     sequence.text->reserve(room);
     if (!settings_.pool) sequence.index.reserve(room);
     for (const int32_t token : in.tokens) append(sequence, token);
@@ -218,6 +220,7 @@ class PromptLookup final : public sdk::Drafter {
   }
 
   Settings settings_;
+  const uint32_t positions_max_;
   GramHasher hasher_;
   sdk::HostAllocator<int32_t> memory_;
   std::unique_ptr<MatchPool> shared_pool_;

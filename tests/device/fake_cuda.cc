@@ -177,8 +177,14 @@ const Ops& table() {
       [](Stream& s, const RmsNormArgs& a) {
         op(s, "rmsnorm", cpu_table().rmsnorm, a, a.x, a.delta, a.weight, a.out);
       },
+      [](Stream& s, const HeadNormArgs& a) {
+        op(s, "head_norm", cpu_table().head_norm, a, a.qkv, a.q_weight, a.k_weight);
+      },
       [](Stream& s, const MatmulArgs& a) {
         op(s, "matmul", cpu_table().matmul, a, a.x, a.weights.data, a.out);
+      },
+      [](Stream& s, const AddBiasArgs& a) {
+        op(s, "add_bias", cpu_table().add_bias, a, a.x, a.bias);
       },
       [](Stream& s, const RopeTableArgs& a) {
         op(s, "rope_table", cpu_table().rope_table, a, a.position, a.inv_freq, a.cos_sin);
@@ -198,6 +204,9 @@ const Ops& table() {
       },
       [](Stream& s, const KvMoveArgs& a) {
         op(s, "kv_move", cpu_table().kv_move, a, a.kv.k, a.kv.v, a.from, a.to);
+      },
+      [](Stream& s, const PenalizeArgs& a) {
+        op(s, "penalize", cpu_table().penalize, a, a.logits, a.row, a.seen, a.path, a.token);
       },
       [](Stream& s, const DrawArgs& a) {
         op(s, "draw", cpu_table().draw, a, a.logits, a.row, a.token);

@@ -14,5 +14,5 @@ cp -r build/cpu/plugins "$carry/plugins"  # not stripped: their hashes stand in 
 ldd build/cpu/bin/engine_check | grep -oE '/[^ ]+' | sort -u | xargs -I{} cp -L {} "$carry/lib/"
 # These alone where the machine's own C library will do.
 mkdir "$carry/lib/own"
-for name in libspdlog libfmt libcrypto; do cp -L "$carry"/lib/$name.so* "$carry/lib/own/"; done
+for name in libspdlog libfmt libcrypto libutf8proc; do cp -L "$carry"/lib/$name.so* "$carry/lib/own/"; done
 du -sh "$carry"

@@ -212,19 +212,19 @@ void check_texts(const Options& options) {
 // ---- shapes ----------------------------------------------------------------------------------
 
 ModelConfig shape(const std::string& name) {
-  ModelConfig c;
   const bool large = name == "8b";
-  c.hidden_size = large ? 4096 : 2048;
-  c.intermediate_size = large ? 14336 : 8192;
-  c.n_layers = large ? 32 : 16;
-  c.n_heads = 32;
-  c.n_kv_heads = 8;
-  c.head_dim = large ? 128 : 64;
-  c.vocab_size = 128256;
-  c.max_positions = 8192;
-  c.rope_theta = 500000;
-  c.rms_norm_eps = 1e-5;
-  return c;
+  return read_model_config({{"architectures", {"LlamaForCausalLM"}},
+                            {"hidden_size", large ? 4096 : 2048},
+                            {"intermediate_size", large ? 14336 : 8192},
+                            {"num_hidden_layers", large ? 32 : 16},
+                            {"num_attention_heads", 32},
+                            {"num_key_value_heads", 8},
+                            {"vocab_size", 128256},
+                            {"max_position_embeddings", 8192},
+                            {"rms_norm_eps", 1e-5},
+                            {"rope_theta", 500000}},
+                           name)
+      .value();
 }
 
 // Median milliseconds of a forward of n rows of one sequence behind `context` tokens, as a graph.
@@ -238,15 +238,13 @@ class Forwards {
                                                           .positions_max = config_.max_positions,
                                                           .fast = fast}),
             "device")),
-        model_(need(
-            Transformer::random(*device_, config_, kernels::DType::kBF16, kRowsMax, kRowsMax, 1),
-            "weights")),
+        model_(need(Transformer::random(*device_, config_, kRowsMax, kRowsMax, 1), "weights")),
         kv_(need(KvStore::create(*device_, config_, kernels::DType::kBF16, kPages), "KV cache")),
         staging_(need(Staging::create(*device_, uint64_t{1} << 20, "columns"), "columns")) {}
 
   uint64_t weight_bytes() const {
     uint64_t bytes = 0;
-    for (const Transformer::Weights& each : model_->streamed()) bytes += each.bytes;
+    for (const Weights::Piece& each : model_->weights().streamed) bytes += each.bytes;
     return bytes;
   }
   double ms(int32_t n, bool graph = true) {

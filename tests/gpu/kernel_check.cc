@@ -233,6 +233,16 @@ void check_elementwise(Rig& rig) {
   }
   {
     const int32_t n = 513, rows = 21;
+    std::vector<float> x = floats(static_cast<size_t>(rows) * n);
+    const std::vector<float> bias = floats(static_cast<size_t>(n));
+    const AddBiasArgs a{.x = gpu.in(x), .bias = gpu.in(bias), .n_rows = rows, .n = n};
+    gpu.ops().add_bias(gpu.stream(), a);
+    for (size_t i = 0; i < x.size(); ++i) x[i] = x[i] + bias[i % bias.size()];
+    const std::string problem = difference(gpu.out(a.x, x.size()), x);
+    rig.report.check("add_bias adds", problem.empty(), problem);
+  }
+  {
+    const int32_t n = 513, rows = 21;
     const std::vector<float> x = floats(static_cast<size_t>(40) * n);
     std::vector<int32_t> row(rows);
     for (int32_t& r : row) r = below(40);
@@ -296,6 +306,43 @@ void check_rmsnorm(Rig& rig) {
       problem = difference(one, {all.begin() + r * n, all.begin() + (r + 1) * n});
     }
     rig.report.check("rmsnorm, n " + std::to_string(n), problem.empty(), problem);
+    gpu.free_all();
+  }
+  const int32_t rows = 37, heads = 6, groups = 2;
+  for (const int32_t dim : {16, 128, 256}) {
+    const int32_t width = (heads + 2 * groups) * dim;
+    const std::vector<float> qkv = floats(static_cast<size_t>(rows) * width, 3);
+    const std::vector<float> q = floats(static_cast<size_t>(dim)), k = floats(q.size());
+    const auto run = [&](int32_t first, int32_t count) {
+      const HeadNormArgs a{.qkv = gpu.in(std::vector<float>(qkv.begin() + first * width,
+                                                            qkv.begin() + (first + count) * width)),
+                           .q_weight = gpu.in(q),
+                           .k_weight = gpu.in(k),
+                           .n_rows = count,
+                           .n_heads = heads,
+                           .n_kv_heads = groups,
+                           .head_dim = dim,
+                           .eps = 1e-6f};
+      gpu.ops().head_norm(gpu.stream(), a);
+      return gpu.out(a.qkv, static_cast<size_t>(count) * width);
+    };
+    const std::vector<float> all = run(0, rows);
+    std::vector<double> expected(qkv.begin(), qkv.end()), allowed(qkv.size(), 1e-30);
+    for (size_t head = 0; head * dim < qkv.size(); ++head) {
+      const size_t in_row = head % (heads + 2 * groups);
+      if (in_row >= heads + groups) continue;
+      double sum = 0;
+      for (size_t i = head * dim; i < (head + 1) * dim; ++i) sum += double{qkv[i]} * qkv[i];
+      for (size_t i = head * dim; i < (head + 1) * dim; ++i) {
+        expected[i] *= (in_row < heads ? q : k)[i % dim] / std::sqrt(sum / dim + 1e-6);
+        allowed[i] = 1e-6 * std::fabs(expected[i]) + 1e-30;
+      }
+    }
+    std::string problem = beyond(all, expected, allowed);
+    if (problem.empty()) {
+      problem = difference(run(5, 1), {all.begin() + 5 * width, all.begin() + 6 * width});
+    }
+    rig.report.check("head_norm, heads of " + std::to_string(dim), problem.empty(), problem);
     gpu.free_all();
   }
 }
@@ -429,6 +476,9 @@ void check_attention(Rig& rig) {
       }
       tail.push_back(0);
       const float scale = 1 / std::sqrt(static_cast<float>(dim));
+      const int32_t window = heads == 28  ? 700
+                             : heads == 2 ? 5
+                                          : 0;  // over parts, within one, none
       const float* qkv_gpu = gpu.in(qkv);
       const int32_t *position_gpu = gpu.in(position), *span_gpu = gpu.in(span),
                     *table_gpu = gpu.in(table), *begin_gpu = gpu.in(tail_begin);
@@ -445,6 +495,7 @@ void check_attention(Rig& rig) {
                               .tail = tail_gpu,
                               .n_rows = n,
                               .n_heads = heads,
+                              .window = window,
                               .scale = scale};
         gpu.ops().attention(gpu.stream(), a);
         return gpu.out(a.out, static_cast<size_t>(n) * heads * dim);
@@ -474,7 +525,11 @@ void check_attention(Rig& rig) {
             score[static_cast<size_t>(p)] = dot * scale;
             largest = std::max(largest, dot * scale);
           }
-          for (double& each : score) sum += each = std::exp(each - largest);
+          for (int32_t p = 0; p <= position[at]; ++p) {
+            double& each = score[static_cast<size_t>(p)];
+            each = window > 0 && p <= position[at] - window ? 0 : std::exp(each - largest);
+            sum += each;
+          }
           for (int32_t d = 0; d < dim; ++d) {
             double out = 0;
             for (size_t p = 0; p < score.size(); ++p) {
@@ -521,6 +576,7 @@ void check_attention(Rig& rig) {
       }
       rig.report.check(std::string("attention ") + name_of(type) + ", " + std::to_string(heads) +
                            "/" + std::to_string(groups) + " heads of " + std::to_string(dim) +
+                           (window > 0 ? ", window " + std::to_string(window) : "") +
                            ", strict in rows and pages",
                        problem.empty(), problem);
       gpu.free_all();
@@ -639,6 +695,7 @@ void check_draw(Rig& rig) {
       each.greedy = r % 8 == 0;
       each.temperature = 0.3f + 0.1f * static_cast<float>(below(15));
       each.top_k = r % 3 == 0 ? 1 + below(vocab) : r % 3 == 1 ? 0 : 40;
+      each.min_p = r % 7 == 3 ? 0.05f : 0.0f;
       each.top_p = r % 4 == 0 ? 1.0f : r % 4 == 1 ? 0.95f : r % 4 == 2 ? 0.3f : 1e-6f;
       each.position = below(100000);
       each.seed = g_random();
@@ -668,6 +725,48 @@ void check_draw(Rig& rig) {
                      problem.empty(), problem);
     gpu.free_all();
   }
+}
+
+void check_penalties(Rig& rig) {
+  Gpu& gpu = rig.gpu;
+  const int32_t rows = 12, vocab = 5000, n_tokens = 64;
+  std::vector<float> logits = floats(static_cast<size_t>(rows) * vocab, 4);
+  std::vector<int32_t> token(n_tokens), path;
+  for (int32_t& t : token) t = below(vocab);
+  token[7] = token[9];  // twice on a path
+  std::vector<PenaltySeen> seen;
+  std::vector<PenaltyRow> row(rows);
+  for (int32_t r = 0; r < rows; ++r) {
+    PenaltyRow& own = row[static_cast<size_t>(r)];
+    own = {.repetition = 1.2f,
+           .frequency = 0.3f,
+           .presence = r % 2 == 0 ? 0.7f : -0.1f,
+           .seen_begin = static_cast<int32_t>(seen.size()),
+           .path_begin = static_cast<int32_t>(path.size())};
+    for (int32_t t = r; t < vocab && r % 5 != 4; t += 11) seen.push_back({t, t % 3});
+    for (int32_t i = 0; i < 20 * (r % 3); ++i) path.push_back(i);
+    own.seen_end = static_cast<int32_t>(seen.size());
+    own.path_end = static_cast<int32_t>(path.size());
+  }
+  path.push_back(0);
+  float* on_gpu = gpu.in(logits);
+  gpu.ops().penalize(gpu.stream(), {.logits = on_gpu,
+                                    .row = gpu.in(row),
+                                    .seen = gpu.in(seen),
+                                    .path = gpu.in(path),
+                                    .token = gpu.in(token),
+                                    .n_rows = rows,
+                                    .vocab = vocab});
+  rig.cpu.penalize(rig.cpu_stream, {.logits = logits.data(),
+                                    .row = row.data(),
+                                    .seen = seen.data(),
+                                    .path = path.data(),
+                                    .token = token.data(),
+                                    .n_rows = rows,
+                                    .vocab = vocab});
+  const std::string problem = difference(gpu.out(on_gpu, logits.size()), logits);
+  rig.report.check("penalize has the CPU's bits", problem.empty(), problem);
+  gpu.free_all();
 }
 
 // Top-k, log-probabilities and the draw, with gaps between rows and a shorter vocabulary.
@@ -937,6 +1036,7 @@ int main(int argc, char** argv) {
   check_cache(rig);
   check_attention(rig);
   check_draw(rig);
+  check_penalties(rig);
   check_logits(rig);
   check_tree(rig);
   check_graph(rig);

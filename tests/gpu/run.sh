@@ -4,7 +4,7 @@
 #
 #   bash tests/gpu/run.sh [FOLDER]    results and binaries there; build/gpu when not given
 #
-# The engine needs libraries that a bare machine lacks. Where Boost, spdlog, nlohmann-json and cmake are
+# The engine needs libraries that a bare machine lacks. Where what host/install_deps.sh lists is
 # installed it is built; else it is taken from build/gpu-carry, which `bash tests/gpu/carry.sh` makes on a
 # machine that has them; else that part is left out, and this says so.
 set -euo pipefail
@@ -68,7 +68,7 @@ if [ ${#engine[@]} -gt 0 ]; then
   SPECD_CUDA_LIBRARY=$out/libspecd_cuda.so timeout 240 "${engine[@]}" --work "$work" --json "$out/engine.json" \
     --fast $fast --ballast-bytes "${SPECD_GPU_BALLAST_BYTES:-8000000000}" || failed=1
 else
-  echo "the engine was not run: it needs Boost, spdlog, nlohmann-json and cmake, or build/gpu-carry (see tests/gpu/carry.sh)"
+  echo "the engine was not run: it needs what host/install_deps.sh lists, or build/gpu-carry (see tests/gpu/carry.sh)"
 fi
 
 # ---- another implementation, where it is installed

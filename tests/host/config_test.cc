@@ -8,6 +8,8 @@
 #include <fstream>
 #include <string>
 
+#include "host/config_value.h"
+
 namespace specd::host {
 namespace {
 

@@ -180,6 +180,8 @@ TEST_F(DaemonTest, routes_give_identical_ids_greedy_and_sampled) {
   EXPECT_GT(greedy.value().finished.speculation().total_accepted_draft_tokens(), 0);
 }
 
+// G30. What clients are told, word for word, in request_errors.txt: where this fails for a good
+// reason, the new words are printed.
 TEST_F(DaemonTest, each_field_out_of_range_is_an_invalid_argument_that_names_it) {
   using Edit = std::function<void(v1::GenerateRequest&)>;
   const std::pair<const char*, Edit> table[] = {
@@ -188,6 +190,12 @@ TEST_F(DaemonTest, each_field_out_of_range_is_an_invalid_argument_that_names_it)
       {"text", [](auto& r) { r.set_text("def \xff"); }},
       {"text", [](auto& r) { r.set_text("def \xff"), r.set_return_prompt_token_ids(true); }},
       {"token_ids", [](auto& r) { r.mutable_token_ids(); }},
+      {"chat.messages",
+       [](auto& r) {
+         for (int i = 0; i < 5000; ++i) r.mutable_chat()->add_messages();
+       }},
+      {"add_bos", [](auto& r) { r.mutable_token_ids()->add_ids(1), r.set_add_bos(true); }},
+      {"parse_special_tokens", [](auto& r) { r.mutable_chat(), r.set_parse_special_tokens(true); }},
       {"token_ids[1]",
        [](auto& r) { r.mutable_token_ids()->add_ids(1), r.mutable_token_ids()->add_ids(-1); }},
       {"token_ids[0]", [](auto& r) { r.mutable_token_ids()->add_ids(1 << 30); }},
@@ -199,6 +207,16 @@ TEST_F(DaemonTest, each_field_out_of_range_is_an_invalid_argument_that_names_it)
       {"sampling.top_p", [](auto& r) { r.mutable_sampling()->set_top_p(1.5F); }},
       {"sampling.top_p", [](auto& r) { r.mutable_sampling()->set_top_p(NAN); }},
       {"sampling.top_k", [](auto& r) { r.mutable_sampling()->set_top_k(-1); }},
+      {"sampling.min_p", [](auto& r) { r.mutable_sampling()->set_min_p(1.5F); }},
+      {"sampling.min_p", [](auto& r) { r.mutable_sampling()->set_min_p(NAN); }},
+      {"sampling.repetition_penalty",
+       [](auto& r) { r.mutable_sampling()->set_repetition_penalty(0); }},
+      {"sampling.repetition_penalty",
+       [](auto& r) { r.mutable_sampling()->set_repetition_penalty(NAN); }},
+      {"sampling.frequency_penalty",
+       [](auto& r) { r.mutable_sampling()->set_frequency_penalty(-2.5F); }},
+      {"sampling.presence_penalty",
+       [](auto& r) { r.mutable_sampling()->set_presence_penalty(INFINITY); }},
       {"max_tokens", [](auto& r) { r.set_max_tokens(0); }},
       {"max_tokens", [](auto& r) { r.set_max_tokens(-5); }},
       {"max_tokens", [](auto& r) { r.set_max_tokens(std::numeric_limits<int32_t>::max()); }},
@@ -226,6 +244,7 @@ TEST_F(DaemonTest, each_field_out_of_range_is_an_invalid_argument_that_names_it)
       {"request_id", [](auto& r) { r.set_request_id("a\nb"); }},
   };
   const auto stub = v1::Inference::NewStub(daemon_->channel());
+  std::string told;
   for (const auto& [field, edit] : table) {
     v1::GenerateRequest request = make_request("off", 4);
     edit(request);
@@ -240,6 +259,16 @@ TEST_F(DaemonTest, each_field_out_of_range_is_an_invalid_argument_that_names_it)
     const std::string front = status.error_message().substr(0, std::strlen(field) + 1);
     EXPECT_TRUE(front == std::string(field) + ":" || front == std::string(field) + "[")
         << field << ": " << status.error_message();
+    told += status.error_message() + "\n";
+  }
+  std::ifstream file(std::string(SPECD_SOURCE_DIR) + "/tests/host/request_errors.txt");
+  const std::string words((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  EXPECT_EQ(told, words);
+  // Nothing of the machine: folders, addresses, source files.
+  for (const std::string& inner :
+       {daemon_->folder().string(), std::string("/tmp"), std::string(SPECD_SOURCE_DIR),
+        std::string("0x"), std::string(".cc"), std::string(".h:")}) {
+    EXPECT_EQ(told.find(inner), std::string::npos) << inner;
   }
 }
 

@@ -18,8 +18,9 @@ struct Model {
 
 // K, V of one sequence by position, and q by row: what attention should see wherever it lies.
 struct Problem {
-  Problem(const Model& model, std::vector<int32_t> row_positions, uint32_t seed)
-      : m(model), position(std::move(row_positions)) {
+  Problem(const Model& model, std::vector<int32_t> row_positions, uint32_t seed,
+          int32_t window_size = 0)
+      : m(model), position(std::move(row_positions)), window(window_size) {
     length = *std::max_element(position.begin(), position.end()) + 1;
     const size_t kv = static_cast<size_t>(length) * m.kv_heads * m.head_dim;
     k = narrowed(random_floats(kv, seed), m.dtype);
@@ -30,8 +31,13 @@ struct Problem {
   size_t kv_index(int32_t p, int32_t g, int32_t d) const {
     return (static_cast<size_t>(p) * m.kv_heads + g) * m.head_dim + d;
   }
+  // The first position that a row sees.
+  int32_t first_seen(size_t r) const {
+    return window > 0 ? std::max(0, position[r] - window + 1) : 0;
+  }
   Model m;
   std::vector<int32_t> position;
+  int32_t window = 0;
   int32_t length = 0;
   Narrowed k, v;
   std::vector<float> q;
@@ -86,9 +92,10 @@ Placed place(const Problem& problem, Place how) {
       }
     }
   };
-  int32_t spans_end = 0;
+  int32_t spans_end = 0, seen = problem.length;  // what no row sees stays NaN
   for (size_t r = 0; r < problem.position.size(); ++r) {
     const int32_t last = problem.position[r];
+    seen = std::min(seen, problem.first_seen(r));
     int32_t span = last + 1;
     if (how == Place::kTail)
       span = static_cast<int32_t>(engine() % static_cast<uint32_t>(last + 2));
@@ -99,11 +106,11 @@ Placed place(const Problem& problem, Place how) {
     spans_end = std::max(spans_end, span);
   }
   placed.tail.push_back(-1);  // beyond every row's
-  for (int32_t p = 0; p < spans_end; ++p) {
+  for (int32_t p = seen; p < spans_end; ++p) {
     put(p, placed.pages[2 + p / kPageTokens] * kPageTokens + p % kPageTokens);
   }
   if (how == Place::kTail) {
-    for (int32_t p = 0; p < problem.length; ++p) put(p, loose[p]);
+    for (int32_t p = seen; p < problem.length; ++p) put(p, loose[p]);
   }
   return placed;
 }
@@ -132,6 +139,7 @@ std::vector<float> run(const Ops& ops, const Problem& problem, Placed placed, in
   args.tail = placed.tail.data();
   args.n_rows = static_cast<int32_t>(n_rows);
   args.n_heads = m.heads;
+  args.window = problem.window;
   args.scale = problem.scale;
   WorkerPool pool(threads);
   CpuStream stream(pool);
@@ -163,11 +171,14 @@ std::vector<float> strict_oracle(const Problem& problem, Swap swap = Swap::kNone
       float running_max = -std::numeric_limits<float>::infinity();
       float l = 0;
       std::vector<float> acc(D, 0.0f);
-      for (int32_t first = 0; first <= problem.position[r]; first += kPageTokens) {
+      const int32_t seen = problem.first_seen(r);
+      for (int32_t first = seen / kPageTokens * kPageTokens; first <= problem.position[r];
+           first += kPageTokens) {
+        const int32_t hidden = std::max(0, seen - first);
         const int32_t visible = std::min(kPageTokens, problem.position[r] - first + 1);
         float score[kPageTokens];
         float block_max = -std::numeric_limits<float>::infinity();
-        for (int32_t j = 0; j < visible; ++j) {
+        for (int32_t j = hidden; j < visible; ++j) {
           float sum = 0;
           for (int32_t i = 0; i < D; ++i) {
             const int32_t d = swap == Swap::kScore && i == 4   ? 5
@@ -181,7 +192,7 @@ std::vector<float> strict_oracle(const Problem& problem, Swap swap = Swap::kNone
         const float new_max = std::max(running_max, block_max);
         const float c = kernel_exp(running_max - new_max);
         float p[kPageTokens] = {};
-        for (int32_t j = 0; j < visible; ++j) p[j] = kernel_exp(score[j] - new_max);
+        for (int32_t j = hidden; j < visible; ++j) p[j] = kernel_exp(score[j] - new_max);
         float tree[kPageTokens];
         std::copy(p, p + kPageTokens, tree);
         if (swap == Swap::kSum) std::swap(tree[1], tree[2]);
@@ -191,7 +202,7 @@ std::vector<float> strict_oracle(const Problem& problem, Swap swap = Swap::kNone
         l = std::fma(l, c, tree[0]);
         for (int32_t d = 0; d < D; ++d) {
           acc[d] = acc[d] * c;
-          for (int32_t i = 0; i < visible; ++i) {
+          for (int32_t i = hidden; i < visible; ++i) {
             int32_t j = i;
             if (swap == Swap::kValues && visible > 6 && (i == 5 || i == 6)) j = 11 - i;
             acc[d] = std::fma(p[j], problem.v.widened[problem.kv_index(first + j, g, d)], acc[d]);
@@ -227,6 +238,24 @@ TEST_P(Attention, is_the_strict_order_to_the_bit_wherever_the_positions_lie) {
       }
     }
   }
+}
+
+TEST_P(Attention, a_window_is_the_strict_order_over_what_it_shows) {
+  for (const int32_t window : {1, 2, 15, 16, 17, 33, 60, 99, 100, 1000}) {
+    for (const std::vector<int32_t>& positions : {kPositions, std::vector<int32_t>{99, 70, 85}}) {
+      for (const DType type : {DType::kF32, DType::kBF16}) {
+        const Problem problem({6, 2, 48, type}, positions, 5, window);
+        const std::vector<float> expected = strict_oracle(problem);
+        for (const Place how : {Place::kInOrder, Place::kShuffled, Place::kTail}) {
+          EXPECT_EQ(first_difference(run(ops(), problem, place(problem, how), 2), expected), -1)
+              << "window " << window << " place " << static_cast<int>(how);
+        }
+      }
+    }
+  }
+  const Problem all({4, 2, 64, DType::kF16}, kPositions, 6),
+      wide({4, 2, 64, DType::kF16}, kPositions, 6, 100);
+  EXPECT_EQ(first_difference(strict_oracle(all), strict_oracle(wide)), -1);
 }
 
 TEST_P(Attention, a_row_has_the_same_bits_alone_and_among_others) {

@@ -88,7 +88,9 @@ std::vector<bool> kept_oracle(const std::vector<float>& logits, const DrawRow& r
   for (size_t i = 0; i < kept; ++i) {
     if (row.top_p < 1) *edge = std::min(*edge, std::fabs(before / total - row.top_p));
     if (row.top_p < 1 && i > 0 && before >= row.top_p * total) break;
-    keep[rank[i]] = true;
+    const double least = double{l[rank[0]]} + std::log(double{row.min_p});
+    if (row.min_p > 0) *edge = std::min(*edge, std::fabs(l[rank[i]] - least));
+    keep[rank[i]] = l[rank[i]] >= least;
     before += std::exp(double{l[rank[i]]} - l[rank[0]]);
   }
   return keep;
@@ -166,10 +168,12 @@ TEST_P(Draw, equals_the_argmax_of_processed_plus_noise_over_the_kept) {
     const float temperature = std::vector<float>{0.3f, 1.0f, 1.7f}[engine() % 3];
     const int32_t top_k = std::vector<int32_t>{0, 1, 5, 40}[engine() % 4];
     const float top_p = std::vector<float>{1.0f, 0.9f, 0.5f, 0.01f, 0.0f}[engine() % 5];
-    const DrawRow row = sampled(temperature, top_k, top_p, engine(), trial);
+    DrawRow row = sampled(temperature, top_k, top_p, engine(), trial);
+    row.min_p = std::vector<float>{0.0f, 0.0f, 0.02f, 0.3f, 1.0f}[engine() % 5];
     double edge = 0;
     const std::vector<bool> keep = kept_oracle(logits, row, &edge);
-    if (top_p > 0 && edge < 1e-6) continue;  // float64 and the op may cut on either side
+    if ((top_p > 0 || row.min_p > 0) && edge < 1e-6 && row.min_p < 1)
+      continue;  // float64 and the op may cut on either side
     ++compared;
     const std::vector<float> g = noise(row.seed, row.position, vocab);
     int32_t best = -1;
@@ -182,6 +186,52 @@ TEST_P(Draw, equals_the_argmax_of_processed_plus_noise_over_the_kept) {
         << "trial " << trial << " vocab " << vocab << " k " << top_k << " p " << top_p;
   }
   EXPECT_GT(compared, 300);
+}
+
+// By a count of the whole text, as the definition says it.
+TEST_P(Draw, penalties_are_those_of_the_text_of_each_row) {
+  std::mt19937 engine(4);
+  const int32_t vocab = 40, n_tokens = 30;
+  for (int trial = 0; trial < 200; ++trial) {
+    const int32_t rows = 1 + static_cast<int32_t>(engine() % 4);
+    std::vector<float> logits = random_floats(static_cast<size_t>(rows) * vocab, 300 + trial, 3.0f);
+    std::vector<float> expected = logits;
+    std::vector<int32_t> token(n_tokens), path;
+    for (int32_t& t : token) t = static_cast<int32_t>(engine() % vocab);
+    std::vector<PenaltySeen> seen;
+    std::vector<PenaltyRow> row(rows);
+    for (int32_t r = 0; r < rows; ++r) {
+      PenaltyRow& own = row[static_cast<size_t>(r)];
+      own.repetition = std::vector<float>{1.0f, 1.3f, 0.5f}[engine() % 3];
+      own.frequency = std::vector<float>{0.0f, 0.7f, -0.5f}[engine() % 3];
+      own.presence = std::vector<float>{0.0f, 1.1f, -2.0f}[engine() % 3];
+      std::map<int32_t, int32_t> text;
+      own.seen_begin = static_cast<int32_t>(seen.size());
+      for (int i = 0; i < 10 && r != 2; ++i) {
+        const auto t = static_cast<int32_t>(engine() % vocab),
+                   n = static_cast<int32_t>(engine() % 3);
+        if (text.emplace(t, n).second) seen.push_back({t, n});
+      }
+      own.seen_end = static_cast<int32_t>(seen.size());
+      own.path_begin = static_cast<int32_t>(path.size());
+      for (uint32_t i = engine() % 12; i > 0; --i) {
+        path.push_back(static_cast<int32_t>(engine() % n_tokens));
+        ++text[token[static_cast<size_t>(path.back())]];
+      }
+      own.path_end = static_cast<int32_t>(path.size());
+      for (const auto& [t, count] : text) {
+        float& l = expected[static_cast<size_t>(r * vocab + t)];
+        l = l > 0 ? l / own.repetition : l * own.repetition;
+        l = l - own.frequency * static_cast<float>(count);
+        l = l - (count > 0 ? own.presence : 0.0f);
+      }
+    }
+    WorkerPool pool(2);
+    CpuStream stream(pool);
+    ops().penalize(
+        stream, {logits.data(), row.data(), seen.data(), path.data(), token.data(), rows, vocab});
+    EXPECT_EQ(first_difference(logits, expected), -1) << trial;
+  }
 }
 
 TEST_P(Draw, top_k_keeps_ties_and_top_p_ranks_them_by_id) {

@@ -69,6 +69,18 @@ TEST_P(Elementwise, silu_of_the_extremes_is_no_nan) {
   EXPECT_EQ(out[4], inf);
 }
 
+TEST_P(Elementwise, a_bias_joins_every_row) {
+  for (const int32_t n : {1, 16, 37, 100}) {
+    std::vector<float> x = random_floats(size_t{5} * n, 4), expected = x;
+    const std::vector<float> bias = random_floats(n, 5);
+    for (size_t i = 0; i < x.size(); ++i) expected[i] = expected[i] + bias[i % bias.size()];
+    WorkerPool pool(3);
+    CpuStream stream(pool);
+    ops().add_bias(stream, {x.data(), bias.data(), 5, n});
+    EXPECT_EQ(first_difference(x, expected), -1);
+  }
+}
+
 TEST_P(Elementwise, gather_copies_rows) {
   const std::vector<float> x = random_floats(6 * 21, 3);
   const std::vector<int32_t> row = {5, 5, 0, 2};

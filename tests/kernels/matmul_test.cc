@@ -177,5 +177,66 @@ TEST_P(Matmul, no_rows_touch_nothing) {
   EXPECT_TRUE(run(ops(), w, nullptr, 0, 1, 2).empty());
 }
 
+// numerics bf16: not the same operations everywhere, but everywhere the same for a row.
+class MatmulBf16 : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!bf16_available()) GTEST_SKIP() << "this processor has no AVX-512 BF16";
+  }
+};
+
+TEST_F(MatmulBf16, bits_of_a_row_do_not_depend_on_rows_or_threads) {
+  for (const Shape s : kShapes) {
+    for (const int32_t segments : {1, 8}) {
+      const Weights w(cpu_bf16_ops(), DType::kBF16, s, 1);
+      const std::vector<float> x = random_floats(size_t{257} * s.n_in, 2);
+      const std::vector<float> all = run(cpu_bf16_ops(), w, x.data(), 257, segments, 1);
+      for (const int32_t n : kRows) {
+        for (int threads = 1; threads <= 3; ++threads) {
+          const int32_t first = 257 - n;
+          const std::vector<float> some =
+              run(cpu_bf16_ops(), w, x.data() + static_cast<size_t>(first) * s.n_in, n, segments,
+                  threads);
+          ASSERT_EQ(first_difference(some, {all.begin() + int64_t{first} * s.n_out, all.end()}), -1)
+              << s.n_out << " x " << s.n_in << ", " << n << " rows, " << threads << " threads";
+        }
+      }
+    }
+  }
+}
+
+TEST_F(MatmulBf16, is_near_float64_of_the_rounded_inputs) {
+  for (const Shape s : kShapes) {
+    const Weights w(cpu_bf16_ops(), DType::kBF16, s, 3);
+    const std::vector<float> x = random_floats(size_t{9} * s.n_in, 4);
+    const std::vector<float> rounded = narrowed(x, DType::kBF16).widened;
+    for (const int32_t segments : {1, 8}) {
+      const std::vector<float> out = run(cpu_bf16_ops(), w, x.data(), 9, segments, 2);
+      for (size_t i = 0; i < out.size(); ++i) {
+        const size_t r = i / static_cast<size_t>(s.n_out), j = i % static_cast<size_t>(s.n_out);
+        double sum = 0, magnitude = 0;
+        for (size_t k = 0; k < static_cast<size_t>(s.n_in); ++k) {
+          const double product = double{rounded[r * static_cast<size_t>(s.n_in) + k]} *
+                                 w.widened()[j * static_cast<size_t>(s.n_in) + k];
+          sum += product;
+          magnitude += std::fabs(product);
+        }
+        ASSERT_NEAR(out[i], sum, 4e-6 * magnitude + 1e-30) << s.n_out << " x " << s.n_in;
+      }
+    }
+  }
+}
+
+TEST_F(MatmulBf16, other_types_of_weights_keep_the_strict_order) {
+  for (const DType type : {DType::kF32, DType::kF16}) {
+    const Shape s{131, 1030};
+    const Weights w(cpu_bf16_ops(), type, s, 5);
+    const std::vector<float> x = random_floats(size_t{5} * s.n_in, 6);
+    EXPECT_EQ(first_difference(run(cpu_bf16_ops(), w, x.data(), 5, 8, 2),
+                               strict_oracle(x, w.widened(), s, 5, 8)),
+              -1);
+  }
+}
+
 }  // namespace
 }  // namespace specd::kernels

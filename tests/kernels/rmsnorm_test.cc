@@ -94,5 +94,29 @@ TEST_P(RmsNorm, without_an_output_only_adds) {
   EXPECT_EQ(first_difference(x, expected), -1);
 }
 
+TEST_P(RmsNorm, of_heads_is_that_of_every_head_of_q_and_k_alone) {
+  for (const int32_t dim : {16, 48, 128}) {
+    const int32_t rows = 5, heads = 6, groups = 2, width = (heads + 2 * groups) * dim;
+    const std::vector<float> start = random_floats(static_cast<size_t>(rows) * width, 8);
+    const std::vector<float> q = random_floats(dim, 9), k = random_floats(dim, 10);
+    std::vector<float> expected = start;
+    for (int32_t i = 0; i < rows * (heads + 2 * groups); ++i) {
+      const int32_t head = i % (heads + 2 * groups);
+      if (head >= heads + groups) continue;
+      const auto begin = expected.begin() + static_cast<int64_t>(i) * dim;
+      std::vector<float> x(begin, begin + dim);
+      const std::vector<float> out = strict_oracle(&x, {}, head < heads ? q : k, 1e-6f);
+      std::copy(out.begin(), out.end(), begin);
+    }
+    for (int threads = 1; threads <= 3; ++threads) {
+      std::vector<float> qkv = start;
+      WorkerPool pool(threads);
+      CpuStream stream(pool);
+      ops().head_norm(stream, {qkv.data(), q.data(), k.data(), rows, heads, groups, dim, 1e-6f});
+      EXPECT_EQ(first_difference(qkv, expected), -1) << dim;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace specd::kernels

@@ -29,7 +29,7 @@ void Send(benchmark::State& state) {
   Request request;
   request.max_tokens = INT32_MAX;
   request.ignore_eos = true;
-  Sequence sequence(1, request, {1}, {}, tokenizer.value(), [](const Event&) {});
+  Sequence sequence(1, request, {1}, SamplingParams(), {}, tokenizer.value(), [](const Event&) {});
   RequestMetrics metrics;
   sequence.submitted_ns = now_ns();
   if (state.range(0) != 0) sequence.metrics = &metrics;

@@ -335,7 +335,21 @@ TEST_F(OnDevice, fast_numerics_promise_no_identical_text) {
   const auto made = Engine::create(o, {});
   ASSERT_FALSE(made.ok());
   EXPECT_EQ(made.status().message(),
-            "engine.numerics: expected strict on cpu (fast is for cuda:N), found fast");
+            "engine.numerics: expected strict or bf16 on cpu (fast is for cuda:N), found fast");
+}
+
+TEST_F(OnDevice, numerics_bf16_are_for_a_cpu_that_has_them) {
+  EngineOptions o = on("cuda:0");
+  o.numerics = Numerics::kBf16;
+  EXPECT_EQ(Engine::create(o, {}).status().message(),
+            "engine.numerics: expected strict or fast on cuda:0 (bf16 is for cpu), found bf16");
+  o.devices = {"cpu"};
+  o.isa = "scalar";
+  const Status status = Engine::create(o, {}).status();
+  EXPECT_EQ(status.code(), Code::kUnsupported);
+  EXPECT_EQ(status.message().find("engine.numerics: bf16 needs a processor with AVX-512 BF16, "),
+            0u)
+      << status.message();
 }
 
 TEST_F(OnDevice, auto_is_the_cpu_where_there_is_no_driver) {

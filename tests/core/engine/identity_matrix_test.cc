@@ -9,13 +9,13 @@
 #include <map>
 
 #include "tests/core/engine_rig.h"
+#include "specd/kernels/cpu.h"
+#include "tests/core/family_models.h"
 
 namespace specd {
 namespace {
 
 constexpr int32_t kTokens = 48;
-constexpr int32_t kStarvedPages = 24;  // about three requests' worth
-
 enum Factor { kDrafter, kLength, kConcurrency, kMemory, kPrefix, kSampling, kFactors };
 using Case = std::array<int, kFactors>;  // of each factor its level
 
@@ -23,7 +23,8 @@ const std::vector<std::string> kDrafters = {"off",      "prompt_lookup", "draft_
                                             "replay50", "replay100",     "garbage"};
 const std::vector<int32_t> kLengths = {1, 4, 8};
 const std::vector<size_t> kConcurrencies = {1, 3, 16};
-const Case kLevels = {static_cast<int>(kDrafters.size()), 3, 3, 2, 2, 2};
+const std::vector<std::string> kSamplings = {"greedy", "seeded", "penalized"};
+const Case kLevels = {static_cast<int>(kDrafters.size()), 3, 3, 2, 2, 3};
 
 std::vector<Case> full_product() {
   std::vector<Case> all{Case{}};
@@ -74,39 +75,54 @@ std::string name_of(const Case& c) {
   return kDrafters[static_cast<size_t>(c[kDrafter])] + " k" +
          std::to_string(kLengths[static_cast<size_t>(c[kLength])]) + " concurrency " +
          std::to_string(kConcurrencies[static_cast<size_t>(c[kConcurrency])]) +
-         (c[kMemory] == 1 ? " starved" : " ample") + (c[kPrefix] == 1 ? " prefix-hit" : "") +
-         (c[kSampling] == 1 ? " seeded" : " greedy");
+         (c[kMemory] == 1 ? " starved" : " ample") + (c[kPrefix] == 1 ? " prefix-hit" : "") + " " +
+         kSamplings[static_cast<size_t>(c[kSampling])];
 }
+
+// A target, what drafts for it, and how much of the prompts fits.
+struct Subject {
+  std::string target, draft;
+  size_t prompt_bytes;
+  int32_t starved_pages;  // about three requests' worth
+  Numerics numerics = Numerics::kStrict;
+};
 
 class IdentityMatrix : public EngineTest {
  protected:
-  static constexpr float kTemperature = 0.8f;
-
-  static EngineOptions base() {
-    EngineOptions o = options("pico-target");
+  EngineOptions base() const {
+    EngineOptions o = options();
+    o.model.name = "target";
+    o.model.path = subject_.target;
+    o.numerics = subject_.numerics;
     o.plugin_directories.push_back(SPECD_TEST_BAD_PLUGINS);
-    o.draft_models = {{.name = "draft",
-                       .path = std::string(SPECD_TEST_ZOO) + "/pico-draft",
-                       .kv_dtype = KvDType::kF32}};
+    o.draft_models = {{.name = "draft", .path = subject_.draft, .kv_dtype = KvDType::kF32}};
     return o;
   }
 
   // At least two pages each, so that a prefix can hit.
-  static std::vector<std::string> long_prompts(size_t n) {
+  std::vector<std::string> long_prompts(size_t n) const {
     const std::vector<std::string> parts = prompts();
     std::vector<std::string> out;
     for (size_t i = 0; out.size() < n; ++i) {
       const size_t round = i / parts.size();
       std::string text = parts[i % parts.size()] + parts[(i + 1 + round) % parts.size()];
       if (round > 7) text += parts[(i + round / 7) % parts.size()];
-      out.push_back(std::move(text));
+      out.push_back(text.substr(0, subject_.prompt_bytes));
     }
     return out;
   }
 
-  Request request_of(size_t prompt, bool seeded, const std::string& route_name) const {
-    return request(prompts_[prompt], route_name, kTokens, seeded ? kTemperature : 0,
-                   seeded ? 77 + prompt : 0);
+  Request request_of(size_t prompt, int sampling, const std::string& route_name) const {
+    Request r = request(prompts_[prompt], route_name, kTokens, sampling > 0 ? 0.8f : 0,
+                        sampling > 0 ? 77 + prompt : 0);
+    if (sampling == 2) {
+      r.sampling.top_k = 100;
+      r.sampling.min_p = 0.01f;
+      r.sampling.repetition_penalty = 1.2f;
+      r.sampling.frequency_penalty = 0.4f;
+      r.sampling.presence_penalty = -0.3f;
+    }
+    return r;
   }
 
   // Plain decoding of everything, one at a time, on an engine that has nothing else.
@@ -115,11 +131,13 @@ class IdentityMatrix : public EngineTest {
     o.draft_models.clear();
     o.model.prefix_cache = false;
     start(o);
-    for (const bool seeded : {false, true}) {
+    plain_.clear();
+    for (int sampling = 0; sampling < kLevels[kSampling]; ++sampling) {
       std::vector<Request> requests;
-      for (size_t i = 0; i < prompts_.size(); ++i) requests.push_back(request_of(i, seeded, "off"));
-      for (const Request& each : requests) plain_[seeded].push_back(run(each));
-      recording_[seeded] = record(requests, plain_[seeded]);
+      for (size_t i = 0; i < prompts_.size(); ++i)
+        requests.push_back(request_of(i, sampling, "off"));
+      for (const Request& each : requests) plain_[sampling].push_back(run(each));
+      recording_[sampling] = record(requests, plain_[sampling]);
     }
     audit();
   }
@@ -129,13 +147,15 @@ class IdentityMatrix : public EngineTest {
     o.max_sequences = 16;
     if (starved) {
       o.model.kv_bytes_max = 0;
-      o.model.kv_pages = kStarvedPages;
+      o.model.kv_pages = subject_.starved_pages;
     }
     for (const int32_t k : kLengths) {
       const std::string suffix = "_k" + std::to_string(k);
-      o.routes.push_back(
-          route("prompt_lookup" + suffix,
-                plugin("specd.drafter.prompt_lookup", {{"num_speculative_tokens", k}}), k));
+      o.routes.push_back(route("prompt_lookup" + suffix,
+                               plugin("specd.drafter.prompt_lookup", {{"num_speculative_tokens", k},
+                                                                      {"prompt_lookup_min", 1},
+                                                                      {"prompt_lookup_max", 5}}),
+                               k));
       o.routes.push_back(route(
           "draft_target" + suffix,
           plugin("specd.drafter.draft_target", {{"model", "draft"}, {"draft_tokens", k}}), k));
@@ -144,14 +164,14 @@ class IdentityMatrix : public EngineTest {
           {.plugin = "specd.test.drafter_bad", .factory = "bad", .config = {{"mode", "garbage"}}},
           k));
       for (const int percent : {0, 50, 100}) {
-        for (const bool seeded : {false, true}) {
-          o.routes.push_back(
-              route("replay" + std::to_string(percent) + suffix + (seeded ? "_seeded" : ""),
-                    plugin("specd.drafter.replay", {{"file", recording_[seeded]},
-                                                    {"acceptance", percent / 100.0},
-                                                    {"draft_tokens", k},
-                                                    {"seed", 5}}),
-                    k));
+        for (int sampling = 0; sampling < kLevels[kSampling]; ++sampling) {
+          o.routes.push_back(route("replay" + std::to_string(percent) + suffix + "_" +
+                                       kSamplings[static_cast<size_t>(sampling)],
+                                   plugin("specd.drafter.replay", {{"file", recording_[sampling]},
+                                                                   {"acceptance", percent / 100.0},
+                                                                   {"draft_tokens", k},
+                                                                   {"seed", 5}}),
+                                   k));
         }
       }
     }
@@ -165,12 +185,13 @@ class IdentityMatrix : public EngineTest {
     const std::string& drafter = kDrafters[static_cast<size_t>(c[kDrafter])];
     if (drafter == "off") return drafter;
     return drafter + "_k" + std::to_string(kLengths[static_cast<size_t>(c[kLength])]) +
-           (drafter.starts_with("replay") && c[kSampling] == 1 ? "_seeded" : "");
+           (drafter.starts_with("replay") ? "_" + kSamplings[static_cast<size_t>(c[kSampling])]
+                                          : "");
   }
 
   void run_case(const Case& c, size_t number) {
     const std::string what = name_of(c);
-    const bool seeded = c[kSampling] == 1;
+    const int sampling = c[kSampling];
     const size_t concurrency = kConcurrencies[static_cast<size_t>(c[kConcurrency])];
     const std::string salt = "case " + std::to_string(number);
     std::vector<Request> requests;
@@ -179,7 +200,7 @@ class IdentityMatrix : public EngineTest {
     const size_t n = std::max(prompts_.size(), concurrency);
     for (size_t i = 0; i < n; ++i) {
       prompt_of.push_back(i % prompts_.size());
-      requests.push_back(request_of(prompt_of.back(), seeded, route_of(c)));
+      requests.push_back(request_of(prompt_of.back(), sampling, route_of(c)));
       requests.back().cache_salt = c[kPrefix] == 1 ? salt : salt + "/" + std::to_string(i);
     }
     if (c[kPrefix] == 1) {
@@ -198,7 +219,7 @@ class IdentityMatrix : public EngineTest {
                    requests.begin() + static_cast<ptrdiff_t>(end)});
       for (size_t i = begin; i < end; ++i) {
         const Outcome& got = outcomes[i - begin];
-        const Outcome& expected = plain_[seeded][prompt_of[i]];
+        const Outcome& expected = plain_[sampling][prompt_of[i]];
         ASSERT_EQ(got.tokens, expected.tokens) << what << ", prompt " << prompt_of[i];
         ASSERT_EQ(got.text, expected.text) << what << ", prompt " << prompt_of[i];
         ASSERT_EQ(got.finish, expected.finish) << what << ", prompt " << prompt_of[i];
@@ -213,7 +234,8 @@ class IdentityMatrix : public EngineTest {
     }
   }
 
-  void run_cases(const std::vector<Case>& cases, size_t n_prompts) {
+  void run_cases(const Subject& subject, const std::vector<Case>& cases, size_t n_prompts) {
+    subject_ = subject;
     prompts_ = long_prompts(n_prompts);
     plain();
     for (const bool starved : {false, true}) {
@@ -247,8 +269,9 @@ class IdentityMatrix : public EngineTest {
   }
 
   std::vector<std::string> prompts_;
-  std::map<bool, std::vector<Outcome>> plain_;  // by seeded
-  std::map<bool, std::string> recording_;
+  Subject subject_;
+  std::map<int, std::vector<Outcome>> plain_;  // by sampling
+  std::map<int, std::string> recording_;
 };
 
 TEST(CoveringArray, every_pair_of_levels_meets) {
@@ -264,20 +287,41 @@ TEST(CoveringArray, every_pair_of_levels_meets) {
       }
     }
   }
-  EXPECT_LT(cases.size(), 40u);
+  EXPECT_LT(cases.size(), 50u);
 }
 
-TEST_F(IdentityMatrix, every_pair_of_settings) {
+const Subject kPico = {std::string(SPECD_TEST_ZOO) + "/pico-target",
+                       std::string(SPECD_TEST_ZOO) + "/pico-draft", 4096, 24};
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  run_cases(every_pair(), 3);  // slow, and about memory and threads rather than tokens
+constexpr size_t kPrompts = 3;  // slow, and about memory and threads rather than tokens
 #else
-  run_cases(every_pair(), 8);
+constexpr size_t kPrompts = 8;
 #endif
+
+TEST_F(IdentityMatrix, every_pair_of_settings) { run_cases(kPico, every_pair(), kPrompts); }
+
+TEST_F(IdentityMatrix, every_pair_of_settings_with_numerics_bf16) {
+  if (!kernels::bf16_available()) GTEST_SKIP() << "this processor has no AVX-512 BF16";
+  if (options().devices.front() != "cpu") GTEST_SKIP() << "bf16 is for the CPU";
+  Subject bf16 = kPico;
+  bf16.numerics = Numerics::kBf16;
+  run_cases(bf16, every_pair(), 3);
 }
+
+// Each drafts for itself: the smallest there is with its tokens.
+class FamilyMatrix : public IdentityMatrix, public testing::WithParamInterface<std::string> {};
+
+TEST_P(FamilyMatrix, every_pair_of_settings) {
+  const std::string folder = family_folder(folder_, GetParam());
+  run_cases({folder, folder, 140, 30}, every_pair(), kPrompts);
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, FamilyMatrix, testing::ValuesIn(families()),
+                         [](const auto& family) { return family.param; });
 
 TEST_F(IdentityMatrix, the_full_product) {
   if (std::getenv("SPECD_NIGHTLY") == nullptr) GTEST_SKIP() << "SPECD_NIGHTLY is not set";
-  run_cases(full_product(), 100);
+  run_cases(kPico, full_product(), 100);
 }
 
 }  // namespace

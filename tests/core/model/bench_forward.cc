@@ -42,23 +42,22 @@ int main(int argc, char** argv) {
   const int threads = argument(argc, argv, 1, 2);
   const int repeats = argument(argc, argv, 2, 9);
   const int context = argument(argc, argv, 3, 64);
-  ModelConfig config;
-  config.architecture = "LlamaForCausalLM";
-  config.hidden_size = 2048;
-  config.intermediate_size = 8192;
-  config.n_layers = argument(argc, argv, 4, 16);
-  config.n_heads = 32;
-  config.n_kv_heads = 8;
-  config.head_dim = 64;
-  config.vocab_size = 128256;
-  config.max_positions = 4096;
-  config.rms_norm_eps = 1e-5;
-  config.rope_theta = 500000;
+  const ModelConfig config = read_model_config({{"architectures", {"LlamaForCausalLM"}},
+                                                {"hidden_size", 2048},
+                                                {"intermediate_size", 8192},
+                                                {"num_hidden_layers", argument(argc, argv, 4, 16)},
+                                                {"num_attention_heads", 32},
+                                                {"num_key_value_heads", 8},
+                                                {"vocab_size", 128256},
+                                                {"max_position_embeddings", 4096},
+                                                {"rms_norm_eps", 1e-5},
+                                                {"rope_theta", 500000}},
+                                               "shape")
+                                 .value();
 
   const auto device = CpuDevice::create("", threads).value();
   const int rows_max = std::max(context, 16);
-  const auto model =
-      Transformer::random(*device, config, kernels::DType::kBF16, rows_max, 16, 1).value();
+  const auto model = Transformer::random(*device, config, rows_max, 16, 1).value();
   const int32_t n_pages = pages_for(context + 16);
   KvStore kv = KvStore::create(*device, config, kernels::DType::kBF16, n_pages).value();
   BlockTable table;
@@ -84,11 +83,11 @@ int main(int argc, char** argv) {
   forward(0, context, false);
 
   uint64_t bytes = 0;
-  for (const Transformer::Weights& each : model->streamed()) bytes += each.bytes;
+  for (const Weights::Piece& each : model->weights().streamed) bytes += each.bytes;
   kernels::WorkerPool& pool = device->stream().pool();
   const auto read = [&](int streams) {
     const double start = bench::seconds();
-    for (const Transformer::Weights& each : model->streamed()) {
+    for (const Weights::Piece& each : model->weights().streamed) {
       ReadCall call{static_cast<const char*>(each.data), each.bytes, streams};
       pool.run(read_part, &call);
     }

@@ -23,11 +23,13 @@ struct ForwardRig {
   BlockTable table;
   ForwardRows rows;
 
-  // shuffle: pages of the sequence lie in the cache in random order.
+  // name: a model of the zoo, or a folder. shuffle: pages of the sequence lie in the cache in random
+  // order.
   ForwardRig(const std::string& name, const std::string& isa, int32_t threads, bool shuffle,
              kernels::DType kv_dtype = kernels::DType::kF32, int32_t rows_max = 300) {
     device = CpuDevice::create(isa, threads).value();
-    const std::string path = std::string(SPECD_TEST_ZOO) + "/" + name;
+    const std::string path =
+        name.find('/') == std::string::npos ? std::string(SPECD_TEST_ZOO) + "/" + name : name;
     config = load_model_config(path).value();
     model = Transformer::load(*device, path, config, rows_max, rows_max, {}).value();
     constexpr int32_t kPages = 40;

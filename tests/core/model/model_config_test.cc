@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -46,7 +47,7 @@ TEST_F(ModelConfigTest, the_target_of_the_tree_is_read) {
   EXPECT_EQ(config.vocab_size, 4096);
   EXPECT_EQ(config.max_positions, 2048);
   EXPECT_EQ(config.rms_norm_eps, 1e-5);
-  EXPECT_EQ(config.rope_theta, 10000.0);
+  EXPECT_EQ(config.rope.theta, 10000.0);
   EXPECT_TRUE(config.tie_word_embeddings);
   EXPECT_EQ(config.bos_token, 0);
   EXPECT_EQ(config.eos_tokens, std::vector<int32_t>{1});
@@ -61,7 +62,7 @@ TEST_F(ModelConfigTest, absent_keys_take_the_defaults_of_the_format) {
   EXPECT_EQ(config.n_kv_heads, 6);
   EXPECT_EQ(config.head_dim, 64);
   EXPECT_EQ(config.rms_norm_eps, 1e-6);
-  EXPECT_EQ(config.rope_theta, 10000.0);
+  EXPECT_EQ(config.rope.theta, 10000.0);
   EXPECT_FALSE(config.tie_word_embeddings);
   EXPECT_EQ(config.bos_token, -1);
   EXPECT_TRUE(config.eos_tokens.empty());
@@ -73,27 +74,91 @@ TEST_F(ModelConfigTest, newer_spellings_are_read) {
   config_["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 500000.0}};
   config_["dtype"] = config_["torch_dtype"];
   config_.erase("torch_dtype");
-  config_["layer_types"] = Json::array({"full_attention", "full_attention"});
+  config_["layer_types"] = std::vector<std::string>(8, "full_attention");
   config_["eos_token_id"] = {7, 9};
   config_["head_dim"] = 128;  // not hidden_size / n_heads
   const ModelConfig config = load(config_).value();
-  EXPECT_EQ(config.rope_theta, 500000.0);
+  EXPECT_EQ(config.rope.theta, 500000.0);
   EXPECT_EQ(config.eos_tokens, (std::vector<int32_t>{7, 9}));
   EXPECT_EQ(config.head_dim, 128);
+  EXPECT_EQ(config.window, std::vector<int32_t>(8, 0));
 }
 
-TEST_F(ModelConfigTest, the_generation_config_says_which_tokens_end_a_text) {
-  std::ofstream(root_ + "/generation_config.json")
-      << R"({"eos_token_id": [1, 5], "temperature": 0.6})";
-  EXPECT_EQ(load(config_).value().eos_tokens, (std::vector<int32_t>{1, 5}));
-  std::ofstream(root_ + "/generation_config.json") << R"({"temperature": 0.6})";
-  EXPECT_EQ(load(config_).value().eos_tokens, std::vector<int32_t>{1});
-  for (const char* bad : {"{", "[]", R"({"eos_token_id": 4096})", R"({"eos_token_id": ["1"]})"}) {
-    std::ofstream(root_ + "/generation_config.json") << bad;
-    const Status status = load(config_).status();
-    EXPECT_EQ(status.code(), Code::kDataLoss) << bad;
-    EXPECT_NE(status.message().find("generation_config.json"), std::string::npos);
-  }
+TEST_F(ModelConfigTest, windows_are_where_each_family_puts_them) {
+  const auto window = [&](const char* architecture, const Json& patch) {
+    Json changed = config_;
+    changed["architectures"] = {architecture};
+    changed.erase("model_type");
+    changed.merge_patch(patch);
+    return load(changed).value().window;
+  };
+  using Window = std::vector<int32_t>;
+  EXPECT_EQ(window("MistralForCausalLM", {{"sliding_window", 100}}), Window(8, 100));
+  EXPECT_EQ(window("MistralForCausalLM", Json::object()), Window(8, 4096));  // the class's default
+  Json no_window = config_;
+  no_window["architectures"] = {"MistralForCausalLM"};
+  no_window["model_type"] = "mistral";
+  no_window["sliding_window"] = nullptr;
+  EXPECT_EQ(load(no_window).value().window, Window(8, 0));
+  EXPECT_EQ(window("Qwen2ForCausalLM", {{"sliding_window", 100}, {"attention_bias", nullptr}}),
+            Window(8, 0));
+  const Json used = {{"sliding_window", 100},
+                     {"use_sliding_window", true},
+                     {"max_window_layers", 5},
+                     {"attention_bias", nullptr}};
+  EXPECT_EQ(window("Qwen2ForCausalLM", used), (Window{0, 0, 0, 0, 0, 100, 100, 100}));
+  Json listed = used;
+  listed["layer_types"] = std::vector<std::string>(8, "full_attention");
+  listed["layer_types"][2] = "sliding_attention";
+  EXPECT_EQ(window("Qwen3ForCausalLM", listed), (Window{0, 0, 100, 0, 0, 0, 0, 0}));
+}
+
+TEST_F(ModelConfigTest, every_family_has_its_biases_and_norms) {
+  const auto of = [&](const char* architecture, const Json& patch) {
+    Json changed = config_;
+    changed["architectures"] = {architecture};
+    changed.erase("model_type");
+    changed.erase("attention_bias");
+    changed.merge_patch(patch);
+    const ModelConfig c = load(changed).value();
+    return std::vector<bool>{c.qkv_bias, c.o_bias, c.mlp_bias, c.head_norm};
+  };
+  using Flags = std::vector<bool>;
+  EXPECT_EQ(of("LlamaForCausalLM", Json::object()), (Flags{false, false, false, false}));
+  EXPECT_EQ(of("LlamaForCausalLM", {{"attention_bias", true}}), (Flags{true, true, false, false}));
+  EXPECT_EQ(of("LlamaForCausalLM", {{"mlp_bias", true}}), (Flags{false, false, true, false}));
+  EXPECT_EQ(of("MistralForCausalLM", Json::object()), (Flags{false, false, false, false}));
+  EXPECT_EQ(of("Qwen2ForCausalLM", Json::object()), (Flags{true, false, false, false}));
+  EXPECT_EQ(of("Qwen3ForCausalLM", Json::object()), (Flags{false, false, false, true}));
+  EXPECT_EQ(of("Qwen3ForCausalLM", {{"attention_bias", true}}), (Flags{true, true, false, true}));
+  Json qwen3 = config_;
+  qwen3["architectures"] = {"Qwen3ForCausalLM"};
+  qwen3["model_type"] = "qwen3";
+  qwen3.erase("head_dim");
+  EXPECT_EQ(load(qwen3).value().head_dim, 128);  // the class's default, not hidden_size / heads
+}
+
+TEST_F(ModelConfigTest, rotary_scaling_reaches_as_far_as_it_says) {
+  const auto rope = [&](const Json& block) {
+    Json changed = config_;
+    changed["rope_scaling"] = block;
+    return load(changed).value();
+  };
+  EXPECT_EQ(rope({{"type", "linear"}, {"factor", 4.0}}).max_positions, 8192);
+  const ModelConfig yarn =
+      rope({{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 1024}});
+  EXPECT_EQ(yarn.max_positions, 4096);
+  EXPECT_FLOAT_EQ(yarn.rope.scale, static_cast<float>(0.1 * std::log(4.0) + 1));
+  const ModelConfig llama3 = rope({{"rope_type", "llama3"},
+                                   {"factor", 8.0},
+                                   {"low_freq_factor", 1.0},
+                                   {"high_freq_factor", 4.0},
+                                   {"original_max_position_embeddings", 512}});
+  EXPECT_EQ(llama3.max_positions, 2048);
+  // High frequencies stay, low ones are divided.
+  EXPECT_EQ(llama3.rope.inv_freq.front(), 1.0f);
+  const float slowest = 1.0f / std::pow(10000.0f, 62.0f / 64.0f);
+  EXPECT_FLOAT_EQ(llama3.rope.inv_freq.back(), slowest / 8);
 }
 
 TEST_F(ModelConfigTest, what_cannot_be_computed_is_refused_by_name) {
@@ -101,10 +166,10 @@ TEST_F(ModelConfigTest, what_cannot_be_computed_is_refused_by_name) {
     std::function<void(Json&)> change;
     const char* message;
   };
-  const Json llama3 = {{"rope_type", "llama3"}, {"factor", 8.0}};
   const std::vector<Refusal> refusals = {
-      {[](Json& c) { c["architectures"] = {"Qwen2ForCausalLM"}; },
-       R"(key 'architectures': found '["Qwen2ForCausalLM"]', supported: ["LlamaForCausalLM"])"},
+      {[](Json& c) { c["architectures"] = {"GemmaForCausalLM"}; },
+       R"(key 'architectures': found '["GemmaForCausalLM"]', supported: ["LlamaForCausalLM"], )"
+       R"(["MistralForCausalLM"], ["Qwen2ForCausalLM"], ["Qwen3ForCausalLM"])"},
       {[](Json& c) {
          c["architectures"] = {"LlamaForCausalLM", "X"};
        },
@@ -114,33 +179,65 @@ TEST_F(ModelConfigTest, what_cannot_be_computed_is_refused_by_name) {
       {[](Json& c) { c["model_type"] = "mistral"; },
        "'model_type': found '\"mistral\"', supported: \"llama\""},
       {[](Json& c) { c["hidden_act"] = "gelu"; }, "'hidden_act'"},
-      {[](Json& c) { c["attention_bias"] = true; },
+      {[](Json& c) {
+         c["architectures"] = {"MistralForCausalLM"};
+         c["model_type"] = "mistral";
+         c["attention_bias"] = true;
+       },
        "'attention_bias': found 'true', supported: false"},
-      {[](Json& c) { c["mlp_bias"] = true; }, "'mlp_bias'"},
+      {[](Json& c) {
+         c["architectures"] = {"Qwen2ForCausalLM"};
+         c["model_type"] = "qwen2";
+       },
+       "'attention_bias': found 'false', supported: true"},
+      {[](Json& c) {
+         c["architectures"] = {"Qwen3ForCausalLM"};
+         c["model_type"] = "qwen3";
+         c["mlp_bias"] = true;
+       },
+       "'mlp_bias'"},
       {[](Json& c) { c["sliding_window"] = 4096; },
        "'sliding_window': found '4096', supported: null"},
       {[](Json& c) { c["use_sliding_window"] = true; }, "'use_sliding_window'"},
       {[](Json& c) {
-         c["layer_types"] = {"full_attention", "sliding_attention"};
+         c["layer_types"] = std::vector<std::string>(8, "full_attention");
+         c["layer_types"][3] = "sliding_attention";  // a Llama has no window
        },
        "'layer_types'"},
+      {[](Json& c) { c["layer_types"] = {"full_attention"}; },
+       "supported: a list of 8 times \"full_attention\""},
       {[](Json& c) { c["layer_types"] = 3; }, "'layer_types'"},
-      {[](Json& c) { c["pretraining_tp"] = 2; }, "'pretraining_tp'"},
-      {[&](Json& c) { c["rope_scaling"] = llama3; }, "'rope_scaling': found '{\"factor\":8.0"},
       {[](Json& c) {
-         c["rope_scaling"] = {{"type", "linear"}};
+         c["architectures"] = {"MistralForCausalLM"};
+         c["model_type"] = "mistral";
+         c["sliding_window"] = 64;
+         c["layer_types"] = std::vector<std::string>(8, "full_attention");
        },
-       "'rope_scaling'"},
+       "supported: a list of 8 times \"sliding_attention\""},
+      {[](Json& c) {
+         c["rope_parameters"] = {{"rope_type", "default"}};
+         c["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 2.0}};
+       },
+       "supported: null beside 'rope_parameters', or the very same"},
+      {[](Json& c) { c["pretraining_tp"] = 2; }, "'pretraining_tp'"},
+      {[](Json& c) {
+         c["rope_scaling"] = {{"type", "dynamic"}, {"factor", 2.0}};
+       },
+       "'rope_scaling': found '{\"factor\":2.0,\"type\":\"dynamic\"}', supported: rope_type default, "
+       "linear, llama3 or yarn"},
       {[](Json& c) { c["rope_scaling"] = 2; }, "'rope_scaling'"},
-      {[&](Json& c) { c["rope_parameters"] = llama3; }, "'rope_parameters'"},
+      {[](Json& c) {
+         c["rope_scaling"] = {{"type", "linear"}, {"factor", 2.0}, {"beta_fast", 3}};
+       },
+       "'rope_scaling', 'beta_fast': found '3', supported: this key is unknown for rope_type linear"},
       {[](Json& c) {
          c["rope_parameters"] = {{"rope_type", "default"}, {"partial_rotary_factor", 0.5}};
        },
-       "'rope_parameters'"},
+       "'rope_parameters', 'partial_rotary_factor': found '0.5', supported: 1"},
       {[](Json& c) {
-         c["quantization_config"] = {{"bits", 4}};
+         c["quantization_config"] = {{"quant_method", "fp8"}};
        },
-       "'quantization_config'"},
+       "'quantization_config': the weights are quantized ('\"fp8\"'); supported are bfloat16"},
       {[](Json& c) { c["logit_scale"] = 2.0; },
        "'logit_scale': found '2.0', supported: this key is unknown"},
       {[](Json& c) { c["head_dim"] = 40; }, "'head_dim': found 40, supported: multiples of 16"},
@@ -153,6 +250,39 @@ TEST_F(ModelConfigTest, what_cannot_be_computed_is_refused_by_name) {
     EXPECT_NE(status.message().find(refusal.message), std::string::npos) << status.message();
     EXPECT_EQ(status.message().rfind(root_ + "/config.json: key ", 0), 0u) << status.message();
   }
+}
+
+TEST_F(ModelConfigTest, rotary_scaling_out_of_range_is_refused_by_name) {
+  const Json llama3 = {{"rope_type", "llama3"},
+                       {"factor", 8.0},
+                       {"low_freq_factor", 1.0},
+                       {"high_freq_factor", 4.0},
+                       {"original_max_position_embeddings", 512}};
+  for (const char* key :
+       {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}) {
+    for (const Json& value : {Json(0), Json(-1), Json("1"), Json(1e300), Json(Json::array())}) {
+      Json changed = config_;
+      changed["rope_scaling"] = llama3;
+      changed["rope_scaling"][key] = value;
+      const Status status = load(changed).status();
+      EXPECT_EQ(status.code(), Code::kDataLoss) << key << " " << value;
+      EXPECT_NE(status.message().find(std::string("'") + key + "'"), std::string::npos)
+          << status.message();
+    }
+    Json missing = config_;
+    missing["rope_scaling"] = llama3;
+    missing["rope_scaling"].erase(key);
+    EXPECT_NE(
+        load(missing).status().message().find(std::string("the key '") + key + "' is missing"),
+        std::string::npos);
+  }
+  Json crossed = config_;
+  crossed["rope_scaling"] = llama3;
+  crossed["rope_scaling"]["high_freq_factor"] = 1.0;
+  EXPECT_NE(
+      load(crossed).status().message().find("expected more than low_freq_factor 1.0, found 1.0"),
+      std::string::npos)
+      << load(crossed).status().message();
 }
 
 TEST_F(ModelConfigTest, values_out_of_range_are_refused_by_name) {

@@ -1,11 +1,14 @@
 // What Tokenizer::load accepts in other spellings, and what it refuses.
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <functional>
 #include <random>
 
 #include "core/base/json.h"
 #include "core/text/tokenizer.h"
+#include "tests/core/text/kinds.h"
+#include "tests/cpu_clock.h"
 
 namespace specd {
 namespace {
@@ -51,7 +54,7 @@ TEST(TokenizerLoad, variants_of_the_file_agree_with_the_reference) {
     const auto tokenizer = load(file);
     ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().to_string();
     for (const Json& golden : variant["cases"]) {
-      const auto ids = tokenizer.value()->encode(golden[0].get<std::string>(), true).value();
+      const auto ids = tokenizer.value()->encode(golden[0].get<std::string>()).value();
       EXPECT_EQ(ids, golden[1].get<std::vector<int32_t>>()) << variant["patch"] << golden[0];
       EXPECT_EQ(tokenizer.value()->decode(ids, false), golden[2].get<std::string>());
     }
@@ -68,7 +71,7 @@ TEST(TokenizerLoad, merges_as_pairs_equal_merges_as_strings) {
   const auto pairs = load(file).value();
   const auto strings = Tokenizer::from_text(file_text(), "tokenizer.json").value();
   const std::string text = file_text().substr(0, 20000);
-  EXPECT_EQ(pairs->encode(text, true).value(), strings->encode(text, true).value());
+  EXPECT_EQ(pairs->encode(text).value(), strings->encode(text).value());
 }
 
 struct Refusal {
@@ -77,6 +80,19 @@ struct Refusal {
   Code code;
   const char* message;  // a part of it
 };
+
+Json sequence(const char* key, const std::vector<Json>& steps) {
+  return {{"type", "Sequence"}, {key, steps}};
+}
+Json replace(const char* kind, const std::string& pattern, const std::string& content) {
+  return {{"type", "Replace"}, {"pattern", {{kind, pattern}}}, {"content", content}};
+}
+Json strip(const char* content, int start, int stop) {
+  return {{"type", "Strip"}, {"content", content}, {"start", start}, {"stop", stop}};
+}
+Json metaspace(const char* replacement, const char* scheme) {
+  return {{"type", "Metaspace"}, {"replacement", replacement}, {"prepend_scheme", scheme}};
+}
 
 const Json kNewToken = {{"id", 259}, {"content", "<x>"}, {"special", true}};
 
@@ -95,30 +111,150 @@ const std::vector<Refusal>& refusals() {
       {"padding", [](Json& f) { f["padding"] = Json::object(); }, Code::kUnsupported, ": padding"},
       {"normalizer",
        [](Json& f) {
-         f["normalizer"] = {{"type", "NFC"}};
+         f["normalizer"] = {{"type", "Lowercase"}};
        },
-       Code::kUnsupported, ": normalizer: found '{\"type\":\"NFC\"}'"},
+       Code::kUnsupported, ": normalizer: found '{\"type\":\"Lowercase\"}'"},
+      {"normalizer_type", [](Json& f) { f["normalizer"] = "NFC"; }, Code::kDataLoss,
+       ": normalizer: expected an object with the key 'type'"},
+      {"normalizer_without_type", [](Json& f) { f["normalizer"] = Json::object(); },
+       Code::kDataLoss, ": normalizer: the key 'type' is missing"},
+      {"normalizers_list",
+       [](Json& f) {
+         f["normalizer"] = {{"type", "Sequence"}, {"normalizers", 1}};
+       },
+       Code::kDataLoss, ": normalizer.normalizers: expected a list"},
+      {"normalizer_inside",
+       [](Json& f) {
+         f["normalizer"] = sequence("normalizers", {{{"type", "NFC"}}, {{"type", "NFKC"}}});
+       },
+       Code::kUnsupported, ": normalizer.normalizers[1]: found"},
+      {"normalizers_without_end",
+       [](Json& f) {
+         f["normalizer"] = sequence("normalizers", std::vector<Json>(40, {{"type", "NFC"}}));
+       },
+       Code::kUnsupported, ": normalizer.normalizers[32]: more than 32 steps"},
+      {"prepend",
+       [](Json& f) {
+         f["normalizer"] = {{"type", "Prepend"}, {"prepend", 1}};
+       },
+       Code::kDataLoss, ": normalizer: key 'prepend': expected a string"},
+      {"prepend_much",
+       [](Json& f) {
+         f["normalizer"] = {{"type", "Prepend"}, {"prepend", std::string(1000, 'x')}};
+       },
+       Code::kUnsupported, ": normalizer.prepend: found 1000 bytes"},
+      {"replace_nothing", [](Json& f) { f["normalizer"] = replace("String", "", "x"); },
+       Code::kUnsupported, ": normalizer.pattern.String: is empty"},
+      {"replace_everywhere", [](Json& f) { f["normalizer"] = replace("Regex", "a*", "x"); },
+       Code::kUnsupported, ": normalizer.pattern: may match nothing"},
+      {"replace_by_much",
+       [](Json& f) { f["normalizer"] = replace("String", "a", std::string(1000, 'x')); },
+       Code::kUnsupported, ": normalizer.content: found 1000 bytes"},
+      {"replace_pattern_kind", [](Json& f) { f["normalizer"] = replace("Glob", "a", "b"); },
+       Code::kDataLoss, ": normalizer.pattern: expected {\"String\": text} or"},
+      {"replace_without_pattern",
+       [](Json& f) {
+         f["normalizer"] = {{"type", "Replace"}, {"content", "x"}};
+       },
+       Code::kDataLoss, ": normalizer.pattern: expected"},
       {"decoder", [](Json& f) { f["decoder"]["type"] = "WordPiece"; }, Code::kUnsupported,
-       ": decoder"},
+       ": decoder: found"},
       {"no_decoder", [](Json& f) { f.erase("decoder"); }, Code::kUnsupported, ": decoder"},
+      {"decoders_list",
+       [](Json& f) {
+         f["decoder"] = {{"type", "Sequence"}, {"decoders", 1}};
+       },
+       Code::kDataLoss, ": decoder.decoders: expected a list"},
+      {"decoders_out_of_order",
+       [](Json& f) {
+         f["decoder"] = sequence("decoders", {{{"type", "Fuse"}}, {{"type", "ByteFallback"}}});
+       },
+       Code::kUnsupported, ": decoder.decoders[1]: found"},
+      {"decoders_both",
+       [](Json& f) {
+         f["decoder"] = sequence("decoders", {{{"type", "ByteFallback"}}, {{"type", "ByteLevel"}}});
+       },
+       Code::kUnsupported, ": decoder.decoders[1]: found"},
+      {"strip_right", [](Json& f) { f["decoder"] = strip(" ", 0, 1); }, Code::kUnsupported,
+       "supported: \"stop\": 0"},
+      {"strip_two_characters", [](Json& f) { f["decoder"] = strip("  ", 1, 0); }, Code::kDataLoss,
+       ": decoder.content: expected one character"},
+      {"strip_negative", [](Json& f) { f["decoder"] = strip(" ", -1, 0); }, Code::kDataLoss,
+       ": decoder: key 'start'"},
+      {"decoder_grows",
+       [](Json& f) {
+         f["decoder"] = sequence("decoders", {replace("Regex", ".", std::string(200, 'x')),
+                                              replace("Regex", ".", std::string(200, 'x'))});
+       },
+       Code::kUnsupported, "model.vocab: the decoder makes the token"},
       {"no_pre_tokenizer", [](Json& f) { f["pre_tokenizer"] = nullptr; }, Code::kUnsupported,
-       ": pre_tokenizer"},
-      {"one_pre_tokenizer", [](Json& f) { f["pre_tokenizer"]["pretokenizers"].erase(0); },
-       Code::kUnsupported, "pre_tokenizer.pretokenizers"},
-      {"other_expression",
-       [](Json& f) { f["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "\\w+"; },
-       Code::kUnsupported, "pretokenizers[0].pattern"},
+       "model.unk_token: found null"},
+      {"pre_tokenizer", [](Json& f) { f["pre_tokenizer"]["type"] = "Whitespace"; },
+       Code::kUnsupported, ": pre_tokenizer: found"},
+      {"pretokenizers_list", [](Json& f) { f["pre_tokenizer"]["pretokenizers"] = "Split"; },
+       Code::kDataLoss, ": pre_tokenizer.pretokenizers: expected a list"},
+      {"expression_of_words",
+       [](Json& f) { f["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "a\\w+"; },
+       Code::kUnsupported,
+       "pretokenizers[0].pattern.Regex: expression 'a\\w+': byte 1: this escape"},
+      {"expression_of_anchors",
+       [](Json& f) { f["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "(a+)+$"; },
+       Code::kUnsupported,
+       "pretokenizers[0].pattern.Regex: expression '(a+)+$': byte 5: the anchor"},
+      {"expression_empty",
+       [](Json& f) { f["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = ""; },
+       Code::kUnsupported, "pretokenizers[0].pattern.Regex: is empty"},
+      {"pattern_of_both",
+       [](Json& f) { f["pre_tokenizer"]["pretokenizers"][0]["pattern"]["String"] = "a"; },
+       Code::kDataLoss, "pretokenizers[0].pattern: expected"},
+      {"pattern_type",
+       [](Json& f) {
+         f["pre_tokenizer"]["pretokenizers"][0]["pattern"] = {{"Regex", 1}};
+       },
+       Code::kDataLoss, "pretokenizers[0].pattern: expected"},
       {"other_behaviour",
-       [](Json& f) { f["pre_tokenizer"]["pretokenizers"][0]["behavior"] = "Removed"; },
-       Code::kUnsupported, "pretokenizers[0].behavior"},
-      {"inverted", [](Json& f) { f["pre_tokenizer"]["pretokenizers"][0]["invert"] = true; },
-       Code::kUnsupported, "pretokenizers[0].invert"},
+       [](Json& f) { f["pre_tokenizer"]["pretokenizers"][0]["behavior"] = "Sideways"; },
+       Code::kUnsupported, "pretokenizers[0].behavior: found '\"Sideways\"'"},
+      {"invert", [](Json& f) { f["pre_tokenizer"]["pretokenizers"][0]["invert"] = 1; },
+       Code::kDataLoss, "pretokenizers[0]: key 'invert'"},
+      {"no_invert", [](Json& f) { f["pre_tokenizer"]["pretokenizers"][0].erase("invert"); },
+       Code::kDataLoss, "pretokenizers[0]: the key 'invert' is missing"},
       {"prefix_space",
-       [](Json& f) { f["pre_tokenizer"]["pretokenizers"][1]["add_prefix_space"] = true; },
-       Code::kUnsupported, "pretokenizers[1].add_prefix_space"},
-      {"second_expression",
-       [](Json& f) { f["pre_tokenizer"]["pretokenizers"][1].erase("use_regex"); },
-       Code::kUnsupported, "pretokenizers[1].use_regex"},
+       [](Json& f) { f["pre_tokenizer"]["pretokenizers"][1]["add_prefix_space"] = "yes"; },
+       Code::kDataLoss, "pretokenizers[1]: key 'add_prefix_space'"},
+      {"use_regex", [](Json& f) { f["pre_tokenizer"]["pretokenizers"][1]["use_regex"] = 1; },
+       Code::kDataLoss, "pretokenizers[1]: key 'use_regex'"},
+      {"digits",
+       [](Json& f) {
+         f["pre_tokenizer"] = {{"type", "Digits"}};
+       },
+       Code::kDataLoss, ": pre_tokenizer: the key 'individual_digits' is missing"},
+      {"metaspace_replacement", [](Json& f) { f["pre_tokenizer"] = metaspace("__", "first"); },
+       Code::kDataLoss, ": pre_tokenizer.replacement: expected one character, found '__'"},
+      {"metaspace_scheme", [](Json& f) { f["pre_tokenizer"] = metaspace("_", "last"); },
+       Code::kUnsupported, ": pre_tokenizer.prepend_scheme: found '\"last\"'"},
+      {"metaspace_disagrees",
+       [](Json& f) {
+         f["pre_tokenizer"] = metaspace("_", "first");
+         f["pre_tokenizer"]["add_prefix_space"] = false;
+       },
+       Code::kDataLoss, "add_prefix_space is false and prepend_scheme 'first'"},
+      {"first_after_nfc",
+       [](Json& f) {
+         f["normalizer"] = {{"type", "NFC"}};
+         f["pre_tokenizer"]["pretokenizers"][0] = metaspace("_", "first");
+       },
+       Code::kUnsupported, "prepend_scheme 'first' after the normalizer NFC"},
+      {"unk_token", [](Json& f) { f["model"]["unk_token"] = "<unk>"; }, Code::kDataLoss,
+       "model.unk_token: '<unk>' is not in the vocabulary"},
+      {"unk_token_type", [](Json& f) { f["model"]["unk_token"] = 0; }, Code::kDataLoss,
+       "model: key 'unk_token'"},
+      {"byte_fallback_without_bytes", [](Json& f) { f["model"]["byte_fallback"] = true; },
+       Code::kUnsupported, "no token for the byte 0, '<0x00>'"},
+      {"byte_fallback_type", [](Json& f) { f["model"]["byte_fallback"] = "yes"; }, Code::kDataLoss,
+       "model: key 'byte_fallback'"},
+      {"fuse_unk_type", [](Json& f) { f["model"]["fuse_unk"] = 1; }, Code::kDataLoss,
+       "model: key 'fuse_unk'"},
       {"no_model", [](Json& f) { f.erase("model"); }, Code::kDataLoss, ": model"},
       {"other_model", [](Json& f) { f["model"]["type"] = "Unigram"; }, Code::kUnsupported,
        "model.type: found 'Unigram'"},
@@ -192,12 +328,37 @@ const std::vector<Refusal>& refusals() {
          f["added_tokens"][2]["id"] = 7;
        },
        Code::kDataLoss, "the id 7 belongs to another token too"},
-      {"single_word", [](Json& f) { f["added_tokens"][0]["single_word"] = true; },
-       Code::kUnsupported, "added_tokens[0].single_word"},
-      {"lstrip", [](Json& f) { f["added_tokens"][1]["lstrip"] = true; }, Code::kUnsupported,
-       "added_tokens[1].lstrip"},
-      {"rstrip", [](Json& f) { f["added_tokens"][1]["rstrip"] = true; }, Code::kUnsupported,
-       "added_tokens[1].rstrip"},
+      {"single_word", [](Json& f) { f["added_tokens"][0]["single_word"] = 1; }, Code::kDataLoss,
+       "added_tokens[0]: key 'single_word'"},
+      {"lstrip", [](Json& f) { f["added_tokens"][1]["lstrip"] = "no"; }, Code::kDataLoss,
+       "added_tokens[1]: key 'lstrip'"},
+      {"rstrip", [](Json& f) { f["added_tokens"][1]["rstrip"] = 0; }, Code::kDataLoss,
+       "added_tokens[1]: key 'rstrip'"},
+      {"normalized", [](Json& f) { f["added_tokens"][1]["normalized"] = 0; }, Code::kDataLoss,
+       "added_tokens[1]: key 'normalized'"},
+      {"added_very_long",
+       [](Json& f) {
+         f["added_tokens"].push_back(kNewToken);
+         f["added_tokens"][2]["content"] = std::string(300, 'x');
+       },
+       Code::kUnsupported, "added_tokens[2]: 300 bytes to look for"},
+      {"added_normalizes_to_nothing",
+       [](Json& f) {
+         f["normalizer"] = replace("String", "<x>", "");
+         f["added_tokens"].push_back(kNewToken);
+         f["added_tokens"][2]["normalized"] = true;
+       },
+       Code::kUnsupported, "added_tokens[2]: 0 bytes to look for"},
+      {"added_twice_normalized",
+       [](Json& f) {
+         f["normalizer"] = replace("String", "<y>", "<x>");
+         for (int i = 0; i < 2; ++i) {
+           f["added_tokens"].push_back(kNewToken);
+           f["added_tokens"][static_cast<size_t>(2 + i)].update(
+               {{"normalized", true}, {"id", 259 + i}, {"content", i == 0 ? "<x>" : "<y>"}});
+         }
+       },
+       Code::kDataLoss, "added_tokens[3]: the normalizer makes '<y>' equal to another token"},
       {"post_processor",
        [](Json& f) {
          f["post_processor"] = {{"type", "BertProcessing"}};
@@ -249,6 +410,72 @@ TEST(TokenizerLoad, refusals_name_the_place) {
   }
 }
 
+TEST(TokenizerLoad, nested_sequences_end_at_the_depth_that_json_has) {
+  Json file = tiny();
+  Json step = {{"type", "NFC"}};
+  for (int i = 0; i < 20; ++i) step = sequence("normalizers", {step});
+  file["normalizer"] = step;
+  EXPECT_TRUE(load(file).ok());
+  for (int i = 0; i < 200; ++i) step = sequence("normalizers", {step});
+  file["normalizer"] = step;
+  const auto result = load(file);
+  ASSERT_FALSE(result.ok());
+  EXPECT_NE(result.status().message().find("nested deeper than"), std::string::npos);
+}
+
+TEST(TokenizerLoad, a_text_that_the_files_rules_blow_up_is_refused) {
+  Json file = tiny();
+  file["normalizer"] = sequence("normalizers", {replace("String", "a", std::string(200, 'b')),
+                                                replace("String", "b", std::string(200, 'a'))});
+  auto tokenizer = load(file).value();
+  EXPECT_TRUE(tokenizer->encode("ccc").ok());
+  auto result = tokenizer->encode(std::string(10'000, 'a'));
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.status().code(), Code::kUnsupported);
+  EXPECT_NE(result.status().message().find("more than 16 times as long"), std::string::npos);
+
+  // Every second step cuts all characters apart, every other one doubles them.
+  file = tiny();
+  std::vector<Json> steps;
+  for (int i = 0; i < 8; ++i) {
+    steps.push_back({{"type", "Split"},
+                     {"pattern", {{"Regex", "."}}},
+                     {"behavior", "Isolated"},
+                     {"invert", false}});
+    steps.push_back(metaspace(i % 2 == 0 ? "x" : "y", "always"));
+    steps.back()["split"] = false;
+  }
+  steps.push_back(file["pre_tokenizer"]["pretokenizers"][1]);
+  file["pre_tokenizer"]["pretokenizers"] = steps;
+  tokenizer = load(file).value();
+  const auto start = CpuClock::now();
+  result = tokenizer->encode(std::string(100'000, 'a'));
+  const std::chrono::duration<double> seconds = CpuClock::now() - start;
+  EXPECT_LT(seconds.count(), 20.0);  // under a sanitizer, on a busy machine
+  ASSERT_FALSE(result.ok());
+  EXPECT_NE(result.status().message().find("more than 16 times as long"), std::string::npos);
+}
+
+TEST(TokenizerLoad, an_expression_that_takes_too_long_fails_the_request_alone) {
+  Json file = tiny();
+  file["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "\\s(?=\\s*x)|.";
+  const auto tokenizer = load(file).value();
+  EXPECT_TRUE(tokenizer->encode("a few words x").ok());
+  const auto result = tokenizer->encode(std::string(100'000, ' ') + "x");
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.status().code(), Code::kUnsupported);
+  for (const char* part : {"'\\s(?=\\s*x)|.'", "byte"}) {
+    EXPECT_NE(result.status().message().find(part), std::string::npos) << result.status().message();
+  }
+}
+
+TEST(TokenizerLoad, a_list_of_merges_may_begin_with_the_version_of_its_file) {
+  Json file = tiny();
+  file["model"]["merges"] = Json::array({"#version: 0.2", "a b"});
+  EXPECT_EQ(load(file).value()->encode("ab", {.add_special_tokens = false}).value(),
+            std::vector<int32_t>{258});
+}
+
 TEST(TokenizerLoad, a_file_that_is_not_there_or_not_a_file_is_refused) {
   EXPECT_EQ(Tokenizer::load("/no/such/tokenizer.json").status().code(), Code::kNotFound);
   EXPECT_EQ(Tokenizer::load("/").status().code(), Code::kInvalidArgument);
@@ -262,20 +489,40 @@ TEST(TokenizerLoad, a_file_cut_anywhere_is_refused) {
   }
 }
 
+// The sentencepiece kind with its smallest vocabulary.
+Json tiny_llama2() {
+  Json file = read_kind_file("llama2_legacy")["tokenizer"];
+  Json vocab = Json::object();
+  for (const auto& [text, id] : file["model"]["vocab"].items()) {
+    if (id < 259) vocab[text] = id;
+  }
+  vocab["a"] = 259;
+  vocab["\u2581"] = 260;
+  vocab["\u2581a"] = 261;
+  file["model"]["vocab"] = vocab;
+  file["model"]["merges"] = Json::array({Json::array({"\u2581", "a"})});
+  for (Json& token : file["added_tokens"]) {
+    if (token["id"] > 259) token["id"] = token["id"].get<int>() % 2 + 262;
+  }
+  return file;
+}
+
 TEST(TokenizerLoad, a_file_with_any_byte_changed_is_refused_or_works) {
-  const std::string text = tiny().dump();
-  std::mt19937 random(3);
-  for (size_t at = 0; at < text.size(); ++at) {
-    for (int n = 0; n < 3; ++n) {
-      std::string changed = text;
-      changed[at] = n == 0 ? '"' : static_cast<char>(random());
-      const auto tokenizer = Tokenizer::from_text(changed, "t");
-      if (tokenizer.ok()) {
-        const auto ids = tokenizer.value()->encode("abab <|end_of_text|>", true);
-        ASSERT_TRUE(ids.ok());
-        tokenizer.value()->decode(ids.value(), true);
-      } else {
-        EXPECT_FALSE(tokenizer.status().message().empty());
+  for (const std::string& text : {tiny().dump(), tiny_llama2().dump()}) {
+    ASSERT_TRUE(Tokenizer::from_text(text, "t").ok());
+    std::mt19937 random(3);
+    for (size_t at = 0; at < text.size(); ++at) {
+      for (int n = 0; n < 3; ++n) {
+        std::string changed = text;
+        changed[at] = n == 0 ? '"' : static_cast<char>(random());
+        const auto tokenizer = Tokenizer::from_text(changed, "t");
+        if (tokenizer.ok()) {
+          const auto ids = tokenizer.value()->encode("abab <|end_of_text|>");
+          ASSERT_TRUE(ids.ok());
+          tokenizer.value()->decode(ids.value(), true);
+        } else {
+          EXPECT_FALSE(tokenizer.status().message().empty());
+        }
       }
     }
   }

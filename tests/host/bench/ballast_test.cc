@@ -218,7 +218,7 @@ TEST_F(Ballast, the_size_is_met_and_a_forward_reads_all_of_it) {
     const ModelConfig config = load_model_config(out).value();
     const auto model = Transformer::load(*device, out, config, 1, 1, {}).value();
     uint64_t streamed = 0;
-    for (const Transformer::Weights& each : model->streamed()) streamed += each.bytes;
+    for (const Weights::Piece& each : model->weights().streamed) streamed += each.bytes;
     EXPECT_GE(static_cast<double>(streamed), 0.98 * found);
     EXPECT_LE(static_cast<double>(streamed), 1.05 * found);  // rows of panels are padded
   }

@@ -205,8 +205,8 @@ TEST(Measure, more_at_once_asks_every_prompt_for_two_waves_together) {
 TEST(Measure, each_temperature_has_its_own_seed_and_its_own_texts) {
   std::map<float, uint64_t> seeds;
   FakeBackend backend([&](const Request& request, int) {
-    seeds[request.sampling.temperature] = request.sampling.seed;
-    return answer_of(41, 10, 1, request.sampling.temperature > 0 ? 500 : 0);
+    seeds[*request.sampling.temperature] = *request.sampling.seed;
+    return answer_of(41, 10, 1, *request.sampling.temperature > 0 ? 500 : 0);
   });
   MeasureOptions options = two_routes(1);
   options.temperatures = {0, 0.8f};

@@ -21,14 +21,15 @@ struct KvLayer {
   size_t page_stride = 0;  // in elements, >= n_kv_heads * head_dim * kPageTokens
 };
 
-// cos_sin[r] = {cos(a_i)..., sin(a_i)...}, a_i = float(position[r]) * inv_freq[i], i < head_dim
-// / 2. Scalar libm on the host; once per forward.
+// cos_sin[r] = {cos(a_i) * scale..., sin(a_i) * scale...}, a_i = float(position[r]) * inv_freq[i],
+// i < head_dim / 2. Scalar libm on the host; once per forward.
 struct RopeTableArgs {
   const int32_t* position = nullptr;  // [n_rows]
   const float* inv_freq = nullptr;    // [head_dim / 2]
   float* cos_sin = nullptr;           // [n_rows, head_dim]
   int32_t n_rows = 0;
   int32_t head_dim = 0;
+  float scale = 1;  // YaRN's attention factor
 };
 
 // Rotates q (in place) and k, and writes k and v to their slots in the cache's dtype (round to
@@ -43,15 +44,16 @@ struct RopeAppendArgs {
   int32_t n_heads = 0;
 };
 
-// Row r attends to positions [0, position[r]]. Positions below span[r] lie in the sequence's pages
-// in order: slot = pages[table[r] + p / kPageTokens] * kPageTokens + p % kPageTokens. Position
-// span[r] + i (a tree row's ancestors, itself last) lies in slot tail[tail_begin[r] + i].
+// Row r attends to the `window` positions up to position[r], all of them when window is 0.
+// Positions below span[r] lie in the sequence's pages in order: slot = pages[table[r] + p /
+// kPageTokens] * kPageTokens + p % kPageTokens. Position span[r] + i (a tree row's ancestors,
+// itself last) lies in slot tail[tail_begin[r] + i].
 //
 // Strict: per head, blocks of kPageTokens absolute positions in increasing order. Score of a
 // position = fma chain over d in increasing order from zero, times `scale`. Per block: m' = max(m,
-// block max); c = exp(m - m'); p_j = exp(score_j - m'), 0 beyond position[r]; l = fma(l, c, tree
-// sum of 16 p); acc[d] = acc[d] * c, then fma(p_j, v_j[d], acc[d]) for j in increasing order. out =
-// acc / l. Where a row's K and V lie (page order, span or tail) never changes a bit.
+// block max); c = exp(m - m'); p_j = exp(score_j - m'), 0 for what the row does not see; l = fma(l,
+// c, tree sum of 16 p); acc[d] = acc[d] * c, then fma(p_j, v_j[d], acc[d]) for j in increasing
+// order. out = acc / l. Where a row's K and V lie (page order, span or tail) never changes a bit.
 struct AttentionArgs {
   const float* qkv = nullptr;  // as in RopeAppendArgs, q already rotated
   float* out = nullptr;        // [n_rows, n_heads * head_dim]
@@ -64,6 +66,7 @@ struct AttentionArgs {
   const int32_t* tail = nullptr;        // slots
   int32_t n_rows = 0;
   int32_t n_heads = 0;
+  int32_t window = 0;  // positions, the row's own among them; 0 = no window
   float scale = 0;
 };
 

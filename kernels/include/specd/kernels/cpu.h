@@ -19,6 +19,15 @@ const char* isa_name(Isa isa);
 // REQUIRES isa_available(isa). The table lives for ever.
 const Ops& cpu_ops(Isa isa);
 
+// The AVX-512 ops with another matmul for bfloat16 weights: x is rounded to bfloat16 (to nearest
+// even, denormals to zero), and pairs of k are multiplied and added by VDPBF16PS, in the order of
+// matmul.h with pairs for k's. A row still has the same bits whatever stands beside it; but how the
+// two products of a pair join their sum is the processor's own, so another model of processor may
+// give other bits.
+bool bf16_available();
+// REQUIRES bf16_available(). The table lives for ever.
+const Ops& cpu_bf16_ops();
+
 // A fixed team of threads that runs one task at a time. Workers spin for a short while between
 // tasks (a step is a train of ops some microseconds apart), then sleep.
 class WorkerPool {

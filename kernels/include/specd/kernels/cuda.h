@@ -6,8 +6,8 @@
 //     host memory. At most 65535 rows. Positions below CudaLimits::positions_max.
 //   * Strict means: for this device. Every output element is one fixed sequence of operations for
 //     any number of rows; which one, the file of the op says. matmul over bfloat16, attention,
-//     rmsnorm, rope_table and log_prob have other bits than the CPU's; the rest has the same, but for the
-//     payload of a NaN.
+//     rmsnorm, rope_table and log_prob have other bits than the CPU's; the rest has the same, but
+//     for the payload of a NaN.
 //   * Nothing waits but pack() and copies of host memory that is not pinned. A failure shows in
 //     CudaDevice::synchronize().
 //
@@ -21,7 +21,7 @@
 namespace specd::kernels {
 
 // Changes with every change of this file.
-inline constexpr char kCudaBuild[] = "specd-cuda-4";
+inline constexpr char kCudaBuild[] = "specd-cuda-5";
 
 // What went wrong, in words: what, need, have.
 struct CudaProblem {

@@ -1,11 +1,11 @@
 // From logits to tokens: processed logits and the Gumbel-max draw.
 //
-// Order (vLLM's): temperature, top_k, top_p. float32:
+// Order (transformers'): temperature, top_k, top_p, min_p. float32:
 //   l = logit / temperature
 //   top_k: keep l >= the k-th largest (ties kept)
 //   top_p: rank the kept by l, higher first, lower id first on ties; keep a token iff the mass of
-//   the
-//          tokens ranked before it is < top_p of the total (the first is always kept)
+//          the tokens ranked before it is < top_p of the total (the first is always kept)
+//   min_p: keep l >= the largest l + log(min_p)
 //   token = argmax(l + noise) over the kept, lowest id on ties
 // noise(seed, position, token) = -log(-log1p(-w)), w = (x + 0.5) * 2^-32, where x is lane token % 4
 // of Philox4x32-10 with key = seed and counter {token / 4, position, purpose = 0, round = 0}.
@@ -21,6 +21,7 @@ namespace specd::kernels {
 struct DrawRow {
   float temperature = 1;  // > 0 unless greedy
   float top_p = 1;        // 1 = off
+  float min_p = 0;        // 0 = off
   int32_t top_k = 0;      // 0 = off
   int32_t position = 0;
   uint64_t seed = 0;
@@ -37,6 +38,33 @@ struct DrawArgs {
   int32_t vocab = 0;
   int32_t logits_stride = 0;
   int32_t token_stride = 0;
+};
+
+// How a row's logits change for the tokens that its text holds. The text: `seen` tokens, each once
+// with how often it was generated (0: only in the prompt), then the tokens of the rows `path`, all
+// of them generated. With c = how often t was generated in all of that:
+//   l = l > 0 ? l / repetition : l * repetition, then l = (l - frequency * c) - (c > 0 ? presence :
+//   0)
+// Sources: transformers, RepetitionPenaltyLogitsProcessor; the OpenAI API, frequency and presence.
+struct PenaltyRow {
+  float repetition = 1;  // > 0
+  float frequency = 0;
+  float presence = 0;
+  int32_t seen_begin = 0, seen_end = 0;  // in seen
+  int32_t path_begin = 0, path_end = 0;  // in path
+};
+struct PenaltySeen {
+  int32_t token = 0;  // in [0, vocab)
+  int32_t count = 0;
+};
+struct PenalizeArgs {
+  float* logits = nullptr;          // [n_rows, vocab], in and out
+  const PenaltyRow* row = nullptr;  // [n_rows]
+  const PenaltySeen* seen = nullptr;
+  const int32_t* path = nullptr;   // rows of `token`
+  const int32_t* token = nullptr;  // of the rows of a forward
+  int32_t n_rows = 0;
+  int32_t vocab = 0;
 };
 
 // The k most likely tokens of each row, most likely first, lower id first among equals. A NaN

@@ -24,6 +24,14 @@ struct SiluMulArgs {
   int32_t n = 0;
 };
 
+// x[r] += bias
+struct AddBiasArgs {
+  float* x = nullptr;           // [n_rows, n]
+  const float* bias = nullptr;  // [n]
+  int32_t n_rows = 0;
+  int32_t n = 0;
+};
+
 // out[i] = x[row[i]]
 struct GatherRowsArgs {
   const float* x = nullptr;      // [.., n]

@@ -17,4 +17,16 @@ struct RmsNormArgs {
   float eps = 0;
 };
 
+// The same over every head of q and k, in place, v untouched (Qwen3, before the rotation).
+struct HeadNormArgs {
+  float* qkv = nullptr;             // [n_rows, (n_heads + 2 n_kv_heads) * head_dim]
+  const float* q_weight = nullptr;  // [head_dim]
+  const float* k_weight = nullptr;  // [head_dim]
+  int32_t n_rows = 0;
+  int32_t n_heads = 0;
+  int32_t n_kv_heads = 0;
+  int32_t head_dim = 0;
+  float eps = 0;
+};
+
 }  // namespace specd::kernels

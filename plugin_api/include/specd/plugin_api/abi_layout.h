@@ -3,6 +3,6 @@
 #define SPECD_PLUGIN_API_ABI_LAYOUT_H
 
 /* Hash of the layout table, plugin_api/abi/v0.txt. */
-#define SPECD_ABI_LAYOUT "v0-77f5f62fb16c613c9dbba30b9d53d7ee"
+#define SPECD_ABI_LAYOUT "v0-1295875881fc98b3b943fe7ced6519ab"
 
 #endif

@@ -16,7 +16,7 @@ typedef struct specd_sampling { /* in */
   float temperature;
   float top_p; /* 1 = off */
   int32_t top_k; /* 0 = off */
-  uint32_t reserved0;
+  float min_p; /* 0 = off */
   uint64_t seed;
   uint64_t tokens_left; /* tokens this sequence may still emit */
 } specd_sampling;

@@ -1,0 +1,167 @@
+#include "core/model/checkpoint.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <initializer_list>
+#include <set>
+
+#include "core/base/json.h"
+#include "core/base/quote.h"
+
+namespace specd {
+namespace {
+
+constexpr uint64_t kIndexBytesMax = 64u << 20;
+constexpr size_t kShardsMax = 1024;
+constexpr size_t kNameBytesMax = 255;
+constexpr const char* kSingle = "/model.safetensors";
+constexpr const char* kIndex = "/model.safetensors.index.json";
+
+// A file of the same directory and nothing else.
+bool is_shard_name(const std::string& name) {
+  return name.size() <= kNameBytesMax && name.ends_with(".safetensors") && name.front() != '.' &&
+         std::all_of(name.begin(), name.end(), [](unsigned char c) {
+           return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') ||
+                  c == '.' || c == '_' || c == '-';
+         });
+}
+
+bool exists(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::exists(path, error);
+}
+
+}  // namespace
+
+Result<Checkpoint> Checkpoint::open(const std::string& model_dir) {
+  Checkpoint checkpoint(model_dir);
+  const std::string index = model_dir + kIndex;
+  // As transformers does: the one file goes first.
+  if (!exists(model_dir + kSingle) && exists(index)) {
+    SPECD_OK_OR_RETURN(checkpoint.open_shards(index));
+    return checkpoint;
+  }
+  Result<SafetensorsFile> file = SafetensorsFile::open(model_dir + kSingle);
+  if (file.status().code() == Code::kNotFound) {
+    for (const char* other : {"/pytorch_model.bin", "/pytorch_model.bin.index.json"}) {
+      if (!exists(model_dir + other)) continue;
+      return Status(
+          Code::kUnsupported,
+          quote(model_dir + other, 400) +
+              ": weights in PyTorch's own format are not read (loading them can run code): "
+              "save the model as safetensors, with save_pretrained() of transformers");
+    }
+    return file.status().with_context(quote(index, 400) + " is not there either");
+  }
+  if (!file.ok()) return file.status();
+  checkpoint.files_.push_back(std::move(file).value());
+  for (const auto& [name, view] : checkpoint.files_.front().tensors()) {
+    checkpoint.tensors_.emplace(name, Entry{&view, 0});
+  }
+  return checkpoint;
+}
+
+Status Checkpoint::open_shards(const std::string& index_path) {
+  const std::string where = quote(index_path, 400);
+  SPECD_TRY(const Json index, parse_json_file(index_path, kIndexBytesMax));
+  const auto map = index.is_object() ? index.find("weight_map") : index.end();
+  if (map == index.end() || !map->is_object() || map->empty()) {
+    return Status(Code::kDataLoss, where +
+                                       ": expected {\"weight_map\": {tensor: file, ...}}, found " +
+                                       quote(index.dump(-1, ' ', true), 80));
+  }
+  std::map<std::string, size_t> shards;
+  for (const auto& [tensor, value] : map->items()) {
+    const std::string place = where + ": weight_map, " + quote(tensor);
+    if (!value.is_string() || !is_shard_name(value.get_ref<const std::string&>())) {
+      return Status(Code::kDataLoss,
+                    place +
+                        ": expected the name of a .safetensors file of this folder (letters, "
+                        "digits, '.', '_' and '-'), found " +
+                        quote(value.dump(-1, ' ', true)));
+    }
+    shards.try_emplace(value.get<std::string>(), shards.size());
+    if (shards.size() > kShardsMax) {
+      return Status(Code::kDataLoss,
+                    where + ": more than " + std::to_string(kShardsMax) + " files");
+    }
+  }
+  std::vector<std::string> names(shards.size());
+  for (const auto& [name, number] : shards) names[number] = name;
+  for (const std::string& name : names) {
+    SPECD_TRY(SafetensorsFile file, SafetensorsFile::open(model_dir_ + "/" + name));
+    files_.push_back(std::move(file));
+  }
+  for (const auto& [tensor, value] : map->items()) {
+    const size_t number = shards.at(value.get_ref<const std::string&>());
+    const TensorView* view = files_[number].find(tensor);
+    if (view == nullptr) {
+      return Status(Code::kDataLoss, where + ": weight_map, " + quote(tensor) + ": " +
+                                         quote(value.get_ref<const std::string&>()) +
+                                         " has no such tensor");
+    }
+    tensors_.emplace(tensor, Entry{view, number});
+  }
+  return Status();
+}
+
+const std::string& Checkpoint::path_of(std::string_view name) const {
+  return files_[tensors_.find(name)->second.file].path();
+}
+
+Result<const TensorView*> Checkpoint::require(std::string_view name,
+                                              std::span<const int64_t> shape) const {
+  const auto found = tensors_.find(name);
+  // The only file, or the first shard, says that it is missing.
+  return files_[found == tensors_.end() ? 0 : found->second.file].require(name, shape);
+}
+
+Status check_tensors(const Checkpoint& checkpoint, const ModelConfig& c) {
+  const int64_t q = int64_t{c.n_heads} * c.head_dim, kv = int64_t{c.n_kv_heads} * c.head_dim;
+  std::set<std::string, std::less<>> used;
+  const auto need = [&](const std::string& name, std::initializer_list<int64_t> shape) -> Status {
+    const auto found =
+        checkpoint.require(name, std::span<const int64_t>(shape.begin(), shape.size()));
+    used.insert(name);
+    return found.ok() ? Status() : found.status();
+  };
+  SPECD_OK_OR_RETURN(need("model.embed_tokens.weight", {c.vocab_size, c.hidden_size}));
+  for (int32_t i = 0; i < c.n_layers; ++i) {
+    const std::string layer = "model.layers." + std::to_string(i) + ".";
+    const auto linear = [&](const char* name, int64_t out, int64_t in, bool bias) -> Status {
+      SPECD_OK_OR_RETURN(need(layer + name + ".weight", {out, in}));
+      return bias ? need(layer + name + ".bias", {out}) : Status();
+    };
+    SPECD_OK_OR_RETURN(need(layer + "input_layernorm.weight", {c.hidden_size}));
+    SPECD_OK_OR_RETURN(need(layer + "post_attention_layernorm.weight", {c.hidden_size}));
+    SPECD_OK_OR_RETURN(linear("self_attn.q_proj", q, c.hidden_size, c.qkv_bias));
+    SPECD_OK_OR_RETURN(linear("self_attn.k_proj", kv, c.hidden_size, c.qkv_bias));
+    SPECD_OK_OR_RETURN(linear("self_attn.v_proj", kv, c.hidden_size, c.qkv_bias));
+    SPECD_OK_OR_RETURN(linear("self_attn.o_proj", c.hidden_size, q, c.o_bias));
+    if (c.head_norm) {
+      SPECD_OK_OR_RETURN(need(layer + "self_attn.q_norm.weight", {c.head_dim}));
+      SPECD_OK_OR_RETURN(need(layer + "self_attn.k_norm.weight", {c.head_dim}));
+    }
+    SPECD_OK_OR_RETURN(linear("mlp.gate_proj", c.intermediate_size, c.hidden_size, c.mlp_bias));
+    SPECD_OK_OR_RETURN(linear("mlp.up_proj", c.intermediate_size, c.hidden_size, c.mlp_bias));
+    SPECD_OK_OR_RETURN(linear("mlp.down_proj", c.hidden_size, c.intermediate_size, c.mlp_bias));
+  }
+  SPECD_OK_OR_RETURN(need("model.norm.weight", {c.hidden_size}));
+  if (!c.tie_word_embeddings) {
+    SPECD_OK_OR_RETURN(need("lm_head.weight", {c.vocab_size, c.hidden_size}));
+  }
+  for (const auto& [name, entry] : checkpoint.tensors()) {
+    // Tables of older versions, and a copy of the embedding.
+    if (used.contains(name) || name.ends_with(".rotary_emb.inv_freq") || name == "lm_head.weight") {
+      continue;
+    }
+    return Status(Code::kUnsupported,
+                  quote(checkpoint.path_of(name), 400) + ", tensor " + quote(name) +
+                      ": a forward of " + c.architecture +
+                      " as config.json describes it would leave it out; expected are only the "
+                      "tensors that it uses");
+  }
+  return Status();
+}
+
+}  // namespace specd

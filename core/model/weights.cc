@@ -1,0 +1,213 @@
+#include "core/model/weights.h"
+
+#include <algorithm>
+
+namespace specd {
+namespace {
+
+using kernels::DType;
+using kernels::PackedMatrix;
+
+size_t size(int32_t n) { return static_cast<size_t>(n); }
+
+}  // namespace
+
+Result<void*> Weights::allocate(uint64_t bytes, const char* what) {
+  SPECD_TRY(Buffer buffer, device_.allocate(bytes, what));
+  void* data = buffer.data();
+  buffers_.push_back(std::move(buffer));
+  return data;
+}
+
+Result<PackedMatrix> Weights::matrix(int32_t n_out, int32_t n_in) {
+  PackedMatrix packed{.dtype = dtype, .n_out = n_out, .n_in = n_in, .data = nullptr};
+  const size_t bytes = device_.ops().packed_bytes(dtype, n_out, n_in);
+  SPECD_TRY(packed.data, allocate(bytes, "weights"));
+  streamed.push_back({packed.data, bytes});
+  held_bytes += bytes;
+  return packed;
+}
+
+Status Weights::allocate_matrices() {
+  const ModelConfig& c = config_;
+  const int32_t q = c.n_heads * c.head_dim, kv = c.n_kv_heads * c.head_dim;
+  layers.resize(size(c.n_layers));
+  for (Layer& layer : layers) {
+    SPECD_TRY(layer.qkv, matrix(q + 2 * kv, c.hidden_size));
+    SPECD_TRY(layer.o, matrix(c.hidden_size, q));
+    SPECD_TRY(layer.gate_up, matrix(2 * c.intermediate_size, c.hidden_size));
+    SPECD_TRY(layer.down, matrix(c.hidden_size, c.intermediate_size));
+  }
+  SPECD_TRY(lm_head, matrix(c.vocab_size, c.hidden_size));
+  return Status();
+}
+
+Status Weights::pack(const PackedMatrix& into, const std::vector<Part>& parts) {
+  int32_t column = 0;
+  for (const Part& part : parts) {
+    const TensorView& view = checkpoint_->at(part.name);  // check_tensors() has seen it
+    if (kernel_dtype(view.type).value() != dtype) {
+      return Status(Code::kUnsupported,
+                    checkpoint_->path_of(part.name) + ": tensor '" + part.name + "' is " +
+                        tensor_type_name(view.type) +
+                        ", model.embed_tokens.weight is not; mixed matrix types are not supported");
+    }
+    device_.ops().pack(
+        device_.stream(),
+        {.packed = into, .source = view.data, .n_rows = part.n, .column_begin = column});
+    column += part.n;
+    parameters += static_cast<uint64_t>(part.n) * static_cast<uint64_t>(into.n_in);
+  }
+  return Status();
+}
+
+// Norms and biases as float32: they are few, and every row uses them.
+Result<const float*> Weights::vector_of(const std::vector<Part>& parts) {
+  int32_t n = 0;
+  for (const Part& part : parts) n += part.n;
+  SPECD_TRY(void* data, allocate(size(n) * sizeof(float), "norms and biases"));
+  auto* to = static_cast<float*>(data);
+  for (const Part& part : parts) {
+    const TensorView& view = checkpoint_->at(part.name);
+    SPECD_TRY(const Buffer narrow, device_.allocate(view.bytes, "norms and biases"));
+    SPECD_TRY(const Buffer only_row, device_.allocate(sizeof(int32_t), "norms and biases"));  // 0
+    device_.copy_in(narrow.data(), view.data, view.bytes);
+    device_.ops().embed(device_.stream(), {.table = narrow.data(),
+                                           .dtype = kernel_dtype(view.type).value(),
+                                           .token = only_row.as<int32_t>(),
+                                           .out = to,
+                                           .n_rows = 1,
+                                           .n = part.n});
+    SPECD_OK_OR_RETURN(device_.synchronize());
+    to += part.n;
+  }
+  parameters += static_cast<uint64_t>(n);
+  return static_cast<const float*>(data);
+}
+
+// On the CPU the file is read in place.
+Result<const void*> Weights::embedding_of(const TensorView& view) {
+  if (device_.is_host()) return view.data;
+  SPECD_TRY(void* data, allocate(view.bytes, "embedding table"));
+  device_.copy_in(data, view.data, view.bytes);
+  return static_cast<const void*>(data);
+}
+
+Status Weights::load_layer(const std::string& prefix, Layer& layer) {
+  const ModelConfig& c = config_;
+  const int32_t q = c.n_heads * c.head_dim, kv = c.n_kv_heads * c.head_dim;
+  const std::string attention = prefix + "self_attn.", mlp = prefix + "mlp.";
+  const auto qkv = [&](const char* what) {
+    return std::vector<Part>{{attention + "q_proj." + what, q},
+                             {attention + "k_proj." + what, kv},
+                             {attention + "v_proj." + what, kv}};
+  };
+  const auto gate_up = [&](const char* what) {
+    return std::vector<Part>{{mlp + "gate_proj." + what, c.intermediate_size},
+                             {mlp + "up_proj." + what, c.intermediate_size}};
+  };
+  const auto vector = [&](const float*& out, bool has, const std::vector<Part>& parts) -> Status {
+    if (!has) return Status();
+    SPECD_TRY(out, vector_of(parts));
+    return Status();
+  };
+  SPECD_OK_OR_RETURN(
+      vector(layer.attention_norm, true, {{prefix + "input_layernorm.weight", c.hidden_size}}));
+  SPECD_OK_OR_RETURN(
+      vector(layer.mlp_norm, true, {{prefix + "post_attention_layernorm.weight", c.hidden_size}}));
+  SPECD_OK_OR_RETURN(vector(layer.qkv_bias, c.qkv_bias, qkv("bias")));
+  SPECD_OK_OR_RETURN(vector(layer.o_bias, c.o_bias, {{attention + "o_proj.bias", c.hidden_size}}));
+  SPECD_OK_OR_RETURN(
+      vector(layer.q_norm, c.head_norm, {{attention + "q_norm.weight", c.head_dim}}));
+  SPECD_OK_OR_RETURN(
+      vector(layer.k_norm, c.head_norm, {{attention + "k_norm.weight", c.head_dim}}));
+  SPECD_OK_OR_RETURN(vector(layer.gate_up_bias, c.mlp_bias, gate_up("bias")));
+  SPECD_OK_OR_RETURN(
+      vector(layer.down_bias, c.mlp_bias, {{mlp + "down_proj.bias", c.hidden_size}}));
+  SPECD_OK_OR_RETURN(pack(layer.qkv, qkv("weight")));
+  SPECD_OK_OR_RETURN(pack(layer.o, {{attention + "o_proj.weight", c.hidden_size}}));
+  SPECD_OK_OR_RETURN(pack(layer.gate_up, gate_up("weight")));
+  return pack(layer.down, {{mlp + "down_proj.weight", c.hidden_size}});
+}
+
+Status Weights::load(const std::string& model_dir, const std::function<void(double)>& progress) {
+  const ModelConfig& c = config_;
+  SPECD_TRY(checkpoint_, Checkpoint::open(model_dir));
+  // Before anything is allocated: sizes come from config.json, and the files are what limits them.
+  SPECD_OK_OR_RETURN(check_tensors(*checkpoint_, c));
+  const char* embedding_name = "model.embed_tokens.weight";
+  const TensorView& table = checkpoint_->at(embedding_name);
+  dtype = kernel_dtype(table.type).value();
+  SPECD_TRY(embedding, embedding_of(table));
+  const uint64_t embedded =
+      static_cast<uint64_t>(c.vocab_size) * static_cast<uint64_t>(c.hidden_size);
+  parameters += embedded;
+  held_bytes += table.bytes;
+  SPECD_OK_OR_RETURN(allocate_matrices());
+  for (int32_t i = 0; i < c.n_layers; ++i) {
+    SPECD_OK_OR_RETURN(load_layer("model.layers." + std::to_string(i) + ".", layers[size(i)]));
+    if (progress) progress(static_cast<double>(i + 1) / (c.n_layers + 1));
+  }
+  SPECD_TRY(final_norm, vector_of({{"model.norm.weight", c.hidden_size}}));
+  const bool tied = c.tie_word_embeddings;
+  SPECD_OK_OR_RETURN(pack(lm_head, {{tied ? embedding_name : "lm_head.weight", c.vocab_size}}));
+  if (tied) parameters -= embedded;
+  if (progress) progress(1);
+  return Status();
+}
+
+Status Weights::make_random(uint64_t seed) {
+  const ModelConfig& c = config_;
+  SPECD_CHECK(!c.qkv_bias && !c.o_bias && !c.mlp_bias && !c.head_norm, "a plain Llama");
+  SPECD_OK_OR_RETURN(allocate_matrices());
+  uint64_t state = seed | 1;
+  const auto next = [&state] {  // xorshift: content does not matter, only that it is finite
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    return state;
+  };
+  // Numbers for some rows; every matrix is filled from another place of them.
+  constexpr int32_t kRows = 64;
+  std::vector<uint16_t> pool;
+  const auto numbers = [&](size_t n, uint64_t exponent) {
+    while (pool.size() < n + 4096) {  // bf16, either sign
+      pool.push_back(static_cast<uint16_t>((next() & 0x807F) | (exponent << 7)));
+    }
+    return pool.data() + next() % 4096;
+  };
+  const auto fill = [&](const PackedMatrix& into) {
+    for (int32_t j = 0; j < into.n_out; j += kRows) {
+      const int32_t n = std::min(kRows, into.n_out - j);
+      // Of magnitude 2^-6 or less.
+      device_.ops().pack(device_.stream(), {.packed = into,
+                                            .source = numbers(size(n) * size(into.n_in), 121),
+                                            .n_rows = n,
+                                            .column_begin = j});
+    }
+    parameters += static_cast<uint64_t>(into.n_out) * static_cast<uint64_t>(into.n_in);
+  };
+  SPECD_TRY(void* ones, allocate(size(c.hidden_size) * sizeof(float), "norms and biases"));
+  const std::vector<float> all_ones(size(c.hidden_size), 1.0f);
+  device_.copy_in(ones, all_ones.data(), all_ones.size() * sizeof(float));
+  for (Layer& layer : layers) {
+    layer.attention_norm = layer.mlp_norm = static_cast<const float*>(ones);
+    for (const PackedMatrix* each : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down})
+      fill(*each);
+  }
+  fill(lm_head);
+  final_norm = static_cast<const float*>(ones);
+  SPECD_TRY(void* table,
+            allocate(size(c.vocab_size) * size(c.hidden_size) * sizeof(uint16_t), "embedding"));
+  pool.clear();
+  const size_t width = size(c.hidden_size);
+  for (int32_t i = 0; i < c.vocab_size; i += kRows) {
+    const size_t cells = size(std::min(kRows, c.vocab_size - i)) * width;
+    device_.copy_in(static_cast<uint16_t*>(table) + size(i) * width, numbers(cells, 126),
+                    cells * sizeof(uint16_t));
+  }
+  embedding = table;
+  return device_.synchronize();
+}
+
+}  // namespace specd

@@ -1,0 +1,67 @@
+// How tokens are drawn: what a request asks for, and what holds.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "specd/kernels/draw.h"
+
+namespace specd {
+
+// Complete; see kernels/draw.h for the arithmetic.
+struct SamplingParams {
+  float temperature = 0;  // 0 = greedy
+  float top_p = 1;
+  int32_t top_k = 0;  // 0 = off
+  uint64_t seed = 0;
+  float min_p = 0;               // 0 = off
+  float repetition_penalty = 1;  // over prompt and output
+  float frequency_penalty = 0;   // over the output
+  float presence_penalty = 0;    // over the output
+
+  bool penalizes() const {
+    return repetition_penalty != 1 || frequency_penalty != 0 || presence_penalty != 0;
+  }
+};
+
+// What a request says. What it leaves out comes from the model.
+struct SamplingRequest {
+  std::optional<float> temperature;
+  std::optional<float> top_p;
+  std::optional<int32_t> top_k;
+  std::optional<uint64_t> seed;
+  std::optional<float> min_p, repetition_penalty, frequency_penalty, presence_penalty;
+
+  SamplingParams over(const SamplingParams& defaults) const {
+    return {.temperature = temperature.value_or(defaults.temperature),
+            .top_p = top_p.value_or(defaults.top_p),
+            .top_k = top_k.value_or(defaults.top_k),
+            .seed = seed.value_or(defaults.seed),
+            .min_p = min_p.value_or(defaults.min_p),
+            .repetition_penalty = repetition_penalty.value_or(defaults.repetition_penalty),
+            .frequency_penalty = frequency_penalty.value_or(defaults.frequency_penalty),
+            .presence_penalty = presence_penalty.value_or(defaults.presence_penalty)};
+  }
+};
+
+// The tokens of a text, each once, with how often the output holds it.
+class SeenTokens {
+ public:
+  void add(std::span<const int32_t> tokens, bool is_output) {
+    for (const int32_t token : tokens) {
+      const auto [place, is_new] = place_.try_emplace(token, seen_.size());
+      if (is_new) seen_.push_back({.token = token, .count = 0});
+      if (is_output) ++seen_[place->second].count;
+    }
+  }
+  const std::vector<kernels::PenaltySeen>& seen() const { return seen_; }
+
+ private:
+  std::vector<kernels::PenaltySeen> seen_;
+  std::unordered_map<int32_t, size_t> place_;
+};
+
+}  // namespace specd

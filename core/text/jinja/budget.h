@@ -1,0 +1,66 @@
+// What one rendering may cost. A template or a message that would take longer ends with an error
+// instead of holding a thread or the memory.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "core/base/status.h"
+
+namespace specd::jinja {
+
+struct Limits {
+  static constexpr size_t kTemplateBytes = 1 << 20;
+  static constexpr int kSyntaxDepth = 200;       // of nested expressions, and of nested blocks
+  static constexpr int kValueDepth = 100;        // of lists in lists
+  static constexpr int kEvaluationDepth = 1000;  // of calls of the evaluator, macros included
+  static constexpr int64_t kRange = 100'000;     // as in jinja2's sandbox
+  static constexpr size_t kJsonValues = 1 << 18;
+
+  uint64_t steps_max = 4'000'000;            // nodes visited, items touched
+  uint64_t bytes_max = uint64_t{256} << 20;  // copied or searched, all together
+  size_t output_bytes_max = size_t{8} << 20;
+};
+
+class Budget {
+ public:
+  explicit Budget(const Limits& limits) : limits_(limits) {}
+
+  // False once it is spent.
+  bool step(uint64_t n = 1) {
+    steps_ += n;
+    return steps_ <= limits_.steps_max;
+  }
+  bool bytes(uint64_t n) {
+    bytes_ += n;
+    return bytes_ <= limits_.bytes_max;
+  }
+  const Limits& limits() const { return limits_; }
+
+  Status exceeded() const {
+    return steps_ > limits_.steps_max
+               ? Status(Code::kInvalidArgument, "rendering takes more than " +
+                                                    std::to_string(limits_.steps_max) +
+                                                    " steps; send fewer or shorter messages")
+               : Status(Code::kInvalidArgument, "rendering copies more than " +
+                                                    std::to_string(limits_.bytes_max) +
+                                                    " bytes; send fewer or shorter messages");
+  }
+
+ private:
+  const Limits limits_;
+  uint64_t steps_ = 0;
+  uint64_t bytes_ = 0;
+};
+
+#define SPECD_JINJA_STEPS(budget, n)                   \
+  do {                                                 \
+    if (!(budget).step(n)) return (budget).exceeded(); \
+  } while (false)
+#define SPECD_JINJA_BYTES(budget, n)                    \
+  do {                                                  \
+    if (!(budget).bytes(n)) return (budget).exceeded(); \
+  } while (false)
+
+}  // namespace specd::jinja

@@ -1,0 +1,48 @@
+// The normalizer of a tokenizer.json: NFC, Prepend, Replace and Sequences of them.
+#pragma once
+
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "core/base/json.h"
+#include "core/base/status.h"
+#include "core/text/source_text.h"
+#include "core/text/pattern.h"
+
+namespace specd {
+
+// Immutable; const calls are thread-safe.
+class Normalizer {
+ public:
+  // null is no normalizer. kUnsupported and kDataLoss with the place.
+  static Result<Normalizer> from_json(const Json& normalizer, const std::string& where);
+
+  // Normalises in place. kUnsupported when the text grows to more than 16 times its size, or an
+  // expression takes too long.
+  Status apply(SourceText& text) const;
+
+  bool empty() const { return steps_.empty(); }
+  // NFC does not tell which characters of its output were the first of the text.
+  bool keeps_track_of_first() const;
+
+ private:
+  struct Nfc {};
+  struct Prepend {
+    std::string text;
+  };
+  struct Replace {
+    Pattern pattern;
+    std::string content;
+  };
+  Status read(const Json& normalizer, const std::string& where);
+  Status read_sequence(const Json& sequence, const std::string& where);
+  Status read_prepend(const Json& prepend, const std::string& where);
+
+  std::vector<std::variant<Nfc, Prepend, Replace>> steps_;
+};
+
+// The parts of a Replace, of normalizers and of decoders.
+Result<std::pair<Pattern, std::string>> read_replace(const Json& replace, const std::string& where);
+
+}  // namespace specd

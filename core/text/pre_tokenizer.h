@@ -1,0 +1,67 @@
+// The pre_tokenizer of a tokenizer.json: cuts a text into pieces that the model encodes one by one.
+// Split, Digits, ByteLevel, Metaspace and Sequences of them.
+#pragma once
+
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "core/base/json.h"
+#include "core/base/status.h"
+#include "core/text/source_text.h"
+#include "core/text/pattern.h"
+#include "core/text/text_range.h"
+
+namespace specd {
+
+// A text and where its pieces lie, in order; what is in no piece is dropped.
+struct Pieces {
+  SourceText text;
+  std::vector<TextRange> ranges;  // not empty
+};
+
+// Immutable; const calls are thread-safe.
+class PreTokenizer {
+ public:
+  // null leaves a text in one piece. kUnsupported and kDataLoss with the place.
+  static Result<PreTokenizer> from_json(const Json& pre_tokenizer, const std::string& where);
+
+  // Cuts what is one piece so far. kUnsupported where an expression takes too long.
+  Status apply(Pieces& pieces) const;
+
+  // Whether all pieces are in GPT-2's alphabet.
+  bool ends_in_byte_level() const;
+  // Whether it looks for the first character of the text.
+  bool asks_for_first() const;
+
+ private:
+  enum class Behavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
+  enum class Scheme { kFirst, kAlways, kNever };
+  struct Split {
+    Pattern pattern;
+    Behavior behavior = Behavior::kIsolated;
+    bool invert = false;
+  };
+  // Puts `prefix` in front of every piece, or of the first of the text, where it is not yet.
+  struct Prefix {
+    std::string prefix;
+    bool only_first = false;
+  };
+  struct Replace {  // every space
+    std::string replacement;
+  };
+  struct ToByteLevel {};
+  using Step = std::variant<Split, Prefix, Replace, ToByteLevel>;
+
+  Status read(const Json& pre_tokenizer, const std::string& where);
+  Status read_split(const Json& split, const std::string& where);
+  Status read_metaspace(const Json& metaspace, const std::string& where);
+  static Status apply(const Split& split, Pieces& pieces);
+  static void apply(const Prefix& prefix, Pieces& pieces);
+  static void apply(const Replace& replace, Pieces& pieces);
+  static void apply(const ToByteLevel& to, Pieces& pieces);
+
+  std::vector<Step> steps_;
+};
+
+}  // namespace specd

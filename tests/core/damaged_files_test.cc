@@ -1,0 +1,149 @@
+// Every kind of file that a model or a plugin brings, cut at every length and with every byte
+// changed in several ways: it is read or refused, within a second, and a refusal names the file.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+
+#include "core/model/checkpoint.h"
+#include "core/model/generation_config.h"
+#include "core/plugin/manifest.h"
+#include "core/text/chat_template.h"
+#include "core/text/tokenizer.h"
+#include "tests/cpu_clock.h"
+
+namespace specd {
+namespace {
+
+namespace fs = std::filesystem;
+const std::string kModels = std::string(SPECD_TEST_REFERENCE) + "/models/";
+
+std::string read(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+class DamagedFiles : public testing::Test {
+ protected:
+  void SetUp() override {
+    char folder[] = "/tmp/specd_damaged_XXXXXX";
+    ASSERT_NE(mkdtemp(folder), nullptr);
+    root_ = folder;
+  }
+  void TearDown() override { fs::remove_all(root_); }
+
+  // `good` stands in root_/name; `load` reads it. The first `n_damaged` bytes are damaged.
+  void damage(const std::string& name, const std::string& good, const std::function<Status()>& load,
+              size_t n_damaged = std::string::npos) {
+    const std::string path = root_ + "/" + name;
+    const auto put = [&](const std::string& bytes) {
+      std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
+    };
+    put(good);
+    ASSERT_TRUE(load().ok()) << load().to_string();
+    double slowest = 0;
+    size_t refused = 0;
+    const auto attempt = [&](const std::string& bytes, const std::string& what) {
+      put(bytes);
+      const auto start = CpuClock::now();
+      const Status status = load();
+      const std::chrono::duration<double> took = CpuClock::now() - start;
+      slowest = std::max(slowest, took.count());
+      if (status.ok()) return;
+      ++refused;
+      ASSERT_NE(status.message().find(name), std::string::npos) << what << ": " << status.message();
+      ASSERT_LT(status.message().size(), 4096u) << what;
+    };
+    const size_t n = std::min(n_damaged, good.size());
+    for (size_t length = 0; length < n; ++length) {
+      attempt(good.substr(0, length), "cut at " + std::to_string(length));
+      if (HasFatalFailure()) return;
+    }
+    EXPECT_GT(refused, n / 2) << "cut files are read";
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    const std::string changes("\x80\"", 2);
+#else
+    const std::string changes("\x01\x80\xff\"{9 ", 7);
+#endif
+    for (size_t at = 0; at < n; ++at) {
+      for (size_t i = 0; i < changes.size(); ++i) {
+        std::string bytes = good;
+        bytes[at] = i < 2 ? static_cast<char>(bytes[at] ^ changes[i]) : changes[i];
+        attempt(bytes, "byte " + std::to_string(at) + ", change " + std::to_string(i));
+        if (HasFatalFailure()) return;
+      }
+    }
+    EXPECT_LT(slowest, 1.0);
+  }
+
+  std::string root_;
+};
+
+TEST_F(DamagedFiles, safetensors_headers) {
+  const std::string good = read(kModels + "mistral/model-00001-of-00007.safetensors");
+  uint64_t header = 0;
+  std::memcpy(&header, good.data(), sizeof(header));
+  damage(
+      "model.safetensors", good, [&] { return Checkpoint::open(root_).status(); }, 8 + header + 16);
+}
+
+TEST_F(DamagedFiles, safetensors_indexes) {
+  for (const auto& entry : fs::directory_iterator(kModels + "mistral")) {
+    if (entry.path().extension() == ".safetensors")
+      fs::copy(entry.path(), root_ + "/" + entry.path().filename().string());
+  }
+  // A refusal may name a shard that is not there.
+  damage("model.safetensors.index.json", read(kModels + "mistral/model.safetensors.index.json"),
+         [&] {
+           const Status status = Checkpoint::open(root_).status();
+           return status.message().find(".safetensors'") == std::string::npos
+                      ? status
+                      : status.with_context("model.safetensors.index.json");
+         });
+}
+
+TEST_F(DamagedFiles, configurations) {
+  for (const char* name : {"llama31", "qwen25_long"}) {
+    damage("config.json", read(kModels + name + "/config.json"),
+           [&] { return load_model_config(root_).status(); });
+  }
+}
+
+TEST_F(DamagedFiles, generation_configurations) {
+  damage("generation_config.json",
+         R"({"do_sample": true, "temperature": 0.7, "top_p": 0.8, "top_k": 20, "min_p": 0.1,
+             "repetition_penalty": 1.05, "eos_token_id": [1, 2], "typical_p": 0.5})",
+         [&] {
+           std::vector<int32_t> eos;
+           const Status status = load_eos_tokens(root_, 100, eos);
+           return status.ok() ? load_generation_config(root_).status() : status;
+         });
+}
+
+TEST_F(DamagedFiles, tokenizers) {
+  damage("tokenizer.json", read(kModels + "tokenizer.json"),
+         [&] { return Tokenizer::load(root_ + "/tokenizer.json").status(); });
+}
+
+TEST_F(DamagedFiles, chat_templates) {
+  const std::string good = read(std::string(SPECD_TEST_REFERENCE) + "/chat_templates/chatml.jinja");
+  damage("chat_template.jinja", "{% if messages %}" + good + "{% endif %}",
+         [&] { return ChatTemplate::load(root_, "").status(); });
+  fs::remove(root_ + "/chat_template.jinja");
+  Json json{{"bos_token", "<s>"},
+            {"eos_token", {{"content", "</s>"}}},
+            {"chat_template", "{% for m in messages %}{{ m.content }}{% endfor %}"}};
+  damage("tokenizer_config.json", json.dump(),
+         [&] { return ChatTemplate::load(root_, "").status(); });
+}
+
+TEST_F(DamagedFiles, manifests) {
+  damage("plugin.json", read(SPECD_TEST_MANIFEST),
+         [&] { return read_manifest(read(root_ + "/plugin.json"), "plugin.json").status(); });
+}
+
+}  // namespace
+}  // namespace specd

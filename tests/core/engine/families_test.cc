@@ -1,0 +1,207 @@
+// Every family through the engine: texts, penalties and defaults are those of transformers, and a
+// number that is none ends the request that met it.
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "core/base/utf8.h"
+#include "core/text/tokenizer.h"
+#include "tests/core/engine_rig.h"
+#include "tests/core/family_models.h"
+
+namespace specd {
+namespace {
+
+class FamilyEngine : public EngineTest, public testing::WithParamInterface<std::string> {
+ protected:
+  EngineOptions family(const std::string& name) {
+    EngineOptions o = options();
+    o.model.name = name;
+    o.model.path = family_folder(folder_, name);
+    return o;
+  }
+  static Request tokens(const std::vector<int32_t>& ids) {
+    Request r;
+    r.prompt_tokens = ids;
+    r.max_tokens = 64;
+    r.route = "off";
+    r.ignore_eos = true;
+    return r;
+  }
+  // Replaces `n` values of a float32 tensor from `from` on.
+  static void poison(const std::string& folder, const std::string& name, size_t from, size_t n) {
+    const std::string path = folder + "/model.safetensors";
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    uint64_t length = 0;
+    file.read(reinterpret_cast<char*>(&length), 8);
+    std::string header(length, '\0');
+    file.read(header.data(), static_cast<std::streamsize>(length));
+    const Json tensor = Json::parse(header).at(name);
+    ASSERT_EQ(tensor.at("dtype"), "F32");
+    const std::vector<float> nan(n, std::numeric_limits<float>::quiet_NaN());
+    file.seekp(static_cast<std::streamoff>(8 + length + tensor.at("data_offsets")[0].get<size_t>() +
+                                           from * sizeof(float)));
+    file.write(reinterpret_cast<const char*>(nan.data()),
+               static_cast<std::streamsize>(n * sizeof(float)));
+  }
+};
+
+TEST_P(FamilyEngine, writes_what_transformers_writes_with_and_without_a_penalty) {
+  start(family(GetParam()));
+  std::vector<Request> requests;
+  std::vector<std::vector<int32_t>> expected;
+  for (const Json& each : family_goldens().at(GetParam())) {
+    requests.push_back(tokens(each.at("prompt")));
+    expected.push_back(each.at("greedy"));
+    requests.push_back(requests.back());
+    requests.back().sampling.repetition_penalty = 1.3f;
+    expected.push_back(each.at("penalized"));
+  }
+  const std::vector<Outcome> outcomes = run_all(requests);
+  for (size_t i = 0; i < outcomes.size(); ++i) EXPECT_EQ(outcomes[i].tokens, expected[i]) << i;
+  audit();
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, FamilyEngine, testing::ValuesIn(families()),
+                         [](const auto& family) { return family.param; });
+
+using FamilyEngineOnce = FamilyEngine;
+
+TEST_F(FamilyEngineOnce, a_generation_config_holds_until_the_request_or_the_options_say_otherwise) {
+  EngineOptions o = family("llama2");
+  std::ofstream(o.model.path + "/generation_config.json")
+      << R"({"do_sample": true, "temperature": 0.7, "top_p": 0.8, "top_k": 20,
+             "repetition_penalty": 1.3, "eos_token_id": [257, 258], "no_repeat_ngram_size": 2})";
+  start(o);
+  const ModelReport model = engine_->model();
+  EXPECT_FLOAT_EQ(model.sampling_defaults.temperature, 0.7f);
+  EXPECT_FLOAT_EQ(model.sampling_defaults.repetition_penalty, 1.3f);
+  EXPECT_EQ(model.generation_config_ignored, std::vector<std::string>{"no_repeat_ngram_size 2"});
+  const Json& golden = family_goldens().at("llama2").at(1);
+  Request silent = tokens(golden.at("prompt"));
+  Request explicit_same = silent;
+  explicit_same.sampling = {};
+  explicit_same.sampling.temperature = 0.7f;
+  explicit_same.sampling.top_p = 0.8f;
+  explicit_same.sampling.top_k = 20;
+  explicit_same.sampling.repetition_penalty = 1.3f;
+  Request greedy = silent;
+  greedy.sampling.temperature = 0;
+  Request plain = greedy;
+  plain.sampling.repetition_penalty = 1;
+  Pending pending;
+  const Ticket ticket = engine_->submit(greedy, pending.sink()).value();
+  EXPECT_EQ(ticket.sampling.temperature, 0);
+  EXPECT_FLOAT_EQ(ticket.sampling.repetition_penalty, 1.3f);
+  EXPECT_EQ(pending.wait().tokens, golden.at("penalized").get<std::vector<int32_t>>());
+  EXPECT_EQ(run(plain).tokens, golden.at("greedy").get<std::vector<int32_t>>());
+  EXPECT_EQ(run(silent).tokens, run(explicit_same).tokens);
+  EXPECT_NE(run(silent).tokens, run(greedy).tokens);
+
+  o.model.generation_config = false;
+  start(o);
+  EXPECT_EQ(run(silent).tokens, golden.at("greedy").get<std::vector<int32_t>>());
+  audit();
+}
+
+// Penalties over a text of our own count: the tokens of the output alone.
+TEST_F(FamilyEngineOnce, presence_and_frequency_count_the_output_alone) {
+  start(family("llama2"));
+  const Json& golden = family_goldens().at("llama2").at(0);
+  Request r = tokens(golden.at("prompt"));
+  const auto greedy = golden.at("greedy").get<std::vector<int32_t>>();
+  // Nothing is out yet when the first token is drawn, so none of these can change it.
+  for (const float penalty : {-2.0f, 2.0f}) {
+    r.sampling.presence_penalty = penalty;
+    r.sampling.frequency_penalty = penalty;
+    EXPECT_EQ(run(r).tokens.front(), greedy.front());
+  }
+  // The more a token was said the further it falls: no text repeats one as often.
+  const auto most = [](const std::vector<int32_t>& text) {
+    int64_t n = 0;
+    for (const int32_t t : text) n = std::max<int64_t>(n, std::count(text.begin(), text.end(), t));
+    return n;
+  };
+  EXPECT_LT(most(run(r).tokens), most(greedy));
+  audit();
+}
+
+// G21. A checkpoint with a damaged row: whoever meets that token fails alone.
+TEST_F(FamilyEngineOnce, a_nan_ends_the_request_that_met_it_and_no_other) {
+  EngineOptions o = family("llama_bias");
+  poison(o.model.path, "model.embed_tokens.weight", 77 * 48, 48);
+  o.routes = {route("prompt_lookup", plugin("specd.drafter.prompt_lookup"), 4)};
+  start(o);
+  std::vector<Request> requests;
+  std::vector<std::vector<int32_t>> expected;
+  for (const Json& each : family_goldens().at("llama_bias")) {
+    auto prompt = each.at("prompt").get<std::vector<int32_t>>();
+    const auto greedy = each.at("greedy").get<std::vector<int32_t>>();
+    const auto meets = [](const std::vector<int32_t>& ids) {
+      return std::find(ids.begin(), ids.end(), 77) != ids.end();
+    };
+    if (!meets(prompt) && !meets(greedy)) {
+      requests.push_back(tokens(prompt));
+      expected.push_back(greedy);
+    }
+    for (const char* route_name : {"off", "prompt_lookup"}) {
+      for (const float temperature : {0.0f, 0.01f}) {
+        auto poisoned = prompt;
+        poisoned[poisoned.size() / 2] = 77;
+        requests.push_back(tokens(poisoned));
+        requests.back().route = route_name;
+        requests.back().sampling.temperature = temperature;
+        expected.emplace_back();
+      }
+    }
+  }
+  ASSERT_EQ(std::count_if(expected.begin(), expected.end(),
+                          [](const auto& text) { return !text.empty(); }) > 0,
+            true);
+  const std::vector<Outcome> outcomes = run_all(requests);
+  for (size_t i = 0; i < outcomes.size(); ++i) {
+    EXPECT_EQ(outcomes[i].tokens, expected[i]) << i;
+    if (!expected[i].empty()) continue;
+    EXPECT_EQ(outcomes[i].finish, FinishReason::kError);
+    EXPECT_NE(outcomes[i].error.message().find("hold no finite number"), std::string::npos)
+        << outcomes[i].error.to_string();
+  }
+  EXPECT_TRUE(engine_->failure().ok());
+  audit();
+}
+
+// G22. Random bytes as tokens: hardly a character is whole where a token ends.
+TEST_P(FamilyEngine, text_is_that_of_all_tokens_and_stops_where_a_string_stops_it) {
+  const EngineOptions o = family(GetParam());
+  const auto tokenizer = Tokenizer::load(o.model.path + "/tokenizer.json").value();
+  start(o);
+  for (const Json& each : family_goldens().at(GetParam())) {
+    const Request plain = tokens(each.at("prompt"));
+    const Outcome whole = run(plain);
+    EXPECT_EQ(whole.text, tokenizer->decode(whole.tokens, true));
+    EXPECT_EQ(utf8_error_offset(whole.text), std::string::npos);
+    // Stop strings of one to four characters from anywhere in it, so that they begin and end inside
+    // of tokens.
+    std::vector<size_t> starts;
+    for (size_t at = 0; at <= whole.text.size(); ++at) {
+      if (at == whole.text.size() || (static_cast<unsigned char>(whole.text[at]) & 0xC0) != 0x80)
+        starts.push_back(at);
+    }
+    std::vector<Request> requests;
+    for (size_t i = 0; i + 4 < starts.size(); i += 5) {
+      const size_t length = 1 + i % 4;
+      requests.push_back(plain);
+      requests.back().stop = {whole.text.substr(starts[i], starts[i + length] - starts[i])};
+    }
+    const std::vector<Outcome> stopped = run_all(requests);
+    for (size_t i = 0; i < stopped.size(); ++i) {
+      EXPECT_EQ(stopped[i].text, whole.text.substr(0, whole.text.find(requests[i].stop[0])));
+      EXPECT_EQ(stopped[i].finish, FinishReason::kStop);
+      EXPECT_EQ(utf8_error_offset(stopped[i].text), std::string::npos);
+    }
+  }
+  audit();
+}
+
+}  // namespace
+}  // namespace specd

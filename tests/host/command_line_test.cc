@@ -1,0 +1,252 @@
+// specd and specctl as a shell runs them: --set, the environment, config, schema, completion.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "host/config_schema.h"
+#include "tests/host/config_rig.h"
+
+namespace specd::host {
+namespace {
+
+// A command line of bash: its exit code, and its output with its errors.
+std::pair<int, std::string> run(const std::string& line) {
+  FILE* pipe = popen(("exec 2>&1; " + line).c_str(), "r");
+  if (pipe == nullptr) return {-1, "popen"};
+  std::string output;
+  char buffer[4096];
+  while (const size_t got = fread(buffer, 1, sizeof(buffer), pipe)) output.append(buffer, got);
+  const int status = pclose(pipe);
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, output};
+}
+
+std::string quoted(const std::string& word) { return "'" + word + "'"; }
+
+const std::string kSpecd = SPECD_BINARY;
+const std::string kSpecctl = SPECCTL_BINARY;
+
+// A word too many, so that specctl ends before it looks for a daemon.
+std::string one_more(const std::string& program) { return program == kSpecctl ? " extra" : ""; }
+
+class Shipped : public testing::Test {
+ protected:
+  // With what a build puts beside the tree replaced: where the plugins are, what is written.
+  std::string options(const fs::path& file) const {
+    return " --config " + quoted(file.string()) +
+           " --set plugins.directories='[" SPECD_PLUGINS "]' --set plugins.cache_directory=" +
+           quoted((folder_.path() / "cache").string()) +
+           " --set listen=" + quoted("unix:" + (folder_.path() / "s.sock").string());
+  }
+  ConfigFolder folder_;
+};
+
+TEST_F(Shipped, every_configuration_passes_the_check_and_is_printed_as_one_that_does) {
+  fs::create_directories(folder_.path() / "build/quickstart");
+  std::ofstream(folder_.path() / "build/quickstart/replay.json") << R"({"sequences": []})";
+  const std::string cd = "cd " + quoted(folder_.path().string()) + " && ";
+  int count = 0;
+  for (const auto& entry : fs::directory_iterator(fs::path(SPECD_SOURCE_DIR) / "configs")) {
+    if (entry.path().extension() != ".yaml") continue;
+    ++count;
+    const auto [code, output] = run(cd + kSpecd + " check" + options(entry.path()));
+    EXPECT_EQ(code, 0) << output;
+    const auto [print_code, text] = run(cd + kSpecd + " config" + options(entry.path()));
+    EXPECT_EQ(print_code, 0) << text;
+    std::ofstream(folder_.path() / "printed.yaml") << text;
+    const auto [again, said] = run(cd + kSpecd + " check --config printed.yaml");
+    EXPECT_EQ(again, 0) << said << text;
+  }
+  EXPECT_GE(count, 2);
+}
+
+TEST_F(Shipped, variables_and_options_reach_the_program) {
+  const std::string file = options(fs::path(SPECD_SOURCE_DIR) / "configs/minimal.yaml");
+  auto [code, text] = run("SPECD__ENGINE__QUEUE_MAX=7 SPECD__LOG_LEVEL=warn " + kSpecd + " config" +
+                          file + " --set log_level=error --set=engine.threads=3");
+  EXPECT_EQ(code, 0) << text;
+  for (const char* line : {"  queue_max: 7 ", "# SPECD__ENGINE__QUEUE_MAX\n", "log_level: error ",
+                           "# --set log_level\n", "  threads: 3 "})
+    EXPECT_NE(text.find(line), std::string::npos) << line << "\n" << text;
+  std::tie(code, text) = run("SPECD__ENGINE__QUEUE_MX=7 " + kSpecd + " serve" + file);
+  EXPECT_EQ(code, 3);
+  EXPECT_TRUE(
+      text.starts_with("specd: SPECD__ENGINE__QUEUE_MX: engine.queue_mx: unknown key; did "
+                       "you mean 'queue_max'?"))
+      << text;
+  std::tie(code, text) = run(kSpecd + " check" + file + " --set engine.threads=many");
+  EXPECT_EQ(code, 3);
+  EXPECT_EQ(text,
+            "specd: --set engine.threads: expected a whole number in [0, 256], found 'many'\n");
+  std::tie(code, text) = run(kSpecd + " check" + file + " --set model.path=nowhere");
+  EXPECT_EQ(code, 3);
+  EXPECT_TRUE(text.starts_with("specd: --set model.path: expected a folder with")) << text;
+}
+
+TEST(CommandLine, what_a_command_does_not_take_is_refused) {
+  const std::pair<std::string, const char*> table[] = {
+      {kSpecd, "expected a command: serve, check, config, schema, completion"},
+      {kSpecd + " chek", "did you mean 'check'?"},
+      {kSpecd + " dance", "expected serve, check"},
+      {kSpecd + " serve", "serve needs --config FILE"},
+      {kSpecd + " serve x", "serve takes no 'x'"},
+      {kSpecd + " schema --config x", "schema takes no --config"},
+      {kSpecd + " serve --table", "serve takes no --table"},
+      {kSpecd + " completion", "expected one of bash, zsh, fish; found ''"},
+      {kSpecd + " completion tcsh", "found 'tcsh'"},
+      {kSpecd + " completion bash zsh", "too many positional"},
+      {kSpecd + " serve --confg x", "unrecognised option '--confg'"},
+      {kSpecctl + " dance", "unknown command 'dance'"},
+      {kSpecctl + " status x", "status takes no 'x'"},
+      {kSpecctl + " status --prompt x", "status takes no --prompt"},
+      {kSpecctl + " routes --file x", "routes takes no --file"},
+      {kSpecctl + " route", "expected apply, delete or get"},
+      {kSpecctl + " completion tcsh", "found 'tcsh'"},
+      {kSpecctl + " completion bash zsh", "expected one shell"},
+  };
+  for (const auto& [line, words] : table) {
+    const auto [code, output] = run(line);
+    EXPECT_EQ(code, 2) << line;
+    EXPECT_NE(output.find(words), std::string::npos) << line << ": " << output;
+  }
+}
+
+TEST(CommandLine, schema_prints_what_the_library_says) {
+  EXPECT_EQ(run(kSpecd + " schema"), std::pair(0, config_schema()));
+  EXPECT_EQ(run(kSpecd + " schema --table"), std::pair(0, config_table()));
+  EXPECT_EQ(run(kSpecd + " schema > /dev/full").first, 1);
+}
+
+// What bash would offer for the last of these words, which is what COMP_WORDS would hold.
+std::vector<std::string> offered(const std::string& program, const std::vector<std::string>& words,
+                                 const std::string& cd = ".") {
+  const std::string name = fs::path(program).filename().string();
+  std::string line = "cd " + quoted(cd) +
+                     " && bash --norc --noprofile -c 'set -u; source <(\"$0\" "
+                     "completion bash); shift 0; COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1)); _" +
+                     name + "; printf \"%s\\n\" ${COMPREPLY[@]+\"${COMPREPLY[@]}\"}' " +
+                     quoted(program) + " " + name;
+  for (const std::string& word : words) line += " " + quoted(word);
+  const auto [code, output] = run(line);
+  EXPECT_EQ(code, 0) << output;
+  std::vector<std::string> list;
+  std::istringstream lines(output);
+  for (std::string one; std::getline(lines, one);)
+    if (!one.empty()) list.push_back(one);
+  return list;
+}
+
+bool has(const std::vector<std::string>& list, const std::string& word) {
+  return std::find(list.begin(), list.end(), word) != list.end();
+}
+
+// Words of a column of the help: the programs' own list of what they take.
+std::vector<std::string> help_words(const std::string& program, const std::string& pattern) {
+  const auto [code, output] = run(program + " --help | grep -oE -- " + quoted(pattern) +
+                                  " | grep -oE -- '[a-z-]+$' | sort -u");
+  EXPECT_EQ(code, 0) << output;
+  std::vector<std::string> list;
+  std::istringstream lines(output);
+  for (std::string one; std::getline(lines, one);) list.push_back(one);
+  return list;
+}
+
+TEST(Completion, bash_offers_the_commands_that_the_program_takes) {
+  for (const std::string& program : {kSpecd, kSpecctl}) {
+    const std::vector<std::string> list = offered(program, {""});
+    const std::string name = fs::path(program).filename().string();
+    for (const std::string& command : help_words(program, "^  " + name + " [a-z]+"))
+      EXPECT_TRUE(has(list, command)) << command;
+    for (const std::string& word : list) {
+      if (word[0] == '-') continue;
+      const auto [code, output] = run(program + " " + word + " --no-such-option");
+      EXPECT_NE(output.find("unrecognised option"), std::string::npos) << word << output;
+      EXPECT_EQ(run(program + " " + word + one_more(program)).second.find("unknown command"),
+                std::string::npos)
+          << word;
+    }
+  }
+  EXPECT_EQ(offered(kSpecd, {"ch"}), std::vector<std::string>{"check"});
+  EXPECT_EQ(offered(kSpecctl, {"comple"}), std::vector<std::string>{"completion"});
+}
+
+TEST(Completion, bash_offers_the_options_that_a_command_takes_and_no_others) {
+  int count = 0;
+  for (const std::string& program : {kSpecd, kSpecctl}) {
+    const std::vector<std::string> options = help_words(program, "\\-\\-[a-z][a-z-]*");
+    for (const std::string& command : offered(program, {""})) {
+      if (command[0] == '-') continue;
+      const std::vector<std::string> list = offered(program, {command, "--"});
+      for (const std::string& option : options) {
+        if (option == "--help" || option == "--version" || option == "help" || option == "version")
+          continue;
+        const std::string word = option.starts_with("--") ? option : "--" + option;
+        const auto [code, output] =
+            run(program + " " + command + " " + word + " 1" + one_more(program));
+        const bool is_taken = output.find("takes no " + word) == std::string::npos;
+        EXPECT_EQ(has(list, word), is_taken) << program << " " << command << " " << word << output;
+        ++count;
+      }
+    }
+  }
+  EXPECT_GT(count, 100);
+}
+
+TEST(Completion, bash_offers_values_files_and_keys) {
+  const ConfigFolder folder;
+  const std::string here = folder.path().string();
+  std::ofstream(folder.path() / "with space.yaml") << "x";
+  std::ofstream(folder.path() / "plain.yaml") << "x";
+  using List = std::vector<std::string>;
+  EXPECT_EQ(offered(kSpecd, {"check", "--config", "pla"}, here), List{"plain.yaml"});
+  EXPECT_EQ(offered(kSpecd, {"check", "--config", "with"}, here), List{"with space.yaml"});
+  EXPECT_EQ(offered(kSpecd, {"check", "--config", "=", "pla"}, here), List{"plain.yaml"});
+  EXPECT_EQ(offered(kSpecd, {"check", "--config", "="}, here).size(), 6U);
+  EXPECT_EQ(offered(kSpecd, {"serve", "--config", "x", "--set", "engine.th"}),
+            List{"engine.threads="});
+  for (const std::string& key : settable_keys())
+    EXPECT_TRUE(has(offered(kSpecd, {"serve", "--set", key.substr(0, 3)}), key + "=")) << key;
+  EXPECT_TRUE(offered(kSpecd, {"serve", "--set", "engine.threads", "=", ""}).empty());
+  // A value is no command.
+  EXPECT_EQ(offered(kSpecd, {"--config", "check", "sch"}), List{"schema"});
+  EXPECT_EQ(offered(kSpecd, {"--set", "engine.threads", "=", "2", "sche"}), List{"schema"});
+  EXPECT_EQ(offered(kSpecd, {"completion", "f"}), List{"fish"});
+  EXPECT_EQ(offered(kSpecctl, {"route", "a"}), List{"apply"});
+  EXPECT_EQ(offered(kSpecctl, {"route", "apply", "-f", "pla"}, here), List{"plain.yaml"});
+  EXPECT_EQ(offered(kSpecctl, {"status", "-o", ""}), (List{"table", "json"}));
+  EXPECT_EQ(offered(kSpecctl, {"status", "--output", "j"}), List{"json"});
+  EXPECT_TRUE(offered(kSpecctl, {"generate", "--route", ""}).empty());
+}
+
+TEST(Completion, scripts_are_good_to_their_shells) {
+  for (const std::string shell : {"bash", "zsh", "fish"}) {
+    if (run("command -v " + shell).first != 0) continue;  // not on this machine
+    for (const std::string& program : {kSpecd, kSpecctl}) {
+      const auto [code, output] = run(program + " completion " + shell + " > /dev/null && " +
+                                      program + " completion " + shell + " | " + shell + " -n");
+      EXPECT_EQ(code, 0) << shell << output;
+      EXPECT_EQ(output, "") << shell;
+    }
+  }
+}
+
+// fish can be asked what it would offer.
+TEST(Completion, fish_offers_commands_options_and_words) {
+  if (run("command -v fish").first != 0) GTEST_SKIP() << "no fish on this machine";
+  const auto offers = [&](const std::string& line) {
+    return run("HOME=/nonexistent fish --no-config -c '" + kSpecctl +
+               " completion fish | source; complete -C \"specctl " + line + "\"'")
+        .second;
+  };
+  EXPECT_NE(offers("gen").find("generate\t"), std::string::npos) << offers("gen");
+  EXPECT_NE(offers("generate --prompt-f").find("--prompt-file\t"), std::string::npos);
+  EXPECT_EQ(offers("status --prompt-f"), "");
+  EXPECT_NE(offers("status -o ").find("json"), std::string::npos);
+  EXPECT_NE(offers("route ").find("apply"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace specd::host
