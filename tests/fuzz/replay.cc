@@ -31,9 +31,8 @@ int main(int argc, char** argv) {
     LLVMFuzzerTestOneInput(input.data(), input.size());
     const double seconds = std::chrono::duration<double>(specd::CpuClock::now() - start).count();
     slowest = std::max(slowest, seconds);
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-    if (seconds > 1) specd::fuzz::fail(path.string() + " took " + std::to_string(seconds) + " s");
-#endif
+    if (seconds > specd::kSlowdown)
+      specd::fuzz::fail(path.string() + " took " + std::to_string(seconds) + " s");
   }
   std::printf("%zu inputs, the slowest took %.3f s\n", files.size(), slowest);
   return files.empty() ? 1 : 0;

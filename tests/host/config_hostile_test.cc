@@ -16,18 +16,7 @@ namespace {
 
 using Clock = CpuClock;
 
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define SPECD_TEST_SANITIZED
-#endif
-#elif defined(__SANITIZE_ADDRESS__)
-#define SPECD_TEST_SANITIZED
-#endif
-#ifdef SPECD_TEST_SANITIZED
-constexpr double kSlow = 10;  // a sanitizer's share
-#else
-constexpr double kSlow = 1;
-#endif
+constexpr double kSlow = kSlowdown;
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();

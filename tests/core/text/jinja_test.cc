@@ -190,11 +190,7 @@ TEST(Jinja, hostile_templates_end_soon_with_an_error) {
     const auto result = render(text);
     const auto spent = CpuClock::now() - begin;
     EXPECT_FALSE(result.ok()) << text.substr(0, 80);
-#ifdef __SANITIZE_ADDRESS__
-    EXPECT_LT(spent, std::chrono::seconds(20)) << text.substr(0, 80);
-#else
-    EXPECT_LT(spent, std::chrono::seconds(1)) << text.substr(0, 80);
-#endif
+    EXPECT_LT(spent, std::chrono::seconds(1) * kSlowdown) << text.substr(0, 80);
   }
 }
 
@@ -218,7 +214,7 @@ TEST(Jinja, a_needle_in_a_hay_stack_of_its_own_kind_is_found_in_linear_time) {
       "{% set s = 'a' * 1000000 %}{% set n = 'a' * 500000 ~ 'b' %}{{ n in s }}{{ s.split(n) | length }}";
   const auto begin = CpuClock::now();
   EXPECT_EQ(render(text).value().bytes(), "False1");
-  EXPECT_LT(CpuClock::now() - begin, std::chrono::seconds(1));
+  EXPECT_LT(CpuClock::now() - begin, std::chrono::seconds(1) * kSlowdown);
 }
 
 TEST(Jinja, limits_are_those_of_the_caller) {
