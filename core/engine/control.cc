@@ -51,10 +51,14 @@ void Engine::Impl::add_taps(std::vector<Transformer::Tap> taps) {
   }
 }
 
-bool Engine::Impl::is_current(const BundleInfo& made_of) const {
-  const std::optional<BundleInfo> now = registry->find(made_of.id);
-  return now.has_value() && now->state == BundleInfo::State::kLoaded &&
-         now->content_sha256 == made_of.content_sha256;
+bool Engine::Impl::is_current(const LiveRoute& route) const {
+  const auto is_there = [&](const BundleInfo& made_of) {
+    const std::optional<BundleInfo> now = registry->find(made_of.id);
+    return now.has_value() && now->state == BundleInfo::State::kLoaded &&
+           now->content_sha256 == made_of.content_sha256;
+  };
+  return is_there(route.drafter_bundle) && is_there(route.verifier_bundle) &&
+         std::all_of(route.part_bundles.begin(), route.part_bundles.end(), is_there);
 }
 
 Result<RouteChange> Engine::Impl::apply_route(const RouteOptions& wanted) {
@@ -68,8 +72,7 @@ Result<RouteChange> Engine::Impl::apply_route(const RouteOptions& wanted) {
   }
   if (const Status status = registry->rescan(); !status.ok()) return status.with_context(where);
   if (found != table->end() && found->second.live != nullptr && found->second.options == wanted &&
-      is_current(found->second.live->drafter_bundle) &&
-      is_current(found->second.live->verifier_bundle)) {
+      is_current(*found->second.live)) {
     return RouteChange{.generation = found->second.live->generation, .unchanged = true};
   }
   auto staged = stage_route(wanted);

@@ -137,7 +137,7 @@ struct Engine::Impl {
   // These five with `control` held.
   Result<StagedRoute> stage_route(const RouteOptions& wanted);
   void add_taps(std::vector<Transformer::Tap> taps);  // and between steps
-  bool is_current(const BundleInfo& made_of) const;
+  bool is_current(const LiveRoute& route) const;      // what it was made of is what would be loaded
   Result<RouteChange> apply_route(const RouteOptions& wanted);
   Result<RouteChange> delete_route(const std::string& name);
   Result<RouteChange> change_routes(const std::string& request_id, const RouteOptions& wanted,

@@ -51,6 +51,7 @@ struct LiveRoute {
   int32_t draft_nodes_max = 0;                 // granted
   int32_t disable_by_batch_size = 0;           // 0 = never
   BundleInfo drafter_bundle, verifier_bundle;  // what the pair was made of
+  std::vector<BundleInfo> part_bundles;        // and the drafter's parts
   std::unique_ptr<Drafter> drafter;
   std::unique_ptr<Verifier> verifier;
   bool verifies_on_device = false;  // what was drafted there; decided with the grants

@@ -33,6 +33,9 @@ Result<std::unique_ptr<LiveRoute>> create_route(PluginRegistry& registry, const 
                                    spec.verifier_config, target, spec.name + ".verifier"));
   route->drafter_bundle = *registry.find(spec.drafter_plugin);
   route->verifier_bundle = *registry.find(spec.verifier_plugin);
+  for (const std::string& part : route->drafter->part_plugins()) {
+    route->part_bundles.push_back(*registry.find(part));
+  }
   const specd_drafter_caps& caps = route->drafter->caps();
 
   std::string why;

@@ -11,6 +11,7 @@
 #include "core/base/fp_environment.h"
 #include "core/base/log.h"
 #include "core/exec/service_arguments.h"
+#include "core/plugin/plugin_config.h"
 #include "specd/kernels/draw.h"
 #include "specd/plugin_api/services/memory.h"
 #include "specd/plugin_api/services/metrics.h"
@@ -536,6 +537,7 @@ const void* Services::find(const char* id) const {
   if (std::strcmp(id, SPECD_SERVICE_POOL) == 0) return &kPool;
   if (std::strcmp(id, SPECD_SERVICE_OPS) == 0) return &kOps;
   if (std::strcmp(id, SPECD_SERVICE_MODEL) == 0) return &kModels;
+  if (std::strcmp(id, SPECD_SERVICE_PARTS) == 0) return &kPartsService;
   return nullptr;
 }
 

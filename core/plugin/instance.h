@@ -25,9 +25,11 @@ struct CallStats {
 
 class Drafter {
  public:
-  // `caps` come from describe() and were validated by the registry.
+  // `caps` come from describe() and were validated by the registry. `part_plugins`: ids of what it
+  // is made of beside its own plugin.
   Drafter(const specd_drafter_api* api, specd_drafter* self, const specd_drafter_caps& caps,
-          std::unique_ptr<specd_owner> owner, std::string name);
+          std::unique_ptr<specd_owner> owner, std::string name,
+          std::vector<std::string> part_plugins);
   ~Drafter();  // deactivates and destroys; memory still held by the plugin is freed and logged
   Drafter(const Drafter&) = delete;
   Drafter& operator=(const Drafter&) = delete;
@@ -36,7 +38,8 @@ class Drafter {
   const specd_drafter_caps& caps() const { return caps_; }
   const specd_drafter_grant& grant() const { return grant_; }  // after activate()
   const specd_owner& owner() const { return *owner_; }         // its metrics
-  uint64_t memory_bytes() const;                               // held through memory/1 now
+  const std::vector<std::string>& part_plugins() const { return part_plugins_; }
+  uint64_t memory_bytes() const;  // held through memory/1 now
   // STATIC mode, after activate(): validated parents; else empty.
   const std::vector<int32_t>& static_parents() const { return static_parents_; }
 
@@ -63,6 +66,7 @@ class Drafter {
   std::vector<int32_t> static_parents_;
   std::unique_ptr<specd_owner> owner_;
   std::string name_;
+  std::vector<std::string> part_plugins_;
   bool active_ = false;
 };
 

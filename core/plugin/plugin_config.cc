@@ -1,5 +1,6 @@
 #include "core/plugin/plugin_config.h"
 
+#include <charconv>
 #include <cmath>
 #include <cstring>
 #include <string_view>
@@ -26,19 +27,20 @@ std::string fault_of(const Json& value, int depth) {
   return std::string();
 }
 
-// Null when a part of the path is absent.
 const Json* find(const specd_config* config, const char* path) {
-  const Json* at = &static_cast<const PluginConfig*>(config->ctx)->json();
-  std::string_view rest(path, strnlen(path, kPathBytesMax));
-  while (true) {
-    if (!at->is_object()) return nullptr;
-    const size_t dot = rest.find('.');
-    const auto child = at->find(std::string(rest.substr(0, dot)));
-    if (child == at->end()) return nullptr;
-    at = &*child;
-    if (dot == std::string_view::npos) return at;
-    rest.remove_prefix(dot + 1);
+  return static_cast<const PluginConfig*>(config->ctx)->find(path);
+}
+
+const Json* child_of(const Json& at, std::string_view key) {
+  if (at.is_array()) {
+    size_t index = 0;
+    const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), index);
+    const bool good = error == std::errc() && end == key.data() + key.size();
+    return good && index < at.size() ? &at[index] : nullptr;
   }
+  if (!at.is_object()) return nullptr;
+  const auto child = at.find(std::string(key));
+  return child == at.end() ? nullptr : &*child;
 }
 
 specd_status get_i64(const specd_config* config, const char* path, int64_t* out) noexcept {
@@ -94,10 +96,22 @@ specd_status get_str(const specd_config* config, const char* path, const char** 
 
 }  // namespace
 
-Result<std::unique_ptr<PluginConfig>> PluginConfig::make(Json config, const std::string& where) {
+const Json* PluginConfig::find(const char* path) const {
+  std::string_view rest(path, strnlen(path, kPathBytesMax));
+  const Json* at = &config_;
+  while (true) {
+    const size_t dot = rest.find('.');
+    at = child_of(*at, rest.substr(0, dot));
+    if (at == nullptr || dot == std::string_view::npos) return at;
+    rest.remove_prefix(dot + 1);
+  }
+}
+
+Result<std::unique_ptr<PluginConfig>> PluginConfig::make(Json config, const std::string& where,
+                                                         PartSource* parts) {
   std::string fault = config.is_object() ? fault_of(config, 0) : "expected an object";
   if (!fault.empty()) return Status(Code::kInvalidArgument, where + ": " + fault);
-  std::unique_ptr<PluginConfig> made(new PluginConfig(std::move(config)));
+  std::unique_ptr<PluginConfig> made(new PluginConfig(std::move(config), parts));
   try {
     made->text_ = made->config_.dump();
   } catch (const Json::exception&) {

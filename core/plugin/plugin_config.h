@@ -1,31 +1,65 @@
 // A checked configuration subtree as the specd_config that plugins read.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "core/base/json.h"
 #include "core/base/status.h"
 #include "specd/plugin_api/config.h"
+#include "specd/plugin_api/services/parts.h"
 
 namespace specd {
+
+class PluginConfig;
+
+// A drafter that a configuration names as a part of another one.
+struct PluginPart {
+  const specd_factory* factory = nullptr;
+  std::unique_ptr<PluginConfig> config;
+  std::string plugin_id, directory;
+};
+
+// Where parts come from: the registry. [control]
+class PartSource {
+ public:
+  virtual ~PartSource() = default;
+  virtual Result<PluginPart> find_part(const std::string& plugin_id, const std::string& factory_id,
+                                       const Json& config) = 0;
+};
 
 class PluginConfig {
  public:
   // `config` is an object. kInvalidArgument naming `where` when it cannot be written as JSON: text
-  // that is not UTF-8, numbers that are not finite, nesting deeper than 64.
-  static Result<std::unique_ptr<PluginConfig>> make(Json config, const std::string& where);
+  // that is not UTF-8, numbers that are not finite, nesting deeper than 64. `parts` outlives this;
+  // without it the plugin can have none.
+  static Result<std::unique_ptr<PluginConfig>> make(Json config, const std::string& where,
+                                                    PartSource* parts);
   PluginConfig(const PluginConfig&) = delete;
   PluginConfig& operator=(const PluginConfig&) = delete;
 
   const specd_config* get() const { return &view_; }
-  const Json& json() const { return config_; }
+  // At a path like "tree.nodes" or "drafters.0"; null when a part of it is absent.
+  const Json* find(const char* path) const;
+
+  // [control] The part that the object at `path` names; lives as long as this. Errors name the
+  // path.
+  Result<const PluginPart*> part(const std::string& path);
+  // Ids of the plugins of all parts that were asked for, and of their parts.
+  std::vector<std::string> part_plugins() const;
 
  private:
-  explicit PluginConfig(Json config) : config_(std::move(config)) {}
+  PluginConfig(Json config, PartSource* parts) : config_(std::move(config)), source_(parts) {}
   Json config_;
-  std::string text_;  // keys sorted, no space
+  PartSource* source_;
+  std::map<std::string, PluginPart> parts_;  // by path
+  std::string text_;                         // keys sorted, no space
   specd_config view_{};
 };
+
+// The service parts/1.
+extern const specd_parts kPartsService;
 
 }  // namespace specd

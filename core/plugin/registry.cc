@@ -273,7 +273,7 @@ specd_create_args create_args(const Prepared& prepared, const specd_target_info&
 
 }  // namespace
 
-struct PluginRegistry::Impl {
+struct PluginRegistry::Impl final : PartSource {
   std::vector<std::string> roots;
   std::string cache_directory;
   const specd_host* host = nullptr;
@@ -283,6 +283,8 @@ struct PluginRegistry::Impl {
   Result<Bundle> load(const std::string& plugin_id);
   Result<Prepared> prepare(const std::string& plugin_id, const std::string& factory_id,
                            const Json& config, bool drafter);
+  Result<PluginPart> find_part(const std::string& plugin_id, const std::string& factory_id,
+                               const Json& config) override;
   Bundle* find(const std::string& plugin_id);  // with the mutex held
 };
 
@@ -351,9 +353,18 @@ Result<Prepared> PluginRegistry::Impl::prepare(const std::string& plugin_id,
   prepared.directory = bundle.info.directory;
   SPECD_TRY(const ConfigSchema schema,
             ConfigSchema::parse(prepared.factory->config_schema, prepared.where));
-  SPECD_TRY(prepared.config, PluginConfig::make(config, prepared.where + ": config"));
+  SPECD_TRY(prepared.config,
+            PluginConfig::make(config, prepared.where + ": config", drafter ? this : nullptr));
   SPECD_OK_OR_RETURN(schema.check(config, prepared.where + ": config"));
   return prepared;
+}
+
+Result<PluginPart> PluginRegistry::Impl::find_part(const std::string& plugin_id,
+                                                   const std::string& factory_id,
+                                                   const Json& config) {
+  SPECD_TRY(Prepared prepared, prepare(plugin_id, factory_id, config, true));
+  return PluginPart{prepared.factory, std::move(prepared.config), plugin_id,
+                    std::move(prepared.directory)};
 }
 
 PluginRegistry::PluginRegistry() : impl_(new Impl) {}
@@ -445,7 +456,8 @@ Result<std::unique_ptr<Drafter>> PluginRegistry::make_drafter(const std::string&
   if (self == nullptr) {
     return Status(Code::kInternal, prepared.where + ": create() returned SPECD_OK and no instance");
   }
-  return std::make_unique<Drafter>(api, self, caps, std::move(owner), instance_name);
+  return std::make_unique<Drafter>(api, self, caps, std::move(owner), instance_name,
+                                   prepared.config->part_plugins());
 }
 
 Result<std::unique_ptr<Verifier>> PluginRegistry::make_verifier(const std::string& plugin_id,

@@ -1,31 +1,13 @@
-// Draft-target speculation: a small model of the same tokens guesses one token after the other. The
-// daemon runs the model (service model/1); this plugin decides what to feed it. See README.md.
-#include <specd/sdk/model.h>
+// Draft-target speculation: a small model of the same tokens guesses for the large one. The daemon
+// runs the model (service model/1); this plugin decides what to feed it. See README.md.
 #include <specd/sdk/plugin.h>
 
-#include <algorithm>
-#include <cmath>
-#include <cstdint>
-#include <string>
-#include <vector>
+#include "chain.h"
+#include "settings.h"
+#include "tree.h"
 
 namespace specd::draft_target {
 namespace {
-
-struct Settings {
-  std::string model;
-  uint32_t draft_tokens;
-  double p_min;
-  bool use_target_noise;
-  uint32_t prefill_chunk;
-
-  explicit Settings(const sdk::Config& config)
-      : model(config.required_string("model")),
-        draft_tokens(static_cast<uint32_t>(config.i64("draft_tokens", 4, 1, SPECD_MAX_TREE_DEPTH))),
-        p_min(config.f64("p_min", 0, 0, 1)),
-        use_target_noise(config.boolean("use_target_noise", true)),
-        prefill_chunk(static_cast<uint32_t>(config.i64("prefill_chunk", 256, 1, 65536))) {}
-};
 
 class DraftTarget final : public sdk::Drafter {
  public:
@@ -38,99 +20,58 @@ class DraftTarget final : public sdk::Drafter {
       "draft_tokens": {"type": "integer", "minimum": 1, "maximum": 64},
       "p_min": {"type": "number", "minimum": 0, "maximum": 1},
       "use_target_noise": {"type": "boolean"},
-      "prefill_chunk": {"type": "integer", "minimum": 1, "maximum": 65536}
+      "prefill_chunk": {"type": "integer", "minimum": 1, "maximum": 65536},
+      "tree": {
+        "type": "object",
+        "additionalProperties": false,
+        "properties": {
+          "branches": {"type": "integer", "minimum": 1, "maximum": 64},
+          "nodes": {"type": "integer", "minimum": 1, "maximum": 1024},
+          "p_min": {"type": "number", "minimum": 0, "maximum": 1}
+        }
+      }
     }
   })";
 
   static void describe(const sdk::Context& context, specd_drafter_caps& caps) {
     static const char* const kServices[] = {SPECD_SERVICE_MODEL};
     const Settings settings(context.config);
-    caps.max_nodes = caps.max_depth = settings.draft_tokens;
+    caps.max_depth = settings.draft_tokens;
+    caps.max_nodes = settings.tree ? settings.nodes : settings.draft_tokens;
     caps.attach_modes = SPECD_ATTACH_FRESH | SPECD_ATTACH_TOKENS;
     caps.services = kServices;
     caps.n_services = 1;
-    if (settings.p_min > 0) return;  // stopping early needs a look at the guesses
+    if (settings.tree) caps.tree_mode = SPECD_TREE_VARIABLE;
+    if (settings.tree || settings.p_min > 0) return;  // what to grow, when to stop: needs a look
     caps.device_types |= 1u << SPECD_DEV_CUDA;
     caps.features = SPECD_FEATURE_CAPTURE;
   }
 
   explicit DraftTarget(const sdk::Context& context)
-      : Drafter(context), settings_(context.config), model_(*this, settings_.model) {}
+      : Drafter(context),
+        settings_(context.config),
+        model_(*this, settings_.model),
+        chain_(settings_, model_),
+        tree_(settings_, model_) {}
 
   struct Sequence {  // the daemon knows the text, and what the model has seen of it
     explicit Sequence(DraftTarget&) {}
   };
   void begin(Sequence&, const sdk::Begin&) {}
 
-  // Guess i of a sequence goes into node i of its proposal, and from there into the row of guess
-  // i + 1, without a look at it.
   void propose_tensors(const specd_propose_args& in) {
-    const specd_batch& batch = *in.batch;
-    const uint32_t capacity = in.out->node_capacity;
-    const auto budget = [&](uint32_t s) {
-      const auto asked = static_cast<uint32_t>(std::max(in.host_node_budget[s], 0));
-      return std::min(asked, settings_.draft_tokens);
-    };
-    const specd_tensor tokens = sdk::ModelCall::flat(*in.out->token, 1);
-    const specd_tensor top_tokens = sdk::ModelCall::flat(*in.out->token, 2);
-    std::vector<float> logprob(settings_.p_min > 0 ? std::size_t{batch.n_seqs} * capacity : 0);
-    const specd_tensor logprobs = column_of(logprob, 1), top_logprobs = column_of(logprob, 2);
-    sdk::Model::Tensors out;
-    (settings_.use_target_noise ? out.drawn : out.top_token) =
-        settings_.use_target_noise ? &tokens : &top_tokens;
-    if (settings_.p_min > 0) {
-      (settings_.use_target_noise ? out.logprob : out.top_logprob) =
-          settings_.use_target_noise ? &logprobs : &top_logprobs;
-    }
-
-    call_.clear(batch.n_seqs);
-    std::vector<uint32_t> active;  // sequences that go on
-    for (uint32_t s = 0; s < batch.n_seqs; ++s) {
-      if (budget(s) == 0) continue;
-      call_.want(s, s * capacity);
-      active.push_back(s);
-    }
-    model_.follow(batch, call_, settings_.prefill_chunk, out);
-    for (uint32_t node = 1; !active.empty(); ++node) {
-      const auto done = [&](uint32_t s) {
-        return call_.status(s) != SPECD_OK || node >= budget(s) ||
-               (settings_.p_min > 0 && is_unlikely(tokens, logprob, s * capacity + node - 1));
-      };
-      active.erase(std::remove_if(active.begin(), active.end(), done), active.end());
-      if (active.empty()) return;
-      call_.clear(batch.n_seqs);
-      for (const uint32_t s : active) {
-        call_.add(s, s * capacity + node - 1, s * capacity + node);
-      }
-      model_.forward(batch, call_, tokens, out);
+    if (settings_.tree) {
+      tree_.propose(in);
+    } else {
+      chain_.propose(in);
     }
   }
 
  private:
-  // In host memory: SPECD_DEV_CUDA is not offered with p_min.
-  bool is_unlikely(const specd_tensor& tokens, const std::vector<float>& logprob,
-                   uint32_t at) const {
-    return static_cast<const int32_t*>(tokens.data)[at] < 0 ||
-           std::exp(logprob[at]) < settings_.p_min;
-  }
-  static specd_tensor column_of(std::vector<float>& values, uint32_t rank) {
-    specd_tensor t{};
-    t.struct_size = sizeof t;
-    t.dtype_code = SPECD_DT_FLOAT;
-    t.dtype_bits = 32;
-    t.dtype_lanes = 1;
-    t.device_type = SPECD_DEV_CPU;
-    t.rank = 1;
-    t.data = values.data();
-    t.shape[0] = static_cast<int64_t>(values.size());
-    t.stride[0] = 1;
-    t.byte_capacity = values.size() * sizeof(float);
-    return sdk::ModelCall::flat(t, rank);
-  }
-
-  Settings settings_;
+  const Settings settings_;
   sdk::Model model_;
-  sdk::ModelCall call_;
+  Chain chain_;
+  Tree tree_;
 };
 
 }  // namespace
@@ -138,4 +79,4 @@ class DraftTarget final : public sdk::Drafter {
 
 SPECD_SDK_PLUGIN("Draft-target: a small model that the daemon runs guesses for the large one",
                  specd::sdk::drafter<specd::draft_target::DraftTarget>(
-                     "chain", "a chain of the draft model's own draws"))
+                     "chain", "the draft model's own draws, or a tree of what it finds likely"))

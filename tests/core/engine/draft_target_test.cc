@@ -32,6 +32,13 @@ class DraftTarget : public EngineTest {
     more["draft_tokens"] = k;
     return route(name, plugin("specd.drafter.draft_target", std::move(more)), k);
   }
+  static RouteOptions tree_route(const std::string& name, int32_t depth, int32_t branches,
+                                 int32_t nodes, Json more = Json::object()) {
+    more["tree"] = {{"branches", branches}, {"nodes", nodes}};
+    RouteOptions made = draft_route(name, depth, std::move(more));
+    made.draft_nodes_max = nodes;
+    return made;
+  }
   // Greedy and seeded requests of every other prompt: the larger model is slow under sanitizers.
   static std::vector<Request> requests(const std::string& route_name,
                                        int32_t max_tokens = kTokens) {
@@ -60,6 +67,8 @@ TEST_F(DraftTarget, no_setting_changes_a_token) {
   o.routes.push_back(draft_route("careful", 6, {{"p_min", 0.6}}));
   o.routes.push_back(draft_route("own_choice", 4, {{"use_target_noise", false}}));
   o.routes.push_back(draft_route("small_chunks", 4, {{"prefill_chunk", 64}}));
+  o.routes.push_back(tree_route("tree", 4, 3, 14));
+  o.routes.push_back(tree_route("wide_tree", 3, 8, 24, {{"use_target_noise", false}}));
   start(o);
   const std::vector<Outcome> plain = run_all(requests("off"));
   for (const RouteOptions& each : o.routes) {
@@ -100,6 +109,48 @@ TEST_F(DraftTarget, a_model_that_drafts_for_itself_is_always_right) {
     }
     EXPECT_GT(rounds, 200) << name;
   }
+  audit();
+}
+
+// The same of trees: the model's own draw is always among the children, and nodes that pass it are
+// never fed again.
+TEST_F(DraftTarget, a_tree_of_a_model_that_drafts_for_itself_is_accepted_to_its_depth) {
+  constexpr int32_t kLong = 120;
+  EngineOptions o = target_and_draft("pico-draft", "pico-draft");
+  // So many nodes that the draw's path is among them whatever it is.
+  o.routes = {tree_route("t", 3, 4, 84, {{"prefill_chunk", 4096}})};
+  start(o);
+  const std::vector<Outcome> plain = run_all(requests("off", kLong));
+  const std::vector<Outcome> outcomes = run_all(requests("t", kLong));
+  expect_identical(outcomes, plain, "t");
+  for (size_t i = 0; i < outcomes.size(); ++i) {
+    const bool greedy = i % 2 == 0;
+    const int64_t least = 1 + (kLong - 1 + 3) / 4;
+    if (greedy) {
+      EXPECT_EQ(outcomes[i].usage.steps, least);
+    }
+    // A draw that is far from likely may be beaten by other paths.
+    EXPECT_LE(outcomes[i].usage.steps, least + least / 4) << i;
+  }
+  audit();
+}
+
+// With equal budgets a tree covers more than a chain where the models disagree.
+TEST_F(DraftTarget, a_tree_is_accepted_deeper_than_a_chain_of_its_depth) {
+  EngineOptions o = target_and_draft();
+  o.routes = {draft_route("chain", 4), tree_route("tree", 4, 3, 24)};
+  start(o);
+  std::vector<Request> greedy_requests[2];
+  for (const std::string& prompt : prompts()) {
+    greedy_requests[0].push_back(request(prompt, "chain", 64));
+    greedy_requests[1].push_back(request(prompt, "tree", 64));
+  }
+  int64_t steps[2] = {0, 0};
+  for (int which = 0; which < 2; ++which) {
+    for (const Outcome& outcome : run_all(greedy_requests[which]))
+      steps[which] += outcome.usage.steps;
+  }
+  EXPECT_LT(steps[1], steps[0]);
   audit();
 }
 

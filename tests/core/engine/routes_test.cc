@@ -414,6 +414,63 @@ TEST_F(Routes, a_new_bundle_serves_without_a_restart_and_changed_bytes_are_a_new
   audit();
 }
 
+TEST_F(Routes, a_drafter_is_made_of_drafters_by_configuration_alone) {
+  const std::string old_bytes = read_bytes(fixture("good"));
+  const std::string new_bytes = read_bytes(fixture("newer"));
+  tree_.add("a", old_bytes);
+  start(with_tree());
+  plain(40);
+  const auto made_of = [](Json parts) {
+    return route("r", plugin("specd.drafter.cascade", {{"drafters", std::move(parts)}}), 6);
+  };
+  const Json lookup_part = {{"plugin", "specd.drafter.prompt_lookup"},
+                            {"config", {{"num_speculative_tokens", 4}, {"prompt_lookup_min", 2}}}};
+  const Json replay_part = {{"plugin", "specd.drafter.replay"},
+                            {"factory", "replay"},
+                            {"config", {{"file", record_}, {"draft_tokens", 6}}}};
+  const RouteOptions both = made_of({lookup_part, replay_part});
+  apply(both);
+  std::vector<Request> all;
+  for (const std::string& prompt : prompts()) all.push_back(request(prompt, "r", 40));
+  const std::vector<Outcome> outcomes = run_all(all);
+  for (size_t i = 0; i < all.size(); ++i) EXPECT_EQ(outcomes[i].tokens, plain_[i].tokens);
+  EXPECT_GT(report("r").accepted, 0u);
+  EXPECT_GT(report("r").rejected, 0u) << "the replay alone is always right";
+  EXPECT_EQ(report("r").cut, 0u) << report("r").last_problem;
+  EXPECT_TRUE(apply(both).unchanged);
+
+  // A part's bundle counts as the route's own does.
+  const RouteOptions with_fixture = made_of({lookup_part, {{"plugin", "org.example.fixture"}}});
+  apply(with_fixture);
+  EXPECT_TRUE(apply(with_fixture).unchanged);
+  tree_.add("a", new_bytes, BundleTree::manifest(new_bytes, "2.0.0"));
+  EXPECT_FALSE(apply(with_fixture).unchanged);
+  apply(made_of({{{"plugin", "specd.drafter.cascade"},
+                  {"config", {{"drafters", {lookup_part, replay_part}}}}},
+                 lookup_part}));
+  EXPECT_EQ(run(request(prompts()[1], "r", 40)).tokens, plain_[1].tokens);
+
+  const auto expect_refused = [&](Json parts, const std::string& words) {
+    const Status status = refused(made_of(std::move(parts)));
+    EXPECT_NE(status.message().find(words), std::string::npos) << status.message();
+  };
+  expect_refused({lookup_part}, "drafters");
+  expect_refused({lookup_part, {{"plugin", "org.example.absent"}}},
+                 "drafters.1: plugin 'org.example.absent' is not there");
+  expect_refused({lookup_part, {{"plugin", "specd.verifier.match"}}},
+                 "drafters.1: plugin "
+                 "'specd.verifier.match' has no drafter factory");
+  expect_refused(
+      {{{"plugin", "specd.drafter.replay"}, {"config", {{"draft_tokens", -1}}}}, lookup_part},
+      "drafters.0: plugin 'specd.drafter.replay' factory 'replay': config: ");
+  expect_refused(
+      {lookup_part, {{"plugin", "specd.drafter.draft_target"}, {"config", {{"model", "absent"}}}}},
+      "drafters.1: ");
+  EXPECT_EQ(run(request(prompts()[1], "r", 40)).tokens, plain_[1].tokens) << "the route goes on";
+  expect_all_retired();
+  audit();
+}
+
 TEST_F(Routes, the_very_same_route_again_changes_nothing_and_says_so) {
   tree_.add("a", read_bytes(fixture("good")));
   const std::string log = folder_ + "/life";

@@ -105,11 +105,28 @@ TEST(ConfigSchema, schema_that_it_cannot_enforce_is_refused) {
   EXPECT_NE(fault("{}", deep.c_str()).find("nested deeper than 32"), std::string::npos);
 }
 
+TEST(PluginConfig, paths_go_through_lists) {
+  const auto made = PluginConfig::make(
+      Json::parse(R"({"list": [{"n": 5}, [7, 8]], "0": {"n": 9}})"), "x", nullptr);
+  const specd_config* config = made.value()->get();
+  int64_t number = 0;
+  EXPECT_EQ(config->get_i64(config, "list.0.n", &number), SPECD_OK);
+  EXPECT_EQ(number, 5);
+  EXPECT_EQ(config->get_i64(config, "list.1.1", &number), SPECD_OK);
+  EXPECT_EQ(number, 8);
+  EXPECT_EQ(config->get_i64(config, "0.n", &number), SPECD_OK);
+  EXPECT_EQ(number, 9);
+  for (const char* path : {"list.2", "list.-1", "list.+1", "list.1x", "list.", "list.n", "list.0.0",
+                           "list.99999999999999999999"}) {
+    EXPECT_EQ(config->get_i64(config, path, &number), SPECD_E_PRECONDITION) << path;
+  }
+}
+
 TEST(PluginConfig, getters_read_by_path_and_leave_out_alone_on_error) {
   auto made = PluginConfig::make(
       Json::parse(R"({"b": {"n": 5, "whole": 8.0, "half": 0.5, "on": true, "text": "hi"},
                       "a": 18446744073709551615})"),
-      "x");
+      "x", nullptr);
   ASSERT_TRUE(made.ok());
   const specd_config* config = made.value()->get();
   EXPECT_EQ(
@@ -148,12 +165,13 @@ TEST(PluginConfig, getters_read_by_path_and_leave_out_alone_on_error) {
 }
 
 TEST(PluginConfig, what_has_no_json_is_refused) {
-  EXPECT_FALSE(PluginConfig::make(Json::array(), "x").ok());
-  EXPECT_FALSE(PluginConfig::make(Json{{"a", "\xff"}}, "x").ok());
-  EXPECT_FALSE(PluginConfig::make(Json{{"a", std::numeric_limits<double>::infinity()}}, "x").ok());
+  EXPECT_FALSE(PluginConfig::make(Json::array(), "x", nullptr).ok());
+  EXPECT_FALSE(PluginConfig::make(Json{{"a", "\xff"}}, "x", nullptr).ok());
+  EXPECT_FALSE(
+      PluginConfig::make(Json{{"a", std::numeric_limits<double>::infinity()}}, "x", nullptr).ok());
   Json deep = Json::object();
   for (int i = 0; i < 80; ++i) deep = Json{{"a", deep}};
-  EXPECT_FALSE(PluginConfig::make(deep, "x").ok());
+  EXPECT_FALSE(PluginConfig::make(deep, "x", nullptr).ok());
 }
 
 }  // namespace

@@ -3,6 +3,6 @@
 #define SPECD_PLUGIN_API_ABI_LAYOUT_H
 
 /* Hash of the layout table, plugin_api/abi/v0.txt. */
-#define SPECD_ABI_LAYOUT "v0-1295875881fc98b3b943fe7ced6519ab"
+#define SPECD_ABI_LAYOUT "v0-1f53cb4717ff07cb83448f00ebd5a46e"
 
 #endif

@@ -15,7 +15,7 @@ struct specd_config { /* in, for describe() and create() */
   const char *json; /* the whole subtree as canonical JSON (an object), NUL-terminated */
   uint64_t json_len;
   void *ctx;
-  /* [any] `path` like "tree.max_nodes". SPECD_E_PRECONDITION when the key is absent,
+  /* [any] `path` like "tree.max_nodes", or "drafters.0.plugin" through a list. SPECD_E_PRECONDITION when the key is absent,
    * SPECD_E_CONFIG when it has another type or does not fit. *out is untouched on error. */
   specd_status (*get_i64)(const specd_config *, const char *path, int64_t *out) SPECD_NOEXCEPT;
   specd_status (*get_f64)(const specd_config *, const char *path, double *out) SPECD_NOEXCEPT;

@@ -132,7 +132,7 @@ typedef struct specd_end_args { /* in */
 
 enum {
   SPECD_NODE_ROOT = -1, /* row computed at the root of the last step */
-  SPECD_NODE_NONE = -2  /* prefill row */
+  SPECD_NODE_NONE = -2  /* prefill row, or one of a proposal that was not this drafter's */
 };
 
 /* Row r of sequence s is one position whose target forward pass is now final: the token at it, the

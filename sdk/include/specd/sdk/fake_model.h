@@ -12,6 +12,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace specd::sdk {
@@ -29,6 +30,8 @@ class FakeModel {
   // What follows a text, and with what probability. Every other token shares the rest.
   std::function<int32_t(const Text&)> next = [](const Text& text) { return text.back() + 1; };
   std::function<float(const Text&)> probability = [](const Text&) { return 1.0f; };
+  // For top-k outputs: likeliest first, with log-probabilities. Unset: next() alone is told.
+  std::function<std::vector<std::pair<int32_t, float>>(const Text&)> likely;
   uint32_t max_positions = 4096;
   bool exhausted = false;  // no pages for anybody
 
@@ -176,16 +179,19 @@ class FakeModel {
     if (args.out_logprob != nullptr) {
       static_cast<float*>(args.out_logprob->data)[output * args.out_logprob->stride[0]] = logprob;
     }
-    if (args.out_topk_token != nullptr) {
-      // What follows the best is not told: -1.
-      int32_t* top = static_cast<int32_t*>(args.out_topk_token->data) +
-                     output * args.out_topk_token->stride[0];
-      for (int64_t k = 0; k < args.out_topk_token->shape[1]; ++k)
-        top[k] = k == 0 ? next(*text) : -1;
-    }
-    if (args.out_topk_logprob != nullptr) {
-      static_cast<float*>(args.out_topk_logprob->data)[output * args.out_topk_logprob->stride[0]] =
-          logprob;
+    if (args.out_topk_token == nullptr) return;
+    const std::vector<std::pair<int32_t, float>> top =
+        likely ? likely(*text) : std::vector<std::pair<int32_t, float>>{{next(*text), logprob}};
+    for (int64_t k = 0; k < args.out_topk_token->shape[1]; ++k) {
+      const bool told = k < static_cast<int64_t>(top.size());
+      const auto rank = static_cast<std::size_t>(k);
+      static_cast<int32_t*>(
+          args.out_topk_token->data)[output * args.out_topk_token->stride[0] + k] =
+          told ? top[rank].first : -1;
+      if (args.out_topk_logprob == nullptr) continue;
+      static_cast<float*>(
+          args.out_topk_logprob->data)[output * args.out_topk_logprob->stride[0] + k] =
+          told ? top[rank].second : -INFINITY;
     }
   }
 };

@@ -7,9 +7,11 @@
 #include <specd/plugin_api/services/memory.h>
 #include <specd/plugin_api/services/metrics.h>
 #include <specd/plugin_api/services/ops.h>
+#include <specd/plugin_api/services/parts.h>
 #include <specd/plugin_api/services/pool.h>
 #include <specd/plugin_api/services/rng.h>
 #include <specd/sdk/canary.h>
+#include <specd/sdk/fake_config.h>
 #include <specd/sdk/fake_model.h>
 
 #include <chrono>
@@ -81,6 +83,7 @@ class FakeHost {
       if (wanted == SPECD_SERVICE_POOL) return &self->pool_.value;
       if (wanted == SPECD_SERVICE_MODEL) return &self->models_.value;
       if (wanted == SPECD_SERVICE_OPS) return &self->ops_.value;
+      if (wanted == SPECD_SERVICE_PARTS) return &self->parts_table_.value;
       return nullptr;
     };
     h.now_ns = [](const specd_host*) noexcept -> uint64_t {
@@ -94,6 +97,7 @@ class FakeHost {
     make_pool();
     make_models();
     make_ops();
+    make_parts();
   }
   ~FakeHost() {
     for (auto& block : blocks_) std::free(block.first);
@@ -113,6 +117,14 @@ class FakeHost {
 
   // The model behind model/1.
   FakeModel& model() { return model_; }
+
+  // What parts/1 finds at `path`, whatever the configuration says there.
+  void set_part(const std::string& path, const specd_factory& factory,
+                FakeConfig config = FakeConfig()) {
+    auto part = std::make_unique<Part>(Part{std::move(config), {}, &factory});
+    part->view = part->config.view();
+    parts_[path] = std::move(part);
+  }
 
   void withhold_service(const std::string& id) { withheld_.insert(id); }
 
@@ -463,9 +475,27 @@ class FakeHost {
     };
   }
 
+  void make_parts() {
+    specd_parts& p = parts_table_.value;
+    p.struct_size = sizeof p;
+    p.find = [](const specd_host* host, const specd_config*, const char* path,
+                specd_part* out) noexcept -> specd_status {
+      FakeHost* self = of(host);
+      const auto part = self->parts_.find(path);
+      if (part == self->parts_.end()) return SPECD_E_PRECONDITION;
+      *out = {sizeof *out, 0, part->second->factory, &part->second->view, "."};
+      return SPECD_OK;
+    };
+  }
+
   struct Metric {
     std::string name;
     uint32_t kind;
+  };
+  struct Part {
+    FakeConfig config;
+    specd_config view;  // of config
+    const specd_factory* factory;
   };
 
   Guarded<specd_host> host_;
@@ -475,6 +505,7 @@ class FakeHost {
   Guarded<specd_pool> pool_;
   Guarded<specd_models> models_;
   Guarded<specd_ops> ops_;
+  Guarded<specd_parts> parts_table_;
   FakeModel model_;
   specd_target_info target_;
   uint8_t sha256_[32] = {};
@@ -488,6 +519,7 @@ class FakeHost {
   uint64_t quota_ = UINT64_MAX, used_ = 0, allocations_ = 0, fail_at_ = 0;
   std::map<std::string, std::unique_ptr<Metric>> metric_handles_;
   std::map<std::string, double> metric_values_;
+  std::map<std::string, std::unique_ptr<Part>> parts_;  // by path
 };
 
 }  // namespace specd::sdk

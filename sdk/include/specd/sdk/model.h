@@ -23,7 +23,8 @@
 
 namespace specd::sdk {
 
-// The rows of one forward() and what came of them. Reusable: clear() keeps the memory.
+// The rows of one forward(), or what a follow() is to tell, and what came of them. Reusable:
+// clear() keeps the memory.
 class ModelRows {
  public:
   // What to ask for, beside or instead of the drawn token.
@@ -61,9 +62,14 @@ class ModelRows {
     parent_.push_back(parent);
     return push(s, token, output);
   }
+  // follow(): the output of the last committed token of sequence `s`, in the order of the batch.
+  int32_t want(uint32_t s) {
+    outputs_.push_back(s);
+    return static_cast<int32_t>(outputs_.size() - 1);
+  }
   bool empty() const { return token_.empty(); }
 
-  // After forward(): of a sequence, of an output.
+  // After forward() or follow(): of a sequence, of an output.
   specd_status status(uint32_t s) const { return status_[s]; }
   int32_t token(int32_t output) const { return drawn_[static_cast<std::size_t>(output)]; }
   float logprob(int32_t output) const { return logprob_[static_cast<std::size_t>(output)]; }
@@ -181,34 +187,22 @@ class Model {
 
   // [step] Computes `rows`; sequences that fail say so in rows.status().
   void forward(const specd_batch& batch, ModelRows& rows) const {
+    rows.offsets_.resize(batch.n_seqs + 1, static_cast<uint32_t>(rows.token_.size()));
     const auto n_rows = static_cast<int64_t>(rows.token_.size());
-    const auto n = static_cast<int64_t>(rows.outputs_.size());
-    const int64_t k = rows.wants_.top_k;
-    rows.offsets_.resize(batch.n_seqs + 1, static_cast<uint32_t>(n_rows));
-    rows.drawn_.assign(rows.outputs_.size(), -1);
-    rows.logprob_.assign(rows.outputs_.size(), 0);
-    rows.top_token_.assign(static_cast<std::size_t>(n * k), -1);
-    rows.top_logprob_.assign(static_cast<std::size_t>(n * k), 0);
     const specd_tensor token = view(rows.token_.data(), SPECD_DT_INT, n_rows, -1);
-    const specd_tensor drawn = view(rows.drawn_.data(), SPECD_DT_INT, n, -1);
-    const specd_tensor logprob = view(rows.logprob_.data(), SPECD_DT_FLOAT, n, -1);
-    const specd_tensor top = view(rows.top_token_.data(), SPECD_DT_INT, n, k);
-    const specd_tensor top_logprob = view(rows.top_logprob_.data(), SPECD_DT_FLOAT, n, k);
-    const bool draws = rows.wants_.drawn || rows.wants_.logprob;
-    specd_forward_args args{};
-    args.struct_size = sizeof args;
-    args.n_rows = static_cast<uint32_t>(n_rows);
-    args.n_outputs = static_cast<uint32_t>(n);
-    args.row_offsets = rows.offsets_.data();
-    args.parent = rows.branches_ ? rows.parent_.data() : nullptr;
-    args.output_rows = rows.outputs_.data();
-    args.token = &token;
-    args.out_token = n > 0 && draws ? &drawn : nullptr;
-    args.out_logprob = n > 0 && rows.wants_.logprob ? &logprob : nullptr;
-    args.out_topk_token = n > 0 && k > 0 ? &top : nullptr;
-    args.out_topk_logprob = n > 0 && k > 0 ? &top_logprob : nullptr;
-    args.seq_status = rows.status_.data();
-    check(table_->forward(host_, batch.call, model_, &args), "forward");
+    RowOutputs out(rows);
+    out.args.n_rows = static_cast<uint32_t>(n_rows);
+    out.args.row_offsets = rows.offsets_.data();
+    out.args.parent = rows.branches_ ? rows.parent_.data() : nullptr;
+    out.args.token = &token;
+    check(table_->forward(host_, batch.call, model_, &out.args), "forward");
+  }
+  // [step] The outputs that `rows` wants are those of want(). rows_max: rows of sequences that miss
+  // more than two tokens, all together.
+  void follow(const specd_batch& batch, ModelRows& rows, uint32_t rows_max) const {
+    RowOutputs out(rows);
+    out.args.n_rows = rows_max;
+    check(table_->follow(host_, batch.call, model_, &out.args), "follow");
   }
 
   // [step] What forward() or follow() writes; each may be null.
@@ -236,6 +230,34 @@ class Model {
   }
 
  private:
+  // Room for what `rows` wants, and the arguments that name it.
+  struct RowOutputs {
+    explicit RowOutputs(ModelRows& rows) {
+      const auto n = static_cast<int64_t>(rows.outputs_.size());
+      const int64_t k = rows.wants_.top_k;
+      rows.drawn_.assign(rows.outputs_.size(), -1);
+      rows.logprob_.assign(rows.outputs_.size(), 0);
+      rows.top_token_.assign(static_cast<std::size_t>(n * k), -1);
+      rows.top_logprob_.assign(static_cast<std::size_t>(n * k), 0);
+      drawn = view(rows.drawn_.data(), SPECD_DT_INT, n, -1);
+      logprob = view(rows.logprob_.data(), SPECD_DT_FLOAT, n, -1);
+      top = view(rows.top_token_.data(), SPECD_DT_INT, n, k);
+      top_logprob = view(rows.top_logprob_.data(), SPECD_DT_FLOAT, n, k);
+      const bool draws = rows.wants_.drawn || rows.wants_.logprob;
+      args.struct_size = sizeof args;
+      args.n_outputs = static_cast<uint32_t>(n);
+      args.output_rows = rows.outputs_.data();
+      args.out_token = n > 0 && draws ? &drawn : nullptr;
+      args.out_logprob = n > 0 && rows.wants_.logprob ? &logprob : nullptr;
+      args.out_topk_token = n > 0 && k > 0 ? &top : nullptr;
+      args.out_topk_logprob = n > 0 && k > 0 ? &top_logprob : nullptr;
+      args.seq_status = rows.status_.data();
+    }
+    RowOutputs(const RowOutputs&) = delete;
+    RowOutputs& operator=(const RowOutputs&) = delete;
+    specd_tensor drawn, logprob, top, top_logprob;
+    specd_forward_args args{};
+  };
   static specd_forward_args args_of(ModelCall& call, const Tensors& out) {
     specd_forward_args args{};
     args.struct_size = sizeof args;

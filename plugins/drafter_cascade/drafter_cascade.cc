@@ -1,0 +1,363 @@
+// A drafter made of drafters: each step the first of them that has something proposes. Written on
+// the C tables, because it hands its calls on. See README.md.
+#include <specd/plugin_api/services/parts.h>
+#include <specd/sdk/config.h>
+#include <specd/sdk/plugin.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "part.h"
+
+namespace specd::cascade {
+namespace {
+
+constexpr std::size_t kPartsMax = 8;
+
+constexpr const char* kSchema = R"({
+  "type": "object",
+  "additionalProperties": false,
+  "required": ["drafters"],
+  "properties": {
+    "drafters": {
+      "type": "array", "minItems": 2, "maxItems": 8,
+      "items": {
+        "type": "object",
+        "additionalProperties": false,
+        "required": ["plugin"],
+        "properties": {
+          "plugin": {"type": "string"},
+          "factory": {"type": "string"},
+          "config": {"type": "object"}
+        }
+      }
+    },
+    "min_nodes": {
+      "type": "array", "maxItems": 8,
+      "items": {"type": "integer", "minimum": 1, "maximum": 1024}
+    }
+  }
+})";
+
+// Caps point to taps that live as long as the process; there are as many lists as configurations.
+const std::vector<uint32_t>& kept(std::vector<uint32_t> taps) {
+  static std::mutex mutex;
+  static std::set<std::vector<uint32_t>> all;
+  const std::lock_guard lock(mutex);
+  return *all.insert(std::move(taps)).first;
+}
+
+class Cascade {
+ public:
+  // Describes every part; create() makes them.
+  Cascade(const specd_host* host, const specd_target_info* target, const specd_config* config)
+      : host_(host) {
+    const auto* parts =
+        static_cast<const specd_parts*>(host->get_service(host, SPECD_SERVICE_PARTS));
+    if (parts == nullptr) {
+      throw sdk::Error(SPECD_E_UNSUPPORTED, "the host does not offer " SPECD_SERVICE_PARTS);
+    }
+    const sdk::Config own(config);
+    for (std::size_t i = 0; i < kPartsMax; ++i) {
+      const std::string where = "drafters." + std::to_string(i);
+      specd_part found{};
+      found.struct_size = sizeof found;
+      const specd_status status = parts->find(host, config, where.c_str(), &found);
+      if (status == SPECD_E_PRECONDITION) break;
+      if (status != SPECD_OK) throw sdk::Error(status, where + ": cannot be had");
+      parts_.emplace_back(host, target, found, where);
+      const std::string min_nodes = "min_nodes." + std::to_string(i);
+      min_nodes_.push_back(
+          static_cast<int32_t>(own.i64(min_nodes.c_str(), 1, 1, SPECD_MAX_TREE_NODES)));
+      const uint32_t most = parts_.back().caps().max_nodes;
+      if (static_cast<uint32_t>(min_nodes_.back()) > most) {
+        throw sdk::Error(SPECD_E_CONFIG, min_nodes + ": expected at most " + std::to_string(most) +
+                                             ", which is all that " + where + " proposes, found " +
+                                             std::to_string(min_nodes_.back()));
+      }
+    }
+    if (parts_.size() < 2) {
+      throw sdk::Error(SPECD_E_CONFIG,
+                       "drafters: expected 2 to 8, found " + std::to_string(parts_.size()));
+    }
+    const std::string more = "min_nodes." + std::to_string(parts_.size());
+    if (own.has(more.c_str())) {
+      throw sdk::Error(SPECD_E_CONFIG, more + ": there is no such drafter");
+    }
+  }
+
+  // What all parts together ask for and can do.
+  specd_drafter_caps caps() const {
+    static const char* const kServices[] = {SPECD_SERVICE_PARTS};
+    specd_drafter_caps all{};
+    all.struct_size = sizeof all;
+    all.tree_mode = SPECD_TREE_CHAIN;
+    all.needs = SPECD_NEED_HOST_TOKENS;
+    all.draft_rule = parts_[0].caps().draft_rule;
+    all.attach_modes = SPECD_ATTACH_FRESH | SPECD_ATTACH_TOKENS | SPECD_ATTACH_COLD;
+    all.device_types = 1u << SPECD_DEV_CPU;
+    all.services = kServices;
+    all.n_services = 1;
+    for (const Part& part : parts_) {
+      const specd_drafter_caps& one = part.caps();
+      if (one.draft_rule != all.draft_rule) {
+        throw sdk::Error(SPECD_E_UNSUPPORTED,
+                         part.where() + ": its drafts come about by another rule than those of " +
+                             parts_[0].where() + ", so no verifier can state one guarantee");
+      }
+      if (one.tree_mode != SPECD_TREE_CHAIN) all.tree_mode = SPECD_TREE_VARIABLE;
+      all.needs |= one.needs;
+      all.attach_modes &= one.attach_modes;
+      all.max_nodes = std::max(all.max_nodes, one.max_nodes);
+      all.max_depth = std::max(all.max_depth, one.max_depth);
+      if (one.max_batch != 0) {
+        all.max_batch = all.max_batch == 0 ? one.max_batch : std::min(all.max_batch, one.max_batch);
+      }
+      if (__builtin_add_overflow(all.bytes_fixed, one.bytes_fixed, &all.bytes_fixed) ||
+          __builtin_add_overflow(all.bytes_per_seq, one.bytes_per_seq, &all.bytes_per_seq)) {
+        throw sdk::Error(SPECD_E_UNSUPPORTED, part.where() + ": asks for more than 2^64 bytes");
+      }
+    }
+    const std::vector<uint32_t>& taps = kept(union_of_taps());
+    if (taps.size() > SPECD_MAX_TAPS) {
+      throw sdk::Error(SPECD_E_UNSUPPORTED, "drafters: together they ask for " +
+                                                std::to_string(taps.size()) +
+                                                " taps, the host gives at most 8");
+    }
+    all.taps = taps.empty() ? nullptr : taps.data();
+    all.n_taps = static_cast<uint32_t>(taps.size());
+    return all;
+  }
+
+  const specd_host* host() const { return host_; }
+
+  void create(const specd_create_args& args) {
+    for (Part& part : parts_) {
+      const std::string name = std::string(args.instance_name) + "." + part.where();
+      specd_create_args own = args;
+      own.instance_name = name.c_str();
+      part.create(own);
+    }
+  }
+
+  void activate(const specd_drafter_grant& grant) {
+    grant_ = grant;
+    is_tree_ = caps().tree_mode == SPECD_TREE_VARIABLE;
+    const std::vector<uint32_t> all = union_of_taps();
+    try {
+      for (Part& part : parts_) {
+        std::vector<uint32_t> places;
+        for (uint32_t i = 0; i < part.caps().n_taps; ++i) {
+          const auto at = std::lower_bound(all.begin(), all.end(), part.caps().taps[i]);
+          places.push_back(static_cast<uint32_t>(at - all.begin()));
+        }
+        part.activate(grant, std::move(places));
+      }
+    } catch (...) {
+      deactivate();
+      throw;
+    }
+  }
+  void deactivate() {
+    for (Part& part : parts_) part.deactivate();
+  }
+
+  void begin(const specd_begin_args& args) {
+    const uint32_t n = args.batch->n_seqs;
+    std::vector<std::vector<void*>> states(parts_.size());
+    std::vector<std::vector<specd_status>> statuses(parts_.size());
+    std::vector<specd_status> worst(n, SPECD_OK);
+    std::vector<bool> began(parts_.size() * n, false);
+    for (std::size_t p = 0; p < parts_.size(); ++p) {
+      const specd_status status = parts_[p].begin(args, states[p], statuses[p]);
+      for (uint32_t s = 0; s < n; ++s) {
+        const specd_status one = status != SPECD_OK ? status : statuses[p][s];
+        began[p * n + s] = one == SPECD_OK;
+        if (one != SPECD_OK && worst[s] == SPECD_OK) worst[s] = one;
+      }
+    }
+    for (uint32_t s = 0; s < n; ++s) {
+      args.seq_state[s] = nullptr;
+      if (worst[s] == SPECD_OK) {
+        auto sequence = std::make_unique<Sequence>();
+        for (const std::vector<void*>& state : states) sequence->state.push_back(state[s]);
+        sequence->n_begun = static_cast<int32_t>(args.token_offsets[s + 1] - args.token_offsets[s]);
+        args.seq_state[s] = sequence.release();
+        continue;
+      }
+      args.batch->seq_status[s] = worst[s];
+      for (std::size_t p = 0; p < parts_.size(); ++p) {
+        if (began[p * n + s]) end_one(p, *args.batch, s, states[p][s]);
+      }
+    }
+  }
+
+  void update(const specd_update_args& args) {
+    const std::vector<Sequence*> sequences = sequences_of(*args.batch);
+    std::vector<specd_status> statuses;
+    for (std::size_t p = 0; p < parts_.size(); ++p) {
+      const specd_status status = parts_[p].update(args, sequences, p, grant_.max_nodes, statuses);
+      for (std::size_t s = 0; s < sequences.size(); ++s) {
+        const specd_status one = status != SPECD_OK ? status : statuses[s];
+        if (one != SPECD_OK) args.batch->seq_status[s] = one;
+      }
+    }
+    for (Sequence* sequence : sequences) sequence->chosen = -1;
+  }
+
+  void propose(const specd_propose_args& args) {
+    const std::vector<Sequence*> sequences = sequences_of(*args.batch);
+    std::vector<int32_t> budgets(args.host_node_budget, args.host_node_budget + sequences.size());
+    auto* n_nodes = static_cast<int32_t*>(args.out->n_nodes->data);
+    for (std::size_t s = 0; s < sequences.size(); ++s) {
+      sequences[s]->chosen = -1;
+      budgets[s] = std::clamp(budgets[s], 0, static_cast<int32_t>(args.out->node_capacity));
+      n_nodes[s] = 0;
+    }
+    for (std::size_t p = 0; p < parts_.size(); ++p) {
+      const auto asked = [](int32_t budget) { return budget > 0; };
+      if (std::none_of(budgets.begin(), budgets.end(), asked)) return;
+      const specd_status status = parts_[p].propose(args, sequences, p, budgets);
+      if (status != SPECD_OK && status != SPECD_E_DEADLINE) {
+        tell_once(parts_[p]);
+        continue;
+      }
+      for (std::size_t s = 0; s < sequences.size(); ++s) {
+        const int32_t n = budgets[s] == 0 ? 0 : parts_[p].n_nodes(s);
+        if (n < min_nodes_[p]) continue;
+        hand_on(parts_[p], s, n, *args.out);
+        n_nodes[s] = n;
+        sequences[s]->chosen = static_cast<int32_t>(p);
+        budgets[s] = 0;
+      }
+    }
+  }
+
+  void end(const specd_end_args& args) {
+    const std::vector<Sequence*> sequences = sequences_of(*args.batch);
+    for (std::size_t p = 0; p < parts_.size(); ++p) {
+      std::vector<void*> states;
+      for (const Sequence* sequence : sequences) states.push_back(sequence->state[p]);
+      parts_[p].end(args, states);
+    }
+    for (Sequence* sequence : sequences) delete sequence;
+  }
+
+ private:
+  static std::vector<Sequence*> sequences_of(const specd_batch& batch) {
+    std::vector<Sequence*> all;
+    for (uint32_t s = 0; s < batch.n_seqs; ++s) {
+      all.push_back(static_cast<Sequence*>(batch.seq_state[s]));
+      sdk::expect(all.back() != nullptr, "a sequence that never began");
+    }
+    return all;
+  }
+
+  std::vector<uint32_t> union_of_taps() const {
+    std::set<uint32_t> taps;
+    for (const Part& part : parts_) {
+      taps.insert(part.caps().taps, part.caps().taps + part.caps().n_taps);
+    }
+    return {taps.begin(), taps.end()};
+  }
+
+  // Of a sequence that another part failed in begin().
+  void end_one(std::size_t part, const specd_batch& all, uint32_t s, void* state) const {
+    specd_status status = SPECD_OK;
+    specd_batch batch = all;
+    batch.n_seqs = 1;
+    batch.seq_id = all.seq_id + s;
+    batch.slot = all.slot == nullptr ? nullptr : all.slot + s;
+    batch.slots = nullptr;
+    batch.seq_status = &status;
+    specd_end_args args{};
+    args.struct_size = sizeof args;
+    args.reason = SPECD_END_QUARANTINED;
+    args.batch = &batch;
+    parts_[part].end(args, {state});
+  }
+
+  void hand_on(Part& part, std::size_t s, int32_t n, const specd_proposal& out) const {
+    const std::size_t at = s * out.node_capacity;
+    std::copy_n(part.tokens(s), n, static_cast<int32_t*>(out.token->data) + at);
+    if (is_tree_) std::copy_n(part.parents(s), n, static_cast<int32_t*>(out.parent->data) + at);
+    if (out.flags != nullptr) {
+      std::copy_n(part.flags(s), n, static_cast<int32_t*>(out.flags->data) + at);
+    }
+  }
+
+  void tell_once(const Part& part) {
+    if (std::find(told_.begin(), told_.end(), &part) != told_.end()) return;
+    told_.push_back(&part);
+    const std::string text = part.where() + ": propose() failed; the others go on";
+    host_->log(host_, SPECD_LOG_WARN, text.data(), text.size());
+  }
+
+  const specd_host* host_;
+  std::vector<Part> parts_;
+  std::vector<int32_t> min_nodes_;  // of part i
+  specd_drafter_grant grant_{};
+  bool is_tree_ = false;  // parents are its own to write
+  std::vector<const Part*> told_;
+};
+
+// ---- the table -------------------------------------------------------------------------------
+
+Cascade* self(specd_drafter* drafter) { return reinterpret_cast<Cascade*>(drafter); }
+
+specd_status describe(const specd_factory*, const specd_host* host, const specd_target_info* target,
+                      const specd_config* config, specd_drafter_caps* out) noexcept {
+  return sdk::guard(host, nullptr, -1, [&] { *out = Cascade(host, target, config).caps(); });
+}
+
+specd_status create(const specd_factory*, const specd_host* host, const specd_create_args* args,
+                    specd_drafter** out) noexcept {
+  return sdk::guard(host, args->call, -1, [&] {
+    auto made = std::make_unique<Cascade>(host, args->target, args->config);
+    made->create(*args);
+    *out = reinterpret_cast<specd_drafter*>(made.release());
+  });
+}
+
+specd_status activate(specd_drafter* drafter, const specd_drafter_grant* grant) noexcept {
+  return sdk::guard(self(drafter)->host(), nullptr, -1, [&] { self(drafter)->activate(*grant); });
+}
+
+template <auto kFunction, class Args>
+specd_status step(specd_drafter* drafter, const Args* args) noexcept {
+  return sdk::guard(self(drafter)->host(), args->batch->call, -1,
+                    [&] { (self(drafter)->*kFunction)(*args); });
+}
+
+void end(specd_drafter* drafter, const specd_end_args* args) noexcept {
+  (void)step<&Cascade::end>(drafter, args);
+}
+void deactivate(specd_drafter* drafter) noexcept { self(drafter)->deactivate(); }
+void destroy(specd_drafter* drafter) noexcept { delete self(drafter); }
+
+constexpr specd_drafter_api kApi = {sizeof(specd_drafter_api),
+                                    0,
+                                    describe,
+                                    create,
+                                    activate,
+                                    nullptr,
+                                    step<&Cascade::begin, specd_begin_args>,
+                                    step<&Cascade::update, specd_update_args>,
+                                    step<&Cascade::propose, specd_propose_args>,
+                                    end,
+                                    deactivate,
+                                    destroy};
+
+}  // namespace
+}  // namespace specd::cascade
+
+SPECD_SDK_PLUGIN("A drafter made of drafters: the first that has something proposes",
+                 specd_factory{sizeof(specd_factory), 0, "cascade",
+                               "the first of its drafters that has something proposes",
+                               specd::cascade::kSchema, &specd::cascade::kApi, nullptr})

@@ -1,0 +1,301 @@
+// One drafter of the cascade: the calls of its table, with columns of its own beside those of the
+// host's call. services/parts.h says what a part may expect.
+#pragma once
+
+#include <specd/plugin_api/entry.h>
+#include <specd/plugin_api/services/parts.h>
+#include <specd/sdk/error.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace specd::cascade {
+
+// int32 of [rows, columns] in host memory, and the tensor over it.
+class Grid {
+ public:
+  void shape(std::size_t rows, std::size_t columns, int32_t value, uint32_t rank) {
+    columns_ = columns;
+    values_.assign(rows * columns, value);
+    tensor_ = {};
+    tensor_.struct_size = sizeof tensor_;
+    tensor_.dtype_code = SPECD_DT_INT;
+    tensor_.dtype_bits = 32;
+    tensor_.dtype_lanes = 1;
+    tensor_.device_type = SPECD_DEV_CPU;
+    tensor_.rank = rank;
+    tensor_.data = values_.data();
+    tensor_.byte_capacity = values_.size() * sizeof(int32_t);
+    tensor_.shape[0] = static_cast<int64_t>(rows);
+    tensor_.stride[0] = static_cast<int64_t>(columns);
+    if (rank == 2) {
+      tensor_.shape[1] = static_cast<int64_t>(columns);
+      tensor_.stride[1] = 1;
+    }
+  }
+  int32_t* row(std::size_t r) { return values_.data() + r * columns_; }
+  const int32_t* row(std::size_t r) const { return values_.data() + r * columns_; }
+  const int32_t* data() const { return values_.data(); }
+  const specd_tensor* tensor() const { return &tensor_; }
+
+ private:
+  std::vector<int32_t> values_;
+  std::size_t columns_ = 1;
+  specd_tensor tensor_{};
+};
+
+// What the cascade keeps of a sequence.
+struct Sequence {
+  std::vector<void*> state;  // of every part
+  int32_t n_begun = 0;       // tokens at begin()
+  int32_t chosen = -1;       // the part whose proposal was handed on, until the update() after it
+};
+
+class Part {
+ public:
+  // [control] In describe() and create(): finds and describes.
+  Part(const specd_host* host, const specd_target_info* target, const specd_part& found,
+       std::string where)
+      : host_(host), api_(found.factory->drafter), found_(found), where_(std::move(where)) {
+    caps_.struct_size = sizeof caps_;
+    const specd_status status = api_->describe(found.factory, host, target, found.config, &caps_);
+    if (status != SPECD_OK) throw sdk::Error(status, where_ + ": describe() refused");
+    const auto need = [&](bool good, const char* text) {
+      if (!good) throw sdk::Error(SPECD_E_UNSUPPORTED, where_ + ": " + text);
+    };
+    need(caps_.max_nodes >= 1 && caps_.max_nodes <= SPECD_MAX_TREE_NODES && caps_.max_depth >= 1 &&
+             caps_.max_depth <= SPECD_MAX_TREE_DEPTH && caps_.tree_mode <= SPECD_TREE_VARIABLE &&
+             caps_.n_taps <= SPECD_MAX_TAPS,
+         "describe() gave nodes, depth, tree mode or taps out of range");
+    need((caps_.device_types & (1u << SPECD_DEV_CPU)) != 0, "it cannot work in host memory");
+    need(caps_.tree_mode != SPECD_TREE_STATIC || api_->static_tree != nullptr,
+         "its tree is fixed, but static_tree is null");
+    need((caps_.needs & (SPECD_NEED_HIDDEN | SPECD_NEED_PROBES)) == 0 || api_->update != nullptr,
+         "hidden states and probes come in update(), but update is null");
+    for (uint32_t i = 0; i < caps_.n_services; ++i) {
+      if (host->get_service(host, caps_.services[i]) == nullptr) {
+        throw sdk::Error(SPECD_E_UNSUPPORTED, where_ + ": needs the host service '" +
+                                                  caps_.services[i] + "', which is not offered");
+      }
+    }
+    // A chain has as many nodes as levels.
+    if (caps_.tree_mode == SPECD_TREE_CHAIN) {
+      caps_.max_nodes = std::min(caps_.max_nodes, caps_.max_depth);
+    }
+  }
+  ~Part() {
+    if (self_ == nullptr) return;
+    if (active_) api_->deactivate(self_);
+    api_->destroy(self_);
+  }
+  Part(Part&& other) noexcept
+      : host_(other.host_),
+        api_(other.api_),
+        found_(other.found_),
+        where_(std::move(other.where_)),
+        caps_(other.caps_),
+        self_(std::exchange(other.self_, nullptr)) {}
+  Part& operator=(Part&&) = delete;
+
+  const specd_drafter_caps& caps() const { return caps_; }
+  const std::string& where() const { return where_; }
+  uint32_t capacity() const { return grant_.max_nodes; }
+
+  void create(specd_create_args args) {
+    args.config = found_.config;
+    args.data_dir = found_.data_dir;
+    check(api_->create(found_.factory, host_, &args, &self_), "create");
+  }
+
+  // taps: of each of its taps the place among the cascade's.
+  void activate(specd_drafter_grant grant, std::vector<uint32_t> taps) {
+    grant.max_nodes = std::min(grant.max_nodes, caps_.max_nodes);
+    grant.max_depth = std::min({grant.max_depth, caps_.max_depth, grant.max_nodes});
+    grant.needs = caps_.needs;
+    check(api_->activate(self_, &grant), "activate");
+    active_ = true;
+    grant_ = grant;
+    taps_ = std::move(taps);
+    if (caps_.tree_mode != SPECD_TREE_STATIC) return;
+    static_parents_.assign(grant.max_nodes, -1);
+    static_parents_.resize(std::min(
+        grant.max_nodes, api_->static_tree(self_, static_parents_.data(), grant.max_nodes)));
+  }
+  void deactivate() {
+    if (std::exchange(active_, false)) api_->deactivate(self_);
+  }
+
+  // [step] States of the sequences of the batch go to `states`, their statuses to `statuses`.
+  specd_status begin(const specd_begin_args& args, std::vector<void*>& states,
+                     std::vector<specd_status>& statuses) const {
+    states.assign(args.batch->n_seqs, nullptr);
+    statuses.assign(args.batch->n_seqs, SPECD_OK);
+    specd_batch batch = *args.batch;
+    batch.seq_status = statuses.data();
+    specd_begin_args own = args;
+    own.batch = &batch;
+    own.seq_state = states.data();
+    return api_->begin(self_, &own);
+  }
+
+  void end(const specd_end_args& args, const std::vector<void*>& states) const {
+    specd_batch batch = *args.batch;
+    batch.seq_state = states.data();
+    specd_end_args own = args;
+    own.batch = &batch;
+    api_->end(self_, &own);
+  }
+
+  // [step] index: its own in the cascade. node_capacity: of the cascade.
+  specd_status update(const specd_update_args& args, const std::vector<Sequence*>& sequences,
+                      std::size_t index, uint32_t node_capacity,
+                      std::vector<specd_status>& statuses) {
+    statuses.assign(sequences.size(), SPECD_OK);
+    if (api_->update == nullptr) return SPECD_OK;
+    const std::size_t n = sequences.size();
+    for (Grid* grid : {&position_, &token_, &next_token_, &node_}) {
+      grid->shape(n, args.max_rows, 0, 2);
+    }
+    count_.shape(n, 1, 0, 1);
+    const bool tells_top1 = args.host_top1 != nullptr && (caps_.needs & SPECD_NEED_PROBES) != 0;
+    top1_.shape(n, tells_top1 ? capacity() : 0, -1, 2);
+    for (std::size_t s = 0; s < n; ++s) {
+      const bool mine = sequences[s]->chosen == static_cast<int32_t>(index);
+      copy_rows(args, s, *sequences[s], mine);
+      if (!mine || !tells_top1) continue;
+      std::copy_n(args.host_top1 + s * node_capacity, std::min(capacity(), node_capacity),
+                  top1_.row(s));
+    }
+    std::vector<void*> states;
+    for (const Sequence* sequence : sequences) states.push_back(sequence->state[index]);
+    std::vector<const specd_tensor*> hidden;
+    for (const uint32_t tap : taps_) hidden.push_back(args.hidden[tap]);
+    specd_batch batch = *args.batch;
+    batch.seq_state = states.data();
+    batch.seq_status = statuses.data();
+    specd_update_args own = args;
+    own.batch = &batch;
+    own.count = count_.tensor();
+    own.position = position_.tensor();
+    own.token = token_.tensor();
+    own.next_token = next_token_.tensor();
+    own.node = node_.tensor();
+    own.host_count = count_.data();
+    own.host_position = position_.data();
+    own.host_token = token_.data();
+    own.host_next_token = next_token_.data();
+    own.host_node = node_.data();
+    own.hidden = hidden.empty() ? nullptr : hidden.data();
+    own.top1 = tells_top1 ? top1_.tensor() : nullptr;
+    own.host_top1 = tells_top1 ? top1_.data() : nullptr;
+    return api_->update(self_, &own);
+  }
+
+  // [step] budgets: of the sequences, 0 = not asked. What it proposes is in n_nodes() and the
+  // columns until the next call.
+  specd_status propose(const specd_propose_args& args, const std::vector<Sequence*>& sequences,
+                       std::size_t index, const std::vector<int32_t>& budgets) {
+    const std::size_t n = sequences.size();
+    const auto most = static_cast<int32_t>(
+        caps_.tree_mode == SPECD_TREE_STATIC ? static_parents_.size() : capacity());
+    budget_.shape(n, 1, 0, 1);
+    n_nodes_.shape(n, 1, 0, 1);
+    token_.shape(n, capacity(), SPECD_NO_TOKEN, 2);
+    parent_.shape(n, capacity(), 0, 2);
+    flags_.shape(n, capacity(), 0, 2);
+    std::vector<void*> states;
+    for (std::size_t s = 0; s < n; ++s) {
+      *budget_.row(s) = *n_nodes_.row(s) = std::min(budgets[s], most);
+      preset_parents(s);
+      states.push_back(sequences[s]->state[index]);
+    }
+    statuses_.assign(n, SPECD_OK);
+    specd_batch batch = *args.batch;
+    batch.seq_state = states.data();
+    batch.seq_status = statuses_.data();
+    specd_proposal out{};
+    out.struct_size = sizeof out;
+    out.node_capacity = capacity();
+    out.n_nodes = n_nodes_.tensor();
+    out.token = token_.tensor();
+    out.parent = parent_.tensor();
+    out.flags = (caps_.needs & SPECD_NEED_PROBES) != 0 ? flags_.tensor() : nullptr;
+    specd_propose_args own = args;
+    own.batch = &batch;
+    own.node_budget = budget_.tensor();
+    own.host_node_budget = budget_.data();
+    own.out = &out;
+    return api_->propose(self_, &own);
+  }
+
+  // What propose() gave sequence s, up to its budget; 0 when it failed.
+  int32_t n_nodes(std::size_t s) const {
+    if (statuses_[s] != SPECD_OK && statuses_[s] != SPECD_E_DEADLINE) return 0;
+    const int32_t n = std::clamp(*n_nodes_.row(s), 0, *budget_.row(s));
+    const int32_t* end = std::find(token_.row(s), token_.row(s) + n, int32_t{SPECD_NO_TOKEN});
+    return static_cast<int32_t>(end - token_.row(s));
+  }
+  const int32_t* tokens(std::size_t s) const { return token_.row(s); }
+  const int32_t* flags(std::size_t s) const { return flags_.row(s); }
+  // Of a chain or a fixed tree those that it was given, whatever it wrote.
+  const int32_t* parents(std::size_t s) {
+    preset_parents(s);
+    return parent_.row(s);
+  }
+
+ private:
+  void check(specd_status status, const char* function) const {
+    if (status != SPECD_OK) throw sdk::Error(status, where_ + ": " + function + "() failed");
+  }
+
+  void preset_parents(std::size_t s) {
+    if (caps_.tree_mode == SPECD_TREE_VARIABLE) return;
+    int32_t* parents = parent_.row(s);
+    for (uint32_t i = 0; i < capacity(); ++i) {
+      parents[i] = caps_.tree_mode == SPECD_TREE_STATIC && i < static_parents_.size()
+                       ? static_parents_[i]
+                       : static_cast<int32_t>(i) - 1;
+    }
+  }
+
+  // Rows of before begin() are for who sees hidden states; nodes, for who proposed them.
+  void copy_rows(const specd_update_args& args, std::size_t s, const Sequence& sequence,
+                 bool mine) {
+    const std::size_t from = s * args.max_rows;
+    const int32_t count = args.host_count[s];
+    int32_t skip = 0;
+    if (count > 0 && (caps_.needs & SPECD_NEED_HIDDEN) == 0) {
+      skip = std::clamp(sequence.n_begun - 1 - args.host_position[from], 0, count);
+    }
+    *count_.row(s) = count - skip;
+    for (int32_t r = skip; r < count; ++r) {
+      const std::size_t at = from + static_cast<std::size_t>(r);
+      const auto to = static_cast<std::size_t>(r - skip);
+      position_.row(s)[to] = args.host_position[at];
+      token_.row(s)[to] = args.host_token[at];
+      next_token_.row(s)[to] = args.host_next_token[at];
+      const int32_t node = args.host_node[at];
+      node_.row(s)[to] = node >= 0 && !mine ? int32_t{SPECD_NODE_NONE} : node;
+    }
+  }
+
+  const specd_host* host_;
+  const specd_drafter_api* api_;
+  specd_part found_;
+  std::string where_;
+  specd_drafter_caps caps_{};
+  specd_drafter_grant grant_{};
+  specd_drafter* self_ = nullptr;
+  bool active_ = false;
+  std::vector<uint32_t> taps_;
+  std::vector<int32_t> static_parents_;
+  // Of the running call:
+  Grid count_, position_, token_, next_token_, node_, top1_, budget_, n_nodes_, parent_, flags_;
+  std::vector<specd_status> statuses_;
+};
+
+}  // namespace specd::cascade

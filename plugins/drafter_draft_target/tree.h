@@ -1,0 +1,212 @@
+// A tree of guesses, grown level by level: of every level the likeliest nodes are run, each gives
+// its likeliest children, and of all that came up the likeliest are proposed.
+#pragma once
+
+#include <specd/sdk/drafter.h>
+#include <specd/sdk/model.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "settings.h"
+
+namespace specd::draft_target {
+
+// What one sequence has grown in a step.
+class Grown {
+ public:
+  struct Node {
+    int32_t token;
+    int32_t parent;    // node, -1 = the root
+    float score;       // log of the product of the draft model's probabilities down to here
+    int32_t row = -1;  // of the model's round
+  };
+
+  void clear() {
+    nodes_.clear();
+    level_ = n_rows_ = 0;
+  }
+  const std::vector<Node>& nodes() const { return nodes_; }
+
+  void add(int32_t token, int32_t parent, float score) { nodes_.push_back({token, parent, score}); }
+
+  // The nodes of the last level that are worth running, the likeliest first: at most `branches`,
+  // and none that `budget` others beat already, since it would not be proposed and its children
+  // neither.
+  std::vector<int32_t> begin_level(uint32_t branches, std::size_t budget) {
+    std::vector<int32_t> chosen = best(budget - 1);
+    const auto level = static_cast<int32_t>(level_);
+    chosen.erase(std::remove_if(chosen.begin(), chosen.end(), [&](int32_t i) { return i < level; }),
+                 chosen.end());
+    if (chosen.size() > branches) chosen.resize(branches);
+    level_ = nodes_.size();
+    for (const int32_t i : chosen) at(i).row = n_rows_++;
+    return chosen;
+  }
+  int32_t row_of(int32_t node) const {
+    return node < 0 ? -1 : nodes_[static_cast<std::size_t>(node)].row;
+  }
+
+  // The likeliest `n`, in falling order. Whole paths: no node is likelier than its parent, and of
+  // equals the older comes first.
+  std::vector<int32_t> best(std::size_t n) const {
+    std::vector<int32_t> order(nodes_.size());
+    for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int32_t>(i);
+    const auto likelier = [&](int32_t a, int32_t b) {
+      const float x = nodes_[static_cast<std::size_t>(a)].score;
+      const float y = nodes_[static_cast<std::size_t>(b)].score;
+      return x != y ? x > y : a < b;
+    };
+    n = std::min(n, order.size());
+    std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(n), order.end(),
+                      likelier);
+    order.resize(n);
+    return order;
+  }
+
+  // Depth first, the likeliest child first: when the likeliest path is accepted its KV lies in
+  // place already.
+  void propose(sdk::Proposal& out) const {
+    const std::vector<int32_t> chosen = best(static_cast<std::size_t>(out.budget()));
+    std::vector<std::vector<int32_t>> children(nodes_.size() + 1);  // of node i at i + 1
+    for (const int32_t i : chosen) {
+      children[static_cast<std::size_t>(nodes_[static_cast<std::size_t>(i)].parent + 1)].push_back(
+          i);
+    }
+    struct Next {
+      int32_t node, parent;
+    };
+    std::vector<Next> stack;
+    const auto descend = [&](int32_t node, int32_t parent) {
+      const std::vector<int32_t>& below = children[static_cast<std::size_t>(node + 1)];
+      for (auto i = below.rbegin(); i != below.rend(); ++i) stack.push_back({*i, parent});
+    };
+    descend(-1, -1);
+    while (!stack.empty()) {
+      const Next next = stack.back();
+      stack.pop_back();
+      descend(next.node, out.push(nodes_[static_cast<std::size_t>(next.node)].token, next.parent));
+    }
+  }
+
+ private:
+  Node& at(int32_t i) { return nodes_[static_cast<std::size_t>(i)]; }
+
+  std::vector<Node> nodes_;
+  std::size_t level_ = 0;  // first node of the last level
+  int32_t n_rows_ = 0;
+};
+
+class Tree {
+ public:
+  Tree(const Settings& settings, const sdk::Model& model)
+      : settings_(settings),
+        branches_(std::min(settings.branches, model.info().vocab_size)),
+        score_min_(static_cast<float>(std::log(settings.path_p_min))),
+        model_(model) {}
+
+  void propose(const specd_propose_args& in) {
+    const specd_batch& batch = *in.batch;
+    const int64_t n = batch.n_seqs, capacity = in.out->node_capacity;
+    const sdk::Column<int32_t> token(in.out->token, n, capacity, "token");
+    const sdk::Column<int32_t> parent(in.out->parent, n, capacity, "parent");
+    grown_.resize(std::max(grown_.size(), std::size_t{batch.n_seqs}));
+    growing_.clear();
+    rows_.clear(batch.n_seqs, wants());
+    for (uint32_t s = 0; s < batch.n_seqs; ++s) {
+      grown_[s].clear();
+      const uint32_t depth = depth_of(in, s);
+      if (depth == 0) continue;
+      rows_.want(s);
+      growing_.push_back({s, depth, static_cast<std::size_t>(in.host_node_budget[s]), {kRoot}});
+    }
+    model_.follow(batch, rows_, settings_.prefill_chunk);
+    for (uint32_t depth = 1;; ++depth) {
+      take_children();
+      choose_rows(batch.n_seqs, depth);
+      if (rows_.empty()) break;
+      model_.forward(batch, rows_);
+    }
+    for (uint32_t s = 0; s < batch.n_seqs; ++s) {
+      sdk::Proposal out(in, token, &parent, nullptr, s, in.out->node_capacity);
+      grown_[s].propose(out);
+    }
+  }
+
+ private:
+  static constexpr int32_t kRoot = -1;
+  struct Growing {
+    uint32_t sequence, depth;
+    std::size_t budget;
+    std::vector<int32_t> run;  // nodes that the model runs now
+  };
+
+  sdk::ModelRows::Wants wants() const { return {true, false, branches_}; }
+  // Levels that the text has room for: the step adds a token of its own.
+  uint32_t depth_of(const specd_propose_args& in, uint32_t s) const {
+    const uint64_t left = in.sampling[s]->tokens_left;
+    if (in.host_node_budget[s] <= 0 || left == 0) return 0;
+    return static_cast<uint32_t>(std::min<uint64_t>(settings_.draft_tokens, left - 1));
+  }
+
+  // What the model said below the nodes that it ran becomes nodes.
+  void take_children() {
+    int32_t output = 0;
+    for (const Growing& each : growing_) {
+      const bool good = rows_.status(each.sequence) == SPECD_OK;
+      for (const int32_t node : each.run) {
+        if (good) add_children(grown_[each.sequence], node, output);
+        ++output;
+      }
+    }
+  }
+
+  // The draw goes first, with the score of the likeliest: made with the target's noise it is what
+  // the target will draw, if the two agree at all. Greedily it is the likeliest.
+  void add_children(Grown& grown, int32_t parent, int32_t output) {
+    const int32_t drawn = rows_.token(output);
+    if (drawn == SPECD_NO_TOKEN) return;  // logits that are not finite
+    const float above = parent == kRoot ? 0 : grown.nodes()[static_cast<std::size_t>(parent)].score;
+    uint32_t rank = 0;
+    const auto add = [&](int32_t token) {
+      const float score = above + std::min(0.0f, rows_.top_logprob(output, rank++));
+      if (token != SPECD_NO_TOKEN && score >= score_min_) grown.add(token, parent, score);
+    };
+    if (settings_.use_target_noise) add(drawn);
+    for (uint32_t i = 0; rank < branches_; ++i) {
+      const int32_t token = rows_.top_token(output, i);
+      if (token != drawn || !settings_.use_target_noise) add(token);
+    }
+  }
+
+  // Of each sequence that may go deeper than `depth`, the likeliest nodes of that depth.
+  void choose_rows(uint32_t n_seqs, uint32_t depth) {
+    std::vector<Growing> deeper;
+    for (Growing& each : growing_) {
+      if (rows_.status(each.sequence) != SPECD_OK || depth >= each.depth) continue;
+      each.run = grown_[each.sequence].begin_level(branches_, each.budget);
+      if (!each.run.empty()) deeper.push_back(std::move(each));
+    }
+    growing_ = std::move(deeper);
+    rows_.clear(n_seqs, wants());
+    for (const Growing& each : growing_) {
+      const Grown& grown = grown_[each.sequence];
+      for (const int32_t node : each.run) {
+        const Grown::Node& run = grown.nodes()[static_cast<std::size_t>(node)];
+        rows_.add_child(each.sequence, run.token, grown.row_of(run.parent), true);
+      }
+    }
+  }
+
+  const Settings& settings_;
+  const uint32_t branches_;
+  const float score_min_;
+  const sdk::Model& model_;
+  sdk::ModelRows rows_;
+  std::vector<Grown> grown_;  // of sequence s of the batch
+  std::vector<Growing> growing_;
+};
+
+}  // namespace specd::draft_target

@@ -1,0 +1,296 @@
+// A drafter made of drafters: who proposes, and what each part is told. Against the parts alone,
+// and with parts that write down their calls.
+#include <gtest/gtest.h>
+#include <specd/sdk/drafter.h>
+#include <specd/sdk/fake_host.h>
+
+#include <algorithm>
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace specd {
+namespace {
+
+using sdk::FakeConfig;
+using sdk::FakeDraft;
+using sdk::FakeDrafter;
+using sdk::FakeHost;
+using TokenList = std::vector<int32_t>;
+
+const specd_factory& cascade() {
+  static const sdk::FakeModule loaded(SPECD_TEST_BUNDLES "/drafter_cascade/drafter_cascade.so");
+  return loaded.factory("cascade");
+}
+const specd_factory& lookup() {
+  static const sdk::FakeModule loaded(SPECD_TEST_BUNDLES
+                                      "/drafter_prompt_lookup/drafter_prompt_lookup.so");
+  return loaded.factory("ngram");
+}
+const specd_factory& draft_target() {
+  static const sdk::FakeModule loaded(SPECD_TEST_BUNDLES
+                                      "/drafter_draft_target/drafter_draft_target.so");
+  return loaded.factory("chain");
+}
+
+// What happened to a part.
+struct Log {
+  struct Update {
+    std::vector<int32_t> positions, tokens, nodes, top1;
+  };
+  std::vector<TokenList> begun;
+  std::vector<Update> updates;
+  std::vector<uint32_t> ended;
+  int budget = -1;  // of the last propose(), of the first sequence
+  uint32_t fails_at_begin = UINT32_MAX;
+  bool fails_in_update = false, fails_in_propose = false;
+  int nodes = 0;  // proposed, as a chain of token 100 + i, the last a probe
+  int alive = 0;
+};
+std::map<std::string, Log>& logs() {
+  static std::map<std::string, Log> all;
+  return all;
+}
+
+// Proposes what its log says.
+class Spy final : public sdk::Drafter {
+ public:
+  static constexpr const char* kSchema = nullptr;
+  static void describe(const sdk::Context& context, specd_drafter_caps& caps) {
+    caps.tree_mode = SPECD_TREE_VARIABLE;
+    caps.max_nodes = caps.max_depth = 8;
+    caps.draft_rule = static_cast<uint32_t>(context.config.i64("rule", 0, 0, 2));
+    caps.attach_modes = static_cast<uint32_t>(context.config.i64("attach", 7, 1, 7));
+    caps.max_batch = static_cast<uint32_t>(context.config.i64("batch", 0, 0, 64));
+    caps.bytes_per_seq = 100;
+    if (context.config.boolean("probes", false)) caps.needs |= SPECD_NEED_PROBES;
+  }
+  explicit Spy(const sdk::Context& context)
+      : Drafter(context), log_(logs()[context.config.required_string("log")]) {}
+
+  struct Sequence {
+    explicit Sequence(Spy& spy) : log(spy.log_) { ++log.alive; }
+    ~Sequence() { --log.alive; }
+    Log& log;
+  };
+  void begin(Sequence&, const sdk::Begin& in) {
+    if (log_.begun.size() == log_.fails_at_begin) {
+      throw sdk::Error(SPECD_E_EXHAUSTED, "the spy was told to fail");
+    }
+    log_.begun.emplace_back(in.tokens.begin(), in.tokens.end());
+  }
+  void update(Sequence&, const sdk::Rows& rows) {
+    if (log_.fails_in_update) throw sdk::Error(SPECD_E_EXHAUSTED, "the spy was told to fail");
+    Log::Update update;
+    for (int32_t r = 0; r < rows.size(); ++r) {
+      update.positions.push_back(rows[r].position);
+      update.tokens.push_back(rows[r].next_token);
+      update.nodes.push_back(rows[r].node);
+    }
+    for (int32_t node = 0; node < 8; ++node) update.top1.push_back(rows.top1(node, 8));
+    log_.updates.push_back(update);
+  }
+  void propose(Sequence&, sdk::Proposal& out) {
+    log_.budget = out.budget();
+    if (log_.fails_in_propose) throw sdk::Error(SPECD_E_INTERNAL, "the spy was told to fail");
+    for (int i = 0; i < log_.nodes; ++i) {
+      out.push(100 + i, i - 1, i + 1 == log_.nodes ? SPECD_NODE_PROBE | SPECD_NODE_WANT_TOP1 : 0);
+    }
+  }
+  void end(Sequence&, uint32_t reason) noexcept { log_.ended.push_back(reason); }
+
+ private:
+  Log& log_;
+};
+constexpr specd_factory kSpy = sdk::drafter<Spy>("spy", "writes down what it is told");
+
+class Cascade : public ::testing::Test {
+ protected:
+  Cascade() { logs().clear(); }
+  void TearDown() override {
+    for (const std::string& violation : host_.violations()) ADD_FAILURE() << violation;
+    for (const auto& [name, log] : logs()) EXPECT_EQ(log.alive, 0) << name;
+  }
+  void spies(FakeConfig a = FakeConfig(), FakeConfig b = FakeConfig()) {
+    host_.set_part("drafters.0", kSpy, a.set("log", "a"));
+    host_.set_part("drafters.1", kSpy, b.set("log", "b"));
+  }
+  FakeHost host_;
+};
+
+TEST_F(Cascade, the_first_drafter_that_has_something_proposes) {
+  const FakeConfig lookup_config = FakeConfig()
+                                       .set("num_speculative_tokens", 5)
+                                       .set("prompt_lookup_min", 2)
+                                       .set("prompt_lookup_max", 4);
+  const FakeConfig tree_config = FakeConfig()
+                                     .set("model", "draft")
+                                     .set("draft_tokens", 3)
+                                     .set("tree.branches", 2)
+                                     .set("tree.nodes", 6);
+  FakeHost alone;
+  host_.set_part("drafters.0", lookup(), lookup_config);
+  host_.set_part("drafters.1", draft_target(), tree_config);
+  FakeDrafter both(host_, cascade(), FakeConfig().set("min_nodes.0", 3));
+  FakeDrafter first(alone, lookup(), lookup_config), second(alone, draft_target(), tree_config);
+  ASSERT_EQ(both.status(), SPECD_OK);
+  EXPECT_EQ(both.caps().tree_mode, uint32_t{SPECD_TREE_VARIABLE});
+  EXPECT_EQ(both.caps().max_nodes, 6u);
+  EXPECT_EQ(both.caps().bytes_per_seq, first.caps().bytes_per_seq + second.caps().bytes_per_seq);
+  std::mt19937 random(2);
+  const auto text = [&](size_t n) {
+    TokenList all;
+    for (size_t i = 0; i < n; ++i) all.push_back(static_cast<int32_t>(random() % 3));
+    return all;
+  };
+  std::vector<int> sequences;
+  for (int i = 0; i < 3; ++i) {
+    const TokenList prompt = text(4 + random() % 20);
+    sequences.push_back(both.begin(prompt));
+    ASSERT_EQ(first.begin(prompt), sequences.back());
+    ASSERT_EQ(second.begin(prompt), sequences.back());
+  }
+  std::map<int, int> chosen;
+  for (int round = 0; round < 200; ++round) {
+    std::vector<int32_t> budgets;
+    for (int i = 0; i < 3; ++i) budgets.push_back(static_cast<int32_t>(random() % 7));
+    const std::vector<FakeDraft> got = both.propose_batch(sequences, budgets);
+    std::vector<FakeDrafter::Commit> commits;
+    for (size_t s = 0; s < 3; ++s) {
+      const FakeDraft one = first.propose(sequences[s], std::min(budgets[s], 5));
+      const FakeDraft two = second.propose(sequences[s], budgets[s]);
+      const bool is_first = one.count >= 3;
+      const FakeDraft& expected = is_first ? one : two;
+      ++chosen[expected.count == 0 ? 2 : is_first ? 0 : 1];
+      ASSERT_EQ(got[s].token, expected.token) << "round " << round;
+      ASSERT_EQ(got[s].parent, expected.parent) << "round " << round;
+      TokenList commit = text(1);
+      std::vector<int32_t> nodes{SPECD_NODE_ROOT};
+      if (got[s].count > 0 && random() % 2 == 0) {
+        commit.insert(commit.begin(), got[s].token[0]);
+        nodes.insert(nodes.begin(), 0);
+      }
+      commits.push_back({sequences[s], commit, nodes});
+    }
+    for (FakeDrafter* each : {&both, &first, &second}) {
+      ASSERT_EQ(each->commit_batch(commits), SPECD_OK);
+    }
+  }
+  EXPECT_GT(chosen[0], 50);
+  EXPECT_GT(chosen[1], 50);
+}
+
+TEST_F(Cascade, a_part_hears_of_its_own_nodes_alone) {
+  spies();
+  FakeDrafter drafter(host_, cascade(), FakeConfig());
+  ASSERT_EQ(drafter.status(), SPECD_OK);
+  const int s = drafter.begin({1, 2, 3});
+  logs()["b"].nodes = 2;
+  EXPECT_EQ(drafter.propose(s).token, (TokenList{100, 101}));
+  drafter.commit(s, {100, 9}, {SPECD_NODE_ROOT, 0});
+  logs()["a"].nodes = 1;
+  EXPECT_EQ(drafter.propose(s).token, (TokenList{100}));
+  drafter.commit(s, {100, 9}, {SPECD_NODE_ROOT, 0});
+  // A step without a proposal.
+  drafter.commit(s, {7}, {SPECD_NODE_ROOT});
+  const TokenList positions[] = {{2, 3}, {4, 5}, {6}};
+  const TokenList nodes_of_a[] = {{-1, -2}, {-1, 0}, {-1}};
+  const TokenList nodes_of_b[] = {{-1, 0}, {-1, -2}, {-1}};
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(logs()["a"].updates[i].positions, positions[i]);
+    EXPECT_EQ(logs()["b"].updates[i].positions, positions[i]);
+    EXPECT_EQ(logs()["a"].updates[i].nodes, nodes_of_a[i]) << i;
+    EXPECT_EQ(logs()["b"].updates[i].nodes, nodes_of_b[i]) << i;
+  }
+}
+
+TEST_F(Cascade, who_comes_later_is_not_asked_for_what_is_there) {
+  spies();
+  FakeDrafter drafter(host_, cascade(), FakeConfig());
+  const int s = drafter.begin({1});
+  logs()["a"].nodes = 2;
+  logs()["b"].nodes = 3;
+  EXPECT_EQ(drafter.propose(s, 5).count, 2);
+  EXPECT_EQ(logs()["a"].budget, 5);
+  EXPECT_EQ(logs()["b"].budget, -1);
+  logs()["a"].nodes = 0;
+  EXPECT_EQ(drafter.propose(s, 5).count, 3);
+  EXPECT_EQ(logs()["b"].budget, 5);
+}
+
+TEST_F(Cascade, a_part_that_fails_to_propose_leaves_the_step_to_the_others) {
+  spies();
+  FakeDrafter drafter(host_, cascade(), FakeConfig());
+  const int s = drafter.begin({1});
+  logs()["a"].fails_in_propose = true;
+  logs()["b"].nodes = 2;
+  const FakeDraft draft = drafter.propose(s);
+  EXPECT_EQ(draft.call_status, SPECD_OK);
+  EXPECT_EQ(draft.status, SPECD_OK);
+  EXPECT_EQ(draft.token, (TokenList{100, 101}));
+}
+
+TEST_F(Cascade, a_sequence_that_one_part_fails_in_begin_is_ended_in_the_others) {
+  for (const char* failing : {"a", "b"}) {
+    logs().clear();
+    spies();
+    FakeDrafter drafter(host_, cascade(), FakeConfig());
+    drafter.begin({1});
+    logs()[failing].fails_at_begin = 1;
+    const int failed = drafter.begin({2});
+    EXPECT_EQ(drafter.sequence_status(failed), SPECD_E_EXHAUSTED);
+    const char* other = failing[0] == 'a' ? "b" : "a";
+    EXPECT_EQ(logs()[other].ended, (std::vector<uint32_t>{SPECD_END_QUARANTINED}));
+    EXPECT_EQ(logs()[failing].ended, std::vector<uint32_t>());
+    EXPECT_EQ(logs()["a"].alive, 1);
+    EXPECT_EQ(logs()["b"].alive, 1);
+  }
+}
+
+TEST_F(Cascade, a_part_that_fails_in_update_fails_the_sequence) {
+  spies();
+  FakeDrafter drafter(host_, cascade(), FakeConfig());
+  const int s = drafter.begin({1});
+  logs()["b"].fails_in_update = true;
+  EXPECT_EQ(drafter.commit(s, {2}), SPECD_OK);
+  EXPECT_EQ(drafter.sequence_status(s), SPECD_E_EXHAUSTED);
+  drafter.end(s, SPECD_END_QUARANTINED);
+  EXPECT_EQ(logs()["a"].ended, (std::vector<uint32_t>{SPECD_END_QUARANTINED}));
+  EXPECT_EQ(logs()["b"].ended, (std::vector<uint32_t>{SPECD_END_QUARANTINED}));
+}
+
+TEST_F(Cascade, can_do_what_all_of_its_parts_can) {
+  spies(FakeConfig().set("attach", 3).set("batch", 5),
+        FakeConfig().set("attach", 5).set("batch", 9));
+  const FakeDrafter drafter(host_, cascade(), FakeConfig());
+  EXPECT_EQ(drafter.caps().attach_modes, uint32_t{SPECD_ATTACH_FRESH});
+  EXPECT_EQ(drafter.caps().max_batch, 5u);
+  EXPECT_EQ(drafter.caps().bytes_per_seq, 200u);
+  EXPECT_EQ(drafter.caps().needs, uint32_t{SPECD_NEED_HOST_TOKENS});
+}
+
+TEST_F(Cascade, what_cannot_work_is_refused_with_the_place) {
+  const auto expect = [&](const FakeConfig& config, specd_status status, const std::string& words) {
+    host_.clear_reports();
+    EXPECT_EQ(FakeDrafter(host_, cascade(), config).status(), status) << words;
+    ASSERT_FALSE(host_.reports().empty());
+    EXPECT_NE(host_.reports().back().text.find(words), std::string::npos)
+        << host_.reports().back().text;
+  };
+  host_.set_part("drafters.0", kSpy, FakeConfig().set("log", "a"));
+  expect(FakeConfig(), SPECD_E_CONFIG, "drafters: expected 2 to 8, found 1");
+  spies(FakeConfig(), FakeConfig().set("rule", 1));
+  expect(FakeConfig(), SPECD_E_UNSUPPORTED, "drafters.1: its drafts come about by another rule");
+  spies();
+  expect(FakeConfig().set("min_nodes.0", 9), SPECD_E_CONFIG, "min_nodes.0: expected at most 8");
+  expect(FakeConfig().set("min_nodes.2", 1), SPECD_E_CONFIG,
+         "min_nodes.2: there is no such drafter");
+  host_.set_part("drafters.1", draft_target(), FakeConfig());
+  expect(FakeConfig(), SPECD_E_CONFIG, "drafters.1: describe() refused");
+  host_.withhold_service(SPECD_SERVICE_PARTS);
+  expect(FakeConfig(), SPECD_E_UNSUPPORTED, "specd.host.parts/1");
+}
+
+}  // namespace
+}  // namespace specd
