@@ -34,7 +34,7 @@ constexpr const char* kSchema = R"({
         "properties": {
           "plugin": {"type": "string"},
           "factory": {"type": "string"},
-          "config": {"type": "object"}
+          "config": {"type": "object", "additionalProperties": true}
         }
       }
     },

@@ -1,10 +1,12 @@
 // The trees of drafter_draft_target: which nodes are run, which are proposed, in what order.
 // Against a model that is a function of the text, and a slow oracle.
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 #include <specd/sdk/fake_host.h>
 
 #include <algorithm>
 #include <cmath>
+#include <fstream>
 #include <map>
 #include <random>
 #include <set>
@@ -15,6 +17,7 @@
 namespace specd {
 namespace {
 
+using Json = nlohmann::json;
 using sdk::FakeConfig;
 using sdk::FakeDraft;
 using sdk::FakeDrafter;
@@ -158,6 +161,48 @@ TEST_F(DraftTree, proposes_the_likeliest_paths_of_what_was_grown) {
       ASSERT_EQ(drafter.commit(s, commit, nodes), SPECD_OK);
     }
   }
+}
+
+TEST_F(DraftTree, is_that_of_the_reference_on_the_zoo) {
+  const Json goldens = Json::parse(std::ifstream(SPECD_TEST_REFERENCE "/draft_tree_goldens.json"));
+  size_t n_nodes = 0, n_accepted = 0;
+  for (const Json& context : goldens["contexts"]) {
+    host_.model().session.clear();
+    std::map<TokenList, Likely> said;  // after which text
+    host_.model().likely = [&](const TokenList& text) {
+      const auto found = said.find(text);
+      if (found == said.end())
+        host_.violate("the model was run on a text that the reference did not");
+      return found == said.end() ? Likely() : found->second;
+    };
+    host_.model().next = [&](const TokenList& text) { return said.at(text)[0].first; };
+    FakeDrafter drafter(host_, factory(),
+                        config(context["depth"], context["branches"], context["nodes"])
+                            .set("tree.p_min", context["p_min"].get<double>()));
+    ASSERT_EQ(drafter.status(), SPECD_OK);
+    const int s = drafter.begin(context["prompt"].get<TokenList>());
+    for (const Json& step : context["steps"]) {
+      said.clear();
+      for (const Json& asked : step["asked"]) {
+        TokenList text = drafter.tokens(s);
+        for (const Json& token : asked[0]) text.push_back(token);
+        Likely& likely = said[text];
+        for (size_t i = 0; i < asked[1].size(); ++i) {
+          likely.emplace_back(asked[1][i], asked[2][i].get<float>() / 1024);
+        }
+      }
+      const FakeDraft draft = drafter.propose(s);
+      ASSERT_EQ(draft.token, step["token"].get<TokenList>());
+      ASSERT_EQ(draft.parent, step["parent"].get<TokenList>());
+      TokenList nodes = step["accepted"];
+      n_nodes += draft.token.size();
+      n_accepted += nodes.size();
+      nodes.push_back(SPECD_NODE_ROOT);
+      ASSERT_EQ(drafter.commit(s, step["committed"].get<TokenList>(), nodes), SPECD_OK);
+    }
+  }
+  EXPECT_GT(n_nodes, 4000u);
+  EXPECT_GT(n_accepted, 500u);
 }
 
 TEST_F(DraftTree, the_likeliest_path_comes_first_and_lies_in_place) {
