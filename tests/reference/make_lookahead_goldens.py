@@ -39,6 +39,8 @@ def main():
         asked = [json.loads(line)["turns"][0].split("\n", 1)[1].lstrip() for line in f]
     prompts = [tokenizer.encode(text, bos=True) for text in PROMPTS]
     prompts += [tokenizer.encode(text, bos=True)[:120] for text in asked[:9]]
+    # As the first proposal finds them: with the token that the prompt's own pass gave.
+    prompts = [prompt + target.greedy([prompt], 1)[0].tolist() for prompt in prompts]
     prompts += [[tokenizer.bos], [260] * 12, [308, 292]]
     contexts = []
     for i, prompt in enumerate(prompts):
