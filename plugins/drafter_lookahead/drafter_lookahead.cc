@@ -104,9 +104,8 @@ class Lookahead final : public sdk::Drafter {
   }
 
   void propose(Sequence& sequence, sdk::Proposal& out) {
-    Window& window = sequence.window;
-    window.withdraw();
     if (settings_.ngram == 1 || sequence.text.empty()) return;
+    Window& window = sequence.window;
     const int64_t above = int64_t{target().max_positions} - 1 - out.root_position();
     const auto room = static_cast<uint32_t>(std::clamp<int64_t>(above, 0, grant().max_depth));
     const auto fits = [&] {

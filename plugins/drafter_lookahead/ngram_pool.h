@@ -67,8 +67,7 @@ class NgramPool {
 
   // Bytes of a pool at its largest: while it grows, the old arrays stand beside the new ones.
   static uint64_t bytes_max(uint32_t n, uint32_t max_ngrams) {
-    return 2 * uint64_t{max_ngrams} *
-           (n * sizeof(int32_t) + sizeof(Links) + 2 * sizeof(uint32_t));
+    return 2 * uint64_t{max_ngrams} * (n * sizeof(int32_t) + sizeof(Links) + 2 * sizeof(uint32_t));
   }
 
  private:

@@ -40,10 +40,10 @@ class Window {
   // All of it; the caller has seen that it fits.
   void push(sdk::Proposal& out) {
     column(0)[0] = out.root_token();
-    const int32_t top = filled_ == 1 ? kLast : SPECD_NODE_PROBE;
+    const int32_t flags0 = filled_ == 1 ? kLast : SPECD_NODE_PROBE;
     const int32_t level0 = out.size() - 1;  // of column 0, if the root were a node
     for (uint32_t w = 1; w < columns(); ++w) {
-      out.push(ngram(w)[0], w == 1 ? -1 : level0 + static_cast<int32_t>(w) - 1, top);
+      out.push(ngram(w)[0], w == 1 ? -1 : level0 + static_cast<int32_t>(w) - 1, flags0);
     }
     last_level_ = level0;
     for (uint32_t level = 1; level < filled_; ++level) {
@@ -82,17 +82,14 @@ class Window {
     }
   }
 
-  void withdraw() { in_flight_ = false; }
-
  private:
   static constexpr int32_t kLast = SPECD_NODE_PROBE | SPECD_NODE_WANT_TOP1;
 
   int32_t* column(uint32_t w) { return cells_.data() + std::size_t{w} * n_; }
 
   uint32_t width_, n_;
-  uint32_t filled_ = 1;  // levels
-  HostVector<int32_t>
-      cells_;  // column w at w * n; the last cell is the answer's; empty: not started
+  uint32_t filled_ = 1;        // levels
+  HostVector<int32_t> cells_;  // column w at w * n, its last cell the answer's; empty: not started
   bool in_flight_ = false;
   int32_t last_level_ = 0;  // node of the last level of column 0
 };

@@ -368,11 +368,12 @@ TEST(Lookahead, memory_stays_below_what_the_caps_say) {
   for (const auto& [w, n, g, most] : std::vector<std::tuple<int, int, int, int>>{
            {7, 5, 7, 8192}, {15, 5, 15, 100}, {3, 2, 900, 5000}, {30, 20, 20, 1}}) {
     FakeHost host;
+    host.target().max_positions = 1300;
     FakeDrafter drafter(host, factory(), sizes(w, n, g).set("max_pool_ngrams", most));
     ASSERT_EQ(drafter.status(), SPECD_OK) << host.reports()[0].text;
     host.set_memory_quota(drafter.caps().bytes_fixed + drafter.caps().bytes_per_seq);
     const int s = drafter.begin({1});
-    for (int32_t step = 1; step < 4095; ++step) {
+    for (int32_t step = 1; step < 1299; ++step) {
       const FakeDraft draft = drafter.propose(s);
       ASSERT_EQ(draft.status, SPECD_OK) << step;
       drafter.commit(s, {step % 997}, {}, answers(draft, 1000));
