@@ -115,15 +115,18 @@ class FakeDrafter {
     return handle;
   }
 
-  // Rows of one update(): the committed tokens after what is known, and the nodes they came from.
+  // Rows of one update(): the committed tokens after what is known, the nodes they came from, and
+  // what the target says after each node of the last proposal.
   specd_status commit(int handle, const std::vector<int32_t>& tokens,
-                      const std::vector<int32_t>& nodes = {}) {
-    return commit_batch({{handle, tokens, nodes}});
+                      const std::vector<int32_t>& nodes = {},
+                      const std::vector<int32_t>& top1 = {}) {
+    return commit_batch({{handle, tokens, nodes, top1}});
   }
   struct Commit {
     int handle;
     std::vector<int32_t> tokens;
-    std::vector<int32_t> nodes;  // empty: SPECD_NODE_NONE
+    std::vector<int32_t> nodes = {};  // empty: SPECD_NODE_NONE
+    std::vector<int32_t> top1 = {};   // given on where SPECD_NODE_WANT_TOP1 was set; missing: -1
   };
   specd_status commit_batch(const std::vector<Commit>& commits) {
     std::vector<FakeBatch::Item> items;
@@ -135,9 +138,16 @@ class FakeDrafter {
     FakeBatch batch(host_, items);
     const std::size_t n = commits.size();
     GuardedColumn<int32_t> count(n, 1, 1), position(n, max_rows), token(n, max_rows),
-        next(n, max_rows), node(n, max_rows);
+        next(n, max_rows), node(n, max_rows), top1(n, grant_.max_nodes);
+    bool wants_top1 = false;
     for (std::size_t i = 0; i < n; ++i) {
       Sequence& s = *sequences_[static_cast<std::size_t>(commits[i].handle)];
+      for (std::size_t c = 0; c < grant_.max_nodes; ++c) {
+        const bool wants = c < s.flags.size() && (s.flags[c] & SPECD_NODE_WANT_TOP1) != 0;
+        top1.at(i, c) = wants && c < commits[i].top1.size() ? commits[i].top1[c] : -1;
+        wants_top1 = wants_top1 || wants;
+      }
+      s.flags.clear();  // of one step
       count.at(i) = static_cast<int32_t>(commits[i].tokens.size());
       for (std::size_t r = 0; r < commits[i].tokens.size(); ++r) {
         position.at(i, r) = static_cast<int32_t>(s.tokens.size()) - 1;
@@ -163,13 +173,15 @@ class FakeDrafter {
     a.host_token = token.data();
     a.host_next_token = next.data();
     a.host_node = node.data();
+    a.top1 = wants_top1 ? top1.tensor() : nullptr;
+    a.host_top1 = wants_top1 ? top1.data() : nullptr;
     const specd_status status = api_->update == nullptr ? SPECD_OK : api_->update(self_, &a);
     for (std::size_t i = 0; i < n; ++i) {
       sequences_[static_cast<std::size_t>(commits[i].handle)]->status =
           status != SPECD_OK ? status : batch.status(i);
     }
     host_.check(args.intact() && count.intact() && position.intact() && token.intact() &&
-                    next.intact() && node.intact(),
+                    next.intact() && node.intact() && top1.intact(),
                 "update() wrote past its arguments");
     host_.check_blocks();
     return status;
@@ -254,6 +266,7 @@ class FakeDrafter {
         d.parent.push_back(parent.at(i, c));
         d.flags.push_back(flags.at(i, c));
       }
+      if (probes) sequences_[static_cast<std::size_t>(handles[i])]->flags = d.flags;
     }
     return drafts;
   }
@@ -288,6 +301,7 @@ class FakeDrafter {
     specd_sampling sampling;
     specd_status status;
     bool begun;
+    std::vector<int32_t> flags = {};  // of the last proposal, until the next commit
   };
   FakeBatch::Item item(int handle) const {
     const Sequence& s = *sequences_[static_cast<std::size_t>(handle)];
