@@ -36,10 +36,11 @@ class DraftSearch {
   void try_match(const SuffixAutomaton& in, uint32_t state, uint32_t match) {
     const uint32_t budget = settings_.budget(match, room_);
     const SuffixAutomaton::State& s = in[state];
+    if (s.best_count == 0 || budget == 0) return;
     // No token of the draft can be likelier than the first. The factor is for rounding.
-    const float bound = static_cast<float>(s.best_count) / static_cast<float>(s.count) *
-                        static_cast<float>(budget) * 1.0001f;
-    if (s.best_count == 0 || bound <= drafts_[best_].score) return;
+    const float first = static_cast<float>(s.best_count) / static_cast<float>(s.count);
+    const float bound = budget <= 1 ? first : first * static_cast<float>(budget) * 1.0001f;
+    if (bound <= drafts_[best_].score || first < settings_.min_token_prob) return;
     Draft& draft = drafts_[1 - best_];
     draft.score = 0;
     draft.size = 0;
@@ -84,8 +85,8 @@ class DraftSearch {
       state = s.best;
       if (add(in.last_token_of(state), prob, draft)) return;
     }
-    for (uint32_t at = in[state].end; draft.size < budget && at < in.size(); ++at) {
-      const int32_t token = in.text()[at];
+    for (uint32_t at = in.first_end_of(state); draft.size < budget && at < in.size(); ++at) {
+      const int32_t token = in.token(at);
       if (token == SuffixAutomaton::kSeparator || add(token, prob, draft)) return;
     }
   }
@@ -124,9 +125,9 @@ class DraftSearch {
 
   void push_after(const SuffixAutomaton& in, const Place& place, float prob, int32_t parent) {
     if (place.at != 0 || !counted(in, place.state, place.length)) {
-      const uint32_t at = place.at != 0 ? place.at : in[place.state].end;
-      if (at >= in.size() || in.text()[at] == SuffixAutomaton::kSeparator) return;
-      push({prob, order_++, in.text()[at], parent, {0, 0, at + 1}});
+      const uint32_t at = place.at != 0 ? place.at : in.first_end_of(place.state);
+      if (at >= in.size() || in.token(at) == SuffixAutomaton::kSeparator) return;
+      push({prob, order_++, in.token(at), parent, {0, 0, at + 1}});
       return;
     }
     std::array<uint32_t, 16> to;

@@ -66,18 +66,27 @@ class Suffix final : public sdk::Drafter {
   void begin(Sequence& sequence, const sdk::Begin& in) {
     // The prompt and a usual answer at once, but no more than the quota is made for.
     sequence.own.reserve(std::min<std::size_t>(in.tokens.size + 1024, target().max_positions));
-    for (const int32_t token : in.tokens) append(sequence, token);
+    for (std::size_t i = 0; i < in.tokens.size; ++i) {
+      if (i + 8 < in.tokens.size) sequence.own.expect(in.tokens[i + 8]);
+      if (i + 4 < in.tokens.size) sequence.own.expect_next(in.tokens[i + 4]);
+      append(sequence, in.tokens[i]);
+    }
+    sequence.own.expect_search();
   }
 
   void update(Sequence& sequence, const sdk::Rows& rows) {
-    for (int32_t r = 0; r < rows.size(); ++r) {
+    const int32_t n = rows.size();
+    for (int32_t r = 0; r < n; ++r) sequence.own.expect(rows[r].next_token);
+    for (int32_t r = 0; r < n; ++r) {
       const sdk::Row row = rows[r];
       sdk::expect(row.position >= 0 && static_cast<uint32_t>(row.position) < sequence.own.size(),
                   "update(): a gap in the positions");
+      if (r + 1 < n) sequence.own.expect_next(rows[r + 1].next_token);
       if (static_cast<uint32_t>(row.position) + 1 == sequence.own.size()) {
         append(sequence, row.next_token);
       }
     }
+    sequence.own.expect_search();
   }
 
   void propose(Sequence& sequence, sdk::Proposal& out) {
@@ -119,7 +128,7 @@ class Suffix final : public sdk::Drafter {
     if (sequence.corpus == nullptr) return;
     const uint32_t n = sequence.own.size();
     for (uint32_t at = n - std::min(n, sequence.own.depth()); at < n; ++at) {
-      sequence.cursor.advance(*sequence.corpus, sequence.own.text()[at]);
+      sequence.cursor.advance(*sequence.corpus, sequence.own.token(at));
     }
   }
 

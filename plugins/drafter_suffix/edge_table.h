@@ -2,17 +2,12 @@
 #ifndef SPECD_SUFFIX_EDGE_TABLE_H
 #define SPECD_SUFFIX_EDGE_TABLE_H
 
-#include <specd/sdk/plugin.h>
-
 #include <cstddef>
 #include <cstdint>
-#include <vector>
+
+#include "chunks.h"
 
 namespace specd::suffix {
-
-using HostAllocator = sdk::HostAllocator<int32_t>;
-template <class T>
-using HostVector = std::vector<T, sdk::HostAllocator<T>>;
 
 // Open addressing in blocks of 16 bytes, four to a cache line. The edges of a state form a list by
 // token, from the youngest to the oldest, so that they can be copied; nothing is ever removed.
@@ -34,7 +29,7 @@ class EdgeTable {
 
   void reserve(std::size_t n) {
     std::size_t size = edges_.size();
-    while (size * 2 < n * 3) size *= 2;
+    while (size * 3 < n * 4) size *= 2;
     if (size > edges_.size()) resize(size);
   }
 
@@ -56,7 +51,7 @@ class EdgeTable {
 
   // The edge must be absent.
   void insert(uint32_t state, int32_t token, uint32_t target, int32_t older) {
-    if ((used_ + 1) * 3 > edges_.size() * 2) resize(edges_.size() * 2);
+    if ((used_ + 1) * 4 > edges_.size() * 3) resize(edges_.size() * 2);
     place({target, state, token, older});
     ++used_;
   }

@@ -33,12 +33,15 @@ class SuffixAutomaton {
     uint32_t length;      // of the longest string
     uint32_t link;        // kNone for the root
     uint32_t count;       // occurrences
-    uint32_t end;         // of the first occurrence: text[end] follows it
-    uint32_t next;        // state after text[end]; 0 = the text ends there
+    uint32_t next;        // state after the first occurrence
+    int32_t next_token;   // and the token there, EdgeTable::kNoToken where the text ends
     uint32_t best;        // state after the commonest continuation
     uint32_t best_count;  // its occurrences; 0 = no continuation
-    int32_t youngest;     // token of the youngest edge in the table, EdgeTable::kNoToken for none
+    // Token of the youngest edge: continuations other than `next`; kNoToken for none. Each edge
+    // names the next older.
+    int32_t youngest;
   };
+  static_assert(sizeof(State) == 32, "two states a cache line");
   // A class whose strings end the text.
   struct Suffix {
     uint32_t state;
@@ -50,29 +53,45 @@ class SuffixAutomaton {
       : depth_(depth),
         text_(memory),
         states_(memory),
+        ends_(memory),
         edges_(memory, salt),
         suffixes_(memory),
         before_(memory) {
-    states_.push_back({0, kNone, 0, 0, 0, 0, 0, EdgeTable::kNoToken});
+    add_state({0, kNone, 0, 0, EdgeTable::kNoToken, 0, 0, EdgeTable::kNoToken},
+              {0, EdgeTable::kNoToken});
     suffixes_.push_back({kRoot, 0});
   }
 
-  // Room for the usual needs of so many tokens.
-  void reserve(std::size_t tokens) {
-    text_.reserve(tokens);
-    states_.reserve(tokens + tokens / 2 + 2);
-    edges_.reserve(tokens + tokens / 4);
+  // So that the edges of so many tokens of the usual text need not move.
+  void reserve(std::size_t tokens) { edges_.reserve(tokens + tokens / 4); }
+
+  // Hints of what follows soon: memory is fetched meanwhile. First expect(), some time later
+  // expect_next(), of a token that will be appended; at last expect_search(), of a search for
+  // drafts.
+  void expect(int32_t token) const { edges_.prefetch(kRoot, token); }
+  void expect_next(int32_t token) const {
+    const EdgeTable::Edge* edge = edges_.find(kRoot, token);
+    if (edge != nullptr) __builtin_prefetch(&states_[edge->target]);
+  }
+  void expect_search() const {
+    for (const Suffix& suffix : suffixes_) {
+      const uint32_t best = states_[suffix.state].best;
+      __builtin_prefetch(&states_[best]);
+      __builtin_prefetch(&ends_[best]);
+    }
   }
 
   void append(int32_t token) {
     for (const Suffix& suffix : suffixes_) {
-      edges_.prefetch(suffix.state, token);
+      if (states_[suffix.state].next_token != token) edges_.prefetch(suffix.state, token);
     }
     text_.push_back(token);
     const uint32_t n = size();
     const uint32_t last = last_;
-    const uint32_t now = add_state({n, kRoot, 1, n, 0, 0, 0, EdgeTable::kNoToken});
+    const uint32_t now =
+        add_state({n, kRoot, 1, 0, EdgeTable::kNoToken, 0, 0, EdgeTable::kNoToken}, {n, token});
     states_[last].next = now;
+    states_[last].next_token = token;
     uint32_t from = states_[last].link;
     uint32_t known = 0;
     while (from != kNone && (known = after(from, token)) == 0) {
@@ -88,16 +107,19 @@ class SuffixAutomaton {
     count(token);
   }
 
-  uint32_t size() const { return static_cast<uint32_t>(text_.size()); }
-  const int32_t* text() const { return text_.data(); }
+  uint32_t size() const { return text_.size(); }
+  int32_t token(uint32_t at) const { return text_[at]; }
   uint32_t depth() const { return depth_; }
   const State& operator[](uint32_t state) const { return states_[state]; }
-  int32_t last_token_of(uint32_t state) const { return text_[states_[state].end - 1]; }
+  // Of all strings of the state; not of the root.
+  int32_t last_token_of(uint32_t state) const { return ends_[state].last_token; }
+  // Of the first occurrence: token(first_end_of(state)) follows it.
+  uint32_t first_end_of(uint32_t state) const { return ends_[state].first; }
 
   // The state after `token`, 0 when it never followed.
   uint32_t after(uint32_t state, int32_t token) const {
     const State& s = states_[state];
-    if (s.next != 0 && text_[s.end] == token) return s.next;
+    if (s.next_token == token) return s.next;
     const EdgeTable::Edge* edge = edges_.find(state, token);
     return edge == nullptr ? 0 : edge->target;
   }
@@ -109,9 +131,16 @@ class SuffixAutomaton {
   const EdgeTable& edges() const { return edges_; }
 
  private:
-  uint32_t add_state(const State& state) {
+  // What appending seldom needs.
+  struct End {
+    uint32_t first;
+    int32_t last_token;
+  };
+
+  uint32_t add_state(const State& state, const End& end) {
     states_.push_back(state);
-    return static_cast<uint32_t>(states_.size() - 1);
+    ends_.push_back(end);
+    return states_.size() - 1;
   }
 
   // Separates the strings of `known` that end the text now, the longest of which is the longest of
@@ -119,7 +148,7 @@ class SuffixAutomaton {
   uint32_t split(uint32_t from, int32_t token, uint32_t known) {
     State part = states_[known];
     part.length = states_[from].length + 1;
-    const uint32_t made = add_state(part);
+    const uint32_t made = add_state(part, {ends_[known].first, token});
     for (int32_t t = part.youngest; t != EdgeTable::kNoToken;) {
       const EdgeTable::Edge edge = *edges_.find(known, t);
       edges_.insert(made, t, edge.target, edge.older);
@@ -134,7 +163,7 @@ class SuffixAutomaton {
     }
     for (; from != kNone; from = states_[from].link) {
       State& s = states_[from];
-      if (text_[s.end] == token) {
+      if (s.next_token == token) {
         if (s.next != known) break;
         s.next = made;
       } else {
@@ -178,8 +207,9 @@ class SuffixAutomaton {
 
   const uint32_t depth_;
   uint32_t last_ = kRoot;
-  HostVector<int32_t> text_;
-  HostVector<State> states_;
+  Chunks<int32_t> text_;
+  Chunks<State> states_;
+  Chunks<End> ends_;  // by state
   EdgeTable edges_;
   HostVector<Suffix> suffixes_, before_;
 };

@@ -174,8 +174,9 @@ std::vector<Case> cases() {
           {"lookup, pool 1..2, oldest", lookup, "ngram", pool(true, false)},
           {"lookup, public pool, oldest", lookup, "ngram", pool(true, true)},
           {"lookup, pool 1..2, newest", lookup, "ngram", pool(false, false)},
-          {"suffix", suffix, "suffix", FakeConfig()},
-          {"suffix, 4 branches", suffix, "suffix", FakeConfig().set("max_branches", 4)}};
+          {"suffix", suffix, "suffix", FakeConfig().set("max_spec_factor", 4)},
+          {"suffix, 4 branches", suffix, "suffix",
+           FakeConfig().set("max_spec_factor", 4).set("max_branches", 4)}};
 }
 
 double cpu_ns() {
@@ -231,10 +232,12 @@ Figures measure(const Case& c, std::size_t context) {
 
 }  // namespace
 
-int main() {
+// With a word, only the cases that have it in their names.
+int main(int argc, char** argv) {
   std::printf("%-28s %8s | %10s %10s %10s | %8s %8s\n", "ns", "context", "propose", "proposing",
               "update", "drafted", "in steps");
   for (const Case& c : cases()) {
+    if (argc > 1 && std::string(c.name).find(argv[1]) == std::string::npos) continue;
     Figures figures[2];
     int at = 0;
     for (const std::size_t context : {std::size_t{1024}, std::size_t{131072}}) {
