@@ -198,8 +198,8 @@ TEST(Suffix, corpus_competes_by_score_and_loses_ties) {
 // A document that only the probe can continue: never part of a text that is compared.
 const TokenList kProbe = {4090, 4091, 4091, 4091, 4091};
 
-TEST(Suffix, chains_and_trees_of_the_reference_in_python) {
-  std::ifstream file(SPECD_TEST_REFERENCE "/suffix_goldens.json");
+void compare_with_goldens(const char* name) {
+  std::ifstream file(std::string(SPECD_TEST_REFERENCE "/") + name);
   const nlohmann::json goldens = nlohmann::json::parse(file);
   auto documents = goldens["corpus"].get<std::vector<TokenList>>();
   documents.push_back(kProbe);
@@ -222,7 +222,7 @@ TEST(Suffix, chains_and_trees_of_the_reference_in_python) {
     FakeDrafter drafter(host, factory(), config);
     ASSERT_EQ(drafter.status(), SPECD_OK);
     if (golden["corpus"]) {
-      ASSERT_NO_FATAL_FAILURE(wait_for_corpus(drafter, {kProbe[0]}));
+      ASSERT_NO_FATAL_FAILURE(wait_for_corpus(drafter, {kProbe[0], kProbe[1]}));
     }
     const TokenList text = golden["text"];
     std::size_t n = golden["begin"];
@@ -245,6 +245,11 @@ TEST(Suffix, chains_and_trees_of_the_reference_in_python) {
   EXPECT_EQ(compared, 600);
   EXPECT_GT(drafted, 4000);
 }
+
+TEST(Suffix, chains_and_trees_of_the_reference_in_python) {
+  compare_with_goldens("suffix_goldens.json");
+}
+TEST(Suffix, chains_of_arctic_inference) { compare_with_goldens("suffix_arctic_goldens.json"); }
 
 TEST(Suffix, attached_in_mid_stream_it_drafts_as_if_it_had_been_there) {
   std::mt19937 random(5);
