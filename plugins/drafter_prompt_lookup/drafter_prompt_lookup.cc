@@ -192,7 +192,7 @@ class PromptLookup final : public sdk::Drafter {
 
   void take_in(Sequence& sequence) {
     if (!settings_.pool) return;
-    guard_pool([&] { pool_of(sequence)->take_complete(hasher_, sequence.text, sequence.reader); });
+    guard_pool([&] { pool_of(sequence)->take_in(hasher_, sequence.text, sequence.reader); });
   }
 
   // A shared pool that meets the quota is emptied and starts over, so that one full pool does not

@@ -21,7 +21,11 @@ namespace specd::prompt_lookup {
 //  - A match of full length P is never removed, and inserting it again changes nothing. So every
 //    window is inserted for good once, when its match is complete; only the last P - 1 windows of a
 //    text, whose matches the end cuts, are inserted at every look-up.
-//  - For the oldest, only the first match matters; membership is needed for the newest alone.
+//  - For the oldest, only the first match matters; membership is needed for the newest alone. The
+//    match of a window that the end of its text cuts grows with the text, and is still the same
+//    entry: its length follows from what of the text was taken in. So a window is inserted once,
+//    when the first token of its match is known, and again only after another text has displaced a
+//    match.
 // A pattern and its match are neighbours in a text, so an entry is a place in a text, no copy.
 class MatchPool {
  public:
@@ -39,9 +43,10 @@ class MatchPool {
     uint32_t text = 0;                        // index in texts_
     uint64_t generation = 0;                  // of the pool when the text was registered
     uint32_t next[kLongestPattern + 1] = {};  // by pattern size: first window not yet complete
-    // By pattern size: bit i is set when window next + i cannot change the pool any more, because
-    // the oldest match of its pattern has full length.
+    // By pattern size: bit i is set when window next + i needs no insertion, because the oldest
+    // match of its pattern has full length or is its own.
     uint64_t settled[kLongestPattern + 1] = {};
+    uint64_t displaced = 0;  // the pool's, when the text was last taken in
   };
   struct Match {
     const int32_t* tokens = nullptr;
@@ -51,55 +56,30 @@ class MatchPool {
   MatchPool(const sdk::HostAllocator<int32_t>& memory, const Options& options)
       : options_(options), patterns_(memory), sets_(memory), nodes_(memory) {}
 
-  // Inserts the windows whose matches have become complete.
-  void take_complete(const GramHasher& hasher, const std::shared_ptr<const Text>& text,
-                     Reader& reader) {
-    const uint32_t n = text->size();
-    if (options_.max_tokens != 0) {
-      // Of a text longer than the pool only the end is taken in.
-      if (n - reader.next[1] > options_.max_tokens) {
-        const uint32_t from = n - static_cast<uint32_t>(options_.max_tokens);
-        for (uint32_t& next : reader.next) next = std::max(next, from);
-        for (uint64_t& settled : reader.settled) settled = 0;
-      }
-      if (taken_ + (n - reader.next[1]) > options_.max_tokens) clear();
-    }
-    enter(text, reader);
-    for (uint32_t size = 1; size <= options_.max_pattern; ++size) {
-      uint32_t& from = reader.next[size];
-      for (; from + size + options_.max_match <= n; ++from) {
-        if (size == 1) ++taken_;
-        if ((reader.settled[size] & 1) == 0) {
-          insert(hasher, {reader.text, from, size, options_.max_match});
-        }
-        reader.settled[size] >>= 1;
-      }
-    }
+  // Takes in what was appended to the text. For the newest that is the windows whose matches have
+  // become complete; the cut ones follow with the look-up.
+  void take_in(const GramHasher& hasher, const std::shared_ptr<const Text>& text, Reader& reader) {
+    take_complete(hasher, text, reader);
+    if (options_.oldest) take_cut(hasher, text->size(), reader);
   }
 
-  // Inserts the cut windows too, then looks the end of the text up.
+  // Looks the end of the text up.
   Match look_up(const GramHasher& hasher, const std::shared_ptr<const Text>& text, Reader& reader) {
-    take_complete(hasher, text, reader);
     const uint32_t n = text->size();
-    if (n < 2) return {};
-    const uint32_t longest = options_.max_pattern < n - 1 ? options_.max_pattern : n - 1;
-    for (uint32_t size = longest; size >= 1; --size) {
-      // Fewer than P <= 64 windows are cut.
-      uint64_t bit = 1;
-      for (uint32_t from = reader.next[size]; from + size < n; ++from, bit <<= 1) {
-        if ((reader.settled[size] & bit) != 0) continue;
-        if (insert(hasher, {reader.text, from, size, n - from - size})) {
-          reader.settled[size] |= bit;
-        }
-      }
+    if (!options_.oldest) {
+      take_complete(hasher, text, reader);
+      take_cut(hasher, n, reader);
+    } else if (reader.generation != generation_) {
+      take_in(hasher, text, reader);
     }
-    for (uint32_t size = longest; size >= 1; --size) {
+    if (patterns_.empty()) return {};
+    for (uint32_t size = longest_pattern(n); size >= 1; --size) {
       const Gram suffix{reader.text, n - size, size, 0};
-      if (patterns_.empty()) break;
       const Pattern& pattern = find_pattern(hasher, suffix);
       if (pattern.gram.size == 0) continue;
       const Gram& hit = options_.oldest ? pattern.gram : nodes_[pattern.newest].gram;
-      return {texts_[hit.text]->data() + hit.from + hit.size, hit.match};
+      const uint32_t match = options_.oldest ? match_of(hit) : hit.match;
+      return {texts_[hit.text].text->data() + hit.from + hit.size, match};
     }
     return {};
   }
@@ -116,7 +96,7 @@ class MatchPool {
   }
 
  private:
-  // `size` tokens at `from` of a text, and the `match` tokens after them.
+  // `size` tokens at `from` of a text, and the `match` tokens after them when it was inserted.
   struct Gram {
     uint32_t text;
     uint32_t from;
@@ -132,16 +112,77 @@ class MatchPool {
     Gram gram;
     uint32_t older;  // index of the match before it in the set, or kNone
   };
+  struct Source {
+    std::shared_ptr<const Text> text;
+    uint32_t taken;  // tokens of it
+  };
   static constexpr uint32_t kNone = 0xffffffffu;
   static constexpr uint32_t kRemoved = 0xfffffffeu;
 
-  const int32_t* tokens(const Gram& gram) const { return texts_[gram.text]->data() + gram.from; }
+  const int32_t* tokens(const Gram& gram) const {
+    return texts_[gram.text].text->data() + gram.from;
+  }
+
+  // Length of the match by now; for the oldest.
+  uint32_t match_of(const Gram& gram) const {
+    if (gram.match == options_.max_match) return gram.match;
+    return std::min(options_.max_match, texts_[gram.text].taken - gram.from - gram.size);
+  }
+
+  // Of patterns that end a text of n tokens and have been followed by one.
+  uint32_t longest_pattern(uint32_t n) const {
+    return n < 2 ? 0 : std::min(options_.max_pattern, n - 1);
+  }
+
+  // Inserts the windows whose matches have become complete.
+  void take_complete(const GramHasher& hasher, const std::shared_ptr<const Text>& text,
+                     Reader& reader) {
+    const uint32_t n = text->size();
+    if (options_.max_tokens != 0) {
+      // Of a text longer than the pool only the end is taken in.
+      if (n - reader.next[1] > options_.max_tokens) {
+        const uint32_t from = n - static_cast<uint32_t>(options_.max_tokens);
+        for (uint32_t& next : reader.next) next = std::max(next, from);
+        for (uint64_t& settled : reader.settled) settled = 0;
+      }
+      if (taken_ + (n - reader.next[1]) > options_.max_tokens) clear();
+    }
+    enter(text, reader);
+    texts_[reader.text].taken = n;
+    if (reader.displaced != displaced_) {
+      for (uint64_t& settled : reader.settled) settled = 0;
+    }
+    for (uint32_t size = 1; size <= options_.max_pattern; ++size) {
+      uint32_t& from = reader.next[size];
+      for (; from + size + options_.max_match <= n; ++from) {
+        if (size == 1) ++taken_;
+        if ((reader.settled[size] & 1) == 0) {
+          insert(hasher, {reader.text, from, size, options_.max_match});
+        }
+        reader.settled[size] >>= 1;
+      }
+    }
+  }
+
+  // Inserts the windows whose matches the end of the text cuts: fewer than P <= 64 of a size.
+  void take_cut(const GramHasher& hasher, uint32_t n, Reader& reader) {
+    for (uint32_t size = longest_pattern(n); size >= 1; --size) {
+      uint64_t bit = 1;
+      for (uint32_t from = reader.next[size]; from + size < n; ++from, bit <<= 1) {
+        if ((reader.settled[size] & bit) != 0) continue;
+        if (insert(hasher, {reader.text, from, size, n - from - size})) {
+          reader.settled[size] |= bit;
+        }
+      }
+    }
+    reader.displaced = displaced_;
+  }
 
   // Registers the text after a clear or for the first time. What it held before a clear stays
   // forgotten: taking all of it in again would cost a step its time.
   void enter(const std::shared_ptr<const Text>& text, Reader& reader) {
     if (reader.generation == generation_) return;
-    texts_.push_back(text);
+    texts_.push_back({text, 0});
     reader.text = static_cast<uint32_t>(texts_.size() - 1);
     reader.generation = generation_;
     for (uint64_t& settled : reader.settled) settled = 0;
@@ -149,7 +190,7 @@ class MatchPool {
   }
 
   Pattern& find_pattern(const GramHasher& hasher, const Gram& gram) {
-    const uint64_t hash = texts_[gram.text]->hash(hasher, gram.from, gram.size);
+    const uint64_t hash = texts_[gram.text].text->hash(hasher, gram.from, gram.size);
     const uint32_t tag = static_cast<uint32_t>(hash >> 32);
     const std::size_t mask = patterns_.size() - 1;
     for (std::size_t at = hash & mask;; at = (at + 1) & mask) {
@@ -168,7 +209,7 @@ class MatchPool {
   // The slot of sets_ that holds the node with the same pattern and match, or where it belongs.
   uint32_t& find_member(const GramHasher& hasher, const Gram& gram) {
     const uint64_t hash = GramHasher::mix(
-        texts_[gram.text]->hash(hasher, gram.from, gram.size + gram.match) + gram.size);
+        texts_[gram.text].text->hash(hasher, gram.from, gram.size + gram.match) + gram.size);
     const std::size_t mask = sets_.size() - 1;
     uint32_t* free = nullptr;
     for (std::size_t at = hash & mask;; at = (at + 1) & mask) {
@@ -187,15 +228,19 @@ class MatchPool {
   }
 
   // All or nothing: what may throw comes first. True when inserting longer matches of this window
-  // will change nothing either.
+  // will change nothing either, while no other text displaces a match.
   bool insert(const GramHasher& hasher, const Gram& gram) {
     make_room(hasher);
     Pattern& pattern = find_pattern(hasher, gram);
     const bool absent = pattern.gram.size == 0;
     if (options_.oldest) {
       if (absent) ++pattern_count_;
-      if (absent || gram.match > pattern.gram.match) pattern.gram = gram;
-      return pattern.gram.match == options_.max_match;
+      if (absent || gram.match > match_of(pattern.gram)) {
+        if (!absent && pattern.gram.text != gram.text) ++displaced_;
+        pattern.gram = gram;
+      }
+      return match_of(pattern.gram) == options_.max_match ||
+             (pattern.gram.text == gram.text && pattern.gram.from == gram.from);
     }
     uint32_t& member = find_member(hasher, gram);
     if (member < kRemoved) return false;  // in the set
@@ -269,7 +314,8 @@ class MatchPool {
   Options options_;
   uint64_t generation_ = 1;
   uint64_t taken_ = 0;
-  std::vector<std::shared_ptr<const Text>> texts_;
+  uint64_t displaced_ = 0;  // times that a text took another's place as the oldest match
+  std::vector<Source> texts_;
   HostVector<Pattern> patterns_;  // open addressing
   std::size_t pattern_count_ = 0;
   HostVector<uint32_t> sets_;  // open addressing over indices of nodes_

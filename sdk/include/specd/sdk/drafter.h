@@ -7,7 +7,8 @@
 //     below explicit Mine(const Context&); struct Sequence { ... };          // built as
 //     Sequence(Mine&), destroyed at end() void begin(Sequence&, const Begin&); void
 //     update(Sequence&, const Rows&); void propose(Sequence&, Proposal&); void activated(); //
-//     optional, [control] void end(Sequence&, uint32_t reason) noexcept;      // optional
+//     optional, [control] void deactivated() noexcept;                   // optional, [control]
+//     void end(Sequence&, uint32_t reason) noexcept;      // optional
 //     std::vector<int32_t> static_tree();                 // SPECD_TREE_STATIC only
 //   };
 //
@@ -177,6 +178,8 @@ class Drafter : public Instance {
   // After activate(). `stream` is null on the CPU.
   const specd_drafter_grant& grant() const { return grant_; }
   void activated() {}
+  // Threads of the drafter's own end here.
+  void deactivated() noexcept {}
   template <class Sequence>
   void end(Sequence&, uint32_t) noexcept {}
 
@@ -372,7 +375,7 @@ struct DrafterTable {
     }
   }
 
-  static void deactivate(specd_drafter*) noexcept {}
+  static void deactivate(specd_drafter* drafter) noexcept { self(drafter)->deactivated(); }
   static void destroy(specd_drafter* drafter) noexcept { delete self(drafter); }
 
   static constexpr specd_drafter_api make() {

@@ -1,0 +1,184 @@
+// Chooses a draft by the statistics of matches: how often did what follow?
+#ifndef SPECD_SUFFIX_DRAFT_SEARCH_H
+#define SPECD_SUFFIX_DRAFT_SEARCH_H
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <utility>
+
+#include "settings.h"
+#include "suffix_automaton.h"
+
+namespace specd::suffix {
+
+struct Draft {
+  float score = 0;  // expected number of accepted tokens, if the future is drawn from the past
+  uint32_t size = 0;
+  std::array<int32_t, 64> token;
+  std::array<int32_t, 64> parent;  // -1 = root
+};
+
+// Keeps the best of all drafts that were tried; at equal scores the first. A draft follows a match
+// along the commonest continuations, each of which multiplies the probability of the draft by its
+// share, while that is min_token_prob or more. Beyond max_tree_depth tokens of match and draft
+// nothing is counted; there, and where a string occurs once, the draft follows the text.
+//
+// All strings of one class have the same continuations, and a longer match never gets a smaller
+// budget. So the longest string of every class is all that need be tried.
+class DraftSearch {
+ public:
+  // eos: -1 = none; nothing is drafted after it. room <= 64.
+  DraftSearch(const Settings& settings, int32_t eos, uint32_t room)
+      : settings_(settings), eos_(eos), room_(room) {}
+
+  // `match` < depth is the length of a string of `state`.
+  void try_match(const SuffixAutomaton& in, uint32_t state, uint32_t match) {
+    const uint32_t budget = settings_.budget(match, room_);
+    const SuffixAutomaton::State& s = in[state];
+    if (s.best_count == 0 || budget == 0) return;
+    // No token of the draft can be likelier than the first. The factor is for rounding.
+    const float first = static_cast<float>(s.best_count) / static_cast<float>(s.count);
+    const float bound = budget <= 1 ? first : first * static_cast<float>(budget) * 1.0001f;
+    if (bound <= drafts_[best_].score || first < settings_.min_token_prob) return;
+    Draft& draft = drafts_[1 - best_];
+    draft.score = 0;
+    draft.size = 0;
+    if (settings_.trees()) {
+      grow(in, state, match, budget, draft);
+    } else {
+      walk(in, state, match, budget, draft);
+    }
+    if (draft.score > drafts_[best_].score) best_ = 1 - best_;
+  }
+
+  const Draft& best() const { return drafts_[best_]; }
+
+ private:
+  // Where a draft stands: in a state after a string of `length` tokens, or, when nothing is counted
+  // any more, in the text at `at`.
+  struct Place {
+    uint32_t state;
+    uint32_t length;
+    uint32_t at;
+  };
+  struct Branch {
+    float prob;
+    uint32_t order;
+    int32_t token;
+    int32_t parent;
+    Place place;
+  };
+
+  static bool counted(const SuffixAutomaton& in, uint32_t state, uint32_t length) {
+    return length < in.depth() && in[state].count > 1;
+  }
+
+  void walk(const SuffixAutomaton& in, uint32_t state, uint32_t length, uint32_t budget,
+            Draft& draft) const {
+    float prob = 1;
+    for (; draft.size < budget && counted(in, state, length); ++length) {
+      const SuffixAutomaton::State& s = in[state];
+      if (s.best_count == 0) return;
+      prob *= static_cast<float>(s.best_count) / static_cast<float>(s.count);
+      if (prob < settings_.min_token_prob) return;
+      state = s.best;
+      if (add(in.last_token_of(state), prob, draft)) return;
+    }
+    for (uint32_t at = in.first_end_of(state); draft.size < budget && at < in.size(); ++at) {
+      const int32_t token = in.token(at);
+      if (token == SuffixAutomaton::kSeparator || add(token, prob, draft)) return;
+    }
+  }
+
+  // True when the draft ends with it.
+  bool add(int32_t token, float prob, Draft& draft) const {
+    draft.token[draft.size++] = token;
+    draft.score += prob;
+    return token == eos_;
+  }
+
+  // The likeliest token first, and of equally likely ones the one that was found first.
+  void grow(const SuffixAutomaton& in, uint32_t state, uint32_t length, uint32_t budget,
+            Draft& draft) {
+    n_branches_ = 0;
+    order_ = 0;
+    push_after(in, {state, length, 0}, 1, -1);
+    while (draft.size < budget && n_branches_ > 0) {
+      std::pop_heap(branches_.begin(), branches_.begin() + n_branches_, later);
+      const Branch branch = branches_[--n_branches_];
+      const int32_t node = static_cast<int32_t>(draft.size);
+      draft.parent[draft.size] = branch.parent;
+      if (add(branch.token, branch.prob, draft)) continue;
+      push_after(in, branch.place, branch.prob, node);
+    }
+  }
+
+  static bool later(const Branch& a, const Branch& b) {
+    return a.prob != b.prob ? a.prob < b.prob : a.order > b.order;
+  }
+
+  void push(const Branch& branch) {
+    branches_[n_branches_++] = branch;
+    std::push_heap(branches_.begin(), branches_.begin() + n_branches_, later);
+  }
+
+  void push_after(const SuffixAutomaton& in, const Place& place, float prob, int32_t parent) {
+    if (place.at != 0 || !counted(in, place.state, place.length)) {
+      const uint32_t at = place.at != 0 ? place.at : in.first_end_of(place.state);
+      if (at >= in.size() || in.token(at) == SuffixAutomaton::kSeparator) return;
+      push({prob, order_++, in.token(at), parent, {0, 0, at + 1}});
+      return;
+    }
+    std::array<uint32_t, 16> to;
+    const uint32_t n = commonest_after(in, place.state, to);
+    const float count = static_cast<float>(in[place.state].count);
+    for (uint32_t i = 0; i < n; ++i) {
+      const float p = prob * static_cast<float>(in[to[i]].count) / count;
+      if (p < settings_.min_token_prob) return;
+      push({p, order_++, in.last_token_of(to[i]), parent, {to[i], place.length + 1, 0}});
+    }
+  }
+
+  // The max_branches commonest continuations; of equally common ones the automaton's best first,
+  // then the younger. Of very many only the youngest and the oldest are looked at.
+  uint32_t commonest_after(const SuffixAutomaton& in, uint32_t state,
+                           std::array<uint32_t, 16>& to) const {
+    constexpr int kLooks = 64;
+    const SuffixAutomaton::State& s = in[state];
+    if (s.best_count == 0) return 0;
+    uint32_t n = 0;
+    to[n++] = s.best;
+    const auto offer = [&](uint32_t target) {
+      if (target == 0 || target == s.best) return;
+      if (in.last_token_of(target) == SuffixAutomaton::kSeparator) return;
+      uint32_t at = n;
+      while (at > 1 && in[to[at - 1]].count < in[target].count) --at;
+      if (at >= settings_.max_branches) return;
+      if (n < settings_.max_branches) ++n;
+      for (uint32_t i = n - 1; i > at; --i) to[i] = to[i - 1];
+      to[at] = target;
+    };
+    int32_t token = s.youngest;
+    for (int looks = 0; looks < kLooks && token != EdgeTable::kNoToken; ++looks) {
+      const EdgeTable::Edge* edge = in.edges().find(state, token);
+      offer(edge->target);
+      token = edge->older;
+    }
+    offer(s.next);
+    return n;
+  }
+
+  const Settings& settings_;
+  const int32_t eos_;
+  const uint32_t room_;
+  Draft drafts_[2];
+  uint32_t best_ = 0;
+  // 64 nodes push at most 16 each, and the root its own.
+  std::array<Branch, 65 * 16> branches_;
+  uint32_t n_branches_ = 0, order_ = 0;
+};
+
+}  // namespace specd::suffix
+
+#endif
