@@ -1,6 +1,7 @@
 #include "core/text/added_tokens.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/text/source_text.h"
 #include "core/text/unicode.h"
@@ -8,6 +9,9 @@
 
 namespace specd {
 namespace {
+
+// Places that an automaton walks at once.
+constexpr size_t kBlockBytes = 4096;
 
 uint64_t edge_key(uint32_t node, char byte) {
   return static_cast<uint64_t>(node) << 8 | static_cast<unsigned char>(byte);
@@ -47,52 +51,111 @@ size_t spaces_end(std::string_view text, size_t at) {
 
 }  // namespace
 
+// ---- the automaton ---------------------------------------------------------------------------
+
+const uint32_t* AddedTokenFinder::Automaton::edge(uint32_t node, char byte) const {
+  const auto found = edges_.find(edge_key(node, byte));
+  return found == edges_.end() ? nullptr : &found->second;
+}
+
+bool AddedTokenFinder::Automaton::has(std::string_view text) const {
+  uint32_t node = 0;
+  for (size_t i = text.size(); i-- > 0;) {
+    const uint32_t* const next = edge(node, text[i]);
+    if (next == nullptr) return false;
+    node = *next;
+  }
+  return nodes_[node].longest != kNone;
+}
+
+void AddedTokenFinder::Automaton::add(std::string_view text, int32_t entry) {
+  uint32_t node = 0;
+  leaves_root_[static_cast<unsigned char>(text.back())] = true;
+  for (size_t i = text.size(); i-- > 0;) {
+    const auto [next, added] =
+        edges_.try_emplace(edge_key(node, text[i]), static_cast<uint32_t>(nodes_.size()));
+    if (added) nodes_.emplace_back();
+    node = next->second;
+  }
+  nodes_[node].longest = entry;
+}
+
+void AddedTokenFinder::Automaton::finish() {
+  struct Child {
+    uint32_t parent;
+    char byte;
+  };
+  std::vector<Child> children(nodes_.size());
+  for (const auto& [key, node] : edges_) {
+    children[node] = {static_cast<uint32_t>(key >> 8), static_cast<char>(key & 0xFF)};
+  }
+  // What a node needs of others lies nearer to the root: node by node by depth. A parent has a
+  // smaller number than its children.
+  std::array<std::vector<uint32_t>, kAddedTokenBytesMax + 1> by_depth;
+  std::vector<uint16_t> depths(nodes_.size());
+  for (uint32_t node = 1; node < nodes_.size(); ++node) {
+    depths[node] = static_cast<uint16_t>(depths[children[node].parent] + 1);
+    by_depth[depths[node]].push_back(node);
+  }
+  for (const std::vector<uint32_t>& level : by_depth) {
+    for (const uint32_t node : level) {
+      const auto [parent, byte] = children[node];
+      uint32_t fail = 0;
+      for (uint32_t up = parent; up != 0 && fail == 0;) {
+        up = nodes_[up].fail;
+        if (const uint32_t* const next = edge(up, byte)) fail = *next;
+      }
+      nodes_[node].fail = fail;
+      if (nodes_[node].longest == kNone) nodes_[node].longest = nodes_[fail].longest;
+    }
+  }
+}
+
+void AddedTokenFinder::Automaton::walk(std::string_view text, std::string_view marks, char mark,
+                                       TextRange block, std::vector<int32_t>& longest) const {
+  longest.assign(block.end - block.begin, kNone);
+  if (empty()) return;
+  // No token that begins in the block ends behind this.
+  const size_t end = std::min(text.size(), block.end + kAddedTokenBytesMax);
+  uint32_t node = 0;
+  char here = 0;
+  for (size_t i = end; i-- > block.begin;) {
+    const char there = std::exchange(here, static_cast<char>(marks[i] & mark));
+    if (here != there) node = 0;
+    if (node == 0 && !leaves_root_[static_cast<unsigned char>(text[i])]) continue;
+    const uint32_t* next = edge(node, text[i]);
+    while (next == nullptr && node != 0) {
+      node = nodes_[node].fail;
+      next = edge(node, text[i]);
+    }
+    node = next == nullptr ? 0 : *next;
+    if (i < block.end) longest[i - block.begin] = nodes_[node].longest;
+  }
+}
+
+// ---- the finder ------------------------------------------------------------------------------
+
 bool AddedTokenFinder::add(std::string_view text, const Token& token) {
-  uint32_t node = 0;
-  first_bytes_[static_cast<unsigned char>(text[0])] = true;
-  for (const char c : text) {
-    const auto [edge, added] = edges_.try_emplace(edge_key(node, c), nodes_);
-    if (added) ++nodes_;
-    node = edge->second;
-  }
-  return tokens_.emplace(node, token).second;
+  if (special_.has(text) || other_.has(text)) return false;
+  (token.special ? special_ : other_).add(text, static_cast<int32_t>(entries_.size()));
+  entries_.push_back({token, text.size()});
+  return true;
 }
 
-AddedTokenFinder::Verdict AddedTokenFinder::judge(const Token& token, std::string_view text,
-                                                  std::string_view marks, TextRange match,
-                                                  bool parse_special) const {
+void AddedTokenFinder::finish() {
+  special_.finish();
+  other_.finish();
+}
+
+bool AddedTokenFinder::is_taken(const Token& token, std::string_view text, std::string_view marks,
+                                TextRange match, bool parse_special) const {
+  if (token.special && !parse_special) return false;
   const char hides = token.special ? kMarkPlain : kMarkText;
-  const std::string_view touched = marks.substr(match.begin, match.end - match.begin);
-  const auto plain = static_cast<size_t>(std::count_if(
-      touched.begin(), touched.end(), [hides](char mark) { return (mark & hides) != 0; }));
-  if (plain > 0 && plain < touched.size()) return Verdict::kUnseen;
-  if (plain > 0 || (token.special && !parse_special)) return Verdict::kPassedOver;
-  if (token.single_word && (word_before(text, match.begin) || word_after(text, match.end))) {
-    return Verdict::kPassedOver;
-  }
-  return Verdict::kTaken;
-}
-
-const AddedTokenFinder::Token* AddedTokenFinder::longest(std::string_view text,
-                                                         std::string_view marks, size_t at,
-                                                         bool parse_special, size_t& end,
-                                                         Verdict& verdict) const {
-  if (!first_bytes_[static_cast<unsigned char>(text[at])]) return nullptr;
-  const Token* best = nullptr;
-  uint32_t node = 0;
-  for (size_t i = at; i < text.size(); ++i) {
-    const auto edge = edges_.find(edge_key(node, text[i]));
-    if (edge == edges_.end()) break;
-    node = edge->second;
-    const auto found = tokens_.find(node);
-    if (found == tokens_.end()) continue;
-    const Verdict seen = judge(found->second, text, marks, {at, i + 1}, parse_special);
-    if (seen == Verdict::kUnseen) continue;
-    best = &found->second;
-    end = i + 1;
-    verdict = seen;
-  }
-  return best;
+  const auto hidden = [&](size_t at) { return (marks[at] & hides) != 0; };
+  if (hidden(match.begin)) return false;  // and so is all of it
+  if (!token.single_word) return true;
+  return !(word_before(text, match.begin) && !hidden(match.begin - 1)) &&
+         !(word_after(text, match.end) && !hidden(match.end));
 }
 
 void AddedTokenFinder::find(std::string_view text, std::string_view marks, bool parse_special,
@@ -100,26 +163,39 @@ void AddedTokenFinder::find(std::string_view text, std::string_view marks, bool 
   segments.clear();
   size_t text_begin = 0;       // of the text that no token has taken
   size_t last_spaces_end = 0;  // of the run of white space that was looked at last
-  for (size_t at = 0; at < text.size() && !tokens_.empty();) {
-    size_t end = at;
-    Verdict verdict = Verdict::kUnseen;
-    const Token* token = longest(text, marks, at, parse_special, end, verdict);
-    if (token == nullptr) {
+  TextRange block{0, 0};
+  std::vector<int32_t> special;  // the longest that begins at each place of the block
+  std::vector<int32_t> other;
+  for (size_t at = 0; at < text.size() && !entries_.empty();) {
+    if (at >= block.end) {
+      block = {at, std::min(text.size(), at + kBlockBytes)};
+      special_.walk(text, marks, kMarkPlain, block, special);
+      other_.walk(text, marks, kMarkText, block, other);
+    }
+    const auto bytes_of = [&](int32_t entry) {
+      return entry == kNone ? 0 : entries_[static_cast<size_t>(entry)].bytes;
+    };
+    const int32_t a = special[at - block.begin];
+    const int32_t b = other[at - block.begin];
+    const int32_t found = bytes_of(a) > bytes_of(b) ? a : b;
+    if (found == kNone) {
       ++at;
       continue;
     }
+    const Token& token = entries_[static_cast<size_t>(found)].token;
+    size_t end = at + bytes_of(found);
     const size_t next = end;
-    if (verdict == Verdict::kTaken) {
+    if (is_taken(token, text, marks, {at, end}, parse_special)) {
       // Strips of neighbours may overlap; the reference's arithmetic is kept, and like it a token
       // without any text left is dropped.
       size_t begin = at;
-      if (token->lstrip) begin = std::max(spaces_begin(text, begin, text_begin), text_begin);
-      if (token->rstrip) {
+      if (token.lstrip) begin = std::max(spaces_begin(text, begin, text_begin), text_begin);
+      if (token.rstrip) {
         if (end >= last_spaces_end) last_spaces_end = spaces_end(text, end);
         end = last_spaces_end;
       }
       if (text_begin < begin) segments.push_back({{text_begin, begin}, kText});
-      if (begin < end) segments.push_back({{begin, end}, token->id});
+      if (begin < end) segments.push_back({{begin, end}, token.id});
       text_begin = end;
     }
     at = next;

@@ -87,7 +87,7 @@ class Reader {
         if (key.bytes() == "content" && !message.content.empty()) {
           return wrong(extra_field, "the content is given twice");
         }
-        SPECD_OK_OR_RETURN(dict->set(key, value));
+        SPECD_OK_OR_RETURN(dict->set(key, value, budget_));
       }
     }
     return finished(std::move(dict));
@@ -96,8 +96,8 @@ class Reader {
   static Value text(const std::string& bytes) {
     return Value::string(MarkedText(bytes, true)).with_origin(true);
   }
-  static Status set(DictObject& dict, std::string_view key, Value value) {
-    return dict.set(Value::string(MarkedText(key, true)), std::move(value));
+  Status set(DictObject& dict, std::string_view key, Value value) {
+    return dict.set(Value::string(MarkedText(key, true)), std::move(value), budget_);
   }
   Result<Value> finished(std::shared_ptr<DictObject> dict) {
     SPECD_TRY(const Value made, jinja::make_dict(std::move(dict), budget_));
@@ -138,12 +138,12 @@ Result<Value> with_tag(const Value& message, const std::string& field, MarkedTex
     });
     if (part == parts.rend()) return nothing();
     auto dict = std::make_shared<DictObject>(part->dict());
-    SPECD_OK_OR_RETURN(Reader::set(*dict, "text", tagged(*part->dict().find("text"))));
+    SPECD_OK_OR_RETURN(reader.set(*dict, "text", tagged(*part->dict().find("text"))));
     SPECD_TRY(*part, reader.finished(std::move(dict)));
     SPECD_TRY(changed, reader.list(std::move(parts)));
   }
   auto dict = std::make_shared<DictObject>(message.dict());
-  SPECD_OK_OR_RETURN(Reader::set(*dict, "content", std::move(changed)));
+  SPECD_OK_OR_RETURN(reader.set(*dict, "content", std::move(changed)));
   return reader.finished(std::move(dict));
 }
 

@@ -141,6 +141,8 @@ Status Tokenizer::read_added_tokens(const Json& list, int64_t id_end, const std:
     SPECD_OK_OR_RETURN(
         read_added_token(entry, id_end, where + "[" + std::to_string(index++) + "]"));
   }
+  raw_finder_.finish();
+  normalized_finder_.finish();
   return Status();
 }
 

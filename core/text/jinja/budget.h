@@ -12,6 +12,7 @@ namespace specd::jinja {
 
 struct Limits {
   static constexpr size_t kTemplateBytes = 1 << 20;
+  static constexpr size_t kTokens = 1 << 17;     // names, signs, texts between tags
   static constexpr int kSyntaxDepth = 200;       // of nested expressions, and of nested blocks
   static constexpr int kValueDepth = 100;        // of lists in lists
   static constexpr int kEvaluationDepth = 1000;  // of calls of the evaluator, macros included

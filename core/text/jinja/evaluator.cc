@@ -1,7 +1,5 @@
 #include "core/text/jinja/evaluator.h"
 
-#include <algorithm>
-
 #include "core/base/quote.h"
 #include "core/text/jinja/operators.h"
 
@@ -17,12 +15,11 @@ Evaluator::Evaluator(const Syntax& syntax, const std::tm& now, Budget& budget)
       {"namespace", Function::kNamespace},
       {"raise_exception", Function::kRaiseException},
       {"strftime_now", Function::kStrftimeNow}};
-  for (size_t i = 0; i < syntax.names.size(); ++i) {
-    for (const auto& [name, function] : kFunctions) {
-      if (syntax.names[i] == name) root_[i] = Value::function(function);
-    }
-    if (syntax.names[i] == "loop") loop_name_ = static_cast<NameId>(i);
+  for (const auto& [name, function] : kFunctions) {
+    const NameId id = id_of(name);
+    if (id >= 0) root_[static_cast<size_t>(id)] = Value::function(function);
   }
+  loop_name_ = id_of("loop");
 }
 
 Evaluator::~Evaluator() {
@@ -33,10 +30,8 @@ Evaluator::~Evaluator() {
 
 Result<MarkedText> Evaluator::run(const Variables& variables) {
   for (const auto& [name, value] : variables) {
-    const auto found = std::find(syntax_.names.begin(), syntax_.names.end(), name);
-    if (found != syntax_.names.end()) {
-      root_[static_cast<size_t>(found - syntax_.names.begin())] = value;
-    }
+    const NameId id = id_of(name);
+    if (id >= 0) root_[static_cast<size_t>(id)] = value;
   }
   MarkedText out;
   out_ = &out;
@@ -53,15 +48,21 @@ Status Evaluator::at(size_t offset, const Status& status) {
 
 // ---- names -----------------------------------------------------------------------------------
 
+NameId Evaluator::id_of(std::string_view name) const {
+  const auto found = syntax_.name_ids.find(name);
+  return found == syntax_.name_ids.end() ? -1 : found->second;
+}
+
 Value Evaluator::look_up(NameId name, const Scope* scope) const {
   for (; scope != nullptr; scope = scope->parent) {
-    budget_.step(scope->values.size() / 16);
+    charge_search(*scope);
     for (const auto& [id, value] : scope->values) {
       if (id == name) return value;
     }
   }
   const std::optional<Value>& value = root_[static_cast<size_t>(name)];
   if (value.has_value()) return *value;
+  budget_.bytes(kUndefinedBytes);
   return Value::undefined(quote(syntax_.names[static_cast<size_t>(name)], 80) + " is undefined");
 }
 
@@ -70,7 +71,7 @@ void Evaluator::assign(NameId name, Value value, Scope* scope) {
     root_[static_cast<size_t>(name)] = std::move(value);
     return;
   }
-  budget_.step(scope->values.size() / 16);
+  charge_search(*scope);
   for (auto& [id, old] : scope->values) {
     if (id != name) continue;
     old = std::move(value);
@@ -97,6 +98,7 @@ Status Evaluator::assign_to(const Expression& target, const Value& value, Scope*
     if (value.depth() >= Limits::kValueDepth) {
       return at(target.offset, Status(Code::kInvalidArgument, "values nest too deeply"));
     }
+    if (!budget_.bytes(target.word.size())) return at(target.offset, budget_.exceeded());
     owner.name_space().values[target.word] = value;
     return Status();
   }
@@ -346,7 +348,7 @@ Result<Value> Evaluator::evaluate_kind(const Expression& expression, Scope* scop
       for (size_t i = 0; i < args.size(); i += 2) {
         SPECD_TRY(const Value key, evaluate(*args[i], scope));
         SPECD_TRY(Value value, evaluate(*args[i + 1], scope));
-        SPECD_OK_OR_RETURN(dict->set(key, std::move(value)));
+        SPECD_OK_OR_RETURN(dict->set(key, std::move(value), budget_));
       }
       return make_dict(std::move(dict), budget_);
     }

@@ -4,6 +4,7 @@
 #include <ctime>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -73,7 +74,11 @@ class Evaluator {
   Result<bool> has_next(Loop& loop);
   Result<int64_t> length_of(Loop& loop);
 
+  NameId id_of(std::string_view name) const;  // -1 where the template does not have it
   Value look_up(NameId name, const Scope* scope) const;
+  // The steps of a search through one scope. Whoever looks there counts a step of its own next, and
+  // so learns that the budget is spent.
+  void charge_search(const Scope& scope) const { budget_.step(1 + scope.values.size() / 16); }
   void assign(NameId name, Value value, Scope* scope);
   Status assign_to(const Expression& target, const Value& value, Scope* scope);
   // The error with the place, unless it has one.

@@ -164,6 +164,7 @@ Result<Value> Evaluator::evaluate_call(const Expression& expression, Scope* scop
   SPECD_TRY(const std::vector<Value> arguments, evaluate_all(expression, 1, scope));
   Keywords keywords;
   for (const auto& [name, value] : expression.keywords) {
+    SPECD_JINJA_BYTES(budget_, name.size());
     SPECD_TRY(Value evaluated, evaluate(*value, scope));
     keywords.emplace_back(name, std::move(evaluated));
   }
@@ -196,6 +197,7 @@ Result<Value> Evaluator::call_macro(const Statement& macro, const std::vector<Va
   }
   for (const auto& [keyword, value] : keywords) {
     size_t i = arguments.size();
+    SPECD_JINJA_BYTES(budget_, parameters.size() * (8 + keyword.size()));  // each is compared
     while (i < parameters.size() &&
            syntax_.names[static_cast<size_t>(parameters[i].name)] != keyword) {
       ++i;
@@ -207,6 +209,7 @@ Result<Value> Evaluator::call_macro(const Statement& macro, const std::vector<Va
     assign(parameters[i].name, value, &scope);
   }
   for (size_t i = arguments.size(); i < parameters.size(); ++i) {
+    SPECD_JINJA_STEPS(budget_, 1 + scope.values.size() / 16);
     const NameId parameter = parameters[i].name;
     const bool is_given = std::any_of(scope.values.begin(), scope.values.end(),
                                       [&](const auto& each) { return each.first == parameter; });
@@ -280,6 +283,7 @@ Result<Value> Evaluator::make_namespace(const std::vector<Value>& arguments,
     if (value.depth() >= Limits::kValueDepth) {
       return Status(Code::kInvalidArgument, "values nest too deeply");
     }
+    SPECD_JINJA_BYTES(budget_, 4 * sizeof(Value) + name.size());
     made->values[name] = value;
     return Status();
   };
@@ -290,7 +294,7 @@ Result<Value> Evaluator::make_namespace(const std::vector<Value>& arguments,
     }
   }
   for (const auto& [name, value] : keywords) SPECD_OK_OR_RETURN(add(name, value));
-  SPECD_JINJA_BYTES(budget_, 256 + made->values.size() * 4 * sizeof(Value));
+  SPECD_JINJA_BYTES(budget_, 256);
   namespaces_.push_back(made);
   return Value::object(Kind::kNamespace, std::move(made));
 }

@@ -86,7 +86,7 @@ Result<Value> join(const Value& value, Arguments arguments, Budget& budget) {
   MarkedText out;
   for (size_t i = 0; i < items.size(); ++i) {
     if (i > 0) {
-      SPECD_JINJA_BYTES(budget, separator.size());
+      SPECD_JINJA_BYTES(budget, cost_of(separator));
       out.append(separator);
     }
     SPECD_TRY(const Value item, get_path(items[i], or_none(arguments[1]), nullptr, budget));
@@ -229,7 +229,7 @@ Result<Value> unique(const Value& value, Arguments arguments, Budget& budget) {
     Status status = as_status(key);
     if (status.ok()) {
       const size_t before = seen.entries().size();
-      status = seen.set(key.value(), Value::none());
+      status = seen.set(key.value(), Value::none(), budget);
       if (status.ok() && seen.entries().size() > before) out.push_back(item);
     }
     if (!status.ok()) return make_iterator(std::move(out), status);
@@ -253,11 +253,18 @@ Result<Value> extreme(const Value& value, Arguments arguments, Budget& budget) {
   return best;
 }
 
-Result<Value> to_int(const Value& value, Arguments arguments, Budget&) {
+// What reading a number out of the value costs: its text is copied and walked several times.
+Status charge_number(const Value& value, Budget& budget) {
+  if (value.is_string()) SPECD_JINJA_BYTES(budget, value.text().size() * 8);
+  return Status();
+}
+
+Result<Value> to_int(const Value& value, Arguments arguments, Budget& budget) {
   if (value.is_undefined()) return undefined_error(value);
   if (arguments[1] != nullptr && !(arguments[1]->is(Kind::kInt) && arguments[1]->as_int() == 10)) {
     return Status(Code::kUnsupported, "int with a base other than 10 is not supported");
   }
+  SPECD_OK_OR_RETURN(charge_number(value, budget));
   const Value fallback = arguments[0] != nullptr ? *arguments[0] : Value::integer(0);
   double number = 0;
   const bool is_text = value.is_string();
@@ -290,8 +297,9 @@ Result<Value> to_int(const Value& value, Arguments arguments, Budget&) {
   return Value::integer(static_cast<int64_t>(number)).with_origin(origin);
 }
 
-Result<Value> to_float(const Value& value, Arguments arguments, Budget&) {
+Result<Value> to_float(const Value& value, Arguments arguments, Budget& budget) {
   if (value.is_undefined()) return undefined_error(value);
+  SPECD_OK_OR_RETURN(charge_number(value, budget));
   if (value.is_number()) return Value::real(value.as_double()).with_origin(value.from_request());
   if (value.is_string()) {
     if (!is_ascii(value.bytes())) {
@@ -358,6 +366,7 @@ Result<Value> to_json(const Value& value, Arguments arguments, Budget& budget) {
     if (indent.is_integer() && indent.as_int() > 1000) {
       return Status(Code::kUnsupported, "an indent of more than 1000 is not supported");
     }
+    if (indent.is_string()) SPECD_JINJA_BYTES(budget, indent.text().size());
     style.has_indent = true;
     style.indent =
         indent.is_string()
@@ -371,6 +380,7 @@ Result<Value> to_json(const Value& value, Arguments arguments, Budget& budget) {
         !separators.items()[0].is_string() || !separators.items()[1].is_string()) {
       return type_error("separators are not two strings");
     }
+    for (const Value& each : separators.items()) SPECD_JINJA_BYTES(budget, each.text().size());
     style.item_separator = separators.items()[0].bytes();
     style.key_separator = separators.items()[1].bytes();
   }
@@ -413,9 +423,10 @@ Result<Value> indent(const Value& value, Arguments arguments, Budget& budget) {
       end += step.bytes;
     }
     if (!is_first) {
+      SPECD_JINJA_STEPS(budget, 1);
       out.append("\n", false);
       if (blank || end > begin) {
-        SPECD_JINJA_BYTES(budget, margin.size());
+        SPECD_JINJA_BYTES(budget, cost_of(margin));
         out.append(margin);
       }
     }

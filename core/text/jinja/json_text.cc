@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "core/text/jinja/builtins.h"
@@ -76,7 +77,7 @@ class JsonWriter {
   }
 
   Status write_string(const Value& value) {
-    SPECD_JINJA_BYTES(budget_, value.text().size() * 2);
+    SPECD_JINJA_BYTES(budget_, cost_of(value.text()) * 4);
     const bool origin = !value.text().marks().empty();
     out_.append("\"", origin);
     value.text().each_run([&](std::string_view run, bool from_request) {
@@ -90,7 +91,7 @@ class JsonWriter {
 
   Status new_line(bool origin) {
     if (!style_.has_indent) return Status();
-    SPECD_JINJA_BYTES(budget_, style_.indent.size() * static_cast<size_t>(level_) + 1);
+    SPECD_JINJA_BYTES(budget_, (style_.indent.size() + 16) * static_cast<size_t>(level_) + 1);
     out_.append("\n", origin);
     for (int i = 0; i < level_; ++i) out_.append(style_.indent, origin);
     return Status();
@@ -123,6 +124,7 @@ class JsonWriter {
 
   Status write_dict(const Value& value) {
     const bool origin = value.from_request();
+    SPECD_JINJA_BYTES(budget_, value.dict().entries().size() * sizeof(DictObject::Entry*));
     std::vector<const DictObject::Entry*> entries;
     for (const DictObject::Entry& entry : value.dict().entries()) entries.push_back(&entry);
     if (entries.empty()) {
@@ -157,7 +159,8 @@ class JsonWriter {
       if (!entry->first.is_string()) {
         return Status(Code::kUnsupported, "sort_keys of keys that are no strings is not supported");
       }
-      SPECD_JINJA_BYTES(budget_, entry->first.text().size() * 8);
+      SPECD_JINJA_BYTES(budget_,
+                        (entry->first.text().size() + 16) * std::bit_width(entries.size()));
     }
     std::sort(entries.begin(), entries.end(),
               [](const auto* a, const auto* b) { return a->first.bytes() < b->first.bytes(); });

@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "core/base/quote.h"
+#include "core/text/jinja/budget.h"
 #include "core/text/jinja/python_text.h"
 #include "core/base/utf8.h"
 
@@ -38,7 +39,10 @@ class Lexer {
   explicit Lexer(const Source& source) : source_(source), text_(source.text()) {}
 
   Result<std::vector<Token>> run() {
-    while (at_ < text_.size()) SPECD_OK_OR_RETURN(read_data());
+    while (at_ < text_.size()) {
+      SPECD_OK_OR_RETURN(check_number());
+      SPECD_OK_OR_RETURN(read_data());
+    }
     add(Token::Type::kEnd, text_.size());
     return std::move(tokens_);
   }
@@ -47,6 +51,12 @@ class Lexer {
   Token& add(Token::Type type, size_t offset, std::string text = "") {
     tokens_.push_back({.type = type, .text = std::move(text), .offset = offset});
     return tokens_.back();
+  }
+  // A tree takes some hundred bytes a token.
+  Status check_number() const {
+    if (tokens_.size() < Limits::kTokens) return Status();
+    return source_.unsupported(
+        at_, "a template of more than " + std::to_string(Limits::kTokens) + " words and signs");
   }
   bool at(std::string_view word) const { return text_.substr(at_, word.size()) == word; }
   size_t skip_spaces(size_t from) const {
@@ -155,6 +165,7 @@ class Lexer {
     const std::string_view closing = is_print ? "}}" : "%}";
     std::string open_brackets;
     while (at_ < text_.size()) {
+      SPECD_OK_OR_RETURN(check_number());
       const size_t offset = at_;
       const char c = text_[at_];
       if (open_brackets.empty()) {

@@ -158,9 +158,9 @@ Result<Value> real_operation(BinaryOp op, double a, double b) {
 Result<Value> repeat(const Value& value, int64_t times, Budget& budget) {
   const auto n = static_cast<uint64_t>(std::max<int64_t>(times, 0));
   if (value.is_string()) {
-    const uint64_t size = value.text().size();
+    const uint64_t size = cost_of(value.text());
     if (size > 0 && n > budget.limits().bytes_max / size) return too_large();
-    SPECD_JINJA_BYTES(budget, n * size);
+    SPECD_JINJA_BYTES(budget, n * cost_of(value.text()));
     SPECD_JINJA_STEPS(budget, size > 0 ? n : 0);
     MarkedText out;
     for (uint64_t i = 0; size > 0 && i < n; ++i) out.append(value.text());
@@ -284,7 +284,7 @@ Result<std::optional<Value>> own_attribute(const Value& value, std::string_view 
       return nothing;
     case Kind::kNamespace: {
       const auto& values = value.name_space().values;
-      const auto found = values.find(std::string(name));
+      const auto found = values.find(name);
       if (found == values.end()) return nothing;
       return std::optional<Value>(found->second);
     }
@@ -357,7 +357,7 @@ Result<bool> equal(const Value& a, const Value& b, Budget& budget) {
     case Kind::kDict: {
       if (a.dict().entries().size() != b.dict().entries().size()) return false;
       for (const auto& [key, value] : a.dict().entries()) {
-        SPECD_TRY(const Value* other, b.dict().find(key));
+        SPECD_TRY(const Value* other, b.dict().find(key, budget));
         if (other == nullptr) return false;
         SPECD_TRY(const bool same, equal(value, *other, budget));
         if (!same) return false;
@@ -440,11 +440,11 @@ Result<bool> contains(const Value& container, const Value& item, Budget& budget)
       return type_error(std::string("'in' a string needs a string on its left, found ") +
                         item.type_name());
     }
-    SPECD_JINJA_BYTES(budget, container.text().size() + item.text().size());
+    SPECD_JINJA_BYTES(budget, search_cost(container.text().size(), item.text().size()));
     return find_text(container.bytes(), item.bytes(), 0) != std::string_view::npos;
   }
   if (container.is(Kind::kDict)) {
-    SPECD_TRY(const Value* found, container.dict().find(item));
+    SPECD_TRY(const Value* found, container.dict().find(item, budget));
     return found != nullptr;
   }
   // An iterator is used up to the item.
@@ -470,7 +470,7 @@ Result<Value> binary(BinaryOp op, const Value& a, const Value& b, Budget& budget
   if (b.is_undefined()) return undefined_error(b);
   if (op == BinaryOp::kAdd && a.is_string() && b.is_string() &&
       (a.as_string().is_safe || b.as_string().is_safe)) {
-    SPECD_JINJA_BYTES(budget, 5 * (a.text().size() + b.text().size()));
+    SPECD_JINJA_BYTES(budget, 5 * (cost_of(a.text()) + cost_of(b.text())));
     MarkedText out = escaped(a);
     out.append(escaped(b));
     auto object = std::make_shared<StringObject>(std::move(out));
@@ -486,12 +486,13 @@ Result<Value> binary(BinaryOp op, const Value& a, const Value& b, Budget& budget
     return result.with_origin(a.from_request() || b.from_request());
   }
   if (op == BinaryOp::kAdd && a.is_string() && b.is_string()) {
-    SPECD_JINJA_BYTES(budget, a.text().size() + b.text().size());
+    SPECD_JINJA_BYTES(budget, cost_of(a.text()) + cost_of(b.text()));
     MarkedText out = a.text();
     out.append(b.text());
     return make_string(std::move(out), budget);
   }
   if (op == BinaryOp::kAdd && a.is_sequence() && a.kind() == b.kind()) {
+    SPECD_JINJA_BYTES(budget, (a.items().size() + b.items().size()) * sizeof(Value));
     std::vector<Value> items = a.items();
     items.insert(items.end(), b.items().begin(), b.items().end());
     return make_sequence(a.kind(), std::move(items), budget);
@@ -526,11 +527,13 @@ Result<Value> plus(const Value& value) {
 Result<Value> get_attribute(const Value& value, std::string_view name, Budget& budget) {
   SPECD_JINJA_STEPS(budget, 1);
   if (value.is_undefined()) return undefined_error(value);
+  SPECD_JINJA_BYTES(budget, name.size());  // looked up by its hash
   SPECD_TRY(const std::optional<Value> own, own_attribute(value, name));
   if (own.has_value()) return *own;
   if (value.is(Kind::kDict)) {
     if (const Value* const found = value.dict().find(name); found != nullptr) return *found;
   }
+  SPECD_JINJA_BYTES(budget, kUndefinedBytes);
   return Value::undefined("'" + described(value) + "' has no attribute " + quote(name, 80));
 }
 
@@ -538,7 +541,8 @@ Result<Value> get_item(const Value& value, const Value& key, Budget& budget) {
   SPECD_JINJA_STEPS(budget, 1);
   if (value.is_undefined()) return undefined_error(value);
   if (value.is(Kind::kDict)) {
-    const Result<const Value*> found = value.dict().find(key);
+    const Result<const Value*> found = value.dict().find(key, budget);
+    // A key that cannot be one is not there; the budget is asked again at the next step.
     if (!found.ok() && found.status().code() == Code::kUnsupported) return found.status();
     if (found.ok() && found.value() != nullptr) return *found.value();
   }
@@ -565,11 +569,14 @@ Result<Value> get_item(const Value& value, const Value& key, Budget& budget) {
     }
   }
   if (key.is_string()) {
+    SPECD_JINJA_BYTES(budget, key.text().size());
     SPECD_TRY(const std::optional<Value> own, own_attribute(value, key.bytes()));
     if (own.has_value()) return *own;
+    SPECD_JINJA_BYTES(budget, kUndefinedBytes);
     return Value::undefined("'" + described(value) + "' has no attribute " +
                             quote(key.bytes(), 80));
   }
+  SPECD_JINJA_BYTES(budget, kUndefinedBytes);
   return Value::undefined(described(value) + " has no such element");
 }
 
@@ -641,6 +648,7 @@ Result<Value> get_path(const Value& value, const Value& path, const Value* fallb
   while (true) {
     const size_t dot = rest.find('.');
     const std::string_view part = rest.substr(0, dot);
+    SPECD_JINJA_BYTES(budget, part.size());
     bool too_long = false;
     const bool is_number =
         !part.empty() && part.find_first_not_of("0123456789") == std::string_view::npos;

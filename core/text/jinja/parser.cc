@@ -66,7 +66,7 @@ Status Parser::check_nesting() const {
 
 NameId Parser::intern(const std::string& name) {
   const auto [found, is_new] =
-      name_ids_.try_emplace(name, static_cast<NameId>(syntax_.names.size()));
+      syntax_.name_ids.try_emplace(name, static_cast<NameId>(syntax_.names.size()));
   if (is_new) syntax_.names.push_back(name);
   return found->second;
 }

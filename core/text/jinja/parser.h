@@ -3,10 +3,8 @@
 
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
-#include "core/base/siphash.h"
 #include "core/text/jinja/syntax.h"
 
 namespace specd::jinja {
@@ -117,7 +115,6 @@ class Parser {
   size_t at_ = 0;
   int nesting_ = 0;
   Place place_;
-  std::unordered_map<std::string, NameId, KeyedHash, std::equal_to<>> name_ids_;
 };
 
 }  // namespace specd::jinja

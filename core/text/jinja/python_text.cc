@@ -157,15 +157,21 @@ TextRange strip_spaces(std::string_view text, bool left, bool right) {
 
 TextRange strip_characters(std::string_view text, std::string_view characters, bool left,
                            bool right) {
+  std::array<bool, 128> ascii{};
   std::vector<char32_t> set;
   for (size_t at = 0; at < characters.size();) {
     const Utf8Step step = utf8_step(characters, at);
-    set.push_back(step.code_point);
+    if (step.code_point < ascii.size()) {
+      ascii[step.code_point] = true;
+    } else {
+      set.push_back(step.code_point);
+    }
     at += step.bytes;
   }
   std::sort(set.begin(), set.end());
-  return strip(text, left, right,
-               [&](char32_t c) { return std::binary_search(set.begin(), set.end(), c); });
+  return strip(text, left, right, [&](char32_t c) {
+    return c < ascii.size() ? ascii[c] : std::binary_search(set.begin(), set.end(), c);
+  });
 }
 
 bool is_ascii(std::string_view text) {

@@ -38,5 +38,10 @@ std::optional<double> parse_float(std::string_view text);
 
 // The first place of `needle` at or behind `from`, or npos. Linear in the worst case.
 size_t find_text(std::string_view text, std::string_view needle, size_t from);
+// What a search through all of the text may cost, as bytes copied: long needles are compared again
+// and again.
+inline uint64_t search_cost(size_t text_bytes, size_t needle_bytes) {
+  return text_bytes * (needle_bytes > 64 ? 4 : 1) + needle_bytes;
+}
 
 }  // namespace specd::jinja

@@ -3,9 +3,11 @@
 
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "core/base/siphash.h"
 #include "core/text/jinja/builtins.h"
 #include "core/text/jinja/lexer.h"
 #include "core/text/jinja/value.h"
@@ -114,6 +116,7 @@ struct Syntax {
   explicit Syntax(Source s) : source(std::move(s)) {}
   Source source;
   std::vector<std::string> names;
+  std::unordered_map<std::string, NameId, KeyedHash, std::equal_to<>> name_ids;
   Body body;
 };
 

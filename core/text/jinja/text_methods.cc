@@ -71,7 +71,6 @@ Result<Value> split(const MarkedText& text, const Value& separator, int64_t spli
                     Budget& budget) {
   std::vector<Value> parts;
   const std::string& bytes = text.bytes();
-  SPECD_JINJA_BYTES(budget, bytes.size());
   const auto add = [&](size_t begin, size_t end) -> Status {
     SPECD_JINJA_STEPS(budget, 1);
     SPECD_TRY(Value part, make_string(text.part(begin, end), budget));
@@ -84,6 +83,7 @@ Result<Value> split(const MarkedText& text, const Value& separator, int64_t spli
   if (!separator.is(Kind::kNone)) {
     if (!separator.is_string()) return type_error("the separator of split is no string");
     if (separator.bytes().empty()) return Status(Code::kInvalidArgument, "empty separator");
+    SPECD_JINJA_BYTES(budget, search_cost(bytes.size(), separator.bytes().size()));
     size_t begin = 0;
     while (may_split()) {
       const size_t found = find_text(bytes, separator.bytes(), begin);
@@ -131,6 +131,7 @@ Result<Value> format(const MarkedText& text, const std::vector<Value>& arguments
     SPECD_JINJA_BYTES(budget, at - begin + 1);
     out.append(text, begin, at);
     if (at == bytes.size()) break;
+    SPECD_JINJA_STEPS(budget, 1);
     if (at + 1 < bytes.size() && bytes[at + 1] == bytes[at]) {  // {{ and }}
       out.append(text, at, at + 1);
       begin = ++at + 1;
@@ -152,6 +153,7 @@ Result<Value> format(const MarkedText& text, const std::vector<Value>& arguments
                                : static_cast<size_t>(parse_int(field, too_large).value_or(1 << 30));
       if (index < arguments.size()) found = &arguments[index];
     } else {
+      SPECD_JINJA_BYTES(budget, keywords.size() * (8 + field.size()));  // each is compared
       for (const auto& [name, value] : keywords) {
         if (name == field) found = &value;
       }
@@ -166,24 +168,26 @@ Result<Value> format(const MarkedText& text, const std::vector<Value>& arguments
   return make_string(std::move(out), budget);
 }
 
-Result<bool> has_affix(const std::string& text, const Value& affix, bool at_start) {
+Result<bool> has_affix(const std::string& text, const Value& affix, bool at_start, Budget& budget) {
   if (affix.is(Kind::kTuple)) {
     for (const Value& each : affix.items()) {
       if (!each.is_string()) return type_error("startswith and endswith need strings");
-      SPECD_TRY(const bool found, has_affix(text, each, at_start));
+      SPECD_TRY(const bool found, has_affix(text, each, at_start, budget));
       if (found) return true;
     }
     return false;
   }
   if (!affix.is_string()) return type_error("startswith and endswith need a string");
   const std::string& word = affix.bytes();
+  SPECD_JINJA_STEPS(budget, 1);
+  SPECD_JINJA_BYTES(budget, std::min(word.size(), text.size()));
   return at_start ? text.starts_with(word) : text.ends_with(word);
 }
 
 Result<Value> call_dict_method(const Value& dict, const std::string& name,
-                               const std::vector<Value>& arguments) {
+                               const std::vector<Value>& arguments, Budget& budget) {
   if (name == "get") {
-    SPECD_TRY(const Value* found, dict.dict().find(arguments[0]));
+    SPECD_TRY(const Value* found, dict.dict().find(arguments[0], budget));
     return found != nullptr ? *found : arguments[1];
   }
   auto view = std::make_shared<ViewObject>();
@@ -217,7 +221,8 @@ Result<Value> call_text_method(const Value& self, const std::string& name,
                  budget);
   }
   if (name == "startswith" || name == "endswith") {
-    SPECD_TRY(const bool found, has_affix(text.bytes(), arguments[0], name == "startswith"));
+    SPECD_TRY(const bool found,
+              has_affix(text.bytes(), arguments[0], name == "startswith", budget));
     return Value::boolean(found);
   }
   if (name == "join") {
@@ -227,7 +232,7 @@ Result<Value> call_text_method(const Value& self, const std::string& name,
       if (!items[i].is_string() || items[i].as_string().is_safe) {
         return type_error("join needs strings, found a " + std::string(items[i].type_name()));
       }
-      SPECD_JINJA_BYTES(budget, text.size() + items[i].text().size());
+      SPECD_JINJA_BYTES(budget, cost_of(text) + cost_of(items[i].text()));
       if (i > 0) out.append(text);
       out.append(items[i].text());
     }
@@ -239,6 +244,7 @@ Result<Value> call_text_method(const Value& self, const std::string& name,
   }
   const std::string& word = arguments[0].bytes();
   if (name == "find") {
+    SPECD_JINJA_BYTES(budget, search_cost(text.size(), word.size()));
     const size_t found = find_text(text.bytes(), word, 0);
     if (found == std::string::npos) return Value::integer(-1);
     return Value::integer(
@@ -294,12 +300,15 @@ Result<Value> strip_text(const MarkedText& text, const Value& characters, bool l
   if (characters.is(Kind::kNone)) {
     kept = strip_spaces(text.bytes(), left, right);
   } else if (characters.is_string()) {
-    SPECD_JINJA_BYTES(budget, characters.text().size() * 8);
+    // Sorted; and each character that goes is looked up there.
+    SPECD_JINJA_BYTES(budget, characters.text().size() * 32);
+    if (!characters.as_string().is_ascii) SPECD_JINJA_BYTES(budget, text.size() * 4);
     kept = strip_characters(text.bytes(), characters.bytes(), left, right);
   } else {
     return type_error("strip needs a string, found a " + std::string(characters.type_name()));
   }
-  SPECD_JINJA_BYTES(budget, text.size());
+  // What goes is walked character by character, what stays is copied.
+  SPECD_JINJA_BYTES(budget, 4 * text.size() - 3 * (kept.end - kept.begin));
   return make_string(text.part(kept.begin, kept.end), budget);
 }
 
@@ -307,14 +316,14 @@ Result<Value> replace_text(const MarkedText& text, std::string_view old, const M
                            int64_t count, Budget& budget) {
   MarkedText out;
   const std::string& bytes = text.bytes();
-  SPECD_JINJA_BYTES(budget, bytes.size());
+  SPECD_JINJA_BYTES(budget, search_cost(bytes.size(), old.size()));
   size_t begin = 0;
   size_t search = 0;
   for (int64_t done = 0; count < 0 || done < count; ++done) {
     const size_t found = find_text(bytes, old, search);
     if (found == std::string::npos) break;
     SPECD_JINJA_STEPS(budget, 1);
-    SPECD_JINJA_BYTES(budget, with.size());
+    SPECD_JINJA_BYTES(budget, cost_of(with));
     out.append(text, begin, found);
     out.append(with);
     begin = found + old.size();
@@ -369,7 +378,7 @@ Result<Value> call_method(const MethodObject& method, const std::vector<Value>& 
   if (given < known->required) {
     return type_error("'" + name + "' needs " + std::to_string(known->required) + " arguments");
   }
-  if (self.is(Kind::kDict)) return call_dict_method(self, name, bound);
+  if (self.is(Kind::kDict)) return call_dict_method(self, name, bound, budget);
   return call_text_method(self, name, bound, budget);
 }
 

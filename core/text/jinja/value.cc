@@ -43,6 +43,11 @@ Result<std::string> canonical_key(const Value& key) {
   }
 }
 
+// What lists, strings and dicts take beside their items, and what a key of a dict takes: as a
+// value, in the index, and in the list of entries.
+constexpr uint64_t kObjectBytes = 128;
+constexpr uint64_t kEntryBytes = 192;
+
 int depth_of(const std::vector<Value>& items) {
   int depth = 0;
   for (const Value& item : items) depth = std::max(depth, item.depth());
@@ -193,17 +198,15 @@ const char* Value::type_name() const {
 }
 
 const Value* DictObject::find(std::string_view key) const {
-  const auto at = index_of(key);
-  return at.has_value() ? &entries_[*at].second : nullptr;
+  const auto found = index_.find(key);
+  return found == index_.end() ? nullptr : &entries_[found->second].second;
 }
 
-std::optional<size_t> DictObject::index_of(std::string_view canonical) const {
-  const auto found = index_.find(canonical);
-  if (found == index_.end()) return std::nullopt;
-  return found->second;
-}
-
-Result<const Value*> DictObject::find(const Value& key) const {
+Result<const Value*> DictObject::find(const Value& key, Budget& budget) const {
+  if (key.is_string()) {
+    SPECD_JINJA_BYTES(budget, key.text().size());
+    return find(key.bytes());
+  }
   SPECD_TRY(const std::string canonical, canonical_key(key));
   return find(canonical);
 }
@@ -216,8 +219,9 @@ Status no_loop(const Value& value) {
 }
 }  // namespace
 
-Status DictObject::set(const Value& key, Value value) {
+Status DictObject::set(const Value& key, Value value, Budget& budget) {
   SPECD_OK_OR_RETURN(no_loop(value));
+  SPECD_JINJA_BYTES(budget, kEntryBytes + (key.is_string() ? key.text().size() : 0));
   SPECD_TRY(std::string canonical, canonical_key(key));
   depth = std::max(depth, value.depth() + 1);
   const auto [slot, is_new] = index_.try_emplace(std::move(canonical), entries_.size());
@@ -230,7 +234,7 @@ Status DictObject::set(const Value& key, Value value) {
 }
 
 Result<Value> make_sequence(Kind kind, std::vector<Value> items, Budget& budget) {
-  SPECD_JINJA_BYTES(budget, items.size() * sizeof(Value));
+  SPECD_JINJA_BYTES(budget, kObjectBytes + items.size() * sizeof(Value));
   for (const Value& item : items) SPECD_OK_OR_RETURN(no_loop(item));
   auto object = std::make_shared<SequenceObject>();
   object->depth = depth_of(items);
@@ -240,7 +244,7 @@ Result<Value> make_sequence(Kind kind, std::vector<Value> items, Budget& budget)
 }
 
 Result<Value> make_dict(std::shared_ptr<DictObject> dict, Budget& budget) {
-  SPECD_JINJA_BYTES(budget, dict->entries().size() * 4 * sizeof(Value));
+  SPECD_JINJA_BYTES(budget, kObjectBytes);
   if (dict->depth > Limits::kValueDepth) return too_deep();
   return Value::object(Kind::kDict, std::move(dict));
 }
@@ -254,7 +258,7 @@ Value make_iterator(std::vector<Value> items, Status error) {
 }
 
 Result<Value> make_string(MarkedText text, Budget& budget) {
-  SPECD_JINJA_BYTES(budget, text.size() + text.marks().size() * sizeof(TextRange));
+  SPECD_JINJA_BYTES(budget, kObjectBytes + cost_of(text));
   return Value::string(std::move(text));
 }
 
@@ -269,8 +273,7 @@ Result<std::vector<Value>> items_of(const Value& value, Budget& budget) {
       return value.items();
     case Kind::kString: {
       const MarkedText& text = value.text();
-      // Each character becomes a string object.
-      SPECD_JINJA_BYTES(budget, text.size() * 128);
+      SPECD_JINJA_BYTES(budget, text.size() * kObjectBytes);
       for (size_t at = 0; at < text.size();) {
         const size_t next = at + utf8_step(text.bytes(), at).bytes;
         items.push_back(Value::string(text.part(at, next)));
@@ -339,7 +342,7 @@ Status append_repr(const Value& value, MarkedText& out, Budget& budget) {
       if (value.as_string().is_safe) {
         return Status(Code::kUnsupported, "repr() of a string marked safe is not supported");
       }
-      SPECD_JINJA_BYTES(budget, value.text().size() * 2);
+      SPECD_JINJA_BYTES(budget, cost_of(value.text()) * 4);
       append_string_repr(value.text(), origin || !value.text().marks().empty(), out);
       return Status();
     case Kind::kList:
@@ -391,7 +394,7 @@ Status append_repr(const Value& value, MarkedText& out, Budget& budget) {
 Status append_str(const Value& value, MarkedText& out, Budget& budget) {
   if (value.is_undefined()) return Status();
   if (!value.is_string()) return append_repr(value, out, budget);
-  SPECD_JINJA_BYTES(budget, value.text().size());
+  SPECD_JINJA_BYTES(budget, cost_of(value.text()));
   out.append(value.text());
   return Status();
 }

@@ -138,17 +138,16 @@ struct SequenceObject final : Object {
 struct DictObject final : Object {
   using Entry = std::pair<Value, Value>;
 
-  // The value of a key, or null. The second: kInvalidArgument when it cannot be a key.
+  // The value of a key, or null. The key is hashed: who calls the first charges for its length.
   const Value* find(std::string_view key) const;
-  Result<const Value*> find(const Value& key) const;
+  // kInvalidArgument when it cannot be a key.
+  Result<const Value*> find(const Value& key, Budget& budget) const;
   // Replaces the value of an equal key, as Python does. kInvalidArgument as above.
-  Status set(const Value& key, Value value);
+  Status set(const Value& key, Value value, Budget& budget);
   const std::vector<Entry>& entries() const { return entries_; }
   int depth = 1;
 
  private:
-  std::optional<size_t> index_of(std::string_view canonical) const;
-
   std::vector<Entry> entries_;
   std::unordered_map<std::string, size_t, KeyedHash, std::equal_to<>>
       index_;  // canonical key -> entry
@@ -186,12 +185,19 @@ struct UndefinedObject final : Object {
   std::string reason;
 };
 
+// What an undefined value takes, for whoever makes one that the request or the template decides.
+constexpr uint64_t kUndefinedBytes = 128;
+
 // Containers. kInvalidArgument when they nest too deeply.
 Result<Value> make_sequence(Kind kind, std::vector<Value> items, Budget& budget);
 Result<Value> make_dict(std::shared_ptr<DictObject> dict, Budget& budget);
 Value make_iterator(std::vector<Value> items, Status error);
-// Charged to the budget.
+// Charged to the budget, with what the object weighs beside its text.
 Result<Value> make_string(MarkedText text, Budget& budget);
+// What copying the text costs.
+inline uint64_t cost_of(const MarkedText& text) {
+  return text.size() + text.marks().size() * sizeof(TextRange);
+}
 
 // The items that a walk over the value gives; an iterator is used up by it. kInvalidArgument for
 // what cannot be walked. The undefined value has none.

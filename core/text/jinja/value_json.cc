@@ -80,7 +80,7 @@ class Builder final : public nlohmann::json_sax<Json> {
       stack_.back().items.push_back(marked);
     } else {
       const Value key = Value::string(MarkedText(stack_.back().key, true)).with_origin(true);
-      const Status status = stack_.back().dict->set(key, marked);
+      const Status status = stack_.back().dict->set(key, marked, budget_);
       if (!status.ok()) return refuse(status.message());
     }
     return true;

@@ -194,6 +194,121 @@ TEST(Jinja, hostile_templates_end_soon_with_an_error) {
   }
 }
 
+// The body again and again, behind what comes once.
+std::string endless(const std::string& once, const std::string& body) {
+  return once + "{% for i in range(100000) %}{% for j in range(100000) %}" + body +
+         "{% endfor %}{% endfor %}";
+}
+
+// Each does as much as it can for what it is charged, with texts, keys and names as long as they
+// may be.
+TEST(Jinja, no_work_that_a_template_asks_for_is_free) {
+  const std::string long_text = "{% set s = 'x' * 1000000 %}";
+  const std::string long_key = long_text + "{% set d = {s: 1} %}{% set e = {s: 1} %}";
+  const std::string many_keys = "{% set d = {" + numbered(20'000, "'k", "': 1, ") + "': 1} %}";
+  const std::string long_name = repeated("n", 1'000'000);
+  const std::string names = repeated("n", 1'500);
+  const std::string numbers = "{% set l = range(100000) | list %}";
+  const std::string dicts = long_text + "{% set l = [{}] * 100000 %}";
+  const std::string needle = "{% set s = 'a' * 1000000 %}{% set n = 'a' * 120 ~ 'b' ~ 'a' * 120 %}";
+  const std::string scopes =
+      repeated("{% for q in [1] %}" + numbered(13, "{% set v", " = 1 %}") + " = 1 %}", 150);
+  const std::string texts[] = {
+      // Keys are hashed, copied and compared.
+      endless(long_text, "{% set d = {s: 1} %}"),
+      endless(long_key, "{{ d[s] }}"),
+      endless(long_key, "{{ d.get(s) }}"),
+      endless(long_key, "{{ s in d }}"),
+      endless(long_key, "{{ d == e }}"),
+      endless(long_key, "{{ namespace(d) is defined }}"),
+      endless(long_key, "{{ [s, s] | unique(true) | list | length }}"),
+      endless(numbers, "{{ l | unique | first }}"),
+      endless(many_keys, "{{ d == d }}"),
+      endless(many_keys, "{{ d | tojson(sort_keys=true) | length }}"),
+      endless(many_keys, "{{ namespace(d) is defined }}"),
+      // Names of attributes and arguments.
+      endless("{% set ns = namespace() %}", "{% set ns." + long_name + " = 1 %}"),
+      endless("{% set ns = namespace() %}", "{{ ns." + long_name + " }}"),
+      endless("{% set d = {} %}", "{{ d." + long_name + " }}"),
+      endless("", "{{ namespace(" + long_name + "=1) is defined }}"),
+      endless("", "{{ ''.format(" + long_name + "=1) }}"),
+      endless(long_text + "{% set ns = namespace() %}", "{{ ns[s] }}"),
+      // Arguments find their parameters, and what is left out is undefined.
+      endless("{% macro m(" + numbered(256, names, ", ") + ") %}{% endmacro %}",
+              "{{ m(" + numbered(256, names, "=1, ") + "=1) }}"),
+      endless("{% macro m(" + numbered(15, "p", ", ") + ") %}{% endmacro %}", "{{ m() }}"),
+      endless("{% set s = '{" + names + "}' * 40 %}",
+              "{{ s.format(" + numbered(255, names, "='', ") + "='', " + names + "='') }}"),
+      endless("{% set s = '{a}' * 300000 %}",
+              "{{ s.format(" + numbered(255, "p", "='', ") + "='', a='') }}"),
+      endless("{% set s = '{{' * 500000 %}", "{{ s.format() | length }}"),
+      // Names in scopes inside of each other.
+      scopes + endless("", "{{ nope }}{{ nope }}{{ nope }}{{ nope }}") +
+          repeated("{% endfor %}", 150),
+      // Paths to attributes.
+      dicts + "{{ l | map(attribute=s) | list | length }}",
+      dicts + "{{ l | selectattr(s) | list | length }}",
+      dicts + "{{ l | sort(attribute=s) | length }}",
+      dicts + "{{ l | map(attribute='a.' * 500000, default={}) | list | length }}",
+      // Numbers in texts.
+      endless(long_text, "{{ s | int }}"),
+      endless("{% set s = '1' * 1000000 %}", "{{ s | float }}"),
+      endless("{% set s = ' ' * 1000000 %}", "{{ s | int }}"),
+      // Searches.
+      endless(long_text + "{% set t = (s[1:] ~ 'y',) * 100 %}", "{{ s.startswith(t) }}"),
+      endless(needle, "{{ n in s }}"),
+      endless(needle, "{{ s.find(n) }}"),
+      endless(needle, "{{ s.split(n) | length }}"),
+      endless(needle, "{{ s.replace(n, '') | length }}"),
+      // Texts, character by character.
+      endless("{% set s = 'xyzab' * 200000 %}", "{{ s.strip('abxyz') }}"),
+      endless("{% set s = 'xyzab' * 200000 %}", "{{ 'x'.strip(s) }}"),
+      endless("{% set s = '\u00e9' * 500000 %}", "{{ s.strip(s) }}"),
+      endless("{% set s = ' ' * 1000000 %}", "{{ s | trim }}"),
+      endless("{% set s = '\n' * 1000000 %}", "{{ s | indent(0, blank=true) | length }}"),
+      endless("{% set s = '\\x00\u00e9' * 300000 %}", "{{ [s] | string | length }}"),
+      endless("{% set s = '\\x00' * 300000 %}", "{{ s | tojson(ensure_ascii=true) | length }}"),
+      // Styles of JSON.
+      endless(long_text, "{{ 1 | tojson(indent=s) }}"),
+      endless(long_text, "{{ 1 | tojson(separators=(s, s)) }}"),
+      endless("{% set ns = namespace(l=[1]) %}{% for i in range(90) %}{% set ns.l = [ns.l] %}"
+              "{% endfor %}",
+              "{{ ns.l | tojson(indent=0) | length }}"),
+  };
+  for (const std::string& text : texts) {
+    const auto begin = CpuClock::now();
+    const auto result = render(text);
+    const auto spent = CpuClock::now() - begin;
+    const std::string shown = text.substr(0, 60) + " ... " + text.substr(text.size() - 90);
+    ASSERT_FALSE(result.ok()) << shown;
+    EXPECT_NE(result.status().message().find("rendering "), std::string::npos)
+        << shown << ": " << result.status().message();
+    EXPECT_LT(spent, std::chrono::seconds(1) * kSlowdown) << shown;
+  }
+}
+
+TEST(Jinja, many_variables_of_a_request_find_their_names_among_many_of_a_template) {
+  const std::string text =
+      "{% if 0 %}{{ [" + numbered(40'000, "shared_name_", ", ") + "] }}{% endif %}";
+  Variables variables;
+  for (int i = 0; i < 100'000; ++i) {
+    variables.emplace_back("shared_mane_" + std::to_string(i), Value::integer(i));
+  }
+  const auto begin = CpuClock::now();
+  EXPECT_TRUE(render(text, variables).ok());
+  EXPECT_LT(CpuClock::now() - begin, std::chrono::seconds(1) * kSlowdown);
+}
+
+TEST(Jinja, a_template_has_so_many_words_and_signs) {
+  // "{{", "[", "0,0,...,0", "]", "}}" and the end of the template
+  const auto of = [](int numbers) {
+    return "{{ [0" + repeated(",0", numbers - 1) + "] | length }}";
+  };
+  EXPECT_TRUE(render(of(60'000)).ok());
+  EXPECT_EQ(error_of(of(70'000)),
+            "UNSUPPORTED: t:1:131075: a template of more than 131072 words and signs");
+}
+
 TEST(Jinja, what_namespaces_hold_of_each_other_is_freed) {
   // Leaks show under a sanitizer; a chain that is freed link by link would overflow the stack.
   EXPECT_TRUE(render("{% set a = namespace() %}{% set a.self = a %}{% set a.l = [a] %}").ok());
