@@ -24,9 +24,14 @@ UNIT = 1024
 SETTINGS = [(4, 4, 16, 0), (3, 2, 14, 0), (6, 3, 8, 0), (5, 4, 40, 0.02), (1, 5, 3, 0), (4, 1, 4, 0), (8, 2, 12, 0.05)]
 
 
+def after(model, tokens):
+    """Logits of the token that follows."""
+    return model.forward([tokens], hidden=True)[0, -1] @ model.head.T
+
+
 def likely(model, tokens, n):
     """The n likeliest tokens after a text and UNIT times their log-probabilities, rounded; the lower id of equals."""
-    logits = model.forward([tokens])[0, -1].astype(np.float64)
+    logits = after(model, tokens).astype(np.float64)
     logs = np.rint((logits - logits.max() - np.log(np.exp(logits - logits.max()).sum())) * UNIT).astype(int)
     best = sorted(range(len(logs)), key=lambda token: (-logits[token], token))[:n]
     return best, [int(logs[token]) for token in best]
@@ -72,7 +77,7 @@ def accept(target, text, tokens, parents):
     """The nodes that the target itself would have written, and its tokens: those of the nodes and one more."""
     path, said = [], []
     while True:
-        said.append(int(np.argmax(target.forward([text + said])[0, -1])))
+        said.append(int(np.argmax(after(target, text + said))))
         last = path[-1] if path else -1
         below = [i for i, parent in enumerate(parents) if parent == last and tokens[i] == said[-1]]
         if not below:
