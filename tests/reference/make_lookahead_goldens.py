@@ -16,7 +16,8 @@ from reference import PROMPTS
 
 STEPS = 30
 # window, ngram, guesses
-SETTINGS = [(7, 5, 7), (4, 3, 4), (5, 4, 2), (3, 2, 5), (1, 3, 3), (10, 3, 1), (2, 8, 4), (15, 5, 15), (1, 2, 2), (6, 4, 0)]
+SETTINGS = [(7, 5, 7), (4, 3, 4), (5, 4, 2), (3, 2, 5), (1, 3, 3), (10, 3, 1), (2, 8, 4), (15, 5, 15), (1, 2, 2),
+            (6, 4, 0)]
 
 
 def steps_of(target, state):

@@ -11,7 +11,7 @@
 namespace specd {
 namespace {
 
-constexpr int32_t kTokens = 48;
+constexpr int32_t kTokens = 56;
 
 class LookaheadEngine : public EngineTest {
  protected:
@@ -21,9 +21,9 @@ class LookaheadEngine : public EngineTest {
   }
   static std::vector<Request> requests(const std::string& route_name) {
     std::vector<Request> all;
-    for (size_t i = 0; i < prompts().size(); i += 2) {
-      all.push_back(request(prompts()[i], route_name, kTokens));
-      all.push_back(request(prompts()[i], route_name, kTokens, 0.8f, 1234));
+    for (const std::string& prompt : prompts()) {
+      all.push_back(request(prompt, route_name, kTokens));
+      all.push_back(request(prompt, route_name, kTokens, 0.8f, 1234));
     }
     return all;
   }
@@ -60,7 +60,7 @@ TEST_F(LookaheadEngine, no_setting_changes_a_token) {
   audit();
 }
 
-// Pages for three of eight requests: trees shrink to nothing, requests lose their pages and begin
+// Pages for two of sixteen requests: trees shrink to nothing, requests lose their pages and begin
 // again in mid-stream.
 TEST_F(LookaheadEngine, short_pages_cost_drafts_and_no_token) {
   EngineOptions o = options();
@@ -68,9 +68,13 @@ TEST_F(LookaheadEngine, short_pages_cost_drafts_and_no_token) {
   start(o);
   const std::vector<Outcome> plain = run_all(requests("off"));
   o.model.kv_bytes_max = 0;
-  o.model.kv_pages = 24;
+  o.model.kv_pages = 12;
   start(o);
-  expect_identical(run_all(requests("lookahead")), plain, "24 pages");
+  const std::vector<Outcome> outcomes = run_all(requests("lookahead"));
+  expect_identical(outcomes, plain, "12 pages");
+  int32_t preemptions = 0;
+  for (const Outcome& each : outcomes) preemptions += each.usage.preemptions;
+  EXPECT_GT(preemptions, 0) << "pages were never short";
   EXPECT_GT(report("lookahead").accepted, 0u);
   EXPECT_EQ(report("lookahead").lost, 0u) << report("lookahead").last_problem;
   audit();
