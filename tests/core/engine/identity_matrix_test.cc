@@ -19,8 +19,9 @@ constexpr int32_t kTokens = 48;
 enum Factor { kDrafter, kLength, kConcurrency, kMemory, kPrefix, kSampling, kFactors };
 using Case = std::array<int, kFactors>;  // of each factor its level
 
-const std::vector<std::string> kDrafters = {"off",      "prompt_lookup", "draft_target", "replay0",
-                                            "replay50", "replay100",     "garbage"};
+const std::vector<std::string> kDrafters = {"off",          "prompt_lookup", "suffix",  "lookahead",
+                                            "draft_target", "draft_tree",    "cascade", "replay0",
+                                            "replay50",     "replay100",     "garbage"};
 const std::vector<int32_t> kLengths = {1, 4, 8};
 const std::vector<size_t> kConcurrencies = {1, 3, 16};
 const std::vector<std::string> kSamplings = {"greedy", "seeded", "penalized"};
@@ -159,6 +160,27 @@ class IdentityMatrix : public EngineTest {
       o.routes.push_back(route(
           "draft_target" + suffix,
           plugin("specd.drafter.draft_target", {{"model", "draft"}, {"draft_tokens", k}}), k));
+      // Trees: k is their depth, the window's columns, the tokens of a copy.
+      const Json suffix_config = {{"max_spec_tokens", 2 * k}, {"max_branches", 2}};
+      const Json lookahead_config = {{"window", k}, {"ngram", 3}, {"guesses", 2}};
+      o.routes.push_back(
+          route("suffix" + suffix, plugin("specd.drafter.suffix", suffix_config), 2 * k));
+      o.routes.push_back(route("lookahead" + suffix,
+                               plugin("specd.drafter.lookahead", lookahead_config), 2 * (k + 2)));
+      o.routes.push_back(route(
+          "draft_tree" + suffix,
+          plugin("specd.drafter.draft_target", {{"model", "draft"},
+                                                {"draft_tokens", k},
+                                                {"tree", {{"branches", 3}, {"nodes", 2 * k + 2}}}}),
+          2 * k + 2));
+      o.routes.push_back(
+          route("cascade" + suffix,
+                plugin("specd.drafter.cascade",
+                       {{"drafters",
+                         {{{"plugin", "specd.drafter.suffix"}, {"config", suffix_config}},
+                          {{"plugin", "specd.drafter.lookahead"}, {"config", lookahead_config}}}},
+                        {"min_nodes", {2}}}),
+                2 * (k + 2)));
       o.routes.push_back(route(
           "garbage" + suffix,
           {.plugin = "specd.test.drafter_bad", .factory = "bad", .config = {{"mode", "garbage"}}},
@@ -258,8 +280,8 @@ class IdentityMatrix : public EngineTest {
         drafted[each.name.substr(0, each.name.find("_k"))] += each.drafted;
         accepted[each.name.substr(0, each.name.find("_k"))] += each.accepted;
       }
-      for (const char* each :
-           {"prompt_lookup", "draft_target", "replay0", "replay50", "replay100"}) {
+      for (const char* each : {"prompt_lookup", "suffix", "lookahead", "draft_target", "draft_tree",
+                               "cascade", "replay0", "replay50", "replay100"}) {
         EXPECT_GT(drafted[each], 0u) << each;
       }
       EXPECT_EQ(drafted["replay100"], accepted["replay100"]);
@@ -287,7 +309,7 @@ TEST(CoveringArray, every_pair_of_levels_meets) {
       }
     }
   }
-  EXPECT_LT(cases.size(), 50u);
+  EXPECT_LT(cases.size(), 70u);
 }
 
 const Subject kPico = {std::string(SPECD_TEST_ZOO) + "/pico-target",
