@@ -32,6 +32,7 @@ struct Answer {
 struct DraftCounts {
   uint64_t drafts = 0;                // with at least one node
   std::vector<uint64_t> accepted_at;  // by depth less one
+  uint64_t propose_ns = 0;
 };
 
 class Backend {

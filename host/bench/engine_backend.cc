@@ -62,7 +62,7 @@ Result<Answer> EngineBackend::run(const Request& request, bool with_prompt_token
 
 Result<DraftCounts> EngineBackend::draft_counts(const std::string& route) {
   for (const RouteReport& each : engine_.routes())
-    if (each.name == route) return DraftCounts{each.drafts, each.accepted_at};
+    if (each.name == route) return DraftCounts{each.drafts, each.accepted_at, each.propose_ns};
   return Status(Code::kNotFound, "no route is called '" + route + "'");
 }
 

@@ -15,6 +15,7 @@ namespace {
 // What came between two states of the same counts.
 void add_difference(const DraftCounts& before, const DraftCounts& after, DraftCounts& to) {
   to.drafts += after.drafts - before.drafts;
+  to.propose_ns += after.propose_ns - before.propose_ns;
   to.accepted_at.resize(std::max(to.accepted_at.size(), after.accepted_at.size()));
   for (size_t i = 0; i < after.accepted_at.size(); ++i)
     to.accepted_at[i] +=
@@ -288,6 +289,8 @@ std::vector<Row> summarize(const Measurement& measurement, bool skip_loops) {
       for (const uint64_t accepted : cell.drafts.accepted_at)
         row.accepted_at.push_back(static_cast<double>(accepted) /
                                   static_cast<double>(cell.drafts.drafts));
+    if (!skip_loops && cell.busy_s > 0)
+      row.drafting = static_cast<double>(cell.drafts.propose_ns) / 1e9 / cell.busy_s;
     row.ttft_ms = spread(first_ms);
     row.tpot_ms = spread(token_ms);
     if (row.tpot_ms.p50 > 0) row.decode_tokens_per_s = 1000 / median(token_ms);

@@ -81,6 +81,7 @@ struct Row {
   // Of the drafts with a node at all, the share whose guess at place 1, 2, ... stood; empty when
   // not known (skip_loops) or without drafts.
   std::vector<double> accepted_at;
+  double drafting = 0;  // share of the blocks' wall time inside propose(); 0 with skip_loops
   double tau = 0;      // tokens per decode step
   double speedup = 0;  // S: TPOT of the base by TPOT here, prompt by prompt, median
   Interval speedup_interval;

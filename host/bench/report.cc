@@ -41,13 +41,14 @@ std::string sampling_text(float temperature) {
 
 std::string rows_table(const std::vector<Row>& rows) {
   Table table({"sampling", "at once", "route", "requests", "tokens/s", "TTFT ms p50/p90/p99",
-               "TPOT ms p50/p90/p99", "tau", "acceptance", "at 1, 2, ..", "S", "95 %", "eta",
+               "TPOT ms p50/p90/p99", "tau", "acceptance", "at 1, 2, ..", "drafting", "S", "95 %", "eta",
                "identical"});
   for (const Row& row : rows)
     table.add({sampling_text(row.temperature), std::to_string(row.concurrency), route_text(row),
                std::to_string(row.requests), or_dash(row.tokens_per_s, 1), spread_text(row.ttft_ms),
                spread_text(row.tpot_ms), or_dash(row.tau, 2),
                row.drafted > 0 ? percent(acceptance_of(row)) : "-", places_text(row.accepted_at),
+               row.drafting > 0 ? percent(row.drafting) : "-",
                row.speedup > 0 ? fixed(row.speedup, 2) + "x" : "-",
                row.speedup > 0 ? interval_text(row.speedup_interval) : "-", or_dash(row.eta, 3),
                row.identical ? "yes" : "no"});
@@ -95,6 +96,7 @@ Json rows_json(const std::vector<Row>& rows) {
                     {"accepted", row.accepted},
                     {"acceptance_rate", acceptance_of(row)},
                     {"acceptance_at", row.accepted_at},
+                    {"drafting", row.drafting},
                     {"speedup", row.speedup},
                     {"speedup_low", row.speedup_interval.low},
                     {"speedup_high", row.speedup_interval.high},

@@ -88,7 +88,9 @@ Result<DraftCounts> ServerBackend::draft_counts(const std::string& route) {
   SPECD_TRY(const v1::ListRoutesResponse response, client_.routes());
   for (const v1::Route& each : response.routes())
     if (each.name() == route)
-      return DraftCounts{each.drafts(), {each.accepted_at().begin(), each.accepted_at().end()}};
+      return DraftCounts{each.drafts(),
+                         {each.accepted_at().begin(), each.accepted_at().end()},
+                         each.propose_ns()};
   return Status(Code::kNotFound, "no route is called '" + route + "'");
 }
 

@@ -37,7 +37,7 @@ class FakeBackend final : public Backend {
         std::count_if(calls_.begin(), calls_.end(),
                       [&](const std::string& c) { return c.starts_with(route + " "); }));
     if (route == "off") return DraftCounts();
-    return DraftCounts{1000 + 10 * calls, {700 + 8 * calls, 600 + 4 * calls}};
+    return DraftCounts{1000 + 10 * calls, {700 + 8 * calls, 600 + 4 * calls}, 5000 + 100 * calls};
   }
   const std::vector<std::string>& calls() const { return calls_; }
 
@@ -110,8 +110,11 @@ TEST(Measure, speed_tau_and_eta_are_those_of_the_made_up_times) {
   FakeBackend backend([](const Request& request, int) {
     return request.route == "fast" ? answer_of(41, 4, 4) : answer_of(41, 10, 1);
   });
-  const std::vector<Row> rows = summarize(measure(backend, kTwo, two_routes(3), kGo, {}), false);
+  const Measurement measured = measure(backend, kTwo, two_routes(3), kGo, {});
+  const std::vector<Row> rows = summarize(measured, false);
   ASSERT_EQ(rows.size(), 3u);
+  EXPECT_NEAR(rows[1].drafting, 6 * 100e-9 / measured.cells[1].busy_s, 1e-9);
+  EXPECT_EQ(rows[0].drafting, 0);
   EXPECT_NEAR(rows[1].speedup, 2.5, 1e-9);
   EXPECT_NEAR(rows[1].tau, 4, 1e-9);
   EXPECT_NEAR(rows[1].eta, 0.625, 1e-9);
