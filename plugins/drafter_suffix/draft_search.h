@@ -85,9 +85,8 @@ class DraftSearch {
       state = s.best;
       if (add(in.last_token_of(state), prob, draft)) return;
     }
-    for (uint32_t at = in.first_end_of(state); draft.size < budget && at < in.size(); ++at) {
-      const int32_t token = in.token(at);
-      if (token == SuffixAutomaton::kSeparator || add(token, prob, draft)) return;
+    for (uint32_t at = in.first_end_of(state); draft.size < budget; ++at) {
+      if (!may_copy(in, at) || add(in.token(at), prob, draft)) return;
     }
   }
 
@@ -107,11 +106,21 @@ class DraftSearch {
     while (draft.size < budget && n_branches_ > 0) {
       std::pop_heap(branches_.begin(), branches_.begin() + n_branches_, later);
       const Branch branch = branches_[--n_branches_];
-      const int32_t node = static_cast<int32_t>(draft.size);
+      Place place = branch.place;
       draft.parent[draft.size] = branch.parent;
-      if (add(branch.token, branch.prob, draft)) continue;
-      push_after(in, branch.place, branch.prob, node);
+      bool ended = add(branch.token, branch.prob, draft);
+      // A copy of the text goes on by itself while nothing else is as likely.
+      while (!ended && place.at != 0 && draft.size < budget && may_copy(in, place.at) &&
+             (n_branches_ == 0 || branches_[0].prob < branch.prob)) {
+        draft.parent[draft.size] = static_cast<int32_t>(draft.size) - 1;
+        ended = add(in.token(place.at++), branch.prob, draft);
+      }
+      if (!ended) push_after(in, place, branch.prob, static_cast<int32_t>(draft.size) - 1);
     }
+  }
+
+  static bool may_copy(const SuffixAutomaton& in, uint32_t at) {
+    return at < in.size() && in.token(at) != SuffixAutomaton::kSeparator;
   }
 
   static bool later(const Branch& a, const Branch& b) {
@@ -126,7 +135,7 @@ class DraftSearch {
   void push_after(const SuffixAutomaton& in, const Place& place, float prob, int32_t parent) {
     if (place.at != 0 || !counted(in, place.state, place.length)) {
       const uint32_t at = place.at != 0 ? place.at : in.first_end_of(place.state);
-      if (at >= in.size() || in.token(at) == SuffixAutomaton::kSeparator) return;
+      if (!may_copy(in, at)) return;
       push({prob, order_++, in.token(at), parent, {0, 0, at + 1}});
       return;
     }
@@ -136,7 +145,9 @@ class DraftSearch {
     for (uint32_t i = 0; i < n; ++i) {
       const float p = prob * static_cast<float>(in[to[i]].count) / count;
       if (p < settings_.min_token_prob) return;
-      push({p, order_++, in.last_token_of(to[i]), parent, {to[i], place.length + 1, 0}});
+      const Place next = counted(in, to[i], place.length + 1) ? Place{to[i], place.length + 1, 0}
+                                                              : Place{0, 0, in.first_end_of(to[i])};
+      push({p, order_++, in.last_token_of(to[i]), parent, next});
     }
   }
 
