@@ -103,7 +103,7 @@ class Parser {
         if (c == ',') {
           state_ = kValue;
         } else if (c == ']') {
-          out_.push_back(SuffixAutomaton::kSeparator);
+          push(SuffixAutomaton::kSeparator);
           state_ = kOutside;
         } else if (!space) {
           fail(c, "',' or ']'");
@@ -117,7 +117,7 @@ class Parser {
     if (state_ != kOutside) {
       refuse(path_, "ends at byte " + std::to_string(offset_) + " inside a list; expected ']'");
     }
-    if (tokens_ == 0) refuse(path_, "holds no token");
+    if (out_.empty()) refuse(path_, "holds no token");
   }
 
  private:
@@ -129,12 +129,16 @@ class Parser {
                         " is not below the model's vocabulary of " + std::to_string(vocab_size_) +
                         "; make the file with the model's own tokenizer");
     }
-    if (++tokens_ > max_tokens_) {
+    push(static_cast<int32_t>(value_));
+  }
+
+  void push(int32_t token) {
+    if (out_.size() == max_tokens_) {
       refuse(path_, "holds more than max_corpus_tokens (" + std::to_string(max_tokens_) +
-                        ") tokens, at byte " + std::to_string(offset_) +
+                        ") tokens and ends of documents, at byte " + std::to_string(offset_) +
                         "; shorten it or raise max_corpus_tokens");
     }
-    out_.push_back(static_cast<int32_t>(value_));
+    out_.push_back(token);
   }
 
   [[noreturn]] void fail(char found, const char* expected) const {
@@ -150,7 +154,7 @@ class Parser {
   const uint32_t vocab_size_;
   HostVector<int32_t>& out_;
   State state_ = kOutside;
-  uint64_t value_ = 0, offset_ = 0, tokens_ = 0;
+  uint64_t value_ = 0, offset_ = 0;
 };
 
 }  // namespace

@@ -11,7 +11,7 @@ namespace specd::suffix {
 
 // Both throw sdk::Error(SPECD_E_CONFIG) that names the file, and the byte where there is one.
 
-// Tokens that the file can hold at most, by its size.
+// Tokens and ends of documents that the file can hold at most, by its size.
 uint64_t corpus_tokens_max(const std::string& path, uint64_t max_tokens);
 
 // All documents, SuffixAutomaton::kSeparator after each. Token ids are in [0, vocab_size).

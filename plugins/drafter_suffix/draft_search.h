@@ -64,7 +64,6 @@ class DraftSearch {
   };
   struct Branch {
     float prob;
-    uint32_t order;
     int32_t token;
     int32_t parent;
     Place place;
@@ -85,9 +84,8 @@ class DraftSearch {
       state = s.best;
       if (add(in.last_token_of(state), prob, draft)) return;
     }
-    for (uint32_t at = in.first_end_of(state); draft.size < budget && at < in.size(); ++at) {
-      const int32_t token = in.token(at);
-      if (token == SuffixAutomaton::kSeparator || add(token, prob, draft)) return;
+    for (uint32_t at = in.first_end_of(state); draft.size < budget; ++at) {
+      if (!may_copy(in, at) || add(in.token(at), prob, draft)) return;
     }
   }
 
@@ -101,33 +99,37 @@ class DraftSearch {
   // The likeliest token first, and of equally likely ones the one that was found first.
   void grow(const SuffixAutomaton& in, uint32_t state, uint32_t length, uint32_t budget,
             Draft& draft) {
-    n_branches_ = 0;
-    order_ = 0;
-    push_after(in, {state, length, 0}, 1, -1);
-    while (draft.size < budget && n_branches_ > 0) {
-      std::pop_heap(branches_.begin(), branches_.begin() + n_branches_, later);
-      const Branch branch = branches_[--n_branches_];
-      const int32_t node = static_cast<int32_t>(draft.size);
+    next_ = end_ = 0;
+    push_after(in, {state, length, 0}, 1, -1, budget);
+    while (draft.size < budget && next_ < end_) {
+      const Branch branch = branches_[next_++];
       draft.parent[draft.size] = branch.parent;
       if (add(branch.token, branch.prob, draft)) continue;
-      push_after(in, branch.place, branch.prob, node);
+      push_after(in, branch.place, branch.prob, static_cast<int32_t>(draft.size) - 1,
+                 budget - draft.size);
     }
   }
 
-  static bool later(const Branch& a, const Branch& b) {
-    return a.prob != b.prob ? a.prob < b.prob : a.order > b.order;
+  static bool may_copy(const SuffixAutomaton& in, uint32_t at) {
+    return at < in.size() && in.token(at) != SuffixAutomaton::kSeparator;
   }
 
-  void push(const Branch& branch) {
-    branches_[n_branches_++] = branch;
-    std::push_heap(branches_.begin(), branches_.begin() + n_branches_, later);
+  // Open branches are in the order in which they are taken; only as many are kept as there will be
+  // nodes, `left`.
+  void push(const Branch& branch, uint32_t left) {
+    uint32_t at = end_;
+    while (at > next_ && branches_[at - 1].prob < branch.prob) --at;
+    if (at - next_ >= left) return;
+    end_ = std::min(end_ + 1, next_ + left);
+    for (uint32_t i = end_ - 1; i > at; --i) branches_[i] = branches_[i - 1];
+    branches_[at] = branch;
   }
 
-  void push_after(const SuffixAutomaton& in, const Place& place, float prob, int32_t parent) {
+  void push_after(const SuffixAutomaton& in, const Place& place, float prob, int32_t parent,
+                  uint32_t left) {
     if (place.at != 0 || !counted(in, place.state, place.length)) {
       const uint32_t at = place.at != 0 ? place.at : in.first_end_of(place.state);
-      if (at >= in.size() || in.token(at) == SuffixAutomaton::kSeparator) return;
-      push({prob, order_++, in.token(at), parent, {0, 0, at + 1}});
+      if (may_copy(in, at)) push({prob, in.token(at), parent, {0, 0, at + 1}}, left);
       return;
     }
     std::array<uint32_t, 16> to;
@@ -136,7 +138,7 @@ class DraftSearch {
     for (uint32_t i = 0; i < n; ++i) {
       const float p = prob * static_cast<float>(in[to[i]].count) / count;
       if (p < settings_.min_token_prob) return;
-      push({p, order_++, in.last_token_of(to[i]), parent, {to[i], place.length + 1, 0}});
+      push({p, in.last_token_of(to[i]), parent, {to[i], place.length + 1, 0}}, left);
     }
   }
 
@@ -174,9 +176,8 @@ class DraftSearch {
   const uint32_t room_;
   Draft drafts_[2];
   uint32_t best_ = 0;
-  // 64 nodes push at most 16 each, and the root its own.
-  std::array<Branch, 65 * 16> branches_;
-  uint32_t n_branches_ = 0, order_ = 0;
+  std::array<Branch, 64> branches_;  // node i came from branch i; those from `next_` on are open
+  uint32_t next_ = 0, end_ = 0;
 };
 
 }  // namespace specd::suffix

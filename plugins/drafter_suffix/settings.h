@@ -39,7 +39,7 @@ struct Settings {
         max_spec_factor(static_cast<float>(config.f64("max_spec_factor", 1, 0, 64))),
         max_spec_offset(static_cast<float>(config.f64("max_spec_offset", 0, -64, 64))),
         min_token_prob(static_cast<float>(config.f64("min_token_prob", 0.1, 0, 1))),
-        max_tree_depth(static_cast<uint32_t>(config.i64("max_tree_depth", 64, 2, 256))),
+        max_tree_depth(static_cast<uint32_t>(config.i64("max_tree_depth", 24, 2, 256))),
         max_branches(static_cast<uint32_t>(config.i64("max_branches", 1, 1, 16))),
         corpus(config.string("corpus", "")),
         max_corpus_tokens(

@@ -237,6 +237,22 @@ TEST_F(Identity, prompt_lookup_changes_no_token) {
   audit();
 }
 
+TEST_F(Identity, suffix_decoding_changes_no_token) {
+  plain(options());
+  EngineOptions o = options();
+  o.routes.push_back(route("chain", plugin("specd.drafter.suffix", {{"max_spec_factor", 2}}), 8));
+  o.routes.push_back(
+      route("branches",
+            plugin("specd.drafter.suffix", {{"max_branches", 3}, {"max_spec_factor", 2}}), 12));
+  start(o);
+  for (const char* name : {"chain", "branches"}) {
+    expect_identical(run_all(requests(name)), name);
+    EXPECT_GT(report(name).accepted, 0u) << name;
+    EXPECT_EQ(report(name).cut, 0u) << name;
+  }
+  audit();
+}
+
 TEST_F(Identity, different_routes_in_one_batch_change_no_token) {
   plain(options("pico-target"));
   EngineOptions o = options("pico-target");

@@ -27,7 +27,7 @@ using specd::sdk::GuardedColumn;
 // The tables of one instance and one sequence, without the checking drivers of the fake host.
 class Rig {
  public:
-  Rig(const std::string& plugin, const std::string& id, const FakeConfig& config,
+  Rig(const std::string& plugin, const std::string& id, const FakeConfig& config, uint32_t vocab,
       std::size_t context, std::size_t more)
       : module_(SPECD_TEST_BUNDLES "/" + plugin + "/" + plugin + ".so") {
     host_.target().vocab_size = 32000;
@@ -40,7 +40,7 @@ class Rig {
         copy = random() % (text_.size() - 32);
         left = 12;
       }
-      text_.push_back(left > 0 ? (--left, text_[copy++]) : static_cast<int32_t>(random() % 32000));
+      text_.push_back(left > 0 ? (--left, text_[copy++]) : static_cast<int32_t>(random() % vocab));
     }
     const specd_factory& factory = module_.factory(id);
     api_ = factory.drafter;
@@ -154,6 +154,7 @@ struct Case {
   const char* plugin;
   const char* id;
   FakeConfig config;
+  uint32_t vocab = 32000;  // 1: one token repeated
 };
 
 std::vector<Case> cases() {
@@ -176,7 +177,8 @@ std::vector<Case> cases() {
           {"lookup, pool 1..2, newest", lookup, "ngram", pool(false, false)},
           {"suffix", suffix, "suffix", FakeConfig().set("max_spec_factor", 4)},
           {"suffix, 4 branches", suffix, "suffix",
-           FakeConfig().set("max_spec_factor", 4).set("max_branches", 4)}};
+           FakeConfig().set("max_spec_factor", 4).set("max_branches", 4)},
+          {"suffix, one token", suffix, "suffix", FakeConfig(), 1}};
 }
 
 double cpu_ns() {
@@ -203,12 +205,12 @@ Figures measure(const Case& c, std::size_t context) {
   Figures figures{};
   for (int run = 0; run < runs; ++run) {
     double drafted = 0, steps = 0;
-    Rig updates(c.plugin, c.id, c.config, context, more);
+    Rig updates(c.plugin, c.id, c.config, c.vocab, context, more);
     double from = cpu_ns();
     for (; !updates.done(); ++steps) updates.update(4);
     update.push_back((cpu_ns() - from) / steps);
 
-    Rig both(c.plugin, c.id, c.config, context, more);
+    Rig both(c.plugin, c.id, c.config, c.vocab, context, more);
     from = cpu_ns();
     while (!both.done()) {
       both.update(4);
@@ -217,7 +219,7 @@ Figures measure(const Case& c, std::size_t context) {
     step.push_back((cpu_ns() - from) / steps);
     figures.drafted_in_steps = drafted / steps;
 
-    Rig again(c.plugin, c.id, c.config, context, more);
+    Rig again(c.plugin, c.id, c.config, c.vocab, context, more);
     while (!again.done() && again.propose() < 16) again.update(1);
     constexpr int kCalls = 20000;
     from = cpu_ns();

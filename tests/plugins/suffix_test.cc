@@ -503,7 +503,7 @@ TEST(Suffix, corpus_over_the_quota_is_left_out_and_drafting_goes_on) {
 
 TEST(Suffix, build_of_the_corpus_is_given_up_at_once_when_the_drafter_goes) {
   std::mt19937 random(13);
-  TokenList document(1 << 20);
+  TokenList document(1000000);
   for (int32_t& token : document) token = static_cast<int32_t>(random() % 900);
   const TempFile file(corpus_text({document}));
   FakeHost host;

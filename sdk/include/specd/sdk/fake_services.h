@@ -113,7 +113,10 @@ class FakeHost {
   void set_memory_quota(uint64_t bytes) { quota_ = bytes; }
   void fail_allocation(uint64_t nth) { fail_at_ = nth == 0 ? 0 : allocations_ + nth; }
   uint64_t allocations() const { return allocations_; }
-  uint64_t memory_used() const { return used_; }
+  uint64_t memory_used() const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return used_;
+  }
 
   // The model behind model/1.
   FakeModel& model() { return model_; }
@@ -147,6 +150,7 @@ class FakeHost {
     check_blocks();
   }
   void check_blocks() {
+    const std::lock_guard<std::mutex> lock(mutex_);  // the plugin's own threads allocate too
     for (const auto& block : blocks_) {
       check(block_intact(block.first, block.second), "wrote past a block of the memory service");
     }
@@ -510,7 +514,7 @@ class FakeHost {
   specd_target_info target_;
   uint8_t sha256_[32] = {};
 
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::vector<LogLine> logs_;
   std::vector<Report> reports_;
   std::vector<std::string> violations_;
