@@ -53,13 +53,13 @@ Result<std::string> read_named(const std::string& path, uint64_t bytes_max,
   return Status(text.status().code(), message);
 }
 
-// Values of a request, and what is left of their number.
+// Values of a request, and what is left of their number and size.
 class Reader {
  public:
   Result<Value> json(const std::string& text, const std::string& field, Kind kind,
                      const char* expected) {
     SPECD_OK_OR_RETURN(check_utf8(field, text));
-    SPECD_TRY(Value value, jinja::value_from_json(text, field, values_left_));
+    SPECD_TRY(Value value, jinja::value_from_json(text, field, json_budget_));
     if (!value.is(kind)) {
       return wrong(field, std::string("expected ") + expected + ", found a JSON " +
                               (value.is(Kind::kDict)     ? "object"
@@ -109,7 +109,7 @@ class Reader {
   }
 
  private:
-  size_t values_left_ = jinja::Limits::kJsonValues;
+  jinja::Budget json_budget_ = jinja::json_budget();
   jinja::Budget budget_{jinja::Limits{}};  // the request's own size is checked before
 };
 
