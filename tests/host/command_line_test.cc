@@ -86,6 +86,31 @@ TEST_F(Shipped, variables_and_options_reach_the_program) {
   EXPECT_TRUE(text.starts_with("specd: --set model.path: expected a folder with")) << text;
 }
 
+TEST_F(Shipped, the_check_tells_what_is_wrong_with_a_chat_template) {
+  const std::string file = options(fs::path(SPECD_SOURCE_DIR) / "configs/minimal.yaml");
+  const fs::path model = folder_.path() / "model";
+  fs::create_directories(model);
+  for (const auto& entry :
+       fs::directory_iterator(fs::path(SPECD_SOURCE_DIR) / "sdk/zoo/pico-target"))
+    fs::create_symlink(entry.path(), model / entry.path().filename());
+  const std::string own = " --set model.path=" + quoted(model.string());
+  EXPECT_EQ(run(kSpecd + " check" + file + own).first, 0);
+  std::ofstream(model / "chat_template.jinja") << "a\n{{ x | nope }}";
+  // The daemon would serve text with it, and says why no chats.
+  const auto [code, text] = run(kSpecd + " check" + file + own);
+  EXPECT_EQ(code, 0) << text;
+  EXPECT_NE(
+      text.find("serves no chats: chat_template.jinja:2:8: the filter 'nope' is not supported"),
+      std::string::npos)
+      << text;
+  const auto [asked_code, asked] = run(kSpecd + " check" + file + " --set model.chat_template=" +
+                                       quoted((model / "chat_template.jinja").string()));
+  EXPECT_EQ(asked_code, 3) << asked;
+  EXPECT_NE(asked.find("--set model.chat_template: chat_template.jinja:2:8: the filter 'nope'"),
+            std::string::npos)
+      << asked;
+}
+
 TEST(CommandLine, what_a_command_does_not_take_is_refused) {
   const std::pair<std::string, const char*> table[] = {
       {kSpecd, "expected a command: serve, check, config, schema, completion"},
@@ -103,6 +128,10 @@ TEST(CommandLine, what_a_command_does_not_take_is_refused) {
       {kSpecctl + " status x", "status takes no 'x'"},
       {kSpecctl + " status --prompt x", "status takes no --prompt"},
       {kSpecctl + " routes --file x", "routes takes no --file"},
+      {kSpecctl + " generate --prompt x --prompt-file y", "--prompt or --prompt-file, not both"},
+      {kSpecctl + " generate --prompt-tokens 1 --prompt x",
+       "--prompt or --prompt-tokens, not both"},
+      {kSpecctl + " render --prompt-file x --prompt y", "--prompt or --prompt-file, not both"},
       {kSpecctl + " route", "expected apply, delete or get"},
       {kSpecctl + " completion tcsh", "found 'tcsh'"},
       {kSpecctl + " completion bash zsh", "expected one shell"},
