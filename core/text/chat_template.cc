@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
 
 #include "core/base/json.h"
 #include "core/base/quote.h"
@@ -77,7 +78,7 @@ class Reader {
     SPECD_OK_OR_RETURN(check_utf8(field + ".content", message.content));
     if (message.role.empty()) return wrong(field + ".role", "expected a role, found an empty one");
     auto dict = std::make_shared<DictObject>();
-    SPECD_OK_OR_RETURN(set(*dict, "role", text(message.role)));
+    SPECD_OK_OR_RETURN(set(*dict, "role", role(message.role)));
     SPECD_OK_OR_RETURN(set(*dict, "content", text(message.content)));
     if (!message.extra_json.empty()) {
       const std::string extra_field = field + ".extra_json";
@@ -93,6 +94,15 @@ class Reader {
     return finished(std::move(dict));
   }
 
+  // Some templates write '<|' + role + '|>' and mean a control token: the words that they were made
+  // for count as their own. A word that a client makes up does not.
+  static Value role(const std::string& bytes) {
+    constexpr std::string_view kKnown[] = {"system", "developer", "user", "assistant", "tool"};
+    if (std::find(std::begin(kKnown), std::end(kKnown), bytes) == std::end(kKnown)) {
+      return text(bytes);
+    }
+    return Value::string(bytes);
+  }
   static Value text(const std::string& bytes) {
     return Value::string(MarkedText(bytes, true)).with_origin(true);
   }

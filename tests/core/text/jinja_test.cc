@@ -434,6 +434,10 @@ TEST(Marks, follow_the_bytes_of_the_request_through_every_operation) {
       {"{{ s.removeprefix('a') }}{{ ('a' ~ s).removesuffix('cd') }}", "<b,cd>a<ab,>"},
       {"{{ [s, 'zz'] | sort | last }}{{ [s, 'aa'] | sort | last }}", "zz<ab,cd>"},
       {"{{ l | reverse | list }}", "[<7>, <'p'>]"},
+      {"{{ [1, 2] | tojson(separators=(s, ':')) }}", "[1<ab,cd>2]"},
+      {"{{ {'a': 1} | tojson(separators=(',', s)) }}", "{\"a\"<ab,cd>1}"},
+      {"{{ [1] | tojson(indent=s) }}", "[\n<ab,cd>1\n]"},
+      {"{{ [1] | tojson(indent=n) }}", "[\n<     >1\n]"},
   };
   for (const auto& [text, expected] : table) {
     const auto result = render_json(text, json);
