@@ -1,4 +1,5 @@
-// specd and specctl as a shell runs them: --set, the environment, config, schema, completion.
+// specd and specctl as a shell runs them: --set, the environment, --print-config, schema,
+// completion.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
@@ -54,7 +55,8 @@ TEST_F(Shipped, every_configuration_passes_the_check_and_is_printed_as_one_that_
     ++count;
     const auto [code, output] = run(cd + kSpecd + " check" + options(entry.path()));
     EXPECT_EQ(code, 0) << output;
-    const auto [print_code, text] = run(cd + kSpecd + " config" + options(entry.path()));
+    const auto [print_code, text] =
+        run(cd + kSpecd + " serve --print-config" + options(entry.path()));
     EXPECT_EQ(print_code, 0) << text;
     std::ofstream(folder_.path() / "printed.yaml") << text;
     const auto [again, said] = run(cd + kSpecd + " check --config printed.yaml");
@@ -65,8 +67,9 @@ TEST_F(Shipped, every_configuration_passes_the_check_and_is_printed_as_one_that_
 
 TEST_F(Shipped, variables_and_options_reach_the_program) {
   const std::string file = options(fs::path(SPECD_SOURCE_DIR) / "configs/minimal.yaml");
-  auto [code, text] = run("SPECD__ENGINE__QUEUE_MAX=7 SPECD__LOG_LEVEL=warn " + kSpecd + " config" +
-                          file + " --set log_level=error --set=engine.threads=3");
+  auto [code, text] =
+      run("SPECD__ENGINE__QUEUE_MAX=7 SPECD__LOG_LEVEL=warn " + kSpecd + " serve --print-config" +
+          file + " --set log_level=error --set=engine.threads=3");
   EXPECT_EQ(code, 0) << text;
   for (const char* line : {"  queue_max: 7 ", "# SPECD__ENGINE__QUEUE_MAX\n", "log_level: error ",
                            "# --set log_level\n", "  threads: 3 "})
@@ -113,12 +116,13 @@ TEST_F(Shipped, the_check_tells_what_is_wrong_with_a_chat_template) {
 
 TEST(CommandLine, what_a_command_does_not_take_is_refused) {
   const std::pair<std::string, const char*> table[] = {
-      {kSpecd, "expected a command: serve, check, config, schema, completion"},
+      {kSpecd, "expected a command: serve, check, schema, completion"},
       {kSpecd + " chek", "did you mean 'check'?"},
       {kSpecd + " dance", "expected serve, check"},
       {kSpecd + " serve", "serve needs --config FILE"},
       {kSpecd + " serve x", "serve takes no 'x'"},
       {kSpecd + " schema --config x", "schema takes no --config"},
+      {kSpecd + " schema --print-config", "schema takes no --print-config"},
       {kSpecd + " serve --table", "serve takes no --table"},
       {kSpecd + " completion", "expected one of bash, zsh, fish; found ''"},
       {kSpecd + " completion tcsh", "found 'tcsh'"},
