@@ -1,6 +1,6 @@
 // One key of the configuration: what may stand there, what it means, where it goes. The table of
 // all keys (config_keys.cc) is made of these, and everything that knows keys is made of the table:
-// the reader, --set and the environment, `specd config`, the JSON Schema, the table of
+// the reader, --set and the environment, `specd serve --print-config`, the JSON Schema, the table of
 // configs/README.md, completion in shells, and the tests that spoil every key.
 //
 //   const Keys<EngineOptions> keys{

@@ -66,17 +66,31 @@ void StreamPump::run() {
   }
 }
 
-GenerateStream* GenerateStream::start(Engine& engine, StreamPump& pump, const Request& request,
-                                      const std::string& route, bool return_prompt_ids) {
+std::shared_ptr<GenerateStream> GenerateStream::make(Engine& engine, StreamPump& pump) {
   std::shared_ptr<GenerateStream> stream(new GenerateStream(engine, pump));
   stream->self_ = stream;
   pump.add(stream.get());
-  stream->begin(request, route, return_prompt_ids);
-  return stream.get();  // owned by self_; gRPC has not seen it yet, so OnDone cannot have run
+  return stream;
+}
+
+void GenerateStream::refuse(const Status& status) {
+  {
+    const std::lock_guard lock(mutex_);
+    submitted_ = true;
+    ended_ = true;
+    if (end_status_.ok()) end_status_ = status;
+  }
+  pump_.wake(shared_from_this());
 }
 
 void GenerateStream::begin(const Request& request, const std::string& route,
                            bool return_prompt_ids) {
+  bool is_gone = false;
+  {
+    const std::lock_guard lock(mutex_);
+    is_gone = muted_;
+  }
+  if (is_gone) return refuse(Status(Code::kCancelled, "cancelled"));
   v1::GenerateResponse started;
   started.mutable_started()->set_route(route);
   Result<Ticket> ticket{Ticket()};
@@ -110,14 +124,16 @@ void GenerateStream::begin(const Request& request, const std::string& route,
       for (v1::GenerateResponse& message : waiting_) {
         if (message.has_finished()) message.mutable_finished()->set_request_id(request_id_);
       }
-      waiting_bytes_ += started.ByteSizeLong();
-      waiting_.push_front(std::move(started));
+      if (!muted_) {
+        waiting_bytes_ += started.ByteSizeLong();
+        waiting_.push_front(std::move(started));
+      }
     } else {
-      end_status_ = named_as_on_wire(ticket.status());
+      if (end_status_.ok()) end_status_ = named_as_on_wire(ticket.status());
       ended_ = true;
     }
   }
-  pump_.wake(shared_from_this());  // gRPC has not seen the stream yet: the pump outlives this
+  pump_.wake(shared_from_this());
 }
 
 void GenerateStream::push_locked(v1::GenerateResponse message) {

@@ -59,9 +59,11 @@ class GenerateStream : public grpc::ServerWriteReactor<v1::GenerateResponse>,
  public:
   static constexpr size_t kBufferBytesMax = 1 << 20;
 
-  // Submits `request`; the stream owns itself until gRPC is done with it.
-  static GenerateStream* start(Engine& engine, StreamPump& pump, const Request& request,
-                               const std::string& route, bool return_prompt_ids);
+  // A stream that owns itself until gRPC is done with it. begin() or refuse() follows, once.
+  static std::shared_ptr<GenerateStream> make(Engine& engine, StreamPump& pump);
+  // [any] Makes ids of the prompt and submits the request, unless the client is gone.
+  void begin(const Request& request, const std::string& route, bool return_prompt_ids);
+  void refuse(const Status& status);  // [any] ends the stream
 
   void on_event(const Event& event);  // [step thread]
   void pump();                        // [pump thread] starts the next write, or ends the stream
@@ -73,7 +75,6 @@ class GenerateStream : public grpc::ServerWriteReactor<v1::GenerateResponse>,
 
  private:
   GenerateStream(Engine& engine, StreamPump& pump) : engine_(engine), pump_(pump) {}
-  void begin(const Request& request, const std::string& route, bool return_prompt_ids);
   void push_locked(v1::GenerateResponse message);
   void drop_locked();
 

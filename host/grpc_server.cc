@@ -8,17 +8,15 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <condition_variable>
 #include <cstring>
-#include <deque>
 #include <functional>
-#include <mutex>
-#include <thread>
+#include <memory>
 #include <utility>
 
 #include "host/config.h"
 #include "host/generate_stream.h"
 #include "host/proto/specd.grpc.pb.h"
+#include "host/task_queue.h"
 #include "host/unix_socket.h"
 #include "host/wire.h"
 
@@ -28,6 +26,8 @@ namespace {
 constexpr int kMessageBytesMax = 4 << 20;
 constexpr int kMetadataBytesMax = 8 << 10;
 constexpr int kStreamsMax = 128;  // per connection
+constexpr size_t kPromptThreads = 2;
+constexpr size_t kPromptsMax = 256;  // that wait
 constexpr std::chrono::milliseconds kGoodbye{100};
 constexpr size_t kQuotaBytes = size_t{512} << 20;
 
@@ -54,11 +54,14 @@ class InferenceService final : public v1::Inference::CallbackService {
       grpc::CallbackServerContext* context, const v1::GenerateRequest* wire) override {
     Result<Request> request = request_from_wire(*wire);
     if (!request.ok()) return new RefusedStream(status_to_wire(request.status()));
-    heed_deadline_of_call(*context, request.value());
-    const std::string& route = request.value().route;
-    return GenerateStream::start(engine_, pump_, request.value(),
-                                 route.empty() ? default_route_ : route,
-                                 wire->return_prompt_token_ids());
+    const std::shared_ptr<GenerateStream> stream = GenerateStream::make(engine_, pump_);
+    auto begin = [this, stream, sent = std::move(request).value(), deadline = context->deadline(),
+                  return_ids = wire->return_prompt_token_ids()]() mutable {
+      heed_deadline_of_call(deadline, sent);
+      stream->begin(sent, sent.route.empty() ? default_route_ : sent.route, return_ids);
+    };
+    if (!prompts_.post(std::move(begin))) stream->refuse(too_many_prompts());
+    return stream.get();  // gRPC has not seen it yet, so OnDone cannot have run
   }
   grpc::ServerUnaryReactor* Cancel(grpc::CallbackServerContext* context,
                                    const v1::CancelRequest* request,
@@ -70,78 +73,49 @@ class InferenceService final : public v1::Inference::CallbackService {
   grpc::ServerUnaryReactor* RenderChat(grpc::CallbackServerContext* context,
                                        const v1::GenerateRequest* wire,
                                        v1::RenderChatResponse* response) override {
-    const auto render = [&]() -> Status {
+    const auto render = [this, wire, response]() -> Status {
       SPECD_TRY(const Request request, request_from_wire(*wire));
       SPECD_TRY(RenderedPrompt made, engine_.render(request));
       response->mutable_token_ids()->Add(made.tokens.begin(), made.tokens.end());
       response->set_text(std::move(made.text));
       return Status();
     };
-    return finished(context, named_as_on_wire(render()));
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    const bool is_posted = prompts_.post([context, reactor, render] {
+      reactor->Finish(context->IsCancelled() ? grpc::Status::CANCELLED
+                                             : status_to_wire(named_as_on_wire(render())));
+    });
+    if (!is_posted) reactor->Finish(status_to_wire(too_many_prompts()));
+    return reactor;
   }
 
  private:
   // The engine need not work longer than the client waits.
-  static void heed_deadline_of_call(const grpc::CallbackServerContext& context, Request& request) {
-    if (context.deadline() == std::chrono::system_clock::time_point::max()) return;
+  static void heed_deadline_of_call(std::chrono::system_clock::time_point deadline,
+                                    Request& request) {
+    if (deadline == std::chrono::system_clock::time_point::max()) return;
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
-        context.deadline() - std::chrono::system_clock::now());
+        deadline - std::chrono::system_clock::now());
     const int64_t left_ms = std::max<int64_t>(left.count(), 1);
     if (left_ms > EngineLimits::kDeadlineMs) return;
     if (request.deadline_ms == 0 || left_ms < request.deadline_ms) request.deadline_ms = left_ms;
   }
 
+  static Status too_many_prompts() {
+    return Status(Code::kExhausted, std::to_string(kPromptsMax) +
+                                        " requests wait for their prompts to be rendered; try "
+                                        "again");
+  }
+
   Engine& engine_;
   StreamPump& pump_;
   std::string default_route_;
+  // Templates and tokenizers may take a second for a prompt: gRPC's threads stay free for others.
+  TaskQueue prompts_{kPromptThreads, kPromptsMax};
 };
 
 constexpr size_t kChangesMax = 64;  // that wait
 constexpr size_t kSourceBytesMax = 400;
-
-// Where changes of routes run, one after another: they block, and gRPC has few threads.
-class ChangeThread {
- public:
-  ChangeThread() : thread_([this] { run(); }) {}
-  ~ChangeThread() {
-    {
-      const std::lock_guard lock(mutex_);
-      leaving_ = true;
-    }
-    changed_.notify_all();
-    thread_.join();  // what was posted still runs
-  }
-  // [any] False when too many wait.
-  bool post(std::function<void()> change) {
-    {
-      const std::lock_guard lock(mutex_);
-      if (waiting_.size() >= kChangesMax) return false;
-      waiting_.push_back(std::move(change));
-    }
-    changed_.notify_all();
-    return true;
-  }
-
- private:
-  void run() {
-    std::unique_lock lock(mutex_);
-    while (true) {
-      changed_.wait(lock, [this] { return leaving_ || !waiting_.empty(); });
-      if (waiting_.empty()) return;
-      const std::function<void()> change = std::move(waiting_.front());
-      waiting_.pop_front();
-      lock.unlock();
-      change();
-      lock.lock();
-    }
-  }
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<std::function<void()>> waiting_;  // guarded by mutex_
-  bool leaving_ = false;                       // guarded by mutex_
-  std::thread thread_;
-};
 
 class ControlService final : public v1::Control::CallbackService {
  public:
@@ -238,7 +212,7 @@ class ControlService final : public v1::Control::CallbackService {
 
   Engine& engine_;
   const EngineOptions options_;
-  ChangeThread changes_;
+  TaskQueue changes_{1, kChangesMax};  // one after another
 };
 
 }  // namespace

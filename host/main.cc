@@ -63,17 +63,14 @@ Program make_program() {
                     "check the configuration, the model's files and the\n"
                     "routes without loading weights; runs the code of the\n"
                     "routes' plugins"},
-                   {"config", "--config FILE",
-                    "print the configuration that would be served, and where\n"
-                    "each value comes from; the output is a configuration"},
                    {"schema", "[--table]",
                     "print the JSON Schema of configurations for editors, or\n"
                     "a table of all keys"},
                    {"completion", "SHELL", "print completion for bash, zsh or fish",
                     completion_shells()}},
       .options = po::options_description("Options"),
-      .taken_by = {{"config", "serve check config"},
-                   {"set", "serve check config"},
+      .taken_by = {{"config", "serve check"},
+                   {"set", "serve check"},
                    {"print-config", "serve check"},
                    {"table", "schema"}},
   };
@@ -83,7 +80,9 @@ Program make_program() {
   add("config", po::value<std::string>()->value_name("FILE"), "the configuration, YAML");
   add("set", po::value<std::vector<std::string>>()->composing()->value_name("KEY=VALUE"),
       "instead of the file's value, such as engine.threads=2; may be repeated");
-  add("print-config", po::bool_switch(), "do what config does, and nothing else");
+  add("print-config", po::bool_switch(),
+      "instead print the configuration that would be served, and where each value comes from; the "
+      "output is a configuration");
   add("table", po::bool_switch(), "a table in Markdown");
   std::vector<std::string> keys;
   for (const std::string& key : settable_keys()) keys.push_back(key + "=");
@@ -106,8 +105,7 @@ int run_command(const Program& program, const std::string& command,
       overrides_of_process(values.count("set") != 0 ? values["set"].as<std::vector<std::string>>()
                                                     : std::vector<std::string>()));
   if (!config.ok()) return wrong_config(config.status());
-  if (command == "config" || values["print-config"].as<bool>())
-    return print(print_config(config.value()));
+  if (values["print-config"].as<bool>()) return print(print_config(config.value()));
   return command == "check" ? check(config.value()) : run_daemon(config.value());
 }
 

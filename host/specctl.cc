@@ -531,6 +531,12 @@ std::string usage_problem(const Program& program, const po::variables_map& value
   const std::string output = values["output"].as<std::string>();
   if (command != "record" && output != "table" && output != "json")
     return "-o: expected table or json, found '" + output + "'";
+  std::string prompt;
+  for (const char* option : {"prompt", "prompt-file", "prompt-tokens"}) {
+    if (values.count(option) == 0) continue;
+    if (!prompt.empty()) return "--" + prompt + " or --" + option + ", not both";
+    prompt = option;
+  }
   if (command == "route") return route_usage_problem(values, arguments);
   if (command == "completion" && arguments.size() > 1) return "completion: expected one shell";
   return "";

@@ -41,6 +41,8 @@
 namespace specd {
 
 kernels::DType kernel_dtype(KvDType dtype);
+// The template that chats get; what is wrong with it is logged and in its status.
+ChatTemplate load_chat_template(const ModelOptions& model);
 const char* dtype_name(kernels::DType dtype);
 const char* guarantee_text(Guarantee guarantee);
 RouteSpec route_spec(const RouteOptions& route, const EngineOptions& options);

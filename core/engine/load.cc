@@ -62,11 +62,7 @@ Status Engine::Impl::load(const ProgressFn& progress) {
   SPECD_OK_OR_RETURN(load_sampling_defaults());
   SPECD_TRY(tokenizer, Tokenizer::load(wanted.path + "/tokenizer.json"));
   SPECD_OK_OR_RETURN(check_vocabulary(wanted.path, config, *tokenizer));
-  chat_template = ChatTemplate::load(wanted.path, wanted.chat_template);
-  if (const Status& status = chat_template.status(); !status.ok()) {
-    log(chat_template.source().empty() ? LogLevel::kInfo : LogLevel::kWarn,
-        wanted.name + " serves no chats: " + status.message());
-  }
+  chat_template = load_chat_template(wanted);
   target.fill(wanted.name, config, *tokenizer);
 
   DraftModels drafts;

@@ -160,6 +160,15 @@ Status check_limits(const EngineOptions& options) {
   return Status();
 }
 
+ChatTemplate load_chat_template(const ModelOptions& model) {
+  ChatTemplate loaded = ChatTemplate::load(model.path, model.chat_template);
+  if (const Status& status = loaded.status(); !status.ok()) {
+    log(loaded.source().empty() ? LogLevel::kInfo : LogLevel::kWarn,
+        model.name + " serves no chats: " + status.message());
+  }
+  return loaded;
+}
+
 Status check_options(const EngineOptions& options) {
   SPECD_OK_OR_RETURN(check_limits(options));
   SPECD_TRY(const auto device,
@@ -175,6 +184,11 @@ Status check_options(const EngineOptions& options) {
   }
   SPECD_TRY(const auto tokenizer, Tokenizer::load(options.model.path + "/tokenizer.json"));
   SPECD_OK_OR_RETURN(check_vocabulary(options.model.path, config, *tokenizer));
+  const ChatTemplate chat_template = load_chat_template(options.model);
+  // One that was asked for must do; a model whose own does not still serves text.
+  if (!options.model.chat_template.empty()) {
+    SPECD_OK_OR_RETURN(chat_template.status().with_context("model.chat_template"));
+  }
   SPECD_TRY(const Checkpoint weights, Checkpoint::open(options.model.path));
   SPECD_OK_OR_RETURN(check_tensors(weights, config));
   PagePool no_pages(0);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
 
 #include "core/base/json.h"
 #include "core/base/quote.h"
@@ -53,13 +54,13 @@ Result<std::string> read_named(const std::string& path, uint64_t bytes_max,
   return Status(text.status().code(), message);
 }
 
-// Values of a request, and what is left of their number.
+// Values of a request, and what is left of their number and size.
 class Reader {
  public:
   Result<Value> json(const std::string& text, const std::string& field, Kind kind,
                      const char* expected) {
     SPECD_OK_OR_RETURN(check_utf8(field, text));
-    SPECD_TRY(Value value, jinja::value_from_json(text, field, values_left_));
+    SPECD_TRY(Value value, jinja::value_from_json(text, field, json_budget_));
     if (!value.is(kind)) {
       return wrong(field, std::string("expected ") + expected + ", found a JSON " +
                               (value.is(Kind::kDict)     ? "object"
@@ -77,7 +78,7 @@ class Reader {
     SPECD_OK_OR_RETURN(check_utf8(field + ".content", message.content));
     if (message.role.empty()) return wrong(field + ".role", "expected a role, found an empty one");
     auto dict = std::make_shared<DictObject>();
-    SPECD_OK_OR_RETURN(set(*dict, "role", text(message.role)));
+    SPECD_OK_OR_RETURN(set(*dict, "role", role(message.role)));
     SPECD_OK_OR_RETURN(set(*dict, "content", text(message.content)));
     if (!message.extra_json.empty()) {
       const std::string extra_field = field + ".extra_json";
@@ -93,6 +94,15 @@ class Reader {
     return finished(std::move(dict));
   }
 
+  // Some templates write '<|' + role + '|>' and mean a control token: the words that they were made
+  // for count as their own. A word that a client makes up does not.
+  static Value role(const std::string& bytes) {
+    constexpr std::string_view kKnown[] = {"system", "developer", "user", "assistant", "tool"};
+    if (std::find(std::begin(kKnown), std::end(kKnown), bytes) == std::end(kKnown)) {
+      return text(bytes);
+    }
+    return Value::string(bytes);
+  }
   static Value text(const std::string& bytes) {
     return Value::string(MarkedText(bytes, true)).with_origin(true);
   }
@@ -109,7 +119,7 @@ class Reader {
   }
 
  private:
-  size_t values_left_ = jinja::Limits::kJsonValues;
+  jinja::Budget json_budget_ = jinja::json_budget();
   jinja::Budget budget_{jinja::Limits{}};  // the request's own size is checked before
 };
 

@@ -156,7 +156,8 @@ Result<Decoder::Piece> Decoder::piece(std::string_view token, bool first) const 
     }
     const auto& [pattern, content] = std::get<Replace>(step);
     std::vector<Pattern::Part> parts;
-    SPECD_OK_OR_RETURN(pattern.cut(text, parts));
+    StepBudget budget(text.size());
+    SPECD_OK_OR_RETURN(pattern.cut(text, budget, parts));
     std::string replaced;
     for (const Pattern::Part& part : parts) {
       replaced += part.is_match ? content : text.substr(part.begin, part.end - part.begin);

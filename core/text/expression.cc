@@ -16,8 +16,6 @@ using Greed = ExpressionNode::Greed;
 
 constexpr size_t kInstructionsMax = 4096;
 constexpr uint32_t kMemosMax = 256;
-constexpr uint64_t kStepsPerCharacter = 200;
-constexpr uint64_t kStepsMin = 1'000'000;
 constexpr size_t kStackPerCharacter = 4;
 constexpr size_t kStackMin = 10'000;
 constexpr char32_t kLastCodePoint = 0x10FFFF;
@@ -134,15 +132,16 @@ class ExpressionCompiler {
 // One search through one text.
 class ExpressionRun {
  public:
-  ExpressionRun(const Expression& expression, std::vector<uint8_t> kinds)
+  ExpressionRun(const Expression& expression, std::vector<uint8_t> kinds, uint64_t steps)
       : expression_(expression),
         kinds_(std::move(kinds)),
         failed_((kinds_.size() + 1) * expression.memos_),
-        steps_left_(kStepsMin + kStepsPerCharacter * kinds_.size()),
+        steps_left_(steps),
         stack_max_(kStackMin + kStackPerCharacter * kinds_.size()) {}
 
   size_t size() const { return kinds_.size(); }
   bool exhausted() const { return exhausted_; }
+  uint64_t steps_left() const { return steps_left_; }
 
   // Whether the program matches at `at`; its end. No answer counts once exhausted().
   bool match(uint32_t at, uint32_t& end) { return run(0, at, end); }
@@ -348,7 +347,8 @@ uint8_t Expression::kind_of(char32_t c) const {
       ->kind;
 }
 
-Status Expression::find_all(std::string_view text, std::vector<Match>& matches) const {
+Status Expression::find_all(std::string_view text, StepBudget& budget,
+                            std::vector<Match>& matches) const {
   std::vector<uint8_t> kinds;
   kinds.reserve(text.size());
   for (size_t at = 0; at < text.size();) {
@@ -356,7 +356,7 @@ Status Expression::find_all(std::string_view text, std::vector<Match>& matches) 
     kinds.push_back(kind_of(step.code_point));
     at += step.bytes;
   }
-  ExpressionRun run(*this, std::move(kinds));
+  ExpressionRun run(*this, std::move(kinds), budget.left());
   size_t byte = 0;  // of `character`
   uint32_t character = 0;
   const auto byte_of = [&](uint32_t target) {
@@ -385,6 +385,7 @@ Status Expression::find_all(std::string_view text, std::vector<Match>& matches) 
     after_match = true;
     at = end;
   }
+  (void)budget.take(budget.left() - run.steps_left());
   return Status();
 }
 

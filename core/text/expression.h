@@ -12,6 +12,7 @@
 
 #include "core/base/status.h"
 #include "core/text/expression_syntax.h"
+#include "core/text/step_budget.h"
 
 namespace specd {
 
@@ -27,9 +28,9 @@ class Expression {
   static Result<Expression> compile(std::string_view expression, const std::string& where);
 
   // Appends all matches, one after the other. REQUIRES well-formed UTF-8.
-  // kUnsupported, naming the expression and the byte, when they take more than 200 steps a
-  // character (lookaheads that find what they look for far away).
-  Status find_all(std::string_view text, std::vector<Match>& matches) const;
+  // kUnsupported, naming the expression and the byte, when they take more steps than `budget` has
+  // (lookaheads that find what they look for far away).
+  Status find_all(std::string_view text, StepBudget& budget, std::vector<Match>& matches) const;
 
   bool may_match_nothing() const { return may_match_nothing_; }
 

@@ -47,9 +47,9 @@ Status too_large(size_t bytes) {
 }
 
 Status replace(const Pattern& pattern, const std::string& content, size_t bytes_max,
-               SourceText& text) {
+               SourceText& text, StepBudget& budget) {
   std::vector<Pattern::Part> parts;
-  SPECD_OK_OR_RETURN(pattern.cut(text.text, parts));
+  SPECD_OK_OR_RETURN(pattern.cut(text.text, budget, parts));
   SourceText out;
   for (const Pattern::Part& part : parts) {
     const std::string_view marks =
@@ -144,7 +144,7 @@ bool Normalizer::keeps_track_of_first() const {
   return true;
 }
 
-Status Normalizer::apply(SourceText& text) const {
+Status Normalizer::apply(SourceText& text, StepBudget& budget) const {
   const size_t bytes_max = text.text.size() * kGrowthMax + kGrowthFree;
   for (const auto& step : steps_) {
     if (std::holds_alternative<Nfc>(step)) {
@@ -156,9 +156,10 @@ Status Normalizer::apply(SourceText& text) const {
       text.marks.insert(0, prepend->text.size(), mark);
     } else {
       const auto& [pattern, content] = std::get<Replace>(step);
-      SPECD_OK_OR_RETURN(replace(pattern, content, bytes_max, text));
+      SPECD_OK_OR_RETURN(replace(pattern, content, bytes_max, text, budget));
     }
     if (text.text.size() > bytes_max) return too_large(text.text.size());
+    SPECD_OK_OR_RETURN(take_steps(text.text.size(), budget));
   }
   return Status();
 }

@@ -18,9 +18,9 @@ class Normalizer {
   // null is no normalizer. kUnsupported and kDataLoss with the place.
   static Result<Normalizer> from_json(const Json& normalizer, const std::string& where);
 
-  // Normalises in place. kUnsupported when the text grows to more than 16 times its size, or an
-  // expression takes too long.
-  Status apply(SourceText& text) const;
+  // Normalises in place. kUnsupported when the text grows to more than 16 times its size, or takes
+  // more steps than `budget` has.
+  Status apply(SourceText& text, StepBudget& budget) const;
 
   bool empty() const { return steps_.empty(); }
   // NFC does not tell which characters of its output were the first of the text.

@@ -11,6 +11,7 @@ namespace {
 
 // A search for it takes as many steps a byte at worst.
 constexpr size_t kLiteralBytesMax = 256;
+constexpr uint64_t kStepsOfWalk = 8;  // a byte, where characters are classified
 
 // Puts matches that come in order into `parts`, with what lies between them.
 class PartList {
@@ -73,7 +74,12 @@ Result<Pattern> Pattern::from_json(const Json& pattern, const std::string& where
   return made;
 }
 
-Status Pattern::cut(std::string_view text, std::vector<Part>& parts) const {
+Status Pattern::cut(std::string_view text, StepBudget& budget, std::vector<Part>& parts) const {
+  // Expressions count their own steps; a long string is looked for again and again.
+  const uint64_t steps = !literal_.empty()        ? 1 + literal_.size() / 16
+                         : expression_ != nullptr ? 1
+                                                  : kStepsOfWalk;
+  SPECD_OK_OR_RETURN(take_steps(text.size() * steps, budget));
   PartList list(parts);
   if (text.empty()) {
     list.finish(0);
@@ -92,7 +98,7 @@ Status Pattern::cut(std::string_view text, std::vector<Part>& parts) const {
     }
   } else if (expression_ != nullptr) {
     std::vector<Expression::Match> matches;
-    SPECD_OK_OR_RETURN(expression_->find_all(text, matches));
+    SPECD_OK_OR_RETURN(expression_->find_all(text, budget, matches));
     for (const Expression::Match& match : matches) list.match(match.begin, match.end);
   } else {
     for (size_t at = 0; at < text.size();) {

@@ -31,8 +31,8 @@ class Pattern {
 
   // Replaces `parts` by the matches and what lies between them, in order and without gaps (an
   // expression can match nothing: an empty part). REQUIRES well-formed UTF-8.
-  // kUnsupported where an expression takes too long, see Expression::find_all.
-  Status cut(std::string_view text, std::vector<Part>& parts) const;
+  // kUnsupported where it takes more steps than `budget` has.
+  Status cut(std::string_view text, StepBudget& budget, std::vector<Part>& parts) const;
 
   bool may_match_nothing() const {
     return expression_ != nullptr && expression_->may_match_nothing();

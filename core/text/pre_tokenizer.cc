@@ -144,12 +144,13 @@ bool PreTokenizer::asks_for_first() const {
   });
 }
 
-Status PreTokenizer::apply(Pieces& pieces) const {
+Status PreTokenizer::apply(Pieces& pieces, StepBudget& budget) const {
   const size_t bytes = pieces.text.text.size();
   for (const Step& step : steps_) {
     if (const auto* split = std::get_if<Split>(&step)) {
-      SPECD_OK_OR_RETURN(apply(*split, pieces));
+      SPECD_OK_OR_RETURN(apply(*split, pieces, budget));
     } else {
+      SPECD_OK_OR_RETURN(take_steps(pieces.text.text.size(), budget));
       std::visit(
           [&](const auto& rewriting) {
             if constexpr (!std::is_same_v<std::decay_t<decltype(rewriting)>, Split>) {
@@ -167,11 +168,11 @@ Status PreTokenizer::apply(Pieces& pieces) const {
   return Status();
 }
 
-Status PreTokenizer::apply(const Split& split, Pieces& pieces) {
+Status PreTokenizer::apply(const Split& split, Pieces& pieces, StepBudget& budget) {
   std::vector<TextRange> cut;
   std::vector<Pattern::Part> parts;
   for (const TextRange& range : pieces.ranges) {
-    SPECD_OK_OR_RETURN(split.pattern.cut(view(pieces, range), parts));
+    SPECD_OK_OR_RETURN(split.pattern.cut(view(pieces, range), budget, parts));
     const auto add = [&](size_t begin, size_t end) {
       if (begin < end) cut.push_back({range.begin + begin, range.begin + end});
     };

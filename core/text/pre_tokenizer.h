@@ -26,8 +26,9 @@ class PreTokenizer {
   // null leaves a text in one piece. kUnsupported and kDataLoss with the place.
   static Result<PreTokenizer> from_json(const Json& pre_tokenizer, const std::string& where);
 
-  // Cuts what is one piece so far. kUnsupported where an expression takes too long.
-  Status apply(Pieces& pieces) const;
+  // Cuts what is one piece so far. kUnsupported where the text grows to more than 16 times its
+  // size, or takes more steps than `budget` has.
+  Status apply(Pieces& pieces, StepBudget& budget) const;
 
   // Whether all pieces are in GPT-2's alphabet.
   bool ends_in_byte_level() const;
@@ -56,7 +57,7 @@ class PreTokenizer {
   Status read(const Json& pre_tokenizer, const std::string& where);
   Status read_split(const Json& split, const std::string& where);
   Status read_metaspace(const Json& metaspace, const std::string& where);
-  static Status apply(const Split& split, Pieces& pieces);
+  static Status apply(const Split& split, Pieces& pieces, StepBudget& budget);
   static void apply(const Prefix& prefix, Pieces& pieces);
   static void apply(const Replace& replace, Pieces& pieces);
   static void apply(const ToByteLevel& to, Pieces& pieces);

@@ -172,7 +172,8 @@ Status Tokenizer::read_added_token(const Json& entry, int64_t id_end, const std:
     return Status(Code::kDataLoss, place + ": " + quote(content) + " occurs twice");
   }
   SourceText text{content, std::string(content.size(), 0)};
-  if (normalized) SPECD_OK_OR_RETURN(normalizer_.apply(text).with_context(place));
+  StepBudget budget(text.text.size());
+  if (normalized) SPECD_OK_OR_RETURN(normalizer_.apply(text, budget).with_context(place));
   if (text.text.empty() || text.text.size() > kAddedTokenBytesMax) {
     return Status(Code::kUnsupported, place + ": " + std::to_string(text.text.size()) +
                                           " bytes to look for, supported: 1 to " +
@@ -261,40 +262,42 @@ Result<std::vector<int32_t>> Tokenizer::encode(std::string_view text,
   SPECD_TRY(const std::string marks, marks_of(text, options.plain, options.plain_hides_all));
   std::vector<int32_t> ids;
   if (options.add_special_tokens) ids = prefix_;
+  StepBudget budget(text.size());
   std::vector<AddedTokenFinder::Segment> segments;
   raw_finder_.find(text, marks, options.parse_special_tokens, segments);
   for (const AddedTokenFinder::Segment& segment : segments) {
     if (segment.id != AddedTokenFinder::kText) {
       ids.push_back(segment.id);
     } else {
-      SPECD_OK_OR_RETURN(
-          encode_segment(cut(text, marks, segment.range), options.parse_special_tokens, ids));
+      SPECD_OK_OR_RETURN(encode_segment(cut(text, marks, segment.range),
+                                        options.parse_special_tokens, budget, ids));
     }
   }
   if (options.add_special_tokens) ids.insert(ids.end(), suffix_.begin(), suffix_.end());
   return ids;
 }
 
-Status Tokenizer::encode_segment(SourceText text, bool parse_special,
+Status Tokenizer::encode_segment(SourceText text, bool parse_special, StepBudget& budget,
                                  std::vector<int32_t>& ids) const {
-  SPECD_OK_OR_RETURN(normalizer_.apply(text));
+  SPECD_OK_OR_RETURN(normalizer_.apply(text, budget));
   std::vector<AddedTokenFinder::Segment> segments;
   normalized_finder_.find(text.text, text.marks, parse_special, segments);
   for (const AddedTokenFinder::Segment& segment : segments) {
     if (segment.id != AddedTokenFinder::kText) {
       ids.push_back(segment.id);
     } else {
-      SPECD_OK_OR_RETURN(encode_text(cut(text.text, text.marks, segment.range), ids));
+      SPECD_OK_OR_RETURN(encode_text(cut(text.text, text.marks, segment.range), budget, ids));
     }
   }
   return Status();
 }
 
-Status Tokenizer::encode_text(SourceText text, std::vector<int32_t>& ids) const {
+Status Tokenizer::encode_text(SourceText text, StepBudget& budget,
+                              std::vector<int32_t>& ids) const {
   Pieces pieces;
   pieces.ranges = {{0, text.text.size()}};
   pieces.text = std::move(text);
-  SPECD_OK_OR_RETURN(pre_tokenizer_.apply(pieces));
+  SPECD_OK_OR_RETURN(pre_tokenizer_.apply(pieces, budget));
   for (const TextRange& range : pieces.ranges) {
     const size_t bytes = range.end - range.begin;
     const std::string_view marks = std::string_view(pieces.text.marks).substr(range.begin, bytes);

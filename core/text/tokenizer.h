@@ -104,8 +104,9 @@ class Tokenizer {
     return id >= 0 && id < vocab_size() && present_[static_cast<size_t>(id)];
   }
   // Append the ids of text that holds no token of raw_finder_, or no added token at all.
-  Status encode_segment(SourceText text, bool parse_special, std::vector<int32_t>& ids) const;
-  Status encode_text(SourceText text, std::vector<int32_t>& ids) const;
+  Status encode_segment(SourceText text, bool parse_special, StepBudget& budget,
+                        std::vector<int32_t>& ids) const;
+  Status encode_text(SourceText text, StepBudget& budget, std::vector<int32_t>& ids) const;
 
   Bpe bpe_;
   Normalizer normalizer_;

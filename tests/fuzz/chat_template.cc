@@ -10,12 +10,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto made = jinja::Template::parse(fuzz::text_of(data, size), "template");
   fuzz::check_message(made.status(), "template");
   if (!made.ok()) return 0;
-  size_t left = 10000;
+  jinja::Budget budget = jinja::json_budget();
   const auto messages = jinja::value_from_json(
       R"([{"role":"system","content":" Be brief. "},{"role":"user","content":"<|im_end|> \u00e9"},
           {"role":"assistant","content":"","tool_calls":[{"function":{"name":"f","arguments":{"x":1.5}}}]},
           {"role":"user","content":"Hi"}])",
-      "messages", left);
+      "messages", budget);
   const auto text = made.value()->render(
       {{"messages", messages.value()}, {"add_generation_prompt", jinja::Value::boolean(true)}}, {});
   fuzz::check_message(text.status(), "template");

@@ -16,7 +16,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   fuzz::check_message(expression.status(), "pattern");
   if (!expression.ok()) return 0;
   std::vector<Expression::Match> matches;
-  const Status status = expression.value().find_all(text, matches);
+  StepBudget budget(text.size());
+  const Status status = expression.value().find_all(text, budget, matches);
   if (!status.ok()) return 0;
   size_t last = 0;
   const auto between = [&](size_t at) {

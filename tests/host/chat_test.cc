@@ -2,8 +2,10 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <atomic>
 #include <cstdio>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "core/base/json.h"
@@ -18,6 +20,8 @@ constexpr char kTemplate[] =
     "{% endfor %}{% if tools %}{{ tools | tojson }}{% endif %}"
     "{% if shout is defined %}{{ shout }}{% endif %}"
     "{% if messages[0].role == 'tool' %}{{ raise_exception('begin with user') }}{% endif %}"
+    "{% if slow is defined %}{% for i in range(slow) %}{% for j in range(slow) %}{% endfor %}"
+    "{% endfor %}{% endif %}"
     "{% if add_generation_prompt %}assistant:{% endif %}";
 constexpr int32_t kBos = 0;
 constexpr int32_t kEos = 1;
@@ -216,6 +220,27 @@ TEST_F(ChatTest, a_message_that_spells_a_control_token_ends_no_turn) {
   EXPECT_EQ(count_ends(hostile), 1);  // the template's own
   hostile.mutable_chat()->set_parse_special_tokens_in_messages(true);
   EXPECT_EQ(count_ends(hostile), 2);
+}
+
+// Templates come with checkpoints and may be slow; who asks for the status does not wait for them.
+TEST_F(ChatTest, prompts_that_take_long_hold_up_nobody_else) {
+  v1::GenerateRequest slow = request("user", "x");
+  slow.mutable_chat()->set_template_arguments_json(R"({"slow": 100000})");
+  std::vector<std::thread> askers;
+  std::atomic<int> answers{0};
+  for (int i = 0; i < 32; ++i) {
+    askers.emplace_back([&] {
+      Client client = daemon_->client();
+      const auto rendered = client.render(slow);
+      EXPECT_EQ(rendered.status().code(), Code::kInvalidArgument);  // too many steps
+      ++answers;
+    });
+  }
+  Client client = daemon_->client();
+  while (answers == 0) std::this_thread::yield();
+  ASSERT_TRUE(client.status().ok());
+  EXPECT_LT(answers, 16);  // most still wait
+  for (std::thread& each : askers) each.join();
 }
 
 }  // namespace

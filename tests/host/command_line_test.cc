@@ -1,4 +1,5 @@
-// specd and specctl as a shell runs them: --set, the environment, config, schema, completion.
+// specd and specctl as a shell runs them: --set, the environment, --print-config, schema,
+// completion.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
@@ -54,7 +55,8 @@ TEST_F(Shipped, every_configuration_passes_the_check_and_is_printed_as_one_that_
     ++count;
     const auto [code, output] = run(cd + kSpecd + " check" + options(entry.path()));
     EXPECT_EQ(code, 0) << output;
-    const auto [print_code, text] = run(cd + kSpecd + " config" + options(entry.path()));
+    const auto [print_code, text] =
+        run(cd + kSpecd + " serve --print-config" + options(entry.path()));
     EXPECT_EQ(print_code, 0) << text;
     std::ofstream(folder_.path() / "printed.yaml") << text;
     const auto [again, said] = run(cd + kSpecd + " check --config printed.yaml");
@@ -65,8 +67,9 @@ TEST_F(Shipped, every_configuration_passes_the_check_and_is_printed_as_one_that_
 
 TEST_F(Shipped, variables_and_options_reach_the_program) {
   const std::string file = options(fs::path(SPECD_SOURCE_DIR) / "configs/minimal.yaml");
-  auto [code, text] = run("SPECD__ENGINE__QUEUE_MAX=7 SPECD__LOG_LEVEL=warn " + kSpecd + " config" +
-                          file + " --set log_level=error --set=engine.threads=3");
+  auto [code, text] =
+      run("SPECD__ENGINE__QUEUE_MAX=7 SPECD__LOG_LEVEL=warn " + kSpecd + " serve --print-config" +
+          file + " --set log_level=error --set=engine.threads=3");
   EXPECT_EQ(code, 0) << text;
   for (const char* line : {"  queue_max: 7 ", "# SPECD__ENGINE__QUEUE_MAX\n", "log_level: error ",
                            "# --set log_level\n", "  threads: 3 "})
@@ -86,14 +89,40 @@ TEST_F(Shipped, variables_and_options_reach_the_program) {
   EXPECT_TRUE(text.starts_with("specd: --set model.path: expected a folder with")) << text;
 }
 
+TEST_F(Shipped, the_check_tells_what_is_wrong_with_a_chat_template) {
+  const std::string file = options(fs::path(SPECD_SOURCE_DIR) / "configs/minimal.yaml");
+  const fs::path model = folder_.path() / "model";
+  fs::create_directories(model);
+  for (const auto& entry :
+       fs::directory_iterator(fs::path(SPECD_SOURCE_DIR) / "sdk/zoo/pico-target"))
+    fs::create_symlink(entry.path(), model / entry.path().filename());
+  const std::string own = " --set model.path=" + quoted(model.string());
+  EXPECT_EQ(run(kSpecd + " check" + file + own).first, 0);
+  std::ofstream(model / "chat_template.jinja") << "a\n{{ x | nope }}";
+  // The daemon would serve text with it, and says why no chats.
+  const auto [code, text] = run(kSpecd + " check" + file + own);
+  EXPECT_EQ(code, 0) << text;
+  EXPECT_NE(
+      text.find("serves no chats: chat_template.jinja:2:8: the filter 'nope' is not supported"),
+      std::string::npos)
+      << text;
+  const auto [asked_code, asked] = run(kSpecd + " check" + file + " --set model.chat_template=" +
+                                       quoted((model / "chat_template.jinja").string()));
+  EXPECT_EQ(asked_code, 3) << asked;
+  EXPECT_NE(asked.find("--set model.chat_template: chat_template.jinja:2:8: the filter 'nope'"),
+            std::string::npos)
+      << asked;
+}
+
 TEST(CommandLine, what_a_command_does_not_take_is_refused) {
   const std::pair<std::string, const char*> table[] = {
-      {kSpecd, "expected a command: serve, check, config, schema, completion"},
+      {kSpecd, "expected a command: serve, check, schema, completion"},
       {kSpecd + " chek", "did you mean 'check'?"},
       {kSpecd + " dance", "expected serve, check"},
       {kSpecd + " serve", "serve needs --config FILE"},
       {kSpecd + " serve x", "serve takes no 'x'"},
       {kSpecd + " schema --config x", "schema takes no --config"},
+      {kSpecd + " schema --print-config", "schema takes no --print-config"},
       {kSpecd + " serve --table", "serve takes no --table"},
       {kSpecd + " completion", "expected one of bash, zsh, fish; found ''"},
       {kSpecd + " completion tcsh", "found 'tcsh'"},
@@ -103,6 +132,10 @@ TEST(CommandLine, what_a_command_does_not_take_is_refused) {
       {kSpecctl + " status x", "status takes no 'x'"},
       {kSpecctl + " status --prompt x", "status takes no --prompt"},
       {kSpecctl + " routes --file x", "routes takes no --file"},
+      {kSpecctl + " generate --prompt x --prompt-file y", "--prompt or --prompt-file, not both"},
+      {kSpecctl + " generate --prompt-tokens 1 --prompt x",
+       "--prompt or --prompt-tokens, not both"},
+      {kSpecctl + " render --prompt-file x --prompt y", "--prompt or --prompt-file, not both"},
       {kSpecctl + " route", "expected apply, delete or get"},
       {kSpecctl + " completion tcsh", "found 'tcsh'"},
       {kSpecctl + " completion bash zsh", "expected one shell"},

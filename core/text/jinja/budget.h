@@ -12,12 +12,13 @@ namespace specd::jinja {
 
 struct Limits {
   static constexpr size_t kTemplateBytes = 1 << 20;
-  static constexpr size_t kTokens = 1 << 17;     // names, signs, texts between tags
-  static constexpr int kSyntaxDepth = 200;       // of nested expressions, and of nested blocks
-  static constexpr int kValueDepth = 100;        // of lists in lists
-  static constexpr int kEvaluationDepth = 1000;  // of calls of the evaluator, macros included
-  static constexpr int64_t kRange = 100'000;     // as in jinja2's sandbox
-  static constexpr size_t kJsonValues = 1 << 18;
+  static constexpr size_t kTokens = 1 << 17;      // names, signs, texts between tags
+  static constexpr int kSyntaxDepth = 200;        // of nested expressions, and of nested blocks
+  static constexpr int kValueDepth = 100;         // of lists in lists
+  static constexpr int kEvaluationDepth = 1000;   // of calls of the evaluator, macros included
+  static constexpr int64_t kRange = 100'000;      // as in jinja2's sandbox
+  static constexpr size_t kJsonValues = 1 << 18;  // of one request, keys included
+  static constexpr size_t kJsonBytes = size_t{32} << 20;  // that they take
 
   uint64_t steps_max = 4'000'000;            // nodes visited, items touched
   uint64_t bytes_max = uint64_t{256} << 20;  // copied or searched, all together

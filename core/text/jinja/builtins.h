@@ -42,6 +42,8 @@ struct JsonStyle {
   std::string indent;  // of one level
   std::string item_separator = ", ";
   std::string key_separator = ": ";
+  bool indent_from_request = false;
+  bool separators_from_request = false;
   bool sort_keys = false;
 };
 Status append_json(const Value& value, const JsonStyle& style, MarkedText& out, Budget& budget);

@@ -367,6 +367,8 @@ Result<Value> to_json(const Value& value, Arguments arguments, Budget& budget) {
       return Status(Code::kUnsupported, "an indent of more than 1000 is not supported");
     }
     if (indent.is_string()) SPECD_JINJA_BYTES(budget, indent.text().size());
+    style.indent_from_request =
+        indent.is_string() ? !indent.text().marks().empty() : indent.from_request();
     style.has_indent = true;
     style.indent =
         indent.is_string()
@@ -380,7 +382,10 @@ Result<Value> to_json(const Value& value, Arguments arguments, Budget& budget) {
         !separators.items()[0].is_string() || !separators.items()[1].is_string()) {
       return type_error("separators are not two strings");
     }
-    for (const Value& each : separators.items()) SPECD_JINJA_BYTES(budget, each.text().size());
+    for (const Value& each : separators.items()) {
+      SPECD_JINJA_BYTES(budget, each.text().size());
+      if (!each.text().marks().empty()) style.separators_from_request = true;
+    }
     style.item_separator = separators.items()[0].bytes();
     style.key_separator = separators.items()[1].bytes();
   }

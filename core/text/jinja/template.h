@@ -41,9 +41,13 @@ class Template {
   std::unique_ptr<const Syntax> syntax_;
 };
 
+// What all JSON of one request may become: so many values, so many bytes.
+inline Budget json_budget() {
+  return Budget(Limits{.steps_max = Limits::kJsonValues, .bytes_max = Limits::kJsonBytes});
+}
 // JSON from the request as a value: keys in their order, every text marked. kInvalidArgument with
-// line and column on malformed JSON, duplicate keys, nesting over 64 levels, more than
-// Limits::kJsonValues values and integers of more than 64 bits. `values_left` counts down.
-Result<Value> value_from_json(std::string_view text, const std::string& where, size_t& values_left);
+// the byte on malformed JSON, and on duplicate keys, nesting over 64 levels, more values or bytes
+// than `budget` has left and integers of more than 64 bits.
+Result<Value> value_from_json(std::string_view text, const std::string& where, Budget& budget);
 
 }  // namespace specd::jinja

@@ -13,8 +13,7 @@ constexpr size_t kDepthMax = 64;
 // Builds values from parse events. Not core/base/json.h, whose objects forget the order of keys.
 class Builder final : public nlohmann::json_sax<Json> {
  public:
-  Builder(const std::string& where, size_t& values_left)
-      : where_(where), values_left_(values_left), budget_(Limits{}) {}
+  Builder(const std::string& where, Budget& budget) : where_(where), budget_(budget) {}
 
   Value take_root() { return std::move(root_); }
   const Status& error() const { return error_; }
@@ -31,7 +30,10 @@ class Builder final : public nlohmann::json_sax<Json> {
     if (text.find_first_of(".eE") == std::string::npos) return too_large(text);
     return put(Value::real(value));
   }
-  bool string(string_t& value) override { return put(Value::string(MarkedText(value, true))); }
+  bool string(string_t& value) override {
+    const Result<Value> made = make_string(MarkedText(value, true), budget_);
+    return made.ok() ? put(made.value()) : too_much();
+  }
   bool binary(binary_t&) override { return refuse("binary values are not JSON"); }
   bool start_object(size_t) override { return open(Kind::kDict); }
   bool start_array(size_t) override { return open(Kind::kList); }
@@ -39,6 +41,7 @@ class Builder final : public nlohmann::json_sax<Json> {
   bool end_array() override { return close(); }
   bool key(string_t& name) override {
     Open& object = stack_.back();
+    if (!budget_.step()) return too_much();
     if (object.dict->find(name) != nullptr) {
       return refuse("the key " + quote(name, 60) + " occurs twice");
     }
@@ -68,20 +71,24 @@ class Builder final : public nlohmann::json_sax<Json> {
   bool too_large(const std::string& number) {
     return refuse("the integer " + quote(number, 40) + " exceeds 64 bits");
   }
+  bool too_much() {
+    const Limits& limits = budget_.limits();
+    return refuse("more than " + std::to_string(limits.steps_max) + " values and keys, or than " +
+                  std::to_string(limits.bytes_max) +
+                  " bytes as values, in all JSON of the request");
+  }
   bool put(const Value& value) {
-    if (values_left_-- == 0) {
-      values_left_ = 0;
-      return refuse("more than " + std::to_string(Limits::kJsonValues) + " values");
-    }
+    if (!budget_.step() || !budget_.bytes(sizeof(Value))) return too_much();
     const Value marked = value.with_origin(true);
     if (stack_.empty()) {
       root_ = marked;
     } else if (stack_.back().kind == Kind::kList) {
       stack_.back().items.push_back(marked);
     } else {
-      const Value key = Value::string(MarkedText(stack_.back().key, true)).with_origin(true);
-      const Status status = stack_.back().dict->set(key, marked, budget_);
-      if (!status.ok()) return refuse(status.message());
+      const Result<Value> key = make_string(MarkedText(stack_.back().key, true), budget_);
+      if (!key.ok()) return too_much();
+      const Status status = stack_.back().dict->set(key.value().with_origin(true), marked, budget_);
+      if (!status.ok()) return too_much();
     }
     return true;
   }
@@ -101,13 +108,12 @@ class Builder final : public nlohmann::json_sax<Json> {
     Result<Value> made = done.kind == Kind::kDict
                              ? make_dict(std::move(done.dict), budget_)
                              : make_sequence(Kind::kList, std::move(done.items), budget_);
-    if (!made.ok()) return refuse(made.status().message());
+    if (!made.ok()) return too_much();
     return put(made.value());
   }
 
   const std::string& where_;
-  size_t& values_left_;
-  Budget budget_;
+  Budget& budget_;
   std::vector<Open> stack_;
   Value root_;
   Status error_;
@@ -115,9 +121,8 @@ class Builder final : public nlohmann::json_sax<Json> {
 
 }  // namespace
 
-Result<Value> value_from_json(std::string_view text, const std::string& where,
-                              size_t& values_left) {
-  Builder builder(where, values_left);
+Result<Value> value_from_json(std::string_view text, const std::string& where, Budget& budget) {
+  Builder builder(where, budget);
   try {
     if (Json::sax_parse(text.begin(), text.end(), &builder)) return builder.take_root();
     if (!builder.error().ok()) return builder.error();

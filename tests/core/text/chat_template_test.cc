@@ -205,6 +205,29 @@ TEST_F(ChatTemplateTest, control_tokens_spelled_in_a_request_lie_inside_of_the_m
   }
 }
 
+// "<|user|>" of '<|' + role + '|>' is the template's own; a role that a client makes up is not.
+TEST_F(ChatTemplateTest, the_names_of_the_usual_roles_count_as_written_by_the_template) {
+  write("chat_template.jinja",
+        "{% for m in messages %}{{ '<|' + m.role + '|>' }}{{ m.content }}{% endfor %}");
+  const auto marked = [&](const std::string& role) {
+    ChatPrompt chat;
+    chat.messages.push_back({role, "said", ""});
+    const RenderedChat rendered = load().render(chat, {}).value();
+    EXPECT_EQ(rendered.text, "<|" + role + "|>said");
+    std::string words;
+    for (const TextRange& range : rendered.from_request) {
+      words += "[" + rendered.text.substr(range.begin, range.end - range.begin) + "]";
+    }
+    return words;
+  };
+  for (const char* role : {"system", "developer", "user", "assistant", "tool"}) {
+    EXPECT_EQ(marked(role), "[said]") << role;
+  }
+  for (const char* role : {"end", "endoftext", "User", "user ", "im_end"}) {
+    EXPECT_EQ(marked(role), "[" + std::string(role) + "][said]") << role;
+  }
+}
+
 TEST_F(ChatTemplateTest, the_file_goes_before_the_configuration_and_the_option_before_both) {
   write("tokenizer_config.json", R"({"chat_template": "config", "bos_token": "<B>"})");
   EXPECT_EQ(load().source(), "tokenizer_config.json");

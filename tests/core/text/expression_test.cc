@@ -21,7 +21,8 @@ Expression compile(std::string_view expression) {
 
 Ranges find_all(const Expression& expression, std::string_view text) {
   std::vector<Expression::Match> matches;
-  const Status status = expression.find_all(text, matches);
+  StepBudget budget(text.size());
+  const Status status = expression.find_all(text, budget, matches);
   EXPECT_TRUE(status.ok()) << status.to_string();
   Ranges ranges;
   for (const Expression::Match& match : matches) ranges.emplace_back(match.begin, match.end);
@@ -268,7 +269,8 @@ TEST(Expression, hostile_expressions_take_linear_time_or_end_with_the_place) {
     for (const std::string& text : {letters, spaces}) {
       const auto start = CpuClock::now();
       std::vector<Expression::Match> matches;
-      const Status status = compiled.find_all(text, matches);
+      StepBudget budget(text.size());
+      const Status status = compiled.find_all(text, budget, matches);
       const std::chrono::duration<double> seconds = CpuClock::now() - start;
       EXPECT_LT(seconds.count(), 20.0);
       RecordProperty(expression, static_cast<int>(seconds.count() * 1000));
@@ -282,7 +284,9 @@ TEST(Expression, hostile_expressions_take_linear_time_or_end_with_the_place) {
 
 TEST(Expression, what_would_take_forever_names_the_expression_and_the_byte) {
   std::vector<Expression::Match> matches;
-  const Status status = compile("\\s(?=\\s*x)").find_all(std::string(200'000, ' ') + "x", matches);
+  StepBudget budget(200'001);
+  const Status status =
+      compile("\\s(?=\\s*x)").find_all(std::string(200'000, ' ') + "x", budget, matches);
   ASSERT_FALSE(status.ok());
   EXPECT_NE(status.message().find("expression '\\s(?=\\s*x)': matching at byte "),
             std::string::npos)

@@ -1,4 +1,5 @@
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 #include <algorithm>
 #include <chrono>
@@ -39,9 +40,9 @@ const OrderedJson& goldens() {
 
 Variables variables_of(const OrderedJson& object) {
   Variables variables;
-  size_t values_left = Limits::kJsonValues;
+  Budget budget = json_budget();
   for (const auto& [name, value] : object.items()) {
-    variables.emplace_back(name, value_from_json(value.dump(), name, values_left).value());
+    variables.emplace_back(name, value_from_json(value.dump(), name, budget).value());
   }
   return variables;
 }
@@ -433,6 +434,10 @@ TEST(Marks, follow_the_bytes_of_the_request_through_every_operation) {
       {"{{ s.removeprefix('a') }}{{ ('a' ~ s).removesuffix('cd') }}", "<b,cd>a<ab,>"},
       {"{{ [s, 'zz'] | sort | last }}{{ [s, 'aa'] | sort | last }}", "zz<ab,cd>"},
       {"{{ l | reverse | list }}", "[<7>, <'p'>]"},
+      {"{{ [1, 2] | tojson(separators=(s, ':')) }}", "[1<ab,cd>2]"},
+      {"{{ {'a': 1} | tojson(separators=(',', s)) }}", "{\"a\"<ab,cd>1}"},
+      {"{{ [1] | tojson(indent=s) }}", "[\n<ab,cd>1\n]"},
+      {"{{ [1] | tojson(indent=n) }}", "[\n<     >1\n]"},
   };
   for (const auto& [text, expected] : table) {
     const auto result = render_json(text, json);
@@ -482,8 +487,8 @@ TEST(Marks, are_sorted_disjoint_and_inside_the_text) {
 
 TEST(JinjaJson, refuses_what_cannot_become_an_exact_value) {
   const auto error = [](const std::string& text) {
-    size_t left = 1000;
-    const auto result = value_from_json(text, "x", left);
+    Budget budget(Limits{.steps_max = 1000});
+    const auto result = value_from_json(text, "x", budget);
     return result.ok() ? "no error" : result.status().message();
   };
   EXPECT_NE(error("{").find("x: malformed JSON at byte 1"), std::string::npos) << error("{");
@@ -492,9 +497,34 @@ TEST(JinjaJson, refuses_what_cannot_become_an_exact_value) {
   EXPECT_EQ(error("99999999999999999999999"),
             "x: the integer '99999999999999999999999' exceeds 64 bits");
   EXPECT_EQ(error(repeated("[", 100)), "x: nested deeper than 64 levels");
-  EXPECT_EQ(error("[" + repeated("0,", 2000) + "0]"), "x: more than 262144 values");
+  EXPECT_EQ(
+      error("[" + repeated("0,", 2000) + "0]"),
+      "x: more than 1000 values and keys, or than 268435456 bytes as values, in all JSON of the "
+      "request");
   EXPECT_EQ(error("[1, 2.5, -0.0, 9223372036854775807, -9223372036854775808]"), "no error");
   EXPECT_NE(error("\"\\ud800\"").find("malformed JSON"), std::string::npos);
+}
+
+// What the values of one request take, whatever their shape: no more than the limit and the text
+// that they come from.
+TEST(JinjaJson, takes_no_more_memory_than_its_limit) {
+  const auto list_of = [](const std::string& item, int times) {
+    return "[" + repeated(item + ",", times) + item + "]";
+  };
+  std::string keys = "{\"k\": 0";
+  for (int i = 0; i < 250'000; ++i) keys += ", \"" + std::to_string(i) + "\": 0";
+  const std::string nested = repeated("{\"\":", 60) + "0" + repeated("}", 60);
+  for (const std::string& text :
+       {list_of("0", 240'000), list_of("\"\"", 240'000), list_of("{}", 240'000),
+        list_of("[]", 240'000), list_of(nested, 2'000), list_of("{\"\":\"\"}", 80'000),
+        list_of("\"" + repeated("x", 100) + "\"", 20'000), keys + "}"}) {
+    Budget budget = json_budget();
+    const size_t before = mallinfo2().uordblks;
+    const auto result = value_from_json(text, "x", budget);
+    const size_t taken = mallinfo2().uordblks - before;
+    EXPECT_LT(taken, Limits::kJsonBytes * 5 / 4) << text.substr(0, 60);
+    ASSERT_TRUE(result.ok() || result.status().code() == Code::kInvalidArgument);
+  }
 }
 
 }  // namespace

@@ -469,6 +469,32 @@ TEST(TokenizerLoad, an_expression_that_takes_too_long_fails_the_request_alone) {
   }
 }
 
+// Each piece alone may take as long as this; a text of many such pieces may not.
+TEST(TokenizerLoad, all_pieces_of_a_text_share_what_it_may_cost) {
+  const auto split = [](const char* kind, const std::string& pattern) {
+    return Json{{"type", "Split"},
+                {"pattern", {{kind, pattern}}},
+                {"behavior", "Isolated"},
+                {"invert", false}};
+  };
+  Json file = tiny();
+  Json& steps = file["pre_tokenizer"]["pretokenizers"];
+  const Json bytes = steps[1];
+  steps = {split("String", "y"), split("Regex", "\\s(?=\\s*x)|."), bytes};
+  const auto tokenizer = load(file).value();
+  const std::string piece = std::string(1'200, ' ') + "xy";
+  EXPECT_TRUE(tokenizer->encode(piece).ok());
+  std::string text;
+  while (text.size() < 1'000'000) text += piece;
+  const auto start = CpuClock::now();
+  const auto result = tokenizer->encode(text);
+  const std::chrono::duration<double> seconds = CpuClock::now() - start;
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.status().code(), Code::kUnsupported);
+  EXPECT_NE(result.status().message().find("takes too many steps"), std::string::npos);
+  EXPECT_LT(seconds.count(), 1.0 * kSlowdown);
+}
+
 TEST(TokenizerLoad, a_list_of_merges_may_begin_with_the_version_of_its_file) {
   Json file = tiny();
   file["model"]["merges"] = Json::array({"#version: 0.2", "a b"});
