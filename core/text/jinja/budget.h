@@ -38,6 +38,7 @@ class Budget {
     bytes_ += n;
     return bytes_ <= limits_.bytes_max;
   }
+  bool is_spent() const { return steps_ > limits_.steps_max || bytes_ > limits_.bytes_max; }
   const Limits& limits() const { return limits_; }
 
   Status exceeded() const {

@@ -93,7 +93,8 @@ class JsonWriter {
     if (!style_.has_indent) return Status();
     SPECD_JINJA_BYTES(budget_, (style_.indent.size() + 16) * static_cast<size_t>(level_) + 1);
     out_.append("\n", origin);
-    for (int i = 0; i < level_; ++i) out_.append(style_.indent, origin || style_.indent_from_request);
+    for (int i = 0; i < level_; ++i)
+      out_.append(style_.indent, origin || style_.indent_from_request);
     return Status();
   }
 

@@ -542,8 +542,10 @@ Result<Value> get_item(const Value& value, const Value& key, Budget& budget) {
   if (value.is_undefined()) return undefined_error(value);
   if (value.is(Kind::kDict)) {
     const Result<const Value*> found = value.dict().find(key, budget);
-    // A key that cannot be one is not there; the budget is asked again at the next step.
-    if (!found.ok() && found.status().code() == Code::kUnsupported) return found.status();
+    // A key that cannot be one is not there.
+    if (!found.ok() && (budget.is_spent() || found.status().code() == Code::kUnsupported)) {
+      return found.status();
+    }
     if (found.ok() && found.value() != nullptr) return *found.value();
   }
   if (key.is_integer()) {

@@ -348,6 +348,25 @@ TEST(Jinja, limits_are_those_of_the_caller) {
             std::string::npos);
 }
 
+TEST(Jinja, a_spent_budget_is_an_error_and_never_another_text) {
+  const std::string text =
+      "{% set s = 'x' * 1000 %}{% set d = {s: s} %}{{ d[s] is defined }}{{ d.get(s) == s }}"
+      "{{ s in d }}{{ s.startswith(s) }}{{ [s, s] | unique(true) | list | length }}"
+      "{{ d == d }}{{ (d | tojson | length) > 2000 }}{{ '%s' in s }}";
+  const std::string expected = render(text).value().bytes();
+  EXPECT_EQ(expected, "TrueTrueTrueTrue1TrueTrueFalse");
+  int refused = 0;
+  Limits limits;
+  for (limits.bytes_max = 0; limits.bytes_max < 60'000; limits.bytes_max += 97) {
+    const auto result = render(text, {}, limits);
+    refused += result.ok() ? 0 : 1;
+    if (!result.ok()) continue;
+    EXPECT_EQ(result.value().bytes(), expected) << limits.bytes_max;
+  }
+  EXPECT_GT(refused, 100);
+  EXPECT_LT(refused, 600);
+}
+
 TEST(Jinja, damaged_templates_never_crash) {
   std::mt19937 random(20260726);
   const OrderedJson& cases = goldens()["cases"];
