@@ -45,7 +45,8 @@ struct YamlNode::Entry {
 
 constexpr uint64_t kYamlBytesMax = 1 << 20;
 constexpr size_t kYamlDepthMax = 32;
-constexpr size_t kYamlKeyMax = 256;
+// YAML reads keys of up to 1024 characters; printed, a control character takes six.
+constexpr size_t kYamlKeyMax = 160;
 
 // "a.yaml:3:7", or the place's own source.
 std::string place_text(const std::string& file, const YamlPlace& place);
