@@ -28,6 +28,10 @@ const specd_factory& lookup() {
                                       "/drafter_prompt_lookup/drafter_prompt_lookup.so");
   return loaded.factory("ngram");
 }
+const specd_factory& lookahead() {
+  static const sdk::FakeModule loaded(SPECD_TEST_BUNDLES "/drafter_lookahead/drafter_lookahead.so");
+  return loaded.factory("window");
+}
 const specd_factory& draft_target() {
   static const sdk::FakeModule loaded(SPECD_TEST_BUNDLES
                                       "/drafter_draft_target/drafter_draft_target.so");
@@ -203,6 +207,49 @@ TEST_F(Cascade, a_part_hears_of_its_own_nodes_alone) {
     EXPECT_EQ(logs()["a"].updates[i].nodes, nodes_of_a[i]) << i;
     EXPECT_EQ(logs()["b"].updates[i].nodes, nodes_of_b[i]) << i;
   }
+}
+
+// Lookahead moves its window by what the target says after its probes, and rests in steps that
+// another drafter proposes for: as if it had not been asked.
+TEST_F(Cascade, what_the_target_says_reaches_the_part_that_asked) {
+  const FakeConfig window =
+      FakeConfig().set("window", 3).set("ngram", 3).set("guesses", 2).set("max_pool_ngrams", 64);
+  host_.set_part("drafters.0", kSpy, FakeConfig().set("log", "a").set("probes", true));
+  host_.set_part("drafters.1", lookahead(), window);
+  FakeHost other;
+  FakeDrafter both(host_, cascade(), FakeConfig()), alone(other, lookahead(), window);
+  ASSERT_EQ(both.status(), SPECD_OK);
+  std::mt19937 random(5);
+  const TokenList prompt = {1, 2, 3, 1, 2};
+  const int s = both.begin(prompt);
+  ASSERT_EQ(alone.begin(prompt), s);
+  size_t guesses = 0;
+  for (int round = 0; round < 120; ++round) {
+    const bool spy_proposes = round % 3 == 2;
+    logs()["a"].nodes = spy_proposes ? 2 : 0;
+    const FakeDraft got = both.propose(s);
+    TokenList top1;
+    for (const int32_t flags : got.flags) {
+      const bool asked = (flags & SPECD_NODE_WANT_TOP1) != 0;
+      top1.push_back(asked ? static_cast<int32_t>(random() % 4) : -1);
+    }
+    if (!spy_proposes) {
+      const FakeDraft expected = alone.propose(s);
+      ASSERT_EQ(got.token, expected.token) << "round " << round;
+      ASSERT_EQ(got.parent, expected.parent) << "round " << round;
+      ASSERT_EQ(got.flags, expected.flags) << "round " << round;
+      guesses += static_cast<size_t>(std::count(got.flags.begin(), got.flags.end(), 0));
+    }
+    const TokenList commit = {static_cast<int32_t>(random() % 4)};
+    both.commit(s, commit, {SPECD_NODE_ROOT}, top1);
+    alone.commit(s, commit, {SPECD_NODE_ROOT}, spy_proposes ? TokenList() : top1);
+    if (spy_proposes) {
+      EXPECT_EQ(logs()["a"].updates.back().top1[1], top1[1]);
+    } else {
+      EXPECT_EQ(logs()["a"].updates.back().top1, TokenList(8, -1)) << "it was not asked";
+    }
+  }
+  EXPECT_GT(guesses, 50u);
 }
 
 TEST_F(Cascade, who_comes_later_is_not_asked_for_what_is_there) {
