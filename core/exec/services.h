@@ -1,5 +1,5 @@
 // The host services that plugins may ask for: memory/1, rng/1, metrics/1, pool/1, ops/1,
-// model/1 (the last in model_service.h).
+// model/1 (in model_service.h), and parts/1 (in plugin/parts.cc).
 //
 // Every argument comes from a plugin and is checked; what is refused is said through report().
 // Memory is counted against the owner's quota; scratch is limited to 256 MiB a call, metrics to 64
