@@ -313,7 +313,7 @@ TEST(CoveringArray, every_pair_of_levels_meets) {
 }
 
 const Subject kPico = {std::string(SPECD_TEST_ZOO) + "/pico-target",
-                       std::string(SPECD_TEST_ZOO) + "/pico-draft", 4096, 24};
+                       std::string(SPECD_TEST_ZOO) + "/pico-draft", 4096, 16};
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 // Slow, and about memory and threads rather than tokens.
 constexpr size_t kPrompts = 3;
