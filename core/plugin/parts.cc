@@ -35,9 +35,12 @@ specd_status find_part(const specd_host*, const specd_config* config, const char
   if (config == nullptr || path == nullptr || out == nullptr) {
     return refuse(SPECD_E_INVALID, "parts.find: a null argument");
   }
-  auto& whole = *static_cast<PluginConfig*>(config->ctx);
-  if (whole.find(path) == nullptr) return SPECD_E_PRECONDITION;
-  const Result<const PluginPart*> part = whole.part(path);
+  PluginConfig* whole = PluginConfig::of(config);
+  if (whole == nullptr) {
+    return refuse(SPECD_E_INVALID, "parts.find: a configuration that this host did not make");
+  }
+  if (whole->find(path) == nullptr) return SPECD_E_PRECONDITION;
+  const Result<const PluginPart*> part = whole->part(path);
   if (!part.ok()) return refuse(SPECD_E_CONFIG, part.status().message());
   *out = {};
   out->struct_size = sizeof *out;

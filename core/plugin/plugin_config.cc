@@ -107,6 +107,11 @@ const Json* PluginConfig::find(const char* path) const {
   }
 }
 
+PluginConfig* PluginConfig::of(const specd_config* config) {
+  const bool ours = config->struct_size == sizeof(specd_config) && config->get_i64 == get_i64;
+  return ours ? static_cast<PluginConfig*>(config->ctx) : nullptr;
+}
+
 Result<std::unique_ptr<PluginConfig>> PluginConfig::make(Json config, const std::string& where,
                                                          PartSource* parts) {
   std::string fault = config.is_object() ? fault_of(config, 0) : "expected an object";

@@ -44,6 +44,8 @@ class PluginConfig {
   // At a path like "tree.nodes" or "drafters.0"; null when a part of it is absent.
   const Json* find(const char* path) const;
 
+  // The one behind `config`; null when the host did not make it.
+  static PluginConfig* of(const specd_config* config);
   // [control] The part that the object at `path` names; lives as long as this. Errors name the
   // path.
   Result<const PluginPart*> part(const std::string& path);

@@ -158,6 +158,14 @@ class Cascade {
           places.push_back(static_cast<uint32_t>(at - all.begin()));
         }
         part.activate(grant, std::move(places));
+        const std::size_t i = static_cast<std::size_t>(&part - parts_.data());
+        if (static_cast<uint32_t>(min_nodes_[i]) > part.capacity()) {
+          throw sdk::Error(SPECD_E_CONFIG, "min_nodes." + std::to_string(i) +
+                                               ": expected at most " +
+                                               std::to_string(part.capacity()) + ", found " +
+                                               std::to_string(min_nodes_[i]) +
+                                               ": raise the route's draft_nodes_max, or lower this");
+        }
       }
     } catch (...) {
       deactivate();
@@ -174,10 +182,16 @@ class Cascade {
     std::vector<std::vector<specd_status>> statuses(parts_.size());
     std::vector<specd_status> worst(n, SPECD_OK);
     std::vector<bool> began(parts_.size() * n, false);
+    // Before the parts begin: what they have begun must not be lost for want of memory.
+    std::vector<std::unique_ptr<Sequence>> sequences(n);
+    for (std::unique_ptr<Sequence>& sequence : sequences) {
+      sequence = std::make_unique<Sequence>();
+      sequence->state.resize(parts_.size());
+    }
     for (std::size_t p = 0; p < parts_.size(); ++p) {
       const specd_status status = parts_[p].begin(args, states[p], statuses[p]);
       for (uint32_t s = 0; s < n; ++s) {
-        const specd_status one = status != SPECD_OK ? status : statuses[p][s];
+        const specd_status one = is_good(status) ? statuses[p][s] : status;
         began[p * n + s] = one == SPECD_OK;
         if (one != SPECD_OK && worst[s] == SPECD_OK) worst[s] = one;
       }
@@ -185,10 +199,10 @@ class Cascade {
     for (uint32_t s = 0; s < n; ++s) {
       args.seq_state[s] = nullptr;
       if (worst[s] == SPECD_OK) {
-        auto sequence = std::make_unique<Sequence>();
-        for (const std::vector<void*>& state : states) sequence->state.push_back(state[s]);
-        sequence->n_begun = static_cast<int32_t>(args.token_offsets[s + 1] - args.token_offsets[s]);
-        args.seq_state[s] = sequence.release();
+        Sequence& sequence = *sequences[s];
+        for (std::size_t p = 0; p < parts_.size(); ++p) sequence.state[p] = states[p][s];
+        sequence.n_begun = static_cast<int32_t>(args.token_offsets[s + 1] - args.token_offsets[s]);
+        args.seq_state[s] = sequences[s].release();
         continue;
       }
       args.batch->seq_status[s] = worst[s];
@@ -204,7 +218,7 @@ class Cascade {
     for (std::size_t p = 0; p < parts_.size(); ++p) {
       const specd_status status = parts_[p].update(args, sequences, p, grant_.max_nodes, statuses);
       for (std::size_t s = 0; s < sequences.size(); ++s) {
-        const specd_status one = status != SPECD_OK ? status : statuses[s];
+        const specd_status one = is_good(status) ? statuses[s] : status;
         if (one != SPECD_OK) args.batch->seq_status[s] = one;
       }
     }
@@ -220,21 +234,38 @@ class Cascade {
       budgets[s] = std::clamp(budgets[s], 0, static_cast<int32_t>(args.out->node_capacity));
       n_nodes[s] = 0;
     }
+    // Of each sequence: the first part that has less than it should, and what one has failed with.
+    std::vector<int32_t> second_best(sequences.size(), -1);
+    std::vector<specd_status> failed(sequences.size(), SPECD_OK);
+    const auto take = [&](std::size_t p, std::size_t s) {
+      n_nodes[s] = parts_[p].n_nodes(s);
+      hand_on(parts_[p], s, n_nodes[s], *args.out);
+      sequences[s]->chosen = static_cast<int32_t>(p);
+      budgets[s] = 0;
+    };
     for (std::size_t p = 0; p < parts_.size(); ++p) {
       const auto asked = [](int32_t budget) { return budget > 0; };
       if (std::none_of(budgets.begin(), budgets.end(), asked)) return;
       const specd_status status = parts_[p].propose(args, sequences, p, budgets);
-      if (status != SPECD_OK && status != SPECD_E_DEADLINE) {
-        tell_once(parts_[p]);
-        continue;
-      }
+      if (!is_good(status)) tell_once(parts_[p], status);
       for (std::size_t s = 0; s < sequences.size(); ++s) {
-        const int32_t n = budgets[s] == 0 ? 0 : parts_[p].n_nodes(s);
-        if (n < min_nodes_[p]) continue;
-        hand_on(parts_[p], s, n, *args.out);
-        n_nodes[s] = n;
-        sequences[s]->chosen = static_cast<int32_t>(p);
-        budgets[s] = 0;
+        if (budgets[s] == 0) continue;
+        const specd_status one = is_good(status) ? parts_[p].status(s) : status;
+        if (!is_good(one)) {
+          failed[s] = one;
+        } else if (parts_[p].n_acceptable(s) >= min_nodes_[p]) {
+          take(p, s);
+        } else if (parts_[p].n_nodes(s) > 0 && second_best[s] < 0) {
+          second_best[s] = static_cast<int32_t>(p);
+        }
+      }
+    }
+    for (std::size_t s = 0; s < sequences.size(); ++s) {
+      if (budgets[s] == 0) continue;
+      if (second_best[s] >= 0) {
+        take(static_cast<std::size_t>(second_best[s]), s);
+      } else if (failed[s] != SPECD_OK) {
+        args.batch->seq_status[s] = failed[s];
       }
     }
   }
@@ -267,14 +298,22 @@ class Cascade {
     return {taps.begin(), taps.end()};
   }
 
-  // Of a sequence that another part failed in begin().
+  static bool is_good(specd_status status) {
+    return status == SPECD_OK || status == SPECD_E_DEADLINE;
+  }
+
+  // Of a sequence that another part failed in begin(). Without the call, as every end(): services
+  // go by its batch.
   void end_one(std::size_t part, const specd_batch& all, uint32_t s, void* state) const {
     specd_status status = SPECD_OK;
+    Grid slots;
+    slots.shape(1, 1, all.slot == nullptr ? 0 : static_cast<int32_t>(all.slot[s]), 1);
     specd_batch batch = all;
     batch.n_seqs = 1;
+    batch.call = nullptr;
     batch.seq_id = all.seq_id + s;
     batch.slot = all.slot == nullptr ? nullptr : all.slot + s;
-    batch.slots = nullptr;
+    batch.slots = slots.tensor();
     batch.seq_status = &status;
     specd_end_args args{};
     args.struct_size = sizeof args;
@@ -292,10 +331,11 @@ class Cascade {
     }
   }
 
-  void tell_once(const Part& part) {
+  void tell_once(const Part& part, specd_status status) {
     if (std::find(told_.begin(), told_.end(), &part) != told_.end()) return;
     told_.push_back(&part);
-    const std::string text = part.where() + ": propose() failed; the others go on";
+    const std::string text = part.where() + ": propose() failed with status " +
+                             std::to_string(status) + "; the others go on";
     host_->log(host_, SPECD_LOG_WARN, text.data(), text.size());
   }
 

@@ -67,6 +67,11 @@ class Part {
     const auto need = [&](bool good, const char* text) {
       if (!good) throw sdk::Error(SPECD_E_UNSUPPORTED, where_ + ": " + text);
     };
+    need(caps_.struct_size == sizeof caps_, "describe() gave another struct_size");
+    need((caps_.n_taps == 0 || caps_.taps != nullptr) &&
+             (caps_.n_services == 0 || caps_.services != nullptr) &&
+             ((caps_.needs & SPECD_NEED_HIDDEN) != 0) == (caps_.n_taps != 0),
+         "describe() gave taps or services without a list, or taps without SPECD_NEED_HIDDEN");
     need(caps_.max_nodes >= 1 && caps_.max_nodes <= SPECD_MAX_TREE_NODES && caps_.max_depth >= 1 &&
              caps_.max_depth <= SPECD_MAX_TREE_DEPTH && caps_.tree_mode <= SPECD_TREE_VARIABLE &&
              caps_.n_taps <= SPECD_MAX_TAPS,
@@ -108,7 +113,11 @@ class Part {
   void create(specd_create_args args) {
     args.config = found_.config;
     args.data_dir = found_.data_dir;
-    check(api_->create(found_.factory, host_, &args, &self_), "create");
+    specd_drafter* made = nullptr;
+    check(api_->create(found_.factory, host_, &args, &made), "create");
+    if (made == nullptr) throw sdk::Error(SPECD_E_INTERNAL, where_ + ": create() gave no instance");
+    self_ = made;
+    found_ = {};  // its configuration lives no longer than this call
   }
 
   // taps: of each of its taps the place among the cascade's.
@@ -122,8 +131,13 @@ class Part {
     taps_ = std::move(taps);
     if (caps_.tree_mode != SPECD_TREE_STATIC) return;
     static_parents_.assign(grant.max_nodes, -1);
-    static_parents_.resize(std::min(
-        grant.max_nodes, api_->static_tree(self_, static_parents_.data(), grant.max_nodes)));
+    const uint32_t n = api_->static_tree(self_, static_parents_.data(), grant.max_nodes);
+    if (n == 0 || n > grant.max_nodes) {
+      throw sdk::Error(SPECD_E_INTERNAL, where_ + ": static_tree() gave " + std::to_string(n) +
+                                             " nodes, expected 1.." +
+                                             std::to_string(grant.max_nodes));
+    }
+    static_parents_.resize(n);
   }
   void deactivate() {
     if (std::exchange(active_, false)) api_->deactivate(self_);
@@ -209,7 +223,13 @@ class Part {
     flags_.shape(n, capacity(), 0, 2);
     std::vector<void*> states;
     for (std::size_t s = 0; s < n; ++s) {
-      *budget_.row(s) = *n_nodes_.row(s) = std::min(budgets[s], most);
+      int32_t budget = std::min(budgets[s], most);
+      // As the host does for a chain: the step adds a token of its own.
+      const uint64_t left = args.sampling[s]->tokens_left;
+      if (caps_.tree_mode == SPECD_TREE_CHAIN && static_cast<uint64_t>(budget) >= left) {
+        budget = left == 0 ? 0 : static_cast<int32_t>(left - 1);
+      }
+      *budget_.row(s) = *n_nodes_.row(s) = budget;
       preset_parents(s);
       states.push_back(sequences[s]->state[index]);
     }
@@ -232,12 +252,18 @@ class Part {
     return api_->propose(self_, &own);
   }
 
-  // What propose() gave sequence s, up to its budget; 0 when it failed.
+  specd_status status(std::size_t s) const { return statuses_[s]; }
+  // What propose() gave sequence s, up to its budget.
   int32_t n_nodes(std::size_t s) const {
-    if (statuses_[s] != SPECD_OK && statuses_[s] != SPECD_E_DEADLINE) return 0;
     const int32_t n = std::clamp(*n_nodes_.row(s), 0, *budget_.row(s));
     const int32_t* end = std::find(token_.row(s), token_.row(s) + n, int32_t{SPECD_NO_TOKEN});
     return static_cast<int32_t>(end - token_.row(s));
+  }
+  // Of those, the ones that may be accepted.
+  int32_t n_acceptable(std::size_t s) const {
+    const auto probe = [](int32_t flags) { return (flags & SPECD_NODE_PROBE) != 0; };
+    const int32_t n = n_nodes(s);
+    return n - static_cast<int32_t>(std::count_if(flags_.row(s), flags_.row(s) + n, probe));
   }
   const int32_t* tokens(std::size_t s) const { return token_.row(s); }
   const int32_t* flags(std::size_t s) const { return flags_.row(s); }

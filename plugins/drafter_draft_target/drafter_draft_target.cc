@@ -25,7 +25,7 @@ class DraftTarget final : public sdk::Drafter {
         "type": "object",
         "additionalProperties": false,
         "properties": {
-          "branches": {"type": "integer", "minimum": 1, "maximum": 64},
+          "branches": {"type": "integer", "minimum": 1, "maximum": 16},
           "nodes": {"type": "integer", "minimum": 1, "maximum": 1024},
           "p_min": {"type": "number", "minimum": 0, "maximum": 1}
         }

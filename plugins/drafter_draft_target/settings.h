@@ -10,7 +10,7 @@
 namespace specd::draft_target {
 
 struct Settings {
-  static constexpr int64_t kBranchesMax = 64;  // of out_topk_token beside a device
+  static constexpr int64_t kBranchesMax = 16;  // a level grows to its square
 
   std::string model;
   uint32_t draft_tokens;  // of a tree its levels

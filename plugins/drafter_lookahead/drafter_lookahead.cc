@@ -23,7 +23,7 @@ class Lookahead final : public sdk::Drafter {
       "max_window_size": {"type": "integer", "minimum": 1, "maximum": 65},
       "max_ngram_size": {"type": "integer", "minimum": 1, "maximum": 65},
       "max_verification_set_size": {"type": "integer", "minimum": 0, "maximum": 1024},
-      "max_pool_ngrams": {"type": "integer", "minimum": 1, "maximum": 16777216}
+      "max_pool_ngrams": {"type": "integer", "minimum": 1, "maximum": 1048576}
     }
   })";
 
@@ -110,6 +110,7 @@ class Lookahead final : public sdk::Drafter {
     const auto room = static_cast<uint32_t>(std::clamp<int64_t>(above, 0, grant().max_depth));
     const auto fits = [&] {
       return settings_.window_depth() <= room &&
+             out.sampling()->tokens_left >= window.tokens_to_pay() &&
              out.size() + static_cast<int64_t>(window.nodes()) <= out.budget();
     };
     // Guesses first: they are what gains tokens, and the first of them stands where its tokens will

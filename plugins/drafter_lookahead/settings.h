@@ -25,7 +25,7 @@ class Settings {
     ngram = read(config, names.ngram, names.defaults[1], names.min_ngram, SPECD_MAX_TREE_DEPTH + 1);
     guesses = read(config, names.guesses, names.defaults[2], 0, SPECD_MAX_TREE_NODES);
     pool_from_prompt = names.always_from_prompt || config.boolean("pool_from_prompt", false);
-    max_pool_ngrams = read(config, "max_pool_ngrams", 8192, 1, 1 << 24);
+    max_pool_ngrams = read(config, "max_pool_ngrams", 8192, 1, 1 << 20);
     check(names);
   }
 

@@ -35,6 +35,9 @@ class Window {
   bool filling() const { return filled_ < n_ - 1; }
   uint32_t columns() const { return width_ + n_ - 1 - filled_; }
   uint32_t nodes() const { return columns() * filled_ - 1; }
+  // Tokens that come before an n-gram of the next pass can be tested, one a pass, and the two that
+  // its test is about.
+  uint64_t tokens_to_pay() const { return uint64_t{n_} - 1 - filled_ + 3; }
   const int32_t* ngram(uint32_t w) const { return cells_.data() + std::size_t{w} * n_; }
 
   // All of it; the caller has seen that it fits.

@@ -162,8 +162,8 @@ class Parser {
 uint64_t corpus_tokens_max(const std::string& path, uint64_t max_tokens) {
   const File file(path);
   check_size(path, file.size(), max_tokens);
-  // A digit and a comma or bracket each.
-  return std::min(max_tokens, file.size() / 2);
+  // "[1]" is a token and an end in three bytes; a further token takes two.
+  return std::min(max_tokens, file.size() / 3 * 2 + 2);
 }
 
 HostVector<int32_t> read_corpus(const std::string& path, uint64_t max_tokens, uint32_t vocab_size,

@@ -50,6 +50,7 @@ struct Log {
   uint32_t fails_at_begin = UINT32_MAX;
   bool fails_in_update = false, fails_in_propose = false;
   int nodes = 0;  // proposed, as a chain of token 100 + i, the last a probe
+  bool variable = true;
   int alive = 0;
 };
 std::map<std::string, Log>& logs() {
@@ -69,9 +70,14 @@ class Spy final : public sdk::Drafter {
     caps.max_batch = static_cast<uint32_t>(context.config.i64("batch", 0, 0, 64));
     caps.bytes_per_seq = 100;
     if (context.config.boolean("probes", false)) caps.needs |= SPECD_NEED_PROBES;
+    if (context.config.boolean("fixed", false)) caps.tree_mode = SPECD_TREE_STATIC;
+    if (context.config.boolean("chain", false)) caps.tree_mode = SPECD_TREE_CHAIN;
   }
   explicit Spy(const sdk::Context& context)
-      : Drafter(context), log_(logs()[context.config.required_string("log")]) {}
+      : Drafter(context), log_(logs()[context.config.required_string("log")]) {
+    log_.variable =
+        !context.config.boolean("fixed", false) && !context.config.boolean("chain", false);
+  }
 
   struct Sequence {
     explicit Sequence(Spy& spy) : log(spy.log_) { ++log.alive; }
@@ -98,11 +104,17 @@ class Spy final : public sdk::Drafter {
   void propose(Sequence&, sdk::Proposal& out) {
     log_.budget = out.budget();
     if (log_.fails_in_propose) throw sdk::Error(SPECD_E_INTERNAL, "the spy was told to fail");
+    if (!log_.variable) {
+      for (int i = 0; i < log_.nodes && out.push(100 + i); ++i) {
+      }
+      return;
+    }
     for (int i = 0; i < log_.nodes; ++i) {
       out.push(100 + i, i - 1, i + 1 == log_.nodes ? SPECD_NODE_PROBE | SPECD_NODE_WANT_TOP1 : 0);
     }
   }
   void end(Sequence&, uint32_t reason) noexcept { log_.ended.push_back(reason); }
+  std::vector<int32_t> static_tree() { return {-1, 0, -1, 2, 2}; }
 
  private:
   Log& log_;
@@ -266,6 +278,49 @@ TEST_F(Cascade, who_comes_later_is_not_asked_for_what_is_there) {
   EXPECT_EQ(logs()["b"].budget, 5);
 }
 
+TEST_F(Cascade, who_has_probes_alone_proposes_when_nobody_else_does) {
+  host_.set_part("drafters.0", kSpy, FakeConfig().set("log", "a").set("probes", true));
+  host_.set_part("drafters.1", kSpy, FakeConfig().set("log", "b"));
+  FakeDrafter drafter(host_, cascade(), FakeConfig());
+  const int s = drafter.begin({1});
+  logs()["a"].nodes = 1;  // the last of its nodes is a probe
+  EXPECT_EQ(drafter.propose(s).flags, (TokenList{SPECD_NODE_PROBE | SPECD_NODE_WANT_TOP1}));
+  logs()["b"].nodes = 3;
+  EXPECT_EQ(drafter.propose(s).flags, TokenList(3, 0));
+}
+
+TEST_F(Cascade, a_fixed_tree_keeps_its_parents) {
+  spies(FakeConfig().set("fixed", true));
+  FakeDrafter drafter(host_, cascade(), FakeConfig());
+  ASSERT_EQ(drafter.status(), SPECD_OK);
+  const int s = drafter.begin({1});
+  logs()["a"].nodes = 5;
+  EXPECT_EQ(drafter.propose(s).parent, (TokenList{-1, 0, -1, 2, 2}));
+  EXPECT_EQ(drafter.propose(s, 3).parent, (TokenList{-1, 0, -1}));
+  logs()["a"].nodes = 0;
+  logs()["b"].nodes = 2;
+  EXPECT_EQ(drafter.propose(s).parent, (TokenList{-1, 0}));
+}
+
+TEST_F(Cascade, a_chain_beside_a_tree_gets_no_more_nodes_than_the_text_can_use) {
+  spies(FakeConfig().set("chain", true));
+  FakeDrafter drafter(host_, cascade(), FakeConfig());
+  logs()["a"].nodes = 8;
+  specd_sampling sampling = sdk::greedy_sampling();
+  sampling.tokens_left = 4;
+  const int s = drafter.begin({1}, SPECD_ATTACH_TOKENS, sampling);
+  EXPECT_EQ(drafter.propose(s).count, 3);
+  EXPECT_EQ(logs()["a"].budget, 3);
+}
+
+TEST_F(Cascade, a_route_that_is_too_narrow_for_min_nodes_is_refused) {
+  spies();
+  FakeDrafter narrow(host_, cascade(), FakeConfig().set("min_nodes.1", 5), {.max_nodes = 4});
+  EXPECT_EQ(narrow.status(), SPECD_E_CONFIG);
+  EXPECT_NE(host_.reports().back().text.find("min_nodes.1: expected at most 4, found 5"),
+            std::string::npos);
+}
+
 TEST_F(Cascade, a_part_that_fails_to_propose_leaves_the_step_to_the_others) {
   spies();
   FakeDrafter drafter(host_, cascade(), FakeConfig());
@@ -276,6 +331,8 @@ TEST_F(Cascade, a_part_that_fails_to_propose_leaves_the_step_to_the_others) {
   EXPECT_EQ(draft.call_status, SPECD_OK);
   EXPECT_EQ(draft.status, SPECD_OK);
   EXPECT_EQ(draft.token, (TokenList{100, 101}));
+  logs()["b"].nodes = 0;
+  EXPECT_EQ(drafter.propose(drafter.begin({2})).status, SPECD_E_INTERNAL) << "nobody else had any";
 }
 
 TEST_F(Cascade, a_sequence_that_one_part_fails_in_begin_is_ended_in_the_others) {

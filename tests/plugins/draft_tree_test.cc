@@ -288,7 +288,7 @@ TEST_F(DraftTree, what_cannot_work_is_refused) {
   EXPECT_EQ(FakeDrafter(host_, factory(), FakeConfig()).status(), SPECD_E_CONFIG);
   EXPECT_EQ(FakeDrafter(host_, factory(), config(65, 2, 8)).status(), SPECD_E_CONFIG);
   EXPECT_EQ(FakeDrafter(host_, factory(), config(4, 0, 8)).status(), SPECD_E_CONFIG);
-  EXPECT_EQ(FakeDrafter(host_, factory(), config(4, 65, 8)).status(), SPECD_E_CONFIG);
+  EXPECT_EQ(FakeDrafter(host_, factory(), config(4, 17, 8)).status(), SPECD_E_CONFIG);
   EXPECT_EQ(FakeDrafter(host_, factory(), config(4, 2, 1025)).status(), SPECD_E_CONFIG);
   EXPECT_EQ(FakeDrafter(host_, factory(), config(4, 2, 8).set("tree.p_min", -1)).status(),
             SPECD_E_CONFIG);

@@ -1,16 +1,21 @@
 // C++ face of a drafter: one object per instance, one object per sequence, one call per sequence.
 //
+// clang-format off
 //   class Mine final : public specd::sdk::Drafter {
 //    public:
-//     static constexpr const char* kSchema = R"({...JSON Schema...})";   // or nullptr
-//     static void describe(const Context&, specd_drafter_caps& caps);    // caps are preset, see
-//     below explicit Mine(const Context&); struct Sequence { ... };          // built as
-//     Sequence(Mine&), destroyed at end() void begin(Sequence&, const Begin&); void
-//     update(Sequence&, const Rows&); void propose(Sequence&, Proposal&); void activated(); //
-//     optional, [control] void deactivated() noexcept;                   // optional, [control]
-//     void end(Sequence&, uint32_t reason) noexcept;      // optional
-//     std::vector<int32_t> static_tree();                 // SPECD_TREE_STATIC only
+//     static constexpr const char* kSchema = R"({...JSON Schema...})";  // or nullptr
+//     static void describe(const Context&, specd_drafter_caps& caps);   // caps are preset, see below
+//     explicit Mine(const Context&);
+//     struct Sequence { ... };             // built as Sequence(Mine&), destroyed at end()
+//     void begin(Sequence&, const Begin&);
+//     void update(Sequence&, const Rows&);
+//     void propose(Sequence&, Proposal&);
+//     void activated();                    // optional, [control]
+//     void deactivated() noexcept;         // optional, [control]
+//     void end(Sequence&, uint32_t reason) noexcept;  // optional
+//     std::vector<int32_t> static_tree();  // SPECD_TREE_STATIC only
 //   };
+// clang-format on
 //
 // A drafter that works on the whole batch at once has, in place of propose():
 //   void propose_all(const specd_batch&, std::vector<Draft<Sequence>>&);
