@@ -141,6 +141,7 @@ Result<Value> format(const MarkedText& text, const std::vector<Value>& arguments
     if (end == std::string::npos) {
       return Status(Code::kInvalidArgument, "a single brace in the text of format");
     }
+    SPECD_JINJA_BYTES(budget, 8 * (end - at));  // copied, and walked as a number is
     const std::string field = bytes.substr(at + 1, end - at - 1);
     if (field.find_first_of(".[]!:{") != std::string::npos) return unsupported();
     const Value* found = nullptr;

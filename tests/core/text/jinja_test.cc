@@ -243,6 +243,7 @@ TEST(Jinja, no_work_that_a_template_asks_for_is_free) {
       endless("{% set s = '{a}' * 300000 %}",
               "{{ s.format(" + numbered(255, "p", "='', ") + "='', a='') }}"),
       endless("{% set s = '{{' * 500000 %}", "{{ s.format() | length }}"),
+      endless("{% set s = '{' ~ '0' * 1000000 ~ '}' %}", "{{ s.format(1) }}"),
       // Names in scopes inside of each other.
       scopes + endless("", "{{ nope }}{{ nope }}{{ nope }}{{ nope }}") +
           repeated("{% endfor %}", 150),
