@@ -408,6 +408,7 @@ Result<Value> indent(const Value& value, Arguments arguments, Budget& budget) {
   MarkedText margin("    ", false);
   if (const Value* const width = arguments[0]; width != nullptr) {
     if (width->is_string()) {
+      SPECD_JINJA_BYTES(budget, cost_of(width->text()));
       margin = width->text();
     } else if (width->is_integer() && width->as_int() <= 1000) {
       margin = MarkedText(
@@ -418,7 +419,10 @@ Result<Value> indent(const Value& value, Arguments arguments, Budget& budget) {
   }
   const bool blank = is_set(arguments[2]);
   MarkedText out;
-  if (is_set(arguments[1])) out.append(margin);
+  if (is_set(arguments[1])) {
+    SPECD_JINJA_BYTES(budget, cost_of(margin));
+    out.append(margin);
+  }
   const std::string& bytes = text.bytes();
   size_t begin = 0;
   for (bool is_first = true;; is_first = false) {

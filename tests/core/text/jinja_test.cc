@@ -268,6 +268,8 @@ TEST(Jinja, no_work_that_a_template_asks_for_is_free) {
       endless("{% set s = '\u00e9' * 500000 %}", "{{ s.strip(s) }}"),
       endless("{% set s = ' ' * 1000000 %}", "{{ s | trim }}"),
       endless("{% set s = '\n' * 1000000 %}", "{{ s | indent(0, blank=true) | length }}"),
+      endless(long_text, "{{ '' | indent(s) }}"),
+      endless(long_text, "{{ '' | indent(s, first=true) | length }}"),
       endless("{% set s = '\\x00\u00e9' * 300000 %}", "{{ [s] | string | length }}"),
       endless("{% set s = '\\x00' * 300000 %}", "{{ s | tojson(ensure_ascii=true) | length }}"),
       // Styles of JSON.
