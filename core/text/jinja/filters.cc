@@ -187,8 +187,11 @@ Result<Value> sorted(std::vector<Keyed> items, bool is_reverse, Budget& budget) 
 
 Result<Value> sort(const Value& value, Arguments arguments, Budget& budget) {
   const Value& path = or_none(arguments[2]);
-  if (path.is_string() && path.bytes().find(',') != std::string::npos) {
-    return Status(Code::kUnsupported, "sorting by several attributes is not supported");
+  if (path.is_string()) {
+    SPECD_JINJA_BYTES(budget, path.text().size());
+    if (path.bytes().find(',') != std::string::npos) {
+      return Status(Code::kUnsupported, "sorting by several attributes is not supported");
+    }
   }
   SPECD_TRY(const std::vector<Value> items, items_of(value, budget));
   std::vector<Keyed> keyed;
