@@ -148,6 +148,7 @@ Result<Value> items(const Value& value, Arguments, Budget& budget) {
 Result<Value> sort_key(const Value& item, const Value& path, bool case_sensitive, Budget& budget) {
   SPECD_TRY(const Value key, get_path(item, path, nullptr, budget));
   if (case_sensitive || !key.is_string()) return key;
+  SPECD_JINJA_BYTES(budget, cost_of(key.text()));  // also where it cannot be lowered
   SPECD_TRY(MarkedText lower, to_lower(key.text()));
   return make_string(std::move(lower), budget);
 }
@@ -334,8 +335,9 @@ Result<Value> round_number(const Value& value, Arguments arguments, Budget&) {
   if (precision < 0 || precision > 15) {
     return Status(Code::kUnsupported, "round with this precision is not supported");
   }
-  const std::string method =
-      arguments[1] != nullptr && arguments[1]->is_string() ? arguments[1]->bytes() : "common";
+  const std::string_view method = arguments[1] != nullptr && arguments[1]->is_string()
+                                      ? std::string_view(arguments[1]->bytes())
+                                      : "common";
   const double number = value.as_double();
   if (method == "common") {
     if (value.is_integer()) return plus(value);
