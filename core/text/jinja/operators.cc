@@ -654,6 +654,7 @@ Result<Value> get_path(const Value& value, const Value& path, const Value* fallb
     bool too_long = false;
     const bool is_number =
         !part.empty() && part.find_first_not_of("0123456789") == std::string_view::npos;
+    if (is_number) SPECD_JINJA_BYTES(budget, 8 * part.size());  // as what `int` reads
     Value key = Value::string(part);
     if (is_number) {
       const auto index = parse_int(part, too_long);

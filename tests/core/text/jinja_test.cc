@@ -252,6 +252,8 @@ TEST(Jinja, no_work_that_a_template_asks_for_is_free) {
       dicts + "{{ l | selectattr(s) | list | length }}",
       dicts + "{{ l | sort(attribute=s) | length }}",
       endless(long_text, "{{ [] | sort(attribute=s) | length }}"),
+      "{% set s = '0' * 1000000 %}{% set l = [[1]] * 100000 %}"
+      "{{ l | map(attribute=s) | list | length }}",
       dicts + "{{ l | map(attribute='a.' * 500000, default={}) | list | length }}",
       // Numbers in texts.
       endless(long_text, "{{ s | int }}"),
