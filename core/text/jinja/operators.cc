@@ -307,8 +307,9 @@ int64_t characters_of(const StringObject& text) {
                                             : count_characters(text.text.bytes()));
 }
 
+// Counted once, and walked to both ends of a part.
 Status charge_characters(const StringObject& text, Budget& budget) {
-  if (!text.is_ascii) SPECD_JINJA_BYTES(budget, text.text.size());
+  if (!text.is_ascii) SPECD_JINJA_BYTES(budget, 4 * text.text.size());
   return Status();
 }
 

@@ -94,6 +94,7 @@ Result<Value> split(const MarkedText& text, const Value& separator, int64_t spli
     SPECD_OK_OR_RETURN(add(begin, bytes.size()));
     return make_sequence(Kind::kList, std::move(parts), budget);
   }
+  SPECD_JINJA_BYTES(budget, 3 * bytes.size());  // walked character by character
   const auto skip = [&](size_t at, bool spaces) {
     while (at < bytes.size()) {
       const Utf8Step step = utf8_step(bytes, at);
