@@ -11,8 +11,6 @@ namespace {
 
 constexpr size_t kStepsMax = 32;
 constexpr size_t kContentBytesMax = 256;
-constexpr size_t kGrowthMax = 16;
-constexpr size_t kGrowthFree = 4096;  // bytes that any text may grow
 
 void nfc(SourceText& text) {
   SourceText out;
@@ -40,11 +38,7 @@ void nfc(SourceText& text) {
   text = std::move(out);
 }
 
-Status too_large(size_t bytes) {
-  return Status(Code::kUnsupported, "the normalizer makes a text of " + std::to_string(bytes) +
-                                        " bytes more than " + std::to_string(kGrowthMax) +
-                                        " times as long");
-}
+Status too_large() { return grows_too_large("normalizer"); }
 
 Status replace(const Pattern& pattern, const std::string& content, size_t bytes_max,
                SourceText& text, StepBudget& budget) {
@@ -63,7 +57,7 @@ Status replace(const Pattern& pattern, const std::string& content, size_t bytes_
     char mark = static_cast<char>(marks.back() & kMarkFirst);
     for (const char c : marks) mark |= static_cast<char>(c & (kMarkPlain | kMarkText));
     out.append(content, mark);
-    if (out.text.size() > bytes_max) return too_large(text.text.size());
+    if (out.text.size() > bytes_max) return too_large();
   }
   text = std::move(out);
   return Status();
@@ -145,7 +139,8 @@ bool Normalizer::keeps_track_of_first() const {
 }
 
 Status Normalizer::apply(SourceText& text, StepBudget& budget) const {
-  const size_t bytes_max = text.text.size() * kGrowthMax + kGrowthFree;
+  const size_t bytes = text.text.size();
+  const size_t bytes_max = bytes + budget.growth_left();
   for (const auto& step : steps_) {
     if (std::holds_alternative<Nfc>(step)) {
       nfc(text);
@@ -158,9 +153,10 @@ Status Normalizer::apply(SourceText& text, StepBudget& budget) const {
       const auto& [pattern, content] = std::get<Replace>(step);
       SPECD_OK_OR_RETURN(replace(pattern, content, bytes_max, text, budget));
     }
-    if (text.text.size() > bytes_max) return too_large(text.text.size());
+    if (text.text.size() > bytes_max) return too_large();
     SPECD_OK_OR_RETURN(take_steps(text.text.size(), budget));
   }
+  budget.take_growth(bytes, text.text.size());
   return Status();
 }
 

@@ -18,8 +18,8 @@ class Normalizer {
   // null is no normalizer. kUnsupported and kDataLoss with the place.
   static Result<Normalizer> from_json(const Json& normalizer, const std::string& where);
 
-  // Normalises in place. kUnsupported when the text grows to more than 16 times its size, or takes
-  // more steps than `budget` has.
+  // Normalises in place. kUnsupported when the text grows more, or takes more steps, than `budget`
+  // has left.
   Status apply(SourceText& text, StepBudget& budget) const;
 
   bool empty() const { return steps_.empty(); }

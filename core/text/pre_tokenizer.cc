@@ -11,8 +11,6 @@ namespace specd {
 namespace {
 
 constexpr size_t kStepsMax = 32;
-constexpr size_t kGrowthMax = 16;
-constexpr size_t kGrowthFree = 4096;  // bytes that any text may grow
 
 Status unsupported(const std::string& where, const Json& found, const std::string& supported) {
   return Status(Code::kUnsupported, where + ": found " + quote(found.dump(-1, ' ', true)) +
@@ -146,6 +144,7 @@ bool PreTokenizer::asks_for_first() const {
 
 Status PreTokenizer::apply(Pieces& pieces, StepBudget& budget) const {
   const size_t bytes = pieces.text.text.size();
+  const size_t bytes_max = bytes + budget.growth_left();
   for (const Step& step : steps_) {
     if (const auto* split = std::get_if<Split>(&step)) {
       SPECD_OK_OR_RETURN(apply(*split, pieces, budget));
@@ -159,12 +158,9 @@ Status PreTokenizer::apply(Pieces& pieces, StepBudget& budget) const {
           },
           step);
     }
-    if (pieces.text.text.size() > kGrowthMax * bytes + kGrowthFree) {
-      return Status(Code::kUnsupported, "the pre_tokenizer makes a text of " +
-                                            std::to_string(bytes) + " bytes more than " +
-                                            std::to_string(kGrowthMax) + " times as long");
-    }
+    if (pieces.text.text.size() > bytes_max) return grows_too_large("pre_tokenizer");
   }
+  budget.take_growth(bytes, pieces.text.text.size());
   return Status();
 }
 

@@ -26,8 +26,8 @@ class PreTokenizer {
   // null leaves a text in one piece. kUnsupported and kDataLoss with the place.
   static Result<PreTokenizer> from_json(const Json& pre_tokenizer, const std::string& where);
 
-  // Cuts what is one piece so far. kUnsupported where the text grows to more than 16 times its
-  // size, or takes more steps than `budget` has.
+  // Cuts what is one piece so far. kUnsupported where the text grows more, or takes more steps,
+  // than `budget` has left.
   Status apply(Pieces& pieces, StepBudget& budget) const;
 
   // Whether all pieces are in GPT-2's alphabet.

@@ -12,6 +12,7 @@ namespace {
 
 constexpr uint64_t kFileBytesMax = 256u << 20;
 constexpr size_t kTemplateIdsMax = 64;
+constexpr uint64_t kStepsOfBpe = 8;  // a byte
 
 Status unsupported(const std::string& where, const Json& found, const std::string& supported) {
   return Status(Code::kUnsupported, where + ": found " + quote(found.dump(-1, ' ', true)) +
@@ -298,6 +299,7 @@ Status Tokenizer::encode_text(SourceText text, StepBudget& budget,
   pieces.ranges = {{0, text.text.size()}};
   pieces.text = std::move(text);
   SPECD_OK_OR_RETURN(pre_tokenizer_.apply(pieces, budget));
+  SPECD_OK_OR_RETURN(take_steps(kStepsOfBpe * pieces.text.text.size(), budget));
   for (const TextRange& range : pieces.ranges) {
     const size_t bytes = range.end - range.begin;
     const std::string_view marks = std::string_view(pieces.text.marks).substr(range.begin, bytes);

@@ -456,6 +456,37 @@ TEST(TokenizerLoad, a_text_that_the_files_rules_blow_up_is_refused) {
   EXPECT_NE(result.status().message().find("more than 16 times as long"), std::string::npos);
 }
 
+TEST(TokenizerLoad, no_cut_and_no_second_step_lets_a_text_grow_more) {
+  // Every part grows by less than a text of its own may.
+  Json file = tiny();
+  const Json dot = {{"id", file["model"]["vocab"]["."]}, {"content", "."}, {"special", true}};
+  file["added_tokens"].push_back(dot);
+  const Json byte_level = file["pre_tokenizer"]["pretokenizers"][1];
+  file["pre_tokenizer"] = byte_level;
+  file["normalizer"] = replace("String", "x", std::string(256, 'y'));
+  auto tokenizer = load(file).value();
+  EXPECT_TRUE(tokenizer->encode(".x.x.x.x").ok());
+  std::string text;
+  while (text.size() < 100'000) text += ".x";
+  auto result = tokenizer->encode(text);
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.status().code(), Code::kUnsupported);
+  EXPECT_NE(result.status().message().find("the normalizer makes the text more than 16 times as"),
+            std::string::npos);
+
+  // 5 times as long, and that 8 times.
+  file = tiny();
+  file["normalizer"] = replace("String", "x", std::string(5, ' '));
+  file["pre_tokenizer"] = sequence("pretokenizers", {metaspace("\U0001F600", "never"), byte_level});
+  tokenizer = load(file).value();
+  EXPECT_TRUE(tokenizer->encode(std::string(100, 'x')).ok());
+  result = tokenizer->encode(std::string(100'000, 'x'));
+  ASSERT_FALSE(result.ok());
+  EXPECT_NE(
+      result.status().message().find("the pre_tokenizer makes the text more than 16 times as"),
+      std::string::npos);
+}
+
 TEST(TokenizerLoad, an_expression_that_takes_too_long_fails_the_request_alone) {
   Json file = tiny();
   file["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "\\s(?=\\s*x)|.";
