@@ -40,7 +40,8 @@ class AddedTokenFinder {
   // `marks` are of the bytes of `text`: no special token is taken that touches a byte with
   // kMarkPlain. One that also touches others does not even hide the tokens inside it, and word
   // characters so marked do not stand beside a single word, so no text in such a place can break a
-  // token outside. The same goes for all tokens and kMarkText. O(text.size()).
+  // token outside by a special token. The same goes for all tokens and kMarkText: without it a
+  // token that is not special may begin in such a place and hide one outside. O(text.size()).
   void find(std::string_view text, std::string_view marks, bool parse_special,
             std::vector<Segment>& segments) const;
 

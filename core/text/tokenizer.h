@@ -39,7 +39,7 @@ struct EncodeOptions {
   // that lies there in part: text of strangers inside a template. They change nothing else.
   std::span<const TextRange> plain = {};
   // There no other added token is recognised either: some models part turns by tokens that their
-  // files do not call special.
+  // files do not call special, and such a token could hide a special one that stands beside it.
   bool plain_hides_all = false;
 };
 
