@@ -18,6 +18,7 @@ constexpr size_t kInstructionsMax = 4096;
 constexpr uint32_t kMemosMax = 256;
 constexpr size_t kStackPerCharacter = 4;
 constexpr size_t kStackMin = 10'000;
+constexpr uint64_t kStepsOfAllocation = 16;  // that a search of one character may need
 constexpr char32_t kLastCodePoint = 0x10FFFF;
 
 }  // namespace
@@ -132,10 +133,9 @@ class ExpressionCompiler {
 // One search through one text.
 class ExpressionRun {
  public:
-  ExpressionRun(const Expression& expression, std::vector<uint8_t> kinds, uint64_t steps)
+  ExpressionRun(const Expression& expression, std::string kinds, uint64_t steps)
       : expression_(expression),
         kinds_(std::move(kinds)),
-        failed_((kinds_.size() + 1) * expression.memos_),
         steps_left_(steps),
         stack_max_(kStackMin + kStackPerCharacter * kinds_.size()) {}
 
@@ -165,13 +165,22 @@ class ExpressionRun {
   };
 
   bool has(const Instruction& instruction, uint32_t at) const {
-    return at < kinds_.size() && expression_.sets_[instruction.set][kinds_[at]];
+    return at < kinds_.size() &&
+           expression_.sets_[instruction.set][static_cast<uint8_t>(kinds_[at])];
   }
   bool failed(const Instruction& instruction, uint32_t at) const {
-    return failed_[instruction.memo * (kinds_.size() + 1) + at];
+    return !failed_.empty() && failed_[instruction.memo * (kinds_.size() + 1) + at];
   }
   void mark_failed(const Instruction& instruction, uint32_t at) {
+    if (failed_.empty()) {
+      step(kStepsOfAllocation);
+      failed_.resize((kinds_.size() + 1) * expression_.memos_);
+    }
     failed_[instruction.memo * (kinds_.size() + 1) + at] = true;
+  }
+  void push(const Entry& entry) {
+    if (stack_.capacity() == 0) step(kStepsOfAllocation);
+    stack_.push_back(entry);
   }
   void step(uint64_t count) {
     if (steps_left_ < count || stack_.size() > stack_max_) {
@@ -211,8 +220,8 @@ class ExpressionRun {
         case Op::kSplit:
           goes_on = !failed(now, at);
           if (goes_on) {
-            stack_.push_back({Entry::kFailed, pc, at, 0, 0});
-            stack_.push_back({Entry::kTry, now.b, at, 0, 0});
+            push({Entry::kFailed, pc, at, 0, 0});
+            push({Entry::kTry, now.b, at, 0, 0});
             pc = now.a;
           }
           break;
@@ -244,7 +253,7 @@ class ExpressionRun {
     uint32_t at = begin;
     while (has(run, at) && !failed(run, at + 1)) ++at;
     step(at - begin);
-    stack_.push_back({Entry::kRun, pc, begin, at, at});
+    push({Entry::kRun, pc, begin, at, at});
     return at;
   }
 
@@ -274,8 +283,8 @@ class ExpressionRun {
   }
 
   const Expression& expression_;
-  const std::vector<uint8_t> kinds_;  // of the text's characters
-  std::vector<bool> failed_;          // by memo and character
+  const std::string kinds_;   // of the text's characters
+  std::vector<bool> failed_;  // by memo and character; empty while nothing has
   std::vector<Entry> stack_;
   uint64_t steps_left_;
   size_t stack_max_;
@@ -349,11 +358,11 @@ uint8_t Expression::kind_of(char32_t c) const {
 
 Status Expression::find_all(std::string_view text, StepBudget& budget,
                             std::vector<Match>& matches) const {
-  std::vector<uint8_t> kinds;
+  std::string kinds;  // of a short piece it takes no memory of its own
   kinds.reserve(text.size());
   for (size_t at = 0; at < text.size();) {
     const Utf8Step step = utf8_step(text, at);
-    kinds.push_back(kind_of(step.code_point));
+    kinds.push_back(static_cast<char>(kind_of(step.code_point)));
     at += step.bytes;
   }
   ExpressionRun run(*this, std::move(kinds), budget.left());

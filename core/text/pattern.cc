@@ -11,6 +11,7 @@ namespace {
 
 // A search for it takes as many steps a byte at worst.
 constexpr size_t kLiteralBytesMax = 256;
+constexpr uint64_t kStepsOfCut = 3;   // of every piece, however short
 constexpr uint64_t kStepsOfWalk = 8;  // a byte, where characters are classified
 
 // Puts matches that come in order into `parts`, with what lies between them.
@@ -79,7 +80,7 @@ Status Pattern::cut(std::string_view text, StepBudget& budget, std::vector<Part>
   const uint64_t steps = !literal_.empty()        ? 1 + literal_.size() / 16
                          : expression_ != nullptr ? 1
                                                   : kStepsOfWalk;
-  SPECD_OK_OR_RETURN(take_steps(text.size() * steps, budget));
+  SPECD_OK_OR_RETURN(take_steps(kStepsOfCut + text.size() * steps, budget));
   PartList list(parts);
   if (text.empty()) {
     list.finish(0);

@@ -487,6 +487,25 @@ TEST(TokenizerLoad, no_cut_and_no_second_step_lets_a_text_grow_more) {
       std::string::npos);
 }
 
+TEST(TokenizerLoad, searches_in_pieces_of_one_character_cost_what_they_allocate) {
+  Json file = tiny();
+  const auto split = [](const char* expression) -> Json {
+    return {{"type", "Split"},
+            {"pattern", {{"Regex", expression}}},
+            {"behavior", "Isolated"},
+            {"invert", false}};
+  };
+  std::vector<Json> steps = {split(".")};
+  for (int i = 0; i < 10; ++i) steps.push_back(split("q?z"));
+  steps.push_back(file["pre_tokenizer"]["pretokenizers"][1]);
+  file["pre_tokenizer"]["pretokenizers"] = steps;
+  const auto tokenizer = load(file).value();
+  EXPECT_TRUE(tokenizer->encode(std::string(1000, 'a')).ok());
+  const auto result = tokenizer->encode(std::string(100'000, 'a'));
+  ASSERT_FALSE(result.ok());
+  EXPECT_NE(result.status().message().find("too many steps"), std::string::npos);
+}
+
 TEST(TokenizerLoad, an_expression_that_takes_too_long_fails_the_request_alone) {
   Json file = tiny();
   file["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "\\s(?=\\s*x)|.";
