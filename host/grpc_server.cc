@@ -55,12 +55,16 @@ class InferenceService final : public v1::Inference::CallbackService {
     Result<Request> request = request_from_wire(*wire);
     if (!request.ok()) return new RefusedStream(status_to_wire(request.status()));
     const std::shared_ptr<GenerateStream> stream = GenerateStream::make(engine_, pump_);
+    const bool is_ready = request.value().prompt_tokens.has_value();
     auto begin = [this, stream, sent = std::move(request).value(), deadline = context->deadline(),
                   return_ids = wire->return_prompt_token_ids()]() mutable {
       heed_deadline_of_call(deadline, sent);
       stream->begin(sent, sent.route.empty() ? default_route_ : sent.route, return_ids);
     };
-    if (!prompts_.post(std::move(begin))) stream->refuse(too_many_prompts());
+    if (is_ready)  // nothing to render: it does not wait for those that have
+      begin();
+    else if (!prompts_.post(std::move(begin)))
+      stream->refuse(too_many_prompts());
     return stream.get();  // gRPC has not seen it yet, so OnDone cannot have run
   }
   grpc::ServerUnaryReactor* Cancel(grpc::CallbackServerContext* context,

@@ -1,0 +1,153 @@
+// Prompts that wait until others are rendered: who waits, who does not, and how waiting ends.
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "tests/host/daemon_rig.h"
+
+namespace specd::host {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr char kTemplate[] =
+    "{% if slow is defined %}{% for i in range(slow) %}{% for j in range(slow) %}{% endfor %}"
+    "{% endfor %}{% endif %}{{ messages[0].content }}";
+
+v1::GenerateRequest text_request(int32_t max_tokens) {
+  v1::GenerateRequest request;
+  request.set_text("def main():");
+  request.set_max_tokens(max_tokens);
+  request.set_ignore_eos(true);
+  return request;
+}
+
+// Renders until its steps are spent, a tenth of a second or more, and is refused then.
+v1::GenerateRequest slow_request() {
+  v1::GenerateRequest request;
+  v1::ChatMessage& message = *request.mutable_chat()->add_messages();
+  message.set_role("user");
+  message.set_content("x");
+  request.mutable_chat()->set_template_arguments_json(R"({"slow": 100000})");
+  request.set_max_tokens(8);
+  return request;
+}
+
+// So many slow requests at once, two of which are rendered at a time.
+class Crowd {
+ public:
+  Crowd(const Daemon& daemon, size_t size) : request_(slow_request()) {
+    constexpr size_t kOfChannel = 100;  // the daemon takes 128 a connection
+    for (size_t i = 0; i < size; ++i) {
+      if (i % kOfChannel == 0) {
+        grpc::ChannelArguments arguments;
+        arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+        stubs_.push_back(v1::Inference::NewStub(grpc::CreateCustomChannel(
+            socket_uri(daemon.socket()), grpc::InsecureChannelCredentials(), arguments)));
+      }
+      calls_.push_back(std::make_unique<Call>(*this, *stubs_.back()));
+    }
+  }
+  ~Crowd() {
+    for (const auto& call : calls_) call->context.TryCancel();
+    (void)wait();
+  }
+
+  std::vector<grpc::Status> ended() {
+    const std::lock_guard lock(mutex_);
+    return ended_;
+  }
+  size_t count(grpc::StatusCode code) {
+    const std::vector<grpc::Status> all = ended();
+    return static_cast<size_t>(std::count_if(
+        all.begin(), all.end(), [&](const auto& each) { return each.error_code() == code; }));
+  }
+  bool most_wait() { return ended().size() < calls_.size() / 2; }
+  std::vector<grpc::Status> wait() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return ended_.size() == calls_.size(); });
+    return ended_;
+  }
+
+ private:
+  struct Call : grpc::ClientReadReactor<v1::GenerateResponse> {
+    Call(Crowd& its, v1::Inference::Stub& stub) : crowd(its) {
+      stub.async()->Generate(&context, &crowd.request_, this);
+      StartRead(&message);
+      StartCall();
+    }
+    void OnDone(const grpc::Status& status) override {
+      const std::lock_guard lock(crowd.mutex_);
+      crowd.ended_.push_back(status);
+      crowd.changed_.notify_all();
+    }
+    Crowd& crowd;
+    grpc::ClientContext context;
+    v1::GenerateResponse message;
+  };
+
+  const v1::GenerateRequest request_;
+  std::vector<std::unique_ptr<v1::Inference::Stub>> stubs_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<grpc::Status> ended_;
+  std::vector<std::unique_ptr<Call>> calls_;
+};
+
+class PromptQueueTest : public testing::Test {
+ protected:
+  void start(const std::string& head = "") {
+    std::ofstream(daemon_.folder() / "slow.jinja") << kTemplate;
+    daemon_.write_config_text(
+        head + "model: {name: pico, path: ZOO/pico-target, chat_template: slow.jinja}\n");
+    ASSERT_TRUE(daemon_.start()) << daemon_.output();
+  }
+  std::future<Result<Generation>> generate(const v1::GenerateRequest& request) {
+    return std::async(std::launch::async,
+                      [this, request] { return daemon_.client().generate(request, {}); });
+  }
+  // What crowd and test have sent has arrived: some of it has been answered since.
+  static bool arrived(Crowd& crowd) {
+    return eventually([&] { return crowd.ended().size() >= 4; });
+  }
+  Daemon daemon_;
+};
+
+TEST_F(PromptQueueTest, ids_wait_for_no_template) {
+  start();
+  Crowd crowd(daemon_, 64);
+  ASSERT_TRUE(eventually([&] { return !crowd.ended().empty(); }));
+  v1::GenerateRequest ids;
+  ids.mutable_token_ids()->add_ids(5);
+  ids.set_max_tokens(2);
+  EXPECT_TRUE(daemon_.client().generate(ids, {}).ok());
+  EXPECT_TRUE(crowd.most_wait());
+}
+
+TEST_F(PromptQueueTest, a_client_that_hangs_up_while_its_prompt_waits_is_not_begun) {
+  start();
+  {
+    Crowd crowd(daemon_, 16);
+    const auto stub = v1::Inference::NewStub(daemon_.channel());
+    grpc::ClientContext context;
+    const auto reader = stub->Generate(&context, text_request(4));
+    ASSERT_TRUE(arrived(crowd));
+    context.TryCancel();
+    EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+    EXPECT_TRUE(crowd.most_wait());
+    (void)crowd.wait();
+  }
+  EXPECT_EQ(daemon_.client().status().value().admitted(), 0u);
+}
+
+}  // namespace
+}  // namespace specd::host
