@@ -42,14 +42,22 @@ bool StreamPump::wait_empty(std::chrono::milliseconds timeout) {
   return emptied_.wait_for(lock, timeout, [this] { return live_.empty(); });
 }
 
-void StreamPump::abort_all(const Status& reason) {
+std::vector<std::shared_ptr<GenerateStream>> StreamPump::live() {
   std::vector<std::shared_ptr<GenerateStream>> streams;
-  {
-    const std::lock_guard lock(mutex_);
-    // A stream leaves live_ before it lets go of itself, and that needs this lock.
-    for (GenerateStream* stream : live_) streams.push_back(stream->shared_from_this());
-  }
-  for (const auto& stream : streams) stream->abort(reason);
+  const std::lock_guard lock(mutex_);
+  // A stream leaves live_ before it lets go of itself, and that needs this lock.
+  for (GenerateStream* stream : live_) streams.push_back(stream->shared_from_this());
+  return streams;
+}
+
+void StreamPump::abort_all(const Status& reason) {
+  for (const auto& stream : live()) stream->abort(reason);
+}
+
+bool StreamPump::cancel_waiting(const std::string& request_id) {
+  bool found = false;
+  for (const auto& stream : live()) found |= stream->cancel_waiting(request_id);
+  return found;
 }
 
 void StreamPump::run() {
@@ -66,8 +74,9 @@ void StreamPump::run() {
   }
 }
 
-std::shared_ptr<GenerateStream> GenerateStream::make(Engine& engine, StreamPump& pump) {
-  std::shared_ptr<GenerateStream> stream(new GenerateStream(engine, pump));
+std::shared_ptr<GenerateStream> GenerateStream::make(Engine& engine, StreamPump& pump,
+                                                     std::string wished_id) {
+  std::shared_ptr<GenerateStream> stream(new GenerateStream(engine, pump, std::move(wished_id)));
   stream->self_ = stream;
   pump.add(stream.get());
   return stream;
@@ -76,6 +85,7 @@ std::shared_ptr<GenerateStream> GenerateStream::make(Engine& engine, StreamPump&
 void GenerateStream::refuse(const Status& status) {
   {
     const std::lock_guard lock(mutex_);
+    begun_ = true;
     submitted_ = true;
     ended_ = true;
     if (end_status_.ok()) end_status_ = status;
@@ -85,12 +95,10 @@ void GenerateStream::refuse(const Status& status) {
 
 void GenerateStream::begin(const Request& request, const std::string& route,
                            bool return_prompt_ids) {
-  bool is_gone = false;
   {
     const std::lock_guard lock(mutex_);
-    is_gone = muted_;
+    if (std::exchange(begun_, true)) return;  // it was cancelled before
   }
-  if (is_gone) return refuse(Status(Code::kCancelled, "cancelled"));
   v1::GenerateResponse started;
   started.mutable_started()->set_route(route);
   Result<Ticket> ticket{Ticket()};
@@ -144,6 +152,11 @@ void GenerateStream::push_locked(v1::GenerateResponse message) {
 
 void GenerateStream::drop_locked() {
   muted_ = true;
+  if (!std::exchange(begun_, true)) {  // it waits, and need not any more
+    submitted_ = true;
+    ended_ = true;
+    if (end_status_.ok()) end_status_ = Status(Code::kCancelled, "cancelled");
+  }
   waiting_.clear();
   waiting_bytes_ = 0;
   cancel_wanted_ = !ended_;
@@ -205,14 +218,29 @@ void GenerateStream::pump() {
   }
 }
 
+void GenerateStream::abort_locked(const Status& reason) {
+  if (ended_ || muted_) return;
+  end_status_ = reason;
+  drop_locked();
+}
+
 void GenerateStream::abort(const Status& reason) {
   {
     const std::lock_guard lock(mutex_);
-    if (ended_ || muted_) return;
-    end_status_ = reason;
-    drop_locked();
+    abort_locked(reason);
   }
   pump_.wake(shared_from_this());
+}
+
+bool GenerateStream::cancel_waiting(const std::string& request_id) {
+  if (wished_id_.empty() || wished_id_ != request_id) return false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (submitted_) return false;
+    abort_locked(Status(Code::kCancelled, "the request was cancelled"));
+  }
+  pump_.wake(shared_from_this());
+  return true;
 }
 
 void GenerateStream::OnWriteDone(bool ok) {
@@ -224,7 +252,7 @@ void GenerateStream::OnWriteDone(bool ok) {
   pump_.wake(shared_from_this());
 }
 
-// The client hung up. The engine's last event still comes and ends the stream.
+// The client hung up. What runs is ended by the engine's last event, which still comes.
 void GenerateStream::OnCancel() {
   {
     const std::lock_guard lock(mutex_);

@@ -54,7 +54,8 @@ class InferenceService final : public v1::Inference::CallbackService {
       grpc::CallbackServerContext* context, const v1::GenerateRequest* wire) override {
     Result<Request> request = request_from_wire(*wire);
     if (!request.ok()) return new RefusedStream(status_to_wire(request.status()));
-    const std::shared_ptr<GenerateStream> stream = GenerateStream::make(engine_, pump_);
+    const std::shared_ptr<GenerateStream> stream =
+        GenerateStream::make(engine_, pump_, request.value().id);
     const bool is_ready = request.value().prompt_tokens.has_value();
     auto begin = [this, stream, sent = std::move(request).value(), deadline = context->deadline(),
                   return_ids = wire->return_prompt_token_ids()]() mutable {
@@ -70,7 +71,9 @@ class InferenceService final : public v1::Inference::CallbackService {
   grpc::ServerUnaryReactor* Cancel(grpc::CallbackServerContext* context,
                                    const v1::CancelRequest* request,
                                    v1::CancelResponse* response) override {
-    response->set_found(engine_.cancel(request->request_id()));
+    // In this order: a request that is submitted in between is found by the second.
+    const bool waited = pump_.cancel_waiting(request->request_id());
+    response->set_found(engine_.cancel(request->request_id()) || waited);
     return finished(context, Status());
   }
 

@@ -133,6 +133,21 @@ TEST_F(PromptQueueTest, ids_wait_for_no_template) {
   EXPECT_TRUE(crowd.most_wait());
 }
 
+TEST_F(PromptQueueTest, cancel_finds_a_prompt_that_waits_and_ends_it_at_once) {
+  start();
+  Crowd crowd(daemon_, 64);
+  ASSERT_TRUE(arrived(crowd));
+  v1::GenerateRequest request = text_request(1500);
+  request.set_request_id("waits");
+  auto generation = generate(request);
+  Client client = daemon_.client();
+  EXPECT_TRUE(eventually([&] { return client.cancel("waits").value().found(); }));
+  EXPECT_EQ(generation.get().status().code(), Code::kCancelled);
+  EXPECT_TRUE(crowd.most_wait());
+  EXPECT_EQ(client.status().value().admitted(), 0u);
+  EXPECT_FALSE(client.cancel("waits").value().found());
+}
+
 TEST_F(PromptQueueTest, a_client_that_hangs_up_while_its_prompt_waits_is_not_begun) {
   start();
   {
