@@ -13,6 +13,7 @@
 #include <memory>
 #include <utility>
 
+#include "core/base/clock.h"
 #include "host/config.h"
 #include "host/generate_stream.h"
 #include "host/proto/specd.grpc.pb.h"
@@ -57,9 +58,10 @@ class InferenceService final : public v1::Inference::CallbackService {
     const std::shared_ptr<GenerateStream> stream =
         GenerateStream::make(engine_, pump_, request.value().id);
     const bool is_ready = request.value().prompt_tokens.has_value();
-    auto begin = [this, stream, sent = std::move(request).value(), deadline = context->deadline(),
-                  return_ids = wire->return_prompt_token_ids()]() mutable {
-      heed_deadline_of_call(deadline, sent);
+    request.value().arrived_ns = now_ns();
+    heed_deadline_of_call(context->deadline(), request.value());
+    auto begin = [this, stream, sent = std::move(request).value(),
+                  return_ids = wire->return_prompt_token_ids()] {
       stream->begin(sent, sent.route.empty() ? default_route_ : sent.route, return_ids);
     };
     if (is_ready)  // nothing to render: it does not wait for those that have

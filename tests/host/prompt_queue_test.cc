@@ -164,5 +164,31 @@ TEST_F(PromptQueueTest, a_client_that_hangs_up_while_its_prompt_waits_is_not_beg
   EXPECT_EQ(daemon_.client().status().value().admitted(), 0u);
 }
 
+TEST_F(PromptQueueTest, deadlines_and_waiting_times_count_from_the_start_of_the_call) {
+  start();
+  Crowd crowd(daemon_, 32);
+  ASSERT_TRUE(arrived(crowd));
+  const auto sent = Clock::now();
+  v1::GenerateRequest late = text_request(4);
+  late.set_deadline_ms(50);
+  auto refused = generate(late);
+  std::future<double> waited_ms = std::async(std::launch::async, [&] {
+    double first_ms = 0, queue_ms = 0;
+    const auto done = daemon_.client().generate(text_request(4), [&](const auto& message) {
+      if (message.has_started())
+        first_ms = std::chrono::duration<double, std::milli>(Clock::now() - sent).count();
+    });
+    EXPECT_TRUE(done.ok()) << done.status().message();
+    if (done.ok()) queue_ms = done.value().finished.times().queue_ms();
+    EXPECT_GT(queue_ms, first_ms / 2);
+    return first_ms;
+  });
+  EXPECT_GT(waited_ms.get(), 50);
+  const Status status = refused.get().status();
+  EXPECT_EQ(status.code(), Code::kDeadlineExceeded) << status.message();
+  EXPECT_NE(status.message().find("deadline_ms: 50 ms"), std::string::npos) << status.message();
+  EXPECT_EQ(daemon_.client().status().value().admitted(), 1u);  // the other one
+}
+
 }  // namespace
 }  // namespace specd::host
