@@ -9,6 +9,7 @@
 #include <future>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,13 @@ using Clock = std::chrono::steady_clock;
 constexpr char kTemplate[] =
     "{% if slow is defined %}{% for i in range(slow) %}{% for j in range(slow) %}{% endfor %}"
     "{% endfor %}{% endif %}{{ messages[0].content }}";
+
+v1::GenerateRequest ids_request() {
+  v1::GenerateRequest request;
+  request.mutable_token_ids()->add_ids(5);
+  request.set_max_tokens(2);
+  return request;
+}
 
 v1::GenerateRequest text_request(int32_t max_tokens) {
   v1::GenerateRequest request;
@@ -110,26 +118,25 @@ class PromptQueueTest : public testing::Test {
     daemon_.write_config_text(
         head + "model: {name: pico, path: ZOO/pico-target, chat_template: slow.jinja}\n");
     ASSERT_TRUE(daemon_.start()) << daemon_.output();
+    client_.emplace(daemon_.client());
   }
   std::future<Result<Generation>> generate(const v1::GenerateRequest& request) {
     return std::async(std::launch::async,
-                      [this, request] { return daemon_.client().generate(request, {}); });
+                      [this, request] { return client_->generate(request, {}); });
   }
-  // What crowd and test have sent has arrived: some of it has been answered since.
-  static bool arrived(Crowd& crowd) {
-    return eventually([&] { return crowd.ended().size() >= 4; });
+  // What was sent before has arrived, and so much of the crowd has been answered since.
+  static bool arrived(Crowd& crowd, size_t answers = 4) {
+    return eventually([&] { return crowd.ended().size() >= answers; });
   }
   Daemon daemon_;
+  std::optional<Client> client_;
 };
 
 TEST_F(PromptQueueTest, ids_wait_for_no_template) {
   start();
   Crowd crowd(daemon_, 64);
   ASSERT_TRUE(eventually([&] { return !crowd.ended().empty(); }));
-  v1::GenerateRequest ids;
-  ids.mutable_token_ids()->add_ids(5);
-  ids.set_max_tokens(2);
-  EXPECT_TRUE(daemon_.client().generate(ids, {}).ok());
+  EXPECT_TRUE(client_->generate(ids_request(), {}).ok());
   EXPECT_TRUE(crowd.most_wait());
 }
 
@@ -140,7 +147,7 @@ TEST_F(PromptQueueTest, cancel_finds_a_prompt_that_waits_and_ends_it_at_once) {
   v1::GenerateRequest request = text_request(1500);
   request.set_request_id("waits");
   auto generation = generate(request);
-  Client client = daemon_.client();
+  Client& client = *client_;
   EXPECT_TRUE(eventually([&] { return client.cancel("waits").value().found(); }));
   EXPECT_EQ(generation.get().status().code(), Code::kCancelled);
   EXPECT_TRUE(crowd.most_wait());
@@ -151,17 +158,18 @@ TEST_F(PromptQueueTest, cancel_finds_a_prompt_that_waits_and_ends_it_at_once) {
 TEST_F(PromptQueueTest, a_client_that_hangs_up_while_its_prompt_waits_is_not_begun) {
   start();
   {
-    Crowd crowd(daemon_, 16);
+    Crowd crowd(daemon_, 48);
+    ASSERT_TRUE(arrived(crowd));
     const auto stub = v1::Inference::NewStub(daemon_.channel());
     grpc::ClientContext context;
     const auto reader = stub->Generate(&context, text_request(4));
-    ASSERT_TRUE(arrived(crowd));
+    ASSERT_TRUE(arrived(crowd, 12));
     context.TryCancel();
     EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
     EXPECT_TRUE(crowd.most_wait());
     (void)crowd.wait();
   }
-  EXPECT_EQ(daemon_.client().status().value().admitted(), 0u);
+  EXPECT_EQ(client_->status().value().admitted(), 0u);
 }
 
 TEST_F(PromptQueueTest, deadlines_and_waiting_times_count_from_the_start_of_the_call) {
@@ -174,7 +182,7 @@ TEST_F(PromptQueueTest, deadlines_and_waiting_times_count_from_the_start_of_the_
   auto refused = generate(late);
   std::future<double> waited_ms = std::async(std::launch::async, [&] {
     double first_ms = 0, queue_ms = 0;
-    const auto done = daemon_.client().generate(text_request(4), [&](const auto& message) {
+    const auto done = client_->generate(text_request(4), [&](const auto& message) {
       if (message.has_started())
         first_ms = std::chrono::duration<double, std::milli>(Clock::now() - sent).count();
     });
@@ -187,7 +195,45 @@ TEST_F(PromptQueueTest, deadlines_and_waiting_times_count_from_the_start_of_the_
   const Status status = refused.get().status();
   EXPECT_EQ(status.code(), Code::kDeadlineExceeded) << status.message();
   EXPECT_NE(status.message().find("deadline_ms: 50 ms"), std::string::npos) << status.message();
-  EXPECT_EQ(daemon_.client().status().value().admitted(), 1u);  // the other one
+  EXPECT_EQ(client_->status().value().admitted(), 1u);  // the other one
+}
+
+TEST_F(PromptQueueTest, sigterm_lets_prompts_that_wait_be_rendered_and_served) {
+  start();
+  Client& late = *client_;
+  Crowd crowd(daemon_, 64);
+  ASSERT_TRUE(arrived(crowd));
+  auto generation = generate(text_request(4));
+  auto rendered = std::async(std::launch::async, [&] { return client_->render(text_request(1)); });
+  ASSERT_TRUE(arrived(crowd, 16));
+  ASSERT_EQ(kill(daemon_.pid(), SIGTERM), 0);
+  ASSERT_TRUE(eventually([&] { return daemon_.output().find("draining") != std::string::npos; }));
+  EXPECT_TRUE(eventually(
+      [&] { return late.generate(text_request(1), {}).status().code() == Code::kUnavailable; }));
+  EXPECT_EQ(late.generate(ids_request(), {}).status().code(), Code::kUnavailable);
+  EXPECT_EQ(late.render(text_request(1)).status().code(), Code::kUnavailable);
+  EXPECT_TRUE(crowd.most_wait());
+  for (const grpc::Status& each : crowd.wait())
+    EXPECT_EQ(each.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << each.error_message();
+  EXPECT_TRUE(generation.get().ok());
+  EXPECT_TRUE(rendered.get().ok());
+  EXPECT_EQ(daemon_.wait(), 0) << daemon_.output();
+}
+
+TEST_F(PromptQueueTest, the_drain_limit_cuts_prompts_that_wait_with_a_reason) {
+  start("drain_seconds: 0\n");
+  Crowd crowd(daemon_, 64);
+  ASSERT_TRUE(arrived(crowd));
+  ASSERT_EQ(kill(daemon_.pid(), SIGTERM), 0);
+  (void)crowd.wait();
+  EXPECT_GE(crowd.count(grpc::StatusCode::UNAVAILABLE), 32u);
+  for (const grpc::Status& each : crowd.ended()) {
+    if (each.error_code() == grpc::StatusCode::UNAVAILABLE) {
+      EXPECT_NE(each.error_message().find("drain limit"), std::string::npos)
+          << each.error_message();
+    }
+  }
+  EXPECT_EQ(daemon_.wait(), 4) << daemon_.output();
 }
 
 }  // namespace
