@@ -246,6 +246,8 @@ class Engine {
   // full, kDeadlineExceeded when it is too late already, kUnavailable while draining. After an
   // error the sink is never called; else it may be called before this returns.
   Result<Ticket> submit(const Request& request, Sink sink);
+  // [any] Counts a request that was refused before it could be submitted.
+  void count_refused();
   // [any] What submit() gives the model for the text or the chat of this request, of which nothing
   // else is looked at: what a client needs to debug a template, or to send the same prompt as ids.
   Result<RenderedPrompt> render(const Request& request) const;

@@ -66,6 +66,7 @@ class InferenceService final : public v1::Inference::CallbackService {
       stream->begin(sent, sent.route.empty() ? default_route_ : sent.route, return_ids);
     };
     if (const Status status = take(std::move(begin), must_render); !status.ok()) {
+      engine_.count_refused();
       stream->refuse(status);
     }
     return stream.get();  // gRPC has not seen it yet, so OnDone cannot have run

@@ -206,9 +206,11 @@ Result<Ticket> Engine::Impl::admit(const Request& request, Sink sink) {
 
 Result<Ticket> Engine::submit(const Request& request, Sink sink) {
   Result<Ticket> ticket = impl_->admit(request, std::move(sink));
-  if (!ticket.ok()) ++impl_->n_refused;
+  if (!ticket.ok()) count_refused();
   return ticket;
 }
+
+void Engine::count_refused() { ++impl_->n_refused; }
 
 // While a request is live the step thread has something to do: it needs no waking.
 bool Engine::cancel(uint64_t number) {

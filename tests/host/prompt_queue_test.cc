@@ -198,6 +198,20 @@ TEST_F(PromptQueueTest, deadlines_and_waiting_times_count_from_the_start_of_the_
   EXPECT_EQ(client_->status().value().admitted(), 1u);  // the other one
 }
 
+TEST_F(PromptQueueTest, prompts_beyond_those_that_may_wait_are_refused_and_counted) {
+  start();
+  Crowd crowd(daemon_, 400);  // 2 are rendered, 256 wait
+  ASSERT_TRUE(eventually([&] { return crowd.count(grpc::StatusCode::RESOURCE_EXHAUSTED) >= 100; }));
+  EXPECT_GE(client_->status().value().refused(), 100u);
+  EXPECT_LE(crowd.count(grpc::StatusCode::RESOURCE_EXHAUSTED), 400u - 258u);
+  for (const grpc::Status& each : crowd.ended()) {
+    if (each.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED) {
+      EXPECT_NE(each.error_message().find("256 requests wait for their prompts"),
+                std::string::npos);
+    }
+  }
+}
+
 TEST_F(PromptQueueTest, sigterm_lets_prompts_that_wait_be_rendered_and_served) {
   start();
   Client& late = *client_;
