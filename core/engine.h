@@ -233,6 +233,7 @@ struct Ticket {
   std::string id;           // the client's, or made; may be used again after the end
   uint64_t number = 0;      // the engine's own, never used again
   SamplingParams sampling;  // what holds, the model's defaults included
+  std::vector<int32_t> prompt_tokens;
 };
 
 class Engine {

@@ -101,25 +101,8 @@ void GenerateStream::begin(const Request& request, const std::string& route,
   }
   v1::GenerateResponse started;
   started.mutable_started()->set_route(route);
-  Result<Ticket> ticket{Ticket()};
-  Request sent = request;
-  if (return_prompt_ids && !request.prompt_tokens) {
-    // Once: a template that prints the time could give other ids a second later.
-    Result<RenderedPrompt> prompt = engine_.render(request);
-    if (prompt.ok()) {
-      sent.prompt_tokens = std::move(prompt).value().tokens;
-      sent.prompt.clear();
-      sent.chat.reset();
-    } else {
-      ticket = prompt.status();
-    }
-  }
-  if (return_prompt_ids && sent.prompt_tokens)
-    started.mutable_started()->mutable_prompt_token_ids()->Add(sent.prompt_tokens->begin(),
-                                                               sent.prompt_tokens->end());
-  if (ticket.ok())
-    ticket = engine_.submit(
-        sent, [self = shared_from_this()](const Event& event) { self->on_event(event); });
+  Result<Ticket> ticket = engine_.submit(
+      request, [self = shared_from_this()](const Event& event) { self->on_event(event); });
   {
     const std::lock_guard lock(mutex_);
     submitted_ = true;
@@ -128,6 +111,9 @@ void GenerateStream::begin(const Request& request, const std::string& route,
       number_ = ticket.value().number;
       started.mutable_started()->set_request_id(request_id_);
       *started.mutable_started()->mutable_sampling() = sampling_to_wire(ticket.value().sampling);
+      if (return_prompt_ids)
+        started.mutable_started()->mutable_prompt_token_ids()->Add(
+            ticket.value().prompt_tokens.begin(), ticket.value().prompt_tokens.end());
       // Events may have come before submit() returned, the last one as well.
       for (v1::GenerateResponse& message : waiting_) {
         if (message.has_finished()) message.mutable_finished()->set_request_id(request_id_);

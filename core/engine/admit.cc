@@ -168,7 +168,7 @@ Result<Ticket> Engine::Impl::admit(const Request& request, Sink sink) {
   }
 
   Request named = request;
-  Ticket ticket;
+  Ticket ticket{.id = {}, .number = 0, .sampling = sampling, .prompt_tokens = prompt};
   {
     // One critical section: a cancel that comes after the id is known finds the request.
     const std::lock_guard lock(mutex);
@@ -193,7 +193,8 @@ Result<Ticket> Engine::Impl::admit(const Request& request, Sink sink) {
                      int64_t{request.priority} * options.priority_aging_ms * 1'000'000,
                  number};
     live.emplace(number, &made);
-    ticket = {id, number, sampling};
+    ticket.id = id;
+    ticket.number = number;
     if (next.route != nullptr) ++next.route->counters.requests;
     ++n_admitted;
     ++n_queued;

@@ -212,6 +212,15 @@ TEST_F(PromptQueueTest, prompts_beyond_those_that_may_wait_are_refused_and_count
   }
 }
 
+TEST_F(PromptQueueTest, what_is_refused_anyway_is_not_rendered) {
+  start();
+  v1::GenerateRequest request = slow_request();
+  request.set_return_prompt_token_ids(true);
+  request.set_route("nowhere");
+  const Status status = client_->generate(request, {}).status();
+  EXPECT_EQ(status.message().rfind("route: ", 0), 0u) << status.message();
+}
+
 TEST_F(PromptQueueTest, sigterm_lets_prompts_that_wait_be_rendered_and_served) {
   start();
   Client& late = *client_;
