@@ -11,13 +11,13 @@ namespace specd::host {
 namespace {
 
 TEST(TaskQueue, runs_so_many_at_once_and_lets_so_many_wait) {
-  std::promise<void> open;
-  const std::shared_future<void> opened(open.get_future());
   std::atomic<int> running{0};
   std::atomic<int> most{0};
   std::atomic<int> done{0};
   {
     TaskQueue queue(2, 3);
+    std::promise<void> open;  // behind the queue: where an assertion fails, it lets the tasks go
+    const std::shared_future<void> opened(open.get_future());
     const auto task = [&, opened] {
       const int now = ++running;
       for (int seen = most; now > seen && !most.compare_exchange_weak(seen, now);) {
