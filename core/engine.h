@@ -233,6 +233,7 @@ struct Ticket {
   std::string id;           // the client's, or made; may be used again after the end
   uint64_t number = 0;      // the engine's own, never used again
   SamplingParams sampling;  // what holds, the model's defaults included
+  std::vector<int32_t> prompt_tokens;
 };
 
 class Engine {
@@ -242,10 +243,12 @@ class Engine {
   static Result<std::unique_ptr<Engine>> create(const EngineOptions& options, ProgressFn progress);
   ~Engine();  // cancels what is left, joins the step thread
 
-  // [any] The admitted request; kInvalidArgument naming the field, kExhausted when the
-  // queue is full, kUnavailable while draining. After an error the sink is never called; else it
-  // may be called before this returns.
+  // [any] The admitted request; kInvalidArgument naming the field, kExhausted when the queue is
+  // full, kDeadlineExceeded when it is too late already, kUnavailable while draining. After an
+  // error the sink is never called; else it may be called before this returns.
   Result<Ticket> submit(const Request& request, Sink sink);
+  // [any] Counts a request that was refused before it could be submitted.
+  void count_refused();
   // [any] What submit() gives the model for the text or the chat of this request, of which nothing
   // else is looked at: what a client needs to debug a template, or to send the same prompt as ids.
   Result<RenderedPrompt> render(const Request& request) const;

@@ -154,12 +154,17 @@ enum class Drained { kAll, kCut, kStuck };
 // kAll: every request ended by itself; kStuck: the step thread does not come back, from a plugin
 // most likely.
 Drained drain(Engine& engine, GrpcServer& server, StopSignals& signals, uint32_t limit_seconds) {
-  server.set_not_serving();
-  engine.start_drain();
+  server.start_drain();
+  const auto is_done = [&](uint64_t wait_ms) {
+    if (!server.wait_prompts(std::chrono::milliseconds(wait_ms))) return false;
+    engine.start_drain();  // not before: what was rendered is submitted
+    return engine.wait_idle(wait_ms);
+  };
   const uint64_t limit = now_ns() + uint64_t{limit_seconds} * 1'000'000'000;
   while (signals.count() < 2 && now_ns() < limit)
-    if (engine.wait_idle(kPollMs)) return Drained::kAll;
-  if (engine.wait_idle(0)) return Drained::kAll;
+    if (is_done(kPollMs)) return Drained::kAll;
+  if (is_done(0)) return Drained::kAll;
+  engine.start_drain();
   const std::string why = signals.count() >= 2
                               ? "a second signal"
                               : "the drain limit of " + std::to_string(limit_seconds) + " s";

@@ -42,14 +42,22 @@ bool StreamPump::wait_empty(std::chrono::milliseconds timeout) {
   return emptied_.wait_for(lock, timeout, [this] { return live_.empty(); });
 }
 
-void StreamPump::abort_all(const Status& reason) {
+std::vector<std::shared_ptr<GenerateStream>> StreamPump::live() {
   std::vector<std::shared_ptr<GenerateStream>> streams;
-  {
-    const std::lock_guard lock(mutex_);
-    // A stream leaves live_ before it lets go of itself, and that needs this lock.
-    for (GenerateStream* stream : live_) streams.push_back(stream->shared_from_this());
-  }
-  for (const auto& stream : streams) stream->abort(reason);
+  const std::lock_guard lock(mutex_);
+  // A stream leaves live_ before it lets go of itself, and that needs this lock.
+  for (GenerateStream* stream : live_) streams.push_back(stream->shared_from_this());
+  return streams;
+}
+
+void StreamPump::abort_all(const Status& reason) {
+  for (const auto& stream : live()) stream->abort(reason);
+}
+
+bool StreamPump::cancel_waiting(const std::string& request_id) {
+  bool found = false;
+  for (const auto& stream : live()) found |= stream->cancel_waiting(request_id);
+  return found;
 }
 
 void StreamPump::run() {
@@ -66,8 +74,9 @@ void StreamPump::run() {
   }
 }
 
-std::shared_ptr<GenerateStream> GenerateStream::make(Engine& engine, StreamPump& pump) {
-  std::shared_ptr<GenerateStream> stream(new GenerateStream(engine, pump));
+std::shared_ptr<GenerateStream> GenerateStream::make(Engine& engine, StreamPump& pump,
+                                                     std::string wished_id) {
+  std::shared_ptr<GenerateStream> stream(new GenerateStream(engine, pump, std::move(wished_id)));
   stream->self_ = stream;
   pump.add(stream.get());
   return stream;
@@ -76,6 +85,7 @@ std::shared_ptr<GenerateStream> GenerateStream::make(Engine& engine, StreamPump&
 void GenerateStream::refuse(const Status& status) {
   {
     const std::lock_guard lock(mutex_);
+    begun_ = true;
     submitted_ = true;
     ended_ = true;
     if (end_status_.ok()) end_status_ = status;
@@ -85,33 +95,14 @@ void GenerateStream::refuse(const Status& status) {
 
 void GenerateStream::begin(const Request& request, const std::string& route,
                            bool return_prompt_ids) {
-  bool is_gone = false;
   {
     const std::lock_guard lock(mutex_);
-    is_gone = muted_;
+    if (std::exchange(begun_, true)) return;  // it was cancelled before
   }
-  if (is_gone) return refuse(Status(Code::kCancelled, "cancelled"));
   v1::GenerateResponse started;
   started.mutable_started()->set_route(route);
-  Result<Ticket> ticket{Ticket()};
-  Request sent = request;
-  if (return_prompt_ids && !request.prompt_tokens) {
-    // Once: a template that prints the time could give other ids a second later.
-    Result<RenderedPrompt> prompt = engine_.render(request);
-    if (prompt.ok()) {
-      sent.prompt_tokens = std::move(prompt).value().tokens;
-      sent.prompt.clear();
-      sent.chat.reset();
-    } else {
-      ticket = prompt.status();
-    }
-  }
-  if (return_prompt_ids && sent.prompt_tokens)
-    started.mutable_started()->mutable_prompt_token_ids()->Add(sent.prompt_tokens->begin(),
-                                                               sent.prompt_tokens->end());
-  if (ticket.ok())
-    ticket = engine_.submit(
-        sent, [self = shared_from_this()](const Event& event) { self->on_event(event); });
+  Result<Ticket> ticket = engine_.submit(
+      request, [self = shared_from_this()](const Event& event) { self->on_event(event); });
   {
     const std::lock_guard lock(mutex_);
     submitted_ = true;
@@ -120,6 +111,9 @@ void GenerateStream::begin(const Request& request, const std::string& route,
       number_ = ticket.value().number;
       started.mutable_started()->set_request_id(request_id_);
       *started.mutable_started()->mutable_sampling() = sampling_to_wire(ticket.value().sampling);
+      if (return_prompt_ids)
+        started.mutable_started()->mutable_prompt_token_ids()->Add(
+            ticket.value().prompt_tokens.begin(), ticket.value().prompt_tokens.end());
       // Events may have come before submit() returned, the last one as well.
       for (v1::GenerateResponse& message : waiting_) {
         if (message.has_finished()) message.mutable_finished()->set_request_id(request_id_);
@@ -144,6 +138,11 @@ void GenerateStream::push_locked(v1::GenerateResponse message) {
 
 void GenerateStream::drop_locked() {
   muted_ = true;
+  if (!std::exchange(begun_, true)) {  // it waits, and need not any more
+    submitted_ = true;
+    ended_ = true;
+    if (end_status_.ok()) end_status_ = Status(Code::kCancelled, "cancelled");
+  }
   waiting_.clear();
   waiting_bytes_ = 0;
   cancel_wanted_ = !ended_;
@@ -205,14 +204,29 @@ void GenerateStream::pump() {
   }
 }
 
+void GenerateStream::abort_locked(const Status& reason) {
+  if (ended_ || muted_) return;
+  end_status_ = reason;
+  drop_locked();
+}
+
 void GenerateStream::abort(const Status& reason) {
   {
     const std::lock_guard lock(mutex_);
-    if (ended_ || muted_) return;
-    end_status_ = reason;
-    drop_locked();
+    abort_locked(reason);
   }
   pump_.wake(shared_from_this());
+}
+
+bool GenerateStream::cancel_waiting(const std::string& request_id) {
+  if (wished_id_.empty() || wished_id_ != request_id) return false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (submitted_) return false;
+    abort_locked(Status(Code::kCancelled, "the request was cancelled"));
+  }
+  pump_.wake(shared_from_this());
+  return true;
 }
 
 void GenerateStream::OnWriteDone(bool ok) {
@@ -224,7 +238,7 @@ void GenerateStream::OnWriteDone(bool ok) {
   pump_.wake(shared_from_this());
 }
 
-// The client hung up. The engine's last event still comes and ends the stream.
+// The client hung up. What runs is ended by the engine's last event, which still comes.
 void GenerateStream::OnCancel() {
   {
     const std::lock_guard lock(mutex_);

@@ -16,6 +16,8 @@
 #include <string>
 #include <thread>
 #include <unordered_set>
+#include <utility>
+#include <vector>
 
 #include "core/engine.h"
 #include "host/proto/specd.grpc.pb.h"
@@ -39,11 +41,14 @@ class StreamPump {
   void remove(GenerateStream* stream);
   // [any] Cancels what still runs; each stream ends with `reason`.
   void abort_all(const Status& reason);
+  // [any] Cancels the requests of this id that the engine does not have yet; false: there are none.
+  bool cancel_waiting(const std::string& request_id);
   // [any] True when the last stream is done with; false at the timeout.
   bool wait_empty(std::chrono::milliseconds timeout);
 
  private:
   void run();
+  std::vector<std::shared_ptr<GenerateStream>> live();
 
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -60,10 +65,15 @@ class GenerateStream : public grpc::ServerWriteReactor<v1::GenerateResponse>,
   static constexpr size_t kBufferBytesMax = 1 << 20;
 
   // A stream that owns itself until gRPC is done with it. begin() or refuse() follows, once.
-  static std::shared_ptr<GenerateStream> make(Engine& engine, StreamPump& pump);
-  // [any] Makes ids of the prompt and submits the request, unless the client is gone.
+  // `wished_id` is the client's, or empty.
+  static std::shared_ptr<GenerateStream> make(Engine& engine, StreamPump& pump,
+                                              std::string wished_id);
+  // [any] Makes ids of the prompt and submits the request, unless the stream has ended already.
   void begin(const Request& request, const std::string& route, bool return_prompt_ids);
   void refuse(const Status& status);  // [any] ends the stream
+  // [any] abort() when the id is the wished one and the engine does not have the request yet; true
+  // when it was.
+  bool cancel_waiting(const std::string& request_id);
 
   void on_event(const Event& event);  // [step thread]
   void pump();                        // [pump thread] starts the next write, or ends the stream
@@ -74,12 +84,15 @@ class GenerateStream : public grpc::ServerWriteReactor<v1::GenerateResponse>,
   void OnDone() override;
 
  private:
-  GenerateStream(Engine& engine, StreamPump& pump) : engine_(engine), pump_(pump) {}
+  GenerateStream(Engine& engine, StreamPump& pump, std::string wished_id)
+      : engine_(engine), pump_(pump), wished_id_(std::move(wished_id)) {}
   void push_locked(v1::GenerateResponse message);
   void drop_locked();
+  void abort_locked(const Status& reason);
 
   Engine& engine_;
   StreamPump& pump_;
+  const std::string wished_id_;
   std::shared_ptr<GenerateStream> self_;  // until OnDone
 
   std::mutex mutex_;
@@ -89,6 +102,7 @@ class GenerateStream : public grpc::ServerWriteReactor<v1::GenerateResponse>,
   std::string request_id_;
   uint64_t number_ = 0;  // the engine's, of the request
   Status end_status_;
+  bool begun_ = false;      // begin() is at work, or there is nothing left for it to do
   bool submitted_ = false;  // Started is in front; nothing is written before
   bool write_started_ = false;
   bool muted_ = false;          // the client is gone or the request was given up: write no more

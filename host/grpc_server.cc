@@ -7,12 +7,14 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <functional>
 #include <memory>
 #include <utility>
 
+#include "core/base/clock.h"
 #include "host/config.h"
 #include "host/generate_stream.h"
 #include "host/proto/specd.grpc.pb.h"
@@ -54,19 +56,27 @@ class InferenceService final : public v1::Inference::CallbackService {
       grpc::CallbackServerContext* context, const v1::GenerateRequest* wire) override {
     Result<Request> request = request_from_wire(*wire);
     if (!request.ok()) return new RefusedStream(status_to_wire(request.status()));
-    const std::shared_ptr<GenerateStream> stream = GenerateStream::make(engine_, pump_);
-    auto begin = [this, stream, sent = std::move(request).value(), deadline = context->deadline(),
-                  return_ids = wire->return_prompt_token_ids()]() mutable {
-      heed_deadline_of_call(deadline, sent);
+    const std::shared_ptr<GenerateStream> stream =
+        GenerateStream::make(engine_, pump_, request.value().id);
+    const bool must_render = !request.value().prompt_tokens.has_value();
+    request.value().arrived_ns = now_ns();
+    heed_deadline_of_call(context->deadline(), request.value());
+    auto begin = [this, stream, sent = std::move(request).value(),
+                  return_ids = wire->return_prompt_token_ids()] {
       stream->begin(sent, sent.route.empty() ? default_route_ : sent.route, return_ids);
     };
-    if (!prompts_.post(std::move(begin))) stream->refuse(too_many_prompts());
+    if (const Status status = take(std::move(begin), must_render); !status.ok()) {
+      engine_.count_refused();
+      stream->refuse(status);
+    }
     return stream.get();  // gRPC has not seen it yet, so OnDone cannot have run
   }
   grpc::ServerUnaryReactor* Cancel(grpc::CallbackServerContext* context,
                                    const v1::CancelRequest* request,
                                    v1::CancelResponse* response) override {
-    response->set_found(engine_.cancel(request->request_id()));
+    // In this order: a request that is submitted in between is found by the second.
+    const bool waited = pump_.cancel_waiting(request->request_id());
+    response->set_found(engine_.cancel(request->request_id()) || waited);
     return finished(context, Status());
   }
 
@@ -81,13 +91,17 @@ class InferenceService final : public v1::Inference::CallbackService {
       return Status();
     };
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    const bool is_posted = prompts_.post([context, reactor, render] {
+    const auto answer = [context, reactor, render] {
       reactor->Finish(context->IsCancelled() ? grpc::Status::CANCELLED
                                              : status_to_wire(named_as_on_wire(render())));
-    });
-    if (!is_posted) reactor->Finish(status_to_wire(too_many_prompts()));
+    };
+    const Status status = take(answer, true);
+    if (!status.ok()) reactor->Finish(status_to_wire(status));
     return reactor;
   }
+
+  void start_drain() { draining_ = true; }
+  bool wait_prompts(std::chrono::milliseconds timeout) { return prompts_.wait_idle(timeout); }
 
  private:
   // The engine need not work longer than the client waits.
@@ -101,7 +115,14 @@ class InferenceService final : public v1::Inference::CallbackService {
     if (request.deadline_ms == 0 || left_ms < request.deadline_ms) request.deadline_ms = left_ms;
   }
 
-  static Status too_many_prompts() {
+  // Runs the task: behind those that render, or at once, where it does not.
+  Status take(std::function<void()> task, bool must_render) {
+    if (draining_) return Status(Code::kUnavailable, "the daemon is shutting down");
+    if (!must_render) {
+      task();
+      return Status();
+    }
+    if (prompts_.post(std::move(task))) return Status();
     return Status(Code::kExhausted, std::to_string(kPromptsMax) +
                                         " requests wait for their prompts to be rendered; try "
                                         "again");
@@ -110,6 +131,7 @@ class InferenceService final : public v1::Inference::CallbackService {
   Engine& engine_;
   StreamPump& pump_;
   std::string default_route_;
+  std::atomic<bool> draining_{false};
   // Templates and tokenizers may take a second for a prompt: gRPC's threads stay free for others.
   TaskQueue prompts_{kPromptThreads, kPromptsMax};
 };
@@ -268,8 +290,13 @@ Result<std::unique_ptr<GrpcServer>> GrpcServer::start(Engine& engine,
   return result;
 }
 
-void GrpcServer::set_not_serving() {
+void GrpcServer::start_drain() {
   impl_->server->GetHealthCheckService()->SetServingStatus(false);
+  impl_->inference.start_drain();
+}
+
+bool GrpcServer::wait_prompts(std::chrono::milliseconds timeout) {
+  return impl_->inference.wait_prompts(timeout);
 }
 
 void GrpcServer::abort_streams(const Status& reason) { impl_->pump.abort_all(reason); }

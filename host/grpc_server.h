@@ -17,8 +17,11 @@ class GrpcServer {
                                                    const EngineOptions& options);
   ~GrpcServer();
 
-  // [any] Health says NOT_SERVING from now on; calls are still answered.
-  void set_not_serving();
+  // [any] From now on health says NOT_SERVING and new prompts get UNAVAILABLE; those that wait to
+  // be rendered still are, and other calls are answered.
+  void start_drain();
+  // [any] True when no prompt waits to be rendered or is being rendered; false at the timeout.
+  bool wait_prompts(std::chrono::milliseconds timeout);
   // [any] Ends every running Generate with `reason`.
   void abort_streams(const Status& reason);
   // [control] Gives clients `flush` to take what their streams still hold, then cuts every call.

@@ -22,9 +22,15 @@ bool TaskQueue::post(std::function<void()> task) {
     const std::lock_guard lock(mutex_);
     if (waiting_.size() >= waiting_max_) return false;
     waiting_.push_back(std::move(task));
+    ++n_unfinished_;
   }
   changed_.notify_one();
   return true;
+}
+
+bool TaskQueue::wait_idle(std::chrono::milliseconds timeout) {
+  std::unique_lock lock(mutex_);
+  return idle_.wait_for(lock, timeout, [this] { return n_unfinished_ == 0; });
 }
 
 void TaskQueue::run() {
@@ -38,6 +44,7 @@ void TaskQueue::run() {
     task();
     task = nullptr;  // what it holds, outside of the lock
     lock.lock();
+    if (--n_unfinished_ == 0) idle_.notify_all();
   }
 }
 

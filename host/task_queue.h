@@ -1,6 +1,7 @@
 // Tasks that take too long for gRPC's few threads, on threads of their own; so many may wait.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <deque>
@@ -20,6 +21,8 @@ class TaskQueue {
 
   // [any] Runs the task after those that wait. False when too many do.
   [[nodiscard]] bool post(std::function<void()> task);
+  // [any] True when no task waits or runs; false at the timeout.
+  [[nodiscard]] bool wait_idle(std::chrono::milliseconds timeout);
 
  private:
   void run();
@@ -27,7 +30,9 @@ class TaskQueue {
   const size_t waiting_max_;
   std::mutex mutex_;
   std::condition_variable changed_;
+  std::condition_variable idle_;
   std::deque<std::function<void()>> waiting_;  // guarded by mutex_
+  size_t n_unfinished_ = 0;                    // guarded by mutex_; those that run, too
   bool leaving_ = false;                       // guarded by mutex_
   std::vector<std::thread> threads_;
 };

@@ -51,6 +51,7 @@ Status Engine::Impl::may_admit() const {
 }
 
 Result<Ticket> Engine::Impl::admit(const Request& request, Sink sink) {
+  const uint64_t arrived_ns = request.arrived_ns != 0 ? request.arrived_ns : now_ns();
   const SamplingParams sampling = request.sampling.over(sampling_defaults);
   SPECD_OK_OR_RETURN(check_sampling(sampling));
   if (request.max_tokens < 1 || request.max_tokens > config.max_positions) {
@@ -106,6 +107,14 @@ Result<Ticket> Engine::Impl::admit(const Request& request, Sink sink) {
                         std::to_string(request.cache_salt.size()));
   }
 
+  const uint64_t deadline_ns =
+      request.deadline_ms == 0
+          ? 0
+          : arrived_ns + static_cast<uint64_t>(request.deadline_ms) * 1'000'000;
+  if (deadline_ns != 0 && now_ns() >= deadline_ns) {
+    return Status(Code::kDeadlineExceeded, "deadline_ms: " + std::to_string(request.deadline_ms) +
+                                               " ms are over; the request was not begun");
+  }
   {
     // Before a prompt is rendered and encoded; what holds is looked at again with the lock.
     const std::lock_guard lock(mutex);
@@ -159,7 +168,7 @@ Result<Ticket> Engine::Impl::admit(const Request& request, Sink sink) {
   }
 
   Request named = request;
-  Ticket ticket;
+  Ticket ticket{.id = {}, .number = 0, .sampling = sampling, .prompt_tokens = prompt};
   {
     // One critical section: a cancel that comes after the id is known finds the request.
     const std::lock_guard lock(mutex);
@@ -177,16 +186,15 @@ Result<Ticket> Engine::Impl::admit(const Request& request, Sink sink) {
     next.request = std::make_unique<Sequence>(number, std::move(named), std::move(prompt), sampling,
                                               config.eos_tokens, tokenizer, std::move(sink));
     Sequence& made = *next.request;
-    made.submitted_ns = now_ns();
+    made.arrived_ns = arrived_ns;
     made.metrics = &request_metrics;
-    if (request.deadline_ms > 0) {
-      made.deadline_ns = made.submitted_ns + static_cast<uint64_t>(request.deadline_ms) * 1'000'000;
-    }
-    made.rank = {static_cast<int64_t>(made.submitted_ns) +
+    made.deadline_ns = deadline_ns;
+    made.rank = {static_cast<int64_t>(arrived_ns) +
                      int64_t{request.priority} * options.priority_aging_ms * 1'000'000,
                  number};
     live.emplace(number, &made);
-    ticket = {id, number, sampling};
+    ticket.id = id;
+    ticket.number = number;
     if (next.route != nullptr) ++next.route->counters.requests;
     ++n_admitted;
     ++n_queued;
@@ -199,9 +207,11 @@ Result<Ticket> Engine::Impl::admit(const Request& request, Sink sink) {
 
 Result<Ticket> Engine::submit(const Request& request, Sink sink) {
   Result<Ticket> ticket = impl_->admit(request, std::move(sink));
-  if (!ticket.ok()) ++impl_->n_refused;
+  if (!ticket.ok()) count_refused();
   return ticket;
 }
+
+void Engine::count_refused() { ++impl_->n_refused; }
 
 // While a request is live the step thread has something to do: it needs no waking.
 bool Engine::cancel(uint64_t number) {

@@ -30,8 +30,10 @@ struct Request {
   std::string id;     // empty = the engine makes one
   // Smaller = sooner; each level is worth the time of engine.priority_aging_ms in the queue.
   int32_t priority = 0;
-  int64_t deadline_ms = 0;  // from submission; then it ends with kDeadlineExceeded. 0 = none
-  std::string cache_salt;   // cached prefixes are shared with requests of the same salt only
+  int64_t deadline_ms = 0;  // from arrived_ns; then it ends with kDeadlineExceeded. 0 = none
+  // When the client asked, by now_ns(): what it waits is counted from here. 0 = at submission.
+  uint64_t arrived_ns = 0;
+  std::string cache_salt;  // cached prefixes are shared with requests of the same salt only
   std::optional<int32_t> draft_nodes_max;  // less than the route's; 0 = no drafts
 };
 

@@ -102,7 +102,7 @@ void Sequence::send() {
     const uint64_t end_ns = sent_ns;
     const uint64_t started = started_ns == 0 ? end_ns : started_ns;
     const uint64_t first = first_token_ns == 0 ? end_ns : first_token_ns;
-    usage.queue_ns = started - submitted_ns;
+    usage.queue_ns = started - arrived_ns;
     usage.prefill_ns = first - started;
     usage.decode_ns = end_ns - first;
     event_.done = true;
@@ -119,7 +119,7 @@ void Sequence::count_sent(uint64_t sent_ns) {
   if (const uint64_t n = event_.tokens.size(); n > 0) {
     uint64_t later = n;  // tokens after the request's first
     if (last_sent_ns_ == 0) {
-      metrics->time_to_first_token.record(sent_ns - submitted_ns);
+      metrics->time_to_first_token.record(sent_ns - arrived_ns);
       last_sent_ns_ = sent_ns;
       --later;
     }
@@ -130,7 +130,7 @@ void Sequence::count_sent(uint64_t sent_ns) {
   ++metrics->ended[static_cast<size_t>(finish_)];
   metrics->prompt_tokens += static_cast<uint64_t>(usage.prompt_tokens);
   metrics->queue_time.record(usage.queue_ns);
-  metrics->whole_time.record(sent_ns - submitted_ns);
+  metrics->whole_time.record(sent_ns - arrived_ns);
   if (first_token_ns == 0) return;
   metrics->prefill_time.record(usage.prefill_ns);
   metrics->decode_time.record(usage.decode_ns);

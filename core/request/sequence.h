@@ -56,8 +56,8 @@ class Sequence {
 
   Usage usage;
   Rank rank;
-  uint64_t deadline_ns = 0;  // 0 = none
-  uint64_t submitted_ns = 0, started_ns = 0, first_token_ns = 0;
+  uint64_t deadline_ns = 0;                                     // 0 = none
+  uint64_t arrived_ns = 0, started_ns = 0, first_token_ns = 0;  // by now_ns()
   RequestMetrics* metrics = nullptr;  // outlives this; null = nobody counts
 
  private:

@@ -223,7 +223,7 @@ TEST_F(ChatTest, a_message_that_spells_a_control_token_ends_no_turn) {
 }
 
 // Templates come with checkpoints and may be slow; who asks for the status does not wait for them.
-TEST_F(ChatTest, prompts_that_take_long_hold_up_nobody_else) {
+TEST_F(ChatTest, prompts_that_take_long_do_not_hold_up_the_status) {
   v1::GenerateRequest slow = request("user", "x");
   slow.mutable_chat()->set_template_arguments_json(R"({"slow": 100000})");
   std::vector<std::thread> askers;

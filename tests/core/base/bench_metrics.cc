@@ -31,7 +31,7 @@ void Send(benchmark::State& state) {
   request.ignore_eos = true;
   Sequence sequence(1, request, {1}, SamplingParams(), {}, tokenizer.value(), [](const Event&) {});
   RequestMetrics metrics;
-  sequence.submitted_ns = now_ns();
+  sequence.arrived_ns = now_ns();
   if (state.range(0) != 0) sequence.metrics = &metrics;
   const int32_t token = 65;
   for (auto _ : state) {
