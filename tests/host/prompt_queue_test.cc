@@ -222,7 +222,7 @@ TEST_F(PromptQueueTest, what_is_refused_anyway_is_not_rendered) {
 }
 
 TEST_F(PromptQueueTest, sigterm_lets_prompts_that_wait_be_rendered_and_served) {
-  start();
+  start("drain_seconds: 300\n");
   Client& late = *client_;
   Crowd crowd(daemon_, 64);
   ASSERT_TRUE(arrived(crowd));

@@ -141,9 +141,9 @@ TEST_F(DraftTarget, a_tree_is_accepted_deeper_than_a_chain_of_its_depth) {
   o.routes = {draft_route("chain", 4), tree_route("tree", 4, 3, 24)};
   start(o);
   std::vector<Request> greedy_requests[2];
-  for (const std::string& prompt : prompts()) {
-    greedy_requests[0].push_back(request(prompt, "chain", 64));
-    greedy_requests[1].push_back(request(prompt, "tree", 64));
+  for (size_t i = 0; i < 3; ++i) {
+    greedy_requests[0].push_back(request(prompts()[i], "chain", 64));
+    greedy_requests[1].push_back(request(prompts()[i], "tree", 64));
   }
   int64_t steps[2] = {0, 0};
   for (int which = 0; which < 2; ++which) {
