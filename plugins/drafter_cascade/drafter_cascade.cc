@@ -1,7 +1,7 @@
 // A drafter made of drafters: each step the first of them that has something proposes. Written on
 // the C tables, because it hands its calls on. See README.md.
 #include <specd/plugin_api/services/parts.h>
-#include <specd/sdk/config.h>
+#include <specd/sdk/instance.h>
 #include <specd/sdk/plugin.h>
 
 #include <algorithm>
@@ -58,11 +58,7 @@ class Cascade {
   // Describes every part; create() makes them.
   Cascade(const specd_host* host, const specd_target_info* target, const specd_config* config)
       : host_(host) {
-    const auto* parts =
-        static_cast<const specd_parts*>(host->get_service(host, SPECD_SERVICE_PARTS));
-    if (parts == nullptr) {
-      throw sdk::Error(SPECD_E_UNSUPPORTED, "the host does not offer " SPECD_SERVICE_PARTS);
-    }
+    const auto* parts = sdk::require_service<specd_parts>(host, SPECD_SERVICE_PARTS);
     const sdk::Config own(config);
     for (std::size_t i = 0; i < kPartsMax; ++i) {
       const std::string where = "drafters." + std::to_string(i);
@@ -160,11 +156,11 @@ class Cascade {
         part.activate(grant, std::move(places));
         const std::size_t i = static_cast<std::size_t>(&part - parts_.data());
         if (static_cast<uint32_t>(min_nodes_[i]) > part.capacity()) {
-          throw sdk::Error(SPECD_E_CONFIG, "min_nodes." + std::to_string(i) +
-                                               ": expected at most " +
-                                               std::to_string(part.capacity()) + ", found " +
-                                               std::to_string(min_nodes_[i]) +
-                                               ": raise the route's draft_nodes_max, or lower this");
+          throw sdk::Error(SPECD_E_CONFIG,
+                           "min_nodes." + std::to_string(i) + ": expected at most " +
+                               std::to_string(part.capacity()) + ", found " +
+                               std::to_string(min_nodes_[i]) +
+                               ": raise the route's draft_nodes_max, or lower this");
         }
       }
     } catch (...) {

@@ -150,6 +150,15 @@ class EngineTest : public testing::Test {
     for (Pending& each : pending) outcomes.push_back(each.wait());
     return outcomes;
   }
+  static void expect_identical(const std::vector<Outcome>& outcomes,
+                               const std::vector<Outcome>& plain, const std::string& what) {
+    ASSERT_EQ(outcomes.size(), plain.size());
+    for (size_t i = 0; i < outcomes.size(); ++i) {
+      ASSERT_EQ(outcomes[i].tokens, plain[i].tokens) << what << ", request " << i;
+      ASSERT_EQ(outcomes[i].text, plain[i].text) << what << ", request " << i;
+      ASSERT_EQ(outcomes[i].finish, plain[i].finish) << what << ", request " << i;
+    }
+  }
   RouteReport report(const std::string& name) {
     for (const RouteReport& each : engine_->routes()) {
       if (each.name == name) return each;

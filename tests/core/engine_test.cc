@@ -69,12 +69,7 @@ class Identity : public EngineTest {
     audit();
   }
   void expect_identical(const std::vector<Outcome>& outcomes, const std::string& what) {
-    ASSERT_EQ(outcomes.size(), plain_.size());
-    for (size_t i = 0; i < outcomes.size(); ++i) {
-      ASSERT_EQ(outcomes[i].tokens, plain_[i].tokens) << what << ", request " << i;
-      ASSERT_EQ(outcomes[i].text, plain_[i].text) << what << ", request " << i;
-      ASSERT_EQ(outcomes[i].finish, plain_[i].finish) << what << ", request " << i;
-    }
+    EngineTest::expect_identical(outcomes, plain_, what);
   }
   static Json replay(const std::string& file, double acceptance, int32_t k, int32_t tree_nodes = 0,
                      int32_t probes = 0) {

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "suffix_oracle.h"
+#include "random_text.h"
 
 namespace specd {
 namespace {
@@ -55,30 +56,6 @@ std::string corpus_text(const std::vector<TokenList>& documents) {
     out += "]\n";
   }
   return out;
-}
-
-// Text with repeats at every scale.
-TokenList next_piece(std::mt19937& random, const TokenList& text, int alphabet) {
-  TokenList piece;
-  if (text.size() > 4 && random() % 2 == 0) {
-    const std::size_t from = random() % text.size();
-    const std::size_t n = 1 + random() % std::min<std::size_t>(9, text.size() - from);
-    piece.assign(text.begin() + static_cast<long>(from),
-                 text.begin() + static_cast<long>(from + n));
-  } else {
-    for (unsigned i = 0; i <= random() % 4; ++i) {
-      piece.push_back(static_cast<int32_t>(random() % static_cast<unsigned>(alphabet)));
-    }
-  }
-  return piece;
-}
-TokenList random_text(std::mt19937& random, int alphabet, std::size_t n) {
-  TokenList text;
-  while (text.size() < n) {
-    for (const int32_t t : next_piece(random, text, alphabet)) text.push_back(t);
-  }
-  text.resize(n);
-  return text;
 }
 
 FakeConfig config_of(const SuffixSettings& set) {

@@ -50,14 +50,6 @@ class DraftTarget : public EngineTest {
     }
     return all;
   }
-  void expect_identical(const std::vector<Outcome>& outcomes, const std::vector<Outcome>& plain,
-                        const std::string& what) {
-    ASSERT_EQ(outcomes.size(), plain.size());
-    for (size_t i = 0; i < outcomes.size(); ++i) {
-      ASSERT_EQ(outcomes[i].tokens, plain[i].tokens) << what << ", request " << i;
-      ASSERT_EQ(outcomes[i].finish, plain[i].finish) << what << ", request " << i;
-    }
-  }
   ModelReport draft_report() { return engine_->draft_models().at(0); }
 };
 
