@@ -65,9 +65,7 @@ tests=OFF
 # A tree that tests/run.sh has built keeps its tests.
 if grep -qs '^SPECD_TESTS:BOOL=ON' build/cpu/CMakeCache.txt; then tests=ON; fi
 cmake --preset cpu -DSPECD_TESTS=$tests "${launcher[@]}" > /dev/null
-cmake --build --preset cpu --target specd specctl specd-bench \
-  specd_plugin_drafter_draft_target specd_plugin_drafter_prompt_lookup \
-  specd_plugin_drafter_replay specd_plugin_verifier_match
+cmake --build --preset cpu --target specd specctl specd-bench specd_plugins
 
 mkdir -p "$work"
 ctl() { build/cpu/bin/specctl --socket "$socket" "$@"; }
@@ -132,10 +130,10 @@ fi
 
 step "What next (as user $(id -un 2>/dev/null || id -u), in $PWD)"
 cat <<TEXT
-  build/cpu/bin/specd serve --config configs/minimal.yaml
+  build/cpu/bin/specd serve --config configs/minimal.yaml &
   build/cpu/bin/specctl --socket build/specd.sock generate --prompt 'def main():' --temperature 0.8
   build/cpu/bin/specctl --socket build/specd.sock routes
-  configs/README.md explains the configuration, README.md how to write a drafter of your own.
+  configs/README.md explains the configuration, sdk/README.md how to write a drafter of your own.
   bash tests/run.sh runs every test.
 TEXT
 if [ $serve = yes ]; then

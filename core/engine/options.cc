@@ -217,7 +217,10 @@ Status check_options(const EngineOptions& options) {
     const auto made = create_route(*registry, spec, target.info);
     status = made.status();
     const std::string& device_name = options.devices.front();
-    if (made.ok()) status = place(*made.value(), spec, device_name == "cpu", device_name).status();
+    if (made.ok()) {
+      status = device_name == "cpu" ? activate_route(*made.value(), spec, *cpu)
+                                    : place(*made.value(), spec, false, device_name).status();
+    }
     if (status.ok()) continue;
     status = status.with_context("routes." + route.name);
     break;

@@ -317,6 +317,12 @@ specd_status ModelService::follow(specd_call* call, const specd_model* model,
   return run_follow(handle, call, *args, noted);
 }
 
+static std::string beyond_text(const DraftModel& draft) {
+  return "model: draft model '" + draft.name + "' cannot follow the text: it takes " +
+         std::to_string(draft.config.max_positions) + " tokens, smaller than " +
+         std::to_string(draft.config.vocab_size);
+}
+
 specd_status ModelService::run_follow(const std::shared_ptr<specd_model>& handle, specd_call* call,
                                       const specd_forward_args& args, ModelRecord::Call* noted) {
   forward_step_ = call->batch->step_id;
@@ -329,17 +335,30 @@ specd_status ModelService::run_follow(const std::shared_ptr<specd_model>& handle
     const auto length = static_cast<int32_t>(text.size());
     args.seq_status[s] = SPECD_OK;
     ModelSession& session = handle->sessions[call->batch->seq_id[s]];
-    trim(*handle, session, text);
-    const int32_t all = missing(session, length);
-    const int32_t n = all <= kSteadyRows ? all : std::min(all, left);
-    if (all > kSteadyRows) left -= n;
-    session.kept -= all - (length - session.kept);
+    int32_t all = 0, n = 0;
+    session.is_beyond = session.is_beyond || length > handle->model->config.max_positions;
+    if (session.is_beyond) {
+      args.seq_status[s] = SPECD_E_UNSUPPORTED;
+      report_text(call, static_cast<int32_t>(s), beyond_text(*handle->model));
+    } else {
+      trim(*handle, session, text);
+      all = missing(session, length);
+      n = all <= kSteadyRows ? all : std::min(all, left);
+      session.kept -= all - (length - session.kept);
+    }
     if (noted != nullptr) noted->n_rows.push_back(static_cast<uint32_t>(n));
     if (n > 0) {
       args.seq_status[s] =
           extend(*handle, call, s, text.data() + session.kept, nullptr, static_cast<uint32_t>(n));
-    } else if (session.pool_pages.empty()) {
+      if (args.seq_status[s] == SPECD_OK && all > kSteadyRows) left -= n;
+    } else if (all > 0 && session.pool_pages.empty()) {
       handle->sessions.erase(call->batch->seq_id[s]);
+    }
+    // Who cannot be fed takes no rows from the others, and holds no pages.
+    if (args.seq_status[s] == SPECD_E_UNSUPPORTED) {
+      ModelSession& beyond = handle->sessions[call->batch->seq_id[s]];
+      release(*handle, beyond);
+      beyond.is_beyond = true;
     }
     const bool asked = output < args.n_outputs && args.output_rows[output] == s;
     const int64_t place = asked ? place_of(args, output++) : -1;

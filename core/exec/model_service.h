@@ -35,6 +35,7 @@ struct ModelSession {
   std::vector<int32_t> parent, depth, token;
   uint64_t last_step = 0;  // batch->step_id of its last forward
   bool in_use = false;     // by the forward that runs now
+  bool is_beyond = false;  // follow() met what the model cannot be fed; it holds nothing then
 
   int32_t n_rows() const { return static_cast<int32_t>(parent.size()); }
   void end_round(int32_t now_kept) {

@@ -144,6 +144,7 @@ class Cascade {
 
   void activate(const specd_drafter_grant& grant) {
     grant_ = grant;
+    ending_.resize(grant.max_batch);
     is_tree_ = caps().tree_mode == SPECD_TREE_VARIABLE;
     const std::vector<uint32_t> all = union_of_taps();
     try {
@@ -174,11 +175,14 @@ class Cascade {
 
   void begin(const specd_begin_args& args) {
     const uint32_t n = args.batch->n_seqs;
-    std::vector<std::vector<void*>> states(parts_.size());
-    std::vector<std::vector<specd_status>> statuses(parts_.size());
+    // All memory before the parts begin: what they have begun must not be lost for want of it.
+    std::vector<std::vector<void*>> states(parts_.size(), std::vector<void*>(n));
+    std::vector<std::vector<specd_status>> statuses(parts_.size(), std::vector<specd_status>(n));
     std::vector<specd_status> worst(n, SPECD_OK);
     std::vector<bool> began(parts_.size() * n, false);
-    // Before the parts begin: what they have begun must not be lost for want of memory.
+    std::vector<void*> state_of_one(1);
+    Grid slot_of_one;
+    slot_of_one.shape(1, 1, 0, 1);
     std::vector<std::unique_ptr<Sequence>> sequences(n);
     for (std::unique_ptr<Sequence>& sequence : sequences) {
       sequence = std::make_unique<Sequence>();
@@ -203,7 +207,9 @@ class Cascade {
       }
       args.batch->seq_status[s] = worst[s];
       for (std::size_t p = 0; p < parts_.size(); ++p) {
-        if (began[p * n + s]) end_one(p, *args.batch, s, states[p][s]);
+        if (!began[p * n + s]) continue;
+        state_of_one[0] = states[p][s];
+        end_one(p, *args.batch, s, state_of_one, slot_of_one);
       }
     }
   }
@@ -243,12 +249,12 @@ class Cascade {
       const auto asked = [](int32_t budget) { return budget > 0; };
       if (std::none_of(budgets.begin(), budgets.end(), asked)) return;
       const specd_status status = parts_[p].propose(args, sequences, p, budgets);
-      if (!is_good(status)) tell_once(parts_[p], status);
       for (std::size_t s = 0; s < sequences.size(); ++s) {
         if (budgets[s] == 0) continue;
         const specd_status one = is_good(status) ? parts_[p].status(s) : status;
         if (!is_good(one)) {
           failed[s] = one;
+          tell_once(parts_[p], one);
         } else if (parts_[p].n_acceptable(s) >= min_nodes_[p]) {
           take(p, s);
         } else if (parts_[p].n_nodes(s) > 0 && second_best[s] < 0) {
@@ -266,14 +272,15 @@ class Cascade {
     }
   }
 
+  // Allocates nothing: what the parts are not told of would be lost.
   void end(const specd_end_args& args) {
-    const std::vector<Sequence*> sequences = sequences_of(*args.batch);
+    const specd_batch& batch = *args.batch;
+    const auto sequence = [&](uint32_t s) { return static_cast<Sequence*>(batch.seq_state[s]); };
     for (std::size_t p = 0; p < parts_.size(); ++p) {
-      std::vector<void*> states;
-      for (const Sequence* sequence : sequences) states.push_back(sequence->state[p]);
-      parts_[p].end(args, states);
+      for (uint32_t s = 0; s < batch.n_seqs; ++s) ending_[s] = sequence(s)->state[p];
+      parts_[p].end(args, ending_);
     }
-    for (Sequence* sequence : sequences) delete sequence;
+    for (uint32_t s = 0; s < batch.n_seqs; ++s) delete sequence(s);
   }
 
  private:
@@ -300,22 +307,22 @@ class Cascade {
 
   // Of a sequence that another part failed in begin(). Without the call, as every end(): services
   // go by its batch.
-  void end_one(std::size_t part, const specd_batch& all, uint32_t s, void* state) const {
+  void end_one(std::size_t part, const specd_batch& all, uint32_t s,
+               const std::vector<void*>& state, Grid& slot) const {
     specd_status status = SPECD_OK;
-    Grid slots;
-    slots.shape(1, 1, all.slot == nullptr ? 0 : static_cast<int32_t>(all.slot[s]), 1);
+    *slot.row(0) = all.slot == nullptr ? 0 : static_cast<int32_t>(all.slot[s]);
     specd_batch batch = all;
     batch.n_seqs = 1;
     batch.call = nullptr;
     batch.seq_id = all.seq_id + s;
     batch.slot = all.slot == nullptr ? nullptr : all.slot + s;
-    batch.slots = slots.tensor();
+    batch.slots = slot.tensor();
     batch.seq_status = &status;
     specd_end_args args{};
     args.struct_size = sizeof args;
     args.reason = SPECD_END_QUARANTINED;
     args.batch = &batch;
-    parts_[part].end(args, {state});
+    parts_[part].end(args, state);
   }
 
   void hand_on(Part& part, std::size_t s, int32_t n, const specd_proposal& out) const {
@@ -341,6 +348,7 @@ class Cascade {
   specd_drafter_grant grant_{};
   bool is_tree_ = false;  // parents are its own to write
   std::vector<const Part*> told_;
+  std::vector<void*> ending_;  // states, for end()
 };
 
 // ---- the table -------------------------------------------------------------------------------

@@ -82,6 +82,7 @@ class Part {
     need((caps_.needs & (SPECD_NEED_HIDDEN | SPECD_NEED_PROBES)) == 0 || api_->update != nullptr,
          "hidden states and probes come in update(), but update is null");
     for (uint32_t i = 0; i < caps_.n_services; ++i) {
+      need(caps_.services[i] != nullptr, "describe() gave a service without a name");
       if (host->get_service(host, caps_.services[i]) == nullptr) {
         throw sdk::Error(SPECD_E_UNSUPPORTED, where_ + ": needs the host service '" +
                                                   caps_.services[i] + "', which is not offered");
@@ -138,16 +139,21 @@ class Part {
                                              std::to_string(grant.max_nodes));
     }
     static_parents_.resize(n);
+    for (uint32_t i = 0; i < n; ++i) {
+      if (static_parents_[i] >= -1 && static_parents_[i] < static_cast<int32_t>(i)) continue;
+      throw sdk::Error(SPECD_E_INTERNAL, where_ + ": static_tree() gave node " + std::to_string(i) +
+                                             " the parent " + std::to_string(static_parents_[i]) +
+                                             ", expected -1 or an earlier node");
+    }
   }
   void deactivate() {
     if (std::exchange(active_, false)) api_->deactivate(self_);
   }
 
-  // [step] States of the sequences of the batch go to `states`, their statuses to `statuses`.
+  // [step] States of the sequences of the batch go to `states`, their statuses to `statuses`, which
+  // have room for them. Allocates nothing.
   specd_status begin(const specd_begin_args& args, std::vector<void*>& states,
                      std::vector<specd_status>& statuses) const {
-    states.assign(args.batch->n_seqs, nullptr);
-    statuses.assign(args.batch->n_seqs, SPECD_OK);
     specd_batch batch = *args.batch;
     batch.seq_status = statuses.data();
     specd_begin_args own = args;
@@ -156,6 +162,7 @@ class Part {
     return api_->begin(self_, &own);
   }
 
+  // [step] Allocates nothing.
   void end(const specd_end_args& args, const std::vector<void*>& states) const {
     specd_batch batch = *args.batch;
     batch.seq_state = states.data();

@@ -38,7 +38,6 @@ class DraftTarget final : public sdk::Drafter {
     const Settings settings(context.config);
     caps.max_depth = settings.draft_tokens;
     caps.max_nodes = settings.tree ? settings.nodes : settings.draft_tokens;
-    caps.attach_modes = SPECD_ATTACH_FRESH | SPECD_ATTACH_TOKENS;
     caps.services = kServices;
     caps.n_services = 1;
     if (settings.tree) caps.tree_mode = SPECD_TREE_VARIABLE;

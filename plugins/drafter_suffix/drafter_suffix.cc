@@ -15,6 +15,8 @@ namespace {
 
 // Text, states and edges of prose and of code, with the room that growing tables leave.
 constexpr uint64_t kBytesPerToken = 160;
+// The first chunk of each kind, which the shortest text takes too.
+constexpr uint64_t kFirstBytes = 32768;
 
 class Suffix final : public sdk::Drafter {
  public:
@@ -27,7 +29,7 @@ class Suffix final : public sdk::Drafter {
     caps.n_services = 1;
     caps.max_nodes = caps.max_depth = settings.max_spec_tokens;
     if (settings.trees()) caps.tree_mode = SPECD_TREE_VARIABLE;
-    caps.bytes_per_seq = 4096 + uint64_t{context.target->max_positions} * kBytesPerToken;
+    caps.bytes_per_seq = kFirstBytes + uint64_t{context.target->max_positions} * kBytesPerToken;
     if (!settings.corpus.empty()) {
       // The tokens as read, beside the index.
       caps.bytes_fixed =

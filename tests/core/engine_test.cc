@@ -368,18 +368,30 @@ TEST_F(Identity, an_unusable_verdict_accepts_nothing_and_loses_nothing) {
 }
 
 // One line a sequence: rows, hash of what the drafter saw, probes right, probes wrong.
-TEST_F(Identity, hidden_states_reach_the_drafter_complete_and_the_same_in_any_batch) {
+TEST_F(Identity, hidden_states_reach_the_drafter_complete_and_the_same_in_any_batch_and_cascade) {
   plain(options());
   std::vector<std::string> first;
-  for (const int32_t step_tokens : {512, 24}) {
+  for (const char* how : {"alone", "in small steps", "first of a cascade", "last of a cascade"}) {
+    const std::string what = how;
     EngineOptions o = options();
-    o.step_tokens_max = step_tokens;
-    o.max_sequences = step_tokens == 512 ? 16 : 3;
+    o.step_tokens_max = what == "in small steps" ? 24 : 512;
+    o.max_sequences = what == "in small steps" ? 3 : 16;
     o.plugin_directories.push_back(SPECD_TEST_BAD_PLUGINS);
-    const std::string file = folder_ + "/taps-" + std::to_string(step_tokens);
-    o.routes.push_back(route("taps", plugin("specd.test.drafter_taps", {{"file", file}}), 2));
+    const std::string file = folder_ + "/taps " + what;
+    PluginUse drafter = plugin("specd.test.drafter_taps", {{"file", file}});
+    // Beside others, one of which sees other layers.
+    Json parts = {{{"plugin", "specd.drafter.suffix"}},
+                  {{"plugin", "specd.test.drafter_taps"},
+                   {"config", {{"file", folder_ + "/other " + what}, {"second_tap", 2}}}}};
+    const Json part = {{"plugin", drafter.plugin}, {"config", {{"file", file}}}};
+    if (what == "first of a cascade") parts.insert(parts.begin(), part);
+    if (what == "last of a cascade") parts.push_back(part);
+    if (parts.size() == 3) drafter = plugin("specd.drafter.cascade", {{"drafters", parts}});
+    o.routes.push_back(route("taps", drafter, 2));
     start(o);
+    ASSERT_EQ(report("taps").state, "live") << report("taps").reason;
     expect_identical(run_all(requests("taps")), "taps");
+    EXPECT_EQ(report("taps").lost, 0u) << "a gap, or a state that is not finite, " << what;
     audit();
     engine_.reset();
     std::vector<std::string> lines;
@@ -391,19 +403,18 @@ TEST_F(Identity, hidden_states_reach_the_drafter_complete_and_the_same_in_any_ba
       std::istringstream(line) >> rows >> hash >> r >> w;
       // How often it drafts, and so the probes, may depend on the neighbours.
       lines.push_back(std::to_string(rows) + " " + std::to_string(hash));
-      EXPECT_GT(rows, kTokens - 2) << "the prompt's rows come too";
+      EXPECT_GT(rows, kTokens - 2) << "the prompt's rows come too, " << what;
       right += r;
       wrong += w;
     }
     std::sort(lines.begin(), lines.end());
-    ASSERT_EQ(lines.size(), plain_.size()) << "a sequence was lost";
+    ASSERT_EQ(lines.size(), plain_.size()) << "a sequence was lost " << what;
+    // How many of the last rows come depends on what was accepted at the end.
+    if (what == "last of a cascade") continue;
     EXPECT_GT(right, 20) << "greedy requests follow the most likely token";
     EXPECT_LT(wrong, right) << "only sampled ones may differ";
-    if (first.empty()) {
-      first = lines;
-    } else {
-      EXPECT_EQ(lines, first);
-    }
+    if (first.empty()) first = lines;
+    EXPECT_EQ(lines, first) << what;
   }
 }
 

@@ -8,6 +8,8 @@ set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 seconds=${1:-60}
 shift || true
+. host/install_deps.sh
+specd_install "${specd_build_packages[@]}" "${specd_test_packages[@]}" || exit 1
 
 cmake --preset fuzz -DCMAKE_CXX_COMPILER_LAUNCHER=ccache -DCMAKE_C_COMPILER_LAUNCHER=ccache > /dev/null &&
   cmake --build --preset fuzz --target fuzzers || exit 1

@@ -89,6 +89,23 @@ TEST_F(Shipped, variables_and_options_reach_the_program) {
   EXPECT_TRUE(text.starts_with("specd: --set model.path: expected a folder with")) << text;
 }
 
+TEST_F(Shipped, the_check_activates_a_pair_with_the_limits_of_its_route) {
+  std::ofstream(folder_.path() / "wide.yaml")
+      << "listen: unix:s.sock\nmodel:\n  name: m\n  path: " SPECD_SOURCE_DIR
+         "/sdk/zoo/pico-target\nplugins:\n  directories: [" SPECD_PLUGINS
+         "]\n  cache_directory: cache\nroutes:\n  wide:\n    drafter: {plugin: "
+         "specd.drafter.lookahead}\n    verifier: {plugin: specd.verifier.match}\n";
+  const std::string check =
+      "cd " + quoted(folder_.path().string()) + " && " + kSpecd + " check --config wide.yaml";
+  const auto [code, text] = run(check);
+  EXPECT_EQ(code, 3) << text;
+  EXPECT_NE(text.find("routes.wide: "), std::string::npos) << text;
+  EXPECT_NE(text.find("draft nodes and the route allows 8: raise its draft_nodes_max"),
+            std::string::npos)
+      << text;
+  EXPECT_EQ(run(check + " --set routes.wide.draft_nodes_max=64").first, 0);
+}
+
 TEST_F(Shipped, the_check_tells_what_is_wrong_with_a_chat_template) {
   const std::string file = options(fs::path(SPECD_SOURCE_DIR) / "configs/minimal.yaml");
   const fs::path model = folder_.path() / "model";

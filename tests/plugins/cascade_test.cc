@@ -46,6 +46,7 @@ struct Log {
   std::vector<TokenList> begun;
   std::vector<Update> updates;
   std::vector<uint32_t> ended;
+  TokenList ended_texts;  // their first tokens
   int budget = -1;  // of the last propose(), of the first sequence
   uint32_t fails_at_begin = UINT32_MAX;
   bool fails_in_update = false, fails_in_propose = false;
@@ -83,8 +84,10 @@ class Spy final : public sdk::Drafter {
     explicit Sequence(Spy& spy) : log(spy.log_) { ++log.alive; }
     ~Sequence() { --log.alive; }
     Log& log;
+    int32_t first = -1;
   };
-  void begin(Sequence&, const sdk::Begin& in) {
+  void begin(Sequence& sequence, const sdk::Begin& in) {
+    sequence.first = in.tokens[0];
     if (log_.begun.size() == log_.fails_at_begin) {
       throw sdk::Error(SPECD_E_EXHAUSTED, "the spy was told to fail");
     }
@@ -113,7 +116,10 @@ class Spy final : public sdk::Drafter {
       out.push(100 + i, i - 1, i + 1 == log_.nodes ? SPECD_NODE_PROBE | SPECD_NODE_WANT_TOP1 : 0);
     }
   }
-  void end(Sequence&, uint32_t reason) noexcept { log_.ended.push_back(reason); }
+  void end(Sequence& sequence, uint32_t reason) noexcept {
+    log_.ended.push_back(reason);
+    log_.ended_texts.push_back(sequence.first);
+  }
   std::vector<int32_t> static_tree() { return {-1, 0, -1, 2, 2}; }
 
  private:
@@ -331,6 +337,10 @@ TEST_F(Cascade, a_part_that_fails_to_propose_leaves_the_step_to_the_others) {
   EXPECT_EQ(draft.call_status, SPECD_OK);
   EXPECT_EQ(draft.status, SPECD_OK);
   EXPECT_EQ(draft.token, (TokenList{100, 101}));
+  drafter.propose(drafter.begin({3}));
+  ASSERT_EQ(host_.logs().size(), 1u) << "told once";
+  EXPECT_NE(host_.logs()[0].text.find("drafters.0: propose() failed with status"),
+            std::string::npos);
   logs()["b"].nodes = 0;
   EXPECT_EQ(drafter.propose(drafter.begin({2})).status, SPECD_E_INTERNAL) << "nobody else had any";
 }
@@ -350,6 +360,22 @@ TEST_F(Cascade, a_sequence_that_one_part_fails_in_begin_is_ended_in_the_others) 
     EXPECT_EQ(logs()["a"].alive, 1);
     EXPECT_EQ(logs()["b"].alive, 1);
   }
+}
+
+TEST_F(Cascade, of_several_that_begin_the_one_that_fails_is_ended_and_no_other) {
+  spies();
+  FakeDrafter drafter(host_, cascade(), FakeConfig());
+  logs()["b"].fails_at_begin = 1;
+  const std::vector<int> s = drafter.begin_batch({{1, 2}, {3}, {4, 5, 6}});
+  EXPECT_EQ(drafter.sequence_status(s[0]), SPECD_OK);
+  EXPECT_EQ(drafter.sequence_status(s[1]), SPECD_E_EXHAUSTED);
+  EXPECT_EQ(drafter.sequence_status(s[2]), SPECD_E_EXHAUSTED) << "the spy fails from the second on";
+  EXPECT_EQ(logs()["a"].begun, (std::vector<TokenList>{{1, 2}, {3}, {4, 5, 6}}));
+  EXPECT_EQ(logs()["a"].ended, (std::vector<uint32_t>(2, SPECD_END_QUARANTINED)));
+  EXPECT_EQ(logs()["a"].ended_texts, (TokenList{3, 4}));
+  EXPECT_EQ(logs()["a"].alive, 1);
+  logs()["a"].nodes = 2;
+  EXPECT_EQ(drafter.propose(s[0]).count, 2);
 }
 
 TEST_F(Cascade, a_part_that_fails_in_update_fails_the_sequence) {

@@ -384,13 +384,21 @@ TEST(Suffix, every_failed_allocation_fails_one_sequence_and_leaks_nothing) {
 
 TEST(Suffix, text_of_every_kind_stays_within_what_the_caps_say) {
   std::mt19937 random(6);
-  for (const int alphabet : {2, 50, 30000}) {
-    FakeHost host;
-    host.target().max_positions = 60000;
-    FakeDrafter drafter(host, factory(), FakeConfig());
-    const int s = drafter.begin(random_text(random, alphabet, 30000));
-    drafter.commit(s, random_text(random, alphabet, 30000));
-    EXPECT_LT(host.memory_used(), drafter.caps().bytes_per_seq) << alphabet;
+  for (const uint32_t max_positions : {1u, 64u, 2000u, 60000u}) {
+    for (const int alphabet : {2, 50, 30000}) {
+      FakeHost host;
+      host.target().max_positions = max_positions;
+      FakeDrafter drafter(host, factory(), FakeConfig());
+      host.set_memory_quota(drafter.caps().bytes_per_seq);
+      const int s = drafter.begin(random_text(random, alphabet, (max_positions + 1) / 2));
+      ASSERT_EQ(drafter.sequence_status(s), SPECD_OK) << max_positions << " of " << alphabet;
+      for (uint32_t left = max_positions / 2; left > 0;) {
+        const uint32_t n = std::min(left, 1 + max_positions / 40);
+        drafter.commit(s, random_text(random, alphabet, n));
+        ASSERT_EQ(drafter.sequence_status(s), SPECD_OK) << max_positions << " of " << alphabet;
+        left -= n;
+      }
+    }
   }
 }
 

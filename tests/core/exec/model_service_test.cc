@@ -681,6 +681,40 @@ TEST_F(Follow, what_was_guessed_right_is_kept_and_what_was_not_is_fed_again) {
   }
 }
 
+TEST_F(Follow, who_cannot_be_fed_takes_no_rows_from_the_others_and_holds_no_pages) {
+  const std::vector<int32_t> b = some_tokens(3, 2), c = some_tokens(9, 3);
+  models_->models()[0]->config.max_positions = 20;
+  std::vector<int32_t> a = some_tokens(20, 1);
+  EXPECT_EQ(follow({a, b, c}, 12).of,
+            (std::vector<specd_status>{SPECD_E_DEADLINE, SPECD_E_DEADLINE, SPECD_E_DEADLINE}));
+  EXPECT_EQ(lengths(), (std::vector<uint32_t>{12, 0, 0}));
+  EXPECT_EQ(models_->models()[0]->pages_held, 1);
+  a.push_back(1);  // beyond the context
+  for (int step = 0; step < 2; ++step) {
+    const Followed f = follow({a, b, c}, 12);
+    ASSERT_EQ(f.status, SPECD_OK) << call_.text;
+    EXPECT_EQ(f.of, (std::vector<specd_status>{SPECD_E_UNSUPPORTED, SPECD_OK, SPECD_OK}));
+    EXPECT_EQ(lengths(), (std::vector<uint32_t>{0, 3, 9}));
+    EXPECT_EQ(proposal_[0], -1);
+    EXPECT_EQ(proposal_[2 * kNodes], best(plain(c).back()));
+    EXPECT_EQ(models_->models()[0]->pages_held, 2);
+  }
+  expect_words("draft model 'draft' cannot follow the text: it takes");
+}
+
+TEST_F(Follow, a_token_that_the_draft_model_lacks_takes_no_rows_from_the_others) {
+  models_->models()[0]->target_vocab_size = 5000;
+  std::vector<int32_t> a = some_tokens(30, 1);
+  const std::vector<int32_t> b = some_tokens(3, 2), c = some_tokens(9, 3);
+  a[10] = 4999;
+  for (int step = 0; step < 2; ++step) {
+    const Followed f = follow({a, b, c}, 12);
+    ASSERT_EQ(f.status, SPECD_OK) << call_.text;
+    EXPECT_EQ(f.of, (std::vector<specd_status>{SPECD_E_UNSUPPORTED, SPECD_OK, SPECD_OK}));
+    EXPECT_EQ(lengths(), (std::vector<uint32_t>{0, 3, 9}));
+  }
+}
+
 TEST_F(Follow, bad_arguments_are_refused_in_words) {
   const std::vector<int32_t> a = some_tokens(3, 1);
   EXPECT_EQ(follow({a, a, a}, 8, {0, 2, 1}).status, SPECD_E_INVALID);

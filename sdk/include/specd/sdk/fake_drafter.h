@@ -93,26 +93,45 @@ class FakeDrafter {
   // Returns a handle. The last token of `tokens` is the root of a propose() that follows at once.
   int begin(const std::vector<int32_t>& tokens, uint32_t attach_mode = SPECD_ATTACH_FRESH,
             specd_sampling sampling = greedy_sampling()) {
-    const int handle = static_cast<int>(sequences_.size());
-    sequences_.push_back(std::make_unique<Sequence>(
-        Sequence{static_cast<uint64_t>(handle) + 1, nullptr, tokens, sampling, SPECD_OK, true}));
-    Sequence& s = *sequences_.back();
-    FakeBatch batch(host_, {item(handle)});
-    const uint64_t offsets[2] = {0, tokens.size()};
+    return begin_batch({tokens}, attach_mode, sampling)[0];
+  }
+  // Several in one call.
+  std::vector<int> begin_batch(const std::vector<std::vector<int32_t>>& texts,
+                               uint32_t attach_mode = SPECD_ATTACH_FRESH,
+                               specd_sampling sampling = greedy_sampling()) {
+    const auto first = static_cast<int>(sequences_.size());
+    std::vector<int> handles;
+    std::vector<FakeBatch::Item> items;
+    std::vector<uint64_t> offsets = {0};
+    std::vector<int32_t> tokens;
+    for (const std::vector<int32_t>& text : texts) {
+      handles.push_back(first + static_cast<int>(handles.size()));
+      sequences_.push_back(std::make_unique<Sequence>(Sequence{
+          static_cast<uint64_t>(handles.back()) + 1, nullptr, text, sampling, SPECD_OK, true}));
+      items.push_back(item(handles.back()));
+      tokens.insert(tokens.end(), text.begin(), text.end());
+      offsets.push_back(tokens.size());
+    }
+    FakeBatch batch(host_, items);
+    std::vector<void*> states(texts.size(), nullptr);
     Guarded<specd_begin_args> args;
     args.value.struct_size = sizeof args.value;
     args.value.attach_mode = attach_mode;
     args.value.batch = batch.get();
-    args.value.token_offsets = offsets;
-    args.value.tokens = s.tokens.data();
+    args.value.token_offsets = offsets.data();
+    args.value.tokens = tokens.data();
     args.value.sampling = batch.sampling();
-    args.value.seq_state = &s.state;
+    args.value.seq_state = states.data();
     const specd_status status = api_->begin(self_, &args.value);
-    s.status = status != SPECD_OK ? status : batch.status(0);
-    if (s.status != SPECD_OK) s.begun = false;
+    for (std::size_t i = 0; i < texts.size(); ++i) {
+      Sequence& s = *sequences_[static_cast<std::size_t>(handles[i])];
+      s.state = states[i];
+      s.status = status != SPECD_OK ? status : batch.status(i);
+      s.begun = s.status == SPECD_OK;
+    }
     host_.check(args.intact(), "begin() wrote past its arguments");
     host_.check_blocks();
-    return handle;
+    return handles;
   }
 
   // Rows of one update(): the committed tokens after what is known, the nodes they came from, and

@@ -90,6 +90,9 @@ class FakeModel {
     for (uint32_t s = 0; s < texts.size(); ++s) {
       const Text& text = *texts[s];
       Session& mine = session[seq_id[s]];
+      // Who cannot be fed takes nothing from the others, and keeps nothing.
+      const bool beyond = text.size() > max_positions;
+      if (beyond) mine = Session();
       if (mine.kept.size() > text.size() ||
           !std::equal(mine.kept.begin(), mine.kept.end(), text.begin())) {
         return "model.follow: the session keeps another text";
@@ -106,11 +109,11 @@ class FakeModel {
       if (mine.kept.size() == text.size()) mine.kept.pop_back();
       const std::size_t missing = text.size() - mine.kept.size();
       const std::size_t n = missing <= 2 ? missing : std::min(missing, left);
-      if (missing > 2) left -= n;
-      args->seq_status[s] = exhausted                              ? SPECD_E_EXHAUSTED
-                            : mine.kept.size() + n > max_positions ? SPECD_E_UNSUPPORTED
-                            : n < missing                          ? SPECD_E_DEADLINE
-                                                                   : SPECD_OK;
+      if (missing > 2 && !beyond && !exhausted) left -= n;
+      args->seq_status[s] = beyond        ? SPECD_E_UNSUPPORTED
+                            : exhausted   ? SPECD_E_EXHAUSTED
+                            : n < missing ? SPECD_E_DEADLINE
+                                          : SPECD_OK;
       const bool fed = args->seq_status[s] == SPECD_OK || args->seq_status[s] == SPECD_E_DEADLINE;
       if (fed) {
         rows += n;
