@@ -89,6 +89,8 @@ struct EngineLimits {
   static constexpr int32_t kPriority = 1000;  // either sign
   static constexpr int64_t kDeadlineMs = int64_t{7} * 86'400'000;
   static constexpr size_t kCacheSaltBytes = 256;
+  static constexpr int32_t kStops = 16;         // strings of a request
+  static constexpr int32_t kStopTokens = 1024;  // ids of a request
 };
 
 struct EngineOptions {

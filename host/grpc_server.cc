@@ -83,12 +83,18 @@ class InferenceService final : public v1::Inference::CallbackService {
   grpc::ServerUnaryReactor* RenderChat(grpc::CallbackServerContext* context,
                                        const v1::GenerateRequest* wire,
                                        v1::RenderChatResponse* response) override {
-    const auto render = [this, wire, response]() -> Status {
-      SPECD_TRY(const Request request, request_from_wire(*wire));
-      SPECD_TRY(RenderedPrompt made, engine_.render(request));
+    Result<Request> request = request_from_wire(*wire);
+    if (!request.ok()) return finished(context, request.status());
+    const auto render = [this, asked = std::move(request).value(), response]() -> Status {
+      SPECD_TRY(RenderedPrompt made, engine_.render(asked));
       response->mutable_token_ids()->Add(made.tokens.begin(), made.tokens.end());
       response->set_text(std::move(made.text));
-      return Status();
+      const size_t bytes = response->ByteSizeLong();
+      if (bytes <= kMessageBytesMax) return Status();
+      response->Clear();
+      return Status(Code::kExhausted, "the rendered chat and its ids take " +
+                                          std::to_string(bytes) + " bytes, a reply at most " +
+                                          std::to_string(kMessageBytesMax));
     };
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     const auto answer = [context, reactor, render] {

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "host/version.h"
@@ -11,6 +12,11 @@ namespace specd::host {
 namespace {
 
 constexpr size_t kNameBytesMax = 128;
+// Of a parsed request beside its ids: a message has at most 4 MiB, what needs more holds what
+// nobody asked for.
+constexpr size_t kRequestBytesMax = 8 << 20;
+// Of a status: clients take 8 KiB of metadata, where one byte may become three.
+constexpr size_t kStatusBytesMax = 2048;
 
 Status wrong(const std::string& field, const std::string& text) {
   return Status(Code::kInvalidArgument, field + ": " + text);
@@ -79,6 +85,23 @@ Status check_name(const std::string& field, const std::string& name) {
 }
 
 Result<Request> request_from_wire(const v1::GenerateRequest& wire) {
+  // Here and not in the engine, so that too many are neither copied nor kept while the prompt
+  // waits.
+  for (const auto& [field, found, most, what] :
+       {std::tuple("stop", wire.stop_size(), EngineLimits::kStops, " strings"),
+        std::tuple("stop_token_ids", wire.stop_token_ids_size(), EngineLimits::kStopTokens,
+                   " ids")}) {
+    if (found > most)
+      return wrong(field, "expected at most " + std::to_string(most) + what + ", found " +
+                              std::to_string(found));
+  }
+  const auto ids = static_cast<size_t>(wire.token_ids().ids_size());
+  const size_t bytes_max = kRequestBytesMax + 2 * sizeof(int32_t) * ids;  // arrays double
+  if (const size_t bytes = wire.SpaceUsedLong(); bytes > bytes_max)
+    return wrong("request",
+                 "expected at most " + std::to_string(bytes_max) + " bytes in memory, found " +
+                     std::to_string(bytes) +
+                     ": fields that this version does not know, or very many small ones");
   Request request;
   switch (wire.prompt_case()) {
     case v1::GenerateRequest::kText:
@@ -180,7 +203,13 @@ grpc::Status status_to_wire(const Status& status) {
       code = grpc::StatusCode::INTERNAL;
       break;
   }
-  return {code, status.message()};
+  std::string message = status.message();
+  if (message.size() > kStatusBytesMax) {
+    size_t end = kStatusBytesMax;
+    while (end > 0 && (static_cast<unsigned char>(message[end]) & 0xC0) == 0x80) --end;
+    message.replace(end, std::string::npos, " ...");
+  }
+  return {code, message};
 }
 
 v1::Finished finished_to_wire(const std::string& request_id, const Event& event) {

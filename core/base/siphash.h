@@ -25,4 +25,12 @@ struct KeyedHash {
   }
 };
 
+// The same over numbers from outside.
+struct KeyedIntHash {
+  template <class T>
+  size_t operator()(T value) const {
+    return KeyedHash()({reinterpret_cast<const char*>(&value), sizeof(value)});
+  }
+};
+
 }  // namespace specd

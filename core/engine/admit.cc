@@ -7,7 +7,6 @@
 namespace specd {
 
 namespace {
-constexpr size_t kStopsMax = 16;
 constexpr size_t kStopBytesMax = 256;
 
 // As short as it can be read back: "0.8", "1e+30", "nan".
@@ -58,8 +57,8 @@ Result<Ticket> Engine::Impl::admit(const Request& request, Sink sink) {
     return out_of_range("max_tokens", "1 to " + std::to_string(config.max_positions),
                         std::to_string(request.max_tokens));
   }
-  if (request.stop.size() > kStopsMax) {
-    return out_of_range("stop", "at most " + std::to_string(kStopsMax) + " strings",
+  if (request.stop.size() > EngineLimits::kStops) {
+    return out_of_range("stop", "at most " + std::to_string(EngineLimits::kStops) + " strings",
                         std::to_string(request.stop.size()));
   }
   for (size_t i = 0; i < request.stop.size(); ++i) {
@@ -82,11 +81,12 @@ Result<Ticket> Engine::Impl::admit(const Request& request, Sink sink) {
     }
     return Status();
   };
-  SPECD_OK_OR_RETURN(check_ids("stop_tokens", request.stop_tokens));
-  if (request.stop_tokens.size() > 1024) {
-    return out_of_range("stop_tokens", "at most 1024 ids",
+  if (request.stop_tokens.size() > EngineLimits::kStopTokens) {
+    return out_of_range("stop_tokens",
+                        "at most " + std::to_string(EngineLimits::kStopTokens) + " ids",
                         std::to_string(request.stop_tokens.size()));
   }
+  SPECD_OK_OR_RETURN(check_ids("stop_tokens", request.stop_tokens));
   if (request.id.size() > kRequestIdBytesMax) {
     return out_of_range("request_id", "at most " + std::to_string(kRequestIdBytesMax) + " bytes",
                         std::to_string(request.id.size()));
@@ -115,10 +115,12 @@ Result<Ticket> Engine::Impl::admit(const Request& request, Sink sink) {
     return Status(Code::kDeadlineExceeded, "deadline_ms: " + std::to_string(request.deadline_ms) +
                                                " ms are over; the request was not begun");
   }
+  uint64_t number = 0;
   {
     // Before a prompt is rendered and encoded; what holds is looked at again with the lock.
     const std::lock_guard lock(mutex);
     SPECD_OK_OR_RETURN(may_admit());
+    number = next_number++;
   }
   ActiveSequence next;
   const std::string& name = request.route.empty() ? options.default_route : request.route;
@@ -167,34 +169,32 @@ Result<Ticket> Engine::Impl::admit(const Request& request, Sink sink) {
                       std::to_string(pages->n_pages()) + "; enlarge model.kv or ask for less");
   }
 
-  Request named = request;
-  Ticket ticket{.id = {}, .number = 0, .sampling = sampling, .prompt_tokens = prompt};
+  Ticket ticket{.id = {}, .number = number, .sampling = sampling, .prompt_tokens = prompt};
+  // Before the lock, for which every step waits: a prompt may be long.
+  next.request = std::make_unique<Sequence>(number, request, std::move(prompt), sampling,
+                                            config.eos_tokens, tokenizer, std::move(sink));
+  Sequence& made = *next.request;
+  made.arrived_ns = arrived_ns;
+  made.metrics = &request_metrics;
+  made.deadline_ns = deadline_ns;
+  made.rank = {static_cast<int64_t>(arrived_ns) +
+                   int64_t{request.priority} * options.priority_aging_ms * 1'000'000,
+               number};
   {
     // One critical section: a cancel that comes after the id is known finds the request.
     const std::lock_guard lock(mutex);
     SPECD_OK_OR_RETURN(may_admit());
-    const uint64_t number = next_number++;
-    std::string id = named.id;
+    std::string id = request.id;
     // A client may have chosen a name that looks like ours.
-    for (uint64_t n = number; id.empty() || (named.id.empty() && number_of.contains(id)); ++n) {
+    for (uint64_t n = number; id.empty() || (request.id.empty() && number_of.contains(id)); ++n) {
       id = "req-" + std::to_string(n);
     }
-    named.id = id;
     if (!number_of.try_emplace(id, number).second) {
       return Status(Code::kInvalidArgument, "request_id: '" + id + "' is running already");
     }
-    next.request = std::make_unique<Sequence>(number, std::move(named), std::move(prompt), sampling,
-                                              config.eos_tokens, tokenizer, std::move(sink));
-    Sequence& made = *next.request;
-    made.arrived_ns = arrived_ns;
-    made.metrics = &request_metrics;
-    made.deadline_ns = deadline_ns;
-    made.rank = {static_cast<int64_t>(arrived_ns) +
-                     int64_t{request.priority} * options.priority_aging_ms * 1'000'000,
-                 number};
+    made.set_id(id);
     live.emplace(number, &made);
     ticket.id = id;
-    ticket.number = number;
     if (next.route != nullptr) ++next.route->counters.requests;
     ++n_admitted;
     ++n_queued;

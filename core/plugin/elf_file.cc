@@ -17,6 +17,8 @@ constexpr uint16_t kMachine = EM_AARCH64;
 #else
 #error "add the ELF machine number of this architecture"
 #endif
+// What is told of exports: more names, or longer ones, say nothing more.
+constexpr size_t kNamesMax = 9, kNameBytesMax = 256;
 constexpr uint8_t kByteOrder =
     std::endian::native == std::endian::little ? ELFDATA2LSB : ELFDATA2MSB;
 
@@ -136,20 +138,22 @@ bool DynamicTables::gnu_hash_count(uint64_t address, uint64_t* count) const {
   const uint64_t buckets = offset + sizeof(head) + uint64_t{head.n_bloom} * 8;
   const uint64_t chains = buckets + uint64_t{head.n_buckets} * 4;
   *count = head.first;
+  uint32_t last = 0;
   for (uint64_t i = 0; i < head.n_buckets; ++i) {
     uint32_t symbol = 0;
     if (!read_at(file_, buckets + i * 4, &symbol)) return false;
     if (symbol == 0) continue;
     if (symbol < head.first) return false;
-    // The chain of a bucket ends at the word with its lowest bit set.
-    for (uint64_t at = symbol;; ++at) {
-      uint32_t word = 0;
-      if (!read_at(file_, chains + (at - head.first) * 4, &word)) return false;
-      if (at + 1 > *count) *count = at + 1;
-      if ((word & 1) != 0) break;
-    }
+    last = std::max(last, symbol);
   }
-  return true;
+  if (last == 0) return true;
+  // The chain of the bucket that begins last ends last, at the word with its lowest bit set.
+  for (uint64_t at = last;; ++at) {
+    uint32_t word = 0;
+    if (!read_at(file_, chains + (at - head.first) * 4, &word)) return false;
+    *count = at + 1;
+    if ((word & 1) != 0) return true;
+  }
 }
 
 bool DynamicTables::symbol_count(uint64_t* count, std::string* fault) const {
@@ -200,7 +204,8 @@ std::string DynamicTables::exports(std::vector<std::string>* names) {
     const size_t end =
         symbol.st_name < text.size() ? text.find('\0', symbol.st_name) : std::string_view::npos;
     if (end == std::string_view::npos) return "a symbol's name lies outside the string table";
-    names->emplace_back(text.substr(symbol.st_name, end - symbol.st_name));
+    names->emplace_back(text.substr(symbol.st_name, std::min(end - symbol.st_name, kNameBytesMax)));
+    if (names->size() == kNamesMax) return std::string();
   }
   return std::string();
 }

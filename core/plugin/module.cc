@@ -111,7 +111,7 @@ Status inspect(int fd, const std::string& where) {
   for (size_t i = 0; i < names.size() && i < 8; ++i) {
     found += (i == 0 ? "" : ", ") + quote(names[i]);
   }
-  if (names.size() > 8) found += " and " + std::to_string(names.size() - 8) + " more";
+  if (names.size() > 8) found += " and more";
   return Status(Code::kDataLoss, quote(where, 400) + ": expected exactly one exported symbol, '" +
                                      SPECD_ENTRY_SYMBOL + "', found " +
                                      (names.empty() ? "none" : found) +

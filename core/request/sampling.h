@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "core/base/siphash.h"
 #include "specd/kernels/draw.h"
 
 namespace specd {
@@ -61,7 +62,7 @@ class SeenTokens {
 
  private:
   std::vector<kernels::PenaltySeen> seen_;
-  std::unordered_map<int32_t, size_t> place_;
+  std::unordered_map<int32_t, size_t, KeyedIntHash> place_;
 };
 
 }  // namespace specd

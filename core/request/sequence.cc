@@ -30,13 +30,20 @@ bool shows_text(const Tokenizer& tokenizer, const std::vector<int32_t>& prompt) 
     return !tokenizer.is_special(token) && !tokenizer.token_bytes(token).empty();
   });
 }
+
+Request without_prompt(Request request) {
+  std::string().swap(request.prompt);
+  request.prompt_tokens.reset();
+  request.chat.reset();
+  return request;
+}
 }  // namespace
 
-Sequence::Sequence(uint64_t number, Request request, std::vector<int32_t> prompt,
+Sequence::Sequence(uint64_t number, const Request& request, std::vector<int32_t> prompt,
                    const SamplingParams& sampling, const std::vector<int32_t>& eos,
                    std::shared_ptr<const Tokenizer> tokenizer, Sink sink)
     : number_(number),
-      request_(std::move(request)),
+      request_(without_prompt(request)),
       sampling_(sampling),
       tokens_(std::move(prompt)),
       n_prompt_(static_cast<int32_t>(tokens_.size())),

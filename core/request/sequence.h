@@ -20,14 +20,15 @@ namespace specd {
 
 class Sequence {
  public:
-  // `prompt` is what the model sees first, at least one token. `sampling` is complete. `eos` are
-  // the model's own stop ids.
-  Sequence(uint64_t number, Request request, std::vector<int32_t> prompt,
+  // `prompt` is what the model sees first, at least one token; of `request` its words are not kept.
+  // `sampling` is complete. `eos` are the model's own stop ids.
+  Sequence(uint64_t number, const Request& request, std::vector<int32_t> prompt,
            const SamplingParams& sampling, const std::vector<int32_t>& eos,
            std::shared_ptr<const Tokenizer> tokenizer, Sink sink);
 
-  uint64_t number() const { return number_; }  // never reused by one process
-  const Request& request() const { return request_; }
+  uint64_t number() const { return number_; }                   // never reused by one process
+  const Request& request() const { return request_; }           // without the prompt
+  void set_id(std::string id) { request_.id = std::move(id); }  // before anybody else knows it
   const SamplingParams& sampling() const { return sampling_; }
   // Of tokens(), when the sampling penalizes; else empty.
   const std::vector<kernels::PenaltySeen>& seen() const { return seen_.seen(); }

@@ -65,19 +65,13 @@ class AddedTokenFinder {
               std::vector<int32_t>& longest) const;
 
    private:
-    // Numbers of nodes follow from the file: whoever writes it must not choose collisions.
-    struct EdgeHash {
-      size_t operator()(uint64_t key) const {
-        return KeyedHash()({reinterpret_cast<const char*>(&key), sizeof(key)});
-      }
-    };
     struct Node {
       uint32_t fail = 0;        // the longest end of its text that is a node too
       int32_t longest = kNone;  // entry
     };
     const uint32_t* edge(uint32_t node, char byte) const;
 
-    std::unordered_map<uint64_t, uint32_t, EdgeHash> edges_;  // node << 8 | byte -> node
+    std::unordered_map<uint64_t, uint32_t, KeyedIntHash> edges_;  // node << 8 | byte -> node
     std::vector<Node> nodes_ = std::vector<Node>(1);
     std::array<bool, 256> leaves_root_{};  // bytes
   };

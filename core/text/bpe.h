@@ -79,12 +79,12 @@ class Bpe {
   bool fuse_unk_ = false;
   std::string unk_token_;
   int32_t unk_id_ = kNone;
-  std::vector<std::string> texts_;                                // by id
-  std::vector<bool> present_;                                     // by id
-  std::unordered_map<std::string_view, int32_t, KeyedHash> ids_;  // views into texts_
-  std::unordered_map<char32_t, int32_t> character_ids_;           // of tokens of one character
-  std::vector<int32_t> common_character_ids_;                     // the same below U+0800
-  int32_t byte_ids_[256] = {};                                    // of <0x00> to <0xFF>
+  std::vector<std::string> texts_;                                     // by id
+  std::vector<bool> present_;                                          // by id
+  std::unordered_map<std::string_view, int32_t, KeyedHash> ids_;       // views into texts_
+  std::unordered_map<char32_t, int32_t, KeyedIntHash> character_ids_;  // of tokens of one character
+  std::vector<int32_t> common_character_ids_;                          // the same below U+0800
+  int32_t byte_ids_[256] = {};                                         // of <0x00> to <0xFF>
   MergeTable merges_;
 };
 

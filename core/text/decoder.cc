@@ -131,7 +131,8 @@ Status Decoder::read(const Json& decoder, const std::string& where) {
   return unsupported(supported);
 }
 
-Result<Decoder::Piece> Decoder::piece(std::string_view token, bool first) const {
+Result<Decoder::Piece> Decoder::piece(std::string_view token, bool first,
+                                      StepBudget& budget) const {
   std::string text(token);
   const size_t bytes_max = token.size() * kGrowthMax + kGrowthFree;
   if (!metaspace_.empty()) {
@@ -156,7 +157,6 @@ Result<Decoder::Piece> Decoder::piece(std::string_view token, bool first) const 
     }
     const auto& [pattern, content] = std::get<Replace>(step);
     std::vector<Pattern::Part> parts;
-    StepBudget budget(text.size());
     SPECD_OK_OR_RETURN(pattern.cut(text, budget, parts));
     std::string replaced;
     for (const Pattern::Part& part : parts) {

@@ -13,6 +13,7 @@
 #include "core/base/json.h"
 #include "core/base/status.h"
 #include "core/text/pattern.h"
+#include "core/text/step_budget.h"
 
 namespace specd {
 
@@ -30,8 +31,8 @@ class Decoder {
     bool is_byte = false;
   };
   // `token`: its text in the file. `first`: no token is before it. kUnsupported when it grows to
-  // more than 16 times its size.
-  Result<Piece> piece(std::string_view token, bool first) const;
+  // more than 16 times its size, or when the budget is spent.
+  Result<Piece> piece(std::string_view token, bool first, StepBudget& budget) const;
   // Whether the first token's piece can be another one.
   bool first_differs() const { return !metaspace_.empty() && metaspace_strips_first_; }
 

@@ -42,10 +42,6 @@ void append_piece(size_t begin, Pieces& pieces) {
 Result<PreTokenizer> PreTokenizer::from_json(const Json& pre_tokenizer, const std::string& where) {
   PreTokenizer made;
   if (!pre_tokenizer.is_null()) SPECD_OK_OR_RETURN(made.read(pre_tokenizer, where));
-  if (made.steps_.size() > kStepsMax) {
-    return Status(Code::kUnsupported,
-                  where + ": more than " + std::to_string(kStepsMax) + " steps");
-  }
   return made;
 }
 
@@ -61,6 +57,11 @@ Status PreTokenizer::read(const Json& pre_tokenizer, const std::string& where) {
       SPECD_OK_OR_RETURN(read(step, where + ".pretokenizers[" + std::to_string(index++) + "]"));
     }
     return Status();
+  }
+  // Before it is compiled.
+  if (steps_.size() == kStepsMax) {
+    return Status(Code::kUnsupported,
+                  where + ": more than " + std::to_string(kStepsMax) + " steps");
   }
   if (type == "Split") return read_split(pre_tokenizer, where);
   if (type == "Metaspace") return read_metaspace(pre_tokenizer, where);

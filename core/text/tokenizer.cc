@@ -13,6 +13,7 @@ namespace {
 constexpr uint64_t kFileBytesMax = 256u << 20;
 constexpr size_t kTemplateIdsMax = 64;
 constexpr uint64_t kStepsOfBpe = 8;  // a byte
+constexpr size_t kAddedBytesMax = 4 << 20;
 
 Status unsupported(const std::string& where, const Json& found, const std::string& supported) {
   return Status(Code::kUnsupported, where + ": found " + quote(found.dump(-1, ' ', true)) +
@@ -102,23 +103,25 @@ Result<std::shared_ptr<const Tokenizer>> Tokenizer::from_text(std::string_view j
                                     pre_tokenizer.ends_in_byte_level(), where + ": model"));
   const std::shared_ptr<Tokenizer> tokenizer(new Tokenizer(
       std::move(bpe), std::move(normalizer), std::move(pre_tokenizer), std::move(decoder)));
-  SPECD_OK_OR_RETURN(tokenizer->read_pieces(where + ": model.vocab"));
+  // For the rules over all of its tokens together.
+  StepBudget budget(json.size() / 4);
+  SPECD_OK_OR_RETURN(tokenizer->read_pieces(where + ": model.vocab", budget));
   SPECD_OK_OR_RETURN(tokenizer->read_added_tokens(value_or_null(root, "added_tokens"), id_end,
-                                                  where + ": added_tokens"));
+                                                  where + ": added_tokens", budget));
   SPECD_OK_OR_RETURN(tokenizer->read_post_processor(value_or_null(root, "post_processor"),
                                                     where + ": post_processor"));
   tokenizer->sha256_ = specd::sha256(json);
   return std::shared_ptr<const Tokenizer>(tokenizer);
 }
 
-Status Tokenizer::read_pieces(const std::string& where) {
+Status Tokenizer::read_pieces(const std::string& where, StepBudget& budget) {
   for (int32_t id = 0; id < bpe_.id_end(); ++id) {
-    if (bpe_.has(id)) SPECD_OK_OR_RETURN(put_piece(id, bpe_.text(id)).with_context(where));
+    if (bpe_.has(id)) SPECD_OK_OR_RETURN(put_piece(id, bpe_.text(id), budget).with_context(where));
   }
   return Status();
 }
 
-Status Tokenizer::put_piece(int32_t id, std::string_view token) {
+Status Tokenizer::put_piece(int32_t id, std::string_view token, StepBudget& budget) {
   const auto slot = static_cast<size_t>(id);
   if (slot >= pieces_.size()) {
     const size_t size = std::max<size_t>(slot + 1, static_cast<size_t>(bpe_.id_end()));
@@ -128,26 +131,28 @@ Status Tokenizer::put_piece(int32_t id, std::string_view token) {
     if (decoder_.first_differs()) first_pieces_.resize(size);
   }
   present_[slot] = true;
-  SPECD_TRY(pieces_[slot], decoder_.piece(token, false));
+  SPECD_TRY(pieces_[slot], decoder_.piece(token, false, budget));
   if (!decoder_.first_differs()) return Status();
-  SPECD_TRY(first_pieces_[slot], decoder_.piece(token, true));
+  SPECD_TRY(first_pieces_[slot], decoder_.piece(token, true, budget));
   return Status();
 }
 
-Status Tokenizer::read_added_tokens(const Json& list, int64_t id_end, const std::string& where) {
+Status Tokenizer::read_added_tokens(const Json& list, int64_t id_end, const std::string& where,
+                                    StepBudget& budget) {
   if (list.is_null()) return Status();
   if (!list.is_array()) return Status(Code::kDataLoss, where + ": expected a list");
   int index = 0;
   for (const Json& entry : list) {
     SPECD_OK_OR_RETURN(
-        read_added_token(entry, id_end, where + "[" + std::to_string(index++) + "]"));
+        read_added_token(entry, id_end, where + "[" + std::to_string(index++) + "]", budget));
   }
   raw_finder_.finish();
   normalized_finder_.finish();
   return Status();
 }
 
-Status Tokenizer::read_added_token(const Json& entry, int64_t id_end, const std::string& place) {
+Status Tokenizer::read_added_token(const Json& entry, int64_t id_end, const std::string& place,
+                                   StepBudget& budget) {
   SPECD_TRY(const std::string content, json_string(entry, "content", place));
   SPECD_TRY(const int64_t id64, json_int(entry, "id", 0, id_end - 1, place));
   const auto id = static_cast<int32_t>(id64);
@@ -173,8 +178,12 @@ Status Tokenizer::read_added_token(const Json& entry, int64_t id_end, const std:
     return Status(Code::kDataLoss, place + ": " + quote(content) + " occurs twice");
   }
   SourceText text{content, std::string(content.size(), 0)};
-  StepBudget budget(text.text.size());
-  if (normalized) SPECD_OK_OR_RETURN(normalizer_.apply(text, budget).with_context(place));
+  if (normalized) {
+    StepBudget own(content.size());  // which bounds its length too
+    const uint64_t before = own.left();
+    SPECD_OK_OR_RETURN(normalizer_.apply(text, own).with_context(place));
+    SPECD_OK_OR_RETURN(take_steps(before - own.left(), budget).with_context(place));
+  }
   if (text.text.empty() || text.text.size() > kAddedTokenBytesMax) {
     return Status(Code::kUnsupported, place + ": " + std::to_string(text.text.size()) +
                                           " bytes to look for, supported: 1 to " +
@@ -184,8 +193,14 @@ Status Tokenizer::read_added_token(const Json& entry, int64_t id_end, const std:
     return Status(Code::kDataLoss,
                   place + ": the normalizer makes " + quote(content) + " equal to another token");
   }
+  added_bytes_ += text.text.size();
+  if (added_bytes_ > kAddedBytesMax) {
+    return Status(Code::kUnsupported,
+                  place + ": the added tokens up to here have " + std::to_string(added_bytes_) +
+                      " bytes together, supported: " + std::to_string(kAddedBytesMax));
+  }
   // Decoded as it was looked for.
-  SPECD_OK_OR_RETURN(put_piece(id, text.text).with_context(place));
+  SPECD_OK_OR_RETURN(put_piece(id, text.text, budget).with_context(place));
   special_[static_cast<size_t>(id)] = token.special;
   return Status();
 }

@@ -25,6 +25,7 @@
 #include "core/text/decoder.h"
 #include "core/text/normalizer.h"
 #include "core/text/pre_tokenizer.h"
+#include "core/text/step_budget.h"
 #include "core/text/text_range.h"
 
 namespace specd {
@@ -93,10 +94,12 @@ class Tokenizer {
         normalizer_(std::move(normalizer)),
         pre_tokenizer_(std::move(pre_tokenizer)),
         decoder_(std::move(decoder)) {}
-  Status read_pieces(const std::string& where);
-  Status put_piece(int32_t id, std::string_view token);
-  Status read_added_tokens(const Json& list, int64_t id_end, const std::string& where);
-  Status read_added_token(const Json& entry, int64_t id_end, const std::string& place);
+  Status read_pieces(const std::string& where, StepBudget& budget);
+  Status put_piece(int32_t id, std::string_view token, StepBudget& budget);
+  Status read_added_tokens(const Json& list, int64_t id_end, const std::string& where,
+                           StepBudget& budget);
+  Status read_added_token(const Json& entry, int64_t id_end, const std::string& place,
+                          StepBudget& budget);
   Status read_post_processor(const Json& processor, const std::string& where);
   Status read_template(const Json& processor, const std::string& where);
 
@@ -117,6 +120,7 @@ class Tokenizer {
   std::vector<bool> present_;                 // by id
   std::vector<bool> special_;                 // by id
   std::unordered_map<std::string, int32_t, KeyedHash, std::equal_to<>> added_;
+  size_t added_bytes_ = 0;  // that are looked for
   AddedTokenFinder raw_finder_;         // tokens looked for in the raw text
   AddedTokenFinder normalized_finder_;  // and in what the normalizer makes of the rest
   bool has_template_ = false;

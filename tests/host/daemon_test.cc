@@ -1,5 +1,6 @@
 // The real daemon on the small model, used through its socket as a client would.
 #include <fcntl.h>
+#include <google/protobuf/unknown_field_set.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
@@ -229,6 +230,10 @@ TEST_F(DaemonTest, each_field_out_of_range_is_an_invalid_argument_that_names_it)
       {"stop", [](auto& r) { r.add_stop("\xc3"); }},
       {"stop_token_ids[0]", [](auto& r) { r.add_stop_token_ids(-1); }},
       {"stop_token_ids[0]", [](auto& r) { r.add_stop_token_ids(1 << 30); }},
+      {"stop_token_ids",
+       [](auto& r) {
+         for (int i = 0; i < 2000; ++i) r.add_stop_token_ids(1);
+       }},
       {"priority", [](auto& r) { r.set_priority(1001); }},
       {"priority", [](auto& r) { r.set_priority(std::numeric_limits<int32_t>::min()); }},
       {"deadline_ms", [](auto& r) { r.set_deadline_ms(-1); }},
@@ -270,6 +275,29 @@ TEST_F(DaemonTest, each_field_out_of_range_is_an_invalid_argument_that_names_it)
         std::string("0x"), std::string(".cc"), std::string(".h:")}) {
     EXPECT_EQ(told.find(inner), std::string::npos) << inner;
   }
+}
+
+// Two bytes of a message can take forty in memory.
+TEST_F(DaemonTest, a_message_that_grows_in_memory_is_refused) {
+  v1::GenerateRequest request = make_request("off", 4);
+  google::protobuf::UnknownFieldSet* const unknown =
+      request.GetReflection()->MutableUnknownFields(&request);
+  for (int i = 0; i < 1'000'000; ++i) unknown->AddVarint(100, 1);
+  const auto stub = v1::Inference::NewStub(daemon_->channel());
+  grpc::ClientContext context;
+  const auto reader = stub->Generate(&context, request);
+  v1::GenerateResponse message;
+  while (reader->Read(&message)) {
+  }
+  grpc::Status status = reader->Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_TRUE(status.error_message().starts_with("request: expected at most 8388608 bytes in"))
+      << status.error_message();
+  grpc::ClientContext other;
+  v1::RenderChatResponse rendered;
+  status = stub->RenderChat(&other, request, &rendered);
+  EXPECT_TRUE(status.error_message().starts_with("request: expected at most 8388608 bytes in"))
+      << status.error_message();
 }
 
 TEST_F(DaemonTest, prompt_beyond_the_context_is_refused) {

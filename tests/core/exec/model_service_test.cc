@@ -780,12 +780,10 @@ TEST_F(ModelServiceTest, the_first_token_that_differs_is_named) {
                 .message()
                 .find("the BOS id is 0 in the target, none here"),
             std::string::npos);
+  // As a model for chats beside its base: the target's own end the text.
   moved = draft;
   moved.eos_tokens = {2};
-  EXPECT_NE(check_same_tokens({config_, *tokenizer_}, moved, *tokenizer_)
-                .message()
-                .find("the EOS id is 1 in the target, 2 here"),
-            std::string::npos);
+  EXPECT_TRUE(check_same_tokens({config_, *tokenizer_}, moved, *tokenizer_).ok());
 }
 
 TEST_F(ModelServiceTest, a_model_whose_page_is_larger_is_refused) {

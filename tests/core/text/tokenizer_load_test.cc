@@ -506,6 +506,64 @@ TEST(TokenizerLoad, searches_in_pieces_of_one_character_cost_what_they_allocate)
   EXPECT_NE(result.status().message().find("too many steps"), std::string::npos);
 }
 
+TEST(TokenizerLoad, steps_beyond_the_limit_are_refused_before_they_are_compiled) {
+  Json file = tiny();
+  std::string expression;
+  for (int i = 0; i < 500; ++i) expression += "[\\p{L}a]";
+  const Json split = {{"type", "Split"},
+                      {"pattern", {{"Regex", expression}}},
+                      {"behavior", "Isolated"},
+                      {"invert", false}};
+  std::vector<Json> steps(31, {{"type", "Digits"}, {"individual_digits", true}});
+  steps.push_back(file["pre_tokenizer"]["pretokenizers"][1]);
+  steps.resize(1000, split);
+  file["pre_tokenizer"]["pretokenizers"] = steps;
+  const auto start = CpuClock::now();
+  const auto result = load(file);
+  const std::chrono::duration<double> seconds = CpuClock::now() - start;
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.status().code(), Code::kUnsupported);
+  EXPECT_NE(result.status().message().find(": pre_tokenizer.pretokenizers[32]: more than 32 steps"),
+            std::string::npos)
+      << result.status().message();
+  EXPECT_LT(seconds.count(), 1.0 * kSlowdown);
+}
+
+TEST(TokenizerLoad, rules_over_all_tokens_share_what_the_file_may_cost) {
+  Json file = tiny();
+  Json& vocab = file["model"]["vocab"];
+  const size_t n = vocab.size();
+  for (size_t i = 0; i < 1000; ++i) {
+    vocab[std::to_string(i) + std::string(1000, 'a') + "b"] = 1000 + i;
+  }
+  file["decoder"] = sequence(
+      "decoders",
+      std::vector<Json>(
+          20, {{"type", "Replace"}, {"pattern", {{"Regex", "a(?=[^b]*b)"}}}, {"content", "a"}}));
+  const auto start = CpuClock::now();
+  const auto result = load(file);
+  const std::chrono::duration<double> seconds = CpuClock::now() - start;
+  ASSERT_FALSE(result.ok()) << n;
+  EXPECT_EQ(result.status().code(), Code::kUnsupported);
+  EXPECT_NE(result.status().message().find("too many steps"), std::string::npos)
+      << result.status().message();
+  EXPECT_LT(seconds.count(), 1.0 * kSlowdown);
+}
+
+TEST(TokenizerLoad, added_tokens_have_a_limit_together) {
+  Json file = tiny();
+  for (int i = 0; i < 20'000; ++i) {
+    std::string content = std::to_string(i);
+    content.resize(256, 'x');
+    file["added_tokens"].push_back(
+        {{"id", 1000 + i}, {"content", content}, {"special", true}, {"normalized", false}});
+  }
+  const auto result = load(file);
+  ASSERT_FALSE(result.ok());
+  EXPECT_NE(result.status().message().find("the added tokens up to here have"), std::string::npos)
+      << result.status().message();
+}
+
 TEST(TokenizerLoad, an_expression_that_takes_too_long_fails_the_request_alone) {
   Json file = tiny();
   file["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "\\s(?=\\s*x)|.";
