@@ -85,7 +85,7 @@ class InferenceService final : public v1::Inference::CallbackService {
                                        v1::RenderChatResponse* response) override {
     Result<Request> request = request_from_wire(*wire);
     if (!request.ok()) return finished(context, request.status());
-    const auto render = [this, asked = std::move(request).value(), response]() -> Status {
+    auto render = [this, asked = std::move(request).value(), response]() -> Status {
       SPECD_TRY(RenderedPrompt made, engine_.render(asked));
       response->mutable_token_ids()->Add(made.tokens.begin(), made.tokens.end());
       response->set_text(std::move(made.text));
@@ -97,11 +97,11 @@ class InferenceService final : public v1::Inference::CallbackService {
                                           std::to_string(kMessageBytesMax));
     };
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    const auto answer = [context, reactor, render] {
+    auto answer = [context, reactor, render = std::move(render)] {
       reactor->Finish(context->IsCancelled() ? grpc::Status::CANCELLED
                                              : status_to_wire(named_as_on_wire(render())));
     };
-    const Status status = take(answer, true);
+    const Status status = take(std::move(answer), true);
     if (!status.ok()) reactor->Finish(status_to_wire(status));
     return reactor;
   }

@@ -335,8 +335,7 @@ class Cascade {
   }
 
   void tell_once(const Part& part, specd_status status) {
-    if (std::find(told_.begin(), told_.end(), &part) != told_.end()) return;
-    told_.push_back(&part);
+    if (!told_.emplace(&part, status).second) return;
     const std::string text = part.where() + ": propose() failed with status " +
                              std::to_string(status) + "; the others go on";
     host_->log(host_, SPECD_LOG_WARN, text.data(), text.size());
@@ -347,7 +346,7 @@ class Cascade {
   std::vector<int32_t> min_nodes_;  // of part i
   specd_drafter_grant grant_{};
   bool is_tree_ = false;  // parents are its own to write
-  std::vector<const Part*> told_;
+  std::set<std::pair<const Part*, specd_status>> told_;
   std::vector<void*> ending_;  // states, for end()
 };
 
