@@ -145,6 +145,7 @@ class Cascade {
   void activate(const specd_drafter_grant& grant) {
     grant_ = grant;
     ending_.resize(grant.max_batch);
+    ending_slot_.shape(1, 1, 0, 1);
     is_tree_ = caps().tree_mode == SPECD_TREE_VARIABLE;
     const std::vector<uint32_t> all = union_of_taps();
     try {
@@ -180,9 +181,6 @@ class Cascade {
     std::vector<std::vector<specd_status>> statuses(parts_.size(), std::vector<specd_status>(n));
     std::vector<specd_status> worst(n, SPECD_OK);
     std::vector<bool> began(parts_.size() * n, false);
-    std::vector<void*> state_of_one(1);
-    Grid slot_of_one;
-    slot_of_one.shape(1, 1, 0, 1);
     std::vector<std::unique_ptr<Sequence>> sequences(n);
     for (std::unique_ptr<Sequence>& sequence : sequences) {
       sequence = std::make_unique<Sequence>();
@@ -207,9 +205,7 @@ class Cascade {
       }
       args.batch->seq_status[s] = worst[s];
       for (std::size_t p = 0; p < parts_.size(); ++p) {
-        if (!began[p * n + s]) continue;
-        state_of_one[0] = states[p][s];
-        end_one(p, *args.batch, s, state_of_one, slot_of_one);
+        if (began[p * n + s]) end_one(p, *args.batch, s, states[p][s]);
       }
     }
   }
@@ -307,22 +303,22 @@ class Cascade {
 
   // Of a sequence that another part failed in begin(). Without the call, as every end(): services
   // go by its batch.
-  void end_one(std::size_t part, const specd_batch& all, uint32_t s,
-               const std::vector<void*>& state, Grid& slot) const {
+  void end_one(std::size_t part, const specd_batch& all, uint32_t s, void* state) {
     specd_status status = SPECD_OK;
-    *slot.row(0) = all.slot == nullptr ? 0 : static_cast<int32_t>(all.slot[s]);
+    ending_[0] = state;
+    *ending_slot_.row(0) = all.slot == nullptr ? 0 : static_cast<int32_t>(all.slot[s]);
     specd_batch batch = all;
     batch.n_seqs = 1;
     batch.call = nullptr;
     batch.seq_id = all.seq_id + s;
     batch.slot = all.slot == nullptr ? nullptr : all.slot + s;
-    batch.slots = slot.tensor();
+    batch.slots = ending_slot_.tensor();
     batch.seq_status = &status;
     specd_end_args args{};
     args.struct_size = sizeof args;
     args.reason = SPECD_END_QUARANTINED;
     args.batch = &batch;
-    parts_[part].end(args, state);
+    parts_[part].end(args, ending_);
   }
 
   void hand_on(Part& part, std::size_t s, int32_t n, const specd_proposal& out) const {
@@ -347,7 +343,9 @@ class Cascade {
   specd_drafter_grant grant_{};
   bool is_tree_ = false;  // parents are its own to write
   std::set<std::pair<const Part*, specd_status>> told_;
-  std::vector<void*> ending_;  // states, for end()
+  // For end() and end_one(), which must not want memory: states, and the slot of one.
+  std::vector<void*> ending_;
+  Grid ending_slot_;
 };
 
 // ---- the table -------------------------------------------------------------------------------
