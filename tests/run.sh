@@ -62,7 +62,7 @@ fi
 if [ $nightly -eq 1 ]; then
   printf '\n== the full product\n'
   start=$SECONDS
-  if SPECD_NIGHTLY=1 build/cpu/bin/core_engine_test --gtest_filter='IdentityMatrix.the_full_product'; then
+  if SPECD_NIGHTLY=1 ctest --test-dir build/cpu -R FullProduct --output-on-failure -j "$(nproc)"; then
     result=passed
   else
     result=FAILED
