@@ -132,7 +132,9 @@ Result<Ticket> Engine::Impl::admit(const Request& request, Sink sink) {
     }
     if (found->second.live == nullptr) {
       return Status(Code::kInvalidArgument,
-                    "route: '" + name + "' cannot be served: " + found->second.refused);
+                    "route: '" + name +
+                        "' could not be made; the operator sees why in the list of "
+                        "routes and in the log");
     }
     next.route = RouteLease(found->second.live);
   }

@@ -120,12 +120,13 @@ specd_status memory_alloc(const specd_host* host, specd_owner* owner, int32_t de
 
 void memory_free(const specd_host*, specd_owner* owner, void* block) noexcept {
   if (block == nullptr || owner == nullptr) return;
+  decltype(owner->blocks)::node_type freed;  // without the lock: a large block takes its time
   {
     const std::lock_guard<std::mutex> lock(owner->mutex);
     const auto found = owner->blocks.find(block);
     if (found != owner->blocks.end()) {
       owner->used_bytes -= found->second.bytes;
-      owner->blocks.erase(found);
+      freed = owner->blocks.extract(found);
       return;
     }
   }

@@ -443,7 +443,7 @@ Result<uint64_t> StepRunner::commit(const Members& members) {
       member->request->fail(FinishReason::kError,
                             Status(Code::kInternal, "the model's logits at position " +
                                                         std::to_string(member->n_computed) +
-                                                        " hold no finite number"));
+                                                        " are not finite"));
       member->accepted.clear();
     } else {
       tokens.clear();

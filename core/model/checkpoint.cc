@@ -125,11 +125,23 @@ Status check_tensors(const Checkpoint& checkpoint, const ModelConfig& c) {
     used.insert(name);
     return found.ok() ? Status() : found.status();
   };
-  SPECD_OK_OR_RETURN(need("model.embed_tokens.weight", {c.vocab_size, c.hidden_size}));
+  // One type for all matrices; norms and biases become float32 in any case.
+  const auto matrix = [&](const std::string& name, int64_t out, int64_t in) -> Status {
+    SPECD_OK_OR_RETURN(need(name, {out, in}));
+    const TensorType type = checkpoint.at(name).type;
+    const TensorType first = checkpoint.at("model.embed_tokens.weight").type;
+    if (type == first) return Status();
+    return Status(Code::kUnsupported, quote(checkpoint.path_of(name), 400) + ", tensor " +
+                                          quote(name) + ": is " + tensor_type_name(type) +
+                                          ", model.embed_tokens.weight is " +
+                                          tensor_type_name(first) +
+                                          "; expected one type for all matrices: convert them");
+  };
+  SPECD_OK_OR_RETURN(matrix("model.embed_tokens.weight", c.vocab_size, c.hidden_size));
   for (int32_t i = 0; i < c.n_layers; ++i) {
     const std::string layer = "model.layers." + std::to_string(i) + ".";
     const auto linear = [&](const char* name, int64_t out, int64_t in, bool bias) -> Status {
-      SPECD_OK_OR_RETURN(need(layer + name + ".weight", {out, in}));
+      SPECD_OK_OR_RETURN(matrix(layer + name + ".weight", out, in));
       return bias ? need(layer + name + ".bias", {out}) : Status();
     };
     SPECD_OK_OR_RETURN(need(layer + "input_layernorm.weight", {c.hidden_size}));
@@ -148,7 +160,7 @@ Status check_tensors(const Checkpoint& checkpoint, const ModelConfig& c) {
   }
   SPECD_OK_OR_RETURN(need("model.norm.weight", {c.hidden_size}));
   if (!c.tie_word_embeddings) {
-    SPECD_OK_OR_RETURN(need("lm_head.weight", {c.vocab_size, c.hidden_size}));
+    SPECD_OK_OR_RETURN(matrix("lm_head.weight", c.vocab_size, c.hidden_size));
   }
   for (const auto& [name, entry] : checkpoint.tensors()) {
     // Tables of older versions, and a copy of the embedding.

@@ -42,23 +42,16 @@ Status Weights::allocate_matrices() {
   return Status();
 }
 
-Status Weights::pack(const PackedMatrix& into, const std::vector<Part>& parts) {
+void Weights::pack(const PackedMatrix& into, const std::vector<Part>& parts) {
   int32_t column = 0;
   for (const Part& part : parts) {
     const TensorView& view = checkpoint_->at(part.name);  // check_tensors() has seen it
-    if (kernel_dtype(view.type).value() != dtype) {
-      return Status(Code::kUnsupported,
-                    checkpoint_->path_of(part.name) + ": tensor '" + part.name + "' is " +
-                        tensor_type_name(view.type) +
-                        ", model.embed_tokens.weight is not; mixed matrix types are not supported");
-    }
     device_.ops().pack(
         device_.stream(),
         {.packed = into, .source = view.data, .n_rows = part.n, .column_begin = column});
     column += part.n;
     parameters += static_cast<uint64_t>(part.n) * static_cast<uint64_t>(into.n_in);
   }
-  return Status();
 }
 
 // Norms and biases as float32: they are few, and every row uses them.
@@ -124,10 +117,11 @@ Status Weights::load_layer(const std::string& prefix, Layer& layer) {
   SPECD_OK_OR_RETURN(vector(layer.gate_up_bias, c.mlp_bias, gate_up("bias")));
   SPECD_OK_OR_RETURN(
       vector(layer.down_bias, c.mlp_bias, {{mlp + "down_proj.bias", c.hidden_size}}));
-  SPECD_OK_OR_RETURN(pack(layer.qkv, qkv("weight")));
-  SPECD_OK_OR_RETURN(pack(layer.o, {{attention + "o_proj.weight", c.hidden_size}}));
-  SPECD_OK_OR_RETURN(pack(layer.gate_up, gate_up("weight")));
-  return pack(layer.down, {{mlp + "down_proj.weight", c.hidden_size}});
+  pack(layer.qkv, qkv("weight"));
+  pack(layer.o, {{attention + "o_proj.weight", c.hidden_size}});
+  pack(layer.gate_up, gate_up("weight"));
+  pack(layer.down, {{mlp + "down_proj.weight", c.hidden_size}});
+  return Status();
 }
 
 Status Weights::load(const std::string& model_dir, const std::function<void(double)>& progress) {
@@ -150,7 +144,7 @@ Status Weights::load(const std::string& model_dir, const std::function<void(doub
   }
   SPECD_TRY(final_norm, vector_of({{"model.norm.weight", c.hidden_size}}));
   const bool tied = c.tie_word_embeddings;
-  SPECD_OK_OR_RETURN(pack(lm_head, {{tied ? embedding_name : "lm_head.weight", c.vocab_size}}));
+  pack(lm_head, {{tied ? embedding_name : "lm_head.weight", c.vocab_size}});
   if (tied) parameters -= embedded;
   if (progress) progress(1);
   return Status();

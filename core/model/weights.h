@@ -57,7 +57,7 @@ class Weights {
   Result<kernels::PackedMatrix> matrix(int32_t n_out, int32_t n_in);
   Status allocate_matrices();
   Status load_layer(const std::string& prefix, Layer& layer);
-  Status pack(const kernels::PackedMatrix& into, const std::vector<Part>& parts);
+  void pack(const kernels::PackedMatrix& into, const std::vector<Part>& parts);
   Result<const float*> vector_of(const std::vector<Part>& parts);
   Result<const void*> embedding_of(const TensorView& view);
 

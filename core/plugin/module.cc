@@ -309,6 +309,10 @@ Result<std::unique_ptr<Module>> map_module(const std::string& path, const LoadRe
     return Status(Code::kUnsupported,
                   quote(request.library_path, 400) +
                       ": the dynamic linker refused it: " + linker_words(error.what()));
+  } catch (...) {
+    return Status(Code::kUnsupported, quote(request.library_path, 400) +
+                                          ": a constructor of the library threw what is no "
+                                          "std::exception; expected that none throws");
   }
   using Entry = specd_status(const char*, const specd_host*, const specd_plugin**);
   Entry* entry = nullptr;

@@ -62,24 +62,21 @@ SPECD_INLINE int processed(const Row& row, int32_t t, float* l) {
 // What a row holds, without regard to temperature.
 struct Look {
   bool nan;
-  bool finite;  // at least one
   float max;
 };
 
 Look look_at(const float* logits, int32_t vocab) {
   uint32_t largest = 0;
-  uint32_t smallest = 0x7fffffffu;
   for (int32_t t = 0; t < vocab; ++t) {
     const uint32_t magnitude = bits_of(logits[t]) & 0x7fffffffu;
     largest = magnitude > largest ? magnitude : largest;
-    smallest = magnitude < smallest ? magnitude : smallest;
   }
   F32x16 m = set1(-__builtin_inff());
   int32_t t = 0;
   for (; t + 16 <= vocab; t += 16) m = max(m, load(logits + t));
   float best = tree_max(m);
   for (; t < vocab; ++t) best = best > logits[t] ? best : logits[t];
-  return {largest > 0x7f800000u, smallest < 0x7f800000u, best};
+  return {largest > 0x7f800000u, best};
 }
 
 constexpr int kDigits = 3;
@@ -178,7 +175,7 @@ Cut top_p_cut(const Row& row, uint32_t lowest, float top_p) {
 
 int32_t draw_row(const float* logits, int32_t vocab, const DrawRow& r) {
   const Look look = look_at(logits, vocab);
-  if (look.nan || !look.finite) return -1;
+  if (look.nan || __builtin_isinf(look.max)) return -1;
   if (r.greedy) {
     int32_t t = 0;
     while (logits[t] != look.max) ++t;

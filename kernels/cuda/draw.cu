@@ -172,19 +172,18 @@ __global__ void __launch_bounds__(kThreads) draw_kernel(DrawArgs a) {
   int32_t* token = a.token + r * stride_of(a.token_stride, 1);
   const int32_t vocab = a.vocab;
 
-  bool nan = false, finite = false;
+  bool nan = false;
   Best look{-INFINITY, -1};
   for (int32_t t = threadIdx.x; t < vocab; t += kThreads) {
     const float l = logits[t];
     nan = nan || isnan(l);
-    finite = finite || isfinite(l);
     look = better(look, {l, t});
   }
   nan = __syncthreads_or(nan) != 0;
-  finite = __syncthreads_or(finite) != 0;
   look = reduce_block(look, shared);
-  if (nan || !finite || row.greedy) {
-    if (threadIdx.x == 0) *token = nan || !finite ? -1 : look.token;
+  const bool damaged = nan || isinf(look.value);
+  if (damaged || row.greedy) {
+    if (threadIdx.x == 0) *token = damaged ? -1 : look.token;
     return;
   }
   const float max = __fdiv_rn(look.value, row.temperature);

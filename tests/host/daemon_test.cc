@@ -915,6 +915,8 @@ TEST(DaemonLife, broken_plugins_are_listed_with_the_reason_and_the_daemon_goes_o
     const auto result = client.generate(make_request(route, 4), {});
     ASSERT_FALSE(result.ok()) << route;
     EXPECT_EQ(result.status().code(), Code::kInvalidArgument);
+    EXPECT_NE(result.status().message().find(route), std::string::npos);
+    EXPECT_EQ(result.status().message().find('/'), std::string::npos) << result.status().message();
   }
   EXPECT_TRUE(client.generate(make_request("lookup", 4), {}).ok());
   EXPECT_EQ(daemon.stop(), 0);

@@ -113,24 +113,26 @@ TEST_P(Draw, greedy_takes_the_lowest_id_among_equals) {
 
 TEST_P(Draw, a_damaged_row_draws_minus_one_and_harms_no_other) {
   const float inf = std::numeric_limits<float>::infinity();
-  std::vector<float> logits = random_floats(6 * 40, 2);
+  std::vector<float> logits = random_floats(7 * 40, 2);
   logits[0 * 40 + 39] = kNan;
   logits[1 * 40 + 0] = -kNan;
   std::fill_n(logits.begin() + 2 * 40, 40, -inf);
   std::fill_n(logits.begin() + 3 * 40, 40, -inf);
   logits[3 * 40 + 33] = -5.0f;
   std::fill_n(logits.begin() + 4 * 40, 40, inf);
+  logits[6 * 40 + 17] = inf;
   for (const bool greedy : {true, false}) {
     DrawRow row = sampled(0.7f, 10, 0.9f, 5, 6);
     row.greedy = greedy;
-    const std::vector<int32_t> token = draw(logits, std::vector<DrawRow>(6, row), 3);
+    const std::vector<int32_t> token = draw(logits, std::vector<DrawRow>(7, row), 3);
     EXPECT_EQ(token[0], -1);
     EXPECT_EQ(token[1], -1);
     EXPECT_EQ(token[2], -1);
     EXPECT_EQ(token[3], 33);
     EXPECT_EQ(token[4], -1);
-    EXPECT_EQ(token[5], draw({logits.begin() + 5 * 40, logits.end()}, {row})[0]);
+    EXPECT_EQ(token[5], draw({logits.begin() + 5 * 40, logits.begin() + 6 * 40}, {row})[0]);
     EXPECT_GE(token[5], 0);
+    EXPECT_EQ(token[6], -1);
   }
 }
 

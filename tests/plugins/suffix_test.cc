@@ -507,9 +507,13 @@ TEST(Suffix, build_of_the_corpus_is_given_up_at_once_when_the_drafter_goes) {
 
 TEST(Suffix, memory_of_a_corpus_is_what_the_caps_say_at_most) {
   std::mt19937 random(14);
-  const TempFile file(corpus_text({{998, 997, 997, 997}, random_text(random, 900, 50000)}));
+  constexpr int kTokens = 50'000;
+  const TempFile file(corpus_text({{998, 997, 997, 997}, random_text(random, 900, kTokens)}));
   FakeHost host;
-  FakeDrafter drafter(host, factory(), FakeConfig().set("corpus", file.path()));
+  // Not a token more than there are, as each document counts for one.
+  FakeDrafter drafter(
+      host, factory(),
+      FakeConfig().set("corpus", file.path()).set("max_corpus_tokens", 4 + kTokens + 2));
   ASSERT_NO_FATAL_FAILURE(wait_for_corpus(drafter, {998}));
   EXPECT_LT(host.memory_used(), drafter.caps().bytes_fixed);
 }

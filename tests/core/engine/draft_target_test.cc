@@ -61,6 +61,16 @@ TEST_F(DraftTarget, no_setting_changes_a_token) {
   o.routes.push_back(draft_route("small_chunks", 4, {{"prefill_chunk", 64}}));
   o.routes.push_back(tree_route("tree", 4, 3, 14));
   o.routes.push_back(tree_route("wide_tree", 3, 8, 24, {{"use_target_noise", false}}));
+  // As configs/without_training.yaml has it: the model drafts where the suffix has nothing to say.
+  o.routes.push_back(
+      route("cascade",
+            plugin("specd.drafter.cascade",
+                   {{"drafters",
+                     {{{"plugin", "specd.drafter.suffix"}, {"config", Json::object()}},
+                      {{"plugin", "specd.drafter.draft_target"},
+                       {"config", {{"model", "draft"}, {"draft_tokens", 4}}}}}},
+                    {"min_nodes", {2}}}),
+            8));
   start(o);
   const std::vector<Outcome> plain = run_all(requests("off"));
   for (const RouteOptions& each : o.routes) {

@@ -29,7 +29,8 @@ class FamilyEngine : public EngineTest, public testing::WithParamInterface<std::
     return r;
   }
   // Replaces `n` values of a float32 tensor from `from` on.
-  static void poison(const std::string& folder, const std::string& name, size_t from, size_t n) {
+  static void poison(const std::string& folder, const std::string& name, size_t from, size_t n,
+                     float value) {
     const std::string path = folder + "/model.safetensors";
     std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
     uint64_t length = 0;
@@ -38,10 +39,10 @@ class FamilyEngine : public EngineTest, public testing::WithParamInterface<std::
     file.read(header.data(), static_cast<std::streamsize>(length));
     const Json tensor = Json::parse(header).at(name);
     ASSERT_EQ(tensor.at("dtype"), "F32");
-    const std::vector<float> nan(n, std::numeric_limits<float>::quiet_NaN());
+    const std::vector<float> bad(n, value);
     file.seekp(static_cast<std::streamoff>(8 + length + tensor.at("data_offsets")[0].get<size_t>() +
                                            from * sizeof(float)));
-    file.write(reinterpret_cast<const char*>(nan.data()),
+    file.write(reinterpret_cast<const char*>(bad.data()),
                static_cast<std::streamsize>(n * sizeof(float)));
   }
 };
@@ -104,6 +105,46 @@ TEST_F(FamilyEngineOnce, a_generation_config_holds_until_the_request_or_the_opti
   audit();
 }
 
+// Plain, and where a draft goes past the end of the text.
+TEST_F(FamilyEngineOnce,
+       any_eos_of_the_generation_config_ends_the_text_unless_the_request_says_no) {
+  EngineOptions o = family("llama2");
+  const Json& golden = family_goldens().at("llama2").at(0);
+  Request r = tokens(golden.at("prompt"));
+  const auto greedy = golden.at("greedy").get<std::vector<int32_t>>();
+  const auto first_of = [&](int32_t token) {
+    return std::find(greedy.begin(), greedy.end(), token) - greedy.begin();
+  };
+  const std::string file = folder_ + "/golden.json";
+  std::ofstream(file) << Json{
+      {"sequences", {{{"prompt", golden.at("prompt")}, {"output", greedy}}}}};
+  const int32_t near = greedy[9], far = greedy[30];
+  ASSERT_LT(first_of(near), first_of(far));
+  for (const std::vector<int32_t>& eos : {std::vector{far}, {far, near}, {near, far}}) {
+    std::ofstream(o.model.path + "/generation_config.json") << Json{{"eos_token_id", eos}};
+    o.routes = {route(
+        "replay", plugin("specd.drafter.replay", Json{{"file", file}, {"draft_tokens", 8}}), 8)};
+    start(o);
+    ASSERT_EQ(report("replay").state, "live") << report("replay").reason;
+    const auto tokenizer = Tokenizer::load(o.model.path + "/tokenizer.json").value();
+    const int64_t end = eos.size() == 1 ? first_of(far) : first_of(near);
+    for (const char* name : {"off", "replay"}) {
+      r.route = name;
+      r.ignore_eos = false;
+      const Outcome outcome = run(r);
+      EXPECT_EQ(outcome.finish, FinishReason::kStop) << name;
+      EXPECT_EQ(outcome.tokens, std::vector(greedy.begin(), greedy.begin() + end + 1)) << name;
+      EXPECT_EQ(outcome.text,
+                tokenizer->decode(std::vector(greedy.begin(), greedy.begin() + end), true))
+          << name << ": the end is no text";
+      r.ignore_eos = true;
+      EXPECT_EQ(run(r).tokens, greedy) << name;
+    }
+  }
+  EXPECT_GT(report("replay").accepted, 0u);
+  audit();
+}
+
 // Penalties over a text of our own count: the tokens of the output alone.
 TEST_F(FamilyEngineOnce, presence_and_frequency_count_the_output_alone) {
   start(family("llama2"));
@@ -129,7 +170,8 @@ TEST_F(FamilyEngineOnce, presence_and_frequency_count_the_output_alone) {
 // G21. A checkpoint with a damaged row: whoever meets that token fails alone.
 TEST_F(FamilyEngineOnce, a_nan_ends_the_request_that_met_it_and_no_other) {
   EngineOptions o = family("llama_bias");
-  poison(o.model.path, "model.embed_tokens.weight", 77 * 48, 48);
+  poison(o.model.path, "model.embed_tokens.weight", 77 * 48, 48,
+         std::numeric_limits<float>::quiet_NaN());
   o.routes = {route("prompt_lookup", plugin("specd.drafter.prompt_lookup"), 4)};
   start(o);
   std::vector<Request> requests;
@@ -163,10 +205,25 @@ TEST_F(FamilyEngineOnce, a_nan_ends_the_request_that_met_it_and_no_other) {
     EXPECT_EQ(outcomes[i].tokens, expected[i]) << i;
     if (!expected[i].empty()) continue;
     EXPECT_EQ(outcomes[i].finish, FinishReason::kError);
-    EXPECT_NE(outcomes[i].error.message().find("hold no finite number"), std::string::npos)
+    EXPECT_NE(outcomes[i].error.message().find("are not finite"), std::string::npos)
         << outcomes[i].error.to_string();
   }
   EXPECT_TRUE(engine_->failure().ok());
+  audit();
+}
+
+// G21. Two infinite weights make one logit +inf and one -inf, among others that are finite.
+TEST_F(FamilyEngineOnce, an_infinite_logit_is_no_answer) {
+  EngineOptions o = family("llama_bias");
+  const float inf = std::numeric_limits<float>::infinity();
+  poison(o.model.path, "lm_head.weight", 77 * 48, 1, inf);
+  poison(o.model.path, "lm_head.weight", 78 * 48, 1, -inf);
+  start(o);
+  const Outcome outcome = run(tokens(family_goldens().at("llama_bias").at(0).at("prompt")));
+  EXPECT_EQ(outcome.finish, FinishReason::kError);
+  EXPECT_TRUE(outcome.tokens.empty());
+  EXPECT_NE(outcome.error.message().find("are not finite"), std::string::npos)
+      << outcome.error.to_string();
   audit();
 }
 

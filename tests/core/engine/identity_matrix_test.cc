@@ -54,7 +54,24 @@ std::vector<Case> full_product() {
   return all;
 }
 
-// A covering array: always the case that covers the most pairs of levels not seen yet.
+// Pairs alone would let it be chance whether a tree, random numbers and pages that are short meet.
+std::vector<Case> trees_that_are_starved() {
+  std::vector<Case> cases;
+  for (const Case& c : full_product()) {
+    const std::string& drafter = kDrafters[static_cast<size_t>(c[kDrafter])];
+    const bool tree = drafter == "suffix" || drafter == "lookahead" || drafter == "draft_tree" ||
+                      drafter == "cascade";
+    if (tree && kLengths[static_cast<size_t>(c[kLength])] == 4 &&
+        kConcurrencies[static_cast<size_t>(c[kConcurrency])] == 16 && c[kMemory] == 1 &&
+        c[kPrefix] == 0 && kSamplings[static_cast<size_t>(c[kSampling])] == "seeded") {
+      cases.push_back(c);
+    }
+  }
+  return cases;
+}
+
+// A covering array that begins with these: always the case that covers the most pairs of levels not
+// seen yet.
 std::vector<Case> every_pair() {
   const std::vector<Case> all = full_product();
   std::map<std::array<int, 4>, bool> seen;  // factor, level, factor, level
@@ -66,7 +83,8 @@ std::vector<Case> every_pair() {
     }
   };
   for (const Case& each : all) pairs_of(each, [&](const auto& pair) { seen[pair] = false; });
-  std::vector<Case> chosen;
+  std::vector<Case> chosen = trees_that_are_starved();
+  for (const Case& each : chosen) pairs_of(each, [&](const auto& pair) { seen[pair] = true; });
   while (true) {
     const Case* best = nullptr;
     int most = 0;
@@ -84,9 +102,9 @@ std::vector<Case> every_pair() {
   }
 }
 
-// Short of memory, and as many at once as there are prompts, where there is such a case.
+// Short of memory, and as many at once as there is a case.
 std::vector<Case> hardest_of_each_drafter(const std::vector<Case>& cases) {
-  const auto hard = [](const Case& c) { return std::pair(c[kMemory], c[kConcurrency] == 1); };
+  const auto hard = [](const Case& c) { return std::pair(c[kMemory], c[kConcurrency]); };
   std::map<int, Case> hardest;
   for (const Case& each : cases) {
     Case& best = hardest.try_emplace(each[kDrafter], each).first->second;
@@ -286,39 +304,51 @@ class IdentityMatrix : public EngineTest {
     subject_ = subject;
     prompts_ = long_prompts(n_prompts);
     plain();
+    std::map<std::string, uint64_t> accepted;
     for (const bool starved : {false, true}) {
       start_matrix(starved);
       size_t number = 0;
+      std::set<std::string> drafters;
       for (const Case& c : cases) {
         ++number;
         if ((c[kMemory] == 1) != starved) continue;
         run_case(c, number);
         if (HasFatalFailure()) return;
+        drafters.insert(kDrafters[static_cast<size_t>(c[kDrafter])]);
       }
       audit();
-      if (kSanitized) continue;
+      if (drafters.empty()) continue;
       const EngineReport status = engine_->status();
       if (starved) {
         EXPECT_GT(status.preemptions, 0u);
       } else {
         EXPECT_EQ(status.preemptions, 0u);
       }
-      std::map<std::string, uint64_t> drafted, accepted, discarded;
+      std::map<std::string, uint64_t> drafted, here, discarded;
       for (const RouteReport& each : engine_->routes()) {
-        drafted[each.name.substr(0, each.name.find("_k"))] += each.drafted;
-        accepted[each.name.substr(0, each.name.find("_k"))] += each.accepted;
-        discarded[each.name.substr(0, each.name.find("_k"))] += each.discarded;
+        const std::string drafter = each.name.substr(0, each.name.find("_k"));
+        drafted[drafter] += each.drafted;
+        here[drafter] += each.accepted;
+        accepted[drafter] += each.accepted;
+        discarded[drafter] += each.discarded;
       }
-      std::set<std::string> proposing;
-      for (const Case& c : cases) proposing.insert(kDrafters[static_cast<size_t>(c[kDrafter])]);
-      proposing.erase("off");
-      proposing.erase("garbage");
-      for (const std::string& each : proposing) EXPECT_GT(drafted[each], 0u) << each;
-      if (proposing.contains("cascade")) {
+      for (const std::string& each : drafters) {
+        if (each != "off" && each != "garbage") {
+          EXPECT_GT(drafted[each], 0u) << each;
+        }
+      }
+      if (drafters.contains("cascade")) {
         EXPECT_GT(discarded["cascade"], 0u) << "no window of lookahead, so it never proposed";
       }
-      EXPECT_EQ(drafted["replay100"], accepted["replay100"]);
-      EXPECT_EQ(accepted["replay0"], 0u);
+      EXPECT_EQ(drafted["replay100"], here["replay100"]);
+      EXPECT_EQ(here["replay0"], 0u);
+    }
+    if (kSanitized) return;  // too few tokens for something to be sure of acceptance
+    for (const Case& c : cases) {
+      const std::string& each = kDrafters[static_cast<size_t>(c[kDrafter])];
+      if (each != "off" && each != "garbage" && each != "replay0") {
+        EXPECT_GT(accepted[each], 0u) << each;
+      }
     }
   }
 

@@ -174,6 +174,18 @@ TEST_F(Routes, twenty_changes_a_second_change_no_token_of_sixteen_running_reques
   std::vector<RouteOptions> choices{lookup("r", 5), replay("r", 3), lookup("r", 2), replay("r", 7)};
   choices.push_back(
       route("r", plugin("specd.test.drafter_taps", {{"file", folder_ + "/taps"}}), 2));
+  const Json suffix = {{"max_branches", 2}, {"max_spec_factor", 2}};
+  const Json lookahead = {{"window", 3}, {"ngram", 3}, {"guesses", 2}};
+  choices.push_back(route("r", plugin("specd.drafter.suffix", suffix), 8));
+  choices.push_back(route("r", plugin("specd.drafter.lookahead", lookahead), 10));
+  choices.push_back(
+      route("r",
+            plugin("specd.drafter.cascade",
+                   {{"drafters",
+                     {{{"plugin", "specd.drafter.suffix"}, {"config", suffix}},
+                      {{"plugin", "specd.drafter.lookahead"}, {"config", lookahead}}}},
+                    {"min_nodes", {2}}}),
+            10));
   for (const char* mode : {"wrong", "garbage", "update_fails"}) {
     choices.push_back(route(
         "r", {.plugin = "specd.test.drafter_bad", .factory = "bad", .config = {{"mode", mode}}},

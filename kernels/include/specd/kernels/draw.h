@@ -10,7 +10,7 @@
 // noise(seed, position, token) = -log(-log1p(-w)), w = (x + 0.5) * 2^-32, where x is lane token % 4
 // of Philox4x32-10 with key = seed and counter {token / 4, position, purpose = 0, round = 0}.
 // position is that of the drawn token. Greedy rows: argmax of the logits, lowest id on ties. A row
-// with a NaN, or with no finite logit, draws token -1: the caller fails that request alone.
+// with a NaN or +inf, or with no finite logit, draws token -1: the caller fails that request alone.
 // Sources: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (Philox); Gumbel-max.
 #pragma once
 
