@@ -40,7 +40,7 @@ TEST_F(GenerationConfigTest, without_a_file_decoding_is_greedy) {
   EXPECT_EQ(eos, std::vector<int32_t>{3});
 }
 
-TEST_F(GenerationConfigTest, several_ids_end_a_text_and_replace_those_of_config_json) {
+TEST_F(GenerationConfigTest, a_list_of_eos_ids_replaces_those_of_config_json) {
   ASSERT_TRUE(load(R"({"eos_token_id": [1, 5]})").ok());
   EXPECT_EQ(eos_, (std::vector<int32_t>{1, 5}));
   ASSERT_TRUE(load(R"({"eos_token_id": 7})").ok());
