@@ -179,6 +179,7 @@ struct ModelReport {
   // Of the target: where a request does not say, and what generation_config.json asks for in vain.
   SamplingParams sampling_defaults;
   std::vector<std::string> generation_config_ignored;
+  std::vector<int32_t> eos_tokens;  // of the target: each ends a text
   // Of the target: the file its chat template came from, or "refused: " and why chats are.
   std::string chat_template;
 };

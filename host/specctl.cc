@@ -384,6 +384,26 @@ int run_routes(Client& client, bool json) {
   return kOk;
 }
 
+// What holds where a request does not say.
+std::string defaults_text(const v1::Model& model) {
+  const v1::Sampling& sampling = model.default_sampling();
+  std::ostringstream text;
+  text << "\nWhere a request does not say: ";
+  if (sampling.temperature() == 0) {
+    text << "greedy";
+  } else {
+    text << "temperature " << sampling.temperature() << ", top-p " << sampling.top_p() << ", top-k "
+         << sampling.top_k() << ", min-p " << sampling.min_p();
+  }
+  text << ", repetition penalty " << sampling.repetition_penalty() << "\nA text ends at token";
+  for (const int32_t token : model.eos_tokens()) text << ' ' << token;
+  if (model.eos_tokens().empty()) text << ": none, at its length alone";
+  for (const std::string& each : model.generation_config_ignored())
+    text << "\ngeneration_config.json, not applied: " << each;
+  text << '\n';
+  return text.str();
+}
+
 int run_models(Client& client, bool json) {
   const auto response = client.models();
   if (!response.ok()) return fail(response.status());
@@ -402,7 +422,11 @@ int run_models(Client& client, bool json) {
                                        std::to_string(model.kv_pages_cached()) + " cached",
          std::to_string(model.max_positions()), model.chat_template(), model.reason()});
   }
-  if (!json) std::fputs(printable(table.text()).c_str(), stdout);
+  if (json) return kOk;
+  std::fputs(printable(table.text()).c_str(), stdout);
+  for (const v1::Model& model : response.value().models()) {
+    if (model.role() == "target") std::fputs(printable(defaults_text(model)).c_str(), stdout);
+  }
   return kOk;
 }
 

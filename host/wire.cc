@@ -324,6 +324,7 @@ v1::Model model_to_wire(const ModelReport& report) {
     *wire.mutable_default_sampling() = sampling_to_wire(report.sampling_defaults);
     for (const std::string& each : report.generation_config_ignored)
       wire.add_generation_config_ignored(each);
+    wire.mutable_eos_tokens()->Add(report.eos_tokens.begin(), report.eos_tokens.end());
   }
   wire.set_chat_template(report.chat_template);
   return wire;

@@ -19,6 +19,8 @@ namespace specd {
 namespace {
 
 constexpr size_t kDepthMax = 64;
+// A value takes up to 130 bytes beside its text, so that "[[],[],[] .." would grow fortyfold.
+constexpr size_t kValuesMax = 4'000'000;
 
 // "where:line:column" of a byte; columns count bytes from 1.
 std::string place(std::string_view text, size_t offset, const std::string& where) {
@@ -116,7 +118,12 @@ class Builder final : public nlohmann::json_sax<Json> {
     return false;
   }
 
+  // Null: refused.
   Json* put(Json value) {
+    if (++n_values_ > kValuesMax) {
+      refuse("more than " + std::to_string(kValuesMax) + " values");
+      return nullptr;
+    }
     if (stack_.empty()) {
       root_ = std::move(value);
       return &root_;
@@ -128,16 +135,13 @@ class Builder final : public nlohmann::json_sax<Json> {
     *slot_ = std::move(value);
     return slot_;
   }
-  bool add(Json value) {
-    put(std::move(value));
-    return true;
-  }
+  bool add(Json value) { return put(std::move(value)) != nullptr; }
   bool open(Json value) {
     if (stack_.size() == kDepthMax) {
       return refuse("nested deeper than " + std::to_string(kDepthMax) + " levels");
     }
     stack_.push_back(put(std::move(value)));
-    return true;
+    return stack_.back() != nullptr;
   }
   bool close() {
     stack_.pop_back();
@@ -151,6 +155,7 @@ class Builder final : public nlohmann::json_sax<Json> {
   std::vector<Json*>
       stack_;             // open arrays and objects; a parent does not grow while a child is open
   Json* slot_ = nullptr;  // value of the last key
+  size_t n_values_ = 0;
   Status error_;
 };
 

@@ -76,6 +76,7 @@ ModelReport Engine::model() const {
   report.page_tokens = kernels::kPageTokens;
   report.sampling_defaults = m.sampling_defaults;
   report.generation_config_ignored = m.generation_config_ignored;
+  report.eos_tokens = m.config.eos_tokens;
   const Status& chat = m.chat_template.status();
   report.chat_template = chat.ok() ? m.chat_template.source() : "refused: " + chat.message();
   return report;

@@ -89,8 +89,9 @@ Status Checkpoint::open_shards(const std::string& index_path) {
   std::vector<std::string> names(shards.size());
   for (const auto& [name, number] : shards) names[number] = name;
   for (const std::string& name : names) {
-    SPECD_TRY(SafetensorsFile file, SafetensorsFile::open(model_dir_ + "/" + name));
-    files_.push_back(std::move(file));
+    Result<SafetensorsFile> file = SafetensorsFile::open(model_dir_ + "/" + name);
+    if (!file.ok()) return file.status().with_context(where + ": weight_map");
+    files_.push_back(std::move(file).value());
   }
   for (const auto& [tensor, value] : map->items()) {
     const size_t number = shards.at(value.get_ref<const std::string&>());

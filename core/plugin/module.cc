@@ -1,5 +1,6 @@
 #include "core/plugin/module.h"
 
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -11,12 +12,15 @@
 #include <boost/dll/shared_library.hpp>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
+#include <system_error>
 #include <vector>
 
 #include "core/base/fp_environment.h"
@@ -290,39 +294,58 @@ Status check_claim(const Manifest& manifest, const specd_plugin& plugin) {
 
 // ---- loading ---------------------------------------------------------------------------------
 
-// The dynamic linker's own words out of what Boost.DLL throws.
-std::string linker_words(const std::string& what) {
-  static constexpr std::string_view kBefore = "dlerror system message: ";
-  const size_t start = what.find(kBefore);
-  const size_t end = what.rfind(')');
-  if (start == std::string::npos || end == std::string::npos) return what;
-  const size_t from = start + kBefore.size();
-  return end > from ? what.substr(from, end - from) : what;
-}
+// A constructor that exits ends the process, and so must one that throws: an exception that leaves dlopen()
+// leaves the linker locked. While one lives, what is written last names the library.
+class LastWords {
+ public:
+  explicit LastWords(const std::string& library_path) {
+    text = "specd: a constructor of " + quote(library_path, 400) +
+           " ended the process while it was loaded, by exit() or by what it threw; remove the "
+           "bundle\n";
+    [[maybe_unused]] static const int registered = std::atexit([] {
+      if (text.empty()) return;
+      say();
+      _exit(1);  // whatever it said: this was no success
+    });
+    before = std::set_terminate([] {
+      say();
+      before();
+    });
+  }
+  ~LastWords() {
+    std::set_terminate(before);
+    text.clear();
+  }
+  LastWords(const LastWords&) = delete;
+  LastWords& operator=(const LastWords&) = delete;
+
+ private:
+  static void say() {
+    [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, text.data(), text.size());
+  }
+  static inline std::string text;  // one at a time: under the lock of all modules
+  static inline std::terminate_handler before = nullptr;
+};
 
 Result<std::unique_ptr<Module>> map_module(const std::string& path, const LoadRequest& request) {
   auto module = std::make_unique<Module>();
-  try {
+  std::error_code error;
+  {
     const FpEnvironment fp_environment;  // constructors run here
-    module->library.load(path, boost::dll::load_mode::rtld_now | boost::dll::load_mode::rtld_local);
-  } catch (const std::exception& error) {
-    return Status(Code::kUnsupported,
-                  quote(request.library_path, 400) +
-                      ": the dynamic linker refused it: " + linker_words(error.what()));
-  } catch (...) {
+    const LastWords last_words(request.library_path);
+    [&]() noexcept {
+      module->library.load(
+          path, error, boost::dll::load_mode::rtld_now | boost::dll::load_mode::rtld_local);
+    }();
+  }
+  if (error) {
+    const char* words = dlerror();
     return Status(Code::kUnsupported, quote(request.library_path, 400) +
-                                          ": a constructor of the library threw what is no "
-                                          "std::exception; expected that none throws");
+                                          ": the dynamic linker refused it: " +
+                                          (words == nullptr ? error.message() : words));
   }
   using Entry = specd_status(const char*, const specd_host*, const specd_plugin**);
-  Entry* entry = nullptr;
-  try {
-    entry = &module->library.get<Entry>(SPECD_ENTRY_SYMBOL);
-  } catch (const std::exception& error) {
-    module->table = Status(Code::kUnsupported, std::string("no symbol '") + SPECD_ENTRY_SYMBOL +
-                                                   "': " + linker_words(error.what()));
-    return module;
-  }
+  Entry& entry = module->library.get<Entry>(SPECD_ENTRY_SYMBOL);  // inspect() has seen it
   const specd_status status = entry(SPECD_ABI_LAYOUT, request.host, &module->plugin);
   module->table = check_table(status, module->plugin);
   return module;

@@ -152,6 +152,10 @@ TEST_F(ChatTest, text_prompts_choose_bos_and_special_tokens) {
 TEST_F(ChatTest, models_tell_where_the_template_came_from) {
   EXPECT_EQ(daemon_->client().models().value().models(0).chat_template(), "own.jinja");
   EXPECT_NE(specctl("models").find("own.jinja"), std::string::npos);
+  EXPECT_NE(specctl("models").find("Where a request does not say: greedy, repetition penalty 1\n"
+                                   "A text ends at token "),
+            std::string::npos)
+      << specctl("models");
 }
 
 TEST_F(ChatTest, specctl_renders_and_generates_from_messages) {

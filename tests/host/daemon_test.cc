@@ -472,6 +472,8 @@ TEST_F(DaemonTest, control_calls_report_what_is_there) {
   EXPECT_EQ(models.value().models(0).name(), "pico");
   EXPECT_EQ(models.value().models(0).vocab_size(), 4096);
   EXPECT_EQ(models.value().models(0).parameters(), 14162304U);
+  EXPECT_EQ(models.value().models(0).eos_tokens_size(), 1);
+  EXPECT_EQ(models.value().models(0).default_sampling().temperature(), 0);
   const auto status = client.status();
   ASSERT_TRUE(status.ok());
   EXPECT_EQ(status.value().state(), "ready");

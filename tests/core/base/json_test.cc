@@ -1,6 +1,7 @@
 #include "core/base/json.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -69,6 +70,32 @@ TEST(Json, nesting_is_limited_to_64_levels) {
   for (int i = 0; i < 100'000; ++i) objects += "{\"a\":";
   message_of(objects);
   message_of(std::string(10'000'000, '['));
+}
+
+TEST(Json, values_are_counted_so_that_a_file_cannot_grow_fortyfold_in_memory) {
+  const auto zeros = [](size_t n) {
+    std::string text = "[0";
+    for (size_t i = 1; i < n; ++i) text += ",0";
+    return text + "]";
+  };
+  EXPECT_TRUE(parse_json(zeros(3'999'999), "file.json").ok());  // and the list itself
+  EXPECT_EQ(message_of(zeros(4'000'000)),
+            "file.json:1:8000001: malformed JSON: more than 4000000 values");
+  std::string lists = "[";
+  for (int i = 0; i < 30'000'000; ++i) lists += "[],";
+  // A child, so that what other tests took does not count.
+  const auto peak_mib = [&] {
+    message_of(lists);
+    rusage used{};
+    getrusage(RUSAGE_SELF, &used);
+    return used.ru_maxrss / 1024;
+  };
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  peak_mib();
+#else
+  // 86 MiB of text, and of what was built of it, not 30 million lists.
+  EXPECT_EXIT(_exit(peak_mib() < 700 ? 0 : 1), testing::ExitedWithCode(0), "");
+#endif
 }
 
 TEST(Json, a_long_wrong_string_does_not_fill_the_message) {

@@ -78,6 +78,7 @@ TEST_F(FamilyEngineOnce, a_generation_config_holds_until_the_request_or_the_opti
   EXPECT_FLOAT_EQ(model.sampling_defaults.temperature, 0.7f);
   EXPECT_FLOAT_EQ(model.sampling_defaults.repetition_penalty, 1.3f);
   EXPECT_EQ(model.generation_config_ignored, std::vector<std::string>{"no_repeat_ngram_size 2"});
+  EXPECT_EQ(model.eos_tokens, (std::vector<int32_t>{257, 258}));
   const Json& golden = family_goldens().at("llama2").at(1);
   Request silent = tokens(golden.at("prompt"));
   Request explicit_same = silent;
@@ -227,6 +228,76 @@ TEST_F(FamilyEngineOnce, an_infinite_logit_is_no_answer) {
   audit();
 }
 
+// Where the characters of a text begin, and its end.
+std::vector<size_t> characters(const std::string& text) {
+  std::vector<size_t> starts;
+  for (size_t at = 0; at <= text.size(); ++at) {
+    if (at == text.size() || (static_cast<unsigned char>(text[at]) & 0xC0) != 0x80)
+      starts.push_back(at);
+  }
+  return starts;
+}
+
+// A folder with the weights of the small model and another tokenizer; ids beyond its tokens are drawn too.
+EngineOptions with_tokenizer(EngineOptions o, const std::string& folder, const std::string& kind) {
+  std::filesystem::copy(o.model.path, folder + "/" + kind);
+  o.model.path = folder + "/" + kind;
+  const std::string golden =
+      std::string(SPECD_TEST_REFERENCE) + "/tokenizer_kinds/" + kind + ".json";
+  std::ofstream(o.model.path + "/tokenizer.json")
+      << parse_json_file(golden, 1 << 26).value().at("tokenizer").dump();
+  return o;
+}
+
+// G22 with a text whose spaces belong to the tokens behind them, and bytes that are tokens.
+TEST_F(FamilyEngineOnce, a_sentencepiece_text_goes_on_where_the_prompt_ends) {
+  for (const char* kind : {"llama2_legacy", "metaspace_first", "metaspace_words"}) {
+    EngineOptions o = with_tokenizer(options(), folder_, kind);
+    const auto tokenizer = Tokenizer::load(o.model.path + "/tokenizer.json").value();
+    start(o);
+    size_t parted = 0;
+    for (uint64_t seed = 0; seed < 12; ++seed) {
+      const std::string prompt = prompts()[seed % prompts().size()];
+      Request r = request(prompt, "off", 64, 1.5f, seed);
+      const Outcome whole = run(r);
+      std::vector<int32_t> all = engine_->encode(prompt).value();
+      const std::string before = tokenizer->decode(all, true);
+      all.insert(all.end(), whole.tokens.begin(), whole.tokens.end());
+      EXPECT_EQ(before + whole.text, tokenizer->decode(all, true)) << kind << ", " << seed;
+      EXPECT_EQ(utf8_error_offset(whole.text), std::string::npos);
+      parted += whole.text.starts_with(' ') ? 1 : 0;
+      const std::vector<size_t> starts = characters(whole.text);
+      ASSERT_GT(starts.size(), 8u);
+      const size_t middle = starts.size() / 2;
+      r.stop = {whole.text.substr(starts[middle], starts[middle + 3] - starts[middle])};
+      const Outcome stopped = run(r);
+      EXPECT_EQ(stopped.text, whole.text.substr(0, whole.text.find(r.stop[0])));
+      EXPECT_EQ(stopped.finish, FinishReason::kStop);
+    }
+    EXPECT_GT(parted, 0u) << kind << ": no text begins with a space";
+  }
+  audit();
+}
+
+TEST_F(FamilyEngineOnce, a_message_cannot_spell_a_token_that_is_not_special_either) {
+  EngineOptions o = with_tokenizer(options(), folder_, "llama2_legacy");
+  constexpr int32_t kTool = 1900;
+  std::ofstream(o.model.path + "/chat_template.jinja")
+      << "{% for m in messages %}<tool>{{ m.content }}{% endfor %}";
+  start(o);
+  Request r;
+  r.chat = ChatPrompt{};
+  r.chat->messages = {{.role = "user", .content = "a <tool> b", .extra_json = {}}};
+  const auto tools = [&] {
+    const RenderedPrompt made = engine_->render(r).value();
+    EXPECT_EQ(made.text, "<tool>a <tool> b");
+    return std::count(made.tokens.begin(), made.tokens.end(), kTool);
+  };
+  EXPECT_EQ(tools(), 1) << "the template's";
+  r.chat->parse_special_tokens_in_messages = true;
+  EXPECT_EQ(tools(), 2);
+}
+
 // G22. Random bytes as tokens: hardly a character is whole where a token ends.
 TEST_P(FamilyEngine, text_is_that_of_all_tokens_and_stops_where_a_string_stops_it) {
   const EngineOptions o = family(GetParam());
@@ -239,11 +310,7 @@ TEST_P(FamilyEngine, text_is_that_of_all_tokens_and_stops_where_a_string_stops_i
     EXPECT_EQ(utf8_error_offset(whole.text), std::string::npos);
     // Stop strings of one to four characters from anywhere in it, so that they begin and end inside
     // of tokens.
-    std::vector<size_t> starts;
-    for (size_t at = 0; at <= whole.text.size(); ++at) {
-      if (at == whole.text.size() || (static_cast<unsigned char>(whole.text[at]) & 0xC0) != 0x80)
-        starts.push_back(at);
-    }
+    const std::vector<size_t> starts = characters(whole.text);
     std::vector<Request> requests;
     for (size_t i = 0; i + 4 < starts.size(); i += 5) {
       const size_t length = 1 + i % 4;

@@ -53,6 +53,82 @@ TEST_F(ModelConfigTest, the_target_of_the_tree_is_read) {
   EXPECT_EQ(config.eos_tokens, std::vector<int32_t>{1});
 }
 
+// Keys and values as their makers published them.
+TEST_F(ModelConfigTest, published_files_are_read) {
+  struct Published {
+    const char* text;
+    int32_t n_kv_heads, head_dim, max_positions, window;
+    double theta;
+    bool tied, qkv_bias, head_norm;
+    std::vector<int32_t> eos;
+  };
+  const std::vector<Published> all = {
+      {R"({"architectures": ["LlamaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+           "bos_token_id": 128000, "eos_token_id": [128001, 128008, 128009], "head_dim": 64,
+           "hidden_act": "silu", "hidden_size": 2048, "initializer_range": 0.02,
+           "intermediate_size": 8192, "max_position_embeddings": 131072, "mlp_bias": false,
+           "model_type": "llama", "num_attention_heads": 32, "num_hidden_layers": 16,
+           "num_key_value_heads": 8, "pretraining_tp": 1, "rms_norm_eps": 1e-05,
+           "rope_scaling": {"factor": 32.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
+             "original_max_position_embeddings": 8192, "rope_type": "llama3"},
+           "rope_theta": 500000.0, "tie_word_embeddings": true, "torch_dtype": "bfloat16",
+           "transformers_version": "4.45.0.dev0", "use_cache": true, "vocab_size": 128256})",
+       8, 64, 131072, 0, 500000, true, false, false, {128001, 128008, 128009}},
+      {R"({"architectures": ["MistralForCausalLM"], "bos_token_id": 1, "eos_token_id": 2,
+           "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02,
+           "intermediate_size": 14336, "max_position_embeddings": 32768, "model_type": "mistral",
+           "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8,
+           "rms_norm_eps": 1e-05, "rope_theta": 10000.0, "sliding_window": 4096,
+           "tie_word_embeddings": false, "torch_dtype": "bfloat16",
+           "transformers_version": "4.34.0.dev0", "use_cache": true, "vocab_size": 32000})",
+       8, 128, 32768, 4096, 10000, false, false, false, {2}},
+      {R"({"architectures": ["Qwen2ForCausalLM"], "attention_dropout": 0.0, "bos_token_id": 151643,
+           "eos_token_id": 151645, "hidden_act": "silu", "hidden_size": 896,
+           "initializer_range": 0.02, "intermediate_size": 4864, "max_position_embeddings": 32768,
+           "max_window_layers": 21, "model_type": "qwen2", "num_attention_heads": 14,
+           "num_hidden_layers": 24, "num_key_value_heads": 2, "rms_norm_eps": 1e-06,
+           "rope_theta": 1000000.0, "sliding_window": 32768, "tie_word_embeddings": true,
+           "torch_dtype": "bfloat16", "transformers_version": "4.43.1", "use_cache": true,
+           "use_sliding_window": false, "vocab_size": 151936})",
+       2, 64, 32768, 0, 1000000, true, true, false, {151645}},
+      {R"({"architectures": ["Qwen3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+           "bos_token_id": 151643, "eos_token_id": 151645, "head_dim": 128, "hidden_act": "silu",
+           "hidden_size": 1024, "initializer_range": 0.02, "intermediate_size": 3072,
+           "max_position_embeddings": 40960, "max_window_layers": 28, "model_type": "qwen3",
+           "num_attention_heads": 16, "num_hidden_layers": 28, "num_key_value_heads": 8,
+           "rms_norm_eps": 1e-06, "rope_scaling": null, "rope_theta": 1000000,
+           "sliding_window": null, "tie_word_embeddings": true, "torch_dtype": "bfloat16",
+           "transformers_version": "4.51.0", "use_cache": true, "use_sliding_window": false,
+           "vocab_size": 151936})",
+       8, 128, 40960, 0, 1000000, true, false, true, {151645}},
+      {R"({"architectures": ["LlamaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+           "bos_token_id": 1, "eos_token_id": 2, "hidden_act": "silu", "hidden_size": 576,
+           "initializer_range": 0.041666666666666664, "intermediate_size": 1536,
+           "is_llama_config": true, "max_position_embeddings": 8192, "model_type": "llama",
+           "num_attention_heads": 9, "num_hidden_layers": 30, "num_key_value_heads": 3,
+           "pad_token_id": 2, "pretraining_tp": 1, "rms_norm_eps": 1e-05,
+           "rope_interleaved": false, "rope_scaling": null, "rope_theta": 100000,
+           "tie_word_embeddings": true, "torch_dtype": "bfloat16",
+           "transformers.js_config": {"kv_cache_dtype": {"q4f16": "float16", "fp16": "float16"}},
+           "transformers_version": "4.42.3", "use_cache": true, "vocab_size": 49152})",
+       3, 64, 8192, 0, 100000, true, false, false, {2}}};
+  for (const Published& each : all) {
+    const Result<ModelConfig> read = load_text(each.text);
+    ASSERT_TRUE(read.ok()) << read.status().to_string();
+    const ModelConfig& config = read.value();
+    EXPECT_EQ(config.n_kv_heads, each.n_kv_heads);
+    EXPECT_EQ(config.head_dim, each.head_dim);
+    EXPECT_EQ(config.max_positions, each.max_positions);
+    EXPECT_EQ(config.window,
+              std::vector<int32_t>(static_cast<size_t>(config.n_layers), each.window));
+    EXPECT_EQ(config.rope.theta, each.theta);
+    EXPECT_EQ(config.tie_word_embeddings, each.tied);
+    EXPECT_EQ(config.qkv_bias, each.qkv_bias);
+    EXPECT_EQ(config.head_norm, each.head_norm);
+    EXPECT_EQ(config.eos_tokens, each.eos);
+  }
+}
+
 TEST_F(ModelConfigTest, absent_keys_take_the_defaults_of_the_format) {
   for (const char* key : {"num_key_value_heads", "head_dim", "rms_norm_eps", "rope_theta",
                           "tie_word_embeddings", "bos_token_id", "eos_token_id", "model_type"}) {
@@ -176,6 +252,8 @@ TEST_F(ModelConfigTest, what_cannot_be_computed_is_refused_by_name) {
        "'architectures'"},
       {[](Json& c) { c["architectures"] = "LlamaForCausalLM"; }, "'architectures'"},
       {[](Json& c) { c.erase("architectures"); }, "'architectures': found 'null'"},
+      {[](Json& c) { c["rope_interleaved"] = true; }, "'rope_interleaved': found 'true'"},
+      {[](Json& c) { c["is_encoder_decoder"] = true; }, "'is_encoder_decoder': found 'true'"},
       {[](Json& c) { c["model_type"] = "mistral"; },
        "'model_type': found '\"mistral\"', supported: \"llama\""},
       {[](Json& c) { c["hidden_act"] = "gelu"; }, "'hidden_act'"},

@@ -5,6 +5,18 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+#ifdef FIXTURE_SLEEPS
+__attribute__((constructor)) static void constructor(void) { sleep(1); }
+#endif
+#ifdef FIXTURE_EXITS
+__attribute__((constructor)) static void constructor(void) { exit(0); }
+#endif
+#ifdef FIXTURE_THROWS
+void fixture_throw(void);
+__attribute__((constructor)) static void constructor(void) { fixture_throw(); }
+#endif
 
 #ifdef FIXTURE_NEEDS_ABSENT
 int specd_absent(void);

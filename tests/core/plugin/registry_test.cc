@@ -3,6 +3,7 @@
 #include <elf.h>
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <filesystem>
 #include <functional>
 #include <string>
@@ -313,6 +314,28 @@ TEST_F(Registry, symbolic_links_are_refused) {
   expect_refused("b", {"/b' is a symbolic link"});
 }
 
+TEST_F(Registry, what_is_no_file_is_refused_and_nobody_waits_for_it) {
+  const std::string bundle = tree_.add("a", good_);
+  for (const std::string name : {"plugin.so", "plugin.json"}) {
+    const std::string path = bundle + "/" + name;
+    fs::rename(path, bundle + "/away");
+    ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+    expect_refused("a", {"/a/" + name + "'", "regular file"});
+    fs::remove(path);
+    fs::create_directory(path);
+    chmod(path.c_str(), 0755);
+    expect_refused("a", {"/a/" + name + "'"});
+    fs::remove(path);
+    fs::create_symlink("/dev/zero", path);
+    expect_refused("a", {"/a/" + name + "' is a symbolic link"});
+    fs::remove(path);
+    fs::rename(bundle + "/away", path);
+  }
+  auto registry = tree_.open(host_);
+  ASSERT_TRUE(registry.ok());
+  EXPECT_TRUE(make(*registry.value()).ok());
+}
+
 TEST_F(Registry, second_bundle_of_an_id_is_refused_and_the_first_works) {
   tree_.add("a", good_);
   tree_.add("b", good_);
@@ -395,6 +418,30 @@ TEST_F(Registry, library_with_an_undefined_symbol_is_refused_at_once) {
   expect_load_refused("undefined", {"undefined symbol: specd_test_symbol_that_nobody_defines"});
 }
 
+// An exception that leaves dlopen() leaves the linker locked: the process ends, and says which library it was.
+TEST_F(Registry, constructor_that_throws_or_exits_ends_the_process_with_the_name_of_the_library) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto load = [this](const char* name) {
+    tree_.add(name, read_bytes(fixture(name)));
+    auto registry = tree_.open(host_);
+    if (!registry.ok()) _exit(70);
+    const auto made = make(*registry.value());
+    _exit(71);
+  };
+  EXPECT_EXIT(load("exits"), testing::ExitedWithCode(1),
+              "a constructor of '.*/exits/plugin.so' ended the process while it was loaded");
+  EXPECT_EXIT(load("throws"), testing::KilledBySignal(SIGABRT),
+              "a constructor of '.*/throws/plugin.so' ended the process while it was loaded");
+}
+
+TEST_F(Registry, constructor_that_sleeps_is_waited_for) {
+  tree_.add("a", read_bytes(fixture("sleeps")));
+  auto registry = tree_.open(host_);
+  ASSERT_TRUE(registry.ok());
+  const auto made = make(*registry.value());
+  EXPECT_TRUE(made.ok()) << made.status().message();
+}
+
 TEST_F(Registry, manifest_that_differs_from_the_library_is_refused) {
   const auto expect = [this](const std::function<void(Json&)>& edit,
                              const std::vector<std::string>& words) {
@@ -465,6 +512,30 @@ TEST_F(Registry, same_path_with_new_content_is_a_new_module) {
   ASSERT_TRUE(new_drafter.ok()) << new_drafter.status().message();
   EXPECT_EQ(after.value()->list()[0].version, "2.0.0");
   EXPECT_EQ(before.value()->list()[0].version, "1.0.0");
+}
+
+TEST_F(Registry, thousands_of_loads_map_each_content_once_and_hold_no_descriptor) {
+  const auto entries = [](const char* path) {
+    return std::distance(fs::directory_iterator(path), fs::directory_iterator());
+  };
+  // Content of its own a version, as one who builds and swaps all day makes it.
+  const auto version = [&](int i) { return good_ + "version " + std::to_string(i); };
+  tree_.add("a", version(0));
+  auto opened = tree_.open(host_);
+  ASSERT_TRUE(opened.ok());
+  PluginRegistry& registry = *opened.value();
+  ASSERT_TRUE(make(registry).ok());
+  const auto descriptors = entries("/proc/self/fd");
+  for (int i = 0; i < 2000; ++i) {
+    if (i % 10 == 0) {
+      tree_.add("a", version(i / 10));
+      ASSERT_TRUE(registry.rescan().ok());
+    }
+    const auto made = make(registry);
+    ASSERT_TRUE(made.ok()) << i << ": " << made.status().message();
+  }
+  EXPECT_EQ(entries("/proc/self/fd"), descriptors);
+  EXPECT_EQ(entries(tree_.cache().c_str()), 200);
 }
 
 TEST_F(Registry, factory_is_chosen_by_kind_and_id) {
