@@ -217,8 +217,8 @@ using ProgressFn = std::function<void(const std::string& what, double fraction)>
 bool is_device_name(const std::string& name);
 
 // Everything that can be checked without loading weights: options, the model's files, plugin
-// manifests, pairs. Loads the plugins of the routes and makes their instances, so their code runs, and
-// with `devices: [cpu]` activates them; afterwards call shut_down_plugins().
+// manifests, pairs. Loads the plugins of the routes and makes their instances, so their code runs,
+// and with `devices: [cpu]` activates them; afterwards call shut_down_plugins().
 Status check_options(const EngineOptions& options);
 
 // [control] At process exit, after the last engine: lets plugins say goodbye (their deinit()).

@@ -1,5 +1,5 @@
-// nlohmann-json behind a guard: parsing of bounded depth and size that reports the place, duplicate keys
-// refused, and getters that never truncate (the packaged 3.11.2 crashes on deep nesting when a
+// nlohmann-json behind a guard: parsing of bounded depth and size that reports the place, duplicate
+// keys refused, and getters that never truncate (the packaged 3.11.2 crashes on deep nesting when a
 // value is copied, and get<int>() turns 4294967297 into 1).
 #pragma once
 
@@ -15,8 +15,8 @@ namespace specd {
 using Json = nlohmann::json;
 
 // `where` names the text in errors ("model/config.json"). kDataLoss with line:column on malformed
-// input, on nesting deeper than 64, on more than 4 million values (twice those of the largest tokenizers) and
-// on duplicate keys.
+// input, on nesting deeper than 64, on more than 4 million values (twice those of the largest
+// tokenizers) and on duplicate keys.
 Result<Json> parse_json(std::string_view text, const std::string& where);
 // Reads a whole regular file of at most bytes_max, then parses it.
 Result<std::string> read_text_file(const std::string& path, uint64_t bytes_max);

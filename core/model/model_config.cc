@@ -46,15 +46,16 @@ constexpr std::string_view kKnownKeys[] = {
     "rope_theta", "rope_scaling", "rope_parameters", "max_position_embeddings",
     "tie_word_embeddings", "hidden_act", "attention_bias", "mlp_bias", "sliding_window",
     "use_sliding_window", "layer_types", "max_window_layers", "pretraining_tp", "use_mrope",
-    "quantization_config", "bos_token_id", "eos_token_id", "rope_interleaved",
-    "is_encoder_decoder", "add_cross_attention",
+    "quantization_config", "bos_token_id", "eos_token_id", "rope_interleaved", "is_encoder_decoder",
+    "add_cross_attention",
     // without influence
     "pad_token_id", "unk_token_id", "attention_dropout", "hidden_dropout", "initializer_range",
     "use_cache", "torch_dtype", "dtype", "transformers_version", "chunk_size_feed_forward",
     "output_attentions", "output_hidden_states", "return_dict", "id2label", "label2id",
-    "task_specific_params", "problem_type", "tokenizer_class", "auto_map", "is_decoder", "torchscript",
-    "gradient_checkpointing", "max_sequence_length", "max_length", "min_length", "finetuning_task",
-    "sep_token_id", "is_llama_config", "transformers.js_config", "unsloth_fixed", "unsloth_version"};
+    "task_specific_params", "problem_type", "tokenizer_class", "auto_map", "is_decoder",
+    "torchscript", "gradient_checkpointing", "max_sequence_length", "max_length", "min_length",
+    "finetuning_task", "sep_token_id", "is_llama_config", "transformers.js_config", "unsloth_fixed",
+    "unsloth_version"};
 
 Status unsupported(const std::string& where, std::string_view key, const Json& found,
                    const std::string& supported) {

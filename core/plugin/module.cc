@@ -294,8 +294,8 @@ Status check_claim(const Manifest& manifest, const specd_plugin& plugin) {
 
 // ---- loading ---------------------------------------------------------------------------------
 
-// A constructor that exits ends the process, and so must one that throws: an exception that leaves dlopen()
-// leaves the linker locked. While one lives, what is written last names the library.
+// A constructor that exits ends the process, and so must one that throws: an exception that leaves
+// dlopen() leaves the linker locked. While one lives, what is written last names the library.
 class LastWords {
  public:
   explicit LastWords(const std::string& library_path) {
@@ -334,8 +334,8 @@ Result<std::unique_ptr<Module>> map_module(const std::string& path, const LoadRe
     const FpEnvironment fp_environment;  // constructors run here
     const LastWords last_words(request.library_path);
     [&]() noexcept {
-      module->library.load(
-          path, error, boost::dll::load_mode::rtld_now | boost::dll::load_mode::rtld_local);
+      module->library.load(path, error,
+                           boost::dll::load_mode::rtld_now | boost::dll::load_mode::rtld_local);
     }();
   }
   if (error) {

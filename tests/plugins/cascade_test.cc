@@ -47,7 +47,7 @@ struct Log {
   std::vector<Update> updates;
   std::vector<uint32_t> ended;
   TokenList ended_texts;  // their first tokens
-  int budget = -1;  // of the last propose(), of the first sequence
+  int budget = -1;        // of the last propose(), of the first sequence
   uint32_t fails_at_begin = UINT32_MAX;
   bool fails_in_update = false, fails_in_propose = false;
   int nodes = 0;  // proposed, as a chain of token 100 + i, the last a probe
@@ -201,6 +201,27 @@ TEST_F(Cascade, the_first_drafter_that_has_something_proposes) {
   }
   EXPECT_GT(chosen[0], 50);
   EXPECT_GT(chosen[1], 50);
+}
+
+TEST_F(Cascade, attached_in_mid_stream_it_drafts_as_if_it_had_been_there) {
+  host_.set_part("drafters.0", lookup(),
+                 FakeConfig().set("num_speculative_tokens", 5).set("prompt_lookup_min", 3));
+  host_.set_part("drafters.1", draft_target(),
+                 FakeConfig().set("model", "draft").set("draft_tokens", 3));
+  FakeDrafter drafter(host_, cascade(), FakeConfig());
+  ASSERT_EQ(drafter.status(), SPECD_OK);
+  std::mt19937 random(6);
+  const int fresh = drafter.begin({1, 2, 3});
+  for (int step = 0; step < 60; ++step) {
+    const FakeDraft expected = drafter.propose(fresh);
+    ASSERT_GT(expected.count, 0);
+    for (const uint32_t mode : {SPECD_ATTACH_TOKENS, SPECD_ATTACH_COLD}) {
+      const int late = drafter.begin(drafter.tokens(fresh), mode);
+      ASSERT_EQ(drafter.propose(late).token, expected.token) << step;
+      drafter.end(late);
+    }
+    drafter.commit(fresh, {static_cast<int32_t>(random() % 3), static_cast<int32_t>(random() % 3)});
+  }
 }
 
 TEST_F(Cascade, a_part_hears_of_its_own_nodes_alone) {

@@ -255,6 +255,31 @@ TEST_F(DraftTree, a_draw_that_is_not_the_likeliest_takes_its_place) {
   }
 }
 
+TEST_F(DraftTree, attached_in_mid_stream_it_drafts_as_if_it_had_been_there) {
+  for (const int nodes : {0, 12}) {  // a chain, a tree
+    host_.model().session.clear();
+    FakeDrafter drafter(host_, factory(),
+                        nodes == 0 ? FakeConfig().set("model", "draft").set("draft_tokens", 4)
+                                   : config(4, 3, nodes));
+    ASSERT_EQ(drafter.status(), SPECD_OK);
+    std::mt19937 random(4);
+    const int fresh = drafter.begin({1, 2, 3});
+    for (int step = 0; step < 40; ++step) {
+      const FakeDraft expected = drafter.propose(fresh);
+      ASSERT_GT(expected.count, 0);
+      for (const uint32_t mode : {SPECD_ATTACH_TOKENS, SPECD_ATTACH_COLD}) {
+        const int late = drafter.begin(drafter.tokens(fresh), mode);
+        const FakeDraft draft = drafter.propose(late);
+        ASSERT_EQ(draft.token, expected.token) << step;
+        ASSERT_EQ(draft.parent, expected.parent);
+        drafter.end(late);
+      }
+      drafter.commit(fresh,
+                     {static_cast<int32_t>(random() % 8), static_cast<int32_t>(random() % 8)});
+    }
+  }
+}
+
 TEST_F(DraftTree, no_level_is_grown_that_the_text_has_no_room_for) {
   FakeDrafter drafter(host_, factory(), config(6, 2, 12));
   specd_sampling sampling = sdk::greedy_sampling();

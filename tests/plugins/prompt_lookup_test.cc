@@ -38,7 +38,8 @@ TEST(PromptLookup, earliest_occurrence_of_the_longest_match_as_the_oracle_says) 
     ASSERT_EQ(drafter.status(), SPECD_OK);
     const int alphabet = 2 + static_cast<int>(random() % 12);
     TokenList text = random_text(random, alphabet, 1 + random() % 100);
-    const int s = drafter.begin(text, round % 2 ? SPECD_ATTACH_FRESH : SPECD_ATTACH_TOKENS);
+    constexpr uint32_t kModes[] = {SPECD_ATTACH_FRESH, SPECD_ATTACH_TOKENS, SPECD_ATTACH_COLD};
+    const int s = drafter.begin(text, kModes[round % 3]);
     while (text.size() < 398) {
       const FakeDraft draft = drafter.propose(s);
       const TokenList expected = lookup_oracle(text, k, min, max, 400);

@@ -238,7 +238,8 @@ std::vector<size_t> characters(const std::string& text) {
   return starts;
 }
 
-// A folder with the weights of the small model and another tokenizer; ids beyond its tokens are drawn too.
+// A folder with the weights of the small model and another tokenizer; ids beyond its tokens are
+// drawn too.
 EngineOptions with_tokenizer(EngineOptions o, const std::string& folder, const std::string& kind) {
   std::filesystem::copy(o.model.path, folder + "/" + kind);
   o.model.path = folder + "/" + kind;

@@ -418,7 +418,8 @@ TEST_F(Registry, library_with_an_undefined_symbol_is_refused_at_once) {
   expect_load_refused("undefined", {"undefined symbol: specd_test_symbol_that_nobody_defines"});
 }
 
-// An exception that leaves dlopen() leaves the linker locked: the process ends, and says which library it was.
+// An exception that leaves dlopen() leaves the linker locked: the process ends, and says which
+// library it was.
 TEST_F(Registry, constructor_that_throws_or_exits_ends_the_process_with_the_name_of_the_library) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto load = [this](const char* name) {
