@@ -392,9 +392,11 @@ std::string defaults_text(const v1::Model& model) {
   if (sampling.temperature() == 0) {
     text << "greedy";
   } else {
-    text << "temperature " << sampling.temperature() << ", top-p " << sampling.top_p() << ", top-k "
-         << sampling.top_k() << ", min-p " << sampling.min_p();
+    text << "temperature " << sampling.temperature();
   }
+  if (sampling.top_p() < 1) text << ", top-p " << sampling.top_p();
+  if (sampling.top_k() > 0) text << ", top-k " << sampling.top_k();
+  if (sampling.min_p() > 0) text << ", min-p " << sampling.min_p();
   text << ", repetition penalty " << sampling.repetition_penalty() << "\nA text ends at token";
   for (const int32_t token : model.eos_tokens()) text << ' ' << token;
   if (model.eos_tokens().empty()) text << ": none, at its length alone";

@@ -47,14 +47,14 @@ constexpr std::string_view kKnownKeys[] = {
     "tie_word_embeddings", "hidden_act", "attention_bias", "mlp_bias", "sliding_window",
     "use_sliding_window", "layer_types", "max_window_layers", "pretraining_tp", "use_mrope",
     "quantization_config", "bos_token_id", "eos_token_id", "rope_interleaved", "is_encoder_decoder",
-    "add_cross_attention",
+    "add_cross_attention", "min_length",
     // without influence
     "pad_token_id", "unk_token_id", "attention_dropout", "hidden_dropout", "initializer_range",
     "use_cache", "torch_dtype", "dtype", "transformers_version", "chunk_size_feed_forward",
     "output_attentions", "output_hidden_states", "return_dict", "id2label", "label2id",
     "task_specific_params", "problem_type", "tokenizer_class", "auto_map", "is_decoder",
-    "torchscript", "gradient_checkpointing", "max_sequence_length", "max_length", "min_length",
-    "finetuning_task", "sep_token_id", "is_llama_config", "transformers.js_config", "unsloth_fixed",
+    "torchscript", "gradient_checkpointing", "max_sequence_length", "max_length", "finetuning_task",
+    "sep_token_id", "is_llama_config", "transformers.js_config", "unsloth_fixed",
     "unsloth_version"};
 
 Status unsupported(const std::string& where, std::string_view key, const Json& found,
@@ -105,6 +105,7 @@ Status check_unsupported(const Json& config, const Family& family, const std::st
   if (!family.may_have_mlp_bias)
     SPECD_OK_OR_RETURN(require_value(config, "mlp_bias", false, where));
   SPECD_OK_OR_RETURN(require_value(config, "pretraining_tp", 1, where));
+  SPECD_OK_OR_RETURN(require_value(config, "min_length", 0, where));
   for (const char* key :
        {"use_mrope", "rope_interleaved", "is_encoder_decoder", "add_cross_attention"}) {
     SPECD_OK_OR_RETURN(require_value(config, key, false, where));

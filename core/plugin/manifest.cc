@@ -115,7 +115,8 @@ Result<Manifest> read_manifest(std::string_view text, const std::string& where) 
       where));
   SPECD_TRY(const int64_t format, json_int(object, "manifest", 0, INT32_MAX, where));
   if (format != 1) {
-    return damaged(where, "manifest format " + std::to_string(format) + ", this host reads 1");
+    return damaged(
+        where, "key 'manifest': found format " + std::to_string(format) + ", this host reads 1");
   }
   Manifest manifest;
   SPECD_TRY(manifest.id, text_of(object, "id", "._-", where));

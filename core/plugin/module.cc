@@ -9,6 +9,7 @@
 #define BOOST_DLL_USE_STD_FS
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <boost/dll/shared_library.hpp>
 #include <cerrno>
 #include <cstdio>
@@ -21,6 +22,7 @@
 #include <optional>
 #include <span>
 #include <system_error>
+#include <thread>
 #include <vector>
 
 #include "core/base/fp_environment.h"
@@ -295,46 +297,48 @@ Status check_claim(const Manifest& manifest, const specd_plugin& plugin) {
 // ---- loading ---------------------------------------------------------------------------------
 
 // A constructor that exits ends the process, and so must one that throws: an exception that leaves
-// dlopen() leaves the linker locked. While one lives, what is written last names the library.
+// dlopen() leaves the linker locked. While one of these lives, that ends with the name of the
+// library.
 class LastWords {
  public:
   explicit LastWords(const std::string& library_path) {
     text = "specd: a constructor of " + quote(library_path, 400) +
            " ended the process while it was loaded, by exit() or by what it threw; remove the "
            "bundle\n";
-    [[maybe_unused]] static const int registered = std::atexit([] {
-      if (text.empty()) return;
-      say();
-      _exit(1);  // whatever it said: this was no success
-    });
-    before = std::set_terminate([] {
+    static const std::terminate_handler before = std::set_terminate([] {
       say();
       before();
     });
+    loading = std::this_thread::get_id();
+    // Anew each time: the last one registered is the first to run.
+    std::atexit([] {
+      if (say()) _exit(1);  // whatever it said, this was no success
+    });
   }
-  ~LastWords() {
-    std::set_terminate(before);
-    text.clear();
-  }
+  ~LastWords() { loading = std::thread::id(); }
   LastWords(const LastWords&) = delete;
   LastWords& operator=(const LastWords&) = delete;
 
  private:
-  static void say() {
+  static bool say() {
+    if (loading.load() != std::this_thread::get_id()) return false;
     [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, text.data(), text.size());
+    return true;
   }
-  static inline std::string text;  // one at a time: under the lock of all modules
-  static inline std::terminate_handler before = nullptr;
+  // One at a time, under the lock of all modules.
+  static inline std::atomic<std::thread::id> loading;
+  static inline std::string text;
 };
 
 Result<std::unique_ptr<Module>> map_module(const std::string& path, const LoadRequest& request) {
   auto module = std::make_unique<Module>();
+  const boost::dll::fs::path file(path);
   std::error_code error;
   {
     const FpEnvironment fp_environment;  // constructors run here
     const LastWords last_words(request.library_path);
     [&]() noexcept {
-      module->library.load(path, error,
+      module->library.load(file, error,
                            boost::dll::load_mode::rtld_now | boost::dll::load_mode::rtld_local);
     }();
   }
@@ -344,8 +348,13 @@ Result<std::unique_ptr<Module>> map_module(const std::string& path, const LoadRe
                                           ": the dynamic linker refused it: " +
                                           (words == nullptr ? error.message() : words));
   }
+  if (!module->library.has(SPECD_ENTRY_SYMBOL)) {  // inspect() saw it: the hash table lies
+    module->table = Status(Code::kUnsupported, std::string("the dynamic linker finds no symbol '") +
+                                                   SPECD_ENTRY_SYMBOL + "'");
+    return module;
+  }
   using Entry = specd_status(const char*, const specd_host*, const specd_plugin**);
-  Entry& entry = module->library.get<Entry>(SPECD_ENTRY_SYMBOL);  // inspect() has seen it
+  Entry& entry = module->library.get<Entry>(SPECD_ENTRY_SYMBOL);
   const specd_status status = entry(SPECD_ABI_LAYOUT, request.host, &module->plugin);
   module->table = check_table(status, module->plugin);
   return module;

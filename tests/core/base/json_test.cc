@@ -9,6 +9,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "tests/cpu_clock.h"
+
 namespace specd {
 namespace {
 
@@ -90,7 +92,7 @@ TEST(Json, values_are_counted_so_that_a_file_cannot_grow_fortyfold_in_memory) {
     getrusage(RUSAGE_SELF, &used);
     return used.ru_maxrss / 1024;
   };
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifdef SPECD_TEST_SANITIZED
   peak_mib();
 #else
   // 86 MiB of text, and of what was built of it, not 30 million lists.

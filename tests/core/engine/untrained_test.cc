@@ -2,9 +2,11 @@
 // lookahead, draft trees and cascades.
 #include <gtest/gtest.h>
 
-#include <algorithm>
+#include <chrono>
+#include <filesystem>
 #include <fstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/core/engine_rig.h"
@@ -182,7 +184,8 @@ TEST_F(Untrained, a_corpus_is_drafted_from_once_it_is_read_and_goes_with_its_rou
   ASSERT_TRUE(engine_->apply_route(suffix("without", Json::object()), "").ok());
   const uint64_t total = all.size() * kTokens;
   EXPECT_LT(accepted_on("without"), total * 7 / 10);
-  // Requests run while it is indexed; a route that goes meanwhile takes its thread with it.
+  // A route that goes early, as a rule before its corpus is indexed, takes its thread with it.
+  const size_t threads = entries_of("/proc/self/task");
   ASSERT_TRUE(engine_->apply_route(suffix("gone", {{"corpus", path}}), "").ok());
   std::vector<Pending> running;
   for (Request& each : all) {
@@ -192,8 +195,11 @@ TEST_F(Untrained, a_corpus_is_drafted_from_once_it_is_read_and_goes_with_its_rou
   ASSERT_TRUE(engine_->delete_route("gone", "").ok());
   for (size_t i = 0; i < running.size(); ++i)
     EXPECT_EQ(running[i].wait().tokens, plain[i].tokens) << i;
-  ASSERT_TRUE(engine_->apply_route(suffix("with", {{"corpus", path}}), "").ok());
   const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(2);
+  while (entries_of("/proc/self/task") > threads && std::chrono::steady_clock::now() < end)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_EQ(entries_of("/proc/self/task"), threads);
+  ASSERT_TRUE(engine_->apply_route(suffix("with", {{"corpus", path}}), "").ok());
   uint64_t before = 0, gained = 0;
   do {
     before = report("with").accepted;

@@ -8,7 +8,11 @@
 #include <unistd.h>
 
 #ifdef FIXTURE_SLEEPS
-__attribute__((constructor)) static void constructor(void) { sleep(1); }
+static int is_awake = 0;
+__attribute__((constructor)) static void constructor(void) {
+  sleep(1);
+  is_awake = 1;
+}
 #endif
 #ifdef FIXTURE_EXITS
 __attribute__((constructor)) static void constructor(void) { exit(0); }
@@ -259,6 +263,9 @@ static const specd_factory *const factories[] = {&next_factory, &none_factory};
 /* Only the first call is good: init() must run once per module and process. */
 static specd_status init(const specd_host *host) {
   (void)host, (void)propose;
+#ifdef FIXTURE_SLEEPS
+  if (!is_awake) return SPECD_E_INTERNAL;
+#endif
 #ifdef FIXTURE_INIT_FAILS
   if (n_init == 0) {
     host->report(host, NULL, -1, "no device here", 14);
