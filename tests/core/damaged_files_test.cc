@@ -41,6 +41,8 @@ bool has_place(const std::string& message, const std::string& name) {
         // of tokenizer.json
         ": version", ": truncation", ": padding", ": added_tokens", ": normalizer",
         ": pre_tokenizer", ": post_processor", ": decoder", ": model",
+        // of manifests
+        ": library '", ": factory '", ": file '",
         // of libraries
         "not an ELF file", "header", "class", "byte order", "architecture", "ELF type", "segment",
         "table", "symbol"}) {
