@@ -163,7 +163,7 @@ TEST_F(DamagedFiles, chat_templates) {
 
 TEST_F(DamagedFiles, libraries) {
   damage(
-      "plugin.so", read(SPECD_TEST_LIBRARY),
+      "plugin.so", read(SPECD_TEST_FIXTURES "/good.so"),
       [&] {
         const std::string bytes = read(root_ + "/plugin.so");
         return elf_exports(std::as_bytes(std::span(bytes)), "plugin.so").status();

@@ -1,7 +1,7 @@
-// Loading a model with the first, second, third .. allocation or system call failing, until one
-// passes untouched: what fails says so and gives everything back (SQLite's method).
+// Loading a model or a plugin with the first, second, third .. allocation or system call failing,
+// until one passes untouched: what fails says so and gives everything back (SQLite's method).
 //
-// operator new is replaced here; open, fstat, read and mmap are wrapped by the linker.
+// operator new is replaced here; what opens, reads, maps and writes files is wrapped by the linker.
 #include <execinfo.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -23,6 +23,7 @@
 #include "core/plugin/manifest.h"
 #include "core/text/chat_template.h"
 #include "core/text/tokenizer.h"
+#include "tests/core/plugin/bundle_fixture.h"
 
 namespace {
 
@@ -87,6 +88,30 @@ int __wrap_open(const char* path, int flags, ...) {
   va_end(rest);
   return __real_open(path, flags, mode);
 }
+int __real_openat(int folder, const char* path, int flags, ...);
+int __wrap_openat(int folder, const char* path, int flags, ...) {
+  if (fails(g_calls_left)) return errno = EMFILE, -1;
+  va_list rest;
+  va_start(rest, flags);
+  const int mode = (flags & O_CREAT) != 0 ? va_arg(rest, int) : 0;
+  va_end(rest);
+  return __real_openat(folder, path, flags, mode);
+}
+ssize_t __real_write(int fd, const void* from, size_t bytes);
+ssize_t __wrap_write(int fd, const void* from, size_t bytes) {
+  if (fd != STDERR_FILENO && fails(g_calls_left)) return errno = ENOSPC, -1;
+  return __real_write(fd, from, bytes > 100 ? bytes / 2 : bytes);
+}
+int __real_fchmod(int fd, mode_t mode);
+int __wrap_fchmod(int fd, mode_t mode) {
+  if (fails(g_calls_left)) return errno = EROFS, -1;
+  return __real_fchmod(fd, mode);
+}
+int __real_renameat(int from_folder, const char* from, int to_folder, const char* to);
+int __wrap_renameat(int from_folder, const char* from, int to_folder, const char* to) {
+  if (fails(g_calls_left)) return errno = EIO, -1;
+  return __real_renameat(from_folder, from, to_folder, to);
+}
 int __real_fstat(int fd, struct stat* out);
 int __wrap_fstat(int fd, struct stat* out) {
   if (fails(g_calls_left)) return errno = EIO, -1;
@@ -113,6 +138,12 @@ namespace {
 namespace fs = std::filesystem;
 const std::string kModels = std::string(SPECD_TEST_REFERENCE) + "/models/";
 
+size_t descriptors() {
+  size_t n = 0;
+  for ([[maybe_unused]] const auto& each : fs::directory_iterator("/proc/self/fd")) ++n;
+  return n;
+}
+
 class NthFailure : public testing::Test {
  protected:
   void SetUp() override {
@@ -127,12 +158,6 @@ class NthFailure : public testing::Test {
     device_ = CpuDevice::create("", 1).value();
   }
   void TearDown() override { fs::remove_all(root_); }
-
-  static size_t descriptors() {
-    size_t n = 0;
-    for ([[maybe_unused]] const auto& each : fs::directory_iterator("/proc/self/fd")) ++n;
-    return n;
-  }
 
   // Everything that loading reads, in one go.
   Status load() {
@@ -199,6 +224,42 @@ TEST_F(NthFailure, of_opens_reads_and_mappings_is_told_with_the_file) {
   const long n = until_untouched(g_calls_left, 1);
   EXPECT_GT(n, 50);
   EXPECT_EQ(n_absorbed_, 0) << "a failure that nobody was told of";
+}
+
+TEST(NthPluginFailure, of_what_loading_calls_is_told_with_the_file_and_leaves_no_half_copy) {
+  TestServices services;
+  const specd_host* host = make_host(&services);
+  specd_target_info target = test_target();
+  BundleTree tree;
+  const auto load = [&]() -> Status {
+    SPECD_TRY(const auto registry, tree.open(host));
+    return registry->make_drafter("org.example.fixture", "", Json::object(), target, "d").status();
+  };
+  const std::string good = read_bytes(fixture("good"));
+  fs::create_directory(tree.cache());
+  fs::permissions(tree.cache(), fs::perms::owner_all);
+  const size_t before = descriptors();
+  long n = 1;
+  for (;; ++n) {
+    tree.add("a", good + std::to_string(n));  // or it would be mapped already
+    g_failed = false;
+    g_calls_left = n;
+    const Status status = load();
+    g_calls_left = 0;
+    EXPECT_EQ(descriptors(), before) << n;
+    for (const auto& entry : fs::directory_iterator(tree.cache()))
+      EXPECT_FALSE(entry.path().filename().string().starts_with('.')) << n << ": " << entry.path();
+    if (!g_failed) {
+      EXPECT_TRUE(status.ok()) << status.to_string();
+      break;
+    }
+    ASSERT_FALSE(status.ok()) << n << ": a failure that nobody was told of";
+    // A file of the bundle, of the cache, or a folder on the way to them.
+    EXPECT_NE(status.message().find("'/"), std::string::npos) << n << ": " << status.to_string();
+    const Status again = load();
+    ASSERT_TRUE(again.ok()) << n << ": " << again.to_string();
+  }
+  EXPECT_GT(n, 20);
 }
 
 }  // namespace
