@@ -5,10 +5,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 
 #include "core/base/json.h"
 #include "core/model/safetensors.h"
 #include "tests/core/model/forward_rig.h"
+#include "tests/cpu_clock.h"
 
 namespace specd {
 namespace {
@@ -224,6 +227,34 @@ TEST(Transformer, taps_sit_at_their_capture_points) {
       ASSERT_NEAR(logits[tapped[r]][token], sum, 1e-3);
     }
   }
+}
+
+// G13. The file is mapped, which the kernel drops when it likes; what is allocated are the packed
+// weights and little else.
+TEST(Transformer, loading_allocates_less_than_half_more_than_the_file) {
+#ifdef SPECD_TEST_SANITIZED
+  GTEST_SKIP() << "a sanitizer's own memory counts too";
+#endif
+  const auto allocated_kib = [] {
+    std::ifstream status("/proc/self/status");
+    for (std::string line; std::getline(status, line);) {
+      if (line.starts_with("RssAnon:")) return std::stol(line.substr(8));
+    }
+    return 0L;
+  };
+  const std::string path = std::string(SPECD_TEST_ZOO) + "/pico-target";
+  const auto file_kib =
+      static_cast<long>(std::filesystem::file_size(path + "/model.safetensors") / 1024);
+  const ModelConfig config = load_model_config(path).value();
+  const auto device = CpuDevice::create("", 1).value();
+  const long before = allocated_kib();
+  long most = 0;
+  const auto model = Transformer::load(*device, path, config, 1, 1,
+                                       [&](double) { most = std::max(most, allocated_kib()); });
+  ASSERT_TRUE(model.ok());
+  most = std::max(most, allocated_kib());
+  EXPECT_GT(most - before, file_kib / 2) << "is it measured at all?";
+  EXPECT_LT(most - before, file_kib * 3 / 2);
 }
 
 TEST(Transformer, a_wrong_shape_is_refused_with_names_and_sizes) {
