@@ -137,7 +137,9 @@ DEFAULTS = {"max_spec_tokens": 16, "max_spec_factor": 1.0, "max_spec_offset": 0.
             "max_tree_depth": 64, "max_branches": 1}
 SETTINGS = [{}, {"max_spec_factor": 4.0}, {"max_tree_depth": 8, "max_spec_offset": 2.0, "min_token_prob": 0.0},
             {"max_branches": 4, "max_spec_factor": 2.0}, {"max_spec_tokens": 40, "max_spec_offset": 8.0}]
-CONTEXTS, STEPS, POSITIONS = 20, 30, 2048
+# Text seldom branches: what followed the longest match is sure, as a rule. A few ids make it ambiguous.
+BRANCHING, FEW_IDS = {"max_branches": 3, "max_tree_depth": 6, "max_spec_offset": 10.0, "min_token_prob": 0.02}, 4
+CONTEXTS, BRANCHING_CONTEXTS, STEPS, POSITIONS = 20, 4, 30, 2048
 
 
 def main():
@@ -152,13 +154,15 @@ def main():
     out = {"made_by": "suffix_reference.py, tokenizers " + tokenizers.__version__,
            "max_positions": POSITIONS, "vocab_size": tokenizer.get_vocab_size(), "corpus": documents, "cases": []}
     step_tokens = [1, 3, 2, 5, 1, 4]
-    for c in range(CONTEXTS):
-        settings = dict(DEFAULTS, **SETTINGS[c % len(SETTINGS)])
+    for c in range(CONTEXTS + BRANCHING_CONTEXTS):
+        settings = dict(DEFAULTS, **(SETTINGS[c % len(SETTINGS)] if c < CONTEXTS else BRANCHING))
         with_corpus = c % 4 >= 2
         # A prompt, then text that comes back to it: pieces of it between those of other prompts.
         first, second = ids[3 * c % len(ids)][:220], ids[(3 * c + 30) % len(ids)][:120]
         text = first + second[:40] + first[20:90] + second[20:110] + first[60:140]
         begin = min(len(first) + 10, len(text) - sum(step_tokens) * STEPS // len(step_tokens) - 8)
+        if c >= CONTEXTS:
+            text = [token % FEW_IDS for token in text]
         corpus = None
         if with_corpus:
             corpus = Trie(settings["max_tree_depth"])
