@@ -127,4 +127,56 @@ class Daemon {
   pid_t pid_ = -1;
 };
 
+inline constexpr char kPrompt[] =
+    "class Point:\n    def __init__(self, x, y):\n        self.x = x\n        self.y = y\n\n"
+    "class Vector:\n    def __init__(self, x, y):\n        self.x = x\n";
+
+inline v1::GenerateRequest make_request(const std::string& route, int32_t max_tokens,
+                                        float temperature = 0) {
+  v1::GenerateRequest request;
+  request.set_text(kPrompt);
+  request.set_route(route);
+  request.set_max_tokens(max_tokens);
+  request.mutable_sampling()->set_temperature(temperature);
+  request.mutable_sampling()->set_seed(7);
+  request.set_ignore_eos(true);
+  return request;
+}
+
+// One daemon for the tests that leave it as they found it; the books are checked after each.
+class DaemonTest : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    daemon_ = new Daemon;
+    daemon_->write_config();
+    ASSERT_TRUE(daemon_->start()) << daemon_->output();
+  }
+  static void TearDownTestSuite() {
+    EXPECT_EQ(daemon_->stop(), 0) << daemon_->output();
+    EXPECT_FALSE(fs::exists(daemon_->socket()));
+    delete daemon_;
+  }
+  void TearDown() override {
+    Client client = daemon_->client();
+    EXPECT_TRUE(eventually([&] {
+      const auto status = client.status();
+      return status.ok() && status.value().running() == 0 && status.value().waiting() == 0;
+    }));
+    const auto status = client.status();
+    ASSERT_TRUE(status.ok());
+    const v1::GetStatusResponse& s = status.value();
+    EXPECT_EQ(s.admitted(), s.completed() + s.failed() + s.cancelled());
+    const auto models = client.models();
+    ASSERT_TRUE(models.ok());
+    const v1::Model& model = models.value().models(0);
+    EXPECT_EQ(model.kv_pages_free() + model.kv_pages_cached(), model.kv_pages_total());
+    const auto routes = client.routes();
+    ASSERT_TRUE(routes.ok());
+    for (const v1::Route& route : routes.value().routes())
+      EXPECT_EQ(route.drafted(), route.accepted() + route.rejected() + route.discarded())
+          << route.name();
+  }
+  static inline Daemon* daemon_ = nullptr;
+};
+
 }  // namespace specd::host
