@@ -73,6 +73,9 @@ class TreeBuilder : public YAML::EventHandler {
     // yaml-cpp says "?" for a plain node, "!" for a quoted one, "" for a collection without a tag.
     if (!tag.empty() && tag != "?" && tag != "!")
       throw Refused(place, "tags (" + tag + ") are not supported; remove it");
+    // yaml-cpp makes single bytes of these two.
+    if (value != nullptr && utf8_error_offset(*value) != std::string_view::npos)
+      throw Refused(place, "the escapes \\_ and \\N are not supported; write \\u00a0 and \\u0085");
     if (levels_.empty()) {
       fill(root_, kind, place, tag, value);
       return &root_;

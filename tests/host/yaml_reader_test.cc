@@ -61,6 +61,17 @@ TEST(YamlReader, numbers_that_readers_disagree_about_are_refused) {
     EXPECT_FALSE(json_of(text).ok()) << text;
 }
 
+TEST(YamlReader, escapes_that_yaml_cpp_makes_no_utf8_of_are_refused) {
+  for (const std::string text : {R"(a: "x\_y")", R"(a: "\N")", R"("\_": 1)"}) {
+    const auto read = parse_yaml(text, "f.yaml");
+    ASSERT_FALSE(read.ok()) << text;
+    EXPECT_NE(read.status().message().find("f.yaml:1:"), std::string::npos);
+    EXPECT_NE(read.status().message().find("write \\u00a0 and \\u0085"), std::string::npos)
+        << read.status().message();
+  }
+  EXPECT_TRUE(parse_yaml(R"(a: "\u00a0\u0085\xa0\L")", "f.yaml").ok());
+}
+
 TEST(YamlReader, nodes_know_their_places) {
   const auto root = parse_yaml("a: 1\nbb:\n  - x\n  - {c: 'd'}\n", "t");
   ASSERT_TRUE(root.ok()) << root.status().message();
