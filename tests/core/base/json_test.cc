@@ -74,7 +74,7 @@ TEST(Json, nesting_is_limited_to_64_levels) {
   message_of(std::string(10'000'000, '['));
 }
 
-TEST(Json, values_are_counted_so_that_a_file_cannot_grow_fortyfold_in_memory) {
+TEST(Json, values_are_counted_so_that_a_file_cannot_grow_many_times_in_memory) {
   const auto zeros = [](size_t n) {
     std::string text = "[0";
     for (size_t i = 1; i < n; ++i) text += ",0";
