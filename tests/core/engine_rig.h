@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "core/engine.h"
+#include "tests/entries_of.h"
 
 namespace specd {
 
@@ -71,12 +72,6 @@ class Pending {
   };
   std::shared_ptr<State> state_ = std::make_shared<State>();
 };
-
-inline size_t entries_of(const char* directory) {
-  size_t n = 0;
-  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(directory)) ++n;
-  return n;
-}
 
 class EngineTest : public testing::Test {
  protected:

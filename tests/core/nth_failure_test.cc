@@ -24,6 +24,7 @@
 #include "core/text/chat_template.h"
 #include "core/text/tokenizer.h"
 #include "tests/core/plugin/bundle_fixture.h"
+#include "tests/entries_of.h"
 
 namespace {
 
@@ -138,12 +139,6 @@ namespace {
 namespace fs = std::filesystem;
 const std::string kModels = std::string(SPECD_TEST_REFERENCE) + "/models/";
 
-size_t descriptors() {
-  size_t n = 0;
-  for ([[maybe_unused]] const auto& each : fs::directory_iterator("/proc/self/fd")) ++n;
-  return n;
-}
-
 class NthFailure : public testing::Test {
  protected:
   void SetUp() override {
@@ -174,7 +169,7 @@ class NthFailure : public testing::Test {
   // Fails the n-th of what `left` counts, for every `step`-th n, until nothing is left to fail.
   long until_untouched(long& left, long step) {
     EXPECT_TRUE(load().ok()) << load().to_string();
-    const size_t before = descriptors();
+    const size_t before = entries_of("/proc/self/fd");
     for (long n = 1;; n += step) {
       g_failed = false;
       left = n;
@@ -200,7 +195,7 @@ class NthFailure : public testing::Test {
                     status.message().find("the machine has") != std::string::npos)
             << n << ": " << status.to_string();
       }
-      EXPECT_EQ(descriptors(), before) << n;
+      EXPECT_EQ(entries_of("/proc/self/fd"), before) << n;
       if (HasFailure()) return n;
     }
   }
@@ -238,7 +233,7 @@ TEST(NthPluginFailure, of_what_loading_calls_is_told_with_the_file_and_leaves_no
   const std::string good = read_bytes(fixture("good"));
   fs::create_directory(tree.cache());
   fs::permissions(tree.cache(), fs::perms::owner_all);
-  const size_t before = descriptors();
+  const size_t before = entries_of("/proc/self/fd");
   long n = 1;
   for (;; ++n) {
     tree.add("a", good + std::to_string(n));  // or it would be mapped already
@@ -246,7 +241,7 @@ TEST(NthPluginFailure, of_what_loading_calls_is_told_with_the_file_and_leaves_no
     g_calls_left = n;
     const Status status = load();
     g_calls_left = 0;
-    EXPECT_EQ(descriptors(), before) << n;
+    EXPECT_EQ(entries_of("/proc/self/fd"), before) << n;
     for (const auto& entry : fs::directory_iterator(tree.cache()))
       EXPECT_FALSE(entry.path().filename().string().starts_with('.')) << n << ": " << entry.path();
     if (!g_failed) {

@@ -12,6 +12,7 @@
 
 #include "core/plugin/tensor.h"
 #include "tests/core/plugin/bundle_fixture.h"
+#include "tests/entries_of.h"
 
 namespace specd {
 namespace {
@@ -536,9 +537,6 @@ TEST_F(Registry, same_path_with_new_content_is_a_new_module) {
 }
 
 TEST_F(Registry, thousands_of_loads_map_each_content_once_and_hold_no_descriptor) {
-  const auto entries = [](const char* path) {
-    return std::distance(fs::directory_iterator(path), fs::directory_iterator());
-  };
   const auto mapped = [this] {
     std::ifstream maps("/proc/self/maps");
     std::set<std::string> paths;
@@ -559,9 +557,9 @@ TEST_F(Registry, thousands_of_loads_map_each_content_once_and_hold_no_descriptor
     }
   };
   load(0);
-  const auto descriptors = entries("/proc/self/fd");
+  const auto descriptors = entries_of("/proc/self/fd");
   for (int version = 1; version < 200; ++version) load(version);
-  EXPECT_EQ(entries("/proc/self/fd"), descriptors);
+  EXPECT_EQ(entries_of("/proc/self/fd"), descriptors);
   EXPECT_EQ(mapped(), 200u);
 }
 
