@@ -123,21 +123,38 @@ std::string place_front(const Config& config, const std::string& path) {
 }
 
 // The key of `route` that `reason` is about: the engine names the plugin, and the key of its
-// configuration in quotes.
+// configuration in quotes; a plugin that refuses its configuration begins with the key.
 std::string key_of_reason(const RouteOptions& route, const std::string& reason) {
-  for (const auto& [key, use] : {std::pair<const char*, const PluginUse&>{"drafter", route.drafter},
-                                 {"verifier", route.verifier}}) {
-    const std::string who = "plugin '" + use.plugin + "'";
-    const size_t at = reason.find(who);
+  struct Part {
+    std::string key, other;
+    const PluginUse& use;
+  };
+  for (const auto& [key, other, use] :
+       {Part{"drafter", "verifier", route.drafter}, Part{"verifier", "drafter", route.verifier}}) {
+    const size_t at = reason.find("plugin '" + use.plugin + "'");
     if (at == std::string::npos) continue;
-    constexpr std::string_view kConfig = ": config: ";
-    const size_t config = reason.find(kConfig, at);
-    if (config == std::string::npos)
-      return std::string(key) + (reason.find(" factory", at) == std::string::npos ? ".plugin" : "");
-    const size_t open = reason.find('\'', config);
-    const size_t close = open == std::string::npos ? open : reason.find('\'', open + 1);
-    if (close == std::string::npos) return std::string(key) + ".config";
-    return std::string(key) + ".config." + reason.substr(open + 1, close - open - 1);
+    const auto after = [&reason, at](const std::string& words) {
+      const size_t found = reason.find(words, at);
+      return found == std::string::npos ? found : found + words.size();
+    };
+    const auto is_of = [&after](const std::string& kind) {
+      return after(" has no " + kind + " factory") != std::string::npos ||
+             after(", not a " + kind) != std::string::npos;
+    };
+    if (is_of(other)) continue;  // one plugin stands in both places
+    if (const size_t config = after(": config: "); config != std::string::npos) {
+      const size_t open = reason.find('\'', config);
+      const size_t close = open == std::string::npos ? open : reason.find('\'', open + 1);
+      if (close == std::string::npos) return key + ".config";
+      return key + ".config." + reason.substr(open + 1, close - open - 1);
+    }
+    if (after("returned SPECD_E_CONFIG ") != std::string::npos) {
+      const size_t word = after("): ");
+      if (word == std::string::npos) return key + ".config";
+      return key + ".config." + reason.substr(word, reason.find(':', word) - word);
+    }
+    if (is_of(key)) return key + (use.factory.empty() ? ".plugin" : ".factory");
+    return key + (after(" factory") == std::string::npos ? ".plugin" : "");
   }
   return reason.find("reaches guarantee") != std::string::npos ? "guarantee" : "";
 }

@@ -9,6 +9,7 @@
 #include <exception>
 #include <functional>
 #include <map>
+#include <new>
 #include <sstream>
 #include <utility>
 
@@ -323,6 +324,8 @@ Result<YamlNode> parse_yaml(std::string_view text, const std::string& file) {
   } catch (const YAML::Exception& error) {
     const YamlPlace place = error.mark.is_null() ? YamlPlace{} : place_of(error.mark);
     return Status(Code::kInvalidArgument, place_text(file, place) + ": not YAML: " + error.msg);
+  } catch (const std::bad_alloc&) {
+    return Status(Code::kExhausted, place_text(file, {}) + ": out of memory while parsing YAML");
   } catch (const std::exception& error) {
     return Status(Code::kInvalidArgument, place_text(file, {}) + ": not YAML: " + error.what());
   }

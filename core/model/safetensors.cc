@@ -69,7 +69,9 @@ Result<TensorView> parse_tensor(const Json& entry, const std::string& where, uin
   if (!type) {
     std::string known;
     for (const TypeInfo& each : kTypes) known += std::string(" ") + each.name;
-    return Status(Code::kUnsupported, where + ": dtype " + quote(dtype) + ", known are" + known);
+    return Status(Code::kUnsupported, where + ": dtype " + quote(dtype) + ", known are" + known +
+                                          "; quantized weights are not supported, use the "
+                                          "checkpoint that they were made from");
   }
   view.type = *type;
   for (const auto& [key, value] : entry.items()) {

@@ -212,15 +212,16 @@ Status make_private_directory(const std::string& path) {
 Result<const specd_factory*> choose_factory(const specd_plugin& plugin, const std::string& id,
                                             bool drafter, const std::string& where) {
   const specd_factory* chosen = nullptr;
+  const std::string kind = drafter ? "drafter" : "verifier";
+  const std::string other = drafter ? "verifier" : "drafter";
   std::string there;
   int n = 0;
   for (uint32_t i = 0; i < plugin.n_factories; ++i) {
     const specd_factory* factory = plugin.factories[i];
     if ((factory->drafter != nullptr) != drafter) {
       if (!id.empty() && id == factory->id) {
-        return Status(Code::kInvalidArgument, where + ": factory " + quote(id) + " makes a " +
-                                                  (drafter ? "verifier" : "drafter") + ", not a " +
-                                                  (drafter ? "drafter" : "verifier"));
+        return Status(Code::kInvalidArgument,
+                      where + ": factory " + quote(id) + " makes a " + other + ", not a " + kind);
       }
       continue;
     }
@@ -230,9 +231,11 @@ Result<const specd_factory*> choose_factory(const specd_plugin& plugin, const st
       ++n;
     }
   }
-  const std::string kind = drafter ? "drafter" : "verifier";
   if (n == 1) return chosen;
-  if (there.empty()) return Status(Code::kInvalidArgument, where + " has no " + kind + " factory");
+  if (there.empty()) {
+    return Status(Code::kInvalidArgument,
+                  where + " has no " + kind + " factory, it makes " + other + "s");
+  }
   if (id.empty()) {
     return Status(Code::kInvalidArgument,
                   where + " has several " + kind + " factories; name one of " + there);

@@ -1,8 +1,8 @@
 // Loading a model or a plugin with the first, second, third .. allocation or system call failing,
 // until one passes untouched: what fails says so and gives everything back (SQLite's method).
 //
-// operator new is replaced here; what opens, reads, maps and writes files is wrapped by the linker.
-#include <execinfo.h>
+// operator new is replaced (tests/failing_new.h); what opens, reads, maps and writes files is
+// wrapped by the linker.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -12,7 +12,6 @@
 #include <cerrno>
 #include <cstdarg>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <new>
@@ -25,64 +24,20 @@
 #include "core/text/tokenizer.h"
 #include "tests/core/plugin/bundle_fixture.h"
 #include "tests/entries_of.h"
+#include "tests/failing_new.h"
 
 namespace {
 
-// Calls until one fails; 0 = none will. The tests are single-threaded where they are armed.
-long g_allocations_left = 0, g_calls_left = 0;
-bool g_failed = false;
+long g_calls_left = 0;
 
-bool fails(long& left) {
-  if (left == 0 || --left > 0) return false;
-  g_failed = true;
-  return true;
-}
-
-// nlohmann-json 3.11 allocates where it destroys, so that it need not recurse: memory that ends
-// there ends the process, and nothing around it can help. That one allocation is left alone.
-bool destroys_json() {
-  void* frames[24];
-  const int n = backtrace(frames, 24);
-  char** names = backtrace_symbols(frames, n);
-  bool found = false;
-  for (int i = 0; i < n; ++i) {
-    found = found || (std::strstr(names[i], "json_value") != nullptr &&
-                      std::strstr(names[i], "destroy") != nullptr);
-  }
-  std::free(names);
-  return found;
-}
-
-void* allocate(std::size_t bytes, std::size_t alignment) {
-  if (g_allocations_left == 1 && destroys_json()) g_allocations_left = 2;
-  if (fails(g_allocations_left)) throw std::bad_alloc();
-  void* data = alignment <= alignof(std::max_align_t)
-                   ? std::malloc(bytes == 0 ? 1 : bytes)
-                   : std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
-  if (data == nullptr) throw std::bad_alloc();
-  return data;
-}
+bool fails_here() { return specd::fails(g_calls_left); }
 
 }  // namespace
-
-// GCC 12 does not see that these belong together once a sanitizer is on.
-#pragma GCC diagnostic ignored "-Wmismatched-new-delete"
-void* operator new(std::size_t bytes) { return allocate(bytes, 1); }
-void* operator new[](std::size_t bytes) { return allocate(bytes, 1); }
-void* operator new(std::size_t bytes, std::align_val_t alignment) {
-  return allocate(bytes, static_cast<std::size_t>(alignment));
-}
-void operator delete(void* data) noexcept { std::free(data); }
-void operator delete[](void* data) noexcept { std::free(data); }
-void operator delete(void* data, std::size_t) noexcept { std::free(data); }
-void operator delete[](void* data, std::size_t) noexcept { std::free(data); }
-void operator delete(void* data, std::align_val_t) noexcept { std::free(data); }
-void operator delete(void* data, std::size_t, std::align_val_t) noexcept { std::free(data); }
 
 extern "C" {
 int __real_open(const char* path, int flags, ...);
 int __wrap_open(const char* path, int flags, ...) {
-  if (fails(g_calls_left)) return errno = EMFILE, -1;
+  if (fails_here()) return errno = EMFILE, -1;
   va_list rest;
   va_start(rest, flags);
   const int mode = (flags & O_CREAT) != 0 ? va_arg(rest, int) : 0;
@@ -91,7 +46,7 @@ int __wrap_open(const char* path, int flags, ...) {
 }
 int __real_openat(int folder, const char* path, int flags, ...);
 int __wrap_openat(int folder, const char* path, int flags, ...) {
-  if (fails(g_calls_left)) return errno = EMFILE, -1;
+  if (fails_here()) return errno = EMFILE, -1;
   va_list rest;
   va_start(rest, flags);
   const int mode = (flags & O_CREAT) != 0 ? va_arg(rest, int) : 0;
@@ -100,38 +55,35 @@ int __wrap_openat(int folder, const char* path, int flags, ...) {
 }
 ssize_t __real_write(int fd, const void* from, size_t bytes);
 ssize_t __wrap_write(int fd, const void* from, size_t bytes) {
-  if (fd != STDERR_FILENO && fails(g_calls_left)) return errno = ENOSPC, -1;
+  if (fd != STDERR_FILENO && fails_here()) return errno = ENOSPC, -1;
   return __real_write(fd, from, bytes > 100 ? bytes / 2 : bytes);
 }
 int __real_fchmod(int fd, mode_t mode);
 int __wrap_fchmod(int fd, mode_t mode) {
-  if (fails(g_calls_left)) return errno = EROFS, -1;
+  if (fails_here()) return errno = EROFS, -1;
   return __real_fchmod(fd, mode);
 }
 int __real_renameat(int from_folder, const char* from, int to_folder, const char* to);
 int __wrap_renameat(int from_folder, const char* from, int to_folder, const char* to) {
-  if (fails(g_calls_left)) return errno = EIO, -1;
+  if (fails_here()) return errno = EIO, -1;
   return __real_renameat(from_folder, from, to_folder, to);
 }
 int __real_fstat(int fd, struct stat* out);
 int __wrap_fstat(int fd, struct stat* out) {
-  if (fails(g_calls_left)) return errno = EIO, -1;
+  if (fails_here()) return errno = EIO, -1;
   return __real_fstat(fd, out);
 }
 ssize_t __real_read(int fd, void* to, size_t bytes);
 ssize_t __wrap_read(int fd, void* to, size_t bytes) {
-  if (fails(g_calls_left)) return errno = EIO, -1;
+  if (fails_here()) return errno = EIO, -1;
   return __real_read(fd, to, bytes > 100 ? bytes / 2 : bytes);  // and never all at once
 }
 void* __real_mmap(void* at, size_t bytes, int protection, int flags, int fd, off_t offset);
 void* __wrap_mmap(void* at, size_t bytes, int protection, int flags, int fd, off_t offset) {
-  if (fails(g_calls_left)) return errno = ENOMEM, MAP_FAILED;
+  if (fails_here()) return errno = ENOMEM, MAP_FAILED;
   return __real_mmap(at, bytes, protection, flags, fd, offset);
 }
 }
-
-// nlohmann-json 3.11 loses the object or list it has begun when memory ends inside a constructor.
-extern "C" const char* __lsan_default_suppressions() { return "leak:nlohmann::json_abi"; }
 
 namespace specd {
 namespace {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <fcntl.h>
+#include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -9,6 +10,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -17,6 +19,8 @@
 #include <sstream>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "host/client.h"
 #include "host/unix_socket.h"
@@ -141,6 +145,43 @@ inline v1::GenerateRequest make_request(const std::string& route, int32_t max_to
   request.mutable_sampling()->set_seed(7);
   request.set_ignore_eos(true);
   return request;
+}
+
+// grpc.health.v1 by hand: its messages are one string and one enum.
+inline std::string health(const std::shared_ptr<grpc::Channel>& channel,
+                          const std::string& service) {
+  std::string body;
+  if (!service.empty()) body = std::string("\x0a") + static_cast<char>(service.size()) + service;
+  const grpc::Slice slice(body);
+  const grpc::ByteBuffer request(&slice, 1);
+  grpc::ByteBuffer response;
+  grpc::ClientContext context;
+  grpc::CompletionQueue queue;
+  grpc::TemplatedGenericStub<grpc::ByteBuffer, grpc::ByteBuffer> stub(channel);
+  const auto call =
+      stub.PrepareUnaryCall(&context, "/grpc.health.v1.Health/Check", request, &queue);
+  call->StartCall();
+  grpc::Status status;
+  call->Finish(&response, &status, nullptr);
+  void* tag = nullptr;
+  bool ok = false;
+  queue.Next(&tag, &ok);
+  if (!status.ok()) return "error " + std::to_string(status.error_code());
+  std::vector<grpc::Slice> slices;
+  if (!response.Dump(&slices).ok()) return "no body";
+  std::string bytes;
+  for (const grpc::Slice& part : slices)
+    bytes.append(reinterpret_cast<const char*>(part.begin()), part.size());
+  return bytes == "\x08\x01" ? "SERVING" : bytes == "\x08\x02" ? "NOT_SERVING" : "other";
+}
+
+// Runs a program; the exit code and what it printed.
+inline std::pair<int, std::string> run_command(const std::string& command) {
+  FILE* pipe = popen((command + " 2>&1").c_str(), "r");
+  std::string text;
+  for (char buffer[512]; std::fgets(buffer, sizeof(buffer), pipe) != nullptr;) text += buffer;
+  const int status = pclose(pipe);
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, text};
 }
 
 // One daemon for the tests that leave it as they found it; the books are checked after each.
