@@ -122,8 +122,9 @@ std::string place_front(const Config& config, const std::string& path) {
   return place_front(config.file, config.root, path);
 }
 
-// The key of `route` that `reason` is about: the engine names the plugin, and the key of its
-// configuration in quotes; a plugin that refuses its configuration begins with the key.
+// The key of `route` that `reason` is about. The engine begins with the plugin; its reasons are
+// those of core/plugin/registry.cc and instance.cc. What a plugin says of its own configuration may
+// begin with a key; where it does not, locate() falls back to what is there.
 std::string key_of_reason(const RouteOptions& route, const std::string& reason) {
   struct Part {
     std::string key, other;
@@ -131,30 +132,36 @@ std::string key_of_reason(const RouteOptions& route, const std::string& reason) 
   };
   for (const auto& [key, other, use] :
        {Part{"drafter", "verifier", route.drafter}, Part{"verifier", "drafter", route.verifier}}) {
-    const size_t at = reason.find("plugin '" + use.plugin + "'");
-    if (at == std::string::npos) continue;
-    const auto after = [&reason, at](const std::string& words) {
-      const size_t found = reason.find(words, at);
-      return found == std::string::npos ? found : found + words.size();
-    };
-    const auto is_of = [&after](const std::string& kind) {
-      return after(" has no " + kind + " factory") != std::string::npos ||
-             after(", not a " + kind) != std::string::npos;
-    };
-    if (is_of(other)) continue;  // one plugin stands in both places
-    if (const size_t config = after(": config: "); config != std::string::npos) {
-      const size_t open = reason.find('\'', config);
-      const size_t close = open == std::string::npos ? open : reason.find('\'', open + 1);
-      if (close == std::string::npos) return key + ".config";
-      return key + ".config." + reason.substr(open + 1, close - open - 1);
+    const std::string made = "plugin " + use.plugin + " (", asked = "plugin '" + use.plugin + "'";
+    std::string_view rest = reason;
+    if (begins_with(rest, asked)) {
+      rest.remove_prefix(asked.size());
+      // One plugin may stand in both places.
+      if (begins_with(rest, " has no " + other)) continue;
+      if (begins_with(rest, " has no " + key + " factory '")) return key + ".factory";
+      if (begins_with(rest, ": factory '")) {  // "'f' makes a drafter, not a verifier"
+        if (rest.ends_with(", not a " + other)) continue;
+        return key + ".factory";
+      }
+      if (!begins_with(rest, " factory '")) return key + ".plugin";
+      rest.remove_prefix(std::min(rest.find("': "), rest.size() - 3) + 3);
+      if (begins_with(rest, "config: ")) {
+        const size_t open = rest.find('\'');
+        const size_t close = open == std::string_view::npos ? open : rest.find('\'', open + 1);
+        if (close == std::string_view::npos) return key + ".config";
+        return key + ".config." + std::string(rest.substr(open + 1, close - open - 1));
+      }
+    } else if (!begins_with(rest, made)) {
+      continue;
     }
-    if (after("returned SPECD_E_CONFIG ") != std::string::npos) {
-      const size_t word = after("): ");
-      if (word == std::string::npos) return key + ".config";
-      return key + ".config." + reason.substr(word, reason.find(':', word) - word);
-    }
-    if (is_of(key)) return key + (use.factory.empty() ? ".plugin" : ".factory");
-    return key + (after(" factory") == std::string::npos ? ".plugin" : "");
+    const size_t returned = rest.find("() returned SPECD_E_");
+    constexpr std::string_view kConfig = "() returned SPECD_E_CONFIG (";
+    if (returned == std::string_view::npos || !begins_with(rest.substr(returned), kConfig))
+      return key;
+    const size_t text = rest.find("): ", returned + kConfig.size());
+    if (text == std::string_view::npos) return key + ".config";
+    rest.remove_prefix(text + 3);
+    return key + ".config." + std::string(rest.substr(0, rest.find(':')));
   }
   return reason.find("reaches guarantee") != std::string::npos ? "guarantee" : "";
 }

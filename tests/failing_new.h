@@ -11,7 +11,7 @@
 
 namespace specd {
 
-// Calls until one fails; 0 = none will. The tests are single-threaded where they are armed.
+// Until one fails; 0 = none will. The tests are single-threaded where they are armed.
 inline long g_allocations_left = 0;
 inline bool g_failed = false;
 

@@ -21,6 +21,8 @@ namespace {
 
 constexpr uint64_t kHeaderBytesMax = 100'000'000;  // the reference implementation's limit
 constexpr uint64_t kLengthBytes = 8;
+constexpr char kQuantizedHint[] =
+    "; quantized weights are not supported, use the checkpoint that they were made from";
 
 struct TypeInfo {
   const char* name;
@@ -69,9 +71,8 @@ Result<TensorView> parse_tensor(const Json& entry, const std::string& where, uin
   if (!type) {
     std::string known;
     for (const TypeInfo& each : kTypes) known += std::string(" ") + each.name;
-    return Status(Code::kUnsupported, where + ": dtype " + quote(dtype) + ", known are" + known +
-                                          "; quantized weights are not supported, use the "
-                                          "checkpoint that they were made from");
+    return Status(Code::kUnsupported,
+                  where + ": dtype " + quote(dtype) + ", known are" + known + kQuantizedHint);
   }
   view.type = *type;
   for (const auto& [key, value] : entry.items()) {
@@ -174,10 +175,8 @@ Result<kernels::DType> kernel_dtype(TensorType type) {
     case TensorType::kBF16:
       return kernels::DType::kBF16;
     default:
-      return Status(Code::kUnsupported,
-                    std::string("weights of type ") + tensor_type_name(type) +
-                        ", supported are F32, F16 and BF16: quantized weights are "
-                        "not, use the checkpoint that they were made from");
+      return Status(Code::kUnsupported, std::string("weights of type ") + tensor_type_name(type) +
+                                            ", supported are F32, F16 and BF16" + kQuantizedHint);
   }
 }
 

@@ -234,7 +234,7 @@ Result<const specd_factory*> choose_factory(const specd_plugin& plugin, const st
   if (n == 1) return chosen;
   if (there.empty()) {
     return Status(Code::kInvalidArgument,
-                  where + " has no " + kind + " factory, it makes " + other + "s");
+                  where + " has no " + kind + " factory; it makes " + other + "s");
   }
   if (id.empty()) {
     return Status(Code::kInvalidArgument,

@@ -146,10 +146,14 @@ SPECD_INLINE PanelRow<kType> load_weights(const char* p) {
 // sums[r][c] += x[r][k] * w[c][k] for k in [0, n): kRows rows by the columns of kPanels panels in
 // registers. Meanwhile kStreams streams of memory, from `fetch` on and as far apart as the panels,
 // are asked for: a line of each, and fetch_step bytes on, for every kStreams lines of weights read.
+// TSan does not watch a tile, of which every load would be a call and most of its suite's time: x
+// and sums are arrays of block(), where it sees what they come from and go to; of the weights,
+// written once when a model is loaded, it sees the writer only.
 template <DType kType, int kRows, int kPanels>
-__attribute__((noinline)) void tile(const float* x, const char* w, size_t panel_bytes, int n,
-                                    float* sums, size_t sums_stride, const char* fetch,
-                                    size_t fetch_step) {
+__attribute__((noinline, no_sanitize("thread"))) void tile(const float* x, const char* w,
+                                                           size_t panel_bytes, int n, float* sums,
+                                                           size_t sums_stride, const char* fetch,
+                                                           size_t fetch_step) {
   constexpr int kAcross = kPanels * kVectors<kType>;
   F32x16 acc[kRows][kAcross];
 #pragma GCC unroll 16
@@ -246,7 +250,7 @@ void block(const MatmulArgs& a, int64_t panel, int panels, int row, int rows, co
   for (int s = 0; s < segments; ++s) {
     const int begin = static_cast<int>(static_cast<int64_t>(depth) * s / segments);
     const int end = static_cast<int>(static_cast<int64_t>(depth) * (s + 1) / segments);
-    for (size_t i = 0; i < rows * stride; ++i) sums[i] = 0.0f;
+    __builtin_memset(sums, 0, sizeof(float) * static_cast<size_t>(rows) * stride);
     for (int k = begin; k < end; k += kBlock) {
       const int n = end - k < kBlock ? end - k : kBlock;
       const char* next = k + n < depth ? weights + (k + n) * kStep<kType> : after;
@@ -287,7 +291,7 @@ void block(const MatmulArgs& a, int64_t panel, int panels, int row, int rows, co
     for (int r = 0; r < rows; ++r) {
       float* out = a.out + (row + r) * n_out + column;
       if (s == 0) {
-        for (size_t i = 0; i < columns; ++i) out[i] = sums[r * stride + i];
+        __builtin_memcpy(out, sums + r * stride, sizeof(float) * columns);
       } else {
         for (size_t i = 0; i < columns; ++i) out[i] = out[i] + sums[r * stride + i];
       }

@@ -28,16 +28,17 @@
 
 namespace {
 
+// As g_allocations_left, of the wrapped calls.
 long g_calls_left = 0;
 
-bool fails_here() { return specd::fails(g_calls_left); }
+bool call_fails() { return specd::fails(g_calls_left); }
 
 }  // namespace
 
 extern "C" {
 int __real_open(const char* path, int flags, ...);
 int __wrap_open(const char* path, int flags, ...) {
-  if (fails_here()) return errno = EMFILE, -1;
+  if (call_fails()) return errno = EMFILE, -1;
   va_list rest;
   va_start(rest, flags);
   const int mode = (flags & O_CREAT) != 0 ? va_arg(rest, int) : 0;
@@ -46,7 +47,7 @@ int __wrap_open(const char* path, int flags, ...) {
 }
 int __real_openat(int folder, const char* path, int flags, ...);
 int __wrap_openat(int folder, const char* path, int flags, ...) {
-  if (fails_here()) return errno = EMFILE, -1;
+  if (call_fails()) return errno = EMFILE, -1;
   va_list rest;
   va_start(rest, flags);
   const int mode = (flags & O_CREAT) != 0 ? va_arg(rest, int) : 0;
@@ -55,32 +56,32 @@ int __wrap_openat(int folder, const char* path, int flags, ...) {
 }
 ssize_t __real_write(int fd, const void* from, size_t bytes);
 ssize_t __wrap_write(int fd, const void* from, size_t bytes) {
-  if (fd != STDERR_FILENO && fails_here()) return errno = ENOSPC, -1;
+  if (fd != STDERR_FILENO && call_fails()) return errno = ENOSPC, -1;
   return __real_write(fd, from, bytes > 100 ? bytes / 2 : bytes);
 }
 int __real_fchmod(int fd, mode_t mode);
 int __wrap_fchmod(int fd, mode_t mode) {
-  if (fails_here()) return errno = EROFS, -1;
+  if (call_fails()) return errno = EROFS, -1;
   return __real_fchmod(fd, mode);
 }
 int __real_renameat(int from_folder, const char* from, int to_folder, const char* to);
 int __wrap_renameat(int from_folder, const char* from, int to_folder, const char* to) {
-  if (fails_here()) return errno = EIO, -1;
+  if (call_fails()) return errno = EIO, -1;
   return __real_renameat(from_folder, from, to_folder, to);
 }
 int __real_fstat(int fd, struct stat* out);
 int __wrap_fstat(int fd, struct stat* out) {
-  if (fails_here()) return errno = EIO, -1;
+  if (call_fails()) return errno = EIO, -1;
   return __real_fstat(fd, out);
 }
 ssize_t __real_read(int fd, void* to, size_t bytes);
 ssize_t __wrap_read(int fd, void* to, size_t bytes) {
-  if (fails_here()) return errno = EIO, -1;
+  if (call_fails()) return errno = EIO, -1;
   return __real_read(fd, to, bytes > 100 ? bytes / 2 : bytes);  // and never all at once
 }
 void* __real_mmap(void* at, size_t bytes, int protection, int flags, int fd, off_t offset);
 void* __wrap_mmap(void* at, size_t bytes, int protection, int flags, int fd, off_t offset) {
-  if (fails_here()) return errno = ENOMEM, MAP_FAILED;
+  if (call_fails()) return errno = ENOMEM, MAP_FAILED;
   return __real_mmap(at, bytes, protection, flags, fd, offset);
 }
 }

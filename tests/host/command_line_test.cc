@@ -99,7 +99,7 @@ TEST_F(Shipped, the_check_activates_a_pair_with_the_limits_of_its_route) {
       "cd " + quoted(folder_.path().string()) + " && " + kSpecd + " check --config wide.yaml";
   const auto [code, text] = run(check);
   EXPECT_EQ(code, 3) << text;
-  EXPECT_NE(text.find("routes.wide: "), std::string::npos) << text;
+  EXPECT_NE(text.find("wide.yaml:10:5: routes.wide.drafter: "), std::string::npos) << text;
   EXPECT_NE(text.find("draft nodes and the route allows 8: raise its draft_nodes_max"),
             std::string::npos)
       << text;
@@ -147,6 +147,7 @@ TEST(CommandLine, what_a_command_does_not_take_is_refused) {
       {kSpecd + " serve --confg x", "unrecognised option '--confg'"},
       {kSpecctl + " dance", "unknown command 'dance'"},
       {kSpecctl + " status x", "status takes no 'x'"},
+      {kSpecctl + " status -f x", "status takes no "},
       {kSpecctl + " status --prompt x", "status takes no --prompt"},
       {kSpecctl + " routes --file x", "routes takes no --file"},
       {kSpecctl + " generate --prompt x --prompt-file y", "--prompt or --prompt-file, not both"},
@@ -170,6 +171,18 @@ TEST(CommandLine, what_a_command_does_not_take_is_refused) {
     EXPECT_EQ(code, 2) << line;
     EXPECT_NE(output.find(words), std::string::npos) << line << ": " << output;
   }
+}
+
+TEST(CommandLine, help_and_version_are_printed_and_a_file_that_is_not_there_is_a_config_error) {
+  for (const auto& [program, front] : {std::pair(kSpecd, "specd: "), {kSpecctl, "specctl: "}}) {
+    const auto [code, help] = run(program + " --help");
+    EXPECT_EQ(code, 0);
+    EXPECT_TRUE(help.starts_with(front)) << help;
+  }
+  const auto [code, version] = run(kSpecd + " --version");
+  EXPECT_EQ(code, 0);
+  EXPECT_TRUE(version.starts_with("specd ")) << version;
+  EXPECT_EQ(run(kSpecd + " check --config /nonexistent.yaml").first, 3);
 }
 
 TEST(CommandLine, schema_prints_what_the_library_says) {

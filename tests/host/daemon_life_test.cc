@@ -1,4 +1,4 @@
-// How a daemon starts, drains, ends and tells its health.
+// Daemons of their own: how one starts, reports, drains and ends.
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -9,8 +9,6 @@
 #include <map>
 #include <string>
 #include <thread>
-#include <tuple>
-#include <utility>
 #include <vector>
 
 #include "tests/host/daemon_rig.h"

@@ -88,15 +88,15 @@ TEST(LiveRoutes, are_applied_replaced_and_deleted_under_a_running_stream) {
   EXPECT_EQ(daemon.stop(), 0) << daemon.output();
 }
 
-// G30. Code and words, in control_errors.txt: where this fails for a good reason, the new words are
-// printed.
+// G30. Call, code and words, in control_errors.txt: where this fails for a good reason, the new
+// words are printed.
 TEST_F(DaemonTest, a_change_of_routes_that_is_wrong_is_refused_in_words_and_changes_nothing) {
   Client client = daemon_->client();
   const auto before = client.routes();
   ASSERT_TRUE(before.ok());
   std::string told;
-  const auto refused = [&told](const Status& status) {
-    told += status.to_string() + "\n";
+  const auto refused = [&told](const char* call, const Status& status) {
+    told += std::string(call) + " " + status.to_string() + "\n";
     EXPECT_FALSE(status.ok()) << "the one after these is taken:\n" << told;
   };
   const std::string drafter = "drafter: {plugin: specd.drafter.prompt_lookup}\n";
@@ -108,6 +108,10 @@ TEST_F(DaemonTest, a_change_of_routes_that_is_wrong_is_refused_in_words_and_chan
   const auto draft_target = [&](const std::string& config) {
     return "name: x\ndrafter: {plugin: specd.drafter.draft_target, config: " + config + "}\n" +
            verifier;
+  };
+  const auto cascade = [&](const std::string& parts) {
+    return "name: x\ndrafter:\n  plugin: specd.drafter.cascade\n  config:\n    drafters: " + parts +
+           "\n" + verifier;
   };
   for (const std::string& definition : std::vector<std::string>{
            "",
@@ -147,39 +151,42 @@ TEST_F(DaemonTest, a_change_of_routes_that_is_wrong_is_refused_in_words_and_chan
            lookup("{num_speculative_tokens: five}"),
            lookup("{prompt_lookup_min: 5, prompt_lookup_max: 2}"),
            "name: x\ndrafter: {plugin: specd.drafter.cascade}\n" + verifier,
-           "name: x\ndrafter: {plugin: specd.drafter.cascade, config: {drafters: []}}\n" + verifier,
+           cascade("[{plugin: specd.drafter.suffix, config: {max_spec: 1}}, "
+                   "{plugin: specd.drafter.prompt_lookup}]"),
+           cascade("[{plugin: specd.drafter.suffix}, {plugin: specd.verifier.match}]"),
+           cascade("[]"),
            draft_target("{}"),
            draft_target("{model: nobody}"),
        }) {
     v1::ApplyRouteRequest request;
     request.set_definition(definition);
     request.set_source("a.yaml");
-    refused(client.apply_route(request).status());
+    refused("ApplyRoute", client.apply_route(request).status());
   }
   v1::ApplyRouteRequest unknown;  // its words end with all plugins that are built
   unknown.set_source("a.yaml");
   unknown.set_definition("name: x\ndrafter: {plugin: specd.drafter.prompt_lokup}\n" + verifier);
   const Status lokup = client.apply_route(unknown).status();
-  refused(Status(lokup.code(), lokup.message().substr(0, lokup.message().find("? found ") + 1)));
+  refused("ApplyRoute",
+          Status(lokup.code(), lokup.message().substr(0, lokup.message().find("? found ") + 1)));
   for (const char* id : {"with space", "\x01"})
-    refused(client.apply_route(lookup_route("x", 3, id)).status());
+    refused("ApplyRoute", client.apply_route(lookup_route("x", 3, id)).status());
   v1::ApplyRouteRequest request = lookup_route("x", 3, std::string(129, 'i'));
-  refused(client.apply_route(request).status());
+  refused("ApplyRoute", client.apply_route(request).status());
   request = lookup_route("x", 3);
   request.set_source(std::string(401, 's'));
-  refused(client.apply_route(request).status());
+  refused("ApplyRoute", client.apply_route(request).status());
   request = lookup_route("off", 3);
   request.set_source("\r\x1b[31m\xc3\xa4");  // what a terminal would obey
-  refused(client.apply_route(request).status());
+  refused("ApplyRoute", client.apply_route(request).status());
   for (const char* name : {"off", "lookup", "nobody", "", "a b"}) {
     v1::DeleteRouteRequest remove;
     remove.set_name(name);
-    refused(client.delete_route(remove).status());
+    refused("DeleteRoute", client.delete_route(remove).status());
   }
-  for (const char* name : {"nobody", "", "a b"}) refused(client.get_route(name).status());
-  std::ifstream file(std::string(SPECD_SOURCE_DIR) + "/tests/host/control_errors.txt");
-  const std::string words((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  EXPECT_EQ(told, words);
+  for (const char* name : {"nobody", "", "a b"})
+    refused("GetRoute", client.get_route(name).status());
+  EXPECT_EQ(told, read_file(std::string(SPECD_SOURCE_DIR) + "/tests/host/control_errors.txt"));
   for (const std::string& inner :
        {daemon_->folder().string(), std::string("/tmp"), std::string(SPECD_SOURCE_DIR)}) {
     EXPECT_EQ(told.find(inner), std::string::npos) << inner;
