@@ -30,9 +30,12 @@ Result<std::string> read_listen(const Value& value) {
                        "; only Unix sockets are served, TCP will need mutual TLS");
   std::string given = listen.substr(scheme.size());
   if (given.starts_with("//")) given.erase(0, 2);  // unix:///run/x
-  if (given.empty() || given.ends_with('/'))
+  const auto no_socket = [&] {
     return value.error("expected unix:PATH of a socket, found " + quote(listen));
+  };
+  if (given.empty()) return no_socket();
   SPECD_TRY(std::string path, resolve_path(value, given));
+  if (path.ends_with('/')) return no_socket();  // "x/", and ".." of it
   if (path.size() > kSocketPathMax)
     return value.error("expected at most " + std::to_string(kSocketPathMax) +
                        " bytes for the path of a Unix socket, found " +
