@@ -1,9 +1,7 @@
 // Messages over the wire: a daemon on the small model, which has no template of its own.
 #include <gtest/gtest.h>
 
-#include <array>
 #include <atomic>
-#include <cstdio>
 #include <string>
 #include <thread>
 #include <vector>
@@ -54,15 +52,7 @@ class ChatTest : public testing::Test {
     return n;
   }
   static std::string specctl(const std::string& arguments) {
-    const std::string command = (fs::path(SPECD_BINARY).parent_path() / "specctl").string() +
-                                " --socket " + daemon_->socket() + " " + arguments + " 2>&1";
-    std::string text;
-    FILE* const pipe = popen(command.c_str(), "r");
-    std::array<char, 4096> buffer;
-    while (const size_t n = fread(buffer.data(), 1, buffer.size(), pipe))
-      text.append(buffer.data(), n);
-    pclose(pipe);
-    return text;
+    return run_specctl(*daemon_, arguments).second;
   }
   static Daemon* daemon_;
 };

@@ -1,29 +1,17 @@
 // specd and specctl as a shell runs them: --set, the environment, --print-config, schema,
 // completion.
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 
-#include <cstdio>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "host/config_schema.h"
 #include "tests/host/config_rig.h"
+#include "tests/host/run_command.h"
 
 namespace specd::host {
 namespace {
-
-// A command line of bash: its exit code, and its output with its errors.
-std::pair<int, std::string> run(const std::string& line) {
-  FILE* pipe = popen(("exec 2>&1; " + line).c_str(), "r");
-  if (pipe == nullptr) return {-1, "popen"};
-  std::string output;
-  char buffer[4096];
-  while (const size_t got = fread(buffer, 1, sizeof(buffer), pipe)) output.append(buffer, got);
-  const int status = pclose(pipe);
-  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, output};
-}
 
 std::string quoted(const std::string& word) { return "'" + word + "'"; }
 
@@ -53,13 +41,13 @@ TEST_F(Shipped, every_configuration_passes_the_check_and_is_printed_as_one_that_
   for (const auto& entry : fs::directory_iterator(fs::path(SPECD_SOURCE_DIR) / "configs")) {
     if (entry.path().extension() != ".yaml") continue;
     ++count;
-    const auto [code, output] = run(cd + kSpecd + " check" + options(entry.path()));
+    const auto [code, output] = run_command(cd + kSpecd + " check" + options(entry.path()));
     EXPECT_EQ(code, 0) << output;
     const auto [print_code, text] =
-        run(cd + kSpecd + " serve --print-config" + options(entry.path()));
+        run_command(cd + kSpecd + " serve --print-config" + options(entry.path()));
     EXPECT_EQ(print_code, 0) << text;
     std::ofstream(folder_.path() / "printed.yaml") << text;
-    const auto [again, said] = run(cd + kSpecd + " check --config printed.yaml");
+    const auto [again, said] = run_command(cd + kSpecd + " check --config printed.yaml");
     EXPECT_EQ(again, 0) << said << text;
   }
   EXPECT_GE(count, 2);
@@ -68,23 +56,23 @@ TEST_F(Shipped, every_configuration_passes_the_check_and_is_printed_as_one_that_
 TEST_F(Shipped, variables_and_options_reach_the_program) {
   const std::string file = options(fs::path(SPECD_SOURCE_DIR) / "configs/minimal.yaml");
   auto [code, text] =
-      run("SPECD__ENGINE__QUEUE_MAX=7 SPECD__LOG_LEVEL=warn " + kSpecd + " serve --print-config" +
-          file + " --set log_level=error --set=engine.threads=3");
+      run_command("SPECD__ENGINE__QUEUE_MAX=7 SPECD__LOG_LEVEL=warn " + kSpecd +
+                  " serve --print-config" + file + " --set log_level=error --set=engine.threads=3");
   EXPECT_EQ(code, 0) << text;
   for (const char* line : {"  queue_max: 7 ", "# SPECD__ENGINE__QUEUE_MAX\n", "log_level: error ",
                            "# --set log_level\n", "  threads: 3 "})
     EXPECT_NE(text.find(line), std::string::npos) << line << "\n" << text;
-  std::tie(code, text) = run("SPECD__ENGINE__QUEUE_MX=7 " + kSpecd + " serve" + file);
+  std::tie(code, text) = run_command("SPECD__ENGINE__QUEUE_MX=7 " + kSpecd + " serve" + file);
   EXPECT_EQ(code, 3);
   EXPECT_TRUE(
       text.starts_with("specd: SPECD__ENGINE__QUEUE_MX: engine.queue_mx: unknown key; did "
                        "you mean 'queue_max'?"))
       << text;
-  std::tie(code, text) = run(kSpecd + " check" + file + " --set engine.threads=many");
+  std::tie(code, text) = run_command(kSpecd + " check" + file + " --set engine.threads=many");
   EXPECT_EQ(code, 3);
   EXPECT_EQ(text,
             "specd: --set engine.threads: expected a whole number in [0, 256], found 'many'\n");
-  std::tie(code, text) = run(kSpecd + " check" + file + " --set model.path=nowhere");
+  std::tie(code, text) = run_command(kSpecd + " check" + file + " --set model.path=nowhere");
   EXPECT_EQ(code, 3);
   EXPECT_TRUE(text.starts_with("specd: --set model.path: expected a folder with")) << text;
 }
@@ -97,13 +85,13 @@ TEST_F(Shipped, the_check_activates_a_pair_with_the_limits_of_its_route) {
          "specd.drafter.lookahead}\n    verifier: {plugin: specd.verifier.match}\n";
   const std::string check =
       "cd " + quoted(folder_.path().string()) + " && " + kSpecd + " check --config wide.yaml";
-  const auto [code, text] = run(check);
+  const auto [code, text] = run_command(check);
   EXPECT_EQ(code, 3) << text;
   EXPECT_NE(text.find("wide.yaml:10:5: routes.wide.drafter: "), std::string::npos) << text;
   EXPECT_NE(text.find("draft nodes and the route allows 8: raise its draft_nodes_max"),
             std::string::npos)
       << text;
-  EXPECT_EQ(run(check + " --set routes.wide.draft_nodes_max=64").first, 0);
+  EXPECT_EQ(run_command(check + " --set routes.wide.draft_nodes_max=64").first, 0);
 }
 
 TEST_F(Shipped, the_check_tells_what_is_wrong_with_a_chat_template) {
@@ -114,17 +102,18 @@ TEST_F(Shipped, the_check_tells_what_is_wrong_with_a_chat_template) {
        fs::directory_iterator(fs::path(SPECD_SOURCE_DIR) / "sdk/zoo/pico-target"))
     fs::create_symlink(entry.path(), model / entry.path().filename());
   const std::string own = " --set model.path=" + quoted(model.string());
-  EXPECT_EQ(run(kSpecd + " check" + file + own).first, 0);
+  EXPECT_EQ(run_command(kSpecd + " check" + file + own).first, 0);
   std::ofstream(model / "chat_template.jinja") << "a\n{{ x | nope }}";
   // The daemon would serve text with it, and says why no chats.
-  const auto [code, text] = run(kSpecd + " check" + file + own);
+  const auto [code, text] = run_command(kSpecd + " check" + file + own);
   EXPECT_EQ(code, 0) << text;
   EXPECT_NE(
       text.find("serves no chats: chat_template.jinja:2:8: the filter 'nope' is not supported"),
       std::string::npos)
       << text;
-  const auto [asked_code, asked] = run(kSpecd + " check" + file + " --set model.chat_template=" +
-                                       quoted((model / "chat_template.jinja").string()));
+  const auto [asked_code, asked] =
+      run_command(kSpecd + " check" + file +
+                  " --set model.chat_template=" + quoted((model / "chat_template.jinja").string()));
   EXPECT_EQ(asked_code, 3) << asked;
   EXPECT_NE(asked.find("--set model.chat_template: chat_template.jinja:2:8: the filter 'nope'"),
             std::string::npos)
@@ -167,7 +156,7 @@ TEST(CommandLine, what_a_command_does_not_take_is_refused) {
       {kSpecctl + " completion bash zsh", "expected one shell"},
   };
   for (const auto& [line, words] : table) {
-    const auto [code, output] = run(line);
+    const auto [code, output] = run_command(line);
     EXPECT_EQ(code, 2) << line;
     EXPECT_NE(output.find(words), std::string::npos) << line << ": " << output;
   }
@@ -175,20 +164,20 @@ TEST(CommandLine, what_a_command_does_not_take_is_refused) {
 
 TEST(CommandLine, help_and_version_are_printed_and_a_file_that_is_not_there_is_a_config_error) {
   for (const auto& [program, front] : {std::pair(kSpecd, "specd: "), {kSpecctl, "specctl: "}}) {
-    const auto [code, help] = run(program + " --help");
+    const auto [code, help] = run_command(program + " --help");
     EXPECT_EQ(code, 0);
     EXPECT_TRUE(help.starts_with(front)) << help;
   }
-  const auto [code, version] = run(kSpecd + " --version");
+  const auto [code, version] = run_command(kSpecd + " --version");
   EXPECT_EQ(code, 0);
   EXPECT_TRUE(version.starts_with("specd ")) << version;
-  EXPECT_EQ(run(kSpecd + " check --config /nonexistent.yaml").first, 3);
+  EXPECT_EQ(run_command(kSpecd + " check --config /nonexistent.yaml").first, 3);
 }
 
 TEST(CommandLine, schema_prints_what_the_library_says) {
-  EXPECT_EQ(run(kSpecd + " schema"), std::pair(0, config_schema()));
-  EXPECT_EQ(run(kSpecd + " schema --table"), std::pair(0, config_table()));
-  EXPECT_EQ(run(kSpecd + " schema > /dev/full").first, 1);
+  EXPECT_EQ(run_command(kSpecd + " schema"), std::pair(0, config_schema()));
+  EXPECT_EQ(run_command(kSpecd + " schema --table"), std::pair(0, config_table()));
+  EXPECT_EQ(run_command(kSpecd + " schema > /dev/full").first, 1);
 }
 
 // What bash would offer for the last of these words, which is what COMP_WORDS would hold.
@@ -201,7 +190,7 @@ std::vector<std::string> offered(const std::string& program, const std::vector<s
                      name + "; printf \"%s\\n\" ${COMPREPLY[@]+\"${COMPREPLY[@]}\"}' " +
                      quoted(program) + " " + name;
   for (const std::string& word : words) line += " " + quoted(word);
-  const auto [code, output] = run(line);
+  const auto [code, output] = run_command(line);
   EXPECT_EQ(code, 0) << output;
   std::vector<std::string> list;
   std::istringstream lines(output);
@@ -216,8 +205,8 @@ bool has(const std::vector<std::string>& list, const std::string& word) {
 
 // Words of a column of the help: the programs' own list of what they take.
 std::vector<std::string> help_words(const std::string& program, const std::string& pattern) {
-  const auto [code, output] = run(program + " --help | grep -oE -- " + quoted(pattern) +
-                                  " | grep -oE -- '[a-z-]+$' | sort -u");
+  const auto [code, output] = run_command(program + " --help | grep -oE -- " + quoted(pattern) +
+                                          " | grep -oE -- '[a-z-]+$' | sort -u");
   EXPECT_EQ(code, 0) << output;
   std::vector<std::string> list;
   std::istringstream lines(output);
@@ -233,10 +222,11 @@ TEST(Completion, bash_offers_the_commands_that_the_program_takes) {
       EXPECT_TRUE(has(list, command)) << command;
     for (const std::string& word : list) {
       if (word[0] == '-') continue;
-      const auto [code, output] = run(program + " " + word + " --no-such-option");
+      const auto [code, output] = run_command(program + " " + word + " --no-such-option");
       EXPECT_NE(output.find("unrecognised option"), std::string::npos) << word << output;
-      EXPECT_EQ(run(program + " " + word + one_more(program)).second.find("unknown command"),
-                std::string::npos)
+      EXPECT_EQ(
+          run_command(program + " " + word + one_more(program)).second.find("unknown command"),
+          std::string::npos)
           << word;
     }
   }
@@ -256,7 +246,7 @@ TEST(Completion, bash_offers_the_options_that_a_command_takes_and_no_others) {
           continue;
         const std::string word = option.starts_with("--") ? option : "--" + option;
         const auto [code, output] =
-            run(program + " " + command + " " + word + " 1" + one_more(program));
+            run_command(program + " " + command + " " + word + " 1" + one_more(program));
         const bool is_taken = output.find("takes no " + word) == std::string::npos;
         EXPECT_EQ(has(list, word), is_taken) << program << " " << command << " " << word << output;
         ++count;
@@ -294,10 +284,11 @@ TEST(Completion, bash_offers_values_files_and_keys) {
 
 TEST(Completion, scripts_are_good_to_their_shells) {
   for (const std::string shell : {"bash", "zsh", "fish"}) {
-    if (run("command -v " + shell).first != 0) continue;  // not on this machine
+    if (run_command("command -v " + shell).first != 0) continue;  // not on this machine
     for (const std::string& program : {kSpecd, kSpecctl}) {
-      const auto [code, output] = run(program + " completion " + shell + " > /dev/null && " +
-                                      program + " completion " + shell + " | " + shell + " -n");
+      const auto [code, output] =
+          run_command(program + " completion " + shell + " > /dev/null && " + program +
+                      " completion " + shell + " | " + shell + " -n");
       EXPECT_EQ(code, 0) << shell << output;
       EXPECT_EQ(output, "") << shell;
     }
@@ -306,10 +297,10 @@ TEST(Completion, scripts_are_good_to_their_shells) {
 
 // fish can be asked what it would offer.
 TEST(Completion, fish_offers_commands_options_and_words) {
-  if (run("command -v fish").first != 0) GTEST_SKIP() << "no fish on this machine";
+  if (run_command("command -v fish").first != 0) GTEST_SKIP() << "no fish on this machine";
   const auto offers = [&](const std::string& line) {
-    return run("HOME=/nonexistent fish --no-config -c '" + kSpecctl +
-               " completion fish | source; complete -C \"specctl " + line + "\"'")
+    return run_command("HOME=/nonexistent fish --no-config -c '" + kSpecctl +
+                       " completion fish | source; complete -C \"specctl " + line + "\"'")
         .second;
   };
   EXPECT_NE(offers("gen").find("generate\t"), std::string::npos) << offers("gen");

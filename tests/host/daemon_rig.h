@@ -10,7 +10,6 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -24,6 +23,7 @@
 
 #include "host/client.h"
 #include "host/unix_socket.h"
+#include "tests/host/run_command.h"
 
 namespace specd::host {
 
@@ -175,13 +175,9 @@ inline std::string health(const std::shared_ptr<grpc::Channel>& channel,
   return bytes == "\x08\x01" ? "SERVING" : bytes == "\x08\x02" ? "NOT_SERVING" : "other";
 }
 
-// Runs a program; the exit code and what it printed.
-inline std::pair<int, std::string> run_command(const std::string& command) {
-  FILE* pipe = popen((command + " 2>&1").c_str(), "r");
-  std::string text;
-  for (char buffer[512]; std::fgets(buffer, sizeof(buffer), pipe) != nullptr;) text += buffer;
-  const int status = pclose(pipe);
-  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, text};
+inline std::pair<int, std::string> run_specctl(const Daemon& daemon, const std::string& arguments) {
+  return run_command((fs::path(SPECD_BINARY).parent_path() / "specctl").string() + " --socket " +
+                     daemon.socket() + " " + arguments);
 }
 
 // One daemon for the tests that leave it as they found it; the books are checked after each.

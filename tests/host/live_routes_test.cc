@@ -16,11 +16,6 @@
 namespace specd::host {
 namespace {
 
-std::pair<int, std::string> run_specctl(const Daemon& daemon, const std::string& arguments) {
-  return run_command((fs::path(SPECD_BINARY).parent_path() / "specctl").string() + " --socket " +
-                     daemon.socket() + " " + arguments);
-}
-
 v1::ApplyRouteRequest lookup_route(const std::string& name, int tokens,
                                    const std::string& request_id = "") {
   v1::ApplyRouteRequest request;
