@@ -229,7 +229,10 @@ Keys<RouteOptions> route_keys() {
   using O = RouteOptions;
   return {
       name("model", &O::model, "the name of the model that is served").absent("the model"),
-      choice("guarantee", &O::guarantee, kGuarantees, "the least that is accepted of the pair"),
+      choice(
+          "guarantee", &O::guarantee, kGuarantees,
+          "the least that is accepted of the pair: `identical`, the very tokens of plain decoding; "
+          "`law`, tokens drawn by the same distribution; `none`, lossy"),
       integer("draft_nodes_max", &O::draft_nodes_max, 1, EngineLimits::kDraftNodes,
               "per sequence and step, less than `step_tokens_max`"),
       integer("disable_by_batch_size", &O::disable_by_batch_size, 0, EngineLimits::kSequences,

@@ -51,6 +51,9 @@ Status out_of_range(const std::string& field, const std::string& expected,
 Status check_limits(const EngineOptions& options);
 // The same for one route, whose model is named.
 Status check_route(const RouteOptions& route, const EngineOptions& options);
+// How many pages the options ask for. `useful`: full contexts for all sequences.
+Result<int32_t> kv_pages_of(const ModelOptions& model, const Device& device, uint64_t page_bytes,
+                            uint64_t useful);
 constexpr size_t kRequestIdBytesMax = 128;
 Status no_route(const RouteTable& table, const std::string& name);
 

@@ -6,29 +6,6 @@
 
 namespace specd {
 
-namespace {
-constexpr uint64_t kDefaultKvBytesMax = uint64_t{1} << 30;
-
-// How many pages the options ask for. `useful`: full contexts for all sequences.
-Result<int32_t> kv_pages_of(const ModelOptions& model, const Device& device, uint64_t page_bytes,
-                            uint64_t useful) {
-  if (model.kv_pages > 0) return model.kv_pages;
-  const char* key = model.kv_memory_share > 0 ? "model.kv.memory_share" : "model.kv.bytes_max";
-  uint64_t bytes = std::min(kDefaultKvBytesMax, useful * page_bytes);
-  if (model.kv_bytes_max > 0) bytes = model.kv_bytes_max;
-  if (model.kv_memory_share > 0) {
-    bytes =
-        static_cast<uint64_t>(static_cast<double>(device.total_bytes()) * model.kv_memory_share);
-  }
-  if (bytes < page_bytes) {
-    return Status(Code::kInvalidArgument, std::string(key) + ": " + std::to_string(bytes) +
-                                              " bytes hold no page; one takes " +
-                                              std::to_string(page_bytes));
-  }
-  return static_cast<int32_t>(std::min<uint64_t>(bytes / page_bytes, EngineLimits::kKvPages));
-}
-}  // namespace
-
 Engine::Engine() = default;
 
 Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options, ProgressFn progress) {

@@ -160,6 +160,25 @@ Status check_limits(const EngineOptions& options) {
   return Status();
 }
 
+Result<int32_t> kv_pages_of(const ModelOptions& model, const Device& device, uint64_t page_bytes,
+                            uint64_t useful) {
+  constexpr uint64_t kDefaultKvBytesMax = uint64_t{1} << 30;
+  if (model.kv_pages > 0) return model.kv_pages;
+  const char* key = model.kv_memory_share > 0 ? "model.kv.memory_share" : "model.kv.bytes_max";
+  uint64_t bytes = std::min(kDefaultKvBytesMax, useful * page_bytes);
+  if (model.kv_bytes_max > 0) bytes = model.kv_bytes_max;
+  if (model.kv_memory_share > 0) {
+    bytes =
+        static_cast<uint64_t>(static_cast<double>(device.total_bytes()) * model.kv_memory_share);
+  }
+  if (bytes < page_bytes) {
+    return Status(Code::kInvalidArgument, std::string(key) + ": " + std::to_string(bytes) +
+                                              " bytes hold no page; one takes " +
+                                              std::to_string(page_bytes));
+  }
+  return static_cast<int32_t>(std::min<uint64_t>(bytes / page_bytes, EngineLimits::kKvPages));
+}
+
 ChatTemplate load_chat_template(const ModelOptions& model) {
   ChatTemplate loaded = ChatTemplate::load(model.path, model.chat_template);
   if (const Status& status = loaded.status(); !status.ok()) {
@@ -191,6 +210,10 @@ Status check_options(const EngineOptions& options) {
   }
   SPECD_TRY(const Checkpoint weights, Checkpoint::open(options.model.path));
   SPECD_OK_OR_RETURN(check_tensors(weights, config));
+  if (options.devices.front() == "cpu") {  // another's memory is known when it is opened to load
+    const uint64_t page_bytes = KvStore::page_bytes(config, kernel_dtype(options.model.kv_dtype));
+    SPECD_OK_OR_RETURN(kv_pages_of(options.model, *device, page_bytes, 1).status());
+  }
   PagePool no_pages(0);
   ModelService draft_models(*device, no_pages);
   for (const DraftModelOptions& model : options.draft_models) {

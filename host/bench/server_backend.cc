@@ -77,6 +77,7 @@ Result<ModelReport> ServerBackend::model() {
   const v1::Model& model = response.models(0);
   ModelReport report;
   report.name = model.name();
+  report.path = model.path();
   report.architecture = model.architecture();
   report.vocab_size = model.vocab_size();
   report.max_positions = model.max_positions();
@@ -88,9 +89,8 @@ Result<DraftCounts> ServerBackend::draft_counts(const std::string& route) {
   SPECD_TRY(const v1::ListRoutesResponse response, client_.routes());
   for (const v1::Route& each : response.routes())
     if (each.name() == route)
-      return DraftCounts{each.drafts(),
-                         {each.accepted_at().begin(), each.accepted_at().end()},
-                         each.propose_ns()};
+      return DraftCounts{
+          each.drafts(), {each.accepted_at().begin(), each.accepted_at().end()}, each.propose_ns()};
   return Status(Code::kNotFound, "no route is called '" + route + "'");
 }
 

@@ -50,6 +50,18 @@ TEST(Check, tells_the_place_of_what_only_a_plugin_knows) {
   }
 }
 
+TEST(Check, refuses_a_cache_that_holds_no_page) {
+  Daemon daemon;
+  daemon.write_config();
+  const auto [code, text] =
+      run_command(std::string(SPECD_BINARY) + " check --config " +
+                  (daemon.folder() / "c.yaml").string() + " --set model.kv.bytes_max=10");
+  EXPECT_EQ(code, 3) << text;
+  EXPECT_NE(text.find("--set model.kv.bytes_max: 10 bytes hold no page; one takes 65536"),
+            std::string::npos)
+      << text;
+}
+
 TEST(Check, refuses_a_damaged_model) {
   Daemon daemon;
   daemon.write_config();

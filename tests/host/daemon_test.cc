@@ -288,6 +288,10 @@ TEST_F(DaemonTest, second_instance_is_refused_naming_the_first) {
 TEST_F(DaemonTest, compare_and_record_tell_the_routes_apart) {
   Client client = daemon_->client();
   ServerBackend backend(client);
+  const auto model = backend.model();
+  ASSERT_TRUE(model.ok()) << model.status().message();
+  EXPECT_TRUE(
+      fs::equivalent(model.value().path, fs::path(SPECD_SOURCE_DIR) / "sdk/zoo/pico-target"));
   const std::atomic<bool> go = false;
   MeasureOptions options;
   options.routes = {"off", "lookup"};

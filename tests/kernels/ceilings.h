@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <vector>
 
@@ -18,6 +20,15 @@ namespace specd::kernels::bench {
 
 inline double seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// Argument `index` of a benchmark, a number from 1 on; `usage` is told where it is another.
+inline int argument(int argc, char** argv, int index, int fallback, const char* usage) {
+  if (argc <= index) return fallback;
+  const int value = std::atoi(argv[index]);
+  if (value > 0) return value;
+  std::fprintf(stderr, "usage: %s\n", usage);
+  std::exit(2);
 }
 
 inline double median(std::vector<double> v) {

@@ -7,7 +7,6 @@
 // rows.
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <map>
 #include <numeric>
 
@@ -55,23 +54,25 @@ struct Side {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const int threads = argc > 1 ? std::atoi(argv[1]) : 2;
-  const int repeats = argc > 2 ? std::atoi(argv[2]) : 7;
+  const auto argument = [&](int index, int fallback) {
+    return bench::argument(argc, argv, index, fallback,
+                           "bench_bf16 [threads=2] [repeats=7] [layers=4]");
+  };
+  const int threads = argument(1, 2), repeats = argument(2, 7);
   if (!kernels::bf16_available()) {
     std::printf("this processor has no AVX-512 BF16\n");
     return 0;
   }
-  const ModelConfig config =
-      read_model_config({{"architectures", {"LlamaForCausalLM"}},
-                         {"hidden_size", 2048},
-                         {"intermediate_size", 8192},
-                         {"num_hidden_layers", argc > 3 ? std::atoi(argv[3]) : 4},
-                         {"num_attention_heads", 32},
-                         {"num_key_value_heads", 8},
-                         {"vocab_size", 32000},
-                         {"max_position_embeddings", 4096}},
-                        "shape")
-          .value();
+  const ModelConfig config = read_model_config({{"architectures", {"LlamaForCausalLM"}},
+                                                {"hidden_size", 2048},
+                                                {"intermediate_size", 8192},
+                                                {"num_hidden_layers", argument(3, 4)},
+                                                {"num_attention_heads", 32},
+                                                {"num_key_value_heads", 8},
+                                                {"vocab_size", 32000},
+                                                {"max_position_embeddings", 4096}},
+                                               "shape")
+                                 .value();
   Side strict(config, threads, false), bf16(config, threads, true);
   const int32_t rows[] = {1, 2, 4, 8, 16, 64, 512};
   for (int repeat = -1; repeat < repeats; ++repeat) {

@@ -8,7 +8,6 @@
 // that of one, is <= 1.2 * max(1, T_fma / T_read): T_fma the 8 rows' multiply-adds at the peak,
 // T_read the weights' bytes at the loop's bandwidth. Exit status 1 when one is missed.
 #include <cstdio>
-#include <cstdlib>
 #include <map>
 #include <numeric>
 
@@ -32,20 +31,18 @@ void read_part(void* ctx, int part, int parts) {
   bench::read_bytes(call.data + share * static_cast<uint64_t>(part), share, call.streams);
 }
 
-int argument(int argc, char** argv, int index, int fallback) {
-  return argc > index ? std::atoi(argv[index]) : fallback;
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
-  const int threads = argument(argc, argv, 1, 2);
-  const int repeats = argument(argc, argv, 2, 9);
-  const int context = argument(argc, argv, 3, 64);
+  const auto argument = [&](int index, int fallback) {
+    return bench::argument(argc, argv, index, fallback,
+                           "bench_forward [threads=2] [repeats=9] [context=64] [layers=16]");
+  };
+  const int threads = argument(1, 2), repeats = argument(2, 9), context = argument(3, 64);
   const ModelConfig config = read_model_config({{"architectures", {"LlamaForCausalLM"}},
                                                 {"hidden_size", 2048},
                                                 {"intermediate_size", 8192},
-                                                {"num_hidden_layers", argument(argc, argv, 4, 16)},
+                                                {"num_hidden_layers", argument(4, 16)},
                                                 {"num_attention_heads", 32},
                                                 {"num_key_value_heads", 8},
                                                 {"vocab_size", 128256},
