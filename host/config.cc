@@ -221,8 +221,8 @@ Status with_place(const Config& config, const Status& status) {
                   place_front(config, text.substr(0, colon)) + text.substr(colon + 2));
   std::string path;
   if (begins_with(text, "plugin directory ")) path = "plugins.directories";
-  if (begins_with(text, "plugin cache directory ")) path = "plugins.cache_directory";
-  if (text.find(config.engine.model.path) != std::string::npos) path = "model.path";
+  if (begins_with(text, "plugin cache directory")) path = "plugins.cache_directory";
+  if (path.empty() && text.find(config.engine.model.path) != std::string::npos) path = "model.path";
   for (size_t i = 0; i < config.engine.draft_models.size(); ++i)
     if (begins_with(text, "draft_models." + config.engine.draft_models[i].name + ": "))
       path = "draft_models[" + std::to_string(i) + "]";

@@ -120,8 +120,10 @@ Result<double> read_share(const Value& value) {
 }
 
 Result<bool> read_boolean(const Value& value) {
-  if (is_plain_scalar(value) && value.node().value == "true") return true;
-  if (is_plain_scalar(value) && value.node().value == "false") return false;
+  if (is_plain_scalar(value)) {
+    const auto json = yaml_to_json(value.node(), value.file(), value.path());
+    if (json.ok() && json.value().is_boolean()) return json.value().get<bool>();
+  }
   return value.not_expected("true or false");
 }
 

@@ -92,7 +92,7 @@ class InferenceService final : public v1::Inference::CallbackService {
       const size_t bytes = response->ByteSizeLong();
       if (bytes <= kMessageBytesMax) return Status();
       response->Clear();
-      return Status(Code::kExhausted, "the rendered chat and its ids take " +
+      return Status(Code::kExhausted, "the rendered prompt and its ids take " +
                                           std::to_string(bytes) + " bytes, a reply at most " +
                                           std::to_string(kMessageBytesMax));
     };
@@ -118,7 +118,10 @@ class InferenceService final : public v1::Inference::CallbackService {
         deadline - std::chrono::system_clock::now());
     const int64_t left_ms = std::max<int64_t>(left.count(), 1);
     if (left_ms > EngineLimits::kDeadlineMs) return;
-    if (request.deadline_ms == 0 || left_ms < request.deadline_ms) request.deadline_ms = left_ms;
+    // What is out of range is refused where it is checked.
+    if (request.deadline_ms == 0 ||
+        (left_ms < request.deadline_ms && request.deadline_ms <= EngineLimits::kDeadlineMs))
+      request.deadline_ms = left_ms;
   }
 
   // Runs the task: behind those that render, or at once, where it does not.

@@ -67,8 +67,7 @@ std::string to_json(const google::protobuf::Message& message) {
 std::vector<std::string> split(const std::string& list) {
   std::vector<std::string> parts;
   std::istringstream stream(list);
-  for (std::string part; std::getline(stream, part, ',');)
-    if (!part.empty()) parts.push_back(part);
+  for (std::string part; std::getline(stream, part, ',');) parts.push_back(part);
   return parts;
 }
 

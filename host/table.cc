@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "core/base/utf8.h"
+
 namespace specd::host {
 namespace {
 
@@ -48,17 +50,16 @@ std::string percent(double fraction) { return fixed(fraction * 100, 1) + " %"; }
 
 std::string printable(std::string_view text) {
   std::string out;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const auto byte = static_cast<unsigned char>(text[i]);
-    const auto next = static_cast<unsigned char>(i + 1 < text.size() ? text[i + 1] : 0);
-    if ((byte < 0x20 && byte != '\n' && byte != '\t') || byte == 0x7f) {
+  for (size_t at = 0; at < text.size();) {
+    const Utf8Step step = utf8_step(text, at);
+    const char32_t c = step.code_point;
+    const bool is_control = (c < 0x20 && c != '\n' && c != '\t') || (c >= 0x7F && c < 0xA0);
+    if (step.kind != Utf8Step::Kind::kValid || is_control) {
       out += '?';
-    } else if (byte == 0xC2 && next >= 0x80 && next < 0xA0) {  // U+0080 to U+009F: controls too
-      out += '?';
-      ++i;
     } else {
-      out += text[i];
+      out += text.substr(at, step.bytes);
     }
+    at += step.bytes;
   }
   return out;
 }

@@ -23,7 +23,8 @@ class Table {
 std::string bytes_text(uint64_t bytes);       // "27.0 MiB"
 std::string fixed(double value, int digits);  // "1.25"
 std::string percent(double fraction);         // "87.5 %"
-// Control characters other than newline and tab as '?': model and plugin text goes to terminals.
+// What is not UTF-8, and control characters other than newline and tab, as '?': model and plugin
+// text goes to terminals.
 std::string printable(std::string_view text);
 
 }  // namespace specd::host

@@ -6,6 +6,7 @@
 #include <tuple>
 #include <utility>
 
+#include "core/base/quote.h"
 #include "host/version.h"
 
 namespace specd::host {
@@ -26,6 +27,11 @@ double ms(uint64_t ns) { return static_cast<double>(ns) / 1e6; }
 
 double ratio(int64_t part, int64_t whole) {
   return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0.0;
+}
+
+// A field of text must be UTF-8, or nobody can read the message; a folder's name need not be.
+std::string text_to_wire(const std::string& text) {
+  return utf8_error_offset(text) == std::string::npos ? text : escaped(text);
 }
 
 SamplingRequest sampling_from_wire(const v1::Sampling& wire) {
@@ -239,13 +245,13 @@ v1::Finished finished_to_wire(const std::string& request_id, const Event& event)
 
 v1::Plugin plugin_to_wire(const PluginReport& report) {
   v1::Plugin wire;
-  wire.set_id(report.id);
-  wire.set_version(report.version);
-  wire.set_license(report.license);
-  wire.set_directory(report.directory);
+  wire.set_id(text_to_wire(report.id));
+  wire.set_version(text_to_wire(report.version));
+  wire.set_license(text_to_wire(report.license));
+  wire.set_directory(text_to_wire(report.directory));
   wire.set_sha256(report.sha256);
   wire.set_state(report.state);
-  wire.set_reason(report.reason);
+  wire.set_reason(text_to_wire(report.reason));
   for (const auto& [id, kind] : report.factories) {
     v1::PluginFactory& factory = *wire.add_factories();
     factory.set_id(id);
@@ -262,7 +268,7 @@ v1::Route route_to_wire(const RouteReport& report) {
   wire.set_verifier(report.verifier);
   wire.set_guarantee(report.guarantee);
   wire.set_state(report.state);
-  wire.set_reason(report.reason);
+  wire.set_reason(text_to_wire(report.reason));
   wire.set_is_default(report.is_default);
   wire.set_draft_nodes_max(report.draft_nodes_max);
   wire.set_requests(report.requests);
@@ -281,7 +287,7 @@ v1::Route route_to_wire(const RouteReport& report) {
   wire.set_verify_ns(report.verify_ns);
   wire.set_verify_failures(report.verify_failures);
   wire.set_lost(report.lost);
-  wire.set_last_problem(report.last_problem);
+  wire.set_last_problem(text_to_wire(report.last_problem));
   wire.set_generation(report.generation);
   wire.set_in_use(report.in_use);
   wire.set_drafter_sha256(report.drafter_sha256);
@@ -296,7 +302,7 @@ v1::Route route_to_wire(const RouteReport& report) {
 v1::Model model_to_wire(const ModelReport& report) {
   v1::Model wire;
   wire.set_name(report.name);
-  wire.set_path(report.path);
+  wire.set_path(text_to_wire(report.path));
   wire.set_architecture(report.architecture);
   wire.set_dtype(report.dtype);
   wire.set_kv_dtype(report.kv_dtype);
@@ -312,7 +318,7 @@ v1::Model model_to_wire(const ModelReport& report) {
   wire.set_page_tokens(report.page_tokens);
   wire.set_role(report.role);
   wire.set_state(report.state);
-  wire.set_reason(report.reason);
+  wire.set_reason(text_to_wire(report.reason));
   wire.set_kv_pages_held(report.kv_pages_held);
   wire.set_forwards(report.forwards);
   wire.set_rows(report.rows);
@@ -323,10 +329,10 @@ v1::Model model_to_wire(const ModelReport& report) {
   if (report.role == "target") {
     *wire.mutable_default_sampling() = sampling_to_wire(report.sampling_defaults);
     for (const std::string& each : report.generation_config_ignored)
-      wire.add_generation_config_ignored(each);
+      wire.add_generation_config_ignored(text_to_wire(each));
     wire.mutable_eos_tokens()->Add(report.eos_tokens.begin(), report.eos_tokens.end());
   }
-  wire.set_chat_template(report.chat_template);
+  wire.set_chat_template(text_to_wire(report.chat_template));
   return wire;
 }
 

@@ -221,7 +221,7 @@ Result<Json> scalar_to_json(const YamlNode& node, const std::function<std::strin
 }
 
 // A node's path, written out only when an error needs it: there may be half a million nodes, each
-// below keys of 256 bytes.
+// below keys of kYamlKeyMax bytes.
 struct NodePath {
   const NodePath* parent;
   std::string_view key;
@@ -302,8 +302,9 @@ Result<YamlNode> parse_yaml(std::string_view text, const std::string& file) {
                   place_text(file, {}) + ": " + std::to_string(text.size()) +
                       " bytes; a configuration has at most " + std::to_string(kYamlBytesMax));
   if (const size_t zero = text.find('\0'); zero != std::string_view::npos)
-    return Status(Code::kInvalidArgument, place_text(file, {}) + ": a zero byte at offset " +
-                                              std::to_string(zero) + "; not a text file");
+    return Status(Code::kInvalidArgument, place_text(file, place_of_offset(text, zero)) +
+                                              ": a zero byte at offset " + std::to_string(zero) +
+                                              "; not a text file");
   if (const size_t bad = utf8_error_offset(text); bad != std::string_view::npos)
     return Status(Code::kInvalidArgument,
                   place_text(file, place_of_offset(text, bad)) +

@@ -105,7 +105,7 @@ class Builder final : public nlohmann::json_sax<Json> {
     } else if (const size_t bracket = what.find("] "); bracket != std::string::npos) {
       what.erase(0, bracket + 2);
     }
-    if (what.size() > 200) what = quote(what, 200);
+    what = what.size() > 200 ? quote(what, 200) : escaped(what);  // it has a piece of the text
     error_ = Status(Code::kDataLoss, place(text_, position > 0 ? position - 1 : 0, where_) +
                                          ": malformed JSON: " + what);
     return false;
@@ -215,6 +215,9 @@ Result<int64_t> checked_int(const Json& value, const char* key, int64_t min, int
 }  // namespace
 
 Result<Json> parse_json(std::string_view text, const std::string& where) {
+  // nlohmann takes it as the end of the text.
+  if (const size_t zero = text.find('\0'); zero != std::string_view::npos)
+    return Status(Code::kDataLoss, place(text, zero, where) + ": malformed JSON: a zero byte");
   const char* reached = nullptr;
   Builder builder(text, where, &reached);
   try {
@@ -228,6 +231,11 @@ Result<Json> parse_json(std::string_view text, const std::string& where) {
   } catch (const std::exception& error) {
     return Status(Code::kInternal, where + ": parsing JSON: " + error.what());
   }
+}
+
+bool path_exists(const std::string& path) {
+  struct stat info {};
+  return lstat(path.c_str(), &info) == 0;
 }
 
 Result<std::string> read_text_file(const std::string& path, uint64_t bytes_max) {
@@ -263,6 +271,7 @@ Result<std::string> read_text_file(const std::string& path, uint64_t bytes_max) 
     }
     filled += static_cast<size_t>(got);
   }
+  if (is_lfs_pointer(text)) return Status(Code::kDataLoss, quote(path, 400) + kIsLfsPointer);
   return text;
 }
 

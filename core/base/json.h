@@ -1,6 +1,8 @@
 // nlohmann-json behind a guard: parsing of bounded depth and size that reports the place, duplicate
 // keys refused, and getters that never truncate (the packaged 3.11.2 crashes on deep nesting when a
-// value is copied, and get<int>() turns 4294967297 into 1).
+// value is copied, get<int>() turns 4294967297 into 1, and a zero byte ends the text). What a file of
+// published form takes in memory is a few times its size; the worst, all empty lists, is bounded by
+// the number of values, some 0.7 GB, and by the size that each reader allows.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +20,14 @@ using Json = nlohmann::json;
 // input, on nesting deeper than 64, on more than 4 million values (twice those of the largest
 // tokenizers) and on duplicate keys.
 Result<Json> parse_json(std::string_view text, const std::string& where);
+// Whether a name is taken; by a link that leads nowhere, too, which whoever opens it will tell.
+bool path_exists(const std::string& path);
+// A large file of a repository that was cloned without Git LFS is a few lines that begin so.
+inline bool is_lfs_pointer(std::string_view text) {
+  return text.starts_with("version https://git-lfs");
+}
+inline constexpr char kIsLfsPointer[] =
+    ": a pointer of Git LFS stands in place of the file; fetch it (git lfs pull)";
 // Reads a whole regular file of at most bytes_max, then parses it.
 Result<std::string> read_text_file(const std::string& path, uint64_t bytes_max);
 Result<Json> parse_json_file(const std::string& path, uint64_t bytes_max);

@@ -5,6 +5,8 @@
 
 #include <memory>
 
+#include "core/base/quote.h"
+
 namespace specd {
 namespace {
 
@@ -51,6 +53,7 @@ void log(LogLevel level, std::string_view text) {
       line += c;
     }
   }
+  if (utf8_error_offset(line) != std::string::npos) line = escaped(line);
   logger().log(spdlog_level(level), "{}", line);
 }
 

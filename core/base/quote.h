@@ -8,34 +8,34 @@
 
 namespace specd {
 
-// 'text' with control characters and what is not UTF-8 as \xHH, cut after `bytes_max` bytes (never
-// inside a UTF-8 character).
-inline std::string quote(std::string_view text, size_t bytes_max = 120) {
+// One line of UTF-8: control characters and what is not UTF-8 as \xHH.
+inline std::string escaped(std::string_view text) {
   static constexpr char kHex[] = "0123456789abcdef";
+  std::string out;
+  for (size_t at = 0; at < text.size();) {
+    const Utf8Step step = utf8_step(text, at);
+    const std::string_view bytes = text.substr(at, step.bytes);
+    if (step.kind == Utf8Step::Kind::kValid && step.code_point >= 0x20 && step.code_point != 0x7F) {
+      out += bytes;
+    } else {
+      for (const char c : bytes) {
+        const auto byte = static_cast<unsigned char>(c);
+        out += {'\\', 'x', kHex[byte >> 4], kHex[byte & 15]};
+      }
+    }
+    at += step.bytes;
+  }
+  return out;
+}
+
+// 'text', escaped, cut after `bytes_max` bytes (never inside a UTF-8 character).
+inline std::string quote(std::string_view text, size_t bytes_max = 120) {
   size_t kept = text.size();
   if (kept > bytes_max) {
     kept = bytes_max;
     for (int i = 0; i < 3 && (static_cast<unsigned char>(text[kept]) & 0xC0) == 0x80; ++i) --kept;
   }
-  std::string out = "'";
-  const auto hex = [&out](char c) {
-    const auto byte = static_cast<unsigned char>(c);
-    out += "\\x";
-    out += kHex[byte >> 4];
-    out += kHex[byte & 15];
-  };
-  const std::string_view shown = text.substr(0, kept);
-  for (size_t at = 0; at < shown.size();) {
-    const Utf8Step step = utf8_step(shown, at);
-    const std::string_view bytes = shown.substr(at, step.bytes);
-    if (step.kind == Utf8Step::Kind::kValid && step.code_point >= 0x20 && step.code_point != 0x7F) {
-      out += bytes;
-    } else {
-      for (const char c : bytes) hex(c);
-    }
-    at += step.bytes;
-  }
-  out += '\'';
+  std::string out = "'" + escaped(text.substr(0, kept)) + "'";
   if (kept < text.size()) out += "... (" + std::to_string(text.size()) + " bytes)";
   return out;
 }

@@ -1,7 +1,6 @@
 #include "core/model/checkpoint.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <initializer_list>
 #include <set>
 
@@ -26,32 +25,31 @@ bool is_shard_name(const std::string& name) {
          });
 }
 
-bool exists(const std::string& path) {
-  std::error_code error;
-  return std::filesystem::exists(path, error);
-}
-
 }  // namespace
 
 Result<Checkpoint> Checkpoint::open(const std::string& model_dir) {
   Checkpoint checkpoint(model_dir);
   const std::string index = model_dir + kIndex;
   // As transformers does: the one file goes first.
-  if (!exists(model_dir + kSingle) && exists(index)) {
+  if (!path_exists(model_dir + kSingle) && path_exists(index)) {
+    checkpoint.is_sharded_ = true;
     SPECD_OK_OR_RETURN(checkpoint.open_shards(index));
     return checkpoint;
   }
   Result<SafetensorsFile> file = SafetensorsFile::open(model_dir + kSingle);
   if (file.status().code() == Code::kNotFound) {
     for (const char* other : {"/pytorch_model.bin", "/pytorch_model.bin.index.json"}) {
-      if (!exists(model_dir + other)) continue;
+      if (!path_exists(model_dir + other)) continue;
       return Status(
           Code::kUnsupported,
           quote(model_dir + other, 400) +
               ": weights in PyTorch's own format are not read (loading them can run code): "
               "save the model as safetensors, with save_pretrained() of transformers");
     }
-    return file.status().with_context(quote(index, 400) + " is not there either");
+    return Status(Code::kNotFound,
+                  quote(index, 400) + " is not there either: " + file.status().message() +
+                      "; weights are read from safetensors alone: save those of another format "
+                      "with save_pretrained() of transformers");
   }
   if (!file.ok()) return file.status();
   checkpoint.files_.push_back(std::move(file).value());
@@ -113,7 +111,11 @@ const std::string& Checkpoint::path_of(std::string_view name) const {
 Result<const TensorView*> Checkpoint::require(std::string_view name,
                                               std::span<const int64_t> shape) const {
   const auto found = tensors_.find(name);
-  // The only file, or the first shard, says that it is missing.
+  if (found == tensors_.end() && is_sharded_) {
+    return Status(Code::kDataLoss, quote(model_dir_ + kIndex, 400) + ": weight_map, tensor " +
+                                       quote(name) + ": missing; expected with shape " +
+                                       shape_text(shape));
+  }
   return files_[found == tensors_.end() ? 0 : found->second.file].require(name, shape);
 }
 

@@ -45,6 +45,7 @@ class Checkpoint {
   Status open_shards(const std::string& index_path);
 
   std::string model_dir_;
+  bool is_sharded_ = false;
   std::vector<SafetensorsFile> files_;  // never grows while views are out
   Tensors tensors_;
 };

@@ -51,7 +51,7 @@ std::string path_in(const std::string& model_dir) { return model_dir + "/generat
 // Null when there is no file.
 Result<Json> read_file(const std::string& path) {
   Result<Json> file = parse_json_file(path, kFileBytesMax);
-  if (file.status().code() == Code::kNotFound) return Json();
+  if (file.status().code() == Code::kNotFound && !path_exists(path)) return Json();
   if (!file.ok() || file.value().is_object()) return file;
   return Status(Code::kDataLoss, path + ": expected a JSON object");
 }

@@ -10,7 +10,7 @@
 namespace specd {
 namespace {
 
-constexpr uint64_t kConfigBytesMax = 16u << 20;
+constexpr uint64_t kConfigBytesMax = 1u << 20;
 constexpr int64_t kSizeMax = 1 << 20;
 constexpr int64_t kCountMax = 4096;
 constexpr int64_t kVocabMax = 1 << 24;
@@ -104,7 +104,8 @@ Status check_unsupported(const Json& config, const Family& family, const std::st
     SPECD_OK_OR_RETURN(require_value(config, "attention_bias", family.qkv_bias, where));
   if (!family.may_have_mlp_bias)
     SPECD_OK_OR_RETURN(require_value(config, "mlp_bias", false, where));
-  SPECD_OK_OR_RETURN(require_value(config, "pretraining_tp", 1, where));
+  // How a product was cut where the model was trained.
+  SPECD_OK_OR_RETURN(json_int_or(config, "pretraining_tp", 1, 1, kCountMax, where).status());
   SPECD_OK_OR_RETURN(require_value(config, "min_length", 0, where));
   for (const char* key :
        {"use_mrope", "rope_interleaved", "is_encoder_decoder", "add_cross_attention"}) {
@@ -203,9 +204,10 @@ Status fill_sizes(const Json& config, const Family& family, const std::string& w
   }
   out.head_dim = head_dim == 0 ? out.hidden_size / out.n_heads : static_cast<int32_t>(head_dim);
   if (out.head_dim % 16 != 0) {
-    return Status(Code::kUnsupported, where + ": key 'head_dim': found " +
-                                          std::to_string(out.head_dim) +
-                                          ", supported: multiples of 16");
+    return Status(Code::kUnsupported,
+                  where +
+                      (head_dim == 0 ? ": hidden_size / num_attention_heads" : ": key 'head_dim'") +
+                      ": found " + std::to_string(out.head_dim) + ", supported: multiples of 16");
   }
   if (static_cast<int64_t>(out.n_heads) * out.head_dim > kSizeMax) {
     return Status(Code::kDataLoss,

@@ -24,7 +24,8 @@ constexpr std::string_view kLlama3[] = {"factor", "low_freq_factor", "high_freq_
 constexpr std::string_view kYarn[] = {"factor",           "original_max_position_embeddings",
                                       "attention_factor", "beta_fast",
                                       "beta_slow",        "mscale",
-                                      "mscale_all_dim",   "truncate"};
+                                      "mscale_all_dim",   "truncate",
+                                      "finetuned"};
 constexpr Type kTypes[] = {
     {"default", {}}, {"linear", kLinear}, {"llama3", kLlama3}, {"yarn", kYarn}};
 constexpr std::string_view kCommonKeys[] = {"rope_type", "type", "rope_theta",

@@ -52,12 +52,6 @@ std::optional<TensorType> type_of(std::string_view name) {
   return std::nullopt;
 }
 
-std::string shape_text(std::span<const int64_t> shape) {
-  std::string out = "[";
-  for (const int64_t n : shape) out += (out.size() > 1 ? ", " : "") + std::to_string(n);
-  return out + "]";
-}
-
 Status lies(const std::string& where, const std::string& what) {
   return Status(Code::kDataLoss, where + ": " + what);
 }
@@ -71,8 +65,9 @@ Result<TensorView> parse_tensor(const Json& entry, const std::string& where, uin
   if (!type) {
     std::string known;
     for (const TypeInfo& each : kTypes) known += std::string(" ") + each.name;
-    return Status(Code::kUnsupported,
-                  where + ": dtype " + quote(dtype) + ", known are" + known + kQuantizedHint);
+    const bool is_number = std::string_view("FIU").find(dtype.substr(0, 1)) != std::string::npos;
+    return Status(Code::kUnsupported, where + ": dtype " + quote(dtype) + ", known are" + known +
+                                          (is_number && !dtype.empty() ? kQuantizedHint : ""));
   }
   view.type = *type;
   for (const auto& [key, value] : entry.items()) {
@@ -163,6 +158,12 @@ Status check_cover(const std::map<std::string, TensorView, std::less<>>& tensors
 
 }  // namespace
 
+std::string shape_text(std::span<const int64_t> shape) {
+  std::string out = "[";
+  for (const int64_t n : shape) out += (out.size() > 1 ? ", " : "") + std::to_string(n);
+  return out + "]";
+}
+
 const char* tensor_type_name(TensorType type) { return kTypes[static_cast<size_t>(type)].name; }
 uint64_t tensor_type_bytes(TensorType type) { return kTypes[static_cast<size_t>(type)].bytes; }
 
@@ -213,6 +214,8 @@ Result<SafetensorsFile> SafetensorsFile::open(const std::string& path_text) {
   file.mapping_ = mapping;
 
   const auto* bytes = static_cast<const unsigned char*>(file.mapping_);
+  const std::string_view all(reinterpret_cast<const char*>(bytes), file.mapping_bytes_);
+  if (is_lfs_pointer(all)) return Status(Code::kDataLoss, path + kIsLfsPointer);
   uint64_t header_bytes = 0;
   for (int i = 7; i >= 0; --i) header_bytes = header_bytes << 8 | bytes[i];
   const uint64_t rest = file.mapping_bytes_ - kLengthBytes;
@@ -221,7 +224,7 @@ Result<SafetensorsFile> SafetensorsFile::open(const std::string& path_text) {
                           ", expected at most " + std::to_string(std::min(kHeaderBytesMax, rest)) +
                           "; not a safetensors file, or truncated");
   }
-  const std::string_view header(reinterpret_cast<const char*>(bytes) + kLengthBytes, header_bytes);
+  const std::string_view header = all.substr(kLengthBytes, header_bytes);
   if (header.empty() || header.front() != '{') {
     return lies(path, "byte 8: expected a header that starts with '{', found " +
                           quote(header.substr(0, 1)));

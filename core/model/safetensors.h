@@ -39,7 +39,8 @@ enum class TensorType : uint8_t {
   kU8,
   kBool
 };
-const char* tensor_type_name(TensorType type);  // as in the file: "BF16"
+const char* tensor_type_name(TensorType type);           // as in the file: "BF16"
+std::string shape_text(std::span<const int64_t> shape);  // "[2, 3]"
 uint64_t tensor_type_bytes(TensorType type);
 
 struct TensorView {

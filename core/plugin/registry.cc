@@ -122,8 +122,9 @@ Result<std::vector<std::string>> bundle_directories(const std::string& root) {
   for (const fs::directory_iterator end; !error && entry != end; entry.increment(error)) {
     const std::string name = entry->path().filename().string();
     std::error_code unreadable;
-    if (name[0] == '.' || !entry->is_directory(unreadable)) continue;
-    if (looks_like_bundle(entry->path())) found.push_back(root + "/" + name);
+    const bool leads_nowhere = entry->is_symlink(unreadable) && !entry->exists(unreadable);
+    if (name[0] == '.' || !(leads_nowhere || entry->is_directory(unreadable))) continue;
+    if (leads_nowhere || looks_like_bundle(entry->path())) found.push_back(root + "/" + name);
     if (found.size() > kBundlesMax) {
       return Status(Code::kInvalidArgument,
                     "plugin directory " + quote(root, 400) + " holds more than 1024 bundles");
@@ -308,11 +309,17 @@ Result<Bundle> PluginRegistry::Impl::load(const std::string& plugin_id) {
     const std::lock_guard<std::mutex> lock(mutex);
     const Bundle* found = find(plugin_id);
     if (found == nullptr) {
-      std::string there, near;
+      std::string there, near, refused;
       size_t near_distance = std::max<size_t>(2, plugin_id.size() / 3) + 1;
       for (const Bundle& one : bundles) {
-        there += (there.empty() ? "" : ", ") + quote(one.info.id);
-        // A directory stands for the id of a bundle whose manifest cannot be read.
+        if (one.failure.has_value() && one.info.id == one.info.directory) {
+          // Its manifest cannot be read: it may be the one.
+          if (refused.empty())
+            refused = "; " + quote(one.info.directory, 400) + " was refused: " + one.info.reason;
+          continue;
+        }
+        if (there.find(quote(one.info.id)) == std::string::npos)  // a refused double
+          there += (there.empty() ? "" : ", ") + quote(one.info.id);
         if (plugin_id.size() > 128 || one.info.id.size() > 128) continue;
         const size_t distance = edit_distance(plugin_id, one.info.id);
         if (distance >= near_distance) continue;
@@ -321,7 +328,7 @@ Result<Bundle> PluginRegistry::Impl::load(const std::string& plugin_id) {
       }
       return Status(Code::kNotFound,
                     "plugin " + quote(plugin_id) + " is not there; " + near +
-                        (there.empty() ? "no bundle was found" : "found " + there));
+                        (there.empty() ? "no bundle was found" : "found " + there) + refused);
     }
     if (found->failure.has_value()) {
       return found->failure->with_context("plugin " + quote(plugin_id) + " was refused");

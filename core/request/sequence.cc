@@ -79,6 +79,7 @@ int32_t Sequence::append(const int32_t* tokens, int32_t n) {
   }
   if (finish_ != FinishReason::kNone) {
     event_.text += stop_strings_.push(detokenizer_.flush());
+    if (stop_strings_.found()) finish_ = FinishReason::kStop;  // in what a run of bytes held back
     event_.text += stop_strings_.flush();
   }
   return taken;

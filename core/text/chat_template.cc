@@ -206,8 +206,9 @@ Status check_size(const ChatPrompt& chat) {
 
 }  // namespace
 
-Status ChatTemplate::add(const std::string& name, const std::string& text) {
-  SPECD_TRY(auto made, jinja::Template::parse(text, source_));
+Status ChatTemplate::add(const std::string& name, const std::string& text,
+                         const std::string& where) {
+  SPECD_TRY(auto made, jinja::Template::parse(text, where));
   templates_.emplace_back(name, std::move(made));
   return Status();
 }
@@ -221,8 +222,7 @@ ChatTemplate ChatTemplate::load(const std::string& folder, const std::string& fi
 Status ChatTemplate::find(const std::string& folder, const std::string& file) {
   const std::string config_path = folder + "/" + kConfigName;
   Json config = Json::object();
-  std::error_code ignored;
-  if (std::filesystem::exists(config_path, ignored)) {
+  if (path_exists(config_path)) {
     source_ = kConfigName;
     SPECD_TRY(const std::string text, read_named(config_path, kConfigBytesMax, source_));
     SPECD_TRY(config, parse_json(text, kConfigName));
@@ -236,11 +236,16 @@ Status ChatTemplate::find(const std::string& folder, const std::string& file) {
     }
   }
   const std::string own_file = folder + "/chat_template.jinja";
-  if (!file.empty() || std::filesystem::exists(own_file, ignored)) {
+  if (!file.empty() || path_exists(own_file)) {
     const std::string path = file.empty() ? own_file : file;
     source_ = std::filesystem::path(path).filename().string();
     SPECD_TRY(const std::string text, read_named(path, jinja::Limits::kTemplateBytes, source_));
-    return add("default", text);
+    SPECD_OK_OR_RETURN(add("default", text, source_));
+    const std::string name = "additional_chat_templates/tool_use.jinja";
+    if (!file.empty() || !path_exists(folder + "/" + name)) return Status();
+    SPECD_TRY(const std::string tools,
+              read_named(folder + "/" + name, jinja::Limits::kTemplateBytes, name));
+    return add("tool_use", tools, name);
   }
   const auto found = config.find("chat_template");
   if (found == config.end() || found->is_null()) {
@@ -251,8 +256,8 @@ Status ChatTemplate::find(const std::string& folder, const std::string& file) {
                       kHowToFix);
   }
   source_ = kConfigName;
-  if (found->is_string()) return add("default", found->get<std::string>());
-  const std::string where = source_ + ": chat_template";
+  const std::string where = source_ + ": chat_template";  // lines are those of its text
+  if (found->is_string()) return add("default", found->get<std::string>(), where);
   if (!found->is_array()) {
     return Status(Code::kDataLoss,
                   where + ": expected a string or an array, found " + found->type_name());
@@ -260,7 +265,8 @@ Status ChatTemplate::find(const std::string& folder, const std::string& file) {
   for (const Json& each : *found) {
     SPECD_TRY(const std::string name, json_string(each, "name", where));
     SPECD_TRY(const std::string text, json_string(each, "template", where));
-    if (name == "default" || name == "tool_use") SPECD_OK_OR_RETURN(add(name, text));
+    if (name == "default" || name == "tool_use")
+      SPECD_OK_OR_RETURN(add(name, text, where + " " + quote(name)));
   }
   if (!templates_.empty()) return Status();
   return Status(Code::kDataLoss, where + ": expected one with the name 'default', found none");

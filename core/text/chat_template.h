@@ -43,7 +43,7 @@ class ChatTemplate {
 
  private:
   Status find(const std::string& folder, const std::string& file);
-  Status add(const std::string& name, const std::string& text);
+  Status add(const std::string& name, const std::string& text, const std::string& where);
 
   Status status_;
   std::string source_;

@@ -10,7 +10,7 @@
 namespace specd {
 namespace {
 
-constexpr uint64_t kFileBytesMax = 256u << 20;
+constexpr uint64_t kFileBytesMax = 64u << 20;  // twice the largest that are published
 constexpr size_t kTemplateIdsMax = 64;
 constexpr uint64_t kStepsOfBpe = 8;  // a byte
 constexpr size_t kAddedBytesMax = 4 << 20;
@@ -37,10 +37,7 @@ Status check_top_level(const Json& root, const std::string& where) {
   }
   SPECD_TRY(const std::string version, json_string_or(root, "version", "1.0", where));
   if (version != "1.0") return unsupported(where + ": version", version, "\"1.0\"");
-  for (const char* key : {"truncation", "padding"}) {
-    const Json& value = value_or_null(root, key);
-    if (!value.is_null()) return unsupported(where + ": " + key, value, "null");
-  }
+  // truncation and padding: set aside at every call of transformers that asks for neither.
   return Status();
 }
 
@@ -75,8 +72,13 @@ SourceText cut(std::string_view text, std::string_view marks, const TextRange& r
 }  // namespace
 
 Result<std::shared_ptr<const Tokenizer>> Tokenizer::load(const std::string& path) {
-  SPECD_TRY(const std::string text, read_text_file(path, kFileBytesMax));
-  return from_text(text, path);
+  const auto text = read_text_file(path, kFileBytesMax);
+  if (text.ok()) return from_text(text.value(), path);
+  if (text.status().code() != Code::kNotFound || path_exists(path)) return text.status();
+  return Status(Code::kNotFound, text.status().message() +
+                                     "; only this format is read: AutoTokenizer of transformers "
+                                     "makes it of others (tokenizer.model, vocab.json), with "
+                                     "save_pretrained()");
 }
 
 Result<std::shared_ptr<const Tokenizer>> Tokenizer::from_text(std::string_view json,

@@ -36,8 +36,11 @@ nlohmann::json parse(const std::string& path) {
           if (depth > kMaxNesting) throw sdk::Error(SPECD_E_DATA, path + ": nested too deeply");
           return true;
         });
-  } catch (const nlohmann::json::exception& error) {
-    throw sdk::Error(SPECD_E_DATA, path + ": " + error.what());
+  } catch (const nlohmann::json::parse_error& error) {  // its words have a piece of the file
+    throw sdk::Error(SPECD_E_DATA, path + ": not JSON at byte " +
+                                       std::to_string(error.byte > 0 ? error.byte - 1 : 0));
+  } catch (const nlohmann::json::exception&) {
+    throw sdk::Error(SPECD_E_DATA, path + ": not JSON: a number is too large");
   }
   return json;
 }

@@ -3,13 +3,16 @@
 // the place in it.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <span>
+#include <vector>
 
+#include "core/base/utf8.h"
 #include "core/model/checkpoint.h"
 #include "core/model/generation_config.h"
 #include "core/plugin/elf_file.h"
@@ -29,27 +32,36 @@ std::string read(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
-// Behind the file's name: line and column, a byte, a field, or the part of a library.
-bool has_place(const std::string& message, const std::string& name) {
+using Words = std::vector<const char*>;
+
+// Behind the file's name: line and column, or one of the places that files of this kind have.
+bool has_place(const std::string& message, const std::string& name, const Words& places) {
   const std::string rest = message.substr(message.find(name) + name.size());
   const auto is_number = [&](size_t at) {
     return at < rest.size() && rest[at] >= '0' && rest[at] <= '9';
   };
   if (rest.starts_with(':') && is_number(1) && is_number(rest.find(':', 1) + 1)) return true;
-  for (const char* word :
-       {"byte ", " bytes", "key '", "tensor '", "weight_map", "chat_template",
-        // of tokenizer.json
-        ": version", ": truncation", ": padding", ": added_tokens", ": normalizer",
-        ": pre_tokenizer", ": post_processor", ": decoder", ": model",
-        // of manifests
-        ": library '", ": factory '", ": file '",
-        // of libraries
-        "not an ELF file", "header", "class", "byte order", "architecture", "ELF type", "segment",
-        "table", "symbol"}) {
-    if (rest.find(word) != std::string::npos) return true;
-  }
-  return false;
+  return std::any_of(places.begin(), places.end(),
+                     [&](const char* place) { return rest.find(place) != std::string::npos; });
 }
+
+const Words kTensorPlaces = {": byte ", "header from byte ", ", tensor '", "'__metadata__'"};
+const Words kIndexPlaces = {": weight_map, '", ": weight_map: '", ": expected {\"weight_map\""};
+const Words kConfigPlaces = {": key '",
+                             ": the key '",
+                             ": num_attention_heads * head_dim",
+                             ": hidden_size / num_attention_heads",
+                             ".rope_",
+                             "'rope_"};
+const Words kTokenizerPlaces = {": version",       ": added_tokens",   ": normalizer",
+                                ": pre_tokenizer", ": post_processor", ": decoder",
+                                ": model",         ": unknown key '"};
+const Words kTemplatePlaces = {"; name one as model.chat_template", ": not UTF-8 at byte ",
+                               ": chat_template", ": key '", ": the key '"};
+const Words kManifestPlaces = {": key '",  ": the key '",     ": library '", ": factory '",
+                               ": file '", ": unknown key '", ": factories"};
+const Words kLibraryPlaces = {"not an ELF file", "header",  "class", "byte order", "architecture",
+                              "ELF type",        "segment", "table", "symbol"};
 
 class DamagedFiles : public testing::Test {
  protected:
@@ -62,7 +74,7 @@ class DamagedFiles : public testing::Test {
 
   // `good` stands in root_/name; `load` reads it. The first `n_damaged` bytes are damaged.
   void damage(const std::string& name, const std::string& good, const std::function<Status()>& load,
-              size_t n_damaged = std::string::npos) {
+              const Words& places, size_t n_damaged = std::string::npos) {
     const std::string path = root_ + "/" + name;
     const auto put = [&](const std::string& bytes) {
       fs::remove(path);  // ext4 waits for the disk when a file is cut to nothing and written again
@@ -82,7 +94,8 @@ class DamagedFiles : public testing::Test {
       ++refused;
       ASSERT_NE(status.message().find(name), std::string::npos) << what << ": " << status.message();
       ASSERT_LT(status.message().size(), 4096u) << what;
-      ASSERT_TRUE(has_place(status.message(), name)) << what << ": " << status.message();
+      ASSERT_TRUE(has_place(status.message(), name, places)) << what << ": " << status.message();
+      ASSERT_EQ(utf8_error_offset(status.message()), std::string::npos) << what;
     };
     const size_t n = std::min(n_damaged, good.size());
     for (size_t length = 0; length < n; ++length) {
@@ -91,9 +104,9 @@ class DamagedFiles : public testing::Test {
     }
     EXPECT_GT(refused, n / 2) << "cut files are read";
 #ifdef SPECD_TEST_SANITIZED
-    const std::string changes("\x80\"", 2);
+    const std::string changes("\x80\"\0", 3);
 #else
-    const std::string changes("\x01\x80\xff\"{9 ", 7);
+    const std::string changes("\x01\x80\xff\"{9 \0", 8);
 #endif
     for (size_t at = 0; at < n; ++at) {
       for (size_t i = 0; i < changes.size(); ++i) {
@@ -114,7 +127,8 @@ TEST_F(DamagedFiles, safetensors_headers) {
   uint64_t header = 0;
   std::memcpy(&header, good.data(), sizeof(header));
   damage(
-      "model.safetensors", good, [&] { return Checkpoint::open(root_).status(); }, 8 + header + 16);
+      "model.safetensors", good, [&] { return Checkpoint::open(root_).status(); }, kTensorPlaces,
+      8 + header + 16);
 }
 
 TEST_F(DamagedFiles, safetensors_indexes) {
@@ -122,43 +136,50 @@ TEST_F(DamagedFiles, safetensors_indexes) {
     if (entry.path().extension() == ".safetensors")
       fs::copy(entry.path(), root_ + "/" + entry.path().filename().string());
   }
-  damage("model.safetensors.index.json", read(kModels + "mistral/model.safetensors.index.json"),
-         [&] { return Checkpoint::open(root_).status(); });
+  damage(
+      "model.safetensors.index.json", read(kModels + "mistral/model.safetensors.index.json"),
+      [&] { return Checkpoint::open(root_).status(); }, kIndexPlaces);
 }
 
 TEST_F(DamagedFiles, configurations) {
   for (const char* name : {"llama31", "qwen25_long"}) {
-    damage("config.json", read(kModels + name + "/config.json"),
-           [&] { return load_model_config(root_).status(); });
+    damage(
+        "config.json", read(kModels + name + "/config.json"),
+        [&] { return load_model_config(root_).status(); }, kConfigPlaces);
   }
 }
 
 TEST_F(DamagedFiles, generation_configurations) {
-  damage("generation_config.json",
-         R"({"do_sample": true, "temperature": 0.7, "top_p": 0.8, "top_k": 20, "min_p": 0.1,
+  damage(
+      "generation_config.json",
+      R"({"do_sample": true, "temperature": 0.7, "top_p": 0.8, "top_k": 20, "min_p": 0.1,
              "repetition_penalty": 1.05, "eos_token_id": [1, 2], "typical_p": 0.5})",
-         [&] {
-           std::vector<int32_t> eos;
-           const Status status = load_eos_tokens(root_, 100, eos);
-           return status.ok() ? load_generation_config(root_).status() : status;
-         });
+      [&] {
+        std::vector<int32_t> eos;
+        const Status status = load_eos_tokens(root_, 100, eos);
+        return status.ok() ? load_generation_config(root_).status() : status;
+      },
+      kConfigPlaces);
 }
 
 TEST_F(DamagedFiles, tokenizers) {
-  damage("tokenizer.json", read(kModels + "tokenizer.json"),
-         [&] { return Tokenizer::load(root_ + "/tokenizer.json").status(); });
+  damage(
+      "tokenizer.json", read(kModels + "tokenizer.json"),
+      [&] { return Tokenizer::load(root_ + "/tokenizer.json").status(); }, kTokenizerPlaces);
 }
 
 TEST_F(DamagedFiles, chat_templates) {
   const std::string good = read(std::string(SPECD_TEST_REFERENCE) + "/chat_templates/chatml.jinja");
-  damage("chat_template.jinja", "{% if messages %}" + good + "{% endif %}",
-         [&] { return ChatTemplate::load(root_, "").status(); });
+  damage(
+      "chat_template.jinja", "{% if messages %}" + good + "{% endif %}",
+      [&] { return ChatTemplate::load(root_, "").status(); }, kTemplatePlaces);
   fs::remove(root_ + "/chat_template.jinja");
   Json json{{"bos_token", "<s>"},
             {"eos_token", {{"content", "</s>"}}},
             {"chat_template", "{% for m in messages %}{{ m.content }}{% endfor %}"}};
-  damage("tokenizer_config.json", json.dump(),
-         [&] { return ChatTemplate::load(root_, "").status(); });
+  damage(
+      "tokenizer_config.json", json.dump(), [&] { return ChatTemplate::load(root_, "").status(); },
+      kTemplatePlaces);
 }
 
 TEST_F(DamagedFiles, libraries) {
@@ -168,12 +189,14 @@ TEST_F(DamagedFiles, libraries) {
         const std::string bytes = read(root_ + "/plugin.so");
         return elf_exports(std::as_bytes(std::span(bytes)), "plugin.so").status();
       },
-      8192);
+      kLibraryPlaces, 8192);
 }
 
 TEST_F(DamagedFiles, manifests) {
-  damage("plugin.json", read(SPECD_TEST_MANIFEST),
-         [&] { return read_manifest(read(root_ + "/plugin.json"), "plugin.json").status(); });
+  damage(
+      "plugin.json", read(SPECD_TEST_MANIFEST),
+      [&] { return read_manifest(read(root_ + "/plugin.json"), "plugin.json").status(); },
+      kManifestPlaces);
 }
 
 }  // namespace

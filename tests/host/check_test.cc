@@ -62,6 +62,17 @@ TEST(Check, refuses_a_cache_that_holds_no_page) {
       << text;
 }
 
+TEST(Check, refuses_a_socket_whose_name_something_else_has) {
+  Daemon daemon;
+  daemon.write_config();
+  fs::create_directory(daemon.folder() / "specd.sock");
+  const auto [code, text] = check(daemon);
+  EXPECT_EQ(code, 3) << text;
+  EXPECT_NE(text.find("c.yaml:1:9: listen: expected the path of a socket or of nothing yet"),
+            std::string::npos)
+      << text;
+}
+
 TEST(Check, refuses_a_damaged_model) {
   Daemon daemon;
   daemon.write_config();

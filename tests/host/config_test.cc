@@ -215,6 +215,8 @@ TEST_F(ConfigTest, what_the_engine_says_gets_its_place_in_the_file) {
        "c.yaml:2:18: model.path: '"},
       {"engine.isa: this machine has no avx512", "c.yaml:1:1: engine.isa: "},
       {"plugin directory 'x': not there", "c.yaml:4:3: plugins.directories: plugin directory"},
+      {"plugin cache directory: '" + config.value().engine.model.path + "/x' is not a directory",
+       "c.yaml:5:3: plugins.cache_directory: plugin cache directory"},
   };
   for (const auto& [said, front] : table) {
     const Status placed = with_place(config.value(), Status(Code::kNotFound, said));
@@ -424,7 +426,7 @@ std::vector<Bad> bad_files() {
       {"key_list", g + "? [a, b]\n: c\n", "c.yaml:6:3: ", "a key must be a word"},
       {"control_character", "listen: \"unix:run/\\u0007\"\n" + model,
        "c.yaml:1:9: listen: ", "control characters"},
-      {"zero_byte", g + std::string("a: \0", 4), "c.yaml:1:1: ", "a zero byte"},
+      {"zero_byte", g + std::string("a: \0", 4), "c.yaml:6:4: ", "a zero byte"},
       {"too_large", g + "#" + std::string(1 << 20, 'x'), "c.yaml:1:1: ", "has at most 1048576"},
       {"too_deep", g + "routes: " + std::string(40, '[') + std::string(40, ']') + "\n",
        "c.yaml:6:40: ", "nested deeper than 32 levels"},

@@ -121,9 +121,18 @@ TEST_F(DaemonTest, deadlines_end_a_request_whoever_sets_them) {
   EXPECT_EQ(generation.status().code(), Code::kDeadlineExceeded);
   EXPECT_NE(generation.status().message().find("deadline_ms"), std::string::npos);
   EXPECT_EQ(client.status().value().deadline_misses(), before + 1);
+  auto inference = v1::Inference::NewStub(daemon_->channel());
+  {  // out of range, whatever the call's own
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
+    request.set_deadline_ms(INT64_MAX);
+    const auto stream = inference->Generate(&context, request);
+    for (v1::GenerateResponse message; stream->Read(&message);) {
+    }
+    EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  }
   // The call's own: the engine heeds it, or gRPC's hanging up cancels.
   request.clear_deadline_ms();
-  auto inference = v1::Inference::NewStub(daemon_->channel());
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(50));
   const auto stream = inference->Generate(&context, request);

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/utf8.h"
 #include "tests/host/daemon_rig.h"
 
 namespace specd::host {
@@ -254,6 +255,22 @@ TEST(LiveRoutes, many_operators_at_once_all_get_an_answer_and_streams_go_on) {
   EXPECT_EQ(wrong, 0);
   EXPECT_GE(generated, 4);
   EXPECT_TRUE(eventually([&] { return routes_named(client, "live").size() == 1; }));
+  EXPECT_EQ(daemon.stop(), 0) << daemon.output();
+}
+
+TEST(LiveRoutes, a_bundle_whose_names_are_no_text_is_listed_beside_the_others) {
+  Daemon daemon;
+  const fs::path more = daemon.folder() / "more";
+  fs::create_directories(more / "bad\xff");
+  std::ofstream(more / "bad\xff/plugin.json") << "\xff\xff";
+  daemon.write_config("", std::string(SPECD_PLUGINS) + ", more");
+  ASSERT_TRUE(daemon.start()) << daemon.output();
+  const auto [code, text] = run_specctl(daemon, "plugins");
+  EXPECT_EQ(code, 0) << text;
+  EXPECT_NE(text.find("bad\\xff"), std::string::npos) << text;
+  EXPECT_NE(text.find("malformed JSON"), std::string::npos) << text;
+  EXPECT_NE(text.find("specd.verifier.match"), std::string::npos) << text;
+  EXPECT_EQ(utf8_error_offset(daemon.output()), std::string::npos);
   EXPECT_EQ(daemon.stop(), 0) << daemon.output();
 }
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes chat_goldens.json: conversations and what transformers makes of them with chat_templates/*.jinja.
+"""Writes chat_goldens.json: conversations and what transformers makes of them with chat_templates/*.jinja, those here and
+those of configs.
 
 usage: make_chat_goldens.py OUT.json
 A text is null where the template raises an error.
@@ -75,7 +76,8 @@ def main():
     out = {"made_by": MADE_BY, "conversations": [], "templates": []}
     for name, messages, options in CONVERSATIONS:
         out["conversations"].append({"name": name, "messages": messages, **options})
-    for path in sorted(glob.glob(os.path.join(HERE, "chat_templates", "*.jinja"))):
+    for path in sorted(path for folder in (HERE, os.path.join(HERE, "../../configs"))
+                       for path in glob.glob(os.path.join(folder, "chat_templates", "*.jinja"))):
         name = os.path.basename(path)[:-len(".jinja")]
         with open(path, encoding="utf-8", newline="") as file:
             template = file.read()
@@ -87,7 +89,7 @@ def main():
             if bos:
                 variables["bos_token"] = bos
             texts.append(continued(template, variables) if options.get("continue_final_message") else render(template, variables))
-        out["templates"].append({"file": name + ".jinja", "bos_token": bos, "eos_token": eos, "texts": texts})
+        out["templates"].append({"file": os.path.relpath(path, HERE), "bos_token": bos, "eos_token": eos, "texts": texts})
         print(name, sum(text is not None for text in texts), "of", len(texts))
     with open(sys.argv[1], "w", encoding="utf-8") as file:
         json.dump(out, file, indent=1)

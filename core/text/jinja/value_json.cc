@@ -51,6 +51,8 @@ class Builder final : public nlohmann::json_sax<Json> {
   bool parse_error(size_t position, const std::string&,
                    const nlohmann::detail::exception& error) override {
     std::string what = error.what();
+    // Not nlohmann's own name of the error.
+    if (const size_t at = what.find("] "); at != std::string::npos) what.erase(0, at + 2);
     if (const size_t at = what.find("syntax error"); at != std::string::npos) what.erase(0, at);
     return refuse("malformed JSON at byte " + std::to_string(position > 0 ? position - 1 : 0) +
                   ": " + quote(what, 200));
@@ -122,6 +124,10 @@ class Builder final : public nlohmann::json_sax<Json> {
 }  // namespace
 
 Result<Value> value_from_json(std::string_view text, const std::string& where, Budget& budget) {
+  // nlohmann takes it as the end of the text.
+  if (const size_t zero = text.find('\0'); zero != std::string_view::npos)
+    return Status(Code::kInvalidArgument,
+                  where + ": malformed JSON at byte " + std::to_string(zero) + ": a zero byte");
   Builder builder(where, budget);
   try {
     if (Json::sax_parse(text.begin(), text.end(), &builder)) return builder.take_root();

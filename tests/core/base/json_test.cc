@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "core/base/utf8.h"
 #include "tests/cpu_clock.h"
 
 namespace specd {
@@ -50,7 +51,26 @@ TEST(Json, malformed_text_is_refused_with_line_and_column) {
     const std::string message = message_of(text);
     EXPECT_EQ(message.rfind(place, 0), 0u) << message;
     EXPECT_LT(message.size(), 400u);
+    EXPECT_EQ(utf8_error_offset(message), std::string::npos) << message;
+    EXPECT_EQ(message.find("json.exception"), std::string::npos) << message;
   }
+}
+
+TEST(Json, a_zero_byte_ends_no_text) {
+  for (const std::string& text :
+       {std::string("{}\0", 3), std::string("{}\0 }}} \xff", 9), std::string("[1]\n\0[", 6)})
+    EXPECT_NE(message_of(text).find(": malformed JSON: a zero byte"), std::string::npos);
+  EXPECT_EQ(message_of(std::string("[1]\n\0[", 6)).rfind("file.json:2:1: ", 0), 0u);
+}
+
+TEST(Json, a_pointer_of_git_lfs_is_named) {
+  const std::string path = "/tmp/specd_lfs_" + std::to_string(getpid()) + ".json";
+  std::ofstream(path) << "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n";
+  const Status status = parse_json_file(path, 1000).status();
+  std::filesystem::remove(path);
+  EXPECT_EQ(status.message(), "'" + path +
+                                  "': a pointer of Git LFS stands in place of the file; fetch it "
+                                  "(git lfs pull)");
 }
 
 TEST(Json, a_key_that_occurs_twice_is_refused_with_its_place) {

@@ -128,7 +128,8 @@ TEST_F(CheckpointTest, a_tensor_of_an_index_that_is_missing_is_named) {
   std::ofstream(folder + kIndex) << index.dump();
   EXPECT_NE(
       check(folder).message().find(
-          "tensor 'model.layers.1.mlp.up_proj.weight': missing; expected with shape [80, 48]"),
+          "model.safetensors.index.json': weight_map, tensor 'model.layers.1.mlp.up_proj.weight': "
+          "missing; expected with shape [80, 48]"),
       std::string::npos)
       << check(folder).message();
 }
@@ -224,6 +225,12 @@ TEST_F(CheckpointTest, weights_in_another_format_are_refused_with_a_way_out) {
   EXPECT_NE(nothing.message().find("model.safetensors.index.json' is not there either"),
             std::string::npos)
       << nothing.message();
+  EXPECT_NE(nothing.message().find("save_pretrained()"), std::string::npos) << nothing.message();
+  std::ofstream(folder + "/model.safetensors") << "version https://git-lfs.github.com/spec/v1\n";
+  EXPECT_NE(
+      Checkpoint::open(folder).status().message().find("model.safetensors': a pointer of Git"),
+      std::string::npos);
+  fs::remove(folder + "/model.safetensors");
   std::ofstream(folder + "/pytorch_model.bin") << "PK";
   const Status pickled = Checkpoint::open(folder).status();
   EXPECT_EQ(pickled.code(), Code::kUnsupported);

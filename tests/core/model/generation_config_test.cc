@@ -40,6 +40,14 @@ TEST_F(GenerationConfigTest, without_a_file_decoding_is_greedy) {
   EXPECT_EQ(eos, std::vector<int32_t>{3});
 }
 
+TEST_F(GenerationConfigTest, a_link_that_leads_nowhere_is_refused) {
+  std::filesystem::create_symlink("blob", root_ + "/generation_config.json");
+  std::vector<int32_t> eos;
+  for (const Status& status :
+       {load_eos_tokens(root_, 100, eos), load_generation_config(root_).status()})
+    EXPECT_NE(status.message().find("generation_config.json': cannot open"), std::string::npos);
+}
+
 TEST_F(GenerationConfigTest, a_list_of_eos_ids_replaces_those_of_config_json) {
   ASSERT_TRUE(load(R"({"eos_token_id": [1, 5]})").ok());
   EXPECT_EQ(eos_, (std::vector<int32_t>{1, 5}));

@@ -375,6 +375,24 @@ TEST_F(Registry, plugin_that_is_absent_or_refused_says_so) {
 
 // ---- loading ---------------------------------------------------------------------------------
 
+TEST_F(Registry, a_plugin_that_is_not_there_may_be_the_one_that_was_refused) {
+  tree_.add("a", good_);
+  chmod(tree_.bundle("a").c_str(), 0777);
+  fs::create_symlink("/nowhere", tree_.bundle("link"));
+  auto registry = tree_.open(host_);
+  ASSERT_TRUE(registry.ok());
+  ASSERT_EQ(registry.value()->list().size(), 2u);
+  for (const BundleInfo& each : registry.value()->list())
+    EXPECT_EQ(each.state, BundleInfo::State::kRefused);
+  EXPECT_NE(registry.value()->list()[1].reason.find("is a symbolic link"), std::string::npos);
+  const auto made = make(*registry.value());
+  ASSERT_FALSE(made.ok());
+  const std::string text = made.status().message();
+  EXPECT_NE(text.find("is not there; no bundle was found; "), std::string::npos) << text;
+  EXPECT_NE(text.find("was refused: "), std::string::npos) << text;
+  EXPECT_NE(text.find("is writable by others"), std::string::npos) << text;
+}
+
 TEST_F(Registry, truncated_library_with_a_matching_hash_is_refused_before_it_is_mapped) {
   tree_.add("a", good_.substr(0, 4096 + 100));
   expect_bundle_load_refused({"/a/plugin.so'", "damaged ELF file: truncated"});

@@ -58,7 +58,7 @@ class ChatTemplateTest : public testing::Test {
     config["eos_token"] = {{"content", golden["eos_token"]}};
     config["bos_token"] = golden["bos_token"] == "" ? OrderedJson() : golden["bos_token"];
     config["chat_template"] =
-        read(fs::path(SPECD_TEST_REFERENCE) / "chat_templates" / golden["file"].get<std::string>());
+        read(fs::path(SPECD_TEST_REFERENCE) / golden["file"].get<std::string>());
     write("tokenizer_config.json", config.dump());
     return load();
   }
@@ -99,12 +99,15 @@ ChatPrompt ask(const std::string& content) {
 }
 
 TEST_F(ChatTemplateTest, texts_are_those_of_transformers) {
-  ASSERT_GE(goldens()["templates"].size(), 12u);
+  ASSERT_GE(goldens()["templates"].size(), 17u);
   for (const OrderedJson& golden : goldens()["templates"]) {
     const ChatTemplate chat_template = load_golden(golden);
     ASSERT_TRUE(chat_template.status().ok()) << chat_template.status().to_string();
     const OrderedJson& conversations = goldens()["conversations"];
     ASSERT_EQ(golden["texts"].size(), conversations.size());
+    EXPECT_GE(std::count_if(golden["texts"].begin(), golden["texts"].end(),
+                            [](const OrderedJson& text) { return text.is_string(); }),
+              10);
     for (size_t i = 0; i < conversations.size(); ++i) {
       SCOPED_TRACE(golden["file"].get<std::string>() + ": " +
                    conversations[i]["name"].get<std::string>());
@@ -119,6 +122,31 @@ TEST_F(ChatTemplateTest, texts_are_those_of_transformers) {
   }
 }
 
+// Those of configs, by the formats that their makers describe: FastChat's conversation
+// "vicuna_v1.1", and Llama 2's with the BOS before every turn of the user.
+TEST_F(ChatTemplateTest, the_shipped_ones_write_the_formats_of_their_models) {
+  const auto rendered = [&](const char* file, bool with_system) {
+    write("tokenizer_config.json", R"({"bos_token": "<s>", "eos_token": "</s>"})");
+    ChatPrompt chat;
+    if (with_system) chat.messages.push_back({"system", "S", ""});
+    for (const char* turn : {"u1", "a1", "u2"})
+      chat.messages.push_back({turn[0] == 'u' ? "user" : "assistant", turn, ""});
+    const fs::path configs = fs::path(SPECD_TEST_REFERENCE) / "../../configs/chat_templates";
+    return load(configs / file).render(chat, {}).value().text;
+  };
+  EXPECT_EQ(rendered("llama-2-chat.jinja", true),
+            "<s>[INST] <<SYS>>\nS\n<</SYS>>\n\nu1 [/INST] a1 </s><s>[INST] u2 [/INST]");
+  EXPECT_EQ(rendered("llama-2-chat.jinja", false),
+            "<s>[INST] u1 [/INST] a1 </s><s>[INST] u2 [/INST]");
+  EXPECT_EQ(rendered("vicuna-v1.1.jinja", true),
+            "<s>S USER: u1 ASSISTANT: a1</s>USER: u2 ASSISTANT:");
+  EXPECT_EQ(
+      rendered("vicuna-v1.1.jinja", false),
+      "<s>A chat between a curious user and an artificial intelligence assistant. The assistant "
+      "gives helpful, detailed, and polite answers to the user's questions. USER: u1 "
+      "ASSISTANT: a1</s>USER: u2 ASSISTANT:");
+}
+
 // Contents of private-use characters, which no template writes: they are exactly what is marked,
 // beside the names of roles.
 TEST_F(ChatTemplateTest, what_is_marked_is_what_the_messages_bring) {
@@ -126,8 +154,8 @@ TEST_F(ChatTemplateTest, what_is_marked_is_what_the_messages_bring) {
   for (const OrderedJson& golden : goldens()["templates"]) {
     SCOPED_TRACE(golden["file"].get<std::string>());
     const ChatTemplate chat_template = load_golden(golden);
-    const bool takes_system =
-        golden["file"] != "gemma.jinja" && golden["file"] != "mistral-v0.2.jinja";
+    const bool takes_system = golden["file"] != "chat_templates/gemma.jinja" &&
+                              golden["file"] != "chat_templates/mistral-v0.2.jinja";
     ChatPrompt chat;
     if (takes_system) chat.messages.push_back({"system", "\uE001\uE002", ""});
     chat.messages.push_back({"user", "\uE003 \uE004", ""});
@@ -253,15 +281,30 @@ TEST_F(ChatTemplateTest, of_a_list_the_one_for_tools_is_taken_when_there_are_too
   EXPECT_EQ(load().render(chat, {}).value().text, "tools");
 }
 
+TEST_F(ChatTemplateTest, a_file_for_requests_with_tools_stands_beside_the_default) {
+  write("chat_template.jinja", "plain");
+  fs::create_directory(folder_ / "additional_chat_templates");
+  write("additional_chat_templates/tool_use.jinja", "tools");
+  ChatPrompt chat = ask("x");
+  EXPECT_EQ(load().render(chat, {}).value().text, "plain");
+  chat.tools_json = "[]";
+  EXPECT_EQ(load().render(chat, {}).value().text, "tools");
+  EXPECT_EQ(load(folder_ / "chat_template.jinja").render(chat, {}).value().text, "plain");
+  write("additional_chat_templates/tool_use.jinja", "a{% nope %}");
+  EXPECT_EQ(load().status().message().rfind("additional_chat_templates/tool_use.jinja:1:", 0), 0U)
+      << load().status().message();
+}
+
 TEST_F(ChatTemplateTest, without_a_usable_template_chats_are_refused_with_the_reason) {
   const auto refusal = [&] { return load().render(ask("x"), {}).status(); };
   EXPECT_EQ(refusal().code(), Code::kFailedPrecondition);
   EXPECT_NE(refusal().message().find("no chat template"), std::string::npos);
   EXPECT_NE(refusal().message().find("model.chat_template"), std::string::npos);
   write("tokenizer_config.json", R"({"chat_template": "a\n{{ x | from_json }}"})");
-  EXPECT_EQ(refusal().message(),
-            "chat: tokenizer_config.json:2:8: the filter 'from_json' is not supported; name one as "
-            "model.chat_template, or send text");
+  EXPECT_EQ(
+      refusal().message(),
+      "chat: tokenizer_config.json: chat_template:2:8: the filter 'from_json' is not supported; name one as "
+      "model.chat_template, or send text");
   write("tokenizer_config.json", "{\"chat_template\": \n 1}");
   EXPECT_EQ(
       refusal().message(),

@@ -534,6 +534,8 @@ TEST(JinjaJson, refuses_what_cannot_become_an_exact_value) {
       "request");
   EXPECT_EQ(error("[1, 2.5, -0.0, 9223372036854775807, -9223372036854775808]"), "no error");
   EXPECT_NE(error("\"\\ud800\"").find("malformed JSON"), std::string::npos);
+  EXPECT_EQ(error(std::string("{}\0 {", 5)), "x: malformed JSON at byte 2: a zero byte");
+  EXPECT_EQ(error("1e999").find("json.exception"), std::string::npos) << error("1e999");
 }
 
 // What the values of one request take, whatever their shape: no more than the limit and the text

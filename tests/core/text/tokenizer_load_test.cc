@@ -103,12 +103,6 @@ const std::vector<Refusal>& refusals() {
       {"unknown_key", [](Json& f) { f["extra"] = 1; }, Code::kUnsupported, "unknown key 'extra'"},
       {"version", [](Json& f) { f["version"] = "2.0"; }, Code::kUnsupported,
        "version: found '\"2.0\"'"},
-      {"truncation",
-       [](Json& f) {
-         f["truncation"] = {{"max_length", 5}};
-       },
-       Code::kUnsupported, ": truncation"},
-      {"padding", [](Json& f) { f["padding"] = Json::object(); }, Code::kUnsupported, ": padding"},
       {"normalizer",
        [](Json& f) {
          f["normalizer"] = {{"type", "Lowercase"}};
@@ -392,6 +386,26 @@ const std::vector<Refusal>& refusals() {
        Code::kDataLoss, "expected an integer from 0 to 258, found number '259'"},
   };
   return all;
+}
+
+// transformers sets both aside whenever a call asks for neither.
+TEST(TokenizerLoad, truncation_and_padding_change_no_ids) {
+  Json file = tiny();
+  const auto plain = load(file);
+  file["truncation"] = {{"direction", "Right"}, {"max_length", 2}, {"strategy", "LongestFirst"}};
+  file["padding"] = {{"strategy", {{"Fixed", 64}}}, {"direction", "Left"}, {"pad_id", 0}};
+  const auto saved = load(file);
+  ASSERT_TRUE(plain.ok() && saved.ok()) << saved.status().message();
+  const std::string text(12, 'a');
+  const auto ids = plain.value()->encode(text);
+  ASSERT_TRUE(ids.ok()) << ids.status().message();
+  EXPECT_GT(ids.value().size(), 2u);
+  EXPECT_EQ(saved.value()->encode(text).value(), ids.value());
+}
+
+TEST(TokenizerLoad, a_folder_with_another_format_is_told_the_way_out) {
+  EXPECT_NE(Tokenizer::load("/tmp/tokenizer.json").status().message().find("tokenizer.model"),
+            std::string::npos);
 }
 
 TEST(TokenizerLoad, refusals_name_the_place) {
