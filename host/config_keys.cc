@@ -46,7 +46,8 @@ Result<std::string> read_listen(const Value& value) {
     return value.error("expected a socket in an existing folder; there is no folder " + folder +
                        " (create it, private to the user of specd)");
   const auto there = std::filesystem::symlink_status(path, failure).type();
-  if (there != std::filesystem::file_type::not_found && there != std::filesystem::file_type::socket)
+  using std::filesystem::file_type;  // none: whoever checks may not search the folder
+  if (there != file_type::none && there != file_type::not_found && there != file_type::socket)
     return value.error("expected the path of a socket or of nothing yet; " + quote(path) +
                        " is something else: remove it or set another one");
   return path;

@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <boost/program_options.hpp>
 #include <cstdio>
@@ -68,6 +69,7 @@ std::vector<std::string> split(const std::string& list) {
   std::vector<std::string> parts;
   std::istringstream stream(list);
   for (std::string part; std::getline(stream, part, ',');) parts.push_back(part);
+  if (list.ends_with(',')) parts.emplace_back();
   return parts;
 }
 
@@ -273,7 +275,10 @@ Result<MeasureOptions> read_measure_options(const po::variables_map& values,
 const std::atomic<bool> kNoStop = false;
 
 int run_compare(Client& client, const po::variables_map& values, bool json) {
-  const auto options = read_measure_options(values, split(values["routes"].as<std::string>()));
+  const std::vector<std::string> routes = split(values["routes"].as<std::string>());
+  if (std::find(routes.begin(), routes.end(), "") != routes.end())
+    return usage("--routes: expected names, off,prompt_lookup");
+  const auto options = read_measure_options(values, routes);
   if (!options.ok()) return usage(options.status().message());
   const auto prompts = read_prompts(values["prompts"].as<std::vector<std::string>>());
   if (!prompts.ok()) return fail(prompts.status());

@@ -90,7 +90,9 @@ class TreeBuilder : public YAML::EventHandler {
       if (kind != YamlNode::Kind::kScalar)
         throw Refused(place,
                       "a key must be a word; found " +
-                          std::string(kind == YamlNode::Kind::kNull ? "nothing" : "a collection"));
+                          std::string(kind == YamlNode::Kind::kNull
+                                          ? "nothing"
+                                          : "a collection; is a bracket or brace left open?"));
       if (value->size() > kYamlKeyMax)
         throw Refused(place, "expected a key of at most " + std::to_string(kYamlKeyMax) +
                                  " bytes, found " + quote(*value, 40));

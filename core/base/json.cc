@@ -271,12 +271,12 @@ Result<std::string> read_text_file(const std::string& path, uint64_t bytes_max) 
     }
     filled += static_cast<size_t>(got);
   }
-  if (is_lfs_pointer(text)) return Status(Code::kDataLoss, quote(path, 400) + kIsLfsPointer);
   return text;
 }
 
 Result<Json> parse_json_file(const std::string& path, uint64_t bytes_max) {
   SPECD_TRY(const std::string text, read_text_file(path, bytes_max));
+  if (is_lfs_pointer(text)) return Status(Code::kDataLoss, quote(path, 400) + kIsLfsPointer);
   return parse_json(text, path);
 }
 

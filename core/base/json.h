@@ -1,8 +1,8 @@
 // nlohmann-json behind a guard: parsing of bounded depth and size that reports the place, duplicate
 // keys refused, and getters that never truncate (the packaged 3.11.2 crashes on deep nesting when a
 // value is copied, get<int>() turns 4294967297 into 1, and a zero byte ends the text). What a file of
-// published form takes in memory is a few times its size; the worst, all empty lists, is bounded by
-// the number of values, some 0.7 GB, and by the size that each reader allows.
+// published form takes in memory is a few times its size; the worst, small objects in objects, is
+// bounded by the number of values (some 0.7 GB) and by the size that each reader allows.
 #pragma once
 
 #include <cstdint>

@@ -210,7 +210,8 @@ Status check_options(const EngineOptions& options) {
   }
   SPECD_TRY(const Checkpoint weights, Checkpoint::open(options.model.path));
   SPECD_OK_OR_RETURN(check_tensors(weights, config));
-  if (options.devices.front() == "cpu") {  // another's memory is known when it is opened to load
+  // A share of another device's memory is known when it is opened to load.
+  if (options.devices.front() == "cpu" || options.model.kv_memory_share == 0) {
     const uint64_t page_bytes = KvStore::page_bytes(config, kernel_dtype(options.model.kv_dtype));
     SPECD_OK_OR_RETURN(kv_pages_of(options.model, *device, page_bytes, 1).status());
   }

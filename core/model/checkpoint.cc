@@ -37,7 +37,7 @@ Result<Checkpoint> Checkpoint::open(const std::string& model_dir) {
     return checkpoint;
   }
   Result<SafetensorsFile> file = SafetensorsFile::open(model_dir + kSingle);
-  if (file.status().code() == Code::kNotFound) {
+  if (file.status().code() == Code::kNotFound && !path_exists(model_dir + kSingle)) {
     for (const char* other : {"/pytorch_model.bin", "/pytorch_model.bin.index.json"}) {
       if (!path_exists(model_dir + other)) continue;
       return Status(

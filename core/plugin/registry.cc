@@ -310,11 +310,12 @@ Result<Bundle> PluginRegistry::Impl::load(const std::string& plugin_id) {
     const Bundle* found = find(plugin_id);
     if (found == nullptr) {
       std::string there, near, refused;
+      size_t n_refused = 0;
       size_t near_distance = std::max<size_t>(2, plugin_id.size() / 3) + 1;
       for (const Bundle& one : bundles) {
         if (one.failure.has_value() && one.info.id == one.info.directory) {
           // Its manifest cannot be read: it may be the one.
-          if (refused.empty())
+          if (++n_refused == 1)
             refused = "; " + quote(one.info.directory, 400) + " was refused: " + one.info.reason;
           continue;
         }
@@ -326,9 +327,11 @@ Result<Bundle> PluginRegistry::Impl::load(const std::string& plugin_id) {
         near_distance = distance;
         near = "did you mean " + quote(one.info.id) + "? ";
       }
+      if (n_refused > 1) refused += "; and " + std::to_string(n_refused - 1) + " more";
       return Status(Code::kNotFound,
                     "plugin " + quote(plugin_id) + " is not there; " + near +
-                        (there.empty() ? "no bundle was found" : "found " + there) + refused);
+                        (there.empty() ? "no usable bundle was found" : "found " + there) +
+                        refused);
     }
     if (found->failure.has_value()) {
       return found->failure->with_context("plugin " + quote(plugin_id) + " was refused");

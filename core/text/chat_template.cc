@@ -213,6 +213,13 @@ Status ChatTemplate::add(const std::string& name, const std::string& text,
   return Status();
 }
 
+void ChatTemplate::add_for_tools(const std::string& folder) {
+  const std::string name = "additional_chat_templates/tool_use.jinja";
+  if (!path_exists(folder + "/" + name)) return;
+  const auto text = read_named(folder + "/" + name, jinja::Limits::kTemplateBytes, name);
+  tools_status_ = text.ok() ? add("tool_use", text.value(), name) : text.status();
+}
+
 ChatTemplate ChatTemplate::load(const std::string& folder, const std::string& file) {
   ChatTemplate result;
   result.status_ = result.find(folder, file);
@@ -241,11 +248,8 @@ Status ChatTemplate::find(const std::string& folder, const std::string& file) {
     source_ = std::filesystem::path(path).filename().string();
     SPECD_TRY(const std::string text, read_named(path, jinja::Limits::kTemplateBytes, source_));
     SPECD_OK_OR_RETURN(add("default", text, source_));
-    const std::string name = "additional_chat_templates/tool_use.jinja";
-    if (!file.empty() || !path_exists(folder + "/" + name)) return Status();
-    SPECD_TRY(const std::string tools,
-              read_named(folder + "/" + name, jinja::Limits::kTemplateBytes, name));
-    return add("tool_use", tools, name);
+    if (file.empty()) add_for_tools(folder);
+    return Status();
   }
   const auto found = config.find("chat_template");
   if (found == config.end() || found->is_null()) {
@@ -257,7 +261,11 @@ Status ChatTemplate::find(const std::string& folder, const std::string& file) {
   }
   source_ = kConfigName;
   const std::string where = source_ + ": chat_template";  // lines are those of its text
-  if (found->is_string()) return add("default", found->get<std::string>(), where);
+  if (found->is_string()) {
+    SPECD_OK_OR_RETURN(add("default", found->get<std::string>(), where));
+    add_for_tools(folder);
+    return Status();
+  }
   if (!found->is_array()) {
     return Status(Code::kDataLoss,
                   where + ": expected a string or an array, found " + found->type_name());
@@ -297,6 +305,10 @@ Result<RenderedChat> ChatTemplate::render(const ChatPrompt& chat, const std::tm&
     SPECD_TRY(tools, reader.json(chat.tools_json, "chat.tools_json", Kind::kList, "an array"));
   }
   const bool has_tools = tools.is(Kind::kList);
+  if (has_tools && !tools_status_.ok()) {
+    return Status(Code::kFailedPrecondition,
+                  "chat.tools_json: " + tools_status_.message() + kHowToFix);
+  }
   const auto named = [&](const char* name) {
     return std::find_if(templates_.begin(), templates_.end(),
                         [&](const auto& each) { return each.first == name; });

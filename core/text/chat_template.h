@@ -44,8 +44,10 @@ class ChatTemplate {
  private:
   Status find(const std::string& folder, const std::string& file);
   Status add(const std::string& name, const std::string& text, const std::string& where);
+  void add_for_tools(const std::string& folder);
 
   Status status_;
+  Status tools_status_;  // of the file that is for requests with tools alone
   std::string source_;
   // "default" and "tool_use", which is taken when there are tools.
   std::vector<std::pair<std::string, std::shared_ptr<const jinja::Template>>> templates_;

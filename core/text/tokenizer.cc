@@ -73,6 +73,8 @@ SourceText cut(std::string_view text, std::string_view marks, const TextRange& r
 
 Result<std::shared_ptr<const Tokenizer>> Tokenizer::load(const std::string& path) {
   const auto text = read_text_file(path, kFileBytesMax);
+  if (text.ok() && is_lfs_pointer(text.value()))
+    return Status(Code::kDataLoss, quote(path, 400) + kIsLfsPointer);
   if (text.ok()) return from_text(text.value(), path);
   if (text.status().code() != Code::kNotFound || path_exists(path)) return text.status();
   return Status(Code::kNotFound, text.status().message() +

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 namespace specd::replay {
@@ -29,20 +30,24 @@ nlohmann::json parse(const std::string& path) {
   }
   std::ifstream in(path, std::ios::binary);
   if (!in) throw sdk::Error(SPECD_E_CONFIG, "file: " + path + ": cannot be opened");
-  nlohmann::json json;
+  const std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+  const auto not_json = [&](std::size_t byte) {
+    return sdk::Error(SPECD_E_DATA, path + ": not JSON at byte " + std::to_string(byte));
+  };
+  // nlohmann takes it as the end of the text.
+  if (const std::size_t zero = text.find('\0'); zero != std::string::npos) throw not_json(zero);
   try {
-    json =
-        nlohmann::json::parse(in, [&](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
-          if (depth > kMaxNesting) throw sdk::Error(SPECD_E_DATA, path + ": nested too deeply");
-          return true;
-        });
+    return nlohmann::json::parse(text,
+                                 [&](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
+                                   if (depth > kMaxNesting)
+                                     throw sdk::Error(SPECD_E_DATA, path + ": nested too deeply");
+                                   return true;
+                                 });
   } catch (const nlohmann::json::parse_error& error) {  // its words have a piece of the file
-    throw sdk::Error(SPECD_E_DATA, path + ": not JSON at byte " +
-                                       std::to_string(error.byte > 0 ? error.byte - 1 : 0));
+    throw not_json(error.byte > 0 ? error.byte - 1 : 0);
   } catch (const nlohmann::json::exception&) {
     throw sdk::Error(SPECD_E_DATA, path + ": not JSON: a number is too large");
   }
-  return json;
 }
 
 void read_tokens(const nlohmann::json& object, const char* key, int32_t vocab_size,

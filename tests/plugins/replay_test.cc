@@ -224,7 +224,8 @@ TEST_F(ReplayDrafter, seed_of_the_request_chooses_among_records_of_one_prompt) {
 }
 
 TEST_F(ReplayDrafter, bad_files_are_refused_with_the_place) {
-  const std::pair<const char*, const char*> bad[] = {
+  const std::pair<std::string, const char*> bad[] = {
+      {std::string("{\"sequences\": []}\0x", 19), "not JSON at byte 17"},
       {"", "not JSON at byte 0"},
       {"[1,]", "not JSON at byte 3"},
       {"{\"a\": 1e999}", "a number is too large"},

@@ -57,6 +57,7 @@ CONVERSATIONS = [
     ("two_calls", [message(U, "Weather?"), message(A, None, tool_calls=[call("get_weather", {"city": "x"}), call("noop", {}, 2)]), message(T, "sunny", tool_call_id="call00001"), message(T, "nothing", tool_call_id="call00002")], {"tools": [WEATHER, NOOP]}),
     ("wrong_roles", [message(A, "I begin"), message(U, "no")], {}),
     ("two_users", [message(U, "a"), message(U, "b")], {}),
+    ("system_later", [message(U, "a"), message(S, "be brief"), message(U, "b")], {}),
     ("parts", [message(U, [{"type": "text", "text": "one "}, {"type": "text", "text": "two"}])], {}),
 ]
 

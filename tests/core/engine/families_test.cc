@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "core/base/utf8.h"
+#include "core/text/detokenizer.h"
 #include "core/text/tokenizer.h"
 #include "tests/core/engine_rig.h"
 #include "tests/core/family_models.h"
@@ -252,6 +253,7 @@ EngineOptions with_tokenizer(EngineOptions o, const std::string& folder, const s
 
 // G22 with a text whose spaces belong to the tokens behind them, and bytes that are tokens.
 TEST_F(FamilyEngineOnce, a_sentencepiece_text_goes_on_where_the_prompt_ends) {
+  size_t held = 0;
   for (const char* kind : {"llama2_legacy", "metaspace_first", "metaspace_words"}) {
     EngineOptions o = with_tokenizer(options(), folder_, kind);
     const auto tokenizer = Tokenizer::load(o.model.path + "/tokenizer.json").value();
@@ -281,6 +283,9 @@ TEST_F(FamilyEngineOnce, a_sentencepiece_text_goes_on_where_the_prompt_ends) {
         if (open.text.empty()) continue;
         const std::vector<size_t> parts = characters(open.text);  // and the end
         const std::string last = open.text.substr(parts[parts.size() - 2]);
+        Detokenizer stream(tokenizer, true, true);
+        for (const int32_t token : open.tokens) stream.push(token);
+        held += stream.flush().empty() ? 0 : 1;
         cut.stop = {last};
         const Outcome ended = run(cut);
         EXPECT_EQ(ended.text, open.text.substr(0, open.text.find(last)));
@@ -289,6 +294,7 @@ TEST_F(FamilyEngineOnce, a_sentencepiece_text_goes_on_where_the_prompt_ends) {
     }
     EXPECT_GT(parted, 0u) << kind << ": no text begins with a space";
   }
+  EXPECT_GT(held, 0u) << "no text ends in a byte that was held back";
   audit();
 }
 

@@ -388,9 +388,10 @@ TEST_F(Registry, a_plugin_that_is_not_there_may_be_the_one_that_was_refused) {
   const auto made = make(*registry.value());
   ASSERT_FALSE(made.ok());
   const std::string text = made.status().message();
-  EXPECT_NE(text.find("is not there; no bundle was found; "), std::string::npos) << text;
+  EXPECT_NE(text.find("is not there; no usable bundle was found; "), std::string::npos) << text;
   EXPECT_NE(text.find("was refused: "), std::string::npos) << text;
   EXPECT_NE(text.find("is writable by others"), std::string::npos) << text;
+  EXPECT_TRUE(text.ends_with("; and 1 more")) << text;
 }
 
 TEST_F(Registry, truncated_library_with_a_matching_hash_is_refused_before_it_is_mapped) {

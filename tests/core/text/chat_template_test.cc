@@ -291,8 +291,17 @@ TEST_F(ChatTemplateTest, a_file_for_requests_with_tools_stands_beside_the_defaul
   EXPECT_EQ(load().render(chat, {}).value().text, "tools");
   EXPECT_EQ(load(folder_ / "chat_template.jinja").render(chat, {}).value().text, "plain");
   write("additional_chat_templates/tool_use.jinja", "a{% nope %}");
-  EXPECT_EQ(load().status().message().rfind("additional_chat_templates/tool_use.jinja:1:", 0), 0U)
-      << load().status().message();
+  const Status refused = load().render(chat, {}).status();
+  EXPECT_EQ(
+      refused.message().rfind("chat.tools_json: additional_chat_templates/tool_use.jinja:1:", 0),
+      0U)
+      << refused.message();
+  EXPECT_EQ(load().render(ask("x"), {}).value().text, "plain");
+  fs::remove(folder_ / "chat_template.jinja");
+  write("tokenizer_config.json", R"({"chat_template": "configured"})");
+  write("additional_chat_templates/tool_use.jinja", "tools");
+  EXPECT_EQ(load().render(ask("x"), {}).value().text, "configured");
+  EXPECT_EQ(load().render(chat, {}).value().text, "tools");
 }
 
 TEST_F(ChatTemplateTest, without_a_usable_template_chats_are_refused_with_the_reason) {
