@@ -1,6 +1,7 @@
 #include "host/command_line.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <sstream>
 #include <utility>
 
@@ -8,18 +9,38 @@ namespace specd::host {
 
 namespace po = boost::program_options;
 
+namespace {
+
+// boost reads a sign before an unsigned number and wraps it: --seed -1 would be
+// 18446744073709551615.
+Status check_signs(const po::parsed_options& parsed) {
+  for (const po::option& option : parsed.options) {
+    const po::option_description* known =
+        parsed.description->find_nothrow(option.string_key, /*approx=*/false);
+    if (known == nullptr || option.value.empty() || !option.value[0].starts_with('-')) continue;
+    if (dynamic_cast<const po::typed_value<uint64_t>*>(known->semantic().get()) != nullptr)
+      return Status(Code::kInvalidArgument, "the argument ('" + option.value[0] +
+                                                "') for option '--" + option.string_key +
+                                                "' is invalid: expected 0 or more");
+  }
+  return {};
+}
+
+}  // namespace
+
 Result<po::variables_map> read_command_line(const po::options_description& options,
                                             const po::positional_options_description& positional,
                                             const std::vector<std::string>& arguments) {
   po::variables_map values;
   try {
     namespace style = po::command_line_style;
-    po::store(po::command_line_parser(arguments)
-                  .options(options)
-                  .positional(positional)
-                  .style(style::unix_style & ~style::allow_guessing)
-                  .run(),
-              values);
+    const po::parsed_options parsed = po::command_line_parser(arguments)
+                                          .options(options)
+                                          .positional(positional)
+                                          .style(style::unix_style & ~style::allow_guessing)
+                                          .run();
+    SPECD_OK_OR_RETURN(check_signs(parsed));
+    po::store(parsed, values);
     po::notify(values);
   } catch (const po::error& error) {
     return Status(Code::kInvalidArgument, error.what());

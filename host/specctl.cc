@@ -255,7 +255,6 @@ Result<MeasureOptions> read_measure_options(const po::variables_map& values,
                                             std::vector<std::string> routes) {
   MeasureOptions options;
   options.routes = std::move(routes);
-  if (options.routes.empty()) return Status(Code::kInvalidArgument, "--routes: expected a list");
   options.temperatures.clear();
   if (!parse_numbers(values["temperature"].as<std::string>(), options.temperatures))
     return Status(Code::kInvalidArgument, "--temperature: expected numbers, 0,0.8");
@@ -276,8 +275,6 @@ const std::atomic<bool> kNoStop = false;
 
 int run_compare(Client& client, const po::variables_map& values, bool json) {
   const std::vector<std::string> routes = split(values["routes"].as<std::string>());
-  if (std::find(routes.begin(), routes.end(), "") != routes.end())
-    return usage("--routes: expected names, off,prompt_lookup");
   const auto options = read_measure_options(values, routes);
   if (!options.ok()) return usage(options.status().message());
   const auto prompts = read_prompts(values["prompts"].as<std::vector<std::string>>());
@@ -561,6 +558,9 @@ std::string usage_problem(const Program& program, const po::variables_map& value
   const std::string output = values["output"].as<std::string>();
   if (command != "record" && output != "table" && output != "json")
     return "-o: expected table or json, found '" + output + "'";
+  const std::vector<std::string> routes = split(values["routes"].as<std::string>());
+  if (routes.empty() || std::find(routes.begin(), routes.end(), "") != routes.end())
+    return "--routes: expected names, off,prompt_lookup";
   std::string prompt;
   for (const char* option : {"prompt", "prompt-file", "prompt-tokens"}) {
     if (values.count(option) == 0) continue;

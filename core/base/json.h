@@ -28,7 +28,7 @@ inline bool is_lfs_pointer(std::string_view text) {
 }
 inline constexpr char kIsLfsPointer[] =
     ": a pointer of Git LFS stands in place of the file; fetch it (git lfs pull)";
-// Reads a whole regular file of at most bytes_max, then parses it.
+// A whole regular file of at most bytes_max; as text, and parsed.
 Result<std::string> read_text_file(const std::string& path, uint64_t bytes_max);
 Result<Json> parse_json_file(const std::string& path, uint64_t bytes_max);
 
