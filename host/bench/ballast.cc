@@ -38,6 +38,8 @@ constexpr uint64_t kSpareBytes = uint64_t{64} << 20;  // beside the weights: tok
 // What a folder may hold beside weights and config.json.
 constexpr const char* kCopied[] = {"tokenizer.json",
                                    "tokenizer_config.json",
+                                   "chat_template.jinja",
+                                   "additional_chat_templates/tool_use.jinja",
                                    "generation_config.json",
                                    "special_tokens_map.json",
                                    "LICENSE",
@@ -375,7 +377,9 @@ Status write_folder(const BallastOptions& options, const std::string& folder,
     std::error_code failure;
     const fs::path from = fs::path(options.model) / each;
     if (!fs::is_regular_file(from, failure)) continue;
-    if (!fs::copy_file(from, fs::path(folder) / each, failure))
+    const fs::path to = fs::path(folder) / each;
+    fs::create_directories(to.parent_path(), failure);  // what fails is told by the copy
+    if (!fs::copy_file(from, to, failure))
       return Status(Code::kFailedPrecondition,
                     "cannot copy " + from.string() + " to " + folder + ": " + failure.message());
   }
@@ -457,10 +461,11 @@ Result<BallastReport> write_ballast(const BallastOptions& options) {
   const fs::path tokenizer = fs::path(options.model) / "tokenizer.json";
   if (!fs::is_regular_file(tokenizer, failure))
     return Status(Code::kNotFound, tokenizer.string() + ": expected a file, found none");
-  if (config.qkv_bias || config.o_bias || config.mlp_bias || config.head_norm)
+  if (config.architecture != "LlamaForCausalLM" || config.qkv_bias || config.o_bias ||
+      config.mlp_bias)
     return Status(Code::kUnsupported,
                   config_path + ": key 'architectures': found " + config.architecture +
-                      ", expected a Llama without biases: the added layers have none");
+                      ", expected a LlamaForCausalLM without biases: the added layers have none");
   SPECD_TRY(const Checkpoint source, Checkpoint::open(options.model));
   SPECD_OK_OR_RETURN(check_tensors(source, config));
   SPECD_OK_OR_RETURN(check_one_type(source));

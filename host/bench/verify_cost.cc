@@ -47,6 +47,10 @@ VerifyCost::~VerifyCost() = default;
 
 Result<std::unique_ptr<VerifyCost>> VerifyCost::create(const EngineOptions& options,
                                                        const std::vector<int>& rows) {
+  if (options.devices.front() != "cpu")
+    return Status(Code::kUnsupported, "--verify-cost: expected devices: [cpu], found '" +
+                                          options.devices.front() +
+                                          "': forwards are timed on the processor");
   const int32_t most = *std::max_element(rows.begin(), rows.end());
   SPECD_TRY(const ModelConfig config, load_model_config(options.model.path));
   if (config.max_positions < kContext + most)
@@ -55,7 +59,8 @@ Result<std::unique_ptr<VerifyCost>> VerifyCost::create(const EngineOptions& opti
                                               std::to_string(config.max_positions));
   auto impl = std::make_unique<Impl>();
   impl->rows = rows;
-  SPECD_TRY(impl->device, CpuDevice::create(options.isa, options.threads));
+  SPECD_TRY(impl->device,
+            CpuDevice::create(options.isa, options.threads, options.numerics == Numerics::kBf16));
   SPECD_TRY(impl->model, Transformer::load(*impl->device, options.model.path, config,
                                            std::max(kContext, most), most, {}));
   const kernels::DType kv_dtype = options.model.kv_dtype == KvDType::kF32   ? kernels::DType::kF32

@@ -281,6 +281,17 @@ TEST_F(Ballast, says_what_it_is_in_every_file) {
   EXPECT_TRUE(fs::exists(out + "/generation_config.json"));
 }
 
+TEST_F(Ballast, chats_are_rendered_by_the_templates_of_its_source) {
+  const std::string source = folder_ + "/with_templates";
+  fs::copy(kDraft, source, fs::copy_options::recursive);
+  const std::string names[] = {"/chat_template.jinja", "/additional_chat_templates/tool_use.jinja"};
+  fs::create_directory(source + "/additional_chat_templates");
+  for (const std::string& name : names) std::ofstream(source + name) << "{{ '" + name + "' }}";
+  const std::string out = make(source, 7'000'000);
+  for (const std::string& name : names)
+    EXPECT_EQ(read_text_file(out + name, 100).value(), "{{ '" + name + "' }}");
+}
+
 TEST_F(Ballast, refusals_name_the_file_or_the_field_and_leave_nothing_behind) {
   const auto expect = [&](const BallastOptions& options, Code code, const std::string& part) {
     const Status status = refused(options);
@@ -310,6 +321,12 @@ TEST_F(Ballast, refusals_name_the_file_or_the_field_and_leave_nothing_behind) {
   fs::copy(kDraft + "/tokenizer.json", heavy + "/tokenizer.json");
   expect({.model = heavy, .out = out, .bytes = 20'000'000}, Code::kDataLoss,
          "model.safetensors', tensor 'model.layers.");
+  Json mistral = parse_json_file(kDraft + "/config.json", 1 << 20).value();
+  mistral["architectures"] = {"MistralForCausalLM"};
+  mistral["model_type"] = "mistral";
+  std::ofstream(heavy + "/config.json") << mistral.dump();
+  expect({.model = heavy, .out = out, .bytes = 20'000'000}, Code::kUnsupported,
+         "found MistralForCausalLM, expected a LlamaForCausalLM without biases");
   std::atomic<bool> stop = true;
   expect({.model = kDraft,
           .out = out,

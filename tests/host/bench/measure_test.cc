@@ -296,6 +296,13 @@ TEST_F(MeasureEngine, verify_cost_grows_from_one_row_on_and_refuses_what_does_no
   ASSERT_FALSE(too_long.ok());
   EXPECT_NE(too_long.status().message().find("--verify-cost: expected a context"),
             std::string::npos);
+  EngineOptions elsewhere = o;
+  elsewhere.devices = {"cuda:0"};
+  const auto other = VerifyCost::create(elsewhere, {2});
+  ASSERT_FALSE(other.ok());
+  EXPECT_NE(other.status().message().find("expected devices: [cpu], found 'cuda:0'"),
+            std::string::npos)
+      << other.status().to_string();
 }
 
 }  // namespace
