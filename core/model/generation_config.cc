@@ -84,13 +84,13 @@ Result<GenerationConfig> read_generation_config(const Json& config, const std::s
   SPECD_TRY(const bool sample, json_bool_or(config, "do_sample", false, where));
   if (sample) {
     SPECD_OK_OR_RETURN(number("temperature", 1, 0, 100, out.temperature));
-    SPECD_OK_OR_RETURN(number("top_p", 1, 0, 1, out.top_p));
-    SPECD_OK_OR_RETURN(number("min_p", 0, 0, 1, out.min_p));
-    SPECD_TRY(const int64_t top_k, json_int_or(config, "top_k", 0, 0, INT32_MAX, where));
-    out.top_k = static_cast<int32_t>(top_k);
     if (out.temperature < 0.01f) out.temperature = 0;  // below that a softmax is its argmax
-    if (out.top_p == 0) out.top_p = 1e-6f;             // keeps the first alone
   }
+  SPECD_OK_OR_RETURN(number("top_p", 1, 0, 1, out.top_p));
+  if (out.top_p == 0) out.top_p = 1e-6f;  // keeps the first alone
+  SPECD_OK_OR_RETURN(number("min_p", 0, 0, 1, out.min_p));
+  SPECD_TRY(const int64_t top_k, json_int_or(config, "top_k", 0, 0, INT32_MAX, where));
+  out.top_k = static_cast<int32_t>(top_k);
   for (const Neutral& each : unsupported_keys()) {
     const auto found = config.find(each.key);
     if (found == config.end() || found->is_null() || *found == each.value) continue;

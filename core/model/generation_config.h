@@ -1,8 +1,9 @@
 // generation_config.json: how its maker wants a model sampled where a request does not say.
 //
 // Only what the file says is applied; transformers' own default of top_k 50 is not. Without
-// `do_sample: true` the file asks for greedy decoding, and its temperature, top_p, top_k and min_p
-// mean nothing, as in transformers.
+// `do_sample: true` the file asks for greedy decoding, and its temperature means nothing; its
+// top_p, top_k and min_p hold for a request that asks for sampling, as in transformers (Vicuna's
+// has them).
 #pragma once
 
 #include <cstdint>
@@ -25,7 +26,7 @@ struct GenerationConfig {
 };
 
 // The sampling of model_dir/generation_config.json, if it is there. kDataLoss for values out of
-// range, of those keys alone that mean something.
+// range, the temperature's only where it means something.
 Result<GenerationConfig> load_generation_config(const std::string& model_dir);
 // The same of its content; `where` names it in errors.
 Result<GenerationConfig> read_generation_config(const Json& config, const std::string& where);

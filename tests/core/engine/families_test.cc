@@ -101,6 +101,16 @@ TEST_F(FamilyEngineOnce, a_generation_config_holds_until_the_request_or_the_opti
   EXPECT_EQ(run(silent).tokens, run(explicit_same).tokens);
   EXPECT_NE(run(silent).tokens, run(greedy).tokens);
 
+  // Without a word for sampling the file is greedy; a request that samples keeps its top_p.
+  std::ofstream(o.model.path + "/generation_config.json") << R"({"temperature": 5, "top_p": 1e-6})";
+  start(o);
+  Request sampled = silent;
+  sampled.sampling.temperature = 1;
+  EXPECT_EQ(run(silent).tokens, golden.at("greedy").get<std::vector<int32_t>>());
+  EXPECT_EQ(run(sampled).tokens, run(silent).tokens) << "a top_p this small keeps the first alone";
+  sampled.sampling.top_p = 1;
+  EXPECT_NE(run(sampled).tokens, run(silent).tokens);
+
   o.model.generation_config = false;
   start(o);
   EXPECT_EQ(run(silent).tokens, golden.at("greedy").get<std::vector<int32_t>>());

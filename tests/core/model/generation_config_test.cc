@@ -57,7 +57,7 @@ TEST_F(GenerationConfigTest, a_list_of_eos_ids_replaces_those_of_config_json) {
   EXPECT_EQ(eos_, std::vector<int32_t>{1});
 }
 
-TEST_F(GenerationConfigTest, sampling_holds_where_the_file_asks_for_sampling) {
+TEST_F(GenerationConfigTest, a_temperature_holds_where_the_file_asks_for_sampling_the_rest_always) {
   // As Qwen2.5-Instruct writes it, and without its word for sampling.
   const std::string rest =
       R"("temperature": 0.7, "top_p": 0.8, "top_k": 20, "min_p": 0.05, "repetition_penalty": 1.05})";
@@ -69,9 +69,9 @@ TEST_F(GenerationConfigTest, sampling_holds_where_the_file_asks_for_sampling) {
   EXPECT_FLOAT_EQ(sampled.repetition_penalty, 1.05f);
   const GenerationConfig greedy = load("{" + rest).value();
   EXPECT_EQ(greedy.temperature, 0);
-  EXPECT_EQ(greedy.top_p, 1);
-  EXPECT_EQ(greedy.top_k, 0);
-  EXPECT_EQ(greedy.min_p, 0);
+  EXPECT_FLOAT_EQ(greedy.top_p, 0.8f) << "for a request that samples";
+  EXPECT_EQ(greedy.top_k, 20);
+  EXPECT_FLOAT_EQ(greedy.min_p, 0.05f);
   EXPECT_FLOAT_EQ(greedy.repetition_penalty, 1.05f);
   EXPECT_EQ(load(R"({"do_sample": true})").value().temperature, 1);
   EXPECT_EQ(load(R"({"do_sample": true, "temperature": 0.001})").value().temperature, 0);
@@ -86,7 +86,7 @@ TEST_F(GenerationConfigTest, what_is_not_applied_is_named) {
 }
 
 TEST_F(GenerationConfigTest, what_means_nothing_is_not_judged) {
-  EXPECT_EQ(load(R"({"do_sample": false, "temperature": 200, "top_k": -1})").value().top_k, 0);
+  EXPECT_EQ(load(R"({"do_sample": false, "temperature": 200})").value().temperature, 0);
   const GenerationConfig long_list =
       load(R"({"bad_words_ids": [")" + std::string(2000, 'y') + R"("]})").value();
   EXPECT_LT(long_list.ignored.at(0).size(), 120u);
@@ -102,7 +102,7 @@ TEST_F(GenerationConfigTest, a_wrong_file_is_refused_by_name) {
        "'temperature': expected from 0.0 to 100.0, found -1.0"},
       {R"({"do_sample": true, "temperature": "warm"})", "'temperature'"},
       {R"({"do_sample": true, "top_p": 1.5})", "'top_p'"},
-      {R"({"do_sample": true, "top_k": -1})", "'top_k'"},
+      {R"({"do_sample": false, "top_k": -1})", "'top_k'"},
       {R"({"do_sample": true, "top_k": 2.5})", "'top_k'"},
       {R"({"do_sample": true, "min_p": 2})", "'min_p'"},
       {R"({"repetition_penalty": 0})",
