@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <map>
 #include <random>
+#include <string>
 #include <thread>
 #include <tuple>
 
@@ -414,16 +416,19 @@ TEST_F(Sched, cancelling_works_in_every_state_and_hits_nobody_else) {
     EXPECT_TRUE(ticket.ok()) << ticket.status().to_string();
     return ticket.value();
   };
-  const auto expect_cancelled = [&](Pending& pending, const char* state) {
+  // How often a request was cancelled in a state: on a busy machine it may have ended before.
+  std::map<std::string, int> cancelled;
+  const auto cancel = [&](const Ticket& ticket, Pending& pending, const char* state) {
+    const bool ran = engine_->cancel(ticket.number);
     const Outcome outcome = pending.wait();
-    EXPECT_EQ(outcome.finish, FinishReason::kCancelled) << state;
+    cancelled[state] += ran ? 1 : 0;
+    EXPECT_EQ(outcome.finish, ran ? FinishReason::kCancelled : whole.finish) << state;
     EXPECT_TRUE(std::equal(outcome.tokens.begin(), outcome.tokens.end(), whole.tokens.begin()));
   };
   for (int round = 0; round < 10; ++round) {
     Pending at_once, prefilling, decoding, waiting, neighbour;
     const Ticket ended = submit_as("same", at_once);
-    EXPECT_TRUE(engine_->cancel(ended.number));
-    expect_cancelled(at_once, "just submitted");
+    cancel(ended, at_once, "just submitted");
 
     submit_as("long", prefilling, 180);
     // Mostly in the middle of the prompt; on a busy machine it may have ended.
@@ -437,9 +442,8 @@ TEST_F(Sched, cancelling_works_in_every_state_and_hits_nobody_else) {
     const Ticket queued = submit_as("queued", waiting);
     EXPECT_FALSE(engine_->cancel(ended.number)) << "its id is another one's now";
     decoding.wait_for_tokens(static_cast<size_t>(round) * 3);
-    EXPECT_TRUE(engine_->cancel(queued.number));
-    expect_cancelled(waiting, "waiting");
-    if (engine_->cancel(running.number)) expect_cancelled(decoding, "decoding");
+    cancel(queued, waiting, "waiting");
+    cancel(running, decoding, "decoding");
     // Some of these are preempted by now.
     for (int i = 0; i < 4; i += 2) engine_->cancel("other" + std::to_string(i));
     for (int i = 0; i < 4; ++i) {
@@ -451,6 +455,8 @@ TEST_F(Sched, cancelling_works_in_every_state_and_hits_nobody_else) {
     EXPECT_FALSE(engine_->cancel("same"));
     audit();
   }
+  for (const char* state : {"just submitted", "waiting", "decoding"})
+    EXPECT_GT(cancelled[state], 0) << state;
 }
 
 TEST_F(Sched, a_route_drafts_up_to_its_batch_size_and_again_below) {
