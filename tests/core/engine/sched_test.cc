@@ -5,7 +5,8 @@
 
 #include <algorithm>
 #include <atomic>
-#include <map>
+#include <condition_variable>
+#include <mutex>
 #include <random>
 #include <string>
 #include <thread>
@@ -403,60 +404,99 @@ TEST_F(Sched, new_fields_out_of_range_are_refused_by_name) {
   audit();
 }
 
+// Holds the step thread in the sink of a request that has `up_to` tokens: it cannot end before
+// it is let go on.
+class Held {
+ public:
+  explicit Held(size_t up_to) : up_to_(up_to) {}
+  Sink sink() {
+    return [this, sink = pending_.sink()](const Event& event) {
+      sink(event);
+      if (event.done) return;  // whoever waited may have destroyed this
+      std::unique_lock lock(mutex_);
+      n_tokens_ += event.tokens.size();
+      changed_.wait(lock, [this] { return n_tokens_ < up_to_; });
+    };
+  }
+  void go_on(size_t up_to = SIZE_MAX) {
+    const std::lock_guard lock(mutex_);
+    up_to_ = up_to;
+    changed_.notify_all();
+  }
+  void wait_for_tokens(size_t n) { pending_.wait_for_tokens(n); }
+  Outcome wait() { return pending_.wait(); }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  size_t up_to_;
+  size_t n_tokens_ = 0;
+  Pending pending_;
+};
+
 TEST_F(Sched, cancelling_works_in_every_state_and_hits_nobody_else) {
-  EngineOptions o = starved(16);
+  EngineOptions o = starved(12);
   o.max_sequences = 3;
   o.step_tokens_max = 16;
   start(o);
   const Outcome whole = run(of_ids(ids(0, 40), 60));
-  const auto submit_as = [&](const std::string& id, Pending& pending, int32_t n_prompt = 40) {
+  ASSERT_EQ(whole.tokens.size(), 60u);
+  const auto submit_as = [&](const std::string& id, auto& pending, int32_t n_prompt = 40) {
     Request r = of_ids(ids(0, n_prompt), 60);
     r.id = id;
+    r.cache_salt = id;  // shares no page with the others
     const auto ticket = engine_->submit(r, pending.sink());
     EXPECT_TRUE(ticket.ok()) << ticket.status().to_string();
     return ticket.value();
   };
-  // How often a request was cancelled in a state: on a busy machine it may have ended before.
-  std::map<std::string, int> cancelled;
-  const auto cancel = [&](const Ticket& ticket, Pending& pending, const char* state) {
-    const bool ran = engine_->cancel(ticket.number);
+  const auto expect_cancelled = [&](auto& pending, const char* state) {
     const Outcome outcome = pending.wait();
-    cancelled[state] += ran ? 1 : 0;
-    EXPECT_EQ(outcome.finish, ran ? FinishReason::kCancelled : whole.finish) << state;
+    EXPECT_EQ(outcome.finish, FinishReason::kCancelled) << state;
     EXPECT_TRUE(std::equal(outcome.tokens.begin(), outcome.tokens.end(), whole.tokens.begin()));
+    return outcome;
   };
-  for (int round = 0; round < 10; ++round) {
-    Pending at_once, prefilling, decoding, waiting, neighbour;
+  constexpr int kRounds = 10;
+  for (int round = 0; round < kRounds; ++round) {
+    Held at_once(1);
     const Ticket ended = submit_as("same", at_once);
-    cancel(ended, at_once, "just submitted");
+    EXPECT_TRUE(engine_->cancel(ended.number));
+    at_once.go_on();
+    expect_cancelled(at_once, "just submitted");
 
-    submit_as("long", prefilling, 180);
-    // Mostly in the middle of the prompt; on a busy machine it may have ended.
-    for (int i = 0; i < 1000 && engine_->status().running == 0; ++i) std::this_thread::yield();
-    engine_->cancel("long");
-    (void)prefilling.wait();
+    Held prefilling(1);
+    submit_as("long", prefilling, 130);
+    while (engine_->status().running == 0) std::this_thread::yield();
+    EXPECT_TRUE(engine_->cancel("long"));  // mostly in the middle of its prompt
+    prefilling.go_on();
+    EXPECT_EQ(prefilling.wait().finish, FinishReason::kCancelled);
 
+    Held decoding(1);
+    Pending others[4], waiting;
     const Ticket running = submit_as("same", decoding);
-    Pending others[4];
+    decoding.wait_for_tokens(1);
     for (int i = 0; i < 4; ++i) submit_as("other" + std::to_string(i), others[i]);
     const Ticket queued = submit_as("queued", waiting);
     EXPECT_FALSE(engine_->cancel(ended.number)) << "its id is another one's now";
-    decoding.wait_for_tokens(static_cast<size_t>(round) * 3);
-    cancel(queued, waiting, "waiting");
-    cancel(running, decoding, "decoding");
-    // Some of these are preempted by now.
-    for (int i = 0; i < 4; i += 2) engine_->cancel("other" + std::to_string(i));
-    for (int i = 0; i < 4; ++i) {
-      const Outcome outcome = others[i].wait();
-      if (i % 2 == 1) {
-        EXPECT_EQ(outcome.tokens, whole.tokens) << "a neighbour";
-      }
+    // Three run, in pages that suffice for one to the end.
+    const size_t n_tokens = 1 + static_cast<size_t>(round) * 6;
+    decoding.go_on(n_tokens);
+    decoding.wait_for_tokens(n_tokens);
+    EXPECT_TRUE(engine_->cancel(queued.number));
+    EXPECT_TRUE(engine_->cancel(running.number));
+    for (int i = 1; i < 4; i += 2) EXPECT_TRUE(engine_->cancel("other" + std::to_string(i)));
+    decoding.go_on();
+    EXPECT_TRUE(expect_cancelled(waiting, "waiting").tokens.empty());
+    EXPECT_GE(expect_cancelled(decoding, "decoding").tokens.size(), n_tokens);
+    const Outcome preempted = expect_cancelled(others[1], "running or preempted");
+    if (round == kRounds - 1) {
+      EXPECT_GT(preempted.usage.preemptions, 0);
     }
+    EXPECT_TRUE(expect_cancelled(others[3], "waiting").tokens.empty());
+    for (int i = 0; i < 4; i += 2)
+      EXPECT_EQ(others[i].wait().tokens, whole.tokens) << "a neighbour";
     EXPECT_FALSE(engine_->cancel("same"));
     audit();
   }
-  for (const char* state : {"just submitted", "waiting", "decoding"})
-    EXPECT_GT(cancelled[state], 0) << state;
 }
 
 TEST_F(Sched, a_route_drafts_up_to_its_batch_size_and_again_below) {
