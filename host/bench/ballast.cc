@@ -378,8 +378,8 @@ Status write_folder(const BallastOptions& options, const std::string& folder,
     const fs::path from = fs::path(options.model) / each;
     if (!fs::is_regular_file(from, failure)) continue;
     const fs::path to = fs::path(folder) / each;
-    fs::create_directories(to.parent_path(), failure);  // what fails is told by the copy
-    if (!fs::copy_file(from, to, failure))
+    fs::create_directories(to.parent_path(), failure);
+    if (failure || !fs::copy_file(from, to, failure))
       return Status(Code::kFailedPrecondition,
                     "cannot copy " + from.string() + " to " + folder + ": " + failure.message());
   }
@@ -461,11 +461,13 @@ Result<BallastReport> write_ballast(const BallastOptions& options) {
   const fs::path tokenizer = fs::path(options.model) / "tokenizer.json";
   if (!fs::is_regular_file(tokenizer, failure))
     return Status(Code::kNotFound, tokenizer.string() + ": expected a file, found none");
-  if (config.architecture != "LlamaForCausalLM" || config.qkv_bias || config.o_bias ||
-      config.mlp_bias)
+  if (config.architecture != "LlamaForCausalLM")
+    return Status(Code::kUnsupported, config_path + ": key 'architectures': found " +
+                                          config.architecture + ", expected LlamaForCausalLM");
+  if (config.qkv_bias || config.o_bias || config.mlp_bias)
     return Status(Code::kUnsupported,
-                  config_path + ": key 'architectures': found " + config.architecture +
-                      ", expected a LlamaForCausalLM without biases: the added layers have none");
+                  config_path + ": key '" + (config.mlp_bias ? "mlp_bias" : "attention_bias") +
+                      "': found true, expected false: the added layers have no biases");
   SPECD_TRY(const Checkpoint source, Checkpoint::open(options.model));
   SPECD_OK_OR_RETURN(check_tensors(source, config));
   SPECD_OK_OR_RETURN(check_one_type(source));

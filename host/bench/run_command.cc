@@ -85,7 +85,7 @@ po::options_description run_options() {
   add("draft-tokens", po::value<std::string>()->default_value("8"),
       "list: K of the replay routes, one route each");
   add("verify-cost", po::value<std::string>(),
-      "with --config: list of N; times steps of N rows by one row, V(N)");
+      "with --config: list of N; on the CPU, times steps of N rows by one row, V(N)");
   add("json", po::value<std::string>(), "also write the result to this file");
   return options;
 }
@@ -278,7 +278,7 @@ Result<Outcome> measure_offline(const po::variables_map& values, RunPlan& plan) 
   out.facts.prompts = prompts.size();
   std::unique_ptr<VerifyCost> cost;
   if (!plan.verify_rows.empty()) {
-    SPECD_TRY(cost, VerifyCost::create(engine, plan.verify_rows));
+    SPECD_TRY(cost, VerifyCost::create(engine, status.device, plan.verify_rows));
   }
   EngineBackend backend(*offline.engine);
   out.measurement = measure(backend, prompts, plan.measure, bench_stop, [&] {

@@ -46,11 +46,12 @@ VerifyCost::VerifyCost(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 VerifyCost::~VerifyCost() = default;
 
 Result<std::unique_ptr<VerifyCost>> VerifyCost::create(const EngineOptions& options,
+                                                       const std::string& device,
                                                        const std::vector<int>& rows) {
-  if (options.devices.front() != "cpu")
-    return Status(Code::kUnsupported, "--verify-cost: expected devices: [cpu], found '" +
-                                          options.devices.front() +
-                                          "': forwards are timed on the processor");
+  if (!device.starts_with("cpu"))
+    return Status(Code::kUnsupported,
+                  "--verify-cost: expected devices: [cpu], the engine runs on " + device +
+                      ": forwards are timed on the processor");
   const int32_t most = *std::max_element(rows.begin(), rows.end());
   SPECD_TRY(const ModelConfig config, load_model_config(options.model.path));
   if (config.max_positions < kContext + most)

@@ -14,9 +14,11 @@ namespace specd::host {
 // Holds the model a second time: the engine's own belongs to its step thread.
 class VerifyCost {
  public:
-  // Rows of one sequence with `kContext` tokens behind it, logits of all; n in 2 to 256.
+  // Rows of one sequence with `kContext` tokens behind it, logits of all; n in 2 to 256. `device`
+  // is what the engine that is measured reports: kUnsupported beside another one than the CPU.
   static constexpr int32_t kContext = 128;
   static Result<std::unique_ptr<VerifyCost>> create(const EngineOptions& options,
+                                                    const std::string& device,
                                                     const std::vector<int>& rows);
   ~VerifyCost();
 

@@ -463,24 +463,23 @@ TEST_F(Sched, cancelling_works_in_every_state_and_hits_nobody_else) {
     at_once.go_on();
     expect_cancelled(at_once, "just submitted");
 
-    Held prefilling(1);
-    submit_as("long", prefilling, 130);
-    while (engine_->status().running == 0) std::this_thread::yield();
-    EXPECT_TRUE(engine_->cancel("long"));  // mostly in the middle of its prompt
-    prefilling.go_on();
-    EXPECT_EQ(prefilling.wait().finish, FinishReason::kCancelled);
-
     Held decoding(1);
-    Pending others[4], waiting;
+    Pending prefilling, others[4], waiting;
     const Ticket running = submit_as("same", decoding);
     decoding.wait_for_tokens(1);
+    submit_as("long", prefilling, 100);
+    decoding.go_on(2);
+    decoding.wait_for_tokens(2);
+    EXPECT_EQ(engine_->status().running, 2);
+    EXPECT_TRUE(engine_->cancel("long"));
     for (int i = 0; i < 4; ++i) submit_as("other" + std::to_string(i), others[i]);
     const Ticket queued = submit_as("queued", waiting);
     EXPECT_FALSE(engine_->cancel(ended.number)) << "its id is another one's now";
     // Three run, in pages that suffice for one to the end.
-    const size_t n_tokens = 1 + static_cast<size_t>(round) * 6;
+    const size_t n_tokens = 3 + static_cast<size_t>(round) * 6;
     decoding.go_on(n_tokens);
     decoding.wait_for_tokens(n_tokens);
+    EXPECT_TRUE(expect_cancelled(prefilling, "prefilling").tokens.empty());
     EXPECT_TRUE(engine_->cancel(queued.number));
     EXPECT_TRUE(engine_->cancel(running.number));
     for (int i = 1; i < 4; i += 2) EXPECT_TRUE(engine_->cancel("other" + std::to_string(i)));

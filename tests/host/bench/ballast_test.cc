@@ -326,7 +326,14 @@ TEST_F(Ballast, refusals_name_the_file_or_the_field_and_leave_nothing_behind) {
   mistral["model_type"] = "mistral";
   std::ofstream(heavy + "/config.json") << mistral.dump();
   expect({.model = heavy, .out = out, .bytes = 20'000'000}, Code::kUnsupported,
-         "found MistralForCausalLM, expected a LlamaForCausalLM without biases");
+         "found MistralForCausalLM, expected LlamaForCausalLM");
+  Json biased = parse_json_file(kDraft + "/config.json", 1 << 20).value();
+  for (const char* key : {"attention_bias", "mlp_bias"}) {
+    biased[key] = true;
+    std::ofstream(heavy + "/config.json") << biased.dump();
+    expect({.model = heavy, .out = out, .bytes = 20'000'000}, Code::kUnsupported,
+           "key '" + std::string(key) + "': found true, expected false");
+  }
   std::atomic<bool> stop = true;
   expect({.model = kDraft,
           .out = out,
