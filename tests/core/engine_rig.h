@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -35,7 +36,7 @@ class Pending {
  public:
   Sink sink() {
     return [state = state_](const Event& event) {
-      const std::lock_guard lock(state->mutex);
+      std::unique_lock lock(state->mutex);
       ASSERT_FALSE(state->done) << "an event after the last one";
       Outcome& out = state->outcome;
       ++out.events;
@@ -48,8 +49,19 @@ class Pending {
         state->done = true;
       }
       state->changed.notify_all();
+      state->changed.wait_for(lock, std::chrono::minutes(5), [&state] {
+        return state->done || state->outcome.tokens.size() < state->hold_at;
+      });
     };
   }
+  // From `n` tokens on the sink holds the step thread, as a long forward would: the request cannot
+  // end before it is let go on, here or by a larger `n`.
+  void hold_at(size_t n) {
+    const std::lock_guard lock(state_->mutex);
+    state_->hold_at = n;
+    state_->changed.notify_all();
+  }
+  void let_go() { hold_at(SIZE_MAX); }
   Outcome wait() {
     std::unique_lock lock(state_->mutex);
     const bool ended =
@@ -59,8 +71,10 @@ class Pending {
   }
   void wait_for_tokens(size_t n) {
     std::unique_lock lock(state_->mutex);
-    state_->changed.wait_for(lock, std::chrono::minutes(5),
-                             [&] { return state_->done || state_->outcome.tokens.size() >= n; });
+    const bool came = state_->changed.wait_for(lock, std::chrono::minutes(5), [&] {
+      return state_->done || state_->outcome.tokens.size() >= n;
+    });
+    EXPECT_TRUE(came) << "a request neither ended nor had " << n << " tokens";
   }
 
  private:
@@ -68,6 +82,7 @@ class Pending {
     std::mutex mutex;
     std::condition_variable changed;
     Outcome outcome;
+    size_t hold_at = SIZE_MAX;  // tokens
     bool done = false;
   };
   std::shared_ptr<State> state_ = std::make_shared<State>();

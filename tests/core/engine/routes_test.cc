@@ -587,23 +587,14 @@ TEST_F(Routes, changes_from_many_threads_go_one_after_another) {
   audit();
 }
 
-// A sink that blocks holds the step thread, as a long forward would.
 TEST_F(Routes, the_pair_is_made_beside_the_step_and_flipped_when_it_ends) {
   tree_.add("a", read_bytes(fixture("good")));
   const std::string log = folder_ + "/life";
   start(with_tree({lookup("r")}));
-  std::mutex gate;
-  std::atomic<bool> entered{false};
-  gate.lock();
   Pending held;
-  const auto id =
-      engine_->submit(request(prompts()[0], "r", 8), [&, sink = held.sink()](const Event& event) {
-        entered = true;
-        const std::lock_guard wait(gate);
-        sink(event);
-      });
-  ASSERT_TRUE(id.ok());
-  ASSERT_TRUE(eventually([&] { return entered.load(); }));
+  held.hold_at(1);
+  ASSERT_TRUE(engine_->submit(request(prompts()[0], "r", 8), held.sink()).ok());
+  held.wait_for_tokens(1);
   std::atomic<bool> applied{false};
   std::thread op([&] {
     apply(fixture_route("r", {{"log", log}}));
@@ -616,7 +607,7 @@ TEST_F(Routes, the_pair_is_made_beside_the_step_and_flipped_when_it_ends) {
   // Clients do not wait for either.
   Pending queued = submit(request(prompts()[0], "r", 8));
   EXPECT_EQ(report("r").in_use, 2);
-  gate.unlock();
+  held.let_go();
   op.join();
   EXPECT_EQ(report("r").generation, 2u);
   EXPECT_EQ(held.wait().tokens, queued.wait().tokens);

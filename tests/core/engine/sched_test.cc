@@ -5,8 +5,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <condition_variable>
-#include <mutex>
 #include <random>
 #include <string>
 #include <thread>
@@ -404,36 +402,6 @@ TEST_F(Sched, new_fields_out_of_range_are_refused_by_name) {
   audit();
 }
 
-// Holds the step thread in the sink of a request that has `up_to` tokens: it cannot end before
-// it is let go on.
-class Held {
- public:
-  explicit Held(size_t up_to) : up_to_(up_to) {}
-  Sink sink() {
-    return [this, sink = pending_.sink()](const Event& event) {
-      sink(event);
-      if (event.done) return;  // whoever waited may have destroyed this
-      std::unique_lock lock(mutex_);
-      n_tokens_ += event.tokens.size();
-      changed_.wait(lock, [this] { return n_tokens_ < up_to_; });
-    };
-  }
-  void go_on(size_t up_to = SIZE_MAX) {
-    const std::lock_guard lock(mutex_);
-    up_to_ = up_to;
-    changed_.notify_all();
-  }
-  void wait_for_tokens(size_t n) { pending_.wait_for_tokens(n); }
-  Outcome wait() { return pending_.wait(); }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  size_t up_to_;
-  size_t n_tokens_ = 0;
-  Pending pending_;
-};
-
 TEST_F(Sched, cancelling_works_in_every_state_and_hits_nobody_else) {
   EngineOptions o = starved(12);
   o.max_sequences = 3;
@@ -441,7 +409,7 @@ TEST_F(Sched, cancelling_works_in_every_state_and_hits_nobody_else) {
   start(o);
   const Outcome whole = run(of_ids(ids(0, 40), 60));
   ASSERT_EQ(whole.tokens.size(), 60u);
-  const auto submit_as = [&](const std::string& id, auto& pending, int32_t n_prompt = 40) {
+  const auto submit_as = [&](const std::string& id, Pending& pending, int32_t n_prompt = 40) {
     Request r = of_ids(ids(0, n_prompt), 60);
     r.id = id;
     r.cache_salt = id;  // shares no page with the others
@@ -449,7 +417,7 @@ TEST_F(Sched, cancelling_works_in_every_state_and_hits_nobody_else) {
     EXPECT_TRUE(ticket.ok()) << ticket.status().to_string();
     return ticket.value();
   };
-  const auto expect_cancelled = [&](auto& pending, const char* state) {
+  const auto expect_cancelled = [&](Pending& pending, const char* state) {
     const Outcome outcome = pending.wait();
     EXPECT_EQ(outcome.finish, FinishReason::kCancelled) << state;
     EXPECT_TRUE(std::equal(outcome.tokens.begin(), outcome.tokens.end(), whole.tokens.begin()));
@@ -457,18 +425,18 @@ TEST_F(Sched, cancelling_works_in_every_state_and_hits_nobody_else) {
   };
   constexpr int kRounds = 10;
   for (int round = 0; round < kRounds; ++round) {
-    Held at_once(1);
+    Pending at_once, prefilling, decoding, others[4], waiting;
+    at_once.hold_at(1);
     const Ticket ended = submit_as("same", at_once);
     EXPECT_TRUE(engine_->cancel(ended.number));
-    at_once.go_on();
+    at_once.let_go();
     expect_cancelled(at_once, "just submitted");
 
-    Held decoding(1);
-    Pending prefilling, others[4], waiting;
+    decoding.hold_at(1);
     const Ticket running = submit_as("same", decoding);
     decoding.wait_for_tokens(1);
     submit_as("long", prefilling, 100);
-    decoding.go_on(2);
+    decoding.hold_at(2);
     decoding.wait_for_tokens(2);
     EXPECT_EQ(engine_->status().running, 2);
     EXPECT_TRUE(engine_->cancel("long"));
@@ -477,13 +445,13 @@ TEST_F(Sched, cancelling_works_in_every_state_and_hits_nobody_else) {
     EXPECT_FALSE(engine_->cancel(ended.number)) << "its id is another one's now";
     // Three run, in pages that suffice for one to the end.
     const size_t n_tokens = 3 + static_cast<size_t>(round) * 6;
-    decoding.go_on(n_tokens);
+    decoding.hold_at(n_tokens);
     decoding.wait_for_tokens(n_tokens);
     EXPECT_TRUE(expect_cancelled(prefilling, "prefilling").tokens.empty());
     EXPECT_TRUE(engine_->cancel(queued.number));
     EXPECT_TRUE(engine_->cancel(running.number));
     for (int i = 1; i < 4; i += 2) EXPECT_TRUE(engine_->cancel("other" + std::to_string(i)));
-    decoding.go_on();
+    decoding.let_go();
     EXPECT_TRUE(expect_cancelled(waiting, "waiting").tokens.empty());
     EXPECT_GE(expect_cancelled(decoding, "decoding").tokens.size(), n_tokens);
     const Outcome preempted = expect_cancelled(others[1], "running or preempted");
