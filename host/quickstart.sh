@@ -69,7 +69,7 @@ cmake --build --preset cpu --target specd specctl specd-bench specd_plugins
 
 mkdir -p "$work"
 ctl() { build/cpu/bin/specctl --socket "$socket" "$@"; }
-runs=(--prompts host/prompts --max-tokens 128 --temperature 0.8,0 --seed 1)
+runs=(--prompts configs/prompts --max-tokens 128 --temperature 0.8,0 --seed 1)
 
 step "Recording what plain decoding writes, for the replay route"
 # The replay route needs the recording, so the first start has a recording of nothing.
@@ -78,15 +78,15 @@ start_daemon configs/quickstart.yaml
 ctl record --route off "${runs[@]}" -o "$work/recorded.json"
 stop_daemon
 mv "$work/recorded.json" "$work/replay.json"
-echo "$(find host/prompts -name '*.py' | wc -l) prompts, two samplings each"
+echo "$(find configs/prompts -name '*.py' | wc -l) prompts, two samplings each"
 
 step "Start"
 start_daemon configs/quickstart.yaml
 cat "$log"
 
-step "One prompt, streamed (host/prompts/tree_walk.py, temperature 0.8, route prompt_lookup)"
-tail -n 3 host/prompts/tree_walk.py
-ctl generate --prompt-file host/prompts/tree_walk.py --temperature 0.8 --seed 1 --max-tokens 128 \
+step "One prompt, streamed (configs/prompts/tree_walk.py, temperature 0.8, route prompt_lookup)"
+tail -n 3 configs/prompts/tree_walk.py
+ctl generate --prompt-file configs/prompts/tree_walk.py --temperature 0.8 --seed 1 --max-tokens 128 \
   --route prompt_lookup
 
 step "The same prompts on four routes"
@@ -110,11 +110,11 @@ step "The same on a target that streams from memory"
 # The small model fits the processor's caches. The ballast says the same with weights that do not.
 ballast=$work/ballast-512MB
 if [ ! -d "$ballast" ]; then
-  build/cpu/bin/specd-bench ballast --bytes 512MB sdk/zoo/pico-target "$ballast"
+  build/cpu/bin/specd-bench ballast --bytes 512MB configs/zoo/pico-target "$ballast"
 fi
 # Ballast writes the same tokens, so the recording of the small model serves it too.
 build/cpu/bin/specd-bench run --config configs/quickstart.yaml --model "$ballast" \
-  --routes prompt_lookup,draft_target,replay --prompts host/prompts --limit 3 \
+  --routes prompt_lookup,draft_target,replay --prompts configs/prompts --limit 3 \
   --max-tokens 64 --temperature 0.8,0 --seed 1 --repeat 1 || result=$?
 cat <<'TEXT'
 

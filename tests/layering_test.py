@@ -19,8 +19,8 @@ ALLOWED = {
 # The measuring program also looks below the engine's face: it writes checkpoints and times forwards.
 ALLOWED_IN = {"host/bench/": ["core/model/", "core/kv/", "core/device/"]}
 # Inside core, a folder uses only those before it; engine.h and the folder engine stand on top.
-CORE_ORDER = ["base", "device", "text", "kv", "model", "request", "spec", "sched", "plugin",
-              "exec"]
+CORE_ORDER = ["base", "device", "text", "chat", "kv", "model", "request", "spec", "sched",
+              "plugin/instance", "plugin/bundle", "exec"]
 OURS = re.compile(r"^(specd/|core/|kernels/|host/|plugins/|sdk/|plugin_api/|tests/)")
 FORBIDDEN_IN_CORE = re.compile(r"^(grpc|google/protobuf|yaml-cpp|boost/beast|prometheus)")
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
@@ -33,8 +33,10 @@ def own_prefixes(room):
 
 
 def core_rank(path):
-    folder = path.split("/")[1] if path.count("/") >= 2 else ""
-    return CORE_ORDER.index(folder) if folder in CORE_ORDER else len(CORE_ORDER)
+    for rank, folder in enumerate(CORE_ORDER):
+        if path.startswith(f"core/{folder}/"):
+            return rank
+    return len(CORE_ORDER)
 
 
 def violation(room, path, include):

@@ -36,7 +36,7 @@
 #include "core/model/model_facts.h"
 #include "core/model/transformer.h"
 #include "core/request/request_metrics.h"
-#include "core/text/chat_template.h"
+#include "core/chat/chat_template.h"
 
 namespace specd {
 

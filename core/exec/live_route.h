@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/plugin/instance.h"
-#include "core/plugin/registry.h"
+#include "core/plugin/instance/instance.h"
+#include "core/plugin/bundle/registry.h"
 
 namespace specd {
 

@@ -21,7 +21,7 @@
 #include "core/kv/block_table.h"
 #include "core/kv/page_pool.h"
 #include "core/model/draft_model.h"
-#include "core/plugin/host_context.h"
+#include "core/plugin/instance/host_context.h"
 #include "specd/plugin_api/services/model.h"
 
 namespace specd {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "core/device/device.h"
-#include "core/plugin/host_context.h"
+#include "core/plugin/instance/host_context.h"
 #include "specd/plugin_api/types.h"
 
 namespace specd {

@@ -11,7 +11,7 @@
 #include "core/base/fp_environment.h"
 #include "core/base/log.h"
 #include "core/exec/service_arguments.h"
-#include "core/plugin/plugin_config.h"
+#include "core/plugin/instance/plugin_config.h"
 #include "specd/kernels/draw.h"
 #include "specd/plugin_api/services/memory.h"
 #include "specd/plugin_api/services/metrics.h"

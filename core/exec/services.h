@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "core/exec/model_service.h"
-#include "core/plugin/host_context.h"
+#include "core/plugin/instance/host_context.h"
 #include "specd/kernels/cpu.h"
 #include "specd/kernels/ops.h"
 

@@ -440,10 +440,10 @@ Result<uint64_t> StepRunner::commit(const Members& members) {
     if (ended) {
       member->accepted.clear();
     } else if (next < 0) {
-      member->request->fail(FinishReason::kError,
-                            Status(Code::kInternal, "the model's logits at position " +
-                                                        std::to_string(member->n_computed) +
-                                                        " are not finite"));
+      member->request->fail(
+          FinishReason::kError,
+          Status(Code::kInternal, "the model's logits at position " +
+                                      std::to_string(member->n_computed) + " are not finite"));
       member->accepted.clear();
     } else {
       tokens.clear();

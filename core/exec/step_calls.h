@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "core/exec/step.h"
-#include "core/plugin/tensor.h"
+#include "core/plugin/instance/tensor.h"
 
 namespace specd {
 

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "core/exec/step_calls.h"
-#include "core/plugin/sanitizer.h"
+#include "core/plugin/instance/sanitizer.h"
 
 namespace specd {
 

@@ -10,7 +10,7 @@
 
 #include "core/base/status.h"
 #include "core/request/sampling.h"
-#include "core/text/chat_prompt.h"
+#include "core/chat/chat_prompt.h"
 
 namespace specd {
 

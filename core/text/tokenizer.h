@@ -120,7 +120,7 @@ class Tokenizer {
   std::vector<bool> present_;                 // by id
   std::vector<bool> special_;                 // by id
   std::unordered_map<std::string, int32_t, KeyedHash, std::equal_to<>> added_;
-  size_t added_bytes_ = 0;  // that are looked for
+  size_t added_bytes_ = 0;              // that are looked for
   AddedTokenFinder raw_finder_;         // tokens looked for in the raw text
   AddedTokenFinder normalized_finder_;  // and in what the normalizer makes of the rest
   bool has_template_ = false;

@@ -19,7 +19,7 @@
 #include "core/base/quote.h"
 #include "core/model/checkpoint.h"
 #include "core/model/transformer.h"
-#include "host/table.h"
+#include "host/base/table.h"
 
 namespace specd::host {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "host/bench/ballast.h"
 #include "host/bench/command.h"
-#include "host/table.h"
+#include "host/base/table.h"
 
 namespace specd::host {
 

@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <sstream>
 
-#include "host/table.h"
+#include "host/base/table.h"
 
 namespace specd::host {
 

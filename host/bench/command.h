@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/base/status.h"
-#include "host/command_line.h"
+#include "host/base/command_line.h"
 
 namespace specd::host {
 

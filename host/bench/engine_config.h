@@ -4,7 +4,7 @@
 #include <boost/program_options.hpp>
 #include <memory>
 
-#include "host/config.h"
+#include "host/config/config.h"
 
 namespace specd::host {
 

@@ -82,8 +82,8 @@ struct Row {
   // not known (skip_loops) or without drafts.
   std::vector<double> accepted_at;
   double drafting = 0;  // share of the blocks' wall time inside propose(); 0 with skip_loops
-  double tau = 0;      // tokens per decode step
-  double speedup = 0;  // S: TPOT of the base by TPOT here, prompt by prompt, median
+  double tau = 0;       // tokens per decode step
+  double speedup = 0;   // S: TPOT of the base by TPOT here, prompt by prompt, median
   Interval speedup_interval;
   double eta = 0;  // S / tau, prompt by prompt, median
   bool identical = true;

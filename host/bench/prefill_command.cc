@@ -5,7 +5,7 @@
 #include "host/bench/engine_config.h"
 #include "host/bench/prefill.h"
 #include "host/bench/statistics.h"
-#include "host/table.h"
+#include "host/base/table.h"
 
 namespace specd::host {
 

@@ -1,6 +1,6 @@
 #include "host/bench/report.h"
 
-#include "host/table.h"
+#include "host/base/table.h"
 
 namespace specd::host {
 namespace {
@@ -41,8 +41,8 @@ std::string sampling_text(float temperature) {
 
 std::string rows_table(const std::vector<Row>& rows) {
   Table table({"sampling", "at once", "route", "requests", "tokens/s", "TTFT ms p50/p90/p99",
-               "TPOT ms p50/p90/p99", "tau", "acceptance", "at 1, 2, ..", "drafting", "S", "95 %", "eta",
-               "identical"});
+               "TPOT ms p50/p90/p99", "tau", "acceptance", "at 1, 2, ..", "drafting", "S", "95 %",
+               "eta", "identical"});
   for (const Row& row : rows)
     table.add({sampling_text(row.temperature), std::to_string(row.concurrency), route_text(row),
                std::to_string(row.requests), or_dash(row.tokens_per_s, 1), spread_text(row.ttft_ms),

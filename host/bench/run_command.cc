@@ -15,7 +15,7 @@
 #include "host/bench/report.h"
 #include "host/bench/server_backend.h"
 #include "host/bench/verify_cost.h"
-#include "host/table.h"
+#include "host/base/table.h"
 
 namespace specd::host {
 namespace {

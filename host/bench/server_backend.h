@@ -2,7 +2,7 @@
 #pragma once
 
 #include "host/bench/backend.h"
-#include "host/client.h"
+#include "host/rpc/client.h"
 
 namespace specd::host {
 

@@ -57,11 +57,12 @@ class Corpus {
       index_ = std::move(index);
       const uint64_t ms = (instance_.host()->now_ns(instance_.host()) - from) / 1000000;
       ready_.store(index_.get(), std::memory_order_release);
-      instance_.log(SPECD_LOG_INFO, instance_.name() + ": corpus " + path_ + ": " + std::to_string(n) +
-                                        " tokens and ends of documents indexed in " +
-                                        std::to_string(ms) + " ms");
+      instance_.log(SPECD_LOG_INFO,
+                    instance_.name() + ": corpus " + path_ + ": " + std::to_string(n) +
+                        " tokens and ends of documents indexed in " + std::to_string(ms) + " ms");
     } catch (const std::exception& error) {
-      instance_.log(SPECD_LOG_WARN, instance_.name() + ": corpus " + path_ + ": not used: " + error.what());
+      instance_.log(SPECD_LOG_WARN,
+                    instance_.name() + ": corpus " + path_ + ": not used: " + error.what());
     }
   }
 

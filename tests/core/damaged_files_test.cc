@@ -15,9 +15,9 @@
 #include "core/base/utf8.h"
 #include "core/model/checkpoint.h"
 #include "core/model/generation_config.h"
-#include "core/plugin/elf_file.h"
-#include "core/plugin/manifest.h"
-#include "core/text/chat_template.h"
+#include "core/plugin/bundle/elf_file.h"
+#include "core/plugin/bundle/manifest.h"
+#include "core/chat/chat_template.h"
 #include "core/text/tokenizer.h"
 #include "tests/cpu_clock.h"
 

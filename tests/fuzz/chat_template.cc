@@ -1,6 +1,6 @@
 // A Jinja template over a conversation: it is refused with its place, or renders UTF-8 whose marked
 // parts lie in it, in order.
-#include "core/text/jinja/template.h"
+#include "core/chat/jinja/template.h"
 
 #include "core/base/utf8.h"
 #include "tests/fuzz/fuzz.h"

@@ -1,5 +1,5 @@
 // A shared object's bytes before the dynamic linker sees them.
-#include "core/plugin/elf_file.h"
+#include "core/plugin/bundle/elf_file.h"
 
 #include "tests/fuzz/fuzz.h"
 

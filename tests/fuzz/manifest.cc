@@ -1,5 +1,5 @@
 // plugin.json: names that are accepted stay in the bundle.
-#include "core/plugin/manifest.h"
+#include "core/plugin/bundle/manifest.h"
 
 #include "tests/fuzz/fuzz.h"
 

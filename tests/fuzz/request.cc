@@ -5,7 +5,7 @@
 
 #include "core/engine.h"
 #include "core/base/utf8.h"
-#include "host/wire.h"
+#include "host/rpc/wire.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace {

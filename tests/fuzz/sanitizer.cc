@@ -1,6 +1,6 @@
 // What a plugin leaves in the columns of a proposal and a verdict: what passes is a tree, a path of
 // it, and nothing out of range.
-#include "core/plugin/sanitizer.h"
+#include "core/plugin/instance/sanitizer.h"
 
 #include <cstring>
 #include <vector>

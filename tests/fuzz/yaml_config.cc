@@ -2,8 +2,8 @@
 // of it reads as the same.
 #include <filesystem>
 
-#include "host/config.h"
-#include "host/config_print.h"
+#include "host/config/config.h"
+#include "host/config/config_print.h"
 #include "tests/fuzz/fuzz.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -57,10 +57,10 @@ if [ -x build/gpu-carry/engine_check ]; then
     driver=$(ls -d /usr/lib/x86_64-linux-gnu /usr/lib64 /usr/local/nvidia/lib64 /usr/local/cuda/lib64 2> /dev/null | paste -sd:)
     engine=("$carry/lib/ld-linux-x86-64.so.2" --library-path "$carry/lib:$driver" "$carry/engine_check")
   fi
-  engine+=(--zoo sdk/zoo --plugins "$carry/plugins")
+  engine+=(--zoo configs/zoo --plugins "$carry/plugins")
 elif cmake --preset cpu -DSPECD_HOST=OFF -DSPECD_TESTS=ON -B "$out/cmake" > "$out/cmake.log" 2>&1 &&
      cmake --build "$out/cmake" --target engine_check >> "$out/cmake.log" 2>&1; then
-  engine=("$out/cmake/bin/engine_check" --zoo sdk/zoo --plugins "$out/cmake/plugins")
+  engine=("$out/cmake/bin/engine_check" --zoo configs/zoo --plugins "$out/cmake/plugins")
 fi
 if [ ${#engine[@]} -gt 0 ]; then
   work=$(mktemp -d)

@@ -73,7 +73,8 @@ std::vector<float> run(const Ops& ops, const Weights& w, const float* x, int32_t
   return out;
 }
 
-const Shape kShapes[] = {{1, 1}, {3, 5}, {16, 16}, {17, 33}, {64, 257}, {100, 600}, {131, 1030}, {530, 300}};
+const Shape kShapes[] = {{1, 1},    {3, 5},     {16, 16},    {17, 33},
+                         {64, 257}, {100, 600}, {131, 1030}, {530, 300}};
 const int32_t kRows[] = {1, 2, 3, 4, 5, 6, 7, 8, 16, 33, 64, 65, 127, 257};
 const DType kTypes[] = {DType::kF32, DType::kF16, DType::kBF16};
 

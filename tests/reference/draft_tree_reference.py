@@ -4,7 +4,7 @@ growth is EAGLE-2's (arXiv 2406.16858, section 4): of every level the likeliest 
 the likeliest are proposed.
 
 usage: draft_tree_reference.py TARGET_DIR DRAFT_DIR QUESTIONS.jsonl OUT.json    (writes draft_tree_goldens.json)
-TARGET_DIR, DRAFT_DIR: sdk/zoo/pico-target and pico-draft; QUESTIONS.jsonl: HumanEval prompts, {"turns": ["Complete
+TARGET_DIR, DRAFT_DIR: configs/zoo/pico-target and pico-draft; QUESTIONS.jsonl: HumanEval prompts, {"turns": ["Complete
 ...\\n<prompt>"]} a line. Log-probabilities are rounded to 1/1024, so that sums are exact in float32 too; "asked" has
 what the draft model said below each path that was run: the tokens, likeliest first, and 1024 times their logs.
 """
@@ -14,7 +14,7 @@ import sys
 
 import numpy as np
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../sdk/zoo/recipe"))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../zoo/recipe"))
 from bpe import Tokenizer  # noqa: E402
 from reference import PROMPTS, Llama  # noqa: E402
 

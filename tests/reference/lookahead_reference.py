@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../sdk/zoo/recipe"))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../zoo/recipe"))
 from reference import Llama  # noqa: E402
 
 PROBE, WANT_TOP1 = 1, 2

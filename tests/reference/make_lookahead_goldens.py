@@ -2,7 +2,7 @@
 """Writes lookahead_goldens.json: proposals of lookahead decoding, step by step.
 
 usage: make_lookahead_goldens.py TARGET_DIR QUESTIONS.jsonl LADE_DIR OUT.json
-TARGET_DIR: sdk/zoo/pico-target; QUESTIONS.jsonl: HumanEval prompts, {"turns": ["Complete ...\\n<prompt>"]} a line;
+TARGET_DIR: configs/zoo/pico-target; QUESTIONS.jsonl: HumanEval prompts, {"turns": ["Complete ...\\n<prompt>"]} a line;
 LADE_DIR: a checkout of hao-ai-lab/LookaheadDecoding, run by lookahead_original.py.
 "contexts" are lookahead_reference.py's, "recorded" the original's.
 """

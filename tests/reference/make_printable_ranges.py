@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes core/text/jinja/unprintable.inc: what Python's repr() of a string writes as an escape.
+"""Writes core/chat/jinja/unprintable.inc: what Python's repr() of a string writes as an escape.
 
 usage: make_printable_ranges.py OUT.inc
 """

@@ -76,7 +76,7 @@ TEST_F(Untrained, methods_from_text_alone_write_1_3_tokens_a_step_on_the_shipped
 #endif
   start(with_all("pico-target"));
   std::vector<std::string> files;
-  const std::string folder = std::string(SPECD_TEST_REFERENCE) + "/../../host/prompts";
+  const std::string folder = std::string(SPECD_TEST_REFERENCE) + "/../../configs/prompts";
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     std::ifstream in(entry.path());
     files.emplace_back(std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>());

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "core/exec/services.h"
-#include "core/plugin/tensor.h"
+#include "core/plugin/instance/tensor.h"
 #include "tests/core/model/forward_rig.h"
 
 namespace specd {

@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/plugin/tensor.h"
+#include "core/plugin/instance/tensor.h"
 #include "specd/kernels/draw.h"
 #include "specd/plugin_api/services/memory.h"
 #include "specd/plugin_api/drafter.h"

@@ -10,7 +10,7 @@
 
 #include "core/device/cuda_device.h"
 #include "core/exec/services.h"
-#include "core/plugin/tensor.h"
+#include "core/plugin/instance/tensor.h"
 #include "tests/core/model/forward_rig.h"
 #include "tests/device/fake_cuda.h"
 

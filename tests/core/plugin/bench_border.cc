@@ -11,9 +11,9 @@
 
 #include "core/base/log.h"
 #include "core/exec/services.h"
-#include "core/plugin/registry.h"
-#include "core/plugin/sanitizer.h"
-#include "core/plugin/tensor.h"
+#include "core/plugin/bundle/registry.h"
+#include "core/plugin/instance/sanitizer.h"
+#include "core/plugin/instance/tensor.h"
 
 namespace specd {
 namespace {

@@ -13,8 +13,8 @@
 
 #include "core/base/json.h"
 #include "core/base/sha256.h"
-#include "core/plugin/host_context.h"
-#include "core/plugin/registry.h"
+#include "core/plugin/instance/host_context.h"
+#include "core/plugin/bundle/registry.h"
 #include "specd/plugin_api/abi_layout.h"
 #include "specd/plugin_api/services/memory.h"
 

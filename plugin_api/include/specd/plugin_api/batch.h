@@ -14,22 +14,23 @@ typedef struct specd_sampling { /* in */
   uint32_t struct_size;
   uint32_t flags; /* SPECD_SAMPLE_* */
   float temperature;
-  float top_p; /* 1 = off */
+  float top_p;   /* 1 = off */
   int32_t top_k; /* 0 = off */
-  float min_p; /* 0 = off */
+  float min_p;   /* 0 = off */
   uint64_t seed;
   uint64_t tokens_left; /* tokens this sequence may still emit */
 } specd_sampling;
 
-typedef struct specd_batch { /* in; arrays have n_seqs entries and are host memory unless a tensor */
+typedef struct
+    specd_batch { /* in; arrays have n_seqs entries and are host memory unless a tensor */
   uint32_t struct_size;
   uint32_t n_seqs;
   uint64_t step_id;
   uint64_t deadline_ns; /* on host->now_ns(); 0 = none */
   void *stream;         /* cudaStream_t; NULL on the CPU */
   specd_call *call;
-  const uint64_t *seq_id;  /* never reused by one daemon process */
-  void *const *seq_state;  /* what begin() stored; NULL inside begin() */
+  const uint64_t *seq_id;   /* never reused by one daemon process */
+  void *const *seq_state;   /* what begin() stored; NULL inside begin() */
   specd_status *seq_status; /* out, preset SPECD_OK; see each call */
   /* A dense index in [0, grant.max_batch) that the sequence keeps from begin() to end(). A
    * graph-captured propose() reads device memory by slot, since its host code does not run again. */

@@ -24,7 +24,8 @@ struct specd_factory { /* static; exactly one of the two api pointers is set */
   uint32_t reserved0;
   const char *id; /* unique inside the plugin, e.g. "ngram" */
   const char *description;
-  const char *config_schema; /* JSON Schema text; the host checks before describe(). NULL = no keys */
+  const char
+      *config_schema; /* JSON Schema text; the host checks before describe(). NULL = no keys */
   const specd_drafter_api *drafter;
   const specd_verifier_api *verifier;
 };
@@ -32,8 +33,8 @@ struct specd_factory { /* static; exactly one of the two api pointers is set */
 struct specd_plugin { /* static */
   uint32_t struct_size;
   uint32_t n_factories;
-  const char *layout; /* SPECD_ABI_LAYOUT it was compiled with */
-  const char *id;     /* reverse domain name, "org.example.ngram" */
+  const char *layout;  /* SPECD_ABI_LAYOUT it was compiled with */
+  const char *id;      /* reverse domain name, "org.example.ngram" */
   const char *version; /* semver of the plugin itself */
   const char *vendor;
   const char *license; /* SPDX */

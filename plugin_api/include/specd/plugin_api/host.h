@@ -24,7 +24,7 @@ struct specd_host { /* static */
   void (*report)(const specd_host *, specd_call *call, int32_t seq_index, const char *text,
                  uint64_t len) SPECD_NOEXCEPT;
   /* [any] A const table by its id ("specd.host.memory/1"), NULL when absent. static */
-  const void *(*get_service)(const specd_host *, const char *id) SPECD_NOEXCEPT;
+  const void *(*get_service)(const specd_host *, const char *id)SPECD_NOEXCEPT;
   /* [any] CLOCK_MONOTONIC in nanoseconds, the clock of every deadline. */
   uint64_t (*now_ns)(const specd_host *) SPECD_NOEXCEPT;
 };

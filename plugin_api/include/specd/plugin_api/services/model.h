@@ -62,8 +62,9 @@ typedef struct specd_forward_args { /* in */
    * agrees with the target draws what the target will draw); the most likely token when greedy. -1
    * when the sequence failed or its logits are not finite; the other outputs mean nothing then. */
   const specd_tensor *out_token;
-  const specd_tensor *out_logprob;      /* [n_outputs] float32, of out_token, which must be there */
-  const specd_tensor *out_topk_token;   /* [n_outputs, k] int32, most likely first, k in 1..V; at most 64
+  const specd_tensor *out_logprob; /* [n_outputs] float32, of out_token, which must be there */
+  const specd_tensor
+      *out_topk_token; /* [n_outputs, k] int32, most likely first, k in 1..V; at most 64
                                          where models run on a device */
   const specd_tensor *out_topk_logprob; /* [n_outputs, k] float32, needs out_topk_token */
   const specd_tensor *out_logits;       /* [n_outputs, V] float32; host memory only */

@@ -27,7 +27,7 @@ typedef struct specd_part { /* out */
   uint32_t reserved0;
   const specd_factory *factory; /* static; of a drafter, whose table is complete */
   const specd_config *config;   /* checked against its schema; for describe() and create() */
-  const char *data_dir;         /* as long as config, which lives as long as the one that names it */
+  const char *data_dir; /* as long as config, which lives as long as the one that names it */
 } specd_part;
 
 typedef struct specd_parts {

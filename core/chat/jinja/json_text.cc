@@ -1,0 +1,183 @@
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "core/chat/jinja/builtins.h"
+#include "core/chat/jinja/operators.h"
+#include "core/chat/jinja/python_text.h"
+#include "core/base/utf8.h"
+
+namespace specd::jinja {
+namespace {
+
+void append_escape(char32_t unit, std::string& out) {
+  out += "\\u";
+  for (int shift = 12; shift >= 0; shift -= 4) out += "0123456789abcdef"[unit >> shift & 15];
+}
+
+void append_escaped(std::string_view run, bool ensure_ascii, std::string& out) {
+  for (size_t at = 0; at < run.size();) {
+    const Utf8Step step = utf8_step(run, at);
+    const char32_t c = step.code_point;
+    constexpr std::string_view kShort = "\"\\\b\f\n\r\t";
+    constexpr std::string_view kLetters = "\"\\bfnrt";
+    const size_t found = c < 0x80 ? kShort.find(static_cast<char>(c)) : std::string_view::npos;
+    if (found != std::string_view::npos) {
+      out += '\\';
+      out += kLetters[found];
+    } else if (c < 0x20 || (ensure_ascii && (c >= 0x7F && c < 0x10000))) {
+      append_escape(c, out);
+    } else if (ensure_ascii && c >= 0x10000) {
+      append_escape(0xD800 + ((c - 0x10000) >> 10), out);
+      append_escape(0xDC00 + ((c - 0x10000) & 0x3FF), out);
+    } else {
+      out += run.substr(at, step.bytes);
+    }
+    at += step.bytes;
+  }
+}
+
+class JsonWriter {
+ public:
+  JsonWriter(const JsonStyle& style, MarkedText& out, Budget& budget)
+      : style_(style), out_(out), budget_(budget) {}
+
+  Status write(const Value& value) {
+    SPECD_JINJA_STEPS(budget_, 1);
+    const bool origin = value.from_request();
+    switch (value.kind()) {
+      case Kind::kNone:
+      case Kind::kBool:
+      case Kind::kInt:
+      case Kind::kFloat:
+        out_.append(scalar(value), origin);
+        return Status();
+      case Kind::kString:
+        return write_string(value);
+      case Kind::kList:
+      case Kind::kTuple:
+        return write_list(value);
+      case Kind::kDict:
+        return write_dict(value);
+      default:
+        return type_error(std::string("Object of type ") + value.type_name() +
+                          " is not JSON serializable");
+    }
+  }
+
+ private:
+  static std::string scalar(const Value& value) {
+    if (value.is(Kind::kNone)) return "null";
+    if (value.is(Kind::kBool)) return value.as_int() != 0 ? "true" : "false";
+    if (value.is(Kind::kInt)) return std::to_string(value.as_int());
+    const double number = value.as_double();
+    if (std::isnan(number)) return "NaN";
+    if (std::isinf(number)) return number < 0 ? "-Infinity" : "Infinity";
+    return float_repr(number);
+  }
+
+  Status write_string(const Value& value) {
+    SPECD_JINJA_BYTES(budget_, cost_of(value.text()) * 4);
+    const bool origin = !value.text().marks().empty();
+    out_.append("\"", origin);
+    value.text().each_run([&](std::string_view run, bool from_request) {
+      std::string escaped;
+      append_escaped(run, style_.ensure_ascii, escaped);
+      out_.append(escaped, from_request);
+    });
+    out_.append("\"", origin);
+    return Status();
+  }
+
+  Status new_line(bool origin) {
+    if (!style_.has_indent) return Status();
+    SPECD_JINJA_BYTES(budget_, (style_.indent.size() + 16) * static_cast<size_t>(level_) + 1);
+    out_.append("\n", origin);
+    for (int i = 0; i < level_; ++i)
+      out_.append(style_.indent, origin || style_.indent_from_request);
+    return Status();
+  }
+
+  Status separate(const std::string& separator, bool origin) {
+    SPECD_JINJA_BYTES(budget_, separator.size());
+    out_.append(separator, origin || style_.separators_from_request);
+    return Status();
+  }
+
+  Status write_list(const Value& value) {
+    const bool origin = value.from_request();
+    if (value.items().empty()) {
+      out_.append("[]", origin);
+      return Status();
+    }
+    out_.append("[", origin);
+    ++level_;
+    for (size_t i = 0; i < value.items().size(); ++i) {
+      if (i > 0) SPECD_OK_OR_RETURN(separate(style_.item_separator, origin));
+      SPECD_OK_OR_RETURN(new_line(origin));
+      SPECD_OK_OR_RETURN(write(value.items()[i]));
+    }
+    --level_;
+    SPECD_OK_OR_RETURN(new_line(origin));
+    out_.append("]", origin);
+    return Status();
+  }
+
+  Status write_dict(const Value& value) {
+    const bool origin = value.from_request();
+    SPECD_JINJA_BYTES(budget_, value.dict().entries().size() * sizeof(DictObject::Entry*));
+    std::vector<const DictObject::Entry*> entries;
+    for (const DictObject::Entry& entry : value.dict().entries()) entries.push_back(&entry);
+    if (entries.empty()) {
+      out_.append("{}", origin);
+      return Status();
+    }
+    if (style_.sort_keys) SPECD_OK_OR_RETURN(sort(entries));
+    out_.append("{", origin);
+    ++level_;
+    bool is_first = true;
+    for (const DictObject::Entry* const entry : entries) {
+      if (!is_first) SPECD_OK_OR_RETURN(separate(style_.item_separator, origin));
+      is_first = false;
+      SPECD_OK_OR_RETURN(new_line(origin));
+      const Value& key = entry->first;
+      if (key.is_string()) {
+        SPECD_OK_OR_RETURN(write_string(key));
+      } else {
+        out_.append("\"" + scalar(key) + "\"", key.from_request());
+      }
+      SPECD_OK_OR_RETURN(separate(style_.key_separator, origin));
+      SPECD_OK_OR_RETURN(write(entry->second));
+    }
+    --level_;
+    SPECD_OK_OR_RETURN(new_line(origin));
+    out_.append("}", origin);
+    return Status();
+  }
+
+  Status sort(std::vector<const DictObject::Entry*>& entries) {
+    for (const DictObject::Entry* const entry : entries) {
+      if (!entry->first.is_string()) {
+        return Status(Code::kUnsupported, "sort_keys of keys that are no strings is not supported");
+      }
+      SPECD_JINJA_BYTES(budget_,
+                        (entry->first.text().size() + 16) * std::bit_width(entries.size()));
+    }
+    std::sort(entries.begin(), entries.end(),
+              [](const auto* a, const auto* b) { return a->first.bytes() < b->first.bytes(); });
+    return Status();
+  }
+
+  const JsonStyle& style_;
+  MarkedText& out_;
+  Budget& budget_;
+  int level_ = 0;
+};
+
+}  // namespace
+
+Status append_json(const Value& value, const JsonStyle& style, MarkedText& out, Budget& budget) {
+  return JsonWriter(style, out, budget).write(value);
+}
+
+}  // namespace specd::jinja

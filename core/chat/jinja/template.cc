@@ -1,0 +1,19 @@
+#include "core/chat/jinja/template.h"
+
+#include <utility>
+
+namespace specd::jinja {
+
+Result<std::shared_ptr<const Template>> Template::parse(std::string_view text,
+                                                        const std::string& where) {
+  SPECD_TRY(auto syntax, jinja::parse(text, where));
+  return std::shared_ptr<const Template>(new Template(std::move(syntax)));
+}
+
+Result<MarkedText> Template::render(const Variables& variables,
+                                    const RenderOptions& options) const {
+  Budget budget(options.limits);
+  return Evaluator(*syntax_, options.now, budget).run(variables);
+}
+
+}  // namespace specd::jinja

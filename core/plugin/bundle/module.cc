@@ -1,0 +1,410 @@
+#include "core/plugin/bundle/module.h"
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define BOOST_DLL_USE_STD_FS
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <boost/dll/shared_library.hpp>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "core/base/fp_environment.h"
+#include "core/base/log.h"
+#include "core/base/quote.h"
+#include "core/base/sha256.h"
+#include "core/plugin/bundle/elf_file.h"
+#include "core/plugin/instance/host_context.h"
+#include "core/plugin/bundle/trusted_file.h"
+
+namespace specd {
+namespace {
+
+constexpr size_t kTextBytesMax = 4096;  // of a string of the table
+constexpr uint32_t kFactoriesMax = 64;
+
+struct Module {
+  boost::dll::shared_library library;
+  const specd_plugin* plugin = nullptr;
+  Status table;                // what check_table() said
+  std::optional<Status> init;  // what init() said, once called
+};
+
+// Never destroyed: the destructor of boost::dll::shared_library closes, and plugin code must stay.
+struct Modules {
+  std::mutex mutex;  // the load lock of the process
+  std::map<std::string, std::unique_ptr<Module>> by_sha256;
+  bool shut_down = false;
+};
+Modules& modules() {
+  static Modules* const all = new Modules;
+  return *all;
+}
+
+// ---- the private copy ------------------------------------------------------------------------
+
+Status io_error(const std::string& path, const char* what) {
+  return Status(Code::kUnavailable, quote(path, 400) + ": " + what + ": " + std::strerror(errno));
+}
+
+// Hashes `from` to its end, writing what was hashed to `to` unless that is negative.
+Result<std::string> copy_and_hash(const FileDescriptor& from, int to, const std::string& from_path,
+                                  const std::string& to_path) {
+  Sha256 hash;
+  std::vector<std::byte> buffer(256 * 1024);
+  uint64_t total = 0;
+  while (true) {
+    const ssize_t got = read(from.get(), buffer.data(), buffer.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return io_error(from_path, "read");
+    if (got == 0) break;
+    total += static_cast<uint64_t>(got);
+    if (total > kLibraryBytesMax) {
+      return Status(Code::kDataLoss,
+                    quote(from_path, 400) + " grew beyond 1 GiB while it was read");
+    }
+    const std::span<const std::byte> piece(buffer.data(), static_cast<size_t>(got));
+    hash.update(piece);
+    for (size_t done = 0; to >= 0 && done < piece.size();) {
+      const ssize_t put = write(to, piece.data() + done, piece.size() - done);
+      if (put < 0 && errno == EINTR) continue;
+      if (put < 0) return io_error(to_path, "write");
+      done += static_cast<size_t>(put);
+    }
+  }
+  return to_hex(hash.finish());
+}
+
+Status check_hash(const LoadRequest& request, const std::string& found) {
+  const std::string& expected = request.manifest.files.at(request.manifest.library);
+  if (found == expected) return Status();
+  return Status(Code::kDataLoss,
+                quote(request.library_path, 400) + ": hash mismatch: expected sha256:" + expected +
+                    " (plugin.json), found sha256:" + found + "; install the bundle again");
+}
+
+// Exactly the entry is exported, judged on the bytes that will run.
+Status inspect(int fd, const std::string& where) {
+  struct stat info;
+  if (fstat(fd, &info) != 0) return io_error(where, "fstat");
+  const auto bytes = static_cast<size_t>(info.st_size);
+  if (bytes == 0) return Status(Code::kDataLoss, quote(where, 400) + " is empty");
+  void* mapped = mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, fd, 0);
+  if (mapped == MAP_FAILED) return io_error(where, "mmap");
+  const auto exports =
+      elf_exports(std::span(static_cast<const std::byte*>(mapped), bytes), quote(where, 400));
+  munmap(mapped, bytes);
+  if (!exports.ok()) return exports.status();
+  const std::vector<std::string>& names = exports.value();
+  if (names.size() == 1 && names[0] == SPECD_ENTRY_SYMBOL) return Status();
+  std::string found;
+  for (size_t i = 0; i < names.size() && i < 8; ++i) {
+    found += (i == 0 ? "" : ", ") + quote(names[i]);
+  }
+  if (names.size() > 8) found += " and more";
+  return Status(Code::kDataLoss, quote(where, 400) + ": expected exactly one exported symbol, '" +
+                                     SPECD_ENTRY_SYMBOL + "', found " +
+                                     (names.empty() ? "none" : found) +
+                                     "; build it with specd_add_plugin()");
+}
+
+// Writes <cache>/<sha256>.so anew, so that nothing older has to be trusted, and atomically, so that
+// another daemon on the same cache never sees half of it.
+Result<std::string> copy_to_cache(const LoadRequest& request) {
+  if (request.cache_directory.empty()) {
+    return Status(Code::kFailedPrecondition, "no plugin cache directory is configured");
+  }
+  SPECD_TRY(const FileDescriptor source, open_trusted_file(request.library_path, kLibraryBytesMax));
+  SPECD_TRY(const FileDescriptor cache, open_trusted_directory(request.cache_directory));
+  const std::string sha256 = request.manifest.files.at(request.manifest.library);
+  const std::string name = sha256 + ".so";
+  const std::string part = "." + sha256 + "." + std::to_string(getpid());
+  const std::string path = request.cache_directory + "/" + name;
+  unlinkat(cache.get(), part.c_str(), 0);  // of an earlier process with our id
+  const FileDescriptor copy(
+      openat(cache.get(), part.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0500));
+  if (copy.get() < 0) return io_error(request.cache_directory + "/" + part, "open");
+  Status status;
+  auto found = copy_and_hash(source, copy.get(), request.library_path, path);
+  status = found.ok() ? check_hash(request, found.value()) : found.status();
+  if (status.ok()) status = inspect(copy.get(), request.library_path);
+  if (status.ok() && fchmod(copy.get(), 0500) != 0) status = io_error(path, "fchmod");
+  if (status.ok() && renameat(cache.get(), part.c_str(), cache.get(), name.c_str()) != 0) {
+    status = io_error(path, "rename");
+  }
+  if (!status.ok()) {
+    unlinkat(cache.get(), part.c_str(), 0);
+    return status;
+  }
+  return path;
+}
+
+// ---- the table -------------------------------------------------------------------------------
+
+// Null, or longer than anything sensible.
+bool is_bad_text(const char* text) {
+  return text == nullptr || strnlen(text, kTextBytesMax + 1) > kTextBytesMax;
+}
+
+Status refuse_table(const std::string& text) {
+  return Status(Code::kUnsupported, text + "; the plugin is broken, ask its author");
+}
+
+template <typename Api>
+std::string missing_function(const Api& api);
+
+template <>
+std::string missing_function(const specd_drafter_api& api) {
+  const std::pair<const char*, bool> functions[] = {
+      {"describe", api.describe != nullptr},     {"create", api.create != nullptr},
+      {"activate", api.activate != nullptr},     {"begin", api.begin != nullptr},
+      {"propose", api.propose != nullptr},       {"end", api.end != nullptr},
+      {"deactivate", api.deactivate != nullptr}, {"destroy", api.destroy != nullptr}};
+  for (const auto& [name, there] : functions) {
+    if (!there) return name;
+  }
+  return std::string();
+}
+
+template <>
+std::string missing_function(const specd_verifier_api& api) {
+  const std::pair<const char*, bool> functions[] = {
+      {"describe", api.describe != nullptr},     {"create", api.create != nullptr},
+      {"activate", api.activate != nullptr},     {"verify", api.verify != nullptr},
+      {"deactivate", api.deactivate != nullptr}, {"destroy", api.destroy != nullptr}};
+  for (const auto& [name, there] : functions) {
+    if (!there) return name;
+  }
+  return std::string();
+}
+
+template <typename Api>
+Status check_api(const Api& api, const std::string& where) {
+  if (api.struct_size != sizeof(Api)) {
+    return refuse_table(where + ": the api table has struct_size " +
+                        std::to_string(api.struct_size) + ", expected " +
+                        std::to_string(sizeof(Api)));
+  }
+  const std::string missing = missing_function(api);
+  if (missing.empty()) return Status();
+  return refuse_table(where + ": function '" + missing + "' is null");
+}
+
+Status check_factory(const specd_factory* factory, uint32_t index) {
+  const std::string at = "factory " + std::to_string(index);
+  if (factory == nullptr) return refuse_table(at + " is null");
+  if (factory->struct_size != sizeof(specd_factory)) {
+    return refuse_table(at + " has struct_size " + std::to_string(factory->struct_size) +
+                        ", expected " + std::to_string(sizeof(specd_factory)));
+  }
+  if (is_bad_text(factory->id)) return refuse_table(at + " has no id");
+  const std::string where = "factory " + quote(factory->id);
+  if ((factory->drafter != nullptr) == (factory->verifier != nullptr)) {
+    return refuse_table(where + " has " + (factory->drafter != nullptr ? "both" : "no") +
+                        " api table, expected exactly one of drafter and verifier");
+  }
+  return factory->drafter != nullptr ? check_api(*factory->drafter, where)
+                                     : check_api(*factory->verifier, where);
+}
+
+// What must hold whatever the manifest says.
+Status check_table(specd_status status, const specd_plugin* plugin) {
+  if (plugin == nullptr) {
+    return refuse_table("the entry stored no table (status " + std::to_string(status) + ")");
+  }
+  // `layout` stands at a fixed offset in every version; nothing else may be read before it agrees.
+  static_assert(offsetof(specd_plugin, layout) == 8);
+  if (is_bad_text(plugin->layout)) return refuse_table("the table has no layout hash");
+  if (std::strcmp(plugin->layout, SPECD_ABI_LAYOUT) != 0) {
+    return Status(Code::kUnsupported,
+                  "built against another plugin_api: expected layout " SPECD_ABI_LAYOUT ", found " +
+                      quote(plugin->layout) + "; rebuild the plugin with this daemon's SDK");
+  }
+  if (status != SPECD_OK) {
+    return refuse_table("the entry returned status " + std::to_string(status));
+  }
+  if (plugin->struct_size != sizeof(specd_plugin)) {
+    return refuse_table("the table has struct_size " + std::to_string(plugin->struct_size) +
+                        ", expected " + std::to_string(sizeof(specd_plugin)));
+  }
+  const std::pair<const char*, const char*> texts[] = {
+      {"id", plugin->id}, {"version", plugin->version}, {"license", plugin->license}};
+  for (const auto& [name, text] : texts) {
+    if (is_bad_text(text)) return refuse_table(std::string("the table has no ") + name);
+  }
+  if (plugin->init == nullptr) return refuse_table("function 'init' is null");
+  if (plugin->factories == nullptr || plugin->n_factories == 0 ||
+      plugin->n_factories > kFactoriesMax) {
+    return refuse_table("the table has " + std::to_string(plugin->n_factories) +
+                        " factories, expected 1 to 64");
+  }
+  for (uint32_t i = 0; i < plugin->n_factories; ++i) {
+    SPECD_OK_OR_RETURN(check_factory(plugin->factories[i], i));
+  }
+  return Status();
+}
+
+// The manifest is a claim; the table is the truth; a difference refuses.
+Status check_claim(const Manifest& manifest, const specd_plugin& plugin) {
+  const auto differ = [](const std::string& what, const std::string& claimed,
+                         const std::string& found) {
+    return Status(Code::kDataLoss, "plugin.json and the library disagree: " + what +
+                                       ": plugin.json says " + claimed + ", the library " + found +
+                                       "; build the bundle again");
+  };
+  if (manifest.id != plugin.id) return differ("id", quote(manifest.id), quote(plugin.id));
+  if (manifest.version != plugin.version) {
+    return differ("version", quote(manifest.version), quote(plugin.version));
+  }
+  if (manifest.license != plugin.license) {
+    return differ("license", quote(manifest.license), quote(plugin.license));
+  }
+  if (manifest.factories.size() != plugin.n_factories) {
+    return differ("number of factories", std::to_string(manifest.factories.size()),
+                  std::to_string(plugin.n_factories));
+  }
+  // Counts are equal and the manifest's ids are distinct, so finding each is enough.
+  for (const FactoryInfo& claimed : manifest.factories) {
+    const specd_factory* const* const end = plugin.factories + plugin.n_factories;
+    const auto found = std::find_if(plugin.factories, end, [&claimed](const specd_factory* one) {
+      return claimed.id == one->id;
+    });
+    if (found == end) return differ("factory " + quote(claimed.id), "it is there", "it is not");
+    const std::string kind = (*found)->drafter != nullptr ? "drafter" : "verifier";
+    if (kind != claimed.kind) {
+      return differ("kind of factory " + quote(claimed.id), claimed.kind, kind);
+    }
+  }
+  return Status();
+}
+
+// ---- loading ---------------------------------------------------------------------------------
+
+// A constructor that exits ends the process, and so must one that throws: an exception that leaves
+// dlopen() leaves the linker locked. While one of these lives, that ends with the name of the
+// library.
+class LastWords {
+ public:
+  explicit LastWords(const std::string& library_path) {
+    text = "specd: a constructor of " + quote(library_path, 400) +
+           " ended the process while it was loaded, by exit() or by what it threw; remove the "
+           "bundle\n";
+    static const std::terminate_handler before = std::set_terminate([] {
+      say();
+      before();
+    });
+    loading = std::this_thread::get_id();
+    // Anew each time: the last one registered is the first to run.
+    std::atexit([] {
+      if (say()) _exit(1);  // whatever it said, this was no success
+    });
+  }
+  ~LastWords() { loading = std::thread::id(); }
+  LastWords(const LastWords&) = delete;
+  LastWords& operator=(const LastWords&) = delete;
+
+ private:
+  static bool say() {
+    if (loading.load() != std::this_thread::get_id()) return false;
+    [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, text.data(), text.size());
+    return true;
+  }
+  // One at a time, under the lock of all modules.
+  static inline std::atomic<std::thread::id> loading;
+  static inline std::string text;
+};
+
+Result<std::unique_ptr<Module>> map_module(const std::string& path, const LoadRequest& request) {
+  auto module = std::make_unique<Module>();
+  const boost::dll::fs::path file(path);
+  std::error_code error;
+  {
+    const FpEnvironment fp_environment;  // constructors run here
+    const LastWords last_words(request.library_path);
+    [&]() noexcept {
+      module->library.load(file, error,
+                           boost::dll::load_mode::rtld_now | boost::dll::load_mode::rtld_local);
+    }();
+  }
+  if (error) {
+    const char* words = dlerror();
+    return Status(Code::kUnsupported, quote(request.library_path, 400) +
+                                          ": the dynamic linker refused it: " +
+                                          (words == nullptr ? error.message() : words));
+  }
+  if (!module->library.has(SPECD_ENTRY_SYMBOL)) {  // inspect() saw it: the hash table lies
+    module->table = Status(Code::kUnsupported, std::string("the dynamic linker finds no symbol '") +
+                                                   SPECD_ENTRY_SYMBOL + "'");
+    return module;
+  }
+  using Entry = specd_status(const char*, const specd_host*, const specd_plugin**);
+  Entry& entry = module->library.get<Entry>(SPECD_ENTRY_SYMBOL);
+  const specd_status status = entry(SPECD_ABI_LAYOUT, request.host, &module->plugin);
+  module->table = check_table(status, module->plugin);
+  return module;
+}
+
+}  // namespace
+
+Result<const specd_plugin*> load_module(const LoadRequest& request) {
+  Modules& all = modules();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  if (all.shut_down) return Status(Code::kUnavailable, "plugins were shut down");
+  std::string text;
+  const PluginScope scope(request.manifest.id, &text);
+  const std::string& sha256 = request.manifest.files.at(request.manifest.library);
+  auto found = all.by_sha256.find(sha256);
+  if (found == all.by_sha256.end()) {
+    SPECD_TRY(const std::string path, copy_to_cache(request));
+    SPECD_TRY(std::unique_ptr<Module> module, map_module(path, request));
+    found = all.by_sha256.emplace(sha256, std::move(module)).first;
+  } else {
+    // The code is there already; the claim that this file is the same is still to be checked.
+    SPECD_TRY(const FileDescriptor source,
+              open_trusted_file(request.library_path, kLibraryBytesMax));
+    SPECD_TRY(const std::string hash, copy_and_hash(source, -1, request.library_path, ""));
+    SPECD_OK_OR_RETURN(check_hash(request, hash));
+  }
+  Module& module = *found->second;
+  const std::string where = quote(request.library_path, 400);
+  if (!module.table.ok()) return module.table.with_context(where);
+  SPECD_OK_OR_RETURN(check_claim(request.manifest, *module.plugin).with_context(where));
+  if (!module.init.has_value()) {
+    const specd_status status = module.plugin->init(request.host);
+    module.init = plugin_status(status, "init", text);
+  }
+  if (!module.init->ok()) return module.init->with_context(where);
+  return module.plugin;
+}
+
+void shut_down_modules() {
+  Modules& all = modules();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  if (all.shut_down) return;
+  all.shut_down = true;
+  for (const auto& [sha256, module] : all.by_sha256) {
+    if (!module->init.has_value() || !module->init->ok()) continue;
+    if (module->plugin->deinit != nullptr) {
+      const PluginScope scope(sha256, nullptr);
+      module->plugin->deinit();
+    }
+  }
+}
+
+}  // namespace specd

@@ -1,0 +1,29 @@
+// From a library file to a checked entry table, once per content and process.
+#pragma once
+
+#include <string>
+
+#include "core/base/status.h"
+#include "core/plugin/bundle/manifest.h"
+#include "specd/plugin_api/entry.h"
+
+namespace specd {
+
+inline constexpr uint64_t kLibraryBytesMax = uint64_t{1} << 30;
+
+struct LoadRequest {
+  const Manifest& manifest;
+  std::string library_path;     // absolute
+  std::string cache_directory;  // absolute, mode 0700, the daemon's own
+  const specd_host* host;
+};
+
+// Copies while hashing, inspects the copy, loads it, checks the table against itself and the
+// manifest, calls init(). The module stays mapped until the process ends, also after an error: code
+// that ran may have left threads, handlers or thread-local destructors behind. What failed after it
+// was mapped fails again with the same words and runs nothing.
+Result<const specd_plugin*> load_module(const LoadRequest& request);
+
+void shut_down_modules();
+
+}  // namespace specd

@@ -1,0 +1,506 @@
+#include "core/plugin/bundle/registry.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "core/base/log.h"
+#include "core/base/quote.h"
+#include "core/base/sha256.h"
+#include "core/plugin/instance/caps.h"
+#include "core/plugin/bundle/config_schema.h"
+#include "core/plugin/bundle/elf_file.h"
+#include "core/plugin/bundle/manifest.h"
+#include "core/plugin/bundle/module.h"
+#include "core/plugin/instance/plugin_config.h"
+#include "core/plugin/bundle/trusted_file.h"
+
+namespace specd {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kManifestName = "plugin.json";
+constexpr size_t kBundlesMax = 1024;
+
+struct Bundle {
+  BundleInfo info;
+  Manifest manifest;
+  const specd_plugin* plugin = nullptr;  // once loaded
+  std::optional<Status> failure;         // of discovery
+};
+
+Result<std::string> absolute_path(const std::string& path, const char* what) {
+  std::error_code error;
+  if (path.empty()) return Status(Code::kInvalidArgument, std::string(what) + " is empty");
+  const fs::path absolute = fs::absolute(path, error);
+  if (error) return Status(Code::kInvalidArgument, quote(path, 400) + ": " + error.message());
+  std::string text = absolute.lexically_normal().string();
+  while (text.size() > 1 && text.back() == '/') text.pop_back();
+  return text;
+}
+
+// ---- discovery -------------------------------------------------------------------------------
+
+// Hash and, for the library, the head of the file, through one descriptor.
+Status check_file(const std::string& path, const std::string& expected, bool is_library) {
+  SPECD_TRY(const FileDescriptor file, open_trusted_file(path, kLibraryBytesMax));
+  Sha256 hash;
+  std::vector<std::byte> buffer(256 * 1024);
+  bool first = true;
+  while (true) {
+    const ssize_t got = read(file.get(), buffer.data(), buffer.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) {
+      return Status(Code::kDataLoss, quote(path, 400) + ": read: " + std::strerror(errno));
+    }
+    const std::span<const std::byte> piece(buffer.data(), static_cast<size_t>(got));
+    if (first && is_library) {
+      SPECD_OK_OR_RETURN(
+          check_elf_header(piece.first(std::min<size_t>(piece.size(), 64)), quote(path, 400)));
+    }
+    first = false;
+    if (got == 0) break;
+    hash.update(piece);
+  }
+  const std::string found = to_hex(hash.finish());
+  if (found == expected) return Status();
+  return Status(Code::kDataLoss, quote(path, 400) + ": hash mismatch: expected sha256:" + expected +
+                                     " (plugin.json), found sha256:" + found +
+                                     "; install the bundle again");
+}
+
+Status read_bundle(const std::string& directory, Manifest* manifest, std::string* content_sha256) {
+  // Opened on its own first: the directory itself may not be a sticky one that others write.
+  SPECD_TRY(const FileDescriptor opened, open_trusted_directory(directory));
+  const std::string path = directory + "/" + kManifestName;
+  auto file = open_trusted_file(path, kManifestBytesMax);
+  if (!file.ok()) {
+    if (file.status().code() != Code::kNotFound) return file.status();
+    return Status(Code::kNotFound,
+                  "manifest " + quote(path, 400) + " is missing; specd_add_plugin() writes it");
+  }
+  SPECD_TRY(const std::string text, read_all(file.value(), kManifestBytesMax, path));
+  *content_sha256 = to_hex(sha256(text));
+  SPECD_TRY(*manifest, read_manifest(text, quote(path, 400)));
+  if (manifest->abi != SPECD_ABI_LAYOUT) {
+    return Status(Code::kUnsupported,
+                  quote(path, 400) +
+                      ": built against another plugin_api: expected abi " SPECD_ABI_LAYOUT
+                      ", found " +
+                      quote(manifest->abi) + "; rebuild the plugin with this daemon's SDK");
+  }
+  for (const auto& [name, hash] : manifest->files) {
+    SPECD_OK_OR_RETURN(check_file(directory + "/" + name, hash, name == manifest->library));
+  }
+  return Status();
+}
+
+// A directory with neither a manifest nor a library is something else, such as a build folder.
+bool looks_like_bundle(const fs::path& directory) {
+  std::error_code error;
+  for (fs::directory_iterator entry(directory, error), end; !error && entry != end;
+       entry.increment(error)) {
+    if (entry->path().filename() == kManifestName || entry->path().extension() == ".so")
+      return true;
+  }
+  return static_cast<bool>(error);  // what cannot be read is said, not skipped
+}
+
+Result<std::vector<std::string>> bundle_directories(const std::string& root) {
+  std::error_code error;
+  std::vector<std::string> found;
+  fs::directory_iterator entry(root, error);
+  for (const fs::directory_iterator end; !error && entry != end; entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    std::error_code unreadable;
+    const bool leads_nowhere = entry->is_symlink(unreadable) && !entry->exists(unreadable);
+    if (name[0] == '.' || !(leads_nowhere || entry->is_directory(unreadable))) continue;
+    if (leads_nowhere || looks_like_bundle(entry->path())) found.push_back(root + "/" + name);
+    if (found.size() > kBundlesMax) {
+      return Status(Code::kInvalidArgument,
+                    "plugin directory " + quote(root, 400) + " holds more than 1024 bundles");
+    }
+  }
+  if (error) {
+    return Status(Code::kNotFound, "plugin directory " + quote(root, 400) + ": " + error.message() +
+                                       "; create it or correct plugins.directories");
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+void refuse(BundleInfo& info, const Status& why) {
+  info.state = BundleInfo::State::kRefused;
+  info.reason = why.message();
+}
+
+void log_refusal(const BundleInfo& info) {
+  log(LogLevel::kWarn, "plugin " + info.id + " refused: " + info.reason);
+}
+
+// Every bundle of `roots`, nothing loaded.
+Result<std::vector<Bundle>> discover(const std::vector<std::string>& roots) {
+  std::vector<Bundle> bundles;
+  for (const std::string& root : roots) {
+    SPECD_TRY(const std::vector<std::string> directories, bundle_directories(root));
+    for (const std::string& directory : directories) {
+      Bundle bundle;
+      bundle.info.directory = directory;
+      const Status status = read_bundle(directory, &bundle.manifest, &bundle.info.content_sha256);
+      const Manifest& manifest = bundle.manifest;
+      bundle.info.id = manifest.id.empty() ? directory : manifest.id;
+      bundle.info.version = manifest.version;
+      bundle.info.license = manifest.license;
+      bundle.info.factories = manifest.factories;
+      if (const auto hash = manifest.files.find(manifest.library); hash != manifest.files.end()) {
+        bundle.info.sha256 = hash->second;
+      }
+      const auto first =
+          std::find_if(bundles.begin(), bundles.end(), [&bundle](const Bundle& other) {
+            return !other.failure.has_value() && other.info.id == bundle.info.id;
+          });
+      if (!status.ok()) {
+        bundle.failure = status;
+      } else if (first != bundles.end()) {
+        bundle.failure = Status(Code::kInvalidArgument,
+                                "plugin id " + quote(bundle.info.id) + " of " +
+                                    quote(directory, 400) + " is already taken by " +
+                                    quote(first->info.directory, 400) + "; remove one of them");
+      }
+      if (bundle.failure.has_value()) refuse(bundle.info, *bundle.failure);
+      bundles.push_back(std::move(bundle));
+    }
+  }
+  return bundles;
+}
+
+// ---- the cache directory ---------------------------------------------------------------------
+
+Status make_private_directory(const std::string& path) {
+  // Parts that are missing are made private too, whatever the umask.
+  for (size_t at = path.find('/', 1);; at = path.find('/', at + 1)) {
+    const std::string part = path.substr(0, at);
+    if (mkdir(part.c_str(), 0700) != 0 && errno != EEXIST) {
+      return Status(Code::kUnavailable, "plugin cache directory " + quote(path, 400) + ": mkdir " +
+                                            quote(part, 400) + ": " + std::strerror(errno));
+    }
+    if (at == std::string::npos) break;
+  }
+  auto opened = open_trusted_directory(path);
+  if (!opened.ok()) return opened.status().with_context("plugin cache directory");
+  struct stat info;
+  if (fstat(opened.value().get(), &info) != 0 || info.st_uid != geteuid() ||
+      (info.st_mode & 077) != 0) {
+    return Status(Code::kFailedPrecondition,
+                  "plugin cache directory " + quote(path, 400) +
+                      " is not private; expected owner uid " + std::to_string(geteuid()) +
+                      " and mode 0700; fix: chmod 700, or configure another one");
+  }
+  return Status();
+}
+
+// ---- factories -------------------------------------------------------------------------------
+
+Result<const specd_factory*> choose_factory(const specd_plugin& plugin, const std::string& id,
+                                            bool drafter, const std::string& where) {
+  const specd_factory* chosen = nullptr;
+  const std::string kind = drafter ? "drafter" : "verifier";
+  const std::string other = drafter ? "verifier" : "drafter";
+  std::string there;
+  int n = 0;
+  for (uint32_t i = 0; i < plugin.n_factories; ++i) {
+    const specd_factory* factory = plugin.factories[i];
+    if ((factory->drafter != nullptr) != drafter) {
+      if (!id.empty() && id == factory->id) {
+        return Status(Code::kInvalidArgument,
+                      where + ": factory " + quote(id) + " makes a " + other + ", not a " + kind);
+      }
+      continue;
+    }
+    there += (there.empty() ? "" : ", ") + quote(factory->id);
+    if (id.empty() || id == factory->id) {
+      chosen = factory;
+      ++n;
+    }
+  }
+  if (n == 1) return chosen;
+  if (there.empty()) {
+    return Status(Code::kInvalidArgument,
+                  where + " has no " + kind + " factory; it makes " + other + "s");
+  }
+  if (id.empty()) {
+    return Status(Code::kInvalidArgument,
+                  where + " has several " + kind + " factories; name one of " + there);
+  }
+  return Status(Code::kNotFound,
+                where + " has no " + kind + " factory " + quote(id) + "; it has " + there);
+}
+
+// What describe() and create() are called with.
+struct Prepared {
+  const specd_factory* factory = nullptr;
+  std::unique_ptr<PluginConfig> config;
+  std::string where;  // "plugin 'p' factory 'f'"
+  std::string directory;
+};
+
+std::unique_ptr<specd_owner> make_owner(const std::string& plugin_id,
+                                        const std::string& instance_name, uint64_t quota_bytes) {
+  auto owner = std::make_unique<specd_owner>();
+  owner->name = instance_name;
+  owner->label = plugin_id + " (" + instance_name + ")";
+  owner->quota_bytes = quota_bytes;
+  return owner;
+}
+
+specd_create_args create_args(const Prepared& prepared, const specd_target_info& target,
+                              specd_owner* owner, specd_call* call) {
+  specd_create_args args{};
+  args.struct_size = sizeof(args);
+  args.target = &target;
+  args.config = prepared.config->get();
+  args.owner = owner;
+  args.call = call;
+  args.instance_name = owner->name.c_str();
+  args.data_dir = prepared.directory.c_str();
+  return args;
+}
+
+}  // namespace
+
+struct PluginRegistry::Impl final : PartSource {
+  std::vector<std::string> roots;
+  std::string cache_directory;
+  const specd_host* host = nullptr;
+  mutable std::mutex mutex;
+  std::vector<Bundle> bundles;  // guarded by mutex
+
+  Result<Bundle> load(const std::string& plugin_id);
+  Result<Prepared> prepare(const std::string& plugin_id, const std::string& factory_id,
+                           const Json& config, bool drafter);
+  Result<PluginPart> find_part(const std::string& plugin_id, const std::string& factory_id,
+                               const Json& config) override;
+  Bundle* find(const std::string& plugin_id);  // with the mutex held
+};
+
+Bundle* PluginRegistry::Impl::find(const std::string& plugin_id) {
+  Bundle* refused = nullptr;
+  for (Bundle& bundle : bundles) {
+    if (bundle.info.id != plugin_id) continue;
+    // A refused double must not hide the one that was taken.
+    if (!bundle.failure.has_value()) return &bundle;
+    if (refused == nullptr) refused = &bundle;
+  }
+  return refused;
+}
+
+Result<Bundle> PluginRegistry::Impl::load(const std::string& plugin_id) {
+  Bundle bundle;
+  {
+    const std::lock_guard<std::mutex> lock(mutex);
+    const Bundle* found = find(plugin_id);
+    if (found == nullptr) {
+      std::string there, near, refused;
+      size_t n_refused = 0;
+      size_t near_distance = std::max<size_t>(2, plugin_id.size() / 3) + 1;
+      for (const Bundle& one : bundles) {
+        if (one.failure.has_value() && one.info.id == one.info.directory) {
+          // Its manifest cannot be read: it may be the one.
+          if (++n_refused == 1)
+            refused = "; " + quote(one.info.directory, 400) + " was refused: " + one.info.reason;
+          continue;
+        }
+        if (there.find(quote(one.info.id)) == std::string::npos)  // a refused double
+          there += (there.empty() ? "" : ", ") + quote(one.info.id);
+        if (plugin_id.size() > 128 || one.info.id.size() > 128) continue;
+        const size_t distance = edit_distance(plugin_id, one.info.id);
+        if (distance >= near_distance) continue;
+        near_distance = distance;
+        near = "did you mean " + quote(one.info.id) + "? ";
+      }
+      if (n_refused > 1) refused += "; and " + std::to_string(n_refused - 1) + " more";
+      return Status(Code::kNotFound,
+                    "plugin " + quote(plugin_id) + " is not there; " + near +
+                        (there.empty() ? "no usable bundle was found" : "found " + there) +
+                        refused);
+    }
+    if (found->failure.has_value()) {
+      return found->failure->with_context("plugin " + quote(plugin_id) + " was refused");
+    }
+    if (found->plugin != nullptr) return *found;
+    bundle = *found;
+  }
+  // Without the lock: init() may take its time, and list() must not wait for it.
+  auto loaded = load_module({bundle.manifest, bundle.info.directory + "/" + bundle.manifest.library,
+                             cache_directory, host});
+  const std::lock_guard<std::mutex> lock(mutex);
+  Bundle& kept = *find(plugin_id);
+  if (!loaded.ok()) {
+    refuse(kept.info, loaded.status());
+    log_refusal(kept.info);
+    return loaded.status().with_context("plugin " + quote(plugin_id) + " was refused");
+  }
+  kept.plugin = loaded.value();
+  kept.info.state = BundleInfo::State::kLoaded;
+  kept.info.reason.clear();  // of an earlier attempt
+  return kept;
+}
+
+Result<Prepared> PluginRegistry::Impl::prepare(const std::string& plugin_id,
+                                               const std::string& factory_id, const Json& config,
+                                               bool drafter) {
+  SPECD_TRY(const Bundle bundle, load(plugin_id));
+  Prepared prepared;
+  const std::string plugin = "plugin " + quote(plugin_id);
+  SPECD_TRY(prepared.factory, choose_factory(*bundle.plugin, factory_id, drafter, plugin));
+  prepared.where = plugin + " factory " + quote(prepared.factory->id);
+  prepared.directory = bundle.info.directory;
+  SPECD_TRY(const ConfigSchema schema,
+            ConfigSchema::parse(prepared.factory->config_schema, prepared.where));
+  SPECD_TRY(prepared.config,
+            PluginConfig::make(config, prepared.where + ": config", drafter ? this : nullptr));
+  SPECD_OK_OR_RETURN(schema.check(config, prepared.where + ": config"));
+  return prepared;
+}
+
+Result<PluginPart> PluginRegistry::Impl::find_part(const std::string& plugin_id,
+                                                   const std::string& factory_id,
+                                                   const Json& config) {
+  SPECD_TRY(Prepared prepared, prepare(plugin_id, factory_id, config, true));
+  return PluginPart{prepared.factory, std::move(prepared.config), plugin_id,
+                    std::move(prepared.directory)};
+}
+
+PluginRegistry::PluginRegistry() : impl_(new Impl) {}
+PluginRegistry::~PluginRegistry() = default;
+
+Result<std::unique_ptr<PluginRegistry>> PluginRegistry::open(const Options& options,
+                                                             const specd_host* host) {
+  std::unique_ptr<PluginRegistry> registry(new PluginRegistry);
+  Impl& impl = *registry->impl_;
+  impl.host = host;
+  if (!options.cache_directory.empty()) {
+    SPECD_TRY(impl.cache_directory, absolute_path(options.cache_directory, "cache_directory"));
+    SPECD_OK_OR_RETURN(make_private_directory(impl.cache_directory));
+  }
+  for (const std::string& configured : options.directories) {
+    SPECD_TRY(const std::string root, absolute_path(configured, "a plugin directory"));
+    impl.roots.push_back(root);
+  }
+  SPECD_OK_OR_RETURN(registry->rescan());
+  return registry;
+}
+
+Status PluginRegistry::rescan() {
+  SPECD_TRY(std::vector<Bundle> found, discover(impl_->roots));
+  const std::lock_guard<std::mutex> lock(impl_->mutex);
+  for (Bundle& bundle : found) {
+    const auto known =
+        std::find_if(impl_->bundles.begin(), impl_->bundles.end(), [&bundle](const Bundle& other) {
+          return other.info.directory == bundle.info.directory &&
+                 other.info.content_sha256 == bundle.info.content_sha256;
+        });
+    const bool is_known = known != impl_->bundles.end();
+    if (bundle.failure.has_value()) {
+      if (!is_known || known->info.reason != bundle.info.reason) log_refusal(bundle.info);
+    } else if (is_known && !known->failure.has_value()) {
+      bundle.plugin = known->plugin;
+      bundle.info.state = known->info.state;
+      bundle.info.reason = known->info.reason;
+    }
+  }
+  impl_->bundles = std::move(found);
+  return Status();
+}
+
+std::vector<BundleInfo> PluginRegistry::list() const {
+  const std::lock_guard<std::mutex> lock(impl_->mutex);
+  std::vector<BundleInfo> all;
+  for (const Bundle& bundle : impl_->bundles) all.push_back(bundle.info);
+  return all;
+}
+
+std::optional<BundleInfo> PluginRegistry::find(const std::string& plugin_id) const {
+  const std::lock_guard<std::mutex> lock(impl_->mutex);
+  const Bundle* found = impl_->find(plugin_id);
+  if (found == nullptr) return std::nullopt;
+  return found->info;
+}
+
+Result<std::unique_ptr<Drafter>> PluginRegistry::make_drafter(const std::string& plugin_id,
+                                                              const std::string& factory_id,
+                                                              const Json& config,
+                                                              const specd_target_info& target,
+                                                              const std::string& instance_name) {
+  SPECD_TRY(const Prepared prepared, impl_->prepare(plugin_id, factory_id, config, true));
+  const specd_drafter_api* api = prepared.factory->drafter;
+  specd_call call;
+  const PluginScope scope(plugin_id, &call.text);
+  specd_drafter_caps caps{};
+  caps.struct_size = sizeof(caps);
+  SPECD_OK_OR_RETURN(plugin_status(
+      api->describe(prepared.factory, impl_->host, &target, prepared.config->get(), &caps),
+      prepared.where + ": describe", call.text));
+  SPECD_OK_OR_RETURN(check_caps(caps, target, *impl_->host, prepared.where));
+  if (caps.tree_mode == SPECD_TREE_STATIC && api->static_tree == nullptr) {
+    return Status(Code::kUnsupported,
+                  prepared.where + ": tree_mode is SPECD_TREE_STATIC, but static_tree is null");
+  }
+  if ((caps.needs & (SPECD_NEED_HIDDEN | SPECD_NEED_PROBES)) != 0 && api->update == nullptr) {
+    return Status(Code::kUnsupported,
+                  prepared.where +
+                      ": needs hidden states or probes, which update() brings, but update is null");
+  }
+  auto owner = make_owner(plugin_id, instance_name, quota_of(caps));
+  const specd_create_args args = create_args(prepared, target, owner.get(), &call);
+  call.clear();
+  specd_drafter* self = nullptr;
+  SPECD_OK_OR_RETURN(plugin_status(api->create(prepared.factory, impl_->host, &args, &self),
+                                   prepared.where + ": create", call.text));
+  if (self == nullptr) {
+    return Status(Code::kInternal, prepared.where + ": create() returned SPECD_OK and no instance");
+  }
+  return std::make_unique<Drafter>(api, self, caps, std::move(owner), instance_name,
+                                   prepared.config->part_plugins());
+}
+
+Result<std::unique_ptr<Verifier>> PluginRegistry::make_verifier(const std::string& plugin_id,
+                                                                const std::string& factory_id,
+                                                                const Json& config,
+                                                                const specd_target_info& target,
+                                                                const std::string& instance_name) {
+  SPECD_TRY(const Prepared prepared, impl_->prepare(plugin_id, factory_id, config, false));
+  const specd_verifier_api* api = prepared.factory->verifier;
+  specd_call call;
+  const PluginScope scope(plugin_id, &call.text);
+  specd_verifier_caps caps{};
+  caps.struct_size = sizeof(caps);
+  SPECD_OK_OR_RETURN(plugin_status(
+      api->describe(prepared.factory, impl_->host, &target, prepared.config->get(), &caps),
+      prepared.where + ": describe", call.text));
+  SPECD_OK_OR_RETURN(check_caps(caps, *impl_->host, prepared.where));
+  // A verifier keeps no state of its own, so it has no quota; scratch() is there for its calls.
+  auto owner = make_owner(plugin_id, instance_name, 0);
+  const specd_create_args args = create_args(prepared, target, owner.get(), &call);
+  call.clear();
+  specd_verifier* self = nullptr;
+  SPECD_OK_OR_RETURN(plugin_status(api->create(prepared.factory, impl_->host, &args, &self),
+                                   prepared.where + ": create", call.text));
+  if (self == nullptr) {
+    return Status(Code::kInternal, prepared.where + ": create() returned SPECD_OK and no instance");
+  }
+  return std::make_unique<Verifier>(api, self, caps, std::move(owner), instance_name);
+}
+
+void shut_down_plugins() { shut_down_modules(); }
+
+}  // namespace specd

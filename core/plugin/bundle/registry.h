@@ -1,0 +1,86 @@
+// Discovery and loading of plugin bundles.
+//
+// A bundle is a directory with plugin.json and a library. Discovery reads manifests and runs no
+// code. Loading: permission check, hash while copying into a private content-addressed cache,
+// inspection of the copy, Boost.DLL with rtld_now | rtld_local, pinned for ever, entry, layout
+// check, init. What fails is refused with the reason; the daemon goes on without it.
+// The same content is one module of the process, whoever loads it; new content under the same path
+// is a new module.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/base/json.h"
+#include "core/base/status.h"
+#include "core/plugin/instance/instance.h"
+
+namespace specd {
+
+struct FactoryInfo {
+  std::string id;
+  std::string kind;  // "drafter" or "verifier"
+};
+
+struct BundleInfo {
+  std::string id;  // "specd.drafter.prompt_lookup"; the directory's path when unreadable
+  std::string version;
+  std::string license;
+  std::string directory;
+  std::string sha256;          // of the library, from the manifest
+  std::string content_sha256;  // of the manifest, which names the hash of every file
+  std::vector<FactoryInfo> factories;
+  enum class State { kDiscovered, kLoaded, kRefused } state = State::kDiscovered;
+  std::string reason;  // when refused: what, where, expected, found
+};
+
+class PluginRegistry {
+ public:
+  struct Options {
+    std::vector<std::string> directories;  // each holds bundles as subdirectories
+    std::string cache_directory;           // created with mode 0700
+  };
+
+  // `host` outlives the process's plugins (make_host() gives such). A directory that does not exist
+  // is an error, and so is a cache directory that others may enter; a bad bundle is not.
+  // Subdirectories without plugin.json and without a library are no bundles, nor are hidden ones.
+  static Result<std::unique_ptr<PluginRegistry>> open(const Options& options,
+                                                      const specd_host* host);
+  ~PluginRegistry();
+
+  // [control] Looks at the directories again: what is new appears, what has gone disappears, and
+  // other content under a known path is a new version that the next make_ call loads. Instances and
+  // code of before stay as they are. On error (a directory has gone) the list stays.
+  Status rescan();
+
+  // [any] What make_ calls choose from.
+  std::vector<BundleInfo> list() const;
+  // [any] The bundle that make_ calls take for this id.
+  std::optional<BundleInfo> find(const std::string& plugin_id) const;
+
+  // [control] Loads the bundle on first use, checks `config` against the factory's schema, then
+  // describe() and create(). The caller activates. Errors name plugin, factory and key.
+  // `factory_id` may be empty when the plugin has one factory of the kind. `target` is read during
+  // the call only.
+  Result<std::unique_ptr<Drafter>> make_drafter(const std::string& plugin_id,
+                                                const std::string& factory_id, const Json& config,
+                                                const specd_target_info& target,
+                                                const std::string& instance_name);
+  Result<std::unique_ptr<Verifier>> make_verifier(const std::string& plugin_id,
+                                                  const std::string& factory_id, const Json& config,
+                                                  const specd_target_info& target,
+                                                  const std::string& instance_name);
+
+ private:
+  PluginRegistry();
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// [control] Calls deinit() of every module that was initialised. Once, at process exit, after the
+// last instance; nothing can be loaded afterwards.
+void shut_down_plugins();
+
+}  // namespace specd

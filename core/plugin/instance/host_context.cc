@@ -1,0 +1,172 @@
+#include "core/plugin/instance/host_context.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/base/clock.h"
+#include "core/base/log.h"
+#include "core/base/utf8.h"
+
+namespace specd {
+namespace {
+
+constexpr size_t kTextBytesMax = 4096;      // of one call, and of one sequence
+constexpr size_t kLogBytesMax = 8192;       // of one line
+constexpr size_t kSequenceTextsMax = 1024;  // a plugin must not make the host grow without end
+
+thread_local const std::string* scope_name = nullptr;
+thread_local std::string* scope_text = nullptr;
+
+// What `host->ctx` points at.
+struct HostState {
+  std::atomic<const ServiceDirectory*> services{nullptr};
+  specd_host host{};
+};
+
+// Process-lifetime on purpose: plugin code may call its host until the very end.
+struct Hosts {
+  std::mutex mutex;
+  std::vector<std::unique_ptr<HostState>> states;  // guarded by mutex; only grows
+  std::vector<const ServiceDirectory*> living;     // guarded by mutex; newest last
+};
+Hosts& hosts() {
+  static Hosts* const all = new Hosts;
+  return *all;
+}
+
+std::mutex& report_mutex() {
+  static std::mutex* const mutex = new std::mutex;
+  return *mutex;
+}
+
+// Text from a plugin is not trusted to be UTF-8: it ends up in log lines and in messages of a
+// protocol that refuses other bytes.
+void append_clean(std::string& out, std::string_view text, size_t bytes_max) {
+  if (!out.empty() && out.size() < bytes_max) out += "; ";
+  for (size_t i = 0; i < text.size() && out.size() < bytes_max;) {
+    const Utf8Step step = utf8_step(text, i);
+    if (step.kind != Utf8Step::Kind::kValid) {
+      out += '?';
+      i += 1;
+      continue;
+    }
+    if (step.code_point < 0x20 && step.code_point != '\n' && step.code_point != '\t') {
+      out += ' ';
+    } else {
+      out.append(text, i, step.bytes);
+    }
+    i += step.bytes;
+  }
+}
+
+void host_log(const specd_host*, uint32_t severity, const char* text, uint64_t len) noexcept {
+  if (text == nullptr) return;
+  std::string line = scope_name != nullptr ? "plugin " + *scope_name : std::string("plugin");
+  std::string clean;
+  append_clean(clean, std::string_view(text, std::min<uint64_t>(len, kLogBytesMax)), kLogBytesMax);
+  line += ": " + clean;
+  const LogLevel level = severity == SPECD_LOG_DEBUG  ? LogLevel::kDebug
+                         : severity == SPECD_LOG_INFO ? LogLevel::kInfo
+                         : severity == SPECD_LOG_WARN ? LogLevel::kWarn
+                                                      : LogLevel::kError;
+  log(level, line);
+}
+
+void host_report(const specd_host*, specd_call* call, int32_t seq_index, const char* text,
+                 uint64_t len) noexcept {
+  if (text == nullptr) return;
+  report_text(call, seq_index, std::string_view(text, std::min<uint64_t>(len, kTextBytesMax)));
+}
+
+const void* host_get_service(const specd_host* host, const char* id) noexcept {
+  if (id == nullptr) return nullptr;
+  const ServiceDirectory* services = host_services(host);
+  return services == nullptr ? nullptr : services->find(id);
+}
+
+uint64_t host_now_ns(const specd_host*) noexcept { return now_ns(); }
+
+}  // namespace
+
+const specd_host* make_host(const ServiceDirectory* services) {
+  Hosts& all = hosts();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  if (std::find(all.living.begin(), all.living.end(), services) == all.living.end()) {
+    all.living.push_back(services);
+  }
+  HostState* made = nullptr;
+  for (const auto& state : all.states) {
+    const ServiceDirectory* behind = state->services.load(std::memory_order_relaxed);
+    if (behind == services) return &state->host;
+    if (behind == nullptr) {  // its directory has gone
+      state->services.store(services, std::memory_order_release);
+      made = state.get();
+    }
+  }
+  if (made != nullptr) return &made->host;
+  auto state = std::make_unique<HostState>();
+  state->services.store(services, std::memory_order_release);
+  state->host.struct_size = sizeof(specd_host);
+  state->host.ctx = state.get();
+  state->host.name = "specd";
+  state->host.version = SPECD_VERSION;
+  state->host.log = host_log;
+  state->host.report = host_report;
+  state->host.get_service = host_get_service;
+  state->host.now_ns = host_now_ns;
+  all.states.push_back(std::move(state));
+  return &all.states.back()->host;
+}
+
+void retire_host(const ServiceDirectory* services) {
+  Hosts& all = hosts();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  std::erase(all.living, services);
+  const ServiceDirectory* newest = all.living.empty() ? nullptr : all.living.back();
+  for (const auto& state : all.states) {
+    if (state->services.load(std::memory_order_relaxed) == services) {
+      state->services.store(newest, std::memory_order_release);
+    }
+  }
+}
+
+const ServiceDirectory* host_services(const specd_host* host) {
+  if (host == nullptr || host->ctx == nullptr) return nullptr;
+  return static_cast<const HostState*>(host->ctx)->services.load(std::memory_order_acquire);
+}
+
+PluginScope::PluginScope(const std::string& name, std::string* text)
+    : outer_name_(scope_name), outer_text_(scope_text) {
+  scope_name = &name;
+  scope_text = text;
+}
+
+PluginScope::~PluginScope() {
+  scope_name = outer_name_;
+  scope_text = outer_text_;
+}
+
+void report_text(specd_call* call, int32_t seq_index, std::string_view text) {
+  // One lock for all calls: reports are rare, and a plugin may report from several threads at once.
+  const std::lock_guard<std::mutex> lock(report_mutex());
+  if (call != nullptr) {
+    const bool in_batch = seq_index >= 0 && call->batch != nullptr &&
+                          static_cast<uint32_t>(seq_index) < call->batch->n_seqs;
+    if (in_batch && (call->sequence_text.count(seq_index) != 0 ||
+                     call->sequence_text.size() < kSequenceTextsMax)) {
+      append_clean(call->sequence_text[seq_index], text, kTextBytesMax);
+    } else {
+      append_clean(call->text, text, kTextBytesMax);
+    }
+  } else if (scope_text != nullptr) {
+    append_clean(*scope_text, text, kTextBytesMax);
+  } else {
+    const std::string line =
+        scope_name != nullptr ? "plugin " + *scope_name + " reports: " : "plugin reports: ";
+    std::string clean;
+    append_clean(clean, text, kLogBytesMax);
+    log(LogLevel::kWarn, line + clean);
+  }
+}
+
+}  // namespace specd

@@ -1,0 +1,258 @@
+#include "core/plugin/instance/instance.h"
+
+#include <cstdlib>
+#include <utility>
+
+#include "core/base/clock.h"
+#include "core/base/log.h"
+
+namespace specd {
+namespace {
+
+// What the plugin still holds after destroy() is a leak of the plugin, not of the daemon.
+void release_blocks(specd_owner& owner) {
+  const std::lock_guard<std::mutex> lock(owner.mutex);
+  if (owner.blocks.empty()) return;
+  log(LogLevel::kWarn, "plugin " + owner.label + ": destroy() left " +
+                           std::to_string(owner.blocks.size()) + " blocks of " +
+                           std::to_string(owner.used_bytes) + " bytes; freed by the host");
+  owner.blocks.clear();
+  owner.used_bytes = 0;
+}
+
+void set_quota(specd_owner& owner, uint64_t bytes) {
+  const std::lock_guard<std::mutex> lock(owner.mutex);
+  owner.quota_bytes = bytes;
+}
+
+void add(std::atomic<uint64_t>& counter, uint64_t n) {
+  // One writer: the step thread.
+  counter.store(counter.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
+}
+
+// Runs one [step] call: times it, counts it, gives its status words.
+template <typename Call>
+Status timed(CallStats& stats, specd_owner& owner, const char* function, specd_call& call,
+             Call&& run) {
+  call.owner = &owner;
+  const PluginScope scope(owner.label, &call.text);
+  const uint64_t start = now_ns();
+  const specd_status status = run();
+  add(stats.total_ns, now_ns() - start);
+  add(stats.calls, 1);
+  if (status == SPECD_OK || status == SPECD_E_DEADLINE) return Status();
+  add(stats.failures, 1);
+  return plugin_status(status, "plugin " + owner.label + ": " + function, call.text);
+}
+
+Status inactive(const std::string& label, const char* function) {
+  return Status(Code::kFailedPrecondition, "plugin " + label + ": " + function +
+                                               "() needs an active instance; activate() first");
+}
+
+Status already_active(const std::string& label) {
+  return Status(Code::kFailedPrecondition, "plugin " + label + ": activate() was called before");
+}
+
+// Empty when the topology is good, else what is wrong with it.
+std::string tree_fault(const std::vector<int32_t>& parents, uint32_t max_depth) {
+  std::vector<uint32_t> depth(parents.size());
+  for (size_t i = 0; i < parents.size(); ++i) {
+    const int32_t parent = parents[i];
+    if (parent < -1 || parent >= static_cast<int32_t>(i)) {
+      return "node " + std::to_string(i) + " has parent " + std::to_string(parent) +
+             ", expected -1.." + std::to_string(static_cast<int64_t>(i) - 1);
+    }
+    depth[i] = parent < 0 ? 1 : depth[static_cast<size_t>(parent)] + 1;
+    if (depth[i] > max_depth) {
+      return "node " + std::to_string(i) + " has depth " + std::to_string(depth[i]) +
+             ", the grant allows " + std::to_string(max_depth);
+    }
+  }
+  return std::string();
+}
+
+struct StatusWord {
+  Code code;
+  const char* name;
+};
+
+StatusWord status_word(specd_status status) {
+  switch (status) {
+    case SPECD_OK:
+      return {Code::kOk, "SPECD_OK"};
+    case SPECD_E_INVALID:
+      return {Code::kInvalidArgument, "SPECD_E_INVALID"};
+    case SPECD_E_UNSUPPORTED:
+      return {Code::kUnsupported, "SPECD_E_UNSUPPORTED"};
+    case SPECD_E_EXHAUSTED:
+      return {Code::kExhausted, "SPECD_E_EXHAUSTED"};
+    case SPECD_E_DEADLINE:
+      return {Code::kDeadlineExceeded, "SPECD_E_DEADLINE"};
+    case SPECD_E_PRECONDITION:
+      return {Code::kFailedPrecondition, "SPECD_E_PRECONDITION"};
+    case SPECD_E_CONFIG:
+      return {Code::kInvalidArgument, "SPECD_E_CONFIG"};
+    case SPECD_E_DATA:
+      return {Code::kDataLoss, "SPECD_E_DATA"};
+    case SPECD_E_DEVICE:
+      return {Code::kUnavailable, "SPECD_E_DEVICE"};
+    case SPECD_E_ABI:
+      return {Code::kUnsupported, "SPECD_E_ABI"};
+    case SPECD_E_CANCELLED:
+      return {Code::kCancelled, "SPECD_E_CANCELLED"};
+    case SPECD_E_INTERNAL:
+      return {Code::kInternal, "SPECD_E_INTERNAL"};
+    default:
+      return {Code::kInternal, "an unknown status"};
+  }
+}
+
+}  // namespace
+
+Status plugin_status(specd_status status, const std::string& what, const std::string& text) {
+  if (status == SPECD_OK) return Status();
+  const StatusWord word = status_word(status);
+  return Status(word.code, what + "() returned " + word.name + " (" + std::to_string(status) +
+                               (text.empty() ? "), reported no reason" : "): " + text));
+}
+
+Drafter::Drafter(const specd_drafter_api* api, specd_drafter* self, const specd_drafter_caps& caps,
+                 std::unique_ptr<specd_owner> owner, std::string name,
+                 std::vector<std::string> part_plugins)
+    : api_(api),
+      self_(self),
+      caps_(caps),
+      owner_(std::move(owner)),
+      name_(std::move(name)),
+      part_plugins_(std::move(part_plugins)) {
+  if (owner_->label.empty()) owner_->label = name_;
+}
+
+Drafter::~Drafter() {
+  const PluginScope scope(owner_->label, nullptr);
+  if (active_) api_->deactivate(self_);
+  api_->destroy(self_);
+  release_blocks(*owner_);
+}
+
+uint64_t Drafter::memory_bytes() const {
+  const std::lock_guard<std::mutex> lock(owner_->mutex);
+  return owner_->used_bytes;
+}
+
+Status Drafter::activate(const specd_drafter_grant& grant) {
+  if (active_) return already_active(owner_->label);
+  set_quota(*owner_, grant.memory_bytes_max);
+  std::string text;
+  const PluginScope scope(owner_->label, &text);
+  SPECD_OK_OR_RETURN(
+      plugin_status(api_->activate(self_, &grant), "plugin " + owner_->label + ": activate", text));
+  grant_ = grant;
+  if (caps_.tree_mode == SPECD_TREE_STATIC) {
+    std::vector<int32_t> parents(grant.max_nodes, -1);
+    const uint32_t count = api_->static_tree(self_, parents.data(), grant.max_nodes);
+    std::string fault;
+    if (count == 0 || count > grant.max_nodes) {
+      fault = "gave " + std::to_string(count) + " nodes, expected 1.." +
+              std::to_string(grant.max_nodes);
+    } else {
+      parents.resize(count);
+      fault = tree_fault(parents, grant.max_depth);
+    }
+    if (!fault.empty()) {
+      api_->deactivate(self_);
+      return Status(Code::kInternal, "plugin " + owner_->label + ": static_tree(): " + fault);
+    }
+    static_parents_ = std::move(parents);
+  }
+  active_ = true;
+  return Status();
+}
+
+Status Drafter::begin(const specd_begin_args& args, specd_call& call) {
+  if (!active_) return inactive(owner_->label, "begin");
+  return timed(begin_stats, *owner_, "begin", call, [&] { return api_->begin(self_, &args); });
+}
+
+Status Drafter::update(const specd_update_args& args, specd_call& call) {
+  if (!active_) return inactive(owner_->label, "update");
+  return timed(update_stats, *owner_, "update", call, [&] { return api_->update(self_, &args); });
+}
+
+Status Drafter::propose(const specd_propose_args& args, specd_call& call) {
+  if (!active_) return inactive(owner_->label, "propose");
+  return timed(propose_stats, *owner_, "propose", call,
+               [&] { return api_->propose(self_, &args); });
+}
+
+void Drafter::end(const specd_end_args& args, specd_call& call) {
+  if (!active_) return;
+  call.owner = owner_.get();
+  // No service that works on the batch: it would take pages or threads between two steps.
+  call.batch = nullptr;
+  call.sampling = nullptr;
+  const PluginScope scope(owner_->label, &call.text);
+  api_->end(self_, &args);
+}
+
+Verifier::Verifier(const specd_verifier_api* api, specd_verifier* self,
+                   const specd_verifier_caps& caps, std::unique_ptr<specd_owner> owner,
+                   std::string name)
+    : api_(api), self_(self), caps_(caps), owner_(std::move(owner)), name_(std::move(name)) {
+  if (owner_->label.empty()) owner_->label = name_;
+}
+
+Verifier::~Verifier() {
+  const PluginScope scope(owner_->label, nullptr);
+  if (active_) api_->deactivate(self_);
+  api_->destroy(self_);
+  release_blocks(*owner_);
+}
+
+Status Verifier::activate(const specd_verifier_grant& grant) {
+  if (active_) return already_active(owner_->label);
+  std::string text;
+  const PluginScope scope(owner_->label, &text);
+  SPECD_OK_OR_RETURN(
+      plugin_status(api_->activate(self_, &grant), "plugin " + owner_->label + ": activate", text));
+  active_ = true;
+  return Status();
+}
+
+Status Verifier::verify(const specd_verify_args& args, specd_call& call) {
+  if (!active_) return inactive(owner_->label, "verify");
+  return timed(verify_stats, *owner_, "verify", call, [&] { return api_->verify(self_, &args); });
+}
+
+uint32_t pair_guarantee(const specd_drafter_caps& drafter, const specd_verifier_caps& verifier,
+                        std::string* why) {
+  const auto unusable = [why](std::string reason) -> uint32_t {
+    if (why != nullptr) *why = std::move(reason);
+    return SPECD_GUARANTEE_UNUSABLE;
+  };
+  static constexpr const char* kModes[] = {"chain", "static", "variable"};
+  if (drafter.tree_mode > SPECD_TREE_VARIABLE || drafter.draft_rule >= SPECD_RULE_COUNT) {
+    return unusable("the drafter's tree mode or draft rule is not known");
+  }
+  if ((verifier.tree_modes & (1u << drafter.tree_mode)) == 0) {
+    return unusable(std::string("the drafter proposes trees of mode ") + kModes[drafter.tree_mode] +
+                    ", which the verifier does not judge");
+  }
+  // Other modes follow a smaller grant; a fixed tree cannot.
+  if (drafter.tree_mode == SPECD_TREE_STATIC && verifier.max_nodes != 0 &&
+      drafter.max_nodes > verifier.max_nodes) {
+    return unusable("the drafter's fixed tree has up to " + std::to_string(drafter.max_nodes) +
+                    " nodes, the verifier judges at most " + std::to_string(verifier.max_nodes));
+  }
+  const uint32_t guarantee = verifier.guarantee[drafter.draft_rule];
+  if (guarantee == SPECD_GUARANTEE_UNUSABLE || guarantee > SPECD_GUARANTEE_IDENTICAL) {
+    static constexpr const char* kRules[] = {"point mass", "independent", "without replacement"};
+    return unusable(std::string("the verifier cannot judge drafts of rule '") +
+                    kRules[drafter.draft_rule] + "'");
+  }
+  if (why != nullptr) why->clear();
+  return guarantee;
+}
+
+}  // namespace specd

@@ -1,0 +1,109 @@
+// C++ face of one drafter or verifier instance: owns it, keeps its life in order, and turns a
+// returned status and report() into a Status. Every [step] call is timed.
+//
+// Threads: [control] for construction, activate, destruction; [step] for the rest, one at a time.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/base/status.h"
+#include "core/plugin/instance/host_context.h"
+#include "specd/plugin_api/entry.h"
+
+namespace specd {
+
+// Time and outcome of one kind of call; read by reports, written by the step thread.
+struct CallStats {
+  std::atomic<uint64_t> calls{0};
+  std::atomic<uint64_t> failures{0};  // status other than OK and DEADLINE
+  std::atomic<uint64_t> total_ns{0};
+};
+
+class Drafter {
+ public:
+  // `caps` come from describe() and were validated by the registry. `part_plugins`: ids of what it
+  // is made of beside its own plugin.
+  Drafter(const specd_drafter_api* api, specd_drafter* self, const specd_drafter_caps& caps,
+          std::unique_ptr<specd_owner> owner, std::string name,
+          std::vector<std::string> part_plugins);
+  ~Drafter();  // deactivates and destroys; memory still held by the plugin is freed and logged
+  Drafter(const Drafter&) = delete;
+  Drafter& operator=(const Drafter&) = delete;
+
+  const std::string& name() const { return name_; }
+  const specd_drafter_caps& caps() const { return caps_; }
+  const specd_drafter_grant& grant() const { return grant_; }  // after activate()
+  const specd_owner& owner() const { return *owner_; }         // its metrics
+  const std::vector<std::string>& part_plugins() const { return part_plugins_; }
+  uint64_t memory_bytes() const;  // held through memory/1 now
+  // STATIC mode, after activate(): validated parents; else empty.
+  const std::vector<int32_t>& static_parents() const { return static_parents_; }
+
+  // Once. On failure the instance stays inactive and can only be destroyed.
+  Status activate(const specd_drafter_grant& grant);
+
+  // A drafter without update() keeps nothing of what was committed.
+  bool has_update() const { return api_->update != nullptr; }
+
+  // Each sets args.batch->call to `call` beforehand is the caller's duty; the Status carries the
+  // plugin's text. DEADLINE counts as ok (what was written is usable).
+  Status begin(const specd_begin_args& args, specd_call& call);
+  Status update(const specd_update_args& args, specd_call& call);
+  Status propose(const specd_propose_args& args, specd_call& call);
+  void end(const specd_end_args& args, specd_call& call);
+
+  CallStats begin_stats, update_stats, propose_stats;
+
+ private:
+  const specd_drafter_api* api_;
+  specd_drafter* self_;
+  specd_drafter_caps caps_;
+  specd_drafter_grant grant_{};
+  std::vector<int32_t> static_parents_;
+  std::unique_ptr<specd_owner> owner_;
+  std::string name_;
+  std::vector<std::string> part_plugins_;
+  bool active_ = false;
+};
+
+class Verifier {
+ public:
+  Verifier(const specd_verifier_api* api, specd_verifier* self, const specd_verifier_caps& caps,
+           std::unique_ptr<specd_owner> owner, std::string name);
+  ~Verifier();
+  Verifier(const Verifier&) = delete;
+  Verifier& operator=(const Verifier&) = delete;
+
+  const std::string& name() const { return name_; }
+  const specd_verifier_caps& caps() const { return caps_; }
+  const specd_owner& owner() const { return *owner_; }
+
+  Status activate(const specd_verifier_grant& grant);
+  Status verify(const specd_verify_args& args, specd_call& call);
+
+  CallStats verify_stats;
+
+ private:
+  const specd_verifier_api* api_;
+  specd_verifier* self_;
+  specd_verifier_caps caps_;
+  std::unique_ptr<specd_owner> owner_;
+  std::string name_;
+  bool active_ = false;
+};
+
+// SPECD_OK gives ok; an unknown status is read as internal. The message carries the status' name
+// and what the plugin reported.
+Status plugin_status(specd_status status, const std::string& what, const std::string& text);
+
+// Guarantee of the pair: what the verifier states for the drafter's rule, or UNUSABLE when tree
+// mode or node count (of a fixed tree; others follow a smaller grant) do not fit; `why` then says
+// what. `why` may be null.
+uint32_t pair_guarantee(const specd_drafter_caps& drafter, const specd_verifier_caps& verifier,
+                        std::string* why);
+
+}  // namespace specd

@@ -1,0 +1,82 @@
+// Drafters that are parts of others: from the words of a configuration to a factory.
+#include "core/base/quote.h"
+#include "core/plugin/instance/host_context.h"
+#include "core/plugin/instance/plugin_config.h"
+
+namespace specd {
+namespace {
+
+std::string text_at(const Json& named, const char* key) {
+  const auto found = named.find(key);
+  return found == named.end() ? std::string() : found->get<std::string>();
+}
+
+// Empty when `named` is what it should be.
+std::string fault_of(const Json& named) {
+  if (!named.is_object()) return "expected an object with the key 'plugin'";
+  for (const auto& [key, value] : named.items()) {
+    if (key == "config") {
+      if (!value.is_object()) return "config: expected an object";
+    } else if (key != "plugin" && key != "factory") {
+      return "unknown key " + quote(key) + "; it has plugin, factory and config";
+    } else if (!value.is_string()) {
+      return key + ": expected a text";
+    }
+  }
+  return named.contains("plugin") ? std::string() : "plugin: this key is required (a text)";
+}
+
+specd_status find_part(const specd_host*, const specd_config* config, const char* path,
+                       specd_part* out) noexcept {
+  const auto refuse = [](specd_status status, const std::string& text) {
+    report_text(nullptr, -1, text);
+    return status;
+  };
+  if (config == nullptr || path == nullptr || out == nullptr) {
+    return refuse(SPECD_E_INVALID, "parts.find: a null argument");
+  }
+  PluginConfig* whole = PluginConfig::of(config);
+  if (whole == nullptr) {
+    return refuse(SPECD_E_INVALID, "parts.find: a configuration that this host did not make");
+  }
+  if (whole->find(path) == nullptr) return SPECD_E_PRECONDITION;
+  const Result<const PluginPart*> part = whole->part(path);
+  if (!part.ok()) return refuse(SPECD_E_CONFIG, part.status().message());
+  *out = {};
+  out->struct_size = sizeof *out;
+  out->factory = part.value()->factory;
+  out->config = part.value()->config->get();
+  out->data_dir = part.value()->directory.c_str();
+  return SPECD_OK;
+}
+
+}  // namespace
+
+const specd_parts kPartsService = {sizeof(specd_parts), 0, find_part};
+
+Result<const PluginPart*> PluginConfig::part(const std::string& path) {
+  const auto known = parts_.find(path);
+  if (known != parts_.end()) return &known->second;
+  const Json* named = find(path.c_str());
+  if (named == nullptr) return Status(Code::kNotFound, path + ": this key is required");
+  const std::string fault = fault_of(*named);
+  if (!fault.empty()) return Status(Code::kInvalidArgument, path + ": " + fault);
+  if (source_ == nullptr) {
+    return Status(Code::kUnsupported, path + ": only drafters can have drafters as parts");
+  }
+  const Json own = named->value("config", Json::object());
+  auto part = source_->find_part(text_at(*named, "plugin"), text_at(*named, "factory"), own);
+  if (!part.ok()) return part.status().with_context(path);
+  return &parts_.emplace(path, std::move(part).value()).first->second;
+}
+
+std::vector<std::string> PluginConfig::part_plugins() const {
+  std::vector<std::string> all;
+  for (const auto& [path, part] : parts_) {
+    all.push_back(part.plugin_id);
+    for (std::string& inner : part.config->part_plugins()) all.push_back(std::move(inner));
+  }
+  return all;
+}
+
+}  // namespace specd

@@ -1,0 +1,60 @@
+#include "host/daemon/health.h"
+
+#include <utility>
+
+#include "host/daemon/metrics_text.h"
+#include "host/version.h"
+#include "host/config/vllm_names.h"
+
+namespace specd::host {
+namespace {
+
+HttpAnswer text(unsigned status, std::string body) {
+  HttpAnswer answer;
+  answer.status = status;
+  answer.body = std::move(body) + "\n";
+  return answer;
+}
+
+}  // namespace
+
+HttpAnswer Health::answer(const std::string& path) const {
+  if (path == "/metrics") return metrics();
+  if (path == "/health/live") return live();
+  if (path == "/health/ready") return ready();
+  return text(404, "expected /metrics, /health/live or /health/ready");
+}
+
+HttpAnswer Health::live() const {
+  const Engine* engine = engine_;
+  if (engine == nullptr) return text(200, "loading");
+  const uint64_t age_s = engine->status().step_age_ns / 1'000'000'000;
+  if (age_s < stall_seconds_) return text(200, "live");
+  return text(503, "the present step has run for " + std::to_string(age_s) +
+                       " s (http.stall_seconds is " + std::to_string(stall_seconds_) + ")");
+}
+
+HttpAnswer Health::ready() const {
+  const Engine* engine = engine_;
+  if (engine == nullptr) return text(503, "loading");
+  if (draining_ || engine->status().state != "ready") return text(503, "draining");
+  return text(200, "ready");
+}
+
+HttpAnswer Health::metrics() const {
+  const Engine* engine = engine_;
+  if (engine == nullptr) return text(503, "loading");
+  std::vector<MetricFamily> families = engine->metrics();
+  families.push_back({.name = "specd_build_info",
+                      .help = "1, with what was built.",
+                      .type = MetricFamily::Type::kGauge,
+                      .bounds = {},
+                      .series = {{.labels = {{"version", kVersion}, {"isa", engine->status().isa}},
+                                  .value = 1,
+                                  .counts = {},
+                                  .sum = 0}}});
+  add_vllm_names(families);
+  return {.status = 200, .content_type = kMetricsContentType, .body = metrics_text(families)};
+}
+
+}  // namespace specd::host

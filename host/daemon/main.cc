@@ -1,0 +1,154 @@
+// specd: the daemon's command line.
+#include <boost/program_options.hpp>
+#include <cstdio>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include "host/base/command_line.h"
+#include "host/base/completion.h"
+#include "host/config/config.h"
+#include "host/config/config_print.h"
+#include "host/config/config_schema.h"
+#include "host/config/config_value.h"
+#include "host/daemon/daemon.h"
+#include "host/base/table.h"
+#include "host/version.h"
+
+namespace specd::host {
+namespace {
+
+namespace po = boost::program_options;
+
+constexpr char kAbout[] = "specd: LLM inference with speculative decoding from plugins\n";
+constexpr char kNotes[] =
+    "\n"
+    "The environment overrides the file, --set overrides both: SPECD__ENGINE__THREADS=2 and\n"
+    "--set engine.threads=2. Relative paths are relative to the file, wherever they are given.\n"
+    "\n"
+    "Exit codes: 0 fine, 1 could not load or listen, 2 wrong command line, 3 wrong configuration,\n"
+    "            4 stopped, but had to cut requests or a plugin that hung, or was told to leave at\n"
+    "              once\n";
+
+int usage(const std::string& problem) {
+  std::fprintf(stderr, "specd: %s\nTry: specd --help\n", printable(problem).c_str());
+  return kExitUsage;
+}
+
+int wrong_config(const Status& status) {
+  std::fprintf(stderr, "specd: %s\n", printable(status.message()).c_str());
+  return kExitConfig;
+}
+
+// A pipe that nobody reads to its end is not fine.
+int print(const std::string& text) {
+  const bool is_written = std::fputs(text.c_str(), stdout) >= 0 && std::fflush(stdout) == 0;
+  return is_written ? kExitOk : kExitFailed;
+}
+
+int check(const Config& config) {
+  const Status status = check_options(config.engine);
+  shut_down_plugins();
+  if (!status.ok()) return wrong_config(with_place(config, status));
+  std::printf("%s: ok (model %s, %zu routes besides off)\n", config.file.c_str(),
+              config.engine.model.name.c_str(), config.engine.routes.size());
+  return kExitOk;
+}
+
+Program make_program() {
+  Program program{
+      .name = "specd",
+      .commands = {{"serve", "--config FILE", "load the model and serve until SIGTERM or SIGINT"},
+                   {"check", "--config FILE",
+                    "check the configuration, the model's files and the\n"
+                    "routes without loading weights; runs the code of the\n"
+                    "routes' plugins"},
+                   {"schema", "[--table]",
+                    "print the JSON Schema of configurations for editors, or\n"
+                    "a table of all keys"},
+                   {"completion", "SHELL", "print completion for bash, zsh or fish",
+                    completion_shells()}},
+      .options = po::options_description("Options"),
+      .taken_by = {{"config", "serve check"},
+                   {"set", "serve check"},
+                   {"print-config", "serve check"},
+                   {"table", "schema"}},
+  };
+  auto add = program.options.add_options();
+  add("help,h", "this text");
+  add("version", "the version");
+  add("config", po::value<std::string>()->value_name("FILE"), "the configuration, YAML");
+  add("set", po::value<std::vector<std::string>>()->composing()->value_name("KEY=VALUE"),
+      "instead of the file's value, such as engine.threads=2; may be repeated");
+  add("print-config", po::bool_switch(),
+      "instead print the configuration that would be served, and where each value comes from; the "
+      "output is a configuration");
+  add("table", po::bool_switch(), "a table in Markdown");
+  std::vector<std::string> keys;
+  for (const std::string& key : settable_keys()) keys.push_back(key + "=");
+  program.values = {{"set", keys}};
+  return program;
+}
+
+int run_command(const Program& program, const std::string& command,
+                const po::variables_map& values) {
+  if (command == "schema")
+    return print(values["table"].as<bool>() ? config_table() : config_schema());
+  if (command == "completion") {
+    const auto script = completion_script(
+        program, values.count("argument") != 0 ? values["argument"].as<std::string>() : "");
+    return script.ok() ? print(script.value()) : usage(script.status().message());
+  }
+  if (values.count("config") == 0) return usage(command + " needs --config FILE");
+  const Result<Config> config = load_config(
+      values["config"].as<std::string>(),
+      overrides_of_process(values.count("set") != 0 ? values["set"].as<std::vector<std::string>>()
+                                                    : std::vector<std::string>()));
+  if (!config.ok()) return wrong_config(config.status());
+  if (values["print-config"].as<bool>()) return print(print_config(config.value()));
+  return command == "check" ? check(config.value()) : run_daemon(config.value());
+}
+
+int run(int argc, char** argv) {
+  const Program program = make_program();
+  po::options_description all;
+  all.add(program.options)
+      .add_options()("command", po::value<std::string>(), "")("argument", po::value<std::string>(),
+                                                              "");
+  po::positional_options_description positional;
+  positional.add("command", 1).add("argument", 1);
+  const auto parsed = read_command_line(all, positional, {argv + 1, argv + argc});
+  if (!parsed.ok()) return usage(parsed.status().message());
+  const po::variables_map& values = parsed.value();
+  if (values.count("help") != 0)
+    return print(kAbout + ("\n" + commands_help(program)) + "  specd --version | --help\n\n" +
+                 options_text(program) + kNotes);
+  if (values.count("version") != 0) return print("specd " + std::string(kVersion) + "\n");
+  const std::vector<std::string> names = program.command_names();
+  if (values.count("command") == 0) return usage("expected a command: " + joined(names));
+  const std::string command = values["command"].as<std::string>();
+  const Command* known = program.find(command);
+  if (known == nullptr) {
+    const std::string near = nearest(command, names);
+    return usage("unknown command '" + command + "'; " +
+                 (near.empty() ? "expected " + joined(names) : "did you mean '" + near + "'?"));
+  }
+  if (const std::string option = option_of_another_command(program, values, command);
+      !option.empty())
+    return usage(command + " takes no --" + option);
+  if (values.count("argument") != 0 && known->words.empty())
+    return usage(command + " takes no '" + values["argument"].as<std::string>() + "'");
+  return run_command(program, command, values);
+}
+
+}  // namespace
+}  // namespace specd::host
+
+int main(int argc, char** argv) {
+  try {
+    return specd::host::run(argc, argv);
+  } catch (const std::exception& error) {  // memory at most: no room throws
+    std::fprintf(stderr, "specd: %s\n", error.what());
+    return specd::host::kExitFailed;
+  }
+}

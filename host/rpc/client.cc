@@ -1,0 +1,151 @@
+#include "host/rpc/client.h"
+
+#include <chrono>
+#include <filesystem>
+
+#include "host/base/unix_socket.h"
+
+namespace specd::host {
+namespace {
+
+constexpr std::chrono::seconds kConnectLimit{5};
+
+Status from_wire(const grpc::Status& status) {
+  Code code = Code::kInternal;
+  switch (status.error_code()) {
+    case grpc::StatusCode::OK:
+      return Status();
+    case grpc::StatusCode::INVALID_ARGUMENT:
+      code = Code::kInvalidArgument;
+      break;
+    case grpc::StatusCode::NOT_FOUND:
+      code = Code::kNotFound;
+      break;
+    case grpc::StatusCode::FAILED_PRECONDITION:
+      code = Code::kFailedPrecondition;
+      break;
+    case grpc::StatusCode::RESOURCE_EXHAUSTED:
+      code = Code::kExhausted;
+      break;
+    case grpc::StatusCode::UNIMPLEMENTED:
+      code = Code::kUnsupported;
+      break;
+    case grpc::StatusCode::DATA_LOSS:
+      code = Code::kDataLoss;
+      break;
+    case grpc::StatusCode::CANCELLED:
+      code = Code::kCancelled;
+      break;
+    case grpc::StatusCode::DEADLINE_EXCEEDED:
+      code = Code::kDeadlineExceeded;
+      break;
+    case grpc::StatusCode::UNAVAILABLE:
+      code = Code::kUnavailable;
+      break;
+    default:
+      break;
+  }
+  return {code, status.error_message()};
+}
+
+template <typename Request, typename Response, typename Stub>
+Result<Response> call(Stub& stub,
+                      grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
+                      const Request& request = Request()) {
+  grpc::ClientContext context;
+  Response response;
+  const Status status = from_wire((stub.*method)(&context, request, &response));
+  if (!status.ok()) return status;
+  return response;
+}
+
+}  // namespace
+
+Client::Client(const std::shared_ptr<grpc::Channel>& channel)
+    : inference_(v1::Inference::NewStub(channel)), control_(v1::Control::NewStub(channel)) {}
+
+Result<Client> Client::connect(const std::string& socket) {
+  std::error_code failure;
+  const std::string path = std::filesystem::absolute(socket, failure).lexically_normal().string();
+  const auto channel = grpc::CreateChannel(socket_uri(path), grpc::InsecureChannelCredentials());
+  if (!channel->WaitForConnected(std::chrono::system_clock::now() + kConnectLimit))
+    return Status(Code::kUnavailable, "nobody answers on " + path +
+                                          "; is specd running with this `listen`, and is this its "
+                                          "user?");
+  return Client(channel);
+}
+
+Result<Generation> Client::generate(
+    const v1::GenerateRequest& request,
+    const std::function<void(const v1::GenerateResponse&)>& on_message,
+    const std::atomic<bool>* stop) {
+  grpc::ClientContext context;
+  const auto reader = inference_->Generate(&context, request);
+  Generation generation;
+  bool has_end = false;
+  v1::GenerateResponse message;
+  while (reader->Read(&message)) {
+    if (stop != nullptr && *stop) context.TryCancel();
+    if (on_message) on_message(message);
+    if (message.has_started()) generation.started = message.started();
+    if (message.has_chunk()) {
+      const v1::Chunk& chunk = message.chunk();
+      generation.token_ids.insert(generation.token_ids.end(), chunk.token_ids().begin(),
+                                  chunk.token_ids().end());
+      generation.text += chunk.text();
+    }
+    if (message.has_finished()) {
+      generation.finished = message.finished();
+      has_end = true;
+    }
+  }
+  const Status status = from_wire(reader->Finish());
+  if (!status.ok()) return status;
+  if (!has_end) return Status(Code::kInternal, "the stream ended without its last message");
+  return generation;
+}
+
+Result<v1::RenderChatResponse> Client::render(const v1::GenerateRequest& request) {
+  return call<v1::GenerateRequest, v1::RenderChatResponse>(
+      *inference_, &v1::Inference::Stub::RenderChat, request);
+}
+
+Result<v1::CancelResponse> Client::cancel(const std::string& request_id) {
+  v1::CancelRequest request;
+  request.set_request_id(request_id);
+  return call<v1::CancelRequest, v1::CancelResponse>(*inference_, &v1::Inference::Stub::Cancel,
+                                                     request);
+}
+Result<v1::ListPluginsResponse> Client::plugins() {
+  return call<v1::ListPluginsRequest, v1::ListPluginsResponse>(*control_,
+                                                               &v1::Control::Stub::ListPlugins);
+}
+Result<v1::ListRoutesResponse> Client::routes() {
+  return call<v1::ListRoutesRequest, v1::ListRoutesResponse>(*control_,
+                                                             &v1::Control::Stub::ListRoutes);
+}
+Result<v1::ListModelsResponse> Client::models() {
+  return call<v1::ListModelsRequest, v1::ListModelsResponse>(*control_,
+                                                             &v1::Control::Stub::ListModels);
+}
+Result<v1::GetStatusResponse> Client::status() {
+  return call<v1::GetStatusRequest, v1::GetStatusResponse>(*control_,
+                                                           &v1::Control::Stub::GetStatus);
+}
+
+Result<v1::ApplyRouteResponse> Client::apply_route(const v1::ApplyRouteRequest& request) {
+  return call<v1::ApplyRouteRequest, v1::ApplyRouteResponse>(
+      *control_, &v1::Control::Stub::ApplyRoute, request);
+}
+Result<v1::DeleteRouteResponse> Client::delete_route(const v1::DeleteRouteRequest& request) {
+  return call<v1::DeleteRouteRequest, v1::DeleteRouteResponse>(
+      *control_, &v1::Control::Stub::DeleteRoute, request);
+}
+Result<v1::GetRouteResponse> Client::get_route(const std::string& name) {
+  v1::GetRouteRequest request;
+  request.set_name(name);
+  return call<v1::GetRouteRequest, v1::GetRouteResponse>(*control_, &v1::Control::Stub::GetRoute,
+                                                         request);
+}
+
+}  // namespace specd::host

@@ -1,0 +1,370 @@
+#include "host/rpc/wire.h"
+
+#include <unistd.h>
+
+#include <string_view>
+#include <tuple>
+#include <utility>
+
+#include "core/base/quote.h"
+#include "host/version.h"
+
+namespace specd::host {
+namespace {
+
+constexpr size_t kNameBytesMax = 128;
+// Of a parsed request beside its ids: a message has at most 4 MiB, what needs more holds what
+// nobody asked for.
+constexpr size_t kRequestBytesMax = 8 << 20;
+// Of a status: clients take 8 KiB of metadata, where one byte may become three.
+constexpr size_t kStatusBytesMax = 2048;
+
+Status wrong(const std::string& field, const std::string& text) {
+  return Status(Code::kInvalidArgument, field + ": " + text);
+}
+
+double ms(uint64_t ns) { return static_cast<double>(ns) / 1e6; }
+
+double ratio(int64_t part, int64_t whole) {
+  return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0.0;
+}
+
+// A field of text must be UTF-8, or nobody can read the message; a folder's name need not be.
+std::string text_to_wire(const std::string& text) {
+  return utf8_error_offset(text) == std::string::npos ? text : escaped(text);
+}
+
+SamplingRequest sampling_from_wire(const v1::Sampling& wire) {
+  SamplingRequest out;
+  if (wire.has_temperature()) out.temperature = wire.temperature();
+  if (wire.has_top_p()) out.top_p = wire.top_p();
+  if (wire.has_top_k()) out.top_k = wire.top_k();
+  if (wire.has_seed()) out.seed = wire.seed();
+  if (wire.has_min_p()) out.min_p = wire.min_p();
+  if (wire.has_repetition_penalty()) out.repetition_penalty = wire.repetition_penalty();
+  if (wire.has_frequency_penalty()) out.frequency_penalty = wire.frequency_penalty();
+  if (wire.has_presence_penalty()) out.presence_penalty = wire.presence_penalty();
+  return out;
+}
+
+Result<ChatPrompt> chat_from_wire(const v1::ChatPrompt& wire) {
+  // Here and not in the engine, so that too many are not copied.
+  if (wire.messages_size() > static_cast<int>(ChatPrompt::kMessagesMax))
+    return wrong("chat.messages", "expected at most " + std::to_string(ChatPrompt::kMessagesMax) +
+                                      ", found " + std::to_string(wire.messages_size()));
+  ChatPrompt chat;
+  for (const v1::ChatMessage& message : wire.messages())
+    chat.messages.push_back({message.role(), message.content(), message.extra_json()});
+  chat.tools_json = wire.tools_json();
+  chat.template_arguments_json = wire.template_arguments_json();
+  chat.continue_final_message = wire.continue_final_message();
+  chat.add_generation_prompt = wire.has_add_generation_prompt() ? wire.add_generation_prompt()
+                                                                : !wire.continue_final_message();
+  chat.parse_special_tokens_in_messages = wire.parse_special_tokens_in_messages();
+  return chat;
+}
+
+}  // namespace
+
+v1::Sampling sampling_to_wire(const SamplingParams& sampling) {
+  v1::Sampling wire;
+  wire.set_temperature(sampling.temperature);
+  wire.set_top_p(sampling.top_p);
+  wire.set_top_k(sampling.top_k);
+  wire.set_seed(sampling.seed);
+  wire.set_min_p(sampling.min_p);
+  wire.set_repetition_penalty(sampling.repetition_penalty);
+  wire.set_frequency_penalty(sampling.frequency_penalty);
+  wire.set_presence_penalty(sampling.presence_penalty);
+  return wire;
+}
+
+Status check_name(const std::string& field, const std::string& name) {
+  if (name.size() > kNameBytesMax)
+    return wrong(field, "expected at most " + std::to_string(kNameBytesMax) + " bytes, found " +
+                            std::to_string(name.size()));
+  for (size_t i = 0; i < name.size(); ++i)
+    if (name[i] <= ' ' || name[i] > '~')
+      return wrong(field, "expected printable ASCII without spaces, found something else at byte " +
+                              std::to_string(i));
+  return Status();
+}
+
+Result<Request> request_from_wire(const v1::GenerateRequest& wire) {
+  // Here and not in the engine, so that too many are neither copied nor kept while the prompt
+  // waits.
+  for (const auto& [field, found, most, what] :
+       {std::tuple("stop", wire.stop_size(), EngineLimits::kStops, " strings"),
+        std::tuple("stop_token_ids", wire.stop_token_ids_size(), EngineLimits::kStopTokens,
+                   " ids")}) {
+    if (found > most)
+      return wrong(field, "expected at most " + std::to_string(most) + what + ", found " +
+                              std::to_string(found));
+  }
+  const auto ids = static_cast<size_t>(wire.token_ids().ids_size());
+  const size_t bytes_max = kRequestBytesMax + 2 * sizeof(int32_t) * ids;  // arrays double
+  if (const size_t bytes = wire.SpaceUsedLong(); bytes > bytes_max)
+    return wrong("request",
+                 "expected at most " + std::to_string(bytes_max) + " bytes in memory, found " +
+                     std::to_string(bytes) +
+                     ": fields that this version does not know, or very many small ones");
+  Request request;
+  switch (wire.prompt_case()) {
+    case v1::GenerateRequest::kText:
+      if (wire.text().empty()) return wrong("text", "expected a prompt, found an empty one");
+      request.prompt = wire.text();
+      break;
+    case v1::GenerateRequest::kTokenIds:
+      if (wire.token_ids().ids().empty())
+        return wrong("token_ids", "expected at least one id, found none");
+      request.prompt_tokens.emplace(wire.token_ids().ids().begin(), wire.token_ids().ids().end());
+      break;
+    case v1::GenerateRequest::kChat: {
+      SPECD_TRY(request.chat, chat_from_wire(wire.chat()));
+      break;
+    }
+    case v1::GenerateRequest::PROMPT_NOT_SET:
+      return wrong("prompt", "expected text, token_ids or chat, found none");
+  }
+  for (const auto& [field, is_given] :
+       {std::pair("parse_special_tokens", wire.has_parse_special_tokens()),
+        std::pair("add_bos", wire.has_add_bos())}) {
+    if (is_given && wire.prompt_case() != v1::GenerateRequest::kText)
+      return wrong(field, "goes with a prompt in text only");
+  }
+  if (wire.has_parse_special_tokens()) request.parse_special_tokens = wire.parse_special_tokens();
+  if (wire.has_add_bos()) request.add_bos = wire.add_bos();
+  request.sampling = sampling_from_wire(wire.sampling());
+  request.max_tokens = wire.max_tokens();
+  request.stop.assign(wire.stop().begin(), wire.stop().end());
+  request.stop_tokens.assign(wire.stop_token_ids().begin(), wire.stop_token_ids().end());
+  request.ignore_eos = wire.ignore_eos();
+  SPECD_OK_OR_RETURN(check_name("route", wire.route()));
+  request.route = wire.route();
+  SPECD_OK_OR_RETURN(check_name("request_id", wire.request_id()));
+  request.id = wire.request_id();
+  request.priority = wire.priority();
+  request.deadline_ms = wire.deadline_ms();
+  request.cache_salt = wire.cache_salt();
+  if (wire.has_draft_nodes_max()) request.draft_nodes_max = wire.draft_nodes_max();
+  return request;
+}
+
+Status named_as_on_wire(const Status& status) {
+  constexpr std::pair<std::string_view, std::string_view> kNames[] = {
+      {"temperature", "sampling.temperature"},
+      {"top_p", "sampling.top_p"},
+      {"top_k", "sampling.top_k"},
+      {"min_p", "sampling.min_p"},
+      {"repetition_penalty", "sampling.repetition_penalty"},
+      {"frequency_penalty", "sampling.frequency_penalty"},
+      {"presence_penalty", "sampling.presence_penalty"},
+      {"stop_tokens", "stop_token_ids"},
+      {"prompt_tokens", "token_ids"},
+      {"prompt", "text"},
+  };
+  const std::string& message = status.message();
+  for (const auto& [ours, wire] : kNames) {
+    if (message.rfind(ours, 0) != 0 || message.size() == ours.size()) continue;
+    const char next = message[ours.size()];
+    if (next == ':' || next == '[')
+      return Status(status.code(), std::string(wire) + message.substr(ours.size()));
+  }
+  return status;
+}
+
+grpc::Status status_to_wire(const Status& status) {
+  grpc::StatusCode code = grpc::StatusCode::INTERNAL;
+  switch (status.code()) {
+    case Code::kOk:
+      return grpc::Status::OK;
+    case Code::kInvalidArgument:
+      code = grpc::StatusCode::INVALID_ARGUMENT;
+      break;
+    case Code::kNotFound:
+      code = grpc::StatusCode::NOT_FOUND;
+      break;
+    case Code::kFailedPrecondition:
+      code = grpc::StatusCode::FAILED_PRECONDITION;
+      break;
+    case Code::kExhausted:
+      code = grpc::StatusCode::RESOURCE_EXHAUSTED;
+      break;
+    case Code::kUnsupported:
+      code = grpc::StatusCode::UNIMPLEMENTED;
+      break;
+    case Code::kDataLoss:
+      code = grpc::StatusCode::DATA_LOSS;
+      break;
+    case Code::kCancelled:
+      code = grpc::StatusCode::CANCELLED;
+      break;
+    case Code::kDeadlineExceeded:
+      code = grpc::StatusCode::DEADLINE_EXCEEDED;
+      break;
+    case Code::kUnavailable:
+      code = grpc::StatusCode::UNAVAILABLE;
+      break;
+    case Code::kInternal:
+      code = grpc::StatusCode::INTERNAL;
+      break;
+  }
+  std::string message = status.message();
+  if (message.size() > kStatusBytesMax) {
+    size_t end = kStatusBytesMax;
+    while (end > 0 && (static_cast<unsigned char>(message[end]) & 0xC0) == 0x80) --end;
+    message.replace(end, std::string::npos, " ...");
+  }
+  return {code, message};
+}
+
+v1::Finished finished_to_wire(const std::string& request_id, const Event& event) {
+  const Usage& usage = event.usage;
+  v1::Finished wire;
+  wire.set_request_id(request_id);
+  wire.set_finish_reason(event.finish == FinishReason::kStop     ? v1::FINISH_REASON_STOP
+                         : event.finish == FinishReason::kLength ? v1::FINISH_REASON_LENGTH
+                                                                 : v1::FINISH_REASON_UNSPECIFIED);
+  wire.mutable_usage()->set_prompt_tokens(usage.prompt_tokens);
+  wire.mutable_usage()->set_completion_tokens(usage.completion_tokens);
+  wire.mutable_usage()->set_cached_prompt_tokens(usage.cached_prompt_tokens);
+  wire.mutable_usage()->set_preemptions(usage.preemptions);
+  v1::Speculation& speculation = *wire.mutable_speculation();
+  speculation.set_total_draft_tokens(usage.draft_tokens);
+  speculation.set_total_accepted_draft_tokens(usage.accepted_tokens);
+  speculation.set_total_rejected_draft_tokens(usage.rejected_tokens);
+  speculation.set_total_discarded_draft_tokens(usage.discarded_tokens);
+  speculation.set_acceptance_rate(ratio(usage.accepted_tokens, usage.draft_tokens));
+  speculation.set_mean_accepted_length(ratio(usage.accepted_tokens, usage.steps));
+  speculation.set_decode_steps(usage.steps);
+  wire.mutable_times()->set_queue_ms(ms(usage.queue_ns));
+  wire.mutable_times()->set_prefill_ms(ms(usage.prefill_ns));
+  wire.mutable_times()->set_decode_ms(ms(usage.decode_ns));
+  return wire;
+}
+
+v1::Plugin plugin_to_wire(const PluginReport& report) {
+  v1::Plugin wire;
+  wire.set_id(text_to_wire(report.id));
+  wire.set_version(text_to_wire(report.version));
+  wire.set_license(text_to_wire(report.license));
+  wire.set_directory(text_to_wire(report.directory));
+  wire.set_sha256(report.sha256);
+  wire.set_state(report.state);
+  wire.set_reason(text_to_wire(report.reason));
+  for (const auto& [id, kind] : report.factories) {
+    v1::PluginFactory& factory = *wire.add_factories();
+    factory.set_id(id);
+    factory.set_kind(kind);
+  }
+  return wire;
+}
+
+v1::Route route_to_wire(const RouteReport& report) {
+  v1::Route wire;
+  wire.set_name(report.name);
+  wire.set_model(report.model);
+  wire.set_drafter(report.drafter);
+  wire.set_verifier(report.verifier);
+  wire.set_guarantee(report.guarantee);
+  wire.set_state(report.state);
+  wire.set_reason(text_to_wire(report.reason));
+  wire.set_is_default(report.is_default);
+  wire.set_draft_nodes_max(report.draft_nodes_max);
+  wire.set_requests(report.requests);
+  wire.set_steps(report.steps);
+  wire.set_drafted(report.drafted);
+  wire.set_accepted(report.accepted);
+  wire.set_rejected(report.rejected);
+  wire.set_discarded(report.discarded);
+  wire.set_drafts(report.drafts);
+  wire.mutable_accepted_at()->Add(report.accepted_at.begin(), report.accepted_at.end());
+  wire.set_cut(report.cut);
+  wire.set_propose_calls(report.propose_calls);
+  wire.set_propose_ns(report.propose_ns);
+  wire.set_propose_failures(report.propose_failures);
+  wire.set_verify_calls(report.verify_calls);
+  wire.set_verify_ns(report.verify_ns);
+  wire.set_verify_failures(report.verify_failures);
+  wire.set_lost(report.lost);
+  wire.set_last_problem(text_to_wire(report.last_problem));
+  wire.set_generation(report.generation);
+  wire.set_in_use(report.in_use);
+  wire.set_drafter_sha256(report.drafter_sha256);
+  wire.set_verifier_sha256(report.verifier_sha256);
+  wire.set_disable_by_batch_size(report.disable_by_batch_size);
+  wire.set_suspended(report.suspended);
+  wire.set_memory_bytes(report.memory_bytes);
+  wire.set_memory_bytes_max(report.memory_bytes_max);
+  return wire;
+}
+
+v1::Model model_to_wire(const ModelReport& report) {
+  v1::Model wire;
+  wire.set_name(report.name);
+  wire.set_path(text_to_wire(report.path));
+  wire.set_architecture(report.architecture);
+  wire.set_dtype(report.dtype);
+  wire.set_kv_dtype(report.kv_dtype);
+  wire.set_vocab_size(report.vocab_size);
+  wire.set_layers(report.n_layers);
+  wire.set_hidden_size(report.hidden_size);
+  wire.set_max_positions(report.max_positions);
+  wire.set_parameters(report.parameters);
+  wire.set_weight_bytes(report.weight_bytes);
+  wire.set_kv_bytes(report.kv_bytes);
+  wire.set_kv_pages_total(report.kv_pages_total);
+  wire.set_kv_pages_free(report.kv_pages_free);
+  wire.set_page_tokens(report.page_tokens);
+  wire.set_role(report.role);
+  wire.set_state(report.state);
+  wire.set_reason(text_to_wire(report.reason));
+  wire.set_kv_pages_held(report.kv_pages_held);
+  wire.set_forwards(report.forwards);
+  wire.set_rows(report.rows);
+  wire.set_forward_ns(report.forward_ns);
+  wire.set_kv_pages_cached(report.kv_pages_cached);
+  wire.set_prefix_query_tokens(report.prefix_query_tokens);
+  wire.set_prefix_hit_tokens(report.prefix_hit_tokens);
+  if (report.role == "target") {
+    *wire.mutable_default_sampling() = sampling_to_wire(report.sampling_defaults);
+    for (const std::string& each : report.generation_config_ignored)
+      wire.add_generation_config_ignored(text_to_wire(each));
+    wire.mutable_eos_tokens()->Add(report.eos_tokens.begin(), report.eos_tokens.end());
+  }
+  wire.set_chat_template(text_to_wire(report.chat_template));
+  return wire;
+}
+
+v1::GetStatusResponse status_report_to_wire(const EngineReport& report,
+                                            const std::vector<MemoryLine>& memory) {
+  v1::GetStatusResponse wire;
+  wire.set_version(kVersion);
+  wire.set_pid(getpid());
+  wire.set_state(report.state);
+  wire.set_device(report.device);
+  wire.set_isa(report.isa);
+  wire.set_threads(report.threads);
+  wire.set_running(report.running);
+  wire.set_waiting(report.waiting);
+  wire.set_admitted(report.admitted);
+  wire.set_completed(report.completed);
+  wire.set_failed(report.failed);
+  wire.set_cancelled(report.cancelled);
+  wire.set_refused(report.refused);
+  wire.set_deadline_misses(report.deadline_misses);
+  wire.set_preemptions(report.preemptions);
+  wire.set_steps(report.steps);
+  wire.set_rows(report.rows);
+  wire.set_tokens(report.tokens);
+  wire.set_kv_moves(report.kv_moves);
+  wire.set_uptime_s(static_cast<double>(report.uptime_ns) / 1e9);
+  for (const MemoryLine& line : memory) {
+    v1::MemoryLine& out = *wire.add_memory();
+    out.set_what(line.what);
+    out.set_bytes(line.bytes);
+  }
+  return wire;
+}
+
+}  // namespace specd::host

@@ -1,0 +1,89 @@
+#include "core/plugin/instance/host_context.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/base/log.h"
+#include "tests/core/plugin/bundle_fixture.h"
+
+namespace specd {
+namespace {
+
+TEST(Host, services_come_and_go_while_its_pointer_stays) {
+  auto first = std::make_unique<TestServices>();
+  const specd_host* host = make_host(first.get());
+  EXPECT_EQ(make_host(first.get()), host);
+  EXPECT_NE(host->get_service(host, SPECD_SERVICE_MEMORY), nullptr);
+  EXPECT_EQ(host->get_service(host, "org.example.absent/1"), nullptr);
+  EXPECT_EQ(host->get_service(host, nullptr), nullptr);
+  first.reset();
+  EXPECT_EQ(host->get_service(host, SPECD_SERVICE_MEMORY), nullptr) << "gone, not dangling";
+  EXPECT_GT(host->now_ns(host), 0u);
+  TestServices second;
+  make_host(&second);
+  EXPECT_NE(host->get_service(host, SPECD_SERVICE_MEMORY), nullptr) << "the newest serves it";
+}
+
+TEST(Host, report_goes_to_call_then_scope_then_log) {
+  TestServices services;
+  const specd_host* host = make_host(&services);
+  specd_batch batch{};
+  batch.n_seqs = 2;
+  specd_call call;
+  call.batch = &batch;
+  host->report(host, &call, -1, "whole", 5);
+  host->report(host, &call, 1, "one", 3);
+  host->report(host, &call, 2, "stray", 5);  // no such sequence
+  EXPECT_EQ(call.text, "whole; stray");
+  EXPECT_EQ(call.sequence_text.at(1), "one");
+  const std::string name = "org.example.p";
+  std::string text;
+  {
+    const PluginScope scope(name, &text);
+    host->report(host, nullptr, -1, "early", 5);
+  }
+  EXPECT_EQ(text, "early");
+  testing::internal::CaptureStderr();
+  host->report(host, nullptr, -1, "late", 4);
+  {
+    const PluginScope scope(name, nullptr);
+    host->log(host, SPECD_LOG_INFO, "two\nlines", 9);
+  }
+  const std::string logged = testing::internal::GetCapturedStderr();
+  EXPECT_NE(logged.find("plugin reports: late"), std::string::npos) << logged;
+  EXPECT_NE(logged.find("plugin org.example.p: two\\nlines"), std::string::npos) << logged;
+}
+
+TEST(Host, reported_text_is_bounded_and_valid_utf8) {
+  TestServices services;
+  const specd_host* host = make_host(&services);
+  specd_call call;
+  const std::string bad = "a\xff\xc0\x80\xed\xa0\x80\xf0\x9f\x99\x82z\x01\xf0\x9f";
+  host->report(host, &call, -1, bad.data(), bad.size());
+  EXPECT_EQ(call.text, "a??????\xf0\x9f\x99\x82z ??");
+  const std::string page(5000, 'x');
+  for (int i = 0; i < 10; ++i) host->report(host, &call, -1, page.data(), page.size());
+  EXPECT_LE(call.text.size(), 4100u);
+  host->report(host, &call, -1, nullptr, 5);
+}
+
+TEST(Host, reports_of_many_threads_do_not_race) {
+  TestServices services;
+  const specd_host* host = make_host(&services);
+  specd_call call;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 100; ++i) host->report(host, &call, -1, "x", 1);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(call.text.size(), 400u + 2 * 399u);
+}
+
+}  // namespace
+}  // namespace specd

@@ -1,0 +1,60 @@
+#include "host/base/task_queue.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <future>
+#include <thread>
+
+namespace specd::host {
+namespace {
+
+TEST(TaskQueue, runs_so_many_at_once_and_lets_so_many_wait) {
+  std::atomic<int> running{0};
+  std::atomic<int> most{0};
+  std::atomic<int> done{0};
+  {
+    TaskQueue queue(2, 3);
+    std::promise<void> open;  // behind the queue: where an assertion fails, it lets the tasks go
+    const std::shared_future<void> opened(open.get_future());
+    const auto task = [&, opened] {
+      const int now = ++running;
+      for (int seen = most; now > seen && !most.compare_exchange_weak(seen, now);) {
+      }
+      opened.wait();
+      --running;
+      ++done;
+    };
+    for (int i = 0; i < 2; ++i) {
+      ASSERT_TRUE(queue.post(task));
+      while (running <= i) std::this_thread::yield();  // it has left the queue
+    }
+    for (int i = 0; i < 3; ++i) EXPECT_TRUE(queue.post(task));
+    EXPECT_FALSE(queue.post(task));
+    open.set_value();
+  }
+  EXPECT_EQ(done, 5);  // those that waited when the queue went, too
+  EXPECT_EQ(most, 2);
+}
+
+TEST(TaskQueue, is_idle_when_no_task_waits_or_runs) {
+  TaskQueue queue(1, 2);
+  std::promise<void> open;
+  const std::shared_future<void> opened(open.get_future());
+  std::atomic<int> done{0};
+  EXPECT_TRUE(queue.wait_idle(std::chrono::milliseconds(0)));
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(queue.post([&done, opened] {
+      opened.wait();
+      ++done;
+    }));
+  }
+  EXPECT_FALSE(queue.wait_idle(std::chrono::milliseconds(20)));
+  open.set_value();
+  EXPECT_TRUE(queue.wait_idle(std::chrono::seconds(60)));
+  EXPECT_EQ(done, 2);
+}
+
+}  // namespace
+}  // namespace specd::host

@@ -1,0 +1,347 @@
+// The real daemon on the small model, used through its socket as a client would.
+#include <fcntl.h>
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/base/json.h"
+#include "host/bench/measure.h"
+#include "host/bench/server_backend.h"
+#include "tests/host/daemon/daemon_rig.h"
+
+namespace specd::host {
+namespace {
+
+TEST_F(DaemonTest, text_and_its_ids_give_the_same_continuation) {
+  Client client = daemon_->client();
+  v1::GenerateRequest request = make_request("off", 24);
+  request.set_request_id("my-id");
+  request.set_return_prompt_token_ids(true);
+  std::vector<std::string> kinds;
+  const auto by_text = client.generate(request, [&](const v1::GenerateResponse& message) {
+    kinds.emplace_back(message.has_started() ? "started"
+                       : message.has_chunk() ? "chunk"
+                                             : "finished");
+  });
+  ASSERT_TRUE(by_text.ok()) << by_text.status().message();
+  const Generation& first = by_text.value();
+  ASSERT_GE(kinds.size(), 3U);
+  EXPECT_EQ(kinds.front(), "started");
+  EXPECT_EQ(kinds.back(), "finished");
+  EXPECT_EQ(first.started.request_id(), "my-id");
+  EXPECT_EQ(first.finished.request_id(), "my-id");
+  EXPECT_EQ(first.started.route(), "off");
+  EXPECT_EQ(first.token_ids.size(), 24U);
+  EXPECT_FALSE(first.text.empty());
+  EXPECT_EQ(first.finished.finish_reason(), v1::FINISH_REASON_LENGTH);
+  EXPECT_EQ(first.finished.usage().completion_tokens(), 24);
+  EXPECT_EQ(first.finished.usage().prompt_tokens(), first.started.prompt_token_ids_size());
+  EXPECT_EQ(first.finished.speculation().total_draft_tokens(), 0);
+  EXPECT_GT(first.finished.times().decode_ms(), 0);
+
+  request.clear_text();
+  request.clear_request_id();
+  *request.mutable_token_ids()->mutable_ids() = first.started.prompt_token_ids();
+  const auto by_ids = client.generate(request, {});
+  ASSERT_TRUE(by_ids.ok()) << by_ids.status().message();
+  EXPECT_EQ(by_ids.value().token_ids, first.token_ids);
+  EXPECT_EQ(by_ids.value().text, first.text);
+  EXPECT_FALSE(by_ids.value().started.request_id().empty());
+}
+
+TEST_F(DaemonTest, routes_give_identical_ids_greedy_and_sampled) {
+  Client client = daemon_->client();
+  for (const float temperature : {0.0F, 0.8F}) {
+    const auto plain = client.generate(make_request("off", 48, temperature), {});
+    const auto drafted = client.generate(make_request("", 48, temperature), {});
+    ASSERT_TRUE(plain.ok() && drafted.ok());
+    EXPECT_EQ(drafted.value().started.route(), "lookup");
+    EXPECT_EQ(plain.value().token_ids, drafted.value().token_ids);
+    const v1::Speculation& s = drafted.value().finished.speculation();
+    EXPECT_EQ(s.total_draft_tokens(), s.total_accepted_draft_tokens() +
+                                          s.total_rejected_draft_tokens() +
+                                          s.total_discarded_draft_tokens());
+    if (s.total_draft_tokens() > 0) {
+      EXPECT_DOUBLE_EQ(s.acceptance_rate(), static_cast<double>(s.total_accepted_draft_tokens()) /
+                                                static_cast<double>(s.total_draft_tokens()));
+    }
+  }
+  const auto greedy = client.generate(make_request("lookup", 48), {});
+  ASSERT_TRUE(greedy.ok());
+  EXPECT_GT(greedy.value().finished.speculation().total_accepted_draft_tokens(), 0);
+}
+
+TEST_F(DaemonTest, client_that_hangs_up_cancels_its_request) {
+  Client client = daemon_->client();
+  const uint64_t before = client.status().value().cancelled();
+  {
+    const auto stub = v1::Inference::NewStub(daemon_->channel());
+    grpc::ClientContext context;
+    const auto reader = stub->Generate(&context, make_request("lookup", 1500, 0.9F));
+    v1::GenerateResponse message;
+    ASSERT_TRUE(reader->Read(&message));
+    ASSERT_TRUE(reader->Read(&message));
+    context.TryCancel();
+    EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  }
+  EXPECT_TRUE(eventually([&] { return client.status().value().cancelled() == before + 1; }));
+}
+
+TEST_F(DaemonTest, cancel_ends_a_request_by_its_id) {
+  Client client = daemon_->client();
+  EXPECT_FALSE(client.cancel("nobody").value().found());
+  v1::GenerateRequest request = make_request("off", 1500);
+  request.set_request_id("to-be-cancelled");
+  const auto generation = client.generate(request, [&](const v1::GenerateResponse& message) {
+    if (message.has_started()) {
+      EXPECT_TRUE(client.cancel("to-be-cancelled").value().found());
+    }
+  });
+  ASSERT_FALSE(generation.ok());
+  EXPECT_EQ(generation.status().code(), Code::kCancelled);
+}
+
+TEST_F(DaemonTest, deadlines_end_a_request_whoever_sets_them) {
+  Client client = daemon_->client();
+  const uint64_t before = client.status().value().deadline_misses();
+  v1::GenerateRequest request = make_request("off", 1500);
+  request.set_deadline_ms(50);
+  const auto generation = client.generate(request, {});
+  ASSERT_FALSE(generation.ok());
+  EXPECT_EQ(generation.status().code(), Code::kDeadlineExceeded);
+  EXPECT_NE(generation.status().message().find("deadline_ms"), std::string::npos);
+  EXPECT_EQ(client.status().value().deadline_misses(), before + 1);
+  auto inference = v1::Inference::NewStub(daemon_->channel());
+  {  // out of range, whatever the call's own
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
+    request.set_deadline_ms(INT64_MAX);
+    const auto stream = inference->Generate(&context, request);
+    for (v1::GenerateResponse message; stream->Read(&message);) {
+    }
+    EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  }
+  // The call's own: the engine heeds it, or gRPC's hanging up cancels.
+  request.clear_deadline_ms();
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(50));
+  const auto stream = inference->Generate(&context, request);
+  for (v1::GenerateResponse message; stream->Read(&message);) {
+  }
+  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+}
+
+TEST_F(DaemonTest, usage_tells_what_the_prefix_cache_had_and_salts_keep_apart) {
+  Client client = daemon_->client();
+  v1::GenerateRequest request = make_request("off", 8);
+  for (int i = 0; i < 40; ++i) request.mutable_token_ids()->add_ids(300 + i * 3);
+  request.set_cache_salt("one");
+  const auto first = client.generate(request, {});
+  const auto second = client.generate(request, {});
+  request.set_cache_salt("two");
+  const auto other = client.generate(request, {});
+  ASSERT_TRUE(first.ok() && second.ok() && other.ok());
+  EXPECT_EQ(first.value().finished.usage().cached_prompt_tokens(), 0);
+  EXPECT_EQ(second.value().finished.usage().cached_prompt_tokens(), 32);
+  EXPECT_EQ(other.value().finished.usage().cached_prompt_tokens(), 0);
+  EXPECT_EQ(second.value().token_ids, first.value().token_ids);
+  EXPECT_GE(client.models().value().models(0).prefix_hit_tokens(), 32U);
+}
+
+TEST_F(DaemonTest, many_streams_at_once_all_complete_with_the_same_text) {
+  constexpr int kStreams = 72;
+  const auto expected = daemon_->client().generate(make_request("off", 8), {});
+  ASSERT_TRUE(expected.ok());
+  std::atomic<int> same{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kStreams; ++i)
+    threads.emplace_back([&, i] {
+      Client client = daemon_->client();
+      const auto got = client.generate(make_request(i % 2 == 0 ? "off" : "lookup", 8), {});
+      if (got.ok() && got.value().token_ids == expected.value().token_ids) ++same;
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(same, kStreams);
+}
+
+TEST_F(DaemonTest, stop_strings_and_ids_end_the_text) {
+  Client client = daemon_->client();
+  const auto plain = client.generate(make_request("off", 40), {});
+  ASSERT_TRUE(plain.ok());
+  const std::vector<int32_t>& ids = plain.value().token_ids;
+  v1::GenerateRequest by_id = make_request("lookup", 40);
+  by_id.add_stop_token_ids(ids[5]);
+  const auto stopped = client.generate(by_id, {});
+  ASSERT_TRUE(stopped.ok());
+  EXPECT_EQ(stopped.value().finished.finish_reason(), v1::FINISH_REASON_STOP);
+  const auto first = static_cast<size_t>(std::find(ids.begin(), ids.end(), ids[5]) - ids.begin());
+  EXPECT_EQ(
+      stopped.value().token_ids,
+      std::vector<int32_t>(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(first) + 1));
+
+  const std::string& text = plain.value().text;
+  ASSERT_GT(text.size(), 12U);
+  const std::string stop = text.substr(8, 3);
+  v1::GenerateRequest by_text = make_request("lookup", 40);
+  by_text.add_stop(stop);
+  const auto cut = client.generate(by_text, {});
+  ASSERT_TRUE(cut.ok());
+  EXPECT_EQ(cut.value().finished.finish_reason(), v1::FINISH_REASON_STOP);
+  EXPECT_EQ(cut.value().text, text.substr(0, text.find(stop)));
+}
+
+TEST_F(DaemonTest, control_calls_report_what_is_there) {
+  Client client = daemon_->client();
+  const auto plugins = client.plugins();
+  ASSERT_TRUE(plugins.ok());
+  int loaded = 0;
+  for (const v1::Plugin& plugin : plugins.value().plugins())
+    if (plugin.id() == "specd.drafter.prompt_lookup" || plugin.id() == "specd.verifier.match") {
+      EXPECT_EQ(plugin.state(), "loaded") << plugin.reason();
+      EXPECT_EQ(plugin.sha256().size(), 64U);
+      EXPECT_EQ(plugin.factories_size(), 1);
+      ++loaded;
+    }
+  EXPECT_EQ(loaded, 2);
+  const auto routes = client.routes();
+  ASSERT_TRUE(routes.ok());
+  bool has_off = false, has_lookup = false;
+  for (const v1::Route& route : routes.value().routes()) {
+    has_off = has_off || route.name() == "off";
+    if (route.name() != "lookup") continue;
+    has_lookup = true;
+    EXPECT_TRUE(route.is_default());
+    EXPECT_EQ(route.guarantee(), "identical");
+  }
+  EXPECT_TRUE(has_off && has_lookup);
+  const auto models = client.models();
+  ASSERT_TRUE(models.ok());
+  ASSERT_EQ(models.value().models_size(), 1);
+  EXPECT_EQ(models.value().models(0).name(), "pico");
+  EXPECT_EQ(models.value().models(0).vocab_size(), 4096);
+  EXPECT_EQ(models.value().models(0).parameters(), 14162304U);
+  EXPECT_EQ(models.value().models(0).eos_tokens_size(), 1);
+  EXPECT_EQ(models.value().models(0).default_sampling().temperature(), 0);
+  const auto status = client.status();
+  ASSERT_TRUE(status.ok());
+  EXPECT_EQ(status.value().state(), "ready");
+  EXPECT_EQ(status.value().pid(), daemon_->pid());
+  EXPECT_EQ(status.value().threads(), 2);
+  EXPECT_GT(status.value().memory_size(), 0);
+}
+
+TEST_F(DaemonTest, a_route_tells_what_its_drafter_holds) {
+  Client client = daemon_->client();
+  const auto lookup = [&] {
+    const auto routes = client.routes();
+    for (const v1::Route& route : routes.value().routes()) {
+      if (route.name() == "lookup") return route;
+    }
+    return v1::Route();
+  };
+  const auto stub = v1::Inference::NewStub(daemon_->channel());
+  grpc::ClientContext context;
+  const auto reader = stub->Generate(&context, make_request("lookup", 1500, 0.9F));
+  v1::GenerateResponse message;
+  ASSERT_TRUE(reader->Read(&message));
+  ASSERT_TRUE(reader->Read(&message));
+  v1::Route route;
+  EXPECT_TRUE(eventually([&] { return (route = lookup()).memory_bytes() > 0; }));
+  EXPECT_LE(route.memory_bytes(), route.memory_bytes_max());
+  context.TryCancel();
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  EXPECT_TRUE(eventually([&] { return lookup().memory_bytes() == 0; }));
+}
+
+TEST_F(DaemonTest, health_says_serving) {
+  EXPECT_EQ(health(daemon_->channel(), ""), "SERVING");
+  EXPECT_EQ(health(daemon_->channel(), "specd.v1.Inference"), "SERVING");
+  EXPECT_EQ(health(daemon_->channel(), "nothing"),
+            "error " + std::to_string(grpc::StatusCode::NOT_FOUND));
+}
+
+TEST_F(DaemonTest, socket_belongs_to_its_owner_alone) {
+  struct stat info {};
+  ASSERT_EQ(stat(daemon_->socket().c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0600U);
+}
+
+TEST_F(DaemonTest, second_instance_is_refused_naming_the_first) {
+  const pid_t other = fork();
+  if (other == 0) {
+    const int log = open((daemon_->folder() / "second").c_str(), O_WRONLY | O_CREAT, 0600);
+    dup2(log, STDERR_FILENO);
+    execl(SPECD_BINARY, "specd", "serve", "--config", (daemon_->folder() / "c.yaml").c_str(),
+          nullptr);
+    _exit(127);
+  }
+  int status = 0;
+  waitpid(other, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 1);
+  EXPECT_NE(
+      read_file(daemon_->folder() / "second").find("process " + std::to_string(daemon_->pid())),
+      std::string::npos);
+  EXPECT_TRUE(daemon_->client().status().ok());
+}
+
+TEST_F(DaemonTest, compare_and_record_tell_the_routes_apart) {
+  Client client = daemon_->client();
+  ServerBackend backend(client);
+  const auto model = backend.model();
+  ASSERT_TRUE(model.ok()) << model.status().message();
+  EXPECT_TRUE(
+      fs::equivalent(model.value().path, fs::path(SPECD_SOURCE_DIR) / "configs/zoo/pico-target"));
+  const std::atomic<bool> go = false;
+  MeasureOptions options;
+  options.routes = {"off", "lookup"};
+  options.temperatures = {0, 0.8F};
+  options.max_tokens = 16;
+  const std::vector<Prompt> prompts = {{"a", kPrompt, std::nullopt, 0},
+                                       {"b", "import os\n", std::nullopt, 0}};
+  const Measurement measured = measure(backend, prompts, options, go, {});
+  ASSERT_TRUE(measured.status.ok()) << measured.status.message();
+  const std::vector<Row> rows = summarize(measured, false);
+  ASSERT_EQ(rows.size(), 4U);
+  for (const Row& row : rows) {
+    EXPECT_TRUE(row.identical) << row.first_difference;
+    EXPECT_EQ(row.requests, 2);
+    EXPECT_GT(row.decode_tokens_per_s, 0);
+    EXPECT_GT(row.ttft_ms.p50, 0);
+    EXPECT_GE(row.tau, 1);
+    if (row.route == "off" || row.accepted == 0) continue;
+    double places = 0;  // the sum over places is what a draft gains
+    for (const double share : row.accepted_at) places += share;
+    EXPECT_GT(places, 0);
+    EXPECT_LE(places, static_cast<double>(row.accepted));
+  }
+  const auto text = record(backend, {prompts[0]}, options, go);
+  ASSERT_TRUE(text.ok()) << text.status().message();
+  const auto json = parse_json(text.value(), "record");
+  ASSERT_TRUE(json.ok());
+  ASSERT_EQ(json.value()["sequences"].size(), 2U);
+  EXPECT_EQ(json.value()["sequences"][1]["seed"], 1);
+  EXPECT_EQ(json.value()["sequences"][0]["output"].size(), 16U);
+  EXPECT_GT(json.value()["sequences"][0]["prompt"].size(), 16U);
+
+  const std::atomic<bool> stop = true;
+  Request long_one;
+  long_one.prompt = kPrompt;
+  long_one.max_tokens = 1500;
+  long_one.ignore_eos = true;
+  const auto stopped = backend.run(long_one, false, stop);
+  ASSERT_FALSE(stopped.ok());
+  EXPECT_EQ(stopped.status().code(), Code::kCancelled) << stopped.status().to_string();
+}
+
+}  // namespace
+}  // namespace specd::host

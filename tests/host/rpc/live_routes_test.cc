@@ -1,0 +1,322 @@
+// Routes that change while the daemon runs, by the socket and by specctl.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "core/base/utf8.h"
+#include "tests/host/daemon/daemon_rig.h"
+
+namespace specd::host {
+namespace {
+
+v1::ApplyRouteRequest lookup_route(const std::string& name, int tokens,
+                                   const std::string& request_id = "") {
+  v1::ApplyRouteRequest request;
+  request.set_definition("name: " + name +
+                         "\ndrafter:\n  plugin: specd.drafter.prompt_lookup\n"
+                         "  config: {num_speculative_tokens: " +
+                         std::to_string(tokens) + "}\nverifier: {plugin: specd.verifier.match}\n");
+  request.set_source("x.yaml");
+  request.set_request_id(request_id);
+  return request;
+}
+
+std::vector<v1::Route> routes_named(Client& client, const std::string& name) {
+  std::vector<v1::Route> found;
+  const auto routes = client.routes();
+  EXPECT_TRUE(routes.ok());
+  for (const v1::Route& route : routes.value().routes())
+    if (route.name() == name) found.push_back(route);
+  return found;
+}
+
+TEST(LiveRoutes, are_applied_replaced_and_deleted_under_a_running_stream) {
+  Daemon daemon;
+  daemon.write_config();
+  ASSERT_TRUE(daemon.start()) << daemon.output();
+  Client client = daemon.client();
+  const auto plain = client.generate(make_request("off", 1500, 0.8F), {});
+  ASSERT_TRUE(plain.ok());
+  const auto first = client.apply_route(lookup_route("live", 3));
+  ASSERT_TRUE(first.ok()) << first.status().message();
+  EXPECT_EQ(first.value().name(), "live");
+  EXPECT_EQ(first.value().generation(), 2U);
+  EXPECT_FALSE(first.value().unchanged());
+
+  std::atomic<bool> begun{false};
+  Result<Generation> running = Status(Code::kInternal, "not run");
+  std::thread stream([&] {
+    Client own = daemon.client();
+    running = own.generate(make_request("live", 1500, 0.8F),
+                           [&](const v1::GenerateResponse&) { begun = true; });
+  });
+  ASSERT_TRUE(eventually([&] { return begun.load(); }));
+  const auto second = client.apply_route(lookup_route("live", 5));
+  ASSERT_TRUE(second.ok()) << second.status().message();
+  EXPECT_EQ(second.value().generation(), 3U);
+  const auto generations = routes_named(client, "live");
+  ASSERT_EQ(generations.size(), 2U);
+  EXPECT_EQ(generations[0].state(), "live");
+  EXPECT_EQ(generations[0].generation(), 3U);
+  EXPECT_EQ(generations[0].drafter_sha256().size(), 64U);
+  EXPECT_EQ(generations[1].state(), "draining");
+  EXPECT_EQ(generations[1].in_use(), 1);
+  const auto fresh = client.generate(make_request("live", 64, 0.8F), {});
+  ASSERT_TRUE(fresh.ok()) << fresh.status().message();
+  EXPECT_TRUE(std::equal(fresh.value().token_ids.begin(), fresh.value().token_ids.end(),
+                         plain.value().token_ids.begin()));
+  v1::DeleteRouteRequest remove;
+  remove.set_name("live");
+  ASSERT_TRUE(client.delete_route(remove).ok());
+  EXPECT_EQ(client.generate(make_request("live", 4), {}).status().code(), Code::kInvalidArgument);
+  stream.join();
+  ASSERT_TRUE(running.ok()) << running.status().message();
+  EXPECT_EQ(running.value().token_ids, plain.value().token_ids);
+  EXPECT_TRUE(eventually([&] { return routes_named(client, "live").empty(); }));
+  EXPECT_EQ(daemon.stop(), 0) << daemon.output();
+}
+
+// G30. Call, code and words, in control_errors.txt: where this fails for a good reason, the new
+// words are printed.
+TEST_F(DaemonTest, a_change_of_routes_that_is_wrong_is_refused_in_words_and_changes_nothing) {
+  Client client = daemon_->client();
+  const auto before = client.routes();
+  ASSERT_TRUE(before.ok());
+  std::string told;
+  const auto refused = [&told](const char* call, const Status& status) {
+    told += std::string(call) + " " + status.to_string() + "\n";
+    EXPECT_FALSE(status.ok()) << "the one after these is taken:\n" << told;
+  };
+  const std::string drafter = "drafter: {plugin: specd.drafter.prompt_lookup}\n";
+  const std::string verifier = "verifier: {plugin: specd.verifier.match}\n";
+  const auto lookup = [&](const std::string& config) {
+    return "name: x\ndrafter:\n  plugin: specd.drafter.prompt_lookup\n  config: " + config + "\n" +
+           verifier;
+  };
+  const auto draft_target = [&](const std::string& config) {
+    return "name: x\ndrafter: {plugin: specd.drafter.draft_target, config: " + config + "}\n" +
+           verifier;
+  };
+  const auto cascade = [&](const std::string& parts) {
+    return "name: x\ndrafter:\n  plugin: specd.drafter.cascade\n  config:\n    drafters: " + parts +
+           "\n" + verifier;
+  };
+  for (const std::string& definition : std::vector<std::string>{
+           "",
+           "\xff\xfe{",
+           std::string(3 << 20, '['),
+           std::string((4 << 20) - 64, 'x'),
+           "- name: x\n",
+           "name: x\n---\nname: y\n",
+           "name: [x\n",
+           "name: x\nname: y\n",
+           "name: x\ndrafter: &a {plugin: *a}\n" + verifier,
+           "name: x\n",
+           "name: x\n" + drafter,
+           drafter + verifier,
+           "name: off\n" + drafter + verifier,
+           "name: a b\n" + drafter + verifier,
+           "name: " + std::string(200, 'n') + "\n" + drafter + verifier,
+           "name: x\ndraftre: {}\n" + drafter + verifier,
+           "name: x\ndrafter: specd.drafter.prompt_lookup\n" + verifier,
+           "name: x\ndrafter: {}\n" + verifier,
+           "name: x\ndrafter: {plugin: ../../etc}\n" + verifier,
+           "name: x\ndrafter: {plugin: specd.verifier.match}\n" + verifier,
+           "name: x\n" + drafter + "verifier: {plugin: specd.drafter.prompt_lookup}\n",
+           "name: x\n" + drafter +
+               "verifier: {plugin: specd.drafter.prompt_lookup, factory: ngram}\n",
+           "name: x\ndrafter: {plugin: specd.drafter.prompt_lookup, factory: f}\n" + verifier,
+           "name: x\nmodel: nobody\n" + drafter + verifier,
+           "name: x\nguarantee: most\n" + drafter + verifier,
+           "name: x\ndraft_nodes_max: 0\n" + drafter + verifier,
+           "name: x\ndraft_nodes_max: 100000\n" + drafter + verifier,
+           "name: x\ndraft_nodes_max: 1024\n" + drafter + verifier,
+           "name: x\ndisable_by_batch_size: many\n" + drafter + verifier,
+           lookup("[]"),
+           lookup("{max_ngam: 1}"),
+           lookup("{num_speculative_tokens: 0}"),
+           lookup("{num_speculative_tokens: 1e3}"),
+           lookup("{num_speculative_tokens: five}"),
+           lookup("{prompt_lookup_min: 5, prompt_lookup_max: 2}"),
+           "name: x\ndrafter: {plugin: specd.drafter.cascade}\n" + verifier,
+           cascade("[{plugin: specd.drafter.suffix, config: {max_spec: 1}}, "
+                   "{plugin: specd.drafter.prompt_lookup}]"),
+           cascade("[{plugin: specd.drafter.suffix}, {plugin: specd.verifier.match}]"),
+           cascade("[]"),
+           draft_target("{}"),
+           draft_target("{model: nobody}"),
+       }) {
+    v1::ApplyRouteRequest request;
+    request.set_definition(definition);
+    request.set_source("a.yaml");
+    refused("ApplyRoute", client.apply_route(request).status());
+  }
+  v1::ApplyRouteRequest unknown;  // its words end with all plugins that are built
+  unknown.set_source("a.yaml");
+  unknown.set_definition("name: x\ndrafter: {plugin: specd.drafter.prompt_lokup}\n" + verifier);
+  const Status lokup = client.apply_route(unknown).status();
+  refused("ApplyRoute",
+          Status(lokup.code(), lokup.message().substr(0, lokup.message().find("? found ") + 1)));
+  for (const char* id : {"with space", "\x01"})
+    refused("ApplyRoute", client.apply_route(lookup_route("x", 3, id)).status());
+  v1::ApplyRouteRequest request = lookup_route("x", 3, std::string(129, 'i'));
+  refused("ApplyRoute", client.apply_route(request).status());
+  request = lookup_route("x", 3);
+  request.set_source(std::string(401, 's'));
+  refused("ApplyRoute", client.apply_route(request).status());
+  request = lookup_route("off", 3);
+  request.set_source("\r\x1b[31m\xc3\xa4");  // what a terminal would obey
+  refused("ApplyRoute", client.apply_route(request).status());
+  for (const char* name : {"off", "lookup", "nobody", "", "a b"}) {
+    v1::DeleteRouteRequest remove;
+    remove.set_name(name);
+    refused("DeleteRoute", client.delete_route(remove).status());
+  }
+  for (const char* name : {"nobody", "", "a b"})
+    refused("GetRoute", client.get_route(name).status());
+  EXPECT_EQ(told, read_file(std::string(SPECD_SOURCE_DIR) + "/tests/host/rpc/control_errors.txt"));
+  for (const std::string& inner :
+       {daemon_->folder().string(), std::string("/tmp"), std::string(SPECD_SOURCE_DIR)}) {
+    EXPECT_EQ(told.find(inner), std::string::npos) << inner;
+  }
+
+  const auto after = client.routes();
+  ASSERT_TRUE(after.ok());
+  ASSERT_EQ(after.value().routes_size(), before.value().routes_size());
+  for (int i = 0; i < after.value().routes_size(); ++i) {
+    EXPECT_EQ(after.value().routes(i).name(), before.value().routes(i).name());
+    EXPECT_EQ(after.value().routes(i).generation(), before.value().routes(i).generation());
+  }
+}
+
+TEST(LiveRoutes, a_repeated_request_gets_the_first_reply_and_what_get_says_changes_nothing) {
+  Daemon daemon;
+  daemon.write_config();
+  ASSERT_TRUE(daemon.start()) << daemon.output();
+  Client client = daemon.client();
+  const auto first = client.apply_route(lookup_route("live", 3, "id-1"));
+  ASSERT_TRUE(first.ok()) << first.status().message();
+  const auto again = client.apply_route(lookup_route("live", 3, "id-1"));
+  ASSERT_TRUE(again.ok()) << again.status().message();
+  EXPECT_EQ(again.value().generation(), first.value().generation());
+  EXPECT_EQ(client.apply_route(lookup_route("live", 4, "id-1")).status().code(),
+            Code::kInvalidArgument);
+  const auto got = client.get_route("live");
+  ASSERT_TRUE(got.ok()) << got.status().message();
+  EXPECT_EQ(got.value().route().state(), "live");
+  v1::ApplyRouteRequest same;
+  same.set_definition(got.value().definition());
+  const auto unchanged = client.apply_route(same);
+  ASSERT_TRUE(unchanged.ok()) << unchanged.status().message() << got.value().definition();
+  EXPECT_TRUE(unchanged.value().unchanged());
+  EXPECT_EQ(unchanged.value().generation(), first.value().generation());
+  EXPECT_EQ(daemon.stop(), 0) << daemon.output();
+}
+
+TEST(LiveRoutes, many_operators_at_once_all_get_an_answer_and_streams_go_on) {
+  Daemon daemon;
+  daemon.write_config();
+  ASSERT_TRUE(daemon.start()) << daemon.output();
+  Client client = daemon.client();
+  const auto plain = client.generate(make_request("off", 48), {});
+  ASSERT_TRUE(plain.ok());
+  ASSERT_TRUE(client.apply_route(lookup_route("live", 1)).ok());
+  std::atomic<int> applied{0}, failed{0}, wrong{0}, generated{0};
+  std::atomic<bool> done{false};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 3; ++t)
+    threads.emplace_back([&, t] {
+      Client own = daemon.client();
+      for (int i = 0; i < 10; ++i)
+        ++(own.apply_route(lookup_route("live", 1 + (t * 10 + i) % 16)).ok() ? applied : failed);
+    });
+  for (int t = 0; t < 4; ++t)
+    threads.emplace_back([&] {
+      Client own = daemon.client();
+      do {
+        const auto drafted = own.generate(make_request("live", 48), {});
+        wrong += drafted.ok() && drafted.value().token_ids == plain.value().token_ids ? 0 : 1;
+        ++generated;
+      } while (!done);
+    });
+  for (int t = 0; t < 3; ++t) threads[static_cast<size_t>(t)].join();
+  done = true;
+  for (size_t t = 3; t < threads.size(); ++t) threads[t].join();
+  EXPECT_EQ(applied, 30);
+  EXPECT_EQ(failed, 0);
+  EXPECT_EQ(wrong, 0);
+  EXPECT_GE(generated, 4);
+  EXPECT_TRUE(eventually([&] { return routes_named(client, "live").size() == 1; }));
+  EXPECT_EQ(daemon.stop(), 0) << daemon.output();
+}
+
+TEST(LiveRoutes, a_bundle_whose_names_are_no_text_is_listed_beside_the_others) {
+  Daemon daemon;
+  const fs::path more = daemon.folder() / "more";
+  fs::create_directories(more / "bad\xff");
+  std::ofstream(more / "bad\xff/plugin.json") << "\xff\xff";
+  daemon.write_config("", std::string(SPECD_PLUGINS) + ", more");
+  ASSERT_TRUE(daemon.start()) << daemon.output();
+  const auto [code, text] = run_specctl(daemon, "plugins");
+  EXPECT_EQ(code, 0) << text;
+  EXPECT_NE(text.find("bad\\xff"), std::string::npos) << text;
+  EXPECT_NE(text.find("malformed JSON"), std::string::npos) << text;
+  EXPECT_NE(text.find("specd.verifier.match"), std::string::npos) << text;
+  EXPECT_EQ(utf8_error_offset(daemon.output()), std::string::npos);
+  EXPECT_EQ(daemon.stop(), 0) << daemon.output();
+}
+
+TEST(LiveRoutes, specctl_applies_shows_and_deletes_a_route_of_a_plugin_that_came_later) {
+  Daemon daemon;
+  const fs::path more = daemon.folder() / "more";
+  fs::create_directories(more);
+  daemon.write_config("", std::string(SPECD_PLUGINS) + ", more");
+  // A plugin directory that the daemon knows, and a bundle that is not there yet.
+  ASSERT_TRUE(daemon.start()) << daemon.output();
+  const fs::path file = daemon.folder() / "r.yaml";
+  std::ofstream(file) << "name: late\ndrafter:\n  plugin: specd.test.drafter_hang\n"
+                         "verifier: {plugin: specd.verifier.match}\n";
+  auto [code, text] = run_specctl(daemon, "route apply -f " + file.string());
+  EXPECT_EQ(code, 1) << text;
+  EXPECT_NE(text.find("r.yaml:3:3: drafter.plugin: plugin 'specd.test.drafter_hang' is not there"),
+            std::string::npos)
+      << text;
+  fs::copy(fs::path(SPECD_HANG_PLUGINS) / "drafter_hang", more / "late",
+           fs::copy_options::recursive);
+  std::tie(code, text) = run_specctl(daemon, "route apply -f " + file.string());
+  EXPECT_EQ(code, 0) << text;
+  EXPECT_NE(text.find("applied"), std::string::npos) << text;
+  std::tie(code, text) = run_specctl(daemon, "route apply -o json -f " + file.string());
+  EXPECT_EQ(code, 0) << text;
+  EXPECT_EQ(text, "{\"change\":\"unchanged\",\"generation\":2,\"route\":\"late\"}\n");
+  std::tie(code, text) = run_specctl(daemon, "route get late");
+  EXPECT_EQ(code, 0) << text;
+  EXPECT_NE(text.find("specd.test.drafter_hang"), std::string::npos) << text;
+  std::tie(code, text) =
+      run_specctl(daemon, "route get late -o json > " + (daemon.folder() / "got.json").string());
+  EXPECT_EQ(code, 0) << text;
+  std::tie(code, text) =
+      run_specctl(daemon, "route apply -f " + (daemon.folder() / "got.json").string());
+  EXPECT_EQ(code, 0) << text;
+  EXPECT_NE(text.find("unchanged"), std::string::npos) << text;
+  std::tie(code, text) = run_specctl(daemon, "plugins");
+  EXPECT_NE(text.find("specd.test.drafter_hang"), std::string::npos) << text;
+  std::tie(code, text) = run_specctl(daemon, "route delete late");
+  EXPECT_EQ(code, 0) << text;
+  std::tie(code, text) = run_specctl(daemon, "route delete late");
+  EXPECT_EQ(code, 1) << text;
+  EXPECT_NE(text.find("NOT_FOUND"), std::string::npos) << text;
+  EXPECT_EQ(run_specctl(daemon, "route apply -f /nonexistent").first, 1);
+  EXPECT_EQ(daemon.stop(), 0) << daemon.output();
+}
+
+}  // namespace
+}  // namespace specd::host
