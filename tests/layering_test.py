@@ -19,8 +19,8 @@ ALLOWED = {
 # The measuring program also looks below the engine's face: it writes checkpoints and times forwards.
 ALLOWED_IN = {"host/bench/": ["core/model/", "core/kv/", "core/device/"]}
 # Inside core, a folder uses only those before it; engine.h and the folder engine stand on top.
-CORE_ORDER = ["base", "device", "text", "chat", "kv", "model", "request", "spec", "sched",
-              "plugin/instance", "plugin/bundle", "exec"]
+CORE_ORDER = ["base", "device", "text", "chat", "kv", "model", "request", "sched",
+              "plugin/instance", "plugin/bundle", "spec", "exec", "ranks", "step"]
 OURS = re.compile(r"^(specd/|core/|kernels/|host/|plugins/|sdk/|plugin_api/|tests/)")
 FORBIDDEN_IN_CORE = re.compile(r"^(grpc|google/protobuf|yaml-cpp|boost/beast|prometheus)")
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')

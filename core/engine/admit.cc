@@ -173,9 +173,9 @@ Result<Ticket> Engine::Impl::admit(const Request& request, Sink sink) {
 
   Ticket ticket{.id = {}, .number = number, .sampling = sampling, .prompt_tokens = prompt};
   // Before the lock, for which every step waits: a prompt may be long.
-  next.request = std::make_unique<Sequence>(number, request, std::move(prompt), sampling,
-                                            config.eos_tokens, tokenizer, std::move(sink));
-  Sequence& made = *next.request;
+  next.sequence = std::make_unique<Sequence>(number, request, std::move(prompt), sampling,
+                                             config.eos_tokens, tokenizer, std::move(sink));
+  Sequence& made = *next.sequence;
   made.arrived_ns = arrived_ns;
   made.metrics = &request_metrics;
   made.deadline_ns = deadline_ns;
@@ -236,7 +236,7 @@ bool Engine::clear_prefix_cache() {
   const std::lock_guard lock(impl_->control);
   return impl_->at_step_boundary([impl = impl_.get()] {
     if (impl->cache != nullptr) impl->cache->clear();
-    impl->report_pages();
+    impl->batch->count_pages();
   });
 }
 

@@ -29,7 +29,9 @@
 #include "core/exec/model_service.h"
 #include "core/exec/route_builder.h"
 #include "core/exec/services.h"
-#include "core/exec/step.h"
+#include "core/engine/batch.h"
+#include "core/ranks/worker.h"
+#include "core/step/runner.h"
 #include "core/kv/page_pool.h"
 #include "core/kv/prefix_cache.h"
 #include "core/model/generation_config.h"
@@ -96,6 +98,7 @@ struct Engine::Impl {
   };
   std::deque<Reply> replies;  // guarded by control; the last ones
 
+  std::unique_ptr<Worker> worker;
   std::unique_ptr<StepRunner> runner;
   RequestMetrics request_metrics;
 
@@ -115,19 +118,14 @@ struct Engine::Impl {
   bool boundary_passed = false;                         // guarded by mutex; it has run
   std::condition_variable boundary;
 
-  // Step thread only.
-  std::map<Rank, ActiveSequence> waiting;
-  std::vector<ActiveSequence> running;
-  std::vector<int32_t> free_slots;
+  std::unique_ptr<Batch> batch;  // step thread only, but for its counters
   std::thread thread;
 
   // Written by the step thread, read by reports.
-  std::atomic<int32_t> n_running{0}, pages_free{0}, pages_idle{0};
   std::atomic<uint64_t> n_admitted{0}, n_completed{0}, n_failed{0}, n_cancelled{0}, n_refused{0};
   std::atomic<uint64_t> n_steps{0}, n_rows{0}, n_tokens{0}, n_kv_moves{0};
   std::atomic<uint64_t> step_since_ns{0};  // the pulse of the step thread; 0 = it has no work
-  std::atomic<uint64_t> n_preemptions{0}, n_deadline_misses{0};
-  std::atomic<uint64_t> n_prefix_query_tokens{0}, n_prefix_hit_tokens{0};
+  std::atomic<uint64_t> n_deadline_misses{0};
 
   Status load(const ProgressFn& progress);
   using DraftModels = std::vector<std::unique_ptr<DraftModel>>;
@@ -159,18 +157,8 @@ struct Engine::Impl {
   void loop();
   Status step();
   void fail_all(const Status& why);
-  StepPlan plan();
-  int32_t draft_nodes(const ActiveSequence& sequence) const;
-  PrefixCache::Prefix cached_prefix(const ActiveSequence& sequence) const;
-  void start(ActiveSequence next);
-  Status take_pages(ActiveSequence& sequence, int32_t n);
-  void keep_prefix(ActiveSequence& sequence);
-  void preempt(ActiveSequence& sequence);
-  void let_go(ActiveSequence& sequence);
-  void retire(ActiveSequence& sequence);
-  void finish(Sequence& request);
-  void end_unwanted();
-  void report_pages();
+  void count_queued();
+  void finish(Sequence& sequence);
 };
 
 }  // namespace specd

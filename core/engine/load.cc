@@ -68,13 +68,17 @@ Status Engine::Impl::load(const ProgressFn& progress) {
   kv = std::make_unique<KvStore>(std::move(store));
   pages = std::make_unique<PagePool>(n_pages);
   if (wanted.prefix_cache) cache = std::make_unique<PrefixCache>(*pages);
-  report_pages();
   load_draft_models(std::move(drafts), progress);
-  for (int32_t slot = options.max_sequences - 1; slot >= 0; --slot) free_slots.push_back(slot);
 
   say("plugins", 0);
   SPECD_OK_OR_RETURN(load_routes());
-  SPECD_TRY(runner, StepRunner::create(*device, *model, *kv, *draft_models));
+  SPECD_TRY(worker, Worker::create(*device, *model, *kv));
+  SPECD_TRY(runner, StepRunner::create(*worker, *draft_models));
+  const SchedulerLimits limits{.step_tokens_max = options.step_tokens_max,
+                               .logits_rows_max = logits_rows_max,
+                               .max_sequences = options.max_sequences};
+  batch = std::make_unique<Batch>(limits, *pages, cache.get(), *draft_models, *worker, *runner,
+                                  [this](Sequence& sequence) { finish(sequence); });
   say("ready", 1);
   return Status();
 }

@@ -112,7 +112,7 @@ void add_cache(Families& families, const Labels& model, const ModelReport& repor
 }
 
 void add_steps(Families& families, const Labels& model, const EngineReport& status,
-               const StepMetrics& steps) {
+               const DurationHistogram& step_time, uint64_t forward_ns) {
   families.one(Type::kCounter, "specd_preemptions_total",
                "Times a running request gave its pages back and was put off.", model,
                status.preemptions);
@@ -126,9 +126,9 @@ void add_steps(Families& families, const Labels& model, const EngineReport& stat
                status.kv_moves);
   families.histogram("specd_step_seconds",
                      "One step: drafts, forward, draw, verification, commit and updates.", model,
-                     steps.step_time);
+                     step_time);
   families.one(Type::kCounter, "specd_step_forward_seconds_total", "Time in the model's forward.",
-               model, seconds(steps.forward_ns));
+               model, seconds(forward_ns));
 }
 
 // `routes` without off: the pairs that have counters.
@@ -252,7 +252,7 @@ std::vector<MetricFamily> Engine::metrics() const {
                seconds(status.step_age_ns));
   add_requests(families, model_label, status, impl_->request_metrics);
   add_cache(families, model_label, model);
-  add_steps(families, model_label, status, impl_->runner->metrics());
+  add_steps(families, model_label, status, impl_->runner->step_time(), impl_->worker->forward_ns());
   add_routes(families, served);
   std::vector<MetricFamily> all = std::move(families).take();
   add_plugin_metrics(all, served);

@@ -44,8 +44,8 @@ std::vector<RouteReport> Engine::routes() const {
   for (RouteReport& report : impl_->board->report()) {
     report.is_default = report.name == impl_->options.default_route && report.state != "draining";
     report.model = impl_->options.model.name;
-    report.suspended =
-        report.disable_by_batch_size > 0 && impl_->n_running > report.disable_by_batch_size;
+    report.suspended = report.disable_by_batch_size > 0 &&
+                       impl_->batch->counters().running > report.disable_by_batch_size;
     reports.push_back(std::move(report));
   }
   return reports;
@@ -69,10 +69,10 @@ ModelReport Engine::model() const {
   report.weight_bytes = m.model->weights().held_bytes;
   report.kv_bytes = m.kv->bytes();
   report.kv_pages_total = m.kv->n_pages();
-  report.kv_pages_free = m.pages_free;
-  report.kv_pages_cached = m.pages_idle;
-  report.prefix_query_tokens = m.n_prefix_query_tokens;
-  report.prefix_hit_tokens = m.n_prefix_hit_tokens;
+  report.kv_pages_free = m.batch->counters().pages_free;
+  report.kv_pages_cached = m.batch->counters().pages_idle;
+  report.prefix_query_tokens = m.batch->counters().prefix_query_tokens;
+  report.prefix_hit_tokens = m.batch->counters().prefix_hit_tokens;
   report.page_tokens = kernels::kPageTokens;
   report.sampling_defaults = m.sampling_defaults;
   report.generation_config_ignored = m.generation_config_ignored;
@@ -125,14 +125,14 @@ EngineReport Engine::status() const {
   report.device = m.device->name() + " (" + m.device->description() + ")";
   report.isa = m.cpu->ops().name;
   report.threads = m.cpu->threads();
-  report.running = m.n_running;
+  report.running = m.batch->counters().running;
   report.admitted = m.n_admitted;
   report.completed = m.n_completed;
   report.failed = m.n_failed;
   report.cancelled = m.n_cancelled;
   report.refused = m.n_refused;
   report.deadline_misses = m.n_deadline_misses;
-  report.preemptions = m.n_preemptions;
+  report.preemptions = m.batch->counters().preemptions;
   report.steps = m.n_steps;
   report.rows = m.n_rows;
   report.tokens = m.n_tokens;

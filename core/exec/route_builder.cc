@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "core/exec/step.h"
 
 namespace specd {
 
@@ -93,6 +92,9 @@ Result<Placement> place(const LiveRoute& route, const RouteSpec& spec, bool devi
   return placed;
 }
 
+// Rows that one update() may carry to a drafter whose drafts are max_depth deep.
+static uint32_t update_rows_max(uint32_t max_depth) { return std::max(max_depth + 1, 16u); }
+
 Status activate_route(LiveRoute& route, const RouteSpec& spec, Device& device) {
   const specd_drafter_caps& caps = route.drafter->caps();
   SPECD_TRY(const Placement placed, place(route, spec, device.is_host(), device.name()));
@@ -108,7 +110,7 @@ Status activate_route(LiveRoute& route, const RouteSpec& spec, Device& device) {
   grant.max_nodes = static_cast<uint32_t>(route.draft_nodes_max);
   grant.max_depth = std::min(caps.max_depth, grant.max_nodes);
   grant.max_batch = static_cast<uint32_t>(spec.max_sequences);
-  grant.max_rows = StepRunner::update_rows_max(grant.max_depth);
+  grant.max_rows = update_rows_max(grant.max_depth);
   grant.needs = caps.needs;
   if (__builtin_mul_overflow(caps.bytes_per_seq, uint64_t{grant.max_batch},
                              &grant.memory_bytes_max) ||

@@ -53,23 +53,24 @@ PrefixCache::Prefix PrefixCache::find(const std::string& salt,
     const int32_t* page_tokens = tokens_of(tokens, found.n_pages);
     entry = child(entry, key_of(at(entry).key, page_tokens), page_tokens);
     if (entry < 0) break;
+    found.entry = entry;
     if (pool_.references(at(entry).page) == 1) ++found.n_idle;
   }
   return found;
 }
 
-PrefixChain PrefixCache::attach(const std::string& salt, const std::vector<int32_t>& tokens,
-                                int32_t n_pages, std::vector<int32_t>& pages) {
-  PrefixChain chain;
-  if (n_pages == 0) return chain;
-  chain.entry = salts_.at(salt);
-  for (; chain.n_pages < n_pages; ++chain.n_pages) {
-    const int32_t* page_tokens = tokens_of(tokens, chain.n_pages);
-    chain.entry = child(chain.entry, key_of(at(chain.entry).key, page_tokens), page_tokens);
-    SPECD_CHECK(chain.entry >= 0, "attach() takes what find() has found");
-    pool_.share(at(chain.entry).page);
-    pages.push_back(at(chain.entry).page);
+PrefixChain PrefixCache::attach(const Prefix& found, int32_t n_pages, std::vector<int32_t>& pages) {
+  SPECD_CHECK(n_pages <= found.n_pages, "attach() takes what find() has found");
+  if (n_pages == 0) return {};
+  PrefixChain chain{.entry = found.entry, .n_pages = n_pages};
+  for (int32_t i = found.n_pages; i > n_pages; --i) chain.entry = at(chain.entry).parent;
+  const size_t first = pages.size();
+  for (int32_t entry = chain.entry; at(entry).page >= 0; entry = at(entry).parent) {
+    pool_.share(at(entry).page);
+    pages.push_back(at(entry).page);
   }
+  SPECD_CHECK(pages.size() - first == static_cast<size_t>(n_pages), "a page was evicted since");
+  std::reverse(pages.begin() + static_cast<ptrdiff_t>(first), pages.end());
   touch(chain);
   return chain;
 }

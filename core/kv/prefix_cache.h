@@ -39,11 +39,12 @@ class PrefixCache : public PageReclaimer {
   struct Prefix {
     int32_t n_pages = 0;  // full pages of the tokens that are here
     int32_t n_idle = 0;   // those of them that only the cache holds
+    int32_t entry = -1;   // the last one's; good until something is evicted
   };
   Prefix find(const std::string& salt, const std::vector<int32_t>& tokens) const;
-  // Appends the first `n_pages` of find() to `pages`, a reference for the caller on each.
-  PrefixChain attach(const std::string& salt, const std::vector<int32_t>& tokens, int32_t n_pages,
-                     std::vector<int32_t>& pages);
+  // Appends the first n_pages pages of what find() has found to `pages`, a reference for the caller
+  // on each. Requires that nothing was evicted since.
+  PrefixChain attach(const Prefix& found, int32_t n_pages, std::vector<int32_t>& pages);
   // Adds the pages that are full of the first n_tokens tokens, whose KV is final. Where the same
   // page is here already the sequence gets that one in `pages` and releases its own: the bits are
   // equal.

@@ -62,6 +62,7 @@ Result<KvStore> KvStore::inside(const KvStore& pages, const ModelConfig& config,
 void KvStore::move(Device& device, Staging& columns, const std::vector<int32_t>& from,
                    const std::vector<int32_t>& to) const {
   const Column<int32_t> sources = columns.add(from), targets = columns.add(to);
+  if (!columns.status().ok()) return;
   columns.upload();
   for (const kernels::KvLayer& layer : layers_) {
     device.ops().kv_move(device.stream(), {.kv = layer,

@@ -30,7 +30,8 @@ class KvStore {
                                 kernels::DType dtype);
 
   // Copies slot from[i] to slot to[i] in every layer, in stream order; see kernels/attention.h for
-  // what the order asks of them. REQUIRES room in `columns` for both.
+  // what the order asks of them. Submits nothing when `columns` has no memory for both; its
+  // status() says so.
   void move(Device& device, Staging& columns, const std::vector<int32_t>& from,
             const std::vector<int32_t>& to) const;
 

@@ -268,6 +268,8 @@ float* Transformer::logits() const { return impl_->logits; }
 size_t Transformer::n_taps() const { return impl_->taps.size(); }
 const float* Transformer::tap(size_t index) const { return impl_->taps[index].rows.as<float>(); }
 const ModelConfig& Transformer::config() const { return impl_->config; }
+int32_t Transformer::rows_max() const { return impl_->rows_max; }
+int32_t Transformer::logits_rows_max() const { return impl_->logits_rows_max; }
 const Weights& Transformer::weights() const { return impl_->weights; }
 uint64_t Transformer::activation_bytes() const { return impl_->activation_bytes; }
 

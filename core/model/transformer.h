@@ -94,6 +94,8 @@ class Transformer {
   const float* tap(size_t index) const;  // [tap_rows, hidden]: order of add_tap()
 
   const ModelConfig& config() const;
+  int32_t rows_max() const;  // of one forward
+  int32_t logits_rows_max() const;
   const Weights& weights() const;
   uint64_t activation_bytes() const;
 

@@ -75,11 +75,14 @@ class Planner {
           })) {
         return;
       }
+      const Admission admission = admission_of(next);
+      const int32_t n_shared = admission.n_shared_pages;
+      const int32_t n_idle = std::min(next.n_idle_pages, n_shared);
       Member member{.rank = next.rank,
                     .sequence = static_cast<int32_t>(members_.size()),
                     .n_tokens = next.n_tokens,
-                    .n_computed = next.n_computed,
-                    .n_pages = next.n_pages,
+                    .n_computed = admission.n_computed,
+                    .n_pages = n_shared,
                     .runs = true};
       // Beside its own tokens: room for what those before it still need of their prompts, and a
       // page for each to grow, so that it is not preempted at once.
@@ -96,7 +99,7 @@ class Planner {
       }
       // What it shares may have been a preempted one's: then it is idle only now.
       const auto needed = [&](bool some_preempted) {
-        return rest + (some_preempted ? next.n_pages : next.n_idle) + reserve;
+        return rest + (some_preempted ? n_shared : n_idle) + reserve;
       };
       const auto some_preempted = [&] { return !plan_.preempted.empty(); };
       const bool place = n_alive() < limits_.max_sequences;
@@ -106,15 +109,15 @@ class Planner {
         if (could_end == 0 || needed(true) > pages_left_ + reclaimable_left_ + could_free) return;
         // What those admitted before it share with a running one would not be freed: the next
         // step knows that.
-        if (plan_.n_admitted > 0) return;
+        if (!plan_.admitted.empty()) return;
       }
       if (!place) preempt_after(next.rank);
       while (!afford(needed(some_preempted())) && preempt_after(next.rank)) {
       }
-      pages_left_ -= some_preempted() ? next.n_pages : next.n_idle;
+      pages_left_ -= some_preempted() ? n_shared : n_idle;
       grant(member, rest);
       members_.push_back(member);
-      ++plan_.n_admitted;
+      plan_.admitted.push_back(admission);
     }
   }
 
@@ -209,6 +212,16 @@ class Planner {
 };
 
 }  // namespace
+
+Admission admission_of(const WaitingView& waiting) {
+  Admission admission;
+  // At least one row is computed.
+  admission.n_computed =
+      std::min(waiting.n_cached_pages * kernels::kPageTokens, waiting.n_tokens - 1);
+  admission.n_shared_pages = admission.n_computed / kernels::kPageTokens;
+  admission.copies_page = waiting.n_cached_pages > admission.n_shared_pages;
+  return admission;
+}
 
 std::vector<int32_t> share_evenly(const std::vector<int32_t>& wants, int32_t total) {
   std::vector<size_t> order(wants.size());

@@ -38,10 +38,19 @@ struct RunningView {
 struct WaitingView {
   Rank rank;
   int32_t n_tokens = 1;
-  int32_t n_computed = 0;  // what the prefix cache has of them; < n_tokens
-  int32_t n_pages = 0;     // pages it will share with the cache
-  int32_t n_idle = 0;      // of those, that only the cache holds
+  int32_t n_cached_pages = 0;  // full pages of its tokens that the prefix cache has
+  int32_t n_idle_pages = 0;    // of those, that only the cache holds
 };
+
+// How a waiting sequence starts to run.
+struct Admission {
+  int32_t n_computed = 0;      // tokens whose KV the prefix cache has; < n_tokens
+  int32_t n_shared_pages = 0;  // pages that it shares with the cache
+  // The next cached page is copied into its first new one: all its tokens are cached, and the last
+  // one's row is computed again, in a page of its own.
+  bool copies_page = false;
+};
+Admission admission_of(const WaitingView& waiting);
 
 struct PlanItem {
   int32_t sequence = 0;      // index: the running ones, then the admitted
@@ -53,11 +62,13 @@ struct PlanItem {
 
 struct StepPlan {
   std::vector<int32_t> preempted;  // running ones; in no item
-  int32_t n_admitted = 0;          // from the front of the waiting list
+  std::vector<Admission> admitted;  // the first of the waiting list
   std::vector<PlanItem> items;
   // To be had from those that give them up when asked; before anything else of the plan is done.
   int32_t n_pages_to_reclaim = 0;
   bool pages_short = false;  // somebody wanted more than was available
+
+  int32_t n_admitted() const { return static_cast<int32_t>(admitted.size()); }
 };
 
 // running: any order, at most max_sequences. waiting: in order of rank. pages_available: free, or

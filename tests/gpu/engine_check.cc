@@ -264,7 +264,7 @@ class Forwards {
     staging_.clear();
     const ForwardColumns columns = rows.stage(staging_);
     const auto submit = [&] {
-      staging_.upload_first(staging_.used());
+      staging_.upload_all();
       model_->forward(columns, kv_);
     };
     submit();

@@ -12,6 +12,7 @@
 #include "tests/core/engine_rig.h"
 #include "specd/kernels/cpu.h"
 #include "tests/core/family_models.h"
+#include "tests/core/ranks/step_record.h"
 
 namespace specd {
 namespace {
@@ -241,6 +242,13 @@ class IdentityMatrix : public EngineTest {
       }
     }
     start(o);
+    if (records_steps_) {
+      recorder_.reset();
+      recorder_ = std::make_unique<StepRecorder>(folder_ + "/steps");
+      replay_ = std::string(SPECD_TEST_STEP_REPLAY) + " " + folder_ + "/steps " + subject_.target +
+                " " + o.devices.front() + " 1 " + std::to_string(o.step_tokens_max) + " " +
+                std::to_string(engine_->model().kv_pages_total);
+    }
     for (const RouteOptions& each : o.routes) {
       ASSERT_EQ(report(each.name).state, "live") << each.name << ": " << report(each.name).reason;
     }
@@ -317,6 +325,7 @@ class IdentityMatrix : public EngineTest {
         drafters.insert(kDrafters[static_cast<size_t>(cases[i][kDrafter])]);
       }
       audit();
+      if (records_steps_) compute_again();
       const EngineReport status = engine_->status();
       if (starved) {
         EXPECT_GT(status.preemptions, 0u);
@@ -351,6 +360,21 @@ class IdentityMatrix : public EngineTest {
     }
   }
 
+  // What the engine's worker computed, by a worker of another process.
+  void compute_again() {
+    const int runs = recorder_->close();
+    EXPECT_GT(runs, 0);
+    FILE* out = popen(replay_.c_str(), "r");
+    ASSERT_NE(out, nullptr);
+    int again = -1;
+    EXPECT_EQ(fscanf(out, "%d", &again), 1);
+    EXPECT_EQ(pclose(out), 0) << replay_;
+    EXPECT_EQ(again, runs);
+  }
+
+  bool records_steps_ = false;
+  std::unique_ptr<StepRecorder> recorder_;
+  std::string replay_;  // the command
   std::vector<std::string> prompts_;
   Subject subject_;
   std::map<int, std::vector<Outcome>> plain_;  // by sampling
@@ -377,6 +401,12 @@ const Subject kPico = {std::string(SPECD_TEST_ZOO) + "/pico-target",
                        std::string(SPECD_TEST_ZOO) + "/pico-draft", 4096, 16};
 
 TEST_F(IdentityMatrix, every_pair_of_settings) { run_cases(kPico, every_pair(), kPrompts); }
+
+// One thread there, two here.
+TEST_F(IdentityMatrix, recorded_steps_give_the_same_bits_in_another_process) {
+  records_steps_ = true;
+  run_cases(kPico, hardest_of_each_drafter(every_pair()), 3);
+}
 
 TEST_F(IdentityMatrix, every_pair_of_settings_with_numerics_bf16) {
   if (kSanitized) GTEST_SKIP() << "the same way as with float32, and slow";

@@ -67,7 +67,7 @@ TEST(PrefixCache, evicts_what_was_used_longest_ago_from_the_end_and_nothing_in_u
   add(pool, cache, "", a);
   add(pool, cache, "", b);
   std::vector<int32_t> held;
-  const PrefixChain chain = cache.attach("", a, 2, held);  // a is used again
+  const PrefixChain chain = cache.attach(cache.find("", a), 2, held);  // a is used again
   EXPECT_EQ(cache.find("", a).n_idle, 1);
   std::vector<int32_t> taken;
   ASSERT_TRUE(pool.take(2, taken)) << "one was free, one is evicted";
@@ -112,7 +112,7 @@ TEST(PrefixCache, gives_every_page_back_when_it_goes) {
   {
     PrefixCache cache(pool);
     add(pool, cache, "s", tokens_from(0, 2 * kPage));
-    cache.attach("s", tokens_from(0, 2 * kPage), 1, held);
+    cache.attach(cache.find("s", tokens_from(0, 2 * kPage)), 1, held);
   }
   EXPECT_EQ(pool.n_free(), 3);
   pool.release(held);
@@ -157,7 +157,7 @@ void no_sequence_ever_gets_a_page_of_another_text(uint32_t seed) {
         next.tokens.insert(next.tokens.end(), kPage, pick(3));
       }
       const PrefixCache::Prefix found = cache.find(next.salt, next.tokens);
-      next.chain = cache.attach(next.salt, next.tokens, found.n_pages, next.pages);
+      next.chain = cache.attach(found, found.n_pages, next.pages);
       ASSERT_EQ(next.pages.size(), static_cast<size_t>(found.n_pages));
       next.n_computed = found.n_pages * kPage;
       (found.n_pages > 0 ? hits : missed) += 1;

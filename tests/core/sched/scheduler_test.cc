@@ -40,9 +40,8 @@ WaitingView waiting(int64_t due_ns, int32_t n_tokens, int32_t cached_pages = 0,
                     int32_t n_idle = 0) {
   return {.rank = rank(due_ns),
           .n_tokens = n_tokens,
-          .n_computed = cached_pages * kernels::kPageTokens,
-          .n_pages = cached_pages,
-          .n_idle = n_idle};
+          .n_cached_pages = cached_pages,
+          .n_idle_pages = n_idle};
 }
 const PlanItem* item_of(const StepPlan& plan, int32_t sequence) {
   for (const PlanItem& item : plan.items) {
@@ -53,7 +52,7 @@ const PlanItem* item_of(const StepPlan& plan, int32_t sequence) {
 
 TEST(Scheduler, nothing_to_do_is_an_empty_plan) {
   const StepPlan plan = plan_step(kLimits, {}, {}, 100, 0);
-  EXPECT_EQ(plan.n_admitted, 0);
+  EXPECT_EQ(plan.n_admitted(), 0);
   EXPECT_TRUE(plan.items.empty());
   EXPECT_FALSE(plan.pages_short);
 }
@@ -61,25 +60,25 @@ TEST(Scheduler, nothing_to_do_is_an_empty_plan) {
 TEST(Scheduler, admits_in_order_while_pages_and_places_last) {
   // Pages: 3 (prompt and the next token), and beside those before one more to grow for each.
   const std::vector<WaitingView> queue{waiting(1, 40), waiting(2, 40), waiting(3, 2)};
-  EXPECT_EQ(plan_step(kLimits, {}, queue, 2, 0).n_admitted, 0);
-  EXPECT_EQ(plan_step(kLimits, {}, queue, 3, 0).n_admitted, 1);
+  EXPECT_EQ(plan_step(kLimits, {}, queue, 2, 0).n_admitted(), 0);
+  EXPECT_EQ(plan_step(kLimits, {}, queue, 3, 0).n_admitted(), 1);
   // The second does not fit; the third must not overtake it.
-  EXPECT_EQ(plan_step(kLimits, {}, queue, 6, 0).n_admitted, 1);
+  EXPECT_EQ(plan_step(kLimits, {}, queue, 6, 0).n_admitted(), 1);
   EXPECT_TRUE(plan_step(kLimits, {}, queue, 6, 0).pages_short);
-  EXPECT_EQ(plan_step(kLimits, {}, queue, 7, 0).n_admitted, 2);
-  EXPECT_EQ(plan_step(kLimits, {}, queue, 9, 0).n_admitted, 3);
+  EXPECT_EQ(plan_step(kLimits, {}, queue, 7, 0).n_admitted(), 2);
+  EXPECT_EQ(plan_step(kLimits, {}, queue, 9, 0).n_admitted(), 3);
   const std::vector<RunningView> three{decoding(-3, 5), decoding(-2, 5), decoding(-1, 5)};
-  EXPECT_EQ(plan_step(kLimits, three, queue, 100, 0).n_admitted, 1);
+  EXPECT_EQ(plan_step(kLimits, three, queue, 100, 0).n_admitted(), 1);
 }
 
 TEST(Scheduler, what_the_prefix_cache_has_is_neither_computed_nor_taken) {
   const StepPlan shared = plan_step(kLimits, {decoding(1, 50)}, {waiting(2, 50, 3, 0)}, 3, 0);
-  ASSERT_EQ(shared.n_admitted, 1) << "one page for the rest, one for the other to grow";
+  ASSERT_EQ(shared.n_admitted(), 1) << "one page for the rest, one for the other to grow";
   EXPECT_EQ(item_of(shared, 1)->n_rows, 2);
   EXPECT_EQ(item_of(shared, 1)->n_new_pages, 1);
   // Pages that only the cache holds leave what is available.
-  EXPECT_EQ(plan_step(kLimits, {decoding(1, 50)}, {waiting(2, 50, 3, 3)}, 4, 0).n_admitted, 0);
-  EXPECT_EQ(plan_step(kLimits, {decoding(1, 50)}, {waiting(2, 50, 3, 3)}, 5, 0).n_admitted, 1);
+  EXPECT_EQ(plan_step(kLimits, {decoding(1, 50)}, {waiting(2, 50, 3, 3)}, 4, 0).n_admitted(), 0);
+  EXPECT_EQ(plan_step(kLimits, {decoding(1, 50)}, {waiting(2, 50, 3, 3)}, 5, 0).n_admitted(), 1);
 }
 
 TEST(Scheduler, a_long_prompt_is_cut_into_chunks_and_the_last_wants_a_token) {
@@ -96,7 +95,7 @@ TEST(Scheduler, a_long_prompt_is_cut_into_chunks_and_the_last_wants_a_token) {
 
 TEST(Scheduler, a_short_prompt_does_not_wait_behind_a_long_one) {
   const StepPlan plan = plan_step(kLimits, {prefilling(1, 4000)}, {waiting(2, 30)}, 1000, 0);
-  ASSERT_EQ(plan.n_admitted, 1);
+  ASSERT_EQ(plan.n_admitted(), 1);
   EXPECT_EQ(item_of(plan, 1)->n_rows, 30);
   EXPECT_TRUE(item_of(plan, 1)->wants_token);
   EXPECT_EQ(item_of(plan, 0)->n_rows, 34) << "nothing of the budget is lost";
@@ -144,7 +143,7 @@ TEST(Scheduler, asks_back_only_pages_that_change_the_plan) {
   // The running one's root and the waiting one's tokens, each counted once.
   const StepPlan both = plan_step(kLimits, {decoding(1, 17)}, {waiting(2, 40)}, 0, 5);
   EXPECT_EQ(both.n_pages_to_reclaim, 4);
-  EXPECT_EQ(both.n_admitted, 1);
+  EXPECT_EQ(both.n_admitted(), 1);
   // Roots first: nobody is preempted for a page that can be had.
   const std::vector<RunningView> three{decoding(1, 33), decoding(2, 33), decoding(3, 33)};
   const StepPlan roots = plan_step(kLimits, three, {}, 0, 8);
@@ -159,8 +158,8 @@ TEST(Scheduler, asks_back_only_pages_that_change_the_plan) {
   const StepPlan first = plan_step(kLimits, {decoding(5, 40)}, {waiting(1, 90)}, 1, 2);
   EXPECT_EQ(first.n_pages_to_reclaim, 2);
   EXPECT_EQ(first.preempted, std::vector<int32_t>{0});
-  EXPECT_EQ(first.n_admitted, 1);
-  EXPECT_EQ(plan_step(kLimits, {decoding(5, 40)}, {waiting(1, 90)}, 1, 1).n_admitted, 0);
+  EXPECT_EQ(first.n_admitted(), 1);
+  EXPECT_EQ(plan_step(kLimits, {decoding(5, 40)}, {waiting(1, 90)}, 1, 1).n_admitted(), 0);
   // Nodes and roots take what there is.
   const std::vector<RunningView> drafting{decoding(1, 17, 20), decoding(2, 17, 20)};
   EXPECT_EQ(plan_step(kLimits, drafting, {}, 2, 1).n_pages_to_reclaim, 1);
@@ -192,13 +191,13 @@ TEST(Scheduler, a_waiting_one_preempts_those_with_a_larger_rank_only) {
                                          decoding(8, 40)};
   StepPlan plan = plan_step(kLimits, running, {waiting(9, 10)}, 100, 0);
   EXPECT_TRUE(plan.preempted.empty());
-  EXPECT_EQ(plan.n_admitted, 0);
+  EXPECT_EQ(plan.n_admitted(), 0);
   plan = plan_step(kLimits, running, {waiting(1, 10)}, 100, 0);
   EXPECT_EQ(plan.preempted, std::vector<int32_t>{3}) << "for its place";
-  EXPECT_EQ(plan.n_admitted, 1);
+  EXPECT_EQ(plan.n_admitted(), 1);
   plan = plan_step(kLimits, running, {waiting(1, 90)}, 0, 0);
   EXPECT_EQ(plan.preempted, (std::vector<int32_t>{3, 2})) << "6 pages of 3 each";
-  EXPECT_EQ(plan.n_admitted, 1);
+  EXPECT_EQ(plan.n_admitted(), 1);
   plan = plan_step(kLimits, running, {waiting(1, 200)}, 0, 0);
   EXPECT_TRUE(plan.preempted.empty()) << "all of them together would not do";
   EXPECT_EQ(plan.items.size(), 4u);
@@ -211,7 +210,7 @@ TEST(Scheduler, what_an_admitted_one_shares_with_a_running_one_is_not_given_away
       .step_tokens_max = 512, .logits_rows_max = 64, .max_sequences = 4};
   const StepPlan plan =
       plan_step(kWide, {decoding(9, 150)}, {waiting(1, 138, 8), waiting(2, 220)}, 10, 0);
-  EXPECT_EQ(plan.n_admitted, 1);
+  EXPECT_EQ(plan.n_admitted(), 1);
   EXPECT_TRUE(plan.preempted.empty());
   int32_t taken = 0;
   for (const PlanItem& item : plan.items) taken += item.n_new_pages;
@@ -295,7 +294,7 @@ void simulate(uint32_t seed) {
     if (!quick.pages_short) {
       ASSERT_EQ(quick.n_pages_to_reclaim, 0);
       ASSERT_EQ(quick.preempted, plan.preempted);
-      ASSERT_EQ(quick.n_admitted, plan.n_admitted);
+      ASSERT_EQ(quick.n_admitted(), plan.n_admitted());
     }
     int32_t reclaimed = 0;
     for (Sim& sim : running) {
@@ -313,7 +312,7 @@ void simulate(uint32_t seed) {
       queue[sim.rank] = sim;
       ++preemptions;
     }
-    for (int32_t i = 0; i < plan.n_admitted; ++i) {
+    for (int32_t i = 0; i < plan.n_admitted(); ++i) {
       const Rank key = waiting_views[static_cast<size_t>(i)].rank;
       ASSERT_EQ(key, queue.begin()->first) << "a preempted one is overtaken";
       running.push_back(queue.at(key));

@@ -1,0 +1,260 @@
+#include "core/engine/batch.h"
+
+#include <algorithm>
+#include <climits>
+#include <utility>
+
+#include "core/base/check.h"
+#include "core/base/clock.h"
+#include "core/spec/budget.h"
+
+namespace specd {
+
+Batch::Batch(const SchedulerLimits& limits, PagePool& pages, PrefixCache* cache,
+             ModelService& models, Worker& worker, StepRunner& runner, OnEnd on_end)
+    : limits_(limits),
+      pages_(pages),
+      cache_(cache),
+      models_(models),
+      worker_(worker),
+      runner_(runner),
+      on_end_(std::move(on_end)) {
+  for (int32_t slot = limits.max_sequences - 1; slot >= 0; --slot) free_slots_.push_back(slot);
+  count_pages();
+}
+
+void Batch::add_waiting(ActiveSequence next) {
+  const Rank rank = next.sequence->rank;
+  waiting_.emplace(rank, std::move(next));
+}
+
+StepPlan Batch::plan() {
+  std::vector<RunningView> running_views;
+  Rank last;
+  for (const ActiveSequence& member : running_) {
+    running_views.push_back({.rank = member.sequence->rank,
+                             .n_tokens = member.sequence->size(),
+                             .n_computed = member.n_computed,
+                             .n_pages = static_cast<int32_t>(member.table.pages.size()),
+                             .n_own_pages = 0,
+                             .draft_nodes_max = draft_nodes(member)});
+    last = std::max(last, member.sequence->rank);
+  }
+  // As many of the waiting ones as one step can begin with.
+  std::vector<WaitingView> waiting_views;
+  cached_.clear();
+  int64_t rows = 0;
+  for (const auto& [rank, next] : waiting_) {
+    const bool has_place =
+        running_.size() + waiting_views.size() < static_cast<size_t>(limits_.max_sequences);
+    if (rows >= limits_.step_tokens_max || (!has_place && last < rank)) break;
+    cached_.push_back(cached_prefix(next));
+    waiting_views.push_back({.rank = rank,
+                             .n_tokens = next.sequence->size(),
+                             .n_cached_pages = cached_.back().n_pages,
+                             .n_idle_pages = cached_.back().n_idle});
+    rows += next.sequence->size() - admission_of(waiting_views.back()).n_computed;
+  }
+  const auto make = [&](int32_t reclaimable) {
+    return plan_step(limits_, running_views, waiting_views, pages_.n_free() + pages_.n_idle(),
+                     reclaimable);
+  };
+  StepPlan made = make(0);
+  if (!made.pages_short) return made;  // with whatever could be reclaimed, it would be the same
+  count_own_pages(running_views);
+  return make(models_.n_reclaimable());
+}
+
+// What each would free, were all with a larger rank gone: a shared page counts for its last holder.
+void Batch::count_own_pages(std::vector<RunningView>& views) const {
+  std::vector<int32_t> holders(static_cast<size_t>(pages_.n_pages()), 0);
+  std::vector<size_t> order;
+  for (size_t i = 0; i < running_.size(); ++i) {
+    order.push_back(i);
+    for (const int32_t page : running_[i].table.pages) ++holders[static_cast<size_t>(page)];
+  }
+  std::sort(order.begin(), order.end(),
+            [&](size_t a, size_t b) { return views[b].rank < views[a].rank; });
+  for (const size_t i : order) {
+    for (const int32_t page : running_[i].table.pages) {
+      if (--holders[static_cast<size_t>(page)] == 0) ++views[i].n_own_pages;
+    }
+  }
+}
+
+int32_t Batch::draft_nodes(const ActiveSequence& member) const {
+  if (!member.drafts() || member.route->suspended(static_cast<int32_t>(running_.size()))) return 0;
+  const Sequence& sequence = *member.sequence;
+  const int32_t most = std::min(member.route->draft_nodes_max,
+                                sequence.request().draft_nodes_max.value_or(INT32_MAX));
+  return draft_budget(most, sequence.n_left(), member.route->chain());
+}
+
+// Nothing for a drafter that must see the hidden states of the whole prompt.
+PrefixCache::Prefix Batch::cached_prefix(const ActiveSequence& next) const {
+  if (cache_ == nullptr || !next.may_skip_rows()) return {};
+  return cache_->find(next.sequence->request().cache_salt, next.sequence->tokens());
+}
+
+Status Batch::carry_out(const StepPlan& plan) {
+  if (plan.n_pages_to_reclaim > 0) models_.reclaim(plan.n_pages_to_reclaim);
+  // The waiting ones that were planned come off before the preempted ones join them.
+  std::vector<ActiveSequence> admitted;
+  for (int32_t i = 0; i < plan.n_admitted(); ++i) {
+    admitted.push_back(std::move(waiting_.extract(waiting_.begin()).mapped()));
+  }
+  for (const int32_t index : plan.preempted) preempt(running_[at(index)]);
+  // Every prefix is held before anybody takes pages, so that none is evicted for another.
+  std::vector<int32_t> copied(running_.size(), -1);  // page to copy, held
+  for (size_t i = 0; i < admitted.size(); ++i) {
+    copied.push_back(admit(std::move(admitted[i]), plan.admitted[i], cached_[i]));
+  }
+  Status status;
+  for (const PlanItem& item : plan.items) {
+    std::vector<int32_t>& table = running_[at(item.sequence)].table.pages;
+    const size_t first_new = table.size();
+    SPECD_CHECK(pages_.take(item.n_new_pages, table), "the plan gives only what is there");
+    const int32_t source = copied[at(item.sequence)];
+    if (source < 0) continue;
+    if (status.ok()) status = worker_.copy_page(source, table[first_new]);
+    pages_.release(source);
+  }
+  counters_.running = static_cast<int32_t>(running_.size() - plan.preempted.size());
+  count_pages();
+  return status;
+}
+
+// Starts to run with the prefix that was planned. Returns the page to copy into its first new one,
+// held, or -1.
+int32_t Batch::admit(ActiveSequence next, const Admission& admission,
+                     const PrefixCache::Prefix& cached) {
+  Sequence& sequence = *next.sequence;
+  next.slot = free_slots_.back();
+  free_slots_.pop_back();
+  next.n_computed = admission.n_computed;
+  int32_t copied = -1;
+  if (admission.n_shared_pages > 0) {
+    next.chain = cache_->attach(cached, admission.n_shared_pages, next.table.pages);
+  }
+  if (admission.copies_page) {
+    std::vector<int32_t> all;
+    cache_->attach(cached, admission.n_shared_pages + 1, all);
+    copied = all.back();
+    all.pop_back();
+    pages_.release(all);
+  }
+  if (sequence.started_ns == 0) {
+    sequence.started_ns = now_ns();
+    sequence.usage.cached_prompt_tokens = next.n_computed;
+    if (cache_ != nullptr && next.may_skip_rows()) {
+      counters_.prefix_query_tokens += static_cast<uint64_t>(sequence.size());
+    }
+    counters_.prefix_hit_tokens += static_cast<uint64_t>(next.n_computed);
+  }
+  running_.push_back(std::move(next));
+  return copied;
+}
+
+// It loses its pages and waits again; its text so far goes out, since that may take long.
+void Batch::preempt(ActiveSequence& member) {
+  const bool lost = member.drafting == ActiveSequence::Drafting::kLost;
+  if (member.sequence->finish() == FinishReason::kNone) member.sequence->send();
+  runner_.end(member, SPECD_END_PREEMPTED);
+  if (!lost) member.drafting = ActiveSequence::Drafting::kNotBegun;
+  let_go(member);
+  member.resumed = true;
+  member.n_computed = 0;
+  ++member.sequence->usage.preemptions;
+  ++counters_.preemptions;
+  add_waiting(std::exchange(member, ActiveSequence()));
+}
+
+void Batch::settle(const std::function<void(Sequence&)>& go_on) {
+  for (ActiveSequence& member : running_) {
+    if (member.slot < 0) continue;  // preempted
+    keep_prefix(member);
+    if (member.sequence->finish() != FinishReason::kNone) {
+      retire(member);
+    } else {
+      go_on(*member.sequence);
+    }
+  }
+  erase_gone();
+  count_pages();
+}
+
+// Full pages become findable; pages of rejected nodes are free again.
+void Batch::keep_prefix(ActiveSequence& member) {
+  const Sequence& sequence = *member.sequence;
+  std::vector<int32_t>& table = member.table.pages;
+  if (cache_ != nullptr && sequence.finish() != FinishReason::kError) {
+    cache_->extend(member.chain, sequence.request().cache_salt, sequence.tokens(),
+                   std::min(member.n_computed, sequence.size()), table);
+  }
+  for (const auto keep = static_cast<size_t>(pages_for(int64_t{member.n_computed} + 1));
+       table.size() > keep; table.pop_back()) {
+    pages_.release(table.back());
+  }
+}
+
+void Batch::let_go(ActiveSequence& member) {
+  if (cache_ != nullptr) cache_->touch(member.chain);
+  member.chain = {};
+  pages_.release(member.table.pages);
+  free_slots_.push_back(member.slot);
+  member.slot = -1;
+}
+
+// Gives everything back before the client hears of the end: whoever sees the last event finds the
+// books balanced.
+void Batch::retire(ActiveSequence& member) {
+  const FinishReason finish = member.sequence->finish();
+  runner_.end(member, finish == FinishReason::kStop || finish == FinishReason::kLength
+                          ? uint32_t{SPECD_END_FINISHED}
+                          : uint32_t{SPECD_END_CANCELLED});
+  member.route.reset();
+  let_go(member);
+  count_pages();
+  --counters_.running;
+  on_end_(*member.sequence);
+}
+
+void Batch::end_unwanted() {
+  const uint64_t now = now_ns();
+  for (auto it = waiting_.begin(); it != waiting_.end();) {
+    if (!it->second.sequence->must_end(now)) {
+      ++it;
+      continue;
+    }
+    ActiveSequence next = std::move(it->second);
+    it = waiting_.erase(it);
+    next.route.reset();
+    on_end_(*next.sequence);
+  }
+  for (ActiveSequence& member : running_) {
+    if (member.slot >= 0 && member.sequence->must_end(now)) retire(member);
+  }
+  erase_gone();
+}
+
+void Batch::fail_all(const Status& why) {
+  erase_gone();
+  counters_.running = static_cast<int32_t>(running_.size());
+  const auto fail = [&](Sequence& sequence) {
+    if (sequence.finish() == FinishReason::kNone) sequence.fail(FinishReason::kError, why);
+  };
+  for (auto& [rank, next] : waiting_) fail(*next.sequence);
+  for (ActiveSequence& member : running_) fail(*member.sequence);
+  end_unwanted();
+}
+
+void Batch::erase_gone() {
+  std::erase_if(running_, [](const ActiveSequence& member) { return member.slot < 0; });
+}
+
+void Batch::count_pages() {
+  counters_.pages_free = pages_.n_free();
+  counters_.pages_idle = pages_.n_idle();
+}
+
+}  // namespace specd

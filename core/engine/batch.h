@@ -1,0 +1,86 @@
+// The sequences that wait and those that run, with the pages they hold. Plans the next step, gives
+// the plan's pages and slots out, and takes back what a step leaves over.
+// [step] all functions but the counters.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <vector>
+
+#include "core/exec/model_service.h"
+#include "core/kv/page_pool.h"
+#include "core/kv/prefix_cache.h"
+#include "core/ranks/worker.h"
+#include "core/request/rank.h"
+#include "core/sched/scheduler.h"
+#include "core/step/active_sequence.h"
+#include "core/step/runner.h"
+
+namespace specd {
+
+// Written by the step thread, read by reports.
+struct BatchCounters {
+  std::atomic<int32_t> running{0}, pages_free{0}, pages_idle{0};
+  std::atomic<uint64_t> preemptions{0};
+  std::atomic<uint64_t> prefix_query_tokens{0}, prefix_hit_tokens{0};
+};
+
+class Batch {
+ public:
+  // A sequence has ended and holds nothing any more; its last event is not out.
+  using OnEnd = std::function<void(Sequence&)>;
+
+  // All outlive this. `cache` may be null: no prefix is kept.
+  Batch(const SchedulerLimits& limits, PagePool& pages, PrefixCache* cache, ModelService& models,
+        Worker& worker, StepRunner& runner, OnEnd on_end);
+
+  void add_waiting(ActiveSequence next);
+  size_t n_waiting() const { return waiting_.size(); }
+  bool empty() const { return waiting_.empty() && running_.empty(); }
+  std::vector<ActiveSequence>& running() { return running_; }
+
+  // What the next step does. Decides admissions, prefixes and preemptions; changes nothing.
+  StepPlan plan();
+  // Carries out what the last plan() decided, up to the pages of its items. Not ok: the device has
+  // failed.
+  Status carry_out(const StepPlan& plan);
+  // After the step: keeps full pages for the prefix cache, frees those of rejected nodes, lets go
+  // of the sequences that have ended. `go_on` is called with the others.
+  void settle(const std::function<void(Sequence&)>& go_on);
+  // Ends the sequences that are cancelled or past their deadline.
+  void end_unwanted();
+  // Ends all with the reason: the device has failed, and with it what they had computed.
+  void fail_all(const Status& why);
+  // The counters of pages are as of now.
+  void count_pages();
+
+  const BatchCounters& counters() const { return counters_; }
+
+ private:
+  int32_t draft_nodes(const ActiveSequence& member) const;
+  PrefixCache::Prefix cached_prefix(const ActiveSequence& next) const;
+  void count_own_pages(std::vector<RunningView>& views) const;
+  void preempt(ActiveSequence& member);
+  int32_t admit(ActiveSequence next, const Admission& admission, const PrefixCache::Prefix& cached);
+  void keep_prefix(ActiveSequence& member);
+  void let_go(ActiveSequence& member);
+  void retire(ActiveSequence& member);
+  void erase_gone();
+
+  const SchedulerLimits limits_;
+  PagePool& pages_;
+  PrefixCache* const cache_;
+  ModelService& models_;
+  Worker& worker_;
+  StepRunner& runner_;
+  const OnEnd on_end_;
+  std::map<Rank, ActiveSequence> waiting_;
+  std::vector<ActiveSequence> running_;
+  std::vector<int32_t> free_slots_;
+  std::vector<PrefixCache::Prefix> cached_;  // of the waiting ones that the last plan() looked at
+  BatchCounters counters_;
+};
+
+}  // namespace specd

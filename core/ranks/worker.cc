@@ -1,0 +1,234 @@
+#include "core/ranks/worker.h"
+
+#include <bit>
+#include <string>
+#include <utility>
+
+#include "core/base/clock.h"
+
+namespace specd {
+namespace {
+
+std::atomic<WorkerObserver*> the_observer{nullptr};
+
+// A column that grows with the text. Rounded up, the columns behind it stay where they are for a
+// while, and so do the graphs that were captured with them.
+template <typename T>
+Column<T> add_rounded(Staging& staging, const std::vector<T>& values) {
+  Column<T> column = staging.add<T>(std::bit_ceil(values.size()));
+  std::copy(values.begin(), values.end(), column.host);
+  return column;
+}
+
+// `input` with the tokens that the parts have written, as the device picked them.
+StepInput resolved(const StepInput& input, std::span<StreamPart* const> parts, int32_t vocab) {
+  StepInput known = input;
+  for (const TokenPick& pick : input.picks) {
+    const int32_t* written = parts[static_cast<size_t>(pick.part)]->tokens().host;
+    for (size_t i = 0; i < pick.to.size(); ++i) {
+      const int32_t token = written[pick.from[i]];
+      known.rows.token[static_cast<size_t>(pick.to[i])] = token >= 0 && token < vocab ? token : 0;
+    }
+  }
+  known.picks.clear();
+  return known;
+}
+
+}  // namespace
+
+// Where the input and the output of one step lie.
+struct Worker::Columns {
+  ForwardColumns rows;
+  Column<kernels::DrawRow> draws, greedy_draws;
+  Column<kernels::PenaltyRow> penalty_row;
+  Column<kernels::PenaltySeen> penalty_seen;
+  Column<int32_t> penalty_path;
+  struct Pick {
+    Column<int32_t> source, from, to;
+  };
+  std::vector<Pick> picks;
+  Column<int32_t> drawn, top1;
+  std::vector<Column<float>> taps;  // empty on the host
+};
+
+Worker::Worker(Device& device, Transformer& model, KvStore& kv)
+    : device_(device), model_(model), kv_(kv), graphs_(device) {}
+
+Result<std::unique_ptr<Worker>> Worker::create(Device& device, Transformer& model, KvStore& kv) {
+  std::unique_ptr<Worker> worker(new Worker(device, model, kv));
+  constexpr uint64_t kFirstBytes = uint64_t{1} << 20;  // grows with the steps
+  SPECD_TRY(worker->inputs_, Staging::create(device, kFirstBytes, "input of a step"));
+  SPECD_TRY(worker->outputs_, Staging::create(device, kFirstBytes, "output of a step"));
+  SPECD_TRY(worker->moves_, Staging::create(device, kFirstBytes / 16, "moves of KV"));
+  return worker;
+}
+
+void Worker::observe(WorkerObserver* observer) { the_observer = observer; }
+
+StepLimits Worker::limits() const {
+  return {.rows_max = model_.rows_max(),
+          .logits_rows_max = model_.logits_rows_max(),
+          .vocab_size = model_.config().vocab_size,
+          .n_pages = kv_.n_pages(),
+          .max_positions = model_.config().max_positions};
+}
+
+Staging& Worker::new_columns() {
+  const bool inputs_moved = inputs_.clear(), outputs_moved = outputs_.clear();
+  if (inputs_moved || outputs_moved) graphs_.clear();
+  return inputs_;
+}
+
+Status Worker::run(const StepInput& input, std::span<StreamPart* const> parts,
+                   const std::function<void()>& meanwhile, StepOutput& output) {
+#ifdef SPECD_DEBUG_CHECKS
+  if (const std::string fault = step_input_fault(input, limits()); !fault.empty()) {
+    return Status(Code::kInvalidArgument, "step input: " + fault);
+  }
+#endif
+  const Columns columns = stage(input, parts);
+  for (const Staging* staging : {&inputs_, &outputs_}) SPECD_OK_OR_RETURN(staging->status());
+  const uint64_t start_ns = now_ns();
+  if (device_.is_host()) {
+    submit(columns, parts, false);
+  } else {
+    SPECD_OK_OR_RETURN(graphs_.submit(
+        shape_of(columns, parts), parts, [this] { inputs_.upload_all(); },
+        [&](bool capturing) { return submit(columns, parts, capturing); }));
+    meanwhile();
+    SPECD_OK_OR_RETURN(device_.synchronize());
+    moves_.clear();
+  }
+  output.forward_ns = now_ns() - start_ns;
+  forward_ns_ += output.forward_ns;
+  read(columns, output);
+  if (WorkerObserver* observer = the_observer; observer != nullptr) {
+    observer->ran(resolved(input, parts, model_.config().vocab_size), output);
+  }
+  return Status();
+}
+
+Worker::Columns Worker::stage(const StepInput& input, std::span<StreamPart* const> parts) {
+  Columns columns;
+  for (const TokenPick& pick : input.picks) {
+    columns.picks.push_back({parts[static_cast<size_t>(pick.part)]->tokens(),
+                             inputs_.add(pick.from), inputs_.add(pick.to)});
+  }
+  columns.rows = input.rows.stage(inputs_);
+  columns.draws = inputs_.add(input.draws);
+  if (input.wants_top1) {
+    columns.greedy_draws = inputs_.add(std::vector<kernels::DrawRow>(input.draws.size()));
+  }
+  if (!input.penalty_row.empty()) {
+    columns.penalty_row = inputs_.add(input.penalty_row);
+    columns.penalty_seen = add_rounded(inputs_, input.penalty_seen);
+    columns.penalty_path = add_rounded(inputs_, input.penalty_path);
+  }
+  columns.drawn = outputs_.add<int32_t>(input.draws.size());
+  columns.top1 = outputs_.add<int32_t>(columns.greedy_draws.n);
+  const auto width = static_cast<size_t>(model_.config().hidden_size);
+  for (size_t i = 0; i < model_.n_taps() && !device_.is_host(); ++i) {
+    columns.taps.push_back(outputs_.add<float>(input.rows.tap_rows.size() * width));
+  }
+  return columns;
+}
+
+// Everything behind the upload and the parts' first half. False: see Graphs::submit().
+bool Worker::submit(const Columns& columns, std::span<StreamPart* const> parts, bool capturing) {
+  const kernels::Ops& ops = device_.ops();
+  kernels::Stream& stream = device_.stream();
+  const int32_t vocab = model_.config().vocab_size;
+  for (const Columns::Pick& pick : columns.picks) {
+    ops.pick_tokens(stream, {.source = pick.source.device,
+                             .from = pick.from.device,
+                             .target = columns.rows.token.device,
+                             .to = pick.to.device,
+                             .n = static_cast<int32_t>(pick.from.n),
+                             .vocab = vocab,
+                             .otherwise = 0});
+    inputs_.download(pick.source);
+  }
+  model_.forward(columns.rows, kv_);
+  const auto draw = [&](const Column<kernels::DrawRow>& rows, const Column<int32_t>& out) {
+    if (rows.n == 0) return;
+    ops.draw(stream, {.logits = model_.logits(),
+                      .row = rows.device,
+                      .token = out.device,
+                      .n_rows = static_cast<int32_t>(rows.n),
+                      .vocab = vocab});
+    outputs_.download(out);
+  };
+  draw(columns.greedy_draws, columns.top1);
+  if (columns.penalty_row.n > 0) {
+    ops.penalize(stream, {.logits = model_.logits(),
+                          .row = columns.penalty_row.device,
+                          .seen = columns.penalty_seen.device,
+                          .path = columns.penalty_path.device,
+                          .token = columns.rows.token.device,
+                          .n_rows = static_cast<int32_t>(columns.penalty_row.n),
+                          .vocab = vocab});
+  }
+  draw(columns.draws, columns.drawn);
+  bool repeatable = true;
+  for (StreamPart* part : parts) {
+    repeatable = part->submit_behind(columns.drawn, capturing) && repeatable;
+  }
+  for (size_t i = 0; i < columns.taps.size(); ++i) {
+    device_.copy_out(columns.taps[i].host, model_.tap(i), columns.taps[i].bytes());
+  }
+  return repeatable;
+}
+
+// All that decides the arguments of what is submitted: how many, and where they lie.
+StepShape Worker::shape_of(const Columns& columns, std::span<StreamPart* const> parts) const {
+  StepShape shape{static_cast<uint64_t>(columns.rows.n_rows),
+                  static_cast<uint64_t>(columns.rows.n_logits),
+                  static_cast<uint64_t>(columns.rows.n_taps),
+                  model_.n_taps(),
+                  columns.greedy_draws.n,
+                  columns.penalty_row.n,
+                  inputs_.used()};
+  for (const void* column :
+       {static_cast<const void*>(columns.rows.token.device),
+        static_cast<const void*>(columns.rows.pages), static_cast<const void*>(columns.rows.tail),
+        static_cast<const void*>(columns.rows.logits_rows),
+        static_cast<const void*>(columns.draws.device),
+        static_cast<const void*>(columns.penalty_seen.device),
+        static_cast<const void*>(columns.penalty_path.device),
+        static_cast<const void*>(columns.drawn.device)}) {
+    shape.push_back(reinterpret_cast<uintptr_t>(column));
+  }
+  for (const StreamPart* part : parts) part->add_shape(shape);
+  return shape;
+}
+
+void Worker::read(const Columns& columns, StepOutput& output) const {
+  output.drawn.assign(columns.drawn.host, columns.drawn.host + columns.drawn.n);
+  output.top1.assign(columns.top1.host, columns.top1.host + columns.top1.n);
+  output.taps.clear();
+  const size_t n =
+      static_cast<size_t>(columns.rows.n_taps) * static_cast<size_t>(model_.config().hidden_size);
+  for (size_t i = 0; i < model_.n_taps(); ++i) {
+    output.taps.emplace_back(device_.is_host() ? model_.tap(i) : columns.taps[i].host, n);
+  }
+}
+
+Status Worker::move(const std::vector<int32_t>& from, const std::vector<int32_t>& to) {
+  if (from.empty()) return Status();
+  if (device_.is_host()) moves_.clear();  // the stream is always through
+  kv_.move(device_, moves_, from, to);
+  SPECD_OK_OR_RETURN(moves_.status());
+  if (WorkerObserver* observer = the_observer; observer != nullptr) observer->moved(from, to);
+  return Status();
+}
+
+Status Worker::copy_page(int32_t from, int32_t to) {
+  std::vector<int32_t> source, target;
+  for (int32_t i = 0; i < kernels::kPageTokens; ++i) {
+    source.push_back(from * kernels::kPageTokens + i);
+    target.push_back(to * kernels::kPageTokens + i);
+  }
+  return move(source, target);
+}
+
+}  // namespace specd

@@ -1,0 +1,77 @@
+#include "core/step/plugin_batch.h"
+
+#include <algorithm>
+
+#include "core/plugin/instance/tensor.h"
+
+namespace specd {
+namespace {
+
+specd_sampling sampling_at_boundary(const SamplingParams& params, int32_t tokens_left) {
+  specd_sampling sampling{};
+  sampling.struct_size = sizeof(sampling);
+  sampling.flags = params.temperature == 0 ? uint32_t{SPECD_SAMPLE_GREEDY} : 0u;
+  sampling.temperature = params.temperature;
+  sampling.top_p = params.top_p;
+  sampling.top_k = params.top_k;
+  sampling.min_p = params.min_p;
+  sampling.seed = params.seed;
+  sampling.tokens_left = static_cast<uint64_t>(std::max(tokens_left, 0));
+  return sampling;
+}
+
+}  // namespace
+
+specd_tensor tensor_of(const Device& device, bool on_device, const Column<int32_t>& column,
+                       std::initializer_list<int64_t> shape) {
+  if (!on_device) return host_i32(column.host, shape);
+  specd_tensor tensor = host_i32(column.device, shape);
+  tensor.device_type = SPECD_DEV_CUDA;
+  tensor.device_index = device.index();
+  return tensor;
+}
+
+PluginBatch::PluginBatch(const Members& members, uint64_t step_id) {
+  for (const ActiveSequence* member : members) {
+    const Sequence& sequence = *member->sequence;
+    committed_.emplace_back(sequence.tokens());
+    seq_id_.push_back(sequence.number());
+    state_.push_back(member->drafter_state);
+    slot_.push_back(static_cast<uint32_t>(member->slot));
+    slot_column_.push_back(member->slot);
+    sampling_.push_back(sampling_at_boundary(sequence.sampling(), sequence.n_left()));
+  }
+  for (const specd_sampling& each : sampling_) sampling_ptr.push_back(&each);
+  status.assign(members.size(), SPECD_OK);
+  slots_ = host_i32(slot_column_.data(), {static_cast<int64_t>(members.size())});
+  batch.struct_size = sizeof(batch);
+  batch.n_seqs = static_cast<uint32_t>(members.size());
+  batch.step_id = step_id;
+  batch.call = &call;
+  batch.seq_id = seq_id_.data();
+  batch.seq_state = state_.data();
+  batch.seq_status = status.data();
+  batch.slot = slot_.data();
+  batch.slots = &slots_;
+  call.batch = &batch;
+  call.sampling = sampling_ptr.data();
+}
+
+void PluginBatch::place_on(Device& device, Staging& columns) {
+  const Column<int32_t> column = columns.add(slot_column_);
+  slots_ = tensor_of(device, true, column, {static_cast<int64_t>(column.n)});
+  batch.stream = device.native_stream();
+}
+
+std::string PluginBatch::why(size_t i) const {
+  const auto text = call.sequence_text.find(static_cast<int32_t>(i));
+  return "status " + std::to_string(status[i]) +
+         (text == call.sequence_text.end() ? "" : ": " + text->second);
+}
+
+bool PluginBatch::all_ok() const {
+  return std::all_of(status.begin(), status.end(),
+                     [](specd_status each) { return each == SPECD_OK; });
+}
+
+}  // namespace specd

@@ -1,0 +1,141 @@
+#include "core/step/proposal.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "core/plugin/instance/sanitizer.h"
+
+namespace specd {
+
+Proposal::Proposal(StepContext& step, LiveRoute& route, Members members, Staging& columns)
+    : step_(step), route_(route), members_(std::move(members)), batch_(members_, step.step_id) {
+  const std::vector<int32_t>& fixed = route_.drafter->static_parents();
+  std::vector<int32_t> root_tokens, root_positions;
+  for (const ActiveSequence* member : members_) {
+    root_tokens.push_back(member->sequence->tokens().back());
+    root_positions.push_back(member->n_computed);
+    int32_t nodes = std::min(member->draft_nodes, static_cast<int32_t>(capacity()));
+    if (!fixed.empty()) nodes = std::min(nodes, static_cast<int32_t>(fixed.size()));
+    given_.push_back(nodes);
+  }
+  root_token = columns.add(root_tokens);
+  root_position = columns.add(root_positions);
+  budget = columns.add(given_);
+  n_nodes = columns.add(given_);
+  const size_t cells = members_.size() * static_cast<size_t>(capacity());
+  token = columns.add<int32_t>(cells);
+  parent = columns.add<int32_t>(cells);
+  flags = columns.add<int32_t>(cells);
+  std::fill_n(token.host, cells, int32_t{SPECD_NO_TOKEN});
+  std::fill_n(parent.host, cells, 0);
+  std::fill_n(flags.host, cells, 0);
+  if (has_fixed_parents()) set_fixed_parents();
+  if (route_.on_device()) batch_.place_on(step_.device, columns);
+}
+
+bool Proposal::call() {
+  const auto n = static_cast<int64_t>(members_.size());
+  const auto tensor = [&](const Column<int32_t>& column, std::initializer_list<int64_t> shape) {
+    return tensor_of(step_.device, route_.on_device(), column, shape);
+  };
+  specd_tensor root_token_t = tensor(root_token, {n});
+  specd_tensor root_position_t = tensor(root_position, {n});
+  specd_tensor budget_t = tensor(budget, {n});
+  specd_tensor n_nodes_t = tensor(n_nodes, {n});
+  specd_tensor token_t = tensor(token, {n, capacity()});
+  specd_tensor parent_t = tensor(parent, {n, capacity()});
+  specd_tensor flags_t = tensor(flags, {n, capacity()});
+  specd_proposal out{};
+  out.struct_size = sizeof(out);
+  out.node_capacity = static_cast<uint32_t>(capacity());
+  out.n_nodes = &n_nodes_t;
+  out.token = &token_t;
+  out.parent = &parent_t;
+  out.flags = probes() ? &flags_t : nullptr;
+  specd_propose_args args{};
+  args.struct_size = sizeof(args);
+  args.batch = &batch_.batch;
+  args.root_token = &root_token_t;
+  args.root_position = &root_position_t;
+  args.node_budget = &budget_t;
+  if ((route_.drafter->grant().needs & SPECD_NEED_HOST_TOKENS) != 0) {
+    args.host_root_token = root_token.host;
+    args.host_root_position = root_position.host;
+    args.host_node_budget = budget.host;
+  }
+  args.sampling = batch_.sampling_ptr.data();
+  args.out = &out;
+  batch_.offer_committed();
+  const Status status = route_.drafter->propose(args, batch_.call);
+  if (!status.ok()) {
+    route_.cut(members_.size(), status.to_string());
+    failed_ = true;
+  }
+  return status.ok();
+}
+
+void Proposal::expect_trees() {
+  for (size_t s = 0; s < members_.size(); ++s) {
+    DraftTree& tree = members_[s]->tree;
+    for (int32_t node = 0; node < given_[s]; ++node) {
+      const int32_t its_parent = fixed_parent_of(node);
+      tree.token.push_back(0);
+      tree.parent.push_back(its_parent);
+      tree.flags.push_back(0);
+      tree.depth.push_back(its_parent < 0 ? 1 : tree.depth[at(its_parent)] + 1);
+    }
+  }
+}
+
+std::vector<bool> Proposal::take() {
+  const auto cells = static_cast<size_t>(capacity());
+  const bool on_device = route_.on_device();
+  if (has_fixed_parents()) set_fixed_parents();  // not the plugin's to write
+  TreeLimits limits{.vocab_size = step_.vocab_size,
+                    .node_budget = 0,
+                    .max_depth = static_cast<int32_t>(route_.drafter->grant().max_depth),
+                    .probes = probes() && !on_device};
+  std::vector<bool> counts(members_.size(), false);
+  std::vector<int32_t> depth(cells);
+  for (size_t s = 0; s < members_.size(); ++s) {
+    DraftTree& tree = members_[s]->tree;
+    tree.clear();
+    const specd_status status = batch_.status[s];
+    const bool bad = status != SPECD_OK && status != SPECD_E_DEADLINE;
+    if (bad && !failed_) route_.cut(1, "propose: " + batch_.why(s));
+    if (bad || failed_) continue;
+    counts[s] = true;
+    limits.node_budget = given_[s];
+    const int32_t* tokens = token.host + s * cells;
+    const int32_t* parents = parent.host + s * cells;
+    const int32_t* node_flags = flags.host + s * cells;
+    const int32_t n = on_device ? given_[s] : n_nodes.host[s];
+    const TreeCheck check =
+        check_tree(n, tokens, parents, limits.probes ? node_flags : nullptr, limits, depth.data());
+    if (check.defect != Defect::kNone) {
+      route_.cut(1, std::string("propose: ") + defect_name(check.defect) + " at node " +
+                        std::to_string(check.node));
+    }
+    tree.token.assign(tokens, tokens + check.n_nodes);
+    tree.parent.assign(parents, parents + check.n_nodes);
+    tree.flags.assign(node_flags, node_flags + check.n_nodes);
+    tree.depth.assign(depth.begin(), depth.begin() + check.n_nodes);
+  }
+  return counts;
+}
+
+// Of a tree whose shape the host knows.
+int32_t Proposal::fixed_parent_of(int64_t node) const {
+  const std::vector<int32_t>& fixed = route_.drafter->static_parents();
+  const auto i = static_cast<size_t>(node);
+  return i < fixed.size() ? fixed[i] : static_cast<int32_t>(node) - 1;
+}
+
+void Proposal::set_fixed_parents() {
+  for (size_t i = 0; i < parent.n; ++i) {
+    parent.host[i] = fixed_parent_of(static_cast<int64_t>(i) % capacity());
+  }
+}
+
+}  // namespace specd

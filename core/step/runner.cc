@@ -1,0 +1,204 @@
+#include "core/step/runner.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/base/clock.h"
+#include "core/step/commit.h"
+#include "core/step/drafting.h"
+
+namespace specd {
+namespace {
+
+bool has_ended(const ActiveSequence* member) { return member->sequence->must_end(now_ns()); }
+
+// The members of the plan, ready for a new step.
+Members members_of(const StepPlan& plan, std::vector<ActiveSequence>& running) {
+  Members members;
+  for (const PlanItem& item : plan.items) {
+    ActiveSequence& member = running[at(item.sequence)];
+    member.n_rows = item.n_rows;
+    member.wants_token = item.wants_token;
+    member.draft_nodes = item.draft_nodes;
+    member.tree.clear();
+    member.verdict.reset();
+    member.n_taken = 0;
+    members.push_back(&member);
+  }
+  return members;
+}
+
+}  // namespace
+
+StepRunner::StepRunner(Worker& worker, ModelService& models)
+    : worker_(worker),
+      step_{.device = worker.device(),
+            .models = models,
+            .vocab_size = worker.model().config().vocab_size,
+            .hidden_size = worker.model().config().hidden_size,
+            .step_id = 0,
+            .calls = {}} {}
+
+Result<std::unique_ptr<StepRunner>> StepRunner::create(Worker& worker, ModelService& models) {
+  std::unique_ptr<StepRunner> runner(new StepRunner(worker, models));
+  constexpr uint64_t kFirstBytes = uint64_t{1} << 20;  // grows with the steps
+  SPECD_TRY(runner->step_.calls,
+            Staging::create(worker.device(), kFirstBytes, "columns of plugin calls"));
+  return runner;
+}
+
+Result<StepCounters> StepRunner::run(const StepPlan& plan, std::vector<ActiveSequence>& running,
+                                     const std::function<void()>& meanwhile) {
+  ++step_.step_id;
+  bool called = step_.device.is_host();
+  const auto call_meanwhile = [&] {
+    if (!std::exchange(called, true)) meanwhile();
+  };
+  const uint64_t start_ns = now_ns();
+  StepCounters counters;
+  Members members = members_of(plan, running);
+  if (!members.empty()) {
+    begin_drafting(step_, running);
+    Members drafting;
+    for (ActiveSequence* member : members) {
+      if (member->drafts() && member->draft_nodes > 0 && !has_ended(member)) {
+        drafting.push_back(member);
+      }
+    }
+    propose_on_host(drafting, call_meanwhile);
+    std::erase_if(members, has_ended);
+    // Drafters on the device come last: from here on the members stay the same.
+    std::erase_if(drafting, [&](ActiveSequence* member) {
+      return !member->drafts() ||
+             std::find(members.begin(), members.end(), member) == members.end();
+    });
+    propose_on_device(drafting);
+  }
+  if (members.empty()) {
+    call_meanwhile();
+    return counters;
+  }
+  const Status computed = compute(members, call_meanwhile);
+  if (computed.code() == Code::kExhausted) {
+    // No memory for the columns of these rows: they fail, what comes later may be smaller.
+    for (ActiveSequence* member : members) member->sequence->fail(FinishReason::kError, computed);
+    call_meanwhile();
+    return counters;
+  }
+  SPECD_OK_OR_RETURN(computed);
+  SPECD_OK_OR_RETURN(verify_on_host(members));
+  const KvMoves moves = commit(members, output_.drawn);
+  SPECD_OK_OR_RETURN(worker_.move(moves.from, moves.to));
+  SPECD_OK_OR_RETURN(update_drafters(members));
+  counters.rows = static_cast<uint64_t>(input_.rows.n_rows());
+  counters.kv_moves = moves.from.size();
+  for (const ActiveSequence* member : members) {
+    counters.tokens += static_cast<uint64_t>(member->n_taken);
+  }
+  step_time_.record(now_ns() - start_ns);
+  return counters;
+}
+
+void StepRunner::propose_on_host(const Members& drafting, const std::function<void()>& meanwhile) {
+  by_route(drafting, [&](LiveRoute& route, const Members& members) {
+    if (route.on_device()) return;
+    meanwhile();  // this may take its time on the host
+    Proposal proposal(step_, route, members, step_.call_columns());
+    if (proposal.call()) proposal.take();
+  });
+}
+
+void StepRunner::propose_on_device(const Members& drafting) {
+  device_drafts_.clear();
+  device_columns_ = &worker_.new_columns();
+  by_route(drafting, [&](LiveRoute& route, const Members& members) {
+    if (route.on_device()) device_drafts_.emplace_back(step_, route, members, *device_columns_);
+  });
+}
+
+Status StepRunner::compute(const Members& members, const std::function<void()>& meanwhile) {
+  items_.clear();
+  for (const ActiveSequence* member : members) {
+    const bool tapped =
+        member->drafts() && (member->route->drafter->grant().needs & SPECD_NEED_HIDDEN) != 0;
+    items_.push_back({.tokens = member->sequence->tokens(),
+                      .table = &member->table,
+                      .tree = &member->tree,
+                      .sampling = &member->sequence->sampling(),
+                      .seen = member->sequence->seen(),
+                      .n_computed = member->n_computed,
+                      .n_rows = member->n_rows,
+                      .wants_token = member->wants_token,
+                      .tapped = tapped,
+                      .drafted = {}});
+  }
+  std::vector<StreamPart*> parts;
+  for (DeviceDraft& draft : device_drafts_) {
+    for (size_t s = 0; s < draft.members().size(); ++s) {
+      const auto found = std::find(members.begin(), members.end(), draft.members()[s]);
+      items_[static_cast<size_t>(found - members.begin())].drafted = {
+          .part = static_cast<int32_t>(parts.size()), .first = draft.first_token(s)};
+    }
+    parts.push_back(&draft);
+  }
+  compose(items_, input_, places_);
+  for (size_t i = 0; i < members.size(); ++i) std::swap(members[i]->place, places_[i]);
+  for (DeviceDraft& draft : device_drafts_) draft.prepare_verdict();
+  SPECD_OK_OR_RETURN(worker_.run(input_, parts, meanwhile, output_));
+  if (!step_.device.is_host()) {
+    step_.models.passed();
+    step_.models.step_is_over();
+    step_.calls.clear();
+  }
+  // A route pays for its share of the rows.
+  const double ns_per_row = static_cast<double>(output_.forward_ns) / input_.rows.n_rows();
+  for (const ActiveSequence* member : members) {
+    if (member->route == nullptr) continue;
+    const int32_t rows = member->n_rows + static_cast<int32_t>(member->place.logits_of_node.size());
+    member->route->counters.forward_ns += static_cast<uint64_t>(ns_per_row * rows);
+  }
+  for (DeviceDraft& draft : device_drafts_) draft.take(output_.drawn);
+  device_drafts_.clear();
+  return Status();
+}
+
+Status StepRunner::verify_on_host(const Members& members) {
+  Members judged;
+  for (ActiveSequence* member : members) {
+    if (!has_ended(member) && member->route != nullptr && member->wants_token &&
+        !member->route->verifies_on_device) {
+      judged.push_back(member);
+    }
+  }
+  Status status;
+  by_route(judged, [&](LiveRoute& route, const Members& group) {
+    Staging& columns = step_.call_columns();
+    Verification call(step_, route, group, output_.drawn, columns);
+    if (status.ok()) status = columns.status();
+    if (!status.ok()) return;
+    call.call();
+    call.judge({}, output_.drawn);
+  });
+  return status;
+}
+
+Status StepRunner::update_drafters(const Members& members) {
+  Members updating;
+  for (ActiveSequence* member : members) {
+    if (member->sequence->finish() == FinishReason::kNone && member->drafts() &&
+        member->route->drafter->has_update()) {
+      updating.push_back(member);
+    }
+  }
+  Status status;
+  by_route(updating, [&](LiveRoute& route, const Members& group) {
+    if (status.ok()) status = update(step_, route, group, input_, output_);
+  });
+  return status;
+}
+
+void StepRunner::end(ActiveSequence& member, uint32_t reason) {
+  end_drafting(step_, member, reason);
+}
+
+}  // namespace specd

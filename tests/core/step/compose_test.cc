@@ -1,0 +1,259 @@
+// Steps are read as data here: no plugin, model or device.
+#include "core/step/compose.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "specd/plugin_api/drafter.h"
+
+namespace specd {
+namespace {
+
+using Column = std::vector<int32_t>;
+
+DraftTree tree_of(const Column& token, const Column& parent, const Column& flags = {}) {
+  DraftTree tree;
+  tree.token = token;
+  tree.parent = parent;
+  tree.flags = flags.empty() ? Column(token.size(), 0) : flags;
+  for (const int32_t each : parent) {
+    tree.depth.push_back(each < 0 ? 1 : tree.depth[static_cast<size_t>(each)] + 1);
+  }
+  return tree;
+}
+
+struct Composed {
+  StepInput input;
+  std::vector<RowPlace> places;
+};
+Composed composed(const std::vector<ComposeItem>& items) {
+  Composed out;
+  compose(items, out.input, out.places);
+  return out;
+}
+
+const SamplingParams kGreedy;
+
+TEST(Compose, a_prompt_chunk_is_a_causal_span_without_logits) {
+  const Column tokens{10, 11, 12, 13, 14};
+  const BlockTable table{.pages = {7}};
+  const DraftTree none;
+  const Composed step = composed({{.tokens = tokens,
+                                   .table = &table,
+                                   .tree = &none,
+                                   .sampling = &kGreedy,
+                                   .n_computed = 1,
+                                   .n_rows = 3}});
+  EXPECT_EQ(step.input.rows.token, (Column{11, 12, 13}));
+  EXPECT_EQ(step.input.rows.position, (Column{1, 2, 3}));
+  EXPECT_EQ(step.input.rows.slot, (Column{113, 114, 115}));
+  EXPECT_EQ(step.input.rows.span, (Column{2, 3, 4}));
+  EXPECT_EQ(step.input.rows.pages, (Column{7}));
+  EXPECT_TRUE(step.input.rows.logits_rows.empty());
+  EXPECT_TRUE(step.input.rows.tap_rows.empty());
+  EXPECT_EQ(step.places[0].root_logits, -1);
+}
+
+TEST(Compose, a_chain_attends_like_text_and_a_branch_through_the_tail) {
+  const Column tokens{10, 11, 12};
+  const BlockTable table{.pages = {0}};
+  //  root - 0 - 1
+  //       \ 2 - 3
+  const DraftTree tree = tree_of({20, 21, 22, 23}, {-1, 0, -1, 2});
+  const Composed step = composed({{.tokens = tokens,
+                                   .table = &table,
+                                   .tree = &tree,
+                                   .sampling = &kGreedy,
+                                   .n_computed = 2,
+                                   .n_rows = 1,
+                                   .wants_token = true}});
+  EXPECT_EQ(step.input.rows.token, (Column{12, 20, 21, 22, 23}));
+  EXPECT_EQ(step.input.rows.position, (Column{2, 3, 4, 3, 4}));
+  EXPECT_EQ(step.input.rows.slot, (Column{2, 3, 4, 5, 6}));
+  EXPECT_EQ(step.input.rows.span, (Column{3, 4, 5, 3, 3}));
+  EXPECT_EQ(step.input.rows.tail_begin, (Column{0, 0, 0, 0, 1}));
+  EXPECT_EQ(step.input.rows.tail, (Column{5, 5, 6}));
+  EXPECT_EQ(step.input.rows.logits_rows, (Column{0, 1, 2, 3, 4}));
+  EXPECT_EQ(step.places[0].root_logits, 0);
+  EXPECT_EQ(step.places[0].logits_of_node, (Column{1, 2, 3, 4}));
+  for (size_t i = 0; i < 5; ++i) {
+    EXPECT_EQ(step.input.draws[i].position, step.input.rows.position[i] + 1);
+  }
+}
+
+TEST(Compose, a_probe_draws_nothing_unless_its_top1_is_wanted) {
+  const Column tokens{10};
+  const BlockTable table{.pages = {0}};
+  const DraftTree tree = tree_of({20, 21, 22}, {-1, 0, -1},
+                                 {0, SPECD_NODE_PROBE, SPECD_NODE_PROBE | SPECD_NODE_WANT_TOP1});
+  const Composed step = composed({{.tokens = tokens,
+                                   .table = &table,
+                                   .tree = &tree,
+                                   .sampling = &kGreedy,
+                                   .n_rows = 1,
+                                   .wants_token = true}});
+  EXPECT_EQ(step.places[0].logits_of_node, (Column{1, -1, 2}));
+  EXPECT_EQ(step.input.rows.logits_rows, (Column{0, 1, 3}));
+  EXPECT_TRUE(step.input.wants_top1);
+}
+
+TEST(Compose, penalties_see_the_text_and_the_nodes_own_path) {
+  const Column tokens{10, 11};
+  const BlockTable table{.pages = {0}};
+  const DraftTree tree = tree_of({20, 21, 22}, {-1, 0, -1}), none;
+  SamplingParams penalized;
+  penalized.repetition_penalty = 1.5f;
+  const std::vector<kernels::PenaltySeen> seen{{.token = 10, .count = 0},
+                                               {.token = 11, .count = 1}};
+  const ComposeItem plain{.tokens = tokens,
+                          .table = &table,
+                          .tree = &none,
+                          .sampling = &kGreedy,
+                          .n_computed = 1,
+                          .n_rows = 1,
+                          .wants_token = true};
+  ComposeItem other = plain;
+  other.tree = &tree;
+  other.sampling = &penalized;
+  other.seen = seen;
+  EXPECT_TRUE(composed({plain}).input.penalty_row.empty());
+  const StepInput input = composed({plain, other, plain}).input;
+  ASSERT_EQ(input.penalty_row.size(), 6u);
+  for (const size_t row : {size_t{0}, size_t{5}}) {
+    EXPECT_EQ(input.penalty_row[row].seen_end, 0) << "who does not penalize is left alone";
+    EXPECT_EQ(input.penalty_row[row].repetition, 1);
+  }
+  const std::vector<Column> paths{{}, {2}, {2, 3}, {4}};
+  for (size_t i = 0; i < 4; ++i) {
+    const kernels::PenaltyRow& row = input.penalty_row[1 + i];
+    EXPECT_EQ(row.repetition, 1.5f);
+    EXPECT_EQ(row.seen_begin, 0);
+    EXPECT_EQ(row.seen_end, 2);
+    EXPECT_EQ(Column(input.penalty_path.begin() + row.path_begin,
+                     input.penalty_path.begin() + row.path_end),
+              paths[i]);
+  }
+}
+
+TEST(Compose, drafts_of_the_device_are_picked_by_part_and_element) {
+  const Column tokens{10, 11};
+  const BlockTable table{.pages = {0}};
+  const DraftTree tree = tree_of({0, 0}, {-1, 0});
+  ComposeItem item{.tokens = tokens,
+                   .table = &table,
+                   .tree = &tree,
+                   .sampling = &kGreedy,
+                   .n_computed = 1,
+                   .n_rows = 1,
+                   .wants_token = true,
+                   .drafted = ComposeItem::Drafted{.part = 1, .first = 0}};
+  ComposeItem second = item;
+  second.drafted->first = 8;
+  const StepInput input = composed({item, second}).input;
+  ASSERT_EQ(input.picks.size(), 1u);
+  EXPECT_EQ(input.picks[0].part, 1);
+  EXPECT_EQ(input.picks[0].from, (Column{0, 1, 8, 9}));
+  EXPECT_EQ(input.picks[0].to, (Column{1, 2, 4, 5}));
+}
+
+// Positions that a row attends to and the slots that hold them, read from the rows alone.
+std::vector<std::pair<int32_t, int32_t>> context_of(const ForwardRows& rows, size_t row) {
+  std::vector<std::pair<int32_t, int32_t>> context;
+  for (int32_t p = 0; p < rows.span[row]; ++p) {
+    const auto page = static_cast<size_t>(rows.table[row] + p / kernels::kPageTokens);
+    context.emplace_back(p, rows.pages[page] * kernels::kPageTokens + p % kernels::kPageTokens);
+  }
+  for (int32_t p = rows.span[row]; p <= rows.position[row]; ++p) {
+    context.emplace_back(p,
+                         rows.tail[static_cast<size_t>(rows.tail_begin[row] + p - rows.span[row])]);
+  }
+  return context;
+}
+
+TEST(Compose, every_row_attends_to_its_own_history_and_nothing_else) {
+  std::mt19937 random(11);
+  const auto below = [&](int32_t n) {
+    return static_cast<int32_t>(random() % static_cast<uint32_t>(n));
+  };
+  for (int round = 0; round < 300; ++round) {
+    const int32_t n = 1 + below(4);
+    Column all_pages(64);
+    std::iota(all_pages.begin(), all_pages.end(), 0);
+    std::shuffle(all_pages.begin(), all_pages.end(), random);
+    std::vector<Column> tokens(static_cast<size_t>(n));
+    std::vector<BlockTable> tables(static_cast<size_t>(n));
+    std::vector<DraftTree> trees(static_cast<size_t>(n));
+    std::vector<ComposeItem> items;
+    for (size_t s = 0; s < static_cast<size_t>(n); ++s) {
+      tokens[s].resize(static_cast<size_t>(2 + below(60)));
+      for (int32_t& token : tokens[s]) token = below(1000);
+      const auto size = static_cast<int32_t>(tokens[s].size());
+      const bool decodes = below(2) == 0;
+      const int32_t n_computed = decodes ? size - 1 : below(size - 1);
+      const int32_t n_rows = decodes ? 1 : 1 + below(size - n_computed);
+      const bool wants_token = n_computed + n_rows == size;
+      Column node_tokens, parents;
+      for (int32_t node = 0; decodes && node < below(8); ++node) {
+        node_tokens.push_back(below(1000));
+        parents.push_back(below(node + 1) - 1);
+      }
+      trees[s] = tree_of(node_tokens, parents);
+      const int32_t pages = pages_for(n_computed + n_rows + trees[s].size());
+      tables[s].pages.assign(all_pages.end() - pages, all_pages.end());
+      all_pages.resize(all_pages.size() - static_cast<size_t>(pages));
+      items.push_back({.tokens = tokens[s],
+                       .table = &tables[s],
+                       .tree = &trees[s],
+                       .sampling = &kGreedy,
+                       .n_computed = n_computed,
+                       .n_rows = n_rows,
+                       .wants_token = wants_token,
+                       .tapped = below(2) == 0});
+    }
+    const Composed step = composed(items);
+    const StepLimits limits{.rows_max = 1024,
+                            .logits_rows_max = 1024,
+                            .vocab_size = 1000,
+                            .n_pages = 64,
+                            .max_positions = 256};
+    ASSERT_EQ(step_input_fault(step.input, limits), "");
+    const ForwardRows& rows = step.input.rows;
+    size_t row = 0, tap = 0;
+    for (size_t s = 0; s < items.size(); ++s) {
+      const ComposeItem& item = items[s];
+      const RowPlace& place = step.places[s];
+      ASSERT_EQ(place.first_row, static_cast<int32_t>(row));
+      ASSERT_EQ(place.first_tap, item.tapped ? static_cast<int32_t>(tap) : -1);
+      const int32_t root = item.n_computed + item.n_rows - 1;
+      for (int32_t i = 0; i < item.n_rows + item.tree->size(); ++i, ++row) {
+        // The history of the row, from the definition: the text, then the node's ancestors.
+        Column path;
+        if (i >= item.n_rows) item.tree->path_to(i - item.n_rows, path);
+        const int32_t in_text = i < item.n_rows ? item.n_computed + i : root;
+        std::vector<std::pair<int32_t, int32_t>> expected;
+        for (int32_t p = 0; p <= in_text; ++p) expected.emplace_back(p, item.table->physical(p));
+        for (size_t k = 0; k < path.size(); ++k) {
+          expected.emplace_back(root + 1 + static_cast<int32_t>(k),
+                                item.table->physical(root + 1 + path[k]));
+        }
+        ASSERT_EQ(context_of(rows, row), expected);
+        ASSERT_EQ(rows.slot[row], expected.back().second) << "its own slot comes last";
+        ASSERT_EQ(rows.token[row], i < item.n_rows
+                                       ? tokens[s][static_cast<size_t>(item.n_computed + i)]
+                                       : item.tree->token[static_cast<size_t>(i - item.n_rows)]);
+        if (item.tapped) {
+          ASSERT_EQ(rows.tap_rows[tap++], static_cast<int32_t>(row));
+        }
+      }
+    }
+    ASSERT_EQ(row, static_cast<size_t>(rows.n_rows()));
+    ASSERT_EQ(tap, rows.tap_rows.size());
+  }
+}
+
+}  // namespace
+}  // namespace specd
