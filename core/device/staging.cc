@@ -76,7 +76,7 @@ bool Staging::clear() {
     blocks_.clear();
     blocks_.push_back(std::move(largest));
   }
-  blocks_.front().used = blocks_.front().uploaded = 0;
+  for (Block& block : blocks_) block.used = block.uploaded = 0;
   return moved;
 }
 

@@ -32,6 +32,7 @@ struct Column {
 
 class Staging {
  public:
+  // Without a block; only clear() and room() may be called.
   Staging() = default;
   // One block of `bytes`; kExhausted naming `what`.
   static Result<Staging> create(Device& device, uint64_t bytes, const std::string& what);
@@ -71,7 +72,9 @@ class Staging {
     return (n * sizeof(T) + kAlignment - 1) / kAlignment * kAlignment;
   }
   // Left in the block that is being filled: what fits here opens no other block.
-  uint64_t room() const { return blocks_.back().capacity - blocks_.back().used; }
+  uint64_t room() const {
+    return blocks_.empty() ? 0 : blocks_.back().capacity - blocks_.back().used;
+  }
   // Taken by all columns; equal numbers of equal columns take equal bytes.
   uint64_t used() const;
 
