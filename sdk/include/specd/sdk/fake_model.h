@@ -36,7 +36,7 @@ class FakeModel {
 
   uint64_t forwards = 0, rows = 0;
   int32_t open = 0;  // open handles
-  // y seq_id; erase one to simulate that the host reclaimed its pages
+  // By seq_id; erase one to simulate that the host reclaimed its pages.
   std::map<uint64_t, Session> session;
 
   // The functions of specd_models, with handles already checked. Return an empty string, or what is
