@@ -76,7 +76,8 @@ Result<Buffer> CpuDevice::allocate(uint64_t bytes, const std::string& what) {
   if (bytes == 0) bytes = 1;
   void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (data == MAP_FAILED) return refuse(std::strerror(errno));
-  // Weights and KV are read front to back: fewer TLB misses. A refusal costs only speed.
+  // Weights and KV are read sequentially, so huge pages save TLB misses. If madvise fails, only
+  // speed is lost.
   if (bytes >= (uint64_t{2} << 20)) madvise(data, bytes, MADV_HUGEPAGE);
   return Buffer(data, bytes, release_pages);
 }

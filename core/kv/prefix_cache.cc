@@ -110,7 +110,7 @@ void PrefixCache::touch(const PrefixChain& chain) {
 }
 
 void PrefixCache::renew(int32_t entry) {
-  // From the end to the beginning: a parent stays newer than its children.
+  // From last to first page, so that a parent stays newer than its children.
   for (; at(entry).page >= 0; entry = at(entry).parent) {
     unlink(entry);
     insert_before(entry, 0);
@@ -153,7 +153,7 @@ int32_t PrefixCache::root(const std::string& salt) {
   return it->second;
 }
 
-// Entry 0 as `newer`: it becomes the newest of all.
+// Inserting before entry 0 makes it the newest entry.
 void PrefixCache::insert_before(int32_t entry, int32_t newer) {
   const int32_t older = at(newer).older;
   at(entry).older = older;
