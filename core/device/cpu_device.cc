@@ -53,7 +53,7 @@ Result<std::unique_ptr<CpuDevice>> CpuDevice::create(const std::string& isa, int
     return Status(Code::kUnsupported,
                   std::string("engine.numerics: bf16 needs a processor with AVX-512 BF16, ") +
                       (asked ? "and engine.isa auto or avx512, found " + isa
-                             : "this one has not; use strict"));
+                             : "this one lacks it; use strict"));
   }
   return std::unique_ptr<CpuDevice>(
       new CpuDevice(bf16 ? kernels::cpu_bf16_ops() : kernels::cpu_ops(chosen),
@@ -90,7 +90,9 @@ void CpuDevice::copy_out(void* host, const void* device, uint64_t bytes) {
 }
 
 namespace {
-Status no_graphs() { return Status(Code::kUnsupported, "the CPU runs at once, without graphs"); }
+Status no_graphs() {
+  return Status(Code::kUnsupported, "the CPU runs work immediately and has no graphs");
+}
 }  // namespace
 Status CpuDevice::begin_capture() { return no_graphs(); }
 Result<int32_t> CpuDevice::end_capture() { return no_graphs(); }

@@ -41,9 +41,9 @@ Result<const kernels::CudaLibrary*> load_library() {
     const kernels::CudaLibrary* library = entry();
     const std::string build(library->build, strnlen(library->build, 64));
     if (build != kernels::kCudaBuild || library->ops_bytes != sizeof(kernels::Ops)) {
-      return Status(Code::kUnsupported, place + " is of build '" + build + "', needed is '" +
+      return Status(Code::kUnsupported, place + " has build '" + build + "', expected '" +
                                             kernels::kCudaBuild +
-                                            "'; install the one that came with this program");
+                                            "'; install the library that came with this program");
     }
     return library;
   }

@@ -60,7 +60,7 @@ PrefixCache::Prefix PrefixCache::find(const std::string& salt,
 }
 
 PrefixChain PrefixCache::attach(const Prefix& found, int32_t n_pages, std::vector<int32_t>& pages) {
-  SPECD_CHECK(n_pages <= found.n_pages, "attach() takes what find() has found");
+  SPECD_CHECK(n_pages <= found.n_pages, "attach() takes at most the pages that find() returned");
   if (n_pages == 0) return {};
   PrefixChain chain{.entry = found.entry, .n_pages = n_pages};
   for (int32_t i = found.n_pages; i > n_pages; --i) chain.entry = at(chain.entry).parent;
@@ -69,7 +69,8 @@ PrefixChain PrefixCache::attach(const Prefix& found, int32_t n_pages, std::vecto
     pool_.share(at(entry).page);
     pages.push_back(at(entry).page);
   }
-  SPECD_CHECK(pages.size() - first == static_cast<size_t>(n_pages), "a page was evicted since");
+  SPECD_CHECK(pages.size() - first == static_cast<size_t>(n_pages),
+              "a page was evicted after find()");
   std::reverse(pages.begin() + static_cast<ptrdiff_t>(first), pages.end());
   touch(chain);
   return chain;
@@ -169,7 +170,7 @@ void PrefixCache::unlink(int32_t entry) {
 
 void PrefixCache::evict(int32_t entry) {
   Entry& gone = at(entry);
-  SPECD_CHECK(gone.n_children == 0, "what follows a page goes before it");
+  SPECD_CHECK(gone.n_children == 0, "a page is evicted after its children");
   const auto [begin, end] = by_key_.equal_range(gone.key);
   by_key_.erase(std::find_if(begin, end, [&](const auto& each) { return each.second == entry; }));
   unlink(entry);

@@ -98,8 +98,8 @@ bool Sequence::must_end(uint64_t now_ns) {
   } else if (deadline_ns != 0 && now_ns >= deadline_ns) {
     fail(FinishReason::kError,
          Status(Code::kDeadlineExceeded,
-                "deadline_ms: " + std::to_string(request_.deadline_ms) + " ms are over; " +
-                    std::to_string(usage.completion_tokens) + " tokens were made"));
+                "deadline_ms: " + std::to_string(request_.deadline_ms) + " ms have passed; " +
+                    std::to_string(usage.completion_tokens) + " tokens were generated"));
   }
   return finish_ != FinishReason::kNone;
 }
