@@ -153,7 +153,7 @@ TEST(Suffix, corpus_competes_by_score_and_loses_ties) {
     const SuffixOracle oracle(documents);
     FakeDrafter drafter(host, factory(), config_of(set).set("corpus", file.path()));
     ASSERT_EQ(drafter.status(), SPECD_OK);
-    // With a budget of 0 the corpus never shows, and then no comparison is possible.
+    // Skip settings that allow the probe no draft: then the corpus never shows that it is ready.
     SuffixDraft probe;
     oracle.improve({900}, set, set.max_spec_tokens, -1, probe);
     if (probe.token.empty()) continue;
@@ -517,7 +517,7 @@ TEST(Suffix, memory_of_a_corpus_is_what_the_caps_say_at_most) {
   constexpr int kTokens = 50'000;
   const TempFile file(corpus_text({{998, 997, 997, 997}, random_text(random, 900, kTokens)}));
   FakeHost host;
-  // One token fewer than needed, because each document counts as one.
+  // Exactly the number needed: each document adds one to its tokens.
   FakeDrafter drafter(
       host, factory(),
       FakeConfig().set("corpus", file.path()).set("max_corpus_tokens", 4 + kTokens + 2));
