@@ -40,16 +40,15 @@ Result<Checkpoint> Checkpoint::open(const std::string& model_dir) {
   if (file.status().code() == Code::kNotFound && !path_exists(model_dir + kSingle)) {
     for (const char* other : {"/pytorch_model.bin", "/pytorch_model.bin.index.json"}) {
       if (!path_exists(model_dir + other)) continue;
-      return Status(
-          Code::kUnsupported,
-          quote(model_dir + other, 400) +
-              ": weights in PyTorch's own format are not read (loading them can run code): "
-              "save the model as safetensors, with save_pretrained() of transformers");
+      return Status(Code::kUnsupported,
+                    quote(model_dir + other, 400) +
+                        ": PyTorch weights are not supported (loading them can run code): "
+                        "save the model as safetensors, with save_pretrained() of transformers");
     }
     return Status(Code::kNotFound,
                   quote(index, 400) + " is not there either: " + file.status().message() +
-                      "; weights are read from safetensors alone: save those of another format "
-                      "with save_pretrained() of transformers");
+                      "; only safetensors weights are supported: convert others with "
+                      "save_pretrained() of transformers");
   }
   if (!file.ok()) return file.status();
   checkpoint.files_.push_back(std::move(file).value());

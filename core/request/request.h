@@ -32,8 +32,8 @@ struct Request {
   // Smaller = earlier; each level is worth engine.priority_aging_ms of waiting time.
   int32_t priority = 0;
   int64_t deadline_ms = 0;  // from arrived_ns; on expiry it ends with kDeadlineExceeded. 0 = none
-  // Arrival time of the client's request, by now_ns(); waiting time is counted from here. 0 =
-  // at submission.
+  // Arrival time of the client's request, by now_ns(); waiting time is counted from here.
+  // 0 = at submission.
   uint64_t arrived_ns = 0;
   std::string cache_salt;  // cached prefixes are shared only between requests with the same salt
   std::optional<int32_t> draft_nodes_max;  // lower limit than the route's; 0 = no drafts

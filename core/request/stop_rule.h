@@ -10,8 +10,8 @@ namespace specd {
 
 // Finds stop strings in text that arrives in pieces. The one that ends first wins; among those that
 // end together, the longest. The cut is therefore independent of piece boundaries. Text that could
-// still become a stop string is held back, so no part of one is ever emitted. Cost: O(piece *
-// longest stop string) in the worst case, bounded by request limits.
+// still become a stop string is held back, so no part of one is ever emitted. Worst-case
+// cost: O(piece * longest stop string), bounded by request limits.
 class StopStrings {
  public:
   explicit StopStrings(std::vector<std::string> stops) : stops_(std::move(stops)) {}

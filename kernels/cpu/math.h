@@ -35,8 +35,8 @@ SPECD_INLINE F32x16 exp(F32x16 x) {
   return mul(p, as_float(shift_left<23>(add(rest, bias))));
 }
 
-// ln x for positive, normal, finite x. Exactly 0 for 1, with small relative error near 1. x = m 2^e
-// with m in [sqrt 1/2, sqrt 2); polynomial: Cephes logf.
+// ln x for positive, normal, finite x. Exactly 0 for 1, with small relative error near 1.
+// x = m 2^e with m in [sqrt 1/2, sqrt 2); polynomial: Cephes logf.
 SPECD_INLINE F32x16 log(F32x16 x) {
   const I32x16 bits = as_int(x);
   const I32x16 exponent = shift_right<23>(sub(bits, set1_int(0x3f3504f3u)));

@@ -104,7 +104,7 @@ class Cascade {
       const specd_drafter_caps& one = part.caps();
       if (one.draft_rule != all.draft_rule) {
         throw sdk::Error(SPECD_E_UNSUPPORTED,
-                         part.where() + ": its drafts come about by another rule than those of " +
+                         part.where() + ": its draft rule differs from that of " +
                              parts_[0].where() + ", so no verifier can state one guarantee");
       }
       if (one.tree_mode != SPECD_TREE_CHAIN) all.tree_mode = SPECD_TREE_VARIABLE;

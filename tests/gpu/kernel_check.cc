@@ -816,7 +816,7 @@ void check_logits(Rig& rig) {
   run(gpu.ops(), gpu.stream(), gpu.in(logits), gpu.in(row), gpu_top, gpu_drawn, gpu_logprob);
   run(rig.cpu, rig.cpu_stream, logits.data(), row.data(), top.data(), drawn.data(), logprob.data());
   std::string problem = difference(gpu.out(gpu_top, cells), top);
-  rig.report.check("top_k gives the CPU's tokens, and nothing beside them", problem.empty(),
+  rig.report.check("top_k gives the CPU's tokens and writes nothing else", problem.empty(),
                    problem);
   problem = difference(gpu.out(gpu_drawn, cells), drawn);
   rig.report.check("draw keeps to its strides and its vocabulary", problem.empty(), problem);

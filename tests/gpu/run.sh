@@ -73,7 +73,7 @@ fi
 
 # ---- another implementation, where it is installed
 if python3 -c 'import torch, transformers; assert torch.cuda.is_available()' 2> /dev/null; then
-  timeout 60 python3 tests/gpu/beside.py "$out/beside.json" || echo "beside.py did not come to its end"
+  timeout 60 python3 tests/gpu/beside.py "$out/beside.json" || echo "beside.py did not finish"
 else
   echo "PyTorch and transformers were not run: not installed here"
 fi

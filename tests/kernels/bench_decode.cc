@@ -7,8 +7,8 @@
 //                [--head-dim N] [--vocab N] [--repeats N] [--dtype bf16|f16|f32] [--isa NAME]
 //                [--rows N,N,..] [--context N]
 //
-// Goals: n = 1 reads at >= 0.80 of the read-only loop; 8 rows cost at most 1.2 * max(1, T_fma /
-// T_read) of one. The exit status is 1 if one is missed.
+// Goals: n = 1 reads at >= 0.80 of the read-only loop; 8 rows cost at most
+// 1.2 * max(1, T_fma / T_read) of one. The exit status is 1 if one is missed.
 #include <sys/mman.h>
 
 #include <algorithm>

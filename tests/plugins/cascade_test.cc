@@ -432,7 +432,8 @@ TEST_F(Cascade, what_cannot_work_is_refused_with_the_place) {
   host_.set_part("drafters.0", kSpy, FakeConfig().set("log", "a"));
   expect(FakeConfig(), SPECD_E_CONFIG, "drafters: expected 2 to 8, found 1");
   spies(FakeConfig(), FakeConfig().set("rule", 1));
-  expect(FakeConfig(), SPECD_E_UNSUPPORTED, "drafters.1: its drafts come about by another rule");
+  expect(FakeConfig(), SPECD_E_UNSUPPORTED,
+         "drafters.1: its draft rule differs from that of drafters.0");
   spies();
   expect(FakeConfig().set("min_nodes.0", 9), SPECD_E_CONFIG, "min_nodes.0: expected at most 8");
   expect(FakeConfig().set("min_nodes.2", 1), SPECD_E_CONFIG,

@@ -4,8 +4,8 @@
 //   k [P, G, D, kPageTokens]   (transposed: vector lanes are positions)
 //   v [P, G, kPageTokens, D]
 // The G blocks of a page are dense. Consecutive pages are page_stride elements apart, for K and
-// for V, so that pages of several layers and models can be interleaved. A slot is page *
-// kPageTokens + offset.
+// for V, so that pages of several layers and models can be interleaved.
+// slot = page * kPageTokens + offset.
 #pragma once
 
 #include "specd/kernels/types.h"
@@ -33,8 +33,9 @@ struct RopeTableArgs {
 };
 
 // Rotates q (in place) and k, and writes k and v to their slots in the cache's dtype (rounded to
-// nearest even). Half-split rotation: out[i] = x[i]*cos - x[i+D/2]*sin, out[i+D/2] = x[i+D/2]*cos +
-// x[i]*sin, computed as fma(a, b, -(c*d)) and fma(a, b, c*d).
+// nearest even). Half-split rotation:
+//   out[i]       = x[i]*cos - x[i+D/2]*sin    as fma(a, b, -(c*d))
+//   out[i + D/2] = x[i+D/2]*cos + x[i]*sin    as fma(a, b, c*d)
 struct RopeAppendArgs {
   float* qkv = nullptr;            // [n_rows, (H + 2 G) * D]: q heads, k heads, v heads
   const float* cos_sin = nullptr;  // [n_rows, D]
@@ -45,16 +46,18 @@ struct RopeAppendArgs {
 };
 
 // Row r attends to the last `window` positions up to position[r], or to all of them when window is
-// 0. Positions below span[r] are in the sequence's pages in order: slot = pages[table[r] + p /
-// kPageTokens] * kPageTokens + p % kPageTokens. Position span[r] + i (the ancestors of a tree row,
-// and the row itself last) is in slot tail[tail_begin[r] + i].
+// 0. Position p < span[r] is in the sequence's pages, in order:
+//   slot = pages[table[r] + p / kPageTokens] * kPageTokens + p % kPageTokens
+// Position span[r] + i (the ancestors of a tree row, and the row itself last) is in slot
+// tail[tail_begin[r] + i].
 //
 // Strict: per head, blocks of kPageTokens absolute positions in increasing order. The score of a
-// position is an fma chain over d in increasing order from zero, times `scale`. Per block: m' =
-// max(m, block max); c = exp(m - m'); p_j = exp(score_j - m'), 0 for positions that the row does
-// not see; l = fma(l, c, tree sum of 16 p); acc[d] = acc[d] * c, then fma(p_j, v_j[d], acc[d]) for
-// j in increasing order. out = acc / l. The location of a row's K and V (page order, span or tail)
-// never changes a bit.
+// position is an fma chain over d in increasing order from zero, times `scale`. Per block:
+//   m' = max(m, block max); c = exp(m - m')
+//   p_j = exp(score_j - m'), 0 for positions that the row does not see
+//   l = fma(l, c, tree sum of 16 p)
+//   acc[d] = acc[d] * c, then fma(p_j, v_j[d], acc[d]) for j in increasing order
+// out = acc / l. The location of a row's K and V (page order, span or tail) never changes a bit.
 struct AttentionArgs {
   const float* qkv = nullptr;  // as in RopeAppendArgs, q already rotated
   float* out = nullptr;        // [n_rows, n_heads * head_dim]

@@ -7,12 +7,15 @@
 //          the tokens ranked before it is < top_p of the total (the first is always kept)
 //   min_p: keep l >= the largest l + log(min_p)
 //   token = argmax(l + noise) over the kept, lowest id on ties
-// noise(seed, position, token) = -log(-log1p(-w)), w = (x + 0.5) * 2^-32, where x is lane token
-// % 4 of Philox4x32-10 with key = seed and counter {token / 4, position, purpose = 0, round =
-// 0}. position is that of the drawn token. Greedy rows: argmax of the logits, lowest id on
-// ties. A row with a NaN or +inf, or without a finite logit, draws token -1: the caller fails
-// only that request. Sources: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3"
-// (Philox); Gumbel-max.
+//
+// noise(seed, position, token) = -log(-log1p(-w)), w = (x + 0.5) * 2^-32, where x is lane
+// (token % 4) of Philox4x32-10 with key = seed and counter {token / 4, position, purpose = 0,
+// round = 0}. position is that of the drawn token.
+//
+// Greedy rows: argmax of the logits, lowest id on ties. A row with a NaN or +inf, or without a
+// finite logit, draws token -1: the caller fails only that request.
+//
+// Sources: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (Philox); Gumbel-max.
 #pragma once
 
 #include "specd/kernels/types.h"

@@ -15,8 +15,8 @@ struct EmbedArgs {
   int32_t n = 0;
 };
 
-// out[r] = silu(gate[r]) * up[r], with gate and up side by side in one row. silu(g) = g / (1 +
-// exp(-g)), exp as in kernels/cpu/math.h (equal bits for every instruction set).
+// out[r] = silu(gate[r]) * up[r], with gate and up side by side in one row.
+// silu(g) = g / (1 + exp(-g)), exp as in kernels/cpu/math.h (equal bits for every instruction set).
 struct SiluMulArgs {
   const float* gate_up = nullptr;  // [n_rows, 2 * n]
   float* out = nullptr;            // [n_rows, n]

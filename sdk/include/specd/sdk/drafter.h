@@ -268,7 +268,7 @@ struct DrafterTable {
         throw Error(SPECD_E_UNSUPPORTED, "this drafter runs on the CPU only");
       }
       expect((grant->needs & SPECD_NEED_HOST_TOKENS) != 0,
-             "activate(): SPECD_NEED_HOST_TOKENS was asked for and is not granted");
+             "activate(): SPECD_NEED_HOST_TOKENS was requested but not granted");
       static_cast<Drafter*>(t)->grant_ = *grant;
       t->activated();
     });

@@ -59,7 +59,7 @@ class FakeModel {
       for (uint32_t r = begin; r < end; ++r) {
         const auto row = static_cast<int32_t>(mine.round.size());
         const int32_t parent = args->parent == nullptr ? row - 1 : args->parent[r];
-        if (parent < -1 || parent >= row) return "model.forward: a parent that is no earlier row";
+        if (parent < -1 || parent >= row) return "model.forward: a parent is not an earlier row";
         mine.round.push_back(static_cast<const int32_t*>(
             args->token->data)[source(*args, r) * args->token->stride[0]]);
         mine.parent.push_back(parent);
@@ -145,7 +145,7 @@ class FakeModel {
       int32_t previous = -1;
       for (uint32_t i = begin; i < end; ++i) {
         if (path[i] >= mine.round.size() || mine.parent[path[i]] != previous) {
-          return "model.keep: rows that are no path";
+          return "model.keep: rows do not form a path";
         }
         mine.kept.push_back(mine.round[path[i]]);
         previous = static_cast<int32_t>(path[i]);
