@@ -52,7 +52,7 @@ class Config {
   std::string string(const char* path, const std::string& otherwise) const {
     const char* text = nullptr;
     uint64_t len = 0;
-    if (!found(path, "a text", config_->get_str(config_, path, &text, &len))) return otherwise;
+    if (!found(path, "a string", config_->get_str(config_, path, &text, &len))) return otherwise;
     return std::string(text, len);
   }
 
@@ -60,8 +60,8 @@ class Config {
   std::string required_string(const char* path) const {
     const char* text = nullptr;
     uint64_t len = 0;
-    if (!found(path, "a text", config_->get_str(config_, path, &text, &len))) {
-      throw Error(SPECD_E_CONFIG, std::string(path) + ": this key is required (a text)");
+    if (!found(path, "a string", config_->get_str(config_, path, &text, &len))) {
+      throw Error(SPECD_E_CONFIG, std::string(path) + ": this key is required (a string)");
     }
     return std::string(text, len);
   }
