@@ -48,7 +48,7 @@ template <DType kType>
 constexpr int kStep = kColumns<kType>*(kType == DType::kF32 || kPairs<kType>
                                            ? 4
                                            : 2);  // bytes of a panel per k
-// Number of k for so many inputs.
+// Number of k for a number of inputs.
 template <DType kType>
 constexpr int depth_of(int n_in) {
   return kPairs<kType> ? (n_in + 1) / 2 : n_in;
