@@ -53,7 +53,7 @@ Result<std::unique_ptr<CpuDevice>> CpuDevice::create(const std::string& isa, int
     return Status(Code::kUnsupported,
                   std::string("engine.numerics: bf16 needs a processor with AVX-512 BF16, ") +
                       (asked ? "and engine.isa auto or avx512, found " + isa
-                             : "this one has not; use strict"));
+                             : "this one lacks it; use strict"));
   }
   return std::unique_ptr<CpuDevice>(
       new CpuDevice(bf16 ? kernels::cpu_bf16_ops() : kernels::cpu_ops(chosen),
@@ -76,7 +76,8 @@ Result<Buffer> CpuDevice::allocate(uint64_t bytes, const std::string& what) {
   if (bytes == 0) bytes = 1;
   void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (data == MAP_FAILED) return refuse(std::strerror(errno));
-  // Weights and KV are read front to back: fewer TLB misses. A refusal costs only speed.
+  // Weights and KV are read sequentially, so huge pages save TLB misses. If madvise fails, only
+  // speed is lost.
   if (bytes >= (uint64_t{2} << 20)) madvise(data, bytes, MADV_HUGEPAGE);
   return Buffer(data, bytes, release_pages);
 }
@@ -89,7 +90,9 @@ void CpuDevice::copy_out(void* host, const void* device, uint64_t bytes) {
 }
 
 namespace {
-Status no_graphs() { return Status(Code::kUnsupported, "the CPU runs at once, without graphs"); }
+Status no_graphs() {
+  return Status(Code::kUnsupported, "the CPU runs work immediately and has no graphs");
+}
 }  // namespace
 Status CpuDevice::begin_capture() { return no_graphs(); }
 Result<int32_t> CpuDevice::end_capture() { return no_graphs(); }

@@ -41,9 +41,9 @@ Result<const kernels::CudaLibrary*> load_library() {
     const kernels::CudaLibrary* library = entry();
     const std::string build(library->build, strnlen(library->build, 64));
     if (build != kernels::kCudaBuild || library->ops_bytes != sizeof(kernels::Ops)) {
-      return Status(Code::kUnsupported, place + " is of build '" + build + "', needed is '" +
+      return Status(Code::kUnsupported, place + " has build '" + build + "', expected '" +
                                             kernels::kCudaBuild +
-                                            "'; install the one that came with this program");
+                                            "'; install the library that came with this program");
     }
     return library;
   }
@@ -52,7 +52,8 @@ Result<const kernels::CudaLibrary*> load_library() {
                     "); build with -DSPECD_CUDA=ON, or set SPECD_CUDA_LIBRARY to its path");
 }
 
-// The driver is asked once: a process that has seen none will see none.
+// Loads the library once per process. A failure is remembered too: the driver does not
+// appear later.
 const Result<const kernels::CudaLibrary*>& library() {
   static const auto& loaded = *new Result<const kernels::CudaLibrary*>(load_library());
   return loaded;
@@ -111,7 +112,7 @@ class OpenCudaDevice final : public Device {
   void release_graph(int32_t graph) override { device_->release_graph(graph); }
 
  private:
-  // For good: what was lost is lost for whoever asks next as well.
+  // Records a failure permanently: a lost device stays lost for every later caller.
   void fail(const kernels::CudaProblem& problem) {
     if (failed_.ok()) failed_ = Status(Code::kInternal, problem.text);
   }

@@ -1,8 +1,8 @@
-// A CUDA device behind core's Device. Its code lies in libspecd_cuda, which is loaded here, once a
-// process, when a device is asked for; nothing else of the project links CUDA.
+// A CUDA device behind core's Device interface. The code is in libspecd_cuda, loaded once per
+// process when a device is first requested; nothing else in the project links CUDA.
 //
-// The library is looked for at $SPECD_CUDA_LIBRARY, else beside the executable and in ../lib from
-// there. It stays loaded for ever, as the driver's own threads do.
+// The library is searched at $SPECD_CUDA_LIBRARY, otherwise beside the executable and in ../lib
+// relative to it. It is never unloaded, because the driver's threads keep running.
 #pragma once
 
 #include <cstdint>
@@ -15,12 +15,12 @@
 
 namespace specd {
 
-// "cuda:N" -> N; -1 when `name` is none.
+// Returns N for "cuda:N", and -1 for any other name.
 int32_t cuda_index(const std::string& name);
 
-// kUnsupported naming the device, what it needs and what is there: no library, another build, no
-// driver or one too old, no such index, no code for its architecture; kExhausted: too little
-// memory.
+// Fails with kUnsupported when there is no library, one of another build, no driver or a too old
+// one, no device with this index, or no code for its architecture; the error names the device, what
+// it needs and what was found. Fails with kExhausted when there is too little memory.
 Result<std::unique_ptr<Device>> open_cuda_device(int32_t index, const kernels::CudaLimits& limits);
 
 }  // namespace specd

@@ -1,8 +1,8 @@
 // Where tensors live and ops run: memory, one stream, the table of ops, copies, graphs.
 //
-// The CPU is a device whose memory is the host's and whose stream runs at once. On any other device
-// nothing that an op wrote may be read, and nothing that a copy or an op still needs may be
-// changed, before synchronize() has returned.
+// On the CPU, device memory is host memory and submitted work completes immediately. On any other
+// device, do not read the result of an op, and do not change the input of a pending copy or op,
+// before synchronize() has returned.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 
 namespace specd {
 
-// Owned memory, aligned to 64 bytes or more. Move-only; does not outlive its device.
+// Owned memory, aligned to at least 64 bytes. Move-only; must not outlive its device.
 class Buffer {
  public:
   using Release = std::function<void(void*, uint64_t)>;
@@ -58,39 +58,40 @@ class Device {
   virtual ~Device() = default;
   virtual std::string name() const = 0;         // "cpu", "cuda:0"
   virtual std::string description() const = 0;  // "cpu-avx2", "NVIDIA H200"
-  // Tensors are host memory and an op is done when it returns: nothing is copied or waited for.
+  // True when tensors are in host memory and an op is complete when it returns: no copies,
+  // no waiting.
   virtual bool is_host() const = 0;
   virtual int32_t index() const = 0;
   virtual uint64_t total_bytes() const = 0;  // of memory
 
-  // Zero-filled. kExhausted naming `what`, need and limit.
+  // Returns zero-filled memory. Fails with kExhausted, naming `what`, the need and the limit.
   virtual Result<Buffer> allocate(uint64_t bytes, const std::string& what) = 0;
-  // Host memory that copies use in stream order.
+  // Pinned host memory, for copies in stream order.
   virtual Result<Buffer> allocate_pinned(uint64_t bytes, const std::string& what) = 0;
 
   virtual const kernels::Ops& ops() const = 0;
   virtual kernels::Stream& stream() = 0;
   virtual void* native_stream() = 0;  // what plugins get: cudaStream_t, null on the CPU
 
-  // In stream order where `host` is pinned; else done when they return.
+  // Copies in stream order when `host` is pinned; otherwise complete on return.
   virtual void copy_in(void* device, const void* host, uint64_t bytes) = 0;
   virtual void copy_out(void* host, const void* device, uint64_t bytes) = 0;
-  // Waits for everything submitted. Not ok: something failed, now or ever; the device is of no more
-  // use.
+  // Waits for all submitted work. An error means that something has failed, now or earlier; the
+  // device is then unusable.
   virtual Status synchronize() = 0;
 
-  // A graph is what was submitted between the two calls, recorded instead of run; launch() submits
-  // it again, with the same addresses. Never on the host.
+  // Work submitted between these two calls is recorded as a graph instead of being run. launch()
+  // submits it again, with the same addresses. Never available on the host.
   virtual Status begin_capture() = 0;
   virtual Result<int32_t> end_capture() = 0;
   virtual void launch(int32_t graph) = 0;
-  virtual void release_graph(int32_t graph) = 0;  // after synchronize()
+  virtual void release_graph(int32_t graph) = 0;  // only after synchronize()
 };
 
 class CpuDevice final : public Device {
  public:
-  // isa: "" for the best, or a name of kernels::isa_name; threads: 0 = one per core; bf16: the ops
-  // of kernels::cpu_bf16_ops().
+  // isa: "" for the best, or a name from kernels::isa_name. threads: 0 = one per core. bf16: use
+  // the ops of kernels::cpu_bf16_ops().
   static Result<std::unique_ptr<CpuDevice>> create(const std::string& isa, int32_t threads,
                                                    bool bf16 = false);
 

@@ -1,13 +1,14 @@
-// Columns of numbers that pass between host and device: each is a piece of pinned host memory and
-// a piece of device memory. The host fills a column and uploads it; download() brings results
-// back. On the CPU both pieces are the same memory and nothing is copied.
+// Columns of numbers passed between host and device. Each has a piece of pinned host memory and a
+// piece of device memory. The host fills a column and uploads it; download() returns results. On
+// the CPU both pieces are the same memory and nothing is copied.
 //
-// Columns lie in blocks. A column that finds no room opens another block, so that nobody has to
-// know the sum of bytes beforehand; clear() merges the blocks into one that would have been large
-// enough. The same columns added in the same order lie at the same addresses as long as clear()
-// returns false, so that a captured graph finds them again.
+// Columns are in blocks. A column that does not fit opens another block, so no caller needs to know
+// the total size in advance; clear() merges the blocks into one large enough for all. The same
+// columns added in the same order have the same addresses while clear() returns false, so a
+// captured graph can be replayed.
 //
-// One user, one stream. A column may be changed or forgotten only when the stream has passed it.
+// For one user and one stream. A column may be changed or dropped only after the stream has
+// finished with it.
 #pragma once
 
 #include <cstdint>
@@ -34,11 +35,11 @@ class Staging {
  public:
   // Without a block; only clear() and room() may be called.
   Staging() = default;
-  // One block of `bytes`; kExhausted naming `what`.
+  // Allocates one block of `bytes`; fails with kExhausted, naming `what`.
   static Result<Staging> create(Device& device, uint64_t bytes, const std::string& what);
 
-  // A column of n elements. Its content is whatever was there.
-  // Without memory for another block the column still has room on the host, and status() says so.
+  // Adds a column of n elements with undefined content. When there is no memory for another block,
+  // the column still has host memory, and status() has the error.
   template <typename T>
   Column<T> add(size_t n) {
     const Place place = take(bytes_of<T>(n));
@@ -50,32 +51,33 @@ class Staging {
     if (!values.empty()) std::memcpy(column.host, values.data(), column.bytes());
     return column;
   }
-  // kExhausted from the moment a column found no memory until clear(). Requires that nothing is
-  // submitted then: such a column has no device memory.
+  // kExhausted once a column got no memory, until clear(). REQUIRES that nothing is submitted in
+  // that state, because such a column has no device memory.
   const Status& status() const { return status_; }
 
-  // Sends what was added since the last upload().
+  // Copies everything added since the last upload() to the device.
   void upload();
-  // Sends everything again, whatever was sent before: for work that is captured, then repeated.
+  // Copies everything again, whatever was uploaded before: for work that is captured and
+  // then repeated.
   void upload_all();
   template <typename T>
   void download(const Column<T>& column) {
     if (column.host != column.device) device_->copy_out(column.host, column.device, column.bytes());
   }
-  // Forgets all columns. Requires that the stream has passed them. True when the next columns lie
-  // elsewhere, so that work captured with the old addresses is void.
+  // Drops all columns. REQUIRES that the stream has finished with them. Returns true when the next
+  // columns have other addresses, which invalidates work captured with the old ones.
   bool clear();
 
-  // Bytes that a column takes.
+  // Bytes that one column occupies.
   template <typename T>
   static constexpr uint64_t bytes_of(size_t n) {
     return (n * sizeof(T) + kAlignment - 1) / kAlignment * kAlignment;
   }
-  // Left in the block that is being filled: what fits here opens no other block.
+  // Room left in the current block, before another block is opened.
   uint64_t room() const {
     return blocks_.empty() ? 0 : blocks_.back().capacity - blocks_.back().used;
   }
-  // Taken by all columns; equal numbers of equal columns take equal bytes.
+  // Bytes used by all columns; equal numbers of equal columns use equal bytes.
   uint64_t used() const;
 
  private:
@@ -93,7 +95,7 @@ class Staging {
 
   Device* device_ = nullptr;
   std::string what_;
-  std::vector<Block> blocks_;                      // the last one is being filled
+  std::vector<Block> blocks_;                      // the last one is the current one
   std::vector<std::unique_ptr<char[]>> stranded_;  // columns without device memory
   Status status_;
 };

@@ -9,7 +9,7 @@ void plan_compaction(const BlockTable& table, int32_t root, const std::vector<in
   for (size_t i = 0; i < path.size(); ++i) {
     const int32_t source = root + 1 + path[i];
     const int32_t target = root + 1 + static_cast<int32_t>(i);
-    SPECD_CHECK(target <= source, "a path's nodes increase");
+    SPECD_CHECK(target <= source, "the node indices of a path must increase");
     if (source == target) continue;
     from.push_back(table.physical(source));
     to.push_back(table.physical(target));

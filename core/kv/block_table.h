@@ -1,8 +1,8 @@
-// The pages of one sequence, and the way from its own slots to those of the cache.
+// The pages of one sequence, and the mapping from its slots to slots of the cache.
 //
-// A sequence's slots are numbered like its positions: token at position p lies in slot p once it is
-// committed. Tree rows of a step lie behind the root, node i in slot root + 1 + i; commit moves the
-// accepted ones down to their positions.
+// Slots of a sequence are numbered like its positions: the committed token at position p is in slot
+// p. Tree rows of a step follow the root: node i is in slot root + 1 + i. Commit moves the accepted
+// ones down to their positions.
 #pragma once
 
 #include <cstdint>
@@ -27,9 +27,9 @@ constexpr int32_t pages_for(int64_t tokens) {
   return static_cast<int32_t>((tokens + kernels::kPageTokens - 1) / kernels::kPageTokens);
 }
 
-// Slots to move so that accepted nodes `path` (node indices, root side first, increasing) follow
-// the root at slot `root`: appends physical (from, to) pairs; nothing for a chain, which lies right
-// already. Destinations never lie behind their sources, so that moving in order is safe.
+// Plans the moves that place accepted nodes `path` (node indices, root side first, increasing)
+// right after the root at slot `root`. Appends physical (from, to) pairs; none for a chain, which
+// is already in place. No destination is behind its source, so moving in order is safe.
 void plan_compaction(const BlockTable& table, int32_t root, const std::vector<int32_t>& path,
                      std::vector<int32_t>& from, std::vector<int32_t>& to);
 

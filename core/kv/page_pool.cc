@@ -38,7 +38,7 @@ bool PagePool::release(int32_t page) {
   const int32_t left = --references_[static_cast<size_t>(page)];
   if (left == 1 && cached) ++n_idle_;
   if (left > 0) return false;
-  SPECD_CHECK(!cached, "page " + std::to_string(page) + " is the cache's");
+  SPECD_CHECK(!cached, "page " + std::to_string(page) + " is still marked as cached");
   free_.push_back(page);
   return true;
 }

@@ -60,7 +60,7 @@ PrefixCache::Prefix PrefixCache::find(const std::string& salt,
 }
 
 PrefixChain PrefixCache::attach(const Prefix& found, int32_t n_pages, std::vector<int32_t>& pages) {
-  SPECD_CHECK(n_pages <= found.n_pages, "attach() takes what find() has found");
+  SPECD_CHECK(n_pages <= found.n_pages, "attach() takes at most the pages that find() returned");
   if (n_pages == 0) return {};
   PrefixChain chain{.entry = found.entry, .n_pages = n_pages};
   for (int32_t i = found.n_pages; i > n_pages; --i) chain.entry = at(chain.entry).parent;
@@ -69,7 +69,8 @@ PrefixChain PrefixCache::attach(const Prefix& found, int32_t n_pages, std::vecto
     pool_.share(at(entry).page);
     pages.push_back(at(entry).page);
   }
-  SPECD_CHECK(pages.size() - first == static_cast<size_t>(n_pages), "a page was evicted since");
+  SPECD_CHECK(pages.size() - first == static_cast<size_t>(n_pages),
+              "a page was evicted after find()");
   std::reverse(pages.begin() + static_cast<ptrdiff_t>(first), pages.end());
   touch(chain);
   return chain;
@@ -110,7 +111,7 @@ void PrefixCache::touch(const PrefixChain& chain) {
 }
 
 void PrefixCache::renew(int32_t entry) {
-  // From the end to the beginning: a parent stays newer than its children.
+  // From last to first page, so that a parent stays newer than its children.
   for (; at(entry).page >= 0; entry = at(entry).parent) {
     unlink(entry);
     insert_before(entry, 0);
@@ -153,7 +154,7 @@ int32_t PrefixCache::root(const std::string& salt) {
   return it->second;
 }
 
-// Entry 0 as `newer`: it becomes the newest of all.
+// Inserting before entry 0 makes it the newest entry.
 void PrefixCache::insert_before(int32_t entry, int32_t newer) {
   const int32_t older = at(newer).older;
   at(entry).older = older;
@@ -169,7 +170,7 @@ void PrefixCache::unlink(int32_t entry) {
 
 void PrefixCache::evict(int32_t entry) {
   Entry& gone = at(entry);
-  SPECD_CHECK(gone.n_children == 0, "what follows a page goes before it");
+  SPECD_CHECK(gone.n_children == 0, "a page is evicted after its children");
   const auto [begin, end] = by_key_.equal_range(gone.key);
   by_key_.erase(std::find_if(begin, end, [&](const auto& each) { return each.second == entry; }));
   unlink(entry);

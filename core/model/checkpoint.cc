@@ -16,7 +16,7 @@ constexpr size_t kNameBytesMax = 255;
 constexpr const char* kSingle = "/model.safetensors";
 constexpr const char* kIndex = "/model.safetensors.index.json";
 
-// A file of the same directory and nothing else.
+// Whether `name` is a plain file name, so that a shard cannot be outside the directory.
 bool is_shard_name(const std::string& name) {
   return name.size() <= kNameBytesMax && name.ends_with(".safetensors") && name.front() != '.' &&
          std::all_of(name.begin(), name.end(), [](unsigned char c) {
@@ -30,7 +30,7 @@ bool is_shard_name(const std::string& name) {
 Result<Checkpoint> Checkpoint::open(const std::string& model_dir) {
   Checkpoint checkpoint(model_dir);
   const std::string index = model_dir + kIndex;
-  // As transformers does: the one file goes first.
+  // A single file takes precedence, as in transformers.
   if (!path_exists(model_dir + kSingle) && path_exists(index)) {
     checkpoint.is_sharded_ = true;
     SPECD_OK_OR_RETURN(checkpoint.open_shards(index));
@@ -40,16 +40,15 @@ Result<Checkpoint> Checkpoint::open(const std::string& model_dir) {
   if (file.status().code() == Code::kNotFound && !path_exists(model_dir + kSingle)) {
     for (const char* other : {"/pytorch_model.bin", "/pytorch_model.bin.index.json"}) {
       if (!path_exists(model_dir + other)) continue;
-      return Status(
-          Code::kUnsupported,
-          quote(model_dir + other, 400) +
-              ": weights in PyTorch's own format are not read (loading them can run code): "
-              "save the model as safetensors, with save_pretrained() of transformers");
+      return Status(Code::kUnsupported,
+                    quote(model_dir + other, 400) +
+                        ": PyTorch weights are not supported (loading them can run code): "
+                        "save the model as safetensors, with save_pretrained() of transformers");
     }
     return Status(Code::kNotFound,
                   quote(index, 400) + " is not there either: " + file.status().message() +
-                      "; weights are read from safetensors alone: save those of another format "
-                      "with save_pretrained() of transformers");
+                      "; only safetensors weights are supported: convert others with "
+                      "save_pretrained() of transformers");
   }
   if (!file.ok()) return file.status();
   checkpoint.files_.push_back(std::move(file).value());
@@ -128,7 +127,7 @@ Status check_tensors(const Checkpoint& checkpoint, const ModelConfig& c) {
     used.insert(name);
     return found.ok() ? Status() : found.status();
   };
-  // One type for all matrices; norms and biases become float32 in any case.
+  // All matrices have one type; norms and biases are converted to float32.
   const auto matrix = [&](const std::string& name, int64_t out, int64_t in) -> Status {
     SPECD_OK_OR_RETURN(need(name, {out, in}));
     const TensorType type = checkpoint.at(name).type;
@@ -166,7 +165,7 @@ Status check_tensors(const Checkpoint& checkpoint, const ModelConfig& c) {
     SPECD_OK_OR_RETURN(matrix("lm_head.weight", c.vocab_size, c.hidden_size));
   }
   for (const auto& [name, entry] : checkpoint.tensors()) {
-    // Tables of older versions, and a copy of the embedding.
+    // Tables written by older versions, and a copy of the embedding.
     if (used.contains(name) || name.ends_with(".rotary_emb.inv_freq") || name == "lm_head.weight") {
       continue;
     }

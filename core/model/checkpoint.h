@@ -1,10 +1,10 @@
-// The weights of a model directory: model.safetensors, or the shards that
-// model.safetensors.index.json names.
+// The weights of a model directory: model.safetensors, or the shards listed
+// in model.safetensors.index.json.
 //
-// open() believes nothing: shard names are plain file names of the same directory, every tensor of
-// the index is in the shard it names, and every shard is a whole safetensors file. Errors are those
-// of SafetensorsFile, and kDataLoss with the index's path and key; a directory that has weights in
-// another format only is kUnsupported.
+// open() trusts nothing: shard names must be plain file names in the same directory, every tensor
+// of the index must be in its shard, and every shard must be a complete safetensors file. Errors
+// are those of SafetensorsFile, kDataLoss with the index's path and key, or kUnsupported when the
+// directory has weights in another format only.
 #pragma once
 
 #include <map>
@@ -19,14 +19,14 @@
 
 namespace specd {
 
-// Owns the mappings: views die with it. Reading is thread-safe.
+// Owns the mappings: views are valid while it exists. Reading is thread-safe.
 class Checkpoint {
  public:
   static Result<Checkpoint> open(const std::string& model_dir);
 
   // REQUIRES a name in tensors()
   const TensorView& at(std::string_view name) const { return *tensors_.find(name)->second.view; }
-  const std::string& path_of(std::string_view name) const;  // of the file that has it
+  const std::string& path_of(std::string_view name) const;  // of the file that contains it
 
   struct Entry {
     const TensorView* view;
@@ -36,8 +36,8 @@ class Checkpoint {
   const Tensors& tensors() const { return tensors_; }
   const std::vector<SafetensorsFile>& files() const { return files_; }
 
-  // The tensor with exactly this shape and a type that kernels know, or an error saying what
-  // differs.
+  // Returns the tensor if it has exactly this shape and a type that the kernels support; otherwise
+  // an error with the difference.
   Result<const TensorView*> require(std::string_view name, std::span<const int64_t> shape) const;
 
  private:
@@ -46,13 +46,13 @@ class Checkpoint {
 
   std::string model_dir_;
   bool is_sharded_ = false;
-  std::vector<SafetensorsFile> files_;  // never grows while views are out
+  std::vector<SafetensorsFile> files_;  // must not grow while views exist
   Tensors tensors_;
 };
 
-// Every tensor that the configuration asks for is there, in its shape and in a type that kernels
-// know, and none is there that a forward would leave out; else kDataLoss or kUnsupported with name,
-// expected and found.
+// Checks that every tensor required by the configuration is present with the right shape and a
+// supported type, and that there are no tensors that a forward would not use. Fails with kDataLoss
+// or kUnsupported, with name, expected and found.
 Status check_tensors(const Checkpoint& checkpoint, const ModelConfig& config);
 
 }  // namespace specd

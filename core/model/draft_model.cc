@@ -9,7 +9,7 @@
 namespace specd {
 namespace {
 
-// Tokens are bytes, often not whole characters.
+// Quotes and escapes a token: tokens are bytes and often not whole characters.
 std::string shown(std::string_view bytes) {
   static constexpr char kHex[] = "0123456789abcdef";
   if (bytes.empty()) return "no token";
@@ -49,7 +49,7 @@ Status check_same_tokens(const DraftTarget& target, const ModelConfig& draft,
   if (target.config.bos_token != draft.bos_token) {
     return differ("the BOS id", id_or_none(target.config.bos_token), id_or_none(draft.bos_token));
   }
-  // EOS ids may differ: the target's end the text, and the draft model only says what comes next.
+  // EOS ids may differ: the target's end the text; the draft model only predicts the next token.
   return Status();
 }
 

@@ -1,4 +1,5 @@
-// A model beside the target, for drafters: loaded like it, with KV in the same pages.
+// A model beside the target, for drafters. It is loaded like the target and keeps its KV in the
+// same pages.
 #pragma once
 
 #include <atomic>
@@ -20,38 +21,39 @@ namespace specd {
 struct DraftModel {
   std::string name, path;
   kernels::DType kv_dtype = kernels::DType::kBF16;
-  Status status;  // not ok: why no drafter can use it; what follows may be empty then
+  Status status;  // not ok: why it cannot be used; the rest may then be empty
   ModelConfig config;
-  // vocab_size counts the ids that the target has too.
+  // vocab_size counts the ids shared with the target.
   ModelFacts facts;
   int32_t target_vocab_size = 0;
-  std::unique_ptr<Transformer> transformer;  // null when it was only checked
-  std::optional<KvStore> kv;                 // set with the transformer
-  int32_t rows_max = 0, outputs_max = 0;     // of one forward
+  std::unique_ptr<Transformer> transformer;  // null when the model was checked but not loaded
+  std::optional<KvStore> kv;                 // set together with `transformer`
+  int32_t rows_max = 0, outputs_max = 0;     // per forward
 
   // Written by the step thread, read by reports.
   std::atomic<int32_t> pages_held{0};
   std::atomic<uint64_t> forwards{0}, rows{0}, forward_ns{0};
 };
 
-// The target, as far as a draft model must fit it.
+// The properties of the target that a draft model must match.
 struct DraftTarget {
   const ModelConfig& config;
   const Tokenizer& tokenizer;
 };
 
-// Ids must mean the same to both models: equal token texts for every id that both tokenizers have,
-// equal BOS and EOS. kFailedPrecondition naming the first difference. Either may have further ids:
-// the draft model's are never drawn, the target's end drafting for the text they appear in.
+// Checks that ids mean the same to both models: the same text for every id that both tokenizers
+// have, the same BOS and EOS. Fails with kFailedPrecondition, naming the first difference. Either
+// model may have additional ids: those of the draft model are never drawn, and a text with one of
+// the target's gets no more drafts.
 Status check_same_tokens(const DraftTarget& target, const ModelConfig& draft,
                          const Tokenizer& draft_tokenizer);
 
-// Everything that can be said without loading weights; the reason is in `status`.
+// Checks everything that can be checked without loading weights; the result is in `status`.
 std::unique_ptr<DraftModel> check_draft_model(const std::string& name, const std::string& path,
                                               kernels::DType kv_dtype, const DraftTarget& target);
 
-// Loads what check_draft_model() found good. `pages` is the target's cache and outlives it.
-// rows_max: rows of one forward; outputs_max: rows of one forward that want logits.
+// Loads a model that check_draft_model() accepted. `pages` is the target's cache and must outlive
+// it. rows_max: rows of one forward; outputs_max: rows of one forward with logits.
 void load_draft_model(DraftModel& model, Device& device, const KvStore& pages, int32_t rows_max,
                       int32_t outputs_max, const std::function<void(double)>& progress);
 

@@ -8,7 +8,8 @@ namespace {
 
 constexpr uint64_t kFileBytesMax = 1u << 20;
 
-// What transformers' GenerationMixin reads and specd does not, with the value that changes nothing.
+// A key that GenerationMixin of transformers reads and specd does not, with the value that has
+// no effect.
 struct Neutral {
   const char* key;
   Json value;
@@ -40,7 +41,7 @@ const std::vector<Neutral>& unsupported_keys() {
   return keys;
 }
 
-// Short enough for a log line.
+// Shortened for a log line.
 std::string shown(const Json& value) {
   const std::string text = value.dump(-1, ' ', true);
   return text.size() <= 80 ? text : text.substr(0, 77) + "...";
@@ -48,7 +49,7 @@ std::string shown(const Json& value) {
 
 std::string path_in(const std::string& model_dir) { return model_dir + "/generation_config.json"; }
 
-// Null when there is no file.
+// Returns null when there is no file.
 Result<Json> read_file(const std::string& path) {
   Result<Json> file = parse_json_file(path, kFileBytesMax);
   if (file.status().code() == Code::kNotFound && !path_exists(path)) return Json();
@@ -84,10 +85,10 @@ Result<GenerationConfig> read_generation_config(const Json& config, const std::s
   SPECD_TRY(const bool sample, json_bool_or(config, "do_sample", false, where));
   if (sample) {
     SPECD_OK_OR_RETURN(number("temperature", 1, 0, 100, out.temperature));
-    if (out.temperature < 0.01f) out.temperature = 0;  // below that a softmax is its argmax
+    if (out.temperature < 0.01f) out.temperature = 0;  // softmax at lower temperatures is argmax
   }
   SPECD_OK_OR_RETURN(number("top_p", 1, 0, 1, out.top_p));
-  if (out.top_p == 0) out.top_p = 1e-6f;  // keeps the first alone
+  if (out.top_p == 0) out.top_p = 1e-6f;  // keeps only the most likely token
   SPECD_OK_OR_RETURN(number("min_p", 0, 0, 1, out.min_p));
   SPECD_TRY(const int64_t top_k, json_int_or(config, "top_k", 0, 0, INT32_MAX, where));
   out.top_k = static_cast<int32_t>(top_k);

@@ -1,9 +1,9 @@
-// generation_config.json: how its maker wants a model sampled where a request does not say.
+// generation_config.json: the model author's sampling defaults, used where a request sets none.
 //
-// Only what the file says is applied; transformers' own default of top_k 50 is not. Without
-// `do_sample: true` the file asks for greedy decoding, and its temperature means nothing; its
-// top_p, top_k and min_p hold for a request that asks for sampling, as in transformers (Vicuna's
-// has them).
+// Only the file's values are applied, not the built-in top_k of 50 in transformers. Without
+// `do_sample: true` the file means greedy decoding and its temperature is ignored, but its
+// top_p, top_k and min_p apply to requests that ask for sampling, as in transformers (Vicuna's
+// file has them).
 #pragma once
 
 #include <cstdint>
@@ -21,17 +21,17 @@ struct GenerationConfig {
   float min_p = 0;    // 0 = off
   int32_t top_k = 0;  // 0 = off
   float repetition_penalty = 1;
-  // Keys that would change the text and are not applied: "no_repeat_ngram_size 3".
+  // Keys that would change the text but are not applied: "no_repeat_ngram_size 3".
   std::vector<std::string> ignored;
 };
 
-// The sampling of model_dir/generation_config.json, if it is there. kDataLoss for values out of
-// range, the temperature's only where it means something.
+// Reads model_dir/generation_config.json if it exists. Fails with kDataLoss for values out of range
+// (for the temperature only where it is used).
 Result<GenerationConfig> load_generation_config(const std::string& model_dir);
-// The same of its content; `where` names it in errors.
+// Same, from parsed JSON; `where` names it in errors.
 Result<GenerationConfig> read_generation_config(const Json& config, const std::string& where);
 
-// Replaces `eos_tokens` by the file's `eos_token_id`, if both are there.
+// Replaces `eos_tokens` with the file's `eos_token_id`, if both exist.
 Status load_eos_tokens(const std::string& model_dir, int32_t vocab_size,
                        std::vector<int32_t>& eos_tokens);
 

@@ -5,10 +5,10 @@
 namespace specd {
 namespace {
 
-// Vectors are loaded from the start of a part.
+// Kernels load vectors from the start of a part.
 constexpr uint64_t kPartAlignment = 64;
 
-// K or V of one page of one layer.
+// Bytes of K or V of one page in one layer.
 uint64_t half_page_bytes(const ModelConfig& config, kernels::DType dtype) {
   return uint64_t{kernels::kPageTokens} * static_cast<uint64_t>(config.n_kv_heads) *
          static_cast<uint64_t>(config.head_dim) * kernels::dtype_bytes(dtype);
@@ -43,10 +43,10 @@ Result<KvStore> KvStore::inside(const KvStore& pages, const ModelConfig& config,
                                           std::to_string(pages.page_bytes_) +
                                           "; use a smaller model or a smaller kv.dtype for it");
   }
-  // As many parts as fit and divide the page evenly, so that one stride serves all.
+  // As many parts as fit and divide the page evenly, so that one stride fits all.
   uint64_t parts = pages.page_bytes_ / need;
   while (pages.page_bytes_ % (parts * kPartAlignment) != 0) --parts;
-  // Slots are 32-bit numbers.
+  // Slots are 32-bit.
   const uint64_t slots =
       static_cast<uint64_t>(pages.n_pages_) * parts * uint64_t{kernels::kPageTokens};
   if (slots > static_cast<uint64_t>(std::numeric_limits<int32_t>::max())) {

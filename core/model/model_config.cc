@@ -16,18 +16,18 @@ constexpr int64_t kCountMax = 4096;
 constexpr int64_t kVocabMax = 1 << 24;
 constexpr int64_t kPositionsMax = 1 << 28;
 
-// What transformers' modeling_*.py and configuration_*.py of a family fix.
+// What modeling_*.py and configuration_*.py of transformers fix for a family.
 struct Family {
   enum class Window { kNone, kEveryLayer, kUpperLayers };
   const char* architecture;
   const char* model_type;
-  bool qkv_bias;       // always; else `attention_bias` decides over q, k, v and o
+  bool qkv_bias;       // always; otherwise `attention_bias` decides for q, k, v and o
   bool may_have_bias;  // `attention_bias` may be true
   bool may_have_mlp_bias;
   bool head_norm;
-  int64_t head_dim;  // the default; 0 = hidden_size / heads
+  int64_t head_dim;  // default; 0 = hidden_size / heads
   Window window;
-  bool needs_kv_heads;  // the class default of num_key_value_heads is no other size's
+  bool needs_kv_heads;  // the default of num_key_value_heads fits one model size only
 };
 constexpr Family kFamilies[] = {
     {"LlamaForCausalLM", "llama", false, true, true, false, 0, Family::Window::kNone, false},
@@ -38,8 +38,8 @@ constexpr Family kFamilies[] = {
      true},
 };
 
-// Read below, or without influence on the forward pass. Keys that start with '_' are notes of
-// tools.
+// Keys read below or without influence on the forward pass. Keys that start with '_' are metadata
+// of tools.
 constexpr std::string_view kKnownKeys[] = {
     "architectures", "model_type", "hidden_size", "intermediate_size", "num_hidden_layers",
     "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size", "rms_norm_eps",
@@ -104,7 +104,7 @@ Status check_unsupported(const Json& config, const Family& family, const std::st
     SPECD_OK_OR_RETURN(require_value(config, "attention_bias", family.qkv_bias, where));
   if (!family.may_have_mlp_bias)
     SPECD_OK_OR_RETURN(require_value(config, "mlp_bias", false, where));
-  // How a product was cut where the model was trained.
+  // Tensor parallelism during training; no influence here.
   SPECD_OK_OR_RETURN(json_int_or(config, "pretraining_tp", 1, 1, kCountMax, where).status());
   SPECD_OK_OR_RETURN(require_value(config, "min_length", 0, where));
   for (const char* key :
@@ -123,7 +123,7 @@ Status check_unsupported(const Json& config, const Family& family, const std::st
   return Status();
 }
 
-// Which layers see a window, and how large it is.
+// Sets which layers have a window, and its size.
 Status fill_window(const Json& config, const Family& family, const std::string& where,
                    ModelConfig& out) {
   const auto n_layers = static_cast<size_t>(out.n_layers);
@@ -140,7 +140,7 @@ Status fill_window(const Json& config, const Family& family, const std::string& 
   if (used && !(config.contains("sliding_window") && config["sliding_window"].is_null())) {
     SPECD_TRY(size, json_int_or(config, "sliding_window", 4096, 1, kPositionsMax, where));
   }
-  size_t first = 0;  // the lower layers see everything
+  size_t first = 0;  // the layers below attend to everything
   if (family.window == Family::Window::kUpperLayers) {
     SPECD_TRY(const int64_t lower,
               json_int_or(config, "max_window_layers", 28, 0, kCountMax, where));
@@ -160,7 +160,7 @@ Status fill_window(const Json& config, const Family& family, const std::string& 
     return unsupported(where, "layer_types", types, expected);
   for (size_t i = 0; i < n_layers; ++i) {
     const bool sliding = types[i] == "sliding_attention";
-    // Mistral's code looks at sliding_window alone.
+    // Mistral's code reads sliding_window only.
     const bool ignored = family.window == Family::Window::kEveryLayer && sliding != (size > 0);
     if ((!(sliding && size > 0) && types[i] != "full_attention") || ignored)
       return unsupported(where, "layer_types", types, expected);

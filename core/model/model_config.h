@@ -1,10 +1,10 @@
-// config.json of a model directory, checked; generation_config.json is generation_config.h's.
+// A checked config.json of a model directory; for generation_config.json see generation_config.h.
 //
-// Supported: Llama 2, 3, 3.1 and 3.2, Mistral, Qwen2 and 2.5, Qwen3 (dense). A key that would
-// change the arithmetic in a way not implemented here is refused (kUnsupported) with its value and
-// what is supported; so is a key nobody here has heard of, because ignoring it could be wrong in
-// silence. Values out of range are kDataLoss. An absent key has the default of transformers'
-// configuration_*.py, but for those that every checkpoint of a family writes: these must be there.
+// Supported: Llama 2, 3, 3.1 and 3.2, Mistral, Qwen2 and 2.5, Qwen3 (dense). A key that changes the
+// arithmetic in an unsupported way is refused (kUnsupported) with its value and what is supported.
+// So is an unknown key, because ignoring it could silently give wrong results. Values out of range
+// are kDataLoss. Absent keys have the defaults of transformers' configuration_*.py, except those
+// that every checkpoint of a family writes: they are required.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +30,9 @@ struct ModelConfig {
   Rope rope;
   bool tie_word_embeddings = false;
   bool qkv_bias = false, o_bias = false, mlp_bias = false;
-  bool head_norm = false;           // q_norm and k_norm, over each head before the rotation
-  std::vector<int32_t> window;      // by layer: positions a row sees, itself among them; 0 = all
+  bool head_norm = false;  // norms of q and k, per head, before the rotation
+  // per layer: positions a row attends to, including its own; 0 = all
+  std::vector<int32_t> window;
   int32_t bos_token = -1;           // -1: none
   bool is_ballast = false;          // "_specd_ballast": weights added for measurements only
   std::vector<int32_t> eos_tokens;  // any of them ends a text
@@ -39,11 +40,11 @@ struct ModelConfig {
 
 // Reads model_dir/config.json.
 Result<ModelConfig> load_model_config(const std::string& model_dir);
-// The same of its content; `where` names it in errors.
+// Same, from parsed JSON; `where` names it in errors.
 Result<ModelConfig> read_model_config(const Json& config, const std::string& where);
 
-// Puts the ids of config's `eos_token_id`, an integer or a list, in `out`; leaves it alone when the
-// key is absent or null.
+// Stores the ids of config's `eos_token_id`, an integer or a list, in `out`. Leaves `out` unchanged
+// when the key is absent or null.
 Status read_eos_tokens(const Json& config, int32_t vocab_size, const std::string& where,
                        std::vector<int32_t>& out);
 

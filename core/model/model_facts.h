@@ -1,4 +1,4 @@
-// What plugins learn about a model, as the boundary wants it.
+// Facts about a model for plugins, in the form of the plugin boundary.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@
 
 namespace specd {
 
-// Owns the strings that `info` points at, so it stays where it is.
+// Owns the strings that `info` points to; not movable.
 struct ModelFacts {
   std::string name, architecture;
   Sha256Digest tokenizer_sha256{};
@@ -24,7 +24,8 @@ struct ModelFacts {
   void fill(const std::string& model_name, const ModelConfig& config, const Tokenizer& tokenizer);
 };
 
-// kDataLoss when the tokenizer has ids that the model lacks. `path` is the model's folder.
+// Fails with kDataLoss when the tokenizer has ids that the model lacks. `path` is the
+// model's directory.
 Status check_vocabulary(const std::string& path, const ModelConfig& config,
                         const Tokenizer& tokenizer);
 

@@ -49,7 +49,7 @@ Result<double> required(const Json& block, const char* key, double low, double h
   return json_double_or(block, key, low - 1, low, high, where);
 }
 
-// The reciprocal of frequency i.
+// 1 / frequency i.
 float period(double theta, size_t i, int32_t head_dim) {
   return std::pow(static_cast<float>(theta),
                   static_cast<float>(2 * i) / static_cast<float>(head_dim));
@@ -86,7 +86,7 @@ Status scale_llama3(const Json& block, const std::string& where, Rope& rope) {
   return Status();
 }
 
-// The dimension whose wavelength turns `rotations` times within the original context.
+// The dimension that completes `rotations` turns within the original context.
 double yarn_dimension(double rotations, int32_t head_dim, double theta, double original) {
   return head_dim * std::log(original / (rotations * 2 * std::numbers::pi)) / (2 * std::log(theta));
 }
@@ -120,7 +120,7 @@ Status scale_yarn(const Json& block, const std::string& where, int32_t head_dim,
   if (truncate) low = std::floor(low), high = std::ceil(high);
   low = std::max(low, 0.0);
   high = std::min(high, static_cast<double>(head_dim - 1));
-  if (low == high) high += 0.001;  // no division by zero
+  if (low == high) high += 0.001;  // avoids division by zero
   const auto begin = static_cast<float>(low), range = static_cast<float>(high - low);
   for (size_t i = 0; i < rope.inv_freq.size(); ++i) {
     const float ramp = std::clamp((static_cast<float>(i) - begin) / range, 0.0f, 1.0f);

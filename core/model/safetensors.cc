@@ -56,7 +56,7 @@ Status lies(const std::string& where, const std::string& what) {
   return Status(Code::kDataLoss, where + ": " + what);
 }
 
-// One entry of the header; data_bytes is what follows the header in the file.
+// Parses one entry of the header. data_bytes is the number of bytes after the header.
 Result<TensorView> parse_tensor(const Json& entry, const std::string& where, uint64_t data_bytes) {
   constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
   TensorView view;
@@ -113,7 +113,8 @@ Result<TensorView> parse_tensor(const Json& entry, const std::string& where, uin
     return lies(where, found + " hold " + std::to_string(view.bytes) + " bytes, but " + dtype +
                            " " + shape_text(view.shape) + " needs " + std::to_string(expected));
   }
-  view.file_offset = static_cast<uint64_t>(begin);  // from the header's end, for now
+  // relative to the end of the header until open() adds it
+  view.file_offset = static_cast<uint64_t>(begin);
   return view;
 }
 
@@ -127,7 +128,7 @@ Status check_metadata(const Json& metadata, const std::string& path) {
   return Status();
 }
 
-// Every byte of data belongs to exactly one tensor.
+// Checks that every byte of data belongs to exactly one tensor.
 Status check_cover(const std::map<std::string, TensorView, std::less<>>& tensors,
                    uint64_t data_begin, uint64_t file_bytes, const std::string& path) {
   using Entry = std::pair<const std::string, TensorView>;
@@ -183,7 +184,7 @@ Result<kernels::DType> kernel_dtype(TensorType type) {
 
 Result<SafetensorsFile> SafetensorsFile::open(const std::string& path_text) {
   const std::string path = quote(path_text, 400);
-  // O_NONBLOCK: opening a FIFO must not hang.
+  // With O_NONBLOCK, opening a FIFO cannot hang.
   const FileDescriptor fd(::open(path_text.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (fd.get() < 0) {
     const int error = errno;

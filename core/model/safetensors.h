@@ -1,13 +1,14 @@
 // A safetensors file, mapped read-only.
 //
 // Format: u64 little-endian N; N bytes of JSON (name -> dtype, shape, data_offsets, plus an
-// optional
-// __metadata__ of strings), spaces at the end allowed; then the values, little-endian, row-major.
-// open() believes nothing: it refuses a header longer than the file or 100 MB, duplicate names,
-// unknown dtypes, products that overflow, offsets out of the file or unlike the shape, overlaps,
-// holes and bytes left over. Errors are kDataLoss (the file lies), kNotFound, kInvalidArgument (not
-// a regular file) or kFailedPrecondition (unreadable); they name the path, the tensor or byte
-// offset, what was expected and what was found.
+// optional __metadata__ of strings), with trailing spaces allowed; then the values,
+// little-endian, row-major.
+//
+// open() trusts nothing. It refuses a header longer than the file or 100 MB, duplicate names,
+// unknown dtypes, products that overflow, offsets outside the file or inconsistent with the shape,
+// overlaps, holes and trailing bytes. Errors are kDataLoss (bad content), kNotFound,
+// kInvalidArgument (not a regular file) or kFailedPrecondition (unreadable). They name the path,
+// the tensor or byte offset, what was expected and what was found.
 #pragma once
 
 #include <cstdint>
@@ -45,17 +46,18 @@ uint64_t tensor_type_bytes(TensorType type);
 
 struct TensorView {
   TensorType type = TensorType::kF32;
-  std::vector<int64_t> shape;  // may be empty (a scalar) or hold zeros
-  const void* data = nullptr;  // in the mapping, owned by the file; alignment is not promised
+  std::vector<int64_t> shape;  // may be empty (a scalar) or contain zeros
+  const void* data = nullptr;  // in the mapping, owned by the file; may be unaligned
   uint64_t bytes = 0;          // product of shape times tensor_type_bytes
   uint64_t file_offset = 0;    // of data
 };
 
-// The type as kernels know it; kUnsupported for the others.
+// The corresponding type of the kernels; kUnsupported when there is none.
 Result<kernels::DType> kernel_dtype(TensorType type);
 
-// Owns the mapping: views die with it. Reading is thread-safe. The file must not be truncated while
-// mapped (the system then delivers SIGBUS): replace model files by renaming, never in place.
+// Owns the mapping: views are valid while it exists. Reading is thread-safe. The file must not be
+// truncated while mapped (the system would deliver SIGBUS): replace model files by renaming, never
+// in place.
 class SafetensorsFile {
  public:
   static Result<SafetensorsFile> open(const std::string& path);
@@ -66,8 +68,8 @@ class SafetensorsFile {
   SafetensorsFile& operator=(const SafetensorsFile&) = delete;
 
   const TensorView* find(std::string_view name) const;  // nullptr when absent
-  // The tensor with exactly this shape and a type that kernels know, or an error saying what
-  // differs.
+  // Returns the tensor if it has exactly this shape and a type that the kernels support; otherwise
+  // an error with the difference.
   Result<const TensorView*> require(std::string_view name, std::span<const int64_t> shape) const;
 
   const std::map<std::string, TensorView, std::less<>>& tensors() const { return tensors_; }

@@ -22,7 +22,7 @@ void ForwardRows::clear() {
 
 uint64_t ForwardRows::staging_bytes(int64_t rows, int64_t pages, int64_t tail) {
   const auto bytes = [](int64_t n) { return Staging::bytes_of<int32_t>(static_cast<size_t>(n)); };
-  const auto rounded = [&](int64_t n) {  // as stage() does
+  const auto rounded = [&](int64_t n) {  // as in stage()
     return bytes(static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(n))));
   };
   return 8 * bytes(rows) + rounded(pages) + rounded(tail);
@@ -40,7 +40,8 @@ ForwardColumns ForwardRows::stage(Staging& staging) const {
   columns.span = put(span);
   columns.table = put(table);
   columns.tail_begin = put(tail_begin);
-  // These grow with the text: rounded up, the columns behind them stay where they are for a while.
+  // These columns grow with the text. Rounding their lengths up keeps the addresses of later
+  // columns stable for a while.
   const auto put_rounded = [&](const std::vector<int32_t>& column) {
     Column<int32_t> rounded = staging.add<int32_t>(std::bit_ceil(column.size()));
     std::copy(column.begin(), column.end(), rounded.host);
@@ -206,7 +207,7 @@ void Transformer::forward(const ForwardColumns& rows, KvStore& kv) {
                           .head_dim = c.head_dim,
                           .scale = c.rope.scale});
 
-  // `delta` of the previous block joins the residual stream in the next norm.
+  // `delta` of the previous block is added to the residual stream by the next norm.
   const float* pending = nullptr;
   for (int32_t i = 0; i < c.n_layers; ++i) {
     const Weights::Layer& layer = w.layers[size(i)];

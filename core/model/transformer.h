@@ -1,9 +1,8 @@
-// The transformer of Llama and its family as one forward: rows in, logits and taps out. Prefill,
-// decode, chain and tree are the same thing: rows with a position, a slot and a way to their
-// ancestors.
+// The transformer of the Llama family as one forward: rows in, logits and taps out. Prefill,
+// decode, chain and tree are all rows with a position, a slot and a path to their ancestors.
 //
-// Source of the arithmetic's order: transformers, models/llama/modeling_llama.py.
-// [step] one forward at a time.
+// Source of the order of operations: transformers, models/llama/modeling_llama.py. [step] one
+// forward at a time.
 #pragma once
 
 #include <cstdint>
@@ -21,11 +20,11 @@
 
 namespace specd {
 
-// Segments of k in which o_proj and down_proj are added (law 1): fixed, so that ranks exchange
-// whole segments.
+// Number of segments of k whose results are added in o_proj and down_proj (law 1). It is fixed, so
+// that ranks exchange whole segments.
 inline constexpr int32_t kRowParallelSegments = 8;
 
-// The columns of ForwardRows where the device reads them.
+// The columns of ForwardRows in device memory.
 struct ForwardColumns {
   int32_t n_rows = 0, n_logits = 0, n_taps = 0;
   Column<int32_t> token;  // the device may write it before the forward
@@ -34,64 +33,64 @@ struct ForwardColumns {
                 *tap_rows = nullptr;
 };
 
-// The rows of one forward. Columns have n_rows() entries unless said; see kernels/attention.h for
-// span, table and tail. A row's own KV is written to its slot before anything attends to it.
+// The rows of one forward. Columns have n_rows() entries unless noted; span, table and tail are
+// explained in kernels/attention.h. A row's KV is written to its slot before any row attends to it.
 struct ForwardRows {
   std::vector<int32_t> token;
   std::vector<int32_t> position;
-  std::vector<int32_t> slot;  // in the cache
+  std::vector<int32_t> slot;  // slot in the cache
   std::vector<int32_t> span;
   std::vector<int32_t> table;        // offset into pages
   std::vector<int32_t> tail_begin;   // offset into tail
   std::vector<int32_t> pages;        // any length
   std::vector<int32_t> tail;         // any length
-  std::vector<int32_t> logits_rows;  // rows whose logits are wanted, increasing
-  std::vector<int32_t> tap_rows;     // rows whose taps are wanted, increasing
+  std::vector<int32_t> logits_rows;  // rows that need logits, increasing
+  std::vector<int32_t> tap_rows;     // rows that need taps, increasing
 
   int32_t n_rows() const { return static_cast<int32_t>(token.size()); }
   void clear();
 
-  // Bytes of staging for rows within these limits.
+  // Staging bytes for rows within these limits.
   static uint64_t staging_bytes(int64_t rows, int64_t pages, int64_t tail);
-  // Copies the columns into `staging`; the caller uploads.
+  // Copies the columns to `staging`; the caller uploads them.
   ForwardColumns stage(Staging& staging) const;
-  // The columns themselves, for a device whose memory is the host's.
+  // The columns in place, for a device that uses host memory.
   ForwardColumns in_place();
 };
 
 class Transformer {
  public:
-  // Loads the weights of `path`, see weights.h. rows_max: rows of one forward; logits_rows_max:
-  // rows that want logits.
+  // Loads the weights of `path`; see weights.h. rows_max: rows of one forward; logits_rows_max:
+  // rows that need logits.
   static Result<std::unique_ptr<Transformer>> load(Device& device, const std::string& path,
                                                    const ModelConfig& config, int32_t rows_max,
                                                    int32_t logits_rows_max,
                                                    const std::function<void(double)>& progress);
-  // With random bf16 weights, for benchmarks.
+  // Creates a model with random bf16 weights, for benchmarks.
   static Result<std::unique_ptr<Transformer>> random(Device& device, const ModelConfig& config,
                                                      int32_t rows_max, int32_t logits_rows_max,
                                                      uint64_t seed);
   ~Transformer();
 
-  // A capture point as in plugin_api/drafter.h with the memory for its rows. [any] REQUIRES a point
-  // of the model.
+  // A tap as in plugin_api/drafter.h, with memory for its rows. [any] REQUIRES a valid tap of
+  // the model.
   struct Tap {
     uint32_t point = 0;
     Buffer rows;
   };
   Result<Tap> make_tap(uint32_t point) const;
-  // Records it from the next forward on. Its index is the number of taps before it; taps are only
-  // added, so an index stays good. [step] between forwards
+  // Records the tap from the next forward on. Its index is the number of taps added before it. Taps
+  // are never removed, so an index stays valid. [step] between forwards
   void add_tap(Tap tap);
   size_t n_taps() const;
 
-  // Appends the rows' KV to `kv` and computes what they want, in stream order. REQUIRES rows within
-  // the limits, tokens in range, slots distinct.
+  // Appends the rows' KV to `kv` and computes the requested logits and taps, in stream order.
+  // REQUIRES rows within the limits, tokens in range and distinct slots.
   void forward(const ForwardColumns& rows, KvStore& kv);
 
   // Results of the last forward, device memory.
   float* logits() const;                 // [logits_rows, vocab]; may be changed in place
-  const float* tap(size_t index) const;  // [tap_rows, hidden]: order of add_tap()
+  const float* tap(size_t index) const;  // [tap_rows, hidden]; index by order of add_tap()
 
   const ModelConfig& config() const;
   int32_t rows_max() const;  // of one forward

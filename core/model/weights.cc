@@ -45,7 +45,7 @@ Status Weights::allocate_matrices() {
 void Weights::pack(const PackedMatrix& into, const std::vector<Part>& parts) {
   int32_t column = 0;
   for (const Part& part : parts) {
-    const TensorView& view = checkpoint_->at(part.name);  // check_tensors() has seen it
+    const TensorView& view = checkpoint_->at(part.name);  // exists: check_tensors() has passed
     device_.ops().pack(
         device_.stream(),
         {.packed = into, .source = view.data, .n_rows = part.n, .column_begin = column});
@@ -54,7 +54,7 @@ void Weights::pack(const PackedMatrix& into, const std::vector<Part>& parts) {
   }
 }
 
-// Norms and biases as float32: they are few, and every row uses them.
+// Norms and biases as float32: they are small, and every row uses them.
 Result<const float*> Weights::vector_of(const std::vector<Part>& parts) {
   int32_t n = 0;
   for (const Part& part : parts) n += part.n;
@@ -78,7 +78,7 @@ Result<const float*> Weights::vector_of(const std::vector<Part>& parts) {
   return static_cast<const float*>(data);
 }
 
-// On the CPU the file is read in place.
+// On the CPU the table is read from the mapped file.
 Result<const void*> Weights::embedding_of(const TensorView& view) {
   if (device_.is_host()) return view.data;
   SPECD_TRY(void* data, allocate(view.bytes, "embedding table"));
@@ -127,7 +127,7 @@ Status Weights::load_layer(const std::string& prefix, Layer& layer) {
 Status Weights::load(const std::string& model_dir, const std::function<void(double)>& progress) {
   const ModelConfig& c = config_;
   SPECD_TRY(checkpoint_, Checkpoint::open(model_dir));
-  // Before anything is allocated: sizes come from config.json, and the files are what limits them.
+  // Check before allocating: sizes come from config.json and must be confirmed by the files.
   SPECD_OK_OR_RETURN(check_tensors(*checkpoint_, c));
   const char* embedding_name = "model.embed_tokens.weight";
   const TensorView& table = checkpoint_->at(embedding_name);
@@ -155,17 +155,17 @@ Status Weights::make_random(uint64_t seed) {
   SPECD_CHECK(!c.qkv_bias && !c.o_bias && !c.mlp_bias && !c.head_norm, "a plain Llama");
   SPECD_OK_OR_RETURN(allocate_matrices());
   uint64_t state = seed | 1;
-  const auto next = [&state] {  // xorshift: content does not matter, only that it is finite
+  const auto next = [&state] {  // xorshift; values need only be finite
     state ^= state << 13;
     state ^= state >> 7;
     state ^= state << 17;
     return state;
   };
-  // Numbers for some rows; every matrix is filled from another place of them.
+  // Values for some rows; every matrix starts at a different offset.
   constexpr int32_t kRows = 64;
   std::vector<uint16_t> pool;
   const auto numbers = [&](size_t n, uint64_t exponent) {
-    while (pool.size() < n + 4096) {  // bf16, either sign
+    while (pool.size() < n + 4096) {  // bf16 of either sign
       pool.push_back(static_cast<uint16_t>((next() & 0x807F) | (exponent << 7)));
     }
     return pool.data() + next() % 4096;
@@ -173,7 +173,7 @@ Status Weights::make_random(uint64_t seed) {
   const auto fill = [&](const PackedMatrix& into) {
     for (int32_t j = 0; j < into.n_out; j += kRows) {
       const int32_t n = std::min(kRows, into.n_out - j);
-      // Of magnitude 2^-6 or less.
+      // Magnitude at most 2^-6.
       device_.ops().pack(device_.stream(), {.packed = into,
                                             .source = numbers(size(n) * size(into.n_in), 121),
                                             .n_rows = n,

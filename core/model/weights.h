@@ -1,4 +1,4 @@
-// The weights of a model on a device: matrices packed for its kernels, the rest as float32.
+// The weights of a model on a device: matrices packed for its kernels, everything else as float32.
 #pragma once
 
 #include <cstdint>
@@ -14,17 +14,18 @@
 
 namespace specd {
 
-// Owns its memory on `device`, which outlives it; immutable after load().
+// Owns its memory on `device`, which must outlive it. Immutable after load().
 class Weights {
  public:
   struct Layer {
-    kernels::PackedMatrix qkv, o, gate_up, down;  // side by side where two or three names stand
+    // joined matrices, such as q, k and v, are side by side
+    kernels::PackedMatrix qkv, o, gate_up, down;
     const float *attention_norm = nullptr, *mlp_norm = nullptr;  // [hidden]
-    // Null where the model has none: biases as wide as their matrix, norms [head_dim].
+    // Null when the model has none. Biases are as wide as their matrix; norms are [head_dim].
     const float *qkv_bias = nullptr, *o_bias = nullptr, *gate_up_bias = nullptr,
                 *down_bias = nullptr, *q_norm = nullptr, *k_norm = nullptr;
   };
-  // A piece of memory that every forward reads, whatever its rows.
+  // Memory that every forward reads, whatever its rows.
   struct Piece {
     const void* data;
     uint64_t bytes;
@@ -32,10 +33,11 @@ class Weights {
 
   Weights(Device& device, const ModelConfig& config) : device_(device), config_(config) {}
 
-  // Checks every tensor of the directory, then loads them. `progress` gets a fraction in [0, 1].
-  // Memory: the packed weights; of the files only the embedding stays in use, on the CPU.
+  // Checks every tensor of the directory, then loads them. `progress` receives a fraction in
+  // [0, 1]. Uses memory for the packed weights; of the files only the embedding stays mapped,
+  // on the CPU.
   Status load(const std::string& model_dir, const std::function<void(double)>& progress);
-  // Random bf16 weights of the same shapes, made in place: for benchmarks.
+  // Fills in random bf16 weights of the same shapes, for benchmarks.
   Status make_random(uint64_t seed);
 
   kernels::DType dtype = kernels::DType::kBF16;  // of all matrices
@@ -48,7 +50,7 @@ class Weights {
   uint64_t parameters = 0;
 
  private:
-  struct Part {  // of a matrix or vector made of several tensors
+  struct Part {  // one tensor of a matrix or vector that joins several
     std::string name;
     int32_t n = 0;
   };
@@ -63,7 +65,7 @@ class Weights {
 
   Device& device_;
   ModelConfig config_;
-  std::optional<Checkpoint> checkpoint_;  // holds the embedding table of the CPU
+  std::optional<Checkpoint> checkpoint_;  // keeps the CPU's embedding table mapped
   std::vector<Buffer> buffers_;
 };
 

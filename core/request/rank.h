@@ -1,5 +1,6 @@
-// When a request's turn comes: submission plus its priority times the ageing of one priority level.
-// Ordering by it is ordering by "priority less the time waited", at any time; it never changes.
+// The order in which requests are served: submission time plus priority times the aging time of one
+// priority level. At any moment this equals the order of "priority minus time waited", so a rank
+// never changes.
 #pragma once
 
 #include <compare>
@@ -7,9 +8,9 @@
 
 namespace specd {
 
-struct Rank {  // smaller = sooner
+struct Rank {  // smaller = earlier
   int64_t due_ns = 0;
-  uint64_t number = 0;  // who came first; unique
+  uint64_t number = 0;  // order of arrival; unique
 
   auto operator<=>(const Rank&) const = default;
 };

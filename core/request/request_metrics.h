@@ -1,4 +1,4 @@
-// What all requests of an engine did together: written by the step thread as texts go out, read by
+// Totals over all requests of an engine. Written by the step thread when it sends text, read by
 // any thread.
 #pragma once
 
@@ -16,11 +16,11 @@ struct RequestMetrics {
   std::atomic<uint64_t> prompt_tokens{0};                         // of ended requests
 
   DurationHistogram time_to_first_token;
-  // One for every token after a request's first: what a step gave is spread over the time since
-  // the step before, so that the sum is time and the count is tokens, however many come at once.
+  // One record for every token after a request's first. Tokens of one step share evenly the time
+  // since the step before, so the sum is time and the count is tokens, however many arrive at once.
   DurationHistogram inter_token_latency;
   DurationHistogram queue_time, whole_time;     // of ended requests
-  DurationHistogram prefill_time, decode_time;  // of those that got a token
+  DurationHistogram prefill_time, decode_time;  // of requests that got a token
 };
 
 }  // namespace specd

@@ -1,4 +1,4 @@
-// How tokens are drawn: what a request asks for, and what holds.
+// Sampling parameters: as requested, and as applied.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace specd {
 
-// Complete; see kernels/draw.h for the arithmetic.
+// Complete parameters; see kernels/draw.h for the arithmetic.
 struct SamplingParams {
   float temperature = 0;  // 0 = greedy
   float top_p = 1;
@@ -28,7 +28,7 @@ struct SamplingParams {
   }
 };
 
-// What a request says. What it leaves out comes from the model.
+// A request's parameters. Missing ones come from the model.
 struct SamplingRequest {
   std::optional<float> temperature;
   std::optional<float> top_p;
@@ -48,7 +48,7 @@ struct SamplingRequest {
   }
 };
 
-// The tokens of a text, each once, with how often the output holds it.
+// The distinct tokens of a text, each with its number of occurrences in the output.
 class SeenTokens {
  public:
   void add(std::span<const int32_t> tokens, bool is_output) {

@@ -24,7 +24,7 @@ const char* finish_reason_name(FinishReason reason) {
 }
 
 namespace {
-// Whether anything of the prompt is text: then the output goes on with it.
+// Returns whether the prompt contains any text, which the output then continues.
 bool shows_text(const Tokenizer& tokenizer, const std::vector<int32_t>& prompt) {
   return std::any_of(prompt.begin(), prompt.end(), [&](int32_t token) {
     return !tokenizer.is_special(token) && !tokenizer.token_bytes(token).empty();
@@ -79,7 +79,8 @@ int32_t Sequence::append(const int32_t* tokens, int32_t n) {
   }
   if (finish_ != FinishReason::kNone) {
     event_.text += stop_strings_.push(detokenizer_.flush());
-    if (stop_strings_.found()) finish_ = FinishReason::kStop;  // in what a run of bytes held back
+    // in text held back so far because of incomplete bytes
+    if (stop_strings_.found()) finish_ = FinishReason::kStop;
     event_.text += stop_strings_.flush();
   }
   return taken;
@@ -97,8 +98,8 @@ bool Sequence::must_end(uint64_t now_ns) {
   } else if (deadline_ns != 0 && now_ns >= deadline_ns) {
     fail(FinishReason::kError,
          Status(Code::kDeadlineExceeded,
-                "deadline_ms: " + std::to_string(request_.deadline_ms) + " ms are over; " +
-                    std::to_string(usage.completion_tokens) + " tokens were made"));
+                "deadline_ms: " + std::to_string(request_.deadline_ms) + " ms have passed; " +
+                    std::to_string(usage.completion_tokens) + " tokens were generated"));
   }
   return finish_ != FinishReason::kNone;
 }
@@ -117,7 +118,7 @@ void Sequence::send() {
     event_.finish = finish_;
     event_.usage = usage;
   }
-  // Before the sink: who has seen an event finds it counted.
+  // Count before calling the sink, so that an observed event has already been counted.
   if (metrics != nullptr) count_sent(sent_ns);
   sink_(event_);
   event_ = Event{};

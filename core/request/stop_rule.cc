@@ -18,7 +18,7 @@ std::string StopStrings::push(std::string_view piece) {
     held_.resize(held_.size() - longest);
     return std::exchange(held_, {});
   }
-  // Hold back the longest suffix that begins some stop string.
+  // Hold back the longest suffix that is a prefix of some stop string.
   size_t keep = 0;
   for (const std::string& stop : stops_) {
     for (size_t n = std::min(stop.size() - 1, held_.size()); n > keep; --n) {

@@ -8,17 +8,17 @@
 
 namespace specd {
 
-// Finds stop strings in a text that arrives in pieces. The one that ends first wins, the longest of
-// those that end together: so the cut does not depend on where pieces end. Text that could still
-// become a stop string is held back, so that no part of one is ever emitted, wherever pieces are
-// cut. Cost: O(piece * longest stop string) in the worst case, bounded by request limits.
+// Finds stop strings in text that arrives in pieces. The one that ends first wins; among those that
+// end together, the longest. The cut is therefore independent of piece boundaries. Text that could
+// still become a stop string is held back, so no part of one is ever emitted. Worst-case
+// cost: O(piece * longest stop string), bounded by request limits.
 class StopStrings {
  public:
   explicit StopStrings(std::vector<std::string> stops) : stops_(std::move(stops)) {}
 
-  // Takes the next piece; returns the text that may be emitted. After found() nothing more comes.
+  // Takes the next piece and returns the text that may be emitted; empty after found().
   std::string push(std::string_view piece);
-  // The end came another way: what was held back.
+  // Returns the text held back. Call when the output ended for another reason.
   std::string flush();
   bool found() const { return found_; }
 

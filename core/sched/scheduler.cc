@@ -15,13 +15,13 @@ struct Member {
   int32_t sequence = 0;
   int32_t n_tokens = 0, n_computed = 0, n_pages = 0, n_own_pages = 0;
   int32_t draft_nodes_max = 0;
-  int32_t n_granted = 0;  // new pages that are set aside for it
-  bool runs = false;      // has what one row needs
+  int32_t n_granted = 0;  // new pages reserved for it
+  bool runs = false;      // has the pages that one row needs
   bool preempted = false;
 
   int32_t n_pending() const { return n_tokens - n_computed; }
   bool decodes() const { return n_pending() == 1; }
-  // Pages it lacks for its first n tokens, beside what is set aside.
+  // Pages missing for its first n tokens, beyond those reserved.
   int32_t lacks(int64_t n) const { return std::max(0, pages_for(n) - n_pages - n_granted); }
 };
 
@@ -46,14 +46,14 @@ class Planner {
     keep_running();
     admit(waiting);
     share_rows();
-    // Nobody took these after all: reserves, and what a preemption brought.
+    // Pages that no sequence took: reserves, and the surplus of a preemption.
     plan_.n_pages_to_reclaim -= std::min(plan_.n_pages_to_reclaim, pages_left_);
     return std::move(plan_);
   }
 
  private:
-  // The running ones in order: each gets pages for one row at least, from those behind it if need
-  // be.
+  // Goes through the running sequences by rank. Each gets pages for at least one row, if necessary
+  // from sequences with larger ranks.
   void keep_running() {
     for (size_t i = 0; i < n_running_; ++i) {
       Member& member = members_[i];
@@ -61,7 +61,8 @@ class Planner {
       const int32_t need = member.lacks(member.n_computed + 1);
       while (!afford(need) && preempt_after(member.rank)) {
       }
-      if (need > pages_left_) continue;  // what the preempted shared is counted in the next step
+      // pages that preempted sequences shared count as free in the next step
+      if (need > pages_left_) continue;
       grant(member, need);
       member.runs = true;
     }
@@ -69,7 +70,7 @@ class Planner {
 
   void admit(const std::vector<WaitingView>& waiting) {
     for (const WaitingView& next : waiting) {
-      // Nobody overtakes those that have just made room.
+      // Sequences just preempted come first.
       if (std::any_of(members_.begin(), members_.end(), [&](const Member& other) {
             return other.preempted && other.rank < next.rank;
           })) {
@@ -84,8 +85,8 @@ class Planner {
                     .n_computed = admission.n_computed,
                     .n_pages = n_shared,
                     .runs = true};
-      // Beside its own tokens: room for what those before it still need of their prompts, and a
-      // page for each to grow, so that it is not preempted at once.
+      // Besides pages for its own tokens, leave room for the remaining prompts of the sequences
+      // before it and one page of growth for each, so that it is not preempted at once.
       const int32_t rest = member.lacks(member.n_tokens + 1);
       int32_t reserve = 0, could_free = 0, could_end = 0;
       for (const Member& other : members_) {
@@ -97,7 +98,8 @@ class Planner {
           ++could_end;
         }
       }
-      // What it shares may have been a preempted one's: then it is idle only now.
+      // Pages it shares may have been in use by a sequence preempted just now; they become idle
+      // only now.
       const auto needed = [&](bool some_preempted) {
         return rest + (some_preempted ? n_shared : n_idle) + reserve;
       };
@@ -107,8 +109,8 @@ class Planner {
       plan_.pages_short = plan_.pages_short || need > pages_left_;
       if (!place || need > pages_left_ + reclaimable_left_) {
         if (could_end == 0 || needed(true) > pages_left_ + reclaimable_left_ + could_free) return;
-        // What those admitted before it share with a running one would not be freed: the next
-        // step knows that.
+        // Preemption might not free pages shared with sequences admitted in this step. Wait for the
+        // next step, which sees the exact counts.
         if (!plan_.admitted.empty()) return;
       }
       if (!place) preempt_after(next.rank);
@@ -155,7 +157,8 @@ class Planner {
     }
   }
 
-  // How many of n rows behind the computed ones find pages; sets those aside. >= 1 where it runs.
+  // Reserves pages for up to n rows after the computed ones; returns how many rows fit. >= 1 for a
+  // member that runs.
   int32_t extend(Member& member, int32_t n) {
     const int32_t lacking = member.lacks(int64_t{member.n_computed} + n);
     grant(member, afford(lacking) ? lacking : pages_left_);
@@ -171,7 +174,7 @@ class Planner {
     plan_.items.push_back(one);
   }
 
-  // Whether n pages are left, with those that others have to give up for it.
+  // Whether n pages are available, including reclaimable ones.
   bool afford(int32_t n) {
     if (n <= pages_left_) return true;
     plan_.pages_short = true;
@@ -187,7 +190,7 @@ class Planner {
     pages_left_ -= n;
   }
 
-  // Preempts the last of the running if its rank is larger; false when there is none.
+  // Preempts the last running sequence if its rank is larger than `rank`; false if there is none.
   bool preempt_after(const Rank& rank) {
     for (size_t i = n_running_; i-- > 0;) {
       Member& last = members_[i];
@@ -205,8 +208,8 @@ class Planner {
 
   const SchedulerLimits& limits_;
   int32_t pages_left_;
-  int32_t reclaimable_left_;     // not asked for yet
-  std::vector<Member> members_;  // the running ones by rank, then the admitted
+  int32_t reclaimable_left_;     // not requested yet
+  std::vector<Member> members_;  // running sequences by rank, then admitted ones
   size_t n_running_ = 0;
   StepPlan plan_;
 };
@@ -215,7 +218,7 @@ class Planner {
 
 Admission admission_of(const WaitingView& waiting) {
   Admission admission;
-  // At least one row is computed.
+  // At least one row must be computed.
   admission.n_computed =
       std::min(waiting.n_cached_pages * kernels::kPageTokens, waiting.n_tokens - 1);
   admission.n_shared_pages = admission.n_computed / kernels::kPageTokens;
@@ -229,8 +232,8 @@ std::vector<int32_t> share_evenly(const std::vector<int32_t>& wants, int32_t tot
   std::sort(order.begin(), order.end(),
             [&](size_t a, size_t b) { return wants[a] != wants[b] ? wants[a] < wants[b] : a > b; });
   std::vector<int32_t> shares(wants.size(), 0);
-  // From the smallest want up, each takes its even share of what is left; the remainder of the
-  // division stays for those that come last: the largest wants, the first ones among equals.
+  // From the smallest want up, each takes its even share of what is left. The division's remainder
+  // goes to those served last: the largest wants, and among equal wants the first in the list.
   for (size_t i = 0; i < order.size(); ++i) {
     const auto others = static_cast<int32_t>(order.size() - i);
     shares[order[i]] = std::min(wants[order[i]], total / others);

@@ -1,5 +1,5 @@
-// How many draft nodes a sequence may bring to the next step. The route's limit and the
-// request's, cut by what the text can still use and by the rows the step has left.
+// How many draft nodes a sequence may have in the next step: the smaller of the route's and the
+// request's limit, reduced to what the text can still use and to the rows left in the step.
 #pragma once
 
 #include <algorithm>
@@ -7,9 +7,9 @@
 
 namespace specd {
 
-// nodes_max: of the route or the request, the smaller. tokens_left: what the request may still
-// emit. chain: nodes are levels, so that more of them than tokens_left - 1 cannot be used (the step
-// itself adds one token).
+// nodes_max: the smaller limit of route and request. tokens_left: tokens that the request may still
+// emit. chain: one node per level, so only tokens_left - 1 nodes are useful (the step itself adds
+// one token).
 constexpr int32_t draft_budget(int32_t nodes_max, int32_t tokens_left, bool chain) {
   if (tokens_left <= 1) return 0;
   return chain ? std::min(nodes_max, tokens_left - 1) : nodes_max;

@@ -1,8 +1,8 @@
 // Attention over pages, one (row, kv head) at a time: its query heads share each widened K and V.
 //
-// A position masked off (beyond the row's own, always the last ones of its last block, or before
-// its window, always the first ones of its first) is skipped altogether: what its slot holds is
-// never used.
+// Masked positions are skipped altogether, so the content of their slots is never used. They lie
+// after the row's own position (at the end of its last block) or before its window (at the start of
+// its first block).
 #include "specd/kernels/attention.h"
 
 #include "kernels/cpu/isa.h"
@@ -11,12 +11,12 @@
 namespace specd::kernels::SPECD_ISA {
 namespace {
 
-// One block of positions: where its K and V lie.
+// One block of positions: the location of its K and V.
 struct Block {
-  int32_t slot[kPageTokens];  // of the visible positions
+  int32_t slot[kPageTokens];  // slots of the visible positions
   int hidden;                 // positions before the window
   int visible;                // hidden + 1..16: positions up to the row's own
-  bool whole_page;            // slots follow each other from the start of a page
+  bool whole_page;            // consecutive slots from the start of a page
 };
 
 // The first position that a row sees.
@@ -56,7 +56,7 @@ void heads_of(const AttentionArgs& a, int64_t row, int32_t g, int32_t head) {
   constexpr size_t kBytes = kType == DType::kF32 ? 4 : 2;
   const size_t d_head = static_cast<size_t>(a.kv.head_dim);
   const size_t groups = static_cast<size_t>(a.kv.n_kv_heads);
-  const size_t slab = d_head * kPageTokens;  // of one page and kv head
+  const size_t slab = d_head * kPageTokens;  // elements of one page and kv head
   const size_t stride = a.kv.page_stride;
   const float* q =
       a.qkv + row * static_cast<int64_t>((a.n_heads + 2 * groups) * d_head) + head * d_head;
@@ -105,7 +105,8 @@ void heads_of(const AttentionArgs& a, int64_t row, int32_t g, int32_t head) {
       }
     }
 
-    // Lanes in [hidden, visible) have factors of two signs, so the product's top bit is set.
+    // In lanes [hidden, visible) the factors have opposite signs, so the top bit of the product
+    // is set.
     const F32x16 lane = load(lane_index);
     const I32x16 seen = as_int(mul(sub(lane, set1(static_cast<float>(b.visible))),
                                    sub(lane, set1(static_cast<float>(b.hidden) - 0.5f))));
@@ -154,8 +155,8 @@ void heads_of(const AttentionArgs& a, int64_t row, int32_t g, int32_t head) {
 template <DType kType>
 void attention_of(const AttentionArgs& a, int part, int parts) {
   const int64_t groups = a.kv.n_kv_heads;
-  const int32_t heads = a.n_heads / a.kv.n_kv_heads;  // that share a kv head
-  // Dealt out like cards: in a prefill later rows see more positions.
+  const int32_t heads = a.n_heads / a.kv.n_kv_heads;  // query heads per kv head
+  // Round-robin: in a prefill later rows see more positions.
   for (int64_t unit = part; unit < a.n_rows * groups; unit += parts) {
     const int64_t row = unit / groups;
     const int32_t g = static_cast<int32_t>(unit % groups);

@@ -1,5 +1,5 @@
-// Ops that only copy, the rotary table and what is read from logits in float64: the same code for
-// every instruction set.
+// Copy ops, the rotary table and ops that read logits in float64: one implementation for every
+// instruction set.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -32,7 +32,7 @@ void gather_rows_part(const GatherRowsArgs& a, int part, int parts) {
   }
 }
 
-// Split by kv head: the moves of one head stay in order.
+// Split by kv head, so that the moves of one head stay in order.
 void kv_move_part(const KvMoveArgs& a, int part, int parts) {
   const size_t bytes = dtype_bytes(a.kv.dtype);
   const size_t d_head = static_cast<size_t>(a.kv.head_dim);
@@ -60,7 +60,7 @@ void kv_move_part(const KvMoveArgs& a, int part, int parts) {
   }
 }
 
-// A token's turn comes where the row's text first holds it.
+// Each token is handled where the row's text first contains it.
 void penalize_part(const PenalizeArgs& a, int part, int parts) {
   const Share share = share_of(a.n_rows, part, parts);
   for (int64_t r = share.begin; r < share.end; ++r) {
@@ -77,11 +77,11 @@ void penalize_part(const PenalizeArgs& a, int part, int parts) {
       l = l - row.frequency * static_cast<float>(count);
       logits[token] = l - (count > 0 ? row.presence : 0.0f);
     };
-    // Most of what was seen is not on the path: one bit of 64 says so.
+    // Most seen tokens are not on the path; a 64-bit filter finds most of them cheaply.
     const auto bit = [](int32_t token) { return uint64_t{1} << (token & 63); };
     uint64_t maybe = 0;
     for (int32_t i = row.path_begin; i < row.path_end; ++i) maybe |= bit(a.token[a.path[i]]);
-    std::vector<int32_t> counted;  // on the path and seen
+    std::vector<int32_t> counted;  // tokens both seen and on the path
     for (int32_t s = row.seen_begin; s < row.seen_end; ++s) {
       const PenaltySeen& seen = a.seen[s];
       const int32_t n = (maybe & bit(seen.token)) != 0 ? on_path(seen.token, row.path_begin) : 0;
@@ -102,7 +102,7 @@ void top_k_part(const TopKArgs& a, int part, int parts) {
   std::vector<int32_t> ids(static_cast<size_t>(a.vocab));
   for (int64_t r = share.begin; r < share.end; ++r) {
     const float* logits = a.logits + r * stride_of(a.logits_stride, a.vocab);
-    // A NaN would break the order.
+    // A NaN would break the ordering.
     const auto value = [logits](int32_t id) {
       return std::isnan(logits[id]) ? -std::numeric_limits<float>::infinity() : logits[id];
     };
@@ -150,7 +150,7 @@ void clamp_nodes_part(const ClampNodesArgs& a, int part, int parts) {
   }
 }
 
-// One pass is enough: children come after their parents.
+// One pass is enough, because children follow their parents.
 void walk_tree_part(const WalkTreeArgs& a, int part, int parts) {
   const Share share = share_of(a.n, part, parts);
   for (int64_t s = share.begin; s < share.end; ++s) {

@@ -1,4 +1,4 @@
-// Chooses the instruction set and spreads each op's parts over the stream's pool.
+// Selects the instruction set and spreads the parts of each op over the stream's pool.
 #include "specd/kernels/cpu.h"
 
 #include "kernels/cpu/isa.h"
@@ -11,7 +11,7 @@ namespace specd::kernels {
 namespace {
 
 #if SPECD_KERNELS_X86
-// Not among the names that clang 14's __builtin_cpu_supports knows.
+// Clang 14's __builtin_cpu_supports does not know this name.
 bool has_f16c() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
@@ -30,7 +30,8 @@ constexpr IsaOps kAvx512Ops = SPECD_ISA_TABLE(avx512);
 #endif
 #undef SPECD_ISA_TABLE
 
-// Runs f's parts. `units` is how finely the call can be split: one unit needs no team.
+// Runs the parts of f. `units` is the number of pieces a call can be split into; one unit needs
+// no team.
 template <typename Args>
 void spread(Stream& stream, const Args& args, void (*f)(const Args&, int, int), int64_t units) {
   WorkerPool& pool = static_cast<CpuStream&>(stream).pool();
@@ -51,7 +52,7 @@ void spread(Stream& stream, const Args& args, void (*f)(const Args&, int, int), 
 size_t packed_bytes(DType type, int32_t n_out, int32_t n_in) {
   const size_t columns =
       (static_cast<size_t>(n_out) + kPaddedColumns - 1) / kPaddedColumns * kPaddedColumns;
-  // Inputs in pairs, for those who keep them so.
+  // Round up to pairs, for layouts that store inputs in pairs.
   const size_t inputs = (static_cast<size_t>(n_in) + 1) / 2 * 2;
   const size_t bytes = columns * inputs * dtype_bytes(type);
   return (bytes + 63) / 64 * 64;
@@ -78,7 +79,7 @@ constexpr Ops table(const char* name) {
         spread(s, a, kIsa.attention, int64_t{a.n_rows} * a.kv.n_kv_heads);
       },
       [](Stream& s, const SiluMulArgs& a) {
-        // Below some thousand values waking the team costs more than it saves.
+        // Below a few thousand values, waking the team costs more than it saves.
         const int64_t values = int64_t{a.n_rows} * a.n;
         spread(s, a, kIsa.silu_mul, values < 2048 ? (values > 0 ? 1 : 0) : values);
       },
@@ -123,7 +124,7 @@ constexpr Ops kBf16Table = bf16_table();
 
 bool isa_available(Isa isa) {
 #if SPECD_KERNELS_X86
-  // Also asks whether the operating system saves the wider registers.
+  // Also checks that the operating system saves the wider registers.
   __builtin_cpu_init();
   switch (isa) {
     case Isa::kScalar:

@@ -1,8 +1,9 @@
-// The Gumbel-max draw. The processed logits are computed anew in each pass instead of being kept,
-// so the op needs no memory of vocabulary size.
+// The Gumbel-max draw. Processed logits are recomputed in each pass instead of being stored, so the
+// op needs no buffer of vocabulary size.
 //
-// top_k and top_p find their cut by selection over digits of the logits' order, not by sorting. The
-// mass of a token is its float32 exp in fixed point: sums of integers do not depend on their order.
+// top_k and top_p find their cut by selection over the digits of the ordered logits, not by
+// sorting. The mass of a token is its float32 exp as fixed point: sums of integers do not depend on
+// their order.
 #include "specd/kernels/draw.h"
 
 #include "kernels/cpu/isa.h"
@@ -11,16 +12,16 @@
 namespace specd::kernels::SPECD_ISA {
 namespace {
 
-// No noise is larger: -log(2^-33) = 22.87. A token further than this below the best cannot win.
+// Noise is never larger: -log(2^-33) = 22.87. A token further than this below the best cannot win.
 constexpr float kNoiseMax = 23.0f;
 
-// -log(-log1p(-w)), w = (x + 0.5) * 2^-32, in float32. From the nearer end: for w above one half,
-// 1 - w is (~x + 0.5) * 2^-32, so w never rounds to 1.
+// -log(-log1p(-w)), w = (x + 0.5) * 2^-32, in float32. Computed from the nearer end: for w above
+// one half, 1 - w is (~x + 0.5) * 2^-32, so w never rounds to 1.
 SPECD_INLINE F32x16 noise_of(const I32x16& x) {
   const I32x16 nearer = exclusive_or(x, shift_right<31>(x));
   const F32x16 f = mul(add(to_float(nearer), set1(0.5f)), set1(0x1p-32f));
   const F32x16 one = set1(1.0f);
-  // log1p(-f) = log(u) + (what 1 - f lost in rounding to u) / u
+  // log1p(-f) = log(u) + (rounding error of u = 1 - f) / u
   const F32x16 u = sub(one, f);
   const F32x16 lost = div(sub(sub(one, u), f), u);
   const F32x16 log_u = log(select(x, f, u));
@@ -39,7 +40,7 @@ void noise16(uint64_t seed, int32_t position, int32_t token, float* out) {
   store(out, noise_of(load_int(x)));
 }
 
-// Larger floats have larger keys; -0 and +0 are one.
+// Larger floats have larger keys; -0 and +0 share a key.
 SPECD_INLINE uint32_t key_of(float l) {
   const uint32_t b = bits_of(l + 0.0f);
   return b ^ (b >> 31 ? 0xffffffffu : 0x80000000u);
@@ -49,7 +50,7 @@ struct Row {
   const float* logits;
   int32_t vocab;
   F32x16 temperature;
-  float max;  // of l
+  float max;  // largest l
 };
 
 // l of tokens [t, t + n), n <= 16.
@@ -59,7 +60,7 @@ SPECD_INLINE int processed(const Row& row, int32_t t, float* l) {
   return n;
 }
 
-// What a row holds, without regard to temperature.
+// What a scan of the raw logits finds.
 struct Look {
   bool nan;
   float max;
@@ -106,22 +107,23 @@ uint32_t kth_largest(const Row& row, uint32_t k) {
   return prefix;
 }
 
-// Of tokens with key >= lowest: the mass of a token is 2^40 * exp(l - max).
+// For tokens with key >= lowest: the mass of a token is 2^40 * exp(l - max).
 SPECD_INLINE void masses16(const Row& row, const float* l, float* mass) {
   const F32x16 values = load(l);
   store(mass, mul(exp(sub(values, set1(row.max))), set1(0x1p40f)));
-  for (int i = 0; i < 16; ++i) mass[i] = l[i] == row.max ? 0x1p40f : mass[i];  // also both infinite
+  // also when both are infinite
+  for (int i = 0; i < 16; ++i) mass[i] = l[i] == row.max ? 0x1p40f : mass[i];
 }
 
-// What is kept: keys above `key`, and the first `ties` tokens whose key it is.
+// What is kept: keys above `key`, and the first `ties` tokens with that key.
 struct Cut {
   uint32_t key = 0;
   int32_t ties = 0;
 };
 
 Cut top_p_cut(const Row& row, uint32_t lowest, float top_p) {
-  double limit = 0;     // a token is kept iff the mass before it is below
-  uint64_t before = 0;  // mass of the keys above those considered
+  double limit = 0;     // a token is kept iff the mass before it is below this
+  uint64_t before = 0;  // mass of keys above the current range
   uint32_t prefix = 0;
   for (int digit = 0; digit < kDigits; ++digit) {
     uint64_t sums[2048] = {};
@@ -145,12 +147,12 @@ Cut top_p_cut(const Row& row, uint32_t lowest, float top_p) {
       limit = static_cast<double>(top_p) * static_cast<double>(total);
       limit = limit > 0.5 ? limit : 0.5;  // the first is always kept
     }
-    // The cut is in the first digit, from above, at whose end the limit is reached.
+    // The cut is in the first digit, from the top, at whose end the limit is reached.
     uint32_t d = size - 1;
     while (d > 0 && static_cast<double>(before + sums[d]) < limit) before += sums[d--];
     prefix = prefix * size + d;
   }
-  // Tokens of the cut's key have equal mass and rank by id.
+  // Tokens with the cut's key have equal mass and are ranked by id.
   float l[16];
   float mass[16];
   uint64_t each = 0;
@@ -185,7 +187,7 @@ int32_t draw_row(const float* logits, int32_t vocab, const DrawRow& r) {
   row.logits = logits;
   row.vocab = vocab;
   row.temperature = set1(r.temperature);
-  row.max = look.max / r.temperature;  // division keeps order
+  row.max = look.max / r.temperature;  // division preserves the order
   Cut cut{0, vocab};
   if (r.top_k > 0 && r.top_k < vocab) cut.key = kth_largest(row, static_cast<uint32_t>(r.top_k));
   if (r.top_p < 1.0f) cut = top_p_cut(row, cut.key, r.top_p);

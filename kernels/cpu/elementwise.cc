@@ -44,7 +44,7 @@ void embed(const EmbedArgs& a, int part, int parts) {
 }
 
 void silu_mul(const SiluMulArgs& a, int part, int parts) {
-  const int64_t groups = (a.n + 15) / 16;  // of a row
+  const int64_t groups = (a.n + 15) / 16;  // per row
   const Share share = share_of(a.n_rows * groups, part, parts);
   for (int64_t unit = share.begin; unit < share.end; ++unit) {
     const int64_t r = unit / groups;

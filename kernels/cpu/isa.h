@@ -1,18 +1,18 @@
-// What one instruction set implements: every op as the part of it that one thread does. Parts of
-// one call write disjoint outputs, and no result depends on `parts`.
+// What one instruction set implements: every op as the part done by one thread. The parts of a call
+// write disjoint outputs, and no result depends on `parts`.
 //
-// The files compiled per instruction set define these and see neither threads nor streams;
-// cpu_ops.cc spreads the parts over the pool.
+// The files compiled per instruction set define these without threads or streams; cpu_ops.cc
+// spreads the parts over the pool.
 #pragma once
 
 #include "specd/kernels/cpu.h"
 
 namespace specd::kernels {
 
-// Lane functions over arrays, for tests of what the ops are built of.
+// Lane functions over arrays, to test the building blocks of the ops.
 struct LaneArgs {
   enum class Function { kExp, kLog, kWiden, kNarrow } function = Function::kExp;
-  DType dtype = DType::kF32;  // of the narrow side, for kWiden and kNarrow
+  DType dtype = DType::kF32;  // the narrow type of kWiden and kNarrow
   const void* in = nullptr;   // [n]
   void* out = nullptr;        // [n]
   int32_t n = 0;              // a multiple of 16
@@ -52,7 +52,7 @@ SPECD_DECLARE_ISA(scalar)
 SPECD_DECLARE_ISA(avx2)
 SPECD_DECLARE_ISA(avx512)
 #undef SPECD_DECLARE_ISA
-// bfloat16 by bfloat16, for weights of that type; see matmul.cc.
+// bfloat16 times bfloat16, for weights of that type; see matmul.cc.
 namespace avx512_bf16 {
 void pack(const PackArgs&, int part, int parts);
 void matmul(const MatmulArgs&, int part, int parts);
@@ -69,19 +69,19 @@ void pick_tokens_part(const PickTokensArgs&, int part, int parts);
 void clamp_nodes_part(const ClampNodesArgs&, int part, int parts);
 void walk_tree_part(const WalkTreeArgs&, int part, int parts);
 
-// The internal table of an instruction set this processor can run, for cpu_ops.cc and tests.
+// The internal table of an available instruction set, for cpu_ops.cc and tests.
 const IsaOps& isa_ops(Isa isa);
 
-// Packed weights are padded to so many output columns, the widest panel there is: the same size
-// whatever the instruction set.
+// Packed weights are padded to a multiple of this many output columns, the widest panel, so that
+// their size is the same for every instruction set.
 inline constexpr int32_t kPaddedColumns = 32;
 
-// A stride of which 0 means dense.
+// Resolves a stride; 0 means dense.
 static inline int64_t stride_of(int32_t stride, int32_t width) {
   return stride == 0 ? width : stride;
 }
 
-// [begin, end) of `units` for one part.
+// The range [begin, end) of `units` for one part.
 struct Share {
   int64_t begin;
   int64_t end;

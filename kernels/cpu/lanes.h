@@ -1,9 +1,9 @@
-// Sixteen logical float32 lanes, whatever the instruction set: an op is written once over F32x16
-// and compiled once per instruction set, so its bits agree by construction.
+// Sixteen logical float32 lanes for every instruction set. An op is written once over F32x16 and
+// compiled once per instruction set, so the bits agree by construction.
 //
-// Included only by the files compiled per instruction set (SPECD_ISA_LEVEL 0 scalar, 1 AVX2,
-// 2 AVX-512; SPECD_ISA its namespace). Everything has internal linkage: a weak symbol from such an
-// object could be the one the linker keeps for code that must run on any processor.
+// Include only in files compiled per instruction set (SPECD_ISA_LEVEL 0 scalar, 1 AVX2, 2 AVX-512;
+// SPECD_ISA is the namespace). Everything has internal linkage: the linker might keep a weak symbol
+// from such an object for code that must run on any processor.
 #pragma once
 
 #include <cstddef>
@@ -19,14 +19,14 @@
 
 namespace specd::kernels::SPECD_ISA {
 
-// Bits without <bit> or <cstring>: their templates would be weak symbols when not inlined.
+// Bits without <bit> or <cstring>, whose templates would be weak symbols when not inlined.
 SPECD_INLINE uint32_t bits_of(float x) { return __builtin_bit_cast(uint32_t, x); }
 SPECD_INLINE float from_bits(uint32_t x) { return __builtin_bit_cast(float, x); }
 
 SPECD_INLINE size_t bytes_of(DType type) { return type == DType::kF32 ? 4 : 2; }
 
-// One value to and from the narrow types. Round to nearest even; NaNs become quiet and keep their
-// upper bits, as the processor's own conversion does.
+// Conversion of one value to and from the narrow types. Rounds to nearest even; NaNs become quiet
+// and keep their upper bits, as in the processor's conversion.
 SPECD_INLINE float widen_bf16(uint16_t x) { return from_bits(uint32_t{x} << 16); }
 SPECD_INLINE uint16_t narrow_bf16(float x) {
   const uint32_t b = bits_of(x);
@@ -40,7 +40,7 @@ SPECD_INLINE float widen_f16(uint16_t x) {
     const uint32_t quiet = magnitude > 0x7c00u ? 0x400000u : 0u;
     return from_bits(sign | 0x7f800000u | ((magnitude & 0x3ffu) << 13) | quiet);
   }
-  // Exact, subnormals too: the bits taken as a float32 are 2^112 too small.
+  // Exact, also for subnormals: the bits read as a float32 are too small by a factor of 2^112.
   return from_bits(sign | bits_of(from_bits(magnitude << 13) * 0x1p112f));
 }
 SPECD_INLINE uint16_t narrow_f16(float x) {
@@ -50,7 +50,7 @@ SPECD_INLINE uint16_t narrow_f16(float x) {
   uint32_t h = 0;
   if (magnitude > 0x7f800000u) {
     h = 0x7e00u | ((magnitude >> 13) & 0x3ffu);
-  } else if (magnitude >= 0x477ff000u) {  // 65520 and more round to infinity
+  } else if (magnitude >= 0x477ff000u) {  // 65520 and above round to infinity
     h = 0x7c00u;
   } else if (magnitude < 0x38800000u) {  // below 2^-14: adding 0.5 rounds to multiples of 2^-24
     h = bits_of(from_bits(magnitude) + 0.5f) - 0x3f000000u;
@@ -60,7 +60,7 @@ SPECD_INLINE uint16_t narrow_f16(float x) {
   return static_cast<uint16_t>(sign | h);
 }
 
-// Asks for a cache line some microseconds ahead: into the second level, not the first.
+// Prefetches a cache line needed in a few microseconds into the second-level cache.
 SPECD_INLINE void prefetch_far(const void* p) { __builtin_prefetch(p, 0, 2); }
 
 #if SPECD_ISA_LEVEL == 0
@@ -92,7 +92,7 @@ SPECD_INLINE F32x16 div(const F32x16& a, const F32x16& b) { SPECD_EACH(F32x16, a
 SPECD_INLINE F32x16 fma(const F32x16& a, const F32x16& b, const F32x16& c) {
   SPECD_EACH(F32x16, __builtin_fmaf(a.v[i], b.v[i], c.v[i]));
 }
-// a > b ? a : b and a < b ? a : b: the second where either is NaN.
+// a > b ? a : b and a < b ? a : b: returns b where either is NaN.
 SPECD_INLINE F32x16 max(const F32x16& a, const F32x16& b) {
   SPECD_EACH(F32x16, a.v[i] > b.v[i] ? a.v[i] : b.v[i]);
 }
@@ -112,16 +112,16 @@ template <int kBits>
 SPECD_INLINE I32x16 shift_left(const I32x16& a) {
   SPECD_EACH(I32x16, a.v[i] << kBits);
 }
-// Copies of the sign bit come in from the left.
+// Arithmetic shift: copies of the sign bit enter from the left.
 template <int kBits>
 SPECD_INLINE I32x16 shift_right(const I32x16& a) {
   SPECD_EACH(I32x16, static_cast<uint32_t>(static_cast<int32_t>(a.v[i]) >> kBits));
 }
-// Signed.
+// From signed integers.
 SPECD_INLINE F32x16 to_float(const I32x16& a) {
   SPECD_EACH(F32x16, static_cast<float>(static_cast<int32_t>(a.v[i])));
 }
-// Lane i of a where the top bit of mask's lane i is set, else of b.
+// Lane i of a where the top bit of mask's lane i is set, otherwise of b.
 SPECD_INLINE F32x16 select(const I32x16& mask, const F32x16& a, const F32x16& b) {
   SPECD_EACH(F32x16, mask.v[i] >> 31 ? a.v[i] : b.v[i]);
 }
@@ -157,7 +157,7 @@ SPECD_INLINE float tree_max(const F32x16& a) {
 SPECD_INLINE float fma1(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 #undef SPECD_EACH
 
-#else  // the shared halves of AVX2 and AVX-512
+#else  // code common to AVX2 and AVX-512
 
 SPECD_INLINE float tree_sum(const __m256 a) {
   __m128 s = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
@@ -329,7 +329,7 @@ SPECD_INLINE float tree_max(const F32x16& a) {
 }
 #endif
 
-// The first n of 16 lanes from memory, the others zero; and to memory.
+// Loads the first n of 16 lanes and zeroes the others; stores the first n.
 SPECD_INLINE F32x16 load_first(const float* p, int n) {
   if (n >= 16) return load(p);
   float lanes[16] = {};
@@ -343,12 +343,12 @@ SPECD_INLINE void store_first(float* p, const F32x16& a, int n) {
   for (int i = 0; i < n; ++i) p[i] = lanes[i];
 }
 
-// Sixteen values of a type in memory, in order, as float32; and back, rounded to nearest even.
+// Loads sixteen consecutive values of a type as float32; stores them back, rounded to nearest even.
 template <DType kType>
 SPECD_INLINE F32x16 widen16(const void* p) {
   if constexpr (kType == DType::kF32) {
 #if SPECD_ISA_LEVEL == 0
-    float lanes[16];  // files promise no alignment
+    float lanes[16];  // mapped files may be unaligned
     __builtin_memcpy(lanes, p, sizeof(lanes));
     return load(lanes);
 #else

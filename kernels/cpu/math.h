@@ -1,19 +1,18 @@
-// exp and log over F32x16: fused multiply-adds only, so every instruction set gives the same bits.
-// Errors against double, over the stated ranges: tests/kernels/math_test.cc.
+// exp and log over F32x16, with fused multiply-adds only, so every instruction set gives the same
+// bits. Errors against double over the stated ranges: tests/kernels/math_test.cc.
 #pragma once
 
 #include "kernels/cpu/lanes.h"
 
 namespace specd::kernels::SPECD_ISA {
 
-// e^x for every x: 0 for -inf, +inf for +inf, NaN for NaN, subnormal results rounded right.
-// x = n ln 2 + r, |r| <= ln 2 / 2; a degree 7 Taylor polynomial in r (its remainder is below
-// 2^-27).
+// e^x for every x: 0 for -inf, +inf for +inf, NaN for NaN; subnormal results are rounded correctly.
+// x = n ln 2 + r, |r| <= ln 2 / 2; degree 7 Taylor polynomial in r (remainder below 2^-27).
 SPECD_INLINE F32x16 exp(F32x16 x) {
-  // Beyond these the result is 0 or infinity. NaN is the second operand and so survives.
+  // Beyond these bounds the result is 0 or infinity. A NaN is the second operand and so survives.
   x = max(set1(-104.0f), x);
   x = min(set1(89.0f), x);
-  // Adding 1.5 * 2^23 rounds to an integer, which then stands in the low bits.
+  // Adding 1.5 * 2^23 rounds to an integer, which is then in the low bits.
   const F32x16 shifter = set1(12582912.0f);
   const F32x16 shifted = fma(x, set1(1.44269504f), shifter);
   const F32x16 n = sub(shifted, shifter);
@@ -27,7 +26,7 @@ SPECD_INLINE F32x16 exp(F32x16 x) {
   p = fma(p, r, set1(0.5f));
   p = fma(mul(r, r), p, r);
   p = add(p, set1(1.0f));
-  // 2^n in two factors, as 2^n itself may be subnormal or too large.
+  // 2^n as two factors, since 2^n may be subnormal or too large.
   const I32x16 n_int = sub(as_int(shifted), as_int(shifter));
   const I32x16 half = shift_right<1>(n_int);
   const I32x16 rest = sub(n_int, half);
@@ -36,7 +35,7 @@ SPECD_INLINE F32x16 exp(F32x16 x) {
   return mul(p, as_float(shift_left<23>(add(rest, bias))));
 }
 
-// ln x for positive, normal, finite x. Exactly 0 for 1, and good relative to itself near 1.
+// ln x for positive, normal, finite x. Exactly 0 for 1, with small relative error near 1.
 // x = m 2^e with m in [sqrt 1/2, sqrt 2); polynomial: Cephes logf.
 SPECD_INLINE F32x16 log(F32x16 x) {
   const I32x16 bits = as_int(x);

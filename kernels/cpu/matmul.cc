@@ -1,14 +1,14 @@
 // The strict matmul: weights in panels of output columns, sixteen to a vector, one chain of fused
-// multiply-adds per (row, column, segment) along k.
+// multiply-adds along k per (row, column, segment).
 //
 // Compiled once more for processors that multiply pairs of bfloat16 (SPECD_BF16_PAIRS, numerics
-// bf16): x is then rounded to bfloat16, two k's of a column lie in one word of 32 bits, and "k"
-// below counts pairs. Everything else is the same.
+// bf16). Then x is rounded to bfloat16, two k of a column share one 32-bit word, and "k" below
+// counts pairs. Everything else is the same.
 //
 // A panel is [n_in][kColumns]. Rows and panels are tiled in registers so that enough independent
-// chains are in flight: few rows take several vectors of columns at once, more rows share each
-// widened weight. A block of k of a panel stays in L1 while the row tiles pass over it; storing and
-// reloading a float32 accumulator in between is exact.
+// chains are in flight: tiles of few rows take several vectors of columns at once, tiles of more
+// rows share each widened weight. A block of k of a panel stays in L1 while the row tiles pass over
+// it. Storing and reloading a float32 accumulator in between is exact.
 #include "specd/kernels/matmul.h"
 
 #include "kernels/cpu/isa.h"
@@ -17,8 +17,8 @@
 namespace specd::kernels::SPECD_ISA {
 namespace {
 
-// Register tiles: the most rows of a tile, and how many vectors of columns a tile of so many rows
-// takes.
+// Register tiles: the maximum number of rows of a tile, and the number of column vectors for a tile
+// of a given number of rows.
 #if SPECD_ISA_LEVEL == 2
 constexpr int kTileRows = 8;
 constexpr int vectors_of(int rows) { return rows <= 4 ? 4 : 2; }
@@ -36,19 +36,19 @@ constexpr int vectors_of(int rows) { return rows > 0 ? 1 : 1; }
 template <DType kType>
 constexpr bool kPairs = SPECD_BF16_PAIRS&& kType == DType::kBF16;
 
-// bfloat16 is kept in words of 32 bits where vectors are wide enough, one column in the low half
-// and one in the high half: then a shift widens the one and a mask the other, of a single load.
+// Where vectors are wide enough, bfloat16 is stored in 32-bit words, one column in the low half and
+// one in the high half: of a single load, a shift widens the one and a mask the other.
 template <DType kType>
 constexpr bool kHalves = (SPECD_ISA_LEVEL > 0) && (kType == DType::kBF16) && !kPairs<kType>;
 template <DType kType>
-constexpr int kColumns = (SPECD_ISA_LEVEL == 2) && (kHalves<kType>) ? 32 : 16;  // of a panel
+constexpr int kColumns = (SPECD_ISA_LEVEL == 2) && (kHalves<kType>) ? 32 : 16;  // per panel
 template <DType kType>
 constexpr int kVectors = kColumns<kType> / 16;
 template <DType kType>
 constexpr int kStep = kColumns<kType>*(kType == DType::kF32 || kPairs<kType>
                                            ? 4
                                            : 2);  // bytes of a panel per k
-// How many k's there are, of so many inputs.
+// Number of k for a number of inputs.
 template <DType kType>
 constexpr int depth_of(int n_in) {
   return kPairs<kType> ? (n_in + 1) / 2 : n_in;
@@ -58,19 +58,19 @@ constexpr int panels_of(int rows) {
   return vectors_of(rows) <= kVectors<kType> ? 1 : vectors_of(rows) / kVectors<kType>;
 }
 
-// A block is up to kChunkRows rows by up to kGroupColumns columns by kBlock of k. Its x is copied,
-// rows a little more than a power of two apart: in place they often all fall into the same few sets
-// of the cache.
+// A block is up to kChunkRows rows by up to kGroupColumns columns by kBlock of k. Its x is copied
+// with a row stride slightly above a power of two: in place, rows often all map to the same few
+// cache sets.
 constexpr int kChunkRows = 48;
 constexpr int kGroupColumns = 256;
 constexpr int kBlock = 256;
 constexpr int kRowStride = kBlock + 16;
 
-// The weights of the next block are asked for while this one is multiplied, from so many panels
-// side by side: one stream from memory cannot keep it busy.
+// While a block is multiplied, the weights of the next one are prefetched from this many panels
+// side by side, because a single stream cannot saturate the memory.
 constexpr int kStreams = 4;
 
-// Where column i of a panel lies among its kColumns.
+// Position of column i among the kColumns of a panel.
 template <DType kType>
 constexpr int place_of(int column) {
   constexpr int kHalf = kColumns<kType> / 2;
@@ -78,14 +78,14 @@ constexpr int place_of(int column) {
   return column < kHalf ? 2 * column : 2 * (column - kHalf) + 1;
 }
 
-// Where input k of column c lies in a panel, in elements.
+// Offset of input k of column c in a panel, in elements.
 template <DType kType>
 constexpr size_t element_of(int c, size_t k) {
   if (kPairs<kType>) return (k / 2 * kColumns<kType> + static_cast<size_t>(c)) * 2 + k % 2;
   return k * kColumns<kType> + static_cast<size_t>(place_of<kType>(c));
 }
 
-// Copies x for k in [k, k + n) of n_in inputs; pairs of bfloat16 as the words that a factor is.
+// Copies x for k in [k, k + n) of n_in inputs; pairs of bfloat16 as the 32-bit words of a factor.
 template <DType kType>
 SPECD_INLINE void copy_x(float* to, const float* x, [[maybe_unused]] int n_in, int k, int n) {
   if constexpr (!kPairs<kType>) {
@@ -143,12 +143,14 @@ SPECD_INLINE PanelRow<kType> load_weights(const char* p) {
   if constexpr (kVectors<kType> == 1 && !kPairs<kType>) return {{widen16<kType>(p)}};
 }
 
-// sums[r][c] += x[r][k] * w[c][k] for k in [0, n): kRows rows by the columns of kPanels panels in
-// registers. Meanwhile kStreams streams of memory, from `fetch` on and as far apart as the panels,
-// are asked for: a line of each, and fetch_step bytes on, for every kStreams lines of weights read.
-// TSan does not watch a tile, of which every load would be a call and most of its suite's time: x
-// and sums are arrays of block(), where it sees what they come from and go to; of the weights,
-// written once when a model is loaded, it sees the writer only.
+// sums[r][c] += x[r][k] * w[c][k] for k in [0, n): kRows rows by the columns of kPanels panels, in
+// registers. Meanwhile kStreams memory streams, starting at `fetch` and as far apart as the panels,
+// are prefetched: one line of each, advancing by fetch_step bytes, for every kStreams lines of
+// weights read.
+//
+// TSan does not instrument a tile, because each load would become a call and dominate the suite's
+// time. x and sums are arrays of block(), where TSan sees their sources and destinations; of the
+// weights, written once when a model is loaded, it sees only the writer.
 template <DType kType, int kRows, int kPanels>
 __attribute__((noinline, no_sanitize("thread"))) void tile(const float* x, const char* w,
                                                            size_t panel_bytes, int n, float* sums,
@@ -178,7 +180,7 @@ __attribute__((noinline, no_sanitize("thread"))) void tile(const float* x, const
     x += 1;
     w += kStep<kType>;
   };
-  // So many k read kStreams lines.
+  // This many k read kStreams lines.
   constexpr int kRound = kStreams * 64 / (kPanels * kStep<kType>);
   static_assert(kRound > 0);
   int k = 0;
@@ -200,7 +202,7 @@ __attribute__((noinline, no_sanitize("thread"))) void tile(const float* x, const
 using TileFn = void (*)(const float*, const char*, size_t, int, float*, size_t, const char*,
                         size_t);
 
-// The tile of `rows` rows by one panel, or, if `wide`, by panels_of(rows).
+// The tile of `rows` rows by one panel or, if `wide`, by panels_of(rows).
 template <DType kType>
 TileFn tile_of(int rows, bool wide) {
 #define SPECD_TILE(n) \
@@ -225,8 +227,8 @@ TileFn tile_of(int rows, bool wide) {
 #undef SPECD_TILE
 }
 
-// Rows [row, row + rows) by `panels` panels from `panel` on: sums in a local block, then out.
-// `after` is the weights this thread reads next, or null.
+// Rows [row, row + rows) by `panels` panels starting at `panel`: sums go to a local block, then to
+// out. `after` is the weights that this thread reads next, or null.
 template <DType kType>
 void block(const MatmulArgs& a, int64_t panel, int panels, int row, int rows, const char* after) {
   alignas(64) float sums[kChunkRows * kGroupColumns];
@@ -240,8 +242,8 @@ void block(const MatmulArgs& a, int64_t panel, int panels, int row, int rows, co
   const size_t stride = static_cast<size_t>(kColumns<kType>) * panels;
   const size_t column = static_cast<size_t>(panel) * kColumns<kType>;
   const size_t columns = n_out - column < stride ? n_out - column : stride;
-  // Equal tiles, so that none has too few chains; but one or two rows over take several panels at
-  // once.
+  // Equal tiles, so that none has too few chains; one or two remaining rows take several panels
+  // at once.
   const int n_tiles = (rows + kTileRows - 1) / kTileRows;
   const int over = rows % kTileRows;
   const bool full = vectors_of(1) > 1 && (over == 1 || over == 2);
@@ -268,8 +270,8 @@ void block(const MatmulArgs& a, int64_t panel, int panels, int row, int rows, co
           for (int q = p; q < p_end;) {
             const int across =
                 p_end - q >= panels_of<kType>(tile_rows) ? panels_of<kType>(tile_rows) : 1;
-            // Each pass asks for its share of what is next of these kStreams panels, so that the
-            // memory is never idle; at the end for what is in the cache anyway.
+            // Each pass prefetches its share of the next weights of these kStreams panels, so that
+            // the memory is never idle; at the end it prefetches lines that are already cached.
             const char* fetch = weights;
             size_t fetch_step = 0;
             if (next != nullptr) {
@@ -311,7 +313,7 @@ void matmul_of(const MatmulArgs& a, int part, int parts) {
     const int64_t left = share.end - panel;
     const char* weights = static_cast<const char*>(a.weights.data) + panel * panel_bytes;
     const char* next_group = left > kGroup ? weights + kGroup * panel_bytes : nullptr;
-    // All rows pass over a group before the next, so that it is read from memory once.
+    // All rows pass over a group before the next group, so that it is read from memory once.
     for (int chunk = 0; chunk < n_chunks; ++chunk) {
       const int first = static_cast<int>(int64_t{a.n_rows} * chunk / n_chunks);
       const int last = static_cast<int>(int64_t{a.n_rows} * (chunk + 1) / n_chunks);
@@ -329,7 +331,7 @@ void pack_of(const PackArgs& a, int part, int parts) {
                                 static_cast<size_t>(depth_of<kType>(a.packed.n_in)) *
                                 (kPairs<kType> ? 2 : 1);
   const int32_t end = a.column_begin + a.n_rows;
-  // The columns that only fill the last panel are zeroed with the last real one.
+  // Padding columns of the last panel are zeroed together with its last real column.
   const int32_t filled = end == a.packed.n_out ? (end + kWidth - 1) / kWidth * kWidth : end;
   const int32_t first_panel = a.column_begin / kWidth;
   const Share share = share_of((filled + kWidth - 1) / kWidth - first_panel, part, parts);

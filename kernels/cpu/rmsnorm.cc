@@ -11,7 +11,7 @@ namespace {
 void normalize(const float* x, const float* weight, float* out, int32_t size, float eps) {
   F32x16 sums = set1(0.0f);
   for (int32_t i = 0; i < size; i += 16) {
-    // Lanes past the end add 0 * 0 to a sum that is never negative: no bit changes.
+    // Lanes past the end add 0 * 0 to a sum that is never negative, which changes no bit.
     const F32x16 v = load_first(x + i, size - i);
     sums = fma(v, v, sums);
   }

@@ -1,4 +1,4 @@
-// Rotary embedding and the append to the KV cache.
+// Rotary embedding and KV append.
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/lanes.h"
 #include "specd/kernels/attention.h"
@@ -20,7 +20,7 @@ void rotate(float* x, const float* cos_sin, int32_t head_dim) {
   }
 }
 
-// Sixteen values in the cache's type, `stride` elements apart.
+// Stores sixteen values in the cache's type, `stride` elements apart.
 void append16(const float* from, DType type, void* to, size_t index, size_t stride) {
   if (type == DType::kF32) {
     float* p = static_cast<float*>(to) + index;

@@ -1,7 +1,7 @@
-// The team of threads. A task is published by raising `epoch`; each part is run by whoever claims
-// it first: its own thread, or the caller when that thread is late (asleep, or not given a
-// processor). So a shared machine costs the parallelism and not the wait for a scheduler's time
-// slice.
+// The team of threads. The caller publishes a task by incrementing `epoch`. Each part is run by
+// the first thread to claim it: its worker, or the caller when that worker is late (asleep, or
+// not scheduled). On a shared machine this costs parallelism, but never the wait for a scheduler
+// time slice.
 #include <atomic>
 #include <chrono>
 
@@ -44,21 +44,21 @@ uint32_t await_change(const std::atomic<uint32_t>& value, uint32_t seen,
 struct WorkerPool::State {
   explicit State(int n_threads) : claim(static_cast<size_t>(n_threads)) {}
 
-  // Written by the caller before it raises epoch; stable while a part of that epoch is not done.
+  // Written by the caller before it increments epoch; stable while a part of that epoch is open.
   Task task = nullptr;
   void* ctx = nullptr;
   std::atomic<bool> stop{false};
   std::chrono::nanoseconds spin{0};
-  // Each on its own cache line: the workers poll one while they write the other.
+  // Each on a separate cache line: workers poll one while they write the other.
   alignas(64) std::atomic<uint32_t> epoch{0};
-  alignas(64) std::atomic<uint32_t> open{0};  // parts of this epoch not done yet
-  alignas(64) std::atomic<uint32_t> done{0};  // the last epoch whose parts are all done
+  alignas(64) std::atomic<uint32_t> open{0};  // parts of this epoch that are not done
+  alignas(64) std::atomic<uint32_t> done{0};  // the last epoch in which all parts are done
   struct alignas(64) Claim {
-    std::atomic<uint32_t> epoch{0};  // the last one in which this part was claimed
+    std::atomic<uint32_t> epoch{0};  // the last epoch in which this part was claimed
   };
   std::vector<Claim> claim;
 
-  // Runs a part of `now` unless somebody else has it. A thread that comes too late for its epoch
+  // Runs a part of `now` unless it is already claimed. A thread that is too late for its epoch
   // finds the part claimed and touches nothing else.
   void try_part(uint32_t now, int part) {
     uint32_t before = now - 1;
@@ -77,7 +77,7 @@ struct WorkerPool::State {
 WorkerPool::WorkerPool(int n_threads)
     : n_threads_(n_threads), state_(std::make_unique<State>(n_threads)) {
   State& state = *state_;
-  // With more threads than processors a spinning thread keeps from running the one it waits for.
+  // With more threads than processors, spinning would keep the awaited thread from running.
   const unsigned processors = std::thread::hardware_concurrency();
   if (processors == 0 || static_cast<unsigned>(n_threads) <= processors) {
     state.spin = std::chrono::microseconds(50);

@@ -1,14 +1,16 @@
 // Attention over pages.
 //
-// Strict, and not the CPU's order: positions in parts of 512 absolute ones. Within a part: score =
-// fma chain over d from zero, times scale; m = the largest; p_j = exp(score_j - m), 0 beyond
-// position[r]; l = the 512 p_j in 128 sums (j % 128, increasing j), added as a tree (stride 64, ..,
-// 1); acc[d] = fma chain of p_j v_j[d] over the j that are seen from zero. Parts in order: m' =
-// max(M, m); c = exp(M
-// - m'), e = exp(m - m'); L = fma(L, c, l * e); A[d] = fma(A[d], c, acc[d] * e). out = A / L.
+// Strict, but in another order than the CPU: positions in parts of 512 absolute positions.
+//   Within a part: score = fma chain over d from zero, times scale; m = the largest;
+//     p_j = exp(score_j - m), 0 beyond position[r]; l = the 512 p_j in 128 sums (j % 128,
+//     increasing j), added as a tree (stride 64, .., 1); acc[d] = fma chain of p_j v_j[d] from
+//     zero over the visible j.
+//   Parts in order: m' = max(M, m); c = exp(M - m'), e = exp(m - m'); L = fma(L, c, l * e);
+//     A[d] = fma(A[d], c, acc[d] * e).
+//   out = A / L.
 //
-// Two schedules of that: with few rows each part is a block of its own and a second kernel joins
-// them; with many, one block goes through all parts of its row.
+// There are two schedules: with few rows each part is one block, and a second kernel joins the
+// parts; with many rows one block goes through all parts of its row.
 #include "kernels/cuda/backend.h"
 #include "kernels/cuda/math.cuh"
 
@@ -17,11 +19,11 @@ namespace {
 
 constexpr int kPart = 512;
 constexpr int kThreads = 128;
-constexpr int kHeads = 4;  // query heads of one kv head that a block takes at once
+constexpr int kHeads = 4;  // query heads of one kv head that a block computes together
 constexpr int kEach = kPart / kThreads;
 constexpr int kDimMax = 256;
 
-// What a part leaves: m, l, acc[head_dim] of one head.
+// Floats stored per part and head: m, l, acc[head_dim].
 __host__ __device__ constexpr int32_t part_floats(int32_t head_dim) { return head_dim + 2; }
 
 struct Shared {
@@ -31,7 +33,7 @@ struct Shared {
   int32_t slot[kPart];
 };
 
-// The element where a position's K (d = 0) or V begins.
+// The first element of a position's K (d = 0) or V.
 __device__ inline size_t k_at(const KvLayer& kv, int32_t slot, int32_t g) {
   return slot / kPageTokens * kv.page_stride + static_cast<size_t>(g) * kv.head_dim * kPageTokens +
          slot % kPageTokens;
@@ -46,7 +48,7 @@ __device__ inline int32_t window_begin(const AttentionArgs& a, int64_t row) {
   return a.window > 0 ? max(a.position[row] - a.window + 1, 0) : 0;
 }
 
-// What every thread has put into shared.sums, joined as a tree, for every thread.
+// Reduces shared.sums as a tree; every thread gets the result.
 template <typename Fn>
 __device__ void reduce(Shared& shared, float out[kHeads], Fn&& join_two) {
   const int t = threadIdx.x;
@@ -63,8 +65,8 @@ __device__ void reduce(Shared& shared, float out[kHeads], Fn&& join_two) {
   for (int h = 0; h < kHeads; ++h) out[h] = shared.sums[h][0];
 }
 
-// One part of one row for the query heads in shared.q, of kv head g. Leaves m[h] and l[h] for every
-// thread and acc[h][i] for d = threadIdx.x + i * kThreads.
+// One part of one row for the query heads in shared.q, of kv head g. Every thread gets m[h] and
+// l[h], and acc[h][i] for d = threadIdx.x + i * kThreads.
 template <DType kType>
 __device__ void one_part(const AttentionArgs& a, Shared& shared, int64_t row, int32_t g,
                          int32_t part, float m[kHeads], float l[kHeads],
@@ -73,9 +75,9 @@ __device__ void one_part(const AttentionArgs& a, Shared& shared, int64_t row, in
   const int32_t dim = a.kv.head_dim;
   const int32_t first = part * kPart, last = a.position[row], span = a.span[row];
   const int32_t visible = min(last - first + 1, kPart);
-  const int32_t hidden = max(window_begin(a, row) - first, 0);  // before the window
+  const int32_t hidden = max(window_begin(a, row) - first, 0);  // positions before the window
   const auto seen = [=](int j) { return j >= hidden && j < visible; };
-  __syncthreads();  // the last part's readers are done
+  __syncthreads();  // all threads have finished reading the last part
   for (int j = hidden + t; j < visible; j += kThreads) {
     const int32_t p = first + j;
     shared.slot[j] = p < span
@@ -144,7 +146,7 @@ __device__ void one_part(const AttentionArgs& a, Shared& shared, int64_t row, in
 
 __device__ inline int32_t parts_of(int32_t position) { return position / kPart + 1; }
 
-// M, L and A take one part more. Each thread has its own d.
+// Adds one part to M, L and A. Each thread handles different d.
 __device__ inline void join(float& m, float& l, float* acc, int n, float part_m, float part_l,
                             const float* part_acc) {
   const float m_new = m > part_m ? m : part_m;
@@ -233,7 +235,7 @@ __global__ void attention_join(AttentionArgs a, int32_t parts_max, const float* 
   const int32_t head = blockIdx.y, dim = a.kv.head_dim;
   const float* from = scratch + (row * a.n_heads + head) * int64_t{parts_max} * part_floats(dim);
   const int32_t parts = parts_of(a.position[row]);
-  if (parts > parts_max) __trap();  // the device was opened for fewer positions
+  if (parts > parts_max) __trap();  // the device was opened with too small a positions_max
   for (int32_t d = threadIdx.x; d < dim; d += blockDim.x) {
     float m = -INFINITY, l = 0, acc = 0;
     for (int32_t part = window_begin(a, row) / kPart; part < parts; ++part) {

@@ -1,5 +1,5 @@
-// What the files of the CUDA backend share: the stream, with its scratch memory, and one launcher
-// an op.
+// Shared by the files of the CUDA backend: the stream with its scratch memory, and one launcher
+// per op.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -15,14 +15,14 @@ class CudaStream final : public Stream {
   int32_t device = 0;
   cudaStream_t handle = nullptr;
   int32_t multiprocessors = 0;
-  // For one op at a time, in stream order.
+  // Used by one op at a time, in stream order.
   char* scratch = nullptr;
   uint64_t scratch_bytes = 0;
   int32_t positions_max = 0;
   bool capturing = false;
   FastMatmul* fast = nullptr;  // null = strict
 
-  // Remembers the first failure until synchronize() tells it; the runtime forgets it.
+  // Keeps the first failure until synchronize() reports it; the runtime would forget it.
   void note(cudaError_t error) {
     if (error == cudaSuccess) return;
     (void)cudaGetLastError();
@@ -31,19 +31,19 @@ class CudaStream final : public Stream {
   cudaError_t failed = cudaSuccess;
 };
 
-// The stream of an op, with its device made this thread's.
+// Returns the stream of an op and makes its device current for this thread.
 inline CudaStream& of(Stream& any) {
   auto& stream = static_cast<CudaStream&>(any);
   stream.note(cudaSetDevice(stream.device));
   return stream;
 }
 
-// In stream order from host memory. What is not pinned is read before this returns, and refused in
-// a capture, which would read it again at every launch.
+// Copies from host memory in stream order. Unpinned memory is read before this returns, and is
+// refused in a capture, which would read it again at every launch.
 void copy_in(CudaStream& stream, void* device, const void* host, uint64_t bytes);
 void copy_out(CudaStream& stream, void* host, const void* device, uint64_t bytes);
 
-// Null and the reason. For the device that is this thread's.
+// For the current device of this thread. Returns null and the reason on failure.
 FastMatmul* open_fast_matmul(char* why, size_t why_bytes);
 void close_fast_matmul(FastMatmul* fast);
 size_t packed_bytes_fast(DType type, int32_t n_out, int32_t n_in);

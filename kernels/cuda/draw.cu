@@ -1,6 +1,6 @@
-// From logits to tokens, one block a row: the CPU's tokens and noise, bit by bit
-// (kernels/cpu/draw.cc has the method; counts and masses are integers, so the order in which
-// threads add them does not matter).
+// From logits to tokens, one block per row. Tokens and noise have the bits of the CPU; the method
+// is explained in kernels/cpu/draw.cc. Counts and masses are integers, so the order in which
+// threads add them does not matter.
 #include <climits>
 
 #include "kernels/cuda/backend.h"
@@ -27,13 +27,13 @@ __device__ inline uint32_t key_of(float l) {
 __device__ inline float processed(float logit, const DrawRow& row) {
   return __fdiv_rn(logit, row.temperature);
 }
-// 2^40 exp(l - max), the best itself exactly 2^40.
+// 2^40 exp(l - max); exactly 2^40 for the best token.
 __device__ inline uint64_t mass_of(float l, float max) {
   const float mass = l == max ? 0x1p40f : __fmul_rn(exp_strict(__fsub_rn(l, max)), 0x1p40f);
   return static_cast<uint64_t>(static_cast<int64_t>(mass));
 }
 
-// A candidate for the token: larger value first, then lower id.
+// A candidate token: larger value first, then lower id.
 struct Best {
   float value;
   int32_t token;
@@ -66,7 +66,7 @@ __device__ T reduce_warp(T value, Fn&& fn) {
   return value;
 }
 
-// The best of all threads, for every thread.
+// Returns the best over all threads to every thread.
 __device__ Best reduce_block(Best value, Shared& shared) {
   const auto pick = [](const Best& a, const Best& b) { return better(a, b); };
   value = reduce_warp(value, pick);
@@ -110,7 +110,7 @@ __device__ uint32_t kth_largest(const float* logits, int32_t vocab, const DrawRo
     __syncthreads();
   }
   const uint32_t key = shared.prefix;
-  __syncthreads();  // before anybody uses it for something else
+  __syncthreads();  // before `shared` is reused
   return key;
 }
 
@@ -152,7 +152,7 @@ __device__ Cut top_p_cut(const float* logits, int32_t vocab, const DrawRow& row,
   const uint32_t key = shared.prefix;
   for (int32_t t = threadIdx.x; t < vocab; t += kThreads) {
     const float l = processed(logits[t], row);
-    if (key_of(l) == key) shared.each = mass_of(l, max);  // all of them the same
+    if (key_of(l) == key) shared.each = mass_of(l, max);  // equal for all of them
   }
   __syncthreads();
   if (shared.each == 0) return {key, vocab};
@@ -196,14 +196,14 @@ __global__ void __launch_bounds__(kThreads) draw_kernel(DrawArgs a) {
   }
 
   Best best{-INFINITY, -1};
-  int32_t ties = 0;  // of the cut's key, before this round of tokens
+  int32_t ties = 0;  // tokens with the cut's key before this round of tokens
   for (int32_t first = 0; first < vocab; first += kThreads) {
     const int32_t t = first + static_cast<int32_t>(threadIdx.x);
     const float l = t < vocab ? processed(logits[t], row) : 0.0f;
     const uint32_t key = key_of(l);
     const bool tie = t < vocab && key == cut.key;
     bool kept = t < vocab && (key > cut.key || tie);
-    if (cut.ties < vocab) {  // then the rank among the ties decides
+    if (cut.ties < vocab) {  // then the rank among ties decides
       const uint32_t vote = __ballot_sync(0xffffffffu, tie);
       const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
       __syncthreads();
@@ -223,7 +223,7 @@ __global__ void __launch_bounds__(kThreads) draw_kernel(DrawArgs a) {
   if (threadIdx.x == 0) *token = best.token;
 }
 
-// One block a row; each thread takes tokens where the row's text first holds them.
+// One block per row. Each token is handled by the thread at its first occurrence in the row's text.
 __global__ void penalize_kernel(PenalizeArgs a) {
   const int64_t r = blockIdx.x;
   const PenaltyRow row = a.row[r];
@@ -263,7 +263,7 @@ __global__ void draw_noise_kernel(DrawNoiseArgs a) {
   for (int i = 0; i < 4 && t + i < a.vocab; ++i) a.out[r * a.vocab + t + i] = noise_of(x[i]);
 }
 
-// k rounds: the best of those behind the last one found.
+// k rounds: the best of the tokens ranked below the last one found.
 __global__ void __launch_bounds__(kThreads) top_k_kernel(TopKArgs a) {
   __shared__ Shared shared;
   const int64_t r = blockIdx.x;
@@ -283,7 +283,8 @@ __global__ void __launch_bounds__(kThreads) top_k_kernel(TopKArgs a) {
   }
 }
 
-// The sum in one order: each thread its ids in increasing order, then a tree over the threads.
+// The sum has a fixed order: each thread adds its ids in increasing order, then a tree over
+// the threads.
 __global__ void __launch_bounds__(kThreads) log_prob_kernel(LogProbArgs a) {
   __shared__ Shared shared;
   __shared__ double sums[kThreads];

@@ -1,4 +1,4 @@
-// Row-wise ops without a reduction. Bits of the CPU's.
+// Row-wise ops without a reduction. Same bits as on the CPU.
 #include "kernels/cuda/backend.h"
 #include "kernels/cuda/math.cuh"
 

@@ -1,4 +1,4 @@
-// Devices, memory, copies, graphs; what libspecd_cuda exports.
+// Devices, memory, copies, graphs; the exports of libspecd_cuda.
 #include <cstdarg>
 #include <cstdio>
 #include <cstring>
@@ -37,7 +37,7 @@ constexpr Ops kFastOps = fast_ops();
 
 class Device final : public CudaDevice {
  public:
-  // False and the reason. Once.
+  // Call once. Returns false and the reason on failure.
   bool open(int32_t index, const CudaLimits& limits, CudaProblem& problem) {
     info_.index = index;
     cudaDeviceProp properties{};
@@ -57,7 +57,7 @@ class Device final : public CudaDevice {
           info_.name, info_.major, info_.minor, kMajorMin);
       return false;
     }
-    // Whether the driver can run what was compiled, and not only at the first launch.
+    // Checks that the driver can run the compiled code, rather than failing at the first launch.
     cudaFuncAttributes attributes{};
     error = cudaFuncGetAttributes(&attributes, probe_);
     size_t free_bytes = 0, total_bytes = 0;
@@ -76,7 +76,7 @@ class Device final : public CudaDevice {
           cudaGetErrorString(error));
       return false;
     }
-    // x of a matmul, 4 bytes an element in tiles of 64 rows; parts of attention of a few rows.
+    // x of a matmul, 4 bytes an element in tiles of 64 rows; parts of attention for a few rows.
     const uint64_t x_bytes = static_cast<uint64_t>((limits.rows_max + 63) / 64) * 64 *
                              static_cast<uint64_t>((limits.width_max + 15) / 16) * 16 * 4;
     stream_.scratch_bytes = x_bytes > kScratchBytes ? x_bytes : kScratchBytes;
@@ -116,7 +116,7 @@ class Device final : public CudaDevice {
   void* native_stream() override { return stream_.handle; }
 
   void* allocate(uint64_t bytes, CudaProblem& problem) override {
-    // Not in the stream of the ops: other threads make memory while steps run and are captured.
+    // Not in the ops' stream: other threads allocate memory while steps run or are captured.
     void* data = nullptr;
     cudaError_t error = cudaSetDevice(info_.index);
     if (error == cudaSuccess) error = cudaMalloc(&data, bytes == 0 ? 1 : bytes);
@@ -126,7 +126,7 @@ class Device final : public CudaDevice {
       if (error == cudaSuccess) return data;
       cudaFree(data);
     }
-    (void)cudaGetLastError();  // too little memory is no failure of the stream
+    (void)cudaGetLastError();  // an allocation failure is not a failure of the stream
     size_t free_bytes = 0, total_bytes = 0;
     (void)cudaMemGetInfo(&free_bytes, &total_bytes);
     say(problem, "cuda:%d needs %llu bytes, has %llu free of %llu: %s", info_.index,
@@ -134,7 +134,7 @@ class Device final : public CudaDevice {
         static_cast<unsigned long long>(total_bytes), cudaGetErrorString(error));
     return nullptr;
   }
-  // A device that has failed shows it in synchronize(), not here.
+  // A failed device reports it in synchronize(), not here.
   void release(void* data) override {
     (void)cudaSetDevice(info_.index);
     (void)cudaFree(data);
@@ -174,7 +174,7 @@ class Device final : public CudaDevice {
     cudaGraphExec_t ready = nullptr;
     stream_.capturing = false;
     stream_.note(cudaStreamEndCapture(of(stream_).handle, &graph));
-    // An op that failed has left no node: such a graph would skip it for ever.
+    // A failed op has left no node; a graph would skip it at every launch.
     if (stream_.failed == cudaSuccess) stream_.note(cudaGraphInstantiate(&ready, graph, 0));
     if (graph != nullptr) cudaGraphDestroy(graph);
     if (stream_.failed != cudaSuccess) {

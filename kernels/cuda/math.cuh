@@ -1,6 +1,6 @@
-// exp, log, the noise and the narrow types: operation for operation what kernels/cpu/math.h,
-// kernels/cpu/draw.cc and kernels/cpu/lanes.h do, so the same bits but for the payload of a NaN.
-// Every rounding is written out: nvcc would fuse what it may.
+// exp, log, the noise and the narrow types, with the same operations as kernels/cpu/math.h,
+// kernels/cpu/draw.cc and kernels/cpu/lanes.h. The bits are therefore equal, except for the payload
+// of a NaN. Every rounding is explicit, because nvcc may otherwise fuse operations.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -12,7 +12,7 @@
 namespace specd::kernels::cuda {
 
 __device__ inline float exp_strict(float x) {
-  // As the CPU's max and min: NaN survives.
+  // Like max and min on the CPU: NaN survives.
   x = x < -104.0f ? -104.0f : x;
   x = x > 89.0f ? 89.0f : x;
   const float shifter = 12582912.0f;

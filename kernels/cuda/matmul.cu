@@ -1,18 +1,19 @@
 // out[r][j] = sum over k of x[r][k] * w[j][k].
 //
-// bfloat16 weights go through tensor cores, one instruction shape for any number of rows:
-// mma.m16n8k16 with 16 weights' rows as A and 8 rows of x as B. x is split into two bfloat16, high
-// and low, which together keep 16 bits of it.
-//   Strict: k in tiles of 16, zeros beyond n_in; the T tiles in 8 segments, tile t in the segment s
-//   with T s / 8 <= t < T (s + 1) / 8. Per segment, from zero: for each tile the mma with high,
-//   then the one with low. The segments are added in order, whatever k_segments
-//   says.
-// Few rows are bound by reading weights: a warp has one segment of 32 outputs, the 8 warps of a
-// block together all of them; every lane reads 16 bytes of weights a tile, in one line with its
-// warp. Many rows: a warp has 64 outputs by 32 rows and goes through all segments.
+// bfloat16 weights use tensor cores with one instruction shape for any number of rows: mma.m16n8k16
+// with 16 rows of weights as A and 8 rows of x as B. x is split into two bfloat16, high and low,
+// which together keep 16 bits of it.
 //
-// float32 and float16 weights: a chain of fused multiply-adds, in the CPU's order and with its
-// bits.
+//   Strict: k in tiles of 16, with zeros beyond n_in. The T tiles form 8 segments; tile t is in
+//   segment s with T s / 8 <= t < T (s + 1) / 8. Per segment, from zero: for each tile the mma with
+//   high, then the one with low. The segments are added in order, regardless of k_segments.
+//
+// With few rows, reading the weights is the limit: a warp computes one segment of 32 outputs, and
+// the 8 warps of a block compute all segments. Every lane reads 16 bytes of weights per tile,
+// contiguous within its warp. With many rows a warp computes 64 outputs by 32 rows and goes through
+// all segments.
+//
+// float32 and float16 weights: a chain of fused multiply-adds in the CPU's order and with its bits.
 #include <cuda_bf16.h>
 
 #include "kernels/cuda/backend.h"
@@ -28,7 +29,8 @@ __host__ __device__ constexpr int64_t tiles_of(int64_t n) { return (n + 15) / 16
 
 // ---- layout ------------------------------------------------------------------------------------
 
-// bfloat16: [output tile of 16][k tile of 16][lane][8], each lane's 8 as mma.m16n8k16 wants A.
+// bfloat16: [output tile of 16][k tile of 16][lane][8], each lane's 8 in the order of
+// mma.m16n8k16's A.
 __global__ void pack_bf16(uint16_t* packed, const uint16_t* source, int32_t n_rows, int32_t n_in,
                           int32_t column_begin) {
   const int64_t k_tiles = tiles_of(n_in);
@@ -44,7 +46,7 @@ __global__ void pack_bf16(uint16_t* packed, const uint16_t* source, int32_t n_ro
       k < n_in ? source[row * n_in + k] : uint16_t{0};
 }
 
-// Others: [n_in][n_out], so that neighbouring threads read neighbouring outputs.
+// Others: [n_in][n_out], so that neighboring threads read neighboring outputs.
 template <typename Element>
 __global__ void pack_columns(Element* packed, const Element* source, int32_t n_rows, int32_t n_in,
                              int32_t n_out, int32_t column_begin) {
@@ -71,7 +73,7 @@ __global__ void split_x(uint4* out, const float* x, int32_t n_rows, int32_t n_in
       const float value = row < n_rows && k + i < n_in ? x[row * n_in + k + i] : 0.0f;
       const __nv_bfloat16 first = __float2bfloat16_rn(value);
       const float back = __bfloat162float(first);
-      // Nothing is left of what is infinite, or became so.
+      // An infinite value, or one that became infinite, leaves no remainder.
       const __nv_bfloat16 rest = __float2bfloat16_rn(isinf(back) ? 0.0f : __fsub_rn(value, back));
       h |= uint32_t{__bfloat16_as_ushort(first)} << (16 * i);
       l |= uint32_t{__bfloat16_as_ushort(rest)} << (16 * i);
@@ -96,7 +98,7 @@ __device__ inline void mma(Sums& c, const uint4& a, uint32_t b0, uint32_t b1) {
       : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
 }
 
-// Weights are read once: they shall not push x out of the cache.
+// Weights are read once and must not evict x from the cache.
 __device__ inline uint4 read_once(const uint4* p) {
   uint4 v;
   asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
@@ -107,8 +109,8 @@ __device__ inline uint4 read_once(const uint4* p) {
 
 __device__ inline int64_t segment_begin(int64_t k_tiles, int s) { return k_tiles * s / kSegments; }
 
-// Where this lane's part of tiles [first, first + kCount) begins; beyond the end the last tile
-// again, whose sums are not stored.
+// Start of this lane's part of tiles [first, first + kCount). Beyond the end it repeats the last
+// tile, whose sums are not stored.
 template <int kCount>
 __device__ inline void fragments_of(const uint4* (&out)[kCount], const uint4* data, int64_t first,
                                     int64_t tiles, int64_t k_tiles, int lane) {
@@ -119,8 +121,7 @@ __device__ inline void fragments_of(const uint4* (&out)[kCount], const uint4* da
   }
 }
 
-// One value of the fragment C: output 16 * tile + lane / 4 (+ 8), row 8 * tile + lane % 4 * 2 (+
-// 1).
+// One value of fragment C: output 16 * tile + lane / 4 (+ 8), row 8 * tile + lane % 4 * 2 (+ 1).
 __device__ inline void store(float* out, const Sums& c, int64_t j0, int64_t r0, int lane,
                              int32_t n_out, int32_t n_rows) {
 #pragma unroll
@@ -131,7 +132,7 @@ __device__ inline void store(float* out, const Sums& c, int64_t j0, int64_t r0, 
   }
 }
 
-// grid: (pairs of output tiles, groups of kN row tiles); block: 8 warps, one a segment.
+// grid: (pairs of output tiles, groups of kN row tiles); block: 8 warps, one per segment.
 template <int kN>
 __global__ void __launch_bounds__(kSegments* kWarp)
     matmul_few(const uint4* weights, const uint4* x, float* out, int32_t n_out, int32_t n_rows,
@@ -272,9 +273,9 @@ void matmul_bf16(CudaStream& stream, const MatmulArgs& a) {
   auto* x = reinterpret_cast<uint4*>(stream.scratch);
   const uint64_t row_tile_bytes = static_cast<uint64_t>(k_tiles) * kWarp * sizeof(uint4);
   const auto rows_at_once =
-      static_cast<int32_t>(stream.scratch_bytes / row_tile_bytes / 8) * 64;  // of 64, for the grid
+      static_cast<int32_t>(stream.scratch_bytes / row_tile_bytes / 8) * 64;  // grid unit
   if (rows_at_once == 0) {
-    stream.note(cudaErrorMemoryAllocation);  // open() was told a smaller width_max
+    stream.note(cudaErrorMemoryAllocation);  // open() got too small a width_max
     return;
   }
   for (int32_t done = 0; done < a.n_rows; done += rows_at_once) {

@@ -1,8 +1,8 @@
-// `numerics: fast`: matmuls over bfloat16 by cuBLASLt, with x rounded to bfloat16. Which kernel
-// runs, and so which bits come out, depends on the number of rows: not strict.
+// `numerics: fast`: matmuls over bfloat16 with cuBLASLt, x rounded to bfloat16. The kernel, and so
+// the bits, depend on the number of rows: not strict.
 //
-// cuBLASLt is loaded when it is asked for, so that nothing else needs it to be there. Weights are
-// row-major as in the checkpoint; the other types keep the strict layout and the strict op.
+// cuBLASLt is loaded on demand, so that it is not required otherwise. Weights are row-major as in
+// the checkpoint; other types keep the strict layout and the strict op.
 #include <cublasLt.h>
 #include <cuda_bf16.h>
 #include <dlfcn.h>
@@ -35,7 +35,7 @@ struct FastMatmul {
 
   cublasLtHandle_t handle = nullptr;
   cublasLtMatmulDesc_t operation = nullptr;
-  // What was chosen for a shape: rows, n_out, n_in.
+  // The algorithm chosen for a shape: rows, n_out, n_in.
   struct Plan {
     cublasLtMatrixLayout_t weights = nullptr, x = nullptr, out = nullptr;
     cublasLtMatmulAlgo_t algorithm{};
@@ -70,7 +70,7 @@ bool find(void* library, const char* name, Fn& out) {
 
 }  // namespace
 
-// cuBLASLt counts columns first: out^T [n_out, rows] = W^T' [n_out, n_in] x^T [n_in, rows].
+// cuBLASLt is column-major: out^T [n_out, rows] = W^T' [n_out, n_in] x^T [n_in, rows].
 const FastMatmul::Plan& FastMatmul::plan(int32_t n_rows, int32_t n_out, int32_t n_in,
                                          uint64_t workspace_bytes) {
   const auto [at, is_new] = plans.try_emplace({n_rows, n_out, n_in});
@@ -144,7 +144,7 @@ void matmul_fast(Stream& any, const MatmulArgs& a) {
   if (a.weights.dtype != DType::kBF16) return matmul(any, a);
   if (a.n_rows == 0) return;
   CudaStream& stream = of(any);
-  // x in bfloat16, then what cuBLASLt wants to work in.
+  // x as bfloat16, followed by cuBLASLt's workspace.
   const int64_t n = int64_t{a.n_rows} * a.weights.n_in;
   const uint64_t x_bytes = (static_cast<uint64_t>(n) * 2 + 255) / 256 * 256;
   if (x_bytes >= stream.scratch_bytes) return stream.note(cudaErrorInvalidValue);

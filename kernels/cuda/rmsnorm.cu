@@ -1,7 +1,7 @@
-// Residual add and RMSNorm, one block a row.
+// Residual add and RMSNorm, one block per row.
 //
-// Strict: 256 partial sums, element i in sum i % 256 by fused multiply-add in increasing i, added
-// as a tree (stride 128, 64, .., 1). Not the CPU's 16.
+// Strict: 256 partial sums; element i goes to sum i % 256 by fused multiply-add in increasing i;
+// the sums are added as a tree (stride 128, 64, .., 1). The CPU uses 16 sums.
 #include "kernels/cuda/backend.h"
 
 namespace specd::kernels::cuda {
@@ -9,8 +9,8 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// out = x / sqrt(mean + eps) * weight for all threads' shares of a row; each has put its sum of
-// squares into `sums`. out may be x: a thread reads only what it writes.
+// out = x / sqrt(mean + eps) * weight, each thread for its share of a row, after every thread has
+// put its sum of squares into `sums`. out may be x: a thread reads only what it writes.
 __device__ void normalize(const float* x, const float* weight, float* out, int32_t n, float eps,
                           float* sums) {
   const int t = threadIdx.x;
@@ -41,7 +41,7 @@ __global__ void rmsnorm_kernel(RmsNormArgs a) {
   normalize(a.x + first, a.weight, a.out + first, a.n, a.eps, sums);
 }
 
-// One block a row and head of q or k.
+// One block per row and head of q or k.
 __global__ void head_norm_kernel(HeadNormArgs a) {
   __shared__ float sums[kThreads];
   const int32_t head = blockIdx.y;

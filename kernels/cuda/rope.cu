@@ -1,7 +1,7 @@
-// The rotary table, the rotation with the append to the cache, and KV compaction.
+// The rotary table, the rotation with KV append, and KV compaction.
 //
-// Bits of the CPU's (but for the payload of a NaN) and but for the table: cos and sin here are
-// those of float64, rounded.
+// Same bits as on the CPU, except for the payload of a NaN and for the table: here cos and sin are
+// computed in float64 and rounded.
 #include "kernels/cuda/backend.h"
 #include "kernels/cuda/math.cuh"
 
@@ -20,7 +20,7 @@ __global__ void rope_table_kernel(RopeTableArgs a) {
   }
 }
 
-// One block a row and head of q, k or v.
+// One block per row and head of q, k or v.
 template <DType kType>
 __global__ void rope_append_kernel(RopeAppendArgs a) {
   const int32_t dim = a.kv.head_dim, half = dim / 2, groups = a.kv.n_kv_heads;
@@ -51,7 +51,7 @@ __global__ void rope_append_kernel(RopeAppendArgs a) {
   }
 }
 
-// One block a kv head; the moves of one head stay in order.
+// One block per kv head, so that the moves of one head stay in order.
 template <typename Element>
 __global__ void kv_move_kernel(KvMoveArgs a) {
   const size_t dim = a.kv.head_dim;
@@ -66,7 +66,7 @@ __global__ void kv_move_kernel(KvMoveArgs a) {
       k[to_page + d * kPageTokens + to] = k[from_page + d * kPageTokens + from];
       v[to_page + to * dim + d] = v[from_page + from * dim + d];
     }
-    // A thread moves the same d each time, so it sees its own earlier writes and needs no barrier.
+    // A thread moves the same d each time, so it sees its earlier writes without a barrier.
   }
 }
 

@@ -1,5 +1,5 @@
-// Tokens that only the device knows: into rows, cut, and down a tree. One thread a number or a
-// sequence: there are few. Bits of the CPU's.
+// Tokens that only the device knows: copying them into rows, cutting, and walking down a tree. One
+// thread per number or sequence, because there are few. Same bits as on the CPU.
 #include "kernels/cuda/backend.h"
 
 namespace specd::kernels::cuda {

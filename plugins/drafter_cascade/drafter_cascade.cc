@@ -1,5 +1,5 @@
-// A drafter made of drafters: each step the first of them that has something proposes. Written on
-// the C tables, because it hands its calls on. See README.md.
+// A drafter composed of drafters: in each step the first one with a proposal drafts. Uses the C
+// tables directly, because it forwards calls. See README.md.
 #include <specd/plugin_api/services/parts.h>
 #include <specd/sdk/instance.h>
 #include <specd/sdk/plugin.h>
@@ -45,7 +45,7 @@ constexpr const char* kSchema = R"({
   }
 })";
 
-// Caps point to taps that live as long as the process; there are as many lists as configurations.
+// Caps must point to taps that live until the process ends; there is one list per configuration.
 const std::vector<uint32_t>& kept(std::vector<uint32_t> taps) {
   static std::mutex mutex;
   static std::set<std::vector<uint32_t>> all;
@@ -55,7 +55,7 @@ const std::vector<uint32_t>& kept(std::vector<uint32_t> taps) {
 
 class Cascade {
  public:
-  // Describes every part; create() makes them.
+  // Describes every part; create() constructs them.
   Cascade(const specd_host* host, const specd_target_info* target, const specd_config* config)
       : host_(host) {
     const auto* parts = sdk::require_service<specd_parts>(host, SPECD_SERVICE_PARTS);
@@ -66,7 +66,7 @@ class Cascade {
       found.struct_size = sizeof found;
       const specd_status status = parts->find(host, config, where.c_str(), &found);
       if (status == SPECD_E_PRECONDITION) break;
-      if (status != SPECD_OK) throw sdk::Error(status, where + ": cannot be had");
+      if (status != SPECD_OK) throw sdk::Error(status, where + ": cannot be used");
       parts_.emplace_back(host, target, found, where);
       const std::string min_nodes = "min_nodes." + std::to_string(i);
       min_nodes_.push_back(
@@ -74,7 +74,7 @@ class Cascade {
       const uint32_t most = parts_.back().caps().max_nodes;
       if (static_cast<uint32_t>(min_nodes_.back()) > most) {
         throw sdk::Error(SPECD_E_CONFIG, min_nodes + ": expected at most " + std::to_string(most) +
-                                             ", which is all that " + where + " proposes, found " +
+                                             ", the max_nodes of " + where + ", found " +
                                              std::to_string(min_nodes_.back()));
       }
     }
@@ -88,7 +88,7 @@ class Cascade {
     }
   }
 
-  // What all parts together ask for and can do.
+  // The combined requirements and capabilities of all parts.
   specd_drafter_caps caps() const {
     static const char* const kServices[] = {SPECD_SERVICE_PARTS};
     specd_drafter_caps all{};
@@ -104,7 +104,7 @@ class Cascade {
       const specd_drafter_caps& one = part.caps();
       if (one.draft_rule != all.draft_rule) {
         throw sdk::Error(SPECD_E_UNSUPPORTED,
-                         part.where() + ": its drafts come about by another rule than those of " +
+                         part.where() + ": its draft rule differs from that of " +
                              parts_[0].where() + ", so no verifier can state one guarantee");
       }
       if (one.tree_mode != SPECD_TREE_CHAIN) all.tree_mode = SPECD_TREE_VARIABLE;
@@ -117,12 +117,13 @@ class Cascade {
       }
       if (__builtin_add_overflow(all.bytes_fixed, one.bytes_fixed, &all.bytes_fixed) ||
           __builtin_add_overflow(all.bytes_per_seq, one.bytes_per_seq, &all.bytes_per_seq)) {
-        throw sdk::Error(SPECD_E_UNSUPPORTED, part.where() + ": asks for more than 2^64 bytes");
+        throw sdk::Error(SPECD_E_UNSUPPORTED,
+                         part.where() + ": the drafters need more than 2^64 bytes together");
       }
     }
     const std::vector<uint32_t>& taps = kept(union_of_taps());
     if (taps.size() > SPECD_MAX_TAPS) {
-      throw sdk::Error(SPECD_E_UNSUPPORTED, "drafters: together they ask for " +
+      throw sdk::Error(SPECD_E_UNSUPPORTED, "drafters: together they need " +
                                                 std::to_string(taps.size()) +
                                                 " taps, the host gives at most 8");
     }
@@ -176,7 +177,8 @@ class Cascade {
 
   void begin(const specd_begin_args& args) {
     const uint32_t n = args.batch->n_seqs;
-    // All memory before the parts begin: what they have begun must not be lost for want of it.
+    // Allocate before the parts begin: what they have begun must not be lost to an
+    // allocation failure.
     std::vector<std::vector<void*>> states(parts_.size(), std::vector<void*>(n));
     std::vector<std::vector<specd_status>> statuses(parts_.size(), std::vector<specd_status>(n));
     std::vector<specd_status> worst(n, SPECD_OK);
@@ -232,7 +234,8 @@ class Cascade {
       budgets[s] = std::clamp(budgets[s], 0, static_cast<int32_t>(args.out->node_capacity));
       n_nodes[s] = 0;
     }
-    // Of each sequence: the first part that has less than it should, and what one has failed with.
+    // Per sequence: the first part whose proposal was too short, and the status of a part
+    // that failed.
     std::vector<int32_t> second_best(sequences.size(), -1);
     std::vector<specd_status> failed(sequences.size(), SPECD_OK);
     const auto take = [&](std::size_t p, std::size_t s) {
@@ -268,7 +271,7 @@ class Cascade {
     }
   }
 
-  // Allocates nothing: what the parts are not told of would be lost.
+  // Allocates nothing: a failure here would keep parts from ending their sequences.
   void end(const specd_end_args& args) {
     const specd_batch& batch = *args.batch;
     const auto sequence = [&](uint32_t s) { return static_cast<Sequence*>(batch.seq_state[s]); };
@@ -301,8 +304,8 @@ class Cascade {
     return status == SPECD_OK || status == SPECD_E_DEADLINE;
   }
 
-  // Of a sequence that another part failed in begin(). Without the call, as every end(): services
-  // go by its batch.
+  // Ends a sequence that another part failed in begin(). Like every end(), without the call, on
+  // which services depend.
   void end_one(std::size_t part, const specd_batch& all, uint32_t s, void* state) {
     specd_status status = SPECD_OK;
     ending_[0] = state;
@@ -333,17 +336,17 @@ class Cascade {
   void tell_once(const Part& part, specd_status status) {
     if (!told_.emplace(&part, status).second) return;
     const std::string text = part.where() + ": propose() failed with status " +
-                             std::to_string(status) + "; the others go on";
+                             std::to_string(status) + "; the other drafters continue";
     host_->log(host_, SPECD_LOG_WARN, text.data(), text.size());
   }
 
   const specd_host* host_;
   std::vector<Part> parts_;
-  std::vector<int32_t> min_nodes_;  // of part i
+  std::vector<int32_t> min_nodes_;  // indexed by part
   specd_drafter_grant grant_{};
-  bool is_tree_ = false;  // parents are its own to write
+  bool is_tree_ = false;  // the cascade writes the parents
   std::set<std::pair<const Part*, specd_status>> told_;
-  // For end() and end_one(), which must not want memory: states, and the slot of one.
+  // For end() and end_one(), which must not allocate: states, and the slot of one sequence.
   std::vector<void*> ending_;
   Grid ending_slot_;
 };
@@ -398,7 +401,7 @@ constexpr specd_drafter_api kApi = {sizeof(specd_drafter_api),
 }  // namespace
 }  // namespace specd::cascade
 
-SPECD_SDK_PLUGIN("A drafter made of drafters: the first that has something proposes",
+SPECD_SDK_PLUGIN("A drafter composed of drafters: the first one with a proposal drafts",
                  specd_factory{sizeof(specd_factory), 0, "cascade",
-                               "the first of its drafters that has something proposes",
+                               "the first of its drafters with a proposal drafts",
                                specd::cascade::kSchema, &specd::cascade::kApi, nullptr})

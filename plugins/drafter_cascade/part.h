@@ -1,5 +1,5 @@
-// One drafter of the cascade: the calls of its table, with columns of its own beside those of the
-// host's call. services/parts.h says what a part may expect.
+// One drafter of the cascade: forwards the calls of its table, with separate columns in place of
+// the host's. services/parts.h states the rules.
 #pragma once
 
 #include <specd/plugin_api/entry.h>
@@ -15,7 +15,7 @@
 
 namespace specd::cascade {
 
-// int32 of [rows, columns] in host memory, and the tensor over it.
+// An int32 array of [rows, columns] in host memory, with its tensor.
 class Grid {
  public:
   void shape(std::size_t rows, std::size_t columns, int32_t value, uint32_t rank) {
@@ -48,16 +48,16 @@ class Grid {
   specd_tensor tensor_{};
 };
 
-// What the cascade keeps of a sequence.
+// The cascade's state of a sequence.
 struct Sequence {
-  std::vector<void*> state;  // of every part
+  std::vector<void*> state;  // one per part
   int32_t n_begun = 0;       // tokens at begin()
-  int32_t chosen = -1;       // the part whose proposal was handed on, until the update() after it
+  int32_t chosen = -1;       // the part whose proposal was used, until the next update()
 };
 
 class Part {
  public:
-  // [control] In describe() and create(): finds and describes.
+  // [control] Called in describe() and create().
   Part(const specd_host* host, const specd_target_info* target, const specd_part& found,
        std::string where)
       : host_(host), api_(found.factory->drafter), found_(found), where_(std::move(where)) {
@@ -67,22 +67,22 @@ class Part {
     const auto need = [&](bool good, const char* text) {
       if (!good) throw sdk::Error(SPECD_E_UNSUPPORTED, where_ + ": " + text);
     };
-    need(caps_.struct_size == sizeof caps_, "describe() gave another struct_size");
+    need(caps_.struct_size == sizeof caps_, "describe() changed struct_size");
     need((caps_.n_taps == 0 || caps_.taps != nullptr) &&
              (caps_.n_services == 0 || caps_.services != nullptr) &&
              ((caps_.needs & SPECD_NEED_HIDDEN) != 0) == (caps_.n_taps != 0),
-         "describe() gave taps or services without a list, or taps without SPECD_NEED_HIDDEN");
+         "describe() returned taps or services without a list, or taps without SPECD_NEED_HIDDEN");
     need(caps_.max_nodes >= 1 && caps_.max_nodes <= SPECD_MAX_TREE_NODES && caps_.max_depth >= 1 &&
              caps_.max_depth <= SPECD_MAX_TREE_DEPTH && caps_.tree_mode <= SPECD_TREE_VARIABLE &&
              caps_.n_taps <= SPECD_MAX_TAPS,
-         "describe() gave nodes, depth, tree mode or taps out of range");
+         "describe() returned nodes, depth, tree mode or taps out of range");
     need((caps_.device_types & (1u << SPECD_DEV_CPU)) != 0, "it cannot work in host memory");
     need(caps_.tree_mode != SPECD_TREE_STATIC || api_->static_tree != nullptr,
          "its tree is fixed, but static_tree is null");
     need((caps_.needs & (SPECD_NEED_HIDDEN | SPECD_NEED_PROBES)) == 0 || api_->update != nullptr,
          "hidden states and probes come in update(), but update is null");
     for (uint32_t i = 0; i < caps_.n_services; ++i) {
-      need(caps_.services[i] != nullptr, "describe() gave a service without a name");
+      need(caps_.services[i] != nullptr, "describe() returned a service without a name");
       if (host->get_service(host, caps_.services[i]) == nullptr) {
         throw sdk::Error(SPECD_E_UNSUPPORTED, where_ + ": needs the host service '" +
                                                   caps_.services[i] + "', which is not offered");
@@ -118,10 +118,10 @@ class Part {
     check(api_->create(found_.factory, host_, &args, &made), "create");
     if (made == nullptr) throw sdk::Error(SPECD_E_INTERNAL, where_ + ": create() gave no instance");
     self_ = made;
-    found_ = {};  // its configuration lives no longer than this call
+    found_ = {};  // its configuration is not valid after this call
   }
 
-  // taps: of each of its taps the place among the cascade's.
+  // taps: for each tap of the part, its index among the cascade's taps.
   void activate(specd_drafter_grant grant, std::vector<uint32_t> taps) {
     grant.max_nodes = std::min(grant.max_nodes, caps_.max_nodes);
     grant.max_depth = std::min({grant.max_depth, caps_.max_depth, grant.max_nodes});
@@ -150,8 +150,8 @@ class Part {
     if (std::exchange(active_, false)) api_->deactivate(self_);
   }
 
-  // [step] States of the sequences of the batch go to `states`, their statuses to `statuses`, which
-  // have room for them. Allocates nothing.
+  // [step] Stores the states and statuses of the batch's sequences in `states` and `statuses`,
+  // which must have room. Allocates nothing.
   specd_status begin(const specd_begin_args& args, std::vector<void*>& states,
                      std::vector<specd_status>& statuses) const {
     specd_batch batch = *args.batch;
@@ -171,7 +171,7 @@ class Part {
     api_->end(self_, &own);
   }
 
-  // [step] index: its own in the cascade. node_capacity: of the cascade.
+  // [step] index: the part's index in the cascade. node_capacity: the cascade's.
   specd_status update(const specd_update_args& args, const std::vector<Sequence*>& sequences,
                       std::size_t index, uint32_t node_capacity,
                       std::vector<specd_status>& statuses) {
@@ -216,7 +216,7 @@ class Part {
     return api_->update(self_, &own);
   }
 
-  // [step] budgets: of the sequences, 0 = not asked. What it proposes is in n_nodes() and the
+  // [step] budgets: one per sequence, 0 = do not propose. The proposal is in n_nodes() and the
   // columns until the next call.
   specd_status propose(const specd_propose_args& args, const std::vector<Sequence*>& sequences,
                        std::size_t index, const std::vector<int32_t>& budgets) {
@@ -231,7 +231,7 @@ class Part {
     std::vector<void*> states;
     for (std::size_t s = 0; s < n; ++s) {
       int32_t budget = std::min(budgets[s], most);
-      // As the host does for a chain: the step adds a token of its own.
+      // Like the host for a chain: the step itself adds a token.
       const uint64_t left = args.sampling[s]->tokens_left;
       if (caps_.tree_mode == SPECD_TREE_CHAIN && static_cast<uint64_t>(budget) >= left) {
         budget = left == 0 ? 0 : static_cast<int32_t>(left - 1);
@@ -260,13 +260,13 @@ class Part {
   }
 
   specd_status status(std::size_t s) const { return statuses_[s]; }
-  // What propose() gave sequence s, up to its budget.
+  // Number of nodes proposed for sequence s, up to its budget.
   int32_t n_nodes(std::size_t s) const {
     const int32_t n = std::clamp(*n_nodes_.row(s), 0, *budget_.row(s));
     const int32_t* end = std::find(token_.row(s), token_.row(s) + n, int32_t{SPECD_NO_TOKEN});
     return static_cast<int32_t>(end - token_.row(s));
   }
-  // Of those, the ones that may be accepted.
+  // Those of them that can be accepted.
   int32_t n_acceptable(std::size_t s) const {
     const auto probe = [](int32_t flags) { return (flags & SPECD_NODE_PROBE) != 0; };
     const int32_t n = n_nodes(s);
@@ -274,7 +274,7 @@ class Part {
   }
   const int32_t* tokens(std::size_t s) const { return token_.row(s); }
   const int32_t* flags(std::size_t s) const { return flags_.row(s); }
-  // Of a chain or a fixed tree those that it was given, whatever it wrote.
+  // For a chain or a fixed tree the preset parents, whatever the part wrote.
   const int32_t* parents(std::size_t s) {
     preset_parents(s);
     return parent_.row(s);
@@ -295,7 +295,8 @@ class Part {
     }
   }
 
-  // Rows of before begin() are for who sees hidden states; nodes, for who proposed them.
+  // Rows from before begin() are only for parts with hidden states, nodes only for the part that
+  // proposed them.
   void copy_rows(const specd_update_args& args, std::size_t s, const Sequence& sequence,
                  bool mine) {
     const std::size_t from = s * args.max_rows;
@@ -326,7 +327,7 @@ class Part {
   bool active_ = false;
   std::vector<uint32_t> taps_;
   std::vector<int32_t> static_parents_;
-  // Of the running call:
+  // For the running call:
   Grid count_, position_, token_, next_token_, node_, top1_, budget_, n_nodes_, parent_, flags_;
   std::vector<specd_status> statuses_;
 };

@@ -16,8 +16,8 @@ class Chain {
  public:
   Chain(const Settings& settings, const sdk::Model& model) : settings_(settings), model_(model) {}
 
-  // Guess i of a sequence goes into node i of its proposal, and from there into the row of guess
-  // i + 1, without a look at it.
+  // Writes guess i of a sequence to node i of its proposal, which is also the input of the row for
+  // guess i + 1. No value is read on the host.
   void propose(const specd_propose_args& in) {
     const specd_batch& batch = *in.batch;
     const uint32_t capacity = in.out->node_capacity;
@@ -38,7 +38,7 @@ class Chain {
     }
 
     call_.clear(batch.n_seqs);
-    std::vector<uint32_t> active;  // sequences that go on
+    std::vector<uint32_t> active;  // sequences still drafting
     for (uint32_t s = 0; s < batch.n_seqs; ++s) {
       if (budget(s) == 0) continue;
       call_.want(s, s * capacity);
@@ -61,7 +61,7 @@ class Chain {
   }
 
  private:
-  // In host memory: SPECD_DEV_CUDA is not offered with p_min.
+  // Host memory only: with p_min SPECD_DEV_CUDA is not offered.
   bool is_unlikely(const specd_tensor& tokens, const std::vector<float>& logprob,
                    uint32_t at) const {
     return static_cast<const int32_t*>(tokens.data)[at] < 0 ||

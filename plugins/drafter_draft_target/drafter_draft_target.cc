@@ -1,5 +1,5 @@
-// Draft-target speculation: a small model of the same tokens guesses for the large one. The daemon
-// runs the model (service model/1); this plugin decides what to feed it. See README.md.
+// Draft-target speculation: a small model with the same tokens guesses for the large one. The
+// daemon runs the model (service model/1); this plugin decides what to feed it. See README.md.
 #include <specd/sdk/plugin.h>
 
 #include "chain.h"
@@ -41,7 +41,8 @@ class DraftTarget final : public sdk::Drafter {
     caps.services = kServices;
     caps.n_services = 1;
     if (settings.tree) caps.tree_mode = SPECD_TREE_VARIABLE;
-    if (settings.tree || settings.p_min > 0) return;  // what to grow, when to stop: needs a look
+    // growing a tree and stopping at p_min read values
+    if (settings.tree || settings.p_min > 0) return;
     caps.device_types |= 1u << SPECD_DEV_CUDA;
     caps.features = SPECD_FEATURE_CAPTURE;
   }
@@ -53,7 +54,7 @@ class DraftTarget final : public sdk::Drafter {
         chain_(settings_, model_),
         tree_(settings_, model_) {}
 
-  struct Sequence {  // the daemon knows the text, and what the model has seen of it
+  struct Sequence {  // the daemon keeps the text and the model's state
     explicit Sequence(DraftTarget&) {}
   };
   void begin(Sequence&, const sdk::Begin&) {}
@@ -76,6 +77,6 @@ class DraftTarget final : public sdk::Drafter {
 }  // namespace
 }  // namespace specd::draft_target
 
-SPECD_SDK_PLUGIN("Draft-target: a small model that the daemon runs guesses for the large one",
+SPECD_SDK_PLUGIN("Draft-target: a small model, run by the daemon, guesses for the large one",
                  specd::sdk::drafter<specd::draft_target::DraftTarget>(
-                     "chain", "the draft model's own draws, or a tree of what it finds likely"))
+                     "chain", "the draft model's draws, or a tree of its most likely tokens"))

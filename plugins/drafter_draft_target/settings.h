@@ -1,4 +1,4 @@
-// The parameters; README.md says what they mean.
+// The parameters; explained in README.md.
 #pragma once
 
 #include <specd/plugin_api/drafter.h>
@@ -10,10 +10,10 @@
 namespace specd::draft_target {
 
 struct Settings {
-  static constexpr int64_t kBranchesMax = 16;  // a level grows to its square
+  static constexpr int64_t kBranchesMax = 16;  // a level can grow to the square of this
 
   std::string model;
-  uint32_t draft_tokens;  // of a tree its levels
+  uint32_t draft_tokens;  // for a tree: its levels
   double p_min;
   bool use_target_noise;
   uint32_t prefill_chunk;
@@ -32,8 +32,7 @@ struct Settings {
         nodes(static_cast<uint32_t>(config.i64("tree.nodes", 16, 1, SPECD_MAX_TREE_NODES))),
         path_p_min(config.f64("tree.p_min", 0, 0, 1)) {
     if (tree && p_min > 0) {
-      throw sdk::Error(SPECD_E_CONFIG,
-                       "p_min: is for chains; a tree leaves out what is unlikely with tree.p_min");
+      throw sdk::Error(SPECD_E_CONFIG, "p_min: applies to chains only; use tree.p_min for a tree");
     }
   }
 };

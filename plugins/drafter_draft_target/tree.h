@@ -1,5 +1,5 @@
-// A tree of guesses, grown level by level: of every level the likeliest nodes are run, each gives
-// its likeliest children, and of all that came up the likeliest are proposed.
+// A tree of guesses, grown level by level: the most likely nodes of each level are run, each adds
+// its most likely children, and the most likely nodes overall are proposed.
 #pragma once
 
 #include <specd/sdk/drafter.h>
@@ -14,14 +14,14 @@
 
 namespace specd::draft_target {
 
-// What one sequence has grown in a step.
+// The tree grown for one sequence in a step.
 class Grown {
  public:
   struct Node {
     int32_t token;
     int32_t parent;    // node, -1 = the root
-    float score;       // log of the product of the draft model's probabilities down to here
-    int32_t row = -1;  // of the model's round
+    float score;       // log of the product of the draft model's probabilities down to this node
+    int32_t row = -1;  // row in the model's round
   };
 
   void clear() {
@@ -32,9 +32,9 @@ class Grown {
 
   void add(int32_t token, int32_t parent, float score) { nodes_.push_back({token, parent, score}); }
 
-  // The nodes of the last level that are worth running, the likeliest first: at most `branches`,
-  // and none that `budget` others beat already, since it would not be proposed and its children
-  // neither.
+  // Returns the nodes of the last level to run, most likely first: at most `branches`,
+  // without those already beaten by `budget` others, which cannot be proposed and neither can
+  // their children.
   std::vector<int32_t> begin_level(uint32_t branches, std::size_t budget) {
     std::vector<int32_t> chosen = best(budget - 1);
     const auto level = static_cast<int32_t>(level_);
@@ -49,8 +49,8 @@ class Grown {
     return node < 0 ? -1 : nodes_[static_cast<std::size_t>(node)].row;
   }
 
-  // The likeliest `n`, in falling order. Whole paths: no node is likelier than its parent, and of
-  // equals the older comes first.
+  // Returns the `n` most likely nodes in decreasing order, ties by age, oldest first. These form
+  // whole paths, because no node is more likely than its parent.
   std::vector<int32_t> best(std::size_t n) const {
     std::vector<int32_t> order(nodes_.size());
     for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int32_t>(i);
@@ -66,11 +66,12 @@ class Grown {
     return order;
   }
 
-  // Depth first, the likeliest child first: when the likeliest path is accepted its KV lies in
-  // place already.
+  // Depth first, most likely child first: when the most likely path is accepted, its KV is already
+  // in place.
   void propose(sdk::Proposal& out) const {
     const std::vector<int32_t> chosen = best(static_cast<std::size_t>(out.budget()));
-    std::vector<std::vector<int32_t>> children(nodes_.size() + 1);  // of node i at i + 1
+    // children of node i are at i + 1
+    std::vector<std::vector<int32_t>> children(nodes_.size() + 1);
     for (const int32_t i : chosen) {
       children[static_cast<std::size_t>(nodes_[static_cast<std::size_t>(i)].parent + 1)].push_back(
           i);
@@ -140,18 +141,18 @@ class Tree {
   struct Growing {
     uint32_t sequence, depth;
     std::size_t budget;
-    std::vector<int32_t> run;  // nodes that the model runs now
+    std::vector<int32_t> run;  // nodes that the model is running
   };
 
   sdk::ModelRows::Wants wants() const { return {true, false, branches_}; }
-  // Levels that the text has room for: the step adds a token of its own.
+  // Levels that the text has room for: the step itself adds a token.
   uint32_t depth_of(const specd_propose_args& in, uint32_t s) const {
     const uint64_t left = in.sampling[s]->tokens_left;
     if (in.host_node_budget[s] <= 0 || left == 0) return 0;
     return static_cast<uint32_t>(std::min<uint64_t>(settings_.draft_tokens, left - 1));
   }
 
-  // What the model said below the nodes that it ran becomes nodes.
+  // Adds the model's outputs as children of the nodes that were run.
   void take_children() {
     int32_t output = 0;
     for (const Growing& each : growing_) {
@@ -163,11 +164,12 @@ class Tree {
     }
   }
 
-  // The draw goes first, with the score of the likeliest: made with the target's noise it is what
-  // the target will draw, if the two agree at all. Greedily it is the likeliest.
+  // The draw comes first and takes the score of the most likely child: made with the target's
+  // noise, it is what the target will draw when the two models roughly agree. When greedy it is the
+  // most likely child.
   void add_children(Grown& grown, int32_t parent, int32_t output) {
     const int32_t drawn = rows_.token(output);
-    if (drawn == SPECD_NO_TOKEN) return;  // logits that are not finite
+    if (drawn == SPECD_NO_TOKEN) return;  // non-finite logits
     const float above = parent == kRoot ? 0 : grown.nodes()[static_cast<std::size_t>(parent)].score;
     uint32_t rank = 0;
     const auto add = [&](int32_t token) {
@@ -181,7 +183,7 @@ class Tree {
     }
   }
 
-  // Of each sequence that may go deeper than `depth`, the likeliest nodes of that depth.
+  // For each sequence that may grow deeper than `depth`, the most likely nodes at that depth.
   void choose_rows(uint32_t n_seqs, uint32_t depth) {
     std::vector<Growing> deeper;
     for (Growing& each : growing_) {
@@ -205,7 +207,7 @@ class Tree {
   const float score_min_;
   const sdk::Model& model_;
   sdk::ModelRows rows_;
-  std::vector<Grown> grown_;  // of sequence s of the batch
+  std::vector<Grown> grown_;  // indexed by sequence of the batch
   std::vector<Growing> growing_;
 };
 

@@ -1,5 +1,5 @@
-// Lookahead decoding: the target guesses its own tokens to come, beside what it has to do; see
-// README.md.
+// Lookahead decoding: in every step the target also computes guesses of its next tokens;
+// see README.md.
 #include <algorithm>
 #include <string>
 
@@ -38,7 +38,7 @@ class Lookahead final : public sdk::Drafter {
     caps.n_services = 1;
     const uint64_t cells = uint64_t{settings.window_depth() + 1} * settings.ngram;
     caps.bytes_fixed = settings.nodes() * sizeof(Node);
-    // The text's old array stands beside the new one while it grows.
+    // While the text grows, its old array exists beside the new one.
     caps.bytes_per_seq = sizeof(int32_t) * (2 * uint64_t{context.target->max_positions} + cells) +
                          NgramPool::bytes_max(settings.ngram, settings.max_pool_ngrams);
   }
@@ -54,7 +54,7 @@ class Lookahead final : public sdk::Drafter {
 
   void activated() {
     sdk::expect((grant().needs & SPECD_NEED_PROBES) != 0,
-                "activate(): SPECD_NEED_PROBES was asked for and is not granted");
+                "activate(): SPECD_NEED_PROBES was requested but not granted");
     if (grant().max_nodes < settings_.window_nodes()) {
       throw sdk::Error(SPECD_E_CONFIG,
                        "the window takes " + std::to_string(settings_.window_nodes()) +
@@ -77,13 +77,13 @@ class Lookahead final : public sdk::Drafter {
   };
 
   void begin(Sequence& sequence, const sdk::Begin& in) {
-    // The prompt and a usual answer at once.
+    // Reserve the prompt and a typical answer at once.
     sequence.text.reserve(std::min<std::size_t>(in.tokens.size + 1024, target().max_positions));
     for (const int32_t token : in.tokens) append(sequence, token);
   }
 
   void update(Sequence& sequence, const sdk::Rows& rows) {
-    // The window's n-grams are older than the text's: LADE's order.
+    // The window's n-grams are inserted before those of the text, as in LADE.
     if (sequence.window.answered(rows, grant().max_nodes)) {
       if (!sequence.window.filling()) {
         for (uint32_t w = 0; w < sequence.window.columns(); ++w) {
@@ -113,8 +113,8 @@ class Lookahead final : public sdk::Drafter {
              out.sampling()->tokens_left >= window.tokens_to_pay() &&
              out.size() + static_cast<int64_t>(window.nodes()) <= out.budget();
     };
-    // Guesses first: they are what gains tokens, and the first of them stands where its tokens will
-    // be when they are accepted. A window that fills has none yet.
+    // Guesses come first: they gain tokens, and the first of them is placed where its KV will stay.
+    // A window that is filling has none yet.
     if (!(window.filling() && fits())) {
       push_guesses(sequence.pool, std::min(room, settings_.levels()), out);
     }
@@ -131,7 +131,7 @@ class Lookahead final : public sdk::Drafter {
   void append(Sequence& sequence, int32_t token) {
     HostVector<int32_t>& text = sequence.text;
     if (text.size() == text.capacity()) {
-      // The last doubling ends where the model does.
+      // The last doubling stops at the model's last position.
       const std::size_t most = std::max<std::size_t>(target().max_positions, text.size() + 1);
       text.reserve(std::min(most, 2 * text.size() + 64));
     }
@@ -141,7 +141,7 @@ class Lookahead final : public sdk::Drafter {
     }
   }
 
-  // A prefix trie below the root, newest guess first: what two guesses share is tested once.
+  // A prefix trie below the root, newest guess first: a prefix shared by guesses is tested once.
   void push_guesses(const NgramPool& pool, uint32_t depth, sdk::Proposal& out) {
     guesses_.clear();
     pool.each(out.root_token(), [&](const int32_t* guess) {
@@ -165,13 +165,12 @@ class Lookahead final : public sdk::Drafter {
   Settings settings_;
   uint64_t salt_;
   sdk::HostAllocator<int32_t> memory_;
-  HostVector<Node> guesses_;  // of the sequence at hand
+  HostVector<Node> guesses_;  // of the current sequence
 };
 
 }  // namespace
 }  // namespace specd::lookahead
 
-SPECD_SDK_PLUGIN("Lookahead decoding: n-grams from parallel Jacobi iterations of the target itself",
+SPECD_SDK_PLUGIN("Lookahead decoding: n-grams from parallel Jacobi iterations of the target",
                  specd::sdk::drafter<specd::lookahead::Lookahead>(
-                     "window",
-                     "a window of guesses beside every pass, and the n-grams it has found"))
+                     "window", "a window of guesses in every pass, and the n-grams it has found"))

@@ -1,4 +1,4 @@
-// Memory under the quota of the instance, and the mixing function of index and hash.
+// Memory under the instance's quota, and the mixing function for index and hash.
 #ifndef SPECD_LOOKAHEAD_MEMORY_H
 #define SPECD_LOOKAHEAD_MEMORY_H
 

@@ -1,4 +1,4 @@
-// The n-grams that the window has found, by their first token.
+// The n-grams found by the window, by their first token (the key).
 #ifndef SPECD_LOOKAHEAD_NGRAM_POOL_H
 #define SPECD_LOOKAHEAD_NGRAM_POOL_H
 
@@ -10,12 +10,13 @@
 
 namespace specd::lookahead {
 
-// Holds at most `max_ngrams`, of one key at most `per_key`; what was inserted longest ago goes
-// first, there and here. Inserting what is known makes it the newest. An insertion compares with
-// the n-grams of its key and takes no other search, whatever the pool holds.
+// Holds at most `max_ngrams` n-grams, and at most `per_key` of one key; beyond either limit the
+// least recently inserted one is evicted. Inserting a known n-gram makes it the newest. An
+// insertion compares only with the n-grams of its key, whatever the pool's size.
 //
-// Every n-gram is in two lists by age: one of all, one of its bucket. Buckets are a hash of the
-// key, so a bucket may hold several keys; the salt keeps a text from being made to collide.
+// Every n-gram is in two lists ordered by age: one of all, one of its bucket. Buckets are indexed
+// by a hash of the key, so a bucket may hold several keys; the salt keeps a text from being crafted
+// to collide.
 class NgramPool {
  public:
   NgramPool(const sdk::HostAllocator<int32_t>& memory, uint32_t n, uint32_t per_key,
@@ -28,7 +29,7 @@ class NgramPool {
         links_(memory),
         buckets_(memory) {}
 
-  // `n` tokens, the first is the key.
+  // Inserts `n` tokens; the first is the key.
   void insert(const int32_t* ngram) {
     if (per_key_ == 0) return;
     make_room();
@@ -55,7 +56,7 @@ class NgramPool {
     newest_ = entry;
   }
 
-  // Calls visit(tokens) with the n - 1 tokens after the key, newest first.
+  // Calls visit(tokens) with the n - 1 tokens after the key, newest n-gram first.
   template <class Visit>
   void each(int32_t key, Visit&& visit) const {
     if (buckets_.empty()) return;
@@ -65,7 +66,7 @@ class NgramPool {
     }
   }
 
-  // Bytes of a pool at its largest: while it grows, the old arrays stand beside the new ones.
+  // Maximum bytes of a pool: while it grows, the old arrays exist beside the new ones.
   static uint64_t bytes_max(uint32_t n, uint32_t max_ngrams) {
     return 2 * uint64_t{max_ngrams} * (n * sizeof(int32_t) + sizeof(Links) + 2 * sizeof(uint32_t));
   }
@@ -102,7 +103,7 @@ class NgramPool {
     if (l.older[kBucket] != kNone) links_[l.older[kBucket]].newer[kBucket] = l.newer[kBucket];
   }
 
-  // All or nothing: what may throw comes before anything changes.
+  // All or nothing: everything that may throw comes before any change.
   void make_room() {
     if (size_ < links_.size() || size_ == max_ngrams_) return;
     const std::size_t more =
@@ -121,8 +122,8 @@ class NgramPool {
   uint32_t n_, per_key_, max_ngrams_;
   uint64_t salt_;
   HostVector<int32_t> tokens_;    // n-gram e at e * n
-  HostVector<Links> links_;       // as many as there is room for
-  HostVector<uint32_t> buckets_;  // the newest n-gram; a power of two
+  HostVector<Links> links_;       // one entry per n-gram of capacity
+  HostVector<uint32_t> buckets_;  // the newest n-gram of each; a power of two
   uint32_t size_ = 0;
   uint32_t newest_ = kNone, oldest_ = kNone;
 };

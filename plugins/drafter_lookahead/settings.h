@@ -1,4 +1,4 @@
-// The sizes of window and pool, in the words of two engines; see README.md.
+// The sizes of window and pool, under the parameter names of two engines; see README.md.
 #ifndef SPECD_LOOKAHEAD_SETTINGS_H
 #define SPECD_LOOKAHEAD_SETTINGS_H
 
@@ -18,7 +18,7 @@ class Settings {
   bool pool_from_prompt = false;
   uint32_t max_pool_ngrams = 0;
 
-  // Throws Error(SPECD_E_CONFIG) when the tree would be larger than the ABI allows.
+  // Throws Error(SPECD_E_CONFIG) when the tree would exceed the limits of the ABI.
   explicit Settings(const sdk::Config& config) {
     const Names names = family(config);
     window = read(config, names.window, names.defaults[0], 1, SPECD_MAX_TREE_DEPTH + 1);
@@ -29,10 +29,11 @@ class Settings {
     check(names);
   }
 
-  // Levels of the window, which are also the tokens of a guess.
+  // Levels of the window, and tokens of a guess.
   uint32_t levels() const { return ngram - 1; }
   uint32_t window_depth() const { return ngram < 2 ? 0 : window + ngram - 3; }
-  // Most nodes of the window in any pass: while it fills, `filled` levels have more columns.
+  // Largest number of window nodes in any pass: while the window fills, `filled` levels have
+  // more columns.
   uint32_t window_nodes() const {
     uint32_t most = 0;
     for (uint32_t filled = 1; filled <= levels(); ++filled) {
@@ -40,7 +41,7 @@ class Settings {
     }
     return most;
   }
-  // Guesses are tested beside the full window, and where the window does not fit.
+  // Guesses are tested beside the full window, and also where the window does not fit.
   uint32_t nodes() const {
     return ngram < 2 ? 0 : std::max(window_nodes(), (window + guesses) * levels() - 1);
   }

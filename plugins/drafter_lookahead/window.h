@@ -1,4 +1,4 @@
-// The two-dimensional window: guesses of the tokens to come, made better by every pass.
+// The two-dimensional window: guesses of future tokens, refined in every pass.
 #ifndef SPECD_LOOKAHEAD_WINDOW_H
 #define SPECD_LOOKAHEAD_WINDOW_H
 
@@ -10,20 +10,20 @@
 namespace specd::lookahead {
 
 // Column w holds the tokens of levels 0, 1, ... at positions p + w, p + w + 1, ..., where p is the
-// position of the root; level 0 of column 0 is the root itself. A pass asks the target what follows
-// the last level of every column. While fewer than N - 1 levels are filled, the answers become the
-// next level and the first column is dropped; after that they complete an n-gram in every column,
-// and the columns lose their first level.
+// position of the root; level 0 of column 0 is the root. A pass asks the target for the token after
+// the last level of every column. While fewer than N - 1 levels are filled, the answers form the
+// next level and the first column is dropped. After that, the answers complete an n-gram in every
+// column, and the columns lose their first level.
 //
 // In the tree the level-0 tokens are a chain below the root, and the other levels of a column hang
-// below its level-0 token. So a cell is at its position, and sees the root, the level-0 tokens of
-// the columns up to its own, and its own column: the mask of LADE.
+// below its level-0 token. A cell thus has its position as depth, and attends to the root, the
+// level-0 tokens of the columns up to its own, and its column: the mask of LADE.
 class Window {
  public:
   Window(const sdk::HostAllocator<int32_t>& memory, uint32_t width, uint32_t n)
       : width_(width), n_(n), cells_(memory) {}
 
-  // Level 0 = W + N - 3 tokens of the text, by a function of index and length alone.
+  // Sets level 0 to W + N - 3 tokens of the text, chosen by a function of index and length only.
   void start(const int32_t* text, std::size_t size) {
     if (!cells_.empty()) return;
     cells_.resize(std::size_t{columns()} * n_);
@@ -35,16 +35,16 @@ class Window {
   bool filling() const { return filled_ < n_ - 1; }
   uint32_t columns() const { return width_ + n_ - 1 - filled_; }
   uint32_t nodes() const { return columns() * filled_ - 1; }
-  // Tokens that come before an n-gram of the next pass can be tested, one a pass, and the two that
-  // its test is about.
+  // Tokens until an n-gram of the next pass can be tested, one per pass, plus the two that the
+  // test concerns.
   uint64_t tokens_to_pay() const { return uint64_t{n_} - 1 - filled_ + 3; }
   const int32_t* ngram(uint32_t w) const { return cells_.data() + std::size_t{w} * n_; }
 
-  // All of it; the caller has seen that it fits.
+  // Pushes the whole window; the caller has checked that it fits.
   void push(sdk::Proposal& out) {
     column(0)[0] = out.root_token();
     const int32_t flags0 = filled_ == 1 ? kLast : SPECD_NODE_PROBE;
-    const int32_t level0 = out.size() - 1;  // of column 0, if the root were a node
+    const int32_t level0 = out.size() - 1;  // node index of column 0, if the root were a node
     for (uint32_t w = 1; w < columns(); ++w) {
       out.push(ngram(w)[0], w == 1 ? -1 : level0 + static_cast<int32_t>(w) - 1, flags0);
     }
@@ -60,12 +60,13 @@ class Window {
     in_flight_ = true;
   }
 
-  // The answers to the last push(), once. When all are there, every column has one cell more.
+  // Takes the answers to the last push(), once. Returns true when all are present; every column
+  // then has one more cell.
   bool answered(const sdk::Rows& rows, uint32_t node_capacity) {
     if (!in_flight_) return false;
     in_flight_ = false;
     for (uint32_t w = 0; w < columns(); ++w) {
-      // Level 0 of column 0 is the root: what followed it was committed.
+      // Level 0 of column 0 is the root; its answer is the committed token.
       const int32_t answer = w == 0 && filled_ == 1
                                  ? rows[0].next_token
                                  : rows.top1(last_level_ + static_cast<int32_t>(w), node_capacity);
@@ -75,7 +76,7 @@ class Window {
     return true;
   }
 
-  // Moves by one token, after answered().
+  // Moves the window by one token; call after answered().
   void advance() {
     if (filling()) {
       ++filled_;
@@ -91,8 +92,9 @@ class Window {
   int32_t* column(uint32_t w) { return cells_.data() + std::size_t{w} * n_; }
 
   uint32_t width_, n_;
-  uint32_t filled_ = 1;        // levels
-  HostVector<int32_t> cells_;  // column w at w * n, its last cell the answer's; empty: not started
+  uint32_t filled_ = 1;  // levels
+  // column w at w * n, its last cell for the answer; empty: not started
+  HostVector<int32_t> cells_;
   bool in_flight_ = false;
   int32_t last_level_ = 0;  // node of the last level of column 0
 };

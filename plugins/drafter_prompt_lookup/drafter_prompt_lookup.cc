@@ -1,5 +1,5 @@
-// Prompt lookup: copies what followed an earlier occurrence of the last tokens. Two families of
-// parameters, as two engines define them; see README.md.
+// Prompt lookup: copies what followed an earlier occurrence of the last tokens. Has two families of
+// parameters, as defined by two engines; see README.md.
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -20,7 +20,7 @@ constexpr const char* kPoolKeys[] = {"max_draft_len", "max_matching_ngram_size",
 struct Settings {
   bool pool = false;  // which family
   uint32_t draft = 0;
-  uint32_t min = 0, max = 0;  // n-gram sizes; the pool family uses max alone
+  uint32_t min = 0, max = 0;  // n-gram sizes; the pool family uses max only
   bool oldest = true, shared = true;
   uint64_t pool_tokens = 0;
 
@@ -46,7 +46,8 @@ struct Settings {
       draft = static_cast<uint32_t>(config.i64("max_draft_len", 4, 1, kMaxDraft));
       max = static_cast<uint32_t>(
           config.i64("max_matching_ngram_size", 2, 1, MatchPool::kLongestPattern));
-      config.boolean("is_keep_all", true);  // checked; see match_pool.h why it changes nothing
+      // validated only; match_pool.h explains why it has no effect
+      config.boolean("is_keep_all", true);
       oldest = config.boolean("is_use_oldest", true);
       shared = config.boolean("is_public_pool", true);
       pool_tokens =
@@ -91,7 +92,7 @@ class PromptLookup final : public sdk::Drafter {
     caps.max_nodes = caps.max_depth = settings.draft;
     caps.services = kServices;
     caps.n_services = 1;
-    // Text: 12 bytes a token; tables: at most 3/8 full after they grew.
+    // Text: 12 bytes a token. Tables: at most 3/8 full right after they grew.
     const uint64_t sizes = settings.max - (settings.pool ? 0 : settings.min - 1);
     const uint64_t entry = settings.pool ? (settings.oldest ? 24 : 52) : 8;
     const uint64_t per_token = 12 + sizes * entry * 8 / 3;
@@ -125,14 +126,14 @@ class PromptLookup final : public sdk::Drafter {
         pool = std::make_unique<MatchPool>(drafter.memory_, drafter.pool_options(0));
       }
     }
-    std::shared_ptr<Text> text;  // a shared pool may keep it longer than the sequence lives
+    std::shared_ptr<Text> text;  // a shared pool may keep it beyond the sequence's life
     SuffixIndex index;
     std::unique_ptr<MatchPool> pool;  // private pool
     MatchPool::Reader reader;
   };
 
   void begin(Sequence& sequence, const sdk::Begin& in) {
-    // The prompt and a usual answer at once, but no more than the quota is made for.
+    // Reserve the prompt and a typical answer at once, within what the quota allows for.
     const std::size_t room = std::min<std::size_t>(in.tokens.size + 1024, positions_max_);
     sequence.text->reserve(room);
     if (!settings_.pool) sequence.index.reserve(room);
@@ -156,7 +157,7 @@ class PromptLookup final : public sdk::Drafter {
     const Text& text = *sequence.text;
     const uint32_t n = text.size();
     if (settings_.pool) {
-      // Room as the origin counts it: one token less than may still be emitted.
+      // Counted as in the original: one token fewer than may still be emitted.
       const uint64_t left = out.sampling()->tokens_left;
       const uint64_t room = std::min<uint64_t>(left == 0 ? 0 : left - 1, settings_.draft);
       if (room == 0) return;
@@ -195,8 +196,8 @@ class PromptLookup final : public sdk::Drafter {
     guard_pool([&] { pool_of(sequence)->take_in(hasher_, sequence.text, sequence.reader); });
   }
 
-  // A shared pool that meets the quota is emptied and starts over, so that one full pool does not
-  // end drafting for everybody; a private one fails its sequence.
+  // A shared pool that reaches the quota is cleared and refilled, so that one full pool does not
+  // end drafting for all sequences. A private pool fails its sequence.
   template <class Body>
   bool guard_pool(Body&& body) {
     if (shared_pool_ == nullptr) {

@@ -1,4 +1,5 @@
-// Pool of n-gram patterns and what followed them, over one text or over those of all sequences.
+// A pool of n-gram patterns with the tokens that followed them, over one text or the texts of
+// all sequences.
 #ifndef SPECD_PROMPT_LOOKUP_MATCH_POOL_H
 #define SPECD_PROMPT_LOOKUP_MATCH_POOL_H
 
@@ -10,23 +11,21 @@
 namespace specd::prompt_lookup {
 
 // Semantics: pattern (1..M tokens) -> set of matches (1..P following tokens) in order of insertion.
-// Inserting a match that is not in the set removes all shorter ones, then appends it; a look-up
-// takes the oldest or the newest.
+// Inserting a match that is not in the set removes all shorter ones, then appends it. A lookup
+// returns the oldest or the newest match.
 //
-// What follows from that and is used here:
-//  - Matches of a pattern never get longer along the set, so "remove the shorter ones" pops from
-//  the
-//    back. is_keep_all = false (replace the set when the new match is longer than the first) is
-//    then the same thing: every match is shorter than the new one.
-//  - A match of full length P is never removed, and inserting it again changes nothing. So every
-//    window is inserted for good once, when its match is complete; only the last P - 1 windows of a
-//    text, whose matches the end cuts, are inserted at every look-up.
-//  - For the oldest, only the first match matters; membership is needed for the newest alone. The
-//    match of a window that the end of its text cuts grows with the text, and is still the same
-//    entry: its length follows from what of the text was taken in. So a window is inserted once,
-//    when the first token of its match is known, and again only after another text has displaced a
-//    match.
-// A pattern and its match are neighbours in a text, so an entry is a place in a text, no copy.
+// Consequences that this implementation relies on:
+// - Matches of a pattern never get longer along the set, so "remove the shorter ones" pops from the
+//   back. is_keep_all = false (replace the set when the new match is longer than the first) is then
+//   equivalent: every match is shorter than the new one.
+// - A match of full length P is never removed, and inserting it again changes nothing. So every
+//   window is inserted permanently once its match is complete; only the last P - 1 windows of a
+//   text, whose matches are cut by its end, are inserted at every lookup.
+// - For the oldest, only the first match matters; set membership is needed only for the newest. The
+//   match of a window cut by the end of its text grows with the text and stays the same entry: its
+//   length follows from how much of the text was taken in. So a window is inserted once, when the
+//   first token of its match is known, and again only after another text has displaced a match.
+// A pattern and its match are adjacent in a text, so an entry is a position in a text, not a copy.
 class MatchPool {
  public:
   static constexpr uint32_t kLongestPattern = 16;
@@ -36,17 +35,17 @@ class MatchPool {
     uint32_t max_match;    // P
     uint32_t max_pattern;  // M
     bool oldest;
-    uint64_t max_tokens;  // taken in before the pool is emptied; 0 = no bound
+    uint64_t max_tokens;  // limit after which the pool is cleared; 0 = none
   };
-  // One text's standing in the pool.
+  // The progress of one text in the pool.
   struct Reader {
     uint32_t text = 0;                        // index in texts_
-    uint64_t generation = 0;                  // of the pool when the text was registered
-    uint32_t next[kLongestPattern + 1] = {};  // by pattern size: first window not yet complete
-    // By pattern size: bit i is set when window next + i needs no insertion, because the oldest
-    // match of its pattern has full length or is its own.
+    uint64_t generation = 0;                  // the pool's generation when the text was registered
+    uint32_t next[kLongestPattern + 1] = {};  // per pattern size: first incomplete window
+    // Per pattern size: bit i is set when window next + i needs no insertion, because the oldest
+    // match of its pattern has full length or is the window's.
     uint64_t settled[kLongestPattern + 1] = {};
-    uint64_t displaced = 0;  // the pool's, when the text was last taken in
+    uint64_t displaced = 0;  // the pool's counter when the text was last taken in
   };
   struct Match {
     const int32_t* tokens = nullptr;
@@ -56,14 +55,14 @@ class MatchPool {
   MatchPool(const sdk::HostAllocator<int32_t>& memory, const Options& options)
       : options_(options), patterns_(memory), sets_(memory), nodes_(memory) {}
 
-  // Takes in what was appended to the text. For the newest that is the windows whose matches have
-  // become complete; the cut ones follow with the look-up.
+  // Takes in the tokens appended to the text. For the newest these are the windows whose matches
+  // have become complete; cut windows are inserted at the lookup.
   void take_in(const GramHasher& hasher, const std::shared_ptr<const Text>& text, Reader& reader) {
     take_complete(hasher, text, reader);
     if (options_.oldest) take_cut(hasher, text->size(), reader);
   }
 
-  // Looks the end of the text up.
+  // Looks up the end of the text.
   Match look_up(const GramHasher& hasher, const std::shared_ptr<const Text>& text, Reader& reader) {
     const uint32_t n = text->size();
     if (!options_.oldest) {
@@ -84,7 +83,7 @@ class MatchPool {
     return {};
   }
 
-  // Forgets everything and gives the memory back.
+  // Removes everything and releases the memory.
   void clear() {
     ++generation_;
     texts_.clear();
@@ -96,7 +95,7 @@ class MatchPool {
   }
 
  private:
-  // `size` tokens at `from` of a text, and the `match` tokens after them when it was inserted.
+  // `size` tokens at `from` in a text, followed by a match of `match` tokens at insertion.
   struct Gram {
     uint32_t text;
     uint32_t from;
@@ -106,15 +105,15 @@ class MatchPool {
   struct Pattern {
     Gram gram;  // the pattern with its oldest match
     uint32_t tag;
-    uint32_t newest;  // index in nodes_, when the newest is wanted
+    uint32_t newest;  // index in nodes_, when the newest is used
   };
   struct Node {
     Gram gram;
-    uint32_t older;  // index of the match before it in the set, or kNone
+    uint32_t older;  // index of the previous match in the set, or kNone
   };
   struct Source {
     std::shared_ptr<const Text> text;
-    uint32_t taken;  // tokens of it
+    uint32_t taken;  // number of its tokens taken in
   };
   static constexpr uint32_t kNone = 0xffffffffu;
   static constexpr uint32_t kRemoved = 0xfffffffeu;
@@ -123,13 +122,13 @@ class MatchPool {
     return texts_[gram.text].text->data() + gram.from;
   }
 
-  // Length of the match by now; for the oldest.
+  // Current length of the match; for the oldest.
   uint32_t match_of(const Gram& gram) const {
     if (gram.match == options_.max_match) return gram.match;
     return std::min(options_.max_match, texts_[gram.text].taken - gram.from - gram.size);
   }
 
-  // Of patterns that end a text of n tokens and have been followed by one.
+  // Longest pattern that fits in a text of n tokens and is followed by a token.
   uint32_t longest_pattern(uint32_t n) const {
     return n < 2 ? 0 : std::min(options_.max_pattern, n - 1);
   }
@@ -139,7 +138,7 @@ class MatchPool {
                      Reader& reader) {
     const uint32_t n = text->size();
     if (options_.max_tokens != 0) {
-      // Of a text longer than the pool only the end is taken in.
+      // Of a text longer than the pool, take in only the end.
       if (n - reader.next[1] > options_.max_tokens) {
         const uint32_t from = n - static_cast<uint32_t>(options_.max_tokens);
         for (uint32_t& next : reader.next) next = std::max(next, from);
@@ -164,7 +163,7 @@ class MatchPool {
     }
   }
 
-  // Inserts the windows whose matches the end of the text cuts: fewer than P <= 64 of a size.
+  // Inserts the windows whose matches are cut by the end of the text: fewer than P <= 64 per size.
   void take_cut(const GramHasher& hasher, uint32_t n, Reader& reader) {
     for (uint32_t size = longest_pattern(n); size >= 1; --size) {
       uint64_t bit = 1;
@@ -178,8 +177,8 @@ class MatchPool {
     reader.displaced = displaced_;
   }
 
-  // Registers the text after a clear or for the first time. What it held before a clear stays
-  // forgotten: taking all of it in again would cost a step its time.
+  // Registers the text initially and after a clear. What it held before a clear is not taken in
+  // again, because that would take too long in one step.
   void enter(const std::shared_ptr<const Text>& text, Reader& reader) {
     if (reader.generation == generation_) return;
     texts_.push_back({text, 0});
@@ -206,7 +205,8 @@ class MatchPool {
     }
   }
 
-  // The slot of sets_ that holds the node with the same pattern and match, or where it belongs.
+  // Returns the slot of sets_ with the node of the same pattern and match, or the slot where
+  // it belongs.
   uint32_t& find_member(const GramHasher& hasher, const Gram& gram) {
     const uint64_t hash = GramHasher::mix(
         texts_[gram.text].text->hash(hasher, gram.from, gram.size + gram.match) + gram.size);
@@ -227,8 +227,8 @@ class MatchPool {
     }
   }
 
-  // All or nothing: what may throw comes first. True when inserting longer matches of this window
-  // will change nothing either, while no other text displaces a match.
+  // All or nothing: everything that may throw comes first. Returns true when inserting longer
+  // matches of this window cannot change anything until another text displaces a match.
   bool insert(const GramHasher& hasher, const Gram& gram) {
     make_room(hasher);
     Pattern& pattern = find_pattern(hasher, gram);
@@ -250,7 +250,7 @@ class MatchPool {
       older = nodes_[older].older;
     }
     nodes_.push_back({gram, older});
-    // Slots only move in make_room(), and removing frees no slot before this one's place.
+    // Slots move only in make_room(), and removal frees no slot before this position.
     uint32_t& place = find_member(hasher, gram);
     if (place == kNone) ++set_count_;
     place = static_cast<uint32_t>(nodes_.size() - 1);
@@ -293,7 +293,7 @@ class MatchPool {
     for (std::size_t i = 0; i < nodes_.size(); ++i) {
       if (renamed[i] == kNone) continue;
       renamed[i] = static_cast<uint32_t>(kept.size());
-      // A live node's older neighbour is live: the set pops from the back only.
+      // A live node's older neighbor is live, because the set pops only from the back.
       kept.push_back({nodes_[i].gram, nodes_[i].older == kNone ? kNone : renamed[nodes_[i].older]});
     }
     std::size_t size = 256;
@@ -314,7 +314,7 @@ class MatchPool {
   Options options_;
   uint64_t generation_ = 1;
   uint64_t taken_ = 0;
-  uint64_t displaced_ = 0;  // times that a text took another's place as the oldest match
+  uint64_t displaced_ = 0;  // number of times that another text's match became the oldest
   std::vector<Source> texts_;
   HostVector<Pattern> patterns_;  // open addressing
   std::size_t pattern_count_ = 0;

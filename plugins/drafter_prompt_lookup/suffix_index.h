@@ -1,4 +1,4 @@
-// Longest earlier occurrence of the end of a growing text.
+// Finds the longest earlier occurrence of the end of a growing text.
 #ifndef SPECD_PROMPT_LOOKUP_SUFFIX_INDEX_H
 #define SPECD_PROMPT_LOOKUP_SUFFIX_INDEX_H
 
@@ -6,13 +6,13 @@
 
 namespace specd::prompt_lookup {
 
-// After every append, match_end() is where the earliest occurrence of the longest n-gram (min..max
-// tokens) ends that also ends the text; 0 when there is none. Earlier means: it ends before the
-// text does; it may overlap the suffix.
+// After every append, match_end() is the end of the earliest occurrence of the longest n-gram
+// (min..max tokens) that also ends the text; 0 when there is none. Earlier means that it ends
+// before the text does; it may overlap the suffix.
 //
-// For every length one entry per distinct n-gram, which keeps its first end. When the n-gram of a
-// length is known, all shorter suffixes of it are known too, with an end no later; so the search
-// goes from long to short, stops at the first hit, and what was passed by is what must be inserted.
+// For every length there is one entry per distinct n-gram, with its first end. When the n-gram of a
+// length is known, all its shorter suffixes are known too, with ends no later. So the search goes
+// from long to short and stops at the first hit; the lengths passed on the way must be inserted.
 // Cost per token: one probe in repeated text, max - min + 1 insertions in new text.
 class SuffixIndex {
  public:
@@ -27,7 +27,7 @@ class SuffixIndex {
     text.append(hasher, token);
     const uint32_t n = text.size();
     match_end_ = 0;
-    // An entry less than the table can hold, for every length.
+    // Room for one more entry of every length.
     if ((used_ + (max_ - min_ + 1)) * 4 > slots_.size() * 3) rehash(hasher, text);
     for (uint32_t length = max_ < n ? max_ : n; length >= min_; --length) {
       const uint64_t hash = text.hash(hasher, n - length, length);

@@ -1,4 +1,4 @@
-// Token text with constant-time hashes of its n-grams.
+// A text of tokens with constant-time hashes of its n-grams.
 #ifndef SPECD_PROMPT_LOOKUP_TEXT_H
 #define SPECD_PROMPT_LOOKUP_TEXT_H
 
@@ -13,8 +13,8 @@ namespace specd::prompt_lookup {
 template <class T>
 using HostVector = std::vector<T, sdk::HostAllocator<T>>;
 
-// Polynomial hash modulo 2^61 - 1. The base differs per instance, so that a text cannot be made to
-// collide in advance. Hashes only steer the search: every hit is compared token by token.
+// Polynomial hash modulo 2^61 - 1. The base differs per instance, so a text cannot be crafted to
+// collide. Hashes only guide the search: every hit is compared token by token.
 class GramHasher {
  public:
   static constexpr uint64_t kPrime = (uint64_t{1} << 61) - 1;
@@ -28,7 +28,7 @@ class GramHasher {
   uint64_t append(uint64_t prefix, int32_t token) const {
     return add(multiply(prefix, base_), static_cast<uint32_t>(token) + uint64_t{1});
   }
-  // Hash of `length` tokens between two prefix hashes; all bits are usable.
+  // Hash of the `length` tokens between two prefix hashes; all bits are usable.
   uint64_t between(uint64_t before, uint64_t after, uint32_t length) const {
     const uint64_t cut = multiply(before, power_[length]);
     return mix(add(after, kPrime - cut) + length);
@@ -54,7 +54,7 @@ class GramHasher {
   std::vector<uint64_t> power_;
 };
 
-// Tokens are only ever appended.
+// Append-only.
 class Text {
  public:
   explicit Text(const sdk::HostAllocator<int32_t>& memory) : tokens_(memory), prefix_(memory) {

@@ -1,5 +1,5 @@
-// The deterministic draws of the replay drafter. Tests include this file to compute what must
-// happen.
+// The deterministic draws of the replay drafter. Tests include this file to compute the
+// expected outcome.
 #ifndef SPECD_REPLAY_COIN_H
 #define SPECD_REPLAY_COIN_H
 
@@ -18,12 +18,12 @@ inline uint64_t draw(uint64_t seed, uint64_t position, uint64_t purpose) {
   return mix(mix(mix(seed) + position) + purpose);
 }
 
-// Whether the chain node for the token at `position` of the sequence tells the recorded truth.
+// Whether the chain node for the token at `position` of the sequence is the recorded token.
 inline bool tells_truth(uint64_t seed, uint64_t position, double acceptance) {
   return static_cast<double>(draw(seed, position, 0) >> 11) * 0x1p-53 < acceptance;
 }
 
-// A token that is not `truth`; vocab_size is at least 2.
+// Returns a token other than `truth`; vocab_size is at least 2.
 inline int32_t other_token(uint64_t random, int32_t truth, int32_t vocab_size) {
   const uint64_t step = 1 + random % static_cast<uint64_t>(vocab_size - 1);
   return static_cast<int32_t>((static_cast<uint64_t>(truth) + step) %

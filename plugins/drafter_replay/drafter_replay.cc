@@ -1,5 +1,5 @@
-// Replays recorded continuations with a set acceptance: the instrument for exact tests of the
-// engine and for the upper bound of what drafting can gain. See README.md.
+// Replays recorded continuations with a configured acceptance: for exact tests of the engine and
+// for the upper bound of what drafting can gain. See README.md.
 #include <specd/sdk/plugin.h>
 
 #include <algorithm>
@@ -15,12 +15,13 @@ namespace {
 
 struct Settings {
   std::string file;
-  std::vector<double> acceptance;  // by place in the draft; the last one holds for all after it
+  // by index in the draft; the last value applies to all later ones
+  std::vector<double> acceptance;
   uint64_t seed = 0;
   int32_t draft_tokens = 8;
   bool tree = false;
   int32_t nodes = 0;   // tree: chain, decoys and probes together
-  int32_t probes = 0;  // of these
+  int32_t probes = 0;  // part of `nodes`
 
   explicit Settings(const sdk::Config& config) {
     file = config.required_string("file");
@@ -41,7 +42,7 @@ struct Settings {
       acceptance = {1.0};
       return;
     }
-    // A number or a list; the getters know no lists.
+    // A number or a list; the getters do not support lists.
     const nlohmann::json json = nlohmann::json::parse(config.json(), nullptr, false);
     const nlohmann::json value =
         json.is_object() && json.contains("acceptance") ? json["acceptance"] : nlohmann::json();
@@ -51,7 +52,7 @@ struct Settings {
       if (!(a >= 0.0 && a <= 1.0)) {
         throw sdk::Error(
             SPECD_E_CONFIG,
-            "acceptance: expected a number from 0 to 1, or a list of such, found " + value.dump());
+            "acceptance: expected a number from 0 to 1, or a list of them, found " + value.dump());
       }
       acceptance.push_back(a);
     }
@@ -70,7 +71,7 @@ class Replay final : public sdk::Drafter {
     "required": ["file"],
     "properties": {
       "file": {"type": "string"},
-      "acceptance": {"description": "number from 0 to 1, or a list of them by place in the draft"},
+      "acceptance": {"description": "number from 0 to 1, or a list of them by index in the draft"},
       "seed": {"type": "integer", "minimum": 0},
       "draft_tokens": {"type": "integer", "minimum": 1, "maximum": 64},
       "tree": {
@@ -100,7 +101,7 @@ class Replay final : public sdk::Drafter {
 
   struct Sequence {
     explicit Sequence(Replay&) {}
-    const Record* record = nullptr;  // null: unknown, or the text left the record
+    const Record* record = nullptr;  // null: no record, or the text left it
     std::size_t known = 0;           // committed tokens
   };
 
@@ -139,12 +140,12 @@ class Replay final : public sdk::Drafter {
  private:
   struct Draft {
     int32_t token;
-    int32_t parent;  // in building order, -1 = root
+    int32_t parent;  // index in building order, -1 = root
     int32_t depth;   // 1 = child of the root
     bool probe;
   };
 
-  // Token of the chain node at place d (0-based): the record, or something else.
+  // Token of the chain node at index d (0-based): the recorded one, or another.
   int32_t chain_token(const Sequence& sequence, int32_t d) const {
     const std::size_t position = sequence.known + static_cast<std::size_t>(d);
     const int32_t truth = sequence.record->tokens[position];
@@ -154,8 +155,8 @@ class Replay final : public sdk::Drafter {
     return other_token(draw(settings_.seed, position, 1), truth, vocab_size());
   }
 
-  // The chain among decoys that are wrong at their place, and probes that may be right (so that a
-  // verifier which accepts a probe is found out), in a random order with parents first.
+  // Places the chain among decoys, which are wrong at their position, and probes, which may be
+  // right (to expose a verifier that accepts probes), in a random order with parents first.
   void propose_tree(const Sequence& sequence, sdk::Proposal& out, int32_t chain,
                     int32_t depth_max) {
     uint64_t state = draw(settings_.seed, sequence.known, 2);
@@ -170,7 +171,7 @@ class Replay final : public sdk::Drafter {
     for (int32_t i = chain; i < total; ++i) {
       const bool probe = i >= total - probes;
       int32_t parent = static_cast<int32_t>(random(drafts_.size() + 1)) - 1;
-      // Too deep: the root takes it.
+      // Too deep: attach it to the root.
       if (parent >= 0 && drafts_[static_cast<std::size_t>(parent)].depth >= depth_max) parent = -1;
       const int32_t depth = parent < 0 ? 1 : drafts_[static_cast<std::size_t>(parent)].depth + 1;
       const std::size_t position = sequence.known + static_cast<std::size_t>(depth) - 1;
@@ -181,7 +182,7 @@ class Replay final : public sdk::Drafter {
                          parent, depth, probe});
     }
 
-    // Random topological order: of the nodes whose parent is placed, any may be next.
+    // Random topological order: any node whose parent is placed may be next.
     placed_.assign(drafts_.size(), -1);
     ready_.clear();
     for (std::size_t i = 0; i < drafts_.size(); ++i) {
@@ -204,7 +205,7 @@ class Replay final : public sdk::Drafter {
 
   Settings settings_;
   RecordBook book_;
-  // Working memory of propose_tree().
+  // Scratch memory of propose_tree().
   std::vector<Draft> drafts_;
   std::vector<int32_t> placed_;
   std::vector<std::size_t> ready_;
@@ -213,6 +214,7 @@ class Replay final : public sdk::Drafter {
 }  // namespace
 }  // namespace specd::replay
 
-SPECD_SDK_PLUGIN("Replays recorded continuations with a set acceptance, for tests and bounds",
-                 specd::sdk::drafter<specd::replay::Replay>(
-                     "replay", "the recorded continuation of a known prompt"))
+SPECD_SDK_PLUGIN(
+    "Replays recorded continuations with a configured acceptance, for tests and bounds",
+    specd::sdk::drafter<specd::replay::Replay>("replay",
+                                               "the recorded continuation of a known prompt"))

@@ -18,7 +18,7 @@ uint64_t extend(uint64_t hash, int32_t token) {
   return (hash ^ static_cast<uint32_t>(token)) * 0x100000001b3u + 0x9e3779b97f4a7c15u;
 }
 
-// Nesting is refused early: no honest file has more than four levels.
+// Refuses deep nesting early: no valid file has more than four levels.
 nlohmann::json parse(const std::string& path) {
   struct stat info {};
   if (stat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) {
@@ -34,7 +34,7 @@ nlohmann::json parse(const std::string& path) {
   const auto not_json = [&](std::size_t byte) {
     return sdk::Error(SPECD_E_DATA, path + ": not JSON at byte " + std::to_string(byte));
   };
-  // nlohmann takes it as the end of the text.
+  // nlohmann would take it as the end of the text.
   if (const std::size_t zero = text.find('\0'); zero != std::string::npos) throw not_json(zero);
   try {
     return nlohmann::json::parse(text,
@@ -43,7 +43,8 @@ nlohmann::json parse(const std::string& path) {
                                      throw sdk::Error(SPECD_E_DATA, path + ": nested too deeply");
                                    return true;
                                  });
-  } catch (const nlohmann::json::parse_error& error) {  // its words have a piece of the file
+    // the exception's message contains part of the file
+  } catch (const nlohmann::json::parse_error& error) {
     throw not_json(error.byte > 0 ? error.byte - 1 : 0);
   } catch (const nlohmann::json::exception&) {
     throw sdk::Error(SPECD_E_DATA, path + ": not JSON: a number is too large");
@@ -100,7 +101,7 @@ RecordBook::RecordBook(const std::string& path, int32_t vocab_size) {
 const Record* RecordBook::find(const int32_t* tokens, std::size_t n, uint64_t seed) const {
   const Record* best = nullptr;
   uint64_t hash = 0;
-  // Any prefix of the tokens may be the prompt; of equal claims the longest prompt wins.
+  // Any prefix of the tokens may be the prompt; among matches the longest prompt wins.
   for (std::size_t length = 1; length <= n; ++length) {
     hash = extend(hash, tokens[length - 1]);
     const auto range = by_prompt_.equal_range(hash);

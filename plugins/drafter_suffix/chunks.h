@@ -1,4 +1,4 @@
-// A sequence that grows without moving what it holds.
+// A sequence that grows without moving its elements.
 #ifndef SPECD_SUFFIX_CHUNKS_H
 #define SPECD_SUFFIX_CHUNKS_H
 
@@ -15,7 +15,7 @@ using HostAllocator = sdk::HostAllocator<int32_t>;
 template <class T>
 using HostVector = std::vector<T, sdk::HostAllocator<T>>;
 
-// A vector that doubles copies megabytes in one step, and needs room for both copies.
+// A doubling vector would copy megabytes in one step and need room for both copies.
 template <class T>
 class Chunks {
  public:

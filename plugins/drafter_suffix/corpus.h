@@ -1,4 +1,4 @@
-// The index of a corpus, built by a thread while sequences are already drafted.
+// The index of a corpus, built by a background thread while sequences are drafted.
 #ifndef SPECD_SUFFIX_CORPUS_H
 #define SPECD_SUFFIX_CORPUS_H
 
@@ -16,7 +16,7 @@ namespace specd::suffix {
 
 class Corpus {
  public:
-  // Errors of the build are logged: sequences then go on without the corpus.
+  // Build errors are logged; sequences then continue without the corpus.
   Corpus(const sdk::Instance& instance, std::string path, HostVector<int32_t> tokens, uint64_t salt,
          uint32_t depth)
       : instance_(instance),
@@ -33,7 +33,7 @@ class Corpus {
     thread_ = std::thread([this] { build(); });
   }
 
-  // [control] Ends a build within a thousand tokens; it can be started anew.
+  // [control] Stops a build within a thousand tokens; start() can restart it.
   void stop() {
     stopping_ = true;
     if (thread_.joinable()) thread_.join();
@@ -53,7 +53,7 @@ class Corpus {
         if (n++ % 1024 == 0 && stopping_.load(std::memory_order_relaxed)) return;
         index->append(token);
       }
-      HostVector<int32_t>(tokens_.get_allocator()).swap(tokens_);  // the index has its own
+      HostVector<int32_t>(tokens_.get_allocator()).swap(tokens_);  // the index has copied them
       index_ = std::move(index);
       const uint64_t ms = (instance_.host()->now_ns(instance_.host()) - from) / 1000000;
       ready_.store(index_.get(), std::memory_order_release);

@@ -13,7 +13,7 @@
 namespace specd::suffix {
 namespace {
 
-// A token takes at most 10 digits and a comma; the rest is for spaces and brackets.
+// A token takes at most 10 digits and a comma; the rest allows for spaces and brackets.
 constexpr uint64_t kBytesPerTokenMax = 16;
 
 [[noreturn]] void refuse(const std::string& path, const std::string& why) {
@@ -24,7 +24,7 @@ class File {
  public:
   explicit File(const std::string& path) : path_(path) {
     if (path.find('\0') != std::string::npos) refuse("(path)", "contains a zero byte");
-    // NONBLOCK: a pipe must not hold the daemon up.
+    // With O_NONBLOCK, opening a pipe cannot block the daemon.
     fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd_ < 0) refuse(path, std::string("cannot open: ") + std::strerror(errno));
     struct stat info;
@@ -40,7 +40,7 @@ class File {
 
   uint64_t size() const { return size_; }
 
-  // 0 at the end of the file.
+  // Returns 0 at the end of the file.
   std::size_t read(char* out, std::size_t n) {
     for (;;) {
       const ssize_t got = ::read(fd_, out, n);
@@ -162,7 +162,7 @@ class Parser {
 uint64_t corpus_tokens_max(const std::string& path, uint64_t max_tokens) {
   const File file(path);
   check_size(path, file.size(), max_tokens);
-  // "[1]" is a token and an end in three bytes; a further token takes two.
+  // "[1]" is a token and an end in three bytes; each further token takes two.
   return std::min(max_tokens, file.size() / 3 * 2 + 2);
 }
 
@@ -174,7 +174,7 @@ HostVector<int32_t> read_corpus(const std::string& path, uint64_t max_tokens, ui
   Parser parser(path, max_tokens, vocab_size, tokens);
   HostVector<char> buffer(memory);
   buffer.resize(1 << 16);
-  uint64_t left = file.size();  // what is appended meanwhile is not read
+  uint64_t left = file.size();  // bytes appended meanwhile are not read
   while (left > 0) {
     const std::size_t n = file.read(buffer.data(), std::min<uint64_t>(left, buffer.size()));
     if (n == 0) break;

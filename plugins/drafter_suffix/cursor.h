@@ -1,4 +1,4 @@
-// The longest end of a text that occurs in the text of an automaton.
+// The longest suffix of a text that occurs in the text of an automaton.
 #ifndef SPECD_SUFFIX_CURSOR_H
 #define SPECD_SUFFIX_CURSOR_H
 
@@ -8,7 +8,7 @@ namespace specd::suffix {
 
 class Cursor {
  public:
-  // Amortised one look-up a token. The match is kept below the automaton's depth.
+  // One lookup per token, amortized. The match stays shorter than the automaton's depth.
   void advance(const SuffixAutomaton& in, int32_t token) {
     uint32_t to = 0;
     while ((to = in.after(state_, token)) == 0) {

@@ -1,4 +1,4 @@
-// Chooses a draft by the statistics of matches: how often did what follow?
+// Selects a draft by match statistics: how often each continuation followed.
 #ifndef SPECD_SUFFIX_DRAFT_SEARCH_H
 #define SPECD_SUFFIX_DRAFT_SEARCH_H
 
@@ -19,16 +19,17 @@ struct Draft {
   std::array<int32_t, 64> parent;  // -1 = root
 };
 
-// Keeps the best of all drafts that were tried; at equal scores the first. A draft follows a match
-// along the commonest continuations, each of which multiplies the probability of the draft by its
-// share, while that is min_token_prob or more. Beyond max_tree_depth tokens of match and draft
-// nothing is counted; there, and where a string occurs once, the draft follows the text.
+// Keeps the best of all drafts tried; on equal scores the first. A draft follows a match along
+// the most frequent continuations. Each multiplies the probability of the draft by its share, and
+// the draft goes on while that is at least min_token_prob. Strings longer than max_tree_depth
+// tokens (match and draft) are not counted; there, and where a string occurs once, the draft
+// follows the text.
 //
-// All strings of one class have the same continuations, and a longer match never gets a smaller
-// budget. So the longest string of every class is all that need be tried.
+// All strings of one class have the same continuations, and a longer match never has a smaller
+// budget. So only the longest string of every class is tried.
 class DraftSearch {
  public:
-  // eos: -1 = none; nothing is drafted after it. room <= 64.
+  // eos: -1 = none; drafts end with it. room <= 64.
   DraftSearch(const Settings& settings, int32_t eos, uint32_t room)
       : settings_(settings), eos_(eos), room_(room) {}
 
@@ -37,7 +38,7 @@ class DraftSearch {
     const uint32_t budget = settings_.budget(match, room_);
     const SuffixAutomaton::State& s = in[state];
     if (s.best_count == 0 || budget == 0) return;
-    // No token of the draft can be likelier than the first. The factor is for rounding.
+    // No token of the draft can be more likely than the first. The factor allows for rounding.
     const float first = static_cast<float>(s.best_count) / static_cast<float>(s.count);
     const float bound = budget <= 1 ? first : first * static_cast<float>(budget) * 1.0001f;
     if (bound <= drafts_[best_].score || first < settings_.min_token_prob) return;
@@ -55,8 +56,8 @@ class DraftSearch {
   const Draft& best() const { return drafts_[best_]; }
 
  private:
-  // Where a draft stands: in a state after a string of `length` tokens, or, when nothing is counted
-  // any more, in the text at `at`.
+  // The position of a draft: in a state after a string of `length` tokens or, where strings are no
+  // longer counted, in the text at `at`.
   struct Place {
     uint32_t state;
     uint32_t length;
@@ -89,14 +90,14 @@ class DraftSearch {
     }
   }
 
-  // True when the draft ends with it.
+  // Returns true when the draft ends with this token.
   bool add(int32_t token, float prob, Draft& draft) const {
     draft.token[draft.size++] = token;
     draft.score += prob;
     return token == eos_;
   }
 
-  // The likeliest token first, and of equally likely ones the one that was found first.
+  // Adds the most likely token first; among equally likely ones, the one found first.
   void grow(const SuffixAutomaton& in, uint32_t state, uint32_t length, uint32_t budget,
             Draft& draft) {
     next_ = end_ = 0;
@@ -114,8 +115,8 @@ class DraftSearch {
     return at < in.size() && in.token(at) != SuffixAutomaton::kSeparator;
   }
 
-  // Open branches are in the order in which they are taken; only as many are kept as there will be
-  // nodes, `left`.
+  // Open branches are sorted in the order in which they are taken; only `left` of them are kept,
+  // the number of nodes still to add.
   void push(const Branch& branch, uint32_t left) {
     uint32_t at = end_;
     while (at > next_ && branches_[at - 1].prob < branch.prob) --at;
@@ -142,8 +143,8 @@ class DraftSearch {
     }
   }
 
-  // The max_branches commonest continuations; of equally common ones the automaton's best first,
-  // then the younger. Of very many only the youngest and the oldest are looked at.
+  // The max_branches most frequent continuations; ties go to the automaton's best, then to the
+  // younger. When there are very many, only the youngest and the oldest are considered.
   uint32_t commonest_after(const SuffixAutomaton& in, uint32_t state,
                            std::array<uint32_t, 16>& to) const {
     constexpr int kLooks = 64;
@@ -176,7 +177,7 @@ class DraftSearch {
   const uint32_t room_;
   Draft drafts_[2];
   uint32_t best_ = 0;
-  std::array<Branch, 64> branches_;  // node i came from branch i; those from `next_` on are open
+  std::array<Branch, 64> branches_;  // node i came from branch i; branches from `next_` on are open
   uint32_t next_ = 0, end_ = 0;
 };
 

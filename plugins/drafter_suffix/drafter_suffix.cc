@@ -1,5 +1,6 @@
-// Suffix decoding: copies what most often followed the end of the text, in the text itself and in a
-// corpus; the longer the match and the surer its continuation, the longer the draft. See README.md.
+// Suffix decoding: copies what most often followed the end of the text, in the text and in a
+// corpus. The longer the match and the more certain its continuation, the longer the draft.
+// See README.md.
 #include <algorithm>
 #include <memory>
 
@@ -13,9 +14,9 @@
 namespace specd::suffix {
 namespace {
 
-// Text, states and edges of prose and of code, with the room that growing tables leave.
+// Text, states and edges for prose and code, including the slack of growing tables.
 constexpr uint64_t kBytesPerToken = 160;
-// The first chunk of each kind, which the shortest text takes too.
+// The first chunk of each kind, needed for the shortest text.
 constexpr uint64_t kFirstBytes = 32768;
 
 class Suffix final : public sdk::Drafter {
@@ -31,7 +32,7 @@ class Suffix final : public sdk::Drafter {
     if (settings.trees()) caps.tree_mode = SPECD_TREE_VARIABLE;
     caps.bytes_per_seq = kFirstBytes + uint64_t{context.target->max_positions} * kBytesPerToken;
     if (!settings.corpus.empty()) {
-      // The tokens as read, beside the index.
+      // The tokens as read, in addition to the index.
       caps.bytes_fixed =
           (1 << 17) + corpus_tokens_max(settings.corpus, settings.max_corpus_tokens) *
                           (kBytesPerToken + 2 * sizeof(int32_t));
@@ -61,12 +62,12 @@ class Suffix final : public sdk::Drafter {
     explicit Sequence(Suffix& drafter)
         : own(drafter.memory_, drafter.salt_, drafter.settings_.max_tree_depth) {}
     SuffixAutomaton own;
-    const SuffixAutomaton* corpus = nullptr;  // null until it was ready
-    Cursor cursor;                            // in the corpus
+    const SuffixAutomaton* corpus = nullptr;  // null until it is ready
+    Cursor cursor;                            // position in the corpus
   };
 
   void begin(Sequence& sequence, const sdk::Begin& in) {
-    // The prompt and a usual answer at once, but no more than the quota is made for.
+    // Reserve the prompt and a typical answer at once, within what the quota allows for.
     sequence.own.reserve(std::min<std::size_t>(in.tokens.size + 1024, target().max_positions));
     for (std::size_t i = 0; i < in.tokens.size; ++i) {
       if (i + 8 < in.tokens.size) sequence.own.expect(in.tokens[i + 8]);
@@ -123,7 +124,7 @@ class Suffix final : public sdk::Drafter {
     if (sequence.corpus != nullptr) sequence.cursor.advance(*sequence.corpus, token);
   }
 
-  // The first time that the corpus is ready the end of the text is looked up in it.
+  // When the corpus is first ready, looks up the end of the text in it.
   void meet_corpus(Sequence& sequence) const {
     if (sequence.corpus != nullptr || corpus_ == nullptr) return;
     sequence.corpus = corpus_->index();

@@ -9,8 +9,8 @@
 
 namespace specd::suffix {
 
-// Open addressing in blocks of 16 bytes, four to a cache line. The edges of a state form a list by
-// token, from the youngest to the oldest, so that they can be copied; nothing is ever removed.
+// Open addressing in 16-byte entries, four to a cache line. The edges of a state form a list by
+// token, from the youngest to the oldest, so that they can be copied. Nothing is ever removed.
 class EdgeTable {
  public:
   static constexpr int32_t kNoToken = -2;
@@ -19,10 +19,10 @@ class EdgeTable {
     uint32_t target;  // 0 = free
     uint32_t state;
     int32_t token;
-    int32_t older;  // token of the state's next older edge, kNoToken for none
+    int32_t older;  // token of the state's next older edge, or kNoToken
   };
 
-  // The salt keeps a text from being made to collide in advance.
+  // The salt keeps a text from being crafted to collide.
   EdgeTable(const HostAllocator& memory, uint64_t salt) : salt_(salt | 1), edges_(memory) {
     edges_.assign(64, Edge{0, 0, 0, 0});
   }
@@ -49,7 +49,7 @@ class EdgeTable {
     __builtin_prefetch(&edges_[hash(state, token) & (edges_.size() - 1)]);
   }
 
-  // The edge must be absent.
+  // REQUIRES that the edge is absent.
   void insert(uint32_t state, int32_t token, uint32_t target, int32_t older) {
     if ((used_ + 1) * 4 > edges_.size() * 3) resize(edges_.size() * 2);
     place({target, state, token, older});

@@ -1,4 +1,4 @@
-// Parameters of the drafter; README.md says what they mean.
+// Parameters of the drafter; explained in README.md.
 #ifndef SPECD_SUFFIX_SETTINGS_H
 #define SPECD_SUFFIX_SETTINGS_H
 
@@ -50,7 +50,7 @@ struct Settings {
   // Tokens that a match of this length allows, at most `room`.
   uint32_t budget(uint32_t match, uint32_t room) const {
     const float allowed = static_cast<float>(match) * max_spec_factor + max_spec_offset;
-    // Not the last bit of the product decides about a token.
+    // The tolerance keeps the product's last bit from deciding about a token.
     const double tokens = static_cast<double>(allowed) + 1e-6;
     if (tokens < 1) return 0;
     return tokens < room ? static_cast<uint32_t>(tokens) : room;

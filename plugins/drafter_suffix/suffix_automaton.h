@@ -1,5 +1,5 @@
-// Suffix automaton of a growing text of tokens, with the number of occurrences of every short
-// string.
+// Suffix automaton of a growing text of tokens, with the number of occurrences of every
+// short string.
 #ifndef SPECD_SUFFIX_SUFFIX_AUTOMATON_H
 #define SPECD_SUFFIX_SUFFIX_AUTOMATON_H
 
@@ -11,34 +11,34 @@
 
 namespace specd::suffix {
 
-// A state is a class of strings that end at the same places of the text; each is a suffix of the
-// longest of them, and `link` is the class of the longest suffix that ends at more places. Blumer
-// et al., "The smallest automaton recognizing the subwords of a text" (1985); what is added:
+// A state is a class of strings that end at the same positions of the text. All are suffixes of the
+// longest one, and `link` is the class of the longest suffix that ends at more positions. See
+// Blumer et al., "The smallest automaton recognizing the subwords of a text" (1985). Additions:
 //
-//  - `count`, the number of occurrences, and `best`, the commonest continuation, for every class
-//    with a string of at most `depth` tokens. An append counts along the links of the new text's
-//    end: one class for most lengths, so a handful, and never more than `depth`.
-//  - The continuation after the first occurrence is kept in the state itself (`next`): its token
-//    stands in the text. Text that is new needs no edge in the table for it.
+// - `count`, the number of occurrences, and `best`, the most frequent continuation, for every class
+//   with a string of at most `depth` tokens. An append counts along the links of the new text's
+//   end: usually a handful of classes, and never more than `depth`.
+// - The continuation after the first occurrence is stored in the state (`next`); its token is in
+//   the text. New text then needs no edge in the table.
 //
-// Among equally common continuations `best` is the one that got there last, but of those seen once
-// the first: so orders ArcticInference's suffix tree its children.
+// Among equally frequent continuations `best` is the one that reached the count last, but among
+// those seen once the first. ArcticInference's suffix tree orders its children this way.
 class SuffixAutomaton {
  public:
   static constexpr uint32_t kRoot = 0;
   static constexpr uint32_t kNone = 0xffffffffu;
-  static constexpr int32_t kSeparator = -1;  // between the parts of a text; never drafted
+  static constexpr int32_t kSeparator = -1;  // separates the parts of a text; never drafted
 
   struct State {
     uint32_t length;      // of the longest string
     uint32_t link;        // kNone for the root
     uint32_t count;       // occurrences
     uint32_t next;        // state after the first occurrence
-    int32_t next_token;   // and the token there, EdgeTable::kNoToken where the text ends
-    uint32_t best;        // state after the commonest continuation
+    int32_t next_token;   // and its token, EdgeTable::kNoToken where the text ends
+    uint32_t best;        // state after the most frequent continuation
     uint32_t best_count;  // its occurrences; 0 = no continuation
-    // Token of the youngest edge: continuations other than `next`; kNoToken for none. Each edge
-    // names the next older.
+    // Token of the youngest edge, for continuations other than `next`; kNoToken for none. Each edge
+    // names the next older one.
     int32_t youngest;
   };
   static_assert(sizeof(State) == 32, "two states a cache line");
@@ -62,12 +62,11 @@ class SuffixAutomaton {
     suffixes_.push_back({kRoot, 0});
   }
 
-  // So that the edges of so many tokens of the usual text need not move.
+  // Makes room for the edges of this many tokens of typical text, so that the table need not move.
   void reserve(std::size_t tokens) { edges_.reserve(tokens + tokens / 4); }
 
-  // Hints of what follows soon: memory is fetched meanwhile. First expect(), some time later
-  // expect_next(), of a token that will be appended; at last expect_search(), of a search for
-  // drafts.
+  // Prefetch hints. Call expect() first, expect_next() some time later, both for a token that will
+  // be appended; call expect_search() before a search for drafts.
   void expect(int32_t token) const { edges_.prefetch(kRoot, token); }
   void expect_next(int32_t token) const {
     const EdgeTable::Edge* edge = edges_.find(kRoot, token);
@@ -111,12 +110,12 @@ class SuffixAutomaton {
   int32_t token(uint32_t at) const { return text_[at]; }
   uint32_t depth() const { return depth_; }
   const State& operator[](uint32_t state) const { return states_[state]; }
-  // Of all strings of the state; not of the root.
+  // For all strings of the state; not for the root.
   int32_t last_token_of(uint32_t state) const { return ends_[state].last_token; }
-  // Of the first occurrence: token(first_end_of(state)) follows it.
+  // End of the first occurrence: token(first_end_of(state)) follows it.
   uint32_t first_end_of(uint32_t state) const { return ends_[state].first; }
 
-  // The state after `token`, 0 when it never followed.
+  // The state after `token`, or 0 when it never followed.
   uint32_t after(uint32_t state, int32_t token) const {
     const State& s = states_[state];
     if (s.next_token == token) return s.next;
@@ -125,13 +124,13 @@ class SuffixAutomaton {
   }
 
   // Classes that end the text and have strings of at most `depth` tokens, from long to short; the
-  // root is the last. The first one may be the text itself, which occurs once.
+  // root is last. The first may be the whole text, which occurs once.
   const HostVector<Suffix>& suffixes() const { return suffixes_; }
 
   const EdgeTable& edges() const { return edges_; }
 
  private:
-  // What appending seldom needs.
+  // Data that appending rarely needs.
   struct End {
     uint32_t first;
     int32_t last_token;
@@ -143,8 +142,8 @@ class SuffixAutomaton {
     return states_.size() - 1;
   }
 
-  // Separates the strings of `known` that end the text now, the longest of which is the longest of
-  // `from` with `token`.
+  // Splits off the strings of `known` that now end the text; the longest of them is the longest
+  // string of `from` plus `token`.
   uint32_t split(uint32_t from, int32_t token, uint32_t known) {
     State part = states_[known];
     part.length = states_[from].length + 1;
@@ -155,7 +154,7 @@ class SuffixAutomaton {
       t = edge.older;
     }
     states_[known].link = made;
-    // The class may be one of those that ended the text until now.
+    // The class may be one of those that ended the text so far.
     for (std::size_t i = 0; i < suffixes_.size(); ++i) {
       if (suffixes_[i].state != known) continue;
       suffixes_.insert(suffixes_.begin() + static_cast<std::ptrdiff_t>(i) + 1, {made, part.length});
@@ -191,7 +190,7 @@ class SuffixAutomaton {
       suffixes_.push_back({at, s.length});
     }
     if (token == kSeparator) return;
-    // The suffix `a` followed by the token is in the suffix `b`.
+    // Suffix `a` plus the token is in suffix `b`.
     std::size_t b = 0;
     for (std::size_t a = 0; a < before_.size(); ++a) {
       if (a + 1 < before_.size() && before_[a + 1].length + 1 >= depth_) continue;
@@ -209,7 +208,7 @@ class SuffixAutomaton {
   uint32_t last_ = kRoot;
   Chunks<int32_t> text_;
   Chunks<State> states_;
-  Chunks<End> ends_;  // by state
+  Chunks<End> ends_;  // indexed by state
   EdgeTable edges_;
   HostVector<Suffix> suffixes_, before_;
 };

@@ -1,5 +1,6 @@
-// Accepts exactly the nodes equal to what plain decoding emits after their parent. The text is then
-// that of plain decoding whatever the drafter did, so every draft rule gets `identical`.
+// Accepts exactly the nodes that equal the token plain decoding emits after their parent.
+// The text is then that of plain decoding whatever the drafter proposed, so every draft rule
+// gets `identical`.
 #include <specd/plugin_api/services/ops.h>
 #include <specd/sdk/plugin.h>
 
@@ -23,8 +24,8 @@ class Match final : public sdk::Verifier {
   explicit Match(const sdk::Context& context)
       : Verifier(context), ops_(sdk::require_service<specd_ops>(host(), SPECD_SERVICE_OPS)) {}
 
-  // What is wanted below a node is its row's token. Of equal siblings the first wins; a probe is
-  // never accepted; the row's token where the path ends comes next.
+  // The wanted token below a node is its row's token. Among equal siblings the first wins; a probe
+  // is never accepted. The row's token at the end of the path is the next token.
   void verify_tensors(const specd_verify_args& in) {
     specd_walk_args walk{};
     walk.struct_size = sizeof walk;
@@ -47,5 +48,5 @@ class Match final : public sdk::Verifier {
 
 }  // namespace
 
-SPECD_SDK_PLUGIN("Accepts what equals plain decoding, token by token",
+SPECD_SDK_PLUGIN("Accepts the nodes that equal plain decoding, token by token",
                  sdk::verifier<Match>("match", "Guarantee `identical` for every draft rule"))

@@ -33,7 +33,7 @@ file(WRITE ${BUNDLE}/plugin.json "{
   \"files\": {\"${LIBRARY}\": \"sha256:${hash}\"}
 }
 ")
-# The daemon refuses what group or others may write, whatever the umask of the build was.
+# The daemon refuses files that group or others may write, so do not depend on the umask.
 file(CHMOD ${BUNDLE} ${BUNDLE}/${LIBRARY} PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE
      GROUP_READ GROUP_EXECUTE WORLD_READ WORLD_EXECUTE)
 file(CHMOD ${BUNDLE}/plugin.json PERMISSIONS OWNER_READ OWNER_WRITE GROUP_READ WORLD_READ)

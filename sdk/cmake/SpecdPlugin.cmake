@@ -1,8 +1,8 @@
 # specd_add_plugin(NAME SOURCES ... ID ... VERSION ... LICENSE ... FACTORIES id:kind ...
 #                  [VENDOR ...] [BUNDLE_ROOT dir] [NO_INSTALL])
 #
-# Builds the bundle of one plugin: a directory with NAME.so, which exports specd_plugin_entry_v0 and
-# nothing else, and plugin.json, the manifest that the daemon reads before it runs any code.
+# Builds the bundle of one plugin: a directory with NAME.so, which exports only specd_plugin_entry_v0,
+# and plugin.json, the manifest that the daemon reads before it runs any code.
 #
 #   target     specd_plugin_NAME; PLUGIN_ID, _VERSION, _LICENSE and _VENDOR are passed to the sources
 #              as SPECD_PLUGIN_*, so that manifest and table agree
@@ -66,7 +66,7 @@ function(specd_add_plugin name)
     $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fno-gnu-unique>)
   target_link_options(${target} PRIVATE
     LINKER:--version-script=${CMAKE_CURRENT_FUNCTION_LIST_DIR}/exports.map LINKER:-z,now)
-  # The run time of a sanitizer lives in the executable, so its symbols stay undefined here.
+  # The runtime of a sanitizer is in the executable, so its symbols stay undefined here.
   if(NOT SPECD_SANITIZE AND NOT "${CMAKE_C_FLAGS} ${CMAKE_CXX_FLAGS}" MATCHES "-fsanitize=")
     target_link_options(${target} PRIVATE LINKER:-z,defs)
   endif()
@@ -82,7 +82,7 @@ function(specd_add_plugin name)
 
   if(NOT arg_NO_INSTALL)
     include(GNUInstallDirs)
-    # Files, not the target: installing a target may rewrite its run path, and the hash with it.
+    # Install the files, not the target: that may rewrite the run path and invalidate the hash.
     install(FILES ${bundle}/${name}.so ${bundle}/plugin.json
             DESTINATION ${CMAKE_INSTALL_LIBDIR}/specd/plugins/${name})
   endif()

@@ -55,7 +55,7 @@ void say(CudaProblem& problem, const std::string& text) {
   std::snprintf(problem.text, sizeof(problem.text), "%s", text.c_str());
 }
 
-// Blocks of one kind of memory, each on pages of its own.
+// Blocks of one kind of memory, each on separate pages.
 class Memory {
  public:
   explicit Memory(int idle) : idle_(idle) {}
@@ -122,7 +122,7 @@ class FakeStream final : public Stream {
     fault(why);
     if (failed.empty()) failed = why;
   }
-  // Whether `data` may be read and written by the device.
+  // Checks that the device may read and write `data`.
   bool on_device(const char* op, const void* data, uint64_t bytes = 1) {
     if (data == nullptr || device.holds(data, bytes)) return true;
     fail(std::string(op) + ": " + std::to_string(bytes) + " bytes that are not the device's");
@@ -145,7 +145,7 @@ CpuStream& cpu() {
 const Ops& cpu_table() { return cpu_ops(best_isa()); }
 FakeStream& of(Stream& stream) { return static_cast<FakeStream&>(stream); }
 
-// Columns of n 4-byte numbers and the rest of an op's pointers.
+// Checks columns of n 4-byte numbers and the other pointers of an op.
 template <typename Args, typename... Pointers>
 void op(Stream& any, const char* name, void (*run)(Stream&, const Args&), const Args& args,
         Pointers... pointers) {
@@ -163,7 +163,7 @@ const Ops& table() {
   static const Ops ops = {
       "fake-cuda",
       packed_bytes,
-      // The source is the host's and may go: at once.
+      // Runs at once: the source is host memory and may be freed after the call.
       [](Stream& s, const PackArgs& a) {
         FakeStream& stream = of(s);
         if (!stream.on_device("pack", a.packed.data)) return;
@@ -303,7 +303,7 @@ class FakeDevice final : public CudaDevice {
     const auto found = graphs_.find(graph);
     if (found == graphs_.end()) return stream_.fail("a graph that is not there was launched");
     note("launch");
-    // A launch takes what is in the columns when it runs, as the device does.
+    // Like a device, a launch uses the columns' content at the time it runs.
     stream_.queue.insert(stream_.queue.end(), found->second.begin(), found->second.end());
     const std::lock_guard lock(g_mutex);
     g_record.n_launched_ops += found->second.size();
@@ -331,7 +331,7 @@ class FakeDevice final : public CudaDevice {
   }
   void submit(void (*kernel)(const void*), const std::string& args) {
     stream_.submit("plugin", [=] {
-      // Aligned as the arguments were.
+      // Aligned as the original arguments.
       alignas(std::max_align_t) char copy[256];
       std::memcpy(copy, args.data(), std::min(args.size(), sizeof(copy)));
       kernel(copy);
@@ -406,14 +406,14 @@ extern "C" __attribute__((visibility("default"))) void specd_fake_cuda_take_reco
   all.n_launched_ops = 0;
 }
 
-// What a kernel launch of a plugin is: a function and a copy of its arguments, in stream order.
+// Submits a plugin's "kernel" in stream order: a function and a copy of its arguments.
 extern "C" __attribute__((visibility("default"))) void specd_fake_cuda_submit(
     void* stream, void (*kernel)(const void*), const void* args, size_t bytes) {
   static_cast<specd::fake_cuda::FakeDevice*>(static_cast<specd::kernels::CudaDevice*>(stream))
       ->submit(kernel, std::string(static_cast<const char*>(args), bytes));
 }
 
-// A line of the caller's own between those of the device.
+// Adds a line of the caller to the record.
 extern "C" __attribute__((visibility("default"))) void specd_fake_cuda_note(const char* line) {
   specd::fake_cuda::note(line);
 }

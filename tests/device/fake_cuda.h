@@ -1,19 +1,18 @@
-// A CUDA library without CUDA: what kernels/cuda.h promises, kept by the CPU's ops, and everything
-// recorded. It is loaded where libspecd_cuda would be, so that the loader, the executor's streams
-// and graphs, and the daemon on `devices: [cuda:0]` run in tests without a GPU. It says nothing
-// about the kernels and the driver.
+// A CUDA library without CUDA: the contract of kernels/cuda.h, implemented with the CPU's ops, with
+// everything recorded. It is loaded in place of libspecd_cuda, so that tests without a GPU can run
+// the loader, the executor's streams and graphs, and the daemon on `devices: [cuda:0]`. It does not
+// test the kernels or the driver.
 //
 // Stricter than a GPU:
-//   * Nothing submitted runs before synchronize() (or a copy of memory that is not pinned): whoever
-//     reads a result too early, or changes a column too early, is found out.
-//   * Device memory is closed to the host (PROT_NONE) but while work runs: a touch is a crash.
-//   * Every pointer of an op and of a copy must lie in live memory of its kind, else the stream
-//   fails.
+//   * Nothing submitted runs before synchronize() (or a copy of unpinned memory), so that reading a
+//     result or changing a column too early is detected.
+//   * Host code cannot access device memory (PROT_NONE) except while work runs: it crashes.
+//   * Every pointer of an op and of a copy must be in live memory of its kind, or the stream fails.
 //
 // Environment: SPECD_FAKE_CUDA, words separated by commas, read at open():
 //   no_driver, old_driver, no_device, old_gpu   count() or open() fail as the real one does
 //   bytes=N            device memory
-//   fail_after=N       the N-th synchronize() fails, and so does all that follows
+//   fail_after=N       the N-th synchronize() fails, and everything after it
 //   fail_capture       end_capture() fails
 #pragma once
 
@@ -27,15 +26,15 @@ namespace specd::fake_cuda {
 // "launch", "synchronize", "wait" (a copy that had to wait), "allocate".
 struct Record {
   std::vector<std::string> calls;
-  uint64_t n_graphs = 0;            // alive
+  uint64_t n_graphs = 0;            // not released
   uint64_t n_launched_ops = 0;      // run by graphs
-  std::vector<std::string> faults;  // of whoever used the device, in words
+  std::vector<std::string> faults;  // mistakes of the device's caller, as text
 };
 
-// The symbols that the fake exports beside specd_cuda_library.
+// The symbols exported beside specd_cuda_library.
 inline constexpr char kTakeRecord[] = "specd_fake_cuda_take_record";
-using TakeRecordFn = void (*)(Record*);  // of all devices since the last call
+using TakeRecordFn = void (*)(Record*);  // of all devices, since the last call
 inline constexpr char kNote[] = "specd_fake_cuda_note";
-using NoteFn = void (*)(const char*);  // puts a line of the caller's into the record
+using NoteFn = void (*)(const char*);  // adds a line of the caller to the record
 
 }  // namespace specd::fake_cuda

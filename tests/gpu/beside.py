@@ -1,4 +1,4 @@
-"""Decode of a random 1B Llama in transformers, plain and with an assistant: what stands beside engine_check.
+"""Decode of a random 1B Llama in transformers, plain and with an assistant, for comparison with engine_check.
 
 Usage: beside.py OUT.json. Needs torch with CUDA and transformers; prints and writes tokens per second.
 """

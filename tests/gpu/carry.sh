@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Builds what tests/gpu/run.sh needs of the engine into build/gpu-carry, with the shared libraries it was
-# linked to, for a machine with a GPU that has no packages: some 30 MB to be carried there.
+# Builds the parts of the engine that tests/gpu/run.sh needs into build/gpu-carry, together with
+# the shared libraries they link, for a machine with a GPU but without packages: about 30 MB to
+# copy there.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 cmake --preset cpu -DSPECD_TESTS=ON > /dev/null
@@ -10,9 +11,9 @@ rm -rf "$carry"
 mkdir -p "$carry/lib"
 cp build/cpu/bin/engine_check "$carry/"
 strip "$carry/engine_check"
-cp -r build/cpu/plugins "$carry/plugins"  # not stripped: their hashes stand in the manifests
+cp -r build/cpu/plugins "$carry/plugins"  # not stripped: the manifests contain their hashes
 ldd build/cpu/bin/engine_check | grep -oE '/[^ ]+' | sort -u | xargs -I{} cp -L {} "$carry/lib/"
-# These alone where the machine's own C library will do.
+# Only these where the machine's C library will do.
 mkdir "$carry/lib/own"
 for name in libspdlog libfmt libcrypto libutf8proc; do cp -L "$carry"/lib/$name.so* "$carry/lib/own/"; done
 du -sh "$carry"

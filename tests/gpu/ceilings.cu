@@ -1,5 +1,5 @@
-// What this GPU can do at most, measured in the run that the other figures come from: reading and
-// copying memory, and a graph that does nothing.
+// The limits of this GPU, measured in the same run as the other figures: reading memory, copying
+// memory, and launching an empty graph.
 //
 //   ceilings [--json FILE]
 #include <cuda_runtime.h>
@@ -20,7 +20,7 @@ void need(cudaError_t error, const char* what) {
   std::exit(1);
 }
 
-// Every element once, 16 bytes a load; the sum keeps the loads from being dropped.
+// Reads every element once, 16 bytes per load; the sum keeps the compiler from dropping the loads.
 __global__ void read_all(const uint4* data, size_t n, uint32_t* sum) {
   uint32_t mine = 0;
   const size_t stride = static_cast<size_t>(gridDim.x) * blockDim.x;

@@ -1,12 +1,11 @@
-// The engine on a CUDA device, as it is shipped: texts of the small models against plain decoding
-// on the device and against the CPU, forwards of random 1B and 8B shapes, and drafters on a heavy
-// target.
+// The shipped engine on a CUDA device: texts of the small models against plain decoding on the
+// device and against the CPU, forwards of random 1B and 8B shapes, and drafters on a heavy target.
 //
 //   engine_check --device cuda:0 --zoo DIR --plugins DIR --work DIR [--json FILE] [--shapes 1b,8b]
 //                [--ballast-bytes N] [--fast 0]
 //
-// Exits with 1 when a text differs on one device. Figures are printed as they are; goals stand
-// beside them. Environment: SPECD_CUDA_LIBRARY.
+// Exits with 1 when a text differs on one device. Figures are printed beside their goals without
+// affecting the exit status. Environment: SPECD_CUDA_LIBRARY.
 #include <algorithm>
 #include <condition_variable>
 #include <cstdio>
@@ -93,7 +92,7 @@ EngineOptions engine_options(const Options& options, const std::string& device,
   return o;
 }
 
-// Tokens of all prompts at once.
+// Generates for all prompts at once and returns their tokens.
 std::vector<std::vector<int32_t>> texts(Engine& engine, const std::string& route_name,
                                         int32_t max_tokens, float temperature,
                                         size_t n_prompts = 6) {
@@ -139,7 +138,7 @@ std::string record(Engine& engine, const std::string& path,
   return path;
 }
 
-// The CPU's logits after `tokens`: how much it prefers its own next token to the device's.
+// The CPU's logits after `tokens`: how far its next token is above the device's.
 double logit_gap(const std::string& path, const std::vector<int32_t>& tokens, int32_t own,
                  int32_t other) {
   const auto cpu = need(CpuDevice::create("", 0), "cpu");
@@ -185,7 +184,7 @@ void check_texts(const Options& options) {
                   same ? "identical to plain decoding" : "DIFFERS from plain decoding");
       g_failures += same ? 0 : 1;
     }
-    // Other bits, so other tokens are no failure: how near the choice was.
+    // Bits differ, so other tokens are not a failure: report how close the choice was.
     const auto reference = texts(*cpu, "off", kTokens, temperature);
     for (size_t i = 0; i < plain.size(); ++i) {
       const auto [ours, theirs] =
@@ -227,7 +226,7 @@ ModelConfig shape(const std::string& name) {
       .value();
 }
 
-// Median milliseconds of a forward of n rows of one sequence behind `context` tokens, as a graph.
+// Median milliseconds of a forward of n rows of one sequence after `context` tokens, as a graph.
 class Forwards {
  public:
   Forwards(const Options& options, const std::string& name, bool fast)
@@ -356,7 +355,7 @@ void measure_drafters(const Options& options) {
       const uint64_t steps_before = engine->status().steps, start = now_ns();
       const double forward_before = forward_ns();
       texts(*engine, name, kTokens, 0, 1);
-      if (round == 0) continue;  // graphs are captured
+      if (round == 0) continue;  // the first round captures the graphs
       const double wall = static_cast<double>(now_ns() - start);
       const auto n = static_cast<double>(engine->status().steps - steps_before);
       seconds[name].push_back(wall / 1e9);

@@ -2,10 +2,10 @@
 //
 //   kernel_check LIBRARY [--seed N] [--json FILE] [--rates 0] [--fast 1]   (fast: with cuBLASLt)
 //
-// What the backend promises to have the CPU's bits is compared by bits with the scalar CPU ops; the
-// rest with float64, and by bits with itself for other numbers of rows, another page order and a
-// replayed graph. Then rates of the matmuls. Exit status 1 when something fails. Needs no
-// GoogleTest: the machines that have a GPU have little else.
+// Ops that promise the CPU's bits are compared by bits with the scalar CPU ops. The others are
+// compared with float64, and by bits with themselves for other numbers of rows, another page order
+// and a replayed graph. Then come rates of the matmuls. The exit status is 1 when something fails.
+// Does not use GoogleTest, because a machine with a GPU may have little else.
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -61,7 +61,7 @@ class Gpu {
     CudaProblem problem;
     if (!device->synchronize(problem)) stop(problem.text);
   }
-  // Device memory for the rest of the run of this check.
+  // Device memory for the rest of this check.
   void* bytes(uint64_t n) {
     CudaProblem problem;
     void* data = device->allocate(n, problem);
@@ -128,7 +128,7 @@ float widen(uint16_t h, DType type) {
                               : std::ldexp(static_cast<float>(1024 + mantissa), exponent - 25);
   return (h & 0x8000) != 0 ? -magnitude : magnitude;
 }
-// Random finite values of the type, and what they are.
+// Random finite values of a type, and their float32 values.
 struct Typed {
   std::vector<char> bytes;
   std::vector<float> values;
@@ -145,7 +145,7 @@ Typed typed(size_t n, DType type, float scale) {
     uint16_t h = 0;
     if (type == DType::kBF16) {
       h = static_cast<uint16_t>(std::bit_cast<uint32_t>(made.values[i]) >> 16);
-    } else {  // toward zero, to 11 bits
+    } else {  // rounds toward zero, to 11 bits
       int exponent = 0;
       const float m = std::frexp(std::fabs(made.values[i]), &exponent);
       const int field = exponent + 14;
@@ -225,7 +225,7 @@ void check_elementwise(Rig& rig) {
     a.gate_up = gpu.in(gate_up), a.out = gpu.poisoned(expected.size());
     gpu.ops().silu_mul(gpu.stream(), a);
     std::vector<float> got = gpu.out(a.out, expected.size());
-    for (size_t i = 0; i < got.size(); ++i) {  // the payload of a NaN is promised by nobody
+    for (size_t i = 0; i < got.size(); ++i) {  // the payload of a NaN is unspecified
       if (std::isnan(got[i]) && std::isnan(expected[i])) got[i] = expected[i];
     }
     const std::string problem = difference(got, expected);
@@ -347,7 +347,7 @@ void check_rmsnorm(Rig& rig) {
   }
 }
 
-// fast: cuBLASLt, bfloat16 alone, x rounded to it, nothing strict.
+// fast: cuBLASLt, bfloat16 only, x rounded to bfloat16, not strict.
 void check_matmul(Rig& rig, bool fast) {
   Gpu& gpu = rig.gpu;
   struct Shape {
@@ -364,7 +364,7 @@ void check_matmul(Rig& rig, bool fast) {
       const std::vector<float> x = floats(static_cast<size_t>(rows) * shape.n_in);
       PackedMatrix packed{.dtype = type, .n_out = shape.n_out, .n_in = shape.n_in, .data = nullptr};
       packed.data = gpu.bytes(gpu.ops().packed_bytes(type, shape.n_out, shape.n_in));
-      // In three pieces, as q, k and v are.
+      // In three pieces, like q, k and v.
       const int32_t third = shape.n_out / 3;
       for (const auto& [begin, end] :
            {std::pair{0, third}, {third, 2 * third}, {2 * third, shape.n_out}}) {
@@ -458,10 +458,11 @@ void check_attention(Rig& rig) {
       std::iota(pages.begin(), pages.end(), 0);
       std::shuffle(pages.begin(), pages.end(), g_random);
       const int32_t width = (heads + 2 * groups) * dim;
-      // Enough for the schedule of many rows; fewer take the other one.
+      // Enough for the schedule for many rows; fewer use the other one.
       const int32_t blocks = groups * ((heads / groups + 3) / 4);
       const int32_t rows = 4 * gpu.device->info().multiprocessors / blocks + 40;
-      const int32_t edges[] = {0, 1, 15, 16, 511, 512, 1023, 1024};  // of pages and parts
+      // boundaries of pages and parts
+      const int32_t edges[] = {0, 1, 15, 16, 511, 512, 1023, 1024};
       const std::vector<float> qkv = floats(static_cast<size_t>(rows) * width);
       std::vector<int32_t> position(rows), span(rows), table(rows), tail_begin(rows), tail;
       for (int32_t r = 0; r < rows; ++r) {
@@ -553,7 +554,7 @@ void check_attention(Rig& rig) {
                                        all.begin() + static_cast<ptrdiff_t>((first + n) * each)});
         if (!problem.empty()) problem = std::to_string(n) + " rows, " + problem;
       }
-      // The same cache with its pages elsewhere.
+      // The same cache with its pages in other places.
       std::vector<int32_t> to(n_pages);
       std::iota(to.begin(), to.end(), 0);
       std::shuffle(to.begin(), to.end(), g_random);
@@ -649,7 +650,7 @@ void check_cache(Rig& rig) {
     same_cache();
     rig.report.check(std::string("rope_append has the CPU's bits, ") + name_of(type),
                      problem.empty(), problem);
-    // A chain that overwrites its own sources, as commit makes them.
+    // A chain that overwrites its sources, as commit produces.
     const std::vector<int32_t> from{20, 22, 25, 31, 40}, to{19, 20, 22, 25, 31};
     rig.cpu.kv_move(rig.cpu_stream, {.kv = on_cpu, .from = from.data(), .to = to.data(), .n = 5});
     gpu.ops().kv_move(gpu.stream(), {.kv = on_gpu, .from = gpu.in(from), .to = gpu.in(to), .n = 5});
@@ -815,14 +816,14 @@ void check_logits(Rig& rig) {
   run(gpu.ops(), gpu.stream(), gpu.in(logits), gpu.in(row), gpu_top, gpu_drawn, gpu_logprob);
   run(rig.cpu, rig.cpu_stream, logits.data(), row.data(), top.data(), drawn.data(), logprob.data());
   std::string problem = difference(gpu.out(gpu_top, cells), top);
-  rig.report.check("top_k gives the CPU's tokens, and nothing beside them", problem.empty(),
+  rig.report.check("top_k gives the CPU's tokens and writes nothing else", problem.empty(),
                    problem);
   problem = difference(gpu.out(gpu_drawn, cells), drawn);
   rig.report.check("draw keeps to its strides and its vocabulary", problem.empty(), problem);
   const std::vector<float> got = gpu.out(gpu_logprob, cells);
   double worst = 0;
   for (size_t i = 0; i < cells; ++i) {
-    if (i / stride == 2) continue;  // the row with a NaN means nothing
+    if (i / stride == 2) continue;  // the row with a NaN is undefined
     worst = std::max(worst, std::fabs(static_cast<double>(got[i]) - logprob[i]));
   }
   rig.report.check("log_prob is the CPU's within 1e-5", worst < 1e-5, std::to_string(worst));
@@ -952,7 +953,7 @@ double median_ns(Gpu& gpu, int repeat, const std::function<void()>& submit) {
   return times[times.size() / 2];
 }
 
-// The matrices of one layer of an 8B Llama, eight layers of them, so that no cache holds them.
+// The matrices of one layer of an 8B Llama, in eight copies, so that no cache holds them.
 std::string rates(Rig& rig) {
   Gpu& gpu = rig.gpu;
   struct Shape {
@@ -995,7 +996,7 @@ std::string rates(Rig& rig) {
       }
     });
     if (rows == 1) one = ns;
-    const double flops = static_cast<double>(bytes) * rows;  // two a parameter of two bytes
+    const double flops = static_cast<double>(bytes) * rows;  // two per parameter of two bytes
     std::printf("%8d %12.3f %10.3f %10.0f %12.1f\n", rows, ns / 1e6, ns / one,
                 static_cast<double>(bytes) / ns, flops / ns / 1e3);
     json += (rows == 1 ? "\"" : ", \"") + std::to_string(rows) + "\": " + std::to_string(ns / 1e6);

@@ -1,5 +1,6 @@
 #!/bin/sh
-# engine_check on the fake CUDA device: that it runs, and that texts hold; its figures mean nothing here.
+# Runs engine_check on the fake CUDA device, to show that it runs and that texts are equal; its
+# figures mean nothing here.
 #   on_fake_device.sh ENGINE_CHECK ZOO PLUGINS LIBRARIES
 set -e
 work=$(mktemp -d)

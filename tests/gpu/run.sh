@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# On a machine with an NVIDIA GPU, its driver, nvcc and g++: builds the CUDA backend as it is shipped, checks
+# On a machine with an NVIDIA GPU, its driver, nvcc and g++: builds the shipped CUDA backend, checks
 # every op on the device, runs the engine on it, and measures.
 #
-#   bash tests/gpu/run.sh [FOLDER]    results and binaries there; build/gpu when not given
+#   bash tests/gpu/run.sh [FOLDER]    results and binaries go there; default build/gpu
 #
-# The engine needs libraries that a bare machine lacks. Where what host/install_deps.sh lists is
-# installed it is built; else it is taken from build/gpu-carry, which `bash tests/gpu/carry.sh` makes on a
-# machine that has them; else that part is left out, and this says so.
+# The engine needs libraries that a bare machine lacks. If the packages in host/install_deps.sh are
+# installed, it is built; otherwise it is taken from build/gpu-carry, made by `bash
+# tests/gpu/carry.sh` on a machine that has them; otherwise that part is skipped with a message.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 out=${1:-build/gpu}
@@ -20,7 +20,7 @@ cuda=(nvcc -std=c++20 -O3 --fmad=false -Xcompiler=-fPIC,-fvisibility=hidden -I. 
   for file in kernels/cuda/*.cu; do
     echo "${cuda[*]@Q} -c $file -o $out/obj/$(basename "$file").o"
   done
-  # The reference: scalar ops alone.
+  # The reference: scalar ops only.
   for op in attention draw elementwise matmul rmsnorm rope; do
     echo "${cpp[*]@Q} -fno-exceptions -DSPECD_ISA=scalar -DSPECD_ISA_LEVEL=0 -c kernels/cpu/$op.cc -o $out/obj/$op.o"
   done
@@ -50,8 +50,8 @@ engine=()
 if [ -x build/gpu-carry/engine_check ]; then
   carry=$PWD/build/gpu-carry
   engine=(env "LD_LIBRARY_PATH=$carry/lib/own:${LD_LIBRARY_PATH:-}" "$carry/engine_check")
-  # Without arguments it says so and exits with 1. Where this machine's C library is older than the one it
-  # was linked to, that one is taken.
+  # Without arguments engine_check prints its usage and exits with 1. If this machine's C library is
+  # older than the one it was linked to, use the carried one.
   "${engine[@]}" > /dev/null 2>&1 && rc=0 || rc=$?
   if [ $rc -ne 1 ]; then
     driver=$(ls -d /usr/lib/x86_64-linux-gnu /usr/lib64 /usr/local/nvidia/lib64 /usr/local/cuda/lib64 2> /dev/null | paste -sd:)
@@ -73,7 +73,7 @@ fi
 
 # ---- another implementation, where it is installed
 if python3 -c 'import torch, transformers; assert torch.cuda.is_available()' 2> /dev/null; then
-  timeout 60 python3 tests/gpu/beside.py "$out/beside.json" || echo "beside.py did not come to its end"
+  timeout 60 python3 tests/gpu/beside.py "$out/beside.json" || echo "beside.py did not finish"
 else
   echo "PyTorch and transformers were not run: not installed here"
 fi

@@ -16,7 +16,8 @@ struct Model {
   DType dtype;
 };
 
-// K, V of one sequence by position, and q by row: what attention should see wherever it lies.
+// K and V of one sequence by position, and q by row: the input of attention, independent of
+// its location.
 struct Problem {
   Problem(const Model& model, std::vector<int32_t> row_positions, uint32_t seed,
           int32_t window_size = 0)
@@ -44,13 +45,13 @@ struct Problem {
   float scale = 0;
 };
 
-// A cache in the contract's layout, NaN wherever nothing was put, and the tables of each row.
+// A cache in the contract's layout, NaN wherever nothing was written, and the tables of each row.
 struct Placed {
   std::vector<char> k, v;
   std::vector<int32_t> span, table, pages, tail_begin, tail;
 };
 
-// Something of another layer lies between two pages.
+// Leave room for another layer between two pages.
 size_t page_stride(const Model& m) {
   return static_cast<size_t>(m.kv_heads * m.head_dim * kPageTokens + 48);
 }
@@ -69,10 +70,10 @@ Placed place(const Problem& problem, Place how) {
   std::iota(ids.begin(), ids.end(), 0);
   std::mt19937 engine(7);
   if (how != Place::kInOrder) std::shuffle(ids.begin(), ids.end(), engine);
-  // Something of another sequence in front.
+  // Pages of another sequence in front.
   placed.pages = {pool_pages - 1, pool_pages - 1};
   placed.pages.insert(placed.pages.end(), ids.begin(), ids.begin() + n_pages);
-  // Under kTail a position also lies in a random slot of the other pages.
+  // With kTail a position is also in a random slot of the other pages.
   std::vector<int32_t> loose;
   for (int32_t i = n_pages; i < pool_pages; ++i) {
     for (int32_t j = 0; j < kPageTokens; ++j) loose.push_back(ids[i] * kPageTokens + j);
@@ -92,7 +93,7 @@ Placed place(const Problem& problem, Place how) {
       }
     }
   };
-  int32_t spans_end = 0, seen = problem.length;  // what no row sees stays NaN
+  int32_t spans_end = 0, seen = problem.length;  // positions that no row sees stay NaN
   for (size_t r = 0; r < problem.position.size(); ++r) {
     const int32_t last = problem.position[r];
     seen = std::min(seen, problem.first_seen(r));
@@ -105,7 +106,7 @@ Placed place(const Problem& problem, Place how) {
     for (int32_t p = span; p <= last; ++p) placed.tail.push_back(loose[p]);
     spans_end = std::max(spans_end, span);
   }
-  placed.tail.push_back(-1);  // beyond every row's
+  placed.tail.push_back(-1);  // beyond the tail of every row
   for (int32_t p = seen; p < spans_end; ++p) {
     put(p, placed.pages[2 + p / kPageTokens] * kPageTokens + p % kPageTokens);
   }
@@ -157,7 +158,7 @@ float kernel_exp(float x) {
   return out[0];
 }
 
-// What to reorder in the strict oracle, for the tests that a reordering is seen.
+// What the strict oracle reorders, for tests that a reordering is detected.
 enum class Swap { kNone, kScore, kSum, kValues };
 
 std::vector<float> strict_oracle(const Problem& problem, Swap swap = Swap::kNone) {
@@ -216,7 +217,7 @@ std::vector<float> strict_oracle(const Problem& problem, Swap swap = Swap::kNone
   return out;
 }
 
-// Positions on both sides of block edges, out of order.
+// Positions on both sides of block edges, in mixed order.
 const std::vector<int32_t> kPositions = {0, 15, 16, 1, 17, 31, 32, 40, 63, 64, 7, 99};
 
 class Attention : public IsaTest {};
@@ -323,7 +324,7 @@ TEST_P(KvMove, copies_k_and_v_of_a_slot_in_order) {
     const size_t bytes = dtype_bytes(type);
     const std::vector<char> k0 = narrowed(random_floats(n, 1), type).bytes;
     const std::vector<char> v0 = narrowed(random_floats(n, 2), type).bytes;
-    // 40 -> 33, then 33's old value is gone, as 50 -> 40 may overwrite the source already used.
+    // 40 -> 33 overwrites slot 33; 50 -> 40 may then overwrite 40, whose value was already copied.
     const std::vector<int32_t> from = {40, 50, 63, 5};
     const std::vector<int32_t> to = {33, 40, 2, 5};
     for (int threads = 1; threads <= 4; ++threads) {

@@ -1,13 +1,14 @@
-// Times the matmuls of a decode step at a model's shape, with random weights, against what the
-// machine can do in the same run: the bandwidth of a loop that only reads the weights, and the peak
-// of fused multiply-adds in registers. All are interleaved and repeated; the goals are about
-// medians.
+// Times the matmuls of a decode step with the shape of a model and random weights, relative to
+// the machine's limits in the same run: the bandwidth of a loop that only reads the weights, and
+// the peak of fused multiply-adds on registers. All are interleaved and repeated; the goals apply
+// to medians.
 //
 //   bench_decode [--threads N] [--layers N] [--hidden N] [--ffn N] [--heads N] [--kv-heads N]
 //                [--head-dim N] [--vocab N] [--repeats N] [--dtype bf16|f16|f32] [--isa NAME]
 //                [--rows N,N,..] [--context N]
+//
 // Goals: n = 1 reads at >= 0.80 of the read-only loop; 8 rows cost at most
-// 1.2 * max(1, T_fma / T_read) of one. Exit status 1 if one is missed.
+// 1.2 * max(1, T_fma / T_read) of one. The exit status is 1 if one is missed.
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -35,10 +36,10 @@ struct Matrix {
 
 struct ReadCall {
   const Matrix* matrix;
-  int streams;  // a thread reads its share as so many
+  int streams;  // streams into which a thread splits its share
 };
 
-// Each thread reads its contiguous share of a matrix, as the matmul does.
+// Each thread reads a contiguous share of a matrix, as in the matmul.
 void read_part(void* ctx, int part, int parts) {
   const ReadCall& call = *static_cast<const ReadCall*>(ctx);
   const Matrix& m = *call.matrix;
@@ -69,15 +70,15 @@ void fill_random(void* data, size_t bytes, DType type, uint64_t seed) {
   for (size_t i = 0; i < bytes / 4; ++i) {
     s = s * 6364136223846793005u + 1442695040888963407u;
     const uint32_t r = static_cast<uint32_t>(s >> 32);
-    // Sign and mantissa random, magnitude in [2^-6, 2^-5).
+    // Random sign and mantissa, magnitude in [2^-6, 2^-5).
     if (type == DType::kF32) words[i] = (r & 0x807fffffu) | 0x3c800000u;
     if (type == DType::kF16) words[i] = (r & 0x83ff83ffu) | 0x24002400u;
     if (type == DType::kBF16) words[i] = (r & 0x807f807fu) | 0x3c803c80u;
   }
 }
 
-// Times of repeated steps, kept by matrix: the median step is the sum of each matrix's median, so
-// that one interruption spoils one sample of one matrix.
+// Times of repeated steps, kept per matrix. The median step is the sum of each matrix's median, so
+// an interruption spoils only one sample of one matrix.
 class StepTimes {
  public:
   void add(size_t matrix, double t) {
@@ -172,7 +173,7 @@ int main(int argc, char** argv) {
       ops.name, threads, dtype.c_str(), layers, hidden, ffn, heads, kv_heads, head_dim, vocab,
       static_cast<double>(total_bytes) * 1e-9);
 
-  // Warm up, then interleave: a slow moment of the machine hits all alike.
+  // Warm up, then interleave, so that a slow moment of the machine affects all equally.
   const auto timed = [&](WorkerPool::Task task, void* ctx) {
     const double start = seconds();
     pool.run(task, ctx);
@@ -184,7 +185,7 @@ int main(int argc, char** argv) {
       times->add(i, timed(read_part, &call));
     }
   };
-  // The reader that does best here, of one, two, four and eight streams a thread.
+  // The fastest reader here, of one, two, four and eight streams per thread.
   std::map<int, StepTimes> by_streams;
   for (int repeat = 0; repeat < 4; ++repeat) {
     for (const int streams : {1, 2, 4, 8}) read_all(streams, &by_streams[streams]);
@@ -238,12 +239,12 @@ int main(int argc, char** argv) {
   };
   const bool good = report("medians", read_s.typical(), median(fma_rate),
                            [](const StepTimes& t) { return t.typical(); });
-  // What the machine does when nothing else runs on it; the goals are about the medians.
+  // The machine's speed when nothing else runs; the goals apply to the medians.
   report("fastest", read_s.fastest(), *std::max_element(fma_rate.begin(), fma_rate.end()),
          [](const StepTimes& t) { return t.fastest(); });
 
   if (context > 0) {
-    // Attention of one layer over `context` positions, bfloat16 cache.
+    // Attention of one layer over `context` positions, with a bfloat16 cache.
     const int pages = (context + kPageTokens - 1) / kPageTokens;
     const size_t elements = static_cast<size_t>(pages) * kv_heads * head_dim * kPageTokens;
     std::vector<uint32_t> k(elements / 2 + 1);

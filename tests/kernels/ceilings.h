@@ -1,5 +1,5 @@
-// What the machine can do, measured in the same run as what is claimed: the bandwidth of a loop
-// that only reads, and the peak of fused multiply-adds on registers. For benchmarks only.
+// The machine's limits, measured in the same run as the claims: the bandwidth of a loop that only
+// reads, and the peak of fused multiply-adds on registers. For benchmarks only.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@ inline double seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Argument `index` of a benchmark, a number from 1 on; `usage` is told where it is another.
+// Argument `index` of a benchmark, a number from 1; on any other value prints `usage` and exits.
 inline int argument(int argc, char** argv, int index, int fallback, const char* usage) {
   if (argc <= index) return fallback;
   const int value = std::atoi(argv[index]);
@@ -38,7 +38,7 @@ inline double median(std::vector<double> v) {
 
 #if defined(__x86_64__)
 #define BENCH_X86 1
-// Reads kStreams equal stretches side by side.
+// Reads kStreams equal ranges side by side.
 template <int kStreams>
 __attribute__((target("avx2"))) uint64_t read_avx2(const char* p, size_t bytes) {
   const size_t stretch = bytes / kStreams / 64 * 64;
@@ -59,7 +59,7 @@ __attribute__((target("avx2"))) uint64_t read_avx2(const char* p, size_t bytes) 
   return static_cast<uint64_t>(_mm256_extract_epi64(a[0], 0));
 }
 
-// 12 chains of vector multiply-adds; returns a value so that they are not dropped.
+// 12 chains of vector multiply-adds; returns a value so that the compiler cannot drop them.
 __attribute__((target("avx2,fma"))) inline float fma_avx2(int64_t rounds) {
   __m256 acc[12];
   const __m256 x = _mm256_set1_ps(0.999999f), y = _mm256_set1_ps(1e-6f);
@@ -102,7 +102,7 @@ inline uint64_t read_plain(const char* p, size_t bytes) {
 
 inline volatile uint64_t g_sink;
 
-// One thread reads `bytes` bytes, as `streams` stretches side by side (1, 2, 4 or 8).
+// One thread reads `bytes` bytes as `streams` ranges side by side (1, 2, 4 or 8).
 inline void read_bytes(const char* p, size_t bytes, [[maybe_unused]] int streams) {
 #if defined(BENCH_X86)
   if (isa_available(Isa::kAvx2)) {
@@ -134,7 +134,7 @@ inline void fma_part(void* ctx, int, int) {
   g_sink = static_cast<uint64_t>(value);
 }
 
-// Multiply-adds a second of all threads of `pool` together.
+// Multiply-adds per second of all threads of `pool` together.
 inline double fma_peak(WorkerPool& pool, Isa isa) {
   FmaCall call{isa, 400000};
   const double start = seconds();

@@ -1,5 +1,5 @@
-// The CUDA library as far as a machine without a GPU can tell: it loads, exports what it should,
-// and says what is missing. What needs a device is in tests/gpu.
+// The CUDA library, as far as it can be tested without a GPU: it loads, has its exports, and
+// reports what is missing. Tests that need a device are in tests/gpu.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 

@@ -10,7 +10,7 @@ namespace specd::kernels {
 namespace {
 
 TEST(Philox, gives_the_published_vectors) {
-  // Random123's known answers for philox4x32, 10 rounds.
+  // Known answers of Random123 for philox4x32, 10 rounds.
   struct Known {
     uint64_t key;
     uint32_t counter[4];
@@ -67,7 +67,7 @@ class Draw : public IsaTest {
 };
 SPECD_FOR_EACH_ISA(Draw);
 
-// The kept tokens by sorting, in float64. `edge` is how near the cut came to its limit.
+// The kept tokens, by sorting, in float64. `edge` is the distance between cut and limit.
 std::vector<bool> kept_oracle(const std::vector<float>& logits, const DrawRow& row, double* edge) {
   const size_t n = logits.size();
   std::vector<float> l(n);
@@ -175,7 +175,7 @@ TEST_P(Draw, equals_the_argmax_of_processed_plus_noise_over_the_kept) {
     double edge = 0;
     const std::vector<bool> keep = kept_oracle(logits, row, &edge);
     if ((top_p > 0 || row.min_p > 0) && edge < 1e-6 && row.min_p < 1)
-      continue;  // float64 and the op may cut on either side
+      continue;  // float64 and the op may cut on different sides
     ++compared;
     const std::vector<float> g = noise(row.seed, row.position, vocab);
     int32_t best = -1;
@@ -190,7 +190,7 @@ TEST_P(Draw, equals_the_argmax_of_processed_plus_noise_over_the_kept) {
   EXPECT_GT(compared, 300);
 }
 
-// By a count of the whole text, as the definition says it.
+// The oracle counts the whole text, as in the definition.
 TEST_P(Draw, penalties_are_those_of_the_text_of_each_row) {
   std::mt19937 engine(4);
   const int32_t vocab = 40, n_tokens = 30;
@@ -286,8 +286,8 @@ TEST_P(Draw, follows_the_distribution) {
       chi2 += (count[i] - want) * (count[i] - want) / want;
       ++cells;
     }
-    // Beyond the 0.9999 quantile of chi-square with up to 9 degrees of freedom (33.7). The seeds
-    // are fixed: this passes or fails for good.
+    // Above the 0.9999 quantile of chi-square with up to 9 degrees of freedom (33.7). The seeds are
+    // fixed, so the result never changes.
     EXPECT_GT(cells, 2);
     EXPECT_LT(chi2, 33.7) << "temperature " << c.temperature << " k " << c.top_k << " p "
                           << c.top_p;
@@ -338,8 +338,8 @@ TEST_P(Draw, the_most_likely_come_in_order_and_their_probabilities_are_float64s)
   constexpr int32_t kWidth = 600, kVocab = 555, kTop = 7, kStride = 9;
   std::vector<float> logits = random_floats(3 * kWidth, 12, 3.0f);
   logits[5] = logits[90] = logits[17] = 20;  // equal: the lower id first
-  logits[kWidth + 3] = kNan;                 // counts as the least
-  logits[2 * kWidth + kVocab] = 1e9f;        // behind the vocabulary
+  logits[kWidth + 3] = kNan;                 // counts as the lowest
+  logits[2 * kWidth + kVocab] = 1e9f;        // beyond the vocabulary
   WorkerPool pool(2);
   CpuStream stream(pool);
   std::vector<int32_t> token(3 * kStride, -7);

@@ -1,17 +1,18 @@
 #!/usr/bin/env bash
-# Runs the kernel tests' AVX-512 half on a machine without AVX-512: links kernels_test statically,
-# boots it as the only program of a Linux in Bochs, an emulator that executes those instructions,
-# and prints what it said. For Debian 12 on x86-64; takes minutes.
+# Runs the AVX-512 half of the kernel tests on a machine without AVX-512: links kernels_test
+# statically, boots it as the only program of a Linux in Bochs, an emulator that executes those
+# instructions, and prints its output. For Debian 12 on x86-64; takes minutes.
 #
 #   bash tests/kernels/emulated_avx512.sh                      all /avx512 variants but two
 #   bash tests/kernels/emulated_avx512.sh '*Matmul*/avx512'    another GoogleTest filter
 #
-# Succeeds only if the emulated processor showed AVX-512 and every test named ran and passed.
-# SPECD_EMULATION_LIMIT is how many seconds the machine may run (3600).
+# Succeeds only if the emulated processor had AVX-512 and every named test ran and passed.
+# SPECD_EMULATION_LIMIT limits the run time in seconds (3600).
 #
-# Left out: narrowing_rounds_to_nearest_even, which meets an error of Bochs 2.7 (its VCVTPS2PH, in the
-# AVX2 form as well, rounds every tie between two float16 up, not to even), and
-# follows_the_distribution, whose half million draws take longer than all the rest.
+# Two are left out. narrowing_rounds_to_nearest_even fails because of a bug in Bochs 2.7: its
+# VCVTPS2PH, also in the AVX2 form, rounds every tie between two float16 up instead of to
+# even. follows_the_distribution makes half a million draws, which takes longer than
+# everything else together.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 . host/install_deps.sh
@@ -33,7 +34,7 @@ cmake --build "$build" --target kernels_test
 expected=$("$build/bin/kernels_test" --gtest_list_tests --gtest_filter="$filter" | grep -c '^  ') ||
   fail "no test matches $filter"
 
-# A kernel to unpack, not to install.
+# Unpack a kernel without installing it.
 kernel=$(apt-cache depends linux-image-cloud-amd64 | sed -n 's/^ *Depends: //p')
 [ -n "$kernel" ] || fail "apt knows no linux-image-cloud-amd64: run apt-get update"
 vmlinuz=$build/$kernel/boot/vmlinuz-${kernel#linux-image-}
@@ -42,7 +43,7 @@ if [ ! -f "$vmlinuz" ]; then
    rm "$kernel"_*.deb) || fail "could not fetch $kernel"
 fi
 
-# What boots: a CD with the kernel and, as its whole file system, the test.
+# The boot medium: a CD with the kernel and, as its whole file system, the test.
 rm -rf "$machine"
 mkdir -p "$machine"/{cd,root/{bin,proc}}
 cp /bin/busybox "$machine/root/bin/"
@@ -60,8 +61,8 @@ chmod +x "$machine/root/init"
 (cd "$machine/root" && find . | cpio -o -H newc --quiet) > "$machine/cd/initrd"
 cp "$vmlinuz" "$machine/cd/vmlinuz"
 cp /usr/lib/ISOLINUX/isolinux.bin /usr/lib/syslinux/modules/bios/ldlinux.c32 "$machine/cd/"
-# Bochs 2.7 states a wrong size for the area of XSAVEC, for which Linux would give up all of XSAVE;
-# and its TSC counts instructions, far from the rate Linux takes it to have.
+# Bochs 2.7 reports a wrong size of the XSAVEC area, which would make Linux disable XSAVE
+# completely. Its TSC counts instructions, at a rate far from what Linux assumes.
 cat > "$machine/cd/isolinux.cfg" << END
 default linux
 label linux
@@ -71,7 +72,7 @@ END
 xorriso -as mkisofs -quiet -o "$machine/boot.iso" -b isolinux.bin -c boot.cat -no-emul-boot \
     -boot-load-size 4 -boot-info-table "$machine/cd" 2> /dev/null
 
-# The guest's clock counts instructions (ips a second), so times below are no measurement.
+# The guest's clock counts instructions (ips per second), so reported times mean nothing.
 cat > "$machine/bochsrc" << END
 config_interface: textconfig
 display_library: term
@@ -90,7 +91,7 @@ panic: action=fatal
 error: action=ignore
 info: action=ignore
 END
-# Debian's Bochs is the debugger, and its display a terminal: `script` lends it one.
+# Debian's Bochs is built with the debugger and a terminal display; `script` provides the terminal.
 printf 'continue\nquit\n' > "$machine/commands"
 : > "$machine/serial"
 start=$SECONDS
@@ -100,7 +101,7 @@ TERM=vt100 timeout -k 10 "$limit" script -fqec \
 emulator=$!
 trap 'kill $emulator 2> /dev/null || true' EXIT
 tail -n +1 -f --pid=$emulator "$machine/serial" | sed -u 's|\r$||'
-wait $emulator || true  # switching off is an error to Bochs: only what was printed counts
+wait $emulator || true  # Bochs treats power-off as an error, so only the output counts
 trap - EXIT
 
 said() { tr -d '\r' < "$machine/serial" | grep -E "$@"; }

@@ -1,4 +1,4 @@
-// What the kernel tests share: data, exact conversions of their own, and comparison by bits.
+// Shared by the kernel tests: data, independent exact conversions, and comparison by bits.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -48,7 +48,7 @@ inline float widen(uint16_t h, DType type) {
                            (exponent == 0 ? 1 : exponent) - bias - mantissa_bits);
 }
 
-// Round to nearest even, by search among all values of the type. For finite, in-range x.
+// Rounds to nearest even, by search among all values of the type. For finite, in-range x.
 inline uint16_t narrow(float x, DType type) {
   const uint16_t top = type == DType::kF16 ? 0x7bff : 0x7f7f;
   const float magnitude = std::fabs(x);
@@ -71,7 +71,7 @@ inline uint16_t narrow(float x, DType type) {
   return static_cast<uint16_t>(best | (std::signbit(x) ? 0x8000 : 0));
 }
 
-// Values in memory as `type`; `widened` holds what they became.
+// Values stored as `type`; `widened` holds the stored values as float32.
 struct Narrowed {
   std::vector<char> bytes;
   std::vector<float> widened;

@@ -1,4 +1,4 @@
-// The lane functions the ops are built of.
+// The lane functions that the ops are built from.
 #include "kernels/cpu/isa.h"
 #include "tests/kernels/kernel_testing.h"
 
@@ -12,7 +12,7 @@ std::vector<float> apply(Isa isa, LaneArgs::Function function, const std::vector
   return out;
 }
 
-// |value - want| in units of the last place of want's float32.
+// |value - want| in units of the last place of `want` as float32.
 double ulps(float value, double want) {
   const float near = static_cast<float>(want);
   const double step = std::max<double>(
@@ -97,7 +97,7 @@ TEST_P(Math, every_narrow_value_widens_exactly) {
 
 TEST_P(Math, narrowing_rounds_to_nearest_even) {
   for (const DType type : {DType::kF16, DType::kBF16}) {
-    // Every value of the type, the ties between neighbours, and their float32 neighbours.
+    // Every value of the type, the ties between neighbors, and their float32 neighbors.
     std::vector<float> in;
     const uint16_t top = type == DType::kF16 ? 0x7bff : 0x7f7f;
     for (uint16_t h = 0; h < top; ++h) {
@@ -110,7 +110,7 @@ TEST_P(Math, narrowing_rounds_to_nearest_even) {
       }
     }
     const float inf = std::numeric_limits<float>::infinity();
-    for (const float x : {inf, kNan, std::bit_cast<float>(0x7f812345u),  // a signalling NaN
+    for (const float x : {inf, kNan, std::bit_cast<float>(0x7f812345u),  // a signaling NaN
                           std::bit_cast<float>(0xffabcdefu), 65519.99f, 65520.0f, 1e6f, 3.4e38f}) {
       in.push_back(x);
       in.push_back(-x);

@@ -10,8 +10,8 @@ struct Shape {
   int32_t n_in;
 };
 
-// The order the contract states, as plain scalar code. `swap_at` >= 0 swaps the additions of k and
-// k + 1: the smallest reordering there is.
+// The order stated in the contract, as plain scalar code. `swap_at` >= 0 swaps the additions of k
+// and k + 1, the smallest possible reordering.
 std::vector<float> strict_oracle(const std::vector<float>& x, const std::vector<float>& w, Shape s,
                                  int32_t n_rows, int32_t segments, int32_t swap_at = -1) {
   std::vector<float> out(static_cast<size_t>(n_rows) * s.n_out);
@@ -178,7 +178,7 @@ TEST_P(Matmul, no_rows_touch_nothing) {
   EXPECT_TRUE(run(ops(), w, nullptr, 0, 1, 2).empty());
 }
 
-// numerics bf16: not the same operations everywhere, but everywhere the same for a row.
+// numerics bf16: operations differ between processors, but are the same for every row.
 class MatmulBf16 : public testing::Test {
  protected:
   void SetUp() override {

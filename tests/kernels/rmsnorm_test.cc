@@ -5,7 +5,7 @@
 namespace specd::kernels {
 namespace {
 
-// x is updated; the result is returned. `swap` exchanges two additions of partial sum 0.
+// Updates x and returns the result. `swap` exchanges two additions of partial sum 0.
 std::vector<float> strict_oracle(std::vector<float>* x, const std::vector<float>& delta,
                                  const std::vector<float>& weight, float eps, bool swap = false) {
   const size_t n = weight.size();

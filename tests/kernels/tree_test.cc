@@ -18,7 +18,7 @@ class Tree : public testing::Test {
   const Ops& ops_ = cpu_ops(Isa::kScalar);
 };
 
-// From the root down, one step at a time.
+// Walks down from the root, one step at a time.
 std::vector<int32_t> walk(int32_t n, const int32_t* token, const int32_t* parent,
                           const int32_t* flags, const int32_t* wanted, int32_t skip, int32_t room,
                           int32_t* last) {

@@ -1,5 +1,5 @@
 # Fails if an object of ARCHIVE that was compiled for one instruction set defines a weak symbol: the
-# linker keeps one copy of those, and it could be the one that only some processors can run.
+# linker keeps one copy of each, possibly one that only some processors can run.
 #   cmake -DNM=nm -DARCHIVE=libspecd_kernels.a -P weak_symbols.cmake
 execute_process(COMMAND ${NM} -A --defined-only ${ARCHIVE} OUTPUT_VARIABLE symbols
     RESULT_VARIABLE status)
@@ -8,8 +8,8 @@ if(NOT status EQUAL 0)
 endif()
 string(REPLACE ";" "," symbols "${symbols}")
 string(REPLACE "\n" ";" lines "${symbols}")
-# Members are not told apart by name (each op file is in the archive once per instruction set), so
-# every member named like an op file counts, the scalar ones too.
+# Members have ambiguous names (each op file is in the archive once per instruction set), so every
+# member named like an op file is checked, including the scalar ones.
 set(seen 0)
 foreach(line IN LISTS lines)
   if(line MATCHES ":(attention|draw|elementwise|matmul|rmsnorm|rope)\\.cc")

@@ -11,7 +11,7 @@ namespace specd::kernels {
 namespace {
 
 struct Counts {
-  std::vector<int> of_part;  // plain ints: run() itself must order the threads
+  std::vector<int> of_part;  // plain ints: run() must order the threads
   int parts = 0;
 };
 
@@ -40,7 +40,7 @@ TEST(WorkerPool, wakes_after_sleeping) {
     WorkerPool pool(threads);
     Counts counts{std::vector<int>(static_cast<size_t>(threads)), 0};
     for (int i = 1; i <= 20; ++i) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(2));  // far beyond the spinning
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));  // far longer than the spinning
       pool.run(count, &counts);
       for (const int times : counts.of_part) ASSERT_EQ(times, i);
     }

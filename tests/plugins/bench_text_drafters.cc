@@ -1,13 +1,13 @@
-// Cost of the drafters that copy text, through the plugin's table, at a context of 1k and of 128k
-// tokens. Run: bench_text_drafters; it prints a table. Goals: propose() of up to 16 tokens <= 0.4
+// Cost of the drafters that copy text, through the plugin's table, at contexts of 1k and 128k
+// tokens. Run bench_text_drafters; it prints a table. Goals: propose() of up to 16 tokens <= 0.4
 // us, at 128k <= 1.5 times that at 1k; update() <= 0.2 us a token.
 //
-//   propose    the same call again and again, at the end of a known passage: 16 tokens
-//   proposing  a call after every update() of 4 tokens: what a step pays, caches as the update left
-//              them; the mean over all places of the text, drafts of any length
-//   update     a token, in calls of 4
+//   propose    the same call repeatedly, at the end of a known passage: 16 tokens
+//   proposing  one call after every update() of 4 tokens: the cost in a step, with caches as the
+//              update left them; mean over all places of the text, drafts of any length
+//   update     per token, in calls of 4
 //
-// CPU time of this thread, the median of several runs: other load on the machine moves it least.
+// Figures are CPU time of this thread, the median of several runs, which other load affects least.
 #include <specd/sdk/fake_host.h>
 
 #include <algorithm>
@@ -24,7 +24,7 @@ using specd::sdk::FakeConfig;
 using specd::sdk::FakeHost;
 using specd::sdk::GuardedColumn;
 
-// The tables of one instance and one sequence, without the checking drivers of the fake host.
+// The tables of one instance and one sequence, without the checks of the fake host's drivers.
 class Rig {
  public:
   Rig(const std::string& plugin, const std::string& id, const FakeConfig& config, uint32_t vocab,
@@ -198,7 +198,7 @@ struct Figures {
 };
 
 Figures measure(const Case& c, std::size_t context) {
-  // Text that lets the context grow by no more than an eighth at 128k.
+  // Enough text that the context grows by at most an eighth at 128k.
   const std::size_t more = std::max<std::size_t>(1024, context / 8);
   const int runs = context > 4096 ? 9 : 101;
   std::vector<double> propose, update, step;
@@ -234,7 +234,7 @@ Figures measure(const Case& c, std::size_t context) {
 
 }  // namespace
 
-// With a word, only the cases that have it in their names.
+// An argument selects the cases whose names contain it.
 int main(int argc, char** argv) {
   std::printf("%-28s %8s | %10s %10s %10s | %8s %8s\n", "ns", "context", "propose", "proposing",
               "update", "drafted", "in steps");

@@ -1,5 +1,5 @@
-// A drafter made of drafters: who proposes, and what each part is told. Against the parts alone,
-// and with parts that write down their calls.
+// A drafter composed of drafters: which one proposes, and what each part receives. Compared with
+// the parts alone, and with parts that record their calls.
 #include <gtest/gtest.h>
 #include <specd/sdk/drafter.h>
 #include <specd/sdk/fake_host.h>
@@ -38,7 +38,7 @@ const specd_factory& draft_target() {
   return loaded.factory("chain");
 }
 
-// What happened to a part.
+// The calls that a part received.
 struct Log {
   struct Update {
     std::vector<int32_t> positions, tokens, nodes, top1;
@@ -47,10 +47,10 @@ struct Log {
   std::vector<Update> updates;
   std::vector<uint32_t> ended;
   TokenList ended_texts;  // their first tokens
-  int budget = -1;        // of the last propose(), of the first sequence
+  int budget = -1;        // in the last propose(), for the first sequence
   uint32_t fails_at_begin = UINT32_MAX;
   bool fails_in_update = false, fails_in_propose = false;
-  int nodes = 0;  // proposed, as a chain of token 100 + i, the last a probe
+  int nodes = 0;  // to propose: a chain of token 100 + i, the last a probe
   bool variable = true;
   int alive = 0;
 };
@@ -248,8 +248,8 @@ TEST_F(Cascade, a_part_hears_of_its_own_nodes_alone) {
   }
 }
 
-// Lookahead moves its window by what the target says after its probes, and rests in steps that
-// another drafter proposes for: as if it had not been asked.
+// Lookahead moves its window by the target's answers to its probes. In steps for which another
+// drafter proposes the window does not move, as if it had not been called.
 TEST_F(Cascade, what_the_target_says_reaches_the_part_that_asked) {
   const FakeConfig window =
       FakeConfig().set("window", 3).set("ngram", 3).set("guesses", 2).set("max_pool_ngrams", 64);
@@ -432,7 +432,8 @@ TEST_F(Cascade, what_cannot_work_is_refused_with_the_place) {
   host_.set_part("drafters.0", kSpy, FakeConfig().set("log", "a"));
   expect(FakeConfig(), SPECD_E_CONFIG, "drafters: expected 2 to 8, found 1");
   spies(FakeConfig(), FakeConfig().set("rule", 1));
-  expect(FakeConfig(), SPECD_E_UNSUPPORTED, "drafters.1: its drafts come about by another rule");
+  expect(FakeConfig(), SPECD_E_UNSUPPORTED,
+         "drafters.1: its draft rule differs from that of drafters.0");
   spies();
   expect(FakeConfig().set("min_nodes.0", 9), SPECD_E_CONFIG, "min_nodes.0: expected at most 8");
   expect(FakeConfig().set("min_nodes.2", 1), SPECD_E_CONFIG,

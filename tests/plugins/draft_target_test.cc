@@ -1,5 +1,5 @@
-// What the drafter feeds to its model, and when: against a model that is a function of the text,
-// which refuses a call that breaks the contract.
+// What the drafter feeds to its model, and when, with a model that is a function of the text and
+// refuses calls that break the contract.
 #include <gtest/gtest.h>
 #include <specd/sdk/fake_host.h>
 
@@ -29,8 +29,7 @@ class DraftTargetDrafter : public ::testing::Test {
   void TearDown() override {
     for (const std::string& violation : host_.violations()) ADD_FAILURE() << violation;
   }
-  // What the session of a drafter's sequence keeps is the start of its text, all but the last
-  // token.
+  // The session of a drafter's sequence must keep a prefix of its text: all but the last token.
   void expect_caught_up(const FakeDrafter& drafter, int handle) {
     const TokenList& text = drafter.tokens(handle);
     const TokenList& kept = host_.model().session.at(static_cast<uint64_t>(handle) + 1).kept;
@@ -73,7 +72,7 @@ TEST_F(DraftTargetDrafter, one_row_follows_a_rejection_and_two_full_acceptance) 
   EXPECT_EQ(rows_of_round({100, 101, 102}), 1u + 2u);
   drafter.commit(s, {7}, {SPECD_NODE_ROOT});
   EXPECT_EQ(rows_of_round({8, 9, 10}), 1u + 2u);
-  // Steps without a proposal: the text goes on, the model follows when it is asked again.
+  // Steps without a proposal: the text continues, and the model catches up at the next proposal.
   drafter.commit(s, {8, 9, 1}, {0, 1, SPECD_NODE_ROOT});
   drafter.commit(s, {2}, {SPECD_NODE_ROOT});
   EXPECT_EQ(rows_of_round({3, 4, 5}), 2u + 2u) << "8 and 9 were fed as guesses";

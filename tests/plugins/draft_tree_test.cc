@@ -1,5 +1,5 @@
 // The trees of drafter_draft_target: which nodes are run, which are proposed, in what order.
-// Against a model that is a function of the text, and a slow oracle.
+// Compared with a slow oracle, on a model that is a function of the text.
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 #include <specd/sdk/fake_host.h>
@@ -38,7 +38,7 @@ FakeConfig config(int depth, int branches, int nodes) {
       .set("tree.nodes", nodes);
 }
 
-// Eight tokens, whose probabilities a hash of the text's last three decides.
+// Eight tokens, with probabilities from a hash of the last three tokens.
 Likely eight_likely(const TokenList& text) {
   uint32_t seed = 17;
   for (size_t i = text.size() < 3 ? 0 : text.size() - 3; i < text.size(); ++i) {
@@ -57,7 +57,7 @@ Likely eight_likely(const TokenList& text) {
   return all;
 }
 
-// Paths with their scores, grown on sets, one path at a time.
+// Paths with their scores, grown as sets, one path at a time.
 using Scored = std::map<TokenList, float>;
 Scored oracle(const TokenList& text, size_t depth, size_t branches, size_t nodes, double p_min) {
   Scored all;
@@ -145,7 +145,7 @@ TEST_F(DraftTree, proposes_the_likeliest_paths_of_what_was_grown) {
       for (const auto& each : expected) wanted.insert(each.first);
       ASSERT_EQ(got, wanted) << "round " << round << ", depth " << at.depth;
       ASSERT_EQ(got.size(), paths.size()) << "a path was proposed twice";
-      // Any path may be accepted, and the target's own token follows.
+      // Any path may be accepted; the target's token follows.
       TokenList commit;
       std::vector<int32_t> nodes;
       if (!paths.empty() && random() % 4 > 0) {
@@ -168,7 +168,7 @@ TEST_F(DraftTree, is_that_of_the_reference_on_the_zoo) {
   size_t n_nodes = 0, n_accepted = 0;
   for (const Json& context : goldens["contexts"]) {
     host_.model().session.clear();
-    std::map<TokenList, Likely> said;  // after which text
+    std::map<TokenList, Likely> said;  // by text
     host_.model().likely = [&](const TokenList& text) {
       const auto found = said.find(text);
       if (found == said.end())
@@ -256,7 +256,7 @@ TEST_F(DraftTree, a_draw_that_is_not_the_likeliest_takes_its_place) {
 }
 
 TEST_F(DraftTree, attached_in_mid_stream_it_drafts_as_if_it_had_been_there) {
-  for (const int nodes : {0, 12}) {  // a chain, a tree
+  for (const int nodes : {0, 12}) {  // 0: a chain; 12: a tree
     host_.model().session.clear();
     FakeDrafter drafter(host_, factory(),
                         nodes == 0 ? FakeConfig().set("model", "draft").set("draft_tokens", 4)

@@ -38,7 +38,7 @@ FakeConfig config_of(const Json& context) {
   return sizes(context["window"], context["ngram"], context["guesses"])
       .set("pool_from_prompt", context["pool_from_prompt"].get<bool>());
 }
-// Vocabulary and context of the model that answered.
+// Vocabulary and context of the recorded model.
 void like_pico_target(FakeHost& host) {
   host.target().vocab_size = 4096;
   host.target().max_positions = 2048;
@@ -71,7 +71,7 @@ std::set<TokenList> guesses(const FakeDraft& draft) {
   }
   return paths;
 }
-// A target that answers by a function of the path.
+// A target whose answers are a function of the path.
 TokenList answers(const FakeDraft& draft, int32_t vocab) {
   TokenList top1;
   for (size_t i = 0; i < draft.token.size(); ++i) {
@@ -205,13 +205,13 @@ TEST(Lookahead, budget_below_the_window_gives_guesses_alone_and_the_window_waits
   EXPECT_EQ(probes(first).size(), 6u);
   EXPECT_EQ(guesses(first).size(), 0u) << "none while the window fills";
   const TokenList top1 = answers(first, 1000);
-  // Too little for the window that fills: guesses, cut to the budget.
+  // Too little for the window while it fills: only guesses, cut to the budget.
   const FakeDraft small = drafter.propose(s, 2);
   EXPECT_EQ(small.token, (TokenList{2, 4}));
   drafter.commit(s, {2}, {}, TokenList(2, 5));
   EXPECT_EQ(probes(drafter.propose(s)), probes(first)) << "it has moved without answers";
   drafter.commit(s, {1}, {}, top1);
-  // Full now: 11 nodes. Guesses 2 1, 2 4 and 2 3 take four, so that 14 do not hold all.
+  // Full now: 11 nodes. Guesses 2 1, 2 4 and 2 3 take four, so 14 nodes do not hold all.
   const FakeDraft full = drafter.propose(s), less = drafter.propose(s, 14);
   EXPECT_EQ(full.token.size(), 15u);
   EXPECT_EQ(less.token, (TokenList{2, 1, 4, 3}));
@@ -238,7 +238,7 @@ TEST(Lookahead, window_stays_when_any_answer_is_missing) {
     drafter.commit(s, {9});  // none at all
     EXPECT_EQ(probes(drafter.propose(s)), probes(before));
     drafter.commit(s, {9}, {}, answers(drafter.propose(s), 1000));
-    drafter.commit(s, {9}, {}, all);  // of a step without a proposal: nobody asked
+    drafter.commit(s, {9}, {}, all);  // after a step without a proposal: no answers requested
     EXPECT_NE(probes(drafter.propose(s)), probes(before));
   }
 }
@@ -250,7 +250,7 @@ TEST(Lookahead, window_moves_by_one_however_many_tokens_are_accepted) {
   for (int step = 0; step < 4; ++step) {
     const FakeDraft a = drafter.propose(one), b = drafter.propose(five);
     EXPECT_EQ(probes(a), probes(b));
-    TokenList top1;  // by the node's place: the two have other guesses
+    TokenList top1;  // by tree position, because the two have different guesses
     for (int32_t i = 0; i < 40; ++i) top1.push_back(100 + i);
     drafter.commit(one, {50}, {}, top1);
     drafter.commit(five, {60, 61, 62, 63, 64}, {}, top1);
@@ -326,7 +326,7 @@ TEST(Lookahead, another_instance_drafts_the_same) {
   }
 }
 
-// n-grams of the text alone, since the budget never holds the window.
+// n-grams of the text only, because the budget never holds the window.
 TEST(Lookahead, pool_forgets_the_oldest_of_a_key_and_the_oldest_of_all) {
   std::mt19937 random(11);
   size_t seen = 0;
@@ -505,7 +505,7 @@ TEST(Lookahead, largest_trees_of_both_families_are_those_of_their_engines) {
         .set("max_verification_set_size", g);
   };
   EXPECT_EQ(nodes(FakeConfig()), 55u);                            // 7, 5, 7
-  EXPECT_EQ(nodes(engine(7, 7, 7)), 83u);                         // as its documentation counts
+  EXPECT_EQ(nodes(engine(7, 7, 7)), 83u);                         // as documented there
   EXPECT_EQ(nodes(FakeConfig().set("max_window_size", 4)), 15u);  // 4, 3, 4
   EXPECT_EQ(nodes(sizes(15, 5, 15)), 119u);
   EXPECT_EQ(nodes(sizes(7, 5, 249)), 1023u);

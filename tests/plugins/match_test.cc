@@ -11,8 +11,8 @@ const specd_factory& factory() {
   return loaded.factory("match");
 }
 
-// Walks the tree from the root: the first ordinary child that equals the row's token, as long as
-// there is one.
+// Walks down from the root: to the first ordinary child that equals the row's token, until there
+// is none.
 sdk::FakeVerdict oracle(const sdk::FakeTree& tree) {
   sdk::FakeVerdict verdict;
   int32_t at = -1;
@@ -85,7 +85,7 @@ TEST(MatchVerifier, promises_identical_text_for_every_draft_rule_and_tree) {
 TEST(MatchVerifier, first_of_equal_siblings_wins_and_a_probe_is_never_accepted) {
   sdk::FakeHost host;
   sdk::FakeVerifier verifier(host, factory(), sdk::FakeConfig());
-  // Probe 0 tells the truth, 1 and 2 tell it too, 3 follows 1 and 4 follows 2.
+  // Probes 0, 1 and 2 have the right token; 3 follows 1, and 4 follows 2.
   const sdk::FakeTree tree{
       {5, 5, 5, 6, 6}, {-1, -1, -1, 1, 2}, {1, 0, 0, 0, 0}, {5, 6, 6, 7, 8, 9}, 0};
   const sdk::FakeVerdict verdict = verifier.verify(tree);

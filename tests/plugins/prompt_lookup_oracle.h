@@ -11,7 +11,8 @@ namespace specd {
 
 using TokenList = std::vector<int32_t>;
 
-// Longest suffix of min..max tokens that occurs earlier, at its earliest place; then what follows.
+// The longest suffix of min..max tokens that occurs earlier, at its earliest occurrence; returns
+// what follows.
 inline TokenList lookup_oracle(const TokenList& text, int k, int min, int max, int max_positions) {
   const int n = static_cast<int>(text.size());
   const int room = std::min(k, max_positions - n);
@@ -32,7 +33,7 @@ struct PoolOracle {
   bool keep_all, oldest;
   std::map<TokenList, std::vector<TokenList>> pool;
 
-  // `start` belongs to the request and is 0 at first. `length_max` = prompt + new tokens allowed.
+  // `start` is state of the request, initially 0. `length_max` = prompt + new tokens allowed.
   TokenList step(const TokenList& prefix, int& start, int length_max) {
     const int n = static_cast<int>(prefix.size());
     const int room = length_max - 1 - n;

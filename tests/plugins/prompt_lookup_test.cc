@@ -56,7 +56,7 @@ TEST(PromptLookup, earliest_occurrence_of_the_longest_match_as_the_oracle_says) 
   EXPECT_GT(drafts, 1000);
 }
 
-// Sequences one after the other and two at a time; the shared pool learns from all of them.
+// Runs sequences one after the other and two at a time; the shared pool learns from all of them.
 void compare_with_pool_oracle(bool shared, bool oldest, bool keep_all) {
   std::mt19937 random(11u + 4u * shared + 2u * oldest + keep_all);
   int drafts = 0;
@@ -207,7 +207,7 @@ TEST(PromptLookup, public_pool_is_bounded_and_goes_on_after_it_was_emptied) {
       most = std::max(most, host.memory_used());
     }
     EXPECT_GT(drafts, 500);
-    // Texts of 3,000 tokens weigh 12 bytes a token, tables of 1,024 tokens some 100.
+    // Texts of 3,000 tokens take 12 bytes a token; tables of 1,024 tokens about 100.
     EXPECT_LT(most, 2u << 20);
     EXPECT_TRUE(host.violations().empty());
   }

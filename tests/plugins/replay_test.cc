@@ -44,7 +44,7 @@ class ReplayDrafter : public ::testing::Test {
   }
   FakeConfig config() const { return FakeConfig().set("file", path_); }
 
-  // Drives the whole record with plain acceptance of what equals it; returns accepted per step.
+  // Drives the whole record, accepting what equals it; returns the number accepted per step.
   static std::vector<int> run(FakeDrafter& drafter, const TokenList& prompt,
                               const TokenList& output, std::vector<std::size_t>* known = nullptr) {
     std::vector<int> accepted;
@@ -165,7 +165,7 @@ TEST_F(ReplayDrafter, tree_hides_the_truth_among_decoys_and_probes) {
       probes += probe;
       honest_probes += probe && truth;
       if (!probe && truth) {
-        // Only the chain tells the truth.
+        // Only chain nodes have the recorded token.
         ASSERT_TRUE(parent < 0 || on_chain[static_cast<std::size_t>(parent)]);
         ++chain;
       }

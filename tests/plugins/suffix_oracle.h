@@ -1,5 +1,5 @@
-// Slow, plain suffix decoding, written from its definition: every match length, every count by
-// looking at the whole text. Tests only.
+// Slow, plain suffix decoding, written from its definition: tries every match length and counts
+// over the whole text. Tests only.
 #pragma once
 
 #include <algorithm>
@@ -24,12 +24,12 @@ struct SuffixDraft {
   float score = 0;
 };
 
-// What was seen: the request's text, or the documents of a corpus.
+// The text so far: that of the request, or the documents of a corpus.
 class SuffixOracle {
  public:
   explicit SuffixOracle(std::vector<TokenList> texts) : texts_(std::move(texts)) {}
 
-  // Replaces `best` by drafts with a better score; at equal scores the longer match stays.
+  // Replaces `best` by drafts with a better score; on equal scores the longer match stays.
   void improve(const TokenList& text, const SuffixSettings& set, int room, int eos,
                SuffixDraft& best) const {
     const int n = static_cast<int>(text.size());
@@ -70,8 +70,8 @@ class SuffixOracle {
     }
   }
 
-  // The commonest first. Equally common: who got there last, or, of those seen once, the first; all
-  // but the very first of the list in the order of their first appearance, the youngest first.
+  // Most frequent first. Ties: the one that reached the count last or, among those seen once, the
+  // first; all but the first of the list in order of their first appearance, youngest first.
   std::vector<Child> children(const TokenList& string, int most) const {
     std::vector<Child> list;
     each(string, [&](std::size_t t, std::size_t end, int when) {
@@ -122,11 +122,12 @@ class SuffixOracle {
     TokenList string, rest;
   };
 
-  // Chain and tree are the same search: with one branch, the likeliest token first is the chain.
+  // Chain and tree are the same search: with one branch, taking the most likely token first gives
+  // the chain.
   SuffixDraft follow(const TokenList& suffix, const SuffixSettings& set, int budget,
                      int eos) const {
     SuffixDraft draft;
-    std::vector<Item> open;  // in the order of being found
+    std::vector<Item> open;  // in the order found
     const auto find_next = [&](const TokenList& string, bool copying, TokenList rest, float prob,
                                int parent) {
       const int times = copying ? 1 : count(string);

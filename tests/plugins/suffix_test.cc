@@ -28,7 +28,7 @@ const sdk::FakeModule& module() {
 }
 const specd_factory& factory() { return module().factory("suffix"); }
 
-// A file that is gone with the test.
+// A file that is removed with the test.
 class TempFile {
  public:
   explicit TempFile(const std::string& content) {
@@ -80,7 +80,7 @@ SuffixSettings random_settings(std::mt19937& random, bool trees) {
   return set;
 }
 
-// The index of a corpus is ready when the text `probe` has a draft: it has none of its own.
+// Waits until the text `probe`, which never has a draft without the corpus, gets one.
 void wait_for_corpus(FakeDrafter& drafter, const TokenList& probe) {
   const int s = drafter.begin(probe);
   const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(60);
@@ -153,7 +153,7 @@ TEST(Suffix, corpus_competes_by_score_and_loses_ties) {
     const SuffixOracle oracle(documents);
     FakeDrafter drafter(host, factory(), config_of(set).set("corpus", file.path()));
     ASSERT_EQ(drafter.status(), SPECD_OK);
-    // A budget of none never shows that the corpus is ready; then nothing else is shown either.
+    // Skip settings that allow the probe no draft: then the corpus never shows that it is ready.
     SuffixDraft probe;
     oracle.improve({900}, set, set.max_spec_tokens, -1, probe);
     if (probe.token.empty()) continue;
@@ -173,7 +173,7 @@ TEST(Suffix, corpus_competes_by_score_and_loses_ties) {
   EXPECT_GT(drafts, 200);
 }
 
-// A document that only the probe can continue: never part of a text that is compared.
+// A document that only the probe can continue, and that no compared text contains.
 const TokenList kProbe = {4090, 4091, 4091, 4091, 4091};
 
 void compare_with_goldens(const char* name, int drafts, int branching_drafts) {
@@ -273,7 +273,7 @@ TEST(Suffix, two_sequences_see_nothing_of_each_other) {
         drafter.propose_batch({other, s});
         if (step % 2 == 0) drafter.end(other);
       }
-      // The start of the secret, of which nothing in this text says how it goes on.
+      // The start of the secret; this text contains nothing about how it continues.
       drafter.commit(s, {secret[static_cast<std::size_t>(step)]});
       out.push_back(drafter.propose(s).token);
       if (company && step % 2 == 1) drafter.end(other, SPECD_END_CANCELLED);
@@ -358,7 +358,7 @@ TEST(Suffix, state_over_the_quota_fails_its_sequence_alone_with_words) {
     EXPECT_NE(report.text.find("over the memory quota"), std::string::npos) << report.text;
   }
   drafter.end(growing, SPECD_END_QUARANTINED);
-  // The small one lives on.
+  // The small one continues.
   drafter.commit(small, {seen[10], seen[11], seen[12]});
   EXPECT_EQ(drafter.sequence_status(small), SPECD_OK);
   EXPECT_GT(drafter.propose(small).count, 0);
@@ -465,7 +465,8 @@ TEST(Suffix, corpus_of_other_content_is_refused_naming_the_byte) {
 
 TEST(Suffix, huge_corpus_is_refused_before_it_is_read) {
   const TempFile file("[1, 2]\n");
-  ASSERT_EQ(::truncate(file.path().c_str(), off_t{1} << 40), 0);  // no block is written
+  // a sparse file: no block is written
+  ASSERT_EQ(::truncate(file.path().c_str(), off_t{1} << 40), 0);
   const std::string words = words_of_refused_corpus(file.path());
   EXPECT_NE(words.find("has 1099511627776 bytes, expected at most"), std::string::npos) << words;
   const TempFile many(corpus_text({TokenList(11, 4)}));
@@ -502,12 +503,12 @@ TEST(Suffix, build_of_the_corpus_is_given_up_at_once_when_the_drafter_goes) {
   {
     FakeDrafter drafter(host, factory(), FakeConfig().set("corpus", file.path()));
     ASSERT_EQ(drafter.status(), SPECD_OK);
-    // Nobody waits for it either.
+    // No sequence waits for it either.
     EXPECT_EQ(drafter.propose(drafter.begin({1, 2, 3, 4, 1, 2})).token, (TokenList{3, 4}));
     from = std::chrono::steady_clock::now();
   }
   EXPECT_LT(std::chrono::steady_clock::now() - from, std::chrono::seconds(1));
-  EXPECT_TRUE(host.logs().empty()) << host.logs()[0].text;  // it was not done
+  EXPECT_TRUE(host.logs().empty()) << host.logs()[0].text;  // the build was not done
   EXPECT_TRUE(host.violations().empty());
 }
 
@@ -516,7 +517,7 @@ TEST(Suffix, memory_of_a_corpus_is_what_the_caps_say_at_most) {
   constexpr int kTokens = 50'000;
   const TempFile file(corpus_text({{998, 997, 997, 997}, random_text(random, 900, kTokens)}));
   FakeHost host;
-  // Not a token more than there are, as each document counts for one.
+  // Exactly the number needed: each document adds one to its tokens.
   FakeDrafter drafter(
       host, factory(),
       FakeConfig().set("corpus", file.path()).set("max_corpus_tokens", 4 + kTokens + 2));

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# build_outside.sh FOLDER PREFIX WORK BUNDLE...: copies FOLDER out of the tree, builds it against the
-# SDK at PREFIX alone, and checks of every bundle: manifest, hash, and exactly one exported symbol.
+# build_outside.sh FOLDER PREFIX WORK BUNDLE...: copies FOLDER out of the tree, builds it against
+# only the SDK at PREFIX, and checks every bundle: manifest, hash, and exactly one exported symbol.
 set -eu
 folder=$1 prefix=$2 work=$3
 shift 3

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# install_sdk.sh SOURCE_ROOT WORK: installs the SDK, with nothing else built, to WORK/prefix.
+# install_sdk.sh SOURCE_ROOT WORK: installs the SDK to WORK/prefix without building anything else.
 set -eu
 rm -rf "$2"
 mkdir -p "$2"

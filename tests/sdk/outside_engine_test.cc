@@ -1,4 +1,4 @@
-// The bundles that were built outside the tree against the installed SDK, in the real engine.
+// Runs the bundles that were built outside the tree, against the installed SDK, in the real engine.
 #include <gtest/gtest.h>
 
 #include "tests/core/engine_rig.h"

@@ -1,4 +1,4 @@
-// Drafters that were built outside of the tree, against the installed SDK alone, load and draft.
+// Drafters built outside the tree, against only the installed SDK, load and draft.
 #include <gtest/gtest.h>
 #include <specd/sdk/fake_host.h>
 

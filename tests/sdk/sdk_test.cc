@@ -1,4 +1,4 @@
-// The border of the C++ face, and the fake host that tests of plugins rely on.
+// Error handling of the C++ wrapper, and the fake host that plugin tests rely on.
 #include <gtest/gtest.h>
 #include <specd/sdk/fake_host.h>
 
@@ -205,10 +205,9 @@ TEST(Config, getters_give_defaults_check_ranges_and_name_the_key) {
             std::string::npos);
 }
 
-// ---------------------------------------------------------------- the fake host finds what is
-// wrong
+// ---------------------------------------------------------------- the fake host detects errors
 
-// Overruns what its mode says, through the C tables.
+// Writes out of bounds as its mode says, through the C tables.
 struct Overrun {
   static inline std::string mode;
   static specd_status describe(const specd_factory*, const specd_host*, const specd_target_info*,

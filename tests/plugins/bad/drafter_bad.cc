@@ -1,5 +1,5 @@
-// A drafter that breaks one rule of the boundary, chosen by `mode`. Written against the C tables,
-// since the C++ face would not let it. Factory `bad` drafts chains, `bad_tree` variable trees;
+// A drafter that breaks one rule of the boundary, selected by `mode`. Written with the C tables,
+// because the C++ wrapper would prevent it. Factory `bad` drafts chains, `bad_tree` variable trees;
 // flags are broken where probes were granted.
 #include <specd/sdk/plugin.h>
 
@@ -23,9 +23,9 @@ constexpr const char* kModes[] = {
     "count_over",          // one node more than the budget
     "count_negative",      // -1 nodes
     "status_unknown",      // propose() returns 12345
-    "rounding",            // proposes rightly, but leaves the rounding mode changed
+    "rounding",            // proposes correctly, but leaves the rounding mode changed
     "status_error",        // propose() returns SPECD_E_INTERNAL, with a report
-    "status_deadline",     // propose() returns SPECD_E_DEADLINE, what it wrote is usable
+    "status_deadline",     // propose() returns SPECD_E_DEADLINE; what it wrote is usable
     "status_one",          // seq_status of sequence 0 fails, the others draft
     "status_one_unknown",  // the same with an unknown status
     "flags_garbage",       // flags with unknown bits         (bad_tree)
@@ -33,7 +33,7 @@ constexpr const char* kModes[] = {
     "begin_fails",         // begin() fails for every sequence
     "update_fails",        // update() returns SPECD_E_INTERNAL
     "garbage",             // random numbers everywhere
-    "wrong",               // well-formed, hardly ever right: token 0 everywhere
+    "wrong",               // well-formed but almost never right: token 0 everywhere
 };
 
 struct Bad {
@@ -115,7 +115,7 @@ specd_status propose(specd_drafter* d, const specd_propose_args* args) noexcept 
     for (int64_t s = 0; s < n; ++s) {
       const int32_t budget = args->host_node_budget[s];
       count(s) = budget;
-      // A good proposal first: the token 1 in a row of single steps below the root.
+      // First a good proposal: token 1 in a chain below the root.
       for (int32_t i = 0; i < budget; ++i) {
         token(s, i) = mode == "wrong" ? 0 : 1 % bad.vocab;
         if (bad.tree) parent(s, i) = i % 4 == 0 ? -1 : i - 1;

@@ -1,4 +1,4 @@
-// A verifier that breaks one rule of the boundary, chosen by `mode`.
+// A verifier that breaks one rule of the boundary, selected by `mode`.
 #include <specd/sdk/plugin.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@ constexpr const char* kModes[] = {
     "path_probe",         // accepts the first probe node
     "next_negative",      // next_token -1
     "next_vocab",         // next_token == vocab_size
-    "next_other",         // a token of the vocabulary that is not the drawn one: only texts show it
+    "next_other",         // a vocabulary token other than the drawn one: only texts reveal it
     "count_huge",         // INT32_MAX accepted
     "count_over",         // one more than there are nodes
     "count_negative",     // -1 accepted
@@ -39,7 +39,7 @@ class Bad final : public specd::sdk::Verifier {
   }
   static void describe(const specd::sdk::Context& context, specd_verifier_caps& caps) {
     mode_of(context.config);
-    // A lie, like the rest.
+    // Also a false claim.
     for (uint32_t& guarantee : caps.guarantee) guarantee = SPECD_GUARANTEE_IDENTICAL;
   }
   explicit Bad(const specd::sdk::Context& context)
@@ -52,7 +52,7 @@ class Bad final : public specd::sdk::Verifier {
   std::string mode_;
 };
 
-// Replaces verify() of the SDK's table, which would not let it do any of this.
+// Replaces verify() of the SDK's table, which would prevent all of this.
 specd_status verify(specd_verifier* v, const specd_verify_args* args) noexcept {
   Bad& bad = *reinterpret_cast<Bad*>(v);
   return specd::sdk::guard(bad.host(), args->batch->call, -1, [&] {

@@ -1,5 +1,5 @@
-/* A bigram drafter in C11: after every token it remembers the token that followed last, and guesses
- * that this will happen again. One array of vocab_size per sequence. */
+/* A bigram drafter in C11: remembers for every token the token that last followed it, and guesses
+ * that it will follow again. One array of vocab_size per sequence. */
 #include <specd/plugin_api/entry.h>
 #include <specd/plugin_api/services/memory.h>
 #include <string.h>

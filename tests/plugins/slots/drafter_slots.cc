@@ -1,10 +1,10 @@
-// A drafter that keeps what it knows of a sequence in device memory, by slot, and lets its
-// propose() be captured. Its "kernels" are functions that it puts on the stream of the fake CUDA
-// device (tests/device/fake_cuda.h), as a plugin with kernels of its own would launch them.
+// A drafter that keeps per-sequence state in device memory, by slot, and allows its propose() to be
+// captured. Its "kernels" are functions that it puts on the stream of the fake CUDA device
+// (tests/device/fake_cuda.h), as a plugin would launch real kernels.
 //
 // begin() stores the sequence's number at its slot. The kernel of propose() proposes the root token
-// again and writes one line a sequence to a file: what lies at the slot, the root's position. The
-// metric `calls` counts how often its host code ran.
+// again and writes one line per sequence to a file: the number at the slot and the root's position.
+// The metric `calls` counts how often its host code ran.
 #include <dlfcn.h>
 #include <specd/plugin_api/services/memory.h>
 #include <specd/sdk/plugin.h>

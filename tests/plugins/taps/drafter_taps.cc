@@ -1,9 +1,9 @@
-// Checks what update() promises to drafters that read hidden states: rows without a gap from
-// position 0 on (with `cold`: from where it begins), finite states, and the target's top-1 after
-// probe nodes. At the end of a sequence it appends one line to a file: rows seen, a hash of all
-// (position, token, next token, states), probes whose answer came true, probes whose answer did
-// not. Proposals are bigrams, each node shadowed by a probe. Counts its rows through the metrics
-// service, under names that need mending.
+// Checks the promises of update() to drafters that read hidden states: rows without a gap from
+// position 0 (with `cold`: from where it begins), finite states, and the target's top-1 after probe
+// nodes. At the end of a sequence it appends one line to a file: rows seen, a hash of all
+// (position, token, next token, states), and the numbers of probes whose answer was right and
+// wrong. Its proposals are bigrams, each node accompanied by a probe. It counts its rows with the
+// metrics service, under names that the host must sanitize.
 #include <specd/sdk/plugin.h>
 
 #include <cmath>
@@ -31,7 +31,7 @@ class Taps final : public specd::sdk::Drafter {
     "second_tap": {"type": "integer", "minimum": 0, "maximum": 2}}})";
 
   static void describe(const Context& context, specd_drafter_caps& caps) {
-    // After the final norm, and the input of an early layer: out of order on purpose.
+    // After the final norm, and the input of an early layer: deliberately out of order.
     const auto second = static_cast<size_t>(context.config.i64("second_tap", 1, 0, 2));
     static uint32_t taps[3][2];
     taps[second][0] = context.target->n_layers + 1;
@@ -56,9 +56,9 @@ class Taps final : public specd::sdk::Drafter {
     explicit Sequence(Taps&) {}
     std::unordered_map<int32_t, int32_t> follower;
     int32_t rows = 0;
-    int32_t next = 0;  // position of the next row; -1 = where the first one is
+    int32_t next = 0;  // position of the next row; -1 = that of the first row
     uint64_t hash = 0;
-    int32_t probed = -1;    // token of the last probe, after the root
+    int32_t probed = -1;    // token of the last probe, below the root
     int32_t promised = -1;  // top-1 after it, when the probe's token was committed
     int right = 0, wrong = 0;
   };
@@ -97,7 +97,7 @@ class Taps final : public specd::sdk::Drafter {
         ++(row.next_token == s.promised ? s.right : s.wrong);
         s.promised = -1;
       }
-      // The root's row: was the probe's token really next?
+      // The root's row: was the probe's token the next one?
       if (r == 0 && s.probed >= 0 && row.next_token == s.probed) {
         if (top1 < 0) throw Error(SPECD_E_PRECONDITION, "no top-1 for a node that asked");
         s.promised = top1;
@@ -110,7 +110,7 @@ class Taps final : public specd::sdk::Drafter {
   void propose(Sequence& s, specd::sdk::Proposal& out) {
     const auto next = s.follower.find(out.root_token());
     if (out.budget() < 2 || next == s.follower.end()) return;
-    // An ordinary node that is wrong, then the guess as a probe: its answer is checked later.
+    // An ordinary node that is wrong, then the guess as a probe, whose answer is checked later.
     out.push(next->second == 0 ? 1 : 0, -1);
     out.push(next->second, -1, SPECD_NODE_PROBE | SPECD_NODE_WANT_TOP1);
     s.probed = next->second;

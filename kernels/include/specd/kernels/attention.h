@@ -1,11 +1,11 @@
 // Rotary embedding, KV append, attention over pages, KV compaction.
 //
-// One layer's cache, in pages of kPageTokens tokens (P pages, G kv heads, D = head_dim):
+// The cache of one layer, in pages of kPageTokens tokens (P pages, G kv heads, D = head_dim):
 //   k [P, G, D, kPageTokens]   (transposed: vector lanes are positions)
 //   v [P, G, kPageTokens, D]
-// The G blocks of a page are dense; from one page to the next it is page_stride elements, the same
-// for K and V, so that pages of several layers and models may lie between each other. A slot is
-// page * kPageTokens + offset.
+// The G blocks of a page are dense. Consecutive pages are page_stride elements apart, for K and
+// for V, so that pages of several layers and models can be interleaved.
+// slot = page * kPageTokens + offset.
 #pragma once
 
 #include "specd/kernels/types.h"
@@ -32,9 +32,10 @@ struct RopeTableArgs {
   float scale = 1;  // YaRN's attention factor
 };
 
-// Rotates q (in place) and k, and writes k and v to their slots in the cache's dtype (round to
-// nearest even). Half-split rotation: out[i] = x[i]*cos - x[i+D/2]*sin,
-// out[i+D/2] = x[i+D/2]*cos + x[i]*sin, each as fma(a, b, -(c*d)) resp. fma(a, b, c*d).
+// Rotates q (in place) and k, and writes k and v to their slots in the cache's dtype (rounded to
+// nearest even). Half-split rotation:
+//   out[i]       = x[i]*cos - x[i+D/2]*sin    as fma(a, b, -(c*d))
+//   out[i + D/2] = x[i+D/2]*cos + x[i]*sin    as fma(a, b, c*d)
 struct RopeAppendArgs {
   float* qkv = nullptr;            // [n_rows, (H + 2 G) * D]: q heads, k heads, v heads
   const float* cos_sin = nullptr;  // [n_rows, D]
@@ -44,34 +45,37 @@ struct RopeAppendArgs {
   int32_t n_heads = 0;
 };
 
-// Row r attends to the `window` positions up to position[r], all of them when window is 0.
-// Positions below span[r] lie in the sequence's pages in order: slot = pages[table[r] + p /
-// kPageTokens] * kPageTokens + p % kPageTokens. Position span[r] + i (a tree row's ancestors,
-// itself last) lies in slot tail[tail_begin[r] + i].
+// Row r attends to the last `window` positions up to position[r], or to all of them when window is
+// 0. Position p < span[r] is in the sequence's pages, in order:
+//   slot = pages[table[r] + p / kPageTokens] * kPageTokens + p % kPageTokens
+// Position span[r] + i (the ancestors of a tree row, and the row itself last) is in slot
+// tail[tail_begin[r] + i].
 //
-// Strict: per head, blocks of kPageTokens absolute positions in increasing order. Score of a
-// position = fma chain over d in increasing order from zero, times `scale`. Per block: m' = max(m,
-// block max); c = exp(m - m'); p_j = exp(score_j - m'), 0 for what the row does not see; l = fma(l,
-// c, tree sum of 16 p); acc[d] = acc[d] * c, then fma(p_j, v_j[d], acc[d]) for j in increasing
-// order. out = acc / l. Where a row's K and V lie (page order, span or tail) never changes a bit.
+// Strict: per head, blocks of kPageTokens absolute positions in increasing order. The score of a
+// position is an fma chain over d in increasing order from zero, times `scale`. Per block:
+//   m' = max(m, block max); c = exp(m - m')
+//   p_j = exp(score_j - m'), 0 for positions that the row does not see
+//   l = fma(l, c, tree sum of 16 p)
+//   acc[d] = acc[d] * c, then fma(p_j, v_j[d], acc[d]) for j in increasing order
+// out = acc / l. The location of a row's K and V (page order, span or tail) never changes a bit.
 struct AttentionArgs {
   const float* qkv = nullptr;  // as in RopeAppendArgs, q already rotated
   float* out = nullptr;        // [n_rows, n_heads * head_dim]
   KvLayer kv;
   const int32_t* position = nullptr;    // [n_rows]
   const int32_t* span = nullptr;        // [n_rows], <= position + 1
-  const int32_t* table = nullptr;       // [n_rows] offset into pages
-  const int32_t* pages = nullptr;       // block tables of all sequences, one after the other
-  const int32_t* tail_begin = nullptr;  // [n_rows] offset into tail
+  const int32_t* table = nullptr;       // [n_rows], offset into `pages`
+  const int32_t* pages = nullptr;       // block tables of all sequences, concatenated
+  const int32_t* tail_begin = nullptr;  // [n_rows], offset into `tail`
   const int32_t* tail = nullptr;        // slots
   int32_t n_rows = 0;
   int32_t n_heads = 0;
-  int32_t window = 0;  // positions, the row's own among them; 0 = no window
+  int32_t window = 0;  // in positions, including the row's own; 0 = no window
   float scale = 0;
 };
 
-// Copies the K and V of slot from[i] to slot to[i], i in increasing order (a later source may not
-// be an earlier destination; commit guarantees to[i] <= from[i] in sequence order).
+// Copies K and V of slot from[i] to slot to[i], i in increasing order. No source may be the
+// destination of an earlier copy; commit guarantees to[i] <= from[i] in sequence order.
 struct KvMoveArgs {
   KvLayer kv;
   const int32_t* from = nullptr;  // [n]

@@ -1,16 +1,20 @@
 // From logits to tokens: processed logits and the Gumbel-max draw.
 //
-// Order (transformers'): temperature, top_k, top_p, min_p. float32:
+// Order, as in transformers: temperature, top_k, top_p, min_p. float32:
 //   l = logit / temperature
 //   top_k: keep l >= the k-th largest (ties kept)
 //   top_p: rank the kept by l, higher first, lower id first on ties; keep a token iff the mass of
 //          the tokens ranked before it is < top_p of the total (the first is always kept)
 //   min_p: keep l >= the largest l + log(min_p)
 //   token = argmax(l + noise) over the kept, lowest id on ties
-// noise(seed, position, token) = -log(-log1p(-w)), w = (x + 0.5) * 2^-32, where x is lane token % 4
-// of Philox4x32-10 with key = seed and counter {token / 4, position, purpose = 0, round = 0}.
-// position is that of the drawn token. Greedy rows: argmax of the logits, lowest id on ties. A row
-// with a NaN or +inf, or with no finite logit, draws token -1: the caller fails that request alone.
+//
+// noise(seed, position, token) = -log(-log1p(-w)), w = (x + 0.5) * 2^-32, where x is lane
+// (token % 4) of Philox4x32-10 with key = seed and counter {token / 4, position, purpose = 0,
+// round = 0}. position is that of the drawn token.
+//
+// Greedy rows: argmax of the logits, lowest id on ties. A row with a NaN or +inf, or without a
+// finite logit, draws token -1: the caller fails only that request.
+//
 // Sources: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (Philox); Gumbel-max.
 #pragma once
 
@@ -28,8 +32,8 @@ struct DrawRow {
   bool greedy = true;
 };
 
-// Strides are in elements from one row to the next; 0 = dense. `vocab` may be less than a row
-// holds: the ids behind it are never drawn.
+// Strides are in elements from one row to the next; 0 = dense. `vocab` may be smaller than a row;
+// ids at or above it are never drawn.
 struct DrawArgs {
   const float* logits = nullptr;  // [n_rows, vocab]
   const DrawRow* row = nullptr;   // [n_rows]
@@ -40,18 +44,18 @@ struct DrawArgs {
   int32_t token_stride = 0;
 };
 
-// How a row's logits change for the tokens that its text holds. The text: `seen` tokens, each once
-// with how often it was generated (0: only in the prompt), then the tokens of the rows `path`, all
-// of them generated. With c = how often t was generated in all of that:
-//   l = l > 0 ? l / repetition : l * repetition, then l = (l - frequency * c) - (c > 0 ? presence :
-//   0)
+// How a row's logits change for the tokens of its text. The text is the `seen` tokens, each once
+// with the number of times it was generated (0: only in the prompt), followed by the tokens of the
+// rows `path`, all generated. With c = number of times t was generated in all of it:
+//   l = l > 0 ? l / repetition : l * repetition
+//   l = (l - frequency * c) - (c > 0 ? presence : 0)
 // Sources: transformers, RepetitionPenaltyLogitsProcessor; the OpenAI API, frequency and presence.
 struct PenaltyRow {
   float repetition = 1;  // > 0
   float frequency = 0;
   float presence = 0;
-  int32_t seen_begin = 0, seen_end = 0;  // in seen
-  int32_t path_begin = 0, path_end = 0;  // in path
+  int32_t seen_begin = 0, seen_end = 0;  // range in `seen`
+  int32_t path_begin = 0, path_end = 0;  // range in `path`
 };
 struct PenaltySeen {
   int32_t token = 0;  // in [0, vocab)
@@ -61,14 +65,14 @@ struct PenalizeArgs {
   float* logits = nullptr;          // [n_rows, vocab], in and out
   const PenaltyRow* row = nullptr;  // [n_rows]
   const PenaltySeen* seen = nullptr;
-  const int32_t* path = nullptr;   // rows of `token`
-  const int32_t* token = nullptr;  // of the rows of a forward
+  const int32_t* path = nullptr;   // indices of rows in `token`
+  const int32_t* token = nullptr;  // tokens of the rows of a forward
   int32_t n_rows = 0;
   int32_t vocab = 0;
 };
 
-// The k most likely tokens of each row, most likely first, lower id first among equals. A NaN
-// counts as minus infinity.
+// The k most likely tokens of each row, most likely first, lower id first on ties. A NaN counts as
+// minus infinity.
 struct TopKArgs {
   const float* logits = nullptr;  // [n_rows, vocab]
   int32_t* token = nullptr;       // out [n_rows, k]
@@ -79,8 +83,8 @@ struct TopKArgs {
   int32_t token_stride = 0;
 };
 
-// out[r][i] = logits[r][token[r][i]] - log(sum(exp(logits[r]))), the sum in float64. Nothing is
-// written for a token outside [0, vocab).
+// out[r][i] = logits[r][token[r][i]] - log(sum(exp(logits[r]))), with the sum in float64. Writes
+// nothing for a token outside [0, vocab).
 struct LogProbArgs {
   const float* logits = nullptr;   // [n_rows, vocab]
   const int32_t* token = nullptr;  // [n_rows, k]
@@ -93,7 +97,7 @@ struct LogProbArgs {
   int32_t out_stride = 0;
 };
 
-// out[r][t] = noise(seed[r], position[r], t): what the draw adds.
+// out[r][t] = noise(seed[r], position[r], t): the noise that the draw adds.
 struct DrawNoiseArgs {
   const uint64_t* seed = nullptr;     // [n_rows]
   const int32_t* position = nullptr;  // [n_rows]
@@ -103,7 +107,7 @@ struct DrawNoiseArgs {
 };
 
 // One block of Philox4x32-10. counter and out have 4 words. Always inlined, so that code compiled
-// for one instruction set leaves no copy that other code could be linked to.
+// for one instruction set leaves no copy to which other code could be linked.
 __attribute__((always_inline)) inline void philox4x32(uint64_t key, const uint32_t counter[4],
                                                       uint32_t out[4]) {
   uint32_t c0 = counter[0], c1 = counter[1], c2 = counter[2], c3 = counter[3];

@@ -5,7 +5,7 @@
 
 namespace specd::kernels {
 
-// out[r] = table[token[r]], widened. Tokens are in range: the caller checked.
+// out[r] = table[token[r]], widened. REQUIRES tokens in range.
 struct EmbedArgs {
   const void* table = nullptr;  // [vocab, n] row-major, may be unaligned
   DType dtype = DType::kF32;
@@ -16,7 +16,7 @@ struct EmbedArgs {
 };
 
 // out[r] = silu(gate[r]) * up[r], with gate and up side by side in one row.
-// silu(g) = g / (1 + exp(-g)), exp as in kernels/cpu/math.h (the same bits on every path).
+// silu(g) = g / (1 + exp(-g)), exp as in kernels/cpu/math.h (equal bits for every instruction set).
 struct SiluMulArgs {
   const float* gate_up = nullptr;  // [n_rows, 2 * n]
   float* out = nullptr;            // [n_rows, n]

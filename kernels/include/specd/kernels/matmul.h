@@ -1,17 +1,17 @@
 // out[r][j] = sum over k of x[r][k] * w[j][k], in strict arithmetic.
 //
-// Strict: out[r][j] is one fixed sequence of float32 operations whatever n_rows, threads or
-// instruction set: for each of k_segments segments of k ([n_in*s/S, n_in*(s+1)/S)), in order, a
-// chain of fused multiply-adds from zero along increasing k; the segment sums are then added in
+// Strict: out[r][j] is one fixed sequence of float32 operations for any n_rows, threads and
+// instruction set. For each of k_segments segments of k ([n_in*s/S, n_in*(s+1)/S)), in order, it is
+// a chain of fused multiply-adds from zero along increasing k; the segment sums are then added in
 // order. Weights are widened exactly. k_segments is 8 for the row-parallel matrices (o_proj,
-// down_proj), so that tensor-parallel ranks which exchange segments give the same bits, else 1.
+// down_proj), so that tensor-parallel ranks that exchange segments get the same bits; otherwise 1.
 #pragma once
 
 #include "specd/kernels/types.h"
 
 namespace specd::kernels {
 
-// A weight matrix in the backend's own layout; the caller owns `data`.
+// A weight matrix in the backend's layout; the caller owns `data`.
 struct PackedMatrix {
   DType dtype = DType::kF32;
   int32_t n_out = 0;
@@ -19,10 +19,9 @@ struct PackedMatrix {
   void* data = nullptr;  // packed_bytes(), aligned to 64
 };
 
-// Copies rows [0, n_rows) of a row-major [n_rows, n_in] source into output columns
-// [column_begin, column_begin + n_rows) of `packed` (q, k and v are packed side by side). The
-// source has the dtype of `packed` and may be unaligned. Columns never written stay undefined: fill
-// all.
+// Copies rows [0, n_rows) of a row-major [n_rows, n_in] source into output columns [column_begin,
+// column_begin + n_rows) of `packed` (q, k and v are packed side by side). The source has the dtype
+// of `packed` and may be unaligned. Columns that are never packed are undefined.
 struct PackArgs {
   PackedMatrix packed;
   const void* source = nullptr;

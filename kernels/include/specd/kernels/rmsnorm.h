@@ -17,7 +17,7 @@ struct RmsNormArgs {
   float eps = 0;
 };
 
-// The same over every head of q and k, in place, v untouched (Qwen3, before the rotation).
+// The same over every head of q and k, in place; v is unchanged (Qwen3, before the rotation).
 struct HeadNormArgs {
   float* qkv = nullptr;             // [n_rows, (n_heads + 2 n_kv_heads) * head_dim]
   const float* q_weight = nullptr;  // [head_dim]

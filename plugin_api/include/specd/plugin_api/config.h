@@ -1,5 +1,5 @@
-/* The plugin's own part of the configuration. The host has already checked it against the factory's
- * JSON schema, so C authors need no parser. */
+/* The plugin's part of the configuration. The host has already checked it against the factory's
+ * JSON schema, so plugins written in C need no parser. */
 #ifndef SPECD_PLUGIN_API_CONFIG_H
 #define SPECD_PLUGIN_API_CONFIG_H
 
@@ -15,8 +15,9 @@ struct specd_config { /* in, for describe() and create() */
   const char *json; /* the whole subtree as canonical JSON (an object), NUL-terminated */
   uint64_t json_len;
   void *ctx;
-  /* [any] `path` like "tree.max_nodes", or "drafters.0.plugin" through a list. SPECD_E_PRECONDITION when the key is absent,
-   * SPECD_E_CONFIG when it has another type or does not fit. *out is untouched on error. */
+  /* [any] `path` is like "tree.max_nodes"; list elements are numbers: "drafters.0.plugin". Returns
+   * SPECD_E_PRECONDITION when the key is absent and SPECD_E_CONFIG when the value has another type
+   * or does not fit. *out is unchanged on error. */
   specd_status (*get_i64)(const specd_config *, const char *path, int64_t *out) SPECD_NOEXCEPT;
   specd_status (*get_f64)(const specd_config *, const char *path, double *out) SPECD_NOEXCEPT;
   specd_status (*get_bool)(const specd_config *, const char *path, uint32_t *out) SPECD_NOEXCEPT;

@@ -1,10 +1,13 @@
 /* A drafter guesses the next tokens of every sequence of a batch. It can only cost time: under a
- * route that guarantees `identical`, it may be detached at any step boundary and no text changes.
+ * route that guarantees `identical`, the host may detach it at any step boundary without changing
+ * any text.
  *
  * Life: describe* -> create -> activate -> [static_tree] -> { begin, update, propose, end }* ->
- * deactivate -> destroy. Everything that crosses in a step is a tensor on the granted device;
- * `host_*` companions are the same numbers in host memory and are NULL unless
- * SPECD_NEED_HOST_TOKENS was granted (on the CPU they point at the tensors' own data). */
+ * deactivate -> destroy.
+ *
+ * Step data are tensors on the granted device. The `host_*` fields hold the same values in host
+ * memory and are NULL unless SPECD_NEED_HOST_TOKENS was granted. On the CPU they point at the
+ * tensors' data. */
 #ifndef SPECD_PLUGIN_API_DRAFTER_H
 #define SPECD_PLUGIN_API_DRAFTER_H
 
@@ -22,41 +25,42 @@ extern "C" {
 enum {
   SPECD_NEED_HOST_TOKENS = 1u << 0, /* host mirrors of the token columns */
   SPECD_NEED_HIDDEN = 1u << 1,      /* rows of caps.taps in update() */
-  SPECD_NEED_PROBES = 1u << 2       /* may add nodes that are computed but never accepted */
+  SPECD_NEED_PROBES = 1u << 2       /* may propose nodes that are computed but never accepted */
 };
-/* caps.features: what the plugin can do; the host may use it */
+/* caps.features: what the plugin supports; the host decides whether to use it */
 enum {
-  /* On a granted device, with a CHAIN or STATIC tree: what propose() puts on batch->stream, calls
-   * of model/1 included, depends on the sequences' number, budgets and place in the batch and on
-   * memory that it reads in stream order, by slot for what is kept per sequence; on nothing else.
-   * The host may then capture it, and in later steps run the same work again without calling
-   * propose(). It captures only batches that it has seen before; the tensors keep their addresses.
-   */
+  /* For a granted device and a CHAIN or STATIC tree. What propose() puts on batch->stream,
+   * including calls of model/1, depends only on the number of sequences, their budgets and places
+   * in the batch, and on memory that it reads in stream order (by slot for per-sequence state). The
+   * host may then capture that work and repeat it in later steps without calling propose(). It
+   * captures only batches that it has seen before. Tensors keep their addresses. */
   SPECD_FEATURE_CAPTURE = 1u << 0
 };
-/* Where models run on a device, that is granted to drafters that offer it (SPECD_DEV_CUDA) with a CHAIN or STATIC
- * tree and without hidden states or probes; all others get host memory. A verifier is granted the device
- * when its drafter is and it offers it too. On a device every function makes device_index current itself,
- * and restores what was. In a captured call nothing waits, nothing is allocated, and no host memory is read
- * or written by the work but what is pinned and stays. */
+/* Models on a device: the host grants the device to a drafter that offers it (SPECD_DEV_CUDA) with
+ * a CHAIN or STATIC tree and without hidden states or probes. Every other drafter gets host memory.
+ * A verifier gets the device when its drafter does and it offers the device too. On a device, every
+ * function makes device_index current and restores the previous device before it returns. A
+ * captured call does not wait or allocate, and its work accesses no host memory except pinned
+ * memory that outlives the capture. */
 /* caps.tree_mode */
 enum {
   SPECD_TREE_CHAIN = 0,   /* parent[i] == i - 1, preset by the host */
   SPECD_TREE_STATIC = 1,  /* topology fixed at activate(), preset by the host */
-  SPECD_TREE_VARIABLE = 2 /* count and topology per call */
+  SPECD_TREE_VARIABLE = 2 /* count and topology chosen per call */
 };
-/* caps.draft_rule: how the children of one node came about; verifiers state a guarantee for each */
+/* caps.draft_rule: how the children of a node are chosen. Verifiers state a guarantee for each
+ * rule. */
 enum {
   SPECD_RULE_POINT_MASS = 0, /* a function of context and state: top-k, lookup */
   SPECD_RULE_IID = 1,        /* each child drawn from q, with replacement */
-  SPECD_RULE_NO_REPLACE = 2, /* drawn in index order without replacement */
+  SPECD_RULE_NO_REPLACE = 2, /* drawn in index order, without replacement */
   SPECD_RULE_COUNT = 3
 };
 /* caps.attach_modes (bits), begin_args.attach_mode (one bit) */
 enum {
   SPECD_ATTACH_FRESH = 1u << 0,  /* position 0; the prompt is given, its rows follow in update() */
-  SPECD_ATTACH_TOKENS = 1u << 1, /* mid-stream, the committed tokens are given */
-  SPECD_ATTACH_COLD = 1u << 2    /* mid-stream, tokens given, hidden states only from now on */
+  SPECD_ATTACH_TOKENS = 1u << 1, /* mid-stream; the committed tokens are given */
+  SPECD_ATTACH_COLD = 1u << 2    /* mid-stream; tokens given, hidden states only from now on */
 };
 enum { SPECD_MAX_TREE_NODES = 1024, SPECD_MAX_TREE_DEPTH = 64, SPECD_MAX_TAPS = 8 };
 
@@ -67,21 +71,21 @@ typedef struct specd_drafter_caps { /* out of describe() */
   uint32_t draft_rule;
   uint32_t attach_modes;
   uint32_t device_types; /* bit (1 << SPECD_DEV_*) */
-  uint32_t max_nodes;    /* without the root; 1..SPECD_MAX_TREE_NODES */
+  uint32_t max_nodes;    /* root excluded; 1..SPECD_MAX_TREE_NODES */
   uint32_t max_depth;    /* 1..SPECD_MAX_TREE_DEPTH */
   uint32_t max_batch;    /* 0 = no limit */
   uint32_t n_taps;
-  /* static. Capture points in the residual stream: k in [0, n_layers) = input of layer k, n_layers
-   * = output of the last layer, n_layers + 1 = after the final norm. */
+  /* static. Taps of the residual stream: k in [0, n_layers) is the input of layer k, n_layers the
+   * output of the last layer, n_layers + 1 the result of the final norm. */
   const uint32_t *taps;
   const char *const *services; /* static; required service ids */
   uint32_t n_services;
   uint32_t features;    /* SPECD_FEATURE_* */
-  uint64_t bytes_fixed; /* estimates for the start-up plan */
+  uint64_t bytes_fixed; /* estimates, for planning at startup */
   uint64_t bytes_per_seq;
 } specd_drafter_caps;
 
-typedef struct specd_drafter_grant { /* in of activate(): what the host will really do */
+typedef struct specd_drafter_grant { /* in of activate(): what the host grants */
   uint32_t struct_size;
   int32_t device_type;
   int32_t device_index;
@@ -91,8 +95,9 @@ typedef struct specd_drafter_grant { /* in of activate(): what the host will rea
   uint32_t max_rows; /* rows per sequence in one update() */
   uint32_t needs;
   uint64_t memory_bytes_max; /* quota of services/memory.h */
-  /* cudaStream_t of the models; NULL in host memory. For work of [step] calls alone: elsewhere a step may
-   * be running on it or be captured, so activate() and deactivate() take a stream of their own and wait. */
+  /* cudaStream_t of the models; NULL in host memory. Use it in [step] calls only: at other times a
+   * step may be running or being captured on it. activate() and deactivate() must use a stream of
+   * their own and wait for it. */
   void *stream;
 } specd_drafter_grant;
 
@@ -102,7 +107,7 @@ typedef struct specd_create_args { /* in */
   const specd_target_info *target;
   const specd_config *config;
   specd_owner *owner;
-  specd_call *call; /* for host->report() while creating */
+  specd_call *call; /* for host->report() in create() */
   const char *instance_name;
   const char *data_dir; /* read-only directory of the plugin bundle */
 } specd_create_args;
@@ -112,7 +117,7 @@ typedef struct specd_begin_args { /* in */
   uint32_t attach_mode;
   const specd_batch *batch;
   const uint64_t *token_offsets;         /* host [n_seqs + 1] */
-  const int32_t *tokens;                 /* host; every committed token: the prompt for FRESH */
+  const int32_t *tokens;                 /* host; every committed token; the prompt for FRESH */
   const specd_sampling *const *sampling; /* host [n_seqs] */
   void **seq_state;                      /* out [n_seqs] */
 } specd_begin_args;
@@ -131,22 +136,22 @@ typedef struct specd_end_args { /* in */
 } specd_end_args;
 
 enum {
-  SPECD_NODE_ROOT = -1, /* row computed at the root of the last step */
-  SPECD_NODE_NONE = -2  /* prefill row, or one of a proposal that was not this drafter's */
+  SPECD_NODE_ROOT = -1, /* the row computed at the root of the last step */
+  SPECD_NODE_NONE = -2  /* a prefill row, or a node of another drafter's proposal */
 };
 
-/* Row r of sequence s is one position whose target forward pass is now final: the token at it, the
- * token committed after it, its hidden states. Rows of a sequence are contiguous in position and
- * follow the last update; the host never leaves a gap (it ends and begins the sequence instead).
- * Only committed positions arrive here, so a plugin that keeps state from update() alone never
- * rolls back. The first row is the last position of the history given to begin(); earlier rows come
- * only with SPECD_NEED_HIDDEN. All columns are [n_seqs, max_rows] int32; row r < count[s] is valid.
- */
+/* Row r of sequence s is one position whose target forward pass is final: the token at it, the
+ * token committed after it, and its hidden states. Rows of a sequence have consecutive positions
+ * and continue the last update. The host never leaves a gap; it ends and begins the sequence
+ * instead. Only committed positions arrive here, so a plugin that keeps state from update() alone
+ * never rolls back. The first row is the last position of the history given to begin(); earlier
+ * rows come only with SPECD_NEED_HIDDEN. All columns are [n_seqs, max_rows] int32; row r < count[s]
+ * is valid. */
 typedef struct specd_update_args { /* in */
   uint32_t struct_size;
   uint32_t max_rows; /* stride of the columns in this call */
   const specd_batch *batch;
-  const specd_tensor *count; /* [n_seqs] int32; 0 = nothing new for it */
+  const specd_tensor *count; /* [n_seqs] int32; 0 = no new rows */
   const specd_tensor *position;
   const specd_tensor *token;      /* token at the position */
   const specd_tensor *next_token; /* token committed after it */
@@ -158,37 +163,38 @@ typedef struct specd_update_args { /* in */
   const int32_t *host_node;
   const specd_tensor *const *hidden; /* [n_taps], each [n_seqs, max_rows, hidden_size] float32 */
   /* [n_seqs, node_capacity] int32: the target's most likely token after node i of the last proposal
-   * where SPECD_NODE_WANT_TOP1 was set, else -1. NULL when none was asked for. */
+   * if the node had SPECD_NODE_WANT_TOP1, else -1. NULL when no node had it. */
   const specd_tensor *top1;
   const int32_t *host_top1;
 } specd_update_args;
 
 enum { SPECD_NODE_PROBE = 1, SPECD_NODE_WANT_TOP1 = 2 };
 
-/* token: no node here, and none after it in this sequence */
+/* token: no node here, and no later node in this sequence */
 enum { SPECD_NO_TOKEN = -1 };
 
 /* Node i of sequence s is element s * node_capacity + i of every column. parent is -1 for a child
- * of the root, else < i (parents first; BFS and DFS both satisfy it). The root is the last
+ * of the root, otherwise < i: parents come first, as in BFS and DFS order. The root is the last
  * committed token, whose KV is not computed yet; it is not a node. A node's position is root
- * position + depth; it attends the committed tokens and its ancestors. The host cuts a sequence's
- * tree at the first bad node. n_nodes is preset to the budget and every token to SPECD_NO_TOKEN, so
- * that writing tokens is enough; on a device n_nodes is not read back (a verifier there gets it cut by the host). */
+ * position + depth; it attends to the committed tokens and its ancestors. The host cuts a
+ * sequence's tree at the first bad node.
+ *
+ * n_nodes is preset to the budget and every token to SPECD_NO_TOKEN, so writing tokens is enough.
+ * On a device n_nodes is not read back; a verifier on a device gets the count after the host's cut. */
 typedef struct specd_proposal {
   uint32_t struct_size;
   uint32_t node_capacity;
   const specd_tensor *n_nodes; /* out [n_seqs] int32 */
   const specd_tensor *token;   /* out [n_seqs, node_capacity] int32 */
-  const specd_tensor
-      *parent;               /* out, same shape; preset and not to be written in CHAIN and STATIC */
-  const specd_tensor *flags; /* out, same shape, SPECD_NODE_*; NULL unless probes are granted */
+  const specd_tensor *parent;  /* out, same shape; preset in CHAIN and STATIC, do not write */
+  const specd_tensor *flags;   /* out, same shape, SPECD_NODE_*; NULL unless probes are granted */
 } specd_proposal;
 
 typedef struct specd_propose_args { /* in */
   uint32_t struct_size;
   uint32_t reserved0;
   const specd_batch *batch;
-  const specd_tensor *root_token;    /* [n_seqs] int32: last committed token */
+  const specd_tensor *root_token;    /* [n_seqs] int32: the last committed token */
   const specd_tensor *root_position; /* [n_seqs] int32 */
   const specd_tensor *node_budget;   /* [n_seqs] int32, <= node_capacity; 0 = propose nothing */
   const int32_t *host_root_token;
@@ -201,29 +207,30 @@ typedef struct specd_propose_args { /* in */
 struct specd_drafter_api { /* static */
   uint32_t struct_size;
   uint32_t reserved0;
-  /* [control] Pure; may be called before create() and many times. Say refusals with report(). */
+  /* [control] Pure. May be called before create(), and repeatedly. Give the reason of a refusal
+   * with report(). */
   specd_status (*describe)(const specd_factory *, const specd_host *, const specd_target_info *,
                            const specd_config *, specd_drafter_caps *out) SPECD_NOEXCEPT;
   specd_status (*create)(const specd_factory *, const specd_host *, const specd_create_args *,
                          specd_drafter **out) SPECD_NOEXCEPT; /* [control] */
   specd_status (*activate)(specd_drafter *,
                            const specd_drafter_grant *) SPECD_NOEXCEPT; /* [control & !active] */
-  /* STATIC mode only, else NULL: fills at most `capacity` parents, returns the count.
-   * [control & active] */
+  /* [control & active] STATIC mode only, otherwise NULL. Writes at most `capacity` parents, returns
+   * the count. */
   uint32_t (*static_tree)(specd_drafter *, int32_t *parent, uint32_t capacity) SPECD_NOEXCEPT;
-  /* [step & active] Nothing is kept for a sequence that fails (batch->seq_status), nor for any when
-   * the call fails: the host never ends them, and decodes them plainly to their end. A sequence
-   * that fails in update() is ended (QUARANTINED); one that fails in propose() is not drafted this
-   * step. */
+  /* [step & active] The plugin must keep nothing for a sequence that fails (batch->seq_status), and
+   * nothing for any sequence when the call fails. The host never calls end() for those and decodes
+   * them plainly until they finish. A sequence that fails in update() is ended (QUARANTINED). One
+   * that fails in propose() gets no draft in this step. */
   specd_status (*begin)(specd_drafter *, const specd_begin_args *) SPECD_NOEXCEPT;
-  /* [step & active] May be NULL, unless hidden states or probes are asked for: nothing is kept. */
+  /* [step & active] May be NULL when the drafter keeps no state and needs neither hidden states nor
+   * probes. */
   specd_status (*update)(specd_drafter *, const specd_update_args *) SPECD_NOEXCEPT;
   specd_status (*propose)(specd_drafter *,
                           const specd_propose_args *) SPECD_NOEXCEPT;  /* [step & active] */
   void (*end)(specd_drafter *, const specd_end_args *) SPECD_NOEXCEPT; /* [step & active] */
-  void (*deactivate)(specd_drafter *)
-      SPECD_NOEXCEPT;                              /* [control & active] every sequence has ended */
-  void (*destroy)(specd_drafter *) SPECD_NOEXCEPT; /* [control & !active] */
+  void (*deactivate)(specd_drafter *) SPECD_NOEXCEPT; /* [control & active] after the last end() */
+  void (*destroy)(specd_drafter *) SPECD_NOEXCEPT;    /* [control & !active] */
 };
 
 #ifdef __cplusplus

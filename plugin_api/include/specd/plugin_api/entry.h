@@ -1,9 +1,9 @@
-/* The one exported symbol of a plugin, and the table behind it.
+/* The one symbol that a plugin exports, and the table it returns.
  *
- * Version 0 promises nothing between builds of different headers: SPECD_ABI_LAYOUT is a hash of the
- * layout table (plugin_api/abi/v0.txt: every struct, offset, constant and id), and both sides refuse
- * another one. The signature of the entry and the first 16 bytes of specd_plugin never change, so
- * that the refusal itself can always be told. */
+ * Version 0 promises no compatibility between different headers: SPECD_ABI_LAYOUT is a hash of the
+ * layout table (plugin_api/abi/v0.txt: every struct, offset, constant and id), and each side
+ * refuses any other value. The signature of the entry and the first 16 bytes of specd_plugin never
+ * change, so a refusal can always be reported. */
 #ifndef SPECD_PLUGIN_API_ENTRY_H
 #define SPECD_PLUGIN_API_ENTRY_H
 
@@ -19,13 +19,13 @@ extern "C" {
 
 #define SPECD_ENTRY_SYMBOL "specd_plugin_entry_v0"
 
-struct specd_factory { /* static; exactly one of the two api pointers is set */
+struct specd_factory { /* static; exactly one of the two api pointers is non-null */
   uint32_t struct_size;
   uint32_t reserved0;
   const char *id; /* unique inside the plugin, e.g. "ngram" */
   const char *description;
   const char
-      *config_schema; /* JSON Schema text; the host checks before describe(). NULL = no keys */
+      *config_schema; /* JSON Schema text, checked by the host before describe(); NULL = no keys */
   const specd_drafter_api *drafter;
   const specd_verifier_api *verifier;
 };
@@ -33,22 +33,23 @@ struct specd_factory { /* static; exactly one of the two api pointers is set */
 struct specd_plugin { /* static */
   uint32_t struct_size;
   uint32_t n_factories;
-  const char *layout;  /* SPECD_ABI_LAYOUT it was compiled with */
+  const char *layout;  /* SPECD_ABI_LAYOUT at the plugin's compile time */
   const char *id;      /* reverse domain name, "org.example.ngram" */
-  const char *version; /* semver of the plugin itself */
+  const char *version; /* semver of the plugin */
   const char *vendor;
   const char *license; /* SPDX */
   const char *description;
   const specd_factory *const *factories;
-  /* [control] Once per module and process; no threads, files or devices before this. */
+  /* [control] Called once per module and process. The plugin starts no thread and opens no file or
+   * device before it. */
   specd_status (*init)(const specd_host *) SPECD_NOEXCEPT;
-  /* [control] At process exit only: code is never unmapped and a version may run again. May be
-   * NULL. */
+  /* [control] Called at process exit only: code is never unmapped, and a version may be used again.
+   * May be NULL. */
   void (*deinit)(void) SPECD_NOEXCEPT;
 };
 
-/* [control] Free of side effects. Always stores the table in *out; returns SPECD_E_ABI when
- * strcmp(host_layout, SPECD_ABI_LAYOUT) != 0, and then the host reads nothing but the layout. */
+/* [control] Has no side effects. Always stores the table in *out. Returns SPECD_E_ABI when
+ * strcmp(host_layout, SPECD_ABI_LAYOUT) != 0; the host then reads nothing but the layout. */
 SPECD_EXPORT specd_status specd_plugin_entry_v0(const char *host_layout, const specd_host *host,
                                                 const specd_plugin **out) SPECD_NOEXCEPT;
 

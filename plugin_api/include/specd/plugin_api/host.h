@@ -1,5 +1,5 @@
-/* What a plugin may ask of the host. The host is a pointer the plugin receives: no symbol of the
- * daemon is ever linked. */
+/* What the host offers a plugin. The plugin receives the host as a pointer and never links a symbol
+ * of the daemon. */
 #ifndef SPECD_PLUGIN_API_HOST_H
 #define SPECD_PLUGIN_API_HOST_H
 
@@ -14,18 +14,19 @@ enum { SPECD_LOG_DEBUG = 0, SPECD_LOG_INFO = 1, SPECD_LOG_WARN = 2, SPECD_LOG_ER
 struct specd_host { /* static */
   uint32_t struct_size;
   uint32_t reserved0;
-  void *ctx; /* the host's own; not for plugins */
+  void *ctx; /* private to the host */
   const char *name;
   const char *version;
-  /* [any] UTF-8, copied. A plugin never writes to stdout or stderr. */
+  /* [any] Logs UTF-8 text, which is copied. A plugin never writes to stdout or stderr. */
   void (*log)(const specd_host *, uint32_t severity, const char *text, uint64_t len) SPECD_NOEXCEPT;
-  /* [any] Attaches text to the status that the current call is going to return; seq_index -1 means
-   * the whole call. `call` may be NULL in describe(), init() and the entry. Copied. */
+  /* [any] Attaches text to the status that the current call will return. seq_index -1 means the
+   * whole call. `call` may be NULL in describe(), init() and the entry. The text is copied. */
   void (*report)(const specd_host *, specd_call *call, int32_t seq_index, const char *text,
                  uint64_t len) SPECD_NOEXCEPT;
-  /* [any] A const table by its id ("specd.host.memory/1"), NULL when absent. static */
+  /* [any] Returns the static, const table with this id ("specd.host.memory/1"), or NULL when the
+   * host does not have it. */
   const void *(*get_service)(const specd_host *, const char *id)SPECD_NOEXCEPT;
-  /* [any] CLOCK_MONOTONIC in nanoseconds, the clock of every deadline. */
+  /* [any] CLOCK_MONOTONIC in nanoseconds. Every deadline uses this clock. */
   uint64_t (*now_ns)(const specd_host *) SPECD_NOEXCEPT;
 };
 

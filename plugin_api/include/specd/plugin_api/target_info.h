@@ -18,12 +18,12 @@ typedef struct specd_target_info { /* in */
   uint32_t head_dim;
   uint32_t max_positions;
   int32_t bos_token; /* -1 = none */
-  int32_t eos_token; /* -1 = none; the first one where the model has several */
+  int32_t eos_token; /* -1 = none; the first of them when the model has several */
   float norm_eps;
   uint32_t reserved0;
-  const char *model_id; /* the name in the daemon's configuration */
+  const char *model_id; /* the model's name in the daemon's configuration */
   const char *architecture;
-  const uint8_t *tokenizer_sha256; /* [32], of tokenizer.json */
+  const uint8_t *tokenizer_sha256; /* [32], SHA-256 of tokenizer.json */
 } specd_target_info;
 
 #ifdef __cplusplus

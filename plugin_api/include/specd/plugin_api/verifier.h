@@ -1,6 +1,6 @@
-/* A verifier decides which nodes of a proposal stand. It keeps no state but one int64 per sequence,
- * which the host stores and passes in and out. The host holds no acceptance rule of its own: when
- * no usable verdict comes back it accepts nothing and emits the root row's token.
+/* A verifier decides which nodes of a proposal are accepted. Its only state is one int64 per
+ * sequence, which the host stores and passes in and out. The host has no acceptance rule: when no
+ * usable verdict comes back, it accepts nothing and emits the root row's token.
  *
  * Life: describe* -> create -> activate -> verify* -> deactivate -> destroy. */
 #ifndef SPECD_PLUGIN_API_VERIFIER_H
@@ -12,12 +12,12 @@
 extern "C" {
 #endif
 
-/* What a pair of verifier and draft rule promises about the emitted text. */
+/* What a verifier promises about the emitted text, for one draft rule. */
 enum {
-  SPECD_GUARANTEE_UNUSABLE = 0, /* the verifier cannot judge such drafts */
-  SPECD_GUARANTEE_NONE = 1,     /* lossy by choice */
-  SPECD_GUARANTEE_LAW = 2,      /* the target's distribution */
-  SPECD_GUARANTEE_IDENTICAL = 3 /* the very tokens of plain decoding */
+  SPECD_GUARANTEE_UNUSABLE = 0, /* the verifier cannot judge drafts of this rule */
+  SPECD_GUARANTEE_NONE = 1,     /* lossy by design */
+  SPECD_GUARANTEE_LAW = 2,      /* same distribution as the target */
+  SPECD_GUARANTEE_IDENTICAL = 3 /* exactly the tokens of plain decoding */
 };
 
 typedef struct specd_verifier_caps { /* out of describe() */
@@ -25,11 +25,12 @@ typedef struct specd_verifier_caps { /* out of describe() */
   uint32_t tree_modes;                  /* bit (1 << SPECD_TREE_*) */
   uint32_t device_types;                /* bit (1 << SPECD_DEV_*) */
   uint32_t max_nodes;                   /* 0 = no limit */
-  uint32_t guarantee[SPECD_RULE_COUNT]; /* SPECD_GUARANTEE_* by SPECD_RULE_* */
+  uint32_t guarantee[SPECD_RULE_COUNT]; /* SPECD_GUARANTEE_*, indexed by SPECD_RULE_* */
   uint32_t n_services;
   const char *const *services; /* static; required service ids */
-  uint32_t features; /* SPECD_FEATURE_*: CAPTURE says of verify() what it says of propose(),
-                        but for model/1, which a captured verify() does not use */
+  /* SPECD_FEATURE_*. CAPTURE promises for verify() what it promises for propose(); a captured
+   * verify() must not use model/1. */
+  uint32_t features;
   uint32_t reserved0;
 } specd_verifier_caps;
 
@@ -54,18 +55,18 @@ typedef struct specd_verdict {
 typedef struct specd_verify_args { /* in */
   uint32_t struct_size;
   uint32_t reserved0;
-  /* seq_state is NULL: drafter state is none of its business. A verifier on the device gets the
-   * sequences that were drafted there; for others the host emits the root row's token. */
+  /* seq_state is NULL: a verifier does not see drafter state. A verifier on the device gets only
+   * the sequences that were drafted there; for the others the host emits the root row's token. */
   const specd_batch *batch;
-  const specd_proposal *proposal; /* already cut by the host; columns as in drafter.h, read only */
+  const specd_proposal *proposal; /* already cut by the host; columns as in drafter.h, read-only */
   const specd_tensor *root_token; /* [n_seqs] int32 */
   const specd_tensor *root_position; /* [n_seqs] int32 */
-  /* [n_seqs, node_capacity + 1] int32: element 0 is the token plain decoding emits after the root,
-   * element i + 1 after node i (greedy: argmax, lowest id on ties; else the Gumbel-max draw with
-   * the noise of that position). Accepting exactly the nodes equal to their parent's row token
-   * reproduces plain decoding, whatever the drafter did. */
+  /* [n_seqs, node_capacity + 1] int32. Element 0 is the token that plain decoding emits after the
+   * root, element i + 1 the one after node i (greedy: argmax, lowest id on ties; otherwise the
+   * Gumbel-max draw with the noise of that position). Accepting exactly the nodes that equal the
+   * row token of their parent reproduces plain decoding, whatever the drafter proposed. */
   const specd_tensor *row_token;
-  const specd_tensor *state; /* in/out [n_seqs] int64, zero at the start of a sequence */
+  const specd_tensor *state;             /* in/out [n_seqs] int64, zero when a sequence starts */
   const specd_sampling *const *sampling; /* host [n_seqs] */
   const specd_verdict *out;
 } specd_verify_args;

@@ -1,4 +1,4 @@
-// Structs and columns with canaries around them, to find writes past their end.
+// Structs and columns surrounded by canaries, to detect out-of-bounds writes.
 #ifndef SPECD_SDK_CANARY_H
 #define SPECD_SDK_CANARY_H
 
@@ -28,8 +28,8 @@ struct Guarded {
   }
 };
 
-// A [rows, cols] column with canary cells before and after it. Cells of a row at and past its limit
-// are canaries too, so that a row that overflows its budget is found even between other rows.
+// A [rows, cols] column with canary cells before and after it. The cells of a row beyond its limit
+// are canaries too, so an overflow into the next row is also found.
 template <class T>
 class GuardedColumn {
  public:

@@ -25,8 +25,8 @@ struct DtypeOf<float> {
   static constexpr uint8_t kCode = SPECD_DT_FLOAT, kBits = 32;
 };
 
-// A view of [rows] or [rows, cols]; never owns. Construction checks type, rank, device and that at
-// least `min_rows` x `min_cols` elements are there; access is unchecked.
+// A non-owning view of [rows] or [rows, cols]. The constructor checks type, rank, device and that
+// there are at least `min_rows` x `min_cols` elements. Access is unchecked.
 template <class T>
 class Column {
   using Value = std::remove_const_t<T>;

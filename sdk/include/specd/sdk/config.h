@@ -1,4 +1,4 @@
-// Typed reading of the plugin's configuration, with defaults and ranges.
+// Typed access to the plugin's configuration, with defaults and ranges.
 #ifndef SPECD_SDK_CONFIG_H
 #define SPECD_SDK_CONFIG_H
 
@@ -10,8 +10,8 @@
 
 namespace specd::sdk {
 
-// A view; the specd_config outlives it. Every getter throws Error(SPECD_E_CONFIG) that names the
-// key, what was expected and what was found. An absent key gives the default.
+// A view; the specd_config must outlive it. Every getter returns the default for an absent key and
+// otherwise throws Error(SPECD_E_CONFIG) that names the key, what was expected and what was found.
 class Config {
  public:
   explicit Config(const specd_config* config) : config_(config) {
@@ -52,28 +52,28 @@ class Config {
   std::string string(const char* path, const std::string& otherwise) const {
     const char* text = nullptr;
     uint64_t len = 0;
-    if (!found(path, "a text", config_->get_str(config_, path, &text, &len))) return otherwise;
+    if (!found(path, "a string", config_->get_str(config_, path, &text, &len))) return otherwise;
     return std::string(text, len);
   }
 
-  // Like string(), but the key must be there.
+  // Like string(), but throws when the key is absent.
   std::string required_string(const char* path) const {
     const char* text = nullptr;
     uint64_t len = 0;
-    if (!found(path, "a text", config_->get_str(config_, path, &text, &len))) {
-      throw Error(SPECD_E_CONFIG, std::string(path) + ": this key is required (a text)");
+    if (!found(path, "a string", config_->get_str(config_, path, &text, &len))) {
+      throw Error(SPECD_E_CONFIG, std::string(path) + ": this key is required (a string)");
     }
     return std::string(text, len);
   }
 
-  // True when the key exists, whatever its type: a getter of a wrong type says CONFIG, not
-  // PRECONDITION.
+  // Returns whether the key exists, of any type: a getter of the wrong type returns CONFIG,
+  // not PRECONDITION.
   bool has(const char* path) const {
     int64_t ignored = 0;
     return config_->get_i64(config_, path, &ignored) != SPECD_E_PRECONDITION;
   }
 
-  // The whole subtree as canonical JSON, for what the getters cannot say (lists).
+  // The whole subtree as canonical JSON, for values without a getter, such as lists.
   std::string json() const { return std::string(config_->json, config_->json_len); }
 
  private:

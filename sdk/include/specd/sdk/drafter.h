@@ -1,10 +1,10 @@
-// C++ face of a drafter: one object per instance, one object per sequence, one call per sequence.
+// C++ wrapper of a drafter: one object per instance, one object per sequence, one call
+// per sequence.
 //
-// clang-format off
 //   class Mine final : public specd::sdk::Drafter {
 //    public:
 //     static constexpr const char* kSchema = R"({...JSON Schema...})";  // or nullptr
-//     static void describe(const Context&, specd_drafter_caps& caps);   // caps are preset, see below
+//     static void describe(const Context&, specd_drafter_caps& caps);   // see Drafter for presets
 //     explicit Mine(const Context&);
 //     struct Sequence { ... };             // built as Sequence(Mine&), destroyed at end()
 //     void begin(Sequence&, const Begin&);
@@ -15,23 +15,27 @@
 //     void end(Sequence&, uint32_t reason) noexcept;  // optional
 //     std::vector<int32_t> static_tree();  // SPECD_TREE_STATIC only
 //   };
-// clang-format on
 //
-// A drafter that works on the whole batch at once has, in place of propose():
+// A drafter that works on the whole batch at once defines instead of propose():
+//
 //   void propose_all(const specd_batch&, std::vector<Draft<Sequence>>&);
-// It gets every sequence of the batch that has not failed, in the order of the batch, also those
-// whose budget is 0. What it throws fails the call: nobody is drafted in this step, and nobody
-// stays silent for it.
 //
-// One that hands tensors on, to host services or to work of its own on batch->stream, has instead
+// It receives every sequence of the batch that has not failed, in batch order, including
+// sequences with budget 0. An exception fails the call: no sequence is drafted in this step, and
+// none is disabled.
+//
+// A drafter that passes tensors on, to host services or to its own work on batch->stream,
+// defines instead:
+//
 //   void propose_tensors(const specd_propose_args&);
-// and no update() then if it keeps nothing. When it never looks
-// at their numbers it sets the bit of SPECD_DEV_CUDA in caps.device_types, and
-// SPECD_FEATURE_CAPTURE when it does the same every time.
 //
-// Everything may throw specd::sdk::Error. What is thrown for one sequence fails that sequence only:
-// it is reported once, its proposal is empty, and it stays silent until the host ends it, since its
-// state may be half done. All other drafters are on the CPU.
+// It needs no update() when it keeps no state. If it never reads the values of the tensors, it sets
+// the bit of SPECD_DEV_CUDA in caps.device_types. If it also enqueues the same work every time, it
+// sets SPECD_FEATURE_CAPTURE. All other drafters run on the CPU.
+//
+// Every function may throw specd::sdk::Error. An exception for one sequence fails only that
+// sequence: it is reported once, its proposal is empty, and the drafter is not called for it again
+// before end(), because its state may be incomplete.
 #ifndef SPECD_SDK_DRAFTER_H
 #define SPECD_SDK_DRAFTER_H
 
@@ -72,7 +76,7 @@ struct Row {
   int32_t node;        // index in the last proposal, or SPECD_NODE_*
 };
 
-// What was committed since the last update(), in order, without a gap.
+// The rows committed since the last update(), in order and without gaps.
 class Rows {
  public:
   Rows(const specd_update_args& args, uint32_t seq_index)
@@ -95,7 +99,7 @@ class Rows {
            "update(): hidden: expected CPU float32 of [n_seqs, max_rows, hidden_size]");
     return static_cast<const float*>(h->data) + seq_ * h->stride[0] + r * h->stride[1];
   }
-  // The target's most likely token after node i of the last proposal, -1 where not asked for.
+  // The target's most likely token after node i of the last proposal; -1 when not requested.
   int32_t top1(int32_t node, uint32_t node_capacity) const {
     if (args_->host_top1 == nullptr) return -1;
     return args_->host_top1[static_cast<std::size_t>(seq_) * node_capacity +
@@ -114,7 +118,7 @@ class Rows {
   int32_t count_;
 };
 
-// The proposal of one sequence. Nodes go in parents first; what does not fit the budget is refused
+// The proposal of one sequence. Push parents before children. A node beyond the budget is refused
 // and nothing is written for it.
 class Proposal {
  public:
@@ -127,23 +131,25 @@ class Proposal {
     budget_ = std::max(0, std::min(args.host_node_budget[seq_index], limit));
   }
 
-  int32_t root_token() const { return args_->host_root_token[seq_]; }        // last committed token
-  int32_t root_position() const { return args_->host_root_position[seq_]; }  // and its position
-  int32_t budget() const { return budget_; }  // nodes this sequence may have in this step
+  int32_t root_token() const { return args_->host_root_token[seq_]; }  // last committed token
+  // The position of root_token().
+  int32_t root_position() const { return args_->host_root_position[seq_]; }
+  int32_t budget() const { return budget_; }  // nodes this sequence may propose in this step
   int32_t size() const { return size_; }
   const specd_sampling* sampling() const { return args_->sampling[seq_]; }
   bool probes_granted() const { return flags_ != nullptr; }
   const specd_propose_args& args() const { return *args_; }
   uint32_t seq_index() const { return seq_; }
 
-  // CHAIN and STATIC: the next node of the fixed topology. False when the budget is spent.
+  // CHAIN and STATIC: appends the next node of the fixed topology. Returns false when the budget is
+  // used up.
   bool push(int32_t token) {
     if (size_ >= budget_) return false;
     token_(seq_, size_++) = token;
     return true;
   }
-  // VARIABLE: a child of node `parent`, or of the root with -1. Returns its index, -1 when the
-  // budget is spent. `flags` is SPECD_NODE_*, ignored where probes were not granted.
+  // VARIABLE: appends a child of node `parent`, or of the root for -1. Returns its index, or -1
+  // when the budget is used up. `flags` is SPECD_NODE_*, ignored when probes were not granted.
   int32_t push(int32_t token, int32_t parent, int32_t flags = 0) {
     if (parent_ == nullptr) {
       throw Error(SPECD_E_PRECONDITION, "push() with a parent needs SPECD_TREE_VARIABLE");
@@ -173,17 +179,17 @@ struct Draft {
   Proposal proposal;
 };
 
-// Base of every drafter. What describe() finds in `caps`: CHAIN, POINT_MASS, host tokens, CPU,
-// attach FRESH | TOKENS | COLD, no services; the drafter sets max_nodes and max_depth and what
-// differs.
+// Base of every drafter. describe() finds these presets in `caps`: CHAIN, POINT_MASS, host tokens,
+// CPU, attach FRESH | TOKENS | COLD, no services. The drafter sets max_nodes, max_depth and
+// whatever differs.
 class Drafter : public Instance {
  public:
   explicit Drafter(const Context& context) : Instance(context) {}
 
-  // After activate(). `stream` is null on the CPU.
+  // Valid after activate(). `stream` is null on the CPU.
   const specd_drafter_grant& grant() const { return grant_; }
   void activated() {}
-  // Threads of the drafter's own end here.
+  // Stop the drafter's own threads here.
   void deactivated() noexcept {}
   template <class Sequence>
   void end(Sequence&, uint32_t) noexcept {}
@@ -262,7 +268,7 @@ struct DrafterTable {
         throw Error(SPECD_E_UNSUPPORTED, "this drafter runs on the CPU only");
       }
       expect((grant->needs & SPECD_NEED_HOST_TOKENS) != 0,
-             "activate(): SPECD_NEED_HOST_TOKENS was asked for and is not granted");
+             "activate(): SPECD_NEED_HOST_TOKENS was requested but not granted");
       static_cast<Drafter*>(t)->grant_ = *grant;
       t->activated();
     });
@@ -310,7 +316,7 @@ struct DrafterTable {
              "update(): the host mirrors are missing");
       Box* box = box_of(args->batch, i);
       if (box->failed || args->host_count[i] == 0) return;
-      box->failed = true;  // until update() comes back
+      box->failed = true;  // reset when update() returns without an exception
       t->update(box->sequence, Rows(*args, i));
       box->failed = false;
     });
@@ -334,10 +340,10 @@ struct DrafterTable {
         const Column<int32_t> token(out.token, n, capacity, "token");
         const bool variable = static_cast<Drafter*>(t)->tree_mode_ == SPECD_TREE_VARIABLE;
         const Column<int32_t> parent = variable ? Column<int32_t>(out.parent, n, capacity, "parent")
-                                                : token;  // not written through
+                                                : token;  // unused, never written
         const Column<int32_t> flags = out.flags != nullptr
                                           ? Column<int32_t>(out.flags, n, capacity, "flags")
-                                          : token;  // not written through
+                                          : token;  // unused, never written
         if constexpr (has_propose_all<T>(0)) {
           std::vector<Draft<Sequence>> drafts;
           for (uint32_t i = 0; i < batch->n_seqs; ++i) {
@@ -359,7 +365,7 @@ struct DrafterTable {
             Proposal proposal(*args, token, variable ? &parent : nullptr,
                               out.flags != nullptr ? &flags : nullptr, i, t->grant().max_nodes);
             if (box->failed || proposal.budget() == 0) return;
-            box->failed = true;  // until propose() comes back
+            box->failed = true;  // reset when propose() returns without an exception
             t->propose(box->sequence, proposal);
             box->failed = false;
             count(i) = proposal.size();
@@ -423,7 +429,8 @@ struct DrafterTable {
   }
   template <class U>
   static constexpr bool has_update(long) {
-    return !has_propose_tensors<U>(0);  // else its absence is a mistake that the compiler shows
+    // therwise update() is required; the compiler reports its absence
+    return !has_propose_tensors<U>(0);
   }
   template <class U>
   static constexpr auto has_propose_tensors(int)

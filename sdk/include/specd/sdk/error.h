@@ -1,4 +1,4 @@
-// Errors of the C++ face, and the border where they become a status.
+// Errors of the C++ wrapper, and their conversion to a status at the plugin boundary.
 #ifndef SPECD_SDK_ERROR_H
 #define SPECD_SDK_ERROR_H
 
@@ -12,8 +12,8 @@
 
 namespace specd::sdk {
 
-// What plugin code throws. `text` says what was wrong, where, and what would be right; the host
-// shows it to the operator.
+// The exception type of plugin code. `text` says what is wrong, where, and what would be right; the
+// host shows it to the operator.
 class Error : public std::exception {
  public:
   Error(specd_status status, std::string text) : status_(status), text_(std::move(text)) {}
@@ -33,8 +33,8 @@ inline void report(const specd_host* host, specd_call* call, int32_t seq_index,
   host->report(host, call, seq_index, text, len);
 }
 
-// Runs `body` at the border: whatever it throws becomes a status and a report, and nothing unwinds
-// into the host. seq_index -1 means the whole call.
+// Runs `body` at the boundary: turns every exception into a status and a report, so that nothing
+// unwinds into the host. seq_index -1 means the whole call.
 template <class Body>
 specd_status guard(const specd_host* host, specd_call* call, int32_t seq_index,
                    Body&& body) noexcept {
@@ -43,7 +43,7 @@ specd_status guard(const specd_host* host, specd_call* call, int32_t seq_index,
     return SPECD_OK;
   } catch (const Error& error) {
     report(host, call, seq_index, error.what());
-    // An error must not read as success, whatever status it was made with.
+    // An error must not look like success, whatever status it carries.
     return error.status() == SPECD_OK ? SPECD_E_INTERNAL : error.status();
   } catch (const std::bad_alloc&) {
     report(host, call, seq_index, "out of memory");
@@ -57,7 +57,7 @@ specd_status guard(const specd_host* host, specd_call* call, int32_t seq_index,
   }
 }
 
-// For arguments that the host must provide.
+// Checks an argument that the host must provide.
 inline void expect(bool condition, const char* text) {
   if (!condition) throw Error(SPECD_E_INVALID, text);
 }

@@ -21,7 +21,7 @@ inline specd_sampling greedy_sampling(uint64_t tokens_left = 1u << 20) {
   return s;
 }
 
-// A specd_batch over sequences, with everything it points at.
+// A specd_batch over sequences, together with everything it points to.
 class FakeBatch {
  public:
   struct Item {

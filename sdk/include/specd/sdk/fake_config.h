@@ -1,4 +1,4 @@
-// A configuration for unit tests of plugins.
+// A configuration for plugin unit tests.
 #ifndef SPECD_SDK_FAKE_CONFIG_H
 #define SPECD_SDK_FAKE_CONFIG_H
 
@@ -12,7 +12,7 @@
 
 namespace specd::sdk {
 
-// Values by path, and the same as JSON text for plugins that read that.
+// Values by path, plus the JSON text for plugins that read it.
 class FakeConfig {
  public:
   explicit FakeConfig(std::string json = "{}") : json_(std::move(json)) {}
@@ -27,10 +27,10 @@ class FakeConfig {
   FakeConfig& set(const std::string& path, const char* value) {
     return put(path, std::string(value));
   }
-  // Present, but no scalar: a list or an object.
+  // Adds a key whose value is not a scalar: a list or an object.
   FakeConfig& set_other(const std::string& path) { return put(path, std::monostate()); }
 
-  // Valid while this object stands and is not changed.
+  // Valid while this object exists unchanged.
   specd_config view() const {
     specd_config config{};
     config.struct_size = sizeof config;

@@ -15,18 +15,19 @@
 namespace specd::sdk {
 
 struct FakeDraft {
-  specd_status call_status = SPECD_OK;        // of propose()
-  specd_status status = SPECD_OK;             // of the sequence
-  int32_t count = 0;                          // as the plugin wrote it, up to SPECD_NO_TOKEN
+  specd_status call_status = SPECD_OK;  // of propose()
+  specd_status status = SPECD_OK;       // of the sequence
+  // As the plugin wrote it, cut at the first SPECD_NO_TOKEN.
+  int32_t count = 0;
   std::vector<int32_t> token, parent, flags;  // the first min(count, capacity) nodes
 };
 
-// Plays the host for one drafter instance: describe, create, activate at construction; destroy at
-// the end, where everything must have been given back.
+// Plays the host for one drafter instance. The constructor calls describe, create and activate; the
+// destructor calls destroy and checks that all memory was returned.
 class FakeDrafter {
  public:
   struct Options {
-    uint32_t max_nodes = 0;  // 0 = what the caps say
+    uint32_t max_nodes = 0;  // 0 = as in the caps
     uint32_t max_batch = 64;
     uint32_t max_rows = 4096;
   };
@@ -90,12 +91,12 @@ class FakeDrafter {
   const specd_drafter_caps& caps() const { return caps_; }
   const specd_drafter_grant& grant() const { return grant_; }
 
-  // Returns a handle. The last token of `tokens` is the root of a propose() that follows at once.
+  // Returns a handle. The last token of `tokens` is the root of a propose() without a commit().
   int begin(const std::vector<int32_t>& tokens, uint32_t attach_mode = SPECD_ATTACH_FRESH,
             specd_sampling sampling = greedy_sampling()) {
     return begin_batch({tokens}, attach_mode, sampling)[0];
   }
-  // Several in one call.
+  // Begins several sequences in one call.
   std::vector<int> begin_batch(const std::vector<std::vector<int32_t>>& texts,
                                uint32_t attach_mode = SPECD_ATTACH_FRESH,
                                specd_sampling sampling = greedy_sampling()) {
@@ -134,8 +135,8 @@ class FakeDrafter {
     return handles;
   }
 
-  // Rows of one update(): the committed tokens after what is known, the nodes they came from, and
-  // what the target says after each node of the last proposal.
+  // Sends the rows of one update(): newly committed tokens, the nodes they came from, and the
+  // target's token after each node of the last proposal.
   specd_status commit(int handle, const std::vector<int32_t>& tokens,
                       const std::vector<int32_t>& nodes = {},
                       const std::vector<int32_t>& top1 = {}) {
@@ -145,7 +146,7 @@ class FakeDrafter {
     int handle;
     std::vector<int32_t> tokens;
     std::vector<int32_t> nodes = {};  // empty: SPECD_NODE_NONE
-    std::vector<int32_t> top1 = {};   // given on where SPECD_NODE_WANT_TOP1 was set; missing: -1
+    std::vector<int32_t> top1 = {};   // passed on where SPECD_NODE_WANT_TOP1 was set; -1 if missing
   };
   specd_status commit_batch(const std::vector<Commit>& commits) {
     std::vector<FakeBatch::Item> items;
@@ -166,7 +167,7 @@ class FakeDrafter {
         top1.at(i, c) = wants && c < commits[i].top1.size() ? commits[i].top1[c] : -1;
         wants_top1 = wants_top1 || wants;
       }
-      s.flags.clear();  // of one step
+      s.flags.clear();  // flags are valid for one step
       count.at(i) = static_cast<int32_t>(commits[i].tokens.size());
       for (std::size_t r = 0; r < commits[i].tokens.size(); ++r) {
         position.at(i, r) = static_cast<int32_t>(s.tokens.size()) - 1;
@@ -209,7 +210,7 @@ class FakeDrafter {
   FakeDraft propose(int handle, int32_t budget = -1) {
     return propose_batch({handle}, {budget})[0];
   }
-  // Budget -1 = all of the capacity.
+  // Budget -1 means the whole capacity.
   std::vector<FakeDraft> propose_batch(const std::vector<int>& handles,
                                        std::vector<int32_t> budgets = {}) {
     const std::size_t n = handles.size(), capacity = grant_.max_nodes;
@@ -272,7 +273,7 @@ class FakeDrafter {
       d.call_status = status;
       d.status = batch.status(i);
       d.count = n_nodes.at(i);
-      // As the host: the first missing token ends the nodes.
+      // Like the host, end the nodes at the first SPECD_NO_TOKEN.
       for (int32_t c = 0; c < d.count && c < static_cast<int32_t>(capacity); ++c) {
         if (token.at(i, static_cast<std::size_t>(c)) == SPECD_NO_TOKEN) d.count = c;
       }
@@ -304,7 +305,7 @@ class FakeDrafter {
     host_.check_blocks();
   }
 
-  // Of the sequence in the last begin() or commit().
+  // Status of the sequence in the last begin() or commit().
   specd_status sequence_status(int handle) const {
     return sequences_[static_cast<std::size_t>(handle)]->status;
   }

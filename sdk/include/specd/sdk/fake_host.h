@@ -1,6 +1,7 @@
-// A host for unit tests of plugins: captures what the plugin says, offers the services with
-// switches for failure, and guards every struct and output row with canaries. No test framework is
-// needed: what a plugin did wrong stands in violations(), which a test expects to be empty.
+// A host for plugin unit tests. It records what the plugin logs and reports, offers the services
+// with switches that make them fail, and puts canaries around every struct and output row. It
+// needs no test framework: contract violations are listed in violations(), which a test expects to
+// be empty.
 //
 //   FakeHost host;
 //   FakeModule module("plugins/drafter_mine/drafter_mine.so");
@@ -9,7 +10,7 @@
 //   drafter.commit(s, {4});
 //   FakeDraft draft = drafter.propose(s);
 //
-// Header-only, C++17; include it from test code only. Link with -ldl where dlopen needs it.
+// Header-only, C++17, for test code only. Link with -ldl where dlopen needs it.
 #ifndef SPECD_SDK_FAKE_HOST_H
 #define SPECD_SDK_FAKE_HOST_H
 
@@ -23,8 +24,8 @@
 
 namespace specd::sdk {
 
-// Loads a plugin as the daemon does and calls its entry; throws std::runtime_error when it cannot.
-// Never unloaded.
+// Loads a plugin as the daemon does and calls its entry. Throws std::runtime_error on failure.
+// Never unloads it.
 class FakeModule {
  public:
   explicit FakeModule(const std::string& path, const char* layout = SPECD_ABI_LAYOUT) {

@@ -1,5 +1,4 @@
-// The service model/1 for unit tests: a model that is a function of the text. fake_host.h says how
-// the fakes are used.
+// The service model/1 for unit tests: a model defined as a function of the text. See fake_host.h.
 #ifndef SPECD_SDK_FAKE_MODEL_H
 #define SPECD_SDK_FAKE_MODEL_H
 
@@ -22,24 +21,26 @@ class FakeModel {
   using Text = std::vector<int32_t>;
   struct Session {
     Text kept;
-    Text round;                   // tokens of its rows
+    Text round;                   // the tokens of its rows
     std::vector<int32_t> parent;  // and their parents
   };
 
-  std::string name = "draft";  // the only one that can be opened
-  // What follows a text, and with what probability. Every other token shares the rest.
+  std::string name = "draft";  // the only model that can be opened
+  // The next token of a text, and its probability. All other tokens share the rest.
   std::function<int32_t(const Text&)> next = [](const Text& text) { return text.back() + 1; };
   std::function<float(const Text&)> probability = [](const Text&) { return 1.0f; };
-  // For top-k outputs: likeliest first, with log-probabilities. Unset: next() alone is told.
+  // For top-k outputs: most likely first, with log-probabilities. When unset, only next() is used.
   std::function<std::vector<std::pair<int32_t, float>>(const Text&)> likely;
   uint32_t max_positions = 4096;
-  bool exhausted = false;  // no pages for anybody
+  bool exhausted = false;  // makes every call run out of pages
 
   uint64_t forwards = 0, rows = 0;
-  int32_t open = 0;                     // handles
-  std::map<uint64_t, Session> session;  // by seq_id; erase one = the host took its pages
+  int32_t open = 0;  // open handles
+  // By seq_id; erase one to simulate that the host reclaimed its pages.
+  std::map<uint64_t, Session> session;
 
-  // The functions of specd_models behind checked handles. Empty, or what is wrong with the call.
+  // The functions of specd_models, with handles already checked. Return an empty string, or what is
+  // wrong with the call.
   std::string forward(const uint64_t* seq_id, uint32_t n_seqs, const specd_forward_args* args) {
     if (args == nullptr || args->struct_size != sizeof *args || args->row_offsets == nullptr ||
         args->seq_status == nullptr || args->token == nullptr ||
@@ -58,7 +59,7 @@ class FakeModel {
       for (uint32_t r = begin; r < end; ++r) {
         const auto row = static_cast<int32_t>(mine.round.size());
         const int32_t parent = args->parent == nullptr ? row - 1 : args->parent[r];
-        if (parent < -1 || parent >= row) return "model.forward: a parent that is no earlier row";
+        if (parent < -1 || parent >= row) return "model.forward: a parent is not an earlier row";
         mine.round.push_back(static_cast<const int32_t*>(
             args->token->data)[source(*args, r) * args->token->stride[0]]);
         mine.parent.push_back(parent);
@@ -77,7 +78,7 @@ class FakeModel {
     return output == args->n_outputs ? "" : "model.forward: output_rows do not increase";
   }
 
-  // Texts are those committed. What a session keeps is compared with them: it must be their start.
+  // `texts` are the committed texts. What a session keeps must be a prefix of its text.
   std::string follow(const uint64_t* seq_id, const std::vector<const Text*>& texts,
                      const specd_forward_args* args) {
     if (args == nullptr || args->struct_size != sizeof *args || args->seq_status == nullptr ||
@@ -90,14 +91,15 @@ class FakeModel {
     for (uint32_t s = 0; s < texts.size(); ++s) {
       const Text& text = *texts[s];
       Session& mine = session[seq_id[s]];
-      // Who cannot be fed takes nothing from the others, and keeps nothing.
+      // A sequence that cannot be fed uses none of the shared row limit and keeps nothing.
       const bool beyond = text.size() > max_positions;
       if (beyond) mine = Session();
       if (mine.kept.size() > text.size() ||
           !std::equal(mine.kept.begin(), mine.kept.end(), text.begin())) {
         return "model.follow: the session keeps another text";
       }
-      // The round's chain as far as the text agrees; the last token is fed in any case.
+      // Keep the chain of the round as far as it agrees with the text. The last token is
+      // always fed.
       int32_t last = -1;
       for (std::size_t r = 0; r < mine.round.size() && mine.kept.size() + 1 < text.size(); ++r) {
         if (mine.parent[r] != last || mine.round[r] != text[mine.kept.size()]) continue;
@@ -143,7 +145,7 @@ class FakeModel {
       int32_t previous = -1;
       for (uint32_t i = begin; i < end; ++i) {
         if (path[i] >= mine.round.size() || mine.parent[path[i]] != previous) {
-          return "model.keep: rows that are no path";
+          return "model.keep: rows do not form a path";
         }
         mine.kept.push_back(mine.round[path[i]]);
         previous = static_cast<int32_t>(path[i]);
@@ -171,7 +173,7 @@ class FakeModel {
     return text;
   }
 
-  // Null: the sequence failed.
+  // text == nullptr: the sequence failed.
   void write(const specd_forward_args& args, uint32_t output, const Text* text) const {
     if (args.out_token != nullptr) {
       static_cast<int32_t*>(args.out_token->data)[output * args.out_token->stride[0]] =

@@ -1,5 +1,5 @@
-// The host's side of the boundary for unit tests: log, report, and the services with switches for
-// failure. fake_host.h says how it is used.
+// The host's side of the boundary for unit tests: log, report, and services with switches that make
+// them fail. See fake_host.h.
 #ifndef SPECD_SDK_FAKE_SERVICES_H
 #define SPECD_SDK_FAKE_SERVICES_H
 
@@ -109,7 +109,7 @@ class FakeHost {
   specd_owner* owner() { return reinterpret_cast<specd_owner*>(this); }
   specd_target_info& target() { return target_; }
 
-  // Memory: quota, a failure on the n-th allocation from now (1 = the next; 0 = none), counters.
+  // Memory: a quota, failure of the n-th allocation from now (1 = the next, 0 = none), counters.
   void set_memory_quota(uint64_t bytes) { quota_ = bytes; }
   void fail_allocation(uint64_t nth) { fail_at_ = nth == 0 ? 0 : allocations_ + nth; }
   uint64_t allocations() const { return allocations_; }
@@ -118,10 +118,10 @@ class FakeHost {
     return used_;
   }
 
-  // The model behind model/1.
+  // The model that model/1 serves.
   FakeModel& model() { return model_; }
 
-  // What parts/1 finds at `path`, whatever the configuration says there.
+  // Sets what parts/1 finds at `path`, regardless of the configuration.
   void set_part(const std::string& path, const specd_factory& factory,
                 FakeConfig config = FakeConfig()) {
     auto part = std::make_unique<Part>(Part{std::move(config), {}, &factory});
@@ -136,21 +136,22 @@ class FakeHost {
   void clear_reports() { reports_.clear(); }
   const std::map<std::string, double>& metrics() const { return metric_values_; }
 
-  // What the plugin did against the contract: overrun canaries, foreign or unreturned memory, bad
+  // Contract violations by the plugin: overwritten canaries, foreign or unreturned memory, bad
   // arguments to services.
   const std::vector<std::string>& violations() const { return violations_; }
   void violate(const std::string& text) { violations_.push_back(text); }
   void check(bool condition, const std::string& text) {
     if (!condition) violate(text);
   }
-  // Call after destroy() of the last instance: what is still held is a leak, and scratch ends.
+  // Call after destroy() of the last instance. Memory still held is a leak; scratch memory
+  // is released.
   void expect_no_memory_held() {
     check(used_ == 0, std::to_string(used_) + " bytes still held at destroy()");
     check(model_.open == 0, "a model is still open at destroy()");
     check_blocks();
   }
   void check_blocks() {
-    const std::lock_guard<std::mutex> lock(mutex_);  // the plugin's own threads allocate too
+    const std::lock_guard<std::mutex> lock(mutex_);  // the plugin's threads may allocate too
     for (const auto& block : blocks_) {
       check(block_intact(block.first, block.second), "wrote past a block of the memory service");
     }
@@ -159,14 +160,14 @@ class FakeHost {
           "wrote past a table of the host");
   }
 
-  // One host->plugin call; the drivers below make it.
+  // One host-to-plugin call. FakeBatch and the fake drafter and verifier create it.
   struct Call {
     FakeHost* host;
     const specd_sampling* const* sampling;
     uint32_t n_seqs;
     std::vector<void*> scratch;
     const uint64_t* seq_id = nullptr;
-    std::vector<const std::vector<int32_t>*> text = {};  // committed; in propose()
+    std::vector<const std::vector<int32_t>*> text = {};  // committed texts; set in propose() only
     specd_call* handle() { return reinterpret_cast<specd_call*>(this); }
     ~Call() {
       for (void* block : scratch) std::free(block);
@@ -245,7 +246,7 @@ class FakeHost {
     };
   }
 
-  // Not the daemon's numbers, but as deterministic: one hash of the key.
+  // Not the daemon's numbers, but just as deterministic: a hash of the key.
   static uint64_t hash(std::initializer_list<uint64_t> key) {
     uint64_t x = 0x243f6a8885a308d3u;
     for (const uint64_t part : key) {
@@ -349,7 +350,7 @@ class FakeHost {
     specd_pool& p = pool_.value;
     p.struct_size = sizeof p;
     p.width = [](const specd_host*) noexcept -> uint32_t { return 1; };
-    // Backwards, so that a plugin that relies on an order is found out.
+    // Runs backwards, to expose plugins that rely on an order.
     p.run = [](const specd_host*, specd_call*, uint32_t n, specd_pool_task task,
                void* ctx) noexcept -> specd_status {
       for (uint32_t i = n; i-- > 0;) task(ctx, i);
@@ -357,12 +358,12 @@ class FakeHost {
     };
   }
 
-  // By the words of ops.h, from the root down and not in one pass.
+  // Follows the definition in ops.h: walks from the root down, not in one pass over the nodes.
   void make_ops() {
     specd_ops& o = ops_.value;
     o.struct_size = sizeof o;
     o.walk = [](const specd_host* host, specd_call*, const specd_walk_args* a) noexcept {
-      // [n] counts and [n, columns] of dense int32, as the host wants them.
+      // Dense int32 [n] counts and [n, columns] columns, as the host requires.
       const auto fits = [](const specd_tensor* t, int64_t n, int64_t columns) {
         const bool typed = t != nullptr && t->dtype_code == SPECD_DT_INT && t->dtype_bits == 32;
         return typed && t->shape[0] == n &&
@@ -408,7 +409,7 @@ class FakeHost {
     };
   }
 
-  // The handle of the only model there is.
+  // The handle of the only model.
   specd_model* handle() { return reinterpret_cast<specd_model*>(&model_); }
 
   static specd_status model_step(const specd_host* host, specd_call* call, const specd_model* model,

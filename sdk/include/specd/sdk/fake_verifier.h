@@ -13,8 +13,8 @@
 
 namespace specd::sdk {
 
-// One sequence's proposal and what the target says: row_token[0] after the root, [i + 1] after node
-// i.
+// One sequence's proposal and the target's tokens: row_token[0] after the root, [i + 1] after
+// node i.
 struct FakeTree {
   std::vector<int32_t> token, parent, flags, row_token;
   int64_t state = 0;

@@ -1,4 +1,4 @@
-// What drafters and verifiers share: the context they are made from, and access to the host.
+// Shared by drafters and verifiers: construction context and access to the host.
 #ifndef SPECD_SDK_INSTANCE_H
 #define SPECD_SDK_INSTANCE_H
 
@@ -13,8 +13,8 @@
 
 namespace specd::sdk {
 
-// Arguments of describe() and of the constructor. Everything is borrowed until the call returns;
-// `owner` is null in describe(), `name` and `data_dir` are empty there.
+// Arguments of describe() and of the constructor, borrowed until the call returns. In describe()
+// `owner` is null, and `name` and `data_dir` are empty.
 struct Context {
   const specd_host* host;
   const specd_target_info* target;
@@ -24,7 +24,7 @@ struct Context {
   const char* data_dir;
 };
 
-// The table of a service that the caps required; throws when the host lacks it.
+// Returns the table of a service that the caps require. Throws when the host does not have it.
 template <class Table>
 const Table* require_service(const specd_host* host, const char* id) {
   const auto* table = static_cast<const Table*>(host->get_service(host, id));
@@ -80,8 +80,8 @@ class Instance {
   specd_target_info target_;
 };
 
-// Standard allocator over the memory service, so that what a plugin holds counts against the quota
-// of its instance. Throws Error(SPECD_E_EXHAUSTED) over the quota.
+// Standard allocator over the memory service, which charges the instance's quota. Throws
+// Error(SPECD_E_EXHAUSTED) beyond the quota.
 template <class T>
 class HostAllocator {
  public:
@@ -122,9 +122,9 @@ class HostAllocator {
   const specd_memory* memory_;
 };
 
-// A counter or gauge that the host exports under the instance's labels. Does nothing when the host
-// has no metrics service. Define in the constructor of the instance ([control]); record from
-// anywhere.
+// A counter or gauge that the host exports with the instance's labels. Does nothing when the
+// host has no metrics service. Define it in the instance's constructor ([control]); record from
+// any thread.
 class Metric {
  public:
   Metric(const Instance& instance, uint32_t kind, const char* name, const char* help)

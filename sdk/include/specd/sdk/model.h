@@ -1,5 +1,5 @@
-// C++ face of the service model/1: a draft model run by the daemon. plugin_api/services/model.h
-// says what sessions and rounds are.
+// C++ wrapper of the service model/1: a draft model run by the daemon. Sessions and rounds are
+// explained in plugin_api/services/model.h.
 //
 //   Model model(instance, "draft");                 // in the constructor: [control]
 //   const std::vector<uint32_t> have = model.lengths(*batch);
@@ -8,8 +8,8 @@
 //   model.forward(*batch, rows);
 //   rows.token(0);                                  // drawn after the first row that wanted output
 //
-// ModelCall is the same on the tensors of a proposal, in whatever memory they lie: nothing passes
-// through the host.
+// ModelCall does the same directly on the tensors of a proposal, in host or device memory, without
+// copying through the host.
 #ifndef SPECD_SDK_MODEL_H
 #define SPECD_SDK_MODEL_H
 
@@ -23,11 +23,11 @@
 
 namespace specd::sdk {
 
-// The rows of one forward(), or what a follow() is to tell, and what came of them. Reusable:
-// clear() keeps the memory.
+// The input rows of one forward() or the outputs wanted from one follow(), and the results.
+// Reusable: clear() keeps the allocated memory.
 class ModelRows {
  public:
-  // What to ask for, beside or instead of the drawn token.
+  // The outputs to compute.
   struct Wants {
     bool drawn = true;  // the target's draw on the model's logits
     bool logprob = false;
@@ -49,27 +49,28 @@ class ModelRows {
   }
   void clear(uint32_t n_seqs) { clear(n_seqs, Wants()); }
 
-  // A row of sequence `s` (index in the batch, not below that of the row before it), which follows
-  // the row before it in the round. Returns the index of its output, -1 without.
+  // Adds a row to sequence `s` (index in the batch, never decreasing between calls). It follows the
+  // previous row of the round. Returns the index of its output, or -1 without one.
   int32_t add(uint32_t s, int32_t token, bool output) {
     expect(!branches_, "ModelRows: rows with and without a parent in one forward");
     return push(s, token, output);
   }
-  // A row under row `parent` of the round, -1 = the last kept token.
+  // Adds a row below row `parent` of the round; -1 = the last kept token.
   int32_t add_child(uint32_t s, int32_t token, int32_t parent, bool output) {
     expect(branches_ || token_.empty(), "ModelRows: rows with and without a parent in one forward");
     branches_ = true;
     parent_.push_back(parent);
     return push(s, token, output);
   }
-  // follow(): the output of the last committed token of sequence `s`, in the order of the batch.
+  // follow(): requests the output of the last committed token of sequence `s`, in the order of
+  // the batch.
   int32_t want(uint32_t s) {
     outputs_.push_back(s);
     return static_cast<int32_t>(outputs_.size() - 1);
   }
   bool empty() const { return token_.empty(); }
 
-  // After forward() or follow(): of a sequence, of an output.
+  // Results of forward() or follow(), by sequence and by output.
   specd_status status(uint32_t s) const { return status_[s]; }
   int32_t token(int32_t output) const { return drawn_[static_cast<std::size_t>(output)]; }
   float logprob(int32_t output) const { return logprob_[static_cast<std::size_t>(output)]; }
@@ -101,8 +102,8 @@ class ModelRows {
   std::vector<specd_status> status_;
 };
 
-// A forward() or follow() whose tokens and outputs are elements of tensors: those of a proposal,
-// seen as one long column (flat()). Reusable.
+// A forward() or follow() whose tokens and outputs are elements of tensors. The tensors are those
+// of a proposal, seen as one long column (flat()). Reusable.
 class ModelCall {
  public:
   void clear(uint32_t n_seqs) {
@@ -112,12 +113,12 @@ class ModelCall {
     output_at_.clear();
     status_.assign(n_seqs, SPECD_OK);
   }
-  // follow(): the last committed token of sequence `s` gives element `output_at`.
+  // follow(): the output for the last committed token of sequence `s` goes to element `output_at`.
   void want(uint32_t s, uint32_t output_at) {
     outputs_.push_back(s);
     output_at_.push_back(output_at);
   }
-  // forward(): a row of sequence `s`, not below that of the row before it, with its output.
+  // forward(): adds a row with output to sequence `s` (never decreasing between calls).
   void add(uint32_t s, uint32_t token_at, uint32_t output_at) {
     token_at_.push_back(token_at);
     for (std::size_t i = s + 1; i < offsets_.size(); ++i) {
@@ -148,7 +149,7 @@ class ModelCall {
 // One instance's use of a model that the daemon has loaded. Name SPECD_SERVICE_MODEL in the caps.
 class Model {
  public:
-  // Throws what open() says when there is no such model, or none that fits the target.
+  // Throws with the reason from open() when there is no such model or it does not fit the target.
   Model(const Instance& instance, const std::string& name)
       : host_(instance.host()),
         owner_(instance.owner()),
@@ -165,15 +166,15 @@ class Model {
 
   const specd_target_info& info() const { return info_; }
 
-  // [step] Kept tokens of every sequence of the batch.
+  // [step] Number of kept tokens of every sequence of the batch.
   std::vector<uint32_t> lengths(const specd_batch& batch) const {
     std::vector<uint32_t> out(batch.n_seqs);
     check(table_->length(host_, batch.call, model_, out.data()), "length");
     return out;
   }
 
-  // [step] One path of round rows per sequence, [n_seqs]; sequence s keeps kept[s] tokens and then
-  // these.
+  // [step] Keeps kept[s] tokens of sequence s, followed by one path of rows of the round. One entry
+  // per sequence in each argument.
   void keep(const specd_batch& batch, const std::vector<uint32_t>& kept,
             const std::vector<std::vector<uint32_t>>& paths) const {
     std::vector<uint32_t> offsets{0}, rows;
@@ -185,7 +186,7 @@ class Model {
           "keep");
   }
 
-  // [step] Computes `rows`; sequences that fail say so in rows.status().
+  // [step] Computes `rows`. Failed sequences have their status in rows.status().
   void forward(const specd_batch& batch, ModelRows& rows) const {
     rows.offsets_.resize(batch.n_seqs + 1, static_cast<uint32_t>(rows.token_.size()));
     const auto n_rows = static_cast<int64_t>(rows.token_.size());
@@ -197,15 +198,15 @@ class Model {
     out.args.token = &token;
     check(table_->forward(host_, batch.call, model_, &out.args), "forward");
   }
-  // [step] The outputs that `rows` wants are those of want(). rows_max: rows of sequences that miss
-  // more than two tokens, all together.
+  // [step] Computes the outputs requested with want(). rows_max limits the total rows of sequences
+  // that miss more than two tokens.
   void follow(const specd_batch& batch, ModelRows& rows, uint32_t rows_max) const {
     RowOutputs out(rows);
     out.args.n_rows = rows_max;
     check(table_->follow(host_, batch.call, model_, &out.args), "follow");
   }
 
-  // [step] What forward() or follow() writes; each may be null.
+  // [step] The outputs of forward() or follow(); each may be null.
   struct Tensors {
     const specd_tensor* drawn = nullptr;      // [..] int32
     const specd_tensor* logprob = nullptr;    // [..] float32, of drawn
@@ -221,7 +222,7 @@ class Model {
     args.token = &token;
     check(table_->forward(host_, batch.call, model_, &args), "forward");
   }
-  // rows_max: rows of sequences that miss more than two tokens, all together.
+  // rows_max limits the total rows of sequences that miss more than two tokens.
   void follow(const specd_batch& batch, ModelCall& call, uint32_t rows_max,
               const Tensors& out) const {
     specd_forward_args args = args_of(call, out);
@@ -230,7 +231,7 @@ class Model {
   }
 
  private:
-  // Room for what `rows` wants, and the arguments that name it.
+  // Storage for the outputs that `rows` wants, and the arguments that point to it.
   struct RowOutputs {
     explicit RowOutputs(ModelRows& rows) {
       const auto n = static_cast<int64_t>(rows.outputs_.size());

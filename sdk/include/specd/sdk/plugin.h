@@ -1,9 +1,10 @@
 // Everything a C++ plugin needs. Derive from Drafter or Verifier, then name the factories once:
 //
-//   SPECD_SDK_PLUGIN("What the plugin is for", specd::sdk::drafter<Mine>("mine", "What it
-//   guesses"))
+//   SPECD_SDK_PLUGIN("What the plugin is for",
+//                    specd::sdk::drafter<Mine>("mine", "What it guesses"))
 //
-// Identity comes from specd_add_plugin() in CMake, so that manifest and table cannot disagree.
+// The plugin's id and version come from specd_add_plugin() in CMake, so manifest and table
+// always agree.
 #ifndef SPECD_SDK_PLUGIN_H
 #define SPECD_SDK_PLUGIN_H
 
@@ -24,7 +25,7 @@ struct FactoryList {
   }
 };
 
-// The body of every entry function: always stores the table, refuses another layout.
+// The body of every entry function: always stores the table and refuses any other layout.
 inline specd_status enter(const char* host_layout, const specd_plugin* table,
                           const specd_plugin** out) noexcept {
   if (out == nullptr) return SPECD_E_INVALID;

@@ -1,18 +1,22 @@
-// C++ face of a verifier: one object per instance, one call per sequence.
+// C++ wrapper of a verifier: one object per instance, one call per sequence.
 //
 //   class Mine final : public specd::sdk::Verifier {
 //    public:
 //     static constexpr const char* kSchema = nullptr;
-//     static void describe(const Context&, specd_verifier_caps& caps);  // caps are preset, see
-//     below explicit Mine(const Context&); void verify(const Nodes&, Verdict&); void activated();
-//     // optional, [control]
+//     static void describe(const Context&, specd_verifier_caps& caps);  // see Verifier for presets
+//     explicit Mine(const Context&);
+//     void verify(const Nodes&, Verdict&);
+//     void activated();                    // optional, [control]
 //   };
 //
-// One that hands the tensors on and looks at none has instead
-//   void verify_tensors(const specd_verify_args&);
-// and may offer SPECD_DEV_CUDA and SPECD_FEATURE_CAPTURE, as drafter.h says.
+// A verifier that only passes tensors on, without reading their values, defines instead
+// of verify():
 //
-// What is thrown for one sequence fails that sequence only; the host then accepts nothing for it
+//   void verify_tensors(const specd_verify_args&);
+//
+// It may offer SPECD_DEV_CUDA and SPECD_FEATURE_CAPTURE (see drafter.h).
+//
+// An exception thrown for one sequence fails only that sequence: the host accepts none of its nodes
 // and emits the root row's token.
 #ifndef SPECD_SDK_VERIFIER_H
 #define SPECD_SDK_VERIFIER_H
@@ -31,7 +35,7 @@ namespace specd::sdk {
 struct VerifyColumns {
   Column<const int32_t> n_nodes, token, parent, row_token, root_token, root_position;
   bool has_flags;
-  Column<const int32_t> flags;  // meaningful when has_flags
+  Column<const int32_t> flags;  // valid only when has_flags
   Column<int64_t> state;
   Column<int32_t> n_accepted, path, next_token;
   const specd_sampling* const* sampling;
@@ -60,7 +64,7 @@ struct VerifyColumns {
   }
 };
 
-// The proposal of one sequence and what the target says about it. Node -1 is the root.
+// The proposal of one sequence, with the target's tokens for it. Node -1 is the root.
 class Nodes {
  public:
   Nodes(const VerifyColumns& columns, uint32_t seq_index) : c_(&columns), seq_(seq_index) {}
@@ -70,11 +74,11 @@ class Nodes {
   bool is_probe(int32_t node) const {
     return c_->has_flags && (c_->flags(seq_, node) & SPECD_NODE_PROBE) != 0;
   }
-  // The token plain decoding emits after `node`.
+  // The token that plain decoding emits after `node`.
   int32_t row_token(int32_t node) const { return c_->row_token(seq_, node + 1); }
   int32_t root_token() const { return c_->root_token(seq_); }
   int32_t root_position() const { return c_->root_position(seq_); }
-  // May be null when the host gives no sampling parameters.
+  // Null when the host gives no sampling parameters.
   const specd_sampling* sampling() const {
     return c_->sampling == nullptr ? nullptr : c_->sampling[seq_];
   }
@@ -90,13 +94,13 @@ class Verdict {
   Verdict(const VerifyColumns& columns, uint32_t seq_index) : c_(&columns), seq_(seq_index) {
     c_->n_accepted(seq_) = 0;
   }
-  // Root side first. Throws when the path is full.
+  // Appends a node to the path, root side first. Throws when the path is full.
   void accept(int32_t node) {
     int32_t& n = c_->n_accepted(seq_);
     expect(n < c_->path_capacity, "verify(): the path is full");
     c_->path(seq_, n++) = node;
   }
-  // The token after the last accepted node, or after the root.
+  // Sets the token after the last accepted node, or after the root.
   void next_token(int32_t token) { c_->next_token(seq_) = token; }
 
  private:
@@ -104,8 +108,9 @@ class Verdict {
   uint32_t seq_;
 };
 
-// Base of every verifier. What describe() finds in `caps`: every tree mode, CPU, no node limit, no
-// services; guarantees are all SPECD_GUARANTEE_UNUSABLE until the verifier states them.
+// Base of every verifier. describe() finds these presets in `caps`: every tree mode, CPU, no node
+// limit, no services, and SPECD_GUARANTEE_UNUSABLE for every draft rule until the verifier states
+// its guarantees.
 class Verifier : public Instance {
  public:
   explicit Verifier(const Context& context) : Instance(context) {}

@@ -1,4 +1,4 @@
-/* Counter-based random numbers: the same key gives the same number, whoever asks and whenever. */
+/* Counter-based random numbers: the same key gives the same number on every call and thread. */
 #ifndef SPECD_PLUGIN_API_SERVICES_RNG_H
 #define SPECD_PLUGIN_API_SERVICES_RNG_H
 
@@ -10,7 +10,7 @@ extern "C" {
 
 #define SPECD_SERVICE_RNG "specd.host.rng/1"
 
-/* Purposes of uniform(); 0 belongs to the host's own draw and is refused. */
+/* Purposes of uniform(). 0 is reserved for the host's draw and is refused. */
 enum { SPECD_PURPOSE_DRAFT = 1, SPECD_PURPOSE_ACCEPT = 2, SPECD_PURPOSE_RESIDUAL = 3 };
 
 typedef struct specd_rng {
