@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/base/quote.h"
+#include "core/base/words.h"
 
 namespace specd::host {
 namespace {
@@ -21,10 +22,8 @@ Status read_section(const Key& section, const Value& value, void* target) {
     if (section.find(entry.key) != nullptr) continue;
     std::vector<std::string> known;
     for (const Key& key : section.keys) known.push_back(key.name);
-    const std::string near = nearest(entry.key, known);
     return value.error_at(entry.place, value.path_of(entry.key),
-                          "unknown key; " + (near.empty() ? "" : "did you mean '" + near + "'? ") +
-                              "known here: " + joined(known));
+                          "unknown key" + known_words(entry.key, known));
   }
   for (const Key& key : section.keys) {
     const Value one = value.at(key.name);
@@ -63,9 +62,6 @@ Status read_named(const Key& named, const Value& value, void* target) {
       return value.error_at(entry.place, value.path(),
                             "expected " + name_rule() + " as the name of " + named.element +
                                 ", found " + quote(entry.key));
-    if (entry.key == named.reserved)
-      return value.error_at(entry.place, value.path_of(entry.key),
-                            "'" + entry.key + "' is reserved: " + named.reserved_because);
     const Value one(entry.value, value.file(), value.path_of(entry.key));
     SPECD_OK_OR_RETURN(read_section(named.keys[0], one, made(named, target, entry.key)));
   }

@@ -55,8 +55,8 @@ struct Key {
   std::vector<std::string> exclusive;
   std::string exclusive_what;
 
-  // kNamed: what is named ("a route"); a name that cannot be given, and why.
-  std::string element, reserved, reserved_because;
+  // kNamed: what is named ("a route"), and a name that the engine refuses.
+  std::string element, reserved;
 
   // Of a value, into the struct that the key belongs to.
   std::function<Status(const Value&, void*)> read;

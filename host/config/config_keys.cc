@@ -127,10 +127,8 @@ KeyOf<EngineOptions> devices() {
           return value.error(
               "expected a list of one device (several cannot share a model yet), found " +
               (is_list ? "a list of " + std::to_string(size) : value.found()));
-        const Value one = value.item(0);
-        if (one.node().kind != YamlNode::Kind::kScalar || !is_device_name(one.node().value))
-          return one.not_expected("cpu, cuda:N (N as CUDA numbers devices) or auto");
-        return std::vector<std::string>{one.node().value};
+        SPECD_TRY(std::string one, read_text(value.item(0)));
+        return std::vector<std::string>{std::move(one)};
       },
       [](const std::vector<std::string>& names) { return Json(names); });
 }
@@ -254,23 +252,7 @@ KeyOf<EngineOptions> routes() {
   made.key.max = static_cast<int64_t>(EngineLimits::kRoutes);
   made.key.element = "a route";
   made.key.reserved = "off";
-  made.key.reserved_because = "it is plain decoding and always there";
   return made;
-}
-
-// Of a route that stands alone.
-KeyOf<RouteOptions> route_name() {
-  return scalar(
-             make_key("name", Type::kName, "of the route"), &RouteOptions::name,
-             [](const Value& value) -> Result<std::string> {
-               SPECD_TRY(std::string given, read_name(value));
-               const Key& among = *config_keys().find("routes");
-               if (given == among.reserved)
-                 return value.error("'" + given + "' is reserved: " + among.reserved_because);
-               return given;
-             },
-             show_text)
-      .required();
 }
 
 Keys<EngineOptions> plugins_keys() {
@@ -341,7 +323,8 @@ const Key& config_keys() {
 }
 
 const Key& route_file_keys() {
-  static const Key root = section_of(Keys<RouteOptions>{route_name()} + route_keys());
+  static const Key root = section_of(Keys<RouteOptions>{name("name", &RouteOptions::name, "of the route").required()} +
+      route_keys());
   return root;
 }
 

@@ -6,6 +6,7 @@
 
 #include "core/base/quote.h"
 #include "core/base/utf8.h"
+#include "core/base/words.h"
 
 namespace specd::host {
 
@@ -91,9 +92,8 @@ Result<size_t> read_choice(const Value& value, const std::vector<std::string>& c
   const bool is_scalar = node.kind == Kind::kScalar;
   const auto at = std::find(choices.begin(), choices.end(), node.value);
   if (is_scalar && at != choices.end()) return static_cast<size_t>(at - choices.begin());
-  const std::string near = is_scalar ? nearest(node.value, choices) : std::string();
   return value.error("expected one of " + joined(choices) + "; found " + value.found() +
-                     (near.empty() ? "" : "; did you mean '" + near + "'?"));
+                     (is_scalar ? did_you_mean(node.value, choices) : ""));
 }
 
 Result<int64_t> read_integer(const Value& value, int64_t min, int64_t max) {
@@ -185,43 +185,6 @@ Result<std::string> read_folder(const Value& value, const std::string& what) {
   const bool is_there = fs::exists(path, failure);
   return value.error("expected " + what + ", found " +
                      (is_there ? "something that is not a folder" : "nothing") + " at " + path);
-}
-
-std::string nearest(std::string_view word, const std::vector<std::string>& candidates) {
-  if (word.size() > kNameMax) return "";
-  std::string best;
-  size_t best_distance = (word.size() < 3 ? 1 : std::max<size_t>(2, word.size() / 3)) + 1;
-  for (const std::string& candidate : candidates) {
-    // One word that begins with the other: 'warning' for 'warn'.
-    const size_t shorter = std::min(word.size(), candidate.size());
-    if (shorter >= 3 && word.substr(0, shorter) == candidate.substr(0, shorter) &&
-        best_distance > 1) {
-      best_distance = 1;
-      best = candidate;
-    }
-    // Edit distance, one row at a time.
-    std::vector<size_t> row(candidate.size() + 1);
-    for (size_t j = 0; j < row.size(); ++j) row[j] = j;
-    for (size_t i = 1; i <= word.size(); ++i) {
-      size_t diagonal = std::exchange(row[0], i);
-      for (size_t j = 1; j < row.size(); ++j) {
-        const size_t replace = diagonal + (word[i - 1] == candidate[j - 1] ? 0 : 1);
-        diagonal = row[j];
-        row[j] = std::min({replace, row[j] + 1, row[j - 1] + 1});
-      }
-    }
-    if (row.back() < best_distance) {
-      best_distance = row.back();
-      best = candidate;
-    }
-  }
-  return best;
-}
-
-std::string joined(const std::vector<std::string>& words) {
-  std::string list;
-  for (const std::string& word : words) list += (list.empty() ? "" : ", ") + word;
-  return list;
 }
 
 }  // namespace specd::host

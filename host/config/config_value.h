@@ -67,10 +67,4 @@ Result<std::string> read_folder(const Value& value, const std::string& what);
 // `path` as the file's folder has it, absolute.
 Result<std::string> resolve_path(const Value& value, const std::string& path);
 
-// The candidate nearest to `word` by edit distance, or "" when none is near.
-std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
-
-// "a, b, c"
-std::string joined(const std::vector<std::string>& words);
-
 }  // namespace specd::host
