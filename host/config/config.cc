@@ -99,17 +99,6 @@ std::optional<std::string> own_field(const std::string& field, const std::string
   return field.substr(front.size() + 1);
 }
 
-// REQUIRES a section of values and sections that are there
-Json section_to_json(const Key& section, const void* target) {
-  Json json = Json::object();
-  for (const Key& key : section.keys) {
-    const Json value =
-        key.show ? key.show(target) : section_to_json(key, key.parts(target).front().second);
-    if (!value.is_null()) json[key.name] = value;
-  }
-  return json;
-}
-
 }  // namespace
 
 Result<Config> parse_config(std::string_view text, const std::string& file,
@@ -117,10 +106,10 @@ Result<Config> parse_config(std::string_view text, const std::string& file,
   Config config;
   config.file = file;
   SPECD_TRY(config.root, parse_yaml(text, file));
-  const Value root(config.root, config.file, "");
   if (config.root.kind == YamlNode::Kind::kMap)
     SPECD_OK_OR_RETURN(apply_overrides(overrides, config_keys(), config.root));
-  SPECD_OK_OR_RETURN(read_key(config_keys(), root, &config));
+  SPECD_TRY(const Json values, read_value(config_keys(), {config.root, config.file, ""}));
+  load(values, config);
   if (config.engine.plugin_cache_directory.empty())
     config.engine.plugin_cache_directory = default_cache_directory();
   for (RouteOptions& route : config.engine.routes)
@@ -139,8 +128,8 @@ Result<RouteFile> parse_route(std::string_view text, const std::string& file,
                               const EngineOptions& engine) {
   RouteFile result{.route = {}, .file = file, .root = {}};
   SPECD_TRY(result.root, parse_yaml(text, file));
-  const Value root(result.root, result.file, "");
-  SPECD_OK_OR_RETURN(read_key(route_file_keys(), root, &result.route));
+  SPECD_TRY(const Json values, read_value(route_file_keys(), {result.root, result.file, ""}));
+  load(values, result.route);
   RouteOptions& route = result.route;
   if (route.model.empty()) route.model = engine.model.name;
   if (const Status status = check_route(route, engine); !status.ok())
@@ -153,7 +142,7 @@ Status with_place(const RouteFile& file, const Status& status) {
   return field ? at_key(file.file, file.root, *field, status) : status;
 }
 
-Json route_to_json(const RouteOptions& route) { return section_to_json(route_file_keys(), &route); }
+Json route_to_json(const RouteOptions& route) { return save(route); }
 
 Result<Config> load_config(const std::string& path, const Overrides& overrides) {
   SPECD_TRY(const std::string text, read_text_file(path, kYamlBytesMax));
