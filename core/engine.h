@@ -134,8 +134,9 @@ struct PluginMetricReport {
 };
 
 struct RouteReport {
-  std::string name, model, drafter, verifier, guarantee, reason;
+  std::string name, model, drafter, verifier, guarantee;
   std::string state;  // "live", "refused"; "draining": replaced or deleted, requests still run
+  Status refused;     // why; its field is a key of the route: "drafter.config.max_nodes"
   bool is_default = false;
   uint64_t generation = 0;  // of the change of routes with which it came; 1 = the start
   int32_t in_use = 0;       // requests that wait or run with this generation
@@ -216,6 +217,14 @@ using ProgressFn = std::function<void(const std::string& what, double fraction)>
 // "cpu", "cuda:N" or "auto": cuda:0 where it can be had, else the CPU, and a line in the log why.
 bool is_device_name(const std::string& name);
 
+// What the values say alone, without a look at files, plugins or devices. The field of an error is
+// the key's path in the configuration: "engine.step_tokens_max", "routes.NAME.draft_nodes_max".
+// Engine::create(), apply_route() and check_options() check this too, and their errors have such
+// fields.
+Status check_limits(const EngineOptions& options);
+// The same for one route of an engine with these options.
+Status check_route(const RouteOptions& route, const EngineOptions& options);
+
 // Everything that can be checked without loading weights: options, the model's files, plugin
 // manifests, pairs. Loads the plugins of the routes and makes their instances, so their code runs,
 // and with `devices: [cpu]` activates them; afterwards call shut_down_plugins().
@@ -246,9 +255,9 @@ class Engine {
   static Result<std::unique_ptr<Engine>> create(const EngineOptions& options, ProgressFn progress);
   ~Engine();  // cancels what is left, joins the step thread
 
-  // [any] The admitted request; kInvalidArgument naming the field, kExhausted when the queue is
-  // full, kDeadlineExceeded when it is too late already, kUnavailable while draining. After an
-  // error the sink is never called; else it may be called before this returns.
+  // [any] The admitted request; kInvalidArgument with the field of Request, kExhausted when the
+  // queue is full, kDeadlineExceeded when it is too late already, kUnavailable while draining. After
+  // an error the sink is never called; else it may be called before this returns.
   Result<Ticket> submit(const Request& request, Sink sink);
   // [any] Counts a request that was refused before it could be submitted.
   void count_refused();
@@ -266,12 +275,12 @@ class Engine {
   // [any] Puts a route into service or replaces the one of its name, while requests run. The plugin
   // directories are looked at again, the pair is loaded, checked and activated on this thread
   // beside the step, then flipped in between two steps: requests that were admitted before finish
-  // on the pair they have, later ones get the new. After an error nothing has changed; the message
-  // begins with "routes.NAME". The same definition made of the same bundles leaves the live route
-  // alone; files that a plugin's configuration names are not compared. One change at a time; others
-  // wait. A request_id that was used before gives the first reply again, or kInvalidArgument when
-  // the change is another one; the last 256 are remembered, empty never. May block until a step
-  // ends: not for the step thread.
+  // on the pair they have, later ones get the new. After an error nothing has changed; its field is
+  // "request_id" or begins with "routes.NAME". The same definition made of the same bundles leaves
+  // the live route alone; files that a plugin's configuration names are not compared. One change at
+  // a time; others wait. A request_id that was used before gives the first reply again, or
+  // kInvalidArgument when the change is another one; the last 256 are remembered, empty never. May
+  // block until a step ends: not for the step thread.
   Result<RouteChange> apply_route(const RouteOptions& route, const std::string& request_id);
   // [any] No new request gets it; those that have it finish. kFailedPrecondition for "off" and the
   // default route, kNotFound. request_id as above.

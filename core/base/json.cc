@@ -159,10 +159,10 @@ class Builder final : public nlohmann::json_sax<Json> {
   Status error_;
 };
 
-Status file_error(const std::string& path, const char* what, int error) {
+Status file_error(const std::string& shown, const char* what, int error) {
   const Code code =
       error == ENOENT || error == ENOTDIR ? Code::kNotFound : Code::kFailedPrecondition;
-  return Status(code, quote(path, 400) + ": cannot " + what + ": " + std::strerror(error));
+  return Status(code, shown + ": cannot " + what + ": " + std::strerror(error));
 }
 
 const char* file_kind(mode_t mode) {
@@ -238,19 +238,21 @@ bool path_exists(const std::string& path) {
   return lstat(path.c_str(), &info) == 0;
 }
 
-Result<std::string> read_text_file(const std::string& path, uint64_t bytes_max) {
+Result<std::string> read_text_file(const std::string& path, uint64_t bytes_max,
+                                   const std::string& name) {
+  const std::string shown = name.empty() ? quote(path, 400) : name;
   // O_NONBLOCK: opening a FIFO must not hang.
   const FileDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (file.get() < 0) return file_error(path, "open", errno);
+  if (file.get() < 0) return file_error(shown, "open", errno);
   struct stat info {};
-  if (fstat(file.get(), &info) != 0) return file_error(path, "stat", errno);
+  if (fstat(file.get(), &info) != 0) return file_error(shown, "stat", errno);
   if (!S_ISREG(info.st_mode)) {
     return Status(Code::kInvalidArgument,
-                  quote(path, 400) + ": expected a regular file, found " + file_kind(info.st_mode));
+                  shown + ": expected a regular file, found " + file_kind(info.st_mode));
   }
   const auto size = static_cast<uint64_t>(info.st_size);
   if (size > bytes_max) {
-    return Status(Code::kDataLoss, quote(path, 400) + ": " + std::to_string(size) +
+    return Status(Code::kDataLoss, shown + ": " + std::to_string(size) +
                                        " bytes, expected at most " + std::to_string(bytes_max));
   }
   std::string text;
@@ -258,16 +260,16 @@ Result<std::string> read_text_file(const std::string& path, uint64_t bytes_max) 
     text.resize(size);
   } catch (const std::exception&) {
     return Status(Code::kExhausted,
-                  quote(path, 400) + ": out of memory for " + std::to_string(size) + " bytes");
+                  shown + ": out of memory for " + std::to_string(size) + " bytes");
   }
   size_t filled = 0;
   while (filled < text.size()) {
     const ssize_t got = read(file.get(), text.data() + filled, text.size() - filled);
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return file_error(path, "read", errno);
+    if (got < 0) return file_error(shown, "read", errno);
     if (got == 0) {
-      return Status(Code::kDataLoss, quote(path, 400) + ": shrank from " + std::to_string(size) +
-                                         " to " + std::to_string(filled) + " bytes while read");
+      return Status(Code::kDataLoss, shown + ": shrank from " + std::to_string(size) + " to " +
+                                         std::to_string(filled) + " bytes while read");
     }
     filled += static_cast<size_t>(got);
   }

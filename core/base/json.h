@@ -28,8 +28,10 @@ inline bool is_lfs_pointer(std::string_view text) {
 }
 inline constexpr char kIsLfsPointer[] =
     ": a pointer of Git LFS stands in place of the file; fetch it (git lfs pull)";
-// A whole regular file of at most bytes_max; as text, and parsed.
-Result<std::string> read_text_file(const std::string& path, uint64_t bytes_max);
+// A whole regular file of at most bytes_max; as text, and parsed. Errors call the text file `name`,
+// or by its quoted path.
+Result<std::string> read_text_file(const std::string& path, uint64_t bytes_max,
+                                   const std::string& name = "");
 Result<Json> parse_json_file(const std::string& path, uint64_t bytes_max);
 
 // Checked getters of one key of an object. Errors name `where` and the key; kDataLoss on a missing

@@ -33,8 +33,17 @@ const char* code_name(Code code) {
   return "UNKNOWN";
 }
 
+std::string Status::text() const { return field_.empty() ? message_ : field_ + ": " + message_; }
+
 std::string Status::to_string() const {
-  return ok() ? "OK" : std::string(code_name(code_)) + ": " + message_;
+  return ok() ? "OK" : std::string(code_name(code_)) + ": " + text();
+}
+
+Status Status::in_field(std::string_view parent) const {
+  if (ok()) return Status();
+  std::string path(parent);
+  if (!path.empty() && !field_.empty() && field_[0] != '[') path += '.';
+  return Status(code_, path + field_, message_);
 }
 
 void check_failed(const char* file, int line, const char* condition, const std::string& message) {

@@ -2,10 +2,13 @@
 //
 //   Result<Model> load(const std::string& path);
 //   SPECD_TRY(const Model model, load(path));     // returns the error to the caller
+//
+// Code that decides looks at code() and field(); message() is for people.
 #pragma once
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "core/base/check.h"
@@ -31,20 +34,32 @@ class [[nodiscard]] Status {
  public:
   Status() = default;  // ok
   // The message says what, where, expected, found and how to fix it.
-  Status(Code code, std::string message) : code_(code), message_(std::move(message)) {}
+  Status(Code code, std::string message) : Status(code, "", std::move(message)) {}
+  // `field` is the path of the refused value below what the function was given: "max_tokens",
+  // "stop[3]". Callers that hold the value in a larger one prefix it with in_field().
+  Status(Code code, std::string field, std::string message)
+      : code_(code), field_(std::move(field)), message_(std::move(message)) {}
 
   bool ok() const { return code_ == Code::kOk; }
   Code code() const { return code_; }
-  const std::string& message() const { return message_; }
-  std::string to_string() const;  // "INVALID_ARGUMENT: ..."
+  const std::string& field() const { return field_; }      // empty when it is about no one field
+  const std::string& message() const { return message_; }  // does not repeat the field
+  std::string text() const;                                // "field: message", for people
+  std::string to_string() const;                           // "INVALID_ARGUMENT: field: message"
 
-  // The same error with `context` in front: "model 'x': ...".
+  // The same error with `context` in front of the message: "model 'x': ...".
   Status with_context(const std::string& context) const {
-    return ok() ? Status() : Status(code_, context + ": " + message_);
+    return ok() ? Status() : Status(code_, field_, context + ": " + message_);
   }
+  // The same error about a field of `parent`: "n" becomes "parent.n", "[0]" becomes "parent[0]",
+  // and no field becomes "parent".
+  Status in_field(std::string_view parent) const;
+
+  bool operator==(const Status&) const = default;
 
  private:
   Code code_ = Code::kOk;
+  std::string field_;
   std::string message_;
 };
 
@@ -58,6 +73,11 @@ class [[nodiscard]] Result {
 
   bool ok() const { return value_.has_value(); }
   const Status& status() const { return status_; }
+  // Status::in_field() of the error, if there is one.
+  Result in_field(std::string_view parent) && {
+    if (!ok()) status_ = status_.in_field(parent);
+    return std::move(*this);
+  }
   // REQUIRES ok()
   T& value() & {
     SPECD_CHECK(ok(), status_.to_string());

@@ -25,7 +25,7 @@ constexpr char kHowToFix[] = "; name one as model.chat_template, or send text";
 constexpr std::string_view kContinueTag = "CONTINUE_FINAL_MESSAGE_TAG ";
 
 Status wrong(const std::string& field, const std::string& what) {
-  return Status(Code::kInvalidArgument, field + ": " + what);
+  return Status(Code::kInvalidArgument, field, what);
 }
 
 Status check_utf8(const std::string& field, const std::string& text) {
@@ -41,17 +41,6 @@ Result<std::string> special_token(const Json& config, const char* key) {
   if (found->is_object())
     return json_string(*found, "content", std::string(kConfigName) + ": " + key);
   return json_string(config, key, kConfigName);
-}
-
-// The file's text; errors call it `name`, since clients read them.
-Result<std::string> read_named(const std::string& path, uint64_t bytes_max,
-                               const std::string& name) {
-  Result<std::string> text = read_text_file(path, bytes_max);
-  if (text.ok()) return text;
-  std::string message = text.status().message();
-  const std::string shown = quote(path, 400);
-  if (message.rfind(shown, 0) == 0) message = name + message.substr(shown.size());
-  return Status(text.status().code(), message);
 }
 
 // Values of a request, and what is left of their number and size.
@@ -216,7 +205,7 @@ Status ChatTemplate::add(const std::string& name, const std::string& text,
 void ChatTemplate::add_for_tools(const std::string& folder) {
   const std::string name = "additional_chat_templates/tool_use.jinja";
   if (!path_exists(folder + "/" + name)) return;
-  const auto text = read_named(folder + "/" + name, jinja::Limits::kTemplateBytes, name);
+  const auto text = read_text_file(folder + "/" + name, jinja::Limits::kTemplateBytes, name);
   tools_status_ = text.ok() ? add("tool_use", text.value(), name) : text.status();
 }
 
@@ -231,7 +220,7 @@ Status ChatTemplate::find(const std::string& folder, const std::string& file) {
   Json config = Json::object();
   if (path_exists(config_path)) {
     source_ = kConfigName;
-    SPECD_TRY(const std::string text, read_named(config_path, kConfigBytesMax, source_));
+    SPECD_TRY(const std::string text, read_text_file(config_path, kConfigBytesMax, source_));
     SPECD_TRY(config, parse_json(text, kConfigName));
     if (!config.is_object()) {
       return Status(Code::kDataLoss, source_ + ": expected an object, found " + config.type_name());
@@ -246,7 +235,7 @@ Status ChatTemplate::find(const std::string& folder, const std::string& file) {
   if (!file.empty() || path_exists(own_file)) {
     const std::string path = file.empty() ? own_file : file;
     source_ = std::filesystem::path(path).filename().string();
-    SPECD_TRY(const std::string text, read_named(path, jinja::Limits::kTemplateBytes, source_));
+    SPECD_TRY(const std::string text, read_text_file(path, jinja::Limits::kTemplateBytes, source_));
     SPECD_OK_OR_RETURN(add("default", text, source_));
     if (file.empty()) add_for_tools(folder);
     return Status();
@@ -281,11 +270,11 @@ Status ChatTemplate::find(const std::string& folder, const std::string& file) {
 }
 
 Result<RenderedChat> ChatTemplate::render(const ChatPrompt& chat, const std::tm& now) const {
-  if (!status_.ok()) {
-    return Status(Code::kFailedPrecondition,
-                  "chat: " + status_.message() + (source_.empty() ? "" : kHowToFix));
-  }
   SPECD_OK_OR_RETURN(check_size(chat));
+  if (!status_.ok()) {
+    return Status(Code::kFailedPrecondition, "chat",
+                  status_.message() + (source_.empty() ? "" : kHowToFix));
+  }
   Reader reader;
   std::vector<Value> messages;
   for (size_t i = 0; i < chat.messages.size(); ++i) {
@@ -306,8 +295,8 @@ Result<RenderedChat> ChatTemplate::render(const ChatPrompt& chat, const std::tm&
   }
   const bool has_tools = tools.is(Kind::kList);
   if (has_tools && !tools_status_.ok()) {
-    return Status(Code::kFailedPrecondition,
-                  "chat.tools_json: " + tools_status_.message() + kHowToFix);
+    return Status(Code::kFailedPrecondition, "chat.tools_json",
+                  tools_status_.message() + kHowToFix);
   }
   const auto named = [&](const char* name) {
     return std::find_if(templates_.begin(), templates_.end(),
@@ -316,8 +305,8 @@ Result<RenderedChat> ChatTemplate::render(const ChatPrompt& chat, const std::tm&
   auto chosen = has_tools ? named("tool_use") : templates_.end();
   if (chosen == templates_.end()) chosen = named("default");
   if (chosen == templates_.end()) {
-    return Status(Code::kFailedPrecondition,
-                  "chat: the model has a chat template for requests with tools only");
+    return Status(Code::kFailedPrecondition, "chat",
+                  "the model has a chat template for requests with tools only");
   }
 
   jinja::Variables variables;
@@ -343,7 +332,7 @@ Result<RenderedChat> ChatTemplate::render(const ChatPrompt& chat, const std::tm&
   variables.emplace_back("add_generation_prompt", Value::boolean(chat.add_generation_prompt));
 
   auto rendered = chosen->second->render(variables, {.now = now, .limits = {}});
-  if (!rendered.ok()) return rendered.status().with_context("chat");
+  if (!rendered.ok()) return rendered.status().in_field("chat");
   MarkedText text = std::move(rendered).value();
   if (chat.continue_final_message) {
     SPECD_TRY(text, cut_at_tag(text, final_text));

@@ -25,9 +25,8 @@ void release_pages(void* data, uint64_t bytes) { munmap(data, bytes); }
 Result<std::unique_ptr<CpuDevice>> CpuDevice::create(const std::string& isa, int32_t threads,
                                                      bool bf16) {
   if (threads < 0 || threads > 256) {
-    return Status(
-        Code::kInvalidArgument,
-        "engine.threads: expected 0 (one per core) to 256, found " + std::to_string(threads));
+    return Status(Code::kInvalidArgument, "engine.threads",
+                  "expected 0 (one per core) to 256, found " + std::to_string(threads));
   }
   kernels::Isa chosen = kernels::best_isa();
   if (!isa.empty()) {
@@ -39,19 +38,19 @@ Result<std::unique_ptr<CpuDevice>> CpuDevice::create(const std::string& isa, int
       chosen = candidate;
     }
     if (!known) {
-      return Status(Code::kInvalidArgument,
-                    "engine.isa: expected auto, scalar, avx2 or avx512, found '" + isa + "'");
+      return Status(Code::kInvalidArgument, "engine.isa",
+                    "expected auto, scalar, avx2 or avx512, found '" + isa + "'");
     }
     if (!kernels::isa_available(chosen)) {
-      return Status(Code::kUnsupported, "engine.isa: this processor cannot run " + isa +
-                                            "; its best is " +
-                                            kernels::isa_name(kernels::best_isa()));
+      return Status(Code::kUnsupported, "engine.isa",
+                    "this processor cannot run " + isa + "; its best is " +
+                        kernels::isa_name(kernels::best_isa()));
     }
   }
   if (bf16 && (chosen != kernels::Isa::kAvx512 || !kernels::bf16_available())) {
     const bool asked = !isa.empty() && kernels::bf16_available();
-    return Status(Code::kUnsupported,
-                  std::string("engine.numerics: bf16 needs a processor with AVX-512 BF16, ") +
+    return Status(Code::kUnsupported, "engine.numerics",
+                  std::string("bf16 needs a processor with AVX-512 BF16, ") +
                       (asked ? "and engine.isa auto or avx512, found " + isa
                              : "this one lacks it; use strict"));
   }

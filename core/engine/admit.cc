@@ -24,21 +24,35 @@ Status check_sampling(const SamplingParams& sampling) {
   const auto within = [](float value, float low, float high) {  // no NaN is
     return value >= low && value <= high;
   };
-  SPECD_OK_OR_RETURN(
-      check("temperature", t, t == 0 || within(t, 0.01f, 100), "0 (greedy) or 0.01 to 100"));
-  SPECD_OK_OR_RETURN(check("top_p", sampling.top_p, sampling.top_p > 0 && sampling.top_p <= 1,
+  SPECD_OK_OR_RETURN(check("sampling.temperature", t, t == 0 || within(t, 0.01f, 100),
+                           "0 (greedy) or 0.01 to 100"));
+  SPECD_OK_OR_RETURN(check("sampling.top_p", sampling.top_p,
+                           sampling.top_p > 0 && sampling.top_p <= 1,
                            "more than 0, at most 1 (1 = off)"));
   if (sampling.top_k < 0)
-    return out_of_range("top_k", "0 (off) or more", std::to_string(sampling.top_k));
-  SPECD_OK_OR_RETURN(check("min_p", sampling.min_p, within(sampling.min_p, 0, 1), "0 (off) to 1"));
+    return out_of_range("sampling.top_k", "0 (off) or more", std::to_string(sampling.top_k));
   SPECD_OK_OR_RETURN(
-      check("repetition_penalty", r, within(r, 0.01f, 100), "0.01 to 100 (1 = off)"));
-  SPECD_OK_OR_RETURN(check("frequency_penalty", sampling.frequency_penalty,
+      check("sampling.min_p", sampling.min_p, within(sampling.min_p, 0, 1), "0 (off) to 1"));
+  SPECD_OK_OR_RETURN(
+      check("sampling.repetition_penalty", r, within(r, 0.01f, 100), "0.01 to 100 (1 = off)"));
+  SPECD_OK_OR_RETURN(check("sampling.frequency_penalty", sampling.frequency_penalty,
                            within(sampling.frequency_penalty, -2, 2), "-2 to 2 (0 = off)"));
-  return check("presence_penalty", sampling.presence_penalty,
+  return check("sampling.presence_penalty", sampling.presence_penalty,
                within(sampling.presence_penalty, -2, 2), "-2 to 2 (0 = off)");
 }
 }  // namespace
+
+Status check_name(const std::string& field, const std::string& name) {
+  constexpr size_t kNameBytesMax = 128;
+  if (name.size() > kNameBytesMax)
+    return out_of_range(field, "at most " + std::to_string(kNameBytesMax) + " bytes",
+                        std::to_string(name.size()));
+  for (size_t i = 0; i < name.size(); ++i)
+    if (name[i] <= ' ' || name[i] > '~')
+      return out_of_range(field, "printable ASCII without spaces",
+                          "something else at byte " + std::to_string(i));
+  return Status();
+}
 
 // REQUIRES mutex
 Status Engine::Impl::may_admit() const {
@@ -87,10 +101,8 @@ Result<Ticket> Engine::Impl::admit(const Request& request, Sink sink) {
                         std::to_string(request.stop_tokens.size()));
   }
   SPECD_OK_OR_RETURN(check_ids("stop_tokens", request.stop_tokens));
-  if (request.id.size() > kRequestIdBytesMax) {
-    return out_of_range("request_id", "at most " + std::to_string(kRequestIdBytesMax) + " bytes",
-                        std::to_string(request.id.size()));
-  }
+  SPECD_OK_OR_RETURN(check_name("request_id", request.id));
+  SPECD_OK_OR_RETURN(check_name("route", request.route));
   const auto in = [](const char* field, int64_t value, int64_t low, int64_t high) -> Status {
     if (value >= low && value <= high) return Status();
     return out_of_range(field, std::to_string(low) + " to " + std::to_string(high),
@@ -112,8 +124,8 @@ Result<Ticket> Engine::Impl::admit(const Request& request, Sink sink) {
           ? 0
           : arrived_ns + static_cast<uint64_t>(request.deadline_ms) * 1'000'000;
   if (deadline_ns != 0 && now_ns() >= deadline_ns) {
-    return Status(Code::kDeadlineExceeded, "deadline_ms: " + std::to_string(request.deadline_ms) +
-                                               " ms are over; the request was not begun");
+    return Status(Code::kDeadlineExceeded, "deadline_ms",
+                  std::to_string(request.deadline_ms) + " ms are over; the request was not begun");
   }
   uint64_t number = 0;
   {
@@ -128,13 +140,13 @@ Result<Ticket> Engine::Impl::admit(const Request& request, Sink sink) {
     const std::shared_ptr<const RouteTable> table = board->read();
     const auto found = table->find(name);
     if (found == table->end()) {
-      return Status(Code::kInvalidArgument, "route: " + no_route(*table, name).message());
+      return Status(Code::kInvalidArgument, "route", no_route(*table, name).message());
     }
     if (found->second.live == nullptr) {
-      return Status(Code::kInvalidArgument,
-                    "route: '" + name +
-                        "' could not be made; the operator sees why in the list of "
-                        "routes and in the log");
+      return Status(Code::kInvalidArgument, "route",
+                    "'" + name +
+                        "' could not be made; the operator sees why in the list of routes and in "
+                        "the log");
     }
     next.route = RouteLease(found->second.live);
   }
@@ -142,7 +154,8 @@ Result<Ticket> Engine::Impl::admit(const Request& request, Sink sink) {
   std::vector<int32_t> prompt;
   if (request.prompt_tokens.has_value()) {
     if (!request.prompt.empty() || request.chat.has_value()) {
-      return Status(Code::kInvalidArgument, "prompt: give text, a chat or token ids, one of them");
+      return Status(Code::kInvalidArgument, "prompt",
+                    "give text, a chat or token ids, one of them");
     }
     SPECD_OK_OR_RETURN(check_ids("prompt_tokens", *request.prompt_tokens));
     prompt = *request.prompt_tokens;
@@ -152,10 +165,10 @@ Result<Ticket> Engine::Impl::admit(const Request& request, Sink sink) {
   }
   const auto n_prompt = static_cast<int64_t>(prompt.size());
   if (n_prompt < 1)
-    return Status(Code::kInvalidArgument, "prompt: expected at least one token, found none");
+    return Status(Code::kInvalidArgument, "prompt", "expected at least one token, found none");
   if (n_prompt + request.max_tokens > config.max_positions) {
-    return Status(Code::kInvalidArgument,
-                  "max_tokens: " + std::to_string(n_prompt) + " prompt tokens and " +
+    return Status(Code::kInvalidArgument, "max_tokens",
+                  std::to_string(n_prompt) + " prompt tokens and " +
                       std::to_string(request.max_tokens) + " new ones exceed the context of " +
                       std::to_string(config.max_positions) +
                       "; shorten the prompt or ask for less");
@@ -163,9 +176,8 @@ Result<Ticket> Engine::Impl::admit(const Request& request, Sink sink) {
   // What runs must be able to finish alone.
   if (const int32_t needed = pages_for(n_prompt + request.max_tokens); needed > pages->n_pages()) {
     const bool prompt_alone = pages_for(n_prompt + 1) > pages->n_pages();
-    return Status(Code::kInvalidArgument,
-                  std::string(prompt_alone ? "prompt" : "max_tokens") + ": " +
-                      std::to_string(n_prompt) + " prompt tokens and " +
+    return Status(Code::kInvalidArgument, prompt_alone ? "prompt" : "max_tokens",
+                  std::to_string(n_prompt) + " prompt tokens and " +
                       std::to_string(request.max_tokens) + " new ones need " +
                       std::to_string(needed) + " KV pages, the cache has " +
                       std::to_string(pages->n_pages()) + "; enlarge model.kv or ask for less");
@@ -192,7 +204,7 @@ Result<Ticket> Engine::Impl::admit(const Request& request, Sink sink) {
       id = "req-" + std::to_string(n);
     }
     if (!number_of.try_emplace(id, number).second) {
-      return Status(Code::kInvalidArgument, "request_id: '" + id + "' is running already");
+      return Status(Code::kInvalidArgument, "request_id", "'" + id + "' is running already");
     }
     made.set_id(id);
     live.emplace(number, &made);

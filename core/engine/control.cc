@@ -63,20 +63,21 @@ bool Engine::Impl::is_current(const LiveRoute& route) const {
 
 Result<RouteChange> Engine::Impl::apply_route(const RouteOptions& wanted) {
   SPECD_OK_OR_RETURN(check_route(wanted, options));
-  const std::string where = "routes." + wanted.name;
+  const std::string where = route_field(wanted.name);
   const std::shared_ptr<const RouteTable> table = board->read();
   const auto found = table->find(wanted.name);
   if (found == table->end() && table->size() >= EngineLimits::kRoutes) {
-    return Status(Code::kExhausted, where + ": there are " + std::to_string(table->size()) +
-                                        " routes already; delete one first");
+    return Status(
+        Code::kExhausted, where,
+        "there are " + std::to_string(table->size()) + " routes already; delete one first");
   }
-  if (const Status status = registry->rescan(); !status.ok()) return status.with_context(where);
+  if (const Status status = registry->rescan(); !status.ok()) return status.in_field("plugins");
   if (found != table->end() && found->second.live != nullptr && found->second.options == wanted &&
       is_current(*found->second.live)) {
     return RouteChange{.generation = found->second.live->generation, .unchanged = true};
   }
   auto staged = stage_route(wanted);
-  if (!staged.ok()) return staged.status().with_context(where);
+  if (!staged.ok()) return staged.status().in_field(where);
   StagedRoute& fresh = staged.value();
   fresh.route->generation = generation + 1;
   RouteTable next = *table;
@@ -87,9 +88,9 @@ Result<RouteChange> Engine::Impl::apply_route(const RouteOptions& wanted) {
     board->publish(std::move(next));
   });
   if (!flipped) {
-    return Status(Code::kDeadlineExceeded, where + ": no step ended within " +
-                                               std::to_string(kBoundaryWait.count()) +
-                                               " s (does a plugin hang?); nothing was changed");
+    return Status(Code::kDeadlineExceeded, where,
+                  "no step ended within " + std::to_string(kBoundaryWait.count()) +
+                      " s (does a plugin hang?); nothing was changed");
   }
   log(LogLevel::kInfo,
       "route " + wanted.name + ": generation " + std::to_string(generation + 1) + " is live");
@@ -115,10 +116,7 @@ Result<RouteChange> Engine::Impl::delete_route(const std::string& name) {
 
 Result<RouteChange> Engine::Impl::change_routes(const std::string& request_id,
                                                 const RouteOptions& wanted, bool is_delete) {
-  if (request_id.size() > kRequestIdBytesMax) {
-    return out_of_range("request_id", "at most " + std::to_string(kRequestIdBytesMax) + " bytes",
-                        std::to_string(request_id.size()));
-  }
+  SPECD_OK_OR_RETURN(check_name("request_id", request_id));
   const std::lock_guard lock(control);
   if (!request_id.empty()) {
     const auto known = std::find_if(replies.begin(), replies.end(), [&](const Reply& reply) {
@@ -126,9 +124,8 @@ Result<RouteChange> Engine::Impl::change_routes(const std::string& request_id,
     });
     if (known != replies.end()) {
       if (known->is_delete == is_delete && known->wanted == wanted) return known->reply;
-      return Status(Code::kInvalidArgument, "request_id: '" + request_id +
-                                                "' was used for another change of routes; take a "
-                                                "new one");
+      return Status(Code::kInvalidArgument, "request_id",
+                    "'" + request_id + "' was used for another change of routes; take a new one");
     }
   }
   {
@@ -174,12 +171,14 @@ Result<RouteChange> Engine::apply_route(const RouteOptions& route, const std::st
 }
 
 Result<RouteChange> Engine::delete_route(const std::string& name, const std::string& request_id) {
+  SPECD_OK_OR_RETURN(check_name("name", name));
   RouteOptions wanted;
   wanted.name = name;
   return impl_->change_routes(request_id, wanted, true);
 }
 
 Result<RouteOptions> Engine::route(const std::string& name) const {
+  SPECD_OK_OR_RETURN(check_name("name", name));
   const std::shared_ptr<const RouteTable> table = impl_->board->read();
   const auto found = table->find(name);
   if (found != table->end()) return found->second.options;

@@ -50,13 +50,15 @@ const char* guarantee_text(Guarantee guarantee);
 RouteSpec route_spec(const RouteOptions& route, const EngineOptions& options);
 Status out_of_range(const std::string& field, const std::string& expected,
                     const std::string& found);
-Status check_limits(const EngineOptions& options);
-// The same for one route, whose model is named.
-Status check_route(const RouteOptions& route, const EngineOptions& options);
+// Fields of errors, as the configuration names them: "routes.NAME", "draft_models[0]".
+std::string route_field(const std::string& name);
+std::string draft_model_field(size_t index);
+inline constexpr char kModelPath[] = "model.path";
 // How many pages the options ask for. `useful`: full contexts for all sequences.
 Result<int32_t> kv_pages_of(const ModelOptions& model, const Device& device, uint64_t page_bytes,
                             uint64_t useful);
-constexpr size_t kRequestIdBytesMax = 128;
+// What logs and terminals can show: printable ASCII without spaces, at most 128 bytes.
+Status check_name(const std::string& field, const std::string& name);
 Status no_route(const RouteTable& table, const std::string& name);
 
 struct Engine::Impl {

@@ -35,10 +35,10 @@ Status Engine::Impl::load(const ProgressFn& progress) {
   };
   SPECD_TRY(cpu,
             CpuDevice::create(options.isa, options.threads, options.numerics == Numerics::kBf16));
-  SPECD_TRY(config, load_model_config(wanted.path));
+  SPECD_TRY(config, load_model_config(wanted.path).in_field(kModelPath));
   SPECD_OK_OR_RETURN(load_sampling_defaults());
-  SPECD_TRY(tokenizer, Tokenizer::load(wanted.path + "/tokenizer.json"));
-  SPECD_OK_OR_RETURN(check_vocabulary(wanted.path, config, *tokenizer));
+  SPECD_TRY(tokenizer, Tokenizer::load(wanted.path + "/tokenizer.json").in_field(kModelPath));
+  SPECD_OK_OR_RETURN(check_vocabulary(wanted.path, config, *tokenizer).in_field(kModelPath));
   chat_template = load_chat_template(wanted);
   target.fill(wanted.name, config, *tokenizer);
 
@@ -56,7 +56,8 @@ Status Engine::Impl::load(const ProgressFn& progress) {
   logits_rows_max = static_cast<int32_t>(std::min<int64_t>(logits_rows, options.step_tokens_max));
   SPECD_TRY(model, Transformer::load(
                        *device, wanted.path, config, options.step_tokens_max, logits_rows_max,
-                       [&](double fraction) { say("weights of " + wanted.name, fraction); }));
+                       [&](double fraction) { say("weights of " + wanted.name, fraction); })
+                       .in_field(kModelPath));
 
   const kernels::DType kv_dtype = kernel_dtype(wanted.kv_dtype);
   const uint64_t page_bytes = KvStore::page_bytes(config, kv_dtype);
@@ -85,9 +86,10 @@ Status Engine::Impl::load(const ProgressFn& progress) {
 
 Status Engine::Impl::load_sampling_defaults() {
   const std::string& path = options.model.path;
-  SPECD_OK_OR_RETURN(load_eos_tokens(path, config.vocab_size, config.eos_tokens));
+  SPECD_OK_OR_RETURN(
+      load_eos_tokens(path, config.vocab_size, config.eos_tokens).in_field(kModelPath));
   if (!options.model.generation_config) return Status();
-  SPECD_TRY(const GenerationConfig wanted, load_generation_config(path));
+  SPECD_TRY(const GenerationConfig wanted, load_generation_config(path).in_field(kModelPath));
   sampling_defaults.temperature = wanted.temperature;
   sampling_defaults.top_p = wanted.top_p;
   sampling_defaults.top_k = wanted.top_k;
@@ -123,10 +125,10 @@ Status Engine::Impl::open_device(const DraftModels& drafts) {
   Result<std::unique_ptr<Device>> opened =
       open_cuda_device(name == "auto" ? 0 : cuda_index(name), limits);
   if (!opened.ok() && name == "auto") {
-    log(LogLevel::kInfo, "devices: auto: models run on the CPU: " + opened.status().message());
+    log(LogLevel::kInfo, "devices: auto: models run on the CPU: " + opened.status().text());
     return Status();
   }
-  if (!opened.ok()) return opened.status().with_context("devices");
+  if (!opened.ok()) return opened.status().in_field("devices[0]");
   cuda = std::move(opened).value();
   device = cuda.get();
   return Status();
@@ -154,7 +156,8 @@ Status Engine::Impl::load_routes() {
   const specd_host* host = make_host(services.get());
   SPECD_TRY(registry, PluginRegistry::open({.directories = options.plugin_directories,
                                             .cache_directory = options.plugin_cache_directory},
-                                           host));
+                                           host)
+                          .in_field("plugins"));
   board = std::make_unique<RouteBoard>(control);
   RouteTable table;
   const std::lock_guard lock(control);
@@ -172,10 +175,11 @@ Status Engine::Impl::load_routes() {
     }
     const Status& status = staged.status();
     if (wanted.name == options.default_route) {
-      return status.with_context("default route '" + wanted.name + "'");
+      return status.with_context("the default route cannot be served")
+          .in_field(route_field(wanted.name));
     }
     log(LogLevel::kError, "route " + wanted.name + " cannot be served: " + status.to_string());
-    entry.refused = status.to_string();
+    entry.refused = status;
   }
   board->publish(std::move(table));
   return Status();

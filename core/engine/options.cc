@@ -1,6 +1,9 @@
+#include <algorithm>
 #include <set>
 
 #include "core/device/cuda_device.h"
+#include "core/base/quote.h"
+#include "core/base/words.h"
 #include "core/engine/impl.h"
 
 namespace specd {
@@ -60,7 +63,7 @@ RouteSpec route_spec(const RouteOptions& route, const EngineOptions& options) {
 
 Status out_of_range(const std::string& field, const std::string& expected,
                     const std::string& found) {
-  return Status(Code::kInvalidArgument, field + ": expected " + expected + ", found " + found);
+  return Status(Code::kInvalidArgument, field, "expected " + expected + ", found " + found);
 }
 
 static_assert(EngineLimits::kDraftNodes == SPECD_MAX_TREE_NODES);
@@ -74,19 +77,24 @@ Status in(const std::string& field, int64_t value, int64_t low, int64_t high) {
 }  // namespace
 
 Status check_route(const RouteOptions& route, const EngineOptions& options) {
-  if (route.name.empty() || route.name == "off") {
-    return Status(Code::kInvalidArgument,
-                  "routes: name '" + route.name +
-                      "' is empty or reserved; 'off' is plain decoding and always there");
-  }
-  const std::string where = "routes." + route.name;
+  const std::string where = route_field(route.name);
+  if (route.name.empty())
+    return Status(Code::kInvalidArgument, where + ".name", "expected a name, found an empty one");
+  if (route.name == "off")
+    return Status(Code::kInvalidArgument, where + ".name",
+                  "'off' is reserved: it is plain decoding and always there");
   SPECD_OK_OR_RETURN(
       in(where + ".draft_nodes_max", route.draft_nodes_max, 1, EngineLimits::kDraftNodes));
+  if (route.draft_nodes_max >= options.step_tokens_max)
+    return out_of_range(
+        where + ".draft_nodes_max",
+        "less than engine.step_tokens_max (" + std::to_string(options.step_tokens_max) + ")",
+        std::to_string(route.draft_nodes_max));
   SPECD_OK_OR_RETURN(in(where + ".disable_by_batch_size", route.disable_by_batch_size, 0,
                         EngineLimits::kSequences));
-  if (!route.model.empty() && route.model != options.model.name) {
-    return out_of_range(where + ".model", "'" + options.model.name + "'", "'" + route.model + "'");
-  }
+  if (!route.model.empty() && route.model != options.model.name)
+    return out_of_range(where + ".model", quote(options.model.name) + ", the model that is served",
+                        quote(route.model));
   return Status();
 }
 
@@ -94,70 +102,91 @@ bool is_device_name(const std::string& name) {
   return name == "cpu" || name == "auto" || cuda_index(name) >= 0;
 }
 
+namespace {
+
+Status check_devices(const EngineOptions& options) {
+  if (options.devices.size() != 1)
+    return out_of_range("devices", "one device (several cannot share a model yet)",
+                        std::to_string(options.devices.size()));
+  const std::string& device = options.devices.front();
+  if (!is_device_name(device))
+    return out_of_range("devices[0]", "cpu, cuda:N (N as CUDA numbers devices) or auto",
+                        quote(device));
+  constexpr int32_t kCudaRows = 65535;  // kernels/cuda.h
+  if (device != "cpu" && options.step_tokens_max > kCudaRows)
+    return out_of_range("engine.step_tokens_max",
+                        "at most " + std::to_string(kCudaRows) + " on " + device,
+                        std::to_string(options.step_tokens_max));
+  if (options.numerics == Numerics::kFast && cuda_index(device) < 0)
+    return out_of_range("engine.numerics", "strict or bf16 on " + device + " (fast is for cuda:N)",
+                        "fast");
+  if (options.numerics == Numerics::kBf16 && device != "cpu")
+    return out_of_range("engine.numerics", "strict or fast on " + device + " (bf16 is for cpu)",
+                        "bf16");
+  return Status();
+}
+
+Status check_cache(const ModelOptions& model) {
+  SPECD_OK_OR_RETURN(in("model.kv.pages", model.kv_pages, 0, EngineLimits::kKvPages));
+  if (!(model.kv_memory_share >= 0 && model.kv_memory_share <= 1))
+    return out_of_range("model.kv.memory_share", "more than 0, at most 1",
+                        std::to_string(model.kv_memory_share));
+  if ((model.kv_bytes_max > 0) + (model.kv_memory_share > 0) + (model.kv_pages > 0) > 1)
+    return Status(Code::kInvalidArgument, "model.kv",
+                  "expected one of bytes_max, memory_share and pages, found several");
+  return Status();
+}
+
+Status check_names(const EngineOptions& options) {
+  std::set<std::string> models{options.model.name};
+  for (size_t i = 0; i < options.draft_models.size(); ++i) {
+    const std::string& name = options.draft_models[i].name;
+    if (name.empty() || !models.insert(name).second)
+      return out_of_range(draft_model_field(i) + ".name", "a name that no other model has",
+                          quote(name));
+  }
+  std::vector<std::string> routes{"off"};
+  for (const RouteOptions& route : options.routes) {
+    if (std::find(routes.begin(), routes.end(), route.name) != routes.end())
+      return Status(Code::kInvalidArgument, route_field(route.name),
+                    "the name " + quote(route.name) + " is given twice");
+    routes.push_back(route.name);
+  }
+  const std::string& wanted = options.default_route;
+  if (std::find(routes.begin(), routes.end(), wanted) == routes.end())
+    return Status(Code::kInvalidArgument, "default_route",
+                  "expected a route that is configured (" + joined(routes) + "), found " +
+                      quote(wanted) + did_you_mean(wanted, routes));
+  return Status();
+}
+
+}  // namespace
+
+std::string route_field(const std::string& name) { return "routes." + name; }
+std::string draft_model_field(size_t index) {
+  return "draft_models[" + std::to_string(index) + "]";
+}
+
 Status check_limits(const EngineOptions& options) {
   SPECD_OK_OR_RETURN(
       in("engine.max_sequences", options.max_sequences, 1, EngineLimits::kSequences));
-  SPECD_OK_OR_RETURN(in("engine.step_tokens_max", options.step_tokens_max, options.max_sequences,
-                        EngineLimits::kStepTokens));
+  if (options.step_tokens_max < options.max_sequences)
+    return out_of_range("engine.step_tokens_max",
+                        "at least max_sequences (" + std::to_string(options.max_sequences) +
+                            "), so that each sequence gets a row",
+                        std::to_string(options.step_tokens_max));
+  SPECD_OK_OR_RETURN(
+      in("engine.step_tokens_max", options.step_tokens_max, 1, EngineLimits::kStepTokens));
   SPECD_OK_OR_RETURN(in("engine.queue_max", options.queue_max, 1, EngineLimits::kQueue));
   SPECD_OK_OR_RETURN(
       in("engine.priority_aging_ms", options.priority_aging_ms, 1, EngineLimits::kPriorityAgingMs));
-  if (options.devices.size() != 1) {
-    return out_of_range("devices", "one of them: a model runs on one device",
-                        std::to_string(options.devices.size()));
-  }
-  if (!is_device_name(options.devices.front())) {
-    return out_of_range("devices", "cpu, cuda:N or auto", "'" + options.devices.front() + "'");
-  }
-  constexpr int32_t kCudaRows = 65535;  // kernels/cuda.h
-  if (options.devices.front() != "cpu" && options.step_tokens_max > kCudaRows) {
-    return out_of_range("engine.step_tokens_max",
-                        "at most " + std::to_string(kCudaRows) + " on " + options.devices.front(),
-                        std::to_string(options.step_tokens_max));
-  }
-  if (options.numerics == Numerics::kFast && cuda_index(options.devices.front()) < 0) {
-    return out_of_range("engine.numerics",
-                        "strict or bf16 on " + options.devices.front() + " (fast is for cuda:N)",
-                        "fast");
-  }
-  if (options.numerics == Numerics::kBf16 && options.devices.front() != "cpu") {
-    return out_of_range("engine.numerics",
-                        "strict or fast on " + options.devices.front() + " (bf16 is for cpu)",
-                        "bf16");
-  }
-  const ModelOptions& model = options.model;
-  SPECD_OK_OR_RETURN(in("model.kv.pages", model.kv_pages, 0, EngineLimits::kKvPages));
-  if (!(model.kv_memory_share >= 0 && model.kv_memory_share <= 1)) {
-    return out_of_range("model.kv.memory_share", "more than 0, at most 1",
-                        std::to_string(model.kv_memory_share));
-  }
-  if ((model.kv_bytes_max > 0) + (model.kv_memory_share > 0) + (model.kv_pages > 0) > 1) {
-    return Status(Code::kInvalidArgument,
-                  "model.kv: expected one of bytes_max, memory_share and pages, found several");
-  }
-  if (options.routes.size() > EngineLimits::kRoutes) {
+  SPECD_OK_OR_RETURN(check_devices(options));
+  SPECD_OK_OR_RETURN(check_cache(options.model));
+  if (options.routes.size() > EngineLimits::kRoutes)
     return out_of_range("routes", "at most " + std::to_string(EngineLimits::kRoutes),
                         std::to_string(options.routes.size()));
-  }
-  std::set<std::string> models{options.model.name};
-  for (const DraftModelOptions& draft : options.draft_models) {
-    if (draft.name.empty() || !models.insert(draft.name).second) {
-      return Status(Code::kInvalidArgument,
-                    "draft_models: name '" + draft.name + "' is empty or given twice");
-    }
-  }
-  std::set<std::string> names{"off"};
-  for (const RouteOptions& route : options.routes) {
-    SPECD_OK_OR_RETURN(check_route(route, options));
-    if (!names.insert(route.name).second) {
-      return Status(Code::kInvalidArgument, "routes: name '" + route.name + "' is given twice");
-    }
-  }
-  if (!names.contains(options.default_route)) {
-    return Status(Code::kInvalidArgument,
-                  "default_route: no route is called '" + options.default_route + "'");
-  }
-  return Status();
+  for (const RouteOptions& route : options.routes) SPECD_OK_OR_RETURN(check_route(route, options));
+  return check_names(options);
 }
 
 Result<int32_t> kv_pages_of(const ModelOptions& model, const Device& device, uint64_t page_bytes,
@@ -172,9 +201,9 @@ Result<int32_t> kv_pages_of(const ModelOptions& model, const Device& device, uin
         static_cast<uint64_t>(static_cast<double>(device.total_bytes()) * model.kv_memory_share);
   }
   if (bytes < page_bytes) {
-    return Status(Code::kInvalidArgument, std::string(key) + ": " + std::to_string(bytes) +
-                                              " bytes hold no page; one takes " +
-                                              std::to_string(page_bytes));
+    return Status(
+        Code::kInvalidArgument, key,
+        std::to_string(bytes) + " bytes hold no page; one takes " + std::to_string(page_bytes));
   }
   return static_cast<int32_t>(std::min<uint64_t>(bytes / page_bytes, EngineLimits::kKvPages));
 }
@@ -183,7 +212,7 @@ ChatTemplate load_chat_template(const ModelOptions& model) {
   ChatTemplate loaded = ChatTemplate::load(model.path, model.chat_template);
   if (const Status& status = loaded.status(); !status.ok()) {
     log(loaded.source().empty() ? LogLevel::kInfo : LogLevel::kWarn,
-        model.name + " serves no chats: " + status.message());
+        model.name + " serves no chats: " + status.text());
   }
   return loaded;
 }
@@ -194,22 +223,24 @@ Status check_options(const EngineOptions& options) {
             CpuDevice::create(options.isa, 1, options.numerics == Numerics::kBf16));
   if (const int32_t index = cuda_index(options.devices.front()); index >= 0) {
     const auto opened = open_cuda_device(index, {});
-    if (!opened.ok()) return opened.status().with_context("devices");
+    if (!opened.ok()) return opened.status().in_field("devices[0]");
   }
-  SPECD_TRY(ModelConfig config, load_model_config(options.model.path));
-  SPECD_OK_OR_RETURN(load_eos_tokens(options.model.path, config.vocab_size, config.eos_tokens));
+  const std::string& path = options.model.path;
+  SPECD_TRY(ModelConfig config, load_model_config(path).in_field(kModelPath));
+  SPECD_OK_OR_RETURN(
+      load_eos_tokens(path, config.vocab_size, config.eos_tokens).in_field(kModelPath));
   if (options.model.generation_config) {
-    SPECD_OK_OR_RETURN(load_generation_config(options.model.path).status());
+    SPECD_OK_OR_RETURN(load_generation_config(path).status().in_field(kModelPath));
   }
-  SPECD_TRY(const auto tokenizer, Tokenizer::load(options.model.path + "/tokenizer.json"));
-  SPECD_OK_OR_RETURN(check_vocabulary(options.model.path, config, *tokenizer));
+  SPECD_TRY(const auto tokenizer, Tokenizer::load(path + "/tokenizer.json").in_field(kModelPath));
+  SPECD_OK_OR_RETURN(check_vocabulary(path, config, *tokenizer).in_field(kModelPath));
   const ChatTemplate chat_template = load_chat_template(options.model);
   // One that was asked for must do; a model whose own does not still serves text.
   if (!options.model.chat_template.empty()) {
-    SPECD_OK_OR_RETURN(chat_template.status().with_context("model.chat_template"));
+    SPECD_OK_OR_RETURN(chat_template.status().in_field("model.chat_template"));
   }
-  SPECD_TRY(const Checkpoint weights, Checkpoint::open(options.model.path));
-  SPECD_OK_OR_RETURN(check_tensors(weights, config));
+  SPECD_TRY(const Checkpoint weights, Checkpoint::open(path).in_field(kModelPath));
+  SPECD_OK_OR_RETURN(check_tensors(weights, config).in_field(kModelPath));
   // A share of another device's memory is known when it is opened to load.
   if (options.devices.front() == "cpu" || options.model.kv_memory_share == 0) {
     const uint64_t page_bytes = KvStore::page_bytes(config, kernel_dtype(options.model.kv_dtype));
@@ -217,11 +248,12 @@ Status check_options(const EngineOptions& options) {
   }
   PagePool no_pages(0);
   ModelService draft_models(*device, no_pages);
-  for (const DraftModelOptions& model : options.draft_models) {
+  for (size_t i = 0; i < options.draft_models.size(); ++i) {
+    const DraftModelOptions& model = options.draft_models[i];
     draft_models.add(check_draft_model(model.name, model.path, kernel_dtype(model.kv_dtype),
                                        {config, *tokenizer}));
     const Status& status = draft_models.models().back()->status;
-    if (!status.ok()) return status.with_context("draft_models." + model.name);
+    if (!status.ok()) return status.with_context(model.name).in_field(draft_model_field(i));
   }
   if (options.routes.empty()) return Status();
   // Plugins keep the host for ever, so these services must outlive this call.
@@ -231,7 +263,8 @@ Status check_options(const EngineOptions& options) {
   SPECD_TRY(const auto registry,
             PluginRegistry::open({.directories = options.plugin_directories,
                                   .cache_directory = options.plugin_cache_directory},
-                                 host));
+                                 host)
+                .in_field("plugins"));
   ModelFacts target;
   target.fill(options.model.name, config, *tokenizer);
   services.set_models(&draft_models);
@@ -246,7 +279,7 @@ Status check_options(const EngineOptions& options) {
                                     : place(*made.value(), spec, false, device_name).status();
     }
     if (status.ok()) continue;
-    status = status.with_context("routes." + route.name);
+    status = status.in_field(route_field(route.name));
     break;
   }
   services.set_models(nullptr);

@@ -26,11 +26,11 @@ Result<RenderedPrompt> Engine::Impl::make_prompt(const Request& request) const {
   RenderedPrompt prompt;
   if (request.chat.has_value()) {
     if (!request.prompt.empty()) {
-      return Status(Code::kInvalidArgument, "prompt: give text or a chat, not both");
+      return Status(Code::kInvalidArgument, "prompt", "give text or a chat, not both");
     }
     SPECD_TRY(RenderedChat chat, chat_template.render(*request.chat, local_now()));
     auto encoded = encode_chat(chat, request.chat->parse_special_tokens_in_messages);
-    if (!encoded.ok()) return encoded.status().with_context("chat");
+    if (!encoded.ok()) return encoded.status().in_field("chat");
     prompt.tokens = std::move(encoded).value();
     prompt.text = std::move(chat.text);
     return prompt;
@@ -38,7 +38,7 @@ Result<RenderedPrompt> Engine::Impl::make_prompt(const Request& request) const {
   auto encoded =
       tokenizer->encode(request.prompt, {.add_special_tokens = request.add_bos,
                                          .parse_special_tokens = request.parse_special_tokens});
-  if (!encoded.ok()) return encoded.status().with_context("prompt");
+  if (!encoded.ok()) return encoded.status().in_field("prompt");
   prompt.tokens = std::move(encoded).value();
   prompt.text = request.prompt;
   return prompt;
@@ -53,7 +53,7 @@ Result<std::vector<int32_t>> Engine::encode(const std::string& prompt) const {
 
 Result<RenderedPrompt> Engine::render(const Request& request) const {
   if (request.prompt_tokens.has_value()) {
-    return Status(Code::kInvalidArgument, "prompt_tokens: expected text or a chat, found ids");
+    return Status(Code::kInvalidArgument, "prompt_tokens", "expected text or a chat, found ids");
   }
   return impl_->make_prompt(request);
 }

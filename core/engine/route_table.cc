@@ -169,7 +169,7 @@ std::vector<RouteReport> RouteBoard::report() const {
       report.verifier = entry.options.verifier.plugin;
       report.guarantee = guarantee_text(entry.options.guarantee);
       report.state = "refused";
-      report.reason = entry.refused;
+      report.refused = entry.refused;
     }
     reports.push_back(std::move(report));
   }

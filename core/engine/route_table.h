@@ -25,7 +25,7 @@ namespace specd {
 struct RouteEntry {
   RouteOptions options;
   std::shared_ptr<LiveRoute> live;  // null when the route cannot be served
-  std::string refused;              // then: why
+  Status refused;                   // then: why; its field is a key of the route
 };
 using RouteTable = std::map<std::string, RouteEntry>;  // by name; without "off"
 

@@ -24,12 +24,15 @@ Result<std::unique_ptr<LiveRoute>> create_route(PluginRegistry& registry, const 
                                                 const specd_target_info& target) {
   auto route = std::make_unique<LiveRoute>();
   route->name = spec.name;
-  SPECD_TRY(route->drafter,
-            registry.make_drafter(spec.drafter_plugin, spec.drafter_factory, spec.drafter_config,
-                                  target, spec.name + ".drafter"));
+  SPECD_TRY(route->drafter, registry
+                                .make_drafter(spec.drafter_plugin, spec.drafter_factory,
+                                              spec.drafter_config, target, spec.name + ".drafter")
+                                .in_field("drafter"));
   SPECD_TRY(route->verifier,
-            registry.make_verifier(spec.verifier_plugin, spec.verifier_factory,
-                                   spec.verifier_config, target, spec.name + ".verifier"));
+            registry
+                .make_verifier(spec.verifier_plugin, spec.verifier_factory, spec.verifier_config,
+                               target, spec.name + ".verifier")
+                .in_field("verifier"));
   route->drafter_bundle = *registry.find(spec.drafter_plugin);
   route->verifier_bundle = *registry.find(spec.verifier_plugin);
   for (const std::string& part : route->drafter->part_plugins()) {
@@ -44,16 +47,16 @@ Result<std::unique_ptr<LiveRoute>> create_route(PluginRegistry& registry, const 
     why = "engine.numerics is fast, which does not compute a row the same way beside others";
   }
   if (reached == SPECD_GUARANTEE_UNUSABLE || reached < spec.guarantee) {
-    return Status(Code::kFailedPrecondition,
+    return Status(Code::kFailedPrecondition, "guarantee",
                   "drafter " + spec.drafter_plugin + " with verifier " + spec.verifier_plugin +
                       " reaches guarantee '" + guarantee_name(reached) + "', the route asks for '" +
                       guarantee_name(spec.guarantee) + "'" + (why.empty() ? "" : ": " + why));
   }
   if (caps.max_batch != 0 && caps.max_batch < static_cast<uint32_t>(spec.max_sequences)) {
-    return Status(Code::kFailedPrecondition, "drafter " + spec.drafter_plugin + " serves at most " +
-                                                 std::to_string(caps.max_batch) +
-                                                 " sequences, engine.max_sequences is " +
-                                                 std::to_string(spec.max_sequences));
+    return Status(Code::kFailedPrecondition, "drafter",
+                  "drafter " + spec.drafter_plugin + " serves at most " +
+                      std::to_string(caps.max_batch) + " sequences, engine.max_sequences is " +
+                      std::to_string(spec.max_sequences));
   }
   uint32_t nodes = std::min(caps.max_nodes, static_cast<uint32_t>(spec.draft_nodes_max));
   if (const uint32_t most = route->verifier->caps().max_nodes; most != 0)
@@ -71,10 +74,11 @@ Result<Placement> place(const LiveRoute& route, const RouteSpec& spec, bool devi
     const char* more = device_is_host ? ""
                                       : ", and the device's for drafters of chains and fixed trees "
                                         "without hidden states or probes";
-    return Status(Code::kFailedPrecondition, std::string(who) + " " + plugin +
-                                                 " cannot work in the memory that it would be "
-                                                 "given: with devices: [" +
-                                                 device_name + "] that is the host's" + more);
+    return Status(Code::kFailedPrecondition, who,
+                  std::string(who) + " " + plugin +
+                      " cannot work in the memory that it would be "
+                      "given: with devices: [" +
+                      device_name + "] that is the host's" + more);
   };
   Placement placed;
   placed.drafts_on_device = !device_is_host && (caps.device_types & (1u << SPECD_DEV_CUDA)) != 0 &&
@@ -118,7 +122,7 @@ Status activate_route(LiveRoute& route, const RouteSpec& spec, Device& device) {
     grant.memory_bytes_max = UINT64_MAX;
   }
   route.counters.accepted_at = std::vector<std::atomic<uint64_t>>(grant.max_depth);
-  SPECD_OK_OR_RETURN(route.drafter->activate(grant));
+  SPECD_OK_OR_RETURN(route.drafter->activate(grant).in_field("drafter"));
   specd_verifier_grant verifier{};
   verifier.struct_size = sizeof(verifier);
   verifier.device_type = route.verifies_on_device ? SPECD_DEV_CUDA : SPECD_DEV_CPU;
@@ -129,7 +133,7 @@ Status activate_route(LiveRoute& route, const RouteSpec& spec, Device& device) {
   verifier.max_nodes = grant.max_nodes;
   verifier.max_depth = grant.max_depth;
   verifier.max_batch = grant.max_batch;
-  return route.verifier->activate(verifier);
+  return route.verifier->activate(verifier).in_field("verifier");
 }
 
 }  // namespace specd

@@ -28,7 +28,8 @@ struct RouteSpec {
 const char* guarantee_name(uint32_t guarantee);
 
 // Loads what is not loaded, checks the pair and its limits, creates both. Not activated yet: costs
-// no memory but the plugins' own. [control]
+// no memory but the plugins' own. The field of an error is a key of the route in the configuration:
+// "drafter.config.max_nodes", "guarantee". [control]
 Result<std::unique_ptr<LiveRoute>> create_route(PluginRegistry& registry, const RouteSpec& spec,
                                                 const specd_target_info& target);
 // Whether the pair can work beside such a device, and whether it works in its memory.
@@ -39,7 +40,7 @@ Result<Placement> place(const LiveRoute& route, const RouteSpec& spec, bool devi
                         const std::string& device_name);
 // Takes memory. After it the route may serve. [control]
 // `device` is that of the models: the drafter is granted its memory where it can use it, else the
-// host's.
+// host's. Errors as above.
 Status activate_route(LiveRoute& route, const RouteSpec& spec, Device& device);
 
 }  // namespace specd

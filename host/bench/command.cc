@@ -15,7 +15,7 @@ std::atomic<bool> bench_stop = false;
 
 int bench_fail(const Status& status) {
   std::fprintf(stderr, "specd-bench: %s: %s\n", code_name(status.code()),
-               printable(status.message()).c_str());
+               printable(status.text()).c_str());
   return kBenchFailed;
 }
 

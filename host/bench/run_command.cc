@@ -238,8 +238,8 @@ Status check_routes(const Config& config, const Engine& engine,
       known += (known.empty() ? "" : ", ") + route.name;
       if (route.name != name) continue;
       if (route.state != "live")
-        return wrong("--routes: '" + name +
-                     "' cannot be served: " + route_reason_with_place(config, name, route.reason));
+        return wrong("--routes: '" + name + "' cannot be served: " +
+                     with_place(config, route.refused.in_field("routes." + name)).text());
       live = true;
     }
     if (!live)

@@ -54,7 +54,7 @@ Status read_jsonl(const std::string& file, bool without_first_line, std::vector<
     if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
     const std::string where = file + ":" + std::to_string(number);
     const Result<Json> json = parse_json(line, where);
-    if (!json.ok()) return Status(Code::kInvalidArgument, json.status().message());
+    if (!json.ok()) return Status(Code::kInvalidArgument, json.status().text());
     SPECD_TRY(std::string text, prompt_of(json.value(), where));
     if (without_first_line) text = without_instruction(std::move(text));
     if (text.empty() || text.size() > kPromptBytesMax)

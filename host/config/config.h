@@ -43,12 +43,10 @@ Result<Config> load_config(const std::string& path, const Overrides& overrides =
 Result<Config> parse_config(std::string_view text, const std::string& file,
                             const Overrides& overrides = {});
 
-// What the engine says about the options, with the place in the file that it is about:
-// "FILE:LINE:COLUMN: key.path: ...".
+// An error of the engine with the place of its field in front: "FILE:LINE:COLUMN: key.path: ...". A
+// key that the file does not have is told by the mapping it belongs to. An error without a field
+// stays as it is.
 Status with_place(const Config& config, const Status& status);
-// The same for what it says about one route.
-std::string route_reason_with_place(const Config& config, const std::string& route,
-                                    const std::string& reason);
 
 // One route on its own: the keys of a route of the configuration, and its `name`.
 struct RouteFile {
@@ -59,7 +57,7 @@ struct RouteFile {
 // YAML, or JSON, which is YAML. `file` stands in errors; `engine` is what the route has to fit.
 Result<RouteFile> parse_route(std::string_view text, const std::string& file,
                               const EngineOptions& engine);
-// What the engine says about the route, with the place in the file.
+// The same for an error about this route; other errors stay as they are.
 Status with_place(const RouteFile& file, const Status& status);
 // What parse_route() reads back as the same route.
 Json route_to_json(const RouteOptions& route);

@@ -5,11 +5,13 @@
 
 #include <charconv>
 #include <filesystem>
+#include <optional>
 #include <utility>
 
 #include "core/base/quote.h"
-#include "host/config/config.h"
 #include "host/base/unix_socket.h"
+#include "host/config/config.h"
+#include "host/config/config_fields.h"
 
 namespace specd::host {
 namespace {
@@ -50,15 +52,23 @@ Result<std::string> read_listen(const Value& value) {
   if (there != file_type::none && there != file_type::not_found && there != file_type::socket)
     return value.error("expected the path of a socket or of nothing yet; " + quote(path) +
                        " is something else: remove it or set another one");
-  return path;
+  return kSocketScheme + path;
 }
 
-Json show_listen(const std::string& path) {
-  return path.empty() ? Json() : Json(kSocketScheme + path);
+std::string without_brackets(const std::string& address) {
+  const bool has_them = address.size() > 2 && address.front() == '[' && address.back() == ']';
+  return has_them ? address.substr(1, address.size() - 2) : address;
+}
+
+std::optional<uint16_t> read_port(std::string_view digits) {
+  uint16_t port = 0;
+  const auto [end, bad] = std::from_chars(digits.data(), digits.data() + digits.size(), port);
+  if (bad != std::errc() || end != digits.data() + digits.size()) return std::nullopt;
+  return port;
 }
 
 // "ADDRESS:PORT" with a literal address; an IPv6 one stands in brackets.
-Status read_http_listen(const Value& value, HttpOptions& http) {
+Result<std::string> read_http_listen(const Value& value) {
   SPECD_TRY(const std::string listen, read_text(value));
   const auto refuse = [&](const std::string& why) {
     return value.error("expected ADDRESS:PORT such as 127.0.0.1:9090 or [::1]:9090, found " +
@@ -66,12 +76,10 @@ Status read_http_listen(const Value& value, HttpOptions& http) {
   };
   const size_t colon = listen.rfind(':');
   if (colon == std::string::npos) return refuse("");
-  std::string address = listen.substr(0, colon);
-  const bool brackets = address.size() > 2 && address.front() == '[' && address.back() == ']';
-  if (brackets) address = address.substr(1, address.size() - 2);
+  const std::string shown = listen.substr(0, colon), address = without_brackets(shown);
+  const bool brackets = shown.size() != address.size();
   const std::string port = listen.substr(colon + 1);
-  const auto [end, bad] = std::from_chars(port.data(), port.data() + port.size(), http.port);
-  if (bad != std::errc() || end != port.data() + port.size() || (port.size() > 1 && port[0] == '0'))
+  if (!read_port(port) || (port.size() > 1 && port[0] == '0'))
     return refuse("; a port is a number from 0 (any free one) to 65535");
   in_addr v4{};
   in6_addr v6{};
@@ -84,55 +92,70 @@ Status read_http_listen(const Value& value, HttpOptions& http) {
           : v4.s_addr == htonl(INADDR_ANY) || v4.s_addr == htonl(INADDR_BROADCAST) ||
                 IN_MULTICAST(ntohl(v4.s_addr)))
     return refuse("; that is not one address of this machine: name the one to listen on");
-  http.address = address;
-  return Status();
+  return listen;
 }
 
-KeyOf<HttpOptions> http_listen() {
-  Key key =
-      make_key("listen", Type::kText,
-               "where `/metrics`, `/health/live` and `/health/ready` are served: a literal "
-               "address (`127.0.0.1:9090`, `'[::1]:9090'`), no wildcard; port 0 = a free one, "
-               "logged");
-  key.form = "`ADDRESS:PORT`";
-  key.pattern = R"(^([0-9.]+|\[[0-9A-Fa-f:.]+\]):(0|[1-9][0-9]{0,4})$)";
-  key.read = [](const Value& value, void* target) {
-    return read_http_listen(value, *static_cast<HttpOptions*>(target));
-  };
-  key.show = [](const void* target) {
-    const auto& http = *static_cast<const HttpOptions*>(target);
-    const bool is_v6 = http.address.find(':') != std::string::npos;
-    return Json((is_v6 ? "[" + http.address + "]" : http.address) + ":" +
-                std::to_string(http.port));
-  };
-  return KeyOf<HttpOptions>{std::move(key)}.required();
+// REQUIRES what read_http_listen() gave
+void set_http_listen(const std::string& listen, HttpOptions& http) {
+  const size_t colon = listen.rfind(':');
+  http.address = without_brackets(listen.substr(0, colon));
+  http.port = *read_port(listen.substr(colon + 1));
 }
 
-KeyOf<EngineOptions> devices() {
-  Key item = make_key("", Type::kText, "");
-  item.form = "`cpu`, `cuda:N` or `auto`";
-  item.pattern = "^(cpu|auto|cuda:[0-9]{1,4})$";
-  Key key =
-      make_key("devices", Type::kList,
-               "where models run, one item; `auto` is cuda:0 where it can be had, else the CPU; "
-               "see the root README for what has run on a GPU");
-  key.min = key.max = 1;
-  key.keys = {item};
-  return scalar(
-      std::move(key), &EngineOptions::devices,
-      [](const Value& value) -> Result<std::vector<std::string>> {
-        const bool is_list = value.node().kind == YamlNode::Kind::kSequence;
-        const size_t size = value.node().items.size();
-        if (!is_list || size != 1)
-          return value.error(
-              "expected a list of one device (several cannot share a model yet), found " +
-              (is_list ? "a list of " + std::to_string(size) : value.found()));
-        const Value one = value.item(0);
-        if (one.node().kind != YamlNode::Kind::kScalar || !is_device_name(one.node().value))
-          return one.not_expected("cpu, cuda:N (N as CUDA numbers devices) or auto");
-        return std::vector<std::string>{one.node().value};
-      },
-      [](const std::vector<std::string>& names) { return Json(names); });
+std::string http_listen_of(const HttpOptions& http) {
+  if (http.address.empty()) return "";
+  const bool is_v6 = http.address.find(':') != std::string::npos;
+  return (is_v6 ? "[" + http.address + "]" : http.address) + ":" + std::to_string(http.port);
+}
+
+// ---- keys as data ------------------------------------------------------------------------------
+
+Key make_key(const char* name, Type type, const char* meaning) {
+  Key key;
+  key.name = name;
+  key.type = type;
+  key.meaning = meaning;
+  return key;
+}
+Key section(const char* name, const char* meaning) {
+  return make_key(name, Type::kSection, meaning);
+}
+Key name(const char* key_name, const char* meaning) {
+  return make_key(key_name, Type::kName, meaning);
+}
+Key path(const char* name, const char* meaning) { return make_key(name, Type::kPath, meaning); }
+Key word(const char* name, const char* meaning) { return make_key(name, Type::kChoice, meaning); }
+Key boolean(const char* name, const char* meaning) {
+  return make_key(name, Type::kBoolean, meaning);
+}
+Key integer(const char* name, int64_t min, int64_t max, const char* meaning) {
+  Key key = make_key(name, Type::kInteger, meaning);
+  key.min = min;
+  key.max = max;
+  return key;
+}
+Key bytes(const char* name, const char* meaning) {
+  Key key = make_key(name, Type::kBytes, meaning);
+  key.min = 1;
+  key.max = kBytesValueMax;
+  return key;
+}
+// A path of a folder that exists.
+Key folder(const char* name, const char* what, const char* meaning) {
+  Key key = path(name, meaning);
+  key.expected = what;
+  return key;
+}
+Key text(const char* name, const char* form, const char* pattern, const char* meaning) {
+  Key key = make_key(name, Type::kText, meaning);
+  key.form = form;
+  key.pattern = pattern;
+  return key;
+}
+Key list(const char* name, Key item, const char* meaning) {
+  Key key = make_key(name, Type::kList, meaning);
+  key.keys.push_back(std::move(item));
+  return key;
 }
 
 // ---- the table ---------------------------------------------------------------------------------
@@ -153,168 +176,176 @@ const Choices<Guarantee> kGuarantees{
 constexpr char kModelFolder[] =
     "a folder with config.json, the weights as safetensors and tokenizer.json";
 
-Keys<HttpOptions> http_keys() {
-  return {http_listen(), integer("stall_seconds", &HttpOptions::stall_seconds, 1, kStallSecondsMax,
-                                 "a step that takes longer makes `/health/live` fail")};
+void keys_of(Fields& v, HttpOptions& http) {
+  Key listen =
+      text("listen", "`ADDRESS:PORT`", R"(^([0-9.]+|\[[0-9A-Fa-f:.]+\]):(0|[1-9][0-9]{0,4})$)",
+           "where `/metrics`, `/health/live` and `/health/ready` are served: a literal "
+           "address (`127.0.0.1:9090`, `'[::1]:9090'`), no wildcard; port 0 = a free one, "
+           "logged")
+          .required();
+  listen.read = read_http_listen;
+  v.text(
+      listen, [&](const std::string& given) { set_http_listen(given, http); },
+      [&] { return http_listen_of(http); });
+  v.value(integer("stall_seconds", 1, kStallSecondsMax,
+                  "a step that takes longer makes `/health/live` fail"),
+          http.stall_seconds);
 }
 
-Keys<EngineOptions> engine_keys() {
-  using O = EngineOptions;
+void keys_of_engine(Fields& v, EngineOptions& o) {
   using L = EngineLimits;
-  return {
-      integer("threads", &O::threads, 0, L::kThreads, "0 = one per core"),
-      choice("isa", &O::isa, kIsas, "instructions of the CPU; the text is the same on all"),
-      choice("numerics", &O::numerics, kNumerics,
-             "`strict`: drafts change no token; `bf16`: activations rounded to bfloat16 on a CPU "
-             "with AVX-512 BF16, faster, other texts than strict's, and drafts change none of them "
-             "on one model of processor; `fast`: cuBLASLt on `devices: [cuda:N]`, where "
-             "routes reach the guarantee `law` at most"),
-      integer("max_sequences", &O::max_sequences, 1, L::kSequences, "sequences in one step"),
-      integer("step_tokens_max", &O::step_tokens_max, 1, L::kStepTokens,
-              "rows of one step, prefill and drafts together; at least `max_sequences`"),
-      integer("queue_max", &O::queue_max, 1, L::kQueue, "waiting requests; more are refused"),
-      integer("priority_aging_ms", &O::priority_aging_ms, 1, L::kPriorityAgingMs,
-              "waiting this long is worth one level of a request's `priority`"),
-  };
+  v.value(integer("threads", 0, L::kThreads, "0 = one per core"), o.threads);
+  v.choice(word("isa", "instructions of the CPU; the text is the same on all"), o.isa, kIsas);
+  v.choice(
+      word("numerics",
+           "`strict`: drafts change no token; `bf16`: activations rounded to bfloat16 on a CPU "
+           "with AVX-512 BF16, faster, other texts than strict's, and drafts change none of them "
+           "on one model of processor; `fast`: cuBLASLt on `devices: [cuda:N]`, where "
+           "routes reach the guarantee `law` at most"),
+      o.numerics, kNumerics);
+  v.value(integer("max_sequences", 1, L::kSequences, "sequences in one step"), o.max_sequences);
+  v.value(integer("step_tokens_max", 1, L::kStepTokens,
+                  "rows of one step, prefill and drafts together; at least `max_sequences`"),
+          o.step_tokens_max);
+  v.value(integer("queue_max", 1, L::kQueue, "waiting requests; more are refused"), o.queue_max);
+  v.value(integer("priority_aging_ms", 1, L::kPriorityAgingMs,
+                  "waiting this long is worth one level of a request's `priority`"),
+          o.priority_aging_ms);
 }
 
-Keys<ModelOptions> model_keys() {
-  using O = ModelOptions;
-  return {
-      name("name", &O::name, "what routes and reports call it").required(),
-      folder("path", &O::path, kModelFolder).required(),
+void keys_of(Fields& v, ModelOptions& o) {
+  v.value(name("name", "what routes and reports call it").required(), o.name);
+  v.value(folder("path", kModelFolder, kModelFolder).required(), o.path);
+  v.value(
       path(
-          "chat_template", &O::chat_template,
+          "chat_template",
           "a file with the Jinja template for messages, instead of chat_template.jinja or the one in "
           "tokenizer_config.json")
           .absent("the model's own"),
+      o.chat_template);
+  v.value(
       boolean(
-          "generation_config", &O::generation_config,
+          "generation_config",
           "what generation_config.json says of sampling holds where a request says nothing; its "
           "end tokens hold in any case"),
-      section<O>(
-          "kv",
-          {
-              choice("dtype", &O::kv_dtype, kKvDTypes, "of the numbers in the cache"),
-              bytes("bytes_max", &O::kv_bytes_max, "memory of the cache")
-                  .absent("full contexts, at most 1 GiB"),
-              share("memory_share", &O::kv_memory_share,
-                    "instead of `bytes_max`: share of the device's memory"),
-              integer("pages", &O::kv_pages, 1, EngineLimits::kKvPages,
-                      "instead of `bytes_max`: pages of 16 tokens"),
-              boolean("prefix_cache", &O::prefix_cache,
-                      "pages of finished prompts and texts serve the next prompt that begins "
-                      "alike"),
-          },
-          "the cache of keys and values")
-          .at_most_one("the size", {"bytes_max", "memory_share", "pages"}),
-  };
+      o.generation_config);
+  Key kv = section("kv", "the cache of keys and values");
+  kv.exclusive_what = "the size";
+  kv.exclusive = {"bytes_max", "memory_share", "pages"};
+  v.section(kv, [&](Fields& in) {
+    in.choice(word("dtype", "of the numbers in the cache"), o.kv_dtype, kKvDTypes);
+    in.value(bytes("bytes_max", "memory of the cache").absent("full contexts, at most 1 GiB"),
+             o.kv_bytes_max);
+    in.value(make_key("memory_share", Type::kShare,
+                      "instead of `bytes_max`: share of the device's memory"),
+             o.kv_memory_share);
+    in.value(
+        integer("pages", 1, EngineLimits::kKvPages, "instead of `bytes_max`: pages of 16 tokens"),
+        o.kv_pages);
+    in.value(boolean("prefix_cache",
+                     "pages of finished prompts and texts serve the next prompt that begins alike"),
+             o.prefix_cache);
+  });
 }
 
-Keys<DraftModelOptions> draft_model_keys() {
-  using O = DraftModelOptions;
-  return {
-      name("name", &O::name, "what drafters call it; no other model has it").required(),
-      folder("path", &O::path, kModelFolder).required(),
-      section<O>("kv",
-                 {choice("dtype", &O::kv_dtype, kKvDTypes,
-                         "its KV lies in the pages of `model.kv` and counts against their limit")},
-                 "its cache of keys and values"),
-  };
+void keys_of(Fields& v, DraftModelOptions& o) {
+  v.value(name("name", "what drafters call it; no other model has it").required(), o.name);
+  v.value(folder("path", kModelFolder, kModelFolder).required(), o.path);
+  v.section(section("kv", "its cache of keys and values"), [&](Fields& in) {
+    in.choice(
+        word("dtype", "its KV lies in the pages of `model.kv` and counts against their limit"),
+        o.kv_dtype, kKvDTypes);
+  });
 }
 
-Keys<PluginUse> use_keys() {
-  return {name("plugin", &PluginUse::plugin, "the plugin's id").required(),
-          name("factory", &PluginUse::factory, "which of the plugin's factories")
-              .absent("the only one of its kind"),
-          free_mapping("config", &PluginUse::config, "what the plugin documents")};
+void keys_of(Fields& v, PluginUse& use) {
+  v.value(name("plugin", "the plugin's id").required(), use.plugin);
+  v.value(name("factory", "which of the plugin's factories").absent("the only one of its kind"),
+          use.factory);
+  v.value(make_key("config", Type::kFree, "what the plugin documents"), use.config);
 }
 
-Keys<RouteOptions> route_keys() {
-  using O = RouteOptions;
-  return {
-      name("model", &O::model, "the name of the model that is served").absent("the model"),
-      choice(
-          "guarantee", &O::guarantee, kGuarantees,
+void keys_of(Fields& v, RouteOptions& o) {
+  v.value(name("model", "the name of the model that is served").absent("the model"), o.model);
+  v.choice(
+      word(
+          "guarantee",
           "the least that is accepted of the pair: `identical`, the very tokens of plain decoding; "
           "`law`, tokens drawn by the same distribution; `none`, lossy"),
-      integer("draft_nodes_max", &O::draft_nodes_max, 1, EngineLimits::kDraftNodes,
-              "per sequence and step, less than `step_tokens_max`"),
-      integer("disable_by_batch_size", &O::disable_by_batch_size, 0, EngineLimits::kSequences,
-              "no drafts while more than so many sequences run; 0 = never"),
-      section("drafter", &O::drafter, use_keys(), "who guesses").required(),
-      section("verifier", &O::verifier, use_keys(), "who judges").required(),
-  };
-}
-
-KeyOf<EngineOptions> routes() {
-  KeyOf<EngineOptions> made = named(
-      "routes", &EngineOptions::routes, &RouteOptions::name, route_keys(),
-      "a drafter, a verifier and their limits, by name; `off` is plain decoding and always there");
-  made.key.max = static_cast<int64_t>(EngineLimits::kRoutes);
-  made.key.element = "a route";
-  made.key.reserved = "off";
-  made.key.reserved_because = "it is plain decoding and always there";
-  return made;
+      o.guarantee, kGuarantees);
+  v.value(integer("draft_nodes_max", 1, EngineLimits::kDraftNodes,
+                  "per sequence and step, less than `step_tokens_max`"),
+          o.draft_nodes_max);
+  v.value(integer("disable_by_batch_size", 0, EngineLimits::kSequences,
+                  "no drafts while more than so many sequences run; 0 = never"),
+          o.disable_by_batch_size);
+  v.section(section("drafter", "who guesses").required(),
+            [&](Fields& in) { keys_of(in, o.drafter); });
+  v.section(section("verifier", "who judges").required(),
+            [&](Fields& in) { keys_of(in, o.verifier); });
 }
 
 // Of a route that stands alone.
-KeyOf<RouteOptions> route_name() {
-  return scalar(
-             make_key("name", Type::kName, "of the route"), &RouteOptions::name,
-             [](const Value& value) -> Result<std::string> {
-               SPECD_TRY(std::string given, read_name(value));
-               const Key& among = *config_keys().find("routes");
-               if (given == among.reserved)
-                 return value.error("'" + given + "' is reserved: " + among.reserved_because);
-               return given;
-             },
-             show_text)
-      .required();
+void keys_of_file(Fields& v, RouteOptions& o) {
+  v.value(name("name", "of the route").required(), o.name);
+  keys_of(v, o);
 }
 
-Keys<EngineOptions> plugins_keys() {
-  static constexpr char kDirectory[] = "a folder whose subfolders are plugins (is it built?)";
-  return {
-      list("directories", &EngineOptions::plugin_directories, make_key("", Type::kPath, ""),
-           "each subfolder is a plugin",
-           [](const Value& value) { return read_folder(value, kDirectory); })
-          .required(),
-      path("cache_directory", &EngineOptions::plugin_cache_directory,
-           "private copies of plugin libraries")
-          .absent("`$CACHE_DIRECTORY`, `$XDG_CACHE_HOME/specd`, `$HOME/.cache/specd` or "
-                  "`/var/cache/specd`"),
-  };
+void keys_of(Fields& v, Config& config) {
+  const auto fields = [](Fields& in, auto& member) { keys_of(in, member); };
+  EngineOptions& engine = config.engine;
+  Key listen = text("listen", "`unix:PATH`", "^unix:[^\\u0000-\\u001f\\u007f]+$",
+                    "the socket; its folder exists, the path has at most 107 bytes")
+                   .required();
+  listen.read = read_listen;
+  const size_t scheme = std::string_view(kSocketScheme).size();
+  v.text(
+      listen, [&](const std::string& given) { config.socket_path = given.substr(scheme); },
+      [&] { return kSocketScheme + config.socket_path; });
+  v.section_if(section("http", "metrics and probes").absent("no listener"), config.http, fields);
+  v.choice(word("log_level", "the least that is logged"), config.log_level, kLogLevels);
+  v.value(integer("drain_seconds", 0, kDrainSecondsMax,
+                  "how long running requests may finish after SIGTERM"),
+          config.drain_seconds);
+  Key devices =
+      list("devices", text("", "`cpu`, `cuda:N` or `auto`", "^(cpu|auto|cuda:[0-9]{1,4})$", ""),
+           "where models run, one item; `auto` is cuda:0 where it can be had, else the CPU; "
+           "see the root README for what has run on a GPU");
+  devices.min = devices.max = 1;
+  devices.expected = "a list of one device (several cannot share a model yet)";
+  v.value(devices, engine.devices);
+  v.section(section("engine", "the step loop"), [&](Fields& in) { keys_of_engine(in, engine); });
+  v.section(section("model", "the target model").required(),
+            [&](Fields& in) { keys_of(in, engine.model); });
+  v.each(
+      make_key(
+          "draft_models", Type::kList,
+          "models that drafters may use beside the target; one that does not fit it (other "
+          "tokens, other layout) is refused with the reason, and so are the routes that need it"),
+      engine.draft_models, fields);
+  v.section(section("plugins", "where plugins are"), [&](Fields& in) {
+    Key each = folder("", "a folder whose subfolders are plugins (is it built?)", "");
+    in.value(list("directories", each, "each subfolder is a plugin").required(),
+             engine.plugin_directories);
+    in.value(path("cache_directory", "private copies of plugin libraries")
+                 .absent("`$CACHE_DIRECTORY`, `$XDG_CACHE_HOME/specd`, `$HOME/.cache/specd` or "
+                         "`/var/cache/specd`"),
+             engine.plugin_cache_directory);
+  });
+  v.value(name("default_route", "for requests that name none"), engine.default_route);
+  Key routes = make_key(
+      "routes", Type::kNamed,
+      "a drafter, a verifier and their limits, by name; `off` is plain decoding and always there");
+  routes.max = static_cast<int64_t>(EngineLimits::kRoutes);
+  routes.expected = "a route";
+  routes.reserved = "off";
+  v.each(routes, engine.routes, fields, &RouteOptions::name);
 }
 
-Keys<Config> root_keys() {
-  const Keys<Config> host{
-      text("listen", &Config::socket_path, "`unix:PATH`", "^unix:[^\\u0000-\\u001f\\u007f]+$",
-           "the socket; its folder exists, the path has at most 107 bytes", read_listen,
-           show_listen)
-          .required(),
-      section("http", &Config::http, http_keys(), "metrics and probes").absent("no listener"),
-      choice("log_level", &Config::log_level, kLogLevels, "the least that is logged"),
-      integer("drain_seconds", &Config::drain_seconds, 0, kDrainSecondsMax,
-              "how long running requests may finish after SIGTERM"),
-  };
-  const Keys<EngineOptions> engine{
-      devices(),
-      section("engine", engine_keys(), "the step loop"),
-      section("model", &EngineOptions::model, model_keys(), "the target model").required(),
-      list("draft_models", &EngineOptions::draft_models, draft_model_keys(),
-           "models that drafters may use beside the target; one that does not fit it (other "
-           "tokens, other layout) is refused with the reason, and so are the routes that need it"),
-      section("plugins", plugins_keys(), "where plugins are"),
-      name("default_route", &EngineOptions::default_route, "for requests that name none"),
-      routes(),
-  };
-  return host + inside(&Config::engine, engine);
-}
-
-template <typename T>
-Key section_of(Keys<T> keys) {
-  return section<T>("", std::move(keys), "").key;
+Key root_section(auto keys_of) {
+  Key root = section("", "");
+  root.keys = Fields::table(keys_of);
+  return root;
 }
 
 void visit_keys(const Key& key, const std::string& path,
@@ -336,13 +367,31 @@ void visit_keys(const Key& key, const std::string& path,
 }  // namespace
 
 const Key& config_keys() {
-  static const Key root = section_of(root_keys());
+  static Config fresh;  // its members are the defaults
+  static const Key root = root_section([](Fields& v) { keys_of(v, fresh); });
   return root;
 }
 
 const Key& route_file_keys() {
-  static const Key root = section_of(Keys<RouteOptions>{route_name()} + route_keys());
+  static RouteOptions fresh;
+  static const Key root = root_section([](Fields& v) { keys_of_file(v, fresh); });
   return root;
+}
+
+void load(const Json& values, Config& config) {
+  Fields::load(values, [&](Fields& v) { keys_of(v, config); });
+}
+
+void load(const Json& values, RouteOptions& route) {
+  Fields::load(values, [&](Fields& v) { keys_of_file(v, route); });
+}
+
+Json save(Config config) {
+  return Fields::save([&](Fields& v) { keys_of(v, config); });
+}
+
+Json save(RouteOptions route) {
+  return Fields::save([&](Fields& v) { keys_of_file(v, route); });
 }
 
 void for_each_key(const std::function<void(const std::string& path, const Key& key)>& visit) {

@@ -1,6 +1,9 @@
-// The table of all keys of a configuration. A new key is a line here.
+// The table of all keys of a configuration. A new key is a line in config_keys.cc.
 #pragma once
 
+#include <functional>
+
+#include "host/config/config.h"
 #include "host/config/config_key.h"
 
 namespace specd::host {
@@ -9,6 +12,13 @@ namespace specd::host {
 const Key& config_keys();
 // A section of RouteOptions: the keys of one route, and its `name`.
 const Key& route_file_keys();
+
+// From values in normal form, as read_value() gives them, to structs and back. What is not there
+// keeps its default; what says nothing is not given.
+void load(const Json& values, Config& config);
+void load(const Json& values, RouteOptions& route);
+Json save(Config config);
+Json save(RouteOptions route);
 
 // Calls `visit` with every key that holds a value, and its path: "model.kv.dtype", "devices[]",
 // "draft_models[].name", "routes.NAME.drafter.plugin".

@@ -11,6 +11,7 @@
 
 #include "core/base/quote.h"
 #include "core/base/utf8.h"
+#include "core/base/words.h"
 
 namespace specd::host {
 namespace {

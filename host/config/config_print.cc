@@ -34,13 +34,21 @@ class Printer {
   }
 
   // `node` is what the file has for the section, or null.
-  void section(const Key& section, const void* target, const YamlNode* node, size_t indent) {
+  void section(const Key& section, const Json& values, const YamlNode* node, size_t indent) {
     for (const Key& key : section.keys) {
+      const auto value = values.find(key.name);
       const YamlNode* child = node == nullptr ? nullptr : node->find(key.name);
-      if (key.show) {
-        value(key, key.show(target), child, indent);
+      if (value == values.end()) {
+        lines_.emplace_back(
+            std::string(indent, ' ') + "# " + key.name + ":",
+            "default: " + (key.when_absent.empty() ? std::string("none") : key.when_absent));
+      } else if (key.type == Type::kSection) {
+        line(indent, key.name + ":");
+        this->section(key, *value, child, indent + 2);
+      } else if (is_structs(key)) {
+        structs(key, *value, child, indent);
       } else {
-        mapping(key, target, child, indent);
+        entry(key.name, *value, child, indent);
       }
     }
   }
@@ -63,17 +71,6 @@ class Printer {
     return text;
   }
 
-  void absent(const Key& key, size_t indent) {
-    lines_.emplace_back(
-        std::string(indent, ' ') + "# " + key.name + ":",
-        "default: " + (key.when_absent.empty() ? std::string("none") : key.when_absent));
-  }
-
-  void value(const Key& key, const Json& json, const YamlNode* node, size_t indent) {
-    if (json.is_null()) return absent(key, indent);
-    entry(key.name, json, node, indent);
-  }
-
   // What a plugin takes has an origin for each of its keys.
   void entry(const std::string& name, const Json& json, const YamlNode* node, size_t indent) {
     const std::string front = yaml_scalar(name) + ": ";
@@ -89,23 +86,26 @@ class Printer {
     }
   }
 
-  void mapping(const Key& key, const void* target, const YamlNode* node, size_t indent) {
-    const std::vector<Key::Part> parts = key.parts(target);
-    if (parts.empty() && key.type == Type::kSection) return absent(key, indent);
-    if (parts.empty())
-      return line(indent, key.name + (key.type == Type::kList ? ": []" : ": {}"), origin(node));
+  static bool is_structs(const Key& key) {
+    return key.type == Type::kNamed ||
+           (key.type == Type::kList && key.keys[0].type == Type::kSection);
+  }
+
+  void structs(const Key& key, const Json& values, const YamlNode* node, size_t indent) {
+    const bool is_list = key.type == Type::kList;
+    if (values.empty()) return line(indent, key.name + (is_list ? ": []" : ": {}"), origin(node));
     line(indent, key.name + ":");
-    for (size_t i = 0; i < parts.size(); ++i) {
-      const auto& [name, part] = parts[i];
-      if (key.type == Type::kSection) section(key, part, node, indent + 2);
-      if (key.type == Type::kNamed) {
-        line(indent + 2, yaml_scalar(name) + ":");
-        section(key.keys[0], part, node == nullptr ? nullptr : node->find(name), indent + 4);
-      }
-      if (key.type == Type::kList) {
+    for (size_t i = 0; i < values.size(); ++i) {
+      const YamlNode* child = nullptr;
+      if (is_list) {
         is_item_ = true;
-        section(key.keys[0], part, node == nullptr ? nullptr : &node->items[i], indent + 4);
+        if (node != nullptr) child = &node->items[i];
+      } else {
+        const std::string& name = values[i][0].get_ref<const std::string&>();
+        line(indent + 2, yaml_scalar(name) + ":");
+        if (node != nullptr) child = node->find(name);
       }
+      section(key.keys[0], is_list ? values[i] : values[i][1], child, indent + 4);
     }
   }
 
@@ -118,7 +118,7 @@ class Printer {
 
 std::string print_config(const Config& config) {
   Printer printer(config.file);
-  printer.section(config_keys(), &config, &config.root, 0);
+  printer.section(config_keys(), save(config), &config.root, 0);
   return printer.text();
 }
 

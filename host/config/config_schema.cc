@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/base/words.h"
 #include "host/config/config_keys.h"
 #include "host/config/yaml_writer.h"
 
@@ -14,6 +15,8 @@ using OrderedJson = nlohmann::ordered_json;
 constexpr char kNamePattern[] = "^[A-Za-z0-9_.-]{1,64}$";
 constexpr char kTextPattern[] = "^[^\\u0000-\\u001f\\u007f]+$";
 constexpr char kSizePattern[] = "^[1-9][0-9]*(KiB|MiB|GiB)?$";
+
+std::string code(const std::string& text) { return "`" + text + "`"; }
 
 OrderedJson schema_of(const Key& key);
 
@@ -39,43 +42,54 @@ OrderedJson schema_of_section(const Key& key) {
   return schema;
 }
 
-OrderedJson schema_of_value(const Key& key) {
+// What may stand as a value: for editors, and in Markdown for people.
+struct Told {
+  OrderedJson schema;
+  std::string words;
+};
+
+Told told_of(const Key& key) {
   switch (key.type) {
     case Type::kText:
-      return {{"type", "string"}, {"pattern", key.pattern}};
+      return {{{"type", "string"}, {"pattern", key.pattern}}, key.form};
     case Type::kName:
-      return {{"type", "string"}, {"pattern", kNamePattern}};
+      return {{{"type", "string"}, {"pattern", kNamePattern}}, "a name"};
     case Type::kPath:
-      return {{"type", "string"}, {"maxLength", kPathMax}, {"pattern", kTextPattern}};
-    case Type::kChoice:
-      return {{"enum", key.choices}};
+      return {{{"type", "string"}, {"maxLength", kPathMax}, {"pattern", kTextPattern}}, "a path"};
+    case Type::kChoice: {
+      std::vector<std::string> words;
+      for (const std::string& one : key.choices) words.push_back(code(one));
+      return {{{"enum", key.choices}}, joined(words)};
+    }
     case Type::kInteger:
-      return {{"type", "integer"}, {"minimum", key.min}, {"maximum", key.max}};
+      return {{{"type", "integer"}, {"minimum", key.min}, {"maximum", key.max}},
+              std::to_string(key.min) + " to " + std::to_string(key.max)};
     case Type::kShare:
-      return {{"type", "number"}, {"exclusiveMinimum", 0}, {"maximum", 1}};
+      return {{{"type", "number"}, {"exclusiveMinimum", 0}, {"maximum", 1}},
+              "more than 0, at most 1"};
     case Type::kBoolean:
-      return {{"type", "boolean"}};
+      return {{{"type", "boolean"}}, "`true`, `false`"};
     case Type::kBytes:
-      return {{"anyOf",
-               {{{"type", "integer"}, {"minimum", 1}, {"maximum", kBytesValueMax}},
-                {{"type", "string"}, {"pattern", kSizePattern}}}}};
+      return {{{"anyOf",
+                {{{"type", "integer"}, {"minimum", key.min}, {"maximum", key.max}},
+                 {{"type", "string"}, {"pattern", kSizePattern}}}}},
+              "`512MiB`; KiB, MiB, GiB or plain bytes"};
     case Type::kSection:
-      return schema_of_section(key);
+      return {schema_of_section(key), "a mapping"};
     case Type::kList: {
-      OrderedJson schema{{"type", "array"}, {"items", schema_of(key.keys[0])}};
-      if (key.max > 0) {
-        schema["minItems"] = key.min;
-        schema["maxItems"] = key.max;
-      }
-      return schema;
+      const Key& item = key.keys[0];
+      OrderedJson schema{{"type", "array"}, {"items", schema_of(item)}};
+      if (key.max > 0) schema.update({{"minItems", key.min}, {"maxItems", key.max}});
+      return {schema, item.type == Type::kSection ? "a list" : "a list: " + told_of(item).words};
     }
     case Type::kNamed:
-      return {{"type", {"object", "null"}},
-              {"propertyNames", {{"pattern", kNamePattern}, {"not", {{"const", key.reserved}}}}},
-              {"maxProperties", key.max},
-              {"additionalProperties", schema_of(key.keys[0])}};
+      return {{{"type", {"object", "null"}},
+               {"propertyNames", {{"pattern", kNamePattern}, {"not", {{"const", key.reserved}}}}},
+               {"maxProperties", key.max},
+               {"additionalProperties", schema_of(key.keys[0])}},
+              "a mapping"};
     case Type::kFree:
-      return {{"type", {"object", "null"}}};
+      return {{{"type", {"object", "null"}}}, "a mapping"};
   }
   return {};
 }
@@ -83,47 +97,12 @@ OrderedJson schema_of_value(const Key& key) {
 OrderedJson schema_of(const Key& key) {
   OrderedJson schema;
   if (!key.meaning.empty()) schema["description"] = key.meaning;
-  schema.update(schema_of_value(key));
+  schema.update(told_of(key).schema);
   if (!key.fallback.is_null()) schema["default"] = key.fallback;
   return schema;
 }
 
 // ---- for people --------------------------------------------------------------------------------
-
-std::string code(const std::string& text) { return "`" + text + "`"; }
-
-std::string values_of(const Key& key) {
-  switch (key.type) {
-    case Type::kText:
-      return key.form;
-    case Type::kName:
-      return "a name";
-    case Type::kPath:
-      return "a path";
-    case Type::kChoice: {
-      std::string list;
-      for (const std::string& one : key.choices) list += (list.empty() ? "" : ", ") + code(one);
-      return list;
-    }
-    case Type::kInteger:
-      return std::to_string(key.min) + " to " + std::to_string(key.max);
-    case Type::kShare:
-      return "more than 0, at most 1";
-    case Type::kBoolean:
-      return "`true`, `false`";
-    case Type::kBytes:
-      return "`512MiB`; KiB, MiB, GiB or plain bytes";
-    case Type::kSection:
-      return "a mapping";
-    case Type::kList:
-      return "a list" + (key.keys[0].type == Type::kSection ? "" : ": " + values_of(key.keys[0]));
-    case Type::kNamed:
-      return "a mapping";
-    case Type::kFree:
-      return "a mapping";
-  }
-  return "";
-}
 
 std::string default_of(const Key& key, const Key& section) {
   const bool may_be_left_out =
@@ -140,7 +119,7 @@ void add_rows(const Key& section, const std::string& front, std::string& rows) {
     const std::string path = front + key.name;
     // A mapping whose keys all have defaults says nothing itself.
     if (key.type != Type::kSection || !key.when_absent.empty())
-      rows += "| " + code(path) + " | " + values_of(key) + " | " + default_of(key, section) +
+      rows += "| " + code(path) + " | " + told_of(key).words + " | " + default_of(key, section) +
               " | " + key.meaning + " |\n";
     if (key.type == Type::kSection) add_rows(key, path + ".", rows);
     if (key.type == Type::kNamed) add_rows(key.keys[0], path + ".NAME.", rows);

@@ -24,6 +24,7 @@
 #include "host/bench/server_backend.h"
 #include "host/ctl/chat_options.h"
 #include "host/rpc/client.h"
+#include "host/rpc/proto_text.h"
 #include "host/base/command_line.h"
 #include "host/base/completion.h"
 #include "host/base/table.h"
@@ -34,6 +35,7 @@ namespace specd::host {
 namespace {
 
 namespace po = boost::program_options;
+using OrderedJson = nlohmann::ordered_json;  // in the order of the .proto
 
 constexpr int kOk = 0;
 constexpr int kFailed = 1;
@@ -48,7 +50,7 @@ constexpr char kExits[] =
 
 int fail(const Status& status) {
   std::fprintf(stderr, "specctl: %s: %s\n", code_name(status.code()),
-               printable(status.message()).c_str());
+               printable(status.text()).c_str());
   return kFailed;
 }
 int usage(const std::string& problem) {
@@ -63,6 +65,30 @@ std::string to_json(const google::protobuf::Message& message) {
   std::string text;
   if (!google::protobuf::util::MessageToJsonString(message, &text, options).ok()) return "{}";
   return text;
+}
+
+// States and kinds as the tables have them: "live" instead of "ROUTE_STATE_LIVE".
+void name_enums(const google::protobuf::Descriptor& type, OrderedJson& json) {
+  for (int i = 0; i < type.field_count(); ++i) {
+    const google::protobuf::FieldDescriptor& field = *type.field(i);
+    const auto found = json.find(field.name());
+    if (found == json.end()) continue;
+    if (field.message_type() != nullptr) {
+      if (!field.is_repeated()) name_enums(*field.message_type(), *found);
+      if (field.is_repeated())
+        for (OrderedJson& each : *found) name_enums(*field.message_type(), each);
+    } else if (field.enum_type() != nullptr) {
+      const auto* value = field.enum_type()->FindValueByName(found->get<std::string>());
+      if (value != nullptr) *found = enum_word(*value);
+    }
+  }
+}
+
+// Of a report.
+std::string report_to_json(const google::protobuf::Message& message) {
+  OrderedJson json = OrderedJson::parse(to_json(message));
+  name_enums(*message.GetDescriptor(), json);
+  return json.dump();
 }
 
 std::vector<std::string> split(const std::string& list) {
@@ -351,11 +377,13 @@ int run_plugins(Client& client, bool json) {
   if (!response.ok()) return fail(response.status());
   Table table({"plugin", "version", "state", "factories", "reason"});
   for (const v1::Plugin& plugin : response.value().plugins()) {
-    if (json) std::printf("%s\n", to_json(plugin).c_str());
+    if (json) std::printf("%s\n", report_to_json(plugin).c_str());
     std::string factories;
     for (const v1::PluginFactory& factory : plugin.factories())
-      factories += (factories.empty() ? "" : ", ") + factory.id() + " (" + factory.kind() + ")";
-    table.add({plugin.id(), plugin.version(), plugin.state(), factories, plugin.reason()});
+      factories +=
+          (factories.empty() ? "" : ", ") + factory.id() + " (" + enum_word(factory.kind()) + ")";
+    table.add(
+        {plugin.id(), plugin.version(), enum_word(plugin.state()), factories, plugin.reason()});
   }
   if (!json) std::fputs(printable(table.text()).c_str(), stdout);
   return kOk;
@@ -368,17 +396,18 @@ int run_routes(Client& client, bool json) {
                "requests", "drafted", "accepted", "cut", "lost", "propose",
                "reason or last problem"});
   for (const v1::Route& route : response.value().routes()) {
-    if (json) std::printf("%s\n", to_json(route).c_str());
+    if (json) std::printf("%s\n", report_to_json(route).c_str());
     const double propose_us = route.propose_calls() > 0
                                   ? static_cast<double>(route.propose_ns()) /
                                         static_cast<double>(route.propose_calls()) / 1000
                                   : 0;
     table.add({route.name() + (route.is_default() ? " (default)" : ""),
                std::to_string(route.generation()), route.drafter(), route.verifier(),
-               route.guarantee(), route.state(), std::to_string(route.in_use()),
-               std::to_string(route.requests()), std::to_string(route.drafted()),
-               std::to_string(route.accepted()), std::to_string(route.cut()),
-               std::to_string(route.lost()), fixed(propose_us, 1) + " us",
+               enum_word(route.guarantee()), enum_word(route.state()),
+               std::to_string(route.in_use()), std::to_string(route.requests()),
+               std::to_string(route.drafted()), std::to_string(route.accepted()),
+               std::to_string(route.cut()), std::to_string(route.lost()),
+               fixed(propose_us, 1) + " us",
                route.reason().empty() ? route.last_problem() : route.reason()});
   }
   if (!json) std::fputs(printable(table.text()).c_str(), stdout);
@@ -413,22 +442,24 @@ int run_models(Client& client, bool json) {
   Table table({"model", "role", "architecture", "parameters", "weights", "KV", "KV pages",
                "positions", "chat template", "reason"});
   for (const v1::Model& model : response.value().models()) {
-    if (json) std::printf("%s\n", to_json(model).c_str());
-    table.add(
-        {model.name(), model.role(), model.architecture(), std::to_string(model.parameters()),
-         bytes_text(model.weight_bytes()) + " " + model.dtype(),
-         (model.role() == "draft" ? "in the target's pages " : bytes_text(model.kv_bytes()) + " ") +
-             model.kv_dtype(),
-         model.role() == "draft" ? std::to_string(model.kv_pages_held()) + " held"
-                                 : std::to_string(model.kv_pages_free()) + " of " +
-                                       std::to_string(model.kv_pages_total()) + " free, " +
-                                       std::to_string(model.kv_pages_cached()) + " cached",
-         std::to_string(model.max_positions()), model.chat_template(), model.reason()});
+    const bool is_draft = model.role() == v1::MODEL_ROLE_DRAFT;
+    if (json) std::printf("%s\n", report_to_json(model).c_str());
+    table.add({model.name(), enum_word(model.role()), model.architecture(),
+               std::to_string(model.parameters()),
+               bytes_text(model.weight_bytes()) + " " + model.dtype(),
+               (is_draft ? "in the target's pages " : bytes_text(model.kv_bytes()) + " ") +
+                   model.kv_dtype(),
+               is_draft ? std::to_string(model.kv_pages_held()) + " held"
+                        : std::to_string(model.kv_pages_free()) + " of " +
+                              std::to_string(model.kv_pages_total()) + " free, " +
+                              std::to_string(model.kv_pages_cached()) + " cached",
+               std::to_string(model.max_positions()), model.chat_template(), model.reason()});
   }
   if (json) return kOk;
   std::fputs(printable(table.text()).c_str(), stdout);
   for (const v1::Model& model : response.value().models()) {
-    if (model.role() == "target") std::fputs(printable(defaults_text(model)).c_str(), stdout);
+    if (model.role() == v1::MODEL_ROLE_TARGET)
+      std::fputs(printable(defaults_text(model)).c_str(), stdout);
   }
   return kOk;
 }
@@ -438,10 +469,10 @@ int run_status(Client& client, bool json) {
   if (!response.ok()) return fail(response.status());
   const v1::GetStatusResponse& status = response.value();
   if (json) {
-    std::printf("%s\n", to_json(status).c_str());
+    std::printf("%s\n", report_to_json(status).c_str());
     return kOk;
   }
-  Table table({"specd " + status.version(), status.state()});
+  Table table({"specd " + status.version(), enum_word(status.state())});
   const auto add = [&](const std::string& what, uint64_t value) {
     table.add({what, std::to_string(value)});
   };
@@ -517,7 +548,7 @@ int run_route_get(Client& client, const std::string& name, bool json) {
   if (!definition.ok()) return fail(definition.status());
   const v1::Route& route = found.value().route();
   Table table({"route", route.name()});
-  table.add({"state", route.state()});
+  table.add({"state", enum_word(route.state())});
   if (!route.reason().empty()) table.add({"reason", route.reason()});
   table.add({"generation", std::to_string(route.generation())});
   for (const auto& [key, value] : definition.value().items()) {

@@ -142,10 +142,9 @@ void print_start(const Engine& engine, const Config& config) {
     plugins.add({plugin.id, plugin.version, plugin.state, plugin.reason});
   Table routes({"route", "drafter", "verifier", "guarantee", "nodes", "state", "reason"});
   for (const RouteReport& route : engine.routes())
-    routes.add(
-        {route.name + (route.is_default ? " (default)" : ""), route.drafter, route.verifier,
-         route.guarantee, std::to_string(route.draft_nodes_max), route.state,
-         route.reason.empty() ? "" : route_reason_with_place(config, route.name, route.reason)});
+    routes.add({route.name + (route.is_default ? " (default)" : ""), route.drafter, route.verifier,
+                route.guarantee, std::to_string(route.draft_nodes_max), route.state,
+                with_place(config, route.refused.in_field("routes." + route.name)).text()});
   std::fputs(printable(memory.text() + plugins.text() + routes.text()).c_str(), stderr);
 }
 
@@ -175,7 +174,7 @@ Drained drain(Engine& engine, GrpcServer& server, StopSignals& signals, uint32_t
 }
 
 int fail(const Status& status) {
-  std::fprintf(stderr, "specd: %s\n", printable(status.message()).c_str());
+  std::fprintf(stderr, "specd: %s\n", printable(status.text()).c_str());
   return kExitFailed;
 }
 
@@ -196,8 +195,7 @@ int run_daemon(const Config& config) {
     auto started =
         HttpListener::start(config.http->address, config.http->port,
                             [&health](const std::string& path) { return health.answer(path); });
-    if (!started.ok())
-      return fail(with_place(config, started.status().with_context("http.listen")));
+    if (!started.ok()) return fail(with_place(config, started.status().in_field("http.listen")));
     http = std::move(started).value();
     std::fprintf(stderr, "specd: metrics on http://%s/metrics\n", http->endpoint().c_str());
   }

@@ -4,7 +4,7 @@
 
 #include "host/daemon/metrics_text.h"
 #include "host/version.h"
-#include "host/config/vllm_names.h"
+#include "host/daemon/vllm_names.h"
 
 namespace specd::host {
 namespace {

@@ -5,12 +5,12 @@
 #include <string>
 #include <vector>
 
+#include "core/base/words.h"
 #include "host/base/command_line.h"
 #include "host/base/completion.h"
 #include "host/config/config.h"
 #include "host/config/config_print.h"
 #include "host/config/config_schema.h"
-#include "host/config/config_value.h"
 #include "host/daemon/daemon.h"
 #include "host/base/table.h"
 #include "host/version.h"
@@ -36,7 +36,7 @@ int usage(const std::string& problem) {
 }
 
 int wrong_config(const Status& status) {
-  std::fprintf(stderr, "specd: %s\n", printable(status.message()).c_str());
+  std::fprintf(stderr, "specd: %s\n", printable(status.text()).c_str());
   return kExitConfig;
 }
 
@@ -129,9 +129,9 @@ int run(int argc, char** argv) {
   const std::string command = values["command"].as<std::string>();
   const Command* known = program.find(command);
   if (known == nullptr) {
-    const std::string near = nearest(command, names);
-    return usage("unknown command '" + command + "'; " +
-                 (near.empty() ? "expected " + joined(names) : "did you mean '" + near + "'?"));
+    const std::string near = did_you_mean(command, names);
+    return usage("unknown command '" + command + "'" +
+                 (near.empty() ? "; expected " + joined(names) : near));
   }
   if (const std::string option = option_of_another_command(program, values, command);
       !option.empty())

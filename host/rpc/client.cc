@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "host/base/unix_socket.h"
+#include "host/rpc/proto_text.h"
 
 namespace specd::host {
 namespace {
@@ -48,13 +49,16 @@ Status from_wire(const grpc::Status& status) {
   return {code, status.error_message()};
 }
 
+// The daemon refuses a string that is not UTF-8 without a word: make_utf8() lets it tell the field.
 template <typename Request, typename Response, typename Stub>
 Result<Response> call(Stub& stub,
                       grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
                       const Request& request = Request()) {
   grpc::ClientContext context;
   Response response;
-  const Status status = from_wire((stub.*method)(&context, request, &response));
+  Request sent = request;
+  make_utf8(sent);
+  const Status status = from_wire((stub.*method)(&context, sent, &response));
   if (!status.ok()) return status;
   return response;
 }
@@ -80,7 +84,9 @@ Result<Generation> Client::generate(
     const std::function<void(const v1::GenerateResponse&)>& on_message,
     const std::atomic<bool>* stop) {
   grpc::ClientContext context;
-  const auto reader = inference_->Generate(&context, request);
+  v1::GenerateRequest sent = request;
+  make_utf8(sent);
+  const auto reader = inference_->Generate(&context, sent);
   Generation generation;
   bool has_end = false;
   v1::GenerateResponse message;

@@ -20,6 +20,7 @@
 #include "host/proto/specd.grpc.pb.h"
 #include "host/base/task_queue.h"
 #include "host/base/unix_socket.h"
+#include "host/rpc/proto_text.h"
 #include "host/rpc/wire.h"
 
 namespace specd::host {
@@ -41,7 +42,9 @@ class RefusedStream : public grpc::ServerWriteReactor<v1::GenerateResponse> {
 };
 
 // Ends a unary call at once.
-grpc::ServerUnaryReactor* finished(grpc::CallbackServerContext* context, const Status& status) {
+grpc::ServerUnaryReactor* finished(grpc::CallbackServerContext* context, const Status& status,
+                                   google::protobuf::Message* response = nullptr) {
+  if (response != nullptr) make_utf8(*response);
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   reactor->Finish(status_to_wire(status));
   return reactor;
@@ -99,7 +102,7 @@ class InferenceService final : public v1::Inference::CallbackService {
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     auto answer = [context, reactor, render = std::move(render)] {
       reactor->Finish(context->IsCancelled() ? grpc::Status::CANCELLED
-                                             : status_to_wire(named_as_on_wire(render())));
+                                             : status_to_wire(with_wire_field(render())));
     };
     const Status status = take(std::move(answer), true);
     if (!status.ok()) reactor->Finish(status_to_wire(status));
@@ -162,8 +165,6 @@ class ControlService final : public v1::Control::CallbackService {
                                         const v1::DeleteRouteRequest* request,
                                         v1::DeleteRouteResponse* response) override {
     return change(context, [this, request, response]() -> Status {
-      SPECD_OK_OR_RETURN(check_name("name", request->name()));
-      SPECD_OK_OR_RETURN(check_name("request_id", request->request_id()));
       SPECD_TRY(const RouteChange done,
                 engine_.delete_route(request->name(), request->request_id()));
       response->set_generation(done.generation);
@@ -173,21 +174,21 @@ class ControlService final : public v1::Control::CallbackService {
   grpc::ServerUnaryReactor* GetRoute(grpc::CallbackServerContext* context,
                                      const v1::GetRouteRequest* request,
                                      v1::GetRouteResponse* response) override {
-    return finished(context, get(*request, *response));
+    return finished(context, get(*request, *response), response);
   }
   grpc::ServerUnaryReactor* ListPlugins(grpc::CallbackServerContext* context,
                                         const v1::ListPluginsRequest*,
                                         v1::ListPluginsResponse* response) override {
     for (const PluginReport& report : engine_.plugins())
       *response->add_plugins() = plugin_to_wire(report);
-    return finished(context, Status());
+    return finished(context, Status(), response);
   }
   grpc::ServerUnaryReactor* ListRoutes(grpc::CallbackServerContext* context,
                                        const v1::ListRoutesRequest*,
                                        v1::ListRoutesResponse* response) override {
     for (const RouteReport& report : engine_.routes())
       *response->add_routes() = route_to_wire(report);
-    return finished(context, Status());
+    return finished(context, Status(), response);
   }
   grpc::ServerUnaryReactor* ListModels(grpc::CallbackServerContext* context,
                                        const v1::ListModelsRequest*,
@@ -195,13 +196,13 @@ class ControlService final : public v1::Control::CallbackService {
     *response->add_models() = model_to_wire(engine_.model());
     for (const ModelReport& report : engine_.draft_models())
       *response->add_models() = model_to_wire(report);
-    return finished(context, Status());
+    return finished(context, Status(), response);
   }
   grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* context,
                                       const v1::GetStatusRequest*,
                                       v1::GetStatusResponse* response) override {
     *response = status_report_to_wire(engine_.status(), engine_.memory());
-    return finished(context, Status());
+    return finished(context, Status(), response);
   }
 
  private:
@@ -215,11 +216,10 @@ class ControlService final : public v1::Control::CallbackService {
   }
 
   Status apply(const v1::ApplyRouteRequest& request, v1::ApplyRouteResponse& response) {
-    SPECD_OK_OR_RETURN(check_name("request_id", request.request_id()));
     if (request.source().size() > kSourceBytesMax)
-      return Status(Code::kInvalidArgument, "source: expected at most " +
-                                                std::to_string(kSourceBytesMax) + " bytes, found " +
-                                                std::to_string(request.source().size()));
+      return Status(Code::kInvalidArgument, "source",
+                    "expected at most " + std::to_string(kSourceBytesMax) + " bytes, found " +
+                        std::to_string(request.source().size()));
     std::string source = request.source().empty() ? "definition" : request.source();
     for (char& c : source)
       if (c < ' ' || c > '~') c = '?';
@@ -232,7 +232,6 @@ class ControlService final : public v1::Control::CallbackService {
     return Status();
   }
   Status get(const v1::GetRouteRequest& request, v1::GetRouteResponse& response) {
-    SPECD_OK_OR_RETURN(check_name("name", request.name()));
     SPECD_TRY(const RouteOptions route, engine_.route(request.name()));
     response.set_definition(route_to_json(route).dump());
     for (const RouteReport& report : engine_.routes())

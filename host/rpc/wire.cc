@@ -2,17 +2,16 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <string_view>
-#include <tuple>
 #include <utility>
 
-#include "core/base/quote.h"
+#include "host/rpc/proto_text.h"
 #include "host/version.h"
 
 namespace specd::host {
 namespace {
 
-constexpr size_t kNameBytesMax = 128;
 // Of a parsed request beside its ids: a message has at most 4 MiB, what needs more holds what
 // nobody asked for.
 constexpr size_t kRequestBytesMax = 8 << 20;
@@ -20,18 +19,13 @@ constexpr size_t kRequestBytesMax = 8 << 20;
 constexpr size_t kStatusBytesMax = 2048;
 
 Status wrong(const std::string& field, const std::string& text) {
-  return Status(Code::kInvalidArgument, field + ": " + text);
+  return Status(Code::kInvalidArgument, field, text);
 }
 
 double ms(uint64_t ns) { return static_cast<double>(ns) / 1e6; }
 
 double ratio(int64_t part, int64_t whole) {
   return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0.0;
-}
-
-// A field of text must be UTF-8, or nobody can read the message; a folder's name need not be.
-std::string text_to_wire(const std::string& text) {
-  return utf8_error_offset(text) == std::string::npos ? text : escaped(text);
 }
 
 SamplingRequest sampling_from_wire(const v1::Sampling& wire) {
@@ -47,11 +41,7 @@ SamplingRequest sampling_from_wire(const v1::Sampling& wire) {
   return out;
 }
 
-Result<ChatPrompt> chat_from_wire(const v1::ChatPrompt& wire) {
-  // Here and not in the engine, so that too many are not copied.
-  if (wire.messages_size() > static_cast<int>(ChatPrompt::kMessagesMax))
-    return wrong("chat.messages", "expected at most " + std::to_string(ChatPrompt::kMessagesMax) +
-                                      ", found " + std::to_string(wire.messages_size()));
+ChatPrompt chat_from_wire(const v1::ChatPrompt& wire) {
   ChatPrompt chat;
   for (const v1::ChatMessage& message : wire.messages())
     chat.messages.push_back({message.role(), message.content(), message.extra_json()});
@@ -79,28 +69,7 @@ v1::Sampling sampling_to_wire(const SamplingParams& sampling) {
   return wire;
 }
 
-Status check_name(const std::string& field, const std::string& name) {
-  if (name.size() > kNameBytesMax)
-    return wrong(field, "expected at most " + std::to_string(kNameBytesMax) + " bytes, found " +
-                            std::to_string(name.size()));
-  for (size_t i = 0; i < name.size(); ++i)
-    if (name[i] <= ' ' || name[i] > '~')
-      return wrong(field, "expected printable ASCII without spaces, found something else at byte " +
-                              std::to_string(i));
-  return Status();
-}
-
 Result<Request> request_from_wire(const v1::GenerateRequest& wire) {
-  // Here and not in the engine, so that too many are neither copied nor kept while the prompt
-  // waits.
-  for (const auto& [field, found, most, what] :
-       {std::tuple("stop", wire.stop_size(), EngineLimits::kStops, " strings"),
-        std::tuple("stop_token_ids", wire.stop_token_ids_size(), EngineLimits::kStopTokens,
-                   " ids")}) {
-    if (found > most)
-      return wrong(field, "expected at most " + std::to_string(most) + what + ", found " +
-                              std::to_string(found));
-  }
   const auto ids = static_cast<size_t>(wire.token_ids().ids_size());
   const size_t bytes_max = kRequestBytesMax + 2 * sizeof(int32_t) * ids;  // arrays double
   if (const size_t bytes = wire.SpaceUsedLong(); bytes > bytes_max)
@@ -119,10 +88,9 @@ Result<Request> request_from_wire(const v1::GenerateRequest& wire) {
         return wrong("token_ids", "expected at least one id, found none");
       request.prompt_tokens.emplace(wire.token_ids().ids().begin(), wire.token_ids().ids().end());
       break;
-    case v1::GenerateRequest::kChat: {
-      SPECD_TRY(request.chat, chat_from_wire(wire.chat()));
+    case v1::GenerateRequest::kChat:
+      request.chat = chat_from_wire(wire.chat());
       break;
-    }
     case v1::GenerateRequest::PROMPT_NOT_SET:
       return wrong("prompt", "expected text, token_ids or chat, found none");
   }
@@ -139,9 +107,7 @@ Result<Request> request_from_wire(const v1::GenerateRequest& wire) {
   request.stop.assign(wire.stop().begin(), wire.stop().end());
   request.stop_tokens.assign(wire.stop_token_ids().begin(), wire.stop_token_ids().end());
   request.ignore_eos = wire.ignore_eos();
-  SPECD_OK_OR_RETURN(check_name("route", wire.route()));
   request.route = wire.route();
-  SPECD_OK_OR_RETURN(check_name("request_id", wire.request_id()));
   request.id = wire.request_id();
   request.priority = wire.priority();
   request.deadline_ms = wire.deadline_ms();
@@ -150,26 +116,14 @@ Result<Request> request_from_wire(const v1::GenerateRequest& wire) {
   return request;
 }
 
-Status named_as_on_wire(const Status& status) {
+Status with_wire_field(const Status& status) {
   constexpr std::pair<std::string_view, std::string_view> kNames[] = {
-      {"temperature", "sampling.temperature"},
-      {"top_p", "sampling.top_p"},
-      {"top_k", "sampling.top_k"},
-      {"min_p", "sampling.min_p"},
-      {"repetition_penalty", "sampling.repetition_penalty"},
-      {"frequency_penalty", "sampling.frequency_penalty"},
-      {"presence_penalty", "sampling.presence_penalty"},
-      {"stop_tokens", "stop_token_ids"},
-      {"prompt_tokens", "token_ids"},
-      {"prompt", "text"},
-  };
-  const std::string& message = status.message();
-  for (const auto& [ours, wire] : kNames) {
-    if (message.rfind(ours, 0) != 0 || message.size() == ours.size()) continue;
-    const char next = message[ours.size()];
-    if (next == ':' || next == '[')
-      return Status(status.code(), std::string(wire) + message.substr(ours.size()));
-  }
+      {"stop_tokens", "stop_token_ids"}, {"prompt_tokens", "token_ids"}, {"prompt", "text"}};
+  const std::string& field = status.field();
+  const size_t end = std::min(field.find_first_of(".["), field.size());
+  for (const auto& [ours, wire] : kNames)
+    if (field.substr(0, end) == ours)
+      return Status(status.code(), std::string(wire) + field.substr(end), status.message());
   return status;
 }
 
@@ -209,7 +163,7 @@ grpc::Status status_to_wire(const Status& status) {
       code = grpc::StatusCode::INTERNAL;
       break;
   }
-  std::string message = status.message();
+  std::string message = status.text();
   if (message.size() > kStatusBytesMax) {
     size_t end = kStatusBytesMax;
     while (end > 0 && (static_cast<unsigned char>(message[end]) & 0xC0) == 0x80) --end;
@@ -245,17 +199,17 @@ v1::Finished finished_to_wire(const std::string& request_id, const Event& event)
 
 v1::Plugin plugin_to_wire(const PluginReport& report) {
   v1::Plugin wire;
-  wire.set_id(text_to_wire(report.id));
-  wire.set_version(text_to_wire(report.version));
-  wire.set_license(text_to_wire(report.license));
-  wire.set_directory(text_to_wire(report.directory));
+  wire.set_id(report.id);
+  wire.set_version(report.version);
+  wire.set_license(report.license);
+  wire.set_directory(report.directory);
   wire.set_sha256(report.sha256);
-  wire.set_state(report.state);
-  wire.set_reason(text_to_wire(report.reason));
+  wire.set_state(enum_value<v1::PluginState>(report.state));
+  wire.set_reason(report.reason);
   for (const auto& [id, kind] : report.factories) {
     v1::PluginFactory& factory = *wire.add_factories();
     factory.set_id(id);
-    factory.set_kind(kind);
+    factory.set_kind(enum_value<v1::PluginKind>(kind));
   }
   return wire;
 }
@@ -266,9 +220,9 @@ v1::Route route_to_wire(const RouteReport& report) {
   wire.set_model(report.model);
   wire.set_drafter(report.drafter);
   wire.set_verifier(report.verifier);
-  wire.set_guarantee(report.guarantee);
-  wire.set_state(report.state);
-  wire.set_reason(text_to_wire(report.reason));
+  wire.set_guarantee(enum_value<v1::Guarantee>(report.guarantee));
+  wire.set_state(enum_value<v1::RouteState>(report.state));
+  if (!report.refused.ok()) wire.set_reason(report.refused.to_string());
   wire.set_is_default(report.is_default);
   wire.set_draft_nodes_max(report.draft_nodes_max);
   wire.set_requests(report.requests);
@@ -287,7 +241,7 @@ v1::Route route_to_wire(const RouteReport& report) {
   wire.set_verify_ns(report.verify_ns);
   wire.set_verify_failures(report.verify_failures);
   wire.set_lost(report.lost);
-  wire.set_last_problem(text_to_wire(report.last_problem));
+  wire.set_last_problem(report.last_problem);
   wire.set_generation(report.generation);
   wire.set_in_use(report.in_use);
   wire.set_drafter_sha256(report.drafter_sha256);
@@ -302,7 +256,7 @@ v1::Route route_to_wire(const RouteReport& report) {
 v1::Model model_to_wire(const ModelReport& report) {
   v1::Model wire;
   wire.set_name(report.name);
-  wire.set_path(text_to_wire(report.path));
+  wire.set_path(report.path);
   wire.set_architecture(report.architecture);
   wire.set_dtype(report.dtype);
   wire.set_kv_dtype(report.kv_dtype);
@@ -316,9 +270,9 @@ v1::Model model_to_wire(const ModelReport& report) {
   wire.set_kv_pages_total(report.kv_pages_total);
   wire.set_kv_pages_free(report.kv_pages_free);
   wire.set_page_tokens(report.page_tokens);
-  wire.set_role(report.role);
-  wire.set_state(report.state);
-  wire.set_reason(text_to_wire(report.reason));
+  wire.set_role(enum_value<v1::ModelRole>(report.role));
+  wire.set_state(enum_value<v1::ModelState>(report.state));
+  wire.set_reason(report.reason);
   wire.set_kv_pages_held(report.kv_pages_held);
   wire.set_forwards(report.forwards);
   wire.set_rows(report.rows);
@@ -329,10 +283,10 @@ v1::Model model_to_wire(const ModelReport& report) {
   if (report.role == "target") {
     *wire.mutable_default_sampling() = sampling_to_wire(report.sampling_defaults);
     for (const std::string& each : report.generation_config_ignored)
-      wire.add_generation_config_ignored(text_to_wire(each));
+      wire.add_generation_config_ignored(each);
     wire.mutable_eos_tokens()->Add(report.eos_tokens.begin(), report.eos_tokens.end());
   }
-  wire.set_chat_template(text_to_wire(report.chat_template));
+  wire.set_chat_template(report.chat_template);
   return wire;
 }
 
@@ -341,7 +295,7 @@ v1::GetStatusResponse status_report_to_wire(const EngineReport& report,
   v1::GetStatusResponse wire;
   wire.set_version(kVersion);
   wire.set_pid(getpid());
-  wire.set_state(report.state);
+  wire.set_state(enum_value<v1::EngineState>(report.state));
   wire.set_device(report.device);
   wire.set_isa(report.isa);
   wire.set_threads(report.threads);

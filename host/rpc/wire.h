@@ -10,16 +10,16 @@
 
 namespace specd::host {
 
-// Checks what the wire adds (no prompt at all, an id that cannot be logged); the engine checks the
-// values.
+// Checks what the wire adds (no prompt at all, more memory than a request can need); the engine
+// checks the values.
 Result<Request> request_from_wire(const v1::GenerateRequest& wire);
-// Printable ASCII without spaces, at most 128 bytes: what logs and terminals can show.
-Status check_name(const std::string& field, const std::string& name);
-// The engine's complaint about a request, with the field as the .proto spells it.
-Status named_as_on_wire(const Status& status);
+// An error of the engine about a request, with the field as the .proto spells it.
+Status with_wire_field(const Status& status);
 
+// "field: message", at most 2 KiB of it.
 grpc::Status status_to_wire(const Status& status);
 
+// Reports may hold any bytes: make_utf8() goes over the reply they stand in.
 v1::Sampling sampling_to_wire(const SamplingParams& sampling);
 v1::Finished finished_to_wire(const std::string& request_id, const Event& event);
 v1::Plugin plugin_to_wire(const PluginReport& report);

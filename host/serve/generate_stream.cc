@@ -123,7 +123,7 @@ void GenerateStream::begin(const Request& request, const std::string& route,
         waiting_.push_front(std::move(started));
       }
     } else {
-      if (end_status_.ok()) end_status_ = named_as_on_wire(ticket.status());
+      if (end_status_.ok()) end_status_ = with_wire_field(ticket.status());
       ended_ = true;
     }
   }

@@ -332,7 +332,7 @@ TEST_F(Identity, no_misbehaving_drafter_changes_a_token) {
                                     "status_deadline"};
   start(o);
   for (const RouteOptions& each : o.routes) {
-    ASSERT_EQ(report(each.name).state, "live") << report(each.name).reason;
+    ASSERT_EQ(report(each.name).state, "live") << report(each.name).refused.to_string();
     expect_identical(run_all(requests(each.name)), each.name);
     const RouteReport r = report(each.name);
     volatile float subnormal = 1e-40f;
@@ -360,7 +360,7 @@ TEST_F(Identity, an_unusable_verdict_accepts_nothing_and_loses_nothing) {
   }
   start(o);
   for (const RouteOptions& each : o.routes) {
-    ASSERT_EQ(report(each.name).state, "live") << report(each.name).reason;
+    ASSERT_EQ(report(each.name).state, "live") << report(each.name).refused.to_string();
     expect_identical(run_all(requests(each.name)), each.name);
     EXPECT_GT(report(each.name).cut, 0u) << each.name;
   }
@@ -389,7 +389,7 @@ TEST_F(Identity, hidden_states_reach_the_drafter_complete_and_the_same_in_any_ba
     if (parts.size() == 3) drafter = plugin("specd.drafter.cascade", {{"drafters", parts}});
     o.routes.push_back(route("taps", drafter, 2));
     start(o);
-    ASSERT_EQ(report("taps").state, "live") << report("taps").reason;
+    ASSERT_EQ(report("taps").state, "live") << report("taps").refused.to_string();
     expect_identical(run_all(requests("taps")), "taps");
     EXPECT_EQ(report("taps").lost, 0u) << "a gap, or a state that is not finite, " << what;
     audit();
@@ -473,16 +473,16 @@ TEST_F(EngineTest, a_request_out_of_range_is_refused_naming_the_field) {
         engine_->submit(r, [](const Event&) { FAIL() << "the sink of a refused request"; });
     ASSERT_FALSE(id.ok()) << field;
     EXPECT_EQ(id.status().code(), Code::kInvalidArgument) << id.status().to_string();
-    EXPECT_TRUE(id.status().message().starts_with(field)) << id.status().to_string();
+    EXPECT_TRUE(id.status().field().starts_with(field)) << id.status().to_string();
   };
-  refused("temperature", [](Request& r) { r.sampling.temperature = -1; });
-  refused("temperature", [](Request& r) { r.sampling.temperature = NAN; });
-  refused("temperature", [](Request& r) { r.sampling.temperature = 1e-4f; });
-  refused("temperature", [](Request& r) { r.sampling.temperature = INFINITY; });
-  refused("top_p", [](Request& r) { r.sampling.top_p = 0; });
-  refused("top_p", [](Request& r) { r.sampling.top_p = 1.5f; });
-  refused("top_p", [](Request& r) { r.sampling.top_p = NAN; });
-  refused("top_k", [](Request& r) { r.sampling.top_k = -1; });
+  refused("sampling.temperature", [](Request& r) { r.sampling.temperature = -1; });
+  refused("sampling.temperature", [](Request& r) { r.sampling.temperature = NAN; });
+  refused("sampling.temperature", [](Request& r) { r.sampling.temperature = 1e-4f; });
+  refused("sampling.temperature", [](Request& r) { r.sampling.temperature = INFINITY; });
+  refused("sampling.top_p", [](Request& r) { r.sampling.top_p = 0; });
+  refused("sampling.top_p", [](Request& r) { r.sampling.top_p = 1.5f; });
+  refused("sampling.top_p", [](Request& r) { r.sampling.top_p = NAN; });
+  refused("sampling.top_k", [](Request& r) { r.sampling.top_k = -1; });
   refused("max_tokens", [](Request& r) { r.max_tokens = 0; });
   refused("max_tokens", [](Request& r) { r.max_tokens = INT32_MIN; });
   refused("max_tokens", [](Request& r) { r.max_tokens = 2048; });
@@ -531,7 +531,7 @@ TEST_F(EngineTest, more_requests_than_pages_wait_and_complete) {
     EXPECT_EQ(outcomes[i].tokens, outcomes[i - 8].tokens);
   const auto never = engine_->submit(request("x", "off", 1000), [](const Event&) {});
   ASSERT_FALSE(never.ok());
-  EXPECT_NE(never.status().message().find("KV pages"), std::string::npos)
+  EXPECT_NE(never.status().text().find("KV pages"), std::string::npos)
       << never.status().to_string();
   audit();
 }
@@ -628,7 +628,7 @@ TEST_F(EngineTest, a_request_id_is_unique_while_it_runs) {
   Pending first = submit(r);
   const auto again = engine_->submit(r, [](const Event&) {});
   ASSERT_FALSE(again.ok());
-  EXPECT_TRUE(again.status().message().starts_with("request_id")) << again.status().to_string();
+  EXPECT_TRUE(again.status().text().starts_with("request_id")) << again.status().to_string();
   first.wait();
   EXPECT_TRUE(engine_->wait_idle(10'000));
   EXPECT_EQ(run(r).finish, FinishReason::kLength);
@@ -671,10 +671,10 @@ TEST_F(EngineTest, a_route_that_cannot_be_is_reported_and_left_out) {
       route("typo", plugin("specd.drafter.prompt_lookup", {{"num_speculative_token", 4}}), 4));
   start(o);
   EXPECT_EQ(report("ghost").state, "refused");
-  EXPECT_NE(report("ghost").reason.find("org.example.none"), std::string::npos)
-      << report("ghost").reason;
-  EXPECT_NE(report("typo").reason.find("num_speculative_token"), std::string::npos)
-      << report("typo").reason;
+  EXPECT_NE(report("ghost").refused.to_string().find("org.example.none"), std::string::npos)
+      << report("ghost").refused.to_string();
+  EXPECT_NE(report("typo").refused.to_string().find("num_speculative_token"), std::string::npos)
+      << report("typo").refused.to_string();
   const auto refused = engine_->submit(request("x", "ghost", 4), [](const Event&) {});
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(run(request("x", "off", 4)).tokens.size(), 4u);
@@ -691,7 +691,7 @@ TEST_F(EngineTest, options_out_of_range_name_their_key) {
     change(o);
     const auto made = Engine::create(o, {});
     ASSERT_FALSE(made.ok()) << key;
-    EXPECT_NE(made.status().message().find(key), std::string::npos) << made.status().to_string();
+    EXPECT_NE(made.status().text().find(key), std::string::npos) << made.status().to_string();
   };
   refused("engine.max_sequences", [](EngineOptions& o) { o.max_sequences = 0; });
   refused("engine.step_tokens_max", [](EngineOptions& o) { o.step_tokens_max = 3; });

@@ -32,12 +32,11 @@ inline std::string_view text_of(const uint8_t* data, size_t size) {
 // A refusal says where, in text that can be sent.
 inline void check_message(const Status& status, const std::string& where) {
   if (status.ok()) return;
-  if (status.message().find(where) == std::string::npos)
-    fail("no '" + where + "' in: " + status.message());
-  if (status.message().size() > 4096)
-    fail("a message of " + std::to_string(status.message().size()));
-  if (utf8_error_offset(status.message()) != std::string::npos)
-    fail("a message that is not UTF-8: " + status.message());
+  if (status.text().find(where) == std::string::npos)
+    fail("no '" + where + "' in: " + status.text());
+  if (status.text().size() > 4096) fail("a message of " + std::to_string(status.text().size()));
+  if (utf8_error_offset(status.text()) != std::string::npos)
+    fail("a message that is not UTF-8: " + status.text());
 }
 
 // A file in memory, with a name in /proc.

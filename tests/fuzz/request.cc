@@ -55,12 +55,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const bool asks_for_the_folder =
       fuzz::text_of(data, size).find(model_folder()) != std::string::npos;
   const auto named = [&](const Status& status) {
-    const Status told = host::named_as_on_wire(status);
-    if (told.message().empty()) fuzz::fail("a refusal without words");
-    if (utf8_error_offset(told.message()) != std::string::npos)
-      fuzz::fail("words not in UTF-8: " + told.message());
-    if (!asks_for_the_folder && told.message().find(model_folder()) != std::string::npos)
-      fuzz::fail("a path: " + told.message());
+    const Status told = host::with_wire_field(status);
+    if (told.text().empty()) fuzz::fail("a refusal without words");
+    if (utf8_error_offset(told.text()) != std::string::npos)
+      fuzz::fail("words not in UTF-8: " + told.text());
+    if (!asks_for_the_folder && told.text().find(model_folder()) != std::string::npos)
+      fuzz::fail("a path: " + told.text());
   };
   auto request = host::request_from_wire(wire);
   if (!request.ok()) return named(request.status()), 0;

@@ -21,7 +21,7 @@ TEST_P(OutsideBundle, loads_drafts_and_changes_no_token) {
   ASSERT_NE(id, "") << "no bundle in " << o.plugin_directories[0];
   o.routes.push_back(route("outside", plugin(id), 4));
   start(o);
-  ASSERT_EQ(report("outside").state, "live") << report("outside").reason;
+  ASSERT_EQ(report("outside").state, "live") << report("outside").refused.to_string();
   for (const std::string& prompt : prompts()) {
     for (const float temperature : {0.0f, 0.8f}) {
       const Outcome plain = run(request(prompt, "off", 32, temperature, 3));

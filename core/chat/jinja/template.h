@@ -46,8 +46,8 @@ inline Budget json_budget() {
   return Budget(Limits{.steps_max = Limits::kJsonValues, .bytes_max = Limits::kJsonBytes});
 }
 // JSON from the request as a value: keys in their order, every text marked. kInvalidArgument with
-// the byte on malformed JSON, and on duplicate keys, nesting over 64 levels, more values or bytes
-// than `budget` has left and integers of more than 64 bits.
+// the byte, and `where` as its field, on malformed JSON, on duplicate keys, nesting over 64 levels,
+// more values or bytes than `budget` has left and integers of more than 64 bits.
 Result<Value> value_from_json(std::string_view text, const std::string& where, Budget& budget);
 
 }  // namespace specd::jinja

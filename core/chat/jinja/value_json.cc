@@ -67,7 +67,7 @@ class Builder final : public nlohmann::json_sax<Json> {
   };
 
   bool refuse(const std::string& what) {
-    error_ = Status(Code::kInvalidArgument, where_ + ": " + what);
+    error_ = Status(Code::kInvalidArgument, where_, what);
     return false;
   }
   bool too_large(const std::string& number) {
@@ -126,15 +126,15 @@ class Builder final : public nlohmann::json_sax<Json> {
 Result<Value> value_from_json(std::string_view text, const std::string& where, Budget& budget) {
   // nlohmann takes it as the end of the text.
   if (const size_t zero = text.find('\0'); zero != std::string_view::npos)
-    return Status(Code::kInvalidArgument,
-                  where + ": malformed JSON at byte " + std::to_string(zero) + ": a zero byte");
+    return Status(Code::kInvalidArgument, where,
+                  "malformed JSON at byte " + std::to_string(zero) + ": a zero byte");
   Builder builder(where, budget);
   try {
     if (Json::sax_parse(text.begin(), text.end(), &builder)) return builder.take_root();
     if (!builder.error().ok()) return builder.error();
-    return Status(Code::kInvalidArgument, where + ": malformed JSON");
+    return Status(Code::kInvalidArgument, where, "malformed JSON");
   } catch (const std::exception& error) {
-    return Status(Code::kInternal, where + ": parsing JSON: " + error.what());
+    return Status(Code::kInternal, where, std::string("parsing JSON: ") + error.what());
   }
 }
 

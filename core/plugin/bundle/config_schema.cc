@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/base/quote.h"
+#include "core/base/words.h"
 
 namespace specd {
 namespace {
@@ -61,10 +62,6 @@ std::string child_path(const std::string& path, const std::string& key) {
   return path.empty() ? key : path + "." + key;
 }
 
-std::string show_path(const std::string& path) {
-  return path.empty() ? std::string("the configuration") : quote(path);
-}
-
 // ---- the schema itself -----------------------------------------------------------------------
 
 std::string schema_fault(const Json& schema, const std::string& path, int depth) {
@@ -117,21 +114,15 @@ std::string schema_fault(const Json& schema, const std::string& path, int depth)
 
 // ---- a value against a schema ----------------------------------------------------------------
 
-std::string suggest(const std::string& key, const Json* properties) {
-  if (properties == nullptr || properties->empty()) return "; no keys are known here";
-  std::string best;
-  size_t best_distance = std::max<size_t>(2, key.size() / 3) + 1;
-  std::string known;
-  for (const auto& [name, unused] : properties->items()) {
-    known += (known.empty() ? "" : ", ") + name;
-    if (key.size() > 64) continue;
-    const size_t distance = edit_distance(key, name);
-    if (distance < best_distance) {
-      best_distance = distance;
-      best = name;
-    }
-  }
-  return best.empty() ? "; known keys: " + known : "; did you mean " + quote(best) + "?";
+Status wrong(const std::string& path, const std::string& text) {
+  return Status(Code::kInvalidArgument, path, text);
+}
+
+Status unknown_key(const std::string& path, const std::string& key, const Json* properties) {
+  std::vector<std::string> known;
+  if (properties != nullptr)
+    for (const auto& [name, unused] : properties->items()) known.push_back(name);
+  return wrong(path, "unknown key " + quote(key) + known_words(key, known));
 }
 
 // Exact also for integers that a double cannot hold; the package's own compares 2^63 as negative.
@@ -146,102 +137,79 @@ bool less(const Json& a, const Json& b) {
   return a.get<int64_t>() < 0 || static_cast<uint64_t>(a.get<int64_t>()) < b.get<uint64_t>();
 }
 
-std::string value_fault(const Json& value, const Json& schema, const std::string& path);
+Status check_value(const Json& value, const Json& schema, const std::string& path);
 
-std::string object_fault(const Json& value, const Json& schema, const std::string& path) {
+Status check_object(const Json& value, const Json& schema, const std::string& path) {
   const auto properties = schema.find("properties");
   const auto additional = schema.find("additionalProperties");
+  const Json* known = properties == schema.end() ? nullptr : &*properties;
   for (const auto& [key, child] : value.items()) {
     const std::string at = child_path(path, key);
-    if (properties != schema.end() && properties->contains(key)) {
-      std::string fault = value_fault(child, (*properties)[key], at);
-      if (!fault.empty()) return fault;
+    if (known != nullptr && known->contains(key)) {
+      SPECD_OK_OR_RETURN(check_value(child, (*known)[key], at));
     } else if (additional != schema.end() && additional->is_object()) {
-      std::string fault = value_fault(child, *additional, at);
-      if (!fault.empty()) return fault;
+      SPECD_OK_OR_RETURN(check_value(child, *additional, at));
     } else if (additional == schema.end() || !additional->get<bool>()) {
-      return "unknown key " + quote(at) +
-             suggest(key, properties == schema.end() ? nullptr : &*properties);
+      return unknown_key(at, key, known);
     }
   }
   if (const auto required = schema.find("required"); required != schema.end()) {
     for (const Json& key : *required) {
       const auto& name = key.get_ref<const std::string&>();
-      if (!value.contains(name)) return "key " + quote(child_path(path, name)) + " is missing";
+      if (!value.contains(name)) return wrong(path, "key " + quote(name) + " is missing");
     }
   }
-  return std::string();
+  return Status();
 }
 
-std::string array_fault(const Json& value, const Json& schema, const std::string& path) {
-  const auto count = [&](const char* keyword, bool least) -> std::string {
+Status check_array(const Json& value, const Json& schema, const std::string& path) {
+  const auto count = [&](const char* keyword, const char* bound, bool least) -> Status {
     const auto limit = schema.find(keyword);
-    if (limit == schema.end()) return std::string();
+    if (limit == schema.end()) return Status();
     const auto n = limit->get<uint64_t>();
-    if (least ? value.size() >= n : value.size() <= n) return std::string();
-    return show_path(path) + " has " + std::to_string(value.size()) + " items, expected at " +
-           (least ? "least " : "most ") + std::to_string(n);
+    if (least ? value.size() >= n : value.size() <= n) return Status();
+    return wrong(path, std::string("expected ") + bound + " " + std::to_string(n) +
+                           " items, found " + std::to_string(value.size()));
   };
-  std::string fault = count("minItems", true);
-  if (fault.empty()) fault = count("maxItems", false);
+  SPECD_OK_OR_RETURN(count("minItems", "at least", true));
+  SPECD_OK_OR_RETURN(count("maxItems", "at most", false));
   const auto items = schema.find("items");
-  for (size_t i = 0; fault.empty() && items != schema.end() && i < value.size(); ++i) {
-    fault = value_fault(value[i], *items, path + "[" + std::to_string(i) + "]");
-  }
-  return fault;
+  if (items == schema.end()) return Status();
+  for (size_t i = 0; i < value.size(); ++i)
+    SPECD_OK_OR_RETURN(check_value(value[i], *items, path + "[" + std::to_string(i) + "]"));
+  return Status();
 }
 
-std::string value_fault(const Json& value, const Json& schema, const std::string& path) {
+Status check_value(const Json& value, const Json& schema, const std::string& path) {
+  const auto refuse = [&](const std::string& expected) {
+    return wrong(path, "expected " + expected + ", found " + show(value));
+  };
   if (const auto type = schema.find("type"); type != schema.end()) {
     const auto& name = type->get_ref<const std::string&>();
-    if (!has_type(value, name)) {
-      return show_path(path) + ": expected " + name + ", found " + show(value);
-    }
+    if (!has_type(value, name)) return refuse(name);
   }
-  if (value.is_number_float() && !std::isfinite(value.get<double>())) {
-    return show_path(path) + ": expected a finite number";
-  }
-  if (const auto allowed = schema.find("enum"); allowed != schema.end()) {
-    if (std::find(allowed->begin(), allowed->end(), value) == allowed->end()) {
-      std::string text = show_path(path) + ": expected one of ";
-      for (const Json& one : *allowed) {
-        if (&one != &allowed->front()) text += ", ";
-        text += one.is_string() ? quote(one.get_ref<const std::string&>(), 40) : show(one);
-      }
-      return text + ", found " + show(value);
-    }
+  if (value.is_number_float() && !std::isfinite(value.get<double>()))
+    return wrong(path, "expected a finite number");
+  if (const auto allowed = schema.find("enum");
+      allowed != schema.end() &&
+      std::find(allowed->begin(), allowed->end(), value) == allowed->end()) {
+    std::vector<std::string> words;
+    for (const Json& one : *allowed)
+      words.push_back(one.is_string() ? quote(one.get_ref<const std::string&>(), 40) : show(one));
+    return refuse("one of " + joined(words));
   }
   if (value.is_number()) {
     const auto least = schema.find("minimum");
     const auto most = schema.find("maximum");
-    if (least != schema.end() && less(value, *least)) {
-      return show_path(path) + ": expected at least " + least->dump() + ", found " + show(value);
-    }
-    if (most != schema.end() && less(*most, value)) {
-      return show_path(path) + ": expected at most " + most->dump() + ", found " + show(value);
-    }
+    if (least != schema.end() && less(value, *least)) return refuse("at least " + least->dump());
+    if (most != schema.end() && less(*most, value)) return refuse("at most " + most->dump());
   }
-  if (value.is_object()) return object_fault(value, schema, path);
-  if (value.is_array()) return array_fault(value, schema, path);
-  return std::string();
+  if (value.is_object()) return check_object(value, schema, path);
+  if (value.is_array()) return check_array(value, schema, path);
+  return Status();
 }
 
 }  // namespace
-
-size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, replaced});
-    }
-  }
-  return row[b.size()];
-}
 
 Result<ConfigSchema> ConfigSchema::parse(const char* text, const std::string& where) {
   if (text == nullptr) return ConfigSchema(Json{{"type", "object"}});
@@ -264,10 +232,6 @@ Result<ConfigSchema> ConfigSchema::parse(const char* text, const std::string& wh
   return ConfigSchema(std::move(schema));
 }
 
-Status ConfigSchema::check(const Json& config, const std::string& where) const {
-  std::string fault = value_fault(config, schema_, "");
-  if (fault.empty()) return Status();
-  return Status(Code::kInvalidArgument, where + ": " + fault);
-}
+Status ConfigSchema::check(const Json& config) const { return check_value(config, schema_, ""); }
 
 }  // namespace specd

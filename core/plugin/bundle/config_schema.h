@@ -8,15 +8,11 @@
 #pragma once
 
 #include <string>
-#include <string_view>
 
 #include "core/base/json.h"
 #include "core/base/status.h"
 
 namespace specd {
-
-// Insertions, deletions and replacements that lead from one to the other.
-size_t edit_distance(std::string_view a, std::string_view b);
 
 class ConfigSchema {
  public:
@@ -24,9 +20,9 @@ class ConfigSchema {
   // 'f'").
   static Result<ConfigSchema> parse(const char* text, const std::string& where);
 
-  // kInvalidArgument naming `where`, the key's path, what was expected and found, and for an
-  // unknown key the nearest known one.
-  Status check(const Json& config, const std::string& where) const;
+  // kInvalidArgument: the field is the key's path below `config`, the message says what was
+  // expected and found, and for an unknown key the nearest known one.
+  Status check(const Json& config) const;
 
  private:
   explicit ConfigSchema(Json schema) : schema_(std::move(schema)) {}

@@ -15,6 +15,7 @@
 #include "core/base/log.h"
 #include "core/base/quote.h"
 #include "core/base/sha256.h"
+#include "core/base/words.h"
 #include "core/plugin/instance/caps.h"
 #include "core/plugin/bundle/config_schema.h"
 #include "core/plugin/bundle/elf_file.h"
@@ -38,9 +39,9 @@ struct Bundle {
   std::optional<Status> failure;         // of discovery
 };
 
-Result<std::string> absolute_path(const std::string& path, const char* what) {
+Result<std::string> absolute_path(const std::string& path) {
   std::error_code error;
-  if (path.empty()) return Status(Code::kInvalidArgument, std::string(what) + " is empty");
+  if (path.empty()) return Status(Code::kInvalidArgument, "expected a path, found an empty one");
   const fs::path absolute = fs::absolute(path, error);
   if (error) return Status(Code::kInvalidArgument, quote(path, 400) + ": " + error.message());
   std::string text = absolute.lexically_normal().string();
@@ -140,18 +141,22 @@ Result<std::vector<std::string>> bundle_directories(const std::string& root) {
 
 void refuse(BundleInfo& info, const Status& why) {
   info.state = BundleInfo::State::kRefused;
-  info.reason = why.message();
+  info.reason = why.text();
 }
 
 void log_refusal(const BundleInfo& info) {
   log(LogLevel::kWarn, "plugin " + info.id + " refused: " + info.reason);
 }
 
+// Of PluginRegistry::Options.
+std::string directory_field(size_t index) { return "directories[" + std::to_string(index) + "]"; }
+
 // Every bundle of `roots`, nothing loaded.
 Result<std::vector<Bundle>> discover(const std::vector<std::string>& roots) {
   std::vector<Bundle> bundles;
-  for (const std::string& root : roots) {
-    SPECD_TRY(const std::vector<std::string> directories, bundle_directories(root));
+  for (size_t i = 0; i < roots.size(); ++i) {
+    SPECD_TRY(const std::vector<std::string> directories,
+              bundle_directories(roots[i]).in_field(directory_field(i)));
     for (const std::string& directory : directories) {
       Bundle bundle;
       bundle.info.directory = directory;
@@ -221,7 +226,7 @@ Result<const specd_factory*> choose_factory(const specd_plugin& plugin, const st
     const specd_factory* factory = plugin.factories[i];
     if ((factory->drafter != nullptr) != drafter) {
       if (!id.empty() && id == factory->id) {
-        return Status(Code::kInvalidArgument,
+        return Status(Code::kInvalidArgument, "factory",
                       where + ": factory " + quote(id) + " makes a " + other + ", not a " + kind);
       }
       continue;
@@ -234,14 +239,14 @@ Result<const specd_factory*> choose_factory(const specd_plugin& plugin, const st
   }
   if (n == 1) return chosen;
   if (there.empty()) {
-    return Status(Code::kInvalidArgument,
+    return Status(Code::kInvalidArgument, "plugin",
                   where + " has no " + kind + " factory; it makes " + other + "s");
   }
   if (id.empty()) {
-    return Status(Code::kInvalidArgument,
+    return Status(Code::kInvalidArgument, "factory",
                   where + " has several " + kind + " factories; name one of " + there);
   }
-  return Status(Code::kNotFound,
+  return Status(Code::kNotFound, "factory",
                 where + " has no " + kind + " factory " + quote(id) + "; it has " + there);
 }
 
@@ -304,14 +309,17 @@ Bundle* PluginRegistry::Impl::find(const std::string& plugin_id) {
 }
 
 Result<Bundle> PluginRegistry::Impl::load(const std::string& plugin_id) {
+  const auto was_refused = [&](const Status& why) {
+    return why.with_context("plugin " + quote(plugin_id) + " was refused").in_field("plugin");
+  };
   Bundle bundle;
   {
     const std::lock_guard<std::mutex> lock(mutex);
     const Bundle* found = find(plugin_id);
     if (found == nullptr) {
-      std::string there, near, refused;
+      std::vector<std::string> ids;
+      std::string there, refused;
       size_t n_refused = 0;
-      size_t near_distance = std::max<size_t>(2, plugin_id.size() / 3) + 1;
       for (const Bundle& one : bundles) {
         if (one.failure.has_value() && one.info.id == one.info.directory) {
           // Its manifest cannot be read: it may be the one.
@@ -319,22 +327,20 @@ Result<Bundle> PluginRegistry::Impl::load(const std::string& plugin_id) {
             refused = "; " + quote(one.info.directory, 400) + " was refused: " + one.info.reason;
           continue;
         }
-        if (there.find(quote(one.info.id)) == std::string::npos)  // a refused double
-          there += (there.empty() ? "" : ", ") + quote(one.info.id);
-        if (plugin_id.size() > 128 || one.info.id.size() > 128) continue;
-        const size_t distance = edit_distance(plugin_id, one.info.id);
-        if (distance >= near_distance) continue;
-        near_distance = distance;
-        near = "did you mean " + quote(one.info.id) + "? ";
+        // A refused double has the same id.
+        if (std::find(ids.begin(), ids.end(), one.info.id) != ids.end()) continue;
+        ids.push_back(one.info.id);
+        there += (there.empty() ? "" : ", ") + quote(one.info.id);
       }
       if (n_refused > 1) refused += "; and " + std::to_string(n_refused - 1) + " more";
-      return Status(Code::kNotFound,
-                    "plugin " + quote(plugin_id) + " is not there; " + near +
-                        (there.empty() ? "no usable bundle was found" : "found " + there) +
+      const std::string near = did_you_mean(plugin_id, ids);
+      return Status(Code::kNotFound, "plugin",
+                    "plugin " + quote(plugin_id) + " is not there" + (near.empty() ? ";" : near) +
+                        (there.empty() ? " no usable bundle was found" : " found " + there) +
                         refused);
     }
     if (found->failure.has_value()) {
-      return found->failure->with_context("plugin " + quote(plugin_id) + " was refused");
+      return was_refused(*found->failure);
     }
     if (found->plugin != nullptr) return *found;
     bundle = *found;
@@ -347,7 +353,7 @@ Result<Bundle> PluginRegistry::Impl::load(const std::string& plugin_id) {
   if (!loaded.ok()) {
     refuse(kept.info, loaded.status());
     log_refusal(kept.info);
-    return loaded.status().with_context("plugin " + quote(plugin_id) + " was refused");
+    return was_refused(loaded.status());
   }
   kept.plugin = loaded.value();
   kept.info.state = BundleInfo::State::kLoaded;
@@ -366,9 +372,13 @@ Result<Prepared> PluginRegistry::Impl::prepare(const std::string& plugin_id,
   prepared.directory = bundle.info.directory;
   SPECD_TRY(const ConfigSchema schema,
             ConfigSchema::parse(prepared.factory->config_schema, prepared.where));
-  SPECD_TRY(prepared.config,
-            PluginConfig::make(config, prepared.where + ": config", drafter ? this : nullptr));
-  SPECD_OK_OR_RETURN(schema.check(config, prepared.where + ": config"));
+  const auto refused = [&](const Status& why) {
+    return why.in_field("config").with_context(prepared.where);
+  };
+  auto made = PluginConfig::make(config, drafter ? this : nullptr);
+  if (!made.ok()) return refused(made.status());
+  if (const Status status = schema.check(config); !status.ok()) return refused(status);
+  prepared.config = std::move(made).value();
   return prepared;
 }
 
@@ -389,12 +399,13 @@ Result<std::unique_ptr<PluginRegistry>> PluginRegistry::open(const Options& opti
   Impl& impl = *registry->impl_;
   impl.host = host;
   if (!options.cache_directory.empty()) {
-    SPECD_TRY(impl.cache_directory, absolute_path(options.cache_directory, "cache_directory"));
-    SPECD_OK_OR_RETURN(make_private_directory(impl.cache_directory));
+    SPECD_TRY(impl.cache_directory,
+              absolute_path(options.cache_directory).in_field("cache_directory"));
+    SPECD_OK_OR_RETURN(make_private_directory(impl.cache_directory).in_field("cache_directory"));
   }
-  for (const std::string& configured : options.directories) {
-    SPECD_TRY(const std::string root, absolute_path(configured, "a plugin directory"));
-    impl.roots.push_back(root);
+  for (size_t i = 0; i < options.directories.size(); ++i) {
+    SPECD_TRY(std::string root, absolute_path(options.directories[i]).in_field(directory_field(i)));
+    impl.roots.push_back(std::move(root));
   }
   SPECD_OK_OR_RETURN(registry->rescan());
   return registry;
@@ -411,7 +422,7 @@ Status PluginRegistry::rescan() {
         });
     const bool is_known = known != impl_->bundles.end();
     if (bundle.failure.has_value()) {
-      if (!is_known || known->info.reason != bundle.info.reason) log_refusal(bundle.info);
+      if (!is_known || known->failure != bundle.failure) log_refusal(bundle.info);
     } else if (is_known && !known->failure.has_value()) {
       bundle.plugin = known->plugin;
       bundle.info.state = known->info.state;

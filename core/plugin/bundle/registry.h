@@ -44,7 +44,8 @@ class PluginRegistry {
   };
 
   // `host` outlives the process's plugins (make_host() gives such). A directory that does not exist
-  // is an error, and so is a cache directory that others may enter; a bad bundle is not.
+  // is an error, and so is a cache directory that others may enter; a bad bundle is not. The field
+  // of an error is that of Options: "directories[0]".
   // Subdirectories without plugin.json and without a library are no bundles, nor are hidden ones.
   static Result<std::unique_ptr<PluginRegistry>> open(const Options& options,
                                                       const specd_host* host);
@@ -61,7 +62,8 @@ class PluginRegistry {
   std::optional<BundleInfo> find(const std::string& plugin_id) const;
 
   // [control] Loads the bundle on first use, checks `config` against the factory's schema, then
-  // describe() and create(). The caller activates. Errors name plugin, factory and key.
+  // describe() and create(). The caller activates. Errors name
+  // plugin and factory, and their field is "plugin", "factory", "config.KEY" or none.
   // `factory_id` may be empty when the plugin has one factory of the kind. `target` is read during
   // the call only.
   Result<std::unique_ptr<Drafter>> make_drafter(const std::string& plugin_id,

@@ -108,13 +108,29 @@ StatusWord status_word(specd_status status) {
   }
 }
 
+// "tree.depth" of "tree.depth: expected ...": the key that a report about the configuration begins
+// with, or "".
+std::string key_of_report(const std::string& text) {
+  const size_t end =
+      text.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.[]");
+  const bool is_key = end != std::string::npos && text.compare(end, 2, ": ") == 0;
+  return is_key ? text.substr(0, end) : std::string();
+}
+
 }  // namespace
 
 Status plugin_status(specd_status status, const std::string& what, const std::string& text) {
   if (status == SPECD_OK) return Status();
   const StatusWord word = status_word(status);
-  return Status(word.code, what + "() returned " + word.name + " (" + std::to_string(status) +
-                               (text.empty() ? "), reported no reason" : "): " + text));
+  std::string key, reason = text;
+  if (status == SPECD_E_CONFIG) {
+    key = key_of_report(text);
+    if (!key.empty()) reason = text.substr(key.size() + 2);
+  }
+  const Status made(word.code, key,
+                    what + "() returned " + word.name + " (" + std::to_string(status) +
+                        (reason.empty() ? "), reported no reason" : "): " + reason));
+  return status == SPECD_E_CONFIG ? made.in_field("config") : made;
 }
 
 Drafter::Drafter(const specd_drafter_api* api, specd_drafter* self, const specd_drafter_caps& caps,

@@ -97,7 +97,8 @@ class Verifier {
 };
 
 // SPECD_OK gives ok; an unknown status is read as internal. The message carries the status' name
-// and what the plugin reported.
+// and what the plugin reported. Of SPECD_E_CONFIG the field is "config", or "config.KEY" when the
+// report begins with "KEY: ", as the reports of the SDK's getters do.
 Status plugin_status(specd_status status, const std::string& what, const std::string& text);
 
 // Guarantee of the pair: what the verifier states for the drafter's rule, or UNUSABLE when tree

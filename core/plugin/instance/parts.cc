@@ -11,19 +11,22 @@ std::string text_at(const Json& named, const char* key) {
   return found == named.end() ? std::string() : found->get<std::string>();
 }
 
-// Empty when `named` is what it should be.
-std::string fault_of(const Json& named) {
-  if (!named.is_object()) return "expected an object with the key 'plugin'";
+Status check_part(const Json& named) {
+  const auto wrong = [](const std::string& field, const std::string& text) {
+    return Status(Code::kInvalidArgument, field, text);
+  };
+  if (!named.is_object()) return wrong("", "expected an object with the key 'plugin'");
   for (const auto& [key, value] : named.items()) {
     if (key == "config") {
-      if (!value.is_object()) return "config: expected an object";
+      if (!value.is_object()) return wrong(key, "expected an object");
     } else if (key != "plugin" && key != "factory") {
-      return "unknown key " + quote(key) + "; it has plugin, factory and config";
+      return wrong(key, "unknown key " + quote(key) + "; it has plugin, factory and config");
     } else if (!value.is_string()) {
-      return key + ": expected a text";
+      return wrong(key, "expected a text");
     }
   }
-  return named.contains("plugin") ? std::string() : "plugin: this key is required (a text)";
+  if (!named.contains("plugin")) return wrong("plugin", "this key is required (a text)");
+  return Status();
 }
 
 specd_status find_part(const specd_host*, const specd_config* config, const char* path,
@@ -41,7 +44,7 @@ specd_status find_part(const specd_host*, const specd_config* config, const char
   }
   if (whole->find(path) == nullptr) return SPECD_E_PRECONDITION;
   const Result<const PluginPart*> part = whole->part(path);
-  if (!part.ok()) return refuse(SPECD_E_CONFIG, part.status().message());
+  if (!part.ok()) return refuse(SPECD_E_CONFIG, part.status().text());
   *out = {};
   out->struct_size = sizeof *out;
   out->factory = part.value()->factory;
@@ -58,15 +61,13 @@ Result<const PluginPart*> PluginConfig::part(const std::string& path) {
   const auto known = parts_.find(path);
   if (known != parts_.end()) return &known->second;
   const Json* named = find(path.c_str());
-  if (named == nullptr) return Status(Code::kNotFound, path + ": this key is required");
-  const std::string fault = fault_of(*named);
-  if (!fault.empty()) return Status(Code::kInvalidArgument, path + ": " + fault);
-  if (source_ == nullptr) {
-    return Status(Code::kUnsupported, path + ": only drafters can have drafters as parts");
-  }
+  if (named == nullptr) return Status(Code::kNotFound, path, "this key is required");
+  SPECD_OK_OR_RETURN(check_part(*named).in_field(path));
+  if (source_ == nullptr)
+    return Status(Code::kUnsupported, path, "only drafters can have drafters as parts");
   const Json own = named->value("config", Json::object());
   auto part = source_->find_part(text_at(*named, "plugin"), text_at(*named, "factory"), own);
-  if (!part.ok()) return part.status().with_context(path);
+  if (!part.ok()) return part.status().in_field(path);
   return &parts_.emplace(path, std::move(part).value()).first->second;
 }
 

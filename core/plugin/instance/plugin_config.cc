@@ -112,15 +112,14 @@ PluginConfig* PluginConfig::of(const specd_config* config) {
   return ours ? static_cast<PluginConfig*>(config->ctx) : nullptr;
 }
 
-Result<std::unique_ptr<PluginConfig>> PluginConfig::make(Json config, const std::string& where,
-                                                         PartSource* parts) {
+Result<std::unique_ptr<PluginConfig>> PluginConfig::make(Json config, PartSource* parts) {
   std::string fault = config.is_object() ? fault_of(config, 0) : "expected an object";
-  if (!fault.empty()) return Status(Code::kInvalidArgument, where + ": " + fault);
+  if (!fault.empty()) return Status(Code::kInvalidArgument, fault);
   std::unique_ptr<PluginConfig> made(new PluginConfig(std::move(config), parts));
   try {
     made->text_ = made->config_.dump();
   } catch (const Json::exception&) {
-    return Status(Code::kInvalidArgument, where + ": a text is not valid UTF-8");
+    return Status(Code::kInvalidArgument, "a text is not valid UTF-8");
   }
   made->view_.struct_size = sizeof(specd_config);
   made->view_.json = made->text_.c_str();

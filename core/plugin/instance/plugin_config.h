@@ -32,11 +32,10 @@ class PartSource {
 
 class PluginConfig {
  public:
-  // `config` is an object. kInvalidArgument naming `where` when it cannot be written as JSON: text
-  // that is not UTF-8, numbers that are not finite, nesting deeper than 64. `parts` outlives this;
-  // without it the plugin can have none.
-  static Result<std::unique_ptr<PluginConfig>> make(Json config, const std::string& where,
-                                                    PartSource* parts);
+  // `config` is an object. kInvalidArgument when it cannot be written as JSON: text that is not
+  // UTF-8, numbers that are not finite, nesting deeper than 64. `parts` outlives this; without it
+  // the plugin can have none.
+  static Result<std::unique_ptr<PluginConfig>> make(Json config, PartSource* parts);
   PluginConfig(const PluginConfig&) = delete;
   PluginConfig& operator=(const PluginConfig&) = delete;
 
@@ -46,8 +45,8 @@ class PluginConfig {
 
   // The one behind `config`; null when the host did not make it.
   static PluginConfig* of(const specd_config* config);
-  // [control] The part that the object at `path` names; lives as long as this. Errors name the
-  // path.
+  // [control] The part that the object at `path` names; lives as long as this. Errors have
+  // the path as their field.
   Result<const PluginPart*> part(const std::string& path);
   // Ids of the plugins of all parts that were asked for, and of their parts.
   std::vector<std::string> part_plugins() const;

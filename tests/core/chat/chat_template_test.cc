@@ -266,7 +266,7 @@ TEST_F(ChatTemplateTest, the_file_goes_before_the_configuration_and_the_option_b
   write("own.jinja", "own {{ bos_token }}");
   EXPECT_EQ(load(folder_ / "own.jinja").source(), "own.jinja");
   EXPECT_EQ(load(folder_ / "own.jinja").render(ask("x"), {}).value().text, "own <B>");
-  EXPECT_EQ(load(folder_ / "none.jinja").status().message(),
+  EXPECT_EQ(load(folder_ / "none.jinja").status().text(),
             "none.jinja: cannot open: No such file or directory");
 }
 
@@ -292,10 +292,9 @@ TEST_F(ChatTemplateTest, a_file_for_requests_with_tools_stands_beside_the_defaul
   EXPECT_EQ(load(folder_ / "chat_template.jinja").render(chat, {}).value().text, "plain");
   write("additional_chat_templates/tool_use.jinja", "a{% nope %}");
   const Status refused = load().render(chat, {}).status();
-  EXPECT_EQ(
-      refused.message().rfind("chat.tools_json: additional_chat_templates/tool_use.jinja:1:", 0),
-      0U)
-      << refused.message();
+  EXPECT_EQ(refused.text().rfind("chat.tools_json: additional_chat_templates/tool_use.jinja:1:", 0),
+            0U)
+      << refused.text();
   EXPECT_EQ(load().render(ask("x"), {}).value().text, "plain");
   fs::remove(folder_ / "chat_template.jinja");
   write("tokenizer_config.json", R"({"chat_template": "configured"})");
@@ -307,29 +306,29 @@ TEST_F(ChatTemplateTest, a_file_for_requests_with_tools_stands_beside_the_defaul
 TEST_F(ChatTemplateTest, without_a_usable_template_chats_are_refused_with_the_reason) {
   const auto refusal = [&] { return load().render(ask("x"), {}).status(); };
   EXPECT_EQ(refusal().code(), Code::kFailedPrecondition);
-  EXPECT_NE(refusal().message().find("no chat template"), std::string::npos);
-  EXPECT_NE(refusal().message().find("model.chat_template"), std::string::npos);
+  EXPECT_NE(refusal().text().find("no chat template"), std::string::npos);
+  EXPECT_NE(refusal().text().find("model.chat_template"), std::string::npos);
   write("tokenizer_config.json", R"({"chat_template": "a\n{{ x | from_json }}"})");
   EXPECT_EQ(
-      refusal().message(),
+      refusal().text(),
       "chat: tokenizer_config.json: chat_template:2:8: the filter 'from_json' is not supported; name one as "
       "model.chat_template, or send text");
   write("tokenizer_config.json", "{\"chat_template\": \n 1}");
   EXPECT_EQ(
-      refusal().message(),
+      refusal().text(),
       "chat: tokenizer_config.json: chat_template: expected a string or an array, found number; "
       "name one as model.chat_template, or send text");
   write("tokenizer_config.json", "{\n");
-  EXPECT_EQ(refusal().message().substr(0, 35), "chat: tokenizer_config.json:2:1: ma")
-      << refusal().message();
+  EXPECT_EQ(refusal().text().substr(0, 35), "chat: tokenizer_config.json:2:1: ma")
+      << refusal().text();
   write("tokenizer_config.json", R"({"bos_token": 7, "chat_template": "x"})");
-  EXPECT_NE(refusal().message().find("key 'bos_token': expected a string"), std::string::npos);
+  EXPECT_NE(refusal().text().find("key 'bos_token': expected a string"), std::string::npos);
   write("tokenizer_config.json", R"({"chat_template": [{"name": "rag", "template": "x"}]})");
-  EXPECT_NE(refusal().message().find("with the name 'default'"), std::string::npos);
+  EXPECT_NE(refusal().text().find("with the name 'default'"), std::string::npos);
   write("chat_template.jinja", std::string((1 << 20) + 1, 'x'));
   EXPECT_FALSE(load().status().ok());
   write("chat_template.jinja", "\xff");
-  EXPECT_NE(refusal().message().find("not UTF-8 at byte 0"), std::string::npos);
+  EXPECT_NE(refusal().text().find("not UTF-8 at byte 0"), std::string::npos);
 }
 
 TEST_F(ChatTemplateTest, what_is_wrong_in_a_chat_is_named_by_its_field) {
@@ -382,7 +381,7 @@ TEST_F(ChatTemplateTest, what_is_wrong_in_a_chat_is_named_by_its_field) {
     const auto result = load().render(chat, {});
     ASSERT_FALSE(result.ok()) << expected;
     EXPECT_EQ(result.status().code(), Code::kInvalidArgument);
-    EXPECT_EQ(result.status().message().substr(0, std::string(expected).size()), expected);
+    EXPECT_EQ(result.status().text().substr(0, std::string(expected).size()), expected);
   }
 }
 
@@ -392,8 +391,7 @@ TEST_F(ChatTemplateTest, a_template_that_drops_the_final_message_cannot_continue
   chat.messages.push_back({"assistant", "y", ""});
   chat.continue_final_message = true;
   chat.add_generation_prompt = false;
-  EXPECT_EQ(load().render(chat, {}).status().message().substr(0, 28),
-            "chat.continue_final_message:");
+  EXPECT_EQ(load().render(chat, {}).status().text().substr(0, 28), "chat.continue_final_message:");
 }
 
 TEST_F(ChatTemplateTest, a_template_that_prints_the_date_prints_the_one_it_is_given) {

@@ -294,8 +294,8 @@ TEST(Jinja, no_work_that_a_template_asks_for_is_free) {
     const auto spent = CpuClock::now() - begin;
     const std::string shown = text.substr(0, 60) + " ... " + text.substr(text.size() - 90);
     ASSERT_FALSE(result.ok()) << shown;
-    EXPECT_NE(result.status().message().find("rendering "), std::string::npos)
-        << shown << ": " << result.status().message();
+    EXPECT_NE(result.status().text().find("rendering "), std::string::npos)
+        << shown << ": " << result.status().text();
     EXPECT_LT(spent, std::chrono::seconds(1) * kSlowdown) << shown;
   }
 }
@@ -350,13 +350,13 @@ TEST(Jinja, limits_are_those_of_the_caller) {
   limits.steps_max = 100;
   EXPECT_NE(render("{% for i in range(200) %}{% endfor %}", {}, limits)
                 .status()
-                .message()
+                .text()
                 .find("more than 100 steps"),
             std::string::npos);
   limits = {};
   limits.output_bytes_max = 10;
   EXPECT_TRUE(render("{{ 'x' * 10 }}", {}, limits).ok());
-  EXPECT_NE(render("{{ 'x' * 11 }}", {}, limits).status().message().find("exceeds 10 bytes"),
+  EXPECT_NE(render("{{ 'x' * 11 }}", {}, limits).status().text().find("exceeds 10 bytes"),
             std::string::npos);
 }
 
@@ -520,7 +520,7 @@ TEST(JinjaJson, refuses_what_cannot_become_an_exact_value) {
   const auto error = [](const std::string& text) {
     Budget budget(Limits{.steps_max = 1000});
     const auto result = value_from_json(text, "x", budget);
-    return result.ok() ? "no error" : result.status().message();
+    return result.ok() ? "no error" : result.status().text();
   };
   EXPECT_NE(error("{").find("x: malformed JSON at byte 1"), std::string::npos) << error("{");
   EXPECT_EQ(error(R"({"a": 1, "a": 2})"), "x: the key 'a' occurs twice");

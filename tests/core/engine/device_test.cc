@@ -211,7 +211,7 @@ TEST_F(OnDevice, a_captured_propose_finds_its_sequences_by_slot) {
       "slots",
       plugin("specd.test.drafter_slots", {{"file", file}, {"library", SPECD_TEST_FAKE_CUDA}}), 3));
   start(o);
-  ASSERT_EQ(report("slots").state, "live") << report("slots").reason;
+  ASSERT_EQ(report("slots").state, "live") << report("slots").refused.to_string();
   // Texts of lengths that do not overlap tell the sequences apart. They end at different times, so
   // that batches of one size have other slots than those that were captured.
   std::map<uint64_t, std::pair<int32_t, int32_t>> positions;  // of a sequence: first and last
@@ -256,10 +256,10 @@ TEST_F(OnDevice, a_drafter_for_devices_alone_is_refused_where_there_is_none) {
                            3));
   start(o);
   EXPECT_EQ(report("slots").state, "refused");
-  EXPECT_NE(
-      report("slots").reason.find("drafter specd.test.drafter_slots cannot work in the memory"),
-      std::string::npos)
-      << report("slots").reason;
+  EXPECT_NE(report("slots").refused.to_string().find(
+                "drafter specd.test.drafter_slots cannot work in the memory"),
+            std::string::npos)
+      << report("slots").refused.to_string();
 }
 
 TEST_F(OnDevice, few_pages_cost_drafts_and_no_token) {
@@ -308,17 +308,17 @@ TEST_F(OnDevice, what_is_not_there_is_named_with_what_is_needed) {
     o.plugin_cache_directory = folder_ + "/cache";
     const auto made = Engine::create(o, {});
     ASSERT_FALSE(made.ok()) << setting;
-    EXPECT_NE(made.status().message().find(words), std::string::npos)
-        << setting << ": " << made.status().message();
+    EXPECT_NE(made.status().text().find(words), std::string::npos)
+        << setting << ": " << made.status().text();
   }
   unsetenv("SPECD_FAKE_CUDA");
   EngineOptions o = on("cuda:7");
   o.plugin_cache_directory = folder_ + "/cache";
   const auto made = Engine::create(o, {});
   ASSERT_FALSE(made.ok());
-  EXPECT_NE(made.status().message().find("devices: cuda:7: this machine has 1 CUDA devices"),
+  EXPECT_NE(made.status().text().find("devices: cuda:7: this machine has 1 CUDA devices"),
             std::string::npos)
-      << made.status().message();
+      << made.status().text();
 }
 
 TEST_F(OnDevice, fast_numerics_promise_no_identical_text) {
@@ -328,28 +328,28 @@ TEST_F(OnDevice, fast_numerics_promise_no_identical_text) {
   start(o);
   EXPECT_EQ(report("lookup").state, "live");
   EXPECT_EQ(report("draft").state, "refused");
-  EXPECT_NE(report("draft").reason.find("reaches guarantee 'law', the route asks for 'identical'"),
+  EXPECT_NE(report("draft").refused.to_string().find(
+                "reaches guarantee 'law', the route asks for 'identical'"),
             std::string::npos)
-      << report("draft").reason;
+      << report("draft").refused.to_string();
   o.devices = {"cpu"};
   const auto made = Engine::create(o, {});
   ASSERT_FALSE(made.ok());
-  EXPECT_EQ(made.status().message(),
+  EXPECT_EQ(made.status().text(),
             "engine.numerics: expected strict or bf16 on cpu (fast is for cuda:N), found fast");
 }
 
 TEST_F(OnDevice, numerics_bf16_are_for_a_cpu_that_has_them) {
   EngineOptions o = on("cuda:0");
   o.numerics = Numerics::kBf16;
-  EXPECT_EQ(Engine::create(o, {}).status().message(),
+  EXPECT_EQ(Engine::create(o, {}).status().text(),
             "engine.numerics: expected strict or fast on cuda:0 (bf16 is for cpu), found bf16");
   o.devices = {"cpu"};
   o.isa = "scalar";
   const Status status = Engine::create(o, {}).status();
   EXPECT_EQ(status.code(), Code::kUnsupported);
-  EXPECT_EQ(status.message().find("engine.numerics: bf16 needs a processor with AVX-512 BF16, "),
-            0u)
-      << status.message();
+  EXPECT_EQ(status.text().find("engine.numerics: bf16 needs a processor with AVX-512 BF16, "), 0u)
+      << status.text();
 }
 
 TEST_F(OnDevice, auto_is_the_cpu_where_there_is_no_driver) {

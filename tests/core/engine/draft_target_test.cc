@@ -256,7 +256,7 @@ TEST_F(DraftTarget, a_poor_draft_model_costs_drafts_and_no_token) {
   start(o);
   const std::vector<Outcome> plain = run_all(requests("off"));
   for (const RouteOptions& each : o.routes) {
-    ASSERT_EQ(report(each.name).state, "live") << report(each.name).reason;
+    ASSERT_EQ(report(each.name).state, "live") << report(each.name).refused.to_string();
     expect_identical(run_all(requests(each.name)), plain, each.name);
     const RouteReport r = report(each.name);
     EXPECT_EQ(r.lost, 0u) << each.name << ": " << r.last_problem;
@@ -278,12 +278,13 @@ TEST_F(DraftTarget, a_missing_model_refuses_its_routes_and_nothing_else) {
   start(o);
   EXPECT_EQ(report("good").state, "live");
   EXPECT_EQ(report("gone").state, "refused");
-  EXPECT_NE(report("gone").reason.find("draft model 'gone' cannot be used: "), std::string::npos)
-      << report("gone").reason;
-  EXPECT_NE(report("unknown").reason.find(
+  EXPECT_NE(report("gone").refused.to_string().find("draft model 'gone' cannot be used: "),
+            std::string::npos)
+      << report("gone").refused.to_string();
+  EXPECT_NE(report("unknown").refused.to_string().find(
                 "no draft model is called 'other'; draft_models has draft, gone"),
             std::string::npos)
-      << report("unknown").reason;
+      << report("unknown").refused.to_string();
   EXPECT_EQ(engine_->draft_models().at(0).state, "loaded");
   EXPECT_EQ(engine_->draft_models().at(1).state, "refused");
   EXPECT_FALSE(run(request(prompts()[2], "good", 8)).tokens.empty());

@@ -137,7 +137,7 @@ TEST_F(FamilyEngineOnce,
     o.routes = {route(
         "replay", plugin("specd.drafter.replay", Json{{"file", file}, {"draft_tokens", 8}}), 8)};
     start(o);
-    ASSERT_EQ(report("replay").state, "live") << report("replay").reason;
+    ASSERT_EQ(report("replay").state, "live") << report("replay").refused.to_string();
     const auto tokenizer = Tokenizer::load(o.model.path + "/tokenizer.json").value();
     const int64_t end = eos.size() == 1 ? first_of(far) : first_of(near);
     for (const char* name : {"off", "replay"}) {

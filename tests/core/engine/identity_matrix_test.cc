@@ -250,7 +250,8 @@ class IdentityMatrix : public EngineTest {
                 std::to_string(engine_->model().kv_pages_total);
     }
     for (const RouteOptions& each : o.routes) {
-      ASSERT_EQ(report(each.name).state, "live") << each.name << ": " << report(each.name).reason;
+      ASSERT_EQ(report(each.name).state, "live")
+          << each.name << ": " << report(each.name).refused.to_string();
     }
   }
 

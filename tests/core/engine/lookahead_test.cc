@@ -48,7 +48,7 @@ TEST_F(LookaheadEngine, no_setting_changes_a_token) {
   start(o);
   const std::vector<Outcome> plain = run_all(requests("off"));
   for (const RouteOptions& each : o.routes) {
-    ASSERT_EQ(report(each.name).state, "live") << report(each.name).reason;
+    ASSERT_EQ(report(each.name).state, "live") << report(each.name).refused.to_string();
     expect_identical(run_all(requests(each.name)), plain, each.name);
     const RouteReport r = report(each.name);
     EXPECT_GT(r.accepted, 0u) << each.name;
@@ -141,8 +141,9 @@ TEST_F(LookaheadEngine, route_that_is_too_narrow_for_the_window_is_refused_with_
   o.routes = {lookahead("narrow", Json::object(), 8)};
   start(o);
   EXPECT_EQ(report("narrow").state, "refused");
-  EXPECT_NE(report("narrow").reason.find("raise its draft_nodes_max (to 55"), std::string::npos)
-      << report("narrow").reason;
+  EXPECT_NE(report("narrow").refused.to_string().find("raise its draft_nodes_max (to 55"),
+            std::string::npos)
+      << report("narrow").refused.to_string();
 }
 
 }  // namespace

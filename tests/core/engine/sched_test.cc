@@ -152,7 +152,7 @@ TEST_F(Sched, one_that_needs_every_page_runs_beside_others_and_finishes) {
     const auto never = engine_->submit(of_ids(ids(0, prompt), max_tokens), [](const Event&) {});
     ASSERT_FALSE(never.ok());
     EXPECT_EQ(never.status().code(), Code::kInvalidArgument);
-    EXPECT_TRUE(never.status().message().starts_with(field)) << never.status().to_string();
+    EXPECT_TRUE(never.status().text().starts_with(field)) << never.status().to_string();
   }
   audit();
 }
@@ -229,7 +229,7 @@ TEST_F(Sched, a_salt_shares_with_itself_only) {
   r.cache_salt = std::string(257, 'x');
   const auto refused = engine_->submit(r, [](const Event&) {});
   ASSERT_FALSE(refused.ok());
-  EXPECT_TRUE(refused.status().message().starts_with("cache_salt"));
+  EXPECT_TRUE(refused.status().text().starts_with("cache_salt"));
   audit();
 }
 
@@ -391,7 +391,7 @@ TEST_F(Sched, new_fields_out_of_range_are_refused_by_name) {
     const auto ticket = engine_->submit(r, [](const Event&) { FAIL(); });
     ASSERT_FALSE(ticket.ok()) << field;
     EXPECT_EQ(ticket.status().code(), Code::kInvalidArgument);
-    EXPECT_TRUE(ticket.status().message().starts_with(field)) << ticket.status().to_string();
+    EXPECT_TRUE(ticket.status().text().starts_with(field)) << ticket.status().to_string();
   };
   refused("priority", [](Request& r) { r.priority = 1001; });
   refused("priority", [](Request& r) { r.priority = INT32_MIN; });

@@ -64,7 +64,7 @@ class Untrained : public EngineTest {
   }
   void expect_sound(const std::string& name) {
     const RouteReport r = report(name);
-    EXPECT_EQ(r.state, "live") << name << ": " << r.reason;
+    EXPECT_EQ(r.state, "live") << name << ": " << r.refused.to_string();
     EXPECT_EQ(r.cut, 0u) << name << ": " << r.last_problem;
     EXPECT_EQ(r.lost, 0u) << name << ": " << r.last_problem;
   }

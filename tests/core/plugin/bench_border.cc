@@ -71,7 +71,7 @@ struct Loaded {
     cache = mkdtemp(pattern);
     auto opened = PluginRegistry::open({{SPECD_BENCH_PLUGINS}, cache}, make_host(&services));
     if (!opened.ok()) {
-      error = opened.status().message();
+      error = opened.status().text();
       return;
     }
     registry = std::move(opened).value();
@@ -86,7 +86,7 @@ struct Loaded {
     auto made =
         registry->make_drafter("specd.drafter.prompt_lookup", "", Json::object(), target, "bench");
     if (!made.ok()) {
-      error = made.status().message();
+      error = made.status().text();
       return;
     }
     drafter = std::move(made).value();
@@ -100,7 +100,7 @@ struct Loaded {
     grant.needs = drafter->caps().needs;
     grant.memory_bytes_max = uint64_t{1} << 30;
     const Status status = drafter->activate(grant);
-    if (!status.ok()) error = status.message();
+    if (!status.ok()) error = status.text();
   }
   ~Loaded() {
     drafter.reset();
@@ -177,7 +177,7 @@ void propose_prompt_lookup(benchmark::State& state) {
   begin.sampling = sampling.data();
   begin.seq_state = seq_state.data();
   if (const Status began = loaded.drafter->begin(begin, call); !began.ok()) {
-    state.SkipWithError(began.message().c_str());
+    state.SkipWithError(began.text().c_str());
     return;
   }
   const specd_proposal out{

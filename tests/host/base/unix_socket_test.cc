@@ -41,13 +41,12 @@ class UnixSocketTest : public testing::Test {
 
 TEST_F(UnixSocketTest, second_claim_is_refused_and_names_the_process) {
   const auto first = SocketClaim::take(path_);
-  ASSERT_TRUE(first.ok()) << first.status().message();
+  ASSERT_TRUE(first.ok()) << first.status().text();
   const auto second = SocketClaim::take(path_);
   ASSERT_FALSE(second.ok());
   EXPECT_EQ(second.status().code(), Code::kFailedPrecondition);
-  EXPECT_NE(second.status().message().find("process " + std::to_string(getpid())),
-            std::string::npos)
-      << second.status().message();
+  EXPECT_NE(second.status().text().find("process " + std::to_string(getpid())), std::string::npos)
+      << second.status().text();
 }
 
 TEST_F(UnixSocketTest, refused_claim_leaves_the_socket_of_the_holder) {
@@ -62,7 +61,7 @@ TEST_F(UnixSocketTest, stale_socket_is_removed_and_the_claim_ends_clean) {
   leave_socket();
   {
     const auto claim = SocketClaim::take(path_);
-    ASSERT_TRUE(claim.ok()) << claim.status().message();
+    ASSERT_TRUE(claim.ok()) << claim.status().text();
     EXPECT_FALSE(fs::exists(path_));
     leave_socket();
   }
@@ -79,7 +78,7 @@ TEST_F(UnixSocketTest, something_else_in_the_place_is_never_removed) {
 TEST_F(UnixSocketTest, file_put_in_the_place_of_the_socket_outlives_the_claim) {
   {
     const auto claim = SocketClaim::take(path_);
-    ASSERT_TRUE(claim.ok()) << claim.status().message();
+    ASSERT_TRUE(claim.ok()) << claim.status().text();
     std::ofstream(path_) << "keep";
   }
   EXPECT_TRUE(fs::is_regular_file(path_));

@@ -296,7 +296,7 @@ TEST_F(Ballast, refusals_name_the_file_or_the_field_and_leave_nothing_behind) {
   const auto expect = [&](const BallastOptions& options, Code code, const std::string& part) {
     const Status status = refused(options);
     EXPECT_EQ(status.code(), code) << status.to_string();
-    EXPECT_NE(status.message().find(part), std::string::npos) << status.to_string();
+    EXPECT_NE(status.text().find(part), std::string::npos) << status.to_string();
   };
   const std::string out = folder_ + "/out";
   fs::create_directory(folder_ + "/there");

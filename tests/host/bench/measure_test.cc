@@ -187,7 +187,7 @@ TEST(Measure, what_ends_early_keeps_what_is_known) {
   });
   const Measurement got = measure(backend, kTwo, two_routes(5), kGo, {});
   EXPECT_EQ(got.status.code(), Code::kUnavailable);
-  EXPECT_NE(got.status.message().find("on route"), std::string::npos) << got.status.message();
+  EXPECT_NE(got.status.text().find("on route"), std::string::npos) << got.status.text();
   const std::vector<Row> rows = summarize(got, false);
   ASSERT_EQ(rows.size(), 3u);
   EXPECT_GE(rows[0].requests, 2);
@@ -294,11 +294,10 @@ TEST_F(MeasureEngine, verify_cost_grows_from_one_row_on_and_refuses_what_does_no
   EXPECT_GT(v.at(200), 4 * v.at(2)) << "200 rows are far more work than 2";
   const auto too_long = VerifyCost::create(o, "cpu (avx2)", {2000});
   ASSERT_FALSE(too_long.ok());
-  EXPECT_NE(too_long.status().message().find("--verify-cost: expected a context"),
-            std::string::npos);
+  EXPECT_NE(too_long.status().text().find("--verify-cost: expected a context"), std::string::npos);
   const auto other = VerifyCost::create(o, "cuda:0 (some GPU)", {2});
   ASSERT_FALSE(other.ok());
-  EXPECT_NE(other.status().message().find("expected devices: [cpu], the engine runs on cuda:0"),
+  EXPECT_NE(other.status().text().find("expected devices: [cpu], the engine runs on cuda:0"),
             std::string::npos)
       << other.status().to_string();
 }

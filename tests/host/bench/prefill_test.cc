@@ -32,10 +32,10 @@ TEST_F(Prefill, a_prompt_of_few_chunks_and_one_beyond_the_context_are_refused) {
   start(options());
   const auto few = measure_prefill(*engine_, {.long_tokens = 600}, kGo);
   ASSERT_FALSE(few.ok());
-  EXPECT_NE(few.status().message().find("--long: expected"), std::string::npos);
+  EXPECT_NE(few.status().text().find("--long: expected"), std::string::npos);
   const auto long_one = measure_prefill(*engine_, {.long_tokens = 4096}, kGo);
   ASSERT_FALSE(long_one.ok());
-  EXPECT_NE(long_one.status().message().find("exceed the context"), std::string::npos);
+  EXPECT_NE(long_one.status().text().find("exceed the context"), std::string::npos);
   audit();
 }
 

@@ -28,8 +28,8 @@ class Workload : public testing::Test {
     const auto prompts = read_prompts({path});
     ASSERT_FALSE(prompts.ok()) << content;
     EXPECT_EQ(prompts.status().code(), Code::kInvalidArgument);
-    EXPECT_NE(prompts.status().message().find(path + part), std::string::npos)
-        << prompts.status().message();
+    EXPECT_NE(prompts.status().text().find(path + part), std::string::npos)
+        << prompts.status().text();
   }
   std::string folder_;
 };
@@ -41,7 +41,7 @@ TEST_F(Workload, lines_of_jsonl_are_prompts_by_any_of_their_keys) {
                                  "{\"text\": \"b\\nc\", \"category\": 1}\r\n"
                                  "{\"question_id\": 81, \"turns\": [\"first\", \"second\"]}");
   const auto prompts = read_prompts({path});
-  ASSERT_TRUE(prompts.ok()) << prompts.status().message();
+  ASSERT_TRUE(prompts.ok()) << prompts.status().text();
   ASSERT_EQ(prompts.value().size(), 3u);
   EXPECT_EQ(prompts.value()[0].text, "a");
   EXPECT_EQ(prompts.value()[0].name, "set.jsonl:1");
@@ -55,7 +55,7 @@ TEST_F(Workload, an_instruction_in_front_is_dropped_with_the_empty_lines_behind_
                                  "{\"turns\": [\"Complete it.\\n\\ndef f():\\n    pass\\n\"]}\n"
                                  "{\"turns\": [\"Complete it.\\ndef g():\\n\\n\"]}\n");
   const auto prompts = read_prompts({path}, true);
-  ASSERT_TRUE(prompts.ok()) << prompts.status().message();
+  ASSERT_TRUE(prompts.ok()) << prompts.status().text();
   EXPECT_EQ(prompts.value()[0].text, "def f():\n    pass\n");
   EXPECT_EQ(prompts.value()[1].text, "def g():\n\n");
 }

@@ -176,8 +176,7 @@ TEST(HostileConfig, what_is_not_a_file_is_refused_at_once_in_words) {
     const auto config = load_config(path);
     EXPECT_LT(seconds_since(start), kSlow) << path;
     ASSERT_FALSE(config.ok()) << path;
-    EXPECT_NE(config.status().message().find(words), std::string::npos)
-        << config.status().message();
+    EXPECT_NE(config.status().text().find(words), std::string::npos) << config.status().text();
   }
 }
 

@@ -265,9 +265,9 @@ TEST(Configs, each_in_the_tree_fits_the_schema_and_names_it) {
     EXPECT_TRUE(text.starts_with("# yaml-language-server: $schema=specd.schema.json\n"))
         << entry.path();
     const auto node = parse_yaml(text, entry.path().string());
-    ASSERT_TRUE(node.ok()) << node.status().message();
+    ASSERT_TRUE(node.ok()) << node.status().text();
     const auto json = yaml_to_json(node.value(), entry.path().string(), "");
-    ASSERT_TRUE(json.ok()) << json.status().message();
+    ASSERT_TRUE(json.ok()) << json.status().text();
     EXPECT_EQ(schema_violation(schema, json.value()), "") << entry.path();
   }
   EXPECT_GE(count, 2);

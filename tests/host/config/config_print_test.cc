@@ -20,11 +20,11 @@ void expect_same(const Config& a, const Config& b, const std::string& text) {
 
 // Printed, saved in another folder, read again.
 void expect_round_trip(const Result<Config>& config) {
-  ASSERT_TRUE(config.ok()) << config.status().message();
+  ASSERT_TRUE(config.ok()) << config.status().text();
   const std::string text = print_config(config.value());
   const ConfigFolder elsewhere;
   const auto again = elsewhere.parse(text);
-  ASSERT_TRUE(again.ok()) << again.status().message() << "\n" << text;
+  ASSERT_TRUE(again.ok()) << again.status().text() << "\n" << text;
   expect_same(config.value(), again.value(), text);
 }
 
@@ -72,7 +72,7 @@ TEST(PrintConfig, every_value_names_its_origin) {
        .set = {"engine.threads=6", "routes.r.drafter.config.a.x=7",
                "draft_models[1]={name: e, "
                "path: draft}"}});
-  ASSERT_TRUE(config.ok()) << config.status().message();
+  ASSERT_TRUE(config.ok()) << config.status().text();
   const std::string text = print_config(config.value());
   // Each line without the blanks in the middle.
   const auto has = [&](const std::string& value, const std::string& origin) {
@@ -115,7 +115,7 @@ TEST(PrintConfig, a_name_of_the_file_cannot_leave_its_comment) {
   fs::create_directory(folder.path() / "a\nlog_level: off");
   const auto config = parse_config("listen: unix:../run/s.sock\nmodel: {name: m, path: ../model}\n",
                                    (folder.path() / "a\nlog_level: off" / "c.yaml").string());
-  ASSERT_TRUE(config.ok()) << config.status().message();
+  ASSERT_TRUE(config.ok()) << config.status().text();
   expect_round_trip(config);
 }
 

@@ -42,7 +42,7 @@ class ConfigFolder {
     const Result<Config> config = parse(text, overrides);
     if (config.ok()) return "ok";
     EXPECT_EQ(config.status().code(), Code::kInvalidArgument);
-    std::string message = config.status().message();
+    std::string message = config.status().text();
     const std::string front = path_.string() + "/";
     if (message.starts_with(front)) message.erase(0, front.size());
     return message;
@@ -59,7 +59,7 @@ inline OrderedJson every_key() {
     "http": {"listen": "127.0.0.1:9090", "stall_seconds": 7},
     "log_level": "warn",
     "drain_seconds": 5,
-    "devices": ["auto"],
+    "devices": ["cuda:0"],
     "engine": {"threads": 2, "isa": "avx2", "numerics": "fast", "max_sequences": 4,
                "step_tokens_max": 64, "queue_max": 3, "priority_aging_ms": 250},
     "model": {"name": "m", "path": "model", "chat_template": "chat.jinja", "generation_config": false,

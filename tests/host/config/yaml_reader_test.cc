@@ -47,7 +47,7 @@ TEST(YamlReader, plain_scalars_follow_the_core_schema) {
   };
   for (const auto& [text, expected] : table) {
     const auto json = json_of(text);
-    ASSERT_TRUE(json.ok()) << text << ": " << json.status().message();
+    ASSERT_TRUE(json.ok()) << text << ": " << json.status().text();
     EXPECT_EQ(json.value(), expected) << text;
     EXPECT_EQ(json.value().type_name(), std::string(expected.type_name())) << text;
   }
@@ -65,16 +65,16 @@ TEST(YamlReader, escapes_that_yaml_cpp_makes_no_utf8_of_are_refused) {
   for (const std::string text : {R"(a: "x\_y")", R"(a: "\N")", R"("\_": 1)"}) {
     const auto read = parse_yaml(text, "f.yaml");
     ASSERT_FALSE(read.ok()) << text;
-    EXPECT_NE(read.status().message().find("f.yaml:1:"), std::string::npos);
-    EXPECT_NE(read.status().message().find("write \\u00a0 and \\u0085"), std::string::npos)
-        << read.status().message();
+    EXPECT_NE(read.status().text().find("f.yaml:1:"), std::string::npos);
+    EXPECT_NE(read.status().text().find("write \\u00a0 and \\u0085"), std::string::npos)
+        << read.status().text();
   }
   EXPECT_TRUE(parse_yaml(R"(a: "\u00a0\u0085\xa0\L")", "f.yaml").ok());
 }
 
 TEST(YamlReader, nodes_know_their_places) {
   const auto root = parse_yaml("a: 1\nbb:\n  - x\n  - {c: 'd'}\n", "t");
-  ASSERT_TRUE(root.ok()) << root.status().message();
+  ASSERT_TRUE(root.ok()) << root.status().text();
   const YamlNode* bb = root.value().find("bb");
   ASSERT_NE(bb, nullptr);
   EXPECT_EQ(place_text("t", root.value().find("a")->place), "t:1:4");

@@ -192,7 +192,7 @@ TEST(DaemonLife, metrics_equal_what_the_streams_reported) {
   double prompt_tokens = 0, tokens = 0, drafted = 0, accepted = 0;
   for (const char* route : {"lookup", "off", "lookup"}) {
     const auto finished = client.generate(make_request(route, 32), {});
-    ASSERT_TRUE(finished.ok()) << finished.status().message();
+    ASSERT_TRUE(finished.ok()) << finished.status().text();
     const v1::Finished& end = finished.value().finished;
     prompt_tokens += end.usage().prompt_tokens();
     tokens += end.usage().completion_tokens();
@@ -343,7 +343,7 @@ TEST(DaemonLife, broken_plugins_are_listed_with_the_reason_and_the_daemon_goes_o
   int refused = 0;
   for (const v1::Plugin& plugin : plugins.value().plugins()) {
     if (plugin.directory().find("/more/") == std::string::npos) continue;
-    EXPECT_EQ(plugin.state(), "refused") << plugin.id();
+    EXPECT_EQ(plugin.state(), v1::PLUGIN_STATE_REFUSED) << plugin.id();
     EXPECT_FALSE(plugin.reason().empty()) << plugin.id();
     ++refused;
   }
@@ -352,8 +352,8 @@ TEST(DaemonLife, broken_plugins_are_listed_with_the_reason_and_the_daemon_goes_o
     const auto result = client.generate(make_request(route, 4), {});
     ASSERT_FALSE(result.ok()) << route;
     EXPECT_EQ(result.status().code(), Code::kInvalidArgument);
-    EXPECT_NE(result.status().message().find(route), std::string::npos);
-    EXPECT_EQ(result.status().message().find('/'), std::string::npos) << result.status().message();
+    EXPECT_NE(result.status().text().find(route), std::string::npos);
+    EXPECT_EQ(result.status().text().find('/'), std::string::npos) << result.status().text();
   }
   EXPECT_TRUE(client.generate(make_request("lookup", 4), {}).ok());
   EXPECT_EQ(daemon.stop(), 0);

@@ -122,7 +122,7 @@ class Daemon {
   }
   Client client() const {
     auto client = Client::connect(socket());
-    EXPECT_TRUE(client.ok()) << client.status().message() << output();
+    EXPECT_TRUE(client.ok()) << client.status().text() << output();
     return std::move(client).value();
   }
 

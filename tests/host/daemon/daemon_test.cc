@@ -33,7 +33,7 @@ TEST_F(DaemonTest, text_and_its_ids_give_the_same_continuation) {
                        : message.has_chunk() ? "chunk"
                                              : "finished");
   });
-  ASSERT_TRUE(by_text.ok()) << by_text.status().message();
+  ASSERT_TRUE(by_text.ok()) << by_text.status().text();
   const Generation& first = by_text.value();
   ASSERT_GE(kinds.size(), 3U);
   EXPECT_EQ(kinds.front(), "started");
@@ -53,7 +53,7 @@ TEST_F(DaemonTest, text_and_its_ids_give_the_same_continuation) {
   request.clear_request_id();
   *request.mutable_token_ids()->mutable_ids() = first.started.prompt_token_ids();
   const auto by_ids = client.generate(request, {});
-  ASSERT_TRUE(by_ids.ok()) << by_ids.status().message();
+  ASSERT_TRUE(by_ids.ok()) << by_ids.status().text();
   EXPECT_EQ(by_ids.value().token_ids, first.token_ids);
   EXPECT_EQ(by_ids.value().text, first.text);
   EXPECT_FALSE(by_ids.value().started.request_id().empty());
@@ -119,7 +119,7 @@ TEST_F(DaemonTest, deadlines_end_a_request_whoever_sets_them) {
   const auto generation = client.generate(request, {});
   ASSERT_FALSE(generation.ok());
   EXPECT_EQ(generation.status().code(), Code::kDeadlineExceeded);
-  EXPECT_NE(generation.status().message().find("deadline_ms"), std::string::npos);
+  EXPECT_NE(generation.status().text().find("deadline_ms"), std::string::npos);
   EXPECT_EQ(client.status().value().deadline_misses(), before + 1);
   auto inference = v1::Inference::NewStub(daemon_->channel());
   {  // out of range, whatever the call's own
@@ -207,7 +207,7 @@ TEST_F(DaemonTest, control_calls_report_what_is_there) {
   int loaded = 0;
   for (const v1::Plugin& plugin : plugins.value().plugins())
     if (plugin.id() == "specd.drafter.prompt_lookup" || plugin.id() == "specd.verifier.match") {
-      EXPECT_EQ(plugin.state(), "loaded") << plugin.reason();
+      EXPECT_EQ(plugin.state(), v1::PLUGIN_STATE_LOADED) << plugin.reason();
       EXPECT_EQ(plugin.sha256().size(), 64U);
       EXPECT_EQ(plugin.factories_size(), 1);
       ++loaded;
@@ -221,7 +221,7 @@ TEST_F(DaemonTest, control_calls_report_what_is_there) {
     if (route.name() != "lookup") continue;
     has_lookup = true;
     EXPECT_TRUE(route.is_default());
-    EXPECT_EQ(route.guarantee(), "identical");
+    EXPECT_EQ(route.guarantee(), v1::GUARANTEE_IDENTICAL);
   }
   EXPECT_TRUE(has_off && has_lookup);
   const auto models = client.models();
@@ -234,7 +234,7 @@ TEST_F(DaemonTest, control_calls_report_what_is_there) {
   EXPECT_EQ(models.value().models(0).default_sampling().temperature(), 0);
   const auto status = client.status();
   ASSERT_TRUE(status.ok());
-  EXPECT_EQ(status.value().state(), "ready");
+  EXPECT_EQ(status.value().state(), v1::ENGINE_STATE_READY);
   EXPECT_EQ(status.value().pid(), daemon_->pid());
   EXPECT_EQ(status.value().threads(), 2);
   EXPECT_GT(status.value().memory_size(), 0);
@@ -298,7 +298,7 @@ TEST_F(DaemonTest, compare_and_record_tell_the_routes_apart) {
   Client client = daemon_->client();
   ServerBackend backend(client);
   const auto model = backend.model();
-  ASSERT_TRUE(model.ok()) << model.status().message();
+  ASSERT_TRUE(model.ok()) << model.status().text();
   EXPECT_TRUE(
       fs::equivalent(model.value().path, fs::path(SPECD_SOURCE_DIR) / "configs/zoo/pico-target"));
   const std::atomic<bool> go = false;
@@ -309,7 +309,7 @@ TEST_F(DaemonTest, compare_and_record_tell_the_routes_apart) {
   const std::vector<Prompt> prompts = {{"a", kPrompt, std::nullopt, 0},
                                        {"b", "import os\n", std::nullopt, 0}};
   const Measurement measured = measure(backend, prompts, options, go, {});
-  ASSERT_TRUE(measured.status.ok()) << measured.status.message();
+  ASSERT_TRUE(measured.status.ok()) << measured.status.text();
   const std::vector<Row> rows = summarize(measured, false);
   ASSERT_EQ(rows.size(), 4U);
   for (const Row& row : rows) {
@@ -325,7 +325,7 @@ TEST_F(DaemonTest, compare_and_record_tell_the_routes_apart) {
     EXPECT_LE(places, static_cast<double>(row.accepted));
   }
   const auto text = record(backend, {prompts[0]}, options, go);
-  ASSERT_TRUE(text.ok()) << text.status().message();
+  ASSERT_TRUE(text.ok()) << text.status().text();
   const auto json = parse_json(text.value(), "record");
   ASSERT_TRUE(json.ok());
   ASSERT_EQ(json.value()["sequences"].size(), 2U);

@@ -32,7 +32,7 @@ class DeviceTest : public testing::Test {
   }
   static std::vector<int32_t> tokens_of(Daemon& daemon) {
     const auto text = daemon.client().generate(request(24), {});
-    EXPECT_TRUE(text.ok()) << text.status().message();
+    EXPECT_TRUE(text.ok()) << text.status().text();
     return text.ok() ? text.value().token_ids : std::vector<int32_t>();
   }
   // Exits by itself, with these words.
@@ -102,10 +102,10 @@ TEST_F(DeviceTest, a_device_that_fails_ends_requests_with_the_reason_and_then_th
   for (int i = 0; i < 50 && status.ok(); ++i) {
     status = client.generate(request(48), {}).status();
   }
-  EXPECT_EQ(status.code(), Code::kUnavailable) << status.message();
-  EXPECT_NE(status.message().find("the device failed: cuda:0 (Fake GPU): unspecified launch"),
+  EXPECT_EQ(status.code(), Code::kUnavailable) << status.text();
+  EXPECT_NE(status.text().find("the device failed: cuda:0 (Fake GPU): unspecified launch"),
             std::string::npos)
-      << status.message();
+      << status.text();
   EXPECT_EQ(daemon.wait(), kExitFailed) << daemon.output();
   EXPECT_NE(daemon.output().find("nothing can be computed any more"), std::string::npos)
       << daemon.output();

@@ -221,7 +221,9 @@ TEST(Storm, every_request_ends_once_and_nobody_else_notices) {
       const auto status = client.status();
       const auto routes = client.routes();
       if (!status.ok() || !routes.ok()) return false;
-      const auto drains = [](const v1::Route& route) { return route.state() == "draining"; };
+      const auto drains = [](const v1::Route& route) {
+        return route.state() == v1::ROUTE_STATE_DRAINING;
+      };
       return status.value().running() == 0 && status.value().waiting() == 0 &&
              std::ranges::none_of(routes.value().routes(), drains);
     });

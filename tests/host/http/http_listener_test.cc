@@ -47,7 +47,7 @@ class HttpListenerTest : public testing::Test {
           return {404, "text/plain", "expected /here\n"};
         },
         limits);
-    ASSERT_TRUE(started.ok()) << started.status().message();
+    ASSERT_TRUE(started.ok()) << started.status().text();
     listener_ = std::move(started).value();
   }
   std::string endpoint() const { return listener_->endpoint(); }
@@ -220,9 +220,9 @@ TEST_F(HttpListenerTest, a_port_that_is_taken_is_named) {
   const auto second = HttpListener::start("127.0.0.1", static_cast<uint16_t>(std::stoi(port)),
                                           [](const std::string&) -> HttpAnswer { return {}; });
   ASSERT_FALSE(second.ok());
-  EXPECT_NE(second.status().message().find("127.0.0.1 port " + port + ": Address already in use"),
+  EXPECT_NE(second.status().text().find("127.0.0.1 port " + port + ": Address already in use"),
             std::string::npos)
-      << second.status().message();
+      << second.status().text();
   // Connections that are open do not keep it from going, and the place is free at once.
   RawClient open(endpoint());
   ASSERT_TRUE(open.send("GET /here HTTP/1.1\r\nHost: a\r\n\r\n"));
@@ -234,7 +234,7 @@ TEST_F(HttpListenerTest, a_port_that_is_taken_is_named) {
                                    [](const std::string&) -> HttpAnswer {
                                      return {200, "text/plain", "here\n"};
                                    });
-  ASSERT_TRUE(third.ok()) << third.status().message();
+  ASSERT_TRUE(third.ok()) << third.status().text();
   EXPECT_EQ(third.value()->endpoint(), before);
 }
 

@@ -62,7 +62,7 @@ TEST_F(ChatTest, messages_become_the_text_of_the_template_with_one_bos) {
   Client client = daemon_->client();
   v1::GenerateRequest ask = request("user", "  def main():  ");
   const auto rendered = client.render(ask);
-  ASSERT_TRUE(rendered.ok()) << rendered.status().message();
+  ASSERT_TRUE(rendered.ok()) << rendered.status().text();
   EXPECT_EQ(rendered.value().text(),
             "<|begin_of_text|>user: def main():<|end_of_text|>\nassistant:");
   EXPECT_EQ(rendered.value().token_ids(0), kBos);
@@ -71,7 +71,7 @@ TEST_F(ChatTest, messages_become_the_text_of_the_template_with_one_bos) {
 
   ask.set_return_prompt_token_ids(true);
   const auto chat = client.generate(ask, {});
-  ASSERT_TRUE(chat.ok()) << chat.status().message();
+  ASSERT_TRUE(chat.ok()) << chat.status().text();
   const auto& ids = chat.value().started.prompt_token_ids();
   EXPECT_EQ(std::vector<int32_t>(ids.begin(), ids.end()),
             std::vector<int32_t>(rendered.value().token_ids().begin(),
@@ -108,8 +108,8 @@ TEST_F(ChatTest, what_is_wrong_is_named_and_the_template_speaks_for_itself) {
     const auto result = client.generate(ask, {});
     EXPECT_FALSE(result.ok());
     EXPECT_EQ(result.status().code(), Code::kInvalidArgument);
-    EXPECT_EQ(client.render(ask).status().message(), result.status().message());
-    return result.status().message();
+    EXPECT_EQ(client.render(ask).status().text(), result.status().text());
+    return result.status().text();
   };
   EXPECT_EQ(error(request("user", "\xff")), "chat.messages[0].content: not UTF-8 at byte 0");
   EXPECT_NE(error(request("tool", "x")).find("the template refuses: 'begin with user'"),
@@ -184,7 +184,7 @@ TEST(Chat, a_model_without_a_template_serves_text_and_tells_why_no_chats) {
   const auto refused = client.generate(ask, {});
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.status().code(), Code::kFailedPrecondition);
-  EXPECT_NE(refused.status().message().find("model.chat_template"), std::string::npos);
+  EXPECT_NE(refused.status().text().find("model.chat_template"), std::string::npos);
   EXPECT_EQ(client.models().value().models(0).chat_template().substr(0, 9), "refused: ");
   ask.set_text("def main():");
   EXPECT_TRUE(client.generate(ask, {}).ok());

@@ -46,7 +46,7 @@ TEST(LiveRoutes, are_applied_replaced_and_deleted_under_a_running_stream) {
   const auto plain = client.generate(make_request("off", 1500, 0.8F), {});
   ASSERT_TRUE(plain.ok());
   const auto first = client.apply_route(lookup_route("live", 3));
-  ASSERT_TRUE(first.ok()) << first.status().message();
+  ASSERT_TRUE(first.ok()) << first.status().text();
   EXPECT_EQ(first.value().name(), "live");
   EXPECT_EQ(first.value().generation(), 2U);
   EXPECT_FALSE(first.value().unchanged());
@@ -60,17 +60,17 @@ TEST(LiveRoutes, are_applied_replaced_and_deleted_under_a_running_stream) {
   });
   ASSERT_TRUE(eventually([&] { return begun.load(); }));
   const auto second = client.apply_route(lookup_route("live", 5));
-  ASSERT_TRUE(second.ok()) << second.status().message();
+  ASSERT_TRUE(second.ok()) << second.status().text();
   EXPECT_EQ(second.value().generation(), 3U);
   const auto generations = routes_named(client, "live");
   ASSERT_EQ(generations.size(), 2U);
-  EXPECT_EQ(generations[0].state(), "live");
+  EXPECT_EQ(generations[0].state(), v1::ROUTE_STATE_LIVE);
   EXPECT_EQ(generations[0].generation(), 3U);
   EXPECT_EQ(generations[0].drafter_sha256().size(), 64U);
-  EXPECT_EQ(generations[1].state(), "draining");
+  EXPECT_EQ(generations[1].state(), v1::ROUTE_STATE_DRAINING);
   EXPECT_EQ(generations[1].in_use(), 1);
   const auto fresh = client.generate(make_request("live", 64, 0.8F), {});
-  ASSERT_TRUE(fresh.ok()) << fresh.status().message();
+  ASSERT_TRUE(fresh.ok()) << fresh.status().text();
   EXPECT_TRUE(std::equal(fresh.value().token_ids.begin(), fresh.value().token_ids.end(),
                          plain.value().token_ids.begin()));
   v1::DeleteRouteRequest remove;
@@ -78,7 +78,7 @@ TEST(LiveRoutes, are_applied_replaced_and_deleted_under_a_running_stream) {
   ASSERT_TRUE(client.delete_route(remove).ok());
   EXPECT_EQ(client.generate(make_request("live", 4), {}).status().code(), Code::kInvalidArgument);
   stream.join();
-  ASSERT_TRUE(running.ok()) << running.status().message();
+  ASSERT_TRUE(running.ok()) << running.status().text();
   EXPECT_EQ(running.value().token_ids, plain.value().token_ids);
   EXPECT_TRUE(eventually([&] { return routes_named(client, "live").empty(); }));
   EXPECT_EQ(daemon.stop(), 0) << daemon.output();
@@ -164,7 +164,7 @@ TEST_F(DaemonTest, a_change_of_routes_that_is_wrong_is_refused_in_words_and_chan
   unknown.set_definition("name: x\ndrafter: {plugin: specd.drafter.prompt_lokup}\n" + verifier);
   const Status lokup = client.apply_route(unknown).status();
   refused("ApplyRoute",
-          Status(lokup.code(), lokup.message().substr(0, lokup.message().find("? found ") + 1)));
+          Status(lokup.code(), lokup.text().substr(0, lokup.text().find("? found ") + 1)));
   for (const char* id : {"with space", "\x01"})
     refused("ApplyRoute", client.apply_route(lookup_route("x", 3, id)).status());
   v1::ApplyRouteRequest request = lookup_route("x", 3, std::string(129, 'i'));
@@ -203,19 +203,19 @@ TEST(LiveRoutes, a_repeated_request_gets_the_first_reply_and_what_get_says_chang
   ASSERT_TRUE(daemon.start()) << daemon.output();
   Client client = daemon.client();
   const auto first = client.apply_route(lookup_route("live", 3, "id-1"));
-  ASSERT_TRUE(first.ok()) << first.status().message();
+  ASSERT_TRUE(first.ok()) << first.status().text();
   const auto again = client.apply_route(lookup_route("live", 3, "id-1"));
-  ASSERT_TRUE(again.ok()) << again.status().message();
+  ASSERT_TRUE(again.ok()) << again.status().text();
   EXPECT_EQ(again.value().generation(), first.value().generation());
   EXPECT_EQ(client.apply_route(lookup_route("live", 4, "id-1")).status().code(),
             Code::kInvalidArgument);
   const auto got = client.get_route("live");
-  ASSERT_TRUE(got.ok()) << got.status().message();
-  EXPECT_EQ(got.value().route().state(), "live");
+  ASSERT_TRUE(got.ok()) << got.status().text();
+  EXPECT_EQ(got.value().route().state(), v1::ROUTE_STATE_LIVE);
   v1::ApplyRouteRequest same;
   same.set_definition(got.value().definition());
   const auto unchanged = client.apply_route(same);
-  ASSERT_TRUE(unchanged.ok()) << unchanged.status().message() << got.value().definition();
+  ASSERT_TRUE(unchanged.ok()) << unchanged.status().text() << got.value().definition();
   EXPECT_TRUE(unchanged.value().unchanged());
   EXPECT_EQ(unchanged.value().generation(), first.value().generation());
   EXPECT_EQ(daemon.stop(), 0) << daemon.output();
@@ -309,6 +309,11 @@ TEST(LiveRoutes, specctl_applies_shows_and_deletes_a_route_of_a_plugin_that_came
   EXPECT_NE(text.find("unchanged"), std::string::npos) << text;
   std::tie(code, text) = run_specctl(daemon, "plugins");
   EXPECT_NE(text.find("specd.test.drafter_hang"), std::string::npos) << text;
+  std::tie(code, text) = run_specctl(daemon, "plugins -o json");
+  EXPECT_NE(text.find(R"("kind":"drafter")"), std::string::npos) << text;
+  EXPECT_NE(text.find(R"("state":"loaded")"), std::string::npos) << text;
+  std::tie(code, text) = run_specctl(daemon, "routes -o json");
+  EXPECT_NE(text.find(R"("guarantee":"identical","state":"live")"), std::string::npos) << text;
   std::tie(code, text) = run_specctl(daemon, "route delete late");
   EXPECT_EQ(code, 0) << text;
   std::tie(code, text) = run_specctl(daemon, "route delete late");

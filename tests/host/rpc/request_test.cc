@@ -98,8 +98,8 @@ TEST_F(RequestTest, each_field_out_of_range_is_an_invalid_argument_that_names_it
       {"draft_nodes_max", [](auto& r) { r.set_draft_nodes_max(5000); }},
       {"route", [](auto& r) { r.set_route("nowhere"); }},
       {"route", [](auto& r) { r.set_route(std::string(5000, 'x')); }},
-      {"route", [](auto& r) { r.set_route("\xff"); }},
-      {"request_id", [](auto& r) { r.set_request_id("\xff"); }},
+      {"route", [](auto& r) { r.set_route("\xc3\xa9"); }},
+      {"request_id", [](auto& r) { r.set_request_id("\xc3\xa9"); }},
       {"request_id", [](auto& r) { r.set_request_id(std::string(5000, 'x')); }},
       {"request_id", [](auto& r) { r.set_request_id("a\nb"); }},
   };
@@ -233,12 +233,24 @@ TEST_F(RequestTest, a_message_that_grows_in_memory_is_refused) {
       << status.error_message();
 }
 
+// A name is a string of the wire: protobuf refuses what is not UTF-8 before any service sees it.
+TEST_F(RequestTest, a_name_that_is_not_utf8_is_no_message_and_the_daemon_goes_on) {
+  for (const auto& edit : std::vector<Edit>{[](auto& r) { r.set_route("\xff"); },
+                                            [](auto& r) { r.set_request_id("\xff"); }}) {
+    EXPECT_FALSE(status_of(edit).ok());
+  }
+  // Our own client makes it visible, and the daemon can say what is wrong.
+  v1::GenerateRequest request = make_request("no\xff", 4);
+  EXPECT_NE(daemon_->client().generate(request, {}).status().text().find("'no\\xff'"),
+            std::string::npos);
+}
+
 TEST_F(RequestTest, prompt_beyond_the_context_is_refused) {
   v1::GenerateRequest request = make_request("off", 4);
   for (int i = 0; i < 5000; ++i) request.mutable_token_ids()->add_ids(5);
   const auto result = daemon_->client().generate(request, {});
   ASSERT_FALSE(result.ok());
-  EXPECT_EQ(result.status().code(), Code::kInvalidArgument) << result.status().message();
+  EXPECT_EQ(result.status().code(), Code::kInvalidArgument) << result.status().text();
 }
 
 TEST_F(RequestTest, message_beyond_the_limit_is_refused_and_the_daemon_goes_on) {
@@ -246,7 +258,7 @@ TEST_F(RequestTest, message_beyond_the_limit_is_refused_and_the_daemon_goes_on) 
   request.set_text(std::string(5 << 20, 'x'));
   const auto result = daemon_->client().generate(request, {});
   ASSERT_FALSE(result.ok());
-  EXPECT_EQ(result.status().code(), Code::kExhausted) << result.status().message();
+  EXPECT_EQ(result.status().code(), Code::kExhausted) << result.status().text();
   EXPECT_TRUE(daemon_->client().status().ok());
 }
 

@@ -191,15 +191,15 @@ TEST_F(PromptQueueTest, deadlines_and_waiting_times_count_from_the_start_of_the_
       if (message.has_started())
         first_ms = std::chrono::duration<double, std::milli>(Clock::now() - sent).count();
     });
-    EXPECT_TRUE(done.ok()) << done.status().message();
+    EXPECT_TRUE(done.ok()) << done.status().text();
     if (done.ok()) queue_ms = done.value().finished.times().queue_ms();
     EXPECT_GT(queue_ms, first_ms / 2);
     return first_ms;
   });
   EXPECT_GT(waited_ms.get(), 50);
   const Status status = refused.get().status();
-  EXPECT_EQ(status.code(), Code::kDeadlineExceeded) << status.message();
-  EXPECT_NE(status.message().find("deadline_ms: 50 ms"), std::string::npos) << status.message();
+  EXPECT_EQ(status.code(), Code::kDeadlineExceeded) << status.text();
+  EXPECT_NE(status.text().find("deadline_ms: 50 ms"), std::string::npos) << status.text();
   EXPECT_EQ(client_->status().value().admitted(), 1u);  // the other one
 }
 
@@ -223,7 +223,7 @@ TEST_F(PromptQueueTest, what_is_refused_anyway_is_not_rendered) {
   request.set_return_prompt_token_ids(true);
   request.set_route("nowhere");
   const Status status = client_->generate(request, {}).status();
-  EXPECT_EQ(status.message().rfind("route: ", 0), 0u) << status.message();
+  EXPECT_EQ(status.text().rfind("route: ", 0), 0u) << status.text();
 }
 
 TEST_F(PromptQueueTest, sigterm_lets_prompts_that_wait_be_rendered_and_served) {

@@ -80,8 +80,8 @@ TEST(ElfFile, buckets_that_share_one_long_chain_are_read_once) {
   const auto exports = elf_exports(file, "library.so");
   const std::chrono::duration<double> seconds = CpuClock::now() - start;
   ASSERT_FALSE(exports.ok());
-  EXPECT_NE(exports.status().message().find("symbol table"), std::string::npos)
-      << exports.status().message();
+  EXPECT_NE(exports.status().text().find("symbol table"), std::string::npos)
+      << exports.status().text();
   EXPECT_LT(seconds.count(), 1.0 * kSlowdown);
 }
 
@@ -102,7 +102,7 @@ TEST(ElfFile, of_very_many_long_names_a_few_are_told) {
       {entry(DT_SYMTAB, table), entry(DT_STRTAB, names), entry(DT_STRSZ, strings.size()),
        entry(DT_HASH, counts), entry(DT_NULL, 0)});
   const auto exports = elf_exports(file, "library.so");
-  ASSERT_TRUE(exports.ok()) << exports.status().message();
+  ASSERT_TRUE(exports.ok()) << exports.status().text();
   ASSERT_EQ(exports.value().size(), 9u);
   for (const std::string& name : exports.value()) EXPECT_EQ(name, std::string(256, 'x'));
 }

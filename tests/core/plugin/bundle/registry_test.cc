@@ -24,7 +24,7 @@ class Registry : public testing::Test {
   // The bundle in `name` is refused at discovery with these words in its reason.
   void expect_refused(const std::string& name, const std::vector<std::string>& words) {
     auto registry = tree_.open(host_);
-    ASSERT_TRUE(registry.ok()) << registry.status().message();
+    ASSERT_TRUE(registry.ok()) << registry.status().text();
     for (const BundleInfo& info : registry.value()->list()) {
       if (info.directory != tree_.bundle(name)) continue;
       EXPECT_EQ(info.state, BundleInfo::State::kRefused);
@@ -43,14 +43,14 @@ class Registry : public testing::Test {
   }
   void expect_bundle_load_refused(const std::vector<std::string>& words) {
     auto registry = tree_.open(host_);
-    ASSERT_TRUE(registry.ok()) << registry.status().message();
+    ASSERT_TRUE(registry.ok()) << registry.status().text();
     ASSERT_EQ(registry.value()->list()[0].state, BundleInfo::State::kDiscovered)
         << registry.value()->list()[0].reason;
     std::string first;
     for (int attempt = 0; attempt < 2; ++attempt) {
       auto made = make(*registry.value());
       ASSERT_FALSE(made.ok());
-      const std::string& text = made.status().message();
+      const std::string& text = made.status().text();
       for (const std::string& word : words) {
         EXPECT_NE(text.find(word), std::string::npos) << text << "\nlacks " << word;
       }
@@ -76,7 +76,7 @@ class Registry : public testing::Test {
 TEST_F(Registry, good_bundle_is_listed_without_loading) {
   tree_.add("a", good_);
   auto registry = tree_.open(host_);
-  ASSERT_TRUE(registry.ok()) << registry.status().message();
+  ASSERT_TRUE(registry.ok()) << registry.status().text();
   const auto list = registry.value()->list();
   ASSERT_EQ(list.size(), 1u);
   EXPECT_EQ(list[0].state, BundleInfo::State::kDiscovered) << list[0].reason;
@@ -91,7 +91,7 @@ TEST_F(Registry, good_bundle_is_listed_without_loading) {
 
 TEST_F(Registry, rescan_sees_what_came_what_changed_and_what_has_gone) {
   auto opened = tree_.open(host_);
-  ASSERT_TRUE(opened.ok()) << opened.status().message();
+  ASSERT_TRUE(opened.ok()) << opened.status().text();
   PluginRegistry& registry = *opened.value();
   EXPECT_TRUE(registry.list().empty());
   EXPECT_FALSE(registry.find("org.example.fixture").has_value());
@@ -100,7 +100,7 @@ TEST_F(Registry, rescan_sees_what_came_what_changed_and_what_has_gone) {
   ASSERT_TRUE(registry.rescan().ok());
   ASSERT_EQ(registry.list().size(), 1u);
   auto old = make(registry);
-  ASSERT_TRUE(old.ok()) << old.status().message();
+  ASSERT_TRUE(old.ok()) << old.status().text();
   // Nothing changed: it stays loaded.
   ASSERT_TRUE(registry.rescan().ok());
   EXPECT_EQ(registry.list()[0].state, BundleInfo::State::kLoaded);
@@ -114,7 +114,7 @@ TEST_F(Registry, rescan_sees_what_came_what_changed_and_what_has_gone) {
   EXPECT_EQ(registry.list()[0].sha256, to_hex(sha256(newer)));
   EXPECT_NE(registry.list()[0].content_sha256, content);
   auto fresh = make(registry);
-  ASSERT_TRUE(fresh.ok()) << fresh.status().message();
+  ASSERT_TRUE(fresh.ok()) << fresh.status().text();
   specd_drafter_grant grant{};
   grant.struct_size = sizeof(grant);
   grant.max_nodes = grant.max_depth = 4;
@@ -148,7 +148,7 @@ TEST_F(Registry, what_failed_is_tried_again_after_it_was_put_right) {
   tree_.add("a", good_);
   tree_.add("b", good_);
   auto opened = tree_.open(host_);
-  ASSERT_TRUE(opened.ok()) << opened.status().message();
+  ASSERT_TRUE(opened.ok()) << opened.status().text();
   PluginRegistry& registry = *opened.value();
   ASSERT_EQ(registry.list()[1].state, BundleInfo::State::kRefused) << "the id is taken";
   fs::remove_all(tree_.bundle("a"));
@@ -175,7 +175,7 @@ TEST_F(Registry, what_failed_is_tried_again_after_it_was_put_right) {
 TEST_F(Registry, directory_that_is_absent_is_an_error) {
   auto registry = PluginRegistry::open({{tree_.bundle("absent")}, tree_.cache()}, host_);
   ASSERT_FALSE(registry.ok());
-  EXPECT_NE(registry.status().message().find("absent"), std::string::npos);
+  EXPECT_NE(registry.status().text().find("absent"), std::string::npos);
 }
 
 TEST_F(Registry, cache_directory_must_be_private) {
@@ -183,8 +183,7 @@ TEST_F(Registry, cache_directory_must_be_private) {
   chmod(tree_.cache().c_str(), 0750);
   auto registry = tree_.open(host_);
   ASSERT_FALSE(registry.ok());
-  EXPECT_NE(registry.status().message().find("0700"), std::string::npos)
-      << registry.status().message();
+  EXPECT_NE(registry.status().text().find("0700"), std::string::npos) << registry.status().text();
 }
 
 TEST_F(Registry, build_folders_and_files_are_no_bundles) {
@@ -280,8 +279,7 @@ TEST_F(Registry, file_changed_after_discovery_is_refused) {
   write_bytes(tree_.bundle("a") + "/plugin.so", good_ + "x", 0755);
   auto made = make(*registry.value());
   ASSERT_FALSE(made.ok());
-  EXPECT_NE(made.status().message().find("hash mismatch"), std::string::npos)
-      << made.status().message();
+  EXPECT_NE(made.status().text().find("hash mismatch"), std::string::npos) << made.status().text();
   // The half-made copy is gone.
   EXPECT_TRUE(fs::is_empty(tree_.cache()));
 }
@@ -354,7 +352,7 @@ TEST_F(Registry, bad_bundle_does_not_hide_the_good_one) {
   auto registry = tree_.open(host_);
   ASSERT_TRUE(registry.ok());
   auto made = make(*registry.value());
-  EXPECT_TRUE(made.ok()) << made.status().message();
+  EXPECT_TRUE(made.ok()) << made.status().text();
 }
 
 TEST_F(Registry, plugin_that_is_absent_or_refused_says_so) {
@@ -365,12 +363,12 @@ TEST_F(Registry, plugin_that_is_absent_or_refused_says_so) {
   ASSERT_TRUE(registry.ok());
   auto made = make(*registry.value());
   ASSERT_FALSE(made.ok());
-  EXPECT_NE(made.status().message().find("plugin 'org.example.fixture' was refused: "),
+  EXPECT_NE(made.status().text().find("plugin 'org.example.fixture' was refused: "),
             std::string::npos);
   made = registry.value()->make_drafter("org.example.absent", "", Json::object(), target_, "d");
   ASSERT_FALSE(made.ok());
   EXPECT_EQ(made.status().code(), Code::kNotFound);
-  EXPECT_NE(made.status().message().find("found 'org.example.fixture'"), std::string::npos);
+  EXPECT_NE(made.status().text().find("found 'org.example.fixture'"), std::string::npos);
 }
 
 // ---- loading ---------------------------------------------------------------------------------
@@ -387,7 +385,7 @@ TEST_F(Registry, a_plugin_that_is_not_there_may_be_the_one_that_was_refused) {
   EXPECT_NE(registry.value()->list()[1].reason.find("is a symbolic link"), std::string::npos);
   const auto made = make(*registry.value());
   ASSERT_FALSE(made.ok());
-  const std::string text = made.status().message();
+  const std::string text = made.status().text();
   EXPECT_NE(text.find("is not there; no usable bundle was found; "), std::string::npos) << text;
   EXPECT_NE(text.find("was refused: "), std::string::npos) << text;
   EXPECT_NE(text.find("is writable by others"), std::string::npos) << text;
@@ -480,7 +478,7 @@ TEST_F(Registry, constructor_that_sleeps_is_waited_for) {
   auto registry = tree_.open(host_);
   ASSERT_TRUE(registry.ok());
   const auto made = make(*registry.value());
-  EXPECT_TRUE(made.ok()) << made.status().message();
+  EXPECT_TRUE(made.ok()) << made.status().text();
 }
 
 TEST_F(Registry, manifest_that_differs_from_the_library_is_refused) {
@@ -495,7 +493,7 @@ TEST_F(Registry, manifest_that_differs_from_the_library_is_refused) {
                                                Json::object(), target_, "d");
     ASSERT_FALSE(made.ok());
     for (const std::string& word : words) {
-      EXPECT_NE(made.status().message().find(word), std::string::npos) << made.status().message();
+      EXPECT_NE(made.status().text().find(word), std::string::npos) << made.status().text();
     }
   };
   expect([](Json& m) { m["id"] = "org.example.other"; },
@@ -513,7 +511,7 @@ TEST_F(Registry, good_bundle_loads_from_the_private_copy) {
   auto registry = tree_.open(host_);
   ASSERT_TRUE(registry.ok());
   auto drafter = make(*registry.value());
-  ASSERT_TRUE(drafter.ok()) << drafter.status().message();
+  ASSERT_TRUE(drafter.ok()) << drafter.status().text();
   EXPECT_EQ(registry.value()->list()[0].state, BundleInfo::State::kLoaded);
   const std::string copy = tree_.cache() + "/" + to_hex(sha256(good_)) + ".so";
   struct stat info;
@@ -535,7 +533,7 @@ TEST_F(Registry, damaged_copy_in_the_cache_is_replaced) {
   const std::string copy = tree_.cache() + "/" + to_hex(sha256(bytes)) + ".so";
   write_bytes(copy, "not this", 0500);
   auto drafter = make(*registry.value());
-  ASSERT_TRUE(drafter.ok()) << drafter.status().message();
+  ASSERT_TRUE(drafter.ok()) << drafter.status().text();
   EXPECT_EQ(read_bytes(copy), bytes);
 }
 
@@ -550,7 +548,7 @@ TEST_F(Registry, same_path_with_new_content_is_a_new_module) {
   auto after = tree_.open(host_);
   ASSERT_TRUE(after.ok());
   auto new_drafter = make(*after.value());
-  ASSERT_TRUE(new_drafter.ok()) << new_drafter.status().message();
+  ASSERT_TRUE(new_drafter.ok()) << new_drafter.status().text();
   EXPECT_EQ(after.value()->list()[0].version, "2.0.0");
   EXPECT_EQ(before.value()->list()[0].version, "1.0.0");
 }
@@ -572,7 +570,7 @@ TEST_F(Registry, thousands_of_loads_map_each_content_once_and_hold_no_descriptor
       auto registry = tree_.open(host_);  // one that has not loaded it yet
       ASSERT_TRUE(registry.ok());
       const auto made = make(*registry.value());
-      ASSERT_TRUE(made.ok()) << version << ": " << made.status().message();
+      ASSERT_TRUE(made.ok()) << version << ": " << made.status().text();
     }
   };
   load(0);
@@ -590,7 +588,7 @@ TEST_F(Registry, factory_is_chosen_by_kind_and_id) {
     return registry.value()
         ->make_drafter("org.example.fixture", factory, Json::object(), target_, "d")
         .status()
-        .message();
+        .text();
   };
   EXPECT_EQ(drafter_error("next"), "");
   EXPECT_NE(drafter_error("nix").find("has no drafter factory 'nix'; it has 'next'"),
@@ -598,7 +596,7 @@ TEST_F(Registry, factory_is_chosen_by_kind_and_id) {
   EXPECT_NE(drafter_error("none").find("makes a verifier, not a drafter"), std::string::npos);
   auto verifier =
       registry.value()->make_verifier("org.example.fixture", "", Json::object(), target_, "v");
-  ASSERT_TRUE(verifier.ok()) << verifier.status().message();
+  ASSERT_TRUE(verifier.ok()) << verifier.status().text();
   specd_verifier_grant grant{};
   grant.struct_size = sizeof(grant);
   EXPECT_TRUE(verifier.value()->activate(grant).ok());
@@ -608,9 +606,9 @@ TEST_F(Registry, configuration_is_checked_before_the_plugin_sees_it) {
   tree_.add("a", good_);
   auto registry = tree_.open(host_);
   ASSERT_TRUE(registry.ok());
-  EXPECT_EQ(make(*registry.value(), R"({"dept": 3})").status().message(),
-            "plugin 'org.example.fixture' factory 'next': config: unknown key 'dept'; did you mean "
-            "'depth'?");
+  EXPECT_EQ(make(*registry.value(), R"({"dept": 3})").status().text(),
+            "config.dept: plugin 'org.example.fixture' factory 'next': unknown key 'dept'; did you "
+            "mean 'depth'? known here: depth, log, mode");
   EXPECT_TRUE(make(*registry.value(), R"({"depth": 3})").ok());
 }
 
@@ -621,9 +619,9 @@ TEST_F(Registry, schema_with_an_unknown_keyword_refuses_the_factory) {
   ASSERT_TRUE(registry.ok());
   const auto made = make(*registry.value());
   ASSERT_FALSE(made.ok());
-  EXPECT_NE(made.status().message().find("factory 'next': config_schema: the top: keyword 'oneOf'"),
+  EXPECT_NE(made.status().text().find("factory 'next': config_schema: the top: keyword 'oneOf'"),
             std::string::npos)
-      << made.status().message();
+      << made.status().text();
 }
 
 TEST_F(Registry, what_describe_and_create_do_wrong_is_told) {
@@ -631,7 +629,7 @@ TEST_F(Registry, what_describe_and_create_do_wrong_is_told) {
   auto registry = tree_.open(host_);
   ASSERT_TRUE(registry.ok());
   const auto error = [&](const std::string& mode) {
-    return make(*registry.value(), Json{{"mode", mode}}.dump()).status().message();
+    return make(*registry.value(), Json{{"mode", mode}}.dump()).status().text();
   };
   const auto expect = [&](const std::string& mode, const std::string& words) {
     const std::string text = error(mode);

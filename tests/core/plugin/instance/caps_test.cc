@@ -32,7 +32,7 @@ class Caps : public testing::Test {
   std::string fault(const std::function<void(specd_drafter_caps&)>& edit) {
     specd_drafter_caps caps = good();
     edit(caps);
-    return check_caps(caps, target_, *host_, "p").message();
+    return check_caps(caps, target_, *host_, "p").text();
   }
 
   TestServices services_;
@@ -82,7 +82,7 @@ TEST_F(Caps, chain_is_shortened_to_its_depth) {
 
 TEST_F(Caps, verifier_caps_are_checked) {
   specd_verifier_caps caps{};
-  const auto text = [&] { return check_caps(caps, *host_, "p").message(); };
+  const auto text = [&] { return check_caps(caps, *host_, "p").text(); };
   EXPECT_NE(text().find("struct_size"), std::string::npos);
   caps.struct_size = sizeof(caps);
   caps.tree_modes = 1u << 7;

@@ -63,13 +63,13 @@ class Instance : public testing::Test {
   void SetUp() override {
     tree_.add("a", read_bytes(fixture("good")));
     auto registry = tree_.open(host_);
-    ASSERT_TRUE(registry.ok()) << registry.status().message();
+    ASSERT_TRUE(registry.ok()) << registry.status().text();
     registry_ = std::move(registry).value();
   }
   std::unique_ptr<Drafter> make(const std::string& mode) {
     auto made = registry_->make_drafter("org.example.fixture", "next", Json{{"mode", mode}},
                                         target_, "route.drafter");
-    SPECD_CHECK(made.ok(), made.status().message());
+    SPECD_CHECK(made.ok(), made.status().text());
     return std::move(made).value();
   }
   static specd_drafter_grant grant() {
@@ -115,10 +115,10 @@ TEST_F(Instance, failed_activation_is_told_and_leaves_it_inactive) {
   auto drafter = make("activate_fails");
   const Status status = drafter->activate(grant());
   EXPECT_EQ(status.code(), Code::kUnavailable);
-  EXPECT_NE(status.message().find("org.example.fixture (route.drafter): activate() returned "
-                                  "SPECD_E_DEVICE (8)"),
+  EXPECT_NE(status.text().find("org.example.fixture (route.drafter): activate() returned "
+                               "SPECD_E_DEVICE (8)"),
             std::string::npos)
-      << status.message();
+      << status.text();
 }
 
 TEST_F(Instance, unknown_status_is_internal_and_counted) {
@@ -127,7 +127,7 @@ TEST_F(Instance, unknown_status_is_internal_and_counted) {
   Step step;
   const Status status = drafter->propose(step.args, step.call);
   EXPECT_EQ(status.code(), Code::kInternal);
-  EXPECT_NE(status.message().find("an unknown status (12345)"), std::string::npos);
+  EXPECT_NE(status.text().find("an unknown status (12345)"), std::string::npos);
   EXPECT_EQ(drafter->propose_stats.failures, 1u);
 }
 
@@ -145,7 +145,7 @@ TEST_F(Instance, what_the_plugin_reports_is_in_the_status) {
   ASSERT_TRUE(drafter->activate(grant()).ok());
   Step step;
   const Status status = drafter->propose(step.args, step.call);
-  EXPECT_EQ(status.message(),
+  EXPECT_EQ(status.text(),
             "plugin org.example.fixture (route.drafter): propose() returned SPECD_E_INTERNAL (11): "
             "no luck");
   EXPECT_EQ(step.call.sequence_text.at(0), "of this one");
@@ -158,22 +158,21 @@ TEST_F(Instance, static_tree_is_taken_when_its_parents_are_in_order) {
   auto shallow = make("static_good");
   specd_drafter_grant small = grant();
   small.max_depth = 1;
-  EXPECT_NE(shallow->activate(small).message().find("node 1 has depth 2, the grant allows 1"),
+  EXPECT_NE(shallow->activate(small).text().find("node 1 has depth 2, the grant allows 1"),
             std::string::npos);
   auto narrow = make("static_good");
   small = grant();
   small.max_nodes = 2;
-  EXPECT_NE(narrow->activate(small).message().find("gave 0 nodes, expected 1..2"),
-            std::string::npos);
+  EXPECT_NE(narrow->activate(small).text().find("gave 0 nodes, expected 1..2"), std::string::npos);
 }
 
 TEST_F(Instance, static_tree_with_a_parent_out_of_order_is_refused) {
   auto drafter = make("static_bad");
   const Status status = drafter->activate(grant());
   EXPECT_EQ(status.code(), Code::kInternal);
-  EXPECT_NE(status.message().find("static_tree(): node 1 has parent 1, expected -1..0"),
+  EXPECT_NE(status.text().find("static_tree(): node 1 has parent 1, expected -1..0"),
             std::string::npos)
-      << status.message();
+      << status.text();
 }
 
 TEST_F(Instance, memory_left_at_destroy_is_freed_and_logged) {

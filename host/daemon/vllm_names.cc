@@ -1,4 +1,4 @@
-#include "host/config/vllm_names.h"
+#include "host/daemon/vllm_names.h"
 
 #include <map>
 #include <string>

@@ -1,0 +1,31 @@
+// What the wire's messages have in common: their strings are UTF-8, their enums are words.
+#pragma once
+
+#include <google/protobuf/generated_enum_reflection.h>
+#include <google/protobuf/message.h>
+
+#include <string>
+#include <string_view>
+
+namespace specd::host {
+
+// Replaces what is not UTF-8 in any string of the message, at any depth, by \xHH. Without it one
+// folder with an odd name would make a reply that no client can read.
+void make_utf8(google::protobuf::Message& message);
+
+// ROUTE_STATE_LIVE is "live"; *_UNSPECIFIED is "".
+std::string enum_word(const google::protobuf::EnumValueDescriptor& value);
+template <typename E>
+std::string enum_word(E value) {
+  const auto* known = google::protobuf::GetEnumDescriptor<E>()->FindValueByNumber(value);
+  return known == nullptr ? "unknown" : enum_word(*known);
+}
+
+// The number of the value that a word means; 0, which is *_UNSPECIFIED, when there is none.
+int enum_number(const google::protobuf::EnumDescriptor& type, std::string_view word);
+template <typename E>
+E enum_value(std::string_view word) {
+  return static_cast<E>(enum_number(*google::protobuf::GetEnumDescriptor<E>(), word));
+}
+
+}  // namespace specd::host

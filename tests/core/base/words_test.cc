@@ -1,0 +1,27 @@
+#include "core/base/words.h"
+
+#include <gtest/gtest.h>
+
+namespace specd {
+namespace {
+
+TEST(Words, the_nearest_is_a_typing_error_away_and_not_another_word) {
+  EXPECT_EQ(nearest("threds", {"threads", "isa"}), "threads");
+  EXPECT_EQ(nearest("htreads", {"threads", "isa"}), "threads");
+  EXPECT_EQ(nearest("banana", {"threads", "isa"}), "");
+  EXPECT_EQ(nearest("", {"threads"}), "");
+  EXPECT_EQ(nearest("warning", {"warn", "debug"}), "warn");
+  EXPECT_EQ(nearest(std::string(129, 'x'), {std::string(129, 'x')}), "");
+}
+
+TEST(Words, an_unknown_word_gets_a_suggestion_and_the_list) {
+  EXPECT_EQ(did_you_mean("threds", {"threads", "isa"}), "; did you mean 'threads'?");
+  EXPECT_EQ(did_you_mean("banana", {"threads"}), "");
+  EXPECT_EQ(known_words("is", {"threads", "isa"}),
+            "; did you mean 'isa'? known here: threads, isa");
+  EXPECT_EQ(known_words("banana", {"threads", "isa"}), "; known here: threads, isa");
+  EXPECT_EQ(known_words("x", {}), "; known here: none");
+}
+
+}  // namespace
+}  // namespace specd

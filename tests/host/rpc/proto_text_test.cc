@@ -1,0 +1,64 @@
+#include "host/rpc/proto_text.h"
+
+#include <gtest/gtest.h>
+
+#include "core/base/utf8.h"
+#include "host/proto/specd.pb.h"
+
+namespace specd::host {
+namespace {
+
+TEST(ProtoText, what_is_not_utf8_is_shown_at_any_depth_and_bytes_are_left) {
+  v1::ListPluginsResponse response;
+  response.add_plugins()->set_id("good é");
+  v1::Plugin& bad = *response.add_plugins();
+  bad.set_reason(
+      "a\xff"
+      "b");
+  bad.add_factories()->set_id("\xc3");
+  make_utf8(response);
+  EXPECT_EQ(response.plugins(0).id(), "good é");
+  EXPECT_EQ(response.plugins(1).reason(), "a\\xffb");
+  EXPECT_EQ(response.plugins(1).factories(0).id(), "\\xc3");
+
+  v1::GenerateRequest request;
+  request.set_text("\xff");
+  request.set_route("\xff");
+  make_utf8(request);
+  EXPECT_EQ(request.text(), "\xff");
+  EXPECT_EQ(request.route(), "\\xff");
+
+  v1::Model model;
+  model.add_generation_config_ignored("\xff");
+  make_utf8(model);
+  EXPECT_EQ(model.generation_config_ignored(0), "\\xff");
+}
+
+TEST(ProtoText, enums_are_words_and_back) {
+  EXPECT_EQ(enum_word(v1::ROUTE_STATE_LIVE), "live");
+  EXPECT_EQ(enum_word(v1::ROUTE_STATE_UNSPECIFIED), "");
+  EXPECT_EQ(enum_word(static_cast<v1::RouteState>(99)), "unknown");
+  EXPECT_EQ(enum_value<v1::RouteState>("draining"), v1::ROUTE_STATE_DRAINING);
+  EXPECT_EQ(enum_value<v1::RouteState>("asleep"), v1::ROUTE_STATE_UNSPECIFIED);
+}
+
+// What the engine says in words has a value each.
+TEST(ProtoText, every_word_of_the_engine_has_its_value) {
+  for (const char* word : {"discovered", "loaded", "refused"})
+    EXPECT_NE(enum_value<v1::PluginState>(word), 0) << word;
+  for (const char* word : {"drafter", "verifier"})
+    EXPECT_NE(enum_value<v1::PluginKind>(word), 0) << word;
+  for (const char* word : {"live", "refused", "draining"})
+    EXPECT_NE(enum_value<v1::RouteState>(word), 0) << word;
+  for (const char* word : {"none", "law", "identical"})
+    EXPECT_NE(enum_value<v1::Guarantee>(word), 0) << word;
+  for (const char* word : {"target", "draft"})
+    EXPECT_NE(enum_value<v1::ModelRole>(word), 0) << word;
+  for (const char* word : {"loaded", "refused"})
+    EXPECT_NE(enum_value<v1::ModelState>(word), 0) << word;
+  for (const char* word : {"ready", "draining", "failed"})
+    EXPECT_NE(enum_value<v1::EngineState>(word), 0) << word;
+}
+
+}  // namespace
+}  // namespace specd::host
