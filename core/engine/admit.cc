@@ -2,6 +2,7 @@
 #include <charconv>
 
 #include "core/engine/impl.h"
+#include "core/engine/options.h"
 #include "core/base/utf8.h"
 
 namespace specd {
@@ -54,18 +55,10 @@ Status check_name(const std::string& field, const std::string& name) {
   return Status();
 }
 
-// REQUIRES mutex
-Status Engine::Impl::may_admit() const {
-  if (!failure.ok()) return failure;
-  if (draining) return Status(Code::kUnavailable, "the daemon is shutting down");
-  if (n_queued < options.queue_max) return Status();
-  return Status(Code::kExhausted, "the queue is full: " + std::to_string(n_queued) +
-                                      " requests wait (engine.queue_max)");
-}
-
 Result<Ticket> Engine::Impl::admit(const Request& request, Sink sink) {
+  const ModelConfig& config = target.config;
   const uint64_t arrived_ns = request.arrived_ns != 0 ? request.arrived_ns : now_ns();
-  const SamplingParams sampling = request.sampling.over(sampling_defaults);
+  const SamplingParams sampling = request.sampling.over(target.sampling_defaults);
   SPECD_OK_OR_RETURN(check_sampling(sampling));
   if (request.max_tokens < 1 || request.max_tokens > config.max_positions) {
     return out_of_range("max_tokens", "1 to " + std::to_string(config.max_positions),
@@ -127,29 +120,11 @@ Result<Ticket> Engine::Impl::admit(const Request& request, Sink sink) {
     return Status(Code::kDeadlineExceeded, "deadline_ms",
                   std::to_string(request.deadline_ms) + " ms are over; the request was not begun");
   }
-  uint64_t number = 0;
-  {
-    // Before a prompt is rendered and encoded; what holds is looked at again with the lock.
-    const std::lock_guard lock(mutex);
-    SPECD_OK_OR_RETURN(may_admit());
-    number = next_number++;
-  }
+  // Before a prompt is rendered and encoded; put() looks again.
+  SPECD_OK_OR_RETURN(intake.may_admit());
+  const uint64_t number = intake.new_number();
   ActiveSequence next;
-  const std::string& name = request.route.empty() ? options.default_route : request.route;
-  if (name != "off") {
-    const std::shared_ptr<const RouteTable> table = board->read();
-    const auto found = table->find(name);
-    if (found == table->end()) {
-      return Status(Code::kInvalidArgument, "route", no_route(*table, name).message());
-    }
-    if (found->second.live == nullptr) {
-      return Status(Code::kInvalidArgument, "route",
-                    "'" + name +
-                        "' could not be made; the operator sees why in the list of routes and in "
-                        "the log");
-    }
-    next.route = RouteLease(found->second.live);
-  }
+  SPECD_TRY(next.route, routes.lease(request.route));
 
   std::vector<int32_t> prompt;
   if (request.prompt_tokens.has_value()) {
@@ -160,7 +135,7 @@ Result<Ticket> Engine::Impl::admit(const Request& request, Sink sink) {
     SPECD_OK_OR_RETURN(check_ids("prompt_tokens", *request.prompt_tokens));
     prompt = *request.prompt_tokens;
   } else {
-    SPECD_TRY(RenderedPrompt made, make_prompt(request));
+    SPECD_TRY(RenderedPrompt made, target.make_prompt(request));
     prompt = std::move(made.tokens);
   }
   const auto n_prompt = static_cast<int64_t>(prompt.size());
@@ -174,19 +149,20 @@ Result<Ticket> Engine::Impl::admit(const Request& request, Sink sink) {
                       "; shorten the prompt or ask for less");
   }
   // What runs must be able to finish alone.
-  if (const int32_t needed = pages_for(n_prompt + request.max_tokens); needed > pages->n_pages()) {
-    const bool prompt_alone = pages_for(n_prompt + 1) > pages->n_pages();
-    return Status(Code::kInvalidArgument, prompt_alone ? "prompt" : "max_tokens",
-                  std::to_string(n_prompt) + " prompt tokens and " +
-                      std::to_string(request.max_tokens) + " new ones need " +
-                      std::to_string(needed) + " KV pages, the cache has " +
-                      std::to_string(pages->n_pages()) + "; enlarge model.kv or ask for less");
+  if (const int32_t needed = pages_for(n_prompt + request.max_tokens);
+      needed > models.pages->n_pages()) {
+    const bool prompt_alone = pages_for(n_prompt + 1) > models.pages->n_pages();
+    return Status(
+        Code::kInvalidArgument, prompt_alone ? "prompt" : "max_tokens",
+        std::to_string(n_prompt) + " prompt tokens and " + std::to_string(request.max_tokens) +
+            " new ones need " + std::to_string(needed) + " KV pages, the cache has " +
+            std::to_string(models.pages->n_pages()) + "; enlarge model.kv or ask for less");
   }
 
   Ticket ticket{.id = {}, .number = number, .sampling = sampling, .prompt_tokens = prompt};
   // Before the lock, for which every step waits: a prompt may be long.
   next.sequence = std::make_unique<Sequence>(number, request, std::move(prompt), sampling,
-                                             config.eos_tokens, tokenizer, std::move(sink));
+                                             config.eos_tokens, target.tokenizer, std::move(sink));
   Sequence& made = *next.sequence;
   made.arrived_ns = arrived_ns;
   made.metrics = &request_metrics;
@@ -194,78 +170,8 @@ Result<Ticket> Engine::Impl::admit(const Request& request, Sink sink) {
   made.rank = {static_cast<int64_t>(arrived_ns) +
                    int64_t{request.priority} * options.priority_aging_ms * 1'000'000,
                number};
-  {
-    // One critical section: a cancel that comes after the id is known finds the request.
-    const std::lock_guard lock(mutex);
-    SPECD_OK_OR_RETURN(may_admit());
-    std::string id = request.id;
-    // A client may have chosen a name that looks like ours.
-    for (uint64_t n = number; id.empty() || (request.id.empty() && number_of.contains(id)); ++n) {
-      id = "req-" + std::to_string(n);
-    }
-    if (!number_of.try_emplace(id, number).second) {
-      return Status(Code::kInvalidArgument, "request_id", "'" + id + "' is running already");
-    }
-    made.set_id(id);
-    live.emplace(number, &made);
-    ticket.id = id;
-    if (next.route != nullptr) ++next.route->counters.requests;
-    ++n_admitted;
-    ++n_queued;
-    ++n_unfinished;
-    inbox.push_back(std::move(next));
-  }
-  wake.notify_one();
+  SPECD_TRY(ticket.id, intake.put(std::move(next), request.id));
   return ticket;
-}
-
-Result<Ticket> Engine::submit(const Request& request, Sink sink) {
-  Result<Ticket> ticket = impl_->admit(request, std::move(sink));
-  if (!ticket.ok()) count_refused();
-  return ticket;
-}
-
-void Engine::count_refused() { ++impl_->n_refused; }
-
-// While a request is live the step thread has something to do: it needs no waking.
-bool Engine::cancel(uint64_t number) {
-  const std::lock_guard lock(impl_->mutex);
-  const auto found = impl_->live.find(number);
-  if (found == impl_->live.end()) return false;
-  found->second->cancel();
-  return true;
-}
-
-bool Engine::cancel(const std::string& request_id) {
-  const std::lock_guard lock(impl_->mutex);
-  const auto found = impl_->number_of.find(request_id);
-  if (found == impl_->number_of.end()) return false;
-  impl_->live.at(found->second)->cancel();
-  return true;
-}
-
-bool Engine::clear_prefix_cache() {
-  const std::lock_guard lock(impl_->control);
-  return impl_->at_step_boundary([impl = impl_.get()] {
-    if (impl->cache != nullptr) impl->cache->clear();
-    impl->batch->count_pages();
-  });
-}
-
-void Engine::start_drain() {
-  const std::lock_guard lock(impl_->mutex);
-  impl_->draining = true;
-}
-
-Status Engine::failure() const {
-  const std::lock_guard lock(impl_->mutex);
-  return impl_->failure;
-}
-
-bool Engine::wait_idle(uint64_t timeout_ms) {
-  std::unique_lock lock(impl_->mutex);
-  return impl_->idle.wait_for(lock, std::chrono::milliseconds(timeout_ms),
-                              [this] { return impl_->n_unfinished == 0; });
 }
 
 }  // namespace specd

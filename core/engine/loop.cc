@@ -1,112 +1,67 @@
-// The step thread: takes what arrived, steps, tells clients.
+#include "core/engine/loop.h"
+
+#include <pthread.h>
+
 #include <utility>
 
-#include "core/base/log.h"
-#include "core/engine/impl.h"
+#include "core/base/check.h"
 
 namespace specd {
 
-void Engine::Impl::loop() {
+Loop::~Loop() { SPECD_CHECK(!thread_.joinable(), "stop() comes before the end"); }
+
+void Loop::start() {
+  thread_ = std::thread([this] {
+    pthread_setname_np(pthread_self(), "specd-step");
+    run();
+  });
+}
+
+void Loop::stop() {
+  if (!thread_.joinable()) return;
+  intake_.stop();
+  thread_.join();
+}
+
+void Loop::run() {
   Status failed;  // of the device
   while (true) {
-    std::vector<ActiveSequence> arrived;
-    std::function<void()> task;
-    bool stop = false;
-    {
-      std::unique_lock lock(mutex);
-      step_since_ns = 0;
-      wake.wait(lock, [&] {
-        return stopping || !inbox.empty() || !batch->empty() || boundary_task != nullptr;
-      });
-      step_since_ns = now_ns();
-      arrived.swap(inbox);
-      task = std::exchange(boundary_task, nullptr);
-      stop = stopping;
-      if (stop) {
-        for (const auto& [number, sequence] : live) sequence->cancel();
-      }
+    Intake::Arrived arrived = intake_.wait(!batch_.empty(), counters_.step_since_ns);
+    if (arrived.task != nullptr) {
+      arrived.task();
+      intake_.finish_task();
     }
-    if (task != nullptr) pass_boundary(task);
-    for (ActiveSequence& next : arrived) batch->add_waiting(std::move(next));
-    batch->end_unwanted();
-    if (stop) return;
+    for (ActiveSequence& next : arrived.sequences) batch_.add_waiting(std::move(next));
+    batch_.end_unwanted();
+    if (arrived.stop) return;
     if (failed.ok()) failed = step();
-    if (!failed.ok()) fail_all(failed);
+    if (failed.ok()) continue;
+    // What the sequences had computed is gone with the device. Every request gets the reason.
+    for (ActiveSequence& next : intake_.fail(failed)) batch_.add_waiting(std::move(next));
+    batch_.fail_all(intake_.failure());
   }
 }
 
-Status Engine::Impl::step() {
-  const StepPlan plan = batch->plan();
-  SPECD_OK_OR_RETURN(batch->carry_out(plan));
-  {
-    const std::lock_guard lock(mutex);
-    count_queued();
-  }
+Status Loop::step() {
+  const StepPlan plan = batch_.plan();
+  SPECD_OK_OR_RETURN(batch_.carry_out(plan));
+  intake_.set_waiting(static_cast<int32_t>(batch_.n_waiting()));
   // Beside a device the texts of a step go out while the next one is computed.
   const auto send_all = [this] {
-    for (ActiveSequence& member : batch->running()) {
+    for (ActiveSequence& member : batch_.running()) {
       const bool runs = member.slot >= 0 && member.sequence->finish() == FinishReason::kNone;
-      if (runs) member.sequence->send();  // those that have ended get one last event
+      if (runs) member.sequence->send();  // a sequence that has ended gets one last event
     }
   };
-  SPECD_TRY(const StepCounters counters, runner->run(plan, batch->running(), send_all));
-  n_steps += plan.items.empty() ? 0 : 1;
-  n_rows += counters.rows;
-  n_tokens += counters.tokens;
-  n_kv_moves += counters.kv_moves;
-  batch->settle([this](Sequence& sequence) {
-    if (device->is_host()) sequence.send();
+  SPECD_TRY(const StepCounters done, runner_.run(plan, batch_.running(), send_all));
+  counters_.steps += plan.items.empty() ? 0 : 1;
+  counters_.rows += done.rows;
+  counters_.tokens += done.tokens;
+  counters_.kv_moves += done.kv_moves;
+  batch_.settle([this](Sequence& sequence) {
+    if (device_.is_host()) sequence.send();
   });
   return Status();
-}
-
-// The device is gone, and with it what the sequences had computed. Everybody gets the reason.
-void Engine::Impl::fail_all(const Status& why) {
-  std::vector<ActiveSequence> arrived;
-  {
-    const std::lock_guard lock(mutex);
-    if (failure.ok()) {
-      failure = Status(Code::kUnavailable, "the device failed: " + why.message());
-      log(LogLevel::kError, "every request ends: " + failure.message());
-    }
-    draining = true;
-    arrived.swap(inbox);  // admitted before that
-  }
-  for (ActiveSequence& next : arrived) batch->add_waiting(std::move(next));
-  batch->fail_all(failure);
-}
-
-// REQUIRES mutex. [step]
-void Engine::Impl::count_queued() {
-  n_queued = static_cast<int32_t>(inbox.size() + batch->n_waiting());
-}
-
-void Engine::Impl::finish(Sequence& sequence) {
-  switch (sequence.finish()) {
-    case FinishReason::kCancelled:
-      ++n_cancelled;
-      break;
-    case FinishReason::kError:
-      ++n_failed;
-      if (sequence.error().code() == Code::kDeadlineExceeded) ++n_deadline_misses;
-      break;
-    default:
-      ++n_completed;
-      break;
-  }
-  {
-    // Before the last event: a client that has seen it may use the id and the place in the queue.
-    const std::lock_guard lock(mutex);
-    count_queued();
-    live.erase(sequence.number());
-    number_of.erase(sequence.request().id);
-  }
-  sequence.send();
-  {
-    const std::lock_guard lock(mutex);
-    --n_unfinished;
-  }
-  idle.notify_all();
 }
 
 }  // namespace specd

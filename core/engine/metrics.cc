@@ -252,7 +252,8 @@ std::vector<MetricFamily> Engine::metrics() const {
                seconds(status.step_age_ns));
   add_requests(families, model_label, status, impl_->request_metrics);
   add_cache(families, model_label, model);
-  add_steps(families, model_label, status, impl_->runner->step_time(), impl_->worker->forward_ns());
+  add_steps(families, model_label, status, impl_->runner->step_time(),
+            impl_->models.worker->forward_ns());
   add_routes(families, served);
   std::vector<MetricFamily> all = std::move(families).take();
   add_plugin_metrics(all, served);

@@ -4,7 +4,11 @@
 #include "core/device/cuda_device.h"
 #include "core/base/quote.h"
 #include "core/base/words.h"
-#include "core/engine/impl.h"
+#include "core/engine/options.h"
+#include "core/engine/target.h"
+#include "core/exec/model_service.h"
+#include "core/exec/services.h"
+#include "core/model/checkpoint.h"
 
 namespace specd {
 
@@ -208,15 +212,6 @@ Result<int32_t> kv_pages_of(const ModelOptions& model, const Device& device, uin
   return static_cast<int32_t>(std::min<uint64_t>(bytes / page_bytes, EngineLimits::kKvPages));
 }
 
-ChatTemplate load_chat_template(const ModelOptions& model) {
-  ChatTemplate loaded = ChatTemplate::load(model.path, model.chat_template);
-  if (const Status& status = loaded.status(); !status.ok()) {
-    log(loaded.source().empty() ? LogLevel::kInfo : LogLevel::kWarn,
-        model.name + " serves no chats: " + status.text());
-  }
-  return loaded;
-}
-
 Status check_options(const EngineOptions& options) {
   SPECD_OK_OR_RETURN(check_limits(options));
   SPECD_TRY(const auto device,
@@ -225,19 +220,13 @@ Status check_options(const EngineOptions& options) {
     const auto opened = open_cuda_device(index, {});
     if (!opened.ok()) return opened.status().in_field("devices[0]");
   }
+  Target target;
+  SPECD_OK_OR_RETURN(target.load(options.model));
   const std::string& path = options.model.path;
-  SPECD_TRY(ModelConfig config, load_model_config(path).in_field(kModelPath));
-  SPECD_OK_OR_RETURN(
-      load_eos_tokens(path, config.vocab_size, config.eos_tokens).in_field(kModelPath));
-  if (options.model.generation_config) {
-    SPECD_OK_OR_RETURN(load_generation_config(path).status().in_field(kModelPath));
-  }
-  SPECD_TRY(const auto tokenizer, Tokenizer::load(path + "/tokenizer.json").in_field(kModelPath));
-  SPECD_OK_OR_RETURN(check_vocabulary(path, config, *tokenizer).in_field(kModelPath));
-  const ChatTemplate chat_template = load_chat_template(options.model);
+  const ModelConfig& config = target.config;
   // One that was asked for must do; a model whose own does not still serves text.
   if (!options.model.chat_template.empty()) {
-    SPECD_OK_OR_RETURN(chat_template.status().in_field("model.chat_template"));
+    SPECD_OK_OR_RETURN(target.chat_template.status().in_field("model.chat_template"));
   }
   SPECD_TRY(const Checkpoint weights, Checkpoint::open(path).in_field(kModelPath));
   SPECD_OK_OR_RETURN(check_tensors(weights, config).in_field(kModelPath));
@@ -251,7 +240,7 @@ Status check_options(const EngineOptions& options) {
   for (size_t i = 0; i < options.draft_models.size(); ++i) {
     const DraftModelOptions& model = options.draft_models[i];
     draft_models.add(check_draft_model(model.name, model.path, kernel_dtype(model.kv_dtype),
-                                       {config, *tokenizer}));
+                                       {config, *target.tokenizer}));
     const Status& status = draft_models.models().back()->status;
     if (!status.ok()) return status.with_context(model.name).in_field(draft_model_field(i));
   }
@@ -265,13 +254,11 @@ Status check_options(const EngineOptions& options) {
                                   .cache_directory = options.plugin_cache_directory},
                                  host)
                 .in_field("plugins"));
-  ModelFacts target;
-  target.fill(options.model.name, config, *tokenizer);
   services.set_models(&draft_models);
   Status status;
   for (const RouteOptions& route : options.routes) {
     const RouteSpec spec = route_spec(route, options);
-    const auto made = create_route(*registry, spec, target.info);
+    const auto made = create_route(*registry, spec, target.facts.info);
     status = made.status();
     const std::string& device_name = options.devices.front();
     if (made.ok()) {

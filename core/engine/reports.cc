@@ -1,10 +1,11 @@
 #include "core/engine/impl.h"
+#include "core/engine/options.h"
 
 namespace specd {
 
 std::vector<PluginReport> Engine::plugins() const {
   std::vector<PluginReport> reports;
-  for (const BundleInfo& bundle : impl_->registry->list()) {
+  for (const BundleInfo& bundle : impl_->routes.registry().list()) {
     PluginReport report{.id = bundle.id,
                         .version = bundle.version,
                         .license = bundle.license,
@@ -39,9 +40,10 @@ std::vector<RouteReport> Engine::routes() const {
   off.model = impl_->options.model.name;
   off.guarantee = "identical";
   off.state = "live";
+  off.requests = impl_->intake.counters.off;
   off.is_default = impl_->options.default_route == "off";
   reports.push_back(off);
-  for (RouteReport& report : impl_->board->report()) {
+  for (RouteReport& report : impl_->routes.board().report()) {
     report.is_default = report.name == impl_->options.default_route && report.state != "draining";
     report.model = impl_->options.model.name;
     report.suspended = report.disable_by_batch_size > 0 &&
@@ -58,33 +60,34 @@ ModelReport Engine::model() const {
   report.state = "loaded";
   report.name = m.options.model.name;
   report.path = m.options.model.path;
-  report.architecture = m.config.architecture + (m.config.is_ballast ? " (ballast)" : "");
-  report.dtype = dtype_name(m.model->weights().dtype);
+  report.architecture =
+      m.target.config.architecture + (m.target.config.is_ballast ? " (ballast)" : "");
+  report.dtype = dtype_name(m.models.target->weights().dtype);
   report.kv_dtype = dtype_name(kernel_dtype(m.options.model.kv_dtype));
-  report.vocab_size = m.config.vocab_size;
-  report.n_layers = m.config.n_layers;
-  report.hidden_size = m.config.hidden_size;
-  report.max_positions = m.config.max_positions;
-  report.parameters = m.model->weights().parameters;
-  report.weight_bytes = m.model->weights().held_bytes;
-  report.kv_bytes = m.kv->bytes();
-  report.kv_pages_total = m.kv->n_pages();
+  report.vocab_size = m.target.config.vocab_size;
+  report.n_layers = m.target.config.n_layers;
+  report.hidden_size = m.target.config.hidden_size;
+  report.max_positions = m.target.config.max_positions;
+  report.parameters = m.models.target->weights().parameters;
+  report.weight_bytes = m.models.target->weights().held_bytes;
+  report.kv_bytes = m.models.kv->bytes();
+  report.kv_pages_total = m.models.kv->n_pages();
   report.kv_pages_free = m.batch->counters().pages_free;
   report.kv_pages_cached = m.batch->counters().pages_idle;
   report.prefix_query_tokens = m.batch->counters().prefix_query_tokens;
   report.prefix_hit_tokens = m.batch->counters().prefix_hit_tokens;
   report.page_tokens = kernels::kPageTokens;
-  report.sampling_defaults = m.sampling_defaults;
-  report.generation_config_ignored = m.generation_config_ignored;
-  report.eos_tokens = m.config.eos_tokens;
-  const Status& chat = m.chat_template.status();
-  report.chat_template = chat.ok() ? m.chat_template.source() : "refused: " + chat.message();
+  report.sampling_defaults = m.target.sampling_defaults;
+  report.generation_config_ignored = m.target.generation_config_ignored;
+  report.eos_tokens = m.target.config.eos_tokens;
+  const Status& chat = m.target.chat_template.status();
+  report.chat_template = chat.ok() ? m.target.chat_template.source() : "refused: " + chat.message();
   return report;
 }
 
 std::vector<ModelReport> Engine::draft_models() const {
   std::vector<ModelReport> reports;
-  for (const std::unique_ptr<DraftModel>& each : impl_->draft_models->models()) {
+  for (const std::unique_ptr<DraftModel>& each : impl_->models.drafts->models()) {
     const DraftModel& model = *each;
     ModelReport report;
     report.role = "draft";
@@ -117,28 +120,27 @@ std::vector<ModelReport> Engine::draft_models() const {
 EngineReport Engine::status() const {
   Impl& m = *impl_;
   EngineReport report;
-  {
-    const std::lock_guard lock(m.mutex);
-    report.state = !m.failure.ok() ? "failed" : m.draining ? "draining" : "ready";
-    report.waiting = m.n_queued;
-  }
-  report.device = m.device->name() + " (" + m.device->description() + ")";
-  report.isa = m.cpu->ops().name;
-  report.threads = m.cpu->threads();
+  report.state = !m.intake.failure().ok() ? "failed"
+                 : m.intake.is_draining() ? "draining"
+                                          : "ready";
+  report.waiting = m.intake.n_queued();
+  report.device = m.models.device->name() + " (" + m.models.device->description() + ")";
+  report.isa = m.models.cpu->ops().name;
+  report.threads = m.models.cpu->threads();
   report.running = m.batch->counters().running;
-  report.admitted = m.n_admitted;
-  report.completed = m.n_completed;
-  report.failed = m.n_failed;
-  report.cancelled = m.n_cancelled;
-  report.refused = m.n_refused;
-  report.deadline_misses = m.n_deadline_misses;
+  report.admitted = m.intake.counters.admitted;
+  report.completed = m.intake.counters.completed;
+  report.failed = m.intake.counters.failed;
+  report.cancelled = m.intake.counters.cancelled;
+  report.refused = m.intake.counters.refused;
+  report.deadline_misses = m.intake.counters.deadline_misses;
   report.preemptions = m.batch->counters().preemptions;
-  report.steps = m.n_steps;
-  report.rows = m.n_rows;
-  report.tokens = m.n_tokens;
-  report.kv_moves = m.n_kv_moves;
+  report.steps = m.loop->counters().steps;
+  report.rows = m.loop->counters().rows;
+  report.tokens = m.loop->counters().tokens;
+  report.kv_moves = m.loop->counters().kv_moves;
   report.uptime_ns = now_ns() - m.started_ns;
-  if (const uint64_t since = m.step_since_ns; since != 0) {
+  if (const uint64_t since = m.loop->counters().step_since_ns; since != 0) {
     report.step_age_ns = now_ns() - since;
   }
   return report;
@@ -147,18 +149,18 @@ EngineReport Engine::status() const {
 std::vector<MemoryLine> Engine::memory() const {
   const Impl& m = *impl_;
   std::vector<MemoryLine> lines{
-      {"weights of " + m.options.model.name, m.model->weights().held_bytes},
-      {"KV cache, " + std::to_string(m.kv->n_pages()) + " pages of " +
+      {"weights of " + m.options.model.name, m.models.target->weights().held_bytes},
+      {"KV cache, " + std::to_string(m.models.kv->n_pages()) + " pages of " +
            std::to_string(kernels::kPageTokens) + " tokens",
-       m.kv->bytes()},
-      {"activations", m.model->activation_bytes()},
+       m.models.kv->bytes()},
+      {"activations", m.models.target->activation_bytes()},
   };
-  for (const std::unique_ptr<DraftModel>& draft : m.draft_models->models()) {
+  for (const std::unique_ptr<DraftModel>& draft : m.models.drafts->models()) {
     if (draft->transformer == nullptr) continue;
     lines.push_back({"weights of " + draft->name, draft->transformer->weights().held_bytes});
     lines.push_back({"activations of " + draft->name, draft->transformer->activation_bytes()});
   }
-  for (const RouteReport& route : m.board->report()) {
+  for (const RouteReport& route : m.routes.board().report()) {
     if (route.state == "refused") continue;
     lines.push_back({"drafter of route " + route.name + " (limit" +
                          (route.state == "draining" ? ", draining)" : ")"),

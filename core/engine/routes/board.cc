@@ -1,10 +1,10 @@
-#include "core/engine/route_table.h"
+#include "core/engine/routes/board.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "core/base/log.h"
-#include "core/engine/impl.h"
+#include "core/engine/options.h"
 #include "core/exec/services.h"
 
 namespace specd {

@@ -1,0 +1,95 @@
+// The face of the engine: what engine.h promises is done by the parts.
+#include <utility>
+
+#include "core/engine/impl.h"
+#include "core/engine/options.h"
+
+namespace specd {
+
+Engine::Engine() = default;
+Engine::~Engine() = default;
+
+Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options, ProgressFn progress) {
+  SPECD_OK_OR_RETURN(check_limits(options));
+  std::unique_ptr<Engine> engine(new Engine());
+  engine->impl_ = std::make_unique<Impl>(options);
+  SPECD_OK_OR_RETURN(engine->impl_->load(progress));
+  engine->impl_->loop->start();
+  return engine;
+}
+
+Status Engine::Impl::load(const ProgressFn& progress) {
+  const auto say = [&](const char* what, double fraction) {
+    if (progress) progress(what, fraction);
+  };
+  SPECD_OK_OR_RETURN(target.load(options.model));
+  SPECD_OK_OR_RETURN(models.load(options, target, progress));
+  say("plugins", 0);
+  SPECD_OK_OR_RETURN(routes.load());
+  SPECD_TRY(runner, StepRunner::create(*models.worker, *models.drafts));
+  const SchedulerLimits limits{.step_tokens_max = options.step_tokens_max,
+                               .logits_rows_max = models.logits_rows_max,
+                               .max_sequences = options.max_sequences};
+  batch = std::make_unique<Batch>(limits, *models.pages, models.cache.get(), *models.drafts,
+                                  *models.worker, *runner, [this](Sequence& sequence) {
+                                    intake.end(sequence, static_cast<int32_t>(batch->n_waiting()));
+                                  });
+  loop = std::make_unique<Loop>(intake, *batch, *runner, *models.device);
+  say("ready", 1);
+  return Status();
+}
+
+Result<Ticket> Engine::submit(const Request& request, Sink sink) {
+  Result<Ticket> ticket = impl_->admit(request, std::move(sink));
+  if (!ticket.ok()) count_refused();
+  return ticket;
+}
+void Engine::count_refused() { ++impl_->intake.counters.refused; }
+bool Engine::cancel(uint64_t number) { return impl_->intake.cancel(number); }
+bool Engine::cancel(const std::string& request_id) { return impl_->intake.cancel(request_id); }
+void Engine::start_drain() { impl_->intake.start_drain(); }
+Status Engine::failure() const { return impl_->intake.failure(); }
+bool Engine::wait_idle(uint64_t timeout_ms) {
+  return impl_->intake.wait_idle(std::chrono::milliseconds(timeout_ms));
+}
+
+Result<std::vector<int32_t>> Engine::encode(const std::string& prompt) const {
+  Request request;
+  request.prompt = prompt;
+  SPECD_TRY(RenderedPrompt made, impl_->target.make_prompt(request));
+  return std::move(made.tokens);
+}
+
+Result<RenderedPrompt> Engine::render(const Request& request) const {
+  if (request.prompt_tokens.has_value()) {
+    return Status(Code::kInvalidArgument, "prompt_tokens", "expected text or a chat, found ids");
+  }
+  return impl_->target.make_prompt(request);
+}
+
+bool Engine::clear_prefix_cache() {
+  return impl_->routes.between_steps([impl = impl_.get()] {
+    if (impl->models.cache != nullptr) impl->models.cache->clear();
+    impl->batch->count_pages();
+  });
+}
+
+Result<RouteChange> Engine::apply_route(const RouteOptions& route, const std::string& request_id) {
+  RouteOptions wanted = route;
+  if (wanted.model.empty()) wanted.model = impl_->options.model.name;
+  return impl_->routes.change(request_id, wanted, false);
+}
+
+Result<RouteChange> Engine::delete_route(const std::string& name, const std::string& request_id) {
+  SPECD_OK_OR_RETURN(check_name("name", name));
+  RouteOptions wanted;
+  wanted.name = name;
+  return impl_->routes.change(request_id, wanted, true);
+}
+
+Result<RouteOptions> Engine::route(const std::string& name) const {
+  SPECD_OK_OR_RETURN(check_name("name", name));
+  return impl_->routes.definition(name);
+}
+
+}  // namespace specd

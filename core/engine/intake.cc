@@ -1,0 +1,191 @@
+#include "core/engine/intake.h"
+
+#include <utility>
+
+#include "core/base/clock.h"
+#include "core/base/log.h"
+
+namespace specd {
+
+Status Intake::may_admit_locked() const {
+  if (!failure_.ok()) return failure_;
+  if (draining_) return Status(Code::kUnavailable, "the daemon is shutting down");
+  const auto n = static_cast<int32_t>(inbox_.size()) + n_waiting_;
+  if (n < queue_max_) return Status();
+  return Status(Code::kExhausted,
+                "the queue is full: " + std::to_string(n) + " requests wait (engine.queue_max)");
+}
+
+Status Intake::may_admit() const {
+  const std::lock_guard lock(mutex_);
+  return may_admit_locked();
+}
+
+Result<std::string> Intake::put(ActiveSequence next, const std::string& wanted_id) {
+  Sequence& sequence = *next.sequence;
+  const uint64_t number = sequence.number();
+  std::string id = wanted_id;
+  {
+    // One critical section: a cancel that comes after the id is known finds the request.
+    const std::lock_guard lock(mutex_);
+    SPECD_OK_OR_RETURN(may_admit_locked());
+    // A client may have chosen a name that looks like ours.
+    for (uint64_t n = number; id.empty() || (wanted_id.empty() && number_of_.contains(id)); ++n) {
+      id = "req-" + std::to_string(n);
+    }
+    if (!number_of_.try_emplace(id, number).second) {
+      return Status(Code::kInvalidArgument, "request_id", "'" + id + "' is running already");
+    }
+    sequence.set_id(id);
+    live_.emplace(number, &sequence);
+    ++(next.route != nullptr ? next.route->counters.requests : counters.off);
+    ++counters.admitted;
+    ++n_unfinished_;
+    inbox_.push_back(std::move(next));
+  }
+  wake_.notify_one();
+  return id;
+}
+
+// While a request is live the step thread has something to do: it needs no waking.
+bool Intake::cancel(uint64_t number) {
+  const std::lock_guard lock(mutex_);
+  const auto found = live_.find(number);
+  if (found == live_.end()) return false;
+  found->second->cancel();
+  return true;
+}
+
+bool Intake::cancel(const std::string& id) {
+  const std::lock_guard lock(mutex_);
+  const auto found = number_of_.find(id);
+  if (found == number_of_.end()) return false;
+  live_.at(found->second)->cancel();
+  return true;
+}
+
+void Intake::start_drain() {
+  const std::lock_guard lock(mutex_);
+  draining_ = true;
+}
+
+Status Intake::is_open() const {
+  const std::lock_guard lock(mutex_);
+  if (!failure_.ok()) return failure_;
+  return draining_ ? Status(Code::kUnavailable, "the daemon is shutting down") : Status();
+}
+
+Status Intake::failure() const {
+  const std::lock_guard lock(mutex_);
+  return failure_;
+}
+
+bool Intake::is_draining() const {
+  const std::lock_guard lock(mutex_);
+  return draining_;
+}
+
+int32_t Intake::n_queued() const {
+  const std::lock_guard lock(mutex_);
+  return static_cast<int32_t>(inbox_.size()) + n_waiting_;
+}
+
+bool Intake::wait_idle(std::chrono::milliseconds timeout) {
+  std::unique_lock lock(mutex_);
+  return idle_.wait_for(lock, timeout, [this] { return n_unfinished_ == 0; });
+}
+
+bool Intake::between_steps(std::function<void()> task, std::chrono::seconds timeout) {
+  std::unique_lock lock(mutex_);
+  task_has_run_ = false;
+  task_ = std::move(task);
+  wake_.notify_one();
+  const auto has_run = [this] { return task_has_run_; };
+  if (task_done_.wait_for(lock, timeout, has_run)) return true;
+  if (task_ != nullptr) {
+    task_ = nullptr;
+    return false;
+  }
+  task_done_.wait(lock, has_run);  // it is running
+  return true;
+}
+
+void Intake::stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = draining_ = true;
+  }
+  wake_.notify_all();
+}
+
+Intake::Arrived Intake::wait(bool has_work, std::atomic<uint64_t>& pulse) {
+  Arrived arrived;
+  std::unique_lock lock(mutex_);
+  pulse = 0;
+  wake_.wait(lock, [&] { return stopping_ || has_work || !inbox_.empty() || task_ != nullptr; });
+  pulse = now_ns();
+  arrived.sequences.swap(inbox_);
+  n_waiting_ += static_cast<int32_t>(arrived.sequences.size());
+  arrived.task = std::exchange(task_, nullptr);
+  arrived.stop = stopping_;
+  if (stopping_) {
+    for (const auto& [number, sequence] : live_) sequence->cancel();
+  }
+  return arrived;
+}
+
+void Intake::finish_task() {
+  {
+    const std::lock_guard lock(mutex_);
+    task_has_run_ = true;
+  }
+  task_done_.notify_all();
+}
+
+void Intake::set_waiting(int32_t n_waiting) {
+  const std::lock_guard lock(mutex_);
+  n_waiting_ = n_waiting;
+}
+
+void Intake::end(Sequence& sequence, int32_t n_waiting) {
+  switch (sequence.finish()) {
+    case FinishReason::kCancelled:
+      ++counters.cancelled;
+      break;
+    case FinishReason::kError:
+      ++counters.failed;
+      if (sequence.error().code() == Code::kDeadlineExceeded) ++counters.deadline_misses;
+      break;
+    default:
+      ++counters.completed;
+      break;
+  }
+  {
+    // Before the last event: a client that has seen it may use the id and the place in the queue.
+    const std::lock_guard lock(mutex_);
+    n_waiting_ = n_waiting;
+    live_.erase(sequence.number());
+    number_of_.erase(sequence.request().id);
+  }
+  sequence.send();
+  {
+    const std::lock_guard lock(mutex_);
+    --n_unfinished_;
+  }
+  idle_.notify_all();
+}
+
+std::vector<ActiveSequence> Intake::fail(const Status& why) {
+  std::vector<ActiveSequence> arrived;
+  const std::lock_guard lock(mutex_);
+  if (failure_.ok()) {
+    failure_ = Status(Code::kUnavailable, "the device failed: " + why.message());
+    log(LogLevel::kError, "every request ends: " + failure_.message());
+  }
+  draining_ = true;
+  arrived.swap(inbox_);  // admitted before that
+  n_waiting_ += static_cast<int32_t>(arrived.size());
+  return arrived;
+}
+
+}  // namespace specd

@@ -1,0 +1,101 @@
+// Where clients' threads and the step thread meet: admitted requests on their way in, cancellation,
+// drain, and work that has to be done between two steps. Keeps the books of requests: each admitted
+// one ends exactly once.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "core/base/status.h"
+#include "core/step/active_sequence.h"
+
+namespace specd {
+
+// Written once per request, read by reports.
+struct RequestCounters {
+  std::atomic<uint64_t> admitted{0}, completed{0}, failed{0}, cancelled{0}, refused{0};
+  std::atomic<uint64_t> off{0};              // of the admitted, those without a route
+  std::atomic<uint64_t> deadline_misses{0};  // of the failed
+};
+
+class Intake {
+ public:
+  // queue_max: requests that may wait; more are refused.
+  explicit Intake(int32_t queue_max) : queue_max_(queue_max) {}
+
+  // ---- clients and control [any] ----
+
+  // kExhausted when the queue is full, kUnavailable while draining or after the device has failed.
+  Status may_admit() const;
+  // Of no other request of this process.
+  uint64_t new_number() { return ++last_number_; }
+  // Queues a sequence and returns its id: `wanted_id`, or one that is made where that is empty.
+  // kInvalidArgument when a live request has the id; else as may_admit(). After an error the
+  // sequence is gone and its sink was not called.
+  Result<std::string> put(ActiveSequence next, const std::string& wanted_id);
+  // Takes effect within one step; false when the request has ended.
+  bool cancel(uint64_t number);
+  bool cancel(const std::string& id);
+  // Refuses new requests from now on.
+  void start_drain();
+  // Not ok while draining or after the device has failed.
+  Status is_open() const;
+  // Not ok once the device has failed.
+  Status failure() const;
+  bool is_draining() const;
+  int32_t n_queued() const;
+  // True when no request is live any more; false at the timeout.
+  bool wait_idle(std::chrono::milliseconds timeout);
+  // Runs `task` on the step thread between two steps, and waits for it. False when no step ended
+  // within `timeout`; then the task does not run any more.
+  bool between_steps(std::function<void()> task, std::chrono::seconds timeout);
+  // Ends the step thread: cancels every live request.
+  void stop();
+
+  RequestCounters counters;
+
+  // ---- the step thread [step] ----
+
+  struct Arrived {
+    std::vector<ActiveSequence> sequences;
+    std::function<void()> task;  // empty = none; finish_task() after it has run
+    bool stop = false;
+  };
+  // Waits for something to do; at once when `has_work`. `before` and `after` the wait are told to
+  // `pulse`: 0 while it waits, then the time.
+  Arrived wait(bool has_work, std::atomic<uint64_t>& pulse);
+  void finish_task();
+  // How many of the admitted wait for their first step.
+  void set_waiting(int32_t n_waiting);
+  // Counts how the sequence has ended, frees its id, sends its last event. n_waiting as above.
+  void end(Sequence& sequence, int32_t n_waiting);
+  // The device has failed: nothing is admitted any more. Returns what had arrived.
+  std::vector<ActiveSequence> fail(const Status& why);
+
+ private:
+  Status may_admit_locked() const;
+
+  const int32_t queue_max_;
+  std::atomic<uint64_t> last_number_{0};
+  mutable std::mutex mutex_;
+  std::condition_variable wake_;  // of the step thread
+  std::condition_variable idle_, task_done_;
+  std::vector<ActiveSequence> inbox_;                    // guarded by mutex_
+  std::unordered_map<uint64_t, Sequence*> live_;         // guarded by mutex_; admitted, not ended
+  std::unordered_map<std::string, uint64_t> number_of_;  // guarded by mutex_; of the live ids
+  int32_t n_waiting_ = 0;                                // guarded by mutex_; behind the inbox
+  int32_t n_unfinished_ = 0;                             // guarded by mutex_; last event not out
+  bool draining_ = false, stopping_ = false;             // guarded by mutex_
+  Status failure_;                                       // guarded by mutex_; of the device
+  std::function<void()> task_;                           // guarded by mutex_
+  bool task_has_run_ = false;                            // guarded by mutex_
+};
+
+}  // namespace specd

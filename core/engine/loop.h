@@ -1,0 +1,46 @@
+// The step thread: takes what arrived, plans and runs a step, tells clients.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <thread>
+
+#include "core/engine/batch.h"
+#include "core/engine/intake.h"
+#include "core/step/runner.h"
+
+namespace specd {
+
+// Written by the step thread, read by reports.
+struct LoopCounters {
+  std::atomic<uint64_t> steps{0}, rows{0}, tokens{0}, kv_moves{0};
+  std::atomic<uint64_t> step_since_ns{0};  // when the present step began; 0 = nothing to do
+};
+
+class Loop {
+ public:
+  // All outlive this.
+  Loop(Intake& intake, Batch& batch, StepRunner& runner, Device& device)
+      : intake_(intake), batch_(batch), runner_(runner), device_(device) {}
+  // Requires that stop() was called, or start() never was.
+  ~Loop();
+
+  // [control]
+  void start();
+  void stop();  // cancels what is left and waits for the thread
+
+  const LoopCounters& counters() const { return counters_; }
+
+ private:
+  void run();
+  Status step();
+
+  Intake& intake_;
+  Batch& batch_;
+  StepRunner& runner_;
+  Device& device_;
+  LoopCounters counters_;
+  std::thread thread_;
+};
+
+}  // namespace specd

@@ -1,0 +1,44 @@
+// The loaded models and the memory that they share: devices, weights, KV pages.
+// [control] load(); afterwards the parts belong to the step thread unless they say otherwise.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "core/device/device.h"
+#include "core/engine.h"
+#include "core/engine/target.h"
+#include "core/exec/model_service.h"
+#include "core/kv/page_pool.h"
+#include "core/kv/prefix_cache.h"
+#include "core/model/kv_store.h"
+#include "core/model/transformer.h"
+#include "core/ranks/worker.h"
+
+namespace specd {
+
+struct Models {
+  std::unique_ptr<CpuDevice> cpu;  // plugins work there, wherever the models run
+  std::unique_ptr<Device> cuda;    // null = the models run on the CPU too
+  Device* device = nullptr;        // of the models
+  std::unique_ptr<Transformer> target;
+  std::unique_ptr<KvStore> kv;
+  std::unique_ptr<PagePool> pages;
+  std::unique_ptr<PrefixCache> cache;  // null = off
+  std::unique_ptr<ModelService> drafts;
+  std::unique_ptr<Worker> worker;
+  int32_t logits_rows_max = 0;  // of the target
+
+  // Loads the target and the draft models. A draft model that cannot be is logged, and its status
+  // says why.
+  Status load(const EngineOptions& options, const Target& wanted, const ProgressFn& progress);
+
+ private:
+  using DraftModels = std::vector<std::unique_ptr<DraftModel>>;
+  Status open_device(const EngineOptions& options, const ModelConfig& config,
+                     const DraftModels& checked);
+  void load_drafts(DraftModels checked, const EngineOptions& options, const ProgressFn& progress);
+};
+
+}  // namespace specd

@@ -1,0 +1,206 @@
+#include "core/engine/routes/control.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "core/base/log.h"
+#include "core/engine/options.h"
+
+namespace specd {
+
+namespace {
+
+constexpr size_t kRepliesMax = 256;
+// A forward of a long prefill chunk may take seconds; a plugin that hangs takes forever.
+constexpr std::chrono::seconds kBoundaryWait{60};
+
+std::string names_of(const RouteTable& table) {
+  std::string names = "off";
+  for (const auto& [name, entry] : table) names += ", " + name;
+  return names;
+}
+
+Status no_route(const RouteTable& table, const std::string& name) {
+  return Status(Code::kNotFound, "no route is called '" + name + "'; there are " + names_of(table));
+}
+
+}  // namespace
+
+Result<RouteControl::Staged> RouteControl::stage(const RouteOptions& wanted) {
+  const RouteSpec spec = route_spec(wanted, options_);
+  Staged staged;
+  SPECD_TRY(staged.route, create_route(*registry_, spec, target_.facts.info));
+  SPECD_OK_OR_RETURN(activate_route(*staged.route, spec, *models_.device));
+  const specd_drafter_caps& caps = staged.route->drafter->caps();
+  std::vector<uint32_t> points = tap_points_;
+  for (uint32_t i = 0; i < caps.n_taps; ++i) {
+    const auto found = std::find(points.begin(), points.end(), caps.taps[i]);
+    staged.route->tap_index.push_back(static_cast<size_t>(found - points.begin()));
+    if (found != points.end()) continue;
+    SPECD_TRY(Transformer::Tap tap, models_.target->make_tap(caps.taps[i]));
+    staged.taps.push_back(std::move(tap));
+    points.push_back(caps.taps[i]);
+  }
+  return staged;
+}
+
+void RouteControl::add_taps(std::vector<Transformer::Tap> taps) {
+  for (Transformer::Tap& tap : taps) {
+    tap_points_.push_back(tap.point);
+    models_.target->add_tap(std::move(tap));
+  }
+}
+
+bool RouteControl::is_current(const LiveRoute& route) const {
+  const auto is_there = [&](const BundleInfo& made_of) {
+    const std::optional<BundleInfo> now = registry_->find(made_of.id);
+    return now.has_value() && now->state == BundleInfo::State::kLoaded &&
+           now->content_sha256 == made_of.content_sha256;
+  };
+  return is_there(route.drafter_bundle) && is_there(route.verifier_bundle) &&
+         std::all_of(route.part_bundles.begin(), route.part_bundles.end(), is_there);
+}
+
+Result<RouteChange> RouteControl::apply(const RouteOptions& wanted) {
+  SPECD_OK_OR_RETURN(check_route(wanted, options_));
+  const std::string where = route_field(wanted.name);
+  const std::shared_ptr<const RouteTable> table = board_.read();
+  const auto found = table->find(wanted.name);
+  if (found == table->end() && table->size() >= EngineLimits::kRoutes) {
+    return Status(
+        Code::kExhausted, where,
+        "there are " + std::to_string(table->size()) + " routes already; delete one first");
+  }
+  if (const Status status = registry_->rescan(); !status.ok()) return status.in_field("plugins");
+  if (found != table->end() && found->second.live != nullptr && found->second.options == wanted &&
+      is_current(*found->second.live)) {
+    return RouteChange{.generation = found->second.live->generation, .unchanged = true};
+  }
+  auto staged = stage(wanted);
+  if (!staged.ok()) return staged.status().in_field(where);
+  Staged& fresh = staged.value();
+  fresh.route->generation = generation_ + 1;
+  RouteTable next = *table;
+  next[wanted.name] = {
+      .options = wanted, .live = board_.share(std::move(fresh.route)), .refused = {}};
+  const auto flip = [&] {
+    add_taps(std::move(fresh.taps));
+    board_.publish(std::move(next));
+  };
+  const bool flipped = intake_.between_steps(flip, kBoundaryWait);
+  if (!flipped) {
+    return Status(Code::kDeadlineExceeded, where,
+                  "no step ended within " + std::to_string(kBoundaryWait.count()) +
+                      " s (does a plugin hang?); nothing was changed");
+  }
+  log(LogLevel::kInfo,
+      "route " + wanted.name + ": generation " + std::to_string(generation_ + 1) + " is live");
+  return RouteChange{.generation = ++generation_, .unchanged = false};
+}
+
+Result<RouteChange> RouteControl::remove(const std::string& name) {
+  if (name == "off") {
+    return Status(Code::kFailedPrecondition, "'off' is plain decoding and always there");
+  }
+  if (name == options_.default_route) {
+    return Status(Code::kFailedPrecondition,
+                  "route '" + name + "' is the default route; requests that name none need it");
+  }
+  const std::shared_ptr<const RouteTable> table = board_.read();
+  if (!table->contains(name)) return no_route(*table, name);
+  RouteTable next = *table;
+  next.erase(name);
+  board_.publish(std::move(next));
+  log(LogLevel::kInfo, "route " + name + ": deleted");
+  return RouteChange{.generation = ++generation_, .unchanged = false};
+}
+
+Result<RouteChange> RouteControl::change(const std::string& request_id, const RouteOptions& wanted,
+                                         bool is_delete) {
+  SPECD_OK_OR_RETURN(check_name("request_id", request_id));
+  const std::lock_guard lock(mutex_);
+  if (!request_id.empty()) {
+    const auto known = std::find_if(replies_.begin(), replies_.end(), [&](const Reply& reply) {
+      return reply.request_id == request_id;
+    });
+    if (known != replies_.end()) {
+      if (known->is_delete == is_delete && known->wanted == wanted) return known->reply;
+      return Status(Code::kInvalidArgument, "request_id",
+                    "'" + request_id + "' was used for another change of routes; take a new one");
+    }
+  }
+  SPECD_OK_OR_RETURN(intake_.is_open());
+  const Result<RouteChange> reply = is_delete ? remove(wanted.name) : apply(wanted);
+  if (!request_id.empty()) {
+    replies_.push_back({request_id, wanted, is_delete, reply});
+    if (replies_.size() > kRepliesMax) replies_.pop_front();
+  }
+  return reply;
+}
+
+bool RouteControl::between_steps(std::function<void()> task) {
+  const std::lock_guard lock(mutex_);
+  return intake_.between_steps(std::move(task), kBoundaryWait);
+}
+
+Result<RouteLease> RouteControl::lease(const std::string& name) const {
+  const std::string& wanted = name.empty() ? options_.default_route : name;
+  if (wanted == "off") return RouteLease();
+  const std::shared_ptr<const RouteTable> table = board_.read();
+  const auto found = table->find(wanted);
+  if (found == table->end()) {
+    return Status(Code::kInvalidArgument, "route", no_route(*table, wanted).message());
+  }
+  if (found->second.live == nullptr) {
+    return Status(Code::kInvalidArgument, "route",
+                  "'" + wanted +
+                      "' could not be made; the operator sees why in the list of routes and in "
+                      "the log");
+  }
+  return RouteLease(found->second.live);
+}
+
+Result<RouteOptions> RouteControl::definition(const std::string& name) const {
+  const std::shared_ptr<const RouteTable> table = board_.read();
+  const auto found = table->find(name);
+  if (found != table->end()) return found->second.options;
+  if (name != "off") return no_route(*table, name);
+  return Status(Code::kFailedPrecondition,
+                "'off' is plain decoding and always there; it has no definition");
+}
+
+Status RouteControl::load() {
+  services_ = std::make_unique<Services>(*models_.cpu, *models_.device, target_.config.vocab_size);
+  services_->set_models(models_.drafts.get());
+  SPECD_TRY(registry_, PluginRegistry::open({.directories = options_.plugin_directories,
+                                             .cache_directory = options_.plugin_cache_directory},
+                                            make_host(services_.get()))
+                           .in_field("plugins"));
+  RouteTable table;
+  const std::lock_guard lock(mutex_);
+  ++generation_;
+  for (RouteOptions wanted : options_.routes) {
+    wanted.model = options_.model.name;
+    RouteEntry& entry = table[wanted.name];
+    entry.options = wanted;
+    Result<Staged> staged = stage(wanted);
+    if (staged.ok()) {
+      staged.value().route->generation = generation_;
+      add_taps(std::move(staged.value().taps));
+      entry.live = board_.share(std::move(staged.value().route));
+      continue;
+    }
+    const Status& status = staged.status();
+    if (wanted.name == options_.default_route) {
+      return status.with_context("the default route cannot be served")
+          .in_field(route_field(wanted.name));
+    }
+    log(LogLevel::kError, "route " + wanted.name + " cannot be served: " + status.to_string());
+    entry.refused = status;
+  }
+  board_.publish(std::move(table));
+  return Status();
+}
+
+}  // namespace specd

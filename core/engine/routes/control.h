@@ -1,0 +1,78 @@
+// Changes of routes while requests run: a route is staged beside the step (loaded, checked, activated)
+// and flipped in between two steps. One change at a time; an error leaves everything as it was.
+// [control] all functions but those marked [any].
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "core/engine.h"
+#include "core/engine/intake.h"
+#include "core/engine/models.h"
+#include "core/engine/routes/board.h"
+#include "core/engine/target.h"
+#include "core/exec/route_builder.h"
+#include "core/exec/services.h"
+
+namespace specd {
+
+class RouteControl {
+ public:
+  // All outlive this.
+  RouteControl(const EngineOptions& options, const Target& target, Models& models, Intake& intake)
+      : options_(options), target_(target), models_(models), intake_(intake), board_(mutex_) {}
+
+  // Discovers plugins and stages the routes of the options. One that cannot be is logged and kept
+  // as refused, unless it is the default route.
+  Status load();
+
+  // See Engine::apply_route() and delete_route().
+  Result<RouteChange> change(const std::string& request_id, const RouteOptions& wanted,
+                             bool is_delete);
+  // Runs `task` between two steps while no route changes. False: no step ended in time.
+  bool between_steps(std::function<void()> task);
+
+  // [any] The route that a request names; empty = the default. Empty lease = plain decoding.
+  Result<RouteLease> lease(const std::string& name) const;
+  // [any]
+  Result<RouteOptions> definition(const std::string& name) const;
+  const RouteBoard& board() const { return board_; }
+  const PluginRegistry& registry() const { return *registry_; }
+
+ private:
+  struct Staged {
+    std::unique_ptr<LiveRoute> route;
+    std::vector<Transformer::Tap> taps;  // that the model does not have yet
+  };
+  struct Reply {
+    std::string request_id;
+    RouteOptions wanted;
+    bool is_delete;
+    Result<RouteChange> reply;
+  };
+  // These with mutex_ held.
+  Result<Staged> stage(const RouteOptions& wanted);
+  void add_taps(std::vector<Transformer::Tap> taps);  // and between steps
+  bool is_current(const LiveRoute& route) const;      // made of what would be loaded now
+  Result<RouteChange> apply(const RouteOptions& wanted);
+  Result<RouteChange> remove(const std::string& name);
+
+  const EngineOptions& options_;
+  const Target& target_;
+  Models& models_;
+  Intake& intake_;
+  std::unique_ptr<Services> services_;
+  std::unique_ptr<PluginRegistry> registry_;
+  // Held by whatever changes routes, makes or destroys instances; never by the step thread.
+  std::mutex mutex_;
+  RouteBoard board_;
+  std::vector<uint32_t> tap_points_;  // guarded by mutex_; the model's taps in their order
+  uint64_t generation_ = 0;           // guarded by mutex_; changes of the routes so far
+  std::deque<Reply> replies_;         // guarded by mutex_; the last ones
+};
+
+}  // namespace specd
