@@ -209,7 +209,11 @@ Result<Ticket> Engine::Impl::admit(const Request& request, Sink sink) {
     made.set_id(id);
     live.emplace(number, &made);
     ticket.id = id;
-    if (next.route != nullptr) ++next.route->counters.requests;
+    if (next.route != nullptr) {
+      ++next.route->counters.requests;
+    } else {
+      ++n_off_requests;
+    }
     ++n_admitted;
     ++n_queued;
     ++n_unfinished;

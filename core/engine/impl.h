@@ -125,6 +125,7 @@ struct Engine::Impl {
 
   // Written by the step thread, read by reports.
   std::atomic<uint64_t> n_admitted{0}, n_completed{0}, n_failed{0}, n_cancelled{0}, n_refused{0};
+  std::atomic<uint64_t> n_off_requests{0};  // admitted to plain decoding
   std::atomic<uint64_t> n_steps{0}, n_rows{0}, n_tokens{0}, n_kv_moves{0};
   std::atomic<uint64_t> step_since_ns{0};  // the pulse of the step thread; 0 = it has no work
   std::atomic<uint64_t> n_deadline_misses{0};

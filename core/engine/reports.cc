@@ -39,6 +39,7 @@ std::vector<RouteReport> Engine::routes() const {
   off.model = impl_->options.model.name;
   off.guarantee = "identical";
   off.state = "live";
+  off.requests = impl_->n_off_requests;
   off.is_default = impl_->options.default_route == "off";
   reports.push_back(off);
   for (RouteReport& report : impl_->board->report()) {
