@@ -140,6 +140,7 @@ struct RouteReport {
   bool is_default = false;
   uint64_t generation = 0;  // of the change of routes with which it came; 1 = the start
   int32_t in_use = 0;       // requests that wait or run with this generation
+  std::string drafter_version, verifier_version;
   std::string drafter_sha256, verifier_sha256;  // of the libraries that it runs
   uint64_t memory_bytes = 0;                    // held by the drafter now, through memory/1
   uint64_t memory_bytes_max = 0;                // may be held from activation on

@@ -121,7 +121,7 @@ cat <<'TEXT'
 tau    tokens per step        S      speed by that of `off`, with its 95 % interval
 eta    S / tau: how much of the guessed tokens becomes speed. A step that checks guesses costs more than a
        plain one where weights come from caches, and nearly the same where they stream from memory.
-`off (again)` shows the noise of this run. host/README.md explains specd-bench.
+`off (again)` shows the noise of this run. host/bench/README.md explains specd-bench.
 TEXT
 if [ $result -ne 0 ]; then
   echo "quickstart: the comparison failed (exit code $result)" >&2

@@ -23,6 +23,8 @@ CORE_ORDER = ["base", "device", "text", "chat", "kv", "model", "request", "sched
               "plugin/instance", "plugin/bundle", "spec", "exec", "ranks", "step"]
 OURS = re.compile(r"^(specd/|core/|kernels/|host/|plugins/|sdk/|plugin_api/|tests/)")
 FORBIDDEN_IN_CORE = re.compile(r"^(grpc|google/protobuf|yaml-cpp|boost/beast|prometheus)")
+# Sessions serve any transport, so they know none.
+TRANSPORTS = re.compile(r"^(grpc|google/protobuf|boost/(asio|beast)|host/(rpc|http|proto)/)")
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
 SUFFIXES = {".h", ".cc", ".c", ".cu", ".cuh", ".inc"}
 
@@ -43,6 +45,8 @@ def violation(room, path, include):
     """Why this include may not be, or None."""
     if room == "core" and FORBIDDEN_IN_CORE.match(include):
         return "core never sees this library"
+    if path.startswith("host/serve/") and TRANSPORTS.match(include):
+        return "sessions know no transport"
     if not OURS.match(include):
         return None
     if room == "core" and include.startswith("core/"):
@@ -65,6 +69,11 @@ def main():
     assert violation("plugins", "plugins/a/x.cc", "core/engine.h")
     assert violation("core", "core/exec/x.cc", "grpcpp/grpcpp.h")
     assert violation("host", "host/x.cc", "core/model/transformer.h")
+    for transport in ["grpcpp/grpcpp.h", "google/protobuf/message.h", "boost/asio/post.hpp",
+                      "host/rpc/wire.h", "host/http/http_server.h", "host/proto/specd.pb.h"]:
+        assert violation("host", "host/serve/x.cc", transport)
+    assert not violation("host", "host/rpc/x.cc", "grpcpp/grpcpp.h")
+    assert not violation("host", "host/serve/x.cc", "host/base/task_queue.h")
     assert not violation("core", "core/exec/x.cc", "core/kv/page_pool.h")
     found, files = 0, 0
     for room in ALLOWED:

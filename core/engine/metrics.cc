@@ -131,17 +131,22 @@ void add_steps(Families& families, const Labels& model, const EngineReport& stat
                model, seconds(forward_ns));
 }
 
-// `routes` without off: the pairs that have counters.
-void add_routes(Families& families, const std::vector<RouteReport>& routes) {
+// `routes` without `off`, which has no plugins and counts its requests alone.
+void add_routes(Families& families, const RouteReport& off,
+                const std::vector<RouteReport>& routes) {
   const auto labels = [](const RouteReport& route) {
     return Labels{{"model", route.model}, {"route", route.name}, {"plugin", route.drafter}};
   };
-  const auto count = [&](const char* name, const char* help, uint64_t RouteReport::*field) {
-    families.each(name, help, routes, [&](const RouteReport& route, auto& series) {
-      series.push_back(Families::number(labels(route), static_cast<double>(route.*field)));
-    });
+  const auto count = [&](const char* name, const char* help, uint64_t RouteReport::*field,
+                         std::vector<MetricSeries> first = {}) {
+    MetricFamily& family = families.add(Type::kCounter, name, help);
+    family.series = std::move(first);
+    for (const RouteReport& route : routes)
+      family.series.push_back(Families::number(labels(route), static_cast<double>(route.*field)));
   };
-  count("specd_route_requests_total", "Requests admitted to the route.", &RouteReport::requests);
+  count("specd_route_requests_total", "Requests admitted to the route.", &RouteReport::requests,
+        {Families::number({{"model", off.model}, {"route", off.name}},
+                          static_cast<double>(off.requests))});
   count("specd_route_steps_total", "Times a sequence of the route decided a token.",
         &RouteReport::steps);
   families.each("specd_route_forward_seconds_total", "The route's share of the forwards, by rows.",
@@ -236,6 +241,7 @@ std::vector<MetricFamily> Engine::metrics() const {
   const EngineReport status = this->status();
   const ModelReport model = this->model();
   std::vector<RouteReport> served = routes();
+  const RouteReport off = served.front();
   // A route's series go on over its generations, so what drains has none of its own.
   std::erase_if(served, [](const RouteReport& route) {
     return route.drafter.empty() || route.state == "draining";
@@ -254,7 +260,7 @@ std::vector<MetricFamily> Engine::metrics() const {
   add_cache(families, model_label, model);
   add_steps(families, model_label, status, impl_->runner->step_time(),
             impl_->models.worker->forward_ns());
-  add_routes(families, served);
+  add_routes(families, off, served);
   std::vector<MetricFamily> all = std::move(families).take();
   add_plugin_metrics(all, served);
   std::erase_if(all, [](const MetricFamily& family) { return family.series.empty(); });

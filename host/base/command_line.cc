@@ -11,7 +11,7 @@ namespace po = boost::program_options;
 
 namespace {
 
-// boost reads a sign before an unsigned number and wraps it: --seed -1 would be
+// Boost accepts a sign before an unsigned number and wraps it: --seed -1 would be
 // 18446744073709551615.
 Status check_signs(const po::parsed_options& parsed) {
   for (const po::option& option : parsed.options) {

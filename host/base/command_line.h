@@ -1,5 +1,5 @@
-// The command lines of specd, specctl and specd-bench, read one way; and what a program can be
-// asked for, told to its help, to its checks and to shells from one description.
+// Reads the command lines of specd, specctl and specd-bench the same way. One description of a
+// program serves its help, its checks and the completion of shells.
 #pragma once
 
 #include <boost/program_options.hpp>
@@ -11,7 +11,7 @@
 
 namespace specd::host {
 
-// `arguments` are those behind the program's (or the command's) name. kInvalidArgument on anything
+// `arguments` are those after the program's (or the command's) name. kInvalidArgument on anything
 // unknown; abbreviated options are unknown.
 Result<boost::program_options::variables_map> read_command_line(
     const boost::program_options::options_description& options,
@@ -30,7 +30,8 @@ struct Program {
   std::vector<Command> commands;
   // What a value is, value_name() says: FILE and PATH are files, "a|b" are words.
   boost::program_options::options_description options;
-  // Which commands take an option, parted by spaces. One that is not here goes with every command.
+  // Which commands take an option, separated by spaces. An option that is not here goes with every
+  // command.
   std::vector<std::pair<std::string, std::string>> taken_by;
   // Values that a shell may offer for an option, beside value_name().
   std::vector<std::pair<std::string, std::vector<std::string>>> values = {};
@@ -45,7 +46,7 @@ std::string option_of_another_command(const Program& program,
                                       const boost::program_options::variables_map& values,
                                       const std::string& command);
 
-// "  specd serve --config FILE   load ..." a line each, meanings below each other.
+// "  specd serve --config FILE   load ..." a line each, with the meanings aligned.
 std::string commands_help(const Program& program);
 // The options, as boost shows them.
 std::string options_text(const Program& program);

@@ -1,4 +1,4 @@
-// Completion in shells, made of what the program reads its command line with.
+// Shell completion, made from the description by which the program reads its command line.
 #pragma once
 
 #include <string>

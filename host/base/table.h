@@ -23,8 +23,8 @@ class Table {
 std::string bytes_text(uint64_t bytes);       // "27.0 MiB"
 std::string fixed(double value, int digits);  // "1.25"
 std::string percent(double fraction);         // "87.5 %"
-// What is not UTF-8, and control characters other than newline and tab, as '?': model and plugin
-// text goes to terminals.
+// Replaces invalid UTF-8, and control characters other than newline and tab, with '?': text of
+// models and plugins goes to terminals.
 std::string printable(std::string_view text);
 
 }  // namespace specd::host

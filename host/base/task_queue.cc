@@ -42,7 +42,7 @@ void TaskQueue::run() {
     waiting_.pop_front();
     lock.unlock();
     task();
-    task = nullptr;  // what it holds, outside of the lock
+    task = nullptr;  // destroys what it captured outside of the lock
     lock.lock();
     if (--n_unfinished_ == 0) idle_.notify_all();
   }

@@ -1,4 +1,4 @@
-// Tasks that take too long for gRPC's few threads, on threads of their own; so many may wait.
+// Runs tasks that would block a transport's threads, in order, on threads of its own. Bounded.
 #pragma once
 
 #include <chrono>
@@ -15,11 +15,11 @@ namespace specd::host {
 class TaskQueue {
  public:
   TaskQueue(size_t threads, size_t waiting_max);
-  ~TaskQueue();  // what was posted still runs
+  ~TaskQueue();  // runs what was posted, then joins
   TaskQueue(const TaskQueue&) = delete;
   TaskQueue& operator=(const TaskQueue&) = delete;
 
-  // [any] Runs the task after those that wait. False when too many do.
+  // [any] Runs the task after those that wait; false when waiting_max tasks wait.
   [[nodiscard]] bool post(std::function<void()> task);
   // [any] True when no task waits or runs; false at the timeout.
   [[nodiscard]] bool wait_idle(std::chrono::milliseconds timeout);
@@ -32,7 +32,7 @@ class TaskQueue {
   std::condition_variable changed_;
   std::condition_variable idle_;
   std::deque<std::function<void()>> waiting_;  // guarded by mutex_
-  size_t n_unfinished_ = 0;                    // guarded by mutex_; those that run, too
+  size_t n_unfinished_ = 0;                    // guarded by mutex_; includes running tasks
   bool leaving_ = false;                       // guarded by mutex_
   std::vector<std::thread> threads_;
 };

@@ -66,7 +66,7 @@ Result<SocketClaim> SocketClaim::take(const std::string& path) {
       return Status(Code::kFailedPrecondition,
                     path + " exists and is not a socket; remove it or set another `listen`");
     }
-    // We hold the lock, so whoever made this socket is gone.
+    // We hold the lock, so the daemon that made this socket has ended.
     if (unlink(path.c_str()) != 0)
       return Status(Code::kFailedPrecondition, "cannot remove the old " + path + ": " + reason());
   }

@@ -1,4 +1,4 @@
-// The place where the daemon listens: path rules, and the claim that makes it the only one there.
+// The daemon's Unix socket: rules for its path, and the lock that keeps a second daemon away.
 #pragma once
 
 #include <cstddef>
@@ -10,13 +10,12 @@ namespace specd::host {
 
 constexpr size_t kSocketPathMax = 107;  // sockaddr_un, less its final zero
 
-// "unix:/run/specd/specd.sock", with what a URI cannot carry percent-encoded: what gRPC takes for a
-// listening address and for a target. `path` is absolute.
+// "unix:/run/specd/specd.sock", percent-encoded where a URI needs it; gRPC takes it as a listening
+// address and as a target. `path` is absolute.
 std::string socket_uri(const std::string& path);
 
-// Exclusive right to a socket path: holds a lock on PATH.lock (which stays, so that two starts
-// cannot lock two different files), removes a socket that a dead daemon left, and removes ours at
-// the end.
+// The exclusive right to a socket path. Locks PATH.lock, removes a socket that a dead daemon left,
+// and removes our own at the end. PATH.lock stays: without it two daemons could lock two files.
 class SocketClaim {
  public:
   // kFailedPrecondition when another daemon holds it (naming its process id) or when PATH is not a
@@ -25,7 +24,7 @@ class SocketClaim {
   SocketClaim(SocketClaim&& other) noexcept;
   SocketClaim& operator=(SocketClaim&&) = delete;
   ~SocketClaim();
-  // Removes the socket, if what is there now is a socket of this user. The lock stays ours.
+  // Removes the socket if it still belongs to this user. Keeps the lock.
   void remove_socket();
 
  private:

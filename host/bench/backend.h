@@ -1,4 +1,4 @@
-// Where requests are sent: an engine in this process (engine_backend.h), or a daemon behind its
+// Where requests are sent: an engine in this process (engine_backend.h), or a daemon through its
 // socket (server_backend.h).
 #pragma once
 
@@ -11,14 +11,14 @@
 
 namespace specd::host {
 
-// What one request gave, by the clock of the one who sent it.
+// The answer to one request; times are by the sender's clock.
 struct Answer {
   std::vector<int32_t> prompt_tokens;  // only when asked for
   std::vector<int32_t> tokens;
   Usage usage;
   uint64_t start_ns = 0, first_ns = 0, end_ns = 0;  // sent, first token here, end here
 
-  // Of decoding: tokens behind the first one, the steps that gave them, the time they took.
+  // Decoding: tokens after the first, and the steps that gave them.
   int64_t decode_tokens() const { return static_cast<int64_t>(tokens.size()) - 1; }
   int64_t decode_steps() const { return usage.steps - 1; }  // prefill's step draws the first token
   double ms_to_first() const { return static_cast<double>(first_ns - start_ns) / 1e6; }
@@ -28,7 +28,7 @@ struct Answer {
   }
 };
 
-// What a route's drafts came to since it was made, requests of others included.
+// A route's counters since it was made, requests of others included.
 struct DraftCounts {
   uint64_t drafts = 0;                // with at least one node
   std::vector<uint64_t> accepted_at;  // by depth less one
@@ -42,6 +42,10 @@ class Backend {
   virtual Result<Answer> run(const Request& request, bool with_prompt_tokens,
                              const std::atomic<bool>& stop) = 0;
   virtual Result<ModelReport> model() = 0;
+  // Makes the drafter of a route anew, so that it knows nothing of earlier requests. False where
+  // that cannot be done without disturbing others; the drafter then keeps what it has learned.
+  // REQUIRES that no request of this backend runs.
+  virtual Result<bool> renew_drafter(const std::string& route) = 0;
   // [any] All zero for `off`.
   virtual Result<DraftCounts> draft_counts(const std::string& route) = 0;
 };

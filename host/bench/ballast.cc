@@ -111,8 +111,7 @@ class FileWriter {
   int fd_ = -1;
 };
 
-// Weights of either sign and magnitude 2^-6 to 2^-5: what they are does not matter as long as every
-// activation they give is finite.
+// Weights of either sign and magnitude 2^-6 to 2^-5: any values do that keep activations finite.
 class RandomWeights {
  public:
   RandomWeights(TensorType type, uint64_t seed) : type_(type), state_(seed | 1) {}
@@ -291,7 +290,7 @@ class Plan {
     add("mlp.down_proj.weight", {h, w}, true);
   }
 
-  // Zeros are written, not skipped: a hole would be read without touching the disk.
+  // Zeros are written, not skipped: reading a hole would not touch the disk.
   Status write_zeros(FileWriter& file, uint64_t count) {
     const std::vector<char> zeros(1 << 16);
     for (uint64_t left = count * tensor_type_bytes(type_); left > 0;) {
@@ -386,7 +385,7 @@ Status write_folder(const BallastOptions& options, const std::string& folder,
   return Status();
 }
 
-// Two names that differ, so that nothing that appears meanwhile is replaced.
+// Renames only if `to` does not exist, so nothing that appeared meanwhile is replaced.
 Status rename_new(const std::string& from, const std::string& to) {
   if (renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0)
     return Status();

@@ -1,16 +1,16 @@
-// Ballast targets: a checkpoint made heavy without a change to what it says. The FFN is widened and
-// layers are added whose output projections are zero, so that every forward reads the weights that
-// were asked for and gives the same logits to the bit.
+// Ballast targets: a checkpoint made heavy without changing its logits by a bit. The FFN is widened
+// and layers are added whose output projections are zero, so every forward reads as many bytes of
+// weights as were asked for.
 //
-//   SPECD_TRY(const BallastReport made, write_ballast({.model = "zoo/pico-target",
-//                                                      .out = "build/heavy", .bytes =
-//                                                      2'000'000'000}));
+//   SPECD_TRY(const BallastReport made,
+//             write_ballast({.model = "configs/zoo/pico-target", .out = "build/heavy",
+//                            .bytes = 2'000'000'000}));
 //
-// Why the bits stay: the added columns of down_proj are zero, and fma(a, 0, acc) is acc. Strict
-// arithmetic adds down_proj in kRowParallelSegments segments of k, so the columns of segment s
-// stand at the start of the widened segment s (with the rows of gate_proj and up_proj that feed
-// them); at the end they would fall into other segments, and other roundings. An added layer adds
-// o_proj = 0 and down_proj = 0 to the residual stream.
+// Why the bits stay the same: the added columns of down_proj are zero, and fma(a, 0, acc) is acc.
+// Strict arithmetic adds down_proj in kRowParallelSegments segments of k, so the columns of segment
+// s go to the start of the widened segment s (with the rows of gate_proj and up_proj that feed
+// them). At the end they would fall into other segments and be rounded differently. An added layer
+// adds o_proj = 0 and down_proj = 0 to the residual stream.
 #pragma once
 
 #include <atomic>
@@ -46,14 +46,14 @@ struct BallastReport {
 // The shape of about `data_bytes`: the FFN of every layer grows to at most 16 times the hidden
 // size, the rest becomes layers; then the width is fitted, as a multiple of 512 when that meets the
 // size within 0.8 %, else of 256, 128 and so on down to 8. `element_bytes`: of one weight;
-// `source_data_bytes`: of all tensors of the source. kInvalidArgument says the least or the most
-// that can be asked for.
+// `source_data_bytes`: of all tensors of the source. kInvalidArgument names the smallest or the
+// largest possible size.
 Result<BallastShape> ballast_shape(const ModelConfig& config, uint64_t source_data_bytes,
                                    uint64_t element_bytes, uint64_t data_bytes);
 
 // Streams: memory in use stays at a few MiB beside the mapped source. The size is checked against
 // the free space first; files grow in a folder beside `out` that is renamed at the end. The result
-// calls itself a ballast in config.json ("_specd_ballast"), in the file's metadata and in a
+// is marked as ballast in config.json ("_specd_ballast"), in the file's metadata and in a
 // README.md.
 Result<BallastReport> write_ballast(const BallastOptions& options);
 

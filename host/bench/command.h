@@ -14,10 +14,10 @@
 namespace specd::host {
 
 constexpr int kBenchOk = 0;
-constexpr int kBenchFailed = 1;  // refused, broken off, or a text that differs
+constexpr int kBenchFailed = 1;  // refused, interrupted, or a text that differs
 constexpr int kBenchUsage = 2;
 
-// Set by SIGINT and SIGTERM; commands end soon and tidily. A second signal ends the process.
+// Set by SIGINT and SIGTERM; commands then stop and report. A second signal ends the process.
 extern std::atomic<bool> bench_stop;
 
 int bench_fail(const Status& status);
@@ -29,7 +29,7 @@ Result<uint64_t> parse_bytes(const std::string& option, std::string_view text);
 Result<std::vector<double>> parse_list(const std::string& option, const std::string& text,
                                        double min, double max, bool whole);
 
-// Each takes the arguments behind its own name.
+// Each takes the arguments after its name.
 int ballast_command(const std::vector<std::string>& arguments);
 int prefill_command(const std::vector<std::string>& arguments);
 int run_command(const std::vector<std::string>& arguments);

@@ -1,9 +1,11 @@
 #include "host/bench/engine_backend.h"
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <thread>
 #include <utility>
 
 #include "core/base/clock.h"
@@ -12,6 +14,7 @@ namespace specd::host {
 namespace {
 
 constexpr std::chrono::milliseconds kStopPoll{50};
+constexpr std::chrono::milliseconds kDrainPoll{1};
 
 }  // namespace
 
@@ -58,6 +61,22 @@ Result<Answer> EngineBackend::run(const Request& request, bool with_prompt_token
     }
   }
   return answer;
+}
+
+Result<bool> EngineBackend::renew_drafter(const std::string& route) {
+  if (route == "off") return true;
+  SPECD_TRY(const RouteOptions options, engine_.route(route));
+  // The same definition would be left alone while it is live, so take it out first.
+  SPECD_OK_OR_RETURN(as_status(engine_.delete_route(route, "")));
+  SPECD_OK_OR_RETURN(as_status(engine_.apply_route(options, "")));
+  // The old drafter is destroyed beside the step: not while something is timed.
+  const auto is_draining = [this] {
+    const std::vector<RouteReport> routes = engine_.routes();
+    return std::any_of(routes.begin(), routes.end(),
+                       [](const RouteReport& each) { return each.state == "draining"; });
+  };
+  while (is_draining()) std::this_thread::sleep_for(kDrainPoll);
+  return true;
 }
 
 Result<DraftCounts> EngineBackend::draft_counts(const std::string& route) {

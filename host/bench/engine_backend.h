@@ -5,13 +5,15 @@
 
 namespace specd::host {
 
-// `engine` must outlive it.
+// `engine` must outlive it and belong to it: routes are taken out and put back.
 class EngineBackend final : public Backend {
  public:
   explicit EngineBackend(Engine& engine) : engine_(engine) {}
   Result<Answer> run(const Request& request, bool with_prompt_tokens,
                      const std::atomic<bool>& stop) override;
   Result<ModelReport> model() override { return engine_.model(); }
+  // REQUIRES that `route` is `off` or not the engine's default route.
+  Result<bool> renew_drafter(const std::string& route) override;
   Result<DraftCounts> draft_counts(const std::string& route) override;
 
  private:

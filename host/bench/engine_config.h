@@ -12,10 +12,10 @@ namespace specd::host {
 void add_engine_options(boost::program_options::options_description& options);
 // The configuration that they give. REQUIRES --config.
 Result<Config> read_engine_config(const boost::program_options::variables_map& values);
-// Errors have their place in the configuration.
+// Errors name the place in the configuration.
 Result<std::unique_ptr<Engine>> start_engine(const Config& config);
 
-// Says goodbye to the plugins: make it before the first engine, so that it ends after the last.
+// Shuts the plugins down. Make it before the first engine, so that it is destroyed after the last.
 struct PluginsEnd {
   PluginsEnd() = default;
   PluginsEnd(const PluginsEnd&) = delete;

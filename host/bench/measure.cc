@@ -12,7 +12,7 @@
 namespace specd::host {
 namespace {
 
-// What came between two states of the same counts.
+// The difference of two states of the same counts.
 void add_difference(const DraftCounts& before, const DraftCounts& after, DraftCounts& to) {
   to.drafts += after.drafts - before.drafts;
   to.propose_ns += after.propose_ns - before.propose_ns;
@@ -33,14 +33,14 @@ Request make_request(const Prompt& prompt, const MeasureOptions& options, const 
   request.sampling.top_p = options.top_p;
   request.sampling.top_k = options.top_k;
   request.sampling.seed = options.seed + sampling;
-  // What the rows are called, whatever the model's maker wants.
+  // As the rows of the report say, whatever the model's generation_config.json asks for.
   request.sampling.min_p = 0.0F;
   request.sampling.repetition_penalty = 1.0F;
   request.sampling.frequency_penalty = request.sampling.presence_penalty = 0.0F;
   request.max_tokens = prompt.max_tokens > 0 ? prompt.max_tokens : options.max_tokens;
   request.ignore_eos = options.ignore_eos;
   request.route = route;
-  // A salt that nobody else has: no request finds the prefix that another one left in the cache.
+  // A unique salt: no request finds the prefix of another one in the cache.
   static std::atomic<uint64_t> number = 0;
   static const uint64_t process = now_ns();
   request.cache_salt = "bench-" + std::to_string(process) + "-" + std::to_string(++number);
@@ -93,7 +93,7 @@ Status run_block(Backend& backend, const std::vector<Prompt>& prompts,
   return Status();
 }
 
-// At more than one at a time every prompt is asked so often that two waves come together.
+// With more than one request at a time every prompt repeats until there are two full waves.
 std::vector<std::vector<size_t>> make_blocks(size_t n_prompts, int concurrency) {
   std::vector<std::vector<size_t>> blocks;
   if (concurrency == 1) {
@@ -214,9 +214,17 @@ Measurement measure(Backend& backend, const std::vector<Prompt>& prompts,
     size_t first = 0;
     for (size_t t = 0; t < options.temperatures.size(); ++t) {
       for (const int concurrency : options.concurrencies) {
+        for (const std::string& route : options.routes) {
+          const Result<bool> fresh = backend.renew_drafter(route);
+          if (!fresh.ok()) {
+            out.status = fresh.status().with_context("a fresh drafter for route " + route);
+            return out;
+          }
+          out.fresh_drafters = out.fresh_drafters && fresh.value();
+        }
         bool forward = round % 2 == 0;
         for (const std::vector<size_t>& work : make_blocks(prompts.size(), concurrency)) {
-          // Texts are compared when the turn is over, so that the base's come first.
+          // Texts are compared after all arms of the block, so that the base's come first.
           std::vector<size_t> runs_before;
           for (size_t a = 0; a < arms.size(); ++a)
             runs_before.push_back(out.cells[first + a].runs.size());

@@ -2,9 +2,9 @@
 //
 // A block is one route on one prompt (concurrency 1) or on all prompts (more). The routes take
 // turns on every block, each time in the opposite order (ABBA), so that a machine that slows down
-// slows all of them; the base route runs once more under another name as the control: what differs
-// between it and the base is the noise of the run. Every request has a cache salt of its own, so
-// that none is faster because another one was there before.
+// slows all of them. The base route runs once more as the control: its difference from the base is
+// the noise of the run. Every request has its own cache salt, so none is faster because of an
+// earlier one.
 #pragma once
 
 #include <atomic>
@@ -26,8 +26,8 @@ struct MeasureOptions {
   std::vector<float> temperatures{0};  // 0 = greedy
   float top_p = 1;
   int32_t top_k = 0;
-  uint64_t seed = 0;  // of the first temperature; each further one has the next, so that recordings
-                      // of one prompt are told apart
+  uint64_t seed = 0;  // of the first temperature; each further one adds 1, so that recordings of
+                      // one prompt differ
   int32_t max_tokens = 0;
   bool ignore_eos = false;
   int repeat = 1;
@@ -53,11 +53,14 @@ struct Cell {
 };
 
 struct Measurement {
-  std::vector<Cell> cells;  // by temperature, concurrency, route; the base first
-  Status status;            // why it ended early, with what was known until then
+  std::vector<Cell> cells;     // by temperature, concurrency, route; the base first
+  Status status;               // why it ended early, with what was known until then
+  bool fresh_drafters = true;  // false: drafters kept what earlier passes had taught them
 };
 
-// Runs every route once on the first prompt, untimed, then everything `repeat` times.
+// Runs every route once on the first prompt, untimed, then everything `repeat` times. Every pass
+// over the prompts (one round, temperature and concurrency) begins with fresh drafters where the
+// backend can make them: one that learns across requests has seen nothing of these prompts.
 // between_rounds (may be empty) is called before each round and after the last one, with nothing
 // running.
 Measurement measure(Backend& backend, const std::vector<Prompt>& prompts,

@@ -57,6 +57,10 @@ std::string rows_table(const std::vector<Row>& rows) {
 
 std::string findings(const RunFacts& facts, const std::vector<Row>& rows) {
   std::string text;
+  if (!facts.fresh_drafters)
+    text +=
+        "drafters: those of the daemon, which keep what earlier requests taught them; for fresh "
+        "ones in every round use --config\n";
   for (const Row& row : rows) {
     if (row.is_control && row.speedup > 0)
       text += "noise: " + where_text(row) + ": the same route measures " + fixed(row.speedup, 3) +
@@ -109,9 +113,15 @@ Json rows_json(const std::vector<Row>& rows) {
 Json facts_json(const RunFacts& facts) {
   Json cost = Json::object();
   for (const auto& [n, value] : facts.verify_cost) cost[std::to_string(n)] = value;
-  return {{"model", facts.model}, {"weight_bytes", facts.weight_bytes}, {"threads", facts.threads},
-          {"isa", facts.isa},     {"prompts", facts.prompts},           {"repeat", facts.repeat},
-          {"verify_cost", cost},  {"draft_tokens", facts.draft_tokens}};
+  return {{"model", facts.model},
+          {"weight_bytes", facts.weight_bytes},
+          {"threads", facts.threads},
+          {"isa", facts.isa},
+          {"prompts", facts.prompts},
+          {"repeat", facts.repeat},
+          {"fresh_drafters", facts.fresh_drafters},
+          {"verify_cost", cost},
+          {"draft_tokens", facts.draft_tokens}};
 }
 
 }  // namespace specd::host

@@ -10,7 +10,7 @@
 
 namespace specd::host {
 
-// What stood around the measurement.
+// The conditions of a measurement.
 struct RunFacts {
   std::string model;  // with "(ballast)" when it is one
   uint64_t weight_bytes = 0;
@@ -18,14 +18,15 @@ struct RunFacts {
   std::string isa;
   size_t prompts = 0;
   int repeat = 0;
+  bool fresh_drafters = true;               // at the start of every pass over the prompts
   std::map<int, double> verify_cost;        // V(n) by n; empty: not measured
   std::map<std::string, int> draft_tokens;  // K of the routes where it is known
 };
 
 // Columns, then one line a row.
 std::string rows_table(const std::vector<Row>& rows);
-// What rows and V(n) say: the noise by the control, eta against 1 / V(K + 1), texts that differ,
-// loops. One sentence a line.
+// One sentence a line: drafters that were not fresh, the noise by the control, eta against
+// 1 / V(K + 1), texts that differ, V(n).
 std::string findings(const RunFacts& facts, const std::vector<Row>& rows);
 Json rows_json(const std::vector<Row>& rows);
 Json facts_json(const RunFacts& facts);

@@ -258,6 +258,7 @@ Result<Outcome> measure_offline(const po::variables_map& values, RunPlan& plan) 
   Outcome out;
   SPECD_TRY(Config config, read_engine_config(values));
   EngineOptions& engine = config.engine;
+  engine.default_route = "off";  // requests name their route; a default route cannot be renewed
   const int most =
       *std::max_element(plan.measure.concurrencies.begin(), plan.measure.concurrencies.end());
   engine.max_sequences = std::max(engine.max_sequences, most);
@@ -309,6 +310,7 @@ int tell(const Outcome& outcome, const RunPlan& plan, std::ofstream& json,
          const std::string& json_path) {
   RunFacts facts = outcome.facts;
   facts.repeat = plan.measure.repeat;
+  facts.fresh_drafters = outcome.measurement.fresh_drafters;
   const std::vector<Row> rows = summarize(outcome.measurement, false);
   int64_t loops = 0;
   bool identical = true;

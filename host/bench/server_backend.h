@@ -1,4 +1,4 @@
-// A daemon behind its socket; times are those of this side.
+// A daemon behind its socket; times are the client's.
 #pragma once
 
 #include "host/bench/backend.h"
@@ -13,6 +13,8 @@ class ServerBackend final : public Backend {
   Result<Answer> run(const Request& request, bool with_prompt_tokens,
                      const std::atomic<bool>& stop) override;
   Result<ModelReport> model() override;
+  // Never: the daemon's routes serve others too.
+  Result<bool> renew_drafter(const std::string&) override { return false; }
   Result<DraftCounts> draft_counts(const std::string& route) override;
 
  private:

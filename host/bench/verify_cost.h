@@ -1,5 +1,5 @@
-// What a step of n rows costs by one of a single row, V(n), on the model alone: no engine, no
-// draws, no plugins. A drafter whose guesses are all right gains at most (K + 1) / V(K + 1).
+// V(n): the time of a forward of n rows by that of one row, on the model alone, without engine,
+// draws or plugins. A drafter whose guesses are all right gains at most (K + 1) / V(K + 1).
 #pragma once
 
 #include <map>
@@ -11,18 +11,18 @@
 
 namespace specd::host {
 
-// Holds the model a second time: the engine's own belongs to its step thread.
+// Holds a second copy of the model: the engine's belongs to its step thread.
 class VerifyCost {
  public:
-  // Rows of one sequence with `kContext` tokens behind it, logits of all; n in 2 to 256. `device`
-  // is what the engine that is measured reports: kUnsupported beside another one than the CPU.
+  // Rows of one sequence that has `kContext` tokens already, with logits of all; n is 2 to 256.
+  // `device` is what the measured engine reports: kUnsupported unless it is the CPU.
   static constexpr int32_t kContext = 128;
   static Result<std::unique_ptr<VerifyCost>> create(const EngineOptions& options,
                                                     const std::string& device,
                                                     const std::vector<int>& rows);
   ~VerifyCost();
 
-  // Times every n and the single row between them, some times over. Nothing else should run.
+  // Times every n and one row in turns, several times. Nothing else should run.
   void measure();
   // V(n) of the medians so far.
   std::map<int, double> result() const;

@@ -21,8 +21,8 @@ constexpr uint64_t kPromptBytesMax = 1 << 20;
 
 // Files as they are; of a folder its regular files, by name; of a file *.jsonl one prompt a line,
 // an object with `prompt` or `text` (a string) or `turns` (strings; the first is the prompt, since
-// a base model has no way to be told of turns). At most kPromptBytesMax a prompt.
-// without_first_line drops an instruction in front: the first line and the empty ones behind it.
+// a base model has no notion of turns). At most kPromptBytesMax a prompt.
+// without_first_line drops a leading instruction: the first line and the empty lines after it.
 // Errors name FILE:LINE, the key, what was expected and what was found.
 Result<std::vector<Prompt>> read_prompts(const std::vector<std::string>& paths,
                                          bool without_first_line = false);

@@ -1,24 +1,25 @@
 // specctl: talks to a running specd.
 #include <google/protobuf/util/json_util.h>
-#include <sys/stat.h>
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <boost/program_options.hpp>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
 #include <fstream>
 #include <functional>
-#include <iostream>
-#include <iterator>
 #include <sstream>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "core/base/file_descriptor.h"
 #include "core/base/json.h"
 #include "host/bench/measure.h"
 #include "host/bench/server_backend.h"
@@ -122,7 +123,7 @@ po::options_description make_options() {
   add("prompt", po::value<std::string>(),
       "generate, render: the prompt; else --prompt-file, else input");
   add("prompt-file", po::value<std::string>()->value_name("FILE"),
-      "generate, render: a file with the prompt");
+      "generate, render: a file or a pipe with the prompt");
   add("prompt-tokens", po::value<std::string>(), "generate: the prompt as ids, 0,17,4");
   add_chat_options(options);
   add("temperature", po::value<std::string>()->default_value("0"),
@@ -157,17 +158,32 @@ po::options_description make_options() {
   return options;
 }
 
+// Of a file, a pipe or a terminal, whose size is not known beforehand. `what` names it in errors.
+Result<std::string> read_to_end(int descriptor, const std::string& what) {
+  std::string text;
+  for (char buffer[4096];;) {
+    const ssize_t got = read(descriptor, buffer, sizeof(buffer));
+    if (got == 0) return text;
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0)
+      return Status(Code::kInvalidArgument, what + ": cannot read: " + std::strerror(errno));
+    text.append(buffer, static_cast<size_t>(got));
+    if (text.size() > kPromptBytesMax)
+      return Status(Code::kInvalidArgument, what + ": expected a prompt of at most " +
+                                                std::to_string(kPromptBytesMax) +
+                                                " bytes, found more");
+  }
+}
+
 Result<std::string> read_prompt(const po::variables_map& values) {
   if (values.count("prompt") != 0) return values["prompt"].as<std::string>();
-  if (values.count("prompt-file") != 0)
-    return read_text_file(values["prompt-file"].as<std::string>(), kPromptBytesMax);
-  std::string text;
-  for (char buffer[4096]; std::cin.read(buffer, sizeof(buffer)), std::cin.gcount() > 0;) {
-    text.append(buffer, static_cast<size_t>(std::cin.gcount()));
-    if (text.size() > kPromptBytesMax)
-      return Status(Code::kInvalidArgument, "the prompt on standard input is larger than 1 MiB");
-  }
-  return text;
+  if (values.count("prompt-file") == 0) return read_to_end(STDIN_FILENO, "standard input");
+  const std::string what = "--prompt-file " + values["prompt-file"].as<std::string>();
+  const FileDescriptor file(
+      open(values["prompt-file"].as<std::string>().c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.get() < 0)
+    return Status(Code::kNotFound, what + ": cannot open: " + std::strerror(errno));
+  return read_to_end(file.get(), what);
 }
 
 // The text or the messages of a prompt.
@@ -198,7 +214,7 @@ int run_render(Client& client, const po::variables_map& values, bool json) {
   return kOk;
 }
 
-// What was given; the model's own holds for the rest.
+// Sets only what was given; the model's defaults apply to the rest.
 void set_sampling(const po::variables_map& values, float temperature, v1::Sampling& to) {
   const auto given = [&](const char* option) {
     return values.count(option) != 0 && !values[option].defaulted();
@@ -389,11 +405,17 @@ int run_plugins(Client& client, bool json) {
   return kOk;
 }
 
+// "1.0.0 (3fa4c01b)": version and the first digits of the library's hash.
+std::string version_text(const std::string& version, const std::string& sha256) {
+  constexpr size_t kDigits = 8;
+  return sha256.empty() ? version : version + " (" + sha256.substr(0, kDigits) + ")";
+}
+
 int run_routes(Client& client, bool json) {
   const auto response = client.routes();
   if (!response.ok()) return fail(response.status());
-  Table table({"route", "generation", "drafter", "verifier", "guarantee", "state", "in use",
-               "requests", "drafted", "accepted", "cut", "lost", "propose",
+  Table table({"route", "generation", "drafter", "version", "verifier", "version", "guarantee",
+               "state", "in use", "requests", "drafted", "accepted", "cut", "lost", "propose",
                "reason or last problem"});
   for (const v1::Route& route : response.value().routes()) {
     if (json) std::printf("%s\n", report_to_json(route).c_str());
@@ -402,7 +424,9 @@ int run_routes(Client& client, bool json) {
                                         static_cast<double>(route.propose_calls()) / 1000
                                   : 0;
     table.add({route.name() + (route.is_default() ? " (default)" : ""),
-               std::to_string(route.generation()), route.drafter(), route.verifier(),
+               std::to_string(route.generation()), route.drafter(),
+               version_text(route.drafter_version(), route.drafter_sha256()), route.verifier(),
+               version_text(route.verifier_version(), route.verifier_sha256()),
                enum_word(route.guarantee()), enum_word(route.state()),
                std::to_string(route.in_use()), std::to_string(route.requests()),
                std::to_string(route.drafted()), std::to_string(route.accepted()),
@@ -414,7 +438,7 @@ int run_routes(Client& client, bool json) {
   return kOk;
 }
 
-// What holds where a request does not say.
+// The model's defaults for what a request leaves out.
 std::string defaults_text(const v1::Model& model) {
   const v1::Sampling& sampling = model.default_sampling();
   std::ostringstream text;

@@ -17,7 +17,7 @@
 #include "core/base/clock.h"
 #include "host/rpc/grpc_server.h"
 #include "host/daemon/health.h"
-#include "host/http/http_listener.h"
+#include "host/http/http_server.h"
 #include "host/base/table.h"
 #include "host/base/unix_socket.h"
 #include "host/version.h"
@@ -31,14 +31,14 @@ constexpr uint64_t kAbortWaitMs = 5000;
 constexpr std::chrono::seconds kFlushLimit{5};
 constexpr std::chrono::seconds kTeardownLimit{15};  // at least; kFlushLimit included
 
-// Not by stdio, whose lock somebody who hangs may hold, and not where nobody reads.
+// Writes without stdio, whose lock a hanging thread may hold, and only if the write cannot block.
 [[noreturn]] void say_and_leave(const std::string& text) {
   pollfd standard_error{.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0};
   if (poll(&standard_error, 1, 0) == 1) (void)!write(STDERR_FILENO, text.data(), text.size());
   _exit(kExitCut);
 }
 
-// Counts SIGTERM and SIGINT on a thread of its own; nothing runs in a handler.
+// Counts SIGTERM and SIGINT on its own thread; no code runs in a signal handler.
 class StopSignals {
  public:
   StopSignals() {
@@ -55,7 +55,7 @@ class StopSignals {
     pthread_sigmask(SIG_UNBLOCK, &set_, nullptr);
   }
 
-  // While loading there is nothing to drain: a signal ends the process at once.
+  // Until this is called a signal ends the process at once: there is nothing to drain.
   void loaded() { loading_ = false; }
   // From here on a signal ends the process.
   void end_at_once() { drained_ = true; }
@@ -93,9 +93,9 @@ class StopSignals {
   std::thread thread_;
 };
 
-// Ends the process after `limit`, if it is still there then: what is left to do calls into plugins,
-// and whoever hangs there can neither be joined nor destroyed. Goes on behind main(), where the
-// destructors of their libraries run.
+// Ends the process after `limit` if it still runs then: teardown calls into plugins, and a thread
+// that hangs there can be neither joined nor destroyed. Also covers the destructors of plugin
+// libraries, which run after main().
 void end_within(std::chrono::seconds limit) {
   std::thread([limit] {
     std::this_thread::sleep_for(limit);
@@ -150,13 +150,13 @@ void print_start(const Engine& engine, const Config& config) {
 
 enum class Drained { kAll, kCut, kStuck };
 
-// kAll: every request ended by itself; kStuck: the step thread does not come back, from a plugin
-// most likely.
+// kAll: every request ended by itself. kCut: the rest was cancelled. kStuck: the step thread does
+// not return, most likely from a plugin.
 Drained drain(Engine& engine, GrpcServer& server, StopSignals& signals, uint32_t limit_seconds) {
   server.start_drain();
   const auto is_done = [&](uint64_t wait_ms) {
     if (!server.wait_prompts(std::chrono::milliseconds(wait_ms))) return false;
-    engine.start_drain();  // not before: what was rendered is submitted
+    engine.start_drain();  // not earlier: prompts that were rendered are still submitted
     return engine.wait_idle(wait_ms);
   };
   const uint64_t limit = now_ns() + uint64_t{limit_seconds} * 1'000'000'000;
@@ -187,14 +187,13 @@ int run_daemon(const Config& config) {
   Result<SocketClaim> claim = SocketClaim::take(config.socket_path);
   if (!claim.ok()) return fail(claim.status());
 
-  // Answers from here on, so that a probe tells loading from dead; a port that is taken is found
-  // before the weights are read.
+  // Serves from here on, so that a probe can tell loading from dead, and a port that is taken is
+  // found before the weights are read. Two threads: a scrape does not delay a probe.
   Health health(config.http ? config.http->stall_seconds : 0);
-  std::unique_ptr<HttpListener> http;
+  std::unique_ptr<HttpServer> http;
   if (config.http) {
     auto started =
-        HttpListener::start(config.http->address, config.http->port,
-                            [&health](const std::string& path) { return health.answer(path); });
+        HttpServer::start(config.http->address, config.http->port, health.routes(), {.threads = 2});
     if (!started.ok()) return fail(with_place(config, started.status().in_field("http.listen")));
     http = std::move(started).value();
     std::fprintf(stderr, "specd: metrics on http://%s/metrics\n", http->endpoint().c_str());

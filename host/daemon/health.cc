@@ -18,11 +18,10 @@ HttpAnswer text(unsigned status, std::string body) {
 
 }  // namespace
 
-HttpAnswer Health::answer(const std::string& path) const {
-  if (path == "/metrics") return metrics();
-  if (path == "/health/live") return live();
-  if (path == "/health/ready") return ready();
-  return text(404, "expected /metrics, /health/live or /health/ready");
+std::vector<HttpRoute> Health::routes() const {
+  return {{"GET", "/metrics", [this](const HttpRequest&) { return metrics(); }},
+          {"GET", "/health/live", [this](const HttpRequest&) { return live(); }},
+          {"GET", "/health/ready", [this](const HttpRequest&) { return ready(); }}};
 }
 
 HttpAnswer Health::live() const {

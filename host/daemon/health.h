@@ -2,28 +2,29 @@
 #pragma once
 
 #include <atomic>
-#include <string>
+#include <cstdint>
+#include <vector>
 
 #include "core/engine.h"
-#include "host/http/http_listener.h"
+#include "host/http/http_server.h"
 
 namespace specd::host {
 
-// Outlives the listener that asks it.
+// Outlives the server that asks it.
 class Health {
  public:
-  // A step that takes longer than `stall_seconds` is taken for a hanging one.
+  // A step that takes longer than `stall_seconds` is assumed to hang.
   explicit Health(uint32_t stall_seconds) : stall_seconds_(stall_seconds) {}
 
-  // From now on the engine is asked; it outlives the listener. Before, nothing is ready.
+  // The engine is ready and outlives the server. Until then every answer says that it loads.
   void loaded(const Engine& engine) { engine_ = &engine; }
   void draining() { draining_ = true; }
 
-  // [any]
+  // GET, on any thread:
   //   /metrics       the engine's metrics and the build; 503 while loading
-  //   /health/live   503 when a step does not come back
+  //   /health/live   503 when a step takes too long
   //   /health/ready  503 while loading and draining
-  HttpAnswer answer(const std::string& path) const;
+  std::vector<HttpRoute> routes() const;
 
  private:
   HttpAnswer live() const;

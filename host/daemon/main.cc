@@ -40,7 +40,7 @@ int wrong_config(const Status& status) {
   return kExitConfig;
 }
 
-// A pipe that nobody reads to its end is not fine.
+// Fails when the reader of a pipe closes it early.
 int print(const std::string& text) {
   const bool is_written = std::fputs(text.c_str(), stdout) >= 0 && std::fflush(stdout) == 0;
   return is_written ? kExitOk : kExitFailed;

@@ -14,7 +14,7 @@
 
 namespace specd::host {
 
-// What one request gave.
+// The answer to one request.
 struct Generation {
   v1::Started started;
   std::vector<int32_t> token_ids;
@@ -24,7 +24,7 @@ struct Generation {
 
 class Client {
  public:
-  // `socket` is a path. kUnavailable with the way out when nobody answers there.
+  // `socket` is a path. kUnavailable with a hint when no daemon answers there.
   static Result<Client> connect(const std::string& socket);
 
   // [any] `on_message` may be empty; it sees every message as it comes. Once `stop` is true the

@@ -1,4 +1,4 @@
-// The daemon's gRPC face on a Unix socket: Inference, Control and grpc.health.v1.
+// The daemon's gRPC server on a Unix socket: Inference, Control and grpc.health.v1.
 #pragma once
 
 #include <chrono>
@@ -17,14 +17,14 @@ class GrpcServer {
                                                    const EngineOptions& options);
   ~GrpcServer();
 
-  // [any] From now on health says NOT_SERVING and new prompts get UNAVAILABLE; those that wait to
-  // be rendered still are, and other calls are answered.
+  // [any] Health says NOT_SERVING and new prompts get UNAVAILABLE from now on. Prompts that wait
+  // are still rendered, and other calls are answered.
   void start_drain();
   // [any] True when no prompt waits to be rendered or is being rendered; false at the timeout.
   bool wait_prompts(std::chrono::milliseconds timeout);
   // [any] Ends every running Generate with `reason`.
   void abort_streams(const Status& reason);
-  // [control] Gives clients `flush` to take what their streams still hold, then cuts every call.
+  // [control] Gives clients `flush` to read what their streams still hold, then cancels every call.
   void shutdown(std::chrono::milliseconds flush);
 
  private:

@@ -1,9 +1,9 @@
 # Writes BUNDLE/plugin.json for BUNDLE/LIBRARY: identity, ABI layout, factories, SHA-256 of the file.
 # Run by specd_add_plugin() after each link.
+include(${CMAKE_CURRENT_LIST_DIR}/SpecdLayout.cmake)
 foreach(directory ${INCLUDE})
   if(EXISTS ${directory}/specd/plugin_api/abi_layout.h)
-    file(STRINGS ${directory}/specd/plugin_api/abi_layout.h lines REGEX "define SPECD_ABI_LAYOUT ")
-    string(REGEX REPLACE ".*\"(.*)\".*" "\\1" layout "${lines}")
+    specd_abi_layout(${directory}/specd/plugin_api/abi_layout.h layout)
     break()
   endif()
 endforeach()

@@ -33,7 +33,7 @@ TEST_P(OutsideBundle, loads_drafts_and_changes_no_token) {
   audit();
 }
 
-INSTANTIATE_TEST_SUITE_P(Bundles, OutsideBundle, testing::Values("c_drafter", "template"));
+INSTANTIATE_TEST_SUITE_P(Bundles, OutsideBundle, testing::Values("template", "template_c"));
 
 }  // namespace
 }  // namespace specd

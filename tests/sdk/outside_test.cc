@@ -39,7 +39,7 @@ TEST_P(OutsideDrafter, drafts_what_followed_last_time) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Bundles, OutsideDrafter,
-                         ::testing::Values(SPECD_OUTSIDE "/c_drafter/build/plugins/drafter_bigram/"
+                         ::testing::Values(SPECD_OUTSIDE "/template_c/build/plugins/drafter_bigram/"
                                                          "drafter_bigram.so",
                                            SPECD_OUTSIDE "/template/build/plugins/drafter_bigram/"
                                                          "drafter_bigram.so"));

@@ -92,6 +92,8 @@ RouteReport describe(const RouteOptions& options, const LiveRoute& route, RouteR
   report.generation = route.generation;
   report.draft_nodes_max = route.draft_nodes_max;
   report.disable_by_batch_size = route.disable_by_batch_size;
+  report.drafter_version = route.drafter_bundle.version;
+  report.verifier_version = route.verifier_bundle.version;
   report.drafter_sha256 = route.drafter_bundle.sha256;
   report.verifier_sha256 = route.verifier_bundle.sha256;
   report.memory_bytes = route.drafter->memory_bytes();

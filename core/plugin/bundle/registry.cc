@@ -358,6 +358,9 @@ Result<Bundle> PluginRegistry::Impl::load(const std::string& plugin_id) {
   kept.plugin = loaded.value();
   kept.info.state = BundleInfo::State::kLoaded;
   kept.info.reason.clear();  // of an earlier attempt
+  log(LogLevel::kInfo, "plugin " + kept.info.id + " " + kept.info.version + " loaded from " +
+                           quote(kept.info.directory + "/" + kept.manifest.library, 400) +
+                           ", sha256:" + kept.info.sha256);
   return kept;
 }
 

@@ -109,6 +109,9 @@ TEST_F(MetricsTest, sums_equal_what_the_requests_report) {
   EXPECT_GT(routed.accepted_tokens, 0) << "nothing to count";
   EXPECT_GT(routed.rejected_tokens, 0) << "nothing to count";
   EXPECT_EQ(on("lookup", "specd_route_requests_total"), static_cast<double>(lookups));
+  EXPECT_EQ(on("off", "specd_route_requests_total"),
+            static_cast<double>(outcomes.size() - lookups));
+  EXPECT_EQ(report("off").requests, outcomes.size() - lookups);
   EXPECT_EQ(on("lookup", "specd_route_steps_total"), static_cast<double>(routed.steps));
   EXPECT_EQ(on("lookup", "specd_spec_decode_num_draft_tokens_total"),
             static_cast<double>(routed.draft_tokens));

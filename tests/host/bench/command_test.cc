@@ -93,6 +93,8 @@ TEST_F(BenchCommand, routes_run_side_by_side_and_the_json_holds_what_the_table_s
   EXPECT_EQ(replays, 4);
   EXPECT_GT(json["verify_cost"]["4"].get<double>(), 0.2);
   EXPECT_NE(out_.find("noise: off (again)"), std::string::npos) << out_;
+  EXPECT_TRUE(json["fresh_drafters"]);
+  EXPECT_EQ(out_.find("keep what earlier requests taught them"), std::string::npos) << out_;
   EXPECT_NE(out_.find("1 / V(4)"), std::string::npos) << out_;
 }
 

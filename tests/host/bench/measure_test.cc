@@ -8,6 +8,7 @@
 
 #include "core/base/json.h"
 #include "host/bench/engine_backend.h"
+#include "host/bench/report.h"
 #include "host/bench/verify_cost.h"
 #include "tests/core/engine_rig.h"
 
@@ -31,6 +32,10 @@ class FakeBackend final : public Backend {
     return answer;
   }
   Result<ModelReport> model() override { return ModelReport(); }
+  Result<bool> renew_drafter(const std::string& route) override {
+    renewed_.push_back(route + " after " + std::to_string(calls_.size()));
+    return renews_;
+  }
   // As if others had used the route before: only what is added in between counts.
   Result<DraftCounts> draft_counts(const std::string& route) override {
     const auto calls = static_cast<uint64_t>(
@@ -40,11 +45,14 @@ class FakeBackend final : public Backend {
     return DraftCounts{1000 + 10 * calls, {700 + 8 * calls, 600 + 4 * calls}, 5000 + 100 * calls};
   }
   const std::vector<std::string>& calls() const { return calls_; }
+  const std::vector<std::string>& renewed() const { return renewed_; }
+  void renew_nothing() { renews_ = false; }
 
  private:
   std::mutex mutex_;
   Rule rule_;
-  std::vector<std::string> calls_;
+  std::vector<std::string> calls_, renewed_;
+  bool renews_ = true;
   std::set<std::string> salts_;
 };
 
@@ -220,7 +228,63 @@ TEST(Measure, each_temperature_has_its_own_seed_and_its_own_texts) {
   EXPECT_EQ(seeds[0.8f], 8u);
 }
 
+TEST(Measure, every_pass_over_the_prompts_begins_with_fresh_drafters) {
+  FakeBackend backend([](const Request&, int) { return answer_of(41, 10, 1); });
+  MeasureOptions options = two_routes(2);
+  options.with_control = false;
+  options.temperatures = {0, 0.8f};
+  const Measurement got = measure(backend, kTwo, options, kGo, {});
+  EXPECT_TRUE(got.fresh_drafters);
+  const std::vector<std::string> expected = {
+      "off after 2",  "fast after 2",   // behind the untimed ones; 4 requests a pass
+      "off after 6",  "fast after 6",   //
+      "off after 10", "fast after 10",  // round 2
+      "off after 14", "fast after 14"};
+  EXPECT_EQ(backend.renewed(), expected);
+  backend.renew_nothing();
+  RunFacts facts;
+  EXPECT_EQ(findings(facts, {}), "");
+  facts.fresh_drafters = measure(backend, kTwo, options, kGo, {}).fresh_drafters;
+  EXPECT_TRUE(findings(facts, {}).starts_with("drafters: those of the daemon, which keep what "));
+}
+
 class MeasureEngine : public EngineTest {};
+
+// A drafter with one pool for all sequences: it learns from every request.
+TEST_F(MeasureEngine, a_drafter_that_learns_across_requests_begins_every_round_anew) {
+  EngineOptions o = options();
+  o.routes = {route(
+      "learner",
+      plugin("specd.drafter.prompt_lookup", {{"max_draft_len", 4}, {"max_matching_ngram_size", 2}}),
+      4)};
+  start(o);
+  EngineBackend backend(*engine_);
+  // Without a new drafter the second request finds the text of the first.
+  const Request asked = request(prompts()[0], "learner", 48);
+  const auto first = backend.run(asked, false, kGo), second = backend.run(asked, false, kGo);
+  ASSERT_TRUE(first.ok() && second.ok());
+  EXPECT_EQ(first.value().tokens, second.value().tokens);
+  EXPECT_LT(second.value().usage.steps, first.value().usage.steps) << "it learns nothing";
+
+  MeasureOptions run;
+  run.routes = {"off", "learner"};
+  run.temperatures = {0, 0.8f};
+  run.max_tokens = 48;
+  run.ignore_eos = true;
+  run.repeat = 3;
+  const Measurement got = measure(backend, {{"p", prompts()[0], std::nullopt, 0}}, run, kGo, {});
+  ASSERT_TRUE(got.status.ok()) << got.status.to_string();
+  EXPECT_TRUE(got.fresh_drafters);
+  EXPECT_EQ(got.cells.at(1).runs.front().answer.usage.steps, first.value().usage.steps);
+  for (const size_t learner : {size_t{1}, size_t{3}}) {
+    const Cell& cell = got.cells.at(learner);
+    ASSERT_EQ(cell.route, "learner");
+    ASSERT_EQ(cell.runs.size(), 3u);
+    for (const Cell::Run& each : cell.runs)
+      EXPECT_EQ(each.answer.usage.steps, cell.runs.front().answer.usage.steps) << each.round;
+  }
+  audit();
+}
 
 TEST_F(MeasureEngine, a_replay_of_the_recording_accepts_all_at_every_concurrency) {
   EngineOptions o = options();

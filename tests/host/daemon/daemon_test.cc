@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "core/base/json.h"
@@ -341,6 +342,75 @@ TEST_F(DaemonTest, compare_and_record_tell_the_routes_apart) {
   const auto stopped = backend.run(long_one, false, stop);
   ASSERT_FALSE(stopped.ok());
   EXPECT_EQ(stopped.status().code(), Code::kCancelled) << stopped.status().to_string();
+}
+
+TEST_F(DaemonTest, specctl_reads_a_prompt_from_a_file_a_pipe_or_standard_input) {
+  const std::string file = (daemon_->folder() / "prompt.txt").string();
+  std::ofstream(file) << kPrompt;
+  const std::string render = "render --prompt-file ";
+  const auto [code, expected] = run_specctl(*daemon_, render + file);
+  ASSERT_EQ(code, 0) << expected;
+  ASSERT_NE(expected.find("class Vector"), std::string::npos) << expected;
+  EXPECT_EQ(run_specctl(*daemon_, render + "/dev/stdin < " + file).second, expected);
+  EXPECT_EQ(run_specctl(*daemon_, "render < " + file).second, expected);
+  const std::string fifo = (daemon_->folder() / "fifo").string();
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  std::thread writer([&] {  // in two pieces
+    std::ofstream pipe(fifo);
+    pipe << std::string(kPrompt).substr(0, 10) << std::flush;
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    pipe << std::string(kPrompt).substr(10);
+  });
+  EXPECT_EQ(run_specctl(*daemon_, render + fifo).second, expected);
+  writer.join();
+
+  const std::pair<std::string, const char*> refused[] = {
+      {"/dev/zero", "--prompt-file /dev/zero: expected a prompt of at most 1048576 bytes"},
+      {"/", "--prompt-file /: cannot read: Is a directory"},
+      {"/nonexistent", "--prompt-file /nonexistent: cannot open: No such file"},
+  };
+  for (const auto& [path, words] : refused) {
+    const auto [refused_code, text] = run_specctl(*daemon_, render + path);
+    EXPECT_EQ(refused_code, 1) << text;
+    EXPECT_NE(text.find(words), std::string::npos) << text;
+  }
+  EXPECT_NE(run_specctl(*daemon_, "render < /dev/zero").second.find("standard input: expected"),
+            std::string::npos);
+}
+
+TEST_F(DaemonTest, routes_show_version_and_hash_of_their_plugins_and_off_counts_its_requests) {
+  Client client = daemon_->client();
+  const auto requests_of = [&](const std::string& name) {
+    const auto all = client.routes();
+    for (const v1::Route& route : all.value().routes())
+      if (route.name() == name) return route.requests();
+    return uint64_t{0};
+  };
+  const uint64_t before = requests_of("off"), lookups = requests_of("lookup");
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(client.generate(make_request("off", 2), {}).ok());
+  EXPECT_EQ(requests_of("off"), before + 3);
+  EXPECT_EQ(requests_of("lookup"), lookups);
+
+  const auto routes = client.routes();
+  ASSERT_TRUE(routes.ok());
+  const v1::Route& lookup = routes.value().routes(1);
+  ASSERT_EQ(lookup.name(), "lookup");
+  const auto [code, table] = run_specctl(*daemon_, "routes");
+  EXPECT_EQ(code, 0) << table;
+  const std::string log = daemon_->output();
+  for (const auto& [id, version, sha256] :
+       {std::tuple(lookup.drafter(), lookup.drafter_version(), lookup.drafter_sha256()),
+        std::tuple(lookup.verifier(), lookup.verifier_version(), lookup.verifier_sha256())}) {
+    ASSERT_EQ(sha256.size(), 64U);
+    const std::string shown = id + "  " + version + " (" + sha256.substr(0, 8) + ")";
+    EXPECT_NE(table.find(shown), std::string::npos) << shown << "\n" << table;
+    // The operator's log says what code runs.
+    const size_t line = log.find("plugin " + id + " " + version + " loaded from ");
+    ASSERT_NE(line, std::string::npos) << log;
+    EXPECT_NE(log.substr(line, log.find('\n', line) - line).find("sha256:" + sha256),
+              std::string::npos)
+        << log;
+  }
 }
 
 }  // namespace

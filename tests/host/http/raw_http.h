@@ -46,6 +46,13 @@ class RawClient {
     }
     return all;
   }
+  // Up to what ends with `end`, or the end of the stream, or until nothing comes for a while.
+  std::string read_until(const std::string& end) {
+    std::string all;
+    while (!all.ends_with(end) && read_some(all, std::chrono::seconds(10))) {
+    }
+    return all;
+  }
   // One answer with a Content-Length; `head`: without the body it announces.
   std::string read_answer(bool head = false) {
     std::string all;

@@ -1,5 +1,5 @@
-// The listener against clients that do not behave, with bytes on raw sockets.
-#include "host/http/http_listener.h"
+// The server against clients that do not behave, with bytes on raw sockets.
+#include "host/http/http_server.h"
 
 #include <gtest/gtest.h>
 
@@ -26,31 +26,46 @@ size_t descriptors() {
   return n;
 }
 
-class HttpListenerTest : public testing::Test {
+class HttpServerTest : public testing::Test {
  protected:
   void SetUp() override { descriptors_ = descriptors(); }
   void TearDown() override {
     // Whatever the clients did, a good one is served at once, and nothing is left behind.
-    if (listener_ != nullptr) {
+    if (server_ != nullptr) {
       expect_served();
-      listener_.reset();
+      server_.reset();
     }
     EXPECT_EQ(descriptors(), descriptors_);
   }
   void start(const HttpLimits& limits = {}) {
-    auto started = HttpListener::start(
+    const auto text = [this](const std::string& body) {
+      return [this, body](const HttpRequest&) -> HttpAnswer {
+        ++calls_;
+        return {.body = body};
+      };
+    };
+    auto started = HttpServer::start(
         "127.0.0.1", 0,
-        [this](const std::string& path) -> HttpAnswer {
-          ++calls_;
-          if (path == "/big") return {200, "text/plain", std::string(8 << 20, 'x')};
-          if (path == "/here") return {200, "text/plain; charset=utf-8", "here\n"};
-          return {404, "text/plain", "expected /here\n"};
-        },
+        {{"GET", "/here", text("here\n")},
+         {"GET", "/big", text(std::string(8 << 20, 'x'))},
+         {"GET", "/wait",
+          [this](const HttpRequest&) -> HttpAnswer {
+            ++calls_;
+            while (!open_) std::this_thread::sleep_for(milliseconds(1));
+            return {.body = "waited\n"};
+          }},
+         {.method = "POST",
+          .path = "/echo",
+          .handler = [this](const HttpRequest& request) -> HttpAnswer {
+            ++calls_;
+            return {.body = request.method + " " + request.path + " " + request.body};
+          },
+          .body_bytes_max = kEchoBytesMax}},
         limits);
     ASSERT_TRUE(started.ok()) << started.status().text();
-    listener_ = std::move(started).value();
+    server_ = std::move(started).value();
   }
-  std::string endpoint() const { return listener_->endpoint(); }
+  std::string endpoint() const { return server_->endpoint(); }
   // Once the connections before have ended.
   void expect_served() {
     std::string answer;
@@ -70,14 +85,16 @@ class HttpListenerTest : public testing::Test {
     return answer.substr(0, 12);
   }
 
-  std::unique_ptr<HttpListener> listener_;
+  static constexpr size_t kEchoBytesMax = 100'000;
+  std::unique_ptr<HttpServer> server_;
   std::atomic<int> calls_{0};
+  std::atomic<bool> open_{false};  // lets /wait answer
 
  private:
   size_t descriptors_ = 0;
 };
 
-TEST_F(HttpListenerTest, get_and_head_are_answered_on_one_connection) {
+TEST_F(HttpServerTest, get_and_head_are_answered_on_one_connection) {
   start();
   RawClient client(endpoint());
   ASSERT_TRUE(client.send("GET /here?x=1 HTTP/1.1\r\nHost: a\r\n\r\n"));
@@ -106,7 +123,7 @@ TEST_F(HttpListenerTest, get_and_head_are_answered_on_one_connection) {
   EXPECT_TRUE(old.ended());
 }
 
-TEST_F(HttpListenerTest, what_is_not_taken_gets_a_defined_answer) {
+TEST_F(HttpServerTest, what_is_not_taken_gets_a_defined_answer) {
   start();
   EXPECT_EQ(refused("POST /here HTTP/1.1\r\nHost: a\r\n\r\n"), "HTTP/1.1 405");
   EXPECT_EQ(refused("DELETE /here HTTP/1.1\r\nHost: a\r\n\r\n"), "HTTP/1.1 405");
@@ -128,11 +145,11 @@ TEST_F(HttpListenerTest, what_is_not_taken_gets_a_defined_answer) {
         std::string("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), std::string(1, '\0') + "\r\n\r\n"}) {
     EXPECT_EQ(refused(garbage), "HTTP/1.1 400") << garbage;
   }
-  EXPECT_EQ(calls_, 0) << "nothing of that is for the handler";
+  EXPECT_EQ(calls_, 0) << "nothing of that is for a handler";
 }
 
-TEST_F(HttpListenerTest, random_bytes_never_reach_the_handler) {
-  start({.connections_max = 64, .time_limit = milliseconds(300)});
+TEST_F(HttpServerTest, random_bytes_never_reach_a_handler) {
+  start({.time_limit = milliseconds(300)});
   std::mt19937 random(7);
   for (int i = 0; i < 300; ++i) {
     std::string bytes(1 + random() % 3000, '\0');
@@ -144,8 +161,8 @@ TEST_F(HttpListenerTest, random_bytes_never_reach_the_handler) {
   EXPECT_EQ(calls_, 0);
 }
 
-TEST_F(HttpListenerTest, who_does_not_finish_a_request_is_cut_at_the_limit) {
-  start({.connections_max = 64, .time_limit = milliseconds(400)});
+TEST_F(HttpServerTest, a_client_that_does_not_finish_a_request_is_cut_at_the_limit) {
+  start({.time_limit = milliseconds(400)});
   const auto begin = std::chrono::steady_clock::now();
   std::vector<RawClient> half;
   for (const char* bytes : {"", "G", "GET /here HTTP/1.1\r\nHost: a\r\n", "GET /here HTTP/1.1"}) {
@@ -171,7 +188,7 @@ TEST_F(HttpListenerTest, who_does_not_finish_a_request_is_cut_at_the_limit) {
   for (int i = 0; i < 50; ++i) RawClient(endpoint()).send("GET /here HT");
 }
 
-TEST_F(HttpListenerTest, who_does_not_read_the_answer_is_cut_and_holds_nobody_up) {
+TEST_F(HttpServerTest, who_does_not_read_the_answer_is_cut_and_holds_nobody_up) {
   start({.connections_max = 8, .time_limit = milliseconds(500)});
   std::vector<RawClient> lazy;
   for (int i = 0; i < 7; ++i) {
@@ -186,7 +203,7 @@ TEST_F(HttpListenerTest, who_does_not_read_the_answer_is_cut_and_holds_nobody_up
   }
 }
 
-TEST_F(HttpListenerTest, a_thousand_connections_are_served_or_turned_away) {
+TEST_F(HttpServerTest, a_thousand_connections_are_served_or_turned_away) {
   start({.connections_max = 32, .time_limit = milliseconds(3000)});
   // Those before hold every place, then others come in crowds.
   std::vector<RawClient> idle;
@@ -214,11 +231,10 @@ TEST_F(HttpListenerTest, a_thousand_connections_are_served_or_turned_away) {
   for (RawClient& client : idle) EXPECT_EQ(client.read_all(), "");  // cut at the limit
 }
 
-TEST_F(HttpListenerTest, a_port_that_is_taken_is_named) {
+TEST_F(HttpServerTest, a_port_that_is_taken_is_named) {
   start();
   const std::string port = endpoint().substr(endpoint().rfind(':') + 1);
-  const auto second = HttpListener::start("127.0.0.1", static_cast<uint16_t>(std::stoi(port)),
-                                          [](const std::string&) -> HttpAnswer { return {}; });
+  const auto second = HttpServer::start("127.0.0.1", static_cast<uint16_t>(std::stoi(port)), {});
   ASSERT_FALSE(second.ok());
   EXPECT_NE(second.status().text().find("127.0.0.1 port " + port + ": Address already in use"),
             std::string::npos)
@@ -228,14 +244,138 @@ TEST_F(HttpListenerTest, a_port_that_is_taken_is_named) {
   ASSERT_TRUE(open.send("GET /here HTTP/1.1\r\nHost: a\r\n\r\n"));
   EXPECT_EQ(http_body(open.read_answer()), "here\n");
   const std::string before = endpoint();
-  listener_.reset();
+  server_.reset();
   EXPECT_EQ(open.read_all(), "");
-  auto third = HttpListener::start("127.0.0.1", static_cast<uint16_t>(std::stoi(port)),
-                                   [](const std::string&) -> HttpAnswer {
-                                     return {200, "text/plain", "here\n"};
-                                   });
+  auto third = HttpServer::start("127.0.0.1", static_cast<uint16_t>(std::stoi(port)), {});
   ASSERT_TRUE(third.ok()) << third.status().text();
   EXPECT_EQ(third.value()->endpoint(), before);
+}
+
+TEST_F(HttpServerTest, a_body_of_known_length_or_in_chunks_reaches_its_route) {
+  start();
+  RawClient client(endpoint());
+  ASSERT_TRUE(client.send("POST /echo?x=1 HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello"));
+  EXPECT_EQ(http_body(client.read_answer()), "POST /echo hello");
+  ASSERT_TRUE(
+      client.send("POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+                  "3\r\nhel\r\n2;name=value\r\nlo\r\n0\r\nTrailer: x\r\n\r\n"));
+  EXPECT_EQ(http_body(client.read_answer()), "POST /echo hello");
+  // In pieces, and larger than what is read at once.
+  const std::string large(kEchoBytesMax, 'b');
+  ASSERT_TRUE(client.send("POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: " +
+                          std::to_string(large.size()) + "\r\n\r\n" + large.substr(0, 10)));
+  std::this_thread::sleep_for(milliseconds(50));
+  ASSERT_TRUE(client.send(large.substr(10)));
+  EXPECT_EQ(http_body(client.read_answer()), "POST /echo " + large);
+  // None at all, on the same connection.
+  ASSERT_TRUE(client.send("POST /echo HTTP/1.1\r\nHost: a\r\n\r\n"));
+  EXPECT_EQ(http_body(client.read_answer()), "POST /echo ");
+}
+
+TEST_F(HttpServerTest, a_client_that_waits_for_continue_is_told_to_send_its_body) {
+  start();
+  RawClient client(endpoint());
+  ASSERT_TRUE(
+      client.send("POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n"
+                  "Expect: 100-continue\r\n\r\n"));
+  EXPECT_EQ(client.read_answer(true), "HTTP/1.1 100 Continue\r\n\r\n");
+  ASSERT_TRUE(client.send("hello"));
+  EXPECT_EQ(http_body(client.read_answer()), "POST /echo hello");
+  // A body that is too large is refused before it is sent.
+  EXPECT_EQ(refused("POST /echo HTTP/1.1\r\nContent-Length: 100001\r\n"
+                    "Expect: 100-continue\r\n\r\n"),
+            "HTTP/1.1 413");
+}
+
+TEST_F(HttpServerTest, a_body_beyond_the_limit_of_its_route_is_refused) {
+  start();
+  EXPECT_EQ(refused("POST /echo HTTP/1.1\r\nContent-Length: 100001\r\n\r\n"), "HTTP/1.1 413");
+  EXPECT_EQ(refused("POST /echo HTTP/1.1\r\nContent-Length: 99999999999999999\r\n\r\n"),
+            "HTTP/1.1 413");
+  const std::string chunk = "c350\r\n" + std::string(50'000, 'c') + "\r\n";
+  EXPECT_EQ(refused("POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk + chunk +
+                    "1\r\nc\r\n0\r\n\r\n"),
+            "HTTP/1.1 413");
+  for (const char* garbage : {"zz\r\nhello\r\n", "5\r\nhelloXX0\r\n\r\n", "-1\r\n"}) {
+    EXPECT_EQ(
+        refused("POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" + std::string(garbage)),
+        "HTTP/1.1 400")
+        << garbage;
+  }
+  EXPECT_EQ(refused("POST /nowhere HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello"), "HTTP/1.1 404");
+  EXPECT_EQ(calls_, 0);
+}
+
+TEST_F(HttpServerTest, what_can_be_asked_for_is_named) {
+  start();
+  EXPECT_EQ(http_body(http_get(endpoint(), "/nowhere")), "expected /here, /big, /wait or /echo\n");
+  const std::string answer = http_get(endpoint(), "/echo");
+  EXPECT_EQ(answer.substr(0, 12), "HTTP/1.1 405") << answer;
+  EXPECT_NE(answer.find("Allow: POST\r\n"), std::string::npos) << answer;
+  EXPECT_EQ(http_body(answer), "expected POST\n");
+  RawClient client(endpoint());
+  ASSERT_TRUE(client.send("PUT /here HTTP/1.1\r\nHost: a\r\n\r\n"));
+  const std::string other = client.read_all();
+  EXPECT_NE(other.find("Allow: GET, HEAD\r\n"), std::string::npos) << other;
+  EXPECT_EQ(http_body(other), "expected GET or HEAD\n");
+}
+
+TEST_F(HttpServerTest, a_body_that_does_not_come_is_cut_at_the_limit) {
+  start({.time_limit = milliseconds(300)});
+  RawClient half(endpoint());
+  ASSERT_TRUE(half.send("POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 50\r\n\r\nhel"));
+  RawClient loris(endpoint());
+  ASSERT_TRUE(loris.send("POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 500\r\n\r\n"));
+  bool taken = true;
+  const auto begin = std::chrono::steady_clock::now();
+  while (taken && std::chrono::steady_clock::now() - begin < std::chrono::seconds(8)) {
+    std::this_thread::sleep_for(milliseconds(20));
+    taken = loris.send("x");
+  }
+  EXPECT_FALSE(taken) << "one byte at a time wins more time";
+  EXPECT_EQ(half.read_all(), "");
+  EXPECT_TRUE(half.ended());
+  EXPECT_EQ(calls_, 0);
+}
+
+TEST_F(HttpServerTest, as_many_handlers_run_at_once_as_there_are_threads) {
+  start({.threads = 3});
+  std::vector<RawClient> slow;
+  for (int i = 0; i < 2; ++i) {
+    slow.emplace_back(endpoint());
+    ASSERT_TRUE(slow.back().send("GET /wait HTTP/1.1\r\nHost: a\r\n\r\n"));
+    while (calls_ <= i) std::this_thread::sleep_for(milliseconds(1));
+  }
+  expect_served();  // by the third
+  open_ = true;
+  for (RawClient& client : slow) EXPECT_EQ(http_body(client.read_answer()), "waited\n");
+}
+
+TEST_F(HttpServerTest, many_clients_on_many_threads_get_the_answers_to_their_own_requests) {
+  start({.threads = 4});
+  std::atomic<int> wrong{0};
+  std::vector<std::thread> clients;
+  for (int c = 0; c < 8; ++c) {
+    clients.emplace_back([&, c] {
+      RawClient client(endpoint());
+      for (int i = 0; i < 50; ++i) {
+        // Two requests in one write, the second with a body.
+        const std::string body = std::to_string(c) + "-" + std::to_string(i);
+        client.send(
+            "GET /here HTTP/1.1\r\nHost: a\r\n\r\nPOST /echo HTTP/1.1\r\nHost: a\r\n"
+            "Content-Length: " +
+            std::to_string(body.size()) + "\r\n\r\n" + body);
+        const std::string end = "POST /echo " + body;
+        const std::string answers = client.read_until("\r\n\r\n" + end);
+        if (answers.find("\r\n\r\nhere\nHTTP/1.1 200 OK") == std::string::npos ||
+            !answers.ends_with(end))
+          ++wrong;
+      }
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  EXPECT_EQ(wrong, 0);
+  EXPECT_EQ(calls_, 8 * 50 * 2);
 }
 
 }  // namespace

@@ -1,0 +1,314 @@
+#include "host/http/http_server.h"
+
+#include <algorithm>
+#include <atomic>
+#include <boost/asio/dispatch.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/strand.hpp>
+#include <boost/asio/write.hpp>
+#include <boost/beast/core.hpp>
+#include <boost/beast/http.hpp>
+#include <limits>
+#include <optional>
+#include <sstream>
+#include <string_view>
+#include <thread>
+#include <utility>
+
+namespace specd::host {
+namespace {
+
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+namespace http = beast::http;
+using tcp = asio::ip::tcp;
+using boost::system::error_code;
+
+constexpr uint32_t kHeaderBytesMax = 8 << 10;
+// More than a header, so that the parser says what is too long. Bounds what a client can make us
+// hold beside a body.
+constexpr size_t kReadBytesMax = 16 << 10;
+constexpr std::chrono::milliseconds kAcceptRetry{100};
+
+using Response = http::response<http::string_body>;
+
+Response make_response(http::status status, unsigned version, std::string body,
+                       const std::string& content_type = "text/plain; charset=utf-8") {
+  Response response(status, version);
+  response.set(http::field::server, "specd");
+  response.set(http::field::content_type, content_type);
+  response.set(http::field::cache_control, "no-store");
+  response.body() = std::move(body);
+  return response;
+}
+
+// "a, b or c"
+std::string any_of(const std::vector<std::string>& words) {
+  std::string text;
+  for (size_t i = 0; i < words.size(); ++i)
+    text += (i == 0 ? "" : i + 1 == words.size() ? " or " : ", ") + words[i];
+  return text;
+}
+
+void add_once(std::vector<std::string>& words, const std::string& word) {
+  if (std::find(words.begin(), words.end(), word) == words.end()) words.push_back(word);
+}
+
+// The answer to a read that failed; none for a client that hung up or was too slow.
+std::optional<http::status> status_of(const error_code& error) {
+  if (error.category() != make_error_code(http::error::bad_method).category()) return std::nullopt;
+  if (error == http::error::end_of_stream || error == http::error::partial_message)
+    return std::nullopt;
+  if (error == http::error::header_limit || error == http::error::buffer_overflow)
+    return http::status::request_header_fields_too_large;
+  if (error == http::error::body_limit) return http::status::payload_too_large;
+  return http::status::bad_request;
+}
+
+// What the connections share. Read only but for the count.
+struct Shared {
+  std::vector<HttpRoute> routes;
+  HttpLimits limits;
+  std::atomic<int> n_connections{0};
+};
+
+// One connection: reads a header and a body, answers, starts again. Lives as long as one of its
+// operations; they run one at a time, on its strand.
+class Connection : public std::enable_shared_from_this<Connection> {
+ public:
+  Connection(tcp::socket socket, Shared& shared) : stream_(std::move(socket)), shared_(shared) {
+    ++shared_.n_connections;
+  }
+  ~Connection() { --shared_.n_connections; }
+
+  void start() {
+    // Else the second of two pipelined answers waits for the client's delayed acknowledgement.
+    error_code ignored;
+    stream_.socket().set_option(tcp::no_delay(true), ignored);
+    asio::dispatch(stream_.get_executor(), [self = shared_from_this()] { self->read(); });
+  }
+
+ private:
+  void read() {
+    parser_.emplace();
+    parser_->header_limit(kHeaderBytesMax);
+    // The route's own limit is known only after the header.
+    parser_->body_limit(std::numeric_limits<uint64_t>::max());
+    // For header and body together, however they trickle in.
+    stream_.expires_after(shared_.limits.time_limit);
+    http::async_read_header(
+        stream_, buffer_, *parser_,
+        [self = shared_from_this()](const error_code& error, size_t) { self->on_header(error); });
+  }
+
+  void on_header(const error_code& error) {
+    if (error) return refuse(error);
+    const auto& request = parser_->get();
+    const bool is_head = request.method() == http::verb::head;
+    const std::string target(request.target());
+    request_ = {.method = is_head ? "GET" : std::string(request.method_string()),
+                .path = target.substr(0, target.find('?')),
+                .body = {}};
+    std::vector<std::string> paths, methods;
+    for (const HttpRoute& route : shared_.routes) {
+      add_once(paths, route.path);
+      if (route.path != request_.path) continue;
+      if (route.method == request_.method) return take(route);
+      add_once(methods, route.method);
+      if (route.method == "GET") add_once(methods, "HEAD");
+    }
+    if (methods.empty()) {
+      return answer({.status = 404, .body = "expected " + any_of(paths) + "\n"},
+                    !parser_->is_done());
+    }
+    Response refusal = make_response(http::status::method_not_allowed, request.version(),
+                                     "expected " + any_of(methods) + "\n");
+    std::string allow;
+    for (const std::string& each : methods) allow += (allow.empty() ? "" : ", ") + each;
+    refusal.set(http::field::allow, allow);
+    send(std::move(refusal), true);
+  }
+
+  void take(const HttpRoute& route) {
+    route_ = &route;
+    if (parser_->is_done()) return handle();
+    if (route.body_bytes_max == 0 || parser_->content_length().value_or(0) > route.body_bytes_max)
+      return refuse_body();
+    parser_->body_limit(route.body_bytes_max);
+    if (!beast::iequals(parser_->get()[http::field::expect], "100-continue")) return read_body();
+    // The client sends the body only after this.
+    static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
+    asio::async_write(stream_, asio::buffer(kContinue),
+                      [self = shared_from_this()](const error_code& error, size_t) {
+                        if (!error) self->read_body();
+                      });
+  }
+
+  void read_body() {
+    http::async_read(stream_, buffer_, *parser_,
+                     [self = shared_from_this()](const error_code& error, size_t) {
+                       if (error == http::error::body_limit) return self->refuse_body();
+                       if (error) return self->refuse(error);
+                       self->request_.body = std::move(self->parser_->get().body());
+                       self->handle();
+                     });
+  }
+
+  void handle() { answer(route_->handler(request_), false); }
+
+  void refuse_body() {
+    const std::string most = std::to_string(route_->body_bytes_max);
+    answer(
+        {.status = 413,
+         .body = route_->body_bytes_max == 0 ? "expected a request without a body\n"
+                                             : "expected a body of at most " + most + " bytes\n"},
+        true);
+  }
+
+  void refuse(const error_code& error) {
+    const std::optional<http::status> status = status_of(error);
+    if (!status) return;
+    send(make_response(*status, 11, std::string(http::obsolete_reason(*status)) + "\n"), true);
+  }
+
+  void answer(HttpAnswer answer, bool close) {
+    const auto& request = parser_->get();
+    Response response = make_response(static_cast<http::status>(answer.status), request.version(),
+                                      std::move(answer.body), answer.content_type);
+    send(std::move(response), close || !request.keep_alive());
+  }
+
+  void send(Response response, bool close) {
+    response_ = std::move(response);
+    response_.keep_alive(!close);
+    response_.prepare_payload();
+    serializer_.emplace(response_);
+    stream_.expires_after(shared_.limits.time_limit);
+    const auto done = [self = shared_from_this(), close](const error_code& error, size_t) {
+      if (error) return;
+      if (close) return self->hang_up();
+      self->read();
+    };
+    if (parser_->get().method() == http::verb::head) {
+      http::async_write_header(stream_, *serializer_, done);
+    } else {
+      http::async_write(stream_, *serializer_, done);
+    }
+  }
+
+  // Reads what the client still sends, up to the limits, so that closing does not reset the
+  // connection before the answer is read.
+  void hang_up() {
+    error_code ignored;
+    stream_.socket().shutdown(tcp::socket::shutdown_send, ignored);
+    drain();
+  }
+  void drain() {
+    buffer_.consume(buffer_.size());
+    stream_.async_read_some(buffer_.prepare(kHeaderBytesMax),
+                            [self = shared_from_this()](const error_code& error, size_t n) {
+                              self->drained_ += n;
+                              if (!error && self->drained_ < kDrainBytesMax) self->drain();
+                            });
+  }
+
+  static constexpr size_t kDrainBytesMax = size_t{1} << 20;
+
+  beast::tcp_stream stream_;
+  beast::flat_buffer buffer_{kReadBytesMax};
+  std::optional<http::request_parser<http::string_body>> parser_;
+  Response response_;
+  std::optional<http::response_serializer<http::string_body>> serializer_;
+  size_t drained_ = 0;
+  const HttpRoute* route_ = nullptr;
+  HttpRequest request_;
+  Shared& shared_;
+};
+
+// Answers and closes without waiting: a fresh socket can always take so little.
+void turn_away(tcp::socket socket) {
+  Response response =
+      make_response(http::status::service_unavailable, 11, "too many connections\n");
+  response.keep_alive(false);
+  response.prepare_payload();
+  std::ostringstream text;
+  text << response;
+  error_code ignored;
+  socket.non_blocking(true, ignored);
+  socket.write_some(asio::buffer(text.str()), ignored);
+  char rest[1024];  // unread bytes would turn the close into a reset
+  socket.shutdown(tcp::socket::shutdown_send, ignored);
+  socket.read_some(asio::buffer(rest), ignored);
+}
+
+}  // namespace
+
+struct HttpServer::Impl {
+  Shared shared;  // outlives the connections, which `context` holds
+  asio::io_context context;
+  tcp::acceptor acceptor{context};
+  asio::steady_timer retry{context};
+  std::vector<std::thread> threads;
+
+  void accept() {
+    acceptor.async_accept(
+        asio::make_strand(context), [this](const error_code& error, tcp::socket socket) {
+          if (error == asio::error::operation_aborted) return;
+          if (error) {  // most likely out of descriptors: they come back when connections end
+            retry.expires_after(kAcceptRetry);
+            retry.async_wait([this](const error_code& stopped) {
+              if (!stopped) accept();
+            });
+            return;
+          }
+          if (shared.n_connections >= shared.limits.connections_max) {
+            turn_away(std::move(socket));
+          } else {
+            std::make_shared<Connection>(std::move(socket), shared)->start();
+          }
+          accept();
+        });
+  }
+};
+
+HttpServer::HttpServer() = default;
+
+Result<std::unique_ptr<HttpServer>> HttpServer::start(const std::string& address, uint16_t port,
+                                                      std::vector<HttpRoute> routes,
+                                                      const HttpLimits& limits) {
+  std::unique_ptr<HttpServer> server(new HttpServer);
+  server->impl_ = std::make_unique<Impl>();
+  Impl& impl = *server->impl_;
+  impl.shared.routes = std::move(routes);
+  impl.shared.limits = limits;
+  error_code error;
+  const tcp::endpoint wanted(asio::ip::make_address(address, error), port);
+  if (!error) impl.acceptor.open(wanted.protocol(), error);
+  // A restart must not wait for connections of the last process to be forgotten.
+  if (!error) impl.acceptor.set_option(tcp::acceptor::reuse_address(true), error);
+  if (!error) impl.acceptor.bind(wanted, error);
+  if (!error) impl.acceptor.listen(asio::socket_base::max_listen_connections, error);
+  tcp::endpoint taken;
+  if (!error) taken = impl.acceptor.local_endpoint(error);
+  if (error) {
+    return Status(Code::kUnavailable, "cannot listen on " + address + " port " +
+                                          std::to_string(port) + ": " + error.message());
+  }
+  std::ostringstream endpoint;
+  endpoint << taken;
+  server->endpoint_ = endpoint.str();
+  impl.accept();
+  for (int i = 0; i < limits.threads; ++i)
+    impl.threads.emplace_back([&impl] { impl.context.run(); });
+  return server;
+}
+
+HttpServer::~HttpServer() {
+  if (impl_ == nullptr) return;
+  impl_->context.stop();
+  for (std::thread& thread : impl_->threads) thread.join();
+}
+
+}  // namespace specd::host

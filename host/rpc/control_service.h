@@ -1,0 +1,57 @@
+// specd.v1.Control: reports, and changes of routes one after another on a thread of their own.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <cstddef>
+#include <functional>
+
+#include "core/engine.h"
+#include "host/base/task_queue.h"
+#include "host/proto/specd.grpc.pb.h"
+
+namespace specd::host {
+
+class ControlService final : public v1::Control::CallbackService {
+ public:
+  static constexpr size_t kChangesMax = 64;  // waiting
+
+  // `engine` outlives it; `options` are the engine's.
+  ControlService(Engine& engine, const EngineOptions& options)
+      : engine_(engine), options_(options) {}
+
+  grpc::ServerUnaryReactor* ApplyRoute(grpc::CallbackServerContext* context,
+                                       const v1::ApplyRouteRequest* request,
+                                       v1::ApplyRouteResponse* response) override;
+  grpc::ServerUnaryReactor* DeleteRoute(grpc::CallbackServerContext* context,
+                                        const v1::DeleteRouteRequest* request,
+                                        v1::DeleteRouteResponse* response) override;
+  grpc::ServerUnaryReactor* GetRoute(grpc::CallbackServerContext* context,
+                                     const v1::GetRouteRequest* request,
+                                     v1::GetRouteResponse* response) override;
+  grpc::ServerUnaryReactor* ListPlugins(grpc::CallbackServerContext* context,
+                                        const v1::ListPluginsRequest* request,
+                                        v1::ListPluginsResponse* response) override;
+  grpc::ServerUnaryReactor* ListRoutes(grpc::CallbackServerContext* context,
+                                       const v1::ListRoutesRequest* request,
+                                       v1::ListRoutesResponse* response) override;
+  grpc::ServerUnaryReactor* ListModels(grpc::CallbackServerContext* context,
+                                       const v1::ListModelsRequest* request,
+                                       v1::ListModelsResponse* response) override;
+  grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* context,
+                                      const v1::GetStatusRequest* request,
+                                      v1::GetStatusResponse* response) override;
+
+ private:
+  // A change blocks until a step ends, so it runs behind the others, off gRPC's threads.
+  grpc::ServerUnaryReactor* change(grpc::CallbackServerContext* context,
+                                   std::function<Status()> run);
+  Status apply(const v1::ApplyRouteRequest& request, v1::ApplyRouteResponse& response);
+  Status get(const v1::GetRouteRequest& request, v1::GetRouteResponse& response);
+
+  Engine& engine_;
+  const EngineOptions options_;
+  TaskQueue changes_{1, kChangesMax};
+};
+
+}  // namespace specd::host

@@ -1,0 +1,123 @@
+#include "host/rpc/inference_service.h"
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <utility>
+#include <variant>
+
+#include "host/rpc/unary.h"
+#include "host/rpc/wire.h"
+
+namespace specd::host {
+namespace {
+
+// Ends a stream whose request could not be read.
+class RefusedCall final : public grpc::ServerWriteReactor<v1::GenerateResponse> {
+ public:
+  explicit RefusedCall(const grpc::Status& status) { Finish(status); }
+  void OnDone() override { delete this; }
+};
+
+// One Generate call. Owns itself until gRPC is done with it, which is after end().
+class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>, SessionReader {
+ public:
+  explicit GenerateCall(Sessions& sessions) : session_(sessions.open(*this)) {}
+  void start(Request request, const SessionOptions& options) {
+    session_->start(std::move(request), options);
+  }
+
+  void OnWriteDone(bool ok) override {
+    if (!ok) session_->disconnect();
+    session_->written();
+  }
+  void OnCancel() override { session_->disconnect(); }
+  void OnDone() override {
+    session_->close();
+    delete this;
+  }
+
+ private:
+  void write(SessionOutput output) override {
+    message_.Clear();
+    std::visit([this](auto& each) { fill(each); }, output);
+    StartWrite(&message_);
+  }
+  void end(const Status& status) override { Finish(status_to_wire(with_wire_field(status))); }
+
+  void fill(const SessionStart& start) {
+    request_id_ = start.request_id;
+    v1::Started& started = *message_.mutable_started();
+    started.set_request_id(start.request_id);
+    started.set_route(start.route);
+    *started.mutable_sampling() = sampling_to_wire(start.sampling);
+    started.mutable_prompt_token_ids()->Add(start.prompt_tokens.begin(), start.prompt_tokens.end());
+  }
+  void fill(const SessionText& text) {
+    v1::Chunk& chunk = *message_.mutable_chunk();
+    chunk.mutable_token_ids()->Add(text.tokens.begin(), text.tokens.end());
+    chunk.set_text(text.text);
+  }
+  void fill(const SessionFinish& finish) {
+    Event event;
+    event.finish = finish.reason;
+    event.usage = finish.usage;
+    *message_.mutable_finished() = finished_to_wire(request_id_, event);
+  }
+
+  const std::shared_ptr<Session> session_;
+  // Thread of Sessions only.
+  std::string request_id_;
+  v1::GenerateResponse message_;  // borrowed by gRPC until OnWriteDone
+};
+
+}  // namespace
+
+grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
+    grpc::CallbackServerContext* context, const v1::GenerateRequest* wire) {
+  Result<Request> request = request_from_wire(*wire);
+  if (!request.ok()) return new RefusedCall(status_to_wire(request.status()));
+  SessionOptions options{.return_prompt_tokens = wire->return_prompt_token_ids(), .time_left = {}};
+  const auto now = std::chrono::system_clock::now();
+  if (const auto deadline = context->deadline();
+      deadline != std::chrono::system_clock::time_point::max())
+    options.time_left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - now);
+  auto* call = new GenerateCall(sessions_);
+  call->start(std::move(request).value(), options);
+  return call;  // gRPC has not seen it yet, so OnDone cannot have run
+}
+
+grpc::ServerUnaryReactor* InferenceService::Cancel(grpc::CallbackServerContext* context,
+                                                   const v1::CancelRequest* request,
+                                                   v1::CancelResponse* response) {
+  response->set_found(sessions_.cancel(request->request_id()));
+  return finished(context, Status());
+}
+
+grpc::ServerUnaryReactor* InferenceService::RenderChat(grpc::CallbackServerContext* context,
+                                                       const v1::GenerateRequest* wire,
+                                                       v1::RenderChatResponse* response) {
+  Result<Request> request = request_from_wire(*wire);
+  if (!request.ok()) return finished(context, request.status());
+  auto render = [this, asked = std::move(request).value(), response]() -> Status {
+    SPECD_TRY(RenderedPrompt made, engine_.render(asked));
+    response->mutable_token_ids()->Add(made.tokens.begin(), made.tokens.end());
+    response->set_text(std::move(made.text));
+    const size_t bytes = response->ByteSizeLong();
+    if (bytes <= kMessageBytesMax) return Status();
+    response->Clear();
+    return Status(Code::kExhausted, "the rendered prompt and its ids take " +
+                                        std::to_string(bytes) + " bytes, a reply at most " +
+                                        std::to_string(kMessageBytesMax));
+  };
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  auto answer = [context, reactor, render = std::move(render)] {
+    reactor->Finish(context->IsCancelled() ? grpc::Status::CANCELLED
+                                           : status_to_wire(with_wire_field(render())));
+  };
+  const Status status = sessions_.queue(std::move(answer));
+  if (!status.ok()) reactor->Finish(status_to_wire(status));
+  return reactor;
+}
+
+}  // namespace specd::host

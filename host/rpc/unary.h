@@ -1,0 +1,23 @@
+// What the services share.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include "host/rpc/proto_text.h"
+#include "host/rpc/wire.h"
+
+namespace specd::host {
+
+constexpr int kMessageBytesMax = 4 << 20;
+
+// Ends a unary call at once; `response` may hold text that is no UTF-8.
+inline grpc::ServerUnaryReactor* finished(grpc::CallbackServerContext* context,
+                                          const Status& status,
+                                          google::protobuf::Message* response = nullptr) {
+  if (response != nullptr) make_utf8(*response);
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(status_to_wire(status));
+  return reactor;
+}
+
+}  // namespace specd::host

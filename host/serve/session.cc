@@ -1,0 +1,203 @@
+#include "host/serve/session.h"
+
+#include <algorithm>
+#include <type_traits>
+#include <utility>
+
+#include "core/base/check.h"
+#include "core/base/clock.h"
+#include "host/serve/sessions.h"
+
+namespace specd::host {
+namespace {
+
+// About what an output takes on a wire; structs are not counted.
+size_t bytes_of(const SessionOutput& output) {
+  constexpr size_t kFrameBytes = 8;
+  return std::visit(
+      [](const auto& each) -> size_t {
+        using T = std::decay_t<decltype(each)>;
+        if constexpr (std::is_same_v<T, SessionStart>) {
+          return kFrameBytes + each.prompt_tokens.size() * sizeof(int32_t);
+        } else if constexpr (std::is_same_v<T, SessionText>) {
+          return kFrameBytes + each.tokens.size() * sizeof(int32_t) + each.text.size();
+        } else {
+          return kFrameBytes;
+        }
+      },
+      output);
+}
+
+// The engine need not work longer than the caller waits.
+void apply_time_left(std::chrono::milliseconds left, Request& request) {
+  const int64_t left_ms = std::max<int64_t>(left.count(), 1);
+  if (left_ms > EngineLimits::kDeadlineMs) return;
+  // The engine refuses a deadline that is out of range; leave it to be refused.
+  if (request.deadline_ms == 0 ||
+      (left_ms < request.deadline_ms && request.deadline_ms <= EngineLimits::kDeadlineMs))
+    request.deadline_ms = left_ms;
+}
+
+}  // namespace
+
+void Session::start(Request request, const SessionOptions& options) {
+  request.arrived_ns = now_ns();
+  if (options.time_left.has_value()) apply_time_left(*options.time_left, request);
+  {
+    const std::lock_guard lock(mutex_);
+    wished_id_ = request.id;
+  }
+  const bool is_rendered = request.prompt_tokens.has_value();
+  auto task = [self = shared_from_this(), request = std::move(request),
+               with_prompt = options.return_prompt_tokens] { self->submit(request, with_prompt); };
+  const Status status = is_rendered ? sessions_.run_now(task) : sessions_.queue(std::move(task));
+  if (status.ok()) return;
+  sessions_.engine().count_refused();
+  refuse(status);
+}
+
+void Session::refuse(const Status& status) {
+  const std::lock_guard lock(mutex_);
+  stage_ = Stage::kSubmitted;
+  ended_ = true;
+  if (end_status_.ok()) end_status_ = status;
+  sessions_.wake(shared_from_this());
+}
+
+void Session::submit(const Request& request, bool return_prompt_tokens) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (stage_ != Stage::kWaiting) return;  // it was cancelled before
+    stage_ = Stage::kSubmitting;
+  }
+  Result<Ticket> ticket = sessions_.engine().submit(
+      request, [self = shared_from_this()](const Event& event) { self->on_event(event); });
+  const std::lock_guard lock(mutex_);
+  stage_ = Stage::kSubmitted;
+  if (ticket.ok()) {
+    Ticket& made = ticket.value();
+    number_ = made.number;
+    if (!muted_) {
+      SessionStart first{.request_id = std::move(made.id),
+                         .route = sessions_.route_of(request),
+                         .sampling = made.sampling,
+                         .prompt_tokens = {}};
+      if (return_prompt_tokens) first.prompt_tokens = std::move(made.prompt_tokens);
+      SessionOutput output(std::move(first));
+      buffer_bytes_ += bytes_of(output);
+      buffer_.push_front(std::move(output));
+    }
+  } else {
+    if (end_status_.ok()) end_status_ = ticket.status();
+    ended_ = true;
+  }
+  sessions_.wake(shared_from_this());
+}
+
+void Session::push_locked(SessionOutput output) {
+  if (muted_) return;
+  buffer_bytes_ += bytes_of(output);
+  buffer_.push_back(std::move(output));
+}
+
+void Session::drop_locked() {
+  muted_ = true;
+  if (stage_ == Stage::kWaiting) {  // submit() need not begin any more
+    stage_ = Stage::kSubmitted;
+    ended_ = true;
+  }
+  buffer_.clear();
+  buffer_bytes_ = 0;
+  cancel_wanted_ = !ended_;
+}
+
+void Session::on_event(const Event& event) {
+  const std::lock_guard lock(mutex_);
+  if (!event.tokens.empty() || !event.text.empty())
+    push_locked(SessionText{event.tokens, event.text});
+  if (const size_t most = sessions_.buffer_bytes_max_; buffer_bytes_ > most) {
+    end_status_ = Status(Code::kExhausted, "cancelled: the client left more than " +
+                                               std::to_string(most) + " bytes unread");
+    drop_locked();
+  }
+  if (event.done) {
+    ended_ = true;
+    const bool completed =
+        event.finish == FinishReason::kStop || event.finish == FinishReason::kLength;
+    if (completed) {
+      push_locked(SessionFinish{event.finish, event.usage});
+    } else if (end_status_.ok()) {
+      end_status_ = !event.error.ok() ? event.error
+                    : event.finish == FinishReason::kCancelled
+                        ? Status(Code::kCancelled, "cancelled")
+                        : Status(Code::kInternal, "the request failed without a reason");
+    }
+  }
+  sessions_.wake(shared_from_this());
+}
+
+void Session::pump() {
+  std::unique_lock lock(mutex_);
+  if (stage_ != Stage::kSubmitted) return;  // submit() wakes again
+  if (std::exchange(cancel_wanted_, false) && !ended_) {
+    // Here and not in on_event(): a sink must not call the engine.
+    sessions_.engine().cancel(number_);
+  }
+  if (writing_ || finished_) return;
+  if (!buffer_.empty()) {
+    SessionOutput output = std::move(buffer_.front());
+    buffer_.pop_front();
+    buffer_bytes_ -= bytes_of(output);
+    writing_ = true;
+    lock.unlock();
+    reader_.write(std::move(output));
+  } else if (ended_) {
+    finished_ = true;
+    const Status status = end_status_;
+    lock.unlock();
+    reader_.end(status);
+  }
+}
+
+void Session::abort_locked(const Status& reason) {
+  if (ended_ || muted_) return;
+  end_status_ = reason;
+  drop_locked();
+}
+
+void Session::abort(const Status& reason) {
+  const std::lock_guard lock(mutex_);
+  abort_locked(reason);
+  sessions_.wake(shared_from_this());
+}
+
+bool Session::cancel_waiting(const std::string& request_id) {
+  const std::lock_guard lock(mutex_);
+  if (wished_id_.empty() || wished_id_ != request_id || stage_ == Stage::kSubmitted) return false;
+  abort_locked(Status(Code::kCancelled, "the request was cancelled"));
+  sessions_.wake(shared_from_this());
+  return true;
+}
+
+void Session::written() {
+  const std::lock_guard lock(mutex_);
+  writing_ = false;
+  sessions_.wake(shared_from_this());
+}
+
+void Session::disconnect() {
+  const std::lock_guard lock(mutex_);
+  if (end_status_.ok()) end_status_ = Status(Code::kCancelled, "cancelled");
+  drop_locked();
+  sessions_.wake(shared_from_this());
+}
+
+void Session::close() {
+  {
+    const std::lock_guard lock(mutex_);
+    SPECD_CHECK(finished_, "a session was closed before its end");
+  }
+  sessions_.remove(this);
+}
+
+}  // namespace specd::host

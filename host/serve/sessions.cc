@@ -1,0 +1,101 @@
+#include "host/serve/sessions.h"
+
+#include <utility>
+
+namespace specd::host {
+
+Sessions::Sessions(Engine& engine, std::string default_route, size_t buffer_bytes_max)
+    : engine_(engine),
+      default_route_(std::move(default_route)),
+      buffer_bytes_max_(buffer_bytes_max),
+      thread_([this] { run(); }) {}
+
+Sessions::~Sessions() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_one();
+  thread_.join();
+}
+
+std::shared_ptr<Session> Sessions::open(SessionReader& reader) {
+  std::shared_ptr<Session> session(new Session(*this, reader));
+  const std::lock_guard lock(mutex_);
+  live_.emplace(session.get(), session);
+  return session;
+}
+
+bool Sessions::cancel(const std::string& request_id) {
+  // In this order: a request that is submitted in between is found by the engine.
+  bool found = false;
+  for (const auto& session : live()) found |= session->cancel_waiting(request_id);
+  return engine_.cancel(request_id) || found;
+}
+
+Status Sessions::run_now(const std::function<void()>& task) {
+  if (draining_) return Status(Code::kUnavailable, "the daemon is shutting down");
+  task();
+  return Status();
+}
+
+Status Sessions::queue(std::function<void()> task) {
+  if (draining_) return Status(Code::kUnavailable, "the daemon is shutting down");
+  if (prompts_.post(std::move(task))) return Status();
+  return Status(Code::kExhausted, std::to_string(kPromptsMax) +
+                                      " requests wait for their prompts to be rendered; try again");
+}
+
+void Sessions::abort_all(const Status& reason) {
+  for (const auto& session : live()) session->abort(reason);
+}
+
+bool Sessions::wait_closed(std::chrono::milliseconds timeout) {
+  std::unique_lock lock(mutex_);
+  return all_closed_.wait_for(lock, timeout, [this] { return live_.empty(); });
+}
+
+const std::string& Sessions::route_of(const Request& request) const {
+  return request.route.empty() ? default_route_ : request.route;
+}
+
+void Sessions::wake(std::shared_ptr<Session> session) {
+  {
+    const std::lock_guard lock(mutex_);
+    ready_.push_back(std::move(session));
+  }
+  changed_.notify_one();
+}
+
+void Sessions::remove(Session* session) {
+  std::shared_ptr<Session> last;  // destroyed outside of the lock
+  const std::lock_guard lock(mutex_);
+  const auto found = live_.find(session);
+  if (found == live_.end()) return;
+  last = std::move(found->second);
+  live_.erase(found);
+  if (live_.empty()) all_closed_.notify_all();
+}
+
+std::vector<std::shared_ptr<Session>> Sessions::live() {
+  std::vector<std::shared_ptr<Session>> sessions;
+  const std::lock_guard lock(mutex_);
+  for (const auto& [key, session] : live_) sessions.push_back(session);
+  return sessions;
+}
+
+void Sessions::run() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [this] { return stopping_ || !ready_.empty(); });
+    if (ready_.empty()) return;
+    std::shared_ptr<Session> session = std::move(ready_.front());
+    ready_.pop_front();
+    lock.unlock();
+    session->pump();
+    session.reset();
+    lock.lock();
+  }
+}
+
+}  // namespace specd::host

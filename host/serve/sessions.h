@@ -1,0 +1,87 @@
+// The sessions of a daemon: the live ones, the queue of prompts, and the thread that writes.
+//
+//   transport --start--> [prompt queue: 2 threads] --submit--> engine
+//   client <--reader-- [the thread here] <--buffer-- step thread
+//
+// Templates and tokenizers may take a second for a prompt, so prompts are rendered on threads of
+// their own, in the order in which they came; the queue is bounded. Readers are called on one
+// thread here, so the step thread never touches a socket.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "core/engine.h"
+#include "host/base/task_queue.h"
+#include "host/serve/session.h"
+
+namespace specd::host {
+
+class Sessions {
+ public:
+  static constexpr size_t kPromptThreads = 2;
+  static constexpr size_t kPromptsMax = 256;  // waiting
+
+  // Unread output of one session; above it the request is cancelled.
+  static constexpr size_t kBufferBytesMax = 1 << 20;
+
+  // `engine` outlives it. `default_route` is what a request without a route gets.
+  Sessions(Engine& engine, std::string default_route, size_t buffer_bytes_max = kBufferBytesMax);
+  ~Sessions();  // REQUIRES every session to be closed
+  Sessions(const Sessions&) = delete;
+  Sessions& operator=(const Sessions&) = delete;
+
+  // [any] `reader` lives until the session is closed.
+  std::shared_ptr<Session> open(SessionReader& reader);
+  // [any] Cancels the request of this id, whether it waits here or is in the engine; false if
+  // neither.
+  bool cancel(const std::string& request_id);
+  // [any] Runs `task` after the prompts that wait. kUnavailable while draining, kExhausted when
+  // kPromptsMax wait.
+  [[nodiscard]] Status queue(std::function<void()> task);
+
+  // [any] From now on new requests are refused with kUnavailable; prompts that wait still get their
+  // turn.
+  void start_drain() { draining_ = true; }
+  // [any] True when no prompt waits or is being rendered; false at the timeout.
+  bool wait_prompts(std::chrono::milliseconds timeout) { return prompts_.wait_idle(timeout); }
+  // [any] Cancels what still runs or waits; each session ends with `reason`.
+  void abort_all(const Status& reason);
+  // [any] True when every session is closed; false at the timeout.
+  bool wait_closed(std::chrono::milliseconds timeout);
+
+ private:
+  friend class Session;
+  Engine& engine() { return engine_; }
+  const std::string& route_of(const Request& request) const;
+  Status run_now(const std::function<void()>& task);  // queue() for what need not be rendered
+  void wake(std::shared_ptr<Session> session);        // there is something to write, cancel or end
+  void remove(Session* session);
+  void run();
+  std::vector<std::shared_ptr<Session>> live();
+
+  Engine& engine_;
+  const std::string default_route_;
+  const size_t buffer_bytes_max_;
+  std::atomic<bool> draining_{false};
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::condition_variable all_closed_;
+  std::deque<std::shared_ptr<Session>> ready_;                   // guarded by mutex_
+  std::unordered_map<Session*, std::shared_ptr<Session>> live_;  // guarded by mutex_
+  bool stopping_ = false;                                        // guarded by mutex_
+  std::thread thread_;
+  TaskQueue prompts_{kPromptThreads, kPromptsMax};  // last: its tasks use the rest
+};
+
+}  // namespace specd::host
