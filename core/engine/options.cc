@@ -83,9 +83,9 @@ Status in(const std::string& field, int64_t value, int64_t low, int64_t high) {
 Status check_route(const RouteOptions& route, const EngineOptions& options) {
   const std::string where = route_field(route.name);
   if (route.name.empty())
-    return Status(Code::kInvalidArgument, where + ".name", "expected a name, found an empty one");
+    return Status(Code::kInvalidArgument, where, "expected a name, found an empty one");
   if (route.name == "off")
-    return Status(Code::kInvalidArgument, where + ".name",
+    return Status(Code::kInvalidArgument, where,
                   "'off' is reserved: it is plain decoding and always there");
   SPECD_OK_OR_RETURN(
       in(where + ".draft_nodes_max", route.draft_nodes_max, 1, EngineLimits::kDraftNodes));
