@@ -9,7 +9,7 @@
 #include <map>
 #include <vector>
 
-#include "core/exec/model_service.h"
+#include "core/services/model.h"
 #include "core/kv/page_pool.h"
 #include "core/kv/prefix_cache.h"
 #include "core/ranks/worker.h"

@@ -9,7 +9,7 @@
 #include "core/device/device.h"
 #include "core/engine.h"
 #include "core/engine/target.h"
-#include "core/exec/model_service.h"
+#include "core/services/model.h"
 #include "core/kv/page_pool.h"
 #include "core/kv/prefix_cache.h"
 #include "core/model/kv_store.h"

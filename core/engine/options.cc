@@ -6,8 +6,8 @@
 #include "core/base/words.h"
 #include "core/engine/options.h"
 #include "core/engine/target.h"
-#include "core/exec/model_service.h"
-#include "core/exec/services.h"
+#include "core/services/model.h"
+#include "core/services/directory.h"
 #include "core/model/checkpoint.h"
 
 namespace specd {

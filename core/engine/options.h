@@ -7,7 +7,7 @@
 #include "core/chat/chat_template.h"
 #include "core/device/device.h"
 #include "core/engine.h"
-#include "core/exec/route_builder.h"
+#include "core/spec/route_builder.h"
 
 namespace specd {
 

@@ -6,7 +6,7 @@
 #include <memory>
 #include <optional>
 
-#include "core/exec/live_route.h"
+#include "core/spec/live_route.h"
 #include "core/kv/block_table.h"
 #include "core/kv/prefix_cache.h"
 #include "core/request/sequence.h"

@@ -5,7 +5,7 @@
 
 #include "core/device/device.h"
 #include "core/device/staging.h"
-#include "core/exec/model_service.h"
+#include "core/services/model.h"
 
 namespace specd {
 

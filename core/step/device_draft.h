@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-#include "core/exec/model_service.h"
+#include "core/services/model.h"
 #include "core/ranks/stream_part.h"
 #include "core/step/proposal.h"
 #include "core/step/verification.h"

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "core/base/log.h"
-#include "core/exec/live_route.h"
+#include "core/spec/live_route.h"
 
 namespace specd {
 

@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
-"""Layout table of the plugin boundary.
+"""Layout tables of the plugin boundary: one of the core, one per service.
 
-Reads every header under plugin_api/include, compiles a C probe, and prints each struct field with
+Reads every header under plugin_api/include, compiles a C probe, and lists each struct field with
 offset, size and declaration, each enum constant, each macro that carries a value, each type and
-each function. The table is plugin_api/abi/v0.txt, which people review; its hash is
-SPECD_ABI_LAYOUT in abi_layout.h, which both sides of the entry call compare.
+each function. People review the tables: abi/v0.txt for the core, abi/services/ID.txt for each
+services/ID.h. Their hashes are in abi_layout.h. The entry call compares SPECD_ABI_LAYOUT, that of
+the core; get_service() compares SPECD_ID_LAYOUT, which is a part of the service's id.
 
-  layout.py            print the table
-  layout.py --hash     print the layout string
-  layout.py --check    exit 1 when v0.txt or abi_layout.h is stale
-  layout.py --write    regenerate both (then review the difference of v0.txt)
+  layout.py            print the tables
+  layout.py --hash     print a line "core LAYOUT", then a line "ID LAYOUT" per service
+  layout.py --check    exit 1 when a table or abi_layout.h is stale
+  layout.py --write    regenerate all of them (then review what changed in the tables)
   --include DIR        read another include directory (holds specd/plugin_api/)
+  --tables DIR         where v0.txt and services/ are, default: the folder of this file
   --cc CC              C compiler, default: $CC or cc
 """
 import argparse
@@ -23,10 +25,12 @@ import sys
 import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-GOLDEN = os.path.join(HERE, 'v0.txt')
 ROOM = os.path.dirname(HERE)
 VERSION = 'v0'
-GENERATED = 'abi_layout.h'  # holds the hash itself, so it is no part of the table
+CORE = 'core'
+GENERATED = 'abi_layout.h'  # holds the hashes, so it is in no table
+GUARD = 'SPECD_PLUGIN_API_ABI_LAYOUT_H'
+SERVICES = 'services/'
 
 
 def squeeze(text):
@@ -99,13 +103,33 @@ def read_headers(include):
     headers = []
     for path in sorted(found):
         with open(os.path.join(root, path), encoding='utf-8') as file:
-            headers.append(Header(path, file.read()))
+            text = file.read()
+        used = re.search(rf'#\s*include\s*[<"]specd/plugin_api/({SERVICES}\w+\.h)', text)
+        if used:
+            raise SystemExit(f'layout.py: {path} includes {used.group(1)}, so that two tables would '
+                             'share a type; declare it in a header of the core')
+        headers.append(Header(path, text))
     return headers
 
 
+def table_of(header):
+    """The id of the table that a header belongs to."""
+    if not header.startswith(SERVICES):
+        return CORE
+    return header[len(SERVICES):-len('.h')]
+
+
+def layout_macro(table):
+    return 'SPECD_ABI_LAYOUT' if table == CORE else f'SPECD_{table.upper()}_LAYOUT'
+
+
 def probe(headers, include, cc):
-    """Lines of the table, from a compiled C program."""
+    """The text of each header, from a compiled C program."""
     out = ['#include <stddef.h>', '#include <stdio.h>']
+    # A service's id ends with the hash that is made here: empty while it is made.
+    out.append(f'#define {GUARD}')
+    out += [f'#define {layout_macro(table)} ""' for table in sorted({table_of(h.name)
+                                                                     for h in headers})]
     out += [f'#include <specd/plugin_api/{h.name}>' for h in headers]
     # One printf per line; macros are either text or numbers.
     out += ['#define NUMBER(x) _Generic((x), char *: 0LL, const char *: 0LL, default: (x))',
@@ -115,7 +139,7 @@ def probe(headers, include, cc):
             '  if (t) printf("macro %s \\"%s\\"\\n", n, s); else printf("macro %s %lld\\n", n, v);',
             '}', 'int main(void) {']
     for h in headers:
-        out.append(f'  puts("\\n[{h.name}]");')
+        out.append(f'  puts("\\f\\n[{h.name}]");')
         for m in h.macros:
             out.append(f'  macro("{m}", IS_TEXT({m}), TEXT({m}), (long long)NUMBER({m}));')
         for c in h.constants:
@@ -136,23 +160,38 @@ def probe(headers, include, cc):
         with open(source, 'w', encoding='utf-8') as file:
             file.write('\n'.join(out))
         subprocess.run([cc, '-std=c11', '-I', include, source, '-o', binary], check=True)
-        return subprocess.run([binary], check=True, stdout=subprocess.PIPE, text=True).stdout
+        printed = subprocess.run([binary], check=True, stdout=subprocess.PIPE, text=True).stdout
+    return printed.split('\f')[1:]
 
 
-def table(include, cc):
-    return (f'specd plugin boundary, layout {VERSION}\n'
-            'fields: offset size declaration\n') + probe(read_headers(include), include, cc)
+def tables(include, cc):
+    """Table texts by id, the core first."""
+    headers = read_headers(include)
+    fields = 'fields: offset size declaration\n'
+    texts = {CORE: f'specd plugin boundary, layout {VERSION}\n{fields}'}
+    for header, text in zip(headers, probe(headers, include, cc)):
+        table = table_of(header.name)
+        texts[table] = texts.get(table, f'specd host service\n{fields}') + text
+    return texts
 
 
-def layout_string(text):
-    return f'{VERSION}-{hashlib.sha256(text.encode()).hexdigest()[:32]}'
+def layout_string(table, text):
+    digest = hashlib.sha256(text.encode()).hexdigest()[:32]
+    return f'{VERSION}-{digest}' if table == CORE else digest
 
 
-def generated_header(layout):
-    return ('/* Generated by plugin_api/abi/layout.py --write; do not edit. */\n'
-            '#ifndef SPECD_PLUGIN_API_ABI_LAYOUT_H\n#define SPECD_PLUGIN_API_ABI_LAYOUT_H\n\n'
-            '/* Hash of the layout table, plugin_api/abi/v0.txt. */\n'
-            f'#define SPECD_ABI_LAYOUT "{layout}"\n\n#endif\n')
+def file_of(table):
+    return f'{VERSION}.txt' if table == CORE else f'{SERVICES}{table}.txt'
+
+
+def generated_header(layouts):
+    lines = ['/* Generated by plugin_api/abi/layout.py --write; do not edit. */', f'#ifndef {GUARD}',
+             f'#define {GUARD}', '', f'/* Hash of plugin_api/abi/{file_of(CORE)}. */',
+             f'#define {layout_macro(CORE)} "{layouts[CORE]}"', '',
+             '/* Hashes of the tables in plugin_api/abi/services. */']
+    lines += [f'#define {layout_macro(table)} "{layout}"'
+              for table, layout in layouts.items() if table != CORE]
+    return '\n'.join(lines + ['', '#endif', ''])
 
 
 def read(path):
@@ -164,38 +203,48 @@ def read(path):
 
 
 def main():
-    parser = argparse.ArgumentParser(description='Layout table of the plugin boundary.')
+    parser = argparse.ArgumentParser(description='Layout tables of the plugin boundary.')
     mode = parser.add_mutually_exclusive_group()
     mode.add_argument('--hash', action='store_true')
     mode.add_argument('--check', action='store_true')
     mode.add_argument('--write', action='store_true')
     parser.add_argument('--include', default=os.path.join(ROOM, 'include'))
+    parser.add_argument('--tables', default=HERE)
     parser.add_argument('--cc', default=os.environ.get('CC', 'cc'))
     args = parser.parse_args()
 
-    text = table(args.include, args.cc)
-    layout = layout_string(text)
-    wanted = {GOLDEN: text,
-              os.path.join(args.include, 'specd', 'plugin_api', GENERATED): generated_header(layout)}
+    texts = tables(args.include, args.cc)
+    layouts = {table: layout_string(table, text) for table, text in texts.items()}
+    hashes = ''.join(f'{table} {layout}\n' for table, layout in layouts.items())
+    wanted = {os.path.join(args.tables, file_of(table)): text for table, text in texts.items()}
+    services = os.path.join(args.tables, SERVICES)
+    stale = {os.path.join(services, name) for name in
+             (os.listdir(services) if os.path.isdir(services) else [])} - set(wanted)
+    wanted[os.path.join(args.include, 'specd', 'plugin_api', GENERATED)] = generated_header(layouts)
     if args.hash:
-        print(layout)
+        sys.stdout.write(hashes)
     elif args.write:
+        os.makedirs(services, exist_ok=True)
         for path, content in wanted.items():
             with open(path, 'w', encoding='utf-8') as file:
                 file.write(content)
-        print(layout)
+        for path in stale:
+            os.remove(path)
+        sys.stdout.write(hashes)
     elif args.check:
-        stale = False
+        good = not stale
+        for path in sorted(stale):
+            print(f'layout.py: {path} belongs to no header; run layout.py --write')
         for path, content in wanted.items():
             found = read(path)
             if found != content:
-                stale = True
+                good = False
                 print(f'layout.py: {path} is stale; run layout.py --write and review the change')
                 sys.stdout.writelines(difflib.unified_diff(
                     found.splitlines(True), content.splitlines(True), 'found', 'expected'))
-        sys.exit(1 if stale else 0)
+        sys.exit(0 if good else 1)
     else:
-        sys.stdout.write(text)
+        sys.stdout.write('\n'.join(texts.values()))
 
 
 if __name__ == '__main__':

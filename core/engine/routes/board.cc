@@ -5,7 +5,7 @@
 
 #include "core/base/log.h"
 #include "core/engine/options.h"
-#include "core/exec/services.h"
+#include "core/services/metrics.h"
 
 namespace specd {
 

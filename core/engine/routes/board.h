@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "core/engine.h"
-#include "core/exec/live_route.h"
+#include "core/spec/live_route.h"
 
 namespace specd {
 

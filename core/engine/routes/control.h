@@ -15,8 +15,8 @@
 #include "core/engine/models.h"
 #include "core/engine/routes/board.h"
 #include "core/engine/target.h"
-#include "core/exec/route_builder.h"
-#include "core/exec/services.h"
+#include "core/spec/route_builder.h"
+#include "core/services/directory.h"
 
 namespace specd {
 

@@ -5,6 +5,7 @@
 
 #include "core/base/log.h"
 #include "core/base/quote.h"
+#include "core/plugin/instance/host_context.h"
 
 namespace specd {
 namespace {
@@ -43,10 +44,13 @@ Status check_services(uint32_t n, const char* const* services, const specd_host&
     if (id == nullptr || strnlen(id, kServiceBytesMax + 1) > kServiceBytesMax) {
       return bad(where, "services", i, "ids of at most 128 bytes");
     }
-    if (host.get_service(&host, id) == nullptr) {
-      return Status(Code::kUnsupported, where + ": needs the host service " + quote(id) +
-                                            ", which this host does not offer");
+    std::string reason;
+    const PluginScope scope(where, &reason);
+    if (host.get_service(&host, id) != nullptr) continue;
+    if (reason.empty()) {
+      reason = "needs the host service " + quote(id) + ", which this host does not offer";
     }
+    return Status(Code::kUnsupported, where + ": " + reason);
   }
   return Status();
 }

@@ -5,6 +5,7 @@
 
 #include "core/base/clock.h"
 #include "core/base/log.h"
+#include "core/base/quote.h"
 #include "core/base/utf8.h"
 
 namespace specd {
@@ -79,14 +80,42 @@ void host_report(const specd_host*, specd_call* call, int32_t seq_index, const c
 }
 
 const void* host_get_service(const specd_host* host, const char* id) noexcept {
-  if (id == nullptr) return nullptr;
   const ServiceDirectory* services = host_services(host);
-  return services == nullptr ? nullptr : services->find(id);
+  return id == nullptr || services == nullptr ? nullptr : find_service(*services, id);
 }
 
 uint64_t host_now_ns(const specd_host*) noexcept { return now_ns(); }
 
+// A service's id is "name/version#layout".
+struct ServiceId {
+  std::string_view name, layout;
+};
+
+ServiceId split_id(std::string_view id) {
+  const size_t hash = id.find('#');
+  if (hash == id.npos) return {id, std::string_view()};
+  return {id.substr(0, hash), id.substr(hash + 1)};
+}
+
 }  // namespace
+
+const void* find_service(const ServiceDirectory& directory, const char* id) {
+  const ServiceId wanted = split_id(id);
+  for (const ServiceTable& each : directory.services()) {
+    const ServiceId offered = split_id(each.id);
+    if (offered.name != wanted.name) continue;
+    if (offered.layout == wanted.layout) return each.table;
+    const std::string reason = "host service " + quote(wanted.name) +
+                               ": the plugin was built against another layout of it: expected " +
+                               std::string(offered.layout) + ", found " + quote(wanted.layout) +
+                               "; rebuild the plugin with this daemon's SDK";
+    // Reports of a call that succeeds are dropped, and a plugin may do without the service.
+    log(LogLevel::kWarn, (scope_name == nullptr ? "a plugin" : *scope_name) + ": " + reason);
+    report_text(nullptr, -1, reason);
+    return nullptr;
+  }
+  return nullptr;
+}
 
 const specd_host* make_host(const ServiceDirectory* services) {
   Hosts& all = hosts();

@@ -1,8 +1,7 @@
 // The host's side of the opaque handles of the plugin boundary.
 //
 // `specd_call` lives for one host->plugin call and collects what the plugin reports; `specd_owner`
-// lives as long as an instance and carries its quota and metrics. Services (core/exec/services)
-// read both.
+// lives as long as an instance and carries its quota and metrics. core/services reads both.
 #pragma once
 
 #include <atomic>
@@ -73,13 +72,23 @@ struct specd_owner {
 
 namespace specd {
 
-// What the host offers by id. Implemented by exec; must outlive every plugin.
+// A service that the host offers.
+struct ServiceTable {
+  const char* id;  // SPECD_SERVICE_*: name, version, '#', layout
+  const void* table;
+};
+
+// All services of a host. Implemented by core/services; must outlive every plugin.
 class ServiceDirectory {
  public:
   virtual ~ServiceDirectory() = default;
-  // [any] A const table, or null.
-  virtual const void* find(const char* id) const = 0;
+  // [any] The same for life.
+  virtual std::span<const ServiceTable> services() const = 0;
 };
+
+// [any] The table of the service `id`, or null. When the host has another layout of that service,
+// report_text() gets the reason: a plugin that does not use it is not concerned.
+const void* find_service(const ServiceDirectory& directory, const char* id);
 
 // The specd_host backed by `services`; the same pointer for the same services. Never freed, since
 // plugin code is never unmapped and a module keeps the host of its init(). One process has one

@@ -1,6 +1,5 @@
 // Drafters that are parts of others: from the words of a configuration to a factory.
 #include "core/base/quote.h"
-#include "core/plugin/instance/host_context.h"
 #include "core/plugin/instance/plugin_config.h"
 
 namespace specd {
@@ -29,33 +28,7 @@ Status check_part(const Json& named) {
   return Status();
 }
 
-specd_status find_part(const specd_host*, const specd_config* config, const char* path,
-                       specd_part* out) noexcept {
-  const auto refuse = [](specd_status status, const std::string& text) {
-    report_text(nullptr, -1, text);
-    return status;
-  };
-  if (config == nullptr || path == nullptr || out == nullptr) {
-    return refuse(SPECD_E_INVALID, "parts.find: a null argument");
-  }
-  PluginConfig* whole = PluginConfig::of(config);
-  if (whole == nullptr) {
-    return refuse(SPECD_E_INVALID, "parts.find: a configuration that this host did not make");
-  }
-  if (whole->find(path) == nullptr) return SPECD_E_PRECONDITION;
-  const Result<const PluginPart*> part = whole->part(path);
-  if (!part.ok()) return refuse(SPECD_E_CONFIG, part.status().text());
-  *out = {};
-  out->struct_size = sizeof *out;
-  out->factory = part.value()->factory;
-  out->config = part.value()->config->get();
-  out->data_dir = part.value()->directory.c_str();
-  return SPECD_OK;
-}
-
 }  // namespace
-
-const specd_parts kPartsService = {sizeof(specd_parts), 0, find_part};
 
 Result<const PluginPart*> PluginConfig::part(const std::string& path) {
   const auto known = parts_.find(path);

@@ -9,7 +9,6 @@
 #include "core/base/json.h"
 #include "core/base/status.h"
 #include "specd/plugin_api/config.h"
-#include "specd/plugin_api/services/parts.h"
 
 namespace specd {
 
@@ -59,8 +58,5 @@ class PluginConfig {
   std::string text_;                         // keys sorted, no space
   specd_config view_{};
 };
-
-// The service parts/1.
-extern const specd_parts kPartsService;
 
 }  // namespace specd

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "core/base/log.h"
-#include "core/exec/services.h"
+#include "core/services/directory.h"
 #include "core/plugin/bundle/registry.h"
 #include "core/plugin/instance/sanitizer.h"
 #include "core/plugin/instance/tensor.h"

@@ -5,9 +5,9 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <span>
 #include <sstream>
 #include <string>
 
@@ -89,9 +89,10 @@ class BundleTree {
 class TestServices final : public ServiceDirectory {
  public:
   ~TestServices() override { retire_host(this); }
-  const void* find(const char* id) const override {
+  std::span<const ServiceTable> services() const override {
     static const specd_memory memory = {sizeof(specd_memory), 0, alloc, nullptr, nullptr};
-    return std::strcmp(id, SPECD_SERVICE_MEMORY) == 0 ? &memory : nullptr;
+    static const ServiceTable all[] = {{SPECD_SERVICE_MEMORY, &memory}};
+    return all;
   }
 
  private:

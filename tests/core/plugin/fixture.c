@@ -29,6 +29,9 @@ int specd_absent(void);
 int specd_test_symbol_that_nobody_defines(void);
 #endif
 
+#ifndef FIXTURE_ID
+#define FIXTURE_ID "org.example.fixture"
+#endif
 #ifdef FIXTURE_NEWER
 #define FIXTURE_VERSION "2.0.0"
 #else
@@ -71,6 +74,7 @@ static specd_status describe(const specd_factory *factory, const specd_host *hos
                              const specd_target_info *target, const specd_config *config,
                              specd_drafter_caps *out) {
   static const char *const no_services[] = {"org.example.absent/1"};
+  static const char *const memory_service[] = {SPECD_SERVICE_MEMORY};
   static const uint32_t far_taps[] = {1000};
   (void)factory, (void)target;
   if (is_mode(config, "describe_refuses")) {
@@ -92,6 +96,10 @@ static specd_status describe(const specd_factory *factory, const specd_host *hos
   if (is_mode(config, "unknown_bits")) out->needs |= 1u << 20;
   if (is_mode(config, "absent_service")) {
     out->services = no_services;
+    out->n_services = 1;
+  }
+  if (is_mode(config, "needs_memory")) {
+    out->services = memory_service;
     out->n_services = 1;
   }
   if (is_mode(config, "bad_tap")) {
@@ -294,7 +302,7 @@ static const specd_plugin table = {
 #else
     SPECD_ABI_LAYOUT,
 #endif
-    "org.example.fixture",
+    FIXTURE_ID,
     FIXTURE_VERSION,
     "Example",
     "Apache-2.0",

@@ -2,7 +2,16 @@
 #ifndef SPECD_PLUGIN_API_ABI_LAYOUT_H
 #define SPECD_PLUGIN_API_ABI_LAYOUT_H
 
-/* Hash of the layout table, plugin_api/abi/v0.txt. */
-#define SPECD_ABI_LAYOUT "v0-1f53cb4717ff07cb83448f00ebd5a46e"
+/* Hash of plugin_api/abi/v0.txt. */
+#define SPECD_ABI_LAYOUT "v0-07b7368e86406f1d2f46ca9af3a1cf28"
+
+/* Hashes of the tables in plugin_api/abi/services. */
+#define SPECD_MEMORY_LAYOUT "7e7ddca9580d6aa52c052e4dbe60275f"
+#define SPECD_METRICS_LAYOUT "402c20bb1437d47bd229e906032d77b7"
+#define SPECD_MODEL_LAYOUT "b106c09a428a7a20f32f19e0be46809c"
+#define SPECD_OPS_LAYOUT "58ed11858966b9193be088af7e990ed6"
+#define SPECD_PARTS_LAYOUT "d6baf64e4c9ca9c9c930aadbb1e2e9ac"
+#define SPECD_POOL_LAYOUT "10415e796543903e6688b34b9ee4a327"
+#define SPECD_RNG_LAYOUT "55c3674c83b5d3579c9a0992e3b39ffa"
 
 #endif

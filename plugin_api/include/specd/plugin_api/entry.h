@@ -1,9 +1,10 @@
 /* The one symbol that a plugin exports, and the table it returns.
  *
  * Version 0 promises no compatibility between different headers: SPECD_ABI_LAYOUT is a hash of the
- * layout table (plugin_api/abi/v0.txt: every struct, offset, constant and id), and each side
- * refuses any other value. The signature of the entry and the first 16 bytes of specd_plugin never
- * change, so a refusal can always be reported. */
+ * core's layout table (plugin_api/abi/v0.txt: every struct, offset and constant outside of
+ * services/), and each side refuses any other value. Each service has a hash of its own, which is
+ * checked when a plugin asks for the service. The signature of the entry and the first 16 bytes of
+ * specd_plugin never change, so a refusal can always be reported. */
 #ifndef SPECD_PLUGIN_API_ENTRY_H
 #define SPECD_PLUGIN_API_ENTRY_H
 

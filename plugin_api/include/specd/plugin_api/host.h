@@ -23,8 +23,9 @@ struct specd_host { /* static */
    * whole call. `call` may be NULL in describe(), init() and the entry. The text is copied. */
   void (*report)(const specd_host *, specd_call *call, int32_t seq_index, const char *text,
                  uint64_t len) SPECD_NOEXCEPT;
-  /* [any] Returns the static, const table with this id ("specd.host.memory/1"), or NULL when the
-   * host does not have it. */
+  /* [any] Returns the static, const table with this id: SPECD_SERVICE_* of services/, which is a
+   * name, a version, '#' and the layout of that service's header. NULL when the host does not have
+   * the service, or has another layout of it; the host then reports both layouts. */
   const void *(*get_service)(const specd_host *, const char *id)SPECD_NOEXCEPT;
   /* [any] CLOCK_MONOTONIC in nanoseconds. Every deadline uses this clock. */
   uint64_t (*now_ns)(const specd_host *) SPECD_NOEXCEPT;

@@ -2,13 +2,14 @@
 #ifndef SPECD_PLUGIN_API_SERVICES_MEMORY_H
 #define SPECD_PLUGIN_API_SERVICES_MEMORY_H
 
+#include <specd/plugin_api/abi_layout.h>
 #include <specd/plugin_api/types.h>
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-#define SPECD_SERVICE_MEMORY "specd.host.memory/1"
+#define SPECD_SERVICE_MEMORY "specd.host.memory/1#" SPECD_MEMORY_LAYOUT
 
 typedef struct specd_memory {
   uint32_t struct_size;

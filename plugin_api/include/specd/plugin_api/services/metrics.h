@@ -2,13 +2,14 @@
 #ifndef SPECD_PLUGIN_API_SERVICES_METRICS_H
 #define SPECD_PLUGIN_API_SERVICES_METRICS_H
 
+#include <specd/plugin_api/abi_layout.h>
 #include <specd/plugin_api/types.h>
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-#define SPECD_SERVICE_METRICS "specd.host.metrics/1"
+#define SPECD_SERVICE_METRICS "specd.host.metrics/1#" SPECD_METRICS_LAYOUT
 
 enum { SPECD_METRIC_COUNTER = 0, SPECD_METRIC_GAUGE = 1 };
 typedef struct specd_metric specd_metric;

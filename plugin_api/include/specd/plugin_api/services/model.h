@@ -27,6 +27,7 @@
 #ifndef SPECD_PLUGIN_API_SERVICES_MODEL_H
 #define SPECD_PLUGIN_API_SERVICES_MODEL_H
 
+#include <specd/plugin_api/abi_layout.h>
 #include <specd/plugin_api/target_info.h>
 #include <specd/plugin_api/types.h>
 
@@ -34,7 +35,7 @@
 extern "C" {
 #endif
 
-#define SPECD_SERVICE_MODEL "specd.host.model/1"
+#define SPECD_SERVICE_MODEL "specd.host.model/1#" SPECD_MODEL_LAYOUT
 
 /* One instance's handle of a model that the host has loaded. */
 typedef struct specd_model specd_model;

@@ -4,13 +4,14 @@
 #ifndef SPECD_PLUGIN_API_SERVICES_OPS_H
 #define SPECD_PLUGIN_API_SERVICES_OPS_H
 
+#include <specd/plugin_api/abi_layout.h>
 #include <specd/plugin_api/types.h>
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-#define SPECD_SERVICE_OPS "specd.host.ops/1"
+#define SPECD_SERVICE_OPS "specd.host.ops/1#" SPECD_OPS_LAYOUT
 
 /* Trees as in drafter.h: [n] counts, [n, capacity] columns. */
 typedef struct specd_walk_args { /* in */

@@ -15,6 +15,7 @@
 #ifndef SPECD_PLUGIN_API_SERVICES_PARTS_H
 #define SPECD_PLUGIN_API_SERVICES_PARTS_H
 
+#include <specd/plugin_api/abi_layout.h>
 #include <specd/plugin_api/config.h>
 #include <specd/plugin_api/host.h>
 #include <specd/plugin_api/types.h>
@@ -23,7 +24,7 @@
 extern "C" {
 #endif
 
-#define SPECD_SERVICE_PARTS "specd.host.parts/1"
+#define SPECD_SERVICE_PARTS "specd.host.parts/1#" SPECD_PARTS_LAYOUT
 
 typedef struct specd_part { /* out */
   uint32_t struct_size;

@@ -2,13 +2,14 @@
 #ifndef SPECD_PLUGIN_API_SERVICES_POOL_H
 #define SPECD_PLUGIN_API_SERVICES_POOL_H
 
+#include <specd/plugin_api/abi_layout.h>
 #include <specd/plugin_api/types.h>
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-#define SPECD_SERVICE_POOL "specd.host.pool/1"
+#define SPECD_SERVICE_POOL "specd.host.pool/1#" SPECD_POOL_LAYOUT
 
 typedef void (*specd_pool_task)(void *ctx, uint32_t index); /* must not throw */
 

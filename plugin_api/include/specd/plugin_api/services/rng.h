@@ -2,13 +2,14 @@
 #ifndef SPECD_PLUGIN_API_SERVICES_RNG_H
 #define SPECD_PLUGIN_API_SERVICES_RNG_H
 
+#include <specd/plugin_api/abi_layout.h>
 #include <specd/plugin_api/types.h>
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-#define SPECD_SERVICE_RNG "specd.host.rng/1"
+#define SPECD_SERVICE_RNG "specd.host.rng/1#" SPECD_RNG_LAYOUT
 
 /* Purposes of uniform(). 0 is reserved for the host's draw and is refused. */
 enum { SPECD_PURPOSE_DRAFT = 1, SPECD_PURPOSE_ACCEPT = 2, SPECD_PURPOSE_RESIDUAL = 3 };

@@ -6,7 +6,7 @@
 
 #include "core/base/json.h"
 #include "core/device/device.h"
-#include "core/exec/live_route.h"
+#include "core/spec/live_route.h"
 #include "core/plugin/bundle/registry.h"
 
 namespace specd {

@@ -1,4 +1,4 @@
-#include "core/model/draft_model.h"
+#include "core/draft/draft_model.h"
 
 #include <algorithm>
 #include <string_view>

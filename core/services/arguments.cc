@@ -1,4 +1,4 @@
-#include "core/exec/service_arguments.h"
+#include "core/services/arguments.h"
 
 #include <algorithm>
 

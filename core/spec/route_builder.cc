@@ -1,4 +1,4 @@
-#include "core/exec/route_builder.h"
+#include "core/spec/route_builder.h"
 
 #include <algorithm>
 

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "core/device/cuda_device.h"
-#include "core/exec/model_service.h"
-#include "core/exec/services.h"
+#include "core/services/directory.h"
+#include "core/services/model.h"
 #include "core/plugin/instance/tensor.h"
 #include "tests/core/model/forward_rig.h"
 

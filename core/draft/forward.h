@@ -1,0 +1,137 @@
+// Forwards of draft models: gathers rows of sessions into forwards within the model's limits, stages
+// and submits them, and turns logits into the outputs that were asked for.
+//
+//   rows of sessions -> ForwardRows -> columns (staging) -> transformer -> draw, top_k, log_prob
+//                                        tokens that the device knows ──┘
+//
+// The first error of the device sticks: what follows is not submitted until take_failure().
+// Runs on the step thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "core/device/device.h"
+#include "core/device/staging.h"
+#include "core/draft/session.h"
+#include "core/model/transformer.h"
+#include "specd/kernels/draw.h"
+
+namespace specd {
+
+// k of the top k, on a device that is not the host and beside it.
+inline constexpr size_t kDraftTopKMax = 64;
+
+// Element i is data[i * stride]; data null = absent.
+template <typename T>
+struct Strided {
+  T* data = nullptr;
+  int64_t stride = 0;
+
+  T* element(int64_t i) const { return data + i * stride; }
+};
+
+// The sequences that a call is about.
+struct DraftBatch {
+  uint64_t step_id = 0;
+  std::span<const uint64_t> seq_id = {};         // [n_seqs]
+  std::span<const kernels::DrawRow> draws = {};  // [n_seqs], without position
+  std::span<const std::span<const int32_t>> text =
+      {};  // [n_seqs] committed tokens; only in propose()
+};
+
+// Where outputs go. On the device they are written in stream order, in host memory before the call
+// returns.
+struct DraftOutputs {
+  bool on_device = false;
+  int32_t top_k = 0;
+  Strided<int32_t> token = {};      // the target's draw on these logits
+  Strided<float> logprob = {};      // of token
+  Strided<int32_t> top_token = {};  // top_k each
+  Strided<float> top_logprob = {};
+  Strided<float> logits = {};  // host memory, whatever on_device says
+};
+
+// Row `row` of the round of sequence `sequence` of the batch; -1 = the sequence failed, and its
+// output says so.
+struct DraftRow {
+  uint32_t sequence = 0;
+  int32_t row = -1;
+  int64_t token_at = -1;  // element of the device's tokens; -1 = the session has the token
+  int64_t output = -1;    // element of the outputs; -1 = none
+};
+
+class DraftForward final {
+ public:
+  explicit DraftForward(Device& device) : device_(device) {}
+
+  // [control] Memory for the columns of the model's forwards. Before its first compute().
+  Status make_room(const DraftModel& model);
+
+  enum class Mode {
+    kSubmit,
+    kCapture,  // what is submitted is captured: nothing may wait
+    kRepeat    // a graph submits: only the host's part is done
+  };
+  void set_mode(Mode mode) { mode_ = mode; }
+
+  const Device& device() const { return device_; }
+  // Bytes of columns in use since the stream was last waited for.
+  uint64_t columns_used() const { return staging_.used(); }
+
+  void move(const DraftModel& model, const SlotMoves& moves);
+  // Computes all rows, in as many forwards as the model's limits ask for. tokens: where rows with
+  // token_at find theirs, on the device.
+  void compute(const std::shared_ptr<DraftUse>& use, const DraftBatch& batch,
+               const std::vector<DraftRow>& rows, Strided<const int32_t> tokens,
+               const DraftOutputs& outputs);
+  // False when the last compute() waited for the stream to get room for columns: a graph cannot.
+  bool was_in_one_piece() const { return was_in_one_piece_; }
+
+  // The stream has passed all that was submitted: sessions learn the tokens that the device knew.
+  void passed();
+  bool has_failed() const { return !failed_.ok(); }
+  Status take_failure();
+
+ private:
+  // Tokens of a session that the device wrote.
+  struct Unread {
+    std::weak_ptr<DraftUse> use;
+    uint64_t seq_id;
+    int32_t row;
+    const int32_t* token;
+  };
+  // What one compute() is about.
+  struct Call {
+    const std::shared_ptr<DraftUse>& use;
+    const DraftBatch& batch;
+    Strided<const int32_t> tokens;
+    const DraftOutputs& outputs;
+  };
+  void add_row(const DraftSession& session, int32_t row, int32_t table);
+  void flush(const Call& call);
+  bool make_room_for(uint64_t bytes);
+  void write_outputs(const Call& call, const Column<kernels::DrawRow>& draws);
+  void mark_failed(const DraftOutputs& outputs);
+  void copy_outputs(const Call& call, const Column<kernels::DrawRow>& draws);
+  void submit_ops(const DraftModel& model, const kernels::DrawRow* draws, int32_t first, int32_t n,
+                  const DraftOutputs& to);
+  void copy_logits(const DraftModel& model, const DraftOutputs& outputs,
+                   const std::vector<int64_t>& places);
+  Status wait();
+
+  Device& device_;
+  Staging staging_;
+  uint64_t block_bytes_ = 0;  // columns of one forward at most
+  Mode mode_ = Mode::kSubmit;
+  bool was_in_one_piece_ = true;
+  Status failed_;
+  std::vector<Unread> unread_;
+  // Of the forward that is being gathered:
+  ForwardRows rows_;
+  std::vector<DraftRow> gathered_;
+};
+
+}  // namespace specd

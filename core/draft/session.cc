@@ -1,0 +1,257 @@
+#include "core/draft/session.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+namespace specd {
+namespace {
+
+// Of the pool, for so many tokens and rows in all.
+int32_t pages_missing(const DraftUse& use, const DraftSession& session, int64_t rows) {
+  const int32_t parts = use.model->kv->parts_per_page();
+  const int32_t missing = pages_for(rows) - static_cast<int32_t>(session.table.pages.size());
+  return missing <= 0 ? 0 : (missing + parts - 1) / parts;
+}
+
+// Whether the model can be fed these tokens.
+Status check_tokens(const DraftModel& model, const int32_t* tokens, uint32_t n) {
+  for (uint32_t r = 0; r < n; ++r) {
+    const std::string token = "token " + std::to_string(tokens[r]);
+    if (tokens[r] >= 0 && tokens[r] < model.config.vocab_size) continue;
+    if (tokens[r] < 0 || tokens[r] >= model.target_vocab_size) {
+      return Status(Code::kInvalidArgument,
+                    token + ", expected 0.." + std::to_string(model.target_vocab_size - 1));
+    }
+    return Status(Code::kUnsupported, token + " is not in the vocabulary of draft model '" +
+                                          model.name + "', which ends at " +
+                                          std::to_string(model.config.vocab_size));
+  }
+  return Status();
+}
+
+// Adds one row, or says why it cannot stand there.
+Status add_row(const DraftModel& model, DraftSession& session, int32_t parent, int32_t token) {
+  const int32_t row = session.n_rows();
+  if (parent < -1 || parent >= row) {
+    return Status(Code::kInvalidArgument, "row " + std::to_string(row) +
+                                              " of the round has parent " + std::to_string(parent) +
+                                              ", expected -1.." + std::to_string(row - 1));
+  }
+  const int32_t depth = parent < 0 ? 0 : session.depth[to_size(parent)] + 1;
+  if (session.kept + depth >= model.config.max_positions) {
+    return Status(Code::kUnsupported, "position " + std::to_string(session.kept + depth) +
+                                          " is beyond the context of draft model '" + model.name +
+                                          "', " + std::to_string(model.config.max_positions));
+  }
+  if (depth != row && depth >= kDraftTailMax) {
+    return Status(Code::kInvalidArgument, "more than " + std::to_string(kDraftTailMax) +
+                                              " rows between a branch and the last kept token");
+  }
+  session.parent.push_back(parent);
+  session.depth.push_back(depth);
+  session.token.push_back(token);
+  return Status();
+}
+
+}  // namespace
+
+// ---- open uses -------------------------------------------------------------------------------
+
+void DraftSessions::open(std::shared_ptr<DraftUse> use) {
+  const std::lock_guard lock(mutex_);
+  open_.push_back(std::move(use));
+}
+
+void DraftSessions::collect_closed() {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(open_, [this](const std::shared_ptr<DraftUse>& use) {
+    if (use.use_count() > 1) return false;
+    for (auto& [seq_id, session] : use->sessions) give_back(*use, session);
+    return true;
+  });
+}
+
+void DraftSessions::end(uint64_t seq_id) {
+  collect_closed();
+  const std::lock_guard lock(mutex_);
+  for (const std::shared_ptr<DraftUse>& use : open_) release(*use, seq_id);
+}
+
+void DraftSessions::release(DraftUse& use, uint64_t seq_id) {
+  const auto found = use.sessions.find(seq_id);
+  if (found == use.sessions.end()) return;
+  give_back(use, found->second);
+  use.sessions.erase(found);
+}
+
+// ---- pages -----------------------------------------------------------------------------------
+
+int32_t DraftSessions::give_back(DraftUse& use, DraftSession& session) {
+  const auto n = static_cast<int32_t>(session.pool_pages.size());
+  pool_.release(session.pool_pages);
+  use.model->pages_held -= n;
+  session = DraftSession();
+  return n;
+}
+
+void DraftSessions::forward_is_over(DraftUse& use) {
+  for (auto& [seq_id, session] : use.sessions) session.in_use = false;
+  step_ = 0;
+}
+
+bool DraftSessions::may_go(const DraftSession& session) const {
+  const bool wanted_soon = step_ != 0 && session.last_step + 1 >= step_;
+  return !session.in_use && !wanted_soon && !session.pool_pages.empty();
+}
+
+int32_t DraftSessions::n_reclaimable() const {
+  size_t n = 0;
+  const std::lock_guard lock(mutex_);
+  for (const std::shared_ptr<DraftUse>& use : open_) {
+    for (const auto& [seq_id, session] : use->sessions) {
+      if (may_go(session)) n += session.pool_pages.size();
+    }
+  }
+  return static_cast<int32_t>(n);
+}
+
+int32_t DraftSessions::reclaim(int32_t n_pages) {
+  struct Candidate {
+    uint64_t last_step, seq_id;
+    DraftUse* use;
+  };
+  std::vector<Candidate> candidates;
+  const std::lock_guard lock(mutex_);
+  for (const std::shared_ptr<DraftUse>& use : open_) {
+    for (const auto& [seq_id, session] : use->sessions) {
+      if (may_go(session)) candidates.push_back({session.last_step, seq_id, use.get()});
+    }
+  }
+  std::sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
+    return std::pair(a.last_step, b.seq_id) < std::pair(b.last_step, a.seq_id);
+  });
+  int32_t freed = 0;
+  for (const Candidate& each : candidates) {
+    if (freed >= n_pages) break;
+    const auto found = each.use->sessions.find(each.seq_id);
+    freed += give_back(*each.use, found->second);
+    each.use->sessions.erase(found);
+  }
+  return freed;
+}
+
+bool DraftSessions::take_pages(DraftUse& use, DraftSession& session, int64_t rows) {
+  const int32_t n = pages_missing(use, session, rows);
+  if (n <= 0) return true;
+  const size_t first = session.pool_pages.size();
+  const bool was_in_use = std::exchange(session.in_use, true);  // reclaim from others only
+  const bool taken = pool_.take(n, session.pool_pages) ||
+                     (reclaim(n - pool_.n_free()) > 0 && pool_.take(n, session.pool_pages));
+  session.in_use = was_in_use;
+  if (!taken) return false;
+  const int32_t parts = use.model->kv->parts_per_page();
+  for (size_t i = first; i < session.pool_pages.size(); ++i) {
+    for (int32_t j = 0; j < parts; ++j) {
+      session.table.pages.push_back(session.pool_pages[i] * parts + j);
+    }
+  }
+  use.model->pages_held += n;
+  return true;
+}
+
+// ---- rounds ----------------------------------------------------------------------------------
+
+int32_t DraftSessions::length(const DraftUse& use, uint64_t seq_id) {
+  const auto found = use.sessions.find(seq_id);
+  return found == use.sessions.end() ? 0 : found->second.kept;
+}
+
+Status DraftSessions::extend(DraftUse& use, uint64_t seq_id, const int32_t* tokens,
+                             const int32_t* parents, uint32_t n) {
+  const DraftModel& model = *use.model;
+  if (tokens != nullptr) SPECD_OK_OR_RETURN(check_tokens(model, tokens, n));
+
+  DraftSession& session = use.sessions[seq_id];
+  const int32_t n_before = session.n_rows();
+  const auto undo = [&](Status status) {
+    session.parent.resize(to_size(n_before));
+    session.depth.resize(to_size(n_before));
+    session.token.resize(to_size(n_before));
+    if (session.pool_pages.empty()) use.sessions.erase(seq_id);
+    return status;
+  };
+  const int64_t rows_max = int64_t{model.config.max_positions} + kDraftTailMax;
+  if (int64_t{n_before} + n > rows_max) {
+    return undo(Status(Code::kInvalidArgument,
+                       "a round of more than " + std::to_string(rows_max) + " rows"));
+  }
+  for (uint32_t r = 0; r < n; ++r) {
+    const int32_t parent = parents == nullptr ? session.n_rows() - 1 : parents[r];
+    Status added = add_row(model, session, parent, tokens == nullptr ? -1 : tokens[r]);
+    if (!added.ok()) return undo(std::move(added));
+  }
+  const int64_t rows = int64_t{session.kept} + session.n_rows();
+  if (!take_pages(use, session, rows)) {
+    return undo(Status(Code::kExhausted, std::to_string(pages_missing(use, session, rows)) +
+                                             " KV pages are needed, " +
+                                             std::to_string(pool_.n_free()) + " are free"));
+  }
+  session.in_use = true;
+  session.last_step = step_;
+  return Status();
+}
+
+Status DraftSessions::check_keep(const DraftUse& use, uint64_t seq_id, uint32_t kept,
+                                 std::span<const uint32_t> path) {
+  static const DraftSession kEmpty;
+  const auto found = use.sessions.find(seq_id);
+  const DraftSession& session = found == use.sessions.end() ? kEmpty : found->second;
+  const auto length = static_cast<uint32_t>(session.kept);
+  if (path.empty() ? kept > length : kept != length) {
+    return Status(Code::kInvalidArgument, "kept is " + std::to_string(kept) + ", expected " +
+                                              (path.empty() ? "at most " : "with rows exactly ") +
+                                              std::to_string(length));
+  }
+  int64_t previous = -1;
+  for (const uint32_t row : path) {
+    if (row >= static_cast<uint32_t>(session.n_rows()) || session.parent[row] != previous) {
+      return Status(Code::kInvalidArgument, "row " + std::to_string(row) +
+                                                " of the round, which has " +
+                                                std::to_string(session.n_rows()) +
+                                                ", is no child of row " + std::to_string(previous));
+    }
+    previous = row;
+  }
+  return Status();
+}
+
+void DraftSessions::keep(DraftUse& use, uint64_t seq_id, uint32_t kept,
+                         std::span<const uint32_t> path, SlotMoves& moves) {
+  const auto found = use.sessions.find(seq_id);
+  if (found == use.sessions.end()) return;
+  DraftSession& session = found->second;
+  const std::vector<int32_t> rows(path.begin(), path.end());
+  plan_compaction(session.table, session.kept - 1, rows, moves.from, moves.to);
+  session.end_round(static_cast<int32_t>(kept + rows.size()));
+}
+
+void DraftSessions::trim(DraftSession& session, std::span<const int32_t> text, SlotMoves& moves) {
+  const auto length = static_cast<int32_t>(text.size());
+  std::vector<int32_t> path;
+  for (int32_t row = 0; row < session.n_rows(); ++row) {
+    const int32_t last = path.empty() ? -1 : path.back();
+    const int32_t position = session.kept + static_cast<int32_t>(path.size());
+    if (position >= length - 1) break;
+    if (session.parent[to_size(row)] == last &&
+        session.token[to_size(row)] == text[to_size(position)]) {
+      path.push_back(row);
+    }
+  }
+  if (!path.empty()) {
+    plan_compaction(session.table, session.kept - 1, path, moves.from, moves.to);
+  }
+  session.end_round(std::min(session.kept + static_cast<int32_t>(path.size()), length - 1));
+}
+
+}  // namespace specd

@@ -1,0 +1,123 @@
+// Sessions of draft models: what a draft model has computed of a sequence, and in which KV pages.
+//
+//   kept tokens at positions [0, kept), then the rows of the round: a tree below the last kept token
+//
+// Pages come from the target's pool and count against its limit. They are the first to go when pages
+// are short: a session that lost its pages is empty, and its drafter feeds the text again.
+//
+// Numbers only: no device and no plugin. What must move in the cache is returned as slots; whoever
+// owns the device moves the bytes. Runs on the step thread, except where [any] is said.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "core/base/status.h"
+#include "core/draft/draft_model.h"
+#include "core/kv/block_table.h"
+#include "core/kv/page_pool.h"
+
+namespace specd {
+
+// Rows between a branch of the round and the last kept token.
+inline constexpr int32_t kDraftTailMax = 1024;
+
+inline size_t to_size(int32_t i) { return static_cast<size_t>(i); }
+
+// Slots of a cache to copy, in this order.
+struct SlotMoves {
+  std::vector<int32_t> from, to;
+};
+
+struct DraftSession {
+  std::vector<int32_t> pool_pages;
+  BlockTable table;  // the draft model's pages inside of them
+  int32_t kept = 0;  // tokens at positions [0, kept), in slots of the same numbers
+  // Row i of the round lies in slot kept + i, at position kept + depth[i]. Parent -1 = the last kept
+  // token. Token -1 = only the device knows it until the stream has passed.
+  std::vector<int32_t> parent, depth, token;
+  uint64_t last_step = 0;  // of its last rows
+  bool in_use = false;     // by the forward that is being prepared
+  bool is_beyond = false;  // the text cannot be fed to the model; the session holds nothing
+
+  int32_t n_rows() const { return static_cast<int32_t>(parent.size()); }
+  void end_round(int32_t now_kept) {
+    kept = now_kept;
+    parent.clear();
+    depth.clear();
+    token.clear();
+  }
+  // True when the row and its ancestors are the first rows of the round: slot and position agree,
+  // and the row attends to a plain span.
+  bool in_place(int32_t row) const { return depth[to_size(row)] == row; }
+};
+
+// One drafter's use of a draft model. It is open while anyone beside DraftSessions holds it.
+struct DraftUse {
+  DraftModel* model = nullptr;
+  std::unordered_map<uint64_t, DraftSession> sessions;  // by seq_id
+};
+
+class DraftSessions final {
+ public:
+  // `pool` outlives this.
+  explicit DraftSessions(PagePool& pool) : pool_(pool) {}
+
+  // [any] Keeps `use` until it is closed and its pages are back.
+  void open(std::shared_ptr<DraftUse> use);
+  // Returns the pages of uses that were closed.
+  void collect_closed();
+  // Ends the sequence's sessions in all uses.
+  void end(uint64_t seq_id);
+  void release(DraftUse& use, uint64_t seq_id);
+
+  // Until unprotect(), what drafted in step `step_id` or in the one before keeps its pages. Extended
+  // sessions are stamped with this step.
+  void protect(uint64_t step_id) { step_ = step_id; }
+  void unprotect() { step_ = 0; }
+  // The forward that was prepared for `use` is submitted.
+  void forward_is_over(DraftUse& use);
+
+  // Pages that reclaim() would free now; between steps those of every session.
+  int32_t n_reclaimable() const;
+  // Evicts sessions until n_pages more are free or none is left to evict, and returns how many
+  // became free. The least recently drafted goes first; the newest sequence breaks ties.
+  int32_t reclaim(int32_t n_pages);
+
+  static int32_t length(const DraftUse& use, uint64_t seq_id);
+
+  // Adds n rows to the sequence's round, and takes the pages they need. tokens null = the device has
+  // them; parents null = each row follows the one before it. kInvalidArgument, kUnsupported when the
+  // model can never take them, kExhausted without pages: nothing has changed then.
+  Status extend(DraftUse& use, uint64_t seq_id, const int32_t* tokens, const int32_t* parents,
+                uint32_t n);
+
+  // Ends the round. The first `kept` tokens stay, then the rows of `path` follow: a path in the round
+  // that begins below the last kept token. With a path, kept is exactly what is kept now.
+  static Status check_keep(const DraftUse& use, uint64_t seq_id, uint32_t kept,
+                           std::span<const uint32_t> path);
+  // REQUIRES check_keep().
+  static void keep(DraftUse& use, uint64_t seq_id, uint32_t kept, std::span<const uint32_t> path,
+                   SlotMoves& moves);
+  // Ends the round, keeping what the session shares with `text`, but not its last token: that is fed
+  // in any case, since the drafter asks for what follows it.
+  static void trim(DraftSession& session, std::span<const int32_t> text, SlotMoves& moves);
+
+  // Pages for so many tokens and rows in all. False when there are not enough: nothing was taken.
+  [[nodiscard]] bool take_pages(DraftUse& use, DraftSession& session, int64_t rows);
+
+ private:
+  int32_t give_back(DraftUse& use, DraftSession& session);
+  bool may_go(const DraftSession& session) const;
+
+  PagePool& pool_;
+  uint64_t step_ = 0;  // that is protected; 0 = none
+  mutable std::mutex mutex_;
+  std::vector<std::shared_ptr<DraftUse>> open_;  // guarded by mutex_
+};
+
+}  // namespace specd

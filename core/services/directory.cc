@@ -1,0 +1,29 @@
+#include "core/services/directory.h"
+
+#include "core/services/tables.h"
+
+namespace specd {
+
+Services::Services(CpuDevice& cpu, Device& device, int32_t vocab_size)
+    : state_(new ServiceState{cpu, device, vocab_size}) {}
+
+Services::~Services() { retire_host(this); }
+
+void Services::set_models(ModelService* models) { state_->models = models; }
+
+std::span<const ServiceTable> Services::services() const {
+  static const ServiceTable all[] = {
+      {SPECD_SERVICE_MEMORY, &kMemoryService},   {SPECD_SERVICE_RNG, &kRngService},
+      {SPECD_SERVICE_METRICS, &kMetricsService}, {SPECD_SERVICE_POOL, &kPoolService},
+      {SPECD_SERVICE_OPS, &kOpsService},         {SPECD_SERVICE_MODEL, &kModelService},
+      {SPECD_SERVICE_PARTS, &kPartsService},
+  };
+  return all;
+}
+
+ServiceState* ServiceState::of(const specd_host* host) {
+  const auto* services = dynamic_cast<const Services*>(host_services(host));
+  return services == nullptr ? nullptr : services->state_.get();
+}
+
+}  // namespace specd

@@ -1,0 +1,320 @@
+#include "core/services/model.h"
+
+#include <cstring>
+#include <mutex>
+#include <span>
+#include <utility>
+
+#include "core/services/arguments.h"
+#include "core/services/model_arguments.h"
+#include "core/services/tables.h"
+#include "specd/plugin_api/drafter.h"
+
+namespace specd {
+namespace {
+
+static_assert(kDraftTailMax == SPECD_MAX_TREE_NODES);
+
+constexpr size_t kNameBytesMax = 256;
+
+specd_status status_of(Code code) {
+  switch (code) {
+    case Code::kOk:
+      return SPECD_OK;
+    case Code::kInvalidArgument:
+      return SPECD_E_INVALID;
+    case Code::kUnsupported:
+      return SPECD_E_UNSUPPORTED;
+    case Code::kExhausted:
+      return SPECD_E_EXHAUSTED;
+    case Code::kDeadlineExceeded:
+      return SPECD_E_DEADLINE;
+    default:
+      return SPECD_E_DEVICE;
+  }
+}
+
+specd_status refuse_capture(specd_call* call, const char* what) {
+  return refuse(call, SPECD_E_PRECONDITION,
+                std::string("model.") + what + ": not in a propose() that is being captured");
+}
+
+}  // namespace
+
+void ModelService::add(std::unique_ptr<DraftModel> model) {
+  if (model->transformer != nullptr) {
+    const Status made = forward_.make_room(*model);
+    if (!made.ok()) model->status = made;
+  }
+  models_.push_back(std::move(model));
+}
+
+// ---- handles ---------------------------------------------------------------------------------
+
+specd_status ModelService::open(specd_owner* owner, const char* name, specd_model** out) {
+  if (out == nullptr) return refuse(nullptr, SPECD_E_INVALID, "model.open: out is null");
+  *out = nullptr;
+  if (owner == nullptr || name == nullptr) {
+    return refuse(nullptr, SPECD_E_INVALID, "model.open: owner or name is null");
+  }
+  const std::string wanted(name, strnlen(name, kNameBytesMax));
+  std::string known;
+  for (const std::unique_ptr<DraftModel>& model : models_) {
+    if (model->name != wanted) {
+      known += (known.empty() ? "" : ", ") + model->name;
+      continue;
+    }
+    if (!model->status.ok()) {
+      return refuse(nullptr, SPECD_E_PRECONDITION,
+                    "draft model '" + wanted + "' cannot be used: " + model->status.to_string());
+    }
+    auto handle = std::make_shared<specd_model>();
+    handle->model = model.get();
+    {
+      const std::lock_guard lock(owner->mutex);
+      owner->models.emplace(handle.get(), handle);
+    }
+    *out = handle.get();
+    sessions_.open(std::move(handle));
+    return SPECD_OK;
+  }
+  return refuse(nullptr, SPECD_E_PRECONDITION,
+                "no draft model is called '" + wanted + "'; draft_models has " +
+                    (known.empty() ? "none" : known));
+}
+
+specd_status ModelService::info(specd_owner* owner, const specd_model* model,
+                                specd_target_info* out) {
+  if (owner == nullptr || out == nullptr || out->struct_size != sizeof(specd_target_info)) {
+    return refuse(nullptr, SPECD_E_INVALID,
+                  "model.info: expected an owner, and an out of struct_size " +
+                      std::to_string(sizeof(specd_target_info)));
+  }
+  const std::lock_guard lock(owner->mutex);
+  const auto found = owner->models.find(model);
+  if (found == owner->models.end()) {
+    return refuse(nullptr, SPECD_E_INVALID, "model.info: not a model that this instance has open");
+  }
+  *out = found->second->model->facts.info;
+  return SPECD_OK;
+}
+
+void ModelService::close(specd_owner* owner, const specd_model* model) {
+  if (owner == nullptr) return;
+  const std::lock_guard lock(owner->mutex);
+  owner->models.erase(model);  // the step thread gives its pages back
+}
+
+// The open handle behind `model`, or null with *status set and the reason reported.
+std::shared_ptr<specd_model> ModelService::find(specd_call* call, const specd_model* model,
+                                                const char* function, specd_status* status) {
+  const std::string name = std::string("model.") + function + ": ";
+  if (call == nullptr || call->batch == nullptr || call->owner == nullptr) {
+    *status = refuse(call, SPECD_E_PRECONDITION, name + "only inside begin() to verify()");
+    return nullptr;
+  }
+  sessions_.collect_closed();
+  const std::lock_guard lock(call->owner->mutex);
+  const auto found = call->owner->models.find(model);
+  if (found == call->owner->models.end()) {
+    *status = refuse(call, SPECD_E_INVALID, name + "not a model that this instance has open");
+    return nullptr;
+  }
+  if (found->second->model->transformer == nullptr) {
+    *status = refuse(call, SPECD_E_PRECONDITION, name + "the model is checked, not loaded");
+    return nullptr;
+  }
+  *status = SPECD_OK;
+  return found->second;
+}
+
+// ---- calls of a step -------------------------------------------------------------------------
+
+DraftBatch ModelService::batch_of(const specd_call& call) {
+  const specd_batch& batch = *call.batch;
+  draws_.clear();
+  for (uint32_t s = 0; s < batch.n_seqs; ++s) {
+    const specd_sampling& sampling = *call.sampling[s];
+    draws_.push_back({.temperature = sampling.temperature,
+                      .top_p = sampling.top_p,
+                      .min_p = sampling.min_p,
+                      .top_k = sampling.top_k,
+                      .seed = sampling.seed,
+                      .greedy = (sampling.flags & SPECD_SAMPLE_GREEDY) != 0});
+  }
+  of_.assign(batch.n_seqs, Status());
+  DraftBatch all{.step_id = batch.step_id, .seq_id = {batch.seq_id, batch.n_seqs}, .draws = draws_};
+  if (call.committed != nullptr) all.text = *call.committed;
+  return all;
+}
+
+// Tells the plugin what came of the call, and of its sequences.
+specd_status ModelService::finish(specd_call* call, const Status& status,
+                                  specd_status* seq_status) {
+  for (size_t s = 0; s < of_.size(); ++s) {
+    seq_status[s] = status_of(of_[s].code());
+    if (of_[s].message().empty()) continue;
+    report_text(call, static_cast<int32_t>(s), "model: " + of_[s].message());
+  }
+  if (status.ok()) return SPECD_OK;
+  return refuse(call, status.code() == Code::kExhausted ? SPECD_E_EXHAUSTED : SPECD_E_DEVICE,
+                "model: " + status.to_string());
+}
+
+specd_status ModelService::length(specd_call* call, const specd_model* model, uint32_t* out) {
+  specd_status status = SPECD_OK;
+  const std::shared_ptr<specd_model> handle = find(call, model, "length", &status);
+  if (handle == nullptr) return status;
+  if (out == nullptr) return refuse(call, SPECD_E_INVALID, "model.length: out is null");
+  if (recorder_.is_capturing()) return refuse_capture(call, "length");
+  recorder_.note_unrepeatable();
+  for (uint32_t s = 0; s < call->batch->n_seqs; ++s) {
+    out[s] = static_cast<uint32_t>(DraftSessions::length(*handle, call->batch->seq_id[s]));
+  }
+  return SPECD_OK;
+}
+
+specd_status ModelService::keep(specd_call* call, const specd_model* model, const uint32_t* kept,
+                                const uint32_t* row_offsets, const uint32_t* rows) {
+  specd_status status = SPECD_OK;
+  const std::shared_ptr<specd_model> handle = find(call, model, "keep", &status);
+  if (handle == nullptr) return status;
+  if (recorder_.is_capturing()) return refuse_capture(call, "keep");
+  recorder_.note_unrepeatable();
+  const specd_batch& batch = *call->batch;
+  const std::string fault = keep_fault(batch.n_seqs, kept, row_offsets, rows);
+  if (!fault.empty()) return refuse(call, SPECD_E_INVALID, "model.keep: " + fault);
+  const auto path = [&](uint32_t s) {
+    if (row_offsets == nullptr || row_offsets[s] == row_offsets[s + 1]) {
+      return std::span<const uint32_t>();
+    }
+    return std::span(rows + row_offsets[s], rows + row_offsets[s + 1]);
+  };
+  for (uint32_t s = 0; s < batch.n_seqs; ++s) {
+    const Status good = DraftSessions::check_keep(*handle, batch.seq_id[s], kept[s], path(s));
+    if (good.ok()) continue;
+    return refuse(call, SPECD_E_INVALID,
+                  "model.keep: sequence " + std::to_string(s) + ": " + good.message());
+  }
+  SlotMoves moves;
+  for (uint32_t s = 0; s < batch.n_seqs; ++s) {
+    DraftSessions::keep(*handle, batch.seq_id[s], kept[s], path(s), moves);
+  }
+  forward_.move(*handle->model, moves);
+  of_.clear();
+  return finish(call, forward_.take_failure(), nullptr);
+}
+
+specd_status ModelService::forward(specd_call* call, const specd_model* model,
+                                   const specd_forward_args* args) {
+  specd_status status = SPECD_OK;
+  const std::shared_ptr<specd_model> handle = find(call, model, "forward", &status);
+  if (handle == nullptr) return status;
+  const std::string fault = forward_fault(*call, args, *handle->model, forward_.device());
+  if (!fault.empty()) return refuse(call, SPECD_E_INVALID, "model.forward: " + fault);
+  const DraftRequest request = forward_request(*args, call->batch->n_seqs);
+  if (recorder_.is_capturing() && !DraftRecorder::fits_graph(request)) {
+    return refuse_capture(call, "forward with these arguments");
+  }
+  const DraftBatch batch = batch_of(*call);
+  return finish(call, recorder_.forward(handle, batch, request, of_), args->seq_status);
+}
+
+specd_status ModelService::follow(specd_call* call, const specd_model* model,
+                                  const specd_forward_args* args) {
+  specd_status status = SPECD_OK;
+  const std::shared_ptr<specd_model> handle = find(call, model, "follow", &status);
+  if (handle == nullptr) return status;
+  if (call->committed == nullptr) {
+    return refuse(call, SPECD_E_PRECONDITION, "model.follow: only inside propose()");
+  }
+  const std::string fault = follow_fault(*call, args, *handle->model, forward_.device());
+  if (!fault.empty()) return refuse(call, SPECD_E_INVALID, "model.follow: " + fault);
+  const DraftRequest request = follow_request(*args);
+  if (recorder_.is_capturing() && !DraftRecorder::fits_graph(request)) {
+    return refuse_capture(call, "follow with these arguments");
+  }
+  const DraftBatch batch = batch_of(*call);
+  return finish(call, recorder_.follow(handle, batch, request, of_), args->seq_status);
+}
+
+// ---- the table -------------------------------------------------------------------------------
+
+namespace {
+
+ModelService* models_of(const specd_host* host) {
+  ServiceState* state = ServiceState::of(host);
+  return state == nullptr ? nullptr : state->models;
+}
+
+specd_status model_absent(specd_call* call) {
+  return refuse(call, SPECD_E_PRECONDITION, "model/1: this host has no models");
+}
+
+specd_status model_open(const specd_host* host, specd_owner* owner, const char* name,
+                        specd_model** out) noexcept {
+  ModelService* models = models_of(host);
+  return models == nullptr ? model_absent(nullptr) : models->open(owner, name, out);
+}
+
+specd_status model_info(const specd_host* host, specd_owner* owner, specd_model* model,
+                        specd_target_info* out) noexcept {
+  ModelService* models = models_of(host);
+  return models == nullptr ? model_absent(nullptr) : models->info(owner, model, out);
+}
+
+void model_close(const specd_host* host, specd_owner* owner, specd_model* model) noexcept {
+  if (ModelService* models = models_of(host); models != nullptr) models->close(owner, model);
+}
+
+// Runs `body` unless a pool task asks: a forward needs the pool itself.
+template <typename Body>
+specd_status on_models(const specd_host* host, specd_call* call, Body&& body) {
+  ServiceState* state = ServiceState::of(host);
+  if (state == nullptr || state->models == nullptr) return model_absent(call);
+  const PoolTurn turn(*state);
+  if (!turn.is_mine()) {
+    return refuse(call, SPECD_E_PRECONDITION, "model/1: called from a pool task");
+  }
+  return body(*state->models);
+}
+
+specd_status model_length(const specd_host* host, specd_call* call, specd_model* model,
+                          uint32_t* out) noexcept {
+  return on_models(host, call,
+                   [&](ModelService& models) { return models.length(call, model, out); });
+}
+
+specd_status model_forward(const specd_host* host, specd_call* call, specd_model* model,
+                           const specd_forward_args* args) noexcept {
+  return on_models(host, call,
+                   [&](ModelService& models) { return models.forward(call, model, args); });
+}
+
+specd_status model_follow(const specd_host* host, specd_call* call, specd_model* model,
+                          const specd_forward_args* args) noexcept {
+  return on_models(host, call,
+                   [&](ModelService& models) { return models.follow(call, model, args); });
+}
+
+specd_status model_keep(const specd_host* host, specd_call* call, specd_model* model,
+                        const uint32_t* kept, const uint32_t* row_offsets,
+                        const uint32_t* rows) noexcept {
+  return on_models(host, call, [&](ModelService& models) {
+    return models.keep(call, model, kept, row_offsets, rows);
+  });
+}
+
+}  // namespace
+
+const specd_models kModelService = {sizeof(specd_models),
+                                    0,
+                                    model_open,
+                                    model_info,
+                                    model_close,
+                                    model_length,
+                                    model_forward,
+                                    model_follow,
+                                    model_keep};
+
+}  // namespace specd

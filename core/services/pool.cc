@@ -1,0 +1,53 @@
+// pool/1: the host's worker threads for the time of one call.
+#include "core/base/fp_environment.h"
+#include "core/services/arguments.h"
+#include "core/services/tables.h"
+
+namespace specd {
+namespace {
+
+uint32_t pool_width(const specd_host* host) noexcept {
+  ServiceState* state = ServiceState::of(host);
+  return state == nullptr ? 1 : static_cast<uint32_t>(state->cpu.stream().pool().n_threads());
+}
+
+struct PoolRun {
+  specd_pool_task task;
+  void* ctx;
+  uint32_t n;
+};
+
+specd_status pool_run(const specd_host* host, specd_call* call, uint32_t n, specd_pool_task task,
+                      void* ctx) noexcept {
+  if (call == nullptr || task == nullptr) {
+    return refuse(call, SPECD_E_INVALID, "pool.run: call or task is null");
+  }
+  if (call->batch == nullptr) {
+    return refuse(call, SPECD_E_PRECONDITION, "pool.run: only inside begin() to verify()");
+  }
+  ServiceState* state = ServiceState::of(host);
+  if (state == nullptr) return refuse(call, SPECD_E_PRECONDITION, "pool.run: not this host");
+  const PoolTurn turn(*state);
+  if (!turn.is_mine()) {
+    return refuse(call, SPECD_E_PRECONDITION, "pool.run: called from a pool task");
+  }
+  PoolRun run{task, ctx, n};
+  state->cpu.stream().pool().run(
+      [](void* context, int part, int parts) {
+        const PoolRun& mine = *static_cast<const PoolRun*>(context);
+        const FpEnvironment fp_environment;
+        // 64 bits: part + parts may pass the last of 2^32 - 1 tasks.
+        for (uint64_t i = static_cast<uint64_t>(part); i < mine.n;
+             i += static_cast<uint64_t>(parts)) {
+          mine.task(mine.ctx, static_cast<uint32_t>(i));
+        }
+      },
+      &run);
+  return SPECD_OK;
+}
+
+}  // namespace
+
+const specd_pool kPoolService = {sizeof(specd_pool), 0, pool_width, pool_run};
+
+}  // namespace specd

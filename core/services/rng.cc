@@ -1,0 +1,126 @@
+// rng/1: the noise of the host's draw, and uniform numbers, keyed by seed, position and purpose.
+#include <algorithm>
+#include <string>
+
+#include "core/services/arguments.h"
+#include "core/services/tables.h"
+#include "specd/kernels/draw.h"
+#include "specd/kernels/ops.h"
+
+namespace specd {
+namespace {
+
+// Everything that both functions ask of their arguments.
+std::string keys_fault(const specd_call* call, const specd_tensor* seq_index,
+                       const specd_tensor* position, const specd_tensor* out) {
+  if (call->batch == nullptr || call->sampling == nullptr) return "the call has no batch";
+  std::string fault = tensor_fault("seq_index", seq_index, SPECD_DT_INT, 1);
+  if (fault.empty()) fault = tensor_fault("position", position, SPECD_DT_INT, 1);
+  if (fault.empty()) fault = tensor_fault("out", out, SPECD_DT_FLOAT, 2);
+  if (!fault.empty()) return fault;
+  const int64_t n = out->shape[0];
+  if (seq_index->shape[0] != n || position->shape[0] != n) {
+    return "seq_index has " + std::to_string(seq_index->shape[0]) + " entries, position " +
+           std::to_string(position->shape[0]) + ", out has " + std::to_string(n) + " rows";
+  }
+  for (int64_t i = 0; i < n; ++i) {
+    const int32_t sequence = element(*seq_index, i);
+    if (sequence < 0 || static_cast<uint32_t>(sequence) >= call->batch->n_seqs) {
+      return "seq_index[" + std::to_string(i) + "] is " + std::to_string(sequence) +
+             ", expected 0.." + std::to_string(int64_t{call->batch->n_seqs} - 1);
+    }
+    if (call->sampling[sequence] == nullptr) {
+      return "sequence " + std::to_string(sequence) + " has no sampling parameters";
+    }
+    if (element(*position, i) < 0) {
+      return "position[" + std::to_string(i) + "] is " + std::to_string(element(*position, i)) +
+             ", expected at least 0";
+    }
+  }
+  return std::string();
+}
+
+bool is_greedy(const specd_sampling& sampling) {
+  return (sampling.flags & SPECD_SAMPLE_GREEDY) != 0;
+}
+
+specd_status rng_draw_noise(const specd_host* host, specd_call* call, const specd_tensor* seq_index,
+                            const specd_tensor* position, const specd_tensor* out) noexcept {
+  if (call == nullptr) return refuse(nullptr, SPECD_E_INVALID, "rng.draw_noise: call is null");
+  ServiceState* state = ServiceState::of(host);
+  if (state == nullptr) return refuse(call, SPECD_E_PRECONDITION, "rng.draw_noise: not this host");
+  std::string fault = keys_fault(call, seq_index, position, out);
+  if (fault.empty() && out->shape[1] != state->vocab_size) {
+    fault = "out has " + std::to_string(out->shape[1]) + " columns, expected vocab_size " +
+            std::to_string(state->vocab_size);
+  }
+  if (!fault.empty()) return refuse(call, SPECD_E_INVALID, "rng.draw_noise: " + fault);
+  const PoolTurn turn(*state);
+  if (!turn.is_mine()) {
+    return refuse(call, SPECD_E_PRECONDITION, "rng.draw_noise: called from a pool task");
+  }
+  // Runs of seeded rows that lie side by side go to the op together.
+  constexpr int64_t kRunMax = 64;
+  uint64_t seeds[kRunMax];
+  int32_t positions[kRunMax];
+  const int64_t n = out->shape[0];
+  const int64_t run_max = out->stride[0] == out->shape[1] ? kRunMax : 1;
+  for (int64_t first = 0; first < n;) {
+    int64_t count = 0;
+    while (count < run_max && first + count < n) {
+      const specd_sampling& sampling = *call->sampling[element(*seq_index, first + count)];
+      if (is_greedy(sampling)) break;
+      seeds[count] = sampling.seed;
+      positions[count] = element(*position, first + count);
+      ++count;
+    }
+    if (count == 0) {
+      std::fill_n(row<float>(*out, first), state->vocab_size, 0.0f);
+      ++first;
+      continue;
+    }
+    kernels::DrawNoiseArgs args;
+    args.seed = seeds;
+    args.position = positions;
+    args.out = row<float>(*out, first);
+    args.n_rows = static_cast<int32_t>(count);
+    args.vocab = state->vocab_size;
+    state->cpu.ops().draw_noise(state->cpu.stream(), args);
+    first += count;
+  }
+  return SPECD_OK;
+}
+
+specd_status rng_uniform(const specd_host*, specd_call* call, const specd_tensor* seq_index,
+                         const specd_tensor* position, uint32_t purpose, uint32_t round,
+                         const specd_tensor* out) noexcept {
+  if (call == nullptr) return refuse(nullptr, SPECD_E_INVALID, "rng.uniform: call is null");
+  if (purpose == 0) {
+    return refuse(call, SPECD_E_INVALID,
+                  "rng.uniform: purpose 0 belongs to the host's own draw; use SPECD_PURPOSE_*");
+  }
+  const std::string fault = keys_fault(call, seq_index, position, out);
+  if (!fault.empty()) return refuse(call, SPECD_E_INVALID, "rng.uniform: " + fault);
+  for (int64_t i = 0; i < out->shape[0]; ++i) {
+    const uint64_t seed = call->sampling[element(*seq_index, i)]->seed;
+    float* values = row<float>(*out, i);
+    for (int64_t lane = 0; lane < out->shape[1]; lane += 4) {
+      const uint32_t counter[4] = {static_cast<uint32_t>(lane / 4),
+                                   static_cast<uint32_t>(element(*position, i)), purpose, round};
+      uint32_t words[4];
+      kernels::philox4x32(seed, counter, words);
+      const int64_t lanes = std::min<int64_t>(4, out->shape[1] - lane);
+      // 24 bits are what a float in [0, 1) holds; more would round up to 1.
+      for (int64_t k = 0; k < lanes; ++k) {
+        values[lane + k] = static_cast<float>(words[k] >> 8) * 0x1p-24f;
+      }
+    }
+  }
+  return SPECD_OK;
+}
+
+}  // namespace
+
+const specd_rng kRngService = {sizeof(specd_rng), 0, rng_draw_noise, rng_uniform};
+
+}  // namespace specd

@@ -1,0 +1,58 @@
+// What the files of this folder share: the tables they define, and the state behind a host.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "core/device/device.h"
+#include "core/services/model.h"
+#include "specd/plugin_api/host.h"
+#include "specd/plugin_api/services/memory.h"
+#include "specd/plugin_api/services/metrics.h"
+#include "specd/plugin_api/services/model.h"
+#include "specd/plugin_api/services/ops.h"
+#include "specd/plugin_api/services/parts.h"
+#include "specd/plugin_api/services/pool.h"
+#include "specd/plugin_api/services/rng.h"
+
+namespace specd {
+
+struct ServiceState {
+  CpuDevice& cpu;
+  Device& device;
+  int32_t vocab_size;
+  ModelService* models = nullptr;
+  std::atomic<bool> pool_is_busy{false};
+
+  // Behind `host`, or null.
+  static ServiceState* of(const specd_host* host);
+};
+
+// The worker pool for the time of one service call. It runs one task at a time, and a task that asked
+// for another one would wait for itself.
+class PoolTurn {
+ public:
+  explicit PoolTurn(ServiceState& state)
+      : state_(state), is_mine_(!state.pool_is_busy.exchange(true, std::memory_order_acquire)) {}
+  ~PoolTurn() {
+    if (is_mine_) state_.pool_is_busy.store(false, std::memory_order_release);
+  }
+  PoolTurn(const PoolTurn&) = delete;
+  PoolTurn& operator=(const PoolTurn&) = delete;
+
+  bool is_mine() const { return is_mine_; }
+
+ private:
+  ServiceState& state_;
+  bool is_mine_;
+};
+
+extern const specd_memory kMemoryService;
+extern const specd_metrics kMetricsService;
+extern const specd_models kModelService;
+extern const specd_ops kOpsService;
+extern const specd_parts kPartsService;
+extern const specd_pool kPoolService;
+extern const specd_rng kRngService;
+
+}  // namespace specd
