@@ -17,13 +17,13 @@
 #include "core/base/metrics.h"
 #include "core/base/status.h"
 #include "core/request/request.h"
+#include "core/spec/route.h"
 
 namespace specd {
 
 // ---- options: the configuration as data; the host reads it from YAML -------------------------
 
 enum class KvDType { kF32, kF16, kBF16 };
-enum class Guarantee { kNone, kLaw, kIdentical };
 // kStrict: a row has the same bits whatever stands beside it, so that drafts change no token.
 // kBf16: the same, with activations rounded to bfloat16 where weights are: faster, other texts than
 // strict's, the same ones on one model of processor only. CPUs with AVX-512 BF16 only.
@@ -54,26 +54,6 @@ struct DraftModelOptions {
   KvDType kv_dtype = KvDType::kBF16;
 
   bool operator==(const DraftModelOptions&) const = default;
-};
-
-struct PluginUse {
-  std::string plugin;   // "specd.drafter.prompt_lookup"
-  std::string factory;  // may be empty when the plugin has one of the kind
-  Json config = Json::object();
-
-  bool operator==(const PluginUse&) const = default;
-};
-
-struct RouteOptions {
-  std::string name;
-  std::string model;
-  PluginUse drafter;
-  PluginUse verifier;
-  Guarantee guarantee = Guarantee::kIdentical;  // the least that is accepted
-  int32_t draft_nodes_max = 8;                  // static budget per sequence and step
-  int32_t disable_by_batch_size = 0;            // no drafts while more sequences run; 0 = never
-
-  bool operator==(const RouteOptions&) const = default;
 };
 
 // The largest values that are taken.

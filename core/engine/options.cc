@@ -36,33 +36,8 @@ const char* dtype_name(kernels::DType dtype) {
   return "unknown";
 }
 
-uint32_t abi_guarantee(Guarantee guarantee) {
-  switch (guarantee) {
-    case Guarantee::kNone:
-      return SPECD_GUARANTEE_NONE;
-    case Guarantee::kLaw:
-      return SPECD_GUARANTEE_LAW;
-    case Guarantee::kIdentical:
-      return SPECD_GUARANTEE_IDENTICAL;
-  }
-  return SPECD_GUARANTEE_IDENTICAL;
-}
-
-const char* guarantee_text(Guarantee guarantee) { return guarantee_name(abi_guarantee(guarantee)); }
-
-RouteSpec route_spec(const RouteOptions& route, const EngineOptions& options) {
-  return {.name = route.name,
-          .drafter_plugin = route.drafter.plugin,
-          .drafter_factory = route.drafter.factory,
-          .drafter_config = route.drafter.config,
-          .verifier_plugin = route.verifier.plugin,
-          .verifier_factory = route.verifier.factory,
-          .verifier_config = route.verifier.config,
-          .guarantee = abi_guarantee(route.guarantee),
-          .is_strict = options.numerics != Numerics::kFast,
-          .draft_nodes_max = route.draft_nodes_max,
-          .disable_by_batch_size = route.disable_by_batch_size,
-          .max_sequences = options.max_sequences};
+RouteTerms route_terms(const EngineOptions& options) {
+  return {.is_strict = options.numerics != Numerics::kFast, .max_sequences = options.max_sequences};
 }
 
 Status out_of_range(const std::string& field, const std::string& expected,
@@ -257,13 +232,13 @@ Status check_options(const EngineOptions& options) {
   services.set_models(&draft_models);
   Status status;
   for (const RouteOptions& route : options.routes) {
-    const RouteSpec spec = route_spec(route, options);
-    const auto made = create_route(*registry, spec, target.facts.info);
+    const RouteTerms terms = route_terms(options);
+    const auto made = create_route(*registry, route, terms, target.facts.info);
     status = made.status();
     const std::string& device_name = options.devices.front();
     if (made.ok()) {
-      status = device_name == "cpu" ? activate_route(*made.value(), spec, *cpu)
-                                    : place(*made.value(), spec, false, device_name).status();
+      status = device_name == "cpu" ? activate_route(*made.value(), terms, *cpu)
+                                    : place(*made.value(), false, device_name).status();
     }
     if (status.ok()) continue;
     status = status.in_field(route_field(route.name));

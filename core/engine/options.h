@@ -13,8 +13,7 @@ namespace specd {
 
 kernels::DType kernel_dtype(KvDType dtype);
 const char* dtype_name(kernels::DType dtype);
-const char* guarantee_text(Guarantee guarantee);
-RouteSpec route_spec(const RouteOptions& route, const EngineOptions& options);
+RouteTerms route_terms(const EngineOptions& options);
 Status out_of_range(const std::string& field, const std::string& expected,
                     const std::string& found);
 // Fields of errors, as the configuration names them: "routes.NAME", "draft_models[0]".

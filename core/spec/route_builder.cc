@@ -2,71 +2,91 @@
 
 #include <algorithm>
 
-
 namespace specd {
 
-const char* guarantee_name(uint32_t guarantee) {
+const char* guarantee_name(Guarantee guarantee) {
   switch (guarantee) {
-    case SPECD_GUARANTEE_UNUSABLE:
-      return "unusable";
-    case SPECD_GUARANTEE_NONE:
+    case Guarantee::kNone:
       return "none";
-    case SPECD_GUARANTEE_LAW:
+    case Guarantee::kLaw:
       return "law";
-    case SPECD_GUARANTEE_IDENTICAL:
+    case Guarantee::kIdentical:
       return "identical";
+  }
+  return "unknown";
+}
+
+namespace {
+
+// Rows that one update() may carry to a drafter whose drafts are max_depth deep.
+uint32_t update_rows_max(uint32_t max_depth) { return std::max(max_depth + 1, 16u); }
+
+// Of a pair that can work together.
+Guarantee guarantee_of(uint32_t reached) {
+  switch (reached) {
+    case SPECD_GUARANTEE_IDENTICAL:
+      return Guarantee::kIdentical;
+    case SPECD_GUARANTEE_LAW:
+      return Guarantee::kLaw;
     default:
-      return "unknown";
+      return Guarantee::kNone;
   }
 }
 
-Result<std::unique_ptr<LiveRoute>> create_route(PluginRegistry& registry, const RouteSpec& spec,
+}  // namespace
+
+Result<std::unique_ptr<LiveRoute>> create_route(PluginRegistry& registry,
+                                                const RouteOptions& wanted, const RouteTerms& terms,
                                                 const specd_target_info& target) {
   auto route = std::make_unique<LiveRoute>();
-  route->name = spec.name;
-  SPECD_TRY(route->drafter, registry
-                                .make_drafter(spec.drafter_plugin, spec.drafter_factory,
-                                              spec.drafter_config, target, spec.name + ".drafter")
-                                .in_field("drafter"));
+  route->name = wanted.name;
+  SPECD_TRY(route->drafter,
+            registry
+                .make_drafter(wanted.drafter.plugin, wanted.drafter.factory, wanted.drafter.config,
+                              target, wanted.name + ".drafter")
+                .in_field("drafter"));
   SPECD_TRY(route->verifier,
             registry
-                .make_verifier(spec.verifier_plugin, spec.verifier_factory, spec.verifier_config,
-                               target, spec.name + ".verifier")
+                .make_verifier(wanted.verifier.plugin, wanted.verifier.factory,
+                               wanted.verifier.config, target, wanted.name + ".verifier")
                 .in_field("verifier"));
-  route->drafter_bundle = *registry.find(spec.drafter_plugin);
-  route->verifier_bundle = *registry.find(spec.verifier_plugin);
+  route->drafter_bundle = *registry.find(wanted.drafter.plugin);
+  route->verifier_bundle = *registry.find(wanted.verifier.plugin);
   for (const std::string& part : route->drafter->part_plugins()) {
     route->part_bundles.push_back(*registry.find(part));
   }
   const specd_drafter_caps& caps = route->drafter->caps();
 
   std::string why;
-  uint32_t reached = pair_guarantee(caps, route->verifier->caps(), &why);
-  if (!spec.is_strict && reached > SPECD_GUARANTEE_LAW) {
-    reached = SPECD_GUARANTEE_LAW;
+  const uint32_t pair = pair_guarantee(caps, route->verifier->caps(), &why);
+  const bool unusable = pair == SPECD_GUARANTEE_UNUSABLE;
+  Guarantee reached = guarantee_of(pair);
+  if (!terms.is_strict && reached > Guarantee::kLaw) {
+    reached = Guarantee::kLaw;
     why = "engine.numerics is fast, which does not compute a row the same way beside others";
   }
-  if (reached == SPECD_GUARANTEE_UNUSABLE || reached < spec.guarantee) {
+  if (unusable || reached < wanted.guarantee) {
     return Status(Code::kFailedPrecondition, "guarantee",
-                  "drafter " + spec.drafter_plugin + " with verifier " + spec.verifier_plugin +
-                      " reaches guarantee '" + guarantee_name(reached) + "', the route asks for '" +
-                      guarantee_name(spec.guarantee) + "'" + (why.empty() ? "" : ": " + why));
+                  "drafter " + wanted.drafter.plugin + " with verifier " + wanted.verifier.plugin +
+                      " reaches guarantee '" + (unusable ? "unusable" : guarantee_name(reached)) +
+                      "', the route asks for '" + guarantee_name(wanted.guarantee) + "'" +
+                      (why.empty() ? "" : ": " + why));
   }
-  if (caps.max_batch != 0 && caps.max_batch < static_cast<uint32_t>(spec.max_sequences)) {
+  if (caps.max_batch != 0 && caps.max_batch < static_cast<uint32_t>(terms.max_sequences)) {
     return Status(Code::kFailedPrecondition, "drafter",
-                  "drafter " + spec.drafter_plugin + " serves at most " +
+                  "drafter " + wanted.drafter.plugin + " serves at most " +
                       std::to_string(caps.max_batch) + " sequences, engine.max_sequences is " +
-                      std::to_string(spec.max_sequences));
+                      std::to_string(terms.max_sequences));
   }
-  uint32_t nodes = std::min(caps.max_nodes, static_cast<uint32_t>(spec.draft_nodes_max));
+  uint32_t nodes = std::min(caps.max_nodes, static_cast<uint32_t>(wanted.draft_nodes_max));
   if (const uint32_t most = route->verifier->caps().max_nodes; most != 0)
     nodes = std::min(nodes, most);
   route->draft_nodes_max = static_cast<int32_t>(nodes);
-  route->disable_by_batch_size = spec.disable_by_batch_size;
+  route->disable_by_batch_size = wanted.disable_by_batch_size;
   return route;
 }
 
-Result<Placement> place(const LiveRoute& route, const RouteSpec& spec, bool device_is_host,
+Result<Placement> place(const LiveRoute& route, bool device_is_host,
                         const std::string& device_name) {
   const specd_drafter_caps& caps = route.drafter->caps();
   const uint32_t verifier_devices = route.verifier->caps().device_types;
@@ -85,23 +105,20 @@ Result<Placement> place(const LiveRoute& route, const RouteSpec& spec, bool devi
                             caps.tree_mode != SPECD_TREE_VARIABLE &&
                             (caps.needs & (SPECD_NEED_HIDDEN | SPECD_NEED_PROBES)) == 0;
   if (!placed.drafts_on_device && (caps.device_types & (1u << SPECD_DEV_CPU)) == 0) {
-    return lacks("drafter", spec.drafter_plugin);
+    return lacks("drafter", route.drafter_bundle.id);
   }
   // A verdict is formed where the drafts are.
   placed.verifies_on_device =
       placed.drafts_on_device && (verifier_devices & (1u << SPECD_DEV_CUDA)) != 0;
   if (!placed.verifies_on_device && (verifier_devices & (1u << SPECD_DEV_CPU)) == 0) {
-    return lacks("verifier", spec.verifier_plugin);
+    return lacks("verifier", route.verifier_bundle.id);
   }
   return placed;
 }
 
-// Rows that one update() may carry to a drafter whose drafts are max_depth deep.
-static uint32_t update_rows_max(uint32_t max_depth) { return std::max(max_depth + 1, 16u); }
-
-Status activate_route(LiveRoute& route, const RouteSpec& spec, Device& device) {
+Status activate_route(LiveRoute& route, const RouteTerms& terms, Device& device) {
   const specd_drafter_caps& caps = route.drafter->caps();
-  SPECD_TRY(const Placement placed, place(route, spec, device.is_host(), device.name()));
+  SPECD_TRY(const Placement placed, place(route, device.is_host(), device.name()));
   const bool on_device = placed.drafts_on_device;
   route.verifies_on_device = placed.verifies_on_device;
   specd_drafter_grant grant{};
@@ -113,7 +130,7 @@ Status activate_route(LiveRoute& route, const RouteSpec& spec, Device& device) {
   }
   grant.max_nodes = static_cast<uint32_t>(route.draft_nodes_max);
   grant.max_depth = std::min(caps.max_depth, grant.max_nodes);
-  grant.max_batch = static_cast<uint32_t>(spec.max_sequences);
+  grant.max_batch = static_cast<uint32_t>(terms.max_sequences);
   grant.max_rows = update_rows_max(grant.max_depth);
   grant.needs = caps.needs;
   if (__builtin_mul_overflow(caps.bytes_per_seq, uint64_t{grant.max_batch},

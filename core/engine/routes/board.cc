@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "core/base/log.h"
-#include "core/engine/options.h"
 #include "core/services/metrics.h"
 
 namespace specd {
@@ -88,7 +87,7 @@ RouteReport describe(const RouteOptions& options, const LiveRoute& route, RouteR
   report.name = options.name;
   report.drafter = options.drafter.plugin;
   report.verifier = options.verifier.plugin;
-  report.guarantee = guarantee_text(options.guarantee);
+  report.guarantee = guarantee_name(options.guarantee);
   report.generation = route.generation;
   report.draft_nodes_max = route.draft_nodes_max;
   report.disable_by_batch_size = route.disable_by_batch_size;
@@ -169,7 +168,7 @@ std::vector<RouteReport> RouteBoard::report() const {
       report.name = name;
       report.drafter = entry.options.drafter.plugin;
       report.verifier = entry.options.verifier.plugin;
-      report.guarantee = guarantee_text(entry.options.guarantee);
+      report.guarantee = guarantee_name(entry.options.guarantee);
       report.state = "refused";
       report.refused = entry.refused;
     }

@@ -28,10 +28,10 @@ Status no_route(const RouteTable& table, const std::string& name) {
 }  // namespace
 
 Result<RouteControl::Staged> RouteControl::stage(const RouteOptions& wanted) {
-  const RouteSpec spec = route_spec(wanted, options_);
+  const RouteTerms terms = route_terms(options_);
   Staged staged;
-  SPECD_TRY(staged.route, create_route(*registry_, spec, target_.facts.info));
-  SPECD_OK_OR_RETURN(activate_route(*staged.route, spec, *models_.device));
+  SPECD_TRY(staged.route, create_route(*registry_, wanted, terms, target_.facts.info));
+  SPECD_OK_OR_RETURN(activate_route(*staged.route, terms, *models_.device));
   const specd_drafter_caps& caps = staged.route->drafter->caps();
   std::vector<uint32_t> points = tap_points_;
   for (uint32_t i = 0; i < caps.n_taps; ++i) {

@@ -1,0 +1,35 @@
+// A route as its operator defines it: a drafter, a verifier, what they must promise, their limits.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "core/base/json.h"
+
+namespace specd {
+
+// What a pair promises about the text, weakest first; see law 1 in core/DESIGN.md.
+enum class Guarantee { kNone, kLaw, kIdentical };
+const char* guarantee_name(Guarantee guarantee);
+
+struct PluginUse {
+  std::string plugin;   // "specd.drafter.prompt_lookup"
+  std::string factory;  // may be empty when the plugin has one of the kind
+  Json config = Json::object();
+
+  bool operator==(const PluginUse&) const = default;
+};
+
+struct RouteOptions {
+  std::string name;
+  std::string model;
+  PluginUse drafter;
+  PluginUse verifier;
+  Guarantee guarantee = Guarantee::kIdentical;  // the least that is accepted
+  int32_t draft_nodes_max = 8;                  // static budget per sequence and step
+  int32_t disable_by_batch_size = 0;            // no drafts while more sequences run; 0 = never
+
+  bool operator==(const RouteOptions&) const = default;
+};
+
+}  // namespace specd
