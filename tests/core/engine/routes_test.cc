@@ -262,7 +262,7 @@ TEST_F(Routes, a_change_that_fails_at_any_stage_changes_nothing) {
 
   // What the engine says before any plugin is asked.
   RouteOptions bad = fixture_route("");
-  expect(bad, {"name ''"});
+  expect(bad, {"expected a name, found an empty one"});
   expect(fixture_route("off"), {"'off'", "reserved"});
   bad = fixture_route("r");
   bad.draft_nodes_max = 0;
@@ -272,7 +272,7 @@ TEST_F(Routes, a_change_that_fails_at_any_stage_changes_nothing) {
   expect(bad, {"routes.r.model", "'pico-draft'", "'another'"});
   bad.model.clear();
   bad.drafter.plugin = "org.example.absent";
-  expect(bad, {"routes.r: ", "'org.example.absent' is not there"});
+  expect(bad, {"routes.r.drafter.plugin: ", "'org.example.absent' is not there"});
   // Discovery and loading: the bundle of the live route is replaced by a bad one.
   const auto replaced = [&](const std::string& bytes, const Json& manifest,
                             const std::vector<std::string>& words) {
@@ -468,13 +468,17 @@ TEST_F(Routes, a_drafter_is_made_of_drafters_by_configuration_alone) {
   };
   expect_refused({lookup_part}, "drafters");
   expect_refused({lookup_part, {{"plugin", "org.example.absent"}}},
-                 "drafters.1: plugin 'org.example.absent' is not there");
-  expect_refused({lookup_part, {{"plugin", "specd.verifier.match"}}},
-                 "drafters.1: plugin "
-                 "'specd.verifier.match' has no drafter factory");
+                 "drafters.1.plugin: plugin 'specd.drafter.cascade' factory 'cascade': describe() "
+                 "returned SPECD_E_CONFIG (6): plugin 'org.example.absent' is not there");
+  expect_refused(
+      {lookup_part, {{"plugin", "specd.verifier.match"}}},
+      "drafters.1.plugin: plugin 'specd.drafter.cascade' factory 'cascade': describe() "
+      "returned SPECD_E_CONFIG (6): plugin 'specd.verifier.match' has no drafter factory");
   expect_refused(
       {{{"plugin", "specd.drafter.replay"}, {"config", {{"draft_tokens", -1}}}}, lookup_part},
-      "drafters.0: plugin 'specd.drafter.replay' factory 'replay': config: ");
+      "drafters.0.config.draft_tokens: plugin 'specd.drafter.cascade' factory 'cascade': describe() "
+      "returned SPECD_E_CONFIG (6): plugin 'specd.drafter.replay' factory 'replay': expected at "
+      "least 1, found -1");
   expect_refused(
       {lookup_part, {{"plugin", "specd.drafter.draft_target"}, {"config", {{"model", "absent"}}}}},
       "drafters.1: ");
