@@ -28,8 +28,8 @@ inline bool is_lfs_pointer(std::string_view text) {
 }
 inline constexpr char kIsLfsPointer[] =
     ": a pointer of Git LFS stands in place of the file; fetch it (git lfs pull)";
-// Read a whole regular file of at most bytes_max bytes, as text or as JSON. Errors call the text file
-// `name`, or show its path when that is empty.
+// Read a whole regular file of at most bytes_max bytes, as text or as JSON. Errors call the text
+// file `name`, or show its path when that is empty.
 Result<std::string> read_text_file(const std::string& path, uint64_t bytes_max,
                                    const std::string& name = "");
 Result<Json> parse_json_file(const std::string& path, uint64_t bytes_max);
