@@ -19,11 +19,15 @@ ALLOWED = {
 # The measuring program also looks below the engine's face: it writes checkpoints and times forwards.
 ALLOWED_IN = {"host/bench/": ["core/model/", "core/kv/", "core/device/"]}
 # Inside core, a folder uses only those before it; engine.h and the folder engine stand on top.
-CORE_ORDER = ["base", "device", "text", "chat", "kv", "model", "request", "sched",
+CORE_ORDER = ["base", "chat/jinja", "chat", "device", "text", "kv", "model", "request", "sched",
               "plugin/instance", "plugin/bundle", "spec", "draft", "services", "ranks",
               "step"]
 # Draft models are the same for any caller: services checks and translates what plugins pass.
 BLIND_TO_PLUGINS = ["core/draft/"]
+# A folder or header of core that only some may include; of several matches the longest counts.
+USERS = {"core/chat/jinja/": ["core/chat/jinja/"],
+         "core/chat/jinja/template.h": ["core/chat/"],
+         "core/chat/chat_template.h": ["core/chat/", "core/engine/"]}
 OURS = re.compile(r"^(specd/|core/|kernels/|host/|plugins/|sdk/|plugin_api/|tests/)")
 FORBIDDEN_IN_CORE = re.compile(r"^(grpc|google/protobuf|yaml-cpp|boost/beast|prometheus)")
 # Sessions serve any transport, so they know none.
@@ -55,6 +59,9 @@ def violation(room, path, include):
     if room == "core" and include.startswith("core/"):
         if core_rank(include) > core_rank(path):
             return "a room of core includes one above it"
+        hidden = max((p for p in USERS if include.startswith(p)), key=len, default=None)
+        if hidden and not any(path.startswith(user) for user in USERS[hidden]):
+            return f"only {', '.join(USERS[hidden])} may include this"
         return None
     if include.startswith("specd/plugin_api/") and path.startswith(tuple(BLIND_TO_PLUGINS)):
         return "this room of core knows no plugin"
@@ -82,6 +89,11 @@ def main():
     assert violation("core", "core/draft/x.cc", "specd/plugin_api/services/model.h")
     assert violation("core", "core/draft/x.cc", "core/services/model.h")
     assert not violation("core", "core/services/x.cc", "core/kv/page_pool.h")
+    assert violation("core", "core/chat/jinja/x.cc", "core/text/tokenizer.h")
+    assert violation("core", "core/chat/x.cc", "core/chat/jinja/value.h")
+    assert violation("core", "core/engine/x.cc", "core/chat/jinja/template.h")
+    assert violation("core", "core/step/x.cc", "core/chat/chat_template.h")
+    assert not violation("core", "core/chat/x.cc", "core/chat/jinja/template.h")
     found, files = 0, 0
     for room in ALLOWED:
         for file in sorted((root / room).rglob("*")):

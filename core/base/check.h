@@ -1,5 +1,5 @@
-// SPECD_CHECK aborts on a programmer's error, with the place and the values. Input from outside is
-// never checked with it.
+// SPECD_CHECK aborts on a programming error and prints the place and the values. Never use it to
+// check input from outside.
 #pragma once
 
 #include <string>

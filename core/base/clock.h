@@ -1,4 +1,4 @@
-// The one clock: CLOCK_MONOTONIC in nanoseconds.
+// The only clock of the engine: CLOCK_MONOTONIC in nanoseconds.
 #pragma once
 
 #include <cstdint>

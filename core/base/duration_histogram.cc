@@ -7,7 +7,7 @@ namespace specd {
 void DurationHistogram::record(uint64_t ns, uint64_t times) {
   const auto bucket = static_cast<size_t>(std::lower_bound(kBoundsNs.begin(), kBoundsNs.end(), ns) -
                                           kBoundsNs.begin());
-  // One writer: a plain add, without the locked instruction of fetch_add.
+  // With one writer a plain add is enough; fetch_add would use a locked instruction.
   const auto add = [](std::atomic<uint64_t>& to, uint64_t n) {
     to.store(to.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
   };

@@ -1,4 +1,4 @@
-// Durations counted in fixed buckets: one writer, any number of readers, no lock.
+// Counts durations in fixed buckets: one writer, any number of readers, no lock.
 #pragma once
 
 #include <array>
@@ -12,7 +12,7 @@ namespace specd {
 
 class DurationHistogram {
  public:
-  // 1-2-5 from 100 us to 1000 s: one list for steps, tokens and requests.
+  // 1, 2, 5, 10, ... from 100 us to 1000 s, shared by steps, tokens and requests.
   static constexpr std::array<uint64_t, 22> kBoundsNs = [] {
     std::array<uint64_t, 22> bounds{};
     uint64_t decade = 100'000;
@@ -27,8 +27,8 @@ class DurationHistogram {
   // Counts `times` durations of `ns` each. [one thread at a time; ordered by the caller]
   void record(uint64_t ns, uint64_t times = 1);
 
-  // [any] One series without labels, in seconds. Counts and sum may be one record() apart while
-  // the writer runs.
+  // [any] One series without labels, in seconds. While the writer runs, counts and sum may differ
+  // by one record().
   MetricSeries read() const;
   // kBoundsNs in seconds.
   static std::vector<double> bounds();

@@ -1,7 +1,7 @@
-// Keeps the floating-point environment of a thread across foreign code.
+// Restores the floating-point environment of a thread after a call into foreign code.
 //
-// Strict arithmetic depends on it: a library linked with -ffast-math sets flush-to-zero in its
-// constructor, a plugin may change the rounding in a call, and both would change bits from then on.
+// Strict arithmetic depends on it. A library linked with -ffast-math sets flush-to-zero in its
+// constructor, and a plugin may change the rounding mode; both would change all later results.
 #pragma once
 
 #if defined(__x86_64__)

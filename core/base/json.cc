@@ -13,16 +13,17 @@
 #include <vector>
 
 #include "core/base/file_descriptor.h"
+#include "core/base/json_events.h"
 #include "core/base/quote.h"
 
 namespace specd {
 namespace {
 
 constexpr size_t kDepthMax = 64;
-// A value takes up to 160 bytes beside its text: the seven of `"a":{},` become 20 times as many.
+// A value takes up to 160 bytes beside its text, so the 7 bytes of `"a":{},` grow about 20 times.
 constexpr size_t kValuesMax = 4'000'000;
 
-// "where:line:column" of a byte; columns count bytes from 1.
+// "where:line:column" of a byte offset; columns count bytes from 1.
 std::string place(std::string_view text, size_t offset, const std::string& where) {
   if (offset > text.size()) offset = text.size();
   size_t line = 1;
@@ -38,7 +39,7 @@ std::string place(std::string_view text, size_t offset, const std::string& where
   return where + ":" + std::to_string(line) + ":" + std::to_string(column);
 }
 
-// Reads the text and tells how far the parser has come, so that our own refusals have a place too.
+// Reports how far the parser has read, so that our own refusals have a place too.
 class CountingIterator {
  public:
   using iterator_category = std::input_iterator_tag;
@@ -68,14 +69,10 @@ class CountingIterator {
   const char** reached_;  // the last character read
 };
 
-// Builds the document from parse events; stops at the first thing it refuses.
-class Builder final : public nlohmann::json_sax<Json> {
+// Builds a Json from parse events; stops at the first thing that it refuses.
+class Builder final : public JsonEvents {
  public:
-  Builder(std::string_view text, const std::string& where, const char* const* reached)
-      : text_(text), where_(where), reached_(reached) {}
-
   Json take_root() { return std::move(root_); }
-  const Status& error() const { return error_; }
 
   bool null() override { return add(Json()); }
   bool boolean(bool value) override { return add(Json(value)); }
@@ -83,45 +80,28 @@ class Builder final : public nlohmann::json_sax<Json> {
   bool number_unsigned(number_unsigned_t value) override { return add(Json(value)); }
   bool number_float(number_float_t value, const string_t&) override { return add(Json(value)); }
   bool string(string_t& value) override { return add(Json(std::move(value))); }
-  bool binary(binary_t&) override { return refuse("binary values are not JSON"); }
-  bool start_object(size_t) override { return open(Json::object()); }
-  bool start_array(size_t) override { return open(Json::array()); }
-  bool end_object() override { return close(); }
-  bool end_array() override { return close(); }
 
   bool key(string_t& name) override {
     Json& object = *stack_.back();
-    if (object.contains(name)) return refuse("the key " + quote(name) + " occurs twice");
+    if (object.contains(name)) {
+      return refuse("malformed JSON: the key " + quote(name) + " occurs twice");
+    }
     slot_ = &object[std::move(name)];
     return true;
   }
 
-  bool parse_error(size_t position, const std::string&,
-                   const nlohmann::detail::exception& error) override {
-    // Keep what nlohmann says was unexpected, not its own name and place of it.
-    std::string what = error.what();
-    if (const size_t at = what.find("syntax error"); at != std::string::npos) {
-      what.erase(0, at);
-    } else if (const size_t bracket = what.find("] "); bracket != std::string::npos) {
-      what.erase(0, bracket + 2);
-    }
-    what = what.size() > 200 ? quote(what, 200) : escaped(what);  // it has a piece of the text
-    error_ = Status(Code::kDataLoss, place(text_, position > 0 ? position - 1 : 0, where_) +
-                                         ": malformed JSON: " + what);
-    return false;
-  }
-
  private:
-  bool refuse(const std::string& what) {
-    const size_t offset = *reached_ == nullptr ? 0 : static_cast<size_t>(*reached_ - text_.data());
-    error_ = Status(Code::kDataLoss, place(text_, offset, where_) + ": malformed JSON: " + what);
-    return false;
+  bool open_object() override { return open(Json::object()); }
+  bool open_array() override { return open(Json::array()); }
+  bool close() override {
+    stack_.pop_back();
+    return true;
   }
 
-  // Null: refused.
+  // Returns null after refusing the value.
   Json* put(Json value) {
     if (++n_values_ > kValuesMax) {
-      refuse("more than " + std::to_string(kValuesMax) + " values");
+      refuse("malformed JSON: more than " + std::to_string(kValuesMax) + " values");
       return nullptr;
     }
     if (stack_.empty()) {
@@ -137,26 +117,15 @@ class Builder final : public nlohmann::json_sax<Json> {
   }
   bool add(Json value) { return put(std::move(value)) != nullptr; }
   bool open(Json value) {
-    if (stack_.size() == kDepthMax) {
-      return refuse("nested deeper than " + std::to_string(kDepthMax) + " levels");
-    }
     stack_.push_back(put(std::move(value)));
     return stack_.back() != nullptr;
   }
-  bool close() {
-    stack_.pop_back();
-    return true;
-  }
 
-  std::string_view text_;
-  const std::string& where_;
-  const char* const* reached_;
   Json root_;
-  std::vector<Json*>
-      stack_;             // open arrays and objects; a parent does not grow while a child is open
-  Json* slot_ = nullptr;  // value of the last key
+  // Open arrays and objects. The pointers stay valid: a parent does not grow while a child is open.
+  std::vector<Json*> stack_;
+  Json* slot_ = nullptr;  // where the value of the last key goes
   size_t n_values_ = 0;
-  Status error_;
 };
 
 Status file_error(const std::string& shown, const char* what, int error) {
@@ -171,7 +140,7 @@ const char* file_kind(mode_t mode) {
   return "a device";
 }
 
-// The value of a key, or null when it is absent or null.
+// The value of a key; a null pointer when it is absent or null.
 Result<const Json*> lookup(const Json& object, const char* key, const std::string& where) {
   if (!object.is_object()) {
     return Status(Code::kDataLoss, where + ": expected an object with the key '" + key +
@@ -214,23 +183,62 @@ Result<int64_t> checked_int(const Json& value, const char* key, int64_t min, int
 
 }  // namespace
 
-Result<Json> parse_json(std::string_view text, const std::string& where) {
-  // nlohmann takes it as the end of the text.
-  if (const size_t zero = text.find('\0'); zero != std::string_view::npos)
-    return Status(Code::kDataLoss, place(text, zero, where) + ": malformed JSON: a zero byte");
-  const char* reached = nullptr;
-  Builder builder(text, where, &reached);
-  try {
-    const CountingIterator begin(text.data(), &reached);
-    const CountingIterator end(text.data() + text.size(), &reached);
-    if (Json::sax_parse(begin, end, &builder)) return builder.take_root();
-    if (!builder.error().ok()) return builder.error();
-    return Status(Code::kDataLoss, where + ": malformed JSON");
-  } catch (const std::bad_alloc&) {
-    return Status(Code::kExhausted, where + ": out of memory while parsing JSON");
-  } catch (const std::exception& error) {
-    return Status(Code::kInternal, where + ": parsing JSON: " + error.what());
+bool JsonEvents::enter() {
+  if (depth_ == kDepthMax) {
+    return refuse("malformed JSON: nested deeper than " + std::to_string(kDepthMax) + " levels");
   }
+  ++depth_;
+  return true;
+}
+
+bool JsonEvents::refuse(std::string what) {
+  const size_t offset = reached_ == nullptr ? 0 : static_cast<size_t>(reached_ - begin_);
+  fault_ = JsonFault{.offset = offset, .what = std::move(what)};
+  return false;
+}
+
+bool JsonEvents::parse_error(size_t position, const std::string&,
+                             const nlohmann::detail::exception& error) {
+  // Keep what nlohmann found unexpected; drop its error number and its own wording of the place.
+  std::string what = error.what();
+  if (const size_t at = what.find("syntax error"); at != std::string::npos) {
+    what.erase(0, at);
+  } else if (const size_t bracket = what.find("] "); bracket != std::string::npos) {
+    what.erase(0, bracket + 2);
+  }
+  what = what.size() > 200 ? quote(what, 200) : escaped(what);  // it quotes a piece of the text
+  fault_ = JsonFault{.offset = position > 0 ? position - 1 : 0, .what = "malformed JSON: " + what};
+  return false;
+}
+
+std::optional<JsonFault> read_json(std::string_view text, JsonEvents& events) {
+  // nlohmann would take it for the end of the text.
+  if (const size_t zero = text.find('\0'); zero != std::string_view::npos) {
+    return JsonFault{.offset = zero, .what = "malformed JSON: a zero byte"};
+  }
+  events.begin_ = text.data();
+  const auto stopped = [&](Code code, const std::string& what) {
+    events.refuse(what);
+    events.fault_->code = code;
+  };
+  try {
+    const CountingIterator begin(text.data(), &events.reached_);
+    const CountingIterator end(text.data() + text.size(), &events.reached_);
+    if (Json::sax_parse(begin, end, &events)) return std::nullopt;
+    if (!events.fault_.has_value()) events.refuse("malformed JSON");
+  } catch (const std::bad_alloc&) {
+    stopped(Code::kExhausted, "out of memory while parsing JSON");
+  } catch (const std::exception& error) {
+    stopped(Code::kInternal, std::string("parsing JSON: ") + error.what());
+  }
+  return std::move(events.fault_);
+}
+
+Result<Json> parse_json(std::string_view text, const std::string& where) {
+  Builder builder;
+  const std::optional<JsonFault> fault = read_json(text, builder);
+  if (!fault.has_value()) return builder.take_root();
+  return Status(fault->code, place(text, fault->offset, where) + ": " + fault->what);
 }
 
 bool path_exists(const std::string& path) {

@@ -41,7 +41,7 @@ spdlog::level::level_enum spdlog_level(LogLevel level) {
 void set_log_level(LogLevel level) { logger().set_level(spdlog_level(level)); }
 
 void log(LogLevel level, std::string_view text) {
-  // Text from outside must not forge lines of its own.
+  // Text from outside must not be able to forge log lines.
   std::string line;
   line.reserve(text.size());
   for (const char c : text) {

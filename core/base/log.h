@@ -1,4 +1,4 @@
-// The log of the daemon: one line an event, to standard error. Thread-safe.
+// The log of the daemon: one line per event, on standard error. Thread-safe.
 #pragma once
 
 #include <string_view>
@@ -7,7 +7,7 @@ namespace specd {
 
 enum class LogLevel { kDebug, kInfo, kWarn, kError, kOff };
 
-void set_log_level(LogLevel level);  // kInfo at the start
+void set_log_level(LogLevel level);  // the default is kInfo
 void log(LogLevel level, std::string_view text);
 
 }  // namespace specd

@@ -1,4 +1,4 @@
-// Text from outside inside a message: quoted, one line, bounded.
+// Makes text from outside safe to show in a message: quoted, on one line, of limited length.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace specd {
 
-// One line of UTF-8: control characters and what is not UTF-8 as \xHH.
+// The text as one line of UTF-8. Control characters and bytes that are not UTF-8 become \xHH.
 inline std::string escaped(std::string_view text) {
   static constexpr char kHex[] = "0123456789abcdef";
   std::string out;
@@ -28,7 +28,7 @@ inline std::string escaped(std::string_view text) {
   return out;
 }
 
-// 'text', escaped, cut after `bytes_max` bytes (never inside a UTF-8 character).
+// The text in single quotes, escaped, and cut to at most `bytes_max` bytes at a character boundary.
 inline std::string quote(std::string_view text, size_t bytes_max = 120) {
   size_t kept = text.size();
   if (kept > bytes_max) {

@@ -11,7 +11,7 @@ struct Sha256::Context {
   ~Context() { EVP_MD_CTX_free(evp); }
 };
 
-// OpenSSL fails here only without memory or without the algorithm: neither is an input's doing.
+// OpenSSL fails here only when memory or the algorithm is missing, which no input can cause.
 Sha256::Sha256() : context_(std::make_unique<Context>()) {
   SPECD_CHECK(context_->evp != nullptr, "no memory for SHA-256");
   SPECD_CHECK(EVP_DigestInit_ex(context_->evp, EVP_sha256(), nullptr) == 1, "no SHA-256");

@@ -1,4 +1,4 @@
-// SHA-256 (OpenSSL): identity of files.
+// SHA-256 by OpenSSL, to identify files.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@ namespace specd {
 
 using Sha256Digest = std::array<uint8_t, 32>;
 
-// Feeds in pieces. Not thread-safe; one owner.
+// Hashes data that comes in pieces. Not thread-safe; one owner.
 class Sha256 {
  public:
   Sha256();
@@ -22,7 +22,7 @@ class Sha256 {
   Sha256& operator=(const Sha256&) = delete;
 
   void update(std::span<const std::byte> bytes);
-  Sha256Digest finish();  // once; no update() after it
+  Sha256Digest finish();  // call once, after the last update()
 
  private:
   struct Context;

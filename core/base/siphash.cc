@@ -22,7 +22,7 @@ uint64_t siphash(const SipKey& key, const void* data, size_t bytes) {
       v2 += v1, v1 = std::rotl(v1, 17) ^ v2, v2 = std::rotl(v2, 32);
     }
   };
-  // Little-endian words; the last one holds what is left and the length.
+  // Little-endian words; the last one has the remaining bytes and the length.
   const auto* byte = static_cast<const uint8_t*>(data);
   for (size_t at = 0; at <= bytes; at += 8) {
     const bool last = at + 8 > bytes;

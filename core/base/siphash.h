@@ -1,5 +1,5 @@
-// SipHash-2-4 (Aumasson and Bernstein, 2012): a keyed hash of short inputs. Who does not know the
-// key cannot make collisions.
+// SipHash-2-4 (Aumasson and Bernstein, 2012): a keyed hash for short inputs. Without the key nobody
+// can construct collisions.
 #pragma once
 
 #include <cstddef>
@@ -10,13 +10,13 @@ namespace specd {
 
 struct SipKey {
   uint64_t k0 = 0, k1 = 0;
-  static SipKey random();  // from the system
+  static SipKey random();  // from the system's random source
 };
 
 uint64_t siphash(const SipKey& key, const void* data, size_t bytes);
 
-// For hash tables over text from outside: whoever writes the text cannot choose collisions. One key
-// for the process.
+// For hash tables over text from outside: its author cannot choose collisions. The process has one
+// key.
 struct KeyedHash {
   using is_transparent = void;
   size_t operator()(std::string_view text) const {
@@ -25,7 +25,7 @@ struct KeyedHash {
   }
 };
 
-// The same over numbers from outside.
+// The same for numbers from outside.
 struct KeyedIntHash {
   template <class T>
   size_t operator()(T value) const {

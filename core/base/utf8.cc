@@ -5,7 +5,7 @@ namespace specd {
 Utf8Step utf8_step(std::string_view text, size_t at) {
   const auto lead = static_cast<unsigned char>(text[at]);
   if (lead < 0x80) return {Utf8Step::Kind::kValid, 1, lead};
-  // Bounds of the second byte exclude overlong forms, surrogates and what is above U+10FFFF.
+  // The bounds of the second byte exclude overlong forms, surrogates and values above U+10FFFF.
   uint32_t length = 0;
   unsigned char low = 0x80;
   unsigned char high = 0xBF;

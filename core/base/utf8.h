@@ -1,4 +1,4 @@
-// UTF-8: strict decoding, and the lossy reading that decoders of token bytes need.
+// Strict decoding of UTF-8, and the lossy conversion that decoding token bytes needs.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@ namespace specd {
 struct Utf8Step {
   enum class Kind {
     kValid,       // `bytes` bytes are the character `code_point`
-    kInvalid,     // `bytes` bytes are a maximal subpart: one U+FFFD stands for them
-    kIncomplete,  // the text ends inside a character that may still become valid
+    kInvalid,     // `bytes` bytes are a maximal subpart, which one U+FFFD replaces
+    kIncomplete,  // the text ends inside a character that more bytes could complete
   };
   Kind kind = Kind::kValid;
   uint32_t bytes = 0;
@@ -21,11 +21,11 @@ struct Utf8Step {
 // Looks at the character that starts at text[at]. REQUIRES at < text.size()
 Utf8Step utf8_step(std::string_view text, size_t at);
 
-// The offset of the first byte that is not well-formed UTF-8 (an incomplete end included), or npos.
+// The offset of the first byte that is not part of a complete, well-formed character, or npos.
 size_t utf8_error_offset(std::string_view text);
 
-// Appends the text of `bytes` to `out`, U+FFFD for each maximal subpart, and returns how many bytes
-// were used. An incomplete end is left unused, or becomes U+FFFD when `at_end`.
+// Appends `bytes` to `out` with U+FFFD for each invalid subpart and returns how many bytes it used.
+// With `at_end` an incomplete character at the end becomes U+FFFD; otherwise it is left unused.
 size_t utf8_append_lossy(std::string_view bytes, bool at_end, std::string& out);
 
 }  // namespace specd

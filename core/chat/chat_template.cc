@@ -6,9 +6,8 @@
 
 #include "core/base/json.h"
 #include "core/base/quote.h"
-#include "core/chat/jinja/python_text.h"
-#include "core/chat/jinja/template.h"
 #include "core/base/utf8.h"
+#include "core/chat/jinja/template.h"
 
 namespace specd {
 namespace {
@@ -21,7 +20,7 @@ using jinja::Value;
 constexpr char kConfigName[] = "tokenizer_config.json";
 constexpr uint64_t kConfigBytesMax = uint64_t{16} << 20;
 constexpr char kHowToFix[] = "; name one as model.chat_template, or send text";
-// Put behind a message that is to be continued; what the template writes behind it is cut off.
+// Appended to a message that is to be continued, to find where to cut the rendered text.
 constexpr std::string_view kContinueTag = "CONTINUE_FINAL_MESSAGE_TAG ";
 
 Status wrong(const std::string& field, const std::string& what) {
@@ -34,7 +33,7 @@ Status check_utf8(const std::string& field, const std::string& text) {
   return wrong(field, "not UTF-8 at byte " + std::to_string(bad));
 }
 
-// "text", or {"content": "text"}, or nothing.
+// Reads "text" or {"content": "text"}; empty when the key is missing.
 Result<std::string> special_token(const Json& config, const char* key) {
   const auto found = config.find(key);
   if (found == config.end() || found->is_null()) return std::string();
@@ -43,7 +42,7 @@ Result<std::string> special_token(const Json& config, const char* key) {
   return json_string(config, key, kConfigName);
 }
 
-// Values of a request, and what is left of their number and size.
+// Converts a request to values, within limits on their number and size.
 class Reader {
  public:
   Result<Value> json(const std::string& text, const std::string& field, Kind kind,
@@ -83,8 +82,8 @@ class Reader {
     return finished(std::move(dict));
   }
 
-  // Some templates write '<|' + role + '|>' and mean a control token: the words that they were made
-  // for count as their own. A word that a client makes up does not.
+  // Some templates write '<|' + role + '|>' and mean a control token. So the usual roles count as
+  // the template's text; a role that a client makes up does not.
   static Value role(const std::string& bytes) {
     constexpr std::string_view kKnown[] = {"system", "developer", "user", "assistant", "tool"};
     if (std::find(std::begin(kKnown), std::end(kKnown), bytes) == std::end(kKnown)) {
@@ -109,10 +108,10 @@ class Reader {
 
  private:
   jinja::Budget json_budget_ = jinja::json_budget();
-  jinja::Budget budget_{jinja::Limits{}};  // the request's own size is checked before
+  jinja::Budget budget_{jinja::Limits{}};  // never spent: check_size() has bounded the request
 };
 
-// The message with the tag behind its text; `text` becomes what it was.
+// The message with the tag after its text. Sets `text` to its original text.
 Result<Value> with_tag(const Value& message, const std::string& field, MarkedText& text,
                        Reader& reader) {
   const auto nothing = [&] {
@@ -146,29 +145,24 @@ Result<Value> with_tag(const Value& message, const std::string& field, MarkedTex
   return reader.finished(std::move(dict));
 }
 
-// The text up to the tag, as transformers cuts it.
+// The text before the tag, cut as transformers cuts it.
 Result<MarkedText> cut_at_tag(const MarkedText& rendered, const MarkedText& final_text) {
-  const std::string& all = rendered.bytes();
   const std::string_view tag = kContinueTag.substr(0, kContinueTag.size() - 1);
-  const TextRange kept = jinja::strip_spaces(final_text.bytes(), true, true);
-  const std::string_view expected =
-      std::string_view(final_text.bytes()).substr(kept.begin, kept.end - kept.begin);
   size_t place = std::string::npos;
-  for (size_t at = jinja::find_text(all, tag, 0); at != std::string::npos;
-       at = jinja::find_text(all, tag, at + 1)) {
+  for (size_t at = rendered.find(tag); at != std::string::npos; at = rendered.find(tag, at + 1)) {
     place = at;
   }
-  if (place == std::string::npos || jinja::find_text(all, expected, 0) == std::string::npos) {
+  if (place == std::string::npos ||
+      rendered.find(final_text.stripped(true, true).bytes()) == std::string::npos) {
     return wrong("chat.continue_final_message",
-                 "the template does not print the final message as it is, so it cannot be "
+                 "the template does not print the final message unchanged, so it cannot be "
                  "continued");
   }
-  if (std::string_view(all).substr(place, kContinueTag.size()) == kContinueTag) {
-    return rendered.part(0, place);
-  }
-  // The template trims messages.
-  return rendered.part(
-      0, jinja::strip_spaces(std::string_view(all).substr(0, place), false, true).end);
+  const MarkedText kept = rendered.part(0, place);
+  // A tag without its final space means that the template trims messages.
+  const bool is_trimmed =
+      !std::string_view(rendered.bytes()).substr(place).starts_with(kContinueTag);
+  return is_trimmed ? kept.stripped(false, true) : kept;
 }
 
 Status check_size(const ChatPrompt& chat) {
@@ -187,8 +181,8 @@ Status check_size(const ChatPrompt& chat) {
   }
   if (chat.continue_final_message && chat.add_generation_prompt) {
     return wrong("chat.continue_final_message",
-                 "not together with add_generation_prompt: one goes on with the last message, the "
-                 "other begins a new one");
+                 "not together with add_generation_prompt: one continues the last message, the "
+                 "other starts a new one");
   }
   return Status();
 }
@@ -249,7 +243,7 @@ Status ChatTemplate::find(const std::string& folder, const std::string& file) {
                       kHowToFix);
   }
   source_ = kConfigName;
-  const std::string where = source_ + ": chat_template";  // lines are those of its text
+  const std::string where = source_ + ": chat_template";  // lines count within its text
   if (found->is_string()) {
     SPECD_OK_OR_RETURN(add("default", found->get<std::string>(), where));
     add_for_tools(folder);

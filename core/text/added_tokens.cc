@@ -3,21 +3,21 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/base/utf8.h"
 #include "core/text/source_text.h"
 #include "core/text/unicode.h"
-#include "core/base/utf8.h"
 
 namespace specd {
 namespace {
 
-// Places that an automaton walks at once.
+// Bytes that an automaton walks at a time.
 constexpr size_t kBlockBytes = 4096;
 
 uint64_t edge_key(uint32_t node, char byte) {
   return static_cast<uint64_t>(node) << 8 | static_cast<unsigned char>(byte);
 }
 
-// The begin of the character that ends at `end`. REQUIRES end > 0
+// The first byte of the character that ends at `end`. REQUIRES end > 0
 size_t character_begin(std::string_view text, size_t end) {
   do {
     --end;
@@ -89,7 +89,7 @@ void AddedTokenFinder::Automaton::finish() {
   for (const auto& [key, node] : edges_) {
     children[node] = {static_cast<uint32_t>(key >> 8), static_cast<char>(key & 0xFF)};
   }
-  // What a node needs of others lies nearer to the root: node by node by depth. A parent has a
+  // A node's fail link needs only nodes nearer to the root, so go level by level. A parent has a
   // smaller number than its children.
   std::array<std::vector<uint32_t>, kAddedTokenBytesMax + 1> by_depth;
   std::vector<uint16_t> depths(nodes_.size());
@@ -115,7 +115,7 @@ void AddedTokenFinder::Automaton::walk(std::string_view text, std::string_view m
                                        TextRange block, std::vector<int32_t>& longest) const {
   longest.assign(block.end - block.begin, kNone);
   if (empty()) return;
-  // No token that begins in the block ends behind this.
+  // No token that begins in the block ends after this.
   const size_t end = std::min(text.size(), block.end + kAddedTokenBytesMax);
   uint32_t node = 0;
   char here = 0;
@@ -152,7 +152,7 @@ bool AddedTokenFinder::is_taken(const Token& token, std::string_view text, std::
   if (token.special && !parse_special) return false;
   const char hides = token.special ? kMarkPlain : kMarkText;
   const auto hidden = [&](size_t at) { return (marks[at] & hides) != 0; };
-  if (hidden(match.begin)) return false;  // and so is all of it
+  if (hidden(match.begin)) return false;  // then the whole match is: see Automaton::walk
   if (!token.single_word) return true;
   return !(word_before(text, match.begin) && !hidden(match.begin - 1)) &&
          !(word_after(text, match.end) && !hidden(match.end));
@@ -161,10 +161,10 @@ bool AddedTokenFinder::is_taken(const Token& token, std::string_view text, std::
 void AddedTokenFinder::find(std::string_view text, std::string_view marks, bool parse_special,
                             std::vector<Segment>& segments) const {
   segments.clear();
-  size_t text_begin = 0;       // of the text that no token has taken
-  size_t last_spaces_end = 0;  // of the run of white space that was looked at last
+  size_t text_begin = 0;       // where the text since the last token begins
+  size_t last_spaces_end = 0;  // the end of the last run of white space that was walked
   TextRange block{0, 0};
-  std::vector<int32_t> special;  // the longest that begins at each place of the block
+  std::vector<int32_t> special;  // the longest token at each byte of the block
   std::vector<int32_t> other;
   for (size_t at = 0; at < text.size() && !entries_.empty();) {
     if (at >= block.end) {
@@ -186,8 +186,8 @@ void AddedTokenFinder::find(std::string_view text, std::string_view marks, bool 
     size_t end = at + bytes_of(found);
     const size_t next = end;
     if (is_taken(token, text, marks, {at, end}, parse_special)) {
-      // Strips of neighbours may overlap; the reference's arithmetic is kept, and like it a token
-      // without any text left is dropped.
+      // Neighbouring tokens may strip the same white space. Do the reference's arithmetic, which
+      // drops a token that is left without text.
       size_t begin = at;
       if (token.lstrip) begin = std::max(spaces_begin(text, begin, text_begin), text_begin);
       if (token.rstrip) {

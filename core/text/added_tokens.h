@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/base/siphash.h"
-#include "core/text/text_range.h"
+#include "core/base/text_range.h"
 
 namespace specd {
 
@@ -20,28 +20,32 @@ class AddedTokenFinder {
   struct Token {
     int32_t id = 0;
     bool special = false;
-    bool single_word = false;  // not beside a word character
-    bool lstrip = false;       // swallows the white space before it
-    bool rstrip = false;       // and after it
+    bool single_word = false;  // found only where no word character stands beside it
+    bool lstrip = false;       // takes the white space before it
+    bool rstrip = false;       // takes the white space after it
   };
   struct Segment {
     TextRange range;
-    int32_t id;  // kText for what is between tokens
+    int32_t id;  // kText for text between tokens
   };
   static constexpr int32_t kText = -1;
 
-  // False when the text is there already. REQUIRES 1 to kAddedTokenBytesMax bytes of UTF-8.
+  // Returns false when the text was added before. REQUIRES 1 to kAddedTokenBytesMax bytes of UTF-8.
   [[nodiscard]] bool add(std::string_view text, const Token& token);
-  // Behind the last add(), before the first find().
+  // Call after the last add() and before the first find().
   void finish();
 
-  // Replaces `segments` by the tokens and the text between them: the longest token at the leftmost
-  // place. With parse_special false a special token is passed over, and so is what begins inside.
-  // `marks` are of the bytes of `text`: no special token is taken that touches a byte with
-  // kMarkPlain. One that also touches others does not even hide the tokens inside it, and word
-  // characters so marked do not stand beside a single word, so no text in such a place can break a
-  // token outside by a special token. The same goes for all tokens and kMarkText: without it a
-  // token that is not special may begin in such a place and hide one outside. O(text.size()).
+  // Replaces `segments` by the tokens and the text between them. The leftmost token wins; of those
+  // that begin at one place, the longest. With parse_special false, a special token and whatever
+  // begins inside it stay text.
+  //
+  // `marks` has one mark for each byte of `text`. A special token never matches a byte with
+  // kMarkPlain:
+  // - a match partly inside a marked place does not count, so it cannot hide a token within it;
+  // - a marked word character does not count as standing beside a single_word token.
+  // So text in a marked place cannot break a special token outside it. kMarkText does the same for
+  // the other added tokens; without it, one of them could begin in the marked place and hide a
+  // token outside. O(text.size()).
   void find(std::string_view text, std::string_view marks, bool parse_special,
             std::vector<Segment>& segments) const;
 
@@ -51,22 +55,22 @@ class AddedTokenFinder {
     Token token;
     size_t bytes;
   };
-  // The tokens read from their ends, as an automaton of Aho and Corasick (1975): it walks a text
-  // backwards and knows at every byte the longest token that begins there.
+  // An Aho-Corasick automaton (1975) over the reversed tokens. It walks a text backwards and so
+  // knows at every byte the longest token that begins there.
   class Automaton {
    public:
     bool has(std::string_view text) const;
     void add(std::string_view text, int32_t entry);
     void finish();
     bool empty() const { return edges_.empty(); }
-    // The entry of the longest token that begins at each byte of `block`, or kNone; of no token
-    // that touches both a byte with `mark` and one without.
+    // Writes, for each byte of `block`, the entry of the longest token that begins there, or kNone.
+    // A token that covers both a byte with `mark` and one without it does not count.
     void walk(std::string_view text, std::string_view marks, char mark, TextRange block,
               std::vector<int32_t>& longest) const;
 
    private:
     struct Node {
-      uint32_t fail = 0;        // the longest end of its text that is a node too
+      uint32_t fail = 0;        // the longest proper suffix of its text that is a node too
       int32_t longest = kNone;  // entry
     };
     const uint32_t* edge(uint32_t node, char byte) const;

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "core/base/quote.h"
-#include "core/text/byte_level.h"
 #include "core/base/utf8.h"
+#include "core/text/byte_level.h"
 
 namespace specd {
 namespace {
@@ -182,8 +182,8 @@ Status Bpe::read_bytes(bool byte_level, const std::string& where) {
   if (!byte_level && !byte_fallback_ && unk_id_ == kNone) {
     return Status(Code::kUnsupported,
                   where +
-                      ".unk_token: found null, supported without byte_fallback and a ByteLevel "
-                      "pre_tokenizer: a token, or characters would be lost");
+                      ".unk_token: found null, expected a token: without it, byte_fallback or a "
+                      "ByteLevel pre_tokenizer, characters would be lost");
   }
   return Status();
 }
@@ -199,7 +199,7 @@ Status Bpe::read_merges(const Json& model, const std::string& where) {
   for (const Json& entry : *merges) {
     ++rank;
     const auto at = [&] { return where + ".merges[" + std::to_string(rank) + "]"; };
-    // Lists that were files have that as their first line.
+    // Lists converted from merges.txt keep its first line.
     if (entry.is_string() && entry.get_ref<const std::string&>().starts_with("#version")) continue;
     std::string_view left;
     std::string_view right;
@@ -227,7 +227,7 @@ int32_t Bpe::find(std::string_view text) const {
   return found == ids_.end() ? kNone : found->second;
 }
 
-// The characters of a piece as tokens. One that has none becomes its bytes, or unk_token.
+// The characters of a piece as tokens. A character without a token becomes its bytes or unk_token.
 void Bpe::append_symbols(std::string_view piece, std::vector<Symbol>& symbols) const {
   const auto add = [&](int32_t id) {
     const auto at = static_cast<int32_t>(symbols.size());
@@ -272,7 +272,7 @@ void Bpe::encode_piece(std::string_view piece, const std::vector<bool>* not_whol
   }
   SPECD_CHECK(piece.size() < static_cast<size_t>(std::numeric_limits<int32_t>::max()),
               "piece of " + std::to_string(piece.size()) + " bytes");
-  // Symbols are a linked list over positions; a symbol merged into its left neighbour has no id.
+  // Symbols form a linked list. A symbol that was merged into its left neighbour has no id.
   std::vector<Symbol> symbols;
   symbols.reserve(piece.size());
   append_symbols(piece, symbols);
@@ -282,7 +282,7 @@ void Bpe::encode_piece(std::string_view piece, const std::vector<bool>* not_whol
     return merges_.find(pack(symbol(left).id, symbol(symbol(left).next).id));
   };
 
-  // Candidates, least rank first, then leftmost: rank << 32 | position of the left symbol.
+  // Candidate merges, lowest rank first, then leftmost: rank << 32 | position of the left symbol.
   std::vector<uint64_t> candidates;
   const auto n = static_cast<int32_t>(symbols.size());
   for (int32_t i = 0; i + 1 < n; ++i) {
@@ -296,7 +296,7 @@ void Bpe::encode_piece(std::string_view piece, const std::vector<bool>* not_whol
     const auto rank = static_cast<int32_t>(queue.top() >> 32);
     const auto at = static_cast<int32_t>(queue.top() & UINT32_MAX);
     queue.pop();
-    // Stale when one of the two symbols has changed since.
+    // Skip a stale candidate: one of its symbols has changed since.
     if (symbol(at).id == kNone) continue;
     const MergeTable::Merge* merge = find_merge(at);
     if (merge == nullptr || merge->rank != rank) continue;

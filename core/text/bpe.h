@@ -17,10 +17,10 @@ namespace specd {
 // Immutable after from_json(); const calls are thread-safe. Moves, does not copy.
 class Bpe {
  public:
-  // `model` is the "model" object of a tokenizer.json; ids must lie below id_end, so that a lying
-  // file cannot make us allocate. `byte_level`: pieces come in GPT-2's alphabet. kUnsupported where
-  // the encoding could not be exact, or could lose text: a vocabulary needs all 256 bytes
-  // (`byte_level`, or byte_fallback) or an unk_token.
+  // `model` is the "model" object of a tokenizer.json. Ids must be below id_end, which bounds what
+  // a hostile file can make us allocate. `byte_level`: pieces come in GPT-2's alphabet.
+  // kUnsupported where encoding could be inexact or lose text: a vocabulary needs all 256 bytes
+  // (`byte_level` or byte_fallback) or an unk_token.
   static Result<Bpe> from_json(const Json& model, int64_t id_end, bool byte_level,
                                const std::string& where);
 
@@ -28,13 +28,13 @@ class Bpe {
   Bpe& operator=(Bpe&&) = default;
 
   // Appends the ids of one piece. O(n log n). REQUIRES well-formed UTF-8, fewer than 2^31 bytes.
-  // With ignore_merges a piece that is a token gets its id, but not the ids in `not_whole` (by id,
-  // may be shorter; null: none).
+  // With ignore_merges, a piece that equals a token gets that token's id, unless `not_whole` has
+  // the id set (indexed by id, may be shorter than the vocabulary; null: none is set).
   void encode_piece(std::string_view piece, const std::vector<bool>* not_whole,
                     std::vector<int32_t>& ids) const;
 
   static constexpr int32_t kNone = -1;
-  // The id of a token by its text in the file; kNone.
+  // The id of a token by its text in the file, or kNone.
   int32_t find(std::string_view text) const;
   // One more than the greatest id.
   int32_t id_end() const { return static_cast<int32_t>(texts_.size()); }
@@ -43,7 +43,7 @@ class Bpe {
   const std::string& text(int32_t id) const { return texts_[static_cast<size_t>(id)]; }
 
  private:
-  // A hash table of merges by pair, in one piece of memory: long pieces look up pairs all the time.
+  // A hash table of merges by pair in one block of memory: encoding looks up pairs constantly.
   class MergeTable {
    public:
     struct Merge {
@@ -58,7 +58,7 @@ class Bpe {
    private:
     static constexpr uint64_t kEmpty = UINT64_MAX;
     size_t slot(uint64_t pair) const;
-    uint64_t seed_ = SipKey::random().k0;  // who writes a file cannot choose collisions
+    uint64_t seed_ = SipKey::random().k0;  // the author of a file cannot choose collisions
     std::vector<Merge> slots_;             // a power of two, at most half full
   };
   struct Symbol {
@@ -82,8 +82,8 @@ class Bpe {
   std::vector<std::string> texts_;                                     // by id
   std::vector<bool> present_;                                          // by id
   std::unordered_map<std::string_view, int32_t, KeyedHash> ids_;       // views into texts_
-  std::unordered_map<char32_t, int32_t, KeyedIntHash> character_ids_;  // of tokens of one character
-  std::vector<int32_t> common_character_ids_;                          // the same below U+0800
+  std::unordered_map<char32_t, int32_t, KeyedIntHash> character_ids_;  // tokens of one character
+  std::vector<int32_t> common_character_ids_;                          // those below U+0800
   int32_t byte_ids_[256] = {};                                         // of <0x00> to <0xFF>
   MergeTable merges_;
 };

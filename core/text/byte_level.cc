@@ -8,8 +8,8 @@
 namespace specd {
 namespace {
 
-// 33-126, 161-172 and 174-255 stand for themselves, the other 68 bytes in increasing order are
-// U+0100 to U+0143.
+// 33-126, 161-172 and 174-255 stand for themselves. The other 68 bytes map to U+0100 to U+0143 in
+// increasing order.
 constexpr size_t kAlphabetEnd = 0x144;
 constexpr int16_t kNone = -1;
 

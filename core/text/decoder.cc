@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "core/base/quote.h"
+#include "core/base/utf8.h"
 #include "core/text/byte_level.h"
 #include "core/text/normalizer.h"
-#include "core/base/utf8.h"
 
 namespace specd {
 namespace {
@@ -32,8 +32,8 @@ void strip_left(const std::string& content, size_t& count, std::string_view& tex
   }
 }
 
-// The byte of "<0x0A>": six characters, of which Rust reads the two digits, in either case. Its
-// parser takes a sign too.
+// The byte of "<0x0A>". The two digits may have either case; as in Rust's parser, one may be a plus
+// sign.
 int byte_of_token(std::string_view token) {
   if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return -1;
   const auto digit = [](char c) {
@@ -97,7 +97,7 @@ Status Decoder::read(const Json& decoder, const std::string& where) {
     return Status();
   }
   if (type == "Fuse") {
-    fused_ = true;  // a second time it changes nothing
+    fused_ = true;  // a second Fuse changes nothing
     return Status();
   }
   if (joined || byte_fallback_) return unsupported(supported);

@@ -1,7 +1,6 @@
-// The decoder of a tokenizer.json: tokens to text, one after the other.
+// The decoder of a tokenizer.json: tokens to text, one at a time.
 //
-//   tokens ─ per token: Metaspace, Replace, Strip ─> ByteFallback ─> joined: ByteLevel or Fuse ─>
-//   Strip
+//   each token ─ Metaspace, Replace, Strip ─> ByteFallback ─> joined text ─ ByteLevel or Fuse, Strip
 #pragma once
 
 #include <cstddef>
@@ -20,20 +19,19 @@ namespace specd {
 // Immutable; const calls are thread-safe.
 class Decoder {
  public:
-  // kUnsupported and kDataLoss with the place. Supported are the steps above in their order, in a
-  // Sequence or alone.
+  // Supports the steps above in this order, alone or in a Sequence. kUnsupported and kDataLoss with
+  // the place.
   static Result<Decoder> from_json(const Json& decoder, const std::string& where);
 
-  // What a token gives to the text, for a decoder that joins bytes: the bytes; is_byte when it is
-  // one of a run of ByteFallback.
+  // What one token adds to the text.
   struct Piece {
     std::string bytes;
-    bool is_byte = false;
+    bool is_byte = false;  // one byte of ByteFallback
   };
-  // `token`: its text in the file. `first`: no token is before it. kUnsupported when it grows to
-  // more than 16 times its size, or when the budget is spent.
+  // `token`: its text in the file. `first`: no token comes before it. kUnsupported when it would
+  // grow to more than 16 times its size, or when the budget is spent.
   Result<Piece> piece(std::string_view token, bool first, StepBudget& budget) const;
-  // Whether the first token's piece can be another one.
+  // Whether a token's piece can differ when it comes first.
   bool first_differs() const { return !metaspace_.empty() && metaspace_strips_first_; }
 
  private:
@@ -43,7 +41,7 @@ class Decoder {
     Pattern pattern;
     std::string content;
   };
-  struct Strip {  // from the left; not more than `count` times
+  struct Strip {  // from the left, at most `count` times
     std::string content;
     size_t count = 0;
   };
@@ -58,34 +56,34 @@ class Decoder {
   std::vector<Strip> after_fuse_;
 };
 
-// One stream of pieces to valid UTF-8. Holds back the beginning of a character, or, with
-// ByteFallback, a run of bytes that may still turn out to be no UTF-8: at most kRunBytesMax.
+// Turns a stream of pieces into valid UTF-8. Holds back an unfinished character or, with
+// ByteFallback, a run of bytes that may still turn out not to be UTF-8: at most kRunBytesMax.
 class DecodeStream {
  public:
-  // Of such a run the reference makes one U+FFFD a byte, however long it is. We decide longer runs
-  // after this many bytes, so that text never waits without end.
+  // The reference turns such a run into one U+FFFD for each byte, however long it is. We decide
+  // after this many bytes, so that text never waits forever.
   static constexpr size_t kRunBytesMax = 128;
 
-  explicit DecodeStream(const Decoder& decoder);  // which must live as long
+  explicit DecodeStream(const Decoder& decoder);  // borrowed for the stream's life
 
-  // What comes is not the beginning of a text: nothing is stripped from its left.
+  // The pieces continue an existing text: strip nothing from their left.
   void continue_text() { strips_left_.assign(strips_left_.size(), 0); }
   // Appends the text that the piece completes.
   void push(std::string_view bytes, bool is_byte, std::string& text);
-  // Appends what waits, and starts anew.
+  // Appends what is held back and starts over.
   void flush(std::string& text);
 
  private:
   void push_byte(char byte, std::string& text);
   void end_run(std::string& text);
-  void replace_waiting(std::string& text);  // by one U+FFFD a byte
-  // Appends joined text, less what Strip takes from the left of the whole.
+  void replace_waiting(std::string& text);  // by one U+FFFD for each byte
+  // Appends joined text without what Strip still takes from the left of the whole text.
   void emit(std::string_view joined, std::string& text);
 
   const Decoder* decoder_;
-  std::string waiting_;      // the beginning of a character, or a run of bytes
-  size_t whole_ = 0;         // of a run: the bytes of it that are whole characters
-  bool broken_run_ = false;  // the run is known to be no UTF-8
+  std::string waiting_;      // an unfinished character, or a run of bytes
+  size_t whole_ = 0;         // how many bytes of the run are whole characters
+  bool broken_run_ = false;  // the run is known not to be UTF-8
   std::vector<size_t> strips_left_;
 };
 

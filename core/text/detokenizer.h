@@ -9,18 +9,18 @@
 
 namespace specd {
 
-// The pieces of push() and flush(), put together, are Tokenizer::decode() of all tokens, whatever
-// the tokens are; no piece holds half a character. At most 3 bytes wait, or with byte_fallback
+// Whatever the tokens are, the results of push() and flush() concatenate to Tokenizer::decode() of
+// all of them, and none has half a character. At most 3 bytes are held back, or with byte_fallback
 // DecodeStream::kRunBytesMax. Not thread-safe; one owner.
 class Detokenizer {
  public:
-  // continues: the stream goes on behind a text, so no space is stripped from its beginning.
+  // `continues`: the stream continues an existing text, so no space is stripped from its beginning.
   Detokenizer(std::shared_ptr<const Tokenizer> tokenizer, bool skip_special,
               bool continues = false);
 
   // The text that `token` completes; empty while a character is unfinished.
   std::string push(int32_t token);
-  // What waits; a beginning of a character becomes U+FFFD. The stream may start anew after it.
+  // What is held back; an unfinished character becomes U+FFFD. A new stream may follow.
   std::string flush();
 
  private:

@@ -18,12 +18,12 @@ constexpr size_t kInstructionsMax = 4096;
 constexpr uint32_t kMemosMax = 256;
 constexpr size_t kStackPerCharacter = 4;
 constexpr size_t kStackMin = 10'000;
-constexpr uint64_t kStepsOfAllocation = 16;  // that a search of one character may need
+constexpr uint64_t kStepsOfAllocation = 16;  // the price of an allocation, which short texts notice
 constexpr char32_t kLastCodePoint = 0x10FFFF;
 
 }  // namespace
 
-// Turns the tree into instructions; repetitions with counts are written out.
+// Turns the tree into instructions. Counted repetitions are unrolled.
 class ExpressionCompiler {
  public:
   explicit ExpressionCompiler(Expression& made) : made_(made) {}
@@ -130,7 +130,7 @@ class ExpressionCompiler {
   Expression& made_;
 };
 
-// One search through one text.
+// The search of one text.
 class ExpressionRun {
  public:
   ExpressionRun(const Expression& expression, std::string kinds, uint64_t steps)
@@ -143,19 +143,19 @@ class ExpressionRun {
   bool exhausted() const { return exhausted_; }
   uint64_t steps_left() const { return steps_left_; }
 
-  // Whether the program matches at `at`; its end. No answer counts once exhausted().
+  // Whether the program matches at `at`, and where the match ends. Meaningless once exhausted().
   bool match(uint32_t at, uint32_t& end) { return run(0, at, end); }
 
  private:
   using Op = Expression::Op;
   using Instruction = Expression::Instruction;
 
-  // What is left to do when something fails.
+  // What to do when something fails.
   struct Entry {
     enum Kind : uint32_t {
       kTry,     // go on at instruction `pc`, character `at`
-      kRun,     // the kRun at `pc` that went from `at` to `top` can still end below `below`
-      kFailed,  // nothing is left of the split at `pc`
+      kRun,     // the kRun at `pc`, which went from `at` to `top`, may still end before `below`
+      kFailed,  // both ways of the split at `pc` have failed
     };
     Kind kind : 2;
     uint32_t pc : 30;
@@ -190,8 +190,9 @@ class ExpressionRun {
     }
   }
 
-  // Runs from `pc` to the kEnd of its body. A state fails or not whatever came before it, which is
-  // why failures can be remembered for the whole text. Recurs once a nesting of groups.
+  // Runs from `pc` to the kEnd of its body. Whether a state (pc, at) fails does not depend on what
+  // came before, so a failure holds for the whole text. Recurses once per nested lookahead or
+  // atomic group.
   bool run(uint32_t pc, uint32_t at, uint32_t& end) {
     const size_t base = stack_.size();
     while (!exhausted_) {
@@ -248,7 +249,7 @@ class ExpressionRun {
     return false;
   }
 
-  // How far the run goes first. Where it is known to fail from some place on, not so far.
+  // Where the run ends at first: before any place from which the rest is known to fail.
   uint32_t start_run(const Instruction& run, uint32_t pc, uint32_t begin) {
     uint32_t at = begin;
     while (has(run, at) && !failed(run, at + 1)) ++at;
@@ -284,7 +285,7 @@ class ExpressionRun {
 
   const Expression& expression_;
   const std::string kinds_;   // of the text's characters
-  std::vector<bool> failed_;  // by memo and character; empty while nothing has
+  std::vector<bool> failed_;  // by memo and character; empty until the first failure
   std::vector<Entry> stack_;
   uint64_t steps_left_;
   size_t stack_max_;
@@ -294,7 +295,7 @@ class ExpressionRun {
 Result<Expression> Expression::compile(std::string_view expression, const std::string& where) {
   SPECD_TRY(const ExpressionTree tree, parse_expression(expression, where));
   Expression made;
-  // Without the file's path: clients may be told of it.
+  // Without the path of the file: clients may see this.
   made.where_ = "expression " + quote(expression);
   made.may_match_nothing_ = characters_min(tree.root) == 0;
   ExpressionCompiler compiler(made);
@@ -303,7 +304,7 @@ Result<Expression> Expression::compile(std::string_view expression, const std::s
   if (!compiler.fits()) {
     return Status(Code::kUnsupported,
                   where + ": " + made.where_ +
-                      ": too large: its repetitions written out, supported are " +
+                      ": too large: with its repetitions unrolled, supported are " +
                       std::to_string(kInstructionsMax) + " steps and " + std::to_string(kMemosMax) +
                       " choices");
   }
@@ -313,7 +314,7 @@ Result<Expression> Expression::compile(std::string_view expression, const std::s
 }
 
 Status Expression::group_characters(const std::vector<CodePointSet>& sets) {
-  // Sweeps over all borders of all sets, keeping which sets the current character is in.
+  // Sweeps over the borders of all sets and tracks which sets contain the current character.
   std::map<char32_t, std::vector<size_t>> toggles;
   for (size_t i = 0; i < sets.size(); ++i) {
     for (const CodePointRange& range : sets[i]) {
@@ -331,7 +332,8 @@ Status Expression::group_characters(const std::vector<CodePointSet>& sets) {
     const auto next = std::next(border);
     const char32_t last = next == toggles.end() ? kLastCodePoint : next->first - 1;
     if (kinds.size() == 256 && kinds.find(inside) == kinds.end()) {
-      return Status(Code::kUnsupported, where_ + ": tells more than 256 kinds of characters apart");
+      return Status(Code::kUnsupported,
+                    where_ + ": distinguishes more than 256 kinds of characters");
     }
     const auto [kind, added] = kinds.emplace(inside, static_cast<uint8_t>(kinds.size()));
     if (added) {
@@ -358,7 +360,7 @@ uint8_t Expression::kind_of(char32_t c) const {
 
 Status Expression::find_all(std::string_view text, StepBudget& budget,
                             std::vector<Match>& matches) const {
-  std::string kinds;  // of a short piece it takes no memory of its own
+  std::string kinds;  // a string, since a short one needs no allocation
   kinds.reserve(text.size());
   for (size_t at = 0; at < text.size();) {
     const Utf8Step step = utf8_step(text, at);
@@ -366,13 +368,13 @@ Status Expression::find_all(std::string_view text, StepBudget& budget,
     at += step.bytes;
   }
   ExpressionRun run(*this, std::move(kinds), budget.left());
-  size_t byte = 0;  // of `character`
+  size_t byte = 0;  // the offset of `character`
   uint32_t character = 0;
   const auto byte_of = [&](uint32_t target) {
     for (; character < target; ++character) byte += utf8_step(text, byte).bytes;
     return byte;
   };
-  bool after_match = false;  // a match ends at `at`: an empty one there does not count
+  bool after_match = false;  // a match ended at `at`, where an empty one would not count
   for (uint32_t at = 0; at <= run.size();) {
     uint32_t end = 0;
     const bool found = run.match(at, end);

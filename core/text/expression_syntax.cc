@@ -171,9 +171,9 @@ class Parser {
       node.kind = Kind::kAtomic;
     } else if (!take("(?:")) {
       if (next_is("(?")) {
-        return unsupported("only (?: ), (?i: ), (?= ), (?! ) and (?> ) of such groups");
+        return unsupported("only (?: ), (?i: ), (?= ), (?! ) and (?> ) are supported");
       }
-      take("(");  // what it captures is never asked for
+      take("(");  // nobody reads what it captures
     }
     SPECD_TRY(Node body, choice(depth + 1));
     if (!take(")")) return malformed("a group without ')'");
@@ -181,8 +181,8 @@ class Parser {
     return node;  // a plain group is a sequence of one
   }
 
-  // (?i: ): the characters that Oniguruma's case folding makes equal to ASCII ones. It also folds
-  // some pairs to one character; those are refused.
+  // (?i: ): each ASCII letter matches what Oniguruma's case folding makes equal to it. Pairs that
+  // it folds to one character are refused.
   Result<Node> folded() {
     Node choices;
     choices.kind = Kind::kChoice;
@@ -212,7 +212,7 @@ class Parser {
         const auto upper = static_cast<char32_t>(lower - 32);
         set.push_back({upper, upper});
         if (lower == 's') set.push_back({0x17F, 0x17F});    // long s
-        if (lower == 'k') set.push_back({0x212A, 0x212A});  // the sign of Kelvin
+        if (lower == 'k') set.push_back({0x212A, 0x212A});  // Kelvin sign
       }
       SPECD_TRY(Node node, set_node(tidy(std::move(set))));
       branch.children.push_back(std::move(node));
@@ -226,7 +226,7 @@ class Parser {
 
   struct Escape {
     CodePointSet set;
-    bool single = false;  // one character, which may begin or end a range
+    bool single = false;  // a single character, so it may begin or end a range
   };
 
   Result<Escape> escape() {
@@ -341,7 +341,7 @@ class Parser {
     return Escape{{{literal, literal}}, true};
   }
 
-  // {n}, {n,} or {n,m} at `at_`; nothing is taken when it is none of them.
+  // Reads {n}, {n,} or {n,m} at `at_`. Otherwise returns false and takes nothing.
   bool take_braces(Node& repeat) {
     size_t at = at_ + 1;
     const auto number = [&](int& value) {
@@ -393,7 +393,7 @@ class Parser {
     if (next_is("*") || next_is("+") || next_is("?") || next_is("{")) {
       return unsupported("a repetition of a repetition; put (?: ) around the first");
     }
-    at_ = begin;  // of errors about what is repeated
+    at_ = begin;  // errors about the repeated part point here
     if (child.kind == Kind::kLook) return unsupported("a lookahead cannot be repeated");
     if (characters_min(child) == 0) return unsupported("what is repeated may match nothing");
     const Node* inner = &child;

@@ -1,9 +1,9 @@
-// Reads a regular expression of tokenizer.json into a tree.
+// Parses a regular expression of a tokenizer.json into a tree.
 //
-// The reference reads expressions with Oniguruma. What is accepted here has one meaning in it that
-// this file knows to the letter; everything else is refused with its place, also where other
-// engines have an obvious answer. Sets of characters are worked out here from the reference's own
-// tables, so a tree holds nothing but sets, order, choice, repetition and lookahead.
+// The reference uses Oniguruma. This parser accepts only syntax whose meaning in Oniguruma is
+// exactly known; it refuses everything else with its place, even where other engines have an
+// obvious answer. It resolves character sets with the reference's own Unicode tables, so the tree
+// holds only sets, sequences, choices, repetitions and groups.
 #pragma once
 
 #include <cstddef>
@@ -21,11 +21,11 @@ using CodePointSet = std::vector<CodePointRange>;  // sorted, disjoint, not touc
 struct ExpressionNode {
   enum class Kind {
     kSet,       // one character of sets[set]
-    kSequence,  // all children in turn; without children: nothing
+    kSequence,  // all children in turn; no children: matches the empty text
     kChoice,    // the first child that leads to a match
-    kRepeat,    // its child min to max times
-    kLook,      // its child matches here (negative: does not), and nothing is taken
-    kAtomic,    // its child's first match, never another
+    kRepeat,    // its child, min to max times
+    kLook,      // lookahead: its child matches here (negative: does not); takes no text
+    kAtomic,    // the first match of its child, without backtracking into it
   };
   enum class Greed { kGreedy, kLazy, kPossessive };
 
@@ -44,11 +44,11 @@ struct ExpressionTree {
   std::vector<CodePointSet> sets;
 };
 
-// The fewest characters that the node takes.
+// The fewest characters that the node can match.
 size_t characters_min(const ExpressionNode& node);
 
-// kUnsupported with the byte of `expression` for what is not in the list above, kDataLoss where it
-// is malformed. `where` names the expression in errors.
+// kUnsupported for other syntax and kDataLoss for malformed expressions, both with the byte in
+// `expression`. `where` names the expression in errors.
 Result<ExpressionTree> parse_expression(std::string_view expression, const std::string& where);
 
 }  // namespace specd

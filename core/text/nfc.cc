@@ -6,15 +6,15 @@
 #include <vector>
 
 #include "core/base/check.h"
-#include "core/text/unicode.h"
 #include "core/base/utf8.h"
+#include "core/text/unicode.h"
 
 namespace specd {
 namespace {
 
 constexpr uint16_t kNoDecomposition = UINT16_MAX;
 
-// Vowels and final consonants of Hangul: they combine with the letter before them and are no marks.
+// Vowels and final consonants of Hangul combine with the letter before them but are not marks.
 bool is_trailing_jamo(char32_t c) { return c >= 0x1160 && c <= 0x11FF; }
 
 bool may_combine_with_the_one_before(char32_t c) {

@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "core/base/quote.h"
-#include "core/text/nfc.h"
 #include "core/base/utf8.h"
+#include "core/text/nfc.h"
 
 namespace specd {
 namespace {
@@ -20,7 +20,7 @@ void nfc(SourceText& text) {
     while (ascii_end < from.size() && static_cast<unsigned char>(from[ascii_end]) < 0x80) {
       ++ascii_end;
     }
-    // The last of them may combine with what follows.
+    // The last ASCII character may combine with what follows.
     if (ascii_end < from.size() && ascii_end > at) --ascii_end;
     if (ascii_end > at) {
       out.append(from.substr(at, ascii_end - at),
@@ -52,8 +52,8 @@ Status replace(const Pattern& pattern, const std::string& content, size_t bytes_
       out.append(std::string_view(text.text).substr(part.begin, marks.size()), marks);
       continue;
     }
-    // In the reference what is put in belongs to the last character of the match. It is a
-    // stranger's where any of the match is.
+    // In the reference the replacement belongs to the last character of the match. It counts as the
+    // user's text when any byte of the match does.
     char mark = static_cast<char>(marks.back() & kMarkFirst);
     for (const char c : marks) mark |= static_cast<char>(c & (kMarkPlain | kMarkText));
     out.append(content, mark);
@@ -71,7 +71,8 @@ Result<std::pair<Pattern, std::string>> read_replace(const Json& replace,
   SPECD_TRY(Pattern pattern,
             Pattern::from_json(found == replace.end() ? Json() : *found, where + ".pattern"));
   if (pattern.may_match_nothing()) {
-    return Status(Code::kUnsupported, where + ".pattern: may match nothing, and so everywhere");
+    return Status(Code::kUnsupported,
+                  where + ".pattern: may match nothing, and so would match everywhere");
   }
   SPECD_TRY(std::string content, json_string(replace, "content", where));
   if (content.size() > kContentBytesMax) {

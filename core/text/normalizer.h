@@ -7,23 +7,23 @@
 
 #include "core/base/json.h"
 #include "core/base/status.h"
-#include "core/text/source_text.h"
 #include "core/text/pattern.h"
+#include "core/text/source_text.h"
 
 namespace specd {
 
 // Immutable; const calls are thread-safe.
 class Normalizer {
  public:
-  // null is no normalizer. kUnsupported and kDataLoss with the place.
+  // null means no normalizer. kUnsupported and kDataLoss with the place.
   static Result<Normalizer> from_json(const Json& normalizer, const std::string& where);
 
-  // Normalises in place. kUnsupported when the text grows more, or takes more steps, than `budget`
-  // has left.
+  // Normalises in place. kUnsupported when the text would grow more, or take more steps, than
+  // `budget` has left.
   Status apply(SourceText& text, StepBudget& budget) const;
 
   bool empty() const { return steps_.empty(); }
-  // NFC does not tell which characters of its output were the first of the text.
+  // False with NFC, which loses track of which output comes from the first character.
   bool keeps_track_of_first() const;
 
  private:
@@ -42,7 +42,7 @@ class Normalizer {
   std::vector<std::variant<Nfc, Prepend, Replace>> steps_;
 };
 
-// The parts of a Replace, of normalizers and of decoders.
+// Reads a Replace step of a normalizer or decoder.
 Result<std::pair<Pattern, std::string>> read_replace(const Json& replace, const std::string& where);
 
 }  // namespace specd

@@ -3,18 +3,18 @@
 #include <utility>
 
 #include "core/base/quote.h"
-#include "core/text/unicode.h"
 #include "core/base/utf8.h"
+#include "core/text/unicode.h"
 
 namespace specd {
 namespace {
 
-// A search for it takes as many steps a byte at worst.
+// In the worst case, a search takes this many steps per byte.
 constexpr size_t kLiteralBytesMax = 256;
-constexpr uint64_t kStepsOfCut = 3;   // of every piece, however short
-constexpr uint64_t kStepsOfWalk = 8;  // a byte, where characters are classified
+constexpr uint64_t kStepsOfCut = 3;   // per piece, however short
+constexpr uint64_t kStepsOfWalk = 8;  // per byte, where characters are classified
 
-// Puts matches that come in order into `parts`, with what lies between them.
+// Takes matches in order and writes them to `parts` together with the text between them.
 class PartList {
  public:
   explicit PartList(std::vector<Pattern::Part>& parts) : parts_(parts) { parts_.clear(); }
@@ -64,7 +64,7 @@ Result<Pattern> Pattern::from_json(const Json& pattern, const std::string& where
   }
   if (kind == "String" && text.size() > kLiteralBytesMax) {
     return Status(Code::kUnsupported, where + ".String: " + std::to_string(text.size()) +
-                                          " bytes, supported are at most " +
+                                          " bytes, supported: at most " +
                                           std::to_string(kLiteralBytesMax));
   }
   if (kind == "String") return literal(text);
@@ -76,7 +76,8 @@ Result<Pattern> Pattern::from_json(const Json& pattern, const std::string& where
 }
 
 Status Pattern::cut(std::string_view text, StepBudget& budget, std::vector<Part>& parts) const {
-  // Expressions count their own steps; a long string is looked for again and again.
+  // Expressions count their own steps. A long string costs more, since candidates are compared
+  // again and again.
   const uint64_t steps = !literal_.empty()        ? 1 + literal_.size() / 16
                          : expression_ != nullptr ? 1
                                                   : kStepsOfWalk;

@@ -1,4 +1,5 @@
-// What cuts and replaces text: a fixed string, an expression, or numeric characters.
+// What a tokenizer file searches for in a text: a fixed string, an expression, or numeric
+// characters.
 #pragma once
 
 #include <cstddef>
@@ -23,15 +24,15 @@ class Pattern {
     bool is_match = false;
   };
 
-  static Pattern literal(std::string text);  // REQUIRES a text that is not empty
+  static Pattern literal(std::string text);  // REQUIRES a non-empty text
   static Pattern scanner(PieceEnd piece_end);
-  static Pattern numeric();  // one character that is_numeric()
-  // {"String": ..} or {"Regex": ..}. Known expressions get their scanner.
+  static Pattern numeric();  // matches one character that is_numeric()
+  // Reads {"String": ..} or {"Regex": ..}. Known expressions get their scanner.
   static Result<Pattern> from_json(const Json& pattern, const std::string& where);
 
-  // Replaces `parts` by the matches and what lies between them, in order and without gaps (an
-  // expression can match nothing: an empty part). REQUIRES well-formed UTF-8.
-  // kUnsupported where it takes more steps than `budget` has.
+  // Replaces `parts` by the matches and the text between them, in order and without gaps. An empty
+  // match gives an empty part. REQUIRES well-formed UTF-8. kUnsupported when it takes more steps
+  // than `budget` has.
   Status cut(std::string_view text, StepBudget& budget, std::vector<Part>& parts) const;
 
   bool may_match_nothing() const {

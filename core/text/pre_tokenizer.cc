@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "core/base/quote.h"
-#include "core/text/byte_level.h"
 #include "core/base/utf8.h"
+#include "core/text/byte_level.h"
 
 namespace specd {
 namespace {
@@ -17,7 +17,7 @@ Status unsupported(const std::string& where, const Json& found, const std::strin
                                         ", supported: " + supported);
 }
 
-// A flag that the reference demands.
+// A flag that the reference requires.
 Result<bool> demanded_bool(const Json& object, const char* key, const std::string& where) {
   if (object.is_object() && !object.contains(key)) {
     return Status(Code::kDataLoss, where + ": the key '" + std::string(key) + "' is missing");
@@ -58,7 +58,7 @@ Status PreTokenizer::read(const Json& pre_tokenizer, const std::string& where) {
     }
     return Status();
   }
-  // Before it is compiled.
+  // Check before compiling the step.
   if (steps_.size() == kStepsMax) {
     return Status(Code::kUnsupported,
                   where + ": more than " + std::to_string(kStepsMax) + " steps");
@@ -113,7 +113,7 @@ Status PreTokenizer::read_metaspace(const Json& metaspace, const std::string& wh
   if (scheme != "first" && scheme != "always" && scheme != "never") {
     return unsupported(where + ".prepend_scheme", scheme, "first, always, never");
   }
-  // The older spelling; the reference, too, refuses it where the two disagree.
+  // The older spelling. Like the reference, refuse it when the two disagree.
   SPECD_TRY(const bool add_prefix, json_bool_or(metaspace, "add_prefix_space", true, where));
   if (!add_prefix && scheme != "never") {
     return Status(Code::kDataLoss, where + ": add_prefix_space is false and prepend_scheme " +
@@ -173,7 +173,7 @@ Status PreTokenizer::apply(const Split& split, Pieces& pieces, StepBudget& budge
     const auto add = [&](size_t begin, size_t end) {
       if (begin < end) cut.push_back({range.begin + begin, range.begin + end});
     };
-    // Merges run over the parts in order, MergedWithNext from the end.
+    // Merge over the parts in order; for MergedWithNext from the end.
     const bool backwards = split.behavior == Behavior::kMergedWithNext;
     const size_t first_cut = cut.size();
     bool previous = false;  // whether the part before was a match

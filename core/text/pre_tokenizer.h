@@ -1,5 +1,5 @@
-// The pre_tokenizer of a tokenizer.json: cuts a text into pieces that the model encodes one by one.
-// Split, Digits, ByteLevel, Metaspace and Sequences of them.
+// The pre_tokenizer of a tokenizer.json: cuts a text into pieces, which the model encodes one by
+// one. Supports Split, Digits, ByteLevel, Metaspace and Sequences of them.
 #pragma once
 
 #include <string>
@@ -8,31 +8,31 @@
 
 #include "core/base/json.h"
 #include "core/base/status.h"
-#include "core/text/source_text.h"
+#include "core/base/text_range.h"
 #include "core/text/pattern.h"
-#include "core/text/text_range.h"
+#include "core/text/source_text.h"
 
 namespace specd {
 
-// A text and where its pieces lie, in order; what is in no piece is dropped.
+// A text and its pieces in order. Text outside every piece is dropped.
 struct Pieces {
   SourceText text;
-  std::vector<TextRange> ranges;  // not empty
+  std::vector<TextRange> ranges;  // none of them empty
 };
 
 // Immutable; const calls are thread-safe.
 class PreTokenizer {
  public:
-  // null leaves a text in one piece. kUnsupported and kDataLoss with the place.
+  // null keeps a text in one piece. kUnsupported and kDataLoss with the place.
   static Result<PreTokenizer> from_json(const Json& pre_tokenizer, const std::string& where);
 
-  // Cuts what is one piece so far. kUnsupported where the text grows more, or takes more steps,
-  // than `budget` has left.
+  // Cuts every piece further. kUnsupported when the text would grow more, or take more steps, than
+  // `budget` has left.
   Status apply(Pieces& pieces, StepBudget& budget) const;
 
-  // Whether all pieces are in GPT-2's alphabet.
+  // Whether it leaves all pieces in GPT-2's alphabet.
   bool ends_in_byte_level() const;
-  // Whether it looks for the first character of the text.
+  // Whether it treats the first piece of the text differently.
   bool asks_for_first() const;
 
  private:
@@ -43,7 +43,7 @@ class PreTokenizer {
     Behavior behavior = Behavior::kIsolated;
     bool invert = false;
   };
-  // Puts `prefix` in front of every piece, or of the first of the text, where it is not yet.
+  // Puts `prefix` before every piece that lacks it, or only before the first of the text.
   struct Prefix {
     std::string prefix;
     bool only_first = false;

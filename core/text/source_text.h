@@ -1,4 +1,4 @@
-// A text on its way to tokens, and what every byte of it was in the text that the user gave.
+// A text on its way to tokens, with marks that say where each byte came from in the user's text.
 #pragma once
 
 #include <string>
@@ -6,9 +6,9 @@
 
 namespace specd {
 
-constexpr char kMarkFirst = 1;  // made from the very first character of the user's text
-constexpr char kMarkPlain = 2;  // made from a place where no special token may be
-constexpr char kMarkText = 4;   // and no other added token either
+constexpr char kMarkFirst = 1;  // from the very first character of the user's text
+constexpr char kMarkPlain = 2;  // from a range in which no special token may match
+constexpr char kMarkText = 4;   // from a range in which no other added token may match either
 
 struct SourceText {
   std::string text;

@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
-#include "core/text/unicode.h"
 #include "core/base/utf8.h"
+#include "core/text/unicode.h"
 
 namespace specd {
 
@@ -27,7 +27,7 @@ CharClass class_of(char32_t c) {
   return is_number(category) ? CharClass::kNumber : CharClass::kOther;
 }
 
-// One character of the text; at the end: no bytes, kOther.
+// One character of the text. At the end: not present, kOther.
 struct Char {
   size_t end = 0;
   char32_t code_point = 0;
@@ -45,13 +45,13 @@ bool is_newline(const Char& c) {
   return c.present && (c.code_point == '\r' || c.code_point == '\n');
 }
 
-// The end of the run of characters of one class from `at` on.
+// The end of the run of characters of class `of` that starts at `at`.
 size_t run_end(std::string_view text, size_t at, CharClass of) {
   for (Char c = char_at(text, at); c.present && c.of == of; c = char_at(text, at)) at = c.end;
   return at;
 }
 
-// (?i:'s|'t|'re|'ve|'m|'ll|'d) at an apostrophe whose end is `at`; 0 when it does not match.
+// The end of (?i:'s|'t|'re|'ve|'m|'ll|'d) when the apostrophe ends at `at`; 0 when nothing matches.
 size_t contraction_end(std::string_view text, size_t at) {
   const auto lower = [](char32_t c) { return c >= 'A' && c <= 'Z' ? c + 32 : c; };
   const Char first = char_at(text, at);
@@ -66,8 +66,8 @@ size_t contraction_end(std::string_view text, size_t at) {
   return 0;
 }
 
-// \s*[\r\n]+ | \s+(?!\S) | \s+ at the start of a run of white space, the first only where
-// `newlines` says so.
+// The end of \s*[\r\n]+ | \s+(?!\S) | \s+ at the start of a run of white space; the first of the
+// three only when `newlines` is set.
 size_t space_end(std::string_view text, size_t begin, bool newlines) {
   size_t newline_end = 0;  // after the last newline of the run
   size_t last_begin = begin;
@@ -79,7 +79,7 @@ size_t space_end(std::string_view text, size_t begin, bool newlines) {
     if (is_newline(c)) newline_end = end;
   }
   if (newlines && newline_end != 0) return newline_end;
-  // Before a word the run leaves its last character to the next piece, unless it is the only one.
+  // Before a word, the last character of the run goes to the next piece, unless it is the only one.
   if (end == text.size() || last_begin == begin) return end;
   return last_begin;
 }

@@ -10,9 +10,9 @@
 namespace specd {
 namespace {
 
-constexpr uint64_t kFileBytesMax = 64u << 20;  // twice the largest that are published
+constexpr uint64_t kFileBytesMax = 64u << 20;  // twice the largest published file
 constexpr size_t kTemplateIdsMax = 64;
-constexpr uint64_t kStepsOfBpe = 8;  // a byte
+constexpr uint64_t kStepsOfBpe = 8;  // per byte
 constexpr size_t kAddedBytesMax = 4 << 20;
 
 Status unsupported(const std::string& where, const Json& found, const std::string& supported) {
@@ -37,11 +37,11 @@ Status check_top_level(const Json& root, const std::string& where) {
   }
   SPECD_TRY(const std::string version, json_string_or(root, "version", "1.0", where));
   if (version != "1.0") return unsupported(where + ": version", version, "\"1.0\"");
-  // truncation and padding: set aside at every call of transformers that asks for neither.
+  // truncation and padding are ignored, as transformers does in any call that asks for neither.
   return Status();
 }
 
-// The marks of a whole text, from the ranges that are plain.
+// The marks of a whole text with these plain ranges.
 Result<std::string> marks_of(std::string_view text, std::span<const TextRange> plain,
                              bool hides_all) {
   std::string marks(text.size(), 0);
@@ -78,8 +78,8 @@ Result<std::shared_ptr<const Tokenizer>> Tokenizer::load(const std::string& path
   if (text.ok()) return from_text(text.value(), path);
   if (text.status().code() != Code::kNotFound || path_exists(path)) return text.status();
   return Status(Code::kNotFound, text.status().message() +
-                                     "; only this format is read: AutoTokenizer of transformers "
-                                     "makes it of others (tokenizer.model, vocab.json), with "
+                                     "; only this format is supported: transformers' AutoTokenizer "
+                                     "converts others (tokenizer.model, vocab.json) with "
                                      "save_pretrained()");
 }
 
@@ -100,14 +100,14 @@ Result<std::shared_ptr<const Tokenizer>> Tokenizer::from_text(std::string_view j
   }
   SPECD_TRY(Decoder decoder,
             Decoder::from_json(value_or_null(root, "decoder"), where + ": decoder"));
-  // A token takes at least six bytes of the file ("a":1,): ids without great holes lie below this,
-  // and a lying id cannot make us allocate much more than the file.
+  // A token takes at least six bytes of the file ("a":1,). So ids without large gaps are below
+  // this, and a hostile id cannot make us allocate much more than the size of the file.
   const auto id_end = static_cast<int64_t>(json.size() / 6);
   SPECD_TRY(Bpe bpe, Bpe::from_json(value_or_null(root, "model"), id_end,
                                     pre_tokenizer.ends_in_byte_level(), where + ": model"));
   const std::shared_ptr<Tokenizer> tokenizer(new Tokenizer(
       std::move(bpe), std::move(normalizer), std::move(pre_tokenizer), std::move(decoder)));
-  // For the rules over all of its tokens together.
+  // Shared by the rules as they run over all tokens of the file.
   StepBudget budget(json.size() / 4);
   SPECD_OK_OR_RETURN(tokenizer->read_pieces(where + ": model.vocab", budget));
   SPECD_OK_OR_RETURN(tokenizer->read_added_tokens(value_or_null(root, "added_tokens"), id_end,
@@ -183,7 +183,7 @@ Status Tokenizer::read_added_token(const Json& entry, int64_t id_end, const std:
   }
   SourceText text{content, std::string(content.size(), 0)};
   if (normalized) {
-    StepBudget own(content.size());  // which bounds its length too
+    StepBudget own(content.size());  // bounds the length, too
     const uint64_t before = own.left();
     SPECD_OK_OR_RETURN(normalizer_.apply(text, own).with_context(place));
     SPECD_OK_OR_RETURN(take_steps(before - own.left(), budget).with_context(place));
@@ -203,7 +203,7 @@ Status Tokenizer::read_added_token(const Json& entry, int64_t id_end, const std:
                   place + ": the added tokens up to here have " + std::to_string(added_bytes_) +
                       " bytes together, supported: " + std::to_string(kAddedBytesMax));
   }
-  // Decoded as it was looked for.
+  // A token decodes to the text that is searched for.
   SPECD_OK_OR_RETURN(put_piece(id, text.text, budget).with_context(place));
   special_[static_cast<size_t>(id)] = token.special;
   return Status();
@@ -212,7 +212,7 @@ Status Tokenizer::read_added_token(const Json& entry, int64_t id_end, const std:
 Status Tokenizer::read_post_processor(const Json& processor, const std::string& where) {
   if (processor.is_null()) return Status();
   SPECD_TRY(const std::string type, json_string(processor, "type", where));
-  if (type == "ByteLevel") return Status();  // moves offsets only
+  if (type == "ByteLevel") return Status();  // only changes offsets
   if (type == "TemplateProcessing") return read_template(processor, where);
   const Json& steps = value_or_null(processor, "processors");
   if (type != "Sequence" || !steps.is_array()) {
@@ -260,7 +260,7 @@ Status Tokenizer::read_template(const Json& processor, const std::string& where)
       std::vector<int32_t>& into = seen_text ? suffix_ : prefix_;
       if (into.size() == kTemplateIdsMax) {
         return unsupported(place, "more than " + std::to_string(kTemplateIdsMax) + " ids",
-                           "at most so many before and after the text");
+                           "at most that many before and after the text");
       }
       into.push_back(static_cast<int32_t>(value));
     }

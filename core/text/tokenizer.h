@@ -1,11 +1,12 @@
 // tokenizer.json: text to token ids and back, exactly as Hugging Face tokenizers does it.
 //
-//   text ─ added tokens ─> segments ─ normalizer, added tokens ─> pre_tokenizer ─> pieces ─ BPE ─>
-//   ids
+//   SPECD_TRY(const auto tokenizer, Tokenizer::load("model/tokenizer.json"));
+//   SPECD_TRY(const std::vector<int32_t> ids, tokenizer->encode("Hello"));
+//   const std::string text = tokenizer->decode(ids, /*skip_special=*/true);
 //
-// Supported: BPE in the byte-level kind (Llama 3, Qwen, GPT-2) and the sentencepiece kind (Llama 2,
-// Mistral), with what README.md lists. Everything else is refused at load with its place in the
-// file (kUnsupported), because a tokenizer that is nearly right is wrong in silence.
+// Supports byte-level BPE (Llama 3, Qwen, GPT-2) and sentencepiece BPE (Llama 2, Mistral) with the
+// steps that README.md lists. Anything else is refused at load with its place in the file
+// (kUnsupported): a tokenizer that is almost right fails silently.
 #pragma once
 
 #include <cstdint>
@@ -20,27 +21,27 @@
 #include "core/base/sha256.h"
 #include "core/base/siphash.h"
 #include "core/base/status.h"
+#include "core/base/text_range.h"
 #include "core/text/added_tokens.h"
 #include "core/text/bpe.h"
 #include "core/text/decoder.h"
 #include "core/text/normalizer.h"
 #include "core/text/pre_tokenizer.h"
 #include "core/text/step_budget.h"
-#include "core/text/text_range.h"
 
 namespace specd {
 
 struct EncodeOptions {
-  // Put the template's BOS and EOS around the ids.
+  // Put the file's BOS and EOS tokens around the ids.
   bool add_special_tokens = true;
-  // Special tokens spelled out in the text become their ids. Otherwise they are plain text (added
-  // tokens that are not special are recognised in either case).
+  // Turn special tokens spelled out in the text into their ids. Otherwise they stay plain text.
+  // (Added tokens that are not special are recognised in either case.)
   bool parse_special_tokens = true;
-  // Stretches of the text, sorted and disjoint, where no special token is recognised, not even one
-  // that lies there in part: text of strangers inside a template. They change nothing else.
+  // Ranges of the text, sorted and disjoint, in which no special token is recognised, not even one
+  // that lies only partly inside: untrusted text within a template. They change nothing else.
   std::span<const TextRange> plain = {};
-  // There no other added token is recognised either: some models part turns by tokens that their
-  // files do not call special, and such a token could hide a special one that stands beside it.
+  // Recognise no other added token there either. Some models separate turns by tokens that their
+  // files do not mark as special, and such a token could hide a special one beside it.
   bool plain_hides_all = false;
 };
 
@@ -52,23 +53,24 @@ class Tokenizer {
   static Result<std::shared_ptr<const Tokenizer>> from_text(std::string_view json,
                                                             const std::string& where);
 
-  // The ids of `text`. kInvalidArgument with the byte offset when `text` is not UTF-8, when it is
-  // 2^31 bytes or longer, or when the ranges are not as they should be. kUnsupported when the
-  // file's own rules blow the text up or take too long on it.
+  // The ids of `text`. kInvalidArgument when `text` is not UTF-8 (with the byte offset) or has 2^31
+  // bytes or more, or when the ranges are out of order or out of bounds. kUnsupported when the
+  // rules of the file make the text too long or take too many steps.
   Result<std::vector<int32_t>> encode(std::string_view text,
                                       const EncodeOptions& options = {}) const;
 
-  // The text of all ids together, U+FFFD for what is not UTF-8. Ids without a token are left out,
-  // and so are special tokens when skip_special is set.
+  // The text of all ids together, with U+FFFD for bytes that are not UTF-8. Skips ids without a
+  // token and, with skip_special, special tokens.
   std::string decode(std::span<const int32_t> ids, bool skip_special) const;
 
-  // The same id by id: push() appends the text that `id` completes, finish() what waits.
+  // The same, one id at a time: push() appends the text that `id` completes. At the end call
+  // state.stream.flush() for what is held back.
   struct TextState {
     DecodeStream stream;  // of this tokenizer's decoder
     bool first = true;    // no token has come yet
   };
   TextState begin_text() const { return {DecodeStream(decoder_), true}; }
-  // The same behind text that is there already: begin_text() would strip a space that parts them.
+  // For ids that continue an existing text, where begin_text() would strip the separating space.
   TextState continue_text() const {
     TextState state{DecodeStream(decoder_), false};
     state.stream.continue_text();
@@ -76,15 +78,14 @@ class Tokenizer {
   }
   void push(int32_t id, bool skip_special, TextState& state, std::string& text) const;
 
-  // The bytes that one token is in the middle of a text; often not whole characters. Empty for ids
+  // The bytes that a token adds in the middle of a text; often not whole characters. Empty for ids
   // without a token. The view lives as long as the tokenizer.
   std::string_view token_bytes(int32_t id) const;
   bool is_special(int32_t id) const;
-  // The id of a token by its text in the file ("<|end_of_text|>"), of added tokens only; -1 if
-  // none.
+  // The id of an added token by its text in the file ("<|end_of_text|>"), or -1.
   int32_t added_token_id(std::string_view text) const;
 
-  // One more than the greatest id; holes are possible. The model's vocabulary may be larger.
+  // One more than the largest id. Ids may have gaps, and the model's vocabulary may be larger.
   int32_t vocab_size() const { return static_cast<int32_t>(pieces_.size()); }
   const Sha256Digest& sha256() const { return sha256_; }  // of the file
 
@@ -106,7 +107,7 @@ class Tokenizer {
   bool has_token(int32_t id) const {
     return id >= 0 && id < vocab_size() && present_[static_cast<size_t>(id)];
   }
-  // Append the ids of text that holds no token of raw_finder_, or no added token at all.
+  // Append the ids of text without tokens of raw_finder_, and of text without any added token.
   Status encode_segment(SourceText text, bool parse_special, StepBudget& budget,
                         std::vector<int32_t>& ids) const;
   Status encode_text(SourceText text, StepBudget& budget, std::vector<int32_t>& ids) const;
@@ -116,13 +117,13 @@ class Tokenizer {
   PreTokenizer pre_tokenizer_;
   Decoder decoder_;
   std::vector<Decoder::Piece> pieces_;        // by id, added tokens included
-  std::vector<Decoder::Piece> first_pieces_;  // of the first token, where that differs; or empty
+  std::vector<Decoder::Piece> first_pieces_;  // for the first token; empty when they do not differ
   std::vector<bool> present_;                 // by id
   std::vector<bool> special_;                 // by id
   std::unordered_map<std::string, int32_t, KeyedHash, std::equal_to<>> added_;
-  size_t added_bytes_ = 0;              // that are looked for
-  AddedTokenFinder raw_finder_;         // tokens looked for in the raw text
-  AddedTokenFinder normalized_finder_;  // and in what the normalizer makes of the rest
+  size_t added_bytes_ = 0;              // total size of the added tokens' search texts
+  AddedTokenFinder raw_finder_;         // searches the raw text
+  AddedTokenFinder normalized_finder_;  // searches the normalized rest
   bool has_template_ = false;
   std::vector<int32_t> prefix_;  // the template's ids before and after the text
   std::vector<int32_t> suffix_;

@@ -25,7 +25,7 @@ constexpr uint8_t kSpace = 0x20;
 constexpr uint8_t kNumeric = 0x40;
 constexpr uint8_t kWord = 0x80;
 
-// One byte a code point, made when first asked: scanners ask for every character.
+// One byte for each code point, built on first use: scanners ask for every character.
 const uint8_t* facts() {
   static const std::unique_ptr<const uint8_t[]> table = [] {
     auto made = std::make_unique<uint8_t[]>(kEnd);

@@ -1,5 +1,5 @@
-// What one rendering may cost. A template or a message that would take longer ends with an error
-// instead of holding a thread or the memory.
+// What one rendering may cost. A template or message that would cost more ends with an error
+// instead of holding a thread or memory.
 #pragma once
 
 #include <cstddef>
@@ -12,16 +12,16 @@ namespace specd::jinja {
 
 struct Limits {
   static constexpr size_t kTemplateBytes = 1 << 20;
-  static constexpr size_t kTokens = 1 << 17;      // names, signs, texts between tags
-  static constexpr int kSyntaxDepth = 200;        // of nested expressions, and of nested blocks
-  static constexpr int kValueDepth = 100;         // of lists in lists
-  static constexpr int kEvaluationDepth = 1000;   // of calls of the evaluator, macros included
+  static constexpr size_t kTokens = 1 << 17;      // names, operators, texts between tags
+  static constexpr int kSyntaxDepth = 200;        // nested expressions, and nested blocks
+  static constexpr int kValueDepth = 100;         // lists in lists
+  static constexpr int kEvaluationDepth = 1000;   // nested calls of the evaluator, macros included
   static constexpr int64_t kRange = 100'000;      // as in jinja2's sandbox
-  static constexpr size_t kJsonValues = 1 << 18;  // of one request, keys included
-  static constexpr size_t kJsonBytes = size_t{32} << 20;  // that they take
+  static constexpr size_t kJsonValues = 1 << 18;  // in one request, keys included
+  static constexpr size_t kJsonBytes = size_t{32} << 20;  // memory of these values
 
   uint64_t steps_max = 4'000'000;            // nodes visited, items touched
-  uint64_t bytes_max = uint64_t{256} << 20;  // copied or searched, all together
+  uint64_t bytes_max = uint64_t{256} << 20;  // copied or searched, in total
   size_t output_bytes_max = size_t{8} << 20;
 };
 
@@ -29,7 +29,7 @@ class Budget {
  public:
   explicit Budget(const Limits& limits) : limits_(limits) {}
 
-  // False once it is spent.
+  // Both return false once the budget is spent.
   bool step(uint64_t n = 1) {
     steps_ += n;
     return steps_ <= limits_.steps_max;

@@ -1,4 +1,4 @@
-// Filters, tests, methods and functions: what a template may call.
+// What a template may call: filters, tests and methods; and the writer of JSON.
 #pragma once
 
 #include <span>
@@ -10,11 +10,11 @@
 
 namespace specd::jinja {
 
-using Arguments = std::span<const Value* const>;  // by parameter, null where left out
+using Arguments = std::span<const Value* const>;  // by parameter; null when omitted
 
 struct FilterSpec {
   std::string_view name;
-  std::vector<std::string_view> parameters;  // behind the value
+  std::vector<std::string_view> parameters;  // without the piped value
   size_t required;
   Result<Value> (*apply)(const Value& value, Arguments arguments, Budget& budget);
 };
@@ -24,12 +24,11 @@ struct TestSpec {
   Result<bool> (*apply)(const Value& value, Arguments arguments, Budget& budget);
 };
 
-// Null when there is none.
+// Null for an unknown name.
 const FilterSpec* find_filter(std::string_view name);
 const TestSpec* find_test(std::string_view name);
 
-// What a bound method does. The names that is_method_name() knows are the ones that a template may
-// call; others are refused when it is parsed.
+// Calls a bound method. The parser refuses calls of names that is_method_name() does not know.
 bool is_method_name(std::string_view name);
 using Keywords = std::vector<std::pair<std::string, Value>>;
 Result<Value> call_method(const MethodObject& method, const std::vector<Value>& arguments,
@@ -39,7 +38,7 @@ Result<Value> call_method(const MethodObject& method, const std::vector<Value>& 
 struct JsonStyle {
   bool ensure_ascii = false;
   bool has_indent = false;
-  std::string indent;  // of one level
+  std::string indent;  // for one level
   std::string item_separator = ", ";
   std::string key_separator = ": ";
   bool indent_from_request = false;

@@ -1,6 +1,7 @@
 #include "core/chat/jinja/evaluator.h"
 
 #include "core/base/quote.h"
+#include "core/chat/jinja/lookup.h"
 #include "core/chat/jinja/operators.h"
 
 namespace specd::jinja {
@@ -23,7 +24,7 @@ Evaluator::Evaluator(const Syntax& syntax, const std::tm& now, Budget& budget)
 }
 
 Evaluator::~Evaluator() {
-  // In two steps: what a namespace held may be the last to hold another one.
+  // Move the values out first: one of them may be the last reference to another namespace.
   std::vector<NamespaceObject::Values> held;
   for (const auto& each : namespaces_) held.push_back(std::move(each->values));
 }
@@ -199,7 +200,7 @@ Result<Evaluator::Flow> Evaluator::run_if(const Statement& statement, Scope* sco
   return run_body(statement.otherwise, scope);
 }
 
-// What the body prints, instead of printing it.
+// Returns what the body prints instead of printing it.
 Result<Value> Evaluator::captured(const Body& body, Scope& scope) {
   MarkedText text;
   MarkedText* const outside = std::exchange(out_, &text);
@@ -389,7 +390,7 @@ Result<Value> Evaluator::evaluate_filter(const Expression& expression, Scope* sc
   return expression.filter->apply(piped.input, piped.arguments, budget_);
 }
 
-// map, select and their like give iterators; what fails for an item fails who asks for it.
+// map, select and the like return iterators. An error for an item is reported when it is read.
 Result<Value> Evaluator::evaluate_each(const Expression& expression, Scope* scope) {
   SPECD_TRY(const Piped piped, evaluate_piped(expression, scope));
   const Value& input = piped.input;

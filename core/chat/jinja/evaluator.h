@@ -1,4 +1,4 @@
-// Walks a template once and writes what it prints. One thread, one use.
+// Evaluates a template once. One thread, one use.
 #pragma once
 
 #include <ctime>
@@ -9,27 +9,26 @@
 #include <vector>
 
 #include "core/chat/jinja/syntax.h"
+#include "core/chat/jinja/template.h"
 
 namespace specd::jinja {
 
-using Variables = std::vector<std::pair<std::string, Value>>;
-
 class Evaluator {
  public:
-  // `now`: what strftime_now() shows. All outlive the evaluator.
+  // `now`: the time that strftime_now() formats. All arguments must outlive the evaluator.
   Evaluator(const Syntax& syntax, const std::tm& now, Budget& budget);
   ~Evaluator();
   Evaluator(const Evaluator&) = delete;
   Evaluator& operator=(const Evaluator&) = delete;
 
-  // kInvalidArgument, kUnsupported: with the place in the template.
+  // What the template prints. kInvalidArgument and kUnsupported with the place in the template.
   Result<MarkedText> run(const Variables& variables);
 
  private:
   enum class Flow { kNormal, kBreak, kContinue };
-  // The names that one loop, macro or block has set; the outermost ones are in root_.
+  // The names that one loop, macro or block has set. The outermost names are in root_.
   struct Scope {
-    const Scope* parent;  // null: behind it is root_
+    const Scope* parent;  // null: the parent is root_
     std::vector<std::pair<NameId, Value>> values = {};
   };
   struct Loop;
@@ -45,11 +44,11 @@ class Evaluator {
 
   Result<Value> evaluate(const Expression& expression, Scope* scope);
   Result<Value> evaluate_kind(const Expression& expression, Scope* scope);
-  // What stands before a `|`, and what its filter gets: null where an argument is not given.
+  // The value before a `|` and the arguments of its filter; null when omitted.
   struct Piped {
     Value input;
     std::vector<Value> values;
-    std::vector<const Value*> arguments;  // in values; a copy would point into the original
+    std::vector<const Value*> arguments;  // into `values`, so Piped must not be copied
     Piped() = default;
     Piped(Piped&&) = default;
     Piped(const Piped&) = delete;
@@ -74,14 +73,13 @@ class Evaluator {
   Result<bool> has_next(Loop& loop);
   Result<int64_t> length_of(Loop& loop);
 
-  NameId id_of(std::string_view name) const;  // -1 where the template does not have it
+  NameId id_of(std::string_view name) const;  // -1 when the template never uses the name
   Value look_up(NameId name, const Scope* scope) const;
-  // The steps of a search through one scope. Whoever looks there counts a step of its own next, and
-  // so learns that the budget is spent.
+  // Charges for the search of one scope. The caller's next step reports a spent budget.
   void charge_search(const Scope& scope) const { budget_.step(1 + scope.values.size() / 16); }
   void assign(NameId name, Value value, Scope* scope);
   Status assign_to(const Expression& target, const Value& value, Scope* scope);
-  // The error with the place, unless it has one.
+  // Adds the place to an error that has none yet.
   Status at(size_t offset, const Status& status);
 
   const Syntax& syntax_;
@@ -90,10 +88,10 @@ class Evaluator {
   NameId loop_name_ = -1;
   std::vector<std::optional<Value>> root_;  // by name
   MarkedText* out_ = nullptr;
-  const Value* piped_ = nullptr;  // what a filter of a block works on
+  const Value* piped_ = nullptr;  // the input of a filter block
   int depth_ = 0;
-  bool is_placed_ = false;  // the error on its way out has its place
-  // Namespaces and loops may hold each other; they are emptied at the end.
+  bool is_placed_ = false;  // the error being returned has its place
+  // Namespaces and loops may refer to each other in cycles, so the destructor empties them.
   std::vector<std::shared_ptr<NamespaceObject>> namespaces_;
 };
 

@@ -9,22 +9,22 @@
 
 namespace specd::jinja {
 
-// `loop` of one for; looks ahead only when asked, as jinja2's, since the test of the loop may
-// depend on what the body does.
+// The variable `loop` of one for. Like jinja2's, it looks ahead only on demand, since the test of
+// the loop may depend on what the body does.
 struct Evaluator::Loop final : Object {
   const Statement* statement = nullptr;
   Scope* outside = nullptr;
   std::vector<Value> source;
-  std::shared_ptr<Object> iterator;  // instead of source: used up as the loop goes
-  size_t next = 0;                   // of source
-  bool is_sized = false;             // the length is that of the source
+  std::shared_ptr<Object> iterator;  // used in place of source; consumed as the loop proceeds
+  size_t next = 0;                   // index into source
+  bool is_sized = false;             // the loop has the length of source
   std::optional<int64_t> length;
   std::optional<Value> after, before, current;
   int64_t index0 = -1;
   bool is_over = false;
 };
 
-// The next item that the test of the loop lets through.
+// The next item that passes the test of the loop.
 Result<std::optional<Value>> Evaluator::advance(Loop& loop) {
   while (!loop.is_over) {
     if (!budget_.step()) return budget_.exceeded();
@@ -58,7 +58,7 @@ Result<bool> Evaluator::has_next(Loop& loop) {
 
 Result<int64_t> Evaluator::length_of(Loop& loop) {
   if (loop.length.has_value()) return *loop.length;
-  // A test or an iterator has no length: the rest is read.
+  // With a test or an iterator the length is unknown: read the rest.
   std::vector<Value> rest;
   while (true) {
     SPECD_TRY(std::optional<Value> item, advance(loop));
@@ -103,8 +103,8 @@ Result<Value> Evaluator::loop_attribute(const Value& value, std::string_view nam
 Result<Evaluator::Flow> Evaluator::run_for(const Statement& statement, Scope* scope) {
   SPECD_TRY(const Value iterable, evaluate(*statement.value, scope));
   auto loop = std::make_shared<Loop>();
-  // A namespace may keep the loop. It must not keep loops through its items: a chain of them would
-  // be freed link by link, on the stack.
+  // A namespace may keep the loop, but must not keep more loops through its items: freeing a chain
+  // of them would recurse once per link.
   struct Release {
     Loop& loop;
     ~Release() {
@@ -125,8 +125,8 @@ Result<Evaluator::Flow> Evaluator::run_for(const Statement& statement, Scope* sc
     loop->source = std::move(items).value();
     if (statement.test == nullptr) loop->length = static_cast<int64_t>(loop->source.size());
   }
-  // jinja2 notes at the end of the body that the loop was not empty: break and continue in every
-  // turn lead to the else, too.
+  // jinja2 notes only at the end of the body that the loop ran, so a loop in which every turn ends
+  // with break or continue runs its else, too.
   bool is_empty = true;
   Flow flow = Flow::kNormal;
   while (flow != Flow::kBreak) {
@@ -150,7 +150,7 @@ Result<Evaluator::Flow> Evaluator::run_for(const Statement& statement, Scope* sc
 
 Result<Value> Evaluator::evaluate_call(const Expression& expression, Scope* scope) {
   const Expression& called = *expression.args[0];
-  // loop.cycle(...) has no value of its own before the call.
+  // loop.cycle exists only as a call.
   if (called.kind == Expression::Kind::kAttribute && called.word == "cycle") {
     SPECD_TRY(const Value owner, evaluate(*called.args[0], scope));
     if (owner.is(Kind::kLoop)) {
@@ -190,14 +190,14 @@ Result<Value> Evaluator::call_macro(const Statement& macro, const std::vector<Va
     return type_error("macro " + quote(name, 40) + " takes not more than " +
                       std::to_string(parameters.size()) + " argument(s)");
   }
-  // A macro sees the names of the template, not those of its caller.
+  // A macro sees the template's names, not its caller's.
   Scope scope{.parent = nullptr};
   for (size_t i = 0; i < arguments.size(); ++i) {
     assign(parameters[i].name, arguments[i], &scope);
   }
   for (const auto& [keyword, value] : keywords) {
     size_t i = arguments.size();
-    SPECD_JINJA_BYTES(budget_, parameters.size() * (8 + keyword.size()));  // each is compared
+    SPECD_JINJA_BYTES(budget_, parameters.size() * (8 + keyword.size()));  // compares with each
     while (i < parameters.size() &&
            syntax_.names[static_cast<size_t>(parameters[i].name)] != keyword) {
       ++i;
@@ -254,7 +254,7 @@ Result<Value> Evaluator::make_range(const std::vector<Value>& arguments) {
   if (range->step == 0) return Status(Code::kInvalidArgument, "range() arg 3 must not be zero");
   const bool is_up = range->step > 0;
   if (is_up ? range->start < range->stop : range->start > range->stop) {
-    // Differences of 64-bit numbers fit unsigned ones.
+    // The difference of two 64-bit integers fits an unsigned one.
     const uint64_t distance =
         is_up ? static_cast<uint64_t>(range->stop) - static_cast<uint64_t>(range->start)
               : static_cast<uint64_t>(range->start) - static_cast<uint64_t>(range->stop);
@@ -289,7 +289,7 @@ Result<Value> Evaluator::make_namespace(const std::vector<Value>& arguments,
   };
   if (!arguments.empty()) {
     for (const auto& [key, value] : arguments[0].dict().entries()) {
-      if (!key.is_string()) return type_error("a name in a namespace is no string");
+      if (!key.is_string()) return type_error("a name in a namespace is not a string");
       SPECD_OK_OR_RETURN(add(key.bytes(), value));
     }
   }
@@ -302,7 +302,7 @@ Result<Value> Evaluator::make_namespace(const std::vector<Value>& arguments,
 Result<Value> Evaluator::strftime_now(const Value& format) {
   if (!format.is_string()) return type_error("strftime_now needs a string");
   const std::string& text = format.bytes();
-  // What C and Python write alike; %f, %z and their like are Python's own.
+  // The directives that C and Python format alike; %f, %z and some others are Python's own.
   constexpr std::string_view kLetters = "aAbBdeHIjmMpSyYFTDRu%";
   for (size_t i = 0; i < text.size(); ++i) {
     if (text[i] != '%') continue;

@@ -4,16 +4,17 @@
 #include <cstdio>
 #include <iterator>
 
+#include "core/base/utf8.h"
 #include "core/chat/jinja/builtins.h"
+#include "core/chat/jinja/lookup.h"
 #include "core/chat/jinja/operators.h"
 #include "core/chat/jinja/python_text.h"
 #include "core/chat/jinja/text_methods.h"
-#include "core/base/utf8.h"
 
 namespace specd::jinja {
 namespace {
 
-// The argument, or `fallback` where it was left out.
+// The argument, or `fallback` when it was omitted.
 const Value& or_else(const Value* argument, const Value& fallback) {
   return argument != nullptr ? *argument : fallback;
 }
@@ -23,7 +24,7 @@ const Value& or_none(const Value* argument) {
 }
 bool is_set(const Value* argument) { return argument != nullptr && truth(*argument); }
 
-// soft_str() where the result is worked on: what is marked safe stays out of it.
+// soft_str() for filters that change the text. Refuses text marked safe.
 Result<MarkedText> text_of(const Value& value, Budget& budget) {
   if (value.is_string() && value.as_string().is_safe) {
     return Status(Code::kUnsupported, "this filter on a string marked safe is not supported");
@@ -44,7 +45,7 @@ Result<Value> trim(const Value& value, Arguments arguments, Budget& budget) {
 }
 
 Result<Value> length_of(const Value& value, Arguments, Budget& budget) {
-  if (value.is_string()) SPECD_JINJA_BYTES(budget, value.bytes().size());  // characters are counted
+  if (value.is_string()) SPECD_JINJA_BYTES(budget, value.bytes().size());  // counts characters
   SPECD_TRY(const int64_t n, length(value));
   return Value::integer(n);
 }
@@ -128,7 +129,7 @@ Result<Value> reverse(const Value& value, Arguments, Budget& budget) {
   }
   SPECD_TRY(std::vector<Value> items, items_of(value, budget));
   std::reverse(items.begin(), items.end());
-  // Of a generator jinja2 makes a list; everything else gives an iterator.
+  // jinja2 turns a generator into a list; anything else becomes an iterator.
   if (value.is(Kind::kIterator)) {
     return make_sequence(Kind::kList, std::move(items), budget);
   }
@@ -137,18 +138,18 @@ Result<Value> reverse(const Value& value, Arguments, Budget& budget) {
 
 Result<Value> items(const Value& value, Arguments, Budget& budget) {
   if (value.is_undefined()) return make_iterator({}, Status());
-  if (!value.is(Kind::kDict)) return type_error("items of a value that is no mapping");
+  if (!value.is(Kind::kDict)) return type_error("items of a value that is not a mapping");
   auto view = std::make_shared<ViewObject>();
   view->of = value;
   SPECD_TRY(std::vector<Value> pairs, items_of(Value::object(Kind::kView, view), budget));
   return make_iterator(std::move(pairs), Status());
 }
 
-// What sorting compares.
+// The key that sorting compares.
 Result<Value> sort_key(const Value& item, const Value& path, bool case_sensitive, Budget& budget) {
   SPECD_TRY(const Value key, get_path(item, path, nullptr, budget));
   if (case_sensitive || !key.is_string()) return key;
-  SPECD_JINJA_BYTES(budget, cost_of(key.text()));  // also where it cannot be lowered
+  SPECD_JINJA_BYTES(budget, cost_of(key.text()));  // even if it cannot be lowered
   SPECD_TRY(MarkedText lower, to_lower(key.text()));
   return make_string(std::move(lower), budget);
 }
@@ -158,7 +159,7 @@ struct Keyed {
   Value item;
 };
 
-// Stable, as Python's sorted(). Keys: all numbers or all strings.
+// Stable, like Python's sorted(). Keys: all numbers or all strings.
 Result<Value> sorted(std::vector<Keyed> items, bool is_reverse, Budget& budget) {
   uint64_t key_bytes = items.size();
   for (const Keyed& each : items) {
@@ -205,7 +206,7 @@ Result<Value> sort(const Value& value, Arguments arguments, Budget& budget) {
 
 Result<Value> dictsort(const Value& value, Arguments arguments, Budget& budget) {
   if (value.is_undefined()) return undefined_error(value);
-  if (!value.is(Kind::kDict)) return type_error("dictsort of a value that is no mapping");
+  if (!value.is(Kind::kDict)) return type_error("dictsort of a value that is not a mapping");
   bool by_value = false;
   if (arguments[1] != nullptr) {
     const Value& by = *arguments[1];
@@ -257,7 +258,7 @@ Result<Value> extreme(const Value& value, Arguments arguments, Budget& budget) {
   return best;
 }
 
-// What reading a number out of the value costs: its text is copied and walked several times.
+// The cost of reading a number from the value: its text is copied and walked several times.
 Status charge_number(const Value& value, Budget& budget) {
   if (value.is_string()) SPECD_JINJA_BYTES(budget, value.text().size() * 8);
   return Status();
@@ -356,7 +357,7 @@ Result<Value> round_number(const Value& value, Arguments arguments, Budget&) {
   if (!(std::abs(scaled) < 9e15)) {
     return Status(Code::kUnsupported, "round of a number this large is not supported");
   }
-  // Through an integer, as in Python: there is no negative zero.
+  // Goes through an integer, as in Python, so there is no negative zero.
   const auto whole =
       static_cast<int64_t>(method == "ceil" ? std::ceil(scaled) : std::floor(scaled));
   return Value::real(static_cast<double>(whole) / scale).with_origin(value.from_request());
@@ -400,7 +401,7 @@ Result<Value> to_json(const Value& value, Arguments arguments, Budget& budget) {
   return make_string(std::move(out), budget);
 }
 
-// The ends of lines that str.splitlines() knows.
+// The line ends that str.splitlines() knows.
 bool is_line_end(char32_t c) {
   return (c >= 0x0A && c <= 0x0D) || (c >= 0x1C && c <= 0x1E) || c == 0x85 || c == 0x2028 ||
          c == 0x2029;
@@ -448,7 +449,7 @@ Result<Value> indent(const Value& value, Arguments arguments, Budget& budget) {
     if (end == bytes.size()) break;
     begin = end + step.bytes;
     if (bytes[end] == '\r' && begin < bytes.size() && bytes[begin] == '\n') ++begin;
-    // "\r" at the very end and the "\n" that jinja2 puts behind the text are one line end.
+    // A "\r" at the very end and the "\n" that jinja2 appends are one line end.
     if (begin == bytes.size() && bytes[end] == '\r' && end + 1 == bytes.size()) break;
   }
   return make_string(std::move(out), budget);

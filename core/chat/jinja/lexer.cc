@@ -5,9 +5,9 @@
 #include <cstdlib>
 
 #include "core/base/quote.h"
+#include "core/base/utf8.h"
 #include "core/chat/jinja/budget.h"
 #include "core/chat/jinja/python_text.h"
-#include "core/base/utf8.h"
 
 namespace specd::jinja {
 namespace {
@@ -52,7 +52,7 @@ class Lexer {
     tokens_.push_back({.type = type, .text = std::move(text), .offset = offset});
     return tokens_.back();
   }
-  // A tree takes some hundred bytes a token.
+  // The tree takes a few hundred bytes for each token.
   Status check_number() const {
     if (tokens_.size() < Limits::kTokens) return Status();
     return source_.unsupported(
@@ -63,7 +63,7 @@ class Lexer {
     return from + strip_spaces(text_.substr(from), true, false).begin;
   }
 
-  // Plain text up to the next tag, and the tag.
+  // Reads plain text up to the next tag, then the tag.
   Status read_data() {
     const size_t begin = at_;
     size_t tag = begin;
@@ -95,7 +95,7 @@ class Lexer {
     return read_tag(tag, Token::Type::kBlockEnd);
   }
 
-  // The text before a tag, less what the tag's sign or lstrip_blocks takes away.
+  // The text before a tag, without what the tag's "-" or lstrip_blocks removes.
   void add_data(size_t begin, size_t end, char sign, bool is_lstripped) {
     const std::string_view data = text_.substr(begin, end - begin);
     size_t kept = data.size();
@@ -112,7 +112,7 @@ class Lexer {
     return from + strip_spaces(data.substr(from), true, false).begin;
   }
 
-  // Behind the end of a tag: "-" takes white space, trim_blocks a line end.
+  // Where the text after a tag begins: "-" removes white space, trim_blocks one line end.
   void end_tag(char sign, size_t end, bool trims) {
     at_ = end;
     if (sign == '-') {
@@ -125,13 +125,14 @@ class Lexer {
 
   Status skip_comment(size_t tag) {
     const size_t end = text_.find("#}", at_);
-    if (end == std::string_view::npos) return source_.error(tag, "the comment does not end: '#}'");
+    if (end == std::string_view::npos)
+      return source_.error(tag, "the comment does not end: expected '#}'");
     const char before = end > at_ ? text_[end - 1] : '\0';
     end_tag(before == '-' || before == '+' ? before : '\0', end + 2, true);
     return Status();
   }
 
-  // {% raw %} ... {% endraw %} as text.
+  // Reads {% raw %} ... {% endraw %} as text.
   Status read_raw(size_t tag, bool& is_raw) {
     size_t i = skip_spaces(at_);
     if (text_.substr(i, 3) != "raw") return Status();
@@ -159,7 +160,7 @@ class Lexer {
     return source_.error(tag, "'raw' does not end: expected '{% endraw %}'");
   }
 
-  // The tokens of one tag and its end.
+  // Reads the tokens of one tag and its end.
   Status read_tag(size_t tag, Token::Type end_type) {
     const bool is_print = end_type == Token::Type::kPrintEnd;
     const std::string_view closing = is_print ? "}}" : "%}";
@@ -192,7 +193,7 @@ class Lexer {
     return source_.error(tag, "the tag does not end: expected '" + std::string(closing) + "'");
   }
 
-  // Digits with single underscores between them; the end.
+  // The end of digits with single underscores between them.
   size_t digits_end(size_t i) const {
     while (i < text_.size() &&
            (is_digit(text_[i]) || (text_[i] == '_' && i > 0 && is_digit(text_[i - 1]) &&
@@ -207,7 +208,7 @@ class Lexer {
     const size_t begin = at_;
     size_t end = digits_end(at_);
     bool is_real = false;
-    if (begin == 0 || text_[begin - 1] != '.') {  // x.0.5 are two accesses
+    if (begin == 0 || text_[begin - 1] != '.') {  // x.0.5 is two accesses, not a float
       if (end < text_.size() && text_[end] == '.' && has_digit(end + 1)) {
         end = digits_end(end + 1);
         is_real = true;
@@ -298,7 +299,7 @@ class Lexer {
     if (c == 'N' || static_cast<unsigned char>(c) >= 0x80) {
       return source_.unsupported(begin, "this escape is not supported; write the character");
     }
-    out += '\\';  // as Python: an unknown escape stays as it is
+    out += '\\';  // Python keeps an unknown escape unchanged
     out += c;
     return Status();
   }
@@ -334,7 +335,7 @@ class Lexer {
   const Source& source_;
   const std::string_view text_;
   size_t at_ = 0;
-  bool line_starting_ = true;  // what was read last ended a line
+  bool line_starting_ = true;  // the last character read ended a line
   std::vector<Token> tokens_;
 };
 

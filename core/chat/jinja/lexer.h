@@ -1,4 +1,4 @@
-// A template's text as tokens, cut where jinja2 with trim_blocks and lstrip_blocks cuts it.
+// Splits a template into tokens exactly as jinja2 does with trim_blocks and lstrip_blocks.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +10,13 @@
 
 namespace specd::jinja {
 
-// A template's text with the name that errors call it by.
+// The text of a template, and its name for errors.
 class Source {
  public:
-  // Line ends become "\n", and the last one is dropped, as jinja2 does.
+  // Like jinja2, turns line ends into "\n" and drops the last one.
   Source(std::string_view text, std::string where);
   const std::string& text() const { return text_; }
-  // "chat_template.jinja:3:14" of a byte; columns count bytes from 1.
+  // "chat_template.jinja:3:14" for a byte offset; columns count bytes from 1.
   std::string place(size_t offset) const;
   Status error(size_t offset, const std::string& what) const {
     return Status(Code::kDataLoss, place(offset) + ": " + what);
@@ -33,7 +33,7 @@ class Source {
 
 struct Token {
   enum class Type {
-    kData,        // text: as it is printed
+    kData,        // text: printed as it is
     kPrintBegin,  // {{
     kPrintEnd,
     kBlockBegin,  // {%
@@ -52,8 +52,8 @@ struct Token {
   double real = 0;
 };
 
-// kDataLoss with the place for what jinja2 refuses too, kUnsupported for what it takes and we do
-// not. The last token is kEnd. REQUIRES UTF-8.
+// The last token is kEnd. kDataLoss where jinja2 raises an error, too, kUnsupported for what only
+// jinja2 accepts; both with the place. REQUIRES UTF-8.
 Result<std::vector<Token>> tokenize(const Source& source);
 
 }  // namespace specd::jinja

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/chat/jinja/python_text.h"
+
 namespace specd::jinja {
 
 void MarkedText::mark(size_t begin, size_t end) {
@@ -33,6 +35,15 @@ MarkedText MarkedText::part(size_t begin, size_t end) const {
   MarkedText result;
   result.append(*this, begin, end);
   return result;
+}
+
+MarkedText MarkedText::stripped(bool left, bool right) const {
+  const TextRange kept = strip_spaces(bytes_, left, right);
+  return part(kept.begin, kept.end);
+}
+
+size_t MarkedText::find(std::string_view needle, size_t from) const {
+  return find_text(bytes_, needle, from);
 }
 
 }  // namespace specd::jinja

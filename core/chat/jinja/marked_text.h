@@ -1,5 +1,5 @@
-// Text that remembers which of its bytes came from the request. Whatever a template does to a
-// string (joins it, cuts it, replaces in it), the bytes keep their origin.
+// Text that remembers which of its bytes came from the request. Bytes keep their origin when a
+// template joins, cuts or replaces text.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/text/text_range.h"
+#include "core/base/text_range.h"
 
 namespace specd::jinja {
 
@@ -18,16 +18,21 @@ class MarkedText {
 
   const std::string& bytes() const { return bytes_; }
   size_t size() const { return bytes_.size(); }
-  // Of the request: sorted, disjoint, not touching, none empty.
+  // The parts from the request: sorted, not touching each other, none empty.
   const std::vector<TextRange>& marks() const { return marks_; }
 
   void append(std::string_view text, bool from_request);
   void append(const MarkedText& other) { append(other, 0, other.size()); }
-  // The bytes [begin, end) of `other`, which is another text. O(log of its marks + what is copied)
+  // Appends the bytes [begin, end) of `other`, which must be another object. O(log(marks of
+  // `other`) + bytes and marks copied)
   void append(const MarkedText& other, size_t begin, size_t end);
   MarkedText part(size_t begin, size_t end) const;
+  // The text without Python's white space at the chosen ends.
+  MarkedText stripped(bool left, bool right) const;
+  // The first place of `needle` at or after `from`, or npos. O(size()) whatever the needle.
+  size_t find(std::string_view needle, size_t from = 0) const;
 
-  // Calls visit(bytes, from_request) for each run of one origin, in order.
+  // Calls visit(bytes, from_request) for each run of bytes of one origin, in order.
   template <typename Visit>
   void each_run(Visit visit) const {
     const std::string_view all = bytes_;

@@ -71,8 +71,8 @@ NameId Parser::intern(const std::string& name) {
   return found->second;
 }
 
-// Up to a block that begins with one of `ends`, whose word is then the present token; with no
-// ends, up to the end of the template.
+// Parses up to a block that begins with a word in `ends`, and leaves that word as the current
+// token. With no ends, parses up to the end of the template.
 Result<Body> Parser::parse_body(const Words& ends) {
   const Nesting nesting(*this);
   SPECD_OK_OR_RETURN(check_nesting());
@@ -246,7 +246,7 @@ Result<StatementPtr> Parser::parse_filter_block() {
   return made;
 }
 
-// {% generation %} of transformers marks what the model wrote; what is printed is the body.
+// transformers' {% generation %} marks what the model wrote; it prints its body.
 Result<StatementPtr> Parser::parse_generation() {
   auto made = std::make_unique<Statement>(Statement::Kind::kGeneration);
   const Place outside = place_;

@@ -1,4 +1,4 @@
-// One reading of a template's tokens; parse() of syntax.h is the way in.
+// The parser's state. Call parse() of syntax.h instead of using this class.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace specd::jinja {
 
-// Of a macro, and of a call: each is compared with all others.
+// For a macro and for a call. Each argument is compared with all others.
 inline constexpr size_t kArgumentsMax = 256;
 
 class Parser {
@@ -19,7 +19,7 @@ class Parser {
 
  private:
   using Words = std::vector<std::string_view>;
-  // Counts nesting while it lives.
+  // Counts one level of nesting while it exists.
   class Nesting {
    public:
     explicit Nesting(Parser& parser) : parser_(parser) { ++parser_.nesting_; }
@@ -30,16 +30,16 @@ class Parser {
    private:
     Parser& parser_;
   };
-  // Where in the template we are, for what may stand only in some places.
+  // Where the parser is, for statements and names that are allowed only in some places.
   struct Place {
-    bool in_loop = false;   // break and continue have something to end
-    bool in_macro = false;  // the names caller, varargs and kwargs mean something
+    bool in_loop = false;   // break and continue are allowed
+    bool in_macro = false;  // the names caller, varargs and kwargs are special
     bool at_top = true;     // macros may be defined
   };
 
   // statements (parser.cc)
   Result<Body> parse_body(const Words& ends);
-  Result<Body> parse_block(const Words& ends);  // "%}", the body, and up to the end word
+  Result<Body> parse_block(const Words& ends);  // "%}" and the body, up to the end word
   Result<StatementPtr> parse_statement();
   Result<StatementPtr> parse_if();
   Result<StatementPtr> parse_for();
@@ -68,6 +68,8 @@ class Parser {
   Result<ExpressionPtr> parse_postfix(ExpressionPtr value);
   Result<ExpressionPtr> parse_filters(ExpressionPtr value, bool with_tests);
   Result<ExpressionPtr> parse_subscript(ExpressionPtr value);
+
+  // calls, filters and tests (parser_calls.cc)
   Result<ExpressionPtr> parse_call(ExpressionPtr callee);
   Result<ExpressionPtr> parse_filter(ExpressionPtr value);
   Result<ExpressionPtr> parse_test(ExpressionPtr value);
@@ -76,12 +78,12 @@ class Parser {
     std::vector<std::pair<std::string, ExpressionPtr>> keywords;
   };
   Result<Call> parse_arguments();
-  // Puts the arguments of a filter into its parameters' places, behind args[0].
+  // Puts the arguments of a filter in the order of its parameters, after args[0].
   Status bind(const FilterSpec& filter, Call call, Expression& into);
   Result<ExpressionPtr> bind_each(EachFilter each, Call call, ExpressionPtr made);
   Result<const TestSpec*> test_named(const std::string& name, size_t offset);
 
-  // The node with its depth checked against the limit.
+  // Returns the node after checking its depth against the limit.
   Result<ExpressionPtr> done(ExpressionPtr made);
   ExpressionPtr make(Expression::Kind kind, size_t offset) const;
   ExpressionPtr binary_node(BinaryOp op, size_t offset, ExpressionPtr left, ExpressionPtr right);

@@ -34,7 +34,7 @@ void append_hex(char32_t c, int digits, std::string& out) {
   }
 }
 
-// Where the character before `end` begins.
+// The first byte of the character that ends at `end`.
 size_t previous(std::string_view text, size_t end) {
   do {
     --end;
@@ -58,7 +58,7 @@ TextRange strip(std::string_view text, bool left, bool right, IsStripped is_stri
   return kept;
 }
 
-// Without the underscores that Python allows between digits; absent when one stands elsewhere.
+// Removes the underscores that Python allows between digits; absent when one is elsewhere.
 std::optional<std::string> without_underscores(std::string_view text) {
   const auto digit = [&](size_t i) { return i < text.size() && text[i] >= '0' && text[i] <= '9'; };
   std::string out;
@@ -228,7 +228,7 @@ std::optional<double> parse_float(std::string_view text) {
 size_t find_text(std::string_view text, std::string_view needle, size_t from) {
   if (from > text.size()) return std::string_view::npos;
   if (needle.empty()) return from;
-  // Not string_view::find, which is quadratic on hostile texts.
+  // string_view::find would be quadratic on hostile texts.
   const void* const found =
       memmem(text.data() + from, text.size() - from, needle.data(), needle.size());
   if (found == nullptr) return std::string_view::npos;

@@ -1,4 +1,4 @@
-// A template as a tree. Made by the parser, walked by the evaluator; immutable then.
+// A template as a tree. The parser builds it; after that it is immutable.
 #pragma once
 
 #include <memory>
@@ -32,19 +32,19 @@ enum class BinaryOp : uint8_t {
   kModulo,
   kPower
 };
-// Filters that call another filter or a test for every item.
+// Filters that apply another filter or a test to every item.
 enum class EachFilter : uint8_t { kMap, kMapAttribute, kSelect, kReject, kSelectAttr, kRejectAttr };
 
 struct Expression {
   enum class Kind : uint8_t {
     kConstant,    // constant
     kName,        // name
-    kMember,      // name.word, a target of set only
+    kMember,      // name.word, only as a target of set
     kAttribute,   // args[0].word
     kItem,        // args[0][args[1]]
-    kSlice,       // args[0][args[1]:args[2]:args[3]], null where left out
+    kSlice,       // args[0][args[1]:args[2]:args[3]], null when omitted
     kCall,        // args[0](args[1..], keywords)
-    kFilter,      // args[0] | filter(args[1..]) by parameter, null where left out
+    kFilter,      // args[0] | filter(args[1..]) by parameter, null when omitted
     kEachFilter,  // args[0] | each; kMap: filter(args[1..]), kMapAttribute: args[1], default
                   // args[2]; select: test(args[1..]); selectattr: args[1], test(args[2..])
     kTest,        // args[0] is test(args[1..])
@@ -75,7 +75,7 @@ struct Expression {
   BinaryOp binary = BinaryOp::kAdd;
   EachFilter each = EachFilter::kMap;
   const FilterSpec* filter = nullptr;
-  const TestSpec* test = nullptr;  // null in select: truth
+  const TestSpec* test = nullptr;  // null in select: tests truth
 };
 
 struct Statement {
@@ -120,8 +120,8 @@ struct Syntax {
   Body body;
 };
 
-// kDataLoss for what is no Jinja, kUnsupported for what cannot be rendered exactly; both with
-// line and column.
+// kDataLoss for malformed Jinja, kUnsupported for what cannot be rendered exactly; both with line
+// and column.
 Result<std::unique_ptr<const Syntax>> parse(std::string_view text, const std::string& where);
 
 }  // namespace specd::jinja

@@ -2,7 +2,13 @@
 
 #include <utility>
 
+#include "core/chat/jinja/evaluator.h"
+#include "core/chat/jinja/parser.h"
+
 namespace specd::jinja {
+
+Template::Template(std::unique_ptr<const Syntax> syntax) : syntax_(std::move(syntax)) {}
+Template::~Template() = default;
 
 Result<std::shared_ptr<const Template>> Template::parse(std::string_view text,
                                                         const std::string& where) {

@@ -46,7 +46,7 @@ Result<bool> is_same(const Value& value, Arguments arguments, Budget&) {
 }
 
 constexpr auto is_number = is_kind<Kind::kBool, Kind::kInt, Kind::kFloat>;
-// Python's undefined value of jinja2 has a length, items and can be walked.
+// jinja2's undefined value has a length and items, and can be iterated.
 constexpr auto is_sequence =
     is_kind<Kind::kUndefined, Kind::kString, Kind::kList, Kind::kTuple, Kind::kDict, Kind::kRange>;
 constexpr auto is_iterable =

@@ -5,15 +5,15 @@
 #include <utility>
 
 #include "core/base/quote.h"
+#include "core/base/utf8.h"
 #include "core/chat/jinja/builtins.h"
 #include "core/chat/jinja/operators.h"
 #include "core/chat/jinja/python_text.h"
-#include "core/base/utf8.h"
 
 namespace specd::jinja {
 namespace {
 
-// change(byte, previous byte) of every byte; 0 is before the first.
+// Applies change(byte, previous byte) to every byte; the first one's previous byte is 0.
 template <typename Change>
 Result<MarkedText> map_ascii(const MarkedText& text, const char* what, Change change) {
   if (!is_ascii(text.bytes())) {
@@ -62,7 +62,7 @@ const MethodArguments kMethods[] = {
     {"upper", {}, 0, false},
     {"values", {}, 0, false},
 };
-// Known so that a call ends as in jinja2's sandbox, and loop.cycle.
+// These names parse, so that calling them fails as in jinja2's sandbox; and loop.cycle.
 constexpr std::string_view kOthers[] = {"append",  "clear",      "cycle",   "extend",
                                         "insert",  "pop",        "popitem", "remove",
                                         "reverse", "setdefault", "sort",    "update"};
@@ -81,7 +81,7 @@ Result<Value> split(const MarkedText& text, const Value& separator, int64_t spli
     return splits_max < 0 || parts.size() < static_cast<uint64_t>(splits_max);
   };
   if (!separator.is(Kind::kNone)) {
-    if (!separator.is_string()) return type_error("the separator of split is no string");
+    if (!separator.is_string()) return type_error("the separator of split is not a string");
     if (separator.bytes().empty()) return Status(Code::kInvalidArgument, "empty separator");
     SPECD_JINJA_BYTES(budget, search_cost(bytes.size(), separator.bytes().size()));
     size_t begin = 0;
@@ -94,7 +94,7 @@ Result<Value> split(const MarkedText& text, const Value& separator, int64_t spli
     SPECD_OK_OR_RETURN(add(begin, bytes.size()));
     return make_sequence(Kind::kList, std::move(parts), budget);
   }
-  SPECD_JINJA_BYTES(budget, 3 * bytes.size());  // walked character by character
+  SPECD_JINJA_BYTES(budget, 3 * bytes.size());  // walks character by character
   const auto skip = [&](size_t at, bool spaces) {
     while (at < bytes.size()) {
       const Utf8Step step = utf8_step(bytes, at);
@@ -116,7 +116,7 @@ Result<Value> split(const MarkedText& text, const Value& separator, int64_t spli
   return make_sequence(Kind::kList, std::move(parts), budget);
 }
 
-// '{}'.format(): plain fields only.
+// '{}'.format() with plain fields only.
 Result<Value> format(const MarkedText& text, const std::vector<Value>& arguments,
                      const Keywords& keywords, Budget& budget) {
   const auto unsupported = [] {
@@ -142,7 +142,7 @@ Result<Value> format(const MarkedText& text, const std::vector<Value>& arguments
     if (end == std::string::npos) {
       return Status(Code::kInvalidArgument, "a single brace in the text of format");
     }
-    SPECD_JINJA_BYTES(budget, 8 * (end - at));  // copied, and walked as a number is
+    SPECD_JINJA_BYTES(budget, 8 * (end - at));  // copies the field, and may parse it as a number
     const std::string field = bytes.substr(at + 1, end - at - 1);
     if (field.find_first_of(".[]!:{") != std::string::npos) return unsupported();
     const Value* found = nullptr;
@@ -155,7 +155,7 @@ Result<Value> format(const MarkedText& text, const std::vector<Value>& arguments
                                : static_cast<size_t>(parse_int(field, too_large).value_or(1 << 30));
       if (index < arguments.size()) found = &arguments[index];
     } else {
-      SPECD_JINJA_BYTES(budget, keywords.size() * (8 + field.size()));  // each is compared
+      SPECD_JINJA_BYTES(budget, keywords.size() * (8 + field.size()));  // compares with each
       for (const auto& [name, value] : keywords) {
         if (name == field) found = &value;
       }
@@ -302,14 +302,14 @@ Result<Value> strip_text(const MarkedText& text, const Value& characters, bool l
   if (characters.is(Kind::kNone)) {
     kept = strip_spaces(text.bytes(), left, right);
   } else if (characters.is_string()) {
-    // Sorted; and each character that goes is looked up there.
+    // The characters are sorted, and each stripped character is looked up.
     SPECD_JINJA_BYTES(budget, characters.text().size() * 32);
     if (!characters.as_string().is_ascii) SPECD_JINJA_BYTES(budget, text.size() * 4);
     kept = strip_characters(text.bytes(), characters.bytes(), left, right);
   } else {
     return type_error("strip needs a string, found a " + std::string(characters.type_name()));
   }
-  // What goes is walked character by character, what stays is copied.
+  // Walks what it strips character by character, and copies the rest.
   SPECD_JINJA_BYTES(budget, 4 * text.size() - 3 * (kept.end - kept.begin));
   return make_string(text.part(kept.begin, kept.end), budget);
 }
@@ -330,7 +330,7 @@ Result<Value> replace_text(const MarkedText& text, std::string_view old, const M
     out.append(with);
     begin = found + old.size();
     search = begin;
-    if (old.empty()) {  // before every character, and behind the last
+    if (old.empty()) {  // matches before every character and after the last
       if (found == bytes.size()) break;
       search = found + utf8_step(bytes, found).bytes;
     }
@@ -365,7 +365,7 @@ Result<Value> call_method(const MethodObject& method, const std::vector<Value>& 
                       " arguments, found " + std::to_string(arguments.size()));
   }
   std::vector<Value> bound = arguments;
-  bound.resize(known->parameters.size());  // None where left out
+  bound.resize(known->parameters.size());  // None when omitted
   size_t given = arguments.size();
   for (const auto& [keyword, value] : keywords) {
     const auto found =

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/chat/jinja/python_text.h"
 #include "core/base/utf8.h"
+#include "core/chat/jinja/python_text.h"
 
 namespace specd::jinja {
 namespace {
@@ -14,7 +14,7 @@ Status unprintable(const Value& value) {
                                         " is not supported: it has no text of its own");
 }
 
-// Equal keys have equal canonical texts: 1, 1.0 and true are one key in Python.
+// Equal keys have the same canonical text: in Python 1, 1.0 and true are one key.
 Result<std::string> canonical_key(const Value& key) {
   switch (key.kind()) {
     case Kind::kString:
@@ -43,8 +43,8 @@ Result<std::string> canonical_key(const Value& key) {
   }
 }
 
-// What lists, strings and dicts take beside their items, and what a key of a dict takes: as a
-// value, in the index, and in the list of entries.
+// Memory of a list, string or dict without its items, and of a dict's entry: the key as a value,
+// its index entry, and its place in the list of entries.
 constexpr uint64_t kObjectBytes = 128;
 constexpr uint64_t kEntryBytes = 192;
 
@@ -212,7 +212,7 @@ Result<const Value*> DictObject::find(const Value& key, Budget& budget) const {
 }
 
 namespace {
-// A loop holds its items and so could hold loops without end; what frees it would recurse.
+// A loop keeps its items, so a chain of loops could grow without end, and freeing it would recurse.
 Status no_loop(const Value& value) {
   if (!value.is(Kind::kLoop)) return Status();
   return Status(Code::kUnsupported, "'loop' inside of a list or dict is not supported");

@@ -1,7 +1,8 @@
-// The values of a template: what Python would have, with the origin of every text.
+// The values of a template: Python's, with the origin of every text.
 //
-// Values are immutable and cheap to copy; namespaces and iterators are the exceptions, shared by
-// all their copies. Integers have 64 bits: what would need more is refused, never wrapped.
+// Values are cheap to copy and immutable, except for namespaces and iterators, whose copies share
+// their state. Integers have 64 bits; an operation that needs more is refused and never wraps
+// around.
 #pragma once
 
 #include <cstdint>
@@ -32,12 +33,12 @@ enum class Kind : uint8_t {
   kDict,
   kRange,
   kView,       // dict.items(), .keys(), .values()
-  kIterator,   // what filters like map give: can be walked once
-  kNamespace,  // the only thing that a template can change
+  kIterator,   // the result of filters like map: can be read once
+  kNamespace,  // the only value that a template can change
   kLoop,       // `loop` in a for
   kMacro,
   kFunction,  // range, namespace, raise_exception, strftime_now
-  kMethod,    // bound: 'x'.upper
+  kMethod,    // a bound method: 'x'.upper
 };
 
 enum class Function : uint8_t { kRange, kNamespace, kRaiseException, kStrftimeNow };
@@ -60,7 +61,7 @@ class Value {
  public:
   Value() : Value(Kind::kNone) {}
   static Value none() { return Value(Kind::kNone); }
-  // `why` is the error of whoever uses it: "'tools' is undefined".
+  // `why` is the error message for using it: "'tools' is undefined".
   static Value undefined(std::string why);
   static Value boolean(bool value);
   static Value integer(int64_t value);
@@ -72,13 +73,13 @@ class Value {
   static Value method(const Value& receiver, std::string_view name);
   static Value object(Kind kind, std::shared_ptr<Object> object);
 
-  // As one that the request sent, so that what is printed of it is marked.
+  // A copy that counts as sent by the request, so that its printed text is marked.
   Value with_origin(bool from_request) const {
     Value copy = *this;
     copy.from_request_ = from_request;
     return copy;
   }
-  bool from_request() const { return from_request_; }  // strings: see their marks
+  bool from_request() const { return from_request_; }  // for strings see their marks
 
   Kind kind() const { return kind_; }
   bool is(Kind kind) const { return kind_ == kind; }
@@ -89,7 +90,7 @@ class Value {
   bool is_number() const { return is_integer() || kind_ == Kind::kFloat; }
 
   // Each REQUIRES the kind.
-  int64_t as_int() const { return integer_; }  // of a bool too
+  int64_t as_int() const { return integer_; }  // also for a bool
   double as_double() const { return kind_ == Kind::kFloat ? real_ : static_cast<double>(integer_); }
   const MarkedText& text() const;
   const std::string& bytes() const { return text().bytes(); }
@@ -106,8 +107,8 @@ class Value {
   const Statement* macro_definition() const { return macro_; }
   const std::shared_ptr<Object>& shared() const { return object_; }
 
-  int depth() const;  // of containers in it
-  // As Python's type() would call it in a message.
+  int depth() const;  // levels of nested containers
+  // The name of the type in Python's messages.
   const char* type_name() const;
 
  private:
@@ -127,7 +128,7 @@ struct StringObject final : Object {
   explicit StringObject(MarkedText t);
   MarkedText text;
   bool is_ascii;
-  bool is_safe = false;  // jinja2's Markup, which escapes what is joined to it
+  bool is_safe = false;  // jinja2's Markup: joining escapes the other text
 };
 
 struct SequenceObject final : Object {
@@ -138,9 +139,9 @@ struct SequenceObject final : Object {
 struct DictObject final : Object {
   using Entry = std::pair<Value, Value>;
 
-  // The value of a key, or null. The key is hashed: who calls the first charges for its length.
+  // The value of a key, or null. Hashes the key; the caller charges for its length.
   const Value* find(std::string_view key) const;
-  // kInvalidArgument when it cannot be a key.
+  // The same, charged here. kInvalidArgument for a value that cannot be a key.
   Result<const Value*> find(const Value& key, Budget& budget) const;
   // Replaces the value of an equal key, as Python does. kInvalidArgument as above.
   Status set(const Value& key, Value value, Budget& budget);
@@ -155,7 +156,7 @@ struct DictObject final : Object {
 
 struct RangeObject final : Object {
   int64_t start = 0, step = 1, size = 0;
-  int64_t stop = 0;  // as given
+  int64_t stop = 0;  // as the template gave it
   int64_t at(int64_t i) const { return start + i * step; }
 };
 
@@ -166,7 +167,7 @@ struct ViewObject final : Object {
 
 struct IteratorObject final : Object {
   std::vector<Value> items;
-  Status error;  // of whoever asks for what comes behind the items
+  Status error;  // for reading past the items
   size_t next = 0;
   int depth = 1;
 };
@@ -185,26 +186,26 @@ struct UndefinedObject final : Object {
   std::string reason;
 };
 
-// What an undefined value takes, for whoever makes one that the request or the template decides.
+// The memory of an undefined value, to charge for those that a request or template can multiply.
 constexpr uint64_t kUndefinedBytes = 128;
 
-// Containers. kInvalidArgument when they nest too deeply.
+// Build containers. kInvalidArgument when they nest too deeply.
 Result<Value> make_sequence(Kind kind, std::vector<Value> items, Budget& budget);
 Result<Value> make_dict(std::shared_ptr<DictObject> dict, Budget& budget);
 Value make_iterator(std::vector<Value> items, Status error);
-// Charged to the budget, with what the object weighs beside its text.
+// Charges for the text and for the object around it.
 Result<Value> make_string(MarkedText text, Budget& budget);
-// What copying the text costs.
+// The cost of copying the text.
 inline uint64_t cost_of(const MarkedText& text) {
   return text.size() + text.marks().size() * sizeof(TextRange);
 }
 
-// The items that a walk over the value gives; an iterator is used up by it. kInvalidArgument for
-// what cannot be walked. The undefined value has none.
+// The items of an iterable value; this consumes an iterator. The undefined value has none.
+// kInvalidArgument for values that are not iterable.
 Result<std::vector<Value>> items_of(const Value& value, Budget& budget);
 
-// Python's str() and repr(), byte for byte; kUnsupported for what has no printed form of its own
-// ("<generator object ...>").
+// Python's str() and repr(), byte for byte. kUnsupported for values whose text would be an object's
+// address ("<generator object ...>").
 Status append_str(const Value& value, MarkedText& out, Budget& budget);
 Status append_repr(const Value& value, MarkedText& out, Budget& budget);
 Result<MarkedText> str(const Value& value, Budget& budget);

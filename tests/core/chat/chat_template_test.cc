@@ -350,7 +350,7 @@ TEST_F(ChatTemplateTest, what_is_wrong_in_a_chat_is_named_by_its_field) {
        [](auto& c) { c.messages[0].content = "ab\xc3"; }},
       {"chat.messages[0].extra_json: expected an object, found a JSON array",
        [](auto& c) { c.messages[0].extra_json = "[]"; }},
-      {"chat.messages[0].extra_json: malformed JSON at byte 1",
+      {"chat.messages[0].extra_json: byte 1: malformed JSON",
        [](auto& c) { c.messages[0].extra_json = "{"; }},
       {"chat.messages[0].extra_json: the content is given twice",
        [](auto& c) { c.messages[0].extra_json = R"({"content": null})"; }},

@@ -7,9 +7,9 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "core/base/utf8.h"
 #include "core/chat/jinja/python_text.h"
 #include "core/chat/jinja/template.h"
-#include "core/base/utf8.h"
 #include "tests/cpu_clock.h"
 
 namespace specd::jinja {
@@ -522,19 +522,19 @@ TEST(JinjaJson, refuses_what_cannot_become_an_exact_value) {
     const auto result = value_from_json(text, "x", budget);
     return result.ok() ? "no error" : result.status().text();
   };
-  EXPECT_NE(error("{").find("x: malformed JSON at byte 1"), std::string::npos) << error("{");
-  EXPECT_EQ(error(R"({"a": 1, "a": 2})"), "x: the key 'a' occurs twice");
-  EXPECT_EQ(error("18446744073709551615"), "x: the integer '18446744073709551615' exceeds 64 bits");
+  EXPECT_NE(error("{").find("x: byte 1: malformed JSON"), std::string::npos) << error("{");
+  EXPECT_EQ(error(R"({"a": 1, "a": 2})"), "x: byte 11: the key 'a' occurs twice");
+  EXPECT_EQ(error("18446744073709551615"), "x: byte 19: the integer '18446744073709551615' exceeds 64 bits");
   EXPECT_EQ(error("99999999999999999999999"),
-            "x: the integer '99999999999999999999999' exceeds 64 bits");
-  EXPECT_EQ(error(repeated("[", 100)), "x: nested deeper than 64 levels");
+            "x: byte 22: the integer '99999999999999999999999' exceeds 64 bits");
+  EXPECT_EQ(error(repeated("[", 100)), "x: byte 64: malformed JSON: nested deeper than 64 levels");
   EXPECT_EQ(
       error("[" + repeated("0,", 2000) + "0]"),
-      "x: more than 1000 values and keys, or than 268435456 bytes as values, in all JSON of the "
+      "x: byte 2002: more than 1000 values and keys, or than 268435456 bytes as values, in all JSON of the "
       "request");
   EXPECT_EQ(error("[1, 2.5, -0.0, 9223372036854775807, -9223372036854775808]"), "no error");
   EXPECT_NE(error("\"\\ud800\"").find("malformed JSON"), std::string::npos);
-  EXPECT_EQ(error(std::string("{}\0 {", 5)), "x: malformed JSON at byte 2: a zero byte");
+  EXPECT_EQ(error(std::string("{}\0 {", 5)), "x: byte 2: malformed JSON: a zero byte");
   EXPECT_EQ(error("1e999").find("json.exception"), std::string::npos) << error("1e999");
 }
 

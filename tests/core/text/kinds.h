@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "core/base/json.h"
-#include "core/text/tokenizer.h"
 #include "core/base/utf8.h"
+#include "core/text/tokenizer.h"
 
 namespace specd {
 

@@ -8,8 +8,8 @@
 #include <cstdlib>
 #include <random>
 
-#include "core/text/unicode.h"
 #include "core/base/utf8.h"
+#include "core/text/unicode.h"
 #include "tests/cpu_clock.h"
 
 namespace specd {

@@ -7,9 +7,9 @@
 #include <thread>
 
 #include "core/base/json.h"
+#include "core/base/utf8.h"
 #include "core/text/detokenizer.h"
 #include "core/text/split_scanner.h"
-#include "core/base/utf8.h"
 #include "tests/cpu_clock.h"
 
 namespace specd {
