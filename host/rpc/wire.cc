@@ -244,8 +244,8 @@ v1::Route route_to_wire(const RouteReport& report) {
   wire.set_last_problem(report.last_problem);
   wire.set_generation(report.generation);
   wire.set_in_use(report.in_use);
-  wire.set_drafter_version(text_to_wire(report.drafter_version));
-  wire.set_verifier_version(text_to_wire(report.verifier_version));
+  wire.set_drafter_version(report.drafter_version);
+  wire.set_verifier_version(report.verifier_version);
   wire.set_drafter_sha256(report.drafter_sha256);
   wire.set_verifier_sha256(report.verifier_sha256);
   wire.set_disable_by_batch_size(report.disable_by_batch_size);
