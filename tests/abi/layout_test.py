@@ -28,8 +28,8 @@ changes = [
     ('services/parts.h', '  const char *data_dir;', '  const char *folder;', 'parts'),
     ('services/pool.h', '(void *ctx, uint32_t index)', '(void *ctx, uint64_t index)', 'pool'),
     ('services/rng.h', '"specd.host.rng/1#"', '"specd.host.rng/2#"', 'rng'),
-    ('types.h', '/* A strided view;', '/* Another comment. A strided view;', None),
-    ('services/rng.h', '/* Purposes of uniform();', '/* Another comment. Purposes of uniform();', None),
+    ('types.h', 'typedef struct specd_tensor {', '/* A comment. */\ntypedef struct specd_tensor {', None),
+    ('services/rng.h', 'typedef struct specd_rng {', '/* A comment. */\ntypedef struct specd_rng {', None),
     ('batch.h', '  uint64_t step_id;', '  uint64_t   step_id ;', None),
 ]
 failures = 0
