@@ -4,14 +4,15 @@
 #
 # ASan and UBSan: parsers of untrusted files and text, and the plugin boundary.
 set(specd_asan_targets
-  core_base_test core_chat_test core_exec_test core_files_test core_kv_test core_model_test
-  core_nth_failure_test core_plugin_test core_request_test core_spec_test core_text_test
+  core_base_test core_chat_test core_draft_test core_files_test core_kv_test core_model_test
+  core_nth_failure_test core_plugin_test core_request_test core_services_test core_spec_test
+  core_text_test
   bad_test cascade_test draft_target_test draft_tree_test lookahead_test match_test
   prompt_lookup_test replay_test suffix_test sdk_test
   specd_config_nth_failure_test specd_host_test)
-# TSan: what starts threads. Host is absent because gRPC is not built for TSan.
-set(specd_tsan_targets core_base_test core_engine_test core_exec_test core_text_test kernels_test
-  suffix_test)
+# TSan: what starts threads. Of host only serve, because gRPC is not built for TSan.
+set(specd_tsan_targets core_base_test core_engine_test core_services_test core_text_test
+  kernels_test specd_session_test suffix_test)
 
 # specd_discover_tests(target ...): gtest_discover_tests, with a label that names the sanitizers:
 # asan, tsan or asan_tsan (CMake cannot pass a list of labels here; ctest -L takes any part).
