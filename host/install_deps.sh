@@ -12,7 +12,8 @@ specd_build_packages=(
   prometheus-cpp-dev
 )
 specd_test_packages=(
-  clang libclang-rt-14-dev python3 libgtest-dev libbenchmark-dev libpcre2-dev ccache fish zsh
+  clang clang-format clang-tidy libclang-rt-14-dev python3 libgtest-dev libbenchmark-dev libpcre2-dev
+  ccache fish zsh
 )
 
 specd_install() {

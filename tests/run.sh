@@ -1,75 +1,81 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds and tests everything on a Debian 12 machine:
+# Installs what is missing, builds and tests on a Debian 12 machine (tests/README.md: what runs where):
 #
-#   cpu    all rooms
-#   asan   all rooms again under AddressSanitizer and UndefinedBehaviorSanitizer
-#   tsan   the engine under ThreadSanitizer, without host: gRPC is not built for it
-#   fuzz   every fuzzer of tests/fuzz for a minute
-#
-#   bash tests/run.sh            all four
+#   bash tests/run.sh            cpu: everything; tidy: the quick checks; asan and tsan: the tests that
+#                                tests/sanitized.cmake lists
 #   bash tests/run.sh --fast     cpu only
-#   bash tests/run.sh --nightly  all four, a longer storm, ten minutes of each fuzzer, and the full product
-#                                of the identity matrix
+#   bash tests/run.sh --all      cpu, asan and tsan with every test, tidy with every check, each fuzzer
+#                                for a minute
+#   bash tests/run.sh --nightly  as --all, with a longer storm, ten minutes of each fuzzer, and the full
+#                                product of the identity matrix
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . host/install_deps.sh
 
-presets=(cpu asan tsan)
-nightly=0
-fuzz_seconds=60
-case "${1:-}" in
-  '') ;;
-  --fast) presets=(cpu); fuzz_seconds=0 ;;
-  --nightly) nightly=1; fuzz_seconds=600; export SPECD_STORM_SECONDS=60 ;;
-  *) echo "usage: bash tests/run.sh [--fast | --nightly]" >&2; exit 2 ;;
+mode=${1:-}
+case "$mode" in
+  '' | --fast | --all) ;;
+  --nightly) export SPECD_STORM_SECONDS=60 ;;
+  *) echo "usage: bash tests/run.sh [--fast | --all | --nightly]" >&2; exit 2 ;;
 esac
 
 specd_install "${specd_build_packages[@]}" "${specd_test_packages[@]}" || exit 1
 specd_continue_as_owner bash tests/run.sh "$@"
 
-export ASAN_OPTIONS=detect_leaks=1:abort_on_error=0:strict_string_checks=1
-export UBSAN_OPTIONS=print_stacktrace=1
-export TSAN_OPTIONS=halt_on_error=1
+# Without these ccache does not cache what uses a precompiled header.
+export CCACHE_SLOPPINESS=pch_defines,time_macros
 summary=()
 failed=0
-for preset in "${presets[@]}"; do
-  printf '\n== %s\n' "$preset"
-  start=$SECONDS
-  if cmake --preset "$preset" -DSPECD_TESTS=ON \
-       -DCMAKE_CXX_COMPILER_LAUNCHER=ccache -DCMAKE_C_COMPILER_LAUNCHER=ccache > /dev/null &&
-     cmake --build --preset "$preset" &&
-     ctest --test-dir "build/$preset" --output-on-failure -j "$(nproc)"; then
-    result=passed
-  else
-    result=FAILED
-    failed=1
-  fi
-  summary+=("$preset $result ($((SECONDS - start)) s)")
-done
 
-if [ $fuzz_seconds -gt 0 ]; then
-  printf '\n== fuzz\n'
-  start=$SECONDS
-  if bash tests/fuzz/run.sh $fuzz_seconds; then
-    result=passed
-  else
+# stage NAME COMMAND...: runs it and notes how it ended.
+stage() {
+  local name=$1 start=$SECONDS result=passed
+  shift
+  printf '\n== %s\n' "$name"
+  if ! "$@"; then
     result=FAILED
     failed=1
   fi
-  summary+=("fuzz $result ($((SECONDS - start)) s)")
-fi
+  summary+=("$name $result ($((SECONDS - start)) s)")
+}
 
-if [ $nightly -eq 1 ]; then
-  printf '\n== the full product\n'
-  start=$SECONDS
-  if SPECD_NIGHTLY=1 ctest --test-dir build/cpu -R FullProduct --output-on-failure -j "$(nproc)"; then
-    result=passed
-  else
-    result=FAILED
-    failed=1
+# preset NAME [LABEL]: builds and runs every test, or those with the label.
+preset() {
+  local name=$1 target=all chosen=()
+  if [ $# -gt 1 ]; then
+    target=$2_tests
+    chosen=(-L "$2")
   fi
-  summary+=("full product $result ($((SECONDS - start)) s)")
-fi
+  cmake --preset "$name" -DSPECD_TESTS=ON \
+    -DCMAKE_CXX_COMPILER_LAUNCHER=ccache -DCMAKE_C_COMPILER_LAUNCHER=ccache > /dev/null &&
+    cmake --build --preset "$name" --target "$target" &&
+    ctest --preset "$name" "${chosen[@]}" --no-tests=error -j "$(nproc)"
+}
+
+full_product() {
+  SPECD_NIGHTLY=1 ctest --preset cpu -R FullProduct --no-tests=error -j "$(nproc)"
+}
+
+stage cpu preset cpu
+case "$mode" in
+  '')
+    stage tidy python3 tests/tidy.py build/cpu
+    stage asan preset asan asan
+    stage tsan preset tsan tsan
+    ;;
+  --all | --nightly)
+    stage tidy python3 tests/tidy.py build/cpu --all
+    stage asan preset asan
+    stage tsan preset tsan
+    ;;
+esac
+case "$mode" in
+  --all) stage fuzz bash tests/fuzz/run.sh 60 ;;
+  --nightly)
+    stage fuzz bash tests/fuzz/run.sh 600
+    stage 'full product' full_product
+    ;;
+esac
 
 printf '\nspecd tests:'
 printf ' %s;' "${summary[@]}"

@@ -24,6 +24,7 @@ MetricSeries DurationHistogram::read() const {
 
 std::vector<double> DurationHistogram::bounds() {
   std::vector<double> seconds;
+  seconds.reserve(kBoundsNs.size());
   for (const uint64_t ns : kBoundsNs) seconds.push_back(static_cast<double>(ns) / 1e9);
   return seconds;
 }

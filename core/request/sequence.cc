@@ -41,7 +41,7 @@ Request without_prompt(Request request) {
 
 Sequence::Sequence(uint64_t number, const Request& request, std::vector<int32_t> prompt,
                    const SamplingParams& sampling, const std::vector<int32_t>& eos,
-                   std::shared_ptr<const Tokenizer> tokenizer, Sink sink)
+                   const std::shared_ptr<const Tokenizer>& tokenizer, Sink sink)
     : number_(number),
       request_(without_prompt(request)),
       sampling_(sampling),

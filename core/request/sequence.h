@@ -24,7 +24,7 @@ class Sequence {
   // `sampling` is complete. `eos` are the model's stop ids.
   Sequence(uint64_t number, const Request& request, std::vector<int32_t> prompt,
            const SamplingParams& sampling, const std::vector<int32_t>& eos,
-           std::shared_ptr<const Tokenizer> tokenizer, Sink sink);
+           const std::shared_ptr<const Tokenizer>& tokenizer, Sink sink);
 
   uint64_t number() const { return number_; }          // never reused by one process
   const Request& request() const { return request_; }  // without its prompt

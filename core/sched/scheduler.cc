@@ -138,6 +138,7 @@ class Planner {
     draft_rows = std::min(draft_rows, limits_.logits_rows_max - n_decoding - n_prefilling);
 
     std::vector<int32_t> wants;
+    wants.reserve(decoding.size());
     for (const Member* member : decoding) wants.push_back(member->draft_nodes_max);
     std::vector<int32_t> nodes = share_evenly(wants, draft_rows);
     rows_left -= std::accumulate(nodes.begin(), nodes.end(), 0);

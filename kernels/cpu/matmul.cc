@@ -27,7 +27,7 @@ constexpr int kTileRows = 6;
 constexpr int vectors_of(int rows) { return rows == 1 ? 4 : rows == 2 ? 2 : 1; }
 #else
 constexpr int kTileRows = 4;
-constexpr int vectors_of(int rows) { return rows > 0 ? 1 : 1; }
+constexpr int vectors_of(int /*rows*/) { return 1; }
 #endif
 
 #ifndef SPECD_BF16_PAIRS

@@ -194,6 +194,7 @@ class Part {
     std::vector<void*> states;
     for (const Sequence* sequence : sequences) states.push_back(sequence->state[index]);
     std::vector<const specd_tensor*> hidden;
+    hidden.reserve(taps_.size());
     for (const uint32_t tap : taps_) hidden.push_back(args.hidden[tap]);
     specd_batch batch = *args.batch;
     batch.seq_state = states.data();

@@ -11,7 +11,7 @@ shift || true
 . host/install_deps.sh
 specd_install "${specd_build_packages[@]}" "${specd_test_packages[@]}" || exit 1
 
-cmake --preset fuzz -DCMAKE_CXX_COMPILER_LAUNCHER=ccache -DCMAKE_C_COMPILER_LAUNCHER=ccache > /dev/null &&
+cmake --preset fuzz -DSPECD_TESTS=ON -DCMAKE_CXX_COMPILER_LAUNCHER=ccache -DCMAKE_C_COMPILER_LAUNCHER=ccache > /dev/null &&
   cmake --build --preset fuzz --target fuzzers || exit 1
 names=("$@")
 if [ ${#names[@]} -eq 0 ]; then

@@ -524,7 +524,8 @@ TEST(JinjaJson, refuses_what_cannot_become_an_exact_value) {
   };
   EXPECT_NE(error("{").find("x: byte 1: malformed JSON"), std::string::npos) << error("{");
   EXPECT_EQ(error(R"({"a": 1, "a": 2})"), "x: byte 11: the key 'a' occurs twice");
-  EXPECT_EQ(error("18446744073709551615"), "x: byte 19: the integer '18446744073709551615' exceeds 64 bits");
+  EXPECT_EQ(error("18446744073709551615"),
+            "x: byte 19: the integer '18446744073709551615' exceeds 64 bits");
   EXPECT_EQ(error("99999999999999999999999"),
             "x: byte 22: the integer '99999999999999999999999' exceeds 64 bits");
   EXPECT_EQ(error(repeated("[", 100)), "x: byte 64: malformed JSON: nested deeper than 64 levels");

@@ -96,12 +96,12 @@ class HostAllocator {
       : host_(other.host_), owner_(other.owner_), memory_(other.memory_) {}
 
   T* allocate(std::size_t n) {
-    if (n > SIZE_MAX / sizeof(T)) throw std::bad_alloc();
+    if (n > SIZE_MAX / kItemBytes) throw std::bad_alloc();
     void* out = nullptr;
-    const specd_status status = memory_->alloc(host_, owner_, SPECD_DEV_CPU, 0, n * sizeof(T),
+    const specd_status status = memory_->alloc(host_, owner_, SPECD_DEV_CPU, 0, n * kItemBytes,
                                                alignof(T) < 16 ? 16 : alignof(T), &out);
     if (status != SPECD_OK) {
-      throw Error(status, "the host refused " + std::to_string(n * sizeof(T)) +
+      throw Error(status, "the host refused " + std::to_string(n * kItemBytes) +
                               " bytes: over the memory quota of this instance");
     }
     return static_cast<T*>(out);
@@ -117,6 +117,8 @@ class HostAllocator {
     return !(*this == other);
   }
 
+  // NOLINTNEXTLINE(bugprone-sizeof-expression): T is a pointer in containers of pointers.
+  static constexpr std::size_t kItemBytes = sizeof(T);
   const specd_host* host_;
   specd_owner* owner_;
   const specd_memory* memory_;

@@ -1,0 +1,55 @@
+# Which tests the default command (tests/run.sh) builds and runs under which sanitizer; the preset
+# cpu runs every test, and --all runs every test under both. The corpora of the fuzzers are always
+# among those of ASan.
+#
+# ASan and UBSan: parsers of untrusted files and text, and the plugin boundary.
+set(specd_asan_targets
+  core_base_test core_chat_test core_draft_test core_files_test core_kv_test core_model_test
+  core_nth_failure_test core_plugin_test core_request_test core_services_test core_spec_test
+  core_text_test
+  bad_test cascade_test draft_target_test draft_tree_test lookahead_test match_test
+  prompt_lookup_test replay_test suffix_test sdk_test
+  specd_config_nth_failure_test specd_host_test)
+# TSan: what starts threads. Of host only serve, because gRPC is not built for TSan.
+set(specd_tsan_targets core_base_test core_engine_test core_services_test core_text_test
+  kernels_test specd_session_test suffix_test)
+
+# specd_discover_tests(target ...): gtest_discover_tests, with a label that names the sanitizers:
+# asan, tsan or asan_tsan (CMake cannot pass a list of labels here; ctest -L takes any part).
+function(specd_discover_tests target)
+  set(labels "")
+  foreach(sanitizer asan tsan)
+    if(target IN_LIST specd_${sanitizer}_targets)
+      list(APPEND labels ${sanitizer})
+    endif()
+  endforeach()
+  if(labels)
+    if(NOT PROPERTIES IN_LIST ARGN)
+      list(APPEND ARGN PROPERTIES)
+    endif()
+    list(JOIN labels _ label)
+    list(APPEND ARGN LABELS ${label})
+  endif()
+  gtest_discover_tests(${target} DISCOVERY_TIMEOUT 60 ${ARGN})
+endfunction()
+
+# The targets asan_tests and tsan_tests build the tests with these labels. A name in a list that is
+# no target is an error, so that a test that was renamed is not lost.
+function(specd_add_sanitized_targets)
+  get_property(corpora GLOBAL PROPERTY specd_corpus_tests)
+  list(APPEND specd_asan_targets ${corpora})
+  set(sanitizers tsan)
+  if(SPECD_HOST AND NOT SPECD_SANITIZE STREQUAL "thread")
+    list(APPEND sanitizers asan)
+  endif()
+  foreach(sanitizer ${sanitizers})
+    add_custom_target(${sanitizer}_tests)
+    foreach(target ${specd_${sanitizer}_targets})
+      if(NOT TARGET ${target})
+        message(FATAL_ERROR "tests/sanitized.cmake: the list of ${sanitizer} names ${target}, which "
+                            "is no target of this build; correct the name there")
+      endif()
+      add_dependencies(${sanitizer}_tests ${target})
+    endforeach()
+  endforeach()
+endfunction()
