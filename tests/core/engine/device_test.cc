@@ -294,11 +294,11 @@ TEST_F(OnDevice, a_step_that_cannot_be_captured_goes_piece_by_piece) {
 
 TEST_F(OnDevice, what_is_not_there_is_named_with_what_is_needed) {
   const std::vector<std::pair<std::string, std::string>> cases = {
-      {"no_driver", "devices: cuda:0: no CUDA driver is installed"},
+      {"no_driver", "devices[0]: cuda:0: no CUDA driver is installed"},
       {"old_driver",
-       "devices: cuda:0: the CUDA driver is for CUDA 11.4, this library is built with"},
-      {"no_device", "devices: cuda:0: this machine has 0 CUDA devices"},
-      {"old_gpu", "devices: cuda:0: Fake GPU has compute capability 6.1, needed is 8.0"},
+       "devices[0]: cuda:0: the CUDA driver is for CUDA 11.4, this library is built with"},
+      {"no_device", "devices[0]: cuda:0: this machine has 0 CUDA devices"},
+      {"old_gpu", "devices[0]: cuda:0: Fake GPU has compute capability 6.1, needed is 8.0"},
       {"bytes=100000", "cuda:0 needs "},
       {"bytes=9000000", " free of 9000000"},
   };
@@ -316,7 +316,7 @@ TEST_F(OnDevice, what_is_not_there_is_named_with_what_is_needed) {
   o.plugin_cache_directory = folder_ + "/cache";
   const auto made = Engine::create(o, {});
   ASSERT_FALSE(made.ok());
-  EXPECT_NE(made.status().text().find("devices: cuda:7: this machine has 1 CUDA devices"),
+  EXPECT_NE(made.status().text().find("devices[0]: cuda:7: this machine has 1 CUDA devices"),
             std::string::npos)
       << made.status().text();
 }

@@ -85,6 +85,7 @@ TEST_F(LookaheadEngine, takes_as_many_steps_as_the_reference_with_its_explicit_m
   EngineOptions o = options("pico-target");
   const Json goldens =
       parse_json_file(SPECD_TEST_REFERENCE "/lookahead_goldens.json", 1 << 24).value();
+  o.step_tokens_max = 2048;  // more than a draft of 1024 nodes
   std::vector<Request> all;
   std::vector<std::vector<int32_t>> expected;
   for (size_t i = 0; i < kContexts; ++i) {

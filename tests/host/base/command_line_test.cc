@@ -87,7 +87,7 @@ TEST_F(Shipped, the_check_activates_a_pair_with_the_limits_of_its_route) {
       "cd " + quoted(folder_.path().string()) + " && " + kSpecd + " check --config wide.yaml";
   const auto [code, text] = run_command(check);
   EXPECT_EQ(code, 3) << text;
-  EXPECT_NE(text.find("wide.yaml:10:5: routes.wide.drafter: "), std::string::npos) << text;
+  EXPECT_NE(text.find("wide.yaml:10:5: routes.wide.drafter.config: "), std::string::npos) << text;
   EXPECT_NE(text.find("draft nodes and the route allows 8: raise its draft_nodes_max"),
             std::string::npos)
       << text;

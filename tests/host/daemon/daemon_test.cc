@@ -364,10 +364,11 @@ TEST_F(DaemonTest, specctl_reads_a_prompt_from_a_file_a_pipe_or_standard_input) 
   EXPECT_EQ(run_specctl(*daemon_, render + fifo).second, expected);
   writer.join();
 
-  const std::pair<std::string, const char*> refused[] = {
+  const std::string absent = (daemon_->folder() / "absent").string();
+  const std::pair<std::string, std::string> refused[] = {
       {"/dev/zero", "--prompt-file /dev/zero: expected a prompt of at most 1048576 bytes"},
       {"/", "--prompt-file /: cannot read: Is a directory"},
-      {"/nonexistent", "--prompt-file /nonexistent: cannot open: No such file"},
+      {absent, "--prompt-file " + absent + ": cannot open: No such file"},
   };
   for (const auto& [path, words] : refused) {
     const auto [refused_code, text] = run_specctl(*daemon_, render + path);

@@ -42,7 +42,7 @@ class DeviceTest : public testing::Test {
     daemon.spawn();
     EXPECT_EQ(daemon.wait(), kExitFailed) << daemon.output();
     EXPECT_NE(daemon.output().find("c.yaml:2:"), std::string::npos) << daemon.output();
-    EXPECT_NE(daemon.output().find("devices: " + words), std::string::npos) << daemon.output();
+    EXPECT_NE(daemon.output().find("devices[0]: " + words), std::string::npos) << daemon.output();
   }
 };
 
