@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds and tests on a Debian 12 machine (tests/README.md: what runs where):
 #
-#   bash tests/run.sh            cpu: everything; tidy: the quick checks; asan and tsan: the tests that
-#                                tests/sanitized.cmake lists
+#   bash tests/run.sh            cpu: everything; asan and tsan: the tests that tests/sanitized.cmake
+#                                lists
 #   bash tests/run.sh --fast     cpu only
 #   bash tests/run.sh --all      cpu, asan and tsan with every test, tidy with every check, each fuzzer
 #                                for a minute
@@ -59,7 +59,6 @@ full_product() {
 stage cpu preset cpu
 case "$mode" in
   '')
-    stage tidy python3 tests/tidy.py build/cpu
     stage asan preset asan asan
     stage tsan preset tsan tsan
     ;;
