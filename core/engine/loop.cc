@@ -54,7 +54,7 @@ Status Loop::step() {
     }
   };
   SPECD_TRY(const StepCounters done, runner_.run(plan, batch_.running(), send_all));
-  counters_.steps += plan.items.empty() ? 0 : 1;
+  counters_.steps += done.rows > 0 ? 1 : 0;  // not when everything planned had ended meanwhile
   counters_.rows += done.rows;
   counters_.tokens += done.tokens;
   counters_.kv_moves += done.kv_moves;
