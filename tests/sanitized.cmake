@@ -1,5 +1,5 @@
-# Which tests the default command (tests/run.sh) builds and runs under which sanitizer; the preset
-# cpu runs every test, and --all runs every test under both. The corpora of the fuzzers are always
+# Which tests stand for the whole under which sanitizer. The default command (tests/run.sh) runs
+# the list of TSan; the preset cpu runs every test, and --all runs every test under both. The corpora of the fuzzers are always
 # among those of ASan.
 #
 # ASan and UBSan: parsers of untrusted files and text, and the plugin boundary.

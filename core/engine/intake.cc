@@ -7,9 +7,13 @@
 
 namespace specd {
 
-Status Intake::may_admit_locked() const {
+Status Intake::is_open_locked() const {
   if (!failure_.ok()) return failure_;
-  if (draining_) return Status(Code::kUnavailable, "the daemon is shutting down");
+  return draining_ ? Status(Code::kUnavailable, "the daemon is shutting down") : Status();
+}
+
+Status Intake::may_admit_locked() const {
+  SPECD_OK_OR_RETURN(is_open_locked());
   const auto n = static_cast<int32_t>(inbox_.size()) + n_waiting_;
   if (n < queue_max_) return Status();
   return Status(Code::kExhausted,
@@ -71,8 +75,7 @@ void Intake::start_drain() {
 
 Status Intake::is_open() const {
   const std::lock_guard lock(mutex_);
-  if (!failure_.ok()) return failure_;
-  return draining_ ? Status(Code::kUnavailable, "the daemon is shutting down") : Status();
+  return is_open_locked();
 }
 
 Status Intake::failure() const {

@@ -80,6 +80,8 @@ class Intake {
   std::vector<ActiveSequence> fail(const Status& why);
 
  private:
+  // Both with mutex_ held.
+  Status is_open_locked() const;
   Status may_admit_locked() const;
 
   const int32_t queue_max_;
