@@ -233,7 +233,8 @@ class Engine {
  public:
   // [control] Loads the models and every route. A route that cannot be is reported and left out,
   // unless it is the default route; so is a draft model, and with it the routes that need it.
-  static Result<std::unique_ptr<Engine>> create(const EngineOptions& options, ProgressFn progress);
+  static Result<std::unique_ptr<Engine>> create(const EngineOptions& options,
+                                                const ProgressFn& progress);
   ~Engine();  // cancels what is left, joins the step thread
 
   // [any] The admitted request; kInvalidArgument with the field of Request, kExhausted when the

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds and tests on a Debian 12 machine (tests/README.md: what runs where):
 #
-#   bash tests/run.sh            cpu: everything; tsan: the tests that tests/sanitized.cmake lists
+#   bash tests/run.sh            cpu: everything; asan and tsan: the tests that tests/sanitized.cmake
+#                                lists
 #   bash tests/run.sh --fast     cpu only
 #   bash tests/run.sh --all      cpu, asan and tsan with every test, tidy with every check, each fuzzer
 #                                for a minute
@@ -58,6 +59,7 @@ full_product() {
 stage cpu preset cpu
 case "$mode" in
   '')
+    stage asan preset asan asan
     stage tsan preset tsan tsan
     ;;
   --all | --nightly)

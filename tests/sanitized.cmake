@@ -1,6 +1,6 @@
-# Which tests stand for the whole under which sanitizer. The default command (tests/run.sh) runs
-# the list of TSan; the preset cpu runs every test, and --all runs every test under both. The corpora of the fuzzers are always
-# among those of ASan.
+# Which tests stand for the whole under which sanitizer in the default command (tests/run.sh), which
+# runs every test without one. --all runs every test under both. The corpora of the fuzzers are
+# always among those of ASan.
 #
 # ASan and UBSan: parsers of untrusted files and text, and the plugin boundary.
 set(specd_asan_targets

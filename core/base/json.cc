@@ -70,7 +70,7 @@ class CountingIterator {
 };
 
 // Builds a Json from parse events; stops at the first thing that it refuses.
-class Builder final : public JsonEvents {
+class Builder final : public JsonEvents {  // NOLINT(bugprone-exception-escape): of nlohmann's
  public:
   Json take_root() { return std::move(root_); }
 

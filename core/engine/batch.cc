@@ -100,6 +100,7 @@ Status Batch::carry_out(const StepPlan& plan) {
   if (plan.n_pages_to_reclaim > 0) models_.reclaim(plan.n_pages_to_reclaim);
   // The waiting ones that were planned come off before the preempted ones join them.
   std::vector<ActiveSequence> admitted;
+  admitted.reserve(at(plan.n_admitted()));
   for (int32_t i = 0; i < plan.n_admitted(); ++i) {
     admitted.push_back(std::move(waiting_.extract(waiting_.begin()).mapped()));
   }

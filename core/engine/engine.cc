@@ -9,7 +9,8 @@ namespace specd {
 Engine::Engine() = default;
 Engine::~Engine() = default;
 
-Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options, ProgressFn progress) {
+Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options,
+                                               const ProgressFn& progress) {
   SPECD_OK_OR_RETURN(check_limits(options));
   std::unique_ptr<Engine> engine(new Engine());
   engine->impl_ = std::make_unique<Impl>(options);

@@ -128,8 +128,8 @@ std::string common_fault(const specd_call& call, const specd_forward_args* args,
            " outputs, expected at most " + std::to_string(kRowsMax) + " and " +
            std::to_string(most);
   }
-  const std::string fault = outputs_fault(*args, static_cast<int64_t>(model.facts.info.vocab_size),
-                                          on_device(*args) ? &device : nullptr);
+  std::string fault = outputs_fault(*args, static_cast<int64_t>(model.facts.info.vocab_size),
+                                    on_device(*args) ? &device : nullptr);
   if (fault.empty() && !device.is_host() && args->out_topk_token != nullptr &&
       args->out_topk_token->shape[1] > static_cast<int64_t>(kDraftTopKMax)) {
     return "out_topk_token has " + std::to_string(args->out_topk_token->shape[1]) +
@@ -176,7 +176,7 @@ std::string keep_fault(uint32_t n_seqs, const uint32_t* kept, const uint32_t* ro
                        const uint32_t* rows) {
   if (kept == nullptr) return "kept is null";
   if (row_offsets == nullptr) return std::string();
-  const std::string fault = offsets_fault(row_offsets, n_seqs, row_offsets[n_seqs]);
+  std::string fault = offsets_fault(row_offsets, n_seqs, row_offsets[n_seqs]);
   if (!fault.empty()) return fault;
   return row_offsets[n_seqs] > 0 && rows == nullptr ? "rows is null" : std::string();
 }

@@ -140,11 +140,13 @@ class Update {
     specd_tensor node_t = tensor(columns.node, {n, rows_max});
     specd_tensor top1_t = tensor(columns.top1, {n, static_cast<int64_t>(capacity_)});
     std::vector<specd_tensor> hidden_tensor;
+    hidden_tensor.reserve(hidden_.size());
     for (std::vector<float>& data : hidden_) {
       hidden_tensor.push_back(host_tensor(data.data(), SPECD_DT_FLOAT, 32,
                                           {n, rows_max, static_cast<int64_t>(width_)}));
     }
     std::vector<const specd_tensor*> hidden_ptr;
+    hidden_ptr.reserve(hidden_.size());
     for (const specd_tensor& each : hidden_tensor) hidden_ptr.push_back(&each);
     specd_update_args args{};
     args.struct_size = sizeof(args);

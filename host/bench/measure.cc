@@ -170,6 +170,7 @@ void fill_speedup(const Cell& cell, const Cell& base, Row& row) {
   const auto by_prompt = [](const std::map<size_t, std::vector<double>>& values) {
     if (values.size() == 1) return values.begin()->second;
     std::vector<double> medians;
+    medians.reserve(values.size());
     for (const auto& [prompt, each] : values) medians.push_back(median(each));
     return medians;
   };

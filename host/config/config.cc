@@ -18,7 +18,7 @@ std::string default_cache_directory() {
     const char* value = std::getenv(variable);
     return value != nullptr && value[0] == '/' ? value : "";
   };
-  if (const std::string cache = folder("CACHE_DIRECTORY"); !cache.empty()) return cache;  // systemd
+  if (std::string cache = folder("CACHE_DIRECTORY"); !cache.empty()) return cache;  // systemd
   if (const std::string cache = folder("XDG_CACHE_HOME"); !cache.empty()) return cache + "/specd";
   if (const std::string home = folder("HOME"); !home.empty()) return home + "/.cache/specd";
   return "/var/cache/specd";

@@ -60,7 +60,7 @@ class Fields {
   // A text that members stand for: set(text), get() -> text.
   void text(Key key, auto set, auto get) {
     std::string text = get();
-    value(key, text);
+    value(std::move(key), text);
     if (is_loading() && !text.empty()) set(text);
   }
   // A mapping whose keys `keys_of(fields)` names.
@@ -104,8 +104,15 @@ class Fields {
       return;
     }
     Json all = Json::array();
-    for (U& one : members)
-      all.push_back(label == nullptr ? save(of(one)) : Json::array({one.*label, save(of(one))}));
+    for (U& one : members) {
+      Json& saved = all.emplace_back(save(of(one)));
+      if (label == nullptr) continue;
+      // Not an initializer list: GCC 12 destroys a part of it twice when a later part throws.
+      Json pair = Json::array();
+      pair.push_back(one.*label);
+      pair.push_back(std::move(saved));
+      saved = std::move(pair);
+    }
     put(std::move(key), std::move(all));
   }
 

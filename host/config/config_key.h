@@ -46,7 +46,7 @@ class Value {
   std::string path_;
 };
 
-struct Key {
+struct Key {  // NOLINT(bugprone-exception-escape): of nlohmann's
   enum class Type {
     kText,
     kName,

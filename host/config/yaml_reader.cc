@@ -23,7 +23,7 @@ YamlPlace place_of(const YAML::Mark& mark) { return {mark.line + 1, mark.column 
 
 // Carries an error out of yaml-cpp's callbacks; never leaves this file.
 struct Refused : std::exception {
-  Refused(YamlPlace where, std::string what) : place(where), text(std::move(what)) {}
+  Refused(YamlPlace where, std::string what) : place(std::move(where)), text(std::move(what)) {}
   YamlPlace place;
   std::string text;
 };
@@ -126,7 +126,7 @@ class TreeBuilder : public YAML::EventHandler {
   static void fill(YamlNode& node, YamlNode::Kind kind, YamlPlace place, const std::string& tag,
                    const std::string* value) {
     node.kind = kind;
-    node.place = place;
+    node.place = std::move(place);
     node.plain = tag == "?" || tag.empty();
     if (value != nullptr) node.value = *value;
   }

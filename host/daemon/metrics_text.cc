@@ -65,6 +65,7 @@ prometheus::MetricFamily converted(const MetricFamily& family) {
 
 std::string metrics_text(const std::vector<MetricFamily>& families) {
   std::vector<prometheus::MetricFamily> all;
+  all.reserve(families.size());
   for (const MetricFamily& family : families) all.push_back(converted(family));
   return prometheus::TextSerializer().Serialize(all);
 }

@@ -192,6 +192,7 @@ class Part {
                   top1_.row(s));
     }
     std::vector<void*> states;
+    states.reserve(n);
     for (const Sequence* sequence : sequences) states.push_back(sequence->state[index]);
     std::vector<const specd_tensor*> hidden;
     hidden.reserve(taps_.size());

@@ -15,7 +15,7 @@ struct Limits {
   static constexpr size_t kTokens = 1 << 17;      // names, operators, texts between tags
   static constexpr int kSyntaxDepth = 200;        // nested expressions, and nested blocks
   static constexpr int kValueDepth = 100;         // lists in lists
-  static constexpr int kEvaluationDepth = 1000;   // nested calls of the evaluator, macros included
+  static constexpr int kEvaluationDepth = 500;    // nested calls of the evaluator, macros included
   static constexpr int64_t kRange = 100'000;      // as in jinja2's sandbox
   static constexpr size_t kJsonValues = 1 << 18;  // in one request, keys included
   static constexpr size_t kJsonBytes = size_t{32} << 20;  // memory of these values

@@ -183,6 +183,7 @@ Result<Value> sorted(std::vector<Keyed> items, bool is_reverse, Budget& budget) 
     return is_reverse ? sign > 0 : sign < 0;
   });
   std::vector<Value> out;
+  out.reserve(items.size());
   for (Keyed& each : items) out.push_back(std::move(each.item));
   return make_sequence(Kind::kList, std::move(out), budget);
 }

@@ -131,7 +131,7 @@ Result<RouteChange> RouteControl::change(const std::string& request_id, const Ro
     }
   }
   SPECD_OK_OR_RETURN(intake_.is_open());
-  const Result<RouteChange> reply = is_delete ? remove(wanted.name) : apply(wanted);
+  Result<RouteChange> reply = is_delete ? remove(wanted.name) : apply(wanted);
   if (!request_id.empty()) {
     replies_.push_back({request_id, wanted, is_delete, reply});
     if (replies_.size() > kRepliesMax) replies_.pop_front();

@@ -43,55 +43,64 @@ const Json* child_of(const Json& at, std::string_view key) {
   return child == at.end() ? nullptr : &*child;
 }
 
-specd_status get_i64(const specd_config* config, const char* path, int64_t* out) noexcept {
+// `take` reads the value at `path` into `out`; false when it is of another type.
+specd_status read(const specd_config* config, const char* path, const void* out,
+                  auto&& take) noexcept {
   if (config == nullptr || path == nullptr || out == nullptr) return SPECD_E_INVALID;
-  const Json* value = find(config, path);
-  if (value == nullptr) return SPECD_E_PRECONDITION;
-  if (value->is_number_unsigned()) {
-    const auto number = value->get<uint64_t>();
-    if (number > static_cast<uint64_t>(INT64_MAX)) return SPECD_E_CONFIG;
-    *out = static_cast<int64_t>(number);
-  } else if (value->is_number_integer()) {
-    *out = value->get<int64_t>();
-  } else if (value->is_number_float()) {
-    // 8.0 is an integer to the schema, so it is one here.
-    const double number = value->get<double>();
-    if (number != std::trunc(number) || std::fabs(number) > 0x1p53) return SPECD_E_CONFIG;
-    *out = static_cast<int64_t>(number);
-  } else {
-    return SPECD_E_CONFIG;
+  try {
+    const Json* value = find(config, path);
+    if (value == nullptr) return SPECD_E_PRECONDITION;
+    return take(*value) ? SPECD_OK : SPECD_E_CONFIG;
+  } catch (...) {  // finding a key copies it
+    return SPECD_E_EXHAUSTED;
   }
-  return SPECD_OK;
+}
+
+specd_status get_i64(const specd_config* config, const char* path, int64_t* out) noexcept {
+  return read(config, path, out, [out](const Json& value) {
+    if (value.is_number_unsigned()) {
+      const auto number = value.get<uint64_t>();
+      if (number > static_cast<uint64_t>(INT64_MAX)) return false;
+      *out = static_cast<int64_t>(number);
+    } else if (value.is_number_integer()) {
+      *out = value.get<int64_t>();
+    } else if (value.is_number_float()) {
+      // 8.0 is an integer to the schema, so it is one here.
+      const auto number = value.get<double>();
+      if (number != std::trunc(number) || std::fabs(number) > 0x1p53) return false;
+      *out = static_cast<int64_t>(number);
+    } else {
+      return false;
+    }
+    return true;
+  });
 }
 
 specd_status get_f64(const specd_config* config, const char* path, double* out) noexcept {
-  if (config == nullptr || path == nullptr || out == nullptr) return SPECD_E_INVALID;
-  const Json* value = find(config, path);
-  if (value == nullptr) return SPECD_E_PRECONDITION;
-  if (!value->is_number()) return SPECD_E_CONFIG;
-  *out = value->get<double>();
-  return SPECD_OK;
+  return read(config, path, out, [out](const Json& value) {
+    if (!value.is_number()) return false;
+    *out = value.get<double>();
+    return true;
+  });
 }
 
 specd_status get_bool(const specd_config* config, const char* path, uint32_t* out) noexcept {
-  if (config == nullptr || path == nullptr || out == nullptr) return SPECD_E_INVALID;
-  const Json* value = find(config, path);
-  if (value == nullptr) return SPECD_E_PRECONDITION;
-  if (!value->is_boolean()) return SPECD_E_CONFIG;
-  *out = value->get<bool>() ? 1 : 0;
-  return SPECD_OK;
+  return read(config, path, out, [out](const Json& value) {
+    if (!value.is_boolean()) return false;
+    *out = value.get<bool>() ? 1 : 0;
+    return true;
+  });
 }
 
 specd_status get_str(const specd_config* config, const char* path, const char** out,
                      uint64_t* len) noexcept {
-  if (config == nullptr || path == nullptr || out == nullptr) return SPECD_E_INVALID;
-  const Json* value = find(config, path);
-  if (value == nullptr) return SPECD_E_PRECONDITION;
-  if (!value->is_string()) return SPECD_E_CONFIG;
-  const auto& text = value->get_ref<const std::string&>();
-  *out = text.c_str();
-  if (len != nullptr) *len = text.size();
-  return SPECD_OK;
+  return read(config, path, out, [out, len](const Json& value) {
+    if (!value.is_string()) return false;
+    const auto& text = value.get_ref<const std::string&>();
+    *out = text.c_str();
+    if (len != nullptr) *len = text.size();
+    return true;
+  });
 }
 
 }  // namespace
