@@ -17,16 +17,17 @@
 #include "core/base/metrics.h"
 #include "core/base/status.h"
 #include "core/request/request.h"
-#include "core/spec/route.h"
+#include "core/spec/route_report.h"
 
 namespace specd {
 
 // ---- options: the configuration as data; the host reads it from YAML -------------------------
 
 enum class KvDType { kF32, kF16, kBF16 };
-// kStrict: a row has the same bits whatever stands beside it, so that drafts change no token.
-// kBf16: the same, with activations rounded to bfloat16 where weights are: faster, other texts than
-// strict's, the same ones on one model of processor only. CPUs with AVX-512 BF16 only.
+// kStrict: the bits of a row do not depend on the rest of the batch, so drafts change no token.
+// kBf16: as kStrict, with activations rounded to bfloat16 where the weights are. Faster; the texts
+// differ from those of kStrict, and repeat only on the same model of processor. CPUs with AVX-512 BF16
+// only.
 // kFast: whatever the device does fastest; routes reach the guarantee `law` at most. CUDA devices
 // only.
 enum class Numerics { kStrict, kBf16, kFast };
@@ -41,8 +42,8 @@ struct ModelOptions {
   double kv_memory_share = 0;  // of the machine's memory, up to 1
   int32_t kv_pages = 0;
   bool prefix_cache = true;
-  bool generation_config = true;  // its sampling holds where a request does not say
-  std::string chat_template;      // a file instead of the folder's own; empty = that
+  bool generation_config = true;  // take defaults of sampling from generation_config.json
+  std::string chat_template;      // a file to use instead of the folder's own; empty = none
 
   bool operator==(const ModelOptions&) const = default;
 };
@@ -50,13 +51,13 @@ struct ModelOptions {
 // A second model that drafters may ask for by name; its KV lies in the pages of the target's.
 struct DraftModelOptions {
   std::string name;
-  std::string path;  // as of the target
+  std::string path;  // as ModelOptions::path
   KvDType kv_dtype = KvDType::kBF16;
 
   bool operator==(const DraftModelOptions&) const = default;
 };
 
-// The largest values that are taken.
+// The largest values that are accepted.
 struct EngineLimits {
   static constexpr int32_t kThreads = 256;
   static constexpr int32_t kSequences = 1024;
@@ -95,79 +96,46 @@ struct EngineOptions {
 
 // ---- reports ---------------------------------------------------------------------------------
 
+enum class PluginState { kDiscovered, kLoaded, kRefused };
+const char* plugin_state_name(PluginState state);
+
 struct PluginReport {
-  std::string id, version, license, directory, sha256, state, reason;
+  std::string id, version, license, directory, sha256;
+  PluginState state = PluginState::kDiscovered;
+  std::string reason;                                          // why it was refused
   std::vector<std::pair<std::string, std::string>> factories;  // id, kind
 };
 
-struct PluginCallReport {
-  std::string plugin, call;  // "specd.drafter.replay", "propose"
-  uint64_t calls = 0, ns = 0, failures = 0;
-};
-
-// What a plugin counts through the metrics service.
-struct PluginMetricReport {
-  std::string plugin, kind;  // "specd.drafter.replay", "drafter"
-  std::string name, help;    // [a-z][a-z0-9_]*
-  bool counter = false;
-  double value = 0;
-};
-
-struct RouteReport {
-  std::string name, model, drafter, verifier, guarantee;
-  std::string state;  // "live", "refused"; "draining": replaced or deleted, requests still run
-  Status refused;     // why; its field is a key of the route: "drafter.config.max_nodes"
-  bool is_default = false;
-  uint64_t generation = 0;  // of the change of routes with which it came; 1 = the start
-  int32_t in_use = 0;       // requests that wait or run with this generation
-  std::string drafter_version, verifier_version;
-  std::string drafter_sha256, verifier_sha256;  // of the libraries that it runs
-  uint64_t memory_bytes = 0;                    // held by the drafter now, through memory/1
-  uint64_t memory_bytes_max = 0;                // may be held from activation on
-  int32_t draft_nodes_max = 0;
-  int32_t disable_by_batch_size = 0;
-  bool suspended = false;  // does not draft now: more than disable_by_batch_size sequences run
-  // Counts of a live route include those of its earlier generations of the same plugins, so they
-  // only grow.
-  uint64_t requests = 0, steps = 0;
-  uint64_t drafts = 0;  // with at least one node
-  uint64_t drafted = 0, accepted = 0, rejected = 0, discarded = 0;
-  std::vector<uint64_t> accepted_at;  // of accepted: by depth less one
-  uint64_t forward_ns = 0;            // its share of the forwards, by rows
-  uint64_t cut = 0;                   // proposals and verdicts in which validation found a defect
-  std::string last_problem;           // the last defect or loss, in words
-  uint64_t lost = 0;  // requests that the drafter failed; they went on without drafts
-  uint64_t propose_calls = 0, propose_ns = 0, propose_failures = 0;
-  uint64_t verify_calls = 0, verify_ns = 0, verify_failures = 0;
-  std::vector<PluginCallReport> calls;  // every call that steps make
-  std::vector<PluginMetricReport> plugin_metrics;
-};
-
 struct ModelReport {
-  std::string role;           // "target", "draft"
-  std::string state, reason;  // "loaded", "refused" and why
+  bool is_draft = false;
+  Status refused;  // why a draft model could not be loaded
   std::string name, path, architecture, dtype, kv_dtype;
   int32_t vocab_size = 0, n_layers = 0, hidden_size = 0, max_positions = 0;
   uint64_t parameters = 0, weight_bytes = 0, kv_bytes = 0;
   // At rest free + cached = total.
   int32_t kv_pages_total = 0, kv_pages_free = 0, page_tokens = 0;
-  int32_t kv_pages_cached = 0;       // held by the prefix cache alone: given up when needed
+  int32_t kv_pages_cached = 0;       // held by the prefix cache alone; evicted when needed
   uint64_t prefix_query_tokens = 0;  // of prompts that ran
   uint64_t prefix_hit_tokens = 0;    // of those, not computed but found in the prefix cache
-  // Of draft models, whose KV lies in the target's pages: how many of those they hold, forwards and
-  // their rows, the time they took with their draws.
+  // Of draft models: pages of the target's KV cache that they hold, their forwards, the rows of those,
+  // and the time of forwards and draws.
   int32_t kv_pages_held = 0;
   uint64_t forwards = 0, rows = 0, forward_ns = 0;
-  // Of the target: where a request does not say, and what generation_config.json asks for in vain.
+  // Of the target: the defaults of requests, and what generation_config.json asks for but is not
+  // applied.
   SamplingParams sampling_defaults;
   std::vector<std::string> generation_config_ignored;
-  std::vector<int32_t> eos_tokens;  // of the target: each ends a text
-  // Of the target: the file its chat template came from, or "refused: " and why chats are.
+  std::vector<int32_t> eos_tokens;  // of the target: each ends a request
+  // Of the target: the file of its chat template, or "refused: " and why chats are refused.
   std::string chat_template;
 };
 
+// kFailed: the device failed, see Engine::failure().
+enum class EngineState { kReady, kDraining, kFailed };
+const char* engine_state_name(EngineState state);
+
 struct EngineReport {
-  std::string state;   // "ready", "draining"
+  EngineState state = EngineState::kReady;
   std::string device;  // "cuda:0 (NVIDIA H200)", "cpu (cpu-avx2)"
   std::string isa;     // of the host
   int32_t threads = 0;
@@ -198,9 +166,9 @@ using ProgressFn = std::function<void(const std::string& what, double fraction)>
 // "cpu", "cuda:N" or "auto": cuda:0 where it can be had, else the CPU, and a line in the log why.
 bool is_device_name(const std::string& name);
 
-// What the values say alone, without a look at files, plugins or devices. The field of an error is
+// Checks the values alone, without looking at files, plugins or devices. The field of an error is
 // the key's path in the configuration: "engine.step_tokens_max", "routes.NAME.draft_nodes_max".
-// Engine::create(), apply_route() and check_options() check this too, and their errors have such
+// Engine::create(), apply_route() and check_options() do this first, and their errors have such
 // fields.
 Status check_limits(const EngineOptions& options);
 // The same for one route of an engine with these options.
@@ -211,11 +179,11 @@ Status check_route(const RouteOptions& route, const EngineOptions& options);
 // and with `devices: [cpu]` activates them; afterwards call shut_down_plugins().
 Status check_options(const EngineOptions& options);
 
-// [control] At process exit, after the last engine: lets plugins say goodbye (their deinit()).
-// Their code stays mapped.
+// [control] Calls the deinit() of every plugin; at process exit, after the last engine. Their code
+// stays mapped.
 void shut_down_plugins();
 
-// What the model reads of a prompt.
+// A prompt as the model reads it.
 struct RenderedPrompt {
   std::string text;
   std::vector<int32_t> tokens;
@@ -223,69 +191,72 @@ struct RenderedPrompt {
 
 // An admitted request.
 struct Ticket {
-  std::string id;           // the client's, or made; may be used again after the end
-  uint64_t number = 0;      // the engine's own, never used again
-  SamplingParams sampling;  // what holds, the model's defaults included
+  std::string id;           // the client's, or generated; free again after the end
+  uint64_t number = 0;      // the engine's own; unique in the process
+  SamplingParams sampling;  // as applied, with the model's defaults
   std::vector<int32_t> prompt_tokens;
 };
 
 class Engine {
  public:
-  // [control] Loads the models and every route. A route that cannot be is reported and left out,
-  // unless it is the default route; so is a draft model, and with it the routes that need it.
+  // [control] Loads the models and every route. A route that cannot be served is reported as refused,
+  // unless it is the default route; so is a draft model, with the routes that need it.
   static Result<std::unique_ptr<Engine>> create(const EngineOptions& options,
                                                 const ProgressFn& progress);
   ~Engine();  // cancels what is left, joins the step thread
 
-  // [any] The admitted request; kInvalidArgument with the field of Request, kExhausted when the
-  // queue is full, kDeadlineExceeded when it is too late already, kUnavailable while draining. After
-  // an error the sink is never called; else it may be called before this returns.
+  // [any] Admits a request. kInvalidArgument with the field of Request, kExhausted when the queue is
+  // full, kDeadlineExceeded when the deadline has passed already, kUnavailable while draining. After
+  // an error the sink is never called; otherwise it may be called before this returns.
   Result<Ticket> submit(const Request& request, Sink sink);
+  // [any] What submit() checks before it renders the prompt. For callers that let requests wait: an
+  // error needs no place in a queue.
+  Status check(const Request& request) const;
   // [any] Counts a request that was refused before it could be submitted.
   void count_refused();
-  // [any] What submit() gives the model for the text or the chat of this request, of which nothing
-  // else is looked at: what a client needs to debug a template, or to send the same prompt as ids.
+  // [any] The prompt that submit() would give the model for the text or the chat of `request`; looks at
+  // nothing else of it. For clients that debug a template, or want to send the same prompt as ids.
   Result<RenderedPrompt> render(const Request& request) const;
   // The ids of a text alone.
   Result<std::vector<int32_t>> encode(const std::string& prompt) const;
-  // [any] Takes effect within one step; false, and nothing happens, when the request has ended.
+  // [any] Takes effect within one step; false when the request has ended.
   bool cancel(uint64_t number);
-  // The same for the one that has this id now.
+  // Cancels the request that has this id now.
   bool cancel(const std::string& request_id);
-  // [any] Drops every cached prefix that nobody uses now; false when no step ended in time.
+  // [any] Evicts every cached prefix that no request uses; false when no step ended in time.
   bool clear_prefix_cache();
-  // [any] Puts a route into service or replaces the one of its name, while requests run. The plugin
-  // directories are looked at again, the pair is loaded, checked and activated on this thread
-  // beside the step, then flipped in between two steps: requests that were admitted before finish
-  // on the pair they have, later ones get the new. After an error nothing has changed; its field is
-  // "request_id" or begins with "routes.NAME". The same definition made of the same bundles leaves
-  // the live route alone; files that a plugin's configuration names are not compared. One change at
-  // a time; others wait. A request_id that was used before gives the first reply again, or
-  // kInvalidArgument when the change is another one; the last 256 are remembered, empty never. May
-  // block until a step ends: not for the step thread.
+  // [any] Adds a route, or replaces the one of its name, while requests run. Scans the plugin
+  // directories again, loads, checks and activates the pair on this thread while steps go on, and
+  // swaps it in between two steps. Requests that were admitted before finish on the old pair, later
+  // ones get the new. After an error nothing has changed; its field is "request_id" or begins with
+  // "routes.NAME". The same definition made of the same bundles leaves the live route alone; files
+  // that a plugin's configuration names are not compared. Changes are made one at a time; others
+  // wait. A request_id that was used before gets the first reply again, or kInvalidArgument for
+  // another change; the last 256 that are not empty are remembered. May block until a step ends, so
+  // not for the step thread.
   Result<RouteChange> apply_route(const RouteOptions& route, const std::string& request_id);
-  // [any] No new request gets it; those that have it finish. kFailedPrecondition for "off" and the
-  // default route, kNotFound. request_id as above.
+  // [any] New requests no longer get the route; those that have it finish. kFailedPrecondition for
+  // "off" and the default route, kNotFound. request_id as above.
   Result<RouteChange> delete_route(const std::string& name, const std::string& request_id);
   // [any] The definition of a route of the table, live or refused; kNotFound.
   Result<RouteOptions> route(const std::string& name) const;
   // [any] Refuses new requests and changes of routes from now on.
   void start_drain();
-  // [any] Not ok once the device has failed: every request has got this as its error, new ones are
-  // refused, and nothing can be computed any more by this process.
+  // [any] Not ok once the device has failed: every request ended with this error, new ones are
+  // refused, and this process cannot compute any more.
   Status failure() const;
   // [any] True when nothing runs or waits any more; false at the timeout.
   bool wait_idle(uint64_t timeout_ms);
 
-  // [any] Snapshots; free of side effects. Plugins: what new routes are made of; a route may still
-  // run an older version. Routes: "off", the table, then what drains.
+  // [any] Snapshots without side effects. plugins(): what new routes are made of; a route may still
+  // run an older version. routes(): "off", the table, then the draining ones.
   std::vector<PluginReport> plugins() const;
   std::vector<RouteReport> routes() const;
   ModelReport model() const;
   std::vector<ModelReport> draft_models() const;
   EngineReport status() const;
   std::vector<MemoryLine> memory() const;
-  // All of it as numbers with names, and the histograms of times.
+  // All of these as metrics, and histograms of times.
   std::vector<MetricFamily> metrics() const;
 
  private:

@@ -15,7 +15,7 @@ import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 ROOMS = ("core/", "host/", "kernels/cpu/", "plugins/")
-GCC_ONLY = ("-fno-gnu-unique",)  # clang refuses it
+GCC_ONLY = ("-fno-gnu-unique", "-fpch-preprocess", "-Winvalid-pch")  # clang refuses them
 SLOW = "clang-analyzer-*,-bugprone-reserved-identifier,-bugprone-stringview-nullptr"
 
 
@@ -31,6 +31,9 @@ def commands(build):
             while os.path.basename(arguments[0]) == "ccache":
                 del arguments[0]
             arguments = [a for a in arguments if a not in GCC_ONLY]
+            for i in reversed(range(len(arguments))):  # GCC's precompiled headers
+                if arguments[i] == "-include" and arguments[i + 1].endswith("cmake_pch.hxx"):
+                    del arguments[i:i + 2]
             found.setdefault(path, (entry["directory"], arguments))
     return found
 

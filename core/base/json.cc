@@ -20,7 +20,7 @@ namespace specd {
 namespace {
 
 constexpr size_t kDepthMax = 64;
-// A value takes up to 160 bytes beside its text, so the 7 bytes of `"a":{},` grow about 20 times.
+// A value takes up to 160 bytes plus its text, so the 7 bytes of `"a":{},` grow about 20 times.
 constexpr size_t kValuesMax = 4'000'000;
 
 // "where:line:column" of a byte offset; columns count bytes from 1.

@@ -58,9 +58,19 @@ std::string known_words(std::string_view word, const std::vector<std::string>& k
   return (near.empty() ? ";" : near) + " known here: " + (known.empty() ? "none" : joined(known));
 }
 
-std::string joined(const std::vector<std::string>& words) {
+std::string joined(const std::vector<std::string>& words, std::string_view between) {
   std::string list;
-  for (const std::string& word : words) list += (list.empty() ? "" : ", ") + word;
+  for (size_t i = 0; i < words.size(); ++i) {
+    if (i > 0) list += between;
+    list += words[i];
+  }
+  return list;
+}
+
+std::string joined_or(const std::vector<std::string>& words) {
+  std::string list;
+  for (size_t i = 0; i < words.size(); ++i)
+    list += (i == 0 ? "" : i + 1 == words.size() ? " or " : ", ") + words[i];
   return list;
 }
 

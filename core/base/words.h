@@ -14,10 +14,13 @@ std::string nearest(std::string_view word, const std::vector<std::string>& candi
 // "; did you mean 'x'?", or "" when no candidate is near.
 std::string did_you_mean(std::string_view word, const std::vector<std::string>& candidates);
 
-// What is said behind "unknown key": "; did you mean 'b'? known here: a, b, c".
+// The text after "unknown key": "; did you mean 'b'? known here: a, b, c".
 std::string known_words(std::string_view word, const std::vector<std::string>& known);
 
 // "a, b, c"
-std::string joined(const std::vector<std::string>& words);
+std::string joined(const std::vector<std::string>& words, std::string_view between = ", ");
+
+// "a, b or c"
+std::string joined_or(const std::vector<std::string>& words);
 
 }  // namespace specd

@@ -30,7 +30,8 @@ Status wrong(const std::string& field, const std::string& what) {
 Status check_utf8(const std::string& field, const std::string& text) {
   const size_t bad = utf8_error_offset(text);
   if (bad == std::string_view::npos) return Status();
-  return wrong(field, "not UTF-8 at byte " + std::to_string(bad));
+  return wrong(field,
+               "expected UTF-8, found an ill-formed character at byte " + std::to_string(bad));
 }
 
 // Reads "text" or {"content": "text"}; empty when the key is missing.
@@ -72,7 +73,8 @@ class Reader {
       const std::string extra_field = field + ".extra_json";
       SPECD_TRY(const Value extra, json(message.extra_json, extra_field, Kind::kDict, "an object"));
       for (const auto& [key, value] : extra.dict().entries()) {
-        if (key.bytes() == "role") return wrong(extra_field, "the role stands in the field role");
+        if (key.bytes() == "role")
+          return wrong(extra_field, "expected no \"role\" here; set the field role");
         if (key.bytes() == "content" && !message.content.empty()) {
           return wrong(extra_field, "the content is given twice");
         }
@@ -108,7 +110,7 @@ class Reader {
 
  private:
   jinja::Budget json_budget_ = jinja::json_budget();
-  jinja::Budget budget_{jinja::Limits{}};  // never spent: check_size() has bounded the request
+  jinja::Budget budget_{jinja::Limits{}};  // never spent: check_chat() has bounded the request
 };
 
 // The message with the tag after its text. Sets `text` to its original text.
@@ -165,7 +167,9 @@ Result<MarkedText> cut_at_tag(const MarkedText& rendered, const MarkedText& fina
   return is_trimmed ? kept.stripped(false, true) : kept;
 }
 
-Status check_size(const ChatPrompt& chat) {
+}  // namespace
+
+Status check_chat(const ChatPrompt& chat) {
   if (chat.messages.empty()) return wrong("chat.messages", "expected at least one, found none");
   if (chat.messages.size() > ChatPrompt::kMessagesMax) {
     return wrong("chat.messages", "expected at most " + std::to_string(ChatPrompt::kMessagesMax) +
@@ -186,8 +190,6 @@ Status check_size(const ChatPrompt& chat) {
   }
   return Status();
 }
-
-}  // namespace
 
 Status ChatTemplate::add(const std::string& name, const std::string& text,
                          const std::string& where) {
@@ -264,7 +266,7 @@ Status ChatTemplate::find(const std::string& folder, const std::string& file) {
 }
 
 Result<RenderedChat> ChatTemplate::render(const ChatPrompt& chat, const std::tm& now) const {
-  SPECD_OK_OR_RETURN(check_size(chat));
+  SPECD_OK_OR_RETURN(check_chat(chat));
   if (!status_.ok()) {
     return Status(Code::kFailedPrecondition, "chat",
                   status_.message() + (source_.empty() ? "" : kHowToFix));

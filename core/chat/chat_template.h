@@ -23,6 +23,9 @@ struct RenderedChat {
   std::vector<TextRange> from_request;
 };
 
+// Whether the chat is within the limits of ChatPrompt and its flags agree. render() checks it first.
+Status check_chat(const ChatPrompt& chat);
+
 // Immutable; thread-safe.
 class ChatTemplate {
  public:

@@ -59,12 +59,12 @@ Status add_row(const DraftModel& model, DraftSession& session, int32_t parent, i
 // ---- open uses -------------------------------------------------------------------------------
 
 void DraftSessions::open(std::shared_ptr<DraftUse> use) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   open_.push_back(std::move(use));
 }
 
 void DraftSessions::collect_closed() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::erase_if(open_, [this](const std::shared_ptr<DraftUse>& use) {
     if (use.use_count() > 1) return false;
     for (auto& [seq_id, session] : use->sessions) give_back(*use, session);
@@ -74,7 +74,7 @@ void DraftSessions::collect_closed() {
 
 void DraftSessions::end(uint64_t seq_id) {
   collect_closed();
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (const std::shared_ptr<DraftUse>& use : open_) release(*use, seq_id);
 }
 
@@ -107,7 +107,7 @@ bool DraftSessions::may_go(const DraftSession& session) const {
 
 int32_t DraftSessions::n_reclaimable() const {
   size_t n = 0;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (const std::shared_ptr<DraftUse>& use : open_) {
     for (const auto& [seq_id, session] : use->sessions) {
       if (may_go(session)) n += session.pool_pages.size();
@@ -122,7 +122,7 @@ int32_t DraftSessions::reclaim(int32_t n_pages) {
     DraftUse* use;
   };
   std::vector<Candidate> candidates;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (const std::shared_ptr<DraftUse>& use : open_) {
     for (const auto& [seq_id, session] : use->sessions) {
       if (may_go(session)) candidates.push_back({session.last_step, seq_id, use.get()});

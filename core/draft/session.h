@@ -11,11 +11,11 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <unordered_map>
 #include <vector>
 
+#include "core/base/mutex.h"
 #include "core/base/status.h"
 #include "core/draft/draft_model.h"
 #include "core/kv/block_table.h"
@@ -116,8 +116,8 @@ class DraftSessions final {
 
   PagePool& pool_;
   uint64_t step_ = 0;  // that is protected; 0 = none
-  mutable std::mutex mutex_;
-  std::vector<std::shared_ptr<DraftUse>> open_;  // guarded by mutex_
+  mutable Mutex mutex_;
+  std::vector<std::shared_ptr<DraftUse>> open_ SPECD_GUARDED_BY(mutex_);
 };
 
 }  // namespace specd

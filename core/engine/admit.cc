@@ -1,9 +1,10 @@
 #include <algorithm>
 #include <charconv>
 
+#include "core/base/utf8.h"
+#include "core/chat/chat_template.h"
 #include "core/engine/impl.h"
 #include "core/engine/options.h"
-#include "core/base/utf8.h"
 
 namespace specd {
 
@@ -55,11 +56,9 @@ Status check_name(const std::string& field, const std::string& name) {
   return Status();
 }
 
-Result<Ticket> Engine::Impl::admit(const Request& request, Sink sink) {
+Status Engine::Impl::check(const Request& request) const {
   const ModelConfig& config = target.config;
-  const uint64_t arrived_ns = request.arrived_ns != 0 ? request.arrived_ns : now_ns();
-  const SamplingParams sampling = request.sampling.over(target.sampling_defaults);
-  SPECD_OK_OR_RETURN(check_sampling(sampling));
+  SPECD_OK_OR_RETURN(check_sampling(request.sampling.over(target.sampling_defaults)));
   if (request.max_tokens < 1 || request.max_tokens > config.max_positions) {
     return out_of_range("max_tokens", "1 to " + std::to_string(config.max_positions),
                         std::to_string(request.max_tokens));
@@ -111,14 +110,28 @@ Result<Ticket> Engine::Impl::admit(const Request& request, Sink sink) {
                         "at most " + std::to_string(EngineLimits::kCacheSaltBytes) + " bytes",
                         std::to_string(request.cache_salt.size()));
   }
+  const bool has_ids = request.prompt_tokens.has_value();
+  if (has_ids && (!request.prompt.empty() || request.chat.has_value())) {
+    return Status(Code::kInvalidArgument, "prompt", "give text, a chat or token ids, one of them");
+  }
+  if (has_ids) return check_ids("prompt_tokens", *request.prompt_tokens);
+  return request.chat.has_value() ? check_chat(*request.chat) : Status();
+}
+
+Result<Ticket> Engine::Impl::admit(const Request& request, Sink sink) {
+  SPECD_OK_OR_RETURN(check(request));
+  const ModelConfig& config = target.config;
+  const uint64_t arrived_ns = request.arrived_ns != 0 ? request.arrived_ns : now_ns();
+  const SamplingParams sampling = request.sampling.over(target.sampling_defaults);
 
   const uint64_t deadline_ns =
       request.deadline_ms == 0
           ? 0
           : arrived_ns + static_cast<uint64_t>(request.deadline_ms) * 1'000'000;
   if (deadline_ns != 0 && now_ns() >= deadline_ns) {
-    return Status(Code::kDeadlineExceeded, "deadline_ms",
-                  std::to_string(request.deadline_ms) + " ms are over; the request was not begun");
+    return Status(
+        Code::kDeadlineExceeded, "deadline_ms",
+        std::to_string(request.deadline_ms) + " ms have passed; the request was not started");
   }
   // Before a prompt is rendered and encoded; put() looks again.
   SPECD_OK_OR_RETURN(intake.may_admit());
@@ -128,11 +141,6 @@ Result<Ticket> Engine::Impl::admit(const Request& request, Sink sink) {
 
   std::vector<int32_t> prompt;
   if (request.prompt_tokens.has_value()) {
-    if (!request.prompt.empty() || request.chat.has_value()) {
-      return Status(Code::kInvalidArgument, "prompt",
-                    "give text, a chat or token ids, one of them");
-    }
-    SPECD_OK_OR_RETURN(check_ids("prompt_tokens", *request.prompt_tokens));
     prompt = *request.prompt_tokens;
   } else {
     SPECD_TRY(RenderedPrompt made, target.make_prompt(request));

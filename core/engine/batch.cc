@@ -206,7 +206,7 @@ void Batch::let_go(ActiveSequence& member) {
   member.slot = -1;
 }
 
-// Gives everything back before the client hears of the end: whoever sees the last event finds the
+// Releases everything before the client gets the last event, so that a client that has seen it finds the
 // books balanced.
 void Batch::retire(ActiveSequence& member) {
   const FinishReason finish = member.sequence->finish();

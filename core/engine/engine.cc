@@ -40,6 +40,8 @@ Status Engine::Impl::load(const ProgressFn& progress) {
   return Status();
 }
 
+Status Engine::check(const Request& request) const { return impl_->check(request); }
+
 Result<Ticket> Engine::submit(const Request& request, Sink sink) {
   Result<Ticket> ticket = impl_->admit(request, std::move(sink));
   if (!ticket.ok()) count_refused();

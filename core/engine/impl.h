@@ -49,6 +49,7 @@ struct Engine::Impl {
   std::unique_ptr<Loop> loop;
 
   Status load(const ProgressFn& progress);
+  Status check(const Request& request) const;
   Result<Ticket> admit(const Request& request, Sink sink);
 };
 

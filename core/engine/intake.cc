@@ -21,7 +21,7 @@ Status Intake::may_admit_locked() const {
 }
 
 Status Intake::may_admit() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return may_admit_locked();
 }
 
@@ -31,7 +31,7 @@ Result<std::string> Intake::put(ActiveSequence next, const std::string& wanted_i
   std::string id = wanted_id;
   {
     // One critical section: a cancel that comes after the id is known finds the request.
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     SPECD_OK_OR_RETURN(may_admit_locked());
     // A client may have chosen a name that looks like ours.
     for (uint64_t n = number; id.empty() || (wanted_id.empty() && number_of_.contains(id)); ++n) {
@@ -53,7 +53,7 @@ Result<std::string> Intake::put(ActiveSequence next, const std::string& wanted_i
 
 // While a request is live the step thread has something to do: it needs no waking.
 bool Intake::cancel(uint64_t number) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = live_.find(number);
   if (found == live_.end()) return false;
   found->second->cancel();
@@ -61,7 +61,7 @@ bool Intake::cancel(uint64_t number) {
 }
 
 bool Intake::cancel(const std::string& id) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = number_of_.find(id);
   if (found == number_of_.end()) return false;
   live_.at(found->second)->cancel();
@@ -69,53 +69,61 @@ bool Intake::cancel(const std::string& id) {
 }
 
 void Intake::start_drain() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   draining_ = true;
 }
 
 Status Intake::is_open() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return is_open_locked();
 }
 
 Status Intake::failure() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return failure_;
 }
 
 bool Intake::is_draining() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return draining_;
 }
 
 int32_t Intake::n_queued() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return static_cast<int32_t>(inbox_.size()) + n_waiting_;
 }
 
 bool Intake::wait_idle(std::chrono::milliseconds timeout) {
-  std::unique_lock lock(mutex_);
-  return idle_.wait_for(lock, timeout, [this] { return n_unfinished_ == 0; });
+  const auto deadline = CondVar::Clock::now() + timeout;
+  MutexLock lock(mutex_);
+  while (n_unfinished_ > 0) {
+    if (!idle_.wait_until(lock, deadline)) return n_unfinished_ == 0;
+  }
+  return true;
 }
 
 bool Intake::between_steps(std::function<void()> task, std::chrono::seconds timeout) {
-  std::unique_lock lock(mutex_);
+  const auto deadline = CondVar::Clock::now() + timeout;
+  MutexLock lock(mutex_);
   task_has_run_ = false;
   task_ = std::move(task);
   wake_.notify_one();
-  const auto has_run = [this] { return task_has_run_; };
-  if (task_done_.wait_for(lock, timeout, has_run)) return true;
-  if (task_ != nullptr) {
-    task_ = nullptr;
-    return false;
+  bool is_late = false;
+  while (!task_has_run_) {
+    if (is_late) {
+      task_done_.wait(lock);
+    } else if (!task_done_.wait_until(lock, deadline)) {
+      is_late = true;
+      // Either it has not begun, or it is running and will end.
+      if (std::exchange(task_, nullptr) != nullptr) return false;
+    }
   }
-  task_done_.wait(lock, has_run);  // it is running
   return true;
 }
 
 void Intake::stop() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stopping_ = draining_ = true;
   }
   wake_.notify_all();
@@ -123,9 +131,9 @@ void Intake::stop() {
 
 Intake::Arrived Intake::wait(bool has_work, std::atomic<uint64_t>& pulse) {
   Arrived arrived;
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   pulse = 0;
-  wake_.wait(lock, [&] { return stopping_ || has_work || !inbox_.empty() || task_ != nullptr; });
+  while (!stopping_ && !has_work && inbox_.empty() && task_ == nullptr) wake_.wait(lock);
   pulse = now_ns();
   arrived.sequences.swap(inbox_);
   n_waiting_ += static_cast<int32_t>(arrived.sequences.size());
@@ -139,14 +147,14 @@ Intake::Arrived Intake::wait(bool has_work, std::atomic<uint64_t>& pulse) {
 
 void Intake::finish_task() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     task_has_run_ = true;
   }
   task_done_.notify_all();
 }
 
 void Intake::set_waiting(int32_t n_waiting) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   n_waiting_ = n_waiting;
 }
 
@@ -165,14 +173,14 @@ void Intake::end(Sequence& sequence, int32_t n_waiting) {
   }
   {
     // Before the last event: a client that has seen it may use the id and the place in the queue.
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     n_waiting_ = n_waiting;
     live_.erase(sequence.number());
     number_of_.erase(sequence.request().id);
   }
   sequence.send();
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     --n_unfinished_;
   }
   idle_.notify_all();
@@ -180,7 +188,7 @@ void Intake::end(Sequence& sequence, int32_t n_waiting) {
 
 std::vector<ActiveSequence> Intake::fail(const Status& why) {
   std::vector<ActiveSequence> arrived;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (failure_.ok()) {
     failure_ = Status(Code::kUnavailable, "the device failed: " + why.message());
     log(LogLevel::kError, "every request ends: " + failure_.message());

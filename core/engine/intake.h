@@ -5,14 +5,13 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
+#include "core/base/mutex.h"
 #include "core/base/status.h"
 #include "core/step/active_sequence.h"
 
@@ -80,24 +79,24 @@ class Intake {
   std::vector<ActiveSequence> fail(const Status& why);
 
  private:
-  // Both with mutex_ held.
-  Status is_open_locked() const;
-  Status may_admit_locked() const;
+  Status is_open_locked() const SPECD_REQUIRES(mutex_);
+  Status may_admit_locked() const SPECD_REQUIRES(mutex_);
 
   const int32_t queue_max_;
   std::atomic<uint64_t> last_number_{0};
-  mutable std::mutex mutex_;
-  std::condition_variable wake_;  // of the step thread
-  std::condition_variable idle_, task_done_;
-  std::vector<ActiveSequence> inbox_;                    // guarded by mutex_
-  std::unordered_map<uint64_t, Sequence*> live_;         // guarded by mutex_; admitted, not ended
-  std::unordered_map<std::string, uint64_t> number_of_;  // guarded by mutex_; of the live ids
-  int32_t n_waiting_ = 0;                                // guarded by mutex_; behind the inbox
-  int32_t n_unfinished_ = 0;                             // guarded by mutex_; last event not out
-  bool draining_ = false, stopping_ = false;             // guarded by mutex_
-  Status failure_;                                       // guarded by mutex_; of the device
-  std::function<void()> task_;                           // guarded by mutex_
-  bool task_has_run_ = false;                            // guarded by mutex_
+  mutable Mutex mutex_;
+  CondVar wake_;  // of the step thread
+  CondVar idle_, task_done_;
+  std::vector<ActiveSequence> inbox_ SPECD_GUARDED_BY(mutex_);
+  std::unordered_map<uint64_t, Sequence*> live_ SPECD_GUARDED_BY(mutex_);  // admitted, not ended
+  std::unordered_map<std::string, uint64_t> number_of_ SPECD_GUARDED_BY(mutex_);  // of the live ids
+  int32_t n_waiting_ SPECD_GUARDED_BY(mutex_) = 0;     // behind the inbox
+  int32_t n_unfinished_ SPECD_GUARDED_BY(mutex_) = 0;  // last event not out
+  bool draining_ SPECD_GUARDED_BY(mutex_) = false;
+  bool stopping_ SPECD_GUARDED_BY(mutex_) = false;
+  Status failure_ SPECD_GUARDED_BY(mutex_);  // of the device
+  std::function<void()> task_ SPECD_GUARDED_BY(mutex_);
+  bool task_has_run_ SPECD_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace specd

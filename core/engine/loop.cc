@@ -1,20 +1,16 @@
 #include "core/engine/loop.h"
 
-#include <pthread.h>
-
 #include <utility>
 
 #include "core/base/check.h"
+#include "core/base/thread.h"
 
 namespace specd {
 
 Loop::~Loop() { SPECD_CHECK(!thread_.joinable(), "stop() comes before the end"); }
 
 void Loop::start() {
-  thread_ = std::thread([this] {
-    pthread_setname_np(pthread_self(), "specd-step");
-    run();
-  });
+  thread_ = start_thread("specd-step", [this] { run(); });
 }
 
 void Loop::stop() {

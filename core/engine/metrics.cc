@@ -135,48 +135,52 @@ void add_steps(Families& families, const Labels& model, const EngineReport& stat
 void add_routes(Families& families, const RouteReport& off,
                 const std::vector<RouteReport>& routes) {
   const auto labels = [](const RouteReport& route) {
-    return Labels{{"model", route.model}, {"route", route.name}, {"plugin", route.drafter}};
+    return Labels{{"model", route.options.model},
+                  {"route", route.name()},
+                  {"plugin", route.options.drafter.plugin}};
   };
-  const auto count = [&](const char* name, const char* help, uint64_t RouteReport::*field,
+  const auto count = [&](const char* name, const char* help, uint64_t RouteCounts::*field,
                          std::vector<MetricSeries> first = {}) {
     MetricFamily& family = families.add(Type::kCounter, name, help);
     family.series = std::move(first);
     for (const RouteReport& route : routes)
-      family.series.push_back(Families::number(labels(route), static_cast<double>(route.*field)));
+      family.series.push_back(
+          Families::number(labels(route), static_cast<double>(route.counts.*field)));
   };
-  count("specd_route_requests_total", "Requests admitted to the route.", &RouteReport::requests,
-        {Families::number({{"model", off.model}, {"route", off.name}},
-                          static_cast<double>(off.requests))});
+  count("specd_route_requests_total", "Requests admitted to the route.", &RouteCounts::requests,
+        {Families::number({{"model", off.options.model}, {"route", off.name()}},
+                          static_cast<double>(off.counts.requests))});
   count("specd_route_steps_total", "Times a sequence of the route decided a token.",
-        &RouteReport::steps);
-  families.each("specd_route_forward_seconds_total", "The route's share of the forwards, by rows.",
-                routes, [&](const RouteReport& route, auto& series) {
-                  series.push_back(Families::number(labels(route), seconds(route.forward_ns)));
-                });
+        &RouteCounts::steps);
+  families.each(
+      "specd_route_forward_seconds_total", "The route's share of the forwards, by rows.", routes,
+      [&](const RouteReport& route, auto& series) {
+        series.push_back(Families::number(labels(route), seconds(route.counts.forward_ns)));
+      });
   count("specd_spec_decode_num_drafts_total", "Drafts with at least one node.",
-        &RouteReport::drafts);
+        &RouteCounts::drafts);
   count("specd_spec_decode_num_draft_tokens_total", "Draft nodes that were forwarded.",
-        &RouteReport::drafted);
+        &RouteCounts::drafted);
   count("specd_spec_decode_num_accepted_tokens_total", "Draft nodes that became text.",
-        &RouteReport::accepted);
+        &RouteCounts::accepted);
   families.each("specd_spec_decode_num_accepted_tokens_per_pos_total",
                 "Draft nodes that became text, by their place behind the root, from 0.", routes,
                 [&](const RouteReport& route, auto& series) {
-                  for (size_t i = 0; i < route.accepted_at.size(); ++i) {
+                  for (size_t i = 0; i < route.counts.accepted_at.size(); ++i) {
                     Labels with = labels(route);
                     with.emplace_back("position", std::to_string(i));
-                    series.push_back(Families::number(std::move(with),
-                                                      static_cast<double>(route.accepted_at[i])));
+                    series.push_back(Families::number(
+                        std::move(with), static_cast<double>(route.counts.accepted_at[i])));
                   }
                 });
   count("specd_spec_decode_num_rejected_tokens_total", "Draft nodes that verification rejected.",
-        &RouteReport::rejected);
+        &RouteCounts::rejected);
   count("specd_spec_decode_num_discarded_tokens_total",
-        "Probes, and draft nodes accepted beyond the end of a text.", &RouteReport::discarded);
+        "Probes, and draft nodes accepted beyond the end of a text.", &RouteCounts::discarded);
   count("specd_spec_decode_cut_total", "Proposals and verdicts in which validation found a defect.",
-        &RouteReport::cut);
+        &RouteCounts::cut);
   count("specd_spec_decode_lost_requests_total",
-        "Requests that went on without drafts after the drafter failed them.", &RouteReport::lost);
+        "Requests that went on without drafts after the drafter failed them.", &RouteCounts::lost);
 
   const auto gauge = [&](const char* name, const char* help, auto RouteReport::*field) {
     MetricFamily& family = families.add(Type::kGauge, name, help);
@@ -194,18 +198,23 @@ void add_routes(Families& families, const RouteReport& off,
 
   const auto by_call = [&](const char* name, const char* help, auto&& value) {
     families.each(name, help, routes, [&](const RouteReport& route, auto& series) {
-      for (const PluginCallReport& call : route.calls) {
+      if (route.state == RouteState::kRefused) return;
+      const auto one = [&](const PluginUse& plugin, const char* call, const CallCounts& counts) {
         series.push_back(Families::number(
-            {{"route", route.name}, {"plugin", call.plugin}, {"call", call.call}}, value(call)));
-      }
+            {{"route", route.name()}, {"plugin", plugin.plugin}, {"call", call}}, value(counts)));
+      };
+      one(route.options.drafter, "begin", route.counts.begin);
+      one(route.options.drafter, "propose", route.counts.propose);
+      one(route.options.drafter, "update", route.counts.update);
+      one(route.options.verifier, "verify", route.counts.verify);
     });
   };
   by_call("specd_plugin_calls_total", "Calls of plugins.",
-          [](const PluginCallReport& call) { return static_cast<double>(call.calls); });
+          [](const CallCounts& counts) { return static_cast<double>(counts.calls); });
   by_call("specd_plugin_call_seconds_total", "Time in calls of plugins.",
-          [](const PluginCallReport& call) { return seconds(call.ns); });
+          [](const CallCounts& counts) { return seconds(counts.ns); });
   by_call("specd_plugin_failures_total", "Calls of plugins that failed.",
-          [](const PluginCallReport& call) { return static_cast<double>(call.failures); });
+          [](const CallCounts& counts) { return static_cast<double>(counts.failures); });
 }
 
 // What plugins count themselves. Counters end in _total and gauges never do, so one name is one
@@ -215,7 +224,7 @@ void add_plugin_metrics(std::vector<MetricFamily>& families,
   constexpr std::string_view kTotal = "_total";
   std::map<std::string, MetricFamily> by_name;
   for (const RouteReport& route : routes) {
-    for (const PluginMetricReport& metric : route.plugin_metrics) {
+    for (const PluginMetricReport& metric : route.counts.of_plugins) {
       std::string name = "specd_plugin_metric_" + metric.name;
       while (name.ends_with(kTotal)) name.resize(name.size() - kTotal.size());
       if (metric.counter) name += kTotal;
@@ -225,7 +234,7 @@ void add_plugin_metrics(std::vector<MetricFamily>& families,
         family.help = metric.help;
         family.type = metric.counter ? Type::kCounter : Type::kGauge;
       }
-      Labels labels{{"route", route.name}, {"plugin", metric.plugin}, {"kind", metric.kind}};
+      Labels labels{{"route", route.name()}, {"plugin", metric.plugin}, {"kind", metric.kind}};
       const bool is_new =
           std::none_of(family.series.begin(), family.series.end(),
                        [&](const MetricSeries& series) { return series.labels == labels; });
@@ -244,7 +253,7 @@ std::vector<MetricFamily> Engine::metrics() const {
   const RouteReport off = served.front();
   // A route's series go on over its generations, so what drains has none of its own.
   std::erase_if(served, [](const RouteReport& route) {
-    return route.drafter.empty() || route.state == "draining";
+    return route.name() == "off" || route.state == RouteState::kDraining;
   });
 
   const Labels model_label{{"model", model.name}};
@@ -252,7 +261,7 @@ std::vector<MetricFamily> Engine::metrics() const {
   families.one(Type::kGauge, "specd_uptime_seconds", "Since the engine began to load.", {},
                seconds(status.uptime_ns));
   families.one(Type::kGauge, "specd_drain_state", "1 while new requests are refused.", {},
-               status.state == "draining" ? 1.0 : 0.0);
+               status.state == EngineState::kDraining ? 1.0 : 0.0);
   families.one(Type::kGauge, "specd_step_age_seconds",
                "How long the step thread has been at its present step; 0 when it has no work.", {},
                seconds(status.step_age_ns));

@@ -64,9 +64,7 @@ Status Models::open_device(const EngineOptions& options, const ModelConfig& conf
   const auto widen = [&](const ModelConfig& each) {
     limits.width_max = std::max(
         {limits.width_max, each.hidden_size, each.intermediate_size, each.n_heads * each.head_dim});
-    // Nodes may stand behind the last position of a text.
-    limits.positions_max =
-        std::max(limits.positions_max, each.max_positions + int32_t{SPECD_MAX_TREE_DEPTH});
+    limits.positions_max = std::max(limits.positions_max, each.positions_end());
   };
   widen(config);
   for (const std::unique_ptr<DraftModel>& draft : checked) {

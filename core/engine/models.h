@@ -19,7 +19,7 @@
 namespace specd {
 
 struct Models {
-  std::unique_ptr<CpuDevice> cpu;  // plugins work there, wherever the models run
+  std::unique_ptr<CpuDevice> cpu;  // plugins run there, whatever device the models use
   std::unique_ptr<Device> cuda;    // null = the models run on the CPU too
   Device* device = nullptr;        // of the models
   std::unique_ptr<Transformer> target;

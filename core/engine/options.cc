@@ -112,7 +112,7 @@ Status check_cache(const ModelOptions& model) {
                         std::to_string(model.kv_memory_share));
   if ((model.kv_bytes_max > 0) + (model.kv_memory_share > 0) + (model.kv_pages > 0) > 1)
     return Status(Code::kInvalidArgument, "model.kv",
-                  "expected one of bytes_max, memory_share and pages, found several");
+                  "expected only one of bytes_max, memory_share or pages, found several");
   return Status();
 }
 

@@ -3,6 +3,46 @@
 
 namespace specd {
 
+namespace {
+
+PluginState state_of(const BundleInfo& bundle) {
+  switch (bundle.state) {
+    case BundleInfo::State::kDiscovered:
+      return PluginState::kDiscovered;
+    case BundleInfo::State::kLoaded:
+      return PluginState::kLoaded;
+    case BundleInfo::State::kRefused:
+      break;
+  }
+  return PluginState::kRefused;
+}
+
+}  // namespace
+
+const char* plugin_state_name(PluginState state) {
+  switch (state) {
+    case PluginState::kDiscovered:
+      return "discovered";
+    case PluginState::kLoaded:
+      return "loaded";
+    case PluginState::kRefused:
+      break;
+  }
+  return "refused";
+}
+
+const char* engine_state_name(EngineState state) {
+  switch (state) {
+    case EngineState::kReady:
+      return "ready";
+    case EngineState::kDraining:
+      return "draining";
+    case EngineState::kFailed:
+      break;
+  }
+  return "failed";
+}
+
 std::vector<PluginReport> Engine::plugins() const {
   std::vector<PluginReport> reports;
   for (const BundleInfo& bundle : impl_->routes.registry().list()) {
@@ -11,20 +51,9 @@ std::vector<PluginReport> Engine::plugins() const {
                         .license = bundle.license,
                         .directory = bundle.directory,
                         .sha256 = bundle.sha256,
-                        .state = {},
+                        .state = state_of(bundle),
                         .reason = bundle.reason,
                         .factories = {}};
-    switch (bundle.state) {
-      case BundleInfo::State::kDiscovered:
-        report.state = "discovered";
-        break;
-      case BundleInfo::State::kLoaded:
-        report.state = "loaded";
-        break;
-      case BundleInfo::State::kRefused:
-        report.state = "refused";
-        break;
-    }
     for (const FactoryInfo& factory : bundle.factories) {
       report.factories.emplace_back(factory.id, factory.kind);
     }
@@ -34,20 +63,18 @@ std::vector<PluginReport> Engine::plugins() const {
 }
 
 std::vector<RouteReport> Engine::routes() const {
-  std::vector<RouteReport> reports;
-  RouteReport off;
-  off.name = "off";
-  off.model = impl_->options.model.name;
-  off.guarantee = "identical";
-  off.state = "live";
-  off.requests = impl_->intake.counters.off;
-  off.is_default = impl_->options.default_route == "off";
-  reports.push_back(off);
+  const EngineOptions& options = impl_->options;
+  RouteReport off{.is_default = options.default_route == "off"};
+  off.options.name = "off";
+  off.options.model = options.model.name;
+  off.counts.requests = impl_->intake.counters.off;
+  std::vector<RouteReport> reports{std::move(off)};
   for (RouteReport& report : impl_->routes.board().report()) {
-    report.is_default = report.name == impl_->options.default_route && report.state != "draining";
-    report.model = impl_->options.model.name;
-    report.suspended = report.disable_by_batch_size > 0 &&
-                       impl_->batch->counters().running > report.disable_by_batch_size;
+    report.options.model = options.model.name;
+    const int32_t most = report.options.disable_by_batch_size;
+    report.is_default =
+        report.name() == options.default_route && report.state != RouteState::kDraining;
+    report.suspended = most > 0 && impl_->batch->counters().running > most;
     reports.push_back(std::move(report));
   }
   return reports;
@@ -56,8 +83,6 @@ std::vector<RouteReport> Engine::routes() const {
 ModelReport Engine::model() const {
   const Impl& m = *impl_;
   ModelReport report;
-  report.role = "target";
-  report.state = "loaded";
   report.name = m.options.model.name;
   report.path = m.options.model.path;
   report.architecture =
@@ -90,9 +115,8 @@ std::vector<ModelReport> Engine::draft_models() const {
   for (const std::unique_ptr<DraftModel>& each : impl_->models.drafts->models()) {
     const DraftModel& model = *each;
     ModelReport report;
-    report.role = "draft";
-    report.state = model.status.ok() ? "loaded" : "refused";
-    report.reason = model.status.ok() ? "" : model.status.to_string();
+    report.is_draft = true;
+    report.refused = model.status;
     report.name = model.name;
     report.path = model.path;
     report.architecture = model.config.architecture;
@@ -120,9 +144,9 @@ std::vector<ModelReport> Engine::draft_models() const {
 EngineReport Engine::status() const {
   Impl& m = *impl_;
   EngineReport report;
-  report.state = !m.intake.failure().ok() ? "failed"
-                 : m.intake.is_draining() ? "draining"
-                                          : "ready";
+  report.state = !m.intake.failure().ok() ? EngineState::kFailed
+                 : m.intake.is_draining() ? EngineState::kDraining
+                                          : EngineState::kReady;
   report.waiting = m.intake.n_queued();
   report.device = m.models.device->name() + " (" + m.models.device->description() + ")";
   report.isa = m.models.cpu->ops().name;
@@ -161,9 +185,9 @@ std::vector<MemoryLine> Engine::memory() const {
     lines.push_back({"activations of " + draft->name, draft->transformer->activation_bytes()});
   }
   for (const RouteReport& route : m.routes.board().report()) {
-    if (route.state == "refused") continue;
-    lines.push_back({"drafter of route " + route.name + " (limit" +
-                         (route.state == "draining" ? ", draining)" : ")"),
+    if (route.state == RouteState::kRefused) continue;
+    lines.push_back({"drafter of route " + route.name() + " (limit" +
+                         (route.state == RouteState::kDraining ? ", draining)" : ")"),
                      route.memory_bytes_max});
   }
   return lines;

@@ -16,6 +16,9 @@
 
 namespace specd {
 
+// Levels of a draft tree; SPECD_MAX_TREE_DEPTH of the plugin boundary.
+inline constexpr int32_t kDraftDepthMax = 64;
+
 struct ModelConfig {
   std::string architecture;  // "LlamaForCausalLM"
   int32_t hidden_size = 0;
@@ -26,6 +29,8 @@ struct ModelConfig {
   int32_t head_dim = 0;    // a multiple of 16; not always hidden_size / n_heads
   int32_t vocab_size = 0;
   int32_t max_positions = 0;
+  // Positions of rows lie below this: draft nodes may stand behind the last position of a text.
+  int32_t positions_end() const { return max_positions + kDraftDepthMax; }
   double rms_norm_eps = 0;
   Rope rope;
   bool tie_word_embeddings = false;

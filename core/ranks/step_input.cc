@@ -40,9 +40,9 @@ std::string rows_fault(const ForwardRows& rows, const StepLimits& limits) {
   const int64_t slot_max = int64_t{limits.n_pages} * kernels::kPageTokens - 1;
   const Named per_row[] = {
       {"rows.token", rows.token, int64_t{limits.vocab_size} - 1},
-      {"rows.position", rows.position, int64_t{limits.max_positions} - 1},
+      {"rows.position", rows.position, int64_t{limits.positions_end} - 1},
       {"rows.slot", rows.slot, slot_max},
-      {"rows.span", rows.span, limits.max_positions},
+      {"rows.span", rows.span, limits.positions_end},
       {"rows.table", rows.table, static_cast<int64_t>(rows.pages.size())},
       {"rows.tail_begin", rows.tail_begin, static_cast<int64_t>(rows.tail.size())},
   };

@@ -37,7 +37,7 @@ struct StepLimits {
   int32_t rows_max = 0, logits_rows_max = 0;
   int32_t vocab_size = 0;
   int32_t n_pages = 0;
-  int32_t max_positions = 0;
+  int32_t positions_end = 0;  // one behind the last that a draft node may have
 };
 
 // Empty when every number of the input is one that a worker within these limits may compute with,

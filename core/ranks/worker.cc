@@ -70,7 +70,7 @@ StepLimits Worker::limits() const {
           .logits_rows_max = model_.logits_rows_max(),
           .vocab_size = model_.config().vocab_size,
           .n_pages = kv_.n_pages(),
-          .max_positions = model_.config().max_positions};
+          .positions_end = model_.config().positions_end()};
 }
 
 Staging& Worker::new_columns() {

@@ -1,6 +1,7 @@
-// Sampling parameters: as requested, and as applied.
+// Sampling parameters: as requested, as applied, and as kernels and plugins get them.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -9,6 +10,7 @@
 
 #include "core/base/siphash.h"
 #include "specd/kernels/draw.h"
+#include "specd/plugin_api/batch.h"
 
 namespace specd {
 
@@ -26,7 +28,40 @@ struct SamplingParams {
   bool penalizes() const {
     return repetition_penalty != 1 || frequency_penalty != 0 || presence_penalty != 0;
   }
+  // How the token of `position` is drawn.
+  kernels::DrawRow draw_row(int32_t position) const {
+    return {.temperature = temperature,
+            .top_p = top_p,
+            .min_p = min_p,
+            .top_k = top_k,
+            .position = position,
+            .seed = seed,
+            .greedy = temperature == 0};
+  }
+  // What plugins see while the request may still emit `tokens_left` tokens: all but the penalties.
+  specd_sampling for_plugins(int32_t tokens_left) const {
+    specd_sampling sampling{};
+    sampling.struct_size = sizeof(sampling);
+    sampling.flags = temperature == 0 ? uint32_t{SPECD_SAMPLE_GREEDY} : 0u;
+    sampling.temperature = temperature;
+    sampling.top_p = top_p;
+    sampling.top_k = top_k;
+    sampling.min_p = min_p;
+    sampling.seed = seed;
+    sampling.tokens_left = static_cast<uint64_t>(std::max(tokens_left, 0));
+    return sampling;
+  }
 };
+
+// How a draft model draws for a request that a plugin sees; the position is left 0.
+inline kernels::DrawRow draw_row(const specd_sampling& sampling) {
+  return {.temperature = sampling.temperature,
+          .top_p = sampling.top_p,
+          .min_p = sampling.min_p,
+          .top_k = sampling.top_k,
+          .seed = sampling.seed,
+          .greedy = (sampling.flags & SPECD_SAMPLE_GREEDY) != 0};
+}
 
 // A request's parameters. Missing ones come from the model.
 struct SamplingRequest {

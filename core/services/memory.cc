@@ -69,7 +69,7 @@ specd_status memory_alloc(const specd_host* host, specd_owner* owner, int32_t de
                   "memory.alloc: align " + std::to_string(align) + " on " + state->device.name() +
                       ", expected at most " + std::to_string(kDeviceAlignMax));
   }
-  const std::lock_guard<std::mutex> lock(owner->mutex);
+  const MutexLock lock(owner->mutex);
   const uint64_t left =
       owner->quota_bytes > owner->used_bytes ? owner->quota_bytes - owner->used_bytes : 0;
   if (bytes > left || bytes > kAllocBytesMax) {
@@ -93,7 +93,7 @@ void memory_free(const specd_host*, specd_owner* owner, void* block) noexcept {
   if (block == nullptr || owner == nullptr) return;
   decltype(owner->blocks)::node_type freed;  // without the lock: a large block takes its time
   {
-    const std::lock_guard<std::mutex> lock(owner->mutex);
+    const MutexLock lock(owner->mutex);
     const auto found = owner->blocks.find(block);
     if (found != owner->blocks.end()) {
       owner->used_bytes -= found->second.bytes;

@@ -4,9 +4,9 @@
 #include <cmath>
 #include <cstring>
 #include <memory>
-#include <mutex>
 #include <utility>
 
+#include "core/base/mutex.h"
 #include "core/services/arguments.h"
 #include "core/services/tables.h"
 
@@ -36,7 +36,7 @@ specd_status metrics_define(const specd_host*, specd_owner* owner, uint32_t kind
                   "of SPECD_METRIC_*");
   }
   const bool counter = kind == SPECD_METRIC_COUNTER;
-  const std::lock_guard<std::mutex> lock(owner->mutex);
+  const MutexLock lock(owner->mutex);
   const auto found = owner->metrics.find(name);
   if (found != owner->metrics.end()) {
     if (found->second->counter != counter) {
@@ -73,7 +73,7 @@ const specd_metrics kMetricsService = {sizeof(specd_metrics), 0, metrics_define,
 
 std::vector<PluginMetric> plugin_metrics(const specd_owner& owner) {
   std::vector<PluginMetric> all;
-  const std::lock_guard<std::mutex> lock(owner.mutex);
+  const MutexLock lock(owner.mutex);
   for (const auto& [name, metric] : owner.metrics) {
     all.push_back({owner.name, name, metric->help, metric->counter,
                    metric->value.load(std::memory_order_relaxed)});

@@ -1,10 +1,11 @@
 #include "core/services/model.h"
 
 #include <cstring>
-#include <mutex>
 #include <span>
 #include <utility>
 
+#include "core/base/mutex.h"
+#include "core/request/sampling.h"
 #include "core/services/arguments.h"
 #include "core/services/model_arguments.h"
 #include "core/services/tables.h"
@@ -71,7 +72,7 @@ specd_status ModelService::open(specd_owner* owner, const char* name, specd_mode
     auto handle = std::make_shared<specd_model>();
     handle->model = model.get();
     {
-      const std::lock_guard lock(owner->mutex);
+      const MutexLock lock(owner->mutex);
       owner->models.emplace(handle.get(), handle);
     }
     *out = handle.get();
@@ -90,7 +91,7 @@ specd_status ModelService::info(specd_owner* owner, const specd_model* model,
                   "model.info: expected an owner, and an out of struct_size " +
                       std::to_string(sizeof(specd_target_info)));
   }
-  const std::lock_guard lock(owner->mutex);
+  const MutexLock lock(owner->mutex);
   const auto found = owner->models.find(model);
   if (found == owner->models.end()) {
     return refuse(nullptr, SPECD_E_INVALID, "model.info: not a model that this instance has open");
@@ -101,7 +102,7 @@ specd_status ModelService::info(specd_owner* owner, const specd_model* model,
 
 void ModelService::close(specd_owner* owner, const specd_model* model) {
   if (owner == nullptr) return;
-  const std::lock_guard lock(owner->mutex);
+  const MutexLock lock(owner->mutex);
   owner->models.erase(model);  // the step thread gives its pages back
 }
 
@@ -114,7 +115,7 @@ std::shared_ptr<specd_model> ModelService::find(specd_call* call, const specd_mo
     return nullptr;
   }
   sessions_.collect_closed();
-  const std::lock_guard lock(call->owner->mutex);
+  const MutexLock lock(call->owner->mutex);
   const auto found = call->owner->models.find(model);
   if (found == call->owner->models.end()) {
     *status = refuse(call, SPECD_E_INVALID, name + "not a model that this instance has open");
@@ -134,13 +135,7 @@ DraftBatch ModelService::batch_of(const specd_call& call) {
   const specd_batch& batch = *call.batch;
   draws_.clear();
   for (uint32_t s = 0; s < batch.n_seqs; ++s) {
-    const specd_sampling& sampling = *call.sampling[s];
-    draws_.push_back({.temperature = sampling.temperature,
-                      .top_p = sampling.top_p,
-                      .min_p = sampling.min_p,
-                      .top_k = sampling.top_k,
-                      .seed = sampling.seed,
-                      .greedy = (sampling.flags & SPECD_SAMPLE_GREEDY) != 0});
+    draws_.push_back(draw_row(*call.sampling[s]));
   }
   of_.assign(batch.n_seqs, Status());
   DraftBatch all{.step_id = batch.step_id, .seq_id = {batch.seq_id, batch.n_seqs}, .draws = draws_};

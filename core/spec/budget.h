@@ -1,5 +1,6 @@
 // How many draft nodes a sequence may have in the next step: the smaller of the route's and the
-// request's limit, reduced to what the text can still use and to the rows left in the step.
+// request's limit, reduced to what the text can still use. The scheduler reduces it further, to the
+// rows and pages that are left.
 #pragma once
 
 #include <algorithm>

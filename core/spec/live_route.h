@@ -2,17 +2,19 @@
 // hold on it.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "core/base/mutex.h"
 #include "core/plugin/instance/instance.h"
 #include "core/plugin/bundle/registry.h"
+#include "core/spec/route_report.h"
 
 namespace specd {
 
@@ -25,23 +27,38 @@ struct RouteCounters {
   std::atomic<uint64_t> forward_ns{0};             // the route's share of the forwards, by rows
   std::atomic<uint64_t> cut{0};  // sequences' proposals and verdicts that were refused or cut
   std::atomic<uint64_t> sequences_lost{0};  // the drafter failed them; they went on plainly
+
+  void add_to(RouteCounts& counts) const {
+    counts.requests += requests;
+    counts.steps += steps;
+    counts.drafts += drafts;
+    counts.drafted += drafted;
+    counts.accepted += accepted;
+    counts.rejected += rejected;
+    counts.discarded += discarded;
+    counts.accepted_at.resize(std::max(counts.accepted_at.size(), accepted_at.size()));
+    for (size_t i = 0; i < accepted_at.size(); ++i) counts.accepted_at[i] += accepted_at[i];
+    counts.forward_ns += forward_ns;
+    counts.cut += cut;
+    counts.lost += sequences_lost;
+  }
 };
 
 // The last thing that went wrong with a route's plugins, for reports.
 class LastProblem {
  public:
   void set(std::string text) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     text_ = std::move(text);
   }
   std::string get() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return text_;
   }
 
  private:
-  mutable std::mutex mutex_;
-  std::string text_;  // guarded by mutex_
+  mutable Mutex mutex_;
+  std::string text_ SPECD_GUARDED_BY(mutex_);
 };
 
 struct LiveRoute {

@@ -54,15 +54,8 @@ class Composer {
 
   // The row added last draws a token; returns the index of its logits row.
   int32_t draw(const ComposeItem& item) {
-    const SamplingParams& sampling = *item.sampling;
     rows_.logits_rows.push_back(rows_.n_rows() - 1);
-    input_.draws.push_back({.temperature = sampling.temperature,
-                            .top_p = sampling.top_p,
-                            .min_p = sampling.min_p,
-                            .top_k = sampling.top_k,
-                            .position = rows_.position.back() + 1,
-                            .seed = sampling.seed,
-                            .greedy = sampling.temperature == 0});
+    input_.draws.push_back(item.sampling->draw_row(rows_.position.back() + 1));
     return size_of(rows_.logits_rows) - 1;
   }
 

@@ -1,26 +1,8 @@
 #include "core/step/plugin_batch.h"
 
-#include <algorithm>
-
 #include "core/plugin/instance/tensor.h"
 
 namespace specd {
-namespace {
-
-specd_sampling sampling_at_boundary(const SamplingParams& params, int32_t tokens_left) {
-  specd_sampling sampling{};
-  sampling.struct_size = sizeof(sampling);
-  sampling.flags = params.temperature == 0 ? uint32_t{SPECD_SAMPLE_GREEDY} : 0u;
-  sampling.temperature = params.temperature;
-  sampling.top_p = params.top_p;
-  sampling.top_k = params.top_k;
-  sampling.min_p = params.min_p;
-  sampling.seed = params.seed;
-  sampling.tokens_left = static_cast<uint64_t>(std::max(tokens_left, 0));
-  return sampling;
-}
-
-}  // namespace
 
 specd_tensor tensor_of(const Device& device, bool on_device, const Column<int32_t>& column,
                        std::initializer_list<int64_t> shape) {
@@ -39,7 +21,7 @@ PluginBatch::PluginBatch(const Members& members, uint64_t step_id) {
     state_.push_back(member->drafter_state);
     slot_.push_back(static_cast<uint32_t>(member->slot));
     slot_column_.push_back(member->slot);
-    sampling_.push_back(sampling_at_boundary(sequence.sampling(), sequence.n_left()));
+    sampling_.push_back(sequence.sampling().for_plugins(sequence.n_left()));
   }
   for (const specd_sampling& each : sampling_) sampling_ptr.push_back(&each);
   status.assign(members.size(), SPECD_OK);

@@ -1,6 +1,5 @@
 #include "core/text/decoder.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "core/base/quote.h"

@@ -173,7 +173,7 @@ class Parser {
       if (next_is("(?")) {
         return unsupported("only (?: ), (?i: ), (?= ), (?! ) and (?> ) are supported");
       }
-      take("(");  // nobody reads what it captures
+      take("(");  // its capture is not used
     }
     SPECD_TRY(Node body, choice(depth + 1));
     if (!take(")")) return malformed("a group without ')'");

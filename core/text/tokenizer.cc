@@ -276,8 +276,8 @@ Result<std::vector<int32_t>> Tokenizer::encode(std::string_view text,
                   "text of " + std::to_string(text.size()) + " bytes, expected fewer than 2^31");
   }
   if (const size_t offset = utf8_error_offset(text); offset != std::string_view::npos) {
-    return Status(Code::kInvalidArgument,
-                  "text is not UTF-8: ill-formed at byte " + std::to_string(offset));
+    return Status(Code::kInvalidArgument, "expected UTF-8, found an ill-formed character at byte " +
+                                              std::to_string(offset));
   }
   SPECD_TRY(const std::string marks, marks_of(text, options.plain, options.plain_hides_all));
   std::vector<int32_t> ids;

@@ -28,12 +28,12 @@ struct Command {
 struct Program {
   std::string name;
   std::vector<Command> commands;
-  // What a value is, value_name() says: FILE and PATH are files, "a|b" are words.
+  // value_name() says what a value is: FILE and PATH are files, "a|b" are words.
   boost::program_options::options_description options;
   // Which commands take an option, separated by spaces. An option that is not here goes with every
   // command.
   std::vector<std::pair<std::string, std::string>> taken_by;
-  // Values that a shell may offer for an option, beside value_name().
+  // Values that a shell may offer for an option, in addition to value_name().
   std::vector<std::pair<std::string, std::vector<std::string>>> values = {};
 
   const Command* find(const std::string& command) const;  // null when there is none

@@ -2,6 +2,8 @@
 
 #include <sstream>
 
+#include "core/base/words.h"
+
 namespace specd::host {
 namespace {
 
@@ -28,12 +30,6 @@ std::vector<std::string> split(const std::string& text, char by) {
   std::istringstream stream(text);
   for (std::string part; std::getline(stream, part, by);) parts.push_back(part);
   return parts;
-}
-
-std::string join(const std::vector<std::string>& words, const std::string& between) {
-  std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : between) + word;
-  return text;
 }
 
 std::vector<Option> options_of(const Program& program) {
@@ -78,7 +74,7 @@ std::string bash_script(const Program& program) {
   for (const Option& option : options_of(program)) {
     if (option.value_name.empty()) continue;
     for (const std::string& one : option.spellings()) with_value.push_back(one);
-    const std::string names = "    " + join(option.spellings(), "|") + ") ";
+    const std::string names = "    " + joined(option.spellings(), "|") + ") ";
     if (option.is_file) {
       values.push_back(names +
                        "compopt -o filenames 2> /dev/null; mapfile -t COMPREPLY < "
@@ -86,7 +82,7 @@ std::string bash_script(const Program& program) {
     } else {
       const bool is_open = !option.words.empty() && option.words[0].back() == '=';
       values.push_back(names + (is_open ? "compopt -o nospace 2> /dev/null; " : "") +
-                       "mapfile -t COMPREPLY < <(compgen -W '" + join(option.words, " ") +
+                       "mapfile -t COMPREPLY < <(compgen -W '" + joined(option.words, " ") +
                        "' -- \"$current\"); return ;;");
     }
   }
@@ -102,29 +98,29 @@ std::string bash_script(const Program& program) {
                        "  for ((i = 1; i < COMP_CWORD; ++i)); do\n"
                        "    case ${COMP_WORDS[i]} in\n"
                        "      " +
-                       join(with_value, "|") +
+                       joined(with_value, "|") +
                        ")\n"
                        "        ((++i))\n"
                        "        [[ ${COMP_WORDS[i]} == = ]] && ((++i))\n"
                        "        while [[ ${COMP_WORDS[i+1]} == [=:] ]]; do ((i += 2)); done ;;\n"
                        "      " +
-                       join(program.command_names(), "|") +
+                       joined(program.command_names(), "|") +
                        ") command=${COMP_WORDS[i]}; break ;;\n"
                        "    esac\n"
                        "  done\n"
                        "  case $previous in\n" +
-                       join(values, "\n") + "\n  esac\n" +
+                       joined(values, "\n") + "\n  esac\n" +
                        "  [[ ${COMP_WORDS[COMP_CWORD-1]} == [=:] || ${COMP_WORDS[COMP_CWORD]} == "
                        "[=:] ]] && return\n"
                        "  case $command in\n";
   std::vector<std::string> always{"--help", "--version"};
-  script +=
-      "    '') words='" + join(program.command_names(), " ") + " " + join(always, " ") + "' ;;\n";
+  script += "    '') words='" + joined(program.command_names(), " ") + " " + joined(always, " ") +
+            "' ;;\n";
   for (const Command& command : program.commands) {
     std::vector<std::string> words = command.words;
     for (const Option& option : options_for(program, command.name))
       words.push_back("--" + option.name);
-    script += "    " + command.name + ") words='" + join(words, " ") + "' ;;\n";
+    script += "    " + command.name + ") words='" + joined(words, " ") + "' ;;\n";
   }
   return script + "  esac\n  mapfile -t COMPREPLY < <(compgen -W \"$words\" -- \"$current\")\n}\n" +
          "complete -F " + function + " " + program.name + "\n";
@@ -151,7 +147,7 @@ std::string zsh_option(const Option& option) {
   if (!option.value_name.empty()) {
     action = ":" + zsh_text(option.value_name) + ":";
     if (option.is_file) action += "_files";
-    if (!option.words.empty()) action += "(" + join(option.words, " ") + ")";
+    if (!option.words.empty()) action += "(" + joined(option.words, " ") + ")";
   }
   std::string lines;
   for (const std::string& one : option.spellings())
@@ -167,14 +163,14 @@ std::string zsh_script(const Program& program) {
         "    '" + zsh_text(command.name) + ":" + zsh_text(first_line(command.meaning)) + "'\n";
     cases += "    " + command.name + ") specs=(\n";
     for (const Option& option : options_for(program, command.name)) cases += zsh_option(option);
-    if (!command.words.empty()) cases += "      '2:what:(" + join(command.words, " ") + ")'\n";
+    if (!command.words.empty()) cases += "      '2:what:(" + joined(command.words, " ") + ")'\n";
     cases += "      ) ;;\n";
   }
   return "#compdef " + program.name + "\n# Completion of " + program.name +
          " in zsh: save it as _" + program.name + " in a folder of $fpath, or source it\n" +
          function + "() {\n  local -a commands specs\n  local word command state\n  commands=(\n" +
          commands + "  )\n  for word in ${words[2,CURRENT-1]}; do\n    case $word in\n      " +
-         join(program.command_names(), "|") + ") command=$word; break ;;\n    esac\n  done\n" +
+         joined(program.command_names(), "|") + ") command=$word; break ;;\n    esac\n  done\n" +
          "  case $command in\n" + cases +
          "    *) specs=('--help[the help]' '--version[the version]') ;;\n  esac\n" +
          "  _arguments $specs '1: :->command'\n" +
@@ -204,7 +200,7 @@ std::string fish_script(const Program& program) {
               fish_quote(first_line(command.meaning)) + "\n";
     if (!command.words.empty())
       script += front + " -n '__fish_seen_subcommand_from " + command.name + "' -a " +
-                fish_quote(join(command.words, " ")) + "\n";
+                fish_quote(joined(command.words, " ")) + "\n";
   }
   for (const Option& option : options_of(program)) {
     std::vector<std::string> commands;
@@ -212,11 +208,11 @@ std::string fish_script(const Program& program) {
       if (program.takes(command, option.name)) commands.push_back(command);
     script += front;
     if (commands.size() < program.commands.size())
-      script += " -n '__fish_seen_subcommand_from " + join(commands, " ") + "'";
+      script += " -n '__fish_seen_subcommand_from " + joined(commands, " ") + "'";
     script += " -l " + option.name;
     if (!option.letter.empty()) script += " -s " + option.letter;
     if (!option.value_name.empty()) script += option.is_file ? " -r -F" : " -x";
-    if (!option.words.empty()) script += " -a " + fish_quote(join(option.words, " "));
+    if (!option.words.empty()) script += " -a " + fish_quote(joined(option.words, " "));
     script += " -d " + fish_quote(option.meaning) + "\n";
   }
   return script;
@@ -232,7 +228,7 @@ Result<std::string> completion_script(const Program& program, const std::string&
   if (shell == "fish") return fish_script(program);
   return Status(
       Code::kInvalidArgument,
-      "completion: expected one of " + join(completion_shells(), ", ") + "; found '" + shell + "'");
+      "completion: expected one of " + joined(completion_shells()) + "; found '" + shell + "'");
 }
 
 }  // namespace specd::host

@@ -2,15 +2,18 @@
 
 #include <utility>
 
+#include "core/base/thread.h"
+
 namespace specd::host {
 
 TaskQueue::TaskQueue(size_t threads, size_t waiting_max) : waiting_max_(waiting_max) {
-  for (size_t i = 0; i < threads; ++i) threads_.emplace_back([this] { run(); });
+  for (size_t i = 0; i < threads; ++i)
+    threads_.push_back(start_thread("specd-tasks", [this] { run(); }));
 }
 
 TaskQueue::~TaskQueue() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     leaving_ = true;
   }
   changed_.notify_all();
@@ -19,7 +22,7 @@ TaskQueue::~TaskQueue() {
 
 bool TaskQueue::post(std::function<void()> task) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (waiting_.size() >= waiting_max_) return false;
     waiting_.push_back(std::move(task));
     ++n_unfinished_;
@@ -29,14 +32,18 @@ bool TaskQueue::post(std::function<void()> task) {
 }
 
 bool TaskQueue::wait_idle(std::chrono::milliseconds timeout) {
-  std::unique_lock lock(mutex_);
-  return idle_.wait_for(lock, timeout, [this] { return n_unfinished_ == 0; });
+  const auto deadline = CondVar::Clock::now() + timeout;
+  MutexLock lock(mutex_);
+  while (n_unfinished_ > 0) {
+    if (!idle_.wait_until(lock, deadline)) return n_unfinished_ == 0;
+  }
+  return true;
 }
 
 void TaskQueue::run() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [this] { return leaving_ || !waiting_.empty(); });
+    while (!leaving_ && waiting_.empty()) changed_.wait(lock);
     if (waiting_.empty()) return;
     std::function<void()> task = std::move(waiting_.front());
     waiting_.pop_front();

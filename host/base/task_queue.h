@@ -2,14 +2,13 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <cstddef>
 #include <deque>
 #include <functional>
-#include <mutex>
 #include <thread>
 #include <vector>
 
+#include "core/base/mutex.h"
 namespace specd::host {
 
 class TaskQueue {
@@ -28,12 +27,12 @@ class TaskQueue {
   void run();
 
   const size_t waiting_max_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::condition_variable idle_;
-  std::deque<std::function<void()>> waiting_;  // guarded by mutex_
-  size_t n_unfinished_ = 0;                    // guarded by mutex_; includes running tasks
-  bool leaving_ = false;                       // guarded by mutex_
+  Mutex mutex_;
+  CondVar changed_;
+  CondVar idle_;
+  std::deque<std::function<void()>> waiting_ SPECD_GUARDED_BY(mutex_);
+  size_t n_unfinished_ SPECD_GUARDED_BY(mutex_) = 0;  // includes running tasks
+  bool leaving_ SPECD_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> threads_;
 };
 

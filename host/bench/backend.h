@@ -45,7 +45,7 @@ class Backend {
   // Makes the drafter of a route anew, so that it knows nothing of earlier requests. False where
   // that cannot be done without disturbing others; the drafter then keeps what it has learned.
   // REQUIRES that no request of this backend runs.
-  virtual Result<bool> renew_drafter(const std::string& route) = 0;
+  virtual Result<bool> renew_drafter(const std::string& route, const std::atomic<bool>& stop) = 0;
   // [any] All zero for `off`.
   virtual Result<DraftCounts> draft_counts(const std::string& route) = 0;
 };

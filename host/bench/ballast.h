@@ -51,7 +51,7 @@ struct BallastReport {
 Result<BallastShape> ballast_shape(const ModelConfig& config, uint64_t source_data_bytes,
                                    uint64_t element_bytes, uint64_t data_bytes);
 
-// Streams: memory in use stays at a few MiB beside the mapped source. The size is checked against
+// Streams, so memory in use stays at a few MiB plus the mapped source. The size is checked against
 // the free space first; files grow in a folder beside `out` that is renamed at the end. The result
 // is marked as ballast in config.json ("_specd_ballast"), in the file's metadata and in a
 // README.md.

@@ -2,13 +2,12 @@
 
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <utility>
 
 #include "core/base/clock.h"
+#include "core/base/mutex.h"
 
 namespace specd::host {
 namespace {
@@ -21,16 +20,16 @@ constexpr std::chrono::milliseconds kDrainPoll{1};
 Result<Answer> EngineBackend::run(const Request& request, bool with_prompt_tokens,
                                   const std::atomic<bool>& stop) {
   struct State {
-    std::mutex mutex;
-    std::condition_variable changed;
-    Answer answer;
-    Status error;
-    bool done = false;
+    Mutex mutex;
+    CondVar changed;
+    Answer answer SPECD_GUARDED_BY(mutex);
+    Status error SPECD_GUARDED_BY(mutex);
+    bool done SPECD_GUARDED_BY(mutex) = false;
   };
   const auto state = std::make_shared<State>();
   const uint64_t start_ns = now_ns();
   SPECD_TRY(const Ticket ticket, engine_.submit(request, [state](const Event& event) {
-    const std::lock_guard lock(state->mutex);
+    const MutexLock lock(state->mutex);
     Answer& answer = state->answer;
     if (!event.tokens.empty() && answer.first_ns == 0) answer.first_ns = now_ns();
     answer.tokens.insert(answer.tokens.end(), event.tokens.begin(), event.tokens.end());
@@ -41,10 +40,11 @@ Result<Answer> EngineBackend::run(const Request& request, bool with_prompt_token
     state->done = true;
     state->changed.notify_all();
   }));
-  std::unique_lock lock(state->mutex);
+  MutexLock lock(state->mutex);
   bool cancelled = false;
-  while (!state->changed.wait_for(lock, kStopPoll, [&] { return state->done; })) {
-    if (!stop || std::exchange(cancelled, true)) continue;
+  while (!state->done) {
+    state->changed.wait_until(lock, CondVar::Clock::now() + kStopPoll);
+    if (!stop || state->done || std::exchange(cancelled, true)) continue;
     lock.unlock();  // the sink takes it on the step thread
     engine_.cancel(ticket.number);
     lock.lock();
@@ -63,25 +63,29 @@ Result<Answer> EngineBackend::run(const Request& request, bool with_prompt_token
   return answer;
 }
 
-Result<bool> EngineBackend::renew_drafter(const std::string& route) {
+Result<bool> EngineBackend::renew_drafter(const std::string& route, const std::atomic<bool>& stop) {
   if (route == "off") return true;
   SPECD_TRY(const RouteOptions options, engine_.route(route));
   // The same definition would be left alone while it is live, so take it out first.
   SPECD_OK_OR_RETURN(as_status(engine_.delete_route(route, "")));
   SPECD_OK_OR_RETURN(as_status(engine_.apply_route(options, "")));
-  // The old drafter is destroyed beside the step: not while something is timed.
+  // The old drafter is destroyed on another thread; nothing may be timed meanwhile.
   const auto is_draining = [this] {
     const std::vector<RouteReport> routes = engine_.routes();
     return std::any_of(routes.begin(), routes.end(),
-                       [](const RouteReport& each) { return each.state == "draining"; });
+                       [](const RouteReport& each) { return each.state == RouteState::kDraining; });
   };
-  while (is_draining()) std::this_thread::sleep_for(kDrainPoll);
+  while (is_draining()) {
+    if (stop) return Status(Code::kCancelled, "stopped by a signal");
+    std::this_thread::sleep_for(kDrainPoll);
+  }
   return true;
 }
 
 Result<DraftCounts> EngineBackend::draft_counts(const std::string& route) {
   for (const RouteReport& each : engine_.routes())
-    if (each.name == route) return DraftCounts{each.drafts, each.accepted_at, each.propose_ns};
+    if (each.name() == route)
+      return DraftCounts{each.counts.drafts, each.counts.accepted_at, each.counts.propose.ns};
   return Status(Code::kNotFound, "no route is called '" + route + "'");
 }
 

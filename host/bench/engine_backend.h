@@ -13,7 +13,7 @@ class EngineBackend final : public Backend {
                      const std::atomic<bool>& stop) override;
   Result<ModelReport> model() override { return engine_.model(); }
   // REQUIRES that `route` is `off` or not the engine's default route.
-  Result<bool> renew_drafter(const std::string& route) override;
+  Result<bool> renew_drafter(const std::string& route, const std::atomic<bool>& stop) override;
   Result<DraftCounts> draft_counts(const std::string& route) override;
 
  private:

@@ -19,7 +19,7 @@ constexpr char kHelp[] =
     "  specd-bench prefill   how long a short request waits beside a long prompt\n"
     "  specd-bench COMMAND --help\n"
     "\n"
-    "Exit codes: 0 fine, 1 refused, broken off, or a text that differs, 2 wrong command line\n";
+    "Exit codes: 0 fine, 1 refused, interrupted, or a text that differs, 2 wrong command line\n";
 
 void on_signal(int number) {
   if (bench_stop.exchange(true)) {

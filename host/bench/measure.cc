@@ -1,13 +1,13 @@
 #include "host/bench/measure.h"
 
 #include <algorithm>
-#include <mutex>
 #include <optional>
 #include <thread>
 #include <utility>
 
 #include "core/base/clock.h"
 #include "core/base/json.h"
+#include "core/base/mutex.h"
 
 namespace specd::host {
 namespace {
@@ -52,7 +52,7 @@ Status run_block(Backend& backend, const std::vector<Prompt>& prompts,
                  const std::vector<size_t>& work, const MeasureOptions& options, size_t sampling,
                  int round, const std::atomic<bool>& stop, Cell& cell) {
   const size_t first = cell.runs.size();
-  std::mutex mutex;  // guards the next three
+  Mutex mutex;  // guards the next three
   size_t next = 0;
   std::vector<std::optional<Cell::Run>> done(work.size());
   Status problem;
@@ -60,7 +60,7 @@ Status run_block(Backend& backend, const std::vector<Prompt>& prompts,
     for (;;) {
       size_t mine = 0;
       {
-        const std::lock_guard lock(mutex);
+        const MutexLock lock(mutex);
         if (next == work.size() || !problem.ok()) return;
         if (stop) {  // a short request may end before it sees that
           problem = Status(Code::kCancelled, "stopped by a signal");
@@ -70,7 +70,7 @@ Status run_block(Backend& backend, const std::vector<Prompt>& prompts,
       }
       const Prompt& prompt = prompts[work[mine]];
       auto answer = backend.run(make_request(prompt, options, cell.route, sampling), false, stop);
-      const std::lock_guard lock(mutex);
+      const MutexLock lock(mutex);
       if (answer.ok()) {
         done[mine] = Cell::Run{work[mine], round, std::move(answer).value()};
       } else if (problem.ok()) {
@@ -216,7 +216,7 @@ Measurement measure(Backend& backend, const std::vector<Prompt>& prompts,
     for (size_t t = 0; t < options.temperatures.size(); ++t) {
       for (const int concurrency : options.concurrencies) {
         for (const std::string& route : options.routes) {
-          const Result<bool> fresh = backend.renew_drafter(route);
+          const Result<bool> fresh = backend.renew_drafter(route, stop);
           if (!fresh.ok()) {
             out.status = fresh.status().with_context("a fresh drafter for route " + route);
             return out;

@@ -24,7 +24,7 @@ struct PrefillRound {
   double long_ms = 0;     // to its first token, alone
   double chunk_ms = 0;    // long_ms by the steps it took
   double short_ms = 0;    // to its first token, alone
-  double meeting_ms = 0;  // to its first token, beside the long one
+  double meeting_ms = 0;  // to its first token, while the long one runs
 };
 
 // kFailedPrecondition when the long prompt takes too few steps to be met, or is over too soon.

@@ -7,7 +7,6 @@
 #include <fstream>
 #include <memory>
 #include <optional>
-#include <thread>
 
 #include "host/bench/command.h"
 #include "host/bench/engine_backend.h"
@@ -235,9 +234,9 @@ Status check_routes(const Config& config, const Engine& engine,
     std::string known;
     bool live = false;
     for (const RouteReport& route : engine.routes()) {
-      known += (known.empty() ? "" : ", ") + route.name;
-      if (route.name != name) continue;
-      if (route.state != "live")
+      known += (known.empty() ? "" : ", ") + route.name();
+      if (route.name() != name) continue;
+      if (route.state != RouteState::kLive)
         return wrong("--routes: '" + name + "' cannot be served: " +
                      with_place(config, route.refused.in_field("routes." + name)).text());
       live = true;

@@ -14,7 +14,9 @@ class ServerBackend final : public Backend {
                      const std::atomic<bool>& stop) override;
   Result<ModelReport> model() override;
   // Never: the daemon's routes serve others too.
-  Result<bool> renew_drafter(const std::string&) override { return false; }
+  Result<bool> renew_drafter(const std::string&, const std::atomic<bool>&) override {
+    return false;
+  }
   Result<DraftCounts> draft_counts(const std::string& route) override;
 
  private:

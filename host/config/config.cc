@@ -3,7 +3,6 @@
 #include <charconv>
 #include <cstdlib>
 #include <optional>
-#include <utility>
 
 #include "core/base/json.h"
 #include "host/config/config_keys.h"

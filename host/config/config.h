@@ -43,9 +43,8 @@ Result<Config> load_config(const std::string& path, const Overrides& overrides =
 Result<Config> parse_config(std::string_view text, const std::string& file,
                             const Overrides& overrides = {});
 
-// An error of the engine with the place of its field in front: "FILE:LINE:COLUMN: key.path: ...". A
-// key that the file does not have is told by the mapping it belongs to. An error without a field
-// stays as it is.
+// An error of the engine with the place of its field in front: "FILE:LINE:COLUMN: key.path: ...". If
+// the file lacks the key, the place is that of its mapping. An error without a field stays as it is.
 Status with_place(const Config& config, const Status& status);
 
 // One route on its own: the keys of a route of the configuration, and its `name`.

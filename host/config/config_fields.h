@@ -131,7 +131,7 @@ class Fields {
       saved_[key.name] = std::move(json);
     }
   }
-  // A member that says nothing is null: an empty text, a number below its key's range.
+  // A member that means "not given" becomes null: an empty text, a number below its key's range.
   template <typename T>
   static Json shown(const Key& key, const T& member) {
     if constexpr (std::is_same_v<T, std::string>) {

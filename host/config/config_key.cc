@@ -52,7 +52,7 @@ Result<std::string> read_path(const Value& value) {
   return path;
 }
 
-// A folder that exists; `what` says what it shall be.
+// A folder that exists; `what` says what it should hold.
 Result<std::string> read_folder(const Value& value, const std::string& what) {
   if (value.node().kind != Kind::kScalar) return value.not_expected("a folder");
   SPECD_TRY(std::string path, read_path(value));
@@ -140,8 +140,8 @@ Result<Json> read_section(const Key& section, const Value& value) {
   for (const std::string& name : section.exclusive) {
     if (node.find(name) == nullptr) continue;
     if (!first.empty())
-      return value.at(name).error(section.exclusive_what + " is given already, as " + first +
-                                  "; expected one of " + section.exclusive_words());
+      return value.at(name).error("expected only one of " + joined_or(section.exclusive) + "; " +
+                                  first + " is given already");
     first = name;
   }
   return values;
@@ -235,11 +235,6 @@ const Key* Key::find(std::string_view key_name) const {
   const auto found = std::find_if(keys.begin(), keys.end(),
                                   [key_name](const Key& key) { return key.name == key_name; });
   return found == keys.end() ? nullptr : &*found;
-}
-
-std::string Key::exclusive_words() const {
-  const std::vector<std::string> but_last(exclusive.begin(), exclusive.end() - 1);
-  return joined(but_last) + " and " + exclusive.back();
 }
 
 Result<std::string> read_text(const Value& value) {

@@ -1,6 +1,6 @@
 // One key of the configuration as data: what may stand there, what it means. config_keys.cc has the
-// table of all keys, and everything that knows keys is made of it: the reader, --set and the
-// environment, `specd serve --print-config`, the JSON Schema, the table of configs/README.md, shell
+// table of all keys, and everything that deals with keys is generated from it: the reader, --set and
+// the environment, `specd serve --print-config`, the JSON Schema, the table of configs/README.md, shell
 // completion, and the tests that spoil every key.
 #pragma once
 
@@ -34,7 +34,7 @@ class Value {
   Value at(std::string_view key) const;
   Value item(size_t index) const;  // of this list. REQUIRES index < size
 
-  // One line, "FILE:LINE:COLUMN: key.path: ..."; an override is told by its origin.
+  // One line, "FILE:LINE:COLUMN: key.path: ..."; for an override, its origin replaces the place.
   Status error(const std::string& text) const { return error_at(node_->place, path_, text); }
   Status error_at(const YamlPlace& place, const std::string& path, const std::string& text) const;
   Status not_expected(const std::string& expected) const;  // "expected `expected`, found ..."
@@ -73,16 +73,13 @@ struct Key {  // NOLINT(bugprone-exception-escape): of nlohmann's
   int64_t min = 0, max = 0;          // kInteger, kBytes: the value; kList, kNamed: how many
   std::vector<std::string> choices;  // kChoice
   std::vector<Key> keys;
-  // kSection: of these at most one may stand; `exclusive_what` names what they say.
-  std::vector<std::string> exclusive;
-  std::string exclusive_what;
-  std::string expected;  // kList, kPath: what it shall be; kNamed: what is named
-  std::string reserved;  // kNamed: a name that the engine refuses
+  std::vector<std::string> exclusive;  // kSection: at most one of these may be given
+  std::string expected;                // kList, kPath: what is expected; kNamed: what is named
+  std::string reserved;                // kNamed: a name that the engine refuses
   // Where the type does not say enough: replaces its reader.
   Result<std::string> (*read)(const Value&) = nullptr;
 
   const Key* find(std::string_view key_name) const;  // of `keys`; null when it is not there
-  std::string exclusive_words() const;               // "a, b and c"
 
   Key required() && { return is_required = true, std::move(*this); }
   Key absent(std::string when) && { return when_absent = std::move(when), std::move(*this); }
@@ -94,7 +91,7 @@ Result<Json> read_value(const Key& key, const Value& value);
 
 // Text, quoted or not: not empty, no control characters.
 Result<std::string> read_text(const Value& value);
-// `path` made absolute; relative ones begin at the file's folder, wherever the value was given.
+// `path` made absolute; relative ones start at the file's folder, even for values given elsewhere.
 Result<std::string> resolve_path(const Value& value, const std::string& path);
 
 }  // namespace specd::host

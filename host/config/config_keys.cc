@@ -48,7 +48,7 @@ Result<std::string> read_listen(const Value& value) {
     return value.error("expected a socket in an existing folder; there is no folder " + folder +
                        " (create it, private to the user of specd)");
   const auto there = std::filesystem::symlink_status(path, failure).type();
-  using std::filesystem::file_type;  // none: whoever checks may not search the folder
+  using std::filesystem::file_type;  // none: the user who checks may not search the folder
   if (there != file_type::none && there != file_type::not_found && there != file_type::socket)
     return value.error("expected the path of a socket or of nothing yet; " + quote(path) +
                        " is something else: remove it or set another one");
@@ -86,7 +86,7 @@ Result<std::string> read_http_listen(const Value& value) {
   if (brackets ? inet_pton(AF_INET6, address.c_str(), &v6) != 1
                : inet_pton(AF_INET, address.c_str(), &v4) != 1)
     return refuse("; names are not resolved, write the address");
-  // Metrics have no password: who wants them on a network says on which address.
+  // Metrics have no password, so wildcards are refused: name the address to serve them on.
   if (brackets
           ? IN6_IS_ADDR_UNSPECIFIED(&v6) || IN6_IS_ADDR_MULTICAST(&v6) || IN6_IS_ADDR_V4MAPPED(&v6)
           : v4.s_addr == htonl(INADDR_ANY) || v4.s_addr == htonl(INADDR_BROADCAST) ||
@@ -230,7 +230,6 @@ void keys_of(Fields& v, ModelOptions& o) {
           "end tokens hold in any case"),
       o.generation_config);
   Key kv = section("kv", "the cache of keys and values");
-  kv.exclusive_what = "the size";
   kv.exclusive = {"bytes_max", "memory_share", "pages"};
   v.section(kv, [&](Fields& in) {
     in.choice(word("dtype", "of the numbers in the cache"), o.kv_dtype, kKvDTypes);

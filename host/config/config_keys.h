@@ -13,8 +13,8 @@ const Key& config_keys();
 // A section of RouteOptions: the keys of one route, and its `name`.
 const Key& route_file_keys();
 
-// From values in normal form, as read_value() gives them, to structs and back. What is not there
-// keeps its default; what says nothing is not given.
+// From values in normal form, as read_value() gives them, to structs and back. load(): missing keys
+// keep their defaults. save(): members that mean "not given" are left out.
 void load(const Json& values, Config& config);
 void load(const Json& values, RouteOptions& route);
 Json save(Config config);

@@ -127,7 +127,8 @@ Result<Step> resolve(const std::string& source, const std::string& word, const Y
     for (const YamlNode::Entry& entry : node->entries)
       if (lower(entry.key) == wanted) same.push_back(entry.key);
   if (same.size() > 1)
-    return wrong(source, quote(word) + " may be " + joined(same) + "; say which with --set");
+    return wrong(source,
+                 quote(word) + " is ambiguous (" + joined(same) + "); choose one with --set");
   return Step{.key = same.empty() ? wanted : same.front(), .index = {}};
 }
 
@@ -203,7 +204,7 @@ bool is_out_already(const Override& given, const Key& keys, const YamlNode& root
 Status put(const Override& given, const Key& keys, YamlNode& root) {
   if (given.path.size() > kYamlDepthMax)
     return wrong(given.source, "deeper than " + std::to_string(kYamlDepthMax) + " levels");
-  if (given.value.empty()) return wrong(given.source, "expected a value behind '=', found nothing");
+  if (given.value.empty()) return wrong(given.source, "expected a value after '='");
   SPECD_TRY(YamlNode value, parse_yaml(given.value, given.source));
   if (value.kind == Kind::kNull && is_out_already(given, keys, root)) return Status();
   YamlPlace place;
@@ -236,10 +237,10 @@ Status put(const Override& given, const Key& keys, YamlNode& root) {
     is_new = false;
     if (step.index) {
       gone += "[" + std::to_string(*step.index) + "]";
-      if (*step.index > node->items.size())
-        return wrong(given.source,
-                     "expected an index of at most " + std::to_string(node->items.size()) +
-                         ", which adds one behind the last, found " + std::to_string(*step.index));
+      if (const std::string n = std::to_string(node->items.size());
+          *step.index > node->items.size())
+        return wrong(given.source, "expected an index from 0 to " + n + " (" + n +
+                                       " appends an item), found " + std::to_string(*step.index));
       if (*step.index == node->items.size()) node->items.emplace_back().place = place;
       node = &node->items[*step.index];
     } else {
@@ -255,7 +256,7 @@ Status put(const Override& given, const Key& keys, YamlNode& root) {
     }
   }
   const Step& last = given.path.back();
-  // A name that is not there, a key that nobody knows: they stay, and the reader refuses them.
+  // Unknown names and keys stay, and the reader refuses them.
   const bool is_known = key != nullptr && (holder->type == Key::Type::kSection || !is_new);
   if (value.kind == Kind::kNull && !last.index && !is_free && is_known) {
     std::erase_if(parent->entries, [&](const auto& entry) { return entry.key == last.key; });

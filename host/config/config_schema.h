@@ -1,4 +1,4 @@
-// The table of keys told to others: to editors as a JSON Schema (2020-12), to readers as a table.
+// Exports the table of keys: a JSON Schema (2020-12) for editors, Markdown for people.
 #pragma once
 
 #include <string>
@@ -6,8 +6,8 @@
 
 namespace specd::host {
 
-// configs/specd.schema.json. What it refuses, the reader refuses too; what only the machine can
-// tell (that a folder exists) or several keys together, the reader refuses alone.
+// configs/specd.schema.json. The reader refuses all that the schema refuses, and also what it cannot
+// express: missing folders, keys that conflict.
 std::string config_schema();
 // The table of configs/README.md, in Markdown.
 std::string config_table();

@@ -1,7 +1,7 @@
 // YAML as a tree whose every node knows its place. The one file that knows yaml-cpp.
 //
 // Stricter than YAML: one document in UTF-8, at most 1 MiB and 32 levels; keys are scalars, unique
-// and at most 256 bytes; anchors, aliases, merge keys and explicit tags are refused, because they
+// and at most 160 bytes; anchors, aliases, merge keys and explicit tags are refused, because they
 // hide where a value comes from.
 #pragma once
 
@@ -9,7 +9,6 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "core/engine.h"

@@ -21,7 +21,7 @@ Status wrong(const std::string& what) { return Status(Code::kInvalidArgument, wh
 // [{"role": "user", "content": "hi", ...}, ...], as OpenAI's clients send it.
 Status read_messages(const std::string& path, v1::ChatPrompt& chat) {
   SPECD_TRY(const std::string text, read_text_file(path, kFileBytesMax));
-  SPECD_OK_OR_RETURN(as_status(parse_json(text, path)));  // with the place of what is wrong
+  SPECD_OK_OR_RETURN(as_status(parse_json(text, path)));  // with the place of the error
   const OrderedJson list = OrderedJson::parse(text);
   if (!list.is_array()) return wrong(path + ": expected an array of messages");
   for (size_t i = 0; i < list.size(); ++i) {
@@ -57,7 +57,7 @@ void add_chat_options(po::options_description& options) {
   add("template-arguments", po::value<std::string>(),
       "generate, render: JSON, {\"enable_thinking\": false}");
   add("continue-final-message", po::bool_switch(),
-      "generate, render: the last message goes on, no new one begins");
+      "generate, render: continue the last message instead of starting a new one");
 }
 
 bool has_chat_options(const po::variables_map& values) {

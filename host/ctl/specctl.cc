@@ -12,10 +12,8 @@
 #include <cstring>
 #include <exception>
 #include <fstream>
-#include <functional>
 #include <sstream>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -127,8 +125,8 @@ po::options_description make_options() {
   add("prompt-tokens", po::value<std::string>(), "generate: the prompt as ids, 0,17,4");
   add_chat_options(options);
   add("temperature", po::value<std::string>()->default_value("0"),
-      "0 = greedy; compare and record take a list; generate: what is not given of this and the next "
-      "seven is as the model's generation_config.json says");
+      "0 = greedy; compare and record take a list; generate: sampling options that are not given "
+      "come from generation_config.json");
   add("top-p", po::value<float>()->default_value(1));
   add("top-k", po::value<int32_t>()->default_value(0));
   add("seed", po::value<uint64_t>()->default_value(0));
@@ -354,6 +352,11 @@ int run_compare(Client& client, const po::variables_map& values, bool json) {
                row.identical ? "identical: yes" : "identical: no (" + row.first_difference + ")"});
   }
   if (!json) std::fputs(printable(table.text()).c_str(), stdout);
+  if (!json && !measured.fresh_drafters)
+    std::fputs(
+        "drafters: those of the daemon, which keep what earlier requests taught them; for fresh "
+        "ones in every round use specd-bench run --config\n",
+        stdout);
   return all_identical ? kOk : kDifferent;
 }
 
@@ -442,7 +445,7 @@ int run_routes(Client& client, bool json) {
 std::string defaults_text(const v1::Model& model) {
   const v1::Sampling& sampling = model.default_sampling();
   std::ostringstream text;
-  text << "\nWhere a request does not say: ";
+  text << "\nDefaults for requests: ";
   if (sampling.temperature() == 0) {
     text << "greedy";
   } else {
@@ -451,9 +454,10 @@ std::string defaults_text(const v1::Model& model) {
   if (sampling.top_p() < 1) text << ", top-p " << sampling.top_p();
   if (sampling.top_k() > 0) text << ", top-k " << sampling.top_k();
   if (sampling.min_p() > 0) text << ", min-p " << sampling.min_p();
-  text << ", repetition penalty " << sampling.repetition_penalty() << "\nA text ends at token";
+  text << ", repetition penalty " << sampling.repetition_penalty() << '\n';
+  text << (model.eos_tokens().empty() ? "No end tokens: a text ends only at its length"
+                                      : "A text ends at token");
   for (const int32_t token : model.eos_tokens()) text << ' ' << token;
-  if (model.eos_tokens().empty()) text << ": none, at its length alone";
   for (const std::string& each : model.generation_config_ignored())
     text << "\ngeneration_config.json, not applied: " << each;
   text << '\n';
@@ -600,7 +604,7 @@ std::string route_usage_problem(const po::variables_map& values,
   return "route: expected apply, delete or get, found '" + action + "'";
 }
 
-// What is wrong with the line beside its options, or "".
+// What is wrong with the command line apart from its options, or "".
 std::string usage_problem(const Program& program, const po::variables_map& values,
                           const std::string& command, const std::vector<std::string>& arguments) {
   const Command* known = program.find(command);
@@ -646,8 +650,8 @@ Program make_program() {
               {"route",
                "apply -f FILE | delete NAME | get NAME",
                "put a route into service or replace it, while requests run;\n"
-               "take one out, what runs with it finishes; its definition,\n"
-               "-o json is what apply takes",
+               "delete a route (its running requests finish); show its\n"
+               "definition (-o json prints what apply reads)",
                {"apply", "delete", "get"}},
               {"completion", "SHELL", "print completion for bash, zsh or fish",
                completion_shells()},

@@ -7,14 +7,14 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdio>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
 
 #include "core/base/clock.h"
+#include "core/base/mutex.h"
+#include "core/base/thread.h"
 #include "host/rpc/grpc_server.h"
 #include "host/daemon/health.h"
 #include "host/http/http_server.h"
@@ -46,7 +46,7 @@ class StopSignals {
     sigemptyset(&set_);
     for (const int number : {SIGTERM, SIGINT, SIGUSR2}) sigaddset(&set_, number);
     pthread_sigmask(SIG_BLOCK, &set_, nullptr);
-    thread_ = std::thread([this] { run(); });
+    thread_ = start_thread("specd-signals", [this] { run(); });
   }
   ~StopSignals() {
     leaving_ = true;
@@ -61,11 +61,15 @@ class StopSignals {
   void end_at_once() { drained_ = true; }
   // False when none came within `limit`.
   bool wait_for(std::chrono::milliseconds limit) {
-    std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, limit, [this] { return count_ > 0; });
+    const auto deadline = CondVar::Clock::now() + limit;
+    MutexLock lock(mutex_);
+    while (count_ == 0) {
+      if (!changed_.wait_until(lock, deadline)) return count_ > 0;
+    }
+    return true;
   }
   int count() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return count_;
   }
 
@@ -78,7 +82,7 @@ class StopSignals {
       if (loading_) _exit(128 + number);
       if (drained_) say_and_leave("specd: a signal while stopping; leaving at once\n");
       {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         ++count_;
       }
       changed_.notify_all();
@@ -87,9 +91,9 @@ class StopSignals {
 
   sigset_t set_;
   std::atomic<bool> loading_{true}, drained_{false}, leaving_{false};
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  int count_ = 0;
+  Mutex mutex_;
+  CondVar changed_;
+  int count_ SPECD_GUARDED_BY(mutex_) = 0;
   std::thread thread_;
 };
 
@@ -97,7 +101,7 @@ class StopSignals {
 // that hangs there can be neither joined nor destroyed. Also covers the destructors of plugin
 // libraries, which run after main().
 void end_within(std::chrono::seconds limit) {
-  std::thread([limit] {
+  start_thread("specd-exit", [limit] {
     std::this_thread::sleep_for(limit);
     say_and_leave("specd: server and plugins did not stop within " + std::to_string(limit.count()) +
                   " s (does a plugin hang?); leaving without them\n");
@@ -139,12 +143,13 @@ void print_start(const Engine& engine, const Config& config) {
   memory.add({"total", bytes_text(total)});
   Table plugins({"plugin", "version", "state", "reason"});
   for (const PluginReport& plugin : engine.plugins())
-    plugins.add({plugin.id, plugin.version, plugin.state, plugin.reason});
+    plugins.add({plugin.id, plugin.version, plugin_state_name(plugin.state), plugin.reason});
   Table routes({"route", "drafter", "verifier", "guarantee", "nodes", "state", "reason"});
   for (const RouteReport& route : engine.routes())
-    routes.add({route.name + (route.is_default ? " (default)" : ""), route.drafter, route.verifier,
-                route.guarantee, std::to_string(route.draft_nodes_max), route.state,
-                with_place(config, route.refused.in_field("routes." + route.name)).text()});
+    routes.add({route.name() + (route.is_default ? " (default)" : ""), route.options.drafter.plugin,
+                route.options.verifier.plugin, guarantee_name(route.options.guarantee),
+                std::to_string(route.draft_nodes_max), route_state_name(route.state),
+                with_place(config, route.refused.in_field("routes." + route.name())).text()});
   std::fputs(printable(memory.text() + plugins.text() + routes.text()).c_str(), stderr);
 }
 

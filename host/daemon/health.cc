@@ -36,7 +36,7 @@ HttpAnswer Health::live() const {
 HttpAnswer Health::ready() const {
   const Engine* engine = engine_;
   if (engine == nullptr) return text(503, "loading");
-  if (draining_ || engine->status().state != "ready") return text(503, "draining");
+  if (draining_ || engine->status().state != EngineState::kReady) return text(503, "draining");
   return text(200, "ready");
 }
 

@@ -81,8 +81,8 @@ Program make_program() {
   add("set", po::value<std::vector<std::string>>()->composing()->value_name("KEY=VALUE"),
       "instead of the file's value, such as engine.threads=2; may be repeated");
   add("print-config", po::bool_switch(),
-      "instead print the configuration that would be served, and where each value comes from; the "
-      "output is a configuration");
+      "print the effective configuration with the origin of each value, and exit; the output is "
+      "itself a valid configuration");
   add("table", po::bool_switch(), "a table in Markdown");
   std::vector<std::string> keys;
   for (const std::string& key : settable_keys()) keys.push_back(key + "=");

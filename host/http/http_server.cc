@@ -17,6 +17,9 @@
 #include <thread>
 #include <utility>
 
+#include "core/base/thread.h"
+#include "core/base/words.h"
+
 namespace specd::host {
 namespace {
 
@@ -27,8 +30,8 @@ using tcp = asio::ip::tcp;
 using boost::system::error_code;
 
 constexpr uint32_t kHeaderBytesMax = 8 << 10;
-// More than a header, so that the parser says what is too long. Bounds what a client can make us
-// hold beside a body.
+// Larger than any header, so that the parser reports what is too long. Bounds what a connection holds
+// besides its body.
 constexpr size_t kReadBytesMax = 16 << 10;
 constexpr std::chrono::milliseconds kAcceptRetry{100};
 
@@ -42,14 +45,6 @@ Response make_response(http::status status, unsigned version, std::string body,
   response.set(http::field::cache_control, "no-store");
   response.body() = std::move(body);
   return response;
-}
-
-// "a, b or c"
-std::string any_of(const std::vector<std::string>& words) {
-  std::string text;
-  for (size_t i = 0; i < words.size(); ++i)
-    text += (i == 0 ? "" : i + 1 == words.size() ? " or " : ", ") + words[i];
-  return text;
 }
 
 void add_once(std::vector<std::string>& words, const std::string& word) {
@@ -120,14 +115,12 @@ class Connection : public std::enable_shared_from_this<Connection> {
       if (route.method == "GET") add_once(methods, "HEAD");
     }
     if (methods.empty()) {
-      return answer({.status = 404, .body = "expected " + any_of(paths) + "\n"},
+      return answer({.status = 404, .body = "expected " + joined_or(paths) + "\n"},
                     !parser_->is_done());
     }
     Response refusal = make_response(http::status::method_not_allowed, request.version(),
-                                     "expected " + any_of(methods) + "\n");
-    std::string allow;
-    for (const std::string& each : methods) allow += (allow.empty() ? "" : ", ") + each;
-    refusal.set(http::field::allow, allow);
+                                     "expected " + joined_or(methods) + "\n");
+    refusal.set(http::field::allow, joined(methods));
     send(std::move(refusal), true);
   }
 
@@ -301,7 +294,7 @@ Result<std::unique_ptr<HttpServer>> HttpServer::start(const std::string& address
   server->endpoint_ = endpoint.str();
   impl.accept();
   for (int i = 0; i < limits.threads; ++i)
-    impl.threads.emplace_back([&impl] { impl.context.run(); });
+    impl.threads.push_back(start_thread("specd-http", [&impl] { impl.context.run(); }));
   return server;
 }
 

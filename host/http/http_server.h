@@ -3,10 +3,10 @@
 //
 //   HttpServer::start("127.0.0.1", 9090, {{"GET", "/metrics", answer_metrics}});
 //
-// What it does not take gets an answer, and the connection closes: 400 not HTTP, 404 an unknown
-// path, 405 another method, 413 a body larger than the route takes, 431 headers of more than 8 KiB,
-// 503 one connection too many. A client that does not finish a request, or does not read the
-// answer, within the time limit is cut without an answer.
+// A request that is not accepted gets an error answer, and the connection closes: 400 not HTTP, 404
+// an unknown path, 405 another method, 413 a body larger than the route takes, 431 headers of more
+// than 8 KiB, 503 one connection too many. A client that does not finish a request, or does not read
+// the answer, within the time limit is cut without an answer.
 #pragma once
 
 #include <chrono>

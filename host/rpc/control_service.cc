@@ -99,7 +99,7 @@ Status ControlService::get(const v1::GetRouteRequest& request, v1::GetRouteRespo
   SPECD_TRY(const RouteOptions route, engine_.route(request.name()));
   response.set_definition(route_to_json(route).dump());
   for (const RouteReport& report : engine_.routes())
-    if (report.name == route.name && report.state != "draining")
+    if (report.name() == route.name && report.state != RouteState::kDraining)
       *response.mutable_route() = route_to_wire(report);
   return Status();
 }

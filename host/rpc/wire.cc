@@ -12,8 +12,8 @@
 namespace specd::host {
 namespace {
 
-// Of a parsed request beside its ids: a message has at most 4 MiB, what needs more holds what
-// nobody asked for.
+// Memory of a parsed request without its ids. A message has at most 4 MiB; one that takes more memory
+// than this holds unknown fields, or very many small ones.
 constexpr size_t kRequestBytesMax = 8 << 20;
 // Of a status: clients take 8 KiB of metadata, where one byte may become three.
 constexpr size_t kStatusBytesMax = 2048;
@@ -204,7 +204,7 @@ v1::Plugin plugin_to_wire(const PluginReport& report) {
   wire.set_license(report.license);
   wire.set_directory(report.directory);
   wire.set_sha256(report.sha256);
-  wire.set_state(enum_value<v1::PluginState>(report.state));
+  wire.set_state(enum_value<v1::PluginState>(plugin_state_name(report.state)));
   wire.set_reason(report.reason);
   for (const auto& [id, kind] : report.factories) {
     v1::PluginFactory& factory = *wire.add_factories();
@@ -215,40 +215,41 @@ v1::Plugin plugin_to_wire(const PluginReport& report) {
 }
 
 v1::Route route_to_wire(const RouteReport& report) {
+  const RouteCounts& counts = report.counts;
   v1::Route wire;
-  wire.set_name(report.name);
-  wire.set_model(report.model);
-  wire.set_drafter(report.drafter);
-  wire.set_verifier(report.verifier);
-  wire.set_guarantee(enum_value<v1::Guarantee>(report.guarantee));
-  wire.set_state(enum_value<v1::RouteState>(report.state));
+  wire.set_name(report.name());
+  wire.set_model(report.options.model);
+  wire.set_drafter(report.options.drafter.plugin);
+  wire.set_verifier(report.options.verifier.plugin);
+  wire.set_guarantee(enum_value<v1::Guarantee>(guarantee_name(report.options.guarantee)));
+  wire.set_state(enum_value<v1::RouteState>(route_state_name(report.state)));
   if (!report.refused.ok()) wire.set_reason(report.refused.to_string());
   wire.set_is_default(report.is_default);
   wire.set_draft_nodes_max(report.draft_nodes_max);
-  wire.set_requests(report.requests);
-  wire.set_steps(report.steps);
-  wire.set_drafted(report.drafted);
-  wire.set_accepted(report.accepted);
-  wire.set_rejected(report.rejected);
-  wire.set_discarded(report.discarded);
-  wire.set_drafts(report.drafts);
-  wire.mutable_accepted_at()->Add(report.accepted_at.begin(), report.accepted_at.end());
-  wire.set_cut(report.cut);
-  wire.set_propose_calls(report.propose_calls);
-  wire.set_propose_ns(report.propose_ns);
-  wire.set_propose_failures(report.propose_failures);
-  wire.set_verify_calls(report.verify_calls);
-  wire.set_verify_ns(report.verify_ns);
-  wire.set_verify_failures(report.verify_failures);
-  wire.set_lost(report.lost);
+  wire.set_requests(counts.requests);
+  wire.set_steps(counts.steps);
+  wire.set_drafted(counts.drafted);
+  wire.set_accepted(counts.accepted);
+  wire.set_rejected(counts.rejected);
+  wire.set_discarded(counts.discarded);
+  wire.set_drafts(counts.drafts);
+  wire.mutable_accepted_at()->Add(counts.accepted_at.begin(), counts.accepted_at.end());
+  wire.set_cut(counts.cut);
+  wire.set_propose_calls(counts.propose.calls);
+  wire.set_propose_ns(counts.propose.ns);
+  wire.set_propose_failures(counts.propose.failures);
+  wire.set_verify_calls(counts.verify.calls);
+  wire.set_verify_ns(counts.verify.ns);
+  wire.set_verify_failures(counts.verify.failures);
+  wire.set_lost(counts.lost);
   wire.set_last_problem(report.last_problem);
   wire.set_generation(report.generation);
   wire.set_in_use(report.in_use);
-  wire.set_drafter_version(report.drafter_version);
-  wire.set_verifier_version(report.verifier_version);
-  wire.set_drafter_sha256(report.drafter_sha256);
-  wire.set_verifier_sha256(report.verifier_sha256);
-  wire.set_disable_by_batch_size(report.disable_by_batch_size);
+  wire.set_drafter_version(report.drafter.version);
+  wire.set_verifier_version(report.verifier.version);
+  wire.set_drafter_sha256(report.drafter.sha256);
+  wire.set_verifier_sha256(report.verifier.sha256);
+  wire.set_disable_by_batch_size(report.options.disable_by_batch_size);
   wire.set_suspended(report.suspended);
   wire.set_memory_bytes(report.memory_bytes);
   wire.set_memory_bytes_max(report.memory_bytes_max);
@@ -272,9 +273,9 @@ v1::Model model_to_wire(const ModelReport& report) {
   wire.set_kv_pages_total(report.kv_pages_total);
   wire.set_kv_pages_free(report.kv_pages_free);
   wire.set_page_tokens(report.page_tokens);
-  wire.set_role(enum_value<v1::ModelRole>(report.role));
-  wire.set_state(enum_value<v1::ModelState>(report.state));
-  wire.set_reason(report.reason);
+  wire.set_role(report.is_draft ? v1::MODEL_ROLE_DRAFT : v1::MODEL_ROLE_TARGET);
+  wire.set_state(report.refused.ok() ? v1::MODEL_STATE_LOADED : v1::MODEL_STATE_REFUSED);
+  if (!report.refused.ok()) wire.set_reason(report.refused.to_string());
   wire.set_kv_pages_held(report.kv_pages_held);
   wire.set_forwards(report.forwards);
   wire.set_rows(report.rows);
@@ -282,7 +283,7 @@ v1::Model model_to_wire(const ModelReport& report) {
   wire.set_kv_pages_cached(report.kv_pages_cached);
   wire.set_prefix_query_tokens(report.prefix_query_tokens);
   wire.set_prefix_hit_tokens(report.prefix_hit_tokens);
-  if (report.role == "target") {
+  if (!report.is_draft) {
     *wire.mutable_default_sampling() = sampling_to_wire(report.sampling_defaults);
     for (const std::string& each : report.generation_config_ignored)
       wire.add_generation_config_ignored(each);
@@ -297,7 +298,7 @@ v1::GetStatusResponse status_report_to_wire(const EngineReport& report,
   v1::GetStatusResponse wire;
   wire.set_version(kVersion);
   wire.set_pid(getpid());
-  wire.set_state(enum_value<v1::EngineState>(report.state));
+  wire.set_state(enum_value<v1::EngineState>(engine_state_name(report.state)));
   wire.set_device(report.device);
   wire.set_isa(report.isa);
   wire.set_threads(report.threads);

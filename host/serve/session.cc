@@ -44,20 +44,24 @@ void Session::start(Request request, const SessionOptions& options) {
   request.arrived_ns = now_ns();
   if (options.time_left.has_value()) apply_time_left(*options.time_left, request);
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     wished_id_ = request.id;
   }
-  const bool is_rendered = request.prompt_tokens.has_value();
-  auto task = [self = shared_from_this(), request = std::move(request),
-               with_prompt = options.return_prompt_tokens] { self->submit(request, with_prompt); };
-  const Status status = is_rendered ? sessions_.run_now(task) : sessions_.queue(std::move(task));
+  const bool with_prompt = options.return_prompt_tokens;
+  Status status = sessions_.is_open();
+  if (status.ok() && request.prompt_tokens.has_value()) return submit(request, with_prompt);
+  if (status.ok()) status = sessions_.engine().check(request);
+  if (status.ok()) {
+    status = sessions_.queue([self = shared_from_this(), request = std::move(request),
+                              with_prompt] { self->submit(request, with_prompt); });
+  }
   if (status.ok()) return;
   sessions_.engine().count_refused();
   refuse(status);
 }
 
 void Session::refuse(const Status& status) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   stage_ = Stage::kSubmitted;
   ended_ = true;
   if (end_status_.ok()) end_status_ = status;
@@ -66,13 +70,13 @@ void Session::refuse(const Status& status) {
 
 void Session::submit(const Request& request, bool return_prompt_tokens) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (stage_ != Stage::kWaiting) return;  // it was cancelled before
     stage_ = Stage::kSubmitting;
   }
   Result<Ticket> ticket = sessions_.engine().submit(
       request, [self = shared_from_this()](const Event& event) { self->on_event(event); });
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   stage_ = Stage::kSubmitted;
   if (ticket.ok()) {
     Ticket& made = ticket.value();
@@ -112,7 +116,7 @@ void Session::drop_locked() {
 }
 
 void Session::on_event(const Event& event) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!event.tokens.empty() || !event.text.empty())
     push_locked(SessionText{event.tokens, event.text});
   if (const size_t most = sessions_.buffer_bytes_max_; buffer_bytes_ > most) {
@@ -137,7 +141,7 @@ void Session::on_event(const Event& event) {
 }
 
 void Session::pump() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   if (stage_ != Stage::kSubmitted) return;  // submit() wakes again
   if (std::exchange(cancel_wanted_, false) && !ended_) {
     // Here and not in on_event(): a sink must not call the engine.
@@ -166,13 +170,13 @@ void Session::abort_locked(const Status& reason) {
 }
 
 void Session::abort(const Status& reason) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   abort_locked(reason);
   sessions_.wake(shared_from_this());
 }
 
 bool Session::cancel_waiting(const std::string& request_id) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (wished_id_.empty() || wished_id_ != request_id || stage_ == Stage::kSubmitted) return false;
   abort_locked(Status(Code::kCancelled, "the request was cancelled"));
   sessions_.wake(shared_from_this());
@@ -180,13 +184,13 @@ bool Session::cancel_waiting(const std::string& request_id) {
 }
 
 void Session::written() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   writing_ = false;
   sessions_.wake(shared_from_this());
 }
 
 void Session::disconnect() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (end_status_.ok()) end_status_ = Status(Code::kCancelled, "cancelled");
   drop_locked();
   sessions_.wake(shared_from_this());
@@ -194,7 +198,7 @@ void Session::disconnect() {
 
 void Session::close() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     SPECD_CHECK(finished_, "a session was closed before its end");
   }
   sessions_.remove(this);

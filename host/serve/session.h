@@ -16,12 +16,12 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <variant>
 #include <vector>
 
+#include "core/base/mutex.h"
 #include "core/base/status.h"
 #include "core/engine.h"
 
@@ -94,27 +94,27 @@ class Session : public std::enable_shared_from_this<Session> {
   bool cancel_waiting(const std::string& request_id);
   void pump();  // [thread of Sessions] starts the next write, or ends the session
 
-  void push_locked(SessionOutput output);
-  void drop_locked();
-  void abort_locked(const Status& reason);
+  void push_locked(SessionOutput output) SPECD_REQUIRES(mutex_);
+  void drop_locked() SPECD_REQUIRES(mutex_);
+  void abort_locked(const Status& reason) SPECD_REQUIRES(mutex_);
 
   Sessions& sessions_;
   SessionReader& reader_;
 
-  // Guards all below, and is held while Sessions is woken: a session that was seen to have ended,
-  // and then Sessions, may be destroyed.
-  std::mutex mutex_;
-  std::string wished_id_;
-  std::deque<SessionOutput> buffer_;
-  size_t buffer_bytes_ = 0;
-  uint64_t number_ = 0;  // of the request in the engine
-  Status end_status_;
-  Stage stage_ = Stage::kWaiting;
-  bool muted_ = false;          // nothing more is written
-  bool cancel_wanted_ = false;  // pump() shall cancel the request
-  bool ended_ = false;          // the engine's last event came, or there will be none
-  bool writing_ = false;        // the reader has an output
-  bool finished_ = false;       // end() was called
+  // Also held while Sessions is woken: once a session was seen to have ended, it may be destroyed, and
+  // then Sessions.
+  Mutex mutex_;
+  std::string wished_id_ SPECD_GUARDED_BY(mutex_);
+  std::deque<SessionOutput> buffer_ SPECD_GUARDED_BY(mutex_);
+  size_t buffer_bytes_ SPECD_GUARDED_BY(mutex_) = 0;
+  uint64_t number_ SPECD_GUARDED_BY(mutex_) = 0;  // of the request in the engine
+  Status end_status_ SPECD_GUARDED_BY(mutex_);
+  Stage stage_ SPECD_GUARDED_BY(mutex_) = Stage::kWaiting;
+  bool muted_ SPECD_GUARDED_BY(mutex_) = false;          // nothing more is written
+  bool cancel_wanted_ SPECD_GUARDED_BY(mutex_) = false;  // pump() is to cancel the request
+  bool ended_ SPECD_GUARDED_BY(mutex_) = false;     // the last event came, or there will be none
+  bool writing_ SPECD_GUARDED_BY(mutex_) = false;   // the reader has an output
+  bool finished_ SPECD_GUARDED_BY(mutex_) = false;  // end() was called
 };
 
 }  // namespace specd::host

@@ -2,17 +2,19 @@
 
 #include <utility>
 
+#include "core/base/thread.h"
+
 namespace specd::host {
 
 Sessions::Sessions(Engine& engine, std::string default_route, size_t buffer_bytes_max)
     : engine_(engine),
       default_route_(std::move(default_route)),
       buffer_bytes_max_(buffer_bytes_max),
-      thread_([this] { run(); }) {}
+      thread_(start_thread("specd-write", [this] { run(); })) {}
 
 Sessions::~Sessions() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stopping_ = true;
   }
   changed_.notify_one();
@@ -21,7 +23,7 @@ Sessions::~Sessions() {
 
 std::shared_ptr<Session> Sessions::open(SessionReader& reader) {
   std::shared_ptr<Session> session(new Session(*this, reader));
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   live_.emplace(session.get(), session);
   return session;
 }
@@ -33,14 +35,12 @@ bool Sessions::cancel(const std::string& request_id) {
   return engine_.cancel(request_id) || found;
 }
 
-Status Sessions::run_now(const std::function<void()>& task) {
-  if (draining_) return Status(Code::kUnavailable, "the daemon is shutting down");
-  task();
-  return Status();
+Status Sessions::is_open() const {
+  return draining_ ? Status(Code::kUnavailable, "the daemon is shutting down") : Status();
 }
 
 Status Sessions::queue(std::function<void()> task) {
-  if (draining_) return Status(Code::kUnavailable, "the daemon is shutting down");
+  SPECD_OK_OR_RETURN(is_open());
   if (prompts_.post(std::move(task))) return Status();
   return Status(Code::kExhausted, std::to_string(kPromptsMax) +
                                       " requests wait for their prompts to be rendered; try again");
@@ -51,8 +51,12 @@ void Sessions::abort_all(const Status& reason) {
 }
 
 bool Sessions::wait_closed(std::chrono::milliseconds timeout) {
-  std::unique_lock lock(mutex_);
-  return all_closed_.wait_for(lock, timeout, [this] { return live_.empty(); });
+  const auto deadline = CondVar::Clock::now() + timeout;
+  MutexLock lock(mutex_);
+  while (!live_.empty()) {
+    if (!all_closed_.wait_until(lock, deadline)) return live_.empty();
+  }
+  return true;
 }
 
 const std::string& Sessions::route_of(const Request& request) const {
@@ -61,7 +65,7 @@ const std::string& Sessions::route_of(const Request& request) const {
 
 void Sessions::wake(std::shared_ptr<Session> session) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     ready_.push_back(std::move(session));
   }
   changed_.notify_one();
@@ -69,7 +73,7 @@ void Sessions::wake(std::shared_ptr<Session> session) {
 
 void Sessions::remove(Session* session) {
   std::shared_ptr<Session> last;  // destroyed outside of the lock
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = live_.find(session);
   if (found == live_.end()) return;
   last = std::move(found->second);
@@ -79,15 +83,15 @@ void Sessions::remove(Session* session) {
 
 std::vector<std::shared_ptr<Session>> Sessions::live() {
   std::vector<std::shared_ptr<Session>> sessions;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (const auto& [key, session] : live_) sessions.push_back(session);
   return sessions;
 }
 
 void Sessions::run() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [this] { return stopping_ || !ready_.empty(); });
+    while (!stopping_ && ready_.empty()) changed_.wait(lock);
     if (ready_.empty()) return;
     std::shared_ptr<Session> session = std::move(ready_.front());
     ready_.pop_front();

@@ -10,17 +10,16 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstddef>
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <unordered_map>
 #include <vector>
 
+#include "core/base/mutex.h"
 #include "core/engine.h"
 #include "host/base/task_queue.h"
 #include "host/serve/session.h"
@@ -64,8 +63,8 @@ class Sessions {
   friend class Session;
   Engine& engine() { return engine_; }
   const std::string& route_of(const Request& request) const;
-  Status run_now(const std::function<void()>& task);  // queue() for what need not be rendered
-  void wake(std::shared_ptr<Session> session);        // there is something to write, cancel or end
+  Status is_open() const;                       // kUnavailable while draining
+  void wake(std::shared_ptr<Session> session);  // there is something to write, cancel or end
   void remove(Session* session);
   void run();
   std::vector<std::shared_ptr<Session>> live();
@@ -74,12 +73,12 @@ class Sessions {
   const std::string default_route_;
   const size_t buffer_bytes_max_;
   std::atomic<bool> draining_{false};
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::condition_variable all_closed_;
-  std::deque<std::shared_ptr<Session>> ready_;                   // guarded by mutex_
-  std::unordered_map<Session*, std::shared_ptr<Session>> live_;  // guarded by mutex_
-  bool stopping_ = false;                                        // guarded by mutex_
+  Mutex mutex_;
+  CondVar changed_;
+  CondVar all_closed_;
+  std::deque<std::shared_ptr<Session>> ready_ SPECD_GUARDED_BY(mutex_);
+  std::unordered_map<Session*, std::shared_ptr<Session>> live_ SPECD_GUARDED_BY(mutex_);
+  bool stopping_ SPECD_GUARDED_BY(mutex_) = false;
   std::thread thread_;
   TaskQueue prompts_{kPromptThreads, kPromptsMax};  // last: its tasks use the rest
 };

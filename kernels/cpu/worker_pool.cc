@@ -2,6 +2,8 @@
 // the first thread to claim it: its worker, or the caller when that worker is late (asleep, or
 // not scheduled). On a shared machine this costs parallelism, but never the wait for a scheduler
 // time slice.
+#include <pthread.h>
+
 #include <atomic>
 #include <chrono>
 
@@ -84,6 +86,7 @@ WorkerPool::WorkerPool(int n_threads)
   }
   for (int part = 1; part < n_threads; ++part) {
     threads_.emplace_back([&state, part] {
+      pthread_setname_np(pthread_self(), "specd-cpu");
       uint32_t seen = 0;
       for (;;) {
         seen = await_change(state.epoch, seen, state.spin);

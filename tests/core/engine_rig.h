@@ -101,6 +101,7 @@ class EngineTest : public testing::Test {
     descriptors_ = entries_of("/proc/self/fd");
   }
   void TearDown() override {
+    if (engine_ != nullptr) audit();
     engine_.reset();
     std::filesystem::remove_all(folder_);
     for (int i = 0; i < 100 && entries_of("/proc/self/task") > threads_; ++i) {
@@ -171,7 +172,7 @@ class EngineTest : public testing::Test {
   }
   RouteReport report(const std::string& name) {
     for (const RouteReport& each : engine_->routes()) {
-      if (each.name == name) return each;
+      if (each.name() == name) return each;
     }
     ADD_FAILURE() << "no route " << name;
     return {};
@@ -189,7 +190,9 @@ class EngineTest : public testing::Test {
     engine_->clear_prefix_cache();
     EXPECT_EQ(engine_->model().kv_pages_free, model.kv_pages_total) << "somebody holds a page";
     for (const RouteReport& each : engine_->routes()) {
-      EXPECT_EQ(each.drafted, each.accepted + each.rejected + each.discarded) << each.name;
+      EXPECT_EQ(each.counts.drafted,
+                each.counts.accepted + each.counts.rejected + each.counts.discarded)
+          << each.name();
     }
   }
 

@@ -98,14 +98,13 @@ TEST_F(Identity, no_chain_of_any_length_or_acceptance_changes_a_token) {
   for (const RouteOptions& each : o.routes) {
     expect_identical(run_all(requests(each.name)), each.name);
     const RouteReport r = report(each.name);
-    EXPECT_GT(r.drafted, 0u) << each.name;
-    EXPECT_EQ(r.cut, 0u) << each.name;
+    EXPECT_GT(r.counts.drafted, 0u) << each.name;
+    EXPECT_EQ(r.counts.cut, 0u) << each.name;
     if (each.name.ends_with("a0")) {
-      EXPECT_EQ(r.accepted, 0u) << each.name;
+      EXPECT_EQ(r.counts.accepted, 0u) << each.name;
     }
   }
   EXPECT_EQ(engine_->status().kv_moves, 0u) << "a chain lies where it belongs";
-  audit();
 }
 
 TEST_F(Identity, trees_with_decoys_and_probes_change_no_token) {
@@ -129,16 +128,15 @@ TEST_F(Identity, trees_with_decoys_and_probes_change_no_token) {
     const uint64_t moves_before = engine_->status().kv_moves;
     expect_identical(run_all(requests(each.name)), each.name);
     const RouteReport r = report(each.name);
-    EXPECT_EQ(r.cut, 0u) << each.name;
-    EXPECT_GT(r.discarded, 0u) << each.name << ": probes were there";
+    EXPECT_EQ(r.counts.cut, 0u) << each.name;
+    EXPECT_GT(r.counts.discarded, 0u) << each.name << ": probes were there";
     if (each.name.ends_with("a100")) {
       EXPECT_GT(engine_->status().kv_moves, moves_before) << "accepted branches must move";
     }
     if (each.name.ends_with("a0")) {
-      EXPECT_EQ(r.accepted, 0u) << each.name;
+      EXPECT_EQ(r.counts.accepted, 0u) << each.name;
     }
   }
-  audit();
 }
 
 // The replay drafter tells the truth at a position or not by a coin that this test can throw too,
@@ -194,7 +192,6 @@ TEST_F(Identity, acceptance_reported_is_the_one_set) {
     EXPECT_NEAR(counts.first / counts.second, set, 4 * deviation + 1e-12)
         << counts.second << " drafts";
   }
-  audit();
 }
 
 TEST_F(Identity, everything_accepted_takes_the_fewest_steps) {
@@ -208,7 +205,6 @@ TEST_F(Identity, everything_accepted_takes_the_fewest_steps) {
   EXPECT_EQ(outcome.usage.steps, 1 + (kTokens - 1 + 7) / 8);
   EXPECT_EQ(outcome.usage.accepted_tokens, outcome.usage.draft_tokens);
   EXPECT_EQ(outcome.tokens, plain_[0].tokens);
-  audit();
 }
 
 TEST_F(Identity, prompt_lookup_changes_no_token) {
@@ -226,10 +222,9 @@ TEST_F(Identity, prompt_lookup_changes_no_token) {
   start(o);
   for (const char* name : {"vllm", "pool"}) {
     expect_identical(run_all(requests(name)), name);
-    EXPECT_GT(report(name).accepted, 0u) << name;
-    EXPECT_EQ(report(name).cut, 0u) << name;
+    EXPECT_GT(report(name).counts.accepted, 0u) << name;
+    EXPECT_EQ(report(name).counts.cut, 0u) << name;
   }
-  audit();
 }
 
 TEST_F(Identity, suffix_decoding_changes_no_token) {
@@ -242,10 +237,9 @@ TEST_F(Identity, suffix_decoding_changes_no_token) {
   start(o);
   for (const char* name : {"chain", "branches"}) {
     expect_identical(run_all(requests(name)), name);
-    EXPECT_GT(report(name).accepted, 0u) << name;
-    EXPECT_EQ(report(name).cut, 0u) << name;
+    EXPECT_GT(report(name).counts.accepted, 0u) << name;
+    EXPECT_EQ(report(name).counts.cut, 0u) << name;
   }
-  audit();
 }
 
 TEST_F(Identity, different_routes_in_one_batch_change_no_token) {
@@ -265,7 +259,6 @@ TEST_F(Identity, different_routes_in_one_batch_change_no_token) {
   const char* names[] = {"lookup", "tree", "off", "chain", "tree", "lookup", "chain"};
   for (size_t i = 0; i < mixed.size(); ++i) mixed[i].route = names[i % 7];
   expect_identical(run_all(mixed), "mixed");
-  audit();
 }
 
 TEST_F(Identity, neither_chunks_nor_threads_nor_neighbours_nor_page_order_change_a_token) {
@@ -293,7 +286,6 @@ TEST_F(Identity, neither_chunks_nor_threads_nor_neighbours_nor_page_order_change
   one.max_sequences = 1;
   start(one);
   expect_identical(run_all(requests("off")), "one at a time");
-  audit();
 }
 
 TEST_F(Identity, holds_in_every_cache_type) {
@@ -332,19 +324,41 @@ TEST_F(Identity, no_misbehaving_drafter_changes_a_token) {
                                     "status_deadline"};
   start(o);
   for (const RouteOptions& each : o.routes) {
-    ASSERT_EQ(report(each.name).state, "live") << report(each.name).refused.to_string();
+    ASSERT_EQ(report(each.name).state, RouteState::kLive) << report(each.name).refused.to_string();
     expect_identical(run_all(requests(each.name)), each.name);
     const RouteReport r = report(each.name);
     volatile float subnormal = 1e-40f;
     EXPECT_NE(subnormal * 1.0f, 0.0f) << "a plugin's flush-to-zero has leaked";
     if (uncut.contains(each.name)) {
-      EXPECT_EQ(r.cut, 0u) << each.name;
+      EXPECT_EQ(r.counts.cut, 0u) << each.name;
     } else {
-      EXPECT_GT(r.cut, 0u) << each.name;
+      EXPECT_GT(r.counts.cut, 0u) << each.name;
       EXPECT_NE(r.last_problem, "") << each.name;
     }
   }
-  audit();
+}
+
+// Its branches are four levels deep, so the last ones lie beyond the last position of the context.
+TEST_F(Identity, a_tree_at_the_end_of_the_context_changes_no_token) {
+  EngineOptions o = options();
+  o.plugin_directories.push_back(SPECD_TEST_BAD_PLUGINS);
+  o.routes = {route(
+      "tree",
+      {.plugin = "specd.test.drafter_bad", .factory = "bad_tree", .config = {{"mode", "wrong"}}},
+      8)};
+  start(o);
+  const int32_t n_positions = engine_->model().max_positions;
+  Request last = request("", "off", 6);
+  last.prompt_tokens.emplace();
+  for (int32_t i = 0; i < n_positions - last.max_tokens; ++i)
+    last.prompt_tokens->push_back(5 + i % 90);
+  const Outcome plain = run(last);
+  ASSERT_TRUE(plain.error.ok()) << plain.error.to_string();
+  last.route = "tree";
+  const Outcome drafted = run(last);
+  EXPECT_TRUE(drafted.error.ok()) << drafted.error.to_string();
+  EXPECT_EQ(drafted.tokens, plain.tokens);
+  EXPECT_GT(report("tree").counts.drafted, 0u);
 }
 
 TEST_F(Identity, an_unusable_verdict_accepts_nothing_and_loses_nothing) {
@@ -360,11 +374,10 @@ TEST_F(Identity, an_unusable_verdict_accepts_nothing_and_loses_nothing) {
   }
   start(o);
   for (const RouteOptions& each : o.routes) {
-    ASSERT_EQ(report(each.name).state, "live") << report(each.name).refused.to_string();
+    ASSERT_EQ(report(each.name).state, RouteState::kLive) << report(each.name).refused.to_string();
     expect_identical(run_all(requests(each.name)), each.name);
-    EXPECT_GT(report(each.name).cut, 0u) << each.name;
+    EXPECT_GT(report(each.name).counts.cut, 0u) << each.name;
   }
-  audit();
 }
 
 // One line a sequence: rows, hash of what the drafter saw, probes right, probes wrong.
@@ -389,9 +402,9 @@ TEST_F(Identity, hidden_states_reach_the_drafter_complete_and_the_same_in_any_ba
     if (parts.size() == 3) drafter = plugin("specd.drafter.cascade", {{"drafters", parts}});
     o.routes.push_back(route("taps", drafter, 2));
     start(o);
-    ASSERT_EQ(report("taps").state, "live") << report("taps").refused.to_string();
+    ASSERT_EQ(report("taps").state, RouteState::kLive) << report("taps").refused.to_string();
     expect_identical(run_all(requests("taps")), "taps");
-    EXPECT_EQ(report("taps").lost, 0u) << "a gap, or a state that is not finite, " << what;
+    EXPECT_EQ(report("taps").counts.lost, 0u) << "a gap, or a state that is not finite, " << what;
     audit();
     engine_.reset();
     std::vector<std::string> lines;
@@ -429,7 +442,6 @@ TEST_F(EngineTest, sampling_follows_the_seed_and_the_parameters) {
   r.sampling.top_k = 1;
   const Outcome narrow = run(r);
   EXPECT_EQ(narrow.tokens, run(request(prompts()[1], "off", kTokens)).tokens);
-  audit();
 }
 
 TEST_F(EngineTest, stop_strings_and_ids_end_the_text_in_the_same_place_with_and_without_drafts) {
@@ -460,7 +472,6 @@ TEST_F(EngineTest, stop_strings_and_ids_end_the_text_in_the_same_place_with_and_
                                               outcome.usage.rejected_tokens +
                                               outcome.usage.discarded_tokens);
   }
-  audit();
 }
 
 TEST_F(EngineTest, a_request_out_of_range_is_refused_naming_the_field) {
@@ -503,7 +514,6 @@ TEST_F(EngineTest, a_request_out_of_range_is_refused_naming_the_field) {
     r.prompt_tokens = std::vector<int32_t>{};
   });
   EXPECT_EQ(run(good).finish, FinishReason::kLength) << "neighbours are undisturbed";
-  audit();
 }
 
 TEST_F(EngineTest, a_prompt_of_nothing_but_bos_and_one_up_to_the_context_work) {
@@ -514,7 +524,6 @@ TEST_F(EngineTest, a_prompt_of_nothing_but_bos_and_one_up_to_the_context_work) {
   const Outcome outcome = run(full);
   EXPECT_EQ(outcome.tokens.size(), 8u);
   EXPECT_EQ(outcome.finish, FinishReason::kLength);
-  audit();
 }
 
 TEST_F(EngineTest, more_requests_than_pages_wait_and_complete) {
@@ -533,7 +542,6 @@ TEST_F(EngineTest, more_requests_than_pages_wait_and_complete) {
   ASSERT_FALSE(never.ok());
   EXPECT_NE(never.status().text().find("KV pages"), std::string::npos)
       << never.status().to_string();
-  audit();
 }
 
 TEST_F(EngineTest, a_full_queue_refuses_and_the_accepted_complete) {
@@ -555,7 +563,6 @@ TEST_F(EngineTest, a_full_queue_refuses_and_the_accepted_complete) {
   }
   EXPECT_GT(refused, 0);
   for (Pending& each : accepted) EXPECT_EQ(each.wait().finish, FinishReason::kLength);
-  audit();
 }
 
 TEST_F(EngineTest, a_cancelled_request_ends_once_and_gives_everything_back) {
@@ -607,7 +614,6 @@ TEST_F(EngineTest, draining_refuses_new_requests_and_completes_the_others) {
   EXPECT_EQ(late.status().code(), Code::kUnavailable);
   EXPECT_EQ(running.wait().finish, FinishReason::kLength);
   EXPECT_TRUE(engine_->wait_idle(10'000));
-  audit();
 }
 
 TEST_F(EngineTest, destroying_the_engine_ends_every_request) {
@@ -632,7 +638,6 @@ TEST_F(EngineTest, a_request_id_is_unique_while_it_runs) {
   first.wait();
   EXPECT_TRUE(engine_->wait_idle(10'000));
   EXPECT_EQ(run(r).finish, FinishReason::kLength);
-  audit();
 }
 
 TEST_F(EngineTest, clients_on_many_threads_do_not_disturb_each_other) {
@@ -661,7 +666,6 @@ TEST_F(EngineTest, clients_on_many_threads_do_not_disturb_each_other) {
   }
   for (std::thread& client : clients) client.join();
   EXPECT_EQ(wrong, 0);
-  audit();
 }
 
 TEST_F(EngineTest, a_route_that_cannot_be_is_reported_and_left_out) {
@@ -670,7 +674,7 @@ TEST_F(EngineTest, a_route_that_cannot_be_is_reported_and_left_out) {
   o.routes.push_back(
       route("typo", plugin("specd.drafter.prompt_lookup", {{"num_speculative_token", 4}}), 4));
   start(o);
-  EXPECT_EQ(report("ghost").state, "refused");
+  EXPECT_EQ(report("ghost").state, RouteState::kRefused);
   EXPECT_NE(report("ghost").refused.to_string().find("org.example.none"), std::string::npos)
       << report("ghost").refused.to_string();
   EXPECT_NE(report("typo").refused.to_string().find("num_speculative_token"), std::string::npos)

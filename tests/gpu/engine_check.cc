@@ -198,10 +198,11 @@ void check_texts(const Options& options) {
     }
   }
   for (const RouteReport& each : device->routes()) {
-    if (each.drafted == 0) continue;
-    figure("zoo " + each.name + " acceptance",
-           static_cast<double>(each.accepted) / static_cast<double>(each.drafted), "");
-    if (each.cut > 0) {
+    if (each.counts.drafted == 0) continue;
+    figure("zoo " + each.name() + " acceptance",
+           static_cast<double>(each.counts.accepted) / static_cast<double>(each.counts.drafted),
+           "");
+    if (each.counts.cut > 0) {
       std::printf("  FAILED: %s\n", each.last_problem.c_str());
       ++g_failures;
     }

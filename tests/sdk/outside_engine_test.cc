@@ -15,22 +15,21 @@ TEST_P(OutsideBundle, loads_drafts_and_changes_no_token) {
   std::string id;
   start(o);
   for (const PluginReport& bundle : engine_->plugins()) {
-    EXPECT_NE(bundle.state, "refused") << bundle.directory << ": " << bundle.reason;
+    EXPECT_NE(bundle.state, PluginState::kRefused) << bundle.directory << ": " << bundle.reason;
     if (bundle.directory.find("drafter_bigram") != std::string::npos) id = bundle.id;
   }
   ASSERT_NE(id, "") << "no bundle in " << o.plugin_directories[0];
   o.routes.push_back(route("outside", plugin(id), 4));
   start(o);
-  ASSERT_EQ(report("outside").state, "live") << report("outside").refused.to_string();
+  ASSERT_EQ(report("outside").state, RouteState::kLive) << report("outside").refused.to_string();
   for (const std::string& prompt : prompts()) {
     for (const float temperature : {0.0f, 0.8f}) {
       const Outcome plain = run(request(prompt, "off", 32, temperature, 3));
       EXPECT_EQ(run(request(prompt, "outside", 32, temperature, 3)).tokens, plain.tokens);
     }
   }
-  EXPECT_GT(report("outside").drafted, 0u);
-  EXPECT_GT(report("outside").accepted, 0u);
-  audit();
+  EXPECT_GT(report("outside").counts.drafted, 0u);
+  EXPECT_GT(report("outside").counts.accepted, 0u);
 }
 
 INSTANTIATE_TEST_SUITE_P(Bundles, OutsideBundle, testing::Values("template", "template_c"));

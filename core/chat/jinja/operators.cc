@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 
 #include "core/base/quote.h"
 #include "core/base/utf8.h"
@@ -152,22 +151,24 @@ Result<Value> real_operation(BinaryOp op, double a, double b) {
   return Value::none();
 }
 
+// n times `each` bytes; more than the budget has where that could overflow.
+uint64_t cost_of_repeated(uint64_t n, uint64_t each, const Budget& budget) {
+  const uint64_t most = budget.limits().bytes_max;
+  return each > 0 && n > most / each ? most + 1 : n * each;
+}
+
 Result<Value> repeat(const Value& value, int64_t times, Budget& budget) {
   const auto n = static_cast<uint64_t>(std::max<int64_t>(times, 0));
   if (value.is_string()) {
     const uint64_t size = cost_of(value.text());
-    if (size > 0 && n > budget.limits().bytes_max / size) return beyond_64_bits();
-    SPECD_JINJA_BYTES(budget, n * cost_of(value.text()));
+    SPECD_JINJA_BYTES(budget, cost_of_repeated(n, size, budget));
     SPECD_JINJA_STEPS(budget, size > 0 ? n : 0);
     MarkedText out;
     for (uint64_t i = 0; size > 0 && i < n; ++i) out.append(value.text());
     return make_string(std::move(out), budget);
   }
   const std::vector<Value>& items = value.items();
-  if (!items.empty() && n > budget.limits().bytes_max / sizeof(Value) / items.size()) {
-    return beyond_64_bits();
-  }
-  SPECD_JINJA_BYTES(budget, n * items.size() * sizeof(Value));
+  SPECD_JINJA_BYTES(budget, cost_of_repeated(n, items.size() * sizeof(Value), budget));
   std::vector<Value> out;
   for (uint64_t i = 0; !items.empty() && i < n; ++i) {
     out.insert(out.end(), items.begin(), items.end());

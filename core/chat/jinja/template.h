@@ -1,7 +1,7 @@
 // Jinja templates: the part of the language that chat templates use, rendered byte for byte as
 // jinja2 renders it in transformers' environment (immutable sandbox, trim_blocks, lstrip_blocks,
 // loop controls, {% generation %}, transformers' tojson, namespace, raise_exception, strftime_now).
-// This header is the whole face of the folder.
+// This header is the only public header of the folder.
 //
 //   SPECD_TRY(const auto made, jinja::Template::parse(text, "chat_template.jinja"));
 //   SPECD_TRY(const MarkedText text, made->render({{"messages", messages}}, options));

@@ -4,75 +4,49 @@
 #include <utility>
 
 #include "core/base/log.h"
+#include "core/base/thread.h"
 #include "core/services/metrics.h"
 
 namespace specd {
 
 namespace {
 
-void add_call(RouteReport& to, const std::string& plugin, const char* call,
-              const CallStats& stats) {
-  auto found = std::find_if(to.calls.begin(), to.calls.end(), [&](const PluginCallReport& one) {
-    return one.plugin == plugin && one.call == call;
-  });
-  if (found == to.calls.end()) {
-    found = to.calls.insert(found, {.plugin = plugin, .call = call});
-  }
-  found->calls += stats.calls;
-  found->ns += stats.total_ns;
-  found->failures += stats.failures;
+void add(CallCounts& to, const CallStats& stats) {
+  to.calls += stats.calls;
+  to.ns += stats.total_ns;
+  to.failures += stats.failures;
 }
 
 // Counters add up over generations; a gauge is of one instance.
-void add_metrics(RouteReport& to, const std::string& plugin, const char* kind,
+void add_metrics(RouteCounts& to, const std::string& plugin, const char* kind,
                  const specd_owner& owner, bool with_gauges) {
   for (PluginMetric& metric : plugin_metrics(owner)) {
     if (!metric.counter && !with_gauges) continue;
     const auto found = std::find_if(
-        to.plugin_metrics.begin(), to.plugin_metrics.end(), [&](const PluginMetricReport& one) {
+        to.of_plugins.begin(), to.of_plugins.end(), [&](const PluginMetricReport& one) {
           return one.plugin == plugin && one.kind == kind && one.name == metric.name && one.counter;
         });
-    if (found != to.plugin_metrics.end()) {
+    if (found != to.of_plugins.end()) {
       found->value += metric.value;
       continue;
     }
-    to.plugin_metrics.push_back({.plugin = plugin,
-                                 .kind = kind,
-                                 .name = std::move(metric.name),
-                                 .help = std::move(metric.help),
-                                 .counter = metric.counter,
-                                 .value = metric.value});
+    to.of_plugins.push_back({.plugin = plugin,
+                             .kind = kind,
+                             .name = std::move(metric.name),
+                             .help = std::move(metric.help),
+                             .counter = metric.counter,
+                             .value = metric.value});
   }
 }
 
-void add_counts(const LiveRoute& route, RouteReport& to, bool with_gauges) {
-  const RouteCounters& counters = route.counters;
-  to.requests += counters.requests;
-  to.steps += counters.steps;
-  to.drafts += counters.drafts;
-  to.drafted += counters.drafted;
-  to.accepted += counters.accepted;
-  to.rejected += counters.rejected;
-  to.discarded += counters.discarded;
-  to.accepted_at.resize(std::max(to.accepted_at.size(), counters.accepted_at.size()));
-  for (size_t i = 0; i < counters.accepted_at.size(); ++i) {
-    to.accepted_at[i] += counters.accepted_at[i];
-  }
-  to.forward_ns += counters.forward_ns;
-  to.cut += counters.cut;
-  to.lost += counters.sequences_lost;
+void add_counts(const LiveRoute& route, RouteCounts& to, bool with_gauges) {
+  route.counters.add_to(to);
   const Drafter& drafter = *route.drafter;
   const Verifier& verifier = *route.verifier;
-  to.propose_calls += drafter.propose_stats.calls;
-  to.propose_ns += drafter.propose_stats.total_ns;
-  to.propose_failures += drafter.propose_stats.failures;
-  to.verify_calls += verifier.verify_stats.calls;
-  to.verify_ns += verifier.verify_stats.total_ns;
-  to.verify_failures += verifier.verify_stats.failures;
-  add_call(to, route.drafter_bundle.id, "begin", drafter.begin_stats);
-  add_call(to, route.drafter_bundle.id, "propose", drafter.propose_stats);
-  add_call(to, route.drafter_bundle.id, "update", drafter.update_stats);
-  add_call(to, route.verifier_bundle.id, "verify", verifier.verify_stats);
+  add(to.begin, drafter.begin_stats);
+  add(to.propose, drafter.propose_stats);
+  add(to.update, drafter.update_stats);
+  add(to.verify, verifier.verify_stats);
   add_metrics(to, route.drafter_bundle.id, "drafter", drafter.owner(), with_gauges);
   add_metrics(to, route.verifier_bundle.id, "verifier", verifier.owner(), with_gauges);
 }
@@ -83,37 +57,35 @@ bool same_plugins(const RouteOptions& a, const RouteOptions& b) {
          a.verifier.plugin == b.verifier.plugin;
 }
 
-RouteReport describe(const RouteOptions& options, const LiveRoute& route, RouteReport report) {
-  report.name = options.name;
-  report.drafter = options.drafter.plugin;
-  report.verifier = options.verifier.plugin;
-  report.guarantee = guarantee_name(options.guarantee);
-  report.generation = route.generation;
-  report.draft_nodes_max = route.draft_nodes_max;
-  report.disable_by_batch_size = route.disable_by_batch_size;
-  report.drafter_version = route.drafter_bundle.version;
-  report.verifier_version = route.verifier_bundle.version;
-  report.drafter_sha256 = route.drafter_bundle.sha256;
-  report.verifier_sha256 = route.verifier_bundle.sha256;
-  report.memory_bytes = route.drafter->memory_bytes();
-  report.memory_bytes_max = route.drafter->grant().memory_bytes_max;
-  report.in_use = route.n_leases;
-  report.last_problem = route.last_problem.get();
-  add_counts(route, report, true);
+// `before`: the counts of earlier generations.
+RouteReport describe(const RouteOptions& options, const LiveRoute& route, RouteState state,
+                     RouteCounts before) {
+  RouteReport report{.options = options,
+                     .state = state,
+                     .generation = route.generation,
+                     .in_use = route.n_leases,
+                     .drafter = {route.drafter_bundle.version, route.drafter_bundle.sha256},
+                     .verifier = {route.verifier_bundle.version, route.verifier_bundle.sha256},
+                     .draft_nodes_max = route.draft_nodes_max,
+                     .memory_bytes = route.drafter->memory_bytes(),
+                     .memory_bytes_max = route.drafter->grant().memory_bytes_max,
+                     .counts = std::move(before),
+                     .last_problem = route.last_problem.get()};
+  add_counts(route, report.counts, true);
   return report;
 }
 
 }  // namespace
 
-RouteBoard::RouteBoard(std::mutex& control)
+RouteBoard::RouteBoard(Mutex& control)
     : control_(control), table_(std::make_shared<const RouteTable>()) {
-  thread_ = std::thread([this] { retire_loop(); });
+  thread_ = start_thread("specd-retire", [this] { retire_loop(); });
 }
 
 RouteBoard::~RouteBoard() {
   publish({});
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stopping_ = true;
   }
   changed_.notify_all();
@@ -121,14 +93,14 @@ RouteBoard::~RouteBoard() {
 }
 
 std::shared_ptr<const RouteTable> RouteBoard::read() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return table_;
 }
 
 std::shared_ptr<LiveRoute> RouteBoard::share(std::unique_ptr<LiveRoute> route) {
   return {route.release(), [this](LiveRoute* last) {
             {
-              const std::lock_guard lock(mutex_);
+              const MutexLock lock(mutex_);
               released_.emplace_back(last);
             }
             changed_.notify_all();
@@ -138,14 +110,15 @@ std::shared_ptr<LiveRoute> RouteBoard::share(std::unique_ptr<LiveRoute> route) {
 void RouteBoard::publish(RouteTable table) {
   auto next = std::make_shared<const RouteTable>(std::move(table));
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     for (const auto& [name, entry] : *table_) {
       const auto kept = next->find(name);
       if (kept == next->end() || !same_plugins(entry.options, kept->second.options)) {
         past_.erase(name);
       }
       const bool replaced = kept == next->end() || kept->second.live != entry.live;
-      if (entry.live != nullptr && replaced) draining_.push_back({entry.options, entry.live.get()});
+      if (entry.live != nullptr && replaced)
+        draining_.push_back({entry.options, entry.live->generation, entry.live.get()});
     }
     table_.swap(next);
   }
@@ -153,41 +126,43 @@ void RouteBoard::publish(RouteTable table) {
 }
 
 std::vector<RouteReport> RouteBoard::report() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::vector<RouteReport> reports;
   for (const auto& [name, entry] : *table_) {
+    if (entry.live == nullptr) {
+      reports.push_back(
+          {.options = entry.options, .state = RouteState::kRefused, .refused = entry.refused});
+      continue;
+    }
     const auto past = past_.find(name);
-    RouteReport report = past == past_.end() ? RouteReport() : past->second;
+    RouteCounts before = past == past_.end() ? RouteCounts() : past->second;
     for (const Draining& old : draining_) {
-      if (same_plugins(old.options, entry.options)) add_counts(*old.route, report, false);
+      if (old.route != nullptr && same_plugins(old.options, entry.options)) {
+        add_counts(*old.route, before, false);
+      }
     }
-    if (entry.live != nullptr) {
-      report = describe(entry.options, *entry.live, std::move(report));
-      report.state = "live";
-    } else {
-      report.name = name;
-      report.drafter = entry.options.drafter.plugin;
-      report.verifier = entry.options.verifier.plugin;
-      report.guarantee = guarantee_name(entry.options.guarantee);
-      report.state = "refused";
-      report.refused = entry.refused;
-    }
-    reports.push_back(std::move(report));
+    reports.push_back(describe(entry.options, *entry.live, RouteState::kLive, std::move(before)));
   }
   for (const Draining& old : draining_) {
-    reports.push_back(describe(old.options, *old.route, {}));
-    reports.back().state = "draining";
+    if (old.route != nullptr) {
+      reports.push_back(describe(old.options, *old.route, RouteState::kDraining, {}));
+    } else {
+      reports.push_back(
+          {.options = old.options, .state = RouteState::kDraining, .generation = old.generation});
+    }
   }
   return reports;
 }
 
 void RouteBoard::retire_loop() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [this] { return stopping_ || !released_.empty(); });
+    while (!stopping_ && released_.empty()) changed_.wait(lock);
     if (released_.empty()) return;
     std::unique_ptr<LiveRoute> route = std::move(released_.back());
     released_.pop_back();
+    const std::string name = route->name;
+    const uint64_t generation = route->generation;
     const auto old = std::find_if(draining_.begin(), draining_.end(),
                                   [&](const Draining& one) { return one.route == route.get(); });
     if (old != draining_.end()) {  // else it was never published
@@ -195,17 +170,19 @@ void RouteBoard::retire_loop() {
       if (now != table_->end() && same_plugins(now->second.options, old->options)) {
         add_counts(*route, past_[route->name], false);
       }
-      draining_.erase(old);
+      old->route = nullptr;
     }
     lock.unlock();
     {
-      const std::lock_guard control(control_);
-      const std::string what =
-          "route " + route->name + ", generation " + std::to_string(route->generation);
+      const MutexLock control(control_);
       route.reset();
-      log(LogLevel::kDebug, what + ": retired");
     }
+    log(LogLevel::kDebug,
+        "route " + name + ", generation " + std::to_string(generation) + ": retired");
     lock.lock();
+    std::erase_if(draining_, [&](const Draining& one) {
+      return one.route == nullptr && one.options.name == name && one.generation == generation;
+    });
   }
 }
 

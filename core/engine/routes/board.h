@@ -8,15 +8,14 @@
 // touch what is being destroyed.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "core/base/mutex.h"
 #include "core/engine.h"
 #include "core/spec/live_route.h"
 
@@ -32,7 +31,7 @@ using RouteTable = std::map<std::string, RouteEntry>;  // by name; without "off"
 class RouteBoard {
  public:
   // `control` is held around the control calls of plugins; it outlives this.
-  explicit RouteBoard(std::mutex& control);
+  explicit RouteBoard(Mutex& control);
   // Retires every route. REQUIRES no lease and no table of this outside.
   ~RouteBoard();
 
@@ -48,18 +47,19 @@ class RouteBoard {
  private:
   struct Draining {
     RouteOptions options;
-    const LiveRoute* route;
+    uint64_t generation;
+    const LiveRoute* route;  // null while its instances are being destroyed
   };
   void retire_loop();
 
-  std::mutex& control_;
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  std::shared_ptr<const RouteTable> table_;           // guarded by mutex_
-  std::vector<Draining> draining_;                    // guarded by mutex_
-  std::map<std::string, RouteReport> past_;           // guarded by mutex_; counts of the retired
-  std::vector<std::unique_ptr<LiveRoute>> released_;  // guarded by mutex_; to be retired
-  bool stopping_ = false;                             // guarded by mutex_
+  Mutex& control_;
+  mutable Mutex mutex_;
+  CondVar changed_;
+  std::shared_ptr<const RouteTable> table_ SPECD_GUARDED_BY(mutex_);
+  std::vector<Draining> draining_ SPECD_GUARDED_BY(mutex_);
+  std::map<std::string, RouteCounts> past_ SPECD_GUARDED_BY(mutex_);  // counts of the retired
+  std::vector<std::unique_ptr<LiveRoute>> released_ SPECD_GUARDED_BY(mutex_);  // to be retired
+  bool stopping_ SPECD_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 

@@ -84,7 +84,8 @@ Result<RouteChange> RouteControl::apply(const RouteOptions& wanted) {
   RouteTable next = *table;
   next[wanted.name] = {
       .options = wanted, .live = board_.share(std::move(fresh.route)), .refused = {}};
-  const auto flip = [&] {
+  // On the step thread, while this one waits with mutex_ held.
+  const auto flip = [&]() SPECD_REQUIRES(mutex_) {
     add_taps(std::move(fresh.taps));
     board_.publish(std::move(next));
   };
@@ -119,7 +120,7 @@ Result<RouteChange> RouteControl::remove(const std::string& name) {
 Result<RouteChange> RouteControl::change(const std::string& request_id, const RouteOptions& wanted,
                                          bool is_delete) {
   SPECD_OK_OR_RETURN(check_name("request_id", request_id));
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!request_id.empty()) {
     const auto known = std::find_if(replies_.begin(), replies_.end(), [&](const Reply& reply) {
       return reply.request_id == request_id;
@@ -140,7 +141,7 @@ Result<RouteChange> RouteControl::change(const std::string& request_id, const Ro
 }
 
 bool RouteControl::between_steps(std::function<void()> task) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return intake_.between_steps(std::move(task), kBoundaryWait);
 }
 
@@ -178,7 +179,7 @@ Status RouteControl::load() {
                                             make_host(services_.get()))
                            .in_field("plugins"));
   RouteTable table;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   ++generation_;
   for (RouteOptions wanted : options_.routes) {
     wanted.model = options_.model.name;

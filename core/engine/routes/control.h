@@ -6,10 +6,10 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
+#include "core/base/mutex.h"
 #include "core/engine.h"
 #include "core/engine/intake.h"
 #include "core/engine/models.h"
@@ -54,12 +54,11 @@ class RouteControl {
     bool is_delete;
     Result<RouteChange> reply;
   };
-  // These with mutex_ held.
-  Result<Staged> stage(const RouteOptions& wanted);
-  void add_taps(std::vector<Transformer::Tap> taps);  // and between steps
-  bool is_current(const LiveRoute& route) const;      // made of what would be loaded now
-  Result<RouteChange> apply(const RouteOptions& wanted);
-  Result<RouteChange> remove(const std::string& name);
+  Result<Staged> stage(const RouteOptions& wanted) SPECD_REQUIRES(mutex_);
+  void add_taps(std::vector<Transformer::Tap> taps) SPECD_REQUIRES(mutex_);  // and between steps
+  bool is_current(const LiveRoute& route) const;  // made of what would be loaded now
+  Result<RouteChange> apply(const RouteOptions& wanted) SPECD_REQUIRES(mutex_);
+  Result<RouteChange> remove(const std::string& name) SPECD_REQUIRES(mutex_);
 
   const EngineOptions& options_;
   const Target& target_;
@@ -68,11 +67,11 @@ class RouteControl {
   std::unique_ptr<Services> services_;
   std::unique_ptr<PluginRegistry> registry_;
   // Held by whatever changes routes, makes or destroys instances; never by the step thread.
-  std::mutex mutex_;
+  Mutex mutex_;
   RouteBoard board_;
-  std::vector<uint32_t> tap_points_;  // guarded by mutex_; the model's taps in their order
-  uint64_t generation_ = 0;           // guarded by mutex_; changes of the routes so far
-  std::deque<Reply> replies_;         // guarded by mutex_; the last ones
+  std::vector<uint32_t> tap_points_ SPECD_GUARDED_BY(mutex_);  // the model's taps in their order
+  uint64_t generation_ SPECD_GUARDED_BY(mutex_) = 0;           // changes of the routes so far
+  std::deque<Reply> replies_ SPECD_GUARDED_BY(mutex_);         // the last ones
 };
 
 }  // namespace specd

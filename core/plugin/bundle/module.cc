@@ -18,7 +18,6 @@
 #include <exception>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <system_error>
@@ -27,6 +26,7 @@
 
 #include "core/base/fp_environment.h"
 #include "core/base/log.h"
+#include "core/base/mutex.h"
 #include "core/base/quote.h"
 #include "core/base/sha256.h"
 #include "core/plugin/bundle/elf_file.h"
@@ -48,9 +48,9 @@ struct Module {
 
 // Never destroyed: the destructor of boost::dll::shared_library closes, and plugin code must stay.
 struct Modules {
-  std::mutex mutex;  // the load lock of the process
-  std::map<std::string, std::unique_ptr<Module>> by_sha256;
-  bool shut_down = false;
+  Mutex mutex;  // the load lock of the process
+  std::map<std::string, std::unique_ptr<Module>> by_sha256 SPECD_GUARDED_BY(mutex);
+  bool shut_down SPECD_GUARDED_BY(mutex) = false;
 };
 Modules& modules() {
   static Modules* const all = new Modules;
@@ -364,7 +364,7 @@ Result<std::unique_ptr<Module>> map_module(const std::string& path, const LoadRe
 
 Result<const specd_plugin*> load_module(const LoadRequest& request) {
   Modules& all = modules();
-  const std::lock_guard<std::mutex> lock(all.mutex);
+  const MutexLock lock(all.mutex);
   if (all.shut_down) return Status(Code::kUnavailable, "plugins were shut down");
   std::string text;
   const PluginScope scope(request.manifest.id, &text);
@@ -395,7 +395,7 @@ Result<const specd_plugin*> load_module(const LoadRequest& request) {
 
 void shut_down_modules() {
   Modules& all = modules();
-  const std::lock_guard<std::mutex> lock(all.mutex);
+  const MutexLock lock(all.mutex);
   if (all.shut_down) return;
   all.shut_down = true;
   for (const auto& [sha256, module] : all.by_sha256) {

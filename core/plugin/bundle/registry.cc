@@ -8,11 +8,11 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <mutex>
 #include <optional>
 #include <utility>
 
 #include "core/base/log.h"
+#include "core/base/mutex.h"
 #include "core/base/quote.h"
 #include "core/base/sha256.h"
 #include "core/base/words.h"
@@ -286,15 +286,15 @@ struct PluginRegistry::Impl final : PartSource {
   std::vector<std::string> roots;
   std::string cache_directory;
   const specd_host* host = nullptr;
-  mutable std::mutex mutex;
-  std::vector<Bundle> bundles;  // guarded by mutex
+  mutable Mutex mutex;
+  std::vector<Bundle> bundles SPECD_GUARDED_BY(mutex);
 
   Result<Bundle> load(const std::string& plugin_id);
   Result<Prepared> prepare(const std::string& plugin_id, const std::string& factory_id,
                            const Json& config, bool drafter);
   Result<PluginPart> find_part(const std::string& plugin_id, const std::string& factory_id,
                                const Json& config) override;
-  Bundle* find(const std::string& plugin_id);  // with the mutex held
+  Bundle* find(const std::string& plugin_id) SPECD_REQUIRES(mutex);
 };
 
 Bundle* PluginRegistry::Impl::find(const std::string& plugin_id) {
@@ -314,7 +314,7 @@ Result<Bundle> PluginRegistry::Impl::load(const std::string& plugin_id) {
   };
   Bundle bundle;
   {
-    const std::lock_guard<std::mutex> lock(mutex);
+    const MutexLock lock(mutex);
     const Bundle* found = find(plugin_id);
     if (found == nullptr) {
       std::vector<std::string> ids;
@@ -348,7 +348,7 @@ Result<Bundle> PluginRegistry::Impl::load(const std::string& plugin_id) {
   // Without the lock: init() may take its time, and list() must not wait for it.
   auto loaded = load_module({bundle.manifest, bundle.info.directory + "/" + bundle.manifest.library,
                              cache_directory, host});
-  const std::lock_guard<std::mutex> lock(mutex);
+  const MutexLock lock(mutex);
   Bundle& kept = *find(plugin_id);
   if (!loaded.ok()) {
     refuse(kept.info, loaded.status());
@@ -416,7 +416,7 @@ Result<std::unique_ptr<PluginRegistry>> PluginRegistry::open(const Options& opti
 
 Status PluginRegistry::rescan() {
   SPECD_TRY(std::vector<Bundle> found, discover(impl_->roots));
-  const std::lock_guard<std::mutex> lock(impl_->mutex);
+  const MutexLock lock(impl_->mutex);
   for (Bundle& bundle : found) {
     const auto known =
         std::find_if(impl_->bundles.begin(), impl_->bundles.end(), [&bundle](const Bundle& other) {
@@ -437,14 +437,14 @@ Status PluginRegistry::rescan() {
 }
 
 std::vector<BundleInfo> PluginRegistry::list() const {
-  const std::lock_guard<std::mutex> lock(impl_->mutex);
+  const MutexLock lock(impl_->mutex);
   std::vector<BundleInfo> all;
   for (const Bundle& bundle : impl_->bundles) all.push_back(bundle.info);
   return all;
 }
 
 std::optional<BundleInfo> PluginRegistry::find(const std::string& plugin_id) const {
-  const std::lock_guard<std::mutex> lock(impl_->mutex);
+  const MutexLock lock(impl_->mutex);
   const Bundle* found = impl_->find(plugin_id);
   if (found == nullptr) return std::nullopt;
   return found->info;

@@ -5,10 +5,13 @@
 
 #include "core/base/log.h"
 #include "core/base/quote.h"
+#include "core/model/model_config.h"
 #include "core/plugin/instance/host_context.h"
 
 namespace specd {
 namespace {
+
+static_assert(kDraftDepthMax == SPECD_MAX_TREE_DEPTH);
 
 constexpr uint32_t kServicesMax = 32;
 constexpr size_t kServiceBytesMax = 128;
@@ -18,7 +21,7 @@ constexpr uint32_t kKnownModes =
 
 Status bad(const std::string& where, const std::string& field, uint64_t found,
            const std::string& expected) {
-  return Status(Code::kUnsupported, where + ": describe() gave " + field + " = " +
+  return Status(Code::kUnsupported, where + ": describe() returned " + field + " = " +
                                         std::to_string(found) + ", expected " + expected);
 }
 

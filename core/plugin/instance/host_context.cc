@@ -26,17 +26,17 @@ struct HostState {
 
 // Process-lifetime on purpose: plugin code may call its host until the very end.
 struct Hosts {
-  std::mutex mutex;
-  std::vector<std::unique_ptr<HostState>> states;  // guarded by mutex; only grows
-  std::vector<const ServiceDirectory*> living;     // guarded by mutex; newest last
+  Mutex mutex;
+  std::vector<std::unique_ptr<HostState>> states SPECD_GUARDED_BY(mutex);  // only grows
+  std::vector<const ServiceDirectory*> living SPECD_GUARDED_BY(mutex);     // newest last
 };
 Hosts& hosts() {
   static Hosts* const all = new Hosts;
   return *all;
 }
 
-std::mutex& report_mutex() {
-  static std::mutex* const mutex = new std::mutex;
+Mutex& report_mutex() {
+  static Mutex* const mutex = new Mutex;
   return *mutex;
 }
 
@@ -119,7 +119,7 @@ const void* find_service(const ServiceDirectory& directory, const char* id) {
 
 const specd_host* make_host(const ServiceDirectory* services) {
   Hosts& all = hosts();
-  const std::lock_guard<std::mutex> lock(all.mutex);
+  const MutexLock lock(all.mutex);
   if (std::find(all.living.begin(), all.living.end(), services) == all.living.end()) {
     all.living.push_back(services);
   }
@@ -149,7 +149,7 @@ const specd_host* make_host(const ServiceDirectory* services) {
 
 void retire_host(const ServiceDirectory* services) {
   Hosts& all = hosts();
-  const std::lock_guard<std::mutex> lock(all.mutex);
+  const MutexLock lock(all.mutex);
   std::erase(all.living, services);
   const ServiceDirectory* newest = all.living.empty() ? nullptr : all.living.back();
   for (const auto& state : all.states) {
@@ -177,7 +177,7 @@ PluginScope::~PluginScope() {
 
 void report_text(specd_call* call, int32_t seq_index, std::string_view text) {
   // One lock for all calls: reports are rare, and a plugin may report from several threads at once.
-  const std::lock_guard<std::mutex> lock(report_mutex());
+  const MutexLock lock(report_mutex());
   if (call != nullptr) {
     const bool in_batch = seq_index >= 0 && call->batch != nullptr &&
                           static_cast<uint32_t>(seq_index) < call->batch->n_seqs;

@@ -7,7 +7,6 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
@@ -15,6 +14,7 @@
 #include <vector>
 
 #include "core/base/fp_environment.h"
+#include "core/base/mutex.h"
 #include "core/device/device.h"
 #include "specd/plugin_api/batch.h"
 #include "specd/plugin_api/host.h"
@@ -62,12 +62,13 @@ struct specd_owner {
   std::string name;   // instance name, for metrics
   std::string label;  // for logs: plugin and instance; the name when empty
   uint64_t quota_bytes = 0;
-  mutable std::mutex mutex;
-  // Guarded by mutex:
-  std::unordered_map<void*, specd::OwnedBlock> blocks;
-  uint64_t used_bytes = 0;
-  std::unordered_map<std::string, std::unique_ptr<specd_metric>> metrics;
-  std::unordered_map<const specd_model*, std::shared_ptr<specd_model>> models;  // open ones
+  mutable specd::Mutex mutex;
+  std::unordered_map<void*, specd::OwnedBlock> blocks SPECD_GUARDED_BY(mutex);
+  uint64_t used_bytes SPECD_GUARDED_BY(mutex) = 0;
+  std::unordered_map<std::string, std::unique_ptr<specd_metric>> metrics SPECD_GUARDED_BY(mutex);
+  // The open ones.
+  std::unordered_map<const specd_model*, std::shared_ptr<specd_model>> models
+      SPECD_GUARDED_BY(mutex);
 };
 
 namespace specd {

@@ -11,7 +11,7 @@ namespace {
 
 // What the plugin still holds after destroy() is a leak of the plugin, not of the daemon.
 void release_blocks(specd_owner& owner) {
-  const std::lock_guard<std::mutex> lock(owner.mutex);
+  const MutexLock lock(owner.mutex);
   if (owner.blocks.empty()) return;
   log(LogLevel::kWarn, "plugin " + owner.label + ": destroy() left " +
                            std::to_string(owner.blocks.size()) + " blocks of " +
@@ -21,7 +21,7 @@ void release_blocks(specd_owner& owner) {
 }
 
 void set_quota(specd_owner& owner, uint64_t bytes) {
-  const std::lock_guard<std::mutex> lock(owner.mutex);
+  const MutexLock lock(owner.mutex);
   owner.quota_bytes = bytes;
 }
 
@@ -153,7 +153,7 @@ Drafter::~Drafter() {
 }
 
 uint64_t Drafter::memory_bytes() const {
-  const std::lock_guard<std::mutex> lock(owner_->mutex);
+  const MutexLock lock(owner_->mutex);
   return owner_->used_bytes;
 }
 
@@ -170,7 +170,7 @@ Status Drafter::activate(const specd_drafter_grant& grant) {
     const uint32_t count = api_->static_tree(self_, parents.data(), grant.max_nodes);
     std::string fault;
     if (count == 0 || count > grant.max_nodes) {
-      fault = "gave " + std::to_string(count) + " nodes, expected 1.." +
+      fault = "returned " + std::to_string(count) + " nodes, expected 1.." +
               std::to_string(grant.max_nodes);
     } else {
       parents.resize(count);

@@ -21,10 +21,10 @@ Status check_part(const Json& named) {
     } else if (key != "plugin" && key != "factory") {
       return wrong(key, "unknown key " + quote(key) + "; it has plugin, factory and config");
     } else if (!value.is_string()) {
-      return wrong(key, "expected a text");
+      return wrong(key, "expected a string");
     }
   }
-  if (!named.contains("plugin")) return wrong("plugin", "this key is required (a text)");
+  if (!named.contains("plugin")) return wrong("plugin", "this key is required (a string)");
   return Status();
 }
 

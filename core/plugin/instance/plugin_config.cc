@@ -128,7 +128,7 @@ Result<std::unique_ptr<PluginConfig>> PluginConfig::make(Json config, PartSource
   try {
     made->text_ = made->config_.dump();
   } catch (const Json::exception&) {
-    return Status(Code::kInvalidArgument, "a text is not valid UTF-8");
+    return Status(Code::kInvalidArgument, "a string is not valid UTF-8");
   }
   made->view_.struct_size = sizeof(specd_config);
   made->view_.json = made->text_.c_str();

@@ -23,5 +23,16 @@ TEST(Words, an_unknown_word_gets_a_suggestion_and_the_list) {
   EXPECT_EQ(known_words("x", {}), "; known here: none");
 }
 
+TEST(Words, lists_are_joined_for_messages_and_for_scripts) {
+  EXPECT_EQ(joined({}), "");
+  EXPECT_EQ(joined({"a"}), "a");
+  EXPECT_EQ(joined({"a", "b", "c"}), "a, b, c");
+  EXPECT_EQ(joined({"", "b"}, "|"), "|b");
+  EXPECT_EQ(joined_or({}), "");
+  EXPECT_EQ(joined_or({"a"}), "a");
+  EXPECT_EQ(joined_or({"a", "b"}), "a or b");
+  EXPECT_EQ(joined_or({"a", "b", "c"}), "a, b or c");
+}
+
 }  // namespace
 }  // namespace specd

@@ -358,6 +358,14 @@ TEST(Jinja, limits_are_those_of_the_caller) {
   EXPECT_TRUE(render("{{ 'x' * 10 }}", {}, limits).ok());
   EXPECT_NE(render("{{ 'x' * 11 }}", {}, limits).status().text().find("exceeds 10 bytes"),
             std::string::npos);
+  for (const char* text :
+       {"{{ 'x' * 300000000 }}", "{{ [1] * 300000000 }}", "{{ 'xy' * 9000000000000000000 }}",
+        "{{ [1, 2] * 9000000000000000000 }}"}) {
+    const Status refused = render(text).status();
+    EXPECT_EQ(refused.code(), Code::kInvalidArgument) << text;
+    EXPECT_NE(refused.text().find("rendering copies more than 268435456 bytes"), std::string::npos)
+        << text << ": " << refused.text();
+  }
 }
 
 TEST(Jinja, a_spent_budget_is_an_error_and_never_another_text) {

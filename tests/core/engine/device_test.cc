@@ -97,8 +97,8 @@ TEST_F(OnDevice, the_text_is_that_of_the_cpu_on_every_route) {
       }
       EXPECT_EQ(texts[device + " " + route_name], texts["cpu off"]) << device << " " << route_name;
       if (route_name == "off") continue;
-      EXPECT_GT(report(route_name).accepted, 0u) << device << " " << route_name;
-      EXPECT_EQ(report(route_name).cut, 0u) << report(route_name).last_problem;
+      EXPECT_GT(report(route_name).counts.accepted, 0u) << device << " " << route_name;
+      EXPECT_EQ(report(route_name).counts.cut, 0u) << report(route_name).last_problem;
     }
     EXPECT_EQ(engine_->status().device.find(device), 0u) << engine_->status().device;
     audit();
@@ -113,9 +113,9 @@ TEST_F(OnDevice, drafts_made_in_the_stream_stand_as_those_of_the_cpu_do) {
     start(on(device == 0 ? "cpu" : "cuda:0"));
     run(request(prompts()[0], "draft", 48));
     run(request(prompts()[3], "draft", 48, 0.7f, 5));
-    accepted[device] = report("draft").accepted;
-    steps[device] = report("draft").steps;
-    EXPECT_EQ(report("draft").rejected, 0u) << "it drafts for itself";
+    accepted[device] = report("draft").counts.accepted;
+    steps[device] = report("draft").counts.steps;
+    EXPECT_EQ(report("draft").counts.rejected, 0u) << "it drafts for itself";
     audit();
   }
   EXPECT_EQ(accepted[0], accepted[1]);
@@ -166,7 +166,6 @@ TEST_F(OnDevice, texts_go_out_while_the_next_step_is_computed) {
     }
   }
   EXPECT_EQ(beside, 39) << "all but the last, which ends the request";
-  audit();
 }
 
 TEST_F(OnDevice, what_is_submitted_piece_by_piece_keeps_the_order_of_the_step) {
@@ -211,7 +210,7 @@ TEST_F(OnDevice, a_captured_propose_finds_its_sequences_by_slot) {
       "slots",
       plugin("specd.test.drafter_slots", {{"file", file}, {"library", SPECD_TEST_FAKE_CUDA}}), 3));
   start(o);
-  ASSERT_EQ(report("slots").state, "live") << report("slots").refused.to_string();
+  ASSERT_EQ(report("slots").state, RouteState::kLive) << report("slots").refused.to_string();
   // Texts of lengths that do not overlap tell the sequences apart. They end at different times, so
   // that batches of one size have other slots than those that were captured.
   std::map<uint64_t, std::pair<int32_t, int32_t>> positions;  // of a sequence: first and last
@@ -229,7 +228,7 @@ TEST_F(OnDevice, a_captured_propose_finds_its_sequences_by_slot) {
   }
   for (Pending& each : pending) EXPECT_EQ(each.wait().finish, FinishReason::kLength);
   double calls = 0;
-  for (const PluginMetricReport& metric : report("slots").plugin_metrics) {
+  for (const PluginMetricReport& metric : report("slots").counts.of_plugins) {
     if (metric.name == "calls") calls = metric.value;
   }
   audit();
@@ -255,7 +254,7 @@ TEST_F(OnDevice, a_drafter_for_devices_alone_is_refused_where_there_is_none) {
                                                                {"library", SPECD_TEST_FAKE_CUDA}}),
                            3));
   start(o);
-  EXPECT_EQ(report("slots").state, "refused");
+  EXPECT_EQ(report("slots").state, RouteState::kRefused);
   EXPECT_NE(report("slots").refused.to_string().find(
                 "drafter specd.test.drafter_slots cannot work in the memory"),
             std::string::npos)
@@ -266,7 +265,7 @@ TEST_F(OnDevice, few_pages_cost_drafts_and_no_token) {
   start(on("cuda:0"));
   std::vector<std::vector<int32_t>> plain;
   for (const Outcome& each : run_all(requests("draft"))) plain.push_back(each.tokens);
-  const uint64_t drafted = report("draft").drafted;
+  const uint64_t drafted = report("draft").counts.drafted;
   EngineOptions o = on("cuda:0");
   o.model.kv_bytes_max = 0;
   o.model.kv_pages = 9;
@@ -274,8 +273,7 @@ TEST_F(OnDevice, few_pages_cost_drafts_and_no_token) {
   std::vector<std::vector<int32_t>> starved;
   for (const Outcome& each : run_all(requests("draft"))) starved.push_back(each.tokens);
   EXPECT_EQ(starved, plain);
-  EXPECT_LT(report("draft").drafted, drafted) << "nobody went short";
-  audit();
+  EXPECT_LT(report("draft").counts.drafted, drafted) << "nobody went short";
 }
 
 TEST_F(OnDevice, a_step_that_cannot_be_captured_goes_piece_by_piece) {
@@ -289,7 +287,6 @@ TEST_F(OnDevice, a_step_that_cannot_be_captured_goes_piece_by_piece) {
   const fake_cuda::Record seen = record();
   EXPECT_GT(count_of(seen, "end_capture"), 0u);
   EXPECT_EQ(count_of(seen, "launch"), 0u);
-  audit();
 }
 
 TEST_F(OnDevice, what_is_not_there_is_named_with_what_is_needed) {
@@ -326,8 +323,8 @@ TEST_F(OnDevice, fast_numerics_promise_no_identical_text) {
   o.numerics = Numerics::kFast;
   o.routes[0].guarantee = Guarantee::kLaw;
   start(o);
-  EXPECT_EQ(report("lookup").state, "live");
-  EXPECT_EQ(report("draft").state, "refused");
+  EXPECT_EQ(report("lookup").state, RouteState::kLive);
+  EXPECT_EQ(report("draft").state, RouteState::kRefused);
   EXPECT_NE(report("draft").refused.to_string().find(
                 "reaches guarantee 'law', the route asks for 'identical'"),
             std::string::npos)
@@ -386,7 +383,7 @@ TEST_F(OnDevice, a_device_that_fails_ends_every_request_with_the_reason) {
   EXPECT_GT(failed, 0);
   EXPECT_EQ(failed + completed, static_cast<int>(many.size()));
   EXPECT_FALSE(engine_->failure().ok());
-  EXPECT_EQ(engine_->status().state, "failed");
+  EXPECT_EQ(engine_->status().state, EngineState::kFailed);
   const auto refused = engine_->submit(request(prompts()[0], "off", 4), Pending().sink());
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.status().code(), Code::kUnavailable);
@@ -412,7 +409,6 @@ TEST_F(OnDevice, batches_of_every_size_become_graphs) {
   const fake_cuda::Record seen = record();
   EXPECT_GT(seen.n_graphs, 8u);
   EXPECT_LE(seen.n_graphs, 256u);
-  audit();
 }
 
 }  // namespace

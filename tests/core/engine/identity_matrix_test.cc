@@ -250,7 +250,7 @@ class IdentityMatrix : public EngineTest {
                 std::to_string(engine_->model().kv_pages_total);
     }
     for (const RouteOptions& each : o.routes) {
-      ASSERT_EQ(report(each.name).state, "live")
+      ASSERT_EQ(report(each.name).state, RouteState::kLive)
           << each.name << ": " << report(each.name).refused.to_string();
     }
   }
@@ -335,11 +335,11 @@ class IdentityMatrix : public EngineTest {
       }
       std::map<std::string, uint64_t> drafted, here, discarded;
       for (const RouteReport& each : engine_->routes()) {
-        const std::string drafter = each.name.substr(0, each.name.find("_k"));
-        drafted[drafter] += each.drafted;
-        here[drafter] += each.accepted;
-        accepted[drafter] += each.accepted;
-        discarded[drafter] += each.discarded;
+        const std::string drafter = each.name().substr(0, each.name().find("_k"));
+        drafted[drafter] += each.counts.drafted;
+        here[drafter] += each.counts.accepted;
+        accepted[drafter] += each.counts.accepted;
+        discarded[drafter] += each.counts.discarded;
       }
       for (const std::string& each : drafters) {
         if (each != "off" && each != "garbage") {

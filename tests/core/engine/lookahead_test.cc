@@ -48,15 +48,14 @@ TEST_F(LookaheadEngine, no_setting_changes_a_token) {
   start(o);
   const std::vector<Outcome> plain = run_all(requests("off"));
   for (const RouteOptions& each : o.routes) {
-    ASSERT_EQ(report(each.name).state, "live") << report(each.name).refused.to_string();
+    ASSERT_EQ(report(each.name).state, RouteState::kLive) << report(each.name).refused.to_string();
     expect_identical(run_all(requests(each.name)), plain, each.name);
     const RouteReport r = report(each.name);
-    EXPECT_GT(r.accepted, 0u) << each.name;
-    EXPECT_GT(r.discarded, 0u) << each.name << ": no probe was computed";
-    EXPECT_EQ(r.cut, 0u) << each.name << ": " << r.last_problem;
-    EXPECT_EQ(r.lost, 0u) << each.name << ": " << r.last_problem;
+    EXPECT_GT(r.counts.accepted, 0u) << each.name;
+    EXPECT_GT(r.counts.discarded, 0u) << each.name << ": no probe was computed";
+    EXPECT_EQ(r.counts.cut, 0u) << each.name << ": " << r.last_problem;
+    EXPECT_EQ(r.counts.lost, 0u) << each.name << ": " << r.last_problem;
   }
-  audit();
 }
 
 // Pages for two of sixteen requests: trees shrink to nothing, requests lose their pages and begin
@@ -74,9 +73,8 @@ TEST_F(LookaheadEngine, short_pages_cost_drafts_and_no_token) {
   int32_t preemptions = 0;
   for (const Outcome& each : outcomes) preemptions += each.usage.preemptions;
   EXPECT_GT(preemptions, 0) << "pages were never short";
-  EXPECT_GT(report("lookahead").accepted, 0u);
-  EXPECT_EQ(report("lookahead").lost, 0u) << report("lookahead").last_problem;
-  audit();
+  EXPECT_GT(report("lookahead").counts.accepted, 0u);
+  EXPECT_EQ(report("lookahead").counts.lost, 0u) << report("lookahead").last_problem;
 }
 
 // The reference ran the same model over the dense layout, with an explicit mask. As many steps for
@@ -116,7 +114,6 @@ TEST_F(LookaheadEngine, takes_as_many_steps_as_the_reference_with_its_explicit_m
     EXPECT_EQ(outcome.usage.steps, 1 + static_cast<int64_t>(goldens["contexts"][i]["steps"].size()))
         << i;
   }
-  audit();
 }
 
 TEST_F(LookaheadEngine, repetitive_code_takes_fewer_steps_than_tokens) {
@@ -134,14 +131,13 @@ TEST_F(LookaheadEngine, repetitive_code_takes_fewer_steps_than_tokens) {
     RecordProperty(temperature == 0 ? "greedy" : "seeded", std::to_string(per_step));
     EXPECT_GT(per_step, temperature == 0 ? 1.2 : 1.0);
   }
-  audit();
 }
 
 TEST_F(LookaheadEngine, route_that_is_too_narrow_for_the_window_is_refused_with_words) {
   EngineOptions o = options();
   o.routes = {lookahead("narrow", Json::object(), 8)};
   start(o);
-  EXPECT_EQ(report("narrow").state, "refused");
+  EXPECT_EQ(report("narrow").state, RouteState::kRefused);
   EXPECT_NE(report("narrow").refused.to_string().find("raise its draft_nodes_max (to 55"),
             std::string::npos)
       << report("narrow").refused.to_string();

@@ -128,8 +128,8 @@ TEST_F(Sched, preemption_changes_no_token_on_any_route) {
       for (const Outcome& each : outcomes) told += static_cast<uint64_t>(each.usage.preemptions);
       EXPECT_EQ(told, preemptions) << name;
       if (std::string(name) != "off") {
-        EXPECT_GT(report(name).drafted, 0u) << name;
-        EXPECT_EQ(report(name).lost, 0u) << report(name).last_problem;
+        EXPECT_GT(report(name).counts.drafted, 0u) << name;
+        EXPECT_EQ(report(name).counts.lost, 0u) << report(name).last_problem;
       }
       audit();
     }
@@ -154,7 +154,6 @@ TEST_F(Sched, one_that_needs_every_page_runs_beside_others_and_finishes) {
     EXPECT_EQ(never.status().code(), Code::kInvalidArgument);
     EXPECT_TRUE(never.status().text().starts_with(field)) << never.status().to_string();
   }
-  audit();
 }
 
 TEST_F(Sched, a_cached_prompt_computes_its_last_rows_only_and_says_the_same) {
@@ -185,7 +184,6 @@ TEST_F(Sched, a_cached_prompt_computes_its_last_rows_only_and_says_the_same) {
   const ModelReport model = engine_->model();
   EXPECT_EQ(model.prefix_query_tokens, 70u + 70 + 64 + 65 + 64 + 70 + 64 + 64 + 65);
   EXPECT_EQ(model.prefix_hit_tokens, 64u + 63 + 64 + 64 + 63 + 63 + 64);
-  audit();
 }
 
 TEST_F(Sched, what_was_written_serves_the_next_turn) {
@@ -198,7 +196,6 @@ TEST_F(Sched, what_was_written_serves_the_next_turn) {
   EXPECT_EQ(second.usage.cached_prompt_tokens, 3 * kPage) << "of 49 tokens with KV";
   audit();
   expect_same({second}, plainly({of_ids(next, 10)}), "next turn");
-  audit();
 }
 
 TEST_F(Sched, without_the_cache_nothing_is_kept) {
@@ -209,7 +206,6 @@ TEST_F(Sched, without_the_cache_nothing_is_kept) {
     EXPECT_EQ(run_counting_rows(of_ids(ids(0, 64), 10)).second, 73u);
     EXPECT_EQ(engine_->model().kv_pages_cached, 0);
   }
-  audit();
 }
 
 TEST_F(Sched, a_salt_shares_with_itself_only) {
@@ -230,7 +226,6 @@ TEST_F(Sched, a_salt_shares_with_itself_only) {
   const auto refused = engine_->submit(r, [](const Event&) {});
   ASSERT_FALSE(refused.ok());
   EXPECT_TRUE(refused.status().text().starts_with("cache_salt"));
-  audit();
 }
 
 TEST_F(Sched, a_drafter_that_needs_every_hidden_state_gets_every_row) {
@@ -284,7 +279,6 @@ TEST_F(Sched, a_short_request_is_answered_while_a_long_prompt_is_read) {
   EXPECT_EQ(brief.wait().tokens.size(), 1u);
   EXPECT_EQ(reading.wait().tokens.size(), 4u);
   EXPECT_TRUE(answered_before);
-  audit();
 }
 
 TEST_F(Sched, a_higher_priority_goes_first_even_before_what_runs) {
@@ -318,7 +312,6 @@ TEST_F(Sched, a_higher_priority_goes_first_even_before_what_runs) {
   EXPECT_EQ(order, (std::vector<size_t>{3, 0, 1, 2}));
   EXPECT_EQ(outcomes[0].usage.preemptions, 1);
   expect_same(outcomes, expected, "by priority");
-  audit();
 }
 
 TEST_F(Sched, waiting_raises_a_priority_until_it_is_the_highest) {
@@ -357,7 +350,6 @@ TEST_F(Sched, waiting_raises_a_priority_until_it_is_the_highest) {
   pending_low.wait();
   for (Pending& each : rest) each.wait();
   EXPECT_LT(before, 40) << "the last ones came more than ten milliseconds later";
-  audit();
 }
 
 TEST_F(Sched, a_deadline_ends_a_request_wherever_it_is) {
@@ -380,7 +372,6 @@ TEST_F(Sched, a_deadline_ends_a_request_wherever_it_is) {
   r.max_tokens = 3;
   r.deadline_ms = 600'000;
   EXPECT_EQ(run(r).finish, FinishReason::kLength);
-  audit();
 }
 
 TEST_F(Sched, new_fields_out_of_range_are_refused_by_name) {
@@ -399,7 +390,6 @@ TEST_F(Sched, new_fields_out_of_range_are_refused_by_name) {
   refused("deadline_ms", [](Request& r) { r.deadline_ms = INT64_MAX; });
   refused("draft_nodes_max", [](Request& r) { r.draft_nodes_max = -1; });
   refused("draft_nodes_max", [](Request& r) { r.draft_nodes_max = 1025; });
-  audit();
 }
 
 TEST_F(Sched, cancelling_works_in_every_state_and_hits_nobody_else) {
@@ -496,7 +486,6 @@ TEST_F(Sched, a_route_drafts_up_to_its_batch_size_and_again_below) {
   EXPECT_GT(relieved.usage.draft_tokens, 0);
   for (Pending& each : others) each.wait();
   EXPECT_FALSE(report("lookup").suspended);
-  audit();
 }
 
 TEST_F(Sched, a_request_may_ask_for_fewer_drafts) {
@@ -516,7 +505,6 @@ TEST_F(Sched, a_request_may_ask_for_fewer_drafts) {
     const int32_t k = std::min(most, 8);
     EXPECT_EQ(outcome.usage.steps, 1 + (kTokens - 1 + k) / (k + 1)) << most;
   }
-  audit();
 }
 
 // Whatever the clients do: every request ends once, the texts are right as far as they go, the
@@ -593,7 +581,6 @@ TEST_F(Sched, a_storm_of_clients_leaves_nothing_behind) {
   EXPECT_GT(cut, 20);
   EXPECT_GT(engine_->status().preemptions, 0u);
   EXPECT_GT(engine_->model().prefix_hit_tokens, 0u);
-  audit();
 }
 
 }  // namespace

@@ -10,7 +10,7 @@ namespace specd {
 namespace {
 
 constexpr StepLimits kLimits{
-    .rows_max = 8, .logits_rows_max = 4, .vocab_size = 100, .n_pages = 4, .max_positions = 64};
+    .rows_max = 8, .logits_rows_max = 4, .vocab_size = 100, .n_pages = 4, .positions_end = 64};
 
 // A root at position 3 with two children, of which the second attends through the tail.
 StepInput good() {

@@ -219,7 +219,7 @@ TEST(Compose, every_row_attends_to_its_own_history_and_nothing_else) {
                             .logits_rows_max = 1024,
                             .vocab_size = 1000,
                             .n_pages = 64,
-                            .max_positions = 256};
+                            .positions_end = 256};
     ASSERT_EQ(step_input_fault(step.input, limits), "");
     const ForwardRows& rows = step.input.rows;
     size_t row = 0, tap = 0;

@@ -32,7 +32,7 @@ class FakeBackend final : public Backend {
     return answer;
   }
   Result<ModelReport> model() override { return ModelReport(); }
-  Result<bool> renew_drafter(const std::string& route) override {
+  Result<bool> renew_drafter(const std::string& route, const std::atomic<bool>&) override {
     renewed_.push_back(route + " after " + std::to_string(calls_.size()));
     return renews_;
   }
@@ -283,7 +283,6 @@ TEST_F(MeasureEngine, a_drafter_that_learns_across_requests_begins_every_round_a
     for (const Cell::Run& each : cell.runs)
       EXPECT_EQ(each.answer.usage.steps, cell.runs.front().answer.usage.steps) << each.round;
   }
-  audit();
 }
 
 TEST_F(MeasureEngine, a_replay_of_the_recording_accepts_all_at_every_concurrency) {
@@ -334,7 +333,6 @@ TEST_F(MeasureEngine, a_replay_of_the_recording_accepts_all_at_every_concurrency
     EXPECT_EQ(row.accepted_at, places) << row.route;
     EXPECT_NEAR(row.tau, row.route == "all" ? 4.0 : 1.0, 1e-9) << row.route;  // 32 = 8 steps of 4
   }
-  audit();
 }
 
 TEST_F(MeasureEngine, a_stop_ends_the_request_that_runs) {
@@ -344,7 +342,6 @@ TEST_F(MeasureEngine, a_stop_ends_the_request_that_runs) {
   const auto answer = backend.run(request(prompts()[0], "off", 1500), false, stop);
   ASSERT_FALSE(answer.ok());
   EXPECT_EQ(answer.status().code(), Code::kCancelled) << answer.status().to_string();
-  audit();
 }
 
 TEST_F(MeasureEngine, verify_cost_grows_from_one_row_on_and_refuses_what_does_not_fit) {

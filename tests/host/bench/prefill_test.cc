@@ -25,7 +25,6 @@ TEST_F(Prefill, a_short_request_is_met_within_the_long_one) {
     EXPECT_GT(round.short_ms, 0);
     EXPECT_GT(round.meeting_ms, 0);
   }
-  audit();
 }
 
 TEST_F(Prefill, a_prompt_of_few_chunks_and_one_beyond_the_context_are_refused) {
@@ -36,7 +35,6 @@ TEST_F(Prefill, a_prompt_of_few_chunks_and_one_beyond_the_context_are_refused) {
   const auto long_one = measure_prefill(*engine_, {.long_tokens = 4096}, kGo);
   ASSERT_FALSE(long_one.ok());
   EXPECT_NE(long_one.status().text().find("exceed the context"), std::string::npos);
-  audit();
 }
 
 }  // namespace

@@ -151,7 +151,8 @@ TEST(Overrides, a_wrong_one_is_refused_in_the_place_of_the_file) {
        "--set engine.threads.x: engine.threads: expected a whole number in [0, 256], found a map"},
       {"lisen=unix:x", "--set lisen: unknown key; did you mean 'listen'?"},
       {"draft_models[1].name=e", "--set draft_models[1].name: draft_models[1].path: missing"},
-      {"draft_models[2].name=e", "--set draft_models[2].name: expected an index of at most 1"},
+      {"draft_models[2].name=e",
+       "--set draft_models[2].name: expected an index from 0 to 1 (1 appends an item)"},
       {"draft_models.name=e", "--set draft_models.name: 'draft_models' is a list; expected an"},
       {"model[0]=e", "--set model[0]: 'model' is a mapping; expected a key and no index"},
       {"model.name[0]=e", "--set model.name[0]: model.name: expected text, found a list"},
@@ -160,7 +161,7 @@ TEST(Overrides, a_wrong_one_is_refused_in_the_place_of_the_file) {
       {"model.path=nowhere", "--set model.path: expected a folder with config.json"},
       {"engine=a: b: c", "--set engine:1:5: not YAML"},
       {"engine=&a {}", "--set engine:1:1: anchors"},
-      {"engine=", "--set engine: expected a value behind '=', found nothing"},
+      {"engine=", "--set engine: expected a value after '='"},
       {"engine", "--set: expected KEY=VALUE such as engine.threads=2, found 'engine'"},
       {"", "--set: expected KEY=VALUE such as engine.threads=2, found ''"},
       {"=1", "--set: expected KEY=VALUE"},
@@ -173,7 +174,8 @@ TEST(Overrides, a_wrong_one_is_refused_in_the_place_of_the_file) {
       {"devices[x]=cpu", "--set 'devices[x]=cpu': expected an index such as [0] at byte 7"},
       {"devices[18446744073709551616]=cpu", "--set 'devices[18446744073709551616]=cpu': expected"},
       {"devices[18446744073709551615]=cpu",
-       "--set devices[18446744073709551615]: expected an index of at most 1"},
+       "--set devices[18446744073709551615]: expected an index from 0 to 1 (1 appends an item), "
+       "found 18446744073709551615"},
       {"devices[-1]=cpu", "--set 'devices[-1]=cpu': expected an index"},
       {"model.kv.byte_max=null", "--set model.kv.byte_max: unknown key; did you mean 'bytes_max'?"},
       {"routes.x=null", "--set routes.x: expected a mapping, found nothing"},
@@ -196,8 +198,9 @@ TEST(Overrides, a_wrong_one_is_refused_in_the_place_of_the_file) {
       {"SPECD__ENGINE__=1", "SPECD__ENGINE__: expected SPECD__KEY__KEY=VALUE"},
       {"SPECD____ENGINE=1", "SPECD____ENGINE: expected SPECD__KEY__KEY=VALUE"},
       {"SPECD__DEVICES__ZERO=cpu", "SPECD__DEVICES__ZERO: expected an index of the list, 0 for"},
-      {"SPECD__DEVICES__3=cpu", "SPECD__DEVICES__3: expected an index of at most 1"},
-      {"SPECD__ENGINE__THREADS=", "SPECD__ENGINE__THREADS: expected a value behind '='"},
+      {"SPECD__DEVICES__3=cpu",
+       "SPECD__DEVICES__3: expected an index from 0 to 1 (1 appends an item), found 3"},
+      {"SPECD__ENGINE__THREADS=", "SPECD__ENGINE__THREADS: expected a value after '='"},
       {"SPECD__ENGINE=a: b: c", "SPECD__ENGINE:1:5: not YAML"},
   };
   for (const auto& [variable, front] : variables) {
@@ -211,7 +214,7 @@ TEST(Overrides, a_wrong_one_is_refused_in_the_place_of_the_file) {
   twins["routes"]["R"] = twins["routes"]["r"];
   EXPECT_EQ(folder.error(PlacedYaml(twins).text(),
                          {.environment = {"SPECD__ROUTES__R__DRAFT_NODES_MAX=3"}, .set = {}}),
-            "SPECD__ROUTES__R__DRAFT_NODES_MAX: 'R' may be r, R; say which with --set");
+            "SPECD__ROUTES__R__DRAFT_NODES_MAX: 'R' is ambiguous (r, R); choose one with --set");
 }
 
 TEST(Overrides, paths_are_bounded_and_one_line) {

@@ -166,11 +166,11 @@ TEST_F(ConfigTest, the_size_of_the_cache_is_said_in_one_way) {
             0u)
       << error(kv("pages: 0"));
   EXPECT_EQ(error(kv("bytes_max: 1GiB, pages: 7")),
-            "c.yaml:5:32: model.kv.pages: the size is given already, as bytes_max; expected one of "
-            "bytes_max, memory_share and pages");
+            "c.yaml:5:32: model.kv.pages: expected only one of bytes_max, memory_share or pages; "
+            "bytes_max is given already");
   EXPECT_EQ(error(kv("pages: 7, memory_share: 0.5")),
-            "c.yaml:5:15: model.kv.pages: the size is given already, as memory_share; expected one "
-            "of bytes_max, memory_share and pages");
+            "c.yaml:5:15: model.kv.pages: expected only one of bytes_max, memory_share or pages; "
+            "memory_share is given already");
   EXPECT_EQ(error(kv("prefix_cache: on")),
             "c.yaml:5:22: model.kv.prefix_cache: expected true or false, found 'on'");
 }

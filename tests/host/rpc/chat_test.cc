@@ -111,7 +111,8 @@ TEST_F(ChatTest, what_is_wrong_is_named_and_the_template_speaks_for_itself) {
     EXPECT_EQ(client.render(ask).status().text(), result.status().text());
     return result.status().text();
   };
-  EXPECT_EQ(error(request("user", "\xff")), "chat.messages[0].content: not UTF-8 at byte 0");
+  EXPECT_EQ(error(request("user", "\xff")),
+            "chat.messages[0].content: expected UTF-8, found an ill-formed character at byte 0");
   EXPECT_NE(error(request("tool", "x")).find("the template refuses: 'begin with user'"),
             std::string::npos);
   v1::GenerateRequest ask = request("user", "x");
@@ -142,7 +143,7 @@ TEST_F(ChatTest, text_prompts_choose_bos_and_special_tokens) {
 TEST_F(ChatTest, models_tell_where_the_template_came_from) {
   EXPECT_EQ(daemon_->client().models().value().models(0).chat_template(), "own.jinja");
   EXPECT_NE(specctl("models").find("own.jinja"), std::string::npos);
-  EXPECT_NE(specctl("models").find("Where a request does not say: greedy, repetition penalty 1\n"
+  EXPECT_NE(specctl("models").find("Defaults for requests: greedy, repetition penalty 1\n"
                                    "A text ends at token "),
             std::string::npos)
       << specctl("models");

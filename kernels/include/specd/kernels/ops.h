@@ -1,7 +1,7 @@
-// The contract of a backend: one table of ops, ordered by a stream. Every op is strict: the
-// bits of a row do not depend on the other rows. Ops are asynchronous to the caller, except on
-// the CPU, where they are complete on return. Arguments must live until the op is done. Ops
-// allocate nothing.
+// The contract of a backend: one table of ops, ordered by a stream. Every op is strict, except on a
+// CUDA device in fast mode: the bits of a row do not depend on the other rows. Ops are asynchronous
+// to the caller, except on the CPU, where they are complete on return. Arguments must live until the
+// op is done. Ops allocate nothing.
 #pragma once
 
 #include "specd/kernels/attention.h"

@@ -25,8 +25,8 @@ struct specd_factory { /* static; exactly one of the two api pointers is non-nul
   uint32_t reserved0;
   const char *id; /* unique inside the plugin, e.g. "ngram" */
   const char *description;
-  const char
-      *config_schema; /* JSON Schema text, checked by the host before describe(); NULL = no keys */
+  /* JSON Schema text, checked by the host before describe(); NULL = no keys */
+  const char *config_schema;
   const specd_drafter_api *drafter;
   const specd_verifier_api *verifier;
 };

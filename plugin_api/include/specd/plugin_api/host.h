@@ -26,7 +26,9 @@ struct specd_host { /* static */
   /* [any] Returns the static, const table with this id: SPECD_SERVICE_* of services/, which is a
    * name, a version, '#' and the layout of that service's header. NULL when the host does not have
    * the service, or has another layout of it; the host then reports both layouts. */
-  const void *(*get_service)(const specd_host *, const char *id)SPECD_NOEXCEPT;
+  /* clang-format off */
+  const void *(*get_service)(const specd_host *, const char *id) SPECD_NOEXCEPT;
+  /* clang-format on */
   /* [any] CLOCK_MONOTONIC in nanoseconds. Every deadline uses this clock. */
   uint64_t (*now_ns)(const specd_host *) SPECD_NOEXCEPT;
 };

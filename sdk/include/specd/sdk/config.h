@@ -10,8 +10,8 @@
 
 namespace specd::sdk {
 
-// A view; the specd_config must outlive it. Every getter returns the default for an absent key and
-// otherwise throws Error(SPECD_E_CONFIG) that names the key, what was expected and what was found.
+// A view; the specd_config must outlive it. Every getter returns the default for an absent key, and
+// throws Error(SPECD_E_CONFIG) for a wrong type or range, naming the key and what was expected.
 class Config {
  public:
   explicit Config(const specd_config* config) : config_(config) {

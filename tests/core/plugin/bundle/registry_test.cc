@@ -639,8 +639,8 @@ TEST_F(Registry, what_describe_and_create_do_wrong_is_told) {
   expect("describe_refuses", "describe() returned SPECD_E_UNSUPPORTED (2): this model is not mine");
   expect("create_fails", "create() returned SPECD_E_DATA (7): the table is cut off");
   expect("no_instance", "create() returned SPECD_OK and no instance");
-  expect("no_device", "describe() gave device_types = 0");
-  expect("bad_tap", "describe() gave taps[0] = 1000, expected 0..3");
+  expect("no_device", "describe() returned device_types = 0");
+  expect("bad_tap", "describe() returned taps[0] = 1000, expected 0..3");
   expect("absent_service", "needs the host service 'org.example.absent/1'");
   EXPECT_EQ(error("plain"), "");
   auto masked = make(*registry.value(), R"({"mode": "unknown_bits"})");

@@ -116,7 +116,8 @@ TEST_F(Instance, static_tree_is_taken_when_its_parents_are_in_order) {
   auto narrow = make("static_good");
   small = grant();
   small.max_nodes = 2;
-  EXPECT_NE(narrow->activate(small).text().find("gave 0 nodes, expected 1..2"), std::string::npos);
+  EXPECT_NE(narrow->activate(small).text().find("returned 0 nodes, expected 1..2"),
+            std::string::npos);
 }
 
 TEST_F(Instance, static_tree_with_a_parent_out_of_order_is_refused) {

@@ -1,0 +1,68 @@
+// A route as reports show it: its definition, its state, what it runs and what it has counted.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/base/status.h"
+#include "core/spec/route.h"
+
+namespace specd {
+
+// kDraining: it was replaced or deleted, but requests still run with it.
+enum class RouteState { kLive, kRefused, kDraining };
+const char* route_state_name(RouteState state);
+
+struct PluginVersion {
+  std::string version;
+  std::string sha256;  // of the library
+};
+
+// Calls of one function of a plugin.
+struct CallCounts {
+  uint64_t calls = 0, ns = 0, failures = 0;
+};
+
+// What a plugin counts through the metrics service.
+struct PluginMetricReport {
+  std::string plugin, kind;  // "specd.drafter.replay", "drafter"
+  std::string name, help;    // [a-z][a-z0-9_]*
+  bool counter = false;
+  double value = 0;
+};
+
+// Counts of a live route include those of its earlier generations of the same plugins, so they only
+// grow.
+struct RouteCounts {
+  uint64_t requests = 0, steps = 0;
+  uint64_t drafts = 0;  // with at least one node
+  uint64_t drafted = 0, accepted = 0, rejected = 0, discarded = 0;
+  std::vector<uint64_t> accepted_at;  // of accepted: by depth less one
+  uint64_t forward_ns = 0;            // its share of the forwards, by rows
+  uint64_t cut = 0;                   // proposals and verdicts with a defect
+  uint64_t lost = 0;                  // requests that go on without drafts: the drafter failed
+  CallCounts begin, propose, update;  // of the drafter
+  CallCounts verify;                  // of the verifier
+  std::vector<PluginMetricReport> of_plugins;  // gauges are those of the present instances
+};
+
+struct RouteReport {
+  RouteOptions options = {};
+  RouteState state = RouteState::kLive;
+  Status refused = {};  // why; its field is a key of the route: "drafter.config.max_nodes"
+  bool is_default = false;
+  uint64_t generation = 0;  // of the change of routes with which it came; 1 = the start
+  int32_t in_use = 0;       // requests that wait or run with this generation
+  PluginVersion drafter = {}, verifier = {};  // what it runs; empty when refused
+  int32_t draft_nodes_max = 0;                // granted
+  uint64_t memory_bytes = 0;                  // held by the drafter now, through memory/1
+  uint64_t memory_bytes_max = 0;              // may be held from activation on
+  bool suspended = false;  // does not draft now: more than disable_by_batch_size sequences run
+  RouteCounts counts = {};
+  std::string last_problem = {};  // the last defect or loss, in words
+
+  const std::string& name() const { return options.name; }
+};
+
+}  // namespace specd
