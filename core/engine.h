@@ -1,5 +1,5 @@
 // The engine: models, routes, plugins and one step loop. The only core header that host includes,
-// beside core/base.
+// besides core/base.
 //
 //   SPECD_TRY(auto engine, Engine::create(options, progress));
 //   engine->submit(request, sink);   // sink is called on the step thread until an event has `done`
@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,24 +24,24 @@ namespace specd {
 
 enum class KvDType { kF32, kF16, kBF16 };
 // kStrict: the bits of a row do not depend on the rest of the batch, so drafts change no token.
-// kBf16: as kStrict, with activations rounded to bfloat16 where the weights are. Faster; the texts
-// differ from those of kStrict, and repeat only on the same model of processor. CPUs with AVX-512 BF16
-// only.
-// kFast: whatever the device does fastest; routes reach the guarantee `law` at most. CUDA devices
-// only.
+// kBf16: like kStrict, but activations are rounded to bfloat16 where the weights are bfloat16.
+// Faster. Its texts differ from those of kStrict and are the same only on the same processor model.
+// Only on CPUs with AVX-512 BF16.
+// kFast: the fastest arithmetic of the device; routes reach the guarantee `law` at most. Only on
+// CUDA devices.
 enum class Numerics { kStrict, kBf16, kFast };
 
 struct ModelOptions {
   std::string name;  // "target"
   std::string path;  // a Hugging Face folder: config.json, model.safetensors, tokenizer.json
   KvDType kv_dtype = KvDType::kBF16;
-  // The size of the KV cache, at most one of the three; none = enough for max_sequences full
-  // contexts, at most 1 GiB.
+  // The size of the KV cache; set at most one of the three. With none, it is enough for
+  // max_sequences full contexts, but at most 1 GiB.
   uint64_t kv_bytes_max = 0;
   double kv_memory_share = 0;  // of the machine's memory, up to 1
   int32_t kv_pages = 0;
   bool prefix_cache = true;
-  bool generation_config = true;  // take defaults of sampling from generation_config.json
+  bool generation_config = true;  // take sampling defaults from generation_config.json
   std::string chat_template;      // a file to use instead of the folder's own; empty = none
 
   bool operator==(const ModelOptions&) const = default;
@@ -67,21 +66,21 @@ struct EngineLimits {
   static constexpr size_t kRoutes = 256;
   static constexpr int32_t kKvPages = 1 << 26;
   static constexpr int32_t kPriorityAgingMs = 3'600'000;
-  static constexpr int32_t kPriority = 1000;  // either sign
+  static constexpr int32_t kPriority = 1000;  // from -kPriority to kPriority
   static constexpr int64_t kDeadlineMs = int64_t{7} * 86'400'000;
   static constexpr size_t kCacheSaltBytes = 256;
-  static constexpr int32_t kStops = 16;         // strings of a request
-  static constexpr int32_t kStopTokens = 1024;  // ids of a request
+  static constexpr int32_t kStops = 16;         // stop strings of a request
+  static constexpr int32_t kStopTokens = 1024;  // stop token ids of a request
 };
 
 struct EngineOptions {
   ModelOptions model;
   std::vector<DraftModelOptions> draft_models;
   std::vector<RouteOptions> routes;
-  std::string default_route = "off";  // "off" = plain decoding, always there
+  std::string default_route = "off";  // "off" = plain decoding, always available
   std::vector<std::string> plugin_directories;
   std::string plugin_cache_directory;
-  // Where models run, see is_device_name(). One, until several can share a model.
+  // Where models run; see is_device_name(). Exactly one: several cannot share a model yet.
   std::vector<std::string> devices{"cpu"};
   Numerics numerics = Numerics::kStrict;
   int32_t threads = 0;               // 0 = one per core
@@ -115,18 +114,18 @@ struct ModelReport {
   // At rest free + cached = total.
   int32_t kv_pages_total = 0, kv_pages_free = 0, page_tokens = 0;
   int32_t kv_pages_cached = 0;       // held by the prefix cache alone; evicted when needed
-  uint64_t prefix_query_tokens = 0;  // of prompts that ran
-  uint64_t prefix_hit_tokens = 0;    // of those, not computed but found in the prefix cache
-  // Of draft models: pages of the target's KV cache that they hold, their forwards, the rows of those,
-  // and the time of forwards and draws.
+  uint64_t prefix_query_tokens = 0;  // prompt tokens looked up in the prefix cache
+  uint64_t prefix_hit_tokens = 0;    // of those, tokens found there and not computed
+  // For draft models: the pages they hold in the target's KV cache, their forwards, the rows of
+  // these forwards, and the time spent in forwards and draws.
   int32_t kv_pages_held = 0;
   uint64_t forwards = 0, rows = 0, forward_ns = 0;
-  // Of the target: the defaults of requests, and what generation_config.json asks for but is not
+  // For the target: the sampling defaults, and the settings of generation_config.json that are not
   // applied.
   SamplingParams sampling_defaults;
   std::vector<std::string> generation_config_ignored;
-  std::vector<int32_t> eos_tokens;  // of the target: each ends a request
-  // Of the target: the file of its chat template, or "refused: " and why chats are refused.
+  std::vector<int32_t> eos_tokens;  // for the target: each ends a request
+  // For the target: the file of its chat template, or "refused: " and why chats are refused.
   std::string chat_template;
 };
 
@@ -141,11 +140,11 @@ struct EngineReport {
   int32_t threads = 0;
   int32_t running = 0, waiting = 0;
   uint64_t admitted = 0, completed = 0, failed = 0, cancelled = 0, refused = 0;
-  uint64_t deadline_misses = 0;  // of the failed
+  uint64_t deadline_misses = 0;  // failed requests that were past their deadline
   uint64_t preemptions = 0;      // a request may be preempted several times
   uint64_t steps = 0, rows = 0, tokens = 0, kv_moves = 0;
   uint64_t uptime_ns = 0;
-  uint64_t step_age_ns = 0;  // since the present step began; 0 when there is nothing to do
+  uint64_t step_age_ns = 0;  // since the current step began; 0 when idle
 };
 
 // One line of the start-up memory table.
@@ -156,31 +155,31 @@ struct MemoryLine {
 
 // What a change of routes did.
 struct RouteChange {
-  uint64_t generation = 0;  // number of the change; when unchanged: that of the live route
-  bool unchanged = false;   // the very same route was live already
+  uint64_t generation = 0;  // number of this change; when unchanged, of the live route's
+  bool unchanged = false;   // the same route was live already
 };
 
 // Progress of loading: `what` and a fraction in [0, 1].
 using ProgressFn = std::function<void(const std::string& what, double fraction)>;
 
-// "cpu", "cuda:N" or "auto": cuda:0 where it can be had, else the CPU, and a line in the log why.
+// "cpu", "cuda:N" or "auto": cuda:0 if it is available, otherwise the CPU; the log says why.
 bool is_device_name(const std::string& name);
 
-// Checks the values alone, without looking at files, plugins or devices. The field of an error is
+// Checks the values only, without looking at files, plugins or devices. The field of an error is
 // the key's path in the configuration: "engine.step_tokens_max", "routes.NAME.draft_nodes_max".
-// Engine::create(), apply_route() and check_options() do this first, and their errors have such
+// Engine::create(), apply_route() and check_options() make these checks first and return the same
 // fields.
 Status check_limits(const EngineOptions& options);
 // The same for one route of an engine with these options.
 Status check_route(const RouteOptions& route, const EngineOptions& options);
 
-// Everything that can be checked without loading weights: options, the model's files, plugin
-// manifests, pairs. Loads the plugins of the routes and makes their instances, so their code runs,
-// and with `devices: [cpu]` activates them; afterwards call shut_down_plugins().
+// Checks everything that needs no weights: options, the model's files, plugin manifests, pairs.
+// Loads the plugins of the routes and makes their instances, so plugin code runs. With
+// `devices: [cpu]` it also activates them. Call shut_down_plugins() afterwards.
 Status check_options(const EngineOptions& options);
 
-// [control] Calls the deinit() of every plugin; at process exit, after the last engine. Their code
-// stays mapped.
+// [control] Calls the deinit() of every plugin. Call it at process exit, after the last engine. The
+// code stays mapped.
 void shut_down_plugins();
 
 // A prompt as the model reads it.
@@ -191,72 +190,75 @@ struct RenderedPrompt {
 
 // An admitted request.
 struct Ticket {
-  std::string id;           // the client's, or generated; free again after the end
-  uint64_t number = 0;      // the engine's own; unique in the process
+  std::string id;           // the client's, or generated; may be reused after the end
+  uint64_t number = 0;      // unique in the engine
   SamplingParams sampling;  // as applied, with the model's defaults
   std::vector<int32_t> prompt_tokens;
 };
 
 class Engine {
  public:
-  // [control] Loads the models and every route. A route that cannot be served is reported as refused,
-  // unless it is the default route; so is a draft model, with the routes that need it.
+  // [control] Loads the models and every route. Fails when the default route cannot be served;
+  // another route is reported as refused. So is a draft model that cannot be loaded, with the
+  // routes that need it.
   static Result<std::unique_ptr<Engine>> create(const EngineOptions& options,
                                                 const ProgressFn& progress);
   ~Engine();  // cancels what is left, joins the step thread
 
-  // [any] Admits a request. kInvalidArgument with the field of Request, kExhausted when the queue is
-  // full, kDeadlineExceeded when the deadline has passed already, kUnavailable while draining. After
-  // an error the sink is never called; otherwise it may be called before this returns.
+  // [any] Admits a request. kInvalidArgument with the field of Request, kExhausted when the queue
+  // is full, kDeadlineExceeded when the deadline has already passed, kUnavailable while draining.
+  // After an error the sink is never called; otherwise it may be called before this returns.
   Result<Ticket> submit(const Request& request, Sink sink);
-  // [any] What submit() checks before it renders the prompt. For callers that let requests wait: an
-  // error needs no place in a queue.
+  // [any] The checks that submit() makes before it renders the prompt, for callers that queue
+  // requests: an invalid one need not wait.
   Status check(const Request& request) const;
   // [any] Counts a request that was refused before it could be submitted.
   void count_refused();
-  // [any] The prompt that submit() would give the model for the text or the chat of `request`; looks at
-  // nothing else of it. For clients that debug a template, or want to send the same prompt as ids.
+  // [any] The prompt that submit() would give the model for the text or the chat of `request`.
+  // Reads no other field. For clients that debug a template, or want to send the same prompt as
+  // ids.
   Result<RenderedPrompt> render(const Request& request) const;
-  // The ids of a text alone.
+  // [any] The token ids of a text.
   Result<std::vector<int32_t>> encode(const std::string& prompt) const;
   // [any] Takes effect within one step; false when the request has ended.
   bool cancel(uint64_t number);
-  // Cancels the request that has this id now.
+  // [any] Cancels the live request that has this id.
   bool cancel(const std::string& request_id);
   // [any] Evicts every cached prefix that no request uses; false when no step ended in time.
   bool clear_prefix_cache();
-  // [any] Adds a route, or replaces the one of its name, while requests run. Scans the plugin
-  // directories again, loads, checks and activates the pair on this thread while steps go on, and
-  // swaps it in between two steps. Requests that were admitted before finish on the old pair, later
-  // ones get the new. After an error nothing has changed; its field is "request_id" or begins with
-  // "routes.NAME". The same definition made of the same bundles leaves the live route alone; files
-  // that a plugin's configuration names are not compared. Changes are made one at a time; others
-  // wait. A request_id that was used before gets the first reply again, or kInvalidArgument for
-  // another change; the last 256 that are not empty are remembered. May block until a step ends, so
-  // not for the step thread.
+  // [any] Adds a route, or replaces the one with its name, while requests run. Rescans the plugin
+  // directories, loads, checks and activates the pair on this thread while steps go on, and swaps
+  // it in between two steps. Requests that were admitted before finish on the old pair; later ones
+  // get the new pair. After an error nothing has changed; its field is "request_id", "plugins", or
+  // begins with "routes.NAME". An equal definition made of the same bundles leaves the live route
+  // alone; files that a plugin's configuration names are not compared. Changes run one at a time. A
+  // request_id that was used before gets the first reply again, or kInvalidArgument for another
+  // change; the last 256 that are not empty are remembered. May block until a step ends, so the
+  // step thread must not call it.
   Result<RouteChange> apply_route(const RouteOptions& route, const std::string& request_id);
-  // [any] New requests no longer get the route; those that have it finish. kFailedPrecondition for
-  // "off" and the default route, kNotFound. request_id as above.
+  // [any] Removes a route for new requests; those that have it finish. kFailedPrecondition for
+  // "off" and the default route, kNotFound for unknown names. request_id as above.
   Result<RouteChange> delete_route(const std::string& name, const std::string& request_id);
-  // [any] The definition of a route of the table, live or refused; kNotFound.
+  // [any] The definition of a route, live or refused. kNotFound for unknown names,
+  // kFailedPrecondition for "off".
   Result<RouteOptions> route(const std::string& name) const;
   // [any] Refuses new requests and changes of routes from now on.
   void start_drain();
-  // [any] Not ok once the device has failed: every request ended with this error, new ones are
-  // refused, and this process cannot compute any more.
+  // [any] An error once the device has failed: every request ended with it, new ones are refused,
+  // and this process can compute nothing more.
   Status failure() const;
-  // [any] True when nothing runs or waits any more; false at the timeout.
+  // [any] Waits until no request runs or waits; false at the timeout.
   bool wait_idle(uint64_t timeout_ms);
 
-  // [any] Snapshots without side effects. plugins(): what new routes are made of; a route may still
-  // run an older version. routes(): "off", the table, then the draining ones.
+  // [any] Snapshots without side effects. plugins(): the versions that new routes get; a live route
+  // may run an older one. routes(): "off", the table, then the draining routes.
   std::vector<PluginReport> plugins() const;
   std::vector<RouteReport> routes() const;
   ModelReport model() const;
   std::vector<ModelReport> draft_models() const;
   EngineReport status() const;
   std::vector<MemoryLine> memory() const;
-  // All of these as metrics, and histograms of times.
+  // The same as metrics, and histograms of times.
   std::vector<MetricFamily> metrics() const;
 
  private:

@@ -38,14 +38,14 @@ specd_install() {
     apt-get -q install -y --no-install-recommends "${missing[@]}" >/dev/null
 }
 
-# Root in a tree of somebody else (sudo in a checkout): goes on as that somebody, since the daemon trusts
-# only plugins in directories of root or of its own user. $@: the command to start again.
+# Run by root in another user's tree (sudo in a checkout): continues as that user, because the daemon
+# trusts only plugins in directories of root or of its own user. $@: the command to start again.
 specd_continue_as_owner() {
   local owner home
   owner=$(stat -c %u .)
   if [ "$(id -u)" -ne 0 ] || [ "$owner" -eq 0 ]; then return 0; fi
   home=$(getent passwd "$owner" | cut -d: -f6)
-  echo "Going on as the owner of this tree, user $owner"
+  echo "Continuing as the owner of this tree, user $owner"
   exec setpriv --reuid="$owner" --regid="$(stat -c %g .)" --clear-groups \
     env -u XDG_CACHE_HOME HOME="${home:-$PWD/build}" CCACHE_DIR="$PWD/build/ccache" "$@"
 }

@@ -95,7 +95,7 @@ ctl compare --routes off,prompt_lookup,draft_target,replay "${runs[@]}" --repeat
 cat <<'TEXT'
 
 tokens/s       median decode speed of one request alone
-accepted/step  drafted tokens that stood, per step; each step writes one more by itself
+accepted/step  drafted tokens that were accepted, per step; each step writes one more by itself
 identical      the token ids equal those of plain decoding, at every seed and every draft
 Read the rows at temperature 0.8 first. The small model soon repeats itself when it decodes greedily,
 and repetition is what prompt lookup guesses best: the greedy rows flatter it. `replay` proposes a
@@ -107,7 +107,7 @@ if [ $result -ne 0 ]; then
 fi
 
 step "The same on a target that streams from memory"
-# The small model fits the processor's caches. The ballast says the same with weights that do not.
+# The small model fits the processor's caches. The ballast emits the same tokens with weights that do not.
 ballast=$work/ballast-512MB
 if [ ! -d "$ballast" ]; then
   build/cpu/bin/specd-bench ballast --bytes 512MB configs/zoo/pico-target "$ballast"

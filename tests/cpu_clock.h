@@ -1,4 +1,4 @@
-// The processor's time that this process has used, as a clock: limits of time hold on busy
+// A clock of the CPU time that this process has used, so that time limits also work on busy
 // machines.
 #pragma once
 

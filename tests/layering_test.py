@@ -7,7 +7,7 @@ import pathlib
 import re
 import sys
 
-# room -> prefixes it may include, beside itself
+# room -> prefixes it may include, besides its own
 ALLOWED = {
     "plugin_api": [],
     "kernels": [],
@@ -16,9 +16,9 @@ ALLOWED = {
     "core": ["specd/plugin_api/", "specd/kernels/"],
     "host": ["core/engine.h", "core/base/"],
 }
-# The measuring program also looks below the engine's face: it writes checkpoints and times forwards.
+# The measuring program also uses what is below engine.h: it writes checkpoints and times forwards.
 ALLOWED_IN = {"host/bench/": ["core/model/", "core/kv/", "core/device/"]}
-# Inside core, a folder uses only those before it; engine.h and the folder engine stand on top.
+# Inside core, a folder uses only those before it; engine.h and the folder engine come last.
 CORE_ORDER = ["base", "chat/jinja", "chat", "device", "text", "kv", "model", "request", "sched",
               "plugin/instance", "plugin/bundle", "spec", "draft", "services", "ranks",
               "step"]

@@ -1,6 +1,5 @@
 # The default command (tests/run.sh) runs every test without a sanitizer, and the tests listed here
-# under ASan and TSan. --all runs every test under both. The corpora of the fuzzers are always among
-# those of ASan.
+# under ASan and TSan. --all runs every test under both. ASan always includes the fuzzer corpora.
 #
 # ASan and UBSan: parsers of untrusted files and text, and the plugin boundary.
 set(specd_asan_targets
@@ -10,12 +9,12 @@ set(specd_asan_targets
   bad_test cascade_test draft_target_test draft_tree_test lookahead_test match_test
   prompt_lookup_test replay_test suffix_test sdk_test
   specd_config_nth_failure_test specd_host_test)
-# TSan: what starts threads. Of host only serve, because gRPC is not built for TSan.
+# TSan: code that starts or shares threads. Of host only serve, because gRPC is not built for TSan.
 set(specd_tsan_targets core_base_test core_engine_test core_services_test core_text_test
   kernels_test specd_session_test suffix_test)
 
-# Of these targets, tests that only --all runs under the sanitizer: long computations that meet no
-# untrusted byte (ASan), or that differ from others only in what one thread computes (TSan).
+# Tests of these targets that only --all runs under the sanitizer: long computations without
+# untrusted input (ASan), or tests that differ from others only in what one thread computes (TSan).
 set(specd_asan_skips Rows.* Jinja.no_work_that_a_template_asks_for_is_free)
 set(specd_tsan_skips IdentityMatrix.recorded_* Identity.no_* Identity.trees_* Identity.an_unusable_*
   Identity.acceptance_* Cpu/Attention.* Cpu/Draw.* Cpu/Math.*)
@@ -40,14 +39,16 @@ function(specd_discover_tests target)
   endif()
   list(JOIN labels _ label)
   list(JOIN skips : skip)
-  gtest_discover_tests(${target} TEST_FILTER "${arg_FILTER}-${skip}" ${how} LABELS ${label})
-  if(NOT arg_FILTER)
+  if(arg_FILTER)  # GoogleTest cannot intersect it with the skipped ones
+    gtest_discover_tests(${target} TEST_FILTER "${arg_FILTER}" ${how} LABELS ${label})
+  else()
+    gtest_discover_tests(${target} TEST_FILTER "-${skip}" ${how} LABELS ${label})
     gtest_discover_tests(${target} TEST_FILTER "${skip}" ${how})
   endif()
 endfunction()
 
-# The targets asan_tests and tsan_tests build the tests with these labels. A name in a list that is
-# no target is an error, so that a test that was renamed is not lost.
+# Adds the targets asan_tests and tsan_tests, which build the tests with these labels. A listed name
+# that is no target is an error, so that a renamed test is not lost.
 function(specd_add_sanitized_targets)
   get_property(corpora GLOBAL PROPERTY specd_corpus_tests)
   list(APPEND specd_asan_targets ${corpora})

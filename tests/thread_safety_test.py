@@ -1,4 +1,4 @@
-"""clang's thread-safety analysis holds over the tree: a member is touched only with its mutex held.
+"""clang's thread-safety analysis passes over the tree: a member is touched only with its mutex held.
 
 Usage: thread_safety_test.py ROOT BUILD. Compiles with -Wthread-safety (syntax only) each production
 file that names a mutex of core/base/mutex.h or includes a header with guarded members, and refuses a

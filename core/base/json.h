@@ -20,14 +20,14 @@ using Json = nlohmann::json;
 // input, nesting deeper than 64 levels, duplicate keys, and more than 4 million values (twice as
 // many as the largest tokenizers have).
 Result<Json> parse_json(std::string_view text, const std::string& where);
-// Whether the path exists. True for a dangling link as well: whoever opens it gets the error.
+// Whether the path exists. Also true for a dangling link: opening it then gives the error.
 bool path_exists(const std::string& path);
 // Without Git LFS, a clone has a short text file that begins like this in place of each large file.
 inline bool is_lfs_pointer(std::string_view text) {
   return text.starts_with("version https://git-lfs");
 }
 inline constexpr char kIsLfsPointer[] =
-    ": a pointer of Git LFS stands in place of the file; fetch it (git lfs pull)";
+    ": a Git LFS pointer is in place of the file; fetch it (git lfs pull)";
 // Read a whole regular file of at most bytes_max bytes, as text or as JSON. Errors call the text
 // file `name`, or show its path when that is empty.
 Result<std::string> read_text_file(const std::string& path, uint64_t bytes_max,

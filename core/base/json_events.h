@@ -34,7 +34,7 @@ class JsonEvents : public nlohmann::json_sax<Json> {
   virtual bool open_object() = 0;
   virtual bool open_array() = 0;
   virtual bool close() = 0;
-  // Ends the reading with `what` and the byte that was reached. Always false.
+  // Stops reading and records `what` and the byte that was reached. Always returns false.
   bool refuse(std::string what);
 
  private:
@@ -51,7 +51,7 @@ class JsonEvents : public nlohmann::json_sax<Json> {
   std::optional<JsonFault> fault_;
 };
 
-// Nothing when the whole text was read. `events` serves once.
+// Returns nothing when the whole text was read. `events` can be used once.
 std::optional<JsonFault> read_json(std::string_view text, JsonEvents& events);
 
 }  // namespace specd

@@ -1,14 +1,14 @@
-// A mutex that clang's thread-safety analysis understands. A member says which mutex guards it, a
-// function which one its caller must hold, and tests/thread_safety_test.py refuses code that breaks
-// either. The standard mutex of Debian's library carries no such attributes, so core and host use this
-// one. See https://clang.llvm.org/docs/ThreadSafetyAnalysis.html.
+// A mutex for clang's thread-safety analysis: members name the mutex that guards them, functions
+// the one that their caller must hold, and tests/thread_safety_test.py finds code that breaks
+// either. libstdc++'s std::mutex has no such attributes.
+// See https://clang.llvm.org/docs/ThreadSafetyAnalysis.html.
 //
 //   mutable Mutex mutex_;
 //   int32_t n_waiting_ SPECD_GUARDED_BY(mutex_) = 0;
 //   void grow() SPECD_REQUIRES(mutex_);
 //
-// The analysis takes a lambda for a function that holds nothing, so a wait is a loop around
-// CondVar::wait() and has no predicate.
+// The analysis treats a lambda as a function that holds no mutex. So CondVar::wait() takes no
+// predicate: call it in a loop.
 #pragma once
 
 #include <chrono>
@@ -46,7 +46,7 @@ class SPECD_THREAD_ATTRIBUTE(scoped_lockable) MutexLock {
   MutexLock(const MutexLock&) = delete;
   MutexLock& operator=(const MutexLock&) = delete;
 
-  // Gives the mutex up before the scope ends, and takes it again.
+  // Release the mutex before the scope ends, and take it again.
   void unlock() SPECD_THREAD_ATTRIBUTE(release_capability()) { lock_.unlock(); }
   void lock() SPECD_THREAD_ATTRIBUTE(acquire_capability()) { lock_.lock(); }
 

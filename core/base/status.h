@@ -42,7 +42,7 @@ class [[nodiscard]] Status {
 
   bool ok() const { return code_ == Code::kOk; }
   Code code() const { return code_; }
-  const std::string& field() const { return field_; }      // empty when it is about no one field
+  const std::string& field() const { return field_; }      // empty when it concerns no single field
   const std::string& message() const { return message_; }  // does not repeat the field
   std::string text() const;                                // "field: message", for people
   std::string to_string() const;                           // "INVALID_ARGUMENT: field: message"

@@ -8,7 +8,7 @@
 namespace specd {
 namespace {
 
-constexpr size_t kWordBytesMax = 128;  // longer ones are no typing errors, and cost time
+constexpr size_t kWordBytesMax = 128;  // longer ones are no typos, and comparing them takes time
 
 // Insertions, deletions and replacements that lead from one to the other.
 size_t edit_distance(std::string_view a, std::string_view b) {

@@ -1,7 +1,7 @@
 // A CUDA device behind core's Device interface. The code is in libspecd_cuda, loaded once per
 // process when a device is first requested; nothing else in the project links CUDA.
 //
-// The library is searched at $SPECD_CUDA_LIBRARY, otherwise beside the executable and in ../lib
+// The library is looked up at $SPECD_CUDA_LIBRARY, otherwise beside the executable and in ../lib
 // relative to it. It is never unloaded, because the driver's threads keep running.
 #pragma once
 

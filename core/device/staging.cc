@@ -67,7 +67,7 @@ bool Staging::clear() {
   status_ = Status();
   const bool moved = blocks_.size() > 1;
   if (moved) {
-    // Without memory for all in one block the largest goes on alone, and grows again.
+    // If there is no memory for one block of all columns, only the largest block is kept.
     Result<Block> merged = make_block(*device_, std::bit_ceil(used()), what_);
     Block largest = merged.ok() ? std::move(merged).value()
                                 : std::move(*std::max_element(

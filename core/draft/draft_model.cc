@@ -49,7 +49,7 @@ Status check_same_tokens(const DraftTarget& target, const ModelConfig& draft,
   if (target.config.bos_token != draft.bos_token) {
     return differ("the BOS id", id_or_none(target.config.bos_token), id_or_none(draft.bos_token));
   }
-  // EOS ids may differ: the target's end the text; the draft model only predicts the next token.
+  // EOS ids may differ: only the target's end the text.
   return Status();
 }
 

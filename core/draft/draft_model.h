@@ -41,10 +41,10 @@ struct DraftTarget {
   const Tokenizer& tokenizer;
 };
 
-// Checks that ids mean the same to both models: the same text for every id that both tokenizers
-// have, the same BOS and EOS. Fails with kFailedPrecondition, naming the first difference. Either
-// model may have additional ids: those of the draft model are never drawn, and a text with one of
-// the target's gets no more drafts.
+// Checks that ids mean the same to both models: the same bytes for every id that both tokenizers
+// have, and the same BOS. EOS ids may differ. Fails with kFailedPrecondition, naming the first
+// difference. Either model may have additional ids: those of the draft model are never drawn, and a
+// text with one of the target's gets no more drafts.
 Status check_same_tokens(const DraftTarget& target, const ModelConfig& draft,
                          const Tokenizer& draft_tokenizer);
 

@@ -16,8 +16,8 @@ int64_t source_of(const DraftRequest& request, uint32_t r) {
 
 Status beyond(const DraftModel& model) {
   return Status(Code::kUnsupported,
-                "draft model '" + model.name + "' cannot follow the text: it takes " +
-                    std::to_string(model.config.max_positions) + " tokens, smaller than " +
+                "draft model '" + model.name + "' cannot follow the text: it supports " +
+                    std::to_string(model.config.max_positions) + " tokens with ids below " +
                     std::to_string(model.config.vocab_size));
 }
 
@@ -29,7 +29,7 @@ Status DraftFeed::compute(const std::shared_ptr<DraftUse>& use, const DraftBatch
   sessions_.forward_is_over(*use);
   Status failed = forward_.take_failure();
   if (failed.ok()) return failed;
-  // Nobody knows which rows were computed: their sessions begin anew.
+  // It is unknown which rows were computed, so their sessions start over.
   for (const DraftRow& each : rows_) {
     if (each.row >= 0) sessions_.release(*use, batch.seq_id[each.sequence]);
   }
@@ -72,8 +72,8 @@ int32_t DraftFeed::trim(DraftUse& use, DraftSession& session, std::span<const in
   SlotMoves moves;
   DraftSessions::trim(session, text, moves);
   forward_.move(*use.model, moves);
-  // Beside a device, the same number of rows every time lets a graph be used again: the row before
-  // is computed twice, with the same result.
+  // On a device, a constant number of rows lets a graph be reused. The row before is computed
+  // again, with the same result.
   const int32_t n = static_cast<int32_t>(text.size()) - session.kept;
   return n == 1 && session.kept > 0 && !forward_.device().is_host() ? 2 : n;
 }
@@ -96,8 +96,8 @@ DraftFeed::Fed DraftFeed::feed_text(DraftUse& use, uint64_t seq_id, std::span<co
       use.sessions.erase(seq_id);
     }
   }
-  // A text that cannot be fed never becomes one that can: its session gives its pages back and takes
-  // no rows from the others again.
+  // A text that the model does not support never becomes supported: its session returns its pages,
+  // and later calls spend no rows on it.
   if (fed.status.code() == Code::kUnsupported) {
     sessions_.release(use, seq_id);
     use.sessions[seq_id].is_beyond = true;

@@ -1,9 +1,9 @@
-// What a drafter asks of a draft model, as plain data, and how it is carried out:
+// A drafter's request to a draft model, as plain data, and its execution:
 //
-//   forward: rows of the drafter's choice      follow: the committed text, as far as it is missing
+//   forward: rows of the drafter's choice      follow: the missing part of the committed text
 //            └──> sessions grow by them ──> one DraftForward::compute() ──> outputs, a Status each
 //
-// Runs on the step thread.
+// [step] all functions.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@
 
 namespace specd {
 
-// A sequence that drafted in the step before misses the last committed token, and the last draft as
-// well when all were accepted, since that one was never fed.
+// A sequence that drafted in the step before misses the last committed token. When all drafts were
+// accepted, it also misses the last draft, which was never fed.
 inline constexpr int32_t kSteadyRows = 2;
 
 // Arrays are in range and consistent; the caller checked them.
@@ -26,8 +26,8 @@ struct DraftRequest {
   std::span<const uint32_t> row_offsets;  // [n_seqs + 1]
   const int32_t* parent = nullptr;        // [n_rows]; null = each row follows the one before it
   const uint32_t* token_at = nullptr;     // [n_rows] elements of `token`; null = r
-  Strided<const int32_t> token;           // where the outputs are: on the device or the host
-  // follow: rows for all sequences that miss more than kSteadyRows, together.
+  Strided<const int32_t> token;           // on the device if the outputs are, else on the host
+  // follow: total rows for the sequences that miss more than kSteadyRows.
   int32_t rows_max = 0;
   // forward: rows, follow: sequences; increasing.
   std::span<const uint32_t> output_rows;
@@ -37,25 +37,26 @@ struct DraftRequest {
 
 class DraftFeed final {
  public:
-  // Both outlive this.
+  // Both must outlive this.
   DraftFeed(DraftSessions& sessions, DraftForward& forward)
       : sessions_(sessions), forward_(forward) {}
 
-  // of[s] says what came of sequence s; the others go on when it fails. An error of the whole call
-  // comes from the device or from its columns: sessions that had rows are gone then.
+  // of[s] is the result of sequence s; when one fails, the others continue. The whole call fails
+  // when the device does or when there is no room for columns; the sessions that had rows are then
+  // empty.
   Status forward(const std::shared_ptr<DraftUse>& use, const DraftBatch& batch,
                  const DraftRequest& request, std::span<Status> of);
-  // As forward(); kDeadlineExceeded without words for a sequence that rows_max left behind. Appends
-  // the rows that each sequence got to `n_rows`, unless it is null.
+  // Like forward(). A sequence that rows_max leaves incomplete gets kDeadlineExceeded without a
+  // message. Appends the number of rows of each sequence to `n_rows` unless it is null.
   Status follow(const std::shared_ptr<DraftUse>& use, const DraftBatch& batch,
                 const DraftRequest& request, std::span<Status> of, std::vector<uint32_t>* n_rows);
 
-  // Ends the session's round, keeping what it shares with `text`; returns how many tokens follow()
-  // has to feed then.
+  // Ends the session's round and keeps the prefix that it shares with `text`. Returns how many
+  // tokens follow() must then feed.
   int32_t trim(DraftUse& use, DraftSession& session, std::span<const int32_t> text);
 
  private:
-  // What follow() has done with one sequence.
+  // What follow() feeds for one sequence.
   struct Fed {
     int32_t missing = 0, n_rows = 0;
     Status status;
@@ -66,7 +67,7 @@ class DraftFeed final {
 
   DraftSessions& sessions_;
   DraftForward& forward_;
-  std::vector<DraftRow> rows_;  // of the running call
+  std::vector<DraftRow> rows_;  // of the current call
   std::vector<int32_t> tokens_;
 };
 

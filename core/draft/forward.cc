@@ -10,10 +10,10 @@
 namespace specd {
 namespace {
 
-// Columns that may be in use at once, in forwards of the largest size; usual ones are smaller.
+// Room for columns, in forwards of the largest size; most are smaller.
 constexpr uint64_t kBlocks = 4;
 
-// Limits of one forward: pages of one sequence, and rows of all tails together.
+// Limits of one forward: the pages of one sequence, and the rows of all tails.
 int64_t table_max(const DraftModel& model) {
   return pages_for(int64_t{model.config.max_positions} + kDraftTailMax) +
          model.kv->parts_per_page();
@@ -22,7 +22,7 @@ int64_t tail_max(const DraftModel& model) {
   return std::max<int64_t>(2 * kDraftTailMax, int64_t{16} * model.rows_max);
 }
 
-// The outputs that begin at `place` and stand `step` apart.
+// The outputs from `place` on that are `step` apart.
 template <typename T>
 Strided<T> run_of(const Strided<T>& all, int64_t place, int64_t step) {
   return all.data == nullptr ? all : Strided<T>{all.element(place), step * all.stride};
@@ -69,7 +69,7 @@ Status DraftForward::wait() {
 void DraftForward::move(const DraftModel& model, const SlotMoves& moves) {
   if (moves.from.empty()) return;
   if (2 * Staging::bytes_of<int32_t>(moves.from.size()) > staging_.room()) {
-    failed_ = mode_ == Mode::kCapture ? Status(Code::kExhausted, "moves without room in a graph")
+    failed_ = mode_ == Mode::kCapture ? Status(Code::kExhausted, "no room for KV moves in a graph")
                                       : wait();
   }
   if (!failed_.ok()) return;
@@ -140,30 +140,30 @@ void DraftForward::compute(const std::shared_ptr<DraftUse>& use, const DraftBatc
   gathered_.clear();
 }
 
-// Makes room for columns by waiting, where the mode allows that.
+// Makes room for columns, by waiting if the mode allows it. False: failed_ is set.
 bool DraftForward::make_room_for(uint64_t bytes) {
   if (bytes <= staging_.room()) return true;
-  SPECD_CHECK(mode_ != Mode::kRepeat, "what was captured had room");
+  SPECD_CHECK(mode_ != Mode::kRepeat, "a captured forward had room for its columns");
   was_in_one_piece_ = false;
   if (mode_ != Mode::kCapture) failed_ = wait();
   if (failed_.ok() && bytes > staging_.room()) {
-    failed_ = Status(Code::kExhausted, mode_ == Mode::kCapture
-                                           ? std::string("a step with too many rows for a graph")
-                                           : "columns of " + std::to_string(bytes) +
-                                                 " bytes, there is room for " +
-                                                 std::to_string(staging_.room()));
+    failed_ =
+        Status(Code::kExhausted, mode_ == Mode::kCapture ? std::string("too many rows for a graph")
+                                                         : "columns need " + std::to_string(bytes) +
+                                                               " bytes, there is room for " +
+                                                               std::to_string(staging_.room()));
   }
   return failed_.ok();
 }
 
-// One forward over the rows gathered so far, and its outputs.
+// Submits one forward over the rows gathered so far, and its outputs.
 void DraftForward::flush(const Call& call) {
   if (gathered_.empty() || !failed_.ok()) return;
   DraftModel& model = *call.use->model;
   const DraftOutputs& outputs = call.outputs;
   const uint64_t start = now_ns();
   std::vector<kernels::DrawRow> draws;
-  std::vector<int32_t> from, to;  // tokens that the device knows
+  std::vector<int32_t> from, to;  // tokens that only the device knows
   int32_t row = 0;
   for (const DraftRow& each : gathered_) {
     if (each.row < 0) continue;
@@ -178,7 +178,8 @@ void DraftForward::flush(const Call& call) {
     ++row;
   }
   const size_t n_outputs = draws.size();
-  // Host outputs beside a device: the ops write columns, which are copied once the stream has passed.
+  // Host outputs of a device: the ops write columns, which are copied after the stream has
+  // finished.
   const bool through_host = !device_.is_host() && !outputs.on_device;
   uint64_t bytes =
       ForwardRows::staging_bytes(rows_.n_rows(), static_cast<int64_t>(rows_.pages.size()),
@@ -228,7 +229,7 @@ void DraftForward::flush(const Call& call) {
 
 // ---- outputs ---------------------------------------------------------------------------------
 
-// The ops for outputs whose logits are rows [first, first + n) of the forward.
+// Submits the ops for outputs whose logits are rows [first, first + n) of the forward.
 void DraftForward::submit_ops(const DraftModel& model, const kernels::DrawRow* draws, int32_t first,
                               int32_t n, const DraftOutputs& to) {
   const kernels::Ops& ops = device_.ops();
@@ -271,7 +272,7 @@ void DraftForward::submit_ops(const DraftModel& model, const kernels::DrawRow* d
   }
 }
 
-// Into memory where ops write: runs of outputs at equal distances.
+// For outputs in memory that ops can write. One submission covers a run of equally spaced outputs.
 void DraftForward::write_outputs(const Call& call, const Column<kernels::DrawRow>& draws) {
   const DraftOutputs& all = call.outputs;
   std::vector<int64_t> places;
@@ -294,7 +295,7 @@ void DraftForward::write_outputs(const Call& call, const Column<kernels::DrawRow
   mark_failed(all);
 }
 
-// Outputs of sequences that failed become -1, in stream order.
+// Sets the tokens of failed sequences to -1, in stream order.
 void DraftForward::mark_failed(const DraftOutputs& outputs) {
   if (outputs.token.data == nullptr) return;
   std::vector<int32_t> failed;
@@ -306,7 +307,7 @@ void DraftForward::mark_failed(const DraftOutputs& outputs) {
   if (failed.empty() || !make_room_for(Staging::bytes_of<int32_t>(failed.size()))) return;
   const Column<int32_t> places = staging_.add(failed);
   staging_.upload();
-  // No token is below a vocabulary of 0: all become `otherwise`.
+  // With a vocabulary of 0 no token is valid, so all become `otherwise`.
   device_.ops().pick_tokens(device_.stream(), {.source = outputs.token.data,
                                                .from = places.device,
                                                .target = outputs.token.data,
@@ -316,7 +317,7 @@ void DraftForward::mark_failed(const DraftOutputs& outputs) {
                                                .otherwise = -1});
 }
 
-// Into host memory beside a device: waits for the stream.
+// For host outputs of a device: waits for the stream.
 void DraftForward::copy_outputs(const Call& call, const Column<kernels::DrawRow>& draws) {
   const DraftOutputs& all = call.outputs;
   std::vector<int64_t> places;

@@ -1,11 +1,11 @@
-// Forwards of draft models: gathers rows of sessions into forwards within the model's limits, stages
-// and submits them, and turns logits into the outputs that were asked for.
+// Forwards of draft models: gathers rows of sessions into forwards within the model's limits,
+// stages and submits them, and computes the requested outputs from the logits.
 //
 //   rows of sessions -> ForwardRows -> columns (staging) -> transformer -> draw, top_k, log_prob
 //                                        tokens that the device knows ──┘
 //
-// The first error of the device sticks: what follows is not submitted until take_failure().
-// Runs on the step thread.
+// After an error nothing more is submitted until take_failure().
+// [step] all functions, unless marked [control].
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@
 
 namespace specd {
 
-// k of the top k, on a device that is not the host and beside it.
+// Largest k of the top k when models run on a device that is not the host.
 inline constexpr size_t kDraftTopKMax = 64;
 
 // Element i is data[i * stride]; data null = absent.
@@ -33,7 +33,7 @@ struct Strided {
   T* element(int64_t i) const { return data + i * stride; }
 };
 
-// The sequences that a call is about.
+// The sequences of a call.
 struct DraftBatch {
   uint64_t step_id = 0;
   std::span<const uint64_t> seq_id = {};         // [n_seqs]
@@ -42,8 +42,7 @@ struct DraftBatch {
       {};  // [n_seqs] committed tokens; only in propose()
 };
 
-// Where outputs go. On the device they are written in stream order, in host memory before the call
-// returns.
+// Where outputs go. Device memory is written in stream order, host memory before the call returns.
 struct DraftOutputs {
   bool on_device = false;
   int32_t top_k = 0;
@@ -51,11 +50,11 @@ struct DraftOutputs {
   Strided<float> logprob = {};      // of token
   Strided<int32_t> top_token = {};  // top_k each
   Strided<float> top_logprob = {};
-  Strided<float> logits = {};  // host memory, whatever on_device says
+  Strided<float> logits = {};  // always host memory
 };
 
-// Row `row` of the round of sequence `sequence` of the batch; -1 = the sequence failed, and its
-// output says so.
+// Row `row` of the round of sequence `sequence` of the batch; row -1 = the sequence failed, and the
+// token of its output becomes -1.
 struct DraftRow {
   uint32_t sequence = 0;
   int32_t row = -1;
@@ -67,43 +66,44 @@ class DraftForward final {
  public:
   explicit DraftForward(Device& device) : device_(device) {}
 
-  // [control] Memory for the columns of the model's forwards. Before its first compute().
+  // [control] Allocates the columns of the model's forwards. Call before its first compute().
   Status make_room(const DraftModel& model);
 
   enum class Mode {
     kSubmit,
-    kCapture,  // what is submitted is captured: nothing may wait
-    kRepeat    // a graph submits: only the host's part is done
+    kCapture,  // the work is captured in a graph: nothing may wait
+    kRepeat    // a graph does the device's part: only the host's is done
   };
   void set_mode(Mode mode) { mode_ = mode; }
 
   const Device& device() const { return device_; }
-  // Bytes of columns in use since the stream was last waited for.
+  // Bytes of columns that the stream may still use.
   uint64_t columns_used() const { return staging_.used(); }
 
   void move(const DraftModel& model, const SlotMoves& moves);
-  // Computes all rows, in as many forwards as the model's limits ask for. tokens: where rows with
-  // token_at find theirs, on the device.
+  // Computes all rows, in as many forwards as the model's limits require. `tokens`: device memory
+  // with the tokens of the rows that have token_at.
   void compute(const std::shared_ptr<DraftUse>& use, const DraftBatch& batch,
                const std::vector<DraftRow>& rows, Strided<const int32_t> tokens,
                const DraftOutputs& outputs);
-  // False when the last compute() waited for the stream to get room for columns: a graph cannot.
+  // False when the last compute() had to wait for room for columns, which a graph cannot do.
   bool was_in_one_piece() const { return was_in_one_piece_; }
 
-  // The stream has passed all that was submitted: sessions learn the tokens that the device knew.
+  // Call when the stream has finished all submitted work: copies the tokens that the device wrote
+  // to their sessions, and drops all columns.
   void passed();
   bool has_failed() const { return !failed_.ok(); }
   Status take_failure();
 
  private:
-  // Tokens of a session that the device wrote.
+  // A session's token that only the device knows so far.
   struct Unread {
     std::weak_ptr<DraftUse> use;
     uint64_t seq_id;
     int32_t row;
     const int32_t* token;
   };
-  // What one compute() is about.
+  // The arguments of one compute().
   struct Call {
     const std::shared_ptr<DraftUse>& use;
     const DraftBatch& batch;
@@ -124,7 +124,7 @@ class DraftForward final {
 
   Device& device_;
   Staging staging_;
-  uint64_t block_bytes_ = 0;  // columns of one forward at most
+  uint64_t block_bytes_ = 0;  // columns of one forward, at most
   Mode mode_ = Mode::kSubmit;
   bool was_in_one_piece_ = true;
   Status failed_;

@@ -13,7 +13,7 @@ void DraftRecorder::watch(ModelRecord* record, bool capturing) {
   forward_.set_mode(capturing ? DraftForward::Mode::kCapture : DraftForward::Mode::kSubmit);
 }
 
-// ---- noting ----------------------------------------------------------------------------------
+// ---- recording -------------------------------------------------------------------------------
 
 ModelRecord::Call* DraftRecorder::note(const std::shared_ptr<DraftUse>& use,
                                        const DraftRequest& request) {
@@ -57,7 +57,7 @@ Status DraftRecorder::follow(const std::shared_ptr<DraftUse>& use, const DraftBa
 std::optional<std::vector<uint64_t>> DraftRecorder::reserve(const ModelRecord& record,
                                                             const DraftBatch& batch) {
   if (!record.repeatable) return std::nullopt;
-  sessions_.protect(batch.step_id);  // what is reserved is not reclaimed for its neighbours
+  sessions_.protect(batch.step_id);  // one sequence's reserved pages are not reclaimed for another
   std::vector<DraftUse*> seen;
   std::vector<uint64_t> layout;
   for (const ModelRecord::Call& each : record.calls) {
@@ -78,11 +78,11 @@ std::optional<std::vector<uint64_t>> DraftRecorder::reserve(const ModelRecord& r
     layout.push_back(std::bit_ceil(n_pages));
   }
   layout.push_back(forward_.columns_used());
-  if (forward_.has_failed()) return std::nullopt;  // the next call of a drafter gets the reason
+  if (forward_.has_failed()) return std::nullopt;  // the drafter's next call returns the error
   return layout;
 }
 
-// All that `record` asks of one model, so that its later calls find their pages.
+// Takes the pages that all calls of `record` to one model need.
 bool DraftRecorder::reserve_model(const ModelRecord& record, const ModelRecord::Call& first,
                                   DraftUse& use, const DraftBatch& batch) {
   const ModelConfig& config = use.model->config;
@@ -119,7 +119,7 @@ void DraftRecorder::repeat(const ModelRecord& record, const DraftBatch& batch) {
     const std::shared_ptr<DraftUse> use = each.use.lock();
     const Status done = each.follow ? feed_.follow(use, batch, request, of, nullptr)
                                     : feed_.forward(use, batch, request, of);
-    SPECD_CHECK(done.ok(), "reserve() has made sure of it");
+    SPECD_CHECK(done.ok(), "reserve() guarantees success");
   }
   forward_.set_mode(DraftForward::Mode::kSubmit);
 }

@@ -1,9 +1,9 @@
-// Notes what one propose() asks of draft models, so that a graph that was captured from it can run
-// again without it: the host's part of the same calls is then done from the record.
+// Records the draft-model calls of one propose(). A graph that was captured from it can then run
+// again without the plugin: the host's part of the calls is repeated from the record.
 //
-//   watch, propose, unwatch -> ModelRecord -> next step: reserve -> propose again, or repeat + graph
+//   watch, propose, unwatch -> ModelRecord -> next step: reserve -> propose again or graph + repeat
 //
-// Runs on the step thread.
+// [step] all functions.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@
 
 namespace specd {
 
-// What one propose() asked of draft models while it was watched.
+// The draft-model calls of one propose() while it was watched.
 struct ModelRecord {
   struct Call {
     std::weak_ptr<DraftUse> use;
@@ -27,47 +27,47 @@ struct ModelRecord {
     std::vector<uint32_t> row_offsets, token_at, output_rows;
     int64_t token_stride = 0;
   };
-  // The same rows from the same places.
+  // Whether both compute the same rows from the same places.
   static bool alike(const Call& a, const Call& b) {
     return a.follow == b.follow && a.n_rows == b.n_rows && a.token_at == b.token_at &&
            a.output_rows == b.output_rows;
   }
   std::vector<Call> calls;
-  bool repeatable = true;  // nothing in it depends on what only the drafter's host code knows
+  bool repeatable = true;  // no call depends on the drafter's host code
 };
 
 class DraftRecorder final {
  public:
-  // All outlive this.
+  // All must outlive this.
   DraftRecorder(DraftSessions& sessions, DraftForward& forward, DraftFeed& feed)
       : sessions_(sessions), forward_(forward), feed_(feed) {}
 
-  // Until watch(null) calls are noted in `record`. capturing: they are also being captured, so those
-  // that would have to wait must be refused.
+  // Records calls in `record` until watch(nullptr). `capturing`: their work is also being captured,
+  // so calls that would have to wait must be refused.
   void watch(ModelRecord* record, bool capturing);
   bool is_capturing() const { return is_capturing_; }
-  // Whether a graph can hold what the request submits.
+  // Whether a graph can contain the request's work.
   static bool fits_graph(const DraftRequest& request) {
     return request.outputs.on_device && request.parent == nullptr &&
            request.outputs.logits.data == nullptr;
   }
-  // The drafter looked at a session, or changed one: its next calls may depend on it.
+  // The drafter has read or changed a session, so its next calls may depend on that.
   void note_unrepeatable() {
     if (record_ != nullptr) record_->repeatable = false;
   }
 
-  // DraftFeed's, noted.
+  // DraftFeed's functions, recorded.
   Status forward(const std::shared_ptr<DraftUse>& use, const DraftBatch& batch,
                  const DraftRequest& request, std::span<Status> of);
   Status follow(const std::shared_ptr<DraftUse>& use, const DraftBatch& batch,
                 const DraftRequest& request, std::span<Status> of);
 
-  // Nothing when the calls of `record` would not ask for the same rows of these sequences as they
-  // did, or could not have them. Else their pages are taken, and what is returned must be the same
-  // for a graph to fit. Between this and the propose() or repeat() that follows nothing else happens.
+  // Returns nothing when the calls of `record` would now compute other rows of these sequences, or
+  // when pages are short. Otherwise takes the pages and returns their layout; a graph fits only an
+  // equal layout. REQUIRES that nothing else happens before the propose() or repeat() that follows.
   std::optional<std::vector<uint64_t>> reserve(const ModelRecord& record, const DraftBatch& batch);
-  // The host's part of the recorded calls: sessions and columns. The graph does the rest. REQUIRES
-  // reserve().
+  // Repeats the host's part of the recorded calls: sessions and columns. The graph does the rest.
+  // REQUIRES reserve().
   void repeat(const ModelRecord& record, const DraftBatch& batch);
 
  private:

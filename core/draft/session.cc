@@ -7,7 +7,7 @@
 namespace specd {
 namespace {
 
-// Of the pool, for so many tokens and rows in all.
+// Pages of the pool that the session lacks for `rows` kept tokens and rows in all.
 int32_t pages_missing(const DraftUse& use, const DraftSession& session, int64_t rows) {
   const int32_t parts = use.model->kv->parts_per_page();
   const int32_t missing = pages_for(rows) - static_cast<int32_t>(session.table.pages.size());
@@ -30,7 +30,7 @@ Status check_tokens(const DraftModel& model, const int32_t* tokens, uint32_t n) 
   return Status();
 }
 
-// Adds one row, or says why it cannot stand there.
+// Adds one row, or returns why it is not allowed.
 Status add_row(const DraftModel& model, DraftSession& session, int32_t parent, int32_t token) {
   const int32_t row = session.n_rows();
   if (parent < -1 || parent >= row) {
@@ -145,7 +145,7 @@ bool DraftSessions::take_pages(DraftUse& use, DraftSession& session, int64_t row
   const int32_t n = pages_missing(use, session, rows);
   if (n <= 0) return true;
   const size_t first = session.pool_pages.size();
-  const bool was_in_use = std::exchange(session.in_use, true);  // reclaim from others only
+  const bool was_in_use = std::exchange(session.in_use, true);  // reclaim() spares it
   const bool taken = pool_.take(n, session.pool_pages) ||
                      (reclaim(n - pool_.n_free()) > 0 && pool_.take(n, session.pool_pages));
   session.in_use = was_in_use;
@@ -184,7 +184,7 @@ Status DraftSessions::extend(DraftUse& use, uint64_t seq_id, const int32_t* toke
   const int64_t rows_max = int64_t{model.config.max_positions} + kDraftTailMax;
   if (int64_t{n_before} + n > rows_max) {
     return undo(Status(Code::kInvalidArgument,
-                       "a round of more than " + std::to_string(rows_max) + " rows"));
+                       "the round has more than " + std::to_string(rows_max) + " rows"));
   }
   for (uint32_t r = 0; r < n; ++r) {
     const int32_t parent = parents == nullptr ? session.n_rows() - 1 : parents[r];
@@ -210,16 +210,16 @@ Status DraftSessions::check_keep(const DraftUse& use, uint64_t seq_id, uint32_t 
   const auto length = static_cast<uint32_t>(session.kept);
   if (path.empty() ? kept > length : kept != length) {
     return Status(Code::kInvalidArgument, "kept is " + std::to_string(kept) + ", expected " +
-                                              (path.empty() ? "at most " : "with rows exactly ") +
+                                              (path.empty() ? "at most " : "with rows, exactly ") +
                                               std::to_string(length));
   }
   int64_t previous = -1;
   for (const uint32_t row : path) {
     if (row >= static_cast<uint32_t>(session.n_rows()) || session.parent[row] != previous) {
-      return Status(Code::kInvalidArgument, "row " + std::to_string(row) +
-                                                " of the round, which has " +
-                                                std::to_string(session.n_rows()) +
-                                                ", is no child of row " + std::to_string(previous));
+      return Status(Code::kInvalidArgument,
+                    "row " + std::to_string(row) + " of the round, which has " +
+                        std::to_string(session.n_rows()) + ", is not a child of row " +
+                        std::to_string(previous));
     }
     previous = row;
   }

@@ -1,12 +1,13 @@
-// Sessions of draft models: what a draft model has computed of a sequence, and in which KV pages.
+// Sessions of draft models: the rows of a sequence that a draft model has computed, and their KV
+// pages.
 //
-//   kept tokens at positions [0, kept), then the rows of the round: a tree below the last kept token
+//   kept tokens at positions [0, kept), then the round's rows: a tree below the last kept token
 //
-// Pages come from the target's pool and count against its limit. They are the first to go when pages
-// are short: a session that lost its pages is empty, and its drafter feeds the text again.
+// Pages come from the target's pool and count against its limit. When pages are short, sessions
+// lose theirs before sequences do. Such a session is empty, and its drafter feeds the text again.
 //
-// Numbers only: no device and no plugin. What must move in the cache is returned as slots; whoever
-// owns the device moves the bytes. Runs on the step thread, except where [any] is said.
+// Only numbers: no device and no plugin. Slots to move in the cache are returned; the owner of the
+// device moves the bytes. [step] all functions except those marked [any].
 #pragma once
 
 #include <cstdint>
@@ -23,7 +24,7 @@
 
 namespace specd {
 
-// Rows between a branch of the round and the last kept token.
+// Most rows between a branch of the round and the last kept token.
 inline constexpr int32_t kDraftTailMax = 1024;
 
 inline size_t to_size(int32_t i) { return static_cast<size_t>(i); }
@@ -35,12 +36,12 @@ struct SlotMoves {
 
 struct DraftSession {
   std::vector<int32_t> pool_pages;
-  BlockTable table;  // the draft model's pages inside of them
+  BlockTable table;  // the draft model's pages inside them
   int32_t kept = 0;  // tokens at positions [0, kept), in slots of the same numbers
-  // Row i of the round lies in slot kept + i, at position kept + depth[i]. Parent -1 = the last kept
-  // token. Token -1 = only the device knows it until the stream has passed.
+  // Row i of the round is in slot kept + i, at position kept + depth[i]. Parent -1 = the last kept
+  // token. Token -1 = only the device knows it, until DraftForward::passed().
   std::vector<int32_t> parent, depth, token;
-  uint64_t last_step = 0;  // of its last rows
+  uint64_t last_step = 0;  // that added rows
   bool in_use = false;     // by the forward that is being prepared
   bool is_beyond = false;  // the text cannot be fed to the model; the session holds nothing
 
@@ -56,7 +57,7 @@ struct DraftSession {
   bool in_place(int32_t row) const { return depth[to_size(row)] == row; }
 };
 
-// One drafter's use of a draft model. It is open while anyone beside DraftSessions holds it.
+// One drafter's use of a draft model. It is closed when only DraftSessions still owns it.
 struct DraftUse {
   DraftModel* model = nullptr;
   std::unordered_map<uint64_t, DraftSession> sessions;  // by seq_id
@@ -64,25 +65,25 @@ struct DraftUse {
 
 class DraftSessions final {
  public:
-  // `pool` outlives this.
+  // `pool` must outlive this.
   explicit DraftSessions(PagePool& pool) : pool_(pool) {}
 
-  // [any] Keeps `use` until it is closed and its pages are back.
+  // [any] Shares `use` until it is closed and its pages are returned.
   void open(std::shared_ptr<DraftUse> use);
-  // Returns the pages of uses that were closed.
+  // Returns the pages of closed uses to the pool.
   void collect_closed();
   // Ends the sequence's sessions in all uses.
   void end(uint64_t seq_id);
   void release(DraftUse& use, uint64_t seq_id);
 
-  // Until unprotect(), what drafted in step `step_id` or in the one before keeps its pages. Extended
-  // sessions are stamped with this step.
+  // Until unprotect() or forward_is_over(), sessions that got rows in step `step_id` or the one
+  // before keep their pages. extend() stamps sessions with this step.
   void protect(uint64_t step_id) { step_ = step_id; }
   void unprotect() { step_ = 0; }
-  // The forward that was prepared for `use` is submitted.
+  // Call when the forward prepared for `use` is submitted. Its sessions lose their protection.
   void forward_is_over(DraftUse& use);
 
-  // Pages that reclaim() would free now; between steps those of every session.
+  // Pages that reclaim() could free now; between steps those of every session.
   int32_t n_reclaimable() const;
   // Evicts sessions until n_pages more are free or none is left to evict, and returns how many
   // became free. The least recently drafted goes first; the newest sequence breaks ties.
@@ -90,24 +91,26 @@ class DraftSessions final {
 
   static int32_t length(const DraftUse& use, uint64_t seq_id);
 
-  // Adds n rows to the sequence's round, and takes the pages they need. tokens null = the device has
-  // them; parents null = each row follows the one before it. kInvalidArgument, kUnsupported when the
-  // model can never take them, kExhausted without pages: nothing has changed then.
+  // Adds n rows to the sequence's round, and takes the pages they need. tokens null = only the
+  // device knows them; parents null = each row follows the one before it. Fails with
+  // kInvalidArgument, with kUnsupported when the model can never take the rows, or with kExhausted
+  // when pages are short; then nothing has changed.
   Status extend(DraftUse& use, uint64_t seq_id, const int32_t* tokens, const int32_t* parents,
                 uint32_t n);
 
-  // Ends the round. The first `kept` tokens stay, then the rows of `path` follow: a path in the round
-  // that begins below the last kept token. With a path, kept is exactly what is kept now.
+  // Checks the arguments of keep().
   static Status check_keep(const DraftUse& use, uint64_t seq_id, uint32_t kept,
                            std::span<const uint32_t> path);
-  // REQUIRES check_keep().
+  // Ends the round: keeps the first `kept` tokens, followed by the rows of `path`, a path in the
+  // round that begins below the last kept token. With a path, kept equals length(). REQUIRES
+  // check_keep().
   static void keep(DraftUse& use, uint64_t seq_id, uint32_t kept, std::span<const uint32_t> path,
                    SlotMoves& moves);
-  // Ends the round, keeping what the session shares with `text`, but not its last token: that is fed
-  // in any case, since the drafter asks for what follows it.
+  // Ends the round and keeps the prefix that the session shares with `text`, except the text's last
+  // token: it is always fed, because the drafter asks for what follows it.
   static void trim(DraftSession& session, std::span<const int32_t> text, SlotMoves& moves);
 
-  // Pages for so many tokens and rows in all. False when there are not enough: nothing was taken.
+  // Takes pages for `rows` kept tokens and rows in all. False: pages are short, and none was taken.
   [[nodiscard]] bool take_pages(DraftUse& use, DraftSession& session, int64_t rows);
 
  private:
@@ -115,7 +118,7 @@ class DraftSessions final {
   bool may_go(const DraftSession& session) const;
 
   PagePool& pool_;
-  uint64_t step_ = 0;  // that is protected; 0 = none
+  uint64_t step_ = 0;  // the protected step; 0 = none
   mutable Mutex mutex_;
   std::vector<std::shared_ptr<DraftUse>> open_ SPECD_GUARDED_BY(mutex_);
 };

@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <charconv>
 
 #include "core/base/utf8.h"
@@ -11,7 +10,7 @@ namespace specd {
 namespace {
 constexpr size_t kStopBytesMax = 256;
 
-// As short as it can be read back: "0.8", "1e+30", "nan".
+// The shortest text that reads back as the same float: "0.8", "1e+30", "nan".
 std::string shown(float value) {
   char text[32];
   const auto end = std::to_chars(text, text + sizeof(text), value).ptr;
@@ -23,7 +22,7 @@ Status check_sampling(const SamplingParams& sampling) {
     return good ? Status() : out_of_range(field, expected, shown(value));
   };
   const float t = sampling.temperature, r = sampling.repetition_penalty;
-  const auto within = [](float value, float low, float high) {  // no NaN is
+  const auto within = [](float value, float low, float high) {  // false for NaN
     return value >= low && value <= high;
   };
   SPECD_OK_OR_RETURN(check("sampling.temperature", t, t == 0 || within(t, 0.01f, 100),
@@ -112,7 +111,8 @@ Status Engine::Impl::check(const Request& request) const {
   }
   const bool has_ids = request.prompt_tokens.has_value();
   if (has_ids && (!request.prompt.empty() || request.chat.has_value())) {
-    return Status(Code::kInvalidArgument, "prompt", "give text, a chat or token ids, one of them");
+    return Status(Code::kInvalidArgument, "prompt",
+                  "expected one of text, a chat and token ids, found several");
   }
   if (has_ids) return check_ids("prompt_tokens", *request.prompt_tokens);
   return request.chat.has_value() ? check_chat(*request.chat) : Status();
@@ -133,7 +133,7 @@ Result<Ticket> Engine::Impl::admit(const Request& request, Sink sink) {
         Code::kDeadlineExceeded, "deadline_ms",
         std::to_string(request.deadline_ms) + " ms have passed; the request was not started");
   }
-  // Before a prompt is rendered and encoded; put() looks again.
+  // Before rendering and encoding the prompt, which takes time. put() checks again.
   SPECD_OK_OR_RETURN(intake.may_admit());
   const uint64_t number = intake.new_number();
   ActiveSequence next;
@@ -156,7 +156,7 @@ Result<Ticket> Engine::Impl::admit(const Request& request, Sink sink) {
                       std::to_string(config.max_positions) +
                       "; shorten the prompt or ask for less");
   }
-  // What runs must be able to finish alone.
+  // A request that runs alone must be able to finish.
   if (const int32_t needed = pages_for(n_prompt + request.max_tokens);
       needed > models.pages->n_pages()) {
     const bool prompt_alone = pages_for(n_prompt + 1) > models.pages->n_pages();
@@ -168,7 +168,7 @@ Result<Ticket> Engine::Impl::admit(const Request& request, Sink sink) {
   }
 
   Ticket ticket{.id = {}, .number = number, .sampling = sampling, .prompt_tokens = prompt};
-  // Before the lock, for which every step waits: a prompt may be long.
+  // Constructed before put() takes the lock that every step needs: a prompt may be long.
   next.sequence = std::make_unique<Sequence>(number, request, std::move(prompt), sampling,
                                              config.eos_tokens, target.tokenizer, std::move(sink));
   Sequence& made = *next.sequence;

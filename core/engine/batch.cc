@@ -40,7 +40,7 @@ StepPlan Batch::plan() {
                              .draft_nodes_max = draft_nodes(member)});
     last = std::max(last, member.sequence->rank);
   }
-  // As many of the waiting ones as one step can begin with.
+  // As many waiting sequences as one step can start.
   std::vector<WaitingView> waiting_views;
   cached_.clear();
   int64_t rows = 0;
@@ -60,12 +60,13 @@ StepPlan Batch::plan() {
                      reclaimable);
   };
   StepPlan made = make(0);
-  if (!made.pages_short) return made;  // with whatever could be reclaimed, it would be the same
+  if (!made.pages_short) return made;  // reclaimable pages would not change it
   count_own_pages(running_views);
   return make(models_.n_reclaimable());
 }
 
-// What each would free, were all with a larger rank gone: a shared page counts for its last holder.
+// Counts the pages that preempting each sequence would free once all with a larger rank are gone. A
+// shared page counts for its last holder.
 void Batch::count_own_pages(std::vector<RunningView>& views) const {
   std::vector<int32_t> holders(static_cast<size_t>(pages_.n_pages()), 0);
   std::vector<size_t> order;
@@ -90,7 +91,7 @@ int32_t Batch::draft_nodes(const ActiveSequence& member) const {
   return draft_budget(most, sequence.n_left(), member.route->chain());
 }
 
-// Nothing for a drafter that must see the hidden states of the whole prompt.
+// Empty for a drafter that needs the hidden states of the whole prompt.
 PrefixCache::Prefix Batch::cached_prefix(const ActiveSequence& next) const {
   if (cache_ == nullptr || !next.may_skip_rows()) return {};
   return cache_->find(next.sequence->request().cache_salt, next.sequence->tokens());
@@ -98,15 +99,15 @@ PrefixCache::Prefix Batch::cached_prefix(const ActiveSequence& next) const {
 
 Status Batch::carry_out(const StepPlan& plan) {
   if (plan.n_pages_to_reclaim > 0) models_.reclaim(plan.n_pages_to_reclaim);
-  // The waiting ones that were planned come off before the preempted ones join them.
+  // Take the planned sequences off the waiting list before the preempted ones are added to it.
   std::vector<ActiveSequence> admitted;
   admitted.reserve(at(plan.n_admitted()));
   for (int32_t i = 0; i < plan.n_admitted(); ++i) {
     admitted.push_back(std::move(waiting_.extract(waiting_.begin()).mapped()));
   }
   for (const int32_t index : plan.preempted) preempt(running_[at(index)]);
-  // Every prefix is held before anybody takes pages, so that none is evicted for another.
-  std::vector<int32_t> copied(running_.size(), -1);  // page to copy, held
+  // Attach every prefix before taking pages, so that taking pages evicts none of them.
+  std::vector<int32_t> copied(running_.size(), -1);  // page to copy, with a reference; -1 = none
   for (size_t i = 0; i < admitted.size(); ++i) {
     copied.push_back(admit(std::move(admitted[i]), plan.admitted[i], cached_[i]));
   }
@@ -125,8 +126,8 @@ Status Batch::carry_out(const StepPlan& plan) {
   return status;
 }
 
-// Starts to run with the prefix that was planned. Returns the page to copy into its first new one,
-// held, or -1.
+// Starts a sequence with the prefix that was planned. Returns the page to copy into its first new
+// page, with a reference, or -1.
 int32_t Batch::admit(ActiveSequence next, const Admission& admission,
                      const PrefixCache::Prefix& cached) {
   Sequence& sequence = *next.sequence;
@@ -156,7 +157,8 @@ int32_t Batch::admit(ActiveSequence next, const Admission& admission,
   return copied;
 }
 
-// It loses its pages and waits again; its text so far goes out, since that may take long.
+// The sequence loses its pages and waits again. Its text so far is sent, since the wait may be
+// long.
 void Batch::preempt(ActiveSequence& member) {
   const bool lost = member.drafting == ActiveSequence::Drafting::kLost;
   if (member.sequence->finish() == FinishReason::kNone) member.sequence->send();
@@ -184,7 +186,7 @@ void Batch::settle(const std::function<void(Sequence&)>& go_on) {
   count_pages();
 }
 
-// Full pages become findable; pages of rejected nodes are free again.
+// Adds full pages to the prefix cache and frees the pages of rejected nodes.
 void Batch::keep_prefix(ActiveSequence& member) {
   const Sequence& sequence = *member.sequence;
   std::vector<int32_t>& table = member.table.pages;
@@ -206,8 +208,8 @@ void Batch::let_go(ActiveSequence& member) {
   member.slot = -1;
 }
 
-// Releases everything before the client gets the last event, so that a client that has seen it finds the
-// books balanced.
+// Releases everything before the client gets the last event, so that the client then finds balanced
+// counters.
 void Batch::retire(ActiveSequence& member) {
   const FinishReason finish = member.sequence->finish();
   runner_.end(member, finish == FinishReason::kStop || finish == FinishReason::kLength

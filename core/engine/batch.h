@@ -1,6 +1,6 @@
-// The sequences that wait and those that run, with the pages they hold. Plans the next step, gives
-// the plan's pages and slots out, and takes back what a step leaves over.
-// [step] all functions but the counters.
+// The waiting and the running sequences, with their pages. Plans the next step, hands out the
+// planned pages and slots, and takes back those that are no longer needed.
+// [step] all functions except counters().
 #pragma once
 
 #include <atomic>
@@ -29,10 +29,10 @@ struct BatchCounters {
 
 class Batch {
  public:
-  // A sequence has ended and holds nothing any more; its last event is not out.
+  // Called when a sequence has ended and holds nothing, before its last event is sent.
   using OnEnd = std::function<void(Sequence&)>;
 
-  // All outlive this. `cache` may be null: no prefix is kept.
+  // All must outlive this. A null `cache` = no prefix cache.
   Batch(const SchedulerLimits& limits, PagePool& pages, PrefixCache* cache, ModelService& models,
         Worker& worker, StepRunner& runner, OnEnd on_end);
 
@@ -41,19 +41,19 @@ class Batch {
   bool empty() const { return waiting_.empty() && running_.empty(); }
   std::vector<ActiveSequence>& running() { return running_; }
 
-  // What the next step does. Decides admissions, prefixes and preemptions; changes nothing.
+  // Plans the next step: decides admissions, prefixes and preemptions. Changes no sequence.
   StepPlan plan();
-  // Carries out what the last plan() decided, up to the pages of its items. Not ok: the device has
-  // failed.
+  // Carries out what the last plan() decided, up to taking the pages of its items. An error means
+  // that the device has failed.
   Status carry_out(const StepPlan& plan);
-  // After the step: keeps full pages for the prefix cache, frees those of rejected nodes, lets go
-  // of the sequences that have ended. `go_on` is called with the others.
+  // After the step: adds full pages to the prefix cache, frees those of rejected nodes, and removes
+  // the sequences that have ended. Calls `go_on` for the others.
   void settle(const std::function<void(Sequence&)>& go_on);
   // Ends the sequences that are cancelled or past their deadline.
   void end_unwanted();
-  // Ends all with the reason: the device has failed, and with it what they had computed.
+  // Ends all sequences with the error `why`: the device has failed, and their KV is lost.
   void fail_all(const Status& why);
-  // The counters of pages are as of now.
+  // Updates the page counters.
   void count_pages();
 
   const BatchCounters& counters() const { return counters_; }
@@ -79,7 +79,7 @@ class Batch {
   std::map<Rank, ActiveSequence> waiting_;
   std::vector<ActiveSequence> running_;
   std::vector<int32_t> free_slots_;
-  std::vector<PrefixCache::Prefix> cached_;  // of the waiting ones that the last plan() looked at
+  std::vector<PrefixCache::Prefix> cached_;  // of the waiting sequences in plan()
   BatchCounters counters_;
 };
 

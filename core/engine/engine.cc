@@ -1,4 +1,4 @@
-// The face of the engine: what engine.h promises is done by the parts.
+// The functions of engine.h; the parts listed in impl.h do the work.
 #include <utility>
 
 #include "core/engine/impl.h"

@@ -1,14 +1,15 @@
-// What the engine is made of. For the files of Engine alone.
+// The parts of the engine. Only for files that implement Engine.
 //
-//   options   what the options mean, and what can be said about them without loading anything
-//   target    what clients and plugins know of the target model; prompts to ids
+//   options   the meaning of the options, and checks that need no weights
+//   target    the target model as clients and plugins see it; turns prompts into ids
 //   models    devices, weights, KV pages, draft models
-//   intake    where clients' threads and the step thread meet; the books of requests
-//   routes/   what can be asked for (board), changes of it (control)
-//   batch     the sequences that wait and run, with their pages
+//   intake    connects client threads with the step thread; accounts for requests
+//   routes/   the table of routes (board) and its changes (control)
+//   batch     the waiting and the running sequences, with their pages
 //   loop      the step thread
-//   admit     requests are checked and queued
-//   reports   snapshots; metrics: the same as named numbers
+//   admit     checks and queues requests
+//   reports   snapshots
+//   metrics   the same as named numbers
 #pragma once
 
 #include <cstdint>
@@ -32,7 +33,7 @@ struct Engine::Impl {
       : options(wanted), intake(wanted.queue_max), routes(options, target, models, intake) {}
   ~Impl() {
     if (loop != nullptr) loop->stop();
-    // What is still in the stream uses memory that is freed now.
+    // Work that is still in the stream uses memory that is about to be freed.
     if (models.cuda != nullptr) (void)models.cuda->synchronize();
   }
 
@@ -43,7 +44,7 @@ struct Engine::Impl {
   RequestMetrics request_metrics;
   Intake intake;
   RouteControl routes;
-  // Null until load() is through.
+  // Made by load().
   std::unique_ptr<StepRunner> runner;
   std::unique_ptr<Batch> batch;
   std::unique_ptr<Loop> loop;

@@ -33,7 +33,7 @@ Result<std::string> Intake::put(ActiveSequence next, const std::string& wanted_i
     // One critical section: a cancel that comes after the id is known finds the request.
     const MutexLock lock(mutex_);
     SPECD_OK_OR_RETURN(may_admit_locked());
-    // A client may have chosen a name that looks like ours.
+    // A client may have chosen an id that looks like a generated one.
     for (uint64_t n = number; id.empty() || (wanted_id.empty() && number_of_.contains(id)); ++n) {
       id = "req-" + std::to_string(n);
     }
@@ -51,7 +51,7 @@ Result<std::string> Intake::put(ActiveSequence next, const std::string& wanted_i
   return id;
 }
 
-// While a request is live the step thread has something to do: it needs no waking.
+// No need to wake the step thread: it has work while a request is live.
 bool Intake::cancel(uint64_t number) {
   const MutexLock lock(mutex_);
   const auto found = live_.find(number);
@@ -114,7 +114,7 @@ bool Intake::between_steps(std::function<void()> task, std::chrono::seconds time
       task_done_.wait(lock);
     } else if (!task_done_.wait_until(lock, deadline)) {
       is_late = true;
-      // Either it has not begun, or it is running and will end.
+      // A task that is no longer in task_ is running; wait for its end.
       if (std::exchange(task_, nullptr) != nullptr) return false;
     }
   }
@@ -172,7 +172,7 @@ void Intake::end(Sequence& sequence, int32_t n_waiting) {
       break;
   }
   {
-    // Before the last event: a client that has seen it may use the id and the place in the queue.
+    // Before the last event: a client that has seen it may reuse the id and the place in the queue.
     const MutexLock lock(mutex_);
     n_waiting_ = n_waiting;
     live_.erase(sequence.number());
@@ -194,7 +194,7 @@ std::vector<ActiveSequence> Intake::fail(const Status& why) {
     log(LogLevel::kError, "every request ends: " + failure_.message());
   }
   draining_ = true;
-  arrived.swap(inbox_);  // admitted before that
+  arrived.swap(inbox_);  // admitted before the failure
   n_waiting_ += static_cast<int32_t>(arrived.size());
   return arrived;
 }

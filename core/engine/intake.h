@@ -1,6 +1,6 @@
-// Where clients' threads and the step thread meet: admitted requests on their way in, cancellation,
-// drain, and work that has to be done between two steps. Keeps the books of requests: each admitted
-// one ends exactly once.
+// Connects client threads with the step thread: newly admitted requests, cancellation, draining,
+// and tasks that must run between two steps. Keeps account of requests: each admitted one ends
+// exactly once.
 #pragma once
 
 #include <atomic>
@@ -20,8 +20,8 @@ namespace specd {
 // Written once per request, read by reports.
 struct RequestCounters {
   std::atomic<uint64_t> admitted{0}, completed{0}, failed{0}, cancelled{0}, refused{0};
-  std::atomic<uint64_t> off{0};              // of the admitted, those without a route
-  std::atomic<uint64_t> deadline_misses{0};  // of the failed
+  std::atomic<uint64_t> off{0};              // admitted requests without a route
+  std::atomic<uint64_t> deadline_misses{0};  // failed requests that were past their deadline
 };
 
 class Intake {
@@ -33,29 +33,29 @@ class Intake {
 
   // kExhausted when the queue is full, kUnavailable while draining or after the device has failed.
   Status may_admit() const;
-  // Of no other request of this process.
+  // A number that no other request of this engine has.
   uint64_t new_number() { return ++last_number_; }
-  // Queues a sequence and returns its id: `wanted_id`, or one that is made where that is empty.
-  // kInvalidArgument when a live request has the id; else as may_admit(). After an error the
-  // sequence is gone and its sink was not called.
+  // Queues a sequence and returns its id: `wanted_id`, or a generated one when that is empty.
+  // kInvalidArgument when a live request has the id; otherwise the errors of may_admit(). After an
+  // error the sequence is gone and its sink was not called.
   Result<std::string> put(ActiveSequence next, const std::string& wanted_id);
   // Takes effect within one step; false when the request has ended.
   bool cancel(uint64_t number);
   bool cancel(const std::string& id);
   // Refuses new requests from now on.
   void start_drain();
-  // Not ok while draining or after the device has failed.
+  // kUnavailable while draining or after the device has failed.
   Status is_open() const;
-  // Not ok once the device has failed.
+  // kUnavailable once the device has failed.
   Status failure() const;
   bool is_draining() const;
   int32_t n_queued() const;
-  // True when no request is live any more; false at the timeout.
+  // Waits until every admitted request has ended and its last event was sent; false at the timeout.
   bool wait_idle(std::chrono::milliseconds timeout);
-  // Runs `task` on the step thread between two steps, and waits for it. False when no step ended
-  // within `timeout`; then the task does not run any more.
+  // Runs `task` on the step thread between two steps and waits for it. One call at a time. False
+  // when no step ended within `timeout`; then the task never runs.
   bool between_steps(std::function<void()> task, std::chrono::seconds timeout);
-  // Ends the step thread: cancels every live request.
+  // Cancels every live request and ends the step thread.
   void stop();
 
   RequestCounters counters;
@@ -67,15 +67,15 @@ class Intake {
     std::function<void()> task;  // empty = none; finish_task() after it has run
     bool stop = false;
   };
-  // Waits for something to do; at once when `has_work`. `before` and `after` the wait are told to
-  // `pulse`: 0 while it waits, then the time.
+  // Waits until there is something to do; returns at once when `has_work`. Sets `pulse` to 0 while
+  // it waits, and then to the current time.
   Arrived wait(bool has_work, std::atomic<uint64_t>& pulse);
   void finish_task();
-  // How many of the admitted wait for their first step.
+  // The number of waiting sequences outside the inbox.
   void set_waiting(int32_t n_waiting);
-  // Counts how the sequence has ended, frees its id, sends its last event. n_waiting as above.
+  // Counts how the sequence has ended, frees its id and sends its last event. n_waiting as above.
   void end(Sequence& sequence, int32_t n_waiting);
-  // The device has failed: nothing is admitted any more. Returns what had arrived.
+  // Records that the device has failed; from now on nothing is admitted. Returns the inbox.
   std::vector<ActiveSequence> fail(const Status& why);
 
  private:
@@ -85,13 +85,13 @@ class Intake {
   const int32_t queue_max_;
   std::atomic<uint64_t> last_number_{0};
   mutable Mutex mutex_;
-  CondVar wake_;  // of the step thread
+  CondVar wake_;  // wakes the step thread
   CondVar idle_, task_done_;
   std::vector<ActiveSequence> inbox_ SPECD_GUARDED_BY(mutex_);
   std::unordered_map<uint64_t, Sequence*> live_ SPECD_GUARDED_BY(mutex_);  // admitted, not ended
-  std::unordered_map<std::string, uint64_t> number_of_ SPECD_GUARDED_BY(mutex_);  // of the live ids
-  int32_t n_waiting_ SPECD_GUARDED_BY(mutex_) = 0;     // behind the inbox
-  int32_t n_unfinished_ SPECD_GUARDED_BY(mutex_) = 0;  // last event not out
+  std::unordered_map<std::string, uint64_t> number_of_ SPECD_GUARDED_BY(mutex_);  // of live ids
+  int32_t n_waiting_ SPECD_GUARDED_BY(mutex_) = 0;     // outside the inbox
+  int32_t n_unfinished_ SPECD_GUARDED_BY(mutex_) = 0;  // admitted, last event not sent
   bool draining_ SPECD_GUARDED_BY(mutex_) = false;
   bool stopping_ SPECD_GUARDED_BY(mutex_) = false;
   Status failure_ SPECD_GUARDED_BY(mutex_);  // of the device

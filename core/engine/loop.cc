@@ -7,7 +7,7 @@
 
 namespace specd {
 
-Loop::~Loop() { SPECD_CHECK(!thread_.joinable(), "stop() comes before the end"); }
+Loop::~Loop() { SPECD_CHECK(!thread_.joinable(), "call stop() first"); }
 
 void Loop::start() {
   thread_ = start_thread("specd-step", [this] { run(); });
@@ -32,7 +32,7 @@ void Loop::run() {
     if (arrived.stop) return;
     if (failed.ok()) failed = step();
     if (failed.ok()) continue;
-    // What the sequences had computed is gone with the device. Every request gets the reason.
+    // The KV of all sequences is lost with the device: every request ends with the reason.
     for (ActiveSequence& next : intake_.fail(failed)) batch_.add_waiting(std::move(next));
     batch_.fail_all(intake_.failure());
   }
@@ -42,7 +42,7 @@ Status Loop::step() {
   const StepPlan plan = batch_.plan();
   SPECD_OK_OR_RETURN(batch_.carry_out(plan));
   intake_.set_waiting(static_cast<int32_t>(batch_.n_waiting()));
-  // Beside a device the texts of a step go out while the next one is computed.
+  // With a CUDA device the text of a step is sent while the next step is computed.
   const auto send_all = [this] {
     for (ActiveSequence& member : batch_.running()) {
       const bool runs = member.slot >= 0 && member.sequence->finish() == FinishReason::kNone;
@@ -50,7 +50,7 @@ Status Loop::step() {
     }
   };
   SPECD_TRY(const StepCounters done, runner_.run(plan, batch_.running(), send_all));
-  counters_.steps += done.rows > 0 ? 1 : 0;  // not when everything planned had ended meanwhile
+  counters_.steps += done.rows > 0 ? 1 : 0;  // 0 when all planned sequences have ended meanwhile
   counters_.rows += done.rows;
   counters_.tokens += done.tokens;
   counters_.kv_moves += done.kv_moves;

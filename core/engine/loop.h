@@ -1,4 +1,4 @@
-// The step thread: takes what arrived, plans and runs a step, tells clients.
+// The step thread: takes new requests, plans and runs steps, and sends their text to clients.
 #pragma once
 
 #include <atomic>
@@ -14,15 +14,15 @@ namespace specd {
 // Written by the step thread, read by reports.
 struct LoopCounters {
   std::atomic<uint64_t> steps{0}, rows{0}, tokens{0}, kv_moves{0};
-  std::atomic<uint64_t> step_since_ns{0};  // when the present step began; 0 = nothing to do
+  std::atomic<uint64_t> step_since_ns{0};  // when the current step began; 0 = idle
 };
 
 class Loop {
  public:
-  // All outlive this.
+  // All must outlive this.
   Loop(Intake& intake, Batch& batch, StepRunner& runner, Device& device)
       : intake_(intake), batch_(batch), runner_(runner), device_(device) {}
-  // Requires that stop() was called, or start() never was.
+  // REQUIRES that stop() was called, or start() was not.
   ~Loop();
 
   // [control]

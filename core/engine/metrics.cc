@@ -34,7 +34,7 @@ class Families {
     family.series.push_back(durations.read());
     family.series.back().labels = std::move(labels);
   }
-  // One series for each of `reports`; none when there are none.
+  // Adds a counter; `fn` appends the series of each report.
   template <typename Report, typename Fn>
   void each(const char* name, const char* help, const std::vector<Report>& reports, Fn&& fn) {
     MetricFamily& family = add(Type::kCounter, name, help);
@@ -62,7 +62,7 @@ void add_requests(Families& families, const Labels& model, const EngineReport& s
     outcome(finish_reason_name(static_cast<FinishReason>(i)), requests.ended[i]);
   }
   outcome("refused", status.refused);
-  families.one(Type::kGauge, "specd_requests_running", "Requests that the steps work on.", model,
+  families.one(Type::kGauge, "specd_requests_running", "Requests that are running.", model,
                static_cast<double>(status.running));
   families.one(Type::kGauge, "specd_requests_waiting", "Requests in the queue.", model,
                static_cast<double>(status.waiting));
@@ -90,31 +90,32 @@ void add_requests(Families& families, const Labels& model, const EngineReport& s
 }
 
 void add_cache(Families& families, const Labels& model, const ModelReport& report) {
-  // The two are read one after the other while the step goes on.
+  // The counts are read one after another while steps run, so their sum may be off.
   const int32_t used =
       std::max(0, report.kv_pages_total - report.kv_pages_free - report.kv_pages_cached);
   families.one(Type::kGauge, "specd_kv_blocks", "Pages of the KV cache.", model,
                static_cast<double>(report.kv_pages_total));
-  families.one(Type::kGauge, "specd_kv_blocks_free", "Pages that nobody holds.", model,
+  families.one(Type::kGauge, "specd_kv_blocks_free", "Pages that are free.", model,
                static_cast<double>(report.kv_pages_free));
   families.one(Type::kGauge, "specd_kv_blocks_cached",
-               "Pages that the prefix cache alone holds; given up when they are needed.", model,
+               "Pages that only the prefix cache holds; evicted when they are needed.", model,
                static_cast<double>(report.kv_pages_cached));
   families.one(Type::kGauge, "specd_kv_blocks_used", "Pages that requests hold.", model,
                static_cast<double>(used));
-  families.one(Type::kGauge, "specd_kv_usage_ratio", "Used pages by all pages, 0 to 1.", model,
-               static_cast<double>(used) / report.kv_pages_total);
+  families.one(Type::kGauge, "specd_kv_usage_ratio", "Used pages divided by all pages, 0 to 1.",
+               model, static_cast<double>(used) / report.kv_pages_total);
   families.one(Type::kCounter, "specd_prefix_cache_queries_total",
                "Prompt tokens that were looked up in the prefix cache.", model,
                report.prefix_query_tokens);
   families.one(Type::kCounter, "specd_prefix_cache_hits_total",
-               "Of them, tokens found and not computed.", model, report.prefix_hit_tokens);
+               "Prompt tokens that were found in the prefix cache and not computed.", model,
+               report.prefix_hit_tokens);
 }
 
 void add_steps(Families& families, const Labels& model, const EngineReport& status,
                const DurationHistogram& step_time, uint64_t forward_ns) {
   families.one(Type::kCounter, "specd_preemptions_total",
-               "Times a running request gave its pages back and was put off.", model,
+               "Times a running request lost its pages and waited again.", model,
                status.preemptions);
   families.one(Type::kCounter, "specd_deadline_misses_total",
                "Requests that ended with an error at their deadline.", model,
@@ -131,7 +132,7 @@ void add_steps(Families& families, const Labels& model, const EngineReport& stat
                model, seconds(forward_ns));
 }
 
-// `routes` without `off`, which has no plugins and counts its requests alone.
+// `routes` excludes `off`, which has no plugins and counts only its requests.
 void add_routes(Families& families, const RouteReport& off,
                 const std::vector<RouteReport>& routes) {
   const auto labels = [](const RouteReport& route) {
@@ -164,7 +165,7 @@ void add_routes(Families& families, const RouteReport& off,
   count("specd_spec_decode_num_accepted_tokens_total", "Draft nodes that became text.",
         &RouteCounts::accepted);
   families.each("specd_spec_decode_num_accepted_tokens_per_pos_total",
-                "Draft nodes that became text, by their place behind the root, from 0.", routes,
+                "Draft nodes that became text, by their distance from the root, from 0.", routes,
                 [&](const RouteReport& route, auto& series) {
                   for (size_t i = 0; i < route.counts.accepted_at.size(); ++i) {
                     Labels with = labels(route);
@@ -180,7 +181,7 @@ void add_routes(Families& families, const RouteReport& off,
   count("specd_spec_decode_cut_total", "Proposals and verdicts in which validation found a defect.",
         &RouteCounts::cut);
   count("specd_spec_decode_lost_requests_total",
-        "Requests that went on without drafts after the drafter failed them.", &RouteCounts::lost);
+        "Requests that went on without drafts after the drafter failed.", &RouteCounts::lost);
 
   const auto gauge = [&](const char* name, const char* help, auto RouteReport::*field) {
     MetricFamily& family = families.add(Type::kGauge, name, help);
@@ -192,9 +193,10 @@ void add_routes(Families& families, const RouteReport& off,
         "1 while the route does not draft because too many sequences run (disable_by_batch_size).",
         &RouteReport::suspended);
   gauge("specd_plugin_memory_bytes",
-        "What the drafter that takes new requests holds through the memory service.",
+        "Memory that the drafter of the live route holds through the memory service.",
         &RouteReport::memory_bytes);
-  gauge("specd_plugin_memory_limit_bytes", "What it may hold.", &RouteReport::memory_bytes_max);
+  gauge("specd_plugin_memory_limit_bytes", "The most memory that the drafter may hold.",
+        &RouteReport::memory_bytes_max);
 
   const auto by_call = [&](const char* name, const char* help, auto&& value) {
     families.each(name, help, routes, [&](const RouteReport& route, auto& series) {
@@ -217,8 +219,8 @@ void add_routes(Families& families, const RouteReport& off,
           [](const CallCounts& counts) { return static_cast<double>(counts.failures); });
 }
 
-// What plugins count themselves. Counters end in _total and gauges never do, so one name is one
-// type whatever plugins call it; of two series that would be the same the first stays.
+// The metrics that plugins define. Counters end in _total and gauges never do, so that a name has
+// one type whatever plugins choose. Of series with equal labels only the first is kept.
 void add_plugin_metrics(std::vector<MetricFamily>& families,
                         const std::vector<RouteReport>& routes) {
   constexpr std::string_view kTotal = "_total";
@@ -251,19 +253,19 @@ std::vector<MetricFamily> Engine::metrics() const {
   const ModelReport model = this->model();
   std::vector<RouteReport> served = routes();
   const RouteReport off = served.front();
-  // A route's series go on over its generations, so what drains has none of its own.
+  // A route's series continue over its generations, so draining routes have none.
   std::erase_if(served, [](const RouteReport& route) {
     return route.name() == "off" || route.state == RouteState::kDraining;
   });
 
   const Labels model_label{{"model", model.name}};
   Families families;
-  families.one(Type::kGauge, "specd_uptime_seconds", "Since the engine began to load.", {},
+  families.one(Type::kGauge, "specd_uptime_seconds", "Time since the engine began to load.", {},
                seconds(status.uptime_ns));
-  families.one(Type::kGauge, "specd_drain_state", "1 while new requests are refused.", {},
+  families.one(Type::kGauge, "specd_drain_state", "1 while the engine drains.", {},
                status.state == EngineState::kDraining ? 1.0 : 0.0);
   families.one(Type::kGauge, "specd_step_age_seconds",
-               "How long the step thread has been at its present step; 0 when it has no work.", {},
+               "Time since the current step began; 0 when the step thread is idle.", {},
                seconds(status.step_age_ns));
   add_requests(families, model_label, status, impl_->request_metrics);
   add_cache(families, model_label, model);

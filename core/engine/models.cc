@@ -21,7 +21,7 @@ Status Models::load(const EngineOptions& options, const Target& wanted,
   }
   SPECD_OK_OR_RETURN(open_device(options, config, checked));
 
-  int32_t nodes_max = RouteOptions().draft_nodes_max;  // routes may come later
+  int32_t nodes_max = RouteOptions().draft_nodes_max;  // for routes that are applied later
   for (const RouteOptions& route : options.routes) {
     nodes_max = std::max(nodes_max, route.draft_nodes_max);
   }
@@ -56,7 +56,7 @@ Status Models::open_device(const EngineOptions& options, const ModelConfig& conf
   const std::string& name = options.devices.front();
   device = cpu.get();
   if (name == "cpu") return Status();
-  // What the largest of all models asks for.
+  // Enough for every model.
   kernels::CudaLimits limits{.rows_max = options.step_tokens_max,
                              .width_max = 0,
                              .positions_max = 0,

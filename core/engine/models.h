@@ -30,8 +30,8 @@ struct Models {
   std::unique_ptr<Worker> worker;
   int32_t logits_rows_max = 0;  // of the target
 
-  // Loads the target and the draft models. A draft model that cannot be is logged, and its status
-  // says why.
+  // Loads the target and the draft models. A draft model that cannot be loaded is logged, and its
+  // status says why.
   Status load(const EngineOptions& options, const Target& wanted, const ProgressFn& progress);
 
  private:

@@ -199,13 +199,13 @@ Status check_options(const EngineOptions& options) {
   SPECD_OK_OR_RETURN(target.load(options.model));
   const std::string& path = options.model.path;
   const ModelConfig& config = target.config;
-  // One that was asked for must do; a model whose own does not still serves text.
+  // A configured template must be usable. A model whose own template is not still serves text.
   if (!options.model.chat_template.empty()) {
     SPECD_OK_OR_RETURN(target.chat_template.status().in_field("model.chat_template"));
   }
   SPECD_TRY(const Checkpoint weights, Checkpoint::open(path).in_field(kModelPath));
   SPECD_OK_OR_RETURN(check_tensors(weights, config).in_field(kModelPath));
-  // A share of another device's memory is known when it is opened to load.
+  // The memory of another device is known only when it is opened for loading.
   if (options.devices.front() == "cpu" || options.model.kv_memory_share == 0) {
     const uint64_t page_bytes = KvStore::page_bytes(config, kernel_dtype(options.model.kv_dtype));
     SPECD_OK_OR_RETURN(kv_pages_of(options.model, *device, page_bytes, 1).status());
@@ -220,7 +220,7 @@ Status check_options(const EngineOptions& options) {
     if (!status.ok()) return status.with_context(model.name).in_field(draft_model_field(i));
   }
   if (options.routes.empty()) return Status();
-  // Plugins keep the host for ever, so these services must outlive this call.
+  // Plugins keep the host pointer forever, so these services must outlive this call.
   static const auto cpu = CpuDevice::create("", 1).value();
   static Services services(*cpu, *cpu, config.vocab_size);
   static const specd_host* const host = make_host(&services);

@@ -66,7 +66,7 @@ Result<RenderedPrompt> Target::make_prompt(const Request& request) const {
     return Status(Code::kInvalidArgument, "prompt", "give text or a chat, not both");
   }
   SPECD_TRY(RenderedChat chat, chat_template.render(*request.chat, local_now()));
-  // The template writes the first token itself: none is put before its text.
+  // The template writes BOS itself, so none is prepended.
   EncodeOptions how{.add_special_tokens = false, .plain_hides_all = true};
   if (!request.chat->parse_special_tokens_in_messages) how.plain = chat.from_request;
   SPECD_TRY(prompt.tokens, tokenizer->encode(chat.text, how).in_field("chat"));

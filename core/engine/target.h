@@ -1,4 +1,4 @@
-// The target model as clients and plugins know it: everything but its weights.
+// The target model as clients and plugins see it: everything but its weights.
 // [any] Immutable after load().
 #pragma once
 
@@ -17,15 +17,15 @@ namespace specd {
 struct Target {
   ModelOptions options;
   ModelConfig config;
-  SamplingParams sampling_defaults;                    // hold where a request does not say
+  SamplingParams sampling_defaults;                    // for what a request does not set
   std::vector<std::string> generation_config_ignored;  // keys that are not applied
-  ModelFacts facts;                                    // what plugins are told
+  ModelFacts facts;                                    // for plugins
   std::shared_ptr<const Tokenizer> tokenizer;
   ChatTemplate chat_template;  // its status says why chats are refused
 
-  // Reads the folder's files but the weights. Errors are about the field model.path.
+  // Reads all files of the folder except the weights. Errors have the field model.path.
   Status load(const ModelOptions& wanted);
-  // What the model reads of a text or a chat.
+  // Turns the text or the chat of a request into a prompt.
   Result<RenderedPrompt> make_prompt(const Request& request) const;
 
  private:

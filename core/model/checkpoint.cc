@@ -172,8 +172,8 @@ Status check_tensors(const Checkpoint& checkpoint, const ModelConfig& c) {
     return Status(Code::kUnsupported,
                   quote(checkpoint.path_of(name), 400) + ", tensor " + quote(name) +
                       ": a forward of " + c.architecture +
-                      " as config.json describes it would leave it out; expected are only the "
-                      "tensors that it uses");
+                      " as config.json describes it would leave it out; expected only tensors "
+                      "that it uses");
   }
   return Status();
 }

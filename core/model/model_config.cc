@@ -1,7 +1,6 @@
 #include "core/model/model_config.h"
 
 #include <algorithm>
-#include <cmath>
 #include <string_view>
 
 #include "core/base/json.h"
@@ -38,8 +37,8 @@ constexpr Family kFamilies[] = {
      true},
 };
 
-// Keys read below or without influence on the forward pass. Keys that start with '_' are metadata
-// of tools.
+// Keys that are read below, and keys that do not affect the forward pass. Keys that start with '_'
+// are metadata of tools.
 constexpr std::string_view kKnownKeys[] = {
     "architectures", "model_type", "hidden_size", "intermediate_size", "num_hidden_layers",
     "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size", "rms_norm_eps",
@@ -48,7 +47,7 @@ constexpr std::string_view kKnownKeys[] = {
     "use_sliding_window", "layer_types", "max_window_layers", "pretraining_tp", "use_mrope",
     "quantization_config", "bos_token_id", "eos_token_id", "rope_interleaved", "is_encoder_decoder",
     "add_cross_attention", "min_length",
-    // without influence
+    // no effect
     "pad_token_id", "unk_token_id", "attention_dropout", "hidden_dropout", "initializer_range",
     "use_cache", "torch_dtype", "dtype", "transformers_version", "chunk_size_feed_forward",
     "output_attentions", "output_hidden_states", "return_dict", "id2label", "label2id",
@@ -104,7 +103,7 @@ Status check_unsupported(const Json& config, const Family& family, const std::st
     SPECD_OK_OR_RETURN(require_value(config, "attention_bias", family.qkv_bias, where));
   if (!family.may_have_mlp_bias)
     SPECD_OK_OR_RETURN(require_value(config, "mlp_bias", false, where));
-  // Tensor parallelism during training; no influence here.
+  // Tensor parallelism during training; no effect here.
   SPECD_OK_OR_RETURN(json_int_or(config, "pretraining_tp", 1, 1, kCountMax, where).status());
   SPECD_OK_OR_RETURN(require_value(config, "min_length", 0, where));
   for (const char* key :

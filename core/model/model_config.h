@@ -29,7 +29,7 @@ struct ModelConfig {
   int32_t head_dim = 0;    // a multiple of 16; not always hidden_size / n_heads
   int32_t vocab_size = 0;
   int32_t max_positions = 0;
-  // Positions of rows lie below this: draft nodes may stand behind the last position of a text.
+  // All positions of rows are below this: draft nodes may be past the last position of a text.
   int32_t positions_end() const { return max_positions + kDraftDepthMax; }
   double rms_norm_eps = 0;
   Rope rope;

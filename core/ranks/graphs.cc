@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <optional>
-#include <utility>
 
 #include "core/base/log.h"
 
@@ -47,7 +46,7 @@ Status Graphs::submit(const StepShape& shape, std::span<StreamPart* const> parts
   return Status();
 }
 
-// False when a part failed or did what cannot be repeated.
+// False when a part failed or cannot be repeated.
 bool Graphs::submit_parts(std::span<StreamPart* const> parts, Records& records, bool capturing) {
   bool ok = true;
   records.clear();
@@ -67,12 +66,12 @@ Status Graphs::capture(Known& known, Graph& graph, std::span<StreamPart* const> 
   const bool repeatable = forward(true);
   const Result<int32_t> captured = device_.end_capture();
   if (!captured.ok()) {
-    // Nothing of it has run: this step goes without the parts' work. Their submitters are not
-    // captured again; without parts, no step is after a few failures.
+    // None of the captured work has run. The step is submitted without the parts' work, and their
+    // submitters are not captured again. Failures without parts are counted.
     for (StreamPart* part : parts) uncapturable_.insert(part->submitter());
     n_failures_ += parts.empty() ? 1 : 0;
     log(LogLevel::kWarn,
-        "a step could not be captured as a graph and is submitted piece by piece from now on: " +
+        "a step could not be captured; steps of its shape run without a graph from now on: " +
             captured.status().to_string());
     known.blocked = true;
     for (StreamPart* part : parts) part->drop();

@@ -1,11 +1,11 @@
-// A device's steps as graphs: the work of a step is captured when a step of its shape comes for the
-// second time, and is submitted in one piece from then on.
+// Steps as device graphs: the work of a step is captured when its shape occurs for the second time,
+// and is launched as one graph from then on.
 //
-//   first time    upload, parts, forward            parts note what they asked for
+//   first time    upload, parts, forward            parts record their calls
 //   second time   capture { upload, parts, forward }, launch
-//   later         the host's part of what was noted, launch
+//   later         host's part of the records, launch
 //
-// A step that cannot be captured is submitted piece by piece.
+// A step that cannot be captured is submitted without a graph.
 // [step] all functions.
 #pragma once
 
@@ -26,23 +26,24 @@ namespace specd {
 class Graphs {
  public:
   static constexpr size_t kShapesMax = 256, kGraphsMax = 256;
-  // Captures of steps without parts that may fail before no more are tried.
+  // After this many failed captures of steps without parts, no step is captured any more.
   static constexpr int kFailuresMax = 3;
 
-  // `device` outlives this and is not the host.
+  // `device` must outlive this. Only submit() requires that it is not the host.
   explicit Graphs(Device& device) : device_(device) {}
   ~Graphs() { clear(); }
   Graphs(const Graphs&) = delete;
   Graphs& operator=(const Graphs&) = delete;
 
   // Submits `upload`, the parts and `forward`, in this order. forward(capturing) returns false when
-  // it must not be repeated as a graph. On an error the device has failed. Requires that everything
-  // on the host that they need is in place.
+  // its work must not be repeated as a graph. An error means that the device has failed. REQUIRES
+  // that all columns are filled on the host.
   Status submit(const StepShape& shape, std::span<StreamPart* const> parts,
                 const std::function<void()>& upload,
                 const std::function<bool(bool capturing)>& forward);
 
-  // Forgets all graphs: addresses have changed. Requires that the stream has passed them.
+  // Releases all graphs, when addresses have changed. REQUIRES that the stream has finished with
+  // them.
   void clear();
 
  private:
@@ -52,9 +53,9 @@ class Graphs {
     Records records;
   };
   struct Known {
-    Records records;       // of the first time; empty = nothing to reserve by
-    bool blocked = false;  // never again as a graph
-    std::map<std::vector<uint64_t>, Graph> graphs;  // by where the parts' memory lies
+    Records records;       // of the last submission without a graph; empty = unusable
+    bool blocked = false;  // not to be captured or launched any more
+    std::map<std::vector<uint64_t>, Graph> graphs;  // by the layout of the parts' memory
     uint64_t last_used = 0;
   };
 

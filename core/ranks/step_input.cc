@@ -16,7 +16,7 @@ std::string fault_of_size(const std::string& column, size_t found, size_t expect
          std::to_string(expected);
 }
 
-// Every value within [low, high]; `increasing`: and above the one before.
+// Checks that every value is in [low, high] and, if `increasing`, above the one before.
 std::string values_fault(const std::string& column, const std::vector<int32_t>& values, int64_t low,
                          int64_t high, bool increasing = false) {
   for (size_t i = 0; i < values.size(); ++i) {
@@ -57,7 +57,7 @@ std::string rows_fault(const ForwardRows& rows, const StepLimits& limits) {
   if (fault.empty()) fault = values_fault("rows.logits_rows", rows.logits_rows, 0, last_row, true);
   if (fault.empty()) fault = values_fault("rows.tap_rows", rows.tap_rows, 0, last_row, true);
   if (!fault.empty()) return fault;
-  // A row attends to `span` positions of its pages and to what is left of its context in the tail.
+  // A row attends to `span` positions through its pages and to the rest of its context in the tail.
   for (size_t i = 0; i < n; ++i) {
     const int64_t in_tail = int64_t{rows.position[i]} + 1 - rows.span[i];
     if (in_tail < 0)
@@ -75,7 +75,7 @@ std::string rows_fault(const ForwardRows& rows, const StepLimits& limits) {
   std::vector<bool> written(static_cast<size_t>(slot_max + 1));
   for (size_t i = 0; i < n; ++i) {
     const auto slot = static_cast<size_t>(rows.slot[i]);
-    if (written[slot]) return "rows.slot[" + std::to_string(i) + "] is that of an earlier row";
+    if (written[slot]) return "rows.slot[" + std::to_string(i) + "] repeats that of an earlier row";
     written[slot] = true;
   }
   return std::string();

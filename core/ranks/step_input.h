@@ -1,6 +1,6 @@
-// What a step computes, as plain data: rows of the forward, and what is drawn from their logits.
-// Numbers alone; no sequence, request, route or plugin. Can be recorded and computed again by any
-// worker whose cache holds the same KV.
+// What a step computes, as plain data: rows of the forward, and draws from their logits. Only
+// numbers; no sequence, request, route or plugin. It can be recorded and computed again by any
+// worker whose cache has the same KV.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 namespace specd {
 
 // Tokens that only the device knows: row to[i] gets element from[i] of the token column of part
-// `part` (stream_part.h), or token 0 when that is no token of the vocabulary.
+// `part` (stream_part.h), or token 0 when it is not in the vocabulary.
 struct TokenPick {
   int32_t part = 0;
   std::vector<int32_t> from;
@@ -21,10 +21,10 @@ struct TokenPick {
 };
 
 struct StepInput {
-  ForwardRows rows;  // logits_rows: one draw each; tap_rows: the taps of these come back
+  ForwardRows rows;  // logits_rows: one draw each; tap_rows: their taps are returned
   std::vector<kernels::DrawRow> draws;             // [logits rows]
   bool wants_top1 = false;                         // the most likely token of every logits row
-  std::vector<kernels::PenaltyRow> penalty_row;    // [logits rows], or empty: nobody penalizes
+  std::vector<kernels::PenaltyRow> penalty_row;    // [logits rows], or empty: no penalties
   std::vector<kernels::PenaltySeen> penalty_seen;  // of all penalized texts
   std::vector<int32_t> penalty_path;               // rows
   std::vector<TokenPick> picks;                    // each part at most once
@@ -32,16 +32,16 @@ struct StepInput {
   void clear();
 };
 
-// What a worker can take.
+// The limits of a worker.
 struct StepLimits {
   int32_t rows_max = 0, logits_rows_max = 0;
   int32_t vocab_size = 0;
   int32_t n_pages = 0;
-  int32_t positions_end = 0;  // one behind the last that a draft node may have
+  int32_t positions_end = 0;  // all positions, also of draft nodes, are below
 };
 
-// Empty when every number of the input is one that a worker within these limits may compute with,
-// else the first that is not: "rows.slot[3] is 70, expected 0..63". Cost: linear.
+// Empty when a worker within these limits can compute the input, else the first number that is
+// wrong: "rows.slot[3] is 70, expected 0..63". The parts of picks are not checked. Linear time.
 std::string step_input_fault(const StepInput& input, const StepLimits& limits);
 
 }  // namespace specd

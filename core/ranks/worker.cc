@@ -1,8 +1,8 @@
 #include "core/ranks/worker.h"
 
+#include <algorithm>
 #include <bit>
 #include <string>
-#include <utility>
 
 #include "core/base/clock.h"
 
@@ -11,8 +11,8 @@ namespace {
 
 std::atomic<WorkerObserver*> the_observer{nullptr};
 
-// A column that grows with the text. Rounded up, the columns behind it stay where they are for a
-// while, and so do the graphs that were captured with them.
+// Adds a column that grows with the text. Its size is rounded up so that the columns after it
+// rarely move, because graphs that were captured with their addresses are then lost.
 template <typename T>
 Column<T> add_rounded(Staging& staging, const std::vector<T>& values) {
   Column<T> column = staging.add<T>(std::bit_ceil(values.size()));
@@ -20,7 +20,7 @@ Column<T> add_rounded(Staging& staging, const std::vector<T>& values) {
   return column;
 }
 
-// `input` with the tokens that the parts have written, as the device picked them.
+// `input` with the tokens that the device picked from the parts' columns, instead of picks.
 StepInput resolved(const StepInput& input, std::span<StreamPart* const> parts, int32_t vocab) {
   StepInput known = input;
   for (const TokenPick& pick : input.picks) {
@@ -36,7 +36,7 @@ StepInput resolved(const StepInput& input, std::span<StreamPart* const> parts, i
 
 }  // namespace
 
-// Where the input and the output of one step lie.
+// The columns of one step's input and output.
 struct Worker::Columns {
   ForwardColumns rows;
   Column<kernels::DrawRow> draws, greedy_draws;
@@ -133,7 +133,7 @@ Worker::Columns Worker::stage(const StepInput& input, std::span<StreamPart* cons
   return columns;
 }
 
-// Everything behind the upload and the parts' first half. False: see Graphs::submit().
+// Submits everything that follows the upload and the parts' drafts. False: see Graphs::submit().
 bool Worker::submit(const Columns& columns, std::span<StreamPart* const> parts, bool capturing) {
   const kernels::Ops& ops = device_.ops();
   kernels::Stream& stream = device_.stream();
@@ -179,7 +179,7 @@ bool Worker::submit(const Columns& columns, std::span<StreamPart* const> parts, 
   return repeatable;
 }
 
-// All that decides the arguments of what is submitted: how many, and where they lie.
+// All sizes and addresses that determine the arguments of the submitted work.
 StepShape Worker::shape_of(const Columns& columns, std::span<StreamPart* const> parts) const {
   StepShape shape{static_cast<uint64_t>(columns.rows.n_rows),
                   static_cast<uint64_t>(columns.rows.n_logits),
@@ -215,7 +215,7 @@ void Worker::read(const Columns& columns, StepOutput& output) const {
 
 Status Worker::move(const std::vector<int32_t>& from, const std::vector<int32_t>& to) {
   if (from.empty()) return Status();
-  if (device_.is_host()) moves_.clear();  // the stream is always through
+  if (device_.is_host()) moves_.clear();  // no work is pending
   kv_.move(device_, moves_, from, to);
   SPECD_OK_OR_RETURN(moves_.status());
   if (WorkerObserver* observer = the_observer; observer != nullptr) observer->moved(from, to);

@@ -1,12 +1,12 @@
-// One device: turns a StepInput into a StepOutput, and moves KV. Knows rows, pages and draws; no
-// sequence, request, route or plugin.
+// One device: turns a StepInput into a StepOutput, and moves KV. Knows only rows, pages and draws;
+// no sequence, request, route or plugin.
 //
-//   StepInput --stage--> upload, [parts], forward, draw, [parts behind], download --> StepOutput
+//   StepInput --stage--> upload, [parts], forward, draw, [parts], download --> StepOutput
 //
-// On a device that is not the host the whole line is submitted at once, as a graph when a step of
-// its shape came before (graphs.h), and run() waits once. What move() submits afterwards runs
-// before the next step's work.
-// [step] all functions but metrics().
+// On a device that is not the host, all of this is submitted at once, as a graph when the shape has
+// occurred before (graphs.h), and run() waits once. Moves submitted afterwards run before the next
+// step's work.
+// [step] all functions except those marked [any].
 #pragma once
 
 #include <atomic>
@@ -28,32 +28,32 @@
 
 namespace specd {
 
-// Sees the work of the workers of this process, in order: to record a run and to compute it again
-// elsewhere. Tests use it.
+// Observes the work of all workers of this process, in order, so that a run can be recorded and
+// computed again elsewhere. Used by tests.
 class WorkerObserver {
  public:
   virtual ~WorkerObserver() = default;
-  // `input` has the tokens that the device picked, and no picks.
+  // `input` has the picked tokens instead of picks.
   virtual void ran(const StepInput& input, const StepOutput& output) = 0;
   virtual void moved(const std::vector<int32_t>& from, const std::vector<int32_t>& to) = 0;
 };
 
 class Worker {
  public:
-  // All outlive this. kExhausted without memory for the first columns.
+  // All must outlive this. kExhausted when there is no memory for the first columns.
   static Result<std::unique_ptr<Worker>> create(Device& device, Transformer& model, KvStore& kv);
 
-  // Forgets the columns of the last step. The result takes the columns of the next step's parts,
-  // before run().
+  // Call before each step: drops the columns of the last one. The parts of the next step add their
+  // columns to the result before run().
   Staging& new_columns();
-  // Computes `input`. `parts`: what TokenPick::part counts. `meanwhile` is called once on a device
-  // that is not the host, while it computes.
+  // Computes `input`. `parts` are indexed by TokenPick::part. On a device that is not the host,
+  // calls `meanwhile` once while the device computes.
   // kExhausted: there is no memory for the columns, and nothing was submitted. In debug builds
   // kInvalidArgument when step_input_fault() finds something. Other errors: the device has failed.
   Status run(const StepInput& input, std::span<StreamPart* const> parts,
              const std::function<void()>& meanwhile, StepOutput& output);
-  // Copies the KV of slot from[i] to slot to[i], in stream order; see kernels/attention.h for what
-  // the order asks of them. Not ok: the device has failed.
+  // Copies the KV of slot from[i] to slot to[i], in stream order; see kernels/attention.h for which
+  // orders are allowed. kExhausted: there is no memory for the columns, and nothing was submitted.
   Status move(const std::vector<int32_t>& from, const std::vector<int32_t>& to);
   // The same for all slots of a page.
   Status copy_page(int32_t from, int32_t to);
@@ -61,10 +61,10 @@ class Worker {
   Device& device() { return device_; }
   const Transformer& model() const { return model_; }
   StepLimits limits() const;
-  // [any] Time that forwards took, waiting included.
+  // [any] Total time of all forwards, including waiting.
   uint64_t forward_ns() const { return forward_ns_; }
 
-  // [any] Null = nobody. Requires that no worker runs.
+  // [any] Null = no observer. REQUIRES that no worker is running.
   static void observe(WorkerObserver* observer);
 
  private:

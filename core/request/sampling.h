@@ -38,7 +38,8 @@ struct SamplingParams {
             .seed = seed,
             .greedy = temperature == 0};
   }
-  // What plugins see while the request may still emit `tokens_left` tokens: all but the penalties.
+  // The parameters as plugins see them, without the penalties. tokens_left: that the request may
+  // still emit.
   specd_sampling for_plugins(int32_t tokens_left) const {
     specd_sampling sampling{};
     sampling.struct_size = sizeof(sampling);
@@ -53,7 +54,7 @@ struct SamplingParams {
   }
 };
 
-// How a draft model draws for a request that a plugin sees; the position is left 0.
+// How a draft model draws for a request, from a plugin's view of it. The caller sets the position.
 inline kernels::DrawRow draw_row(const specd_sampling& sampling) {
   return {.temperature = sampling.temperature,
           .top_p = sampling.top_p,

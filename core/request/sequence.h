@@ -26,7 +26,7 @@ class Sequence {
            const SamplingParams& sampling, const std::vector<int32_t>& eos,
            const std::shared_ptr<const Tokenizer>& tokenizer, Sink sink);
 
-  uint64_t number() const { return number_; }          // never reused by one process
+  uint64_t number() const { return number_; }          // unique in the engine
   const Request& request() const { return request_; }  // without its prompt
   // only before the sequence is shared
   void set_id(std::string id) { request_.id = std::move(id); }

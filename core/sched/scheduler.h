@@ -40,7 +40,7 @@ struct WaitingView {
   Rank rank;
   int32_t n_tokens = 1;
   int32_t n_cached_pages = 0;  // full pages of its tokens in the prefix cache
-  int32_t n_idle_pages = 0;    // those of n_pages held only by the cache
+  int32_t n_idle_pages = 0;    // those of n_cached_pages that only the cache holds
 };
 
 // How a waiting sequence starts to run.

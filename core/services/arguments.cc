@@ -46,7 +46,7 @@ std::string tensor_fault(const char* name, const specd_tensor* tensor, uint8_t d
            " of " + (dtype_code == SPECD_DT_INT ? "int32" : "float32") + " and rank " +
            std::to_string(rank);
   }
-  // 2^31 elements an axis keeps every product below inside 64 bits.
+  // At most 2^31 elements per axis keep every product below within 64 bits.
   constexpr int64_t kSizeMax = int64_t{1} << 31;
   uint64_t last = 0;
   for (uint32_t axis = 0; axis < rank; ++axis) {
@@ -54,7 +54,7 @@ std::string tensor_fault(const char* name, const specd_tensor* tensor, uint8_t d
         tensor->stride[axis] > kSizeMax) {
       return what + " has a size or stride out of range: " + describe_tensor(*tensor);
     }
-    if (tensor->shape[axis] == 0) return std::string();  // no element is touched
+    if (tensor->shape[axis] == 0) return std::string();  // no element is accessed
     const auto steps = static_cast<uint64_t>(tensor->shape[axis] - 1);
     // At most 2^62 for one axis; the second is added only when the first fits its capacity.
     last += steps * static_cast<uint64_t>(tensor->stride[axis]);

@@ -1,7 +1,7 @@
-// The services that plugins may ask for: one file per id in this folder.
+// The services that plugins may ask for; each service id has a file in this folder.
 //
-// Every argument comes from a plugin and is checked; report() says what was refused. Noise and uniform
-// numbers use the seed in call->sampling, so they need call->batch and call->sampling to be set.
+// Every argument comes from a plugin and is checked; report() says what was refused. Noise and
+// uniform numbers use the seed in call->sampling, so they need call->batch and call->sampling.
 #pragma once
 
 #include <cstdint>
@@ -18,12 +18,13 @@ struct ServiceState;
 
 class Services final : public ServiceDirectory {
  public:
-  // pool/1 and rng/1 use the CPU, in [step] calls only. memory/1 gives out memory of the host and of
-  // `device`, ops/1 works on both. Both outlive this.
+  // pool/1 and rng/1 use the CPU, in [step] calls only. memory/1 allocates memory of the host and
+  // of `device`, and ops/1 works on both. Both must outlive this.
   Services(CpuDevice& cpu, Device& device, int32_t vocab_size);
   ~Services() override;
 
-  // What model/1 offers; null = no model. Outlives its use. [control] While no plugin runs.
+  // [control] The models of model/1; null = none. Must outlive their use. REQUIRES that no plugin
+  // is running.
   void set_models(ModelService* models);
 
   std::span<const ServiceTable> services() const override;

@@ -1,4 +1,4 @@
-// memory/1: blocks counted against the quota of their owner, and scratch for the time of a call.
+// memory/1: blocks that count against their owner's quota, and scratch memory for one call.
 #include <algorithm>
 #include <cstddef>
 #include <cstdlib>
@@ -14,15 +14,15 @@ namespace specd {
 namespace {
 
 constexpr uint64_t kAlignMax = 4096;
-constexpr uint64_t kDeviceAlignMax = 256;                   // what kernels/cuda.h gives
+constexpr uint64_t kDeviceAlignMax = 256;                   // guaranteed by kernels/cuda.h
 constexpr uint64_t kScratchBytesMax = uint64_t{256} << 20;  // of one call
-constexpr uint64_t kAllocBytesMax = uint64_t{1} << 48;  // more is no size; keeps sums from wrapping
+constexpr uint64_t kAllocBytesMax = uint64_t{1} << 48;      // so that sums cannot wrap
 
 bool is_alignment(uint64_t align) {
   return align != 0 && align <= kAlignMax && (align & (align - 1)) == 0;
 }
 
-// A block, and how it is given back; null and the reason.
+// Allocates a block; on failure it is null and `why` has the reason.
 OwnedBlock make_block(ServiceState& state, bool on_device, uint64_t bytes, uint64_t align,
                       std::string& why) {
   if (on_device) {
@@ -31,11 +31,11 @@ OwnedBlock make_block(ServiceState& state, bool on_device, uint64_t bytes, uint6
     why = buffer.status().message();
     return {};
   }
-  // aligned_alloc wants a multiple of the alignment, and at least that of a pointer.
+  // aligned_alloc needs a multiple of the alignment, and at least that of a pointer.
   const uint64_t unit = std::max<uint64_t>(align, alignof(std::max_align_t));
   void* block = std::aligned_alloc(unit, (bytes + unit - 1) / unit * unit);
   if (block == nullptr) {
-    why = "memory.alloc: the machine has no " + std::to_string(bytes) + " bytes";
+    why = "memory.alloc: the machine has no memory for " + std::to_string(bytes) + " bytes";
     return {};
   }
   return {bytes, Buffer(block, bytes, [](void* data, uint64_t) { std::free(data); })};
@@ -48,14 +48,14 @@ specd_status memory_alloc(const specd_host* host, specd_owner* owner, int32_t de
   *out = nullptr;
   if (owner == nullptr) return refuse(nullptr, SPECD_E_INVALID, "memory.alloc: owner is null");
   ServiceState* state = ServiceState::of(host);
-  if (state == nullptr) return refuse(nullptr, SPECD_E_PRECONDITION, "memory.alloc: not this host");
+  if (state == nullptr) return refuse(nullptr, SPECD_E_PRECONDITION, "memory.alloc: unknown host");
   const bool on_device = device_type == SPECD_DEV_CUDA && !state->device.is_host() &&
                          device_index == state->device.index();
   if (!on_device && device_type != SPECD_DEV_CPU) {
     return refuse(nullptr, SPECD_E_UNSUPPORTED,
                   "memory.alloc: device type " + std::to_string(device_type) + " with index " +
                       std::to_string(device_index) +
-                      " is not there; this host has SPECD_DEV_CPU (1)" +
+                      " does not exist; this host has SPECD_DEV_CPU (1)" +
                       (state->device.is_host() ? "" : " and " + state->device.name()));
   }
   if (!is_alignment(align) || bytes == 0) {
@@ -74,7 +74,7 @@ specd_status memory_alloc(const specd_host* host, specd_owner* owner, int32_t de
       owner->quota_bytes > owner->used_bytes ? owner->quota_bytes - owner->used_bytes : 0;
   if (bytes > left || bytes > kAllocBytesMax) {
     return refuse(nullptr, SPECD_E_EXHAUSTED,
-                  "memory.alloc: " + std::to_string(bytes) + " bytes asked, " +
+                  "memory.alloc: " + std::to_string(bytes) + " bytes requested, " +
                       std::to_string(left) + " of the quota of " +
                       std::to_string(owner->quota_bytes) +
                       " are left; caps.bytes_fixed and bytes_per_seq set the quota");
@@ -91,7 +91,7 @@ specd_status memory_alloc(const specd_host* host, specd_owner* owner, int32_t de
 
 void memory_free(const specd_host*, specd_owner* owner, void* block) noexcept {
   if (block == nullptr || owner == nullptr) return;
-  decltype(owner->blocks)::node_type freed;  // without the lock: a large block takes its time
+  decltype(owner->blocks)::node_type freed;  // freed after the lock: large blocks take long
   {
     const MutexLock lock(owner->mutex);
     const auto found = owner->blocks.find(block);
@@ -119,14 +119,15 @@ specd_status memory_scratch(const specd_host*, specd_call* call, uint64_t bytes,
   }
   if (bytes > kScratchBytesMax || bytes + align > kScratchBytesMax - call->scratch_bytes) {
     return refuse(call, SPECD_E_EXHAUSTED,
-                  "memory.scratch: " + std::to_string(bytes) + " bytes asked, " +
+                  "memory.scratch: " + std::to_string(bytes) + " bytes requested, " +
                       std::to_string(kScratchBytesMax - call->scratch_bytes) + " of " +
                       std::to_string(kScratchBytesMax) + " per call are left");
   }
   std::unique_ptr<char[]> block(new (std::nothrow) char[bytes + align]);
   if (block == nullptr) {
-    return refuse(call, SPECD_E_EXHAUSTED,
-                  "memory.scratch: the machine has no " + std::to_string(bytes) + " bytes");
+    return refuse(
+        call, SPECD_E_EXHAUSTED,
+        "memory.scratch: the machine has no memory for " + std::to_string(bytes) + " bytes");
   }
   const auto address = reinterpret_cast<uintptr_t>(block.get());
   *out = block.get() + ((address + align - 1) / align * align - address);

@@ -14,7 +14,7 @@ struct PluginMetric {
   double value = 0;
 };
 
-// [any] All metrics that `owner` has defined, by name.
+// [any] All metrics that `owner` has defined, sorted by name.
 std::vector<PluginMetric> plugin_metrics(const specd_owner& owner);
 
 }  // namespace specd

@@ -37,7 +37,7 @@ specd_status status_of(Code code) {
 
 specd_status refuse_capture(specd_call* call, const char* what) {
   return refuse(call, SPECD_E_PRECONDITION,
-                std::string("model.") + what + ": not in a propose() that is being captured");
+                std::string("model.") + what + ": not allowed while propose() is captured");
 }
 
 }  // namespace
@@ -103,7 +103,7 @@ specd_status ModelService::info(specd_owner* owner, const specd_model* model,
 void ModelService::close(specd_owner* owner, const specd_model* model) {
   if (owner == nullptr) return;
   const MutexLock lock(owner->mutex);
-  owner->models.erase(model);  // the step thread gives its pages back
+  owner->models.erase(model);  // the step thread returns its pages
 }
 
 // The open handle behind `model`, or null with *status set and the reason reported.
@@ -111,7 +111,7 @@ std::shared_ptr<specd_model> ModelService::find(specd_call* call, const specd_mo
                                                 const char* function, specd_status* status) {
   const std::string name = std::string("model.") + function + ": ";
   if (call == nullptr || call->batch == nullptr || call->owner == nullptr) {
-    *status = refuse(call, SPECD_E_PRECONDITION, name + "only inside begin() to verify()");
+    *status = refuse(call, SPECD_E_PRECONDITION, name + "allowed only inside begin() to verify()");
     return nullptr;
   }
   sessions_.collect_closed();
@@ -122,7 +122,7 @@ std::shared_ptr<specd_model> ModelService::find(specd_call* call, const specd_mo
     return nullptr;
   }
   if (found->second->model->transformer == nullptr) {
-    *status = refuse(call, SPECD_E_PRECONDITION, name + "the model is checked, not loaded");
+    *status = refuse(call, SPECD_E_PRECONDITION, name + "the model was checked but not loaded");
     return nullptr;
   }
   *status = SPECD_OK;
@@ -143,7 +143,7 @@ DraftBatch ModelService::batch_of(const specd_call& call) {
   return all;
 }
 
-// Tells the plugin what came of the call, and of its sequences.
+// Reports the results of the call and of its sequences to the plugin.
 specd_status ModelService::finish(specd_call* call, const Status& status,
                                   specd_status* seq_status) {
   for (size_t s = 0; s < of_.size(); ++s) {
@@ -221,7 +221,7 @@ specd_status ModelService::follow(specd_call* call, const specd_model* model,
   const std::shared_ptr<specd_model> handle = find(call, model, "follow", &status);
   if (handle == nullptr) return status;
   if (call->committed == nullptr) {
-    return refuse(call, SPECD_E_PRECONDITION, "model.follow: only inside propose()");
+    return refuse(call, SPECD_E_PRECONDITION, "model.follow: allowed only inside propose()");
   }
   const std::string fault = follow_fault(*call, args, *handle->model, forward_.device());
   if (!fault.empty()) return refuse(call, SPECD_E_INVALID, "model.follow: " + fault);
@@ -262,7 +262,7 @@ void model_close(const specd_host* host, specd_owner* owner, specd_model* model)
   if (ModelService* models = models_of(host); models != nullptr) models->close(owner, model);
 }
 
-// Runs `body` unless a pool task asks: a forward needs the pool itself.
+// Runs `body`, except for a pool task: a forward needs the pool itself.
 template <typename Body>
 specd_status on_models(const specd_host* host, specd_call* call, Body&& body) {
   ServiceState* state = ServiceState::of(host);

@@ -1,14 +1,13 @@
-// model/1: what a plugin asks of draft models, checked and translated for core/draft; and the same
-// draft models as the step sees them.
+// model/1: checks what plugins ask of draft models and translates it for core/draft. Also the
+// step's interface to the same draft models.
 //
 // Every argument of the functions of specd_models comes from a plugin and is checked; report() says
-// what was refused. [step] functions run on the step thread, [control] ones on any.
+// what was refused.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "core/device/device.h"
@@ -21,19 +20,19 @@
 #include "core/plugin/instance/host_context.h"
 #include "specd/plugin_api/services/model.h"
 
-// The handle behind the boundary. The owner's map keeps it open; the sessions hold it as well, until
-// the step thread has given its pages back.
+// A plugin's handle. The owner's map keeps it open. DraftSessions shares it until the step thread
+// has returned its pages.
 struct specd_model : specd::DraftUse {};
 
 namespace specd {
 
 class ModelService final {
  public:
-  // All outlive this.
+  // Both must outlive this.
   ModelService(Device& device, PagePool& pool) : sessions_(pool), forward_(device) {}
 
-  // [control] Before the first open(). A model for whose columns there is no memory says so in its
-  // status.
+  // [control] Call before the first open(). The model's status says when there is no memory for its
+  // columns.
   void add(std::unique_ptr<DraftModel> model);
   const std::vector<std::unique_ptr<DraftModel>>& models() const { return models_; }
 
@@ -47,7 +46,7 @@ class ModelService final {
   specd_status keep(specd_call* call, const specd_model* model, const uint32_t* kept,
                     const uint32_t* row_offsets, const uint32_t* rows);
 
-  // [step] Graphs: core/draft/recorder.h says what these do. `call` is that of the propose().
+  // [step] For graphs; see core/draft/recorder.h. `call` is that of the propose().
   void watch(ModelRecord* record, bool capturing) { recorder_.watch(record, capturing); }
   std::optional<std::vector<uint64_t>> reserve(const ModelRecord& record, specd_call& call) {
     return recorder_.reserve(record, batch_of(call));
@@ -55,14 +54,14 @@ class ModelService final {
   void repeat(const ModelRecord& record, specd_call& call) {
     recorder_.repeat(record, batch_of(call));
   }
-  // [step] The stream has passed all that was asked for.
+  // [step] Call when the stream has finished all submitted work.
   void passed() { forward_.passed(); }
-  // [step] What was reserved may be reclaimed again.
+  // [step] Reserved pages may be reclaimed again.
   void step_is_over() { sessions_.unprotect(); }
 
-  // [step] The sequence is over for its drafter: its sessions go.
+  // [step] Ends the sequence's sessions.
   void end(uint64_t seq_id) { sessions_.end(seq_id); }
-  // [step] Pages of sessions; core/draft/session.h says which.
+  // [step] See core/draft/session.h.
   int32_t n_reclaimable() const { return sessions_.n_reclaimable(); }
   int32_t reclaim(int32_t n_pages) { return sessions_.reclaim(n_pages); }
 
@@ -77,7 +76,7 @@ class ModelService final {
   DraftForward forward_;
   DraftFeed feed_{sessions_, forward_};
   DraftRecorder recorder_{sessions_, forward_, feed_};
-  // Of the running call, by sequence; members to keep their memory.
+  // Of the current call, by sequence; members, so that their memory is reused.
   std::vector<kernels::DrawRow> draws_;
   std::vector<Status> of_;
 };

@@ -5,11 +5,11 @@
 namespace specd {
 namespace {
 
-constexpr uint32_t kRowsMax = 1u << 24;  // of one call; keeps sums inside 32 bits
+constexpr uint32_t kRowsMax = 1u << 24;  // of one call; keeps sums within 32 bits
 
 std::string range_of(int64_t end) { return "0.." + std::to_string(end - 1); }
 
-// Whether the tensors of a call lie in the device's own memory.
+// Whether the tensors of a call are in device memory.
 bool on_device(const specd_forward_args& args) {
   for (const specd_tensor* each : {args.token, args.out_token, args.out_topk_token}) {
     if (each != nullptr) return each->device_type != SPECD_DEV_CPU;
@@ -49,10 +49,10 @@ std::string outputs_fault(const specd_forward_args& args, int64_t vocab, const D
   }
   if (!fault.empty()) return fault;
   if (args.out_logprob != nullptr && args.out_token == nullptr) {
-    return "out_logprob is of out_token, which is null";
+    return "out_logprob needs out_token, which is null";
   }
   if (args.out_topk_logprob != nullptr && args.out_topk_token == nullptr) {
-    return "out_topk_logprob is of out_topk_token, which is null";
+    return "out_topk_logprob needs out_topk_token, which is null";
   }
   if (args.out_topk_token != nullptr) {
     const int64_t k = args.out_topk_token->shape[1];
@@ -72,14 +72,14 @@ std::string outputs_fault(const specd_forward_args& args, int64_t vocab, const D
   return std::string();
 }
 
-// Increasing numbers below `end`.
+// Checks that output_rows are increasing numbers below `end`.
 std::string output_rows_fault(const specd_forward_args& args, uint32_t end) {
   if (args.n_outputs > 0 && args.output_rows == nullptr) return "output_rows is null";
   for (uint32_t i = 0; i < args.n_outputs; ++i) {
     const uint32_t row = args.output_rows[i];
     if (row >= end || (i > 0 && row <= args.output_rows[i - 1])) {
       return "output_rows[" + std::to_string(i) + "] is " + std::to_string(row) +
-             ", expected increasing numbers of " + range_of(end);
+             ", expected increasing numbers in " + range_of(end);
     }
   }
   return std::string();
@@ -114,10 +114,10 @@ std::string offsets_fault(const uint32_t* offsets, uint32_t n_seqs, uint32_t n_r
   return std::string();
 }
 
-// What forward() and follow() have in common.
+// Checks common to forward() and follow().
 std::string common_fault(const specd_call& call, const specd_forward_args* args,
                          const DraftModel& model, const Device& device) {
-  if (call.sampling == nullptr) return "the call has no sampling";
+  if (call.sampling == nullptr) return "the call has no sampling parameters";
   if (args == nullptr || args->struct_size != sizeof(specd_forward_args)) {
     return "args of struct_size " + std::to_string(sizeof(specd_forward_args)) + " expected";
   }
@@ -133,7 +133,7 @@ std::string common_fault(const specd_call& call, const specd_forward_args* args,
   if (fault.empty() && !device.is_host() && args->out_topk_token != nullptr &&
       args->out_topk_token->shape[1] > static_cast<int64_t>(kDraftTopKMax)) {
     return "out_topk_token has " + std::to_string(args->out_topk_token->shape[1]) +
-           " columns, expected at most " + std::to_string(kDraftTopKMax) + " on or beside " +
+           " columns, expected at most " + std::to_string(kDraftTopKMax) + " with models on " +
            device.name();
   }
   return fault;
@@ -167,7 +167,7 @@ std::string follow_fault(const specd_call& call, const specd_forward_args* args,
   if (!fault.empty()) return fault;
   if (args->row_offsets != nullptr || args->parent != nullptr || args->token != nullptr ||
       args->token_at != nullptr) {
-    return "row_offsets, parent, token and token_at are not null";
+    return "row_offsets, parent, token and token_at must be null";
   }
   return std::string();
 }

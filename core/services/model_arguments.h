@@ -1,4 +1,4 @@
-// What model/1 checks of a call's arguments, and the same call as plain data for core/draft.
+// Checks the arguments of model/1, and translates them to plain data for core/draft.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace specd {
 
-// Empty when the arguments may be used, else what is wrong with them.
+// Empty when the arguments are valid, else what is wrong with them.
 std::string forward_fault(const specd_call& call, const specd_forward_args* args,
                           const DraftModel& model, const Device& device);
 std::string follow_fault(const specd_call& call, const specd_forward_args* args,
@@ -20,7 +20,7 @@ std::string follow_fault(const specd_call& call, const specd_forward_args* args,
 std::string keep_fault(uint32_t n_seqs, const uint32_t* kept, const uint32_t* row_offsets,
                        const uint32_t* rows);
 
-// REQUIRES arguments without fault, which outlive what is returned.
+// REQUIRES valid arguments, which must outlive the result.
 DraftRequest forward_request(const specd_forward_args& args, uint32_t n_seqs);
 DraftRequest follow_request(const specd_forward_args& args);
 

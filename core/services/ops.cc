@@ -20,8 +20,8 @@ std::string walk_fault(const specd_walk_args& a, const Device* device) {
     if (!fault.empty()) return fault;
     const bool dense = tensor->stride[rank - 1] == 1 && (rank == 1 || tensor->stride[0] == columns);
     if (tensor->shape[0] != n || (rank == 2 && tensor->shape[1] != columns) || !dense) {
-      return std::string(name) + " has another shape than [" + std::to_string(n) +
-             (rank == 2 ? ", " + std::to_string(columns) : "") + "], or gaps";
+      return std::string(name) + " is not contiguous with shape [" + std::to_string(n) +
+             (rank == 2 ? ", " + std::to_string(columns) : "") + "]";
     }
     return std::string();
   };
@@ -39,10 +39,10 @@ std::string walk_fault(const specd_walk_args& a, const Device* device) {
 specd_status ops_walk(const specd_host* host, specd_call* call,
                       const specd_walk_args* args) noexcept {
   if (call == nullptr || call->batch == nullptr) {
-    return refuse(call, SPECD_E_PRECONDITION, "ops.walk: only inside begin() to verify()");
+    return refuse(call, SPECD_E_PRECONDITION, "ops.walk: allowed only inside begin() to verify()");
   }
   ServiceState* state = ServiceState::of(host);
-  if (state == nullptr) return refuse(call, SPECD_E_PRECONDITION, "ops.walk: not this host");
+  if (state == nullptr) return refuse(call, SPECD_E_PRECONDITION, "ops.walk: unknown host");
   if (args == nullptr || args->struct_size != sizeof(specd_walk_args)) {
     return refuse(
         call, SPECD_E_INVALID,

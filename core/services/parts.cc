@@ -9,12 +9,12 @@ namespace {
 specd_status find_part(const specd_host*, const specd_config* config, const char* path,
                        specd_part* out) noexcept {
   if (config == nullptr || path == nullptr || out == nullptr) {
-    return refuse(nullptr, SPECD_E_INVALID, "parts.find: a null argument");
+    return refuse(nullptr, SPECD_E_INVALID, "parts.find: an argument is null");
   }
   PluginConfig* whole = PluginConfig::of(config);
   if (whole == nullptr) {
     return refuse(nullptr, SPECD_E_INVALID,
-                  "parts.find: a configuration that this host did not make");
+                  "parts.find: the configuration was not made by this host");
   }
   if (whole->find(path) == nullptr) return SPECD_E_PRECONDITION;
   const Result<const PluginPart*> part = whole->part(path);

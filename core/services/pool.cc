@@ -1,4 +1,4 @@
-// pool/1: the host's worker threads for the time of one call.
+// pool/1: the host's worker threads for the duration of one call.
 #include "core/base/fp_environment.h"
 #include "core/services/arguments.h"
 #include "core/services/tables.h"
@@ -23,10 +23,10 @@ specd_status pool_run(const specd_host* host, specd_call* call, uint32_t n, spec
     return refuse(call, SPECD_E_INVALID, "pool.run: call or task is null");
   }
   if (call->batch == nullptr) {
-    return refuse(call, SPECD_E_PRECONDITION, "pool.run: only inside begin() to verify()");
+    return refuse(call, SPECD_E_PRECONDITION, "pool.run: allowed only inside begin() to verify()");
   }
   ServiceState* state = ServiceState::of(host);
-  if (state == nullptr) return refuse(call, SPECD_E_PRECONDITION, "pool.run: not this host");
+  if (state == nullptr) return refuse(call, SPECD_E_PRECONDITION, "pool.run: unknown host");
   const PoolTurn turn(*state);
   if (!turn.is_mine()) {
     return refuse(call, SPECD_E_PRECONDITION, "pool.run: called from a pool task");
@@ -36,7 +36,7 @@ specd_status pool_run(const specd_host* host, specd_call* call, uint32_t n, spec
       [](void* context, int part, int parts) {
         const PoolRun& mine = *static_cast<const PoolRun*>(context);
         const FpEnvironment fp_environment;
-        // 64 bits: part + parts may pass the last of 2^32 - 1 tasks.
+        // 64 bits, because i + parts may exceed 2^32 - 1.
         for (uint64_t i = static_cast<uint64_t>(part); i < mine.n;
              i += static_cast<uint64_t>(parts)) {
           mine.task(mine.ctx, static_cast<uint32_t>(i));

@@ -10,7 +10,7 @@
 namespace specd {
 namespace {
 
-// Everything that both functions ask of their arguments.
+// Checks common to both functions.
 std::string keys_fault(const specd_call* call, const specd_tensor* seq_index,
                        const specd_tensor* position, const specd_tensor* out) {
   if (call->batch == nullptr || call->sampling == nullptr) return "the call has no batch";
@@ -48,7 +48,7 @@ specd_status rng_draw_noise(const specd_host* host, specd_call* call, const spec
                             const specd_tensor* position, const specd_tensor* out) noexcept {
   if (call == nullptr) return refuse(nullptr, SPECD_E_INVALID, "rng.draw_noise: call is null");
   ServiceState* state = ServiceState::of(host);
-  if (state == nullptr) return refuse(call, SPECD_E_PRECONDITION, "rng.draw_noise: not this host");
+  if (state == nullptr) return refuse(call, SPECD_E_PRECONDITION, "rng.draw_noise: unknown host");
   std::string fault = keys_fault(call, seq_index, position, out);
   if (fault.empty() && out->shape[1] != state->vocab_size) {
     fault = "out has " + std::to_string(out->shape[1]) + " columns, expected vocab_size " +
@@ -59,7 +59,7 @@ specd_status rng_draw_noise(const specd_host* host, specd_call* call, const spec
   if (!turn.is_mine()) {
     return refuse(call, SPECD_E_PRECONDITION, "rng.draw_noise: called from a pool task");
   }
-  // Runs of seeded rows that lie side by side go to the op together.
+  // Adjacent rows of sampled (not greedy) sequences go to the op together.
   constexpr int64_t kRunMax = 64;
   uint64_t seeds[kRunMax];
   int32_t positions[kRunMax];
@@ -110,7 +110,7 @@ specd_status rng_uniform(const specd_host*, specd_call* call, const specd_tensor
       uint32_t words[4];
       kernels::philox4x32(seed, counter, words);
       const int64_t lanes = std::min<int64_t>(4, out->shape[1] - lane);
-      // 24 bits are what a float in [0, 1) holds; more would round up to 1.
+      // A float has 24 bits of precision; values with more could round up to 1.
       for (int64_t k = 0; k < lanes; ++k) {
         values[lane + k] = static_cast<float>(words[k] >> 8) * 0x1p-24f;
       }

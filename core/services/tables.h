@@ -1,4 +1,4 @@
-// What the files of this folder share: the tables they define, and the state behind a host.
+// Shared by the files of this folder: the tables they define, and the state of a host.
 #pragma once
 
 #include <atomic>
@@ -24,12 +24,12 @@ struct ServiceState {
   ModelService* models = nullptr;
   std::atomic<bool> pool_is_busy{false};
 
-  // Behind `host`, or null.
+  // The state of `host`, or null when `host` is not a Services.
   static ServiceState* of(const specd_host* host);
 };
 
-// The worker pool for the time of one service call. It runs one task at a time, and a task that asked
-// for another one would wait for itself.
+// Exclusive use of the worker pool for one service call. The pool runs one task at a time; a task
+// that started another would wait for itself.
 class PoolTurn {
  public:
   explicit PoolTurn(ServiceState& state)

@@ -23,10 +23,10 @@ struct RouteCounters {
   std::atomic<uint64_t> steps{0};   // sequence-steps that decided a token
   std::atomic<uint64_t> drafts{0};  // of them, those with at least one draft node
   std::atomic<uint64_t> drafted{0}, accepted{0}, rejected{0}, discarded{0};
-  std::vector<std::atomic<uint64_t>> accepted_at;  // [max_depth] of them, by depth less one
+  std::vector<std::atomic<uint64_t>> accepted_at;  // [max_depth] accepted nodes by depth - 1
   std::atomic<uint64_t> forward_ns{0};             // the route's share of the forwards, by rows
   std::atomic<uint64_t> cut{0};  // sequences' proposals and verdicts that were refused or cut
-  std::atomic<uint64_t> sequences_lost{0};  // the drafter failed them; they went on plainly
+  std::atomic<uint64_t> sequences_lost{0};  // went on without drafts after the drafter failed
 
   void add_to(RouteCounts& counts) const {
     counts.requests += requests;
@@ -62,17 +62,17 @@ class LastProblem {
 };
 
 struct LiveRoute {
-  const uint64_t number = next_number();  // of no other route of this process
+  const uint64_t number = next_number();  // unique in the process
   std::string name;
-  uint64_t generation = 0;                     // of the table with which it came
+  uint64_t generation = 0;                     // number of the change that made it live
   int32_t draft_nodes_max = 0;                 // granted
   int32_t disable_by_batch_size = 0;           // 0 = never
   BundleInfo drafter_bundle, verifier_bundle;  // what the pair was made of
   std::vector<BundleInfo> part_bundles;        // and the drafter's parts
   std::unique_ptr<Drafter> drafter;
   std::unique_ptr<Verifier> verifier;
-  bool verifies_on_device = false;  // what was drafted there; decided with the grants
-  std::vector<size_t> tap_index;    // of the drafter's taps among the model's
+  bool verifies_on_device = false;  // judges device drafts there; set with the grants
+  std::vector<size_t> tap_index;    // for each of the drafter's taps, its index in the model
   RouteCounters counters;
   LastProblem last_problem;
   std::atomic<int32_t> n_leases{0};  // requests that wait or run with it
@@ -83,13 +83,13 @@ struct LiveRoute {
     last_problem.set(std::move(why));
   }
 
-  // No drafts while so many sequences run.
+  // Whether the route does not draft because too many sequences run.
   bool suspended(int32_t n_running) const {
     return disable_by_batch_size > 0 && n_running > disable_by_batch_size;
   }
-  // The drafter works in device memory.
+  // Whether the drafter works in device memory.
   bool on_device() const { return drafter->grant().device_type == SPECD_DEV_CUDA; }
-  // The pair's part of a step may be run again without its host code.
+  // Whether the pair's part of a step may be captured and replayed without running its host code.
   bool may_capture() const {
     return (drafter->caps().features & SPECD_FEATURE_CAPTURE) != 0 &&
            (!verifies_on_device || (verifier->caps().features & SPECD_FEATURE_CAPTURE) != 0);
@@ -103,9 +103,9 @@ struct LiveRoute {
   }
 };
 
-// A request's hold on its route, from admission to its end: while it has it the pair lives,
-// whatever becomes of the route's name. Empty = plain decoding. Moves only, so that each request
-// counts once.
+// A request's hold on its route, from admission to its end. The pair lives as long as a lease does,
+// even when the route is replaced or deleted. Empty = plain decoding. Movable only, so that each
+// request counts once.
 class RouteLease {
  public:
   RouteLease() = default;

@@ -14,7 +14,7 @@ const char* guarantee_name(Guarantee guarantee);
 
 struct PluginUse {
   std::string plugin;   // "specd.drafter.prompt_lookup"
-  std::string factory;  // may be empty when the plugin has one of the kind
+  std::string factory;  // may be empty when the plugin has only one of the kind
   Json config = Json::object();
 
   bool operator==(const PluginUse&) const = default;

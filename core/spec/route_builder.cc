@@ -18,10 +18,10 @@ const char* guarantee_name(Guarantee guarantee) {
 
 namespace {
 
-// Rows that one update() may carry to a drafter whose drafts are max_depth deep.
+// The most rows that one update() passes to a drafter whose drafts are max_depth deep.
 uint32_t update_rows_max(uint32_t max_depth) { return std::max(max_depth + 1, 16u); }
 
-// Of a pair that can work together.
+// The guarantee of a usable pair.
 Guarantee guarantee_of(uint32_t reached) {
   switch (reached) {
     case SPECD_GUARANTEE_IDENTICAL:
@@ -63,7 +63,7 @@ Result<std::unique_ptr<LiveRoute>> create_route(PluginRegistry& registry,
   Guarantee reached = guarantee_of(pair);
   if (!terms.is_strict && reached > Guarantee::kLaw) {
     reached = Guarantee::kLaw;
-    why = "engine.numerics is fast, which does not compute a row the same way beside others";
+    why = "with engine.numerics fast, the result of a row depends on the other rows";
   }
   if (unusable || reached < wanted.guarantee) {
     return Status(Code::kFailedPrecondition, "guarantee",
@@ -92,13 +92,12 @@ Result<Placement> place(const LiveRoute& route, bool device_is_host,
   const uint32_t verifier_devices = route.verifier->caps().device_types;
   const auto lacks = [&](const char* who, const std::string& plugin) {
     const char* more = device_is_host ? ""
-                                      : ", and the device's for drafters of chains and fixed trees "
+                                      : ", or device memory for drafters of chains and fixed trees "
                                         "without hidden states or probes";
     return Status(Code::kFailedPrecondition, who,
                   std::string(who) + " " + plugin +
-                      " cannot work in the memory that it would be "
-                      "given: with devices: [" +
-                      device_name + "] that is the host's" + more);
+                      " cannot work in the memory that it would be given; with devices: [" +
+                      device_name + "] that is host memory" + more);
   };
   Placement placed;
   placed.drafts_on_device = !device_is_host && (caps.device_types & (1u << SPECD_DEV_CUDA)) != 0 &&
@@ -107,7 +106,7 @@ Result<Placement> place(const LiveRoute& route, bool device_is_host,
   if (!placed.drafts_on_device && (caps.device_types & (1u << SPECD_DEV_CPU)) == 0) {
     return lacks("drafter", route.drafter_bundle.id);
   }
-  // A verdict is formed where the drafts are.
+  // The verifier works where the drafts are.
   placed.verifies_on_device =
       placed.drafts_on_device && (verifier_devices & (1u << SPECD_DEV_CUDA)) != 0;
   if (!placed.verifies_on_device && (verifier_devices & (1u << SPECD_DEV_CPU)) == 0) {

@@ -1,4 +1,4 @@
-// From a route's words to a pair of activated instances.
+// Turns the definition of a route into a pair of activated instances.
 #pragma once
 
 #include <memory>
@@ -11,27 +11,27 @@
 
 namespace specd {
 
-// What holds for all routes of an engine.
+// What all routes of an engine have in common.
 struct RouteTerms {
-  bool is_strict = true;  // rows have the same bits in any company; else no pair reaches kIdentical
+  bool is_strict = true;  // a row's bits do not depend on the batch; else no kIdentical
   int32_t max_sequences = 0;
 };
 
-// Loads what is not loaded, checks the pair and its limits, creates both. Not activated yet: costs
-// no memory but the plugins' own. The field of an error is a key of the route in the configuration:
-// "drafter.config.max_nodes", "guarantee". [control]
+// Loads the plugins, checks the pair and its limits, and creates both instances without activating
+// them: this takes only memory that the plugins allocate themselves. The field of an error is a key
+// of the route in the configuration: "drafter.config.max_nodes", "guarantee". [control]
 Result<std::unique_ptr<LiveRoute>> create_route(PluginRegistry& registry,
                                                 const RouteOptions& wanted, const RouteTerms& terms,
                                                 const specd_target_info& target);
-// Whether the pair can work beside such a device, and whether it works in its memory.
+// Where a pair works with models on such a device: in the device's memory, or in the host's.
+// kFailedPrecondition when it can use neither.
 struct Placement {
   bool drafts_on_device = false, verifies_on_device = false;
 };
 Result<Placement> place(const LiveRoute& route, bool device_is_host,
                         const std::string& device_name);
-// Takes memory. After it the route may serve. [control]
-// `device` is that of the models: the drafter is granted its memory where it can use it, else the
-// host's. Errors as above.
+// Activates both instances, which may take their memory; then the route can serve. `device` is that
+// of the models. Errors as above. [control]
 Status activate_route(LiveRoute& route, const RouteTerms& terms, Device& device);
 
 }  // namespace specd

@@ -38,13 +38,13 @@ struct RouteCounts {
   uint64_t requests = 0, steps = 0;
   uint64_t drafts = 0;  // with at least one node
   uint64_t drafted = 0, accepted = 0, rejected = 0, discarded = 0;
-  std::vector<uint64_t> accepted_at;  // of accepted: by depth less one
+  std::vector<uint64_t> accepted_at;  // accepted nodes by depth - 1
   uint64_t forward_ns = 0;            // its share of the forwards, by rows
   uint64_t cut = 0;                   // proposals and verdicts with a defect
-  uint64_t lost = 0;                  // requests that go on without drafts: the drafter failed
+  uint64_t lost = 0;                  // requests that went on without drafts: the drafter failed
   CallCounts begin, propose, update;  // of the drafter
   CallCounts verify;                  // of the verifier
-  std::vector<PluginMetricReport> of_plugins;  // gauges are those of the present instances
+  std::vector<PluginMetricReport> of_plugins;  // gauges: of the current instances
 };
 
 struct RouteReport {
@@ -52,12 +52,12 @@ struct RouteReport {
   RouteState state = RouteState::kLive;
   Status refused = {};  // why; its field is a key of the route: "drafter.config.max_nodes"
   bool is_default = false;
-  uint64_t generation = 0;  // of the change of routes with which it came; 1 = the start
+  uint64_t generation = 0;  // number of the change that made it live; 1 = the start
   int32_t in_use = 0;       // requests that wait or run with this generation
   PluginVersion drafter = {}, verifier = {};  // what it runs; empty when refused
   int32_t draft_nodes_max = 0;                // granted
   uint64_t memory_bytes = 0;                  // held by the drafter now, through memory/1
-  uint64_t memory_bytes_max = 0;              // may be held from activation on
+  uint64_t memory_bytes_max = 0;              // limit from activation on
   bool suspended = false;  // does not draft now: more than disable_by_batch_size sequences run
   RouteCounts counts = {};
   std::string last_problem = {};  // the last defect or loss, in words

@@ -1,5 +1,4 @@
-// A sequence that waits or runs, with everything that a step needs to know about it.
-// [step] all of it.
+// A waiting or running sequence, with everything that a step needs to know about it. [step] only.
 #pragma once
 
 #include <cstdint>
@@ -19,28 +18,28 @@ namespace specd {
 struct ActiveSequence {
   std::unique_ptr<Sequence> sequence;
   RouteLease route;        // empty = off
-  BlockTable table;        // pages for what is computed and for this step
-  PrefixChain chain;       // those of them that the prefix cache has
-  int32_t slot = -1;       // dense, in [0, max_sequences); -1 = does not run
+  BlockTable table;        // pages for the computed positions and for this step
+  PrefixChain chain;       // its leading pages that are in the prefix cache
+  int32_t slot = -1;       // dense, in [0, max_sequences); -1 = not running
   int32_t n_computed = 0;  // positions whose KV is final
 
   enum class Drafting { kNotBegun, kOn, kLost } drafting = Drafting::kNotBegun;
   bool resumed = false;           // it ran before and was preempted
-  int32_t n_begun = 0;            // tokens that the drafter got with begin()
-  void* drafter_state = nullptr;  // the plugin's
+  int32_t n_begun = 0;            // tokens passed to begin()
+  void* drafter_state = nullptr;  // owned by the plugin
   int64_t verifier_state = 0;
 
   // The current step.
   int32_t n_rows = 0;
   bool wants_token = false;
-  int32_t draft_nodes = 0;  // may be drafted
+  int32_t draft_nodes = 0;  // draft budget
   DraftTree tree;
   RowPlace place;
   std::optional<Verdict> verdict;
   int32_t n_taken = 0;  // tokens that this step added to the text
 
   int32_t n_pending() const { return sequence->size() - n_computed; }
-  // Nodes of the tree that stand.
+  // Accepted nodes of the tree; none without a verdict.
   const std::vector<int32_t>& accepted() const {
     static const std::vector<int32_t> none;
     return verdict.has_value() ? verdict->accepted : none;
@@ -52,7 +51,7 @@ struct ActiveSequence {
            (route->drafter->grant().needs & SPECD_NEED_HIDDEN) == 0 ||
            (route->drafter->caps().attach_modes & SPECD_ATTACH_COLD) != 0;
   }
-  // How the drafter meets this sequence; 0 = it cannot, and the sequence is decoded plainly.
+  // The mode in which the drafter can begin this sequence. 0 = none: it is decoded plainly.
   uint32_t attach_mode() const {
     const bool hidden = (route->drafter->grant().needs & SPECD_NEED_HIDDEN) != 0;
     if (!resumed && (!hidden || n_computed == 0)) return SPECD_ATTACH_FRESH;

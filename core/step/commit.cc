@@ -8,7 +8,7 @@
 namespace specd {
 namespace {
 
-// Appends what was decided for a sequence that goes on.
+// Appends the decided tokens to a sequence that has not ended.
 void take(ActiveSequence& member, int32_t root, int32_t drawn, KvMoves& moves) {
   if (drawn < 0) {
     member.verdict.reset();
@@ -26,8 +26,8 @@ void take(ActiveSequence& member, int32_t root, int32_t drawn, KvMoves& moves) {
   member.n_computed += static_cast<int32_t>(member.accepted().size());
 }
 
-// drafted = accepted + rejected + discarded: discarded are probes, accepted nodes behind the end of
-// the text, and all drafts of a sequence that had ended.
+// drafted = accepted + rejected + discarded. Discarded are probes, accepted nodes after the end of
+// the text, and all drafts of a sequence that had already ended.
 void count(ActiveSequence& member, bool ended) {
   const auto probes = std::count_if(member.tree.flags.begin(), member.tree.flags.end(),
                                     [](int32_t f) { return (f & SPECD_NODE_PROBE) != 0; });

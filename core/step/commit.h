@@ -1,5 +1,5 @@
-// What a step decided becomes the sequences' text: verdicts and drawn tokens in, appended tokens
-// and moves of KV out. Pure but for the sequences' own sinks and counters; no device, no plugin.
+// Appends what a step decided to the texts: verdicts and drawn tokens in, appended tokens and KV
+// moves out. Changes only the sequences and the counters; no device, no plugin.
 #pragma once
 
 #include <cstdint>
@@ -9,15 +9,15 @@
 
 namespace specd {
 
-// Slots whose KV has to move so that accepted nodes follow their roots.
+// Slots whose KV must move so that accepted nodes follow their roots.
 struct KvMoves {
   std::vector<int32_t> from, to;
 };
 
-// Appends for every member that wants a token: the accepted nodes and the verdict's token, or
-// without a verdict the token drawn at the root. `drawn`: of the step, see StepOutput. A member
-// whose logits are not finite fails; one that has ended meanwhile takes nothing. Counts drafts in
-// usage and routes.
+// Appends to every member that wants a token: the accepted nodes and the verdict's token, or,
+// without a verdict, the token drawn at the root. `drawn`: see StepOutput. A member whose logits
+// are not finite fails. A member that has ended meanwhile gets nothing. Counts the drafts in the
+// usage and the route.
 KvMoves commit(const Members& members, const std::vector<int32_t>& drawn);
 
 }  // namespace specd

@@ -35,7 +35,7 @@ class Composer {
     if (item.sampling->penalizes()) penalize(item, place);
   }
 
-  // Rows without a penalty of their own change nothing where others have one.
+  // Other logits rows get a neutral PenaltyRow.
   void finish() {
     if (!input_.penalty_row.empty()) input_.penalty_row.resize(input_.draws.size());
   }
@@ -120,7 +120,7 @@ class Composer {
 
   StepInput& input_;
   ForwardRows& rows_;
-  int32_t table_ = 0;  // where the pages of the item begin
+  int32_t table_ = 0;  // where the item's pages begin
   std::vector<int32_t> path_;
 };
 

@@ -1,12 +1,12 @@
-// From sequences to the rows of a step. Pure: tokens, pages, drafts and sampling in, StepInput out;
-// no device, plugin or model.
+// Turns sequences into the rows of a step. Pure: tokens, pages, drafts and sampling in, StepInput
+// out; no device, plugin or model.
 //
 //   a decoding sequence   root row, then one row per draft node; each draws a token
 //   a prefilling one      a chunk of its prompt; the last row of the prompt draws a token
 //
-// Node i of a tree lies in slot root + 1 + i. A node in place (draft_tree.h) attends to a plain
-// span, like a row of a prompt; any other node attends to the text up to the root, then to its path
-// through the tail.
+// Node i of a tree is in slot root + 1 + i. A node that is in place (draft_tree.h) attends to a
+// plain span, like a row of a prompt. Any other node attends to the text up to the root and,
+// through the tail, to its path.
 #pragma once
 
 #include <cstdint>
@@ -25,15 +25,15 @@ namespace specd {
 struct ComposeItem {
   std::span<const int32_t> tokens;    // committed, [0, n_computed + n_rows) at least
   const BlockTable* table = nullptr;  // pages for the rows and the tree's nodes
-  const DraftTree* tree = nullptr;    // behind the last row; empty unless wants_token
+  const DraftTree* tree = nullptr;    // after the last row; empty unless wants_token
   const SamplingParams* sampling = nullptr;
-  std::span<const kernels::PenaltySeen> seen = {};  // of the text, where sampling penalizes
+  std::span<const kernels::PenaltySeen> seen = {};  // for sampling that penalizes
   int32_t n_computed = 0;                           // positions whose KV is final
   int32_t n_rows = 0;                               // >= 1
   bool wants_token = false;                         // the last row draws a token
-  bool tapped = false;                              // taps of its rows are wanted
-  // Where a part of the step writes the tree's tokens on the device: the part, and the element of
-  // its column that holds node 0. Then the tree's own tokens are not looked at.
+  bool tapped = false;                              // the taps of its rows are wanted
+  // For drafts on the device: the part of the step that writes the tree's tokens, and the element
+  // of its column for node 0. The tokens in `tree` are then ignored.
   struct Drafted {
     int32_t part = 0;
     int32_t first = 0;
@@ -41,15 +41,15 @@ struct ComposeItem {
   std::optional<Drafted> drafted = {};
 };
 
-// Where the rows of an item are in the step: its own rows, then one row per node.
+// Where an item's rows are in the step: its own rows, then one row per node.
 struct RowPlace {
   int32_t first_row = 0;
-  int32_t root_logits = -1;             // index of the last own row's logits row, -1 = none
-  std::vector<int32_t> logits_of_node;  // [nodes], -1 = none
-  int32_t first_tap = -1;               // index of the first row among the tap rows, -1 = none
+  int32_t root_logits = -1;             // logits row of its last own row, -1 = none
+  std::vector<int32_t> logits_of_node;  // [nodes] logits rows, -1 = none
+  int32_t first_tap = -1;               // index of its first row among the tap rows, -1 = none
 };
 
-// Fills `input` and `places`, one for each item, from scratch; both keep their memory.
+// Overwrites `input` and `places` (one per item); both keep their capacity.
 void compose(std::span<const ComposeItem> items, StepInput& input, std::vector<RowPlace>& places);
 
 }  // namespace specd

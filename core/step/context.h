@@ -14,11 +14,12 @@ struct StepContext {
   ModelService& models;
   int32_t vocab_size = 0, hidden_size = 0;
   uint64_t step_id = 0;
-  // Columns of plugin calls outside of the worker's run(): on the host, or on the device between
-  // two steps.
+  // Columns of plugin calls made outside Worker::run(): on the host, or on the device between two
+  // steps.
   Staging calls;
 
-  // For one call. On a device the columns of earlier calls stay until its stream has passed them.
+  // The staging for one call's columns. On the CPU this drops those of the call before; on a device
+  // they stay until the stream has finished with them.
   Staging& call_columns() {
     if (device.is_host()) calls.clear();
     return calls;

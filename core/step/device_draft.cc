@@ -6,7 +6,7 @@
 namespace specd {
 namespace {
 
-// What a propose() asked of draft models.
+// The draft-model calls of one propose().
 struct AskedModels final : StreamRecord {
   ModelRecord asked;
 };
@@ -62,7 +62,7 @@ bool DeviceDraft::submit_behind(const Column<int32_t>& drawn, bool capturing) {
   verification_->call();
   step_.models.watch(nullptr, false);
   verification_->submit_outputs(columns_);
-  // What a verifier asks of draft models is not noted for repetition.
+  // A verifier's calls to draft models are not recorded, so a graph could not repeat them.
   return asked.calls.empty() && asked.repeatable;
 }
 

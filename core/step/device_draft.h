@@ -1,6 +1,6 @@
-// A route's drafts on a device: its drafter proposes in the worker's stream right before the
-// forward, and its verifier, where it can work there, judges right behind the draw. Both are
-// checked on the host when the step's work is done.
+// A route that drafts on a device: its drafter proposes on the worker's stream right before the
+// forward, and its verifier, if it can work there, judges right after the draw. The host checks the
+// results of both when the step's work is done.
 #pragma once
 
 #include <cstdint>
@@ -17,15 +17,16 @@ namespace specd {
 
 class DeviceDraft final : public StreamPart {
  public:
-  // Before compose(): the members get trees of the expected shape. `columns` is the worker's.
+  // Call before compose(): gives the members trees of the expected shape. `columns` are the
+  // worker's.
   DeviceDraft(StepContext& step, LiveRoute& route, Members members, Staging& columns);
-  // After compose(), which gave the members their places.
+  // Call after compose(), which sets the members' places.
   void prepare_verdict();
-  // When the device is done: drafts and verdicts become those of the members.
+  // Call when the device is done: gives the members their checked drafts and verdicts.
   void take(const std::vector<int32_t>& drawn);
 
   const Members& members() const { return proposal_.members(); }
-  // Element of tokens() that is node 0 of member s.
+  // The element of tokens() for node 0 of member s.
   int32_t first_token(size_t s) const {
     return static_cast<int32_t>(static_cast<int64_t>(s) * proposal_.capacity());
   }

@@ -1,6 +1,5 @@
 #include "core/step/drafting.h"
 
-#include <algorithm>
 #include <string>
 
 #include "core/base/log.h"
@@ -9,7 +8,7 @@
 namespace specd {
 namespace {
 
-// A drafter on the device finds its slots there.
+// Uploads the slots for a drafter that works on the device.
 Status place(StepContext& step, const LiveRoute& route, PluginBatch& batch) {
   if (!route.on_device()) return Status();
   Staging& columns = step.call_columns();
@@ -47,8 +46,8 @@ void begin(StepContext& step, LiveRoute& route, const Members& members, uint32_t
     member.drafter_state = states[i];
     member.drafting = ActiveSequence::Drafting::kOn;
     if (status.ok() && batch.status[i] == SPECD_OK) continue;
-    // begin() keeps nothing for a sequence that it fails, so the drafter has nothing to end; only
-    // the draft models have what it fed them.
+    // A drafter keeps nothing for a sequence that it fails in begin(), so end() is not called. Only
+    // sessions of draft models may exist.
     member.drafting = ActiveSequence::Drafting::kLost;
     end_drafting(step, member, SPECD_END_QUARANTINED);
     losses.add(status.ok() ? batch.why(i) : status.to_string());
@@ -90,7 +89,7 @@ void begin_drafting(StepContext& step, std::vector<ActiveSequence>& running) {
     }
   });
   for (ActiveSequence* member : fresh) {
-    // The drafter has no mode for a sequence that is under way.
+    // The drafter has no attach mode for this sequence.
     if (member->drafting == ActiveSequence::Drafting::kNotBegun) {
       member->drafting = ActiveSequence::Drafting::kLost;
     }

@@ -1,4 +1,4 @@
-// The life of a sequence with its drafter: begin, update, end.
+// A drafter's calls over the life of a sequence: begin, update, end.
 #pragma once
 
 #include <cstdint>
@@ -11,17 +11,19 @@
 
 namespace specd {
 
-// begin() for every running sequence that has a route and has not met its drafter yet. One that
-// cannot be met, or that the drafter fails, is decoded plainly from here on.
+// Calls begin() for every running sequence whose drafter has not begun it yet. A sequence is
+// decoded plainly from then on when the drafter has no attach mode for it or fails it.
 void begin_drafting(StepContext& step, std::vector<ActiveSequence>& running);
 
-// update() with the rows that a step has committed, for the members of one route: in several calls
-// where a prompt's chunk is longer than the grant. `input` and `output` are those of the step.
-// A member that the drafter fails is decoded plainly from here on. Not ok: the device has failed.
+// Calls update() with the rows that a step has committed, for the members of one route: several
+// times when a prompt's chunk exceeds the grant's max_rows. `input` and `output` are those of the
+// step. A member that the drafter fails is decoded plainly from then on. kExhausted: there is no
+// memory for the columns.
 Status update(StepContext& step, LiveRoute& route, const Members& members, const StepInput& input,
               const StepOutput& output);
 
-// The sequence is over for its drafter: end(), and its sessions with draft models go. Idempotent.
+// Calls end() if the drafter still has the sequence, and ends its sessions of draft models.
+// Idempotent.
 void end_drafting(StepContext& step, ActiveSequence& member, uint32_t reason);
 
 }  // namespace specd

@@ -1,4 +1,4 @@
-// Sequences that a drafter failed in one call: counted one by one, logged in one line.
+// The sequences that failed in one call to a drafter: each is counted, and one line is logged.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ class Losses {
     route.counters.sequences_lost += n_;
     route.last_problem.set(std::string(call) + ": " + first_);
     log(LogLevel::kWarn, "route " + route.name + ": " + call + ": " + std::to_string(n_) +
-                             " requests go on without drafts: " + first_);
+                             " requests continue without drafts: " + first_);
   }
 
  private:

@@ -1,4 +1,4 @@
-// The members of one call to a plugin: the sequences of one route, as the boundary wants them.
+// The sequences of one route as a specd_batch, for one plugin call.
 #pragma once
 
 #include <algorithm>
@@ -20,8 +20,8 @@ using Members = std::vector<ActiveSequence*>;
 
 inline size_t at(int32_t i) { return static_cast<size_t>(i); }
 
-// Calls fn(route, members of that route) once a route, in the order of the first members.
-// Requires that every member has one.
+// Calls fn(route, members of that route) once per route, in the order of their first members.
+// REQUIRES that every member has a route.
 template <typename Fn>
 void by_route(const Members& members, Fn&& fn) {
   std::vector<LiveRoute*> routes;
@@ -38,23 +38,23 @@ void by_route(const Members& members, Fn&& fn) {
   }
 }
 
-// A column where a plugin finds it: in host memory, or on the device.
+// The column's host memory or device memory as a tensor.
 specd_tensor tensor_of(const Device& device, bool on_device, const Column<int32_t>& column,
                        std::initializer_list<int64_t> shape);
 
-// Lives for one call.
+// Valid for one call; the members must outlive it.
 class PluginBatch {
  public:
   PluginBatch(const Members& members, uint64_t step_id);
   PluginBatch(const PluginBatch&) = delete;
   PluginBatch& operator=(const PluginBatch&) = delete;
 
-  // For a plugin that works on the device: its slots lie there, and it may use the stream. The
-  // caller uploads `columns`.
+  // For a plugin that works on the device: adds the slots to `columns`, which the caller uploads,
+  // and passes the stream.
   void place_on(Device& device, Staging& columns);
-  // The members' committed tokens, for services that follow the text.
+  // Lets services read the members' committed tokens (model.follow).
   void offer_committed() { call.committed = &committed_; }
-  // What the plugin said about member i.
+  // Member i's status, and the text that the plugin reported for it.
   std::string why(size_t i) const;
   bool all_ok() const;
 

@@ -91,7 +91,7 @@ void Proposal::expect_trees() {
 std::vector<bool> Proposal::take() {
   const auto cells = static_cast<size_t>(capacity());
   const bool on_device = route_.on_device();
-  if (has_fixed_parents()) set_fixed_parents();  // not the plugin's to write
+  if (has_fixed_parents()) set_fixed_parents();  // the plugin may have changed them
   TreeLimits limits{.vocab_size = step_.vocab_size,
                     .node_budget = 0,
                     .max_depth = static_cast<int32_t>(route_.drafter->grant().max_depth),
@@ -125,7 +125,7 @@ std::vector<bool> Proposal::take() {
   return counts;
 }
 
-// Of a tree whose shape the host knows.
+// The parent of `node` in a tree of fixed shape.
 int32_t Proposal::fixed_parent_of(int64_t node) const {
   const std::vector<int32_t>& fixed = route_.drafter->static_parents();
   const auto i = static_cast<size_t>(node);

@@ -1,5 +1,5 @@
-// One propose(): from budgets to draft trees, for the members of one route. What the drafter
-// returns is checked before it becomes a tree; whatever goes wrong costs drafts only.
+// One propose() call for the members of one route: budgets in, draft trees out. The drafter's
+// output is checked before it becomes a tree, and a failure costs drafts only.
 #pragma once
 
 #include <cstdint>
@@ -12,22 +12,22 @@ namespace specd {
 
 class Proposal {
  public:
-  // Adds its columns to `columns`, preset; they outlive this.
+  // Adds preset columns to `columns`, which must outlive this.
   Proposal(StepContext& step, LiveRoute& route, Members members, Staging& columns);
 
-  // The call itself. False when the drafter failed it; then the members are decoded plainly.
+  // Calls the drafter. False when the call failed; the members then have no draft in this step.
   bool call();
-  // Gives the members the trees whose tokens only the device will know: their shape is fixed.
+  // Gives the members trees of the fixed shape, whose tokens only the device will know.
   void expect_trees();
-  // What the drafter has written becomes the members' trees, cut before the first defect.
-  // Returns for each member whether its drafts count.
+  // Turns the drafter's output into the members' trees, each cut before its first defect. Returns
+  // for each member whether its draft is usable.
   std::vector<bool> take();
 
   LiveRoute& route() const { return route_; }
   const Members& members() const { return members_; }
   PluginBatch& batch() { return batch_; }
   bool failed() const { return failed_; }
-  int64_t capacity() const { return route_.drafter->grant().max_nodes; }  // nodes of a member
+  int64_t capacity() const { return route_.drafter->grant().max_nodes; }  // nodes per member
   const std::vector<int32_t>& given() const { return given_; }            // budgets
   bool is_well() const { return !failed_ && batch_.all_ok(); }
 
@@ -44,7 +44,7 @@ class Proposal {
   LiveRoute& route_;
   Members members_;
   PluginBatch batch_;
-  std::vector<int32_t> given_;  // the plugin gets copies of what it only reads
+  std::vector<int32_t> given_;  // budgets; the plugin gets a copy
   bool failed_ = false;
 };
 

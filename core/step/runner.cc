@@ -12,7 +12,7 @@ namespace {
 
 bool has_ended(const ActiveSequence* member) { return member->sequence->must_end(now_ns()); }
 
-// The members of the plan, ready for a new step.
+// The planned members, reset for a new step.
 Members members_of(const StepPlan& plan, std::vector<ActiveSequence>& running) {
   Members members;
   for (const PlanItem& item : plan.items) {
@@ -67,7 +67,7 @@ Result<StepCounters> StepRunner::run(const StepPlan& plan, std::vector<ActiveSeq
     }
     propose_on_host(drafting, call_meanwhile);
     std::erase_if(members, has_ended);
-    // Drafters on the device come last: from here on the members stay the same.
+    // Drafters on the device come last, because the members must not change after them.
     std::erase_if(drafting, [&](ActiveSequence* member) {
       return !member->drafts() ||
              std::find(members.begin(), members.end(), member) == members.end();
@@ -80,7 +80,8 @@ Result<StepCounters> StepRunner::run(const StepPlan& plan, std::vector<ActiveSeq
   }
   const Status computed = compute(members, call_meanwhile);
   if (computed.code() == Code::kExhausted) {
-    // No memory for the columns of these rows: they fail, what comes later may be smaller.
+    // There is no memory for the columns of these rows. The members fail; later steps may be
+    // smaller.
     for (ActiveSequence* member : members) member->sequence->fail(FinishReason::kError, computed);
     call_meanwhile();
     return counters;
@@ -102,7 +103,7 @@ Result<StepCounters> StepRunner::run(const StepPlan& plan, std::vector<ActiveSeq
 void StepRunner::propose_on_host(const Members& drafting, const std::function<void()>& meanwhile) {
   by_route(drafting, [&](LiveRoute& route, const Members& members) {
     if (route.on_device()) return;
-    meanwhile();  // this may take its time on the host
+    meanwhile();  // propose() on the host may take long
     Proposal proposal(step_, route, members, step_.call_columns());
     if (proposal.call()) proposal.take();
   });
@@ -110,9 +111,9 @@ void StepRunner::propose_on_host(const Members& drafting, const std::function<vo
 
 void StepRunner::propose_on_device(const Members& drafting) {
   device_drafts_.clear();
-  device_columns_ = &worker_.new_columns();
+  Staging& columns = worker_.new_columns();
   by_route(drafting, [&](LiveRoute& route, const Members& members) {
-    if (route.on_device()) device_drafts_.emplace_back(step_, route, members, *device_columns_);
+    if (route.on_device()) device_drafts_.emplace_back(step_, route, members, columns);
   });
 }
 
@@ -150,7 +151,7 @@ Status StepRunner::compute(const Members& members, const std::function<void()>& 
     step_.models.step_is_over();
     step_.calls.clear();
   }
-  // A route pays for its share of the rows.
+  // Each route is charged for its share of the rows.
   const double ns_per_row = static_cast<double>(output_.forward_ns) / input_.rows.n_rows();
   for (const ActiveSequence* member : members) {
     if (member->route == nullptr) continue;

@@ -1,20 +1,19 @@
 // One step over the running sequences, in six phases:
 //
-//   begin    drafters meet new sequences                     drafting.h
-//   propose  drafters guess                                  proposal.h, device_draft.h
+//   begin    drafters begin new sequences                    drafting.h
+//   propose  drafters draft                                  proposal.h, device_draft.h
 //   compute  compose the rows, forward, draw                 compose.h, ranks/worker.h
 //   verify   verifiers judge                                 verification.h
-//   commit   verdicts become text and moves of KV            commit.h
-//   update   drafters hear what was committed                drafting.h
+//   commit   verdicts become text and KV moves               commit.h
+//   update   drafters learn what was committed               drafting.h
 //
-// A plugin is called once a step for all sequences of its route. Nothing that it returns is used
-// unchecked, and whatever goes wrong with a drafter costs drafts only. The runner knows no method
-// by name.
+// One plugin call covers all sequences of its route. Everything that a plugin returns is checked
+// before use, and a drafter's failure costs drafts only. The runner knows no method by name.
 //
-// On a device that is not the host, drafters that were granted the device propose in its stream
-// right before the forward, and their verifiers judge there right behind the draw; all others
-// propose before and judge after, on the host. The step waits once for all of it. What commit and
-// update submit runs before the next step's work.
+// On a device that is not the host, drafters that were granted the device propose on its stream
+// right before the forward, and verifiers that can work there judge right after the draw. All
+// others propose before and judge after, on the host. The step waits once for all device work. Work
+// that commit and update submit runs before the next step's.
 // [step] one step at a time.
 #pragma once
 
@@ -41,22 +40,23 @@ struct StepCounters {
 
 class StepRunner {
  public:
-  // Both outlive this. kExhausted without memory for the first columns.
+  // Both must outlive this. kExhausted when there is no memory for the first columns.
   static Result<std::unique_ptr<StepRunner>> create(Worker& worker, ModelService& models);
 
-  // Runs `plan` over `running` (plan indices), whose tables have the pages of the plan. On return
-  // every sequence that decided tokens has them appended, and its finish() says whether it goes on.
-  // A sequence whose logits are not finite fails alone. One that is cancelled or past its deadline
-  // is left out of what is still to come. Not ok: the device has failed; nothing was decided, and
-  // nothing can be any more.
-  // `meanwhile` is called once where the device is not the host: while it computes, if it has work.
+  // Runs `plan` over `running`, which it indexes and whose tables have the planned pages. On return
+  // all decided tokens are appended, and finish() says whether a sequence continues. A sequence
+  // whose logits are not finite fails alone. A sequence that is cancelled or past its deadline is
+  // left out of the remaining phases. An error is final: the device has failed, or has no memory
+  // for columns that the step needs after its forward.
+  // On a device that is not the host, calls `meanwhile` once, while the device computes if it has
+  // work.
   Result<StepCounters> run(const StepPlan& plan, std::vector<ActiveSequence>& running,
                            const std::function<void()>& meanwhile);
 
-  // Tells the drafter that a sequence is gone; its sessions with draft models go too. Idempotent.
+  // See end_drafting().
   void end(ActiveSequence& member, uint32_t reason);
 
-  // [any] Times of run().
+  // [any] Durations of run().
   const DurationHistogram& step_time() const { return step_time_; }
 
  private:
@@ -72,7 +72,6 @@ class StepRunner {
   DurationHistogram step_time_;
 
   // Of the current step.
-  Staging* device_columns_ = nullptr;  // the worker's
   std::list<DeviceDraft> device_drafts_;
   StepInput input_;
   StepOutput output_;

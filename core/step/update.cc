@@ -1,4 +1,4 @@
-// update(): what a step has committed, for the drafters of its members.
+// update(): tells a drafter what a step has committed.
 #include <algorithm>
 #include <cstring>
 #include <string>
@@ -39,7 +39,7 @@ class Update {
  private:
   // A row of the forward that was committed.
   struct Row {
-    int32_t place;     // among the member's rows
+    int32_t place;     // index among the member's rows
     int32_t position;  // of its token in the text
     int32_t node;
   };
@@ -48,13 +48,13 @@ class Update {
     Column<int32_t> count, position, token, next_token, node, top1;
   };
 
-  // What the member's drafter gets: rows in the order of their positions.
+  // Collects the rows that the drafter gets for the member, in order of position.
   void gather(const ActiveSequence& member, const StepInput& input) {
     std::vector<Row>& rows = todo_.emplace_back();
     const int32_t base = input.rows.position[at(member.place.first_row)];
     for (int32_t i = 0; i < member.n_rows; ++i) {
       const int32_t position = base + i;
-      if (n_taps_ == 0 && position < member.n_begun - 1) continue;  // begin() had it
+      if (n_taps_ == 0 && position < member.n_begun - 1) continue;  // known from begin()
       rows.push_back({i, position, position < member.n_begun ? SPECD_NODE_NONE : SPECD_NODE_ROOT});
     }
     int32_t position = base + member.n_rows;
@@ -63,7 +63,8 @@ class Update {
     }
   }
 
-  // The target's most likely token behind the nodes that asked for it; empty when none did.
+  // Collects the target's most likely token after each node that asked for it. top1_ stays empty
+  // when none did.
   void gather_top1() {
     for (size_t s = 0; s < members_.size(); ++s) {
       const ActiveSequence& member = *members_[s];
@@ -75,7 +76,8 @@ class Update {
     }
   }
 
-  // Rows [done, done + rows_max) of the members that still draft; the first call tells top1.
+  // Passes rows [done, done + rows_max) of the members that still draft. Only the first call passes
+  // top1.
   Status call(size_t done) {
     Staging& staging = step_.call_columns();
     const size_t cells = members_.size() * rows_max_;

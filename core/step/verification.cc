@@ -67,10 +67,10 @@ Verification::Verification(StepContext& step, const Proposal& proposal, Staging&
   rows_to_ = columns.add(to);
 }
 
-// What is no part of the proposal, preset.
+// Adds the columns that are not part of the proposal, preset.
 void Verification::add_results(Staging& columns) {
   const size_t n = members_.size();
-  batch_.batch.seq_state = nullptr;  // the drafter's
+  batch_.batch.seq_state = nullptr;  // belongs to the drafter
   row_token_ = columns.add<int32_t>(n * (capacity_ + 1));
   std::fill_n(row_token_.host, row_token_.n, -1);
   n_accepted_ = columns.add<int32_t>(n);
@@ -169,7 +169,7 @@ void Verification::judge(const std::vector<bool>& counts, const std::vector<int3
   for (size_t s = 0; s < members_.size(); ++s) {
     if (!counts.empty() && !counts[s]) continue;
     ActiveSequence& member = *members_[s];
-    if (drawn[at(member.place.root_logits)] < 0) continue;  // commit fails it
+    if (drawn[at(member.place.root_logits)] < 0) continue;  // commit() fails the sequence
     const int32_t n_accepted = n_accepted_.host[s], next_token = next_token_.host[s];
     const int32_t* nodes = path_.host + s * path_capacity_;
     const Defect defect = check_verdict(n_accepted, nodes, static_cast<int32_t>(path_capacity_),

@@ -1,6 +1,5 @@
-// One verify(): verdicts about the drafts of one route's members, on the host after the forward or
-// on the device behind it. A verdict is checked before it counts; a member without a usable one
-// keeps none.
+// One verify() call for the members of one route, on the host after the forward or on the device
+// after the draw. A verdict is checked before it is used; a member without a usable one has none.
 #pragma once
 
 #include <cstdint>
@@ -14,25 +13,25 @@ namespace specd {
 
 class Verification {
  public:
-  // On the host: the members' trees and what was drawn from their rows. Columns go to `columns`.
+  // On the host. `drawn`: see StepOutput. Adds its columns to `columns`.
   Verification(StepContext& step, LiveRoute& route, Members members,
                const std::vector<int32_t>& drawn, Staging& columns);
-  // On the device: what `proposal` has drafted there. Requires the members' places.
+  // On the device, for the drafts of `proposal`. REQUIRES the members' places.
   Verification(StepContext& step, const Proposal& proposal, Staging& columns);
 
-  // On the device, behind the draw: puts what was drawn where the verifier finds it, and cuts the
-  // drafts before the first that is no token.
+  // On the device, after the draw: copies the drawn tokens to the verifier's columns, and cuts each
+  // draft before its first invalid token.
   void submit_inputs(const Column<int32_t>& drawn);
-  // The call itself.
+  // Calls the verifier.
   void call();
-  // On the device, behind the call: brings the verdicts back.
+  // On the device, after call(): copies the verdicts to the host.
   void submit_outputs(Staging& columns);
-  // Usable verdicts become those of their members. `counts`: members whose drafts count, empty =
-  // all; `drawn`: of the step, to leave out members whose logits are not finite.
+  // Gives the members their verdicts, where usable. `counts`: the members whose drafts are usable,
+  // empty = all. `drawn`: see StepOutput; members whose logits are not finite are skipped.
   void judge(const std::vector<bool>& counts, const std::vector<int32_t>& drawn);
 
   bool is_well() const { return status_.ok() && batch_.all_ok(); }
-  // Where the device reads what was drawn; a part of the step's shape.
+  // The drawn tokens as the verifier gets them. Its address is part of the step's shape.
   const Column<int32_t>& row_token() const { return row_token_; }
 
  private:
@@ -45,12 +44,12 @@ class Verification {
   Members members_;
   PluginBatch batch_;
   const bool on_device_;
-  const size_t capacity_, path_capacity_;  // nodes of a member, nodes of a path
+  const size_t capacity_, path_capacity_;  // nodes per member, nodes per path
   Column<int32_t> n_nodes_, token_, parent_, flags_, root_token_, root_position_;
   Column<int32_t> row_token_;  // [members, capacity + 1]: root, then nodes; -1 = none
   Column<int32_t> n_accepted_, path_, next_token_;
   Column<int64_t> state_;
-  Column<int32_t> rows_from_, rows_to_;  // on the device: what was drawn, and its cell of row_token
+  Column<int32_t> rows_from_, rows_to_;  // on the device: logits rows, and their cells of row_token
   Status status_;
 };
 

@@ -22,7 +22,7 @@ struct Command {
   std::string name;
   std::string arguments;                // as the help shows them: "--config FILE"
   std::string meaning;                  // may have several lines
-  std::vector<std::string> words = {};  // of which one follows: "apply", "delete"
+  std::vector<std::string> words = {};  // one of them follows: "apply", "delete"
 };
 
 struct Program {
@@ -30,8 +30,8 @@ struct Program {
   std::vector<Command> commands;
   // value_name() says what a value is: FILE and PATH are files, "a|b" are words.
   boost::program_options::options_description options;
-  // Which commands take an option, separated by spaces. An option that is not here goes with every
-  // command.
+  // The commands that take an option, separated by spaces. Every command takes the options that are
+  // not listed.
   std::vector<std::pair<std::string, std::string>> taken_by;
   // Values that a shell may offer for an option, in addition to value_name().
   std::vector<std::pair<std::string, std::vector<std::string>>> values = {};

@@ -91,7 +91,7 @@ std::string bash_script(const Program& program) {
                        function + "() {\n" +
                        "  local current=${COMP_WORDS[COMP_CWORD]} previous= command= words= i\n"
                        "  COMPREPLY=()\n"
-                       "  # bash parts words at = and :\n"
+                       "  # bash splits words at = and :\n"
                        "  previous=${COMP_WORDS[COMP_CWORD-1]}\n"
                        "  [[ $current == = ]] && current=\n"
                        "  [[ $previous == = ]] && previous=${COMP_WORDS[COMP_CWORD-2]}\n"

@@ -1,4 +1,4 @@
-// Runs tasks that would block a transport's threads, in order, on threads of its own. Bounded.
+// A bounded queue of tasks with its own threads, for work that would block a transport's threads.
 #pragma once
 
 #include <chrono>
@@ -9,12 +9,13 @@
 #include <vector>
 
 #include "core/base/mutex.h"
+
 namespace specd::host {
 
 class TaskQueue {
  public:
   TaskQueue(size_t threads, size_t waiting_max);
-  ~TaskQueue();  // runs what was posted, then joins
+  ~TaskQueue();  // runs the waiting tasks, then joins
   TaskQueue(const TaskQueue&) = delete;
   TaskQueue& operator=(const TaskQueue&) = delete;
 

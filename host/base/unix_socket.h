@@ -14,8 +14,8 @@ constexpr size_t kSocketPathMax = 107;  // sockaddr_un, less its final zero
 // address and as a target. `path` is absolute.
 std::string socket_uri(const std::string& path);
 
-// The exclusive right to a socket path. Locks PATH.lock, removes a socket that a dead daemon left,
-// and removes our own at the end. PATH.lock stays: without it two daemons could lock two files.
+// The exclusive right to a socket path. Locks PATH.lock, removes the socket of a dead daemon, and
+// removes our own at the end. PATH.lock stays: without it two daemons could lock two files.
 class SocketClaim {
  public:
   // kFailedPrecondition when another daemon holds it (naming its process id) or when PATH is not a

@@ -16,7 +16,7 @@ struct Answer {
   std::vector<int32_t> prompt_tokens;  // only when asked for
   std::vector<int32_t> tokens;
   Usage usage;
-  uint64_t start_ns = 0, first_ns = 0, end_ns = 0;  // sent, first token here, end here
+  uint64_t start_ns = 0, first_ns = 0, end_ns = 0;  // sent, first token received, end received
 
   // Decoding: tokens after the first, and the steps that gave them.
   int64_t decode_tokens() const { return static_cast<int64_t>(tokens.size()) - 1; }
@@ -31,7 +31,7 @@ struct Answer {
 // A route's counters since it was made, requests of others included.
 struct DraftCounts {
   uint64_t drafts = 0;                // with at least one node
-  std::vector<uint64_t> accepted_at;  // by depth less one
+  std::vector<uint64_t> accepted_at;  // by depth - 1
   uint64_t propose_ns = 0;
 };
 
@@ -42,8 +42,8 @@ class Backend {
   virtual Result<Answer> run(const Request& request, bool with_prompt_tokens,
                              const std::atomic<bool>& stop) = 0;
   virtual Result<ModelReport> model() = 0;
-  // Makes the drafter of a route anew, so that it knows nothing of earlier requests. False where
-  // that cannot be done without disturbing others; the drafter then keeps what it has learned.
+  // Replaces the drafter of a route by a new one that knows nothing of earlier requests. False if
+  // that would disturb others; the drafter then keeps what it has learned.
   // REQUIRES that no request of this backend runs.
   virtual Result<bool> renew_drafter(const std::string& route, const std::atomic<bool>& stop) = 0;
   // [any] All zero for `off`.

@@ -30,12 +30,12 @@ constexpr int64_t kSegments = kRowParallelSegments;
 constexpr int32_t kWidthOfHiddenMax = 16;
 constexpr int32_t kWidthStepMax = 512;
 constexpr double kWidthStepError = 0.008;  // of the size; leaves room for the header within 1 %
-constexpr int32_t kLayersMax = 4096;       // what a configuration may say
+constexpr int32_t kLayersMax = 4096;       // the limit of a configuration
 constexpr int32_t kWidthMax = 1 << 20;
 constexpr uint64_t kConfigBytesMax = 16u << 20;
 constexpr size_t kBufferBytes = size_t{4} << 20;
-constexpr uint64_t kSpareBytes = uint64_t{64} << 20;  // beside the weights: tokenizer and the like
-// What a folder may hold beside weights and config.json.
+constexpr uint64_t kSpareBytes = uint64_t{64} << 20;  // for the tokenizer and other small files
+// Files that are copied if the folder has them.
 constexpr const char* kCopied[] = {"tokenizer.json",
                                    "tokenizer_config.json",
                                    "chat_template.jinja",
@@ -51,7 +51,7 @@ Status cannot(const std::string& what, const std::string& path, int error) {
                 "cannot " + what + " " + path + ": " + std::strerror(error));
 }
 
-// A file that grows through a buffer.
+// A file that is written through a buffer.
 class FileWriter {
  public:
   FileWriter(const std::string& path, const BallastOptions& options)
@@ -111,7 +111,7 @@ class FileWriter {
   int fd_ = -1;
 };
 
-// Weights of either sign and magnitude 2^-6 to 2^-5: any values do that keep activations finite.
+// Weights of either sign and magnitude 2^-6 to 2^-5: any values that keep activations finite do.
 class RandomWeights {
  public:
   RandomWeights(TensorType type, uint64_t seed) : type_(type), state_(seed | 1) {}
@@ -204,7 +204,7 @@ class Plan {
   }
 
  private:
-  // Of segment s: where it begins in `width` inputs.
+  // Where segment s of `width` inputs begins.
   static int64_t segment_begin(int64_t width, int64_t s) { return width * s / kSegments; }
 
   void add_source(const std::string& name, const TensorView& view) {
@@ -308,7 +308,8 @@ class Plan {
   std::vector<PlannedTensor> tensors_;
 };
 
-// Every matrix has the type of the embedding: what a forward needs, and the added weights take it.
+// Checks that every matrix has the type of the embedding: a forward needs one type, and the added
+// weights get it.
 Status check_one_type(const Checkpoint& source) {
   const TensorType type = source.at("model.embed_tokens.weight").type;
   for (const auto& [name, entry] : source.tensors()) {
@@ -328,7 +329,7 @@ Status write_text(const std::string& path, const std::string& text) {
   return file ? Status() : cannot("write", path, errno != 0 ? errno : EIO);
 }
 
-// The source's configuration with the new sizes, and what it is.
+// The source's configuration with the new sizes, marked as ballast.
 Json ballast_config(Json config, const BallastOptions& options, const BallastShape& shape,
                     const std::string& name, const std::string& note) {
   config["intermediate_size"] = shape.intermediate_size;

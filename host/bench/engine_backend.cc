@@ -66,7 +66,7 @@ Result<Answer> EngineBackend::run(const Request& request, bool with_prompt_token
 Result<bool> EngineBackend::renew_drafter(const std::string& route, const std::atomic<bool>& stop) {
   if (route == "off") return true;
   SPECD_TRY(const RouteOptions options, engine_.route(route));
-  // The same definition would be left alone while it is live, so take it out first.
+  // Applying the definition of a live route again changes nothing, so delete the route first.
   SPECD_OK_OR_RETURN(as_status(engine_.delete_route(route, "")));
   SPECD_OK_OR_RETURN(as_status(engine_.apply_route(options, "")));
   // The old drafter is destroyed on another thread; nothing may be timed meanwhile.

@@ -5,7 +5,7 @@
 
 namespace specd::host {
 
-// `engine` must outlive it and belong to it: routes are taken out and put back.
+// `engine` must outlive it and have no other users: routes are deleted and applied again.
 class EngineBackend final : public Backend {
  public:
   explicit EngineBackend(Engine& engine) : engine_(engine) {}

@@ -12,7 +12,7 @@
 namespace specd::host {
 namespace {
 
-// The difference of two states of the same counts.
+// Adds what was counted between two snapshots.
 void add_difference(const DraftCounts& before, const DraftCounts& after, DraftCounts& to) {
   to.drafts += after.drafts - before.drafts;
   to.propose_ns += after.propose_ns - before.propose_ns;
@@ -33,7 +33,7 @@ Request make_request(const Prompt& prompt, const MeasureOptions& options, const 
   request.sampling.top_p = options.top_p;
   request.sampling.top_k = options.top_k;
   request.sampling.seed = options.seed + sampling;
-  // As the rows of the report say, whatever the model's generation_config.json asks for.
+  // Off, whatever the model's generation_config.json sets: the report does not name them.
   request.sampling.min_p = 0.0F;
   request.sampling.repetition_penalty = 1.0F;
   request.sampling.frequency_penalty = request.sampling.presence_penalty = 0.0F;
@@ -107,7 +107,7 @@ std::vector<std::vector<size_t>> make_blocks(size_t n_prompts, int concurrency) 
   return blocks;
 }
 
-// Of every prompt the ids that the base route gave first.
+// By prompt: the ids of the first answer of the base route.
 using Expected = std::map<size_t, std::vector<int32_t>>;
 
 void compare_texts(Cell& cell, size_t first_run, const std::vector<Prompt>& prompts,
@@ -127,8 +127,8 @@ Row::Spread spread(const std::vector<double>& values) {
   return {percentile(values, 0.5), percentile(values, 0.9), percentile(values, 0.99)};
 }
 
-// Milliseconds per token of every run that has any, by prompt and round; the mean when a prompt was
-// asked more than once in a block.
+// Milliseconds per token by prompt and round, without runs that have no token after the first. The
+// mean when a prompt ran more than once in a block.
 struct Pace {
   double ms_per_token = 0, tau = 0;
 };
@@ -155,8 +155,8 @@ std::map<std::pair<size_t, int>, Pace> paces_of(const Cell& cell) {
   return paces;
 }
 
-// S and S / tau of `cell` against `base`: of each prompt the median of its rounds, so that the
-// interval is over prompts, which are independent; of a single prompt its rounds.
+// S and S / tau of `cell` against `base`. Each prompt counts with the median of its rounds, so that
+// the interval is over prompts, which are independent. With one prompt it is over its rounds.
 void fill_speedup(const Cell& cell, const Cell& base, Row& row) {
   const auto here = paces_of(cell), there = paces_of(base);
   std::map<size_t, std::vector<double>> speedups, etas;

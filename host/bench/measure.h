@@ -54,7 +54,7 @@ struct Cell {
 
 struct Measurement {
   std::vector<Cell> cells;     // by temperature, concurrency, route; the base first
-  Status status;               // why it ended early, with what was known until then
+  Status status;               // why it ended early; the cells then have what was measured
   bool fresh_drafters = true;  // false: drafters kept what earlier passes had taught them
 };
 
@@ -75,18 +75,18 @@ struct Row {
   float temperature = 0;
   int concurrency = 1;
   int64_t requests = 0, tokens = 0, drafted = 0, accepted = 0, loops = 0;
-  double tokens_per_s =
-      0;  // all tokens by the wall time of the blocks, prefill included; 0: unknown
+  // All tokens / wall time of the blocks, prefill included; 0: unknown.
+  double tokens_per_s = 0;
   double decode_tokens_per_s = 0;  // of one request, median: 1000 / TPOT
   struct Spread {
     double p50 = 0, p90 = 0, p99 = 0;
   } ttft_ms, tpot_ms;
-  // Of the drafts with a node at all, the share whose guess at place 1, 2, ... stood; empty when
-  // not known (skip_loops) or without drafts.
+  // The share of the nonempty drafts whose node at depth 1, 2, ... was accepted; empty when unknown
+  // (skip_loops) or without drafts.
   std::vector<double> accepted_at;
   double drafting = 0;  // share of the blocks' wall time inside propose(); 0 with skip_loops
   double tau = 0;       // tokens per decode step
-  double speedup = 0;   // S: TPOT of the base by TPOT here, prompt by prompt, median
+  double speedup = 0;   // S: TPOT of the base / TPOT here, prompt by prompt, median
   Interval speedup_interval;
   double eta = 0;  // S / tau, prompt by prompt, median
   bool identical = true;
@@ -97,8 +97,8 @@ struct Row {
 // concurrency 1 only.
 std::vector<Row> summarize(const Measurement& measurement, bool skip_loops);
 
-// Runs every prompt once on the first route and gives {"sequences": [{"prompt": [ids], "output":
-// [ids], "seed": n}]}, what the replay drafter reads.
+// Runs every prompt once on the first route and returns {"sequences": [{"prompt": [ids], "output":
+// [ids], "seed": n}]}, the format that the replay drafter reads.
 Result<std::string> record(Backend& backend, const std::vector<Prompt>& prompts,
                            const MeasureOptions& options, const std::atomic<bool>& stop);
 

@@ -1,4 +1,4 @@
-// A measurement in words: a table for people, JSON for programs.
+// Prints a measurement: a table for people, JSON for programs.
 #pragma once
 
 #include <map>
@@ -12,7 +12,7 @@ namespace specd::host {
 
 // The conditions of a measurement.
 struct RunFacts {
-  std::string model;  // with "(ballast)" when it is one
+  std::string model;  // ends in "(ballast)" for a ballast
   uint64_t weight_bytes = 0;
   int32_t threads = 0;  // 0: not known
   std::string isa;

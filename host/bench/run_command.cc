@@ -27,7 +27,7 @@ constexpr char kMatch[] = "specd.verifier.match";
 
 Status wrong(const std::string& text) { return Status(Code::kInvalidArgument, text); }
 
-// A folder of our own that goes with us.
+// A temporary folder; the destructor removes it.
 class TemporaryFolder {
  public:
   static Result<std::unique_ptr<TemporaryFolder>> create() {
@@ -170,7 +170,7 @@ Result<RunPlan> read_plan(const po::variables_map& values) {
   return plan;
 }
 
-// Prompts of files, or of drawn ids once the vocabulary is known.
+// Reads the prompts, or draws them, for which the vocabulary must be known.
 Result<std::vector<Prompt>> make_prompts(const po::variables_map& values, const RunPlan& plan,
                                          const ModelReport& model) {
   if (plan.synthetic.has_value())
@@ -183,8 +183,7 @@ Result<std::vector<Prompt>> make_prompts(const po::variables_map& values, const 
   return prompts;
 }
 
-// An engine in this process with what the run needs: room for the concurrency, and replay routes
-// whose recording is made first.
+// An engine in this process, and the recording that its replay routes read.
 struct Offline {
   PluginsEnd plugins_end;  // outlives the engine
   std::unique_ptr<TemporaryFolder> folder;

@@ -6,16 +6,16 @@
 
 namespace specd::host {
 
-// Of the values in any order; 0 when there is none.
+// The values may be in any order; 0 without values.
 double median(std::vector<double> values);
-// The least value that at least `fraction` of all do not exceed (nearest rank).
+// The smallest value that at least `fraction` of all values do not exceed (nearest rank).
 double percentile(std::vector<double> values, double fraction);
 
 struct Interval {
   double low = 0, high = 0;
 };
-// 95 % interval of the median by bootstrap: 2000 resamples with a fixed seed. Both ends are the
-// value itself when there is one.
+// 95 % interval of the median by bootstrap: 2000 resamples with a fixed seed. With one value both
+// ends are that value.
 Interval median_interval(const std::vector<double>& values);
 
 // Whether a text ends in a loop: its last 64 tokens (or all, when they are fewer) repeat with a

@@ -1,4 +1,4 @@
-// V(n): the time of a forward of n rows by that of one row, on the model alone, without engine,
+// V(n): the time of a forward of n rows / that of one row, on the model alone, without engine,
 // draws or plugins. A drafter whose guesses are all right gains at most (K + 1) / V(K + 1).
 #pragma once
 
@@ -22,7 +22,7 @@ class VerifyCost {
                                                     const std::vector<int>& rows);
   ~VerifyCost();
 
-  // Times every n and one row in turns, several times. Nothing else should run.
+  // Times n rows and one row alternately, for every n, several times. Nothing else should run.
   void measure();
   // V(n) of the medians so far.
   std::map<int, double> result() const;

@@ -1,4 +1,4 @@
-// What is sent: prompts from files, or token ids of drawn lengths.
+// Workloads: prompts from files, or random token ids of random lengths.
 #pragma once
 
 #include <cstdint>
@@ -14,14 +14,14 @@ struct Prompt {
   std::string name;  // the file's name; of a line of JSONL FILE:LINE
   std::string text;
   std::optional<std::vector<int32_t>> tokens;  // instead of text
-  int32_t max_tokens = 0;                      // 0 = as the run says
+  int32_t max_tokens = 0;                      // 0 = that of the run
 };
 
 constexpr uint64_t kPromptBytesMax = 1 << 20;
 
-// Files as they are; of a folder its regular files, by name; of a file *.jsonl one prompt a line,
-// an object with `prompt` or `text` (a string) or `turns` (strings; the first is the prompt, since
-// a base model has no notion of turns). At most kPromptBytesMax a prompt.
+// A file is one prompt. A folder means its regular files, sorted by name. A *.jsonl file has one
+// prompt per line: an object with `prompt` or `text` (a string) or `turns` (strings; the first is
+// the prompt, since a base model has no notion of turns). At most kPromptBytesMax a prompt.
 // without_first_line drops a leading instruction: the first line and the empty lines after it.
 // Errors name FILE:LINE, the key, what was expected and what was found.
 Result<std::vector<Prompt>> read_prompts(const std::vector<std::string>& paths,

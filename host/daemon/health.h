@@ -10,13 +10,13 @@
 
 namespace specd::host {
 
-// Outlives the server that asks it.
+// Must outlive the server that calls it.
 class Health {
  public:
   // A step that takes longer than `stall_seconds` is assumed to hang.
   explicit Health(uint32_t stall_seconds) : stall_seconds_(stall_seconds) {}
 
-  // The engine is ready and outlives the server. Until then every answer says that it loads.
+  // Call when the engine is ready; it must outlive the server. Every answer before is "loading".
   void loaded(const Engine& engine) { engine_ = &engine; }
   void draining() { draining_ = true; }
 

@@ -1,5 +1,4 @@
-// The names under which tools look for an engine's metrics: benchmarks and dashboards made for vLLM
-// read these, and find the same numbers as under our own.
+// Metrics under the names that vLLM uses, for benchmarks and dashboards that were made for vLLM.
 #pragma once
 
 #include <vector>
@@ -8,7 +7,7 @@
 
 namespace specd::host {
 
-// Appends a copy of each family that has such a name; the label `model` becomes `model_name`.
+// Appends a copy of each family that vLLM has too; the label `model` becomes `model_name`.
 void add_vllm_names(std::vector<MetricFamily>& families);
 
 }  // namespace specd::host

@@ -30,8 +30,8 @@ using tcp = asio::ip::tcp;
 using boost::system::error_code;
 
 constexpr uint32_t kHeaderBytesMax = 8 << 10;
-// Larger than any header, so that the parser reports what is too long. Bounds what a connection holds
-// besides its body.
+// Larger than kHeaderBytesMax, so that the parser reports a header that is too long. Bounds the
+// memory of a connection apart from the body.
 constexpr size_t kReadBytesMax = 16 << 10;
 constexpr std::chrono::milliseconds kAcceptRetry{100};
 
@@ -58,19 +58,18 @@ std::optional<http::status> status_of(const error_code& error) {
     return std::nullopt;
   if (error == http::error::header_limit || error == http::error::buffer_overflow)
     return http::status::request_header_fields_too_large;
-  if (error == http::error::body_limit) return http::status::payload_too_large;
   return http::status::bad_request;
 }
 
-// What the connections share. Read only but for the count.
+// Shared by the connections; read-only except for the count.
 struct Shared {
   std::vector<HttpRoute> routes;
   HttpLimits limits;
   std::atomic<int> n_connections{0};
 };
 
-// One connection: reads a header and a body, answers, starts again. Lives as long as one of its
-// operations; they run one at a time, on its strand.
+// One connection: reads a header and a body, answers, starts again. Its pending operation keeps it
+// alive; operations run one at a time, on its strand.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
   Connection(tcp::socket socket, Shared& shared) : stream_(std::move(socket)), shared_(shared) {
@@ -79,7 +78,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   ~Connection() { --shared_.n_connections; }
 
   void start() {
-    // Else the second of two pipelined answers waits for the client's delayed acknowledgement.
+    // Otherwise the second of two pipelined answers waits for the client's delayed acknowledgement.
     error_code ignored;
     stream_.socket().set_option(tcp::no_delay(true), ignored);
     asio::dispatch(stream_.get_executor(), [self = shared_from_this()] { self->read(); });
@@ -91,7 +90,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     parser_->header_limit(kHeaderBytesMax);
     // The route's own limit is known only after the header.
     parser_->body_limit(std::numeric_limits<uint64_t>::max());
-    // For header and body together, however they trickle in.
+    // One limit for header and body together, however slowly they arrive.
     stream_.expires_after(shared_.limits.time_limit);
     http::async_read_header(
         stream_, buffer_, *parser_,
@@ -220,7 +219,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   Shared& shared_;
 };
 
-// Answers and closes without waiting: a fresh socket can always take so little.
+// Answers and closes without waiting: an answer this small fits the send buffer of a new socket.
 void turn_away(tcp::socket socket) {
   Response response =
       make_response(http::status::service_unavailable, 11, "too many connections\n");
@@ -239,7 +238,7 @@ void turn_away(tcp::socket socket) {
 }  // namespace
 
 struct HttpServer::Impl {
-  Shared shared;  // outlives the connections, which `context` holds
+  Shared shared;  // outlives the connections, which `context` owns
   asio::io_context context;
   tcp::acceptor acceptor{context};
   asio::steady_timer retry{context};
@@ -249,7 +248,7 @@ struct HttpServer::Impl {
     acceptor.async_accept(
         asio::make_strand(context), [this](const error_code& error, tcp::socket socket) {
           if (error == asio::error::operation_aborted) return;
-          if (error) {  // most likely out of descriptors: they come back when connections end
+          if (error) {  // most likely out of descriptors until a connection closes
             retry.expires_after(kAcceptRetry);
             retry.async_wait([this](const error_code& stopped) {
               if (!stopped) accept();

@@ -3,10 +3,11 @@
 //
 //   HttpServer::start("127.0.0.1", 9090, {{"GET", "/metrics", answer_metrics}});
 //
-// A request that is not accepted gets an error answer, and the connection closes: 400 not HTTP, 404
-// an unknown path, 405 another method, 413 a body larger than the route takes, 431 headers of more
-// than 8 KiB, 503 one connection too many. A client that does not finish a request, or does not read
-// the answer, within the time limit is cut without an answer.
+// A request that is not accepted gets an error answer: 400 not HTTP, 404 an unknown path, 405
+// another method, 413 a body larger than the route takes, 431 headers of more than 8 KiB, 503 one
+// connection too many. The connection then closes, except after a 404 to a request without a body.
+// A client that does not finish a request, or does not read the answer, within the time limit is
+// disconnected.
 #pragma once
 
 #include <chrono>
@@ -31,7 +32,7 @@ struct HttpAnswer {
   std::string content_type = "text/plain; charset=utf-8";
   std::string body;
 };
-// [server threads] May be called on all of them at once, and must not throw. A slow handler holds
+// [server threads] May be called on all of them at once, and must not throw. A slow handler blocks
 // its thread.
 using HttpHandler = std::function<HttpAnswer(const HttpRequest&)>;
 
@@ -44,8 +45,8 @@ struct HttpRoute {
 struct HttpLimits {
   int threads = 1;
   int connections_max = 64;
-  // For one request with its body, from the end of the last answer, idle time included; then for
-  // its answer.
+  // For reading one request with its body, idle time since the last answer included; then again for
+  // writing its answer.
   std::chrono::milliseconds time_limit{10'000};
 };
 

@@ -49,8 +49,8 @@ Status from_wire(const grpc::Status& status) {
   return {code, status.error_message()};
 }
 
-// gRPC rejects a message with a non-UTF-8 string before the daemon sees it. make_utf8() escapes such
-// strings, so that the daemon can name the field.
+// gRPC rejects a message with a non-UTF-8 string before the daemon sees it. make_utf8() escapes
+// such strings, so that the request reaches the daemon.
 template <typename Request, typename Response, typename Stub>
 Result<Response> call(Stub& stub,
                       grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),

@@ -27,8 +27,8 @@ class Client {
   // `socket` is a path. kUnavailable with a hint when no daemon answers there.
   static Result<Client> connect(const std::string& socket);
 
-  // [any] `on_message` may be empty; it sees every message as it comes. Once `stop` is true the
-  // next message ends the request with kCancelled.
+  // [any] `on_message` may be empty; it receives every message as it arrives. Once `stop` is true
+  // the next message ends the request with kCancelled.
   Result<Generation> generate(const v1::GenerateRequest& request,
                               const std::function<void(const v1::GenerateResponse&)>& on_message,
                               const std::atomic<bool>* stop = nullptr);

@@ -43,7 +43,7 @@ class ControlService final : public v1::Control::CallbackService {
                                       v1::GetStatusResponse* response) override;
 
  private:
-  // A change blocks until a step ends, so it runs behind the others, off gRPC's threads.
+  // Queues a change of routes. It blocks until a step ends, so it must not run on gRPC's threads.
   grpc::ServerUnaryReactor* change(grpc::CallbackServerContext* context,
                                    std::function<Status()> run);
   Status apply(const v1::ApplyRouteRequest& request, v1::ApplyRouteResponse& response);

@@ -91,7 +91,7 @@ bool GrpcServer::wait_prompts(std::chrono::milliseconds timeout) {
 void GrpcServer::abort_streams(const Status& reason) { impl_->sessions.abort_all(reason); }
 
 void GrpcServer::shutdown(std::chrono::milliseconds flush) {
-  // Not by Shutdown()'s own deadline: it also waits for idle clients to read their goodbye.
+  // Wait here instead of in Shutdown(), which also waits for idle clients to read their GOAWAY.
   impl_->sessions.wait_closed(flush);
   impl_->server->Shutdown(std::chrono::system_clock::now() + kGoodbye);
   impl_->server->Wait();

@@ -24,7 +24,8 @@ class GrpcServer {
   bool wait_prompts(std::chrono::milliseconds timeout);
   // [any] Ends every running Generate with `reason`.
   void abort_streams(const Status& reason);
-  // [control] Gives clients `flush` to read what their streams still hold, then cancels every call.
+  // [control] Waits up to `flush` for clients to read the rest of their streams, then cancels every
+  // call.
   void shutdown(std::chrono::milliseconds flush);
 
  private:

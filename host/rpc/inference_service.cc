@@ -19,7 +19,7 @@ class RefusedCall final : public grpc::ServerWriteReactor<v1::GenerateResponse> 
   void OnDone() override { delete this; }
 };
 
-// One Generate call. Owns itself until gRPC is done with it, which is after end().
+// One Generate call. Deletes itself in OnDone(), which comes after end().
 class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>, SessionReader {
  public:
   explicit GenerateCall(Sessions& sessions) : session_(sessions.open(*this)) {}

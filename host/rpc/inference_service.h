@@ -1,4 +1,4 @@
-// specd.v1.Inference: writes what sessions give, and tells them when a client hangs up.
+// specd.v1.Inference: writes the output of sessions, and reports clients that hang up to them.
 #pragma once
 
 #include <grpcpp/grpcpp.h>

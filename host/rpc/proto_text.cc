@@ -40,7 +40,7 @@ void make_utf8(Message& message) {
 
 std::string enum_word(const EnumValueDescriptor& value) {
   if (value.number() == 0) return "";
-  // All values begin with the name of the type, as the first one does: "ROUTE_STATE_UNSPECIFIED".
+  // All values of a type have the prefix of its first one: "ROUTE_STATE_UNSPECIFIED".
   const size_t front =
       value.type()->FindValueByNumber(0)->name().size() - std::string_view("UNSPECIFIED").size();
   std::string word = value.name().substr(front);

@@ -1,4 +1,4 @@
-// What the wire's messages have in common: their strings are UTF-8, their enums are words.
+// Helpers for all messages of the wire: strings as UTF-8, enum values as words.
 #pragma once
 
 #include <google/protobuf/generated_enum_reflection.h>
@@ -9,8 +9,8 @@
 
 namespace specd::host {
 
-// Replaces what is not UTF-8 in any string of the message, at any depth, by \xHH. Without it one
-// folder with an odd name would make a reply that no client can read.
+// Escapes every string of the message that is not UTF-8, at any depth: bytes become \xHH. Otherwise
+// one folder with such a name would make a reply that no client can read.
 void make_utf8(google::protobuf::Message& message);
 
 // ROUTE_STATE_LIVE is "live"; *_UNSPECIFIED is "".
@@ -21,7 +21,7 @@ std::string enum_word(E value) {
   return known == nullptr ? "unknown" : enum_word(*known);
 }
 
-// The number of the value that a word means; 0, which is *_UNSPECIFIED, when there is none.
+// The number of the enum value with this word; 0, which is *_UNSPECIFIED, when there is none.
 int enum_number(const google::protobuf::EnumDescriptor& type, std::string_view word);
 template <typename E>
 E enum_value(std::string_view word) {

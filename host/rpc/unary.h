@@ -1,4 +1,4 @@
-// What the services share.
+// Shared by the services.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -10,7 +10,7 @@ namespace specd::host {
 
 constexpr int kMessageBytesMax = 4 << 20;
 
-// Ends a unary call at once; `response` may hold text that is no UTF-8.
+// Ends a unary call at once. Strings of `response` that are not UTF-8 are escaped.
 inline grpc::ServerUnaryReactor* finished(grpc::CallbackServerContext* context,
                                           const Status& status,
                                           google::protobuf::Message* response = nullptr) {

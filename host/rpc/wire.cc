@@ -12,10 +12,10 @@
 namespace specd::host {
 namespace {
 
-// Memory of a parsed request without its ids. A message has at most 4 MiB; one that takes more memory
-// than this holds unknown fields, or very many small ones.
+// The memory of a parsed request without its ids. A message has at most 4 MiB; only unknown fields
+// or very many small ones take more memory than this.
 constexpr size_t kRequestBytesMax = 8 << 20;
-// Of a status: clients take 8 KiB of metadata, where one byte may become three.
+// The message of an error: clients accept 8 KiB of metadata, and encoding may triple a byte.
 constexpr size_t kStatusBytesMax = 2048;
 
 Status wrong(const std::string& field, const std::string& text) {

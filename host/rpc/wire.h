@@ -1,4 +1,4 @@
-// Between the engine's words and the wire's: requests in, events, reports and statuses out.
+// Converts between the engine's types and the wire's: requests in; events, reports, statuses out.
 #pragma once
 
 #include <grpcpp/support/status.h>
@@ -13,13 +13,13 @@ namespace specd::host {
 // Checks what the wire adds (no prompt at all, more memory than a request can need); the engine
 // checks the values.
 Result<Request> request_from_wire(const v1::GenerateRequest& wire);
-// An error of the engine about a request, with the field as the .proto spells it.
+// An error of the engine about a request, with the field named as in the .proto.
 Status with_wire_field(const Status& status);
 
 // "field: message", at most 2 KiB of it.
 grpc::Status status_to_wire(const Status& status);
 
-// Reports may hold any bytes: make_utf8() goes over the reply they stand in.
+// Strings of reports may contain any bytes; call make_utf8() on the whole reply.
 v1::Sampling sampling_to_wire(const SamplingParams& sampling);
 v1::Finished finished_to_wire(const std::string& request_id, const Event& event);
 v1::Plugin plugin_to_wire(const PluginReport& report);

@@ -11,7 +11,7 @@
 namespace specd::host {
 namespace {
 
-// About what an output takes on a wire; structs are not counted.
+// The approximate size of an output on a wire.
 size_t bytes_of(const SessionOutput& output) {
   constexpr size_t kFrameBytes = 8;
   return std::visit(
@@ -32,7 +32,7 @@ size_t bytes_of(const SessionOutput& output) {
 void apply_time_left(std::chrono::milliseconds left, Request& request) {
   const int64_t left_ms = std::max<int64_t>(left.count(), 1);
   if (left_ms > EngineLimits::kDeadlineMs) return;
-  // The engine refuses a deadline that is out of range; leave it to be refused.
+  // Keep a deadline that is out of range: the engine refuses it.
   if (request.deadline_ms == 0 ||
       (left_ms < request.deadline_ms && request.deadline_ms <= EngineLimits::kDeadlineMs))
     request.deadline_ms = left_ms;
@@ -71,7 +71,7 @@ void Session::refuse(const Status& status) {
 void Session::submit(const Request& request, bool return_prompt_tokens) {
   {
     const MutexLock lock(mutex_);
-    if (stage_ != Stage::kWaiting) return;  // it was cancelled before
+    if (stage_ != Stage::kWaiting) return;  // cancelled while it waited
     stage_ = Stage::kSubmitting;
   }
   Result<Ticket> ticket = sessions_.engine().submit(
@@ -106,7 +106,7 @@ void Session::push_locked(SessionOutput output) {
 
 void Session::drop_locked() {
   muted_ = true;
-  if (stage_ == Stage::kWaiting) {  // submit() need not begin any more
+  if (stage_ == Stage::kWaiting) {  // submit() will return at once
     stage_ = Stage::kSubmitted;
     ended_ = true;
   }

@@ -3,12 +3,12 @@
 //   auto session = sessions.open(reader);   // reader: what the transport implements
 //   session->start(request, {});
 //
-// A session takes the engine's events on the step thread and never blocks it. It gives them to the
-// reader one at a time, at the client's pace, and ends exactly once. A transport only writes what
-// it is given and says when the client has gone.
+// A session receives the engine's events on the step thread without blocking it, and passes them to
+// the reader one at a time, at the client's pace. It ends exactly once. A transport writes what it
+// receives and reports when the client disconnects.
 //
-// Bounded: what the client has not read yet waits here. Past Sessions::kBufferBytesMax the request
-// is cancelled and the session ends with kExhausted.
+// The buffer of unread output is bounded: past Sessions::kBufferBytesMax the request is cancelled
+// and the session ends with kExhausted.
 #pragma once
 
 #include <chrono>
@@ -29,7 +29,7 @@ namespace specd::host {
 
 class Sessions;
 
-// What a session gives its reader: one SessionStart, any number of SessionText, and one
+// What a session writes to its reader: one SessionStart, any number of SessionText, and one
 // SessionFinish when the text is complete.
 struct SessionStart {
   std::string request_id, route;
@@ -61,20 +61,21 @@ class SessionReader {
 
 struct SessionOptions {
   bool return_prompt_tokens = false;
-  // How long the caller waits for the whole; a request whose deadline is later gets this one.
+  // How long the caller waits for the whole answer. Replaces a later deadline of the request.
   std::optional<std::chrono::milliseconds> time_left;
 };
 
 class Session : public std::enable_shared_from_this<Session> {
  public:
-  // [any] Once. A prompt in ids is submitted here; text and chats wait in the prompt queue. What
-  // is refused ends the session.
+  // [any] Once. A prompt in ids is submitted here; text and chats wait in the prompt queue. A
+  // refusal ends the session.
   void start(Request request, const SessionOptions& options);
-  // [any] The reader has written what it got last.
+  // [any] The reader has finished its last write().
   void written();
-  // [any] The client has gone: nothing more is written and the request is cancelled. end() follows.
+  // [any] The client disconnected: nothing more is written, the request is cancelled, and end()
+  // follows.
   void disconnect();
-  // [any] The transport is through with this session. REQUIRES that end() was called.
+  // [any] The transport no longer uses this session. REQUIRES that end() was called.
   void close();
 
  private:
@@ -87,10 +88,10 @@ class Session : public std::enable_shared_from_this<Session> {
   void submit(const Request& request, bool return_prompt_tokens);
   void refuse(const Status& status);
   void on_event(const Event& event);  // [step thread]
-  // [any] Cancels the request; the session ends with `reason`, unless its end is known already.
+  // [any] Cancels the request; the session ends with `reason`, unless its end is already known.
   void abort(const Status& reason);
-  // [any] abort() if `request_id` is what the client called it and the engine does not have it yet;
-  // true if so.
+  // [any] Aborts and returns true if the client gave the request this id and the engine does not
+  // have it yet.
   bool cancel_waiting(const std::string& request_id);
   void pump();  // [thread of Sessions] starts the next write, or ends the session
 
@@ -101,8 +102,8 @@ class Session : public std::enable_shared_from_this<Session> {
   Sessions& sessions_;
   SessionReader& reader_;
 
-  // Also held while Sessions is woken: once a session was seen to have ended, it may be destroyed, and
-  // then Sessions.
+  // Also held while calling Sessions::wake(): once another thread sees that the session has ended,
+  // Sessions may be destroyed.
   Mutex mutex_;
   std::string wished_id_ SPECD_GUARDED_BY(mutex_);
   std::deque<SessionOutput> buffer_ SPECD_GUARDED_BY(mutex_);
@@ -111,7 +112,7 @@ class Session : public std::enable_shared_from_this<Session> {
   Status end_status_ SPECD_GUARDED_BY(mutex_);
   Stage stage_ SPECD_GUARDED_BY(mutex_) = Stage::kWaiting;
   bool muted_ SPECD_GUARDED_BY(mutex_) = false;          // nothing more is written
-  bool cancel_wanted_ SPECD_GUARDED_BY(mutex_) = false;  // pump() is to cancel the request
+  bool cancel_wanted_ SPECD_GUARDED_BY(mutex_) = false;  // pump() must cancel the request
   bool ended_ SPECD_GUARDED_BY(mutex_) = false;     // the last event came, or there will be none
   bool writing_ SPECD_GUARDED_BY(mutex_) = false;   // the reader has an output
   bool finished_ SPECD_GUARDED_BY(mutex_) = false;  // end() was called

@@ -29,7 +29,7 @@ std::shared_ptr<Session> Sessions::open(SessionReader& reader) {
 }
 
 bool Sessions::cancel(const std::string& request_id) {
-  // In this order: a request that is submitted in between is found by the engine.
+  // In this order, so that the engine finds a request that is submitted in between.
   bool found = false;
   for (const auto& session : live()) found |= session->cancel_waiting(request_id);
   return engine_.cancel(request_id) || found;

@@ -3,9 +3,8 @@
 //   transport --start--> [prompt queue: 2 threads] --submit--> engine
 //   client <--reader-- [the thread here] <--buffer-- step thread
 //
-// Templates and tokenizers may take a second for a prompt, so prompts are rendered on threads of
-// their own, in the order in which they came; the queue is bounded. Readers are called on one
-// thread here, so the step thread never touches a socket.
+// Rendering a prompt may take a second, so it runs on separate threads, in order of arrival, from a
+// bounded queue. Readers are called on one thread here, so the step thread never touches a socket.
 #pragma once
 
 #include <atomic>
@@ -34,7 +33,7 @@ class Sessions {
   // Unread output of one session; above it the request is cancelled.
   static constexpr size_t kBufferBytesMax = 1 << 20;
 
-  // `engine` outlives it. `default_route` is what a request without a route gets.
+  // `engine` outlives it. Requests without a route get `default_route`.
   Sessions(Engine& engine, std::string default_route, size_t buffer_bytes_max = kBufferBytesMax);
   ~Sessions();  // REQUIRES every session to be closed
   Sessions(const Sessions&) = delete;
@@ -49,12 +48,11 @@ class Sessions {
   // kPromptsMax wait.
   [[nodiscard]] Status queue(std::function<void()> task);
 
-  // [any] From now on new requests are refused with kUnavailable; prompts that wait still get their
-  // turn.
+  // [any] Refuses new requests with kUnavailable from now on; waiting prompts are still rendered.
   void start_drain() { draining_ = true; }
   // [any] True when no prompt waits or is being rendered; false at the timeout.
   bool wait_prompts(std::chrono::milliseconds timeout) { return prompts_.wait_idle(timeout); }
-  // [any] Cancels what still runs or waits; each session ends with `reason`.
+  // [any] Cancels every request that runs or waits; each session ends with `reason`.
   void abort_all(const Status& reason);
   // [any] True when every session is closed; false at the timeout.
   bool wait_closed(std::chrono::milliseconds timeout);
@@ -64,7 +62,7 @@ class Sessions {
   Engine& engine() { return engine_; }
   const std::string& route_of(const Request& request) const;
   Status is_open() const;                       // kUnavailable while draining
-  void wake(std::shared_ptr<Session> session);  // there is something to write, cancel or end
+  void wake(std::shared_ptr<Session> session);  // queues it for pump()
   void remove(Session* session);
   void run();
   std::vector<std::shared_ptr<Session>> live();
@@ -80,7 +78,7 @@ class Sessions {
   std::unordered_map<Session*, std::shared_ptr<Session>> live_ SPECD_GUARDED_BY(mutex_);
   bool stopping_ SPECD_GUARDED_BY(mutex_) = false;
   std::thread thread_;
-  TaskQueue prompts_{kPromptThreads, kPromptsMax};  // last: its tasks use the rest
+  TaskQueue prompts_{kPromptThreads, kPromptsMax};  // last: its tasks use the members above
 };
 
 }  // namespace specd::host

@@ -1,5 +1,5 @@
-// An engine on a model of the tree, requests that wait for their end, and the audit: at the end of
-// every test the books must balance and threads and descriptors be back at the baseline.
+// An engine on a model of the tree, requests that wait for their end, and the audit: after every
+// test the counters must balance, and threads and descriptors must be back at the baseline.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@
 
 namespace specd {
 
-// What one request gave, gathered by its sink.
+// What one request produced, collected by its sink.
 struct Outcome {
   std::string id;
   std::vector<int32_t> tokens;
@@ -54,8 +54,8 @@ class Pending {
       });
     };
   }
-  // From `n` tokens on the sink holds the step thread, as a long forward would: the request cannot
-  // end before it is let go on, here or by a larger `n`.
+  // Once the request has `n` tokens, its sink blocks the step thread, as a long forward would. The
+  // request cannot end before a call with a larger `n` lets it continue.
   void hold_at(size_t n) {
     const std::lock_guard lock(state_->mutex);
     state_->hold_at = n;
@@ -111,8 +111,7 @@ class EngineTest : public testing::Test {
     EXPECT_LE(entries_of("/proc/self/fd"), descriptors_);
   }
 
-  // The smaller model unless a test says otherwise: what these tests are about does not depend on
-  // it.
+  // The smaller model unless a test says otherwise: most of these tests do not depend on the model.
   static EngineOptions options(const std::string& model = "pico-draft") {
     EngineOptions o;
     o.model.name = model;
@@ -178,7 +177,7 @@ class EngineTest : public testing::Test {
     return {};
   }
 
-  // Nothing runs any more; everything that came in is accounted for.
+  // Waits until nothing runs, then checks that everything admitted is accounted for.
   void audit() {
     ASSERT_TRUE(engine_->wait_idle(60'000));
     const EngineReport status = engine_->status();

@@ -1,6 +1,6 @@
 // A CUDA library without CUDA: the contract of kernels/cuda.h, implemented with the CPU's ops, with
 // everything recorded. It is loaded in place of libspecd_cuda, so that tests without a GPU can run
-// the loader, the executor's streams and graphs, and the daemon on `devices: [cuda:0]`. It does not
+// the loader, the worker's streams and graphs, and the daemon on `devices: [cuda:0]`. It does not
 // test the kernels or the driver.
 //
 // Stricter than a GPU:
@@ -31,7 +31,7 @@ struct Record {
   std::vector<std::string> faults;  // mistakes of the device's caller, as text
 };
 
-// The symbols exported beside specd_cuda_library.
+// The symbols exported in addition to specd_cuda_library.
 inline constexpr char kTakeRecord[] = "specd_fake_cuda_take_record";
 using TakeRecordFn = void (*)(Record*);  // of all devices, since the last call
 inline constexpr char kNote[] = "specd_fake_cuda_note";

@@ -29,7 +29,7 @@ inline std::string_view text_of(const uint8_t* data, size_t size) {
   return {reinterpret_cast<const char*>(data), size};
 }
 
-// A refusal says where, in text that can be sent.
+// A refusal names the place, in valid UTF-8 of limited length.
 inline void check_message(const Status& status, const std::string& where) {
   if (status.ok()) return;
   if (status.text().find(where) == std::string::npos)

@@ -1,5 +1,5 @@
-// A GenerateRequest as bytes, as far as the daemon takes it: parsed, checked, given to an engine
-// and cancelled. Refusals name a field; whatever is taken ends.
+// The bytes of a GenerateRequest, treated as in the daemon: parsed, checked, submitted to an engine
+// and cancelled. Refusals name a field; every admitted request ends.
 #include <filesystem>
 #include <future>
 

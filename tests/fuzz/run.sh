@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds the fuzzers with clang under ASan and UBSan and runs each for so many seconds, one on every
 # processor at a time, from its corpus in the tree. A finding is left in build/fuzz/findings and fails
-# the run: shrink it, mend what it found, and put it into the corpus.
+# the run: shrink it, fix the bug, and add it to the corpus.
 #
 #   bash tests/fuzz/run.sh [SECONDS=60] [NAME...]
 set -uo pipefail

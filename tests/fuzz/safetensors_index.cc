@@ -1,4 +1,4 @@
-// model.safetensors.index.json beside two shards.
+// model.safetensors.index.json next to two shards.
 #include <filesystem>
 #include <fstream>
 

@@ -1,5 +1,5 @@
-// What a plugin leaves in the columns of a proposal and a verdict: what passes is a tree, a path of
-// it, and nothing out of range.
+// Arbitrary columns of a proposal and a verdict: what passes is a tree and a path in it, with
+// nothing out of range.
 #include "core/plugin/instance/sanitizer.h"
 
 #include <cstring>

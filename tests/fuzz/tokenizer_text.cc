@@ -1,5 +1,6 @@
-// Texts and ids through one tokenizer of each kind: encoding is refused for what is not UTF-8 only;
-// byte-level kinds give the text back; a stream of ids gives the text that all of them give.
+// Texts and ids through one tokenizer of each kind: only text that is not UTF-8 is
+// refused; byte-level kinds give the text back; streaming ids gives the same text as decoding them
+// all at once.
 #include <cstring>
 #include <vector>
 

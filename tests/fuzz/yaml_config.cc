@@ -1,5 +1,5 @@
-// The daemon's configuration: refused with file, line and column, or read, and then what is printed
-// of it reads as the same.
+// The daemon's configuration: refused with file, line and column, or read; then printing it and
+// reading that again gives the same.
 #include <filesystem>
 
 #include "host/config/config.h"

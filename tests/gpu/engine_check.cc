@@ -4,7 +4,7 @@
 //   engine_check --device cuda:0 --zoo DIR --plugins DIR --work DIR [--json FILE] [--shapes 1b,8b]
 //                [--ballast-bytes N] [--fast 0]
 //
-// Exits with 1 when a text differs on one device. Figures are printed beside their goals without
+// Exits with 1 when a text differs on one device. Figures are printed next to their goals without
 // affecting the exit status. Environment: SPECD_CUDA_LIBRARY.
 #include <algorithm>
 #include <condition_variable>

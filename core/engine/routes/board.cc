@@ -17,7 +17,7 @@ void add(CallCounts& to, const CallStats& stats) {
   to.failures += stats.failures;
 }
 
-// Counters add up over generations; a gauge is of one instance.
+// Counters add up over generations; a gauge belongs to one instance.
 void add_metrics(RouteCounts& to, const std::string& plugin, const char* kind,
                  const specd_owner& owner, bool with_gauges) {
   for (PluginMetric& metric : plugin_metrics(owner)) {
@@ -51,7 +51,7 @@ void add_counts(const LiveRoute& route, RouteCounts& to, bool with_gauges) {
   add_metrics(to, route.verifier_bundle.id, "verifier", verifier.owner(), with_gauges);
 }
 
-// Whether counts of one belong to the other: a route that changes its plugins begins anew.
+// Whether the counts of both add up: a route whose plugins change starts from 0.
 bool same_plugins(const RouteOptions& a, const RouteOptions& b) {
   return a.name == b.name && a.drafter.plugin == b.drafter.plugin &&
          a.verifier.plugin == b.verifier.plugin;
@@ -122,7 +122,7 @@ void RouteBoard::publish(RouteTable table) {
     }
     table_.swap(next);
   }
-  // Letting go of the old table may queue its routes: not under the lock.
+  // The old table is released here, without the lock: that may queue its routes, which locks again.
 }
 
 std::vector<RouteReport> RouteBoard::report() const {

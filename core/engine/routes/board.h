@@ -1,11 +1,11 @@
-// Which routes can be asked for, and what becomes of those that were replaced.
+// The routes that requests can use, and the retirement of those that were replaced.
 //
-// The table is immutable and stands behind one pointer. submit() reads it and gives the request a
+// The table is immutable and is replaced as a whole. submit() reads it and gives the request a
 // lease of its route: waiting and running requests keep the pair they were admitted with, whatever
-// is published meanwhile. A pair that is in no table any more drains. Whoever lets go of it last, a
-// request or a reader of an old table, only queues it; the retirer, a thread of its own,
-// deactivates and destroys the instances. So the step thread makes no control call, and no step can
-// touch what is being destroyed.
+// is published meanwhile. A pair that is no longer in the table drains. Its last holder, a request
+// or a reader of an old table, only queues it; a separate thread, the retirer, deactivates and
+// destroys the instances. So the step thread makes no control call, and no step uses what is being
+// destroyed.
 #pragma once
 
 #include <cstdint>
@@ -24,24 +24,24 @@ namespace specd {
 struct RouteEntry {
   RouteOptions options;
   std::shared_ptr<LiveRoute> live;  // null when the route cannot be served
-  Status refused;                   // then: why; its field is a key of the route
+  Status refused;                   // the reason then; its field is a key of the route
 };
 using RouteTable = std::map<std::string, RouteEntry>;  // by name; without "off"
 
 class RouteBoard {
  public:
-  // `control` is held around the control calls of plugins; it outlives this.
+  // `control` is held around control calls of plugins; it must outlive this.
   explicit RouteBoard(Mutex& control);
-  // Retires every route. REQUIRES no lease and no table of this outside.
+  // Retires every route. REQUIRES that nobody holds a lease or a table of this any more.
   ~RouteBoard();
 
   // [any] Never null.
   std::shared_ptr<const RouteTable> read() const;
-  // [any] A route that retires when nobody holds it any more, published or not.
+  // [any] Makes a route that retires when its last holder releases it, published or not.
   std::shared_ptr<LiveRoute> share(std::unique_ptr<LiveRoute> route);
-  // Puts `table` in the place of the old one; what was replaced drains. One call at a time.
+  // Replaces the table; the routes that were replaced drain. One call at a time.
   void publish(RouteTable table);
-  // [any] The routes of the table, then the draining ones.
+  // [any] The routes of the table, then the draining routes.
   std::vector<RouteReport> report() const;
 
  private:
@@ -57,7 +57,7 @@ class RouteBoard {
   CondVar changed_;
   std::shared_ptr<const RouteTable> table_ SPECD_GUARDED_BY(mutex_);
   std::vector<Draining> draining_ SPECD_GUARDED_BY(mutex_);
-  std::map<std::string, RouteCounts> past_ SPECD_GUARDED_BY(mutex_);  // counts of the retired
+  std::map<std::string, RouteCounts> past_ SPECD_GUARDED_BY(mutex_);  // counts of the retired ones
   std::vector<std::unique_ptr<LiveRoute>> released_ SPECD_GUARDED_BY(mutex_);  // to be retired
   bool stopping_ SPECD_GUARDED_BY(mutex_) = false;
   std::thread thread_;

@@ -84,7 +84,7 @@ Result<RouteChange> RouteControl::apply(const RouteOptions& wanted) {
   RouteTable next = *table;
   next[wanted.name] = {
       .options = wanted, .live = board_.share(std::move(fresh.route)), .refused = {}};
-  // On the step thread, while this one waits with mutex_ held.
+  // Runs on the step thread, while this thread waits and holds mutex_.
   const auto flip = [&]() SPECD_REQUIRES(mutex_) {
     add_taps(std::move(fresh.taps));
     board_.publish(std::move(next));
@@ -155,9 +155,7 @@ Result<RouteLease> RouteControl::lease(const std::string& name) const {
   }
   if (found->second.live == nullptr) {
     return Status(Code::kInvalidArgument, "route",
-                  "'" + wanted +
-                      "' could not be made; the operator sees why in the list of routes and in "
-                      "the log");
+                  "'" + wanted + "' cannot be served; the list of routes and the log say why");
   }
   return RouteLease(found->second.live);
 }

@@ -1,5 +1,5 @@
-// Changes of routes while requests run: a route is staged beside the step (loaded, checked, activated)
-// and flipped in between two steps. One change at a time; an error leaves everything as it was.
+// Changes routes while requests run. A route is staged (loaded, checked, activated) while steps go
+// on, and swapped in between two steps. One change at a time; an error leaves everything as it was.
 // [control] all functions but those marked [any].
 #pragma once
 
@@ -22,18 +22,18 @@ namespace specd {
 
 class RouteControl {
  public:
-  // All outlive this.
+  // All must outlive this.
   RouteControl(const EngineOptions& options, const Target& target, Models& models, Intake& intake)
       : options_(options), target_(target), models_(models), intake_(intake), board_(mutex_) {}
 
-  // Discovers plugins and stages the routes of the options. One that cannot be is logged and kept
-  // as refused, unless it is the default route.
+  // Discovers plugins and stages the routes of the options. Fails when the default route cannot be
+  // served; another route is logged and kept as refused.
   Status load();
 
   // See Engine::apply_route() and delete_route().
   Result<RouteChange> change(const std::string& request_id, const RouteOptions& wanted,
                              bool is_delete);
-  // Runs `task` between two steps while no route changes. False: no step ended in time.
+  // Runs `task` between two steps, while no route changes. False when no step ended in time.
   bool between_steps(std::function<void()> task);
 
   // [any] The route that a request names; empty = the default. Empty lease = plain decoding.
@@ -46,7 +46,7 @@ class RouteControl {
  private:
   struct Staged {
     std::unique_ptr<LiveRoute> route;
-    std::vector<Transformer::Tap> taps;  // that the model does not have yet
+    std::vector<Transformer::Tap> taps;  // new to the model
   };
   struct Reply {
     std::string request_id;
@@ -56,7 +56,7 @@ class RouteControl {
   };
   Result<Staged> stage(const RouteOptions& wanted) SPECD_REQUIRES(mutex_);
   void add_taps(std::vector<Transformer::Tap> taps) SPECD_REQUIRES(mutex_);  // and between steps
-  bool is_current(const LiveRoute& route) const;  // made of what would be loaded now
+  bool is_current(const LiveRoute& route) const;  // made of the bundles that would be loaded now
   Result<RouteChange> apply(const RouteOptions& wanted) SPECD_REQUIRES(mutex_);
   Result<RouteChange> remove(const std::string& name) SPECD_REQUIRES(mutex_);
 
@@ -66,7 +66,8 @@ class RouteControl {
   Intake& intake_;
   std::unique_ptr<Services> services_;
   std::unique_ptr<PluginRegistry> registry_;
-  // Held by whatever changes routes, makes or destroys instances; never by the step thread.
+  // Held while routes change and while instances are made or destroyed. Never taken by the step
+  // thread.
   Mutex mutex_;
   RouteBoard board_;
   std::vector<uint32_t> tap_points_ SPECD_GUARDED_BY(mutex_);  // the model's taps in their order

@@ -50,7 +50,7 @@ bool has_type(const Json& value, std::string_view type) {
   return value.is_null();
 }
 
-// For messages: short, one line, never throws on bytes that are not UTF-8.
+// For messages: short, on one line; does not throw on bytes that are not UTF-8.
 std::string show(const Json& value) {
   if (value.is_object()) return "an object";
   if (value.is_array()) return "a list of " + std::to_string(value.size());
@@ -125,7 +125,7 @@ Status unknown_key(const std::string& path, const std::string& key, const Json* 
   return wrong(path, "unknown key " + quote(key) + known_words(key, known));
 }
 
-// Exact also for integers that a double cannot hold; the package's own compares 2^63 as negative.
+// Exact also for integers that a double cannot represent. nlohmann's own takes 2^63 for negative.
 bool less(const Json& a, const Json& b) {
   if (!a.is_number_integer() || !b.is_number_integer()) return a.get<double>() < b.get<double>();
   if (a.is_number_unsigned()) {

@@ -1,7 +1,7 @@
-// The JSON Schema subset that factories describe their configuration with.
+// The subset of JSON Schema with which factories describe their configuration.
 //
 //   type (one word), properties, required, additionalProperties, enum, minimum, maximum, items,
-//   minItems, maxItems; title, description, default and $schema say nothing to the check.
+//   minItems, maxItems; title, description, default and $schema are allowed and ignored.
 //
 // Differs from JSON Schema on purpose: additionalProperties is false unless stated, and a keyword
 // outside this list refuses the schema, so that no constraint is silently ignored.

@@ -17,7 +17,7 @@ constexpr uint16_t kMachine = EM_AARCH64;
 #else
 #error "add the ELF machine number of this architecture"
 #endif
-// What is told of exports: more names, or longer ones, say nothing more.
+// Limits of what is reported about exports.
 constexpr size_t kNamesMax = 9, kNameBytesMax = 256;
 constexpr uint8_t kByteOrder =
     std::endian::native == std::endian::little ? ELFDATA2LSB : ELFDATA2MSB;
@@ -174,7 +174,7 @@ bool DynamicTables::symbol_count(uint64_t* count, std::string* fault) const {
     *fault = "its GNU symbol hash table is damaged";
     return false;
   }
-  // Whichever table shows more: the linker may use either.
+  // The larger count: the linker may use either table.
   if (by_gnu_hash > *count) *count = by_gnu_hash;
   return true;
 }

@@ -15,10 +15,10 @@ namespace specd {
 // (kDataLoss).
 Status check_elf_header(std::span<const std::byte> head, const std::string& where);
 
-// Names that the dynamic linker can find in the file, the first nine, cut to 256 bytes: defined,
-// global or weak, not hidden. Read from the dynamic segment (what the linker itself uses), every
-// offset checked against the file, and every loadable segment too: a truncated file would otherwise
-// fault when it is mapped.
+// The first nine names that the dynamic linker can find in the file, cut to 256 bytes: defined,
+// global or weak, not hidden. Read from the dynamic segment, which the linker itself uses. Every
+// offset is checked against the file, and so is every loadable segment: a truncated file would
+// otherwise fault when it is mapped.
 Result<std::vector<std::string>> elf_exports(std::span<const std::byte> file,
                                              const std::string& where);
 

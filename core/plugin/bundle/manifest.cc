@@ -37,7 +37,7 @@ bool is_name(std::string_view text, std::string_view marks) {
          });
 }
 
-// One part of a path that stays where it is.
+// A single path component that cannot lead out of its directory.
 bool is_file_name(std::string_view text) {
   return is_name(text, "._+-") && text != "." && text != "..";
 }

@@ -8,7 +8,6 @@
 
 #define BOOST_DLL_USE_STD_FS
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <boost/dll/shared_library.hpp>
 #include <cerrno>
@@ -46,7 +45,7 @@ struct Module {
   std::optional<Status> init;  // what init() said, once called
 };
 
-// Never destroyed: the destructor of boost::dll::shared_library closes, and plugin code must stay.
+// Never destroyed: ~shared_library() would unmap plugin code, which must stay.
 struct Modules {
   Mutex mutex;  // the load lock of the process
   std::map<std::string, std::unique_ptr<Module>> by_sha256 SPECD_GUARDED_BY(mutex);
@@ -99,7 +98,7 @@ Status check_hash(const LoadRequest& request, const std::string& found) {
                     " (plugin.json), found sha256:" + found + "; install the bundle again");
 }
 
-// Exactly the entry is exported, judged on the bytes that will run.
+// Checks on the bytes that will run that only the entry is exported.
 Status inspect(int fd, const std::string& where) {
   struct stat info;
   if (fstat(fd, &info) != 0) return io_error(where, "fstat");
@@ -124,8 +123,8 @@ Status inspect(int fd, const std::string& where) {
                                      "; build it with specd_add_plugin()");
 }
 
-// Writes <cache>/<sha256>.so anew, so that nothing older has to be trusted, and atomically, so that
-// another daemon on the same cache never sees half of it.
+// Writes <cache>/<sha256>.so anew, so that no older file has to be trusted, and atomically, so that
+// another daemon with the same cache never sees half of it.
 Result<std::string> copy_to_cache(const LoadRequest& request) {
   if (request.cache_directory.empty()) {
     return Status(Code::kFailedPrecondition, "no plugin cache directory is configured");
@@ -136,7 +135,7 @@ Result<std::string> copy_to_cache(const LoadRequest& request) {
   const std::string name = sha256 + ".so";
   const std::string part = "." + sha256 + "." + std::to_string(getpid());
   const std::string path = request.cache_directory + "/" + name;
-  unlinkat(cache.get(), part.c_str(), 0);  // of an earlier process with our id
+  unlinkat(cache.get(), part.c_str(), 0);  // left by an earlier process with this id
   const FileDescriptor copy(
       openat(cache.get(), part.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0500));
   if (copy.get() < 0) return io_error(request.cache_directory + "/" + part, "open");
@@ -223,12 +222,12 @@ Status check_factory(const specd_factory* factory, uint32_t index) {
                                      : check_api(*factory->verifier, where);
 }
 
-// What must hold whatever the manifest says.
+// The checks that do not involve the manifest.
 Status check_table(specd_status status, const specd_plugin* plugin) {
   if (plugin == nullptr) {
     return refuse_table("the entry stored no table (status " + std::to_string(status) + ")");
   }
-  // `layout` stands at a fixed offset in every version; nothing else may be read before it agrees.
+  // `layout` is at the same offset in every version. Nothing else may be read before it matches.
   static_assert(offsetof(specd_plugin, layout) == 8);
   if (is_bad_text(plugin->layout)) return refuse_table("the table has no layout hash");
   if (std::strcmp(plugin->layout, SPECD_ABI_LAYOUT) != 0) {
@@ -260,7 +259,7 @@ Status check_table(specd_status status, const specd_plugin* plugin) {
   return Status();
 }
 
-// The manifest is a claim; the table is the truth; a difference refuses.
+// The manifest must match the table.
 Status check_claim(const Manifest& manifest, const specd_plugin& plugin) {
   const auto differ = [](const std::string& what, const std::string& claimed,
                          const std::string& found) {
@@ -296,9 +295,8 @@ Status check_claim(const Manifest& manifest, const specd_plugin& plugin) {
 
 // ---- loading ---------------------------------------------------------------------------------
 
-// A constructor that exits ends the process, and so must one that throws: an exception that leaves
-// dlopen() leaves the linker locked. While one of these lives, that ends with the name of the
-// library.
+// Names the library when one of its constructors ends the process. exit() in a constructor does,
+// and so must an exception: leaving dlopen() by one would leave the linker locked.
 class LastWords {
  public:
   explicit LastWords(const std::string& library_path) {
@@ -310,9 +308,9 @@ class LastWords {
       before();
     });
     loading = std::this_thread::get_id();
-    // Anew each time: the last one registered is the first to run.
+    // Registered for each load: the handler that was registered last runs first.
     std::atexit([] {
-      if (say()) _exit(1);  // whatever it said, this was no success
+      if (say()) _exit(1);  // even after exit(0)
     });
   }
   ~LastWords() { loading = std::thread::id(); }
@@ -325,7 +323,7 @@ class LastWords {
     [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, text.data(), text.size());
     return true;
   }
-  // One at a time, under the lock of all modules.
+  // Used under the load lock, so one at a time.
   static inline std::atomic<std::thread::id> loading;
   static inline std::string text;
 };
@@ -348,7 +346,7 @@ Result<std::unique_ptr<Module>> map_module(const std::string& path, const LoadRe
                                           ": the dynamic linker refused it: " +
                                           (words == nullptr ? error.message() : words));
   }
-  if (!module->library.has(SPECD_ENTRY_SYMBOL)) {  // inspect() saw it: the hash table lies
+  if (!module->library.has(SPECD_ENTRY_SYMBOL)) {  // inspect() found it, so the hash table is wrong
     module->table = Status(Code::kUnsupported, std::string("the dynamic linker finds no symbol '") +
                                                    SPECD_ENTRY_SYMBOL + "'");
     return module;
@@ -375,7 +373,7 @@ Result<const specd_plugin*> load_module(const LoadRequest& request) {
     SPECD_TRY(std::unique_ptr<Module> module, map_module(path, request));
     found = all.by_sha256.emplace(sha256, std::move(module)).first;
   } else {
-    // The code is there already; the claim that this file is the same is still to be checked.
+    // The code is loaded already; check that this file really has the same content.
     SPECD_TRY(const FileDescriptor source,
               open_trusted_file(request.library_path, kLibraryBytesMax));
     SPECD_TRY(const std::string hash, copy_and_hash(source, -1, request.library_path, ""));

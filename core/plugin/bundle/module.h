@@ -18,10 +18,10 @@ struct LoadRequest {
   const specd_host* host;
 };
 
-// Copies while hashing, inspects the copy, loads it, checks the table against itself and the
-// manifest, calls init(). The module stays mapped until the process ends, also after an error: code
-// that ran may have left threads, handlers or thread-local destructors behind. What failed after it
-// was mapped fails again with the same words and runs nothing.
+// Copies and hashes the library, inspects and loads the copy, checks the entry table and compares
+// it with the manifest, and calls init(). The module stays mapped until the process ends, even
+// after an error: code that ran may have left threads, handlers or thread-local destructors behind.
+// After a failure of mapped code, later calls return the same error and run nothing.
 Result<const specd_plugin*> load_module(const LoadRequest& request);
 
 void shut_down_modules();

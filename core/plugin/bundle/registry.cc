@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -36,7 +35,7 @@ struct Bundle {
   BundleInfo info;
   Manifest manifest;
   const specd_plugin* plugin = nullptr;  // once loaded
-  std::optional<Status> failure;         // of discovery
+  std::optional<Status> failure;         // why discovery refused it
 };
 
 Result<std::string> absolute_path(const std::string& path) {
@@ -51,7 +50,7 @@ Result<std::string> absolute_path(const std::string& path) {
 
 // ---- discovery -------------------------------------------------------------------------------
 
-// Hash and, for the library, the head of the file, through one descriptor.
+// Checks the hash and, for the library, the ELF header, through one descriptor.
 Status check_file(const std::string& path, const std::string& expected, bool is_library) {
   SPECD_TRY(const FileDescriptor file, open_trusted_file(path, kLibraryBytesMax));
   Sha256 hash;
@@ -80,7 +79,7 @@ Status check_file(const std::string& path, const std::string& expected, bool is_
 }
 
 Status read_bundle(const std::string& directory, Manifest* manifest, std::string* content_sha256) {
-  // Opened on its own first: the directory itself may not be a sticky one that others write.
+  // Opened on its own first: the bundle directory gets no exception for sticky directories.
   SPECD_TRY(const FileDescriptor opened, open_trusted_directory(directory));
   const std::string path = directory + "/" + kManifestName;
   auto file = open_trusted_file(path, kManifestBytesMax);
@@ -113,7 +112,7 @@ bool looks_like_bundle(const fs::path& directory) {
     if (entry->path().filename() == kManifestName || entry->path().extension() == ".so")
       return true;
   }
-  return static_cast<bool>(error);  // what cannot be read is said, not skipped
+  return static_cast<bool>(error);  // report an unreadable directory instead of skipping it
 }
 
 Result<std::vector<std::string>> bundle_directories(const std::string& root) {
@@ -148,7 +147,7 @@ void log_refusal(const BundleInfo& info) {
   log(LogLevel::kWarn, "plugin " + info.id + " refused: " + info.reason);
 }
 
-// Of PluginRegistry::Options.
+// The field of PluginRegistry::Options.
 std::string directory_field(size_t index) { return "directories[" + std::to_string(index) + "]"; }
 
 // Every bundle of `roots`, nothing loaded.
@@ -301,7 +300,7 @@ Bundle* PluginRegistry::Impl::find(const std::string& plugin_id) {
   Bundle* refused = nullptr;
   for (Bundle& bundle : bundles) {
     if (bundle.info.id != plugin_id) continue;
-    // A refused double must not hide the one that was taken.
+    // A refused bundle must not hide an accepted one with the same id.
     if (!bundle.failure.has_value()) return &bundle;
     if (refused == nullptr) refused = &bundle;
   }
@@ -322,12 +321,12 @@ Result<Bundle> PluginRegistry::Impl::load(const std::string& plugin_id) {
       size_t n_refused = 0;
       for (const Bundle& one : bundles) {
         if (one.failure.has_value() && one.info.id == one.info.directory) {
-          // Its manifest cannot be read: it may be the one.
+          // Its manifest cannot be read, so it may be the wanted bundle.
           if (++n_refused == 1)
             refused = "; " + quote(one.info.directory, 400) + " was refused: " + one.info.reason;
           continue;
         }
-        // A refused double has the same id.
+        // A refused duplicate has the same id.
         if (std::find(ids.begin(), ids.end(), one.info.id) != ids.end()) continue;
         ids.push_back(one.info.id);
         there += (there.empty() ? "" : ", ") + quote(one.info.id);
@@ -345,7 +344,7 @@ Result<Bundle> PluginRegistry::Impl::load(const std::string& plugin_id) {
     if (found->plugin != nullptr) return *found;
     bundle = *found;
   }
-  // Without the lock: init() may take its time, and list() must not wait for it.
+  // Without the lock: init() may take long, and list() must not wait for it.
   auto loaded = load_module({bundle.manifest, bundle.info.directory + "/" + bundle.manifest.library,
                              cache_directory, host});
   const MutexLock lock(mutex);
@@ -502,7 +501,7 @@ Result<std::unique_ptr<Verifier>> PluginRegistry::make_verifier(const std::strin
       api->describe(prepared.factory, impl_->host, &target, prepared.config->get(), &caps),
       prepared.where + ": describe", call.text));
   SPECD_OK_OR_RETURN(check_caps(caps, *impl_->host, prepared.where));
-  // A verifier keeps no state of its own, so it has no quota; scratch() is there for its calls.
+  // Verifiers keep no state, so their quota is 0. Their calls can use scratch().
   auto owner = make_owner(plugin_id, instance_name, 0);
   const specd_create_args args = create_args(prepared, target, owner.get(), &call);
   call.clear();

@@ -1,11 +1,11 @@
 // Discovery and loading of plugin bundles.
 //
 // A bundle is a directory with plugin.json and a library. Discovery reads manifests and runs no
-// code. Loading: permission check, hash while copying into a private content-addressed cache,
-// inspection of the copy, Boost.DLL with rtld_now | rtld_local, pinned for ever, entry, layout
-// check, init. What fails is refused with the reason; the daemon goes on without it.
-// The same content is one module of the process, whoever loads it; new content under the same path
-// is a new module.
+// code. Loading checks permissions, copies the library into a private content-addressed cache while
+// hashing it, inspects the copy, loads it with Boost.DLL (rtld_now | rtld_local, never unloaded),
+// calls the entry, checks the layout and calls init(). What fails is refused with the reason, and
+// the daemon goes on without it. Equal content is one module of the process; new content under the
+// same path is a new module.
 #pragma once
 
 #include <memory>
@@ -43,29 +43,28 @@ class PluginRegistry {
     std::string cache_directory;           // created with mode 0700
   };
 
-  // `host` outlives the process's plugins (make_host() gives such). A directory that does not exist
-  // is an error, and so is a cache directory that others may enter; a bad bundle is not. The field
-  // of an error is that of Options: "directories[0]".
-  // Subdirectories without plugin.json and without a library are no bundles, nor are hidden ones.
+  // `host` must outlive all plugins of the process, as those of make_host() do. A directory that
+  // does not exist is an error, and so is a cache directory that others may enter; a bad bundle is
+  // not. The field of an error is that of Options: "directories[0]". Hidden subdirectories, and
+  // those with neither plugin.json nor a library, are not bundles.
   static Result<std::unique_ptr<PluginRegistry>> open(const Options& options,
                                                       const specd_host* host);
   ~PluginRegistry();
 
-  // [control] Looks at the directories again: what is new appears, what has gone disappears, and
-  // other content under a known path is a new version that the next make_ call loads. Instances and
-  // code of before stay as they are. On error (a directory has gone) the list stays.
+  // [control] Reads the directories again. New bundles appear, removed ones disappear, and other
+  // content under a known path is a new version, which the next make_*() call loads. Existing
+  // instances keep their code. On an error, such as a missing directory, the list stays.
   Status rescan();
 
-  // [any] What make_ calls choose from.
+  // [any] The bundles that make_*() calls choose from.
   std::vector<BundleInfo> list() const;
-  // [any] The bundle that make_ calls take for this id.
+  // [any] The bundle that make_*() calls use for this id.
   std::optional<BundleInfo> find(const std::string& plugin_id) const;
 
-  // [control] Loads the bundle on first use, checks `config` against the factory's schema, then
-  // describe() and create(). The caller activates. Errors name
-  // plugin and factory, and their field is "plugin", "factory", "config.KEY" or none.
-  // `factory_id` may be empty when the plugin has one factory of the kind. `target` is read during
-  // the call only.
+  // [control] Loads the bundle on first use, checks `config` against the factory's schema, and
+  // calls describe() and create(). The caller activates the instance. Errors name plugin and
+  // factory, and their field is "plugin", "factory", "config.KEY" or none. `factory_id` may be
+  // empty when the plugin has one factory of the kind. `target` is read only during the call.
   Result<std::unique_ptr<Drafter>> make_drafter(const std::string& plugin_id,
                                                 const std::string& factory_id, const Json& config,
                                                 const specd_target_info& target,

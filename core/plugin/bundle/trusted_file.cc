@@ -21,7 +21,7 @@ std::string octal(mode_t mode) {
   return text;
 }
 
-// Empty when nobody else can change it. `on_the_way`: a directory above the wanted file.
+// Why `path` is not trusted, or empty. `on_the_way`: it is a directory above the wanted file.
 std::string distrust(const struct stat& info, bool on_the_way, const std::string& path) {
   if (info.st_uid != 0 && info.st_uid != geteuid()) {
     return quote(path, 400) + " is owned by uid " + std::to_string(info.st_uid) +
@@ -31,7 +31,7 @@ std::string distrust(const struct stat& info, bool on_the_way, const std::string
     if (on_the_way && (info.st_mode & S_ISVTX) != 0 && info.st_uid == 0) return std::string();
     return quote(path, 400) + " is writable by " +
            ((info.st_mode & S_IWOTH) != 0 ? "others" : "its group") + " (mode " +
-           octal(info.st_mode) + "), so anyone of them could replace the plugin; fix: chmod go-w";
+           octal(info.st_mode) + "), so other users could replace the plugin; fix: chmod go-w";
   }
   return std::string();
 }

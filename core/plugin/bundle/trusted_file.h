@@ -1,10 +1,11 @@
-// Opening files of plugin bundles: only what nobody but root and the daemon's user can change.
+// Opens files of plugin bundles, and only those that nobody but root and the daemon's user can
+// change.
 //
-// The path is walked from / with one open file descriptor per part, no part may be a symbolic link,
-// and every part is judged by what was opened, so nothing can be swapped between check and use.
-// A part is trusted when it belongs to root or to the effective user and is not writable by group
-// or others. One exception, the same that ssh makes: a directory on the way that is root's and
-// sticky, like /tmp, since there nobody can rename or remove what belongs to another.
+// The path is walked from / and each part is opened and then checked through its descriptor, so
+// nothing can be swapped between check and use. No part may be a symbolic link. A part is trusted
+// when it belongs to root or to the effective user and is not writable by group or others. One
+// exception, which ssh makes too: a directory on the way that is sticky and belongs to root, like
+// /tmp, since nobody can rename or remove another user's files there.
 #pragma once
 
 #include <cstdint>

@@ -11,16 +11,15 @@
 
 namespace specd {
 
-// Bits that this host does not know are cleared and logged; everything else that is out of range
-// refuses (kUnsupported), naming `where`, the field, what was expected and found. Every required
-// service must be there, and the CPU among the devices. A chain deeper than its max_depth is
-// shortened to it.
+// Clears and logs bits that this host does not know. Anything else out of range is kUnsupported;
+// the error names `where`, the field, what was expected and what was found. Every required service
+// must exist, and at least one known device. For chains, max_nodes is lowered to max_depth.
 Status check_caps(specd_drafter_caps& caps, const specd_target_info& target, const specd_host& host,
                   const std::string& where);
 Status check_caps(specd_verifier_caps& caps, const specd_host& host, const std::string& where);
 
-// Quota before activate(): fixed bytes and those of max_batch sequences (one when there is no
-// limit).
+// The quota before activate(): the fixed bytes and those of max_batch sequences (of one when
+// max_batch is 0).
 uint64_t quota_of(const specd_drafter_caps& caps);
 
 }  // namespace specd

@@ -1,7 +1,6 @@
 #include "core/plugin/instance/host_context.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "core/base/clock.h"
 #include "core/base/log.h"
@@ -13,7 +12,7 @@ namespace {
 
 constexpr size_t kTextBytesMax = 4096;      // of one call, and of one sequence
 constexpr size_t kLogBytesMax = 8192;       // of one line
-constexpr size_t kSequenceTextsMax = 1024;  // a plugin must not make the host grow without end
+constexpr size_t kSequenceTextsMax = 1024;  // a plugin must not use up the host's memory
 
 thread_local const std::string* scope_name = nullptr;
 thread_local std::string* scope_text = nullptr;
@@ -24,7 +23,7 @@ struct HostState {
   specd_host host{};
 };
 
-// Process-lifetime on purpose: plugin code may call its host until the very end.
+// Never destroyed: plugin code may call its host until the process ends.
 struct Hosts {
   Mutex mutex;
   std::vector<std::unique_ptr<HostState>> states SPECD_GUARDED_BY(mutex);  // only grows
@@ -109,7 +108,8 @@ const void* find_service(const ServiceDirectory& directory, const char* id) {
                                ": the plugin was built against another layout of it: expected " +
                                std::string(offered.layout) + ", found " + quote(wanted.layout) +
                                "; rebuild the plugin with this daemon's SDK";
-    // Reports of a call that succeeds are dropped, and a plugin may do without the service.
+    // Logged as well: a plugin may do without the service, and reports of successful calls are
+    // dropped.
     log(LogLevel::kWarn, (scope_name == nullptr ? "a plugin" : *scope_name) + ": " + reason);
     report_text(nullptr, -1, reason);
     return nullptr;
@@ -127,7 +127,7 @@ const specd_host* make_host(const ServiceDirectory* services) {
   for (const auto& state : all.states) {
     const ServiceDirectory* behind = state->services.load(std::memory_order_relaxed);
     if (behind == services) return &state->host;
-    if (behind == nullptr) {  // its directory has gone
+    if (behind == nullptr) {  // its directory is gone
       state->services.store(services, std::memory_order_release);
       made = state.get();
     }

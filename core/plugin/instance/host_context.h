@@ -66,7 +66,7 @@ struct specd_owner {
   std::unordered_map<void*, specd::OwnedBlock> blocks SPECD_GUARDED_BY(mutex);
   uint64_t used_bytes SPECD_GUARDED_BY(mutex) = 0;
   std::unordered_map<std::string, std::unique_ptr<specd_metric>> metrics SPECD_GUARDED_BY(mutex);
-  // The open ones.
+  // The open models.
   std::unordered_map<const specd_model*, std::shared_ptr<specd_model>> models
       SPECD_GUARDED_BY(mutex);
 };
@@ -83,26 +83,26 @@ struct ServiceTable {
 class ServiceDirectory {
  public:
   virtual ~ServiceDirectory() = default;
-  // [any] The same for life.
+  // [any] Never changes.
   virtual std::span<const ServiceTable> services() const = 0;
 };
 
 // [any] The table of the service `id`, or null. When the host has another layout of that service,
-// report_text() gets the reason: a plugin that does not use it is not concerned.
+// the reason goes to report_text(). Plugins that do not ask for the service are not affected.
 const void* find_service(const ServiceDirectory& directory, const char* id);
 
-// The specd_host backed by `services`; the same pointer for the same services. Never freed, since
-// plugin code is never unmapped and a module keeps the host of its init(). One process has one
-// host, except in tests that make several engines: after retire_host() the hosts of `services`
-// serve the newest living directory, or none.
+// The specd_host for `services`; the same pointer for the same services. Never freed, since plugin
+// code is never unmapped and a module keeps the host of its init(). A process has one host, except
+// in tests that make several engines: after retire_host() the hosts of `services` use the newest
+// living directory, or none.
 const specd_host* make_host(const ServiceDirectory* services);
-// Called by whoever destroys `services`, after the last instance that uses them.
+// Call before `services` is destroyed, after the last instance that uses it.
 void retire_host(const ServiceDirectory* services);
-// Behind `host`, or null.
+// The directory behind `host`, or null.
 const ServiceDirectory* host_services(const specd_host* host);
 
-// Names the plugin that runs on this thread, for log lines, and catches what it reports without a
-// call (describe, init, entry). Scopes nest. Both arguments outlive it; `text` may be null, then
+// Names the plugin that runs on this thread, for log lines, and collects what it reports without a
+// call (describe, init, entry). Scopes nest. Both arguments must outlive it. With a null `text`
 // such reports are logged.
 class PluginScope {
  public:

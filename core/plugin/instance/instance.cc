@@ -1,6 +1,5 @@
 #include "core/plugin/instance/instance.h"
 
-#include <cstdlib>
 #include <utility>
 
 #include "core/base/clock.h"
@@ -9,7 +8,7 @@
 namespace specd {
 namespace {
 
-// What the plugin still holds after destroy() is a leak of the plugin, not of the daemon.
+// A plugin that still holds memory after destroy() must not make the daemon leak it.
 void release_blocks(specd_owner& owner) {
   const MutexLock lock(owner.mutex);
   if (owner.blocks.empty()) return;
@@ -30,7 +29,7 @@ void add(std::atomic<uint64_t>& counter, uint64_t n) {
   counter.store(counter.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
 }
 
-// Runs one [step] call: times it, counts it, gives its status words.
+// Runs, times and counts one [step] call, and turns its status into a Status.
 template <typename Call>
 Status timed(CallStats& stats, specd_owner& owner, const char* function, specd_call& call,
              Call&& run) {
@@ -54,7 +53,7 @@ Status already_active(const std::string& label) {
   return Status(Code::kFailedPrecondition, "plugin " + label + ": activate() was called before");
 }
 
-// Empty when the topology is good, else what is wrong with it.
+// What is wrong with the topology; empty when nothing is.
 std::string tree_fault(const std::vector<int32_t>& parents, uint32_t max_depth) {
   std::vector<uint32_t> depth(parents.size());
   for (size_t i = 0; i < parents.size(); ++i) {
@@ -108,8 +107,8 @@ StatusWord status_word(specd_status status) {
   }
 }
 
-// "tree.depth" of "tree.depth: expected ...": the key that a report about the configuration begins
-// with, or "".
+// The key that a report about the configuration begins with, or "": "tree.depth" for
+// "tree.depth: expected ...".
 std::string key_of_report(const std::string& text) {
   const size_t end =
       text.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.[]");
@@ -205,7 +204,7 @@ Status Drafter::propose(const specd_propose_args& args, specd_call& call) {
 void Drafter::end(const specd_end_args& args, specd_call& call) {
   if (!active_) return;
   call.owner = owner_.get();
-  // No service that works on the batch: it would take pages or threads between two steps.
+  // Turns off services that work on the batch: they would take pages or threads between two steps.
   call.batch = nullptr;
   call.sampling = nullptr;
   const PluginScope scope(owner_->label, &call.text);
@@ -215,8 +214,8 @@ void Drafter::end(const specd_end_args& args, specd_call& call) {
 Verifier::Verifier(const specd_verifier_api* api, specd_verifier* self,
                    const specd_verifier_caps& caps, std::unique_ptr<specd_owner> owner,
                    std::string name)
-    : api_(api), self_(self), caps_(caps), owner_(std::move(owner)), name_(std::move(name)) {
-  if (owner_->label.empty()) owner_->label = name_;
+    : api_(api), self_(self), caps_(caps), owner_(std::move(owner)) {
+  if (owner_->label.empty()) owner_->label = std::move(name);
 }
 
 Verifier::~Verifier() {

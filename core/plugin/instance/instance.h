@@ -1,5 +1,5 @@
-// C++ face of one drafter or verifier instance: owns it, keeps its life in order, and turns a
-// returned status and report() into a Status. Every [step] call is timed.
+// Owns one drafter or verifier instance, checks the order of its calls, and turns a returned status
+// and report() into a Status. Every [step] call except end() is timed.
 //
 // Threads: [control] for construction, activate, destruction; [step] for the rest, one at a time.
 #pragma once
@@ -25,8 +25,8 @@ struct CallStats {
 
 class Drafter {
  public:
-  // `caps` come from describe() and were validated by the registry. `part_plugins`: ids of what it
-  // is made of beside its own plugin.
+  // `caps`: from describe(), checked by the registry. `part_plugins`: ids of the plugins of its
+  // parts.
   Drafter(const specd_drafter_api* api, specd_drafter* self, const specd_drafter_caps& caps,
           std::unique_ptr<specd_owner> owner, std::string name,
           std::vector<std::string> part_plugins);
@@ -46,11 +46,11 @@ class Drafter {
   // Once. On failure the instance stays inactive and can only be destroyed.
   Status activate(const specd_drafter_grant& grant);
 
-  // A drafter without update() keeps nothing of what was committed.
+  // A drafter without update() need not hear what was committed.
   bool has_update() const { return api_->update != nullptr; }
 
-  // Each sets args.batch->call to `call` beforehand is the caller's duty; the Status carries the
-  // plugin's text. DEADLINE counts as ok (what was written is usable).
+  // The caller must set args.batch->call to `call`. The Status has the plugin's text. DEADLINE
+  // counts as ok: what was written is usable.
   Status begin(const specd_begin_args& args, specd_call& call);
   Status update(const specd_update_args& args, specd_call& call);
   Status propose(const specd_propose_args& args, specd_call& call);
@@ -78,7 +78,6 @@ class Verifier {
   Verifier(const Verifier&) = delete;
   Verifier& operator=(const Verifier&) = delete;
 
-  const std::string& name() const { return name_; }
   const specd_verifier_caps& caps() const { return caps_; }
   const specd_owner& owner() const { return *owner_; }
 
@@ -92,18 +91,17 @@ class Verifier {
   specd_verifier* self_;
   specd_verifier_caps caps_;
   std::unique_ptr<specd_owner> owner_;
-  std::string name_;
   bool active_ = false;
 };
 
-// SPECD_OK gives ok; an unknown status is read as internal. The message carries the status' name
-// and what the plugin reported. Of SPECD_E_CONFIG the field is "config", or "config.KEY" when the
-// report begins with "KEY: ", as the reports of the SDK's getters do.
+// SPECD_OK gives ok, an unknown status kInternal. The message has the name of the status and what
+// the plugin reported. For SPECD_E_CONFIG the field is "config", or "config.KEY" when the report
+// begins with "KEY: ", as reports of the SDK's getters do.
 Status plugin_status(specd_status status, const std::string& what, const std::string& text);
 
-// Guarantee of the pair: what the verifier states for the drafter's rule, or UNUSABLE when tree
-// mode or node count (of a fixed tree; others follow a smaller grant) do not fit; `why` then says
-// what. `why` may be null.
+// The guarantee of the pair: what the verifier states for the drafter's rule, or UNUSABLE when the
+// tree mode or the node count of a fixed tree does not fit (other trees follow a smaller grant);
+// then `why`, if not null, gets the reason.
 uint32_t pair_guarantee(const specd_drafter_caps& drafter, const specd_verifier_caps& verifier,
                         std::string* why);
 

@@ -1,4 +1,4 @@
-// Drafters that are parts of others: from the words of a configuration to a factory.
+// Drafters that are parts of others: finds the factory that a configuration names.
 #include "core/base/quote.h"
 #include "core/plugin/instance/plugin_config.h"
 

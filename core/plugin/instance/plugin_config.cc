@@ -51,7 +51,7 @@ specd_status read(const specd_config* config, const char* path, const void* out,
     const Json* value = find(config, path);
     if (value == nullptr) return SPECD_E_PRECONDITION;
     return take(*value) ? SPECD_OK : SPECD_E_CONFIG;
-  } catch (...) {  // finding a key copies it
+  } catch (...) {  // finding a key allocates
     return SPECD_E_EXHAUSTED;
   }
 }

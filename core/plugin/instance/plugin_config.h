@@ -14,7 +14,7 @@ namespace specd {
 
 class PluginConfig;
 
-// A drafter that a configuration names as a part of another one.
+// A drafter that a configuration names as a part of another drafter.
 struct PluginPart {
   const specd_factory* factory = nullptr;
   std::unique_ptr<PluginConfig> config;
@@ -32,22 +32,22 @@ class PartSource {
 class PluginConfig {
  public:
   // `config` is an object. kInvalidArgument when it cannot be written as JSON: text that is not
-  // UTF-8, numbers that are not finite, nesting deeper than 64. `parts` outlives this; without it
-  // the plugin can have none.
+  // UTF-8, numbers that are not finite, nesting deeper than 64. `parts` must outlive this; null =
+  // the plugin can have no parts.
   static Result<std::unique_ptr<PluginConfig>> make(Json config, PartSource* parts);
   PluginConfig(const PluginConfig&) = delete;
   PluginConfig& operator=(const PluginConfig&) = delete;
 
   const specd_config* get() const { return &view_; }
-  // At a path like "tree.nodes" or "drafters.0"; null when a part of it is absent.
+  // The value at a path like "tree.nodes" or "drafters.0"; null when it is absent.
   const Json* find(const char* path) const;
 
-  // The one behind `config`; null when the host did not make it.
+  // The object behind `config`; null when the host did not make it.
   static PluginConfig* of(const specd_config* config);
   // [control] The part that the object at `path` names; lives as long as this. Errors have
   // the path as their field.
   Result<const PluginPart*> part(const std::string& path);
-  // Ids of the plugins of all parts that were asked for, and of their parts.
+  // Plugin ids of all parts that part() has returned, and of their parts.
   std::vector<std::string> part_plugins() const;
 
  private:

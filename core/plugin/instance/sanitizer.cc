@@ -7,8 +7,8 @@ namespace {
 
 constexpr int32_t kKnownFlags = SPECD_NODE_PROBE | SPECD_NODE_WANT_TOP1;
 
-// What is wrong with one node, in the order of the enum: nothing when the drafter says that there
-// is none. Called for at most one node of a tree.
+// What is wrong with a node that failed the checks; kNone for SPECD_NO_TOKEN, with which a drafter
+// ends its tree. Called for at most one node of a tree.
 Defect node_defect(int32_t node, int32_t token, int32_t parent, const TreeLimits& limits,
                    int32_t depth) {
   if (token == SPECD_NO_TOKEN) return Defect::kNone;

@@ -1,7 +1,7 @@
-// Everything a plugin returns passes here before it reaches a kernel. What is bad is cut at the
-// first bad node and counted; a tree can only cost time. A verdict is checked for form: that its
-// next token is the right one is the verifier's own promise (its guarantee). Pure functions over
-// the columns of one sequence; no allocation.
+// Checks trees and verdicts of plugins before they reach a kernel. A tree is cut at its first bad
+// node, so it can only cost time. Of a verdict only the form is checked: that its next token is
+// right is the verifier's promise (its guarantee). Pure functions over the columns of one sequence;
+// they allocate nothing.
 #pragma once
 
 #include <cstdint>

@@ -69,7 +69,7 @@ TEST(Json, a_pointer_of_git_lfs_is_named) {
   const Status status = parse_json_file(path, 1000).status();
   std::filesystem::remove(path);
   EXPECT_EQ(status.message(), "'" + path +
-                                  "': a pointer of Git LFS stands in place of the file; fetch it "
+                                  "': a Git LFS pointer is in place of the file; fetch it "
                                   "(git lfs pull)");
 }
 

@@ -1,5 +1,5 @@
-// Sessions without device, model or plugin: against a slow oracle that keeps whole texts, and writes
-// into every slot of a cache which text it is for.
+// Sessions without device, model or plugin, against a slow oracle that keeps whole texts and notes
+// for every cache slot which text it belongs to.
 #include "core/draft/session.h"
 
 #include <gtest/gtest.h>
@@ -136,9 +136,9 @@ TEST_F(SessionTest, rows_that_cannot_stand_are_refused_in_words_and_change_nothi
             "kept is 1, expected at most 0");
   const uint32_t path[] = {0, 2};
   EXPECT_EQ(DraftSessions::check_keep(*uses_[0], 1, 0, path).message(),
-            "row 2 of the round, which has 3, is no child of row 0");
+            "row 2 of the round, which has 3, is not a child of row 0");
   EXPECT_EQ(DraftSessions::check_keep(*uses_[0], 9, 0, path).message(),
-            "row 0 of the round, which has 0, is no child of row -1");
+            "row 0 of the round, which has 0, is not a child of row -1");
 }
 
 // What a session should hold.
@@ -173,7 +173,7 @@ class SessionOracleTest : public SessionTest {
     for (const auto& [key, oracle] : oracles_) n -= oracle.n_pages;
     return n;
   }
-  // Evicts by the rule, one whole search for each.
+  // Evicts by the rule, searching all sessions each time.
   void oracle_reclaim(int64_t n, uint64_t step, const Key* but) {
     while (n > 0) {
       const Oracle* first = nullptr;
@@ -258,7 +258,7 @@ class SessionOracleTest : public SessionTest {
     oracle.kept = text;
     oracle.round.clear();
   }
-  // The text goes on somehow after what is kept; often as the round guessed.
+  // Continues the kept text, often as the round guessed.
   void trim(Key key) {
     Oracle& oracle = oracles_.at(key);
     Text text = oracle.kept;
@@ -272,7 +272,7 @@ class SessionOracleTest : public SessionTest {
     DraftSessions::trim(session_of(key), text, moves);
     move(moves);
     n_moved_ += moves.from.size();
-    // What is kept of the text: as far as rows in their order continue it, never the last token.
+    // The kept part of the text: as far as the rows, in order, continue it; never the last token.
     Text kept = oracle.kept;
     int32_t last = -1;
     for (size_t row = 0; row < oracle.round.size() && kept.size() + 1 < text.size(); ++row) {

@@ -175,7 +175,7 @@ TEST_F(FamilyEngineOnce, presence_and_frequency_count_the_output_alone) {
   EXPECT_LT(most(run(r).tokens), most(greedy));
 }
 
-// G21. A checkpoint with a damaged row: whoever meets that token fails alone.
+// G21. A checkpoint with a damaged row: only a request that reads that token fails.
 TEST_F(FamilyEngineOnce, a_nan_ends_the_request_that_met_it_and_no_other) {
   EngineOptions o = family("llama_bias");
   poison(o.model.path, "model.embed_tokens.weight", 77 * 48, 48,
@@ -255,7 +255,7 @@ EngineOptions with_tokenizer(EngineOptions o, const std::string& folder, const s
   return o;
 }
 
-// G22 with a text whose spaces belong to the tokens behind them, and bytes that are tokens.
+// G22 with a text whose spaces belong to the tokens after them, and bytes that are tokens.
 TEST_F(FamilyEngineOnce, a_sentencepiece_text_goes_on_where_the_prompt_ends) {
   size_t held = 0;
   for (const char* kind : {"llama2_legacy", "metaspace_first", "metaspace_words"}) {

@@ -1,5 +1,5 @@
-// Lookahead decoding through the whole engine: trees whose probes are computed beside the guesses,
-// and whose answers come back.
+// Lookahead decoding through the whole engine: trees with guesses and probes, and the probes' top-1
+// tokens returned to the drafter.
 #include <gtest/gtest.h>
 
 #include <string>

@@ -119,7 +119,7 @@ TEST(PrefixCache, gives_every_page_back_when_it_goes) {
   EXPECT_EQ(pool.n_free(), 4);
 }
 
-// Every page behind every prefix has the same key: only comparing tokens and parents tells them
+// Every page has the same key, whatever its prefix: only comparing tokens and parents tells pages
 // apart.
 class Colliding : public PrefixCache {
  public:
@@ -129,8 +129,8 @@ class Colliding : public PrefixCache {
   uint64_t key_of(uint64_t, const int32_t*) const override { return 42; }
 };
 
-// Sequences come, share, grow, and go, in a pool that is too small. A plain model knows what each
-// page holds: the salt and the whole text up to its end.
+// Sequences arrive, share, grow and leave, in a pool that is too small. A plain model keeps for
+// each page the salt and the whole text up to its end.
 template <typename Cache>
 void no_sequence_ever_gets_a_page_of_another_text(uint32_t seed) {
   constexpr int32_t kPages = 24;

@@ -1,6 +1,6 @@
-// Every family against transformers: tiny checkpoints with random weights, saved by it, and what it
-// computed with them (tests/reference/make_model_goldens.py). The prompts end before and behind the
-// windows and the contexts that rotary scaling was made for.
+// Every family against transformers, which saved tiny checkpoints with random weights and recorded
+// its outputs for them (tests/reference/make_model_goldens.py). Some prompts end before, some after
+// the windows and the contexts that rotary scaling was made for.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -74,7 +74,7 @@ TEST_P(Family, bits_do_not_depend_on_what_stands_beside_a_row) {
   }
 }
 
-// The true text is a branch among decoys, behind more text than any window holds.
+// The true text is a branch among decoys, after more text than fits any window.
 TEST_P(Family, bits_of_a_tree_row_are_those_of_its_path) {
   const auto tokens =
       family_goldens().at(GetParam()).back().at("prompt").get<std::vector<int32_t>>();

@@ -118,8 +118,8 @@ TEST_F(Rows, bits_do_not_depend_on_threads_instruction_set_or_page_order) {
   }
 }
 
-// A tree whose one branch is the real text: its rows must have the bits of the plain span, wherever
-// the nodes lie, and decoys beside them must not matter.
+// One branch of the tree is the real text. Its rows must have the bits of the plain span, wherever
+// the nodes lie and whatever the decoys are.
 TEST_F(Rows, bits_of_a_tree_row_are_those_of_its_path) {
   constexpr int32_t kRoot = 29;  // tails cross a block edge of 16 positions
   for (const bool shuffle : {false, true}) {

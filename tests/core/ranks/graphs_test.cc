@@ -61,7 +61,7 @@ TEST_F(GraphsTest, there_are_never_more_than_so_many_and_the_oldest_go_first) {
   };
   constexpr uint64_t kMore = Graphs::kGraphsMax + 40;
   for (uint64_t shape = 0; shape < kMore; ++shape) {
-    // What the columns hold when a graph runs counts, not what they held when it was captured.
+    // A graph uses what its columns contain when it runs, not when it was captured.
     for (int32_t time = 0; time < 3; ++time) {
       numbers.host[0] = 0;
       for (int32_t i = 1; i < 4; ++i) numbers.host[i] = (i + time - 1) % 3 + 1;

@@ -47,7 +47,7 @@ TEST(StepInput, every_damage_is_named_with_what_was_expected) {
       {[](StepInput& i) { i.rows.token[0] = -1; }, "rows.token[0] is -1, expected 0..99"},
       {[](StepInput& i) { i.rows.slot.pop_back(); }, "rows.slot has 2 entries, expected 3"},
       {[](StepInput& i) { i.rows.slot[2] = 64; }, "rows.slot[2] is 64, expected 0..63"},
-      {[](StepInput& i) { i.rows.slot[2] = 35; }, "rows.slot[2] is that of an earlier row"},
+      {[](StepInput& i) { i.rows.slot[2] = 35; }, "rows.slot[2] repeats that of an earlier row"},
       {[](StepInput& i) { i.rows.position[0] = 64; }, "rows.position[0] is 64, expected 0..63"},
       {[](StepInput& i) { i.rows.span[0] = 5; }, "rows.span[0] is 5, expected 0..4"},
       {[](StepInput& i) { i.rows.span[2] = 3; }, "rows.tail_begin[2] is 0, expected 0..-1"},

@@ -1,5 +1,5 @@
-// A run of a worker as bytes: every StepInput with its StepOutput, and every move of KV, in order.
-// What one process has recorded another computes again.
+// A worker's run as bytes: every StepInput with its StepOutput, and every KV move, in order. One
+// process records, another computes it again.
 #pragma once
 
 #include <cstdint>

@@ -1,9 +1,9 @@
-// Computes a recorded run again with a worker of this process, and compares every bit of what it
-// gives with what was recorded.
+// Computes a recorded run again with a worker in this process, and compares every drawn and top-1
+// token with the record.
 //
 //   step_replay RECORD MODEL DEVICE THREADS ROWS_MAX PAGES     exit code 1 at the first difference
 //
-// Needs neither plugin nor engine: what a follower of several ranks has.
+// Uses neither plugins nor the engine, like a follower among several ranks.
 #include <cstdlib>
 #include <cstring>
 #include <iostream>

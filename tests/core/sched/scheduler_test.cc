@@ -58,7 +58,7 @@ TEST(Scheduler, nothing_to_do_is_an_empty_plan) {
 }
 
 TEST(Scheduler, admits_in_order_while_pages_and_places_last) {
-  // Pages: 3 (prompt and the next token), and beside those before one more to grow for each.
+  // Pages: 3 for the prompt and the next token, plus one for each earlier sequence to grow.
   const std::vector<WaitingView> queue{waiting(1, 40), waiting(2, 40), waiting(3, 2)};
   EXPECT_EQ(plan_step(kLimits, {}, queue, 2, 0).n_admitted(), 0);
   EXPECT_EQ(plan_step(kLimits, {}, queue, 3, 0).n_admitted(), 1);
@@ -76,7 +76,7 @@ TEST(Scheduler, what_the_prefix_cache_has_is_neither_computed_nor_taken) {
   ASSERT_EQ(shared.n_admitted(), 1) << "one page for the rest, one for the other to grow";
   EXPECT_EQ(item_of(shared, 1)->n_rows, 2);
   EXPECT_EQ(item_of(shared, 1)->n_new_pages, 1);
-  // Pages that only the cache holds leave what is available.
+  // Pages that only the cache uses are no longer available.
   EXPECT_EQ(plan_step(kLimits, {decoding(1, 50)}, {waiting(2, 50, 3, 3)}, 4, 0).n_admitted(), 0);
   EXPECT_EQ(plan_step(kLimits, {decoding(1, 50)}, {waiting(2, 50, 3, 3)}, 5, 0).n_admitted(), 1);
 }
@@ -144,7 +144,7 @@ TEST(Scheduler, asks_back_only_pages_that_change_the_plan) {
   const StepPlan both = plan_step(kLimits, {decoding(1, 17)}, {waiting(2, 40)}, 0, 5);
   EXPECT_EQ(both.n_pages_to_reclaim, 4);
   EXPECT_EQ(both.n_admitted(), 1);
-  // Roots first: nobody is preempted for a page that can be had.
+  // Roots first: no sequence is preempted while another page is available.
   const std::vector<RunningView> three{decoding(1, 33), decoding(2, 33), decoding(3, 33)};
   const StepPlan roots = plan_step(kLimits, three, {}, 0, 8);
   EXPECT_EQ(roots.n_pages_to_reclaim, 3);
@@ -154,7 +154,7 @@ TEST(Scheduler, asks_back_only_pages_that_change_the_plan) {
   const StepPlan one_short = plan_step(kLimits, three, {}, 0, 1);
   EXPECT_EQ(one_short.preempted, std::vector<int32_t>{2});
   EXPECT_EQ(one_short.n_pages_to_reclaim, 0) << "the preempted one's pages do";
-  // A waiting one gets both: what is reclaimable, and the pages of those behind it.
+  // A waiting sequence gets both: reclaimable pages, and the pages of sequences ranked after it.
   const StepPlan first = plan_step(kLimits, {decoding(5, 40)}, {waiting(1, 90)}, 1, 2);
   EXPECT_EQ(first.n_pages_to_reclaim, 2);
   EXPECT_EQ(first.preempted, std::vector<int32_t>{0});
@@ -286,7 +286,7 @@ void simulate(uint32_t seed) {
     const StepPlan plan = plan_step(limits, running_views, waiting_views, free, reclaimable);
 
     ASSERT_LE(plan.n_pages_to_reclaim, reclaimable);
-    // Where pages are ample, who owns which does not matter.
+    // With ample pages, it does not matter which sequence owns which page.
     std::vector<RunningView> unknown = running_views;
     for (RunningView& view : unknown) view.n_own_pages = 0;
     const StepPlan quick = plan_step(limits, unknown, waiting_views, free, reclaimable);

@@ -23,7 +23,7 @@ TEST_F(ServicesTest, memory_is_aligned_counted_and_limited) {
   EXPECT_EQ(owner_.used_bytes, 600u);
   EXPECT_EQ(alloc(401, 1, &b), SPECD_E_EXHAUSTED);
   EXPECT_EQ(b, nullptr);
-  EXPECT_NE(text.find("401 bytes asked, 400 of the quota of 1000 are left"), std::string::npos)
+  EXPECT_NE(text.find("401 bytes requested, 400 of the quota of 1000 are left"), std::string::npos)
       << text;
   EXPECT_EQ(alloc(UINT64_MAX, 1, &b), SPECD_E_EXHAUSTED);
   EXPECT_EQ(alloc(400, 1, &b), SPECD_OK);

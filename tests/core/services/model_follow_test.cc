@@ -152,7 +152,7 @@ TEST_F(Follow, who_cannot_be_fed_takes_no_rows_from_the_others_and_holds_no_page
     EXPECT_EQ(proposal_[2 * kNodes], best(plain(c).back()));
     EXPECT_EQ(models_->models()[0]->pages_held, 2);
   }
-  expect_words("draft model 'draft' cannot follow the text: it takes");
+  expect_words("draft model 'draft' cannot follow the text: it supports");
 }
 
 TEST_F(Follow, a_token_that_the_draft_model_lacks_takes_no_rows_from_the_others) {
@@ -177,12 +177,12 @@ TEST_F(Follow, bad_arguments_are_refused_in_words) {
   args.struct_size = sizeof(args);
   args.seq_status = of;
   EXPECT_EQ(table_->follow(host_, &call_, model_, &args), SPECD_E_PRECONDITION);
-  expect_words("model.follow: only inside propose()");
+  expect_words("model.follow: allowed only inside propose()");
   call_.committed = &committed_;
   const uint32_t offsets[4] = {};
   args.row_offsets = offsets;
   EXPECT_EQ(table_->follow(host_, &call_, model_, &args), SPECD_E_INVALID);
-  expect_words("model.follow: row_offsets, parent, token and token_at are not null");
+  expect_words("model.follow: row_offsets, parent, token and token_at must be null");
   args.row_offsets = nullptr;
   args.n_outputs = 4;
   EXPECT_EQ(table_->follow(host_, &call_, model_, &args), SPECD_E_INVALID);
@@ -201,7 +201,7 @@ TEST_F(Follow, bad_arguments_are_refused_in_words) {
   args.output_at = rows;
   args.output_rows = beyond;
   EXPECT_EQ(table_->follow(host_, &call_, model_, &args), SPECD_E_INVALID);
-  expect_words("model.follow: output_rows[1] is 3, expected increasing numbers of 0..2");
+  expect_words("model.follow: output_rows[1] is 3, expected increasing numbers in 0..2");
   call_.committed = nullptr;
 }
 

@@ -1,4 +1,5 @@
-// Sessions of draft models against forwards made by hand, and every wrong argument a plugin can give.
+// Sessions of draft models against forwards made by hand, and every wrong argument a plugin can
+// give.
 #include "core/services/model.h"
 
 #include <gtest/gtest.h>
@@ -308,8 +309,8 @@ TEST_F(ModelServiceTest, every_bad_argument_is_refused_in_words_and_changes_noth
   refused([](Args& a) { a.output_rows = nullptr; }, "output_rows is null");
   refused([&](Args& a) { a.out_logits = &logits_t; }, "out_logits has 16 columns");
   refused([&](Args& a) { a.out_token = nullptr, a.out_logprob = &logprob_t; },
-          "out_logprob is of out_token");
-  refused([&](Args& a) { a.out_topk_logprob = &logits_t; }, "out_topk_logprob is of");
+          "out_logprob needs out_token");
+  refused([&](Args& a) { a.out_topk_logprob = &logits_t; }, "out_topk_logprob needs");
   refused([&](Args& a) { a.out_topk_token = &top_t, a.out_topk_logprob = &logits_t; },
           "out_topk_logprob has 16 columns, out_topk_token 3");
   refused([&](Args& a) { a.out_token = &token_t; }, "out_token has 3 rows, expected n_outputs 2");
@@ -319,7 +320,7 @@ TEST_F(ModelServiceTest, every_bad_argument_is_refused_in_words_and_changes_noth
   top_t.shape[1] = 0;
   refused([&](Args& a) { a.out_topk_token = &top_t; }, "out_topk_token has 0 columns");
   outputs[1] = 3;
-  refused([](Args&) {}, "output_rows[1] is 3, expected increasing numbers of 0..2");
+  refused([](Args&) {}, "output_rows[1] is 3, expected increasing numbers in 0..2");
   outputs[1] = 0;
   refused([](Args&) {}, "output_rows[1] is 0");
   outputs[1] = 2;
@@ -338,9 +339,9 @@ TEST_F(ModelServiceTest, every_bad_argument_is_refused_in_words_and_changes_noth
   ASSERT_EQ(forward({{{1, 2, 3}, {}, {}}, {{-1, 0, 0}, {}, {}}}).of[0], SPECD_OK);
   kept_refused({6, 0, 0}, {}, "sequence 0: kept is 6, expected at most 5");
   kept_refused({0, 1, 0}, {}, "sequence 1: kept is 1, expected at most 0");
-  kept_refused({4, 0, 0}, {{0}, {}, {}}, "sequence 0: kept is 4, expected with rows exactly 5");
+  kept_refused({4, 0, 0}, {{0}, {}, {}}, "sequence 0: kept is 4, expected with rows, exactly 5");
   kept_refused({5, 0, 0}, {{1}, {}, {}},
-               "sequence 0: row 1 of the round, which has 3, is no child");
+               "sequence 0: row 1 of the round, which has 3, is not a child");
   kept_refused({5, 0, 0}, {{0, 1, 2}, {}, {}}, "sequence 0: row 2 of the round");
   kept_refused({5, 0, 0}, {{0, 0}, {}, {}}, "sequence 0: row 0 of the round");
   kept_refused({5, 0, 0}, {{3}, {}, {}}, "sequence 0: row 3 of the round");

@@ -46,11 +46,11 @@ TEST_F(ServicesTest, a_walk_takes_the_tensors_it_says_and_no_others) {
   EXPECT_EQ(walk([](Args& a) { a.last = nullptr; }), SPECD_E_INVALID);
   expect_text("ops.walk: last is null");
   EXPECT_EQ(walk([&](Args& a) { a.wanted = &token_t; }), SPECD_E_INVALID);
-  expect_text("ops.walk: wanted has another shape than [2, 4], or gaps");
+  expect_text("ops.walk: wanted is not contiguous with shape [2, 4]");
   token_t.stride[0] = 4;
   token_t.byte_capacity = 28;
   EXPECT_EQ(walk([](Args&) {}), SPECD_E_INVALID);
-  expect_text("ops.walk: token has another shape than [2, 3], or gaps");
+  expect_text("ops.walk: token is not contiguous with shape [2, 3]");
   token_t = host_i32(token, {2, 3});
   n_nodes_t.device_type = SPECD_DEV_CUDA;
   EXPECT_EQ(walk([](Args&) {}), SPECD_E_INVALID) << "no device but the host";

@@ -12,7 +12,7 @@ namespace {
 
 class CommitTest : public testing::Test {
  protected:
-  // Decodes behind the prompt {1, 2, 3}; nodes: root - 0 - 1 and root - 2 - 3.
+  // Decodes after the prompt {1, 2, 3}; nodes: root - 0 - 1 and root - 2 - 3.
   ActiveSequence decoding(int32_t max_tokens) {
     static const auto tokenizer = std::shared_ptr<const Tokenizer>(
         Tokenizer::load(std::string(SPECD_TEST_ZOO) + "/pico-draft/tokenizer.json").value());
@@ -52,7 +52,7 @@ TEST_F(CommitTest, the_accepted_branch_and_the_verdicts_token_follow_the_text) {
   EXPECT_EQ(member.sequence->tokens(), (Column{1, 2, 3, 52, 53, 60}));
   EXPECT_EQ(member.n_taken, 3);
   EXPECT_EQ(member.n_computed, 5);
-  // Nodes 2 and 3 lie in slots 5 and 6 of page 4 and move behind the root in slot 2.
+  // Nodes 2 and 3 move from slots 5 and 6 of page 4 to right after the root, which is in slot 2.
   EXPECT_EQ(moves.from, (Column{69, 70}));
   EXPECT_EQ(moves.to, (Column{67, 68}));
   expect_balance(member, 2, 2, 0);

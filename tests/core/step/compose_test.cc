@@ -1,4 +1,4 @@
-// Steps are read as data here: no plugin, model or device.
+// Composed steps are checked as plain data: no plugin, model or device.
 #include "core/step/compose.h"
 
 #include <gtest/gtest.h>
@@ -124,7 +124,7 @@ TEST(Compose, penalties_see_the_text_and_the_nodes_own_path) {
   const StepInput input = composed({plain, other, plain}).input;
   ASSERT_EQ(input.penalty_row.size(), 6u);
   for (const size_t row : {size_t{0}, size_t{5}}) {
-    EXPECT_EQ(input.penalty_row[row].seen_end, 0) << "who does not penalize is left alone";
+    EXPECT_EQ(input.penalty_row[row].seen_end, 0) << "a request without penalties is unaffected";
     EXPECT_EQ(input.penalty_row[row].repetition, 1);
   }
   const std::vector<Column> paths{{}, {2}, {2, 3}, {4}};
@@ -160,7 +160,7 @@ TEST(Compose, drafts_of_the_device_are_picked_by_part_and_element) {
   EXPECT_EQ(input.picks[0].to, (Column{1, 2, 4, 5}));
 }
 
-// Positions that a row attends to and the slots that hold them, read from the rows alone.
+// The positions that a row attends to and their slots, computed from the rows alone.
 std::vector<std::pair<int32_t, int32_t>> context_of(const ForwardRows& rows, size_t row) {
   std::vector<std::pair<int32_t, int32_t>> context;
   for (int32_t p = 0; p < rows.span[row]; ++p) {

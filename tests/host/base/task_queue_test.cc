@@ -16,7 +16,7 @@ TEST(TaskQueue, runs_so_many_at_once_and_lets_so_many_wait) {
   std::atomic<int> done{0};
   {
     TaskQueue queue(2, 3);
-    std::promise<void> open;  // behind the queue: where an assertion fails, it lets the tasks go
+    std::promise<void> open;  // declared after the queue: its destructor frees the tasks
     const std::shared_future<void> opened(open.get_future());
     const auto task = [&, opened] {
       const int now = ++running;

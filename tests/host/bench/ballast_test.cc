@@ -108,7 +108,7 @@ class Ballast : public EngineTest {
   int made_ = 0;
 };
 
-// Logits of a prefill and of decode rows behind it.
+// Logits of a prefill and of the decode rows after it.
 std::vector<std::vector<float>> logits_of(const std::string& model, const std::string& isa) {
   const auto device = CpuDevice::create(isa, 2).value();
   const ModelConfig config = load_model_config(model).value();

@@ -236,7 +236,7 @@ TEST(Measure, every_pass_over_the_prompts_begins_with_fresh_drafters) {
   const Measurement got = measure(backend, kTwo, options, kGo, {});
   EXPECT_TRUE(got.fresh_drafters);
   const std::vector<std::string> expected = {
-      "off after 2",  "fast after 2",   // behind the untimed ones; 4 requests a pass
+      "off after 2",  "fast after 2",   // after the untimed ones; 4 requests a pass
       "off after 6",  "fast after 6",   //
       "off after 10", "fast after 10",  // round 2
       "off after 14", "fast after 14"};

@@ -1,4 +1,4 @@
-// A real daemon in a folder of its own, for tests that use it as a client would.
+// A real daemon in its own folder, for tests that use it as a client would.
 #pragma once
 
 #include <fcntl.h>
@@ -78,7 +78,7 @@ class Daemon {
         << more_routes;
   }
 
-  // A whole configuration but for `listen`; ZOO and PLUGINS stand for the folders.
+  // A whole configuration except `listen`; ZOO and PLUGINS are replaced by the folders.
   void write_config_text(std::string text) {
     const auto replace = [&](const std::string& word, const std::string& with) {
       for (size_t i = text.find(word); i != std::string::npos; i = text.find(word, i + with.size()))

@@ -89,7 +89,7 @@ class PrometheusText {
     }
     return true;
   }
-  // Undoes \\ and \n, and \" where quotes are; anything else behind a backslash is an error.
+  // Undoes \\ and \n, and \" where quotes are; anything else after a backslash is an error.
   bool unescape(std::string_view from, bool quotes, std::string& to) {
     for (size_t i = 0; i < from.size(); ++i) {
       if (from[i] != '\\') {

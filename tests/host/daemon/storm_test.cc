@@ -1,10 +1,10 @@
 // Two hundred clients at once: some read, some dawdle, some cancel, some vanish, some bring a
 // deadline that cannot be met, while an operator replaces a route twice a second. Every request
-// ends exactly once, nobody who asked properly notices, and at the end the books balance and the
-// memory is back.
+// ends exactly once, well-behaved clients notice nothing, and at the end the counters balance and
+// the memory is free again.
 //
-// SPECD_STORM_SECONDS: how long at least, 10 when unset. A slow machine goes on until routes were
-// replaced a few times.
+// SPECD_STORM_SECONDS: minimum duration, 10 by default. On a slow machine the test goes on until
+// routes have been replaced a few times.
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 

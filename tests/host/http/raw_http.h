@@ -1,4 +1,4 @@
-// A client that knows nothing of HTTP but bytes: sends what it is told, reads what comes.
+// A client that treats HTTP as plain bytes: sends what it is given, reads what arrives.
 #pragma once
 
 #include <arpa/inet.h>
@@ -92,7 +92,7 @@ inline std::string http_body(const std::string& answer) {
   const size_t end = answer.find("\r\n\r\n");
   return end == std::string::npos ? "" : answer.substr(end + 4);
 }
-// GET on a connection of its own.
+// GET on a new connection.
 inline std::string http_get(const std::string& endpoint, const std::string& path) {
   RawClient client(endpoint);
   if (!client.send("GET " + path + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")) return "";

@@ -1,0 +1,60 @@
+// The commands of specctl, and what they share.
+#pragma once
+
+#include <google/protobuf/message.h>
+
+#include <boost/program_options.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "core/base/status.h"
+#include "host/rpc/client.h"
+
+namespace specd::host {
+
+constexpr int kCtlOk = 0;
+constexpr int kCtlFailed = 1;
+constexpr int kCtlUsage = 2;
+constexpr int kCtlDifferent = 3;  // compare found a route whose text differs
+
+// Print the problem to standard error and return the exit code.
+int ctl_fail(const Status& status);
+int ctl_usage(const std::string& problem);
+
+// One line of JSON with the field names of the .proto.
+std::string to_json(const google::protobuf::Message& message);
+// The same for a report, with states and kinds as the tables show them: "live", not
+// "ROUTE_STATE_LIVE".
+std::string report_to_json(const google::protobuf::Message& message);
+
+// "a,b,c"; an empty part stays.
+std::vector<std::string> split(const std::string& list);
+// False unless every part is a number and there is at least one.
+template <typename T>
+bool parse_numbers(const std::string& list, std::vector<T>& out) {
+  for (const std::string& part : split(list)) {
+    std::istringstream stream(part);
+    T value{};
+    if (!(stream >> value) || !stream.eof()) return false;
+    out.push_back(value);
+  }
+  return !out.empty();
+}
+
+// Each returns the exit code. `json`: print JSON instead of tables.
+using Values = boost::program_options::variables_map;
+int run_generate(Client& client, const Values& values, bool json);
+int run_render(Client& client, const Values& values, bool json);
+int run_cancel(Client& client, const Values& values);
+int run_compare(Client& client, const Values& values, bool json);
+int run_record(Client& client, const Values& values);
+int run_plugins(Client& client, bool json);
+int run_routes(Client& client, bool json);
+int run_models(Client& client, bool json);
+int run_status(Client& client, bool json);
+int run_route_apply(Client& client, const Values& values, bool json);
+int run_route_delete(Client& client, const Values& values, const std::string& name, bool json);
+int run_route_get(Client& client, const std::string& name, bool json);
+
+}  // namespace specd::host

@@ -1,0 +1,109 @@
+// specctl compare and record: the same prompts on one or several routes.
+#include <atomic>
+#include <cstdio>
+#include <fstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/base/json.h"
+#include "host/base/table.h"
+#include "host/bench/measure.h"
+#include "host/bench/server_backend.h"
+#include "host/ctl/command.h"
+
+namespace specd::host {
+namespace {
+
+Result<MeasureOptions> read_measure_options(const Values& values, std::vector<std::string> routes) {
+  MeasureOptions options;
+  options.routes = std::move(routes);
+  options.temperatures.clear();
+  if (!parse_numbers(values["temperature"].as<std::string>(), options.temperatures))
+    return Status(Code::kInvalidArgument, "--temperature: expected numbers, 0,0.8");
+  options.top_p = values["top-p"].as<float>();
+  options.top_k = values["top-k"].as<int32_t>();
+  options.seed = values["seed"].as<uint64_t>();
+  options.max_tokens = values["max-tokens"].as<int32_t>();
+  options.repeat = values["repeat"].as<int>();
+  if (options.repeat < 1 || options.repeat > 1000)
+    return Status(Code::kInvalidArgument, "--repeat: expected 1 to 1000");
+  if (values.count("prompts") == 0)
+    return Status(Code::kInvalidArgument, "--prompts: expected a file or a folder");
+  return options;
+}
+
+// Only a signal stops these commands, and it ends the process.
+const std::atomic<bool> kNoStop = false;
+
+}  // namespace
+
+int run_compare(Client& client, const Values& values, bool json) {
+  const std::vector<std::string> routes = split(values["routes"].as<std::string>());
+  const auto options = read_measure_options(values, routes);
+  if (!options.ok()) return ctl_usage(options.status().message());
+  const auto prompts = read_prompts(values["prompts"].as<std::vector<std::string>>());
+  if (!prompts.ok()) return ctl_fail(prompts.status());
+  ServerBackend backend(client);
+  const Measurement measured =
+      measure(backend, prompts.value(), options.value(), kNoStop, /*between_rounds=*/{});
+  if (!measured.status.ok()) return ctl_fail(measured.status);
+
+  bool all_identical = true;
+  Table table(
+      {"sampling", "route", "tokens/s", "speedup", "accepted/step", "acceptance", "identical"});
+  for (const Row& row : summarize(measured, /*skip_loops=*/false)) {
+    all_identical = all_identical && row.identical;
+    const double acceptance =
+        row.drafted > 0 ? static_cast<double>(row.accepted) / static_cast<double>(row.drafted) : 0;
+    const double length = row.tau > 1 ? row.tau - 1 : 0;
+    if (json) {
+      const Json object{{"route", row.route},
+                        {"temperature", row.temperature},
+                        {"requests", row.requests},
+                        {"tokens", row.tokens},
+                        {"tokens_per_s", row.decode_tokens_per_s},
+                        {"speedup", row.speedup},
+                        {"mean_accepted_length", length},
+                        {"acceptance_rate", acceptance},
+                        {"identical", row.identical},
+                        {"first_difference", row.first_difference}};
+      std::printf("%s\n", object.dump().c_str());
+      continue;
+    }
+    table.add({row.temperature == 0 ? "greedy" : "temperature " + fixed(row.temperature, 1),
+               row.route, fixed(row.decode_tokens_per_s, 1), fixed(row.speedup, 2) + "x",
+               fixed(length, 2), row.drafted > 0 ? percent(acceptance) : "-",
+               row.identical ? "identical: yes" : "identical: no (" + row.first_difference + ")"});
+  }
+  if (!json) std::fputs(printable(table.text()).c_str(), stdout);
+  if (!json && !measured.fresh_drafters)
+    std::fputs(
+        "drafters: those of the daemon, which keep what earlier requests taught them; for fresh "
+        "ones in every round use specd-bench run --config\n",
+        stdout);
+  return all_identical ? kCtlOk : kCtlDifferent;
+}
+
+int run_record(Client& client, const Values& values) {
+  const std::string route = values["route"].as<std::string>();
+  const auto options = read_measure_options(values, {route.empty() ? "off" : route});
+  if (!options.ok()) return ctl_usage(options.status().message());
+  const auto prompts = read_prompts(values["prompts"].as<std::vector<std::string>>());
+  if (!prompts.ok()) return ctl_fail(prompts.status());
+  ServerBackend backend(client);
+  const auto text = record(backend, prompts.value(), options.value(), kNoStop);
+  if (!text.ok()) return ctl_fail(text.status());
+  const std::string path = values["output"].as<std::string>();
+  if (path == "table" || path == "json" || path == "-") {
+    std::fputs(text.value().c_str(), stdout);
+    return kCtlOk;
+  }
+  std::ofstream file(path, std::ios::binary | std::ios::trunc);
+  file << text.value();
+  file.close();
+  if (!file) return ctl_fail(Status(Code::kFailedPrecondition, "cannot write " + path));
+  return kCtlOk;
+}
+
+}  // namespace specd::host

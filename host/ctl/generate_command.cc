@@ -1,0 +1,167 @@
+// specctl generate, render and cancel: one request.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "core/base/file_descriptor.h"
+#include "host/base/table.h"
+#include "host/bench/workload.h"
+#include "host/ctl/chat_options.h"
+#include "host/ctl/command.h"
+
+namespace specd::host {
+namespace {
+
+// Reads a file, a pipe or a terminal, whose size is not known beforehand. Errors begin with `what`.
+Result<std::string> read_to_end(int descriptor, const std::string& what) {
+  std::string text;
+  for (char buffer[4096];;) {
+    const ssize_t got = read(descriptor, buffer, sizeof(buffer));
+    if (got == 0) return text;
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0)
+      return Status(Code::kInvalidArgument, what + ": cannot read: " + std::strerror(errno));
+    text.append(buffer, static_cast<size_t>(got));
+    if (text.size() > kPromptBytesMax)
+      return Status(Code::kInvalidArgument, what + ": expected a prompt of at most " +
+                                                std::to_string(kPromptBytesMax) +
+                                                " bytes, found more");
+  }
+}
+
+Result<std::string> read_prompt(const Values& values) {
+  if (values.count("prompt") != 0) return values["prompt"].as<std::string>();
+  if (values.count("prompt-file") == 0) return read_to_end(STDIN_FILENO, "standard input");
+  const std::string what = "--prompt-file " + values["prompt-file"].as<std::string>();
+  const FileDescriptor file(
+      open(values["prompt-file"].as<std::string>().c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.get() < 0)
+    return Status(Code::kNotFound, what + ": cannot open: " + std::strerror(errno));
+  return read_to_end(file.get(), what);
+}
+
+// Reads the prompt into `request`: text or messages.
+Status read_prompt(const Values& values, v1::GenerateRequest& request) {
+  if (has_chat_options(values)) {
+    SPECD_TRY(*request.mutable_chat(), read_chat_options(values));
+    return Status();
+  }
+  SPECD_TRY(const std::string text, read_prompt(values));
+  request.set_text(text);
+  return Status();
+}
+
+// Sets only what was given; the model's defaults apply to the rest.
+void set_sampling(const Values& values, float temperature, v1::Sampling& to) {
+  const auto given = [&](const char* option) {
+    return values.count(option) != 0 && !values[option].defaulted();
+  };
+  if (given("temperature")) to.set_temperature(temperature);
+  if (given("top-p")) to.set_top_p(values["top-p"].as<float>());
+  if (given("top-k")) to.set_top_k(values["top-k"].as<int32_t>());
+  if (given("seed")) to.set_seed(values["seed"].as<uint64_t>());
+  if (given("min-p")) to.set_min_p(values["min-p"].as<float>());
+  if (given("repetition-penalty"))
+    to.set_repetition_penalty(values["repetition-penalty"].as<float>());
+  if (given("frequency-penalty")) to.set_frequency_penalty(values["frequency-penalty"].as<float>());
+  if (given("presence-penalty")) to.set_presence_penalty(values["presence-penalty"].as<float>());
+}
+
+}  // namespace
+
+int run_generate(Client& client, const Values& values, bool json) {
+  v1::GenerateRequest request;
+  if (values.count("prompt-tokens") != 0) {
+    std::vector<int32_t> ids;
+    if (!parse_numbers(values["prompt-tokens"].as<std::string>(), ids))
+      return ctl_usage("--prompt-tokens: expected ids, 0,17,4");
+    if (has_chat_options(values)) return ctl_usage("--prompt-tokens or messages, not both");
+    request.mutable_token_ids()->mutable_ids()->Add(ids.begin(), ids.end());
+  } else if (const Status status = read_prompt(values, request); !status.ok()) {
+    return ctl_fail(status);
+  }
+  std::vector<float> temperature;
+  if (!parse_numbers(values["temperature"].as<std::string>(), temperature) ||
+      temperature.size() != 1)
+    return ctl_usage("--temperature: expected one number");
+  set_sampling(values, temperature[0], *request.mutable_sampling());
+  request.set_max_tokens(values["max-tokens"].as<int32_t>());
+  if (values.count("stop") != 0)
+    for (const std::string& stop : values["stop"].as<std::vector<std::string>>())
+      request.add_stop(stop);
+  if (values.count("stop-token") != 0)
+    for (const int32_t id : values["stop-token"].as<std::vector<int32_t>>())
+      request.add_stop_token_ids(id);
+  request.set_ignore_eos(values["ignore-eos"].as<bool>());
+  request.set_route(values["route"].as<std::string>());
+  request.set_request_id(values["request-id"].as<std::string>());
+  request.set_priority(values["priority"].as<int32_t>());
+  request.set_deadline_ms(values["deadline-ms"].as<int64_t>());
+  request.set_cache_salt(values["cache-salt"].as<std::string>());
+  if (values.count("draft-nodes-max") != 0)
+    request.set_draft_nodes_max(values["draft-nodes-max"].as<int32_t>());
+
+  const bool is_terminal = isatty(STDOUT_FILENO) == 1;
+  const auto generation = client.generate(request, [&](const v1::GenerateResponse& message) {
+    if (json) {
+      std::printf("%s\n", to_json(message).c_str());
+    } else if (message.has_chunk()) {
+      const std::string& text = message.chunk().text();
+      const std::string shown = is_terminal ? printable(text) : text;
+      std::fwrite(shown.data(), 1, shown.size(), stdout);
+    }
+    std::fflush(stdout);
+  });
+  if (!json) std::fputc('\n', stdout);
+  std::fflush(stdout);
+  if (!generation.ok()) return ctl_fail(generation.status());
+  const v1::Finished& end = generation.value().finished;
+  const v1::Speculation& speculation = end.speculation();
+  std::fprintf(
+      stderr,
+      "[%s on route %s: %d prompt (%d cached) + %d new tokens, %s; queue %.1f, prefill %.1f, decode "
+      "%.1f ms; drafts %lld, accepted %lld (%s), %.2f accepted a step]\n",
+      printable(end.request_id()).c_str(), printable(generation.value().started.route()).c_str(),
+      end.usage().prompt_tokens(), end.usage().cached_prompt_tokens(),
+      end.usage().completion_tokens(),
+      end.finish_reason() == v1::FINISH_REASON_STOP ? "stop" : "length", end.times().queue_ms(),
+      end.times().prefill_ms(), end.times().decode_ms(),
+      static_cast<long long>(speculation.total_draft_tokens()),
+      static_cast<long long>(speculation.total_accepted_draft_tokens()),
+      percent(speculation.acceptance_rate()).c_str(), speculation.mean_accepted_length());
+  return kCtlOk;
+}
+
+int run_render(Client& client, const Values& values, bool json) {
+  v1::GenerateRequest request;
+  if (const Status status = read_prompt(values, request); !status.ok()) return ctl_fail(status);
+  const auto rendered = client.render(request);
+  if (!rendered.ok()) return ctl_fail(rendered.status());
+  if (json) {
+    std::printf("%s\n", to_json(rendered.value()).c_str());
+    return kCtlOk;
+  }
+  const std::string& text = rendered.value().text();
+  const std::string shown = isatty(STDOUT_FILENO) == 1 ? printable(text) : text;
+  std::printf("%s\n", shown.c_str());
+  for (const int32_t id : rendered.value().token_ids()) std::printf("%d ", id);
+  std::printf("\n");
+  return kCtlOk;
+}
+
+int run_cancel(Client& client, const Values& values) {
+  const std::string id = values["request-id"].as<std::string>();
+  if (id.empty()) return ctl_usage("--request-id: expected the id of a request");
+  const auto response = client.cancel(id);
+  if (!response.ok()) return ctl_fail(response.status());
+  if (!response.value().found())
+    return ctl_fail(Status(Code::kNotFound, "no request '" + id + "' runs or waits"));
+  return kCtlOk;
+}
+
+}  // namespace specd::host

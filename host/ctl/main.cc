@@ -1,0 +1,246 @@
+// specctl: talks to a running specd. This file reads the command line and runs the command.
+#include <algorithm>
+#include <boost/program_options.hpp>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include "core/base/check.h"
+#include "host/base/command_line.h"
+#include "host/base/completion.h"
+#include "host/ctl/chat_options.h"
+#include "host/ctl/command.h"
+#include "host/rpc/client.h"
+#include "host/version.h"
+
+namespace specd::host {
+namespace {
+
+namespace po = boost::program_options;
+
+constexpr char kDefaultSocket[] = "/run/specd/specd.sock";
+
+constexpr char kAbout[] = "specctl: talks to a running specd\n";
+constexpr char kExits[] =
+    "\nExit codes: 0 fine, 1 the daemon refused or is not there, 2 wrong command line, 3 compare\n"
+    "            found a route whose text differs\n";
+
+po::options_description make_options() {
+  po::options_description options("Options");
+  auto add = options.add_options();
+  add("help,h", "this text");
+  add("version", "the version");
+  add("socket", po::value<std::string>()->value_name("PATH"),
+      "the daemon's socket (default: $SPECD_SOCKET, else /run/specd/specd.sock)");
+  add("output,o", po::value<std::string>()->default_value("table")->value_name("table|json"),
+      "table or json (one object a line); for record: the file to write");
+  add("prompt", po::value<std::string>(),
+      "generate, render: the prompt; else --prompt-file, else input");
+  add("prompt-file", po::value<std::string>()->value_name("FILE"),
+      "generate, render: a file or a pipe with the prompt");
+  add("prompt-tokens", po::value<std::string>(), "generate: the prompt as ids, 0,17,4");
+  add_chat_options(options);
+  add("temperature", po::value<std::string>()->default_value("0"),
+      "0 = greedy; compare and record take a list; generate: sampling options that are not given "
+      "come from generation_config.json");
+  add("top-p", po::value<float>()->default_value(1));
+  add("top-k", po::value<int32_t>()->default_value(0));
+  add("seed", po::value<uint64_t>()->default_value(0));
+  add("min-p", po::value<float>(), "generate: 0 = off");
+  add("repetition-penalty", po::value<float>(), "generate: over prompt and output, 1 = off");
+  add("frequency-penalty", po::value<float>(), "generate: over the output, 0 = off");
+  add("presence-penalty", po::value<float>(), "generate: over the output, 0 = off");
+  add("max-tokens", po::value<int32_t>()->default_value(128));
+  add("stop", po::value<std::vector<std::string>>()->composing(), "generate: may be repeated");
+  add("stop-token", po::value<std::vector<int32_t>>()->composing(), "generate: may be repeated");
+  add("ignore-eos", po::bool_switch());
+  add("request-id", po::value<std::string>()->default_value(""));
+  add("priority", po::value<int32_t>()->default_value(0),
+      "generate: -1000 to 1000, smaller = sooner");
+  add("deadline-ms", po::value<int64_t>()->default_value(0), "generate: 0 = none");
+  add("cache-salt", po::value<std::string>()->default_value(""),
+      "generate: shares cached prefixes with the same salt only");
+  add("draft-nodes-max", po::value<int32_t>(), "generate: less than the route's; 0 = no drafts");
+  add("route", po::value<std::string>()->default_value(""), "generate and record");
+  add("routes", po::value<std::string>()->default_value("off"),
+      "compare: list, the first is the base");
+  add("prompts", po::value<std::vector<std::string>>()->composing()->value_name("PATH"),
+      "compare and record: file or folder, may be repeated");
+  add("repeat", po::value<int>()->default_value(1), "compare: rounds");
+  add("file,f", po::value<std::string>()->value_name("FILE"),
+      "route apply: YAML or JSON of one route");
+  return options;
+}
+
+// The error in the words after `route`, or "".
+std::string route_usage_problem(const po::variables_map& values,
+                                const std::vector<std::string>& arguments) {
+  const std::string action = arguments.empty() ? "" : arguments[0];
+  const bool has_file = values.count("file") != 0;
+  if (action == "apply")
+    return arguments.size() == 1 && has_file ? "" : "route apply: expected -f FILE";
+  if (action == "delete" || action == "get")
+    return arguments.size() == 2 && !has_file ? "" : "route " + action + ": expected NAME";
+  return "route: expected apply, delete or get, found '" + action + "'";
+}
+
+// The error in the command line apart from the values of its options, or "".
+std::string usage_problem(const Program& program, const po::variables_map& values,
+                          const std::string& command, const std::vector<std::string>& arguments) {
+  const Command* known = program.find(command);
+  if (known == nullptr) return "unknown command '" + command + "'";
+  if (const std::string option = option_of_another_command(program, values, command);
+      !option.empty())
+    return command + " takes no --" + option;
+  if (known->words.empty() && !arguments.empty())
+    return command + " takes no '" + arguments[0] + "'";
+  const std::string output = values["output"].as<std::string>();
+  if (command != "record" && output != "table" && output != "json")
+    return "-o: expected table or json, found '" + output + "'";
+  const std::vector<std::string> routes = split(values["routes"].as<std::string>());
+  if (routes.empty() || std::find(routes.begin(), routes.end(), "") != routes.end())
+    return "--routes: expected names, off,prompt_lookup";
+  std::string prompt;
+  for (const char* option : {"prompt", "prompt-file", "prompt-tokens"}) {
+    if (values.count(option) == 0) continue;
+    if (!prompt.empty()) return "--" + prompt + " or --" + option + ", not both";
+    prompt = option;
+  }
+  if (command == "route") return route_usage_problem(values, arguments);
+  if (command == "completion" && arguments.size() > 1) return "completion: expected one shell";
+  return "";
+}
+
+Program make_program() {
+  return {
+      .name = "specctl",
+      .commands =
+          {
+              {"generate", "", "continue a prompt, or answer messages, and stream the text"},
+              {"render", "",
+               "what the model would read: the text and the ids of a prompt\nor of messages"},
+              {"compare", "",
+               "the same prompts on several routes: speed, acceptance,\nidentical or not"},
+              {"record", "", "prompts and their continuations as a file for the\nreplay drafter"},
+              {"cancel", "--request-id ID", "end a running request"},
+              {"plugins", "", "the daemon's plugins"},
+              {"routes", "", "its routes and what they count"},
+              {"models", "", "its models"},
+              {"status", "", "its state, what it counts, its memory"},
+              {"route",
+               "apply -f FILE | delete NAME | get NAME",
+               "put a route into service or replace it, while requests run;\n"
+               "delete a route (its running requests finish); show its\n"
+               "definition (-o json prints what apply reads)",
+               {"apply", "delete", "get"}},
+              {"completion", "SHELL", "print completion for bash, zsh or fish",
+               completion_shells()},
+          },
+      .options = make_options(),
+      .taken_by =
+          {
+              {"prompt", "generate render"},
+              {"prompt-file", "generate render"},
+              {"message", "generate render"},
+              {"messages", "generate render"},
+              {"tools", "generate render"},
+              {"template-arguments", "generate render"},
+              {"continue-final-message", "generate render"},
+              {"prompt-tokens", "generate"},
+              {"stop", "generate"},
+              {"stop-token", "generate"},
+              {"ignore-eos", "generate"},
+              {"request-id", "generate cancel route"},
+              {"priority", "generate"},
+              {"deadline-ms", "generate"},
+              {"cache-salt", "generate"},
+              {"draft-nodes-max", "generate"},
+              {"temperature", "generate compare record"},
+              {"top-p", "generate compare record"},
+              {"top-k", "generate compare record"},
+              {"seed", "generate compare record"},
+              {"min-p", "generate"},
+              {"repetition-penalty", "generate"},
+              {"frequency-penalty", "generate"},
+              {"presence-penalty", "generate"},
+              {"max-tokens", "generate compare record"},
+              {"route", "generate record"},
+              {"routes", "compare"},
+              {"prompts", "compare record"},
+              {"repeat", "compare"},
+              {"file", "route"},
+          },
+  };
+}
+
+int run(int argc, char** argv) {
+  const Program program = make_program();
+  po::options_description all;
+  all.add(program.options)
+      .add_options()("command", po::value<std::string>())("arguments",
+                                                          po::value<std::vector<std::string>>());
+  po::positional_options_description positional;
+  positional.add("command", 1).add("arguments", -1);
+  const auto parsed = read_command_line(all, positional, {argv + 1, argv + argc});
+  if (!parsed.ok()) return ctl_usage(parsed.status().message());
+  const po::variables_map& values = parsed.value();
+  if (values.count("help") != 0) {
+    const std::string text =
+        kAbout + ("\n" + commands_help(program)) + "\n" + options_text(program) + kExits;
+    std::fputs(text.c_str(), stdout);
+    return kCtlOk;
+  }
+  if (values.count("version") != 0) {
+    std::printf("specctl %s\n", kVersion);
+    return kCtlOk;
+  }
+  const std::string command =
+      values.count("command") != 0 ? values["command"].as<std::string>() : "";
+  const auto arguments = values.count("arguments") != 0
+                             ? values["arguments"].as<std::vector<std::string>>()
+                             : std::vector<std::string>();
+  if (const std::string problem = usage_problem(program, values, command, arguments);
+      !problem.empty())
+    return ctl_usage(problem);
+  if (command == "completion") {
+    const auto script = completion_script(program, arguments.empty() ? "" : arguments[0]);
+    if (!script.ok()) return ctl_usage(script.status().message());
+    std::fputs(script.value().c_str(), stdout);
+    return kCtlOk;
+  }
+  const bool json = values["output"].as<std::string>() == "json";
+
+  const char* from_environment = std::getenv("SPECD_SOCKET");
+  const std::string socket = values.count("socket") != 0   ? values["socket"].as<std::string>()
+                             : from_environment != nullptr ? from_environment
+                                                           : kDefaultSocket;
+  Result<Client> client = Client::connect(socket);
+  if (!client.ok()) return ctl_fail(client.status());
+  if (command == "generate") return run_generate(client.value(), values, json);
+  if (command == "render") return run_render(client.value(), values, json);
+  if (command == "compare") return run_compare(client.value(), values, json);
+  if (command == "record") return run_record(client.value(), values);
+  if (command == "cancel") return run_cancel(client.value(), values);
+  if (command == "plugins") return run_plugins(client.value(), json);
+  if (command == "routes") return run_routes(client.value(), json);
+  if (command == "models") return run_models(client.value(), json);
+  if (command == "status") return run_status(client.value(), json);
+  SPECD_CHECK(command == "route", command);
+  if (arguments[0] == "apply") return run_route_apply(client.value(), values, json);
+  if (arguments[0] == "delete") return run_route_delete(client.value(), values, arguments[1], json);
+  return run_route_get(client.value(), arguments[1], json);
+}
+
+}  // namespace
+}  // namespace specd::host
+
+int main(int argc, char** argv) {
+  try {
+    return specd::host::run(argc, argv);
+  } catch (const std::exception& error) {  // memory at most
+    std::fprintf(stderr, "specctl: %s\n", error.what());
+    return 1;
+  }
+}
