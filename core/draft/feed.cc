@@ -69,7 +69,7 @@ Status DraftFeed::forward(const std::shared_ptr<DraftUse>& use, const DraftBatch
 }
 
 int32_t DraftFeed::trim(DraftUse& use, DraftSession& session, std::span<const int32_t> text) {
-  SlotMoves moves;
+  KvMoves moves;
   DraftSessions::trim(session, text, moves);
   forward_.move(*use.model, moves);
   // On a device, a constant number of rows lets a graph be reused. The row before is computed

@@ -66,13 +66,9 @@ Status DraftForward::wait() {
   return Status();
 }
 
-void DraftForward::move(const DraftModel& model, const SlotMoves& moves) {
-  if (moves.from.empty()) return;
-  if (2 * Staging::bytes_of<int32_t>(moves.from.size()) > staging_.room()) {
-    failed_ = mode_ == Mode::kCapture ? Status(Code::kExhausted, "no room for KV moves in a graph")
-                                      : wait();
-  }
-  if (!failed_.ok()) return;
+void DraftForward::move(const DraftModel& model, const KvMoves& moves) {
+  if (moves.from.empty() || !failed_.ok()) return;
+  if (!make_room_for(2 * Staging::bytes_of<int32_t>(moves.from.size()))) return;
   model.kv->move(device_, staging_, moves.from, moves.to);
 }
 

@@ -80,7 +80,7 @@ class DraftForward final {
   // Bytes of columns that the stream may still use.
   uint64_t columns_used() const { return staging_.used(); }
 
-  void move(const DraftModel& model, const SlotMoves& moves);
+  void move(const DraftModel& model, const KvMoves& moves);
   // Computes all rows, in as many forwards as the model's limits require. `tokens`: device memory
   // with the tokens of the rows that have token_at.
   void compute(const std::shared_ptr<DraftUse>& use, const DraftBatch& batch,

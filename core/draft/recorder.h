@@ -27,10 +27,10 @@ struct ModelRecord {
     std::vector<uint32_t> row_offsets, token_at, output_rows;
     int64_t token_stride = 0;
   };
-  // Whether both compute the same rows from the same places.
+  // Whether both compute the same rows of the same model from the same places.
   static bool alike(const Call& a, const Call& b) {
-    return a.follow == b.follow && a.n_rows == b.n_rows && a.token_at == b.token_at &&
-           a.output_rows == b.output_rows;
+    return !a.use.owner_before(b.use) && !b.use.owner_before(a.use) && a.follow == b.follow &&
+           a.n_rows == b.n_rows && a.token_at == b.token_at && a.output_rows == b.output_rows;
   }
   std::vector<Call> calls;
   bool repeatable = true;  // no call depends on the drafter's host code

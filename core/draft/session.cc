@@ -227,16 +227,16 @@ Status DraftSessions::check_keep(const DraftUse& use, uint64_t seq_id, uint32_t 
 }
 
 void DraftSessions::keep(DraftUse& use, uint64_t seq_id, uint32_t kept,
-                         std::span<const uint32_t> path, SlotMoves& moves) {
+                         std::span<const uint32_t> path, KvMoves& moves) {
   const auto found = use.sessions.find(seq_id);
   if (found == use.sessions.end()) return;
   DraftSession& session = found->second;
   const std::vector<int32_t> rows(path.begin(), path.end());
-  plan_compaction(session.table, session.kept - 1, rows, moves.from, moves.to);
+  plan_compaction(session.table, session.kept - 1, rows, moves);
   session.end_round(static_cast<int32_t>(kept + rows.size()));
 }
 
-void DraftSessions::trim(DraftSession& session, std::span<const int32_t> text, SlotMoves& moves) {
+void DraftSessions::trim(DraftSession& session, std::span<const int32_t> text, KvMoves& moves) {
   const auto length = static_cast<int32_t>(text.size());
   std::vector<int32_t> path;
   for (int32_t row = 0; row < session.n_rows(); ++row) {
@@ -249,7 +249,7 @@ void DraftSessions::trim(DraftSession& session, std::span<const int32_t> text, S
     }
   }
   if (!path.empty()) {
-    plan_compaction(session.table, session.kept - 1, path, moves.from, moves.to);
+    plan_compaction(session.table, session.kept - 1, path, moves);
   }
   session.end_round(std::min(session.kept + static_cast<int32_t>(path.size()), length - 1));
 }

@@ -18,6 +18,7 @@
 
 #include "core/base/mutex.h"
 #include "core/base/status.h"
+#include "core/base/to_size.h"
 #include "core/draft/draft_model.h"
 #include "core/kv/block_table.h"
 #include "core/kv/page_pool.h"
@@ -26,13 +27,6 @@ namespace specd {
 
 // Most rows between a branch of the round and the last kept token.
 inline constexpr int32_t kDraftTailMax = 1024;
-
-inline size_t to_size(int32_t i) { return static_cast<size_t>(i); }
-
-// Slots of a cache to copy, in this order.
-struct SlotMoves {
-  std::vector<int32_t> from, to;
-};
 
 struct DraftSession {
   std::vector<int32_t> pool_pages;
@@ -105,10 +99,10 @@ class DraftSessions final {
   // round that begins below the last kept token. With a path, kept equals length(). REQUIRES
   // check_keep().
   static void keep(DraftUse& use, uint64_t seq_id, uint32_t kept, std::span<const uint32_t> path,
-                   SlotMoves& moves);
+                   KvMoves& moves);
   // Ends the round and keeps the prefix that the session shares with `text`, except the text's last
   // token: it is always fed, because the drafter asks for what follows it.
-  static void trim(DraftSession& session, std::span<const int32_t> text, SlotMoves& moves);
+  static void trim(DraftSession& session, std::span<const int32_t> text, KvMoves& moves);
 
   // Takes pages for `rows` kept tokens and rows in all. False: pages are short, and none was taken.
   [[nodiscard]] bool take_pages(DraftUse& use, DraftSession& session, int64_t rows);

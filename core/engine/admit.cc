@@ -94,27 +94,18 @@ Status Engine::Impl::check(const Request& request) const {
   SPECD_OK_OR_RETURN(check_ids("stop_tokens", request.stop_tokens));
   SPECD_OK_OR_RETURN(check_name("request_id", request.id));
   SPECD_OK_OR_RETURN(check_name("route", request.route));
-  const auto in = [](const char* field, int64_t value, int64_t low, int64_t high) -> Status {
-    if (value >= low && value <= high) return Status();
-    return out_of_range(field, std::to_string(low) + " to " + std::to_string(high),
-                        std::to_string(value));
-  };
   SPECD_OK_OR_RETURN(
-      in("priority", request.priority, -EngineLimits::kPriority, EngineLimits::kPriority));
-  SPECD_OK_OR_RETURN(in("deadline_ms", request.deadline_ms, 0, EngineLimits::kDeadlineMs));
-  SPECD_OK_OR_RETURN(
-      in("draft_nodes_max", request.draft_nodes_max.value_or(0), 0, EngineLimits::kDraftNodes));
+      check_range("priority", request.priority, -EngineLimits::kPriority, EngineLimits::kPriority));
+  SPECD_OK_OR_RETURN(check_range("deadline_ms", request.deadline_ms, 0, EngineLimits::kDeadlineMs));
+  SPECD_OK_OR_RETURN(check_range("draft_nodes_max", request.draft_nodes_max.value_or(0), 0,
+                                 EngineLimits::kDraftNodes));
   if (request.cache_salt.size() > EngineLimits::kCacheSaltBytes) {
     return out_of_range("cache_salt",
                         "at most " + std::to_string(EngineLimits::kCacheSaltBytes) + " bytes",
                         std::to_string(request.cache_salt.size()));
   }
-  const bool has_ids = request.prompt_tokens.has_value();
-  if (has_ids && (!request.prompt.empty() || request.chat.has_value())) {
-    return Status(Code::kInvalidArgument, "prompt",
-                  "expected one of text, a chat and token ids, found several");
-  }
-  if (has_ids) return check_ids("prompt_tokens", *request.prompt_tokens);
+  SPECD_OK_OR_RETURN(check_one_prompt(request));
+  if (request.prompt_tokens.has_value()) return check_ids("prompt_tokens", *request.prompt_tokens);
   return request.chat.has_value() ? check_chat(*request.chat) : Status();
 }
 

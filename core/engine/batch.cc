@@ -101,11 +101,11 @@ Status Batch::carry_out(const StepPlan& plan) {
   if (plan.n_pages_to_reclaim > 0) models_.reclaim(plan.n_pages_to_reclaim);
   // Take the planned sequences off the waiting list before the preempted ones are added to it.
   std::vector<ActiveSequence> admitted;
-  admitted.reserve(at(plan.n_admitted()));
+  admitted.reserve(to_size(plan.n_admitted()));
   for (int32_t i = 0; i < plan.n_admitted(); ++i) {
     admitted.push_back(std::move(waiting_.extract(waiting_.begin()).mapped()));
   }
-  for (const int32_t index : plan.preempted) preempt(running_[at(index)]);
+  for (const int32_t index : plan.preempted) preempt(running_[to_size(index)]);
   // Attach every prefix before taking pages, so that taking pages evicts none of them.
   std::vector<int32_t> copied(running_.size(), -1);  // page to copy, with a reference; -1 = none
   for (size_t i = 0; i < admitted.size(); ++i) {
@@ -113,10 +113,10 @@ Status Batch::carry_out(const StepPlan& plan) {
   }
   Status status;
   for (const PlanItem& item : plan.items) {
-    std::vector<int32_t>& table = running_[at(item.sequence)].table.pages;
+    std::vector<int32_t>& table = running_[to_size(item.sequence)].table.pages;
     const size_t first_new = table.size();
     SPECD_CHECK(pages_.take(item.n_new_pages, table), "the plan gives only what is there");
-    const int32_t source = copied[at(item.sequence)];
+    const int32_t source = copied[to_size(item.sequence)];
     if (source < 0) continue;
     if (status.ok()) status = worker_.copy_page(source, table[first_new]);
     pages_.release(source);

@@ -45,15 +45,13 @@ Status out_of_range(const std::string& field, const std::string& expected,
   return Status(Code::kInvalidArgument, field, "expected " + expected + ", found " + found);
 }
 
-static_assert(EngineLimits::kDraftNodes == SPECD_MAX_TREE_NODES);
-
-namespace {
-Status in(const std::string& field, int64_t value, int64_t low, int64_t high) {
+Status check_range(const std::string& field, int64_t value, int64_t low, int64_t high) {
   if (value >= low && value <= high) return Status();
   return out_of_range(field, std::to_string(low) + " to " + std::to_string(high),
                       std::to_string(value));
 }
-}  // namespace
+
+static_assert(EngineLimits::kDraftNodes == SPECD_MAX_TREE_NODES);
 
 Status check_route(const RouteOptions& route, const EngineOptions& options) {
   const std::string where = route_field(route.name);
@@ -62,15 +60,16 @@ Status check_route(const RouteOptions& route, const EngineOptions& options) {
   if (route.name == "off")
     return Status(Code::kInvalidArgument, where,
                   "'off' is reserved: it is plain decoding and always there");
+  SPECD_OK_OR_RETURN(check_name(where, route.name));
   SPECD_OK_OR_RETURN(
-      in(where + ".draft_nodes_max", route.draft_nodes_max, 1, EngineLimits::kDraftNodes));
+      check_range(where + ".draft_nodes_max", route.draft_nodes_max, 1, EngineLimits::kDraftNodes));
   if (route.draft_nodes_max >= options.step_tokens_max)
     return out_of_range(
         where + ".draft_nodes_max",
         "less than engine.step_tokens_max (" + std::to_string(options.step_tokens_max) + ")",
         std::to_string(route.draft_nodes_max));
-  SPECD_OK_OR_RETURN(in(where + ".disable_by_batch_size", route.disable_by_batch_size, 0,
-                        EngineLimits::kSequences));
+  SPECD_OK_OR_RETURN(check_range(where + ".disable_by_batch_size", route.disable_by_batch_size, 0,
+                                 EngineLimits::kSequences));
   if (!route.model.empty() && route.model != options.model.name)
     return out_of_range(where + ".model", quote(options.model.name) + ", the model that is served",
                         quote(route.model));
@@ -106,7 +105,7 @@ Status check_devices(const EngineOptions& options) {
 }
 
 Status check_cache(const ModelOptions& model) {
-  SPECD_OK_OR_RETURN(in("model.kv.pages", model.kv_pages, 0, EngineLimits::kKvPages));
+  SPECD_OK_OR_RETURN(check_range("model.kv.pages", model.kv_pages, 0, EngineLimits::kKvPages));
   if (!(model.kv_memory_share >= 0 && model.kv_memory_share <= 1))
     return out_of_range("model.kv.memory_share", "more than 0, at most 1",
                         std::to_string(model.kv_memory_share));
@@ -148,17 +147,17 @@ std::string draft_model_field(size_t index) {
 
 Status check_limits(const EngineOptions& options) {
   SPECD_OK_OR_RETURN(
-      in("engine.max_sequences", options.max_sequences, 1, EngineLimits::kSequences));
+      check_range("engine.max_sequences", options.max_sequences, 1, EngineLimits::kSequences));
   if (options.step_tokens_max < options.max_sequences)
     return out_of_range("engine.step_tokens_max",
                         "at least max_sequences (" + std::to_string(options.max_sequences) +
                             "), so that each sequence gets a row",
                         std::to_string(options.step_tokens_max));
   SPECD_OK_OR_RETURN(
-      in("engine.step_tokens_max", options.step_tokens_max, 1, EngineLimits::kStepTokens));
-  SPECD_OK_OR_RETURN(in("engine.queue_max", options.queue_max, 1, EngineLimits::kQueue));
-  SPECD_OK_OR_RETURN(
-      in("engine.priority_aging_ms", options.priority_aging_ms, 1, EngineLimits::kPriorityAgingMs));
+      check_range("engine.step_tokens_max", options.step_tokens_max, 1, EngineLimits::kStepTokens));
+  SPECD_OK_OR_RETURN(check_range("engine.queue_max", options.queue_max, 1, EngineLimits::kQueue));
+  SPECD_OK_OR_RETURN(check_range("engine.priority_aging_ms", options.priority_aging_ms, 1,
+                                 EngineLimits::kPriorityAgingMs));
   SPECD_OK_OR_RETURN(check_devices(options));
   SPECD_OK_OR_RETURN(check_cache(options.model));
   if (options.routes.size() > EngineLimits::kRoutes)
@@ -220,32 +219,26 @@ Status check_options(const EngineOptions& options) {
     if (!status.ok()) return status.with_context(model.name).in_field(draft_model_field(i));
   }
   if (options.routes.empty()) return Status();
-  // Plugins keep the host pointer forever, so these services must outlive this call.
-  static const auto cpu = CpuDevice::create("", 1).value();
-  static Services services(*cpu, *cpu, config.vocab_size);
-  static const specd_host* const host = make_host(&services);
+  // Plugins keep the host beyond this call; ~Services() takes the directory away from it.
+  Services services(*device, *device, config.vocab_size);
+  services.set_models(&draft_models);
   SPECD_TRY(const auto registry,
             PluginRegistry::open({.directories = options.plugin_directories,
                                   .cache_directory = options.plugin_cache_directory},
-                                 host)
+                                 make_host(&services))
                 .in_field("plugins"));
-  services.set_models(&draft_models);
-  Status status;
+  const RouteTerms terms = route_terms(options);
+  const std::string& device_name = options.devices.front();
   for (const RouteOptions& route : options.routes) {
-    const RouteTerms terms = route_terms(options);
     const auto made = create_route(*registry, route, terms, target.facts.info);
-    status = made.status();
-    const std::string& device_name = options.devices.front();
+    Status status = made.status();
     if (made.ok()) {
-      status = device_name == "cpu" ? activate_route(*made.value(), terms, *cpu)
+      status = device_name == "cpu" ? activate_route(*made.value(), terms, *device)
                                     : place(*made.value(), false, device_name).status();
     }
-    if (status.ok()) continue;
-    status = status.in_field(route_field(route.name));
-    break;
+    if (!status.ok()) return status.in_field(route_field(route.name));
   }
-  services.set_models(nullptr);
-  return status;
+  return Status();
 }
 
 }  // namespace specd

@@ -16,6 +16,7 @@ const char* dtype_name(kernels::DType dtype);
 RouteTerms route_terms(const EngineOptions& options);
 Status out_of_range(const std::string& field, const std::string& expected,
                     const std::string& found);
+Status check_range(const std::string& field, int64_t value, int64_t low, int64_t high);
 // Error fields, as the configuration names them: "routes.NAME", "draft_models[0]".
 std::string route_field(const std::string& name);
 std::string draft_model_field(size_t index);

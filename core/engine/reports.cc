@@ -69,12 +69,10 @@ std::vector<RouteReport> Engine::routes() const {
   off.options.model = options.model.name;
   off.counts.requests = impl_->intake.counters.off;
   std::vector<RouteReport> reports{std::move(off)};
-  for (RouteReport& report : impl_->routes.board().report()) {
+  for (RouteReport& report : impl_->routes.board().report(impl_->batch->counters().running)) {
     report.options.model = options.model.name;
-    const int32_t most = report.options.disable_by_batch_size;
     report.is_default =
         report.name() == options.default_route && report.state != RouteState::kDraining;
-    report.suspended = most > 0 && impl_->batch->counters().running > most;
     reports.push_back(std::move(report));
   }
   return reports;
@@ -184,7 +182,7 @@ std::vector<MemoryLine> Engine::memory() const {
     lines.push_back({"weights of " + draft->name, draft->transformer->weights().held_bytes});
     lines.push_back({"activations of " + draft->name, draft->transformer->activation_bytes()});
   }
-  for (const RouteReport& route : m.routes.board().report()) {
+  for (const RouteReport& route : m.routes.board().report(m.batch->counters().running)) {
     if (route.state == RouteState::kRefused) continue;
     lines.push_back({"drafter of route " + route.name() + " (limit" +
                          (route.state == RouteState::kDraining ? ", draining)" : ")"),

@@ -51,7 +51,15 @@ Status Target::load_sampling_defaults() {
   return Status();
 }
 
+Status check_one_prompt(const Request& request) {
+  if (!request.prompt.empty() + request.chat.has_value() + request.prompt_tokens.has_value() <= 1)
+    return Status();
+  return Status(Code::kInvalidArgument, "prompt",
+                "expected one of text, a chat and token ids, found several");
+}
+
 Result<RenderedPrompt> Target::make_prompt(const Request& request) const {
+  SPECD_OK_OR_RETURN(check_one_prompt(request));
   RenderedPrompt prompt;
   if (!request.chat.has_value()) {
     SPECD_TRY(prompt.tokens,
@@ -61,9 +69,6 @@ Result<RenderedPrompt> Target::make_prompt(const Request& request) const {
                   .in_field("prompt"));
     prompt.text = request.prompt;
     return prompt;
-  }
-  if (!request.prompt.empty()) {
-    return Status(Code::kInvalidArgument, "prompt", "give text or a chat, not both");
   }
   SPECD_TRY(RenderedChat chat, chat_template.render(*request.chat, local_now()));
   // The template writes BOS itself, so none is prepended.

@@ -14,6 +14,10 @@
 
 namespace specd {
 
+// Refuses more than one of text, a chat and token ids, in the field "prompt". Of none, the prompt is
+// BOS alone.
+Status check_one_prompt(const Request& request);
+
 struct Target {
   ModelOptions options;
   ModelConfig config;

@@ -5,14 +5,14 @@
 namespace specd {
 
 void plan_compaction(const BlockTable& table, int32_t root, const std::vector<int32_t>& path,
-                     std::vector<int32_t>& from, std::vector<int32_t>& to) {
+                     KvMoves& moves) {
   for (size_t i = 0; i < path.size(); ++i) {
     const int32_t source = root + 1 + path[i];
     const int32_t target = root + 1 + static_cast<int32_t>(i);
     SPECD_CHECK(target <= source, "the node indices of a path must increase");
     if (source == target) continue;
-    from.push_back(table.physical(source));
-    to.push_back(table.physical(target));
+    moves.from.push_back(table.physical(source));
+    moves.to.push_back(table.physical(target));
   }
 }
 

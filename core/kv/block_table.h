@@ -27,10 +27,15 @@ constexpr int32_t pages_for(int64_t tokens) {
   return static_cast<int32_t>((tokens + kernels::kPageTokens - 1) / kernels::kPageTokens);
 }
 
+// Physical slots whose KV is to be copied, in this order.
+struct KvMoves {
+  std::vector<int32_t> from, to;
+};
+
 // Plans the moves that place accepted nodes `path` (node indices, root side first, increasing)
-// right after the root at slot `root`. Appends physical (from, to) pairs; none for a chain, which
-// is already in place. No destination is after its source, so moving in order is safe.
+// right after the root at slot `root`. Appends to `moves`; nothing for a chain, which is already in
+// place. No destination is after its source, so moving in order is safe.
 void plan_compaction(const BlockTable& table, int32_t root, const std::vector<int32_t>& path,
-                     std::vector<int32_t>& from, std::vector<int32_t>& to);
+                     KvMoves& moves);
 
 }  // namespace specd

@@ -1,7 +1,5 @@
 #include "core/ranks/step_input.h"
 
-#include <cstddef>
-
 namespace specd {
 namespace {
 
@@ -112,6 +110,35 @@ std::string penalties_fault(const StepInput& input, const StepLimits& limits) {
   return values_fault("penalty_path", input.penalty_path, 0, int64_t{input.rows.n_rows()} - 1);
 }
 
+std::string picks_fault(const StepInput& input, std::span<const size_t> part_tokens) {
+  if (input.picks.size() > part_tokens.size()) {
+    return "picks has " + std::to_string(input.picks.size()) + " entries, expected at most " +
+           std::to_string(part_tokens.size());
+  }
+  std::vector<bool> picked(part_tokens.size());
+  for (size_t i = 0; i < input.picks.size(); ++i) {
+    const TokenPick& pick = input.picks[i];
+    const std::string name = "picks[" + std::to_string(i) + "]";
+    const auto part = static_cast<size_t>(pick.part);
+    if (pick.part < 0 || part >= part_tokens.size()) {
+      return name + ".part is " + std::to_string(pick.part) + ", expected 0.." +
+             std::to_string(part_tokens.size() - 1);
+    }
+    if (picked[part]) return name + ".part repeats that of an earlier pick";
+    picked[part] = true;
+    if (pick.from.size() != pick.to.size()) {
+      return fault_of_size(name + ".from", pick.from.size(), pick.to.size());
+    }
+    std::string fault =
+        values_fault(name + ".from", pick.from, 0, static_cast<int64_t>(part_tokens[part]) - 1);
+    if (fault.empty()) {
+      fault = values_fault(name + ".to", pick.to, 0, int64_t{input.rows.n_rows()} - 1, true);
+    }
+    if (!fault.empty()) return fault;
+  }
+  return std::string();
+}
+
 }  // namespace
 
 void StepInput::clear() {
@@ -124,7 +151,8 @@ void StepInput::clear() {
   picks.clear();
 }
 
-std::string step_input_fault(const StepInput& input, const StepLimits& limits) {
+std::string step_input_fault(const StepInput& input, const StepLimits& limits,
+                             std::span<const size_t> part_tokens) {
   std::string fault = rows_fault(input.rows, limits);
   if (!fault.empty()) return fault;
   const size_t n_logits = input.rows.logits_rows.size();
@@ -134,20 +162,7 @@ std::string step_input_fault(const StepInput& input, const StepLimits& limits) {
   }
   if (input.draws.size() != n_logits) return fault_of_size("draws", input.draws.size(), n_logits);
   fault = penalties_fault(input, limits);
-  if (!fault.empty()) return fault;
-  for (size_t i = 0; i < input.picks.size(); ++i) {
-    const TokenPick& pick = input.picks[i];
-    const std::string name = "picks[" + std::to_string(i) + "]";
-    if (pick.from.size() != pick.to.size()) {
-      return fault_of_size(name + ".from", pick.from.size(), pick.to.size());
-    }
-    fault = values_fault(name + ".from", pick.from, 0, INT32_MAX);
-    if (fault.empty()) {
-      fault = values_fault(name + ".to", pick.to, 0, int64_t{input.rows.n_rows()} - 1, true);
-    }
-    if (!fault.empty()) return fault;
-  }
-  return std::string();
+  return fault.empty() ? picks_fault(input, part_tokens) : fault;
 }
 
 }  // namespace specd

@@ -3,7 +3,9 @@
 // worker whose cache has the same KV.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -41,7 +43,9 @@ struct StepLimits {
 };
 
 // Empty when a worker within these limits can compute the input, else the first number that is
-// wrong: "rows.slot[3] is 70, expected 0..63". The parts of picks are not checked. Linear time.
-std::string step_input_fault(const StepInput& input, const StepLimits& limits);
+// wrong: "rows.slot[3] is 70, expected 0..63". `part_tokens`: for each part the size of its token
+// column. Linear time.
+std::string step_input_fault(const StepInput& input, const StepLimits& limits,
+                             std::span<const size_t> part_tokens = {});
 
 }  // namespace specd

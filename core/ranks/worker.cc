@@ -11,6 +11,9 @@ namespace {
 
 std::atomic<WorkerObserver*> the_observer{nullptr};
 
+// Slots that are moved by one submission.
+constexpr size_t kMovesAtOnce = 8192;
+
 // Adds a column that grows with the text. Its size is rounded up so that the columns after it
 // rarely move, because graphs that were captured with their addresses are then lost.
 template <typename T>
@@ -59,7 +62,8 @@ Result<std::unique_ptr<Worker>> Worker::create(Device& device, Transformer& mode
   constexpr uint64_t kFirstBytes = uint64_t{1} << 20;  // grows with the steps
   SPECD_TRY(worker->inputs_, Staging::create(device, kFirstBytes, "input of a step"));
   SPECD_TRY(worker->outputs_, Staging::create(device, kFirstBytes, "output of a step"));
-  SPECD_TRY(worker->moves_, Staging::create(device, kFirstBytes / 16, "moves of KV"));
+  SPECD_TRY(worker->moves_,
+            Staging::create(device, 2 * kMovesAtOnce * sizeof(int32_t), "moves of KV"));
   return worker;
 }
 
@@ -82,7 +86,9 @@ Staging& Worker::new_columns() {
 Status Worker::run(const StepInput& input, std::span<StreamPart* const> parts,
                    const std::function<void()>& meanwhile, StepOutput& output) {
 #ifdef SPECD_DEBUG_CHECKS
-  if (const std::string fault = step_input_fault(input, limits()); !fault.empty()) {
+  std::vector<size_t> part_tokens;
+  for (const StreamPart* part : parts) part_tokens.push_back(part->tokens().n);
+  if (const std::string fault = step_input_fault(input, limits(), part_tokens); !fault.empty()) {
     return Status(Code::kInvalidArgument, "step input: " + fault);
   }
 #endif
@@ -103,7 +109,7 @@ Status Worker::run(const StepInput& input, std::span<StreamPart* const> parts,
   forward_ns_ += output.forward_ns;
   read(columns, output);
   if (WorkerObserver* observer = the_observer; observer != nullptr) {
-    observer->ran(resolved(input, parts, model_.config().vocab_size), output);
+    observer->ran(input, resolved(input, parts, model_.config().vocab_size), output);
   }
   return Status();
 }
@@ -214,10 +220,19 @@ void Worker::read(const Columns& columns, StepOutput& output) const {
 }
 
 Status Worker::move(const std::vector<int32_t>& from, const std::vector<int32_t>& to) {
+  for (size_t done = 0; done < from.size(); done += kMovesAtOnce) {
+    const size_t n = std::min(kMovesAtOnce, from.size() - done);
+    if (2 * Staging::bytes_of<int32_t>(n) > moves_.room()) {
+      SPECD_OK_OR_RETURN(device_.synchronize());
+      moves_.clear();
+    }
+    const auto part = [&](const std::vector<int32_t>& slots) {
+      return std::vector<int32_t>(slots.begin() + static_cast<ptrdiff_t>(done),
+                                  slots.begin() + static_cast<ptrdiff_t>(done + n));
+    };
+    kv_.move(device_, moves_, part(from), part(to));
+  }
   if (from.empty()) return Status();
-  if (device_.is_host()) moves_.clear();  // no work is pending
-  kv_.move(device_, moves_, from, to);
-  SPECD_OK_OR_RETURN(moves_.status());
   if (WorkerObserver* observer = the_observer; observer != nullptr) observer->moved(from, to);
   return Status();
 }

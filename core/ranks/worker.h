@@ -33,8 +33,8 @@ namespace specd {
 class WorkerObserver {
  public:
   virtual ~WorkerObserver() = default;
-  // `input` has the picked tokens instead of picks.
-  virtual void ran(const StepInput& input, const StepOutput& output) = 0;
+  // `known` is `input` with the picked tokens instead of picks.
+  virtual void ran(const StepInput& input, const StepInput& known, const StepOutput& output) = 0;
   virtual void moved(const std::vector<int32_t>& from, const std::vector<int32_t>& to) = 0;
 };
 
@@ -53,7 +53,8 @@ class Worker {
   Status run(const StepInput& input, std::span<StreamPart* const> parts,
              const std::function<void()>& meanwhile, StepOutput& output);
   // Copies the KV of slot from[i] to slot to[i], in stream order; see kernels/attention.h for which
-  // orders are allowed. kExhausted: there is no memory for the columns, and nothing was submitted.
+  // orders are allowed. Needs no new memory: waits for earlier moves when there are very many. An
+  // error: the device has failed.
   Status move(const std::vector<int32_t>& from, const std::vector<int32_t>& to);
   // The same for all slots of a page.
   Status copy_page(int32_t from, int32_t to);

@@ -191,7 +191,7 @@ specd_status ModelService::keep(specd_call* call, const specd_model* model, cons
     return refuse(call, SPECD_E_INVALID,
                   "model.keep: sequence " + std::to_string(s) + ": " + good.message());
   }
-  SlotMoves moves;
+  KvMoves moves;
   for (uint32_t s = 0; s < batch.n_seqs; ++s) {
     DraftSessions::keep(*handle, batch.seq_id[s], kept[s], path(s), moves);
   }

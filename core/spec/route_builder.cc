@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/plugin/instance/caps.h"
+
 namespace specd {
 
 const char* guarantee_name(Guarantee guarantee) {
@@ -132,11 +134,7 @@ Status activate_route(LiveRoute& route, const RouteTerms& terms, Device& device)
   grant.max_batch = static_cast<uint32_t>(terms.max_sequences);
   grant.max_rows = update_rows_max(grant.max_depth);
   grant.needs = caps.needs;
-  if (__builtin_mul_overflow(caps.bytes_per_seq, uint64_t{grant.max_batch},
-                             &grant.memory_bytes_max) ||
-      __builtin_add_overflow(grant.memory_bytes_max, caps.bytes_fixed, &grant.memory_bytes_max)) {
-    grant.memory_bytes_max = UINT64_MAX;
-  }
+  grant.memory_bytes_max = quota_of(caps, grant.max_batch);
   route.counters.accepted_at = std::vector<std::atomic<uint64_t>>(grant.max_depth);
   SPECD_OK_OR_RETURN(route.drafter->activate(grant).in_field("drafter"));
   specd_verifier_grant verifier{};

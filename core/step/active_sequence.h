@@ -38,6 +38,9 @@ struct ActiveSequence {
   std::optional<Verdict> verdict;
   int32_t n_taken = 0;  // tokens that this step added to the text
 
+  // Position of the step's last row, from which drafts continue. REQUIRES that the step has rows of
+  // it which are not committed yet.
+  int32_t root() const { return n_computed + n_rows - 1; }
   int32_t n_pending() const { return sequence->size() - n_computed; }
   // Accepted nodes of the tree; none without a verdict.
   const std::vector<int32_t>& accepted() const {

@@ -12,17 +12,16 @@ namespace {
 void take(ActiveSequence& member, int32_t root, int32_t drawn, KvMoves& moves) {
   if (drawn < 0) {
     member.verdict.reset();
-    member.sequence->fail(
-        FinishReason::kError,
-        Status(Code::kInternal, "the model's logits at position " +
-                                    std::to_string(member.n_computed) + " are not finite"));
+    member.sequence->fail(FinishReason::kError,
+                          Status(Code::kInternal, "the model's logits at position " +
+                                                      std::to_string(root) + " are not finite"));
     return;
   }
   std::vector<int32_t> tokens;
-  for (const int32_t node : member.accepted()) tokens.push_back(member.tree.token[at(node)]);
+  for (const int32_t node : member.accepted()) tokens.push_back(member.tree.token[to_size(node)]);
   tokens.push_back(member.verdict.has_value() ? member.verdict->next_token : drawn);
   member.n_taken = member.sequence->append(tokens.data(), static_cast<int32_t>(tokens.size()));
-  plan_compaction(member.table, root, member.accepted(), moves.from, moves.to);
+  plan_compaction(member.table, root, member.accepted(), moves);
   member.n_computed += static_cast<int32_t>(member.accepted().size());
 }
 
@@ -58,14 +57,14 @@ void count(ActiveSequence& member, bool ended) {
 KvMoves commit(const Members& members, const std::vector<int32_t>& drawn) {
   KvMoves moves;
   for (ActiveSequence* member : members) {
-    const int32_t root = member->n_computed;
+    const int32_t root = member->root();
     member->n_computed += member->n_rows;
     if (!member->wants_token) continue;
     const bool ended = member->sequence->finish() != FinishReason::kNone;
     if (ended) {
       member->verdict.reset();
     } else {
-      take(*member, root, drawn[at(member->place.root_logits)], moves);
+      take(*member, root, drawn[to_size(member->place.root_logits)], moves);
     }
     count(*member, ended);
   }

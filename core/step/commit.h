@@ -9,11 +9,6 @@
 
 namespace specd {
 
-// Slots whose KV must move so that accepted nodes follow their roots.
-struct KvMoves {
-  std::vector<int32_t> from, to;
-};
-
 // Appends to every member that wants a token: the accepted nodes and the verdict's token, or,
 // without a verdict, the token drawn at the root. `drawn`: see StepOutput. A member whose logits
 // are not finite fails. A member that has ended meanwhile gets nothing. Counts the drafts in the

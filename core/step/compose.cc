@@ -2,12 +2,11 @@
 
 #include <algorithm>
 
+#include "core/base/to_size.h"
 #include "specd/plugin_api/drafter.h"
 
 namespace specd {
 namespace {
-
-size_t at(int32_t i) { return static_cast<size_t>(i); }
 
 template <typename T>
 int32_t size_of(const std::vector<T>& column) {
@@ -27,7 +26,7 @@ class Composer {
     rows_.pages.insert(rows_.pages.end(), item.table->pages.begin(), item.table->pages.end());
     for (int32_t i = 0; i < item.n_rows; ++i) {
       const int32_t position = item.n_computed + i;
-      add_row(item, item.tokens[at(position)], position, position, position + 1);
+      add_row(item, item.tokens[to_size(position)], position, position, position + 1);
     }
     if (!item.wants_token) return;
     place.root_logits = draw(item);
@@ -64,8 +63,8 @@ class Composer {
     const int32_t root = item.n_computed + item.n_rows - 1;
     if (item.drafted.has_value() && tree.size() > 0) pick(item, rows_.n_rows());
     for (int32_t node = 0; node < tree.size(); ++node) {
-      const int32_t token = item.drafted.has_value() ? 0 : tree.token[at(node)];
-      const int32_t position = root + tree.depth[at(node)];
+      const int32_t token = item.drafted.has_value() ? 0 : tree.token[to_size(node)];
+      const int32_t position = root + tree.depth[to_size(node)];
       if (tree.in_place(node)) {
         add_row(item, token, position, position, position + 1);
       } else {
@@ -75,7 +74,7 @@ class Composer {
           rows_.tail.push_back(item.table->physical(root + 1 + each));
         }
       }
-      const int32_t flags = tree.flags[at(node)];
+      const int32_t flags = tree.flags[to_size(node)];
       const bool silent = (flags & SPECD_NODE_PROBE) != 0 && (flags & SPECD_NODE_WANT_TOP1) == 0;
       place.logits_of_node.push_back(silent ? -1 : draw(item));
       input_.wants_top1 = input_.wants_top1 || (flags & SPECD_NODE_WANT_TOP1) != 0;
@@ -104,9 +103,9 @@ class Composer {
     input_.penalty_seen.insert(input_.penalty_seen.end(), item.seen.begin(), item.seen.end());
     each.seen_end = size_of(input_.penalty_seen);
     input_.penalty_row.resize(input_.draws.size());
-    input_.penalty_row[at(place.root_logits)] = each;
+    input_.penalty_row[to_size(place.root_logits)] = each;
     for (int32_t node = 0; node < item.tree->size(); ++node) {
-      const int32_t logits = place.logits_of_node[at(node)];
+      const int32_t logits = place.logits_of_node[to_size(node)];
       if (logits < 0) continue;
       item.tree->path_to(node, path_);
       each.path_begin = size_of(input_.penalty_path);
@@ -114,7 +113,7 @@ class Composer {
         input_.penalty_path.push_back(place.first_row + item.n_rows + on_path);
       }
       each.path_end = size_of(input_.penalty_path);
-      input_.penalty_row[at(logits)] = each;
+      input_.penalty_row[to_size(logits)] = each;
     }
   }
 

@@ -31,7 +31,7 @@ void DeviceDraft::take(const std::vector<int32_t>& drawn) {
   const std::vector<bool> counts = proposal_.take();
   for (size_t s = 0; s < counts.size(); ++s) {
     ActiveSequence& member = *proposal_.members()[s];
-    if (counts[s]) member.place.logits_of_node.resize(at(member.tree.size()));
+    if (counts[s]) member.place.logits_of_node.resize(to_size(member.tree.size()));
   }
   if (verification_.has_value() && !proposal_.failed()) verification_->judge(counts, drawn);
 }

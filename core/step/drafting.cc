@@ -12,8 +12,7 @@ namespace {
 Status place(StepContext& step, const LiveRoute& route, PluginBatch& batch) {
   if (!route.on_device()) return Status();
   Staging& columns = step.call_columns();
-  batch.place_on(step.device, columns);
-  SPECD_OK_OR_RETURN(columns.status());
+  SPECD_OK_OR_RETURN(batch.place_on(step.device, columns));
   columns.upload();
   return Status();
 }

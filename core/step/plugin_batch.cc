@@ -39,10 +39,12 @@ PluginBatch::PluginBatch(const Members& members, uint64_t step_id) {
   call.sampling = sampling_ptr.data();
 }
 
-void PluginBatch::place_on(Device& device, Staging& columns) {
+Status PluginBatch::place_on(Device& device, Staging& columns) {
   const Column<int32_t> column = columns.add(slot_column_);
+  SPECD_OK_OR_RETURN(columns.status());
   slots_ = tensor_of(device, true, column, {static_cast<int64_t>(column.n)});
   batch.stream = device.native_stream();
+  return Status();
 }
 
 std::string PluginBatch::why(size_t i) const {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "core/base/to_size.h"
 #include "core/device/device.h"
 #include "core/device/staging.h"
 #include "core/plugin/instance/host_context.h"
@@ -17,8 +18,6 @@
 namespace specd {
 
 using Members = std::vector<ActiveSequence*>;
-
-inline size_t at(int32_t i) { return static_cast<size_t>(i); }
 
 // Calls fn(route, members of that route) once per route, in the order of their first members.
 // REQUIRES that every member has a route.
@@ -50,8 +49,8 @@ class PluginBatch {
   PluginBatch& operator=(const PluginBatch&) = delete;
 
   // For a plugin that works on the device: adds the slots to `columns`, which the caller uploads,
-  // and passes the stream.
-  void place_on(Device& device, Staging& columns);
+  // and passes the stream. kExhausted when `columns` has no memory; the batch stays on the host.
+  Status place_on(Device& device, Staging& columns);
   // Lets services read the members' committed tokens (model.follow).
   void offer_committed() { call.committed = &committed_; }
   // Member i's status, and the text that the plugin reported for it.

@@ -14,7 +14,7 @@ Proposal::Proposal(StepContext& step, LiveRoute& route, Members members, Staging
   std::vector<int32_t> root_tokens, root_positions;
   for (const ActiveSequence* member : members_) {
     root_tokens.push_back(member->sequence->tokens().back());
-    root_positions.push_back(member->n_computed);
+    root_positions.push_back(member->root());
     int32_t nodes = std::min(member->draft_nodes, static_cast<int32_t>(capacity()));
     if (!fixed.empty()) nodes = std::min(nodes, static_cast<int32_t>(fixed.size()));
     given_.push_back(nodes);
@@ -31,7 +31,8 @@ Proposal::Proposal(StepContext& step, LiveRoute& route, Members members, Staging
   std::fill_n(parent.host, cells, 0);
   std::fill_n(flags.host, cells, 0);
   if (has_fixed_parents()) set_fixed_parents();
-  if (route_.on_device()) batch_.place_on(step_.device, columns);
+  // Worker::run() refuses a step whose columns have no memory.
+  if (route_.on_device()) (void)batch_.place_on(step_.device, columns);
 }
 
 bool Proposal::call() {
@@ -83,7 +84,7 @@ void Proposal::expect_trees() {
       tree.token.push_back(0);
       tree.parent.push_back(its_parent);
       tree.flags.push_back(0);
-      tree.depth.push_back(its_parent < 0 ? 1 : tree.depth[at(its_parent)] + 1);
+      tree.depth.push_back(its_parent < 0 ? 1 : tree.depth[to_size(its_parent)] + 1);
     }
   }
 }

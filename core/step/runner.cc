@@ -16,7 +16,7 @@ bool has_ended(const ActiveSequence* member) { return member->sequence->must_end
 Members members_of(const StepPlan& plan, std::vector<ActiveSequence>& running) {
   Members members;
   for (const PlanItem& item : plan.items) {
-    ActiveSequence& member = running[at(item.sequence)];
+    ActiveSequence& member = running[to_size(item.sequence)];
     member.n_rows = item.n_rows;
     member.wants_token = item.wants_token;
     member.draft_nodes = item.draft_nodes;
@@ -84,13 +84,15 @@ Result<StepCounters> StepRunner::run(const StepPlan& plan, std::vector<ActiveSeq
     // smaller.
     for (ActiveSequence* member : members) member->sequence->fail(FinishReason::kError, computed);
     call_meanwhile();
+    SPECD_OK_OR_RETURN(step_.device.synchronize());
+    stream_has_passed();
     return counters;
   }
   SPECD_OK_OR_RETURN(computed);
-  SPECD_OK_OR_RETURN(verify_on_host(members));
+  verify_on_host(members);
   const KvMoves moves = commit(members, output_.drawn);
   SPECD_OK_OR_RETURN(worker_.move(moves.from, moves.to));
-  SPECD_OK_OR_RETURN(update_drafters(members));
+  update_drafters(members);
   counters.rows = static_cast<uint64_t>(input_.rows.n_rows());
   counters.kv_moves = moves.from.size();
   for (const ActiveSequence* member : members) {
@@ -146,11 +148,7 @@ Status StepRunner::compute(const Members& members, const std::function<void()>& 
   for (size_t i = 0; i < members.size(); ++i) std::swap(members[i]->place, places_[i]);
   for (DeviceDraft& draft : device_drafts_) draft.prepare_verdict();
   SPECD_OK_OR_RETURN(worker_.run(input_, parts, meanwhile, output_));
-  if (!step_.device.is_host()) {
-    step_.models.passed();
-    step_.models.step_is_over();
-    step_.calls.clear();
-  }
+  stream_has_passed();
   // Each route is charged for its share of the rows.
   const double ns_per_row = static_cast<double>(output_.forward_ns) / input_.rows.n_rows();
   for (const ActiveSequence* member : members) {
@@ -163,7 +161,14 @@ Status StepRunner::compute(const Members& members, const std::function<void()>& 
   return Status();
 }
 
-Status StepRunner::verify_on_host(const Members& members) {
+void StepRunner::stream_has_passed() {
+  if (step_.device.is_host()) return;
+  step_.models.passed();
+  step_.models.step_is_over();
+  step_.calls.clear();
+}
+
+void StepRunner::verify_on_host(const Members& members) {
   Members judged;
   for (ActiveSequence* member : members) {
     if (!has_ended(member) && member->route != nullptr && member->wants_token &&
@@ -171,19 +176,14 @@ Status StepRunner::verify_on_host(const Members& members) {
       judged.push_back(member);
     }
   }
-  Status status;
   by_route(judged, [&](LiveRoute& route, const Members& group) {
-    Staging& columns = step_.call_columns();
-    Verification call(step_, route, group, output_.drawn, columns);
-    if (status.ok()) status = columns.status();
-    if (!status.ok()) return;
+    Verification call(step_, route, group, output_.drawn, step_.call_columns());
     call.call();
     call.judge({}, output_.drawn);
   });
-  return status;
 }
 
-Status StepRunner::update_drafters(const Members& members) {
+void StepRunner::update_drafters(const Members& members) {
   Members updating;
   for (ActiveSequence* member : members) {
     if (member->sequence->finish() == FinishReason::kNone && member->drafts() &&
@@ -191,11 +191,9 @@ Status StepRunner::update_drafters(const Members& members) {
       updating.push_back(member);
     }
   }
-  Status status;
   by_route(updating, [&](LiveRoute& route, const Members& group) {
-    if (status.ok()) status = update(step_, route, group, input_, output_);
+    update(step_, route, group, input_, output_);
   });
-  return status;
 }
 
 void StepRunner::end(ActiveSequence& member, uint32_t reason) {

@@ -46,8 +46,9 @@ class StepRunner {
   // Runs `plan` over `running`, which it indexes and whose tables have the planned pages. On return
   // all decided tokens are appended, and finish() says whether a sequence continues. A sequence
   // whose logits are not finite fails alone. A sequence that is cancelled or past its deadline is
-  // left out of the remaining phases. An error is final: the device has failed, or has no memory
-  // for columns that the step needs after its forward.
+  // left out of the remaining phases. Without memory for the rows of the step its members fail;
+  // without memory for a drafter's columns only drafts are lost. An error is final: the device has
+  // failed.
   // On a device that is not the host, calls `meanwhile` once, while the device computes if it has
   // work.
   Result<StepCounters> run(const StepPlan& plan, std::vector<ActiveSequence>& running,
@@ -64,8 +65,10 @@ class StepRunner {
   void propose_on_host(const Members& drafting, const std::function<void()>& meanwhile);
   void propose_on_device(const Members& drafting);
   Status compute(const Members& members, const std::function<void()>& meanwhile);
-  Status verify_on_host(const Members& members);
-  Status update_drafters(const Members& members);
+  // After a wait: drops what the device has finished with.
+  void stream_has_passed();
+  void verify_on_host(const Members& members);
+  void update_drafters(const Members& members);
 
   Worker& worker_;
   StepContext step_;

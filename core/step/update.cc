@@ -29,11 +29,10 @@ class Update {
     for (std::vector<float>& data : hidden_) data.resize(members.size() * rows_max_ * width_);
   }
 
-  Status run() {
+  void run() {
     size_t longest = 0;
     for (const std::vector<Row>& rows : todo_) longest = std::max(longest, rows.size());
-    for (size_t done = 0; done < longest; done += rows_max_) SPECD_OK_OR_RETURN(call(done));
-    return Status();
+    for (size_t done = 0; done < longest; done += rows_max_) call(done);
   }
 
  private:
@@ -51,7 +50,7 @@ class Update {
   // Collects the rows that the drafter gets for the member, in order of position.
   void gather(const ActiveSequence& member, const StepInput& input) {
     std::vector<Row>& rows = todo_.emplace_back();
-    const int32_t base = input.rows.position[at(member.place.first_row)];
+    const int32_t base = input.rows.position[to_size(member.place.first_row)];
     for (int32_t i = 0; i < member.n_rows; ++i) {
       const int32_t position = base + i;
       if (n_taps_ == 0 && position < member.n_begun - 1) continue;  // known from begin()
@@ -69,16 +68,17 @@ class Update {
     for (size_t s = 0; s < members_.size(); ++s) {
       const ActiveSequence& member = *members_[s];
       for (int32_t node = 0; node < member.tree.size(); ++node) {
-        if ((member.tree.flags[at(node)] & SPECD_NODE_WANT_TOP1) == 0) continue;
+        if ((member.tree.flags[to_size(node)] & SPECD_NODE_WANT_TOP1) == 0) continue;
         if (top1_.empty()) top1_.assign(members_.size() * capacity_, -1);
-        top1_[s * capacity_ + at(node)] = output_.top1[at(member.place.logits_of_node[at(node)])];
+        top1_[s * capacity_ + to_size(node)] =
+            output_.top1[to_size(member.place.logits_of_node[to_size(node)])];
       }
     }
   }
 
   // Passes rows [done, done + rows_max) of the members that still draft. Only the first call passes
   // top1.
-  Status call(size_t done) {
+  void call(size_t done) {
     Staging& staging = step_.call_columns();
     const size_t cells = members_.size() * rows_max_;
     Columns columns;
@@ -98,14 +98,21 @@ class Update {
       }
       now.push_back(members_[s]);
     }
-    if (now.empty()) return Status();
+    if (now.empty()) return;
     PluginBatch batch(now, step_.step_id);
     columns.top1 = staging.add(top1);
-    if (route_.on_device()) batch.place_on(step_.device, staging);
-    SPECD_OK_OR_RETURN(staging.status());
-    if (route_.on_device()) staging.upload();
-    call_drafter(columns, now, batch);
-    return Status();
+    Status status = route_.on_device() ? batch.place_on(step_.device, staging) : Status();
+    if (status.ok()) {
+      if (route_.on_device()) staging.upload();
+      status = call_drafter(columns, now, batch);
+    }
+    Losses losses;
+    for (size_t s = 0; s < now.size(); ++s) {
+      if (status.ok() && batch.status[s] == SPECD_OK) continue;
+      end_drafting(step_, *now[s], SPECD_END_QUARANTINED);
+      losses.add(status.ok() ? batch.why(s) : status.to_string());
+    }
+    losses.report(route_, "update");
   }
 
   void fill(const Columns& columns, size_t index, size_t s, size_t done) {
@@ -118,18 +125,18 @@ class Update {
       const Row& row = todo_[s][i];
       const size_t cell = index * rows_max_ + (i - begin);
       columns.position.host[cell] = row.position;
-      columns.token.host[cell] = tokens[at(row.position)];
-      columns.next_token.host[cell] = tokens[at(row.position + 1)];
+      columns.token.host[cell] = tokens[to_size(row.position)];
+      columns.next_token.host[cell] = tokens[to_size(row.position + 1)];
       columns.node.host[cell] = row.node;
       for (size_t t = 0; t < n_taps_; ++t) {
-        const auto tap_row = at(member.place.first_tap + row.place);
+        const auto tap_row = to_size(member.place.first_tap + row.place);
         std::memcpy(&hidden_[t][cell * width_],
                     &output_.taps[route_.tap_index[t]][tap_row * width_], width_ * sizeof(float));
       }
     }
   }
 
-  void call_drafter(const Columns& columns, const Members& now, PluginBatch& batch) {
+  Status call_drafter(const Columns& columns, const Members& now, PluginBatch& batch) {
     const auto n = static_cast<int64_t>(now.size());
     const auto rows_max = static_cast<int64_t>(rows_max_);
     const auto tensor = [&](const Column<int32_t>& column, std::initializer_list<int64_t> shape) {
@@ -171,14 +178,7 @@ class Update {
     const bool has_top1 = columns.top1.n > 0;
     args.top1 = has_top1 ? &top1_t : nullptr;
     args.host_top1 = has_top1 && mirrors ? columns.top1.host : nullptr;
-    const Status status = route_.drafter->update(args, batch.call);
-    Losses losses;
-    for (size_t s = 0; s < now.size(); ++s) {
-      if (status.ok() && batch.status[s] == SPECD_OK) continue;
-      end_drafting(step_, *now[s], SPECD_END_QUARANTINED);
-      losses.add(status.ok() ? batch.why(s) : status.to_string());
-    }
-    losses.report(route_, "update");
+    return route_.drafter->update(args, batch.call);
   }
 
   StepContext& step_;
@@ -194,9 +194,9 @@ class Update {
 
 }  // namespace
 
-Status update(StepContext& step, LiveRoute& route, const Members& members, const StepInput& input,
-              const StepOutput& output) {
-  return Update(step, route, members, input, output).run();
+void update(StepContext& step, LiveRoute& route, const Members& members, const StepInput& input,
+            const StepOutput& output) {
+  Update(step, route, members, input, output).run();
 }
 
 }  // namespace specd

@@ -36,7 +36,8 @@ Verification::Verification(StepContext& step, LiveRoute& route, Members members,
     std::copy(tree.token.begin(), tree.token.end(), token_.host + s * capacity_);
     std::copy(tree.parent.begin(), tree.parent.end(), parent_.host + s * capacity_);
     std::copy(tree.flags.begin(), tree.flags.end(), flags_.host + s * capacity_);
-    each_row(s, [&](size_t cell, int32_t logits) { row_token_.host[cell] = drawn[at(logits)]; });
+    each_row(s,
+             [&](size_t cell, int32_t logits) { row_token_.host[cell] = drawn[to_size(logits)]; });
   }
 }
 
@@ -54,7 +55,7 @@ Verification::Verification(StepContext& step, const Proposal& proposal, Staging&
       flags_(proposal.flags),
       root_token_(proposal.root_token),
       root_position_(proposal.root_position) {
-  batch_.place_on(step_.device, columns);
+  (void)batch_.place_on(step_.device, columns);  // as in Proposal
   add_results(columns);
   std::vector<int32_t> from, to;
   for (size_t s = 0; s < members_.size(); ++s) {
@@ -169,7 +170,7 @@ void Verification::judge(const std::vector<bool>& counts, const std::vector<int3
   for (size_t s = 0; s < members_.size(); ++s) {
     if (!counts.empty() && !counts[s]) continue;
     ActiveSequence& member = *members_[s];
-    if (drawn[at(member.place.root_logits)] < 0) continue;  // commit() fails the sequence
+    if (drawn[to_size(member.place.root_logits)] < 0) continue;  // commit() fails the sequence
     const int32_t n_accepted = n_accepted_.host[s], next_token = next_token_.host[s];
     const int32_t* nodes = path_.host + s * path_capacity_;
     const Defect defect = check_verdict(n_accepted, nodes, static_cast<int32_t>(path_capacity_),

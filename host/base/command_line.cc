@@ -1,9 +1,14 @@
 #include "host/base/command_line.h"
 
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <cstdint>
+#include <cstdio>
 #include <sstream>
 #include <utility>
+
+#include "core/base/quote.h"
 
 namespace specd::host {
 
@@ -45,6 +50,38 @@ Result<po::variables_map> read_command_line(const po::options_description& optio
   } catch (const po::error& error) {
     return Status(Code::kInvalidArgument, error.what());
   }
+  return values;
+}
+
+std::vector<std::string> split(const std::string& text, char by) {
+  std::vector<std::string> parts;
+  std::istringstream stream(text);
+  for (std::string part; std::getline(stream, part, by);) parts.push_back(part);
+  if (text.ends_with(by)) parts.emplace_back();
+  return parts;
+}
+
+Result<std::vector<double>> parse_list(const std::string& option, const std::string& text,
+                                       double min, double max, bool whole) {
+  const auto number = [](double value) {
+    char digits[32];
+    std::snprintf(digits, sizeof(digits), "%.10g", value);
+    return std::string(digits);
+  };
+  std::vector<double> values;
+  for (const std::string& part : split(text)) {
+    double value = 0;
+    const auto [end, bad] = std::from_chars(part.data(), part.data() + part.size(), value);
+    if (bad != std::errc() || end != part.data() + part.size() || !(value >= min && value <= max) ||
+        (whole && value != std::floor(value)))
+      return Status(Code::kInvalidArgument, option + ": expected " +
+                                                (whole ? "whole numbers" : "numbers") + " from " +
+                                                number(min) + " to " + number(max) +
+                                                ", separated by commas, found " + quote(part, 60));
+    values.push_back(value);
+  }
+  if (values.empty())
+    return Status(Code::kInvalidArgument, option + ": expected at least one number");
   return values;
 }
 

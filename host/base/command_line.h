@@ -18,6 +18,12 @@ Result<boost::program_options::variables_map> read_command_line(
     const boost::program_options::positional_options_description& positional,
     const std::vector<std::string>& arguments);
 
+// "a,b,c"; an empty part stays, an empty text has none.
+std::vector<std::string> split(const std::string& text, char by = ',');
+// "1,4,8", each within [min, max]. kInvalidArgument naming `option`.
+Result<std::vector<double>> parse_list(const std::string& option, const std::string& text,
+                                       double min, double max, bool whole);
+
 struct Command {
   std::string name;
   std::string arguments;                // as the help shows them: "--config FILE"

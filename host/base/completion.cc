@@ -1,7 +1,5 @@
 #include "host/base/completion.h"
 
-#include <sstream>
-
 #include "core/base/words.h"
 
 namespace specd::host {
@@ -24,13 +22,6 @@ struct Option {
     return all;
   }
 };
-
-std::vector<std::string> split(const std::string& text, char by) {
-  std::vector<std::string> parts;
-  std::istringstream stream(text);
-  for (std::string part; std::getline(stream, part, by);) parts.push_back(part);
-  return parts;
-}
 
 std::vector<Option> options_of(const Program& program) {
   std::vector<Option> options;

@@ -1,7 +1,6 @@
 #include "host/bench/command.h"
 
 #include <charconv>
-#include <cmath>
 #include <cstdio>
 #include <sstream>
 
@@ -40,31 +39,6 @@ Result<uint64_t> parse_bytes(const std::string& option, std::string_view text) {
   return Status(Code::kInvalidArgument,
                 option + ": expected a size such as 2GB, 512MiB or 1000000, found '" +
                     std::string(text) + "'");
-}
-
-Result<std::vector<double>> parse_list(const std::string& option, const std::string& text,
-                                       double min, double max, bool whole) {
-  std::vector<double> values;
-  std::istringstream parts(text);
-  const auto number = [](double value) {
-    std::ostringstream out;
-    out << value;
-    return out.str();
-  };
-  for (std::string part; std::getline(parts, part, ',');) {
-    double value = 0;
-    const auto [end, bad] = std::from_chars(part.data(), part.data() + part.size(), value);
-    if (bad != std::errc() || end != part.data() + part.size() || !(value >= min && value <= max) ||
-        (whole && value != std::floor(value)))
-      return Status(Code::kInvalidArgument, option + ": expected " +
-                                                (whole ? "whole numbers" : "numbers") + " from " +
-                                                number(min) + " to " + number(max) +
-                                                ", separated by commas, found '" + part + "'");
-    values.push_back(value);
-  }
-  if (values.empty())
-    return Status(Code::kInvalidArgument, option + ": expected at least one number");
-  return values;
 }
 
 void print_options(const po::options_description& options) {

@@ -25,9 +25,6 @@ int bench_fail(const Status& status);
 // "2GB", "512MiB", "1000000": a whole number, alone or with KB, MB, GB (powers of 1000), KiB, MiB
 // or GiB. kInvalidArgument naming `option`.
 Result<uint64_t> parse_bytes(const std::string& option, std::string_view text);
-// "1,4,8", each within [min, max].
-Result<std::vector<double>> parse_list(const std::string& option, const std::string& text,
-                                       double min, double max, bool whole);
 
 // Each takes the arguments after its name.
 int ballast_command(const std::vector<std::string>& arguments);

@@ -8,6 +8,7 @@
 #include "core/base/clock.h"
 #include "core/base/json.h"
 #include "core/base/mutex.h"
+#include "host/base/table.h"
 
 namespace specd::host {
 namespace {
@@ -245,6 +246,10 @@ Measurement measure(Backend& backend, const std::vector<Prompt>& prompts,
   }
   if (between_rounds) between_rounds();
   return out;
+}
+
+std::string sampling_text(float temperature) {
+  return temperature == 0 ? "greedy" : "temperature " + fixed(temperature, 1);
 }
 
 std::vector<Row> summarize(const Measurement& measurement, bool skip_loops) {

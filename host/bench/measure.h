@@ -67,6 +67,13 @@ Measurement measure(Backend& backend, const std::vector<Prompt>& prompts,
                     const MeasureOptions& options, const std::atomic<bool>& stop,
                     const std::function<void()>& between_rounds);
 
+// For the reader of a measurement without fresh drafters.
+constexpr char kNoFreshDrafters[] =
+    "drafters: those of the daemon, which keep what earlier requests taught them; for fresh ones "
+    "in every round use specd-bench run --config\n";
+// "greedy", "temperature 0.8"
+std::string sampling_text(float temperature);
+
 // One line of the result.
 struct Row {
   std::string route;

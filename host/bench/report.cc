@@ -35,10 +35,6 @@ Json spread_json(const Row::Spread& spread) {
 
 }  // namespace
 
-std::string sampling_text(float temperature) {
-  return temperature == 0 ? "greedy" : "temperature " + fixed(temperature, 1);
-}
-
 std::string rows_table(const std::vector<Row>& rows) {
   Table table({"sampling", "at once", "route", "requests", "tokens/s", "TTFT ms p50/p90/p99",
                "TPOT ms p50/p90/p99", "tau", "acceptance", "at 1, 2, ..", "drafting", "S", "95 %",
@@ -57,10 +53,7 @@ std::string rows_table(const std::vector<Row>& rows) {
 
 std::string findings(const RunFacts& facts, const std::vector<Row>& rows) {
   std::string text;
-  if (!facts.fresh_drafters)
-    text +=
-        "drafters: those of the daemon, which keep what earlier requests taught them; for fresh "
-        "ones in every round use --config\n";
+  if (!facts.fresh_drafters) text += kNoFreshDrafters;
   for (const Row& row : rows) {
     if (row.is_control && row.speedup > 0)
       text += "noise: " + where_text(row) + ": the same route measures " + fixed(row.speedup, 3) +

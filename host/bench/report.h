@@ -31,7 +31,4 @@ std::string findings(const RunFacts& facts, const std::vector<Row>& rows);
 Json rows_json(const std::vector<Row>& rows);
 Json facts_json(const RunFacts& facts);
 
-// "greedy", "temperature 0.8"
-std::string sampling_text(float temperature);
-
 }  // namespace specd::host

@@ -1,6 +1,5 @@
 #include "host/config/config.h"
 
-#include <charconv>
 #include <cstdlib>
 #include <optional>
 
@@ -11,7 +10,7 @@
 namespace specd::host {
 namespace {
 
-// Where copies of plugin libraries live when the file does not say.
+// Where copies of plugin libraries go unless the file says.
 std::string default_cache_directory() {
   const auto folder = [](const char* variable) -> std::string {
     const char* value = std::getenv(variable);
@@ -23,79 +22,57 @@ std::string default_cache_directory() {
   return "/var/cache/specd";
 }
 
-// ---- places of what the engine says -------------------------------------------------------------
+// ---- the place of a field -----------------------------------------------------------------------
 
-// Where the longest part of a path stands.
-struct Located {
-  const YamlNode* node;  // its value
-  YamlPlace key_place;
-  bool is_whole;  // all of the path
-};
+// Points at a value, or at its key.
+enum class At { kKey, kValue };
 
-// The child of `node` that `path` begins with, which loses that part; null when there is none.
-const YamlNode* step_down(const YamlNode& node, std::string_view& path, YamlPlace& key_place) {
-  std::string_view rest = path;
-  const bool is_index = rest.front() == '[';
-  if (is_index || rest.front() == '.') rest.remove_prefix(1);
-  if (node.kind == YamlNode::Kind::kSequence) {  // "[0]", or ".0" as plugins write it
-    size_t index = 0;
-    const auto [end, bad] = std::from_chars(rest.data(), rest.data() + rest.size(), index);
-    if (bad != std::errc() || index >= node.items.size()) return nullptr;
-    rest.remove_prefix(static_cast<size_t>(end - rest.data()));
-    if (is_index && !rest.starts_with(']')) return nullptr;
-    if (is_index) rest.remove_prefix(1);
-    path = rest;
-    key_place = node.items[index].place;
-    return &node.items[index];
-  }
-  const YamlNode::Entry* longest = nullptr;  // names may have dots of their own
-  for (const YamlNode::Entry& entry : node.entries) {
-    if (!rest.starts_with(entry.key)) continue;
-    const std::string_view behind = rest.substr(entry.key.size());
-    if (!behind.empty() && behind.front() != '.' && behind.front() != '[') continue;
-    if (longest == nullptr || entry.key.size() > longest->key.size()) longest = &entry;
-  }
-  if (longest == nullptr) return nullptr;
-  path = rest.substr(longest->key.size());
-  key_place = longest->place;
-  return &longest->value;
-}
-
-Located locate(const YamlNode& root, std::string_view path) {
-  Located found{.node = &root, .key_place = {}, .is_whole = false};
+// An error about `field` with the place of the longest part of its path that the file has.
+Status placed(const std::string& file, const YamlNode& root, const std::string& field,
+              const Status& status, At at) {
+  const YamlNode* found = &root;
+  std::string path = "." + field;
   while (!path.empty()) {
-    const YamlNode* below = step_down(*found.node, path, found.key_place);
-    if (below == nullptr) return found;
-    found.node = below;
+    const YamlNode* child = nullptr;
+    size_t longest = 0;  // names may contain dots
+    const auto consider = [&](const YamlNode& item, const std::string& step) {
+      const bool is_whole =
+          path.size() <= step.size() || path[step.size()] == '.' || path[step.size()] == '[';
+      if (step.size() <= longest || !is_whole || !path.starts_with(step)) return;
+      child = &item;
+      longest = step.size();
+    };
+    for (size_t i = 0; i < found->items.size(); ++i) {
+      const YamlNode& item = found->items[i];
+      const bool is_list = found->kind == YamlNode::Kind::kSequence;
+      consider(item, "." + (is_list ? std::to_string(i) : item.key));  // plugins write ".0"
+      if (is_list) consider(item, "[" + std::to_string(i) + "]");
+    }
+    if (child == nullptr) break;
+    found = child;
+    path.erase(0, longest);
   }
-  found.is_whole = true;
-  return found;
+  // A mapping has its place at its key.
+  const bool is_mapping = path.empty() && found->kind == YamlNode::Kind::kMap;
+  const YamlPlace& place = at == At::kKey || is_mapping ? found->key_place : found->place;
+  return {status.code(), error_front(file, place, field) + status.message()};
 }
 
-Status at_key(const std::string& file, const YamlNode& root, const std::string& field,
-              const Status& status) {
-  return {status.code(),
-          error_front(file, locate(root, field).key_place, field) + status.message()};
-}
-
-// Of what can be said by the values alone, as the reader says it: at the value. A mapping is told
-// by its key.
-Status at_value(const std::string& file, const YamlNode& root, const std::string& field,
-                const Status& status) {
-  const Located found = locate(root, field);
-  const bool is_mapping = found.is_whole && found.node->kind == YamlNode::Kind::kMap;
-  return {status.code(),
-          error_front(file, is_mapping ? found.key_place : found.node->place, field) +
-              status.message()};
-}
-
-// `field` of a route's own file: without "routes.NAME.". What is about the route as a whole is
-// about its name. None when the field is another one's.
+// `field` of a route, as the route's own file names it: without "routes.NAME.". What concerns the
+// whole route concerns its name. None if the field is not this route's.
 std::optional<std::string> own_field(const std::string& field, const std::string& route) {
   const std::string front = "routes." + route;
   if (field == front) return "name";
   if (!field.starts_with(front + ".")) return std::nullopt;
   return field.substr(front.size() + 1);
+}
+
+// Reads the YAML of `file` into what `keys` are bound to, and keeps the tree in `root`.
+Status read_into(const Key& keys, std::string_view text, const std::string& file,
+                 const Overrides& overrides, YamlNode& root) {
+  SPECD_TRY(root, parse_yaml(text, file));
+  if (root.kind == YamlNode::Kind::kMap) SPECD_OK_OR_RETURN(apply_overrides(overrides, keys, root));
+  return read_value(keys, {.node = root, .file = file});
 }
 
 }  // namespace
@@ -104,44 +81,44 @@ Result<Config> parse_config(std::string_view text, const std::string& file,
                             const Overrides& overrides) {
   Config config;
   config.file = file;
-  SPECD_TRY(config.root, parse_yaml(text, file));
-  if (config.root.kind == YamlNode::Kind::kMap)
-    SPECD_OK_OR_RETURN(apply_overrides(overrides, config_keys(), config.root));
-  SPECD_TRY(const Json values, read_value(config_keys(), {config.root, config.file, ""}));
-  load(values, config);
-  if (config.engine.plugin_cache_directory.empty())
-    config.engine.plugin_cache_directory = default_cache_directory();
-  for (RouteOptions& route : config.engine.routes)
-    if (route.model.empty()) route.model = config.engine.model.name;
-  if (const Status status = check_limits(config.engine); !status.ok())
-    return at_value(file, config.root, status.field(), status);
+  SPECD_OK_OR_RETURN(read_into(keys_of(config), text, file, overrides, config.root));
+  EngineOptions& engine = config.engine;
+  if (engine.plugin_cache_directory.empty())
+    engine.plugin_cache_directory = default_cache_directory();
+  for (RouteOptions& route : engine.routes)
+    if (route.model.empty()) route.model = engine.model.name;
+  if (const Status status = check_limits(engine); !status.ok())
+    return placed(file, config.root, status.field(), status, At::kValue);
   return config;
 }
 
 Status with_place(const Config& config, const Status& status) {
   if (status.field().empty()) return status;
-  return at_key(config.file, config.root, status.field(), status);
+  return placed(config.file, config.root, status.field(), status, At::kKey);
 }
 
 Result<RouteFile> parse_route(std::string_view text, const std::string& file,
                               const EngineOptions& engine) {
   RouteFile result{.route = {}, .file = file, .root = {}};
-  SPECD_TRY(result.root, parse_yaml(text, file));
-  SPECD_TRY(const Json values, read_value(route_file_keys(), {result.root, result.file, ""}));
-  load(values, result.route);
   RouteOptions& route = result.route;
+  SPECD_OK_OR_RETURN(read_into(keys_of(route), text, file, {}, result.root));
   if (route.model.empty()) route.model = engine.model.name;
-  if (const Status status = check_route(route, engine); !status.ok())
-    return at_value(file, result.root, own_field(status.field(), route.name).value_or(""), status);
+  if (const Status status = check_route(route, engine); !status.ok()) {
+    const std::string field = own_field(status.field(), route.name).value_or("");
+    return placed(file, result.root, field, status, At::kValue);
+  }
   return result;
 }
 
 Status with_place(const RouteFile& file, const Status& status) {
   const auto field = own_field(status.field(), file.route.name);
-  return field ? at_key(file.file, file.root, *field, status) : status;
+  return field ? placed(file.file, file.root, *field, status, At::kKey) : status;
 }
 
-Json route_to_json(const RouteOptions& route) { return save(route); }
+Json route_to_json(const RouteOptions& route) {
+  RouteOptions copy = route;
+  return save(keys_of(copy));
+}
 
 Result<Config> load_config(const std::string& path, const Overrides& overrides) {
   SPECD_TRY(const std::string text, read_text_file(path, kYamlBytesMax));

@@ -1,7 +1,7 @@
-// The configuration file: strict YAML to the engine's options and the host's own.
+// The configuration file: from strict YAML to the options of the engine and of the host. The keys
+// are in config_keys.cc, and for people in configs/README.md.
 //
 // Every error is one line: FILE:LINE:COLUMN: key.path: expected, found, and the nearest known key.
-// The keys are in config_keys.cc, and for people in configs/README.md.
 #pragma once
 
 #include <cstdint>
@@ -31,34 +31,33 @@ struct Config {
   uint32_t drain_seconds = 30;      // how long running requests may finish after SIGTERM
   std::optional<HttpOptions> http;  // none = no listener
   EngineOptions engine;
-  YamlNode root;  // the file with what overrides it: every value's origin
+  YamlNode root;  // the file with what overrides it: where every value comes from
 };
 
-// Reads and checks `path`, with `overrides` over it. Relative paths are taken from the file's own
-// folder. The model folder and the plugin directories must exist; what is in them is
-// check_options()'s business.
+// Reads and checks `path`, and `overrides` over it. Relative paths start at the file's folder. The
+// model folder and the plugin directories must exist; check_options() looks inside.
 Result<Config> load_config(const std::string& path, const Overrides& overrides = {});
 
-// The same for text that is already here; `file` names it and gives the folder.
+// The same for text that is already read; `file` names it and gives the folder.
 Result<Config> parse_config(std::string_view text, const std::string& file,
                             const Overrides& overrides = {});
 
-// An error of the engine with the place of its field in front: "FILE:LINE:COLUMN: key.path: ...". If
-// the file lacks the key, the place is that of its mapping. An error without a field stays as it is.
+// Puts the place of its field in front of an engine's error: "FILE:LINE:COLUMN: key.path: ...". A
+// key that the file lacks has the place of its mapping. Errors without a field stay as they are.
 Status with_place(const Config& config, const Status& status);
 
-// One route on its own: the keys of a route of the configuration, and its `name`.
+// A route in a file of its own: the keys of a route in the configuration, and its `name`.
 struct RouteFile {
   RouteOptions route;
   std::string file;
   YamlNode root;
 };
-// YAML, or JSON, which is YAML. `file` stands in errors; `engine` is what the route has to fit.
+// Reads YAML, or JSON, which is YAML. `file` appears in errors; the route must fit `engine`.
 Result<RouteFile> parse_route(std::string_view text, const std::string& file,
                               const EngineOptions& engine);
-// The same for an error about this route; other errors stay as they are.
+// The same for errors about this route; others stay as they are.
 Status with_place(const RouteFile& file, const Status& status);
-// What parse_route() reads back as the same route.
+// parse_route() reads it back as the same route.
 Json route_to_json(const RouteOptions& route);
 
 }  // namespace specd::host

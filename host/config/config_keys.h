@@ -2,26 +2,25 @@
 #pragma once
 
 #include <functional>
+#include <string>
 
 #include "host/config/config.h"
 #include "host/config/config_key.h"
 
 namespace specd::host {
 
-// A section of Config.
+// The keys as a section, bound to the members of a configuration, or of a route in a file of its
+// own. They must not outlive it.
+Key keys_of(Config& config);
+Key keys_of(RouteOptions& route);
+
+// The keys alone; their members hold the defaults.
 const Key& config_keys();
-// A section of RouteOptions: the keys of one route, and its `name`.
-const Key& route_file_keys();
 
-// From values in normal form, as read_value() gives them, to structs and back. load(): missing keys
-// keep their defaults. save(): members that mean "not given" are left out.
-void load(const Json& values, Config& config);
-void load(const Json& values, RouteOptions& route);
-Json save(Config config);
-Json save(RouteOptions route);
-
-// Calls `visit` with every key that holds a value, and its path: "model.kv.dtype", "devices[]",
-// "draft_models[].name", "routes.NAME.drafter.plugin".
-void for_each_key(const std::function<void(const std::string& path, const Key& key)>& visit);
+// Visits every key below `parent` with its path ("model.kv.dtype", "devices[]",
+// "draft_models[].name", "routes.NAME.drafter.plugin") and the key in whose `keys` it is.
+using KeyVisitor = std::function<void(const std::string& path, const Key& key, const Key& parent)>;
+void for_each_key(const KeyVisitor& visit, const Key& parent = config_keys(),
+                  const std::string& path = "");
 
 }  // namespace specd::host

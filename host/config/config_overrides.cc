@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <compare>
 #include <memory>
 #include <optional>
 #include <string_view>
@@ -17,15 +18,14 @@ namespace specd::host {
 namespace {
 
 using Kind = YamlNode::Kind;
+using Type = Key::Type;
 
-constexpr size_t kShownMax = 200;
-
-// A key of a mapping or an index of a list.
+// An index of a list, or a key of a mapping.
 struct Step {
-  std::string key;
   std::optional<size_t> index;
+  std::string key;
 
-  bool operator==(const Step&) const = default;
+  auto operator<=>(const Step&) const = default;
 };
 
 struct Override {
@@ -45,59 +45,61 @@ std::optional<size_t> read_index(std::string_view digits) {
   return index;
 }
 
-// What is behind `list`[...] or `section`.key: null where the table knows nothing.
-const Key* below(const Key* key, const Step& step) {
+// Without quotes where it needs none, so that an error does not repeat the path.
+std::string shown(const std::string& name) {
+  const std::string quoted = quote(name, 200);
+  return quoted.size() == name.size() + 2 ? name : quoted;
+}
+
+// One step down the tree and the table. Null where there is nothing.
+YamlNode* child_of(YamlNode* node, const Step& step) {
+  if (node == nullptr || node->kind != (step.index ? Kind::kSequence : Kind::kMap)) return nullptr;
+  if (step.index) return *step.index < node->items.size() ? &node->items[*step.index] : nullptr;
+  const auto found = std::ranges::find(node->items, step.key, &YamlNode::key);
+  return found == node->items.end() ? nullptr : &*found;
+}
+const Key* child_of(const Key* key, const Step& step) {
   if (key == nullptr) return nullptr;
-  if (key->type == Key::Type::kSection) return key->find(step.key);
-  const bool is_parent = key->type == Key::Type::kList || key->type == Key::Type::kNamed;
-  return is_parent && key->keys[0].type == Key::Type::kSection ? &key->keys[0] : nullptr;
+  if (key->type == Type::kSection) return key->find(step.key);
+  return key->type == Type::kList || key->type == Type::kNamed ? &key->keys[0] : nullptr;
 }
 
 // ---- --set -------------------------------------------------------------------------------------
 
-// "a.b[0]."c.d"=value"; a path is steps parted by dots, an index needs none.
+// a.b[0]."c.d"=value: a dot before each key but the first.
 Result<Override> read_set(const std::string& text) {
-  const std::string rule = "expected KEY=VALUE such as engine.threads=2, found " + quote(text);
   if (utf8_error_offset(text) != std::string_view::npos)
     return wrong("--set", "expected UTF-8 in KEY=VALUE");
+  const auto refuse = [&](const std::string& why) {
+    return wrong("--set",
+                 "expected KEY=VALUE such as engine.threads=2, found " + quote(text) + why);
+  };
   Override made;
   size_t at = 0;
-  while (true) {
-    if (at < text.size() && text[at] == '[' && !made.path.empty()) {
-      const size_t close = text.find(']', at);
-      const auto index = close == std::string::npos
-                             ? std::nullopt
-                             : read_index(std::string_view(text).substr(at + 1, close - at - 1));
-      if (!index)
-        return wrong("--set " + quote(text, kShownMax), "expected an index such as [0] at byte " +
-                                                            std::to_string(at) + " of the path");
-      made.path.push_back({.key = "", .index = index});
+  do {
+    Step step;
+    if (at > 0 && text[at] == '[') {
+      const size_t close = std::min(text.find(']', at), text.size());
+      step.index = read_index(std::string_view(text).substr(at + 1, close - at - 1));
+      if (!step.index)
+        return refuse(": expected an index such as [0] at byte " + std::to_string(at));
       at = close + 1;
     } else {
-      if (!made.path.empty()) ++at;  // the dot
-      std::string key;
-      if (at < text.size() && text[at] == '"') {
-        const size_t close = text.find('"', at + 1);
-        if (close == std::string::npos) return wrong("--set", rule + ": a quote is not closed");
-        key = text.substr(at + 1, close - at - 1);
-        at = close + 1;
-      } else {
-        const size_t end = std::min(text.find_first_of(".[=", at), text.size());
-        key = text.substr(at, end - at);
-        at = end;
-      }
-      if (key.empty()) return wrong("--set", rule);
-      made.path.push_back({.key = key, .index = {}});
+      if (at > 0) ++at;  // the dot
+      const bool is_quoted = text[at] == '"';
+      const size_t begin = is_quoted ? at + 1 : at;
+      const size_t end = text.find_first_of(is_quoted ? "\"" : ".[=", begin);
+      if (is_quoted && end == std::string::npos) return refuse(": a quote is not closed");
+      step.key = text.substr(begin, end - begin);
+      if (step.key.empty()) return refuse("");
+      at = begin + step.key.size() + (is_quoted ? 1 : 0);
     }
-    if (at >= text.size() || text[at] == '=') break;
-    if (text[at] != '.' && text[at] != '[')
-      return wrong("--set", rule + ": expected '.', '[' or '=' at byte " + std::to_string(at));
-  }
-  if (at >= text.size()) return wrong("--set", rule);
-  // Without quotes where there need be none: an error does not name the path twice.
-  const std::string path = text.substr(0, at);
-  const std::string shown = quote(path, kShownMax);
-  made.source = "--set " + (shown.size() == path.size() + 2 ? path : shown);
+    made.path.push_back(std::move(step));
+    if (at < text.size() && text[at] != '.' && text[at] != '[' && text[at] != '=')
+      return refuse(": expected '.', '[' or '=' at byte " + std::to_string(at));
+  } while (at < text.size() && text[at] != '=');
+  if (at >= text.size()) return refuse("");
+  made.source = "--set " + shown(text.substr(0, at));
   made.value = text.substr(at + 1);
   return made;
 }
@@ -110,95 +112,57 @@ std::string lower(std::string text) {
   return text;
 }
 
-// The key that `word` means, here in `node` (null when there is none) and in the table.
+// The step that `word` means in `node` and `key`, which the tree and the table have here or not.
 Result<Step> resolve(const std::string& source, const std::string& word, const YamlNode* node,
                      const Key* key) {
-  const bool is_list = node != nullptr && node->kind == Kind::kSequence;
-  if (is_list || (key != nullptr && key->type == Key::Type::kList)) {
+  if ((node != nullptr && node->kind == Kind::kSequence) ||
+      (key != nullptr && key->type == Type::kList)) {
     const std::optional<size_t> index = read_index(word);
     if (!index)
       return wrong(source, "expected an index of the list, 0 for the first, found " + quote(word));
-    return Step{.key = "", .index = index};
+    return Step{.index = index, .key = ""};
   }
   const std::string wanted = lower(word);
-  if (key != nullptr && key->type == Key::Type::kSection) return Step{.key = wanted, .index = {}};
   std::vector<std::string> same;
-  if (node != nullptr)
-    for (const YamlNode::Entry& entry : node->entries)
-      if (lower(entry.key) == wanted) same.push_back(entry.key);
+  if (node != nullptr && (key == nullptr || key->type != Type::kSection))
+    for (const YamlNode& item : node->items)
+      if (lower(item.key) == wanted) same.push_back(item.key);
   if (same.size() > 1)
     return wrong(source,
                  quote(word) + " is ambiguous (" + joined(same) + "); choose one with --set");
-  return Step{.key = same.empty() ? wanted : same.front(), .index = {}};
+  return Step{.index = {}, .key = same.empty() ? wanted : same.front()};
 }
 
-Result<Override> read_variable(const std::string& variable, const Key& keys, const YamlNode& root) {
-  const size_t equal = variable.find('=');
-  Override made{.source = variable.substr(0, equal), .path = {}, .value = {}};
-  if (equal != std::string::npos) made.value = variable.substr(equal + 1);
-  const std::string rest = made.source.substr(sizeof(kEnvironmentPrefix) - 1);
-  made.source = quote(made.source, kShownMax);
-  made.source = made.source.substr(1, made.source.size() - 2);
+Result<Override> read_variable(const std::string& variable, const Key& keys, YamlNode& root) {
+  const size_t equal = std::min(variable.find('='), variable.size());
+  const std::string name = variable.substr(0, equal);
+  Override made{.source = shown(name), .path = {}, .value = {}};
   if (utf8_error_offset(variable) != std::string_view::npos)
     return wrong(made.source, "expected UTF-8");
-  const YamlNode* node = &root;
+  if (equal < variable.size()) made.value = variable.substr(equal + 1);
+  YamlNode* node = &root;
   const Key* key = &keys;
-  for (size_t at = 0; at <= rest.size();) {
-    const size_t end = std::min(rest.find("__", at), rest.size());
-    const std::string word = rest.substr(at, end - at);
+  for (size_t at = std::string_view(kEnvironmentPrefix).size(); at <= name.size();) {
+    const size_t end = std::min(name.find("__", at), name.size());
+    const std::string word = name.substr(at, end - at);
     if (word.empty())
       return wrong(made.source,
                    "expected SPECD__KEY__KEY=VALUE such as SPECD__ENGINE__THREADS=2, found no key "
                    "between underscores");
     SPECD_TRY(Step step, resolve(made.source, word, node, key));
-    key = below(key, step);
-    if (node != nullptr)
-      node = step.index ? (*step.index < node->items.size() ? &node->items[*step.index] : nullptr)
-                        : node->find(step.key);
+    node = child_of(node, step);
+    key = child_of(key, step);
     made.path.push_back(std::move(step));
-    if (end == rest.size()) break;
-    at = end + 2;
+    at = end == name.size() ? end + 1 : end + 2;
   }
   return made;
-}
-
-// By name, indices by their value: a variable of a whole section comes before those inside it, and
-// an item before the next one.
-bool comes_before(const Override& a, const Override& b) {
-  return std::lexicographical_compare(
-      a.path.begin(), a.path.end(), b.path.begin(), b.path.end(), [](const Step& x, const Step& y) {
-        return std::pair(x.index.value_or(0), x.key) < std::pair(y.index.value_or(0), y.key);
-      });
 }
 
 // ---- the tree ----------------------------------------------------------------------------------
 
 void set_place(YamlNode& node, const YamlPlace& place) {
-  node.place = place;
+  node.place = node.key_place = place;
   for (YamlNode& item : node.items) set_place(item, place);
-  for (YamlNode::Entry& entry : node.entries) {
-    entry.place = place;
-    set_place(entry.value, place);
-  }
-}
-
-YamlNode::Entry* find_entry(YamlNode& map, const std::string& key) {
-  for (YamlNode::Entry& entry : map.entries)
-    if (entry.key == key) return &entry;
-  return nullptr;
-}
-
-// Whether a key that the table knows stands in a section that is not there: nothing to take out.
-bool is_out_already(const Override& given, const Key& keys, const YamlNode& root) {
-  const Key* key = &keys;
-  const YamlNode* node = &root;
-  for (const Step& step : given.path) {
-    if (step.index || key == nullptr || key->type != Key::Type::kSection) return false;
-    key = below(key, step);
-    if (node != nullptr && node->kind != Kind::kMap) node = nullptr;
-    if (node != nullptr) node = node->find(step.key);
-  }
-  return key != nullptr && node == nullptr;
 }
 
 Status put(const Override& given, const Key& keys, YamlNode& root) {
@@ -206,64 +170,57 @@ Status put(const Override& given, const Key& keys, YamlNode& root) {
     return wrong(given.source, "deeper than " + std::to_string(kYamlDepthMax) + " levels");
   if (given.value.empty()) return wrong(given.source, "expected a value after '='");
   SPECD_TRY(YamlNode value, parse_yaml(given.value, given.source));
-  if (value.kind == Kind::kNull && is_out_already(given, keys, root)) return Status();
-  YamlPlace place;
-  place.source = std::make_shared<const std::string>(given.source);
-  set_place(value, place);
+  const Step& last = given.path.back();
+  const Key* key = &keys;
+  const Key* holder = nullptr;  // of `key`
+  bool in_sections = true;      // the path has no index and no name that the user gave
+  for (const Step& step : given.path) {
+    holder = key;
+    key = child_of(holder, step);
+    in_sections = in_sections && key != nullptr && holder->type == Type::kSection;
+  }
+  // Null removes a key, so that its default applies. Below a plugin's config it is a value; unknown
+  // keys and new names go into the tree, and the reader refuses them.
+  const bool removes = value.kind == Kind::kNull && key != nullptr && !last.index;
 
+  const YamlPlace place{.source = std::make_shared<const std::string>(given.source)};
   YamlNode* node = &root;
   YamlNode* parent = nullptr;
-  const Key* key = &keys;
-  const Key* holder = nullptr;  // what the table says of `parent`
-  bool is_new = false;          // nothing was at the end of the path
-  bool is_free = false;         // below what the table knows: there a null is a value
-  std::string gone;             // the path up to `node`
+  bool is_new = false;
+  std::string path;  // of `node`
   for (const Step& step : given.path) {
     const Kind kind = step.index ? Kind::kSequence : Kind::kMap;
-    const Kind other = step.index ? Kind::kMap : Kind::kSequence;
-    if (node->kind == other)
-      return wrong(given.source, (gone.empty() ? "the configuration" : quote(gone)) + " is " +
+    if (node->kind == (step.index ? Kind::kMap : Kind::kSequence))
+      return wrong(given.source, (path.empty() ? "the configuration" : quote(path)) + " is " +
                                      (step.index ? "a mapping; expected a key and no index"
                                                  : "a list; expected an index such as [0]"));
-    if (node->kind != kind) {  // nothing, or a value that becomes a list or mapping
-      *node = YamlNode();
-      node->kind = kind;
-      node->place = place;
-    }
-    is_free = is_free || key == nullptr || key->type == Key::Type::kFree;
-    holder = key;
-    key = below(key, step);
     parent = node;
-    is_new = false;
-    if (step.index) {
-      gone += "[" + std::to_string(*step.index) + "]";
-      if (const std::string n = std::to_string(node->items.size());
-          *step.index > node->items.size())
+    node = child_of(parent, step);
+    is_new = node == nullptr;
+    if (is_new) {
+      if (removes && in_sections) return Status();  // it is not there
+      if (parent->kind != kind) {  // nothing, or a value that becomes a list or mapping
+        parent->kind = kind;
+        parent->place = place;
+      }
+      const std::string n = std::to_string(parent->items.size());
+      if (step.index.value_or(0) > parent->items.size())
         return wrong(given.source, "expected an index from 0 to " + n + " (" + n +
                                        " appends an item), found " + std::to_string(*step.index));
-      if (*step.index == node->items.size()) node->items.emplace_back().place = place;
-      node = &node->items[*step.index];
-    } else {
-      gone += (gone.empty() ? "" : ".") + step.key;
-      YamlNode::Entry* entry = find_entry(*node, step.key);
-      if (entry == nullptr) {
-        node->entries.push_back({step.key, place, {}});
-        entry = &node->entries.back();
-        entry->value.place = place;
-        is_new = true;
-      }
-      node = &entry->value;
+      node = &parent->items.emplace_back();
+      node->key = step.key;
+      set_place(*node, place);
     }
+    path +=
+        step.index ? "[" + std::to_string(*step.index) + "]" : (path.empty() ? "" : ".") + step.key;
   }
-  const Step& last = given.path.back();
-  // Unknown names and keys stay, and the reader refuses them.
-  const bool is_known = key != nullptr && (holder->type == Key::Type::kSection || !is_new);
-  if (value.kind == Kind::kNull && !last.index && !is_free && is_known) {
-    std::erase_if(parent->entries, [&](const auto& entry) { return entry.key == last.key; });
+  if (removes && (!is_new || holder->type == Type::kSection)) {
+    std::erase_if(parent->items, [&](const YamlNode& item) { return item.key == last.key; });
     return Status();
   }
+  set_place(value, place);
+  value.key = last.key;
   *node = std::move(value);
-  if (!last.index) find_entry(*parent, last.key)->place = place;
   return Status();
 }
 
@@ -283,7 +240,8 @@ Status apply_overrides(const Overrides& overrides, const Key& keys, YamlNode& ro
     SPECD_TRY(Override made, read_variable(variable, keys, root));
     variables.push_back(std::move(made));
   }
-  std::sort(variables.begin(), variables.end(), comes_before);
+  // A whole section comes before the keys inside it, and an item before the next one.
+  std::ranges::stable_sort(variables, {}, &Override::path);
   for (size_t i = 0; i < variables.size(); ++i) {
     if (i > 0 && variables[i].path == variables[i - 1].path)
       return wrong(variables[i].source, "the same key as " + variables[i - 1].source);

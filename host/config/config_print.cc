@@ -1,5 +1,7 @@
 #include "host/config/config_print.h"
 
+#include <strings.h>
+
 #include <algorithm>
 #include <map>
 #include <string_view>
@@ -7,13 +9,22 @@
 #include <vector>
 
 #include "host/config/config_keys.h"
-#include "host/config/yaml_writer.h"
 
 namespace specd::host {
 namespace {
 
-using Kind = YamlNode::Kind;
 using Type = Key::Type;
+
+// Whether every reader of YAML 1.1 or 1.2 takes it for text without quotes.
+bool is_plain(const std::string& text) {
+  const std::string letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+  if (text.find_first_of(letters + "/") != 0 || text.ends_with(':') ||
+      text.find_first_not_of(letters + "0123456789_/.+-:") != std::string::npos)
+    return false;
+  const char* const words[] = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"};
+  return std::none_of(std::begin(words), std::end(words),
+                      [&](const char* word) { return strcasecmp(word, text.c_str()) == 0; });
+}
 
 class Printer {
  public:
@@ -39,74 +50,55 @@ class Printer {
       const auto value = values.find(key.name);
       const YamlNode* child = node == nullptr ? nullptr : node->find(key.name);
       if (value == values.end()) {
-        lines_.emplace_back(
-            std::string(indent, ' ') + "# " + key.name + ":",
-            "default: " + (key.when_absent.empty() ? std::string("none") : key.when_absent));
+        const std::string when = key.when_absent.empty() ? "none" : key.when_absent;
+        lines_.emplace_back(std::string(indent, ' ') + "# " + key.name + ":", "default: " + when);
       } else if (key.type == Type::kSection) {
         line(indent, key.name + ":");
         this->section(key, *value, child, indent + 2);
-      } else if (is_structs(key)) {
-        structs(key, *value, child, indent);
+      } else if (!value->empty() && key.type == Type::kNamed) {
+        line(indent, key.name + ":");
+        for (const Json& pair : *value) {
+          const std::string& name = pair[0].get_ref<const std::string&>();
+          line(indent + 2, yaml_flow(name) + ":");
+          this->section(key.keys[0], pair[1], child == nullptr ? nullptr : child->find(name),
+                        indent + 4);
+        }
+      } else if (!value->empty() && key.type == Type::kList && value->front().is_object()) {
+        line(indent, key.name + ":");
+        for (size_t i = 0; i < value->size(); ++i) {
+          is_item_ = true;
+          this->section(key.keys[0], (*value)[i], child == nullptr ? nullptr : &child->items[i],
+                        indent + 4);
+        }
       } else {
-        entry(key.name, *value, child, indent);
+        const bool is_no_name = key.type == Type::kNamed && value->empty();
+        entry(key.name, is_no_name ? Json::object() : *value, child, indent);
       }
     }
   }
 
  private:
-  static constexpr size_t kColumnMax = 60;  // origins stand below each other where they can
+  static constexpr size_t kColumnMax = 60;  // origins are aligned as far as here
 
   void line(size_t indent, const std::string& text, const std::string& origin = "") {
     std::string front(indent, ' ');
-    if (is_item_) front.replace(indent - 2, 1, "-");
-    is_item_ = false;
+    if (std::exchange(is_item_, false)) front.replace(indent - 2, 1, "-");
     lines_.emplace_back(front + text, origin);
   }
 
-  std::string origin(const YamlNode* node) const {
-    if (node == nullptr) return "default";
-    std::string text = place_text(*file_, node->place);
-    std::replace_if(
-        text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }, '?');
-    return text;
-  }
-
-  // What a plugin takes has an origin for each of its keys.
+  // In a plugin's configuration, each key has its own origin.
   void entry(const std::string& name, const Json& json, const YamlNode* node, size_t indent) {
-    const std::string front = yaml_scalar(name) + ": ";
-    if (!json.is_object() || json.empty())
-      return line(indent, front + yaml_flow(json), origin(node));
-    line(indent, yaml_scalar(name) + ":");
+    const std::string front = yaml_flow(name) + ":";
+    if (!json.is_object() || json.empty()) {
+      std::string origin = node == nullptr ? "default" : place_text(*file_, node->place);
+      std::replace_if(origin.begin(), origin.end(), is_control, '?');
+      return line(indent, front + " " + yaml_flow(json), origin);
+    }
+    line(indent, front);
     std::map<std::string_view, const YamlNode*> nodes;  // there may be many
-    if (node != nullptr && node->kind == Kind::kMap)
-      for (const YamlNode::Entry& each : node->entries) nodes[each.key] = &each.value;
-    for (const auto& [key, item] : json.items()) {
-      const auto found = nodes.find(key);
-      entry(key, item, found == nodes.end() ? nullptr : found->second, indent + 2);
-    }
-  }
-
-  static bool is_structs(const Key& key) {
-    return key.type == Type::kNamed ||
-           (key.type == Type::kList && key.keys[0].type == Type::kSection);
-  }
-
-  void structs(const Key& key, const Json& values, const YamlNode* node, size_t indent) {
-    const bool is_list = key.type == Type::kList;
-    if (values.empty()) return line(indent, key.name + (is_list ? ": []" : ": {}"), origin(node));
-    line(indent, key.name + ":");
-    for (size_t i = 0; i < values.size(); ++i) {
-      const YamlNode* child = nullptr;
-      if (is_list) {
-        is_item_ = true;
-        if (node != nullptr) child = &node->items[i];
-      } else {
-        const std::string& name = values[i][0].get_ref<const std::string&>();
-        line(indent + 2, yaml_scalar(name) + ":");
-        if (node != nullptr) child = node->find(name);
-      }
-      section(key.keys[0], is_list ? values[i] : values[i][1], child, indent + 4);
-    }
+    if (node != nullptr)
+      for (const YamlNode& item : node->items) nodes[item.key] = &item;
+    for (const auto& [key, item] : json.items()) entry(key, item, nodes[key], indent + 2);
   }
 
   const std::string* file_;
@@ -117,9 +109,26 @@ class Printer {
 }  // namespace
 
 std::string print_config(const Config& config) {
+  Config copy = config;
   Printer printer(config.file);
-  printer.section(config_keys(), save(config), &config.root, 0);
+  printer.section(config_keys(), save(keys_of(copy)), &config.root, 0);
   return printer.text();
+}
+
+std::string yaml_flow(const Json& value) {
+  std::string text;
+  if (value.is_array()) {
+    for (const Json& item : value) text += (text.empty() ? "" : ", ") + yaml_flow(item);
+    return "[" + text + "]";
+  }
+  if (value.is_object()) {
+    for (const auto& [key, item] : value.items())
+      text += (text.empty() ? "" : ", ") + yaml_flow(key) + ": " + yaml_flow(item);
+    return "{" + text + "}";
+  }
+  if (value.is_string() && is_plain(value.get_ref<const std::string&>()))
+    return value.get<std::string>();
+  return value.dump();  // JSON is YAML
 }
 
 }  // namespace specd::host

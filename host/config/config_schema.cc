@@ -1,10 +1,8 @@
 #include "host/config/config_schema.h"
 
-#include <algorithm>
-
 #include "core/base/words.h"
 #include "host/config/config_keys.h"
-#include "host/config/yaml_writer.h"
+#include "host/config/config_print.h"
 
 namespace specd::host {
 namespace {
@@ -17,6 +15,14 @@ constexpr char kTextPattern[] = "^[^\\u0000-\\u001f\\u007f]+$";
 constexpr char kSizePattern[] = "^[1-9][0-9]*(KiB|MiB|GiB)?$";
 
 std::string code(const std::string& text) { return "`" + text + "`"; }
+
+// The default as a value; null when there is none, or when it is told elsewhere: by the keys of a
+// section, or by the list of an item.
+Json default_of(const Key& key) {
+  if (key.is_required || key.type == Type::kSection || key.name.empty()) return nullptr;
+  Json json = save(key);
+  return json.is_array() && json.empty() ? Json() : json;
+}
 
 OrderedJson schema_of(const Key& key);
 
@@ -42,13 +48,13 @@ OrderedJson schema_of_section(const Key& key) {
   return schema;
 }
 
-// What may stand as a value: for editors, and in Markdown for people.
-struct Told {
+// What a value may be: for editors, and in Markdown for people.
+struct Allowed {
   OrderedJson schema;
   std::string words;
 };
 
-Told told_of(const Key& key) {
+Allowed allowed_by(const Key& key) {
   switch (key.type) {
     case Type::kText:
       return {{{"type", "string"}, {"pattern", key.pattern}}, key.form};
@@ -80,7 +86,7 @@ Told told_of(const Key& key) {
       const Key& item = key.keys[0];
       OrderedJson schema{{"type", "array"}, {"items", schema_of(item)}};
       if (key.max > 0) schema.update({{"minItems", key.min}, {"maxItems", key.max}});
-      return {schema, item.type == Type::kSection ? "a list" : "a list: " + told_of(item).words};
+      return {schema, item.type == Type::kSection ? "a list" : "a list: " + allowed_by(item).words};
     }
     case Type::kNamed:
       return {{{"type", {"object", "null"}},
@@ -97,35 +103,21 @@ Told told_of(const Key& key) {
 OrderedJson schema_of(const Key& key) {
   OrderedJson schema;
   if (!key.meaning.empty()) schema["description"] = key.meaning;
-  schema.update(told_of(key).schema);
-  if (!key.fallback.is_null()) schema["default"] = key.fallback;
+  schema.update(allowed_by(key).schema);
+  if (const Json value = default_of(key); !value.is_null()) schema["default"] = value;
   return schema;
 }
 
 // ---- for people --------------------------------------------------------------------------------
 
-std::string default_of(const Key& key, const Key& section) {
-  const bool may_be_left_out =
-      section.type == Type::kSection && !section.name.empty() && !section.is_required;
-  if (key.is_required) return may_be_left_out ? "required in " + code(section.name) : "required";
+std::string default_text(const Key& key, const Key& parent) {
+  const bool parent_is_optional =
+      parent.type == Type::kSection && !parent.name.empty() && !parent.is_required;
+  if (key.is_required) return parent_is_optional ? "required in " + code(parent.name) : "required";
   if (!key.when_absent.empty()) return key.when_absent;
-  if (key.fallback.is_string()) return code(key.fallback.get<std::string>());
-  if (!key.fallback.is_null()) return code(yaml_flow(key.fallback));
-  return key.type == Type::kSection ? "" : "none";
-}
-
-void add_rows(const Key& section, const std::string& front, std::string& rows) {
-  for (const Key& key : section.keys) {
-    const std::string path = front + key.name;
-    // A mapping whose keys all have defaults says nothing itself.
-    if (key.type != Type::kSection || !key.when_absent.empty())
-      rows += "| " + code(path) + " | " + told_of(key).words + " | " + default_of(key, section) +
-              " | " + key.meaning + " |\n";
-    if (key.type == Type::kSection) add_rows(key, path + ".", rows);
-    if (key.type == Type::kNamed) add_rows(key.keys[0], path + ".NAME.", rows);
-    if (key.type == Type::kList && key.keys[0].type == Type::kSection)
-      add_rows(key.keys[0], path + "[].", rows);
-  }
+  const Json value = default_of(key);
+  if (value.is_null()) return "none";
+  return code(value.is_string() ? value.get<std::string>() : yaml_flow(value));
 }
 
 }  // namespace
@@ -139,15 +131,21 @@ std::string config_schema() {
 
 std::string config_table() {
   std::string rows = "| key | value | default | meaning |\n| --- | --- | --- | --- |\n";
-  add_rows(config_keys(), "", rows);
+  for_each_key([&](const std::string& path, const Key& key, const Key& parent) {
+    // A section whose keys all have defaults needs no row.
+    if (key.name.empty() || (key.type == Type::kSection && key.when_absent.empty())) return;
+    rows += "| " + code(path) + " | " + allowed_by(key).words + " | " + default_text(key, parent) +
+            " | " + key.meaning + " |\n";
+  });
   return rows;
 }
 
 std::vector<std::string> settable_keys() {
   std::vector<std::string> keys;
-  for_each_key([&](const std::string& path, const Key&) {
-    const std::string front = path.substr(0, std::min(path.find("[]"), path.find(".NAME")));
-    if (keys.empty() || keys.back() != front) keys.push_back(front);
+  for_each_key([&](const std::string& path, const Key& key, const Key&) {
+    const bool is_fixed =
+        path.find("[]") == std::string::npos && path.find(".NAME") == std::string::npos;
+    if (is_fixed && key.type != Type::kSection) keys.push_back(path);
   });
   return keys;
 }

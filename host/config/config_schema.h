@@ -6,12 +6,12 @@
 
 namespace specd::host {
 
-// configs/specd.schema.json. The reader refuses all that the schema refuses, and also what it cannot
-// express: missing folders, keys that conflict.
+// configs/specd.schema.json. The reader refuses all that the schema refuses, and also what a schema
+// cannot express, such as missing folders.
 std::string config_schema();
 // The table of configs/README.md, in Markdown.
 std::string config_table();
-// Every key that --set can name without naming a route or an index: "engine.threads".
+// Every key that --set can name without the name of a route or an index: "engine.threads".
 std::vector<std::string> settable_keys();
 
 }  // namespace specd::host

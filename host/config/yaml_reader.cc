@@ -6,10 +6,10 @@
 #include <algorithm>
 #include <charconv>
 #include <exception>
-#include <functional>
 #include <map>
 #include <new>
 #include <sstream>
+#include <tuple>
 #include <utility>
 
 #include "core/base/quote.h"
@@ -18,121 +18,118 @@
 namespace specd::host {
 namespace {
 
+using Kind = YamlNode::Kind;
+
 YamlPlace place_of(const YAML::Mark& mark) { return {mark.line + 1, mark.column + 1, nullptr}; }
 
-// Carries an error out of yaml-cpp's callbacks; never leaves this file.
-struct Refused : std::exception {
-  Refused(YamlPlace where, std::string what) : place(std::move(where)), text(std::move(what)) {}
-  YamlPlace place;
-  std::string text;
+// What we refuse and yaml-cpp does not. Never leaves this file.
+struct Refused : YAML::Exception {
+  using Exception::Exception;
 };
 
 class TreeBuilder : public YAML::EventHandler {
  public:
   YamlNode take() { return std::move(root_); }
-  bool has_document() const { return documents_ > 0; }
+  bool has_document() const { return has_document_; }
 
   void OnDocumentStart(const YAML::Mark& mark) override {
-    if (++documents_ > 1)
-      throw Refused(place_of(mark), "a second document; a configuration is one document");
+    if (std::exchange(has_document_, true))
+      throw Refused(mark, "a second document; a configuration is one document");
   }
   void OnDocumentEnd() override {}
   void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override {
-    add(YamlNode::Kind::kNull, mark, "?", anchor);
+    add(Kind::kNull, mark, "?", anchor);
   }
   void OnAlias(const YAML::Mark& mark, YAML::anchor_t) override {
-    throw Refused(place_of(mark), "aliases (*name) are not supported; write the value out");
+    throw Refused(mark, "aliases (*name) are not supported; write the value out");
   }
   void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
                 const std::string& value) override {
-    add(YamlNode::Kind::kScalar, mark, tag, anchor, &value);
+    add(Kind::kScalar, mark, tag, anchor, value);
   }
   void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
                        YAML::EmitterStyle::value) override {
-    open(YamlNode::Kind::kSequence, mark, tag, anchor);
+    open(Kind::kSequence, mark, tag, anchor);
   }
-  void OnSequenceEnd() override { close(); }
+  void OnSequenceEnd() override { levels_.pop_back(); }
   void OnMapStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
                   YAML::EmitterStyle::value) override {
-    open(YamlNode::Kind::kMap, mark, tag, anchor);
+    open(Kind::kMap, mark, tag, anchor);
   }
-  void OnMapEnd() override { close(); }
+  void OnMapEnd() override { levels_.pop_back(); }
 
  private:
+  // A list or mapping that is not closed yet.
   struct Level {
     YamlNode* node;
     bool want_key;                                       // in a map: the next event is a key
     std::map<std::string, int, std::less<>> lines = {};  // of the keys of a map
   };
 
-  YamlNode* add(YamlNode::Kind kind, const YAML::Mark& mark, const std::string& tag,
-                YAML::anchor_t anchor, const std::string* value = nullptr) {
-    const YamlPlace place = place_of(mark);
+  void open(Kind kind, const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor) {
+    if (levels_.size() >= kYamlDepthMax)
+      throw Refused(mark, "nested deeper than " + std::to_string(kYamlDepthMax) + " levels");
+    YamlNode* node = add(kind, mark, tag, anchor);
+    levels_.push_back({.node = node, .want_key = kind == Kind::kMap});
+  }
+
+  // Null for a key.
+  YamlNode* add(Kind kind, const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                const std::string& value = "") {
     if (anchor != YAML::NullAnchor)
-      throw Refused(place, "anchors (&name) are not supported; write the value out");
+      throw Refused(mark, "anchors (&name) are not supported; write the value out");
     // yaml-cpp says "?" for a plain node, "!" for a quoted one, "" for a collection without a tag.
     if (!tag.empty() && tag != "?" && tag != "!")
-      throw Refused(place, "tags (" + tag + ") are not supported; remove it");
-    // yaml-cpp makes single bytes of these two.
-    if (value != nullptr && utf8_error_offset(*value) != std::string_view::npos)
-      throw Refused(place, "the escapes \\_ and \\N are not supported; write \\u00a0 and \\u0085");
-    if (levels_.empty()) {
-      fill(root_, kind, place, tag, value);
-      return &root_;
-    }
-    Level& level = levels_.back();
-    if (level.node->kind == YamlNode::Kind::kSequence) {
-      fill(level.node->items.emplace_back(), kind, place, tag, value);
-      return &level.node->items.back();
-    }
-    if (level.want_key) {
-      if (kind != YamlNode::Kind::kScalar)
-        throw Refused(place,
-                      "a key must be a word; found " +
-                          std::string(kind == YamlNode::Kind::kNull
-                                          ? "nothing"
-                                          : "a collection; is a bracket or brace left open?"));
-      if (value->size() > kYamlKeyMax)
-        throw Refused(place, "expected a key of at most " + std::to_string(kYamlKeyMax) +
-                                 " bytes, found " + quote(*value, 40));
-      const auto [first, is_new] = level.lines.emplace(*value, place.line);
-      if (!is_new)
-        throw Refused(place, "duplicate key " + quote(*value) + "; first given at line " +
-                                 std::to_string(first->second));
-      if (*value == "<<" && tag == "?")
-        throw Refused(place, "merge keys (<<) are not supported; write the values out");
-      level.node->entries.push_back({*value, place, {}});
-      level.want_key = false;
+      throw Refused(mark, "tags (" + tag + ") are not supported; remove it");
+    // yaml-cpp turns these two into single bytes.
+    if (utf8_error_offset(value) != std::string_view::npos)
+      throw Refused(mark, "the escapes \\_ and \\N are not supported; write \\u00a0 and \\u0085");
+    Level* level = levels_.empty() ? nullptr : &levels_.back();
+    if (level != nullptr && level->want_key) {
+      add_key(*level, kind, mark, tag, value);
       return nullptr;
     }
-    level.want_key = true;
-    YamlNode::Entry& entry = level.node->entries.back();
-    // An absent value has no place of its own: its key is where the reader looks.
-    fill(entry.value, kind, kind == YamlNode::Kind::kNull ? entry.place : place, tag, value);
-    return &entry.value;
+    YamlNode* node = &root_;
+    if (level != nullptr && level->node->kind == Kind::kSequence) {
+      node = &level->node->items.emplace_back();
+      node->key_place = place_of(mark);
+    } else if (level != nullptr) {
+      node = &level->node->items.back();
+      level->want_key = true;
+    }
+    node->kind = kind;
+    // An absent value has no place of its own: the reader looks at its key.
+    const bool is_absent = kind == Kind::kNull && level != nullptr;
+    node->place = is_absent ? node->key_place : place_of(mark);
+    node->plain = tag == "?" || tag.empty();
+    node->value = value;
+    return node;
   }
 
-  void open(YamlNode::Kind kind, const YAML::Mark& mark, const std::string& tag,
-            YAML::anchor_t anchor) {
-    if (levels_.size() >= kYamlDepthMax)
-      throw Refused(place_of(mark),
-                    "nested deeper than " + std::to_string(kYamlDepthMax) + " levels");
-    YamlNode* node = add(kind, mark, tag, anchor);
-    levels_.push_back({.node = node, .want_key = kind == YamlNode::Kind::kMap});
-  }
-  void close() { levels_.pop_back(); }
-
-  static void fill(YamlNode& node, YamlNode::Kind kind, YamlPlace place, const std::string& tag,
-                   const std::string* value) {
-    node.kind = kind;
-    node.place = std::move(place);
-    node.plain = tag == "?" || tag.empty();
-    if (value != nullptr) node.value = *value;
+  static void add_key(Level& level, Kind kind, const YAML::Mark& mark, const std::string& tag,
+                      const std::string& key) {
+    if (kind == Kind::kNull) throw Refused(mark, "a key must be a word; found nothing");
+    if (kind != Kind::kScalar)
+      throw Refused(mark,
+                    "a key must be a word; found a collection; is a bracket or brace left open?");
+    if (key.size() > kYamlKeyMax)
+      throw Refused(mark, "expected a key of at most " + std::to_string(kYamlKeyMax) +
+                              " bytes, found " + quote(key, 40));
+    const auto [first, is_new] = level.lines.emplace(key, mark.line + 1);
+    if (!is_new)
+      throw Refused(mark, "duplicate key " + quote(key) + "; first given at line " +
+                              std::to_string(first->second));
+    if (key == "<<" && tag == "?")
+      throw Refused(mark, "merge keys (<<) are not supported; write the values out");
+    YamlNode& node = level.node->items.emplace_back();
+    node.key = key;
+    node.key_place = place_of(mark);
+    level.want_key = false;
   }
 
   YamlNode root_;
   std::vector<Level> levels_;
-  int documents_ = 0;
+  bool has_document_ = false;
 };
 
 bool all_in(std::string_view text, std::string_view set) {
@@ -141,144 +138,77 @@ bool all_in(std::string_view text, std::string_view set) {
 
 constexpr std::string_view kDigits = "0123456789";
 
-// The float pattern of the core schema: [-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?
-bool is_float(std::string_view text) {
-  if (!text.empty() && (text[0] == '-' || text[0] == '+')) text.remove_prefix(1);
-  if (const size_t e = text.find_first_of("eE"); e != std::string_view::npos) {
-    std::string_view exponent = text.substr(e + 1);
-    if (!exponent.empty() && (exponent[0] == '-' || exponent[0] == '+')) exponent.remove_prefix(1);
-    if (!all_in(exponent, kDigits)) return false;
-    text = text.substr(0, e);
-  }
-  const size_t dot = text.find('.');
-  if (dot == std::string_view::npos) return all_in(text, kDigits);
-  const std::string_view whole = text.substr(0, dot), part = text.substr(dot + 1);
-  if (whole.empty()) return all_in(part, kDigits);
-  return all_in(whole, kDigits) && (part.empty() || all_in(part, kDigits));
+// Of a whole text: whether it is a number, and one that fits the type.
+struct Parsed {
+  bool is_number, fits;
+};
+template <typename T, typename... Base>
+Parsed parse_number(std::string_view text, T& number, Base... base) {
+  const char* const text_end = text.data() + text.size();
+  const auto [end, error] = std::from_chars(text.data(), text_end, number, base...);
+  return {error != std::errc::invalid_argument && end == text_end, error == std::errc()};
 }
 
-template <typename T>
-bool read_number(std::string_view text, int base, T& out) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out, base);
-  return error == std::errc() && end == text.data() + text.size();
-}
-bool read_number(std::string_view text, double& out) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
-  return error == std::errc() && end == text.data() + text.size();
-}
-
-Result<Json> scalar_to_json(const YamlNode& node, const std::function<std::string()>& where) {
-  const std::string& text = node.value;
-  if (!node.plain) return Json(text);
+Result<Json> scalar_to_json(const Value& scalar) {
+  const std::string& text = scalar.node.value;
+  if (!scalar.node.plain) return Json(text);
   if (text == "true" || text == "True" || text == "TRUE") return Json(true);
   if (text == "false" || text == "False" || text == "FALSE") return Json(false);
-
-  std::string_view body = text;
-  const bool negative = body[0] == '-';
-  if (negative || body[0] == '+') body.remove_prefix(1);
   const auto too_large = [&] {
-    return Status(Code::kInvalidArgument, where() + "expected a smaller number, found " +
-                                              quote(text) + ", which does not fit 64 bits");
+    return scalar.error("expected a smaller number, found " + quote(text) +
+                        ", which does not fit 64 bits");
   };
+
+  std::string_view body = text;  // without the sign
+  const bool is_negative = body.starts_with('-');
+  if (is_negative || body.starts_with('+')) body.remove_prefix(1);
   if (all_in(body, kDigits)) {
     if (body.size() > 1 && body[0] == '0')
-      return Status(Code::kInvalidArgument,
-                    where() +
-                        "expected no number that begins with 0, which YAML readers take for "
-                        "different values, found " +
-                        quote(text) + "; write it without the zero, or in quotes if it is text");
-    if (negative) {
-      int64_t value = 0;
-      if (!read_number(text, 10, value)) return too_large();
-      return Json(value);
-    }
-    uint64_t value = 0;
-    if (!read_number(body, 10, value)) return too_large();
-    return Json(value);
-  }
-  // Radix numbers carry no sign in the core schema.
-  if (text.size() > 2 && text[0] == '0' && (text[1] == 'x' || text[1] == 'o')) {
-    const bool hex = text[1] == 'x';
-    const std::string_view digits = std::string_view(text).substr(2);
-    if (all_in(digits, hex ? "0123456789abcdefABCDEF" : "01234567")) {
-      uint64_t value = 0;
-      if (!read_number(digits, hex ? 16 : 8, value)) return too_large();
-      return Json(value);
-    }
-  }
-  if (is_float(text)) {
-    double value = 0;
-    // from_chars takes no plus sign.
-    if (!read_number(text[0] == '+' ? std::string_view(text).substr(1) : std::string_view(text),
-                     value))
+      return scalar.error("expected a number, found " + quote(text) +
+                          ", which begins with 0: YAML readers disagree about its value; drop the "
+                          "zero, or quote it if it is text");
+    int64_t negative = 0;
+    uint64_t number = 0;
+    if (!(is_negative ? parse_number(text, negative) : parse_number(body, number)).fits)
       return too_large();
-    return Json(value);
+    return is_negative ? Json(negative) : Json(number);
+  }
+  // In the core schema, hexadecimal and octal numbers have no sign.
+  for (const auto& [prefix, digits, base] :
+       {std::tuple("0x", "0123456789abcdefABCDEF", 16), std::tuple("0o", "01234567", 8)}) {
+    if (!text.starts_with(prefix) || !all_in(text.substr(2), digits)) continue;
+    uint64_t number = 0;
+    if (!parse_number(std::string_view(text).substr(2), number, base).fits) return too_large();
+    return Json(number);
+  }
+  // from_chars reads the floats of the core schema, and also "inf" and a second sign.
+  if (all_in(body.substr(0, 1), "0123456789.")) {
+    double number = 0;
+    const auto [is_number, fits] = parse_number(body, number);
+    if (is_number && !fits) return too_large();
+    if (is_number) return Json(is_negative ? -number : number);
   }
   if (body == ".inf" || body == ".Inf" || body == ".INF" || text == ".nan" || text == ".NaN" ||
       text == ".NAN")
-    return Status(Code::kInvalidArgument,
-                  where() + "expected a number, found " + text + ", which is not a finite number");
+    return scalar.error("expected a number, found " + text + ", which is not a finite number");
   return Json(text);
 }
 
-// A node's path, written out only when an error needs it: there may be half a million nodes, each
-// below keys of kYamlKeyMax bytes.
-struct NodePath {
-  const NodePath* parent;
-  std::string_view key;
-  size_t index;
-
-  std::string text() const {
-    if (parent == nullptr) return std::string(key);
-    return parent->text() +
-           (key.data() == nullptr ? "[" + std::to_string(index) + "]" : "." + std::string(key));
-  }
-};
-
-Result<Json> to_json(const YamlNode& node, const std::string& file, const NodePath& path) {
-  switch (node.kind) {
-    case YamlNode::Kind::kNull:
-      return Json(nullptr);
-    case YamlNode::Kind::kScalar:
-      return scalar_to_json(node, [&] { return error_front(file, node.place, path.text()); });
-    case YamlNode::Kind::kSequence: {
-      Json array = Json::array();
-      for (size_t i = 0; i < node.items.size(); ++i) {
-        SPECD_TRY(Json item, to_json(node.items[i], file, {&path, {}, i}));
-        array.push_back(std::move(item));
-      }
-      return array;
-    }
-    case YamlNode::Kind::kMap: {
-      Json object = Json::object();
-      for (const YamlNode::Entry& entry : node.entries) {
-        SPECD_TRY(Json value, to_json(entry.value, file, {&path, entry.key, 0}));
-        object[entry.key] = std::move(value);
-      }
-      return object;
-    }
-  }
-  return Status(Code::kInternal, "unknown kind of YAML node");
-}
-
+// The place of a byte of the text.
 YamlPlace place_of_offset(std::string_view text, size_t offset) {
+  const std::string_view before = text.substr(0, offset);
+  const size_t line_start = before.rfind('\n') + 1;  // npos + 1 = 0
   YamlPlace place;
-  for (const char c : text.substr(0, offset)) {
-    if (c == '\n') {
-      ++place.line;
-      place.column = 1;
-    } else {
-      ++place.column;
-    }
-  }
+  place.line += static_cast<int>(std::count(before.begin(), before.end(), '\n'));
+  place.column += static_cast<int>(offset - line_start);
   return place;
 }
 
 }  // namespace
 
-const YamlNode* YamlNode::find(std::string_view key) const {
-  for (const Entry& entry : entries)
-    if (entry.key == key) return &entry.value;
+const YamlNode* YamlNode::find(std::string_view wanted) const {
+  for (const YamlNode& item : items)
+    if (item.key == wanted) return &item;
   return nullptr;
 }
 
@@ -290,51 +220,85 @@ std::string place_text(const std::string& file, const YamlPlace& place) {
 std::string error_front(const std::string& file, const YamlPlace& place, const std::string& path) {
   const std::string text = place_text(file, place);
   // A key may hold anything; an error is one line.
-  const auto is_control = [](unsigned char c) { return c < 0x20 || c == 0x7f; };
   if (path.size() > 2 * kYamlKeyMax || std::any_of(path.begin(), path.end(), is_control))
     return text + ": " + quote(path, 2 * kYamlKeyMax) + ": ";
   if (path.empty() || (place.source != nullptr && text.ends_with(" " + path))) return text + ": ";
   return text + ": " + path + ": ";
 }
 
+Value Value::at(std::string_view name) const {
+  const YamlNode* found = node.find(name);
+  return {found != nullptr ? *found : node, file, this, name};
+}
+
+std::string Value::path() const {
+  if (parent == nullptr) return "";
+  const std::string front = parent->path();
+  if (parent->node.kind == Kind::kSequence) return front + "[" + std::to_string(index) + "]";
+  return front + (front.empty() ? "" : ".") + std::string(key);
+}
+
+std::string Value::found() const {
+  if (node.kind == Kind::kNull) return "nothing";
+  if (node.kind == Kind::kSequence) return "a list";
+  if (node.kind == Kind::kMap) return "a mapping";
+  return (node.plain ? "" : "text ") + quote(node.value, 60);
+}
+
+Status Value::error_at(const YamlPlace& place, const std::string& text) const {
+  return Status(Code::kInvalidArgument, error_front(file, place, path()) + text);
+}
+
+Status Value::not_expected(const std::string& expected) const {
+  return error("expected " + expected + ", found " + found());
+}
+
 Result<YamlNode> parse_yaml(std::string_view text, const std::string& file) {
+  const auto refuse = [&](const YamlPlace& place, const std::string& why) {
+    return Status(Code::kInvalidArgument, place_text(file, place) + ": " + why);
+  };
   if (text.size() > kYamlBytesMax)
-    return Status(Code::kInvalidArgument,
-                  place_text(file, {}) + ": " + std::to_string(text.size()) +
-                      " bytes; a configuration has at most " + std::to_string(kYamlBytesMax));
+    return refuse({}, std::to_string(text.size()) + " bytes; a configuration has at most " +
+                          std::to_string(kYamlBytesMax));
   if (const size_t zero = text.find('\0'); zero != std::string_view::npos)
-    return Status(Code::kInvalidArgument, place_text(file, place_of_offset(text, zero)) +
-                                              ": a zero byte at offset " + std::to_string(zero) +
-                                              "; not a text file");
+    return refuse(place_of_offset(text, zero), "a zero byte; not a text file");
   if (const size_t bad = utf8_error_offset(text); bad != std::string_view::npos)
-    return Status(Code::kInvalidArgument,
-                  place_text(file, place_of_offset(text, bad)) +
-                      ": expected UTF-8, found the byte " +
-                      std::to_string(static_cast<unsigned char>(text[bad])) + " at offset " +
-                      std::to_string(bad));
+    return refuse(
+        place_of_offset(text, bad),
+        "expected UTF-8, found the byte " + std::to_string(static_cast<unsigned char>(text[bad])));
   try {
     std::istringstream stream{std::string(text)};
     YAML::Parser parser(stream);
     TreeBuilder builder;
     while (parser.HandleNextDocument(builder)) {
     }
-    if (!builder.has_document())
-      return Status(Code::kInvalidArgument, place_text(file, {}) + ": the file is empty");
+    if (!builder.has_document()) return refuse({}, "the file is empty");
     return builder.take();
   } catch (const Refused& error) {
-    return Status(Code::kInvalidArgument, place_text(file, error.place) + ": " + error.text);
+    return refuse(place_of(error.mark), error.msg);
   } catch (const YAML::Exception& error) {
-    const YamlPlace place = error.mark.is_null() ? YamlPlace{} : place_of(error.mark);
-    return Status(Code::kInvalidArgument, place_text(file, place) + ": not YAML: " + error.msg);
+    const bool has_place = !error.mark.is_null();
+    return refuse(has_place ? place_of(error.mark) : YamlPlace{}, "not YAML: " + error.msg);
   } catch (const std::bad_alloc&) {
     return Status(Code::kExhausted, place_text(file, {}) + ": out of memory while parsing YAML");
   } catch (const std::exception& error) {
-    return Status(Code::kInvalidArgument, place_text(file, {}) + ": not YAML: " + error.what());
+    return refuse({}, std::string("not YAML: ") + error.what());
   }
 }
 
-Result<Json> yaml_to_json(const YamlNode& node, const std::string& file, const std::string& path) {
-  return to_json(node, file, {nullptr, path, 0});
+Result<Json> yaml_to_json(const Value& value) {
+  const YamlNode& node = value.node;
+  if (node.kind == Kind::kNull) return Json(nullptr);
+  if (node.kind == Kind::kScalar) return scalar_to_json(value);
+  Json json = node.kind == Kind::kSequence ? Json::array() : Json::object();
+  for (size_t i = 0; i < node.items.size(); ++i) {
+    SPECD_TRY(Json item, yaml_to_json(value.item(i)));
+    if (node.kind == Kind::kSequence)
+      json.push_back(std::move(item));
+    else
+      json[node.items[i].key] = std::move(item);
+  }
+  return json;
 }
 
 }  // namespace specd::host

@@ -1,12 +1,8 @@
 // The commands of specctl, and what they share.
 #pragma once
 
-#include <google/protobuf/message.h>
-
 #include <boost/program_options.hpp>
-#include <sstream>
 #include <string>
-#include <vector>
 
 #include "core/base/status.h"
 #include "host/rpc/client.h"
@@ -21,26 +17,6 @@ constexpr int kCtlDifferent = 3;  // compare found a route whose text differs
 // Print the problem to standard error and return the exit code.
 int ctl_fail(const Status& status);
 int ctl_usage(const std::string& problem);
-
-// One line of JSON with the field names of the .proto.
-std::string to_json(const google::protobuf::Message& message);
-// The same for a report, with states and kinds as the tables show them: "live", not
-// "ROUTE_STATE_LIVE".
-std::string report_to_json(const google::protobuf::Message& message);
-
-// "a,b,c"; an empty part stays.
-std::vector<std::string> split(const std::string& list);
-// False unless every part is a number and there is at least one.
-template <typename T>
-bool parse_numbers(const std::string& list, std::vector<T>& out) {
-  for (const std::string& part : split(list)) {
-    std::istringstream stream(part);
-    T value{};
-    if (!(stream >> value) || !stream.eof()) return false;
-    out.push_back(value);
-  }
-  return !out.empty();
-}
 
 // Each returns the exit code. `json`: print JSON instead of tables.
 using Values = boost::program_options::variables_map;

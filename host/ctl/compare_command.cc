@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/base/json.h"
+#include "host/base/command_line.h"
 #include "host/base/table.h"
 #include "host/bench/measure.h"
 #include "host/bench/server_backend.h"
@@ -18,9 +19,10 @@ namespace {
 Result<MeasureOptions> read_measure_options(const Values& values, std::vector<std::string> routes) {
   MeasureOptions options;
   options.routes = std::move(routes);
-  options.temperatures.clear();
-  if (!parse_numbers(values["temperature"].as<std::string>(), options.temperatures))
-    return Status(Code::kInvalidArgument, "--temperature: expected numbers, 0,0.8");
+  SPECD_TRY(const std::vector<double> temperatures,
+            parse_list("--temperature", values["temperature"].as<std::string>(), 0, 100,
+                       /*whole=*/false));
+  options.temperatures.assign(temperatures.begin(), temperatures.end());
   options.top_p = values["top-p"].as<float>();
   options.top_k = values["top-k"].as<int32_t>();
   options.seed = values["seed"].as<uint64_t>();
@@ -71,17 +73,13 @@ int run_compare(Client& client, const Values& values, bool json) {
       std::printf("%s\n", object.dump().c_str());
       continue;
     }
-    table.add({row.temperature == 0 ? "greedy" : "temperature " + fixed(row.temperature, 1),
-               row.route, fixed(row.decode_tokens_per_s, 1), fixed(row.speedup, 2) + "x",
-               fixed(length, 2), row.drafted > 0 ? percent(acceptance) : "-",
+    table.add({sampling_text(row.temperature), row.route, fixed(row.decode_tokens_per_s, 1),
+               fixed(row.speedup, 2) + "x", fixed(length, 2),
+               row.drafted > 0 ? percent(acceptance) : "-",
                row.identical ? "identical: yes" : "identical: no (" + row.first_difference + ")"});
   }
   if (!json) std::fputs(printable(table.text()).c_str(), stdout);
-  if (!json && !measured.fresh_drafters)
-    std::fputs(
-        "drafters: those of the daemon, which keep what earlier requests taught them; for fresh "
-        "ones in every round use specd-bench run --config\n",
-        stdout);
+  if (!json && !measured.fresh_drafters) std::fputs(kNoFreshDrafters, stdout);
   return all_identical ? kCtlOk : kCtlDifferent;
 }
 

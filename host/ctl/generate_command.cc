@@ -5,14 +5,18 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <limits>
 #include <string>
 #include <vector>
 
 #include "core/base/file_descriptor.h"
+#include "core/base/utf8.h"
+#include "host/base/command_line.h"
 #include "host/base/table.h"
 #include "host/bench/workload.h"
 #include "host/ctl/chat_options.h"
 #include "host/ctl/command.h"
+#include "host/rpc/proto_text.h"
 
 namespace specd::host {
 namespace {
@@ -22,7 +26,7 @@ Result<std::string> read_to_end(int descriptor, const std::string& what) {
   std::string text;
   for (char buffer[4096];;) {
     const ssize_t got = read(descriptor, buffer, sizeof(buffer));
-    if (got == 0) return text;
+    if (got == 0) break;
     if (got < 0 && errno == EINTR) continue;
     if (got < 0)
       return Status(Code::kInvalidArgument, what + ": cannot read: " + std::strerror(errno));
@@ -32,6 +36,12 @@ Result<std::string> read_to_end(int descriptor, const std::string& what) {
                                                 std::to_string(kPromptBytesMax) +
                                                 " bytes, found more");
   }
+  if (const size_t bad = utf8_error_offset(text); bad != std::string::npos)
+    return Status(Code::kInvalidArgument, what +
+                                              ": expected UTF-8, found an ill-formed character at "
+                                              "byte " +
+                                              std::to_string(bad));
+  return text;
 }
 
 Result<std::string> read_prompt(const Values& values) {
@@ -77,19 +87,20 @@ void set_sampling(const Values& values, float temperature, v1::Sampling& to) {
 int run_generate(Client& client, const Values& values, bool json) {
   v1::GenerateRequest request;
   if (values.count("prompt-tokens") != 0) {
-    std::vector<int32_t> ids;
-    if (!parse_numbers(values["prompt-tokens"].as<std::string>(), ids))
-      return ctl_usage("--prompt-tokens: expected ids, 0,17,4");
+    const auto ids = parse_list("--prompt-tokens", values["prompt-tokens"].as<std::string>(), 0,
+                                std::numeric_limits<int32_t>::max(), /*whole=*/true);
+    if (!ids.ok()) return ctl_usage(ids.status().message());
     if (has_chat_options(values)) return ctl_usage("--prompt-tokens or messages, not both");
-    request.mutable_token_ids()->mutable_ids()->Add(ids.begin(), ids.end());
+    for (const double id : ids.value())
+      request.mutable_token_ids()->add_ids(static_cast<int32_t>(id));
   } else if (const Status status = read_prompt(values, request); !status.ok()) {
     return ctl_fail(status);
   }
-  std::vector<float> temperature;
-  if (!parse_numbers(values["temperature"].as<std::string>(), temperature) ||
-      temperature.size() != 1)
-    return ctl_usage("--temperature: expected one number");
-  set_sampling(values, temperature[0], *request.mutable_sampling());
+  const auto temperatures =
+      parse_list("--temperature", values["temperature"].as<std::string>(), 0, 100, /*whole=*/false);
+  if (!temperatures.ok()) return ctl_usage(temperatures.status().message());
+  if (temperatures.value().size() != 1) return ctl_usage("--temperature: expected one number");
+  set_sampling(values, static_cast<float>(temperatures.value()[0]), *request.mutable_sampling());
   request.set_max_tokens(values["max-tokens"].as<int32_t>());
   if (values.count("stop") != 0)
     for (const std::string& stop : values["stop"].as<std::vector<std::string>>())

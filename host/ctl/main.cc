@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/base/check.h"
+#include "core/base/quote.h"
 #include "host/base/command_line.h"
 #include "host/base/completion.h"
 #include "host/ctl/chat_options.h"
@@ -74,6 +75,24 @@ po::options_description make_options() {
   return options;
 }
 
+// The first value that is not UTF-8, or "". The daemon takes such bytes in a cache salt only; paths
+// may have any.
+std::string utf8_problem(const Program& program, const po::variables_map& values) {
+  for (const auto& [name, value] : values) {
+    const po::option_description* known = program.options.find_nothrow(name, /*approx=*/false);
+    const std::string kind = known == nullptr ? "" : known->format_parameter();
+    if (kind == "FILE" || kind == "PATH" || name == "output" || name == "cache-salt") continue;
+    std::vector<std::string> texts;
+    if (const auto* one = boost::any_cast<std::string>(&value.value())) texts = {*one};
+    if (const auto* many = boost::any_cast<std::vector<std::string>>(&value.value())) texts = *many;
+    for (const std::string& text : texts)
+      if (utf8_error_offset(text) != std::string::npos)
+        return (known == nullptr ? "" : "--" + name + ": ") + "expected UTF-8, found " +
+               quote(text, 60);
+  }
+  return "";
+}
+
 // The error in the words after `route`, or "".
 std::string route_usage_problem(const po::variables_map& values,
                                 const std::vector<std::string>& arguments) {
@@ -99,6 +118,7 @@ std::string usage_problem(const Program& program, const po::variables_map& value
   const std::string output = values["output"].as<std::string>();
   if (command != "record" && output != "table" && output != "json")
     return "-o: expected table or json, found '" + output + "'";
+  if (std::string problem = utf8_problem(program, values); !problem.empty()) return problem;
   const std::vector<std::string> routes = split(values["routes"].as<std::string>());
   if (routes.empty() || std::find(routes.begin(), routes.end(), "") != routes.end())
     return "--routes: expected names, off,prompt_lookup";

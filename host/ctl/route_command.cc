@@ -3,6 +3,7 @@
 #include <string>
 
 #include "core/base/json.h"
+#include "core/base/quote.h"
 #include "host/base/table.h"
 #include "host/config/yaml_reader.h"
 #include "host/ctl/command.h"
@@ -31,7 +32,7 @@ int run_route_apply(Client& client, const Values& values, bool json) {
   if (!text.ok()) return ctl_fail(text.status());
   v1::ApplyRouteRequest request;
   request.set_definition(text.value());
-  request.set_source(path);
+  request.set_source(escaped(path));  // for errors only
   request.set_request_id(values["request-id"].as<std::string>());
   const auto done = client.apply_route(request);
   if (!done.ok()) return ctl_fail(done.status());

@@ -49,8 +49,13 @@ Status from_wire(const grpc::Status& status) {
   return {code, status.error_message()};
 }
 
-// gRPC rejects a message with a non-UTF-8 string before the daemon sees it. make_utf8() escapes
-// such strings, so that the request reaches the daemon.
+// gRPC rejects a message with a non-UTF-8 string before the daemon sees it, with words that name no
+// field. Escaping the string would send a name that nobody gave.
+Status check_utf8(google::protobuf::Message& sent) {
+  const std::string field = make_utf8(sent);
+  return field.empty() ? Status() : Status(Code::kInvalidArgument, field, "expected UTF-8");
+}
+
 template <typename Request, typename Response, typename Stub>
 Result<Response> call(Stub& stub,
                       grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
@@ -58,7 +63,7 @@ Result<Response> call(Stub& stub,
   grpc::ClientContext context;
   Response response;
   Request sent = request;
-  make_utf8(sent);
+  SPECD_OK_OR_RETURN(check_utf8(sent));
   const Status status = from_wire((stub.*method)(&context, sent, &response));
   if (!status.ok()) return status;
   return response;
@@ -86,7 +91,7 @@ Result<Generation> Client::generate(
     const std::atomic<bool>* stop) {
   grpc::ClientContext context;
   v1::GenerateRequest sent = request;
-  make_utf8(sent);
+  SPECD_OK_OR_RETURN(check_utf8(sent));
   const auto reader = inference_->Generate(&context, sent);
   Generation generation;
   bool has_end = false;

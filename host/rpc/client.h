@@ -22,6 +22,7 @@ struct Generation {
   v1::Finished finished;
 };
 
+// A request with a string that is not UTF-8 is refused here: kInvalidArgument with its field.
 class Client {
  public:
   // `socket` is a path. kUnavailable with a hint when no daemon answers there.

@@ -22,8 +22,9 @@ class RefusedCall final : public grpc::ServerWriteReactor<v1::GenerateResponse> 
 // One Generate call. Deletes itself in OnDone(), which comes after end().
 class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>, SessionReader {
  public:
-  explicit GenerateCall(Sessions& sessions) : session_(sessions.open(*this)) {}
-  void start(Request request, const SessionOptions& options) {
+  // Not in the constructor: an open session may be ended by any thread, which calls end().
+  void start(Sessions& sessions, Request request, const SessionOptions& options) {
+    session_ = sessions.open(*this);
     session_->start(std::move(request), options);
   }
 
@@ -59,13 +60,10 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
     chunk.set_text(text.text);
   }
   void fill(const SessionFinish& finish) {
-    Event event;
-    event.finish = finish.reason;
-    event.usage = finish.usage;
-    *message_.mutable_finished() = finished_to_wire(request_id_, event);
+    *message_.mutable_finished() = finished_to_wire(request_id_, finish.reason, finish.usage);
   }
 
-  const std::shared_ptr<Session> session_;
+  std::shared_ptr<Session> session_;  // set before gRPC knows this call
   // Thread of Sessions only.
   std::string request_id_;
   v1::GenerateResponse message_;  // borrowed by gRPC until OnWriteDone
@@ -76,14 +74,17 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
 grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
     grpc::CallbackServerContext* context, const v1::GenerateRequest* wire) {
   Result<Request> request = request_from_wire(*wire);
-  if (!request.ok()) return new RefusedCall(status_to_wire(request.status()));
+  if (!request.ok()) {
+    engine_.count_refused();  // no session does
+    return new RefusedCall(status_to_wire(request.status()));
+  }
   SessionOptions options{.return_prompt_tokens = wire->return_prompt_token_ids(), .time_left = {}};
   const auto now = std::chrono::system_clock::now();
   if (const auto deadline = context->deadline();
       deadline != std::chrono::system_clock::time_point::max())
     options.time_left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - now);
-  auto* call = new GenerateCall(sessions_);
-  call->start(std::move(request).value(), options);
+  auto* call = new GenerateCall;
+  call->start(sessions_, std::move(request).value(), options);
   return call;  // gRPC has not seen it yet, so OnDone cannot have run
 }
 

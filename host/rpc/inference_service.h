@@ -12,8 +12,7 @@ namespace specd::host {
 class InferenceService final : public v1::Inference::CallbackService {
  public:
   // Both outlive it.
-  InferenceService(const Engine& engine, Sessions& sessions)
-      : engine_(engine), sessions_(sessions) {}
+  InferenceService(Engine& engine, Sessions& sessions) : engine_(engine), sessions_(sessions) {}
 
   grpc::ServerWriteReactor<v1::GenerateResponse>* Generate(
       grpc::CallbackServerContext* context, const v1::GenerateRequest* wire) override;
@@ -25,7 +24,7 @@ class InferenceService final : public v1::Inference::CallbackService {
                                        v1::RenderChatResponse* response) override;
 
  private:
-  const Engine& engine_;
+  Engine& engine_;
   Sessions& sessions_;
 };
 

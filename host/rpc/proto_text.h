@@ -1,4 +1,4 @@
-// Helpers for all messages of the wire: strings as UTF-8, enum values as words.
+// Helpers for all messages of the wire: strings as UTF-8, enum values as words, JSON.
 #pragma once
 
 #include <google/protobuf/generated_enum_reflection.h>
@@ -10,8 +10,9 @@
 namespace specd::host {
 
 // Escapes every string of the message that is not UTF-8, at any depth: bytes become \xHH. Otherwise
-// one folder with such a name would make a reply that no client can read.
-void make_utf8(google::protobuf::Message& message);
+// one folder with such a name would make a reply that no client can read. Returns the first field
+// that it changed, "chat.messages[0].role", or "".
+std::string make_utf8(google::protobuf::Message& message);
 
 // ROUTE_STATE_LIVE is "live"; *_UNSPECIFIED is "".
 std::string enum_word(const google::protobuf::EnumValueDescriptor& value);
@@ -27,5 +28,11 @@ template <typename E>
 E enum_value(std::string_view word) {
   return static_cast<E>(enum_number(*google::protobuf::GetEnumDescriptor<E>(), word));
 }
+
+// One line of JSON with the field names of the .proto.
+std::string to_json(const google::protobuf::Message& message);
+// The same for a report, with states and kinds as enum_word() names them: "live", not
+// "ROUTE_STATE_LIVE".
+std::string report_to_json(const google::protobuf::Message& message);
 
 }  // namespace specd::host

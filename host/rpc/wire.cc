@@ -172,13 +172,13 @@ grpc::Status status_to_wire(const Status& status) {
   return {code, message};
 }
 
-v1::Finished finished_to_wire(const std::string& request_id, const Event& event) {
-  const Usage& usage = event.usage;
+v1::Finished finished_to_wire(const std::string& request_id, FinishReason reason,
+                              const Usage& usage) {
   v1::Finished wire;
   wire.set_request_id(request_id);
-  wire.set_finish_reason(event.finish == FinishReason::kStop     ? v1::FINISH_REASON_STOP
-                         : event.finish == FinishReason::kLength ? v1::FINISH_REASON_LENGTH
-                                                                 : v1::FINISH_REASON_UNSPECIFIED);
+  wire.set_finish_reason(reason == FinishReason::kStop     ? v1::FINISH_REASON_STOP
+                         : reason == FinishReason::kLength ? v1::FINISH_REASON_LENGTH
+                                                           : v1::FINISH_REASON_UNSPECIFIED);
   wire.mutable_usage()->set_prompt_tokens(usage.prompt_tokens);
   wire.mutable_usage()->set_completion_tokens(usage.completion_tokens);
   wire.mutable_usage()->set_cached_prompt_tokens(usage.cached_prompt_tokens);

@@ -21,7 +21,8 @@ grpc::Status status_to_wire(const Status& status);
 
 // Strings of reports may contain any bytes; call make_utf8() on the whole reply.
 v1::Sampling sampling_to_wire(const SamplingParams& sampling);
-v1::Finished finished_to_wire(const std::string& request_id, const Event& event);
+v1::Finished finished_to_wire(const std::string& request_id, FinishReason reason,
+                              const Usage& usage);
 v1::Plugin plugin_to_wire(const PluginReport& report);
 v1::Route route_to_wire(const RouteReport& report);
 v1::Model model_to_wire(const ModelReport& report);

@@ -11,14 +11,16 @@
 namespace specd::host {
 namespace {
 
-// The approximate size of an output on a wire.
+// What an output counts against the bound: its approximate size on a wire. A start counts nothing:
+// it is there before the first event, so a long prompt would be cancelled before its client had a
+// chance to read.
 size_t bytes_of(const SessionOutput& output) {
   constexpr size_t kFrameBytes = 8;
   return std::visit(
       [](const auto& each) -> size_t {
         using T = std::decay_t<decltype(each)>;
         if constexpr (std::is_same_v<T, SessionStart>) {
-          return kFrameBytes + each.prompt_tokens.size() * sizeof(int32_t);
+          return 0;
         } else if constexpr (std::is_same_v<T, SessionText>) {
           return kFrameBytes + each.tokens.size() * sizeof(int32_t) + each.text.size();
         } else {
@@ -87,9 +89,7 @@ void Session::submit(const Request& request, bool return_prompt_tokens) {
                          .sampling = made.sampling,
                          .prompt_tokens = {}};
       if (return_prompt_tokens) first.prompt_tokens = std::move(made.prompt_tokens);
-      SessionOutput output(std::move(first));
-      buffer_bytes_ += bytes_of(output);
-      buffer_.push_front(std::move(output));
+      buffer_.emplace_front(std::move(first));
     }
   } else {
     if (end_status_.ok()) end_status_ = ticket.status();

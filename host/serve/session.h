@@ -7,8 +7,8 @@
 // the reader one at a time, at the client's pace. It ends exactly once. A transport writes what it
 // receives and reports when the client disconnects.
 //
-// The buffer of unread output is bounded: past Sessions::kBufferBytesMax the request is cancelled
-// and the session ends with kExhausted.
+// The buffer of unread output is bounded: past Sessions::kBufferBytesMax, the SessionStart not
+// counted, the request is cancelled and the session ends with kExhausted.
 #pragma once
 
 #include <chrono>

@@ -22,11 +22,12 @@ void add_metrics(RouteCounts& to, const std::string& plugin, const char* kind,
                  const specd_owner& owner, bool with_gauges) {
   for (PluginMetric& metric : plugin_metrics(owner)) {
     if (!metric.counter && !with_gauges) continue;
+    // A new version of a plugin may make a gauge of what was a counter.
     const auto found = std::find_if(
         to.of_plugins.begin(), to.of_plugins.end(), [&](const PluginMetricReport& one) {
-          return one.plugin == plugin && one.kind == kind && one.name == metric.name && one.counter;
+          return one.counter && one.plugin == plugin && one.kind == kind && one.name == metric.name;
         });
-    if (found != to.of_plugins.end()) {
+    if (metric.counter && found != to.of_plugins.end()) {
       found->value += metric.value;
       continue;
     }
@@ -59,7 +60,7 @@ bool same_plugins(const RouteOptions& a, const RouteOptions& b) {
 
 // `before`: the counts of earlier generations.
 RouteReport describe(const RouteOptions& options, const LiveRoute& route, RouteState state,
-                     RouteCounts before) {
+                     RouteCounts before, int32_t n_running) {
   RouteReport report{.options = options,
                      .state = state,
                      .generation = route.generation,
@@ -69,6 +70,7 @@ RouteReport describe(const RouteOptions& options, const LiveRoute& route, RouteS
                      .draft_nodes_max = route.draft_nodes_max,
                      .memory_bytes = route.drafter->memory_bytes(),
                      .memory_bytes_max = route.drafter->grant().memory_bytes_max,
+                     .suspended = route.suspended(n_running),
                      .counts = std::move(before),
                      .last_problem = route.last_problem.get()};
   add_counts(route, report.counts, true);
@@ -125,7 +127,7 @@ void RouteBoard::publish(RouteTable table) {
   // The old table is released here, without the lock: that may queue its routes, which locks again.
 }
 
-std::vector<RouteReport> RouteBoard::report() const {
+std::vector<RouteReport> RouteBoard::report(int32_t n_running) const {
   const MutexLock lock(mutex_);
   std::vector<RouteReport> reports;
   for (const auto& [name, entry] : *table_) {
@@ -141,11 +143,12 @@ std::vector<RouteReport> RouteBoard::report() const {
         add_counts(*old.route, before, false);
       }
     }
-    reports.push_back(describe(entry.options, *entry.live, RouteState::kLive, std::move(before)));
+    reports.push_back(
+        describe(entry.options, *entry.live, RouteState::kLive, std::move(before), n_running));
   }
   for (const Draining& old : draining_) {
     if (old.route != nullptr) {
-      reports.push_back(describe(old.options, *old.route, RouteState::kDraining, {}));
+      reports.push_back(describe(old.options, *old.route, RouteState::kDraining, {}, n_running));
     } else {
       reports.push_back(
           {.options = old.options, .state = RouteState::kDraining, .generation = old.generation});

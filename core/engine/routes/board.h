@@ -41,8 +41,8 @@ class RouteBoard {
   std::shared_ptr<LiveRoute> share(std::unique_ptr<LiveRoute> route);
   // Replaces the table; the routes that were replaced drain. One call at a time.
   void publish(RouteTable table);
-  // [any] The routes of the table, then the draining routes.
-  std::vector<RouteReport> report() const;
+  // [any] The routes of the table, then the draining routes, while `n_running` sequences run.
+  std::vector<RouteReport> report(int32_t n_running) const;
 
  private:
   struct Draining {

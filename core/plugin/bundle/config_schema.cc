@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -23,14 +24,8 @@ constexpr std::string_view kKeywords[] = {
     "minItems", "maxItems",   "title",    "description",
     "default",  "$schema"};
 
-template <size_t N>
-std::string join(const std::string_view (&words)[N]) {
-  std::string text;
-  for (const std::string_view word : words) {
-    if (!text.empty()) text += ", ";
-    text += word;
-  }
-  return text;
+std::string list(std::span<const std::string_view> words) {
+  return joined({words.begin(), words.end()});
 }
 
 bool is_integral(const Json& value) {
@@ -79,7 +74,7 @@ std::string schema_fault(const Json& schema, const std::string& path, int depth)
       if (fault.empty() && std::find(std::begin(kTypes), std::end(kTypes),
                                      value.get_ref<const std::string&>()) == std::end(kTypes)) {
         fault = at + ": type " + quote(value.get_ref<const std::string&>()) +
-                " is not known; use one of " + join(kTypes);
+                " is not known; use one of " + list(kTypes);
       }
     } else if (key == "properties") {
       fault = expect(value.is_object(), "an object");
@@ -105,7 +100,7 @@ std::string schema_fault(const Json& schema, const std::string& path, int depth)
       fault = expect(value.is_number_unsigned(), "a count");
     } else if (std::find(std::begin(kKeywords), std::end(kKeywords), key) == std::end(kKeywords)) {
       fault =
-          at + ": keyword " + quote(key) + " is not supported; the host knows " + join(kKeywords);
+          at + ": keyword " + quote(key) + " is not supported; the host knows " + list(kKeywords);
     }
     if (!fault.empty()) return fault;
   }
@@ -233,5 +228,28 @@ Result<ConfigSchema> ConfigSchema::parse(const char* text, const std::string& wh
 }
 
 Status ConfigSchema::check(const Json& config) const { return check_value(config, schema_, ""); }
+
+bool ConfigSchema::may_have(std::string_view path) const {
+  const Json* at = &schema_;
+  while (true) {
+    const size_t end = path.find_first_of(".[");
+    const std::string key(path.substr(0, end));
+    if (key.empty()) return false;
+    const bool is_index = key.find_first_not_of("0123456789]") == std::string::npos;
+    const auto properties = at->find("properties");
+    const auto others =
+        at->find(is_index && at->contains("items") ? "items" : "additionalProperties");
+    if (properties != at->end() && properties->contains(key)) {
+      at = &(*properties)[key];
+    } else if (others != at->end() && others->is_object()) {
+      at = &*others;
+    } else {
+      // What is below true is not described.
+      return others != at->end() && others->get<bool>();
+    }
+    if (end == std::string_view::npos) return true;
+    path.remove_prefix(end + 1);
+  }
+}
 
 }  // namespace specd

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "core/base/json.h"
 #include "core/base/status.h"
@@ -23,6 +24,10 @@ class ConfigSchema {
   // kInvalidArgument: the field is the key's path below `config`, the message says what was
   // expected and found, and for an unknown key the nearest known one.
   Status check(const Json& config) const;
+
+  // Whether a configuration may have a key at this path, as in errors or as plugins write it:
+  // "tree.depth", "sizes[1]", "drafters.0.config".
+  bool may_have(std::string_view path) const;
 
  private:
   explicit ConfigSchema(Json schema) : schema_(std::move(schema)) {}

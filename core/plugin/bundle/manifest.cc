@@ -5,6 +5,7 @@
 
 #include "core/base/json.h"
 #include "core/base/quote.h"
+#include "core/base/words.h"
 
 namespace specd {
 namespace {
@@ -18,13 +19,11 @@ Status damaged(const std::string& where, const std::string& text) {
   return Status(Code::kDataLoss, where + ": " + text);
 }
 
-Status check_keys(const Json& object, std::initializer_list<std::string_view> known,
+Status check_keys(const Json& object, const std::vector<std::string>& known,
                   const std::string& where) {
   for (const auto& [key, unused] : object.items()) {
     if (std::find(known.begin(), known.end(), key) != known.end()) continue;
-    std::string all;
-    for (const std::string_view name : known) all += (all.empty() ? "" : ", ") + std::string(name);
-    return damaged(where, "unknown key " + quote(key) + "; a manifest has " + all);
+    return damaged(where, "unknown key " + quote(key) + "; a manifest has " + joined(known));
   }
   return Status();
 }

@@ -27,7 +27,6 @@
 #include "core/base/log.h"
 #include "core/base/mutex.h"
 #include "core/base/quote.h"
-#include "core/base/sha256.h"
 #include "core/plugin/bundle/elf_file.h"
 #include "core/plugin/instance/host_context.h"
 #include "core/plugin/bundle/trusted_file.h"
@@ -62,40 +61,14 @@ Status io_error(const std::string& path, const char* what) {
   return Status(Code::kUnavailable, quote(path, 400) + ": " + what + ": " + std::strerror(errno));
 }
 
-// Hashes `from` to its end, writing what was hashed to `to` unless that is negative.
-Result<std::string> copy_and_hash(const FileDescriptor& from, int to, const std::string& from_path,
-                                  const std::string& to_path) {
-  Sha256 hash;
-  std::vector<std::byte> buffer(256 * 1024);
-  uint64_t total = 0;
-  while (true) {
-    const ssize_t got = read(from.get(), buffer.data(), buffer.size());
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return io_error(from_path, "read");
-    if (got == 0) break;
-    total += static_cast<uint64_t>(got);
-    if (total > kLibraryBytesMax) {
-      return Status(Code::kDataLoss,
-                    quote(from_path, 400) + " grew beyond 1 GiB while it was read");
-    }
-    const std::span<const std::byte> piece(buffer.data(), static_cast<size_t>(got));
-    hash.update(piece);
-    for (size_t done = 0; to >= 0 && done < piece.size();) {
-      const ssize_t put = write(to, piece.data() + done, piece.size() - done);
-      if (put < 0 && errno == EINTR) continue;
-      if (put < 0) return io_error(to_path, "write");
-      done += static_cast<size_t>(put);
-    }
+Status write_all(int fd, std::span<const std::byte> bytes, const std::string& path) {
+  while (!bytes.empty()) {
+    const ssize_t put = write(fd, bytes.data(), bytes.size());
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) return io_error(path, "write");
+    bytes = bytes.subspan(static_cast<size_t>(put));
   }
-  return to_hex(hash.finish());
-}
-
-Status check_hash(const LoadRequest& request, const std::string& found) {
-  const std::string& expected = request.manifest.files.at(request.manifest.library);
-  if (found == expected) return Status();
-  return Status(Code::kDataLoss,
-                quote(request.library_path, 400) + ": hash mismatch: expected sha256:" + expected +
-                    " (plugin.json), found sha256:" + found + "; install the bundle again");
+  return Status();
 }
 
 // Checks on the bytes that will run that only the entry is exported.
@@ -139,9 +112,9 @@ Result<std::string> copy_to_cache(const LoadRequest& request) {
   const FileDescriptor copy(
       openat(cache.get(), part.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0500));
   if (copy.get() < 0) return io_error(request.cache_directory + "/" + part, "open");
-  Status status;
-  auto found = copy_and_hash(source, copy.get(), request.library_path, path);
-  status = found.ok() ? check_hash(request, found.value()) : found.status();
+  Status status = check_hash(
+      source, kLibraryBytesMax, request.library_path, sha256,
+      [&](std::span<const std::byte> piece) { return write_all(copy.get(), piece, path); });
   if (status.ok()) status = inspect(copy.get(), request.library_path);
   if (status.ok() && fchmod(copy.get(), 0500) != 0) status = io_error(path, "fchmod");
   if (status.ok() && renameat(cache.get(), part.c_str(), cache.get(), name.c_str()) != 0) {
@@ -376,8 +349,7 @@ Result<const specd_plugin*> load_module(const LoadRequest& request) {
     // The code is loaded already; check that this file really has the same content.
     SPECD_TRY(const FileDescriptor source,
               open_trusted_file(request.library_path, kLibraryBytesMax));
-    SPECD_TRY(const std::string hash, copy_and_hash(source, -1, request.library_path, ""));
-    SPECD_OK_OR_RETURN(check_hash(request, hash));
+    SPECD_OK_OR_RETURN(check_hash(source, kLibraryBytesMax, request.library_path, sha256));
   }
   Module& module = *found->second;
   const std::string where = quote(request.library_path, 400);

@@ -4,10 +4,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "core/base/log.h"
@@ -53,29 +55,13 @@ Result<std::string> absolute_path(const std::string& path) {
 // Checks the hash and, for the library, the ELF header, through one descriptor.
 Status check_file(const std::string& path, const std::string& expected, bool is_library) {
   SPECD_TRY(const FileDescriptor file, open_trusted_file(path, kLibraryBytesMax));
-  Sha256 hash;
-  std::vector<std::byte> buffer(256 * 1024);
-  bool first = true;
-  while (true) {
-    const ssize_t got = read(file.get(), buffer.data(), buffer.size());
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) {
-      return Status(Code::kDataLoss, quote(path, 400) + ": read: " + std::strerror(errno));
-    }
-    const std::span<const std::byte> piece(buffer.data(), static_cast<size_t>(got));
-    if (first && is_library) {
-      SPECD_OK_OR_RETURN(
-          check_elf_header(piece.first(std::min<size_t>(piece.size(), 64)), quote(path, 400)));
-    }
-    first = false;
-    if (got == 0) break;
-    hash.update(piece);
+  if (is_library) {
+    std::array<std::byte, 64> head{};
+    const ssize_t got = pread(file.get(), head.data(), head.size(), 0);
+    SPECD_OK_OR_RETURN(check_elf_header(
+        std::span(head).first(static_cast<size_t>(std::max<ssize_t>(got, 0))), quote(path, 400)));
   }
-  const std::string found = to_hex(hash.finish());
-  if (found == expected) return Status();
-  return Status(Code::kDataLoss, quote(path, 400) + ": hash mismatch: expected sha256:" + expected +
-                                     " (plugin.json), found sha256:" + found +
-                                     "; install the bundle again");
+  return check_hash(file, kLibraryBytesMax, path, expected);
 }
 
 Status read_bundle(const std::string& directory, Manifest* manifest, std::string* content_sha256) {
@@ -253,30 +239,42 @@ Result<const specd_factory*> choose_factory(const specd_plugin& plugin, const st
 struct Prepared {
   const specd_factory* factory = nullptr;
   std::unique_ptr<PluginConfig> config;
+  HasConfigKey has_key;
   std::string where;  // "plugin 'p' factory 'f'"
   std::string directory;
 };
 
 std::unique_ptr<specd_owner> make_owner(const std::string& plugin_id,
-                                        const std::string& instance_name, uint64_t quota_bytes) {
+                                        const std::string& instance_name, const Prepared& prepared,
+                                        uint64_t quota_bytes) {
   auto owner = std::make_unique<specd_owner>();
   owner->name = instance_name;
   owner->label = plugin_id + " (" + instance_name + ")";
+  owner->has_config_key = prepared.has_key;
+  const MutexLock lock(owner->mutex);
   owner->quota_bytes = quota_bytes;
   return owner;
 }
 
-specd_create_args create_args(const Prepared& prepared, const specd_target_info& target,
-                              specd_owner* owner, specd_call* call) {
+template <typename Instance, typename Api>
+Result<Instance*> create(const Api& api, const Prepared& prepared, const specd_host* host,
+                         const specd_target_info& target, specd_owner& owner, specd_call& call) {
   specd_create_args args{};
   args.struct_size = sizeof(args);
   args.target = &target;
   args.config = prepared.config->get();
-  args.owner = owner;
-  args.call = call;
-  args.instance_name = owner->name.c_str();
+  args.owner = &owner;
+  args.call = &call;
+  args.instance_name = owner.name.c_str();
   args.data_dir = prepared.directory.c_str();
-  return args;
+  call.clear();
+  Instance* made = nullptr;
+  SPECD_OK_OR_RETURN(plugin_status(api.create(prepared.factory, host, &args, &made),
+                                   prepared.where + ": create", call.text, prepared.has_key));
+  if (made == nullptr) {
+    return Status(Code::kInternal, prepared.where + ": create() returned SPECD_OK and no instance");
+  }
+  return made;
 }
 
 }  // namespace
@@ -381,6 +379,7 @@ Result<Prepared> PluginRegistry::Impl::prepare(const std::string& plugin_id,
   if (!made.ok()) return refused(made.status());
   if (const Status status = schema.check(config); !status.ok()) return refused(status);
   prepared.config = std::move(made).value();
+  prepared.has_key = [schema](std::string_view path) { return schema.may_have(path); };
   return prepared;
 }
 
@@ -462,7 +461,7 @@ Result<std::unique_ptr<Drafter>> PluginRegistry::make_drafter(const std::string&
   caps.struct_size = sizeof(caps);
   SPECD_OK_OR_RETURN(plugin_status(
       api->describe(prepared.factory, impl_->host, &target, prepared.config->get(), &caps),
-      prepared.where + ": describe", call.text));
+      prepared.where + ": describe", call.text, prepared.has_key));
   SPECD_OK_OR_RETURN(check_caps(caps, target, *impl_->host, prepared.where));
   if (caps.tree_mode == SPECD_TREE_STATIC && api->static_tree == nullptr) {
     return Status(Code::kUnsupported,
@@ -473,15 +472,11 @@ Result<std::unique_ptr<Drafter>> PluginRegistry::make_drafter(const std::string&
                   prepared.where +
                       ": needs hidden states or probes, which update() brings, but update is null");
   }
-  auto owner = make_owner(plugin_id, instance_name, quota_of(caps));
-  const specd_create_args args = create_args(prepared, target, owner.get(), &call);
-  call.clear();
-  specd_drafter* self = nullptr;
-  SPECD_OK_OR_RETURN(plugin_status(api->create(prepared.factory, impl_->host, &args, &self),
-                                   prepared.where + ": create", call.text));
-  if (self == nullptr) {
-    return Status(Code::kInternal, prepared.where + ": create() returned SPECD_OK and no instance");
-  }
+  // The grant of activate() replaces this quota.
+  auto owner =
+      make_owner(plugin_id, instance_name, prepared, quota_of(caps, std::max(caps.max_batch, 1u)));
+  SPECD_TRY(specd_drafter* const self,
+            create<specd_drafter>(*api, prepared, impl_->host, target, *owner, call));
   return std::make_unique<Drafter>(api, self, caps, std::move(owner), instance_name,
                                    prepared.config->part_plugins());
 }
@@ -499,18 +494,12 @@ Result<std::unique_ptr<Verifier>> PluginRegistry::make_verifier(const std::strin
   caps.struct_size = sizeof(caps);
   SPECD_OK_OR_RETURN(plugin_status(
       api->describe(prepared.factory, impl_->host, &target, prepared.config->get(), &caps),
-      prepared.where + ": describe", call.text));
+      prepared.where + ": describe", call.text, prepared.has_key));
   SPECD_OK_OR_RETURN(check_caps(caps, *impl_->host, prepared.where));
   // Verifiers keep no state, so their quota is 0. Their calls can use scratch().
-  auto owner = make_owner(plugin_id, instance_name, 0);
-  const specd_create_args args = create_args(prepared, target, owner.get(), &call);
-  call.clear();
-  specd_verifier* self = nullptr;
-  SPECD_OK_OR_RETURN(plugin_status(api->create(prepared.factory, impl_->host, &args, &self),
-                                   prepared.where + ": create", call.text));
-  if (self == nullptr) {
-    return Status(Code::kInternal, prepared.where + ": create() returned SPECD_OK and no instance");
-  }
+  auto owner = make_owner(plugin_id, instance_name, prepared, 0);
+  SPECD_TRY(specd_verifier* const self,
+            create<specd_verifier>(*api, prepared, impl_->host, target, *owner, call));
   return std::make_unique<Verifier>(api, self, caps, std::move(owner), instance_name);
 }
 

@@ -9,8 +9,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <string_view>
+#include <vector>
 
 #include "core/base/quote.h"
+#include "core/base/sha256.h"
 
 namespace specd {
 namespace {
@@ -50,6 +52,15 @@ Status open_error(const std::string& path, int error, bool is_link) {
   }
   return Status(Code::kFailedPrecondition,
                 quote(path, 400) + " cannot be opened: " + std::strerror(error));
+}
+
+Status read_error(const std::string& path) {
+  return Status(Code::kDataLoss, quote(path, 400) + ": read: " + std::strerror(errno));
+}
+
+Status too_long(const std::string& path, uint64_t bytes_max) {
+  return Status(Code::kDataLoss,
+                quote(path, 400) + " is longer than " + std::to_string(bytes_max) + " bytes");
 }
 
 Result<FileDescriptor> open_trusted(const std::string& path, bool want_directory) {
@@ -125,6 +136,30 @@ Result<uint64_t> file_bytes(const FileDescriptor& file, const std::string& path)
   return static_cast<uint64_t>(info.st_size);
 }
 
+Status check_hash(const FileDescriptor& file, uint64_t bytes_max, const std::string& path,
+                  const std::string& expected,
+                  const std::function<Status(std::span<const std::byte>)>& take) {
+  Sha256 hash;
+  std::vector<std::byte> buffer(256 * 1024);
+  uint64_t total = 0;
+  while (true) {
+    const ssize_t got = read(file.get(), buffer.data(), buffer.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return read_error(path);
+    if (got == 0) break;
+    total += static_cast<uint64_t>(got);
+    if (total > bytes_max) return too_long(path, bytes_max);
+    const std::span<const std::byte> piece(buffer.data(), static_cast<size_t>(got));
+    hash.update(piece);
+    if (take != nullptr) SPECD_OK_OR_RETURN(take(piece));
+  }
+  const std::string found = to_hex(hash.finish());
+  if (found == expected) return Status();
+  return Status(Code::kDataLoss, quote(path, 400) + ": hash mismatch: expected sha256:" + expected +
+                                     " (plugin.json), found sha256:" + found +
+                                     "; install the bundle again");
+}
+
 Result<std::string> read_all(const FileDescriptor& file, uint64_t bytes_max,
                              const std::string& path) {
   std::string text;
@@ -132,14 +167,9 @@ Result<std::string> read_all(const FileDescriptor& file, uint64_t bytes_max,
   while (true) {
     const ssize_t got = read(file.get(), buffer, sizeof(buffer));
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) {
-      return Status(Code::kDataLoss, quote(path, 400) + ": read: " + std::strerror(errno));
-    }
+    if (got < 0) return read_error(path);
     if (got == 0) return text;
-    if (text.size() + static_cast<size_t>(got) > bytes_max) {
-      return Status(Code::kDataLoss,
-                    quote(path, 400) + " is longer than " + std::to_string(bytes_max) + " bytes");
-    }
+    if (text.size() + static_cast<size_t>(got) > bytes_max) return too_long(path, bytes_max);
     text.append(buffer, static_cast<size_t>(got));
   }
 }

@@ -8,7 +8,10 @@
 // /tmp, since nobody can rename or remove another user's files there.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -25,6 +28,11 @@ Result<FileDescriptor> open_trusted_file(const std::string& path, uint64_t bytes
 
 // The size that fstat() gives.
 Result<uint64_t> file_bytes(const FileDescriptor& file, const std::string& path);
+// Compares the file's SHA-256 with `expected`, the lower-case hex of plugin.json. `take`, if there is
+// one, gets the bytes in order. kDataLoss: they differ, or there are more than `bytes_max`.
+Status check_hash(const FileDescriptor& file, uint64_t bytes_max, const std::string& path,
+                  const std::string& expected,
+                  const std::function<Status(std::span<const std::byte>)>& take = {});
 // Everything up to the end of the file; kDataLoss when that is more than `bytes_max`.
 Result<std::string> read_all(const FileDescriptor& file, uint64_t bytes_max,
                              const std::string& path);

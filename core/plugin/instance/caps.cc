@@ -1,6 +1,5 @@
 #include "core/plugin/instance/caps.h"
 
-#include <algorithm>
 #include <cstring>
 
 #include "core/base/log.h"
@@ -132,10 +131,9 @@ Status check_caps(specd_verifier_caps& caps, const specd_host& host, const std::
   return check_services(caps.n_services, caps.services, host, where);
 }
 
-uint64_t quota_of(const specd_drafter_caps& caps) {
-  const uint64_t sequences = std::max<uint64_t>(caps.max_batch, 1);
+uint64_t quota_of(const specd_drafter_caps& caps, uint64_t n_sequences) {
   uint64_t bytes = 0;
-  if (__builtin_mul_overflow(caps.bytes_per_seq, sequences, &bytes) ||
+  if (__builtin_mul_overflow(caps.bytes_per_seq, n_sequences, &bytes) ||
       __builtin_add_overflow(bytes, caps.bytes_fixed, &bytes)) {
     return UINT64_MAX;
   }

@@ -18,8 +18,7 @@ Status check_caps(specd_drafter_caps& caps, const specd_target_info& target, con
                   const std::string& where);
 Status check_caps(specd_verifier_caps& caps, const specd_host& host, const std::string& where);
 
-// The quota before activate(): the fixed bytes and those of max_batch sequences (of one when
-// max_batch is 0).
-uint64_t quota_of(const specd_drafter_caps& caps);
+// The fixed bytes and those of `n_sequences`; UINT64_MAX when the sum is larger than that.
+uint64_t quota_of(const specd_drafter_caps& caps, uint64_t n_sequences);
 
 }  // namespace specd

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -22,6 +23,9 @@
 #include "specd/plugin_api/services/model.h"
 
 namespace specd {
+
+// Whether a configuration has, or may have, a key at this path ("tree.nodes", "sizes[1]").
+using HasConfigKey = std::function<bool(std::string_view path)>;
 
 struct OwnedBlock {
   uint64_t bytes = 0;
@@ -59,10 +63,11 @@ struct specd_metric {
 };
 
 struct specd_owner {
-  std::string name;   // instance name, for metrics
-  std::string label;  // for logs: plugin and instance; the name when empty
-  uint64_t quota_bytes = 0;
+  std::string name;                    // instance name, for metrics
+  std::string label;                   // for logs: plugin and instance; the name when empty
+  specd::HasConfigKey has_config_key;  // of the instance's configuration
   mutable specd::Mutex mutex;
+  uint64_t quota_bytes SPECD_GUARDED_BY(mutex) = 0;
   std::unordered_map<void*, specd::OwnedBlock> blocks SPECD_GUARDED_BY(mutex);
   uint64_t used_bytes SPECD_GUARDED_BY(mutex) = 0;
   std::unordered_map<std::string, std::unique_ptr<specd_metric>> metrics SPECD_GUARDED_BY(mutex);

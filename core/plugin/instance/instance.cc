@@ -41,7 +41,8 @@ Status timed(CallStats& stats, specd_owner& owner, const char* function, specd_c
   add(stats.calls, 1);
   if (status == SPECD_OK || status == SPECD_E_DEADLINE) return Status();
   add(stats.failures, 1);
-  return plugin_status(status, "plugin " + owner.label + ": " + function, call.text);
+  return plugin_status(status, "plugin " + owner.label + ": " + function, call.text,
+                       owner.has_config_key);
 }
 
 Status inactive(const std::string& label, const char* function) {
@@ -108,22 +109,24 @@ StatusWord status_word(specd_status status) {
 }
 
 // The key that a report about the configuration begins with, or "": "tree.depth" for
-// "tree.depth: expected ...".
-std::string key_of_report(const std::string& text) {
+// "tree.depth: expected ...". A reason without a key may have a colon too.
+std::string key_of_report(const std::string& text, const HasConfigKey& has_key) {
   const size_t end =
       text.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.[]");
-  const bool is_key = end != std::string::npos && text.compare(end, 2, ": ") == 0;
-  return is_key ? text.substr(0, end) : std::string();
+  if (end == std::string::npos || text.compare(end, 2, ": ") != 0) return std::string();
+  std::string key = text.substr(0, end);
+  return has_key != nullptr && has_key(key) ? key : std::string();
 }
 
 }  // namespace
 
-Status plugin_status(specd_status status, const std::string& what, const std::string& text) {
+Status plugin_status(specd_status status, const std::string& what, const std::string& text,
+                     const HasConfigKey& has_key) {
   if (status == SPECD_OK) return Status();
   const StatusWord word = status_word(status);
   std::string key, reason = text;
   if (status == SPECD_E_CONFIG) {
-    key = key_of_report(text);
+    key = key_of_report(text, has_key);
     if (!key.empty()) reason = text.substr(key.size() + 2);
   }
   const Status made(word.code, key,
@@ -139,9 +142,8 @@ Drafter::Drafter(const specd_drafter_api* api, specd_drafter* self, const specd_
       self_(self),
       caps_(caps),
       owner_(std::move(owner)),
-      name_(std::move(name)),
       part_plugins_(std::move(part_plugins)) {
-  if (owner_->label.empty()) owner_->label = name_;
+  if (owner_->label.empty()) owner_->label = std::move(name);
 }
 
 Drafter::~Drafter() {
@@ -161,8 +163,9 @@ Status Drafter::activate(const specd_drafter_grant& grant) {
   set_quota(*owner_, grant.memory_bytes_max);
   std::string text;
   const PluginScope scope(owner_->label, &text);
-  SPECD_OK_OR_RETURN(
-      plugin_status(api_->activate(self_, &grant), "plugin " + owner_->label + ": activate", text));
+  SPECD_OK_OR_RETURN(plugin_status(api_->activate(self_, &grant),
+                                   "plugin " + owner_->label + ": activate", text,
+                                   owner_->has_config_key));
   grant_ = grant;
   if (caps_.tree_mode == SPECD_TREE_STATIC) {
     std::vector<int32_t> parents(grant.max_nodes, -1);
@@ -229,8 +232,9 @@ Status Verifier::activate(const specd_verifier_grant& grant) {
   if (active_) return already_active(owner_->label);
   std::string text;
   const PluginScope scope(owner_->label, &text);
-  SPECD_OK_OR_RETURN(
-      plugin_status(api_->activate(self_, &grant), "plugin " + owner_->label + ": activate", text));
+  SPECD_OK_OR_RETURN(plugin_status(api_->activate(self_, &grant),
+                                   "plugin " + owner_->label + ": activate", text,
+                                   owner_->has_config_key));
   active_ = true;
   return Status();
 }

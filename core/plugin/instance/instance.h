@@ -34,7 +34,6 @@ class Drafter {
   Drafter(const Drafter&) = delete;
   Drafter& operator=(const Drafter&) = delete;
 
-  const std::string& name() const { return name_; }
   const specd_drafter_caps& caps() const { return caps_; }
   const specd_drafter_grant& grant() const { return grant_; }  // after activate()
   const specd_owner& owner() const { return *owner_; }         // its metrics
@@ -65,7 +64,6 @@ class Drafter {
   specd_drafter_grant grant_{};
   std::vector<int32_t> static_parents_;
   std::unique_ptr<specd_owner> owner_;
-  std::string name_;
   std::vector<std::string> part_plugins_;
   bool active_ = false;
 };
@@ -95,9 +93,10 @@ class Verifier {
 };
 
 // SPECD_OK gives ok, an unknown status kInternal. The message has the name of the status and what
-// the plugin reported. For SPECD_E_CONFIG the field is "config", or "config.KEY" when the report
-// begins with "KEY: ", as reports of the SDK's getters do.
-Status plugin_status(specd_status status, const std::string& what, const std::string& text);
+// the plugin reported. For SPECD_E_CONFIG the field is "config.KEY" when the report begins with
+// "KEY: " (see SPECD_E_CONFIG) and `has_key` knows that key, else "config".
+Status plugin_status(specd_status status, const std::string& what, const std::string& text,
+                     const HasConfigKey& has_key = {});
 
 // The guarantee of the pair: what the verifier states for the drafter's rule, or UNUSABLE when the
 // tree mode or the node count of a fixed tree does not fit (other trees follow a smaller grant);

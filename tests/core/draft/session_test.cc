@@ -233,7 +233,7 @@ class SessionOracleTest : public SessionTest {
       cache_[session.table.physical(session.kept + row)] = wanted.text_of(row);
     }
   }
-  void move(const SlotMoves& moves) {
+  void move(const KvMoves& moves) {
     ASSERT_EQ(moves.from.size(), moves.to.size());
     for (size_t i = 0; i < moves.from.size(); ++i) cache_[moves.to[i]] = cache_[moves.from[i]];
   }
@@ -249,7 +249,7 @@ class SessionOracleTest : public SessionTest {
     ASSERT_TRUE(
         DraftSessions::check_keep(*uses_[key.first], key.second, static_cast<uint32_t>(kept), path)
             .ok());
-    SlotMoves moves;
+    KvMoves moves;
     DraftSessions::keep(*uses_[key.first], key.second, static_cast<uint32_t>(kept), path, moves);
     move(moves);
     n_moved_ += moves.from.size();
@@ -268,7 +268,7 @@ class SessionOracleTest : public SessionTest {
     for (size_t n = 1 + random_() % 3; n > 0; --n) {
       text.push_back(static_cast<int32_t>(random_() % kVocab));
     }
-    SlotMoves moves;
+    KvMoves moves;
     DraftSessions::trim(session_of(key), text, moves);
     move(moves);
     n_moved_ += moves.from.size();

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <map>
 #include <set>
 
@@ -241,13 +243,20 @@ class IdentityMatrix : public EngineTest {
         }
       }
     }
+    if (records_steps_) {
+      o.routes.push_back(
+          route("taps", plugin("specd.test.drafter_taps", {{"file", folder_ + "/taps"}}), 2));
+    }
     start(o);
     if (records_steps_) {
       recorder_.reset();
       recorder_ = std::make_unique<StepRecorder>(folder_ + "/steps");
-      replay_ = std::string(SPECD_TEST_STEP_REPLAY) + " " + folder_ + "/steps " + subject_.target +
-                " " + o.devices.front() + " 1 " + std::to_string(o.step_tokens_max) + " " +
-                std::to_string(engine_->model().kv_pages_total);
+      const int32_t n_layers = load_model_config(subject_.target).value().n_layers;
+      // The taps of drafter_taps.
+      replay_arguments_ = " " + subject_.target + " " + o.devices.front() + " 1 " +
+                          std::to_string(o.step_tokens_max) + " " +
+                          std::to_string(engine_->model().kv_pages_total) + " " +
+                          std::to_string(n_layers + 1) + " 1";
     }
     for (const RouteOptions& each : o.routes) {
       ASSERT_EQ(report(each.name).state, RouteState::kLive)
@@ -318,6 +327,7 @@ class IdentityMatrix : public EngineTest {
       const auto is_elsewhere = [&](const Case& c) { return (c[kMemory] == 1) != starved; };
       if (std::all_of(cases.begin(), cases.end(), is_elsewhere)) continue;
       start_matrix(starved);
+      if (records_steps_) run_taps();  // first, so that changes of its outputs are replayed soon
       std::set<std::string> drafters;
       for (size_t i = 0; i < cases.size(); ++i) {
         if (is_elsewhere(cases[i])) continue;
@@ -361,21 +371,97 @@ class IdentityMatrix : public EngineTest {
     }
   }
 
+  // A drafter that reads taps and asks for top-1 tokens.
+  void run_taps() {
+    for (int sampling = 0; sampling < kLevels[kSampling]; ++sampling) {
+      std::vector<Request> requests;
+      for (size_t i = 0; i < prompts_.size(); ++i) {
+        requests.push_back(request_of(i, sampling, "taps"));
+      }
+      expect_identical(run_all(requests), plain_[sampling], "taps");
+    }
+    EXPECT_EQ(report("taps").counts.lost, 0u);
+  }
+
   // What the engine's worker computed, by a worker of another process.
   void compute_again() {
-    const int runs = recorder_->close();
-    EXPECT_GT(runs, 0);
-    FILE* out = popen(replay_.c_str(), "r");
-    ASSERT_NE(out, nullptr);
-    int again = -1;
-    EXPECT_EQ(fscanf(out, "%d", &again), 1);
-    EXPECT_EQ(pclose(out), 0) << replay_;
-    EXPECT_EQ(again, runs);
+    const StepRecordCounts counts = recorder_->close();
+    EXPECT_EQ(replay(folder_ + "/steps"), std::to_string(counts.runs));
+    EXPECT_GT(engine_->status().kv_moves, 0u);
+    EXPECT_GE(counts.moved_slots, engine_->status().kv_moves);
+    EXPECT_GT(counts.penalized, 0u);
+    EXPECT_GT(counts.top1, 0u);
+    EXPECT_GT(counts.tap_rows, 0u);
+    if (options().devices.front() != "cpu") {
+      EXPECT_GT(counts.picked, 0u);
+    }
+    expect_sensitive();
+  }
+
+  // What step_replay prints, until its first complaint.
+  std::string replay(const std::string& record) const {
+    const std::string command =
+        std::string(SPECD_TEST_STEP_REPLAY) + " " + record + replay_arguments_ + " 2>&1";
+    FILE* out = popen(command.c_str(), "r");
+    if (out == nullptr) return "popen failed";
+    char line[256] = "nothing";
+    const bool has_line = std::fgets(line, sizeof(line), out) != nullptr;
+    const bool is_good = pclose(out) == 0;
+    const std::string text(line, has_line ? std::strcspn(line, "\n") : std::strlen(line));
+    return is_good ? text : "failed: " + text;
+  }
+
+  // The control: the replay notices one changed bit of every kind of output, a token that no
+  // vocabulary has, and KV that was not moved.
+  void expect_sensitive() {
+    const auto with_change = [this](const auto& change) {
+      const std::string path = folder_ + "/changed";
+      StepRecordReader reader(folder_ + "/steps");
+      StepRecordWriter writer(path);
+      bool is_changed = false;
+      for (StepRecordEntry entry; !is_changed && reader.next(entry);) {
+        is_changed = entry.kind == StepRecordKind::kRun && change(entry);
+        writer.add(entry);
+      }
+      EXPECT_TRUE(is_changed);
+      writer.close();
+      return replay(path);
+    };
+    const auto flip = [](auto& column) {
+      if (column.empty()) return false;
+      unsigned char first = 0;
+      std::memcpy(&first, column.data(), 1);
+      first ^= 1;
+      std::memcpy(column.data(), &first, 1);
+      return true;
+    };
+    const auto expect = [](const std::string& replayed, const std::string& complaint) {
+      EXPECT_TRUE(replayed.starts_with("failed: " + complaint)) << replayed;
+    };
+    expect(with_change([&](StepRecordEntry& e) { return flip(e.output.drawn); }), "drawn of run ");
+    expect(with_change([&](StepRecordEntry& e) { return flip(e.output.top1); }), "top1 of run ");
+    for (const size_t tap : {0u, 1u}) {
+      expect(with_change([&](StepRecordEntry& e) { return flip(e.taps.at(tap)); }),
+             "tap " + std::to_string(tap) + " of run ");
+    }
+    const auto damage = [](StepRecordEntry& e) {
+      e.input.rows.token[0] = INT32_MAX;
+      return true;
+    };
+    expect(with_change(damage), "run 0: rows.token[0] is 2147483647, expected 0..");
+
+    StepRecordReader reader(folder_ + "/steps");
+    StepRecordWriter writer(folder_ + "/unmoved");
+    for (StepRecordEntry entry; reader.next(entry);) {
+      if (entry.kind == StepRecordKind::kRun) writer.add(entry);
+    }
+    writer.close();
+    expect(replay(folder_ + "/unmoved"), "");
   }
 
   bool records_steps_ = false;
   std::unique_ptr<StepRecorder> recorder_;
-  std::string replay_;  // the command
+  std::string replay_arguments_;  // after the record
   std::vector<std::string> prompts_;
   Subject subject_;
   std::map<int, std::vector<Outcome>> plain_;  // by sampling

@@ -263,6 +263,7 @@ TEST_F(Routes, a_change_that_fails_at_any_stage_changes_nothing) {
   RouteOptions bad = fixture_route("");
   expect(bad, {"expected a name, found an empty one"});
   expect(fixture_route("off"), {"'off'", "reserved"});
+  expect(fixture_route("a b"), {"routes.a b: expected printable ASCII", "at byte 1"});
   bad = fixture_route("r");
   bad.draft_nodes_max = 0;
   expect(bad, {"routes.r.draft_nodes_max", "1 to 1024"});
@@ -667,8 +668,17 @@ TEST_F(Routes, a_route_larger_than_any_at_the_start_changes_no_token) {
 }
 
 TEST_F(Routes, a_refused_route_is_repaired_by_applying_it_again) {
-  start(with_tree({fixture_route("r")}));
+  RouteOptions small = fixture_route("r");
+  small.disable_by_batch_size = 1;
+  start(with_tree({small}));
   EXPECT_EQ(report("r").state, RouteState::kRefused);
+  Pending one = submit(request(prompts()[0], "off", 200));
+  Pending other = submit(request(prompts()[1], "off", 200));
+  one.wait_for_tokens(1);
+  other.wait_for_tokens(1);
+  EXPECT_FALSE(report("r").suspended) << "a route that is not served";
+  one.wait();
+  other.wait();
   EXPECT_EQ(engine_->route("r").value().drafter.plugin, "org.example.fixture");
   tree_.add("a", read_bytes(fixture("good")));
   EXPECT_FALSE(apply(fixture_route("r")).unchanged);

@@ -120,9 +120,9 @@ TEST(BlockTable, slots_follow_the_pages) {
 
 TEST(BlockTable, a_chain_moves_nothing) {
   const BlockTable table{.pages = {0, 1}};
-  std::vector<int32_t> from, to;
-  plan_compaction(table, 3, {0, 1, 2}, from, to);
-  EXPECT_TRUE(from.empty());
+  KvMoves moves;
+  plan_compaction(table, 3, {0, 1, 2}, moves);
+  EXPECT_TRUE(moves.from.empty());
 }
 
 // Against a plain model: tokens in an array of slots.
@@ -139,10 +139,10 @@ TEST(BlockTable, compaction_brings_every_accepted_path_into_place) {
     for (int32_t node = 0; node < 40; ++node) {
       if (random() % 4 == 0) path.push_back(node);
     }
-    std::vector<int32_t> from, to;
-    plan_compaction(table, root, path, from, to);
-    for (size_t i = 0; i < from.size(); ++i) {
-      cache[static_cast<size_t>(to[i])] = cache[static_cast<size_t>(from[i])];
+    KvMoves moves;
+    plan_compaction(table, root, path, moves);
+    for (size_t i = 0; i < moves.from.size(); ++i) {
+      cache[static_cast<size_t>(moves.to[i])] = cache[static_cast<size_t>(moves.from[i])];
     }
     for (int32_t slot = 0; slot <= root; ++slot) {
       ASSERT_EQ(cache[static_cast<size_t>(table.physical(slot))], 1000 + slot);

@@ -147,15 +147,17 @@ TEST_F(Rows, bits_of_a_tree_row_are_those_of_its_path) {
       ASSERT_TRUE(same_bits(logits[true_rows[i]], (*plain_)[kRoot + i])) << "depth " << i;
     }
     // Compaction, then plain decoding goes on with the same bits.
-    std::vector<int32_t> nodes, from, to;
+    std::vector<int32_t> nodes;
+    KvMoves moves;
     for (const int32_t slot : path) nodes.push_back(slot - kRoot - 1);
-    plan_compaction(rig.table, kRoot, nodes, from, to);
-    ASSERT_FALSE(from.empty());
+    plan_compaction(rig.table, kRoot, nodes, moves);
+    ASSERT_FALSE(moves.from.empty());
     for (const kernels::KvLayer& layer : rig.kv->layers()) {
-      rig.device->ops().kv_move(rig.device->stream(), {.kv = layer,
-                                                       .from = from.data(),
-                                                       .to = to.data(),
-                                                       .n = static_cast<int32_t>(from.size())});
+      rig.device->ops().kv_move(rig.device->stream(),
+                                {.kv = layer,
+                                 .from = moves.from.data(),
+                                 .to = moves.to.data(),
+                                 .n = static_cast<int32_t>(moves.from.size())});
     }
     const int32_t next = kRoot + 1 + static_cast<int32_t>(nodes.size());
     rig.add_span({tokens_->begin() + next, tokens_->begin() + next + 3}, next);

@@ -82,6 +82,11 @@ static specd_status describe(const specd_factory *factory, const specd_host *hos
     host->report(host, NULL, -1, text, sizeof text - 1);
     return SPECD_E_UNSUPPORTED;
   }
+  if (is_mode(config, "refuses_key") || is_mode(config, "refuses_note")) {
+    const char *text = is_mode(config, "refuses_key") ? "depth: too deep" : "note: too deep";
+    host->report(host, NULL, -1, text, strlen(text));
+    return SPECD_E_CONFIG;
+  }
   out->tree_mode = is_mode(config, "static_bad") || is_mode(config, "static_good")
                        ? SPECD_TREE_STATIC
                        : SPECD_TREE_CHAIN;

@@ -11,6 +11,7 @@ namespace {
 
 constexpr StepLimits kLimits{
     .rows_max = 8, .logits_rows_max = 4, .vocab_size = 100, .n_pages = 4, .positions_end = 64};
+const std::vector<size_t> kPartTokens = {4, 2};
 
 // A root at position 3 with two children, of which the second attends through the tail.
 StepInput good() {
@@ -34,7 +35,14 @@ StepInput good() {
   return input;
 }
 
-TEST(StepInput, a_composed_input_has_no_fault) { EXPECT_EQ(step_input_fault(good(), kLimits), ""); }
+TEST(StepInput, a_composed_input_has_no_fault) {
+  StepInput input = good();
+  EXPECT_EQ(step_input_fault(input, kLimits, kPartTokens), "");
+  input.picks = {{.part = 1, .from = {1}, .to = {1}}, {.part = 0, .from = {3}, .to = {2}}};
+  EXPECT_EQ(step_input_fault(input, kLimits, kPartTokens), "") << "parts in any order";
+  input.picks.clear();
+  EXPECT_EQ(step_input_fault(input, kLimits), "") << "nothing to pick needs no part";
+}
 
 TEST(StepInput, every_damage_is_named_with_what_was_expected) {
   struct Damage {
@@ -67,16 +75,28 @@ TEST(StepInput, every_damage_is_named_with_what_was_expected) {
        "penalty_seen.token[0] is 100, expected 0..99"},
       {[](StepInput& i) { i.penalty_path[0] = 3; }, "penalty_path[0] is 3, expected 0..2"},
       {[](StepInput& i) { i.picks[0].to[1] = 1; }, "picks[0].to[1] is 1, expected 2..2"},
+      {[](StepInput& i) { i.picks[0].to[1] = 3; }, "picks[0].to[1] is 3, expected 2..2"},
       {[](StepInput& i) { i.picks[0].from.pop_back(); }, "picks[0].from has 1 entries, expected 2"},
+      {[](StepInput& i) { i.picks[0].from[1] = -1; }, "picks[0].from[1] is -1, expected 0..3"},
+      {[](StepInput& i) { i.picks[0].from[1] = 4; }, "picks[0].from[1] is 4, expected 0..3"},
+      {[](StepInput& i) { i.picks[0] = {.part = 1, .from = {2}, .to = {1}}; },
+       "picks[0].from[0] is 2, expected 0..1"},
+      {[](StepInput& i) { i.picks[0].part = -1; }, "picks[0].part is -1, expected 0..1"},
+      {[](StepInput& i) { i.picks[0].part = 2; }, "picks[0].part is 2, expected 0..1"},
+      {[](StepInput& i) { i.picks.push_back(i.picks[0]); },
+       "picks[1].part repeats that of an earlier pick"},
+      {[](StepInput& i) { i.picks.resize(3); }, "picks has 3 entries, expected at most 2"},
   };
   for (const Damage& damage : damages) {
     StepInput input = good();
     damage.make(input);
-    EXPECT_EQ(step_input_fault(input, kLimits), damage.fault);
+    EXPECT_EQ(step_input_fault(input, kLimits, kPartTokens), damage.fault);
   }
   StepLimits few = kLimits;
   few.logits_rows_max = 2;
-  EXPECT_EQ(step_input_fault(good(), few), "rows.logits_rows has 3 entries, expected at most 2");
+  EXPECT_EQ(step_input_fault(good(), few, kPartTokens),
+            "rows.logits_rows has 3 entries, expected at most 2");
+  EXPECT_EQ(step_input_fault(good(), kLimits), "picks has 1 entries, expected at most 0");
 }
 
 }  // namespace

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <cstring>
 #include <fstream>
 #include <stdexcept>
 #include <string>
@@ -14,6 +13,14 @@
 namespace specd {
 
 enum class StepRecordKind : uint8_t { kRun = 1, kMove = 2 };
+
+struct StepRecordEntry {
+  StepRecordKind kind{};
+  StepInput input;  // kRun
+  StepOutput output;
+  std::vector<std::vector<float>> taps;  // what output.taps views
+  std::vector<int32_t> from, to;         // kMove
+};
 
 // Calls fn(column) for every column of the input, in one order for writing and reading.
 template <typename Input, typename Fn>
@@ -29,15 +36,12 @@ void each_column(Input& input, Fn&& fn) {
   fn(input.penalty_path);
 }
 
-class StepRecorder final : public WorkerObserver {
+class StepRecordWriter {
  public:
-  explicit StepRecorder(const std::string& path) : file_(path, std::ios::binary) {
-    Worker::observe(this);
-  }
-  ~StepRecorder() override { Worker::observe(nullptr); }
+  explicit StepRecordWriter(const std::string& path) : file_(path, std::ios::binary) {}
 
-  void ran(const StepInput& input, const StepOutput& output) override {
-    ++n_runs_;
+  // `input` has no picks.
+  void run(const StepInput& input, const StepOutput& output) {
     put(StepRecordKind::kRun);
     each_column(input, [this](const auto& column) { put_column(column); });
     put(input.wants_top1);
@@ -48,17 +52,16 @@ class StepRecorder final : public WorkerObserver {
       put_column(std::vector<float>(tap.begin(), tap.end()));
     }
   }
-  void moved(const std::vector<int32_t>& from, const std::vector<int32_t>& to) override {
+  void move(const std::vector<int32_t>& from, const std::vector<int32_t>& to) {
     put(StepRecordKind::kMove);
     put_column(from);
     put_column(to);
   }
-  // Requires that no worker runs any more.
-  int close() {
-    Worker::observe(nullptr);
-    file_.close();
-    return n_runs_;
+  void add(const StepRecordEntry& entry) {
+    if (entry.kind == StepRecordKind::kRun) run(entry.input, entry.output);
+    if (entry.kind == StepRecordKind::kMove) move(entry.from, entry.to);
   }
+  void close() { file_.close(); }
 
  private:
   template <typename T>
@@ -72,31 +75,77 @@ class StepRecorder final : public WorkerObserver {
                 static_cast<std::streamsize>(column.size() * sizeof(T)));
   }
   std::ofstream file_;
-  int n_runs_ = 0;
+};
+
+// What a record has of everything that a worker can do. A test asserts that nothing is missing.
+struct StepRecordCounts {
+  int runs = 0;
+  size_t moved_slots = 0;  // also those of copied pages
+  size_t penalized = 0;    // logits rows whose penalties have something to change
+  size_t picked = 0;       // tokens
+  size_t top1 = 0;         // logits rows
+  size_t tap_rows = 0;     // of all taps
+};
+
+// Records what all workers of this process do while it exists.
+class StepRecorder final : public WorkerObserver {
+ public:
+  explicit StepRecorder(const std::string& path) : writer_(path) { Worker::observe(this); }
+  ~StepRecorder() override { Worker::observe(nullptr); }
+
+  void ran(const StepInput& input, const StepInput& known, const StepOutput& output) override {
+    ++counts_.runs;
+    for (const TokenPick& pick : input.picks) counts_.picked += pick.to.size();
+    for (const kernels::PenaltyRow& row : input.penalty_row) {
+      const bool changes = row.repetition != 1 || row.frequency != 0 || row.presence != 0;
+      counts_.penalized += changes && row.seen_begin < row.seen_end ? 1 : 0;
+    }
+    counts_.top1 += output.top1.size();
+    counts_.tap_rows += output.taps.size() * input.rows.tap_rows.size();
+    writer_.run(known, output);
+  }
+  void moved(const std::vector<int32_t>& from, const std::vector<int32_t>& to) override {
+    counts_.moved_slots += from.size();
+    writer_.move(from, to);
+  }
+  // Requires that no worker runs any more.
+  StepRecordCounts close() {
+    Worker::observe(nullptr);
+    writer_.close();
+    return counts_;
+  }
+
+ private:
+  StepRecordWriter writer_;
+  StepRecordCounts counts_;
 };
 
 class StepRecordReader {
  public:
   explicit StepRecordReader(const std::string& path) : file_(path, std::ios::binary) {}
 
-  // False at the end.
-  bool next(StepRecordKind& kind) {
-    return static_cast<bool>(file_.read(reinterpret_cast<char*>(&kind), sizeof(kind)));
-  }
-  void read(StepInput& input, StepOutput& output, std::vector<std::vector<float>>& taps) {
-    input.clear();
-    each_column(input, [this](auto& column) { take_column(column); });
-    take(input.wants_top1);
-    take_column(output.drawn);
-    take_column(output.top1);
+  // False at the end. Throws when the record ends too early.
+  bool next(StepRecordEntry& entry) {
+    if (!file_.read(reinterpret_cast<char*>(&entry.kind), sizeof(entry.kind))) return false;
+    if (entry.kind == StepRecordKind::kMove) {
+      take_column(entry.from);
+      take_column(entry.to);
+      return true;
+    }
+    entry.input.clear();
+    each_column(entry.input, [this](auto& column) { take_column(column); });
+    take(entry.input.wants_top1);
+    take_column(entry.output.drawn);
+    take_column(entry.output.top1);
     uint32_t n_taps = 0;
     take(n_taps);
-    taps.resize(n_taps);
-    for (std::vector<float>& tap : taps) take_column(tap);
-  }
-  void read(std::vector<int32_t>& from, std::vector<int32_t>& to) {
-    take_column(from);
-    take_column(to);
+    entry.taps.resize(n_taps);
+    entry.output.taps.clear();
+    for (std::vector<float>& tap : entry.taps) {
+      take_column(tap);
+      entry.output.taps.emplace_back(tap);
+    }
+    return true;
   }
 
  private:

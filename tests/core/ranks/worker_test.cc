@@ -1,13 +1,18 @@
 #include "core/ranks/worker.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
+#include <string>
 
 #include "core/device/cuda_device.h"
 #include "tests/core/model/forward_rig.h"
+#include "tests/core/ranks/step_record.h"
 
 namespace specd {
 namespace {
@@ -113,6 +118,30 @@ TEST_P(WorkerTest, a_copied_page_is_as_good_as_the_page) {
   EXPECT_EQ(behind.drawn[0], whole.drawn[16]);
 }
 
+// More than one submission takes, in one call and in many calls without a step between them.
+TEST_P(WorkerTest, any_number_of_moves_needs_no_more_memory) {
+  WorkerRig rig(GetParam());
+  const std::vector<int32_t> tokens = some_tokens(17, 9);
+  const StepOutput whole = rig.run(span_of(tokens, 0));
+  constexpr int32_t kFirst = 8, kCopies = 29, kRounds = 40;
+  std::vector<int32_t> from, to;
+  for (int32_t copy = 0; copy < kRounds * kCopies; ++copy) {
+    for (int32_t slot = 0; slot < kernels::kPageTokens; ++slot) {
+      from.push_back(slot);
+      to.push_back((kFirst + copy % kCopies) * kernels::kPageTokens + slot);
+    }
+  }
+  ASSERT_TRUE(rig.worker->move(from, to).ok());
+  // Page after page, so that each copy needs the one before.
+  for (int32_t hop = 0; hop < kRounds * kCopies; ++hop) {
+    ASSERT_TRUE(rig.worker->copy_page(kFirst + hop % kCopies, kFirst + (hop + 1) % kCopies).ok());
+  }
+  for (const int32_t page : {kFirst, kFirst + kCopies - 1}) {
+    const StepOutput behind = rig.run(span_of({tokens[16]}, 16, page));
+    EXPECT_EQ(behind.drawn[0], whole.drawn[16]);
+  }
+}
+
 TEST_P(WorkerTest, steps_of_one_shape_again_and_again_give_what_they_gave_alone) {
   WorkerRig rig(GetParam());
   for (uint32_t round = 0; round < 5; ++round) {
@@ -124,7 +153,8 @@ TEST_P(WorkerTest, steps_of_one_shape_again_and_again_give_what_they_gave_alone)
 
 TEST_P(WorkerTest, a_damaged_input_is_refused_in_debug_builds) {
 #ifndef SPECD_DEBUG_CHECKS
-  GTEST_SKIP() << "not a debug build; StepInput.every_damage_is_named tests the check itself";
+  GTEST_SKIP() << "not a debug build; StepInput.every_damage_is_named_with_what_was_expected "
+                  "tests the check itself";
 #else
   WorkerRig rig(GetParam());
   StepInput input = span_of(some_tokens(4, 1), 0);
@@ -137,6 +167,82 @@ TEST_P(WorkerTest, a_damaged_input_is_refused_in_debug_builds) {
   EXPECT_EQ(status.message(), "step input: rows.slot[2] is 640, expected 0..639");
   rig.run(span_of(some_tokens(4, 1), 0));
 #endif
+}
+
+// Without debug checks only the check itself is tested: such a worker trusts its input.
+TEST_P(WorkerTest, a_recorded_input_gives_the_same_bits_and_is_refused_when_damaged) {
+  const std::string path = testing::TempDir() + "specd-steps-" + std::to_string(getpid());
+  const auto tapped_rig = [] {
+    WorkerRig rig(GetParam());
+    rig.model->add_tap(rig.model->make_tap(1).value());
+    return rig;
+  };
+  {
+    WorkerRig rig = tapped_rig();
+    StepRecorder recorder(path);
+    StepInput prompt = span_of(some_tokens(17, 4), 0);
+    prompt.rows.tap_rows = {3, 16};
+    prompt.wants_top1 = true;
+    prompt.penalty_row.resize(17);
+    prompt.penalty_row[16] = {.presence = 1, .seen_begin = 0, .seen_end = 1};
+    prompt.penalty_seen = {{.token = 7, .count = 1}};
+    rig.run(prompt);
+    ASSERT_TRUE(rig.worker->copy_page(0, 8).ok());
+    rig.run(span_of({11}, 16, 8));
+    const StepRecordCounts counts = recorder.close();
+    EXPECT_EQ(counts.runs, 2);
+    EXPECT_EQ(counts.moved_slots, static_cast<size_t>(kernels::kPageTokens));
+    EXPECT_EQ(counts.penalized, 1u);
+    EXPECT_EQ(counts.top1, 17u);
+    EXPECT_EQ(counts.tap_rows, 2u);
+  }
+  struct Damage {
+    std::function<void(StepInput&)> make;
+    std::string fault;
+  };
+  const std::vector<Damage> damages = {
+      {[](StepInput& i) { i.rows.slot[0] = kPages * kernels::kPageTokens; },
+       "rows.slot[0] is 640, expected 0..639"},
+      {[](StepInput& i) { i.rows.pages[0] = -1; }, "rows.pages[0] is -1, expected 0..39"},
+      {[](StepInput& i) { i.rows.token[0] ^= 1 << 30; }, "expected 0..4095"},
+      {[](StepInput& i) { i.rows.table[0] = 4; }, "rows.table[0] is 4, expected 0.."},
+      {[](StepInput& i) { i.draws.clear(); }, "draws has 0 entries, expected "},
+      {[](StepInput& i) { i.picks = {{.part = 0, .from = {0}, .to = {0}}}; },
+       "picks has 1 entries, expected at most 0"},
+  };
+  WorkerRig rig = tapped_rig();
+  StepRecordReader record(path);
+  StepRecordEntry entry;
+  int runs = 0;
+  while (record.next(entry)) {
+    if (entry.kind == StepRecordKind::kMove) {
+      ASSERT_TRUE(rig.worker->move(entry.from, entry.to).ok());
+      continue;
+    }
+    for (const Damage& damage : damages) {
+      StepInput damaged = entry.input;
+      damage.make(damaged);
+      const std::string fault = step_input_fault(damaged, rig.worker->limits());
+      EXPECT_NE(fault.find(damage.fault), std::string::npos) << fault << " for " << damage.fault;
+#ifdef SPECD_DEBUG_CHECKS
+      rig.worker->new_columns();
+      StepOutput output;
+      const Status status = rig.worker->run(
+          damaged, {}, [] {}, output);
+      EXPECT_EQ(status.code(), Code::kInvalidArgument) << fault;
+      EXPECT_EQ(status.message(), "step input: " + fault);
+#endif
+    }
+    const StepOutput output = rig.run(entry.input);
+    EXPECT_EQ(output.drawn, entry.output.drawn);
+    EXPECT_EQ(output.top1, entry.output.top1);
+    ASSERT_EQ(output.taps.size(), 1u);
+    ASSERT_EQ(output.taps[0].size(), entry.taps[0].size());
+    EXPECT_TRUE(std::equal(output.taps[0].begin(), output.taps[0].end(), entry.taps[0].begin()));
+    ++runs;
+  }
+  EXPECT_EQ(runs, 2);
+  std::remove(path.c_str());
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, WorkerTest, testing::Bool(),

@@ -156,6 +156,10 @@ TEST(CommandLine, what_a_command_does_not_take_is_refused) {
       {kSpecctl + " generate --seed -1 --prompt x", "('-1') for option '--seed' is invalid"},
       {kSpecctl + " generate --seed=-1 --prompt x", "('-1') for option '--seed' is invalid"},
       {kSpecctl + " generate --repeat 2", "generate takes no --repeat"},
+      {kSpecctl + " generate --request-id 'a\xff'", "--request-id: expected UTF-8, found 'a\\xff'"},
+      {kSpecctl + " generate --message '\xff=hi'", "--message: expected UTF-8, found '\\xff=hi'"},
+      {kSpecctl + " generate --prompt '\xff'", "--prompt: expected UTF-8"},
+      {kSpecctl + " route get '\xff'", "expected UTF-8"},
       {kSpecctl + " completion tcsh", "found 'tcsh'"},
       {kSpecctl + " completion bash zsh", "expected one shell"},
   };

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/base/json.h"
+#include "core/base/words.h"
 #include "host/config/config_schema.h"
 #include "tests/host/config/config_rig.h"
 #include "tests/host/config/json_schema_check.h"
@@ -181,7 +182,7 @@ TEST(ConfigKeys, each_of_them_spoiled_is_refused_with_place_key_expected_and_fou
 
       const auto node = parse_yaml(yaml.text(), "t");
       ASSERT_TRUE(node.ok()) << shown;
-      const auto json = yaml_to_json(node.value(), "t", "");
+      const auto json = yaml_to_json({.node = node.value(), .file = "t"});
       if (!json.ok() || !wrong.schema_sees) continue;
       EXPECT_NE(schema_violation(schema, json.value()), "") << shown;
     }
@@ -218,7 +219,8 @@ TEST(ConfigKeys, what_is_missing_unknown_or_said_twice_is_refused_by_reader_and_
         OrderedJson& section = with[pointer_of(one.path)];
         for (const std::string& key : exclusive) section.erase(key);
         for (const std::string& key : {exclusive[i], exclusive[j]}) section[key] = 1;
-        refused(with, one.path + "." + exclusive[j] + ": expected only one of ");
+        const std::string words = ": expected only one of " + joined_or(exclusive) + "; ";
+        refused(with, one.path + "." + exclusive[j] + words);
       }
   }
   EXPECT_GT(required, 8);
@@ -266,7 +268,7 @@ TEST(Configs, each_in_the_tree_fits_the_schema_and_names_it) {
         << entry.path();
     const auto node = parse_yaml(text, entry.path().string());
     ASSERT_TRUE(node.ok()) << node.status().text();
-    const auto json = yaml_to_json(node.value(), entry.path().string(), "");
+    const auto json = yaml_to_json({.node = node.value(), .file = entry.path().string()});
     ASSERT_TRUE(json.ok()) << json.status().text();
     EXPECT_EQ(schema_violation(schema, json.value()), "") << entry.path();
   }

@@ -36,7 +36,7 @@ std::string upper(std::string text) {
 TEST(Overrides, every_key_can_be_given_by_option_and_by_variable_instead_of_the_file) {
   const ConfigFolder folder;
   int count = 0;
-  for_each_key([&](const std::string& table_path, const Key&) {
+  for_each_key([&](const std::string& table_path, const Key&, const Key&) {
     const std::string path = replace_all(replace_all(table_path, "[]", "[0]"), ".NAME", ".r");
     OrderedJson full = every_key();
     if (!full.contains(pointer_of(path))) {  // of those that exclude each other
@@ -171,12 +171,15 @@ TEST(Overrides, a_wrong_one_is_refused_in_the_place_of_the_file) {
       {"[0]=1", "--set: expected KEY=VALUE"},
       {"routes.\"a=1", "--set: expected KEY=VALUE"},
       {"routes.\"a\"b=1", "--set: expected KEY=VALUE"},
-      {"devices[x]=cpu", "--set 'devices[x]=cpu': expected an index such as [0] at byte 7"},
-      {"devices[18446744073709551616]=cpu", "--set 'devices[18446744073709551616]=cpu': expected"},
+      {"devices[x]=cpu",
+       "--set: expected KEY=VALUE such as engine.threads=2, found 'devices[x]=cpu': expected an "
+       "index such as [0] at byte 7"},
+      {"devices[18446744073709551616]=cpu", "--set: expected KEY=VALUE"},
       {"devices[18446744073709551615]=cpu",
        "--set devices[18446744073709551615]: expected an index from 0 to 1 (1 appends an item), "
        "found 18446744073709551615"},
-      {"devices[-1]=cpu", "--set 'devices[-1]=cpu': expected an index"},
+      {"devices[-1]=cpu", "--set: expected KEY=VALUE"},
+      {"devices[0=cpu", "--set: expected KEY=VALUE"},
       {"model.kv.byte_max=null", "--set model.kv.byte_max: unknown key; did you mean 'bytes_max'?"},
       {"routes.x=null", "--set routes.x: expected a mapping, found nothing"},
       {"routes.r=null",

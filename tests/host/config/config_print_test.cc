@@ -105,7 +105,7 @@ TEST(PrintConfig, every_key_of_the_table_is_printed) {
   const auto config = folder.parse(PlacedYaml(every_key()).text());
   ASSERT_TRUE(config.ok());
   const std::string text = print_config(config.value());
-  for_each_key([&](const std::string& path, const Key& key) {
+  for_each_key([&](const std::string& path, const Key& key, const Key&) {
     EXPECT_NE(text.find(key.name + ":"), std::string::npos) << path;
   });
 }

@@ -1,4 +1,4 @@
-// A folder with what a configuration may name, and a configuration that says every key.
+// A folder with everything a configuration may name, and a configuration with every key.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -74,13 +74,13 @@ inline OrderedJson every_key() {
   })");
 }
 
-// What stands in a mutated place instead of a value, as it is.
+// Raw text that replaces the value at a path.
 struct RawYaml {
   std::string path;  // "model.kv.dtype", "devices[0]"
   std::string text;
 };
 
-// Block YAML written by the test itself, so that it knows where each value stands.
+// Block YAML written by the test itself, which so knows the place of each value.
 class PlacedYaml {
  public:
   explicit PlacedYaml(const OrderedJson& json, RawYaml raw = {}) : raw_(std::move(raw)) {
@@ -96,7 +96,7 @@ class PlacedYaml {
     if (json.empty() || json.is_primitive()) return put(path, json.dump());
     if (indent > 0) text_ += "\n";
     ++line_;
-    // A mapping or list stands where its first key or dash does.
+    // The place of a mapping or list is that of its first key or dash.
     places_[path] = std::to_string(line_) + ":" + std::to_string(indent + 1);
     size_t index = 0;
     for (const auto& [key, value] : json.items()) {

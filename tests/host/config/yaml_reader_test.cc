@@ -8,7 +8,7 @@ namespace {
 Result<Json> json_of(const std::string& text) {
   const auto node = parse_yaml(text, "t");
   if (!node.ok()) return node.status();
-  return yaml_to_json(node.value(), "t", "k");
+  return yaml_to_json({.node = node.value(), .file = "t"});
 }
 
 TEST(YamlReader, plain_scalars_follow_the_core_schema) {
@@ -78,7 +78,7 @@ TEST(YamlReader, nodes_know_their_places) {
   const YamlNode* bb = root.value().find("bb");
   ASSERT_NE(bb, nullptr);
   EXPECT_EQ(place_text("t", root.value().find("a")->place), "t:1:4");
-  EXPECT_EQ(place_text("t", root.value().entries[1].place), "t:2:1");
+  EXPECT_EQ(place_text("t", root.value().items[1].key_place), "t:2:1");
   EXPECT_EQ(place_text("t", bb->items[0].place), "t:3:5");
   const YamlNode* c = bb->items[1].find("c");
   ASSERT_NE(c, nullptr);

@@ -365,10 +365,13 @@ TEST_F(DaemonTest, specctl_reads_a_prompt_from_a_file_a_pipe_or_standard_input) 
   writer.join();
 
   const std::string absent = (daemon_->folder() / "absent").string();
+  const std::string binary = (daemon_->folder() / "binary").string();
+  std::ofstream(binary) << "ab\xff";
   const std::pair<std::string, std::string> refused[] = {
       {"/dev/zero", "--prompt-file /dev/zero: expected a prompt of at most 1048576 bytes"},
       {"/", "--prompt-file /: cannot read: Is a directory"},
       {absent, "--prompt-file " + absent + ": cannot open: No such file"},
+      {binary, "--prompt-file " + binary + ": expected UTF-8, found an ill-formed character at "},
   };
   for (const auto& [path, words] : refused) {
     const auto [refused_code, text] = run_specctl(*daemon_, render + path);

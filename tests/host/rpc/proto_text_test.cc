@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "core/base/utf8.h"
 #include "host/proto/specd.pb.h"
 
@@ -16,7 +18,7 @@ TEST(ProtoText, what_is_not_utf8_is_shown_at_any_depth_and_bytes_are_left) {
       "a\xff"
       "b");
   bad.add_factories()->set_id("\xc3");
-  make_utf8(response);
+  EXPECT_EQ(make_utf8(response), "plugins[1].reason");
   EXPECT_EQ(response.plugins(0).id(), "good é");
   EXPECT_EQ(response.plugins(1).reason(), "a\\xffb");
   EXPECT_EQ(response.plugins(1).factories(0).id(), "\\xc3");
@@ -24,9 +26,10 @@ TEST(ProtoText, what_is_not_utf8_is_shown_at_any_depth_and_bytes_are_left) {
   v1::GenerateRequest request;
   request.set_text("\xff");
   request.set_route("\xff");
-  make_utf8(request);
+  EXPECT_EQ(make_utf8(request), "route");
   EXPECT_EQ(request.text(), "\xff");
   EXPECT_EQ(request.route(), "\\xff");
+  EXPECT_EQ(make_utf8(request), "");
 
   v1::Model model;
   model.add_generation_config_ignored("\xff");
@@ -40,6 +43,17 @@ TEST(ProtoText, enums_are_words_and_back) {
   EXPECT_EQ(enum_word(static_cast<v1::RouteState>(99)), "unknown");
   EXPECT_EQ(enum_value<v1::RouteState>("draining"), v1::ROUTE_STATE_DRAINING);
   EXPECT_EQ(enum_value<v1::RouteState>("asleep"), v1::ROUTE_STATE_UNSPECIFIED);
+}
+
+TEST(ProtoText, a_report_in_json_has_words_for_enums_and_survives_a_newer_daemons_values) {
+  v1::ListRoutesResponse response;
+  response.add_routes()->set_state(v1::ROUTE_STATE_LIVE);
+  response.add_routes()->set_state(static_cast<v1::RouteState>(99));
+  response.add_routes();
+  const nlohmann::json routes = nlohmann::json::parse(report_to_json(response))["routes"];
+  EXPECT_EQ(routes[0]["state"], "live");
+  EXPECT_EQ(routes[1]["state"], "unknown");
+  EXPECT_EQ(routes[2]["state"], "");
 }
 
 // What the engine says in words has a value each.

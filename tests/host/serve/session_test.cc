@@ -44,6 +44,8 @@ class Client final : SessionReader {
     session_->start(request, options);
   }
   void disconnect() { session_->disconnect(); }
+  // While it lives, the thread of Sessions waits in its next call of this client.
+  std::unique_lock<std::mutex> hold() { return std::unique_lock(mutex_); }
   // From now on takes everything at once.
   void read_on() {
     const std::unique_lock lock(mutex_);
@@ -251,6 +253,23 @@ TEST_F(SessionTest, a_reader_that_leaves_too_much_unread_is_cancelled) {
   EXPECT_EQ(status.code(), Code::kExhausted);
   EXPECT_NE(status.text().find("more than 200 bytes unread"), std::string::npos) << status.text();
   EXPECT_LE(client.outputs().size(), 1u) << "what was unread is dropped";
+}
+
+TEST_F(SessionTest, the_ids_of_a_prompt_do_not_count_as_unread) {
+  sessions_.reset();
+  open_sessions(200);
+  Client before(*sessions_), client(*sessions_);
+  Request request = ids_request(2);
+  request.prompt_tokens = std::vector<int32_t>(100, 5);
+  {
+    const auto held = before.hold();  // so that nothing of `client` is written
+    before.start(ids_request(1));
+    client.start(request, {.return_prompt_tokens = true, .time_left = {}});
+    EXPECT_TRUE(engine_->wait_idle(60'000));
+  }
+  ASSERT_TRUE(client.wait().ok()) << client.wait().to_string();
+  EXPECT_EQ(std::get<SessionStart>(client.outputs().front()).prompt_tokens, request.prompt_tokens);
+  EXPECT_EQ(client.tokens().size(), 2u);
 }
 
 TEST_F(SessionTest, a_request_that_the_engine_refuses_ends_without_output) {

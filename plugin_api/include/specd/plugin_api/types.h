@@ -39,10 +39,14 @@ enum {
   SPECD_E_EXHAUSTED = 3,    /* memory, pages or quota; may work later */
   SPECD_E_DEADLINE = 4,     /* stopped at the deadline; output so far is usable */
   SPECD_E_PRECONDITION = 5, /* wrong state, or an absent config key */
-  SPECD_E_CONFIG = 6,       /* configuration refused; host->report() has the reason */
-  SPECD_E_DATA = 7,         /* a data file is damaged or made for another model */
-  SPECD_E_DEVICE = 8,       /* device error: the work on the stream is lost */
-  SPECD_E_ABI = 9,          /* built with another layout of these headers */
+  /* Configuration refused; host->report() has the reason. "KEY: reason" names the key that is
+   * wrong by its path in the plugin's configuration, as in "tree.max_nodes: expected at most 64".
+   * The host then shows the place of that key in the file. When the schema has no such key, the
+   * whole text is the reason. */
+  SPECD_E_CONFIG = 6,
+  SPECD_E_DATA = 7,   /* a data file is damaged or made for another model */
+  SPECD_E_DEVICE = 8, /* device error: the work on the stream is lost */
+  SPECD_E_ABI = 9,    /* built with another layout of these headers */
   SPECD_E_CANCELLED = 10,
   SPECD_E_INTERNAL = 11
 };

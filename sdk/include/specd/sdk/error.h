@@ -13,7 +13,8 @@
 namespace specd::sdk {
 
 // The exception type of plugin code. `text` says what is wrong, where, and what would be right; the
-// host shows it to the operator.
+// host shows it to the operator. With SPECD_E_CONFIG, begin it with "KEY: " where a key is at fault;
+// the getters of Config do.
 class Error : public std::exception {
  public:
   Error(specd_status status, std::string text) : status_(status), text_(std::move(text)) {}

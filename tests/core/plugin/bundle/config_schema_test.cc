@@ -40,6 +40,18 @@ TEST(ConfigSchema, good_configurations_pass) {
   EXPECT_EQ(fault(R"({"mode": "fast", "max_nodes": 8.0})"), "") << "8.0 is an integer";
 }
 
+TEST(ConfigSchema, it_knows_which_keys_a_configuration_may_have) {
+  const ConfigSchema schema = ConfigSchema::parse(kSchema, "plugin 'p'").value();
+  for (const char* path : {"mode", "sizes", "sizes[0]", "sizes.2", "tree.depth", "free.x", "open.z",
+                           "open.z[0].any"}) {
+    EXPECT_TRUE(schema.may_have(path)) << path;
+  }
+  for (const char* path :
+       {"", "note", "mode.x", "sizes.x", "sizes[0].x", "tree.note", "tree.", "free.x.y", ".mode"}) {
+    EXPECT_FALSE(schema.may_have(path)) << path;
+  }
+}
+
 TEST(ConfigSchema, refusals_name_key_expected_and_found) {
   const auto expect = [](const char* config, const char* words) {
     EXPECT_EQ(fault(config), words);

@@ -520,7 +520,6 @@ TEST_F(Registry, good_bundle_loads_from_the_private_copy) {
     EXPECT_EQ(info.st_mode & 07777, 0500u);
     EXPECT_EQ(read_bytes(copy), good_);
   }
-  EXPECT_EQ(drafter.value()->name(), "d");
   EXPECT_EQ(drafter.value()->caps().max_nodes, 8u);
 }
 
@@ -610,6 +609,20 @@ TEST_F(Registry, configuration_is_checked_before_the_plugin_sees_it) {
             "config.dept: plugin 'org.example.fixture' factory 'next': unknown key 'dept'; did you "
             "mean 'depth'? known here: depth, log, mode");
   EXPECT_TRUE(make(*registry.value(), R"({"depth": 3})").ok());
+}
+
+TEST_F(Registry, the_key_that_a_plugin_refuses_is_the_field_if_its_configuration_has_it) {
+  tree_.add("a", good_);
+  auto registry = tree_.open(host_);
+  ASSERT_TRUE(registry.ok());
+  const std::string refused =
+      "plugin 'org.example.fixture' factory 'next': describe() returned SPECD_E_CONFIG (6): ";
+  const Status key = make(*registry.value(), R"({"mode": "refuses_key"})").status();
+  EXPECT_EQ(key.field(), "config.depth");
+  EXPECT_EQ(key.message(), refused + "too deep");
+  const Status note = make(*registry.value(), R"({"mode": "refuses_note"})").status();
+  EXPECT_EQ(note.field(), "config");
+  EXPECT_EQ(note.message(), refused + "note: too deep");
 }
 
 TEST_F(Registry, schema_with_an_unknown_keyword_refuses_the_factory) {

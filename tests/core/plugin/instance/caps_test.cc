@@ -100,11 +100,10 @@ TEST_F(Caps, quota_saturates) {
   specd_drafter_caps caps = good();
   caps.bytes_fixed = 10;
   caps.bytes_per_seq = 5;
-  EXPECT_EQ(quota_of(caps), 15u);
-  caps.max_batch = 4;
-  EXPECT_EQ(quota_of(caps), 30u);
+  EXPECT_EQ(quota_of(caps, 1), 15u);
+  EXPECT_EQ(quota_of(caps, 4), 30u);
   caps.bytes_per_seq = UINT64_MAX / 2;
-  EXPECT_EQ(quota_of(caps), UINT64_MAX);
+  EXPECT_EQ(quota_of(caps, 4), UINT64_MAX);
 }
 
 }  // namespace
