@@ -20,9 +20,6 @@ ALLOWED = {
     # A plugin names the key of its configuration in the text that it gives to report(): "KEY: reason"
     # (SPECD_E_CONFIG in plugin_api's types.h). The text comes from outside, and becomes a field here.
     "core/plugin/instance/instance.cc": ["key_of_report", "plugin_status"],
-    # Decides nothing: the text of the CUDA library may begin with the device's name, which is not
-    # said twice.
-    "core/device/cuda_device.cc": ["open_cuda_device"],
 }
 # What gives the words of an error, and what reports call them.
 ERROR = r"(?:[Ss]tatus|[Ee]rror|[Ff]ailure|refus\w*|[Ww]hy)\w*(?:\(\))?(?:\.|->)"

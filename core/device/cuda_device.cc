@@ -136,13 +136,11 @@ int32_t cuda_index(const std::string& name) {
 Result<std::unique_ptr<Device>> open_cuda_device(int32_t index, const kernels::CudaLimits& limits) {
   const std::string where = "cuda:" + std::to_string(index);
   if (!library().ok()) return library().status().with_context(where);
+  const kernels::CudaLibrary& cuda = *library().value();
   kernels::CudaProblem problem;
-  std::unique_ptr<kernels::CudaDevice> device(library().value()->open(index, limits, problem));
-  if (device == nullptr) {
-    const std::string text = problem.text;
-    return Status(Code::kUnsupported,
-                  text.compare(0, where.size(), where) == 0 ? text : where + ": " + text);
-  }
+  if (cuda.count(problem) < 0) return Status(Code::kUnsupported, where + ": " + problem.text);
+  std::unique_ptr<kernels::CudaDevice> device(cuda.open(index, limits, problem));
+  if (device == nullptr) return Status(Code::kUnsupported, problem.text);
   return std::unique_ptr<Device>(std::make_unique<OpenCudaDevice>(std::move(device)));
 }
 

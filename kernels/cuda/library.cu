@@ -86,8 +86,12 @@ class Device final : public CudaDevice {
     stream_.scratch = static_cast<char*>(allocate(stream_.scratch_bytes, problem));
     if (stream_.scratch == nullptr) return false;
     if (limits.fast) {
-      stream_.fast = open_fast_matmul(problem.text, sizeof(problem.text));
-      if (stream_.fast == nullptr) return false;
+      CudaProblem why;
+      stream_.fast = open_fast_matmul(why.text, sizeof(why.text));
+      if (stream_.fast == nullptr) {
+        say(problem, "cuda:%d: %s", index, why.text);
+        return false;
+      }
     }
     stream_.note(cudaMemGetInfo(&free_bytes, &total_bytes));
     info_.total_bytes = total_bytes;

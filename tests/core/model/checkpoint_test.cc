@@ -228,7 +228,7 @@ TEST_F(CheckpointTest, weights_in_another_format_are_refused_with_a_way_out) {
   EXPECT_NE(nothing.message().find("save_pretrained()"), std::string::npos) << nothing.message();
   std::ofstream(folder + "/model.safetensors") << "version https://git-lfs.github.com/spec/v1\n";
   EXPECT_NE(
-      Checkpoint::open(folder).status().message().find("model.safetensors': a pointer of Git"),
+      Checkpoint::open(folder).status().message().find("model.safetensors': a Git LFS pointer"),
       std::string::npos);
   fs::remove(folder + "/model.safetensors");
   std::ofstream(folder + "/pytorch_model.bin") << "PK";

@@ -89,8 +89,8 @@ struct CudaLibrary {
   // Number of devices that the driver lists; -1 and the reason when there is no driver or it is
   // too old.
   int32_t (*count)(CudaProblem& problem);
-  // Null and the reason when there is no such device, no code for its architecture, or too
-  // little memory.
+  // Null and the reason, which names the device, when there is no such device, no code for its
+  // architecture, or too little memory. REQUIRES count() >= 0.
   CudaDevice* (*open)(int32_t index, const CudaLimits& limits, CudaProblem& problem);
 };
 
