@@ -26,11 +26,11 @@ ERROR = r"(?:[Ss]tatus|[Ee]rror|[Ff]ailure|refus\w*|[Ww]hy)\w*(?:\(\))?(?:\.|->)
 WORDS = (rf"(?:\b\w*{ERROR}(?:text|to_string)\(\)|\b(?:error_)?message\(\)|"
          r"\b(?:reason|last_problem)\b)")
 LOOK = (r"(?:find(?:_first_of|_last_of|_first_not_of)?|rfind|starts_with|ends_with|contains|compare|"
-        r"substr|at)\s*\(")
+        r"substr)\s*\(")
 FUNCTION = (r"\b(?:starts_with|begins_with|ends_with|contains|regex_\w+|RE2::\w+|strstr|strcmp|strncmp|"
             r"std::search|std::equal)\s*\(")
 # Compared with an enumerator, with no pointer, or with an iterator is not compared as text.
-NO_TEXT = r"(?!\s*(?:nullptr\b|(?:\w+::)+k[A-Z]|[\w.>-]*\bend\(\)))"
+NO_TEXT = r"(?!\s*(?:nullptr\b|(?:\w+::)*(?:k[A-Z]\w*|[A-Z][A-Z_]+)\b|[\w.>-]*\bend\(\)))"
 DIRECT = [
     re.compile(rf"{WORDS}\s*\.\s*{LOOK}"),       # status.message().find(
     re.compile(rf"{WORDS}\s*(?:==|!=){NO_TEXT}"),  # status.message() == "..."
@@ -47,26 +47,13 @@ BY_NAME = [
     re.compile(rf"(?:==|!=)\s*(?:\w+(?:\.|->))*{NAMED}(?!\s*(?:[\w(.\[]|->|::))"),
     re.compile(rf"{FUNCTION}\s*(?:\w+(?:\.|->))*{NAMED}\s*,"),
 ]
-CONDITION = re.compile(r"\b(?:if|while)\s*\(")
-MESSAGE = re.compile(rf"(?:\b\w*{ERROR}(?:text|to_string)\(\)|\b(?:error_)?message\(\))"
-                     r"(?!\s*\.\s*(?:empty|size)\()")
 FUNCTION_END = re.compile(r"^\}", re.MULTILINE)
 
 
 def without_comments(text):
     """Same lines, no comments; strings stay, so that their `//` does not end a line."""
-    token = re.compile(r'R"\((?:.|\n)*?\)"|"(?:\\.|[^"\\\n])*"|//[^\n]*|/\*(?:.|\n)*?\*/')
+    token = re.compile(r'R"(\w*)\((?:.|\n)*?\)\1"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])\'|//[^\n]*|/\*(?:.|\n)*?\*/')
     return token.sub(lambda m: re.sub(r"[^\n]", "", m[0]) if m[0].startswith("/") else m[0], text)
-
-
-def body_of(text, begin):
-    """The end of what the bracket before `begin` opens."""
-    depth = 1
-    for bracket in re.finditer(r"[()]", text[begin:]):
-        depth += 1 if bracket[0] == "(" else -1
-        if depth == 0:
-            return begin + bracket.start()
-    return len(text)
 
 
 def looks(text, by_name=True, allowed=()):
@@ -78,9 +65,6 @@ def looks(text, by_name=True, allowed=()):
         assert n == 1, f"{n} functions are called {function}, which may look into a text"
     found = [match.start() for rule in DIRECT + (BY_NAME if by_name else [])
              for match in rule.finditer(text)]
-    for condition in CONDITION.finditer(text):  # if (is_gone(status.message()))
-        if MESSAGE.search(text, condition.end(), body_of(text, condition.end())):
-            found.append(condition.start())
     for alias in ALIAS.finditer(text):
         end = FUNCTION_END.search(text, alias.end())
         body = text[alias.end():end.start() if end else len(text)]
@@ -107,7 +91,6 @@ PLANTED = [
     # A helper, a late assignment, a member.
     '}\nbool gone(const std::string& text) {\n  return text.starts_with("no route");',
     '}\nbool gone(std::string_view words) {\n  return words.substr(0, words.find(\':\')) == "route";',
-    'if (!ok && is_gone(made.status().message())) return;',
     'std::string t;\n  if (!made.ok()) t = made.status().message();\n  if (t.find("gone") == 0) return;',
     'last_ = status.to_string();\n  if (last_ == "gone") return;',
     'if (call.text.find("gone") != std::string::npos) return;',
@@ -123,6 +106,10 @@ FINE = [
     'if (status.ok() != other.ok()) return status.message();',
     'const std::string line = file.text();\n  if (line.find("\\n") == 0) return;',
     'wire.set(reason == FinishReason::kStop ? v1::STOP : v1::OTHER);',
+    'if (reason == v1::FINISH_REASON_STOP) return;',
+    'wire.set(reason == kStop);',
+    "if (c == '\"') return;  // when message == \"x\"",
+    'if (!write_all(out, status.message())) return;',
     'return text == call.sequence_text.end() ? "" : text->second;',
     'if (text == nullptr || !message.empty()) return;',
     'if (!options.ok()) return usage(options.status().message());',

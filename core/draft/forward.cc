@@ -67,9 +67,13 @@ Status DraftForward::wait() {
 }
 
 void DraftForward::move(const DraftModel& model, const KvMoves& moves) {
-  if (moves.from.empty() || !failed_.ok()) return;
-  if (!make_room_for(2 * Staging::bytes_of<int32_t>(moves.from.size()))) return;
-  model.kv->move(device_, staging_, moves.from, moves.to);
+  // make_room() has room for this many, so that moves wait at most.
+  const size_t n_moves = moves.from.size(), at_once = to_size(model.rows_max);
+  for (size_t done = 0; done < n_moves && failed_.ok(); done += at_once) {
+    const KvMoves part = moves.part(done, std::min(at_once, n_moves - done));
+    if (!make_room_for(2 * Staging::bytes_of<int32_t>(part.from.size()))) return;
+    model.kv->move(device_, staging_, part);
+  }
 }
 
 // ---- rows ------------------------------------------------------------------------------------

@@ -4,6 +4,11 @@
 
 namespace specd {
 
+KvMoves KvMoves::part(size_t first, size_t n) const {
+  const auto begin = static_cast<ptrdiff_t>(first), end = static_cast<ptrdiff_t>(first + n);
+  return {{from.begin() + begin, from.begin() + end}, {to.begin() + begin, to.begin() + end}};
+}
+
 void plan_compaction(const BlockTable& table, int32_t root, const std::vector<int32_t>& path,
                      KvMoves& moves) {
   for (size_t i = 0; i < path.size(); ++i) {

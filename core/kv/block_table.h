@@ -5,6 +5,7 @@
 // ones down to their positions.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -30,6 +31,9 @@ constexpr int32_t pages_for(int64_t tokens) {
 // Physical slots whose KV is to be copied, in this order.
 struct KvMoves {
   std::vector<int32_t> from, to;
+
+  // Moves [first, first + n).
+  KvMoves part(size_t first, size_t n) const;
 };
 
 // Plans the moves that place accepted nodes `path` (node indices, root side first, increasing)

@@ -59,16 +59,15 @@ Result<KvStore> KvStore::inside(const KvStore& pages, const ModelConfig& config,
   return store;
 }
 
-void KvStore::move(Device& device, Staging& columns, const std::vector<int32_t>& from,
-                   const std::vector<int32_t>& to) const {
-  const Column<int32_t> sources = columns.add(from), targets = columns.add(to);
+void KvStore::move(Device& device, Staging& columns, const KvMoves& moves) const {
+  const Column<int32_t> sources = columns.add(moves.from), targets = columns.add(moves.to);
   if (!columns.status().ok()) return;
   columns.upload();
   for (const kernels::KvLayer& layer : layers_) {
     device.ops().kv_move(device.stream(), {.kv = layer,
                                            .from = sources.device,
                                            .to = targets.device,
-                                           .n = static_cast<int32_t>(from.size())});
+                                           .n = static_cast<int32_t>(moves.from.size())});
   }
 }
 

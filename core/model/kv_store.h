@@ -14,6 +14,7 @@
 
 #include "core/base/status.h"
 #include "core/device/staging.h"
+#include "core/kv/block_table.h"
 #include "core/model/model_config.h"
 
 namespace specd {
@@ -29,11 +30,10 @@ class KvStore {
   static Result<KvStore> inside(const KvStore& pages, const ModelConfig& config,
                                 kernels::DType dtype);
 
-  // Copies slot from[i] to slot to[i] in every layer, in stream order; see kernels/attention.h for
+  // Copies slots in every layer, in stream order; see kernels/attention.h for
   // the constraints on their order. When `columns` has no memory for both, submits nothing, and its
   // status() has the error.
-  void move(Device& device, Staging& columns, const std::vector<int32_t>& from,
-            const std::vector<int32_t>& to) const;
+  void move(Device& device, Staging& columns, const KvMoves& moves) const;
 
   const std::vector<kernels::KvLayer>& layers() const { return layers_; }
   int32_t n_pages() const { return n_pages_; }  // whole pages of the pool

@@ -219,31 +219,28 @@ void Worker::read(const Columns& columns, StepOutput& output) const {
   }
 }
 
-Status Worker::move(const std::vector<int32_t>& from, const std::vector<int32_t>& to) {
-  for (size_t done = 0; done < from.size(); done += kMovesAtOnce) {
-    const size_t n = std::min(kMovesAtOnce, from.size() - done);
-    if (2 * Staging::bytes_of<int32_t>(n) > moves_.room()) {
+Status Worker::move(const KvMoves& moves) {
+  const size_t n_moves = moves.from.size();
+  for (size_t done = 0; done < n_moves; done += kMovesAtOnce) {
+    const KvMoves part = moves.part(done, std::min(kMovesAtOnce, n_moves - done));
+    if (2 * Staging::bytes_of<int32_t>(part.from.size()) > moves_.room()) {
       SPECD_OK_OR_RETURN(device_.synchronize());
       moves_.clear();
     }
-    const auto part = [&](const std::vector<int32_t>& slots) {
-      return std::vector<int32_t>(slots.begin() + static_cast<ptrdiff_t>(done),
-                                  slots.begin() + static_cast<ptrdiff_t>(done + n));
-    };
-    kv_.move(device_, moves_, part(from), part(to));
+    kv_.move(device_, moves_, part);
   }
-  if (from.empty()) return Status();
-  if (WorkerObserver* observer = the_observer; observer != nullptr) observer->moved(from, to);
+  WorkerObserver* observer = the_observer;
+  if (observer != nullptr && n_moves > 0) observer->moved(moves.from, moves.to);
   return Status();
 }
 
 Status Worker::copy_page(int32_t from, int32_t to) {
-  std::vector<int32_t> source, target;
+  KvMoves moves;
   for (int32_t i = 0; i < kernels::kPageTokens; ++i) {
-    source.push_back(from * kernels::kPageTokens + i);
-    target.push_back(to * kernels::kPageTokens + i);
+    moves.from.push_back(from * kernels::kPageTokens + i);
+    moves.to.push_back(to * kernels::kPageTokens + i);
   }
-  return move(source, target);
+  return move(moves);
 }
 
 }  // namespace specd

@@ -19,6 +19,7 @@
 #include "core/base/status.h"
 #include "core/device/device.h"
 #include "core/device/staging.h"
+#include "core/kv/block_table.h"
 #include "core/model/kv_store.h"
 #include "core/model/transformer.h"
 #include "core/ranks/graphs.h"
@@ -52,10 +53,10 @@ class Worker {
   // kInvalidArgument when step_input_fault() finds something. Other errors: the device has failed.
   Status run(const StepInput& input, std::span<StreamPart* const> parts,
              const std::function<void()>& meanwhile, StepOutput& output);
-  // Copies the KV of slot from[i] to slot to[i], in stream order; see kernels/attention.h for which
+  // Copies KV, in stream order; see kernels/attention.h for which
   // orders are allowed. Needs no new memory: waits for earlier moves when there are very many. An
   // error: the device has failed.
-  Status move(const std::vector<int32_t>& from, const std::vector<int32_t>& to);
+  Status move(const KvMoves& moves);
   // The same for all slots of a page.
   Status copy_page(int32_t from, int32_t to);
 

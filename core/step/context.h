@@ -17,7 +17,13 @@ struct StepContext {
   // Columns of plugin calls made outside Worker::run(): on the host, or on the device between two
   // steps.
   Staging calls;
+  // 0, 1, ..: every slot that a sequence may have. For end(), which must not fail for want of memory.
+  Staging slots;
+  Column<int32_t> slot_numbers;
 
+  Column<int32_t> slot_column(int32_t slot) const {
+    return {slot_numbers.host + slot, slot_numbers.device + slot, 1};
+  }
   // The staging for one call's columns. On the CPU this drops those of the call before; on a device
   // they stay until the stream has finished with them.
   Staging& call_columns() {

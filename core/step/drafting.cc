@@ -2,7 +2,6 @@
 
 #include <string>
 
-#include "core/base/log.h"
 #include "core/step/losses.h"
 
 namespace specd {
@@ -60,9 +59,7 @@ void call_end(StepContext& step, ActiveSequence& member, uint32_t reason) {
   args.struct_size = sizeof(args);
   args.reason = reason;
   args.batch = &batch.batch;
-  if (const Status placed = place(step, *member.route, batch); !placed.ok()) {
-    log(LogLevel::kError, "route " + member.route->name + ": end: " + placed.to_string());
-  }
+  if (member.route->on_device()) batch.place_on(step.device, step.slot_column(member.slot));
   member.route->drafter->end(args, batch.call);
   member.drafting = ActiveSequence::Drafting::kLost;
   member.drafter_state = nullptr;

@@ -1,6 +1,7 @@
 #include "core/step/runner.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "core/base/clock.h"
@@ -37,19 +38,33 @@ StepRunner::StepRunner(Worker& worker, ModelService& models)
             .vocab_size = worker.model().config().vocab_size,
             .hidden_size = worker.model().config().hidden_size,
             .step_id = 0,
-            .calls = {}} {}
+            .calls = {},
+            .slots = {},
+            .slot_numbers = {}} {}
 
-Result<std::unique_ptr<StepRunner>> StepRunner::create(Worker& worker, ModelService& models) {
+Result<std::unique_ptr<StepRunner>> StepRunner::create(Worker& worker, ModelService& models,
+                                                       int32_t max_sequences) {
   std::unique_ptr<StepRunner> runner(new StepRunner(worker, models));
   constexpr uint64_t kFirstBytes = uint64_t{1} << 20;  // grows with the steps
   SPECD_TRY(runner->step_.calls,
             Staging::create(worker.device(), kFirstBytes, "columns of plugin calls"));
+  std::vector<int32_t> numbers(to_size(max_sequences));
+  std::iota(numbers.begin(), numbers.end(), 0);
+  SPECD_TRY(runner->step_.slots,
+            Staging::create(worker.device(), Staging::bytes_of<int32_t>(numbers.size()), "slots"));
+  runner->step_.slot_numbers = runner->step_.slots.add(numbers);
+  runner->step_.slots.upload();
+  SPECD_OK_OR_RETURN(worker.device().synchronize());
   return runner;
 }
 
 Result<StepCounters> StepRunner::run(const StepPlan& plan, std::vector<ActiveSequence>& running,
                                      const std::function<void()>& meanwhile) {
   ++step_.step_id;
+  if (!step_.calls.status().ok()) {  // memory was short in the last step: begin with what is there
+    SPECD_OK_OR_RETURN(step_.device.synchronize());
+    stream_has_passed();
+  }
   bool called = step_.device.is_host();
   const auto call_meanwhile = [&] {
     if (!std::exchange(called, true)) meanwhile();
@@ -91,7 +106,7 @@ Result<StepCounters> StepRunner::run(const StepPlan& plan, std::vector<ActiveSeq
   SPECD_OK_OR_RETURN(computed);
   verify_on_host(members);
   const KvMoves moves = commit(members, output_.drawn);
-  SPECD_OK_OR_RETURN(worker_.move(moves.from, moves.to));
+  SPECD_OK_OR_RETURN(worker_.move(moves));
   update_drafters(members);
   counters.rows = static_cast<uint64_t>(input_.rows.n_rows());
   counters.kv_moves = moves.from.size();

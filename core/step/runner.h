@@ -41,7 +41,8 @@ struct StepCounters {
 class StepRunner {
  public:
   // Both must outlive this. kExhausted when there is no memory for the first columns.
-  static Result<std::unique_ptr<StepRunner>> create(Worker& worker, ModelService& models);
+  static Result<std::unique_ptr<StepRunner>> create(Worker& worker, ModelService& models,
+                                                    int32_t max_sequences);
 
   // Runs `plan` over `running`, which it indexes and whose tables have the planned pages. On return
   // all decided tokens are appended, and finish() says whether a sequence continues. A sequence

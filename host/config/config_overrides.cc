@@ -165,11 +165,17 @@ void set_place(YamlNode& node, const YamlPlace& place) {
   for (YamlNode& item : node.items) set_place(item, place);
 }
 
+size_t depth_of(const YamlNode& node) {
+  size_t below = 0;
+  for (const YamlNode& item : node.items) below = std::max(below, depth_of(item));
+  return node.kind == Kind::kMap || node.kind == Kind::kSequence ? below + 1 : 0;
+}
+
 Status put(const Override& given, const Key& keys, YamlNode& root) {
-  if (given.path.size() > kYamlDepthMax)
-    return wrong(given.source, "deeper than " + std::to_string(kYamlDepthMax) + " levels");
   if (given.value.empty()) return wrong(given.source, "expected a value after '='");
   SPECD_TRY(YamlNode value, parse_yaml(given.value, given.source));
+  if (given.path.size() + depth_of(value) > kYamlDepthMax)
+    return wrong(given.source, "deeper than " + std::to_string(kYamlDepthMax) + " levels");
   const Step& last = given.path.back();
   const Key* key = &keys;
   const Key* holder = nullptr;  // of `key`

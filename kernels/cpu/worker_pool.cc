@@ -43,7 +43,8 @@ uint32_t await_change(const std::atomic<uint32_t>& value, uint32_t seen,
 
 }  // namespace
 
-struct WorkerPool::State {
+// Padded so that threads do not share cache lines.
+struct WorkerPool::State {  // NOLINT(clang-analyzer-optin.performance.Padding)
   explicit State(int n_threads) : claim(static_cast<size_t>(n_threads)) {}
 
   // Written by the caller before it increments epoch; stable while a part of that epoch is open.

@@ -68,7 +68,7 @@ int replay(int argc, char** argv) {
   int runs = 0;
   while (record.next(entry)) {
     if (entry.kind == StepRecordKind::kMove) {
-      if (!worker->move(entry.from, entry.to).ok()) return 1;
+      if (!worker->move({entry.from, entry.to}).ok()) return 1;
       continue;
     }
     // A release build's worker does not check; a damaged record must not crash this one.

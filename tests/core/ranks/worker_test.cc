@@ -131,7 +131,7 @@ TEST_P(WorkerTest, any_number_of_moves_needs_no_more_memory) {
       to.push_back((kFirst + copy % kCopies) * kernels::kPageTokens + slot);
     }
   }
-  ASSERT_TRUE(rig.worker->move(from, to).ok());
+  ASSERT_TRUE(rig.worker->move({from, to}).ok());
   // Page after page, so that each copy needs the one before.
   for (int32_t hop = 0; hop < kRounds * kCopies; ++hop) {
     ASSERT_TRUE(rig.worker->copy_page(kFirst + hop % kCopies, kFirst + (hop + 1) % kCopies).ok());
@@ -216,7 +216,7 @@ TEST_P(WorkerTest, a_recorded_input_gives_the_same_bits_and_is_refused_when_dama
   int runs = 0;
   while (record.next(entry)) {
     if (entry.kind == StepRecordKind::kMove) {
-      ASSERT_TRUE(rig.worker->move(entry.from, entry.to).ok());
+      ASSERT_TRUE(rig.worker->move({entry.from, entry.to}).ok());
       continue;
     }
     for (const Damage& damage : damages) {

@@ -228,6 +228,12 @@ TEST(Overrides, paths_are_bounded_and_one_line) {
   std::string message = folder.error(text, {.environment = {}, .set = {deep + "=1"}});
   EXPECT_NE(message.find("deeper than 32 levels"), std::string::npos);
   EXPECT_LT(message.size(), 400U);
+  // The path and the value together, so that what is printed can be read again.
+  const std::string there = "routes.r.drafter.config.a=";
+  const auto nested = [](size_t n) { return std::string(n, '[') + std::string(n, ']'); };
+  message = folder.error(text, {.environment = {}, .set = {there + nested(28)}});
+  EXPECT_NE(message.find("deeper than 32 levels"), std::string::npos) << message;
+  EXPECT_EQ(folder.error(text, {.environment = {}, .set = {there + nested(27)}}), "ok");
   message = folder.error(text, {.environment = {}, .set = {"a\nb\x1b[2J=1"}});
   EXPECT_EQ(message.find_first_of("\n\x1b"), std::string::npos) << message;
   message = folder.error(text, {.environment = {"SPECD__A\nB=1"}, .set = {}});
