@@ -154,7 +154,8 @@ std::string forward_fault(const specd_call& call, const specd_forward_args* args
     return "row_offsets or seq_status is null";
   }
   std::string fault = common_fault(call, args, model, device);
-  if (fault.empty()) fault = offsets_fault(args->row_offsets, call.batch->n_seqs, args->n_rows);
+  if (args == nullptr || !fault.empty()) return fault;
+  fault = offsets_fault(args->row_offsets, call.batch->n_seqs, args->n_rows);
   if (fault.empty()) fault = token_fault(*args, on_device(*args) ? &device : nullptr);
   if (fault.empty()) fault = output_rows_fault(*args, args->n_rows);
   return fault;
