@@ -307,8 +307,9 @@ TEST(Completion, scripts_are_good_to_their_shells) {
 TEST(Completion, fish_offers_commands_options_and_words) {
   if (run_command("command -v fish").first != 0) GTEST_SKIP() << "no fish on this machine";
   const auto offers = [&](const std::string& line) {
-    return run_command("HOME=/nonexistent fish --no-config -c '" + kSpecctl +
-                       " completion fish | source; complete -C \"specctl " + line + "\"'")
+    return run_command("export HOME=$(mktemp -d); fish --no-config -c '" + kSpecctl +
+                       " completion fish | source; complete -C \"specctl " + line +
+                       "\"'; rm -r $HOME")
         .second;
   };
   EXPECT_NE(offers("gen").find("generate\t"), std::string::npos) << offers("gen");
