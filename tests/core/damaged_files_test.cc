@@ -28,8 +28,10 @@ namespace fs = std::filesystem;
 const std::string kModels = std::string(SPECD_TEST_REFERENCE) + "/models/";
 
 std::string read(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  std::string bytes(fs::file_size(path), '\0');
+  std::ifstream(path, std::ios::binary)
+      .read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  return bytes;
 }
 
 using Words = std::vector<const char*>;
