@@ -13,7 +13,6 @@ constexpr uint64_t kConfigBytesMax = 1u << 20;
 constexpr int64_t kSizeMax = 1 << 20;
 constexpr int64_t kCountMax = 4096;
 constexpr int64_t kVocabMax = 1 << 24;
-constexpr int64_t kPositionsMax = 1 << 28;
 
 // What modeling_*.py and configuration_*.py of transformers fix for a family.
 struct Family {

@@ -11,7 +11,6 @@
 namespace specd {
 namespace {
 
-constexpr int64_t kPositionsMax = 1 << 28;
 constexpr float kPi = std::numbers::pi_v<float>;
 
 struct Type {
@@ -26,7 +25,7 @@ constexpr std::string_view kYarn[] = {"factor",           "original_max_position
                                       "beta_slow",        "mscale",
                                       "mscale_all_dim",   "truncate",
                                       "finetuned"};
-constexpr Type kTypes[] = {
+constexpr Type kRopeTypes[] = {
     {"default", {}}, {"linear", kLinear}, {"llama3", kLlama3}, {"yarn", kYarn}};
 constexpr std::string_view kCommonKeys[] = {"rope_type", "type", "rope_theta",
                                             "partial_rotary_factor"};
@@ -156,9 +155,9 @@ Result<Rope> read_rope(const Json& config, int32_t head_dim, int32_t max_positio
   Rope rope;
   rope.max_positions = max_positions;
   const Json type = block.value("rope_type", block.value("type", Json("default")));
-  const auto known = std::find_if(std::begin(kTypes), std::end(kTypes),
+  const auto known = std::find_if(std::begin(kRopeTypes), std::end(kRopeTypes),
                                   [&](const Type& each) { return type == std::string(each.name); });
-  if (known == std::end(kTypes)) return unsupported(place, block, supported);
+  if (known == std::end(kRopeTypes)) return unsupported(place, block, supported);
   rope.type = known->name;
   for (const auto& [name, value] : block.items()) {
     if (!has(kCommonKeys, name) && !has(known->keys, name) && !value.is_null()) {

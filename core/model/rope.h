@@ -13,6 +13,8 @@
 
 namespace specd {
 
+inline constexpr int64_t kPositionsMax = 1 << 28;  // of a model
+
 struct Rope {
   std::string type = "default";
   double theta = 10000;

@@ -29,25 +29,25 @@ struct TypeInfo {
   uint64_t bytes;
 };
 // In the order of TensorType.
-constexpr std::array<TypeInfo, 15> kTypes = {{{"F64", 8},
-                                              {"F32", 4},
-                                              {"F16", 2},
-                                              {"BF16", 2},
-                                              {"F8_E4M3", 1},
-                                              {"F8_E5M2", 1},
-                                              {"I64", 8},
-                                              {"I32", 4},
-                                              {"I16", 2},
-                                              {"I8", 1},
-                                              {"U64", 8},
-                                              {"U32", 4},
-                                              {"U16", 2},
-                                              {"U8", 1},
-                                              {"BOOL", 1}}};
+constexpr std::array<TypeInfo, 15> kTensorTypes = {{{"F64", 8},
+                                                    {"F32", 4},
+                                                    {"F16", 2},
+                                                    {"BF16", 2},
+                                                    {"F8_E4M3", 1},
+                                                    {"F8_E5M2", 1},
+                                                    {"I64", 8},
+                                                    {"I32", 4},
+                                                    {"I16", 2},
+                                                    {"I8", 1},
+                                                    {"U64", 8},
+                                                    {"U32", 4},
+                                                    {"U16", 2},
+                                                    {"U8", 1},
+                                                    {"BOOL", 1}}};
 
 std::optional<TensorType> type_of(std::string_view name) {
-  for (size_t i = 0; i < kTypes.size(); ++i) {
-    if (name == kTypes[i].name) return static_cast<TensorType>(i);
+  for (size_t i = 0; i < kTensorTypes.size(); ++i) {
+    if (name == kTensorTypes[i].name) return static_cast<TensorType>(i);
   }
   return std::nullopt;
 }
@@ -64,7 +64,7 @@ Result<TensorView> parse_tensor(const Json& entry, const std::string& where, uin
   const std::optional<TensorType> type = type_of(dtype);
   if (!type) {
     std::string known;
-    for (const TypeInfo& each : kTypes) known += std::string(" ") + each.name;
+    for (const TypeInfo& each : kTensorTypes) known += std::string(" ") + each.name;
     const bool is_number = std::string_view("FIU").find(dtype.substr(0, 1)) != std::string::npos;
     return Status(Code::kUnsupported, where + ": dtype " + quote(dtype) + ", known are" + known +
                                           (is_number && !dtype.empty() ? kQuantizedHint : ""));
@@ -165,8 +165,12 @@ std::string shape_text(std::span<const int64_t> shape) {
   return out + "]";
 }
 
-const char* tensor_type_name(TensorType type) { return kTypes[static_cast<size_t>(type)].name; }
-uint64_t tensor_type_bytes(TensorType type) { return kTypes[static_cast<size_t>(type)].bytes; }
+const char* tensor_type_name(TensorType type) {
+  return kTensorTypes[static_cast<size_t>(type)].name;
+}
+uint64_t tensor_type_bytes(TensorType type) {
+  return kTensorTypes[static_cast<size_t>(type)].bytes;
+}
 
 Result<kernels::DType> kernel_dtype(TensorType type) {
   switch (type) {

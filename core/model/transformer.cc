@@ -4,12 +4,12 @@
 #include <bit>
 #include <cmath>
 
+#include "core/base/to_size.h"
+
 namespace specd {
 namespace {
 
 using kernels::PackedMatrix;
-
-size_t size(int32_t n) { return static_cast<size_t>(n); }
 
 }  // namespace
 
@@ -155,7 +155,7 @@ Result<Transformer::Tap> Transformer::make_tap(uint32_t point) const {
   const Impl& m = *impl_;
   SPECD_CHECK(point <= static_cast<uint32_t>(m.config.n_layers) + 1,
               "tap " + std::to_string(point));
-  const size_t bytes = size(m.rows_max) * size(m.config.hidden_size) * sizeof(float);
+  const size_t bytes = to_size(m.rows_max) * to_size(m.config.hidden_size) * sizeof(float);
   SPECD_TRY(Buffer rows, m.device.allocate(bytes, "rows of tap " + std::to_string(point)));
   return Tap{.point = point, .rows = std::move(rows)};
 }
@@ -210,8 +210,8 @@ void Transformer::forward(const ForwardColumns& rows, KvStore& kv) {
   // `delta` of the previous block is added to the residual stream by the next norm.
   const float* pending = nullptr;
   for (int32_t i = 0; i < c.n_layers; ++i) {
-    const Weights::Layer& layer = w.layers[size(i)];
-    const kernels::KvLayer& cache = kv.layers()[size(i)];
+    const Weights::Layer& layer = w.layers[to_size(i)];
+    const kernels::KvLayer& cache = kv.layers()[to_size(i)];
     norm(pending, layer.attention_norm);
     m.tap(static_cast<uint32_t>(i), m.x, rows);
     linear(m.h, layer.qkv, layer.qkv_bias, m.qkv, 1);
@@ -242,7 +242,7 @@ void Transformer::forward(const ForwardColumns& rows, KvStore& kv) {
                            .tail = rows.tail,
                            .n_rows = n,
                            .n_heads = c.n_heads,
-                           .window = c.window[size(i)],
+                           .window = c.window[to_size(i)],
                            .scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim))});
     linear(m.heads, layer.o, layer.o_bias, m.delta, kRowParallelSegments);
     norm(m.delta, layer.mlp_norm);

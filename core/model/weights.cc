@@ -2,13 +2,13 @@
 
 #include <algorithm>
 
+#include "core/base/to_size.h"
+
 namespace specd {
 namespace {
 
 using kernels::DType;
 using kernels::PackedMatrix;
-
-size_t size(int32_t n) { return static_cast<size_t>(n); }
 
 }  // namespace
 
@@ -31,7 +31,7 @@ Result<PackedMatrix> Weights::matrix(int32_t n_out, int32_t n_in) {
 Status Weights::allocate_matrices() {
   const ModelConfig& c = config_;
   const int32_t q = c.n_heads * c.head_dim, kv = c.n_kv_heads * c.head_dim;
-  layers.resize(size(c.n_layers));
+  layers.resize(to_size(c.n_layers));
   for (Layer& layer : layers) {
     SPECD_TRY(layer.qkv, matrix(q + 2 * kv, c.hidden_size));
     SPECD_TRY(layer.o, matrix(c.hidden_size, q));
@@ -58,7 +58,7 @@ void Weights::pack(const PackedMatrix& into, const std::vector<Part>& parts) {
 Result<const float*> Weights::vector_of(const std::vector<Part>& parts) {
   int32_t n = 0;
   for (const Part& part : parts) n += part.n;
-  SPECD_TRY(void* data, allocate(size(n) * sizeof(float), "norms and biases"));
+  SPECD_TRY(void* data, allocate(to_size(n) * sizeof(float), "norms and biases"));
   auto* to = static_cast<float*>(data);
   for (const Part& part : parts) {
     const TensorView& view = checkpoint_->at(part.name);
@@ -139,7 +139,7 @@ Status Weights::load(const std::string& model_dir, const std::function<void(doub
   held_bytes += table.bytes;
   SPECD_OK_OR_RETURN(allocate_matrices());
   for (int32_t i = 0; i < c.n_layers; ++i) {
-    SPECD_OK_OR_RETURN(load_layer("model.layers." + std::to_string(i) + ".", layers[size(i)]));
+    SPECD_OK_OR_RETURN(load_layer("model.layers." + std::to_string(i) + ".", layers[to_size(i)]));
     if (progress) progress(static_cast<double>(i + 1) / (c.n_layers + 1));
   }
   SPECD_TRY(final_norm, vector_of({{"model.norm.weight", c.hidden_size}}));
@@ -175,14 +175,14 @@ Status Weights::make_random(uint64_t seed) {
       const int32_t n = std::min(kRows, into.n_out - j);
       // Magnitude at most 2^-6.
       device_.ops().pack(device_.stream(), {.packed = into,
-                                            .source = numbers(size(n) * size(into.n_in), 121),
+                                            .source = numbers(to_size(n) * to_size(into.n_in), 121),
                                             .n_rows = n,
                                             .column_begin = j});
     }
     parameters += static_cast<uint64_t>(into.n_out) * static_cast<uint64_t>(into.n_in);
   };
-  SPECD_TRY(void* ones, allocate(size(c.hidden_size) * sizeof(float), "norms and biases"));
-  const std::vector<float> all_ones(size(c.hidden_size), 1.0f);
+  SPECD_TRY(void* ones, allocate(to_size(c.hidden_size) * sizeof(float), "norms and biases"));
+  const std::vector<float> all_ones(to_size(c.hidden_size), 1.0f);
   device_.copy_in(ones, all_ones.data(), all_ones.size() * sizeof(float));
   for (Layer& layer : layers) {
     layer.attention_norm = layer.mlp_norm = static_cast<const float*>(ones);
@@ -191,13 +191,13 @@ Status Weights::make_random(uint64_t seed) {
   }
   fill(lm_head);
   final_norm = static_cast<const float*>(ones);
-  SPECD_TRY(void* table,
-            allocate(size(c.vocab_size) * size(c.hidden_size) * sizeof(uint16_t), "embedding"));
+  SPECD_TRY(void* table, allocate(to_size(c.vocab_size) * to_size(c.hidden_size) * sizeof(uint16_t),
+                                  "embedding"));
   pool.clear();
-  const size_t width = size(c.hidden_size);
+  const size_t width = to_size(c.hidden_size);
   for (int32_t i = 0; i < c.vocab_size; i += kRows) {
-    const size_t cells = size(std::min(kRows, c.vocab_size - i)) * width;
-    device_.copy_in(static_cast<uint16_t*>(table) + size(i) * width, numbers(cells, 126),
+    const size_t cells = to_size(std::min(kRows, c.vocab_size - i)) * width;
+    device_.copy_in(static_cast<uint16_t*>(table) + to_size(i) * width, numbers(cells, 126),
                     cells * sizeof(uint16_t));
   }
   embedding = table;

@@ -6,12 +6,12 @@
 #include "core/base/utf8.h"
 #include "core/text/byte_level.h"
 #include "core/text/normalizer.h"
+#include "core/text/tokenizer_json.h"
 
 namespace specd {
 namespace {
 
 constexpr std::string_view kReplacementCharacter = "\xEF\xBF\xBD";
-constexpr size_t kStepsMax = 32;
 constexpr size_t kGrowthMax = 16;
 constexpr size_t kGrowthFree = 64;
 constexpr int64_t kStripMax = 1000;

@@ -19,7 +19,6 @@ constexpr uint32_t kMemosMax = 256;
 constexpr size_t kStackPerCharacter = 4;
 constexpr size_t kStackMin = 10'000;
 constexpr uint64_t kStepsOfAllocation = 16;  // the price of an allocation, which short texts notice
-constexpr char32_t kLastCodePoint = 0x10FFFF;
 
 }  // namespace
 

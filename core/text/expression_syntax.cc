@@ -18,7 +18,6 @@ constexpr size_t kBytesMax = 4096;
 constexpr size_t kSetsMax = 512;
 constexpr int kDepthMax = 32;
 constexpr int kRepeatMax = 1000;
-constexpr char32_t kLastCodePoint = 0x10FFFF;
 
 CodePointSet tidy(CodePointSet ranges) {
   std::sort(ranges.begin(), ranges.end(),

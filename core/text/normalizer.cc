@@ -5,11 +5,11 @@
 #include "core/base/quote.h"
 #include "core/base/utf8.h"
 #include "core/text/nfc.h"
+#include "core/text/tokenizer_json.h"
 
 namespace specd {
 namespace {
 
-constexpr size_t kStepsMax = 32;
 constexpr size_t kContentBytesMax = 256;
 
 void nfc(SourceText& text) {
@@ -106,8 +106,7 @@ Status Normalizer::read(const Json& normalizer, const std::string& where) {
     steps_.emplace_back(Replace{std::move(parts.first), std::move(parts.second)});
     return Status();
   }
-  return Status(Code::kUnsupported, where + ": found " + quote(normalizer.dump(-1, ' ', true)) +
-                                        ", supported: null, NFC, Prepend, Replace, Sequence");
+  return unsupported(where, normalizer, "null, NFC, Prepend, Replace, Sequence");
 }
 
 Status Normalizer::read_sequence(const Json& sequence, const std::string& where) {

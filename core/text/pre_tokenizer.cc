@@ -6,16 +6,10 @@
 #include "core/base/quote.h"
 #include "core/base/utf8.h"
 #include "core/text/byte_level.h"
+#include "core/text/tokenizer_json.h"
 
 namespace specd {
 namespace {
-
-constexpr size_t kStepsMax = 32;
-
-Status unsupported(const std::string& where, const Json& found, const std::string& supported) {
-  return Status(Code::kUnsupported, where + ": found " + quote(found.dump(-1, ' ', true)) +
-                                        ", supported: " + supported);
-}
 
 // A flag that the reference requires.
 Result<bool> demanded_bool(const Json& object, const char* key, const std::string& where) {

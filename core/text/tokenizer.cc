@@ -6,6 +6,7 @@
 
 #include "core/base/quote.h"
 #include "core/base/utf8.h"
+#include "core/text/tokenizer_json.h"
 
 namespace specd {
 namespace {
@@ -14,11 +15,6 @@ constexpr uint64_t kFileBytesMax = 64u << 20;  // twice the largest published fi
 constexpr size_t kTemplateIdsMax = 64;
 constexpr uint64_t kStepsOfBpe = 8;  // per byte
 constexpr size_t kAddedBytesMax = 4 << 20;
-
-Status unsupported(const std::string& where, const Json& found, const std::string& supported) {
-  return Status(Code::kUnsupported, where + ": found " + quote(found.dump(-1, ' ', true)) +
-                                        ", supported: " + supported);
-}
 
 const Json& value_or_null(const Json& object, const char* key) {
   static const Json null;

@@ -9,6 +9,8 @@
 
 namespace specd {
 
+inline constexpr char32_t kLastCodePoint = 0x10FFFF;
+
 // General categories as \p{..} of the reference's expression engine has them. The order keeps each
 // group together.
 enum class Category : uint8_t {

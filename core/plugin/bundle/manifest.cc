@@ -10,8 +10,7 @@
 namespace specd {
 namespace {
 
-constexpr size_t kTextBytesMax = 256;
-constexpr size_t kFactoriesMax = 64;
+constexpr size_t kFieldBytesMax = 256;
 constexpr size_t kFilesMax = 256;
 constexpr size_t kHexDigits = 64;
 
@@ -29,7 +28,7 @@ Status check_keys(const Json& object, const std::vector<std::string>& known,
 }
 
 bool is_name(std::string_view text, std::string_view marks) {
-  return !text.empty() && text.size() <= kTextBytesMax &&
+  return !text.empty() && text.size() <= kFieldBytesMax &&
          std::all_of(text.begin(), text.end(), [marks](char c) {
            return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
                   marks.find(c) != std::string_view::npos;

@@ -12,6 +12,7 @@
 namespace specd {
 
 inline constexpr uint64_t kManifestBytesMax = 64 * 1024;
+inline constexpr uint32_t kFactoriesMax = 64;  // of a bundle, in its manifest and in its library
 
 struct Manifest {
   std::string id;

@@ -35,7 +35,6 @@ namespace specd {
 namespace {
 
 constexpr size_t kTextBytesMax = 4096;  // of a string of the table
-constexpr uint32_t kFactoriesMax = 64;
 
 struct Module {
   boost::dll::shared_library library;
