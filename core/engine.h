@@ -15,6 +15,7 @@
 #include "core/base/log.h"
 #include "core/base/metrics.h"
 #include "core/base/status.h"
+#include "core/plugin/bundle/plugin_state.h"
 #include "core/request/request.h"
 #include "core/spec/route_report.h"
 
@@ -95,7 +96,6 @@ struct EngineOptions {
 
 // ---- reports ---------------------------------------------------------------------------------
 
-enum class PluginState { kDiscovered, kLoaded, kRefused };
 const char* plugin_state_name(PluginState state);
 
 struct PluginReport {

@@ -3,22 +3,6 @@
 
 namespace specd {
 
-namespace {
-
-PluginState state_of(const BundleInfo& bundle) {
-  switch (bundle.state) {
-    case BundleInfo::State::kDiscovered:
-      return PluginState::kDiscovered;
-    case BundleInfo::State::kLoaded:
-      return PluginState::kLoaded;
-    case BundleInfo::State::kRefused:
-      break;
-  }
-  return PluginState::kRefused;
-}
-
-}  // namespace
-
 const char* plugin_state_name(PluginState state) {
   switch (state) {
     case PluginState::kDiscovered:
@@ -51,7 +35,7 @@ std::vector<PluginReport> Engine::plugins() const {
                         .license = bundle.license,
                         .directory = bundle.directory,
                         .sha256 = bundle.sha256,
-                        .state = state_of(bundle),
+                        .state = bundle.state,
                         .reason = bundle.reason,
                         .factories = {}};
     for (const FactoryInfo& factory : bundle.factories) {

@@ -55,7 +55,7 @@ void RouteControl::add_taps(std::vector<Transformer::Tap> taps) {
 bool RouteControl::is_current(const LiveRoute& route) const {
   const auto is_there = [&](const BundleInfo& made_of) {
     const std::optional<BundleInfo> now = registry_->find(made_of.id);
-    return now.has_value() && now->state == BundleInfo::State::kLoaded &&
+    return now.has_value() && now->state == PluginState::kLoaded &&
            now->content_sha256 == made_of.content_sha256;
   };
   return is_there(route.drafter_bundle) && is_there(route.verifier_bundle) &&

@@ -125,7 +125,7 @@ Result<std::vector<std::string>> bundle_directories(const std::string& root) {
 }
 
 void refuse(BundleInfo& info, const Status& why) {
-  info.state = BundleInfo::State::kRefused;
+  info.state = PluginState::kRefused;
   info.reason = why.text();
 }
 
@@ -353,7 +353,7 @@ Result<Bundle> PluginRegistry::Impl::load(const std::string& plugin_id) {
     return was_refused(loaded.status());
   }
   kept.plugin = loaded.value();
-  kept.info.state = BundleInfo::State::kLoaded;
+  kept.info.state = PluginState::kLoaded;
   kept.info.reason.clear();  // of an earlier attempt
   log(LogLevel::kInfo, "plugin " + kept.info.id + " " + kept.info.version + " loaded from " +
                            quote(kept.info.directory + "/" + kept.manifest.library, 400) +

@@ -15,6 +15,7 @@
 
 #include "core/base/json.h"
 #include "core/base/status.h"
+#include "core/plugin/bundle/plugin_state.h"
 #include "core/plugin/instance/instance.h"
 
 namespace specd {
@@ -32,7 +33,7 @@ struct BundleInfo {
   std::string sha256;          // of the library, from the manifest
   std::string content_sha256;  // of the manifest, which names the hash of every file
   std::vector<FactoryInfo> factories;
-  enum class State { kDiscovered, kLoaded, kRefused } state = State::kDiscovered;
+  PluginState state = PluginState::kDiscovered;
   std::string reason;  // when refused: what, where, expected, found
 };
 

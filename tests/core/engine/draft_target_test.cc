@@ -15,7 +15,7 @@
 namespace specd {
 namespace {
 
-constexpr int32_t kTokens = 24;
+constexpr int32_t kDraftTargetTokens = 24;
 
 class DraftTarget : public EngineTest {
  protected:
@@ -41,7 +41,7 @@ class DraftTarget : public EngineTest {
   }
   // Greedy and seeded requests of every other prompt: the larger model is slow under sanitizers.
   static std::vector<Request> requests(const std::string& route_name,
-                                       int32_t max_tokens = kTokens) {
+                                       int32_t max_tokens = kDraftTargetTokens) {
     std::vector<Request> all;
     for (size_t i = 0; i < prompts().size(); i += 2) {
       const std::string prompt = prompts()[i];

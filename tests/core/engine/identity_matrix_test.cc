@@ -30,7 +30,7 @@ constexpr size_t kPrompts = 8;
 std::vector<std::string> matrix_families() { return families(); }
 #endif
 
-constexpr int32_t kTokens = 48;
+constexpr int32_t kMatrixTokens = 48;
 enum Factor { kDrafter, kLength, kConcurrency, kMemory, kPrefix, kSampling, kFactors };
 using Case = std::array<int, kFactors>;  // of each factor its level
 
@@ -160,7 +160,7 @@ class IdentityMatrix : public EngineTest {
   }
 
   Request request_of(size_t prompt, int sampling, const std::string& route_name) const {
-    Request r = request(prompts_[prompt], route_name, kTokens, sampling > 0 ? 0.8f : 0,
+    Request r = request(prompts_[prompt], route_name, kMatrixTokens, sampling > 0 ? 0.8f : 0,
                         sampling > 0 ? 77 + prompt : 0);
     if (sampling == 2) {
       r.sampling.top_k = 100;

@@ -12,7 +12,7 @@
 namespace specd {
 namespace {
 
-constexpr int32_t kTokens = 56;
+constexpr int32_t kLookaheadTokens = 56;
 
 #ifdef SPECD_TEST_SANITIZED
 constexpr size_t kContexts = 2;  // slow, and about memory and threads rather than tokens
@@ -29,8 +29,8 @@ class LookaheadEngine : public EngineTest {
   static std::vector<Request> requests(const std::string& route_name) {
     std::vector<Request> all;
     for (const std::string& prompt : prompts()) {
-      all.push_back(request(prompt, route_name, kTokens));
-      all.push_back(request(prompt, route_name, kTokens, 0.8f, 1234));
+      all.push_back(request(prompt, route_name, kLookaheadTokens));
+      all.push_back(request(prompt, route_name, kLookaheadTokens, 0.8f, 1234));
     }
     return all;
   }

@@ -16,7 +16,7 @@
 namespace specd {
 namespace {
 
-constexpr int32_t kTokens = 56;
+constexpr int32_t kSchedTokens = 56;
 constexpr int32_t kPage = 16;
 
 class Sched : public EngineTest {
@@ -29,7 +29,7 @@ class Sched : public EngineTest {
     return o;
   }
   static std::vector<Request> requests(const std::string& route_name,
-                                       int32_t max_tokens = kTokens) {
+                                       int32_t max_tokens = kSchedTokens) {
     std::vector<Request> all;
     for (const std::string& prompt : prompts()) {
       all.push_back(request(prompt, route_name, max_tokens));
@@ -461,7 +461,7 @@ TEST_F(Sched, a_route_drafts_up_to_its_batch_size_and_again_below) {
   o.routes.push_back(lookup(4));
   o.routes[0].disable_by_batch_size = 2;
   start(o);
-  const Request r = request(prompts()[2], "lookup", kTokens);
+  const Request r = request(prompts()[2], "lookup", kSchedTokens);
   const Outcome alone = run(r);
   EXPECT_GT(alone.usage.draft_tokens, 0);
   EXPECT_FALSE(report("lookup").suspended);
@@ -491,19 +491,19 @@ TEST_F(Sched, a_route_drafts_up_to_its_batch_size_and_again_below) {
 TEST_F(Sched, a_request_may_ask_for_fewer_drafts) {
   EngineOptions o = options();
   start(o);
-  const Request plain = request(prompts()[0], "off", kTokens);
+  const Request plain = request(prompts()[0], "off", kSchedTokens);
   const Outcome whole = run(plain);
   const std::string file = record({plain}, {whole});
   o.routes.push_back(
       route("full", plugin("specd.drafter.replay", Json{{"file", file}, {"draft_tokens", 8}}), 8));
   start(o);
   for (const int32_t most : {0, 1, 3, 8, 100}) {
-    Request r = request(prompts()[0], "full", kTokens);
+    Request r = request(prompts()[0], "full", kSchedTokens);
     r.draft_nodes_max = most;
     const Outcome outcome = run(r);
     EXPECT_EQ(outcome.tokens, whole.tokens);
     const int32_t k = std::min(most, 8);
-    EXPECT_EQ(outcome.usage.steps, 1 + (kTokens - 1 + k) / (k + 1)) << most;
+    EXPECT_EQ(outcome.usage.steps, 1 + (kSchedTokens - 1 + k) / (k + 1)) << most;
   }
 }
 

@@ -15,7 +15,7 @@
 namespace specd {
 namespace {
 
-constexpr int32_t kTokens = 48;
+constexpr int32_t kUntrainedTokens = 48;
 
 class Untrained : public EngineTest {
  protected:
@@ -103,8 +103,8 @@ TEST_F(Untrained, in_one_batch_they_change_no_token) {
   start(o);
   std::vector<Request> all;
   for (const std::string& prompt : prompts()) {
-    all.push_back(request(prompt, "off", kTokens));
-    all.push_back(request(prompt, "off", kTokens, 0.8f, 7));
+    all.push_back(request(prompt, "off", kUntrainedTokens));
+    all.push_back(request(prompt, "off", kUntrainedTokens, 0.8f, 7));
   }
   const std::vector<Outcome> plain = run_all(all);
   const std::vector<std::string> routes = names(o);
@@ -132,8 +132,8 @@ TEST_F(Untrained, a_prompt_of_one_token_repeated_and_one_up_to_the_models_limit_
     r.prompt_tokens = std::move(ids);
     all.push_back(std::move(r));
   };
-  add(std::vector<int32_t>(200, code[3]), kTokens);
-  add({code[0]}, kTokens);
+  add(std::vector<int32_t>(200, code[3]), kUntrainedTokens);
+  add({code[0]}, kUntrainedTokens);
   std::vector<int32_t> full;
   while (full.size() < static_cast<size_t>(limit) - 20)
     full.push_back(code[full.size() % code.size()]);
@@ -151,7 +151,8 @@ TEST_F(Untrained, a_prompt_of_one_token_repeated_and_one_up_to_the_models_limit_
 TEST_F(Untrained, a_corpus_is_drafted_from_once_it_is_read_and_goes_with_its_route) {
   start(options());
   std::vector<Request> all;
-  for (const std::string& prompt : prompts()) all.push_back(request(prompt, "off", kTokens));
+  for (const std::string& prompt : prompts())
+    all.push_back(request(prompt, "off", kUntrainedTokens));
   const std::vector<Outcome> plain = run_all(all);
   // What these prompts are answered with, beside much else.
   const std::string path = folder_ + "/corpus.jsonl";
@@ -179,7 +180,7 @@ TEST_F(Untrained, a_corpus_is_drafted_from_once_it_is_read_and_goes_with_its_rou
     return report(name).counts.accepted;
   };
   ASSERT_TRUE(engine_->apply_route(suffix("without", Json::object()), "").ok());
-  const uint64_t total = all.size() * kTokens;
+  const uint64_t total = all.size() * kUntrainedTokens;
   EXPECT_LT(accepted_on("without"), total * 7 / 10);
   // A route that goes early, as a rule before its corpus is indexed, takes its thread with it.
   const size_t threads = entries_of("/proc/self/task");

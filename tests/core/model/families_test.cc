@@ -12,14 +12,6 @@
 namespace specd {
 namespace {
 
-int32_t argmax(const std::vector<float>& row) {
-  return static_cast<int32_t>(std::max_element(row.begin(), row.end()) - row.begin());
-}
-
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
-
 class Family : public testing::TestWithParam<std::string> {};
 
 TEST_P(Family, logits_and_greedy_text_are_those_of_transformers) {

@@ -18,14 +18,6 @@ namespace {
 
 using Logits = std::vector<std::vector<float>>;
 
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
-
-int32_t argmax(const std::vector<float>& row) {
-  return static_cast<int32_t>(std::max_element(row.begin(), row.end()) - row.begin());
-}
-
 Json reference() {
   return parse_json_file(std::string(SPECD_TEST_ZOO) + "/reference/reference.json", 1 << 24)
       .value();

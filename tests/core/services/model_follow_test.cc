@@ -31,12 +31,12 @@ class Follow : public ModelServiceTest {
     call_.committed = &committed_;
     Followed r;
     r.of.assign(3, -1);
-    r.logits.assign(static_cast<size_t>(3 * kNodes * kVocab), -7);
+    r.logits.assign(static_cast<size_t>(3 * kNodes * kModelVocab), -7);
     std::vector<uint32_t> places;
     for (const uint32_t s : wanted) places.push_back(s * kNodes);
     const specd_tensor token_t = host_i32(proposal_.data(), {3 * kNodes});
     const specd_tensor logits_t =
-        host_tensor(r.logits.data(), SPECD_DT_FLOAT, 32, {3 * kNodes, kVocab});
+        host_tensor(r.logits.data(), SPECD_DT_FLOAT, 32, {3 * kNodes, kModelVocab});
     specd_forward_args args{};
     args.struct_size = sizeof(args);
     args.n_rows = rows_max;
@@ -98,7 +98,7 @@ TEST_F(Follow, committed_text_is_fed_once_in_portions_with_the_bits_of_the_model
   EXPECT_EQ(rows(), 17u + 5 + 1 + 9) << "the last token of b is fed again";
   for (const auto& [s, text] : {std::pair(0u, &a), {1u, &b}, {2u, &c}}) {
     const std::vector<float> expected = plain(*text).back();
-    const float* found = &f.logits[size_t{s} * kNodes * kVocab];
+    const float* found = &f.logits[size_t{s} * kNodes * kModelVocab];
     EXPECT_TRUE(std::equal(expected.begin(), expected.end(), found)) << s;
     EXPECT_EQ(proposal_[s * kNodes], best(expected));
     EXPECT_EQ(proposal_[s * kNodes + 1], -7) << "written beside its place";

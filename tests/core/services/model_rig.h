@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cstring>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -17,12 +16,8 @@
 namespace specd {
 
 constexpr int32_t kPages = 24;
-constexpr int32_t kVocab = 4096;
+constexpr int32_t kModelVocab = 4096;
 using Logits = std::vector<std::vector<float>>;
-
-inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
 
 // The draft model of the zoo inside the pages of the target, and the service table over it.
 class ModelServiceTest : public testing::Test {
@@ -35,7 +30,7 @@ class ModelServiceTest : public testing::Test {
     kv_ = std::make_unique<KvStore>(
         KvStore::create(*device_, config_, kernels::DType::kF32, kPages).value());
     pool_ = std::make_unique<PagePool>(kPages);
-    services_ = std::make_unique<Services>(*device_, *device_, kVocab);
+    services_ = std::make_unique<Services>(*device_, *device_, kModelVocab);
     models_ = std::make_unique<ModelService>(*device_, *pool_);
     // Small limits, so that one call takes several forwards.
     for (const char* name : {"draft", "second"}) {
@@ -108,14 +103,14 @@ class ModelServiceTest : public testing::Test {
     r.logprob.assign(token.size(), 7);
     r.top.assign(token.size() * kTop, -7);
     r.top_logprob.assign(token.size() * kTop, 7);
-    std::vector<float> logits(token.size() * kVocab, -7);
+    std::vector<float> logits(token.size() * kModelVocab, -7);
     const specd_tensor token_t = host_i32(token.data(), {n});
     const specd_tensor drawn_t = host_i32(r.token.data(), {n});
     const specd_tensor logprob_t = host_tensor(r.logprob.data(), SPECD_DT_FLOAT, 32, {n});
     const specd_tensor top_t = host_i32(r.top.data(), {n, kTop});
     const specd_tensor top_logprob_t =
         host_tensor(r.top_logprob.data(), SPECD_DT_FLOAT, 32, {n, kTop});
-    const specd_tensor logits_t = host_tensor(logits.data(), SPECD_DT_FLOAT, 32, {n, kVocab});
+    const specd_tensor logits_t = host_tensor(logits.data(), SPECD_DT_FLOAT, 32, {n, kModelVocab});
     specd_forward_args args{};
     args.struct_size = sizeof(args);
     args.n_rows = args.n_outputs = static_cast<uint32_t>(n);
@@ -131,7 +126,8 @@ class ModelServiceTest : public testing::Test {
     args.seq_status = r.of.data();
     r.status = table_->forward(host_, &call_, model == nullptr ? model_ : model, &args);
     for (int64_t i = 0; i < n; ++i) {
-      r.logits.emplace_back(logits.begin() + i * kVocab, logits.begin() + (i + 1) * kVocab);
+      r.logits.emplace_back(logits.begin() + i * kModelVocab,
+                            logits.begin() + (i + 1) * kModelVocab);
     }
     return r;
   }

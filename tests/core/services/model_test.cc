@@ -115,7 +115,7 @@ TEST_F(ModelServiceTest, the_drawn_token_is_the_targets_draw_on_these_logits) {
                                .seed = sampling.seed,
                                .greedy = i >= 9};
     int32_t expected = -1;
-    device_->ops().draw(device_->stream(), {r.logits[i].data(), &row, &expected, 1, kVocab});
+    device_->ops().draw(device_->stream(), {r.logits[i].data(), &row, &expected, 1, kModelVocab});
     EXPECT_EQ(r.token[i], expected) << i;
     double sum = 0;
     for (const float logit : r.logits[i]) sum += std::exp(static_cast<double>(logit));
@@ -160,7 +160,7 @@ TEST_F(ModelServiceTest, a_sequence_that_fails_is_alone_in_it_and_unchanged) {
   draft.target_vocab_size = 5000;
   others_go_on({{{4999}, {5}, {}}, {}}, SPECD_E_UNSUPPORTED,
                "token 4999 is not in the vocabulary of draft model 'draft', which ends at 4096");
-  draft.target_vocab_size = kVocab;
+  draft.target_vocab_size = kModelVocab;
   draft.config.max_positions = 8;
   others_go_on({{{7, 8, 9}, {5}, {}}, {}}, SPECD_E_UNSUPPORTED,
                "position 8 is beyond the context of draft model 'draft', 8");

@@ -43,18 +43,18 @@ class CommitTest : public testing::Test {
   }
 };
 
-using Column = std::vector<int32_t>;
+using Ints = std::vector<int32_t>;
 
 TEST_F(CommitTest, the_accepted_branch_and_the_verdicts_token_follow_the_text) {
   ActiveSequence member = decoding(10);
   member.verdict = Verdict{.accepted = {2, 3}, .next_token = 60};
   const KvMoves moves = commit({&member}, {99});
-  EXPECT_EQ(member.sequence->tokens(), (Column{1, 2, 3, 52, 53, 60}));
+  EXPECT_EQ(member.sequence->tokens(), (Ints{1, 2, 3, 52, 53, 60}));
   EXPECT_EQ(member.n_taken, 3);
   EXPECT_EQ(member.n_computed, 5);
   // Nodes 2 and 3 move from slots 5 and 6 of page 4 to right after the root, which is in slot 2.
-  EXPECT_EQ(moves.from, (Column{69, 70}));
-  EXPECT_EQ(moves.to, (Column{67, 68}));
+  EXPECT_EQ(moves.from, (Ints{69, 70}));
+  EXPECT_EQ(moves.to, (Ints{67, 68}));
   expect_balance(member, 2, 2, 0);
 }
 
@@ -62,13 +62,13 @@ TEST_F(CommitTest, a_chain_in_place_moves_nothing) {
   ActiveSequence member = decoding(10);
   member.verdict = Verdict{.accepted = {0, 1}, .next_token = 60};
   EXPECT_TRUE(commit({&member}, {99}).from.empty());
-  EXPECT_EQ(member.sequence->tokens(), (Column{1, 2, 3, 50, 51, 60}));
+  EXPECT_EQ(member.sequence->tokens(), (Ints{1, 2, 3, 50, 51, 60}));
 }
 
 TEST_F(CommitTest, without_a_verdict_the_token_drawn_at_the_root_is_emitted) {
   ActiveSequence member = decoding(10);
   EXPECT_TRUE(commit({&member}, {99}).from.empty());
-  EXPECT_EQ(member.sequence->tokens(), (Column{1, 2, 3, 99}));
+  EXPECT_EQ(member.sequence->tokens(), (Ints{1, 2, 3, 99}));
   EXPECT_EQ(member.n_computed, 3);
   expect_balance(member, 0, 4, 0);
 }
@@ -77,7 +77,7 @@ TEST_F(CommitTest, what_is_accepted_behind_the_end_of_the_text_is_discarded) {
   ActiveSequence member = decoding(1);
   member.verdict = Verdict{.accepted = {0, 1}, .next_token = 60};
   commit({&member}, {99});
-  EXPECT_EQ(member.sequence->tokens(), (Column{1, 2, 3, 50}));
+  EXPECT_EQ(member.sequence->tokens(), (Ints{1, 2, 3, 50}));
   EXPECT_EQ(member.sequence->finish(), FinishReason::kLength);
   expect_balance(member, 1, 2, 1);
 }
@@ -97,8 +97,8 @@ TEST_F(CommitTest, logits_that_are_not_finite_fail_their_sequence_alone) {
   commit({&bad, &good}, {-1, 99});
   EXPECT_EQ(bad.sequence->finish(), FinishReason::kError);
   EXPECT_EQ(bad.sequence->error().message(), "the model's logits at position 3 are not finite");
-  EXPECT_EQ(bad.sequence->tokens(), (Column{1, 2, 3}));
-  EXPECT_EQ(good.sequence->tokens(), (Column{1, 2, 3, 99}));
+  EXPECT_EQ(bad.sequence->tokens(), (Ints{1, 2, 3}));
+  EXPECT_EQ(good.sequence->tokens(), (Ints{1, 2, 3, 99}));
 }
 
 TEST_F(CommitTest, a_sequence_that_ended_meanwhile_takes_nothing) {
@@ -106,7 +106,7 @@ TEST_F(CommitTest, a_sequence_that_ended_meanwhile_takes_nothing) {
   member.verdict = Verdict{.accepted = {0}, .next_token = 60};
   member.sequence->fail(FinishReason::kCancelled, Status(Code::kCancelled, "cancelled"));
   EXPECT_TRUE(commit({&member}, {99}).from.empty());
-  EXPECT_EQ(member.sequence->tokens(), (Column{1, 2, 3}));
+  EXPECT_EQ(member.sequence->tokens(), (Ints{1, 2, 3}));
   expect_balance(member, 0, 0, 4);
   EXPECT_EQ(member.sequence->usage.steps, 0);
 }

@@ -13,13 +13,13 @@
 namespace specd {
 namespace {
 
-using Column = std::vector<int32_t>;
+using Ints = std::vector<int32_t>;
 
-DraftTree tree_of(const Column& token, const Column& parent, const Column& flags = {}) {
+DraftTree tree_of(const Ints& token, const Ints& parent, const Ints& flags = {}) {
   DraftTree tree;
   tree.token = token;
   tree.parent = parent;
-  tree.flags = flags.empty() ? Column(token.size(), 0) : flags;
+  tree.flags = flags.empty() ? Ints(token.size(), 0) : flags;
   for (const int32_t each : parent) {
     tree.depth.push_back(each < 0 ? 1 : tree.depth[static_cast<size_t>(each)] + 1);
   }
@@ -39,7 +39,7 @@ Composed composed(const std::vector<ComposeItem>& items) {
 const SamplingParams kGreedy;
 
 TEST(Compose, a_prompt_chunk_is_a_causal_span_without_logits) {
-  const Column tokens{10, 11, 12, 13, 14};
+  const Ints tokens{10, 11, 12, 13, 14};
   const BlockTable table{.pages = {7}};
   const DraftTree none;
   const Composed step = composed({{.tokens = tokens,
@@ -48,18 +48,18 @@ TEST(Compose, a_prompt_chunk_is_a_causal_span_without_logits) {
                                    .sampling = &kGreedy,
                                    .n_computed = 1,
                                    .n_rows = 3}});
-  EXPECT_EQ(step.input.rows.token, (Column{11, 12, 13}));
-  EXPECT_EQ(step.input.rows.position, (Column{1, 2, 3}));
-  EXPECT_EQ(step.input.rows.slot, (Column{113, 114, 115}));
-  EXPECT_EQ(step.input.rows.span, (Column{2, 3, 4}));
-  EXPECT_EQ(step.input.rows.pages, (Column{7}));
+  EXPECT_EQ(step.input.rows.token, (Ints{11, 12, 13}));
+  EXPECT_EQ(step.input.rows.position, (Ints{1, 2, 3}));
+  EXPECT_EQ(step.input.rows.slot, (Ints{113, 114, 115}));
+  EXPECT_EQ(step.input.rows.span, (Ints{2, 3, 4}));
+  EXPECT_EQ(step.input.rows.pages, (Ints{7}));
   EXPECT_TRUE(step.input.rows.logits_rows.empty());
   EXPECT_TRUE(step.input.rows.tap_rows.empty());
   EXPECT_EQ(step.places[0].root_logits, -1);
 }
 
 TEST(Compose, a_chain_attends_like_text_and_a_branch_through_the_tail) {
-  const Column tokens{10, 11, 12};
+  const Ints tokens{10, 11, 12};
   const BlockTable table{.pages = {0}};
   //  root - 0 - 1
   //       \ 2 - 3
@@ -71,22 +71,22 @@ TEST(Compose, a_chain_attends_like_text_and_a_branch_through_the_tail) {
                                    .n_computed = 2,
                                    .n_rows = 1,
                                    .wants_token = true}});
-  EXPECT_EQ(step.input.rows.token, (Column{12, 20, 21, 22, 23}));
-  EXPECT_EQ(step.input.rows.position, (Column{2, 3, 4, 3, 4}));
-  EXPECT_EQ(step.input.rows.slot, (Column{2, 3, 4, 5, 6}));
-  EXPECT_EQ(step.input.rows.span, (Column{3, 4, 5, 3, 3}));
-  EXPECT_EQ(step.input.rows.tail_begin, (Column{0, 0, 0, 0, 1}));
-  EXPECT_EQ(step.input.rows.tail, (Column{5, 5, 6}));
-  EXPECT_EQ(step.input.rows.logits_rows, (Column{0, 1, 2, 3, 4}));
+  EXPECT_EQ(step.input.rows.token, (Ints{12, 20, 21, 22, 23}));
+  EXPECT_EQ(step.input.rows.position, (Ints{2, 3, 4, 3, 4}));
+  EXPECT_EQ(step.input.rows.slot, (Ints{2, 3, 4, 5, 6}));
+  EXPECT_EQ(step.input.rows.span, (Ints{3, 4, 5, 3, 3}));
+  EXPECT_EQ(step.input.rows.tail_begin, (Ints{0, 0, 0, 0, 1}));
+  EXPECT_EQ(step.input.rows.tail, (Ints{5, 5, 6}));
+  EXPECT_EQ(step.input.rows.logits_rows, (Ints{0, 1, 2, 3, 4}));
   EXPECT_EQ(step.places[0].root_logits, 0);
-  EXPECT_EQ(step.places[0].logits_of_node, (Column{1, 2, 3, 4}));
+  EXPECT_EQ(step.places[0].logits_of_node, (Ints{1, 2, 3, 4}));
   for (size_t i = 0; i < 5; ++i) {
     EXPECT_EQ(step.input.draws[i].position, step.input.rows.position[i] + 1);
   }
 }
 
 TEST(Compose, a_probe_draws_nothing_unless_its_top1_is_wanted) {
-  const Column tokens{10};
+  const Ints tokens{10};
   const BlockTable table{.pages = {0}};
   const DraftTree tree = tree_of({20, 21, 22}, {-1, 0, -1},
                                  {0, SPECD_NODE_PROBE, SPECD_NODE_PROBE | SPECD_NODE_WANT_TOP1});
@@ -96,13 +96,13 @@ TEST(Compose, a_probe_draws_nothing_unless_its_top1_is_wanted) {
                                    .sampling = &kGreedy,
                                    .n_rows = 1,
                                    .wants_token = true}});
-  EXPECT_EQ(step.places[0].logits_of_node, (Column{1, -1, 2}));
-  EXPECT_EQ(step.input.rows.logits_rows, (Column{0, 1, 3}));
+  EXPECT_EQ(step.places[0].logits_of_node, (Ints{1, -1, 2}));
+  EXPECT_EQ(step.input.rows.logits_rows, (Ints{0, 1, 3}));
   EXPECT_TRUE(step.input.wants_top1);
 }
 
 TEST(Compose, penalties_see_the_text_and_the_nodes_own_path) {
-  const Column tokens{10, 11};
+  const Ints tokens{10, 11};
   const BlockTable table{.pages = {0}};
   const DraftTree tree = tree_of({20, 21, 22}, {-1, 0, -1}), none;
   SamplingParams penalized;
@@ -127,20 +127,20 @@ TEST(Compose, penalties_see_the_text_and_the_nodes_own_path) {
     EXPECT_EQ(input.penalty_row[row].seen_end, 0) << "a request without penalties is unaffected";
     EXPECT_EQ(input.penalty_row[row].repetition, 1);
   }
-  const std::vector<Column> paths{{}, {2}, {2, 3}, {4}};
+  const std::vector<Ints> paths{{}, {2}, {2, 3}, {4}};
   for (size_t i = 0; i < 4; ++i) {
     const kernels::PenaltyRow& row = input.penalty_row[1 + i];
     EXPECT_EQ(row.repetition, 1.5f);
     EXPECT_EQ(row.seen_begin, 0);
     EXPECT_EQ(row.seen_end, 2);
-    EXPECT_EQ(Column(input.penalty_path.begin() + row.path_begin,
-                     input.penalty_path.begin() + row.path_end),
+    EXPECT_EQ(Ints(input.penalty_path.begin() + row.path_begin,
+                   input.penalty_path.begin() + row.path_end),
               paths[i]);
   }
 }
 
 TEST(Compose, drafts_of_the_device_are_picked_by_part_and_element) {
-  const Column tokens{10, 11};
+  const Ints tokens{10, 11};
   const BlockTable table{.pages = {0}};
   const DraftTree tree = tree_of({0, 0}, {-1, 0});
   ComposeItem item{.tokens = tokens,
@@ -156,8 +156,8 @@ TEST(Compose, drafts_of_the_device_are_picked_by_part_and_element) {
   const StepInput input = composed({item, second}).input;
   ASSERT_EQ(input.picks.size(), 1u);
   EXPECT_EQ(input.picks[0].part, 1);
-  EXPECT_EQ(input.picks[0].from, (Column{0, 1, 8, 9}));
-  EXPECT_EQ(input.picks[0].to, (Column{1, 2, 4, 5}));
+  EXPECT_EQ(input.picks[0].from, (Ints{0, 1, 8, 9}));
+  EXPECT_EQ(input.picks[0].to, (Ints{1, 2, 4, 5}));
 }
 
 // The positions that a row attends to and their slots, computed from the rows alone.
@@ -181,10 +181,10 @@ TEST(Compose, every_row_attends_to_its_own_history_and_nothing_else) {
   };
   for (int round = 0; round < 300; ++round) {
     const int32_t n = 1 + below(4);
-    Column all_pages(64);
+    Ints all_pages(64);
     std::iota(all_pages.begin(), all_pages.end(), 0);
     std::shuffle(all_pages.begin(), all_pages.end(), random);
-    std::vector<Column> tokens(static_cast<size_t>(n));
+    std::vector<Ints> tokens(static_cast<size_t>(n));
     std::vector<BlockTable> tables(static_cast<size_t>(n));
     std::vector<DraftTree> trees(static_cast<size_t>(n));
     std::vector<ComposeItem> items;
@@ -196,7 +196,7 @@ TEST(Compose, every_row_attends_to_its_own_history_and_nothing_else) {
       const int32_t n_computed = decodes ? size - 1 : below(size - 1);
       const int32_t n_rows = decodes ? 1 : 1 + below(size - n_computed);
       const bool wants_token = n_computed + n_rows == size;
-      Column node_tokens, parents;
+      Ints node_tokens, parents;
       for (int32_t node = 0; decodes && node < below(8); ++node) {
         node_tokens.push_back(below(1000));
         parents.push_back(below(node + 1) - 1);
@@ -231,7 +231,7 @@ TEST(Compose, every_row_attends_to_its_own_history_and_nothing_else) {
       const int32_t root = item.n_computed + item.n_rows - 1;
       for (int32_t i = 0; i < item.n_rows + item.tree->size(); ++i, ++row) {
         // The history of the row, from the definition: the text, then the node's ancestors.
-        Column path;
+        Ints path;
         if (i >= item.n_rows) item.tree->path_to(i - item.n_rows, path);
         const int32_t in_text = i < item.n_rows ? item.n_computed + i : root;
         std::vector<std::pair<int32_t, int32_t>> expected;

@@ -74,7 +74,7 @@ TEST(TokenizerLoad, merges_as_pairs_equal_merges_as_strings) {
   EXPECT_EQ(pairs->encode(text).value(), strings->encode(text).value());
 }
 
-struct Refusal {
+struct RefusedFile {
   const char* name;
   std::function<void(Json&)> change;
   Code code;
@@ -96,8 +96,8 @@ Json metaspace(const char* replacement, const char* scheme) {
 
 const Json kNewToken = {{"id", 259}, {"content", "<x>"}, {"special", true}};
 
-const std::vector<Refusal>& refusals() {
-  static const std::vector<Refusal> all = {
+const std::vector<RefusedFile>& refusals() {
+  static const std::vector<RefusedFile> all = {
       {"not_an_object", [](Json& f) { f = Json::array({1}); }, Code::kDataLoss,
        "expected a JSON object"},
       {"unknown_key", [](Json& f) { f["extra"] = 1; }, Code::kUnsupported, "unknown key 'extra'"},
@@ -410,7 +410,7 @@ TEST(TokenizerLoad, a_folder_with_another_format_is_told_the_way_out) {
 
 TEST(TokenizerLoad, refusals_name_the_place) {
   ASSERT_TRUE(load(tiny()).ok());
-  for (const Refusal& refusal : refusals()) {
+  for (const RefusedFile& refusal : refusals()) {
     SCOPED_TRACE(refusal.name);
     Json file = tiny();
     refusal.change(file);

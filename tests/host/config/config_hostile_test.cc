@@ -42,11 +42,6 @@ void expect_placed(const ConfigFolder& folder, const std::string& text, const st
   EXPECT_LT(message.size(), 1000U) << what << ": " << message.substr(0, 300);
 }
 
-std::string read_file(const fs::path& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
 std::vector<fs::path> shipped() {
   std::vector<fs::path> files;
   for (const auto& entry : fs::directory_iterator(fs::path(SPECD_SOURCE_DIR) / "configs"))

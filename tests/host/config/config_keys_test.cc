@@ -240,11 +240,6 @@ TEST(ConfigKeys, what_is_missing_unknown_or_said_twice_is_refused_by_reader_and_
   refused(many, "routes: expected at most 256, found 257");
 }
 
-std::string read_file(const fs::path& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
 TEST(ConfigKeys, the_schema_in_the_tree_is_what_the_table_says) {
   EXPECT_EQ(read_file(fs::path(SPECD_SOURCE_DIR) / "configs/specd.schema.json"), config_schema())
       << "specd schema > configs/specd.schema.json";

@@ -13,13 +13,6 @@ namespace specd::host {
 namespace {
 
 // What two configurations say, whatever their files.
-void expect_same(const Config& a, const Config& b, const std::string& what) {
-  EXPECT_EQ(a.socket_path, b.socket_path) << what;
-  EXPECT_EQ(a.log_level, b.log_level) << what;
-  EXPECT_EQ(a.drain_seconds, b.drain_seconds) << what;
-  EXPECT_EQ(a.http, b.http) << what;
-  EXPECT_TRUE(a.engine == b.engine) << what;
-}
 
 std::string replace_all(std::string text, const std::string& word, const std::string& with) {
   for (size_t i = text.find(word); i != std::string::npos; i = text.find(word, i + with.size()))

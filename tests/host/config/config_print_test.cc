@@ -10,14 +10,6 @@
 namespace specd::host {
 namespace {
 
-void expect_same(const Config& a, const Config& b, const std::string& text) {
-  EXPECT_EQ(a.socket_path, b.socket_path) << text;
-  EXPECT_EQ(a.log_level, b.log_level) << text;
-  EXPECT_EQ(a.drain_seconds, b.drain_seconds) << text;
-  EXPECT_EQ(a.http, b.http) << text;
-  EXPECT_TRUE(a.engine == b.engine) << text;
-}
-
 // Printed, saved in another folder, read again.
 void expect_round_trip(const Result<Config>& config) {
   ASSERT_TRUE(config.ok()) << config.status().text();

@@ -18,6 +18,19 @@ namespace fs = std::filesystem;
 
 using OrderedJson = nlohmann::ordered_json;
 
+inline std::string read_file(const fs::path& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+inline void expect_same(const Config& a, const Config& b, const std::string& what) {
+  EXPECT_EQ(a.socket_path, b.socket_path) << what;
+  EXPECT_EQ(a.log_level, b.log_level) << what;
+  EXPECT_EQ(a.drain_seconds, b.drain_seconds) << what;
+  EXPECT_EQ(a.http, b.http) << what;
+  EXPECT_TRUE(a.engine == b.engine) << what;
+}
+
 // A folder with model/, draft/, plugins/ and run/.
 class ConfigFolder {
  public:

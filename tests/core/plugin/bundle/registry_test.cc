@@ -27,7 +27,7 @@ class Registry : public testing::Test {
     ASSERT_TRUE(registry.ok()) << registry.status().text();
     for (const BundleInfo& info : registry.value()->list()) {
       if (info.directory != tree_.bundle(name)) continue;
-      EXPECT_EQ(info.state, BundleInfo::State::kRefused);
+      EXPECT_EQ(info.state, PluginState::kRefused);
       for (const std::string& word : words) {
         EXPECT_NE(info.reason.find(word), std::string::npos) << info.reason << "\nlacks " << word;
       }
@@ -44,7 +44,7 @@ class Registry : public testing::Test {
   void expect_bundle_load_refused(const std::vector<std::string>& words) {
     auto registry = tree_.open(host_);
     ASSERT_TRUE(registry.ok()) << registry.status().text();
-    ASSERT_EQ(registry.value()->list()[0].state, BundleInfo::State::kDiscovered)
+    ASSERT_EQ(registry.value()->list()[0].state, PluginState::kDiscovered)
         << registry.value()->list()[0].reason;
     std::string first;
     for (int attempt = 0; attempt < 2; ++attempt) {
@@ -57,7 +57,7 @@ class Registry : public testing::Test {
       if (attempt == 0) first = text;
       EXPECT_EQ(text, first) << "remembered";
     }
-    EXPECT_EQ(registry.value()->list()[0].state, BundleInfo::State::kRefused);
+    EXPECT_EQ(registry.value()->list()[0].state, PluginState::kRefused);
     EXPECT_NE(registry.value()->list()[0].reason, "");
   }
 
@@ -79,7 +79,7 @@ TEST_F(Registry, good_bundle_is_listed_without_loading) {
   ASSERT_TRUE(registry.ok()) << registry.status().text();
   const auto list = registry.value()->list();
   ASSERT_EQ(list.size(), 1u);
-  EXPECT_EQ(list[0].state, BundleInfo::State::kDiscovered) << list[0].reason;
+  EXPECT_EQ(list[0].state, PluginState::kDiscovered) << list[0].reason;
   EXPECT_EQ(list[0].id, "org.example.fixture");
   EXPECT_EQ(list[0].version, "1.0.0");
   EXPECT_EQ(list[0].license, "Apache-2.0");
@@ -103,13 +103,13 @@ TEST_F(Registry, rescan_sees_what_came_what_changed_and_what_has_gone) {
   ASSERT_TRUE(old.ok()) << old.status().text();
   // Nothing changed: it stays loaded.
   ASSERT_TRUE(registry.rescan().ok());
-  EXPECT_EQ(registry.list()[0].state, BundleInfo::State::kLoaded);
+  EXPECT_EQ(registry.list()[0].state, PluginState::kLoaded);
   const std::string content = registry.find("org.example.fixture")->content_sha256;
   // Other bytes: another version, to be loaded anew; the old instance lives on.
   const std::string newer = read_bytes(fixture("newer"));
   tree_.add("a", newer, BundleTree::manifest(newer, "2.0.0"));
   ASSERT_TRUE(registry.rescan().ok());
-  EXPECT_EQ(registry.list()[0].state, BundleInfo::State::kDiscovered);
+  EXPECT_EQ(registry.list()[0].state, PluginState::kDiscovered);
   EXPECT_EQ(registry.list()[0].version, "2.0.0");
   EXPECT_EQ(registry.list()[0].sha256, to_hex(sha256(newer)));
   EXPECT_NE(registry.list()[0].content_sha256, content);
@@ -124,7 +124,7 @@ TEST_F(Registry, rescan_sees_what_came_what_changed_and_what_has_gone) {
   // A file of the bundle changed and its manifest did not, as while it is being copied.
   write_bytes(tree_.bundle("a") + "/plugin.so", good_, 0755);
   ASSERT_TRUE(registry.rescan().ok());
-  EXPECT_EQ(registry.list()[0].state, BundleInfo::State::kRefused);
+  EXPECT_EQ(registry.list()[0].state, PluginState::kRefused);
   EXPECT_NE(registry.list()[0].reason.find("hash mismatch"), std::string::npos);
   EXPECT_FALSE(make(registry).ok());
   tree_.add("a", good_);
@@ -150,11 +150,11 @@ TEST_F(Registry, what_failed_is_tried_again_after_it_was_put_right) {
   auto opened = tree_.open(host_);
   ASSERT_TRUE(opened.ok()) << opened.status().text();
   PluginRegistry& registry = *opened.value();
-  ASSERT_EQ(registry.list()[1].state, BundleInfo::State::kRefused) << "the id is taken";
+  ASSERT_EQ(registry.list()[1].state, PluginState::kRefused) << "the id is taken";
   fs::remove_all(tree_.bundle("a"));
   ASSERT_TRUE(registry.rescan().ok());
   ASSERT_EQ(registry.list().size(), 1u);
-  EXPECT_EQ(registry.list()[0].state, BundleInfo::State::kDiscovered);
+  EXPECT_EQ(registry.list()[0].state, PluginState::kDiscovered);
   EXPECT_EQ(registry.list()[0].reason, "");
   // The cache cannot be written: loading fails, which stays in the list, and works later.
   const std::string bytes = good_ + std::string(1, '\0');  // content that no test has loaded yet
@@ -162,13 +162,13 @@ TEST_F(Registry, what_failed_is_tried_again_after_it_was_put_right) {
   ASSERT_TRUE(registry.rescan().ok());
   fs::rename(tree_.cache(), tree_.cache() + ".away");
   EXPECT_FALSE(make(registry).ok());
-  EXPECT_EQ(registry.list()[0].state, BundleInfo::State::kRefused);
+  EXPECT_EQ(registry.list()[0].state, PluginState::kRefused);
   ASSERT_TRUE(registry.rescan().ok());
-  EXPECT_EQ(registry.list()[0].state, BundleInfo::State::kRefused) << "still true";
+  EXPECT_EQ(registry.list()[0].state, PluginState::kRefused) << "still true";
   EXPECT_NE(registry.list()[0].reason, "");
   fs::rename(tree_.cache() + ".away", tree_.cache());
   EXPECT_TRUE(make(registry).ok());
-  EXPECT_EQ(registry.list()[0].state, BundleInfo::State::kLoaded);
+  EXPECT_EQ(registry.list()[0].state, PluginState::kLoaded);
   EXPECT_EQ(registry.list()[0].reason, "");
 }
 
@@ -381,7 +381,7 @@ TEST_F(Registry, a_plugin_that_is_not_there_may_be_the_one_that_was_refused) {
   ASSERT_TRUE(registry.ok());
   ASSERT_EQ(registry.value()->list().size(), 2u);
   for (const BundleInfo& each : registry.value()->list())
-    EXPECT_EQ(each.state, BundleInfo::State::kRefused);
+    EXPECT_EQ(each.state, PluginState::kRefused);
   EXPECT_NE(registry.value()->list()[1].reason.find("is a symbolic link"), std::string::npos);
   const auto made = make(*registry.value());
   ASSERT_FALSE(made.ok());
@@ -512,7 +512,7 @@ TEST_F(Registry, good_bundle_loads_from_the_private_copy) {
   ASSERT_TRUE(registry.ok());
   auto drafter = make(*registry.value());
   ASSERT_TRUE(drafter.ok()) << drafter.status().text();
-  EXPECT_EQ(registry.value()->list()[0].state, BundleInfo::State::kLoaded);
+  EXPECT_EQ(registry.value()->list()[0].state, PluginState::kLoaded);
   const std::string copy = tree_.cache() + "/" + to_hex(sha256(good_)) + ".so";
   struct stat info;
   // Another test of this process may have loaded the same content: then there is nothing to copy.
