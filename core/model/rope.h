@@ -13,7 +13,7 @@
 
 namespace specd {
 
-inline constexpr int64_t kPositionsMax = 1 << 28;  // of a model
+inline constexpr int64_t kPositionsMax = 1 << 28;  // the most that a config.json may name
 
 struct Rope {
   std::string type = "default";

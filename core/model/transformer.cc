@@ -7,11 +7,8 @@
 #include "core/base/to_size.h"
 
 namespace specd {
-namespace {
 
 using kernels::PackedMatrix;
-
-}  // namespace
 
 void ForwardRows::clear() {
   for (auto* column : {&token, &position, &slot, &span, &table, &tail_begin, &pages, &tail,

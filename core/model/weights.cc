@@ -5,12 +5,9 @@
 #include "core/base/to_size.h"
 
 namespace specd {
-namespace {
 
 using kernels::DType;
 using kernels::PackedMatrix;
-
-}  // namespace
 
 Result<void*> Weights::allocate(uint64_t bytes, const char* what) {
   SPECD_TRY(Buffer buffer, device_.allocate(bytes, what));

@@ -2,10 +2,9 @@
 
 #include <utility>
 
-#include "core/base/quote.h"
 #include "core/base/utf8.h"
 #include "core/text/nfc.h"
-#include "core/text/tokenizer_json.h"
+#include "core/text/limits.h"
 
 namespace specd {
 namespace {

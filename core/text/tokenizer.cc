@@ -6,7 +6,6 @@
 
 #include "core/base/quote.h"
 #include "core/base/utf8.h"
-#include "core/text/tokenizer_json.h"
 
 namespace specd {
 namespace {

@@ -3,7 +3,6 @@
 // the windows and the contexts that rotary scaling was made for.
 #include <gtest/gtest.h>
 
-#include <cstring>
 #include <filesystem>
 
 #include "tests/core/family_models.h"

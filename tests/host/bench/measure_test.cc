@@ -69,7 +69,7 @@ Answer answer_of(int n, double ms_each, int per_step, int32_t first_token = 0) {
   return answer;
 }
 
-const std::atomic<bool> kGo = false;
+const std::atomic<bool> kNoStop = false;
 const std::vector<Prompt> kTwo = {{"a", "a", std::nullopt, 0}, {"b", "b", std::nullopt, 0}};
 
 MeasureOptions two_routes(int repeat) {
@@ -83,7 +83,7 @@ MeasureOptions two_routes(int repeat) {
 
 TEST(Measure, routes_take_turns_in_alternating_order_with_the_control_at_the_end) {
   FakeBackend backend([](const Request&, int) { return answer_of(41, 10, 1); });
-  const Measurement got = measure(backend, kTwo, two_routes(2), kGo, {});
+  const Measurement got = measure(backend, kTwo, two_routes(2), kNoStop, {});
   ASSERT_TRUE(got.status.ok());
   const std::vector<std::string> expected = {
       "off a", "fast a",           // untimed
@@ -102,7 +102,7 @@ TEST(Measure, each_arm_goes_first_as_often_as_last_on_every_prompt) {
   FakeBackend backend([](const Request&, int) { return answer_of(41, 10, 1); });
   MeasureOptions options = two_routes(4);
   options.with_control = false;
-  ASSERT_TRUE(measure(backend, kTwo, options, kGo, {}).status.ok());
+  ASSERT_TRUE(measure(backend, kTwo, options, kNoStop, {}).status.ok());
   int first_on_a = 0, first_on_b = 0;
   const auto& calls = backend.calls();
   for (size_t i = 2; i < calls.size(); i += 2) {
@@ -118,7 +118,7 @@ TEST(Measure, speed_tau_and_eta_are_those_of_the_made_up_times) {
   FakeBackend backend([](const Request& request, int) {
     return request.route == "fast" ? answer_of(41, 4, 4) : answer_of(41, 10, 1);
   });
-  const Measurement measured = measure(backend, kTwo, two_routes(3), kGo, {});
+  const Measurement measured = measure(backend, kTwo, two_routes(3), kNoStop, {});
   const std::vector<Row> rows = summarize(measured, false);
   ASSERT_EQ(rows.size(), 3u);
   EXPECT_NEAR(rows[1].drafting, 6 * 100e-9 / measured.cells[1].busy_s, 1e-9);
@@ -146,7 +146,8 @@ TEST(Measure, the_control_shows_the_noise) {
       [](const Request&, int call) { return answer_of(41, call % 3 == 0 ? 20 : 10, 1); });
   std::vector<Prompt> prompts;
   for (int i = 0; i < 20; ++i) prompts.push_back({"p", std::to_string(i), std::nullopt, 0});
-  const std::vector<Row> rows = summarize(measure(backend, prompts, two_routes(1), kGo, {}), false);
+  const std::vector<Row> rows =
+      summarize(measure(backend, prompts, two_routes(1), kNoStop, {}), false);
   EXPECT_LT(rows[2].speedup_interval.low, 0.6);
   EXPECT_GT(rows[2].speedup_interval.high, rows[2].speedup_interval.low);
 }
@@ -157,7 +158,8 @@ TEST(Measure, a_text_that_differs_is_named_by_prompt_and_token) {
     if (request.route == "fast" && request.prompt == "b") answer.tokens[17] = 99;
     return answer;
   });
-  const std::vector<Row> rows = summarize(measure(backend, kTwo, two_routes(1), kGo, {}), false);
+  const std::vector<Row> rows =
+      summarize(measure(backend, kTwo, two_routes(1), kNoStop, {}), false);
   EXPECT_TRUE(rows[0].identical);
   EXPECT_FALSE(rows[1].identical);
   EXPECT_EQ(rows[1].first_difference, "b: token 17");
@@ -168,7 +170,8 @@ TEST(Measure, a_text_that_only_ends_early_differs_too) {
   FakeBackend backend([](const Request& request, int) {
     return answer_of(request.route == "fast" ? 40 : 41, 10, 1);
   });
-  const std::vector<Row> rows = summarize(measure(backend, kTwo, two_routes(1), kGo, {}), false);
+  const std::vector<Row> rows =
+      summarize(measure(backend, kTwo, two_routes(1), kNoStop, {}), false);
   EXPECT_EQ(rows[1].first_difference, "a: token 40");
 }
 
@@ -178,7 +181,7 @@ TEST(Measure, prompts_that_loop_are_left_out_on_request) {
     if (request.prompt == "b") std::fill(answer.tokens.begin(), answer.tokens.end(), 3);
     return answer;
   });
-  const Measurement got = measure(backend, kTwo, two_routes(1), kGo, {});
+  const Measurement got = measure(backend, kTwo, two_routes(1), kNoStop, {});
   const std::vector<Row> all = summarize(got, false), kept = summarize(got, true);
   EXPECT_EQ(all[1].requests, 2);
   EXPECT_EQ(all[1].loops, 1);
@@ -193,7 +196,7 @@ TEST(Measure, what_ends_early_keeps_what_is_known) {
     if (call == 9) return Status(Code::kUnavailable, "gone");
     return answer_of(41, 10, 1);
   });
-  const Measurement got = measure(backend, kTwo, two_routes(5), kGo, {});
+  const Measurement got = measure(backend, kTwo, two_routes(5), kNoStop, {});
   EXPECT_EQ(got.status.code(), Code::kUnavailable);
   EXPECT_NE(got.status.text().find("on route"), std::string::npos) << got.status.text();
   const std::vector<Row> rows = summarize(got, false);
@@ -206,7 +209,7 @@ TEST(Measure, more_at_once_asks_every_prompt_for_two_waves_together) {
   FakeBackend backend([](const Request&, int) { return answer_of(41, 10, 1); });
   MeasureOptions options = two_routes(1);
   options.concurrencies = {1, 4};
-  const Measurement got = measure(backend, kTwo, options, kGo, {});
+  const Measurement got = measure(backend, kTwo, options, kNoStop, {});
   ASSERT_TRUE(got.status.ok());
   ASSERT_EQ(got.cells.size(), 6u);
   EXPECT_EQ(got.cells[3].concurrency, 4);
@@ -222,7 +225,7 @@ TEST(Measure, each_temperature_has_its_own_seed_and_its_own_texts) {
   MeasureOptions options = two_routes(1);
   options.temperatures = {0, 0.8f};
   options.seed = 7;
-  for (const Row& row : summarize(measure(backend, kTwo, options, kGo, {}), false))
+  for (const Row& row : summarize(measure(backend, kTwo, options, kNoStop, {}), false))
     EXPECT_TRUE(row.identical) << row.first_difference;
   EXPECT_EQ(seeds[0], 7u);
   EXPECT_EQ(seeds[0.8f], 8u);
@@ -233,7 +236,7 @@ TEST(Measure, every_pass_over_the_prompts_begins_with_fresh_drafters) {
   MeasureOptions options = two_routes(2);
   options.with_control = false;
   options.temperatures = {0, 0.8f};
-  const Measurement got = measure(backend, kTwo, options, kGo, {});
+  const Measurement got = measure(backend, kTwo, options, kNoStop, {});
   EXPECT_TRUE(got.fresh_drafters);
   const std::vector<std::string> expected = {
       "off after 2",  "fast after 2",   // after the untimed ones; 4 requests a pass
@@ -244,7 +247,7 @@ TEST(Measure, every_pass_over_the_prompts_begins_with_fresh_drafters) {
   backend.renew_nothing();
   RunFacts facts;
   EXPECT_EQ(findings(facts, {}), "");
-  facts.fresh_drafters = measure(backend, kTwo, options, kGo, {}).fresh_drafters;
+  facts.fresh_drafters = measure(backend, kTwo, options, kNoStop, {}).fresh_drafters;
   EXPECT_TRUE(findings(facts, {}).starts_with("drafters: those of the daemon, which keep what "));
 }
 
@@ -261,7 +264,8 @@ TEST_F(MeasureEngine, a_drafter_that_learns_across_requests_begins_every_round_a
   EngineBackend backend(*engine_);
   // Without a new drafter the second request finds the text of the first.
   const Request asked = request(prompts()[0], "learner", 48);
-  const auto first = backend.run(asked, false, kGo), second = backend.run(asked, false, kGo);
+  const auto first = backend.run(asked, false, kNoStop),
+             second = backend.run(asked, false, kNoStop);
   ASSERT_TRUE(first.ok() && second.ok());
   EXPECT_EQ(first.value().tokens, second.value().tokens);
   EXPECT_LT(second.value().usage.steps, first.value().usage.steps) << "it learns nothing";
@@ -272,7 +276,8 @@ TEST_F(MeasureEngine, a_drafter_that_learns_across_requests_begins_every_round_a
   run.max_tokens = 48;
   run.ignore_eos = true;
   run.repeat = 3;
-  const Measurement got = measure(backend, {{"p", prompts()[0], std::nullopt, 0}}, run, kGo, {});
+  const Measurement got =
+      measure(backend, {{"p", prompts()[0], std::nullopt, 0}}, run, kNoStop, {});
   ASSERT_TRUE(got.status.ok()) << got.status.to_string();
   EXPECT_TRUE(got.fresh_drafters);
   EXPECT_EQ(got.cells.at(1).runs.front().answer.usage.steps, first.value().usage.steps);
@@ -299,7 +304,7 @@ TEST_F(MeasureEngine, a_replay_of_the_recording_accepts_all_at_every_concurrency
   run.concurrencies = {1, 3};
   {
     EngineBackend backend(*engine_);
-    const auto text = host::record(backend, asked, run, kGo);
+    const auto text = host::record(backend, asked, run, kNoStop);
     ASSERT_TRUE(text.ok()) << text.status().to_string();
     std::ofstream(folder_ + "/replay.json") << text.value();
   }
@@ -316,7 +321,7 @@ TEST_F(MeasureEngine, a_replay_of_the_recording_accepts_all_at_every_concurrency
   EngineBackend backend(*engine_);
   run.routes = {"off", "all", "none"};
   run.with_control = true;
-  const Measurement got = measure(backend, asked, run, kGo, {});
+  const Measurement got = measure(backend, asked, run, kNoStop, {});
   ASSERT_TRUE(got.status.ok()) << got.status.to_string();
   const std::vector<Row> rows = summarize(got, false);
   ASSERT_EQ(rows.size(), 2u * 2 * 4);

@@ -12,8 +12,6 @@
 namespace specd::host {
 namespace {
 
-// What two configurations say, whatever their files.
-
 std::string replace_all(std::string text, const std::string& word, const std::string& with) {
   for (size_t i = text.find(word); i != std::string::npos; i = text.find(word, i + with.size()))
     text.replace(i, word.size(), with);

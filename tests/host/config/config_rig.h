@@ -11,6 +11,7 @@
 #include <string>
 
 #include "host/config/config.h"
+#include "tests/host/base/read_file.h"
 
 namespace specd::host {
 
@@ -18,11 +19,7 @@ namespace fs = std::filesystem;
 
 using OrderedJson = nlohmann::ordered_json;
 
-inline std::string read_file(const fs::path& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
+// Equal in what they say, whatever their files.
 inline void expect_same(const Config& a, const Config& b, const std::string& what) {
   EXPECT_EQ(a.socket_path, b.socket_path) << what;
   EXPECT_EQ(a.log_level, b.log_level) << what;

@@ -15,7 +15,6 @@
 #include <fstream>
 #include <functional>
 #include <memory>
-#include <sstream>
 #include <string>
 #include <thread>
 #include <utility>
@@ -23,6 +22,7 @@
 
 #include "host/rpc/client.h"
 #include "host/base/unix_socket.h"
+#include "tests/host/base/read_file.h"
 #include "tests/host/base/run_command.h"
 
 namespace specd::host {
@@ -35,13 +35,6 @@ inline bool eventually(const std::function<bool()>& condition) {
        std::this_thread::sleep_for(std::chrono::milliseconds(10)))
     if (condition()) return true;
   return false;
-}
-
-inline std::string read_file(const fs::path& path) {
-  std::ifstream file(path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
 }
 
 // One specd process in a folder of its own.
