@@ -331,11 +331,6 @@ Result<bool> json_bool_or(const Json& object, const char* key, bool fallback,
   return value->get<bool>();
 }
 
-Status unsupported(const std::string& where, const Json& found, const std::string& supported) {
-  return Status(Code::kUnsupported, where + ": found " + quote(found.dump(-1, ' ', true)) +
-                                        ", supported: " + supported);
-}
-
 Result<std::string> json_string(const Json& object, const char* key, const std::string& where) {
   SPECD_TRY(const Json* value, lookup(object, key, where));
   if (value == nullptr) return missing(where, key);

@@ -48,9 +48,6 @@ Result<double> json_double_or(const Json& object, const char* key, double fallba
                               double max, const std::string& where);
 Result<bool> json_bool_or(const Json& object, const char* key, bool fallback,
                           const std::string& where);
-// kUnsupported: "WHERE: found ..., supported: ..." in ASCII.
-Status unsupported(const std::string& where, const Json& found, const std::string& supported);
-
 Result<std::string> json_string(const Json& object, const char* key, const std::string& where);
 Result<std::string> json_string_or(const Json& object, const char* key, const std::string& fallback,
                                    const std::string& where);

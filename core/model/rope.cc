@@ -35,6 +35,11 @@ bool has(const Names& names, std::string_view name) {
   return std::find(std::begin(names), std::end(names), name) != std::end(names);
 }
 
+Status unsupported(const std::string& where, const Json& found, const std::string& supported) {
+  return Status(Code::kUnsupported, where + ": found " + quote(found.dump(-1, ' ', true)) +
+                                        ", supported: " + supported);
+}
+
 Result<double> required(const Json& block, const char* key, double low, double high,
                         const std::string& where) {
   if (!block.contains(key)) {

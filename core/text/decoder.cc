@@ -6,7 +6,7 @@
 #include "core/base/utf8.h"
 #include "core/text/byte_level.h"
 #include "core/text/normalizer.h"
-#include "core/text/limits.h"
+#include "core/text/tokenizer_json.h"
 
 namespace specd {
 namespace {
@@ -55,14 +55,14 @@ Result<Decoder> Decoder::from_json(const Json& decoder, const std::string& where
 }
 
 Status Decoder::read(const Json& decoder, const std::string& where) {
-  const auto refused = [&](const std::string& why) {
+  const auto unsupported = [&](const std::string& why) {
     return Status(Code::kUnsupported,
                   where + ": found " + quote(decoder.dump(-1, ' ', true)) + ", " + why);
   };
   const std::string supported =
       "supported: ByteLevel, Metaspace, or a Sequence of Metaspace, Replace, Strip, ByteFallback, "
       "Fuse, Strip in this order";
-  if (decoder.is_null()) return refused(supported);
+  if (decoder.is_null()) return unsupported(supported);
   SPECD_TRY(const std::string type, json_string(decoder, "type", where));
   if (type == "Sequence") {
     const auto list = decoder.find("decoders");
@@ -76,7 +76,7 @@ Status Decoder::read(const Json& decoder, const std::string& where) {
     return Status();
   }
   const bool joined = fused_ || byte_level_;
-  if (per_token_.size() + after_fuse_.size() >= kStepsMax) return refused("too many steps");
+  if (per_token_.size() + after_fuse_.size() >= kStepsMax) return unsupported("too many steps");
   if (type == "Strip") {
     Strip strip;
     SPECD_TRY(strip.content, json_string(decoder, "content", where));
@@ -85,8 +85,8 @@ Status Decoder::read(const Json& decoder, const std::string& where) {
     if (!is_one_character(strip.content)) {
       return Status(Code::kDataLoss, where + ".content: expected one character");
     }
-    if (stop != 0) return refused("supported: \"stop\": 0");
-    if (byte_fallback_ && !joined) return refused(supported);
+    if (stop != 0) return unsupported("supported: \"stop\": 0");
+    if (byte_fallback_ && !joined) return unsupported(supported);
     strip.count = static_cast<size_t>(start);
     if (joined) {
       after_fuse_.push_back(std::move(strip));
@@ -99,7 +99,7 @@ Status Decoder::read(const Json& decoder, const std::string& where) {
     fused_ = true;  // a second Fuse changes nothing
     return Status();
   }
-  if (joined || byte_fallback_) return refused(supported);
+  if (joined || byte_fallback_) return unsupported(supported);
   if (type == "ByteFallback") {
     byte_fallback_ = true;
     return Status();
@@ -127,7 +127,7 @@ Status Decoder::read(const Json& decoder, const std::string& where) {
     metaspace_strips_first_ = scheme != "never";
     return Status();
   }
-  return refused(supported);
+  return unsupported(supported);
 }
 
 Result<Decoder::Piece> Decoder::piece(std::string_view token, bool first,

@@ -4,7 +4,7 @@
 
 #include "core/base/utf8.h"
 #include "core/text/nfc.h"
-#include "core/text/limits.h"
+#include "core/text/tokenizer_json.h"
 
 namespace specd {
 namespace {

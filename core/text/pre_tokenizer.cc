@@ -6,7 +6,7 @@
 #include "core/base/quote.h"
 #include "core/base/utf8.h"
 #include "core/text/byte_level.h"
-#include "core/text/limits.h"
+#include "core/text/tokenizer_json.h"
 
 namespace specd {
 namespace {
