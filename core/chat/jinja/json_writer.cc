@@ -65,7 +65,9 @@ class JsonWriter {
       out_.append(escaped(run, style_.ensure_ascii), from_request);
     });
     out_.append("\"", origin);
-    SPECD_JINJA_BYTES(budget_, out_.size() - begin);  // an escape takes six bytes and more time
+    const size_t n_written = out_.size() - begin;
+    const size_t n_for_escapes = n_written - std::min(n_written, value.text().size());
+    SPECD_JINJA_BYTES(budget_, n_written + 3 * n_for_escapes);  // an escape takes more time
     return Status();
   }
 
