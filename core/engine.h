@@ -39,7 +39,7 @@ struct ModelOptions {
   // The size of the KV cache; set at most one of the three. With none, it is enough for
   // max_sequences full contexts, but at most 1 GiB.
   uint64_t kv_bytes_max = 0;
-  double kv_memory_share = 0;  // of the machine's memory, up to 1
+  double kv_memory_share = 0;  // of the memory that the process may use, up to 1
   int32_t kv_pages = 0;
   bool prefix_cache = true;
   bool generation_config = true;  // take sampling defaults from generation_config.json

@@ -1,6 +1,12 @@
 // The log of the daemon: one line per event, on standard error. Thread-safe.
+//
+// A line is written at once until start_log_thread(). From then on lines wait in a queue and a
+// thread writes them, so that a pipe or terminal that nobody reads holds up no other thread. At
+// most 1 MiB waits; lines that do not fit are counted, and the log says how many were lost as soon
+// as there is room.
 #pragma once
 
+#include <chrono>
 #include <string_view>
 
 namespace specd {
@@ -8,6 +14,15 @@ namespace specd {
 enum class LogLevel { kDebug, kInfo, kWarn, kError, kOff };
 
 void set_log_level(LogLevel level);  // the default is kInfo
+bool is_logged(LogLevel level);
 void log(LogLevel level, std::string_view text);
+// Text for the person who started the daemon, written as it is: progress, tables, the last words.
+// Keeps its place among the lines.
+void say(std::string_view text);
+
+// Once, before other threads log. The thread never ends.
+void start_log_thread();
+// Returns when everything is written, or after `limit`.
+void flush_log(std::chrono::milliseconds limit);
 
 }  // namespace specd

@@ -1,6 +1,5 @@
 #include <sched.h>
 #include <sys/mman.h>
-#include <sys/sysinfo.h>
 
 #include <cerrno>
 #include <cstring>
@@ -59,22 +58,15 @@ Result<std::unique_ptr<CpuDevice>> CpuDevice::create(const std::string& isa, int
                     threads == 0 ? usable_cores() : threads));
 }
 
-uint64_t CpuDevice::total_bytes() const {
-  struct sysinfo info {};
-  return sysinfo(&info) == 0 ? uint64_t{info.totalram} * info.mem_unit : ~uint64_t{0};
-}
-
 Result<Buffer> CpuDevice::allocate(uint64_t bytes, const std::string& what) {
-  const uint64_t physical = total_bytes();
-  const auto refuse = [&](const char* why) {
-    return Status(Code::kExhausted, what + ": needs " + std::to_string(bytes) +
-                                        " bytes, the machine has " + std::to_string(physical) +
-                                        " (" + why + ")");
+  const auto refuse = [&](const std::string& why) {
+    return Status(Code::kExhausted, what + ": needs " + std::to_string(bytes) + " bytes, " +
+                                        memory_.limit + " " + std::to_string(memory_.bytes) + why);
   };
-  if (bytes > physical) return refuse("more than all memory");
+  if (bytes > memory_.bytes) return refuse("");
   if (bytes == 0) bytes = 1;
   void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (data == MAP_FAILED) return refuse(std::strerror(errno));
+  if (data == MAP_FAILED) return refuse(std::string(" (") + std::strerror(errno) + ")");
   // Weights and KV are read sequentially, so huge pages save TLB misses. If madvise fails, only
   // speed is lost.
   if (bytes >= (uint64_t{2} << 20)) madvise(data, bytes, MADV_HUGEPAGE);

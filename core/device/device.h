@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "core/base/status.h"
+#include "core/device/host_memory.h"
 #include "specd/kernels/cpu.h"
 #include "specd/kernels/ops.h"
 
@@ -99,7 +100,7 @@ class CpuDevice final : public Device {
   std::string description() const override { return ops_.name; }
   bool is_host() const override { return true; }
   int32_t index() const override { return 0; }
-  uint64_t total_bytes() const override;
+  uint64_t total_bytes() const override { return memory_.bytes; }
   Result<Buffer> allocate(uint64_t bytes, const std::string& what) override;
   Result<Buffer> allocate_pinned(uint64_t bytes, const std::string& what) override {
     return allocate(bytes, what);
@@ -119,6 +120,7 @@ class CpuDevice final : public Device {
  private:
   CpuDevice(const kernels::Ops& ops, int32_t threads) : ops_(ops), pool_(threads), stream_(pool_) {}
   const kernels::Ops& ops_;
+  const HostMemory memory_ = host_memory();
   kernels::WorkerPool pool_;
   kernels::CpuStream stream_;
 };

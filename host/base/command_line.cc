@@ -1,5 +1,9 @@
 #include "host/base/command_line.h"
 
+#include <fcntl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -15,6 +19,19 @@ namespace specd::host {
 namespace po = boost::program_options;
 
 namespace {
+
+// Opens /dev/null for each standard descriptor that the process was started without. Otherwise a
+// file or socket gets its number, and text for the terminal goes there. Runs before the
+// constructors of libraries, since gRPC's open a descriptor, and before a sanitizer has started.
+__attribute__((no_sanitize("address", "undefined"))) void open_standard_descriptors() {
+  for (const long standard : {0L, 1L, 2L}) {
+    // A free number is the lowest, since those below are taken.
+    if (syscall(SYS_fcntl, standard, F_GETFD) < 0)
+      (void)!syscall(SYS_openat, AT_FDCWD, "/dev/null", O_RDWR);
+  }
+}
+__attribute__((section(".preinit_array"),
+               used)) void (*const run_before_libraries)() = open_standard_descriptors;
 
 // Boost accepts a sign before an unsigned number and wraps it: --seed -1 would be
 // 18446744073709551615.

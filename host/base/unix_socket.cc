@@ -2,11 +2,14 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <utility>
 
 namespace specd::host {
@@ -20,6 +23,67 @@ std::string holder_of(int lock) {
   std::string pid(text, size > 0 ? static_cast<size_t>(size) : 0);
   pid.erase(pid.find_last_not_of('\n') + 1);
   return pid.empty() ? "unknown" : pid;
+}
+
+Status refused(const std::string& what) { return Status(Code::kFailedPrecondition, what); }
+
+std::string folder_of(const std::string& path) {
+  return std::filesystem::path(path).parent_path().string();
+}
+
+// A connection to the socket, or -1 with errno. Never waits.
+int connect_to(const std::string& path) {
+  sockaddr_un address{};
+  if (path.size() > kSocketPathMax) {
+    errno = ENAMETOOLONG;
+    return -1;
+  }
+  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0) return -1;
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+  if (connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) return fd;
+  const int error = errno;
+  close(fd);
+  errno = error;
+  return -1;
+}
+
+Status check_folder(const std::string& path) {
+  const std::string folder = folder_of(path);
+  struct stat info {};
+  if (stat(folder.c_str(), &info) != 0) return refused("cannot use " + folder + ": " + reason());
+  const bool others_write = (info.st_mode & (S_IWGRP | S_IWOTH)) != 0;
+  if (others_write && (info.st_mode & S_ISVTX) == 0)
+    return refused("other users may write to " + folder +
+                   " and could replace the socket; chmod go-w it, or set another `listen`");
+  return Status();
+}
+
+// `lock` is open.
+Status check_lock(int lock, const std::string& path) {
+  struct stat info {};
+  if (fstat(lock, &info) != 0) return refused("cannot use " + path + ": " + reason());
+  if (!S_ISREG(info.st_mode))
+    return refused(path + " exists and is not a plain file; remove it or set another `listen`");
+  if (info.st_uid != geteuid())
+    return refused(path + " belongs to another user (id " + std::to_string(info.st_uid) +
+                   "); remove it or set another `listen`");
+  return Status();
+}
+
+// We hold the lock, so no specd serves this socket; another program may.
+Status remove_dead_socket(const std::string& path) {
+  struct stat info {};
+  if (lstat(path.c_str(), &info) != 0) return Status();
+  if (!S_ISSOCK(info.st_mode))
+    return refused(path + " exists and is not a socket; remove it or set another `listen`");
+  const int fd = connect_to(path);
+  if (fd >= 0) close(fd);
+  if (fd >= 0 || errno != ECONNREFUSED)
+    return refused("another program serves " + path + "; stop it or set another `listen`");
+  if (unlink(path.c_str()) != 0) return refused("cannot remove the old " + path + ": " + reason());
+  return Status();
 }
 
 }  // namespace
@@ -39,37 +103,51 @@ std::string socket_uri(const std::string& path) {
   return uri;
 }
 
+Status check_server_user(const std::string& path) {
+  const int fd = connect_to(path);
+  if (fd < 0) return Status();
+  ucred peer{};
+  socklen_t size = sizeof(peer);
+  const bool is_known = getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0;
+  close(fd);
+  const uid_t self = geteuid();
+  if (is_known && (peer.uid == self || peer.uid == 0)) return Status();
+  struct stat folder {};
+  if (is_known && self == 0 && stat(folder_of(path).c_str(), &folder) == 0 &&
+      folder.st_uid == peer.uid)
+    return Status();
+  return refused("the process that serves " + path + " belongs to another user (id " +
+                 std::to_string(peer.uid) + "); prompts are not sent to it");
+}
+
 Result<SocketClaim> SocketClaim::take(const std::string& path) {
+  SPECD_OK_OR_RETURN(check_folder(path));
   const std::string lock_path = path + ".lock";
-  const int lock = open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-  if (lock < 0)
-    return Status(Code::kFailedPrecondition, "cannot open " + lock_path + ": " + reason());
-  if (flock(lock, LOCK_EX | LOCK_NB) != 0) {
-    const Status status(Code::kFailedPrecondition,
-                        errno == EWOULDBLOCK
-                            ? "another specd (process " + holder_of(lock) + ") serves " + path +
-                                  "; stop it or set another `listen`"
-                            : "cannot lock " + lock_path + ": " + reason());
+  // O_NONBLOCK: the place may hold a FIFO.
+  const int lock =
+      open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+  if (lock < 0 && errno == ELOOP)
+    return refused(lock_path + " is a symbolic link; remove it or set another `listen`");
+  if (lock < 0) return refused("cannot open " + lock_path + ": " + reason());
+  if (Status status = check_lock(lock, lock_path); !status.ok()) {
     close(lock);
     return status;
   }
-  SocketClaim claim(path, lock);
+  if (flock(lock, LOCK_EX | LOCK_NB) != 0) {
+    const Status status =
+        refused(errno == EWOULDBLOCK ? "another specd (process " + holder_of(lock) + ") serves " +
+                                           path + "; stop it or set another `listen`"
+                                     : "cannot lock " + lock_path + ": " + reason());
+    close(lock);
+    return status;
+  }
+  SocketClaim claim("", lock);  // what is there may not be ours to remove
   const std::string pid = std::to_string(getpid()) + "\n";
   if (ftruncate(lock, 0) != 0 ||
       pwrite(lock, pid.data(), pid.size(), 0) != static_cast<ssize_t>(pid.size()))
-    return Status(Code::kFailedPrecondition, "cannot write " + lock_path + ": " + reason());
-
-  struct stat info {};
-  if (lstat(path.c_str(), &info) == 0) {
-    if (!S_ISSOCK(info.st_mode)) {
-      claim.path_.clear();  // not ours to remove
-      return Status(Code::kFailedPrecondition,
-                    path + " exists and is not a socket; remove it or set another `listen`");
-    }
-    // We hold the lock, so the daemon that made this socket has ended.
-    if (unlink(path.c_str()) != 0)
-      return Status(Code::kFailedPrecondition, "cannot remove the old " + path + ": " + reason());
-  }
+    return refused("cannot write " + lock_path + ": " + reason());
+  SPECD_OK_OR_RETURN(remove_dead_socket(path));
+  claim.path_ = path;
   return claim;
 }
 

@@ -14,12 +14,17 @@ constexpr size_t kSocketPathMax = 107;  // sockaddr_un, less its final zero
 // address and as a target. `path` is absolute.
 std::string socket_uri(const std::string& path);
 
+// kFailedPrecondition when the process that serves `path` belongs neither to this user nor to root;
+// root also trusts the owner of the folder. ok when nobody serves it: connecting says so.
+Status check_server_user(const std::string& path);
+
 // The exclusive right to a socket path. Locks PATH.lock, removes the socket of a dead daemon, and
 // removes our own at the end. PATH.lock stays: without it two daemons could lock two files.
 class SocketClaim {
  public:
-  // kFailedPrecondition when another daemon holds it (naming its process id) or when PATH is not a
-  // socket.
+  // kFailedPrecondition when another daemon holds it (naming its process id), when PATH is not a
+  // socket or another program serves it, when others may write to its folder and so could replace
+  // the socket, or when PATH.lock is not a plain file of this user.
   static Result<SocketClaim> take(const std::string& path);
   SocketClaim(SocketClaim&& other) noexcept;
   SocketClaim& operator=(SocketClaim&&) = delete;

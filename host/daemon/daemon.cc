@@ -1,16 +1,18 @@
 #include "host/daemon/daemon.h"
 
-#include <poll.h>
 #include <signal.h>
+#include <string.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "core/base/clock.h"
 #include "core/base/mutex.h"
@@ -29,30 +31,54 @@ constexpr uint64_t kPollMs = 50;
 constexpr std::chrono::milliseconds kFailurePoll{500};
 constexpr uint64_t kAbortWaitMs = 5000;
 constexpr std::chrono::seconds kFlushLimit{5};
+constexpr std::chrono::milliseconds kLogLimit{500};
 constexpr std::chrono::seconds kTeardownLimit{15};  // at least; kFlushLimit included
 
-// Writes without stdio, whose lock a hanging thread may hold, and only if the write cannot block.
+[[noreturn]] void leave(int code) {
+  flush_log(kLogLimit);
+  _exit(code);
+}
 [[noreturn]] void say_and_leave(const std::string& text) {
-  pollfd standard_error{.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0};
-  if (poll(&standard_error, 1, 0) == 1) (void)!write(STDERR_FILENO, text.data(), text.size());
-  _exit(kExitCut);
+  say(text);
+  leave(kExitCut);
 }
 
-// Counts SIGTERM and SIGINT on its own thread; no code runs in a signal handler.
+// Signals that end a process which does not handle them, but mean nothing to specd. SIGUSR2 wakes
+// the thread of StopSignals.
+std::vector<int> meaningless_signals() {
+  std::vector<int> numbers = {SIGALRM, SIGVTALRM, SIGPROF, SIGUSR1,
+                              SIGUSR2, SIGIO,     SIGPWR,  SIGSTKFLT};
+  for (int number = SIGRTMIN; number <= SIGRTMAX; ++number) numbers.push_back(number);
+  return numbers;
+}
+
+std::string signal_name(int number) {
+  const char* name = sigabbrev_np(number);
+  return name != nullptr ? "SIG" + std::string(name) : "signal " + std::to_string(number);
+}
+
+// Counts SIGTERM, SIGINT and SIGHUP on its own thread, and logs those that mean nothing; no code
+// runs in a signal handler.
 class StopSignals {
  public:
   StopSignals() {
     signal(SIGPIPE, SIG_IGN);
-    sigemptyset(&set_);
-    for (const int number : {SIGTERM, SIGINT, SIGUSR2}) sigaddset(&set_, number);
-    pthread_sigmask(SIG_BLOCK, &set_, nullptr);
+    sigemptyset(&stop_);
+    for (const int number : {SIGTERM, SIGINT}) sigaddset(&stop_, number);
+    if (is_default(SIGHUP)) sigaddset(&stop_, SIGHUP);  // nohup ignores it
+    taken_ = stop_;
+    sigaddset(&taken_, SIGUSR2);
+    for (const int number : meaningless_signals()) {
+      if (is_default(number)) sigaddset(&taken_, number);  // a profiler handles its own
+    }
+    pthread_sigmask(SIG_BLOCK, &taken_, nullptr);
     thread_ = start_thread("specd-signals", [this] { run(); });
   }
   ~StopSignals() {
     leaving_ = true;
     pthread_kill(thread_.native_handle(), SIGUSR2);
     thread_.join();
-    pthread_sigmask(SIG_UNBLOCK, &set_, nullptr);
+    pthread_sigmask(SIG_UNBLOCK, &stop_, nullptr);
   }
 
   // Until this is called a signal ends the process at once: there is nothing to drain.
@@ -74,12 +100,25 @@ class StopSignals {
   }
 
  private:
+  // False for what was set up before main().
+  static bool is_default(int number) {
+    struct sigaction now {};
+    return sigaction(number, nullptr, &now) == 0 && now.sa_handler == SIG_DFL;
+  }
+
   void run() {
+    std::set<int> logged;
     int number = 0;
-    while (sigwait(&set_, &number) == 0) {
+    while (sigwait(&taken_, &number) == 0) {
       if (leaving_) return;
-      if (number == SIGUSR2) continue;
-      if (loading_) _exit(128 + number);
+      if (sigismember(&stop_, number) == 0) {
+        if (logged.insert(number).second)
+          log(LogLevel::kWarn, signal_name(number) +
+                                   " was received and means nothing to specd; SIGTERM stops it "
+                                   "(logged once)");
+        continue;
+      }
+      if (loading_) leave(128 + number);
       if (drained_) say_and_leave("specd: a signal while stopping; leaving at once\n");
       {
         const MutexLock lock(mutex_);
@@ -89,7 +128,7 @@ class StopSignals {
     }
   }
 
-  sigset_t set_;
+  sigset_t stop_, taken_;
   std::atomic<bool> loading_{true}, drained_{false}, leaving_{false};
   Mutex mutex_;
   CondVar changed_;
@@ -114,16 +153,17 @@ class Progress {
   void report(const std::string& what, double fraction) {
     const int percent = static_cast<int>(std::clamp(fraction, 0.0, 1.0) * 100);
     if (is_terminal_) {
-      std::fprintf(stderr, "\r\033[K[%3d %%] %s", percent, printable(what).c_str());
-      if (fraction >= 1) std::fputc('\n', stderr);
+      char front[32];
+      std::snprintf(front, sizeof(front), "\r\033[K[%3d %%] ", percent);
+      say(front + printable(what) + (fraction >= 1 ? "\n" : ""));
     } else if (what != last_) {
-      std::fprintf(stderr, "loading: %s\n", printable(what).c_str());
+      say("loading: " + printable(what) + "\n");
     }
     last_ = what;
     open_line_ = is_terminal_ && fraction < 1;
   }
   void end() {
-    if (open_line_) std::fputc('\n', stderr);
+    if (open_line_) say("\n");
     open_line_ = false;
   }
 
@@ -150,7 +190,7 @@ void print_start(const Engine& engine, const Config& config) {
                 route.options.verifier.plugin, guarantee_name(route.options.guarantee),
                 std::to_string(route.draft_nodes_max), route_state_name(route.state),
                 with_place(config, route.refused.in_field("routes." + route.name())).text()});
-  std::fputs(printable(memory.text() + plugins.text() + routes.text()).c_str(), stderr);
+  say(printable(memory.text() + plugins.text() + routes.text()));
 }
 
 enum class Drained { kAll, kCut, kStuck };
@@ -178,8 +218,14 @@ Drained drain(Engine& engine, GrpcServer& server, StopSignals& signals, uint32_t
   return engine.wait_idle(kAbortWaitMs) ? Drained::kCut : Drained::kStuck;
 }
 
+std::string seconds_text(uint64_t ns) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.2f s", static_cast<double>(ns) / 1e9);
+  return text;
+}
+
 int fail(const Status& status) {
-  std::fprintf(stderr, "specd: %s\n", printable(status.text()).c_str());
+  say("specd: " + printable(status.text()) + "\n");
   return kExitFailed;
 }
 
@@ -187,6 +233,7 @@ int fail(const Status& status) {
 
 int run_daemon(const Config& config) {
   StopSignals signals;
+  start_log_thread();
   set_log_level(config.log_level);
   const uint64_t start = now_ns();
   Result<SocketClaim> claim = SocketClaim::take(config.socket_path);
@@ -201,7 +248,7 @@ int run_daemon(const Config& config) {
         HttpServer::start(config.http->address, config.http->port, health.routes(), {.threads = 2});
     if (!started.ok()) return fail(with_place(config, started.status().in_field("http.listen")));
     http = std::move(started).value();
-    std::fprintf(stderr, "specd: metrics on http://%s/metrics\n", http->endpoint().c_str());
+    say("specd: metrics on http://" + http->endpoint() + "/metrics\n");
   }
 
   Progress progress;
@@ -216,16 +263,15 @@ int run_daemon(const Config& config) {
   health.loaded(*engine.value());
   print_start(*engine.value(), config);
   const EngineReport report = engine.value()->status();
-  std::fprintf(stderr, "specd %s ready on unix:%s (%s, %d threads, %s, %.2f s)\n", kVersion,
-               config.socket_path.c_str(), report.device.c_str(), report.threads,
-               report.isa.c_str(), static_cast<double>(now_ns() - start) / 1e9);
+  say("specd " + std::string(kVersion) + " ready on unix:" + config.socket_path + " (" +
+      report.device + ", " + std::to_string(report.threads) + " threads, " + report.isa + ", " +
+      seconds_text(now_ns() - start) + ")\n");
 
   while (!signals.wait_for(kFailurePoll) && engine.value()->failure().ok()) {
   }
   const Status failure = engine.value()->failure();
-  std::fprintf(stderr, failure.ok()
-                           ? "specd: draining; a second signal stops at once\n"
-                           : "specd: stopping, because nothing can be computed any more\n");
+  say(failure.ok() ? "specd: draining; a second signal stops at once\n"
+                   : "specd: stopping, because nothing can be computed any more\n");
   health.draining();
   const Drained drained = drain(*engine.value(), *server.value(), signals, config.drain_seconds);
   const Status failed = engine.value()->failure();  // now, or while draining
@@ -234,7 +280,7 @@ int run_daemon(const Config& config) {
     // Neither the server nor the engine could be joined.
     log(LogLevel::kError, "requests did not end " + std::to_string(kAbortWaitMs / 1000) +
                               " s after they were cut (does a plugin hang?); leaving without them");
-    _exit(failed.ok() ? kExitCut : kExitFailed);
+    leave(failed.ok() ? kExitCut : kExitFailed);
   }
   signals.end_at_once();
   end_within(std::max(kTeardownLimit, std::chrono::seconds(config.drain_seconds)));
@@ -245,7 +291,7 @@ int run_daemon(const Config& config) {
   shut_down_plugins();
   if (!failed.ok()) return fail(failed);
   const bool cut = drained == Drained::kCut;
-  std::fprintf(stderr, "specd: stopped%s\n", cut ? "; some requests were cut" : "");
+  say(std::string("specd: stopped") + (cut ? "; some requests were cut" : "") + "\n");
   return cut ? kExitCut : kExitOk;
 }
 

@@ -1,7 +1,6 @@
 #include "host/http/http_server.h"
 
 #include <algorithm>
-#include <atomic>
 #include <boost/asio/dispatch.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
@@ -11,12 +10,14 @@
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
 #include <limits>
+#include <map>
 #include <optional>
 #include <sstream>
 #include <string_view>
 #include <thread>
 #include <utility>
 
+#include "core/base/mutex.h"
 #include "core/base/thread.h"
 #include "core/base/words.h"
 
@@ -61,31 +62,64 @@ std::optional<http::status> status_of(const error_code& error) {
   return http::status::bad_request;
 }
 
-// Shared by the connections; read-only except for the count.
+class Connection;
+
+// The places of the connections. One that waits for its request gives its place up when a new
+// connection needs it: the one that has waited longest.
+class Places {
+ public:
+  explicit Places(int n) : n_free_(n) {}
+  // [any] Takes a place for a new connection. False when every connection is being answered.
+  bool take();
+  // [any] From now on `connection` waits for a request, until the call of stop_waiting(). False when
+  // its place is gone.
+  bool wait(const std::shared_ptr<Connection>& connection);
+  void stop_waiting(Connection& connection);
+  // [any] In the destructor of a connection.
+  void leave(Connection& connection);
+
+ private:
+  Mutex mutex_;
+  int n_free_ SPECD_GUARDED_BY(mutex_);
+  uint64_t n_waits_ SPECD_GUARDED_BY(mutex_) = 0;
+  std::map<uint64_t, std::weak_ptr<Connection>> waiting_ SPECD_GUARDED_BY(mutex_);
+};
+
+// Shared by the connections.
 struct Shared {
   std::vector<HttpRoute> routes;
   HttpLimits limits;
-  std::atomic<int> n_connections{0};
+  Places places{limits.connections_max};
 };
 
 // One connection: reads a header and a body, answers, starts again. Its pending operation keeps it
 // alive; operations run one at a time, on its strand.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
-  Connection(tcp::socket socket, Shared& shared) : stream_(std::move(socket)), shared_(shared) {
-    ++shared_.n_connections;
-  }
-  ~Connection() { --shared_.n_connections; }
+  // REQUIRES a place.
+  Connection(tcp::socket socket, Shared& shared) : stream_(std::move(socket)), shared_(shared) {}
+  ~Connection() { shared_.places.leave(*this); }
 
   void start() {
     // Otherwise the second of two pipelined answers waits for the client's delayed acknowledgement.
     error_code ignored;
     stream_.socket().set_option(tcp::no_delay(true), ignored);
+    shared_.places.wait(shared_from_this());
     asio::dispatch(stream_.get_executor(), [self = shared_from_this()] { self->read(); });
+  }
+  // [any] After Places gave its place away.
+  void make_room() {
+    asio::post(stream_.get_executor(), [self = shared_from_this()] {
+      if (self->is_waiting_) self->stream_.close();  // else its request came just now
+    });
   }
 
  private:
+  friend class Places;
+
   void read() {
+    is_waiting_ = shared_.places.wait(shared_from_this());
+    if (!is_waiting_) return hang_up();
     parser_.emplace();
     parser_->header_limit(kHeaderBytesMax);
     // The route's own limit is known only after the header.
@@ -148,7 +182,11 @@ class Connection : public std::enable_shared_from_this<Connection> {
                      });
   }
 
-  void handle() { answer(route_->handler(request_), false); }
+  void handle() {
+    is_waiting_ = false;
+    shared_.places.stop_waiting(*this);
+    answer(route_->handler(request_), false);
+  }
 
   void refuse_body() {
     const std::string most = std::to_string(route_->body_bytes_max);
@@ -173,6 +211,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
 
   void send(Response response, bool close) {
+    is_waiting_ = false;
+    shared_.places.stop_waiting(*this);
     response_ = std::move(response);
     response_.keep_alive(!close);
     response_.prepare_payload();
@@ -216,8 +256,51 @@ class Connection : public std::enable_shared_from_this<Connection> {
   size_t drained_ = 0;
   const HttpRoute* route_ = nullptr;
   HttpRequest request_;
+  bool is_waiting_ = false;  // for a whole request
+  bool has_place_ = true;    // guarded by the mutex of Places, as is the next
+  uint64_t wait_ = 0;        // its key there while it waits, else 0
   Shared& shared_;
 };
+
+bool Places::take() {
+  std::shared_ptr<Connection> oldest;
+  {
+    const MutexLock lock(mutex_);
+    if (n_free_ > 0) {
+      --n_free_;
+      return true;
+    }
+    while (oldest == nullptr && !waiting_.empty()) {
+      oldest = waiting_.begin()->second.lock();  // null: it is being destroyed
+      waiting_.erase(waiting_.begin());
+    }
+    if (oldest == nullptr) return false;
+    oldest->has_place_ = false;
+    oldest->wait_ = 0;
+  }
+  oldest->make_room();
+  return true;
+}
+
+bool Places::wait(const std::shared_ptr<Connection>& connection) {
+  const MutexLock lock(mutex_);
+  if (connection->has_place_ && connection->wait_ == 0) {
+    connection->wait_ = ++n_waits_;
+    waiting_.emplace(connection->wait_, connection);
+  }
+  return connection->has_place_;
+}
+
+void Places::stop_waiting(Connection& connection) {
+  const MutexLock lock(mutex_);
+  if (connection.wait_ != 0) waiting_.erase(std::exchange(connection.wait_, 0));
+}
+
+void Places::leave(Connection& connection) {
+  const MutexLock lock(mutex_);
+  if (connection.wait_ != 0) waiting_.erase(connection.wait_);
+  if (connection.has_place_) ++n_free_;
+}
 
 // Answers and closes without waiting: an answer this small fits the send buffer of a new socket.
 void turn_away(tcp::socket socket) {
@@ -238,6 +321,9 @@ void turn_away(tcp::socket socket) {
 }  // namespace
 
 struct HttpServer::Impl {
+  Impl(std::vector<HttpRoute> routes, const HttpLimits& limits)
+      : shared{.routes = std::move(routes), .limits = limits} {}
+
   Shared shared;  // outlives the connections, which `context` owns
   asio::io_context context;
   tcp::acceptor acceptor{context};
@@ -255,10 +341,10 @@ struct HttpServer::Impl {
             });
             return;
           }
-          if (shared.n_connections >= shared.limits.connections_max) {
-            turn_away(std::move(socket));
-          } else {
+          if (shared.places.take()) {
             std::make_shared<Connection>(std::move(socket), shared)->start();
+          } else {
+            turn_away(std::move(socket));
           }
           accept();
         });
@@ -271,10 +357,8 @@ Result<std::unique_ptr<HttpServer>> HttpServer::start(const std::string& address
                                                       std::vector<HttpRoute> routes,
                                                       const HttpLimits& limits) {
   std::unique_ptr<HttpServer> server(new HttpServer);
-  server->impl_ = std::make_unique<Impl>();
+  server->impl_ = std::make_unique<Impl>(std::move(routes), limits);
   Impl& impl = *server->impl_;
-  impl.shared.routes = std::move(routes);
-  impl.shared.limits = limits;
   error_code error;
   const tcp::endpoint wanted(asio::ip::make_address(address, error), port);
   if (!error) impl.acceptor.open(wanted.protocol(), error);

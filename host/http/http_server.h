@@ -6,6 +6,8 @@
 // A request that is not accepted gets an error answer: 400 not HTTP, 404 an unknown path, 405
 // another method, 413 a body larger than the route takes, 431 headers of more than 8 KiB, 503 one
 // connection too many. The connection then closes, except after a 404 to a request without a body.
+// When all connections are in use, a new one takes the place of the one that has waited longest for
+// its request; it gets 503 only when every other is being answered.
 // A client that does not finish a request, or does not read the answer, within the time limit is
 // disconnected.
 #pragma once

@@ -77,6 +77,7 @@ Client::Client(const std::shared_ptr<grpc::Channel>& channel)
 Result<Client> Client::connect(const std::string& socket) {
   std::error_code failure;
   const std::string path = std::filesystem::absolute(socket, failure).lexically_normal().string();
+  SPECD_OK_OR_RETURN(check_server_user(path));
   const auto channel = grpc::CreateChannel(socket_uri(path), grpc::InsecureChannelCredentials());
   if (!channel->WaitForConnected(std::chrono::system_clock::now() + kConnectLimit))
     return Status(Code::kUnavailable, "nobody answers on " + path +

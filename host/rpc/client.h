@@ -25,7 +25,8 @@ struct Generation {
 // A request with a string that is not UTF-8 is refused here: kInvalidArgument with its field.
 class Client {
  public:
-  // `socket` is a path. kUnavailable with a hint when no daemon answers there.
+  // `socket` is a path. kUnavailable with a hint when no daemon answers there; kFailedPrecondition
+  // when another user's process does.
   static Result<Client> connect(const std::string& socket);
 
   // [any] `on_message` may be empty; it receives every message as it arrives. Once `stop` is true

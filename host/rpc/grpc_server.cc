@@ -1,6 +1,7 @@
 #include "host/rpc/grpc_server.h"
 
 #include <grpc/grpc.h>
+#include <grpc/support/log.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/resource_quota.h>
@@ -23,6 +24,14 @@ constexpr int kMetadataBytesMax = 8 << 10;
 constexpr int kStreamsMax = 128;  // per connection
 constexpr std::chrono::milliseconds kGoodbye{100};
 constexpr size_t kQuotaBytes = size_t{512} << 20;
+
+// gRPC writes its own log to standard error, which blocks when nobody reads it.
+void log_of_grpc(gpr_log_func_args* line) {
+  const LogLevel level = line->severity == GPR_LOG_SEVERITY_ERROR  ? LogLevel::kError
+                         : line->severity == GPR_LOG_SEVERITY_INFO ? LogLevel::kInfo
+                                                                   : LogLevel::kDebug;
+  log(level, std::string("gRPC: ") + line->message);
+}
 
 }  // namespace
 
@@ -47,6 +56,7 @@ GrpcServer::~GrpcServer() {
 Result<std::unique_ptr<GrpcServer>> GrpcServer::start(Engine& engine,
                                                       const std::string& socket_path,
                                                       const EngineOptions& options) {
+  gpr_set_log_function(log_of_grpc);
   std::unique_ptr<GrpcServer> result(new GrpcServer);
   result->impl_ = std::make_unique<Impl>(engine, options);
   Impl& impl = *result->impl_;
@@ -58,6 +68,10 @@ Result<std::unique_ptr<GrpcServer>> GrpcServer::start(Engine& engine,
   builder.RegisterService(&impl.control);
   builder.SetMaxReceiveMessageSize(kMessageBytesMax);
   builder.SetMaxSendMessageSize(kMessageBytesMax);
+  // gRPC would inflate a message before it looks at the size: 4 MB may hold 4 GB.
+  builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
+  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
+  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
   builder.SetResourceQuota(grpc::ResourceQuota("specd").Resize(kQuotaBytes));
   builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMetadataBytesMax);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kStreamsMax);

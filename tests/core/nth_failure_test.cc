@@ -145,7 +145,7 @@ class NthFailure : public testing::Test {
         EXPECT_TRUE(status.message().find(root_) != std::string::npos ||
                     status.message().find(SPECD_TEST_MANIFEST) != std::string::npos ||
                     status.message().find("chat_template.jinja") != std::string::npos ||
-                    status.message().find("the machine has") != std::string::npos)
+                    status.message().find(": needs ") != std::string::npos)
             << n << ": " << status.to_string();
       }
       EXPECT_EQ(entries_of("/proc/self/fd"), before) << n;

@@ -1,6 +1,7 @@
 #include "core/plugin/instance/host_context.h"
 
 #include <algorithm>
+#include <map>
 
 #include "core/base/clock.h"
 #include "core/base/log.h"
@@ -12,6 +13,7 @@ namespace {
 
 constexpr size_t kTextBytesMax = 4096;      // of one call, and of one sequence
 constexpr size_t kLogBytesMax = 8192;       // of one line
+constexpr uint32_t kLinesMax = 100;         // of a plugin's log in a second
 constexpr size_t kSequenceTextsMax = 1024;  // a plugin must not use up the host's memory
 
 thread_local const std::string* scope_name = nullptr;
@@ -59,17 +61,59 @@ void append_clean(std::string& out, std::string_view text, size_t bytes_max) {
   }
 }
 
+// How many lines each plugin logged in the present second.
+class LogBudgets {
+ public:
+  // [any] False when the plugin has used up its second. `dropped`: how many lines were dropped
+  // since the one before.
+  bool take(const std::string& name, uint64_t& dropped) {
+    const uint64_t second = now_ns() / 1'000'000'000;
+    const MutexLock lock(mutex_);
+    if (second != second_) n_lines_.clear();
+    second_ = second;
+    if (++n_lines_[name] > kLinesMax) {
+      ++n_dropped_[name];
+      return false;
+    }
+    const auto found = n_dropped_.find(name);
+    dropped = found == n_dropped_.end() ? 0 : found->second;
+    if (found != n_dropped_.end()) n_dropped_.erase(found);
+    return true;
+  }
+
+ private:
+  Mutex mutex_;
+  uint64_t second_ SPECD_GUARDED_BY(mutex_) = 0;
+  std::map<std::string, uint32_t> n_lines_ SPECD_GUARDED_BY(mutex_);
+  std::map<std::string, uint64_t> n_dropped_ SPECD_GUARDED_BY(mutex_);
+};
+LogBudgets& log_budgets() {
+  static LogBudgets* const all = new LogBudgets;
+  return *all;
+}
+
+// Logs for the plugin of this thread, within its budget.
+void log_for_plugin(LogLevel level, const std::string& text) {
+  if (!is_logged(level)) return;
+  uint64_t dropped = 0;
+  if (!log_budgets().take(scope_name != nullptr ? *scope_name : std::string(), dropped)) return;
+  const std::string who = scope_name != nullptr ? "plugin " + *scope_name : std::string("plugin");
+  if (dropped > 0)
+    log(LogLevel::kWarn, who + ": " + std::to_string(dropped) +
+                             " lines were dropped; a plugin may log " + std::to_string(kLinesMax) +
+                             " a second");
+  log(level, who + text);
+}
+
 void host_log(const specd_host*, uint32_t severity, const char* text, uint64_t len) noexcept {
   if (text == nullptr) return;
-  std::string line = scope_name != nullptr ? "plugin " + *scope_name : std::string("plugin");
-  std::string clean;
-  append_clean(clean, std::string_view(text, std::min<uint64_t>(len, kLogBytesMax)), kLogBytesMax);
-  line += ": " + clean;
   const LogLevel level = severity == SPECD_LOG_DEBUG  ? LogLevel::kDebug
                          : severity == SPECD_LOG_INFO ? LogLevel::kInfo
                          : severity == SPECD_LOG_WARN ? LogLevel::kWarn
                                                       : LogLevel::kError;
-  log(level, line);
+  std::string clean;
+  append_clean(clean, std::string_view(text, std::min<uint64_t>(len, kLogBytesMax)), kLogBytesMax);
+  log_for_plugin(level, ": " + clean);
 }
 
 void host_report(const specd_host*, specd_call* call, int32_t seq_index, const char* text,
@@ -110,7 +154,7 @@ const void* find_service(const ServiceDirectory& directory, const char* id) {
                                "; rebuild the plugin with this daemon's SDK";
     // Logged as well: a plugin may do without the service, and reports of successful calls are
     // dropped.
-    log(LogLevel::kWarn, (scope_name == nullptr ? "a plugin" : *scope_name) + ": " + reason);
+    log_for_plugin(LogLevel::kWarn, ": " + reason);
     report_text(nullptr, -1, reason);
     return nullptr;
   }
@@ -190,11 +234,9 @@ void report_text(specd_call* call, int32_t seq_index, std::string_view text) {
   } else if (scope_text != nullptr) {
     append_clean(*scope_text, text, kTextBytesMax);
   } else {
-    const std::string line =
-        scope_name != nullptr ? "plugin " + *scope_name + " reports: " : "plugin reports: ";
     std::string clean;
     append_clean(clean, text, kLogBytesMax);
-    log(LogLevel::kWarn, line + clean);
+    log_for_plugin(LogLevel::kWarn, " reports: " + clean);
   }
 }
 

@@ -1,9 +1,11 @@
 #include "host/base/unix_socket.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -26,18 +28,97 @@ class UnixSocketTest : public testing::Test {
   void TearDown() override { fs::remove_all(folder_); }
 
   // A socket whose owner is gone.
-  void leave_socket() const {
-    const int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+  void leave_socket() const { close(serve_socket()); }
+
+  // A socket that another program listens on.
+  int serve_socket(int type = SOCK_STREAM) const {
+    const int fd = socket(AF_UNIX, type, 0);
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
     std::memcpy(address.sun_path, path_.c_str(), path_.size() + 1);
-    ASSERT_EQ(bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
-    close(fd);
+    EXPECT_EQ(bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+    if (type == SOCK_STREAM) {
+      EXPECT_EQ(listen(fd, 1), 0);
+    }
+    return fd;
+  }
+  void expect_refused(const std::string& why) const {
+    const auto claim = SocketClaim::take(path_);
+    ASSERT_FALSE(claim.ok()) << why;
+    EXPECT_EQ(claim.status().code(), Code::kFailedPrecondition);
+    EXPECT_NE(claim.status().text().find(why), std::string::npos) << claim.status().text();
   }
 
   fs::path folder_;
   std::string path_;
 };
+
+TEST_F(UnixSocketTest, socket_that_another_program_serves_is_left_alone) {
+  for (const int type : {SOCK_STREAM, SOCK_DGRAM}) {
+    const int other = serve_socket(type);
+    expect_refused("another program serves " + path_ + "; stop it");
+    EXPECT_TRUE(fs::is_socket(path_));
+    close(other);
+    EXPECT_TRUE(SocketClaim::take(path_).ok());
+  }
+}
+
+TEST_F(UnixSocketTest, folder_that_others_may_write_to_is_refused_unless_it_is_sticky) {
+  for (const auto who : {fs::perms::group_write, fs::perms::others_write}) {
+    fs::permissions(folder_, fs::perms::owner_all | who);
+    expect_refused("could replace the socket; chmod go-w it");
+    fs::permissions(folder_, fs::perms::owner_all | who | fs::perms::sticky_bit);
+    EXPECT_TRUE(SocketClaim::take(path_).ok());
+  }
+}
+
+TEST_F(UnixSocketTest, lock_that_is_no_plain_file_of_this_user_is_named) {
+  const std::string lock = path_ + ".lock";
+  fs::create_directory(lock);
+  expect_refused(lock);
+  fs::remove(lock);
+  ASSERT_EQ(mkfifo(lock.c_str(), 0600), 0);
+  expect_refused(lock + " exists and is not a plain file; remove it");
+  fs::remove(lock);
+  fs::create_symlink(folder_ / "target", lock);
+  expect_refused(lock + " is a symbolic link; remove it");
+  fs::remove(lock);
+  if (geteuid() != 0) GTEST_SKIP() << "only root can make a file of another user";
+  std::ofstream(lock) << "1\n";
+  ASSERT_EQ(chown(lock.c_str(), 4711, 4711), 0);
+  expect_refused(lock + " belongs to another user (id 4711); remove it");
+}
+
+TEST_F(UnixSocketTest, process_of_another_user_behind_the_socket_is_noticed) {
+  EXPECT_TRUE(check_server_user(path_).ok()) << "nobody serves it";
+  const int own = serve_socket();
+  EXPECT_TRUE(check_server_user(path_).ok());
+  close(own);
+  fs::remove(path_);
+  if (geteuid() != 0) GTEST_SKIP() << "only root can start a process of another user";
+  fs::permissions(folder_, fs::perms::all);
+  int ready[2];
+  ASSERT_EQ(pipe(ready), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    if (setuid(4711) != 0) _exit(1);
+    serve_socket();
+    (void)!write(ready[1], "x", 1);
+    pause();
+  }
+  char byte = 0;
+  ASSERT_EQ(read(ready[0], &byte, 1), 1);
+  const Status status = check_server_user(path_);
+  EXPECT_EQ(status.code(), Code::kFailedPrecondition);
+  EXPECT_NE(status.text().find("belongs to another user (id 4711)"), std::string::npos)
+      << status.text();
+  ASSERT_EQ(chown(folder_.c_str(), 4711, 4711), 0);
+  EXPECT_TRUE(check_server_user(path_).ok()) << "root trusts the owner of the folder";
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  close(ready[0]);
+  close(ready[1]);
+}
 
 TEST_F(UnixSocketTest, second_claim_is_refused_and_names_the_process) {
   const auto first = SocketClaim::take(path_);

@@ -58,6 +58,75 @@ TEST(DaemonLife, sigterm_lets_a_running_stream_finish) {
   EXPECT_FALSE(fs::exists(daemon.socket()));
 }
 
+TEST(DaemonLife, sighup_drains_and_signals_without_a_meaning_do_nothing) {
+  Daemon daemon;
+  daemon.write_config();
+  ASSERT_TRUE(daemon.start()) << daemon.output();
+  const std::vector<std::pair<int, std::string>> signals = {
+      {SIGUSR1, "SIGUSR1"}, {SIGUSR2, "SIGUSR2"}, {SIGALRM, "SIGALRM"}, {SIGVTALRM, "SIGVTALRM"},
+      {SIGPROF, "SIGPROF"}, {SIGPWR, "SIGPWR"},   {SIGPOLL, "SIGPOLL"}, {SIGSTKFLT, "SIGSTKFLT"},
+      {SIGRTMIN, "signal"}, {SIGRTMAX, "signal"}};
+  for (int round = 0; round < 2; ++round) {
+    for (const auto& [number, name] : signals) {
+      ASSERT_EQ(kill(daemon.pid(), number), 0);
+      EXPECT_TRUE(eventually([&] {
+        return daemon.output().find(name + " was received") != std::string::npos ||
+               daemon.output().find(name + " " + std::to_string(number) + " was") !=
+                   std::string::npos;
+      })) << name;
+    }
+  }
+  EXPECT_TRUE(daemon.client().generate(make_request("off", 2), {}).ok());
+  EXPECT_EQ(daemon.stop(SIGHUP), 0) << daemon.output();
+  const std::string output = daemon.output();
+  EXPECT_NE(output.find("specd: draining"), std::string::npos) << output;
+  EXPECT_EQ(output.find("SIGUSR1 was"), output.rfind("SIGUSR1 was")) << "logged once";
+}
+
+TEST(DaemonLife, standard_error_that_nobody_reads_holds_up_neither_requests_nor_the_end) {
+  int pipe_ends[2];
+  ASSERT_EQ(pipe2(pipe_ends, O_CLOEXEC | O_NONBLOCK), 0);
+  const std::string page(4096, '.');
+  while (write(pipe_ends[1], page.data(), page.size()) > 0) {
+  }
+  ASSERT_EQ(fcntl(pipe_ends[1], F_SETFL, 0), 0);  // full, and blocks
+  Daemon daemon;
+  daemon.write_config();
+  daemon.spawn([&] { dup2(pipe_ends[1], STDERR_FILENO); });
+  ASSERT_TRUE(eventually([&] { return Client::connect(daemon.socket()).ok(); }));
+  EXPECT_TRUE(daemon.client().generate(make_request("off", 2), {}).ok());
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_EQ(daemon.stop(), 0);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+  for (const int end : pipe_ends) close(end);
+}
+
+TEST(DaemonLife, sighup_that_nohup_ignores_stays_ignored) {
+  Daemon daemon;
+  daemon.write_config();
+  daemon.spawn([] { signal(SIGHUP, SIG_IGN); });
+  ASSERT_TRUE(daemon.wait_ready()) << daemon.output();
+  ASSERT_EQ(kill(daemon.pid(), SIGHUP), 0);
+  EXPECT_TRUE(daemon.client().generate(make_request("off", 2), {}).ok());
+  EXPECT_EQ(daemon.output().find("draining"), std::string::npos);
+  EXPECT_EQ(daemon.stop(), 0) << daemon.output();
+}
+
+TEST(DaemonLife, closed_standard_descriptors_are_not_given_to_files_of_the_daemon) {
+  Daemon daemon;
+  daemon.write_config();
+  daemon.spawn([] {
+    for (const int standard : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) close(standard);
+  });
+  ASSERT_TRUE(eventually([&] { return Client::connect(daemon.socket()).ok(); }));
+  EXPECT_TRUE(daemon.client().generate(make_request("off", 2), {}).ok());
+  const fs::path descriptors = fs::path("/proc") / std::to_string(daemon.pid()) / "fd";
+  for (const char* standard : {"0", "1", "2"})
+    EXPECT_EQ(fs::read_symlink(descriptors / standard), "/dev/null") << standard;
+  EXPECT_EQ(read_file(daemon.socket() + ".lock"), std::to_string(daemon.pid()) + "\n");
+  EXPECT_EQ(daemon.stop(), 0);
+}
+
 TEST(DaemonLife, drain_limit_cuts_with_a_reason) {
   Daemon daemon;
   daemon.write_config("", SPECD_PLUGINS, "drain_seconds: 0\n");

@@ -82,12 +82,14 @@ class Daemon {
     std::ofstream(folder_ / "c.yaml") << "listen: unix:specd.sock\n" << text;
   }
 
-  void spawn() {
+  // `in_child` runs between fork and exec.
+  void spawn(const std::function<void()>& in_child = [] {}) {
     pid_ = fork();
     if (pid_ == 0) {
       const int log = open((folder_ / "log").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
       dup2(log, STDERR_FILENO);
       dup2(log, STDOUT_FILENO);
+      in_child();
       execl(SPECD_BINARY, "specd", "serve", "--config", (folder_ / "c.yaml").c_str(), nullptr);
       _exit(127);
     }

@@ -264,6 +264,38 @@ TEST_F(DaemonTest, a_route_tells_what_its_drafter_holds) {
   EXPECT_TRUE(eventually([&] { return lookup().memory_bytes() == 0; }));
 }
 
+// Peak of its resident memory in bytes.
+uint64_t peak_memory(pid_t pid) {
+  const std::string status = read_file("/proc/" + std::to_string(pid) + "/status");
+  const size_t line = status.find("VmHWM:");
+  return line == std::string::npos ? 0 : std::stoull(status.substr(line + 6)) << 10;
+}
+
+TEST_F(DaemonTest, compressed_messages_are_refused_and_never_inflated) {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxSendMessageSize(-1);
+  const auto channel = grpc::CreateCustomChannel(socket_uri(daemon_->socket()),
+                                                 grpc::InsecureChannelCredentials(), arguments);
+  const auto stub = v1::Inference::NewStub(channel);
+  for (const auto algorithm : {GRPC_COMPRESS_GZIP, GRPC_COMPRESS_DEFLATE}) {
+    for (const size_t bytes : {size_t{10'000}, size_t{256} << 20}) {
+      const uint64_t before = peak_memory(daemon_->pid());
+      v1::GenerateRequest request = make_request("off", 2);
+      request.set_text(std::string(bytes, ' '));
+      grpc::ClientContext context;
+      context.set_compression_algorithm(algorithm);
+      const auto reader = stub->Generate(&context, request);
+      v1::GenerateResponse message;
+      EXPECT_FALSE(reader->Read(&message));
+      const grpc::Status status = reader->Finish();
+      EXPECT_EQ(status.error_code(), grpc::StatusCode::UNIMPLEMENTED) << status.error_message();
+      EXPECT_NE(status.error_message().find("ompression"), std::string::npos)
+          << status.error_message();
+      EXPECT_LT(peak_memory(daemon_->pid()), before + (32 << 20)) << bytes;
+    }
+  }
+}
+
 TEST_F(DaemonTest, health_says_serving) {
   EXPECT_EQ(health(daemon_->channel(), ""), "SERVING");
   EXPECT_EQ(health(daemon_->channel(), "specd.v1.Inference"), "SERVING");

@@ -17,7 +17,8 @@ struct specd_host { /* static */
   void *ctx; /* private to the host */
   const char *name;
   const char *version;
-  /* [any] Logs UTF-8 text, which is copied. A plugin never writes to stdout or stderr. */
+  /* [any] Logs UTF-8 text, which is copied. Never blocks. More than 100 lines of a plugin in a
+   * second are dropped and counted. A plugin never writes to stdout or stderr. */
   void (*log)(const specd_host *, uint32_t severity, const char *text, uint64_t len) SPECD_NOEXCEPT;
   /* [any] Attaches text to the status that the current call will return. seq_index -1 means the
    * whole call. `call` may be NULL in describe(), init() and the entry. The text is copied. When

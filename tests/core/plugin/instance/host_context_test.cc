@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <memory>
 #include <string>
 #include <thread>
@@ -26,6 +27,42 @@ TEST(Host, services_come_and_go_while_its_pointer_stays) {
   TestServices second;
   make_host(&second);
   EXPECT_NE(host->get_service(host, SPECD_SERVICE_MEMORY), nullptr) << "the newest serves it";
+}
+
+TEST(Host, plugin_that_logs_without_end_is_cut_to_a_hundred_lines_a_second) {
+  TestServices services;
+  const specd_host* host = make_host(&services);
+  const std::string loud = "org.example.loud", quiet = "org.example.quiet";
+  const auto lines_of = [](const std::string& name, const std::string& logged) {
+    size_t n = 0;
+    for (size_t at = logged.find(name + ": x"); at != std::string::npos;
+         at = logged.find(name + ": x", at + 1))
+      ++n;
+    return n;
+  };
+  testing::internal::CaptureStderr();
+  const uint64_t start = host->now_ns(host);
+  {
+    const PluginScope scope(loud, nullptr);
+    for (int i = 0; i < 5000; ++i) host->log(host, SPECD_LOG_INFO, "x", 1);
+    for (int i = 0; i < 5000; ++i) host->report(host, nullptr, -1, "y", 1);
+    for (int i = 0; i < 5000; ++i) host->get_service(host, SPECD_SERVICE_MEMORY "0");
+  }
+  {
+    const PluginScope scope(quiet, nullptr);
+    host->log(host, SPECD_LOG_INFO, "x", 1);
+  }
+  const uint64_t seconds = (host->now_ns(host) - start) / 1'000'000'000 + 2;  // begun ones
+  std::this_thread::sleep_for(std::chrono::milliseconds(1100));
+  {
+    const PluginScope scope(loud, nullptr);
+    host->log(host, SPECD_LOG_INFO, "x", 1);
+  }
+  const std::string logged = testing::internal::GetCapturedStderr();
+  EXPECT_GE(lines_of(loud, logged), 101u);
+  EXPECT_LE(lines_of(loud, logged), 100 * seconds + 1);
+  EXPECT_EQ(lines_of(quiet, logged), 1u) << "each plugin has a budget of its own";
+  EXPECT_NE(logged.find("lines were dropped; a plugin may log 100 a second"), std::string::npos);
 }
 
 TEST(Host, report_goes_to_call_then_scope_then_log) {
