@@ -183,9 +183,13 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
 
   void handle() {
+    stop_waiting();
+    answer(route_->handler(request_), false);
+  }
+
+  void stop_waiting() {
     is_waiting_ = false;
     shared_.places.stop_waiting(*this);
-    answer(route_->handler(request_), false);
   }
 
   void refuse_body() {
@@ -211,8 +215,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
 
   void send(Response response, bool close) {
-    is_waiting_ = false;
-    shared_.places.stop_waiting(*this);
+    stop_waiting();
     response_ = std::move(response);
     response_.keep_alive(!close);
     response_.prepare_payload();
