@@ -65,6 +65,8 @@ struct EngineLimits {
   static constexpr int32_t kQueue = 1 << 20;
   static constexpr int32_t kDraftNodes = 1024;  // the plugin boundary's own limit
   static constexpr size_t kRoutes = 256;
+  static constexpr int32_t kPluginControlSeconds = 3600;
+  static constexpr int32_t kCallMs = 3'600'000;
   static constexpr int32_t kKvPages = 1 << 26;
   static constexpr int32_t kPriorityAgingMs = 3'600'000;
   static constexpr int32_t kPriority = 1000;  // from -kPriority to kPriority
@@ -81,6 +83,7 @@ struct EngineOptions {
   std::string default_route = "off";  // "off" = plain decoding, always available
   std::vector<std::string> plugin_directories;
   std::string plugin_cache_directory;
+  int32_t plugin_control_seconds = 120;  // for loading, making or destroying the pair of a route
   // Where models run; see is_device_name(). Exactly one: several cannot share a model yet.
   std::vector<std::string> devices{"cpu"};
   Numerics numerics = Numerics::kStrict;

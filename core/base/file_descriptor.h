@@ -20,6 +20,7 @@ class FileDescriptor {
     return *this;
   }
   int get() const { return fd_; }
+  int release() { return std::exchange(fd_, -1); }  // the caller closes it
 
  private:
   int fd_ = -1;

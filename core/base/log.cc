@@ -55,11 +55,9 @@ class Output {
   }
 
   void start() {
-    {
-      const MutexLock lock(mutex_);
-      has_thread_ = true;
-    }
     start_thread("specd-log", [this] { run(); }).detach();
+    const MutexLock lock(mutex_);
+    has_thread_ = true;
   }
 
   void flush(std::chrono::milliseconds limit) {
@@ -164,8 +162,9 @@ void log(LogLevel level, std::string_view text) {
       line += c;
     }
   }
-  if (utf8_error_offset(line) != std::string::npos) line = escaped(line);
-  logger().log(spdlog_level(level), "{}", line);
+  const bool is_plain =
+      std::all_of(line.begin(), line.end(), [](char c) { return c >= ' ' && c <= '~'; });
+  logger().log(spdlog_level(level), "{}", is_plain ? line : escaped(line));
 }
 
 void say(std::string_view text) { output().put(std::string(text)); }

@@ -8,14 +8,15 @@
 
 namespace specd {
 
-// The text as one line of UTF-8. Control characters and bytes that are not UTF-8 become \xHH.
+// The text as one line of UTF-8. Characters that is_hidden() names and bytes that are not UTF-8
+// become \xHH.
 inline std::string escaped(std::string_view text) {
   static constexpr char kHex[] = "0123456789abcdef";
   std::string out;
   for (size_t at = 0; at < text.size();) {
     const Utf8Step step = utf8_step(text, at);
     const std::string_view bytes = text.substr(at, step.bytes);
-    if (step.kind == Utf8Step::Kind::kValid && step.code_point >= 0x20 && step.code_point != 0x7F) {
+    if (step.kind == Utf8Step::Kind::kValid && !is_hidden(step.code_point)) {
       out += bytes;
     } else {
       for (const char c : bytes) {

@@ -24,6 +24,13 @@ Utf8Step utf8_step(std::string_view text, size_t at);
 // The offset of the first byte that is not part of a complete, well-formed character, or npos.
 size_t utf8_error_offset(std::string_view text);
 
+// A character that changes what a terminal shows instead of being shown: the controls C0, DEL and
+// C1, the separators of lines, and those that reorder text (Unicode's Bidi_Control).
+constexpr bool is_hidden(char32_t c) {
+  return c < 0x20 || (c >= 0x7F && c < 0xA0) || c == 0x61C || c == 0x200E || c == 0x200F ||
+         (c >= 0x2028 && c <= 0x202E) || (c >= 0x2066 && c <= 0x2069) || c == 0xFEFF;
+}
+
 // Appends `bytes` to `out` with U+FFFD for each invalid subpart and returns how many bytes it used.
 // With `at_end` an incomplete character at the end becomes U+FFFD; otherwise it is left unused.
 size_t utf8_append_lossy(std::string_view bytes, bool at_end, std::string& out);

@@ -29,6 +29,13 @@ struct ChatPrompt {
   // Turn special tokens spelled out in messages, tools and arguments into tokens. Leave it off for
   // untrusted text: "<|im_end|>" in a message would end that message.
   bool parse_special_tokens_in_messages = false;
+
+  size_t bytes() const {
+    size_t sum = tools_json.size() + template_arguments_json.size();
+    for (const ChatMessage& each : messages)
+      sum += each.role.size() + each.content.size() + each.extra_json.size();
+    return sum;
+  }
 };
 
 }  // namespace specd

@@ -175,11 +175,7 @@ Status check_chat(const ChatPrompt& chat) {
     return wrong("chat.messages", "expected at most " + std::to_string(ChatPrompt::kMessagesMax) +
                                       ", found " + std::to_string(chat.messages.size()));
   }
-  size_t bytes = chat.tools_json.size() + chat.template_arguments_json.size();
-  for (const ChatMessage& each : chat.messages) {
-    bytes += each.role.size() + each.content.size() + each.extra_json.size();
-  }
-  if (bytes > ChatPrompt::kBytesMax) {
+  if (const size_t bytes = chat.bytes(); bytes > ChatPrompt::kBytesMax) {
     return wrong("chat", "expected at most " + std::to_string(ChatPrompt::kBytesMax) +
                              " bytes, found " + std::to_string(bytes));
   }

@@ -53,9 +53,17 @@ Result<std::unique_ptr<CpuDevice>> CpuDevice::create(const std::string& isa, int
                       (asked ? "and engine.isa auto or avx512, found " + isa
                              : "this one lacks it; use strict"));
   }
-  return std::unique_ptr<CpuDevice>(
-      new CpuDevice(bf16 ? kernels::cpu_bf16_ops() : kernels::cpu_ops(chosen),
-                    threads == 0 ? usable_cores() : threads));
+  const int n_threads = threads == 0 ? usable_cores() : threads;
+  try {
+    return std::unique_ptr<CpuDevice>(
+        new CpuDevice(bf16 ? kernels::cpu_bf16_ops() : kernels::cpu_ops(chosen), n_threads));
+  } catch (const std::system_error& error) {
+    return Status(Code::kExhausted, "engine.threads",
+                  "cannot start " + std::to_string(n_threads) +
+                      " threads: " + error.code().message() +
+                      "; lower engine.threads, or raise the limit of threads (ulimit -u, pids.max "
+                      "of the control group) or of memory");
+  }
 }
 
 Result<Buffer> CpuDevice::allocate(uint64_t bytes, const std::string& what) {

@@ -105,6 +105,7 @@ Status Engine::Impl::check(const Request& request) const {
                         std::to_string(request.cache_salt.size()));
   }
   SPECD_OK_OR_RETURN(check_one_prompt(request));
+  SPECD_OK_OR_RETURN(target.check_fits(request.prompt.size()).in_field("prompt"));
   if (request.prompt_tokens.has_value()) return check_ids("prompt_tokens", *request.prompt_tokens);
   return request.chat.has_value() ? check_chat(*request.chat) : Status();
 }
@@ -140,6 +141,15 @@ Result<Ticket> Engine::Impl::admit(const Request& request, Sink sink) {
   const auto n_prompt = static_cast<int64_t>(prompt.size());
   if (n_prompt < 1)
     return Status(Code::kInvalidArgument, "prompt", "expected at least one token, found none");
+  const char* const prompt_field = request.prompt_tokens.has_value() ? "prompt_tokens"
+                                   : request.chat.has_value()        ? "chat"
+                                                                     : "prompt";
+  if (n_prompt >= config.max_positions) {
+    return Status(Code::kInvalidArgument, prompt_field,
+                  std::to_string(n_prompt) +
+                      " tokens leave no room for a new one in the context of " +
+                      std::to_string(config.max_positions) + "; shorten the prompt");
+  }
   if (n_prompt + request.max_tokens > config.max_positions) {
     return Status(Code::kInvalidArgument, "max_tokens",
                   std::to_string(n_prompt) + " prompt tokens and " +
@@ -152,7 +162,7 @@ Result<Ticket> Engine::Impl::admit(const Request& request, Sink sink) {
       needed > models.pages->n_pages()) {
     const bool prompt_alone = pages_for(n_prompt + 1) > models.pages->n_pages();
     return Status(
-        Code::kInvalidArgument, prompt_alone ? "prompt" : "max_tokens",
+        Code::kInvalidArgument, prompt_alone ? prompt_field : "max_tokens",
         std::to_string(n_prompt) + " prompt tokens and " + std::to_string(request.max_tokens) +
             " new ones need " + std::to_string(needed) + " KV pages, the cache has " +
             std::to_string(models.pages->n_pages()) + "; enlarge model.kv or ask for less");

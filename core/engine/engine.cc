@@ -1,6 +1,7 @@
 // The functions of engine.h; the parts listed in impl.h do the work.
 #include <utility>
 
+#include "core/base/run_within.h"
 #include "core/engine/impl.h"
 #include "core/engine/options.h"
 
@@ -14,7 +15,10 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options,
   SPECD_OK_OR_RETURN(check_limits(options));
   std::unique_ptr<Engine> engine(new Engine());
   engine->impl_ = std::make_unique<Impl>(options);
-  SPECD_OK_OR_RETURN(engine->impl_->load(progress));
+  if (const Status loaded = engine->impl_->load(progress); !loaded.ok()) {
+    if (n_late_works() > 0) (void)engine->impl_.release();  // a plugin's late call uses it
+    return loaded;
+  }
   engine->impl_->loop->start();
   return engine;
 }

@@ -37,15 +37,22 @@ Result<std::string> Intake::put(ActiveSequence next, const std::string& wanted_i
     for (uint64_t n = number; id.empty() || (wanted_id.empty() && number_of_.contains(id)); ++n) {
       id = "req-" + std::to_string(n);
     }
+    sequence.set_id(id);
     if (!number_of_.try_emplace(id, number).second) {
       return Status(Code::kInvalidArgument, "request_id", "'" + id + "' is running already");
     }
-    sequence.set_id(id);
-    live_.emplace(number, &sequence);
-    ++(next.route != nullptr ? next.route->counters.requests : counters.off);
+    LiveRoute* const route = next.route.get();
+    try {
+      live_.emplace(number, &sequence);
+      inbox_.push_back(std::move(next));
+    } catch (...) {  // there is no memory; nothing stays behind
+      live_.erase(number);
+      number_of_.erase(id);
+      throw;
+    }
+    ++(route != nullptr ? route->counters.requests : counters.off);
     ++counters.admitted;
     ++n_unfinished_;
-    inbox_.push_back(std::move(next));
   }
   wake_.notify_one();
   return id;

@@ -68,6 +68,8 @@ Status check_route(const RouteOptions& route, const EngineOptions& options) {
         where + ".draft_nodes_max",
         "less than engine.step_tokens_max (" + std::to_string(options.step_tokens_max) + ")",
         std::to_string(route.draft_nodes_max));
+  SPECD_OK_OR_RETURN(
+      check_range(where + ".call_ms_max", route.call_ms_max, 0, EngineLimits::kCallMs));
   SPECD_OK_OR_RETURN(check_range(where + ".disable_by_batch_size", route.disable_by_batch_size, 0,
                                  EngineLimits::kSequences));
   if (!route.model.empty() && route.model != options.model.name)
@@ -155,6 +157,8 @@ Status check_limits(const EngineOptions& options) {
                         std::to_string(options.step_tokens_max));
   SPECD_OK_OR_RETURN(
       check_range("engine.step_tokens_max", options.step_tokens_max, 1, EngineLimits::kStepTokens));
+  SPECD_OK_OR_RETURN(check_range("plugins.control_seconds", options.plugin_control_seconds, 1,
+                                 EngineLimits::kPluginControlSeconds));
   SPECD_OK_OR_RETURN(check_range("engine.queue_max", options.queue_max, 1, EngineLimits::kQueue));
   SPECD_OK_OR_RETURN(check_range("engine.priority_aging_ms", options.priority_aging_ms, 1,
                                  EngineLimits::kPriorityAgingMs));
@@ -170,7 +174,15 @@ Status check_limits(const EngineOptions& options) {
 Result<int32_t> kv_pages_of(const ModelOptions& model, const Device& device, uint64_t page_bytes,
                             uint64_t useful) {
   constexpr uint64_t kDefaultKvBytesMax = uint64_t{1} << 30;
-  if (model.kv_pages > 0) return model.kv_pages;
+  if (model.kv_pages > 0) {
+    const uint64_t most = device.total_bytes() / page_bytes;
+    if (static_cast<uint64_t>(model.kv_pages) <= most) return model.kv_pages;
+    return Status(Code::kExhausted, "model.kv.pages",
+                  std::to_string(model.kv_pages) + " pages of " + std::to_string(page_bytes) +
+                      " bytes are more than the memory of " + device.name() + "; at most " +
+                      std::to_string(most) + " fit into its " +
+                      std::to_string(device.total_bytes()) + " bytes");
+  }
   const char* key = model.kv_memory_share > 0 ? "model.kv.memory_share" : "model.kv.bytes_max";
   uint64_t bytes = std::min(kDefaultKvBytesMax, useful * page_bytes);
   if (model.kv_bytes_max > 0) bytes = model.kv_bytes_max;
@@ -227,10 +239,11 @@ Status check_options(const EngineOptions& options) {
                                   .cache_directory = options.plugin_cache_directory},
                                  make_host(&services))
                 .in_field("plugins"));
+  const std::atomic<bool> never_late{false};
   const RouteTerms terms = route_terms(options);
   const std::string& device_name = options.devices.front();
   for (const RouteOptions& route : options.routes) {
-    const auto made = create_route(*registry, route, terms, target.facts.info);
+    const auto made = create_route(*registry, route, terms, target.facts.info, never_late);
     Status status = made.status();
     if (made.ok()) {
       status = device_name == "cpu" ? activate_route(*made.value(), terms, *device)

@@ -58,8 +58,18 @@ Status check_one_prompt(const Request& request) {
                 "expected one of text, a chat and token ids, found several");
 }
 
+Status Target::check_fits(size_t bytes) const {
+  const size_t most = tokenizer->bytes_per_token_max() * static_cast<size_t>(config.max_positions);
+  if (most == 0 || bytes <= most) return Status();
+  return Status(Code::kInvalidArgument, std::to_string(bytes) +
+                                            " bytes cannot fit into the context of " +
+                                            std::to_string(config.max_positions) +
+                                            " tokens, which holds at most " + std::to_string(most));
+}
+
 Result<RenderedPrompt> Target::make_prompt(const Request& request) const {
   SPECD_OK_OR_RETURN(check_one_prompt(request));
+  SPECD_OK_OR_RETURN(check_fits(request.prompt.size()).in_field("prompt"));
   RenderedPrompt prompt;
   if (!request.chat.has_value()) {
     SPECD_TRY(prompt.tokens,
@@ -71,6 +81,7 @@ Result<RenderedPrompt> Target::make_prompt(const Request& request) const {
     return prompt;
   }
   SPECD_TRY(RenderedChat chat, chat_template.render(*request.chat, local_now()));
+  SPECD_OK_OR_RETURN(check_fits(chat.text.size()).in_field("chat"));
   // The template writes BOS itself, so none is prepended.
   EncodeOptions how{.add_special_tokens = false, .plain_hides_all = true};
   if (!request.chat->parse_special_tokens_in_messages) how.plain = chat.from_request;

@@ -29,6 +29,8 @@ struct Target {
 
   // Reads all files of the folder except the weights. Errors have the field model.path.
   Status load(const ModelOptions& wanted);
+  // kInvalidArgument when no text of so many bytes fits into the context.
+  Status check_fits(size_t bytes) const;
   // Turns the text or the chat of a request into a prompt.
   Result<RenderedPrompt> make_prompt(const Request& request) const;
 

@@ -14,6 +14,7 @@
 
 #include "core/base/file_descriptor.h"
 #include "core/base/json.h"
+#include "core/base/last_words.h"
 #include "core/base/quote.h"
 
 namespace specd {
@@ -217,6 +218,7 @@ Result<SafetensorsFile> SafetensorsFile::open(const std::string& path_text) {
                                         " bytes: " + std::strerror(errno));
   }
   file.mapping_ = mapping;
+  name_memory(mapping, file.mapping_bytes_, path);
 
   const auto* bytes = static_cast<const unsigned char*>(file.mapping_);
   const std::string_view all(reinterpret_cast<const char*>(bytes), file.mapping_bytes_);
@@ -253,7 +255,9 @@ Result<SafetensorsFile> SafetensorsFile::open(const std::string& path_text) {
 }
 
 SafetensorsFile::~SafetensorsFile() {
-  if (mapping_ != nullptr) munmap(mapping_, mapping_bytes_);
+  if (mapping_ == nullptr) return;
+  forget_memory(mapping_);
+  munmap(mapping_, mapping_bytes_);
 }
 
 SafetensorsFile::SafetensorsFile(SafetensorsFile&& other) noexcept

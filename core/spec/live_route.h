@@ -11,9 +11,11 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/clock.h"
 #include "core/base/mutex.h"
 #include "core/plugin/instance/instance.h"
 #include "core/plugin/bundle/registry.h"
+#include "core/spec/breaker.h"
 #include "core/spec/route_report.h"
 
 namespace specd {
@@ -67,6 +69,7 @@ struct LiveRoute {
   uint64_t generation = 0;                     // number of the change that made it live
   int32_t draft_nodes_max = 0;                 // granted
   int32_t disable_by_batch_size = 0;           // 0 = never
+  uint64_t call_ns_max = 0;                    // of a call of the drafter in a step; 0 = no limit
   BundleInfo drafter_bundle, verifier_bundle;  // what the pair was made of
   std::vector<BundleInfo> part_bundles;        // and the drafter's parts
   std::unique_ptr<Drafter> drafter;
@@ -75,6 +78,7 @@ struct LiveRoute {
   std::vector<size_t> tap_index;    // for each of the drafter's taps, its index in the model
   RouteCounters counters;
   LastProblem last_problem;
+  Breaker breaker;
   std::atomic<int32_t> n_leases{0};  // requests that wait or run with it
 
   // Counts n sequences whose proposal or verdict was refused or cut, and says why.
@@ -83,9 +87,14 @@ struct LiveRoute {
     last_problem.set(std::move(why));
   }
 
-  // Whether the route does not draft because too many sequences run.
+  // [step] A call of the drafter that began at `start_ns` is over. Opens the breaker after too many
+  // that failed or were late. A drafter that refuses single sequences works.
+  void called(DrafterCall call, const Status& status, uint64_t start_ns);
+
+  // Whether the route does not draft: too many sequences run, or the drafter is suspended.
   bool suspended(int32_t n_running) const {
-    return disable_by_batch_size > 0 && n_running > disable_by_batch_size;
+    return (disable_by_batch_size > 0 && n_running > disable_by_batch_size) ||
+           breaker.is_open(now_ns());
   }
   // Whether the drafter works in device memory.
   bool on_device() const { return drafter->grant().device_type == SPECD_DEV_CUDA; }

@@ -28,6 +28,7 @@ struct RouteOptions {
   Guarantee guarantee = Guarantee::kIdentical;  // the least that is accepted
   int32_t draft_nodes_max = 8;                  // static budget per sequence and step
   int32_t disable_by_batch_size = 0;            // no drafts while more sequences run; 0 = never
+  int32_t call_ms_max = 5000;                   // deadline of a drafter's call in a step; 0 = none
 
   bool operator==(const RouteOptions&) const = default;
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/device/host_memory.h"
 #include "core/plugin/instance/caps.h"
 
 namespace specd {
@@ -35,11 +36,19 @@ Guarantee guarantee_of(uint32_t reached) {
   }
 }
 
+// Without version and hash when its folder was removed just now.
+BundleInfo bundle_of(const PluginRegistry& registry, const std::string& plugin_id) {
+  BundleInfo none;
+  none.id = plugin_id;
+  return registry.find(plugin_id).value_or(none);
+}
+
 }  // namespace
 
 Result<std::unique_ptr<LiveRoute>> create_route(PluginRegistry& registry,
                                                 const RouteOptions& wanted, const RouteTerms& terms,
-                                                const specd_target_info& target) {
+                                                const specd_target_info& target,
+                                                const std::atomic<bool>& is_late) {
   auto route = std::make_unique<LiveRoute>();
   route->name = wanted.name;
   SPECD_TRY(route->drafter,
@@ -47,15 +56,19 @@ Result<std::unique_ptr<LiveRoute>> create_route(PluginRegistry& registry,
                 .make_drafter(wanted.drafter.plugin, wanted.drafter.factory, wanted.drafter.config,
                               target, wanted.name + ".drafter")
                 .in_field("drafter"));
+  if (is_late) {
+    (void)route.release();
+    return Status(Code::kDeadlineExceeded, "the drafter was made too late");
+  }
   SPECD_TRY(route->verifier,
             registry
                 .make_verifier(wanted.verifier.plugin, wanted.verifier.factory,
                                wanted.verifier.config, target, wanted.name + ".verifier")
                 .in_field("verifier"));
-  route->drafter_bundle = *registry.find(wanted.drafter.plugin);
-  route->verifier_bundle = *registry.find(wanted.verifier.plugin);
+  route->drafter_bundle = bundle_of(registry, wanted.drafter.plugin);
+  route->verifier_bundle = bundle_of(registry, wanted.verifier.plugin);
   for (const std::string& part : route->drafter->part_plugins()) {
-    route->part_bundles.push_back(*registry.find(part));
+    route->part_bundles.push_back(bundle_of(registry, part));
   }
   const specd_drafter_caps& caps = route->drafter->caps();
 
@@ -85,6 +98,7 @@ Result<std::unique_ptr<LiveRoute>> create_route(PluginRegistry& registry,
     nodes = std::min(nodes, most);
   route->draft_nodes_max = static_cast<int32_t>(nodes);
   route->disable_by_batch_size = wanted.disable_by_batch_size;
+  route->call_ns_max = static_cast<uint64_t>(wanted.call_ms_max) * 1'000'000;
   return route;
 }
 
@@ -134,6 +148,10 @@ Status activate_route(LiveRoute& route, const RouteTerms& terms, Device& device)
   grant.max_batch = static_cast<uint32_t>(terms.max_sequences);
   grant.max_rows = update_rows_max(grant.max_depth);
   grant.needs = caps.needs;
+  SPECD_OK_OR_RETURN(check_quota(caps, grant.max_batch,
+                                 on_device ? device.total_bytes() : host_memory().bytes,
+                                 "plugin " + route.drafter_bundle.id)
+                         .in_field("drafter"));
   grant.memory_bytes_max = quota_of(caps, grant.max_batch);
   route.counters.accepted_at = std::vector<std::atomic<uint64_t>>(grant.max_depth);
   SPECD_OK_OR_RETURN(route.drafter->activate(grant).in_field("drafter"));

@@ -1,6 +1,7 @@
 // Turns the definition of a route into a pair of activated instances.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <string>
 
@@ -19,10 +20,12 @@ struct RouteTerms {
 
 // Loads the plugins, checks the pair and its limits, and creates both instances without activating
 // them: this takes only memory that the plugins allocate themselves. The field of an error is a key
-// of the route in the configuration: "drafter.config.max_nodes", "guarantee". [control]
+// of the route in the configuration: "drafter.config.max_nodes", "guarantee". Once `is_late` is true
+// it makes no further call into plugins, leaves alone what it has made, and fails. [control]
 Result<std::unique_ptr<LiveRoute>> create_route(PluginRegistry& registry,
                                                 const RouteOptions& wanted, const RouteTerms& terms,
-                                                const specd_target_info& target);
+                                                const specd_target_info& target,
+                                                const std::atomic<bool>& is_late);
 // Where a pair works with models on such a device: in the device's memory, or in the host's.
 // kFailedPrecondition when it can use neither.
 struct Placement {

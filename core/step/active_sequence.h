@@ -57,7 +57,8 @@ struct ActiveSequence {
   // The mode in which the drafter can begin this sequence. 0 = none: it is decoded plainly.
   uint32_t attach_mode() const {
     const bool hidden = (route->drafter->grant().needs & SPECD_NEED_HIDDEN) != 0;
-    if (!resumed && (!hidden || n_computed == 0)) return SPECD_ATTACH_FRESH;
+    const bool is_fresh = !resumed && sequence->size() == sequence->n_prompt();
+    if (is_fresh && (!hidden || n_computed == 0)) return SPECD_ATTACH_FRESH;
     const uint32_t modes = route->drafter->caps().attach_modes;
     if (!hidden && (modes & SPECD_ATTACH_TOKENS) != 0) return SPECD_ATTACH_TOKENS;
     return modes & SPECD_ATTACH_COLD;

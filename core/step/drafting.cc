@@ -37,7 +37,9 @@ void begin(StepContext& step, LiveRoute& route, const Members& members, uint32_t
   args.sampling = batch.sampling_ptr.data();
   args.seq_state = states.data();
   const Status placed = place(step, route, batch);
+  const uint64_t start_ns = batch.start(route);
   const Status status = placed.ok() ? route.drafter->begin(args, batch.call) : placed;
+  if (placed.ok()) route.called(DrafterCall::kBegin, status, start_ns);
   Losses losses;
   for (size_t i = 0; i < members.size(); ++i) {
     ActiveSequence& member = *members[i];
@@ -68,10 +70,16 @@ void call_end(StepContext& step, ActiveSequence& member, uint32_t reason) {
 }  // namespace
 
 void begin_drafting(StepContext& step, std::vector<ActiveSequence>& running) {
+  const uint64_t now = now_ns();
   Members fresh;
   for (ActiveSequence& each : running) {
-    if (each.route != nullptr && each.drafting == ActiveSequence::Drafting::kNotBegun) {
-      fresh.push_back(&each);
+    if (each.route == nullptr) continue;
+    const bool is_open = each.route->breaker.is_open(now);
+    if (each.drafting == ActiveSequence::Drafting::kNotBegun && !is_open) fresh.push_back(&each);
+    // The calls that it misses from here on would leave its state out of step with the text.
+    if (is_open && each.drafts()) {
+      end_drafting(step, each, SPECD_END_QUARANTINED);
+      ++each.route->counters.sequences_lost;
     }
   }
   by_route(fresh, [&](LiveRoute& route, const Members& members) {

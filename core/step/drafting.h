@@ -12,7 +12,8 @@
 namespace specd {
 
 // Calls begin() for every running sequence whose drafter has not begun it yet. A sequence is
-// decoded plainly from then on when the drafter has no attach mode for it or fails it.
+// decoded plainly from then on when the drafter has no attach mode for it or fails it. While the
+// drafter is suspended no sequence begins, and those that it has are decoded plainly.
 void begin_drafting(StepContext& step, std::vector<ActiveSequence>& running);
 
 // Calls update() with the rows that a step has committed, for the members of one route: several

@@ -1,5 +1,7 @@
 #include "core/step/plugin_batch.h"
 
+#include "core/base/clock.h"
+#include "core/plugin/instance/instance.h"
 #include "core/plugin/instance/tensor.h"
 
 namespace specd {
@@ -53,8 +55,13 @@ void PluginBatch::place_on(Device& device, const Column<int32_t>& slots) {
 
 std::string PluginBatch::why(size_t i) const {
   const auto text = call.sequence_text.find(static_cast<int32_t>(i));
-  return "status " + std::to_string(status[i]) +
-         (text == call.sequence_text.end() ? "" : ": " + text->second);
+  return status_text(status[i]) + (text == call.sequence_text.end() ? "" : ": " + text->second);
+}
+
+uint64_t PluginBatch::start(const LiveRoute& route) {
+  const uint64_t now = now_ns();
+  batch.deadline_ns = route.call_ns_max == 0 ? 0 : now + route.call_ns_max;
+  return now;
 }
 
 bool PluginBatch::all_ok() const {

@@ -59,6 +59,9 @@ class PluginBatch {
   std::string why(size_t i) const;
   bool all_ok() const;
 
+  // Sets the deadline of a call of `route`'s drafter that begins now. Returns the present time.
+  uint64_t start(const LiveRoute& route);
+
   specd_call call;
   specd_batch batch{};
   std::vector<specd_status> status;                 // [members], written by the plugin

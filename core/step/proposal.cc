@@ -68,7 +68,9 @@ bool Proposal::call() {
   args.sampling = batch_.sampling_ptr.data();
   args.out = &out;
   batch_.offer_committed();
+  const uint64_t start_ns = batch_.start(route_);
   const Status status = route_.drafter->propose(args, batch_.call);
+  route_.called(DrafterCall::kPropose, status, start_ns);
   if (!status.ok()) {
     route_.cut(members_.size(), status.to_string());
     failed_ = true;

@@ -104,7 +104,9 @@ class Update {
     Status status = route_.on_device() ? batch.place_on(step_.device, staging) : Status();
     if (status.ok()) {
       if (route_.on_device()) staging.upload();
+      const uint64_t start_ns = batch.start(route_);
       status = call_drafter(columns, now, batch);
+      route_.called(DrafterCall::kUpdate, status, start_ns);
     }
     Losses losses;
     for (size_t s = 0; s < now.size(); ++s) {

@@ -130,6 +130,17 @@ Status Normalizer::read_prepend(const Json& prepend, const std::string& where) {
   return Status();
 }
 
+size_t Normalizer::shrinks_at_most() const {
+  // Three are known (U+212A is K, three jamo are one syllable); one more to be safe.
+  constexpr size_t kNfc = 4;
+  size_t most = 1;
+  for (const auto& step : steps_) {
+    if (std::holds_alternative<Replace>(step)) return 0;
+    if (std::holds_alternative<Nfc>(step)) most *= kNfc;
+  }
+  return most;
+}
+
 bool Normalizer::keeps_track_of_first() const {
   for (const auto& step : steps_) {
     if (std::holds_alternative<Nfc>(step)) return false;

@@ -23,6 +23,8 @@ class Normalizer {
   Status apply(SourceText& text, StepBudget& budget) const;
 
   bool empty() const { return steps_.empty(); }
+  // The most bytes that may become one byte; 0 = no bound.
+  size_t shrinks_at_most() const;
   // False with NFC, which loses track of which output comes from the first character.
   bool keeps_track_of_first() const;
 

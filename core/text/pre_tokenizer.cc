@@ -130,6 +130,13 @@ bool PreTokenizer::ends_in_byte_level() const {
   return false;
 }
 
+bool PreTokenizer::removes() const {
+  return std::any_of(steps_.begin(), steps_.end(), [](const Step& step) {
+    const auto* split = std::get_if<Split>(&step);
+    return split != nullptr && split->behavior == Behavior::kRemoved;
+  });
+}
+
 bool PreTokenizer::asks_for_first() const {
   return std::any_of(steps_.begin(), steps_.end(), [](const Step& step) {
     const auto* prefix = std::get_if<Prefix>(&step);

@@ -32,6 +32,8 @@ class PreTokenizer {
 
   // Whether it leaves all pieces in GPT-2's alphabet.
   bool ends_in_byte_level() const;
+  // Whether it drops parts of the text.
+  bool removes() const;
   // Whether it treats the first piece of the text differently.
   bool asks_for_first() const;
 

@@ -110,8 +110,19 @@ Result<std::shared_ptr<const Tokenizer>> Tokenizer::from_text(std::string_view j
                                                   where + ": added_tokens", budget));
   SPECD_OK_OR_RETURN(tokenizer->read_post_processor(value_or_null(root, "post_processor"),
                                                     where + ": post_processor"));
+  tokenizer->set_bytes_per_token_max();
   tokenizer->sha256_ = specd::sha256(json);
   return std::shared_ptr<const Tokenizer>(tokenizer);
+}
+
+void Tokenizer::set_bytes_per_token_max() {
+  // In GPT-2's alphabet each byte is a letter and has a token, so nothing is unknown.
+  if (!pre_tokenizer_.ends_in_byte_level() || pre_tokenizer_.removes() || added_token_strips_)
+    return;
+  size_t most = longest_added_;
+  for (int32_t id = 0; id < bpe_.id_end(); ++id)
+    if (bpe_.has(id)) most = std::max(most, bpe_.text(id).size());  // at least its letters
+  bytes_per_token_max_ = most * normalizer_.shrinks_at_most();
 }
 
 Status Tokenizer::read_pieces(const std::string& where, StepBudget& budget) {
@@ -162,6 +173,8 @@ Status Tokenizer::read_added_token(const Json& entry, int64_t id_end, const std:
   SPECD_TRY(token.single_word, json_bool_or(entry, "single_word", false, place));
   SPECD_TRY(token.lstrip, json_bool_or(entry, "lstrip", false, place));
   SPECD_TRY(token.rstrip, json_bool_or(entry, "rstrip", false, place));
+  longest_added_ = std::max(longest_added_, content.size());
+  added_token_strips_ = added_token_strips_ || token.lstrip || token.rstrip;
   SPECD_TRY(const bool normalized, json_bool_or(entry, "normalized", !token.special, place));
   if (content.empty()) return Status(Code::kDataLoss, place + ": 'content' is empty");
   if (const int32_t in_vocab = bpe_.find(content); in_vocab != Bpe::kNone) {

@@ -59,6 +59,10 @@ class Tokenizer {
   Result<std::vector<int32_t>> encode(std::string_view text,
                                       const EncodeOptions& options = {}) const;
 
+  // A text of more than n times as many bytes has more than n tokens. 0 when there is no such bound:
+  // a rule may drop text, or make one token of a text of any length.
+  size_t bytes_per_token_max() const { return bytes_per_token_max_; }
+
   // The text of all ids together, with U+FFFD for bytes that are not UTF-8. Skips ids without a
   // token and, with skip_special, special tokens.
   std::string decode(std::span<const int32_t> ids, bool skip_special) const;
@@ -101,6 +105,7 @@ class Tokenizer {
                            StepBudget& budget);
   Status read_added_token(const Json& entry, int64_t id_end, const std::string& place,
                           StepBudget& budget);
+  void set_bytes_per_token_max();
   Status read_post_processor(const Json& processor, const std::string& where);
   Status read_template(const Json& processor, const std::string& where);
 
@@ -121,6 +126,9 @@ class Tokenizer {
   std::vector<bool> present_;                 // by id
   std::vector<bool> special_;                 // by id
   std::unordered_map<std::string, int32_t, KeyedHash, std::equal_to<>> added_;
+  size_t bytes_per_token_max_ = 0;
+  size_t longest_added_ = 0;  // bytes of its content
+  bool added_token_strips_ = false;
   size_t added_bytes_ = 0;              // total size of the added tokens' search texts
   AddedTokenFinder raw_finder_;         // searches the raw text
   AddedTokenFinder normalized_finder_;  // searches the normalized rest

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
+#include <limits>
 #include <sstream>
 #include <utility>
 
@@ -32,6 +33,22 @@ __attribute__((no_sanitize("address", "undefined"))) void open_standard_descript
 }
 __attribute__((section(".preinit_array"),
                used)) void (*const run_before_libraries)() = open_standard_descriptors;
+
+template <typename T>
+std::string range_of(const po::option_description& option) {
+  if (dynamic_cast<const po::typed_value<T>*>(option.semantic().get()) == nullptr) return "";
+  return "; expected a whole number from " + std::to_string(std::numeric_limits<T>::min()) +
+         " to " + std::to_string(std::numeric_limits<T>::max());
+}
+
+// What the numbers of an option may be, for its error.
+std::string expected_of(const po::options_description& options, const std::string& name) {
+  const size_t start = name.find_first_not_of('-');
+  if (start == std::string::npos) return "";
+  const po::option_description* option = options.find_nothrow(name.substr(start), /*approx=*/false);
+  if (option == nullptr) return "";
+  return range_of<uint64_t>(*option) + range_of<int64_t>(*option) + range_of<int32_t>(*option);
+}
 
 // Boost accepts a sign before an unsigned number and wraps it: --seed -1 would be
 // 18446744073709551615.
@@ -64,6 +81,9 @@ Result<po::variables_map> read_command_line(const po::options_description& optio
     SPECD_OK_OR_RETURN(check_signs(parsed));
     po::store(parsed, values);
     po::notify(values);
+  } catch (const po::error_with_option_name& error) {
+    return Status(Code::kInvalidArgument,
+                  error.what() + expected_of(options, error.get_option_name()));
   } catch (const po::error& error) {
     return Status(Code::kInvalidArgument, error.what());
   }

@@ -53,8 +53,8 @@ std::string printable(std::string_view text) {
   for (size_t at = 0; at < text.size();) {
     const Utf8Step step = utf8_step(text, at);
     const char32_t c = step.code_point;
-    const bool is_control = (c < 0x20 && c != '\n' && c != '\t') || (c >= 0x7F && c < 0xA0);
-    if (step.kind != Utf8Step::Kind::kValid || is_control) {
+    const bool is_shown = !is_hidden(c) || c == '\n' || c == '\t';
+    if (step.kind != Utf8Step::Kind::kValid || !is_shown) {
       out += '?';
     } else {
       out += text.substr(at, step.bytes);

@@ -25,18 +25,8 @@ bool TaskQueue::post(std::function<void()> task) {
     const MutexLock lock(mutex_);
     if (waiting_.size() >= waiting_max_) return false;
     waiting_.push_back(std::move(task));
-    ++n_unfinished_;
   }
   changed_.notify_one();
-  return true;
-}
-
-bool TaskQueue::wait_idle(std::chrono::milliseconds timeout) {
-  const auto deadline = CondVar::Clock::now() + timeout;
-  MutexLock lock(mutex_);
-  while (n_unfinished_ > 0) {
-    if (!idle_.wait_until(lock, deadline)) return n_unfinished_ == 0;
-  }
   return true;
 }
 
@@ -51,7 +41,6 @@ void TaskQueue::run() {
     task();
     task = nullptr;  // destroys what it captured outside of the lock
     lock.lock();
-    if (--n_unfinished_ == 0) idle_.notify_all();
   }
 }
 

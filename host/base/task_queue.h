@@ -1,7 +1,6 @@
 // A bounded queue of tasks with its own threads, for work that would block a transport's threads.
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <deque>
 #include <functional>
@@ -21,8 +20,6 @@ class TaskQueue {
 
   // [any] Runs the task after those that wait; false when waiting_max tasks wait.
   [[nodiscard]] bool post(std::function<void()> task);
-  // [any] True when no task waits or runs; false at the timeout.
-  [[nodiscard]] bool wait_idle(std::chrono::milliseconds timeout);
 
  private:
   void run();
@@ -30,9 +27,7 @@ class TaskQueue {
   const size_t waiting_max_;
   Mutex mutex_;
   CondVar changed_;
-  CondVar idle_;
   std::deque<std::function<void()>> waiting_ SPECD_GUARDED_BY(mutex_);
-  size_t n_unfinished_ SPECD_GUARDED_BY(mutex_) = 0;  // includes running tasks
   bool leaving_ SPECD_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> threads_;
 };

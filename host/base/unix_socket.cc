@@ -12,6 +12,8 @@
 #include <filesystem>
 #include <utility>
 
+#include "host/base/parent_only.h"
+
 namespace specd::host {
 namespace {
 
@@ -141,6 +143,7 @@ Result<SocketClaim> SocketClaim::take(const std::string& path) {
     close(lock);
     return status;
   }
+  keep_from_children(lock);
   SocketClaim claim("", lock);  // what is there may not be ours to remove
   const std::string pid = std::to_string(getpid()) + "\n";
   if (ftruncate(lock, 0) != 0 ||
@@ -157,6 +160,7 @@ SocketClaim::SocketClaim(SocketClaim&& other) noexcept
 SocketClaim::~SocketClaim() {
   if (lock_ < 0) return;
   remove_socket();
+  forget_descriptor(lock_);
   close(lock_);
 }
 

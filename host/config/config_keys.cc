@@ -311,6 +311,9 @@ Key keys_of_route(RouteOptions& o) {
               "per sequence and step, less than `step_tokens_max`"),
       integer("disable_by_batch_size", o.disable_by_batch_size, 0, EngineLimits::kSequences,
               "no drafts while more than so many sequences run; 0 = never"),
+      integer("call_ms_max", o.call_ms_max, 0, EngineLimits::kCallMs,
+              "how long one call of the drafter may take in a step; after several calls in a row "
+              "that fail or take longer it is suspended for a while; 0 = no limit"),
       keys_of_use("drafter", "who guesses", o.drafter),
       keys_of_use("verifier", "who judges", o.verifier));
 }
@@ -367,7 +370,11 @@ Key keys_of(Config& config) {
               value("cache_directory", Type::kPath, engine.plugin_cache_directory,
                     "private copies of plugin libraries")
                   .absent("`$CACHE_DIRECTORY`, `$XDG_CACHE_HOME/specd`, `$HOME/.cache/specd` or "
-                          "`/var/cache/specd`")),
+                          "`/var/cache/specd`"),
+              integer("control_seconds", engine.plugin_control_seconds, 1,
+                      EngineLimits::kPluginControlSeconds,
+                      "how long a plugin may take to load, and to make or end a route's instance; "
+                      "one that takes longer is refused")),
       value("default_route", Type::kName, engine.default_route, "for requests that name none"),
       std::move(routes));
 }

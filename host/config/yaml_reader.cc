@@ -156,7 +156,7 @@ Result<Json> scalar_to_json(const Value& scalar) {
   if (text == "false" || text == "False" || text == "FALSE") return Json(false);
   const auto too_large = [&] {
     return scalar.error("expected a smaller number, found " + quote(text) +
-                        ", which does not fit 64 bits");
+                        ", which does not fit 64 bits; quote it if it is text");
   };
 
   std::string_view body = text;  // without the sign
@@ -202,6 +202,19 @@ YamlPlace place_of_offset(std::string_view text, size_t offset) {
   place.line += static_cast<int>(std::count(before.begin(), before.end(), '\n'));
   place.column += static_cast<int>(offset - line_start);
   return place;
+}
+
+// What may be meant by the line that yaml-cpp refuses.
+std::string hint_at(std::string_view text, const YamlPlace& place) {
+  for (int line = 1; line < place.line; ++line) text.remove_prefix(text.find('\n') + 1);
+  text = text.substr(0, text.find('\n'));
+  const size_t first = text.find_first_not_of(' ');
+  if (first != std::string_view::npos && text[first] == '\t')
+    return "; indent with spaces, YAML takes no tabs";
+  // The bracket of an IPv6 address begins a list.
+  if (text.find("[::") != std::string_view::npos)
+    return "; quote an address with brackets: '[::]:9090'";
+  return "";
 }
 
 }  // namespace
@@ -266,6 +279,11 @@ Result<YamlNode> parse_yaml(std::string_view text, const std::string& file) {
     return refuse(
         place_of_offset(text, bad),
         "expected UTF-8, found the byte " + std::to_string(static_cast<unsigned char>(text[bad])));
+  // yaml-cpp counts it as a line, other readers do not.
+  for (size_t at = text.find('\r'); at != std::string_view::npos; at = text.find('\r', at + 1))
+    if (text.substr(at, 2) != "\r\n")
+      return refuse(place_of_offset(text, at),
+                    "a carriage return without a line feed; end lines with \\n or \\r\\n");
   try {
     std::istringstream stream{std::string(text)};
     YAML::Parser parser(stream);
@@ -278,7 +296,8 @@ Result<YamlNode> parse_yaml(std::string_view text, const std::string& file) {
     return refuse(place_of(error.mark), error.msg);
   } catch (const YAML::Exception& error) {
     const bool has_place = !error.mark.is_null();
-    return refuse(has_place ? place_of(error.mark) : YamlPlace{}, "not YAML: " + error.msg);
+    const YamlPlace place = has_place ? place_of(error.mark) : YamlPlace{};
+    return refuse(place, "not YAML: " + error.msg + hint_at(text, place));
   } catch (const std::bad_alloc&) {
     return Status(Code::kExhausted, place_text(file, {}) + ": out of memory while parsing YAML");
   } catch (const std::exception& error) {

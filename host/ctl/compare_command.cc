@@ -89,11 +89,15 @@ int run_record(Client& client, const Values& values) {
   if (!options.ok()) return ctl_usage(options.status().message());
   const auto prompts = read_prompts(values["prompts"].as<std::vector<std::string>>());
   if (!prompts.ok()) return ctl_fail(prompts.status());
+  const std::string path = values["output"].as<std::string>();
+  const bool to_stdout = path == "table" || path == "json" || path == "-";
+  // Before the work, and without cutting the file.
+  if (!to_stdout && !std::ofstream(path, std::ios::binary | std::ios::app))
+    return ctl_fail(Status(Code::kFailedPrecondition, "cannot write " + path));
   ServerBackend backend(client);
   const auto text = record(backend, prompts.value(), options.value(), kNoStop);
   if (!text.ok()) return ctl_fail(text.status());
-  const std::string path = values["output"].as<std::string>();
-  if (path == "table" || path == "json" || path == "-") {
+  if (to_stdout) {
     std::fputs(text.value().c_str(), stdout);
     return kCtlOk;
   }

@@ -1,5 +1,6 @@
 // specctl: talks to a running specd. This file reads the command line and runs the command.
 #include <algorithm>
+#include <chrono>
 #include <boost/program_options.hpp>
 #include <cstdio>
 #include <cstdlib>
@@ -35,6 +36,8 @@ po::options_description make_options() {
   add("version", "the version");
   add("socket", po::value<std::string>()->value_name("PATH"),
       "the daemon's socket (default: $SPECD_SOCKET, else /run/specd/specd.sock)");
+  add("timeout", po::value<int32_t>()->default_value(300)->value_name("SECONDS"),
+      "how long a call may take, generation apart; 0 = no limit");
   add("output,o", po::value<std::string>()->default_value("table")->value_name("table|json"),
       "table or json (one object a line); for record: the file to write");
   add("prompt", po::value<std::string>(),
@@ -118,6 +121,8 @@ std::string usage_problem(const Program& program, const po::variables_map& value
   const std::string output = values["output"].as<std::string>();
   if (command != "record" && output != "table" && output != "json")
     return "-o: expected table or json, found '" + output + "'";
+  if (const int32_t limit = values["timeout"].as<int32_t>(); limit < 0)
+    return "--timeout: expected 0 or more, found " + std::to_string(limit);
   if (std::string problem = utf8_problem(program, values); !problem.empty()) return problem;
   const std::vector<std::string> routes = split(values["routes"].as<std::string>());
   if (routes.empty() || std::find(routes.begin(), routes.end(), "") != routes.end())
@@ -191,6 +196,7 @@ Program make_program() {
               {"prompts", "compare record"},
               {"repeat", "compare"},
               {"file", "route"},
+              {"timeout", "render compare record cancel plugins routes models status route"},
           },
   };
 }
@@ -238,6 +244,7 @@ int run(int argc, char** argv) {
                                                            : kDefaultSocket;
   Result<Client> client = Client::connect(socket);
   if (!client.ok()) return ctl_fail(client.status());
+  client.value().set_time_limit(std::chrono::seconds(values["timeout"].as<int32_t>()));
   if (command == "generate") return run_generate(client.value(), values, json);
   if (command == "render") return run_render(client.value(), values, json);
   if (command == "compare") return run_compare(client.value(), values, json);

@@ -2,10 +2,12 @@
 
 #include <signal.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <set>
@@ -15,7 +17,9 @@
 #include <vector>
 
 #include "core/base/clock.h"
+#include "core/base/last_words.h"
 #include "core/base/mutex.h"
+#include "core/base/run_within.h"
 #include "core/base/thread.h"
 #include "host/rpc/grpc_server.h"
 #include "host/daemon/health.h"
@@ -30,12 +34,14 @@ namespace {
 constexpr uint64_t kPollMs = 50;
 constexpr std::chrono::milliseconds kFailurePoll{500};
 constexpr uint64_t kAbortWaitMs = 5000;
+constexpr std::chrono::seconds kServerStartLimit{20};
 constexpr std::chrono::seconds kFlushLimit{5};
 constexpr std::chrono::milliseconds kLogLimit{500};
 constexpr std::chrono::seconds kTeardownLimit{15};  // at least; kFlushLimit included
 
 [[noreturn]] void leave(int code) {
   flush_log(kLogLimit);
+  expect_end();
   _exit(code);
 }
 [[noreturn]] void say_and_leave(const std::string& text) {
@@ -57,14 +63,16 @@ std::string signal_name(int number) {
   return name != nullptr ? "SIG" + std::string(name) : "signal " + std::to_string(number);
 }
 
-// Counts SIGTERM, SIGINT and SIGHUP on its own thread, and logs those that mean nothing; no code
-// runs in a signal handler.
+// Counts SIGTERM, SIGINT, SIGHUP and SIGXCPU on its own thread, and logs those that mean nothing; no code
+// runs in a signal handler. The thread is never joined: it also ends a process that hangs after
+// main(). It is there from the start, since there may be no thread to be had later.
 class StopSignals {
  public:
   StopSignals() {
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN);  // writing beyond a limit is an error like a full disk
     sigemptyset(&stop_);
-    for (const int number : {SIGTERM, SIGINT}) sigaddset(&stop_, number);
+    for (const int number : {SIGTERM, SIGINT, SIGXCPU}) sigaddset(&stop_, number);
     if (is_default(SIGHUP)) sigaddset(&stop_, SIGHUP);  // nohup ignores it
     taken_ = stop_;
     sigaddset(&taken_, SIGUSR2);
@@ -74,17 +82,17 @@ class StopSignals {
     pthread_sigmask(SIG_BLOCK, &taken_, nullptr);
     thread_ = start_thread("specd-signals", [this] { run(); });
   }
-  ~StopSignals() {
-    leaving_ = true;
-    pthread_kill(thread_.native_handle(), SIGUSR2);
-    thread_.join();
-    pthread_sigmask(SIG_UNBLOCK, &stop_, nullptr);
-  }
 
   // Until this is called a signal ends the process at once: there is nothing to drain.
   void loaded() { loading_ = false; }
-  // From here on a signal ends the process.
-  void end_at_once() { drained_ = true; }
+  // From here on a signal ends the process. So does the time `limit`: teardown calls into plugins,
+  // and a thread that hangs there can be neither joined nor destroyed. Also covers the destructors
+  // of plugin libraries, which run after main().
+  void end_within(std::chrono::seconds limit) {
+    limit_seconds_ = limit.count();
+    end_ns_ = now_ns() + static_cast<uint64_t>(std::chrono::nanoseconds(limit).count());
+    pthread_kill(thread_.native_handle(), SIGUSR2);
+  }
   // False when none came within `limit`.
   bool wait_for(std::chrono::milliseconds limit) {
     const auto deadline = CondVar::Clock::now() + limit;
@@ -108,9 +116,19 @@ class StopSignals {
 
   void run() {
     std::set<int> logged;
-    int number = 0;
-    while (sigwait(&taken_, &number) == 0) {
-      if (leaving_) return;
+    while (true) {
+      const uint64_t now = now_ns(), end = end_ns_;
+      if (end != 0 && now >= end)
+        say_and_leave("specd: server and plugins did not stop within " +
+                      std::to_string(limit_seconds_) +
+                      " s (does a plugin hang?); leaving without them\n");
+      const uint64_t rest_ns = end == 0 ? kPollNs : end - now;
+      const timespec rest{.tv_sec = static_cast<time_t>(rest_ns / kSecondNs),
+                          .tv_nsec = static_cast<long>(rest_ns % kSecondNs)};
+      siginfo_t info{};
+      const int number = sigtimedwait(&taken_, &info, &rest);
+      if (number < 0) continue;                                    // the time is over
+      if (number == SIGUSR2 && info.si_pid == getpid()) continue;  // from end_within()
       if (sigismember(&stop_, number) == 0) {
         if (logged.insert(number).second)
           log(LogLevel::kWarn, signal_name(number) +
@@ -119,7 +137,7 @@ class StopSignals {
         continue;
       }
       if (loading_) leave(128 + number);
-      if (drained_) say_and_leave("specd: a signal while stopping; leaving at once\n");
+      if (end_ns_ != 0) say_and_leave("specd: a signal while stopping; leaving at once\n");
       {
         const MutexLock lock(mutex_);
         ++count_;
@@ -129,23 +147,15 @@ class StopSignals {
   }
 
   sigset_t stop_, taken_;
-  std::atomic<bool> loading_{true}, drained_{false}, leaving_{false};
+  static constexpr uint64_t kSecondNs = 1'000'000'000, kPollNs = 3600 * kSecondNs;
+  std::atomic<bool> loading_{true};
+  std::atomic<int64_t> limit_seconds_{0};
+  std::atomic<uint64_t> end_ns_{0};  // 0 = not yet stopping
   Mutex mutex_;
   CondVar changed_;
   int count_ SPECD_GUARDED_BY(mutex_) = 0;
   std::thread thread_;
 };
-
-// Ends the process after `limit` if it still runs then: teardown calls into plugins, and a thread
-// that hangs there can be neither joined nor destroyed. Also covers the destructors of plugin
-// libraries, which run after main().
-void end_within(std::chrono::seconds limit) {
-  start_thread("specd-exit", [limit] {
-    std::this_thread::sleep_for(limit);
-    say_and_leave("specd: server and plugins did not stop within " + std::to_string(limit.count()) +
-                  " s (does a plugin hang?); leaving without them\n");
-  }).detach();
-}
 
 // Progress on standard error: one line rewritten on a terminal, one line a stage elsewhere.
 class Progress {
@@ -218,6 +228,31 @@ Drained drain(Engine& engine, GrpcServer& server, StopSignals& signals, uint32_t
   return engine.wait_idle(kAbortWaitMs) ? Drained::kCut : Drained::kStuck;
 }
 
+// The soft limit protects programs that use select(); this one does not.
+void raise_descriptor_limit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+// gRPC does not notice when it gets no threads, and waits for ever.
+Result<std::unique_ptr<GrpcServer>> start_server(Engine& engine, const Config& config) {
+  const auto started = std::make_shared<Result<std::unique_ptr<GrpcServer>>>(
+      Status(Code::kUnavailable, "the server does not start"));
+  std::string unused;
+  const Status done = run_within(
+      kServerStartLimit,
+      [&engine, config, started](const std::atomic<bool>&) {
+        *started = GrpcServer::start(engine, config.socket_path, config.engine);
+      },
+      unused);
+  if (done.ok()) return std::move(*started);
+  say("specd: the gRPC server: " + done.message() +
+      "; are threads (ulimit -u, pids.max of the control group) or descriptors (ulimit -n) short?\n");
+  leave(kExitFailed);
+}
+
 std::string seconds_text(uint64_t ns) {
   char text[32];
   std::snprintf(text, sizeof(text), "%.2f s", static_cast<double>(ns) / 1e9);
@@ -229,10 +264,18 @@ int fail(const Status& status) {
   return kExitFailed;
 }
 
+// Plugins are loaded. exit() waits for the linker's lock, which a constructor that hangs holds, and
+// runs the destructors of their libraries.
+int fail_to_load(const Status& status) {
+  const int code = fail(status);
+  if (n_late_works() > 0) leave(code);
+  return code;
+}
+
 }  // namespace
 
 int run_daemon(const Config& config) {
-  StopSignals signals;
+  StopSignals& signals = *new StopSignals;
   start_log_thread();
   set_log_level(config.log_level);
   const uint64_t start = now_ns();
@@ -241,6 +284,7 @@ int run_daemon(const Config& config) {
 
   // Serves from here on, so that a probe can tell loading from dead, and a port that is taken is
   // found before the weights are read. Two threads: a scrape does not delay a probe.
+  raise_descriptor_limit();
   Health health(config.http ? config.http->stall_seconds : 0);
   std::unique_ptr<HttpServer> http;
   if (config.http) {
@@ -256,11 +300,11 @@ int run_daemon(const Config& config) {
     progress.report(what, fraction);
   });
   progress.end();
-  if (!engine.ok()) return fail(with_place(config, engine.status()));
-  auto server = GrpcServer::start(*engine.value(), config.socket_path, config.engine);
-  if (!server.ok()) return fail(server.status());
+  if (!engine.ok()) return fail_to_load(with_place(config, engine.status()));
+  auto server = start_server(*engine.value(), config);
+  if (!server.ok()) return fail_to_load(server.status());
   signals.loaded();
-  health.loaded(*engine.value());
+  health.loaded(*engine.value(), *server.value());
   print_start(*engine.value(), config);
   const EngineReport report = engine.value()->status();
   say("specd " + std::string(kVersion) + " ready on unix:" + config.socket_path + " (" +
@@ -282,11 +326,15 @@ int run_daemon(const Config& config) {
                               " s after they were cut (does a plugin hang?); leaving without them");
     leave(failed.ok() ? kExitCut : kExitFailed);
   }
-  signals.end_at_once();
-  end_within(std::max(kTeardownLimit, std::chrono::seconds(config.drain_seconds)));
+  signals.end_within(std::max(kTeardownLimit, std::chrono::seconds(config.drain_seconds)));
   http.reset();
   server.value()->shutdown(kFlushLimit);
   server.value().reset();
+  if (n_late_works() > 0) {
+    // Plugin code still runs in a control call, and uses the engine.
+    log(LogLevel::kError, "a call of a plugin has not returned; leaving without it");
+    leave(failed.ok() ? kExitCut : kExitFailed);
+  }
   engine.value().reset();
   shut_down_plugins();
   if (!failed.ok()) return fail(failed);

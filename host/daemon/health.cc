@@ -37,7 +37,8 @@ HttpAnswer Health::ready() const {
   const Engine* engine = engine_;
   if (engine == nullptr) return text(503, "loading");
   if (draining_ || engine->status().state != EngineState::kReady) return text(503, "draining");
-  return text(200, "ready");
+  const Status door = server_.load()->door();
+  return door.ok() ? text(200, "ready") : text(503, door.message());
 }
 
 HttpAnswer Health::metrics() const {

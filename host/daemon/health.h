@@ -7,6 +7,7 @@
 
 #include "core/engine.h"
 #include "host/http/http_server.h"
+#include "host/rpc/grpc_server.h"
 
 namespace specd::host {
 
@@ -16,14 +17,18 @@ class Health {
   // A step that takes longer than `stall_seconds` is assumed to hang.
   explicit Health(uint32_t stall_seconds) : stall_seconds_(stall_seconds) {}
 
-  // Call when the engine is ready; it must outlive the server. Every answer before is "loading".
-  void loaded(const Engine& engine) { engine_ = &engine; }
+  // Call when engine and gRPC server are ready; both must outlive the HTTP server. Every answer
+  // before is "loading".
+  void loaded(const Engine& engine, const GrpcServer& server) {
+    server_ = &server;
+    engine_ = &engine;
+  }
   void draining() { draining_ = true; }
 
   // GET, on any thread:
   //   /metrics       the engine's metrics and the build; 503 while loading
   //   /health/live   503 when a step takes too long
-  //   /health/ready  503 while loading and draining
+  //   /health/ready  503 while loading and draining, and while no client can connect
   std::vector<HttpRoute> routes() const;
 
  private:
@@ -32,6 +37,7 @@ class Health {
   HttpAnswer metrics() const;
 
   uint32_t stall_seconds_;
+  std::atomic<const GrpcServer*> server_{nullptr};  // set before engine_
   std::atomic<const Engine*> engine_{nullptr};
   std::atomic<bool> draining_{false};
 };

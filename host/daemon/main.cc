@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "core/base/last_words.h"
 #include "core/base/words.h"
 #include "host/base/command_line.h"
 #include "host/base/completion.h"
@@ -145,10 +146,13 @@ int run(int argc, char** argv) {
 }  // namespace specd::host
 
 int main(int argc, char** argv) {
+  specd::install_last_words();
+  int code = specd::host::kExitFailed;
   try {
-    return specd::host::run(argc, argv);
+    code = specd::host::run(argc, argv);
   } catch (const std::exception& error) {  // memory at most: no room throws
     std::fprintf(stderr, "specd: %s\n", error.what());
-    return specd::host::kExitFailed;
   }
+  specd::expect_end();
+  return code;
 }

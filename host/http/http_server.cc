@@ -1,5 +1,7 @@
 #include "host/http/http_server.h"
 
+#include <fcntl.h>
+
 #include <algorithm>
 #include <boost/asio/dispatch.hpp>
 #include <boost/asio/io_context.hpp>
@@ -11,15 +13,18 @@
 #include <boost/beast/http.hpp>
 #include <limits>
 #include <map>
+#include <new>
 #include <optional>
 #include <sstream>
 #include <string_view>
 #include <thread>
 #include <utility>
 
+#include "core/base/log.h"
 #include "core/base/mutex.h"
 #include "core/base/thread.h"
 #include "core/base/words.h"
+#include "host/base/parent_only.h"
 
 namespace specd::host {
 namespace {
@@ -46,6 +51,14 @@ Response make_response(http::status status, unsigned version, std::string body,
   response.set(http::field::cache_control, "no-store");
   response.body() = std::move(body);
   return response;
+}
+
+// "/metrics" of "http://host:9090/metrics", which a proxy sends (RFC 9112, 3.2.2).
+std::string origin_form(std::string target) {
+  constexpr std::string_view kScheme = "http://";
+  if (!target.starts_with(kScheme)) return target;
+  const size_t path = target.find('/', kScheme.size());
+  return path == std::string::npos ? "/" : target.substr(path);
 }
 
 void add_once(std::vector<std::string>& words, const std::string& word) {
@@ -119,7 +132,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   void read() {
     is_waiting_ = shared_.places.wait(shared_from_this());
-    if (!is_waiting_) return hang_up();
+    if (!is_waiting_) return;
     parser_.emplace();
     parser_->header_limit(kHeaderBytesMax);
     // The route's own limit is known only after the header.
@@ -135,7 +148,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     if (error) return refuse(error);
     const auto& request = parser_->get();
     const bool is_head = request.method() == http::verb::head;
-    const std::string target(request.target());
+    const std::string target = origin_form(std::string(request.target()));
     request_ = {.method = is_head ? "GET" : std::string(request.method_string()),
                 .path = target.substr(0, target.find('?')),
                 .body = {}};
@@ -238,7 +251,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void hang_up() {
     error_code ignored;
     stream_.socket().shutdown(tcp::socket::shutdown_send, ignored);
-    drain();
+    is_waiting_ = shared_.places.wait(shared_from_this());  // a new connection may have its place
+    if (is_waiting_) drain();
   }
   void drain() {
     buffer_.consume(buffer_.size());
@@ -305,6 +319,9 @@ void Places::leave(Connection& connection) {
   if (connection.has_place_) ++n_free_;
 }
 
+// Boost opens sockets without the flag, and a program that a plugin starts would keep them.
+void close_on_exec(int fd) { fcntl(fd, F_SETFD, FD_CLOEXEC); }
+
 // Answers and closes without waiting: an answer this small fits the send buffer of a new socket.
 void turn_away(tcp::socket socket) {
   Response response =
@@ -333,6 +350,17 @@ struct HttpServer::Impl {
   asio::steady_timer retry{context};
   std::vector<std::thread> threads;
 
+  void run() {
+    while (true) {
+      try {
+        context.run();
+        return;
+      } catch (const std::bad_alloc&) {  // the connection is gone, the others go on
+        log(LogLevel::kWarn, "http: not enough memory for an answer");
+      }
+    }
+  }
+
   void accept() {
     acceptor.async_accept(
         asio::make_strand(context), [this](const error_code& error, tcp::socket socket) {
@@ -344,6 +372,7 @@ struct HttpServer::Impl {
             });
             return;
           }
+          close_on_exec(socket.native_handle());
           if (shared.places.take()) {
             std::make_shared<Connection>(std::move(socket), shared)->start();
           } else {
@@ -378,9 +407,11 @@ Result<std::unique_ptr<HttpServer>> HttpServer::start(const std::string& address
   std::ostringstream endpoint;
   endpoint << taken;
   server->endpoint_ = endpoint.str();
+  close_on_exec(impl.acceptor.native_handle());
+  keep_from_children(impl.acceptor.native_handle());
   impl.accept();
   for (int i = 0; i < limits.threads; ++i)
-    impl.threads.push_back(start_thread("specd-http", [&impl] { impl.context.run(); }));
+    impl.threads.push_back(start_thread("specd-http", [&impl] { impl.run(); }));
   return server;
 }
 
@@ -388,6 +419,7 @@ HttpServer::~HttpServer() {
   if (impl_ == nullptr) return;
   impl_->context.stop();
   for (std::thread& thread : impl_->threads) thread.join();
+  forget_descriptor(impl_->acceptor.native_handle());
 }
 
 }  // namespace specd::host

@@ -57,14 +57,19 @@ Status check_utf8(google::protobuf::Message& sent) {
 }
 
 template <typename Request, typename Response, typename Stub>
-Result<Response> call(Stub& stub,
+Result<Response> call(std::chrono::seconds limit, Stub& stub,
                       grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
                       const Request& request = Request()) {
   grpc::ClientContext context;
+  if (limit.count() > 0) context.set_deadline(std::chrono::system_clock::now() + limit);
   Response response;
   Request sent = request;
   SPECD_OK_OR_RETURN(check_utf8(sent));
   const Status status = from_wire((stub.*method)(&context, sent, &response));
+  if (status.code() == Code::kDeadlineExceeded && limit.count() > 0)
+    return Status(status.code(), "the daemon did not answer within " +
+                                     std::to_string(limit.count()) + " s (" + status.message() +
+                                     ")");
   if (!status.ok()) return status;
   return response;
 }
@@ -120,45 +125,45 @@ Result<Generation> Client::generate(
 
 Result<v1::RenderChatResponse> Client::render(const v1::GenerateRequest& request) {
   return call<v1::GenerateRequest, v1::RenderChatResponse>(
-      *inference_, &v1::Inference::Stub::RenderChat, request);
+      limit_, *inference_, &v1::Inference::Stub::RenderChat, request);
 }
 
 Result<v1::CancelResponse> Client::cancel(const std::string& request_id) {
   v1::CancelRequest request;
   request.set_request_id(request_id);
-  return call<v1::CancelRequest, v1::CancelResponse>(*inference_, &v1::Inference::Stub::Cancel,
-                                                     request);
+  return call<v1::CancelRequest, v1::CancelResponse>(limit_, *inference_,
+                                                     &v1::Inference::Stub::Cancel, request);
 }
 Result<v1::ListPluginsResponse> Client::plugins() {
-  return call<v1::ListPluginsRequest, v1::ListPluginsResponse>(*control_,
+  return call<v1::ListPluginsRequest, v1::ListPluginsResponse>(limit_, *control_,
                                                                &v1::Control::Stub::ListPlugins);
 }
 Result<v1::ListRoutesResponse> Client::routes() {
-  return call<v1::ListRoutesRequest, v1::ListRoutesResponse>(*control_,
+  return call<v1::ListRoutesRequest, v1::ListRoutesResponse>(limit_, *control_,
                                                              &v1::Control::Stub::ListRoutes);
 }
 Result<v1::ListModelsResponse> Client::models() {
-  return call<v1::ListModelsRequest, v1::ListModelsResponse>(*control_,
+  return call<v1::ListModelsRequest, v1::ListModelsResponse>(limit_, *control_,
                                                              &v1::Control::Stub::ListModels);
 }
 Result<v1::GetStatusResponse> Client::status() {
-  return call<v1::GetStatusRequest, v1::GetStatusResponse>(*control_,
+  return call<v1::GetStatusRequest, v1::GetStatusResponse>(limit_, *control_,
                                                            &v1::Control::Stub::GetStatus);
 }
 
 Result<v1::ApplyRouteResponse> Client::apply_route(const v1::ApplyRouteRequest& request) {
   return call<v1::ApplyRouteRequest, v1::ApplyRouteResponse>(
-      *control_, &v1::Control::Stub::ApplyRoute, request);
+      limit_, *control_, &v1::Control::Stub::ApplyRoute, request);
 }
 Result<v1::DeleteRouteResponse> Client::delete_route(const v1::DeleteRouteRequest& request) {
   return call<v1::DeleteRouteRequest, v1::DeleteRouteResponse>(
-      *control_, &v1::Control::Stub::DeleteRoute, request);
+      limit_, *control_, &v1::Control::Stub::DeleteRoute, request);
 }
 Result<v1::GetRouteResponse> Client::get_route(const std::string& name) {
   v1::GetRouteRequest request;
   request.set_name(name);
-  return call<v1::GetRouteRequest, v1::GetRouteResponse>(*control_, &v1::Control::Stub::GetRoute,
-                                                         request);
+  return call<v1::GetRouteRequest, v1::GetRouteResponse>(limit_, *control_,
+                                                         &v1::Control::Stub::GetRoute, request);
 }
 
 }  // namespace specd::host

@@ -4,6 +4,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -29,6 +30,10 @@ class Client {
   // when another user's process does.
   static Result<Client> connect(const std::string& socket);
 
+  // How long a call may take, generate() apart; 0 = no limit, which is the default. A call that
+  // takes longer fails with kDeadlineExceeded.
+  void set_time_limit(std::chrono::seconds limit) { limit_ = limit; }
+
   // [any] `on_message` may be empty; it receives every message as it arrives. Once `stop` is true
   // the next message ends the request with kCancelled.
   Result<Generation> generate(const v1::GenerateRequest& request,
@@ -49,6 +54,7 @@ class Client {
   explicit Client(const std::shared_ptr<grpc::Channel>& channel);
   std::unique_ptr<v1::Inference::Stub> inference_;
   std::unique_ptr<v1::Control::Stub> control_;
+  std::chrono::seconds limit_{0};
 };
 
 }  // namespace specd::host

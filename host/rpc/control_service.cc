@@ -3,6 +3,7 @@
 #include <string>
 #include <utility>
 
+#include "host/base/out_of_memory.h"
 #include "host/config/config.h"
 #include "host/rpc/unary.h"
 #include "host/rpc/wire.h"
@@ -71,7 +72,8 @@ grpc::ServerUnaryReactor* ControlService::GetStatus(grpc::CallbackServerContext*
 grpc::ServerUnaryReactor* ControlService::change(grpc::CallbackServerContext* context,
                                                  std::function<Status()> run) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  if (!changes_.post([reactor, run = std::move(run)] { reactor->Finish(status_to_wire(run())); }))
+  if (!changes_.post(
+          [reactor, run = std::move(run)] { reactor->Finish(status_to_wire(within_memory(run))); }))
     reactor->Finish(status_to_wire(
         Status(Code::kExhausted, std::to_string(kChangesMax) + " changes of routes wait")));
   return reactor;

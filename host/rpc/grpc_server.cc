@@ -5,15 +5,16 @@
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/resource_quota.h>
-#include <sys/stat.h>
+#include <grpcpp/server_posix.h>
+#include <sys/resource.h>
 
-#include <cerrno>
-#include <cstring>
+#include <algorithm>
 #include <memory>
 
 #include "host/base/unix_socket.h"
 #include "host/rpc/control_service.h"
 #include "host/rpc/inference_service.h"
+#include "host/rpc/listener.h"
 #include "host/rpc/unary.h"
 #include "host/serve/sessions.h"
 
@@ -24,6 +25,10 @@ constexpr int kMetadataBytesMax = 8 << 10;
 constexpr int kStreamsMax = 128;  // per connection
 constexpr std::chrono::milliseconds kGoodbye{100};
 constexpr size_t kQuotaBytes = size_t{512} << 20;
+constexpr size_t kConnectionsMin = 16, kConnectionsMax = 1024;
+constexpr size_t kOtherDescriptors = 200;  // files, HTTP, devices
+constexpr std::chrono::seconds kAnswerLimit{10};
+constexpr int kIdleMs = 300'000;  // then a connection without calls is closed
 
 // gRPC writes its own log to standard error, which blocks when nobody reads it.
 void log_of_grpc(gpr_log_func_args* line) {
@@ -31,6 +36,28 @@ void log_of_grpc(gpr_log_func_args* line) {
                          : line->severity == GPR_LOG_SEVERITY_INFO ? LogLevel::kInfo
                                                                    : LogLevel::kDebug;
   log(level, std::string("gRPC: ") + line->message);
+}
+
+size_t connections_max() {
+  rlimit descriptors{};
+  if (getrlimit(RLIMIT_NOFILE, &descriptors) != 0 || descriptors.rlim_cur == RLIM_INFINITY)
+    return kConnectionsMax;
+  const auto limit = static_cast<size_t>(descriptors.rlim_cur);
+  return std::clamp(limit - std::min(limit, kOtherDescriptors), kConnectionsMin, kConnectionsMax);
+}
+
+// A server whose threads or descriptors are short may start and never answer.
+Status check_answers(const std::string& socket_path) {
+  const auto stub = v1::Control::NewStub(
+      grpc::CreateChannel(socket_uri(socket_path), grpc::InsecureChannelCredentials()));
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + kAnswerLimit);
+  v1::GetStatusResponse response;
+  const grpc::Status status = stub->GetStatus(&context, {}, &response);
+  if (status.ok()) return Status();
+  return Status(Code::kUnavailable,
+                "the server does not answer a call of its own: " + status.error_message() +
+                    "; are threads (ulimit -u, pids.max) or descriptors (ulimit -n) short?");
 }
 
 }  // namespace
@@ -45,6 +72,7 @@ struct GrpcServer::Impl {
   InferenceService inference;
   ControlService control;
   std::unique_ptr<grpc::Server> server;
+  std::unique_ptr<Listener> listener;  // of the server
 };
 
 GrpcServer::GrpcServer() = default;
@@ -63,7 +91,6 @@ Result<std::unique_ptr<GrpcServer>> GrpcServer::start(Engine& engine,
 
   grpc::EnableDefaultHealthCheckService(true);
   grpc::ServerBuilder builder;
-  builder.AddListeningPort(socket_uri(socket_path), grpc::InsecureServerCredentials());
   builder.RegisterService(&impl.inference);
   builder.RegisterService(&impl.control);
   builder.SetMaxReceiveMessageSize(kMessageBytesMax);
@@ -75,23 +102,22 @@ Result<std::unique_ptr<GrpcServer>> GrpcServer::start(Engine& engine,
   builder.SetResourceQuota(grpc::ResourceQuota("specd").Resize(kQuotaBytes));
   builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMetadataBytesMax);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kStreamsMax);
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleMs);
 
-  // The socket must never be open to others, not even between bind and chmod.
-  const mode_t old_mask = umask(0177);
   impl.server = builder.BuildAndStart();
-  umask(old_mask);
-  if (impl.server == nullptr)
-    return Status(Code::kFailedPrecondition,
-                  "cannot listen on " + socket_path + "; is its folder writable for this user?");
-  if (chmod(socket_path.c_str(), 0600) != 0)
-    return Status(Code::kFailedPrecondition,
-                  "cannot set the mode of " + socket_path + ": " + std::strerror(errno));
+  if (impl.server == nullptr) return Status(Code::kUnavailable, "gRPC's server does not start");
+  SPECD_TRY(impl.listener, Listener::start(socket_path, connections_max(),
+                                           [server = impl.server.get()](int connection) {
+                                             grpc::AddInsecureChannelFromFd(server, connection);
+                                           }));
   grpc::HealthCheckServiceInterface* health = impl.server->GetHealthCheckService();
   health->SetServingStatus("specd.v1.Inference", true);
   health->SetServingStatus("specd.v1.Control", true);
+  SPECD_OK_OR_RETURN(check_answers(socket_path));
   return result;
 }
+
+Status GrpcServer::door() const { return impl_->listener->status(); }
 
 void GrpcServer::start_drain() {
   impl_->server->GetHealthCheckService()->SetServingStatus(false);
@@ -107,6 +133,7 @@ void GrpcServer::abort_streams(const Status& reason) { impl_->sessions.abort_all
 void GrpcServer::shutdown(std::chrono::milliseconds flush) {
   // Wait here instead of in Shutdown(), which also waits for idle clients to read their GOAWAY.
   impl_->sessions.wait_closed(flush);
+  impl_->listener.reset();
   impl_->server->Shutdown(std::chrono::system_clock::now() + kGoodbye);
   impl_->server->Wait();
   impl_->server.reset();

@@ -12,7 +12,8 @@ namespace specd::host {
 class GrpcServer {
  public:
   // Serves `engine`, which outlives the server, on `socket_path`, which the caller has claimed. The
-  // socket is open to its owner only. `options` are those of the engine.
+  // socket is open to its owner only. `options` are those of the engine. Returns after a call of its
+  // own was answered.
   static Result<std::unique_ptr<GrpcServer>> start(Engine& engine, const std::string& socket_path,
                                                    const EngineOptions& options);
   ~GrpcServer();
@@ -24,6 +25,8 @@ class GrpcServer {
   bool wait_prompts(std::chrono::milliseconds timeout);
   // [any] Ends every running Generate with `reason`.
   void abort_streams(const Status& reason);
+  // [any] Not ok while new connections cannot be accepted.
+  Status door() const;
   // [control] Waits up to `flush` for clients to read the rest of their streams, then cancels every
   // call.
   void shutdown(std::chrono::milliseconds flush);

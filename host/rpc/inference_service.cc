@@ -6,6 +6,7 @@
 #include <utility>
 #include <variant>
 
+#include "host/base/out_of_memory.h"
 #include "host/rpc/unary.h"
 #include "host/rpc/wire.h"
 
@@ -73,12 +74,15 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
 
 grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
     grpc::CallbackServerContext* context, const v1::GenerateRequest* wire) {
-  Result<Request> request = request_from_wire(*wire);
+  Result<Request> request = within_memory([&] { return request_from_wire(*wire); });
+  // gRPC keeps the message until the call ends. Its text may have megabytes, and is not read again.
+  const bool wants_prompt = wire->return_prompt_token_ids();
+  const_cast<v1::GenerateRequest*>(wire)->Clear();
   if (!request.ok()) {
     engine_.count_refused();  // no session does
     return new RefusedCall(status_to_wire(request.status()));
   }
-  SessionOptions options{.return_prompt_tokens = wire->return_prompt_token_ids(), .time_left = {}};
+  SessionOptions options{.return_prompt_tokens = wants_prompt, .time_left = {}};
   const auto now = std::chrono::system_clock::now();
   if (const auto deadline = context->deadline();
       deadline != std::chrono::system_clock::time_point::max())
@@ -98,10 +102,12 @@ grpc::ServerUnaryReactor* InferenceService::Cancel(grpc::CallbackServerContext* 
 grpc::ServerUnaryReactor* InferenceService::RenderChat(grpc::CallbackServerContext* context,
                                                        const v1::GenerateRequest* wire,
                                                        v1::RenderChatResponse* response) {
-  Result<Request> request = request_from_wire(*wire);
+  Result<Request> request = within_memory([&] { return request_from_wire(*wire); });
   if (!request.ok()) return finished(context, request.status());
-  auto render = [this, asked = std::move(request).value(), response]() -> Status {
-    SPECD_TRY(RenderedPrompt made, engine_.render(asked));
+  request.value().priority = 0;  // ignored, as specd.proto says
+  const auto asked = std::make_shared<const Request>(std::move(request).value());
+  auto render = [this, asked, response]() -> Status {
+    SPECD_TRY(RenderedPrompt made, engine_.render(*asked));
     response->mutable_token_ids()->Add(made.tokens.begin(), made.tokens.end());
     response->set_text(std::move(made.text));
     const size_t bytes = response->ByteSizeLong();
@@ -113,10 +119,11 @@ grpc::ServerUnaryReactor* InferenceService::RenderChat(grpc::CallbackServerConte
   };
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   auto answer = [context, reactor, render = std::move(render)] {
-    reactor->Finish(context->IsCancelled() ? grpc::Status::CANCELLED
-                                           : status_to_wire(with_wire_field(render())));
+    reactor->Finish(context->IsCancelled()
+                        ? grpc::Status::CANCELLED
+                        : status_to_wire(with_wire_field(within_memory(render))));
   };
-  const Status status = sessions_.queue(std::move(answer));
+  const Status status = sessions_.queue(*asked, std::move(answer)).status();
   if (!status.ok()) reactor->Finish(status_to_wire(status));
   return reactor;
 }

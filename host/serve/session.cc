@@ -6,6 +6,7 @@
 
 #include "core/base/check.h"
 #include "core/base/clock.h"
+#include "host/base/out_of_memory.h"
 #include "host/serve/sessions.h"
 
 namespace specd::host {
@@ -52,14 +53,28 @@ void Session::start(Request request, const SessionOptions& options) {
   const bool with_prompt = options.return_prompt_tokens;
   Status status = sessions_.is_open();
   if (status.ok() && request.prompt_tokens.has_value()) return submit(request, with_prompt);
-  if (status.ok()) status = sessions_.engine().check(request);
   if (status.ok()) {
-    status = sessions_.queue([self = shared_from_this(), request = std::move(request),
-                              with_prompt] { self->submit(request, with_prompt); });
+    status = within_memory([&]() -> Status {
+      SPECD_OK_OR_RETURN(sessions_.engine().check(request));
+      return queue(std::move(request), with_prompt);
+    });
   }
   if (status.ok()) return;
   sessions_.engine().count_refused();
   refuse(status);
+}
+
+Status Session::queue(Request request, bool return_prompt_tokens) {
+  // Shared: std::function copies what it holds.
+  const auto kept = std::make_shared<const Request>(std::move(request));
+  SPECD_TRY(const uint64_t number,
+            sessions_.queue(*kept, [self = shared_from_this(), kept, return_prompt_tokens] {
+              self->submit(*kept, return_prompt_tokens);
+            }));
+  const MutexLock lock(mutex_);
+  prompt_number_ = number;
+  if (stage_ != Stage::kWaiting) sessions_.forget_prompt(number);  // cancelled just now
+  return Status();
 }
 
 void Session::refuse(const Status& status) {
@@ -76,8 +91,10 @@ void Session::submit(const Request& request, bool return_prompt_tokens) {
     if (stage_ != Stage::kWaiting) return;  // cancelled while it waited
     stage_ = Stage::kSubmitting;
   }
-  Result<Ticket> ticket = sessions_.engine().submit(
-      request, [self = shared_from_this()](const Event& event) { self->on_event(event); });
+  Result<Ticket> ticket = within_memory([&] {
+    return sessions_.engine().submit(
+        request, [self = shared_from_this()](const Event& event) { self->on_event(event); });
+  });
   const MutexLock lock(mutex_);
   stage_ = Stage::kSubmitted;
   if (ticket.ok()) {
@@ -109,6 +126,7 @@ void Session::drop_locked() {
   if (stage_ == Stage::kWaiting) {  // submit() will return at once
     stage_ = Stage::kSubmitted;
     ended_ = true;
+    sessions_.forget_prompt(prompt_number_);
   }
   buffer_.clear();
   buffer_bytes_ = 0;

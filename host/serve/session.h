@@ -85,6 +85,7 @@ class Session : public std::enable_shared_from_this<Session> {
   enum class Stage { kWaiting, kSubmitting, kSubmitted };
 
   Session(Sessions& sessions, SessionReader& reader) : sessions_(sessions), reader_(reader) {}
+  Status queue(Request request, bool return_prompt_tokens);
   void submit(const Request& request, bool return_prompt_tokens);
   void refuse(const Status& status);
   void on_event(const Event& event);  // [step thread]
@@ -106,6 +107,7 @@ class Session : public std::enable_shared_from_this<Session> {
   // Sessions may be destroyed.
   Mutex mutex_;
   std::string wished_id_ SPECD_GUARDED_BY(mutex_);
+  uint64_t prompt_number_ SPECD_GUARDED_BY(mutex_) = 0;  // in the prompt queue
   std::deque<SessionOutput> buffer_ SPECD_GUARDED_BY(mutex_);
   size_t buffer_bytes_ SPECD_GUARDED_BY(mutex_) = 0;
   uint64_t number_ SPECD_GUARDED_BY(mutex_) = 0;  // of the request in the engine

@@ -39,11 +39,12 @@ Status Sessions::is_open() const {
   return draining_ ? Status(Code::kUnavailable, "the daemon is shutting down") : Status();
 }
 
-Status Sessions::queue(std::function<void()> task) {
+Result<uint64_t> Sessions::queue(const Request& request, std::function<void()> render) {
   SPECD_OK_OR_RETURN(is_open());
-  if (prompts_.post(std::move(task))) return Status();
-  return Status(Code::kExhausted, std::to_string(kPromptsMax) +
-                                      " requests wait for their prompts to be rendered; try again");
+  return prompts_.add(
+      {.bytes = request.chat.has_value() ? request.chat->bytes() : request.prompt.size(),
+       .priority = request.priority,
+       .render = std::move(render)});
 }
 
 void Sessions::abort_all(const Status& reason) {

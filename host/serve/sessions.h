@@ -1,10 +1,10 @@
 // The sessions of a daemon: the live ones, the queue of prompts, and the thread that writes.
 //
-//   transport --start--> [prompt queue: 2 threads] --submit--> engine
+//   transport --start--> [prompt queue] --submit--> engine
 //   client <--reader-- [the thread here] <--buffer-- step thread
 //
-// Rendering a prompt may take a second, so it runs on separate threads, in order of arrival, from a
-// bounded queue. Readers are called on one thread here, so the step thread never touches a socket.
+// Rendering a prompt may take seconds, so it runs on the prompt queue's threads. Readers are called
+// on one thread here, so the step thread never touches a socket.
 #pragma once
 
 #include <atomic>
@@ -20,16 +20,13 @@
 
 #include "core/base/mutex.h"
 #include "core/engine.h"
-#include "host/base/task_queue.h"
+#include "host/serve/prompt_queue.h"
 #include "host/serve/session.h"
 
 namespace specd::host {
 
 class Sessions {
  public:
-  static constexpr size_t kPromptThreads = 2;
-  static constexpr size_t kPromptsMax = 256;  // waiting
-
   // Unread output of one session; above it the request is cancelled.
   static constexpr size_t kBufferBytesMax = 1 << 20;
 
@@ -44,9 +41,11 @@ class Sessions {
   // [any] Cancels the request of this id, whether it waits here or is in the engine; false if
   // neither.
   bool cancel(const std::string& request_id);
-  // [any] Runs `task` after the prompts that wait. kUnavailable while draining, kExhausted when
-  // kPromptsMax wait.
-  [[nodiscard]] Status queue(std::function<void()> task);
+  // [any] Runs `render` when it is the turn of the request's prompt. The number is for
+  // forget_prompt(). kUnavailable while draining, else the errors of PromptQueue::add().
+  Result<uint64_t> queue(const Request& request, std::function<void()> render);
+  // [any] The prompt is no longer wanted.
+  void forget_prompt(uint64_t number) { prompts_.remove(number); }
 
   // [any] Refuses new requests with kUnavailable from now on; waiting prompts are still rendered.
   void start_drain() { draining_ = true; }
@@ -78,7 +77,7 @@ class Sessions {
   std::unordered_map<Session*, std::shared_ptr<Session>> live_ SPECD_GUARDED_BY(mutex_);
   bool stopping_ SPECD_GUARDED_BY(mutex_) = false;
   std::thread thread_;
-  TaskQueue prompts_{kPromptThreads, kPromptsMax};  // last: its tasks use the members above
+  PromptQueue prompts_;  // last: its prompts use the members above
 };
 
 }  // namespace specd::host

@@ -85,20 +85,27 @@ WorkerPool::WorkerPool(int n_threads)
   if (processors == 0 || static_cast<unsigned>(n_threads) <= processors) {
     state.spin = std::chrono::microseconds(50);
   }
-  for (int part = 1; part < n_threads; ++part) {
-    threads_.emplace_back([&state, part] {
-      pthread_setname_np(pthread_self(), "specd-cpu");
-      uint32_t seen = 0;
-      for (;;) {
-        seen = await_change(state.epoch, seen, state.spin);
-        if (state.stop) return;
-        state.try_part(seen, part);
-      }
-    });
+  try {
+    for (int part = 1; part < n_threads; ++part) {
+      threads_.emplace_back([&state, part] {
+        pthread_setname_np(pthread_self(), "specd-cpu");
+        uint32_t seen = 0;
+        for (;;) {
+          seen = await_change(state.epoch, seen, state.spin);
+          if (state.stop) return;
+          state.try_part(seen, part);
+        }
+      });
+    }
+  } catch (...) {
+    join();
+    throw;
   }
 }
 
-WorkerPool::~WorkerPool() {
+WorkerPool::~WorkerPool() { join(); }
+
+void WorkerPool::join() {
   state_->stop = true;
   state_->epoch.fetch_add(1, std::memory_order_release);
   state_->epoch.notify_all();

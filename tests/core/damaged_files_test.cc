@@ -189,7 +189,7 @@ TEST_F(DamagedFiles, libraries) {
       "plugin.so", read(SPECD_TEST_FIXTURES "/good.so"),
       [&] {
         const std::string bytes = read(root_ + "/plugin.so");
-        return elf_exports(std::as_bytes(std::span(bytes)), "plugin.so").status();
+        return read_elf_library(std::as_bytes(std::span(bytes)), "plugin.so").status();
       },
       kLibraryPlaces, 8192);
 }

@@ -545,6 +545,29 @@ TEST_F(EngineTest, more_requests_than_pages_wait_and_complete) {
       << never.status().to_string();
 }
 
+TEST_F(EngineTest, prompt_that_fills_the_context_alone_is_what_is_refused) {
+  start(options());
+  const int32_t context = engine_->model().max_positions;
+  Request full = request("", "off", 1);
+  for (const int32_t n : {context - 1, context, context + 5}) {
+    full.prompt_tokens = std::vector<int32_t>(static_cast<size_t>(n), 5);
+    full.max_tokens = 2;
+    const auto refused = engine_->submit(full, [](const Event&) {});
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.status().field(), n < context ? "max_tokens" : "prompt_tokens")
+        << refused.status().to_string();
+  }
+}
+
+TEST_F(EngineTest, pages_beyond_the_memory_are_refused_with_their_key) {
+  EngineOptions o = options();
+  o.model.kv_pages = EngineLimits::kKvPages;
+  const auto engine = Engine::create(o, {});
+  ASSERT_FALSE(engine.ok());
+  EXPECT_EQ(engine.status().field(), "model.kv.pages") << engine.status().to_string();
+  EXPECT_NE(engine.status().message().find("at most "), std::string::npos);
+}
+
 TEST_F(EngineTest, a_full_queue_refuses_and_the_accepted_complete) {
   EngineOptions o = options();
   o.max_sequences = 1;

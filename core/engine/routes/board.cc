@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/base/log.h"
+#include "core/base/run_within.h"
 #include "core/base/thread.h"
 #include "core/services/metrics.h"
 
@@ -79,8 +80,11 @@ RouteReport describe(const RouteOptions& options, const LiveRoute& route, RouteS
 
 }  // namespace
 
-RouteBoard::RouteBoard(Mutex& control)
-    : control_(control), table_(std::make_shared<const RouteTable>()) {
+RouteBoard::RouteBoard(Mutex& control, std::chrono::seconds time_limit, OnLate on_late)
+    : control_(control),
+      time_limit_(time_limit),
+      on_late_(std::move(on_late)),
+      table_(std::make_shared<const RouteTable>()) {
   thread_ = start_thread("specd-retire", [this] { retire_loop(); });
 }
 
@@ -166,6 +170,7 @@ void RouteBoard::retire_loop() {
     released_.pop_back();
     const std::string name = route->name;
     const uint64_t generation = route->generation;
+    const bool is_last = stopping_;
     const auto old = std::find_if(draining_.begin(), draining_.end(),
                                   [&](const Draining& one) { return one.route == route.get(); });
     if (old != draining_.end()) {  // else it was never published
@@ -176,12 +181,27 @@ void RouteBoard::retire_loop() {
       old->route = nullptr;
     }
     lock.unlock();
+    Status retired;
     {
       const MutexLock control(control_);
-      route.reset();
+      if (is_last) {
+        // Nothing may go on while what it uses is destroyed; the process has its own limit.
+        route.reset();
+      } else {
+        std::string late_plugin;
+        auto owned = std::make_shared<std::unique_ptr<LiveRoute>>(std::move(route));
+        // Without a thread it is destroyed here, with `owned`.
+        retired = run_within(
+            time_limit_, [owned](const std::atomic<bool>&) { owned->reset(); }, late_plugin);
+        if (retired.code() == Code::kDeadlineExceeded) retired = on_late_(late_plugin, retired);
+      }
     }
-    log(LogLevel::kDebug,
-        "route " + name + ", generation " + std::to_string(generation) + ": retired");
+    const std::string what = "route " + name + ", generation " + std::to_string(generation) + ": ";
+    if (retired.code() != Code::kDeadlineExceeded) {
+      log(LogLevel::kDebug, what + "retired");
+    } else {
+      log(LogLevel::kError, what + retired.message() + "; it is left alone with its memory");
+    }
     lock.lock();
     std::erase_if(draining_, [&](const Draining& one) {
       return one.route == nullptr && one.options.name == name && one.generation == generation;

@@ -8,7 +8,9 @@
 // destroyed.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -30,9 +32,13 @@ using RouteTable = std::map<std::string, RouteEntry>;  // by name; without "off"
 
 class RouteBoard {
  public:
-  // `control` is held around control calls of plugins; it must outlive this.
-  explicit RouteBoard(Mutex& control);
-  // Retires every route. REQUIRES that nobody holds a lease or a table of this any more.
+  // Told of a plugin whose call is late, with `control` held; returns what to log.
+  using OnLate = std::function<Status(const std::string& plugin_id, const Status& late)>;
+
+  // `control` is held around control calls of plugins; it must outlive this. `time_limit`: for
+  // deactivating and destroying a pair; one that takes longer is left alone with its memory.
+  RouteBoard(Mutex& control, std::chrono::seconds time_limit, OnLate on_late);
+  // Retires every route, however long that takes. REQUIRES that nobody holds a lease or a table of this any more.
   ~RouteBoard();
 
   // [any] Never null.
@@ -53,6 +59,8 @@ class RouteBoard {
   void retire_loop();
 
   Mutex& control_;
+  const std::chrono::seconds time_limit_;
+  const OnLate on_late_;
   mutable Mutex mutex_;
   CondVar changed_;
   std::shared_ptr<const RouteTable> table_ SPECD_GUARDED_BY(mutex_);

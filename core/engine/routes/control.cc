@@ -1,10 +1,11 @@
 #include "core/engine/routes/control.h"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "core/base/log.h"
+#include "core/base/run_within.h"
+#include "core/base/sha256.h"
 #include "core/engine/options.h"
 
 namespace specd {
@@ -25,15 +26,54 @@ Status no_route(const RouteTable& table, const std::string& name) {
   return Status(Code::kNotFound, "no route is called '" + name + "'; there are " + names_of(table));
 }
 
+// Of everything that the definition says; a configuration may have megabytes.
+Sha256Digest fingerprint(const RouteOptions& route) {
+  const auto use = [](const PluginUse& each) {
+    return Json::array({each.plugin, each.factory, each.config});
+  };
+  const Json all = Json::array({route.name, route.model, use(route.drafter), use(route.verifier),
+                                static_cast<int>(route.guarantee), route.draft_nodes_max,
+                                route.disable_by_batch_size, route.call_ms_max});
+  return sha256(all.dump(-1, ' ', false, Json::error_handler_t::replace));
+}
+
 }  // namespace
 
 Result<RouteControl::Staged> RouteControl::stage(const RouteOptions& wanted) {
+  auto staging = std::make_shared<Staging>(
+      Staging{.wanted = wanted, .tap_points = tap_points_, .result = std::nullopt});
+  std::string late_plugin;
+  const Status done = run_within(
+      std::chrono::seconds(options_.plugin_control_seconds),
+      [this, staging](const std::atomic<bool>& is_late) {
+        staging->result = make(staging->wanted, std::move(staging->tap_points), is_late);
+      },
+      late_plugin);
+  if (done.ok()) return std::move(*staging->result);
+  if (done.code() != Code::kDeadlineExceeded) return done;
+  return set_aside(late_plugin, done);
+}
+
+Status RouteControl::set_aside(const std::string& plugin_id, const Status& late) {
+  if (plugin_id.empty()) return late;
+  const Status why(late.code(), late.message() +
+                                    " (plugins.control_seconds); it is not loaded again until the "
+                                    "daemon restarts or its files change");
+  registry_->set_aside(plugin_id, why);
+  return why;
+}
+
+Result<RouteControl::Staged> RouteControl::make(const RouteOptions& wanted,
+                                                std::vector<uint32_t> points,
+                                                const std::atomic<bool>& is_late) {
   const RouteTerms terms = route_terms(options_);
   Staged staged;
-  SPECD_TRY(staged.route, create_route(*registry_, wanted, terms, target_.facts.info));
-  SPECD_OK_OR_RETURN(activate_route(*staged.route, terms, *models_.device));
+  SPECD_TRY(staged.route, create_route(*registry_, wanted, terms, target_.facts.info, is_late));
+  const Status activated = is_late ? Status(Code::kDeadlineExceeded, "the pair was made too late")
+                                   : activate_route(*staged.route, terms, *models_.device);
+  if (is_late) (void)staged.route.release();
+  SPECD_OK_OR_RETURN(activated);
   const specd_drafter_caps& caps = staged.route->drafter->caps();
-  std::vector<uint32_t> points = tap_points_;
   for (uint32_t i = 0; i < caps.n_taps; ++i) {
     const auto found = std::find(points.begin(), points.end(), caps.taps[i]);
     staged.route->tap_index.push_back(static_cast<size_t>(found - points.begin()));
@@ -126,7 +166,8 @@ Result<RouteChange> RouteControl::change(const std::string& request_id, const Ro
       return reply.request_id == request_id;
     });
     if (known != replies_.end()) {
-      if (known->is_delete == is_delete && known->wanted == wanted) return known->reply;
+      if (known->is_delete == is_delete && known->wanted == fingerprint(wanted))
+        return known->reply;
       return Status(Code::kInvalidArgument, "request_id",
                     "'" + request_id + "' was used for another change of routes; take a new one");
     }
@@ -134,7 +175,7 @@ Result<RouteChange> RouteControl::change(const std::string& request_id, const Ro
   SPECD_OK_OR_RETURN(intake_.is_open());
   Result<RouteChange> reply = is_delete ? remove(wanted.name) : apply(wanted);
   if (!request_id.empty()) {
-    replies_.push_back({request_id, wanted, is_delete, reply});
+    replies_.push_back({request_id, fingerprint(wanted), is_delete, reply});
     if (replies_.size() > kRepliesMax) replies_.pop_front();
   }
   return reply;

@@ -3,13 +3,17 @@
 // [control] all functions but those marked [any].
 #pragma once
 
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "core/base/mutex.h"
+#include "core/base/sha256.h"
 #include "core/engine.h"
 #include "core/engine/intake.h"
 #include "core/engine/models.h"
@@ -22,9 +26,17 @@ namespace specd {
 
 class RouteControl {
  public:
-  // All must outlive this.
+  // All must outlive this. A process in which a plugin's control call is late (n_late_works()) must
+  // end without destroying this.
   RouteControl(const EngineOptions& options, const Target& target, Models& models, Intake& intake)
-      : options_(options), target_(target), models_(models), intake_(intake), board_(mutex_) {}
+      : options_(options),
+        target_(target),
+        models_(models),
+        intake_(intake),
+        board_(mutex_, std::chrono::seconds(options.plugin_control_seconds),
+               [this](const std::string& plugin_id, const Status& late) {
+                 return set_aside(plugin_id, late);
+               }) {}
 
   // Discovers plugins and stages the routes of the options. Fails when the default route cannot be
   // served; another route is logged and kept as refused.
@@ -48,13 +60,24 @@ class RouteControl {
     std::unique_ptr<LiveRoute> route;
     std::vector<Transformer::Tap> taps;  // new to the model
   };
+  // Shared with the thread that stages, which may be late.
+  struct Staging {
+    RouteOptions wanted;
+    std::vector<uint32_t> tap_points;
+    std::optional<Result<Staged>> result;
+  };
   struct Reply {
     std::string request_id;
-    RouteOptions wanted;
+    Sha256Digest wanted;
     bool is_delete;
     Result<RouteChange> reply;
   };
+  // Loads, makes and activates the pair. Plugins that do not return in time are set aside.
   Result<Staged> stage(const RouteOptions& wanted) SPECD_REQUIRES(mutex_);
+  Result<Staged> make(const RouteOptions& wanted, std::vector<uint32_t> tap_points,
+                      const std::atomic<bool>& is_late);
+  // Refuses a plugin whose control call is late, and says so.
+  Status set_aside(const std::string& plugin_id, const Status& late);
   void add_taps(std::vector<Transformer::Tap> taps) SPECD_REQUIRES(mutex_);  // and between steps
   bool is_current(const LiveRoute& route) const;  // made of the bundles that would be loaded now
   Result<RouteChange> apply(const RouteOptions& wanted) SPECD_REQUIRES(mutex_);

@@ -49,6 +49,12 @@ bool read_at(std::span<const std::byte> file, uint64_t offset, T* out) {
   return true;
 }
 
+// A function of a runtime that must be in the process from its start.
+bool is_of_sanitizer(std::string_view name) {
+  return name == "__asan_init" || name == "__hwasan_init" || name == "__tsan_init" ||
+         name == "__msan_init" || name == "__memprof_init";
+}
+
 // Reads the tables that the dynamic segment names by virtual address.
 class DynamicTables {
  public:
@@ -56,7 +62,7 @@ class DynamicTables {
 
   // Each returns what is wrong, empty when nothing is.
   std::string open();
-  std::string exports(std::vector<std::string>* names);
+  std::string read(ElfLibrary& library);
 
  private:
   // Offset in the file of a virtual address that lies in a loadable segment's file part.
@@ -66,6 +72,8 @@ class DynamicTables {
 
   std::span<const std::byte> file_;
   std::vector<Elf64_Phdr> loads_;
+  std::vector<uint64_t> needed_;  // offsets of the names of libraries in the string table
+  bool executable_stack_ = true;  // what a library without the segment gets
   uint64_t symtab_ = 0, strtab_ = 0, strsz_ = 0, hash_ = 0, gnu_hash_ = 0;
 };
 
@@ -80,6 +88,7 @@ std::string DynamicTables::open() {
         !read_at(file_, header.e_phoff + i * sizeof(segment), &segment)) {
       return "truncated: a program header lies beyond the end";
     }
+    if (segment.p_type == PT_GNU_STACK) executable_stack_ = (segment.p_flags & PF_X) != 0;
     if (segment.p_type != PT_LOAD && segment.p_type != PT_DYNAMIC) continue;
     if (segment.p_offset > file_.size() || file_.size() - segment.p_offset < segment.p_filesz) {
       return "truncated: a segment needs " + std::to_string(segment.p_filesz) +
@@ -102,6 +111,9 @@ std::string DynamicTables::open() {
         break;
       case DT_STRTAB:
         strtab_ = entry.d_un.d_ptr;
+        break;
+      case DT_NEEDED:
+        needed_.push_back(entry.d_un.d_val);
         break;
       case DT_STRSZ:
         strsz_ = entry.d_un.d_val;
@@ -179,7 +191,8 @@ bool DynamicTables::symbol_count(uint64_t* count, std::string* fault) const {
   return true;
 }
 
-std::string DynamicTables::exports(std::vector<std::string>* names) {
+std::string DynamicTables::read(ElfLibrary& library) {
+  library.wants_executable_stack = executable_stack_;
   uint64_t symbols = 0, strings = 0, count = 0;
   std::string fault;
   if (!symbol_count(&count, &fault)) return fault;
@@ -190,6 +203,15 @@ std::string DynamicTables::exports(std::vector<std::string>* names) {
   if (file_.size() - strings < strsz_) return "its string table reaches beyond the end";
   const std::string_view text(reinterpret_cast<const char*>(file_.data()) + strings, strsz_);
   if (count > file_.size() / sizeof(Elf64_Sym)) return "its symbol table reaches beyond the end";
+  // So every name that begins in it ends in it.
+  if (text.empty() || text.back() != '\0') return "its string table has no end";
+  for (const uint64_t offset : needed_) {
+    if (offset >= text.size()) return "the name of a needed library lies outside the string table";
+    std::string_view name = text.substr(offset, kNameBytesMax);
+    name = name.substr(0, name.find('\0'));
+    for (const char* runtime : {"libasan.so", "libhwasan.so", "libtsan.so", "libmsan.so"})
+      if (name.starts_with(runtime)) library.sanitizer = name;
+  }
   for (uint64_t i = 1; i < count; ++i) {
     Elf64_Sym symbol;
     if (!read_at(file_, symbols + i * sizeof(symbol), &symbol)) {
@@ -197,15 +219,18 @@ std::string DynamicTables::exports(std::vector<std::string>* names) {
     }
     const unsigned binding = ELF64_ST_BIND(symbol.st_info);
     const unsigned visibility = ELF64_ST_VISIBILITY(symbol.st_other);
-    if (symbol.st_shndx == SHN_UNDEF || binding == STB_LOCAL || visibility == STV_HIDDEN ||
-        visibility == STV_INTERNAL) {
-      continue;
+    const bool is_undefined = symbol.st_shndx == SHN_UNDEF;
+    if (binding == STB_LOCAL || visibility == STV_HIDDEN || visibility == STV_INTERNAL) continue;
+    if (symbol.st_name >= text.size()) return "a symbol's name lies outside the string table";
+    std::string_view name = text.substr(symbol.st_name, kNameBytesMax);
+    name = name.substr(0, name.find('\0'));
+    if (!is_undefined) {
+      const unsigned type = ELF64_ST_TYPE(symbol.st_info);
+      if (library.exports.size() < kNamesMax)
+        library.exports.push_back({.name = std::string(name), .is_function = type == STT_FUNC});
+    } else if (binding == STB_GLOBAL && library.sanitizer.empty() && is_of_sanitizer(name)) {
+      library.sanitizer = name;
     }
-    const size_t end =
-        symbol.st_name < text.size() ? text.find('\0', symbol.st_name) : std::string_view::npos;
-    if (end == std::string_view::npos) return "a symbol's name lies outside the string table";
-    names->emplace_back(text.substr(symbol.st_name, std::min(end - symbol.st_name, kNameBytesMax)));
-    if (names->size() == kNamesMax) return std::string();
   }
   return std::string();
 }
@@ -244,15 +269,14 @@ Status check_elf_header(std::span<const std::byte> head, const std::string& wher
   return Status();
 }
 
-Result<std::vector<std::string>> elf_exports(std::span<const std::byte> file,
-                                             const std::string& where) {
+Result<ElfLibrary> read_elf_library(std::span<const std::byte> file, const std::string& where) {
   SPECD_OK_OR_RETURN(check_elf_header(file.first(std::min<size_t>(file.size(), 64)), where));
   DynamicTables tables(file);
-  std::vector<std::string> names;
+  ElfLibrary library;
   std::string fault = tables.open();
-  if (fault.empty()) fault = tables.exports(&names);
+  if (fault.empty()) fault = tables.read(library);
   if (!fault.empty()) return Status(Code::kDataLoss, where + ": damaged ELF file: " + fault);
-  return names;
+  return library;
 }
 
 }  // namespace specd

@@ -2,31 +2,31 @@
 
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <link.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #define BOOST_DLL_USE_STD_FS
 #include <algorithm>
-#include <atomic>
 #include <boost/dll/shared_library.hpp>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <exception>
 #include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <system_error>
-#include <thread>
 #include <vector>
 
-#include "core/base/fp_environment.h"
-#include "core/base/log.h"
+#include "core/base/last_words.h"
 #include "core/base/mutex.h"
 #include "core/base/quote.h"
+#include "core/base/sanitizer.h"
+#include "core/base/siphash.h"
 #include "core/plugin/bundle/elf_file.h"
 #include "core/plugin/instance/host_context.h"
 #include "core/plugin/bundle/trusted_file.h"
@@ -36,16 +36,49 @@ namespace {
 
 constexpr size_t kTextBytesMax = 4096;  // of a string of the table
 
+constexpr std::chrono::seconds kTurnWait{5};
+
+// A lock whose holder runs plugin code and may hang. Whoever waits too long is told why.
+class Turn {
+ public:
+  // `what`: what the holder does, "a constructor of 'x.so'".
+  Status take(const std::string& what) {
+    const auto deadline = CondVar::Clock::now() + kTurnWait;
+    MutexLock lock(mutex_);
+    while (!holder_.empty()) {
+      if (!freed_.wait_until(lock, deadline) && !holder_.empty())
+        return Status(Code::kUnavailable,
+                      holder_ + " has not returned (does it hang?); restart without it");
+    }
+    holder_ = what;
+    return Status();
+  }
+  void give_back() {
+    {
+      const MutexLock lock(mutex_);
+      holder_.clear();
+    }
+    freed_.notify_one();
+  }
+
+ private:
+  Mutex mutex_;
+  CondVar freed_;
+  std::string holder_ SPECD_GUARDED_BY(mutex_);
+};
+
 struct Module {
   boost::dll::shared_library library;
   const specd_plugin* plugin = nullptr;
   Status table;                // what check_table() said
+  Turn turn;                   // guards init
   std::optional<Status> init;  // what init() said, once called
 };
 
 // Never destroyed: ~shared_library() would unmap plugin code, which must stay.
 struct Modules {
-  Mutex mutex;  // the load lock of the process
+  Turn turn;  // of loading: while a constructor runs, the dynamic linker loads nothing else
+  Mutex mutex;
   std::map<std::string, std::unique_ptr<Module>> by_sha256 SPECD_GUARDED_BY(mutex);
   bool shut_down SPECD_GUARDED_BY(mutex) = false;
 };
@@ -70,7 +103,39 @@ Status write_all(int fd, std::span<const std::byte> bytes, const std::string& pa
   return Status();
 }
 
-// Checks on the bytes that will run that only the entry is exported.
+// Refuses what the dynamic linker would let end the process or weaken it, and libraries that export
+// something else than the entry.
+Status check_library(const ElfLibrary& library, const std::string& where) {
+  if (!library.sanitizer.empty() && !SPECD_HAS_SANITIZER) {
+    return Status(Code::kUnsupported,
+                  where + ": built with a sanitizer (it needs " + library.sanitizer +
+                      "), whose runtime would end this process; build it without one");
+  }
+  if (library.wants_executable_stack) {
+    return Status(Code::kUnsupported,
+                  where +
+                      ": asks for an executable stack, which would make every stack of the "
+                      "daemon executable; link it with -z noexecstack");
+  }
+  const std::vector<ElfExport>& exports = library.exports;
+  if (exports.size() == 1 && exports[0].name == SPECD_ENTRY_SYMBOL) {
+    if (exports[0].is_function) return Status();
+    return Status(Code::kUnsupported,
+                  where + ": its entry '" SPECD_ENTRY_SYMBOL
+                          "' is not a plain function; define it with SPECD_SDK_PLUGIN()");
+  }
+  std::string found;
+  for (size_t i = 0; i < exports.size() && i < 8; ++i) {
+    found += (i == 0 ? "" : ", ") + quote(exports[i].name);
+  }
+  if (exports.size() > 8) found += " and more";
+  return Status(Code::kDataLoss, where + ": expected exactly one exported symbol, '" +
+                                     SPECD_ENTRY_SYMBOL + "', found " +
+                                     (exports.empty() ? "none" : found) +
+                                     "; build it with specd_add_plugin()");
+}
+
+// Looks at the bytes that will run.
 Status inspect(int fd, const std::string& where) {
   struct stat info;
   if (fstat(fd, &info) != 0) return io_error(where, "fstat");
@@ -78,21 +143,11 @@ Status inspect(int fd, const std::string& where) {
   if (bytes == 0) return Status(Code::kDataLoss, quote(where, 400) + " is empty");
   void* mapped = mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, fd, 0);
   if (mapped == MAP_FAILED) return io_error(where, "mmap");
-  const auto exports =
-      elf_exports(std::span(static_cast<const std::byte*>(mapped), bytes), quote(where, 400));
+  const auto library =
+      read_elf_library(std::span(static_cast<const std::byte*>(mapped), bytes), quote(where, 400));
   munmap(mapped, bytes);
-  if (!exports.ok()) return exports.status();
-  const std::vector<std::string>& names = exports.value();
-  if (names.size() == 1 && names[0] == SPECD_ENTRY_SYMBOL) return Status();
-  std::string found;
-  for (size_t i = 0; i < names.size() && i < 8; ++i) {
-    found += (i == 0 ? "" : ", ") + quote(names[i]);
-  }
-  if (names.size() > 8) found += " and more";
-  return Status(Code::kDataLoss, quote(where, 400) + ": expected exactly one exported symbol, '" +
-                                     SPECD_ENTRY_SYMBOL + "', found " +
-                                     (names.empty() ? "none" : found) +
-                                     "; build it with specd_add_plugin()");
+  if (!library.ok()) return library.status();
+  return check_library(library.value(), quote(where, 400));
 }
 
 // Writes <cache>/<sha256>.so anew, so that no older file has to be trusted, and atomically, so that
@@ -105,9 +160,10 @@ Result<std::string> copy_to_cache(const LoadRequest& request) {
   SPECD_TRY(const FileDescriptor cache, open_trusted_directory(request.cache_directory));
   const std::string sha256 = request.manifest.files.at(request.manifest.library);
   const std::string name = sha256 + ".so";
-  const std::string part = "." + sha256 + "." + std::to_string(getpid());
+  // Another daemon with the same cache may have the same process id, in another container.
+  const std::string part =
+      "." + sha256 + "." + std::to_string(getpid()) + "." + std::to_string(SipKey::random().k0);
   const std::string path = request.cache_directory + "/" + name;
-  unlinkat(cache.get(), part.c_str(), 0);  // left by an earlier process with this id
   const FileDescriptor copy(
       openat(cache.get(), part.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0500));
   if (copy.get() < 0) return io_error(request.cache_directory + "/" + part, "open");
@@ -220,8 +276,8 @@ Status check_table(specd_status status, const specd_plugin* plugin) {
     if (is_bad_text(text)) return refuse_table(std::string("the table has no ") + name);
   }
   if (plugin->init == nullptr) return refuse_table("function 'init' is null");
-  if (plugin->factories == nullptr || plugin->n_factories == 0 ||
-      plugin->n_factories > kFactoriesMax) {
+  if (plugin->factories == nullptr) return refuse_table("its list of factories is null");
+  if (plugin->n_factories == 0 || plugin->n_factories > kFactoriesMax) {
     return refuse_table("the table has " + std::to_string(plugin->n_factories) +
                         " factories, expected 1 to 64");
   }
@@ -267,50 +323,45 @@ Status check_claim(const Manifest& manifest, const specd_plugin& plugin) {
 
 // ---- loading ---------------------------------------------------------------------------------
 
-// Names the library when one of its constructors ends the process. exit() in a constructor does,
-// and so must an exception: leaving dlopen() by one would leave the linker locked.
-class LastWords {
- public:
-  explicit LastWords(const std::string& library_path) {
-    text = "specd: a constructor of " + quote(library_path, 400) +
-           " ended the process while it was loaded, by exit() or by what it threw; remove the "
-           "bundle\n";
-    static const std::terminate_handler before = std::set_terminate([] {
-      say();
-      before();
-    });
-    loading = std::this_thread::get_id();
-    // Registered for each load: the handler that was registered last runs first.
-    std::atexit([] {
-      if (say()) _exit(1);  // even after exit(0)
-    });
-  }
-  ~LastWords() { loading = std::thread::id(); }
-  LastWords(const LastWords&) = delete;
-  LastWords& operator=(const LastWords&) = delete;
+// Names the code of a library for last words: it may run on threads of its own.
+void name_code(const void* address_in_it, const std::string& name) {
+  struct Search {
+    uintptr_t address;
+    const std::string& name;
+  } search{reinterpret_cast<uintptr_t>(address_in_it), name};
+  dl_iterate_phdr(
+      [](dl_phdr_info* info, size_t, void* data) {
+        const auto& wanted = *static_cast<Search*>(data);
+        for (size_t i = 0; i < info->dlpi_phnum; ++i) {
+          const ElfW(Phdr)& segment = info->dlpi_phdr[i];
+          const uintptr_t begin = info->dlpi_addr + segment.p_vaddr;
+          if (segment.p_type != PT_LOAD || (segment.p_flags & PF_X) == 0 ||
+              wanted.address < begin || wanted.address >= begin + segment.p_memsz)
+            continue;
+          name_memory(reinterpret_cast<const void*>(begin), segment.p_memsz, wanted.name);
+          return 1;
+        }
+        return 0;
+      },
+      &search);
+}
 
- private:
-  static bool say() {
-    if (loading.load() != std::this_thread::get_id()) return false;
-    [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, text.data(), text.size());
-    return true;
-  }
-  // Used under the load lock, so one at a time.
-  static inline std::atomic<std::thread::id> loading;
-  static inline std::string text;
-};
-
-Result<std::unique_ptr<Module>> map_module(const std::string& path, const LoadRequest& request) {
+Result<std::unique_ptr<Module>> map_module(const std::string& path, const LoadRequest& request,
+                                           const std::string& build, std::string* text) {
   auto module = std::make_unique<Module>();
+  const std::string& id = request.manifest.id;
   const boost::dll::fs::path file(path);
   std::error_code error;
   {
-    const FpEnvironment fp_environment;  // constructors run here
-    const LastWords last_words(request.library_path);
-    [&]() noexcept {
+    const PluginScope scope(id, text, {id.c_str(), build.c_str(), "a constructor"});
+    // By exit() in a constructor too the process must end with last words, and by an exception:
+    // leaving dlopen() by one would leave the linker locked.
+    watch_exit();
+    without_exceptions([&] {
       module->library.load(file, error,
                            boost::dll::load_mode::rtld_now | boost::dll::load_mode::rtld_local);
-    }();
+    });
+    watch_exit();
   }
   if (error) {
     const char* words = dlerror();
@@ -325,39 +376,66 @@ Result<std::unique_ptr<Module>> map_module(const std::string& path, const LoadRe
   }
   using Entry = specd_status(const char*, const specd_host*, const specd_plugin**);
   Entry& entry = module->library.get<Entry>(SPECD_ENTRY_SYMBOL);
-  const specd_status status = entry(SPECD_ABI_LAYOUT, request.host, &module->plugin);
+  name_code(reinterpret_cast<const void*>(&entry), build);
+  const PluginScope scope(id, text, {id.c_str(), build.c_str(), SPECD_ENTRY_SYMBOL});
+  const specd_status status =
+      without_exceptions([&] { return entry(SPECD_ABI_LAYOUT, request.host, &module->plugin); });
   module->table = check_table(status, module->plugin);
+  return module;
+}
+
+// The module of this content, loaded now if it is not yet.
+Result<Module*> find_or_map(const LoadRequest& request, const std::string& build,
+                            std::string* text) {
+  Modules& all = modules();
+  const std::string& sha256 = request.manifest.files.at(request.manifest.library);
+  const auto known = [&]() -> Result<Module*> {
+    const MutexLock lock(all.mutex);
+    if (all.shut_down) return Status(Code::kUnavailable, "plugins were shut down");
+    const auto found = all.by_sha256.find(sha256);
+    return found == all.by_sha256.end() ? nullptr : found->second.get();
+  };
+  SPECD_TRY(Module * module, known());
+  if (module == nullptr) {
+    SPECD_OK_OR_RETURN(all.turn.take("loading " + quote(request.library_path, 400)));
+    const auto load = [&]() -> Result<Module*> {
+      SPECD_TRY(Module* const other, known());  // another thread may have loaded it
+      if (other != nullptr) return other;
+      SPECD_TRY(const std::string path, copy_to_cache(request));
+      SPECD_TRY(std::unique_ptr<Module> made, map_module(path, request, build, text));
+      const MutexLock lock(all.mutex);
+      return all.by_sha256.emplace(sha256, std::move(made)).first->second.get();
+    };
+    auto loaded = load();
+    all.turn.give_back();
+    return loaded;
+  }
+  // The code is loaded already; check that this file really has the same content.
+  SPECD_TRY(const FileDescriptor source, open_trusted_file(request.library_path, kLibraryBytesMax));
+  SPECD_OK_OR_RETURN(check_hash(source, kLibraryBytesMax, request.library_path, sha256));
   return module;
 }
 
 }  // namespace
 
 Result<const specd_plugin*> load_module(const LoadRequest& request) {
-  Modules& all = modules();
-  const MutexLock lock(all.mutex);
-  if (all.shut_down) return Status(Code::kUnavailable, "plugins were shut down");
+  const std::string& id = request.manifest.id;
+  const std::string build =
+      build_text(id, request.manifest.version, request.manifest.files.at(request.manifest.library));
   std::string text;
-  const PluginScope scope(request.manifest.id, &text);
-  const std::string& sha256 = request.manifest.files.at(request.manifest.library);
-  auto found = all.by_sha256.find(sha256);
-  if (found == all.by_sha256.end()) {
-    SPECD_TRY(const std::string path, copy_to_cache(request));
-    SPECD_TRY(std::unique_ptr<Module> module, map_module(path, request));
-    found = all.by_sha256.emplace(sha256, std::move(module)).first;
-  } else {
-    // The code is loaded already; check that this file really has the same content.
-    SPECD_TRY(const FileDescriptor source,
-              open_trusted_file(request.library_path, kLibraryBytesMax));
-    SPECD_OK_OR_RETURN(check_hash(source, kLibraryBytesMax, request.library_path, sha256));
-  }
-  Module& module = *found->second;
+  SPECD_TRY(Module* const found, find_or_map(request, build, &text));
+  Module& module = *found;
   const std::string where = quote(request.library_path, 400);
   if (!module.table.ok()) return module.table.with_context(where);
   SPECD_OK_OR_RETURN(check_claim(request.manifest, *module.plugin).with_context(where));
+  SPECD_OK_OR_RETURN(module.turn.take("init() of " + where));
   if (!module.init.has_value()) {
-    const specd_status status = module.plugin->init(request.host);
+    const PluginScope scope(id, &text, {id.c_str(), build.c_str(), "init"});
+    const specd_status status =
+        without_exceptions([&] { return module.plugin->init(request.host); });
     module.init = plugin_status(status, "init", text);
   }
+  module.turn.give_back();
   if (!module.init->ok()) return module.init->with_context(where);
   return module.plugin;
 }
@@ -370,8 +448,9 @@ void shut_down_modules() {
   for (const auto& [sha256, module] : all.by_sha256) {
     if (!module->init.has_value() || !module->init->ok()) continue;
     if (module->plugin->deinit != nullptr) {
-      const PluginScope scope(sha256, nullptr);
-      module->plugin->deinit();
+      const std::string build = build_text(module->plugin->id, module->plugin->version, sha256);
+      const PluginScope scope(sha256, nullptr, {module->plugin->id, build.c_str(), "deinit"});
+      without_exceptions([&] { module->plugin->deinit(); });
     }
   }
 }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <optional>
@@ -17,6 +18,7 @@
 #include "core/base/quote.h"
 #include "core/base/sha256.h"
 #include "core/base/words.h"
+#include "core/device/host_memory.h"
 #include "core/plugin/instance/caps.h"
 #include "core/plugin/bundle/config_schema.h"
 #include "core/plugin/bundle/elf_file.h"
@@ -37,7 +39,8 @@ struct Bundle {
   BundleInfo info;
   Manifest manifest;
   const specd_plugin* plugin = nullptr;  // once loaded
-  std::optional<Status> failure;         // why discovery refused it
+  std::optional<Status> failure;         // why discovery refused it, or set_aside()
+  bool is_set_aside = false;
 };
 
 Result<std::string> absolute_path(const std::string& path) {
@@ -117,8 +120,10 @@ Result<std::vector<std::string>> bundle_directories(const std::string& root) {
     }
   }
   if (error) {
-    return Status(Code::kNotFound, "plugin directory " + quote(root, 400) + ": " + error.message() +
-                                       "; create it or correct plugins.directories");
+    const bool is_missing = error == std::errc::no_such_file_or_directory;
+    return Status(is_missing ? Code::kNotFound : Code::kUnavailable,
+                  "plugin directory " + quote(root, 400) + ": " + error.message() +
+                      (is_missing ? "; create it or correct plugins.directories" : ""));
   }
   std::sort(found.begin(), found.end());
   return found;
@@ -193,9 +198,31 @@ Status make_private_directory(const std::string& path) {
     return Status(Code::kFailedPrecondition,
                   "plugin cache directory " + quote(path, 400) +
                       " is not private; expected owner uid " + std::to_string(geteuid()) +
-                      " and mode 0700; fix: chmod 700, or configure another one");
+                      " and mode 0700; configure a directory of its own, which specd creates");
   }
   return Status();
+}
+
+// Removes the copies of libraries that no daemon has loaded for a month. Loading writes a copy anew,
+// so a daemon that still runs one loses nothing but the file's name.
+void prune_cache(const std::string& directory) {
+  constexpr auto kAgeMax = std::chrono::hours(30 * 24);
+  std::error_code error;
+  std::vector<fs::path> old;
+  for (fs::directory_iterator entry(directory, error), end; !error && entry != end;
+       entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    // "<sha256>.so", or ".<sha256>.<process>" of a load that was interrupted.
+    const size_t hash = name.find_first_of("0123456789abcdef");
+    const bool is_copy = hash <= 1 && name.size() > hash + 64 && name[hash + 64] == '.' &&
+                         name.find_first_not_of("0123456789abcdef", hash) == hash + 64;
+    std::error_code gone;
+    const auto age = fs::file_time_type::clock::now() - entry->last_write_time(gone);
+    if (is_copy && !gone && age > kAgeMax) old.push_back(entry->path());
+  }
+  for (const fs::path& each : old)
+    if (fs::remove(each, error))
+      log(LogLevel::kInfo, "plugin cache: removed " + quote(each.string(), 400));
 }
 
 // ---- factories -------------------------------------------------------------------------------
@@ -241,6 +268,7 @@ struct Prepared {
   std::unique_ptr<PluginConfig> config;
   HasConfigKey has_key;
   std::string where;  // "plugin 'p' factory 'f'"
+  std::string build;  // for last words
   std::string directory;
 };
 
@@ -250,15 +278,30 @@ std::unique_ptr<specd_owner> make_owner(const std::string& plugin_id,
   auto owner = std::make_unique<specd_owner>();
   owner->name = instance_name;
   owner->label = plugin_id + " (" + instance_name + ")";
+  owner->plugin = plugin_id;
+  owner->build = prepared.build + ", for " + instance_name;
   owner->has_config_key = prepared.has_key;
   const MutexLock lock(owner->mutex);
   owner->quota_bytes = quota_bytes;
   return owner;
 }
 
+template <typename Api, typename Caps>
+Status describe(const std::string& plugin_id, const Api& api, const Prepared& prepared,
+                const specd_host* host, const specd_target_info& target, specd_call& call,
+                Caps& caps) {
+  caps.struct_size = sizeof(caps);
+  const PluginScope scope(plugin_id, &call.text,
+                          {plugin_id.c_str(), prepared.build.c_str(), "describe"});
+  const specd_status status = without_exceptions(
+      [&] { return api.describe(prepared.factory, host, &target, prepared.config->get(), &caps); });
+  return plugin_status(status, prepared.where + ": describe", call.text, prepared.has_key);
+}
+
 template <typename Instance, typename Api>
-Result<Instance*> create(const Api& api, const Prepared& prepared, const specd_host* host,
-                         const specd_target_info& target, specd_owner& owner, specd_call& call) {
+Result<Instance*> create(const std::string& plugin_id, const Api& api, const Prepared& prepared,
+                         const specd_host* host, const specd_target_info& target,
+                         specd_owner& owner, specd_call& call) {
   specd_create_args args{};
   args.struct_size = sizeof(args);
   args.target = &target;
@@ -269,8 +312,12 @@ Result<Instance*> create(const Api& api, const Prepared& prepared, const specd_h
   args.data_dir = prepared.directory.c_str();
   call.clear();
   Instance* made = nullptr;
-  SPECD_OK_OR_RETURN(plugin_status(api.create(prepared.factory, host, &args, &made),
-                                   prepared.where + ": create", call.text, prepared.has_key));
+  const PluginScope scope(plugin_id, &call.text,
+                          {plugin_id.c_str(), owner.build.c_str(), "create"});
+  const specd_status status =
+      without_exceptions([&] { return api.create(prepared.factory, host, &args, &made); });
+  SPECD_OK_OR_RETURN(
+      plugin_status(status, prepared.where + ": create", call.text, prepared.has_key));
   if (made == nullptr) {
     return Status(Code::kInternal, prepared.where + ": create() returned SPECD_OK and no instance");
   }
@@ -343,10 +390,22 @@ Result<Bundle> PluginRegistry::Impl::load(const std::string& plugin_id) {
     bundle = *found;
   }
   // Without the lock: init() may take long, and list() must not wait for it.
-  auto loaded = load_module({bundle.manifest, bundle.info.directory + "/" + bundle.manifest.library,
-                             cache_directory, host});
+  const auto load_now = [&]() -> Result<const specd_plugin*> {
+    // Somebody may have cleaned up.
+    if (!cache_directory.empty()) SPECD_OK_OR_RETURN(make_private_directory(cache_directory));
+    return load_module({bundle.manifest, bundle.info.directory + "/" + bundle.manifest.library,
+                        cache_directory, host});
+  };
+  auto loaded = load_now();
   const MutexLock lock(mutex);
-  Bundle& kept = *find(plugin_id);
+  // A load that is late comes back to another list.
+  const auto same = std::find_if(bundles.begin(), bundles.end(), [&bundle](const Bundle& other) {
+    return other.info.directory == bundle.info.directory &&
+           other.info.content_sha256 == bundle.info.content_sha256;
+  });
+  if (same == bundles.end() || same->is_set_aside)
+    return was_refused(Status(Code::kUnavailable, "it changed while it was being loaded"));
+  Bundle& kept = *same;
   if (!loaded.ok()) {
     refuse(kept.info, loaded.status());
     log_refusal(kept.info);
@@ -369,6 +428,7 @@ Result<Prepared> PluginRegistry::Impl::prepare(const std::string& plugin_id,
   const std::string plugin = "plugin " + quote(plugin_id);
   SPECD_TRY(prepared.factory, choose_factory(*bundle.plugin, factory_id, drafter, plugin));
   prepared.where = plugin + " factory " + quote(prepared.factory->id);
+  prepared.build = build_text(plugin_id, bundle.info.version, bundle.info.sha256);
   prepared.directory = bundle.info.directory;
   SPECD_TRY(const ConfigSchema schema,
             ConfigSchema::parse(prepared.factory->config_schema, prepared.where));
@@ -403,6 +463,7 @@ Result<std::unique_ptr<PluginRegistry>> PluginRegistry::open(const Options& opti
     SPECD_TRY(impl.cache_directory,
               absolute_path(options.cache_directory).in_field("cache_directory"));
     SPECD_OK_OR_RETURN(make_private_directory(impl.cache_directory).in_field("cache_directory"));
+    prune_cache(impl.cache_directory);
   }
   for (size_t i = 0; i < options.directories.size(); ++i) {
     SPECD_TRY(std::string root, absolute_path(options.directories[i]).in_field(directory_field(i)));
@@ -422,6 +483,10 @@ Status PluginRegistry::rescan() {
                  other.info.content_sha256 == bundle.info.content_sha256;
         });
     const bool is_known = known != impl_->bundles.end();
+    if (is_known && known->is_set_aside) {
+      bundle = *known;
+      continue;
+    }
     if (bundle.failure.has_value()) {
       if (!is_known || known->failure != bundle.failure) log_refusal(bundle.info);
     } else if (is_known && !known->failure.has_value()) {
@@ -456,12 +521,8 @@ Result<std::unique_ptr<Drafter>> PluginRegistry::make_drafter(const std::string&
   SPECD_TRY(const Prepared prepared, impl_->prepare(plugin_id, factory_id, config, true));
   const specd_drafter_api* api = prepared.factory->drafter;
   specd_call call;
-  const PluginScope scope(plugin_id, &call.text);
   specd_drafter_caps caps{};
-  caps.struct_size = sizeof(caps);
-  SPECD_OK_OR_RETURN(plugin_status(
-      api->describe(prepared.factory, impl_->host, &target, prepared.config->get(), &caps),
-      prepared.where + ": describe", call.text, prepared.has_key));
+  SPECD_OK_OR_RETURN(describe(plugin_id, *api, prepared, impl_->host, target, call, caps));
   SPECD_OK_OR_RETURN(check_caps(caps, target, *impl_->host, prepared.where));
   if (caps.tree_mode == SPECD_TREE_STATIC && api->static_tree == nullptr) {
     return Status(Code::kUnsupported,
@@ -473,10 +534,11 @@ Result<std::unique_ptr<Drafter>> PluginRegistry::make_drafter(const std::string&
                       ": needs hidden states or probes, which update() brings, but update is null");
   }
   // The grant of activate() replaces this quota.
-  auto owner =
-      make_owner(plugin_id, instance_name, prepared, quota_of(caps, std::max(caps.max_batch, 1u)));
+  const uint32_t n_sequences = std::max(caps.max_batch, 1u);
+  auto owner = make_owner(plugin_id, instance_name, prepared,
+                          std::min(quota_of(caps, n_sequences), host_memory().bytes));
   SPECD_TRY(specd_drafter* const self,
-            create<specd_drafter>(*api, prepared, impl_->host, target, *owner, call));
+            create<specd_drafter>(plugin_id, *api, prepared, impl_->host, target, *owner, call));
   return std::make_unique<Drafter>(api, self, caps, std::move(owner), instance_name,
                                    prepared.config->part_plugins());
 }
@@ -489,18 +551,24 @@ Result<std::unique_ptr<Verifier>> PluginRegistry::make_verifier(const std::strin
   SPECD_TRY(const Prepared prepared, impl_->prepare(plugin_id, factory_id, config, false));
   const specd_verifier_api* api = prepared.factory->verifier;
   specd_call call;
-  const PluginScope scope(plugin_id, &call.text);
   specd_verifier_caps caps{};
-  caps.struct_size = sizeof(caps);
-  SPECD_OK_OR_RETURN(plugin_status(
-      api->describe(prepared.factory, impl_->host, &target, prepared.config->get(), &caps),
-      prepared.where + ": describe", call.text, prepared.has_key));
+  SPECD_OK_OR_RETURN(describe(plugin_id, *api, prepared, impl_->host, target, call, caps));
   SPECD_OK_OR_RETURN(check_caps(caps, *impl_->host, prepared.where));
   // Verifiers keep no state, so their quota is 0. Their calls can use scratch().
   auto owner = make_owner(plugin_id, instance_name, prepared, 0);
   SPECD_TRY(specd_verifier* const self,
-            create<specd_verifier>(*api, prepared, impl_->host, target, *owner, call));
+            create<specd_verifier>(plugin_id, *api, prepared, impl_->host, target, *owner, call));
   return std::make_unique<Verifier>(api, self, caps, std::move(owner), instance_name);
+}
+
+void PluginRegistry::set_aside(const std::string& plugin_id, const Status& why) {
+  const MutexLock lock(impl_->mutex);
+  Bundle* const found = impl_->find(plugin_id);
+  if (found == nullptr) return;
+  found->failure = why;
+  found->is_set_aside = true;
+  refuse(found->info, why);
+  log_refusal(found->info);
 }
 
 void shut_down_plugins() { shut_down_modules(); }

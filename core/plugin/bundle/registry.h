@@ -75,6 +75,10 @@ class PluginRegistry {
                                                   const specd_target_info& target,
                                                   const std::string& instance_name);
 
+  // [control] Refuses the bundle from now on, until its files change: a call of its code has not
+  // returned.
+  void set_aside(const std::string& plugin_id, const Status& why);
+
  private:
   PluginRegistry();
   struct Impl;

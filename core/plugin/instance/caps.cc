@@ -140,4 +140,18 @@ uint64_t quota_of(const specd_drafter_caps& caps, uint64_t n_sequences) {
   return bytes;
 }
 
+Status check_quota(const specd_drafter_caps& caps, uint64_t n_sequences, uint64_t memory_bytes,
+                   const std::string& where) {
+  if (quota_of(caps, n_sequences) <= memory_bytes) return Status();
+  return Status(Code::kExhausted,
+                where + ": describe() declared bytes_fixed = " + std::to_string(caps.bytes_fixed) +
+                    " and bytes_per_seq = " + std::to_string(caps.bytes_per_seq) + "; for " +
+                    std::to_string(n_sequences) +
+                    " sequences that is more than "
+                    "the " +
+                    std::to_string(memory_bytes) +
+                    " bytes of memory there are; lower engine.max_sequences, or "
+                    "ask its author");
+}
+
 }  // namespace specd

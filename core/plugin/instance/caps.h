@@ -20,5 +20,8 @@ Status check_caps(specd_verifier_caps& caps, const specd_host& host, const std::
 
 // The fixed bytes and those of `n_sequences`; UINT64_MAX when the sum is larger than that.
 uint64_t quota_of(const specd_drafter_caps& caps, uint64_t n_sequences);
+// kExhausted when that is more than the memory where the drafter works.
+Status check_quota(const specd_drafter_caps& caps, uint64_t n_sequences, uint64_t memory_bytes,
+                   const std::string& where);
 
 }  // namespace specd

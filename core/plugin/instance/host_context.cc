@@ -52,7 +52,7 @@ void append_clean(std::string& out, std::string_view text, size_t bytes_max) {
       i += 1;
       continue;
     }
-    if (step.code_point < 0x20 && step.code_point != '\n' && step.code_point != '\t') {
+    if (is_hidden(step.code_point) && step.code_point != '\n' && step.code_point != '\t') {
       out += ' ';
     } else {
       out.append(text, i, step.bytes);
@@ -209,15 +209,21 @@ const ServiceDirectory* host_services(const specd_host* host) {
   return static_cast<const HostState*>(host->ctx)->services.load(std::memory_order_acquire);
 }
 
-PluginScope::PluginScope(const std::string& name, std::string* text)
-    : outer_name_(scope_name), outer_text_(scope_text) {
+PluginScope::PluginScope(const std::string& name, std::string* text, const Activity& activity)
+    : outer_name_(scope_name), outer_text_(scope_text), outer_activity_(set_activity(activity)) {
   scope_name = &name;
   scope_text = text;
 }
 
 PluginScope::~PluginScope() {
+  set_activity(outer_activity_);
   scope_name = outer_name_;
   scope_text = outer_text_;
+}
+
+std::string build_text(const std::string& id, const std::string& version,
+                       const std::string& sha256) {
+  return "plugin " + id + ", version " + version + ", sha256:" + sha256;
 }
 
 void report_text(specd_call* call, int32_t seq_index, std::string_view text) {

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "core/base/fp_environment.h"
+#include "core/base/last_words.h"
 #include "core/base/mutex.h"
 #include "core/device/device.h"
 #include "specd/plugin_api/batch.h"
@@ -65,6 +66,8 @@ struct specd_metric {
 struct specd_owner {
   std::string name;                    // instance name, for metrics
   std::string label;                   // for logs: plugin and instance; the name when empty
+  std::string plugin;                  // its id
+  std::string build;                   // for last words: build_text() and the instance
   specd::HasConfigKey has_config_key;  // of the instance's configuration
   mutable specd::Mutex mutex;
   uint64_t quota_bytes SPECD_GUARDED_BY(mutex) = 0;
@@ -106,12 +109,12 @@ void retire_host(const ServiceDirectory* services);
 // The directory behind `host`, or null.
 const ServiceDirectory* host_services(const specd_host* host);
 
-// Names the plugin that runs on this thread, for log lines, and collects what it reports without a
-// call (describe, init, entry). Scopes nest. Both arguments must outlive it. With a null `text`
-// such reports are logged.
+// Names the plugin that runs on this thread, for log lines and last words, and collects what it
+// reports without a call (describe, init, entry). Scopes nest. All arguments must outlive it. With a
+// null `text` such reports are logged.
 class PluginScope {
  public:
-  PluginScope(const std::string& name, std::string* text);
+  PluginScope(const std::string& name, std::string* text, const Activity& activity = {});
   ~PluginScope();
   PluginScope(const PluginScope&) = delete;
   PluginScope& operator=(const PluginScope&) = delete;
@@ -119,8 +122,20 @@ class PluginScope {
  private:
   const std::string* outer_name_;
   std::string* outer_text_;
+  Activity outer_activity_;
   FpEnvironment fp_environment_;
 };
+
+// Runs code of a plugin. The boundary is noexcept, so an exception that leaves the code ends the
+// process, here, where last words can still name the plugin.
+template <typename Call>
+auto without_exceptions(Call&& call) noexcept {
+  return call();
+}
+
+// "plugin ID, version VERSION, sha256:HASH", for last words.
+std::string build_text(const std::string& id, const std::string& version,
+                       const std::string& sha256);
 
 // Attaches text to `call`, else to the scope of this thread, else logs it: what host->report()
 // does, for services that refuse an argument.

@@ -29,14 +29,20 @@ void add(std::atomic<uint64_t>& counter, uint64_t n) {
   counter.store(counter.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
 }
 
+// Runs one call into the instance. What it reports without a specd_call goes to `text`.
+template <typename Call>
+auto run_named(const specd_owner& owner, const char* function, std::string* text, Call&& run) {
+  const PluginScope scope(owner.label, text, {owner.plugin.c_str(), owner.build.c_str(), function});
+  return without_exceptions(run);
+}
+
 // Runs, times and counts one [step] call, and turns its status into a Status.
 template <typename Call>
 Status timed(CallStats& stats, specd_owner& owner, const char* function, specd_call& call,
              Call&& run) {
   call.owner = &owner;
-  const PluginScope scope(owner.label, &call.text);
   const uint64_t start = now_ns();
-  const specd_status status = run();
+  const specd_status status = run_named(owner, function, &call.text, run);
   add(stats.total_ns, now_ns() - start);
   add(stats.calls, 1);
   if (status == SPECD_OK || status == SPECD_E_DEADLINE) return Status();
@@ -120,6 +126,10 @@ std::string key_of_report(const std::string& text, const HasConfigKey& has_key) 
 
 }  // namespace
 
+std::string status_text(specd_status status) {
+  return std::string(status_word(status).name) + " (" + std::to_string(status) + ")";
+}
+
 Status plugin_status(specd_status status, const std::string& what, const std::string& text,
                      const HasConfigKey& has_key) {
   if (status == SPECD_OK) return Status();
@@ -130,8 +140,8 @@ Status plugin_status(specd_status status, const std::string& what, const std::st
     if (!key.empty()) reason = text.substr(key.size() + 2);
   }
   const Status made(word.code, key,
-                    what + "() returned " + word.name + " (" + std::to_string(status) +
-                        (reason.empty() ? "), reported no reason" : "): " + reason));
+                    what + "() returned " + status_text(status) +
+                        (reason.empty() ? ", reported no reason" : ": " + reason));
   return status == SPECD_E_CONFIG ? made.in_field("config") : made;
 }
 
@@ -147,9 +157,8 @@ Drafter::Drafter(const specd_drafter_api* api, specd_drafter* self, const specd_
 }
 
 Drafter::~Drafter() {
-  const PluginScope scope(owner_->label, nullptr);
-  if (active_) api_->deactivate(self_);
-  api_->destroy(self_);
+  if (active_) run_named(*owner_, "deactivate", nullptr, [this] { api_->deactivate(self_); });
+  run_named(*owner_, "destroy", nullptr, [this] { api_->destroy(self_); });
   release_blocks(*owner_);
 }
 
@@ -162,14 +171,16 @@ Status Drafter::activate(const specd_drafter_grant& grant) {
   if (active_) return already_active(owner_->label);
   set_quota(*owner_, grant.memory_bytes_max);
   std::string text;
-  const PluginScope scope(owner_->label, &text);
-  SPECD_OK_OR_RETURN(plugin_status(api_->activate(self_, &grant),
-                                   "plugin " + owner_->label + ": activate", text,
+  const specd_status status =
+      run_named(*owner_, "activate", &text, [&] { return api_->activate(self_, &grant); });
+  SPECD_OK_OR_RETURN(plugin_status(status, "plugin " + owner_->label + ": activate", text,
                                    owner_->has_config_key));
   grant_ = grant;
   if (caps_.tree_mode == SPECD_TREE_STATIC) {
     std::vector<int32_t> parents(grant.max_nodes, -1);
-    const uint32_t count = api_->static_tree(self_, parents.data(), grant.max_nodes);
+    const uint32_t count = run_named(*owner_, "static_tree", nullptr, [&] {
+      return api_->static_tree(self_, parents.data(), grant.max_nodes);
+    });
     std::string fault;
     if (count == 0 || count > grant.max_nodes) {
       fault = "returned " + std::to_string(count) + " nodes, expected 1.." +
@@ -179,7 +190,7 @@ Status Drafter::activate(const specd_drafter_grant& grant) {
       fault = tree_fault(parents, grant.max_depth);
     }
     if (!fault.empty()) {
-      api_->deactivate(self_);
+      run_named(*owner_, "deactivate", nullptr, [this] { api_->deactivate(self_); });
       return Status(Code::kInternal, "plugin " + owner_->label + ": static_tree(): " + fault);
     }
     static_parents_ = std::move(parents);
@@ -210,8 +221,7 @@ void Drafter::end(const specd_end_args& args, specd_call& call) {
   // Turns off services that work on the batch: they would take pages or threads between two steps.
   call.batch = nullptr;
   call.sampling = nullptr;
-  const PluginScope scope(owner_->label, &call.text);
-  api_->end(self_, &args);
+  run_named(*owner_, "end", &call.text, [&] { api_->end(self_, &args); });
 }
 
 Verifier::Verifier(const specd_verifier_api* api, specd_verifier* self,
@@ -222,18 +232,17 @@ Verifier::Verifier(const specd_verifier_api* api, specd_verifier* self,
 }
 
 Verifier::~Verifier() {
-  const PluginScope scope(owner_->label, nullptr);
-  if (active_) api_->deactivate(self_);
-  api_->destroy(self_);
+  if (active_) run_named(*owner_, "deactivate", nullptr, [this] { api_->deactivate(self_); });
+  run_named(*owner_, "destroy", nullptr, [this] { api_->destroy(self_); });
   release_blocks(*owner_);
 }
 
 Status Verifier::activate(const specd_verifier_grant& grant) {
   if (active_) return already_active(owner_->label);
   std::string text;
-  const PluginScope scope(owner_->label, &text);
-  SPECD_OK_OR_RETURN(plugin_status(api_->activate(self_, &grant),
-                                   "plugin " + owner_->label + ": activate", text,
+  const specd_status status =
+      run_named(*owner_, "activate", &text, [&] { return api_->activate(self_, &grant); });
+  SPECD_OK_OR_RETURN(plugin_status(status, "plugin " + owner_->label + ": activate", text,
                                    owner_->has_config_key));
   active_ = true;
   return Status();

@@ -92,6 +92,9 @@ class Verifier {
   bool active_ = false;
 };
 
+// "SPECD_E_DATA (7)".
+std::string status_text(specd_status status);
+
 // SPECD_OK gives ok, an unknown status kInternal. The message has the name of the status and what
 // the plugin reported. For SPECD_E_CONFIG the field is "config.KEY" when the report begins with
 // "KEY: " (see SPECD_E_CONFIG) and `has_key` knows that key, else "config".

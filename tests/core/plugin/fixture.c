@@ -312,7 +312,11 @@ static const specd_plugin table = {
     "Example",
     "Apache-2.0",
     "For tests",
+#ifdef FIXTURE_NULL_FACTORIES
+    (const specd_factory *const *)(sizeof(factories) * 0),
+#else
     factories,
+#endif
     init,
     NULL};
 
@@ -325,8 +329,20 @@ SPECD_EXPORT int specd_test_second_export(void) { return 2; }
 SPECD_EXPORT specd_status specd_plugin_entry_v9(const char *host_layout, const specd_host *host,
                                                 const specd_plugin **out);
 #endif
+#ifdef FIXTURE_IFUNC_ENTRY
+static specd_status real_entry(const char *host_layout, const specd_host *host,
+                               const specd_plugin **out);
+static specd_status (*choose(void))(const char *, const specd_host *, const specd_plugin **) {
+  return real_entry;
+}
 SPECD_EXPORT specd_status specd_plugin_entry_v0(const char *host_layout, const specd_host *host,
-                                                const specd_plugin **out) {
+                                                const specd_plugin **out)
+    __attribute__((ifunc("choose")));
+static specd_status real_entry(
+#else
+SPECD_EXPORT specd_status specd_plugin_entry_v0(
+#endif
+    const char *host_layout, const specd_host *host, const specd_plugin **out) {
   (void)host;
 #ifndef FIXTURE_NO_TABLE
   *out = &table;

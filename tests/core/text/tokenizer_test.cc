@@ -53,6 +53,18 @@ TEST(Tokenizer, encodes_as_the_reference_does) {
   }
 }
 
+TEST(Tokenizer, no_token_stands_for_more_bytes_than_the_bound) {
+  const size_t most = zoo_tokenizer()->bytes_per_token_max();
+  ASSERT_GT(most, 0U);
+  for (const Json& golden : goldens()["encode"]) {
+    const auto text = golden[0].get<std::string>();
+    EXPECT_LE(text.size(), golden[1].size() * most) << golden[0];
+  }
+  for (int32_t id = 0; id < zoo_tokenizer()->vocab_size(); ++id)
+    EXPECT_LE(zoo_tokenizer()->token_bytes(id).size(), most) << id;
+  EXPECT_GE(encode(std::string(100'000, ' ')).size() * most, 100'000U);
+}
+
 TEST(Tokenizer, puts_the_template_around_the_text) {
   ASSERT_GE(goldens()["encode_bos"].size(), 50u);
   for (const Json& golden : goldens()["encode_bos"]) {

@@ -38,23 +38,5 @@ TEST(TaskQueue, runs_so_many_at_once_and_lets_so_many_wait) {
   EXPECT_EQ(most, 2);
 }
 
-TEST(TaskQueue, is_idle_when_no_task_waits_or_runs) {
-  TaskQueue queue(1, 2);
-  std::promise<void> open;
-  const std::shared_future<void> opened(open.get_future());
-  std::atomic<int> done{0};
-  EXPECT_TRUE(queue.wait_idle(std::chrono::milliseconds(0)));
-  for (int i = 0; i < 2; ++i) {
-    ASSERT_TRUE(queue.post([&done, opened] {
-      opened.wait();
-      ++done;
-    }));
-  }
-  EXPECT_FALSE(queue.wait_idle(std::chrono::milliseconds(20)));
-  open.set_value();
-  EXPECT_TRUE(queue.wait_idle(std::chrono::seconds(60)));
-  EXPECT_EQ(done, 2);
-}
-
 }  // namespace
 }  // namespace specd::host

@@ -75,10 +75,10 @@ inline OrderedJson every_key() {
     "model": {"name": "m", "path": "model", "chat_template": "chat.jinja", "generation_config": false,
               "kv": {"dtype": "f16", "bytes_max": "3MiB", "prefix_cache": false}},
     "draft_models": [{"name": "d", "path": "draft", "kv": {"dtype": "f32"}}],
-    "plugins": {"directories": ["plugins"], "cache_directory": "cache"},
+    "plugins": {"directories": ["plugins"], "cache_directory": "cache", "control_seconds": 9},
     "default_route": "r",
     "routes": {"r": {"model": "m", "guarantee": "law", "draft_nodes_max": 9,
-                     "disable_by_batch_size": 3,
+                     "disable_by_batch_size": 3, "call_ms_max": 250,
                      "drafter": {"plugin": "x.y", "factory": "f", "config": {"n": 3}},
                      "verifier": {"plugin": "v", "factory": "g", "config": {"t": "yes"}}}}
   })");

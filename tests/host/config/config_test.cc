@@ -93,7 +93,7 @@ TEST_F(ConfigTest, every_key_arrives_where_it_belongs) {
       "model: {name: m, path: ./model/, kv: {dtype: f32, bytes_max: 512MiB,"
       " prefix_cache: false}}\n"
       "draft_models: [{name: d, path: model, kv: {dtype: f16}}, {name: e, path: run}]\n"
-      "plugins: {directories: [plugins, ./run], cache_directory: cache}\n"
+      "plugins: {directories: [plugins, ./run], cache_directory: cache, control_seconds: 9}\n"
       "default_route: a\n"
       "routes:\n"
       "  a:\n"
@@ -101,6 +101,7 @@ TEST_F(ConfigTest, every_key_arrives_where_it_belongs) {
       "    guarantee: law\n"
       "    draft_nodes_max: 63\n"
       "    disable_by_batch_size: 12\n"
+      "    call_ms_max: 250\n"
       "    drafter: {plugin: x.y, factory: f, config: {n: 3, t: yes, q: '5', f: 0.5, b: true,"
       " z: ~, l: [0x10, a], o: {k: -1}}}\n"
       "    verifier: {plugin: v, config: }\n");
@@ -132,6 +133,7 @@ TEST_F(ConfigTest, every_key_arrives_where_it_belongs) {
   EXPECT_EQ(c.engine.draft_models[1].kv_dtype, KvDType::kBF16);
   EXPECT_EQ(c.engine.plugin_directories.size(), 2U);
   EXPECT_EQ(c.engine.plugin_cache_directory, (folder_ / "cache").string());
+  EXPECT_EQ(c.engine.plugin_control_seconds, 9);
   ASSERT_EQ(c.engine.routes.size(), 1U);
   const RouteOptions& route = c.engine.routes[0];
   EXPECT_EQ(route.name, "a");
@@ -139,6 +141,7 @@ TEST_F(ConfigTest, every_key_arrives_where_it_belongs) {
   EXPECT_EQ(route.guarantee, Guarantee::kLaw);
   EXPECT_EQ(route.draft_nodes_max, 63);
   EXPECT_EQ(route.disable_by_batch_size, 12);
+  EXPECT_EQ(route.call_ms_max, 250);
   EXPECT_EQ(route.drafter.plugin, "x.y");
   EXPECT_EQ(route.drafter.factory, "f");
   EXPECT_EQ(route.drafter.config,
@@ -275,7 +278,10 @@ std::vector<Bad> bad_files() {
        "c.yaml:6:44: draft_models[0].kv.bytes_max: ", "unknown key"},
       {"two_documents", g + "---\n" + g, "c.yaml:6:1: ", "a second document"},
       {"not_yaml", "listen: [a\n", "c.yaml:", "not YAML"},
-      {"tab_indent", "model:\n\tname: m\n", "c.yaml:2:6: ", "not YAML"},
+      {"tab_indent", "model:\n\tname: m\n", "c.yaml:2:6: ", "indent with spaces"},
+      {"bare_carriage_return", "listen: unix:run/s.sock\rmodel: x\n",
+       "c.yaml:1:24: ", "carriage return without a line feed"},
+      {"ipv6_unquoted", g + "http: {listen: [::]:9090}\n", "c.yaml:6:", "quote an address"},
       {"unknown_top", g + "lisen: x\n", "c.yaml:6:1: lisen: ", "did you mean 'listen'?"},
       {"unknown_far", g + "zzzzzz: x\n", "c.yaml:6:1: zzzzzz: ", "unknown key; known here: listen"},
       {"unknown_nested", listen + "model: {name: m, path: model, kvs: {}}\n",
@@ -370,7 +376,7 @@ std::vector<Bad> bad_files() {
       {"threads_large", g + "engine: {threads: 4294967298}\n",
        "c.yaml:6:19: engine.threads: ", "found '4294967298'"},
       {"threads_beyond_64_bits", g + "engine: {threads: 99999999999999999999}\n",
-       "c.yaml:6:19: engine.threads: ", "does not fit 64 bits"},
+       "c.yaml:6:19: engine.threads: ", "does not fit 64 bits; quote it if it is text"},
       {"threads_octal", g + "engine: {threads: 010}\n",
        "c.yaml:6:19: engine.threads: ", "begins with 0"},
       {"threads_yes", g + "engine: {threads: yes}\n",

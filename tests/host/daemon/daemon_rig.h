@@ -71,7 +71,8 @@ class Daemon {
         << more_routes;
   }
 
-  // A whole configuration except `listen`; ZOO and PLUGINS are replaced by the folders.
+  // A whole configuration except `listen`; ZOO, PLUGINS, HANG and BAD are
+  // replaced by the folders.
   void write_config_text(std::string text) {
     const auto replace = [&](const std::string& word, const std::string& with) {
       for (size_t i = text.find(word); i != std::string::npos; i = text.find(word, i + with.size()))
@@ -79,6 +80,8 @@ class Daemon {
     };
     replace("ZOO", std::string(SPECD_SOURCE_DIR) + "/configs/zoo");
     replace("PLUGINS", SPECD_PLUGINS);
+    replace("HANG", SPECD_HANG_PLUGINS);
+    replace("BAD", SPECD_BAD_PLUGINS);
     std::ofstream(folder_ / "c.yaml") << "listen: unix:specd.sock\n" << text;
   }
 
@@ -101,6 +104,8 @@ class Daemon {
     spawn();
     return wait_ready();
   }
+  // The process was waited for.
+  void forget() { pid_ = -1; }
   // The exit code, or 1000 + the signal.
   int wait() {
     int status = 0;

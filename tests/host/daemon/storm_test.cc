@@ -1,6 +1,6 @@
 // Two hundred clients at once: some read, some dawdle, some cancel, some vanish, some bring a
-// deadline that cannot be met, while an operator replaces a route twice a second. Every request
-// ends exactly once, well-behaved clients notice nothing, and at the end the counters balance and
+// deadline that cannot be met, while an operator replaces a route twice a second and five drafters
+// misbehave. Every request ends exactly once, well-behaved clients notice nothing, and at the end the counters balance and
 // the memory is free again.
 //
 // SPECD_STORM_SECONDS: minimum duration, 10 by default. On a slow machine the test goes on until
@@ -44,7 +44,7 @@ model:
   name: pico
   path: ZOO/pico-target
   kv: {pages: 160}
-plugins: {directories: [PLUGINS], cache_directory: cache}
+plugins: {directories: [PLUGINS, BAD, HANG], cache_directory: cache}
 default_route: lookup
 routes:
   lookup:
@@ -57,9 +57,27 @@ routes:
   draft:
     drafter: {plugin: specd.drafter.draft_target, config: {model: draft}}
     verifier: {plugin: specd.verifier.match}
+  bad_fails:
+    drafter: {plugin: specd.test.drafter_hang, config: {does: fail}}
+    verifier: {plugin: specd.verifier.match}
+  bad_late:
+    drafter: {plugin: specd.test.drafter_hang, config: {does: slow}}
+    verifier: {plugin: specd.verifier.match}
+    call_ms_max: 10
+  bad_garbage:
+    drafter: {plugin: specd.test.drafter_bad, factory: bad, config: {mode: garbage}}
+    verifier: {plugin: specd.verifier.match}
+  bad_tree:
+    drafter: {plugin: specd.test.drafter_bad, factory: bad_tree, config: {mode: parent_forward}}
+    verifier: {plugin: specd.verifier.match}
+  bad_update:
+    drafter: {plugin: specd.test.drafter_bad, factory: bad, config: {mode: update_fails}}
+    verifier: {plugin: specd.verifier.match}
 )";
 
-const char* const kRoutes[] = {"off", "lookup", "few", "draft"};
+// Those of good drafters are drawn more often.
+const char* const kRoutes[] = {"off",       "lookup",   "few",         "draft",    "lookup",
+                               "bad_fails", "bad_late", "bad_garbage", "bad_tree", "bad_update"};
 const char* const kPrompts[] = {
     "def fibonacci(n):\n    \"\"\"Return the n-th Fibonacci number.\"\"\"\n    if n < 2:\n",
     "import os\nimport sys\n\n\nclass Reader:\n    def __init__(self, path):\n        self.path",
@@ -262,7 +280,7 @@ TEST(Storm, every_request_ends_once_and_nobody_else_notices) {
   for (const v1::Route& route : routes.value().routes()) {
     EXPECT_EQ(route.drafted(), route.accepted() + route.rejected() + route.discarded())
         << route.name();
-    if (route.name() != "off") {
+    if (route.name() != "off" && !route.name().starts_with("bad_")) {
       EXPECT_GT(route.drafted(), 0u) << route.name();
     }
   }

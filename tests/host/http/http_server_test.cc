@@ -116,6 +116,9 @@ TEST_F(HttpServerTest, get_and_head_are_answered_on_one_connection) {
   EXPECT_NE(answer.find("HTTP/1.1 200 OK"), std::string::npos) << answer;
   EXPECT_NE(answer.find("HTTP/1.1 404 Not Found"), std::string::npos) << answer;
   EXPECT_NE(http_get(endpoint(), "/").find("404"), std::string::npos);
+  // As a proxy sends it.
+  EXPECT_EQ(http_body(http_get(endpoint(), "http://" + endpoint() + "/here?x=1")), "here\n");
+  EXPECT_NE(http_get(endpoint(), "http://" + endpoint()).find("404"), std::string::npos);
   // The old version closes by itself.
   RawClient old(endpoint());
   ASSERT_TRUE(old.send("GET /here HTTP/1.0\r\n\r\n"));

@@ -177,7 +177,7 @@ TEST_F(RequestTest, what_is_at_a_bound_is_taken_and_the_next_value_is_refused) {
       {"max_tokens", [](R& r) { r.set_max_tokens(1); }, [](R& r) { r.set_max_tokens(0); }},
       // The context holds 2048.
       {"max_tokens", ids(1, 5, 2047), ids(1, 5, 2048)},
-      {"max_tokens", ids(2047, 5, 1), ids(2048, 5, 1)},
+      {"token_ids", ids(2047, 5, 1), ids(2048, 5, 1)},
       {"max_tokens", ids(1, 5, 2047), ids(1, 5, 2049)},
       {"token_ids", ids(3, 0, 4), ids(3, -1, 4)},
       {"token_ids", ids(3, 4095, 4), ids(3, 4096, 4)},

@@ -113,16 +113,18 @@ class Gate {
  public:
   explicit Gate(Sessions& sessions) {
     const std::shared_future<void> opened(open_.get_future());
-    for (size_t i = 0; i < Sessions::kPromptThreads; ++i) {
+    constexpr int kThreads = 2;  // of the prompt queue
+    for (int i = 0; i < kThreads; ++i) {
       EXPECT_TRUE(sessions
-                      .queue([this, opened] {
-                        ++n_inside_;
-                        opened.wait();
-                        --n_inside_;
-                      })
+                      .queue(Request(),
+                             [this, opened] {
+                               ++n_inside_;
+                               opened.wait();
+                               --n_inside_;
+                             })
                       .ok());
     }
-    while (n_inside_ < static_cast<int>(Sessions::kPromptThreads)) std::this_thread::yield();
+    while (n_inside_ < kThreads) std::this_thread::yield();
   }
   ~Gate() { open(); }
   void open() {
@@ -324,10 +326,11 @@ TEST_F(SessionTest, prompts_are_taken_in_their_order) {
   std::map<std::thread::id, std::vector<int>> taken;  // by the thread that took them
   for (int i = 0; i < 20; ++i) {
     ASSERT_TRUE(sessions_
-                    ->queue([&, i] {
-                      const std::lock_guard lock(mutex);
-                      taken[std::this_thread::get_id()].push_back(i);
-                    })
+                    ->queue(Request(),
+                            [&, i] {
+                              const std::lock_guard lock(mutex);
+                              taken[std::this_thread::get_id()].push_back(i);
+                            })
                     .ok());
   }
   gate.open();
@@ -438,7 +441,8 @@ TEST_F(SessionTest, the_earlier_one_of_two_deadlines_holds) {
 
 TEST_F(SessionTest, prompts_beyond_those_that_may_wait_are_refused_and_counted) {
   Gate gate(*sessions_);
-  for (size_t i = 0; i < Sessions::kPromptsMax; ++i) ASSERT_TRUE(sessions_->queue([] {}).ok());
+  for (size_t i = 0; i < PromptQueue::kPromptsMax; ++i)
+    ASSERT_TRUE(sessions_->queue(Request(), [] {}).ok());
   Client client(*sessions_), by_ids(*sessions_);
   client.start(text_request(4));
   EXPECT_EQ(client.wait().code(), Code::kExhausted);
@@ -456,7 +460,7 @@ TEST_F(SessionTest, while_draining_prompts_that_wait_are_served_and_new_ones_ref
   late_ids.start(ids_request(4));
   EXPECT_EQ(late.wait().code(), Code::kUnavailable);
   EXPECT_EQ(late_ids.wait().code(), Code::kUnavailable);
-  EXPECT_EQ(sessions_->queue([] {}).code(), Code::kUnavailable);
+  EXPECT_EQ(sessions_->queue(Request(), [] {}).status().code(), Code::kUnavailable);
   EXPECT_FALSE(sessions_->wait_prompts(milliseconds(10)));
   gate.open();
   EXPECT_TRUE(sessions_->wait_prompts(std::chrono::minutes(1)));

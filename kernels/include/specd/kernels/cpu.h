@@ -34,7 +34,8 @@ class WorkerPool {
  public:
   using Task = void (*)(void* ctx, int part, int parts);
 
-  // n_threads >= 1 includes the caller: n_threads - 1 threads are started.
+  // n_threads >= 1 includes the caller: n_threads - 1 threads are started. Throws std::system_error
+  // when there can be no more threads.
   explicit WorkerPool(int n_threads);
   ~WorkerPool();
   WorkerPool(const WorkerPool&) = delete;
@@ -49,6 +50,8 @@ class WorkerPool {
 
  private:
   struct State;
+  void join();
+
   int n_threads_;
   std::unique_ptr<State> state_;
   std::vector<std::thread> threads_;

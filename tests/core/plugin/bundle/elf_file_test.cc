@@ -77,7 +77,7 @@ TEST(ElfFile, buckets_that_share_one_long_chain_are_read_once) {
   const std::vector<std::byte>& file =
       library.with_dynamic({entry(DT_GNU_HASH, hash), entry(DT_NULL, 0)});
   const auto start = CpuClock::now();
-  const auto exports = elf_exports(file, "library.so");
+  const auto exports = read_elf_library(file, "library.so");
   const std::chrono::duration<double> seconds = CpuClock::now() - start;
   ASSERT_FALSE(exports.ok());
   EXPECT_NE(exports.status().text().find("symbol table"), std::string::npos)
@@ -101,10 +101,14 @@ TEST(ElfFile, of_very_many_long_names_a_few_are_told) {
   const std::vector<std::byte>& file = library.with_dynamic(
       {entry(DT_SYMTAB, table), entry(DT_STRTAB, names), entry(DT_STRSZ, strings.size()),
        entry(DT_HASH, counts), entry(DT_NULL, 0)});
-  const auto exports = elf_exports(file, "library.so");
-  ASSERT_TRUE(exports.ok()) << exports.status().text();
-  ASSERT_EQ(exports.value().size(), 9u);
-  for (const std::string& name : exports.value()) EXPECT_EQ(name, std::string(256, 'x'));
+  const auto read = read_elf_library(file, "library.so");
+  ASSERT_TRUE(read.ok()) << read.status().text();
+  ASSERT_EQ(read.value().exports.size(), 9u);
+  for (const ElfExport& each : read.value().exports) {
+    EXPECT_EQ(each.name, std::string(256, 'x'));
+    EXPECT_TRUE(each.is_function);
+  }
+  EXPECT_TRUE(read.value().wants_executable_stack) << "what a library that says nothing gets";
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <set>
 #include <string>
 
+#include "core/base/last_words.h"
 #include "core/plugin/instance/tensor.h"
 #include "tests/core/plugin/bundle_fixture.h"
 #include "tests/entries_of.h"
@@ -161,11 +162,13 @@ TEST_F(Registry, what_failed_is_tried_again_after_it_was_put_right) {
   tree_.add("b", bytes);
   ASSERT_TRUE(registry.rescan().ok());
   fs::rename(tree_.cache(), tree_.cache() + ".away");
+  write_bytes(tree_.cache(), "a file");
   EXPECT_FALSE(make(registry).ok());
   EXPECT_EQ(registry.list()[0].state, PluginState::kRefused);
   ASSERT_TRUE(registry.rescan().ok());
   EXPECT_EQ(registry.list()[0].state, PluginState::kRefused) << "still true";
   EXPECT_NE(registry.list()[0].reason, "");
+  fs::remove(tree_.cache());
   fs::rename(tree_.cache() + ".away", tree_.cache());
   EXPECT_TRUE(make(registry).ok());
   EXPECT_EQ(registry.list()[0].state, PluginState::kLoaded);
@@ -407,6 +410,57 @@ TEST_F(Registry, library_with_another_export_is_refused) {
                       {"expected exactly one exported symbol", "'specd_test_second_export'"});
 }
 
+TEST_F(Registry, library_that_asks_for_an_executable_stack_is_refused) {
+  expect_load_refused("executable_stack", {"asks for an executable stack", "noexecstack"});
+}
+
+TEST_F(Registry, library_whose_entry_is_chosen_by_a_resolver_is_refused) {
+  expect_load_refused("ifunc_entry", {"'specd_plugin_entry_v0' is not a plain function"});
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TEST_F(Registry, library_that_needs_the_runtime_of_a_sanitizer_is_refused) {
+  expect_load_refused("sanitized", {"built with a sanitizer", "__asan_init"});
+}
+#endif
+
+TEST_F(Registry, table_without_a_list_of_factories_is_refused) {
+  expect_load_refused("null_factories", {"its list of factories is null"});
+}
+
+TEST_F(Registry, copies_that_nobody_loaded_for_a_month_are_removed_from_the_cache) {
+  tree_.add("a", good_);
+  ASSERT_TRUE(tree_.open(host_).ok());
+  const std::string hash(64, 'a');
+  const auto put = [&](const std::string& name, int days) {
+    const std::filesystem::path path = std::filesystem::path(tree_.cache()) / name;
+    std::ofstream(path) << "x";
+    std::filesystem::last_write_time(
+        path, std::filesystem::file_time_type::clock::now() - std::chrono::hours(24 * days));
+  };
+  put(hash + ".so", 40);
+  put("." + hash + ".123", 40);
+  put(std::string(64, 'b') + ".so", 20);
+  put("notes.txt", 400);
+  ASSERT_TRUE(tree_.open(host_).ok());
+  const auto has = [&](const std::string& name) {
+    return std::filesystem::exists(std::filesystem::path(tree_.cache()) / name);
+  };
+  EXPECT_FALSE(has(hash + ".so"));
+  EXPECT_FALSE(has("." + hash + ".123"));
+  EXPECT_TRUE(has(std::string(64, 'b') + ".so"));
+  EXPECT_TRUE(has("notes.txt"));
+}
+
+TEST_F(Registry, cache_directory_that_was_removed_is_made_again) {
+  tree_.add("a", good_);
+  auto registry = tree_.open(host_);
+  ASSERT_TRUE(registry.ok());
+  std::filesystem::remove_all(tree_.cache());
+  const auto made = make(*registry.value());
+  EXPECT_TRUE(made.ok()) << made.status().text();
+}
+
 TEST_F(Registry, table_of_another_layout_is_refused) {
   expect_load_refused("other_layout", {"expected layout " SPECD_ABI_LAYOUT,
                                        "found 'v0-0123456789abcdef'", "rebuild"});
@@ -461,16 +515,17 @@ TEST_F(Registry, library_with_an_undefined_symbol_is_refused_at_once) {
 // library it was.
 TEST_F(Registry, constructor_that_throws_or_exits_ends_the_process_with_the_name_of_the_library) {
   const auto load = [this](const char* name) {
+    install_last_words();
     tree_.add("a", read_bytes(fixture(name)));
     auto registry = tree_.open(host_);
     if (!registry.ok()) _exit(70);
     const auto made = make(*registry.value());
     _exit(71);
   };
-  EXPECT_EXIT(load("exits"), testing::ExitedWithCode(1),
-              "a constructor of '.*/a/plugin.so' ended the process while it was loaded");
+  const std::string who = " in plugin org.example.fixture, version .*, in a constructor";
+  EXPECT_EXIT(load("exits"), testing::ExitedWithCode(1), "exit\\(\\) was called" + who);
   EXPECT_EXIT(load("throws"), testing::KilledBySignal(SIGABRT),
-              "a constructor of '.*/a/plugin.so' ended the process while it was loaded");
+              "an exception that nothing catches" + who);
 }
 
 TEST_F(Registry, constructor_that_sleeps_is_waited_for) {

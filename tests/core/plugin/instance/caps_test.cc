@@ -106,5 +106,18 @@ TEST_F(Caps, quota_saturates) {
   EXPECT_EQ(quota_of(caps, 4), UINT64_MAX);
 }
 
+TEST_F(Caps, quota_beyond_the_memory_is_refused_with_its_numbers) {
+  specd_drafter_caps caps = good();
+  caps.bytes_fixed = 10;
+  caps.bytes_per_seq = 5;
+  EXPECT_TRUE(check_quota(caps, 4, 30, "p").ok());
+  const Status refused = check_quota(caps, 4, 29, "p");
+  EXPECT_EQ(refused.code(), Code::kExhausted);
+  for (const char* part : {"p: ", "bytes_fixed = 10", "bytes_per_seq = 5", "4 sequences", "29"})
+    EXPECT_NE(refused.text().find(part), std::string::npos) << refused.text();
+  caps.bytes_per_seq = UINT64_MAX;
+  EXPECT_FALSE(check_quota(caps, 2, UINT64_MAX - 1, "p").ok());
+}
+
 }  // namespace
 }  // namespace specd

@@ -1,35 +1,88 @@
-// A drafter that never comes back from the call that its configuration names: its first proposal
-// when none is named.
+// A drafter that misbehaves in the call that its configuration names, its first proposal when none is
+// named: by default it never comes back from it. Before it has a configuration, the environment
+// variable SPECD_TEST_HANG_IN names the call.
 #include <specd/sdk/plugin.h>
 #include <unistd.h>
 
+#include <csignal>
+#include <cstdlib>
 #include <string>
+#include <thread>
 
 namespace {
 
 struct Hang {
   const specd_host* host;
-  std::string in;
+  std::string in, does;
+  uint64_t bytes = 0;
 };
 Hang* self(specd_drafter* d) { return reinterpret_cast<Hang*>(d); }
 
-void hang_if_in(const Hang& hang, const char* name) {
-  if (hang.in != name) return;
-  constexpr char kText[] = "from here on it hangs";
-  hang.host->log(hang.host, SPECD_LOG_WARN, kText, sizeof kText - 1);
+[[noreturn]] void hang() {
   while (true) pause();
+}
+
+volatile int depth_max = INT32_MAX;  // the compiler must not see that there is no end
+
+int fill_the_stack(int depth) {
+  volatile char page[4096] = {};
+  page[0] = static_cast<char>(depth);
+  return depth == depth_max ? 0 : fill_the_stack(depth + 1) + page[0];
+}
+
+// Throws where the boundary forbids it.
+__attribute__((noinline)) void throw_one() { throw std::string("from a plugin"); }
+
+specd_status misbehave_in(const Hang& now, const char* name) {
+  if (now.in != name) return SPECD_OK;
+  const std::string& does = now.does;
+  if (does == "fail") return SPECD_E_INTERNAL;
+  if (does == "slow") {
+    usleep(50'000);
+    return SPECD_OK;
+  }
+  if (does == "fork") {
+    if (fork() == 0) {
+      sleep(20);
+      _exit(0);
+    }
+    return SPECD_OK;
+  }
+  if (does == "crash") *reinterpret_cast<volatile int*>(16) = 1;
+  if (does == "crash on a thread")
+    std::thread([] { *reinterpret_cast<volatile int*>(16) = 1; }).join();
+  if (does == "overflow") fill_the_stack(0);
+  if (does == "abort") std::abort();
+  if (does == "exit") std::exit(0);
+  if (does == "_exit") _exit(0);
+  if (does == "quick_exit") std::quick_exit(0);
+  if (does == "throw") throw_one();
+  constexpr char kText[] = "from here on it hangs";
+  now.host->log(now.host, SPECD_LOG_WARN, kText, sizeof kText - 1);
+  hang();
+}
+
+bool hangs_early(const char* name) {
+  const char* in = std::getenv("SPECD_TEST_HANG_IN");
+  return in != nullptr && in == std::string(name);
 }
 
 // Destroyed when the process exits.
 struct Library {
   bool hangs = false;
+  Library() {
+    if (hangs_early("constructor")) hang();
+  }
   ~Library() {
     while (hangs) pause();
   }
 } library;
 
 specd_status describe(const specd_factory*, const specd_host*, const specd_target_info*,
-                      const specd_config*, specd_drafter_caps* out) noexcept {
+                      const specd_config* given, specd_drafter_caps* out) noexcept {
+  const specd::sdk::Config config(given);
+  if (config.string("in", "propose") == std::string("describe")) hang();
+  out->bytes_fixed = static_cast<uint64_t>(config.i64("bytes", 0, 0, INT64_MAX));
   out->struct_size = sizeof *out;
   out->tree_mode = SPECD_TREE_CHAIN;
   out->needs = SPECD_NEED_HOST_TOKENS;
@@ -42,15 +95,15 @@ specd_status describe(const specd_factory*, const specd_host*, const specd_targe
 specd_status create(const specd_factory*, const specd_host* host, const specd_create_args* args,
                     specd_drafter** out) noexcept {
   return specd::sdk::guard(host, args->call, -1, [&] {
-    const Hang hang{host, specd::sdk::Config(args->config).string("in", "propose")};
-    hang_if_in(hang, "create");
-    library.hangs = hang.in == "exit";
-    *out = reinterpret_cast<specd_drafter*>(new Hang(hang));
+    const specd::sdk::Config config(args->config);
+    const Hang made{host, config.string("in", "propose"), config.string("does", "hang")};
+    misbehave_in(made, "create");
+    library.hangs = made.in == "exit";
+    *out = reinterpret_cast<specd_drafter*>(new Hang(made));
   });
 }
 specd_status activate(specd_drafter* d, const specd_drafter_grant*) noexcept {
-  hang_if_in(*self(d), "activate");
-  return SPECD_OK;
+  return misbehave_in(*self(d), "activate");
 }
 specd_status begin(specd_drafter*, const specd_begin_args* args) noexcept {
   for (uint32_t i = 0; i < args->batch->n_seqs; ++i) args->seq_state[i] = nullptr;
@@ -58,15 +111,16 @@ specd_status begin(specd_drafter*, const specd_begin_args* args) noexcept {
 }
 specd_status update(specd_drafter*, const specd_update_args*) noexcept { return SPECD_OK; }
 specd_status propose(specd_drafter* d, const specd_propose_args* args) noexcept {
-  hang_if_in(*self(d), "propose");
+  if (const specd_status status = misbehave_in(*self(d), "propose"); status != SPECD_OK)
+    return status;
   const specd::sdk::Column<int32_t> count(args->out->n_nodes, args->batch->n_seqs, 1, "n_nodes");
   for (uint32_t s = 0; s < args->batch->n_seqs; ++s) count(s) = 0;
   return SPECD_OK;
 }
 void end(specd_drafter*, const specd_end_args*) noexcept {}
-void deactivate(specd_drafter* d) noexcept { hang_if_in(*self(d), "deactivate"); }
+void deactivate(specd_drafter* d) noexcept { misbehave_in(*self(d), "deactivate"); }
 void destroy(specd_drafter* d) noexcept {
-  hang_if_in(*self(d), "destroy");
+  misbehave_in(*self(d), "destroy");
   delete self(d);
 }
 
@@ -83,9 +137,36 @@ constexpr specd_drafter_api kApi = {sizeof(specd_drafter_api),
                                     &deactivate,
                                     &destroy};
 constexpr const char* kSchema = R"({"type": "object", "additionalProperties": false,
-  "properties": {"in": {"type": "string", "default": "propose"}}})";
+  "properties": {"in": {"type": "string", "default": "propose"},
+                 "does": {"type": "string", "default": "hang"},
+                 "bytes": {"type": "integer", "minimum": 0}}})";
+
+constexpr specd_factory kFactory = {
+    sizeof(specd_factory), 0, "hang", "misbehaves", kSchema, &kApi, nullptr};
+constexpr const specd_factory* kFactories[] = {&kFactory};
+
+specd_status init(const specd_host*) noexcept {
+  if (hangs_early("init")) hang();
+  return SPECD_OK;
+}
+
+// Not by SPECD_SDK_PLUGIN(), whose init() is empty.
+constexpr specd_plugin kTable = {sizeof(specd_plugin),
+                                 1,
+                                 SPECD_ABI_LAYOUT,
+                                 SPECD_PLUGIN_ID,
+                                 SPECD_PLUGIN_VERSION,
+                                 SPECD_PLUGIN_VENDOR,
+                                 SPECD_PLUGIN_LICENSE,
+                                 "Misbehaves, for tests of the daemon",
+                                 kFactories,
+                                 &init,
+                                 nullptr};
 
 }  // namespace
 
-SPECD_SDK_PLUGIN("Never comes back, for a test of the daemon",
-                 specd_factory{sizeof(specd_factory), 0, "hang", "hangs", kSchema, &kApi, nullptr})
+extern "C" SPECD_EXPORT specd_status specd_plugin_entry_v0(const char* host_layout,
+                                                           const specd_host*,
+                                                           const specd_plugin** out) noexcept {
+  return specd::sdk::enter(host_layout, &kTable, out);
+}

@@ -1,0 +1,210 @@
+#include "core/base/last_words.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <csignal>
+#include <cstdint>
+#include <cstdlib>
+#include <exception>
+#include <string_view>
+
+#include "core/base/sanitizer.h"
+
+namespace specd {
+namespace {
+
+constexpr size_t kTextBytesMax = 2048;
+constexpr int kWriteWaitMs = 500;  // standard error may be a pipe that nobody reads
+constexpr int kExitUnasked = 1;
+
+thread_local Activity activity;
+thread_local ActivityWatcher* activity_watcher = nullptr;
+std::atomic<bool> is_end_expected{false}, is_said{false};
+std::atomic<pid_t> watched_process{0};  // a child that a plugin forks may end as it likes
+
+constexpr size_t kNameBytesMax = 480;
+
+struct NamedMemory {
+  std::atomic<bool> is_taken{false};
+  std::atomic<uintptr_t> begin{UINTPTR_MAX}, end{0};
+  std::array<char, kNameBytesMax + 1> name{};
+};
+// Read by signal handlers.
+std::array<NamedMemory, 1024> named_memory;
+
+const char* name_of(uintptr_t address) {
+  for (const NamedMemory& each : named_memory) {
+    if (address >= each.begin && address < each.end) return each.name.data();
+  }
+  return nullptr;
+}
+
+// Everything below here up to on_terminate() may run in a signal handler: no allocation, no lock.
+class Text {
+ public:
+  Text& add(std::string_view text) {
+    for (const char c : text) {
+      // A newline may be part of the name of a file.
+      if (n_ < kTextBytesMax - 1) text_[n_++] = static_cast<unsigned char>(c) < ' ' ? ' ' : c;
+    }
+    return *this;
+  }
+  Text& add_hex(uintptr_t value) {
+    add("0x");
+    for (int shift = 60; shift >= 0; shift -= 4) {
+      if (shift == 0 || value >> shift != 0) add({&"0123456789abcdef"[value >> shift & 15], 1});
+    }
+    return *this;
+  }
+  // Once in a process: the thread that dies first knows why.
+  void say() {
+    if (is_said.exchange(true)) return;
+    text_[n_++] = '\n';
+    pollfd ready{.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0};
+    if (poll(&ready, 1, kWriteWaitMs) == 1) (void)!write(STDERR_FILENO, text_, n_);
+  }
+
+ private:
+  char text_[kTextBytesMax + 1];
+  size_t n_ = 0;
+};
+
+void add_who(Text& text, const char* code_name) {
+  if (activity.who != nullptr) {
+    text.add(" in ").add(activity.who);
+    if (activity.call != nullptr) text.add(", in ").add(activity.call).add("()");
+  } else if (code_name != nullptr) {
+    text.add(" on a thread of ").add(code_name);
+  }
+}
+
+void on_signal(int number, siginfo_t* info, void* context) {
+  Text text;
+  const char* name = sigabbrev_np(number);
+  text.add("specd: SIG").add(name != nullptr ? name : "?");
+  const bool is_fault = info->si_code > 0;
+  const auto address = reinterpret_cast<uintptr_t>(info->si_addr);
+  if (is_fault && (number == SIGSEGV || number == SIGBUS))
+    text.add(" at address ").add_hex(address);
+#if defined(__x86_64__)
+  const auto pc =
+      static_cast<uintptr_t>(static_cast<const ucontext_t*>(context)->uc_mcontext.gregs[REG_RIP]);
+#else
+  const auto pc = static_cast<uintptr_t>(static_cast<const ucontext_t*>(context)->uc_mcontext.pc);
+#endif
+  add_who(text, name_of(pc));
+  const char* file = number == SIGBUS && is_fault ? name_of(address) : nullptr;
+  if (file != nullptr)
+    text.add(": ").add(file).add(" was cut short or cannot be read any more; restore it");
+  text.add("; the process ends");
+  if (watched_process == getpid()) text.say();
+  // The default action is set again. A fault repeats and ends the process where it happened; these
+  // two do not repeat.
+  if (!is_fault || number == SIGTRAP || number == SIGSYS) raise(number);
+}
+
+[[noreturn]] void on_terminate() {
+  Text text;
+  text.add("specd: an exception that nothing catches");
+  add_who(text, nullptr);
+  try {
+    if (std::current_exception() != nullptr) throw;
+  } catch (const std::exception& error) {
+    text.add(": ").add(error.what());
+  } catch (...) {
+  }
+  text.add("; the process ends");
+  text.say();
+  std::abort();  // not the handler before: it writes to standard error, which may block
+}
+
+bool is_unasked() { return watched_process == getpid() && !is_end_expected; }
+
+// Returns the code to end with.
+int unasked_exit(const char* how, int code) {
+  if (!is_unasked()) return code;
+  Text text;
+  text.add("specd: ").add(how).add(" was called");
+  add_who(text, nullptr);
+  text.add(", which nobody asked for; the process ends");
+  text.say();
+  return code == 0 ? kExitUnasked : code;
+}
+
+void end_of_exit(int code, void*) {
+  if (is_unasked()) _exit(unasked_exit("exit()", code));
+}
+
+}  // namespace
+
+Activity set_activity(const Activity& next) {
+  const Activity before = activity;
+  activity = next;
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  if (activity_watcher != nullptr) activity_watcher->changed(next);
+  return before;
+}
+
+void watch_activity(ActivityWatcher* watcher) { activity_watcher = watcher; }
+
+void name_memory(const void* begin, size_t bytes, const std::string& name) {
+  for (NamedMemory& each : named_memory) {
+    if (each.is_taken.exchange(true)) continue;
+    each.name[name.copy(each.name.data(), kNameBytesMax)] = '\0';
+    each.end = reinterpret_cast<uintptr_t>(begin) + bytes;
+    each.begin = reinterpret_cast<uintptr_t>(begin);  // from here on it is read
+    return;
+  }
+}
+
+void forget_memory(const void* begin) {
+  for (NamedMemory& each : named_memory) {
+    if (each.begin != reinterpret_cast<uintptr_t>(begin)) continue;
+    each.begin = UINTPTR_MAX;
+    each.end = 0;
+    each.is_taken = false;
+    return;
+  }
+}
+
+void install_last_words() {
+  watched_process = getpid();
+  std::set_terminate(on_terminate);
+  std::at_quick_exit([] {
+    if (is_unasked()) _exit(unasked_exit("quick_exit()", 0));
+  });
+  watch_exit();
+  for (const int number : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGSYS, SIGTRAP}) {
+    struct sigaction now {};
+    if (sigaction(number, nullptr, &now) != 0 || now.sa_handler != SIG_DFL) continue;
+    struct sigaction wanted {};
+    wanted.sa_sigaction = on_signal;
+    wanted.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESETHAND;
+    sigemptyset(&wanted.sa_mask);
+    sigaction(number, &wanted, nullptr);
+  }
+}
+
+void watch_exit() { on_exit(end_of_exit, nullptr); }
+void expect_end() { is_end_expected = true; }
+
+}  // namespace specd
+
+// Found by the dynamic linker before libc's, so that a plugin that calls it is told too. Sanitizers
+// have their own.
+#if !SPECD_HAS_SANITIZER
+extern "C" {
+[[noreturn]] void _exit(int code) {
+  code = specd::unasked_exit("_exit()", code);
+  while (true) syscall(SYS_exit_group, code);
+}
+[[noreturn]] void _Exit(int code) { _exit(code); }
+}
+#endif

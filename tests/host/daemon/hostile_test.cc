@@ -1,0 +1,386 @@
+// What would end, block or starve a daemon: plugins that crash, exit, hang or fail, files that are
+// cut, descriptors and threads that run out. Whatever happens has a defined answer.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "tests/host/daemon/daemon_rig.h"
+#include "tests/host/daemon/hang/failing_calls.h"
+#include "tests/host/http/raw_http.h"
+
+namespace specd::host {
+namespace {
+
+#if defined(__SANITIZE_ADDRESS__)
+constexpr bool kHasSanitizer = true;
+#else
+constexpr bool kHasSanitizer = false;
+#endif
+
+const std::string kPluginFolders = std::string(SPECD_PLUGINS) + ", " + SPECD_HANG_PLUGINS;
+
+std::string hang_route(const std::string& config, const std::string& more = "") {
+  return "  hang:\n" + more + "    drafter: {plugin: specd.test.drafter_hang, config: {" + config +
+         "}}\n    verifier: {plugin: specd.verifier.match}\n";
+}
+
+size_t count(const std::string& text, const std::string& part) {
+  size_t n = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++n;
+  return n;
+}
+
+Status apply(Client& client, const std::string& name, const std::string& config) {
+  v1::ApplyRouteRequest request;
+  request.set_definition("{name: " + name +
+                         ", drafter: {plugin: specd.test.drafter_hang, config: {" + config +
+                         "}}, verifier: {plugin: specd.verifier.match}}");
+  return client.apply_route(request).status();
+}
+
+Status apply_lookup(Client& client, const std::string& name) {
+  v1::ApplyRouteRequest request;
+  request.set_definition("{name: " + name +
+                         ", drafter: {plugin: specd.drafter.prompt_lookup}, verifier: {plugin: "
+                         "specd.verifier.match}}");
+  return client.apply_route(request).status();
+}
+
+// The tokens of a greedy continuation on `route`; empty when it fails.
+std::vector<int32_t> tokens(Client& client, const std::string& route, int32_t n = 24) {
+  const auto reply = client.generate(make_request(route, n), {});
+  return reply.ok() ? reply.value().token_ids : std::vector<int32_t>();
+}
+
+TEST(Hostile, plugin_that_ends_the_process_is_named_and_the_end_is_not_a_success) {
+  if (kHasSanitizer) GTEST_SKIP() << "a sanitizer has last words of its own";
+  struct Case {
+    std::string does, words;
+    int end;  // as Daemon::wait()
+  };
+  const std::vector<Case> cases = {
+      {"crash", "SIGSEGV at address 0x10 in plugin", 1000 + SIGSEGV},
+      {"crash on a thread", "SIGSEGV at address 0x10 on a thread of plugin", 1000 + SIGSEGV},
+      {"overflow", "SIGSEGV at address ", 1000 + SIGSEGV},
+      {"abort", "SIGABRT in plugin", 1000 + SIGABRT},
+      {"throw", "an exception that nothing catches in plugin", 1000 + SIGABRT},
+      {"exit", "exit() was called in plugin", 1},
+      {"_exit", "_exit() was called in plugin", 1},
+      {"quick_exit", "quick_exit() was called in plugin", 1},
+  };
+  for (const Case& each : cases) {
+    Daemon daemon;
+    daemon.write_config(hang_route("does: " + each.does), kPluginFolders);
+    ASSERT_TRUE(daemon.start()) << daemon.output();
+    Client client = daemon.client();
+    EXPECT_FALSE(client.generate(make_request("hang", 16), {}).ok());
+    EXPECT_EQ(daemon.wait(), each.end) << each.does << daemon.output();
+    const std::string output = daemon.output();
+    EXPECT_NE(output.find("specd: " + each.words), std::string::npos) << each.does << output;
+    EXPECT_NE(output.find("plugin specd.test.drafter_hang, version 0.0.1, sha256:"),
+              std::string::npos)
+        << each.does << output;
+    const bool has_call = each.does != "crash on a thread";
+    EXPECT_EQ(output.find(", for hang.drafter, in propose()") != std::string::npos, has_call)
+        << each.does << output;
+  }
+}
+
+TEST(Hostile, plugin_that_hangs_outside_of_steps_is_refused_and_the_rest_goes_on) {
+  for (const std::string call : {"constructor", "init", "describe", "create", "activate"}) {
+    const bool is_early = call == "constructor" || call == "init";
+    Daemon daemon;
+    daemon.write_config("", kPluginFolders);
+    std::string config = read_file(daemon.folder() / "c.yaml");
+    config.replace(config.find("cache_directory"), 0, "control_seconds: 2, ");
+    std::ofstream(daemon.folder() / "c.yaml") << config;
+    daemon.spawn([&] {
+      if (is_early) setenv("SPECD_TEST_HANG_IN", call.c_str(), 1);
+    });
+    ASSERT_TRUE(daemon.wait_ready()) << daemon.output();
+    Client client = daemon.client();
+    const std::vector<int32_t> expected = tokens(client, "off");
+    ASSERT_FALSE(expected.empty());
+
+    const Status refused = apply(client, "hang", is_early ? "" : "in: " + call);
+    EXPECT_EQ(refused.code(), Code::kDeadlineExceeded) << call << refused.text();
+    const std::string in = call == "constructor" ? "a constructor" : call + "()";
+    for (const std::string& word : {std::string("plugin specd.test.drafter_hang"), in,
+                                    std::string("2 s"), std::string("plugins.control_seconds")})
+      EXPECT_NE(refused.text().find(word), std::string::npos) << call << ": " << refused.text();
+    // It is not tried again, and that is told at once.
+    const auto start = std::chrono::steady_clock::now();
+    EXPECT_FALSE(apply(client, "again", "in: propose").ok()) << call;
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(1)) << call;
+    const auto plugins = client.plugins();
+    ASSERT_TRUE(plugins.ok());
+    for (const v1::Plugin& plugin : plugins.value().plugins())
+      EXPECT_EQ(plugin.state() == v1::PLUGIN_STATE_REFUSED,
+                plugin.id() == "specd.test.drafter_hang")
+          << call << plugin.id();
+    // Everything else goes on.
+    EXPECT_TRUE(apply_lookup(client, "other").ok()) << call;
+    EXPECT_EQ(tokens(client, "other"), expected) << call;
+    v1::DeleteRouteRequest request;
+    request.set_name("other");
+    EXPECT_TRUE(client.delete_route(request).ok()) << call;
+    EXPECT_EQ(daemon.stop(), 4) << call << daemon.output();
+  }
+}
+
+TEST(Hostile, drafter_that_fails_or_is_late_again_and_again_is_suspended_and_changes_no_token) {
+  for (const auto& [does, more, words] :
+       {std::tuple("fail", "", "SPECD_E_INTERNAL"),
+        std::tuple("slow", "    call_ms_max: 10\n", "call_ms_max is 10")}) {
+    Daemon daemon;
+    daemon.write_config(hang_route("does: " + std::string(does), more), kPluginFolders);
+    ASSERT_TRUE(daemon.start()) << daemon.output();
+    Client client = daemon.client();
+    EXPECT_EQ(tokens(client, "hang"), tokens(client, "off")) << does;
+    const auto routes = client.routes();
+    ASSERT_TRUE(routes.ok());
+    for (const v1::Route& route : routes.value().routes()) {
+      if (route.name() != "hang") continue;
+      EXPECT_EQ(route.lost(), 1) << does;
+      EXPECT_NE(route.last_problem().find(words), std::string::npos) << route.last_problem();
+    }
+    EXPECT_EQ(count(daemon.output(), "the drafter is suspended"), 1U) << does << daemon.output();
+    EXPECT_EQ(daemon.stop(), 0) << does << daemon.output();
+  }
+}
+
+TEST(Hostile, drafter_that_declares_more_memory_than_there_is_is_refused) {
+  Daemon daemon;
+  daemon.write_config("", kPluginFolders);
+  ASSERT_TRUE(daemon.start()) << daemon.output();
+  Client client = daemon.client();
+  const Status refused = apply(client, "hang", "bytes: 9000000000000000000");
+  EXPECT_FALSE(refused.ok());
+  EXPECT_NE(refused.text().find("bytes_fixed = 9000000000000000000"), std::string::npos)
+      << refused.text();
+  EXPECT_EQ(daemon.stop(), 0) << daemon.output();
+}
+
+TEST(Hostile, child_that_a_plugin_forks_keeps_neither_lock_nor_socket) {
+  Daemon daemon;
+  daemon.write_config(hang_route("does: fork"), kPluginFolders, "http: {listen: '127.0.0.1:0'}\n");
+  ASSERT_TRUE(daemon.start()) << daemon.output();
+  Client client = daemon.client();
+  EXPECT_FALSE(tokens(client, "hang", 4).empty());
+  daemon.stop(SIGKILL);
+  fs::remove(daemon.folder() / "log");
+  EXPECT_TRUE(daemon.start()) << daemon.output();
+  EXPECT_EQ(daemon.stop(), 0) << daemon.output();
+}
+
+TEST(Hostile, weights_that_are_cut_while_they_are_served_are_named) {
+  if (kHasSanitizer) GTEST_SKIP() << "a sanitizer has last words of its own";
+  Daemon daemon;
+  const fs::path zoo = fs::path(SPECD_SOURCE_DIR) / "configs/zoo/pico-target";
+  fs::copy(zoo, daemon.folder() / "model");
+  daemon.write_config_text("model: {name: pico, path: model}\n");
+  ASSERT_TRUE(daemon.start()) << daemon.output();
+  Client client = daemon.client();
+  const std::vector<int32_t> expected = tokens(client, "off");
+  const fs::path weights = daemon.folder() / "model/model.safetensors";
+  fs::permissions(weights, fs::perms::owner_all);
+  fs::resize_file(weights, 4096);
+  const std::vector<int32_t> found = tokens(client, "off");
+  if (found == expected) {  // nothing of the file is read any more
+    EXPECT_EQ(daemon.stop(), 0) << daemon.output();
+    return;
+  }
+  EXPECT_EQ(daemon.wait(), 1000 + SIGBUS) << daemon.output();
+  EXPECT_NE(daemon.output().find("model.safetensors' was cut short"), std::string::npos)
+      << daemon.output();
+}
+
+// Connections to the daemon's socket that never say anything.
+class IdleConnections {
+ public:
+  IdleConnections(const std::string& path, int n) {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    path.copy(address.sun_path, sizeof(address.sun_path) - 1);
+    for (int i = 0; i < n; ++i) {
+      const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+      fds_.push_back(fd);
+      EXPECT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+    }
+  }
+  ~IdleConnections() {
+    for (const int fd : fds_) close(fd);
+  }
+  IdleConnections(const IdleConnections&) = delete;
+  IdleConnections& operator=(const IdleConnections&) = delete;
+
+ private:
+  std::vector<int> fds_;
+};
+
+TEST(Hostile, descriptors_used_up_once_are_used_again_when_they_are_free) {
+  Daemon daemon;
+  daemon.write_config("", SPECD_PLUGINS, "http: {listen: '127.0.0.1:0'}\n");
+  daemon.spawn([] {
+    const rlimit few{.rlim_cur = 240, .rlim_max = 240};
+    setrlimit(RLIMIT_NOFILE, &few);
+  });
+  ASSERT_TRUE(daemon.wait_ready()) << daemon.output();
+  {
+    const IdleConnections crowd(daemon.socket(), 300);
+    EXPECT_TRUE(eventually([&] {
+      return daemon.output().find("clients are connected, as many as may") != std::string::npos;
+    })) << daemon.output();
+  }
+  Client client = daemon.client();
+  EXPECT_FALSE(tokens(client, "off").empty());
+  EXPECT_EQ(daemon.stop(), 0) << daemon.output();
+}
+
+TEST(Hostile, soft_limit_of_descriptors_is_raised) {
+  Daemon daemon;
+  daemon.write_config();
+  daemon.spawn([] {
+    const rlimit few{.rlim_cur = 128, .rlim_max = 1024};
+    setrlimit(RLIMIT_NOFILE, &few);
+  });
+  ASSERT_TRUE(daemon.wait_ready()) << daemon.output();
+  rlimit now{};
+  ASSERT_EQ(prlimit(daemon.pid(), RLIMIT_NOFILE, nullptr, &now), 0);
+  EXPECT_EQ(now.rlim_cur, 1024U);
+  const IdleConnections crowd(daemon.socket(), 400);
+  EXPECT_TRUE(daemon.client().generate(make_request("off", 2), {}).ok());
+  EXPECT_EQ(daemon.stop(), 0) << daemon.output();
+}
+
+TEST(Hostile, prompt_that_cannot_fit_is_refused_before_it_is_tokenized) {
+  Daemon daemon;
+  daemon.write_config();
+  ASSERT_TRUE(daemon.start()) << daemon.output();
+  Client client = daemon.client();
+  v1::GenerateRequest request = make_request("off", 4);
+  request.set_text(std::string(4'000'000, ' '));
+  const auto start = std::chrono::steady_clock::now();
+  for (int i = 0; i < 20; ++i) {
+    const auto reply = client.generate(request, {});
+    EXPECT_EQ(reply.status().code(), Code::kInvalidArgument);
+    EXPECT_NE(reply.status().text().find("4000000 bytes cannot fit into the context"),
+              std::string::npos)
+        << reply.status().text();
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+  EXPECT_EQ(daemon.stop(), 0) << daemon.output();
+}
+
+TEST(Hostile, nth_failure_while_serving_is_an_answer_and_changes_nothing_afterwards) {
+  if (kHasSanitizer) GTEST_SKIP() << "its runtime must come first";
+  Daemon daemon;
+  const fs::path file = daemon.folder() / "failing";
+  std::ofstream(file) << std::string(sizeof(FailingCalls), '\0');
+  const int fd = open(file.c_str(), O_RDWR | O_CLOEXEC);
+  void* const mapped =
+      mmap(nullptr, sizeof(FailingCalls), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  close(fd);
+  ASSERT_NE(mapped, MAP_FAILED);
+  FailingCalls& failing = *static_cast<FailingCalls*>(mapped);
+  daemon.write_config("", kPluginFolders);
+  daemon.spawn([&] {
+    setenv("LD_PRELOAD", SPECD_FAILING_CALLS, 1);
+    setenv("SPECD_TEST_FAILING", file.c_str(), 1);
+  });
+  ASSERT_TRUE(daemon.wait_ready()) << daemon.output();
+  Client client = daemon.client();
+  const std::vector<int32_t> expected = tokens(client, "off");
+  ASSERT_FALSE(expected.empty());
+  const std::vector<std::string> drafters = {"suffix", "lookahead", "replay", "prompt_lookup"};
+  const std::vector<std::pair<const char*, std::atomic<int> FailingCalls::*>> calls = {
+      {"open", &FailingCalls::open},
+      {"read", &FailingCalls::read},
+      {"mmap", &FailingCalls::mmap},
+      {"malloc", &FailingCalls::malloc}};
+  int n_failed = 0;
+  for (const auto& [name, call] : calls) {
+    for (const int n : {1, 2, 3, 5, 8, 13, 21, 34, 55, 89}) {
+      SCOPED_TRACE(std::string(name) + " " + std::to_string(n) + "\n" + daemon.output());
+      failing.n_failed = 0;
+      failing.*call = n;
+      v1::ApplyRouteRequest request;
+      request.set_definition("{name: r, drafter: {plugin: specd.drafter." +
+                             drafters[static_cast<size_t>(n) % drafters.size()] +
+                             "}, verifier: {plugin: specd.verifier.match}}");
+      const Status applied = client.apply_route(request).status();
+      v1::GenerateRequest long_prompt = make_request("r", 8);
+      for (int i = 0; i < 12; ++i) long_prompt.set_text(long_prompt.text() + kPrompt);
+      (void)client.generate(long_prompt, {});
+      (void)client.render(make_request("", 1));
+      failing.*call = 0;
+      n_failed += failing.n_failed;
+      EXPECT_EQ(applied.ok(), applied.text().empty());
+      ASSERT_EQ(tokens(client, "off"), expected);
+      ASSERT_EQ(tokens(client, "lookup"), expected);
+    }
+  }
+  EXPECT_GT(n_failed, 10);
+  const auto status = client.status();
+  ASSERT_TRUE(status.ok());
+  EXPECT_EQ(status.value().running() + status.value().waiting(), 0);
+  const v1::GetStatusResponse& s = status.value();
+  EXPECT_EQ(s.admitted(), s.completed() + s.failed() + s.cancelled());
+  EXPECT_EQ(daemon.stop(), 0) << daemon.output();
+  munmap(mapped, sizeof(FailingCalls));
+}
+
+TEST(Hostile, want_of_threads_ends_the_start_with_a_reason_or_lets_it_serve) {
+  if (kHasSanitizer) GTEST_SKIP() << "its runtime must come first";
+  int served = 0, refused = 0;
+  for (const char* n : {"0", "1", "3", "6", "11", "40"}) {
+    Daemon daemon;
+    daemon.write_config();
+    daemon.spawn([&] {
+      setenv("LD_PRELOAD", SPECD_FAILING_CALLS, 1);
+      setenv("SPECD_TEST_THREADS", n, 1);
+    });
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    int status = 0;
+    bool has_ended = false, is_ready = false;
+    while (!has_ended && !is_ready && std::chrono::steady_clock::now() < end) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      has_ended = waitpid(daemon.pid(), &status, WNOHANG) == daemon.pid();
+      is_ready = daemon.output().find(" ready on unix:") != std::string::npos;
+    }
+    ASSERT_TRUE(has_ended || is_ready) << n << daemon.output();
+    if (is_ready) {
+      ++served;
+      Client client = daemon.client();
+      EXPECT_FALSE(tokens(client, "off").empty()) << n;
+      EXPECT_FALSE(tokens(client, "lookup").empty()) << n;
+      EXPECT_EQ(daemon.stop(), 0) << n << daemon.output();
+      continue;
+    }
+    ++refused;
+    EXPECT_FALSE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << n << daemon.output();
+    EXPECT_NE(daemon.output().find("thread"), std::string::npos) << n << daemon.output();
+    daemon.forget();
+  }
+  EXPECT_GT(refused, 2);
+  EXPECT_GT(served, 0);
+}
+
+}  // namespace
+}  // namespace specd::host
