@@ -5,6 +5,7 @@
 #include <new>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "core/base/last_words.h"
 #include "core/base/mutex.h"
@@ -13,7 +14,20 @@
 namespace specd {
 namespace {
 
+using WorkFn = std::function<void(const std::atomic<bool>& is_late)>;
+
 std::atomic<int> n_late{0};
+
+// For ever.
+void keep(WorkFn work) {
+  struct Kept {
+    Mutex mutex;
+    std::vector<WorkFn> works SPECD_GUARDED_BY(mutex);
+  };
+  static Kept* const kept = new Kept;
+  const MutexLock lock(kept->mutex);
+  kept->works.push_back(std::move(work));
+}
 
 // Shared by the thread that works and the one that waits.
 class Work final : public ActivityWatcher {
@@ -68,9 +82,7 @@ class Work final : public ActivityWatcher {
 
 }  // namespace
 
-Status run_within(std::chrono::seconds limit,
-                  std::function<void(const std::atomic<bool>& is_late)> work,
-                  std::string& late_plugin) {
+Status run_within(std::chrono::seconds limit, WorkFn work, std::string& late_plugin) {
   const auto shared = std::make_shared<Work>();
   try {
     try_start_thread("specd-control", [shared, work = std::move(work)]() mutable {
@@ -84,7 +96,7 @@ Status run_within(std::chrono::seconds limit,
       watch_activity(nullptr);
       if (!shared->may_return()) {
         // Destroying what it owns might call the plugin, beside other control calls.
-        new auto(std::move(work));
+        keep(std::move(work));
         return;
       }
       work = nullptr;  // what it owns is gone when it counts as returned

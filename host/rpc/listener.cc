@@ -53,6 +53,11 @@ Result<std::unique_ptr<Listener>> Listener::start(const std::string& path, size_
   if (bound != 0) return refused("bind", path);
   if (chmod(path.c_str(), 0600) != 0) return refused("chmod", path);
   if (listen(made->socket_.get(), SOMAXCONN) != 0) return refused("listen", path);
+  struct stat file {};
+  if (stat(path.c_str(), &file) != 0) return refused("stat", path);
+  made->path_ = path;
+  made->device_ = file.st_dev;
+  made->inode_ = file.st_ino;
   keep_from_children(made->socket_.get());
   made->thread_ = start_thread("specd-accept", [self = made.get()] { self->run(); });
   return made;
@@ -67,12 +72,18 @@ Listener::~Listener() {
 }
 
 Status Listener::status() const {
+  struct stat now {};
+  if (stat(path_.c_str(), &now) != 0 || now.st_dev != device_ || now.st_ino != inode_)
+    return Status(Code::kUnavailable,
+                  "the socket " + path_ + " was removed or replaced; restart the daemon");
   const int problem = problem_;
-  if (problem == 0) return Status();
-  return Status(Code::kUnavailable,
-                problem == kFull
-                    ? std::to_string(connections_max_) + " clients are connected, as many as may"
-                    : std::string("connections cannot be accepted: ") + std::strerror(problem));
+  return problem == 0 ? Status() : Status(Code::kUnavailable, problem_text(problem));
+}
+
+std::string Listener::problem_text(int problem) const {
+  if (problem == kFull)
+    return std::to_string(connections_max_) + " clients are connected, as many as may";
+  return std::string("connections cannot be accepted: ") + std::strerror(problem);
 }
 
 void Listener::run() {
@@ -100,12 +111,12 @@ void Listener::accept_one() {
     const int problem = is_shortage ? errno : 0;  // else that connection is gone already
     if (problem_.exchange(problem) == 0 && problem != 0)
       log(LogLevel::kWarn,
-          status().message() + "; trying again (is the limit of descriptors too low?)");
+          problem_text(problem) + "; trying again (is the limit of descriptors too low?)");
     return;
   }
   if (!has_place()) {
     if (problem_.exchange(kFull) != kFull)
-      log(LogLevel::kWarn, status().message() + "; more are turned away");
+      log(LogLevel::kWarn, problem_text(kFull) + "; more are turned away");
     return;
   }
   problem_ = 0;

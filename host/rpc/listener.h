@@ -30,7 +30,7 @@ class Listener {
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
 
-  // [any] Not ok while new connections cannot be accepted.
+  // [any] Not ok while new connections cannot be accepted, or the path leads elsewhere.
   Status status() const;
 
  private:
@@ -45,8 +45,12 @@ class Listener {
   void run();
   void accept_one();
   bool has_place();
+  std::string problem_text(int problem) const;
 
   FileDescriptor socket_{-1}, stop_{-1};
+  std::string path_;
+  dev_t device_ = 0;  // of the file at the path
+  ino_t inode_ = 0;
   size_t connections_max_ = 0;
   std::function<void(int)> take_;
   std::vector<Connection> connections_;

@@ -31,6 +31,12 @@ size_t bytes_of(const SessionOutput& output) {
       output);
 }
 
+// What an output takes in memory, nearly.
+size_t held_by(const SessionOutput& output) {
+  const auto* start = std::get_if<SessionStart>(&output);
+  return start == nullptr ? bytes_of(output) : start->prompt_tokens.size() * sizeof(int32_t);
+}
+
 // The engine need not work longer than the caller waits.
 void apply_time_left(std::chrono::milliseconds left, Request& request) {
   const int64_t left_ms = std::max<int64_t>(left.count(), 1);
@@ -107,6 +113,8 @@ void Session::submit(const Request& request, bool return_prompt_tokens) {
                          .prompt_tokens = {}};
       if (return_prompt_tokens) first.prompt_tokens = std::move(made.prompt_tokens);
       buffer_.emplace_front(std::move(first));
+      sessions_.unread_bytes_ += held_by(buffer_.front());
+      check_unread_locked();
     }
   } else {
     if (end_status_.ok()) end_status_ = ticket.status();
@@ -118,7 +126,16 @@ void Session::submit(const Request& request, bool return_prompt_tokens) {
 void Session::push_locked(SessionOutput output) {
   if (muted_) return;
   buffer_bytes_ += bytes_of(output);
+  sessions_.unread_bytes_ += held_by(output);
   buffer_.push_back(std::move(output));
+}
+
+void Session::check_unread_locked() {
+  if (sessions_.unread_bytes_ <= Sessions::kUnreadBytesMax || muted_) return;
+  end_status_ = Status(Code::kExhausted, "cancelled: clients left more than " +
+                                             std::to_string(Sessions::kUnreadBytesMax) +
+                                             " bytes unread in all");
+  drop_locked();
 }
 
 void Session::drop_locked() {
@@ -128,6 +145,7 @@ void Session::drop_locked() {
     ended_ = true;
     sessions_.forget_prompt(prompt_number_);
   }
+  for (const SessionOutput& each : buffer_) sessions_.unread_bytes_ -= held_by(each);
   buffer_.clear();
   buffer_bytes_ = 0;
   cancel_wanted_ = !ended_;
@@ -142,6 +160,7 @@ void Session::on_event(const Event& event) {
                                                std::to_string(most) + " bytes unread");
     drop_locked();
   }
+  check_unread_locked();
   if (event.done) {
     ended_ = true;
     const bool completed =
@@ -170,6 +189,7 @@ void Session::pump() {
     SessionOutput output = std::move(buffer_.front());
     buffer_.pop_front();
     buffer_bytes_ -= bytes_of(output);
+    writing_bytes_ = held_by(output);
     writing_ = true;
     lock.unlock();
     reader_.write(std::move(output));
@@ -204,6 +224,7 @@ bool Session::cancel_waiting(const std::string& request_id) {
 void Session::written() {
   const MutexLock lock(mutex_);
   writing_ = false;
+  sessions_.unread_bytes_ -= std::exchange(writing_bytes_, 0);
   sessions_.wake(shared_from_this());
 }
 

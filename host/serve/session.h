@@ -8,7 +8,8 @@
 // receives and reports when the client disconnects.
 //
 // The buffer of unread output is bounded: past Sessions::kBufferBytesMax, the SessionStart not
-// counted, the request is cancelled and the session ends with kExhausted.
+// counted, or past kUnreadBytesMax of all sessions, the request is cancelled and the session ends
+// with kExhausted.
 #pragma once
 
 #include <chrono>
@@ -97,6 +98,7 @@ class Session : public std::enable_shared_from_this<Session> {
   void pump();  // [thread of Sessions] starts the next write, or ends the session
 
   void push_locked(SessionOutput output) SPECD_REQUIRES(mutex_);
+  void check_unread_locked() SPECD_REQUIRES(mutex_);
   void drop_locked() SPECD_REQUIRES(mutex_);
   void abort_locked(const Status& reason) SPECD_REQUIRES(mutex_);
 
@@ -115,8 +117,9 @@ class Session : public std::enable_shared_from_this<Session> {
   Stage stage_ SPECD_GUARDED_BY(mutex_) = Stage::kWaiting;
   bool muted_ SPECD_GUARDED_BY(mutex_) = false;          // nothing more is written
   bool cancel_wanted_ SPECD_GUARDED_BY(mutex_) = false;  // pump() must cancel the request
-  bool ended_ SPECD_GUARDED_BY(mutex_) = false;     // the last event came, or there will be none
-  bool writing_ SPECD_GUARDED_BY(mutex_) = false;   // the reader has an output
+  bool ended_ SPECD_GUARDED_BY(mutex_) = false;    // the last event came, or there will be none
+  bool writing_ SPECD_GUARDED_BY(mutex_) = false;  // the reader has an output
+  size_t writing_bytes_ SPECD_GUARDED_BY(mutex_) = 0;
   bool finished_ SPECD_GUARDED_BY(mutex_) = false;  // end() was called
 };
 

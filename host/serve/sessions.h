@@ -29,6 +29,9 @@ class Sessions {
  public:
   // Unread output of one session; above it the request is cancelled.
   static constexpr size_t kBufferBytesMax = 1 << 20;
+  // Unread output of all sessions, prompts in ids included; above it the session that adds to it is
+  // cancelled.
+  static constexpr size_t kUnreadBytesMax = size_t{256} << 20;
 
   // `engine` outlives it. Requests without a route get `default_route`.
   Sessions(Engine& engine, std::string default_route, size_t buffer_bytes_max = kBufferBytesMax);
@@ -70,6 +73,7 @@ class Sessions {
   const std::string default_route_;
   const size_t buffer_bytes_max_;
   std::atomic<bool> draining_{false};
+  std::atomic<size_t> unread_bytes_{0};
   Mutex mutex_;
   CondVar changed_;
   CondVar all_closed_;

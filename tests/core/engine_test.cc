@@ -561,6 +561,7 @@ TEST_F(EngineTest, prompt_that_fills_the_context_alone_is_what_is_refused) {
 
 TEST_F(EngineTest, pages_beyond_the_memory_are_refused_with_their_key) {
   EngineOptions o = options();
+  o.model.kv_bytes_max = 0;
   o.model.kv_pages = EngineLimits::kKvPages;
   const auto engine = Engine::create(o, {});
   ASSERT_FALSE(engine.ok());

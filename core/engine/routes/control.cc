@@ -54,6 +54,16 @@ Result<RouteControl::Staged> RouteControl::stage(const RouteOptions& wanted) {
   return set_aside(late_plugin, done);
 }
 
+Status RouteControl::rescan() {
+  // Reads every file of every bundle, which may lie on a file system that does not answer.
+  const auto scanned = std::make_shared<Status>();
+  std::string unused;
+  SPECD_OK_OR_RETURN(run_within(
+      std::chrono::seconds(options_.plugin_control_seconds),
+      [this, scanned](const std::atomic<bool>&) { *scanned = registry_->rescan(); }, unused));
+  return *scanned;
+}
+
 Status RouteControl::set_aside(const std::string& plugin_id, const Status& late) {
   if (plugin_id.empty()) return late;
   const Status why(late.code(), late.message() +
@@ -112,7 +122,7 @@ Result<RouteChange> RouteControl::apply(const RouteOptions& wanted) {
         Code::kExhausted, where,
         "there are " + std::to_string(table->size()) + " routes already; delete one first");
   }
-  if (const Status status = registry_->rescan(); !status.ok()) return status.in_field("plugins");
+  SPECD_OK_OR_RETURN(rescan().in_field("plugins"));
   if (found != table->end() && found->second.live != nullptr && found->second.options == wanted &&
       is_current(*found->second.live)) {
     return RouteChange{.generation = found->second.live->generation, .unchanged = true};

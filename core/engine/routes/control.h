@@ -76,6 +76,7 @@ class RouteControl {
   Result<Staged> stage(const RouteOptions& wanted) SPECD_REQUIRES(mutex_);
   Result<Staged> make(const RouteOptions& wanted, std::vector<uint32_t> tap_points,
                       const std::atomic<bool>& is_late);
+  Status rescan();
   // Refuses a plugin whose control call is late, and says so.
   Status set_aside(const std::string& plugin_id, const Status& late);
   void add_taps(std::vector<Transformer::Tap> taps) SPECD_REQUIRES(mutex_);  // and between steps

@@ -144,6 +144,78 @@ TEST(Hostile, plugin_that_hangs_outside_of_steps_is_refused_and_the_rest_goes_on
   }
 }
 
+TEST(Hostile, default_route_whose_plugin_hangs_ends_the_start) {
+  for (const std::string call : {"constructor", "init"}) {
+    Daemon daemon;
+    daemon.write_config_text(
+        "model: {name: pico, path: ZOO/pico-target}\n"
+        "plugins: {directories: [PLUGINS, HANG], cache_directory: cache, control_seconds: 2}\n"
+        "default_route: hang\nroutes:\n" +
+        hang_route(""));
+    daemon.spawn([&] { setenv("SPECD_TEST_HANG_IN", call.c_str(), 1); });
+    EXPECT_EQ(daemon.wait(), 1) << call << daemon.output();
+    EXPECT_NE(daemon.output().find("has not returned within 2 s"), std::string::npos)
+        << call << daemon.output();
+  }
+}
+
+TEST(Hostile, plugin_that_hangs_at_the_end_of_a_route_is_refused_and_the_rest_goes_on) {
+  for (const std::string call : {"deactivate", "destroy"}) {
+    Daemon daemon;
+    daemon.write_config_text(
+        "model: {name: pico, path: ZOO/pico-target}\n"
+        "plugins: {directories: [PLUGINS, HANG], cache_directory: cache, control_seconds: 2}\n"
+        "routes:\n" +
+        hang_route("in: " + call));
+    ASSERT_TRUE(daemon.start()) << daemon.output();
+    Client client = daemon.client();
+    v1::DeleteRouteRequest request;
+    request.set_name("hang");
+    EXPECT_TRUE(client.delete_route(request).ok()) << call;
+    EXPECT_TRUE(eventually([&] {
+      return daemon.output().find(call + "() has not returned within 2 s") != std::string::npos;
+    })) << call
+        << daemon.output();
+    EXPECT_TRUE(apply_lookup(client, "other").ok()) << call;
+    EXPECT_FALSE(apply(client, "again", "").ok()) << call;
+    EXPECT_FALSE(tokens(client, "other").empty()) << call;
+    EXPECT_EQ(daemon.stop(), 4) << call << daemon.output();
+  }
+}
+
+TEST(Hostile, socket_that_is_removed_is_told_by_the_probe) {
+  Daemon daemon;
+  daemon.write_config("", SPECD_PLUGINS, "http: {listen: '127.0.0.1:0'}\n");
+  ASSERT_TRUE(daemon.start()) << daemon.output();
+  const std::string front = "metrics on http://";
+  const std::string output = daemon.output();
+  const size_t begin = output.find(front) + front.size();
+  const std::string endpoint = output.substr(begin, output.find("/metrics", begin) - begin);
+  EXPECT_EQ(http_body(http_get(endpoint, "/health/ready")), "ready\n");
+  fs::remove(daemon.socket());
+  const std::string answer = http_get(endpoint, "/health/ready");
+  EXPECT_NE(answer.find(" 503 "), std::string::npos) << answer;
+  EXPECT_NE(answer.find("was removed or replaced"), std::string::npos) << answer;
+  EXPECT_EQ(daemon.stop(), 0) << daemon.output();
+}
+
+TEST(Hostile, limits_that_end_a_process_by_a_signal_do_not_end_the_daemon) {
+  Daemon daemon;
+  daemon.write_config();
+  daemon.spawn([] {
+    const rlimit small{.rlim_cur = 1 << 20, .rlim_max = 1 << 20};
+    setrlimit(RLIMIT_FSIZE, &small);  // a library has more
+  });
+  ASSERT_TRUE(eventually([&] {
+    int status = 0;
+    return daemon.output().find(" ready on") != std::string::npos ||
+           daemon.output().find("File too large") != std::string::npos ||
+           waitpid(daemon.pid(), &status, WNOHANG | WNOWAIT) > 0;
+  })) << daemon.output();
+  kill(daemon.pid(), SIGTERM);
+  EXPECT_LT(daemon.wait(), 1000) << "ended by a signal\n" << daemon.output();
+}
+
 TEST(Hostile, drafter_that_fails_or_is_late_again_and_again_is_suspended_and_changes_no_token) {
   for (const auto& [does, more, words] :
        {std::tuple("fail", "", "SPECD_E_INTERNAL"),

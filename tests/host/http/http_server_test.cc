@@ -250,6 +250,16 @@ TEST_F(HttpServerTest, connections_that_ask_for_nothing_do_not_keep_others_out) 
   EXPECT_FALSE(idle.back().ended());
 }
 
+TEST_F(HttpServerTest, answered_connections_that_are_not_closed_do_not_keep_others_out) {
+  start({.connections_max = 4});
+  std::vector<RawClient> answered;
+  for (int i = 0; i < 12; ++i) {
+    answered.emplace_back(endpoint());
+    ASSERT_TRUE(answered.back().send("GET /here HTTP/1.0\r\n\r\n"));
+    EXPECT_EQ(http_body(answered.back().read_answer()), "here\n") << i;
+  }
+}
+
 TEST_F(HttpServerTest, a_connection_that_is_being_answered_keeps_its_place) {
   start({.threads = 3, .connections_max = 2});
   std::vector<RawClient> busy;
