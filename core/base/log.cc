@@ -40,12 +40,15 @@ void write_all(std::string_view text) {
   }
 }
 
+thread_local bool is_log_thread = false;
+
 class Output {
  public:
   void put(std::string text) {
     MutexLock lock(mutex_);
     if (!has_thread_) return write_all(text);
-    if (waiting_bytes_ + text.size() > kWaitingBytesMax) {
+    // Its own thread adds only how many were lost, which must not be lost.
+    if (waiting_bytes_ + text.size() > kWaitingBytesMax && !is_log_thread) {
       ++n_lost_;
       return;
     }
@@ -70,6 +73,7 @@ class Output {
 
  private:
   void run() {
+    is_log_thread = true;
     MutexLock lock(mutex_);
     while (true) {
       while (waiting_.empty()) changed_.wait(lock);

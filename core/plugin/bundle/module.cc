@@ -447,11 +447,11 @@ void shut_down_modules() {
   all.shut_down = true;
   for (const auto& [sha256, module] : all.by_sha256) {
     if (!module->init.has_value() || !module->init->ok()) continue;
-    if (module->plugin->deinit != nullptr) {
-      const std::string build = build_text(module->plugin->id, module->plugin->version, sha256);
-      const PluginScope scope(sha256, nullptr, {module->plugin->id, build.c_str(), "deinit"});
-      without_exceptions([&] { module->plugin->deinit(); });
-    }
+    const specd_plugin& plugin = *module->plugin;
+    if (plugin.deinit == nullptr) continue;
+    const std::string build = build_text(plugin.id, plugin.version, sha256);
+    const PluginScope scope(sha256, nullptr, {plugin.id, build.c_str(), "deinit"});
+    without_exceptions([&plugin] { plugin.deinit(); });
   }
 }
 
