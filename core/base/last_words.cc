@@ -154,19 +154,19 @@ Activity set_activity(const Activity& next) {
 
 void watch_activity(ActivityWatcher* watcher) { activity_watcher = watcher; }
 
-void name_memory(const void* begin, size_t bytes, const std::string& name) {
+void name_memory(uintptr_t begin, size_t bytes, const std::string& name) {
   for (NamedMemory& each : named_memory) {
     if (each.is_taken.exchange(true)) continue;
     each.name[name.copy(each.name.data(), kNameBytesMax)] = '\0';
-    each.end = reinterpret_cast<uintptr_t>(begin) + bytes;
-    each.begin = reinterpret_cast<uintptr_t>(begin);  // from here on it is read
+    each.end = begin + bytes;
+    each.begin = begin;  // from here on it is read
     return;
   }
 }
 
-void forget_memory(const void* begin) {
+void forget_memory(uintptr_t begin) {
   for (NamedMemory& each : named_memory) {
-    if (each.begin != reinterpret_cast<uintptr_t>(begin)) continue;
+    if (each.begin != begin) continue;
     each.begin = UINTPTR_MAX;
     each.end = 0;
     each.is_taken = false;
@@ -201,10 +201,10 @@ void expect_end() { is_end_expected = true; }
 // have their own.
 #if !SPECD_HAS_SANITIZER
 extern "C" {
-[[noreturn]] void _exit(int code) {
+void _exit(int code) {
   code = specd::unasked_exit("_exit()", code);
   while (true) syscall(SYS_exit_group, code);
 }
-[[noreturn]] void _Exit(int code) { _exit(code); }
+void _Exit(int code) { _exit(code); }
 }
 #endif

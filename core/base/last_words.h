@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 
 namespace specd {
@@ -34,8 +35,8 @@ void watch_activity(ActivityWatcher* watcher);
 
 // [any] Names a range of memory for last words: code that runs on a plugin's own threads, or a file
 // whose pages may vanish. Ignored when 1024 ranges have names. `name` is copied.
-void name_memory(const void* begin, size_t bytes, const std::string& name);
-void forget_memory(const void* begin);
+void name_memory(uintptr_t begin, size_t bytes, const std::string& name);
+void forget_memory(uintptr_t begin);
 
 // [main] Once, before threads and plugins. Leaves signals alone that something else handles, such as
 // a sanitizer.

@@ -218,7 +218,7 @@ Result<SafetensorsFile> SafetensorsFile::open(const std::string& path_text) {
                                         " bytes: " + std::strerror(errno));
   }
   file.mapping_ = mapping;
-  name_memory(mapping, file.mapping_bytes_, path);
+  name_memory(reinterpret_cast<uintptr_t>(mapping), file.mapping_bytes_, path);
 
   const auto* bytes = static_cast<const unsigned char*>(file.mapping_);
   const std::string_view all(reinterpret_cast<const char*>(bytes), file.mapping_bytes_);
@@ -256,7 +256,7 @@ Result<SafetensorsFile> SafetensorsFile::open(const std::string& path_text) {
 
 SafetensorsFile::~SafetensorsFile() {
   if (mapping_ == nullptr) return;
-  forget_memory(mapping_);
+  forget_memory(reinterpret_cast<uintptr_t>(mapping_));
   munmap(mapping_, mapping_bytes_);
 }
 

@@ -66,9 +66,9 @@ Status RouteControl::rescan() {
 
 Status RouteControl::set_aside(const std::string& plugin_id, const Status& late) {
   if (plugin_id.empty()) return late;
-  const Status why(late.code(), late.message() +
-                                    " (plugins.control_seconds); it is not loaded again until the "
-                                    "daemon restarts or its files change");
+  Status why(late.code(), late.message() +
+                              " (plugins.control_seconds); it is not loaded again until the "
+                              "daemon restarts or its files change");
   registry_->set_aside(plugin_id, why);
   return why;
 }

@@ -338,7 +338,7 @@ void name_code(const void* address_in_it, const std::string& name) {
           if (segment.p_type != PT_LOAD || (segment.p_flags & PF_X) == 0 ||
               wanted.address < begin || wanted.address >= begin + segment.p_memsz)
             continue;
-          name_memory(reinterpret_cast<const void*>(begin), segment.p_memsz, wanted.name);
+          name_memory(begin, segment.p_memsz, wanted.name);
           return 1;
         }
         return 0;
