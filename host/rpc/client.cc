@@ -61,12 +61,15 @@ Result<Response> call(std::chrono::seconds limit, Stub& stub,
                       grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
                       const Request& request = Request()) {
   grpc::ClientContext context;
-  if (limit.count() > 0) context.set_deadline(std::chrono::system_clock::now() + limit);
+  const auto deadline = std::chrono::system_clock::now() + limit;
+  if (limit.count() > 0) context.set_deadline(deadline);
   Response response;
   Request sent = request;
   SPECD_OK_OR_RETURN(check_utf8(sent));
   const Status status = from_wire((stub.*method)(&context, sent, &response));
-  if (status.code() == Code::kDeadlineExceeded && limit.count() > 0)
+  // Else it is the daemon's own answer.
+  const bool is_late = limit.count() > 0 && std::chrono::system_clock::now() >= deadline;
+  if (status.code() == Code::kDeadlineExceeded && is_late)
     return Status(status.code(), "the daemon did not answer within " +
                                      std::to_string(limit.count()) + " s (" + status.message() +
                                      ")");

@@ -115,6 +115,7 @@ TEST(Hostile, plugin_that_hangs_outside_of_steps_is_refused_and_the_rest_goes_on
     });
     ASSERT_TRUE(daemon.wait_ready()) << daemon.output();
     Client client = daemon.client();
+    client.set_time_limit(std::chrono::seconds(600));  // as specctl does
     const std::vector<int32_t> expected = tokens(client, "off");
     ASSERT_FALSE(expected.empty());
 
@@ -124,6 +125,7 @@ TEST(Hostile, plugin_that_hangs_outside_of_steps_is_refused_and_the_rest_goes_on
     for (const std::string& word : {std::string("plugin specd.test.drafter_hang"), in,
                                     std::string("2 s"), std::string("plugins.control_seconds")})
       EXPECT_NE(refused.text().find(word), std::string::npos) << call << ": " << refused.text();
+    EXPECT_EQ(refused.text().find("did not answer"), std::string::npos) << refused.text();
     // It is not tried again, and that is told at once.
     const auto start = std::chrono::steady_clock::now();
     EXPECT_FALSE(apply(client, "again", "in: propose").ok()) << call;
