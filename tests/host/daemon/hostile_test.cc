@@ -129,7 +129,7 @@ TEST(Hostile, plugin_that_hangs_outside_of_steps_is_refused_and_the_rest_goes_on
     // It is not tried again, and that is told at once.
     const auto start = std::chrono::steady_clock::now();
     EXPECT_FALSE(apply(client, "again", "in: propose").ok()) << call;
-    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(1)) << call;
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(2)) << call;
     const auto plugins = client.plugins();
     ASSERT_TRUE(plugins.ok());
     for (const v1::Plugin& plugin : plugins.value().plugins())
@@ -423,7 +423,7 @@ TEST(Hostile, nth_failure_while_serving_is_an_answer_and_changes_nothing_afterwa
 TEST(Hostile, want_of_threads_ends_the_start_with_a_reason_or_lets_it_serve) {
   if (kHasSanitizer) GTEST_SKIP() << "its runtime must come first";
   int served = 0, refused = 0;
-  for (const char* n : {"0", "1", "3", "6", "11", "40"}) {
+  for (const char* n : {"0", "1", "3", "6", "11", "1000"}) {
     Daemon daemon;
     daemon.write_config();
     daemon.spawn([&] {
