@@ -63,9 +63,9 @@ class Text {
     }
     return *this;
   }
-  // Once in a process: the thread that dies first knows why.
+  // Once in a process: the thread that dies first knows why. Nothing in a child that a plugin forks.
   void say() {
-    if (is_said.exchange(true)) return;
+    if (watched_process != getpid() || is_said.exchange(true)) return;
     text_[n_++] = '\n';
     pollfd ready{.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0};
     if (poll(&ready, 1, kWriteWaitMs) == 1) (void)!write(STDERR_FILENO, text_, n_);
@@ -104,7 +104,7 @@ void on_signal(int number, siginfo_t* info, void* context) {
   if (file != nullptr)
     text.add(": ").add(file).add(" was cut short or cannot be read any more; restore it");
   text.add("; the process ends");
-  if (watched_process == getpid()) text.say();
+  text.say();
   // The default action is set again. A fault repeats and ends the process where it happened; these
   // two do not repeat.
   if (!is_fault || number == SIGTRAP || number == SIGSYS) raise(number);

@@ -12,8 +12,8 @@ namespace specd {
 
 // [any] Runs `work` on a thread of its own and waits for it. kDeadlineExceeded when it has not
 // returned within `limit`. Then it goes on: `is_late` turns true, what it owns is never destroyed,
-// and `late_plugin` is the id of the plugin whose code it was in, or empty. kExhausted when there can be no more threads or no
-// more memory.
+// and `late_plugin` is the id of the plugin whose code it was in, or empty. kExhausted when there
+// can be no more threads or no more memory.
 Status run_within(std::chrono::seconds limit,
                   std::function<void(const std::atomic<bool>& is_late)> work,
                   std::string& late_plugin);

@@ -63,9 +63,9 @@ std::string signal_name(int number) {
   return name != nullptr ? "SIG" + std::string(name) : "signal " + std::to_string(number);
 }
 
-// Counts SIGTERM, SIGINT, SIGHUP and SIGXCPU on its own thread, and logs those that mean nothing; no code
-// runs in a signal handler. The thread is never joined: it also ends a process that hangs after
-// main(). It is there from the start, since there may be no thread to be had later.
+// Counts SIGTERM, SIGINT, SIGHUP and SIGXCPU on its own thread, and logs signals that mean nothing;
+// no code runs in a signal handler. The thread is never joined: it also ends a process that hangs
+// after main(). It runs from the start, because later no thread may be available.
 class StopSignals {
  public:
   StopSignals() {

@@ -70,18 +70,6 @@ int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*
   return create(thread, attributes, start, argument);
 }
 
-int open(const char* path, int flags, ...) {
-  va_list more;
-  va_start(more, flags);
-  const mode_t mode = mode_of(flags, more);
-  va_end(more);
-  if (fails(&FailingCalls::open)) {
-    errno = EMFILE;
-    return -1;
-  }
-  return static_cast<int>(syscall(SYS_openat, AT_FDCWD, path, flags, mode));
-}
-
 int openat(int folder, const char* path, int flags, ...) {
   va_list more;
   va_start(more, flags);
@@ -92,6 +80,14 @@ int openat(int folder, const char* path, int flags, ...) {
     return -1;
   }
   return static_cast<int>(syscall(SYS_openat, folder, path, flags, mode));
+}
+
+int open(const char* path, int flags, ...) {
+  va_list more;
+  va_start(more, flags);
+  const mode_t mode = mode_of(flags, more);
+  va_end(more);
+  return openat(AT_FDCWD, path, flags, mode);
 }
 
 ssize_t read(int fd, void* data, size_t bytes) {
