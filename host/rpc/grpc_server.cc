@@ -38,12 +38,15 @@ void log_of_grpc(gpr_log_func_args* line) {
   log(level, std::string("gRPC: ") + line->message);
 }
 
-size_t connections_max() {
+Listener::Limits connection_limits() {
   rlimit descriptors{};
-  if (getrlimit(RLIMIT_NOFILE, &descriptors) != 0 || descriptors.rlim_cur == RLIM_INFINITY)
-    return kConnectionsMax;
-  const auto limit = static_cast<size_t>(descriptors.rlim_cur);
-  return std::clamp(limit - std::min(limit, kOtherDescriptors), kConnectionsMin, kConnectionsMax);
+  size_t n = kConnectionsMax;
+  if (getrlimit(RLIMIT_NOFILE, &descriptors) == 0 && descriptors.rlim_cur != RLIM_INFINITY) {
+    const auto limit = static_cast<size_t>(descriptors.rlim_cur);
+    const size_t left = limit - std::min(limit, kOtherDescriptors);
+    n = std::clamp(left / Listener::kDescriptorsPerConnection, kConnectionsMin, kConnectionsMax);
+  }
+  return {n, n / 2};
 }
 
 // A server whose threads or descriptors are short may start and never answer.
@@ -78,7 +81,8 @@ struct GrpcServer::Impl {
 GrpcServer::GrpcServer() = default;
 
 GrpcServer::~GrpcServer() {
-  if (impl_ != nullptr && impl_->server != nullptr) shutdown(std::chrono::milliseconds(0));
+  if (impl_ != nullptr && impl_->listener != nullptr && impl_->server != nullptr)
+    shutdown(std::chrono::milliseconds(0));
 }
 
 Result<std::unique_ptr<GrpcServer>> GrpcServer::start(Engine& engine,
@@ -106,7 +110,7 @@ Result<std::unique_ptr<GrpcServer>> GrpcServer::start(Engine& engine,
 
   impl.server = builder.BuildAndStart();
   if (impl.server == nullptr) return Status(Code::kUnavailable, "gRPC's server does not start");
-  SPECD_TRY(impl.listener, Listener::start(socket_path, connections_max(),
+  SPECD_TRY(impl.listener, Listener::start(socket_path, connection_limits(),
                                            [server = impl.server.get()](int connection) {
                                              grpc::AddInsecureChannelFromFd(server, connection);
                                            }));
@@ -132,11 +136,14 @@ void GrpcServer::abort_streams(const Status& reason) { impl_->sessions.abort_all
 
 void GrpcServer::shutdown(std::chrono::milliseconds flush) {
   // Wait here instead of in Shutdown(), which also waits for idle clients to read their GOAWAY.
+  const auto end = std::chrono::steady_clock::now() + flush;
   impl_->sessions.wait_closed(flush);
-  impl_->listener.reset();
+  impl_->listener->stop_accepting();
   impl_->server->Shutdown(std::chrono::system_clock::now() + kGoodbye);
   impl_->server->Wait();
   impl_->server.reset();
+  impl_->listener->finish(std::max(kGoodbye, std::chrono::duration_cast<std::chrono::milliseconds>(
+                                                 end - std::chrono::steady_clock::now())));
 }
 
 }  // namespace specd::host

@@ -1,6 +1,6 @@
 #include "host/rpc/listener.h"
 
-#include <poll.h>
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -8,10 +8,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
+#include <new>
 #include <utility>
 
+#include "core/base/check.h"
 #include "core/base/log.h"
 #include "core/base/thread.h"
 #include "host/base/parent_only.h"
@@ -19,29 +22,41 @@
 namespace specd::host {
 namespace {
 
-constexpr int kRetryMs = 100;
+constexpr int kRetryMs = 100, kHeldMs = 10;
 constexpr int kFull = -1;
+constexpr uint64_t kWake = 0, kDoor = 1;  // data of events; the others are relays
+constexpr std::chrono::seconds kWarnAgain{10};
 
 Status refused(const std::string& what, const std::string& path) {
   return Status(Code::kFailedPrecondition,
                 "cannot listen on " + path + ": " + what + ": " + std::strerror(errno));
 }
 
-ino_t inode_of(int fd) {
-  struct stat info {};
-  return fstat(fd, &info) == 0 ? info.st_ino : 0;
+int64_t now_ms() {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+bool watch(int epoll, int fd, uint32_t events, uint64_t data) {
+  epoll_event event{};
+  event.events = events;
+  event.data.u64 = data;
+  return epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) == 0;
 }
 
 }  // namespace
 
-Result<std::unique_ptr<Listener>> Listener::start(const std::string& path, size_t connections_max,
+Result<std::unique_ptr<Listener>> Listener::start(const std::string& path, Limits limits,
                                                   std::function<void(int)> take) {
   std::unique_ptr<Listener> made(new Listener);
-  made->connections_max_ = connections_max;
+  made->limits_ = limits;
   made->take_ = std::move(take);
   made->socket_ = FileDescriptor(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  made->stop_ = FileDescriptor(eventfd(0, EFD_CLOEXEC));
-  if (made->socket_.get() < 0 || made->stop_.get() < 0) return refused("no descriptor", path);
+  made->wake_ = FileDescriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  made->epoll_ = FileDescriptor(epoll_create1(EPOLL_CLOEXEC));
+  if (made->socket_.get() < 0 || made->wake_.get() < 0 || made->epoll_.get() < 0)
+    return refused("no descriptor", path);
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   path.copy(address.sun_path, sizeof(address.sun_path) - 1);
@@ -55,20 +70,15 @@ Result<std::unique_ptr<Listener>> Listener::start(const std::string& path, size_
   if (listen(made->socket_.get(), SOMAXCONN) != 0) return refused("listen", path);
   struct stat file {};
   if (stat(path.c_str(), &file) != 0) return refused("stat", path);
+  if (!watch(made->epoll_.get(), made->wake_.get(), EPOLLIN, kWake) ||
+      !watch(made->epoll_.get(), made->socket_.get(), EPOLLIN, kDoor))
+    return refused("epoll", path);
   made->path_ = path;
   made->device_ = file.st_dev;
   made->inode_ = file.st_ino;
   keep_from_children(made->socket_.get());
   made->thread_ = start_thread("specd-accept", [self = made.get()] { self->run(); });
   return made;
-}
-
-Listener::~Listener() {
-  if (!thread_.joinable()) return;
-  const uint64_t one = 1;
-  (void)!write(stop_.get(), &one, sizeof(one));
-  thread_.join();
-  forget_descriptor(socket_.get());
 }
 
 Status Listener::status() const {
@@ -82,54 +92,162 @@ Status Listener::status() const {
 
 std::string Listener::problem_text(int problem) const {
   if (problem == kFull)
-    return std::to_string(connections_max_) + " clients are connected, as many as may";
+    return std::to_string(limits_.connections) + " clients are connected, which is the limit";
   return std::string("connections cannot be accepted: ") + std::strerror(problem);
 }
 
 void Listener::run() {
+  std::array<epoll_event, 64> events{};
   while (true) {
-    // While descriptors are short the socket stays readable: look at it now and then only.
-    const bool is_short = problem_ > 0;
-    pollfd events[] = {{.fd = stop_.get(), .events = POLLIN, .revents = 0},
-                       {.fd = is_short ? -1 : socket_.get(), .events = POLLIN, .revents = 0}};
-    const int n = poll(events, 2, problem_ == 0 ? -1 : kRetryMs);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0 || events[0].revents != 0) return;
-    if (is_short || events[1].revents != 0) {
-      accept_one();
-    } else if (problem_ == kFull && has_place()) {
-      problem_ = 0;
+    const int n = epoll_wait(epoll_.get(), events.data(), events.size(), wait_ms());
+    SPECD_CHECK(n >= 0 || errno == EINTR, "epoll_wait() was given a wrong descriptor");
+    for (int i = 0; i < n; ++i) {
+      const uint64_t id = events[i].data.u64;
+      if (id == kWake) {
+        uint64_t value = 0;
+        (void)!read(wake_.get(), &value, sizeof(value));
+      } else if (id != kDoor) {
+        pump(id);
+      } else if (phase_ == Phase::kAccepting) {
+        accept_one();
+      }
     }
+    for (const uint64_t id : std::exchange(busy_, {})) pump(id);
+    for (const uint64_t id : std::exchange(held_, {})) pump(id);
+    if (phase_ == Phase::kClosing) close_door();
+    if (phase_ == Phase::kEnding && (relays_.empty() || now_ms() >= end_ms_))
+      return relays_.clear();
+    if (problem_ > 0 && phase_ == Phase::kAccepting) accept_one();
+    if (problem_ == kFull && relays_.size() < limits_.connections) set_problem(0);
   }
 }
 
-void Listener::accept_one() {
-  FileDescriptor accepted(accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-  if (accepted.get() < 0) {
+int Listener::wait_ms() const {
+  if (!busy_.empty()) return 0;
+  if (phase_ == Phase::kEnding) return static_cast<int>(std::max<int64_t>(0, end_ms_ - now_ms()));
+  if (!held_.empty()) return kHeldMs;
+  return problem_ > 0 ? kRetryMs : -1;
+}
+
+void Listener::stop_accepting() {
+  if (phase_ != Phase::kAccepting) return;
+  phase_ = Phase::kClosing;
+  wake();
+  phase_.wait(Phase::kClosing);
+}
+
+void Listener::finish(std::chrono::milliseconds timeout) {
+  end_ms_ = now_ms() + timeout.count();
+  phase_ = Phase::kEnding;
+  wake();
+  thread_.join();
+}
+
+Listener::~Listener() {
+  if (!thread_.joinable()) return;
+  stop_accepting();
+  finish(std::chrono::milliseconds(0));
+}
+
+void Listener::wake() {
+  const uint64_t one = 1;
+  (void)!write(wake_.get(), &one, sizeof(one));
+}
+
+void Listener::close_door() {
+  forget_descriptor(socket_.get());
+  epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, socket_.get(), nullptr);
+  FileDescriptor closed = std::move(socket_);
+  problem_ = 0;
+  phase_ = Phase::kClosed;
+  phase_.notify_all();
+}
+
+void Listener::accept_one() try {
+  // The pair comes first: a client that cannot be served yet stays in the queue of the socket.
+  std::array<int, 2> pair{-1, -1};
+  const bool has_pair =
+      socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair.data()) == 0;
+  FileDescriptor ours(pair[0]), theirs(pair[1]), client;
+  if (has_pair)
+    client = FileDescriptor(accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (client.get() < 0) {
     const bool is_shortage =
         errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
-    const int problem = is_shortage ? errno : 0;  // else that connection is gone already
-    if (problem_.exchange(problem) == 0 && problem != 0)
-      log(LogLevel::kWarn,
-          problem_text(problem) + "; trying again (is the limit of descriptors too low?)");
-    return;
+    set_problem(is_shortage ? errno : 0);  // else that connection is gone already
+  } else if (relays_.size() >= limits_.connections) {
+    set_problem(kFull);
+  } else {
+    set_problem(0);
+    open_relay(std::move(client), std::move(ours), std::move(theirs));
   }
-  if (!has_place()) {
-    if (problem_.exchange(kFull) != kFull)
-      log(LogLevel::kWarn, problem_text(kFull) + "; more are turned away");
-    return;
-  }
-  problem_ = 0;
-  const int fd = accepted.release();
-  connections_.push_back({fd, inode_of(fd)});
-  take_(fd);
+} catch (const std::bad_alloc&) {
+  // That client is turned away.
 }
 
-bool Listener::has_place() {
-  if (connections_.size() < connections_max_) return true;
-  std::erase_if(connections_,
-                [](const Connection& each) { return inode_of(each.fd) != each.inode; });
-  return connections_.size() < connections_max_;
+void Listener::set_problem(int problem) {
+  const int before = problem_.exchange(problem);
+  if (before == problem) return;
+  // While descriptors are short the socket stays readable: it is looked at now and then only.
+  epoll_event event{};
+  event.events = problem > 0 ? 0U : EPOLLIN;
+  event.data.u64 = kDoor;
+  epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, socket_.get(), &event);
+  if (problem == kFull) log(LogLevel::kWarn, problem_text(kFull) + "; more are turned away");
+  if (problem > 0 && before <= 0)
+    log(LogLevel::kWarn,
+        problem_text(problem) + "; trying again (is the limit of descriptors too low?)");
+}
+
+void Listener::open_relay(FileDescriptor client, FileDescriptor ours, FileDescriptor theirs) {
+  const uint64_t id = next_id_++;
+  auto relay = std::make_unique<Relay>(std::move(client), std::move(ours), calls_);
+  if (n_of_process(relay->process()) >= limits_.of_process)
+    return warn("process " + std::to_string(relay->process()) + " has " +
+                std::to_string(limits_.of_process) +
+                " connections, the limit of one process; more are turned away");
+  constexpr uint32_t kEvents = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
+  if (!watch(epoll_.get(), relay->client(), kEvents, id) ||
+      !watch(epoll_.get(), relay->server(), kEvents, id))
+    return;
+  relays_.emplace(id, std::move(relay));
+  take_(theirs.release());
+}
+
+void Listener::pump(uint64_t id) {
+  const auto found = relays_.find(id);
+  if (found == relays_.end()) return;  // ended by an earlier event
+  Relay& relay = *found->second;
+  Relay::State state = Relay::State::kEnded;
+  try {
+    state = relay.pump();
+    if (state == Relay::State::kBusy) busy_.insert(id);
+    if (state == Relay::State::kHeld) held_.insert(id);
+    if (state == Relay::State::kAbusive)
+      warn("process " + std::to_string(relay.process()) +
+           " opens calls and drops them faster than they can be cleared away; its connection was "
+           "closed");
+  } catch (const std::bad_alloc&) {
+    state = Relay::State::kEnded;
+  }
+  if (state != Relay::State::kEnded && state != Relay::State::kAbusive) return;
+  // A child process may still hold the descriptors, and then closing them ends no events.
+  epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, relay.client(), nullptr);
+  epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, relay.server(), nullptr);
+  relays_.erase(found);
+}
+
+size_t Listener::n_of_process(pid_t process) const {
+  return static_cast<size_t>(std::ranges::count_if(
+      relays_, [process](const auto& each) { return each.second->process() == process; }));
+}
+
+// A client may give cause for many warnings.
+void Listener::warn(const std::string& text) {
+  const auto now = std::chrono::steady_clock::now();
+  if (now < warn_again_) return;
+  warn_again_ = now + kWarnAgain;
+  log(LogLevel::kWarn, text);
 }
 
 }  // namespace specd::host

@@ -1,60 +1,89 @@
-// The door of the gRPC server: accepts connections on a Unix socket, a bounded number of them.
+// The door of the gRPC server: accepts connections on a Unix socket and carries their bytes.
 //
 // gRPC's own listener has no bound, and stops accepting for good once the process runs out of
-// descriptors (grpc 1.51, src/core/lib/iomgr/tcp_server_posix.cc).
+// descriptors (grpc 1.51, src/core/lib/iomgr/tcp_server_posix.cc). The bytes pass through here
+// because gRPC does not bound calls that are opened and dropped (call_meter.h).
 #pragma once
 
 #include <sys/types.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
-#include <vector>
+#include <unordered_map>
 
 #include "core/base/file_descriptor.h"
 #include "core/base/status.h"
+#include "host/rpc/relay.h"
 
 namespace specd::host {
 
 class Listener {
  public:
-  // Listens on `path`, open to its owner only, and calls `take` with the descriptor of each new
-  // connection, which it then owns, on the thread of the listener. One that would be more than
-  // `connections_max` is closed at once.
-  static Result<std::unique_ptr<Listener>> start(const std::string& path, size_t connections_max,
+  static constexpr size_t kDescriptorsPerConnection = 3;
+
+  // How many connections there may be, in all and of one process, which cannot keep others out.
+  struct Limits {
+    size_t connections, of_process;
+  };
+
+  // Listens on `path`, open to its owner only, and calls `take` with a stream socket for each new
+  // connection, which the callee owns, on the thread of the listener. A connection beyond the
+  // limits is closed at once.
+  static Result<std::unique_ptr<Listener>> start(const std::string& path, Limits limits,
                                                  std::function<void(int)> take);
-  ~Listener();  // `take` is not called any more
+  ~Listener();  // ends the connections that are left
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
 
   // [any] Not ok while new connections cannot be accepted, or the path leads elsewhere.
   Status status() const;
+  // [control] Accepts nothing any more. Afterwards `take` is not called.
+  void stop_accepting();
+  // [control] Waits up to `timeout` until the callee closed its sockets and the clients took what
+  // it sent, then ends all connections. After stop_accepting().
+  void finish(std::chrono::milliseconds timeout);
 
  private:
-  // A connection that was handed over. gRPC closes its descriptor without telling, and the number
-  // may then belong to something else, which has another inode.
-  struct Connection {
-    int fd;
-    ino_t inode;
-  };
+  enum class Phase { kAccepting, kClosing, kClosed, kEnding };
 
   Listener() = default;
   void run();
+  int wait_ms() const;
+  void wake();
+  void close_door();
   void accept_one();
-  bool has_place();
+  void open_relay(FileDescriptor client, FileDescriptor ours, FileDescriptor theirs);
+  void pump(uint64_t id);
+  size_t n_of_process(pid_t process) const;
+  void warn(const std::string& text);
+  // 0 = connections can be accepted.
+  void set_problem(int problem);
   std::string problem_text(int problem) const;
 
-  FileDescriptor socket_{-1}, stop_{-1};
+  FileDescriptor socket_{-1}, wake_{-1}, epoll_{-1};
   std::string path_;
   dev_t device_ = 0;  // of the file at the path
   ino_t inode_ = 0;
-  size_t connections_max_ = 0;
+  Limits limits_{};
   std::function<void(int)> take_;
-  std::vector<Connection> connections_;
   std::atomic<int> problem_{0};  // errno of accept4(), or kFull
+  std::atomic<Phase> phase_{Phase::kAccepting};
+  std::atomic<int64_t> end_ms_{0};  // of the steady clock; for kEnding
+
+  // Of the thread.
+  std::unordered_map<uint64_t, std::unique_ptr<Relay>> relays_;  // by the data of their events
+  std::set<uint64_t> busy_;                                      // have more to carry at once
+  std::set<uint64_t> held_;                                      // Relay::State::kHeld
+  UnansweredCalls calls_{2500};
+  uint64_t next_id_ = 2;  // after kWake and kDoor
+  std::chrono::steady_clock::time_point warn_again_{};
   std::thread thread_;
 };
 

@@ -1,0 +1,98 @@
+#include "host/rpc/relay.h"
+
+#include <sys/socket.h>
+
+#include <array>
+#include <cerrno>
+#include <utility>
+
+#include "host/base/parent_only.h"
+
+namespace specd::host {
+namespace {
+
+constexpr size_t kBlockBytes = size_t{64} << 10;
+constexpr int kBlocksPerTurn = 8;
+// As many as a few connections may leave; see call_meter.h for what each costs.
+constexpr double kAllCallsMax = 4000;
+
+pid_t process_of(int client) {
+  ucred peer{};
+  socklen_t bytes = sizeof(peer);
+  getsockopt(client, SOL_SOCKET, SO_PEERCRED, &peer, &bytes);
+  return peer.pid;
+}
+
+}  // namespace
+
+Relay::Relay(FileDescriptor client, FileDescriptor server, UnansweredCalls& calls)
+    : client_(std::move(client)),
+      server_(std::move(server)),
+      process_(process_of(client_.get())),
+      calls_(calls),
+      meter_(calls) {
+  keep_from_children(client_.get());
+}
+
+Relay::~Relay() {
+  forget_descriptor(client_.get());
+  shutdown(client_.get(), SHUT_RDWR);
+  shutdown(server_.get(), SHUT_RDWR);
+}
+
+Relay::State Relay::pump() {
+  const bool more_answers =
+      carry(answers_, server_.get(), client_.get(), [this](std::string_view bytes) {
+        meter_.from_server(bytes);
+        return true;
+      });
+  // When the client closes first, gRPC is told and closes too.
+  if (answers_.is_closed) return State::kEnded;
+  const auto now = UnansweredCalls::Clock::now();
+  if (calls_.count(now) > kAllCallsMax) return State::kHeld;
+  const bool more_requests =
+      carry(requests_, client_.get(), server_.get(), [this, now](std::string_view bytes) {
+        meter_.from_client(bytes);
+        return !meter_.is_excessive(now);
+      });
+  if (meter_.is_excessive(now)) return State::kAbusive;
+  return more_requests || more_answers ? State::kBusy : State::kWaiting;
+}
+
+// Returns true when the turn ended before the direction was full or empty.
+template <typename MayPass>
+bool Relay::carry(Direction& direction, int from, int to, MayPass may_pass) {
+  if (direction.is_closed) return false;
+  if (!direction.unsent.empty()) {
+    const std::string unsent = std::exchange(direction.unsent, {});
+    if (!send_some(direction, to, unsent)) return false;
+  }
+  std::array<char, kBlockBytes> block;
+  for (int i = 0; i < kBlocksPerTurn; ++i) {
+    const ssize_t n = recv(from, block.data(), block.size(), MSG_DONTWAIT);
+    if (n < 0 && errno == EAGAIN) return false;
+    if (n <= 0) {
+      direction.is_closed = true;
+      shutdown(to, SHUT_WR);
+      return false;
+    }
+    const std::string_view bytes(block.data(), static_cast<size_t>(n));
+    if (!may_pass(bytes)) return false;
+    if (!send_some(direction, to, bytes)) return false;
+  }
+  return true;
+}
+
+// Returns false when `to` does not take all of them now. What is left waits in the direction.
+bool Relay::send_some(Direction& direction, int to, std::string_view bytes) {
+  const ssize_t n = send(to, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  if (n < 0 && errno != EAGAIN) {
+    direction.is_closed = true;
+    return false;
+  }
+  bytes.remove_prefix(n < 0 ? 0 : static_cast<size_t>(n));
+  direction.unsent.assign(bytes);
+  return bytes.empty();
+}
+
+}  // namespace specd::host
