@@ -36,9 +36,13 @@ __attribute__((section(".preinit_array"),
 
 template <typename T>
 std::string range_of(const po::option_description& option) {
-  if (dynamic_cast<const po::typed_value<T>*>(option.semantic().get()) == nullptr) return "";
-  return "; expected a whole number from " + std::to_string(std::numeric_limits<T>::min()) +
-         " to " + std::to_string(std::numeric_limits<T>::max());
+  const po::value_semantic* value = option.semantic().get();
+  if (dynamic_cast<const po::typed_value<T>*>(value) == nullptr) return "";
+  const auto* declared = dynamic_cast<const WholeNumber<T>*>(value);
+  using Limits = std::numeric_limits<T>;
+  return "; expected a whole number from " +
+         std::to_string(declared != nullptr ? declared->min : Limits::min()) + " to " +
+         std::to_string(declared != nullptr ? declared->max : Limits::max());
 }
 
 // What the numbers of an option may be, for its error.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <boost/program_options.hpp>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,6 +18,27 @@ Result<boost::program_options::variables_map> read_command_line(
     const boost::program_options::options_description& options,
     const boost::program_options::positional_options_description& positional,
     const std::vector<std::string>& arguments);
+
+// The value of an option: a whole number within [min, max], which errors name.
+//
+//   options.add_options()("rounds", whole_number<int32_t>(1)->default_value(3), "how often");
+template <typename T>
+class WholeNumber : public boost::program_options::typed_value<T> {
+ public:
+  WholeNumber(T least, T most)
+      : boost::program_options::typed_value<T>(nullptr), min(least), max(most) {}
+  void xparse(boost::any& value, const std::vector<std::string>& words) const override {
+    boost::program_options::typed_value<T>::xparse(value, words);
+    const T number = boost::any_cast<T>(value);
+    if (number < min || number > max)
+      throw boost::program_options::invalid_option_value(words.at(0));
+  }
+  const T min, max;
+};
+template <typename T>
+boost::program_options::typed_value<T>* whole_number(T min, T max = std::numeric_limits<T>::max()) {
+  return new WholeNumber<T>(min, max);  // whoever takes the option owns it
+}
 
 // "a,b,c"; an empty part stays, an empty text has none.
 std::vector<std::string> split(const std::string& text, char by = ',');

@@ -8,13 +8,17 @@
 
 namespace specd::host {
 
+inline Status no_memory() {
+  return Status(Code::kExhausted, "the daemon has not enough memory for this call; try again");
+}
+
 // What `call` returns, a Status or a Result; kExhausted when it throws std::bad_alloc.
 template <typename Call>
 auto within_memory(Call&& call) -> decltype(call()) {
   try {
     return std::forward<Call>(call)();
   } catch (const std::bad_alloc&) {
-    return Status(Code::kExhausted, "the daemon has not enough memory for this call; try again");
+    return no_memory();
   }
 }
 

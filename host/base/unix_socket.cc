@@ -55,6 +55,9 @@ Status check_folder(const std::string& path) {
   const std::string folder = folder_of(path);
   struct stat info {};
   if (stat(folder.c_str(), &info) != 0) return refused("cannot use " + folder + ": " + reason());
+  if (info.st_uid != 0 && info.st_uid != geteuid())
+    return refused(folder + " belongs to another user (id " + std::to_string(info.st_uid) +
+                   "), who could replace the socket; chown it, or set another `listen`");
   const bool others_write = (info.st_mode & (S_IWGRP | S_IWOTH)) != 0;
   if (others_write && (info.st_mode & S_ISVTX) == 0)
     return refused("other users may write to " + folder +
@@ -166,8 +169,11 @@ SocketClaim::~SocketClaim() {
 
 void SocketClaim::remove_socket() {
   struct stat info {};
-  if (!path_.empty() && lstat(path_.c_str(), &info) == 0 && S_ISSOCK(info.st_mode) &&
-      info.st_uid == geteuid())
+  struct stat locked {};
+  if (path_.empty() || fstat(lock_, &locked) != 0 || lstat((path_ + ".lock").c_str(), &info) != 0 ||
+      info.st_dev != locked.st_dev || info.st_ino != locked.st_ino)
+    return;
+  if (lstat(path_.c_str(), &info) == 0 && S_ISSOCK(info.st_mode) && info.st_uid == geteuid())
     unlink(path_.c_str());
 }
 

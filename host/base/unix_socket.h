@@ -23,13 +23,15 @@ Status check_server_user(const std::string& path);
 class SocketClaim {
  public:
   // kFailedPrecondition when another daemon holds it (naming its process id), when PATH is not a
-  // socket or another program serves it, when others may write to its folder and so could replace
-  // the socket, or when PATH.lock is not a plain file of this user.
+  // socket or another program serves it, when its folder belongs to another user than root or
+  // others may write to it, who could replace the socket, or when PATH.lock is not a plain file of
+  // this user.
   static Result<SocketClaim> take(const std::string& path);
   SocketClaim(SocketClaim&& other) noexcept;
   SocketClaim& operator=(SocketClaim&&) = delete;
   ~SocketClaim();
-  // Removes the socket if it still belongs to this user. Keeps the lock.
+  // Removes the socket if it still belongs to this user, and PATH.lock is still the file that we
+  // locked: otherwise the socket may be that of another daemon. Keeps the lock.
   void remove_socket();
 
  private:

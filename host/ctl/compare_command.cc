@@ -28,8 +28,6 @@ Result<MeasureOptions> read_measure_options(const Values& values, std::vector<st
   options.seed = values["seed"].as<uint64_t>();
   options.max_tokens = values["max-tokens"].as<int32_t>();
   options.repeat = values["repeat"].as<int>();
-  if (options.repeat < 1 || options.repeat > 1000)
-    return Status(Code::kInvalidArgument, "--repeat: expected 1 to 1000");
   if (values.count("prompts") == 0)
     return Status(Code::kInvalidArgument, "--prompts: expected a file or a folder");
   return options;

@@ -36,7 +36,7 @@ po::options_description make_options() {
   add("version", "the version");
   add("socket", po::value<std::string>()->value_name("PATH"),
       "the daemon's socket (default: $SPECD_SOCKET, else /run/specd/specd.sock)");
-  add("timeout", po::value<int32_t>()->default_value(300)->value_name("SECONDS"),
+  add("timeout", whole_number<int32_t>(0)->default_value(300)->value_name("SECONDS"),
       "how long a call may take, generation apart; 0 = no limit");
   add("output,o", po::value<std::string>()->default_value("table")->value_name("table|json"),
       "table or json (one object a line); for record: the file to write");
@@ -50,29 +50,30 @@ po::options_description make_options() {
       "0 = greedy; compare and record take a list; generate: sampling options that are not given "
       "come from generation_config.json");
   add("top-p", po::value<float>()->default_value(1));
-  add("top-k", po::value<int32_t>()->default_value(0));
+  add("top-k", whole_number<int32_t>(0)->default_value(0));
   add("seed", po::value<uint64_t>()->default_value(0));
   add("min-p", po::value<float>(), "generate: 0 = off");
   add("repetition-penalty", po::value<float>(), "generate: over prompt and output, 1 = off");
   add("frequency-penalty", po::value<float>(), "generate: over the output, 0 = off");
   add("presence-penalty", po::value<float>(), "generate: over the output, 0 = off");
-  add("max-tokens", po::value<int32_t>()->default_value(128));
+  add("max-tokens", whole_number<int32_t>(1)->default_value(128));
   add("stop", po::value<std::vector<std::string>>()->composing(), "generate: may be repeated");
   add("stop-token", po::value<std::vector<int32_t>>()->composing(), "generate: may be repeated");
   add("ignore-eos", po::bool_switch());
   add("request-id", po::value<std::string>()->default_value(""));
-  add("priority", po::value<int32_t>()->default_value(0),
+  add("priority", whole_number<int32_t>(-1000, 1000)->default_value(0),
       "generate: -1000 to 1000, smaller = sooner");
-  add("deadline-ms", po::value<int64_t>()->default_value(0), "generate: 0 = none");
+  add("deadline-ms", whole_number<int64_t>(0)->default_value(0), "generate: 0 = none");
   add("cache-salt", po::value<std::string>()->default_value(""),
       "generate: shares cached prefixes with the same salt only");
-  add("draft-nodes-max", po::value<int32_t>(), "generate: less than the route's; 0 = no drafts");
+  add("draft-nodes-max", whole_number<int32_t>(0),
+      "generate: less than the route's; 0 = no drafts");
   add("route", po::value<std::string>()->default_value(""), "generate and record");
   add("routes", po::value<std::string>()->default_value("off"),
       "compare: list, the first is the base");
   add("prompts", po::value<std::vector<std::string>>()->composing()->value_name("PATH"),
       "compare and record: file or folder, may be repeated");
-  add("repeat", po::value<int>()->default_value(1), "compare: rounds");
+  add("repeat", whole_number<int>(1, 1000)->default_value(1), "compare: rounds");
   add("file,f", po::value<std::string>()->value_name("FILE"),
       "route apply: YAML or JSON of one route");
   return options;
@@ -121,8 +122,6 @@ std::string usage_problem(const Program& program, const po::variables_map& value
   const std::string output = values["output"].as<std::string>();
   if (command != "record" && output != "table" && output != "json")
     return "-o: expected table or json, found '" + output + "'";
-  if (const int32_t limit = values["timeout"].as<int32_t>(); limit < 0)
-    return "--timeout: expected 0 or more, found " + std::to_string(limit);
   if (std::string problem = utf8_problem(program, values); !problem.empty()) return problem;
   const std::vector<std::string> routes = split(values["routes"].as<std::string>());
   if (routes.empty() || std::find(routes.begin(), routes.end(), "") != routes.end())

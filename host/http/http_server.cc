@@ -1,9 +1,12 @@
 #include "host/http/http_server.h"
 
 #include <fcntl.h>
+#include <sys/socket.h>
 
 #include <algorithm>
+#include <atomic>
 #include <boost/asio/dispatch.hpp>
+#include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -11,6 +14,7 @@
 #include <boost/asio/write.hpp>
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
+#include <cerrno>
 #include <limits>
 #include <map>
 #include <new>
@@ -20,6 +24,7 @@
 #include <thread>
 #include <utility>
 
+#include "core/base/file_descriptor.h"
 #include "core/base/log.h"
 #include "core/base/mutex.h"
 #include "core/base/thread.h"
@@ -77,15 +82,16 @@ std::optional<http::status> status_of(const error_code& error) {
 
 class Connection;
 
-// The places of the connections. One that waits for its request gives its place up when a new
+// The places of the connections. One that waits for its client gives its place up when a new
 // connection needs it: the one that has waited longest.
 class Places {
  public:
   explicit Places(int n) : n_free_(n) {}
-  // [any] Takes a place for a new connection. False when every connection is being answered.
-  bool take();
-  // [any] From now on `connection` waits for a request, until the call of stop_waiting(). False when
-  // its place is gone.
+  // [any] Takes a place for a new connection. False when handlers run for all others. Throws
+  // std::bad_alloc, and then has changed nothing.
+  bool take(Connection& connection);
+  // [any] From now on `connection` waits for its client, until the call of stop_waiting(). False
+  // when its place is gone.
   bool wait(const std::shared_ptr<Connection>& connection);
   void stop_waiting(Connection& connection);
   // [any] In the destructor of a connection.
@@ -109,10 +115,10 @@ struct Shared {
 // alive; operations run one at a time, on its strand.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
-  // REQUIRES a place.
   Connection(tcp::socket socket, Shared& shared) : stream_(std::move(socket)), shared_(shared) {}
   ~Connection() { shared_.places.leave(*this); }
 
+  // REQUIRES a place.
   void start() {
     // Otherwise the second of two pipelined answers waits for the client's delayed acknowledgement.
     error_code ignored;
@@ -120,19 +126,33 @@ class Connection : public std::enable_shared_from_this<Connection> {
     shared_.places.wait(shared_from_this());
     asio::dispatch(stream_.get_executor(), [self = shared_from_this()] { self->read(); });
   }
-  // [any] After Places gave its place away.
+  // [any] Places gives its place away.
   void make_room() {
-    asio::post(stream_.get_executor(), [self = shared_from_this()] {
-      if (self->is_waiting_) self->stream_.close();  // else its request came just now
-    });
+    asio::post(stream_.get_executor(), [self = shared_from_this()] { self->stream_.close(); });
+  }
+  // Instead of start(), without a place. Answers without waiting: an answer this small fits the
+  // send buffer of a new socket.
+  void turn_away() {
+    Response response =
+        make_response(http::status::service_unavailable, 11, "too many connections\n");
+    response.keep_alive(false);
+    response.prepare_payload();
+    std::ostringstream text;
+    text << response;
+    tcp::socket& socket = stream_.socket();
+    error_code ignored;
+    socket.non_blocking(true, ignored);
+    socket.write_some(asio::buffer(text.str()), ignored);
+    char rest[1024];  // unread bytes would turn the close into a reset
+    socket.shutdown(tcp::socket::shutdown_send, ignored);
+    socket.read_some(asio::buffer(rest), ignored);
   }
 
  private:
   friend class Places;
 
   void read() {
-    is_waiting_ = shared_.places.wait(shared_from_this());
-    if (!is_waiting_) return;
+    if (!shared_.places.wait(shared_from_this())) return;
     parser_.emplace();
     parser_->header_limit(kHeaderBytesMax);
     // The route's own limit is known only after the header.
@@ -196,13 +216,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
 
   void handle() {
-    stop_waiting();
-    answer(route_->handler(request_), false);
-  }
-
-  void stop_waiting() {
-    is_waiting_ = false;
     shared_.places.stop_waiting(*this);
+    answer(route_->handler(request_), false);
   }
 
   void refuse_body() {
@@ -228,7 +243,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
 
   void send(Response response, bool close) {
-    stop_waiting();
+    // Clients that do not read their answers must not keep others out.
+    shared_.places.wait(shared_from_this());
     response_ = std::move(response);
     response_.keep_alive(!close);
     response_.prepare_payload();
@@ -251,8 +267,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void hang_up() {
     error_code ignored;
     stream_.socket().shutdown(tcp::socket::shutdown_send, ignored);
-    is_waiting_ = shared_.places.wait(shared_from_this());  // a new connection may have its place
-    if (is_waiting_) drain();
+    if (shared_.places.wait(shared_from_this())) drain();  // else a new connection has its place
   }
   void drain() {
     buffer_.consume(buffer_.size());
@@ -273,29 +288,27 @@ class Connection : public std::enable_shared_from_this<Connection> {
   size_t drained_ = 0;
   const HttpRoute* route_ = nullptr;
   HttpRequest request_;
-  bool is_waiting_ = false;  // for a whole request
-  bool has_place_ = true;    // guarded by the mutex of Places, as is the next
-  uint64_t wait_ = 0;        // its key there while it waits, else 0
+  bool has_place_ = false;  // guarded by the mutex of Places, as is the next
+  uint64_t wait_ = 0;       // its key there while it waits, else 0
   Shared& shared_;
 };
 
-bool Places::take() {
-  std::shared_ptr<Connection> oldest;
-  {
-    const MutexLock lock(mutex_);
-    if (n_free_ > 0) {
-      --n_free_;
-      return true;
-    }
+bool Places::take(Connection& connection) {
+  std::shared_ptr<Connection> oldest;  // let go outside of the lock
+  const MutexLock lock(mutex_);
+  if (n_free_ > 0) {
+    --n_free_;
+  } else {
     while (oldest == nullptr && !waiting_.empty()) {
-      oldest = waiting_.begin()->second.lock();  // null: it is being destroyed
-      waiting_.erase(waiting_.begin());
+      oldest = waiting_.begin()->second.lock();
+      if (oldest == nullptr) waiting_.erase(waiting_.begin());  // it is being destroyed
     }
     if (oldest == nullptr) return false;
+    oldest->make_room();  // first, since it may throw
+    waiting_.erase(std::exchange(oldest->wait_, 0));
     oldest->has_place_ = false;
-    oldest->wait_ = 0;
   }
-  oldest->make_room();
+  connection.has_place_ = true;
   return true;
 }
 
@@ -319,67 +332,92 @@ void Places::leave(Connection& connection) {
   if (connection.has_place_) ++n_free_;
 }
 
-// Boost opens sockets without the flag, and a program that a plugin starts would keep them.
-void close_on_exec(int fd) { fcntl(fd, F_SETFD, FD_CLOEXEC); }
-
-// Answers and closes without waiting: an answer this small fits the send buffer of a new socket.
-void turn_away(tcp::socket socket) {
-  Response response =
-      make_response(http::status::service_unavailable, 11, "too many connections\n");
-  response.keep_alive(false);
-  response.prepare_payload();
-  std::ostringstream text;
-  text << response;
-  error_code ignored;
-  socket.non_blocking(true, ignored);
-  socket.write_some(asio::buffer(text.str()), ignored);
-  char rest[1024];  // unread bytes would turn the close into a reset
-  socket.shutdown(tcp::socket::shutdown_send, ignored);
-  socket.read_some(asio::buffer(rest), ignored);
+// The log needs memory too.
+void warn_of_memory() {
+  try {
+    log(LogLevel::kWarn, "http: not enough memory for an answer");
+  } catch (const std::bad_alloc&) {
+  }
 }
 
 }  // namespace
 
 struct HttpServer::Impl {
   Impl(std::vector<HttpRoute> routes, const HttpLimits& limits)
-      : shared{.routes = std::move(routes), .limits = limits} {}
+      : shared{.routes = std::move(routes), .limits = limits} {
+    for (int i = 0; i < limits.connections_max; ++i) strands.push_back(asio::make_strand(context));
+  }
 
   Shared shared;  // outlives the connections, which `context` owns
   asio::io_context context;
+  // Otherwise the threads would end when nothing waits for a connection.
+  asio::executor_work_guard<asio::io_context::executor_type> work{context.get_executor()};
+  // For the connections, in turn: Boost 1.74 crashes when it finds no memory for a new one.
+  std::vector<asio::strand<asio::io_context::executor_type>> strands;
+  size_t n_taken = 0;
   tcp::acceptor acceptor{context};
   asio::steady_timer retry{context};
+  std::atomic<bool> is_deaf{false};  // there was no memory to wait for the next connection
   std::vector<std::thread> threads;
 
   void run() {
-    while (true) {
+    while (!context.stopped()) {
       try {
+        if (is_deaf.exchange(false)) accept_next();
         context.run();
-        return;
       } catch (const std::bad_alloc&) {  // the connection is gone, the others go on
-        log(LogLevel::kWarn, "http: not enough memory for an answer");
+        warn_of_memory();
+        if (is_deaf) std::this_thread::sleep_for(kAcceptRetry);
       }
     }
   }
 
-  void accept() {
-    acceptor.async_accept(
-        asio::make_strand(context), [this](const error_code& error, tcp::socket socket) {
-          if (error == asio::error::operation_aborted) return;
-          if (error) {  // most likely out of descriptors until a connection closes
-            retry.expires_after(kAcceptRetry);
-            retry.async_wait([this](const error_code& stopped) {
-              if (!stopped) accept();
-            });
-            return;
-          }
-          close_on_exec(socket.native_handle());
-          if (shared.places.take()) {
-            std::make_shared<Connection>(std::move(socket), shared)->start();
-          } else {
-            turn_away(std::move(socket));
-          }
-          accept();
-        });
+  // Throws std::bad_alloc, and then run() calls it again.
+  void accept_next(bool later = false) {
+    const auto take = [this](const error_code& stopped) {
+      if (!stopped) accept_one();
+    };
+    try {
+      if (later) {
+        retry.expires_after(kAcceptRetry);
+        retry.async_wait(take);
+      } else {
+        acceptor.async_wait(tcp::acceptor::wait_read, take);
+      }
+    } catch (const std::bad_alloc&) {
+      is_deaf = true;
+      throw;
+    }
+  }
+
+  void accept_one() {
+    bool is_short = false;  // of descriptors, until a connection closes, or of memory
+    try {
+      is_short = !take_one();
+    } catch (const std::bad_alloc&) {
+      warn_of_memory();
+      is_short = true;
+    }
+    accept_next(is_short);
+  }
+
+  // False when the connection cannot be taken now. Throws std::bad_alloc, and then it is closed.
+  bool take_one() {
+    FileDescriptor client(accept4(acceptor.native_handle(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (client.get() < 0) return errno == EAGAIN;  // it has gone
+    tcp::socket socket(strands[n_taken++ % strands.size()]);
+    error_code error;
+    const tcp::endpoint own = acceptor.local_endpoint(error);
+    if (!error) socket.assign(own.protocol(), client.get(), error);
+    if (error) return false;
+    client.release();
+    const auto connection = std::make_shared<Connection>(std::move(socket), shared);
+    if (shared.places.take(*connection)) {
+      connection->start();
+    } else {
+      connection->turn_away();
+    }
+    return true;
   }
 };
 
@@ -398,6 +436,7 @@ Result<std::unique_ptr<HttpServer>> HttpServer::start(const std::string& address
   if (!error) impl.acceptor.set_option(tcp::acceptor::reuse_address(true), error);
   if (!error) impl.acceptor.bind(wanted, error);
   if (!error) impl.acceptor.listen(asio::socket_base::max_listen_connections, error);
+  if (!error) impl.acceptor.native_non_blocking(true, error);
   tcp::endpoint taken;
   if (!error) taken = impl.acceptor.local_endpoint(error);
   if (error) {
@@ -407,9 +446,10 @@ Result<std::unique_ptr<HttpServer>> HttpServer::start(const std::string& address
   std::ostringstream endpoint;
   endpoint << taken;
   server->endpoint_ = endpoint.str();
-  close_on_exec(impl.acceptor.native_handle());
+  // Boost opens it without the flag, and a program that a plugin starts would keep it.
+  fcntl(impl.acceptor.native_handle(), F_SETFD, FD_CLOEXEC);
   keep_from_children(impl.acceptor.native_handle());
-  impl.accept();
+  impl.accept_next();
   for (int i = 0; i < limits.threads; ++i)
     impl.threads.push_back(start_thread("specd-http", [&impl] { impl.run(); }));
   return server;

@@ -7,7 +7,8 @@
 // another method, 413 a body larger than the route takes, 431 headers of more than 8 KiB, 503 one
 // connection too many. The connection then closes, except after a 404 to a request without a body.
 // When all connections are in use, a new one takes the place of the one that has waited longest for
-// its request; it gets 503 only when every other is being answered.
+// its client, which has not sent a whole request or not read the answer; it gets 503 only when
+// handlers run for all others.
 // A client that does not finish a request, or does not read the answer, within the time limit is
 // disconnected.
 #pragma once

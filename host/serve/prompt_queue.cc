@@ -33,9 +33,7 @@ Result<uint64_t> PromptQueue::add(Prompt prompt) {
                                           std::to_string(bytes_) + " bytes, at most " +
                                           std::to_string(kBytesMax) + " may wait; try again");
     number = ++last_number_;
-    const Rank rank{
-        taken_bytes_ + static_cast<int64_t>(prompt.bytes) + prompt.priority * kPriorityBytes,
-        number};
+    const Rank rank{taken_ + cost(prompt) + prompt.priority * kPriorityBytes, number};
     const size_t bytes = prompt.bytes;
     const auto known = rank_of_.emplace(number, rank).first;
     try {
@@ -90,7 +88,7 @@ void PromptQueue::run(bool takes_long) {
     Prompt prompt = std::move(found->second);
     rank_of_.erase(found->first.second);
     waiting_.erase(found);
-    taken_bytes_ += static_cast<int64_t>(prompt.bytes);
+    taken_ += cost(prompt);
     lock.unlock();
     prompt.render();
     const size_t bytes = prompt.bytes;

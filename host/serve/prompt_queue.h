@@ -2,8 +2,9 @@
 //
 // The bytes that were rendered before a prompt came, plus its own, plus a share for its priority, make
 // its rank; the lowest rank is next. So a short prompt passes long ones that wait, and a long one is
-// passed by no more bytes than it has itself. One thread takes short prompts only, so that two long
-// ones do not hold them up.
+// passed by no more bytes than it has itself. Each counts kTemplateBytes more than it has, so that
+// empty ones do not pass without end. One thread takes short prompts only, so that two long ones do
+// not hold them up.
 #pragma once
 
 #include <chrono>
@@ -27,6 +28,7 @@ class PromptQueue {
   static constexpr size_t kBytesMax = size_t{64} << 20;    // waiting or being rendered
   static constexpr size_t kShortBytes = size_t{64} << 10;  // what the thread for short ones takes
   static constexpr int64_t kPriorityBytes = int64_t{1} << 16;  // what one level is worth
+  static constexpr int64_t kTemplateBytes = 512;               // what a template adds, about
 
   struct Prompt {
     size_t bytes = 0;      // of its text
@@ -50,6 +52,9 @@ class PromptQueue {
   using Rank = std::pair<int64_t, uint64_t>;  // ties go to the older prompt
   using Waiting = std::map<Rank, Prompt>;
 
+  static int64_t cost(const Prompt& prompt) {
+    return static_cast<int64_t>(prompt.bytes) + kTemplateBytes;
+  }
   void run(bool takes_long);
   Waiting::iterator next(bool takes_long) SPECD_REQUIRES(mutex_);
 
@@ -58,9 +63,8 @@ class PromptQueue {
   Waiting waiting_ SPECD_GUARDED_BY(mutex_);
   std::map<uint64_t, Rank> rank_of_ SPECD_GUARDED_BY(mutex_);  // of those that wait
   uint64_t last_number_ SPECD_GUARDED_BY(mutex_) = 0;
-  int64_t taken_bytes_ SPECD_GUARDED_BY(mutex_) =
-      0;                                       // of all prompts that left the queue to be rendered
-  size_t bytes_ SPECD_GUARDED_BY(mutex_) = 0;  // that wait or are being rendered
+  int64_t taken_ SPECD_GUARDED_BY(mutex_) = 0;  // cost of all that left the queue to be rendered
+  size_t bytes_ SPECD_GUARDED_BY(mutex_) = 0;   // that wait or are being rendered
   size_t n_unfinished_ SPECD_GUARDED_BY(mutex_) = 0;
   bool leaving_ SPECD_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> threads_;

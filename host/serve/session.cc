@@ -1,16 +1,19 @@
 #include "host/serve/session.h"
 
 #include <algorithm>
+#include <new>
+#include <thread>
 #include <type_traits>
 #include <utility>
 
 #include "core/base/check.h"
 #include "core/base/clock.h"
-#include "host/base/out_of_memory.h"
 #include "host/serve/sessions.h"
 
 namespace specd::host {
 namespace {
+
+constexpr std::chrono::milliseconds kMemoryRetry{10};
 
 // What an output counts against the bound: its approximate size on a wire. A start counts nothing:
 // it is there before the first event, so a long prompt would be cancelled before its client had a
@@ -52,25 +55,26 @@ void apply_time_left(std::chrono::milliseconds left, Request& request) {
 void Session::start(Request request, const SessionOptions& options) {
   request.arrived_ns = now_ns();
   if (options.time_left.has_value()) apply_time_left(*options.time_left, request);
-  {
-    const MutexLock lock(mutex_);
-    wished_id_ = request.id;
-  }
   const bool with_prompt = options.return_prompt_tokens;
-  Status status = sessions_.is_open();
-  if (status.ok() && request.prompt_tokens.has_value()) return submit(request, with_prompt);
-  if (status.ok()) {
-    status = within_memory([&]() -> Status {
-      SPECD_OK_OR_RETURN(sessions_.engine().check(request));
-      return queue(std::move(request), with_prompt);
-    });
+  try {
+    {
+      const MutexLock lock(mutex_);
+      wished_id_ = request.id;
+    }
+    Status status = sessions_.is_open();
+    if (status.ok() && request.prompt_tokens.has_value()) return submit(request, with_prompt);
+    if (status.ok()) status = check_and_queue(std::move(request), with_prompt);
+    if (!status.ok()) refuse(std::move(status));
+  } catch (const std::bad_alloc&) {
+    sessions_.engine().count_refused();
+    const MutexLock lock(mutex_);
+    give_up_locked();
+    sessions_.wake(shared_from_this());
   }
-  if (status.ok()) return;
-  sessions_.engine().count_refused();
-  refuse(status);
 }
 
-Status Session::queue(Request request, bool return_prompt_tokens) {
+Status Session::check_and_queue(Request request, bool return_prompt_tokens) {
+  SPECD_OK_OR_RETURN(sessions_.engine().check(request));
   // Shared: std::function copies what it holds.
   const auto kept = std::make_shared<const Request>(std::move(request));
   SPECD_TRY(const uint64_t number,
@@ -83,11 +87,12 @@ Status Session::queue(Request request, bool return_prompt_tokens) {
   return Status();
 }
 
-void Session::refuse(const Status& status) {
+void Session::refuse(Status status) {
+  sessions_.engine().count_refused();
   const MutexLock lock(mutex_);
   stage_ = Stage::kSubmitted;
   ended_ = true;
-  if (end_status_.ok()) end_status_ = status;
+  if (end_status_.ok()) end_status_ = std::move(status);
   sessions_.wake(shared_from_this());
 }
 
@@ -97,45 +102,49 @@ void Session::submit(const Request& request, bool return_prompt_tokens) {
     if (stage_ != Stage::kWaiting) return;  // cancelled while it waited
     stage_ = Stage::kSubmitting;
   }
-  Result<Ticket> ticket = within_memory([&] {
-    return sessions_.engine().submit(
+  try {
+    Result<Ticket> ticket = sessions_.engine().submit(
         request, [self = shared_from_this()](const Event& event) { self->on_event(event); });
-  });
-  const MutexLock lock(mutex_);
-  stage_ = Stage::kSubmitted;
-  if (ticket.ok()) {
-    Ticket& made = ticket.value();
-    number_ = made.number;
-    if (!muted_) {
-      SessionStart first{.request_id = std::move(made.id),
-                         .route = sessions_.route_of(request),
-                         .sampling = made.sampling,
-                         .prompt_tokens = {}};
-      if (return_prompt_tokens) first.prompt_tokens = std::move(made.prompt_tokens);
-      buffer_.emplace_front(std::move(first));
-      sessions_.unread_bytes_ += held_by(buffer_.front());
-      check_unread_locked();
+    const MutexLock lock(mutex_);
+    stage_ = Stage::kSubmitted;
+    if (ticket.ok()) {
+      submitted_locked(std::move(ticket).value(), request, return_prompt_tokens);
+    } else {
+      ended_ = true;
+      if (end_status_.ok()) end_status_ = ticket.status();
     }
-  } else {
-    if (end_status_.ok()) end_status_ = ticket.status();
-    ended_ = true;
+    sessions_.wake(shared_from_this());
+  } catch (const std::bad_alloc&) {
+    const MutexLock lock(mutex_);
+    stage_ = Stage::kSubmitted;
+    if (number_ == 0) ended_ = true;
+    give_up_locked();
+    sessions_.wake(shared_from_this());
   }
-  sessions_.wake(shared_from_this());
+}
+
+void Session::submitted_locked(Ticket ticket, const Request& request, bool return_prompt_tokens) {
+  number_ = ticket.number;
+  if (muted_) return;
+  SessionStart first{.request_id = std::move(ticket.id),
+                     .route = sessions_.route_of(request),
+                     .sampling = ticket.sampling,
+                     .prompt_tokens = {}};
+  if (return_prompt_tokens) first.prompt_tokens = std::move(ticket.prompt_tokens);
+  buffer_.emplace_front(std::move(first));
+  hold_locked(held_by(buffer_.front()));
 }
 
 void Session::push_locked(SessionOutput output) {
   if (muted_) return;
-  buffer_bytes_ += bytes_of(output);
-  sessions_.unread_bytes_ += held_by(output);
   buffer_.push_back(std::move(output));
+  buffer_bytes_ += bytes_of(buffer_.back());
+  hold_locked(held_by(buffer_.back()));
 }
 
-void Session::check_unread_locked() {
-  if (sessions_.unread_bytes_ <= Sessions::kUnreadBytesMax || muted_) return;
-  end_status_ = Status(Code::kExhausted, "cancelled: clients left more than " +
-                                             std::to_string(Sessions::kUnreadBytesMax) +
-                                             " bytes unread in all");
-  drop_locked();
+void Session::hold_locked(size_t bytes) {
+  held_bytes_ += bytes;
+  sessions_.unread_bytes_ += bytes;
 }
 
 void Session::drop_locked() {
@@ -145,14 +154,29 @@ void Session::drop_locked() {
     ended_ = true;
     sessions_.forget_prompt(prompt_number_);
   }
-  for (const SessionOutput& each : buffer_) sessions_.unread_bytes_ -= held_by(each);
+  sessions_.unread_bytes_ -= held_bytes_.exchange(0);
   buffer_.clear();
   buffer_bytes_ = 0;
   cancel_wanted_ = !ended_;
 }
 
+void Session::give_up_locked() {
+  if (end_status_.ok()) end_status_ = std::move(no_memory_);
+  drop_locked();
+}
+
 void Session::on_event(const Event& event) {
   const MutexLock lock(mutex_);
+  if (event.done) ended_ = true;
+  try {
+    take_locked(event);
+  } catch (const std::bad_alloc&) {
+    give_up_locked();
+  }
+  sessions_.wake(shared_from_this());
+}
+
+void Session::take_locked(const Event& event) {
   if (!event.tokens.empty() || !event.text.empty())
     push_locked(SessionText{event.tokens, event.text});
   if (const size_t most = sessions_.buffer_bytes_max_; buffer_bytes_ > most) {
@@ -160,20 +184,28 @@ void Session::on_event(const Event& event) {
                                                std::to_string(most) + " bytes unread");
     drop_locked();
   }
-  check_unread_locked();
-  if (event.done) {
-    ended_ = true;
-    const bool completed =
-        event.finish == FinishReason::kStop || event.finish == FinishReason::kLength;
-    if (completed) {
-      push_locked(SessionFinish{event.finish, event.usage});
-    } else if (end_status_.ok()) {
-      end_status_ = !event.error.ok() ? event.error
-                    : event.finish == FinishReason::kCancelled
-                        ? Status(Code::kCancelled, "cancelled")
-                        : Status(Code::kInternal, "the request failed without a reason");
-    }
+  if (!event.done) return;
+  if (event.finish == FinishReason::kStop || event.finish == FinishReason::kLength) {
+    push_locked(SessionFinish{event.finish, event.usage});
+  } else if (end_status_.ok()) {
+    end_status_ = !event.error.ok() ? event.error
+                  : event.finish == FinishReason::kCancelled
+                      ? Status(Code::kCancelled, "cancelled")
+                      : Status(Code::kInternal, "the request failed without a reason");
   }
+}
+
+void Session::cut_unread() {
+  const MutexLock lock(mutex_);
+  if (muted_) return;
+  try {
+    end_status_ = Status(Code::kExhausted, "cancelled: clients left more than " +
+                                               std::to_string(sessions_.unread_bytes_max_) +
+                                               " bytes unread in all, and this one the most");
+  } catch (const std::bad_alloc&) {
+    end_status_ = std::move(no_memory_);
+  }
+  drop_locked();
   sessions_.wake(shared_from_this());
 }
 
@@ -190,14 +222,30 @@ void Session::pump() {
     buffer_.pop_front();
     buffer_bytes_ -= bytes_of(output);
     writing_bytes_ = held_by(output);
+    held_bytes_ -= writing_bytes_;
     writing_ = true;
     lock.unlock();
-    reader_.write(std::move(output));
+    try {
+      reader_.write(std::move(output));
+    } catch (const std::bad_alloc&) {
+      lock.lock();
+      give_up_locked();
+      lock.unlock();
+      written();
+    }
   } else if (ended_) {
     finished_ = true;
-    const Status status = end_status_;
+    Status status = std::move(end_status_);
     lock.unlock();
-    reader_.end(status);
+    try {
+      reader_.end(status);
+    } catch (const std::bad_alloc&) {  // the client must not wait for ever
+      std::this_thread::sleep_for(kMemoryRetry);
+      lock.lock();
+      finished_ = false;
+      end_status_ = std::move(status);
+      sessions_.wake(shared_from_this());
+    }
   }
 }
 

@@ -8,10 +8,12 @@
 // receives and reports when the client disconnects.
 //
 // The buffer of unread output is bounded: past Sessions::kBufferBytesMax, the SessionStart not
-// counted, or past kUnreadBytesMax of all sessions, the request is cancelled and the session ends
-// with kExhausted.
+// counted, the request is cancelled and the session ends with kExhausted. So does the session with
+// the most unread output past kUnreadBytesMax of all sessions, and one for which there is not enough
+// memory.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -25,6 +27,7 @@
 #include "core/base/mutex.h"
 #include "core/base/status.h"
 #include "core/engine.h"
+#include "host/base/out_of_memory.h"
 
 namespace specd::host {
 
@@ -47,13 +50,14 @@ struct SessionFinish {
 };
 using SessionOutput = std::variant<SessionStart, SessionText, SessionFinish>;
 
-// Implemented by a transport. Both are called on the thread of Sessions and must not block.
+// Implemented by a transport. Both are called on the thread of Sessions and must not block. One that
+// throws std::bad_alloc has done nothing.
 class SessionReader {
  public:
   // Starts writing `output`. The next one comes after Session::written().
   virtual void write(SessionOutput output) = 0;
   // The end: ok after a SessionFinish, else why there is none. Called once, while no write is
-  // under way; the session does not touch the reader afterwards.
+  // under way, and again if it has thrown; the session does not touch the reader afterwards.
   virtual void end(const Status& status) = 0;
 
  protected:
@@ -86,21 +90,27 @@ class Session : public std::enable_shared_from_this<Session> {
   enum class Stage { kWaiting, kSubmitting, kSubmitted };
 
   Session(Sessions& sessions, SessionReader& reader) : sessions_(sessions), reader_(reader) {}
-  Status queue(Request request, bool return_prompt_tokens);
+  Status check_and_queue(Request request, bool return_prompt_tokens);
   void submit(const Request& request, bool return_prompt_tokens);
-  void refuse(const Status& status);
+  void submitted_locked(Ticket ticket, const Request& request, bool return_prompt_tokens)
+      SPECD_REQUIRES(mutex_);
+  void refuse(Status status);
   void on_event(const Event& event);  // [step thread]
   // [any] Cancels the request; the session ends with `reason`, unless its end is already known.
   void abort(const Status& reason);
   // [any] Aborts and returns true if the client gave the request this id and the engine does not
   // have it yet.
   bool cancel_waiting(const std::string& request_id);
-  void pump();  // [thread of Sessions] starts the next write, or ends the session
+  void cut_unread();  // [thread of Sessions] all sessions together left too much unread
+  void pump();        // [thread of Sessions] starts the next write, or ends the session
 
+  void take_locked(const Event& event) SPECD_REQUIRES(mutex_);
   void push_locked(SessionOutput output) SPECD_REQUIRES(mutex_);
-  void check_unread_locked() SPECD_REQUIRES(mutex_);
+  void hold_locked(size_t bytes) SPECD_REQUIRES(mutex_);
   void drop_locked() SPECD_REQUIRES(mutex_);
   void abort_locked(const Status& reason) SPECD_REQUIRES(mutex_);
+  // Ends the session for want of memory, and needs none.
+  void give_up_locked() SPECD_REQUIRES(mutex_);
 
   Sessions& sessions_;
   SessionReader& reader_;
@@ -112,8 +122,10 @@ class Session : public std::enable_shared_from_this<Session> {
   uint64_t prompt_number_ SPECD_GUARDED_BY(mutex_) = 0;  // in the prompt queue
   std::deque<SessionOutput> buffer_ SPECD_GUARDED_BY(mutex_);
   size_t buffer_bytes_ SPECD_GUARDED_BY(mutex_) = 0;
-  uint64_t number_ SPECD_GUARDED_BY(mutex_) = 0;  // of the request in the engine
+  std::atomic<size_t> held_bytes_{0};  // what buffer_ takes in memory; changed under mutex_
+  uint64_t number_ SPECD_GUARDED_BY(mutex_) = 0;  // of the request in the engine; 0 = not there
   Status end_status_ SPECD_GUARDED_BY(mutex_);
+  Status no_memory_ SPECD_GUARDED_BY(mutex_) = no_memory();  // made while there is some
   Stage stage_ SPECD_GUARDED_BY(mutex_) = Stage::kWaiting;
   bool muted_ SPECD_GUARDED_BY(mutex_) = false;          // nothing more is written
   bool cancel_wanted_ SPECD_GUARDED_BY(mutex_) = false;  // pump() must cancel the request
@@ -121,6 +133,10 @@ class Session : public std::enable_shared_from_this<Session> {
   bool writing_ SPECD_GUARDED_BY(mutex_) = false;  // the reader has an output
   size_t writing_bytes_ SPECD_GUARDED_BY(mutex_) = 0;
   bool finished_ SPECD_GUARDED_BY(mutex_) = false;  // end() was called
+
+  // The list of Sessions::wake(), guarded by its mutex.
+  bool is_ready_ = false;
+  std::shared_ptr<Session> next_ready_;
 };
 
 }  // namespace specd::host

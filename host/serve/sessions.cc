@@ -6,10 +6,12 @@
 
 namespace specd::host {
 
-Sessions::Sessions(Engine& engine, std::string default_route, size_t buffer_bytes_max)
+Sessions::Sessions(Engine& engine, std::string default_route, size_t buffer_bytes_max,
+                   size_t unread_bytes_max)
     : engine_(engine),
       default_route_(std::move(default_route)),
       buffer_bytes_max_(buffer_bytes_max),
+      unread_bytes_max_(unread_bytes_max),
       thread_(start_thread("specd-write", [this] { run(); })) {}
 
 Sessions::~Sessions() {
@@ -67,7 +69,10 @@ const std::string& Sessions::route_of(const Request& request) const {
 void Sessions::wake(std::shared_ptr<Session> session) {
   {
     const MutexLock lock(mutex_);
-    ready_.push_back(std::move(session));
+    if (std::exchange(session->is_ready_, true)) return;
+    Session* const last = session.get();
+    (first_ready_ == nullptr ? first_ready_ : last_ready_->next_ready_) = std::move(session);
+    last_ready_ = last;
   }
   changed_.notify_one();
 }
@@ -92,14 +97,30 @@ std::vector<std::shared_ptr<Session>> Sessions::live() {
 void Sessions::run() {
   MutexLock lock(mutex_);
   while (true) {
-    while (!stopping_ && ready_.empty()) changed_.wait(lock);
-    if (ready_.empty()) return;
-    std::shared_ptr<Session> session = std::move(ready_.front());
-    ready_.pop_front();
+    while (!stopping_ && first_ready_ == nullptr) changed_.wait(lock);
+    if (first_ready_ == nullptr) return;
+    std::shared_ptr<Session> session = std::move(first_ready_);
+    first_ready_ = std::move(session->next_ready_);
+    session->is_ready_ = false;
     lock.unlock();
+    cut_unread();
     session->pump();
     session.reset();
     lock.lock();
+  }
+}
+
+// Whoever writes next may be in no arrears at all, so the largest backlog goes, not the newest.
+void Sessions::cut_unread() {
+  while (unread_bytes_ > unread_bytes_max_) {
+    std::shared_ptr<Session> most;
+    {
+      const MutexLock lock(mutex_);
+      for (const auto& [key, session] : live_)
+        if (session->held_bytes_ > (most == nullptr ? 0 : most->held_bytes_.load())) most = session;
+    }
+    if (most == nullptr) return;  // all of it is being written
+    most->cut_unread();
   }
 }
 

@@ -10,7 +10,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstddef>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
@@ -29,12 +28,13 @@ class Sessions {
  public:
   // Unread output of one session; above it the request is cancelled.
   static constexpr size_t kBufferBytesMax = 1 << 20;
-  // Unread output of all sessions, prompts in ids included; above it the session that adds to it is
-  // cancelled.
+  // Unread output of all sessions, prompts in ids included; above it the session that has the most
+  // is cancelled.
   static constexpr size_t kUnreadBytesMax = size_t{256} << 20;
 
   // `engine` outlives it. Requests without a route get `default_route`.
-  Sessions(Engine& engine, std::string default_route, size_t buffer_bytes_max = kBufferBytesMax);
+  Sessions(Engine& engine, std::string default_route, size_t buffer_bytes_max = kBufferBytesMax,
+           size_t unread_bytes_max = kUnreadBytesMax);
   ~Sessions();  // REQUIRES every session to be closed
   Sessions(const Sessions&) = delete;
   Sessions& operator=(const Sessions&) = delete;
@@ -64,20 +64,22 @@ class Sessions {
   Engine& engine() { return engine_; }
   const std::string& route_of(const Request& request) const;
   Status is_open() const;                       // kUnavailable while draining
-  void wake(std::shared_ptr<Session> session);  // queues it for pump()
+  void wake(std::shared_ptr<Session> session);  // queues it for pump(); needs no memory
   void remove(Session* session);
   void run();
+  void cut_unread();
   std::vector<std::shared_ptr<Session>> live();
 
   Engine& engine_;
   const std::string default_route_;
-  const size_t buffer_bytes_max_;
+  const size_t buffer_bytes_max_, unread_bytes_max_;
   std::atomic<bool> draining_{false};
   std::atomic<size_t> unread_bytes_{0};
   Mutex mutex_;
   CondVar changed_;
   CondVar all_closed_;
-  std::deque<std::shared_ptr<Session>> ready_ SPECD_GUARDED_BY(mutex_);
+  std::shared_ptr<Session> first_ready_ SPECD_GUARDED_BY(mutex_);
+  Session* last_ready_ SPECD_GUARDED_BY(mutex_) = nullptr;
   std::unordered_map<Session*, std::shared_ptr<Session>> live_ SPECD_GUARDED_BY(mutex_);
   bool stopping_ SPECD_GUARDED_BY(mutex_) = false;
   std::thread thread_;

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "host/base/command_line.h"
 #include "host/config/config_schema.h"
 #include "tests/host/config/config_rig.h"
 #include "tests/host/base/run_command.h"
@@ -156,9 +157,9 @@ TEST(CommandLine, what_a_command_does_not_take_is_refused) {
       {kSpecctl + " generate --seed -1 --prompt x", "('-1') for option '--seed' is invalid"},
       {kSpecctl + " generate --seed=-1 --prompt x", "('-1') for option '--seed' is invalid"},
       {kSpecctl + " generate --seed 1e99 --prompt x", "from 0 to 18446744073709551615"},
-      {kSpecctl + " generate --max-tokens 99999999999 --prompt x",
-       "from -2147483648 to 2147483647"},
-      {kSpecctl + " status --timeout -1", "--timeout: expected 0 or more, found -1"},
+      {kSpecctl + " generate --max-tokens 99999999999 --prompt x", "from 1 to 2147483647"},
+      {kSpecctl + " status --timeout -1",
+       "('-1') for option '--timeout' is invalid; expected a whole number from 0 to 2147483647"},
       {kSpecctl + " generate --timeout 1", "generate takes no --timeout"},
       {kSpecctl + " generate --repeat 2", "generate takes no --repeat"},
       {kSpecctl + " generate --request-id 'a\xff'", "--request-id: expected UTF-8, found 'a\\xff'"},
@@ -173,6 +174,36 @@ TEST(CommandLine, what_a_command_does_not_take_is_refused) {
     EXPECT_EQ(code, 2) << line;
     EXPECT_NE(output.find(words), std::string::npos) << line << ": " << output;
   }
+}
+
+TEST(CommandLine, a_number_outside_of_the_range_that_its_option_declares_is_refused_with_it) {
+  namespace po = boost::program_options;
+  po::options_description options;
+  options.add_options()("rounds,r", whole_number<int32_t>(1)->default_value(3), "")(
+      "priority", whole_number<int64_t>(-10, 10), "")("seed", po::value<uint64_t>(), "");
+  const auto read = [&](const std::vector<std::string>& arguments) {
+    return read_command_line(options, {}, arguments);
+  };
+  for (const char* word : {"0", "-1", "99999999999", "x"}) {
+    const Status status = read({"--rounds", word}).status();
+    EXPECT_EQ(status.code(), Code::kInvalidArgument) << word;
+    EXPECT_NE(status.message().find("--rounds"), std::string::npos) << status.message();
+    EXPECT_NE(status.message().find("expected a whole number from 1 to 2147483647"),
+              std::string::npos)
+        << status.message();
+  }
+  for (const char* word : {"-11", "11"}) {
+    EXPECT_NE(read({"--priority", word}).status().message().find("from -10 to 10"),
+              std::string::npos)
+        << word;
+  }
+  EXPECT_NE(read({"--seed", "x"}).status().message().find("from 0 to 18446744073709551615"),
+            std::string::npos);
+  const auto values = read({"--priority", "-10", "-r", "1"});
+  ASSERT_TRUE(values.ok()) << values.status().message();
+  EXPECT_EQ(values.value()["priority"].as<int64_t>(), -10);
+  EXPECT_EQ(values.value()["rounds"].as<int32_t>(), 1);
+  EXPECT_EQ(read({}).value()["rounds"].as<int32_t>(), 3);
 }
 
 TEST(CommandLine, help_and_version_are_printed_and_a_file_that_is_not_there_is_a_config_error) {

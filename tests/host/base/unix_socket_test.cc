@@ -72,6 +72,17 @@ TEST_F(UnixSocketTest, folder_that_others_may_write_to_is_refused_unless_it_is_s
   }
 }
 
+TEST_F(UnixSocketTest, folder_of_another_user_is_refused) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can make a folder of another user";
+  for (const auto more : {fs::perms::none, fs::perms::all | fs::perms::sticky_bit}) {
+    fs::permissions(folder_, fs::perms::owner_all | more);
+    ASSERT_EQ(chown(folder_.c_str(), 4711, 4711), 0);
+    expect_refused(folder_.string() + " belongs to another user (id 4711), who could replace");
+    ASSERT_EQ(chown(folder_.c_str(), 0, 0), 0);
+    EXPECT_TRUE(SocketClaim::take(path_).ok());
+  }
+}
+
 TEST_F(UnixSocketTest, lock_that_is_no_plain_file_of_this_user_is_named) {
   const std::string lock = path_ + ".lock";
   fs::create_directory(lock);
@@ -163,6 +174,22 @@ TEST_F(UnixSocketTest, file_put_in_the_place_of_the_socket_outlives_the_claim) {
     std::ofstream(path_) << "keep";
   }
   EXPECT_TRUE(fs::is_regular_file(path_));
+}
+
+TEST_F(UnixSocketTest, socket_of_a_daemon_that_holds_a_newer_lock_outlives_the_claim) {
+  {
+    auto first = SocketClaim::take(path_);
+    ASSERT_TRUE(first.ok()) << first.status().text();
+    leave_socket();
+    fs::remove(path_);
+    fs::remove(path_ + ".lock");
+    const auto second = SocketClaim::take(path_);
+    ASSERT_TRUE(second.ok()) << second.status().text();
+    leave_socket();
+    { const SocketClaim ended = std::move(first).value(); }
+    EXPECT_TRUE(fs::is_socket(path_));
+  }
+  EXPECT_FALSE(fs::exists(path_)) << "its own daemon removes it";
 }
 
 TEST_F(UnixSocketTest, lock_file_is_private_and_not_followed) {

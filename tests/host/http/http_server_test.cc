@@ -206,6 +206,24 @@ TEST_F(HttpServerTest, who_does_not_read_the_answer_is_cut_and_holds_nobody_up) 
   }
 }
 
+TEST_F(HttpServerTest, connections_whose_answers_are_not_read_do_not_keep_others_out) {
+  start({.connections_max = 8});
+  std::vector<RawClient> lazy;
+  for (int i = 0; i < 16; ++i) {  // twice as many as there are places
+    lazy.emplace_back(endpoint());
+    ASSERT_TRUE(lazy.back().send("GET /big HTTP/1.1\r\nHost: a\r\n\r\n"));
+    while (calls_ <= i) std::this_thread::sleep_for(milliseconds(1));
+    if (i < 7) continue;
+    EXPECT_EQ(http_body(http_get(endpoint(), "/here")), "here\n") << i;
+    calls_ = i + 1;
+  }
+  // Those that waited longest made room.
+  EXPECT_LT(lazy.front().read_all().size(), size_t{8} << 20);
+  EXPECT_TRUE(lazy.front().ended());
+  // One that has its place is answered as soon as it reads.
+  EXPECT_GT(lazy.back().read_answer().size(), size_t{8} << 20);
+}
+
 TEST_F(HttpServerTest, a_thousand_connections_are_served_or_turned_away) {
   start({.connections_max = 32, .time_limit = milliseconds(3000)});
   // Idle connections hold every place, then others come in crowds.

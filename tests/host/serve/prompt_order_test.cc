@@ -93,6 +93,51 @@ TEST_F(PromptOrder, long_prompt_waits_for_no_more_bytes_than_it_has) {
   EXPECT_LE(order_.find('L'), 3U) << order_;
 }
 
+TEST_F(PromptOrder, prompts_without_a_byte_do_not_pass_a_long_one_without_end) {
+  PromptQueue queue;
+  std::promise<void> long_open, short_open;
+  std::atomic<int> n_held{0};
+  const auto hold = [&](size_t bytes, const std::shared_future<void>& opened) {
+    const int before = n_held;
+    ASSERT_TRUE(queue
+                    .add({.bytes = bytes,
+                          .priority = 0,
+                          .render =
+                              [&n_held, opened] {
+                                ++n_held;
+                                opened.wait();
+                              }})
+                    .ok());
+    while (n_held == before) std::this_thread::yield();
+  };
+  hold(kLong, long_open.get_future().share());
+  hold(1, short_open.get_future().share());  // to the end, so that one thread renders in order
+  size_t n_passed = 0;
+  std::promise<size_t> n_passed_long;
+  ASSERT_TRUE(
+      queue
+          .add(
+              {.bytes = kLong, .priority = 0, .render = [&] { n_passed_long.set_value(n_passed); }})
+          .ok());
+  std::function<void()> add_next = [&] {
+    if (n_passed == 1000) return;
+    ASSERT_TRUE(queue
+                    .add({.bytes = 0,
+                          .priority = 0,
+                          .render =
+                              [&] {
+                                ++n_passed;
+                                add_next();
+                              }})
+                    .ok());
+  };
+  add_next();
+  long_open.set_value();
+  EXPECT_LE(n_passed_long.get_future().get(), kLong / PromptQueue::kTemplateBytes + 1);
+  short_open.set_value();
+  EXPECT_TRUE(queue.wait_idle(std::chrono::seconds(60)));
+}
+
 TEST_F(PromptOrder, priority_counts_as_bytes) {
   ASSERT_TRUE(add("a", kLong).ok());
   ASSERT_TRUE(add("b", kLong, 10).ok());

@@ -11,6 +11,7 @@
 #include <future>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <string>
 #include <thread>
@@ -44,6 +45,12 @@ class Client final : SessionReader {
     session_->start(request, options);
   }
   void disconnect() { session_->disconnect(); }
+  // The next so many calls find no memory.
+  void fail(int writes, int ends) {
+    const std::lock_guard lock(mutex_);
+    writes_to_fail_ = writes;
+    ends_to_fail_ = ends;
+  }
   // While it lives, the thread of Sessions waits in its next call of this client.
   std::unique_lock<std::mutex> hold() { return std::unique_lock(mutex_); }
   // From now on takes everything at once.
@@ -85,6 +92,7 @@ class Client final : SessionReader {
     const std::lock_guard lock(mutex_);
     EXPECT_EQ(ends_, 0) << "an output after the end";
     EXPECT_FALSE(writing_) << "two outputs at once";
+    if (writes_to_fail_ > 0 && writes_to_fail_-- > 0) throw std::bad_alloc();
     outputs_.push_back(std::move(output));
     writing_ = pace_ == Pace::kByHand;
     if (!writing_) session_->written();
@@ -93,6 +101,7 @@ class Client final : SessionReader {
   void end(const Status& status) override {
     const std::lock_guard lock(mutex_);
     EXPECT_FALSE(writing_) << "an end while a write is under way";
+    if (ends_to_fail_ > 0 && ends_to_fail_-- > 0) throw std::bad_alloc();
     EXPECT_EQ(++ends_, 1);
     status_ = status;
     changed_.notify_all();
@@ -102,7 +111,7 @@ class Client final : SessionReader {
   std::condition_variable changed_;
   Pace pace_;
   bool writing_ = false;
-  int ends_ = 0;
+  int ends_ = 0, writes_to_fail_ = 0, ends_to_fail_ = 0;
   Status status_;
   std::vector<SessionOutput> outputs_;
   const std::shared_ptr<Session> session_;
@@ -148,8 +157,9 @@ class SessionTest : public EngineTest {
     EngineTest::start(o);
     open_sessions();
   }
-  void open_sessions(size_t buffer_bytes_max = Sessions::kBufferBytesMax) {
-    sessions_.emplace(*engine_, "lookup", buffer_bytes_max);
+  void open_sessions(size_t buffer_bytes_max = Sessions::kBufferBytesMax,
+                     size_t unread_bytes_max = Sessions::kUnreadBytesMax) {
+    sessions_.emplace(*engine_, "lookup", buffer_bytes_max, unread_bytes_max);
   }
   void TearDown() override {
     EXPECT_TRUE(sessions_->wait_closed(milliseconds(0)));
@@ -255,6 +265,62 @@ TEST_F(SessionTest, a_reader_that_leaves_too_much_unread_is_cancelled) {
   EXPECT_EQ(status.code(), Code::kExhausted);
   EXPECT_NE(status.text().find("more than 200 bytes unread"), std::string::npos) << status.text();
   EXPECT_LE(client.outputs().size(), 1u) << "what was unread is dropped";
+}
+
+TEST_F(SessionTest, of_all_that_is_unread_the_largest_part_is_dropped_and_who_reads_is_served) {
+  Request plain = ids_request(40);
+  plain.route = "off";  // one token an event, so that what is unread is the same each time
+  size_t unread = 0;
+  {
+    Client measured(*sessions_);
+    measured.start(plain);
+    ASSERT_TRUE(measured.wait().ok());
+    for (const SessionOutput& each : measured.outputs())
+      if (const auto* text = std::get_if<SessionText>(&each))
+        unread += 8 + 4 * text->tokens.size() + text->text.size();
+    unread += 8;  // the finish
+  }
+  sessions_.reset();
+  open_sessions(Sessions::kBufferBytesMax, unread);
+  Client lazy(*sessions_, Pace::kByHand);
+  lazy.start(plain);
+  EXPECT_TRUE(engine_->wait_idle(60'000));
+  flush();
+  EXPECT_EQ(lazy.ends(), 0) << "as much as may be unread";
+  // Every output is one too many now, but it is not these clients that do not read.
+  for (int i = 0; i < 3; ++i) {
+    Client quick(*sessions_);
+    Request few = plain;
+    few.max_tokens = 10;
+    quick.start(few);
+    EXPECT_TRUE(quick.wait().ok()) << quick.wait().to_string();
+    EXPECT_EQ(quick.tokens().size(), 10u);
+  }
+  lazy.read_on();
+  const Status status = lazy.wait();
+  EXPECT_EQ(status.code(), Code::kExhausted);
+  EXPECT_NE(status.text().find(std::to_string(unread) + " bytes unread in all"), std::string::npos)
+      << status.text();
+  EXPECT_EQ(lazy.outputs().size(), 1u) << "what was unread is dropped";
+  EXPECT_EQ(engine_->status().cancelled, 0u);
+}
+
+TEST_F(SessionTest, a_reader_without_memory_ends_its_own_session_with_the_reason) {
+  Pending holder = hold_step_thread();
+  Client client(*sessions_), other(*sessions_);
+  client.fail(/*writes=*/1, /*ends=*/2);
+  client.start(ids_request(1500));
+  other.start(ids_request(4));
+  flush();
+  flush();  // the failure wakes the thread of Sessions once more
+  holder.let_go();
+  const Status status = client.wait();
+  EXPECT_EQ(status.code(), Code::kExhausted);
+  EXPECT_NE(status.text().find("not enough memory"), std::string::npos) << status.text();
+  EXPECT_TRUE(client.outputs().empty());
+  EXPECT_TRUE(other.wait().ok());
+  EXPECT_TRUE(engine_->wait_idle(60'000));
+  EXPECT_EQ(engine_->status().cancelled, 1u);
 }
 
 TEST_F(SessionTest, the_ids_of_a_prompt_do_not_count_as_unread) {
