@@ -178,7 +178,8 @@ Status check_route(const RouteOptions& route, const EngineOptions& options);
 
 // Checks everything that needs no weights: options, the model's files, plugin manifests, pairs.
 // Loads the plugins of the routes and makes their instances, so plugin code runs. With
-// `devices: [cpu]` it also activates them. Call shut_down_plugins() afterwards.
+// `devices: [cpu]` it also activates them. Call shut_down_plugins() afterwards, unless a plugin did
+// not return within plugin_control_seconds (n_late_works()): then the process must end by _exit().
 Status check_options(const EngineOptions& options);
 
 // [control] Calls the deinit() of every plugin. Call it at process exit, after the last engine. The

@@ -16,6 +16,8 @@ namespace {
 
 using WorkFn = std::function<void(const std::atomic<bool>& is_late)>;
 
+constexpr char kNoMemory[] = "no memory left";  // so short that a Status of it takes none
+
 std::atomic<int> n_late{0};
 
 // For ever.
@@ -33,16 +35,17 @@ void keep(WorkFn work) {
 class Work final : public ActivityWatcher {
  public:
   void changed(const Activity& now) override {
-    const auto text = [](const char* each) { return std::string(each == nullptr ? "" : each); };
     const MutexLock lock(mutex_);
-    plugin_ = text(now.plugin);
-    call_ = now.who == nullptr ? "the work" : text(now.who) + ": " + text(now.call) + "()";
+    now_ = now;
   }
   // False when the work is late.
   bool may_return() {
     const MutexLock lock(mutex_);
     is_returning_ = !is_late_;
-    if (is_late_) --n_late;
+    if (is_late_) {
+      --n_late;
+      n_late.notify_all();
+    }
     return is_returning_;
   }
   void finish(const Status& status) {
@@ -60,9 +63,16 @@ class Work final : public ActivityWatcher {
       } else if (!returned_.wait_until(lock, deadline) && !is_returning_ && !has_returned_) {
         is_late_ = true;
         ++n_late;
-        late_plugin = plugin_;
-        return Status(Code::kDeadlineExceeded,
-                      call_ + " has not returned within " + std::to_string(limit.count()) + " s");
+        const auto text = [](const char* each) { return std::string(each == nullptr ? "" : each); };
+        try {
+          late_plugin = text(now_.plugin);
+          return Status(
+              Code::kDeadlineExceeded,
+              (now_.who == nullptr ? "the work" : text(now_.who) + ": " + text(now_.call) + "()") +
+                  " has not returned within " + std::to_string(limit.count()) + " s");
+        } catch (const std::bad_alloc&) {
+          return Status(Code::kDeadlineExceeded, kNoMemory);
+        }
       }
     }
     return status_;
@@ -72,8 +82,7 @@ class Work final : public ActivityWatcher {
  private:
   Mutex mutex_;
   CondVar returned_;
-  std::string plugin_ SPECD_GUARDED_BY(mutex_);
-  std::string call_ SPECD_GUARDED_BY(mutex_) = "the work";
+  Activity now_ SPECD_GUARDED_BY(mutex_);  // its strings live until it changes
   Status status_ SPECD_GUARDED_BY(mutex_);
   bool is_returning_ SPECD_GUARDED_BY(mutex_) = false;
   bool has_returned_ SPECD_GUARDED_BY(mutex_) = false;
@@ -83,15 +92,16 @@ class Work final : public ActivityWatcher {
 }  // namespace
 
 Status run_within(std::chrono::seconds limit, WorkFn work, std::string& late_plugin) {
-  const auto shared = std::make_shared<Work>();
+  std::shared_ptr<Work> shared;
   try {
+    shared = std::make_shared<Work>();
     try_start_thread("specd-control", [shared, work = std::move(work)]() mutable {
       watch_activity(shared.get());
       Status status;
       try {
         work(shared->is_late());
       } catch (const std::bad_alloc&) {
-        status = Status(Code::kExhausted, "there is not enough memory");
+        status = Status(Code::kExhausted, kNoMemory);
       }
       watch_activity(nullptr);
       if (!shared->may_return()) {
@@ -102,12 +112,22 @@ Status run_within(std::chrono::seconds limit, WorkFn work, std::string& late_plu
       work = nullptr;  // what it owns is gone when it counts as returned
       shared->finish(status);
     }).detach();
+  } catch (const std::bad_alloc&) {
+    return Status(Code::kExhausted, kNoMemory);
   } catch (const std::system_error& error) {
     return Status(Code::kExhausted, "cannot start a thread: " + error.code().message());
   }
   return shared->wait(limit, late_plugin);
 }
 
+Status check_in_time(const std::atomic<bool>& is_late) {
+  if (!is_late) return Status();
+  return Status(Code::kDeadlineExceeded, "an earlier call was late, this one is left out");
+}
+
 int n_late_works() { return n_late; }
+void wait_for_late_works() {
+  for (int n = n_late; n != 0; n = n_late) n_late.wait(n);
+}
 
 }  // namespace specd

@@ -18,7 +18,15 @@ Status run_within(std::chrono::seconds limit,
                   std::function<void(const std::atomic<bool>& is_late)> work,
                   std::string& late_plugin);
 
+// An error once the work is late. Work that calls plugins asks before each call: a late one must be
+// its last, since nobody waits for the next.
+Status check_in_time(const std::atomic<bool>& is_late);
+// For what does not run within a limit.
+inline constexpr std::atomic<bool> kNeverLate{false};
+
 // [any] How many works did not return in time and still run.
 int n_late_works();
+// [any] Waits until there are none, however long that takes.
+void wait_for_late_works();
 
 }  // namespace specd

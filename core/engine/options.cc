@@ -1,8 +1,12 @@
 #include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <memory>
 #include <set>
 
 #include "core/device/cuda_device.h"
 #include "core/base/quote.h"
+#include "core/base/run_within.h"
 #include "core/base/words.h"
 #include "core/engine/options.h"
 #include "core/engine/target.h"
@@ -198,15 +202,66 @@ Result<int32_t> kv_pages_of(const ModelOptions& model, const Device& device, uin
   return static_cast<int32_t>(std::min<uint64_t>(bytes / page_bytes, EngineLimits::kKvPages));
 }
 
+namespace {
+
+// What the pairs of routes are checked with.
+struct PairBench {
+  std::unique_ptr<CpuDevice> device;
+  Target target;
+  PagePool no_pages{0};
+  std::unique_ptr<ModelService> draft_models;
+  // Plugins keep the host beyond the check; ~Services() takes the directory away from it.
+  std::unique_ptr<Services> services;
+  std::unique_ptr<PluginRegistry> registry;
+};
+
+// What checks one pair, which may be late: then it stays, with the bench.
+struct PairCheck {
+  std::shared_ptr<PairBench> bench;
+  RouteOptions wanted;
+  RouteTerms terms;
+  std::string device_name;
+  LiveRoute route;
+  Status status;
+
+  void run(const std::atomic<bool>& is_late) {
+    status =
+        create_route(route, *bench->registry, wanted, terms, bench->target.facts.info, is_late);
+    if (status.ok()) {
+      status = device_name == "cpu" ? activate_route(route, terms, *bench->device, is_late)
+                                    : place(route, false, device_name).status();
+    }
+    destroy_route(route, is_late);
+  }
+};
+
+Status check_pair(const std::shared_ptr<PairBench>& bench, const RouteOptions& route,
+                  const EngineOptions& options) {
+  const auto check = std::make_shared<PairCheck>();
+  check->bench = bench;
+  check->wanted = route;
+  check->terms = route_terms(options);
+  check->device_name = options.devices.front();
+  std::string unused;
+  const Status done = run_within(
+      std::chrono::seconds(options.plugin_control_seconds),
+      [check](const std::atomic<bool>& is_late) { check->run(is_late); }, unused);
+  if (done.code() == Code::kDeadlineExceeded)
+    return Status(done.code(), done.message() + " (plugins.control_seconds)");
+  return done.ok() ? check->status : done;
+}
+
+}  // namespace
+
 Status check_options(const EngineOptions& options) {
   SPECD_OK_OR_RETURN(check_limits(options));
-  SPECD_TRY(const auto device,
-            CpuDevice::create(options.isa, 1, options.numerics == Numerics::kBf16));
+  const auto bench = std::make_shared<PairBench>();
+  SPECD_TRY(bench->device, CpuDevice::create(options.isa, 1, options.numerics == Numerics::kBf16));
   if (const int32_t index = cuda_index(options.devices.front()); index >= 0) {
     const auto opened = open_cuda_device(index, {});
     if (!opened.ok()) return opened.status().in_field("devices[0]");
   }
-  Target target;
+  Target& target = bench->target;
   SPECD_OK_OR_RETURN(target.load(options.model));
   const std::string& path = options.model.path;
   const ModelConfig& config = target.config;
@@ -219,38 +274,26 @@ Status check_options(const EngineOptions& options) {
   // The memory of another device is known only when it is opened for loading.
   if (options.devices.front() == "cpu" || options.model.kv_memory_share == 0) {
     const uint64_t page_bytes = KvStore::page_bytes(config, kernel_dtype(options.model.kv_dtype));
-    SPECD_OK_OR_RETURN(kv_pages_of(options.model, *device, page_bytes, 1).status());
+    SPECD_OK_OR_RETURN(kv_pages_of(options.model, *bench->device, page_bytes, 1).status());
   }
-  PagePool no_pages(0);
-  ModelService draft_models(*device, no_pages);
+  bench->draft_models = std::make_unique<ModelService>(*bench->device, bench->no_pages);
   for (size_t i = 0; i < options.draft_models.size(); ++i) {
     const DraftModelOptions& model = options.draft_models[i];
-    draft_models.add(check_draft_model(model.name, model.path, kernel_dtype(model.kv_dtype),
-                                       {config, *target.tokenizer}));
-    const Status& status = draft_models.models().back()->status;
+    bench->draft_models->add(check_draft_model(model.name, model.path, kernel_dtype(model.kv_dtype),
+                                               {config, *target.tokenizer}));
+    const Status& status = bench->draft_models->models().back()->status;
     if (!status.ok()) return status.with_context(model.name).in_field(draft_model_field(i));
   }
   if (options.routes.empty()) return Status();
-  // Plugins keep the host beyond this call; ~Services() takes the directory away from it.
-  Services services(*device, *device, config.vocab_size);
-  services.set_models(&draft_models);
-  SPECD_TRY(const auto registry,
+  bench->services = std::make_unique<Services>(*bench->device, *bench->device, config.vocab_size);
+  bench->services->set_models(bench->draft_models.get());
+  SPECD_TRY(bench->registry,
             PluginRegistry::open({.directories = options.plugin_directories,
                                   .cache_directory = options.plugin_cache_directory},
-                                 make_host(&services))
+                                 make_host(bench->services.get()))
                 .in_field("plugins"));
-  const std::atomic<bool> never_late{false};
-  const RouteTerms terms = route_terms(options);
-  const std::string& device_name = options.devices.front();
-  for (const RouteOptions& route : options.routes) {
-    const auto made = create_route(*registry, route, terms, target.facts.info, never_late);
-    Status status = made.status();
-    if (made.ok()) {
-      status = device_name == "cpu" ? activate_route(*made.value(), terms, *device)
-                                    : place(*made.value(), false, device_name).status();
-    }
-    if (!status.ok()) return status.in_field(route_field(route.name));
-  }
+  for (const RouteOptions& route : options.routes)
+    SPECD_OK_OR_RETURN(check_pair(bench, route, options).in_field(route_field(route.name)));
   return Status();
 }
 

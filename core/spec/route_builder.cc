@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/base/run_within.h"
 #include "core/device/host_memory.h"
 #include "core/plugin/instance/caps.h"
 
@@ -45,35 +46,29 @@ BundleInfo bundle_of(const PluginRegistry& registry, const std::string& plugin_i
 
 }  // namespace
 
-Result<std::unique_ptr<LiveRoute>> create_route(PluginRegistry& registry,
-                                                const RouteOptions& wanted, const RouteTerms& terms,
-                                                const specd_target_info& target,
-                                                const std::atomic<bool>& is_late) {
-  auto route = std::make_unique<LiveRoute>();
-  route->name = wanted.name;
-  SPECD_TRY(route->drafter,
+Status create_route(LiveRoute& route, PluginRegistry& registry, const RouteOptions& wanted,
+                    const RouteTerms& terms, const specd_target_info& target,
+                    const std::atomic<bool>& is_late) {
+  route.name = wanted.name;
+  SPECD_TRY(route.drafter,
             registry
                 .make_drafter(wanted.drafter.plugin, wanted.drafter.factory, wanted.drafter.config,
-                              target, wanted.name + ".drafter")
+                              target, wanted.name + ".drafter", is_late)
                 .in_field("drafter"));
-  if (is_late) {
-    (void)route.release();
-    return Status(Code::kDeadlineExceeded, "the drafter was made too late");
-  }
-  SPECD_TRY(route->verifier,
+  SPECD_TRY(route.verifier,
             registry
                 .make_verifier(wanted.verifier.plugin, wanted.verifier.factory,
-                               wanted.verifier.config, target, wanted.name + ".verifier")
+                               wanted.verifier.config, target, wanted.name + ".verifier", is_late)
                 .in_field("verifier"));
-  route->drafter_bundle = bundle_of(registry, wanted.drafter.plugin);
-  route->verifier_bundle = bundle_of(registry, wanted.verifier.plugin);
-  for (const std::string& part : route->drafter->part_plugins()) {
-    route->part_bundles.push_back(bundle_of(registry, part));
+  route.drafter_bundle = bundle_of(registry, wanted.drafter.plugin);
+  route.verifier_bundle = bundle_of(registry, wanted.verifier.plugin);
+  for (const std::string& part : route.drafter->part_plugins()) {
+    route.part_bundles.push_back(bundle_of(registry, part));
   }
-  const specd_drafter_caps& caps = route->drafter->caps();
+  const specd_drafter_caps& caps = route.drafter->caps();
 
   std::string why;
-  const uint32_t pair = pair_guarantee(caps, route->verifier->caps(), &why);
+  const uint32_t pair = pair_guarantee(caps, route.verifier->caps(), &why);
   const bool unusable = pair == SPECD_GUARANTEE_UNUSABLE;
   Guarantee reached = guarantee_of(pair);
   if (!terms.is_strict && reached > Guarantee::kLaw) {
@@ -94,12 +89,12 @@ Result<std::unique_ptr<LiveRoute>> create_route(PluginRegistry& registry,
                       std::to_string(terms.max_sequences));
   }
   uint32_t nodes = std::min(caps.max_nodes, static_cast<uint32_t>(wanted.draft_nodes_max));
-  if (const uint32_t most = route->verifier->caps().max_nodes; most != 0)
+  if (const uint32_t most = route.verifier->caps().max_nodes; most != 0)
     nodes = std::min(nodes, most);
-  route->draft_nodes_max = static_cast<int32_t>(nodes);
-  route->disable_by_batch_size = wanted.disable_by_batch_size;
-  route->call_ns_max = static_cast<uint64_t>(wanted.call_ms_max) * 1'000'000;
-  return route;
+  route.draft_nodes_max = static_cast<int32_t>(nodes);
+  route.disable_by_batch_size = wanted.disable_by_batch_size;
+  route.call_ns_max = static_cast<uint64_t>(wanted.call_ms_max) * 1'000'000;
+  return check_in_time(is_late);
 }
 
 Result<Placement> place(const LiveRoute& route, bool device_is_host,
@@ -131,7 +126,8 @@ Result<Placement> place(const LiveRoute& route, bool device_is_host,
   return placed;
 }
 
-Status activate_route(LiveRoute& route, const RouteTerms& terms, Device& device) {
+Status activate_route(LiveRoute& route, const RouteTerms& terms, Device& device,
+                      const std::atomic<bool>& is_late) {
   const specd_drafter_caps& caps = route.drafter->caps();
   SPECD_TRY(const Placement placed, place(route, device.is_host(), device.name()));
   const bool on_device = placed.drafts_on_device;
@@ -154,7 +150,8 @@ Status activate_route(LiveRoute& route, const RouteTerms& terms, Device& device)
                          .in_field("drafter"));
   grant.memory_bytes_max = quota_of(caps, grant.max_batch);
   route.counters.accepted_at = std::vector<std::atomic<uint64_t>>(grant.max_depth);
-  SPECD_OK_OR_RETURN(route.drafter->activate(grant).in_field("drafter"));
+  SPECD_OK_OR_RETURN(check_in_time(is_late));
+  SPECD_OK_OR_RETURN(route.drafter->activate(grant, is_late).in_field("drafter"));
   specd_verifier_grant verifier{};
   verifier.struct_size = sizeof(verifier);
   verifier.device_type = route.verifies_on_device ? SPECD_DEV_CUDA : SPECD_DEV_CPU;
@@ -165,7 +162,16 @@ Status activate_route(LiveRoute& route, const RouteTerms& terms, Device& device)
   verifier.max_nodes = grant.max_nodes;
   verifier.max_depth = grant.max_depth;
   verifier.max_batch = grant.max_batch;
-  return route.verifier->activate(verifier).in_field("verifier");
+  SPECD_OK_OR_RETURN(check_in_time(is_late));
+  SPECD_OK_OR_RETURN(route.verifier->activate(verifier).in_field("verifier"));
+  return check_in_time(is_late);
+}
+
+void destroy_route(LiveRoute& route, const std::atomic<bool>& is_late) {
+  if (route.verifier != nullptr && !is_late) route.verifier->deactivate();
+  if (!is_late) route.verifier.reset();
+  if (route.drafter != nullptr && !is_late) route.drafter->deactivate();
+  if (!is_late) route.drafter.reset();
 }
 
 }  // namespace specd

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <atomic>
-#include <memory>
 #include <string>
 
 #include "core/device/device.h"
@@ -18,14 +17,17 @@ struct RouteTerms {
   int32_t max_sequences = 0;
 };
 
-// Loads the plugins, checks the pair and its limits, and creates both instances without activating
-// them: this takes only memory that the plugins allocate themselves. The field of an error is a key
-// of the route in the configuration: "drafter.config.max_nodes", "guarantee". Once `is_late` is true
-// it makes no further call into plugins, leaves alone what it has made, and fails. [control]
-Result<std::unique_ptr<LiveRoute>> create_route(PluginRegistry& registry,
-                                                const RouteOptions& wanted, const RouteTerms& terms,
-                                                const specd_target_info& target,
-                                                const std::atomic<bool>& is_late);
+// Instances are made and destroyed by work that may be late (see run_within()). Once `is_late` is
+// true, none of these functions makes a further call into plugins, and those that return a Status
+// fail. ~LiveRoute() does not know the time: the work must own the route, so that it stays.
+
+// Loads the plugins, checks the pair and its limits, and creates both instances in `route`, which is
+// new, without activating them: this takes only memory that the plugins allocate themselves. The
+// field of an error is a key of the route in the configuration: "drafter.config.max_nodes",
+// "guarantee". [control]
+Status create_route(LiveRoute& route, PluginRegistry& registry, const RouteOptions& wanted,
+                    const RouteTerms& terms, const specd_target_info& target,
+                    const std::atomic<bool>& is_late);
 // Where a pair works with models on such a device: in the device's memory, or in the host's.
 // kFailedPrecondition when it can use neither.
 struct Placement {
@@ -35,6 +37,9 @@ Result<Placement> place(const LiveRoute& route, bool device_is_host,
                         const std::string& device_name);
 // Activates both instances, which may take their memory; then the route can serve. `device` is that
 // of the models. Errors as above. [control]
-Status activate_route(LiveRoute& route, const RouteTerms& terms, Device& device);
+Status activate_route(LiveRoute& route, const RouteTerms& terms, Device& device,
+                      const std::atomic<bool>& is_late);
+// Deactivates and destroys the instances that there are. [control]
+void destroy_route(LiveRoute& route, const std::atomic<bool>& is_late);
 
 }  // namespace specd

@@ -1,4 +1,6 @@
 // specd: the daemon's command line.
+#include <unistd.h>
+
 #include <boost/program_options.hpp>
 #include <cstdio>
 #include <exception>
@@ -6,6 +8,7 @@
 #include <vector>
 
 #include "core/base/last_words.h"
+#include "core/base/run_within.h"
 #include "core/base/words.h"
 #include "host/base/command_line.h"
 #include "host/base/completion.h"
@@ -49,6 +52,12 @@ int print(const std::string& text) {
 
 int check(const Config& config) {
   const Status status = check_options(config.engine);
+  if (n_late_works() > 0) {
+    // exit() waits for the linker's lock, which a constructor that hangs holds.
+    const int code = wrong_config(with_place(config, status));
+    expect_end();
+    _exit(code);
+  }
   shut_down_plugins();
   if (!status.ok()) return wrong_config(with_place(config, status));
   std::printf("%s: ok (model %s, %zu routes besides off)\n", config.file.c_str(),

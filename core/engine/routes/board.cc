@@ -7,6 +7,7 @@
 #include "core/base/run_within.h"
 #include "core/base/thread.h"
 #include "core/services/metrics.h"
+#include "core/spec/route_builder.h"
 
 namespace specd {
 
@@ -96,6 +97,8 @@ RouteBoard::~RouteBoard() {
   }
   changed_.notify_all();
   thread_.join();
+  // They use what is destroyed next. The process has its own limit for a call that never returns.
+  wait_for_late_works();
 }
 
 std::shared_ptr<const RouteTable> RouteBoard::read() const {
@@ -185,14 +188,17 @@ void RouteBoard::retire_loop() {
     {
       const MutexLock control(control_);
       if (is_last) {
-        // Nothing may go on while what it uses is destroyed; the process has its own limit.
-        route.reset();
+        // ~RouteBoard() waits for this, so it needs no limit.
+        wait_for_late_works();
+        destroy_route(*route, kNeverLate);
       } else {
         std::string late_plugin;
-        auto owned = std::make_shared<std::unique_ptr<LiveRoute>>(std::move(route));
+        const std::shared_ptr<LiveRoute> owned(std::move(route));
         // Without a thread it is destroyed here, with `owned`.
         retired = run_within(
-            time_limit_, [owned](const std::atomic<bool>&) { owned->reset(); }, late_plugin);
+            time_limit_,
+            [owned](const std::atomic<bool>& is_late) { destroy_route(*owned, is_late); },
+            late_plugin);
         if (retired.code() == Code::kDeadlineExceeded) retired = on_late_(late_plugin, retired);
       }
     }

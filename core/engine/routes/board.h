@@ -38,7 +38,8 @@ class RouteBoard {
   // `control` is held around control calls of plugins; it must outlive this. `time_limit`: for
   // deactivating and destroying a pair; one that takes longer is left alone with its memory.
   RouteBoard(Mutex& control, std::chrono::seconds time_limit, OnLate on_late);
-  // Retires every route, however long that takes. REQUIRES that nobody holds a lease or a table of this any more.
+  // Retires every route and waits for late calls of plugins, however long that takes. REQUIRES that
+  // nobody holds a lease or a table of this any more.
   ~RouteBoard();
 
   // [any] Never null.

@@ -40,18 +40,22 @@ Sha256Digest fingerprint(const RouteOptions& route) {
 }  // namespace
 
 Result<RouteControl::Staged> RouteControl::stage(const RouteOptions& wanted) {
-  auto staging = std::make_shared<Staging>(
-      Staging{.wanted = wanted, .tap_points = tap_points_, .result = std::nullopt});
+  const auto staging = std::make_shared<Staging>();
+  staging->wanted = wanted;
+  staging->tap_points = tap_points_;
+  staging->staged.route = std::make_unique<LiveRoute>();
   std::string late_plugin;
   const Status done = run_within(
       std::chrono::seconds(options_.plugin_control_seconds),
       [this, staging](const std::atomic<bool>& is_late) {
-        staging->result = make(staging->wanted, std::move(staging->tap_points), is_late);
+        staging->status = make(*staging, is_late);
+        if (!staging->status.ok()) destroy_route(*staging->staged.route, is_late);
       },
       late_plugin);
-  if (done.ok()) return std::move(*staging->result);
-  if (done.code() != Code::kDeadlineExceeded) return done;
-  return set_aside(late_plugin, done);
+  if (done.code() == Code::kDeadlineExceeded) return set_aside(late_plugin, done);
+  SPECD_OK_OR_RETURN(done);
+  SPECD_OK_OR_RETURN(staging->status);
+  return std::move(staging->staged);
 }
 
 Status RouteControl::rescan() {
@@ -73,26 +77,23 @@ Status RouteControl::set_aside(const std::string& plugin_id, const Status& late)
   return why;
 }
 
-Result<RouteControl::Staged> RouteControl::make(const RouteOptions& wanted,
-                                                std::vector<uint32_t> points,
-                                                const std::atomic<bool>& is_late) {
+Status RouteControl::make(Staging& staging, const std::atomic<bool>& is_late) {
   const RouteTerms terms = route_terms(options_);
-  Staged staged;
-  SPECD_TRY(staged.route, create_route(*registry_, wanted, terms, target_.facts.info, is_late));
-  const Status activated = is_late ? Status(Code::kDeadlineExceeded, "the pair was made too late")
-                                   : activate_route(*staged.route, terms, *models_.device);
-  if (is_late) (void)staged.route.release();
-  SPECD_OK_OR_RETURN(activated);
-  const specd_drafter_caps& caps = staged.route->drafter->caps();
+  LiveRoute& route = *staging.staged.route;
+  SPECD_OK_OR_RETURN(
+      create_route(route, *registry_, staging.wanted, terms, target_.facts.info, is_late));
+  SPECD_OK_OR_RETURN(activate_route(route, terms, *models_.device, is_late));
+  std::vector<uint32_t>& points = staging.tap_points;
+  const specd_drafter_caps& caps = route.drafter->caps();
   for (uint32_t i = 0; i < caps.n_taps; ++i) {
     const auto found = std::find(points.begin(), points.end(), caps.taps[i]);
-    staged.route->tap_index.push_back(static_cast<size_t>(found - points.begin()));
+    route.tap_index.push_back(static_cast<size_t>(found - points.begin()));
     if (found != points.end()) continue;
     SPECD_TRY(Transformer::Tap tap, models_.target->make_tap(caps.taps[i]));
-    staged.taps.push_back(std::move(tap));
+    staging.staged.taps.push_back(std::move(tap));
     points.push_back(caps.taps[i]);
   }
-  return staged;
+  return Status();
 }
 
 void RouteControl::add_taps(std::vector<Transformer::Tap> taps) {

@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,8 +25,8 @@ namespace specd {
 
 class RouteControl {
  public:
-  // All must outlive this. A process in which a plugin's control call is late (n_late_works()) must
-  // end without destroying this.
+  // All must outlive this. While a plugin's control call is late (n_late_works()), destroying this
+  // waits for it.
   RouteControl(const EngineOptions& options, const Target& target, Models& models, Intake& intake)
       : options_(options),
         target_(target),
@@ -64,7 +63,8 @@ class RouteControl {
   struct Staging {
     RouteOptions wanted;
     std::vector<uint32_t> tap_points;
-    std::optional<Result<Staged>> result;
+    Staged staged;
+    Status status;
   };
   struct Reply {
     std::string request_id;
@@ -74,8 +74,7 @@ class RouteControl {
   };
   // Loads, makes and activates the pair. Plugins that do not return in time are set aside.
   Result<Staged> stage(const RouteOptions& wanted) SPECD_REQUIRES(mutex_);
-  Result<Staged> make(const RouteOptions& wanted, std::vector<uint32_t> tap_points,
-                      const std::atomic<bool>& is_late);
+  Status make(Staging& staging, const std::atomic<bool>& is_late);
   Status rescan();
   // Refuses a plugin whose control call is late, and says so.
   Status set_aside(const std::string& plugin_id, const Status& late);

@@ -9,6 +9,7 @@
 
 #define BOOST_DLL_USE_STD_FS
 #include <algorithm>
+#include <atomic>
 #include <boost/dll/shared_library.hpp>
 #include <cerrno>
 #include <chrono>
@@ -25,6 +26,7 @@
 #include "core/base/last_words.h"
 #include "core/base/mutex.h"
 #include "core/base/quote.h"
+#include "core/base/run_within.h"
 #include "core/base/sanitizer.h"
 #include "core/base/siphash.h"
 #include "core/plugin/bundle/elf_file.h"
@@ -41,8 +43,13 @@ constexpr std::chrono::seconds kTurnWait{5};
 // A lock whose holder runs plugin code and may hang. Whoever waits too long is told why.
 class Turn {
  public:
+  struct GiveBack {
+    void operator()(Turn* turn) const { turn->give_back(); }
+  };
+  using Held = std::unique_ptr<Turn, GiveBack>;
+
   // `what`: what the holder does, "a constructor of 'x.so'".
-  Status take(const std::string& what) {
+  Result<Held> take(const std::string& what) {
     const auto deadline = CondVar::Clock::now() + kTurnWait;
     MutexLock lock(mutex_);
     while (!holder_.empty()) {
@@ -51,8 +58,10 @@ class Turn {
                       holder_ + " has not returned (does it hang?); restart without it");
     }
     holder_ = what;
-    return Status();
+    return Held(this);
   }
+
+ private:
   void give_back() {
     {
       const MutexLock lock(mutex_);
@@ -61,7 +70,6 @@ class Turn {
     freed_.notify_one();
   }
 
- private:
   Mutex mutex_;
   CondVar freed_;
   std::string holder_ SPECD_GUARDED_BY(mutex_);
@@ -70,16 +78,18 @@ class Turn {
 struct Module {
   boost::dll::shared_library library;
   const specd_plugin* plugin = nullptr;
-  Status table;                // what check_table() said
-  Turn turn;                   // guards init
-  std::optional<Status> init;  // what init() said, once called
+  Status table;                      // what check_table() said
+  std::atomic<bool> is_read{false};  // the entry was called; plugin and table are constant
+  Turn turn;                         // guards init
+  std::optional<Status> init;        // what init() said, once called
 };
 
 // Never destroyed: ~shared_library() would unmap plugin code, which must stay.
 struct Modules {
   Turn turn;  // of loading: while a constructor runs, the dynamic linker loads nothing else
   Mutex mutex;
-  std::map<std::string, std::unique_ptr<Module>> by_sha256 SPECD_GUARDED_BY(mutex);
+  std::map<std::string, std::unique_ptr<Module>> by_sha256
+      SPECD_GUARDED_BY(mutex);  // null: unmapped
   bool shut_down SPECD_GUARDED_BY(mutex) = false;
 };
 Modules& modules() {
@@ -150,6 +160,16 @@ Status inspect(int fd, const std::string& where) {
   return check_library(library.value(), quote(where, 400));
 }
 
+// A file that is removed unless it is renamed.
+struct PartFile {
+  int folder;
+  std::string name;
+  bool is_there = false;
+  ~PartFile() {
+    if (is_there) unlinkat(folder, name.c_str(), 0);
+  }
+};
+
 // Writes <cache>/<sha256>.so anew, so that no older file has to be trusted, and atomically, so that
 // another daemon with the same cache never sees half of it.
 Result<std::string> copy_to_cache(const LoadRequest& request) {
@@ -161,24 +181,22 @@ Result<std::string> copy_to_cache(const LoadRequest& request) {
   const std::string sha256 = request.manifest.files.at(request.manifest.library);
   const std::string name = sha256 + ".so";
   // Another daemon with the same cache may have the same process id, in another container.
-  const std::string part =
-      "." + sha256 + "." + std::to_string(getpid()) + "." + std::to_string(SipKey::random().k0);
+  PartFile part{cache.get(), "." + sha256 + "." + std::to_string(getpid()) + "." +
+                                 std::to_string(SipKey::random().k0)};
   const std::string path = request.cache_directory + "/" + name;
-  const FileDescriptor copy(
-      openat(cache.get(), part.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0500));
-  if (copy.get() < 0) return io_error(request.cache_directory + "/" + part, "open");
-  Status status = check_hash(
-      source, kLibraryBytesMax, request.library_path, sha256,
-      [&](std::span<const std::byte> piece) { return write_all(copy.get(), piece, path); });
-  if (status.ok()) status = inspect(copy.get(), request.library_path);
-  if (status.ok() && fchmod(copy.get(), 0500) != 0) status = io_error(path, "fchmod");
-  if (status.ok() && renameat(cache.get(), part.c_str(), cache.get(), name.c_str()) != 0) {
-    status = io_error(path, "rename");
-  }
-  if (!status.ok()) {
-    unlinkat(cache.get(), part.c_str(), 0);
-    return status;
-  }
+  const FileDescriptor copy(openat(cache.get(), part.name.c_str(),
+                                   O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0500));
+  if (copy.get() < 0) return io_error(request.cache_directory + "/" + part.name, "open");
+  part.is_there = true;
+  const auto put = [&](std::span<const std::byte> piece) {
+    return write_all(copy.get(), piece, path);
+  };
+  SPECD_OK_OR_RETURN(check_hash(source, kLibraryBytesMax, request.library_path, sha256, put));
+  SPECD_OK_OR_RETURN(inspect(copy.get(), request.library_path));
+  if (fchmod(copy.get(), 0500) != 0) return io_error(path, "fchmod");
+  if (renameat(cache.get(), part.name.c_str(), cache.get(), name.c_str()) != 0)
+    return io_error(path, "rename");
+  part.is_there = false;
   return path;
 }
 
@@ -346,42 +364,51 @@ void name_code(const void* address_in_it, const std::string& name) {
       &search);
 }
 
-Result<std::unique_ptr<Module>> map_module(const std::string& path, const LoadRequest& request,
-                                           const std::string& build, std::string* text) {
-  auto module = std::make_unique<Module>();
+// Runs the constructors of the library.
+Status map_library(const std::string& path, const LoadRequest& request, const std::string& build,
+                   std::string* text, boost::dll::shared_library& library) {
   const std::string& id = request.manifest.id;
   const boost::dll::fs::path file(path);
   std::error_code error;
   {
     const PluginScope scope(id, text, {id.c_str(), build.c_str(), "a constructor"});
+    SPECD_OK_OR_RETURN(check_in_time(request.is_late));
     // By exit() in a constructor too the process must end with last words, and by an exception:
     // leaving dlopen() by one would leave the linker locked.
     watch_exit();
     without_exceptions([&] {
-      module->library.load(file, error,
-                           boost::dll::load_mode::rtld_now | boost::dll::load_mode::rtld_local);
+      library.load(file, error,
+                   boost::dll::load_mode::rtld_now | boost::dll::load_mode::rtld_local);
     });
     watch_exit();
   }
-  if (error) {
-    const char* words = dlerror();
-    return Status(Code::kUnsupported, quote(request.library_path, 400) +
-                                          ": the dynamic linker refused it: " +
-                                          (words == nullptr ? error.message() : words));
+  if (!error) return Status();
+  const char* words = dlerror();
+  return Status(Code::kUnsupported, quote(request.library_path, 400) +
+                                        ": the dynamic linker refused it: " +
+                                        (words == nullptr ? error.message() : words));
+}
+
+// Calls the entry and checks the table that it stores.
+Status read_table(const LoadRequest& request, const std::string& build, std::string* text,
+                  Module& module) {
+  if (!module.library.has(SPECD_ENTRY_SYMBOL)) {  // inspect() found it, so the hash table is wrong
+    module.table = Status(Code::kUnsupported, std::string("the dynamic linker finds no symbol '") +
+                                                  SPECD_ENTRY_SYMBOL + "'");
+    module.is_read = true;
+    return Status();
   }
-  if (!module->library.has(SPECD_ENTRY_SYMBOL)) {  // inspect() found it, so the hash table is wrong
-    module->table = Status(Code::kUnsupported, std::string("the dynamic linker finds no symbol '") +
-                                                   SPECD_ENTRY_SYMBOL + "'");
-    return module;
-  }
+  const std::string& id = request.manifest.id;
   using Entry = specd_status(const char*, const specd_host*, const specd_plugin**);
-  Entry& entry = module->library.get<Entry>(SPECD_ENTRY_SYMBOL);
+  Entry& entry = module.library.get<Entry>(SPECD_ENTRY_SYMBOL);
   name_code(reinterpret_cast<const void*>(&entry), build);
   const PluginScope scope(id, text, {id.c_str(), build.c_str(), SPECD_ENTRY_SYMBOL});
+  SPECD_OK_OR_RETURN(check_in_time(request.is_late));
   const specd_status status =
-      without_exceptions([&] { return entry(SPECD_ABI_LAYOUT, request.host, &module->plugin); });
-  module->table = check_table(status, module->plugin);
-  return module;
+      without_exceptions([&] { return entry(SPECD_ABI_LAYOUT, request.host, &module.plugin); });
+  module.table = check_table(status, module.plugin);
+  module.is_read = true;
+  return Status();
 }
 
 // The module of this content, loaded now if it is not yet.
@@ -389,26 +416,29 @@ Result<Module*> find_or_map(const LoadRequest& request, const std::string& build
                             std::string* text) {
   Modules& all = modules();
   const std::string& sha256 = request.manifest.files.at(request.manifest.library);
+  // Null when it is not mapped yet. Makes its place, so that keeping it takes no memory.
   const auto known = [&]() -> Result<Module*> {
     const MutexLock lock(all.mutex);
     if (all.shut_down) return Status(Code::kUnavailable, "plugins were shut down");
-    const auto found = all.by_sha256.find(sha256);
-    return found == all.by_sha256.end() ? nullptr : found->second.get();
+    return all.by_sha256[sha256].get();
   };
   SPECD_TRY(Module * module, known());
-  if (module == nullptr) {
-    SPECD_OK_OR_RETURN(all.turn.take("loading " + quote(request.library_path, 400)));
-    const auto load = [&]() -> Result<Module*> {
-      SPECD_TRY(Module* const other, known());  // another thread may have loaded it
-      if (other != nullptr) return other;
+  if (module == nullptr || !module->is_read) {
+    SPECD_TRY(const Turn::Held turn, all.turn.take("loading " + quote(request.library_path, 400)));
+    SPECD_TRY(module, known());  // another thread may have loaded it
+    if (module == nullptr) {
       SPECD_TRY(const std::string path, copy_to_cache(request));
-      SPECD_TRY(std::unique_ptr<Module> made, map_module(path, request, build, text));
+      auto made = std::make_unique<Module>();
+      SPECD_OK_OR_RETURN(map_library(path, request, build, text, made->library));
+      // At once: nothing may throw while ~Module() would unmap code that has run.
       const MutexLock lock(all.mutex);
-      return all.by_sha256.emplace(sha256, std::move(made)).first->second.get();
-    };
-    auto loaded = load();
-    all.turn.give_back();
-    return loaded;
+      std::unique_ptr<Module>& kept = all.by_sha256.find(sha256)->second;
+      kept = std::move(made);
+      module = kept.get();
+    }
+    // Mapped and not read: an earlier load was late, or memory ended.
+    if (!module->is_read) SPECD_OK_OR_RETURN(read_table(request, build, text, *module));
+    return module;
   }
   // The code is loaded already; check that this file really has the same content.
   SPECD_TRY(const FileDescriptor source, open_trusted_file(request.library_path, kLibraryBytesMax));
@@ -428,14 +458,14 @@ Result<const specd_plugin*> load_module(const LoadRequest& request) {
   const std::string where = quote(request.library_path, 400);
   if (!module.table.ok()) return module.table.with_context(where);
   SPECD_OK_OR_RETURN(check_claim(request.manifest, *module.plugin).with_context(where));
-  SPECD_OK_OR_RETURN(module.turn.take("init() of " + where));
+  SPECD_TRY(const Turn::Held turn, module.turn.take("init() of " + where));
   if (!module.init.has_value()) {
     const PluginScope scope(id, &text, {id.c_str(), build.c_str(), "init"});
+    SPECD_OK_OR_RETURN(check_in_time(request.is_late));
     const specd_status status =
         without_exceptions([&] { return module.plugin->init(request.host); });
     module.init = plugin_status(status, "init", text);
   }
-  module.turn.give_back();
   if (!module.init->ok()) return module.init->with_context(where);
   return module.plugin;
 }
@@ -446,7 +476,7 @@ void shut_down_modules() {
   if (all.shut_down) return;
   all.shut_down = true;
   for (const auto& [sha256, module] : all.by_sha256) {
-    if (!module->init.has_value() || !module->init->ok()) continue;
+    if (module == nullptr || !module->init.has_value() || !module->init->ok()) continue;
     const specd_plugin& plugin = *module->plugin;
     if (plugin.deinit == nullptr) continue;
     const std::string build = build_text(plugin.id, plugin.version, sha256);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -16,6 +17,7 @@
 #include "core/base/log.h"
 #include "core/base/mutex.h"
 #include "core/base/quote.h"
+#include "core/base/run_within.h"
 #include "core/base/sha256.h"
 #include "core/base/words.h"
 #include "core/device/host_memory.h"
@@ -289,10 +291,11 @@ std::unique_ptr<specd_owner> make_owner(const std::string& plugin_id,
 template <typename Api, typename Caps>
 Status describe(const std::string& plugin_id, const Api& api, const Prepared& prepared,
                 const specd_host* host, const specd_target_info& target, specd_call& call,
-                Caps& caps) {
+                Caps& caps, const std::atomic<bool>& is_late) {
   caps.struct_size = sizeof(caps);
   const PluginScope scope(plugin_id, &call.text,
                           {plugin_id.c_str(), prepared.build.c_str(), "describe"});
+  SPECD_OK_OR_RETURN(check_in_time(is_late));
   const specd_status status = without_exceptions(
       [&] { return api.describe(prepared.factory, host, &target, prepared.config->get(), &caps); });
   return plugin_status(status, prepared.where + ": describe", call.text, prepared.has_key);
@@ -301,7 +304,7 @@ Status describe(const std::string& plugin_id, const Api& api, const Prepared& pr
 template <typename Instance, typename Api>
 Result<Instance*> create(const std::string& plugin_id, const Api& api, const Prepared& prepared,
                          const specd_host* host, const specd_target_info& target,
-                         specd_owner& owner, specd_call& call) {
+                         specd_owner& owner, specd_call& call, const std::atomic<bool>& is_late) {
   specd_create_args args{};
   args.struct_size = sizeof(args);
   args.target = &target;
@@ -314,6 +317,7 @@ Result<Instance*> create(const std::string& plugin_id, const Api& api, const Pre
   Instance* made = nullptr;
   const PluginScope scope(plugin_id, &call.text,
                           {plugin_id.c_str(), owner.build.c_str(), "create"});
+  SPECD_OK_OR_RETURN(check_in_time(is_late));
   const specd_status status =
       without_exceptions([&] { return api.create(prepared.factory, host, &args, &made); });
   SPECD_OK_OR_RETURN(
@@ -326,19 +330,28 @@ Result<Instance*> create(const std::string& plugin_id, const Api& api, const Pre
 
 }  // namespace
 
-struct PluginRegistry::Impl final : PartSource {
+struct PluginRegistry::Impl {
   std::vector<std::string> roots;
   std::string cache_directory;
   const specd_host* host = nullptr;
   mutable Mutex mutex;
   std::vector<Bundle> bundles SPECD_GUARDED_BY(mutex);
 
-  Result<Bundle> load(const std::string& plugin_id);
+  Result<Bundle> load(const std::string& plugin_id, const std::atomic<bool>& is_late);
+  struct Parts;
+  // `parts`: null for verifiers, which have none.
   Result<Prepared> prepare(const std::string& plugin_id, const std::string& factory_id,
-                           const Json& config, bool drafter);
+                           const Json& config, PartSource* parts, const std::atomic<bool>& is_late);
+  Bundle* find(const std::string& plugin_id) SPECD_REQUIRES(mutex);
+};
+
+// For the drafter that one call of make_drafter() makes.
+struct PluginRegistry::Impl::Parts final : PartSource {
+  Parts(Impl& from, const std::atomic<bool>& late) : impl(from), is_late(late) {}
   Result<PluginPart> find_part(const std::string& plugin_id, const std::string& factory_id,
                                const Json& config) override;
-  Bundle* find(const std::string& plugin_id) SPECD_REQUIRES(mutex);
+  Impl& impl;
+  const std::atomic<bool>& is_late;
 };
 
 Bundle* PluginRegistry::Impl::find(const std::string& plugin_id) {
@@ -352,7 +365,8 @@ Bundle* PluginRegistry::Impl::find(const std::string& plugin_id) {
   return refused;
 }
 
-Result<Bundle> PluginRegistry::Impl::load(const std::string& plugin_id) {
+Result<Bundle> PluginRegistry::Impl::load(const std::string& plugin_id,
+                                          const std::atomic<bool>& is_late) {
   const auto was_refused = [&](const Status& why) {
     return why.with_context("plugin " + quote(plugin_id) + " was refused").in_field("plugin");
   };
@@ -394,9 +408,10 @@ Result<Bundle> PluginRegistry::Impl::load(const std::string& plugin_id) {
     // Somebody may have cleaned up.
     if (!cache_directory.empty()) SPECD_OK_OR_RETURN(make_private_directory(cache_directory));
     return load_module({bundle.manifest, bundle.info.directory + "/" + bundle.manifest.library,
-                        cache_directory, host});
+                        cache_directory, host, is_late});
   };
   auto loaded = load_now();
+  SPECD_OK_OR_RETURN(check_in_time(is_late));  // says nothing about the bundle
   const MutexLock lock(mutex);
   // A load that is late comes back to another list.
   const auto same = std::find_if(bundles.begin(), bundles.end(), [&bundle](const Bundle& other) {
@@ -422,11 +437,12 @@ Result<Bundle> PluginRegistry::Impl::load(const std::string& plugin_id) {
 
 Result<Prepared> PluginRegistry::Impl::prepare(const std::string& plugin_id,
                                                const std::string& factory_id, const Json& config,
-                                               bool drafter) {
-  SPECD_TRY(const Bundle bundle, load(plugin_id));
+                                               PartSource* parts,
+                                               const std::atomic<bool>& is_late) {
+  SPECD_TRY(const Bundle bundle, load(plugin_id, is_late));
   Prepared prepared;
   const std::string plugin = "plugin " + quote(plugin_id);
-  SPECD_TRY(prepared.factory, choose_factory(*bundle.plugin, factory_id, drafter, plugin));
+  SPECD_TRY(prepared.factory, choose_factory(*bundle.plugin, factory_id, parts != nullptr, plugin));
   prepared.where = plugin + " factory " + quote(prepared.factory->id);
   prepared.build = build_text(plugin_id, bundle.info.version, bundle.info.sha256);
   prepared.directory = bundle.info.directory;
@@ -435,7 +451,7 @@ Result<Prepared> PluginRegistry::Impl::prepare(const std::string& plugin_id,
   const auto refused = [&](const Status& why) {
     return why.in_field("config").with_context(prepared.where);
   };
-  auto made = PluginConfig::make(config, drafter ? this : nullptr);
+  auto made = PluginConfig::make(config, parts);
   if (!made.ok()) return refused(made.status());
   if (const Status status = schema.check(config); !status.ok()) return refused(status);
   prepared.config = std::move(made).value();
@@ -443,10 +459,10 @@ Result<Prepared> PluginRegistry::Impl::prepare(const std::string& plugin_id,
   return prepared;
 }
 
-Result<PluginPart> PluginRegistry::Impl::find_part(const std::string& plugin_id,
-                                                   const std::string& factory_id,
-                                                   const Json& config) {
-  SPECD_TRY(Prepared prepared, prepare(plugin_id, factory_id, config, true));
+Result<PluginPart> PluginRegistry::Impl::Parts::find_part(const std::string& plugin_id,
+                                                          const std::string& factory_id,
+                                                          const Json& config) {
+  SPECD_TRY(Prepared prepared, impl.prepare(plugin_id, factory_id, config, this, is_late));
   return PluginPart{prepared.factory, std::move(prepared.config), plugin_id,
                     std::move(prepared.directory)};
 }
@@ -517,12 +533,15 @@ Result<std::unique_ptr<Drafter>> PluginRegistry::make_drafter(const std::string&
                                                               const std::string& factory_id,
                                                               const Json& config,
                                                               const specd_target_info& target,
-                                                              const std::string& instance_name) {
-  SPECD_TRY(const Prepared prepared, impl_->prepare(plugin_id, factory_id, config, true));
+                                                              const std::string& instance_name,
+                                                              const std::atomic<bool>& is_late) {
+  Impl::Parts parts(*impl_, is_late);
+  SPECD_TRY(const Prepared prepared,
+            impl_->prepare(plugin_id, factory_id, config, &parts, is_late));
   const specd_drafter_api* api = prepared.factory->drafter;
   specd_call call;
   specd_drafter_caps caps{};
-  SPECD_OK_OR_RETURN(describe(plugin_id, *api, prepared, impl_->host, target, call, caps));
+  SPECD_OK_OR_RETURN(describe(plugin_id, *api, prepared, impl_->host, target, call, caps, is_late));
   SPECD_OK_OR_RETURN(check_caps(caps, target, *impl_->host, prepared.where));
   if (caps.tree_mode == SPECD_TREE_STATIC && api->static_tree == nullptr) {
     return Status(Code::kUnsupported,
@@ -537,8 +556,8 @@ Result<std::unique_ptr<Drafter>> PluginRegistry::make_drafter(const std::string&
   const uint32_t n_sequences = std::max(caps.max_batch, 1u);
   auto owner = make_owner(plugin_id, instance_name, prepared,
                           std::min(quota_of(caps, n_sequences), host_memory().bytes));
-  SPECD_TRY(specd_drafter* const self,
-            create<specd_drafter>(plugin_id, *api, prepared, impl_->host, target, *owner, call));
+  SPECD_TRY(specd_drafter* const self, create<specd_drafter>(plugin_id, *api, prepared, impl_->host,
+                                                             target, *owner, call, is_late));
   return std::make_unique<Drafter>(api, self, caps, std::move(owner), instance_name,
                                    prepared.config->part_plugins());
 }
@@ -547,17 +566,20 @@ Result<std::unique_ptr<Verifier>> PluginRegistry::make_verifier(const std::strin
                                                                 const std::string& factory_id,
                                                                 const Json& config,
                                                                 const specd_target_info& target,
-                                                                const std::string& instance_name) {
-  SPECD_TRY(const Prepared prepared, impl_->prepare(plugin_id, factory_id, config, false));
+                                                                const std::string& instance_name,
+                                                                const std::atomic<bool>& is_late) {
+  SPECD_TRY(const Prepared prepared,
+            impl_->prepare(plugin_id, factory_id, config, nullptr, is_late));
   const specd_verifier_api* api = prepared.factory->verifier;
   specd_call call;
   specd_verifier_caps caps{};
-  SPECD_OK_OR_RETURN(describe(plugin_id, *api, prepared, impl_->host, target, call, caps));
+  SPECD_OK_OR_RETURN(describe(plugin_id, *api, prepared, impl_->host, target, call, caps, is_late));
   SPECD_OK_OR_RETURN(check_caps(caps, *impl_->host, prepared.where));
   // Verifiers keep no state, so their quota is 0. Their calls can use scratch().
   auto owner = make_owner(plugin_id, instance_name, prepared, 0);
   SPECD_TRY(specd_verifier* const self,
-            create<specd_verifier>(plugin_id, *api, prepared, impl_->host, target, *owner, call));
+            create<specd_verifier>(plugin_id, *api, prepared, impl_->host, target, *owner, call,
+                                   is_late));
   return std::make_unique<Verifier>(api, self, caps, std::move(owner), instance_name);
 }
 

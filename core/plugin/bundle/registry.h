@@ -8,12 +8,14 @@
 // same path is a new module.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "core/base/json.h"
+#include "core/base/run_within.h"
 #include "core/base/status.h"
 #include "core/plugin/bundle/plugin_state.h"
 #include "core/plugin/instance/instance.h"
@@ -65,15 +67,19 @@ class PluginRegistry {
   // [control] Loads the bundle on first use, checks `config` against the factory's schema, and
   // calls describe() and create(). The caller activates the instance. Errors name plugin and
   // factory, and their field is "plugin", "factory", "config.KEY" or none. `factory_id` may be
-  // empty when the plugin has one factory of the kind. `target` is read only during the call.
+  // empty when the plugin has one factory of the kind. `target` is read only during the call. Once
+  // `is_late` is true it makes no further call into plugins and fails, but for a create() that has
+  // succeeded meanwhile.
   Result<std::unique_ptr<Drafter>> make_drafter(const std::string& plugin_id,
                                                 const std::string& factory_id, const Json& config,
                                                 const specd_target_info& target,
-                                                const std::string& instance_name);
+                                                const std::string& instance_name,
+                                                const std::atomic<bool>& is_late = kNeverLate);
   Result<std::unique_ptr<Verifier>> make_verifier(const std::string& plugin_id,
                                                   const std::string& factory_id, const Json& config,
                                                   const specd_target_info& target,
-                                                  const std::string& instance_name);
+                                                  const std::string& instance_name,
+                                                  const std::atomic<bool>& is_late = kNeverLate);
 
   // [control] Refuses the bundle from now on, until its files change: a call of its code has not
   // returned.

@@ -157,9 +157,15 @@ Drafter::Drafter(const specd_drafter_api* api, specd_drafter* self, const specd_
 }
 
 Drafter::~Drafter() {
-  if (active_) run_named(*owner_, "deactivate", nullptr, [this] { api_->deactivate(self_); });
+  deactivate();
   run_named(*owner_, "destroy", nullptr, [this] { api_->destroy(self_); });
   release_blocks(*owner_);
+  log_dropped_lines();
+}
+
+void Drafter::deactivate() {
+  if (active_) run_named(*owner_, "deactivate", nullptr, [this] { api_->deactivate(self_); });
+  active_ = false;
 }
 
 uint64_t Drafter::memory_bytes() const {
@@ -167,7 +173,7 @@ uint64_t Drafter::memory_bytes() const {
   return owner_->used_bytes;
 }
 
-Status Drafter::activate(const specd_drafter_grant& grant) {
+Status Drafter::activate(const specd_drafter_grant& grant, const std::atomic<bool>& is_late) {
   if (active_) return already_active(owner_->label);
   set_quota(*owner_, grant.memory_bytes_max);
   std::string text;
@@ -177,6 +183,7 @@ Status Drafter::activate(const specd_drafter_grant& grant) {
                                    owner_->has_config_key));
   grant_ = grant;
   if (caps_.tree_mode == SPECD_TREE_STATIC) {
+    SPECD_OK_OR_RETURN(check_in_time(is_late));
     std::vector<int32_t> parents(grant.max_nodes, -1);
     const uint32_t count = run_named(*owner_, "static_tree", nullptr, [&] {
       return api_->static_tree(self_, parents.data(), grant.max_nodes);
@@ -190,6 +197,7 @@ Status Drafter::activate(const specd_drafter_grant& grant) {
       fault = tree_fault(parents, grant.max_depth);
     }
     if (!fault.empty()) {
+      SPECD_OK_OR_RETURN(check_in_time(is_late));
       run_named(*owner_, "deactivate", nullptr, [this] { api_->deactivate(self_); });
       return Status(Code::kInternal, "plugin " + owner_->label + ": static_tree(): " + fault);
     }
@@ -232,9 +240,15 @@ Verifier::Verifier(const specd_verifier_api* api, specd_verifier* self,
 }
 
 Verifier::~Verifier() {
-  if (active_) run_named(*owner_, "deactivate", nullptr, [this] { api_->deactivate(self_); });
+  deactivate();
   run_named(*owner_, "destroy", nullptr, [this] { api_->destroy(self_); });
   release_blocks(*owner_);
+  log_dropped_lines();
+}
+
+void Verifier::deactivate() {
+  if (active_) run_named(*owner_, "deactivate", nullptr, [this] { api_->deactivate(self_); });
+  active_ = false;
 }
 
 Status Verifier::activate(const specd_verifier_grant& grant) {

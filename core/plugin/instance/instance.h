@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "core/base/run_within.h"
 #include "core/base/status.h"
 #include "core/plugin/instance/host_context.h"
 #include "specd/plugin_api/entry.h"
@@ -42,8 +43,10 @@ class Drafter {
   // STATIC mode, after activate(): validated parents; else empty.
   const std::vector<int32_t>& static_parents() const { return static_parents_; }
 
-  // Once. On failure the instance stays inactive and can only be destroyed.
-  Status activate(const specd_drafter_grant& grant);
+  // Once. On failure the instance stays inactive and can only be destroyed. Once `is_late` is true it
+  // makes no further call and fails; the instance is then in whatever state its last call left it.
+  Status activate(const specd_drafter_grant& grant, const std::atomic<bool>& is_late = kNeverLate);
+  void deactivate();  // leaves destroy() to the destructor
 
   // A drafter without update() need not hear what was committed.
   bool has_update() const { return api_->update != nullptr; }
@@ -80,6 +83,7 @@ class Verifier {
   const specd_owner& owner() const { return *owner_; }
 
   Status activate(const specd_verifier_grant& grant);
+  void deactivate();
   Status verify(const specd_verify_args& args, specd_call& call);
 
   CallStats verify_stats;

@@ -49,6 +49,11 @@ struct specd_verifier {
   int unused;
 };
 
+/* Of the pair whose drafter was described last: a file for the name of each control call, the call
+ * that takes 2 s, and whether the verifier cannot be made. */
+static char calls[256], slow[32];
+static int verifier_fails = 0;
+
 static int n_init = 0;
 
 static const char *mode_of(const specd_config *config) {
@@ -61,11 +66,23 @@ static int is_mode(const specd_config *config, const char *mode) {
   return strcmp(mode_of(config), mode) == 0;
 }
 
-static void note(const struct specd_drafter *self, const char *word) {
-  FILE *file = self->log[0] == 0 ? NULL : fopen(self->log, "a");
+static void append(const char *path, const char *word) {
+  FILE *file = path[0] == 0 ? NULL : fopen(path, "a");
   if (file == NULL) return;
   fprintf(file, "%s\n", word);
   fclose(file);
+}
+static void note(const struct specd_drafter *self, const char *word) { append(self->log, word); }
+
+static void enter(const char *call) {
+  append(calls, call);
+  if (strcmp(slow, call) == 0) sleep(2);
+}
+
+static void take_text(const specd_config *config, const char *key, char *out, size_t bytes) {
+  const char *text = "";
+  config->get_str(config, key, &text, NULL);
+  strncpy(out, text, bytes - 1);
 }
 
 enum { HELD_BYTES = 4 << 20 };
@@ -77,6 +94,10 @@ static specd_status describe(const specd_factory *factory, const specd_host *hos
   static const char *const memory_service[] = {SPECD_SERVICE_MEMORY};
   static const uint32_t far_taps[] = {1000};
   (void)factory, (void)target;
+  take_text(config, "calls", calls, sizeof calls);
+  take_text(config, "slow", slow, sizeof slow);
+  verifier_fails = is_mode(config, "verifier_fails");
+  enter("describe");
   if (is_mode(config, "describe_refuses")) {
     static const char text[] = "this model is not mine";
     host->report(host, NULL, -1, text, sizeof text - 1);
@@ -118,6 +139,7 @@ static specd_status describe(const specd_factory *factory, const specd_host *hos
 static specd_status create(const specd_factory *factory, const specd_host *host,
                            const specd_create_args *args, specd_drafter **out) {
   (void)factory;
+  enter("create");
   if (is_mode(args->config, "no_instance")) return SPECD_OK;
   if (is_mode(args->config, "create_fails")) {
     static const char text[] = "the table is cut off";
@@ -130,9 +152,7 @@ static specd_status create(const specd_factory *factory, const specd_host *host,
   self->owner = args->owner;
   strncpy(self->mode, mode_of(args->config), sizeof self->mode - 1);
   self->vocab = (int32_t)args->target->vocab_size;
-  const char *log = "";
-  args->config->get_str(args->config, "log", &log, NULL);
-  strncpy(self->log, log, sizeof self->log - 1);
+  take_text(args->config, "log", self->log, sizeof self->log);
   const specd_memory *memory = host->get_service(host, SPECD_SERVICE_MEMORY);
   void *block = NULL;
   if (memory != NULL && strcmp(self->mode, "leak") == 0) {
@@ -155,11 +175,13 @@ static specd_status create(const specd_factory *factory, const specd_host *host,
 
 static specd_status activate(specd_drafter *self, const specd_drafter_grant *grant) {
   (void)grant;
+  enter("activate");
   note(self, "activate");
   return strcmp(self->mode, "activate_fails") == 0 ? SPECD_E_DEVICE : SPECD_OK;
 }
 
 static uint32_t static_tree(specd_drafter *self, int32_t *parent, uint32_t capacity) {
+  enter("static_tree");
   if (capacity < 3) return 0;
   parent[0] = -1;
   parent[1] = strcmp(self->mode, "static_bad") == 0 ? 1 : 0;
@@ -200,8 +222,12 @@ static specd_status propose(specd_drafter *self, const specd_propose_args *args)
 static void end(specd_drafter *self, const specd_end_args *args) {
   for (uint32_t i = 0; i < args->batch->n_seqs; ++i) note(self, "end");
 }
-static void deactivate(specd_drafter *self) { note(self, "deactivate"); }
+static void deactivate(specd_drafter *self) {
+  enter("deactivate");
+  note(self, "deactivate");
+}
 static void destroy(specd_drafter *self) {
+  enter("destroy");
   note(self, "destroy");
   free(self);
 }
@@ -227,7 +253,8 @@ static specd_status verifier_describe(const specd_factory *factory, const specd_
                                       const specd_target_info *target, const specd_config *config,
                                       specd_verifier_caps *out) {
   (void)factory, (void)host, (void)target, (void)config;
-  out->tree_modes = 1u << SPECD_TREE_CHAIN;
+  enter("verifier describe");
+  out->tree_modes = 1u << SPECD_TREE_CHAIN | 1u << SPECD_TREE_STATIC;
   out->device_types = 1u << SPECD_DEV_CPU;
   out->guarantee[SPECD_RULE_POINT_MASS] = SPECD_GUARANTEE_IDENTICAL;
   return SPECD_OK;
@@ -237,11 +264,14 @@ static specd_status verifier_create(const specd_factory *factory, const specd_ho
                                     const specd_create_args *args, specd_verifier **out) {
   static struct specd_verifier only;
   (void)factory, (void)host, (void)args;
+  enter("verifier create");
+  if (verifier_fails) return SPECD_E_DATA;
   *out = &only;
   return SPECD_OK;
 }
 static specd_status verifier_activate(specd_verifier *self, const specd_verifier_grant *grant) {
   (void)self, (void)grant;
+  enter("verifier activate");
   return SPECD_OK;
 }
 static specd_status verify(specd_verifier *self, const specd_verify_args *args) {
@@ -252,11 +282,18 @@ static specd_status verify(specd_verifier *self, const specd_verify_args *args) 
   }
   return SPECD_OK;
 }
-static void verifier_nothing(specd_verifier *self) { (void)self; }
+static void verifier_deactivate(specd_verifier *self) {
+  (void)self;
+  enter("verifier deactivate");
+}
+static void verifier_destroy(specd_verifier *self) {
+  (void)self;
+  enter("verifier destroy");
+}
 
 static const specd_verifier_api verifier_api = {
-    sizeof(specd_verifier_api), 0,      verifier_describe, verifier_create,
-    verifier_activate,          verify, verifier_nothing,  verifier_nothing};
+    sizeof(specd_verifier_api), 0,      verifier_describe,   verifier_create,
+    verifier_activate,          verify, verifier_deactivate, verifier_destroy};
 
 #ifdef FIXTURE_BAD_SCHEMA
 static const char schema[] = "{\"type\": \"object\", \"oneOf\": []}";
@@ -264,6 +301,7 @@ static const char schema[] = "{\"type\": \"object\", \"oneOf\": []}";
 static const char schema[] =
     "{\"type\": \"object\", \"properties\": {\"mode\": {\"type\": \"string\"},"
     " \"log\": {\"type\": \"string\"},"
+    " \"calls\": {\"type\": \"string\"}, \"slow\": {\"type\": \"string\"},"
     " \"depth\": {\"type\": \"integer\", \"minimum\": 1, \"maximum\": 8}}}";
 #endif
 

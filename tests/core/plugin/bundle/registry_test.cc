@@ -3,12 +3,15 @@
 #include <elf.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <set>
 #include <string>
+#include <thread>
 
 #include "core/base/last_words.h"
 #include "core/plugin/instance/tensor.h"
@@ -536,6 +539,24 @@ TEST_F(Registry, constructor_that_sleeps_is_waited_for) {
   EXPECT_TRUE(made.ok()) << made.status().text();
 }
 
+TEST_F(Registry, constructor_that_returns_late_is_the_last_code_that_runs) {
+  tree_.add("sleeps", read_bytes(fixture("sleeps")) + "late");
+  auto registry = tree_.open(host_);
+  ASSERT_TRUE(registry.ok()) << registry.status().text();
+  std::atomic<bool> is_late{false};
+  std::thread clock([&is_late] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    is_late = true;
+  });
+  const auto late = registry.value()->make_drafter("org.example.fixture", "", Json::object(),
+                                                   target_, "d", is_late);
+  clock.join();
+  ASSERT_FALSE(late.ok()) << "the entry, init(), describe() and create() were called";
+  EXPECT_EQ(late.status().code(), Code::kDeadlineExceeded) << late.status().text();
+  const auto next = make(*registry.value());
+  EXPECT_TRUE(next.ok()) << next.status().text();
+}
+
 TEST_F(Registry, manifest_that_differs_from_the_library_is_refused) {
   const auto expect = [this](const std::function<void(Json&)>& edit,
                              const std::vector<std::string>& words) {
@@ -662,7 +683,7 @@ TEST_F(Registry, configuration_is_checked_before_the_plugin_sees_it) {
   ASSERT_TRUE(registry.ok());
   EXPECT_EQ(make(*registry.value(), R"({"dept": 3})").status().text(),
             "config.dept: plugin 'org.example.fixture' factory 'next': unknown key 'dept'; did you "
-            "mean 'depth'? known here: depth, log, mode");
+            "mean 'depth'? known here: calls, depth, log, mode, slow");
   EXPECT_TRUE(make(*registry.value(), R"({"depth": 3})").ok());
 }
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <string>
@@ -63,6 +64,54 @@ TEST(Host, plugin_that_logs_without_end_is_cut_to_a_hundred_lines_a_second) {
   EXPECT_LE(lines_of(loud, logged), 100 * seconds + 1);
   EXPECT_EQ(lines_of(quiet, logged), 1u) << "each plugin has a budget of its own";
   EXPECT_NE(logged.find("lines were dropped; a plugin may log 100 a second"), std::string::npos);
+}
+
+TEST(Host, instances_of_a_plugin_share_its_hundred_lines) {
+  TestServices services;
+  const specd_host* host = make_host(&services);
+  const Activity activity{"org.example.many", "plugin org.example.many", "propose"};
+  testing::internal::CaptureStderr();
+  const uint64_t start = host->now_ns(host);
+  for (int i = 0; i < 40; ++i) {
+    const std::string name = "org.example.many (route" + std::to_string(i) + ".drafter)";
+    const PluginScope scope(name, nullptr, activity);
+    for (int line = 0; line < 100; ++line) host->log(host, SPECD_LOG_INFO, "x", 1);
+    log_because_of(activity.plugin, LogLevel::kWarn, "route r: begin failed: x");
+  }
+  const uint64_t seconds = (host->now_ns(host) - start) / 1'000'000'000 + 2;  // begun ones
+  const std::string logged = testing::internal::GetCapturedStderr();
+  const auto lines = static_cast<uint64_t>(std::count(logged.begin(), logged.end(), '\n'));
+  EXPECT_GE(lines, 100u);
+  EXPECT_LE(lines, 101 * seconds);
+}
+
+TEST(Host, lines_that_were_dropped_are_told_by_another_plugin_or_at_the_end_of_an_instance) {
+  TestServices services;
+  const specd_host* host = make_host(&services);
+  const std::string loud = "org.example.falls_silent", other = "org.example.speaks";
+  const auto be_loud = [&] {
+    const PluginScope scope(loud, nullptr);
+    for (int i = 0; i < 1000; ++i) host->log(host, SPECD_LOG_INFO, "x", 1);
+  };
+  testing::internal::CaptureStderr();
+  be_loud();
+  std::this_thread::sleep_for(std::chrono::milliseconds(1100));
+  {
+    const PluginScope scope(other, nullptr);
+    host->log(host, SPECD_LOG_INFO, "x", 1);
+  }
+  const std::string first = testing::internal::GetCapturedStderr();
+  EXPECT_NE(first.find("plugin " + loud + ": "), std::string::npos);
+  EXPECT_NE(first.find(" lines were dropped; a plugin may log 100 a second"), std::string::npos)
+      << first;
+  testing::internal::CaptureStderr();
+  be_loud();
+  log_dropped_lines();
+  const std::string second = testing::internal::GetCapturedStderr();
+  EXPECT_NE(second.find(" lines were dropped"), std::string::npos) << second;
+  testing::internal::CaptureStderr();
+  log_dropped_lines();
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "") << "told twice";
 }
 
 TEST(Host, report_goes_to_call_then_scope_then_log) {

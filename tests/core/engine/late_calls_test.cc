@@ -1,0 +1,111 @@
+// Control calls of plugins that return after their time. What the plugins wrote down about themselves
+// tells that a late call is the last one of its pair.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/base/run_within.h"
+#include "tests/core/engine_rig.h"
+#include "tests/core/plugin/bundle_fixture.h"
+
+namespace specd {
+namespace {
+
+class LateCalls : public EngineTest {
+ protected:
+  EngineOptions with_limit() {
+    EngineOptions o = options();
+    o.plugin_directories = {tree_.plugins()};
+    o.plugin_control_seconds = 1;
+    return o;
+  }
+  // A route whose drafter and verifier write down their control calls; `slow` takes 2 s. Made of a
+  // new library each time: the last one may have been set aside.
+  RouteOptions pair(const std::string& slow, const std::string& mode = "plain") {
+    ++n_pairs_;
+    tree_.add("a", read_bytes(fixture("good")) + "late" + std::to_string(n_pairs_));
+    calls_file_ = folder_ + "/calls" + std::to_string(n_pairs_);
+    return route(
+        "late",
+        plugin("org.example.fixture", {{"slow", slow}, {"mode", mode}, {"calls", calls_file_}}), 4,
+        plugin("org.example.fixture"));
+  }
+  std::string last_call() const {
+    std::ifstream in(calls_file_);
+    std::string last;
+    for (std::string line; std::getline(in, line);) last = line;
+    return last;
+  }
+  // Deletes the route, and returns when the call has begun.
+  void retire_into(const std::string& call) {
+    ASSERT_TRUE(engine_->delete_route("late", "").ok());
+    const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+    while (last_call() != call && std::chrono::steady_clock::now() < end)
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    ASSERT_EQ(last_call(), call);
+  }
+
+  BundleTree tree_;
+  std::string calls_file_;
+  int n_pairs_ = 0;
+};
+
+TEST_F(LateCalls, a_late_call_is_the_last_one_while_a_pair_is_made) {
+  start(with_limit());
+  const struct {
+    const char *call, *mode;
+  } cases[] = {{"describe", "plain"},
+               {"create", "plain"},
+               {"verifier create", "verifier_fails"},
+               {"activate", "plain"},
+               {"activate", "static_good"},
+               {"static_tree", "static_bad"},
+               {"verifier activate", "plain"}};
+  for (const auto& each : cases) {
+    const auto change = engine_->apply_route(pair(each.call, each.mode), "");
+    ASSERT_FALSE(change.ok()) << each.call;
+    EXPECT_EQ(change.status().code(), Code::kDeadlineExceeded) << change.status().text();
+    wait_for_late_works();
+    EXPECT_EQ(last_call(), each.call);
+  }
+}
+
+TEST_F(LateCalls, a_late_call_is_the_last_one_while_a_pair_is_destroyed) {
+  start(with_limit());
+  for (const char* call : {"verifier deactivate", "verifier destroy", "deactivate"}) {
+    ASSERT_TRUE(engine_->apply_route(pair(call), "").ok()) << call;
+    retire_into(call);
+    while (n_late_works() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    wait_for_late_works();
+    EXPECT_EQ(last_call(), call);
+  }
+}
+
+TEST_F(LateCalls, an_engine_is_not_destroyed_under_a_call_that_is_late) {
+  start(with_limit());
+  ASSERT_TRUE(engine_->apply_route(pair("destroy"), "").ok());
+  retire_into("destroy");
+  engine_.reset();
+  EXPECT_EQ(n_late_works(), 0);
+}
+
+TEST_F(LateCalls, the_check_of_a_configuration_does_not_wait_for_a_plugin) {
+  EngineOptions o = with_limit();
+  o.plugin_cache_directory = folder_ + "/cache";
+  o.routes = {pair("create")};
+  const Status status = check_options(o);
+  EXPECT_EQ(status.code(), Code::kDeadlineExceeded) << status.text();
+  EXPECT_EQ(status.field(), "routes.late");
+  for (const char* word : {"plugin org.example.fixture", "create() has not returned within 1 s",
+                           "plugins.control_seconds"})
+    EXPECT_NE(status.message().find(word), std::string::npos) << status.text();
+  wait_for_late_works();
+  EXPECT_EQ(last_call(), "create");
+}
+
+}  // namespace
+}  // namespace specd
