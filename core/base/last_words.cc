@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <ucontext.h>
 #include <unistd.h>
 
@@ -15,13 +16,13 @@
 #include <exception>
 #include <string_view>
 
+#include "core/base/log.h"
 #include "core/base/sanitizer.h"
 
 namespace specd {
 namespace {
 
 constexpr size_t kTextBytesMax = 2048;
-constexpr int kWriteWaitMs = 500;  // standard error may be a pipe that nobody reads
 constexpr int kExitUnasked = 1;
 
 thread_local Activity activity;
@@ -68,13 +69,63 @@ class Text {
     if (watched_process != getpid() || is_said.exchange(true)) return;
     text_[n_++] = '\n';
     pollfd ready{.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0};
-    if (poll(&ready, 1, kWriteWaitMs) == 1) (void)!write(STDERR_FILENO, text_, n_);
+    // It may be a pipe that nobody reads.
+    const auto wait_ms = static_cast<int>(kLastWriteLimit.count());
+    if (poll(&ready, 1, wait_ms) == 1) (void)!write(STDERR_FILENO, text_, n_);
   }
 
  private:
   char text_[kTextBytesMax + 1];
   size_t n_ = 0;
 };
+
+// Where the signal struck.
+struct Registers {
+  uintptr_t pc, stack;
+};
+Registers registers_of(const void* context) {
+  const mcontext_t& machine = static_cast<const ucontext_t*>(context)->uc_mcontext;
+#if defined(__x86_64__)
+  return {static_cast<uintptr_t>(machine.gregs[REG_RIP]),
+          static_cast<uintptr_t>(machine.gregs[REG_RSP])};
+#else
+  return {static_cast<uintptr_t>(machine.pc), static_cast<uintptr_t>(machine.sp)};
+#endif
+}
+
+// The plugin whose code is the nearest on a stack, whose end is not known: abort() and the checks of
+// the heap end in the C library. Null when there is none.
+const char* caller_on(uintptr_t stack) {
+  constexpr size_t kBlockBytes = 4096, kBytesMax = 16 * kBlockBytes;
+  static std::array<uintptr_t, kBlockBytes / sizeof(uintptr_t)> words;  // of the first who dies
+  stack -= stack % sizeof(uintptr_t);
+  for (size_t done = 0; done < kBytesMax;) {
+    // Up to the end of the page: the kernel copies, and says where nothing is mapped.
+    const size_t bytes = kBlockBytes - stack % kBlockBytes;
+    const iovec to{.iov_base = words.data(), .iov_len = bytes};
+    const iovec from{.iov_base = reinterpret_cast<void*>(stack), .iov_len = bytes};
+    if (process_vm_readv(getpid(), &to, 1, &from, 1, 0) != static_cast<ssize_t>(bytes)) break;
+    for (size_t i = 0; i < bytes / sizeof(uintptr_t); ++i) {
+      const char* name = name_of(words[i]);
+      if (name != nullptr && std::string_view(name).starts_with("plugin ")) return name;
+    }
+    stack += bytes;
+    done += bytes;
+  }
+  return nullptr;
+}
+
+// Not certain: a word of an earlier call may lie on the stack.
+void add_caller(Text& text, uintptr_t stack) {
+  const char* caller = is_said ? nullptr : caller_on(stack);
+  if (caller != nullptr) text.add(", with code of ").add(caller).add(" on its stack");
+}
+
+// Whether the kernel gives the address of this fault. Of a general-protection fault it gives 0.
+bool has_address(int number, int code) {
+  if (number == SIGSEGV) return code == SEGV_MAPERR || code == SEGV_ACCERR;
+  return number == SIGBUS && code > 0 && code != SI_KERNEL;
+}
 
 void add_who(Text& text, const char* code_name) {
   if (activity.who != nullptr) {
@@ -90,19 +141,19 @@ void on_signal(int number, siginfo_t* info, void* context) {
   const char* name = sigabbrev_np(number);
   text.add("specd: SIG").add(name != nullptr ? name : "?");
   const bool is_fault = info->si_code > 0;
+  const bool is_addressed = has_address(number, info->si_code);
   const auto address = reinterpret_cast<uintptr_t>(info->si_addr);
-  if (is_fault && (number == SIGSEGV || number == SIGBUS))
-    text.add(" at address ").add_hex(address);
-#if defined(__x86_64__)
-  const auto pc =
-      static_cast<uintptr_t>(static_cast<const ucontext_t*>(context)->uc_mcontext.gregs[REG_RIP]);
-#else
-  const auto pc = static_cast<uintptr_t>(static_cast<const ucontext_t*>(context)->uc_mcontext.pc);
-#endif
-  add_who(text, name_of(pc));
-  const char* file = number == SIGBUS && is_fault ? name_of(address) : nullptr;
-  if (file != nullptr)
-    text.add(": ").add(file).add(" was cut short or cannot be read any more; restore it");
+  if (is_addressed) text.add(" at address ").add_hex(address);
+  const Registers at = registers_of(context);
+  const char* code = name_of(at.pc);
+  add_who(text, code);
+  const char* file = number == SIGBUS && is_addressed ? name_of(address) : nullptr;
+  if (file != nullptr) {
+    text.add(": ").add(file).add(
+        " was cut short while it was in use, or its disk failed; put the whole file back");
+  } else if (activity.who == nullptr && code == nullptr) {
+    add_caller(text, at.stack);
+  }
   text.add("; the process ends");
   text.say();
   // The default action is set again. A fault repeats and ends the process where it happened; these
@@ -114,6 +165,8 @@ void on_signal(int number, siginfo_t* info, void* context) {
   Text text;
   text.add("specd: an exception that nothing catches");
   add_who(text, nullptr);
+  if (activity.who == nullptr)
+    add_caller(text, reinterpret_cast<uintptr_t>(__builtin_frame_address(0)));
   try {
     if (std::current_exception() != nullptr) throw;
   } catch (const std::exception& error) {
@@ -138,11 +191,21 @@ int unasked_exit(const char* how, int code) {
   return code == 0 ? kExitUnasked : code;
 }
 
+// Ends the process in place of exit() or quick_exit(). What waits in the log is still written: the
+// handlers that would do it do not run any more.
+[[noreturn]] void end_unasked(const char* how, int code) {
+  code = unasked_exit(how, code);
+  flush_log(kLastWriteLimit);
+  _exit(code);
+}
+
 void end_of_exit(int code, void*) {
-  if (is_unasked()) _exit(unasked_exit("exit()", code));
+  if (is_unasked()) end_unasked("exit()", code);
 }
 
 }  // namespace
+
+Activity current_activity() { return activity; }
 
 Activity set_activity(const Activity& next) {
   const Activity before = activity;
@@ -178,7 +241,7 @@ void install_last_words() {
   watched_process = getpid();
   std::set_terminate(on_terminate);
   std::at_quick_exit([] {
-    if (is_unasked()) _exit(unasked_exit("quick_exit()", 0));
+    if (is_unasked()) end_unasked("quick_exit()", 0);
   });
   watch_exit();
   for (const int number : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGSYS, SIGTRAP}) {

@@ -21,6 +21,8 @@ struct Activity {
 // [any] Sets the activity of this thread and returns the one before. The strings must live until
 // the next call.
 Activity set_activity(const Activity& next);
+// [any] That of this thread.
+Activity current_activity();
 
 // Told of every change of a thread's activity, on that thread.
 class ActivityWatcher {
@@ -34,7 +36,8 @@ class ActivityWatcher {
 void watch_activity(ActivityWatcher* watcher);
 
 // [any] Names a range of memory for last words: code that runs on a plugin's own threads, or a file
-// whose pages may vanish. Ignored when 1024 ranges have names. `name` is copied.
+// whose pages may vanish. Ignored when 1024 ranges have names. `name` is copied; that of code begins
+// with "plugin ".
 void name_memory(uintptr_t begin, size_t bytes, const std::string& name);
 void forget_memory(uintptr_t begin);
 

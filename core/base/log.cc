@@ -24,7 +24,6 @@ namespace {
 constexpr size_t kWaitingBytesMax = size_t{1} << 20;
 // A pipe that is ready takes this much without blocking (PIPE_BUF).
 constexpr size_t kWriteBytesMax = 4096;
-constexpr std::chrono::milliseconds kExitLimit{500};
 
 // Drops the text when standard error is closed or nobody can read it any more.
 void write_all(std::string_view text) {
@@ -52,8 +51,9 @@ class Output {
       ++n_lost_;
       return;
     }
-    waiting_bytes_ += text.size();
-    waiting_.push_back(std::move(text));
+    const size_t bytes = text.size();
+    waiting_.push_back(std::move(text));  // may find no memory; then nothing waits
+    waiting_bytes_ += bytes;
     changed_.notify_one();
   }
 
@@ -176,7 +176,7 @@ void say(std::string_view text) { output().put(std::string(text)); }
 void start_log_thread() {
   output().start();
   // Registered before any plugin is loaded, so it runs after the destructors of their objects.
-  std::atexit([] { flush_log(kExitLimit); });
+  std::atexit([] { flush_log(kLastWriteLimit); });
 }
 
 void flush_log(std::chrono::milliseconds limit) { output().flush(limit); }

@@ -20,6 +20,9 @@ void log(LogLevel level, std::string_view text);
 // Keeps its place among the lines.
 void say(std::string_view text);
 
+// How long a process that ends waits for a reader of standard error.
+inline constexpr std::chrono::milliseconds kLastWriteLimit{500};
+
 // Once, before other threads log. The thread never ends.
 void start_log_thread();
 // Returns when everything is written, or after `limit`.

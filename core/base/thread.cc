@@ -3,18 +3,12 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <string>
 
 #include "core/base/last_words.h"
 #include "core/base/log.h"
 
 namespace specd {
-namespace {
-
-constexpr std::chrono::milliseconds kLogLimit{500};
-
-}  // namespace
 
 AlternateStack::AlternateStack() {
   stack_t now{};
@@ -36,7 +30,7 @@ AlternateStack::~AlternateStack() {
 void end_for_want_of_thread(const char* name, const std::system_error& error) {
   say("specd: cannot start the thread " + std::string(name) + ": " + error.code().message() +
       "; raise the limit of threads (ulimit -u, pids.max of the control group) or of memory\n");
-  flush_log(kLogLimit);
+  flush_log(kLastWriteLimit);
   expect_end();
   _exit(1);
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <climits>
+#include <new>
 #include <utility>
 
 #include "core/base/check.h"
@@ -9,6 +10,13 @@
 #include "core/spec/budget.h"
 
 namespace specd {
+namespace {
+
+void fail(Sequence& sequence, const Status& why) {
+  if (sequence.finish() == FinishReason::kNone) sequence.fail(FinishReason::kError, why);
+}
+
+}  // namespace
 
 Batch::Batch(const SchedulerLimits& limits, PagePool& pages, PrefixCache* cache,
              ModelService& models, Worker& worker, StepRunner& runner, OnEnd on_end)
@@ -25,7 +33,14 @@ Batch::Batch(const SchedulerLimits& limits, PagePool& pages, PrefixCache* cache,
 
 void Batch::add_waiting(ActiveSequence next) {
   const Rank rank = next.sequence->rank;
-  waiting_.emplace(rank, std::move(next));
+  try {
+    waiting_.try_emplace(rank, std::move(next));  // without memory, `next` is as it was
+  } catch (const std::bad_alloc&) {
+    // Words that need none.
+    next.sequence->fail(FinishReason::kError, Status(Code::kExhausted, "out of memory"));
+    next.route.reset();
+    on_end_(*next.sequence);
+  }
 }
 
 StepPlan Batch::plan() {
@@ -99,69 +114,82 @@ PrefixCache::Prefix Batch::cached_prefix(const ActiveSequence& next) const {
 
 Status Batch::carry_out(const StepPlan& plan) {
   if (plan.n_pages_to_reclaim > 0) models_.reclaim(plan.n_pages_to_reclaim);
-  // Take the planned sequences off the waiting list before the preempted ones are added to it.
+  // Their text so far is sent, since the wait may be long.
+  for (const int32_t index : plan.preempted) {
+    Sequence& sequence = *running_[to_size(index)].sequence;
+    if (sequence.finish() == FinishReason::kNone) sequence.send();
+  }
+  const size_t n_before = running_.size();
+  running_.reserve(n_before + to_size(plan.n_admitted()));
   std::vector<ActiveSequence> admitted;
   admitted.reserve(to_size(plan.n_admitted()));
+  // From here until all are in one of the two lists, nothing may fail for want of memory.
+  // Take the planned sequences off the waiting list before the preempted ones are added to it.
   for (int32_t i = 0; i < plan.n_admitted(); ++i) {
     admitted.push_back(std::move(waiting_.extract(waiting_.begin()).mapped()));
   }
   for (const int32_t index : plan.preempted) preempt(running_[to_size(index)]);
+  for (ActiveSequence& next : admitted) admit(std::move(next));
   // Attach every prefix before taking pages, so that taking pages evicts none of them.
-  std::vector<int32_t> copied(running_.size(), -1);  // page to copy, with a reference; -1 = none
   for (size_t i = 0; i < admitted.size(); ++i) {
-    copied.push_back(admit(std::move(admitted[i]), plan.admitted[i], cached_[i]));
+    attach_prefix(running_[n_before + i], plan.admitted[i], cached_[i]);
   }
   Status status;
   for (const PlanItem& item : plan.items) {
-    std::vector<int32_t>& table = running_[to_size(item.sequence)].table.pages;
-    const size_t first_new = table.size();
+    const size_t i = to_size(item.sequence);
+    std::vector<int32_t>& table = running_[i].table.pages;
+    const auto n_attached = static_cast<ptrdiff_t>(table.size());
+    table.reserve(table.size() + to_size(item.n_new_pages));  // or take() might lose a page
     SPECD_CHECK(pages_.take(item.n_new_pages, table), "the plan gives only what is there");
-    const int32_t source = copied[to_size(item.sequence)];
-    if (source < 0) continue;
-    if (status.ok()) status = worker_.copy_page(source, table[first_new]);
-    pages_.release(source);
+    if (i < n_before || !plan.admitted[i - n_before].copies_page) continue;
+    const auto source = table.begin() + n_attached - 1;
+    if (status.ok()) status = worker_.copy_page(*source, *(source + 1));
+    pages_.release(*source);
+    table.erase(source);
   }
   counters_.running = static_cast<int32_t>(running_.size() - plan.preempted.size());
   count_pages();
   return status;
 }
 
-// Starts a sequence with the prefix that was planned. Returns the page to copy into its first new
-// page, with a reference, or -1.
-int32_t Batch::admit(ActiveSequence next, const Admission& admission,
-                     const PrefixCache::Prefix& cached) {
-  Sequence& sequence = *next.sequence;
+void Batch::admit(ActiveSequence next) {
   next.slot = free_slots_.back();
   free_slots_.pop_back();
-  next.n_computed = admission.n_computed;
-  int32_t copied = -1;
+  running_.push_back(std::move(next));
+}
+
+// Gives a sequence the prefix that was planned. Its last page is then one to be copied into the first
+// new one, if that was planned.
+void Batch::attach_prefix(ActiveSequence& member, const Admission& admission,
+                          const PrefixCache::Prefix& cached) {
+  Sequence& sequence = *member.sequence;
+  std::vector<int32_t>& pages = member.table.pages;
+  // Or a page might get a reference that nobody returns.
+  pages.reserve(to_size(admission.n_shared_pages) + 1);
+  std::vector<int32_t> all;
+  if (admission.copies_page) all.reserve(to_size(admission.n_shared_pages) + 1);
+  member.n_computed = admission.n_computed;
   if (admission.n_shared_pages > 0) {
-    next.chain = cache_->attach(cached, admission.n_shared_pages, next.table.pages);
+    member.chain = cache_->attach(cached, admission.n_shared_pages, pages);
   }
   if (admission.copies_page) {
-    std::vector<int32_t> all;
     cache_->attach(cached, admission.n_shared_pages + 1, all);
-    copied = all.back();
+    pages.push_back(all.back());
     all.pop_back();
     pages_.release(all);
   }
-  if (sequence.started_ns == 0) {
-    sequence.started_ns = now_ns();
-    sequence.usage.cached_prompt_tokens = next.n_computed;
-    if (cache_ != nullptr && next.may_skip_rows()) {
-      counters_.prefix_query_tokens += static_cast<uint64_t>(sequence.size());
-    }
-    counters_.prefix_hit_tokens += static_cast<uint64_t>(next.n_computed);
+  if (sequence.started_ns != 0) return;
+  sequence.started_ns = now_ns();
+  sequence.usage.cached_prompt_tokens = member.n_computed;
+  if (cache_ != nullptr && member.may_skip_rows()) {
+    counters_.prefix_query_tokens += static_cast<uint64_t>(sequence.size());
   }
-  running_.push_back(std::move(next));
-  return copied;
+  counters_.prefix_hit_tokens += static_cast<uint64_t>(member.n_computed);
 }
 
-// The sequence loses its pages and waits again. Its text so far is sent, since the wait may be
-// long.
+// The sequence loses its pages and waits again.
 void Batch::preempt(ActiveSequence& member) {
   const bool lost = member.drafting == ActiveSequence::Drafting::kLost;
-  if (member.sequence->finish() == FinishReason::kNone) member.sequence->send();
   runner_.end(member, SPECD_END_PREEMPTED);
   if (!lost) member.drafting = ActiveSequence::Drafting::kNotBegun;
   let_go(member);
@@ -241,13 +269,18 @@ void Batch::end_unwanted() {
 }
 
 void Batch::fail_all(const Status& why) {
+  for (auto& [rank, next] : waiting_) fail(*next.sequence, why);
   erase_gone();
+  for (ActiveSequence& member : running_) fail(*member.sequence, why);
   counters_.running = static_cast<int32_t>(running_.size());
-  const auto fail = [&](Sequence& sequence) {
-    if (sequence.finish() == FinishReason::kNone) sequence.fail(FinishReason::kError, why);
-  };
-  for (auto& [rank, next] : waiting_) fail(*next.sequence);
-  for (ActiveSequence& member : running_) fail(*member.sequence);
+  end_unwanted();
+}
+
+void Batch::fail_running(const Status& why) {
+  erase_gone();
+  if (running_.empty()) return fail_all(why);
+  for (ActiveSequence& member : running_) fail(*member.sequence, why);
+  counters_.running = static_cast<int32_t>(running_.size());
   end_unwanted();
 }
 

@@ -36,6 +36,7 @@ class Batch {
   Batch(const SchedulerLimits& limits, PagePool& pages, PrefixCache* cache, ModelService& models,
         Worker& worker, StepRunner& runner, OnEnd on_end);
 
+  // Ends the sequence with an error when there is no memory for it.
   void add_waiting(ActiveSequence next);
   size_t n_waiting() const { return waiting_.size(); }
   bool empty() const { return waiting_.empty() && running_.empty(); }
@@ -53,6 +54,10 @@ class Batch {
   void end_unwanted();
   // Ends all sequences with the error `why`: the device has failed, and their KV is lost.
   void fail_all(const Status& why);
+  // The same for the running ones, which a step has left half done; when none runs, for all. Keeps
+  // nothing of them in the prefix cache. May be called wherever one of these functions has thrown
+  // std::bad_alloc, also this one.
+  void fail_running(const Status& why);
   // Updates the page counters.
   void count_pages();
 
@@ -63,7 +68,9 @@ class Batch {
   PrefixCache::Prefix cached_prefix(const ActiveSequence& next) const;
   void count_own_pages(std::vector<RunningView>& views) const;
   void preempt(ActiveSequence& member);
-  int32_t admit(ActiveSequence next, const Admission& admission, const PrefixCache::Prefix& cached);
+  void admit(ActiveSequence next);
+  void attach_prefix(ActiveSequence& member, const Admission& admission,
+                     const PrefixCache::Prefix& cached);
   void keep_prefix(ActiveSequence& member);
   void let_go(ActiveSequence& member);
   void retire(ActiveSequence& member);

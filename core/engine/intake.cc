@@ -1,5 +1,6 @@
 #include "core/engine/intake.h"
 
+#include <new>
 #include <utility>
 
 #include "core/base/clock.h"
@@ -185,7 +186,12 @@ void Intake::end(Sequence& sequence, int32_t n_waiting) {
     live_.erase(sequence.number());
     number_of_.erase(sequence.request().id);
   }
-  sequence.send();
+  try {
+    sequence.send();
+  } catch (const std::bad_alloc&) {
+    // The client does not hear of its end; the engine counts it.
+    log(LogLevel::kError, "the last event of a request found no memory");
+  }
   {
     const MutexLock lock(mutex_);
     --n_unfinished_;

@@ -1,8 +1,10 @@
 #include "core/engine/loop.h"
 
+#include <new>
 #include <utility>
 
 #include "core/base/check.h"
+#include "core/base/log.h"
 #include "core/base/thread.h"
 
 namespace specd {
@@ -20,22 +22,47 @@ void Loop::stop() {
 }
 
 void Loop::run() {
-  Status failed;  // of the device
-  while (true) {
-    Intake::Arrived arrived = intake_.wait(!batch_.empty(), counters_.step_since_ns);
-    if (arrived.task != nullptr) {
-      arrived.task();
-      intake_.finish_task();
+  bool goes_on = true;
+  while (goes_on) {
+    // A shortage of memory ends requests and nothing else. If there is not even the memory to end
+    // them, the next turn tries again.
+    try {
+      goes_on = turn();
+    } catch (const std::bad_alloc&) {
+      is_out_of_memory_ = true;
     }
-    for (ActiveSequence& next : arrived.sequences) batch_.add_waiting(std::move(next));
-    batch_.end_unwanted();
-    if (arrived.stop) return;
-    if (failed.ok()) failed = step();
-    if (failed.ok()) continue;
-    // The KV of all sequences is lost with the device: every request ends with the reason.
-    for (ActiveSequence& next : intake_.fail(failed)) batch_.add_waiting(std::move(next));
-    batch_.fail_all(intake_.failure());
   }
+}
+
+// False when it was the last one.
+bool Loop::turn() {
+  if (is_out_of_memory_) {
+    if (failed_.ok()) failed_ = runner_.abandon();
+    batch_.fail_running(no_memory_for("a step"));
+    is_out_of_memory_ = false;
+    log(LogLevel::kError, "a step found no memory; the requests that it computed have ended");
+  }
+  Intake::Arrived arrived = intake_.wait(!batch_.empty(), counters_.step_since_ns);
+  for (ActiveSequence& next : arrived.sequences) batch_.add_waiting(std::move(next));
+  if (arrived.task != nullptr) {
+    bool is_done = true;
+    try {
+      arrived.task();
+    } catch (const std::bad_alloc&) {
+      is_done = false;
+    }
+    intake_.finish_task();  // whatever happened: its caller waits for it
+    if (!is_done)
+      log(LogLevel::kError, "a change between two steps found no memory; make it again");
+  }
+  batch_.end_unwanted();
+  if (arrived.stop) return false;
+  if (failed_.ok()) failed_ = step();
+  if (failed_.ok()) return true;
+  // The KV of all sequences is lost with the device: every request ends with the reason.
+  for (ActiveSequence& next : intake_.fail(failed_)) batch_.add_waiting(std::move(next));
+  batch_.fail_all(intake_.failure());
+  return true;
 }
 
 Status Loop::step() {

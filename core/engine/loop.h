@@ -33,6 +33,7 @@ class Loop {
 
  private:
   void run();
+  bool turn();
   Status step();
 
   Intake& intake_;
@@ -40,6 +41,8 @@ class Loop {
   StepRunner& runner_;
   Device& device_;
   LoopCounters counters_;
+  bool is_out_of_memory_ = false;  // the last turn was
+  Status failed_;                  // of the device
   std::thread thread_;
 };
 

@@ -84,14 +84,23 @@ void PrefixCache::extend(PrefixChain& chain, const std::string& salt,
     const int32_t* page_tokens = tokens_of(tokens, chain.n_pages);
     int32_t& page = pages[static_cast<size_t>(chain.n_pages)];
     const uint64_t key = key_of(at(parent).key, page_tokens);
-    chain.entry = child(parent, key, page_tokens);
-    if (chain.entry >= 0) {
-      pool_.share(at(chain.entry).page);
+    const int32_t known = child(parent, key, page_tokens);
+    if (known >= 0) {
+      pool_.share(at(known).page);
       pool_.release(page);
-      page = at(chain.entry).page;
+      page = at(known).page;
+      chain.entry = known;
       continue;
     }
-    chain.entry = new_entry();
+    // What needs memory comes first: without it the cache and the chain stay as they are.
+    const int32_t made = new_entry();
+    try {
+      by_key_.emplace(key, made);
+    } catch (...) {
+      unused_.push_back(made);
+      throw;
+    }
+    chain.entry = made;
     Entry& entry = at(chain.entry);
     entry.key = key;
     entry.parent = parent;
@@ -100,7 +109,6 @@ void PrefixCache::extend(PrefixChain& chain, const std::string& salt,
     std::copy(page_tokens, page_tokens + kPage, entry.tokens.begin());
     ++at(parent).n_children;
     insert_before(chain.entry, at(parent).page < 0 ? 0 : parent);
-    by_key_.emplace(key, chain.entry);
     pool_.share(page);
     pool_.set_cached(page, true);
   }
@@ -135,6 +143,12 @@ int32_t PrefixCache::reclaim(int32_t n_pages) {
 int32_t PrefixCache::new_entry() {
   if (unused_.empty()) {
     entries_.emplace_back();
+    try {
+      unused_.reserve(entries_.capacity());  // evict() needs no memory
+    } catch (...) {
+      entries_.pop_back();
+      throw;
+    }
     return static_cast<int32_t>(entries_.size()) - 1;
   }
   const int32_t entry = unused_.back();
@@ -145,7 +159,12 @@ int32_t PrefixCache::new_entry() {
 int32_t PrefixCache::root(const std::string& salt) {
   const auto [it, is_new] = salts_.try_emplace(salt, -1);
   if (!is_new) return it->second;
-  it->second = new_entry();
+  try {
+    it->second = new_entry();
+  } catch (...) {
+    salts_.erase(it);
+    throw;
+  }
   Entry& entry = at(it->second);
   entry.key = siphash(secret_, salt.data(), salt.size());
   entry.parent = entry.page = -1;

@@ -1,5 +1,7 @@
 // pool/1: the host's worker threads for the duration of one call.
 #include "core/base/fp_environment.h"
+#include "core/base/last_words.h"
+#include "core/base/thread.h"
 #include "core/services/arguments.h"
 #include "core/services/tables.h"
 
@@ -15,6 +17,7 @@ struct PoolRun {
   specd_pool_task task;
   void* ctx;
   uint32_t n;
+  Activity activity;  // of the caller, whose code runs on all threads
 };
 
 specd_status pool_run(const specd_host* host, specd_call* call, uint32_t n, specd_pool_task task,
@@ -31,16 +34,20 @@ specd_status pool_run(const specd_host* host, specd_call* call, uint32_t n, spec
   if (!turn.is_mine()) {
     return refuse(call, SPECD_E_PRECONDITION, "pool.run: called from a pool task");
   }
-  PoolRun run{task, ctx, n};
+  PoolRun run{task, ctx, n, current_activity()};
   state->cpu.stream().pool().run(
       [](void* context, int part, int parts) {
         const PoolRun& mine = *static_cast<const PoolRun*>(context);
         const FpEnvironment fp_environment;
+        // Once a thread, since those of the pool have none: a task may use up its stack.
+        thread_local const AlternateStack alternate_stack;
+        const Activity before = set_activity(mine.activity);
         // 64 bits, because i + parts may exceed 2^32 - 1.
         for (uint64_t i = static_cast<uint64_t>(part); i < mine.n;
              i += static_cast<uint64_t>(parts)) {
           mine.task(mine.ctx, static_cast<uint32_t>(i));
         }
+        set_activity(before);
       },
       &run);
   return SPECD_OK;

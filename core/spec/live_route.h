@@ -87,9 +87,10 @@ struct LiveRoute {
     last_problem.set(std::move(why));
   }
 
-  // [step] A call of the drafter that began at `start_ns` is over. Opens the breaker after too many
-  // that failed or were late. A drafter that refuses single sequences works.
-  void called(DrafterCall call, const Status& status, uint64_t start_ns);
+  // [step] A call of the drafter is over. Opens the breaker after too many that failed or were late.
+  // A drafter that refuses single sequences works; a propose() of which nothing is usable does not
+  // (core/step/proposal.cc).
+  void called(DrafterCall call, const Status& status, uint64_t took_ns);
 
   // Whether the route does not draft: too many sequences run, or the drafter is suspended.
   bool suspended(int32_t n_running) const {

@@ -24,6 +24,7 @@ struct ActiveSequence {
   int32_t n_computed = 0;  // positions whose KV is final
 
   enum class Drafting { kNotBegun, kOn, kLost } drafting = Drafting::kNotBegun;
+  bool is_counted_lost = false;   // in RouteCounters::sequences_lost
   bool resumed = false;           // it ran before and was preempted
   int32_t n_begun = 0;            // tokens passed to begin()
   void* drafter_state = nullptr;  // owned by the plugin

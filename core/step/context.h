@@ -1,13 +1,26 @@
 // What the phases of a step share.
+//
+// A step may find no memory anywhere (std::bad_alloc). Around the calls of a plugin that costs
+// drafts, like a shortage of device memory; elsewhere it ends the step (StepRunner::abandon()).
 #pragma once
 
 #include <cstdint>
+#include <string>
 
+#include "core/base/status.h"
 #include "core/device/device.h"
 #include "core/device/staging.h"
 #include "core/services/model.h"
 
 namespace specd {
+
+// For such a shortage.
+inline Status no_memory_for(const char* what) {
+  return Status(Code::kExhausted, std::string("there is no memory for ") + what +
+                                      "; give the process more (ulimit -v, the memory of the "
+                                      "machine), or lower engine.max_sequences or "
+                                      "engine.step_tokens_max");
+}
 
 struct StepContext {
   Device& device;

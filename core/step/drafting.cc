@@ -1,7 +1,10 @@
 #include "core/step/drafting.h"
 
+#include <new>
 #include <string>
 
+#include "core/base/clock.h"
+#include "core/plugin/instance/tensor.h"
 #include "core/step/losses.h"
 
 namespace specd {
@@ -16,7 +19,8 @@ Status place(StepContext& step, const LiveRoute& route, PluginBatch& batch) {
   return Status();
 }
 
-void begin(StepContext& step, LiveRoute& route, const Members& members, uint32_t attach_mode) {
+void call_begin(StepContext& step, LiveRoute& route, const Members& members, uint32_t attach_mode,
+                Losses& losses) {
   PluginBatch batch(members, step.step_id);
   std::vector<uint64_t> offsets{0};
   std::vector<int32_t> tokens;
@@ -39,30 +43,67 @@ void begin(StepContext& step, LiveRoute& route, const Members& members, uint32_t
   const Status placed = place(step, route, batch);
   const uint64_t start_ns = batch.start(route);
   const Status status = placed.ok() ? route.drafter->begin(args, batch.call) : placed;
-  if (placed.ok()) route.called(DrafterCall::kBegin, status, start_ns);
-  Losses losses;
+  const uint64_t took_ns = now_ns() - start_ns;
+  // First of all: what the drafter has begun must be ended, whatever fails from here on.
   for (size_t i = 0; i < members.size(); ++i) {
-    ActiveSequence& member = *members[i];
-    member.drafter_state = states[i];
-    member.drafting = ActiveSequence::Drafting::kOn;
-    if (status.ok() && batch.status[i] == SPECD_OK) continue;
+    if (!status.ok() || batch.status[i] != SPECD_OK) continue;
+    members[i]->drafter_state = states[i];
+    members[i]->drafting = ActiveSequence::Drafting::kOn;
+  }
+  if (placed.ok()) route.called(DrafterCall::kBegin, status, took_ns);
+  for (size_t i = 0; i < members.size(); ++i) {
+    if (!members[i]->drafts())
+      losses.add(*members[i], status.ok() ? batch.why(i) : status.to_string());
+  }
+}
+
+void begin(StepContext& step, LiveRoute& route, const Members& members, uint32_t attach_mode) {
+  Losses losses;
+  try {
+    call_begin(step, route, members, attach_mode, losses);
+  } catch (const std::bad_alloc&) {
+    const std::string why = no_memory_for("the call").to_string();
+    for (ActiveSequence* member : members) {
+      if (!member->drafts()) losses.add(*member, why);
+    }
+  }
+  for (ActiveSequence* member : members) {
+    if (member->drafts()) continue;
     // A drafter keeps nothing for a sequence that it fails in begin(), so end() is not called. Only
     // sessions of draft models may exist.
-    member.drafting = ActiveSequence::Drafting::kLost;
-    end_drafting(step, member, SPECD_END_QUARANTINED);
-    losses.add(status.ok() ? batch.why(i) : status.to_string());
+    member->drafting = ActiveSequence::Drafting::kLost;
+    end_drafting(step, *member, SPECD_END_QUARANTINED);
   }
   losses.report(route, "begin");
 }
 
+// Not by PluginBatch, which needs memory: without an end a plugin would keep the sequence for ever.
 void call_end(StepContext& step, ActiveSequence& member, uint32_t reason) {
-  PluginBatch batch({&member}, step.step_id);
+  const LiveRoute& route = *member.route;
+  const uint64_t seq_id = member.sequence->number();
+  const auto slot = static_cast<uint32_t>(member.slot);
+  int32_t slot_value = member.slot;
+  specd_status status = SPECD_OK;
+  const specd_tensor slots = route.on_device()
+                                 ? tensor_of(step.device, true, step.slot_column(member.slot), {1})
+                                 : host_i32(&slot_value, {1});
+  specd_call call;
+  specd_batch batch{};
+  batch.struct_size = sizeof(batch);
+  batch.n_seqs = 1;
+  batch.step_id = step.step_id;
+  batch.call = &call;
+  batch.seq_id = &seq_id;
+  batch.seq_state = &member.drafter_state;
+  batch.seq_status = &status;
+  batch.slot = &slot;
+  batch.slots = &slots;
+  if (route.on_device()) batch.stream = step.device.native_stream();
   specd_end_args args{};
   args.struct_size = sizeof(args);
   args.reason = reason;
-  args.batch = &batch.batch;
-  if (member.route->on_device()) batch.place_on(step.device, step.slot_column(member.slot));
-  member.route->drafter->end(args, batch.call);
+  args.batch = &batch;
+  route.drafter->end(args, call);
   member.drafting = ActiveSequence::Drafting::kLost;
   member.drafter_state = nullptr;
 }
@@ -76,11 +117,10 @@ void begin_drafting(StepContext& step, std::vector<ActiveSequence>& running) {
     if (each.route == nullptr) continue;
     const bool is_open = each.route->breaker.is_open(now);
     if (each.drafting == ActiveSequence::Drafting::kNotBegun && !is_open) fresh.push_back(&each);
+    if (!is_open || each.drafting == ActiveSequence::Drafting::kLost) continue;
     // The calls that it misses from here on would leave its state out of step with the text.
-    if (is_open && each.drafts()) {
-      end_drafting(step, each, SPECD_END_QUARANTINED);
-      ++each.route->counters.sequences_lost;
-    }
+    if (each.drafts()) end_drafting(step, each, SPECD_END_QUARANTINED);
+    count_lost(each);
   }
   by_route(fresh, [&](LiveRoute& route, const Members& members) {
     for (const uint32_t mode : {uint32_t{SPECD_ATTACH_FRESH}, uint32_t{SPECD_ATTACH_TOKENS},
@@ -93,7 +133,7 @@ void begin_drafting(StepContext& step, std::vector<ActiveSequence>& running) {
     }
   });
   for (ActiveSequence* member : fresh) {
-    // The drafter has no attach mode for this sequence.
+    // The drafter has no attach mode for this sequence. It has not failed, so this is no loss.
     if (member->drafting == ActiveSequence::Drafting::kNotBegun) {
       member->drafting = ActiveSequence::Drafting::kLost;
     }

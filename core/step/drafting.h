@@ -12,8 +12,9 @@
 namespace specd {
 
 // Calls begin() for every running sequence whose drafter has not begun it yet. A sequence is
-// decoded plainly from then on when the drafter has no attach mode for it or fails it. While the
-// drafter is suspended no sequence begins, and those that it has are decoded plainly.
+// decoded plainly from then on when the drafter has no attach mode for it or fails it, or when there
+// is no memory for the call. While the drafter is suspended no sequence begins, and those that it has
+// are decoded plainly; each counts as lost, also one that may begin later.
 void begin_drafting(StepContext& step, std::vector<ActiveSequence>& running);
 
 // Calls update() with the rows that a step has committed, for the members of one route: several
@@ -24,7 +25,7 @@ void update(StepContext& step, LiveRoute& route, const Members& members, const S
             const StepOutput& output);
 
 // Calls end() if the drafter still has the sequence, and ends its sessions of draft models.
-// Idempotent.
+// Idempotent. Needs no memory.
 void end_drafting(StepContext& step, ActiveSequence& member, uint32_t reason);
 
 }  // namespace specd

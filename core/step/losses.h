@@ -4,22 +4,30 @@
 #include <cstdint>
 #include <string>
 
-#include "core/base/log.h"
-#include "core/spec/live_route.h"
+#include "core/step/active_sequence.h"
 
 namespace specd {
 
+// Counts a sequence that goes on without drafts after the drafter failed, once.
+inline void count_lost(ActiveSequence& member) {
+  if (member.is_counted_lost) return;
+  member.is_counted_lost = true;
+  ++member.route->counters.sequences_lost;
+}
+
 class Losses {
  public:
-  void add(const std::string& why) {
-    if (n_++ == 0) first_ = why;
+  void add(ActiveSequence& member, const std::string& why) {
+    if (n_ == 0) first_ = why;
+    ++n_;
+    count_lost(member);
   }
   void report(LiveRoute& route, const char* call) const {
     if (n_ == 0) return;
-    route.counters.sequences_lost += n_;
     route.last_problem.set(std::string(call) + ": " + first_);
-    log(LogLevel::kWarn, "route " + route.name + ": " + call + ": " + std::to_string(n_) +
-                             " requests continue without drafts: " + first_);
+    log_because_of(route.drafter->owner().plugin, LogLevel::kWarn,
+                   "route " + route.name + ": " + call + ": " + std::to_string(n_) +
+                       " requests continue without drafts: " + first_);
   }
 
  private:

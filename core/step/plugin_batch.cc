@@ -44,13 +44,9 @@ PluginBatch::PluginBatch(const Members& members, uint64_t step_id) {
 Status PluginBatch::place_on(Device& device, Staging& columns) {
   const Column<int32_t> column = columns.add(slot_column_);
   SPECD_OK_OR_RETURN(columns.status());
-  place_on(device, column);
-  return Status();
-}
-
-void PluginBatch::place_on(Device& device, const Column<int32_t>& slots) {
-  slots_ = tensor_of(device, true, slots, {static_cast<int64_t>(slots.n)});
+  slots_ = tensor_of(device, true, column, {static_cast<int64_t>(column.n)});
   batch.stream = device.native_stream();
+  return Status();
 }
 
 std::string PluginBatch::why(size_t i) const {

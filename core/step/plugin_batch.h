@@ -51,8 +51,6 @@ class PluginBatch {
   // For a plugin that works on the device: adds the slots to `columns`, which the caller uploads,
   // and passes the stream. kExhausted when `columns` has no memory; the batch stays on the host.
   Status place_on(Device& device, Staging& columns);
-  // The same with slots that are on the device already.
-  void place_on(Device& device, const Column<int32_t>& slots);
   // Lets services read the members' committed tokens (model.follow).
   void offer_committed() { call.committed = &committed_; }
   // Member i's status, and the text that the plugin reported for it.

@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "core/base/clock.h"
 #include "core/plugin/instance/sanitizer.h"
 
 namespace specd {
@@ -70,8 +71,9 @@ bool Proposal::call() {
   batch_.offer_committed();
   const uint64_t start_ns = batch_.start(route_);
   const Status status = route_.drafter->propose(args, batch_.call);
-  route_.called(DrafterCall::kPropose, status, start_ns);
+  took_ns_ = now_ns() - start_ns;
   if (!status.ok()) {
+    route_.called(DrafterCall::kPropose, status, took_ns_);
     route_.cut(members_.size(), status.to_string());
     failed_ = true;
   }
@@ -101,12 +103,14 @@ std::vector<bool> Proposal::take() {
                     .probes = probes() && !on_device};
   std::vector<bool> counts(members_.size(), false);
   std::vector<int32_t> depth(cells);
+  bool is_usable = false;
+  std::string problem;
   for (size_t s = 0; s < members_.size(); ++s) {
     DraftTree& tree = members_[s]->tree;
     tree.clear();
     const specd_status status = batch_.status[s];
     const bool bad = status != SPECD_OK && status != SPECD_E_DEADLINE;
-    if (bad && !failed_) route_.cut(1, "propose: " + batch_.why(s));
+    if (bad && !failed_) route_.cut(1, problem = "propose: " + batch_.why(s));
     if (bad || failed_) continue;
     counts[s] = true;
     limits.node_budget = given_[s];
@@ -117,13 +121,20 @@ std::vector<bool> Proposal::take() {
     const TreeCheck check =
         check_tree(n, tokens, parents, limits.probes ? node_flags : nullptr, limits, depth.data());
     if (check.defect != Defect::kNone) {
-      route_.cut(1, std::string("propose: ") + defect_name(check.defect) + " at node " +
-                        std::to_string(check.node));
+      problem = std::string("propose: ") + defect_name(check.defect) + " at node " +
+                std::to_string(check.node);
+      route_.cut(1, problem);
     }
+    is_usable = is_usable || check.defect == Defect::kNone || check.n_nodes > 0;
     tree.token.assign(tokens, tokens + check.n_nodes);
     tree.parent.assign(parents, parents + check.n_nodes);
     tree.flags.assign(node_flags, node_flags + check.n_nodes);
     tree.depth.assign(depth.begin(), depth.begin() + check.n_nodes);
+  }
+  if (!failed_) {
+    route_.called(DrafterCall::kPropose,
+                  is_usable ? Status() : Status(Code::kInternal, "nothing is usable: " + problem),
+                  took_ns_);
   }
   return counts;
 }

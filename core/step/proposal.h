@@ -20,7 +20,8 @@ class Proposal {
   // Gives the members trees of the fixed shape, whose tokens only the device will know.
   void expect_trees();
   // Turns the drafter's output into the members' trees, each cut before its first defect. Returns
-  // for each member whether its draft is usable.
+  // for each member whether its draft is usable. A call of which nothing is usable has failed, and
+  // counts against the drafter; an empty draft is usable.
   std::vector<bool> take();
 
   LiveRoute& route() const { return route_; }
@@ -46,6 +47,7 @@ class Proposal {
   PluginBatch batch_;
   std::vector<int32_t> given_;  // budgets; the plugin gets a copy
   bool failed_ = false;
+  uint64_t took_ns_ = 0;  // of call(); 0 when a graph did its work
 };
 
 }  // namespace specd

@@ -1,6 +1,7 @@
 #include "core/step/runner.h"
 
 #include <algorithm>
+#include <new>
 #include <numeric>
 #include <utility>
 
@@ -10,6 +11,23 @@
 
 namespace specd {
 namespace {
+
+// Calls a plugin of `route`. False when there is no memory for that; the step then goes on without
+// what the plugin would give.
+template <typename Fn>
+bool has_memory_for(const char* call, LiveRoute& route, const Members& members, Fn&& fn) {
+  try {
+    fn();
+    return true;
+  } catch (const std::bad_alloc&) {
+  }
+  route.cut(members.size(), std::string(call) + ": " + no_memory_for("the call").to_string());
+  return false;
+}
+
+void drop_drafts(const Members& members) {
+  for (ActiveSequence* member : members) member->tree.clear();
+}
 
 bool has_ended(const ActiveSequence* member) { return member->sequence->must_end(now_ns()); }
 
@@ -121,8 +139,11 @@ void StepRunner::propose_on_host(const Members& drafting, const std::function<vo
   by_route(drafting, [&](LiveRoute& route, const Members& members) {
     if (route.on_device()) return;
     meanwhile();  // propose() on the host may take long
-    Proposal proposal(step_, route, members, step_.call_columns());
-    if (proposal.call()) proposal.take();
+    const bool has_memory = has_memory_for("propose", route, members, [&] {
+      Proposal proposal(step_, route, members, step_.call_columns());
+      if (proposal.call()) proposal.take();
+    });
+    if (!has_memory) drop_drafts(members);
   });
 }
 
@@ -130,7 +151,11 @@ void StepRunner::propose_on_device(const Members& drafting) {
   device_drafts_.clear();
   Staging& columns = worker_.new_columns();
   by_route(drafting, [&](LiveRoute& route, const Members& members) {
-    if (route.on_device()) device_drafts_.emplace_back(step_, route, members, columns);
+    if (!route.on_device()) return;
+    const bool has_memory = has_memory_for("propose", route, members, [&] {
+      device_drafts_.emplace_back(step_, route, members, columns);
+    });
+    if (!has_memory) drop_drafts(members);
   });
 }
 
@@ -192,9 +217,11 @@ void StepRunner::verify_on_host(const Members& members) {
     }
   }
   by_route(judged, [&](LiveRoute& route, const Members& group) {
-    Verification call(step_, route, group, output_.drawn, step_.call_columns());
-    call.call();
-    call.judge({}, output_.drawn);
+    (void)has_memory_for("verify", route, group, [&] {
+      Verification call(step_, route, group, output_.drawn, step_.call_columns());
+      call.call();
+      call.judge({}, output_.drawn);
+    });
   });
 }
 
@@ -209,6 +236,14 @@ void StepRunner::update_drafters(const Members& members) {
   by_route(updating, [&](LiveRoute& route, const Members& group) {
     update(step_, route, group, input_, output_);
   });
+}
+
+Status StepRunner::abandon() {
+  step_.models.watch(nullptr, false);
+  const Status passed = step_.device.synchronize();
+  device_drafts_.clear();
+  if (passed.ok()) stream_has_passed();
+  return passed;
 }
 
 void StepRunner::end(ActiveSequence& member, uint32_t reason) {

@@ -48,12 +48,16 @@ class StepRunner {
   // all decided tokens are appended, and finish() says whether a sequence continues. A sequence
   // whose logits are not finite fails alone. A sequence that is cancelled or past its deadline is
   // left out of the remaining phases. Without memory for the rows of the step its members fail;
-  // without memory for a drafter's columns only drafts are lost. An error is final: the device has
-  // failed.
+  // without memory for the calls of a plugin only drafts are lost. An error is final: the device has
+  // failed. Throws std::bad_alloc where memory is short elsewhere; then call abandon().
   // On a device that is not the host, calls `meanwhile` once, while the device computes if it has
   // work.
   Result<StepCounters> run(const StepPlan& plan, std::vector<ActiveSequence>& running,
                            const std::function<void()>& meanwhile);
+
+  // Waits for what the step has submitted, and forgets it. The members' texts and KV may be half done,
+  // so they must end. An error is final: the device has failed.
+  Status abandon();
 
   // See end_drafting().
   void end(ActiveSequence& member, uint32_t reason);

@@ -1,8 +1,10 @@
 // update(): tells a drafter what a step has committed.
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <string>
 
+#include "core/base/clock.h"
 #include "core/plugin/instance/tensor.h"
 #include "core/step/drafting.h"
 #include "core/step/losses.h"
@@ -106,13 +108,13 @@ class Update {
       if (route_.on_device()) staging.upload();
       const uint64_t start_ns = batch.start(route_);
       status = call_drafter(columns, now, batch);
-      route_.called(DrafterCall::kUpdate, status, start_ns);
+      route_.called(DrafterCall::kUpdate, status, now_ns() - start_ns);
     }
     Losses losses;
     for (size_t s = 0; s < now.size(); ++s) {
       if (status.ok() && batch.status[s] == SPECD_OK) continue;
+      losses.add(*now[s], status.ok() ? batch.why(s) : status.to_string());
       end_drafting(step_, *now[s], SPECD_END_QUARANTINED);
-      losses.add(status.ok() ? batch.why(s) : status.to_string());
     }
     losses.report(route_, "update");
   }
@@ -198,7 +200,18 @@ class Update {
 
 void update(StepContext& step, LiveRoute& route, const Members& members, const StepInput& input,
             const StepOutput& output) {
-  Update(step, route, members, input, output).run();
+  try {
+    Update(step, route, members, input, output).run();
+  } catch (const std::bad_alloc&) {
+    Losses losses;
+    const std::string why = no_memory_for("the columns").to_string();
+    for (ActiveSequence* member : members) {
+      if (!member->drafts()) continue;
+      losses.add(*member, why);
+      end_drafting(step, *member, SPECD_END_QUARANTINED);
+    }
+    losses.report(route, "update");
+  }
 }
 
 }  // namespace specd

@@ -36,11 +36,10 @@ constexpr std::chrono::milliseconds kFailurePoll{500};
 constexpr uint64_t kAbortWaitMs = 5000;
 constexpr std::chrono::seconds kServerStartLimit{20};
 constexpr std::chrono::seconds kFlushLimit{5};
-constexpr std::chrono::milliseconds kLogLimit{500};
 constexpr std::chrono::seconds kTeardownLimit{15};  // at least; kFlushLimit included
 
 [[noreturn]] void leave(int code) {
-  flush_log(kLogLimit);
+  flush_log(kLastWriteLimit);
   expect_end();
   _exit(code);
 }

@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <map>
+#include <new>
+#include <utility>
 
 #include "core/base/clock.h"
-#include "core/base/log.h"
 #include "core/base/quote.h"
 #include "core/base/utf8.h"
 
@@ -61,51 +62,77 @@ void append_clean(std::string& out, std::string_view text, size_t bytes_max) {
   }
 }
 
-// How many lines each plugin logged in the present second.
+// How many lines each plugin logged in the present second. By its id: a plugin may have many
+// instances, and a host many routes.
 class LogBudgets {
  public:
-  // [any] False when the plugin has used up its second. `dropped`: how many lines were dropped
-  // since the one before.
-  bool take(const std::string& name, uint64_t& dropped) {
+  using Dropped = std::map<std::string, uint64_t>;  // lines, by plugin
+  // [any] False when the plugin has used up its second. `dropped`: what any plugin was refused
+  // before this second, told once.
+  bool take(const std::string& plugin, Dropped& dropped) {
     const uint64_t second = now_ns() / 1'000'000'000;
     const MutexLock lock(mutex_);
-    if (second != second_) n_lines_.clear();
-    second_ = second;
-    if (++n_lines_[name] > kLinesMax) {
-      ++n_dropped_[name];
-      return false;
+    if (second != second_) {
+      n_lines_.clear();
+      dropped.swap(n_dropped_);
+      second_ = second;
     }
-    const auto found = n_dropped_.find(name);
-    dropped = found == n_dropped_.end() ? 0 : found->second;
-    if (found != n_dropped_.end()) n_dropped_.erase(found);
-    return true;
+    if (++n_lines_[plugin] <= kLinesMax) return true;
+    ++n_dropped_[plugin];
+    return false;
+  }
+  Dropped take_dropped() {
+    const MutexLock lock(mutex_);
+    return std::exchange(n_dropped_, Dropped());
   }
 
  private:
   Mutex mutex_;
   uint64_t second_ SPECD_GUARDED_BY(mutex_) = 0;
   std::map<std::string, uint32_t> n_lines_ SPECD_GUARDED_BY(mutex_);
-  std::map<std::string, uint64_t> n_dropped_ SPECD_GUARDED_BY(mutex_);
+  Dropped n_dropped_ SPECD_GUARDED_BY(mutex_);
 };
 LogBudgets& log_budgets() {
   static LogBudgets* const all = new LogBudgets;
   return *all;
 }
 
+void tell(const LogBudgets::Dropped& dropped) {
+  for (const auto& [plugin, n] : dropped) {
+    log(LogLevel::kWarn, (plugin.empty() ? "plugins" : "plugin " + plugin) + ": " +
+                             std::to_string(n) + " lines were dropped; a plugin may log " +
+                             std::to_string(kLinesMax) + " a second");
+  }
+}
+
+// Whether the plugin may log one more line.
+bool may_log(const std::string& plugin) {
+  LogBudgets::Dropped dropped;
+  const bool may = log_budgets().take(plugin, dropped);
+  tell(dropped);
+  return may;
+}
+
 // Logs "plugin NAME" + `verb` + `text` for the plugin of this thread, within its budget. `text` is
-// cleaned here, so a line that is dropped costs no copy.
+// cleaned here, so a line that is dropped costs no copy. Threads that a plugin starts have no name,
+// and one budget for all.
 void log_for_plugin(LogLevel level, const char* verb, std::string_view text) {
   if (!is_logged(level)) return;
-  uint64_t dropped = 0;
-  if (!log_budgets().take(scope_name != nullptr ? *scope_name : std::string(), dropped)) return;
-  const std::string who = scope_name != nullptr ? "plugin " + *scope_name : std::string("plugin");
-  if (dropped > 0)
-    log(LogLevel::kWarn, who + ": " + std::to_string(dropped) +
-                             " lines were dropped; a plugin may log " + std::to_string(kLinesMax) +
-                             " a second");
+  const char* id = current_activity().plugin;
+  const std::string name = scope_name != nullptr ? *scope_name : id != nullptr ? id : "";
+  if (!may_log(id != nullptr ? id : name)) return;
   std::string clean;
   append_clean(clean, text, kLogBytesMax);
-  log(level, who + verb + clean);
+  log(level, (name.empty() ? "plugin" : "plugin " + name) + verb + clean);
+}
+
+// For functions that a plugin calls: a text for which there is no memory is not worth the process.
+template <typename Fn>
+void or_drop(Fn&& fn) {
+  try {
+    fn();
+  } catch (const std::bad_alloc&) {
+  }
 }
 
 void host_log(const specd_host*, uint32_t severity, const char* text, uint64_t len) noexcept {
@@ -114,13 +141,17 @@ void host_log(const specd_host*, uint32_t severity, const char* text, uint64_t l
                          : severity == SPECD_LOG_INFO ? LogLevel::kInfo
                          : severity == SPECD_LOG_WARN ? LogLevel::kWarn
                                                       : LogLevel::kError;
-  log_for_plugin(level, ": ", std::string_view(text, std::min<uint64_t>(len, kLogBytesMax)));
+  or_drop([&] {
+    log_for_plugin(level, ": ", std::string_view(text, std::min<uint64_t>(len, kLogBytesMax)));
+  });
 }
 
 void host_report(const specd_host*, specd_call* call, int32_t seq_index, const char* text,
                  uint64_t len) noexcept {
   if (text == nullptr) return;
-  report_text(call, seq_index, std::string_view(text, std::min<uint64_t>(len, kTextBytesMax)));
+  or_drop([&] {
+    report_text(call, seq_index, std::string_view(text, std::min<uint64_t>(len, kTextBytesMax)));
+  });
 }
 
 const void* host_get_service(const specd_host* host, const char* id) noexcept {
@@ -225,6 +256,12 @@ std::string build_text(const std::string& id, const std::string& version,
                        const std::string& sha256) {
   return "plugin " + id + ", version " + version + ", sha256:" + sha256;
 }
+
+void log_because_of(const std::string& plugin, LogLevel level, std::string_view text) {
+  if (is_logged(level) && may_log(plugin)) log(level, text);
+}
+
+void log_dropped_lines() { tell(log_budgets().take_dropped()); }
 
 void report_text(specd_call* call, int32_t seq_index, std::string_view text) {
   // One lock for all calls: reports are rare, and a plugin may report from several threads at once.

@@ -16,6 +16,7 @@
 
 #include "core/base/fp_environment.h"
 #include "core/base/last_words.h"
+#include "core/base/log.h"
 #include "core/base/mutex.h"
 #include "core/device/device.h"
 #include "specd/plugin_api/batch.h"
@@ -136,6 +137,12 @@ auto without_exceptions(Call&& call) noexcept {
 // "plugin ID, version VERSION, sha256:HASH", for last words.
 std::string build_text(const std::string& id, const std::string& version,
                        const std::string& sha256);
+
+// [any] Logs a line that a plugin causes, as one of those that it may log in a second: it could cause
+// such lines without end. `plugin`: its id.
+void log_because_of(const std::string& plugin, LogLevel level, std::string_view text);
+// [any] Logs how many lines of plugins were dropped. Otherwise a later line of any plugin does.
+void log_dropped_lines();
 
 // Attaches text to `call`, else to the scope of this thread, else logs it: what host->report()
 // does, for services that refuse an argument.

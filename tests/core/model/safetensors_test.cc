@@ -128,6 +128,7 @@ TEST_F(Safetensors, a_file_that_lies_is_refused_with_the_reason) {
       {"length 0", with_length(0, "{}"), "byte 8: expected a header that starts with '{'"},
       {"a space first", make(" {}", 0), "starts with '{', found ' '"},
       {"a list", make("[]", 0), "starts with '{', found '['"},
+      {"a NUL first", make(std::string("\0{}", 3), 0), "starts with '{', found '\\x00'"},
       {"cut JSON", make("{\"t\":", 0), "header from byte 8:1:6: malformed JSON"},
       {"bytes after the JSON", make("{}x", 0), "malformed JSON"},
       {"too deep", make("{\"t\":" + std::string(200, '['), 0), "nested deeper than 64"},

@@ -1,8 +1,11 @@
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <string>
 #include <vector>
 
+#include "core/base/last_words.h"
 #include "specd/plugin_api/services/pool.h"
 #include "tests/core/services/services_rig.h"
 
@@ -26,6 +29,37 @@ TEST_F(ServicesTest, pool_runs_every_index_once) {
   EXPECT_EQ(pool.run(
                 host_, nullptr, 1, [](void*, uint32_t) {}, nullptr),
             SPECD_E_INVALID);
+}
+
+TEST_F(ServicesTest, pool_tasks_run_in_the_name_of_the_plugin_that_gave_them) {
+  const auto& pool = table<specd_pool>(SPECD_SERVICE_POOL);
+  struct Seen {
+    std::atomic<int> named{0}, others{0};
+  } seen;
+  const Activity before = set_activity({"org.example.p", "plugin org.example.p", "propose"});
+  // Each waits a while, so that the workers take part.
+  ASSERT_EQ(pool.run(
+                host_, &call_, 60,
+                [](void* ctx, uint32_t) {
+                  usleep(1000);
+                  Seen& mine = *static_cast<Seen*>(ctx);
+                  const char* plugin = current_activity().plugin;
+                  const bool is_named = plugin != nullptr && std::string(plugin) == "org.example.p";
+                  ++(is_named ? mine.named : mine.others);
+                },
+                &seen),
+            SPECD_OK);
+  EXPECT_STREQ(current_activity().plugin, "org.example.p");
+  set_activity(before);
+  EXPECT_EQ(seen.named, 60);
+  EXPECT_EQ(seen.others, 0);
+  // Afterwards the workers run for nobody.
+  cpu_->stream().pool().run(
+      [](void* ctx, int, int) {
+        if (current_activity().plugin != nullptr) ++static_cast<Seen*>(ctx)->others;
+      },
+      &seen);
+  EXPECT_EQ(seen.others, 0);
 }
 
 TEST_F(ServicesTest, pool_refuses_what_would_wait_for_itself_or_race_with_the_step) {

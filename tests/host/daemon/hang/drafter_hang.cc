@@ -37,6 +37,7 @@ specd_status misbehave_in(const Hang& now, const char* name) {
   if (now.in != name) return SPECD_OK;
   const std::string& does = now.does;
   if (does == "fail") return SPECD_E_INTERNAL;
+  if (does == "fail sequences") return SPECD_OK;
   if (does == "slow") {
     usleep(50'000);
     return SPECD_OK;
@@ -51,8 +52,17 @@ specd_status misbehave_in(const Hang& now, const char* name) {
   if (does == "crash") *reinterpret_cast<volatile int*>(16) = 1;
   if (does == "crash on a thread")
     std::thread([] { *reinterpret_cast<volatile int*>(16) = 1; }).join();
+  if (does == "abort on a thread") std::thread([] { std::abort(); }).join();
+  if (does == "throw on a thread") std::thread([] { throw_one(); }).join();
   if (does == "overflow") fill_the_stack(0);
   if (does == "abort") std::abort();
+  if (does == "log and exit") {
+    for (int i = 1; i <= 90; ++i) {
+      const std::string line = "line " + std::to_string(i);
+      now.host->log(now.host, SPECD_LOG_WARN, line.data(), line.size());
+    }
+    std::exit(0);
+  }
   if (does == "exit") std::exit(0);
   if (does == "_exit") _exit(0);
   if (does == "quick_exit") std::quick_exit(0);
@@ -114,7 +124,10 @@ specd_status propose(specd_drafter* d, const specd_propose_args* args) noexcept 
   if (const specd_status status = misbehave_in(*self(d), "propose"); status != SPECD_OK)
     return status;
   const specd::sdk::Column<int32_t> count(args->out->n_nodes, args->batch->n_seqs, 1, "n_nodes");
-  for (uint32_t s = 0; s < args->batch->n_seqs; ++s) count(s) = 0;
+  for (uint32_t s = 0; s < args->batch->n_seqs; ++s) {
+    count(s) = 0;
+    if (self(d)->does == "fail sequences") args->batch->seq_status[s] = SPECD_E_INTERNAL;
+  }
   return SPECD_OK;
 }
 void end(specd_drafter*, const specd_end_args*) noexcept {}

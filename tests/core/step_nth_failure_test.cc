@@ -1,0 +1,135 @@
+// An engine whose step thread finds no memory for its first, second, third .. allocation, until a run
+// passes untouched: drafts are lost or requests end, and nothing else. See nth_failure_test.cc.
+//
+// Only the host's own allocations fail: what a plugin does without memory is its own matter.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdlib>
+#include <new>
+#include <semaphore>
+#include <utility>
+#include <vector>
+
+#include "core/base/last_words.h"
+#include "core/base/log.h"
+#include "tests/core/engine_rig.h"
+
+namespace {
+
+thread_local long t_left = 0;  // allocations of this thread until one fails; 0 = none will
+std::atomic<bool> g_failed{false};
+
+void* allocate(std::size_t bytes, std::size_t alignment) {
+  if (t_left > 0 && specd::current_activity().plugin == nullptr && --t_left == 0) {
+    g_failed = true;
+    throw std::bad_alloc();
+  }
+  void* data = alignment <= alignof(std::max_align_t)
+                   ? std::malloc(bytes == 0 ? 1 : bytes)
+                   : std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+  if (data == nullptr) throw std::bad_alloc();
+  return data;
+}
+
+}  // namespace
+
+// GCC 12 does not see that these belong together once a sanitizer is on.
+#pragma GCC diagnostic ignored "-Wmismatched-new-delete"
+void* operator new(std::size_t bytes) { return allocate(bytes, 1); }
+void* operator new[](std::size_t bytes) { return allocate(bytes, 1); }
+void* operator new(std::size_t bytes, std::align_val_t alignment) {
+  return allocate(bytes, static_cast<std::size_t>(alignment));
+}
+void operator delete(void* data) noexcept { std::free(data); }
+void operator delete[](void* data) noexcept { std::free(data); }
+void operator delete(void* data, std::size_t) noexcept { std::free(data); }
+void operator delete[](void* data, std::size_t) noexcept { std::free(data); }
+void operator delete(void* data, std::align_val_t) noexcept { std::free(data); }
+void operator delete(void* data, std::size_t, std::align_val_t) noexcept { std::free(data); }
+
+namespace specd {
+namespace {
+
+struct Heard {
+  std::vector<int32_t> tokens;
+  FinishReason finish = FinishReason::kNone;
+  Code code = Code::kOk;
+};
+
+class StepNthFailure : public EngineTest {
+ protected:
+  static constexpr size_t kRequests = 2;
+
+  // The requests of one run, the n-th allocation after whose submission fails on the step thread;
+  // n = 0: none.
+  std::vector<Heard> run_with(long n) {
+    g_failed = false;
+    std::vector<Heard> heard(kRequests);
+    std::atomic<size_t> n_open{kRequests};
+    // Holds the step thread until both others are queued, so that nobody else allocates.
+    std::binary_semaphore go(0);
+    const auto gate = engine_->submit(request(prompts()[2], "off", 1), [&](const Event& event) {
+      if (!event.done) return;
+      go.acquire();
+      t_left = n;
+    });
+    EXPECT_TRUE(gate.ok());
+    for (size_t i = 0; i < kRequests; ++i) {
+      const auto id = engine_->submit(
+          request(prompts()[i], i == 0 ? "taps" : "off", 6), [&, i](const Event& event) {
+            const long left = std::exchange(t_left, 0);
+            heard[i].tokens.insert(heard[i].tokens.end(), event.tokens.begin(), event.tokens.end());
+            if (event.done) {
+              heard[i].finish = event.finish;
+              heard[i].code = event.error.code();
+              if (--n_open == 0) return;
+            }
+            t_left = left;
+          });
+      EXPECT_TRUE(id.ok());
+    }
+    go.release();
+    EXPECT_TRUE(engine_->wait_idle(60'000)) << "a request did not end, " << n;
+    return heard;
+  }
+};
+
+TEST_F(StepNthFailure, costs_drafts_or_ends_requests_and_the_engine_goes_on) {
+  EngineOptions o = options();
+  o.threads = 1;
+  o.plugin_directories.push_back(SPECD_TEST_BAD_PLUGINS);
+  o.routes = {route("taps", plugin("specd.test.drafter_taps", {{"file", folder_ + "/taps"}}), 2)};
+  start(o);
+  ASSERT_EQ(report("taps").state, RouteState::kLive) << report("taps").refused.to_string();
+  set_log_level(LogLevel::kOff);
+  const std::vector<Heard> untouched = run_with(0);
+  int n_whole = 0, n_ended = 0;
+  long n = 1;
+  for (;; ++n) {
+    const std::vector<Heard> heard = run_with(n);
+    audit();
+    for (size_t i = 0; i < heard.size(); ++i) {
+      if (heard[i].finish == FinishReason::kError) {
+        EXPECT_EQ(heard[i].code, Code::kExhausted) << n;
+        ++n_ended;
+      } else {
+        EXPECT_EQ(heard[i].finish, FinishReason::kLength) << n;
+        EXPECT_EQ(heard[i].tokens, untouched[i].tokens) << n;
+        ++n_whole;
+      }
+    }
+    EXPECT_EQ(report("taps").in_use, 0) << n;
+    EXPECT_FALSE(report("taps").suspended) << "the drafter has not failed, " << n;
+    if (!g_failed || HasFailure()) break;
+  }
+  set_log_level(LogLevel::kInfo);
+  EXPECT_GT(n, 200);
+  EXPECT_GT(n_whole, 10) << "shortages around the calls of a plugin cost drafts only";
+  EXPECT_GT(n_ended, 10);
+  EXPECT_GT(report("taps").counts.lost, 0u);
+}
+
+}  // namespace
+}  // namespace specd
