@@ -15,6 +15,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <string>
 #include <thread>
 #include <tuple>
@@ -63,6 +64,14 @@ Status apply_lookup(Client& client, const std::string& name) {
                          ", drafter: {plugin: specd.drafter.prompt_lookup}, verifier: {plugin: "
                          "specd.verifier.match}}");
   return client.apply_route(request).status();
+}
+
+// Most of these cases wait for a limit, so they wait together.
+void at_once(const std::vector<std::string>& calls,
+             const std::function<void(const std::string&)>& check) {
+  std::vector<std::thread> threads;
+  for (const std::string& call : calls) threads.emplace_back([&check, &call] { check(call); });
+  for (std::thread& each : threads) each.join();
 }
 
 // The tokens of a greedy continuation on `route`; empty when it fails.
@@ -120,7 +129,7 @@ TEST(Hostile, what_a_plugin_logged_before_it_exits_is_written) {
 }
 
 TEST(Hostile, plugin_that_hangs_outside_of_steps_is_refused_and_the_rest_goes_on) {
-  for (const std::string call : {"constructor", "init", "describe", "create", "activate"}) {
+  at_once({"constructor", "init", "describe", "create", "activate"}, [](const std::string& call) {
     const bool is_early = call == "constructor" || call == "init";
     Daemon daemon;
     daemon.write_config("", kPluginFolders);
@@ -160,11 +169,11 @@ TEST(Hostile, plugin_that_hangs_outside_of_steps_is_refused_and_the_rest_goes_on
     request.set_name("other");
     EXPECT_TRUE(client.delete_route(request).ok()) << call;
     EXPECT_EQ(daemon.stop(), 4) << call << daemon.output();
-  }
+  });
 }
 
 TEST(Hostile, default_route_whose_plugin_hangs_ends_the_start) {
-  for (const std::string call : {"constructor", "init"}) {
+  at_once({"constructor", "init"}, [](const std::string& call) {
     Daemon daemon;
     daemon.write_config_text(
         "model: {name: pico, path: ZOO/pico-target}\n"
@@ -175,11 +184,11 @@ TEST(Hostile, default_route_whose_plugin_hangs_ends_the_start) {
     EXPECT_EQ(daemon.wait(), 1) << call << daemon.output();
     EXPECT_NE(daemon.output().find("has not returned within 2 s"), std::string::npos)
         << call << daemon.output();
-  }
+  });
 }
 
 TEST(Hostile, plugin_that_hangs_at_the_end_of_a_route_is_refused_and_the_rest_goes_on) {
-  for (const std::string call : {"deactivate", "destroy"}) {
+  at_once({"deactivate", "destroy"}, [](const std::string& call) {
     Daemon daemon;
     daemon.write_config_text(
         "model: {name: pico, path: ZOO/pico-target}\n"
@@ -199,7 +208,7 @@ TEST(Hostile, plugin_that_hangs_at_the_end_of_a_route_is_refused_and_the_rest_go
     EXPECT_FALSE(apply(client, "again", "").ok()) << call;
     EXPECT_FALSE(tokens(client, "other").empty()) << call;
     EXPECT_EQ(daemon.stop(), 4) << call << daemon.output();
-  }
+  });
 }
 
 // The call becomes late while the engine is being destroyed: nothing that it uses may go.
@@ -224,7 +233,7 @@ TEST(Hostile, plugin_that_hangs_at_the_end_of_a_route_while_the_daemon_stops_is_
 }
 
 TEST(Hostile, check_ends_when_a_plugin_hangs_and_names_it) {
-  for (const std::string call : {"constructor", "create", "activate", "destroy"}) {
+  at_once({"constructor", "create", "activate", "destroy"}, [](const std::string& call) {
     const bool is_early = call == "constructor";
     Daemon daemon;
     daemon.write_config_text(
@@ -242,7 +251,7 @@ TEST(Hostile, check_ends_when_a_plugin_hangs_and_names_it) {
          {std::string("routes.hang"), in, std::string("plugin specd.test.drafter_hang"),
           std::string("not returned within 2 s (plugins.control_seconds)")})
       EXPECT_NE(output.find(word), std::string::npos) << call << ": " << output;
-  }
+  });
 }
 
 TEST(Hostile, socket_that_is_removed_is_told_by_the_probe) {
