@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <deque>
 #include <memory>
+#include <new>
 #include <string>
 #include <utility>
 
@@ -152,7 +153,7 @@ spdlog::level::level_enum spdlog_level(LogLevel level) {
 void set_log_level(LogLevel level) { logger().set_level(spdlog_level(level)); }
 bool is_logged(LogLevel level) { return logger().should_log(spdlog_level(level)); }
 
-void log(LogLevel level, std::string_view text) {
+void log(LogLevel level, std::string_view text) try {
   if (!is_logged(level)) return;
   // Text from outside must not be able to forge log lines.
   std::string line;
@@ -169,6 +170,8 @@ void log(LogLevel level, std::string_view text) {
   const bool is_plain =
       std::all_of(line.begin(), line.end(), [](char c) { return c >= ' ' && c <= '~'; });
   logger().log(spdlog_level(level), "{}", is_plain ? line : escaped(line));
+} catch (const std::bad_alloc&) {
+  // A line is not worth the process.
 }
 
 void say(std::string_view text) { output().put(std::string(text)); }

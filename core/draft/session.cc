@@ -145,12 +145,15 @@ bool DraftSessions::take_pages(DraftUse& use, DraftSession& session, int64_t row
   const int32_t n = pages_missing(use, session, rows);
   if (n <= 0) return true;
   const size_t first = session.pool_pages.size();
+  const int32_t parts = use.model->kv->parts_per_page();
+  // Without memory for the tables no page may be taken.
+  session.pool_pages.reserve(first + static_cast<size_t>(n));
+  session.table.pages.reserve(session.table.pages.size() + static_cast<size_t>(n * parts));
   const bool was_in_use = std::exchange(session.in_use, true);  // reclaim() spares it
   const bool taken = pool_.take(n, session.pool_pages) ||
                      (reclaim(n - pool_.n_free()) > 0 && pool_.take(n, session.pool_pages));
   session.in_use = was_in_use;
   if (!taken) return false;
-  const int32_t parts = use.model->kv->parts_per_page();
   for (size_t i = first; i < session.pool_pages.size(); ++i) {
     for (int32_t j = 0; j < parts; ++j) {
       session.table.pages.push_back(session.pool_pages[i] * parts + j);

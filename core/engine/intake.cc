@@ -126,6 +126,7 @@ bool Intake::between_steps(std::function<void()> task, std::chrono::seconds time
       if (std::exchange(task_, nullptr) != nullptr) return false;
     }
   }
+  if (!task_had_memory_) throw std::bad_alloc();
   return true;
 }
 
@@ -153,10 +154,11 @@ Intake::Arrived Intake::wait(bool has_work, std::atomic<uint64_t>& pulse) {
   return arrived;
 }
 
-void Intake::finish_task() {
+void Intake::finish_task(bool has_memory) {
   {
     const MutexLock lock(mutex_);
     task_has_run_ = true;
+    task_had_memory_ = has_memory;
   }
   task_done_.notify_all();
 }

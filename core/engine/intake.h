@@ -53,7 +53,8 @@ class Intake {
   // Waits until every admitted request has ended and its last event was sent; false at the timeout.
   bool wait_idle(std::chrono::milliseconds timeout);
   // Runs `task` on the step thread between two steps and waits for it. One call at a time. False
-  // when no step ended within `timeout`; then the task never runs.
+  // when no step ended within `timeout`; then the task never runs. Throws std::bad_alloc when the
+  // task did.
   bool between_steps(std::function<void()> task, std::chrono::seconds timeout);
   // Cancels every live request and ends the step thread.
   void stop();
@@ -70,7 +71,7 @@ class Intake {
   // Waits until there is something to do; returns at once when `has_work`. Sets `pulse` to 0 while
   // it waits, and then to the current time.
   Arrived wait(bool has_work, std::atomic<uint64_t>& pulse);
-  void finish_task();
+  void finish_task(bool has_memory);
   // The number of waiting sequences outside the inbox.
   void set_waiting(int32_t n_waiting);
   // Counts how the sequence has ended, frees its id and sends its last event. n_waiting as above.
@@ -97,6 +98,7 @@ class Intake {
   Status failure_ SPECD_GUARDED_BY(mutex_);  // of the device
   std::function<void()> task_ SPECD_GUARDED_BY(mutex_);
   bool task_has_run_ SPECD_GUARDED_BY(mutex_) = false;
+  bool task_had_memory_ SPECD_GUARDED_BY(mutex_) = true;
 };
 
 }  // namespace specd

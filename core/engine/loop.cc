@@ -1,6 +1,8 @@
 #include "core/engine/loop.h"
 
+#include <chrono>
 #include <new>
+#include <thread>
 #include <utility>
 
 #include "core/base/check.h"
@@ -8,6 +10,11 @@
 #include "core/base/thread.h"
 
 namespace specd {
+namespace {
+
+constexpr std::chrono::milliseconds kMemoryRetry{10};
+
+}  // namespace
 
 Loop::~Loop() { SPECD_CHECK(!thread_.joinable(), "call stop() first"); }
 
@@ -30,6 +37,7 @@ void Loop::run() {
       goes_on = turn();
     } catch (const std::bad_alloc&) {
       is_out_of_memory_ = true;
+      std::this_thread::sleep_for(kMemoryRetry);
     }
   }
 }
@@ -45,15 +53,13 @@ bool Loop::turn() {
   Intake::Arrived arrived = intake_.wait(!batch_.empty(), counters_.step_since_ns);
   for (ActiveSequence& next : arrived.sequences) batch_.add_waiting(std::move(next));
   if (arrived.task != nullptr) {
-    bool is_done = true;
+    bool has_memory = true;
     try {
       arrived.task();
     } catch (const std::bad_alloc&) {
-      is_done = false;
+      has_memory = false;
     }
-    intake_.finish_task();  // whatever happened: its caller waits for it
-    if (!is_done)
-      log(LogLevel::kError, "a change between two steps found no memory; make it again");
+    intake_.finish_task(has_memory);
   }
   batch_.end_unwanted();
   if (arrived.stop) return false;

@@ -61,9 +61,17 @@ Status Graphs::capture(Known& known, Graph& graph, std::span<StreamPart* const> 
                        const std::function<void()>& upload,
                        const std::function<bool(bool capturing)>& forward) {
   SPECD_OK_OR_RETURN(device_.begin_capture());
-  upload();
-  const bool noted = submit_parts(parts, graph.records, true);
-  const bool repeatable = forward(true);
+  bool noted = false, repeatable = false;
+  try {
+    upload();
+    noted = submit_parts(parts, graph.records, true);
+    repeatable = forward(true);
+  } catch (...) {
+    // The stream must not go on capturing.
+    const Result<int32_t> unused = device_.end_capture();
+    if (unused.ok() && device_.synchronize().ok()) device_.release_graph(unused.value());
+    throw;
+  }
   const Result<int32_t> captured = device_.end_capture();
   if (!captured.ok()) {
     // None of the captured work has run. The step is submitted without the parts' work, and their

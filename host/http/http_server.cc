@@ -332,13 +332,7 @@ void Places::leave(Connection& connection) {
   if (connection.has_place_) ++n_free_;
 }
 
-// The log needs memory too.
-void warn_of_memory() {
-  try {
-    log(LogLevel::kWarn, "http: not enough memory for an answer");
-  } catch (const std::bad_alloc&) {
-  }
-}
+void warn_of_memory() { log(LogLevel::kWarn, "http: not enough memory for an answer"); }
 
 }  // namespace
 

@@ -5,7 +5,6 @@ namespace {
 
 constexpr uint8_t kHeaders = 1;
 constexpr uint8_t kEndStream = 1;
-constexpr double kUnansweredMax = 1000;
 
 }  // namespace
 
@@ -16,28 +15,28 @@ double UnansweredCalls::count(Clock::time_point now) {
   return n_;
 }
 
-void CallMeter::from_client(std::string_view bytes) {
+int CallMeter::from_client(std::string_view bytes) {
+  int n = 0;
   Frame frame;
   while (client_.next(bytes, frame)) {
-    if (frame.type != kHeaders || frame.stream <= last_stream_) continue;
+    // Streams of a client are odd, and gRPC ignores others.
+    if (frame.type != kHeaders || frame.stream % 2 == 0 || frame.stream <= last_stream_) continue;
     last_stream_ = frame.stream;
-    own_.opened();
-    all_.opened();
+    ++n;
   }
+  calls_.opened(n);
+  return n;
 }
 
-void CallMeter::from_server(std::string_view bytes) {
+int CallMeter::from_server(std::string_view bytes) {
+  int n = 0;
   Frame frame;
   while (server_.next(bytes, frame)) {
     // The trailers: every call that gRPC answers ends with them.
-    if (frame.type != kHeaders || (frame.flags & kEndStream) == 0) continue;
-    own_.answered();
-    all_.answered();
+    if (frame.type == kHeaders && (frame.flags & kEndStream) != 0) ++n;
   }
-}
-
-bool CallMeter::is_excessive(UnansweredCalls::Clock::time_point now) {
-  return own_.count(now) > kUnansweredMax;
+  calls_.answered(n);
+  return n;
 }
 
 bool CallMeter::Frames::next(std::string_view& bytes, Frame& frame) {

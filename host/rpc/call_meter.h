@@ -22,8 +22,8 @@ class UnansweredCalls {
 
   explicit UnansweredCalls(double forgiven_per_second)
       : forgiven_per_second_(forgiven_per_second) {}
-  void opened() { ++n_; }
-  void answered() { n_ = std::max(0.0, n_ - 1); }
+  void opened(int n) { n_ += n; }
+  void answered(int n) { n_ = std::max(0.0, n_ - n); }
   double count(Clock::time_point now);
 
  private:
@@ -34,14 +34,11 @@ class UnansweredCalls {
 
 class CallMeter {
  public:
-  // `all`: also counts the calls of this connection; outlives this.
-  explicit CallMeter(UnansweredCalls& all) : all_(all) {}
-
-  // What passes in each direction, in order and in pieces of any size.
-  void from_client(std::string_view bytes);
-  void from_server(std::string_view bytes);
-  // True when more calls are without an answer than a client with honest cancellations leaves.
-  bool is_excessive(UnansweredCalls::Clock::time_point now);
+  // What passes in each direction, in order and in pieces of any size. Returns how many calls the
+  // client has opened with it, and how many the server has answered.
+  int from_client(std::string_view bytes);
+  int from_server(std::string_view bytes);
+  double n_unanswered(UnansweredCalls::Clock::time_point now) { return calls_.count(now); }
 
  private:
   struct Frame {
@@ -62,8 +59,7 @@ class CallMeter {
     size_t n_header_ = 0;
   };
 
-  UnansweredCalls& all_;
-  UnansweredCalls own_{250};
+  UnansweredCalls calls_{250};
   Frames client_{24}, server_{0};
   uint32_t last_stream_ = 0;  // stream ids of a client only grow
 };

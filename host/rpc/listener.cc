@@ -45,6 +45,10 @@ bool watch(int epoll, int fd, uint32_t events, uint64_t data) {
   return epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) == 0;
 }
 
+void add_once(std::vector<uint64_t>& ids, uint64_t id) {
+  if (std::ranges::find(ids, id) == ids.end()) ids.push_back(id);
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Listener>> Listener::start(const std::string& path, Limits limits,
@@ -221,8 +225,8 @@ void Listener::pump(uint64_t id) {
   Relay::State state = Relay::State::kEnded;
   try {
     state = relay.pump();
-    if (state == Relay::State::kBusy) busy_.insert(id);
-    if (state == Relay::State::kHeld) held_.insert(id);
+    if (state == Relay::State::kBusy) add_once(busy_, id);
+    if (state == Relay::State::kHeld) add_once(held_, id);
     if (state == Relay::State::kAbusive)
       warn("process " + std::to_string(relay.process()) +
            " opens calls and drops them faster than they can be cleared away; its connection was "

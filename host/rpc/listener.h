@@ -13,10 +13,10 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <set>
 #include <string>
 #include <thread>
 #include <unordered_map>
+#include <vector>
 
 #include "core/base/file_descriptor.h"
 #include "core/base/status.h"
@@ -79,8 +79,8 @@ class Listener {
 
   // Of the thread.
   std::unordered_map<uint64_t, std::unique_ptr<Relay>> relays_;  // by the data of their events
-  std::set<uint64_t> busy_;                                      // have more to carry at once
-  std::set<uint64_t> held_;                                      // Relay::State::kHeld
+  // Relays to pump again without an event, in turn: at once, and after kHeldMs.
+  std::vector<uint64_t> busy_, held_;
   UnansweredCalls calls_{2500};
   uint64_t next_id_ = 2;  // after kWake and kDoor
   std::chrono::steady_clock::time_point warn_again_{};

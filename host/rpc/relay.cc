@@ -13,8 +13,10 @@ namespace {
 
 constexpr size_t kBlockBytes = size_t{64} << 10;
 constexpr int kBlocksPerTurn = 8;
-// As many as a few connections may leave; see call_meter.h for what each costs.
-constexpr double kAllCallsMax = 4000;
+// Calls without an answer; see call_meter.h for what each costs. More than kOwnMax are not those of
+// a client with honest cancellations. While all connections together have more than kAllMax, those
+// with more than kNeverHeldMax wait.
+constexpr double kOwnMax = 1000, kAllMax = 4000, kNeverHeldMax = 16;
 
 pid_t process_of(int client) {
   ucred peer{};
@@ -29,8 +31,7 @@ Relay::Relay(FileDescriptor client, FileDescriptor server, UnansweredCalls& call
     : client_(std::move(client)),
       server_(std::move(server)),
       process_(process_of(client_.get())),
-      calls_(calls),
-      meter_(calls) {
+      calls_(calls) {
   keep_from_children(client_.get());
 }
 
@@ -41,21 +42,23 @@ Relay::~Relay() {
 }
 
 Relay::State Relay::pump() {
-  const bool more_answers =
-      carry(answers_, server_.get(), client_.get(), [this](std::string_view bytes) {
-        meter_.from_server(bytes);
-        return true;
-      });
+  const auto pass_answer = [this](std::string_view bytes) {
+    calls_.answered(meter_.from_server(bytes));
+    return true;
+  };
+  const bool more_answers = carry(answers_, server_.get(), client_.get(), pass_answer);
   // When the client closes first, gRPC is told and closes too.
   if (answers_.is_closed) return State::kEnded;
   const auto now = UnansweredCalls::Clock::now();
-  if (calls_.count(now) > kAllCallsMax) return State::kHeld;
-  const bool more_requests =
-      carry(requests_, client_.get(), server_.get(), [this, now](std::string_view bytes) {
-        meter_.from_client(bytes);
-        return !meter_.is_excessive(now);
-      });
-  if (meter_.is_excessive(now)) return State::kAbusive;
+  if (calls_.count(now) > kAllMax && meter_.n_unanswered(now) > kNeverHeldMax) return State::kHeld;
+  const auto pass_request = [this, now](std::string_view bytes) {
+    const int n_opened = meter_.from_client(bytes);
+    if (meter_.n_unanswered(now) > kOwnMax) return false;
+    calls_.opened(n_opened);
+    return true;
+  };
+  const bool more_requests = carry(requests_, client_.get(), server_.get(), pass_request);
+  if (meter_.n_unanswered(now) > kOwnMax) return State::kAbusive;
   return more_requests || more_answers ? State::kBusy : State::kWaiting;
 }
 

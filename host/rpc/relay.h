@@ -28,8 +28,7 @@ class Relay {
   Relay(const Relay&) = delete;
   Relay& operator=(const Relay&) = delete;
 
-  // Carries what can be carried now; requests only while `calls` are not too many. Throws
-  // std::bad_alloc.
+  // Carries what can be carried now. Throws std::bad_alloc.
   State pump();
 
   pid_t process() const { return process_; }  // that connected

@@ -120,6 +120,7 @@ void RouteBoard::publish(RouteTable table) {
   auto next = std::make_shared<const RouteTable>(std::move(table));
   {
     const MutexLock lock(mutex_);
+    draining_.reserve(draining_.size() + table_->size());  // nothing is half done without memory
     for (const auto& [name, entry] : *table_) {
       const auto kept = next->find(name);
       if (kept == next->end() || !same_plugins(entry.options, kept->second.options)) {

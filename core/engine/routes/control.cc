@@ -1,6 +1,7 @@
 #include "core/engine/routes/control.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "core/base/log.h"
@@ -48,7 +49,11 @@ Result<RouteControl::Staged> RouteControl::stage(const RouteOptions& wanted) {
   const Status done = run_within(
       std::chrono::seconds(options_.plugin_control_seconds),
       [this, staging](const std::atomic<bool>& is_late) {
-        staging->status = make(*staging, is_late);
+        try {
+          staging->status = make(*staging, is_late);
+        } catch (const std::bad_alloc&) {
+          staging->status = Status(Code::kExhausted, "no memory left");
+        }
         if (!staging->status.ok()) destroy_route(*staging->staged.route, is_late);
       },
       late_plugin);
@@ -97,9 +102,12 @@ Status RouteControl::make(Staging& staging, const std::atomic<bool>& is_late) {
 }
 
 void RouteControl::add_taps(std::vector<Transformer::Tap> taps) {
+  // The points and the model's taps must stay alike when there is no memory for more.
+  tap_points_.reserve(tap_points_.size() + taps.size());
   for (Transformer::Tap& tap : taps) {
-    tap_points_.push_back(tap.point);
+    const uint32_t point = tap.point;
     models_.target->add_tap(std::move(tap));
+    tap_points_.push_back(point);
   }
 }
 
