@@ -60,30 +60,30 @@ int32_t Sequence::append(const int32_t* tokens, int32_t n) {
   SPECD_CHECK(finish_ == FinishReason::kNone && n >= 1, request_.id);
   if (first_token_ns == 0) first_token_ns = now_ns();
   int32_t taken = 0;
-  FinishReason reason = FinishReason::kNone;  // set last: a text without its end has not finished
-  while (taken < n && reason == FinishReason::kNone) {
+  FinishReason finish = FinishReason::kNone;  // set last: a text without its end has not finished
+  while (taken < n && finish == FinishReason::kNone) {
     const int32_t token = tokens[taken++];
     tokens_.push_back(token);
     event_.tokens.push_back(token);
     if (sampling_.penalizes()) seen_.add({&token, 1}, true);
     ++usage.completion_tokens;
     if (stop_tokens_.contains(token)) {
-      reason = FinishReason::kStop;
+      finish = FinishReason::kStop;
       break;
     }
     event_.text += stop_strings_.push(detokenizer_.push(token));
     if (stop_strings_.found()) {
-      reason = FinishReason::kStop;
+      finish = FinishReason::kStop;
     } else if (n_left() == 0) {
-      reason = FinishReason::kLength;
+      finish = FinishReason::kLength;
     }
   }
-  if (reason != FinishReason::kNone) {
+  if (finish != FinishReason::kNone) {
     event_.text += stop_strings_.push(detokenizer_.flush());
     // in text held back so far because of incomplete bytes
-    if (stop_strings_.found()) reason = FinishReason::kStop;
+    if (stop_strings_.found()) finish = FinishReason::kStop;
     event_.text += stop_strings_.flush();
-    finish_ = reason;
+    finish_ = finish;
   }
   return taken;
 }
