@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
-#include <new>
 
 namespace specd {
 
@@ -36,31 +35,14 @@ inline bool destroys_json() {
   return found;
 }
 
-inline void* allocate(std::size_t bytes, std::size_t alignment) {
+inline bool allocation_fails() {
   if (g_allocations_left == 1 && destroys_json()) g_allocations_left = 2;
-  if (fails(g_allocations_left)) throw std::bad_alloc();
-  void* data = alignment <= alignof(std::max_align_t)
-                   ? std::malloc(bytes == 0 ? 1 : bytes)
-                   : std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
-  if (data == nullptr) throw std::bad_alloc();
-  return data;
+  return fails(g_allocations_left);
 }
 
 }  // namespace specd
 
-// GCC 12 does not see that these belong together once a sanitizer is on.
-#pragma GCC diagnostic ignored "-Wmismatched-new-delete"
-void* operator new(std::size_t bytes) { return specd::allocate(bytes, 1); }
-void* operator new[](std::size_t bytes) { return specd::allocate(bytes, 1); }
-void* operator new(std::size_t bytes, std::align_val_t alignment) {
-  return specd::allocate(bytes, static_cast<std::size_t>(alignment));
-}
-void operator delete(void* data) noexcept { std::free(data); }
-void operator delete[](void* data) noexcept { std::free(data); }
-void operator delete(void* data, std::size_t) noexcept { std::free(data); }
-void operator delete[](void* data, std::size_t) noexcept { std::free(data); }
-void operator delete(void* data, std::align_val_t) noexcept { std::free(data); }
-void operator delete(void* data, std::size_t, std::align_val_t) noexcept { std::free(data); }
+#include "tests/new_operators.h"
 
 // nlohmann-json 3.11 loses the object or list it has begun when memory ends inside a constructor.
 extern "C" const char* __lsan_default_suppressions() { return "leak:nlohmann::json_abi"; }

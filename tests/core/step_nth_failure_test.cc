@@ -6,8 +6,6 @@
 
 #include <atomic>
 #include <cstddef>
-#include <cstdlib>
-#include <new>
 #include <semaphore>
 #include <utility>
 #include <vector>
@@ -16,38 +14,22 @@
 #include "core/base/log.h"
 #include "tests/core/engine_rig.h"
 
+namespace specd {
 namespace {
 
 thread_local long t_left = 0;  // allocations of this thread until one fails; 0 = none will
 std::atomic<bool> g_failed{false};
 
-void* allocate(std::size_t bytes, std::size_t alignment) {
-  if (t_left > 0 && specd::current_activity().plugin == nullptr && --t_left == 0) {
-    g_failed = true;
-    throw std::bad_alloc();
-  }
-  void* data = alignment <= alignof(std::max_align_t)
-                   ? std::malloc(bytes == 0 ? 1 : bytes)
-                   : std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
-  if (data == nullptr) throw std::bad_alloc();
-  return data;
+bool allocation_fails() {
+  if (t_left == 0 || current_activity().plugin != nullptr || --t_left > 0) return false;
+  g_failed = true;
+  return true;
 }
 
 }  // namespace
+}  // namespace specd
 
-// GCC 12 does not see that these belong together once a sanitizer is on.
-#pragma GCC diagnostic ignored "-Wmismatched-new-delete"
-void* operator new(std::size_t bytes) { return allocate(bytes, 1); }
-void* operator new[](std::size_t bytes) { return allocate(bytes, 1); }
-void* operator new(std::size_t bytes, std::align_val_t alignment) {
-  return allocate(bytes, static_cast<std::size_t>(alignment));
-}
-void operator delete(void* data) noexcept { std::free(data); }
-void operator delete[](void* data) noexcept { std::free(data); }
-void operator delete(void* data, std::size_t) noexcept { std::free(data); }
-void operator delete[](void* data, std::size_t) noexcept { std::free(data); }
-void operator delete(void* data, std::align_val_t) noexcept { std::free(data); }
-void operator delete(void* data, std::size_t, std::align_val_t) noexcept { std::free(data); }
+#include "tests/new_operators.h"
 
 namespace specd {
 namespace {

@@ -5,10 +5,7 @@
 #include <pthread.h>
 
 #include <atomic>
-#include <cstddef>
-#include <cstdlib>
 #include <cstring>
-#include <new>
 
 namespace specd::host {
 
@@ -16,21 +13,17 @@ namespace specd::host {
 inline std::atomic<const char*> g_failing_thread{""};
 inline std::atomic<long> g_calls_left{0};
 
-inline bool fails_here() {
-  if (g_calls_left == 0) return false;
-  char name[16] = "";
-  pthread_getname_np(pthread_self(), name, sizeof(name));
-  return std::strcmp(name, g_failing_thread) == 0 && g_calls_left.fetch_sub(1) == 1;
-}
-
 }  // namespace specd::host
 
-// GCC 12 does not see that these belong together once a sanitizer is on.
-#pragma GCC diagnostic ignored "-Wmismatched-new-delete"
-void* operator new(std::size_t bytes) {
-  void* data = specd::host::fails_here() ? nullptr : std::malloc(bytes == 0 ? 1 : bytes);
-  if (data == nullptr) throw std::bad_alloc();
-  return data;
+namespace specd {
+
+inline bool allocation_fails() {
+  if (host::g_calls_left == 0) return false;
+  char name[16] = "";
+  pthread_getname_np(pthread_self(), name, sizeof(name));
+  return std::strcmp(name, host::g_failing_thread) == 0 && host::g_calls_left.fetch_sub(1) == 1;
 }
-void operator delete(void* data) noexcept { std::free(data); }
-void operator delete(void* data, std::size_t) noexcept { std::free(data); }
+
+}  // namespace specd
+
+#include "tests/new_operators.h"

@@ -187,16 +187,6 @@ TEST(DaemonLife, plugin_that_hangs_does_not_keep_the_daemon) {
   EXPECT_FALSE(reader->Finish().ok());
 }
 
-// "127.0.0.1:PORT" that the daemon chose, as it logs it.
-std::string metrics_endpoint(const Daemon& daemon) {
-  const std::string front = "metrics on http://";
-  const std::string output = daemon.output();
-  const size_t begin = output.find(front);
-  if (begin == std::string::npos) return "";
-  const size_t end = output.find("/metrics", begin + front.size());
-  return output.substr(begin + front.size(), end - begin - front.size());
-}
-
 TEST(DaemonLife, plugin_that_hangs_outside_of_steps_does_not_keep_the_daemon) {
   const auto apply = [](const std::shared_ptr<grpc::Channel>& channel, const std::string& call) {
     v1::ApplyRouteRequest request;
@@ -251,7 +241,7 @@ TEST(DaemonLife, metrics_equal_what_the_streams_reported) {
   Daemon daemon;
   daemon.write_config("", SPECD_PLUGINS, "http: {listen: 127.0.0.1:0}\n");
   ASSERT_TRUE(daemon.start()) << daemon.output();
-  const std::string endpoint = metrics_endpoint(daemon);
+  const std::string endpoint = daemon.http_endpoint();
   ASSERT_NE(endpoint, "") << daemon.output();
   EXPECT_EQ(http_get(endpoint, "/health/live").substr(0, 15), "HTTP/1.1 200 OK");
   EXPECT_EQ(http_body(http_get(endpoint, "/health/ready")), "ready\n");
@@ -315,7 +305,7 @@ TEST(DaemonLife, readiness_ends_before_the_listener_does) {
   Daemon daemon;
   daemon.write_config("", SPECD_PLUGINS, "drain_seconds: 300\nhttp: {listen: 127.0.0.1:0}\n");
   ASSERT_TRUE(daemon.start()) << daemon.output();
-  const std::string endpoint = metrics_endpoint(daemon);
+  const std::string endpoint = daemon.http_endpoint();
   const auto stub = v1::Inference::NewStub(daemon.channel());
   grpc::ClientContext context;
   const auto reader = stub->Generate(&context, make_request("off", 1900));
@@ -351,7 +341,7 @@ TEST(DaemonLife, a_step_that_hangs_fails_liveness_and_nothing_else) {
       std::string(SPECD_PLUGINS) + ", " + SPECD_HANG_PLUGINS,
       "drain_seconds: 0\nhttp: {listen: 127.0.0.1:0, stall_seconds: 1}\n");
   ASSERT_TRUE(daemon.start()) << daemon.output();
-  const std::string endpoint = metrics_endpoint(daemon);
+  const std::string endpoint = daemon.http_endpoint();
   const auto stub = v1::Inference::NewStub(daemon.channel());
   grpc::ClientContext context;
   const auto reader = stub->Generate(&context, make_request("hang", 16));
@@ -377,7 +367,7 @@ TEST(DaemonLife, a_metrics_port_that_is_taken_is_told_with_its_place_before_load
   Daemon first, second;
   first.write_config("", SPECD_PLUGINS, "http: {listen: 127.0.0.1:0}\n");
   ASSERT_TRUE(first.start()) << first.output();
-  second.write_config("", SPECD_PLUGINS, "http: {listen: '" + metrics_endpoint(first) + "'}\n");
+  second.write_config("", SPECD_PLUGINS, "http: {listen: '" + first.http_endpoint() + "'}\n");
   second.spawn();
   EXPECT_EQ(second.wait(), 1);
   EXPECT_NE(second.output().find("c.yaml:2:8: http.listen: cannot listen on 127.0.0.1 port"),

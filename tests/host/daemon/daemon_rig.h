@@ -37,6 +37,13 @@ inline bool eventually(const std::function<bool()>& condition) {
   return false;
 }
 
+inline uint64_t resident_bytes(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/statm");
+  uint64_t size = 0, resident = 0;
+  file >> size >> resident;
+  return resident * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+}
+
 // One specd process in a folder of its own.
 class Daemon {
  public:
@@ -116,6 +123,15 @@ class Daemon {
   int stop(int number = SIGTERM) {
     kill(pid_, number);
     return wait();
+  }
+  // "127.0.0.1:PORT" that the daemon chose, as it logs it; "" before it does.
+  std::string http_endpoint() const {
+    const std::string front = "metrics on http://";
+    const std::string text = output();
+    const size_t begin = text.find(front);
+    if (begin == std::string::npos) return "";
+    const size_t end = text.find("/metrics", begin + front.size());
+    return text.substr(begin + front.size(), end - begin - front.size());
   }
   std::shared_ptr<grpc::Channel> channel() const {
     return grpc::CreateChannel(socket_uri(socket()), grpc::InsecureChannelCredentials());

@@ -258,10 +258,7 @@ TEST(Hostile, socket_that_is_removed_is_told_by_the_probe) {
   Daemon daemon;
   daemon.write_config("", SPECD_PLUGINS, "http: {listen: '127.0.0.1:0'}\n");
   ASSERT_TRUE(daemon.start()) << daemon.output();
-  const std::string front = "metrics on http://";
-  const std::string output = daemon.output();
-  const size_t begin = output.find(front) + front.size();
-  const std::string endpoint = output.substr(begin, output.find("/metrics", begin) - begin);
+  const std::string endpoint = daemon.http_endpoint();
   EXPECT_EQ(http_body(http_get(endpoint, "/health/ready")), "ready\n");
   fs::remove(daemon.socket());
   const std::string answer = http_get(endpoint, "/health/ready");
@@ -355,29 +352,6 @@ TEST(Hostile, weights_that_are_cut_while_they_are_served_are_named) {
       << daemon.output();
 }
 
-// Connections to the daemon's socket that never say anything.
-class IdleConnections {
- public:
-  IdleConnections(const std::string& path, int n) {
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    path.copy(address.sun_path, sizeof(address.sun_path) - 1);
-    for (int i = 0; i < n; ++i) {
-      const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-      fds_.push_back(fd);
-      EXPECT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
-    }
-  }
-  ~IdleConnections() {
-    for (const int fd : fds_) close(fd);
-  }
-  IdleConnections(const IdleConnections&) = delete;
-  IdleConnections& operator=(const IdleConnections&) = delete;
-
- private:
-  std::vector<int> fds_;
-};
-
 // A client of the socket that writes bytes of its own.
 class RawUnixClient {
  public:
@@ -405,11 +379,11 @@ class RawUnixClient {
   FileDescriptor fd_;
 };
 
-size_t resident_mib(pid_t pid) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/statm");
-  size_t pages = 0, resident = 0;
-  file >> pages >> resident;
-  return resident * static_cast<size_t>(sysconf(_SC_PAGESIZE)) >> 20;
+// Connections that never say anything.
+std::vector<RawUnixClient> idle_connections(const std::string& path, int n) {
+  std::vector<RawUnixClient> crowd;
+  for (int i = 0; i < n; ++i) crowd.emplace_back(path);
+  return crowd;
 }
 
 TEST(Hostile, descriptors_used_up_once_are_used_again_when_they_are_free) {
@@ -421,7 +395,7 @@ TEST(Hostile, descriptors_used_up_once_are_used_again_when_they_are_free) {
   });
   ASSERT_TRUE(daemon.wait_ready()) << daemon.output();
   {
-    const IdleConnections crowd(daemon.socket(), 300);
+    const auto crowd = idle_connections(daemon.socket(), 300);
     EXPECT_TRUE(eventually([&] {
       return daemon.output().find("connections, the limit of one process") != std::string::npos;
     })) << daemon.output();
@@ -451,10 +425,7 @@ TEST(Hostile, clients_that_do_not_read_their_scrapes_do_not_keep_a_probe_out) {
   Daemon daemon;
   daemon.write_config("", SPECD_PLUGINS, "http: {listen: '127.0.0.1:0'}\n");
   ASSERT_TRUE(daemon.start()) << daemon.output();
-  const std::string front = "metrics on http://";
-  const std::string output = daemon.output();
-  const size_t begin = output.find(front) + front.size();
-  const std::string endpoint = output.substr(begin, output.find("/metrics", begin) - begin);
+  const std::string endpoint = daemon.http_endpoint();
   std::string scrapes;
   for (int i = 0; i < 1000; ++i) scrapes += "GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n";
   std::vector<RawClient> lazy;
@@ -475,7 +446,7 @@ TEST(Hostile, calls_that_are_opened_and_dropped_close_the_connection_and_hold_no
   Client client = daemon.client();
   const std::vector<int32_t> expected = tokens(client, "off");
   ASSERT_FALSE(expected.empty());
-  const size_t before = resident_mib(daemon.pid());
+  const uint64_t before = resident_bytes(daemon.pid());
   // As an HTTP/2 client would write them, with its headers as literals (RFC 7541, section 6.2.2).
   const std::string path = "/specd.v1.Control/GetStatus";
   const std::string headers = "\x83\x86\x04" + std::string(1, static_cast<char>(path.size())) +
@@ -491,7 +462,7 @@ TEST(Hostile, calls_that_are_opened_and_dropped_close_the_connection_and_hold_no
     EXPECT_TRUE(dropper.is_closed_by_server()) << i;
     EXPECT_EQ(tokens(client, "off"), expected) << i;
   }
-  EXPECT_LT(resident_mib(daemon.pid()), before + 64);
+  EXPECT_LT(resident_bytes(daemon.pid()), before + (uint64_t{64} << 20));
   const std::string words = "process " + std::to_string(getpid()) + " opens calls and drops";
   EXPECT_GE(count(daemon.output(), words), 1U) << daemon.output();
   EXPECT_LE(count(daemon.output(), words), 5U) << "one every ten seconds";
@@ -509,7 +480,7 @@ TEST(Hostile, soft_limit_of_descriptors_is_raised) {
   rlimit now{};
   ASSERT_EQ(prlimit(daemon.pid(), RLIMIT_NOFILE, nullptr, &now), 0);
   EXPECT_EQ(now.rlim_cur, 1024U);
-  const IdleConnections crowd(daemon.socket(), 120);
+  const auto crowd = idle_connections(daemon.socket(), 120);
   EXPECT_TRUE(daemon.client().generate(make_request("off", 2), {}).ok());
   EXPECT_EQ(daemon.stop(), 0) << daemon.output();
 }

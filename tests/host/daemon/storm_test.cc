@@ -96,13 +96,6 @@ v1::GenerateRequest request_of(size_t prompt, bool seeded, const std::string& ro
   return request;
 }
 
-uint64_t resident_bytes(pid_t pid) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/statm");
-  uint64_t size = 0, resident = 0;
-  file >> size >> resident;
-  return resident * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-}
-
 uint64_t held_by_drafters(Client& client) {
   uint64_t bytes = 0;
   const auto routes = client.routes();

@@ -76,12 +76,15 @@ class ListenerTest : public testing::Test {
     listener_ = std::move(made).value();
   }
   std::string path() const { return (folder_ / "s").string(); }
-  FileDescriptor connect_client() const {
-    FileDescriptor client(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  bool try_connect(const FileDescriptor& client) const {
     sockaddr_un to{};
     to.sun_family = AF_UNIX;
     path().copy(to.sun_path, sizeof(to.sun_path) - 1);
-    EXPECT_EQ(connect(client.get(), reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0);
+    return connect(client.get(), reinterpret_cast<sockaddr*>(&to), sizeof(to)) == 0;
+  }
+  FileDescriptor connect_client() const {
+    FileDescriptor client(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    EXPECT_TRUE(try_connect(client));
     return client;
   }
   // The n-th connection as the server holds it.
@@ -231,11 +234,7 @@ TEST_F(ListenerTest, client_that_drops_its_calls_is_closed_and_others_go_on) {
 TEST_F(ListenerTest, nobody_is_accepted_after_stop_accepting) {
   start();
   listener_->stop_accepting();
-  const FileDescriptor client(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_un to{};
-  to.sun_family = AF_UNIX;
-  path().copy(to.sun_path, sizeof(to.sun_path) - 1);
-  EXPECT_NE(connect(client.get(), reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0);
+  EXPECT_FALSE(try_connect(FileDescriptor(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0))));
   listener_->finish(milliseconds(0));
 }
 
