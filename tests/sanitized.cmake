@@ -6,7 +6,7 @@
 set(specd_asan_targets
   core_base_test core_chat_test core_device_test core_draft_test core_files_test core_kv_test
   core_model_test core_nth_failure_test core_plugin_test core_ranks_test core_request_test
-  core_services_test core_spec_test core_step_test core_text_test
+  core_services_nth_failure_test core_services_test core_spec_test core_step_test core_text_test
   bad_test cascade_test draft_target_test draft_tree_test lookahead_test match_test
   prompt_lookup_test replay_test suffix_test sdk_test
   specd_config_nth_failure_test specd_host_test)

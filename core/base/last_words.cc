@@ -20,13 +20,15 @@
 #include "core/base/sanitizer.h"
 
 namespace specd {
+
+constinit thread_local const Activity* detail::activity = nullptr;
+constinit thread_local ActivityWatcher* detail::activity_watcher = nullptr;
+
 namespace {
 
 constexpr size_t kTextBytesMax = 2048;
 constexpr int kExitUnasked = 1;
 
-thread_local Activity activity;
-thread_local ActivityWatcher* activity_watcher = nullptr;
 std::atomic<bool> is_end_expected{false}, is_said{false};
 std::atomic<pid_t> watched_process{0};  // a child that a plugin forks may end as it likes
 
@@ -128,9 +130,10 @@ bool has_address(int number, int code) {
 }
 
 void add_who(Text& text, const char* code_name) {
-  if (activity.who != nullptr) {
-    text.add(" in ").add(activity.who);
-    if (activity.call != nullptr) text.add(", in ").add(activity.call).add("()");
+  const Activity now = current_activity();
+  if (now.who != nullptr) {
+    text.add(" in ").add(now.who);
+    if (now.call != nullptr) text.add(", in ").add(now.call).add("()");
   } else if (code_name != nullptr) {
     text.add(" on a thread of ").add(code_name);
   }
@@ -151,7 +154,7 @@ void on_signal(int number, siginfo_t* info, void* context) {
   if (file != nullptr) {
     text.add(": ").add(file).add(
         " was cut short while it was in use, or its disk failed; put the whole file back");
-  } else if (activity.who == nullptr && code == nullptr) {
+  } else if (current_activity().who == nullptr && code == nullptr) {
     add_caller(text, at.stack);
   }
   text.add("; the process ends");
@@ -165,7 +168,7 @@ void on_signal(int number, siginfo_t* info, void* context) {
   Text text;
   text.add("specd: an exception that nothing catches");
   add_who(text, nullptr);
-  if (activity.who == nullptr)
+  if (current_activity().who == nullptr)
     add_caller(text, reinterpret_cast<uintptr_t>(__builtin_frame_address(0)));
   try {
     if (std::current_exception() != nullptr) throw;
@@ -205,17 +208,7 @@ void end_of_exit(int code, void*) {
 
 }  // namespace
 
-Activity current_activity() { return activity; }
-
-Activity set_activity(const Activity& next) {
-  const Activity before = activity;
-  activity = next;
-  std::atomic_signal_fence(std::memory_order_seq_cst);
-  if (activity_watcher != nullptr) activity_watcher->changed(next);
-  return before;
-}
-
-void watch_activity(ActivityWatcher* watcher) { activity_watcher = watcher; }
+void watch_activity(ActivityWatcher* watcher) { detail::activity_watcher = watcher; }
 
 void name_memory(uintptr_t begin, size_t bytes, const std::string& name) {
   for (NamedMemory& each : named_memory) {

@@ -5,6 +5,7 @@
 // process then ends as it would have, but never with code 0, so that a supervisor starts it again.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -18,12 +19,6 @@ struct Activity {
   const char* call = nullptr;    // "propose"
 };
 
-// [any] Sets the activity of this thread and returns the one before. The strings must live until
-// the next call.
-Activity set_activity(const Activity& next);
-// [any] That of this thread.
-Activity current_activity();
-
 // Told of every change of a thread's activity, on that thread.
 class ActivityWatcher {
  public:
@@ -32,6 +27,26 @@ class ActivityWatcher {
  protected:
   ~ActivityWatcher() = default;
 };
+
+namespace detail {
+extern constinit thread_local const Activity* activity;
+extern constinit thread_local ActivityWatcher* activity_watcher;
+}  // namespace detail
+
+// [any] That of this thread; without pointers when there is none.
+inline Activity current_activity() {
+  return detail::activity == nullptr ? Activity() : *detail::activity;
+}
+// [any] Sets the activity of this thread and returns the one before; null = none. It and its strings
+// must live until the next call. Inline: around every call of a plugin.
+inline const Activity* set_activity(const Activity* next) {
+  const Activity* const before = detail::activity;
+  std::atomic_signal_fence(std::memory_order_seq_cst);  // a signal handler reads what it points at
+  detail::activity = next;
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  if (detail::activity_watcher != nullptr) detail::activity_watcher->changed(current_activity());
+  return before;
+}
 // [any] The watcher of this thread, which must outlive it; null = none.
 void watch_activity(ActivityWatcher* watcher);
 

@@ -5,7 +5,6 @@
 #include <new>
 #include <system_error>
 #include <utility>
-#include <vector>
 
 #include "core/base/last_words.h"
 #include "core/base/mutex.h"
@@ -20,20 +19,23 @@ constexpr char kNoMemory[] = "no memory left";  // so short that a Status of it 
 
 std::atomic<int> n_late{0};
 
-// For ever.
-void keep(WorkFn work) {
-  struct Kept {
-    Mutex mutex;
-    std::vector<WorkFn> works SPECD_GUARDED_BY(mutex);
-  };
-  static Kept* const kept = new Kept;
-  const MutexLock lock(kept->mutex);
-  kept->works.push_back(std::move(work));
-}
-
 // Shared by the thread that works and the one that waits.
 class Work final : public ActivityWatcher {
  public:
+  explicit Work(WorkFn run) : run_(std::move(run)) {}
+
+  void run() { run_(is_late_); }
+  void drop() { run_ = nullptr; }
+  // For ever, with what the work owns. Takes no memory.
+  static void keep(std::shared_ptr<Work> late) {
+    static Mutex mutex;
+    static constinit Work* newest = nullptr;
+    Work& work = *late;
+    const MutexLock lock(mutex);
+    work.older_kept_ = std::exchange(newest, &work);
+    work.kept_ = std::move(late);
+  }
+
   void changed(const Activity& now) override {
     const MutexLock lock(mutex_);
     now_ = now;
@@ -77,9 +79,9 @@ class Work final : public ActivityWatcher {
     }
     return status_;
   }
-  const std::atomic<bool>& is_late() const { return is_late_; }
 
  private:
+  WorkFn run_;
   Mutex mutex_;
   CondVar returned_;
   Activity now_ SPECD_GUARDED_BY(mutex_);  // its strings live until it changes
@@ -87,6 +89,8 @@ class Work final : public ActivityWatcher {
   bool is_returning_ SPECD_GUARDED_BY(mutex_) = false;
   bool has_returned_ SPECD_GUARDED_BY(mutex_) = false;
   std::atomic<bool> is_late_{false};  // written under mutex_
+  std::shared_ptr<Work> kept_;
+  Work* older_kept_ = nullptr;
 };
 
 }  // namespace
@@ -94,22 +98,22 @@ class Work final : public ActivityWatcher {
 Status run_within(std::chrono::seconds limit, WorkFn work, std::string& late_plugin) {
   std::shared_ptr<Work> shared;
   try {
-    shared = std::make_shared<Work>();
-    try_start_thread("specd-control", [shared, work = std::move(work)]() mutable {
+    shared = std::make_shared<Work>(std::move(work));
+    try_start_thread("specd-control", [shared]() mutable {
       watch_activity(shared.get());
       Status status;
       try {
-        work(shared->is_late());
+        shared->run();
       } catch (const std::bad_alloc&) {
         status = Status(Code::kExhausted, kNoMemory);
       }
       watch_activity(nullptr);
       if (!shared->may_return()) {
         // Destroying what it owns might call the plugin, beside other control calls.
-        keep(std::move(work));
+        Work::keep(std::move(shared));
         return;
       }
-      work = nullptr;  // what it owns is gone when it counts as returned
+      shared->drop();  // what it owns is gone when it counts as returned
       shared->finish(status);
     }).detach();
   } catch (const std::bad_alloc&) {

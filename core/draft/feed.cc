@@ -29,11 +29,18 @@ Status DraftFeed::compute(const std::shared_ptr<DraftUse>& use, const DraftBatch
   sessions_.forward_is_over(*use);
   Status failed = forward_.take_failure();
   if (failed.ok()) return failed;
-  // It is unknown which rows were computed, so their sessions start over.
   for (const DraftRow& each : rows_) {
-    if (each.row >= 0) sessions_.release(*use, batch.seq_id[each.sequence]);
+    if (each.row >= 0) start_over(*use, batch.seq_id.subspan(each.sequence, 1));
   }
   return failed;
+}
+
+void DraftFeed::start_over(DraftUse& use, std::span<const uint64_t> seq_id) {
+  sessions_.forward_is_over(use);
+  for (const uint64_t each : seq_id) {
+    forward_.forget(use, each);
+    sessions_.release(use, each);
+  }
 }
 
 Status DraftFeed::forward(const std::shared_ptr<DraftUse>& use, const DraftBatch& batch,

@@ -51,6 +51,10 @@ class DraftFeed final {
   Status follow(const std::shared_ptr<DraftUse>& use, const DraftBatch& batch,
                 const DraftRequest& request, std::span<Status> of, std::vector<uint32_t>* n_rows);
 
+  // Ends the sessions of these sequences, when it is unknown which of their rows were computed. Takes
+  // no memory.
+  void start_over(DraftUse& use, std::span<const uint64_t> seq_id);
+
   // Ends the session's round and keeps the prefix that it shares with `text`. Returns how many
   // tokens follow() must then feed.
   int32_t trim(DraftUse& use, DraftSession& session, std::span<const int32_t> text);

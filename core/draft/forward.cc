@@ -58,6 +58,12 @@ void DraftForward::passed() {
   staging_.clear();
 }
 
+void DraftForward::forget(const DraftUse& use, uint64_t seq_id) {
+  std::erase_if(unread_, [&](const Unread& each) {
+    return each.seq_id == seq_id && each.use.lock().get() == &use;
+  });
+}
+
 Status DraftForward::take_failure() { return std::exchange(failed_, Status()); }
 
 Status DraftForward::wait() {

@@ -92,6 +92,8 @@ class DraftForward final {
   // Call when the stream has finished all submitted work: copies the tokens that the device wrote
   // to their sessions, and drops all columns.
   void passed();
+  // The sequence's session ends: what the device writes is not for the one that comes after it.
+  void forget(const DraftUse& use, uint64_t seq_id);
   bool has_failed() const { return !failed_.ok(); }
   Status take_failure();
 

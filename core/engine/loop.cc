@@ -85,7 +85,6 @@ Status Loop::step() {
   SPECD_TRY(const StepCounters done, runner_.run(plan, batch_.running(), send_all));
   counters_.steps += done.rows > 0 ? 1 : 0;  // 0 when all planned sequences have ended meanwhile
   counters_.rows += done.rows;
-  counters_.tokens += done.tokens;
   counters_.kv_moves += done.kv_moves;
   batch_.settle([this](Sequence& sequence) {
     if (device_.is_host()) sequence.send();

@@ -13,7 +13,7 @@ namespace specd {
 
 // Written by the step thread, read by reports.
 struct LoopCounters {
-  std::atomic<uint64_t> steps{0}, rows{0}, tokens{0}, kv_moves{0};
+  std::atomic<uint64_t> steps{0}, rows{0}, kv_moves{0};
   std::atomic<uint64_t> step_since_ns{0};  // when the current step began; 0 = idle
 };
 

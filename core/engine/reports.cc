@@ -143,7 +143,7 @@ EngineReport Engine::status() const {
   report.preemptions = m.batch->counters().preemptions;
   report.steps = m.loop->counters().steps;
   report.rows = m.loop->counters().rows;
-  report.tokens = m.loop->counters().tokens;
+  report.tokens = m.request_metrics.tokens;
   report.kv_moves = m.loop->counters().kv_moves;
   report.uptime_ns = now_ns() - m.started_ns;
   if (const uint64_t since = m.loop->counters().step_since_ns; since != 0) {

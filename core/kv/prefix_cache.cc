@@ -93,11 +93,13 @@ void PrefixCache::extend(PrefixChain& chain, const std::string& salt,
       continue;
     }
     // What needs memory comes first: without it the cache and the chain stay as they are.
-    const int32_t made = new_entry();
+    int32_t made = -1;
     try {
+      made = new_entry();
       by_key_.emplace(key, made);
     } catch (...) {
-      unused_.push_back(made);
+      if (made >= 0) unused_.push_back(made);
+      drop_empty_root(parent);  // it may be new, for this page
       throw;
     }
     chain.entry = made;
@@ -173,6 +175,14 @@ int32_t PrefixCache::root(const std::string& salt) {
   return it->second;
 }
 
+// Forgets the entry if it is a root without children.
+void PrefixCache::drop_empty_root(int32_t entry) {
+  const Entry& gone = at(entry);
+  if (gone.n_children > 0 || gone.page >= 0) return;
+  salts_.erase(gone.salt);
+  unused_.push_back(entry);
+}
+
 // Inserting before entry 0 makes it the newest entry.
 void PrefixCache::insert_before(int32_t entry, int32_t newer) {
   const int32_t older = at(newer).older;
@@ -196,10 +206,8 @@ void PrefixCache::evict(int32_t entry) {
   pool_.set_cached(gone.page, false);
   pool_.release(gone.page);
   unused_.push_back(entry);
-  Entry& parent = at(gone.parent);
-  if (--parent.n_children > 0 || parent.page >= 0) return;
-  salts_.erase(parent.salt);
-  unused_.push_back(gone.parent);
+  --at(gone.parent).n_children;
+  drop_empty_root(gone.parent);
 }
 
 }  // namespace specd

@@ -48,7 +48,8 @@ class PrefixCache : public PageReclaimer {
   PrefixChain attach(const Prefix& found, int32_t n_pages, std::vector<int32_t>& pages);
   // Adds the pages filled by the first n_tokens tokens, whose KV is final. Where an equal page is
   // cached already, replaces the sequence's page in `pages` by it and releases the sequence's; the
-  // bits are equal.
+  // bits are equal. Without memory throws std::bad_alloc: the chain ends before the page that found
+  // none, and nothing else stays.
   void extend(PrefixChain& chain, const std::string& salt, const std::vector<int32_t>& tokens,
               int32_t n_tokens, std::vector<int32_t>& pages);
   // Marks the prefix as just used. Call when the sequence releases its pages.
@@ -59,6 +60,7 @@ class PrefixCache : public PageReclaimer {
   // Evicts every page held only by the cache.
   void clear() { reclaim(pool_.n_pages()); }
   int32_t n_pages() const { return static_cast<int32_t>(by_key_.size()); }
+  int32_t n_salts() const { return static_cast<int32_t>(salts_.size()); }  // each has pages
 
  protected:
   // Hash key of a page after the prefix identified by `parent_key`. Tests override it to
@@ -83,6 +85,7 @@ class PrefixCache : public PageReclaimer {
   int32_t child(int32_t parent, uint64_t key, const int32_t* tokens) const;
   int32_t new_entry();
   int32_t root(const std::string& salt);
+  void drop_empty_root(int32_t entry);
   void insert_before(int32_t entry, int32_t newer);
   void unlink(int32_t entry);
   void renew(int32_t entry);

@@ -1,5 +1,5 @@
-// Totals over all requests of an engine. Written by the step thread when it sends text, read by
-// any thread.
+// Totals over all requests of an engine. Written by the step thread when a text grows and when it is
+// sent, read by any thread.
 #pragma once
 
 #include <array>
@@ -14,6 +14,7 @@ namespace specd {
 struct RequestMetrics {
   std::array<std::atomic<uint64_t>, kFinishReasonCount> ended{};  // by FinishReason
   std::atomic<uint64_t> prompt_tokens{0};                         // of ended requests
+  std::atomic<uint64_t> tokens{0};                                // of all texts
 
   DurationHistogram time_to_first_token;
   // One record for every token after a request's first. Tokens of one step share evenly the time

@@ -65,8 +65,10 @@ int32_t Sequence::append(const int32_t* tokens, int32_t n) {
     const int32_t token = tokens[taken++];
     tokens_.push_back(token);
     event_.tokens.push_back(token);
-    if (sampling_.penalizes()) seen_.add({&token, 1}, true);
+    // At once: the client gets it even if memory ends below.
     ++usage.completion_tokens;
+    if (metrics != nullptr) ++metrics->tokens;
+    if (sampling_.penalizes()) seen_.add({&token, 1}, true);
     if (stop_tokens_.contains(token)) {
       finish = FinishReason::kStop;
       break;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/base/log.h"
+#include "core/base/or_drop.h"
 #include "core/services/arguments.h"
 #include "core/services/tables.h"
 
@@ -42,8 +43,7 @@ OwnedBlock make_block(ServiceState& state, bool on_device, uint64_t bytes, uint6
 }
 
 specd_status memory_alloc(const specd_host* host, specd_owner* owner, int32_t device_type,
-                          int32_t device_index, uint64_t bytes, uint64_t align,
-                          void** out) noexcept {
+                          int32_t device_index, uint64_t bytes, uint64_t align, void** out) {
   if (out == nullptr) return refuse(nullptr, SPECD_E_INVALID, "memory.alloc: out is null");
   *out = nullptr;
   if (owner == nullptr) return refuse(nullptr, SPECD_E_INVALID, "memory.alloc: owner is null");
@@ -101,13 +101,15 @@ void memory_free(const specd_host*, specd_owner* owner, void* block) noexcept {
       return;
     }
   }
-  log(LogLevel::kWarn,
-      "plugin " + owner->label +
-          ": memory.free() of a pointer that this instance does not hold; ignored");
+  or_drop([&] {
+    log_because_of(owner->plugin, LogLevel::kWarn,
+                   "plugin " + owner->label +
+                       ": memory.free() of a pointer that this instance does not hold; ignored");
+  });
 }
 
 specd_status memory_scratch(const specd_host*, specd_call* call, uint64_t bytes, uint64_t align,
-                            void** out) noexcept {
+                            void** out) {
   if (out == nullptr) return refuse(call, SPECD_E_INVALID, "memory.scratch: out is null");
   *out = nullptr;
   if (call == nullptr) return refuse(nullptr, SPECD_E_INVALID, "memory.scratch: call is null");
@@ -130,15 +132,16 @@ specd_status memory_scratch(const specd_host*, specd_call* call, uint64_t bytes,
         "memory.scratch: the machine has no memory for " + std::to_string(bytes) + " bytes");
   }
   const auto address = reinterpret_cast<uintptr_t>(block.get());
-  *out = block.get() + ((address + align - 1) / align * align - address);
+  char* const data = block.get() + ((address + align - 1) / align * align - address);
   call->scratch.push_back(std::move(block));
   call->scratch_bytes += bytes + align;
+  *out = data;
   return SPECD_OK;
 }
 
 }  // namespace
 
-const specd_memory kMemoryService = {sizeof(specd_memory), 0, memory_alloc, memory_free,
-                                     memory_scratch};
+const specd_memory kMemoryService = {sizeof(specd_memory), 0, or_exhausted<memory_alloc>,
+                                     memory_free, or_exhausted<memory_scratch>};
 
 }  // namespace specd

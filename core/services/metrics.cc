@@ -27,7 +27,7 @@ bool is_metric_name(const char* name) {
 }
 
 specd_status metrics_define(const specd_host*, specd_owner* owner, uint32_t kind, const char* name,
-                            const char* help, specd_metric** out) noexcept {
+                            const char* help, specd_metric** out) {
   if (out == nullptr) return refuse(nullptr, SPECD_E_INVALID, "metrics.define: out is null");
   *out = nullptr;
   if (owner == nullptr || name == nullptr || !is_metric_name(name) || kind > SPECD_METRIC_GAUGE) {
@@ -53,8 +53,8 @@ specd_status metrics_define(const specd_host*, specd_owner* owner, uint32_t kind
   metric->name = name;
   if (help != nullptr) metric->help.assign(help, strnlen(help, kHelpBytesMax));
   metric->counter = counter;
-  *out = metric.get();
-  owner->metrics.emplace(metric->name, std::move(metric));
+  const std::string key = metric->name;
+  *out = owner->metrics.emplace(key, std::move(metric)).first->second.get();
   return SPECD_OK;
 }
 
@@ -69,7 +69,8 @@ void metrics_record(const specd_host*, specd_metric* metric, double value) noexc
 
 }  // namespace
 
-const specd_metrics kMetricsService = {sizeof(specd_metrics), 0, metrics_define, metrics_record};
+const specd_metrics kMetricsService = {sizeof(specd_metrics), 0, or_exhausted<metrics_define>,
+                                       metrics_record};
 
 std::vector<PluginMetric> plugin_metrics(const specd_owner& owner) {
   std::vector<PluginMetric> all;

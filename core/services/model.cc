@@ -71,12 +71,10 @@ specd_status ModelService::open(specd_owner* owner, const char* name, specd_mode
     }
     auto handle = std::make_shared<specd_model>();
     handle->model = model.get();
-    {
-      const MutexLock lock(owner->mutex);
-      owner->models.emplace(handle.get(), handle);
-    }
+    sessions_.open(handle);
+    const MutexLock lock(owner->mutex);
+    owner->models.emplace(handle.get(), handle);
     *out = handle.get();
-    sessions_.open(std::move(handle));
     return SPECD_OK;
   }
   return refuse(nullptr, SPECD_E_PRECONDITION,
@@ -154,6 +152,18 @@ specd_status ModelService::finish(specd_call* call, const Status& status,
   if (status.ok()) return SPECD_OK;
   return refuse(call, status.code() == Code::kExhausted ? SPECD_E_EXHAUSTED : SPECD_E_DEVICE,
                 "model: " + status.to_string());
+}
+
+void ModelService::start_over(const specd_call& call, const specd_model* model) {
+  recorder_.note_unrepeatable();
+  std::shared_ptr<specd_model> handle;
+  {
+    const MutexLock lock(call.owner->mutex);
+    const auto found = call.owner->models.find(model);
+    if (found == call.owner->models.end()) return;
+    handle = found->second;
+  }
+  feed_.start_over(*handle, {call.batch->seq_id, call.batch->n_seqs});
 }
 
 specd_status ModelService::length(specd_call* call, const specd_model* model, uint32_t* out) {
@@ -247,13 +257,13 @@ specd_status model_absent(specd_call* call) {
 }
 
 specd_status model_open(const specd_host* host, specd_owner* owner, const char* name,
-                        specd_model** out) noexcept {
+                        specd_model** out) {
   ModelService* models = models_of(host);
   return models == nullptr ? model_absent(nullptr) : models->open(owner, name, out);
 }
 
 specd_status model_info(const specd_host* host, specd_owner* owner, specd_model* model,
-                        specd_target_info* out) noexcept {
+                        specd_target_info* out) {
   ModelService* models = models_of(host);
   return models == nullptr ? model_absent(nullptr) : models->info(owner, model, out);
 }
@@ -262,40 +272,47 @@ void model_close(const specd_host* host, specd_owner* owner, specd_model* model)
   if (ModelService* models = models_of(host); models != nullptr) models->close(owner, model);
 }
 
-// Runs `body`, except for a pool task: a forward needs the pool itself.
+// Runs `body`, a call on `model`, except for a pool task: a forward needs the pool itself.
 template <typename Body>
-specd_status on_models(const specd_host* host, specd_call* call, Body&& body) {
+specd_status on_models(const specd_host* host, specd_call* call, const specd_model* model,
+                       Body&& body) {
   ServiceState* state = ServiceState::of(host);
   if (state == nullptr || state->models == nullptr) return model_absent(call);
   const PoolTurn turn(*state);
   if (!turn.is_mine()) {
     return refuse(call, SPECD_E_PRECONDITION, "model/1: called from a pool task");
   }
-  return body(*state->models);
+  try {
+    return body(*state->models);
+  } catch (const std::bad_alloc&) {
+    // Not before find() has checked the call: nothing had changed then.
+    if (call != nullptr && call->batch != nullptr && call->owner != nullptr)
+      state->models->start_over(*call, model);
+    throw;
+  }
 }
 
 specd_status model_length(const specd_host* host, specd_call* call, specd_model* model,
-                          uint32_t* out) noexcept {
-  return on_models(host, call,
+                          uint32_t* out) {
+  return on_models(host, call, model,
                    [&](ModelService& models) { return models.length(call, model, out); });
 }
 
 specd_status model_forward(const specd_host* host, specd_call* call, specd_model* model,
-                           const specd_forward_args* args) noexcept {
-  return on_models(host, call,
+                           const specd_forward_args* args) {
+  return on_models(host, call, model,
                    [&](ModelService& models) { return models.forward(call, model, args); });
 }
 
 specd_status model_follow(const specd_host* host, specd_call* call, specd_model* model,
-                          const specd_forward_args* args) noexcept {
-  return on_models(host, call,
+                          const specd_forward_args* args) {
+  return on_models(host, call, model,
                    [&](ModelService& models) { return models.follow(call, model, args); });
 }
 
 specd_status model_keep(const specd_host* host, specd_call* call, specd_model* model,
-                        const uint32_t* kept, const uint32_t* row_offsets,
-                        const uint32_t* rows) noexcept {
-  return on_models(host, call, [&](ModelService& models) {
+                        const uint32_t* kept, const uint32_t* row_offsets, const uint32_t* rows) {
+  return on_models(host, call, model, [&](ModelService& models) {
     return models.keep(call, model, kept, row_offsets, rows);
   });
 }
@@ -304,12 +321,12 @@ specd_status model_keep(const specd_host* host, specd_call* call, specd_model* m
 
 const specd_models kModelService = {sizeof(specd_models),
                                     0,
-                                    model_open,
-                                    model_info,
+                                    or_exhausted<model_open>,
+                                    or_exhausted<model_info>,
                                     model_close,
-                                    model_length,
-                                    model_forward,
-                                    model_follow,
-                                    model_keep};
+                                    or_exhausted<model_length>,
+                                    or_exhausted<model_forward>,
+                                    or_exhausted<model_follow>,
+                                    or_exhausted<model_keep>};
 
 }  // namespace specd

@@ -45,6 +45,8 @@ class ModelService final {
   specd_status follow(specd_call* call, const specd_model* model, const specd_forward_args* args);
   specd_status keep(specd_call* call, const specd_model* model, const uint32_t* kept,
                     const uint32_t* row_offsets, const uint32_t* rows);
+  // Call when one of the four above found no memory half way.
+  void start_over(const specd_call& call, const specd_model* model);
 
   // [step] For graphs; see core/draft/recorder.h. `call` is that of the propose().
   void watch(ModelRecord* record, bool capturing) { recorder_.watch(record, capturing); }

@@ -36,8 +36,7 @@ std::string walk_fault(const specd_walk_args& a, const Device* device) {
   return fault;
 }
 
-specd_status ops_walk(const specd_host* host, specd_call* call,
-                      const specd_walk_args* args) noexcept {
+specd_status ops_walk(const specd_host* host, specd_call* call, const specd_walk_args* args) {
   if (call == nullptr || call->batch == nullptr) {
     return refuse(call, SPECD_E_PRECONDITION, "ops.walk: allowed only inside begin() to verify()");
   }
@@ -73,6 +72,6 @@ specd_status ops_walk(const specd_host* host, specd_call* call,
 
 }  // namespace
 
-const specd_ops kOpsService = {sizeof(specd_ops), 0, ops_walk};
+const specd_ops kOpsService = {sizeof(specd_ops), 0, or_exhausted<ops_walk>};
 
 }  // namespace specd

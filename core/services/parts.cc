@@ -7,7 +7,7 @@ namespace specd {
 namespace {
 
 specd_status find_part(const specd_host*, const specd_config* config, const char* path,
-                       specd_part* out) noexcept {
+                       specd_part* out) {
   if (config == nullptr || path == nullptr || out == nullptr) {
     return refuse(nullptr, SPECD_E_INVALID, "parts.find: an argument is null");
   }
@@ -29,6 +29,6 @@ specd_status find_part(const specd_host*, const specd_config* config, const char
 
 }  // namespace
 
-const specd_parts kPartsService = {sizeof(specd_parts), 0, find_part};
+const specd_parts kPartsService = {sizeof(specd_parts), 0, or_exhausted<find_part>};
 
 }  // namespace specd

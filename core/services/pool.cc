@@ -21,7 +21,7 @@ struct PoolRun {
 };
 
 specd_status pool_run(const specd_host* host, specd_call* call, uint32_t n, specd_pool_task task,
-                      void* ctx) noexcept {
+                      void* ctx) {
   if (call == nullptr || task == nullptr) {
     return refuse(call, SPECD_E_INVALID, "pool.run: call or task is null");
   }
@@ -36,12 +36,13 @@ specd_status pool_run(const specd_host* host, specd_call* call, uint32_t n, spec
   }
   PoolRun run{task, ctx, n, current_activity()};
   state->cpu.stream().pool().run(
-      [](void* context, int part, int parts) {
+      // An exception of a task must not leave while other threads still run it.
+      [](void* context, int part, int parts) noexcept {
         const PoolRun& mine = *static_cast<const PoolRun*>(context);
         const FpEnvironment fp_environment;
         // Once a thread, since those of the pool have none: a task may use up its stack.
         thread_local const AlternateStack alternate_stack;
-        const Activity before = set_activity(mine.activity);
+        const Activity* const before = set_activity(&mine.activity);
         // 64 bits, because i + parts may exceed 2^32 - 1.
         for (uint64_t i = static_cast<uint64_t>(part); i < mine.n;
              i += static_cast<uint64_t>(parts)) {
@@ -55,6 +56,6 @@ specd_status pool_run(const specd_host* host, specd_call* call, uint32_t n, spec
 
 }  // namespace
 
-const specd_pool kPoolService = {sizeof(specd_pool), 0, pool_width, pool_run};
+const specd_pool kPoolService = {sizeof(specd_pool), 0, pool_width, or_exhausted<pool_run>};
 
 }  // namespace specd

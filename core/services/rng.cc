@@ -45,7 +45,7 @@ bool is_greedy(const specd_sampling& sampling) {
 }
 
 specd_status rng_draw_noise(const specd_host* host, specd_call* call, const specd_tensor* seq_index,
-                            const specd_tensor* position, const specd_tensor* out) noexcept {
+                            const specd_tensor* position, const specd_tensor* out) {
   if (call == nullptr) return refuse(nullptr, SPECD_E_INVALID, "rng.draw_noise: call is null");
   ServiceState* state = ServiceState::of(host);
   if (state == nullptr) return refuse(call, SPECD_E_PRECONDITION, "rng.draw_noise: unknown host");
@@ -93,7 +93,7 @@ specd_status rng_draw_noise(const specd_host* host, specd_call* call, const spec
 
 specd_status rng_uniform(const specd_host*, specd_call* call, const specd_tensor* seq_index,
                          const specd_tensor* position, uint32_t purpose, uint32_t round,
-                         const specd_tensor* out) noexcept {
+                         const specd_tensor* out) {
   if (call == nullptr) return refuse(nullptr, SPECD_E_INVALID, "rng.uniform: call is null");
   if (purpose == 0) {
     return refuse(call, SPECD_E_INVALID,
@@ -121,6 +121,7 @@ specd_status rng_uniform(const specd_host*, specd_call* call, const specd_tensor
 
 }  // namespace
 
-const specd_rng kRngService = {sizeof(specd_rng), 0, rng_draw_noise, rng_uniform};
+const specd_rng kRngService = {sizeof(specd_rng), 0, or_exhausted<rng_draw_noise>,
+                               or_exhausted<rng_uniform>};
 
 }  // namespace specd

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <new>
 
 #include "core/device/device.h"
 #include "core/services/model.h"
@@ -27,6 +28,17 @@ struct ServiceState {
   // The state of `host`, or null when `host` is not a Services.
   static ServiceState* of(const specd_host* host);
 };
+
+// A service as plugins call it. No exception may cross the boundary, so what finds no memory answers
+// SPECD_E_EXHAUSTED.
+template <auto service, typename... Args>
+specd_status or_exhausted(Args... args) noexcept {
+  try {
+    return service(args...);
+  } catch (const std::bad_alloc&) {
+    return SPECD_E_EXHAUSTED;
+  }
+}
 
 // Exclusive use of the worker pool for one service call. The pool runs one task at a time; a task
 // that started another would wait for itself.

@@ -79,7 +79,8 @@ struct LiveRoute {
   RouteCounters counters;
   LastProblem last_problem;
   Breaker breaker;
-  std::atomic<int32_t> n_leases{0};  // requests that wait or run with it
+  std::atomic<int32_t> n_leases{0};          // requests that wait or run with it
+  std::unique_ptr<LiveRoute> next_released;  // in RouteBoard's list
 
   // Counts n sequences whose proposal or verdict was refused or cut, and says why.
   void cut(uint64_t n, std::string why) {

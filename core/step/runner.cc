@@ -128,9 +128,6 @@ Result<StepCounters> StepRunner::run(const StepPlan& plan, std::vector<ActiveSeq
   update_drafters(members);
   counters.rows = static_cast<uint64_t>(input_.rows.n_rows());
   counters.kv_moves = moves.from.size();
-  for (const ActiveSequence* member : members) {
-    counters.tokens += static_cast<uint64_t>(member->n_taken);
-  }
   step_time_.record(now_ns() - start_ns);
   return counters;
 }

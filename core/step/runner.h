@@ -34,7 +34,6 @@ namespace specd {
 
 struct StepCounters {
   uint64_t rows = 0;
-  uint64_t tokens = 0;
   uint64_t kv_moves = 0;
 };
 

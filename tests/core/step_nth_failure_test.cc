@@ -48,11 +48,14 @@ class StepNthFailure : public EngineTest {
   // n = 0: none.
   std::vector<Heard> run_with(long n) {
     g_failed = false;
+    const uint64_t counted_before = engine_->status().tokens;
+    uint64_t n_heard = 0;
     std::vector<Heard> heard(kRequests);
     std::atomic<size_t> n_open{kRequests};
     // Holds the step thread until both others are queued, so that nobody else allocates.
     std::binary_semaphore go(0);
     const auto gate = engine_->submit(request(prompts()[2], "off", 1), [&](const Event& event) {
+      n_heard += event.tokens.size();
       if (!event.done) return;
       go.acquire();
       t_left = n;
@@ -74,6 +77,8 @@ class StepNthFailure : public EngineTest {
     }
     go.release();
     EXPECT_TRUE(engine_->wait_idle(60'000)) << "a request did not end, " << n;
+    for (const Heard& each : heard) n_heard += each.tokens.size();
+    EXPECT_EQ(engine_->status().tokens - counted_before, n_heard) << n;
     return heard;
   }
 };

@@ -1,9 +1,11 @@
 #include "core/engine/routes/board.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "core/base/log.h"
+#include "core/base/or_drop.h"
 #include "core/base/run_within.h"
 #include "core/base/thread.h"
 #include "core/services/metrics.h"
@@ -110,7 +112,8 @@ std::shared_ptr<LiveRoute> RouteBoard::share(std::unique_ptr<LiveRoute> route) {
   return {route.release(), [this](LiveRoute* last) {
             {
               const MutexLock lock(mutex_);
-              released_.emplace_back(last);
+              last->next_released = std::move(released_);
+              released_.reset(last);
             }
             changed_.notify_all();
           }};
@@ -168,52 +171,80 @@ std::vector<RouteReport> RouteBoard::report(int32_t n_running) const {
 void RouteBoard::retire_loop() {
   MutexLock lock(mutex_);
   while (true) {
-    while (!stopping_ && released_.empty()) changed_.wait(lock);
-    if (released_.empty()) return;
-    std::unique_ptr<LiveRoute> route = std::move(released_.back());
-    released_.pop_back();
-    const std::string name = route->name;
-    const uint64_t generation = route->generation;
+    while (!stopping_ && released_ == nullptr) changed_.wait(lock);
+    if (released_ == nullptr) return;
+    Retiring next;
+    try {
+      next = take_released();
+    } catch (const std::bad_alloc&) {
+      changed_.wait_until(lock, CondVar::Clock::now() + std::chrono::seconds(1));
+      continue;
+    }
     const bool is_last = stopping_;
-    const auto old = std::find_if(draining_.begin(), draining_.end(),
-                                  [&](const Draining& one) { return one.route == route.get(); });
-    if (old != draining_.end()) {  // else it was never published
-      const auto now = table_->find(route->name);
-      if (now != table_->end() && same_plugins(now->second.options, old->options)) {
-        add_counts(*route, past_[route->name], false);
-      }
-      old->route = nullptr;
-    }
     lock.unlock();
-    Status retired;
-    {
-      const MutexLock control(control_);
-      if (is_last) {
-        // ~RouteBoard() waits for this, so it needs no limit.
-        wait_for_late_works();
-        destroy_route(*route, kNeverLate);
-      } else {
-        std::string late_plugin;
-        const std::shared_ptr<LiveRoute> owned(std::move(route));
-        // Without a thread it is destroyed here, with `owned`.
-        retired = run_within(
-            time_limit_,
-            [owned](const std::atomic<bool>& is_late) { destroy_route(*owned, is_late); },
-            late_plugin);
-        if (retired.code() == Code::kDeadlineExceeded) retired = on_late_(late_plugin, retired);
+    retire(next, is_last);
+    lock.lock();
+    std::erase_if(draining_, [&](const Draining& one) {
+      return one.route == nullptr && one.options.name == next.name &&
+             one.generation == next.generation;
+    });
+  }
+}
+
+// Takes the next route from the list, after everything that needs memory.
+RouteBoard::Retiring RouteBoard::take_released() {
+  const LiveRoute* const released = released_.get();
+  Retiring next{.name = released->name,
+                .generation = released->generation,
+                .route = std::make_shared<std::unique_ptr<LiveRoute>>(),
+                .destroy = {}};
+  next.destroy = [route = next.route](const std::atomic<bool>& is_late) {
+    destroy_route(**route, is_late);
+  };
+  const auto old = std::find_if(draining_.begin(), draining_.end(),
+                                [&](const Draining& one) { return one.route == released; });
+  if (old != draining_.end()) {  // else it was never published
+    const auto now = table_->find(next.name);
+    if (now != table_->end() && same_plugins(now->second.options, old->options)) {
+      RouteCounts& past = past_[next.name];
+      RouteCounts sum = past;
+      add_counts(*released, sum, false);
+      past = std::move(sum);
+    }
+    old->route = nullptr;
+  }
+  *next.route = std::move(released_);
+  released_ = std::move((*next.route)->next_released);
+  return next;
+}
+
+void RouteBoard::retire(Retiring& next, bool is_last) {
+  Status retired;
+  {
+    const MutexLock control(control_);
+    if (is_last) {
+      // ~RouteBoard() waits for this, so it needs no limit.
+      wait_for_late_works();
+      next.destroy(kNeverLate);
+    } else {
+      std::string late_plugin;
+      retired = run_within(time_limit_, std::move(next.destroy), late_plugin);
+      if (retired.code() == Code::kDeadlineExceeded) {
+        or_drop([&] { retired = on_late_(late_plugin, retired); });
       }
     }
-    const std::string what = "route " + name + ", generation " + std::to_string(generation) + ": ";
+    // Without a thread for it, it is destroyed here.
+    if (retired.code() != Code::kDeadlineExceeded) next.route->reset();
+  }
+  or_drop([&] {
+    const std::string what =
+        "route " + next.name + ", generation " + std::to_string(next.generation) + ": ";
     if (retired.code() != Code::kDeadlineExceeded) {
       log(LogLevel::kDebug, what + "retired");
     } else {
       log(LogLevel::kError, what + retired.message() + "; it is left alone with its memory");
     }
-    lock.lock();
-    std::erase_if(draining_, [&](const Draining& one) {
-      return one.route == nullptr && one.options.name == name && one.generation == generation;
-    });
-  }
+  });
 }
 
 }  // namespace specd

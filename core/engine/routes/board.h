@@ -8,6 +8,7 @@
 // destroyed.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -57,7 +58,16 @@ class RouteBoard {
     uint64_t generation;
     const LiveRoute* route;  // null while its instances are being destroyed
   };
+  // A route that nobody holds any more, and the work that deactivates and destroys its pair.
+  struct Retiring {
+    std::string name;
+    uint64_t generation = 0;
+    std::shared_ptr<std::unique_ptr<LiveRoute>> route;
+    std::function<void(const std::atomic<bool>& is_late)> destroy;
+  };
   void retire_loop();
+  Retiring take_released() SPECD_REQUIRES(mutex_);
+  void retire(Retiring& next, bool is_last);
 
   Mutex& control_;
   const std::chrono::seconds time_limit_;
@@ -67,7 +77,8 @@ class RouteBoard {
   std::shared_ptr<const RouteTable> table_ SPECD_GUARDED_BY(mutex_);
   std::vector<Draining> draining_ SPECD_GUARDED_BY(mutex_);
   std::map<std::string, RouteCounts> past_ SPECD_GUARDED_BY(mutex_);  // counts of the retired ones
-  std::vector<std::unique_ptr<LiveRoute>> released_ SPECD_GUARDED_BY(mutex_);  // to be retired
+  // To be retired, linked by next_released: releasing a route takes no memory.
+  std::unique_ptr<LiveRoute> released_ SPECD_GUARDED_BY(mutex_);
   bool stopping_ SPECD_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <map>
-#include <new>
 #include <utility>
 
 #include "core/base/clock.h"
+#include "core/base/or_drop.h"
 #include "core/base/quote.h"
 #include "core/base/utf8.h"
 
@@ -17,8 +17,7 @@ constexpr size_t kLogBytesMax = 8192;       // of one line
 constexpr uint32_t kLinesMax = 100;         // of a plugin's log in a second
 constexpr size_t kSequenceTextsMax = 1024;  // a plugin must not use up the host's memory
 
-thread_local const std::string* scope_name = nullptr;
-thread_local std::string* scope_text = nullptr;
+thread_local const PluginScope* scope = nullptr;
 
 // What `host->ctx` points at.
 struct HostState {
@@ -119,20 +118,11 @@ bool may_log(const std::string& plugin) {
 void log_for_plugin(LogLevel level, const char* verb, std::string_view text) {
   if (!is_logged(level)) return;
   const char* id = current_activity().plugin;
-  const std::string name = scope_name != nullptr ? *scope_name : id != nullptr ? id : "";
+  const std::string name = scope != nullptr ? scope->name() : id != nullptr ? id : "";
   if (!may_log(id != nullptr ? id : name)) return;
   std::string clean;
   append_clean(clean, text, kLogBytesMax);
   log(level, (name.empty() ? "plugin" : "plugin " + name) + verb + clean);
-}
-
-// For functions that a plugin calls: a text for which there is no memory is not worth the process.
-template <typename Fn>
-void or_drop(Fn&& fn) {
-  try {
-    fn();
-  } catch (const std::bad_alloc&) {
-  }
 }
 
 void host_log(const specd_host*, uint32_t severity, const char* text, uint64_t len) noexcept {
@@ -180,14 +170,16 @@ const void* find_service(const ServiceDirectory& directory, const char* id) {
     const ServiceId offered = split_id(each.id);
     if (offered.name != wanted.name) continue;
     if (offered.layout == wanted.layout) return each.table;
-    const std::string reason = "host service " + quote(wanted.name) +
-                               ": the plugin was built against another layout of it: expected " +
-                               std::string(offered.layout) + ", found " + quote(wanted.layout) +
-                               "; rebuild the plugin with this daemon's SDK";
-    // Logged as well: a plugin may do without the service, and reports of successful calls are
-    // dropped.
-    log_for_plugin(LogLevel::kWarn, ": ", reason);
-    report_text(nullptr, -1, reason);
+    or_drop([&] {
+      const std::string reason = "host service " + quote(wanted.name) +
+                                 ": the plugin was built against another layout of it: expected " +
+                                 std::string(offered.layout) + ", found " + quote(wanted.layout) +
+                                 "; rebuild the plugin with this daemon's SDK";
+      // Logged as well: a plugin may do without the service, and reports of successful calls are
+      // dropped.
+      log_for_plugin(LogLevel::kWarn, ": ", reason);
+      report_text(nullptr, -1, reason);
+    });
     return nullptr;
   }
   return nullptr;
@@ -241,15 +233,15 @@ const ServiceDirectory* host_services(const specd_host* host) {
 }
 
 PluginScope::PluginScope(const std::string& name, std::string* text, const Activity& activity)
-    : outer_name_(scope_name), outer_text_(scope_text), outer_activity_(set_activity(activity)) {
-  scope_name = &name;
-  scope_text = text;
-}
+    : name_(name),
+      text_(text),
+      activity_(activity),
+      outer_(std::exchange(scope, this)),
+      outer_activity_(set_activity(&activity_)) {}
 
 PluginScope::~PluginScope() {
   set_activity(outer_activity_);
-  scope_name = outer_name_;
-  scope_text = outer_text_;
+  scope = outer_;
 }
 
 std::string build_text(const std::string& id, const std::string& version,
@@ -261,7 +253,9 @@ void log_because_of(const std::string& plugin, LogLevel level, std::string_view 
   if (is_logged(level) && may_log(plugin)) log(level, text);
 }
 
-void log_dropped_lines() { tell(log_budgets().take_dropped()); }
+void log_dropped_lines() {
+  or_drop([] { tell(log_budgets().take_dropped()); });
+}
 
 void report_text(specd_call* call, int32_t seq_index, std::string_view text) {
   // One lock for all calls: reports are rare, and a plugin may report from several threads at once.
@@ -275,8 +269,8 @@ void report_text(specd_call* call, int32_t seq_index, std::string_view text) {
     } else {
       append_clean(call->text, text, kTextBytesMax);
     }
-  } else if (scope_text != nullptr) {
-    append_clean(*scope_text, text, kTextBytesMax);
+  } else if (scope != nullptr && scope->text() != nullptr) {
+    append_clean(*scope->text(), text, kTextBytesMax);
   } else {
     log_for_plugin(LogLevel::kWarn, " reports: ", text);
   }

@@ -120,10 +120,15 @@ class PluginScope {
   PluginScope(const PluginScope&) = delete;
   PluginScope& operator=(const PluginScope&) = delete;
 
+  const std::string& name() const { return name_; }
+  std::string* text() const { return text_; }
+
  private:
-  const std::string* outer_name_;
-  std::string* outer_text_;
-  Activity outer_activity_;
+  const std::string& name_;
+  std::string* const text_;
+  const Activity activity_;
+  const PluginScope* const outer_;
+  const Activity* const outer_activity_;
   FpEnvironment fp_environment_;
 };
 

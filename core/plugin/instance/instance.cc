@@ -4,19 +4,26 @@
 
 #include "core/base/clock.h"
 #include "core/base/log.h"
+#include "core/base/or_drop.h"
 
 namespace specd {
 namespace {
 
 // A plugin that still holds memory after destroy() must not make the daemon leak it.
 void release_blocks(specd_owner& owner) {
-  const MutexLock lock(owner.mutex);
-  if (owner.blocks.empty()) return;
-  log(LogLevel::kWarn, "plugin " + owner.label + ": destroy() left " +
-                           std::to_string(owner.blocks.size()) + " blocks of " +
-                           std::to_string(owner.used_bytes) + " bytes; freed by the host");
-  owner.blocks.clear();
-  owner.used_bytes = 0;
+  decltype(owner.blocks) left;
+  uint64_t bytes = 0;
+  {
+    const MutexLock lock(owner.mutex);
+    left.swap(owner.blocks);
+    bytes = std::exchange(owner.used_bytes, 0);
+  }
+  if (left.empty()) return;
+  or_drop([&] {
+    log(LogLevel::kWarn, "plugin " + owner.label + ": destroy() left " +
+                             std::to_string(left.size()) + " blocks of " + std::to_string(bytes) +
+                             " bytes; freed by the host");
+  });
 }
 
 void set_quota(specd_owner& owner, uint64_t bytes) {

@@ -34,7 +34,8 @@ TEST(RunWithin, late_work_is_named_and_counted_until_it_returns) {
   const Status done = run_within(
       std::chrono::seconds(1),
       [opened, owned](const std::atomic<bool>& is_late) {
-        const Activity before = set_activity({"org.example.late", "plugin X", "create"});
+        const Activity mine{"org.example.late", "plugin X", "create"};
+        const Activity* const before = set_activity(&mine);
         opened.wait();
         *owned = is_late ? 1 : 0;
         set_activity(before);

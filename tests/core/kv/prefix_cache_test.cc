@@ -3,8 +3,21 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <new>
 #include <random>
 #include <set>
+
+namespace specd {
+namespace {
+
+long g_allocations_left = 0;  // until one fails; 0 = none will
+
+bool allocation_fails() { return g_allocations_left > 0 && --g_allocations_left == 0; }
+
+}  // namespace
+}  // namespace specd
+
+#include "tests/new_operators.h"
 
 namespace specd {
 namespace {
@@ -117,6 +130,43 @@ TEST(PrefixCache, gives_every_page_back_when_it_goes) {
   EXPECT_EQ(pool.n_free(), 3);
   pool.release(held);
   EXPECT_EQ(pool.n_free(), 4);
+}
+
+TEST(PrefixCache, a_page_that_finds_no_memory_leaves_nothing_behind) {
+  const std::string salt = "one that does not fit into a string without memory of its own";
+  const std::vector<int32_t> text = tokens_from(0, 2 * kPage);
+  bool failed = true;
+  int n_without_pages = 0, n_with_one = 0;
+  for (long n = 1; failed; ++n) {
+    PagePool pool(2);
+    PrefixCache cache(pool);
+    std::vector<int32_t> pages;
+    ASSERT_TRUE(pool.take(2, pages));
+    PrefixChain chain;
+    failed = false;
+    g_allocations_left = n;
+    try {
+      cache.extend(chain, salt, text, 2 * kPage, pages);
+    } catch (const std::bad_alloc&) {
+      failed = true;
+    }
+    g_allocations_left = 0;
+    if (failed) ++(chain.n_pages == 0 ? n_without_pages : n_with_one);
+    EXPECT_EQ(chain.n_pages == 2, !failed) << n;
+    EXPECT_EQ(cache.n_pages(), chain.n_pages) << n;
+    EXPECT_EQ(cache.n_salts(), chain.n_pages == 0 ? 0 : 1) << n;
+    EXPECT_EQ(cache.find(salt, text).n_pages, chain.n_pages) << n;
+    cache.extend(chain, salt, text, 2 * kPage, pages);
+    EXPECT_EQ(cache.find(salt, text).n_pages, 2) << "with memory it goes on, " << n;
+    cache.touch(chain);
+    pool.release(pages);
+    EXPECT_EQ(pool.n_idle(), 2) << n;
+    cache.clear();
+    EXPECT_EQ(pool.n_free(), 2) << n;
+    EXPECT_EQ(cache.n_salts(), 0) << n;
+  }
+  EXPECT_GT(n_without_pages, 3);
+  EXPECT_GT(n_with_one, 0);
 }
 
 // Every page has the same key, whatever its prefix: only comparing tokens and parents tells pages

@@ -98,8 +98,8 @@ typedef struct specd_models {
   specd_status (*length)(const specd_host *, specd_call *, specd_model *,
                          uint32_t *out) SPECD_NOEXCEPT;
   /* [step] Computes rows for sequences of the batch. When the call itself fails, all sessions are
-   * unchanged, except after SPECD_E_EXHAUSTED and SPECD_E_DEVICE: the sessions that had rows are
-   * then empty, as if their pages had been reclaimed. */
+   * unchanged, except after SPECD_E_EXHAUSTED and SPECD_E_DEVICE: sessions of the batch may then be
+   * empty, as if their pages had been reclaimed. */
   specd_status (*forward)(const specd_host *, specd_call *, specd_model *,
                           const specd_forward_args *) SPECD_NOEXCEPT;
   /* [step] In propose() only. For every sequence of the batch: ends the round, keeps the prefix
@@ -117,7 +117,7 @@ typedef struct specd_models {
    * followed by rows [row_offsets[s], row_offsets[s + 1]) of `rows`: a path in the round that
    * starts at a child of the last kept token. kept[s] is at most length(), and equal to it when
    * rows follow. All arrays are host memory; row_offsets NULL = no rows. An error changes nothing,
-   * except SPECD_E_DEVICE. */
+   * except SPECD_E_EXHAUSTED and SPECD_E_DEVICE, as for forward(). */
   specd_status (*keep)(const specd_host *, specd_call *, specd_model *, const uint32_t *kept,
                        const uint32_t *row_offsets, const uint32_t *rows) SPECD_NOEXCEPT;
 } specd_models;

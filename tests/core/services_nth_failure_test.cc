@@ -1,0 +1,237 @@
+// Calls of services with the first, second, third .. allocation failing, until one passes untouched:
+// the plugin is told, and what it may believe afterwards is true. See nth_failure_test.cc.
+#include <gtest/gtest.h>
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/services/metrics.h"
+#include "specd/plugin_api/services/memory.h"
+#include "specd/plugin_api/services/metrics.h"
+#include "specd/plugin_api/services/model.h"
+#include "tests/core/services/model_rig.h"
+#include "tests/failing_new.h"
+
+namespace specd {
+namespace {
+
+class ServicesNthFailure : public ModelServiceTest {
+ protected:
+  template <typename Table>
+  const Table& table(const char* id) {
+    return *static_cast<const Table*>(host_->get_service(host_, id));
+  }
+
+  // Calls `prepare`, then `service` with its n-th allocation failing, then `check` with what it
+  // returned, for every n. Returns how many failed.
+  template <typename Prepare, typename Service, typename Check>
+  long until_untouched(Prepare&& prepare, Service&& service, Check&& check) {
+    for (long n = 1;; ++n) {
+      prepare();
+      g_failed = false;
+      g_allocations_left = n;
+      const specd_status status = service();
+      g_allocations_left = 0;
+      if (!g_failed) {
+        EXPECT_EQ(status, SPECD_OK) << call_.text;
+        return n - 1;
+      }
+      check(status);
+      if (HasFailure()) return n;
+      call_.clear();
+    }
+  }
+
+  // Sequence 0 has kept `text`, sequence 1 nothing.
+  void start(const std::vector<int32_t>& text) {
+    for (const uint64_t id : ids_) models_->end(id);
+    feed(text);
+  }
+  // Sequence 0 has its session or none, and goes on with the bits of the model alone.
+  void expect_usable(const std::vector<int32_t>& text) {
+    const uint32_t kept = lengths()[0];
+    EXPECT_TRUE(kept == 0 || kept == text.size()) << kept;
+    const std::vector<int32_t> missing(text.begin() + static_cast<ptrdiff_t>(kept), text.end());
+    if (!missing.empty()) feed(missing);
+    const Result next = forward({{{17}, {}, {}}, {}});
+    ASSERT_EQ(next.status, SPECD_OK) << call_.text;
+    std::vector<int32_t> longer = text;
+    longer.push_back(17);
+    EXPECT_EQ(next.logits[0], plain(longer).back());
+    for (const uint64_t id : ids_) models_->end(id);
+    EXPECT_EQ(pool_->n_free(), kPages);
+    EXPECT_EQ(models_->models()[0]->pages_held, 0);
+  }
+
+  const std::vector<int32_t> text_ = some_tokens(40, 1);
+};
+
+TEST_F(ServicesNthFailure, of_allocations_in_forward_empties_sessions_and_no_more) {
+  const std::vector<int32_t> tree = some_tokens(9, 2), parent = {-1, 0, 0, 1, -1, 4, 2, 2, 7};
+  std::vector<int32_t> token = tree;
+  token.insert(token.end(), tree.begin(), tree.end());
+  std::vector<int32_t> parents = parent;
+  parents.insert(parents.end(), parent.begin(), parent.end());
+  const std::vector<uint32_t> offsets = {0, 9, 18, 18}, outputs = {3, 8, 12};
+  std::vector<int32_t> drawn(3);
+  std::vector<specd_status> of(3);
+  const specd_tensor token_t = host_i32(token.data(), {18}), drawn_t = host_i32(drawn.data(), {3});
+  specd_forward_args args{};
+  args.struct_size = sizeof(args);
+  args.n_rows = 18;
+  args.n_outputs = 3;
+  args.row_offsets = offsets.data();
+  args.parent = parents.data();
+  args.output_rows = outputs.data();
+  args.token = &token_t;
+  args.out_token = &drawn_t;
+  args.seq_status = of.data();
+  const long n = until_untouched([&] { start(text_); },
+                                 [&] { return table_->forward(host_, &call_, model_, &args); },
+                                 [&](specd_status status) {
+                                   EXPECT_EQ(status, SPECD_E_EXHAUSTED);
+                                   EXPECT_EQ(lengths()[0], 0u);
+                                   expect_usable(text_);
+                                 });
+  EXPECT_GT(n, 10);
+}
+
+TEST_F(ServicesNthFailure, of_allocations_in_follow_empties_sessions_and_no_more) {
+  std::vector<int32_t> longer = text_;
+  longer.push_back(5);
+  longer.push_back(6);
+  const std::vector<int32_t> other = some_tokens(20, 3);
+  const std::vector<std::span<const int32_t>> committed = {longer, other, other};
+  const std::vector<uint32_t> outputs = {0, 1, 2};
+  std::vector<int32_t> drawn(3);
+  std::vector<specd_status> of(3);
+  const specd_tensor drawn_t = host_i32(drawn.data(), {3});
+  specd_forward_args args{};
+  args.struct_size = sizeof(args);
+  args.n_rows = 100;
+  args.n_outputs = 3;
+  args.output_rows = outputs.data();
+  args.out_token = &drawn_t;
+  args.seq_status = of.data();
+  const long n = until_untouched(
+      [&] {
+        start(text_);
+        call_.committed = &committed;
+      },
+      [&] { return table_->follow(host_, &call_, model_, &args); },
+      [&](specd_status status) {
+        call_.committed = nullptr;
+        EXPECT_EQ(status, SPECD_E_EXHAUSTED);
+        EXPECT_EQ(lengths()[0], 0u);
+        expect_usable(text_);
+      });
+  call_.committed = nullptr;
+  EXPECT_GT(n, 10);
+}
+
+TEST_F(ServicesNthFailure, of_allocations_in_keep_empties_sessions_and_no_more) {
+  const std::vector<uint32_t> kept = {static_cast<uint32_t>(text_.size()), 0, 0};
+  const std::vector<uint32_t> offsets = {0, 2, 2, 2}, rows = {1, 3};
+  const long n = until_untouched(
+      [&] {
+        start(text_);
+        const std::vector<int32_t> round = {7, 8, 9, 10};
+        ASSERT_EQ(forward({{round, {}, {}}, {{-1, -1, 0, 1}, {}, {}}}).of[0], SPECD_OK);
+      },
+      [&] { return table_->keep(host_, &call_, model_, kept.data(), offsets.data(), rows.data()); },
+      [&](specd_status status) {
+        EXPECT_EQ(status, SPECD_E_EXHAUSTED);
+        EXPECT_EQ(lengths()[0], 0u);
+        expect_usable(text_);
+      });
+  EXPECT_GT(n, 2);
+}
+
+TEST_F(ServicesNthFailure, of_allocations_where_handles_are_made_leaves_none) {
+  specd_model* opened = nullptr;
+  EXPECT_GT(until_untouched([&] {}, [&] { return table_->open(host_, &owner_, "second", &opened); },
+                            [&](specd_status status) {
+                              EXPECT_EQ(status, SPECD_E_EXHAUSTED);
+                              EXPECT_EQ(opened, nullptr);
+                            }),
+            2);
+  table_->close(host_, &owner_, opened);
+
+  const auto& memory = table<specd_memory>(SPECD_SERVICE_MEMORY);
+  owner_.plugin = owner_.label = "inst";
+  {
+    const MutexLock lock(owner_.mutex);
+    owner_.quota_bytes = 1000;
+  }
+  void* block = nullptr;
+  EXPECT_GT(
+      until_untouched(
+          [&] {}, [&] { return memory.alloc(host_, &owner_, SPECD_DEV_CPU, 0, 100, 64, &block); },
+          [&](specd_status status) {
+            EXPECT_EQ(status, SPECD_E_EXHAUSTED);
+            EXPECT_EQ(block, nullptr);
+            const MutexLock lock(owner_.mutex);
+            EXPECT_EQ(owner_.used_bytes, 0u);
+          }),
+      0);
+  memory.free(host_, &owner_, block);
+  void* scratch = nullptr;
+  EXPECT_GT(until_untouched([&] { std::vector<std::unique_ptr<char[]>>().swap(call_.scratch); },
+                            [&] { return memory.scratch(host_, &call_, 100, 64, &scratch); },
+                            [&](specd_status status) {
+                              EXPECT_EQ(status, SPECD_E_EXHAUSTED);
+                              EXPECT_EQ(scratch, nullptr);
+                            }),
+            0);
+  call_.clear();
+
+  const auto& metrics = table<specd_metrics>(SPECD_SERVICE_METRICS);
+  specd_metric* metric = nullptr;
+  EXPECT_GT(until_untouched([&] {},
+                            [&] {
+                              return metrics.define(host_, &owner_, SPECD_METRIC_GAUGE,
+                                                    "a_name_that_does_not_fit_into_a_string",
+                                                    nullptr, &metric);
+                            },
+                            [&](specd_status status) {
+                              EXPECT_EQ(status, SPECD_E_EXHAUSTED);
+                              EXPECT_EQ(metric, nullptr);
+                              EXPECT_TRUE(plugin_metrics(owner_).empty());
+                            }),
+            1);
+}
+
+// A refusal whose text finds no memory is a refusal all the same.
+TEST_F(ServicesNthFailure, of_allocations_in_refusals_ends_no_process) {
+  const auto& memory = table<specd_memory>(SPECD_SERVICE_MEMORY);
+  set_log_level(LogLevel::kOff);
+  int stranger = 0;
+  for (long n = 1; n < 40; ++n) {
+    void* block = &stranger;
+    specd_model* opened = nullptr;
+    const auto failing = [&](auto&& service) {
+      g_allocations_left = n;
+      const specd_status status = service();
+      g_allocations_left = 0;
+      return status;
+    };
+    EXPECT_NE(
+        failing([&] { return memory.alloc(host_, &owner_, SPECD_DEV_CUDA, 7, 100, 64, &block); }),
+        SPECD_OK);
+    EXPECT_EQ(block, nullptr);
+    EXPECT_NE(failing([&] { return table_->open(host_, &owner_, "absent", &opened); }), SPECD_OK);
+    EXPECT_NE(
+        failing([&] { return table_->keep(host_, &call_, nullptr, nullptr, nullptr, nullptr); }),
+        SPECD_OK);
+    failing([&] {
+      memory.free(host_, &owner_, &stranger);
+      return host_->get_service(host_, "specd.host.model/1#another") == nullptr ? SPECD_OK : 1;
+    });
+    call_.clear();
+  }
+  set_log_level(LogLevel::kInfo);
+}
+
+}  // namespace
+}  // namespace specd
