@@ -22,13 +22,14 @@ namespace po = boost::program_options;
 namespace {
 
 // Opens /dev/null for each standard descriptor that the process was started without. Otherwise a
-// file or socket gets its number, and text for the terminal goes there. Runs before the
-// constructors of libraries, since gRPC's open a descriptor, and before a sanitizer has started.
+// file or socket gets its number, and text for the terminal goes there. Standard output is opened for
+// reading, so that writing to it fails as it would have. Runs before the constructors of libraries,
+// since gRPC's open a descriptor, and before a sanitizer has started.
 __attribute__((no_sanitize("address", "undefined"))) void open_standard_descriptors() {
   for (const long standard : {0L, 1L, 2L}) {
     // A free number is the lowest, since those below are taken.
     if (syscall(SYS_fcntl, standard, F_GETFD) < 0)
-      (void)!syscall(SYS_openat, AT_FDCWD, "/dev/null", O_RDWR);
+      (void)!syscall(SYS_openat, AT_FDCWD, "/dev/null", standard == 1 ? O_RDONLY : O_RDWR);
   }
 }
 __attribute__((section(".preinit_array"),

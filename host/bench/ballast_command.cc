@@ -5,6 +5,7 @@
 
 #include "host/bench/ballast.h"
 #include "host/bench/command.h"
+#include "host/base/output.h"
 #include "host/base/table.h"
 
 namespace specd::host {
@@ -55,10 +56,10 @@ int ballast_command(const std::vector<std::string>& arguments) {
   if (is_terminal) std::fputc('\n', stderr);
   if (!made.ok()) return bench_fail(made.status());
   const BallastReport& report = made.value();
-  std::printf("%s: ballast of %s, %s of weights (the source has %s), %d layers, FFN %d\n",
-              printable(wanted.out).c_str(), printable(wanted.model).c_str(),
-              bytes_text(report.bytes).c_str(), bytes_text(report.source_bytes).c_str(),
-              report.shape.n_layers, report.shape.intermediate_size);
+  write_output(printable(wanted.out) + ": ballast of " + printable(wanted.model) + ", " +
+               bytes_text(report.bytes) + " of weights (the source has " +
+               bytes_text(report.source_bytes) + "), " + std::to_string(report.shape.n_layers) +
+               " layers, FFN " + std::to_string(report.shape.intermediate_size) + "\n");
   return kBenchOk;
 }
 

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <sstream>
 
+#include "host/base/output.h"
 #include "host/base/table.h"
 
 namespace specd::host {
@@ -44,7 +45,7 @@ Result<uint64_t> parse_bytes(const std::string& option, std::string_view text) {
 void print_options(const po::options_description& options) {
   std::ostringstream text;
   text << options;
-  std::fputs(text.str().c_str(), stdout);
+  write_output(text.str());
 }
 
 }  // namespace specd::host

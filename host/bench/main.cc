@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <exception>
 
+#include "host/base/output.h"
 #include "host/bench/command.h"
 #include "host/version.h"
 
@@ -19,7 +20,8 @@ constexpr char kHelp[] =
     "  specd-bench prefill   how long a short request waits beside a long prompt\n"
     "  specd-bench COMMAND --help\n"
     "\n"
-    "Exit codes: 0 fine, 1 refused, interrupted, or a text that differs, 2 wrong command line\n";
+    "Exit codes: 0 fine, 1 refused, interrupted, a text that differs, or output that cannot be\n"
+    "            written, 2 wrong command line\n";
 
 void on_signal(int number) {
   if (bench_stop.exchange(true)) {
@@ -31,11 +33,11 @@ void on_signal(int number) {
 int run(const std::vector<std::string>& arguments) {
   const std::string command = arguments.empty() ? "" : arguments[0];
   if (command == "--help" || command == "-h") {
-    std::fputs(kHelp, stdout);
+    write_output(kHelp);
     return kBenchOk;
   }
   if (command == "--version") {
-    std::printf("specd-bench %s\n", kVersion);
+    write_output("specd-bench " + std::string(kVersion) + "\n");
     return kBenchOk;
   }
   struct sigaction action {};
@@ -58,7 +60,7 @@ int run(const std::vector<std::string>& arguments) {
 
 int main(int argc, char** argv) {
   try {
-    return specd::host::run({argv + 1, argv + argc});
+    return specd::host::end_output("specd-bench", specd::host::run({argv + 1, argv + argc}));
   } catch (const std::exception& error) {  // memory at most
     std::fprintf(stderr, "specd-bench: %s\n", error.what());
     return 1;

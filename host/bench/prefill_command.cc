@@ -1,10 +1,9 @@
 // specd-bench prefill.
-#include <cstdio>
-
 #include "host/bench/command.h"
 #include "host/bench/engine_config.h"
 #include "host/bench/prefill.h"
 #include "host/bench/statistics.h"
+#include "host/base/output.h"
 #include "host/base/table.h"
 
 namespace specd::host {
@@ -48,10 +47,10 @@ int prefill_command(const std::vector<std::string>& arguments) {
     table.add({fixed(round.long_ms, 1), fixed(round.chunk_ms, 1), fixed(round.short_ms, 1),
                fixed(round.meeting_ms, 1), fixed(shares.back(), 2)});
   }
-  std::printf(
-      "%s%d tokens beside %d: the first token after %.2f chunk times (median of %d, most %.2f)\n",
-      printable(table.text()).c_str(), wanted.short_tokens, wanted.long_tokens, median(shares),
-      wanted.repeat, percentile(shares, 1));
+  write_output(printable(table.text()) + std::to_string(wanted.short_tokens) + " tokens beside " +
+               std::to_string(wanted.long_tokens) + ": the first token after " +
+               fixed(median(shares), 2) + " chunk times (median of " +
+               std::to_string(wanted.repeat) + ", most " + fixed(percentile(shares, 1), 2) + ")\n");
   return kBenchOk;
 }
 

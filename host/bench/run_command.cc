@@ -14,6 +14,7 @@
 #include "host/bench/report.h"
 #include "host/bench/server_backend.h"
 #include "host/bench/verify_cost.h"
+#include "host/base/output.h"
 #include "host/base/table.h"
 
 namespace specd::host {
@@ -326,7 +327,7 @@ int tell(const Outcome& outcome, const RunPlan& plan, std::ofstream& json,
         "\nwithout prompts whose text of `off` ends in a loop (last 64 tokens, period <= 16):\n" +
         rows_table(kept);
   text += "\n" + findings(facts, rows);
-  std::fputs(printable(text).c_str(), stdout);
+  write_output(printable(text));
   if (!json_path.empty()) {
     Json object = facts_json(facts);
     object["rows"] = rows_json(rows);

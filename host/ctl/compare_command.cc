@@ -1,6 +1,5 @@
 // specctl compare and record: the same prompts on one or several routes.
 #include <atomic>
-#include <cstdio>
 #include <fstream>
 #include <string>
 #include <utility>
@@ -8,6 +7,7 @@
 
 #include "core/base/json.h"
 #include "host/base/command_line.h"
+#include "host/base/output.h"
 #include "host/base/table.h"
 #include "host/bench/measure.h"
 #include "host/bench/server_backend.h"
@@ -68,7 +68,7 @@ int run_compare(Client& client, const Values& values, bool json) {
                         {"acceptance_rate", acceptance},
                         {"identical", row.identical},
                         {"first_difference", row.first_difference}};
-      std::printf("%s\n", object.dump().c_str());
+      write_output(object.dump() + "\n");
       continue;
     }
     table.add({sampling_text(row.temperature), row.route, fixed(row.decode_tokens_per_s, 1),
@@ -76,8 +76,8 @@ int run_compare(Client& client, const Values& values, bool json) {
                row.drafted > 0 ? percent(acceptance) : "-",
                row.identical ? "identical: yes" : "identical: no (" + row.first_difference + ")"});
   }
-  if (!json) std::fputs(printable(table.text()).c_str(), stdout);
-  if (!json && !measured.fresh_drafters) std::fputs(kNoFreshDrafters, stdout);
+  if (!json) write_output(printable(table.text()));
+  if (!json && !measured.fresh_drafters) write_output(kNoFreshDrafters);
   return all_identical ? kCtlOk : kCtlDifferent;
 }
 
@@ -96,7 +96,7 @@ int run_record(Client& client, const Values& values) {
   const auto text = record(backend, prompts.value(), options.value(), kNoStop);
   if (!text.ok()) return ctl_fail(text.status());
   if (to_stdout) {
-    std::fputs(text.value().c_str(), stdout);
+    write_output(text.value());
     return kCtlOk;
   }
   std::ofstream file(path, std::ios::binary | std::ios::trunc);

@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -12,6 +13,7 @@
 #include "core/base/file_descriptor.h"
 #include "core/base/utf8.h"
 #include "host/base/command_line.h"
+#include "host/base/output.h"
 #include "host/base/table.h"
 #include "host/bench/workload.h"
 #include "host/ctl/chat_options.h"
@@ -118,18 +120,21 @@ int run_generate(Client& client, const Values& values, bool json) {
     request.set_draft_nodes_max(values["draft-nodes-max"].as<int32_t>());
 
   const bool is_terminal = isatty(STDOUT_FILENO) == 1;
-  const auto generation = client.generate(request, [&](const v1::GenerateResponse& message) {
+  std::atomic<bool> stop = false;  // the text cannot be written
+  const auto on_message = [&](const v1::GenerateResponse& message) {
+    std::string shown;
     if (json) {
-      std::printf("%s\n", to_json(message).c_str());
+      shown = to_json(message) + "\n";
     } else if (message.has_chunk()) {
       const std::string& text = message.chunk().text();
-      const std::string shown = is_terminal ? printable(text) : text;
-      std::fwrite(shown.data(), 1, shown.size(), stdout);
+      shown = is_terminal ? printable(text) : text;
     }
-    std::fflush(stdout);
-  });
-  if (!json) std::fputc('\n', stdout);
-  std::fflush(stdout);
+    const int failure = write_output(shown);
+    stop = failure != 0 && failure != EPIPE;
+  };
+  const auto generation = client.generate(request, on_message, &stop);
+  if (stop) return kCtlFailed;  // main() says why
+  if (!json) write_output("\n");
   if (!generation.ok()) return ctl_fail(generation.status());
   const v1::Finished& end = generation.value().finished;
   const v1::Speculation& speculation = end.speculation();
@@ -154,14 +159,14 @@ int run_render(Client& client, const Values& values, bool json) {
   const auto rendered = client.render(request);
   if (!rendered.ok()) return ctl_fail(rendered.status());
   if (json) {
-    std::printf("%s\n", to_json(rendered.value()).c_str());
+    write_output(to_json(rendered.value()) + "\n");
     return kCtlOk;
   }
   const std::string& text = rendered.value().text();
   const std::string shown = isatty(STDOUT_FILENO) == 1 ? printable(text) : text;
-  std::printf("%s\n", shown.c_str());
-  for (const int32_t id : rendered.value().token_ids()) std::printf("%d ", id);
-  std::printf("\n");
+  std::string ids;
+  for (const int32_t id : rendered.value().token_ids()) ids += std::to_string(id) + " ";
+  write_output(shown + "\n" + ids + "\n");
   return kCtlOk;
 }
 

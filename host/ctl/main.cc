@@ -12,6 +12,7 @@
 #include "core/base/quote.h"
 #include "host/base/command_line.h"
 #include "host/base/completion.h"
+#include "host/base/output.h"
 #include "host/ctl/chat_options.h"
 #include "host/ctl/command.h"
 #include "host/rpc/client.h"
@@ -26,8 +27,8 @@ constexpr char kDefaultSocket[] = "/run/specd/specd.sock";
 
 constexpr char kAbout[] = "specctl: talks to a running specd\n";
 constexpr char kExits[] =
-    "\nExit codes: 0 fine, 1 the daemon refused or is not there, 2 wrong command line, 3 compare\n"
-    "            found a route whose text differs\n";
+    "\nExit codes: 0 fine, 1 the daemon refused or is not there, or the output cannot be written,\n"
+    "            2 wrong command line, 3 compare found a route whose text differs\n";
 
 po::options_description make_options() {
   po::options_description options("Options");
@@ -214,11 +215,11 @@ int run(int argc, char** argv) {
   if (values.count("help") != 0) {
     const std::string text =
         kAbout + ("\n" + commands_help(program)) + "\n" + options_text(program) + kExits;
-    std::fputs(text.c_str(), stdout);
+    write_output(text);
     return kCtlOk;
   }
   if (values.count("version") != 0) {
-    std::printf("specctl %s\n", kVersion);
+    write_output("specctl " + std::string(kVersion) + "\n");
     return kCtlOk;
   }
   const std::string command =
@@ -232,7 +233,7 @@ int run(int argc, char** argv) {
   if (command == "completion") {
     const auto script = completion_script(program, arguments.empty() ? "" : arguments[0]);
     if (!script.ok()) return ctl_usage(script.status().message());
-    std::fputs(script.value().c_str(), stdout);
+    write_output(script.value());
     return kCtlOk;
   }
   const bool json = values["output"].as<std::string>() == "json";
@@ -264,7 +265,7 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   try {
-    return specd::host::run(argc, argv);
+    return specd::host::end_output("specctl", specd::host::run(argc, argv));
   } catch (const std::exception& error) {  // memory at most
     std::fprintf(stderr, "specctl: %s\n", error.what());
     return 1;

@@ -1,8 +1,8 @@
 // specctl plugins, routes, models and status: the daemon's reports as tables or JSON.
-#include <cstdio>
 #include <sstream>
 #include <string>
 
+#include "host/base/output.h"
 #include "host/base/table.h"
 #include "host/ctl/command.h"
 #include "host/rpc/proto_text.h"
@@ -46,7 +46,7 @@ int run_plugins(Client& client, bool json) {
   if (!response.ok()) return ctl_fail(response.status());
   Table table({"plugin", "version", "state", "factories", "reason"});
   for (const v1::Plugin& plugin : response.value().plugins()) {
-    if (json) std::printf("%s\n", report_to_json(plugin).c_str());
+    if (json) write_output(report_to_json(plugin) + "\n");
     std::string factories;
     for (const v1::PluginFactory& factory : plugin.factories())
       factories +=
@@ -54,7 +54,7 @@ int run_plugins(Client& client, bool json) {
     table.add(
         {plugin.id(), plugin.version(), enum_word(plugin.state()), factories, plugin.reason()});
   }
-  if (!json) std::fputs(printable(table.text()).c_str(), stdout);
+  if (!json) write_output(printable(table.text()));
   return kCtlOk;
 }
 
@@ -65,7 +65,7 @@ int run_routes(Client& client, bool json) {
                "state", "in use", "requests", "drafted", "accepted", "cut", "lost", "propose",
                "reason or last problem"});
   for (const v1::Route& route : response.value().routes()) {
-    if (json) std::printf("%s\n", report_to_json(route).c_str());
+    if (json) write_output(report_to_json(route) + "\n");
     const double propose_us = route.propose_calls() > 0
                                   ? static_cast<double>(route.propose_ns()) /
                                         static_cast<double>(route.propose_calls()) / 1000
@@ -81,7 +81,7 @@ int run_routes(Client& client, bool json) {
                fixed(propose_us, 1) + " us",
                route.reason().empty() ? route.last_problem() : route.reason()});
   }
-  if (!json) std::fputs(printable(table.text()).c_str(), stdout);
+  if (!json) write_output(printable(table.text()));
   return kCtlOk;
 }
 
@@ -92,7 +92,7 @@ int run_models(Client& client, bool json) {
                "positions", "chat template", "reason"});
   for (const v1::Model& model : response.value().models()) {
     const bool is_draft = model.role() == v1::MODEL_ROLE_DRAFT;
-    if (json) std::printf("%s\n", report_to_json(model).c_str());
+    if (json) write_output(report_to_json(model) + "\n");
     table.add({model.name(), enum_word(model.role()), model.architecture(),
                std::to_string(model.parameters()),
                bytes_text(model.weight_bytes()) + " " + model.dtype(),
@@ -105,10 +105,9 @@ int run_models(Client& client, bool json) {
                std::to_string(model.max_positions()), model.chat_template(), model.reason()});
   }
   if (json) return kCtlOk;
-  std::fputs(printable(table.text()).c_str(), stdout);
+  write_output(printable(table.text()));
   for (const v1::Model& model : response.value().models()) {
-    if (model.role() == v1::MODEL_ROLE_TARGET)
-      std::fputs(printable(defaults_text(model)).c_str(), stdout);
+    if (model.role() == v1::MODEL_ROLE_TARGET) write_output(printable(defaults_text(model)));
   }
   return kCtlOk;
 }
@@ -118,7 +117,7 @@ int run_status(Client& client, bool json) {
   if (!response.ok()) return ctl_fail(response.status());
   const v1::GetStatusResponse& status = response.value();
   if (json) {
-    std::printf("%s\n", report_to_json(status).c_str());
+    write_output(report_to_json(status) + "\n");
     return kCtlOk;
   }
   Table table({"specd " + status.version(), enum_word(status.state())});
@@ -144,7 +143,7 @@ int run_status(Client& client, bool json) {
   add("KV moves", status.kv_moves());
   for (const v1::MemoryLine& line : status.memory())
     table.add({"memory: " + line.what(), bytes_text(line.bytes())});
-  std::fputs(printable(table.text()).c_str(), stdout);
+  write_output(printable(table.text()));
   return kCtlOk;
 }
 

@@ -1,9 +1,9 @@
 // specctl route apply, delete and get.
-#include <cstdio>
 #include <string>
 
 #include "core/base/json.h"
 #include "core/base/quote.h"
+#include "host/base/output.h"
 #include "host/base/table.h"
 #include "host/config/yaml_reader.h"
 #include "host/ctl/command.h"
@@ -16,12 +16,12 @@ void print_route_change(const std::string& name, uint64_t generation, const char
                         bool json) {
   if (json) {
     const Json object{{"route", name}, {"generation", generation}, {"change", change}};
-    std::printf("%s\n", object.dump().c_str());
+    write_output(object.dump() + "\n");
     return;
   }
   Table table({"route", "generation", "change"});
   table.add({name, std::to_string(generation), change});
-  std::fputs(printable(table.text()).c_str(), stdout);
+  write_output(printable(table.text()));
 }
 
 }  // namespace
@@ -55,7 +55,7 @@ int run_route_get(Client& client, const std::string& name, bool json) {
   const auto found = client.get_route(name);
   if (!found.ok()) return ctl_fail(found.status());
   if (json) {
-    std::printf("%s\n", found.value().definition().c_str());
+    write_output(found.value().definition() + "\n");
     return kCtlOk;
   }
   const auto definition = parse_json(found.value().definition(), "definition");
@@ -74,7 +74,7 @@ int run_route_get(Client& client, const std::string& name, bool json) {
     for (const auto& [part, inner] : value.items())
       table.add({key + "." + part, inner.is_string() ? inner.get<std::string>() : inner.dump()});
   }
-  std::fputs(printable(table.text()).c_str(), stdout);
+  write_output(printable(table.text()));
   return kCtlOk;
 }
 

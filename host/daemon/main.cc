@@ -16,6 +16,7 @@
 #include "host/config/config_print.h"
 #include "host/config/config_schema.h"
 #include "host/daemon/daemon.h"
+#include "host/base/output.h"
 #include "host/base/table.h"
 #include "host/version.h"
 
@@ -30,9 +31,9 @@ constexpr char kNotes[] =
     "The environment overrides the file, --set overrides both: SPECD__ENGINE__THREADS=2 and\n"
     "--set engine.threads=2. Relative paths are relative to the file, wherever they are given.\n"
     "\n"
-    "Exit codes: 0 fine, 1 could not load or listen, 2 wrong command line, 3 wrong configuration,\n"
-    "            4 stopped, but had to cut requests or a plugin that hung, or was told to leave at\n"
-    "              once\n";
+    "Exit codes: 0 fine, 1 could not load, listen or print, 2 wrong command line,\n"
+    "            3 wrong configuration, 4 stopped, but had to cut requests or a plugin that hung,\n"
+    "            or was told to leave at once\n";
 
 int usage(const std::string& problem) {
   std::fprintf(stderr, "specd: %s\nTry: specd --help\n", printable(problem).c_str());
@@ -44,11 +45,8 @@ int wrong_config(const Status& status) {
   return kExitConfig;
 }
 
-// Fails when the reader of a pipe closes it early.
-int print(const std::string& text) {
-  const bool is_written = std::fputs(text.c_str(), stdout) >= 0 && std::fflush(stdout) == 0;
-  return is_written ? kExitOk : kExitFailed;
-}
+// Fails also when the reader of a pipe closes it early.
+int print(const std::string& text) { return write_output(text) == 0 ? kExitOk : kExitFailed; }
 
 int check(const Config& config) {
   const Status status = check_options(config.engine);
@@ -60,8 +58,8 @@ int check(const Config& config) {
   }
   shut_down_plugins();
   if (!status.ok()) return wrong_config(with_place(config, status));
-  std::printf("%s: ok (model %s, %zu routes besides off)\n", config.file.c_str(),
-              config.engine.model.name.c_str(), config.engine.routes.size());
+  write_output(config.file + ": ok (model " + config.engine.model.name + ", " +
+               std::to_string(config.engine.routes.size()) + " routes besides off)\n");
   return kExitOk;
 }
 
@@ -158,7 +156,7 @@ int main(int argc, char** argv) {
   specd::install_last_words();
   int code = specd::host::kExitFailed;
   try {
-    code = specd::host::run(argc, argv);
+    code = specd::host::end_output("specd", specd::host::run(argc, argv));
   } catch (const std::exception& error) {  // memory at most: no room throws
     std::fprintf(stderr, "specd: %s\n", error.what());
   }

@@ -1,6 +1,8 @@
 #include "host/rpc/inference_service.h"
 
 #include <chrono>
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -70,6 +72,32 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
   v1::GenerateResponse message_;  // borrowed by gRPC until OnWriteDone
 };
 
+// One RenderChat call. Deletes itself in OnDone().
+class RenderCall final : public grpc::ServerUnaryReactor {
+ public:
+  explicit RenderCall(Sessions& sessions) : sessions_(sessions) {}
+  // gRPC has not seen this call yet, so neither OnCancel nor OnDone can run before the end of it.
+  // `render` may.
+  void start(const Request& request, std::function<grpc::Status()> render) {
+    const Result<uint64_t> number =
+        sessions_.queue(request, [this, render = std::move(render)] { Finish(render()); });
+    if (number.ok()) {
+      number_ = number.value();
+    } else {
+      Finish(status_to_wire(number.status()));
+    }
+  }
+  // Once the prompt waits no more, its rendering finishes the call.
+  void OnCancel() override {
+    if (sessions_.forget_prompt(number_)) Finish(grpc::Status::CANCELLED);
+  }
+  void OnDone() override { delete this; }
+
+ private:
+  Sessions& sessions_;
+  uint64_t number_ = 0;  // in the prompt queue; 0 = never there
+};
+
 }  // namespace
 
 grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
@@ -117,15 +145,12 @@ grpc::ServerUnaryReactor* InferenceService::RenderChat(grpc::CallbackServerConte
                                         std::to_string(bytes) + " bytes, a reply at most " +
                                         std::to_string(kMessageBytesMax));
   };
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  auto answer = [context, reactor, render = std::move(render)] {
-    reactor->Finish(context->IsCancelled()
-                        ? grpc::Status::CANCELLED
-                        : status_to_wire(with_wire_field(within_memory(render))));
-  };
-  const Status status = sessions_.queue(*asked, std::move(answer)).status();
-  if (!status.ok()) reactor->Finish(status_to_wire(status));
-  return reactor;
+  auto call = std::make_unique<RenderCall>(sessions_);
+  call->start(*asked, [context, render = std::move(render)] {
+    return context->IsCancelled() ? grpc::Status::CANCELLED
+                                  : status_to_wire(with_wire_field(within_memory(render)));
+  });
+  return call.release();
 }
 
 }  // namespace specd::host

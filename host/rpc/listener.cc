@@ -38,6 +38,8 @@ int64_t now_ms() {
       .count();
 }
 
+int ms_until(int64_t end_ms) { return static_cast<int>(std::max<int64_t>(0, end_ms - now_ms())); }
+
 bool watch(int epoll, int fd, uint32_t events, uint64_t data) {
   epoll_event event{};
   event.events = events;
@@ -111,13 +113,15 @@ void Listener::run() {
         uint64_t value = 0;
         (void)!read(wake_.get(), &value, sizeof(value));
       } else if (id != kDoor) {
-        pump(id);
+        pump(id, events[i].events);
       } else if (phase_ == Phase::kAccepting) {
         accept_one();
       }
     }
     for (const uint64_t id : std::exchange(busy_, {})) pump(id);
     for (const uint64_t id : std::exchange(held_, {})) pump(id);
+    for (; !last_bytes_.empty() && now_ms() >= last_bytes_.front().end_ms; last_bytes_.pop_front())
+      end_relay(last_bytes_.front().id);
     if (phase_ == Phase::kClosing) close_door();
     if (phase_ == Phase::kEnding && (relays_.empty() || now_ms() >= end_ms_))
       return relays_.clear();
@@ -128,9 +132,10 @@ void Listener::run() {
 
 int Listener::wait_ms() const {
   if (!busy_.empty()) return 0;
-  if (phase_ == Phase::kEnding) return static_cast<int>(std::max<int64_t>(0, end_ms_ - now_ms()));
+  if (phase_ == Phase::kEnding) return ms_until(end_ms_);
   if (!held_.empty()) return kHeldMs;
-  return problem_ > 0 ? kRetryMs : -1;
+  if (problem_ > 0) return kRetryMs;
+  return last_bytes_.empty() ? -1 : ms_until(last_bytes_.front().end_ms);
 }
 
 void Listener::stop_accepting() {
@@ -218,7 +223,7 @@ void Listener::open_relay(FileDescriptor client, FileDescriptor ours, FileDescri
   take_(theirs.release());
 }
 
-void Listener::pump(uint64_t id) {
+void Listener::pump(uint64_t id, uint32_t events) {
   const auto found = relays_.find(id);
   if (found == relays_.end()) return;  // ended by an earlier event
   Relay& relay = *found->second;
@@ -227,6 +232,9 @@ void Listener::pump(uint64_t id) {
     state = relay.pump();
     if (state == Relay::State::kBusy) add_once(busy_, id);
     if (state == Relay::State::kHeld) add_once(held_, id);
+    // A client that reads nothing would keep its place for ever after gRPC has closed.
+    if ((events & EPOLLHUP) != 0)
+      last_bytes_.push_back({id, now_ms() + limits_.last_bytes.count()});
     if (state == Relay::State::kAbusive)
       warn("process " + std::to_string(relay.process()) +
            " opens calls and drops them faster than they can be cleared away; its connection was "
@@ -234,10 +242,15 @@ void Listener::pump(uint64_t id) {
   } catch (const std::bad_alloc&) {
     state = Relay::State::kEnded;
   }
-  if (state != Relay::State::kEnded && state != Relay::State::kAbusive) return;
+  if (state == Relay::State::kEnded || state == Relay::State::kAbusive) end_relay(id);
+}
+
+void Listener::end_relay(uint64_t id) {
+  const auto found = relays_.find(id);
+  if (found == relays_.end()) return;
   // A child process may still hold the descriptors, and then closing them ends no events.
-  epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, relay.client(), nullptr);
-  epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, relay.server(), nullptr);
+  epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, found->second->client(), nullptr);
+  epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, found->second->server(), nullptr);
   relays_.erase(found);
 }
 

@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
@@ -29,8 +30,10 @@ class Listener {
   static constexpr size_t kDescriptorsPerConnection = 3;
 
   // How many connections there may be, in all and of one process, which cannot keep others out.
+  // When one side of a connection has closed, the other has `last_bytes` to take what is left.
   struct Limits {
     size_t connections, of_process;
+    std::chrono::milliseconds last_bytes{10'000};
   };
 
   // Listens on `path`, open to its owner only, and calls `take` with a stream socket for each new
@@ -52,6 +55,10 @@ class Listener {
 
  private:
   enum class Phase { kAccepting, kClosing, kClosed, kEnding };
+  struct LastBytes {
+    uint64_t id;
+    int64_t end_ms;  // of the steady clock
+  };
 
   Listener() = default;
   void run();
@@ -60,7 +67,9 @@ class Listener {
   void close_door();
   void accept_one();
   void open_relay(FileDescriptor client, FileDescriptor ours, FileDescriptor theirs);
-  void pump(uint64_t id);
+  // `events` of epoll: what woke the relay, if anything did.
+  void pump(uint64_t id, uint32_t events = 0);
+  void end_relay(uint64_t id);
   size_t n_of_process(pid_t process) const;
   void warn(const std::string& text);
   // 0 = connections can be accepted.
@@ -81,6 +90,8 @@ class Listener {
   std::unordered_map<uint64_t, std::unique_ptr<Relay>> relays_;  // by the data of their events
   // Relays to pump again without an event, in turn: at once, and after kHeldMs.
   std::vector<uint64_t> busy_, held_;
+  // Relays of which one side has closed, the first to end in front. Some may have ended.
+  std::deque<LastBytes> last_bytes_;
   UnansweredCalls calls_{2500};
   uint64_t next_id_ = 2;  // after kWake and kDoor
   std::chrono::steady_clock::time_point warn_again_{};

@@ -89,6 +89,8 @@ bool Relay::carry(Direction& direction, int from, int to, MayPass may_pass) {
 // Returns false when `to` does not take all of them now. What is left waits in the direction.
 bool Relay::send_some(Direction& direction, int to, std::string_view bytes) {
   const ssize_t n = send(to, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  // A side that left misses nothing. What it sent before still has to reach the other.
+  if (n < 0 && (errno == EPIPE || errno == ECONNRESET)) return true;
   if (n < 0 && errno != EAGAIN) {
     direction.is_closed = true;
     return false;

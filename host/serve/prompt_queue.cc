@@ -49,17 +49,18 @@ Result<uint64_t> PromptQueue::add(Prompt prompt) {
   return number;
 }
 
-void PromptQueue::remove(uint64_t number) {
+bool PromptQueue::remove(uint64_t number) {
   Prompt removed;  // destroyed outside of the lock
   const MutexLock lock(mutex_);
   const auto found = rank_of_.find(number);
-  if (found == rank_of_.end()) return;
+  if (found == rank_of_.end()) return false;
   const auto waiting = waiting_.find(found->second);
   removed = std::move(waiting->second);
   waiting_.erase(waiting);
   rank_of_.erase(found);
   bytes_ -= removed.bytes;
   if (--n_unfinished_ == 0) idle_.notify_all();
+  return true;
 }
 
 bool PromptQueue::wait_idle(std::chrono::milliseconds timeout) {

@@ -43,8 +43,9 @@ class PromptQueue {
 
   // [any] Returns a number for remove(). kExhausted when too many prompts or bytes wait.
   Result<uint64_t> add(Prompt prompt);
-  // [any] Gives the memory of a prompt that still waits back.
-  void remove(uint64_t number);
+  // [any] Gives the place and the memory of a prompt that still waits back. False when it waits no
+  // more: it is or was rendered, or removed.
+  bool remove(uint64_t number);
   // [any] True when no prompt waits or is being rendered; false at the timeout.
   [[nodiscard]] bool wait_idle(std::chrono::milliseconds timeout);
 

@@ -47,8 +47,8 @@ class Sessions {
   // [any] Runs `render` when it is the turn of the request's prompt. The number is for
   // forget_prompt(). kUnavailable while draining, else the errors of PromptQueue::add().
   Result<uint64_t> queue(const Request& request, std::function<void()> render);
-  // [any] The prompt is no longer wanted.
-  void forget_prompt(uint64_t number) { prompts_.remove(number); }
+  // [any] The prompt is no longer wanted. False when it does not wait any more.
+  bool forget_prompt(uint64_t number) { return prompts_.remove(number); }
 
   // [any] Refuses new requests with kUnavailable from now on; waiting prompts are still rendered.
   void start_drain() { draining_ = true; }

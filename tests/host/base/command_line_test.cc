@@ -221,7 +221,41 @@ TEST(CommandLine, help_and_version_are_printed_and_a_file_that_is_not_there_is_a
 TEST(CommandLine, schema_prints_what_the_library_says) {
   EXPECT_EQ(run_command(kSpecd + " schema"), std::pair(0, config_schema()));
   EXPECT_EQ(run_command(kSpecd + " schema --table"), std::pair(0, config_table()));
-  EXPECT_EQ(run_command(kSpecd + " schema > /dev/full").first, 1);
+}
+
+TEST_F(Shipped, output_that_cannot_be_written_is_told_and_the_program_ends_with_1) {
+  const std::string file = options(fs::path(SPECD_SOURCE_DIR) / "configs/minimal.yaml");
+  const std::string lines[] = {
+      kSpecd + " --help",          kSpecd + " --version",
+      kSpecd + " schema",          kSpecd + " schema --table",
+      kSpecd + " completion bash", kSpecd + " serve --print-config" + file,
+      kSpecd + " check" + file,    kSpecctl + " --help",
+      kSpecctl + " --version",     kSpecctl + " completion bash",
+  };
+  for (const std::string& line : lines) {
+    for (const auto& [to, why] :
+         {std::pair(" > /dev/full", "No space left on device"), {" >&-", "Bad file descriptor"}}) {
+      const auto [code, text] = run_command(line + to);
+      EXPECT_EQ(code, 1) << line << to;
+      const std::string told = (line.starts_with(kSpecctl) ? "specctl" : "specd") +
+                               std::string(": cannot write to standard output: ") + why + "\n";
+      EXPECT_NE(text.find(told), std::string::npos) << line << to << ": " << text;
+    }
+  }
+}
+
+TEST_F(Shipped, a_pipe_whose_reader_has_left_is_no_full_disk) {
+  // The exit code and standard error of a program that writes when nobody reads any more.
+  const auto end_without_reader = [&](const std::string& line) {
+    return run_command("cd " + quoted(folder_.path().string()) +
+                       " && rm -f left && { until [ -e left ]; do sleep 0.01; done; " + line +
+                       "; echo $? >&2; } | { exec <&-; touch left; }")
+        .second;
+  };
+  EXPECT_EQ(end_without_reader("env --default-signal=PIPE " + kSpecd + " schema"), "141\n");
+  EXPECT_EQ(end_without_reader("env --default-signal=PIPE " + kSpecctl + " --help"), "141\n");
+  EXPECT_EQ(end_without_reader("env --ignore-signal=PIPE " + kSpecd + " schema"), "1\n");
+  EXPECT_EQ(end_without_reader("env --ignore-signal=PIPE " + kSpecctl + " --help"), "0\n");
 }
 
 // What bash would offer for the last of these words, which is what COMP_WORDS would hold.

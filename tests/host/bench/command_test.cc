@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "core/base/json.h"
+#include "tests/host/base/run_command.h"
 
 namespace specd::host {
 namespace {
@@ -163,6 +164,21 @@ TEST_F(BenchCommand, what_is_wrong_is_named_by_option_file_and_line) {
     EXPECT_NE(err_.find(part), std::string::npos) << arguments << "\n" << err_;
     EXPECT_EQ(out_, "") << arguments;
   }
+}
+
+TEST_F(BenchCommand, output_that_cannot_be_written_is_told_and_the_json_is_kept) {
+  for (const char* arguments : {"--help", "--version", "run --help",
+                                "run --config c.yaml --prompts set.jsonl --max-tokens 4 "
+                                "--repeat 1 --json r.json"}) {
+    const auto [code, output] =
+        run_command("cd " + folder_ + " && " + SPECD_BENCH + " " + arguments + " > /dev/full");
+    EXPECT_EQ(code, 1) << arguments;
+    EXPECT_TRUE(
+        output.ends_with("specd-bench: cannot write to standard output: No space left on device\n"))
+        << arguments << "\n"
+        << output;
+  }
+  EXPECT_TRUE(parse_json(text("/r.json"), "r.json").value()["complete"]);
 }
 
 TEST_F(BenchCommand, ballast_is_written_once) {

@@ -414,6 +414,31 @@ TEST_F(DaemonTest, specctl_reads_a_prompt_from_a_file_a_pipe_or_standard_input) 
             std::string::npos);
 }
 
+constexpr char kFullDisk[] = "specctl: cannot write to standard output: No space left on device\n";
+
+TEST_F(DaemonTest, specctl_tells_that_its_output_cannot_be_written) {
+  for (const char* command : {"routes", "routes -o json", "plugins", "models", "status",
+                              "status -o json", "route get lookup", "render --prompt x"}) {
+    const auto [code, text] = run_specctl(*daemon_, std::string(command) + " > /dev/full");
+    EXPECT_EQ(code, 1) << command;
+    EXPECT_EQ(text, kFullDisk) << command;
+  }
+}
+
+TEST_F(DaemonTest, specctl_ends_a_generation_whose_text_cannot_be_written) {
+  Client client = daemon_->client();
+  const uint64_t before = client.status().value().cancelled();
+  for (const char* output : {"table", "json"}) {
+    const auto [code, text] = run_specctl(
+        *daemon_, std::string("generate --route off --prompt 'def main():' --ignore-eos "
+                              "--max-tokens 1500 > /dev/full -o ") +
+                      output);
+    EXPECT_EQ(code, 1) << output;
+    EXPECT_EQ(text, kFullDisk) << output;
+  }
+  EXPECT_TRUE(eventually([&] { return client.status().value().cancelled() == before + 2; }));
+}
+
 TEST_F(DaemonTest, routes_show_version_and_hash_of_their_plugins_and_off_counts_its_requests) {
   Client client = daemon_->client();
   const auto requests_of = [&](const std::string& name) {

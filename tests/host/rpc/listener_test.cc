@@ -53,6 +53,19 @@ bool send_all(int fd, std::string_view bytes) {
   return true;
 }
 
+// Sends until nothing is taken for 200 ms. Returns what was taken.
+std::string send_until_full(int fd) {
+  std::string all;
+  pollfd wait{.fd = fd, .events = POLLOUT, .revents = 0};
+  while (poll(&wait, 1, 200) > 0) {
+    const std::string bytes = random_bytes(100'000, static_cast<unsigned>(all.size()));
+    const ssize_t n = send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (n < 0) break;
+    all.append(bytes, 0, static_cast<size_t>(n));
+  }
+  return all;
+}
+
 class ListenerTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -162,10 +175,7 @@ TEST_F(ListenerTest, client_that_reads_nothing_holds_up_the_end_for_the_time_giv
   start();
   const FileDescriptor client = connect_client();
   ASSERT_GE(taken(0), 0);
-  const std::string much(100'000, 'x');
-  pollfd room{.fd = taken(0), .events = POLLOUT, .revents = 0};
-  while (poll(&room, 1, 200) > 0)
-    (void)!send(taken(0), much.data(), much.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  (void)send_until_full(taken(0));
   close_taken(0);
   listener_->stop_accepting();
   const auto begin = std::chrono::steady_clock::now();
@@ -173,6 +183,33 @@ TEST_F(ListenerTest, client_that_reads_nothing_holds_up_the_end_for_the_time_giv
   const auto took = std::chrono::steady_clock::now() - begin;
   EXPECT_GE(took, milliseconds(290));
   EXPECT_LT(took, std::chrono::seconds(10));
+}
+
+TEST_F(ListenerTest, client_that_leaves_the_last_bytes_unread_loses_its_place) {
+  start({1, 1, milliseconds(150)});
+  const FileDescriptor client = connect_client();
+  ASSERT_GE(taken(0), 0);
+  (void)send_until_full(taken(0));
+  pollfd end{.fd = client.get(), .events = 0, .revents = 0};
+  EXPECT_EQ(poll(&end, 1, 200), 0);  // no limit while the server is there
+  const auto begin = std::chrono::steady_clock::now();
+  close_taken(0);
+  EXPECT_EQ(poll(&end, 1, 10'000), 1);
+  EXPECT_GE(std::chrono::steady_clock::now() - begin, milliseconds(140));
+  const FileDescriptor next = connect_client();
+  EXPECT_GE(taken(1), 0);
+}
+
+TEST_F(ListenerTest, requests_of_a_client_that_closed_arrive_though_it_takes_no_answer) {
+  start();
+  std::string requests;
+  {
+    const FileDescriptor client = connect_client();
+    ASSERT_GE(taken(0), 0);
+    requests = send_until_full(client.get());
+  }
+  EXPECT_TRUE(send_all(taken(0), "an answer"));
+  EXPECT_TRUE(read_all(taken(0)) == requests);
 }
 
 TEST_F(ListenerTest, client_that_hangs_up_is_told_to_the_server) {

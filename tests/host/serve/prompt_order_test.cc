@@ -175,7 +175,8 @@ TEST_F(PromptOrder, bytes_and_prompts_are_bounded_and_given_back) {
   }
   EXPECT_EQ(numbers.size(), PromptQueue::kBytesMax / (size_t{4} << 20) - 1);
   EXPECT_EQ(held.use_count(), static_cast<long>(numbers.size()) + 1);
-  for (const uint64_t number : numbers) queue_.remove(number);
+  for (const uint64_t number : numbers) EXPECT_TRUE(queue_.remove(number));
+  EXPECT_FALSE(queue_.remove(numbers[0])) << "it waits no more";
   EXPECT_EQ(held.use_count(), 1) << "what was removed is freed at once";
   for (size_t i = 0; i < PromptQueue::kPromptsMax; ++i) ASSERT_TRUE(add("p", 1).ok());
   EXPECT_EQ(add("p", 1).status().code(), Code::kExhausted);

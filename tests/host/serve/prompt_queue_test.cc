@@ -4,6 +4,8 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <future>
@@ -11,6 +13,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/host/daemon/daemon_rig.h"
@@ -58,7 +61,8 @@ v1::GenerateRequest slow_request() {
 // So many slow requests at once, two of which are rendered at a time.
 class Crowd {
  public:
-  Crowd(const Daemon& daemon, size_t size) : request_(slow_request()) {
+  Crowd(const Daemon& daemon, size_t size, v1::GenerateRequest request = slow_request())
+      : request_(std::move(request)) {
     constexpr size_t kOfChannel = 100;  // the daemon takes 128 a connection
     for (size_t i = 0; i < size; ++i) {
       if (i % kOfChannel == 0) {
@@ -175,6 +179,40 @@ TEST_F(PromptQueueTest, a_client_that_hangs_up_while_its_prompt_waits_is_not_beg
     (void)crowd.wait();
   }
   EXPECT_EQ(client_->status().value().admitted(), 0u);
+}
+
+TEST_F(PromptQueueTest, a_rendering_whose_client_hangs_up_gives_its_place_back_at_once) {
+  start();
+  // Four times as slow, since much is sent while they wait.
+  v1::GenerateRequest slower = slow_request();
+  slower.mutable_chat()->set_template_arguments_json(R"({"slow": 8000})");
+  Crowd crowd(daemon_, 200, slower);
+  ASSERT_TRUE(arrived(crowd));
+  v1::GenerateRequest large = slow_request();  // 16 of them have the bytes that may wait
+  large.mutable_chat()->mutable_messages(0)->set_content(std::string((4 << 20) - 4096, 'x'));
+  const auto stub = v1::Inference::NewStub(daemon_.channel());
+  std::array<grpc::ClientContext, 20> contexts;
+  std::atomic<int> n_refused{0};
+  std::vector<std::future<void>> renderings;
+  for (grpc::ClientContext& context : contexts) {
+    renderings.push_back(std::async(std::launch::async, [&] {
+      v1::RenderChatResponse response;
+      const grpc::Status status = stub->RenderChat(&context, large, &response);
+      if (status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED) ++n_refused;
+    }));
+  }
+  EXPECT_TRUE(eventually([&] { return n_refused > 0; }));
+  for (grpc::ClientContext& context : contexts) context.TryCancel();
+  renderings.clear();  // waits for their ends
+  // One more is found by its id while it waits, or refused.
+  large.set_request_id("fits");
+  EXPECT_TRUE(eventually([&] {
+    auto generation = generate(large);
+    while (generation.wait_for(std::chrono::milliseconds(10)) != std::future_status::ready)
+      (void)client_->cancel("fits");
+    return generation.get().status().code() == Code::kCancelled;
+  }));
+  EXPECT_TRUE(crowd.most_wait());
 }
 
 TEST_F(PromptQueueTest, deadlines_and_waiting_times_count_from_the_start_of_the_call) {
