@@ -105,6 +105,7 @@ const char* caller_on(uintptr_t stack) {
     // Up to the end of the page: the kernel copies, and says where nothing is mapped.
     const size_t bytes = kBlockBytes - stack % kBlockBytes;
     const iovec to{.iov_base = words.data(), .iov_len = bytes};
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): for the kernel, nothing here reads through it.
     const iovec from{.iov_base = reinterpret_cast<void*>(stack), .iov_len = bytes};
     if (process_vm_readv(getpid(), &to, 1, &from, 1, 0) != static_cast<ssize_t>(bytes)) break;
     for (size_t i = 0; i < bytes / sizeof(uintptr_t); ++i) {

@@ -62,8 +62,8 @@ Status create_route(LiveRoute& route, PluginRegistry& registry, const RouteOptio
                 .in_field("verifier"));
   route.drafter_bundle = bundle_of(registry, wanted.drafter.plugin);
   route.verifier_bundle = bundle_of(registry, wanted.verifier.plugin);
-  for (const std::string& part : route.drafter->part_plugins()) {
-    route.part_bundles.push_back(bundle_of(registry, part));
+  for (const UsedPlugin& part : route.drafter->parts()) {
+    route.part_bundles.push_back(bundle_of(registry, part.id));
   }
   const specd_drafter_caps& caps = route.drafter->caps();
 

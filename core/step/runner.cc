@@ -237,7 +237,7 @@ void StepRunner::update_drafters(const Members& members) {
 
 Status StepRunner::abandon() {
   step_.models.watch(nullptr, false);
-  const Status passed = step_.device.synchronize();
+  Status passed = step_.device.synchronize();
   device_drafts_.clear();
   if (passed.ok()) stream_has_passed();
   return passed;

@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "core/base/last_words.h"
+#include "core/base/log.h"
 #include "core/base/mutex.h"
 #include "core/base/quote.h"
 #include "core/base/run_within.h"
@@ -82,6 +83,7 @@ struct Module {
   std::atomic<bool> is_read{false};  // the entry was called; plugin and table are constant
   Turn turn;                         // guards init
   std::optional<Status> init;        // what init() said, once called
+  std::atomic<int> n_instances{0};
 };
 
 // Never destroyed: ~shared_library() would unmap plugin code, which must stay.
@@ -470,6 +472,17 @@ Result<const specd_plugin*> load_module(const LoadRequest& request) {
   return module.plugin;
 }
 
+std::shared_ptr<const void> hold_module(const specd_plugin& plugin) {
+  Modules& all = modules();
+  const MutexLock lock(all.mutex);
+  for (const auto& [sha256, module] : all.by_sha256) {
+    if (module == nullptr || module->plugin != &plugin) continue;
+    ++module->n_instances;
+    return {module.get(), [](Module* held) { --held->n_instances; }};
+  }
+  return nullptr;
+}
+
 void shut_down_modules() {
   Modules& all = modules();
   const MutexLock lock(all.mutex);
@@ -479,6 +492,11 @@ void shut_down_modules() {
     if (module == nullptr || !module->init.has_value() || !module->init->ok()) continue;
     const specd_plugin& plugin = *module->plugin;
     if (plugin.deinit == nullptr) continue;
+    if (module->n_instances > 0) {
+      log(LogLevel::kWarn, std::string("plugin ") + plugin.id +
+                               ": deinit() is left out, a call that was late has left an instance");
+      continue;
+    }
     const std::string build = build_text(plugin.id, plugin.version, sha256);
     const PluginScope scope(sha256, nullptr, {plugin.id, build.c_str(), "deinit"});
     without_exceptions([&plugin] { plugin.deinit(); });

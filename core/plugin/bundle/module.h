@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <memory>
 #include <string>
 
 #include "core/base/status.h"
@@ -26,6 +27,10 @@ struct LoadRequest {
 // After a failure of mapped code, later calls return the same error and run nothing. Once `is_late`
 // is true it runs no further code of the library and fails; a later call goes on from there.
 Result<const specd_plugin*> load_module(const LoadRequest& request);
+
+// [control] Counts as an instance of the module until the last copy is gone. shut_down_modules() leaves
+// out the deinit() of a module with instances: a call that was late may have left them.
+std::shared_ptr<const void> hold_module(const specd_plugin& plugin);
 
 void shut_down_modules();
 

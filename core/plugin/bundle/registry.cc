@@ -272,6 +272,7 @@ struct Prepared {
   std::string where;  // "plugin 'p' factory 'f'"
   std::string build;  // for last words
   std::string directory;
+  std::shared_ptr<const void> module;
 };
 
 std::unique_ptr<specd_owner> make_owner(const std::string& plugin_id,
@@ -282,6 +283,7 @@ std::unique_ptr<specd_owner> make_owner(const std::string& plugin_id,
   owner->label = plugin_id + " (" + instance_name + ")";
   owner->plugin = plugin_id;
   owner->build = prepared.build + ", for " + instance_name;
+  owner->module = prepared.module;
   owner->has_config_key = prepared.has_key;
   const MutexLock lock(owner->mutex);
   owner->quota_bytes = quota_bytes;
@@ -446,6 +448,7 @@ Result<Prepared> PluginRegistry::Impl::prepare(const std::string& plugin_id,
   prepared.where = plugin + " factory " + quote(prepared.factory->id);
   prepared.build = build_text(plugin_id, bundle.info.version, bundle.info.sha256);
   prepared.directory = bundle.info.directory;
+  prepared.module = hold_module(*bundle.plugin);
   SPECD_TRY(const ConfigSchema schema,
             ConfigSchema::parse(prepared.factory->config_schema, prepared.where));
   const auto refused = [&](const Status& why) {
@@ -464,7 +467,7 @@ Result<PluginPart> PluginRegistry::Impl::Parts::find_part(const std::string& plu
                                                           const Json& config) {
   SPECD_TRY(Prepared prepared, impl.prepare(plugin_id, factory_id, config, this, is_late));
   return PluginPart{prepared.factory, std::move(prepared.config), plugin_id,
-                    std::move(prepared.directory)};
+                    std::move(prepared.directory), std::move(prepared.module)};
 }
 
 PluginRegistry::PluginRegistry() : impl_(new Impl) {}
@@ -559,7 +562,7 @@ Result<std::unique_ptr<Drafter>> PluginRegistry::make_drafter(const std::string&
   SPECD_TRY(specd_drafter* const self, create<specd_drafter>(plugin_id, *api, prepared, impl_->host,
                                                              target, *owner, call, is_late));
   return std::make_unique<Drafter>(api, self, caps, std::move(owner), instance_name,
-                                   prepared.config->part_plugins());
+                                   prepared.config->used_plugins());
 }
 
 Result<std::unique_ptr<Verifier>> PluginRegistry::make_verifier(const std::string& plugin_id,

@@ -17,7 +17,7 @@ constexpr size_t kLogBytesMax = 8192;       // of one line
 constexpr uint32_t kLinesMax = 100;         // of a plugin's log in a second
 constexpr size_t kSequenceTextsMax = 1024;  // a plugin must not use up the host's memory
 
-thread_local const PluginScope* scope = nullptr;
+thread_local const PluginScope* present_scope = nullptr;
 
 // What `host->ctx` points at.
 struct HostState {
@@ -118,7 +118,9 @@ bool may_log(const std::string& plugin) {
 void log_for_plugin(LogLevel level, const char* verb, std::string_view text) {
   if (!is_logged(level)) return;
   const char* id = current_activity().plugin;
-  const std::string name = scope != nullptr ? scope->name() : id != nullptr ? id : "";
+  const std::string name = present_scope != nullptr ? present_scope->name()
+                           : id != nullptr          ? id
+                                                    : "";
   if (!may_log(id != nullptr ? id : name)) return;
   std::string clean;
   append_clean(clean, text, kLogBytesMax);
@@ -236,12 +238,12 @@ PluginScope::PluginScope(const std::string& name, std::string* text, const Activ
     : name_(name),
       text_(text),
       activity_(activity),
-      outer_(std::exchange(scope, this)),
+      outer_(std::exchange(present_scope, this)),
       outer_activity_(set_activity(&activity_)) {}
 
 PluginScope::~PluginScope() {
   set_activity(outer_activity_);
-  scope = outer_;
+  present_scope = outer_;
 }
 
 std::string build_text(const std::string& id, const std::string& version,
@@ -269,8 +271,8 @@ void report_text(specd_call* call, int32_t seq_index, std::string_view text) {
     } else {
       append_clean(call->text, text, kTextBytesMax);
     }
-  } else if (scope != nullptr && scope->text() != nullptr) {
-    append_clean(*scope->text(), text, kTextBytesMax);
+  } else if (present_scope != nullptr && present_scope->text() != nullptr) {
+    append_clean(*present_scope->text(), text, kTextBytesMax);
   } else {
     log_for_plugin(LogLevel::kWarn, " reports: ", text);
   }

@@ -69,6 +69,7 @@ struct specd_owner {
   std::string label;                   // for logs: plugin and instance; the name when empty
   std::string plugin;                  // its id
   std::string build;                   // for last words: build_text() and the instance
+  std::shared_ptr<const void> module;  // see hold_module()
   specd::HasConfigKey has_config_key;  // of the instance's configuration
   mutable specd::Mutex mutex;
   uint64_t quota_bytes SPECD_GUARDED_BY(mutex) = 0;

@@ -154,12 +154,8 @@ Status plugin_status(specd_status status, const std::string& what, const std::st
 
 Drafter::Drafter(const specd_drafter_api* api, specd_drafter* self, const specd_drafter_caps& caps,
                  std::unique_ptr<specd_owner> owner, std::string name,
-                 std::vector<std::string> part_plugins)
-    : api_(api),
-      self_(self),
-      caps_(caps),
-      owner_(std::move(owner)),
-      part_plugins_(std::move(part_plugins)) {
+                 std::vector<UsedPlugin> parts)
+    : api_(api), self_(self), caps_(caps), owner_(std::move(owner)), parts_(std::move(parts)) {
   if (owner_->label.empty()) owner_->label = std::move(name);
 }
 

@@ -13,6 +13,7 @@
 #include "core/base/run_within.h"
 #include "core/base/status.h"
 #include "core/plugin/instance/host_context.h"
+#include "core/plugin/instance/plugin_config.h"
 #include "specd/plugin_api/entry.h"
 
 namespace specd {
@@ -26,11 +27,9 @@ struct CallStats {
 
 class Drafter {
  public:
-  // `caps`: from describe(), checked by the registry. `part_plugins`: ids of the plugins of its
-  // parts.
+  // `caps`: from describe(), checked by the registry. `parts`: the plugins of its parts.
   Drafter(const specd_drafter_api* api, specd_drafter* self, const specd_drafter_caps& caps,
-          std::unique_ptr<specd_owner> owner, std::string name,
-          std::vector<std::string> part_plugins);
+          std::unique_ptr<specd_owner> owner, std::string name, std::vector<UsedPlugin> parts);
   ~Drafter();  // deactivates and destroys; memory still held by the plugin is freed and logged
   Drafter(const Drafter&) = delete;
   Drafter& operator=(const Drafter&) = delete;
@@ -38,7 +37,7 @@ class Drafter {
   const specd_drafter_caps& caps() const { return caps_; }
   const specd_drafter_grant& grant() const { return grant_; }  // after activate()
   const specd_owner& owner() const { return *owner_; }         // its metrics
-  const std::vector<std::string>& part_plugins() const { return part_plugins_; }
+  const std::vector<UsedPlugin>& parts() const { return parts_; }
   uint64_t memory_bytes() const;  // held through memory/1 now
   // STATIC mode, after activate(): validated parents; else empty.
   const std::vector<int32_t>& static_parents() const { return static_parents_; }
@@ -67,7 +66,7 @@ class Drafter {
   specd_drafter_grant grant_{};
   std::vector<int32_t> static_parents_;
   std::unique_ptr<specd_owner> owner_;
-  std::vector<std::string> part_plugins_;
+  std::vector<UsedPlugin> parts_;
   bool active_ = false;
 };
 

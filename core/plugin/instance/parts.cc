@@ -44,11 +44,11 @@ Result<const PluginPart*> PluginConfig::part(const std::string& path) {
   return &parts_.emplace(path, std::move(part).value()).first->second;
 }
 
-std::vector<std::string> PluginConfig::part_plugins() const {
-  std::vector<std::string> all;
+std::vector<UsedPlugin> PluginConfig::used_plugins() const {
+  std::vector<UsedPlugin> all;
   for (const auto& [path, part] : parts_) {
-    all.push_back(part.plugin_id);
-    for (std::string& inner : part.config->part_plugins()) all.push_back(std::move(inner));
+    all.push_back({part.plugin_id, part.module});
+    for (UsedPlugin& inner : part.config->used_plugins()) all.push_back(std::move(inner));
   }
   return all;
 }

@@ -19,6 +19,13 @@ struct PluginPart {
   const specd_factory* factory = nullptr;
   std::unique_ptr<PluginConfig> config;
   std::string plugin_id, directory;
+  std::shared_ptr<const void> module;  // see hold_module()
+};
+
+// The plugin of a part, for the drafter that uses it.
+struct UsedPlugin {
+  std::string id;
+  std::shared_ptr<const void> module;  // see hold_module()
 };
 
 // Where parts come from: the registry. [control]
@@ -47,8 +54,8 @@ class PluginConfig {
   // [control] The part that the object at `path` names; lives as long as this. Errors have
   // the path as their field.
   Result<const PluginPart*> part(const std::string& path);
-  // Plugin ids of all parts that part() has returned, and of their parts.
-  std::vector<std::string> part_plugins() const;
+  // All parts that part() has returned, and their parts.
+  std::vector<UsedPlugin> used_plugins() const;
 
  private:
   PluginConfig(Json config, PartSource* parts) : config_(std::move(config)), source_(parts) {}

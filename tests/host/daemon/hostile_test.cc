@@ -211,6 +211,25 @@ TEST(Hostile, plugin_that_hangs_at_the_end_of_a_route_is_refused_and_the_rest_go
   });
 }
 
+TEST(Hostile, deinit_is_left_out_while_a_late_call_has_left_an_instance) {
+  at_once({"", "create", "activate"}, [](const std::string& call) {
+    const bool is_late = !call.empty();
+    Daemon daemon;
+    daemon.write_config_text(
+        "model: {name: pico, path: ZOO/pico-target}\n"
+        "plugins: {directories: [PLUGINS, HANG], cache_directory: cache, control_seconds: 2}\n"
+        "routes:\n" +
+        hang_route(is_late ? "does: return late, in: " + call : "does: slow"));
+    ASSERT_TRUE(daemon.start()) << daemon.output();
+    if (is_late) sleep(4);
+    EXPECT_EQ(daemon.stop(), 0) << call << daemon.output();
+    const std::string output = daemon.output();
+    EXPECT_EQ(output.find("deinit() beside 0 instances") != std::string::npos, !is_late) << output;
+    EXPECT_EQ(output.find("deinit() is left out") != std::string::npos, is_late) << output;
+    EXPECT_EQ(output.find("deinit() beside 1"), std::string::npos) << output;
+  });
+}
+
 // The call becomes late while the engine is being destroyed: nothing that it uses may go.
 TEST(Hostile, plugin_that_hangs_at_the_end_of_a_route_while_the_daemon_stops_is_left_behind) {
   Daemon daemon;

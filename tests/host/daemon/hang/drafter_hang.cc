@@ -4,6 +4,7 @@
 #include <specd/sdk/plugin.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <csignal>
 #include <cstdlib>
 #include <string>
@@ -33,6 +34,9 @@ int fill_the_stack(int depth) {
 // Throws where the boundary forbids it.
 __attribute__((noinline)) void throw_one() { throw std::string("from a plugin"); }
 
+const specd_host* init_host = nullptr;
+std::atomic<int> n_instances{0};
+
 specd_status misbehave_in(const Hang& now, const char* name) {
   if (now.in != name) return SPECD_OK;
   const std::string& does = now.does;
@@ -40,6 +44,10 @@ specd_status misbehave_in(const Hang& now, const char* name) {
   if (does == "fail sequences") return SPECD_OK;
   if (does == "slow") {
     usleep(50'000);
+    return SPECD_OK;
+  }
+  if (does == "return late") {
+    sleep(4);
     return SPECD_OK;
   }
   if (does == "fork") {
@@ -110,6 +118,7 @@ specd_status create(const specd_factory*, const specd_host* host, const specd_cr
     misbehave_in(made, "create");
     library.hangs = made.in == "exit";
     *out = reinterpret_cast<specd_drafter*>(new Hang(made));
+    ++n_instances;
   });
 }
 specd_status activate(specd_drafter* d, const specd_drafter_grant*) noexcept {
@@ -135,6 +144,7 @@ void deactivate(specd_drafter* d) noexcept { misbehave_in(*self(d), "deactivate"
 void destroy(specd_drafter* d) noexcept {
   misbehave_in(*self(d), "destroy");
   delete self(d);
+  --n_instances;
 }
 
 constexpr specd_drafter_api kApi = {sizeof(specd_drafter_api),
@@ -158,9 +168,15 @@ constexpr specd_factory kFactory = {
     sizeof(specd_factory), 0, "hang", "misbehaves", kSchema, &kApi, nullptr};
 constexpr const specd_factory* kFactories[] = {&kFactory};
 
-specd_status init(const specd_host*) noexcept {
+specd_status init(const specd_host* host) noexcept {
+  init_host = host;
   if (hangs_early("init")) hang();
   return SPECD_OK;
+}
+
+void deinit() noexcept {
+  const std::string text = "deinit() beside " + std::to_string(n_instances) + " instances";
+  init_host->log(init_host, SPECD_LOG_WARN, text.data(), text.size());
 }
 
 // Not by SPECD_SDK_PLUGIN(), whose init() is empty.
@@ -174,7 +190,7 @@ constexpr specd_plugin kTable = {sizeof(specd_plugin),
                                  "Misbehaves, for tests of the daemon",
                                  kFactories,
                                  &init,
-                                 nullptr};
+                                 &deinit};
 
 }  // namespace
 
