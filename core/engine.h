@@ -182,8 +182,8 @@ Status check_route(const RouteOptions& route, const EngineOptions& options);
 // not return within plugin_control_seconds (n_late_works()): then the process must end by _exit().
 Status check_options(const EngineOptions& options);
 
-// [control] Calls the deinit() of every plugin. Call it at process exit, after the last engine. The
-// code stays mapped.
+// [control] Calls the deinit() of every plugin that has no instance left. Call it at process exit,
+// after the last engine. The code stays mapped.
 void shut_down_plugins();
 
 // A prompt as the model reads it.

@@ -4,18 +4,23 @@
 
 #include <execinfo.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
 
 namespace specd {
 
-// Until one fails; 0 = none will. The tests are single-threaded where they are armed.
+// Until one fails; 0 = none will. Only worker threads run beside the test where it is armed.
 inline long g_allocations_left = 0;
-inline bool g_failed = false;
+inline std::atomic<bool> g_failed{false};
 
-inline bool fails(long& left) {
-  if (left == 0 || --left > 0) return false;
+inline bool fails(long& counter) {
+  const std::atomic_ref<long> left(counter);
+  long now = left;
+  while (now != 0 && !left.compare_exchange_weak(now, now - 1)) {
+  }
+  if (now != 1) return false;
   g_failed = true;
   return true;
 }

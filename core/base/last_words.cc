@@ -21,7 +21,7 @@
 
 namespace specd {
 
-constinit thread_local const Activity* detail::activity = nullptr;
+constinit thread_local Activity detail::activity;
 constinit thread_local ActivityWatcher* detail::activity_watcher = nullptr;
 
 namespace {

@@ -29,22 +29,19 @@ class ActivityWatcher {
 };
 
 namespace detail {
-extern constinit thread_local const Activity* activity;
+extern constinit thread_local Activity activity;
 extern constinit thread_local ActivityWatcher* activity_watcher;
 }  // namespace detail
 
-// [any] That of this thread; without pointers when there is none.
-inline Activity current_activity() {
-  return detail::activity == nullptr ? Activity() : *detail::activity;
-}
-// [any] Sets the activity of this thread and returns the one before; null = none. It and its strings
-// must live until the next call. Inline: around every call of a plugin.
-inline const Activity* set_activity(const Activity* next) {
-  const Activity* const before = detail::activity;
-  std::atomic_signal_fence(std::memory_order_seq_cst);  // a signal handler reads what it points at
+// [any] That of this thread.
+inline Activity current_activity() { return detail::activity; }
+// [any] Sets the activity of this thread and returns the one before. The strings must live until the
+// next call. Inline: around every call of a plugin. A copy: a plugin may overwrite its callers' stack.
+inline Activity set_activity(const Activity& next) {
+  const Activity before = detail::activity;
   detail::activity = next;
-  std::atomic_signal_fence(std::memory_order_seq_cst);
-  if (detail::activity_watcher != nullptr) detail::activity_watcher->changed(current_activity());
+  std::atomic_signal_fence(std::memory_order_seq_cst);  // a signal handler reads it
+  if (detail::activity_watcher != nullptr) detail::activity_watcher->changed(next);
   return before;
 }
 // [any] The watcher of this thread, which must outlive it; null = none.

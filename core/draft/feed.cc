@@ -37,6 +37,8 @@ Status DraftFeed::compute(const std::shared_ptr<DraftUse>& use, const DraftBatch
 
 void DraftFeed::start_over(DraftUse& use, std::span<const uint64_t> seq_id) {
   sessions_.forward_is_over(use);
+  // Told already, or not of this call: a device that is lost fails again.
+  (void)forward_.take_failure();
   for (const uint64_t each : seq_id) {
     forward_.forget(use, each);
     sessions_.release(use, each);

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "core/base/log.h"
-#include "core/base/or_drop.h"
+#include "core/base/bad_alloc.h"
 #include "core/services/arguments.h"
 #include "core/services/tables.h"
 

@@ -1,10 +1,12 @@
 #include "core/services/model.h"
 
 #include <cstring>
+#include <new>
 #include <span>
 #include <utility>
 
 #include "core/base/mutex.h"
+#include "core/base/bad_alloc.h"
 #include "core/request/sampling.h"
 #include "core/services/arguments.h"
 #include "core/services/model_arguments.h"
@@ -207,7 +209,9 @@ specd_status ModelService::keep(specd_call* call, const specd_model* model, cons
   }
   forward_.move(*handle->model, moves);
   of_.clear();
-  return finish(call, forward_.take_failure(), nullptr);
+  const Status failed = forward_.take_failure();
+  if (!failed.ok()) feed_.start_over(*handle, {batch.seq_id, batch.n_seqs});
+  return finish(call, failed, nullptr);
 }
 
 specd_status ModelService::forward(specd_call* call, const specd_model* model,
@@ -285,9 +289,10 @@ specd_status on_models(const specd_host* host, specd_call* call, const specd_mod
   try {
     return body(*state->models);
   } catch (const std::bad_alloc&) {
-    // Not before find() has checked the call: nothing had changed then.
+    // Also when the call was only refused, which the header allows.
     if (call != nullptr && call->batch != nullptr && call->owner != nullptr)
       state->models->start_over(*call, model);
+    or_drop([&] { report_text(call, -1, "no memory left"); });
     throw;
   }
 }

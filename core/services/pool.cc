@@ -42,7 +42,7 @@ specd_status pool_run(const specd_host* host, specd_call* call, uint32_t n, spec
         const FpEnvironment fp_environment;
         // Once a thread, since those of the pool have none: a task may use up its stack.
         thread_local const AlternateStack alternate_stack;
-        const Activity* const before = set_activity(&mine.activity);
+        const Activity before = set_activity(mine.activity);
         // 64 bits, because i + parts may exceed 2^32 - 1.
         for (uint64_t i = static_cast<uint64_t>(part); i < mine.n;
              i += static_cast<uint64_t>(parts)) {

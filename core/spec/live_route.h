@@ -80,7 +80,7 @@ struct LiveRoute {
   LastProblem last_problem;
   Breaker breaker;
   std::atomic<int32_t> n_leases{0};          // requests that wait or run with it
-  std::unique_ptr<LiveRoute> next_released;  // in RouteBoard's list
+  std::unique_ptr<LiveRoute> next_released;  // in the list of those that retire
 
   // Counts n sequences whose proposal or verdict was refused or cut, and says why.
   void cut(uint64_t n, std::string why) {

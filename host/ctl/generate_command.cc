@@ -121,6 +121,7 @@ int run_generate(Client& client, const Values& values, bool json) {
 
   const bool is_terminal = isatty(STDOUT_FILENO) == 1;
   std::atomic<bool> stop = false;  // the text cannot be written
+  int failure = 0;
   const auto on_message = [&](const v1::GenerateResponse& message) {
     std::string shown;
     if (json) {
@@ -129,11 +130,11 @@ int run_generate(Client& client, const Values& values, bool json) {
       const std::string& text = message.chunk().text();
       shown = is_terminal ? printable(text) : text;
     }
-    const int failure = write_output(shown);
-    stop = failure != 0 && failure != EPIPE;
+    failure = write_output(shown);
+    stop = failure != 0;
   };
   const auto generation = client.generate(request, on_message, &stop);
-  if (stop) return kCtlFailed;  // main() says why
+  if (stop) return failure == EPIPE ? kCtlOk : kCtlFailed;  // main() says why
   if (!json) write_output("\n");
   if (!generation.ok()) return ctl_fail(generation.status());
   const v1::Finished& end = generation.value().finished;

@@ -106,8 +106,8 @@ Result<Generation> Client::generate(
   bool has_end = false;
   v1::GenerateResponse message;
   while (reader->Read(&message)) {
-    if (stop != nullptr && *stop) context.TryCancel();
     if (on_message) on_message(message);
+    if (stop != nullptr && *stop) context.TryCancel();
     if (message.has_started()) generation.started = message.started();
     if (message.has_chunk()) {
       const v1::Chunk& chunk = message.chunk();

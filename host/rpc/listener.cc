@@ -232,8 +232,8 @@ void Listener::pump(uint64_t id, uint32_t events) {
     state = relay.pump();
     if (state == Relay::State::kBusy) add_once(busy_, id);
     if (state == Relay::State::kHeld) add_once(held_, id);
-    // A client that reads nothing would keep its place for ever after gRPC has closed.
-    if ((events & EPOLLHUP) != 0)
+    // One side has closed. Without a limit the other keeps its place for as long as it takes nothing.
+    if ((events & EPOLLHUP) != 0 && state != Relay::State::kEnded)
       last_bytes_.push_back({id, now_ms() + limits_.last_bytes.count()});
     if (state == Relay::State::kAbusive)
       warn("process " + std::to_string(relay.process()) +

@@ -17,7 +17,7 @@ class Relay {
     kWaiting,  // until one of the descriptors can do more
     kHeld,     // requests wait until gRPC has cleared away calls that were dropped
     kBusy,     // more could be carried now, when others have had their turn
-    kEnded,    // the server closed, and its bytes were delivered or the client left
+    kEnded,    // the server closed, and its bytes were delivered or cannot be
     kAbusive,  // the client drops calls faster than they can be cleared away
   };
 

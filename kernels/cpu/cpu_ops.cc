@@ -1,6 +1,9 @@
 // Selects the instruction set and spreads the parts of each op over the stream's pool.
 #include "specd/kernels/cpu.h"
 
+#include <atomic>
+#include <new>
+
 #include "kernels/cpu/isa.h"
 
 #if SPECD_KERNELS_X86
@@ -40,13 +43,20 @@ void spread(Stream& stream, const Args& args, void (*f)(const Args&, int, int), 
   struct Call {
     const Args& args;
     void (*f)(const Args&, int, int);
+    std::atomic<bool> has_memory{true};
   } call{args, f};
   pool.run(
-      [](void* ctx, int part, int parts) {
-        const Call& c = *static_cast<const Call*>(ctx);
-        c.f(c.args, part, parts);
+      [](void* ctx, int part, int parts) noexcept {
+        Call& c = *static_cast<Call*>(ctx);
+        // Thrown by the caller, once no thread uses `call` any more.
+        try {
+          c.f(c.args, part, parts);
+        } catch (const std::bad_alloc&) {
+          c.has_memory = false;
+        }
       },
       &call);
+  if (!call.has_memory) throw std::bad_alloc();
 }
 
 size_t packed_bytes(DType type, int32_t n_out, int32_t n_in) {

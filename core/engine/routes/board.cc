@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "core/base/log.h"
-#include "core/base/or_drop.h"
+#include "core/base/bad_alloc.h"
 #include "core/base/run_within.h"
 #include "core/base/thread.h"
 #include "core/services/metrics.h"
@@ -92,7 +92,7 @@ RouteBoard::RouteBoard(Mutex& control, std::chrono::seconds time_limit, OnLate o
 }
 
 RouteBoard::~RouteBoard() {
-  publish({});
+  until_done([this] { publish({}); });
   {
     const MutexLock lock(mutex_);
     stopping_ = true;
@@ -220,6 +220,7 @@ RouteBoard::Retiring RouteBoard::take_released() {
 
 void RouteBoard::retire(Retiring& next, bool is_last) {
   Status retired;
+  bool is_late = false;
   {
     const MutexLock control(control_);
     if (is_last) {
@@ -229,17 +230,17 @@ void RouteBoard::retire(Retiring& next, bool is_last) {
     } else {
       std::string late_plugin;
       retired = run_within(time_limit_, std::move(next.destroy), late_plugin);
-      if (retired.code() == Code::kDeadlineExceeded) {
-        or_drop([&] { retired = on_late_(late_plugin, retired); });
-      }
+      is_late = retired.code() == Code::kDeadlineExceeded;
+      // Else the plugin would be called again.
+      if (is_late) until_done([&] { retired = on_late_(late_plugin, retired); });
     }
     // Without a thread for it, it is destroyed here.
-    if (retired.code() != Code::kDeadlineExceeded) next.route->reset();
+    if (!is_late) next.route->reset();
   }
   or_drop([&] {
     const std::string what =
         "route " + next.name + ", generation " + std::to_string(next.generation) + ": ";
-    if (retired.code() != Code::kDeadlineExceeded) {
+    if (!is_late) {
       log(LogLevel::kDebug, what + "retired");
     } else {
       log(LogLevel::kError, what + retired.message() + "; it is left alone with its memory");

@@ -23,6 +23,7 @@
 #include <system_error>
 #include <vector>
 
+#include "core/base/bad_alloc.h"
 #include "core/base/last_words.h"
 #include "core/base/log.h"
 #include "core/base/mutex.h"
@@ -476,7 +477,7 @@ std::shared_ptr<const void> hold_module(const specd_plugin& plugin) {
   Modules& all = modules();
   const MutexLock lock(all.mutex);
   for (const auto& [sha256, module] : all.by_sha256) {
-    if (module == nullptr || module->plugin != &plugin) continue;
+    if (module == nullptr || !module->is_read || module->plugin != &plugin) continue;
     ++module->n_instances;
     return {module.get(), [](Module* held) { --held->n_instances; }};
   }
@@ -493,8 +494,10 @@ void shut_down_modules() {
     const specd_plugin& plugin = *module->plugin;
     if (plugin.deinit == nullptr) continue;
     if (module->n_instances > 0) {
-      log(LogLevel::kWarn, std::string("plugin ") + plugin.id +
-                               ": deinit() is left out, a call that was late has left an instance");
+      or_drop([&] {
+        log(LogLevel::kWarn, std::string("plugin ") + plugin.id +
+                                 ": deinit() is left out, an instance is still there");
+      });
       continue;
     }
     const std::string build = build_text(plugin.id, plugin.version, sha256);

@@ -29,7 +29,7 @@ struct LoadRequest {
 Result<const specd_plugin*> load_module(const LoadRequest& request);
 
 // [control] Counts as an instance of the module until the last copy is gone. shut_down_modules() leaves
-// out the deinit() of a module with instances: a call that was late may have left them.
+// out the deinit() of a module with instances, which a call that was late may have left.
 std::shared_ptr<const void> hold_module(const specd_plugin& plugin);
 
 void shut_down_modules();

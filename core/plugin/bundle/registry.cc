@@ -330,6 +330,22 @@ Result<Instance*> create(const std::string& plugin_id, const Api& api, const Pre
   return made;
 }
 
+// What `make` makes of the new instance `self`, which is destroyed when there is no memory for that.
+template <typename Api, typename Self, typename Make>
+auto own(const Api& api, Self* self, const specd_owner& owner, const std::atomic<bool>& is_late,
+         Make&& make) {
+  try {
+    return make();
+  } catch (const std::bad_alloc&) {
+    if (!is_late) {
+      const PluginScope scope(owner.label, nullptr,
+                              {owner.plugin.c_str(), owner.build.c_str(), "destroy"});
+      without_exceptions([&] { api.destroy(self); });
+    }
+    throw;
+  }
+}
+
 }  // namespace
 
 struct PluginRegistry::Impl {
@@ -561,8 +577,12 @@ Result<std::unique_ptr<Drafter>> PluginRegistry::make_drafter(const std::string&
                           std::min(quota_of(caps, n_sequences), host_memory().bytes));
   SPECD_TRY(specd_drafter* const self, create<specd_drafter>(plugin_id, *api, prepared, impl_->host,
                                                              target, *owner, call, is_late));
-  return std::make_unique<Drafter>(api, self, caps, std::move(owner), instance_name,
-                                   prepared.config->used_plugins());
+  return own(*api, self, *owner, is_late, [&] {
+    std::string name = instance_name;
+    std::vector<UsedPlugin> used = prepared.config->used_plugins();
+    return std::make_unique<Drafter>(api, self, caps, std::move(owner), std::move(name),
+                                     std::move(used));
+  });
 }
 
 Result<std::unique_ptr<Verifier>> PluginRegistry::make_verifier(const std::string& plugin_id,
@@ -583,7 +603,10 @@ Result<std::unique_ptr<Verifier>> PluginRegistry::make_verifier(const std::strin
   SPECD_TRY(specd_verifier* const self,
             create<specd_verifier>(plugin_id, *api, prepared, impl_->host, target, *owner, call,
                                    is_late));
-  return std::make_unique<Verifier>(api, self, caps, std::move(owner), instance_name);
+  return own(*api, self, *owner, is_late, [&] {
+    std::string name = instance_name;
+    return std::make_unique<Verifier>(api, self, caps, std::move(owner), std::move(name));
+  });
 }
 
 void PluginRegistry::set_aside(const std::string& plugin_id, const Status& why) {

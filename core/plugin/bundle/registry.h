@@ -91,8 +91,8 @@ class PluginRegistry {
   std::unique_ptr<Impl> impl_;
 };
 
-// [control] Calls deinit() of every module that was initialised. Once, at process exit, after the
-// last instance; nothing can be loaded afterwards.
+// [control] Calls deinit() of every module that was initialised, except where a late call has left an
+// instance. Once, at process exit, after the last instance; nothing can be loaded afterwards.
 void shut_down_plugins();
 
 }  // namespace specd

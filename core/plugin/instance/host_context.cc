@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "core/base/clock.h"
-#include "core/base/or_drop.h"
+#include "core/base/bad_alloc.h"
 #include "core/base/quote.h"
 #include "core/base/utf8.h"
 
@@ -237,9 +237,8 @@ const ServiceDirectory* host_services(const specd_host* host) {
 PluginScope::PluginScope(const std::string& name, std::string* text, const Activity& activity)
     : name_(name),
       text_(text),
-      activity_(activity),
       outer_(std::exchange(present_scope, this)),
-      outer_activity_(set_activity(&activity_)) {}
+      outer_activity_(set_activity(activity)) {}
 
 PluginScope::~PluginScope() {
   set_activity(outer_activity_);

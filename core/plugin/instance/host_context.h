@@ -127,9 +127,8 @@ class PluginScope {
  private:
   const std::string& name_;
   std::string* const text_;
-  const Activity activity_;
   const PluginScope* const outer_;
-  const Activity* const outer_activity_;
+  const Activity outer_activity_;
   FpEnvironment fp_environment_;
 };
 

@@ -4,7 +4,7 @@
 
 #include "core/base/clock.h"
 #include "core/base/log.h"
-#include "core/base/or_drop.h"
+#include "core/base/bad_alloc.h"
 
 namespace specd {
 namespace {

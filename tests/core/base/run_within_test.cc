@@ -34,8 +34,7 @@ TEST(RunWithin, late_work_is_named_and_counted_until_it_returns) {
   const Status done = run_within(
       std::chrono::seconds(1),
       [opened, owned](const std::atomic<bool>& is_late) {
-        const Activity mine{"org.example.late", "plugin X", "create"};
-        const Activity* const before = set_activity(&mine);
+        const Activity before = set_activity({"org.example.late", "plugin X", "create"});
         opened.wait();
         *owned = is_late ? 1 : 0;
         set_activity(before);

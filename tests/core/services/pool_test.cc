@@ -36,8 +36,7 @@ TEST_F(ServicesTest, pool_tasks_run_in_the_name_of_the_plugin_that_gave_them) {
   struct Seen {
     std::atomic<int> named{0}, others{0};
   } seen;
-  const Activity activity{"org.example.p", "plugin org.example.p", "propose"};
-  const Activity* const before = set_activity(&activity);
+  const Activity before = set_activity({"org.example.p", "plugin org.example.p", "propose"});
   // Each waits a while, so that the workers take part.
   ASSERT_EQ(pool.run(
                 host_, &call_, 60,

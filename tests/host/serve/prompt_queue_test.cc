@@ -27,9 +27,9 @@ constexpr char kTemplate[] =
     "{% if slow is defined %}{% for i in range(slow) %}{% for j in range(1000) %}{% endfor %}"
     "{% endfor %}{{ raise_exception('slow') }}{% endif %}{{ messages[0].content }}";
 #if defined(__SANITIZE_ADDRESS__)
-constexpr char kSlow[] = R"({"slow": 200})";
+constexpr char kSlow[] = R"({"slow": 200})", kSlower[] = R"({"slow": 800})";
 #else
-constexpr char kSlow[] = R"({"slow": 2000})";
+constexpr char kSlow[] = R"({"slow": 2000})", kSlower[] = R"({"slow": 8000})";
 #endif
 
 v1::GenerateRequest ids_request() {
@@ -185,7 +185,7 @@ TEST_F(PromptQueueTest, a_rendering_whose_client_hangs_up_gives_its_place_back_a
   start();
   // Four times as slow, since much is sent while they wait.
   v1::GenerateRequest slower = slow_request();
-  slower.mutable_chat()->set_template_arguments_json(R"({"slow": 8000})");
+  slower.mutable_chat()->set_template_arguments_json(kSlower);
   Crowd crowd(daemon_, 200, slower);
   ASSERT_TRUE(arrived(crowd));
   v1::GenerateRequest large = slow_request();  // 16 of them have the bytes that may wait

@@ -45,7 +45,7 @@ struct specd_plugin { /* static */
    * device before it. */
   specd_status (*init)(const specd_host *) SPECD_NOEXCEPT;
   /* [control] Called at process exit only: code is never unmapped, and a version may be used again.
-   * May be NULL. */
+   * Left out when a call that did not return in time has left an instance. May be NULL. */
   void (*deinit)(void) SPECD_NOEXCEPT;
 };
 

@@ -94,7 +94,8 @@ typedef struct specd_models {
   specd_status (*info)(const specd_host *, specd_owner *, specd_model *,
                        specd_target_info *out) SPECD_NOEXCEPT;
   void (*close)(const specd_host *, specd_owner *, specd_model *) SPECD_NOEXCEPT; /* [control] */
-  /* [step] Number of kept tokens of every sequence of the batch; out is host [n_seqs]. */
+  /* [step] Number of kept tokens of every sequence of the batch; out is host [n_seqs]. Without
+   * memory it answers SPECD_E_EXHAUSTED, as forward() does. */
   specd_status (*length)(const specd_host *, specd_call *, specd_model *,
                          uint32_t *out) SPECD_NOEXCEPT;
   /* [step] Computes rows for sequences of the batch. When the call itself fails, all sessions are
