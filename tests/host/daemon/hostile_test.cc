@@ -481,7 +481,9 @@ TEST(Hostile, calls_that_are_opened_and_dropped_close_the_connection_and_hold_no
     EXPECT_TRUE(dropper.is_closed_by_server()) << i;
     EXPECT_EQ(tokens(client, "off"), expected) << i;
   }
-  EXPECT_LT(resident_bytes(daemon.pid()), before + (uint64_t{64} << 20));
+  if (!kHasSanitizer) {  // it keeps freed memory
+    EXPECT_LT(resident_bytes(daemon.pid()), before + (uint64_t{64} << 20));
+  }
   const std::string words = "process " + std::to_string(getpid()) + " opens calls and drops";
   EXPECT_GE(count(daemon.output(), words), 1U) << daemon.output();
   EXPECT_LE(count(daemon.output(), words), 5U) << "one every ten seconds";
