@@ -24,6 +24,9 @@ __device__ inline uint32_t key_of(float l) {
   const uint32_t b = __float_as_uint(__fadd_rn(l, 0.0f));
   return b ^ ((b >> 31) != 0 ? 0xffffffffu : 0x80000000u);
 }
+__device__ inline float value_of(uint32_t key) {
+  return __uint_as_float(key ^ ((key >> 31) != 0 ? 0x80000000u : 0xffffffffu));
+}
 __device__ inline float processed(float logit, const DrawRow& row) {
   return __fdiv_rn(logit, row.temperature);
 }
@@ -52,7 +55,6 @@ struct Shared {
   uint32_t prefix;
   unsigned long long before, left;
   double limit;
-  unsigned long long each;
 };
 
 template <typename T, typename Fn>
@@ -121,7 +123,7 @@ struct Cut {
 
 __device__ Cut top_p_cut(const float* logits, int32_t vocab, const DrawRow& row, float max,
                          uint32_t lowest, Shared& shared) {
-  if (threadIdx.x == 0) shared.prefix = 0, shared.before = 0, shared.each = 0;
+  if (threadIdx.x == 0) shared.prefix = 0, shared.before = 0;
   for (int digit = 0; digit < kDigits; ++digit) {
     clear(shared);
     const int shift = kDigitShift[digit];
@@ -150,15 +152,11 @@ __device__ Cut top_p_cut(const float* logits, int32_t vocab, const DrawRow& row,
     __syncthreads();
   }
   const uint32_t key = shared.prefix;
-  for (int32_t t = threadIdx.x; t < vocab; t += kThreads) {
-    const float l = processed(logits[t], row);
-    if (key_of(l) == key) shared.each = mass_of(l, max);  // equal for all of them
-  }
-  __syncthreads();
-  if (shared.each == 0) return {key, vocab};
+  // The mass of every token with this key. It is not 0: the bins that were passed stayed below the limit.
+  const uint64_t each = mass_of(value_of(key), max);
   int32_t ties = 0;
-  for (unsigned long long before = shared.before; static_cast<double>(before) < shared.limit;
-       before += shared.each) {
+  for (uint64_t before = shared.before; static_cast<double>(before) < shared.limit;
+       before += each) {
     if (++ties == vocab) break;
   }
   return {key, ties};
