@@ -18,6 +18,7 @@
 
 #include "kernels/cuda/backend.h"
 #include "kernels/cuda/math.cuh"
+#include "kernels/cuda/ptx.cuh"
 
 namespace specd::kernels::cuda {
 namespace {
@@ -85,27 +86,6 @@ __global__ void split_x(uint4* out, const float* x, int32_t n_rows, int32_t n_in
 }
 
 // ---- tensor cores ------------------------------------------------------------------------------
-
-struct Sums {
-  float v[4];
-};
-
-__device__ inline void mma(Sums& c, const uint4& a, uint32_t b0, uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-      "{%0,%1,%2,%3};"
-      : "+f"(c.v[0]), "+f"(c.v[1]), "+f"(c.v[2]), "+f"(c.v[3])
-      : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
-}
-
-// Weights are read once and must not evict x from the cache.
-__device__ inline uint4 read_once(const uint4* p) {
-  uint4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(p));
-  return v;
-}
 
 __device__ inline int64_t segment_begin(int64_t k_tiles, int s) { return k_tiles * s / kSegments; }
 

@@ -1,6 +1,8 @@
 // Every op of the CUDA backend on a real device: fresh random inputs, outputs poisoned with NaN.
 //
-//   kernel_check LIBRARY [--seed N] [--json FILE] [--rates 0] [--fast 1]   (fast: with cuBLASLt)
+//   kernel_check LIBRARY [--seed N] [--json FILE] [--only GROUP] [--rates 0] [--fast 1]
+//     fast: with cuBLASLt. GROUP: elementwise, norms, matmul, cache, attention, draw, penalties,
+//     logits, tree or graph.
 //
 // Ops that promise the CPU's bits are compared by bits with the scalar CPU ops. The others are
 // compared with float64, and by bits with themselves for other numbers of rows, another page order
@@ -260,7 +262,7 @@ void check_elementwise(Rig& rig) {
   }
 }
 
-void check_rmsnorm(Rig& rig) {
+void check_norms(Rig& rig) {
   Gpu& gpu = rig.gpu;
   for (const int32_t n : {16, 384, 4096, 5000}) {
     const int32_t rows = 37;
@@ -1010,14 +1012,29 @@ std::string rates(Rig& rig) {
 
 int main(int argc, char** argv) {
   using namespace specd::kernels;
-  if (argc < 2) stop("usage: kernel_check LIBRARY [--seed N] [--json FILE] [--rates 0] [--fast 1]");
+  const std::pair<const char*, std::function<void(Rig&)>> groups[] = {
+      {"elementwise", check_elementwise},
+      {"norms", check_norms},
+      {"matmul", [](Rig& rig) { check_matmul(rig, false); }},
+      {"cache", check_cache},
+      {"attention", check_attention},
+      {"draw", check_draw},
+      {"penalties", check_penalties},
+      {"logits", check_logits},
+      {"tree", check_tree},
+      {"graph", check_graph}};
+  if (argc < 2) {
+    stop(
+        "usage: kernel_check LIBRARY [--seed N] [--json FILE] [--only GROUP] [--rates 0] [--fast 1]");
+  }
   uint32_t seed = std::random_device()();
-  std::string json_path;
+  std::string json_path, only;
   bool with_rates = true, with_fast = false;
   for (int i = 2; i + 1 < argc; i += 2) {
     if (std::strcmp(argv[i], "--seed") == 0)
       seed = static_cast<uint32_t>(std::strtoul(argv[i + 1], nullptr, 10));
     if (std::strcmp(argv[i], "--json") == 0) json_path = argv[i + 1];
+    if (std::strcmp(argv[i], "--only") == 0) only = argv[i + 1];
     if (std::strcmp(argv[i], "--fast") == 0) with_fast = std::strcmp(argv[i + 1], "0") != 0;
     if (std::strcmp(argv[i], "--rates") == 0) with_rates = std::strcmp(argv[i + 1], "0") != 0;
   }
@@ -1031,16 +1048,13 @@ int main(int argc, char** argv) {
   CpuStream cpu_stream(pool);
   Report report;
   Rig rig{gpu, cpu_ops(Isa::kScalar), cpu_stream, report};
-  check_elementwise(rig);
-  check_rmsnorm(rig);
-  check_matmul(rig, false);
-  check_cache(rig);
-  check_attention(rig);
-  check_draw(rig);
-  check_penalties(rig);
-  check_logits(rig);
-  check_tree(rig);
-  check_graph(rig);
+  bool ran = false;
+  for (const auto& [name, check] : groups) {
+    if (!only.empty() && only != name) continue;
+    check(rig);
+    ran = true;
+  }
+  if (!ran) stop("--only " + only + ": no such group");
   if (with_fast) {
     CudaLimits limits;
     limits.fast = true;

@@ -1,0 +1,44 @@
+// What code compiled with -fsanitize=thread calls before each access to memory. Here these calls end
+// in the emulator; that sanitizer's own library is not linked.
+#include <cstddef>
+
+#include "tests/device/emulated/machine.h"
+
+#define SPECD_ACCESS(name, bytes, write)                                      \
+  extern "C" void __tsan_##name(void* data) {                                 \
+    specd::emulated::access(data, bytes, write, __builtin_return_address(0)); \
+  }
+#define SPECD_ACCESSES(bytes)                       \
+  SPECD_ACCESS(read##bytes, bytes, false)           \
+  SPECD_ACCESS(write##bytes, bytes, true)           \
+  SPECD_ACCESS(unaligned_read##bytes, bytes, false) \
+  SPECD_ACCESS(unaligned_write##bytes, bytes, true) \
+  SPECD_ACCESS(volatile_read##bytes, bytes, false)  \
+  SPECD_ACCESS(volatile_write##bytes, bytes, true)
+
+SPECD_ACCESSES(1)
+SPECD_ACCESSES(2)
+SPECD_ACCESSES(4)
+SPECD_ACCESSES(8)
+SPECD_ACCESSES(16)
+
+extern "C" {
+void __tsan_read_range(void* data, size_t bytes) {
+  specd::emulated::access(data, bytes, false, __builtin_return_address(0));
+}
+void __tsan_write_range(void* data, size_t bytes) {
+  specd::emulated::access(data, bytes, true, __builtin_return_address(0));
+}
+void __tsan_init() {}
+void __tsan_func_entry(void*) {}
+void __tsan_func_exit() {}
+void __tsan_vptr_read(void**) {}
+void __tsan_vptr_update(void**, void*) {}
+// Reference counts of the host; device code has its own atomics.
+int __tsan_atomic32_fetch_add(volatile int* at, int value, int) {
+  return __atomic_fetch_add(at, value, __ATOMIC_SEQ_CST);
+}
+int __tsan_atomic32_fetch_sub(volatile int* at, int value, int) {
+  return __atomic_fetch_sub(at, value, __ATOMIC_SEQ_CST);
+}
+}

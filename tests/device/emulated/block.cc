@@ -1,0 +1,390 @@
+#include "tests/device/emulated/block.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <numeric>
+#include <utility>
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+#include "tests/device/emulated/symbols.h"
+
+namespace specd::emulated {
+namespace {
+
+#ifdef __SANITIZE_ADDRESS__
+constexpr size_t kStackBytes = 256 << 10;
+#else
+constexpr size_t kStackBytes = 64 << 10;
+#endif
+constexpr size_t kGuardBytes = 4096;
+
+std::string at(const Where& where) {
+  return std::string(where.file_name()) + ":" + std::to_string(where.line());
+}
+bool same(const Where& a, const Where& b) {
+  return a.line() == b.line() && a.column() == b.column() && a.file_name() == b.file_name();
+}
+std::string triple(const uint3& p) {
+  return "(" + std::to_string(p.x) + "," + std::to_string(p.y) + "," + std::to_string(p.z) + ")";
+}
+
+// The emulator's own accesses are not those of device code, which its inline functions may be compiled
+// like.
+struct Outside {
+  bool& in_device_code;
+  explicit Outside(bool& in) : in_device_code(in) { in_device_code = false; }
+  ~Outside() { in_device_code = true; }
+};
+
+// What boost::context allocates a stack with: memory that the worker owns.
+struct OwnStack {
+  using traits_type = boost::context::stack_traits;
+  char* top;
+  boost::context::stack_context allocate() {
+    boost::context::stack_context made;
+    made.sp = top;
+    made.size = kStackBytes;
+    return made;
+  }
+  void deallocate(boost::context::stack_context&) {}
+};
+
+}  // namespace
+
+Coordinates now{};
+
+Block::~Block() {
+  // The fibers are never unwound: their frames own nothing, and device code has no exceptions.
+  for (Worker& each : workers_) (void)new boost::context::fiber(std::move(each.fiber));
+}
+
+std::string Block::place() const {
+  return std::string("kernel ") + kernel_ + ", block " + triple(now.block) + ", thread " +
+         triple(now.thread);
+}
+
+std::string Block::run(const char* kernel, const dim3& grid, const dim3& size, const uint3& index,
+                       size_t dynamic_bytes, size_t shared_max, uint32_t launch_begin,
+                       uint32_t number, std::minstd_rand& random,
+                       const std::function<void()>& thread) {
+  const auto n = static_cast<int>(size.x * size.y * size.z);
+  kernel_ = kernel;
+  body_ = &thread;
+  random_ = &random;
+  dynamic_bytes_ = dynamic_bytes;
+  shared_max_ = shared_max;
+  threads_.assign(static_cast<size_t>(n), Thread());
+  warps_.assign(static_cast<size_t>((n + kWarp - 1) / kWarp), Warp());
+  ready_.resize(static_cast<size_t>(n));
+  std::iota(ready_.begin(), ready_.end(), 0);
+  n_done_ = n_arrived_ = n_predicates_ = 0;
+  accessor_ = {.launch_begin = launch_begin, .block = number};
+  now = {{}, index, size, grid};
+  memory_.begin_block(random());
+  report_.clear();
+  in_device_code_ = false;
+  const int first = take_any();
+  switch_to(worker_for(first));
+  current_ = -1;
+  if (report_.empty() && n_done_ < n) {
+    report_ = "emulated CUDA: kernel " + std::string(kernel_) + ", block " + triple(now.block) +
+              ": nothing can go on: " + waiting();
+  }
+  if (!report_.empty()) {  // the fibers stand in the middle of something
+    for (Worker& each : workers_) (void)new boost::context::fiber(std::move(each.fiber));
+    workers_.clear();
+    free_workers_.clear();
+  }
+  return std::exchange(report_, "");
+}
+
+std::string Block::waiting() const {
+  std::string text;
+  int n_named = 0;
+  for (size_t t = 0; t < threads_.size(); ++t) {
+    const Thread& each = threads_[t];
+    if (each.state != State::kWaiting) continue;
+    // One for each place.
+    const bool named = std::any_of(
+        threads_.begin(), threads_.begin() + static_cast<ptrdiff_t>(t), [&](const Thread& other) {
+          return other.state == State::kWaiting && same(other.where, each.where);
+        });
+    if (named || ++n_named > 4) continue;
+    text +=
+        "thread " + std::to_string(t) + " waits in " + each.what + " at " + at(each.where) + "; ";
+  }
+  return text + std::to_string(n_done_) + " of " + std::to_string(threads_.size()) +
+         " threads have returned";
+}
+
+void Block::fail(const std::string& what, const std::string& where) {
+  report_ = "emulated CUDA: " + place() + ", " + where + ": " + what;
+  switch_to(kMain);
+  std::abort();  // run() forgets this fiber
+}
+
+// ---- fibers ------------------------------------------------------------------------------------
+
+void Block::make_worker() {
+  // Owned by the process, like the fibers.
+  auto* memory = static_cast<char*>(mmap(nullptr, kGuardBytes + kStackBytes, PROT_READ | PROT_WRITE,
+                                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+  if (memory == MAP_FAILED) {
+    std::perror("emulated CUDA: a stack");
+    std::abort();
+  }
+  mprotect(memory, kGuardBytes, PROT_NONE);
+  const int me = static_cast<int>(workers_.size());
+  Worker made;
+  made.stack = memory + kGuardBytes;
+  made.fiber = boost::context::fiber(
+      std::allocator_arg, OwnStack{made.stack + kStackBytes},
+      [this, me](boost::context::fiber&& by) {
+        (suspended_worker_ == kMain ? main_
+                                    : workers_[static_cast<size_t>(suspended_worker_)].fiber) =
+            std::move(by);
+#ifdef __SANITIZE_ADDRESS__
+        const void* bottom = nullptr;
+        size_t bytes = 0;
+        __sanitizer_finish_switch_fiber(nullptr, &bottom, &bytes);
+        if (suspended_worker_ == kMain) {
+          main_stack_ = const_cast<void*>(bottom);
+          main_stack_bytes_ = bytes;
+        }
+#endif
+        work(me);
+        return boost::context::fiber();
+      });
+  workers_.push_back(std::move(made));
+  free_workers_.push_back(me);
+}
+
+// Suspends the running fiber, or run(), and continues that worker, or run().
+void Block::switch_to(int worker) {
+  const int me = current_worker_;
+  current_worker_ = worker;
+  suspended_worker_ = me;
+  boost::context::fiber& target =
+      worker == kMain ? main_ : workers_[static_cast<size_t>(worker)].fiber;
+#ifdef __SANITIZE_ADDRESS__
+  void* fake_stack = nullptr;
+  if (worker == kMain) {
+    __sanitizer_start_switch_fiber(&fake_stack, main_stack_, main_stack_bytes_);
+  } else {
+    __sanitizer_start_switch_fiber(&fake_stack, workers_[static_cast<size_t>(worker)].stack,
+                                   kStackBytes);
+  }
+#endif
+  boost::context::fiber by = std::move(target).resume();
+#ifdef __SANITIZE_ADDRESS__
+  const void* bottom = nullptr;
+  size_t bytes = 0;
+  __sanitizer_finish_switch_fiber(fake_stack, &bottom, &bytes);
+  if (suspended_worker_ == kMain) {
+    main_stack_ = const_cast<void*>(bottom);
+    main_stack_bytes_ = bytes;
+  }
+#endif
+  (suspended_worker_ == kMain ? main_ : workers_[static_cast<size_t>(suspended_worker_)].fiber) =
+      std::move(by);
+}
+
+int Block::take_any() {
+  if (ready_.empty()) return -1;
+  const size_t i = (*random_)() % ready_.size();
+  const int t = ready_[i];
+  ready_[i] = ready_.back();
+  ready_.pop_back();
+  return t;
+}
+
+int Block::worker_for(int t) {
+  Thread& thread = threads_[static_cast<size_t>(t)];
+  if (thread.worker < 0) {
+    if (free_workers_.empty()) make_worker();
+    thread.worker = free_workers_.back();
+    free_workers_.pop_back();
+    workers_[static_cast<size_t>(thread.worker)].thread = t;
+  }
+  return thread.worker;
+}
+
+void Block::show(int t) {
+  current_ = t;
+  const auto i = static_cast<unsigned>(t);
+  now.thread = {i % now.block_size.x, i / now.block_size.x % now.block_size.y,
+                i / now.block_size.x / now.block_size.y};
+  accessor_.thread = i;
+  accessor_.warp_barrier = warps_[i / kWarp].barrier_stamp;
+}
+
+void Block::run_thread(int t) {
+  show(t);
+  threads_[static_cast<size_t>(t)].state = State::kRunnable;
+  (*body_)();
+  in_device_code_ = false;
+  threads_[static_cast<size_t>(t)].state = State::kDone;
+  ++n_done_;
+}
+
+void Block::work(int me) {
+  for (;;) {
+    run_thread(workers_[static_cast<size_t>(me)].thread);
+    const int next = take_any();
+    if (next >= 0 && threads_[static_cast<size_t>(next)].worker < 0) {
+      threads_[static_cast<size_t>(next)].worker = me;
+      workers_[static_cast<size_t>(me)].thread = next;
+      continue;  // a new thread needs no other fiber
+    }
+    free_workers_.push_back(me);
+    switch_to(next < 0 ? kMain : worker_for(next));
+  }
+}
+
+void Block::wait() {
+  const int t = current_;
+  threads_[static_cast<size_t>(t)].state = State::kWaiting;
+  const int next = take_any();
+  switch_to(next < 0 ? kMain : worker_for(next));
+  show(t);
+}
+
+void Block::go_on(int t) {
+  threads_[static_cast<size_t>(t)].state = State::kRunnable;
+  ready_.push_back(t);
+}
+
+// ---- device code -------------------------------------------------------------------------------
+
+void Block::enter(const char* kernel, int threads_max) {
+  kernel_ = kernel;
+  if (threads_max > 0 && threads_.size() > static_cast<size_t>(threads_max)) {
+    fail(std::to_string(threads_.size()) + " threads, __launch_bounds__ allows " +
+             std::to_string(threads_max),
+         "at its start");
+  }
+  in_device_code_ = true;
+}
+
+int Block::barrier(int predicate, Where where) {
+  const Outside outside(in_device_code_);
+  Thread& mine = threads_[static_cast<size_t>(current_)];
+  if (n_arrived_ > 0 && !same(where, barrier_where_)) {
+    fail("is at another __syncthreads() than the others, which wait at " + at(barrier_where_),
+         at(where));
+  }
+  barrier_where_ = mine.where = where;
+  mine.what = "__syncthreads";
+  n_predicates_ += predicate != 0 ? 1 : 0;
+  if (++n_arrived_ < static_cast<int>(threads_.size())) {
+    wait();
+    return barrier_result_;
+  }
+  n_arrived_ = 0;
+  // Nobody reaches the next barrier before everybody has read this.
+  barrier_result_ = std::exchange(n_predicates_, 0);
+  accessor_.block_barrier = next_stamp(where);
+  for (int t = 0; t < static_cast<int>(threads_.size()); ++t) {
+    if (t != current_) go_on(t);
+  }
+  return barrier_result_;
+}
+
+uint32_t Block::next_stamp(Where where) {
+  if (accessor_.stamp == kStampMax) fail("more barriers than the emulator counts", at(where));
+  return ++accessor_.stamp;
+}
+
+void Block::warp_barrier(const char* what, uint32_t mask, void* mine, Together together,
+                         const void* context, bool orders, Where where) {
+  const Outside outside(in_device_code_);
+  const int first = current_ / kWarp * kWarp, lane = current_ - first;
+  Warp& warp = warps_[static_cast<size_t>(current_ / kWarp)];
+  Thread& thread = threads_[static_cast<size_t>(current_)];
+  if ((mask >> lane & 1) == 0)
+    fail(std::string(what) + ": its mask leaves this lane out", at(where));
+  if (warp.arrived != 0 && (warp.what != what || !same(where, warp.where))) {
+    fail(std::string("is in ") + what + ", other lanes of its warp in " + warp.what + " at " +
+             at(warp.where),
+         at(where));
+  }
+  if (warp.arrived != 0 && warp.mask != mask) {
+    fail(std::string(what) + ": another mask than other lanes of its warp", at(where));
+  }
+  for (int i = 0; i < kWarp; ++i) {
+    const auto other = static_cast<size_t>(first + i);
+    if ((mask >> i & 1) == 0) continue;
+    if (other >= threads_.size() || threads_[other].state == State::kDone) {
+      fail(std::string(what) + ": lane " + std::to_string(i) + " of its mask " +
+               (other >= threads_.size() ? "does not exist" : "has returned"),
+           at(where));
+    }
+  }
+  warp.what = what;
+  warp.where = thread.where = where;
+  thread.what = what;
+  warp.mask = mask;
+  warp.lanes[lane] = mine;
+  warp.arrived |= 1u << lane;
+  if (warp.arrived != mask) return wait();
+  for (int i = 0; i < kWarp; ++i) {
+    if ((mask >> i & 1) == 0) warp.lanes[i] = nullptr;
+  }
+  if (together != nullptr) together(warp.lanes, context);
+  warp.arrived = 0;
+  if (orders && mask == 0xffffffffu) {
+    accessor_.warp_barrier = warp.barrier_stamp = next_stamp(where);
+  }
+  for (int i = 0; i < kWarp; ++i) {
+    if ((mask >> i & 1) != 0 && i != lane) go_on(first + i);
+  }
+}
+
+void* Block::shared_at(const char* key, size_t bytes, size_t align) {
+  const Outside outside(in_device_code_);
+  void* data = memory_.shared_at(key, bytes, align);
+  const size_t used = memory_.shared_used();
+  if (data == nullptr || used > shared_max_) {
+    fail("more shared memory than the " + std::to_string(shared_max_) + " bytes of a block",
+         std::string("at ") + key);
+  }
+  return data;
+}
+
+void Block::access(const void* data, size_t bytes, bool write, bool atomic, const void* pc,
+                   const Where* where) {
+  const auto refuse = [&](const char* wrong) {
+    in_device_code_ = false;
+    char text[64];
+    std::snprintf(text, sizeof(text), "%s of %zu bytes at %p: ",
+                  atomic  ? "an atomic"
+                  : write ? "a write"
+                          : "a read",
+                  bytes, data);
+    fail(std::string(text) + wrong, where != nullptr ? at(*where) : line_of(pc));
+  };
+  bool elsewhere = false;
+  if (const char* wrong = memory_.access(data, bytes, write, atomic, accessor_, elsewhere)) {
+    refuse(wrong);
+  }
+  if (elsewhere) {
+    const auto* stack = workers_[static_cast<size_t>(current_worker_)].stack;
+    const auto* byte = static_cast<const char*>(data);
+    if (byte >= stack && byte < stack + kStackBytes) return;
+    const auto* coordinates = reinterpret_cast<const char*>(&now);
+    if (!write && byte >= coordinates && byte < coordinates + sizeof(now)) return;
+    if (!write && is_constant(data)) return;
+    refuse("host memory");
+  }
+  if ((bytes == 2 || bytes == 4 || bytes == 8 || bytes == 16) &&
+      reinterpret_cast<uintptr_t>(data) % bytes != 0) {
+    refuse("not aligned");
+  }
+}
+
+}  // namespace specd::emulated

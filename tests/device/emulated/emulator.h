@@ -1,0 +1,135 @@
+// Executes CUDA kernels on a processor. translate.py turns a .cu file into C++ that calls this
+// header; include/ has what such a file includes.
+//
+// The threads of a block are fibers, which only change at a barrier. Blocks, threads and streams
+// run in an order drawn from a seed. Whoever breaks a rule of CUDA gets a report on standard error,
+// which names kernel, block, thread and line; its stream then fails as on a device, with the error
+// that cudaStreamSynchronize() returns from then on until cudaDeviceReset().
+//
+// Environment: SPECD_EMULATED_CUDA, words separated by commas, read once:
+//   seed=N            the order; the clock when absent
+//   bytes=N           device memory, default 16 GiB
+//   multiprocessors=N default 4
+//   architecture=N    80, 90 or 100: launch limits and what the device says; default 90
+//   mma_order=N       0 or 1, see include/kernels/cuda/ptx.cuh; default 0
+//   seconds=N         a launch that takes longer ends the process with a report; default 300
+//
+// Rules that are checked:
+//   * Launches: grid, block and shared memory within the limits of the architecture and of
+//     __launch_bounds__.
+//   * Barriers: __syncthreads() is reached by every thread of the block at the same line; a warp's
+//     collective by every lane of the same mask at the same line. A thread that has returned reaches
+//     nothing.
+//   * Memory, where translated code is compiled with -fsanitize=thread (its calls end here, not in
+//     that sanitizer): every access is aligned, inside live device memory or shared memory, and reads
+//     nothing that nobody has written. Shared memory starts each block as noise.
+//   * Races: two accesses to the same byte, one of them a write and not both atomic, by threads of one
+//     block without a barrier in between, or, for device memory, by two blocks of a launch. Only the
+//     last accesses to a byte are remembered, and for device memory only writes: with the order of
+//     the seed an error may go unseen in one run, but nothing right is reported.
+//
+// Not emulated: the memory model across blocks (fences), asynchronous copies, clusters, streams other
+// than those created, speed.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <source_location>
+#include <tuple>
+#include <utility>
+
+struct uint3 {
+  unsigned x, y, z;
+};
+struct dim3 {
+  unsigned x, y, z;
+  constexpr dim3(unsigned in_x = 1, unsigned in_y = 1, unsigned in_z = 1)
+      : x(in_x), y(in_y), z(in_z) {}
+};
+struct EmulatedStream;
+using cudaStream_t = EmulatedStream*;
+
+namespace specd::emulated {
+
+using Where = std::source_location;
+
+constexpr int kWarp = 32;
+
+// Of the thread that runs now.
+struct Coordinates {
+  uint3 thread, block;
+  dim3 block_size, grid;
+};
+extern Coordinates now;
+
+// ---- launches ----------------------------------------------------------------------------------
+
+struct Launch {
+  dim3 grid, block;
+  size_t shared_bytes;
+  cudaStream_t stream;
+  Where where;
+
+  Launch(dim3 in_grid, dim3 in_block, size_t in_shared_bytes = 0, cudaStream_t in_stream = nullptr,
+         Where in_where = Where::current())
+      : grid(in_grid),
+        block(in_block),
+        shared_bytes(in_shared_bytes),
+        stream(in_stream),
+        where(in_where) {}
+};
+
+void enqueue_kernel(const char* name, const Launch& launch, std::function<void()> thread);
+// Anything else that a stream does, in its order; fails the stream when it returns an error.
+void enqueue(cudaStream_t stream, const char* name, std::function<int()> work);
+
+template <typename Kernel, typename... Args>
+void launch(const char* name, const Kernel& kernel, const Launch& how, Args... args) {
+  enqueue_kernel(name, how,
+                 [kernel, values = std::tuple<Args...>(args...)] { std::apply(kernel, values); });
+}
+
+// First statement of every translated kernel. threads_max: of __launch_bounds__, 0 without.
+void enter_kernel(const char* name, int threads_max);
+
+// Ends the thread and its launch.
+[[noreturn]] void fail(const char* what, Where where = Where::current());
+
+// ---- shared memory -----------------------------------------------------------------------------
+
+// The address of a __shared__ variable, the same for all threads of a block. key: its name and line in
+// the source, by address.
+void* shared_at(const char* key, size_t bytes, size_t align);
+template <typename T>
+T& shared(const char* key) {
+  return *static_cast<T*>(shared_at(key, sizeof(T), alignof(T)));
+}
+void* dynamic_shared();
+
+// ---- barriers ----------------------------------------------------------------------------------
+
+// Waits for every thread of the block; returns the number of those with a predicate.
+int block_barrier(int predicate, Where where);
+
+// Waits for every lane of the mask. The last one to arrive calls `together` with the arguments of
+// all lanes, null for those outside of the mask; the others see what it wrote. `what` names the
+// instruction. orders: whether memory accesses before it are seen after it.
+using Together = void (*)(void* const lanes[kWarp], const void* context);
+void warp_barrier(const char* what, uint32_t mask, void* mine, Together together,
+                  const void* context, bool orders, Where where);
+
+// Of mma.sync, see ptx.cuh.
+extern int mma_order;
+
+// ---- memory ------------------------------------------------------------------------------------
+
+// Checks an access that the compiler does not see as one.
+void touch(const void* data, size_t bytes, bool write, bool atomic, Where where);
+
+// For the work of a library in a stream: false, with a report, when the bytes are not in one block of
+// device memory. Written bytes count as defined.
+bool use(const char* call, const void* data, size_t bytes, bool write);
+
+}  // namespace specd::emulated

@@ -1,0 +1,88 @@
+// The instructions of kernels/cuda/ptx.cuh, for the emulator.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+#include "tests/device/emulated/include/cuda_runtime.h"
+
+namespace specd::kernels::cuda {
+
+struct Sums {
+  float v[4];
+};
+
+namespace emulated {
+
+struct MmaLane {
+  Sums* c;
+  uint32_t a[4];
+  uint32_t b[2];
+};
+
+inline float half_of(uint32_t pair, int which) {
+  return std::bit_cast<float>(which == 0 ? pair << 16 : pair & 0xffff0000u);
+}
+
+// D = A B + C with the fragments of mma.m16n8k16 (PTX ISA, "Matrix Fragments for mma.m16n8k16"):
+// A[16][16] by rows, B[16][8] by columns, C[16][8]. A product of two bfloat16 is exact in float32.
+//
+// The PTX ISA leaves the order of the sum open. order 0: k increasing. order 1: two halves of 8, each
+// summed as a tree, then added to C; the tensor cores of sm_80 and later add groups of 8.
+inline void mma_16x8x16(void* const lanes[specd::emulated::kWarp], const void* context) {
+  const int order = *static_cast<const int*>(context);
+  float a[16][16], b[16][8], c[16][8];
+  for (int lane = 0; lane < specd::emulated::kWarp; ++lane) {
+    const auto& from = *static_cast<const MmaLane*>(lanes[lane]);
+    const int group = lane / 4, pair = lane % 4 * 2;
+    for (int i = 0; i < 4; ++i) {
+      const int row = group + i % 2 * 8, k = pair + i / 2 * 8;
+      a[row][k] = half_of(from.a[i], 0), a[row][k + 1] = half_of(from.a[i], 1);
+      c[group + i / 2 * 8][pair + i % 2] = from.c->v[i];
+    }
+    for (int i = 0; i < 2; ++i) {
+      const int k = pair + i * 8;
+      b[k][group] = half_of(from.b[i], 0), b[k + 1][group] = half_of(from.b[i], 1);
+    }
+  }
+  for (int row = 0; row < 16; ++row) {
+    if (order == 0) {
+      for (int k = 0; k < 16; ++k) {
+        for (int column = 0; column < 8; ++column) c[row][column] += a[row][k] * b[k][column];
+      }
+      continue;
+    }
+    for (int half = 0; half < 16; half += 8) {
+      float product[8][8];
+      for (int k = 0; k < 8; ++k) {
+        for (int column = 0; column < 8; ++column) {
+          product[k][column] = a[row][half + k] * b[half + k][column];
+        }
+      }
+      for (int width = 4; width > 0; width /= 2) {
+        for (int k = 0; k < width; ++k) {
+          for (int column = 0; column < 8; ++column)
+            product[k][column] += product[k + width][column];
+        }
+      }
+      for (int column = 0; column < 8; ++column) c[row][column] += product[0][column];
+    }
+  }
+  for (int lane = 0; lane < specd::emulated::kWarp; ++lane) {
+    Sums& to = *static_cast<const MmaLane*>(lanes[lane])->c;
+    for (int i = 0; i < 4; ++i) to.v[i] = c[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2];
+  }
+}
+
+}  // namespace emulated
+
+inline void mma(Sums& c, const uint4& a, uint32_t b0, uint32_t b1,
+                specd::emulated::Where where = specd::emulated::Where::current()) {
+  emulated::MmaLane mine{&c, {a.x, a.y, a.z, a.w}, {b0, b1}};
+  specd::emulated::warp_barrier("mma.sync", 0xffffffffu, &mine, &emulated::mma_16x8x16,
+                                &specd::emulated::mma_order, false, where);
+}
+
+inline uint4 read_once(const uint4* p) { return *p; }
+
+}  // namespace specd::kernels::cuda

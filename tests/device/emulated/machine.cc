@@ -1,0 +1,238 @@
+#include "tests/device/emulated/machine.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <numeric>
+#include <thread>
+
+namespace specd::emulated {
+
+int mma_order = 0;
+
+namespace {
+
+// The block that this thread of the processor runs.
+__attribute__((tls_model("initial-exec"))) thread_local Block* t_block = nullptr;
+
+int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+Settings read_settings() {
+  Settings settings;
+  settings.seed = static_cast<uint64_t>(now_ns());
+  const char* text = std::getenv("SPECD_EMULATED_CUDA");
+  std::string words = text == nullptr ? "" : text;
+  while (!words.empty()) {
+    const size_t end = std::min(words.find(','), words.size());
+    const std::string word = words.substr(0, end);
+    words.erase(0, end + 1);
+    const size_t equals = word.find('=');
+    const std::string name = word.substr(0, equals);
+    char* rest = nullptr;
+    const std::string digits = equals == std::string::npos ? "" : word.substr(equals + 1);
+    const uint64_t value = std::strtoull(digits.c_str(), &rest, 10);
+    const bool is_number = !digits.empty() && *rest == '\0';
+    if (is_number && name == "seed") {
+      settings.seed = value;
+    } else if (is_number && name == "bytes") {
+      settings.bytes = value;
+    } else if (is_number && name == "multiprocessors") {
+      settings.multiprocessors = static_cast<int>(value);
+    } else if (is_number && name == "architecture" &&
+               (value == 80 || value == 90 || value == 100)) {
+      settings.architecture = static_cast<int>(value);
+    } else if (is_number && name == "mma_order" && value <= 1) {
+      mma_order = static_cast<int>(value);
+    } else if (is_number && name == "seconds") {
+      settings.seconds = static_cast<int>(value);
+    } else {
+      std::fprintf(stderr, "SPECD_EMULATED_CUDA: '%s' is no setting; see emulator.h\n",
+                   word.c_str());
+      std::abort();
+    }
+  }
+  return settings;
+}
+
+// Bytes of shared memory that a block may have; more than this by 1 KiB is the whole of a
+// multiprocessor (CUDA programming guide, "Technical Specifications per Compute Capability").
+size_t shared_max_of(int architecture) { return architecture == 80 ? 163 << 10 : 227 << 10; }
+constexpr size_t kStaticSharedMax = 48 << 10;
+
+std::string at(const Launch& launch) {
+  return std::string(launch.where.file_name()) + ":" + std::to_string(launch.where.line());
+}
+std::string size_of(const dim3& d) {
+  return std::to_string(d.x) + " x " + std::to_string(d.y) + " x " + std::to_string(d.z);
+}
+
+// "" or what no device allows.
+std::string refusal_of(const Launch& launch, const Settings& settings) {
+  const dim3 &grid = launch.grid, &block = launch.block;
+  if (uint64_t{grid.x} * grid.y * grid.z == 0 || grid.x > 0x7fffffffu || grid.y > 65535 ||
+      grid.z > 65535) {
+    return "a grid of " + size_of(grid) + " blocks; 1 to 2147483647 x 65535 x 65535 are allowed";
+  }
+  if (uint64_t{block.x} * block.y * block.z == 0 || uint64_t{block.x} * block.y * block.z > 1024 ||
+      block.x > 1024 || block.y > 1024 || block.z > 64) {
+    return "a block of " + size_of(block) + " threads; 1 to 1024, z up to 64, are allowed";
+  }
+  if (launch.shared_bytes > shared_max_of(settings.architecture)) {
+    return std::to_string(launch.shared_bytes) + " bytes of dynamic shared memory; " +
+           std::to_string(shared_max_of(settings.architecture)) + " are allowed";
+  }
+  if (launch.stream == nullptr) return "the NULL stream, which is not emulated";
+  return "";
+}
+
+}  // namespace
+
+Machine& Machine::get() {
+  // Never destroyed: kernels of static objects may still run at the end.
+  static Machine* machine = new Machine();
+  return *machine;
+}
+
+Machine::Machine()
+    : settings(read_settings()),
+      memory(settings.bytes),
+      random(static_cast<uint32_t>(settings.seed ^ settings.seed >> 32)) {
+  std::thread([this] { watch(); }).detach();
+}
+
+// A kernel that never ends cannot be left: ends the process, with a report.
+void Machine::watch() {
+  for (;;) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    const int64_t began = launch_began_.load();
+    if (began == 0 || now_ns() - began < int64_t{settings.seconds} * 1'000'000'000) continue;
+    std::fprintf(stderr, "emulated CUDA: %s: its launch runs for more than %d seconds\n",
+                 block.place().c_str(), settings.seconds);
+    _exit(70);
+  }
+}
+
+cudaError_t Machine::submit(cudaStream_t stream, EmulatedWork work) {
+  if (streams.count(stream) == 0) return cudaErrorInvalidResourceHandle;
+  if (error != cudaSuccess) return error;
+  if (stream->capture != nullptr) {
+    stream->capture->work.push_back(std::move(work));
+  } else {
+    stream->work.push_back(std::move(work));
+  }
+  return cudaSuccess;
+}
+
+template <typename Done>
+void Machine::run_until(Done&& done) {
+  memory.open();
+  while (error == cudaSuccess && !done()) {
+    std::vector<EmulatedStream*> busy;
+    for (EmulatedStream* each : streams) {
+      if (!each->work.empty()) busy.push_back(each);
+    }
+    if (busy.empty()) break;
+    EmulatedStream& next = *busy[random() % busy.size()];
+    const EmulatedWork work = std::move(next.work.front());
+    next.work.pop_front();
+    error = static_cast<cudaError_t>(work.run());
+  }
+  memory.close();
+  if (error == cudaSuccess) return;
+  for (EmulatedStream* each : streams) each->work.clear();
+}
+
+cudaError_t Machine::drain(cudaStream_t stream) {
+  if (streams.count(stream) == 0) return cudaErrorInvalidResourceHandle;
+  run_until([&] { return stream->work.empty(); });
+  return error;
+}
+
+int Machine::run_grid(const char* name, const Launch& launch, const std::function<void()>& thread) {
+  const dim3& grid = launch.grid;
+  std::vector<uint32_t> order(size_t{grid.x} * grid.y * grid.z);
+  std::iota(order.begin(), order.end(), 0);
+  std::shuffle(order.begin(), order.end(), random);
+  const uint32_t begin = n_blocks + 1;
+  // Static shared memory needs a request beyond 48 KiB, which is not emulated.
+  const size_t shared_max = std::max(kStaticSharedMax, launch.shared_bytes);
+  launch_began_.store(now_ns());
+  t_block = &block;
+  std::string report;
+  for (const uint32_t i : order) {
+    const uint3 index = {i % grid.x, i / grid.x % grid.y, i / grid.x / grid.y};
+    report = block.run(name, grid, launch.block, index, launch.shared_bytes, shared_max, begin,
+                       ++n_blocks, random, thread);
+    if (!report.empty()) break;
+  }
+  t_block = nullptr;
+  launch_began_.store(0);
+  if (report.empty()) return cudaSuccess;
+  std::fprintf(stderr, "%s (launched at %s; seed=%llu)\n", report.c_str(), at(launch).c_str(),
+               static_cast<unsigned long long>(settings.seed));
+  return cudaErrorLaunchFailure;
+}
+
+// ---- called by translated code -----------------------------------------------------------------
+
+void enqueue_kernel(const char* name, const Launch& launch, std::function<void()> thread) {
+  Machine& machine = Machine::get();
+  const std::lock_guard lock(machine.mutex);
+  const std::string refusal = refusal_of(launch, machine.settings);
+  if (!refusal.empty()) {
+    std::fprintf(stderr, "emulated CUDA: kernel %s, launched at %s: %s\n", name, at(launch).c_str(),
+                 refusal.c_str());
+    note_error(cudaErrorInvalidConfiguration);
+    return;
+  }
+  note_error(machine.submit(launch.stream, {name, [name, launch, body = std::move(thread)] {
+                                              return Machine::get().run_grid(name, launch, body);
+                                            }}));
+}
+
+void enqueue(cudaStream_t stream, const char* name, std::function<int()> work) {
+  Machine& machine = Machine::get();
+  const std::lock_guard lock(machine.mutex);
+  note_error(machine.submit(stream, {name, std::move(work)}));
+}
+
+void enter_kernel(const char* name, int threads_max) {
+  Machine::get().block.enter(name, threads_max);
+}
+
+void fail(const char* what, Where where) {
+  Machine::get().block.fail(what,
+                            std::string(where.file_name()) + ":" + std::to_string(where.line()));
+}
+void* shared_at(const char* key, size_t bytes, size_t align) {
+  return Machine::get().block.shared_at(key, bytes, align);
+}
+void* dynamic_shared() { return Machine::get().block.dynamic_shared(); }
+int block_barrier(int predicate, Where where) {
+  return Machine::get().block.barrier(predicate, where);
+}
+void warp_barrier(const char* what, uint32_t mask, void* mine, Together together,
+                  const void* context, bool orders, Where where) {
+  Machine::get().block.warp_barrier(what, mask, mine, together, context, orders, where);
+}
+void touch(const void* data, size_t bytes, bool write, bool atomic, Where where) {
+#ifndef __SANITIZE_ADDRESS__  // there nothing tells which bytes are defined
+  Machine::get().block.access(data, bytes, write, atomic, nullptr, &where);
+#else
+  (void)data, (void)bytes, (void)write, (void)atomic, (void)where;
+#endif
+}
+
+void access(const void* data, size_t bytes, bool write, const void* pc) {
+  if (t_block == nullptr || !t_block->in_device_code()) return;
+  t_block->access(data, bytes, write, false, pc, nullptr);
+}
+
+}  // namespace specd::emulated

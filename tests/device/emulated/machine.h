@@ -1,0 +1,82 @@
+// The emulated device of this process: its memory, its streams and what they still have to do.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tests/device/emulated/block.h"
+#include "tests/device/emulated/emulator.h"
+#include "tests/device/emulated/include/cuda_runtime.h"
+#include "tests/device/emulated/memory.h"
+
+struct EmulatedWork {
+  const char* name;
+  std::function<int()> run;  // returns a cudaError_t
+};
+struct EmulatedGraph {
+  std::vector<EmulatedWork> work;
+};
+struct EmulatedGraphExec {
+  std::vector<EmulatedWork> work;
+};
+struct EmulatedStream {
+  std::deque<EmulatedWork> work;
+  EmulatedGraph* capture = nullptr;
+};
+struct EmulatedEvent {
+  uint64_t n_recorded = 0, n_done = 0;
+  std::chrono::steady_clock::time_point time;
+};
+
+namespace specd::emulated {
+
+struct Settings {
+  uint64_t seed = 0, bytes = uint64_t{16} << 30;
+  int multiprocessors = 4, architecture = 90, seconds = 300;
+};
+
+// Every member is guarded by `mutex`, which the one that runs work holds meanwhile.
+struct Machine {
+  static Machine& get();
+
+  std::mutex mutex;
+  const Settings settings;
+  Memory memory;
+  Block block{memory};
+  std::set<EmulatedStream*> streams;
+  std::map<const char*, size_t> pinned;  // begin, bytes
+  std::minstd_rand random;
+  cudaError_t error = cudaSuccess;  // after it the device does nothing more
+  uint32_t n_blocks = 0;
+
+  // Adds to the stream, or to the graph that it captures.
+  cudaError_t submit(cudaStream_t stream, EmulatedWork work);
+  // Runs work of all streams in any legal order until `done`, or until nothing is left.
+  template <typename Done>
+  void run_until(Done&& done);
+  cudaError_t drain(cudaStream_t stream);
+  int run_grid(const char* name, const Launch& launch, const std::function<void()>& thread);
+
+ private:
+  Machine();
+  void watch();
+
+  std::atomic<int64_t> launch_began_{0};  // ns of the steady clock; 0: no launch runs
+};
+
+// Remembered for cudaGetLastError().
+void note_error(cudaError_t error);
+
+// An access by the thread that runs, if device code runs in this thread of the processor.
+void access(const void* data, size_t bytes, bool write, const void* pc);
+
+}  // namespace specd::emulated
