@@ -4,8 +4,8 @@
 #include <new>
 #include <utility>
 
-#include "core/base/log.h"
 #include "core/base/bad_alloc.h"
+#include "core/base/log.h"
 #include "core/base/run_within.h"
 #include "core/base/thread.h"
 #include "core/services/metrics.h"

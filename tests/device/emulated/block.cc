@@ -23,9 +23,6 @@ constexpr size_t kStackBytes = 64 << 10;
 #endif
 constexpr size_t kGuardBytes = 4096;
 
-std::string at(const Where& where) {
-  return std::string(where.file_name()) + ":" + std::to_string(where.line());
-}
 bool same(const Where& a, const Where& b) {
   return a.line() == b.line() && a.column() == b.column() && a.file_name() == b.file_name();
 }
@@ -57,11 +54,6 @@ struct OwnStack {
 }  // namespace
 
 Coordinates now{};
-
-Block::~Block() {
-  // The fibers are never unwound: their frames own nothing, and device code has no exceptions.
-  for (Worker& each : workers_) (void)new boost::context::fiber(std::move(each.fiber));
-}
 
 std::string Block::place() const {
   return std::string("kernel ") + kernel_ + ", block " + triple(now.block) + ", thread " +
@@ -95,7 +87,9 @@ std::string Block::run(const char* kernel, const dim3& grid, const dim3& size, c
     report_ = "emulated CUDA: kernel " + std::string(kernel_) + ", block " + triple(now.block) +
               ": nothing can go on: " + waiting();
   }
-  if (!report_.empty()) {  // the fibers stand in the middle of something
+  if (!report_.empty()) {
+    // The fibers stand in the middle of something. They are left there and not unwound: their frames own
+    // nothing, and device code has no exceptions.
     for (Worker& each : workers_) (void)new boost::context::fiber(std::move(each.fiber));
     workers_.clear();
     free_workers_.clear();
@@ -115,8 +109,8 @@ std::string Block::waiting() const {
           return other.state == State::kWaiting && same(other.where, each.where);
         });
     if (named || ++n_named > 4) continue;
-    text +=
-        "thread " + std::to_string(t) + " waits in " + each.what + " at " + at(each.where) + "; ";
+    text += "thread " + std::to_string(t) + " waits in " + each.what + " at " +
+            line_of(each.where) + "; ";
   }
   return text + std::to_string(n_done_) + " of " + std::to_string(threads_.size()) +
          " threads have returned";
@@ -142,37 +136,24 @@ void Block::make_worker() {
   const int me = static_cast<int>(workers_.size());
   Worker made;
   made.stack = memory + kGuardBytes;
-  made.fiber = boost::context::fiber(
-      std::allocator_arg, OwnStack{made.stack + kStackBytes},
-      [this, me](boost::context::fiber&& by) {
-        (suspended_worker_ == kMain ? main_
-                                    : workers_[static_cast<size_t>(suspended_worker_)].fiber) =
-            std::move(by);
-#ifdef __SANITIZE_ADDRESS__
-        const void* bottom = nullptr;
-        size_t bytes = 0;
-        __sanitizer_finish_switch_fiber(nullptr, &bottom, &bytes);
-        if (suspended_worker_ == kMain) {
-          main_stack_ = const_cast<void*>(bottom);
-          main_stack_bytes_ = bytes;
-        }
-#endif
-        work(me);
-        return boost::context::fiber();
-      });
+  made.fiber = boost::context::fiber(std::allocator_arg, OwnStack{made.stack + kStackBytes},
+                                     [this, me](boost::context::fiber&& by) {
+                                       resumed(std::move(by), nullptr);
+                                       work(me);
+                                       return boost::context::fiber();
+                                     });
   workers_.push_back(std::move(made));
   free_workers_.push_back(me);
 }
 
-// Suspends the running fiber, or run(), and continues that worker, or run().
+boost::context::fiber& Block::fiber_of(int worker) {
+  return worker == kMain ? main_ : workers_[static_cast<size_t>(worker)].fiber;
+}
+
 void Block::switch_to(int worker) {
-  const int me = current_worker_;
-  current_worker_ = worker;
-  suspended_worker_ = me;
-  boost::context::fiber& target =
-      worker == kMain ? main_ : workers_[static_cast<size_t>(worker)].fiber;
-#ifdef __SANITIZE_ADDRESS__
+  suspended_worker_ = std::exchange(current_worker_, worker);
   void* fake_stack = nullptr;
+#ifdef __SANITIZE_ADDRESS__
   if (worker == kMain) {
     __sanitizer_start_switch_fiber(&fake_stack, main_stack_, main_stack_bytes_);
   } else {
@@ -180,7 +161,10 @@ void Block::switch_to(int worker) {
                                    kStackBytes);
   }
 #endif
-  boost::context::fiber by = std::move(target).resume();
+  resumed(std::move(fiber_of(worker)).resume(), fake_stack);
+}
+
+void Block::resumed(boost::context::fiber by, [[maybe_unused]] void* fake_stack) {
 #ifdef __SANITIZE_ADDRESS__
   const void* bottom = nullptr;
   size_t bytes = 0;
@@ -190,8 +174,7 @@ void Block::switch_to(int worker) {
     main_stack_bytes_ = bytes;
   }
 #endif
-  (suspended_worker_ == kMain ? main_ : workers_[static_cast<size_t>(suspended_worker_)].fiber) =
-      std::move(by);
+  fiber_of(suspended_worker_) = std::move(by);
 }
 
 int Block::take_any() {
@@ -225,7 +208,6 @@ void Block::show(int t) {
 
 void Block::run_thread(int t) {
   show(t);
-  threads_[static_cast<size_t>(t)].state = State::kRunnable;
   (*body_)();
   in_device_code_ = false;
   threads_[static_cast<size_t>(t)].state = State::kDone;
@@ -255,7 +237,7 @@ void Block::wait() {
 }
 
 void Block::go_on(int t) {
-  threads_[static_cast<size_t>(t)].state = State::kRunnable;
+  threads_[static_cast<size_t>(t)].state = State::kReady;
   ready_.push_back(t);
 }
 
@@ -275,8 +257,8 @@ int Block::barrier(int predicate, Where where) {
   const Outside outside(in_device_code_);
   Thread& mine = threads_[static_cast<size_t>(current_)];
   if (n_arrived_ > 0 && !same(where, barrier_where_)) {
-    fail("is at another __syncthreads() than the others, which wait at " + at(barrier_where_),
-         at(where));
+    fail("is at another __syncthreads() than the others, which wait at " + line_of(barrier_where_),
+         line_of(where));
   }
   barrier_where_ = mine.where = where;
   mine.what = "__syncthreads";
@@ -296,7 +278,7 @@ int Block::barrier(int predicate, Where where) {
 }
 
 uint32_t Block::next_stamp(Where where) {
-  if (accessor_.stamp == kStampMax) fail("more barriers than the emulator counts", at(where));
+  if (accessor_.stamp == kStampMax) fail("more barriers than the emulator counts", line_of(where));
   return ++accessor_.stamp;
 }
 
@@ -307,14 +289,14 @@ void Block::warp_barrier(const char* what, uint32_t mask, void* mine, Together t
   Warp& warp = warps_[static_cast<size_t>(current_ / kWarp)];
   Thread& thread = threads_[static_cast<size_t>(current_)];
   if ((mask >> lane & 1) == 0)
-    fail(std::string(what) + ": its mask leaves this lane out", at(where));
+    fail(std::string(what) + ": its mask leaves this lane out", line_of(where));
   if (warp.arrived != 0 && (warp.what != what || !same(where, warp.where))) {
     fail(std::string("is in ") + what + ", other lanes of its warp in " + warp.what + " at " +
-             at(warp.where),
-         at(where));
+             line_of(warp.where),
+         line_of(where));
   }
   if (warp.arrived != 0 && warp.mask != mask) {
-    fail(std::string(what) + ": another mask than other lanes of its warp", at(where));
+    fail(std::string(what) + ": another mask than other lanes of its warp", line_of(where));
   }
   for (int i = 0; i < kWarp; ++i) {
     const auto other = static_cast<size_t>(first + i);
@@ -322,7 +304,7 @@ void Block::warp_barrier(const char* what, uint32_t mask, void* mine, Together t
     if (other >= threads_.size() || threads_[other].state == State::kDone) {
       fail(std::string(what) + ": lane " + std::to_string(i) + " of its mask " +
                (other >= threads_.size() ? "does not exist" : "has returned"),
-           at(where));
+           line_of(where));
     }
   }
   warp.what = what;
@@ -366,7 +348,7 @@ void Block::access(const void* data, size_t bytes, bool write, bool atomic, cons
                   : write ? "a write"
                           : "a read",
                   bytes, data);
-    fail(std::string(text) + wrong, where != nullptr ? at(*where) : line_of(pc));
+    fail(std::string(text) + wrong, where != nullptr ? line_of(*where) : line_of(pc));
   };
   bool elsewhere = false;
   if (const char* wrong = memory_.access(data, bytes, write, atomic, accessor_, elsewhere)) {

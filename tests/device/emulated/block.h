@@ -4,7 +4,6 @@
 #include <boost/context/fiber.hpp>
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <random>
 #include <string>
 #include <vector>
@@ -17,10 +16,9 @@ namespace specd::emulated {
 class Block {
  public:
   explicit Block(Memory& memory) : memory_(memory) {}
-  ~Block();
 
   // Runs `thread` once for each thread of the block `index` of the grid. Returns "" or a report.
-  // REQUIRES a block size of at most 1024. noise: of shared memory.
+  // REQUIRES a block size of at most 1024. launch_begin, number: see Accessor.
   std::string run(const char* kernel, const dim3& grid, const dim3& size, const uint3& index,
                   size_t dynamic_bytes, size_t shared_max, uint32_t launch_begin, uint32_t number,
                   std::minstd_rand& random, const std::function<void()>& thread);
@@ -43,9 +41,9 @@ class Block {
   bool in_device_code() const { return in_device_code_; }
 
  private:
-  enum class State : uint8_t { kNew, kRunnable, kWaiting, kDone };
+  enum class State : uint8_t { kReady, kWaiting, kDone };
   struct Thread {
-    State state = State::kNew;
+    State state = State::kReady;
     int worker = -1;
     const char* what = "";  // and where it waits
     Where where;
@@ -74,7 +72,11 @@ class Block {
   int take_any();
   void go_on(int t);
   int worker_for(int t);
+  // Suspends the running fiber, or run() for kMain, and continues that one.
   void switch_to(int worker);
+  // First thing of a fiber that was continued: keeps the one that continued it.
+  void resumed(boost::context::fiber by, void* fake_stack);
+  boost::context::fiber& fiber_of(int worker);
   void show(int t);  // sets `now`
   uint32_t next_stamp(Where where);
   std::string waiting() const;

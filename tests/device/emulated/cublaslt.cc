@@ -105,7 +105,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t operation, 
     return CUBLAS_STATUS_NOT_SUPPORTED;
   }
   const EmulatedLayout la = *a_layout, lb = *b_layout, ld = *d_layout;
-  specd::emulated::enqueue(stream, "cublasLtMatmul", [=]() -> int {
+  specd::emulated::enqueue(stream, [=]() -> int {
     const auto used = [](const void* data, const EmulatedLayout& layout, size_t element,
                          bool write) {
       return specd::emulated::use(

@@ -83,7 +83,7 @@ struct Launch {
 
 void enqueue_kernel(const char* name, const Launch& launch, std::function<void()> thread);
 // Anything else that a stream does, in its order; fails the stream when it returns an error.
-void enqueue(cudaStream_t stream, const char* name, std::function<int()> work);
+void enqueue(cudaStream_t stream, std::function<int()> work);
 
 template <typename Kernel, typename... Args>
 void launch(const char* name, const Kernel& kernel, const Launch& how, Args... args) {

@@ -9,6 +9,8 @@
 #include <numeric>
 #include <thread>
 
+#include "tests/device/emulated/symbols.h"
+
 namespace specd::emulated {
 
 int mma_order = 0;
@@ -66,9 +68,6 @@ Settings read_settings() {
 size_t shared_max_of(int architecture) { return architecture == 80 ? 163 << 10 : 227 << 10; }
 constexpr size_t kStaticSharedMax = 48 << 10;
 
-std::string at(const Launch& launch) {
-  return std::string(launch.where.file_name()) + ":" + std::to_string(launch.where.line());
-}
 std::string size_of(const dim3& d) {
   return std::to_string(d.x) + " x " + std::to_string(d.y) + " x " + std::to_string(d.z);
 }
@@ -130,28 +129,23 @@ cudaError_t Machine::submit(cudaStream_t stream, EmulatedWork work) {
   return cudaSuccess;
 }
 
-template <typename Done>
-void Machine::run_until(Done&& done) {
+cudaError_t Machine::drain(cudaStream_t stream) {
+  if (streams.count(stream) == 0) return cudaErrorInvalidResourceHandle;
   memory.open();
-  while (error == cudaSuccess && !done()) {
+  while (error == cudaSuccess && !stream->work.empty()) {
     std::vector<EmulatedStream*> busy;
     for (EmulatedStream* each : streams) {
       if (!each->work.empty()) busy.push_back(each);
     }
-    if (busy.empty()) break;
     EmulatedStream& next = *busy[random() % busy.size()];
     const EmulatedWork work = std::move(next.work.front());
     next.work.pop_front();
-    error = static_cast<cudaError_t>(work.run());
+    error = static_cast<cudaError_t>(work());
   }
   memory.close();
-  if (error == cudaSuccess) return;
-  for (EmulatedStream* each : streams) each->work.clear();
-}
-
-cudaError_t Machine::drain(cudaStream_t stream) {
-  if (streams.count(stream) == 0) return cudaErrorInvalidResourceHandle;
-  run_until([&] { return stream->work.empty(); });
+  if (error != cudaSuccess) {
+    for (EmulatedStream* each : streams) each->work.clear();
+  }
   return error;
 }
 
@@ -175,8 +169,8 @@ int Machine::run_grid(const char* name, const Launch& launch, const std::functio
   t_block = nullptr;
   launch_began_.store(0);
   if (report.empty()) return cudaSuccess;
-  std::fprintf(stderr, "%s (launched at %s; seed=%llu)\n", report.c_str(), at(launch).c_str(),
-               static_cast<unsigned long long>(settings.seed));
+  std::fprintf(stderr, "%s (launched at %s; seed=%llu)\n", report.c_str(),
+               line_of(launch.where).c_str(), static_cast<unsigned long long>(settings.seed));
   return cudaErrorLaunchFailure;
 }
 
@@ -187,30 +181,27 @@ void enqueue_kernel(const char* name, const Launch& launch, std::function<void()
   const std::lock_guard lock(machine.mutex);
   const std::string refusal = refusal_of(launch, machine.settings);
   if (!refusal.empty()) {
-    std::fprintf(stderr, "emulated CUDA: kernel %s, launched at %s: %s\n", name, at(launch).c_str(),
-                 refusal.c_str());
+    std::fprintf(stderr, "emulated CUDA: kernel %s, launched at %s: %s\n", name,
+                 line_of(launch.where).c_str(), refusal.c_str());
     note_error(cudaErrorInvalidConfiguration);
     return;
   }
-  note_error(machine.submit(launch.stream, {name, [name, launch, body = std::move(thread)] {
-                                              return Machine::get().run_grid(name, launch, body);
-                                            }}));
+  note_error(machine.submit(launch.stream, [name, launch, body = std::move(thread)] {
+    return Machine::get().run_grid(name, launch, body);
+  }));
 }
 
-void enqueue(cudaStream_t stream, const char* name, std::function<int()> work) {
+void enqueue(cudaStream_t stream, std::function<int()> work) {
   Machine& machine = Machine::get();
   const std::lock_guard lock(machine.mutex);
-  note_error(machine.submit(stream, {name, std::move(work)}));
+  note_error(machine.submit(stream, std::move(work)));
 }
 
 void enter_kernel(const char* name, int threads_max) {
   Machine::get().block.enter(name, threads_max);
 }
 
-void fail(const char* what, Where where) {
-  Machine::get().block.fail(what,
-                            std::string(where.file_name()) + ":" + std::to_string(where.line()));
-}
+void fail(const char* what, Where where) { Machine::get().block.fail(what, line_of(where)); }
 void* shared_at(const char* key, size_t bytes, size_t align) {
   return Machine::get().block.shared_at(key, bytes, align);
 }

@@ -18,14 +18,8 @@
 #include "tests/device/emulated/include/cuda_runtime.h"
 #include "tests/device/emulated/memory.h"
 
-struct EmulatedWork {
-  const char* name;
-  std::function<int()> run;  // returns a cudaError_t
-};
+using EmulatedWork = std::function<int()>;  // returns a cudaError_t
 struct EmulatedGraph {
-  std::vector<EmulatedWork> work;
-};
-struct EmulatedGraphExec {
   std::vector<EmulatedWork> work;
 };
 struct EmulatedStream {
@@ -60,9 +54,7 @@ struct Machine {
 
   // Adds to the stream, or to the graph that it captures.
   cudaError_t submit(cudaStream_t stream, EmulatedWork work);
-  // Runs work of all streams in any legal order until `done`, or until nothing is left.
-  template <typename Done>
-  void run_until(Done&& done);
+  // Runs work of all streams in any legal order until this one has none left.
   cudaError_t drain(cudaStream_t stream);
   int run_grid(const char* name, const Launch& launch, const std::function<void()>& thread);
 

@@ -1,12 +1,11 @@
-// Device memory, the shared memory of the block that runs, and what is known of every byte of both.
-// [one thread at a time, except for host_may_touch]
+// Device memory, the shared memory of the block that runs, and what is known of every byte of both. One
+// thread at a time.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <random>
-#include <string>
 
 #include "tests/device/emulated/emulator.h"
 

@@ -1,6 +1,4 @@
 // The calls of the CUDA runtime.
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -202,29 +200,28 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
   if (staged && stream->capture != nullptr) return said(cudaErrorStreamCaptureUnsupported);
   if (staged && kind == cudaMemcpyHostToDevice) {
     std::vector<char> copy(static_cast<const char*>(from), static_cast<const char*>(from) + bytes);
-    return said(machine.submit(stream, {"copy", [=, staging = std::move(copy)] {
-                                          return copy_now(to, staging.data(), bytes, kind);
-                                        }}));
+    return said(machine.submit(stream, [=, staging = std::move(copy)] {
+      return copy_now(to, staging.data(), bytes, kind);
+    }));
   }
-  const cudaError_t error =
-      machine.submit(stream, {"copy", [=] { return copy_now(to, from, bytes, kind); }});
+  const cudaError_t error = machine.submit(stream, [=] { return copy_now(to, from, bytes, kind); });
   return said(staged && error == cudaSuccess ? machine.drain(stream) : error);
 }
 
 cudaError_t cudaMemsetAsync(void* data, int value, size_t bytes, cudaStream_t stream) {
   Machine& machine = Machine::get();
   const std::lock_guard lock(machine.mutex);
-  return said(machine.submit(stream, {"memset", [=] {
-                                        if (!use("cudaMemsetAsync", data, bytes, true)) {
-                                          return cudaErrorIllegalAddress;
-                                        }
-                                        if (value == 0) {
-                                          Machine::get().memory.zero(data, bytes);
-                                        } else {
-                                          std::memset(data, value, bytes);
-                                        }
-                                        return cudaSuccess;
-                                      }}));
+  return said(machine.submit(stream, [=] {
+    if (!use("cudaMemsetAsync", data, bytes, true)) {
+      return cudaErrorIllegalAddress;
+    }
+    if (value == 0) {
+      Machine::get().memory.zero(data, bytes);
+    } else {
+      std::memset(data, value, bytes);
+    }
+    return cudaSuccess;
+  }));
 }
 
 // ---- streams, graphs, events -------------------------------------------------------------------
@@ -267,7 +264,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   return said(machine.error);
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* ready, cudaGraph_t graph, unsigned) {
-  *ready = new EmulatedGraphExec{graph->work};
+  *ready = new EmulatedGraph(*graph);
   return cudaSuccess;
 }
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
@@ -299,12 +296,11 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   Machine& machine = Machine::get();
   const std::lock_guard lock(machine.mutex);
-  const cudaError_t error = machine.submit(stream, {"event", [event] {
-                                                      ++event->n_done;
-                                                      event->time =
-                                                          std::chrono::steady_clock::now();
-                                                      return cudaSuccess;
-                                                    }});
+  const cudaError_t error = machine.submit(stream, [event] {
+    ++event->n_done;
+    event->time = std::chrono::steady_clock::now();
+    return cudaSuccess;
+  });
   if (error == cudaSuccess) ++event->n_recorded;
   return said(error);
 }

@@ -10,6 +10,10 @@
 
 namespace specd::emulated {
 
+std::string line_of(const Where& where) {
+  return std::string(where.file_name()) + ":" + std::to_string(where.line());
+}
+
 std::string line_of(const void* pc) {
   Dl_info info{};
   if (dladdr(pc, &info) == 0 || info.dli_fname == nullptr) return "an unknown place";

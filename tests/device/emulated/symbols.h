@@ -3,8 +3,12 @@
 
 #include <string>
 
+#include "tests/device/emulated/emulator.h"
+
 namespace specd::emulated {
 
+// "file:line".
+std::string line_of(const Where& where);
 // "file:line" of an instruction by addr2line, or "library+offset" without it. For reports: slow.
 std::string line_of(const void* pc);
 

@@ -206,10 +206,9 @@ const char* cudaGetErrorString(cudaError_t error);
 
 struct EmulatedEvent;
 struct EmulatedGraph;
-struct EmulatedGraphExec;
 using cudaEvent_t = EmulatedEvent*;
 using cudaGraph_t = EmulatedGraph*;
-using cudaGraphExec_t = EmulatedGraphExec*;
+using cudaGraphExec_t = EmulatedGraph*;
 
 enum cudaMemcpyKind {
   cudaMemcpyHostToDevice = 1,
