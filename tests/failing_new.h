@@ -2,12 +2,9 @@
 // includes it, since it defines what the program has once.
 #pragma once
 
-#include <execinfo.h>
-
 #include <atomic>
-#include <cstddef>
-#include <cstdlib>
-#include <cstring>
+
+#include "tests/destroys_json.h"
 
 namespace specd {
 
@@ -23,21 +20,6 @@ inline bool fails(long& counter) {
   if (now != 1) return false;
   g_failed = true;
   return true;
-}
-
-// nlohmann-json 3.11 allocates where it destroys, so that it need not recurse: memory that ends
-// there ends the process, and nothing around it can help. That one allocation is left alone.
-inline bool destroys_json() {
-  void* frames[24];
-  const int n = backtrace(frames, 24);
-  char** names = backtrace_symbols(frames, n);
-  bool found = false;
-  for (int i = 0; i < n; ++i) {
-    found = found || (std::strstr(names[i], "json_value") != nullptr &&
-                      std::strstr(names[i], "destroy") != nullptr);
-  }
-  std::free(names);
-  return found;
 }
 
 inline bool allocation_fails() {

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds and tests on a Debian 12 machine (tests/README.md: what runs where):
 #
-#   bash tests/run.sh            cpu: everything; asan and tsan: the tests that tests/sanitized.cmake
-#                                lists
+#   bash tests/run.sh            cpu: everything but what is labelled long; asan and tsan: the tests
+#                                that tests/sanitized.cmake lists
 #   bash tests/run.sh --fast     cpu only
 #   bash tests/run.sh --all      cpu, asan and tsan with every test, tidy with every check, each fuzzer
 #                                for a minute
@@ -12,10 +12,11 @@ set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . host/install_deps.sh
 
-mode=${1:-}
+mode=${1:-} by_folder=ON
 case "$mode" in
-  '' | --fast | --all) ;;
-  --nightly) export SPECD_STORM_SECONDS=60 ;;
+  '' | --fast) ;;
+  --all) by_folder=OFF ;;
+  --nightly) by_folder=OFF; export SPECD_STORM_SECONDS=60 ;;
   *) echo "usage: bash tests/run.sh [--fast | --all | --nightly]" >&2; exit 2 ;;
 esac
 
@@ -45,8 +46,10 @@ preset() {
   if [ $# -gt 1 ]; then
     target=$2_tests
     chosen=(-L "$2")
+  elif [ "$by_folder" = ON ]; then
+    chosen=(-LE long)
   fi
-  cmake --preset "$name" -DSPECD_TESTS=ON \
+  cmake --preset "$name" -DSPECD_TESTS=ON -DSPECD_BY_FOLDER="$by_folder" \
     -DCMAKE_CXX_COMPILER_LAUNCHER=ccache -DCMAKE_C_COMPILER_LAUNCHER=ccache > /dev/null &&
     cmake --build --preset "$name" --target "$target" &&
     ctest --preset "$name" "${chosen[@]}" --no-tests=error -j "$(nproc)"

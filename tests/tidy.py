@@ -8,6 +8,7 @@ takes more than half of the time, and two more.
 import concurrent.futures
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -19,15 +20,24 @@ GCC_ONLY = ("-fno-gnu-unique", "-fpch-preprocess", "-Winvalid-pch")  # clang ref
 SLOW = "clang-analyzer-*,-bugprone-reserved-identifier,-bugprone-stringview-nullptr"
 
 
+def sources_of(file):
+    """The sources of a unit that CMake made of a folder (SPECD_BY_FOLDER); another file itself."""
+    if os.path.basename(os.path.dirname(file)) != "Unity":
+        return [file]
+    with open(file, encoding="utf-8") as unit:
+        return re.findall(r'^#include "([^"]+)"', unit.read(), re.MULTILINE)
+
+
 def commands(build):
     """{path in the tree: (folder, arguments)}, the first command of each file."""
     found = {}
     with open(os.path.join(build, "compile_commands.json"), encoding="utf-8") as file:
-        for entry in json.load(file):
-            path = os.path.relpath(entry["file"], ROOT)
+        entries = [(source, entry) for entry in json.load(file) for source in sources_of(entry["file"])]
+        for source, entry in entries:
+            path = os.path.relpath(source, ROOT)
             if not path.startswith(ROOMS):
                 continue  # tests, CUDA, and what protoc wrote
-            arguments = shlex.split(entry["command"])
+            arguments = [source if a == entry["file"] else a for a in shlex.split(entry["command"])]
             while os.path.basename(arguments[0]) == "ccache":
                 del arguments[0]
             arguments = [a for a in arguments if a not in GCC_ONLY]

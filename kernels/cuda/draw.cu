@@ -11,6 +11,7 @@ namespace {
 
 constexpr int kThreads = 1024;
 constexpr int kWarps = kThreads / 32;
+constexpr uint32_t kAllLanes = 0xffffffffu;
 constexpr int kDigits = 3;
 constexpr int kBins = 2048;
 
@@ -48,21 +49,26 @@ __device__ inline Best better(const Best& a, const Best& b) {
   return a.token < b.token ? a : b;
 }
 
+// A key, how much the tokens with larger ones weigh together, and the limit that they stay below.
+struct Selected {
+  uint32_t key;
+  unsigned long long before;
+  double limit;
+};
+
 struct Shared {
   unsigned long long sums[kBins];
   Best best[kWarps];
   int32_t counts[kWarps];
-  uint32_t prefix;
-  unsigned long long before, left;
-  double limit;
+  Selected selected;
 };
 
 template <typename T, typename Fn>
 __device__ T reduce_warp(T value, Fn&& fn) {
   for (int offset = 16; offset > 0; offset /= 2) {
     T other;
-    other.value = __shfl_down_sync(0xffffffffu, value.value, offset);
-    other.token = __shfl_down_sync(0xffffffffu, value.token, offset);
+    other.value = __shfl_down_sync(kAllLanes, value.value, offset);
+    other.token = __shfl_down_sync(kAllLanes, value.token, offset);
     value = fn(value, other);
   }
   return value;
@@ -91,29 +97,75 @@ __device__ void clear(Shared& shared) {
   __syncthreads();
 }
 
-// The k-th largest key.
-__device__ uint32_t kth_largest(const float* logits, int32_t vocab, const DrawRow& row,
-                                Shared& shared) {
-  if (threadIdx.x == 0) shared.prefix = 0, shared.left = static_cast<unsigned>(row.top_k);
+// Of the bins from the last one down, the first whose sum, with those above it and `before`, reaches
+// the limit; bin 0 if none does. Adds the sums above it to `before`. Called by one whole warp; every lane
+// gets the result.
+__device__ uint32_t find_bin(const unsigned long long* sums, uint32_t size, double limit,
+                             unsigned long long& before) {
+  const uint32_t lane = threadIdx.x % 32;
+  for (uint32_t top = size - 1;; top -= 32) {
+    const uint32_t bin = top - lane;
+    const unsigned long long own = sums[bin];
+    unsigned long long sum = own;  // then of this bin and those above it
+    for (uint32_t offset = 1; offset < 32; offset *= 2) {
+      const unsigned long long above = __shfl_up_sync(kAllLanes, sum, offset);
+      if (lane >= offset) sum += above;
+    }
+    const bool found = static_cast<double>(before + sum) >= limit || bin == 0;
+    const uint32_t votes = __ballot_sync(kAllLanes, found);
+    const int last = votes == 0 ? 31 : __ffs(static_cast<int>(votes)) - 1;
+    before += __shfl_sync(kAllLanes, votes == 0 ? sum : sum - own, last);
+    if (votes != 0) return top - static_cast<uint32_t>(last);
+  }
+}
+
+// The largest key at which the weights of the tokens with it or a larger one reach a limit. weight_of:
+// of a token by key and value; limit_of: the limit, by the sum of all weights.
+template <typename Weight, typename Limit>
+__device__ Selected select_key(const float* logits, int32_t vocab, const DrawRow& row,
+                               Shared& shared, Weight&& weight_of, Limit&& limit_of) {
+  unsigned long long before = 0;  // this and the limit: in the first warp only
+  double limit = 0;
+  uint32_t prefix = 0;
   for (int digit = 0; digit < kDigits; ++digit) {
     clear(shared);
     const int shift = kDigitShift[digit];
-    const uint32_t size = kDigitSize[digit], prefix = shared.prefix;
+    const uint32_t size = kDigitSize[digit];
     for (int32_t t = threadIdx.x; t < vocab; t += kThreads) {
-      const uint32_t digits = key_of(processed(logits[t], row)) >> shift;
-      if (digits / size == prefix) atomicAdd(&shared.sums[digits & (size - 1)], 1ull);
+      const float l = processed(logits[t], row);
+      const uint32_t key = key_of(l), digits = key >> shift;
+      if (digits / size != prefix) continue;
+      const unsigned long long weight = weight_of(key, l);
+      if (weight != 0) atomicAdd(&shared.sums[digits & (size - 1)], weight);
     }
     __syncthreads();
-    if (threadIdx.x == 0) {
-      uint32_t d = size - 1;
-      while (shared.sums[d] < shared.left) shared.left -= shared.sums[d--];
-      shared.prefix = prefix * size + d;
+    if (threadIdx.x < 32) {
+      if (digit == 0) {
+        unsigned long long total = 0;
+        for (uint32_t d = threadIdx.x; d < size; d += 32) total += shared.sums[d];
+        for (int lanes = 16; lanes > 0; lanes /= 2) {
+          total += __shfl_xor_sync(kAllLanes, total, lanes);
+        }
+        limit = limit_of(total);
+      }
+      const uint32_t bin = find_bin(shared.sums, size, limit, before);
+      if (threadIdx.x == 0) shared.selected = {prefix * size + bin, before, limit};
     }
     __syncthreads();
+    prefix = shared.selected.key;
   }
-  const uint32_t key = shared.prefix;
+  const Selected selected = shared.selected;
   __syncthreads();  // before `shared` is reused
-  return key;
+  return selected;
+}
+
+// The k-th largest key.
+__device__ uint32_t kth_largest(const float* logits, int32_t vocab, const DrawRow& row,
+                                Shared& shared) {
+  return select_key(
+             logits, vocab, row, shared, [](uint32_t, float) { return 1ull; },
+             [&](unsigned long long) { return static_cast<double>(row.top_k); })
+      .key;
 }
 
 struct Cut {
@@ -123,43 +175,23 @@ struct Cut {
 
 __device__ Cut top_p_cut(const float* logits, int32_t vocab, const DrawRow& row, float max,
                          uint32_t lowest, Shared& shared) {
-  if (threadIdx.x == 0) shared.prefix = 0, shared.before = 0;
-  for (int digit = 0; digit < kDigits; ++digit) {
-    clear(shared);
-    const int shift = kDigitShift[digit];
-    const uint32_t size = kDigitSize[digit], prefix = shared.prefix;
-    for (int32_t t = threadIdx.x; t < vocab; t += kThreads) {
-      const float l = processed(logits[t], row);
-      const uint32_t key = key_of(l), digits = key >> shift;
-      if (key < lowest || digits / size != prefix) continue;
-      atomicAdd(&shared.sums[digits & (size - 1)],
-                static_cast<unsigned long long>(mass_of(l, max)));
-    }
-    __syncthreads();
-    if (threadIdx.x == 0) {
-      if (digit == 0) {
-        unsigned long long total = 0;
-        for (uint32_t d = 0; d < size; ++d) total += shared.sums[d];
+  const Selected selected = select_key(
+      logits, vocab, row, shared,
+      [&](uint32_t key, float l) -> unsigned long long {
+        return key < lowest ? 0 : mass_of(l, max);
+      },
+      [&](unsigned long long total) {
         const double limit = static_cast<double>(row.top_p) * static_cast<double>(total);
-        shared.limit = limit > 0.5 ? limit : 0.5;
-      }
-      uint32_t d = size - 1;
-      while (d > 0 && static_cast<double>(shared.before + shared.sums[d]) < shared.limit) {
-        shared.before += shared.sums[d--];
-      }
-      shared.prefix = prefix * size + d;
-    }
-    __syncthreads();
-  }
-  const uint32_t key = shared.prefix;
+        return limit > 0.5 ? limit : 0.5;
+      });
   // The mass of every token with this key. It is not 0: the bins that were passed stayed below the limit.
-  const uint64_t each = mass_of(value_of(key), max);
+  const uint64_t each = mass_of(value_of(selected.key), max);
   int32_t ties = 0;
-  for (uint64_t before = shared.before; static_cast<double>(before) < shared.limit;
+  for (uint64_t before = selected.before; static_cast<double>(before) < selected.limit;
        before += each) {
     if (++ties == vocab) break;
   }
-  return {key, ties};
+  return {selected.key, ties};
 }
 
 __global__ void __launch_bounds__(kThreads) draw_kernel(DrawArgs a) {
@@ -202,7 +234,7 @@ __global__ void __launch_bounds__(kThreads) draw_kernel(DrawArgs a) {
     const bool tie = t < vocab && key == cut.key;
     bool kept = t < vocab && (key > cut.key || tie);
     if (cut.ties < vocab) {  // then the rank among ties decides
-      const uint32_t vote = __ballot_sync(0xffffffffu, tie);
+      const uint32_t vote = __ballot_sync(kAllLanes, tie);
       const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
       __syncthreads();
       if (lane == 0) shared.counts[warp] = __popc(vote);

@@ -9,7 +9,6 @@
 namespace specd::kernels::cuda {
 namespace {
 
-constexpr uint64_t kScratchBytes = uint64_t{128} << 20;
 constexpr int32_t kMajorMin = 8;
 
 __attribute__((format(printf, 2, 3))) void say(CudaProblem& problem, const char* format, ...) {
@@ -79,7 +78,7 @@ class Device final : public CudaDevice {
     // x of a matmul, 4 bytes an element in tiles of 64 rows; parts of attention for a few rows.
     const uint64_t x_bytes = static_cast<uint64_t>((limits.rows_max + 63) / 64) * 64 *
                              static_cast<uint64_t>((limits.width_max + 15) / 16) * 16 * 4;
-    stream_.scratch_bytes = x_bytes > kScratchBytes ? x_bytes : kScratchBytes;
+    stream_.scratch_bytes = x_bytes > limits.scratch_bytes ? x_bytes : limits.scratch_bytes;
     stream_.multiprocessors = info_.multiprocessors;
     stream_.positions_max = limits.positions_max;
     stream_.device = index;

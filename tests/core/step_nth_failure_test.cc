@@ -1,29 +1,52 @@
 // An engine whose step thread finds no memory for its first, second, third .. allocation, until a run
-// passes untouched: drafts are lost or requests end, and nothing else. See nth_failure_test.cc.
+// passes untouched: drafts are lost or requests end, and nothing else. The same for the threads that
+// retire routes. See nth_failure_test.cc.
 //
 // Only the host's own allocations fail: what a plugin does without memory is its own matter.
 #include <gtest/gtest.h>
 
+#include <pthread.h>
+
 #include <atomic>
 #include <cstddef>
+#include <cstring>
 #include <semaphore>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "core/base/last_words.h"
 #include "core/base/log.h"
 #include "tests/core/engine_rig.h"
+#include "tests/core/plugin/bundle_fixture.h"
+#include "tests/destroys_json.h"
 
 namespace specd {
 namespace {
 
-thread_local long t_left = 0;  // allocations of this thread until one fails; 0 = none will
+// Allocations until one fails; 0 = none will. Of this thread, and of the retirement of a route.
+thread_local long t_left = 0;
+std::atomic<long> g_retirement_left{0};
+std::atomic<bool> g_retires{false};
 std::atomic<bool> g_failed{false};
 
+// Whether this thread retires a route: the retirer, or one that runs the plugins' calls for it.
+bool retires() {
+  char name[16] = {};
+  pthread_getname_np(pthread_self(), name, sizeof(name));
+  if (std::strcmp(name, "specd-retire") == 0) return g_retires = true;
+  return g_retires && std::strcmp(name, "specd-control") == 0;
+}
+
 bool allocation_fails() {
-  if (t_left == 0 || current_activity().plugin != nullptr || --t_left > 0) return false;
-  g_failed = true;
-  return true;
+  if (current_activity().plugin != nullptr) return false;
+  bool fails = t_left > 0 && --t_left == 0;
+  if (g_retirement_left > 0 && retires()) {
+    if (g_retirement_left == 1 && destroys_json()) g_retirement_left = 2;
+    fails = --g_retirement_left == 0;
+  }
+  if (fails) g_failed = true;
+  return fails;
 }
 
 }  // namespace
@@ -116,6 +139,48 @@ TEST_F(StepNthFailure, costs_drafts_or_ends_requests_and_the_engine_goes_on) {
   EXPECT_GT(n_whole, 10) << "shortages around the calls of a plugin cost drafts only";
   EXPECT_GT(n_ended, 10);
   EXPECT_GT(report("taps").counts.lost, 0u);
+}
+
+TEST_F(StepNthFailure, of_retirement_calls_and_destroys_every_pair_once_all_the_same) {
+  BundleTree tree;
+  tree.add("a", read_bytes(fixture("good")));
+  const std::string life = folder_ + "/life";
+  const auto wanted = [&](long n) {
+    return route("r", plugin("org.example.fixture", {{"log", life}, {"depth", 1 + n % 2}}), 4);
+  };
+  const auto n_times = [&](const std::string& call) {
+    std::ifstream in(life);
+    long n = 0;
+    for (std::string line; std::getline(in, line);) n += line == call ? 1 : 0;
+    return n;
+  };
+  EngineOptions o = options();
+  o.plugin_directories.push_back(tree.plugins());
+  o.routes = {wanted(0)};
+  start(o);
+  ASSERT_EQ(report("r").state, RouteState::kLive) << report("r").refused.to_string();
+  const size_t routes = engine_->routes().size();
+  set_log_level(LogLevel::kOff);
+  long n = 1;
+  for (;; ++n) {
+    g_failed = g_retires = false;
+    g_retirement_left = n;
+    const auto changed = engine_->apply_route(wanted(n), "");
+    ASSERT_TRUE(changed.ok()) << changed.status().to_string();
+    for (int i = 0; i < 6000 && engine_->routes().size() > routes; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    g_retirement_left = 0;
+    ASSERT_EQ(engine_->routes().size(), routes) << "one still drains, " << n;
+    EXPECT_EQ(n_times("deactivate"), n);
+    EXPECT_EQ(n_times("destroy"), n);
+    if (!g_failed || HasFailure()) break;
+  }
+  engine_.reset();
+  set_log_level(LogLevel::kInfo);
+  EXPECT_GT(n, 8);
+  EXPECT_EQ(n_times("create"), n + 1);
+  EXPECT_EQ(n_times("destroy"), n + 1);
 }
 
 }  // namespace

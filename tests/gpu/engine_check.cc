@@ -24,6 +24,7 @@
 #include "core/kv/block_table.h"
 #include "core/model/transformer.h"
 #include "host/bench/ballast.h"
+#include "tests/core/model/choice_gap.h"
 
 namespace specd {
 namespace {
@@ -92,6 +93,8 @@ EngineOptions engine_options(const Options& options, const std::string& device,
   return o;
 }
 
+constexpr uint64_t kSeed = 7;
+
 // Generates for all prompts at once and returns their tokens.
 std::vector<std::vector<int32_t>> texts(Engine& engine, const std::string& route_name,
                                         int32_t max_tokens, float temperature,
@@ -106,7 +109,7 @@ std::vector<std::vector<int32_t>> texts(Engine& engine, const std::string& route
     request.route = route_name;
     request.max_tokens = max_tokens;
     request.sampling.temperature = temperature;
-    request.sampling.seed = 7;
+    request.sampling.seed = kSeed;
     request.ignore_eos = true;
     request.cache_salt = route_name + std::to_string(now_ns());
     const auto ticket = engine.submit(request, [&, i](const Event& event) {
@@ -136,29 +139,6 @@ std::string record(Engine& engine, const std::string& path,
   }
   std::ofstream(path) << Json{{"sequences", sequences}}.dump();
   return path;
-}
-
-// The CPU's logits after `tokens`: how far its next token is above the device's.
-double logit_gap(const std::string& path, const std::vector<int32_t>& tokens, int32_t own,
-                 int32_t other) {
-  const auto cpu = need(CpuDevice::create("", 0), "cpu");
-  const ModelConfig config = need(load_model_config(path), "config");
-  const auto n = static_cast<int32_t>(tokens.size());
-  const auto model = need(Transformer::load(*cpu, path, config, n, 1, {}), "load");
-  KvStore kv = need(KvStore::create(*cpu, config, kernels::DType::kBF16, pages_for(n)), "KV cache");
-  ForwardRows rows;
-  for (int32_t page = 0; page < pages_for(n); ++page) rows.pages.push_back(page);
-  for (int32_t i = 0; i < n; ++i) {
-    rows.token.push_back(tokens[static_cast<size_t>(i)]);
-    rows.position.push_back(i);
-    rows.slot.push_back(i);
-    rows.span.push_back(i + 1);
-    rows.table.push_back(0);
-    rows.tail_begin.push_back(0);
-  }
-  rows.logits_rows.push_back(n - 1);
-  model->forward(rows.in_place(), kv);
-  return model->logits()[own] - model->logits()[other];
 }
 
 void check_texts(const Options& options) {
@@ -192,9 +172,12 @@ void check_texts(const Options& options) {
       if (ours == plain[i].end()) continue;
       std::vector<int32_t> text = need(cpu->encode(prompts()[i]), "encode");
       text.insert(text.end(), plain[i].begin(), ours);
-      std::printf("  prompt %zu at %.1f: token %td is %d, the CPU's %d; logit gap there %.3g\n", i,
+      const float gap =
+          need(choice_gap(target, kernels::DType::kBF16, text, temperature, kSeed, *theirs, *ours),
+               "the CPU's choice");
+      std::printf("  prompt %zu at %.1f: token %td is %d, the CPU's %d; gap there %.3g\n", i,
                   static_cast<double>(temperature), ours - plain[i].begin(), *ours, *theirs,
-                  logit_gap(target, text, *theirs, *ours));
+                  static_cast<double>(gap));
     }
   }
   for (const RouteReport& each : device->routes()) {

@@ -1,8 +1,8 @@
 // Every op of the CUDA backend on a real device: fresh random inputs, outputs poisoned with NaN.
 //
-//   kernel_check LIBRARY [--seed N] [--json FILE] [--only GROUP] [--rates 0] [--fast 1]
-//     fast: with cuBLASLt. GROUP: elementwise, norms, matmul, cache, attention, draw, penalties,
-//     logits, tree or graph.
+//   kernel_check LIBRARY [--seed N] [--json FILE] [--only GROUP] [--rates 0] [--fast 1] [--small 1]
+//     fast: with cuBLASLt. small: fewer and smaller shapes, with the same edges, for what is slow.
+//     GROUP: elementwise, norms, matmul, cache, attention, draw, penalties, logits, tree or graph.
 //
 // Ops that promise the CPU's bits are compared by bits with the scalar CPU ops. The others are
 // compared with float64, and by bits with themselves for other numbers of rows, another page order
@@ -20,6 +20,7 @@
 #include <limits>
 #include <numeric>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -193,7 +194,13 @@ struct Rig {
   const Ops& cpu;
   CpuStream& cpu_stream;
   Report& report;
+  bool small;
 };
+
+// Scratch memory so small that the shapes of check_matmul() need several pieces.
+CudaLimits small_limits() {
+  return {.rows_max = 64, .width_max = 1040, .positions_max = 2048, .scratch_bytes = 0};
+}
 
 void check_elementwise(Rig& rig) {
   Gpu& gpu = rig.gpu;
@@ -355,11 +362,18 @@ void check_matmul(Rig& rig, bool fast) {
   struct Shape {
     int32_t n_out, n_in, segments, rows;
   };
+  const Shape full[] = {{96, 64, 1, 257},     {130, 72, 1, 257},   {384, 384, 8, 257},
+                        {1000, 1030, 1, 257}, {512, 2048, 8, 257}, {20000, 4096, 1, 3}};
+  const Shape reduced[] = {
+      {96, 64, 1, 257}, {130, 72, 1, 129}, {144, 384, 8, 70}, {370, 1030, 1, 34}};
+  // The last of both is packed in several pieces; the reduced ones with more than 64 rows are computed
+  // in several.
+  const std::span<const Shape> shapes = rig.small ? std::span<const Shape>(reduced) : full;
+  const std::vector<int32_t> counts =
+      rig.small ? std::vector<int32_t>{1, 9, 17, 33, 65}
+                : std::vector<int32_t>{1, 2, 3, 5, 8, 9, 16, 17, 32, 33, 64, 65, 127};
   for (const DType type : kTypes) {
-    for (const Shape& shape :
-         {Shape{96, 64, 1, 257}, Shape{130, 72, 1, 257}, Shape{384, 384, 8, 257},
-          Shape{1000, 1030, 1, 257}, Shape{512, 2048, 8, 257},
-          Shape{20000, 4096, 1, 3}}) {  // the last is packed in several pieces
+    for (const Shape& shape : shapes) {
       if (fast && (type != DType::kBF16 || shape.n_in % 8 != 0)) continue;
       const int32_t rows = shape.rows;
       const Typed w = typed(static_cast<size_t>(shape.n_out) * shape.n_in, type, 0.05f);
@@ -367,24 +381,31 @@ void check_matmul(Rig& rig, bool fast) {
       PackedMatrix packed{.dtype = type, .n_out = shape.n_out, .n_in = shape.n_in, .data = nullptr};
       packed.data = gpu.bytes(gpu.ops().packed_bytes(type, shape.n_out, shape.n_in));
       // In three pieces, like q, k and v.
-      const int32_t third = shape.n_out / 3;
-      for (const auto& [begin, end] :
-           {std::pair{0, third}, {third, 2 * third}, {2 * third, shape.n_out}}) {
-        gpu.ops().pack(gpu.stream(), {.packed = packed,
-                                      .source = w.bytes.data() + static_cast<size_t>(begin) *
-                                                                     shape.n_in * dtype_bytes(type),
-                                      .n_rows = end - begin,
-                                      .column_begin = begin});
-      }
-      const float* x_gpu = gpu.in(x);
-      const auto run = [&](int32_t first, int32_t n) {
-        const MatmulArgs a{.x = x_gpu + static_cast<size_t>(first) * shape.n_in,
+      const auto pack = [&](const std::vector<char>& source) {
+        const int32_t third = shape.n_out / 3;
+        const size_t row_bytes = static_cast<size_t>(shape.n_in) * dtype_bytes(type);
+        for (const auto& [begin, end] :
+             {std::pair{0, third}, {third, 2 * third}, {2 * third, shape.n_out}}) {
+          gpu.ops().pack(gpu.stream(),
+                         {.packed = packed,
+                          .source = source.data() + static_cast<size_t>(begin) * row_bytes,
+                          .n_rows = end - begin,
+                          .column_begin = begin});
+        }
+      };
+      pack(w.bytes);
+      const auto run_on = [&](const float* from, int32_t n) {
+        const MatmulArgs a{.x = from,
                            .weights = packed,
                            .out = gpu.poisoned(static_cast<size_t>(n) * shape.n_out),
                            .n_rows = n,
                            .k_segments = shape.segments};
         gpu.ops().matmul(gpu.stream(), a);
         return gpu.out(a.out, static_cast<size_t>(n) * shape.n_out);
+      };
+      const float* x_gpu = gpu.in(x);
+      const auto run = [&](int32_t first, int32_t n) {
+        return run_on(x_gpu + static_cast<size_t>(first) * shape.n_in, n);
       };
       const std::vector<float> all = run(0, rows);
       std::string problem;
@@ -423,7 +444,7 @@ void check_matmul(Rig& rig, bool fast) {
                                         .k_segments = shape.segments});
         problem = difference(all, expected);
       }
-      for (const int32_t n : {1, 2, 3, 5, 8, 9, 16, 17, 32, 33, 64, 65, 127}) {
+      for (const int32_t n : counts) {
         if (!problem.empty() || n > rows || fast) break;
         const int32_t first = below(rows - n + 1);
         problem = difference(run(first, n),
@@ -431,6 +452,28 @@ void check_matmul(Rig& rig, bool fast) {
                               all.begin() + static_cast<ptrdiff_t>(first + n) * shape.n_out});
         if (!problem.empty())
           problem = std::to_string(n) + " rows from " + std::to_string(first) + ", " + problem;
+      }
+      if (problem.empty() && !fast) {
+        // A NaN stays in its row and output. It follows others, so that it would get into what fills
+        // up their k.
+        const int32_t n = std::min(rows, 9), own_row = n / 2, own_output = shape.n_out / 2;
+        std::vector<float> x_nan(x.begin(), x.begin() + n * shape.n_in);
+        x_nan[static_cast<size_t>(own_row) * shape.n_in] = kNan;
+        std::vector<char> w_nan = w.bytes;
+        const uint16_t half = type == DType::kBF16 ? 0x7fc0 : 0x7e00;
+        std::memcpy(&w_nan[static_cast<size_t>(own_output) * shape.n_in * dtype_bytes(type)],
+                    type == DType::kF32 ? static_cast<const void*>(&kNan) : &half,
+                    dtype_bytes(type));
+        pack(w_nan);
+        std::vector<float> got = run_on(gpu.in(x_nan), n);
+        for (int32_t r = 0; r < n; ++r) {
+          for (int32_t j = 0; j < shape.n_out; ++j) {
+            const auto at = static_cast<size_t>(r) * shape.n_out + static_cast<size_t>(j);
+            if ((r == own_row || j == own_output) && std::isnan(got[at])) got[at] = all[at];
+          }
+        }
+        problem = difference(got, {all.begin(), all.begin() + n * shape.n_out});
+        if (!problem.empty()) problem = "with a NaN elsewhere, " + problem;
       }
       rig.report.check(std::string("matmul ") + name_of(type) + " " + std::to_string(shape.n_out) +
                            " x " + std::to_string(shape.n_in) +
@@ -446,8 +489,8 @@ void check_attention(Rig& rig) {
   Gpu& gpu = rig.gpu;
   for (const DType type : kTypes) {
     for (const auto& [heads, groups, dim] :
-         {std::tuple{6, 2, 64}, {8, 8, 128}, {28, 4, 128}, {2, 1, 80}}) {
-      const int32_t n_pages = 160, positions = 1500;
+         {std::tuple{5, 1, 64}, {8, 8, 128}, {28, 4, 128}, {2, 1, 80}}) {
+      const int32_t n_pages = 160, positions = rig.small ? 200 : 1500;
       const size_t stride = static_cast<size_t>(groups) * dim * kPageTokens + 32;
       const Typed k = typed(stride * n_pages, type, 1), v = typed(stride * n_pages, type, 1);
       KvLayer cache{.k = gpu.in(k.bytes),
@@ -462,7 +505,7 @@ void check_attention(Rig& rig) {
       const int32_t width = (heads + 2 * groups) * dim;
       // Enough for the schedule for many rows; fewer use the other one.
       const int32_t blocks = groups * ((heads / groups + 3) / 4);
-      const int32_t rows = 4 * gpu.device->info().multiprocessors / blocks + 40;
+      const int32_t rows = 4 * gpu.device->info().multiprocessors / blocks + (rig.small ? 9 : 40);
       // boundaries of pages and parts
       const int32_t edges[] = {0, 1, 15, 16, 511, 512, 1023, 1024};
       const std::vector<float> qkv = floats(static_cast<size_t>(rows) * width);
@@ -548,7 +591,7 @@ void check_attention(Rig& rig) {
       }
       std::string problem = beyond(all, expected, allowed);
       for (const int32_t n : {1, 2, 3, 5, 8, 33}) {
-        if (!problem.empty()) break;
+        if (!problem.empty() || n > rows) break;
         const int32_t first = below(rows - n + 1);
         const size_t each = static_cast<size_t>(heads) * dim;
         problem =
@@ -667,7 +710,7 @@ void check_cache(Rig& rig) {
 void check_draw(Rig& rig) {
   Gpu& gpu = rig.gpu;
   {
-    const int32_t rows = 5, vocab = 50001;
+    const int32_t rows = 5, vocab = rig.small ? 5001 : 50001;
     std::vector<uint64_t> seed(rows);
     std::vector<int32_t> position(rows);
     for (int32_t r = 0; r < rows; ++r)
@@ -689,7 +732,7 @@ void check_draw(Rig& rig) {
     rig.report.check("draw_noise has the CPU's bits", problem.empty(), problem);
     gpu.free_all();
   }
-  for (const int32_t vocab : {7, 4096, 128256}) {
+  for (const int32_t vocab : {7, 4096, rig.small ? 9001 : 128256}) {
     const int32_t rows = 64;
     std::vector<float> logits = floats(static_cast<size_t>(rows) * vocab, 4);
     std::vector<DrawRow> row(rows);
@@ -775,20 +818,25 @@ void check_penalties(Rig& rig) {
 // Top-k, log-probabilities and the draw, with gaps between rows and a shorter vocabulary.
 void check_logits(Rig& rig) {
   Gpu& gpu = rig.gpu;
-  const int32_t rows = 9, width = 32100, vocab = 32003, k = 11, stride = 14;
+  const int32_t rows = 9, vocab = rig.small ? 5003 : 32003, width = vocab + 97, k = 11, stride = 14;
   std::vector<float> logits = floats(static_cast<size_t>(rows) * width, 4);
+  for (int32_t r = 0; r < rows; ++r) {  // the gaps would win
+    std::fill_n(logits.begin() + static_cast<ptrdiff_t>(r) * width + vocab, width - vocab, 1e9f);
+  }
   for (int32_t t = 0; t < vocab; ++t) logits[t] = std::round(logits[t]);  // ties
   logits[static_cast<size_t>(2 * width + 5)] = kNan;
   const size_t cells = static_cast<size_t>(rows) * stride;
-  std::vector<int32_t> top(cells, -7), drawn(cells, -7);
+  std::vector<int32_t> top(cells, -7), drawn(cells, -7), asked(cells);
   std::vector<float> logprob(cells, 7);
+  for (int32_t& t : asked) t = below(vocab);
+  asked[3] = -1, asked[4] = vocab;  // for these nothing is written
   std::vector<DrawRow> row(rows);
   for (int32_t r = 0; r < rows; ++r) {
     row[static_cast<size_t>(r)] = {
         .temperature = 0.8f, .position = r, .seed = g_random(), .greedy = r % 2 == 0};
   }
-  const auto run = [&](const Ops& ops, Stream& stream, const float* l, const DrawRow* d, int32_t* t,
-                       int32_t* n, float* p) {
+  const auto run = [&](const Ops& ops, Stream& stream, const float* l, const DrawRow* d,
+                       const int32_t* tokens, int32_t* t, int32_t* n, float* p) {
     ops.top_k(stream, {.logits = l,
                        .token = t,
                        .n_rows = rows,
@@ -797,7 +845,7 @@ void check_logits(Rig& rig) {
                        .logits_stride = width,
                        .token_stride = stride});
     ops.log_prob(stream, {.logits = l,
-                          .token = t,
+                          .token = tokens,
                           .out = p,
                           .n_rows = rows,
                           .vocab = vocab,
@@ -815,8 +863,10 @@ void check_logits(Rig& rig) {
   };
   int32_t *gpu_top = gpu.in(top), *gpu_drawn = gpu.in(drawn);
   float* gpu_logprob = gpu.in(logprob);
-  run(gpu.ops(), gpu.stream(), gpu.in(logits), gpu.in(row), gpu_top, gpu_drawn, gpu_logprob);
-  run(rig.cpu, rig.cpu_stream, logits.data(), row.data(), top.data(), drawn.data(), logprob.data());
+  run(gpu.ops(), gpu.stream(), gpu.in(logits), gpu.in(row), gpu.in(asked), gpu_top, gpu_drawn,
+      gpu_logprob);
+  run(rig.cpu, rig.cpu_stream, logits.data(), row.data(), asked.data(), top.data(), drawn.data(),
+      logprob.data());
   std::string problem = difference(gpu.out(gpu_top, cells), top);
   rig.report.check("top_k gives the CPU's tokens and writes nothing else", problem.empty(),
                    problem);
@@ -1025,21 +1075,24 @@ int main(int argc, char** argv) {
       {"graph", check_graph}};
   if (argc < 2) {
     stop(
-        "usage: kernel_check LIBRARY [--seed N] [--json FILE] [--only GROUP] [--rates 0] [--fast 1]");
+        "usage: kernel_check LIBRARY [--seed N] [--json FILE] [--only GROUP] [--rates 0] [--fast 1] "
+        "[--small 1]");
   }
   uint32_t seed = std::random_device()();
   std::string json_path, only;
-  bool with_rates = true, with_fast = false;
+  bool with_rates = true, with_fast = false, small = false;
   for (int i = 2; i + 1 < argc; i += 2) {
     if (std::strcmp(argv[i], "--seed") == 0)
       seed = static_cast<uint32_t>(std::strtoul(argv[i + 1], nullptr, 10));
     if (std::strcmp(argv[i], "--json") == 0) json_path = argv[i + 1];
     if (std::strcmp(argv[i], "--only") == 0) only = argv[i + 1];
     if (std::strcmp(argv[i], "--fast") == 0) with_fast = std::strcmp(argv[i + 1], "0") != 0;
+    if (std::strcmp(argv[i], "--small") == 0) small = std::strcmp(argv[i + 1], "0") != 0;
     if (std::strcmp(argv[i], "--rates") == 0) with_rates = std::strcmp(argv[i + 1], "0") != 0;
   }
   g_random.seed(seed);
-  Gpu gpu(argv[1], CudaLimits());
+  CudaLimits limits = small ? small_limits() : CudaLimits();
+  Gpu gpu(argv[1], limits);
   const CudaDeviceInfo& info = gpu.device->info();
   std::printf("%s, compute capability %d.%d, %d multiprocessors, %.1f GiB; seed %u\n\n", info.name,
               info.major, info.minor, info.multiprocessors,
@@ -1047,7 +1100,7 @@ int main(int argc, char** argv) {
   WorkerPool pool(8);
   CpuStream cpu_stream(pool);
   Report report;
-  Rig rig{gpu, cpu_ops(Isa::kScalar), cpu_stream, report};
+  Rig rig{gpu, cpu_ops(Isa::kScalar), cpu_stream, report, small};
   bool ran = false;
   for (const auto& [name, check] : groups) {
     if (!only.empty() && only != name) continue;
@@ -1056,10 +1109,9 @@ int main(int argc, char** argv) {
   }
   if (!ran) stop("--only " + only + ": no such group");
   if (with_fast) {
-    CudaLimits limits;
     limits.fast = true;
     Gpu fast(argv[1], limits);
-    Rig fast_rig{fast, cpu_ops(Isa::kScalar), cpu_stream, report};
+    Rig fast_rig{fast, cpu_ops(Isa::kScalar), cpu_stream, report, small};
     check_matmul(fast_rig, true);
     if (with_rates) std::printf("\nby cuBLASLt:"), (void)rates(fast_rig);
   }

@@ -177,7 +177,7 @@ void RouteBoard::retire_loop() {
     try {
       next = take_released();
     } catch (const std::bad_alloc&) {
-      changed_.wait_until(lock, CondVar::Clock::now() + std::chrono::seconds(1));
+      changed_.wait_until(lock, CondVar::Clock::now() + std::chrono::milliseconds(100));
       continue;
     }
     const bool is_last = stopping_;

@@ -1,6 +1,8 @@
-// What code compiled with -fsanitize=thread calls before each access to memory. Here these calls end
-// in the emulator; that sanitizer's own library is not linked.
+// What code compiled with -fsanitize=thread,alignment calls before each access to memory, and where a
+// pointer is not aligned as its type demands. Here these calls end in the emulator; the sanitizers' own
+// libraries are not linked.
 #include <cstddef>
+#include <cstdint>
 
 #include "tests/device/emulated/machine.h"
 
@@ -41,4 +43,17 @@ int __tsan_atomic32_fetch_add(volatile int* at, int value, int) {
 int __tsan_atomic32_fetch_sub(volatile int* at, int value, int) {
   return __atomic_fetch_sub(at, value, __ATOMIC_SEQ_CST);
 }
+
+#ifndef __SANITIZE_ADDRESS__  // where UBSan's library is linked
+// As libubsan lays it out (ubsan_handlers.h, "TypeMismatchData").
+struct TypeMismatch {
+  const char* file;
+  uint32_t line, column;
+  const void* type;
+  unsigned char log_alignment, kind;
+};
+void __ubsan_handle_type_mismatch_v1(const TypeMismatch* what, const void* data) {
+  specd::emulated::misaligned(data, 1u << what->log_alignment, what->file, what->line);
+}
+#endif
 }

@@ -22,6 +22,8 @@ constexpr size_t kStackBytes = 256 << 10;
 constexpr size_t kStackBytes = 64 << 10;
 #endif
 constexpr size_t kGuardBytes = 4096;
+// Stacks begin at different places of a page; else those of all threads share a few lines of the cache.
+constexpr size_t kStaggerBytes = 64, kStaggers = 48;
 
 bool same(const Where& a, const Where& b) {
   return a.line() == b.line() && a.column() == b.column() && a.file_name() == b.file_name();
@@ -41,11 +43,12 @@ struct Outside {
 // What boost::context allocates a stack with: memory that the worker owns.
 struct OwnStack {
   using traits_type = boost::context::stack_traits;
-  char* top;
+  char* bottom;
+  size_t bytes;
   boost::context::stack_context allocate() {
     boost::context::stack_context made;
-    made.sp = top;
-    made.size = kStackBytes;
+    made.sp = bottom + bytes;
+    made.size = bytes;
     return made;
   }
   void deallocate(boost::context::stack_context&) {}
@@ -136,7 +139,8 @@ void Block::make_worker() {
   const int me = static_cast<int>(workers_.size());
   Worker made;
   made.stack = memory + kGuardBytes;
-  made.fiber = boost::context::fiber(std::allocator_arg, OwnStack{made.stack + kStackBytes},
+  const size_t unused = static_cast<size_t>(me) * 5 % kStaggers * kStaggerBytes;
+  made.fiber = boost::context::fiber(std::allocator_arg, OwnStack{made.stack, kStackBytes - unused},
                                      [this, me](boost::context::fiber&& by) {
                                        resumed(std::move(by), nullptr);
                                        work(me);
@@ -338,6 +342,13 @@ void* Block::shared_at(const char* key, size_t bytes, size_t align) {
   return data;
 }
 
+void Block::misaligned(const void* data, unsigned align, const std::string& at) {
+  in_device_code_ = false;
+  char text[64];
+  std::snprintf(text, sizeof(text), "an access at %p: not aligned to %u bytes", data, align);
+  fail(text, at);
+}
+
 void Block::access(const void* data, size_t bytes, bool write, bool atomic, const void* pc,
                    const Where* where) {
   const auto refuse = [&](const char* wrong) {
@@ -363,10 +374,7 @@ void Block::access(const void* data, size_t bytes, bool write, bool atomic, cons
     if (!write && is_constant(data)) return;
     refuse("host memory");
   }
-  if ((bytes == 2 || bytes == 4 || bytes == 8 || bytes == 16) &&
-      reinterpret_cast<uintptr_t>(data) % bytes != 0) {
-    refuse("not aligned");
-  }
+  if (where != nullptr && reinterpret_cast<uintptr_t>(data) % bytes != 0) refuse("not aligned");
 }
 
 }  // namespace specd::emulated

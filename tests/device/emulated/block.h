@@ -30,9 +30,10 @@ class Block {
                     const void* context, bool orders, Where where);
   void* shared_at(const char* key, size_t bytes, size_t align);
   void* dynamic_shared() { return shared_at("dynamic", dynamic_bytes_, 16); }
-  // pc: of the instruction when there is no line.
+  // where: of what the compiler does not see as an access; else pc, of the instruction.
   void access(const void* data, size_t bytes, bool write, bool atomic, const void* pc,
               const Where* where);
+  [[noreturn]] void misaligned(const void* data, unsigned align, const std::string& at);
   // Reports, and never runs the rest of this block.
   [[noreturn]] void fail(const std::string& what, const std::string& at);
 

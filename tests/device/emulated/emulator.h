@@ -20,9 +20,9 @@
 //   * Barriers: __syncthreads() is reached by every thread of the block at the same line; a warp's
 //     collective by every lane of the same mask at the same line. A thread that has returned reaches
 //     nothing.
-//   * Memory, where translated code is compiled with -fsanitize=thread (its calls end here, not in
-//     that sanitizer): every access is aligned, inside live device memory or shared memory, and reads
-//     nothing that nobody has written. Shared memory starts each block as noise.
+//   * Memory, where translated code is compiled with -fsanitize=thread,alignment (its calls end here,
+//     not in those sanitizers): every access is aligned, inside live device memory or shared memory,
+//     and reads nothing that nobody has written. Shared memory starts each block as noise.
 //   * Races: two accesses to the same byte, one of them a write and not both atomic, by threads of one
 //     block without a barrier in between, or, for device memory, by two blocks of a launch. Only the
 //     last accesses to a byte are remembered, and for device memory only writes: with the order of

@@ -225,5 +225,9 @@ void access(const void* data, size_t bytes, bool write, const void* pc) {
   if (t_block == nullptr || !t_block->in_device_code()) return;
   t_block->access(data, bytes, write, false, pc, nullptr);
 }
+void misaligned(const void* data, unsigned align, const char* file, unsigned line) {
+  if (t_block == nullptr || !t_block->in_device_code()) return;
+  t_block->misaligned(data, align, file + (":" + std::to_string(line)));
+}
 
 }  // namespace specd::emulated

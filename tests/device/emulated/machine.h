@@ -70,5 +70,6 @@ void note_error(cudaError_t error);
 
 // An access by the thread that runs, if device code runs in this thread of the processor.
 void access(const void* data, size_t bytes, bool write, const void* pc);
+void misaligned(const void* data, unsigned align, const char* file, unsigned line);
 
 }  // namespace specd::emulated

@@ -20,7 +20,7 @@
 namespace specd::kernels {
 
 // Must change whenever a declaration in this file changes.
-inline constexpr char kCudaBuild[] = "specd-cuda-5";
+inline constexpr char kCudaBuild[] = "specd-cuda-6";
 
 // What went wrong, as text: what, need, have.
 struct CudaProblem {
@@ -35,12 +35,14 @@ struct CudaDeviceInfo {
   uint64_t total_bytes = 0, free_bytes = 0;  // free: at the time it was opened
 };
 
-// Sizes for the scratch memory of the ops. A matmul with more rows is computed in pieces.
+// Sizes for the scratch memory of the ops. A matmul with more rows is computed in pieces, and so is a
+// pack() of more bytes.
 struct CudaLimits {
   int32_t rows_max = 512;
-  int32_t width_max = 16384;     // the largest n_in
-  int32_t positions_max = 8192;  // the context
-  bool fast = false;             // matmuls over bfloat16 with cuBLASLt: not strict
+  int32_t width_max = 16384;                     // the largest n_in
+  int32_t positions_max = 8192;                  // the context
+  uint64_t scratch_bytes = uint64_t{128} << 20;  // more if rows_max and width_max need it
+  bool fast = false;                             // matmuls over bfloat16 with cuBLASLt: not strict
 };
 
 // One device with one stream. [any] thread, one call at a time; memory may be allocated and

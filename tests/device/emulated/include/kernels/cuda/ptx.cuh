@@ -29,7 +29,8 @@ inline float half_of(uint32_t pair, int which) {
 //
 // The PTX ISA leaves the order of the sum open. order 0: k increasing. order 1: two halves of 8, each
 // summed as a tree, then added to C; the tensor cores of sm_80 and later add groups of 8.
-inline void mma_16x8x16(void* const lanes[specd::emulated::kWarp], const void* context) {
+__attribute__((no_sanitize("thread"))) inline void mma_16x8x16(
+    void* const lanes[specd::emulated::kWarp], const void* context) {
   const int order = *static_cast<const int*>(context);
   float a[16][16], b[16][8], c[16][8];
   for (int lane = 0; lane < specd::emulated::kWarp; ++lane) {

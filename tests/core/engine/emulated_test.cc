@@ -1,0 +1,133 @@
+// The engine on the kernels of kernels/cuda, executed by an emulator (tests/device/emulated). Texts are
+// those of plain decoding there, token by token, and those of the CPU up to choices so close that other
+// bits decide them.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "tests/core/engine_rig.h"
+#include "tests/core/family_models.h"
+#include "tests/core/model/choice_gap.h"
+
+namespace specd {
+namespace {
+
+constexpr float kCloseChoice = 5e-3f;
+
+class Emulated : public EngineTest {
+ protected:
+  void SetUp() override {
+    // The loader keeps what it has loaded.
+    setenv("SPECD_CUDA_LIBRARY", SPECD_TEST_EMULATED_CUDA, 1);
+    EngineTest::SetUp();
+  }
+
+  // `got` is `expected` up to the first choice that is close; those are listed.
+  void expect_near(const std::vector<int32_t>& got, const std::vector<int32_t>& expected,
+                   const Request& r, const std::string& what) {
+    const auto [ours, theirs] = std::mismatch(got.begin(), got.end(), expected.begin());
+    if (ours == got.end()) return;
+    std::vector<int32_t> text =
+        r.prompt_tokens ? *r.prompt_tokens : engine_->encode(r.prompt).value();
+    text.insert(text.end(), got.begin(), ours);
+    const auto gap =
+        choice_gap(model_folder_, kernels::DType::kF32, text, r.sampling.temperature.value_or(0),
+                   r.sampling.seed.value_or(0), *theirs, *ours);
+    ASSERT_TRUE(gap.ok()) << gap.status().to_string();
+    std::printf("%s: token %td is %d, the CPU's %d by %.3g\n", what.c_str(), ours - got.begin(),
+                *ours, *theirs, static_cast<double>(gap.value()));
+    EXPECT_LT(gap.value(), kCloseChoice) << what;
+    EXPECT_GE(gap.value(), 0) << what << ": the CPU's own choice";
+  }
+
+  // Every prompt greedy and seeded, on every route, against plain decoding; then against the CPU.
+  void expect_texts(const std::string& model, int32_t n_tokens) {
+    std::vector<Request> plain;
+    for (const std::string& prompt : prompts()) {
+      plain.push_back(request(prompt, "off", n_tokens));
+      plain.push_back(request(prompt, "off", n_tokens, 0.8f, 77));
+    }
+    EngineOptions o = options(model);
+    model_folder_ = o.model.path;
+    start(o);
+    const std::vector<Outcome> on_cpu = run_all(plain);
+
+    o.devices = {"cuda:0"};
+    start(o);
+    ASSERT_EQ(engine_->status().device.find("cuda:0"), 0u) << engine_->status().device;
+    const std::vector<Outcome> whole = run_all(plain);
+    const std::string file = record(plain, whole);
+
+    o.draft_models = {{.name = "draft",
+                       .path = std::string(SPECD_TEST_ZOO) + "/pico-draft",
+                       .kv_dtype = KvDType::kF32}};
+    o.routes = {
+        route("lookup", plugin("specd.drafter.prompt_lookup"), 4),
+        route("draft",
+              plugin("specd.drafter.draft_target", {{"model", "draft"}, {"draft_tokens", 3}}), 3),
+        route("replay",
+              plugin("specd.drafter.replay",
+                     {{"file", file}, {"acceptance", 0.7}, {"draft_tokens", 4}}),
+              4),
+    };
+    start(o);
+    for (const char* name : {"off", "lookup", "draft", "replay"}) {
+      std::vector<Request> routed = plain;
+      for (Request& each : routed) each.route = name;
+      expect_identical(run_all(routed), whole, name);
+      if (name == std::string("off")) continue;
+      EXPECT_GT(report(name).counts.accepted, 0u) << name;
+      EXPECT_EQ(report(name).counts.lost, 0u) << report(name).last_problem;
+    }
+    for (size_t i = 0; i < plain.size(); ++i) {
+      expect_near(whole[i].tokens, on_cpu[i].tokens, plain[i],
+                  model + ", prompt " + std::to_string(i / 2) + (i % 2 == 0 ? "" : ", seeded"));
+    }
+  }
+
+  std::string model_folder_;
+};
+
+TEST_F(Emulated, texts_of_every_route_are_those_of_plain_decoding) {
+  expect_texts("pico-draft", 24);
+}
+
+TEST_F(Emulated, long_texts_of_the_target_model_too) { expect_texts("pico-target", 96); }
+
+class EmulatedFamily : public Emulated, public testing::WithParamInterface<std::string> {};
+
+TEST_P(EmulatedFamily, writes_what_transformers_writes) {
+  EngineOptions o = options();
+  o.devices = {"cuda:0"};
+  o.model.name = GetParam();
+  o.model.path = model_folder_ = family_folder(folder_, GetParam());
+  o.routes = {route("lookup", plugin("specd.drafter.prompt_lookup"), 4)};
+  start(o);
+  std::vector<Request> plain;
+  std::vector<std::vector<int32_t>> expected;
+  for (const Json& each : family_goldens().at(GetParam())) {
+    Request r = request("", "off", 32);
+    r.prompt_tokens = each.at("prompt").get<std::vector<int32_t>>();
+    plain.push_back(r);
+    expected.push_back(each.at("greedy"));
+    expected.back().resize(32);
+  }
+  const std::vector<Outcome> outcomes = run_all(plain);
+  std::vector<Request> routed = plain;
+  for (Request& each : routed) each.route = "lookup";
+  expect_identical(run_all(routed), outcomes, "lookup");
+  for (size_t i = 0; i < plain.size(); ++i) {
+    expect_near(outcomes[i].tokens, expected[i], plain[i],
+                GetParam() + ", prompt " + std::to_string(i));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, EmulatedFamily, testing::ValuesIn(families()),
+                         [](const auto& family) { return family.param; });
+
+}  // namespace
+}  // namespace specd
