@@ -1,26 +1,26 @@
 // Attention over pages.
 //
-// Strict, but in another order than the CPU: positions in parts of 512 absolute positions.
+// Strict, but in another order than the CPU: positions in parts of 128 absolute positions.
 //   Within a part: score = fma chain over d from zero, times scale; m = the largest;
-//     p_j = exp(score_j - m), 0 beyond position[r]; l = the 512 p_j in 128 sums (j % 128,
-//     increasing j), added as a tree (stride 64, .., 1); acc[d] = fma chain of p_j v_j[d] from
-//     zero over the visible j.
+//     p_j = exp(score_j - m), 0 beyond position[r]; l = the 128 p_j, added as a tree
+//     (stride 64, .., 1); acc[d] = fma chain of p_j v_j[d] from zero over the visible j.
 //   Parts in order: m' = max(M, m); c = exp(M - m'), e = exp(m - m'); L = fma(L, c, l * e);
 //     A[d] = fma(A[d], c, acc[d] * e).
 //   out = A / L.
 //
 // There are two schedules: with few rows each part is one block, and a second kernel joins the
-// parts; with many rows one block goes through all parts of its row.
+// parts; with many rows one block goes through all parts of its row. Parts are small so that one
+// sequence alone fills the device, and so that a thread has one position: it reads K in a loop over
+// d, and V in one over positions, unrolled until enough bytes are on their way.
 #include "kernels/cuda/backend.h"
 #include "kernels/cuda/math.cuh"
 
 namespace specd::kernels::cuda {
 namespace {
 
-constexpr int kPart = 512;
-constexpr int kThreads = 128;
+constexpr int kPart = 128;
+constexpr int kThreads = kPart;
 constexpr int kHeads = 4;  // query heads of one kv head that a block computes together
-constexpr int kEach = kPart / kThreads;
 constexpr int kDimMax = 256;
 
 // Floats stored per part and head: m, l, acc[head_dim].
@@ -76,56 +76,35 @@ __device__ void one_part(const AttentionArgs& a, Shared& shared, int64_t row, in
   const int32_t first = part * kPart, last = a.position[row], span = a.span[row];
   const int32_t visible = min(last - first + 1, kPart);
   const int32_t hidden = max(window_begin(a, row) - first, 0);  // positions before the window
-  const auto seen = [=](int j) { return j >= hidden && j < visible; };
+  const bool seen = t >= hidden && t < visible;
   __syncthreads();  // all threads have finished reading the last part
-  for (int j = hidden + t; j < visible; j += kThreads) {
-    const int32_t p = first + j;
-    shared.slot[j] = p < span
-                         ? a.pages[a.table[row] + p / kPageTokens] * kPageTokens + p % kPageTokens
-                         : a.tail[a.tail_begin[row] + p - span];
-  }
-  __syncthreads();
-
-  float score[kEach][kHeads] = {};
-  size_t at[kEach];
+  float score[kHeads] = {};
+  if (seen) {
+    const int32_t p = first + t;
+    const int32_t slot =
+        p < span ? a.pages[a.table[row] + p / kPageTokens] * kPageTokens + p % kPageTokens
+                 : a.tail[a.tail_begin[row] + p - span];
+    shared.slot[t] = slot;
+    const size_t at = k_at(a.kv, slot, g);
+#pragma unroll 32
+    for (int32_t d = 0; d < dim; ++d) {
+      const float key = widen<kType>(a.kv.k, at + static_cast<size_t>(d) * kPageTokens);
 #pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-    const int j = t + i * kThreads;
-    at[i] = seen(j) ? k_at(a.kv, shared.slot[j], g) : 0;
-  }
-  for (int32_t d = 0; d < dim; ++d) {
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      if (!seen(t + i * kThreads)) continue;
-      const float key = widen<kType>(a.kv.k, at[i] + static_cast<size_t>(d) * kPageTokens);
-#pragma unroll
-      for (int h = 0; h < kHeads; ++h) score[i][h] = __fmaf_rn(shared.q[h][d], key, score[i][h]);
+      for (int h = 0; h < kHeads; ++h) score[h] = __fmaf_rn(shared.q[h][d], key, score[h]);
     }
   }
-
 #pragma unroll
   for (int h = 0; h < kHeads; ++h) {
-    float largest = -INFINITY;
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      score[i][h] = __fmul_rn(score[i][h], a.scale);
-      if (seen(t + i * kThreads)) largest = score[i][h] > largest ? score[i][h] : largest;
-    }
-    shared.sums[h][t] = largest;
+    score[h] = __fmul_rn(score[h], a.scale);
+    shared.sums[h][t] = seen ? score[h] : -INFINITY;
   }
   reduce(shared, m, [](float x, float y) { return x > y ? x : y; });
   __syncthreads();
 #pragma unroll
   for (int h = 0; h < kHeads; ++h) {
-    float sum = 0;
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      const int j = t + i * kThreads;
-      const float p = seen(j) ? exp_strict(__fsub_rn(score[i][h], m[h])) : 0.0f;
-      shared.p[h][j] = p;
-      sum = __fadd_rn(sum, p);
-    }
-    shared.sums[h][t] = sum;
+    const float p = seen ? exp_strict(__fsub_rn(score[h], m[h])) : 0.0f;
+    shared.p[h][t] = p;
+    shared.sums[h][t] = p;
   }
   reduce(shared, l, [](float x, float y) { return __fadd_rn(x, y); });
 
@@ -135,7 +114,7 @@ __device__ void one_part(const AttentionArgs& a, Shared& shared, int64_t row, in
     for (int h = 0; h < kHeads; ++h) acc[h][i] = 0;
     const int32_t d = t + i * kThreads;
     if (d >= dim) continue;
-#pragma unroll 8
+#pragma unroll 32
     for (int j = hidden; j < visible; ++j) {
       const float value = widen<kType>(a.kv.v, v_at(a.kv, shared.slot[j], g) + d);
 #pragma unroll
@@ -169,7 +148,7 @@ __device__ void load_q(const AttentionArgs& a, Shared& shared, int64_t row, int3
 
 // grid: (rows, kv heads * groups of kHeads). One block goes through all parts.
 template <DType kType>
-__global__ void __launch_bounds__(kThreads) attention_rows(AttentionArgs a, int32_t groups) {
+__global__ void __launch_bounds__(kThreads, 4) attention_rows(AttentionArgs a, int32_t groups) {
   __shared__ Shared shared;
   constexpr int kDims = kDimMax / kThreads;
   const int64_t row = blockIdx.x;
@@ -203,7 +182,7 @@ __global__ void __launch_bounds__(kThreads) attention_rows(AttentionArgs a, int3
 
 // grid: (rows, kv heads * groups, parts): writes [row][head][part]{m, l, acc}.
 template <DType kType>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 4)
     attention_parts(AttentionArgs a, int32_t groups, int32_t parts_max, float* scratch) {
   __shared__ Shared shared;
   constexpr int kDims = kDimMax / kThreads;
@@ -238,6 +217,7 @@ __global__ void attention_join(AttentionArgs a, int32_t parts_max, const float* 
   if (parts > parts_max) __trap();  // the device was opened with too small a positions_max
   for (int32_t d = threadIdx.x; d < dim; d += blockDim.x) {
     float m = -INFINITY, l = 0, acc = 0;
+#pragma unroll 8
     for (int32_t part = window_begin(a, row) / kPart; part < parts; ++part) {
       const float* each = from + part * part_floats(dim);
       join(m, l, &acc, 1, each[0], each[1], each + 2 + d);

@@ -194,7 +194,7 @@ __device__ Cut top_p_cut(const float* logits, int32_t vocab, const DrawRow& row,
   return {selected.key, ties};
 }
 
-__global__ void __launch_bounds__(kThreads) draw_kernel(DrawArgs a) {
+__global__ void __launch_bounds__(kThreads, 1) draw_kernel(DrawArgs a) {
   __shared__ Shared shared;
   const int64_t r = blockIdx.x;
   const DrawRow row = a.row[r];
@@ -294,7 +294,7 @@ __global__ void draw_noise_kernel(DrawNoiseArgs a) {
 }
 
 // k rounds: the best of the tokens ranked below the last one found.
-__global__ void __launch_bounds__(kThreads) top_k_kernel(TopKArgs a) {
+__global__ void __launch_bounds__(kThreads, 1) top_k_kernel(TopKArgs a) {
   __shared__ Shared shared;
   const int64_t r = blockIdx.x;
   const float* logits = a.logits + r * stride_of(a.logits_stride, a.vocab);
@@ -315,7 +315,7 @@ __global__ void __launch_bounds__(kThreads) top_k_kernel(TopKArgs a) {
 
 // The sum has a fixed order: each thread adds its ids in increasing order, then a tree over
 // the threads.
-__global__ void __launch_bounds__(kThreads) log_prob_kernel(LogProbArgs a) {
+__global__ void __launch_bounds__(kThreads, 1) log_prob_kernel(LogProbArgs a) {
   __shared__ Shared shared;
   __shared__ double sums[kThreads];
   const int64_t r = blockIdx.x;

@@ -8,13 +8,17 @@
 //   segment s with T s / 8 <= t < T (s + 1) / 8. Per segment, from zero: for each tile the mma with
 //   high, then the one with low. The segments are added in order, regardless of k_segments.
 //
-// With few rows, reading the weights is the limit: a warp computes one segment of 32 outputs, and
-// the 8 warps of a block compute all segments. Every lane reads 16 bytes of weights per tile,
-// contiguous within its warp. With many rows a warp computes 64 outputs by 32 rows and goes through
-// all segments.
+// With few rows, reading the weights is the limit: a warp computes one segment of 16 or 32 outputs,
+// and the 8 warps of a block compute all segments. Every lane reads 16 bytes of weights per tile,
+// contiguous within its warp; enough tiles are on their way at a time that a block alone keeps about
+// 32 KiB in flight. Up to 8 rows, x is split where it is read; else it is split before, since every
+// block reads all of it. With many rows a warp computes 64 outputs by 32 rows and goes through all
+// segments.
 //
 // float32 and float16 weights: a chain of fused multiply-adds in the CPU's order and with its bits.
 #include <cuda_bf16.h>
+
+#include <type_traits>
 
 #include "kernels/cuda/backend.h"
 #include "kernels/cuda/math.cuh"
@@ -57,32 +61,37 @@ __global__ void pack_columns(Element* packed, const Element* source, int32_t n_r
   packed[k * n_out + column_begin + row] = source[unit];
 }
 
-// x as B: [row tile of 8][k tile of 16][lane]{high 0..1, high 8..9, low 0..1, low 8..9}.
+// A lane's part of B: values k, k + 1, k + 8, k + 9 of its row as {high 0..1, high 8..9, low 0..1,
+// low 8..9}.
+__device__ inline uint4 fragment_of(const float (&value)[4]) {
+  uint32_t high[2] = {}, low[2] = {};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const __nv_bfloat16 first = __float2bfloat16_rn(value[i]);
+    const float back = __bfloat162float(first);
+    // An infinite value, or one that became infinite, leaves no remainder.
+    const __nv_bfloat16 rest = __float2bfloat16_rn(isinf(back) ? 0.0f : __fsub_rn(value[i], back));
+    high[i / 2] |= uint32_t{__bfloat16_as_ushort(first)} << (16 * (i % 2));
+    low[i / 2] |= uint32_t{__bfloat16_as_ushort(rest)} << (16 * (i % 2));
+  }
+  return make_uint4(high[0], high[1], low[0], low[1]);
+}
+
+// x as B: [row tile of 8][k tile of 16][lane].
 __global__ void split_x(uint4* out, const float* x, int32_t n_rows, int32_t n_in) {
   const int64_t k_tiles = tiles_of(n_in);
   const int64_t unit = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   const int64_t row_tiles = (n_rows + 7) / 8;
   if (unit >= row_tiles * k_tiles * kWarp) return;
   const int lane = static_cast<int>(unit % kWarp);
-  const int64_t k_tile = unit / kWarp % k_tiles;
   const int64_t row = unit / kWarp / k_tiles * 8 + lane / 4;
-  uint32_t high[2], low[2];
-  for (int part = 0; part < 2; ++part) {
-    const int64_t k = k_tile * 16 + part * 8 + lane % 4 * 2;
-    uint32_t h = 0, l = 0;
-    for (int i = 0; i < 2; ++i) {
-      const float value = row < n_rows && k + i < n_in ? x[row * n_in + k + i] : 0.0f;
-      const __nv_bfloat16 first = __float2bfloat16_rn(value);
-      const float back = __bfloat162float(first);
-      // An infinite value, or one that became infinite, leaves no remainder.
-      const __nv_bfloat16 rest = __float2bfloat16_rn(isinf(back) ? 0.0f : __fsub_rn(value, back));
-      h |= uint32_t{__bfloat16_as_ushort(first)} << (16 * i);
-      l |= uint32_t{__bfloat16_as_ushort(rest)} << (16 * i);
-    }
-    high[part] = h;
-    low[part] = l;
+  const int64_t k_first = unit / kWarp % k_tiles * 16 + lane % 4 * 2;
+  float value[4];
+  for (int i = 0; i < 4; ++i) {
+    const int64_t k = k_first + i / 2 * 8 + i % 2;
+    value[i] = row < n_rows && k < n_in ? x[row * n_in + k] : 0.0f;
   }
-  out[unit] = make_uint4(high[0], high[1], low[0], low[1]);
+  out[unit] = fragment_of(value);
 }
 
 // ---- tensor cores ------------------------------------------------------------------------------
@@ -112,34 +121,71 @@ __device__ inline void store(float* out, const Sums& c, int64_t j0, int64_t r0, 
   }
 }
 
-// grid: (pairs of output tiles, groups of kN row tiles); block: 8 warps, one per segment.
-template <int kN>
+// x as matmul_few gets it: split, or as it is.
+struct SplitX {
+  const uint4* data;
+};
+struct WholeX {
+  const float* data;
+  int32_t n_in;  // a multiple of 16
+};
+
+// grid: (groups of kM output tiles, groups of kN row tiles); block: 8 warps, one per segment.
+template <int kM, int kN, typename X>
 __global__ void __launch_bounds__(kSegments* kWarp)
-    matmul_few(const uint4* weights, const uint4* x, float* out, int32_t n_out, int32_t n_rows,
+    matmul_few(const uint4* weights, X x, float* out, int32_t n_out, int32_t n_rows,
                int64_t k_tiles) {
-  constexpr int kM = 2;
+  constexpr bool kSplit = std::is_same_v<X, SplitX>;
+  static_assert(kSplit || kN == 1, "beyond 8 rows splitting x again costs more than reading it");
   __shared__ float shared[kSegments][kM][kN][4][kWarp];
   const int lane = threadIdx.x % kWarp, segment = threadIdx.x / kWarp;
   const int64_t j_tile = int64_t{blockIdx.x} * kM, r_tile = int64_t{blockIdx.y} * kN;
   const int64_t j_tiles = tiles_of(n_out), r_tiles = (n_rows + 7) / 8;
   const uint4* w[kM];
-  const uint4* b[kN];
   fragments_of(w, weights, j_tile, j_tiles, k_tiles, lane);
-  fragments_of(b, x, r_tile, r_tiles, k_tiles, lane);
+  const uint4* b[kN];
+  const float* row = nullptr;  // of x, for this lane
+  if constexpr (kSplit) {
+    fragments_of(b, x.data, r_tile, r_tiles, k_tiles, lane);
+  } else if (lane / 4 < n_rows) {
+    row = x.data + int64_t{lane / 4} * x.n_in + lane % 4 * 2;
+  }
+  const auto fragment = [&](int64_t k, int n) {
+    if constexpr (kSplit) {
+      return __ldg(b[n] + k * kWarp);
+    } else {
+      float value[4] = {};
+      if (row != nullptr) {
+        const float2 low = __ldg(reinterpret_cast<const float2*>(row + k * 16));
+        const float2 high = __ldg(reinterpret_cast<const float2*>(row + k * 16 + 8));
+        value[0] = low.x, value[1] = low.y, value[2] = high.x, value[3] = high.y;
+      }
+      return fragment_of(value);
+    }
+  };
+  constexpr int kAhead = 8 / kM;  // tiles of k that are read before the first is used
   Sums sums[kM][kN] = {};
   const int64_t end = segment_begin(k_tiles, segment + 1);
-#pragma unroll 4
-  for (int64_t k = segment_begin(k_tiles, segment); k < end; ++k) {
-    uint4 a[kM];
+  for (int64_t k = segment_begin(k_tiles, segment); k < end; k += kAhead) {
+    uint4 a[kAhead][kM];
 #pragma unroll
-    for (int m = 0; m < kM; ++m) a[m] = read_once(w[m] + k * kWarp);
-#pragma unroll
-    for (int n = 0; n < kN; ++n) {
-      const uint4 v = __ldg(b[n] + k * kWarp);
+    for (int i = 0; i < kAhead; ++i) {
 #pragma unroll
       for (int m = 0; m < kM; ++m) {
-        mma(sums[m][n], a[m], v.x, v.y);
-        mma(sums[m][n], a[m], v.z, v.w);
+        if (k + i < end) a[i][m] = read_once(w[m] + (k + i) * kWarp);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      if (k + i >= end) break;
+#pragma unroll
+      for (int n = 0; n < kN; ++n) {
+        const uint4 v = fragment(k + i, n);
+#pragma unroll
+        for (int m = 0; m < kM; ++m) {
+          mma(sums[m][n], a[i][m], v.x, v.y);
+          mma(sums[m][n], a[i][m], v.z, v.w);
+        }
       }
     }
   }
@@ -247,9 +293,28 @@ unsigned blocks_for(int64_t n, int64_t per_block) {
   return static_cast<unsigned>((n + per_block - 1) / per_block);
 }
 
+// With so few blocks of 32 outputs that they do not fill the device, blocks have 16.
+template <int kN, typename X>
+void launch_few(CudaStream& stream, const uint4* weights, X x, float* out, int32_t n_out, int32_t n,
+                int64_t k_tiles) {
+  const unsigned tiles = blocks_for(n_out, 16), rows = blocks_for((n + 7) / 8, kN);
+  if (tiles / 2 * rows < static_cast<unsigned>(stream.multiprocessors)) {
+    matmul_few<1, kN, X><<<dim3(tiles, rows), kSegments * kWarp, 0, stream.handle>>>(
+        weights, x, out, n_out, n, k_tiles);
+  } else {
+    matmul_few<2, kN, X><<<dim3(blocks_for(tiles, 2), rows), kSegments * kWarp, 0, stream.handle>>>(
+        weights, x, out, n_out, n, k_tiles);
+  }
+}
+
 void matmul_bf16(CudaStream& stream, const MatmulArgs& a) {
-  const int64_t k_tiles = tiles_of(a.weights.n_in);
+  const int32_t n_in = a.weights.n_in, n_out = a.weights.n_out;
+  const int64_t k_tiles = tiles_of(n_in);
   const auto* weights = static_cast<const uint4*>(a.weights.data);
+  if (a.n_rows <= 8 && n_in % 16 == 0 && reinterpret_cast<uintptr_t>(a.x) % sizeof(float2) == 0) {
+    launch_few<1>(stream, weights, WholeX{a.x, n_in}, a.out, n_out, a.n_rows, k_tiles);
+    return;
+  }
   auto* x = reinterpret_cast<uint4*>(stream.scratch);
   const uint64_t row_tile_bytes = static_cast<uint64_t>(k_tiles) * kWarp * sizeof(uint4);
   const auto rows_at_once =
@@ -261,25 +326,18 @@ void matmul_bf16(CudaStream& stream, const MatmulArgs& a) {
   for (int32_t done = 0; done < a.n_rows; done += rows_at_once) {
     const int32_t n = a.n_rows - done < rows_at_once ? a.n_rows - done : rows_at_once;
     const int64_t r_tiles = (n + 7) / 8;
-    float* out = a.out + int64_t{done} * a.weights.n_out;
+    float* out = a.out + int64_t{done} * n_out;
     split_x<<<blocks_for(r_tiles * k_tiles * kWarp, 256), 256, 0, stream.handle>>>(
-        x, a.x + int64_t{done} * a.weights.n_in, n, a.weights.n_in);
-    const unsigned pairs = blocks_for(tiles_of(a.weights.n_out), 2);
-    const auto few = [&]<int kN>() {
-      const dim3 grid(pairs, blocks_for(r_tiles, kN));
-      matmul_few<kN><<<grid, kSegments * kWarp, 0, stream.handle>>>(weights, x, out,
-                                                                    a.weights.n_out, n, k_tiles);
-    };
+        x, a.x + int64_t{done} * n_in, n, n_in);
     if (n <= 8) {
-      few.template operator()<1>();
+      launch_few<1>(stream, weights, SplitX{x}, out, n_out, n, k_tiles);
     } else if (n <= 16) {
-      few.template operator()<2>();
+      launch_few<2>(stream, weights, SplitX{x}, out, n_out, n, k_tiles);
     } else if (n <= 32) {
-      few.template operator()<4>();
+      launch_few<4>(stream, weights, SplitX{x}, out, n_out, n, k_tiles);
     } else {
-      const dim3 grid(blocks_for(tiles_of(a.weights.n_out), 16), blocks_for(r_tiles, 8));
-      matmul_many<<<grid, 8 * kWarp, 0, stream.handle>>>(weights, x, out, a.weights.n_out, n,
-                                                         k_tiles);
+      const dim3 grid(blocks_for(tiles_of(n_out), 16), blocks_for(r_tiles, 8));
+      matmul_many<<<grid, 8 * kWarp, 0, stream.handle>>>(weights, x, out, n_out, n, k_tiles);
     }
   }
 }

@@ -490,7 +490,7 @@ void check_attention(Rig& rig) {
   for (const DType type : kTypes) {
     for (const auto& [heads, groups, dim] :
          {std::tuple{5, 1, 64}, {8, 8, 128}, {28, 4, 128}, {2, 1, 80}}) {
-      const int32_t n_pages = 160, positions = rig.small ? 200 : 1500;
+      const int32_t n_pages = 160, positions = rig.small ? 400 : 1500;
       const size_t stride = static_cast<size_t>(groups) * dim * kPageTokens + 32;
       const Typed k = typed(stride * n_pages, type, 1), v = typed(stride * n_pages, type, 1);
       KvLayer cache{.k = gpu.in(k.bytes),
@@ -507,7 +507,7 @@ void check_attention(Rig& rig) {
       const int32_t blocks = groups * ((heads / groups + 3) / 4);
       const int32_t rows = 4 * gpu.device->info().multiprocessors / blocks + (rig.small ? 9 : 40);
       // boundaries of pages and parts
-      const int32_t edges[] = {0, 1, 15, 16, 511, 512, 1023, 1024};
+      const int32_t edges[] = {0, 1, 15, 16, 127, 128, 255, 256};
       const std::vector<float> qkv = floats(static_cast<size_t>(rows) * width);
       std::vector<int32_t> position(rows), span(rows), table(rows), tail_begin(rows), tail;
       for (int32_t r = 0; r < rows; ++r) {
@@ -522,7 +522,7 @@ void check_attention(Rig& rig) {
       }
       tail.push_back(0);
       const float scale = 1 / std::sqrt(static_cast<float>(dim));
-      const int32_t window = heads == 28  ? 700
+      const int32_t window = heads == 28  ? 200
                              : heads == 2 ? 5
                                           : 0;  // over parts, within one, none
       const float* qkv_gpu = gpu.in(qkv);

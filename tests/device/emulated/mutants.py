@@ -1,0 +1,341 @@
+#!/usr/bin/env python3
+"""Whether kernel_check, on the emulator, notices when a kernel is wrong:
+
+    mutants.py BUILD [--only WORDS]
+
+Puts one defect at a time into a copy of a CUDA source, builds libspecd_cuda of it for the emulator, and
+runs the checks of the groups that use it, with three seeds. Each defect must be caught, or be listed with
+the reason why nobody can notice it; a listed one that is caught fails too. BUILD: a built tree of
+the preset cpu. --only: the defects whose description has these words.
+"""
+import concurrent.futures
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+
+from translate import blank_comments
+
+SEEDS = (1, 2, 3)
+LIMIT_SECONDS = 120
+GROUPS = {
+    "attention.cu": ["attention"],
+    "draw.cu": ["logits", "draw", "penalties"],
+    "elementwise.cu": ["elementwise"],
+    "matmul.cu": ["matmul"],
+    "rmsnorm.cu": ["norms"],
+    "rope.cu": ["cache"],
+    "tree.cu": ["tree"],
+}
+
+# (file, what, the text once in the file, its replacement).
+DEFECTS = [
+    ("matmul.cu", "pack_bf16 without its bound on k", "k < n_in ? source[row * n_in + k] : uint16_t{0}",
+     "source[row * n_in + k]"),
+    ("matmul.cu", "pack_bf16 without its bound on units", "if (unit >= n_rows * width) return;", ""),
+    ("matmul.cu", "pack_bf16 swaps the rows of a tile", "j % 16) / 8 * 2", "j % 16) / 8 * 4"),
+    ("matmul.cu", "pack_columns with another stride", "packed[k * n_out + column_begin + row]",
+     "packed[k * n_rows + column_begin + row]"),
+    ("matmul.cu", "pack_columns without its bound", "if (unit >= int64_t{n_rows} * n_in) return;", ""),
+    ("matmul.cu", "pack_columns forgets where its columns begin", "packed[k * n_out + column_begin + row]",
+     "packed[k * n_out + row]"),
+    ("matmul.cu", "split_x without its bound on k", "row < n_rows && k < n_in ?", "row < n_rows ?"),
+    ("matmul.cu", "split_x with its bound on k one too large", "k < n_in ? x[", "k <= n_in ? x["),
+    ("matmul.cu", "split_x without its bound on rows", "row < n_rows && k < n_in ?", "k < n_in ?"),
+    ("matmul.cu", "split_x without its bound on units", "if (unit >= row_tiles * k_tiles * kWarp) return;", ""),
+    ("matmul.cu", "split_x loses the low part", "low[i / 2] |= uint32_t{__bfloat16_as_ushort(rest)} << (16 * (i % 2));", ""),
+    ("matmul.cu", "fragments read beyond the last tile",
+     "first + i < tiles ? first + i : tiles - 1", "first + i"),
+    ("matmul.cu", "store without its bound on outputs", "if (j < n_out && r < n_rows) out[", "if (r < n_rows) out["),
+    ("matmul.cu", "store without its bound on rows", "if (j < n_out && r < n_rows) out[", "if (j < n_out) out["),
+    ("matmul.cu", "store swaps the halves of a fragment", "lane / 4 + i / 2 * 8", "lane / 4 + i % 2 * 8"),
+    ("matmul.cu", "segments overlap", "segment_begin(k_tiles, segment + 1);\n  for",
+     "segment_begin(k_tiles, segment + 1) + (segment < 7 ? 1 : 0);\n  for"),
+    ("matmul.cu", "matmul_few uses tiles that it has not read", "      if (k + i >= end) break;\n", ""),
+    ("matmul.cu", "matmul_few reads too few tiles", "if (k + i < end) a[i][m] =", "if (k + i < end - 1) a[i][m] ="),
+    ("matmul.cu", "x that is not split is read beyond its rows", "} else if (lane / 4 < n_rows) {", "} else {"),
+    ("matmul.cu", "x that is not split is read for too few rows", "} else if (lane / 4 < n_rows) {", "} else if (lane / 4 < n_rows - 1) {"),
+    ("matmul.cu", "x that is not split is read 8 values too early", "row + k * 16 + 8));", "row + k * 16));"),
+    ("matmul.cu", "the last tile of an odd number is left out", "dim3(blocks_for(tiles, 2), rows)", "dim3(tiles / 2, rows)"),
+    ("matmul.cu", "matmul_few skips the last segment", "for (int s = 1; s < kSegments; ++s) sum",
+     "for (int s = 1; s < kSegments - 1; ++s) sum"),
+    ("matmul.cu", "matmul_few adds the segments in another order", "shared[0][m][n][i][lane];\n#pragma unroll\n      for (int s = 1; s < kSegments; ++s) sum = __fadd_rn(sum, shared[s][m]",
+     "shared[7][m][n][i][lane];\n#pragma unroll\n      for (int s = 1; s < kSegments; ++s) sum = __fadd_rn(sum, shared[7 - s][m]"),
+    ("matmul.cu", "matmul_few without the low part", "mma(sums[m][n], a[i][m], v.z, v.w);", ""),
+    ("matmul.cu", "matmul_few with the low part first", "mma(sums[m][n], a[i][m], v.x, v.y);\n          mma(sums[m][n], a[i][m], v.z, v.w);",
+     "mma(sums[m][n], a[i][m], v.z, v.w);\n          mma(sums[m][n], a[i][m], v.x, v.y);"),
+    ("matmul.cu", "matmul_few computes tiles beyond the end",
+     "if (j_tile + m >= j_tiles || r_tile + n >= r_tiles) continue;", ""),
+    ("matmul.cu", "matmul_few leaves tiles out", "for (int tile = segment; tile < kM * kN; tile += kSegments)",
+     "for (int tile = segment; tile < kM * kN - 1; tile += kSegments)"),
+    ("matmul.cu", "matmul_many skips a segment", "for (int segment = 0; segment < kSegments; ++segment) {",
+     "for (int segment = 0; segment < kSegments - 1; ++segment) {"),
+    ("matmul.cu", "matmul_many starts from what was there", "segment == 0 ? sums[m][n].v[i] :", "false ? sums[m][n].v[i] :"),
+    ("matmul.cu", "matmul_many goes on beyond the end", "if (j_tile >= j_tiles || r_tile >= r_tiles) return;", ""),
+    ("matmul.cu", "matmul_many stores tiles beyond the end",
+     "if (j_tile + m < j_tiles && r_tile + n < r_tiles) {", "{"),
+    ("matmul.cu", "matmul_chain goes beyond the last output", "if (j >= n_out) return;", "if (j > n_out) return;"),
+    ("matmul.cu", "matmul_chain loses the last k of a segment", "for (int32_t k = begin; k < end; ++k) {",
+     "for (int32_t k = begin; k < end - 1; ++k) {"),
+    ("matmul.cu", "matmul_chain is one long chain", "float sum = 0;\n    for (int32_t k",
+     "float sum = total;\n    total = 0;\n    for (int32_t k"),
+    ("matmul.cu", "too few row tiles in the grid", "rows = blocks_for((n + 7) / 8, kN);",
+     "rows = blocks_for((n + 7) / 8, kN + 1);"),
+    ("matmul.cu", "a piece of rows begins where the first did", "x, a.x + int64_t{done} * n_in, n, n_in);",
+     "x, a.x, n, n_in);"),
+    ("matmul.cu", "a piece of a pack begins where the first did", "const int32_t begin = a.column_begin + done;",
+     "const int32_t begin = a.column_begin;"),
+
+    ("attention.cu", "a row does not see itself", "min(last - first + 1, kPart)", "min(last - first, kPart)"),
+    ("attention.cu", "a row sees one too many", "min(last - first + 1, kPart)", "min(last - first + 2, kPart)"),
+    ("attention.cu", "the window is one too wide", "a.position[row] - a.window + 1, 0)", "a.position[row] - a.window, 0)"),
+    ("attention.cu", "the window is not applied within a part", "max(window_begin(a, row) - first, 0)", "0"),
+    ("attention.cu", "the first of the tail is read from the pages", "p < span ?", "p <= span ?"),
+    ("attention.cu", "the tail is read one further", "a.tail_begin[row] + p - span]", "a.tail_begin[row] + p - span + 1]"),
+    ("attention.cu", "the slot of a page is lost", "* kPageTokens + p % kPageTokens\n", "* kPageTokens\n"),
+    ("attention.cu", "K without the stride of a page",
+     "return slot / kPageTokens * kv.page_stride + static_cast<size_t>(g) * kv.head_dim * kPageTokens +",
+     "return static_cast<size_t>(slot / kPageTokens * kv.n_kv_heads + g) * kv.head_dim * kPageTokens +"),
+    ("attention.cu", "V of another head", "(static_cast<size_t>(g) * kPageTokens + slot", "(static_cast<size_t>(g ^ 1) * kPageTokens + slot"),
+    ("attention.cu", "q of unused heads is read", "h < n_heads ? q[i] : 0.0f;", "q[i];"),
+    ("attention.cu", "p beyond sight is not written", "    shared.p[h][t] = p;\n", "    if (seen) shared.p[h][t] = p;\n"),
+    ("attention.cu", "p beyond sight counts", "const float p = seen ? exp_strict(__fsub_rn(score[h], m[h])) : 0.0f;",
+     "const float p = exp_strict(__fsub_rn(score[h], m[h]));"),
+    ("attention.cu", "the largest is looked for beyond sight", "shared.sums[h][t] = seen ? score[h] : -INFINITY;", "shared.sums[h][t] = score[h];"),
+    ("attention.cu", "the largest is that of one thread less", "    if (t >= stride) continue;", "    if (t >= stride - 1) continue;"),
+    ("attention.cu", "V is read beyond the head", "    if (d >= dim) continue;\n", ""),
+    ("attention.cu", "acc begins before the window", "for (int j = hidden; j < visible; ++j) {", "for (int j = 0; j < visible; ++j) {"),
+    ("attention.cu", "acc leaves out the last", "for (int j = hidden; j < visible; ++j) {", "for (int j = hidden; j < visible - 1; ++j) {"),
+    ("attention.cu", "a part is lost at its boundary", "return position / kPart + 1;", "return (position + kPart - 1) / kPart;"),
+    ("attention.cu", "rows stores unused heads", "if (h < n_heads && d < dim) {", "if (d < dim) {"),
+    ("attention.cu", "rows stores beyond the head", "if (h < n_heads && d < dim) {", "if (h < n_heads) {"),
+    ("attention.cu", "parts stores unused heads", "    if (h >= n_heads) continue;\n", ""),
+    ("attention.cu", "parts stores beyond the head", "if (d < dim) to[2 + d] = acc[h][i];", "to[2 + d] = acc[h][i];"),
+    ("attention.cu", "parts has room for acc only", "return head_dim + 2;", "return head_dim;"),
+    ("attention.cu", "parts are joined from the first although the window hides it",
+     "#pragma unroll 8\n    for (int32_t part = window_begin(a, row) / kPart;", "for (int32_t part = 0;"),
+    ("attention.cu", "a part joins without its scale", "__fmul_rn(part_l, e)", "part_l"),
+    ("attention.cu", "heads of another kv head", "head = g * per_kv + h0;\n  load_q(a, shared, row, head, n_heads);\n  float M",
+     "head = g + h0;\n  load_q(a, shared, row, head, n_heads);\n  float M"),
+
+    ("draw.cu", "the k-th largest is one too far", "return static_cast<double>(row.top_k);", "return static_cast<double>(row.top_k) + 1;"),
+    ("draw.cu", "a bin is passed that reaches the limit", "before + sum) >= limit", "before + sum) > limit"),
+    ("draw.cu", "a bin counts for those above it", "votes == 0 ? sum : sum - own, last", "sum, last"),
+    ("draw.cu", "a scan of half a warp", "for (uint32_t offset = 1; offset < 32;", "for (uint32_t offset = 1; offset < 16;"),
+    ("draw.cu", "a scan adds what is above the warp", "if (lane >= offset) sum += above;", "sum += above;"),
+    ("draw.cu", "bins are left out between two warps' worth", "for (uint32_t top = size - 1;; top -= 32) {", "for (uint32_t top = size - 1;; top -= 33) {"),
+    ("draw.cu", "weights without atomics", "if (weight != 0) atomicAdd(&shared.sums[digits & (size - 1)], weight);",
+     "shared.sums[digits & (size - 1)] += weight;"),
+    ("draw.cu", "bins are not all cleared", "for (int i = threadIdx.x; i < kBins; i += kThreads) shared.sums[i] = 0;",
+     "for (int i = threadIdx.x; i < kBins - kThreads; i += kThreads) shared.sums[i] = 0;"),
+    ("draw.cu", "bins keep the last digit's counts", "  for (int i = threadIdx.x; i < kBins; i += kThreads) shared.sums[i] = 0;\n",
+     "  if (shared.selected.key == 0) {\n    for (int i = threadIdx.x; i < kBins; i += kThreads) shared.sums[i] = 0;\n  }\n"),
+    ("draw.cu", "reduce_warp shuffles half a warp", "other.value = __shfl_down_sync(kAllLanes,", "other.value = __shfl_down_sync(0x0000ffffu,"),
+    ("draw.cu", "reduce_warp starts at 8", "for (int offset = 16; offset > 0;", "for (int offset = 8; offset > 0;"),
+    ("draw.cu", "reduce_block leaves a warp out", "value = reduce_warp(shared.best[threadIdx.x], pick);",
+     "value = reduce_warp(shared.best[threadIdx.x == 31 ? 0 : threadIdx.x], pick);"),
+    ("draw.cu", "ties go to the higher token", "return a.token < b.token ? a : b;", "return a.token > b.token ? a : b;"),
+    ("draw.cu", "a vote of half a warp", "__ballot_sync(kAllLanes, tie)", "__ballot_sync(0x0000ffffu, tie)"),
+    ("draw.cu", "a tie counts itself", "__popc(vote & ((1u << lane) - 1)), all", "__popc(vote & ((2u << lane) - 1)), all"),
+    ("draw.cu", "a tie too many is kept", "rank < cut.ties)", "rank <= cut.ties)"),
+    ("draw.cu", "ties of earlier rounds are forgotten", "      ties += all;\n", ""),
+    ("draw.cu", "top-p of everything, not of the top k", "return key < lowest ? 0 : mass_of(l, max);", "return mass_of(l, max);"),
+    ("draw.cu", "top-p sums some of the bins", "total += __shfl_xor_sync(kAllLanes, total, lanes);", "total += 0 * __shfl_xor_sync(kAllLanes, total, lanes);"),
+    ("draw.cu", "another digit is searched", "if (digits / size != prefix) continue;", "if (digits / size < prefix) continue;"),
+    ("draw.cu", "the look goes beyond the vocabulary", "  for (int32_t t = threadIdx.x; t < vocab; t += kThreads) {\n    const float l = logits[t];",
+     "  for (int32_t t = threadIdx.x; t <= vocab; t += kThreads) {\n    const float l = logits[t];"),
+    ("draw.cu", "the draw goes beyond the vocabulary", "bool kept = t < vocab && (", "bool kept = t <= vocab && ("),
+    ("draw.cu", "top_k goes beyond the vocabulary", "for (int32_t t = threadIdx.x; t < a.vocab; t += kThreads) {\n      const float value",
+     "for (int32_t t = threadIdx.x; t <= a.vocab; t += kThreads) {\n      const float value"),
+    ("draw.cu", "top_k finds the same token again", "(value == last.value && t > last.token)", "(value == last.value && t >= last.token)"),
+    ("draw.cu", "log_prob sums beyond the vocabulary", "for (int32_t t = threadIdx.x; t < a.vocab; t += kThreads) {\n    sum",
+     "for (int32_t t = threadIdx.x; t <= a.vocab; t += kThreads) {\n    sum"),
+    ("draw.cu", "log_prob sums half the threads", "for (int width = kThreads / 2; width > 0;", "for (int width = kThreads / 4; width > 0;"),
+    ("draw.cu", "log_prob of tokens that are none", "    if (token[i] < 0 || token[i] >= a.vocab) continue;\n", ""),
+    ("draw.cu", "log_prob of the token after the last", "token[i] >= a.vocab) continue;", "token[i] > a.vocab) continue;"),
+    ("draw.cu", "noise beyond the vocabulary", "for (int i = 0; i < 4 && t + i < a.vocab; ++i)", "for (int i = 0; i < 4; ++i)"),
+    ("draw.cu", "noise of another position", "static_cast<uint32_t>(a.position[r]), x);", "static_cast<uint32_t>(r), x);"),
+    ("draw.cu", "penalties of a token twice", "    if (!elsewhere) apply(token, on_path(token, i));", "    apply(token, on_path(token, i));"),
+    ("draw.cu", "penalties count the path once too often", "for (int32_t i = begin; i < row.path_end; ++i) n +=", "for (int32_t i = begin; i <= row.path_end; ++i) n +="),
+    ("draw.cu", "penalties of the path's first token only", "i < row.path_end; i += threads) {", "i < row.path_begin + 1; i += threads) {"),
+
+    ("rmsnorm.cu", "the tree leaves a sum out", "if (t < stride) sums[t]", "if (t < stride - 1) sums[t]"),
+    ("rmsnorm.cu", "the tree starts at a quarter", "for (int stride = kThreads / 2;", "for (int stride = kThreads / 4;"),
+    ("rmsnorm.cu", "rmsnorm does not keep x + delta", "      a.x[first + i] = x;\n", ""),
+    ("rmsnorm.cu", "rmsnorm beyond the row", "for (int32_t i = t; i < n; i += kThreads) out[i]", "for (int32_t i = t; i <= n; i += kThreads) out[i]"),
+    ("rmsnorm.cu", "head_norm of the wrong weight", "head < a.n_heads ? a.q_weight", "head <= a.n_heads ? a.q_weight"),
+    ("rmsnorm.cu", "head_norm of v too", "static_cast<unsigned>(a.n_heads + a.n_kv_heads));", "static_cast<unsigned>(a.n_heads + 2 * a.n_kv_heads));"),
+    ("rmsnorm.cu", "head_norm with a row's stride without k and v", "(a.n_heads + 2 * a.n_kv_heads) + head)", "(a.n_heads + a.n_kv_heads) + head)"),
+
+    ("rope.cu", "V of another page", "const size_t page = static_cast<size_t>(a.slot[r] / kPageTokens);", "const size_t page = static_cast<size_t>(a.slot[r] / kPageTokens) / 2;"),
+    ("rope.cu", "v is rotated like k", "head >= a.n_heads + groups;", "head > a.n_heads + groups;"),
+    ("rope.cu", "q is appended", "    if (head < a.n_heads) continue;\n", ""),
+    ("rope.cu", "the rotation of another row", "const float* cos_sin = a.cos_sin + r * dim;", "const float* cos_sin = a.cos_sin;"),
+    ("rope.cu", "the rotation goes the other way", "__fsub_rn(-0.0f, __fmul_rn(q, s))", "__fmul_rn(q, s)"),
+    ("rope.cu", "half of k is appended", "    narrow<kType>(a.kv.k, base + static_cast<size_t>(i + half) * kPageTokens, high);\n", ""),
+    ("rope.cu", "moves of several heads in one block", "const auto blocks = static_cast<unsigned>(a.kv.n_kv_heads);", "const auto blocks = 1u;"),
+    ("rope.cu", "moves backwards", "for (int32_t i = 0; i < a.n; ++i) {", "for (int32_t i = a.n - 1; i >= 0; --i) {"),
+    ("rope.cu", "a move loses V", "      v[to_page + to * dim + d] = v[from_page + from * dim + d];\n", ""),
+    ("rope.cu", "the table beyond its half", "for (int32_t i = threadIdx.x; i < half; i += blockDim.x) {\n    const float angle",
+     "for (int32_t i = threadIdx.x; i <= half; i += blockDim.x) {\n    const float angle"),
+
+    ("tree.cu", "clamp_nodes accepts any token", "token[n] >= 0 && token[n] < a.vocab) ++n;", "token[n] >= 0) ++n;"),
+    ("tree.cu", "clamp_nodes accepts a negative token", "n < most && token[n] >= 0 && ", "n < most && "),
+    ("tree.cu", "clamp_nodes beyond the capacity", "const int32_t most = min(a.n_nodes[s], a.capacity);", "const int32_t most = a.n_nodes[s];"),
+    ("tree.cu", "walk_tree beyond n_nodes", "const int32_t n_nodes = min(a.n_nodes[s], a.capacity);", "const int32_t n_nodes = a.capacity;"),
+    ("tree.cu", "walk_tree beyond the path's room", "node < n_nodes && n < a.path_capacity;", "node < n_nodes;"),
+    ("tree.cu", "walk_tree follows skipped nodes", "if (skipped || a.parent", "if (a.parent"),
+    ("tree.cu", "walk_tree ignores parents", "a.parent[row + node] != at ||", ""),
+    ("tree.cu", "pick_tokens accepts any token", "token >= 0 && token < a.vocab ? token", "token >= 0 ? token"),
+    ("tree.cu", "pick_tokens beyond the last", "if (i >= a.n) return;", ""),
+
+    ("elementwise.cu", "embed beyond the row", "  if (i >= a.n) return;\n  a.out[r * a.n + i] = widen", "  a.out[r * a.n + i] = widen"),
+    ("elementwise.cu", "silu_mul with gate and up swapped", "const float up = a.gate_up[r * 2 * a.n + a.n + i];", "const float up = a.gate_up[r * 2 * a.n + i];"),
+    ("elementwise.cu", "add_bias beyond the row", "  if (i < a.n) a.x[at]", "  a.x[at]"),
+    ("elementwise.cu", "gather_rows of the wrong row", "static_cast<int64_t>(a.row[r]) * a.n", "static_cast<int64_t>(r) * a.n"),
+    ("elementwise.cu", "one block of columns too few", "(n + kThreads - 1) / kThreads", "n / kThreads"),
+]
+
+# Description -> why nobody can notice it.
+EQUIVALENT = {
+    "attention.cu: p beyond sight is not written": "nobody reads it: acc goes over what the row sees",
+    "matmul.cu: matmul_few computes tiles beyond the end": "store() has its bounds; the tiles repeat the last one",
+    "matmul.cu: matmul_many goes on beyond the end": "as for matmul_few",
+    "matmul.cu: matmul_many stores tiles beyond the end": "as for matmul_few",
+}
+
+
+def barriers(name, text):
+    """(what, mutated text) for each __syncthreads(); of a source, taken out one by one."""
+    function, depth, n = "", 0, 0
+    header = 0
+    code = blank_comments(text)
+    for match in re.finditer(r"[{};]|__syncthreads\(\);", code):
+        token = match.group()
+        if token == "{":
+            if depth == 2:
+                names = [each for each in re.findall(r"(\w+)\s*\(", code[header:match.start()])
+                         if each != "__launch_bounds__"]
+                function, n = (names or [""])[0], 0
+            depth += 1
+        elif token == "}":
+            depth -= 1
+        elif token.startswith("__sync"):
+            n += 1
+            yield (f"barrier {n} of {function} removed",
+                   text[:match.start()] + ";" + text[match.end():])
+        if depth == 2:
+            header = match.end()
+
+
+def all_defects(folder):
+    for name in sorted(GROUPS):
+        with open(os.path.join(folder, name), encoding="utf-8") as file:
+            text = file.read()
+        for what, mutated in barriers(name, text):
+            yield name, what, mutated
+        for which, what, old, new in DEFECTS:
+            if which != name:
+                continue
+            if text.count(old) != 1:
+                sys.exit(f"mutants.py: {name}: {what}: its text occurs {text.count(old)} times, not once:\n{old}")
+            yield name, what, text.replace(old, new)
+
+
+class Bench:
+    def __init__(self, build):
+        self.build = os.path.abspath(build)
+        self.root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+        self.kernels = os.path.join(self.root, "kernels", "cuda")
+        self.check = os.path.join(self.build, "bin", "kernel_check")
+        with open(os.path.join(self.build, "compile_commands.json"), encoding="utf-8") as file:
+            self.commands = {each["file"]: each for each in json.load(file)
+                             if "/specd_cuda_emulated.dir/" in each["command"]}
+        self.objects = {os.path.basename(source).replace(".cc", ".cu"): self.output_of(each)
+                        for source, each in self.commands.items()}
+
+    def output_of(self, entry):
+        words = shlex.split(entry["command"])
+        return os.path.join(entry["directory"], words[words.index("-o") + 1])
+
+    def library(self, name, text, folder):
+        """Builds the library with this text in place of a source; an error message, or its path."""
+        translated = next(source for source in self.commands if source.endswith("/" + name.replace(".cu", ".cc")))
+        entry = self.commands[translated]
+        mutated, cc, o = (os.path.join(folder, name + end) for end in ("", ".cc", ".o"))
+        with open(mutated, "w", encoding="utf-8") as file:
+            file.write(text)
+        translate = os.path.join(os.path.dirname(os.path.abspath(__file__)), "translate.py")
+        compile_it = [word for word in shlex.split(entry["command"]) if word not in ("-MD",)]
+        compile_it[compile_it.index("-o") + 1] = o
+        compile_it = [cc if word == translated else word for word in compile_it]
+        out = os.path.join(folder, "libspecd_cuda.so")
+        others = [each for source, each in self.objects.items() if source != name]
+        libraries = os.path.join(self.build, "test_lib")
+        for command in ([sys.executable, translate, mutated, cc], compile_it,
+                        ["c++", "-shared", "-o", out, o, *others, "-L" + libraries, "-lspecd_emulated_cuda",
+                         "-Wl,-rpath," + libraries]):
+            done = subprocess.run(command, capture_output=True, text=True, cwd=entry["directory"])
+            if done.returncode != 0:
+                return None, done.stderr
+        return out, ""
+
+    def caught(self, name, library):
+        """What noticed, or ""."""
+        for seed in SEEDS:
+            for group in GROUPS[name]:
+                env = dict(os.environ, SPECD_EMULATED_CUDA=f"seed={seed},multiprocessors=1,seconds=60,"
+                                                           f"mma_order={seed % 2}")
+                try:
+                    done = subprocess.run([self.check, library, "--seed", str(seed), "--small", "1", "--rates",
+                                           "0", "--only", group], capture_output=True, text=True, env=env,
+                                          timeout=LIMIT_SECONDS)
+                except subprocess.TimeoutExpired:
+                    return f"{group}, seed {seed}: does not end"
+                if done.returncode != 0:
+                    words = [line for line in done.stderr.splitlines() if line.startswith("emulated CUDA")]
+                    words += [line for line in done.stdout.splitlines() if line.startswith("FAILED")]
+                    return f"{group}, seed {seed}: {(words or [f'exit status {done.returncode}'])[0]}"
+        return ""
+
+
+def judge(bench, name, what, text):
+    with tempfile.TemporaryDirectory(prefix="specd-mutant-") as folder:
+        library, error = bench.library(name, text, folder)
+        if library is None:
+            return False, "does not compile: " + error.strip()[:500]
+        noticed = bench.caught(name, library)
+    why = EQUIVALENT.get(f"{name}: {what}")
+    if why is None:
+        return noticed != "", noticed or "SURVIVED"
+    return noticed == "", why if noticed == "" else "listed as equivalent, but caught: " + noticed
+
+
+def main():
+    words = sys.argv[1:]
+    only = ""
+    if len(words) == 3 and words[1] == "--only":
+        only = words[2]
+    elif len(words) != 1:
+        sys.exit(__doc__)
+    bench = Bench(words[0])
+    wanted = [each for each in all_defects(bench.kernels) if only in f"{each[0]}: {each[1]}"]
+    stale = set(EQUIVALENT) - {f"{name}: {what}" for name, what, _ in all_defects(bench.kernels)}
+    if stale:
+        sys.exit(f"mutants.py: no such defect: {', '.join(sorted(stale))}")
+    n_bad = n_equivalent = 0
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        results = pool.map(lambda each: judge(bench, *each), wanted)
+        for (name, what, _), (good, words) in zip(wanted, results):
+            n_bad += not good
+            n_equivalent += good and f"{name}: {what}" in EQUIVALENT
+            print(f"{'ok' if good else 'FAILED':6} {name}: {what}: {words}", flush=True)
+    print(f"{len(wanted)} defects, {len(wanted) - n_bad - n_equivalent} caught, {n_equivalent} equivalent, {n_bad} failed")
+    sys.exit(1 if n_bad or not wanted else 0)
+
+
+if __name__ == "__main__":
+    main()

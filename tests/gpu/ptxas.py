@@ -1,0 +1,124 @@
+#!/usr/bin/env python3
+"""What ptxas says of the kernels, without a GPU:
+
+    ptxas.py            compares with ptxas.txt
+    ptxas.py --update   writes ptxas.txt
+
+For sm_80, sm_90 and sm_100: registers of a thread, bytes that spill, shared memory of a block, and the
+blocks and the share of the warps that fit on a multiprocessor at a time. The table belongs to one version of nvcc;
+with another one there is nothing to compare (exit status 77). Registers that spill are refused.
+"""
+import concurrent.futures
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+TABLE = os.path.join(ROOT, "tests", "gpu", "ptxas.txt")
+SKIPPED = 77
+# CUDA C++ programming guide, "Technical Specifications per Compute Capability": shared memory of a
+# multiprocessor. The rest is the same for all three.
+SHARED = {80: 164 << 10, 90: 228 << 10, 100: 228 << 10}
+REGISTERS, WARPS, BLOCKS, RESERVED = 65536, 64, 32, 1 << 10
+# Threads of a block, as launched.
+THREADS = {
+    "attention_rows": 128, "attention_parts": 128, "attention_join": 128, "draw_kernel": 1024,
+    "penalize_kernel": 256, "draw_noise_kernel": 256, "top_k_kernel": 1024, "log_prob_kernel": 1024,
+    "embed_kernel": 256, "silu_mul_kernel": 256, "add_bias_kernel": 256, "gather_rows_kernel": 256,
+    "pack_bf16": 256, "pack_columns": 256, "split_x": 256, "matmul_few": 256, "matmul_many": 256,
+    "matmul_chain": 128, "to_bfloat16": 256, "rmsnorm_kernel": 256, "head_norm_kernel": 256,
+    "rope_table_kernel": 64, "rope_append_kernel": 64, "kv_move_kernel": 128, "pick_tokens_kernel": 128,
+    "clamp_nodes_kernel": 128, "walk_tree_kernel": 128,
+}
+
+
+def up(n, to):
+    return (n + to - 1) // to * to
+
+
+def fits(architecture, threads, registers, shared):
+    """Blocks on a multiprocessor."""
+    warps = threads // 32
+    by_registers = REGISTERS // (up(registers * 32, 256) * warps)
+    by_shared = SHARED[architecture] // up(shared + RESERVED, 128)
+    return min(by_registers, by_shared, WARPS // warps, BLOCKS)
+
+
+def short(name):
+    """'void specd::kernels::cuda::(anonymous namespace)::f<(specd::kernels::DType)1>(..)' -> 'f<1>'."""
+    name = re.sub(r"\(anonymous namespace\)::|specd::kernels::(?:cuda::)?|\((?:DType|int)\)", "", name)
+    return re.sub(r"^void ", "", name[:name.rindex("(")])
+
+
+def lines_of(source, architecture):
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            ["nvcc", "-std=c++20", "-O3", "--fmad=false", "-I", ROOT, "-I", f"{ROOT}/kernels/include", "-cubin",
+             f"-arch=sm_{architecture}", "-Xptxas=-v", f"{ROOT}/kernels/cuda/{source}", "-o", f"{folder}/out"],
+            capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        sys.exit(f"{source}, sm_{architecture}: {done.stderr}")
+    names = re.findall(r"Compiling entry function '(\w+)'", done.stderr)
+    plain = subprocess.run(["c++filt", *names], capture_output=True, text=True, check=True).stdout.splitlines()
+    spills = re.findall(r"(\d+) bytes spill stores, (\d+) bytes spill loads", done.stderr)
+    used = re.findall(r"Used (\d+) registers[^\n]*", done.stderr)
+    whole = re.findall(r"Used \d+ registers[^\n]*", done.stderr)
+    lines = []
+    for name, (stores, loads), registers, text in zip(plain, spills, used, whole):
+        shared = re.search(r"(\d+) bytes smem", text)
+        shared = int(shared.group(1)) if shared else 0
+        kernel = short(name)
+        threads = THREADS.get(kernel.split("<")[0])
+        if threads is None:
+            if kernel.startswith("probe"):
+                continue
+            sys.exit(f"{source}: {kernel} is not in THREADS of ptxas.py; add the threads of its block")
+        blocks = fits(architecture, threads, int(registers), shared)
+        occupancy = blocks * threads * 100 // (WARPS * 32)
+        lines.append(f"sm_{architecture:<4} {kernel:40} {registers:>4} {int(stores) + int(loads):>6} {shared:>7} "
+                     f"{blocks:>7} {occupancy:>5} %")
+    return lines
+
+
+def main():
+    update = sys.argv[1:] == ["--update"]
+    if sys.argv[1:] and not update:
+        sys.exit(__doc__)
+    try:
+        version = subprocess.run(["nvcc", "--version"], capture_output=True, text=True, check=True).stdout
+    except (FileNotFoundError, subprocess.CalledProcessError):
+        print("there is no nvcc")
+        sys.exit(SKIPPED)
+    version = re.search(r"release [\d.]+, V([\d.]+)", version).group(1)
+    if not update:
+        with open(TABLE, encoding="utf-8") as file:
+            expected = file.read()
+        if f"nvcc {version}\n" not in expected:
+            print(f"{TABLE} is of another nvcc than {version}")
+            sys.exit(SKIPPED)
+    sources = sorted(name for name in os.listdir(f"{ROOT}/kernels/cuda") if name.endswith(".cu"))
+    jobs = [(source, architecture) for architecture in sorted(SHARED) for source in sources]
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        lines = [line for each in pool.map(lambda job: sorted(lines_of(*job)), jobs) for line in each]
+    spilled = [line for line in lines if line.split("%")[0].split()[-4] != "0"]
+    text = (f"# By tests/gpu/ptxas.py, nvcc {version}\n"
+            f"# {'':4} {'kernel':40} {'reg.':>4} {'spills':>6} {'shared':>7} {'blocks':>7} {'warps':>7}\n"
+            + "\n".join(lines) + "\n")
+    if update:
+        with open(TABLE, "w", encoding="utf-8") as file:
+            file.write(text)
+    elif text != expected:
+        before, now = set(expected.splitlines()), set(text.splitlines())
+        print("".join(f"was {line}\n" for line in sorted(before - now)) +
+              "".join(f"is  {line}\n" for line in sorted(now - before)) +
+              "look whether that is what you want, then run tests/gpu/ptxas.py --update")
+        sys.exit(1)
+    if spilled:
+        sys.exit("registers spill:\n" + "\n".join(spilled))
+    print(f"{len(lines)} kernels, none spills")
+
+
+if __name__ == "__main__":
+    main()
