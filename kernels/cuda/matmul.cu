@@ -231,6 +231,7 @@ __global__ void __launch_bounds__(8 * kWarp)
   for (int segment = 0; segment < kSegments; ++segment) {
     Sums sums[kM][kN] = {};
     const int64_t end = segment_begin(k_tiles, segment + 1);
+#pragma unroll 2  // with more, registers spill on sm_100
     for (int64_t k = segment_begin(k_tiles, segment); k < end; ++k) {
       uint4 a[kM];
 #pragma unroll

@@ -48,7 +48,7 @@ def fits(architecture, threads, registers, shared):
 
 def short(name):
     """'void specd::kernels::cuda::(anonymous namespace)::f<(specd::kernels::DType)1>(..)' -> 'f<1>'."""
-    name = re.sub(r"\(anonymous namespace\)::|specd::kernels::(?:cuda::)?|\((?:DType|int)\)", "", name)
+    name = re.sub(r"\(anonymous namespace\)::|specd::kernels::(?:cuda::)?", "", name).replace("(DType)", "")
     return re.sub(r"^void ", "", name[:name.rindex("(")])
 
 
