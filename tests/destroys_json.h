@@ -9,8 +9,8 @@
 namespace specd {
 
 // Whether the present allocation is of that defect: nlohmann-json 3.11 allocates where it destroys, so
-// that it need not recurse. Memory that ends there ends the process, and nothing around it can help.
-// Tests let it pass.
+// that it need not recurse. std::bad_alloc would leave its destructor there, which ends the process, and
+// nothing around it can help. Tests let it pass.
 inline bool destroys_json() {
   void* frames[24];
   const int n = backtrace(frames, 24);

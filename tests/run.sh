@@ -6,8 +6,8 @@
 #   bash tests/run.sh --fast     cpu only
 #   bash tests/run.sh --all      cpu, asan and tsan with every test, tidy with every check, each fuzzer
 #                                for a minute
-#   bash tests/run.sh --nightly  as --all, with a longer storm, ten minutes of each fuzzer, and the full
-#                                product of the identity matrix
+#   bash tests/run.sh --nightly  as --all, with a longer storm, ten minutes of each fuzzer, the full
+#                                product of the identity matrix, and defects in the CUDA kernels
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . host/install_deps.sh
@@ -76,6 +76,7 @@ case "$mode" in
   --nightly)
     stage fuzz bash tests/fuzz/run.sh 600
     stage 'full product' full_product
+    stage mutants python3 tests/device/emulated/mutants.py build/cpu
     ;;
 esac
 

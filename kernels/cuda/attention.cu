@@ -8,10 +8,13 @@
 //     A[d] = fma(A[d], c, acc[d] * e).
 //   out = A / L.
 //
-// There are two schedules: with few rows each part is one block, and a second kernel joins the
-// parts; with many rows one block goes through all parts of its row. Parts are small so that one
-// sequence alone fills the device, and so that a thread has one position: it reads K in a loop over
-// d, and V in one over positions, unrolled until enough bytes are on their way.
+// There are two schedules: with few rows the parts of a row are shared by several blocks, and a
+// second kernel joins them; with many rows one block goes through all parts of its row. Parts are
+// small so that one sequence alone gives many blocks (64 at 1024 positions of 8 kv heads), and so
+// that a thread has one position. It reads K in a loop over d and V in one over positions, 32 at a
+// time: 8 KiB of a block are on their way, of bfloat16.
+#include <algorithm>
+
 #include "kernels/cuda/backend.h"
 #include "kernels/cuda/math.cuh"
 
@@ -77,7 +80,7 @@ __device__ void one_part(const AttentionArgs& a, Shared& shared, int64_t row, in
   const int32_t visible = min(last - first + 1, kPart);
   const int32_t hidden = max(window_begin(a, row) - first, 0);  // positions before the window
   const bool seen = t >= hidden && t < visible;
-  __syncthreads();  // all threads have finished reading the last part
+  __syncthreads();  // q is there, and all threads have finished reading the last part
   float score[kHeads] = {};
   if (seen) {
     const int32_t p = first + t;
@@ -143,7 +146,6 @@ __device__ void load_q(const AttentionArgs& a, Shared& shared, int64_t row, int3
     const int h = i / dim, d = i % dim;
     shared.q[h][d] = h < n_heads ? q[i] : 0.0f;  // unused heads compute zeros
   }
-  __syncthreads();
 }
 
 // grid: (rows, kv heads * groups of kHeads). One block goes through all parts.
@@ -180,30 +182,31 @@ __global__ void __launch_bounds__(kThreads, 4) attention_rows(AttentionArgs a, i
   }
 }
 
-// grid: (rows, kv heads * groups, parts): writes [row][head][part]{m, l, acc}.
+// grid: (rows, kv heads * groups, blocks for the parts of a row): writes [row][head][part]{m, l, acc}.
 template <DType kType>
 __global__ void __launch_bounds__(kThreads, 4)
     attention_parts(AttentionArgs a, int32_t groups, int32_t parts_max, float* scratch) {
   __shared__ Shared shared;
   constexpr int kDims = kDimMax / kThreads;
   const int64_t row = blockIdx.x;
-  const int32_t part = blockIdx.z;
-  if (part >= parts_of(a.position[row]) || part < window_begin(a, row) / kPart) return;
   const int32_t per_kv = a.n_heads / a.kv.n_kv_heads, dim = a.kv.head_dim;
   const int32_t g = blockIdx.y / groups, h0 = blockIdx.y % groups * kHeads;
   const int32_t n_heads = min(per_kv - h0, kHeads), head = g * per_kv + h0;
+  const int32_t parts = parts_of(a.position[row]);
   load_q(a, shared, row, head, n_heads);
-  float m[kHeads], l[kHeads], acc[kHeads][kDims];
-  one_part<kType>(a, shared, row, g, part, m, l, acc);
+  for (int32_t part = window_begin(a, row) / kPart + blockIdx.z; part < parts; part += gridDim.z) {
+    float m[kHeads], l[kHeads], acc[kHeads][kDims];
+    one_part<kType>(a, shared, row, g, part, m, l, acc);
 #pragma unroll
-  for (int h = 0; h < kHeads; ++h) {
-    if (h >= n_heads) continue;
-    float* to = scratch + ((row * a.n_heads + head + h) * parts_max + part) * part_floats(dim);
-    if (threadIdx.x == 0) to[0] = m[h], to[1] = l[h];
+    for (int h = 0; h < kHeads; ++h) {
+      if (h >= n_heads) continue;
+      float* to = scratch + ((row * a.n_heads + head + h) * parts_max + part) * part_floats(dim);
+      if (threadIdx.x == 0) to[0] = m[h], to[1] = l[h];
 #pragma unroll
-    for (int i = 0; i < kDims; ++i) {
-      const int32_t d = threadIdx.x + i * kThreads;
-      if (d < dim) to[2 + d] = acc[h][i];
+      for (int i = 0; i < kDims; ++i) {
+        const int32_t d = threadIdx.x + i * kThreads;
+        if (d < dim) to[2 + d] = acc[h][i];
+      }
     }
   }
 }
@@ -226,6 +229,14 @@ __global__ void attention_join(AttentionArgs a, int32_t parts_max, const float* 
   }
 }
 
+AttentionArgs rows_of(AttentionArgs a, int32_t first, int32_t n) {
+  a.qkv += int64_t{first} * (a.n_heads + 2 * a.kv.n_kv_heads) * a.kv.head_dim;
+  a.out += int64_t{first} * a.n_heads * a.kv.head_dim;
+  a.position += first, a.span += first, a.table += first, a.tail_begin += first;
+  a.n_rows = n;
+  return a;
+}
+
 }  // namespace
 
 void attention(Stream& any, const AttentionArgs& a) {
@@ -237,24 +248,33 @@ void attention(Stream& any, const AttentionArgs& a) {
   }
   const int32_t per_kv = a.n_heads / a.kv.n_kv_heads;
   const int32_t groups = (per_kv + kHeads - 1) / kHeads;
-  const auto rows = static_cast<unsigned>(a.n_rows);
   const auto heads = static_cast<unsigned>(a.kv.n_kv_heads * groups);
   const int32_t parts_max = (stream.positions_max + kPart - 1) / kPart;
-  const uint64_t need = uint64_t{rows} * static_cast<uint64_t>(a.n_heads) *
-                        static_cast<uint64_t>(parts_max) *
-                        static_cast<uint64_t>(part_floats(a.kv.head_dim)) * sizeof(float);
-  const bool few = rows * heads < 4u * static_cast<unsigned>(stream.multiprocessors);
-  if (few && parts_max > 1 && need <= stream.scratch_bytes) {
+  const uint64_t row_bytes = static_cast<uint64_t>(a.n_heads) * static_cast<uint64_t>(parts_max) *
+                             static_cast<uint64_t>(part_floats(a.kv.head_dim)) * sizeof(float);
+  const auto rows_at_once = static_cast<int32_t>(
+      std::min<uint64_t>(stream.scratch_bytes / row_bytes, static_cast<uint64_t>(a.n_rows)));
+  const auto device = static_cast<unsigned>(stream.multiprocessors);
+  const bool few = static_cast<unsigned>(a.n_rows) * heads < 4 * device;
+  if (few && parts_max > 1 && rows_at_once > 0) {
     auto* scratch = reinterpret_cast<float*>(stream.scratch);
-    const dim3 grid(rows, heads, static_cast<unsigned>(parts_max));
-    with_type(a.kv.dtype, [&]<DType kType>() {
-      attention_parts<kType><<<grid, kThreads, 0, stream.handle>>>(a, groups, parts_max, scratch);
-    });
-    attention_join<<<dim3(rows, static_cast<unsigned>(a.n_heads)), kThreads, 0, stream.handle>>>(
-        a, parts_max, scratch);
+    for (int32_t done = 0; done < a.n_rows; done += rows_at_once) {
+      const auto rows = static_cast<unsigned>(std::min(rows_at_once, a.n_rows - done));
+      const AttentionArgs piece = rows_of(a, done, static_cast<int32_t>(rows));
+      // Enough to fill the device, not one for each part that the longest context could have.
+      const unsigned blocks =
+          std::min(static_cast<unsigned>(parts_max), 8 * device / (rows * heads));
+      with_type(a.kv.dtype, [&]<DType kType>() {
+        attention_parts<kType><<<dim3(rows, heads, blocks), kThreads, 0, stream.handle>>>(
+            piece, groups, parts_max, scratch);
+      });
+      attention_join<<<dim3(rows, static_cast<unsigned>(a.n_heads)), kThreads, 0, stream.handle>>>(
+          piece, parts_max, scratch);
+    }
   } else {
+    const dim3 grid(static_cast<unsigned>(a.n_rows), heads);
     with_type(a.kv.dtype, [&]<DType kType>() {
-      attention_rows<kType><<<dim3(rows, heads), kThreads, 0, stream.handle>>>(a, groups);
+      attention_rows<kType><<<grid, kThreads, 0, stream.handle>>>(a, groups);
     });
   }
   stream.note(cudaGetLastError());

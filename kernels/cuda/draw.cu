@@ -49,7 +49,7 @@ __device__ inline Best better(const Best& a, const Best& b) {
   return a.token < b.token ? a : b;
 }
 
-// A key, how much the tokens with larger ones weigh together, and the limit that they stay below.
+// The selected key; `before` is the weight of the tokens with larger keys, which is below `limit`.
 struct Selected {
   uint32_t key;
   unsigned long long before;
@@ -78,7 +78,6 @@ __device__ T reduce_warp(T value, Fn&& fn) {
 __device__ Best reduce_block(Best value, Shared& shared) {
   const auto pick = [](const Best& a, const Best& b) { return better(a, b); };
   value = reduce_warp(value, pick);
-  __syncthreads();
   if (threadIdx.x % 32 == 0) shared.best[threadIdx.x / 32] = value;
   __syncthreads();
   if (threadIdx.x < 32) {
@@ -87,12 +86,12 @@ __device__ Best reduce_block(Best value, Shared& shared) {
   }
   __syncthreads();
   value = shared.best[0];
-  __syncthreads();
+  __syncthreads();  // before the next one writes there
   return value;
 }
 
+// REQUIRES that every thread has finished reading the bins.
 __device__ void clear(Shared& shared) {
-  __syncthreads();
   for (int i = threadIdx.x; i < kBins; i += kThreads) shared.sums[i] = 0;
   __syncthreads();
 }
@@ -154,9 +153,7 @@ __device__ Selected select_key(const float* logits, int32_t vocab, const DrawRow
     __syncthreads();
     prefix = shared.selected.key;
   }
-  const Selected selected = shared.selected;
-  __syncthreads();  // before `shared` is reused
-  return selected;
+  return shared.selected;
 }
 
 // The k-th largest key.
@@ -186,14 +183,20 @@ __device__ Cut top_p_cut(const float* logits, int32_t vocab, const DrawRow& row,
       });
   // The mass of every token with this key. It is not 0: the bins that were passed stayed below the limit.
   const uint64_t each = mass_of(value_of(selected.key), max);
-  int32_t ties = 0;
-  for (uint64_t before = selected.before; static_cast<double>(before) < selected.limit;
-       before += each) {
-    if (++ties == vocab) break;
+  int32_t too_few = -1, ties = vocab;  // the fewest that reach the limit, at most all
+  while (ties - too_few > 1) {
+    const int32_t middle = too_few + (ties - too_few) / 2;
+    const uint64_t mass = selected.before + each * static_cast<uint64_t>(middle);
+    if (static_cast<double>(mass) < selected.limit) {
+      too_few = middle;
+    } else {
+      ties = middle;
+    }
   }
   return {selected.key, ties};
 }
 
+// One block on a multiprocessor at a time: to fit two, registers would spill.
 __global__ void __launch_bounds__(kThreads, 1) draw_kernel(DrawArgs a) {
   __shared__ Shared shared;
   const int64_t r = blockIdx.x;
@@ -294,7 +297,7 @@ __global__ void draw_noise_kernel(DrawNoiseArgs a) {
 }
 
 // k rounds: the best of the tokens ranked below the last one found.
-__global__ void __launch_bounds__(kThreads, 1) top_k_kernel(TopKArgs a) {
+__global__ void __launch_bounds__(kThreads) top_k_kernel(TopKArgs a) {
   __shared__ Shared shared;
   const int64_t r = blockIdx.x;
   const float* logits = a.logits + r * stride_of(a.logits_stride, a.vocab);

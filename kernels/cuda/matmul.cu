@@ -10,8 +10,8 @@
 //
 // With few rows, reading the weights is the limit: a warp computes one segment of 16 or 32 outputs,
 // and the 8 warps of a block compute all segments. Every lane reads 16 bytes of weights per tile,
-// contiguous within its warp; enough tiles are on their way at a time that a block alone keeps about
-// 32 KiB in flight. Up to 8 rows, x is split where it is read; else it is split before, since every
+// contiguous within its warp, and 8 tiles before it uses the first: 32 KiB of a block are on their
+// way at a time. Up to 8 rows, x is split where it is read; else it is split before, since every
 // block reads all of it. With many rows a warp computes 64 outputs by 32 rows and goes through all
 // segments.
 //
@@ -130,7 +130,7 @@ struct WholeX {
   int32_t n_in;  // a multiple of 16
 };
 
-// grid: (groups of kM output tiles, groups of kN row tiles); block: 8 warps, one per segment.
+// For up to 8 * kN rows. grid: groups of kM output tiles; block: 8 warps, one per segment.
 template <int kM, int kN, typename X>
 __global__ void __launch_bounds__(kSegments* kWarp)
     matmul_few(const uint4* weights, X x, float* out, int32_t n_out, int32_t n_rows,
@@ -139,28 +139,25 @@ __global__ void __launch_bounds__(kSegments* kWarp)
   static_assert(kSplit || kN == 1, "beyond 8 rows splitting x again costs more than reading it");
   __shared__ float shared[kSegments][kM][kN][4][kWarp];
   const int lane = threadIdx.x % kWarp, segment = threadIdx.x / kWarp;
-  const int64_t j_tile = int64_t{blockIdx.x} * kM, r_tile = int64_t{blockIdx.y} * kN;
+  const int64_t j_tile = int64_t{blockIdx.x} * kM;
   const int64_t j_tiles = tiles_of(n_out), r_tiles = (n_rows + 7) / 8;
   const uint4* w[kM];
   fragments_of(w, weights, j_tile, j_tiles, k_tiles, lane);
   const uint4* b[kN];
-  const float* row = nullptr;  // of x, for this lane
+  const float* row =
+      nullptr;  // of x, for this lane; beyond the end the last one, as in fragments_of
   if constexpr (kSplit) {
-    fragments_of(b, x.data, r_tile, r_tiles, k_tiles, lane);
-  } else if (lane / 4 < n_rows) {
-    row = x.data + int64_t{lane / 4} * x.n_in + lane % 4 * 2;
+    fragments_of(b, x.data, 0, r_tiles, k_tiles, lane);
+  } else {
+    row = x.data + int64_t{min(lane / 4, n_rows - 1)} * x.n_in + lane % 4 * 2;
   }
   const auto fragment = [&](int64_t k, int n) {
     if constexpr (kSplit) {
       return __ldg(b[n] + k * kWarp);
     } else {
-      float value[4] = {};
-      if (row != nullptr) {
-        const float2 low = __ldg(reinterpret_cast<const float2*>(row + k * 16));
-        const float2 high = __ldg(reinterpret_cast<const float2*>(row + k * 16 + 8));
-        value[0] = low.x, value[1] = low.y, value[2] = high.x, value[3] = high.y;
-      }
-      return fragment_of(value);
+      const float2 low = __ldg(reinterpret_cast<const float2*>(row + k * 16));
+      const float2 high = __ldg(reinterpret_cast<const float2*>(row + k * 16 + 8));
+      return fragment_of({low.x, low.y, high.x, high.y});
     }
   };
   constexpr int kAhead = 8 / kM;  // tiles of k that are read before the first is used
@@ -200,7 +197,7 @@ __global__ void __launch_bounds__(kSegments* kWarp)
   __syncthreads();
   for (int tile = segment; tile < kM * kN; tile += kSegments) {
     const int m = tile / kN, n = tile % kN;
-    if (j_tile + m >= j_tiles || r_tile + n >= r_tiles) continue;
+    if (j_tile + m >= j_tiles || n >= r_tiles) continue;
     Sums total;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -209,7 +206,7 @@ __global__ void __launch_bounds__(kSegments* kWarp)
       for (int s = 1; s < kSegments; ++s) sum = __fadd_rn(sum, shared[s][m][n][i][lane]);
       total.v[i] = sum;
     }
-    store(out, total, (j_tile + m) * 16, (r_tile + n) * 8, lane, n_out, n_rows);
+    store(out, total, (j_tile + m) * 16, n * 8, lane, n_out, n_rows);
   }
 }
 
@@ -294,16 +291,17 @@ unsigned blocks_for(int64_t n, int64_t per_block) {
   return static_cast<unsigned>((n + per_block - 1) / per_block);
 }
 
-// With so few blocks of 32 outputs that they do not fill the device, blocks have 16.
+// With so few blocks of 32 outputs that they do not fill the device, blocks have 16. Then twice as many
+// read x, so only for the fewest rows.
 template <int kN, typename X>
 void launch_few(CudaStream& stream, const uint4* weights, X x, float* out, int32_t n_out, int32_t n,
                 int64_t k_tiles) {
-  const unsigned tiles = blocks_for(n_out, 16), rows = blocks_for((n + 7) / 8, kN);
-  if (tiles / 2 * rows < static_cast<unsigned>(stream.multiprocessors)) {
-    matmul_few<1, kN, X><<<dim3(tiles, rows), kSegments * kWarp, 0, stream.handle>>>(
-        weights, x, out, n_out, n, k_tiles);
+  const unsigned tiles = blocks_for(n_out, 16);
+  if (kN == 1 && tiles / 2 < static_cast<unsigned>(stream.multiprocessors)) {
+    matmul_few<1, kN, X>
+        <<<tiles, kSegments * kWarp, 0, stream.handle>>>(weights, x, out, n_out, n, k_tiles);
   } else {
-    matmul_few<2, kN, X><<<dim3(blocks_for(tiles, 2), rows), kSegments * kWarp, 0, stream.handle>>>(
+    matmul_few<2, kN, X><<<blocks_for(tiles, 2), kSegments * kWarp, 0, stream.handle>>>(
         weights, x, out, n_out, n, k_tiles);
   }
 }

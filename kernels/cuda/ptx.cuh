@@ -12,6 +12,8 @@ struct Sums {
   float v[4];
 };
 
+// Not volatile: volatile assembler keeps its order, and then no load is on its way beside another.
+
 // c += A B, by all lanes of a warp. The order in which the instruction adds its 16 products to c is the
 // device's own (PTX ISA, "Matrix multiply-accumulate operation using mma instruction").
 __device__ inline void mma(Sums& c, const uint4& a, uint32_t b0, uint32_t b1) {

@@ -30,7 +30,8 @@ std::atomic<long> g_retirement_left{0};
 std::atomic<bool> g_retires{false};
 std::atomic<bool> g_failed{false};
 
-// Whether this thread retires a route: the retirer, or one that runs the plugins' calls for it.
+// Whether this thread retires a route: the retirer, or, from the retirer's first allocation on, one
+// that runs the plugins' calls for it.
 bool retires() {
   char name[16] = {};
   pthread_getname_np(pthread_self(), name, sizeof(name));
@@ -166,12 +167,12 @@ TEST_F(StepNthFailure, of_retirement_calls_and_destroys_every_pair_once_all_the_
     g_failed = g_retires = false;
     g_retirement_left = n;
     const auto changed = engine_->apply_route(wanted(n), "");
-    ASSERT_TRUE(changed.ok()) << changed.status().to_string();
+    EXPECT_TRUE(changed.ok()) << changed.status().to_string();
     for (int i = 0; i < 6000 && engine_->routes().size() > routes; ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
     g_retirement_left = 0;
-    ASSERT_EQ(engine_->routes().size(), routes) << "one still drains, " << n;
+    EXPECT_EQ(engine_->routes().size(), routes) << "one still drains, " << n;
     EXPECT_EQ(n_times("deactivate"), n);
     EXPECT_EQ(n_times("destroy"), n);
     if (!g_failed || HasFailure()) break;

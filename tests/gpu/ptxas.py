@@ -6,7 +6,8 @@
 
 For sm_80, sm_90 and sm_100: registers of a thread, bytes that spill, shared memory of a block, and the
 blocks and the share of the warps that fit on a multiprocessor at a time. The table belongs to one version of nvcc;
-with another one there is nothing to compare (exit status 77). Registers that spill are refused.
+with another one there is nothing to compare (exit status 77). Registers that spill are refused. For sm_100 the
+library ships PTX, which the driver compiles; its figures may differ from these.
 """
 import concurrent.futures
 import os
@@ -113,7 +114,7 @@ def main():
         before, now = set(expected.splitlines()), set(text.splitlines())
         print("".join(f"was {line}\n" for line in sorted(before - now)) +
               "".join(f"is  {line}\n" for line in sorted(now - before)) +
-              "look whether that is what you want, then run tests/gpu/ptxas.py --update")
+              "check that this is intended, then run tests/gpu/ptxas.py --update")
         sys.exit(1)
     if spilled:
         sys.exit("registers spill:\n" + "\n".join(spilled))

@@ -83,7 +83,7 @@ if command -v compute-sanitizer > /dev/null; then
   for tool in memcheck racecheck; do
     log="$out/$tool.log"
     if ! timeout 45 compute-sanitizer --tool $tool --error-exitcode 3 \
-         "$out/kernel_check" "$out/libspecd_cuda.so" --seed "$seed" --rates 0 > "$log" 2>&1; then
+         "$out/kernel_check" "$out/libspecd_cuda.so" --seed "$seed" --rates 0 --small 1 > "$log" 2>&1; then
       echo "compute-sanitizer $tool did not pass, see $log:"
       grep -E 'FAILED|ERROR SUMMARY|RACECHECK SUMMARY|Error|Hazard|Internal' "$log" | head -5
       failed=1

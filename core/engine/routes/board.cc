@@ -177,6 +177,7 @@ void RouteBoard::retire_loop() {
     try {
       next = take_released();
     } catch (const std::bad_alloc&) {
+      // The route itself may hold what is missing, so it is tried again soon.
       changed_.wait_until(lock, CondVar::Clock::now() + std::chrono::milliseconds(100));
       continue;
     }

@@ -349,32 +349,24 @@ void Block::misaligned(const void* data, unsigned align, const std::string& at) 
   fail(text, at);
 }
 
-void Block::access(const void* data, size_t bytes, bool write, bool atomic, const void* pc,
-                   const Where* where) {
-  const auto refuse = [&](const char* wrong) {
-    in_device_code_ = false;
-    char text[64];
-    std::snprintf(text, sizeof(text), "%s of %zu bytes at %p: ",
-                  atomic  ? "an atomic"
-                  : write ? "a write"
-                          : "a read",
-                  bytes, data);
-    fail(std::string(text) + wrong, where != nullptr ? line_of(*where) : line_of(pc));
-  };
-  bool elsewhere = false;
-  if (const char* wrong = memory_.access(data, bytes, write, atomic, accessor_, elsewhere)) {
-    refuse(wrong);
-  }
-  if (elsewhere) {
+void Block::not_allowed(const char* wrong, const void* data, size_t bytes, bool write, bool atomic,
+                        const void* pc, const Where* where) {
+  if (wrong == Memory::kElsewhere) {
     const auto* stack = workers_[static_cast<size_t>(current_worker_)].stack;
     const auto* byte = static_cast<const char*>(data);
     if (byte >= stack && byte < stack + kStackBytes) return;
     const auto* coordinates = reinterpret_cast<const char*>(&now);
     if (!write && byte >= coordinates && byte < coordinates + sizeof(now)) return;
     if (!write && is_constant(data)) return;
-    refuse("host memory");
   }
-  if (where != nullptr && reinterpret_cast<uintptr_t>(data) % bytes != 0) refuse("not aligned");
+  in_device_code_ = false;
+  char text[64];
+  std::snprintf(text, sizeof(text), "%s of %zu bytes at %p: ",
+                atomic  ? "an atomic"
+                : write ? "a write"
+                        : "a read",
+                bytes, data);
+  fail(std::string(text) + wrong, where != nullptr ? line_of(*where) : line_of(pc));
 }
 
 }  // namespace specd::emulated

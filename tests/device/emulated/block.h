@@ -31,8 +31,13 @@ class Block {
   void* shared_at(const char* key, size_t bytes, size_t align);
   void* dynamic_shared() { return shared_at("dynamic", dynamic_bytes_, 16); }
   // where: of what the compiler does not see as an access; else pc, of the instruction.
-  void access(const void* data, size_t bytes, bool write, bool atomic, const void* pc,
-              const Where* where);
+  [[gnu::always_inline]] void access(const void* data, size_t bytes, bool write, bool atomic,
+                                     const void* pc, const Where* where) {
+    const char* wrong = memory_.access(data, bytes, write, atomic, accessor_);
+    if (wrong != nullptr) [[unlikely]] {
+      not_allowed(wrong, data, bytes, write, atomic, pc, where);
+    }
+  }
   [[noreturn]] void misaligned(const void* data, unsigned align, const std::string& at);
   // Reports, and never runs the rest of this block.
   [[noreturn]] void fail(const std::string& what, const std::string& at);
@@ -65,6 +70,9 @@ class Block {
   };
   static constexpr int kMain = -1;
 
+  // Reports the access, unless it is to its own stack, to its coordinates, or reads a constant.
+  void not_allowed(const char* wrong, const void* data, size_t bytes, bool write, bool atomic,
+                   const void* pc, const Where* where);
   void work(int me);
   void run_thread(int t);
   // Leaves the running thread, which waits, and returns when it may go on.

@@ -14,11 +14,9 @@
 namespace specd::emulated {
 
 int mma_order = 0;
+__attribute__((tls_model("initial-exec"))) thread_local Block* t_block = nullptr;
 
 namespace {
-
-// The block that this thread of the processor runs.
-__attribute__((tls_model("initial-exec"))) thread_local Block* t_block = nullptr;
 
 int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -215,16 +213,16 @@ void warp_barrier(const char* what, uint32_t mask, void* mine, Together together
 }
 void touch(const void* data, size_t bytes, bool write, bool atomic, Where where) {
 #ifndef __SANITIZE_ADDRESS__  // there nothing tells which bytes are defined
-  Machine::get().block.access(data, bytes, write, atomic, nullptr, &where);
+  Block& block = Machine::get().block;
+  if (reinterpret_cast<uintptr_t>(data) % bytes != 0) {
+    block.misaligned(data, static_cast<unsigned>(bytes), line_of(where));
+  }
+  block.access(data, bytes, write, atomic, nullptr, &where);
 #else
   (void)data, (void)bytes, (void)write, (void)atomic, (void)where;
 #endif
 }
 
-void access(const void* data, size_t bytes, bool write, const void* pc) {
-  if (t_block == nullptr || !t_block->in_device_code()) return;
-  t_block->access(data, bytes, write, false, pc, nullptr);
-}
 void misaligned(const void* data, unsigned align, const char* file, unsigned line) {
   if (t_block == nullptr || !t_block->in_device_code()) return;
   t_block->misaligned(data, align, file + (":" + std::to_string(line)));

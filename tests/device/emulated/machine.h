@@ -68,8 +68,15 @@ struct Machine {
 // Remembered for cudaGetLastError().
 void note_error(cudaError_t error);
 
+// The block that this thread of the processor runs, or null.
+extern __attribute__((tls_model("initial-exec"))) thread_local Block* t_block;
+
 // An access by the thread that runs, if device code runs in this thread of the processor.
-void access(const void* data, size_t bytes, bool write, const void* pc);
+[[gnu::always_inline]] inline void access(const void* data, size_t bytes, bool write,
+                                          const void* pc) {
+  if (t_block == nullptr || !t_block->in_device_code()) return;
+  t_block->access(data, bytes, write, false, pc, nullptr);
+}
 void misaligned(const void* data, unsigned align, const char* file, unsigned line);
 
 }  // namespace specd::emulated

@@ -57,13 +57,14 @@ class Memory {
   void* shared_at(const char* key, size_t bytes, size_t align);
   size_t shared_used() const { return shared_used_; }
 
-  // Checks and records an access of device code. Returns what is wrong, or null. Addresses outside of
-  // both memories: null and `elsewhere`.
-  const char* access(const void* data, size_t bytes, bool write, bool atomic, const Accessor& by,
-                     bool& elsewhere) {
+  // Of addresses outside of both memories.
+  static constexpr char kElsewhere[] = "host memory";
+
+  // Checks and records an access of device code. Returns what is wrong, or null.
+  const char* access(const void* data, size_t bytes, bool write, bool atomic, const Accessor& by) {
     const uintptr_t offset = offset_of(data);
-    elsewhere = offset >= span_;
-    if (elsewhere) return nullptr;
+    if (offset >= span_) [[unlikely]]
+      return kElsewhere;
     size_t granule = offset / kGranule, skip = offset % kGranule;
     for (size_t left = bytes;;) {
       const size_t here = left < kGranule - skip ? left : kGranule - skip;

@@ -45,7 +45,7 @@ def translate(path, text):
         limit = re.compile(r"\s*__launch_bounds__\s*\(").match(code, at)
         if limit:
             end = closing(code, limit.end() - 1, "()")
-            bounds = text[limit.end():end].split(",")[0]  # the second one is a wish
+            bounds = text[limit.end():end].split(",")[0]  # the second bound, blocks on a multiprocessor, limits nothing
             edits.append((limit.start(), end + 1, "\n" * text.count("\n", limit.start(), end + 1)))
             at = end + 1
         name = re.compile(r"\s*(\w+)\s*\(").match(code, at)
