@@ -132,7 +132,7 @@ struct WholeX {
 
 // For up to 8 * kN rows. grid: groups of kM output tiles; block: 8 warps, one per segment.
 template <int kM, int kN, typename X>
-__global__ void __launch_bounds__(kSegments* kWarp)
+__global__ void __launch_bounds__(kSegments* kWarp, 2)
     matmul_few(const uint4* weights, X x, float* out, int32_t n_out, int32_t n_rows,
                int64_t k_tiles) {
   constexpr bool kSplit = std::is_same_v<X, SplitX>;

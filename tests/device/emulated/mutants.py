@@ -271,7 +271,7 @@ class Bench:
         with open(mutated, "w", encoding="utf-8") as file:
             file.write(text)
         translate = os.path.join(os.path.dirname(os.path.abspath(__file__)), "translate.py")
-        compile_it = [word for word in shlex.split(entry["command"]) if word not in ("-MD",)]
+        compile_it = shlex.split(entry["command"]) + ["-w"]  # a defect may leave something unused
         compile_it[compile_it.index("-o") + 1] = o
         compile_it = [cc if word == translated else word for word in compile_it]
         out = os.path.join(folder, "libspecd_cuda.so")
