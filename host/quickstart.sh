@@ -134,7 +134,7 @@ cat <<TEXT
   build/cpu/bin/specctl --socket build/specd.sock generate --prompt 'def main():' --temperature 0.8
   build/cpu/bin/specctl --socket build/specd.sock routes
   configs/README.md explains the configuration, sdk/README.md how to write a drafter of your own.
-  bash tests/run.sh runs every test.
+  bash tests/run.sh runs the tests.
 TEXT
 if [ $serve = yes ]; then
   echo "The daemon still runs: process $daemon, socket $socket, log $log. Stop it with: kill $daemon"
