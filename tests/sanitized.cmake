@@ -1,5 +1,6 @@
-# The default command (tests/run.sh) runs every test that is not labelled long without one, and the tests listed here
-# under ASan and TSan. --all runs every test that is built under each. ASan always includes the fuzzer corpora.
+# Without a sanitizer the default command (tests/run.sh) runs every test that is not labelled long; under
+# ASan and TSan it runs the tests listed here. --all runs every test that is built under each. ASan always
+# includes the fuzzer corpora.
 #
 # ASan and UBSan: parsers of untrusted files and text, the plugin boundary, and what computes indices
 # into pages and columns.
