@@ -144,8 +144,7 @@ __global__ void __launch_bounds__(kSegments* kWarp, 2)
   const uint4* w[kM];
   fragments_of(w, weights, j_tile, j_tiles, k_tiles, lane);
   const uint4* b[kN];
-  const float* row =
-      nullptr;  // of x, for this lane; beyond the end the last one, as in fragments_of
+  const float* row = nullptr;  // of x, for this lane; rows beyond the end repeat the last
   if constexpr (kSplit) {
     fragments_of(b, x.data, 0, r_tiles, k_tiles, lane);
   } else {
@@ -297,13 +296,15 @@ template <int kN, typename X>
 void launch_few(CudaStream& stream, const uint4* weights, X x, float* out, int32_t n_out, int32_t n,
                 int64_t k_tiles) {
   const unsigned tiles = blocks_for(n_out, 16);
-  if (kN == 1 && tiles / 2 < static_cast<unsigned>(stream.multiprocessors)) {
-    matmul_few<1, kN, X>
-        <<<tiles, kSegments * kWarp, 0, stream.handle>>>(weights, x, out, n_out, n, k_tiles);
-  } else {
-    matmul_few<2, kN, X><<<blocks_for(tiles, 2), kSegments * kWarp, 0, stream.handle>>>(
-        weights, x, out, n_out, n, k_tiles);
+  if constexpr (kN == 1) {
+    if (tiles / 2 < static_cast<unsigned>(stream.multiprocessors)) {
+      matmul_few<1, kN, X>
+          <<<tiles, kSegments * kWarp, 0, stream.handle>>>(weights, x, out, n_out, n, k_tiles);
+      return;
+    }
   }
+  matmul_few<2, kN, X><<<blocks_for(tiles, 2), kSegments * kWarp, 0, stream.handle>>>(
+      weights, x, out, n_out, n, k_tiles);
 }
 
 void matmul_bf16(CudaStream& stream, const MatmulArgs& a) {

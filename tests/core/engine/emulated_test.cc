@@ -106,7 +106,7 @@ TEST_F(Emulated, greedy_texts_of_every_route_are_those_of_plain_decoding) {
   expect_texts("pico-draft", 4, 16, 0);
 }
 TEST_F(Emulated, seeded_texts_of_every_route_are_those_of_plain_decoding) {
-  expect_texts("pico-draft", 4, 16, 0.8f);
+  expect_texts("pico-draft", 8, 12, 0.8f);
 }
 TEST_F(Emulated, long_texts_of_the_target_model_are_those_of_plain_decoding) {
   expect_texts("pico-target", 8, 96, 0);

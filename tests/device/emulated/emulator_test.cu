@@ -19,10 +19,10 @@ namespace {
 
 constexpr unsigned kAll = 0xffffffffu;
 
-class Emulated : public testing::Test {
+class Emulator : public testing::Test {
  protected:
-  Emulated() { EXPECT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess); }
-  ~Emulated() override {
+  Emulator() { EXPECT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess); }
+  ~Emulator() override {
     cudaDeviceReset();
     cudaStreamDestroy(stream);
   }
@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(256) sum_of_block(const int* in, int* out) {
   if (threadIdx.x == 0) out[blockIdx.x] = sums[0];
 }
 
-TEST_F(Emulated, blocks_add_through_shared_memory) {
+TEST_F(Emulator, blocks_add_through_shared_memory) {
   std::vector<int> in(4 * 256);
   std::iota(in.begin(), in.end(), 0);
   const int* from = device(in);
@@ -94,7 +94,7 @@ __global__ void coordinates(unsigned* out) {
   out[block * blockDim.x * blockDim.y * blockDim.z + thread] = block * 1000 + thread;
 }
 
-TEST_F(Emulated, every_thread_of_every_block_runs_once) {
+TEST_F(Emulator, every_thread_of_every_block_runs_once) {
   unsigned* out = device(std::vector<unsigned>(2 * 3 * 5 * 4 * 3 * 2, 7));
   coordinates<<<dim3(2, 3, 5), dim3(4, 3, 2), 0, stream>>>(out);
   const std::vector<unsigned> got = host(out, 2 * 3 * 5 * 24);
@@ -113,7 +113,7 @@ __global__ void exchanges(int* out) {
   mine[6] = __syncthreads_count(lane < 5);
 }
 
-TEST_F(Emulated, lanes_exchange_values_as_the_programming_guide_says) {
+TEST_F(Emulator, lanes_exchange_values_as_the_programming_guide_says) {
   int* out = device(std::vector<int>(64 * 7, -1));
   exchanges<<<1, 64, 0, stream>>>(out);
   const std::vector<int> got = host(out, 64 * 7);
@@ -135,7 +135,7 @@ __global__ void some_lanes(unsigned* out) {
   if (threadIdx.x % 2 == 0) out[threadIdx.x] = __ballot_sync(mask, threadIdx.x < 8);
 }
 
-TEST_F(Emulated, a_mask_of_some_lanes_waits_for_those_only) {
+TEST_F(Emulator, a_mask_of_some_lanes_waits_for_those_only) {
   unsigned* out = device(std::vector<unsigned>(32, 0));
   some_lanes<<<1, 32, 0, stream>>>(out);
   EXPECT_EQ(host(out, 32)[4], 0x55u);
@@ -151,7 +151,7 @@ __global__ void count_all(unsigned long long* in_shared, int* in_device) {
   if (threadIdx.x == 0) in_shared[blockIdx.x] = sum;
 }
 
-TEST_F(Emulated, atomics_of_threads_and_blocks_lose_nothing) {
+TEST_F(Emulator, atomics_of_threads_and_blocks_lose_nothing) {
   auto* in_shared = device(std::vector<unsigned long long>(9));
   int* in_device = device(std::vector<int>(1));
   count_all<<<9, 100, 0, stream>>>(in_shared, in_device);
@@ -166,7 +166,7 @@ __global__ void through_a_warp(int* out) {
   out[threadIdx.x] = values[threadIdx.x ^ 1];
 }
 
-TEST_F(Emulated, a_warp_barrier_orders_the_accesses_of_its_warp) {
+TEST_F(Emulator, a_warp_barrier_orders_the_accesses_of_its_warp) {
   int* out = device(std::vector<int>(64));
   through_a_warp<<<1, 64, 0, stream>>>(out);
   EXPECT_EQ(host(out, 64)[10], 11);
@@ -179,7 +179,7 @@ __global__ void through_dynamic_memory(int* out) {
   out[threadIdx.x] = values[blockDim.x - 1 - threadIdx.x];
 }
 
-TEST_F(Emulated, dynamic_shared_memory_has_the_size_of_the_launch) {
+TEST_F(Emulator, dynamic_shared_memory_has_the_size_of_the_launch) {
   int* out = device(std::vector<int>(64));
   through_dynamic_memory<<<1, 64, 64 * sizeof(int), stream>>>(out);
   EXPECT_EQ(host(out, 64)[10], 53);
@@ -195,7 +195,7 @@ __global__ void one_mma(const uint4* a, const uint2* b, float* c) {
   for (int i = 0; i < 4; ++i) c[threadIdx.x * 4 + i] = sums.v[i];
 }
 
-TEST_F(Emulated, mma_multiplies_the_matrices_of_its_fragments_in_either_order) {
+TEST_F(Emulator, mma_multiplies_the_matrices_of_its_fragments_in_either_order) {
   std::mt19937 random(5);
   float a[16][16], b[16][8];
   const auto any = [&] {
@@ -238,7 +238,7 @@ TEST_F(Emulated, mma_multiplies_the_matrices_of_its_fragments_in_either_order) {
   EXPECT_NE(results[0], results[1]);
 }
 
-TEST(EmulatedTypes, float16_is_converted_as_the_compiler_does) {
+TEST(EmulatorTypes, float16_is_converted_as_the_compiler_does) {
   for (uint32_t bits = 0; bits < 0x10000; ++bits) {
     const __half half = __ushort_as_half(static_cast<uint16_t>(bits));
     const auto same = std::bit_cast<_Float16>(static_cast<uint16_t>(bits));
@@ -264,7 +264,7 @@ TEST(EmulatedTypes, float16_is_converted_as_the_compiler_does) {
 
 __global__ void add_one(int* value) { *value += 1; }
 
-TEST_F(Emulated, work_runs_when_somebody_waits_for_it) {
+TEST_F(Emulator, work_runs_when_somebody_waits_for_it) {
   int* value = device(std::vector<int>{41});
   void* pinned = nullptr;
   ASSERT_EQ(cudaMallocHost(&pinned, sizeof(int)), cudaSuccess);
@@ -287,7 +287,7 @@ TEST_F(Emulated, work_runs_when_somebody_waits_for_it) {
   cudaFreeHost(pinned);
 }
 
-TEST_F(Emulated, a_graph_runs_what_was_captured_and_nothing_before) {
+TEST_F(Emulator, a_graph_runs_what_was_captured_and_nothing_before) {
   int* value = device(std::vector<int>{0});
   ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed), cudaSuccess);
   add_one<<<1, 1, 0, stream>>>(value);
@@ -325,7 +325,7 @@ __global__ void write_after_read(int* out) {
   out[threadIdx.x] = seen;
 }
 
-TEST_F(Emulated, a_missing_barrier_is_a_race) {
+TEST_F(Emulator, a_missing_barrier_is_a_race) {
   int* out = device(std::vector<int>(64));
   names(report_of([&] { no_barrier<<<1, 64, 0, stream>>>(out); }),
         {"kernel no_barrier, block (0,0,0), thread (", "emulator_test.cu:"});
@@ -337,7 +337,7 @@ TEST_F(Emulated, a_missing_barrier_is_a_race) {
 __global__ void same_element(int* out) { out[0] = static_cast<int>(blockIdx.x); }
 __global__ void plain_add(int* out) { *out += 1; }
 
-TEST_F(Emulated, blocks_that_write_the_same_bytes_are_a_race) {
+TEST_F(Emulator, blocks_that_write_the_same_bytes_are_a_race) {
   int* out = device(std::vector<int>(1));
   names(report_of([&] { same_element<<<2, 1, 0, stream>>>(out); }),
         {"a write of 4 bytes", "two blocks of the launch, without an order"});
@@ -357,7 +357,7 @@ __global__ void other_barrier() {
   }
 }
 
-TEST_F(Emulated, a_barrier_that_not_all_threads_reach_is_named) {
+TEST_F(Emulator, a_barrier_that_not_all_threads_reach_is_named) {
   names(report_of([&] { early_return<<<1, 64, 0, stream>>>(); }),
         {"kernel early_return", "waits in __syncthreads at ",
          "emulator_test.cu:", "1 of 64 threads have returned"});
@@ -381,7 +381,7 @@ __global__ void lane_gone(unsigned* out) {
 }
 __global__ void not_in_mask(unsigned* out) { out[threadIdx.x] = __ballot_sync(0xffu, 1); }
 
-TEST_F(Emulated, lanes_of_a_warp_must_agree) {
+TEST_F(Emulator, lanes_of_a_warp_must_agree) {
   const std::vector<unsigned> zeros(64);
   unsigned* out = device(zeros);
   names(report_of([&] { other_mask<<<1, 32, 0, stream>>>(out); }), {"__ballot_sync"});
@@ -408,7 +408,7 @@ __global__ void never_written(int* out) {
   out[0] = values[0] + values[1];
 }
 
-TEST_F(Emulated, an_access_outside_of_device_memory_is_named) {
+TEST_F(Emulator, an_access_outside_of_device_memory_is_named) {
   std::vector<int> on_host(4);
   int *from = device(on_host), *out = device(on_host);
   names(report_of([&] { read_at<<<1, 1, 0, stream>>>(from, 4, out); }),
@@ -439,7 +439,7 @@ __global__ void large_shared() {
 }
 __global__ void nothing() {}
 
-TEST_F(Emulated, launches_beyond_the_limits_are_refused) {
+TEST_F(Emulator, launches_beyond_the_limits_are_refused) {
   names(report_of([&] { nothing<<<0, 32, 0, stream>>>(); }),
         {"kernel nothing", "a grid of 0 x 1 x 1"});
   names(report_of([&] { nothing<<<dim3(1, 65536), 32, 0, stream>>>(); }),
@@ -453,7 +453,7 @@ TEST_F(Emulated, launches_beyond_the_limits_are_refused) {
   names(report_of([&] { nothing<<<1, 32>>>(); }), {"the NULL stream"});
 }
 
-TEST_F(Emulated, after_a_fault_every_call_fails) {
+TEST_F(Emulator, after_a_fault_every_call_fails) {
   int* out = device(std::vector<int>(1));
   testing::internal::CaptureStderr();
   read_at<<<1, 1, 0, stream>>>(out, 99, out);
@@ -470,7 +470,7 @@ __global__ void forever(volatile int* flag) {
   }
 }
 
-TEST(EmulatedDeathTest, a_kernel_that_never_ends_ends_the_process_with_a_report) {
+TEST(EmulatorDeathTest, a_kernel_that_never_ends_ends_the_process_with_a_report) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(
       {
@@ -487,7 +487,7 @@ TEST(EmulatedDeathTest, a_kernel_that_never_ends_ends_the_process_with_a_report)
       "kernel forever, block .0,0,0., thread .*runs for more than 1 second");
 }
 
-TEST(EmulatedDeathTest, host_code_cannot_touch_device_memory) {
+TEST(EmulatorDeathTest, host_code_cannot_touch_device_memory) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_DEATH(
       {

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 
-from translate import blank_comments
+from translate import blank_comments, translate
 
 SEEDS = (1, 2, 3)
 LIMIT_SECONDS = 120
@@ -267,17 +267,16 @@ class Bench:
         """Builds the library with this text in place of a source; an error message, or its path."""
         translated = next(source for source in self.commands if source.endswith("/" + name.replace(".cu", ".cc")))
         entry = self.commands[translated]
-        mutated, cc, o = (os.path.join(folder, name + end) for end in ("", ".cc", ".o"))
-        with open(mutated, "w", encoding="utf-8") as file:
-            file.write(text)
-        translate = os.path.join(os.path.dirname(os.path.abspath(__file__)), "translate.py")
+        cc, o = (os.path.join(folder, name + end) for end in (".cc", ".o"))
+        with open(cc, "w", encoding="utf-8") as file:
+            file.write(translate(name, text))
         compile_it = shlex.split(entry["command"]) + ["-w"]  # a defect may leave something unused
         compile_it[compile_it.index("-o") + 1] = o
         compile_it = [cc if word == translated else word for word in compile_it]
         out = os.path.join(folder, "libspecd_cuda.so")
         others = [each for source, each in self.objects.items() if source != name]
         libraries = os.path.join(self.build, "test_lib")
-        for command in ([sys.executable, translate, mutated, cc], compile_it,
+        for command in (compile_it,
                         ["c++", "-shared", "-o", out, o, *others, "-L" + libraries, "-lspecd_emulated_cuda",
                          "-Wl,-rpath," + libraries]):
             done = subprocess.run(command, capture_output=True, text=True, cwd=entry["directory"])

@@ -35,8 +35,8 @@ struct CudaDeviceInfo {
   uint64_t total_bytes = 0, free_bytes = 0;  // free: at the time it was opened
 };
 
-// Sizes for the scratch memory of the ops. A matmul with more rows is computed in pieces, and so is a
-// pack() of more bytes.
+// Sizes for the scratch memory of the ops. A matmul with more rows is computed in pieces, and so are a
+// pack() of more bytes and attention that joins parts; no piece changes a bit.
 struct CudaLimits {
   int32_t rows_max = 512;
   int32_t width_max = 16384;                     // the largest n_in

@@ -179,14 +179,6 @@ __attribute__((no_sanitize("thread"))) T atomicAdd(
   *at = before + value;
   return before;
 }
-template <typename T>
-__attribute__((no_sanitize("thread"))) T atomicMax(
-    T* at, T value, specd::emulated::Where where = specd::emulated::Where::current()) {
-  specd::emulated::touch(at, sizeof(T), true, true, where);
-  const T before = *at;
-  *at = before < value ? value : before;
-  return before;
-}
 
 // ---- the runtime -------------------------------------------------------------------------------
 
