@@ -12,11 +12,15 @@
 // second kernel joins them; with many rows one block goes through all parts of its row. Parts are
 // small so that one sequence alone gives many blocks (64 at 1024 positions of 8 kv heads), and so
 // that a thread has one position. It reads K in a loop over d and V in one over positions, 32 at a
-// time: 8 KiB of a block are on their way, of bfloat16.
+// time: 8 KiB of a block are on their way, of bfloat16. With few rows there may be fewer blocks than
+// multiprocessors. Then that is too little, and eight waits for memory follow one another: such a
+// block first copies the pages of its part into shared memory, all on their way at once (64 KiB of
+// bfloat16 and heads of 128).
 #include <algorithm>
 
 #include "kernels/cuda/backend.h"
 #include "kernels/cuda/math.cuh"
+#include "kernels/cuda/ptx.cuh"
 
 namespace specd::kernels::cuda {
 namespace {
@@ -29,12 +33,28 @@ constexpr int kDimMax = 256;
 // Floats stored per part and head: m, l, acc[head_dim].
 __host__ __device__ constexpr int32_t part_floats(int32_t head_dim) { return head_dim + 2; }
 
+// Device code may read a constant, but not call the host's dtype_bytes().
+template <DType kType>
+constexpr size_t kElementBytes = dtype_bytes(kType);
+
 struct Shared {
-  float q[kHeads][kDimMax];
-  float p[kHeads][kPart];
+  // Those of a block's heads are read together, with one instruction.
+  alignas(16) float q[kDimMax][kHeads];
+  alignas(16) float p[kPart][kHeads];
   float sums[kHeads][kThreads];
   int32_t slot[kPart];
+  size_t v[kPart];  // the first element of a position's V
 };
+
+// Copies of the pages of a part in dynamic shared memory: K [page][head_dim + 1][kPageTokens], where
+// the added row puts the two pages that a warp reads into different banks, then V
+// [page][kPageTokens][head_dim].
+__host__ __device__ constexpr size_t staged_k_elements(int32_t head_dim) {
+  return static_cast<size_t>(kPart) * (head_dim + 1);
+}
+constexpr size_t staged_bytes(DType type, int32_t head_dim) {
+  return (staged_k_elements(head_dim) + static_cast<size_t>(kPart) * head_dim) * dtype_bytes(type);
+}
 
 // The first element of a position's K (d = 0) or V.
 __device__ inline size_t k_at(const KvLayer& kv, int32_t slot, int32_t g) {
@@ -68,11 +88,41 @@ __device__ void reduce(Shared& shared, float out[kHeads], Fn&& join_two) {
   for (int h = 0; h < kHeads; ++h) out[h] = shared.sums[h][0];
 }
 
-// One part of one row for the query heads in shared.q, of kv head g. Every thread gets m[h] and
-// l[h], and acc[h][i] for d = threadIdx.x + i * kThreads.
+// Copies K and V of the positions [begin, end) of a part, with the rest of their pages. REQUIRES
+// begin < end, and each thread has written its shared.slot. All threads see the copies after it.
 template <DType kType>
-__device__ void one_part(const AttentionArgs& a, Shared& shared, int64_t row, int32_t g,
-                         int32_t part, float m[kHeads], float l[kHeads],
+__device__ void stage_pages(const AttentionArgs& a, const Shared& shared, char* stage, int32_t g,
+                            int begin, int end) {
+  constexpr size_t kElement = kElementBytes<kType>;
+  const int32_t dim = a.kv.head_dim;
+  const size_t page_bytes = kPageTokens * kElement * dim;
+  const auto* k = static_cast<const char*>(a.kv.k);
+  const auto* v = static_cast<const char*>(a.kv.v);
+  __syncthreads();
+  for (int page = begin / kPageTokens; page * kPageTokens < end; ++page) {
+    // Any visible position of a page names it; the first may be hidden by the window.
+    const int32_t first =
+        shared.slot[min(page * kPageTokens + kPageTokens, end) - 1] / kPageTokens * kPageTokens;
+    char* k_to = stage + page * (page_bytes + kPageTokens * kElement);
+    char* v_to =
+        stage + (staged_k_elements(dim) + static_cast<size_t>(page) * kPageTokens * dim) * kElement;
+    const char* k_from = k + k_at(a.kv, first, g) * kElement;
+    const char* v_from = v + v_at(a.kv, first, g) * kElement;
+    for (size_t at = threadIdx.x * kCopyBytes; at < page_bytes; at += kThreads * kCopyBytes) {
+      copy_async(k_to + at, k_from + at);
+      copy_async(v_to + at, v_from + at);
+    }
+  }
+  wait_for_copies();
+  __syncthreads();
+}
+
+// One part of one row for the query heads in shared.q, of kv head g. Every thread gets m[h] and
+// l[h], and acc[h][i] for d = threadIdx.x + i * kThreads. stage: where the part's pages are copied
+// to; unused if not kStaged.
+template <DType kType, bool kStaged>
+__device__ void one_part(const AttentionArgs& a, Shared& shared, char* stage, int64_t row,
+                         int32_t g, int32_t part, float m[kHeads], float l[kHeads],
                          float acc[kHeads][kDimMax / kThreads]) {
   const int t = threadIdx.x;
   const int32_t dim = a.kv.head_dim;
@@ -81,20 +131,32 @@ __device__ void one_part(const AttentionArgs& a, Shared& shared, int64_t row, in
   const int32_t hidden = max(window_begin(a, row) - first, 0);  // positions before the window
   const bool seen = t >= hidden && t < visible;
   __syncthreads();  // q is there, and all threads have finished reading the last part
-  float score[kHeads] = {};
+  const int32_t p = first + t;
+  int32_t slot = 0;
   if (seen) {
-    const int32_t p = first + t;
-    const int32_t slot =
-        p < span ? a.pages[a.table[row] + p / kPageTokens] * kPageTokens + p % kPageTokens
-                 : a.tail[a.tail_begin[row] + p - span];
+    slot = p < span ? a.pages[a.table[row] + p / kPageTokens] * kPageTokens + p % kPageTokens
+                    : a.tail[a.tail_begin[row] + p - span];
     shared.slot[t] = slot;
-    const size_t at = k_at(a.kv, slot, g);
+    shared.v[t] = v_at(a.kv, slot, g);
+  }
+  // Positions before this one are read from the stage.
+  const int staged = kStaged ? max(min(span - first, visible), hidden) : hidden;
+  if constexpr (kStaged) {
+    if (hidden < staged) stage_pages<kType>(a, shared, stage, g, hidden, staged);
+  }
+  float score[kHeads] = {};
+  const auto dot = [&](const void* k, size_t at) {
 #pragma unroll 32
     for (int32_t d = 0; d < dim; ++d) {
-      const float key = widen<kType>(a.kv.k, at + static_cast<size_t>(d) * kPageTokens);
+      const float key = widen<kType>(k, at + static_cast<size_t>(d) * kPageTokens);
 #pragma unroll
-      for (int h = 0; h < kHeads; ++h) score[h] = __fmaf_rn(shared.q[h][d], key, score[h]);
+      for (int h = 0; h < kHeads; ++h) score[h] = __fmaf_rn(shared.q[d][h], key, score[h]);
     }
+  };
+  if (kStaged && seen && t < staged) {
+    dot(stage, static_cast<size_t>(t / kPageTokens) * (dim + 1) * kPageTokens + t % kPageTokens);
+  } else if (seen) {
+    dot(a.kv.k, k_at(a.kv, slot, g));
   }
 #pragma unroll
   for (int h = 0; h < kHeads; ++h) {
@@ -106,7 +168,7 @@ __device__ void one_part(const AttentionArgs& a, Shared& shared, int64_t row, in
 #pragma unroll
   for (int h = 0; h < kHeads; ++h) {
     const float p = seen ? exp_strict(__fsub_rn(score[h], m[h])) : 0.0f;
-    shared.p[h][t] = p;
+    shared.p[t][h] = p;
     shared.sums[h][t] = p;
   }
   reduce(shared, l, [](float x, float y) { return __fadd_rn(x, y); });
@@ -117,12 +179,19 @@ __device__ void one_part(const AttentionArgs& a, Shared& shared, int64_t row, in
     for (int h = 0; h < kHeads; ++h) acc[h][i] = 0;
     const int32_t d = t + i * kThreads;
     if (d >= dim) continue;
-#pragma unroll 32
-    for (int j = hidden; j < visible; ++j) {
-      const float value = widen<kType>(a.kv.v, v_at(a.kv, shared.slot[j], g) + d);
+    const auto add = [&](int j, const void* v, size_t at) {
+      const float value = widen<kType>(v, at + d);
 #pragma unroll
-      for (int h = 0; h < kHeads; ++h) acc[h][i] = __fmaf_rn(shared.p[h][j], value, acc[h][i]);
+      for (int h = 0; h < kHeads; ++h) acc[h][i] = __fmaf_rn(shared.p[j][h], value, acc[h][i]);
+    };
+    if constexpr (kStaged) {
+#pragma unroll 8
+      for (int j = hidden; j < staged; ++j) {
+        add(j, stage, staged_k_elements(dim) + static_cast<size_t>(j) * dim);
+      }
     }
+#pragma unroll 32
+    for (int j = staged; j < visible; ++j) add(j, a.kv.v, shared.v[j]);
   }
 }
 
@@ -144,7 +213,7 @@ __device__ void load_q(const AttentionArgs& a, Shared& shared, int64_t row, int3
   const float* q = a.qkv + (row * (a.n_heads + 2 * a.kv.n_kv_heads) + head) * dim;
   for (int i = threadIdx.x; i < kHeads * dim; i += kThreads) {
     const int h = i / dim, d = i % dim;
-    shared.q[h][d] = h < n_heads ? q[i] : 0.0f;  // unused heads compute zeros
+    shared.q[d][h] = h < n_heads ? q[i] : 0.0f;  // unused heads compute zeros
   }
 }
 
@@ -166,7 +235,7 @@ __global__ void __launch_bounds__(kThreads, 4) attention_rows(AttentionArgs a, i
   const int32_t parts = parts_of(a.position[row]);
   for (int32_t part = window_begin(a, row) / kPart; part < parts; ++part) {
     float m[kHeads], l[kHeads], acc[kHeads][kDims];
-    one_part<kType>(a, shared, row, g, part, m, l, acc);
+    one_part<kType, false>(a, shared, nullptr, row, g, part, m, l, acc);
 #pragma unroll
     for (int h = 0; h < kHeads; ++h) join(M[h], L[h], A[h], kDims, m[h], l[h], acc[h]);
   }
@@ -183,10 +252,12 @@ __global__ void __launch_bounds__(kThreads, 4) attention_rows(AttentionArgs a, i
 }
 
 // grid: (rows, kv heads * groups, blocks for the parts of a row): writes [row][head][part]{m, l, acc}.
-template <DType kType>
+// kStaged: dynamic shared memory of staged_bytes().
+template <DType kType, bool kStaged>
 __global__ void __launch_bounds__(kThreads, 4)
     attention_parts(AttentionArgs a, int32_t groups, int32_t parts_max, float* scratch) {
   __shared__ Shared shared;
+  extern __shared__ uint4 stage[];
   constexpr int kDims = kDimMax / kThreads;
   const int64_t row = blockIdx.x;
   const int32_t per_kv = a.n_heads / a.kv.n_kv_heads, dim = a.kv.head_dim;
@@ -196,7 +267,7 @@ __global__ void __launch_bounds__(kThreads, 4)
   load_q(a, shared, row, head, n_heads);
   for (int32_t part = window_begin(a, row) / kPart + blockIdx.z; part < parts; part += gridDim.z) {
     float m[kHeads], l[kHeads], acc[kHeads][kDims];
-    one_part<kType>(a, shared, row, g, part, m, l, acc);
+    one_part<kType, kStaged>(a, shared, reinterpret_cast<char*>(stage), row, g, part, m, l, acc);
 #pragma unroll
     for (int h = 0; h < kHeads; ++h) {
       if (h >= n_heads) continue;
@@ -237,7 +308,37 @@ AttentionArgs rows_of(AttentionArgs a, int32_t first, int32_t n) {
   return a;
 }
 
+template <DType kType>
+void launch_parts(CudaStream& stream, const AttentionArgs& a, dim3 grid, int32_t groups,
+                  int32_t parts_max, float* scratch) {
+  const size_t bytes = staged_bytes(kType, a.kv.head_dim);
+  const bool aligned = (reinterpret_cast<uintptr_t>(a.kv.k) | reinterpret_cast<uintptr_t>(a.kv.v) |
+                        a.kv.page_stride * dtype_bytes(kType)) %
+                           kCopyBytes ==
+                       0;
+  if (aligned && bytes + sizeof(Shared) <= stream.shared_bytes_max) {
+    attention_parts<kType, true>
+        <<<grid, kThreads, bytes, stream.handle>>>(a, groups, parts_max, scratch);
+  } else {
+    attention_parts<kType, false>
+        <<<grid, kThreads, 0, stream.handle>>>(a, groups, parts_max, scratch);
+  }
+}
+
 }  // namespace
+
+cudaError_t open_attention(int32_t shared_bytes_max) {
+  cudaError_t error = cudaSuccess;
+  for (const DType type : {DType::kF32, DType::kF16, DType::kBF16}) {
+    with_type(type, [&]<DType kType>() {
+      if (error != cudaSuccess) return;
+      error = cudaFuncSetAttribute(reinterpret_cast<const void*>(&attention_parts<kType, true>),
+                                   cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                   shared_bytes_max - static_cast<int32_t>(sizeof(Shared)));
+    });
+  }
+  return error;
+}
 
 void attention(Stream& any, const AttentionArgs& a) {
   CudaStream& stream = of(any);
@@ -265,8 +366,7 @@ void attention(Stream& any, const AttentionArgs& a) {
       const unsigned blocks =
           std::min(static_cast<unsigned>(parts_max), 8 * device / (rows * heads));
       with_type(a.kv.dtype, [&]<DType kType>() {
-        attention_parts<kType><<<dim3(rows, heads, blocks), kThreads, 0, stream.handle>>>(
-            piece, groups, parts_max, scratch);
+        launch_parts<kType>(stream, piece, dim3(rows, heads, blocks), groups, parts_max, scratch);
       });
       attention_join<<<dim3(rows, static_cast<unsigned>(a.n_heads)), kThreads, 0, stream.handle>>>(
           piece, parts_max, scratch);

@@ -15,6 +15,7 @@ class CudaStream final : public Stream {
   int32_t device = 0;
   cudaStream_t handle = nullptr;
   int32_t multiprocessors = 0;
+  size_t shared_bytes_max = 0;  // of a block that asks for it
   // Used by one op at a time, in stream order.
   char* scratch = nullptr;
   uint64_t scratch_bytes = 0;
@@ -43,6 +44,8 @@ inline CudaStream& of(Stream& any) {
 void copy_in(CudaStream& stream, void* device, const void* host, uint64_t bytes);
 void copy_out(CudaStream& stream, void* host, const void* device, uint64_t bytes);
 
+// For the current device of this thread: lets attention use that much shared memory.
+cudaError_t open_attention(int32_t shared_bytes_max);
 // For the current device of this thread. Returns null and the reason on failure.
 FastMatmul* open_fast_matmul(char* why, size_t why_bytes);
 void close_fast_matmul(FastMatmul* fast);

@@ -69,6 +69,9 @@ class Device final : public CudaDevice {
     for (cudaEvent_t& mark : marks_) {
       if (error == cudaSuccess) error = cudaEventCreate(&mark);
     }
+    stream_.shared_bytes_max = properties.sharedMemPerBlockOptin;
+    if (error == cudaSuccess)
+      error = open_attention(static_cast<int32_t>(stream_.shared_bytes_max));
     if (error != cudaSuccess) {
       (void)cudaGetLastError();
       say(problem, "cuda:%d: %s cannot run this library: %s", index, info_.name,

@@ -12,7 +12,8 @@ struct Sums {
   float v[4];
 };
 
-// Not volatile: volatile assembler keeps its order, and then no load is on its way beside another.
+// These two are not volatile: volatile assembler keeps its order, and then no load is on its way beside
+// another.
 
 // c += A B, by all lanes of a warp. The order in which the instruction adds its 16 products to c is the
 // device's own (PTX ISA, "Matrix multiply-accumulate operation using mma instruction").
@@ -31,5 +32,16 @@ __device__ inline uint4 read_once(const uint4* p) {
       : "l"(p));
   return v;
 }
+
+// Copies 16 bytes of device memory into shared memory without a wait; both aligned to 16. This thread
+// sees them after wait_for_copies(), others after a barrier that follows it.
+constexpr int kCopyBytes = 16;
+__device__ inline void copy_async(void* to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
+                   static_cast<uint32_t>(__cvta_generic_to_shared(to))),
+               "l"(__cvta_generic_to_global(from))
+               : "memory");
+}
+__device__ inline void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 }  // namespace specd::kernels::cuda

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <numeric>
 #include <utility>
 #ifdef __SANITIZE_ADDRESS__
@@ -22,6 +23,7 @@ constexpr size_t kStackBytes = 256 << 10;
 constexpr size_t kStackBytes = 64 << 10;
 #endif
 constexpr size_t kGuardBytes = 4096;
+constexpr size_t kCopyBytes = 16;  // of an asynchronous copy
 // Stacks begin at different places of a page; else those of all threads share a few lines of the cache.
 constexpr size_t kStaggerBytes = 64, kStaggers = 48;
 
@@ -328,6 +330,36 @@ void Block::warp_barrier(const char* what, uint32_t mask, void* mine, Together t
   }
   for (int i = 0; i < kWarp; ++i) {
     if ((mask >> i & 1) != 0 && i != lane) go_on(first + i);
+  }
+}
+
+void Block::touch([[maybe_unused]] const void* data, [[maybe_unused]] size_t bytes,
+                  [[maybe_unused]] bool write, [[maybe_unused]] bool atomic,
+                  [[maybe_unused]] Where where) {
+#ifndef __SANITIZE_ADDRESS__  // there nothing tells which bytes are defined
+  if (reinterpret_cast<uintptr_t>(data) % bytes != 0) {
+    misaligned(data, static_cast<unsigned>(bytes), line_of(where));
+  }
+  access(data, bytes, write, atomic, nullptr, &where);
+#endif
+}
+
+void Block::copy_async(void* to, const void* from, Where where) {
+  const Outside outside(in_device_code_);
+  if (!memory_.is_device(from) || memory_.is_device(to)) {
+    fail("an asynchronous copy that is not from device memory into shared memory", line_of(where));
+  }
+  touch(from, kCopyBytes, false, false, where);
+  touch(to, kCopyBytes, true, false, where);
+  memory_.undefined(to, kCopyBytes);
+  threads_[static_cast<size_t>(current_)].copies.push_back({to, from, where});
+}
+
+void Block::wait_for_copies() {
+  const Outside outside(in_device_code_);
+  for (const Copy& each : std::exchange(threads_[static_cast<size_t>(current_)].copies, {})) {
+    std::memcpy(each.to, each.from, kCopyBytes);
+    touch(each.to, kCopyBytes, true, false, each.where);
   }
 }
 

@@ -28,6 +28,8 @@ class Block {
   int barrier(int predicate, Where where);
   void warp_barrier(const char* what, uint32_t mask, void* mine, Together together,
                     const void* context, bool orders, Where where);
+  void copy_async(void* to, const void* from, Where where);
+  void wait_for_copies();
   void* shared_at(const char* key, size_t bytes, size_t align);
   void* dynamic_shared() { return shared_at("dynamic", dynamic_bytes_, 16); }
   // where: of what the compiler does not see as an access; else pc, of the instruction.
@@ -38,6 +40,8 @@ class Block {
       not_allowed(wrong, data, bytes, write, atomic, pc, where);
     }
   }
+  // The same for what the compiler does not see as one, with its alignment.
+  void touch(const void* data, size_t bytes, bool write, bool atomic, Where where);
   [[noreturn]] void misaligned(const void* data, unsigned align, const std::string& at);
   // Reports, and never runs the rest of this block.
   [[noreturn]] void fail(const std::string& what, const std::string& at);
@@ -48,11 +52,17 @@ class Block {
 
  private:
   enum class State : uint8_t { kReady, kWaiting, kDone };
+  struct Copy {
+    void* to;
+    const void* from;
+    Where where;
+  };
   struct Thread {
     State state = State::kReady;
     int worker = -1;
     const char* what = "";  // and where it waits
     Where where;
+    std::vector<Copy> copies;  // on their way
   };
   struct Warp {
     uint32_t arrived = 0;

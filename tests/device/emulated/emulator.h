@@ -28,8 +28,13 @@
 //     last accesses to a byte are remembered, and for device memory only writes: with the order of
 //     the seed an error may go unseen in one run, but nothing right is reported.
 //
-// Not emulated: the memory model across blocks (fences), asynchronous copies, clusters, streams other
-// than those created, speed.
+//   * Asynchronous copies: what is on its way is read by nobody; its bytes are there for the thread that
+//     waited, and for others after a barrier. They arrive as late as possible.
+//   * More than 48 KiB of dynamic shared memory: somebody has asked for as much with
+//     cudaFuncSetAttribute(); for which kernel is not checked.
+//
+// Not emulated: the memory model across blocks (fences), groups of asynchronous copies, clusters, streams
+// other than those created, speed.
 #pragma once
 
 #include <cstddef>
@@ -124,6 +129,10 @@ void warp_barrier(const char* what, uint32_t mask, void* mine, Together together
 extern int mma_order;
 
 // ---- memory ------------------------------------------------------------------------------------
+
+// 16 bytes into shared memory, which arrive when this thread waits.
+void copy_async(void* to, const void* from, Where where);
+void wait_for_copies();
 
 // Checks an access that the compiler does not see as one.
 void touch(const void* data, size_t bytes, bool write, bool atomic, Where where);

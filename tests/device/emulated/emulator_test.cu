@@ -187,6 +187,25 @@ TEST_F(Emulator, dynamic_shared_memory_has_the_size_of_the_launch) {
         {"outside of what was allocated"});
 }
 
+__global__ void through_copies(const uint4* from, uint4* out, int order) {
+  extern __shared__ uint4 values[];
+  const unsigned other = threadIdx.x ^ 1;
+  kernels::cuda::copy_async(values + threadIdx.x, from + threadIdx.x);
+  if (order != 1) kernels::cuda::wait_for_copies();
+  if (order != 2) __syncthreads();
+  out[threadIdx.x] = values[other];
+  if (order == 3) kernels::cuda::copy_async(values + threadIdx.x, from + threadIdx.x);
+}
+
+TEST_F(Emulator, asynchronous_copies_arrive_after_a_wait_and_a_barrier) {
+  std::vector<uint4> values(64);
+  for (unsigned i = 0; i < 64; ++i) values[i] = make_uint4(i, 2 * i, 3 * i, 4 * i);
+  const uint4* from = device(values);
+  uint4* out = device(std::vector<uint4>(64));
+  through_copies<<<1, 64, 64 * sizeof(uint4), stream>>>(from, out, 0);
+  EXPECT_EQ(host(out, 64)[10].w, 44u);
+}
+
 __global__ void one_mma(const uint4* a, const uint2* b, float* c) {
   kernels::cuda::Sums sums;
   for (int i = 0; i < 4; ++i) sums.v[i] = c[threadIdx.x * 4 + i];
@@ -334,6 +353,29 @@ TEST_F(Emulator, a_missing_barrier_is_a_race) {
         {"two threads of the block, without a barrier in between"});
 }
 
+TEST_F(Emulator, a_copy_without_its_wait_or_barrier_is_named) {
+  const std::vector<uint4> values(64);
+  for (int order = 1; order <= 3; ++order) {
+    const uint4* from = device(values);
+    uint4* out = device(values);
+    const std::string report =
+        report_of([&] { through_copies<<<1, 64, 64 * sizeof(uint4), stream>>>(from, out, order); });
+    names(report, {"kernel through_copies", "emulator_test.cu:"});
+    // Which of the two depends on the order of the threads.
+    const bool unwritten = report.find("reads what nobody has written") != std::string::npos;
+    EXPECT_TRUE(unwritten || report.find("without a barrier in between") != std::string::npos)
+        << order << ": " << report;
+  }
+  uint4* out = device(values);
+  names(report_of(
+            [&] { through_copies<<<1, 64, 64 * sizeof(uint4), stream>>>(values.data(), out, 0); }),
+        {"not from device memory into shared memory"});
+  const uint4* from = device(values);
+  out = device(values);
+  names(report_of([&] { through_copies<<<1, 64, 60 * sizeof(uint4), stream>>>(from, out, 0); }),
+        {"a write of 16 bytes", "outside of what was allocated"});
+}
+
 __global__ void same_element(int* out) { out[0] = static_cast<int>(blockIdx.x); }
 __global__ void plain_add(int* out) { *out += 1; }
 
@@ -445,7 +487,14 @@ TEST_F(Emulator, launches_beyond_the_limits_are_refused) {
   names(report_of([&] { nothing<<<dim3(1, 65536), 32, 0, stream>>>(); }),
         {"a grid of 1 x 65536 x 1"});
   names(report_of([&] { nothing<<<1, 1025, 0, stream>>>(); }), {"a block of 1025 x 1 x 1"});
-  names(report_of([&] { nothing<<<1, 32, 228 << 10, stream>>>(); }), {"dynamic shared memory"});
+  names(report_of([&] { nothing<<<1, 32, 49 << 10, stream>>>(); }),
+        {"50176 bytes of dynamic shared memory", "cudaFuncSetAttribute()"});
+  const auto* kernel = reinterpret_cast<const void*>(&nothing);
+  const auto most = cudaFuncAttributeMaxDynamicSharedMemorySize;
+  EXPECT_EQ(cudaFuncSetAttribute(kernel, most, 228 << 10), cudaErrorInvalidValue);
+  EXPECT_EQ(cudaFuncSetAttribute(kernel, most, 49 << 10), cudaSuccess);
+  nothing<<<1, 32, 49 << 10, stream>>>();
+  EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
   names(report_of([&] { bounded<<<1, 65, 0, stream>>>(); }),
         {"65 threads, __launch_bounds__ allows 64"});
   names(report_of([&] { large_shared<<<1, 32, 0, stream>>>(); }),

@@ -61,17 +61,12 @@ Settings read_settings() {
   return settings;
 }
 
-// Bytes of shared memory that a block may have; more than this by 1 KiB is the whole of a
-// multiprocessor (CUDA programming guide, "Technical Specifications per Compute Capability").
-size_t shared_max_of(int architecture) { return architecture == 80 ? 163 << 10 : 227 << 10; }
-constexpr size_t kStaticSharedMax = 48 << 10;
-
 std::string size_of(const dim3& d) {
   return std::to_string(d.x) + " x " + std::to_string(d.y) + " x " + std::to_string(d.z);
 }
 
 // "" or what no device allows.
-std::string refusal_of(const Launch& launch, const Settings& settings) {
+std::string refusal_of(const Launch& launch, size_t dynamic_shared_max) {
   const dim3 &grid = launch.grid, &block = launch.block;
   if (uint64_t{grid.x} * grid.y * grid.z == 0 || grid.x > 0x7fffffffu || grid.y > 65535 ||
       grid.z > 65535) {
@@ -81,9 +76,11 @@ std::string refusal_of(const Launch& launch, const Settings& settings) {
       block.x > 1024 || block.y > 1024 || block.z > 64) {
     return "a block of " + size_of(block) + " threads; 1 to 1024, z up to 64, are allowed";
   }
-  if (launch.shared_bytes > shared_max_of(settings.architecture)) {
+  if (launch.shared_bytes > dynamic_shared_max) {
     return std::to_string(launch.shared_bytes) + " bytes of dynamic shared memory; " +
-           std::to_string(shared_max_of(settings.architecture)) + " are allowed";
+           std::to_string(dynamic_shared_max) +
+           " are allowed, more if the device has them and "
+           "cudaFuncSetAttribute() asks for them";
   }
   if (launch.stream == nullptr) return "the NULL stream, which is not emulated";
   return "";
@@ -153,8 +150,9 @@ int Machine::run_grid(const char* name, const Launch& launch, const std::functio
   std::iota(order.begin(), order.end(), 0);
   std::shuffle(order.begin(), order.end(), random);
   const uint32_t begin = n_blocks + 1;
-  // Static shared memory needs a request beyond 48 KiB, which is not emulated.
-  const size_t shared_max = std::max(kStaticSharedMax, launch.shared_bytes);
+  // Without dynamic memory there is nothing to ask for.
+  const size_t shared_max =
+      launch.shared_bytes == 0 ? kUnaskedSharedMax : shared_max_of(settings.architecture);
   launch_began_.store(now_ns());
   t_block = &block;
   std::string report;
@@ -177,7 +175,7 @@ int Machine::run_grid(const char* name, const Launch& launch, const std::functio
 void enqueue_kernel(const char* name, const Launch& launch, std::function<void()> thread) {
   Machine& machine = Machine::get();
   const std::lock_guard lock(machine.mutex);
-  const std::string refusal = refusal_of(launch, machine.settings);
+  const std::string refusal = refusal_of(launch, machine.dynamic_shared_max);
   if (!refusal.empty()) {
     std::fprintf(stderr, "emulated CUDA: kernel %s, launched at %s: %s\n", name,
                  line_of(launch.where).c_str(), refusal.c_str());
@@ -211,16 +209,12 @@ void warp_barrier(const char* what, uint32_t mask, void* mine, Together together
                   const void* context, bool orders, Where where) {
   Machine::get().block.warp_barrier(what, mask, mine, together, context, orders, where);
 }
+void copy_async(void* to, const void* from, Where where) {
+  Machine::get().block.copy_async(to, from, where);
+}
+void wait_for_copies() { Machine::get().block.wait_for_copies(); }
 void touch(const void* data, size_t bytes, bool write, bool atomic, Where where) {
-#ifndef __SANITIZE_ADDRESS__  // there nothing tells which bytes are defined
-  Block& block = Machine::get().block;
-  if (reinterpret_cast<uintptr_t>(data) % bytes != 0) {
-    block.misaligned(data, static_cast<unsigned>(bytes), line_of(where));
-  }
-  block.access(data, bytes, write, atomic, nullptr, &where);
-#else
-  (void)data, (void)bytes, (void)write, (void)atomic, (void)where;
-#endif
+  Machine::get().block.touch(data, bytes, write, atomic, where);
 }
 
 void misaligned(const void* data, unsigned align, const char* file, unsigned line) {

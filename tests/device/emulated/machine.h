@@ -38,6 +38,13 @@ struct Settings {
   int multiprocessors = 4, architecture = 90, seconds = 300;
 };
 
+// Bytes of shared memory that a block may have; more than this by 1 KiB is the whole of a
+// multiprocessor (CUDA programming guide, "Technical Specifications per Compute Capability").
+constexpr size_t shared_max_of(int architecture) {
+  return architecture == 80 ? 163 << 10 : 227 << 10;
+}
+constexpr size_t kUnaskedSharedMax = 48 << 10;
+
 // Every member is guarded by `mutex`, which the one that runs work holds meanwhile.
 struct Machine {
   static Machine& get();
@@ -51,6 +58,7 @@ struct Machine {
   std::minstd_rand random;
   cudaError_t error = cudaSuccess;  // after it the device does nothing more
   uint32_t n_blocks = 0;
+  size_t dynamic_shared_max = kUnaskedSharedMax;  // what cudaFuncSetAttribute() asked for
 
   // Adds to the stream, or to the graph that it captures.
   cudaError_t submit(cudaStream_t stream, EmulatedWork work);

@@ -48,7 +48,11 @@ class Memory {
   void close();
   // A copy or a memset by a stream: REQUIRES is_live.
   void defined(const void* data, size_t bytes);
-  // The same, and fills them with zeros; gives whole pages back to the system.
+  // Nobody has written them, again. REQUIRES whole granules.
+  void undefined(const void* data, size_t bytes) {
+    std::memset(defined_ + offset_of(data) / kGranule, 0, bytes / kGranule);
+  }
+  // As defined(), and fills them with zeros; gives whole pages back to the system.
   void zero(void* data, size_t bytes);
 
   // Shared memory: forgets all variables. Each is filled with noise where it is first mentioned.

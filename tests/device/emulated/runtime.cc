@@ -7,6 +7,7 @@
 #include "tests/device/emulated/machine.h"
 
 using specd::emulated::Machine;
+using specd::emulated::shared_max_of;
 using specd::emulated::use;
 
 namespace {
@@ -120,6 +121,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   properties->major = settings.architecture / 10;
   properties->minor = settings.architecture % 10;
   properties->multiProcessorCount = settings.multiprocessors;
+  properties->sharedMemPerBlockOptin = shared_max_of(settings.architecture);
   return cudaSuccess;
 }
 cudaError_t cudaDriverGetVersion(int* version) {
@@ -130,6 +132,16 @@ cudaError_t cudaRuntimeGetVersion(int* version) { return cudaDriverGetVersion(ve
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* kernel) {
   *attributes = {};
   return said(kernel != nullptr ? cudaSuccess : cudaErrorInvalidValue);
+}
+cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value) {
+  Machine& machine = Machine::get();
+  const std::lock_guard lock(machine.mutex);
+  if (kernel == nullptr || attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 ||
+      static_cast<size_t>(value) > shared_max_of(machine.settings.architecture)) {
+    return said(cudaErrorInvalidValue);
+  }
+  machine.dynamic_shared_max = std::max(machine.dynamic_shared_max, static_cast<size_t>(value));
+  return said(cudaSuccess);
 }
 
 // ---- memory ------------------------------------------------------------------------------------

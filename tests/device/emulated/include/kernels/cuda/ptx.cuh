@@ -86,4 +86,11 @@ inline void mma(Sums& c, const uint4& a, uint32_t b0, uint32_t b1,
 
 inline uint4 read_once(const uint4* p) { return *p; }
 
+constexpr int kCopyBytes = 16;
+inline void copy_async(void* to, const void* from,
+                       specd::emulated::Where where = specd::emulated::Where::current()) {
+  specd::emulated::copy_async(to, from, where);
+}
+inline void wait_for_copies() { specd::emulated::wait_for_copies(); }
+
 }  // namespace specd::kernels::cuda
