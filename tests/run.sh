@@ -4,8 +4,8 @@
 #   bash tests/run.sh            cpu: everything but what is labelled long; asan and tsan: the tests
 #                                that tests/sanitized.cmake lists
 #   bash tests/run.sh --fast     cpu only
-#   bash tests/run.sh --all      cpu, asan and tsan with every test, tidy with every check, each fuzzer
-#                                for a minute
+#   bash tests/run.sh --all      cpu, asan and tsan with every test that is built there, tidy with every
+#                                check, each fuzzer for a minute
 #   bash tests/run.sh --nightly  as --all, with a longer storm, ten minutes of each fuzzer, the full
 #                                product of the identity matrix, and defects in the CUDA kernels
 set -uo pipefail

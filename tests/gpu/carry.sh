@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # Builds the parts of the engine that tests/gpu/run.sh needs into build/gpu-carry, together with
-# the shared libraries they link, for a machine with a GPU but without packages: about 30 MB to
-# copy there.
+# the shared libraries they link, for a machine with a GPU but without packages (README.md).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 cmake --preset cpu -DSPECD_TESTS=ON > /dev/null
