@@ -13,9 +13,9 @@
 // small so that one sequence alone gives many blocks (64 at 1024 positions of 8 kv heads), and so
 // that a thread has one position. It reads K in a loop over d and V in one over positions, 32 at a
 // time: 8 KiB of a block are on their way, of bfloat16. With few rows there may be fewer blocks than
-// multiprocessors. Then that is too little, and eight waits for memory follow one another: such a
-// block first copies the pages of its part into shared memory, all on their way at once (64 KiB of
-// bfloat16 and heads of 128).
+// multiprocessors, for which that is too little, and eight waits for memory follow one another. So in
+// that schedule a block first copies the pages of its part into shared memory, if there is enough of
+// it: 64 KiB are on their way at once, of bfloat16 and heads of 128.
 #include <algorithm>
 
 #include "kernels/cuda/backend.h"
@@ -89,7 +89,7 @@ __device__ void reduce(Shared& shared, float out[kHeads], Fn&& join_two) {
 }
 
 // Copies K and V of the positions [begin, end) of a part, with the rest of their pages. REQUIRES
-// begin < end, and each thread has written its shared.slot. All threads see the copies after it.
+// begin < end, and their shared.slot is written. All threads see the copies after it.
 template <DType kType>
 __device__ void stage_pages(const AttentionArgs& a, const Shared& shared, char* stage, int32_t g,
                             int begin, int end) {
@@ -140,9 +140,9 @@ __device__ void one_part(const AttentionArgs& a, Shared& shared, char* stage, in
     shared.v[t] = v_at(a.kv, slot, g);
   }
   // Positions before this one are read from the stage.
-  const int staged = kStaged ? max(min(span - first, visible), hidden) : hidden;
+  const int staged_end = kStaged ? max(min(span - first, visible), hidden) : hidden;
   if constexpr (kStaged) {
-    if (hidden < staged) stage_pages<kType>(a, shared, stage, g, hidden, staged);
+    if (hidden < staged_end) stage_pages<kType>(a, shared, stage, g, hidden, staged_end);
   }
   float score[kHeads] = {};
   const auto dot = [&](const void* k, size_t at) {
@@ -153,7 +153,7 @@ __device__ void one_part(const AttentionArgs& a, Shared& shared, char* stage, in
       for (int h = 0; h < kHeads; ++h) score[h] = __fmaf_rn(shared.q[d][h], key, score[h]);
     }
   };
-  if (kStaged && seen && t < staged) {
+  if (kStaged && seen && t < staged_end) {
     dot(stage, static_cast<size_t>(t / kPageTokens) * (dim + 1) * kPageTokens + t % kPageTokens);
   } else if (seen) {
     dot(a.kv.k, k_at(a.kv, slot, g));
@@ -186,12 +186,12 @@ __device__ void one_part(const AttentionArgs& a, Shared& shared, char* stage, in
     };
     if constexpr (kStaged) {
 #pragma unroll 8
-      for (int j = hidden; j < staged; ++j) {
+      for (int j = hidden; j < staged_end; ++j) {
         add(j, stage, staged_k_elements(dim) + static_cast<size_t>(j) * dim);
       }
     }
 #pragma unroll 32
-    for (int j = staged; j < visible; ++j) add(j, a.kv.v, shared.v[j]);
+    for (int j = staged_end; j < visible; ++j) add(j, a.kv.v, shared.v[j]);
   }
 }
 
@@ -264,8 +264,11 @@ __global__ void __launch_bounds__(kThreads, 4)
   const int32_t g = blockIdx.y / groups, h0 = blockIdx.y % groups * kHeads;
   const int32_t n_heads = min(per_kv - h0, kHeads), head = g * per_kv + h0;
   const int32_t parts = parts_of(a.position[row]);
+  if (parts > parts_max) __trap();  // the device was opened with too small a positions_max
+  const int32_t first = window_begin(a, row) / kPart + blockIdx.z;
+  if (first >= parts) return;
   load_q(a, shared, row, head, n_heads);
-  for (int32_t part = window_begin(a, row) / kPart + blockIdx.z; part < parts; part += gridDim.z) {
+  for (int32_t part = first; part < parts; part += gridDim.z) {
     float m[kHeads], l[kHeads], acc[kHeads][kDims];
     one_part<kType, kStaged>(a, shared, reinterpret_cast<char*>(stage), row, g, part, m, l, acc);
 #pragma unroll
@@ -288,7 +291,6 @@ __global__ void attention_join(AttentionArgs a, int32_t parts_max, const float* 
   const int32_t head = blockIdx.y, dim = a.kv.head_dim;
   const float* from = scratch + (row * a.n_heads + head) * int64_t{parts_max} * part_floats(dim);
   const int32_t parts = parts_of(a.position[row]);
-  if (parts > parts_max) __trap();  // the device was opened with too small a positions_max
   for (int32_t d = threadIdx.x; d < dim; d += blockDim.x) {
     float m = -INFINITY, l = 0, acc = 0;
 #pragma unroll 8

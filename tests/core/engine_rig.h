@@ -32,6 +32,9 @@ struct Outcome {
   int events = 0;
 };
 
+// An emulated device takes minutes for what takes the CPU a second.
+constexpr std::chrono::minutes kPatience(20);
+
 class Pending {
  public:
   Sink sink() {
@@ -49,7 +52,7 @@ class Pending {
         state->done = true;
       }
       state->changed.notify_all();
-      state->changed.wait_for(lock, std::chrono::minutes(5), [&state] {
+      state->changed.wait_for(lock, kPatience, [&state] {
         return state->done || state->outcome.tokens.size() < state->hold_at;
       });
     };
@@ -64,16 +67,14 @@ class Pending {
   void let_go() { hold_at(SIZE_MAX); }
   Outcome wait() {
     std::unique_lock lock(state_->mutex);
-    const bool ended =
-        state_->changed.wait_for(lock, std::chrono::minutes(5), [this] { return state_->done; });
+    const bool ended = state_->changed.wait_for(lock, kPatience, [this] { return state_->done; });
     EXPECT_TRUE(ended) << "a request did not end";
     return state_->outcome;
   }
   void wait_for_tokens(size_t n) {
     std::unique_lock lock(state_->mutex);
-    const bool came = state_->changed.wait_for(lock, std::chrono::minutes(5), [&] {
-      return state_->done || state_->outcome.tokens.size() >= n;
-    });
+    const bool came = state_->changed.wait_for(
+        lock, kPatience, [&] { return state_->done || state_->outcome.tokens.size() >= n; });
     EXPECT_TRUE(came) << "a request neither ended nor had " << n << " tokens";
   }
 

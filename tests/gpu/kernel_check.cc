@@ -367,7 +367,7 @@ void check_matmul(Rig& rig, bool fast) {
   // Few and many outputs, segments of more tiles than are read ahead, x and packs in several pieces.
   const Shape reduced[] = {{96, 64, 1, 257},
                            {130, 72, 1, 129},
-                           {40, 1040, 1, 20},
+                           {80, 1040, 1, 20},
                            {144, 640, 8, 70},
                            {200, 1030, 1, 134}};
   const std::span<const Shape> shapes = rig.small ? std::span<const Shape>(reduced) : full;
@@ -492,7 +492,7 @@ void check_attention(Rig& rig) {
   Gpu& gpu = rig.gpu;
   for (const DType type : kTypes) {
     for (const auto& [heads, groups, dim] :
-         {std::tuple{5, 1, 64}, {8, 8, 128}, {28, 4, 128}, {12, 1, 80}}) {
+         {std::tuple{5, 1, 64}, {8, 8, 128}, {28, 4, 128}, {12, 1, 80}, {3, 1, 256}}) {
       const int32_t n_pages = 160, positions = rig.small ? 400 : 1500;
       // Pages that cannot be copied 16 bytes at a time, and such that can.
       const size_t gap = heads == 5 ? 3 : 32;
@@ -603,7 +603,7 @@ void check_attention(Rig& rig) {
         }
       }
       std::string problem = beyond(all, expected, allowed);
-      for (const int32_t n : {1, 2, 3, 5, 8, 33}) {
+      for (const int32_t n : {1, 2, 3, 5, 7, 8, 33}) {
         if (!problem.empty() || n > rows) break;
         const int32_t first = below(rows - n + 1);
         const size_t each = static_cast<size_t>(heads) * dim;

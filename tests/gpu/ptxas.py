@@ -4,9 +4,8 @@
     ptxas.py            compares with ptxas.txt
     ptxas.py --update   writes ptxas.txt
 
-For sm_80, sm_90 and sm_100: registers of a thread, bytes that spill, shared memory of a block, and the
-blocks and the share of the warps that fit on a multiprocessor at a time (without the dynamic shared memory that
-attention_parts<.., true> gets, which leaves room for 3 blocks of heads of 128 in bfloat16). The table belongs to one version of nvcc;
+For sm_80, sm_90 and sm_100: registers of a thread, bytes that spill, shared memory of a block (of attention_parts<..,
+true> for heads of 128), and the blocks and the share of the warps that fit on a multiprocessor at a time. The table belongs to one version of nvcc;
 with another one there is nothing to compare (exit status 77). Registers that spill are refused. For sm_100 the
 library ships PTX, which the driver compiles; its figures may differ from these.
 """
@@ -34,6 +33,8 @@ THREADS = {
     "rope_table_kernel": 64, "rope_append_kernel": 64, "kv_move_kernel": 128, "pick_tokens_kernel": 128,
     "clamp_nodes_kernel": 128, "walk_tree_kernel": 128,
 }
+# Dynamic shared memory for heads of 128, as staged_bytes() of attention.cu: by the bytes of an element.
+DYNAMIC = {f"attention_parts<{dtype}, true>": 128 * 257 * size for dtype, size in ((0, 4), (1, 2), (2, 2))}
 
 
 def up(n, to):
@@ -72,6 +73,7 @@ def lines_of(source, architecture):
         shared = re.search(r"(\d+) bytes smem", text)
         shared = int(shared.group(1)) if shared else 0
         kernel = short(name)
+        shared += DYNAMIC.get(kernel, 0)
         threads = THREADS.get(kernel.split("<")[0])
         if threads is None:
             if kernel.startswith("probe"):

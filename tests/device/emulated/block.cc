@@ -23,7 +23,6 @@ constexpr size_t kStackBytes = 256 << 10;
 constexpr size_t kStackBytes = 64 << 10;
 #endif
 constexpr size_t kGuardBytes = 4096;
-constexpr size_t kCopyBytes = 16;  // of an asynchronous copy
 // Stacks begin at different places of a page; else those of all threads share a few lines of the cache.
 constexpr size_t kStaggerBytes = 64, kStaggers = 48;
 
@@ -95,7 +94,8 @@ std::string Block::run(const char* kernel, const dim3& grid, const dim3& size, c
   if (!report_.empty()) {
     // The fibers stand in the middle of something. They are left there and not unwound: their frames own
     // nothing, and device code has no exceptions.
-    for (Worker& each : workers_) (void)new boost::context::fiber(std::move(each.fiber));
+    static auto* left = new std::vector<boost::context::fiber>();
+    for (Worker& each : workers_) left->push_back(std::move(each.fiber));
     workers_.clear();
     free_workers_.clear();
   }
@@ -333,32 +333,39 @@ void Block::warp_barrier(const char* what, uint32_t mask, void* mine, Together t
   }
 }
 
-void Block::touch([[maybe_unused]] const void* data, [[maybe_unused]] size_t bytes,
-                  [[maybe_unused]] bool write, [[maybe_unused]] bool atomic,
-                  [[maybe_unused]] Where where) {
-#ifndef __SANITIZE_ADDRESS__  // there nothing tells which bytes are defined
+void Block::touch(const void* data, size_t bytes, [[maybe_unused]] bool write,
+                  [[maybe_unused]] bool atomic, Where where) {
   if (reinterpret_cast<uintptr_t>(data) % bytes != 0) {
     misaligned(data, static_cast<unsigned>(bytes), line_of(where));
   }
+#ifndef __SANITIZE_ADDRESS__  // there nothing tells which bytes are defined
   access(data, bytes, write, atomic, nullptr, &where);
 #endif
 }
 
 void Block::copy_async(void* to, const void* from, Where where) {
   const Outside outside(in_device_code_);
-  if (!memory_.is_device(from) || memory_.is_device(to)) {
+  if (!memory_.is_device(from) || !memory_.is_shared(to, kCopyBytes)) {
     fail("an asynchronous copy that is not from device memory into shared memory", line_of(where));
   }
   touch(from, kCopyBytes, false, false, where);
   touch(to, kCopyBytes, true, false, where);
   memory_.undefined(to, kCopyBytes);
-  threads_[static_cast<size_t>(current_)].copies.push_back({to, from, where});
+  Copy& copy = threads_[static_cast<size_t>(current_)].copies.emplace_back();
+  copy.to = to, copy.from = from, copy.where = where;
+  std::memcpy(copy.bytes, from, kCopyBytes);
 }
 
 void Block::wait_for_copies() {
   const Outside outside(in_device_code_);
   for (const Copy& each : std::exchange(threads_[static_cast<size_t>(current_)].copies, {})) {
-    std::memcpy(each.to, each.from, kCopyBytes);
+    if (std::memcmp(each.from, each.bytes, kCopyBytes) != 0) {
+      fail("its source changed while a copy was on its way", line_of(each.where));
+    }
+    if (!memory_.is_undefined(each.to, kCopyBytes)) {
+      fail("somebody wrote to where a copy was on its way", line_of(each.where));
+    }
+    std::memcpy(each.to, each.bytes, kCopyBytes);
     touch(each.to, kCopyBytes, true, false, each.where);
   }
 }
@@ -366,8 +373,7 @@ void Block::wait_for_copies() {
 void* Block::shared_at(const char* key, size_t bytes, size_t align) {
   const Outside outside(in_device_code_);
   void* data = memory_.shared_at(key, bytes, align);
-  const size_t used = memory_.shared_used();
-  if (data == nullptr || used > shared_max_) {
+  if (data == nullptr || memory_.shared_bytes() > shared_max_) {
     fail("more shared memory than the " + std::to_string(shared_max_) + " bytes of a block",
          std::string("at ") + key);
   }

@@ -53,9 +53,10 @@ class Block {
  private:
   enum class State : uint8_t { kReady, kWaiting, kDone };
   struct Copy {
-    void* to;
-    const void* from;
+    void* to = nullptr;
+    const void* from = nullptr;
     Where where;
+    char bytes[kCopyBytes];
   };
   struct Thread {
     State state = State::kReady;

@@ -27,11 +27,11 @@
 //     block without a barrier in between, or, for device memory, by two blocks of a launch. Only the
 //     last accesses to a byte are remembered, and for device memory only writes: with the order of
 //     the seed an error may go unseen in one run, but nothing right is reported.
-//
-//   * Asynchronous copies: what is on its way is read by nobody; its bytes are there for the thread that
-//     waited, and for others after a barrier. They arrive as late as possible.
-//   * More than 48 KiB of dynamic shared memory: somebody has asked for as much with
-//     cudaFuncSetAttribute(); for which kernel is not checked.
+//   * Asynchronous copies: nobody reads or writes what is on its way, nor changes its source. Its bytes
+//     are there for the thread that waited, and for others after a barrier; they arrive as late as
+//     possible.
+//   * More than 48 KiB of shared memory: somebody has asked for it with cudaFuncSetAttribute(), and no
+//     more than fits beside the block's variables. For which kernel is not checked.
 //
 // Not emulated: the memory model across blocks (fences), groups of asynchronous copies, clusters, streams
 // other than those created, speed.
@@ -130,7 +130,8 @@ extern int mma_order;
 
 // ---- memory ------------------------------------------------------------------------------------
 
-// 16 bytes into shared memory, which arrive when this thread waits.
+// Copies into shared memory, which arrive when this thread waits.
+constexpr size_t kCopyBytes = 16;
 void copy_async(void* to, const void* from, Where where);
 void wait_for_copies();
 

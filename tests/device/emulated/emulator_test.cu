@@ -19,6 +19,17 @@ namespace {
 
 constexpr unsigned kAll = 0xffffffffu;
 
+// Under AddressSanitizer accesses are its own: it sees those outside of memory and ends the process.
+#ifdef __SANITIZE_ADDRESS__
+constexpr bool kSeesAccesses = false;
+// The stacks of threads that failed are left as they are, with the words of the report.
+extern "C" const char* __lsan_default_suppressions() {
+  return "leak:specd::emulated::Block::run_thread";
+}
+#else
+constexpr bool kSeesAccesses = true;
+#endif
+
 class Emulator : public testing::Test {
  protected:
   Emulator() { EXPECT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess); }
@@ -183,6 +194,7 @@ TEST_F(Emulator, dynamic_shared_memory_has_the_size_of_the_launch) {
   int* out = device(std::vector<int>(64));
   through_dynamic_memory<<<1, 64, 64 * sizeof(int), stream>>>(out);
   EXPECT_EQ(host(out, 64)[10], 53);
+  if (!kSeesAccesses) return;
   names(report_of([&] { through_dynamic_memory<<<1, 64, 60 * sizeof(int), stream>>>(out); }),
         {"outside of what was allocated"});
 }
@@ -323,8 +335,10 @@ TEST_F(Emulator, a_graph_runs_what_was_captured_and_nothing_before) {
   for (int i = 0; i < 3; ++i) EXPECT_EQ(cudaGraphLaunch(ready, stream), cudaSuccess);
   EXPECT_EQ(host(value, 1)[0], 6);
   cudaFree(value);
-  names(report_of([&] { cudaGraphLaunch(ready, stream); }),
-        {"kernel add_one", "outside of what was allocated"});
+  if (kSeesAccesses) {
+    names(report_of([&] { cudaGraphLaunch(ready, stream); }),
+          {"kernel add_one", "outside of what was allocated"});
+  }
   cudaGraphExecDestroy(ready);
 }
 
@@ -345,6 +359,7 @@ __global__ void write_after_read(int* out) {
 }
 
 TEST_F(Emulator, a_missing_barrier_is_a_race) {
+  if (!kSeesAccesses) GTEST_SKIP() << "AddressSanitizer's business";
   int* out = device(std::vector<int>(64));
   names(report_of([&] { no_barrier<<<1, 64, 0, stream>>>(out); }),
         {"kernel no_barrier, block (0,0,0), thread (", "emulator_test.cu:"});
@@ -354,6 +369,7 @@ TEST_F(Emulator, a_missing_barrier_is_a_race) {
 }
 
 TEST_F(Emulator, a_copy_without_its_wait_or_barrier_is_named) {
+  if (!kSeesAccesses) GTEST_SKIP() << "AddressSanitizer's business";
   const std::vector<uint4> values(64);
   for (int order = 1; order <= 3; ++order) {
     const uint4* from = device(values);
@@ -380,6 +396,7 @@ __global__ void same_element(int* out) { out[0] = static_cast<int>(blockIdx.x); 
 __global__ void plain_add(int* out) { *out += 1; }
 
 TEST_F(Emulator, blocks_that_write_the_same_bytes_are_a_race) {
+  if (!kSeesAccesses) GTEST_SKIP() << "AddressSanitizer's business";
   int* out = device(std::vector<int>(1));
   names(report_of([&] { same_element<<<2, 1, 0, stream>>>(out); }),
         {"a write of 4 bytes", "two blocks of the launch, without an order"});
@@ -451,6 +468,7 @@ __global__ void never_written(int* out) {
 }
 
 TEST_F(Emulator, an_access_outside_of_device_memory_is_named) {
+  if (!kSeesAccesses) GTEST_SKIP() << "AddressSanitizer's business";
   std::vector<int> on_host(4);
   int *from = device(on_host), *out = device(on_host);
   names(report_of([&] { read_at<<<1, 1, 0, stream>>>(from, 4, out); }),
@@ -505,7 +523,7 @@ TEST_F(Emulator, launches_beyond_the_limits_are_refused) {
 TEST_F(Emulator, after_a_fault_every_call_fails) {
   int* out = device(std::vector<int>(1));
   testing::internal::CaptureStderr();
-  read_at<<<1, 1, 0, stream>>>(out, 99, out);
+  early_return<<<1, 64, 0, stream>>>();
   EXPECT_EQ(cudaStreamSynchronize(stream), cudaErrorLaunchFailure);
   add_one<<<1, 1, 0, stream>>>(out);
   EXPECT_EQ(cudaGetLastError(), cudaErrorLaunchFailure);

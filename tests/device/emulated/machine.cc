@@ -150,9 +150,11 @@ int Machine::run_grid(const char* name, const Launch& launch, const std::functio
   std::iota(order.begin(), order.end(), 0);
   std::shuffle(order.begin(), order.end(), random);
   const uint32_t begin = n_blocks + 1;
-  // Without dynamic memory there is nothing to ask for.
+  // A block's variables and what was asked for must fit together, even if this launch needs less.
+  const bool asked = launch.shared_bytes > 0 && dynamic_shared_max > kUnaskedSharedMax;
   const size_t shared_max =
-      launch.shared_bytes == 0 ? kUnaskedSharedMax : shared_max_of(settings.architecture);
+      asked ? shared_max_of(settings.architecture) - (dynamic_shared_max - launch.shared_bytes)
+            : kUnaskedSharedMax;
   launch_began_.store(now_ns());
   t_block = &block;
   std::string report;

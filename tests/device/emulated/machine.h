@@ -38,8 +38,7 @@ struct Settings {
   int multiprocessors = 4, architecture = 90, seconds = 300;
 };
 
-// Bytes of shared memory that a block may have; more than this by 1 KiB is the whole of a
-// multiprocessor (CUDA programming guide, "Technical Specifications per Compute Capability").
+// Bytes of shared memory that a block may have; a multiprocessor has 1 KiB more (CUDA programming guide, "Technical Specifications per Compute Capability").
 constexpr size_t shared_max_of(int architecture) {
   return architecture == 80 ? 163 << 10 : 227 << 10;
 }

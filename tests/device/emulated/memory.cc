@@ -130,7 +130,7 @@ void Memory::begin_block(uint64_t noise) {
   std::memset(read_, 0, shared_used_ * 2);
   noise_.seed(static_cast<uint32_t>(noise));
   shared_.clear();
-  shared_used_ = 0;
+  shared_used_ = shared_bytes_ = 0;
 }
 
 void* Memory::shared_at(const char* key, size_t bytes, size_t align) {
@@ -139,6 +139,7 @@ void* Memory::shared_at(const char* key, size_t bytes, size_t align) {
     at->second = up(shared_used_, std::max(align, kGranule));
     if (at->second + up(bytes, kGranule) + kGranule > kSharedMax) return nullptr;
     shared_used_ = at->second + up(bytes, kGranule) + kGranule;  // a gap after it
+    shared_bytes_ += bytes;
     set(at->second, bytes, true);
     for (size_t i = 0; i < up(bytes, kGranule); i += sizeof(uint32_t)) {
       // Large numbers and NaN, so that a result made of them is not right by chance.

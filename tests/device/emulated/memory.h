@@ -2,6 +2,7 @@
 // thread at a time.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -48,9 +49,16 @@ class Memory {
   void close();
   // A copy or a memset by a stream: REQUIRES is_live.
   void defined(const void* data, size_t bytes);
+  bool is_shared(const void* data, size_t bytes) const {
+    return offset_of(data) < kSharedMax && bytes <= kSharedMax - offset_of(data);
+  }
   // Nobody has written them, again. REQUIRES whole granules.
   void undefined(const void* data, size_t bytes) {
     std::memset(defined_ + offset_of(data) / kGranule, 0, bytes / kGranule);
+  }
+  bool is_undefined(const void* data, size_t bytes) const {
+    const uint8_t* first = defined_ + offset_of(data) / kGranule;
+    return std::all_of(first, first + bytes / kGranule, [](uint8_t each) { return each == 0; });
   }
   // As defined(), and fills them with zeros; gives whole pages back to the system.
   void zero(void* data, size_t bytes);
@@ -59,7 +67,7 @@ class Memory {
   void begin_block(uint64_t noise);
   // The address of a variable; null when it does not fit into kSharedMax.
   void* shared_at(const char* key, size_t bytes, size_t align);
-  size_t shared_used() const { return shared_used_; }
+  size_t shared_bytes() const { return shared_bytes_; }  // of the variables so far
 
   // Of addresses outside of both memories.
   static constexpr char kElsewhere[] = "host memory";
@@ -144,7 +152,7 @@ class Memory {
   Cell (*read_)[2] = nullptr;        // the last reads by two threads; shared memory only
   std::map<size_t, size_t> blocks_;  // offset, bytes
   std::map<const char*, size_t> shared_;
-  size_t shared_used_ = 0;
+  size_t shared_used_ = 0, shared_bytes_ = 0;  // with and without gaps
   std::minstd_rand noise_;
 };
 

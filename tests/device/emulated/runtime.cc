@@ -102,6 +102,7 @@ cudaError_t cudaDeviceReset() {
     each->capture = nullptr;
   }
   machine.memory.release_all();
+  machine.dynamic_shared_max = specd::emulated::kUnaskedSharedMax;
   machine.error = t_last = cudaSuccess;
   return cudaSuccess;
 }

@@ -86,7 +86,7 @@ inline void mma(Sums& c, const uint4& a, uint32_t b0, uint32_t b1,
 
 inline uint4 read_once(const uint4* p) { return *p; }
 
-constexpr int kCopyBytes = 16;
+constexpr int kCopyBytes = specd::emulated::kCopyBytes;
 inline void copy_async(void* to, const void* from,
                        specd::emulated::Where where = specd::emulated::Where::current()) {
   specd::emulated::copy_async(to, from, where);
