@@ -16,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/device/cuda_device.h"
 #include "core/engine.h"
 #include "tests/entries_of.h"
 
@@ -98,6 +99,8 @@ class EngineTest : public testing::Test {
     // Discovery refuses what others can write.
     std::filesystem::permissions(folder_, std::filesystem::perms::owner_all);
     std::thread([] {}).join();  // a sanitizer starts its own thread with the first one
+    // So may the device's library.
+    if (std::getenv("SPECD_TEST_DEVICE") != nullptr) (void)open_cuda_device(0, {});
     threads_ = entries_of("/proc/self/task");
     descriptors_ = entries_of("/proc/self/fd");
   }
