@@ -27,12 +27,14 @@ cuda=(nvcc -std=c++20 -O3 --fmad=false -Xcompiler=-fPIC,-fvisibility=hidden -I. 
   for file in common_ops cpu_ops worker_pool; do
     echo "${cpp[*]@Q} -DSPECD_KERNELS_X86=0 -c kernels/cpu/$file.cc -o $out/obj/$file.o"
   done
-  echo "${cpp[*]@Q} -Wall -Wextra -c tests/gpu/kernel_check.cc -o $out/obj/kernel_check.o"
+  for file in tests/gpu/kernel_check/*.cc; do
+    echo "${cpp[*]@Q} -Wall -Wextra -c $file -o $out/obj/check_$(basename "$file" .cc).o"
+  done
 } | xargs -d '\n' -P "$(nproc)" -I{} bash -c '{}'
 nvcc -shared -o "$out/libspecd_cuda.so" "$out"/obj/*.cu.o -ldl
 nvcc -std=c++20 -O3 -arch=native -o "$out/ceilings" tests/gpu/ceilings.cu 2> "$out/ceilings.log" ||
   nvcc -std=c++20 -O3 -gencode=arch=compute_80,code='[sm_80,compute_80]' -o "$out/ceilings" tests/gpu/ceilings.cu
-g++ -o "$out/kernel_check" "$out"/obj/{attention,draw,elementwise,matmul,rmsnorm,rope,common_ops,cpu_ops,worker_pool,kernel_check}.o \
+g++ -o "$out/kernel_check" "$out"/obj/{attention,draw,elementwise,matmul,rmsnorm,rope,common_ops,cpu_ops,worker_pool,check_*}.o \
   -ldl -pthread
 [ -n "${SPECD_GPU_BUILD_ONLY:-}" ] && exit 0
 

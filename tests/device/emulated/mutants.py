@@ -20,7 +20,7 @@ import tempfile
 from translate import blank_comments, translate
 
 SEEDS = (1, 2, 3)
-LIMIT_SECONDS = 120
+LIMIT_SECONDS = 300
 GROUPS = {
     "attention.cu": ["attention"],
     "draw.cu": ["logits", "draw", "penalties"],
@@ -324,7 +324,9 @@ def judge(bench, name, what, text, control=False):
         if library is None:
             return False, "does not compile: " + error.strip()[:500]
         noticed = bench.caught(name, library)
-    why = "no defect" if control else EQUIVALENT.get(f"{name}: {what}")
+    if control:
+        return noticed == "", noticed
+    why = EQUIVALENT.get(f"{name}: {what}")
     if why is None:
         return noticed != "", noticed or "SURVIVED"
     return noticed == "", why if noticed == "" else "listed as harmless, but caught: " + noticed

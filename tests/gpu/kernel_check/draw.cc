@@ -1,0 +1,187 @@
+// The draw with its noise, penalties, top-k and log-probabilities.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tests/gpu/kernel_check/rig.h"
+
+namespace specd::kernels {
+
+void check_draw(Rig& rig) {
+  Gpu& gpu = rig.gpu;
+  {
+    const int32_t rows = 5, vocab = rig.small ? 5001 : 50001;
+    std::vector<uint64_t> seed(rows);
+    std::vector<int32_t> position(rows);
+    for (int32_t r = 0; r < rows; ++r)
+      seed[static_cast<size_t>(r)] = (uint64_t{g_random()} << 32) | g_random(),
+      position[static_cast<size_t>(r)] = below(1 << 30);
+    std::vector<float> expected(static_cast<size_t>(rows) * vocab);
+    rig.cpu.draw_noise(rig.cpu_stream, {.seed = seed.data(),
+                                        .position = position.data(),
+                                        .out = expected.data(),
+                                        .n_rows = rows,
+                                        .vocab = vocab});
+    float* out = gpu.poisoned(expected.size());
+    gpu.ops().draw_noise(gpu.stream(), {.seed = gpu.in(seed),
+                                        .position = gpu.in(position),
+                                        .out = out,
+                                        .n_rows = rows,
+                                        .vocab = vocab});
+    const std::string problem = difference(gpu.out(out, expected.size()), expected);
+    rig.report.check("draw_noise has the CPU's bits", problem.empty(), problem);
+    gpu.free_all();
+  }
+  for (const int32_t vocab : {7, 4096, rig.small ? 9001 : 128256}) {
+    const int32_t rows = 64;
+    std::vector<float> logits = floats(static_cast<size_t>(rows) * vocab, 4);
+    std::vector<DrawRow> row(rows);
+    for (int32_t r = 0; r < rows; ++r) {
+      DrawRow& each = row[static_cast<size_t>(r)];
+      each.greedy = r % 8 == 0;
+      each.temperature = 0.3f + 0.1f * static_cast<float>(below(15));
+      each.top_k = r % 3 == 0 ? 1 + below(vocab) : r % 3 == 1 ? 0 : 40;
+      each.min_p = r % 7 == 3 ? 0.05f : 0.0f;
+      each.top_p = r % 4 == 0 ? 1.0f : r % 4 == 1 ? 0.95f : r % 4 == 2 ? 0.3f : 1e-6f;
+      each.position = below(100000);
+      each.seed = g_random();
+      float* own = &logits[static_cast<size_t>(r) * vocab];
+      if (r % 5 == 1) {  // ties everywhere
+        for (int32_t t = 0; t < vocab; ++t) own[t] = std::round(own[t]);
+      }
+      if (r == 10) own[below(vocab)] = kNan;
+      if (r == 11) std::fill(own, own + vocab, -HUGE_VALF);
+      if (r == 12) std::fill(own, own + vocab - 1, -HUGE_VALF);
+      if (r == 13) own[below(vocab)] = HUGE_VALF;
+    }
+    std::vector<int32_t> expected(rows, -7);
+    rig.cpu.draw(rig.cpu_stream, {.logits = logits.data(),
+                                  .row = row.data(),
+                                  .token = expected.data(),
+                                  .n_rows = rows,
+                                  .vocab = vocab});
+    int32_t* token = gpu.in(std::vector<int32_t>(rows, -7));
+    gpu.ops().draw(gpu.stream(), {.logits = gpu.in(logits),
+                                  .row = gpu.in(row),
+                                  .token = token,
+                                  .n_rows = rows,
+                                  .vocab = vocab});
+    const std::string problem = difference(gpu.out(token, rows), expected);
+    rig.report.check("draw gives the CPU's tokens, vocabulary " + std::to_string(vocab),
+                     problem.empty(), problem);
+    gpu.free_all();
+  }
+}
+
+void check_penalties(Rig& rig) {
+  Gpu& gpu = rig.gpu;
+  const int32_t rows = 12, vocab = 5000, n_tokens = 64;
+  std::vector<float> logits = floats(static_cast<size_t>(rows) * vocab, 4);
+  std::vector<int32_t> token(n_tokens), path;
+  for (int32_t& t : token) t = below(vocab);
+  token[7] = token[9];  // twice on a path
+  std::vector<PenaltySeen> seen;
+  std::vector<PenaltyRow> row(rows);
+  for (int32_t r = 0; r < rows; ++r) {
+    PenaltyRow& own = row[static_cast<size_t>(r)];
+    own = {.repetition = 1.2f,
+           .frequency = 0.3f,
+           .presence = r % 2 == 0 ? 0.7f : -0.1f,
+           .seen_begin = static_cast<int32_t>(seen.size()),
+           .path_begin = static_cast<int32_t>(path.size())};
+    for (int32_t t = r; t < vocab && r % 5 != 4; t += 11) seen.push_back({t, t % 3});
+    for (int32_t i = 0; i < 20 * (r % 3); ++i) path.push_back(i);
+    own.seen_end = static_cast<int32_t>(seen.size());
+    own.path_end = static_cast<int32_t>(path.size());
+  }
+  path.push_back(0);
+  float* on_gpu = gpu.in(logits);
+  gpu.ops().penalize(gpu.stream(), {.logits = on_gpu,
+                                    .row = gpu.in(row),
+                                    .seen = gpu.in(seen),
+                                    .path = gpu.in(path),
+                                    .token = gpu.in(token),
+                                    .n_rows = rows,
+                                    .vocab = vocab});
+  rig.cpu.penalize(rig.cpu_stream, {.logits = logits.data(),
+                                    .row = row.data(),
+                                    .seen = seen.data(),
+                                    .path = path.data(),
+                                    .token = token.data(),
+                                    .n_rows = rows,
+                                    .vocab = vocab});
+  const std::string problem = difference(gpu.out(on_gpu, logits.size()), logits);
+  rig.report.check("penalize has the CPU's bits", problem.empty(), problem);
+  gpu.free_all();
+}
+
+// Top-k, log-probabilities and the draw, with gaps between rows and a shorter vocabulary.
+void check_logits(Rig& rig) {
+  Gpu& gpu = rig.gpu;
+  const int32_t rows = 9, vocab = rig.small ? 5003 : 32003, width = vocab + 97, k = 11, stride = 14;
+  std::vector<float> logits = floats(static_cast<size_t>(rows) * width, 4);
+  for (int32_t r = 0; r < rows; ++r) {  // the gaps would win
+    std::fill_n(logits.begin() + static_cast<ptrdiff_t>(r) * width + vocab, width - vocab, 1e9f);
+  }
+  for (int32_t t = 0; t < vocab; ++t) logits[t] = std::round(logits[t]);  // ties
+  logits[static_cast<size_t>(2 * width + 5)] = kNan;
+  const size_t cells = static_cast<size_t>(rows) * stride;
+  std::vector<int32_t> top(cells, -7), drawn(cells, -7), asked(cells);
+  std::vector<float> logprob(cells, 7);
+  for (int32_t& t : asked) t = below(vocab);
+  asked[3] = -1, asked[4] = vocab;  // for these nothing is written
+  std::vector<DrawRow> row(rows);
+  for (int32_t r = 0; r < rows; ++r) {
+    row[static_cast<size_t>(r)] = {
+        .temperature = 0.8f, .position = r, .seed = g_random(), .greedy = r % 2 == 0};
+  }
+  const auto run = [&](const Ops& ops, Stream& stream, const float* l, const DrawRow* d,
+                       const int32_t* tokens, int32_t* t, int32_t* n, float* p) {
+    ops.top_k(stream, {.logits = l,
+                       .token = t,
+                       .n_rows = rows,
+                       .vocab = vocab,
+                       .k = k,
+                       .logits_stride = width,
+                       .token_stride = stride});
+    ops.log_prob(stream, {.logits = l,
+                          .token = tokens,
+                          .out = p,
+                          .n_rows = rows,
+                          .vocab = vocab,
+                          .k = k,
+                          .logits_stride = width,
+                          .token_stride = stride,
+                          .out_stride = stride});
+    ops.draw(stream, {.logits = l,
+                      .row = d,
+                      .token = n,
+                      .n_rows = rows,
+                      .vocab = vocab,
+                      .logits_stride = width,
+                      .token_stride = stride});
+  };
+  int32_t *gpu_top = gpu.in(top), *gpu_drawn = gpu.in(drawn);
+  float* gpu_logprob = gpu.in(logprob);
+  run(gpu.ops(), gpu.stream(), gpu.in(logits), gpu.in(row), gpu.in(asked), gpu_top, gpu_drawn,
+      gpu_logprob);
+  run(rig.cpu, rig.cpu_stream, logits.data(), row.data(), asked.data(), top.data(), drawn.data(),
+      logprob.data());
+  std::string problem = difference(gpu.out(gpu_top, cells), top);
+  rig.report.check("top_k gives the CPU's tokens and writes nothing else", problem.empty(),
+                   problem);
+  problem = difference(gpu.out(gpu_drawn, cells), drawn);
+  rig.report.check("draw keeps to its strides and its vocabulary", problem.empty(), problem);
+  const std::vector<float> got = gpu.out(gpu_logprob, cells);
+  double worst = 0;
+  for (size_t i = 0; i < cells; ++i) {
+    if (i / stride == 2) continue;  // the row with a NaN is undefined
+    worst = std::max(worst, std::fabs(static_cast<double>(got[i]) - logprob[i]));
+  }
+  rig.report.check("log_prob is the CPU's within 1e-5", worst < 1e-5, std::to_string(worst));
+  gpu.free_all();
+}
+
+}  // namespace specd::kernels
