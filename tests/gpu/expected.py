@@ -39,8 +39,8 @@ def matmul(name, n_out, n_in, rows):
 
 def step(rows, first):
     """[(kernel, launches, bytes from and to memory, bytes read again from L2, instructions of warps, blocks, bytes that
-    one reads ahead, blocks that an SM has room for by ptxas.txt)] of each launch, for up to 8 rows of one sequence from position
-    `first` on. 0 instructions: not counted."""
+    one reads ahead, blocks that an SM has room for by ptxas.txt)] of each launch, for up to 8 rows of one sequence from
+    position `first` on. 0 instructions: not counted."""
     parts = (first + rows - 1) // PART + 1
     seen = first + rows
     f32 = rows * HIDDEN * 4
@@ -68,12 +68,9 @@ def step(rows, first):
     return [(name, n * LAYERS, *rest) for name, n, *rest in layer] + once
 
 
-def seconds(size, instructions):
-    return max(size / MEMORY, instructions / ISSUE)
-
-
 def total_seconds(rows, first):
-    return sum(n * seconds(size, instructions) for _, n, size, _, instructions, *_ in step(rows, first))
+    return sum(n * max(size / MEMORY, instructions / ISSUE)
+               for _, n, size, _, instructions, *_ in step(rows, first))
 
 
 def table(rows, first):

@@ -5,9 +5,9 @@
     ptxas.py --update   writes ptxas.txt
 
 For sm_80, sm_90 and sm_100: registers of a thread, bytes that spill, shared memory of a block (of attention_parts<..,
-true> for heads of 128), and the blocks and the share of the warps that fit on a multiprocessor at a time. The table belongs to one version of nvcc;
-with another one there is nothing to compare (exit status 77). Registers that spill are refused. For sm_100 the
-library ships PTX, which the driver compiles; its figures may differ from these.
+true> for heads of 128), and the blocks and the share of the warps that fit on a multiprocessor at a time. The table
+belongs to one version of nvcc; with another one there is nothing to compare (exit status 77). Registers that spill are
+refused. For sm_100 the library ships PTX, which the driver compiles; its figures may differ from these.
 """
 import concurrent.futures
 import os
