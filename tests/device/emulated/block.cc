@@ -92,8 +92,8 @@ std::string Block::run(const char* kernel, const dim3& grid, const dim3& size, c
               ": nothing can go on: " + waiting();
   }
   if (!report_.empty()) {
-    // The fibers stand in the middle of something. They are left there and not unwound: their frames own
-    // nothing, and device code has no exceptions.
+    // The fibers stand in the middle of something. They are left there and not unwound, because device
+    // code has no exceptions.
     static auto* left = new std::vector<boost::context::fiber>();
     for (Worker& each : workers_) left->push_back(std::move(each.fiber));
     workers_.clear();

@@ -203,6 +203,8 @@ __global__ void through_copies(const uint4* from, uint4* out, int order) {
   extern __shared__ uint4 values[];
   const unsigned other = threadIdx.x ^ 1;
   kernels::cuda::copy_async(values + threadIdx.x, from + threadIdx.x);
+  if (order == 4) values[threadIdx.x] = make_uint4(0, 0, 0, 0);
+  if (order == 5) out[threadIdx.x] = make_uint4(1, 1, 1, 1);
   if (order != 1) kernels::cuda::wait_for_copies();
   if (order != 2) __syncthreads();
   out[threadIdx.x] = values[other];
@@ -383,6 +385,13 @@ TEST_F(Emulator, a_copy_without_its_wait_or_barrier_is_named) {
         << order << ": " << report;
   }
   uint4* out = device(values);
+  const uint4* other = device(values);
+  names(report_of([&] { through_copies<<<1, 64, 64 * sizeof(uint4), stream>>>(other, out, 4); }),
+        {"somebody wrote to where a copy was on its way"});
+  out = device(values);
+  names(report_of([&] { through_copies<<<1, 64, 64 * sizeof(uint4), stream>>>(out, out, 5); }),
+        {"its source changed while a copy was on its way"});
+  out = device(values);
   names(report_of(
             [&] { through_copies<<<1, 64, 64 * sizeof(uint4), stream>>>(values.data(), out, 0); }),
         {"not from device memory into shared memory"});
