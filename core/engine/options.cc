@@ -41,7 +41,9 @@ const char* dtype_name(kernels::DType dtype) {
 }
 
 RouteTerms route_terms(const EngineOptions& options) {
-  return {.is_strict = options.numerics != Numerics::kFast, .max_sequences = options.max_sequences};
+  return {.is_strict = options.numerics != Numerics::kFast,
+          .max_sequences = options.max_sequences,
+          .step_rows_max = options.step_tokens_max};
 }
 
 Status out_of_range(const std::string& field, const std::string& expected,

@@ -144,7 +144,8 @@ std::string picks_fault(const StepInput& input, std::span<const size_t> part_tok
 void StepInput::clear() {
   rows.clear();
   draws.clear();
-  wants_top1 = false;
+  top_k = 0;
+  taps_to_host = false;
   penalty_row.clear();
   penalty_seen.clear();
   penalty_path.clear();
@@ -159,6 +160,10 @@ std::string step_input_fault(const StepInput& input, const StepLimits& limits,
   if (n_logits > static_cast<size_t>(limits.logits_rows_max)) {
     return "rows.logits_rows has " + std::to_string(n_logits) + " entries, expected at most " +
            std::to_string(limits.logits_rows_max);
+  }
+  if (input.top_k < 0 || input.top_k > limits.vocab_size) {
+    return "top_k is " + std::to_string(input.top_k) + ", expected 0.." +
+           std::to_string(limits.vocab_size);
   }
   if (input.draws.size() != n_logits) return fault_of_size("draws", input.draws.size(), n_logits);
   fault = penalties_fault(input, limits);

@@ -25,7 +25,8 @@ struct TokenPick {
 struct StepInput {
   ForwardRows rows;  // logits_rows: one draw each; tap_rows: their taps are returned
   std::vector<kernels::DrawRow> draws;             // [logits rows]
-  bool wants_top1 = false;                         // the most likely token of every logits row
+  int32_t top_k = 0;                               // most likely tokens of every logits row
+  bool taps_to_host = false;                       // taps are also wanted in host memory
   std::vector<kernels::PenaltyRow> penalty_row;    // [logits rows], or empty: no penalties
   std::vector<kernels::PenaltySeen> penalty_seen;  // of all penalized texts
   std::vector<int32_t> penalty_path;               // rows

@@ -42,7 +42,7 @@ StepInput resolved(const StepInput& input, std::span<StreamPart* const> parts, i
 // The columns of one step's input and output.
 struct Worker::Columns {
   ForwardColumns rows;
-  Column<kernels::DrawRow> draws, greedy_draws;
+  Column<kernels::DrawRow> draws;
   Column<kernels::PenaltyRow> penalty_row;
   Column<kernels::PenaltySeen> penalty_seen;
   Column<int32_t> penalty_path;
@@ -50,8 +50,9 @@ struct Worker::Columns {
     Column<int32_t> source, from, to;
   };
   std::vector<Pick> picks;
-  Column<int32_t> drawn, top1;
-  std::vector<Column<float>> taps;  // empty on the host
+  Column<int32_t> drawn, top;  // top: [logits rows, top_k]
+  int32_t top_k = 0;
+  std::vector<Column<float>> taps;  // to be copied to host memory
 };
 
 Worker::Worker(Device& device, Transformer& model, KvStore& kv)
@@ -122,18 +123,17 @@ Worker::Columns Worker::stage(const StepInput& input, std::span<StreamPart* cons
   }
   columns.rows = input.rows.stage(inputs_);
   columns.draws = inputs_.add(input.draws);
-  if (input.wants_top1) {
-    columns.greedy_draws = inputs_.add(std::vector<kernels::DrawRow>(input.draws.size()));
-  }
   if (!input.penalty_row.empty()) {
     columns.penalty_row = inputs_.add(input.penalty_row);
     columns.penalty_seen = add_rounded(inputs_, input.penalty_seen);
     columns.penalty_path = add_rounded(inputs_, input.penalty_path);
   }
   columns.drawn = outputs_.add<int32_t>(input.draws.size());
-  columns.top1 = outputs_.add<int32_t>(columns.greedy_draws.n);
+  columns.top_k = input.top_k;
+  columns.top = outputs_.add<int32_t>(input.draws.size() * static_cast<size_t>(input.top_k));
   const auto width = static_cast<size_t>(model_.config().hidden_size);
-  for (size_t i = 0; i < model_.n_taps() && !device_.is_host(); ++i) {
+  const bool copied = input.taps_to_host && !device_.is_host();
+  for (size_t i = 0; i < model_.n_taps() && copied; ++i) {
     columns.taps.push_back(outputs_.add<float>(input.rows.tap_rows.size() * width));
   }
   return columns;
@@ -155,16 +155,14 @@ bool Worker::submit(const Columns& columns, std::span<StreamPart* const> parts, 
     inputs_.download(pick.source);
   }
   model_.forward(columns.rows, kv_);
-  const auto draw = [&](const Column<kernels::DrawRow>& rows, const Column<int32_t>& out) {
-    if (rows.n == 0) return;
-    ops.draw(stream, {.logits = model_.logits(),
-                      .row = rows.device,
-                      .token = out.device,
-                      .n_rows = static_cast<int32_t>(rows.n),
-                      .vocab = vocab});
-    outputs_.download(out);
-  };
-  draw(columns.greedy_draws, columns.top1);
+  if (columns.top.n > 0) {
+    ops.top_k(stream, {.logits = model_.logits(),
+                       .token = columns.top.device,
+                       .n_rows = static_cast<int32_t>(columns.draws.n),
+                       .vocab = vocab,
+                       .k = columns.top_k});
+    outputs_.download(columns.top);
+  }
   if (columns.penalty_row.n > 0) {
     ops.penalize(stream, {.logits = model_.logits(),
                           .row = columns.penalty_row.device,
@@ -174,7 +172,14 @@ bool Worker::submit(const Columns& columns, std::span<StreamPart* const> parts, 
                           .n_rows = static_cast<int32_t>(columns.penalty_row.n),
                           .vocab = vocab});
   }
-  draw(columns.draws, columns.drawn);
+  if (columns.draws.n > 0) {
+    ops.draw(stream, {.logits = model_.logits(),
+                      .row = columns.draws.device,
+                      .token = columns.drawn.device,
+                      .n_rows = static_cast<int32_t>(columns.draws.n),
+                      .vocab = vocab});
+    outputs_.download(columns.drawn);
+  }
   bool repeatable = true;
   for (StreamPart* part : parts) {
     repeatable = part->submit_behind(columns.drawn, capturing) && repeatable;
@@ -191,7 +196,8 @@ StepShape Worker::shape_of(const Columns& columns, std::span<StreamPart* const> 
                   static_cast<uint64_t>(columns.rows.n_logits),
                   static_cast<uint64_t>(columns.rows.n_taps),
                   model_.n_taps(),
-                  columns.greedy_draws.n,
+                  columns.taps.size(),
+                  columns.top.n,
                   columns.penalty_row.n,
                   inputs_.used()};
   for (const void* column :
@@ -201,7 +207,8 @@ StepShape Worker::shape_of(const Columns& columns, std::span<StreamPart* const> 
         static_cast<const void*>(columns.draws.device),
         static_cast<const void*>(columns.penalty_seen.device),
         static_cast<const void*>(columns.penalty_path.device),
-        static_cast<const void*>(columns.drawn.device)}) {
+        static_cast<const void*>(columns.drawn.device),
+        static_cast<const void*>(columns.top.device)}) {
     shape.push_back(reinterpret_cast<uintptr_t>(column));
   }
   for (const StreamPart* part : parts) part->add_shape(shape);
@@ -210,12 +217,13 @@ StepShape Worker::shape_of(const Columns& columns, std::span<StreamPart* const> 
 
 void Worker::read(const Columns& columns, StepOutput& output) const {
   output.drawn.assign(columns.drawn.host, columns.drawn.host + columns.drawn.n);
-  output.top1.assign(columns.top1.host, columns.top1.host + columns.top1.n);
+  output.top = {columns.top.host, columns.top.device, columns.top.n};
   output.taps.clear();
   const size_t n =
       static_cast<size_t>(columns.rows.n_taps) * static_cast<size_t>(model_.config().hidden_size);
   for (size_t i = 0; i < model_.n_taps(); ++i) {
-    output.taps.emplace_back(device_.is_host() ? model_.tap(i) : columns.taps[i].host, n);
+    const float* copied = i < columns.taps.size() ? columns.taps[i].host : nullptr;
+    output.taps.push_back({device_.is_host() ? model_.tap(i) : copied, model_.tap(i), n});
   }
 }
 

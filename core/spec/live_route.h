@@ -100,11 +100,16 @@ struct LiveRoute {
   }
   // Whether the drafter works in device memory.
   bool on_device() const { return drafter->grant().device_type == SPECD_DEV_CUDA; }
+  // Whether its proposals are there too, so that it drafts in the stream of the step.
+  bool drafts_in_stream() const {
+    return on_device() && drafter->caps().tree_mode != SPECD_TREE_VARIABLE;
+  }
   // Whether the pair's part of a step may be captured and replayed without running its host code.
   bool may_capture() const {
     return (drafter->caps().features & SPECD_FEATURE_CAPTURE) != 0 &&
            (!verifies_on_device || (verifier->caps().features & SPECD_FEATURE_CAPTURE) != 0);
   }
+  bool reads_hidden() const { return (drafter->grant().needs & SPECD_NEED_HIDDEN) != 0; }
   bool chain() const { return drafter->caps().tree_mode == SPECD_TREE_CHAIN; }
 
  private:

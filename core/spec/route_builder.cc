@@ -22,8 +22,14 @@ const char* guarantee_name(Guarantee guarantee) {
 
 namespace {
 
-// The most rows that one update() passes to a drafter whose drafts are max_depth deep.
-uint32_t update_rows_max(uint32_t max_depth) { return std::max(max_depth + 1, 16u); }
+// The most rows that one update() passes to a drafter whose drafts are max_depth deep: those of a step
+// in which every draft is accepted, or more if the drafter can use them; a step has no more.
+uint32_t update_rows_max(const specd_drafter_caps& caps, uint32_t max_depth,
+                         const RouteTerms& terms) {
+  const uint64_t decoded = static_cast<uint64_t>(terms.max_sequences) * (uint64_t{max_depth} + 1);
+  return static_cast<uint32_t>(std::min<uint64_t>(std::max<uint64_t>(caps.rows_max, decoded),
+                                                  static_cast<uint64_t>(terms.step_rows_max)));
+}
 
 // The guarantee of a usable pair.
 Guarantee guarantee_of(uint32_t reached) {
@@ -102,9 +108,7 @@ Result<Placement> place(const LiveRoute& route, bool device_is_host,
   const specd_drafter_caps& caps = route.drafter->caps();
   const uint32_t verifier_devices = route.verifier->caps().device_types;
   const auto lacks = [&](const char* who, const std::string& plugin) {
-    const char* more = device_is_host ? ""
-                                      : ", or device memory for drafters of chains and fixed trees "
-                                        "without hidden states or probes";
+    const char* more = device_is_host ? "" : ", or device memory for drafters without probes";
     return Status(Code::kFailedPrecondition, who,
                   std::string(who) + " " + plugin +
                       " cannot work in the memory that it would be given; with devices: [" +
@@ -112,14 +116,13 @@ Result<Placement> place(const LiveRoute& route, bool device_is_host,
   };
   Placement placed;
   placed.drafts_on_device = !device_is_host && (caps.device_types & (1u << SPECD_DEV_CUDA)) != 0 &&
-                            caps.tree_mode != SPECD_TREE_VARIABLE &&
-                            (caps.needs & (SPECD_NEED_HIDDEN | SPECD_NEED_PROBES)) == 0;
+                            (caps.needs & SPECD_NEED_PROBES) == 0;
   if (!placed.drafts_on_device && (caps.device_types & (1u << SPECD_DEV_CPU)) == 0) {
     return lacks("drafter", route.drafter_bundle.id);
   }
-  // The verifier works where the drafts are.
-  placed.verifies_on_device =
-      placed.drafts_on_device && (verifier_devices & (1u << SPECD_DEV_CUDA)) != 0;
+  // The verifier works where the proposals are.
+  placed.verifies_on_device = placed.drafts_on_device && caps.tree_mode != SPECD_TREE_VARIABLE &&
+                              (verifier_devices & (1u << SPECD_DEV_CUDA)) != 0;
   if (!placed.verifies_on_device && (verifier_devices & (1u << SPECD_DEV_CPU)) == 0) {
     return lacks("verifier", route.verifier_bundle.id);
   }
@@ -142,7 +145,7 @@ Status activate_route(LiveRoute& route, const RouteTerms& terms, Device& device,
   grant.max_nodes = static_cast<uint32_t>(route.draft_nodes_max);
   grant.max_depth = std::min(caps.max_depth, grant.max_nodes);
   grant.max_batch = static_cast<uint32_t>(terms.max_sequences);
-  grant.max_rows = update_rows_max(grant.max_depth);
+  grant.max_rows = update_rows_max(caps, grant.max_depth, terms);
   grant.needs = caps.needs;
   SPECD_OK_OR_RETURN(check_quota(caps, grant.max_batch,
                                  on_device ? device.total_bytes() : host_memory().bytes,

@@ -15,6 +15,7 @@ namespace specd {
 struct RouteTerms {
   bool is_strict = true;  // a row's bits do not depend on the batch; else no kIdentical
   int32_t max_sequences = 0;
+  int32_t step_rows_max = 0;
 };
 
 // Instances are made and destroyed by work that may be late (see run_within()). Once `is_late` is
@@ -31,7 +32,8 @@ Status create_route(LiveRoute& route, PluginRegistry& registry, const RouteOptio
 // Where a pair works with models on such a device: in the device's memory, or in the host's.
 // kFailedPrecondition when it can use neither.
 struct Placement {
-  bool drafts_on_device = false, verifies_on_device = false;
+  bool drafts_on_device = false;
+  bool verifies_on_device = false;  // in the stream, with the proposals
 };
 Result<Placement> place(const LiveRoute& route, bool device_is_host,
                         const std::string& device_name);

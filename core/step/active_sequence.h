@@ -51,13 +51,12 @@ struct ActiveSequence {
   // Whether rows that the prefix cache has may be skipped: not for a drafter that was promised the
   // hidden states of every row.
   bool may_skip_rows() const {
-    return route == nullptr || drafting == Drafting::kLost ||
-           (route->drafter->grant().needs & SPECD_NEED_HIDDEN) == 0 ||
+    return route == nullptr || drafting == Drafting::kLost || !route->reads_hidden() ||
            (route->drafter->caps().attach_modes & SPECD_ATTACH_COLD) != 0;
   }
   // The mode in which the drafter can begin this sequence. 0 = none: it is decoded plainly.
   uint32_t attach_mode() const {
-    const bool hidden = (route->drafter->grant().needs & SPECD_NEED_HIDDEN) != 0;
+    const bool hidden = route->reads_hidden();
     const bool is_fresh = !resumed && sequence->size() == sequence->n_prompt();
     if (is_fresh && (!hidden || n_computed == 0)) return SPECD_ATTACH_FRESH;
     const uint32_t modes = route->drafter->caps().attach_modes;

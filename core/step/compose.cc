@@ -75,9 +75,8 @@ class Composer {
         }
       }
       const int32_t flags = tree.flags[to_size(node)];
-      const bool silent = (flags & SPECD_NODE_PROBE) != 0 && (flags & SPECD_NODE_WANT_TOP1) == 0;
+      const bool silent = (flags & SPECD_NODE_PROBE) != 0 && (flags & SPECD_NODE_WANT_TOP) == 0;
       place.logits_of_node.push_back(silent ? -1 : draw(item));
-      input_.wants_top1 = input_.wants_top1 || (flags & SPECD_NODE_WANT_TOP1) != 0;
     }
   }
 

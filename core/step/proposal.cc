@@ -32,7 +32,7 @@ Proposal::Proposal(StepContext& step, LiveRoute& route, Members members, Staging
   std::fill_n(parent.host, cells, 0);
   std::fill_n(flags.host, cells, 0);
   if (has_fixed_parents()) set_fixed_parents();
-  // Worker::run() refuses a step whose columns have no memory.
+  // Nothing is submitted when the columns have no memory.
   if (route_.on_device()) (void)batch_.place_on(step_.device, columns);
 }
 
@@ -41,13 +41,16 @@ bool Proposal::call() {
   const auto tensor = [&](const Column<int32_t>& column, std::initializer_list<int64_t> shape) {
     return tensor_of(step_.device, route_.on_device(), column, shape);
   };
+  const auto result = [&](const Column<int32_t>& column, std::initializer_list<int64_t> shape) {
+    return tensor_of(step_.device, route_.drafts_in_stream(), column, shape);
+  };
   specd_tensor root_token_t = tensor(root_token, {n});
   specd_tensor root_position_t = tensor(root_position, {n});
   specd_tensor budget_t = tensor(budget, {n});
-  specd_tensor n_nodes_t = tensor(n_nodes, {n});
-  specd_tensor token_t = tensor(token, {n, capacity()});
-  specd_tensor parent_t = tensor(parent, {n, capacity()});
-  specd_tensor flags_t = tensor(flags, {n, capacity()});
+  specd_tensor n_nodes_t = result(n_nodes, {n});
+  specd_tensor token_t = result(token, {n, capacity()});
+  specd_tensor parent_t = result(parent, {n, capacity()});
+  specd_tensor flags_t = result(flags, {n, capacity()});
   specd_proposal out{};
   out.struct_size = sizeof(out);
   out.node_capacity = static_cast<uint32_t>(capacity());
@@ -95,12 +98,12 @@ void Proposal::expect_trees() {
 
 std::vector<bool> Proposal::take() {
   const auto cells = static_cast<size_t>(capacity());
-  const bool on_device = route_.on_device();
+  const bool in_stream = route_.drafts_in_stream();
   if (has_fixed_parents()) set_fixed_parents();  // the plugin may have changed them
   TreeLimits limits{.vocab_size = step_.vocab_size,
                     .node_budget = 0,
                     .max_depth = static_cast<int32_t>(route_.drafter->grant().max_depth),
-                    .probes = probes() && !on_device};
+                    .probes = probes()};
   std::vector<bool> counts(members_.size(), false);
   std::vector<int32_t> depth(cells);
   bool is_usable = false;
@@ -117,7 +120,7 @@ std::vector<bool> Proposal::take() {
     const int32_t* tokens = token.host + s * cells;
     const int32_t* parents = parent.host + s * cells;
     const int32_t* node_flags = flags.host + s * cells;
-    const int32_t n = on_device ? given_[s] : n_nodes.host[s];
+    const int32_t n = in_stream ? given_[s] : n_nodes.host[s];
     const TreeCheck check =
         check_tree(n, tokens, parents, limits.probes ? node_flags : nullptr, limits, depth.data());
     if (check.defect != Defect::kNone) {

@@ -134,10 +134,13 @@ Result<StepCounters> StepRunner::run(const StepPlan& plan, std::vector<ActiveSeq
 
 void StepRunner::propose_on_host(const Members& drafting, const std::function<void()>& meanwhile) {
   by_route(drafting, [&](LiveRoute& route, const Members& members) {
-    if (route.on_device()) return;
+    if (route.drafts_in_stream()) return;
     meanwhile();  // propose() on the host may take long
     const bool has_memory = has_memory_for("propose", route, members, [&] {
-      Proposal proposal(step_, route, members, step_.call_columns());
+      Staging& columns = step_.call_columns();
+      Proposal proposal(step_, route, members, columns);
+      if (!columns.status().ok()) throw std::bad_alloc();
+      if (route.on_device()) columns.upload();
       if (proposal.call()) proposal.take();
     });
     if (!has_memory) drop_drafts(members);
@@ -148,7 +151,7 @@ void StepRunner::propose_on_device(const Members& drafting) {
   device_drafts_.clear();
   Staging& columns = worker_.new_columns();
   by_route(drafting, [&](LiveRoute& route, const Members& members) {
-    if (!route.on_device()) return;
+    if (!route.drafts_in_stream()) return;
     const bool has_memory = has_memory_for("propose", route, members, [&] {
       device_drafts_.emplace_back(step_, route, members, columns);
     });
@@ -159,8 +162,7 @@ void StepRunner::propose_on_device(const Members& drafting) {
 Status StepRunner::compute(const Members& members, const std::function<void()>& meanwhile) {
   items_.clear();
   for (const ActiveSequence* member : members) {
-    const bool tapped =
-        member->drafts() && (member->route->drafter->grant().needs & SPECD_NEED_HIDDEN) != 0;
+    const bool tapped = member->drafts() && member->route->reads_hidden();
     items_.push_back({.tokens = member->sequence->tokens(),
                       .table = &member->table,
                       .tree = &member->tree,
@@ -182,6 +184,12 @@ Status StepRunner::compute(const Members& members, const std::function<void()>& 
     parts.push_back(&draft);
   }
   compose(items_, input_, places_);
+  for (const ActiveSequence* member : members) {
+    if (!member->drafts()) continue;
+    const LiveRoute& route = *member->route;
+    input_.top_k = std::max(input_.top_k, static_cast<int32_t>(route.drafter->caps().top_k));
+    input_.taps_to_host = input_.taps_to_host || (route.reads_hidden() && !route.on_device());
+  }
   for (size_t i = 0; i < members.size(); ++i) std::swap(members[i]->place, places_[i]);
   for (DeviceDraft& draft : device_drafts_) draft.prepare_verdict();
   SPECD_OK_OR_RETURN(worker_.run(input_, parts, meanwhile, output_));

@@ -99,18 +99,23 @@ void penalize_part(const PenalizeArgs& a, int part, int parts) {
 
 void top_k_part(const TopKArgs& a, int part, int parts) {
   const Share share = share_of(a.n_rows, part, parts);
-  std::vector<int32_t> ids(static_cast<size_t>(a.vocab));
+  std::vector<float> values(static_cast<size_t>(a.k));
   for (int64_t r = share.begin; r < share.end; ++r) {
     const float* logits = a.logits + r * stride_of(a.logits_stride, a.vocab);
-    // A NaN would break the ordering.
-    const auto value = [logits](int32_t id) {
-      return std::isnan(logits[id]) ? -std::numeric_limits<float>::infinity() : logits[id];
-    };
-    std::iota(ids.begin(), ids.end(), 0);
-    std::partial_sort(ids.begin(), ids.begin() + a.k, ids.end(), [&](int32_t x, int32_t y) {
-      return value(x) != value(y) ? value(x) > value(y) : x < y;
-    });
-    std::copy_n(ids.begin(), a.k, a.token + r * stride_of(a.token_stride, a.k));
+    int32_t* token = a.token + r * stride_of(a.token_stride, a.k);
+    int32_t n = 0;
+    for (int32_t id = 0; id < a.vocab; ++id) {
+      const float value =
+          std::isnan(logits[id]) ? -std::numeric_limits<float>::infinity() : logits[id];
+      if (n == a.k && value <= values.back()) continue;
+      int32_t at = n < a.k ? n++ : n - 1;
+      for (; at > 0 && values[static_cast<size_t>(at) - 1] < value; --at) {
+        values[static_cast<size_t>(at)] = values[static_cast<size_t>(at) - 1];
+        token[at] = token[at - 1];
+      }
+      values[static_cast<size_t>(at)] = value;
+      token[at] = id;
+    }
   }
 }
 

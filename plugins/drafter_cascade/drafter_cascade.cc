@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <string>
 #include <utility>
@@ -44,14 +43,6 @@ constexpr const char* kSchema = R"({
     }
   }
 })";
-
-// Caps must point to taps that live until the process ends; there is one list per configuration.
-const std::vector<uint32_t>& kept(std::vector<uint32_t> taps) {
-  static std::mutex mutex;
-  static std::set<std::vector<uint32_t>> all;
-  const std::lock_guard lock(mutex);
-  return *all.insert(std::move(taps)).first;
-}
 
 class Cascade {
  public:
@@ -112,6 +103,8 @@ class Cascade {
       all.attach_modes &= one.attach_modes;
       all.max_nodes = std::max(all.max_nodes, one.max_nodes);
       all.max_depth = std::max(all.max_depth, one.max_depth);
+      all.rows_max = std::max(all.rows_max, one.rows_max);
+      all.top_k = std::max(all.top_k, one.top_k);
       if (one.max_batch != 0) {
         all.max_batch = all.max_batch == 0 ? one.max_batch : std::min(all.max_batch, one.max_batch);
       }
@@ -121,13 +114,13 @@ class Cascade {
                          part.where() + ": the drafters need more than 2^64 bytes together");
       }
     }
-    const std::vector<uint32_t>& taps = kept(union_of_taps());
+    const std::vector<uint32_t> taps = union_of_taps();
     if (taps.size() > SPECD_MAX_TAPS) {
-      throw sdk::Error(SPECD_E_UNSUPPORTED, "drafters: together they need " +
-                                                std::to_string(taps.size()) +
-                                                " taps, the host gives at most 8");
+      throw sdk::Error(SPECD_E_UNSUPPORTED,
+                       "drafters: together they need " + std::to_string(taps.size()) +
+                           " taps, the host gives at most " + std::to_string(SPECD_MAX_TAPS));
     }
-    all.taps = taps.empty() ? nullptr : taps.data();
+    std::copy(taps.begin(), taps.end(), all.taps);
     all.n_taps = static_cast<uint32_t>(taps.size());
     return all;
   }
@@ -216,13 +209,12 @@ class Cascade {
     const std::vector<Sequence*> sequences = sequences_of(*args.batch);
     std::vector<specd_status> statuses;
     for (std::size_t p = 0; p < parts_.size(); ++p) {
-      const specd_status status = parts_[p].update(args, sequences, p, grant_.max_nodes, statuses);
+      const specd_status status = parts_[p].update(args, sequences, p, statuses);
       for (std::size_t s = 0; s < sequences.size(); ++s) {
         const specd_status one = is_good(status) ? statuses[s] : status;
         if (one != SPECD_OK) args.batch->seq_status[s] = one;
       }
     }
-    for (Sequence* sequence : sequences) sequence->chosen = -1;
   }
 
   void propose(const specd_propose_args& args) {

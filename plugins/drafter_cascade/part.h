@@ -37,6 +37,8 @@ class Grid {
       tensor_.stride[1] = 1;
     }
   }
+  // Only the first n rows.
+  void keep(std::size_t n) { tensor_.shape[0] = static_cast<int64_t>(n); }
   int32_t* row(std::size_t r) { return values_.data() + r * columns_; }
   const int32_t* row(std::size_t r) const { return values_.data() + r * columns_; }
   const int32_t* data() const { return values_.data(); }
@@ -52,7 +54,7 @@ class Grid {
 struct Sequence {
   std::vector<void*> state;  // one per part
   int32_t n_begun = 0;       // tokens at begin()
-  int32_t chosen = -1;       // the part whose proposal was used, until the next update()
+  int32_t chosen = -1;       // the part whose proposal was used, until the next propose()
 };
 
 class Part {
@@ -68,19 +70,19 @@ class Part {
       if (!good) throw sdk::Error(SPECD_E_UNSUPPORTED, where_ + ": " + text);
     };
     need(caps_.struct_size == sizeof caps_, "describe() changed struct_size");
-    need((caps_.n_taps == 0 || caps_.taps != nullptr) &&
-             (caps_.n_services == 0 || caps_.services != nullptr) &&
+    need((caps_.n_services == 0 || caps_.services != nullptr) &&
              ((caps_.needs & SPECD_NEED_HIDDEN) != 0) == (caps_.n_taps != 0),
-         "describe() returned taps or services without a list, or taps without SPECD_NEED_HIDDEN");
+         "describe() returned services without a list, or taps without SPECD_NEED_HIDDEN");
     need(caps_.max_nodes >= 1 && caps_.max_nodes <= SPECD_MAX_TREE_NODES && caps_.max_depth >= 1 &&
              caps_.max_depth <= SPECD_MAX_TREE_DEPTH && caps_.tree_mode <= SPECD_TREE_VARIABLE &&
-             caps_.n_taps <= SPECD_MAX_TAPS,
-         "describe() returned nodes, depth, tree mode or taps out of range");
+             caps_.n_taps <= SPECD_MAX_TAPS && caps_.top_k <= SPECD_MAX_TOP_K,
+         "describe() returned nodes, depth, tree mode, taps or top_k out of range");
     need((caps_.device_types & (1u << SPECD_DEV_CPU)) != 0, "it cannot work in host memory");
     need(caps_.tree_mode != SPECD_TREE_STATIC || api_->static_tree != nullptr,
          "its tree is fixed, but static_tree is null");
-    need((caps_.needs & (SPECD_NEED_HIDDEN | SPECD_NEED_PROBES)) == 0 || api_->update != nullptr,
-         "hidden states and probes come in update(), but update is null");
+    need(((caps_.needs & (SPECD_NEED_HIDDEN | SPECD_NEED_PROBES)) == 0 && caps_.top_k == 0) ||
+             api_->update != nullptr,
+         "hidden states, probes and top_k come in update(), but update is null");
     for (uint32_t i = 0; i < caps_.n_services; ++i) {
       need(caps_.services[i] != nullptr, "describe() returned a service without a name");
       if (host->get_service(host, caps_.services[i]) == nullptr) {
@@ -171,25 +173,23 @@ class Part {
     api_->end(self_, &own);
   }
 
-  // [step] index: the part's index in the cascade. node_capacity: the cascade's.
+  // [step] index: the part's index in the cascade.
   specd_status update(const specd_update_args& args, const std::vector<Sequence*>& sequences,
-                      std::size_t index, uint32_t node_capacity,
-                      std::vector<specd_status>& statuses) {
+                      std::size_t index, std::vector<specd_status>& statuses) {
     statuses.assign(sequences.size(), SPECD_OK);
     if (api_->update == nullptr) return SPECD_OK;
     const std::size_t n = sequences.size();
-    for (Grid* grid : {&position_, &token_, &next_token_, &node_}) {
-      grid->shape(n, args.max_rows, 0, 2);
+    for (Grid* grid : {&seq_index_, &position_, &token_, &next_token_, &node_, &hidden_row_}) {
+      grid->shape(args.n_rows, 1, 0, 1);
     }
-    count_.shape(n, 1, 0, 1);
-    const bool tells_top1 = args.host_top1 != nullptr && (caps_.needs & SPECD_NEED_PROBES) != 0;
-    top1_.shape(n, tells_top1 ? capacity() : 0, -1, 2);
+    last_row_.shape(n, 1, -1, 1);
+    row_offsets_.assign(1, 0);
     for (std::size_t s = 0; s < n; ++s) {
-      const bool mine = sequences[s]->chosen == static_cast<int32_t>(index);
-      copy_rows(args, s, *sequences[s], mine);
-      if (!mine || !tells_top1) continue;
-      std::copy_n(args.host_top1 + s * node_capacity, std::min(capacity(), node_capacity),
-                  top1_.row(s));
+      copy_rows(args, s, *sequences[s], sequences[s]->chosen == static_cast<int32_t>(index));
+    }
+    const uint32_t n_rows = row_offsets_.back();
+    for (Grid* grid : {&seq_index_, &position_, &token_, &next_token_, &node_, &hidden_row_}) {
+      grid->keep(n_rows);
     }
     std::vector<void*> states;
     states.reserve(n);
@@ -201,20 +201,34 @@ class Part {
     batch.seq_state = states.data();
     batch.seq_status = statuses.data();
     specd_update_args own = args;
+    own.n_rows = n_rows;
     own.batch = &batch;
-    own.count = count_.tensor();
+    own.row_offsets = row_offsets_.data();
+    own.seq_index = seq_index_.tensor();
     own.position = position_.tensor();
     own.token = token_.tensor();
     own.next_token = next_token_.tensor();
     own.node = node_.tensor();
-    own.host_count = count_.data();
+    own.last_row = last_row_.tensor();
     own.host_position = position_.data();
     own.host_token = token_.data();
     own.host_next_token = next_token_.data();
     own.host_node = node_.data();
+    own.hidden_row = hidden.empty() ? nullptr : hidden_row_.tensor();
+    own.host_hidden_row = hidden.empty() ? nullptr : hidden_row_.data();
     own.hidden = hidden.empty() ? nullptr : hidden.data();
-    own.top1 = tells_top1 ? top1_.tensor() : nullptr;
-    own.host_top1 = tells_top1 ? top1_.data() : nullptr;
+    specd_tensor top_token{};
+    own.top_row = own.top_token = nullptr;
+    own.host_top_row = own.host_top_token = nullptr;
+    if (args.top_row != nullptr && caps_.top_k > 0) {
+      copy_top_rows(args, sequences, index);
+      top_token = *args.top_token;
+      top_token.shape[1] = caps_.top_k;  // the first of each row
+      own.top_row = top_row_.tensor();
+      own.host_top_row = top_row_.data();
+      own.top_token = &top_token;
+      own.host_top_token = args.host_top_token;
+    }
     return api_->update(self_, &own);
   }
 
@@ -301,21 +315,32 @@ class Part {
   // proposed them.
   void copy_rows(const specd_update_args& args, std::size_t s, const Sequence& sequence,
                  bool mine) {
-    const std::size_t from = s * args.max_rows;
-    const int32_t count = args.host_count[s];
-    int32_t skip = 0;
-    if (count > 0 && (caps_.needs & SPECD_NEED_HIDDEN) == 0) {
-      skip = std::clamp(sequence.n_begun - 1 - args.host_position[from], 0, count);
+    const uint32_t end = args.row_offsets[s + 1];
+    uint32_t to = row_offsets_.back();
+    for (uint32_t from = args.row_offsets[s]; from < end; ++from) {
+      const bool has_hidden = (caps_.needs & SPECD_NEED_HIDDEN) != 0;
+      if (!has_hidden && args.host_position[from] < sequence.n_begun - 1) continue;
+      *seq_index_.row(to) = static_cast<int32_t>(s);
+      *position_.row(to) = args.host_position[from];
+      *token_.row(to) = args.host_token[from];
+      *next_token_.row(to) = args.host_next_token[from];
+      const int32_t node = args.host_node[from];
+      *node_.row(to) = node >= 0 && !mine ? int32_t{SPECD_NODE_NONE} : node;
+      if (has_hidden) *hidden_row_.row(to) = args.host_hidden_row[from];
+      *last_row_.row(s) = static_cast<int32_t>(to++);
     }
-    *count_.row(s) = count - skip;
-    for (int32_t r = skip; r < count; ++r) {
-      const std::size_t at = from + static_cast<std::size_t>(r);
-      const auto to = static_cast<std::size_t>(r - skip);
-      position_.row(s)[to] = args.host_position[at];
-      token_.row(s)[to] = args.host_token[at];
-      next_token_.row(s)[to] = args.host_next_token[at];
-      const int32_t node = args.host_node[at];
-      node_.row(s)[to] = node >= 0 && !mine ? int32_t{SPECD_NODE_NONE} : node;
+    row_offsets_.push_back(to);
+  }
+
+  // Rows of the root are for every part, those of nodes for the part that proposed them.
+  void copy_top_rows(const specd_update_args& args, const std::vector<Sequence*>& sequences,
+                     std::size_t index) {
+    const auto elements = static_cast<std::size_t>(args.top_row->shape[1]);
+    top_row_.shape(sequences.size(), capacity() + 1, -1, 2);
+    for (std::size_t s = 0; s < sequences.size(); ++s) {
+      const bool mine = sequences[s]->chosen == static_cast<int32_t>(index);
+      std::copy_n(args.host_top_row + s * elements,
+                  mine ? std::min<std::size_t>(capacity() + 1, elements) : 1, top_row_.row(s));
     }
   }
 
@@ -330,7 +355,9 @@ class Part {
   std::vector<uint32_t> taps_;
   std::vector<int32_t> static_parents_;
   // For the running call:
-  Grid count_, position_, token_, next_token_, node_, top1_, budget_, n_nodes_, parent_, flags_;
+  Grid seq_index_, position_, token_, next_token_, node_, hidden_row_, last_row_, top_row_;
+  Grid budget_, n_nodes_, parent_, flags_;
+  std::vector<uint32_t> row_offsets_;
   std::vector<specd_status> statuses_;
 };
 

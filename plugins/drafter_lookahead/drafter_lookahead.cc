@@ -32,6 +32,7 @@ class Lookahead final : public sdk::Drafter {
     static const char* const kServices[] = {SPECD_SERVICE_MEMORY};
     caps.tree_mode = SPECD_TREE_VARIABLE;
     caps.needs |= SPECD_NEED_PROBES;
+    caps.top_k = 1;
     caps.max_nodes = std::max(settings.nodes(), 1u);
     caps.max_depth = std::max(settings.depth(), 1u);
     caps.services = kServices;
@@ -84,7 +85,7 @@ class Lookahead final : public sdk::Drafter {
 
   void update(Sequence& sequence, const sdk::Rows& rows) {
     // The window's n-grams are inserted before those of the text, as in LADE.
-    if (sequence.window.answered(rows, grant().max_nodes)) {
+    if (sequence.window.answered(rows)) {
       if (!sequence.window.filling()) {
         for (uint32_t w = 0; w < sequence.window.columns(); ++w) {
           sequence.pool.insert(sequence.window.ngram(w));

@@ -62,16 +62,18 @@ class Window {
 
   // Takes the answers to the last push(), once. Returns true when all are present; every column
   // then has one more cell.
-  bool answered(const sdk::Rows& rows, uint32_t node_capacity) {
+  bool answered(const sdk::Rows& rows) {
     if (!in_flight_) return false;
     in_flight_ = false;
     for (uint32_t w = 0; w < columns(); ++w) {
       // Level 0 of column 0 is the root; its answer is the committed token.
-      const int32_t answer = w == 0 && filled_ == 1
-                                 ? rows[0].next_token
-                                 : rows.top1(last_level_ + static_cast<int32_t>(w), node_capacity);
-      if (answer < 0) return false;
-      column(w)[filled_] = answer;
+      if (w == 0 && filled_ == 1) {
+        column(w)[filled_] = rows[0].next_token;
+        continue;
+      }
+      const int32_t* answer = rows.top(last_level_ + static_cast<int32_t>(w));
+      if (answer == nullptr) return false;
+      column(w)[filled_] = *answer;
     }
     return true;
   }
@@ -87,7 +89,7 @@ class Window {
   }
 
  private:
-  static constexpr int32_t kLast = SPECD_NODE_PROBE | SPECD_NODE_WANT_TOP1;
+  static constexpr int32_t kLast = SPECD_NODE_PROBE | SPECD_NODE_WANT_TOP;
 
   int32_t* column(uint32_t w) { return cells_.data() + std::size_t{w} * n_; }
 

@@ -111,8 +111,7 @@ static specd_status update(specd_drafter *self, const specd_update_args *args) {
   (void)self;
   for (uint32_t s = 0; s < args->batch->n_seqs; ++s) {
     int32_t *follower = args->batch->seq_state[s];
-    for (int32_t r = 0; r < args->host_count[s]; ++r) {
-      const size_t row = (size_t)s * args->max_rows + (size_t)r;
+    for (uint32_t row = args->row_offsets[s]; row < args->row_offsets[s + 1]; ++row) {
       follower[args->host_token[row]] = args->host_next_token[row];
     }
   }

@@ -100,9 +100,10 @@ class Rig {
     }
     specd_update_args a{};
     a.struct_size = sizeof a;
-    a.max_rows = static_cast<uint32_t>(rows);
+    const uint32_t row_offsets[2] = {0, static_cast<uint32_t>(rows)};
+    a.n_rows = row_offsets[1];
     a.batch = &batch_;
-    a.host_count = &rows;
+    a.row_offsets = row_offsets;
     a.host_position = position;
     a.host_token = &text_[n_ - 1];
     a.host_next_token = &text_[n_];

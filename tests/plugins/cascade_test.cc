@@ -70,7 +70,10 @@ class Spy final : public sdk::Drafter {
     caps.attach_modes = static_cast<uint32_t>(context.config.i64("attach", 7, 1, 7));
     caps.max_batch = static_cast<uint32_t>(context.config.i64("batch", 0, 0, 64));
     caps.bytes_per_seq = 100;
-    if (context.config.boolean("probes", false)) caps.needs |= SPECD_NEED_PROBES;
+    if (context.config.boolean("probes", false)) {
+      caps.needs |= SPECD_NEED_PROBES;
+      caps.top_k = 1;
+    }
     if (context.config.boolean("fixed", false)) caps.tree_mode = SPECD_TREE_STATIC;
     if (context.config.boolean("chain", false)) caps.tree_mode = SPECD_TREE_CHAIN;
   }
@@ -101,7 +104,10 @@ class Spy final : public sdk::Drafter {
       update.tokens.push_back(rows[r].next_token);
       update.nodes.push_back(rows[r].node);
     }
-    for (int32_t node = 0; node < 8; ++node) update.top1.push_back(rows.top1(node, 8));
+    for (int32_t node = 0; node < 8; ++node) {
+      const int32_t* top = rows.top(node);
+      update.top1.push_back(top == nullptr ? -1 : *top);
+    }
     log_.updates.push_back(update);
   }
   void propose(Sequence&, sdk::Proposal& out) {
@@ -113,7 +119,7 @@ class Spy final : public sdk::Drafter {
       return;
     }
     for (int i = 0; i < log_.nodes; ++i) {
-      out.push(100 + i, i - 1, i + 1 == log_.nodes ? SPECD_NODE_PROBE | SPECD_NODE_WANT_TOP1 : 0);
+      out.push(100 + i, i - 1, i + 1 == log_.nodes ? SPECD_NODE_PROBE | SPECD_NODE_WANT_TOP : 0);
     }
   }
   void end(Sequence& sequence, uint32_t reason) noexcept {
@@ -269,7 +275,7 @@ TEST_F(Cascade, what_the_target_says_reaches_the_part_that_asked) {
     const FakeDraft got = both.propose(s);
     TokenList top1;
     for (const int32_t flags : got.flags) {
-      const bool asked = (flags & SPECD_NODE_WANT_TOP1) != 0;
+      const bool asked = (flags & SPECD_NODE_WANT_TOP) != 0;
       top1.push_back(asked ? static_cast<int32_t>(random() % 4) : -1);
     }
     if (!spy_proposes) {
@@ -280,8 +286,9 @@ TEST_F(Cascade, what_the_target_says_reaches_the_part_that_asked) {
       guesses += static_cast<size_t>(std::count(got.flags.begin(), got.flags.end(), 0));
     }
     const TokenList commit = {static_cast<int32_t>(random() % 4)};
-    both.commit(s, commit, {SPECD_NODE_ROOT}, top1);
-    alone.commit(s, commit, {SPECD_NODE_ROOT}, spy_proposes ? TokenList() : top1);
+    const FakeDrafter::Top top = FakeDrafter::top_of_nodes(top1);
+    both.commit(s, commit, {SPECD_NODE_ROOT}, top);
+    alone.commit(s, commit, {SPECD_NODE_ROOT}, spy_proposes ? FakeDrafter::Top() : top);
     if (spy_proposes) {
       EXPECT_EQ(logs()["a"].updates.back().top1[1], top1[1]);
     } else {
@@ -311,7 +318,7 @@ TEST_F(Cascade, who_has_probes_alone_proposes_when_nobody_else_does) {
   FakeDrafter drafter(host_, cascade(), FakeConfig());
   const int s = drafter.begin({1});
   logs()["a"].nodes = 1;  // the last of its nodes is a probe
-  EXPECT_EQ(drafter.propose(s).flags, (TokenList{SPECD_NODE_PROBE | SPECD_NODE_WANT_TOP1}));
+  EXPECT_EQ(drafter.propose(s).flags, (TokenList{SPECD_NODE_PROBE | SPECD_NODE_WANT_TOP}));
   logs()["b"].nodes = 3;
   EXPECT_EQ(drafter.propose(s).flags, TokenList(3, 0));
 }

@@ -20,7 +20,7 @@ using sdk::FakeHost;
 using TokenList = std::vector<int32_t>;
 using Json = nlohmann::json;
 
-constexpr int32_t kLast = SPECD_NODE_PROBE | SPECD_NODE_WANT_TOP1;
+constexpr int32_t kLast = SPECD_NODE_PROBE | SPECD_NODE_WANT_TOP;
 
 const specd_factory& factory() {
   static const sdk::FakeModule loaded(SPECD_TEST_BUNDLES "/drafter_lookahead/drafter_lookahead.so");
@@ -84,6 +84,10 @@ TokenList answers(const FakeDraft& draft, int32_t vocab) {
   return top1;
 }
 
+FakeDrafter::Top top(const TokenList& after_nodes) {
+  return FakeDrafter::top_of_nodes(after_nodes);
+}
+
 TEST(Lookahead, proposals_are_those_of_the_reference_step_by_step) {
   for (const Json& context : goldens()["contexts"]) {
     FakeHost host;
@@ -98,7 +102,7 @@ TEST(Lookahead, proposals_are_those_of_the_reference_step_by_step) {
       ASSERT_EQ(draft.token, step["token"].get<TokenList>());
       ASSERT_EQ(draft.parent, step["parent"].get<TokenList>());
       ASSERT_EQ(draft.flags, step["flags"].get<TokenList>());
-      drafter.commit(s, step["committed"].get<TokenList>(), {}, step["top1"].get<TokenList>());
+      drafter.commit(s, step["committed"].get<TokenList>(), {}, top(step["top1"].get<TokenList>()));
       ASSERT_EQ(drafter.sequence_status(s), SPECD_OK);
     }
     EXPECT_TRUE(host.violations().empty()) << host.violations()[0];
@@ -128,7 +132,7 @@ TEST(Lookahead, windows_and_guesses_are_those_of_its_authors_program) {
         top1.push_back(flags == kLast ? step["top1"][answered++].get<int32_t>() : -1);
       }
       ASSERT_EQ(answered, step["top1"].size());
-      drafter.commit(s, step["committed"].get<TokenList>(), {}, top1);
+      drafter.commit(s, step["committed"].get<TokenList>(), {}, top(top1));
     }
   }
   EXPECT_GT(tested, 300u);
@@ -153,7 +157,7 @@ TEST(Lookahead, two_sequences_do_not_disturb_each_other) {
       commits.push_back({s[k],
                          (*step[k])["committed"].get<TokenList>(),
                          {},
-                         (*step[k])["top1"].get<TokenList>()});
+                         top((*step[k])["top1"].get<TokenList>())});
     }
     drafter.commit_batch(commits);
   }
@@ -180,7 +184,7 @@ TEST(Lookahead, no_ordinary_node_hangs_below_a_probe_and_probes_are_silent_befor
       }
       const int columns = w + std::max(0, n - 2 - step);
       EXPECT_EQ(asked, step == 0 || n == 2 ? columns - 1 : columns) << w << " " << n << " " << step;
-      drafter.commit(s, {step % 5}, {}, answers(draft, 6));
+      drafter.commit(s, {step % 5}, {}, top(answers(draft, 6)));
     }
     EXPECT_TRUE(host.violations().empty());
   }
@@ -208,9 +212,9 @@ TEST(Lookahead, budget_below_the_window_gives_guesses_alone_and_the_window_waits
   // Too little for the window while it fills: only guesses, cut to the budget.
   const FakeDraft small = drafter.propose(s, 2);
   EXPECT_EQ(small.token, (TokenList{2, 4}));
-  drafter.commit(s, {2}, {}, TokenList(2, 5));
+  drafter.commit(s, {2}, {}, top(TokenList(2, 5)));
   EXPECT_EQ(probes(drafter.propose(s)), probes(first)) << "it has moved without answers";
-  drafter.commit(s, {1}, {}, top1);
+  drafter.commit(s, {1}, {}, top(top1));
   // Full now: 11 nodes. Guesses 2 1, 2 4 and 2 3 take four, so 14 nodes do not hold all.
   const FakeDraft full = drafter.propose(s), less = drafter.propose(s, 14);
   EXPECT_EQ(full.token.size(), 15u);
@@ -232,13 +236,13 @@ TEST(Lookahead, window_stays_when_any_answer_is_missing) {
       if (before.flags[i] != kLast) continue;
       TokenList holed = all;
       holed[i] = -1;
-      drafter.commit(s, {9}, {}, holed);
+      drafter.commit(s, {9}, {}, top(holed));
       EXPECT_EQ(probes(drafter.propose(s)), probes(before));
     }
     drafter.commit(s, {9});  // none at all
     EXPECT_EQ(probes(drafter.propose(s)), probes(before));
-    drafter.commit(s, {9}, {}, answers(drafter.propose(s), 1000));
-    drafter.commit(s, {9}, {}, all);  // after a step without a proposal: no answers requested
+    drafter.commit(s, {9}, {}, top(answers(drafter.propose(s), 1000)));
+    drafter.commit(s, {9}, {}, top(all));  // after a step without a proposal: no answers requested
     EXPECT_NE(probes(drafter.propose(s)), probes(before));
   }
 }
@@ -252,8 +256,8 @@ TEST(Lookahead, window_moves_by_one_however_many_tokens_are_accepted) {
     EXPECT_EQ(probes(a), probes(b));
     TokenList top1;  // by tree position, because the two have different guesses
     for (int32_t i = 0; i < 40; ++i) top1.push_back(100 + i);
-    drafter.commit(one, {50}, {}, top1);
-    drafter.commit(five, {60, 61, 62, 63, 64}, {}, top1);
+    drafter.commit(one, {50}, {}, top(top1));
+    drafter.commit(five, {60, 61, 62, 63, 64}, {}, top(top1));
   }
 }
 
@@ -278,7 +282,7 @@ TEST(Lookahead, short_and_monotonous_texts_work) {
         const FakeDraft draft = drafter.propose(s);
         EXPECT_GE(probes(draft).size(), 4u);
         // Every answer is 5: from the third pass on, 5 5 5 is the only n-gram there is.
-        drafter.commit(s, {5}, {}, TokenList(draft.token.size(), 5));
+        drafter.commit(s, {5}, {}, top(TokenList(draft.token.size(), 5)));
         EXPECT_EQ(drafter.sequence_status(s), SPECD_OK);
       }
       std::set<TokenList> found = guesses(drafter.propose(s));
@@ -305,7 +309,7 @@ TEST(Lookahead, what_is_attached_in_mid_stream_drafts_as_what_was_there_from_the
       EXPECT_EQ(drafter.propose(tokens).token, draft.token);
       EXPECT_EQ(drafter.propose(cold).token, draft.token);
       for (const int s : {fresh, tokens, cold}) {
-        drafter.commit(s, {step % 3, step % 4}, {}, answers(draft, 5));
+        drafter.commit(s, {step % 3, step % 4}, {}, top(answers(draft, 5)));
       }
     }
   }
@@ -321,8 +325,8 @@ TEST(Lookahead, another_instance_drafts_the_same) {
     const FakeDraft x = a.propose(s), y = b.propose(t);
     ASSERT_EQ(x.token, y.token);
     ASSERT_EQ(x.parent, y.parent);
-    a.commit(s, {step % 7}, {}, answers(x, 9));
-    b.commit(t, {step % 7}, {}, answers(y, 9));
+    a.commit(s, {step % 7}, {}, top(answers(x, 9)));
+    b.commit(t, {step % 7}, {}, top(answers(y, 9)));
   }
 }
 
@@ -376,7 +380,7 @@ TEST(Lookahead, memory_stays_below_what_the_caps_say) {
     for (int32_t step = 1; step < 1299; ++step) {
       const FakeDraft draft = drafter.propose(s);
       ASSERT_EQ(draft.status, SPECD_OK) << step;
-      drafter.commit(s, {step % 997}, {}, answers(draft, 1000));
+      drafter.commit(s, {step % 997}, {}, top(answers(draft, 1000)));
       ASSERT_EQ(drafter.sequence_status(s), SPECD_OK) << step;
     }
     EXPECT_TRUE(host.violations().empty());
@@ -388,7 +392,7 @@ TEST(Lookahead, quota_fails_the_sequence_that_meets_it_with_words_and_no_other) 
   FakeDrafter drafter(host, factory(), sizes(7, 5, 7));
   const int good = drafter.begin({1, 2, 3});
   for (int step = 0; step < 10; ++step) {
-    drafter.commit(good, {step}, {}, answers(drafter.propose(good), 1000));
+    drafter.commit(good, {step}, {}, top(answers(drafter.propose(good), 1000)));
   }
   host.set_memory_quota(host.memory_used() + 5000);
   const int bad = drafter.begin({1, 2, 3});
@@ -398,7 +402,7 @@ TEST(Lookahead, quota_fails_the_sequence_that_meets_it_with_words_and_no_other) 
     const FakeDraft draft = drafter.propose(bad);
     status = draft.status;
     if (status != SPECD_OK) break;
-    drafter.commit(bad, {step}, {}, answers(draft, 1000));
+    drafter.commit(bad, {step}, {}, top(answers(draft, 1000)));
     status = drafter.sequence_status(bad);
   }
   EXPECT_EQ(status, SPECD_E_EXHAUSTED);
@@ -425,7 +429,7 @@ TEST(Lookahead, every_failed_allocation_fails_one_sequence_and_leaks_nothing) {
           }
           const FakeDraft draft = drafter.propose(s);
           EXPECT_TRUE(draft.status == SPECD_OK || draft.status == SPECD_E_EXHAUSTED);
-          drafter.commit(s, {step, step * 7 % 100}, {}, answers(draft, 1000));
+          drafter.commit(s, {step, step * 7 % 100}, {}, top(answers(draft, 1000)));
         }
       }
     }
@@ -453,7 +457,7 @@ TEST(Lookahead, nothing_stands_past_the_last_position_of_the_model) {
       EXPECT_EQ(deepest, static_cast<size_t>(std::min(3, 59 - root))) << "guesses cut to what fits";
       ++without_window;
     }
-    if (root < 59) drafter.commit(s, {3}, {}, TokenList(draft.token.size(), 3));
+    if (root < 59) drafter.commit(s, {3}, {}, top(TokenList(draft.token.size(), 3)));
   }
   EXPECT_EQ(without_window, 7u);
 }
@@ -538,8 +542,8 @@ TEST(Lookahead, keys_of_the_second_family_feed_the_pool_from_the_text) {
   for (int step = 0; step < 10; ++step) {
     const FakeDraft draft = theirs.propose(s);
     EXPECT_EQ(draft.token, ours.propose(t).token);
-    theirs.commit(s, {1}, {}, answers(draft, 5));
-    ours.commit(t, {1}, {}, answers(draft, 5));
+    theirs.commit(s, {1}, {}, top(answers(draft, 5)));
+    ours.commit(t, {1}, {}, top(answers(draft, 5)));
   }
 }
 

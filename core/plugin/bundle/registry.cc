@@ -566,10 +566,13 @@ Result<std::unique_ptr<Drafter>> PluginRegistry::make_drafter(const std::string&
     return Status(Code::kUnsupported,
                   prepared.where + ": tree_mode is SPECD_TREE_STATIC, but static_tree is null");
   }
-  if ((caps.needs & (SPECD_NEED_HIDDEN | SPECD_NEED_PROBES)) != 0 && api->update == nullptr) {
+  const bool needs_update =
+      (caps.needs & (SPECD_NEED_HIDDEN | SPECD_NEED_PROBES)) != 0 || caps.top_k > 0;
+  if (needs_update && api->update == nullptr) {
     return Status(Code::kUnsupported,
                   prepared.where +
-                      ": needs hidden states or probes, which update() brings, but update is null");
+                      ": needs hidden states, probes or the target's top_k, which "
+                      "update() brings, but update is null");
   }
   // The grant of activate() replaces this quota.
   const uint32_t n_sequences = std::max(caps.max_batch, 1u);

@@ -1,5 +1,6 @@
 #include "core/plugin/instance/caps.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "core/base/log.h"
@@ -65,9 +66,6 @@ Status check_taps(const specd_drafter_caps& caps, const specd_target_info& targe
   if (((caps.needs & SPECD_NEED_HIDDEN) != 0) != (caps.n_taps != 0)) {
     return bad(where, "n_taps", caps.n_taps, "taps exactly when SPECD_NEED_HIDDEN is set");
   }
-  if (caps.n_taps != 0 && caps.taps == nullptr) {
-    return bad(where, "n_taps", caps.n_taps, "a list of taps, not null");
-  }
   for (uint32_t i = 0; i < caps.n_taps; ++i) {
     if (caps.taps[i] > target.n_layers + 1) {
       return bad(where, "taps[" + std::to_string(i) + "]", caps.taps[i],
@@ -109,6 +107,10 @@ Status check_caps(specd_drafter_caps& caps, const specd_target_info& target, con
     log(LogLevel::kInfo, where + ": a chain of depth " + std::to_string(caps.max_depth) +
                              " has no room for max_nodes = " + std::to_string(caps.max_nodes));
     caps.max_nodes = caps.max_depth;
+  }
+  const uint32_t top_k_max = std::min<uint32_t>(SPECD_MAX_TOP_K, target.vocab_size);
+  if (caps.top_k > top_k_max) {
+    return bad(where, "top_k", caps.top_k, "at most " + std::to_string(top_k_max));
   }
   SPECD_OK_OR_RETURN(check_taps(caps, target, where));
   return check_services(caps.n_services, caps.services, host, where);

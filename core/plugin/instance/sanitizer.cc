@@ -5,7 +5,7 @@
 namespace specd {
 namespace {
 
-constexpr int32_t kKnownFlags = SPECD_NODE_PROBE | SPECD_NODE_WANT_TOP1;
+constexpr int32_t kKnownFlags = SPECD_NODE_PROBE | SPECD_NODE_WANT_TOP;
 
 // What is wrong with a node that failed the checks; kNone for SPECD_NO_TOKEN, with which a drafter
 // ends its tree. Called for at most one node of a tree.

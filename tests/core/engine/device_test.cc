@@ -261,6 +261,57 @@ TEST_F(OnDevice, a_drafter_for_devices_alone_is_refused_where_there_is_none) {
       << report("slots").refused.to_string();
 }
 
+TEST_F(OnDevice, what_update_brings_is_where_the_drafter_works_and_the_same_everywhere) {
+  std::map<std::string, std::vector<std::string>> lines;
+  std::map<std::string, double> updates;
+  for (const std::string device : {"cpu", "cuda:0"}) {
+    for (const auto& [rows_max, is_variable] :
+         std::vector<std::pair<int32_t, bool>>{{0, false}, {512, false}, {512, true}}) {
+      const std::string name =
+          device + " " + std::to_string(rows_max) + (is_variable ? " tree" : "");
+      const std::string file = folder_ + "/" + name;
+      EngineOptions o = on(device);
+      o.routes.push_back(
+          route("states",
+                plugin("specd.test.drafter_states", {{"file", file},
+                                                     {"library", SPECD_TEST_FAKE_CUDA},
+                                                     {"variable", is_variable},
+                                                     {"rows_max", rows_max}}),
+                3));
+      o.max_sequences = 2;
+      start(o);
+      ASSERT_EQ(report("states").state, RouteState::kLive) << report("states").refused.to_string();
+      std::vector<Request> all;
+      for (int32_t i = 0; i < 3; ++i) {
+        all.push_back(request("", "states", 12));
+        all.back().prompt_tokens.emplace(static_cast<size_t>(60 + i), 300 + i);
+      }
+      run_all(all);
+      EXPECT_EQ(report("states").counts.lost, 0u) << report("states").last_problem;
+      for (const PluginMetricReport& metric : report("states").counts.of_plugins) {
+        if (metric.name == "updates") updates[name] = metric.value;
+      }
+      audit();
+      engine_.reset();
+      std::ifstream in(file);
+      for (std::string line; std::getline(in, line);) lines[name].push_back(line);
+      std::sort(lines[name].begin(), lines[name].end());
+    }
+  }
+  const auto n_of = [&](const std::string& prefix) {
+    return std::ranges::count_if(lines["cpu 0"],
+                                 [&](const std::string& line) { return line.starts_with(prefix); });
+  };
+  EXPECT_GE(n_of("row "), 3 * 60);
+  EXPECT_GT(n_of("top "), 3 * 11) << "after the root of every step, and after nodes";
+  // At the end of a text a tree is given more nodes than a chain.
+  for (const auto& [name, its] : lines) {
+    EXPECT_EQ(its, lines[name.ends_with("tree") ? "cpu 512 tree" : "cpu 0"]) << name;
+  }
+  // A prompt in one call, or in calls of what two sequences of three nodes can commit in a step.
+  EXPECT_GT(updates["cpu 0"], updates["cpu 512"] + 3 * (60 / 8 - 1) - 1);
+}
+
 TEST_F(OnDevice, few_pages_cost_drafts_and_no_token) {
   start(on("cuda:0"));
   std::vector<std::vector<int32_t>> plain;

@@ -371,7 +371,7 @@ class IdentityMatrix : public EngineTest {
     }
   }
 
-  // A drafter that reads taps and asks for top-1 tokens.
+  // A drafter that reads taps and asks for the target's most likely tokens.
   void run_taps() {
     for (int sampling = 0; sampling < kLevels[kSampling]; ++sampling) {
       std::vector<Request> requests;
@@ -390,7 +390,7 @@ class IdentityMatrix : public EngineTest {
     EXPECT_GT(engine_->status().kv_moves, 0u);
     EXPECT_GE(counts.moved_slots, engine_->status().kv_moves);
     EXPECT_GT(counts.penalized, 0u);
-    EXPECT_GT(counts.top1, 0u);
+    EXPECT_GT(counts.top, 0u);
     EXPECT_GT(counts.tap_rows, 0u);
     if (options().devices.front() != "cpu") {
       EXPECT_GT(counts.picked, 0u);
@@ -439,7 +439,7 @@ class IdentityMatrix : public EngineTest {
       EXPECT_TRUE(replayed.starts_with("failed: " + complaint)) << replayed;
     };
     expect(with_change([&](StepRecordEntry& e) { return flip(e.output.drawn); }), "drawn of run ");
-    expect(with_change([&](StepRecordEntry& e) { return flip(e.output.top1); }), "top1 of run ");
+    expect(with_change([&](StepRecordEntry& e) { return flip(e.top); }), "top of run ");
     for (const size_t tap : {0u, 1u}) {
       expect(with_change([&](StepRecordEntry& e) { return flip(e.taps.at(tap)); }),
              "tap " + std::to_string(tap) + " of run ");

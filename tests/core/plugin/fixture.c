@@ -92,7 +92,6 @@ static specd_status describe(const specd_factory *factory, const specd_host *hos
                              specd_drafter_caps *out) {
   static const char *const no_services[] = {"org.example.absent/1"};
   static const char *const memory_service[] = {SPECD_SERVICE_MEMORY};
-  static const uint32_t far_taps[] = {1000};
   (void)factory, (void)target;
   take_text(config, "calls", calls, sizeof calls);
   take_text(config, "slow", slow, sizeof slow);
@@ -130,7 +129,7 @@ static specd_status describe(const specd_factory *factory, const specd_host *hos
   }
   if (is_mode(config, "bad_tap")) {
     out->needs |= SPECD_NEED_HIDDEN;
-    out->taps = far_taps;
+    out->taps[0] = 1000;
     out->n_taps = 1;
   }
   return SPECD_OK;

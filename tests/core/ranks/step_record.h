@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <fstream>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -18,9 +19,16 @@ struct StepRecordEntry {
   StepRecordKind kind{};
   StepInput input;  // kRun
   StepOutput output;
+  std::vector<int32_t> top;              // what output.top views
   std::vector<std::vector<float>> taps;  // what output.taps views
   std::vector<int32_t> from, to;         // kMove
 };
+
+// A result of a step as it is in host memory; empty when it was not copied there.
+template <typename T>
+std::span<const T> on_host(const Column<const T>& column) {
+  return {column.host, column.host == nullptr ? 0 : column.n};
+}
 
 // Calls fn(column) for every column of the input, in one order for writing and reading.
 template <typename Input, typename Fn>
@@ -44,13 +52,12 @@ class StepRecordWriter {
   void run(const StepInput& input, const StepOutput& output) {
     put(StepRecordKind::kRun);
     each_column(input, [this](const auto& column) { put_column(column); });
-    put(input.wants_top1);
+    put(input.top_k);
+    put(input.taps_to_host);
     put_column(output.drawn);
-    put_column(output.top1);
+    put_column(on_host(output.top));
     put(static_cast<uint32_t>(output.taps.size()));
-    for (const std::span<const float> tap : output.taps) {
-      put_column(std::vector<float>(tap.begin(), tap.end()));
-    }
+    for (const Column<const float>& tap : output.taps) put_column(on_host(tap));
   }
   void move(const std::vector<int32_t>& from, const std::vector<int32_t>& to) {
     put(StepRecordKind::kMove);
@@ -69,10 +76,14 @@ class StepRecordWriter {
     file_.write(reinterpret_cast<const char*>(&value), sizeof(value));
   }
   template <typename T>
-  void put_column(const std::vector<T>& column) {
+  void put_column(std::span<const T> column) {
     put(static_cast<uint32_t>(column.size()));
     file_.write(reinterpret_cast<const char*>(column.data()),
                 static_cast<std::streamsize>(column.size() * sizeof(T)));
+  }
+  template <typename T>
+  void put_column(const std::vector<T>& column) {
+    put_column(std::span<const T>(column));
   }
   std::ofstream file_;
 };
@@ -83,7 +94,7 @@ struct StepRecordCounts {
   size_t moved_slots = 0;  // also those of copied pages
   size_t penalized = 0;    // logits rows whose penalties have something to change
   size_t picked = 0;       // tokens
-  size_t top1 = 0;         // logits rows
+  size_t top = 0;          // tokens
   size_t tap_rows = 0;     // of all taps
 };
 
@@ -100,7 +111,7 @@ class StepRecorder final : public WorkerObserver {
       const bool changes = row.repetition != 1 || row.frequency != 0 || row.presence != 0;
       counts_.penalized += changes && row.seen_begin < row.seen_end ? 1 : 0;
     }
-    counts_.top1 += output.top1.size();
+    counts_.top += output.top.n;
     counts_.tap_rows += output.taps.size() * input.rows.tap_rows.size();
     writer_.run(known, output);
   }
@@ -134,16 +145,18 @@ class StepRecordReader {
     }
     entry.input.clear();
     each_column(entry.input, [this](auto& column) { take_column(column); });
-    take(entry.input.wants_top1);
+    take(entry.input.top_k);
+    take(entry.input.taps_to_host);
     take_column(entry.output.drawn);
-    take_column(entry.output.top1);
+    take_column(entry.top);
+    entry.output.top = {entry.top.data(), entry.top.data(), entry.top.size()};
     uint32_t n_taps = 0;
     take(n_taps);
     entry.taps.resize(n_taps);
     entry.output.taps.clear();
     for (std::vector<float>& tap : entry.taps) {
       take_column(tap);
-      entry.output.taps.emplace_back(tap);
+      entry.output.taps.push_back({tap.data(), tap.data(), tap.size()});
     }
     return true;
   }

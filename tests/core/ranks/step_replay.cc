@@ -1,5 +1,5 @@
-// Computes a recorded run again with a worker in this process, and compares every drawn and top-1
-// token and every tap with the record, bit by bit.
+// Computes a recorded run again with a worker in this process, and compares every drawn token, the
+// most likely tokens and every tap with the record, bit by bit.
 //
 //   step_replay RECORD MODEL DEVICE THREADS ROWS_MAX PAGES [TAP POINT...]
 //
@@ -30,7 +30,7 @@ bool same_bits(const std::string& what, std::span<const T> got, std::span<const 
 
 bool same_output(const StepOutput& got, const StepOutput& wanted, int run) {
   if (!same_bits<int32_t>("drawn", got.drawn, wanted.drawn, run) ||
-      !same_bits<int32_t>("top1", got.top1, wanted.top1, run)) {
+      !same_bits("top", on_host(got.top), on_host(wanted.top), run)) {
     return false;
   }
   if (got.taps.size() != wanted.taps.size()) {
@@ -39,7 +39,10 @@ bool same_output(const StepOutput& got, const StepOutput& wanted, int run) {
     return false;
   }
   for (size_t i = 0; i < got.taps.size(); ++i) {
-    if (!same_bits("tap " + std::to_string(i), got.taps[i], wanted.taps[i], run)) return false;
+    if (!same_bits("tap " + std::to_string(i), on_host(got.taps[i]), on_host(wanted.taps[i]),
+                   run)) {
+      return false;
+    }
   }
   return true;
 }

@@ -75,7 +75,8 @@ TEST_P(WorkerTest, draws_the_argmax_of_a_plain_forward_and_gives_its_taps) {
   rig.model->add_tap(rig.model->make_tap(1).value());
   const std::vector<int32_t> tokens = some_tokens(24, 3);
   StepInput input = span_of(tokens, 0);
-  input.wants_top1 = true;
+  input.top_k = 3;
+  input.taps_to_host = true;
   input.rows.tap_rows = {2, 20};
   const StepOutput output = rig.run(input);
 
@@ -88,24 +89,46 @@ TEST_P(WorkerTest, draws_the_argmax_of_a_plain_forward_and_gives_its_taps) {
   for (size_t i = 0; i < logits.size(); ++i) {
     const auto best = std::max_element(logits[i].begin(), logits[i].end()) - logits[i].begin();
     EXPECT_EQ(output.drawn[i], best);
-    EXPECT_EQ(output.top1[i], best);
+    std::vector<int32_t> ids(logits[i].size());
+    std::iota(ids.begin(), ids.end(), 0);
+    std::stable_sort(ids.begin(), ids.end(), [&](int32_t a, int32_t b) {
+      return logits[i][static_cast<size_t>(a)] > logits[i][static_cast<size_t>(b)];
+    });
+    ids.resize(3);
+    EXPECT_TRUE(std::equal(ids.begin(), ids.end(), output.top.host + 3 * i)) << i;
   }
   ASSERT_EQ(output.taps.size(), 1u);
-  EXPECT_EQ(0,
-            std::memcmp(output.taps[0].data(), plain.model->tap(0), output.taps[0].size_bytes()));
+  ASSERT_EQ(output.taps[0].n, 2 * static_cast<size_t>(plain.config.hidden_size));
+  EXPECT_EQ(0, std::memcmp(output.taps[0].host, plain.model->tap(0), output.taps[0].bytes()));
 }
 
-TEST_P(WorkerTest, penalties_change_what_is_drawn_and_not_top1) {
+TEST_P(WorkerTest, taps_are_copied_to_host_memory_only_when_somebody_reads_them_there) {
+  WorkerRig rig(GetParam());
+  rig.model->add_tap(rig.model->make_tap(1).value());
+  StepInput input = span_of(some_tokens(4, 3), 0);
+  input.rows.tap_rows = {2};
+  const StepOutput kept = rig.run(input);
+  EXPECT_EQ(kept.taps[0].host == nullptr, !rig.device->is_host());
+  EXPECT_EQ(kept.taps[0].device, rig.model->tap(0));
+  input.taps_to_host = true;
+  const StepOutput copied = rig.run(input);
+  EXPECT_NE(copied.taps[0].host, nullptr);
+  EXPECT_EQ(copied.taps[0].device, rig.model->tap(0));
+}
+
+TEST_P(WorkerTest, penalties_change_what_is_drawn_and_not_the_most_likely_tokens) {
   WorkerRig rig(GetParam());
   StepInput input = span_of(some_tokens(8, 5), 0);
-  input.wants_top1 = true;
+  input.top_k = 1;
   const StepOutput before = rig.run(input);
+  const std::vector<int32_t> top(before.top.host, before.top.host + before.top.n);
+  EXPECT_EQ(top, before.drawn);
   input.penalty_row.resize(8);
   input.penalty_row[7] = {.presence = 1000, .seen_begin = 0, .seen_end = 1};
   input.penalty_seen = {{.token = before.drawn[7], .count = 1}};
   const StepOutput after = rig.run(input);
   EXPECT_NE(after.drawn[7], before.drawn[7]);
-  EXPECT_EQ(after.top1, before.top1);
+  EXPECT_TRUE(std::equal(top.begin(), top.end(), after.top.host));
   EXPECT_TRUE(std::equal(after.drawn.begin(), after.drawn.end() - 1, before.drawn.begin()));
 }
 
@@ -182,7 +205,8 @@ TEST_P(WorkerTest, a_recorded_input_gives_the_same_bits_and_is_refused_when_dama
     StepRecorder recorder(path);
     StepInput prompt = span_of(some_tokens(17, 4), 0);
     prompt.rows.tap_rows = {3, 16};
-    prompt.wants_top1 = true;
+    prompt.top_k = 2;
+    prompt.taps_to_host = true;
     prompt.penalty_row.resize(17);
     prompt.penalty_row[16] = {.presence = 1, .seen_begin = 0, .seen_end = 1};
     prompt.penalty_seen = {{.token = 7, .count = 1}};
@@ -193,7 +217,7 @@ TEST_P(WorkerTest, a_recorded_input_gives_the_same_bits_and_is_refused_when_dama
     EXPECT_EQ(counts.runs, 2);
     EXPECT_EQ(counts.moved_slots, static_cast<size_t>(kernels::kPageTokens));
     EXPECT_EQ(counts.penalized, 1u);
-    EXPECT_EQ(counts.top1, 17u);
+    EXPECT_EQ(counts.top, 2 * 17u);
     EXPECT_EQ(counts.tap_rows, 2u);
   }
   struct Damage {
@@ -206,6 +230,7 @@ TEST_P(WorkerTest, a_recorded_input_gives_the_same_bits_and_is_refused_when_dama
       {[](StepInput& i) { i.rows.pages[0] = -1; }, "rows.pages[0] is -1, expected 0..39"},
       {[](StepInput& i) { i.rows.token[0] ^= 1 << 30; }, "expected 0..4095"},
       {[](StepInput& i) { i.rows.table[0] = 4; }, "rows.table[0] is 4, expected 0.."},
+      {[](StepInput& i) { i.top_k = 4097; }, "top_k is 4097, expected 0..4096"},
       {[](StepInput& i) { i.draws.clear(); }, "draws has 0 entries, expected "},
       {[](StepInput& i) { i.picks = {{.part = 0, .from = {0}, .to = {0}}}; },
        "picks has 1 entries, expected at most 0"},
@@ -235,10 +260,9 @@ TEST_P(WorkerTest, a_recorded_input_gives_the_same_bits_and_is_refused_when_dama
     }
     const StepOutput output = rig.run(entry.input);
     EXPECT_EQ(output.drawn, entry.output.drawn);
-    EXPECT_EQ(output.top1, entry.output.top1);
+    EXPECT_TRUE(std::ranges::equal(on_host(output.top), entry.top));
     ASSERT_EQ(output.taps.size(), 1u);
-    ASSERT_EQ(output.taps[0].size(), entry.taps[0].size());
-    EXPECT_TRUE(std::equal(output.taps[0].begin(), output.taps[0].end(), entry.taps[0].begin()));
+    EXPECT_TRUE(std::ranges::equal(on_host(output.taps[0]), entry.taps[0]));
     ++runs;
   }
   EXPECT_EQ(runs, 2);

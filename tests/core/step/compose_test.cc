@@ -85,11 +85,11 @@ TEST(Compose, a_chain_attends_like_text_and_a_branch_through_the_tail) {
   }
 }
 
-TEST(Compose, a_probe_draws_nothing_unless_its_top1_is_wanted) {
+TEST(Compose, a_probe_draws_nothing_unless_its_top_is_wanted) {
   const Ints tokens{10};
   const BlockTable table{.pages = {0}};
   const DraftTree tree = tree_of({20, 21, 22}, {-1, 0, -1},
-                                 {0, SPECD_NODE_PROBE, SPECD_NODE_PROBE | SPECD_NODE_WANT_TOP1});
+                                 {0, SPECD_NODE_PROBE, SPECD_NODE_PROBE | SPECD_NODE_WANT_TOP});
   const Composed step = composed({{.tokens = tokens,
                                    .table = &table,
                                    .tree = &tree,
@@ -98,7 +98,6 @@ TEST(Compose, a_probe_draws_nothing_unless_its_top1_is_wanted) {
                                    .wants_token = true}});
   EXPECT_EQ(step.places[0].logits_of_node, (Ints{1, -1, 2}));
   EXPECT_EQ(step.input.rows.logits_rows, (Ints{0, 1, 3}));
-  EXPECT_TRUE(step.input.wants_top1);
 }
 
 TEST(Compose, penalties_see_the_text_and_the_nodes_own_path) {

@@ -32,12 +32,10 @@ class Taps final : public specd::sdk::Drafter {
 
   static void describe(const Context& context, specd_drafter_caps& caps) {
     // After the final norm, and the input of an early layer: deliberately out of order.
-    const auto second = static_cast<size_t>(context.config.i64("second_tap", 1, 0, 2));
-    static uint32_t taps[3][2];
-    taps[second][0] = context.target->n_layers + 1;
-    taps[second][1] = static_cast<uint32_t>(second);
-    caps.taps = taps[second];
+    caps.taps[0] = context.target->n_layers + 1;
+    caps.taps[1] = static_cast<uint32_t>(context.config.i64("second_tap", 1, 0, 2));
     caps.n_taps = 2;
+    caps.top_k = 1;
     caps.attach_modes = SPECD_ATTACH_FRESH;
     if (context.config.boolean("cold", false)) caps.attach_modes |= SPECD_ATTACH_COLD;
     caps.needs |= SPECD_NEED_HIDDEN | SPECD_NEED_PROBES;
@@ -69,7 +67,7 @@ class Taps final : public specd::sdk::Drafter {
   }
 
   void update(Sequence& s, const specd::sdk::Rows& rows) {
-    const int32_t top1 = s.probed >= 0 ? rows.top1(1, 2) : -1;
+    const int32_t* top = s.probed >= 0 ? rows.top(1) : nullptr;
     rows_seen_.record(rows.size());
     rows_now_.record(rows.size());
     for (int32_t r = 0; r < rows.size(); ++r) {
@@ -99,8 +97,8 @@ class Taps final : public specd::sdk::Drafter {
       }
       // The root's row: was the probe's token the next one?
       if (r == 0 && s.probed >= 0 && row.next_token == s.probed) {
-        if (top1 < 0) throw Error(SPECD_E_PRECONDITION, "no top-1 for a node that asked");
-        s.promised = top1;
+        if (top == nullptr) throw Error(SPECD_E_PRECONDITION, "no top-1 for a node that asked");
+        s.promised = *top;
       }
       s.follower[row.token] = row.next_token;
     }
@@ -112,7 +110,7 @@ class Taps final : public specd::sdk::Drafter {
     if (out.budget() < 2 || next == s.follower.end()) return;
     // An ordinary node that is wrong, then the guess as a probe, whose answer is checked later.
     out.push(next->second == 0 ? 1 : 0, -1);
-    out.push(next->second, -1, SPECD_NODE_PROBE | SPECD_NODE_WANT_TOP1);
+    out.push(next->second, -1, SPECD_NODE_PROBE | SPECD_NODE_WANT_TOP);
     s.probed = next->second;
   }
 

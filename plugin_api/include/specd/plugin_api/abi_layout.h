@@ -3,7 +3,7 @@
 #define SPECD_PLUGIN_API_ABI_LAYOUT_H
 
 /* Hash of plugin_api/abi/v0.txt. */
-#define SPECD_ABI_LAYOUT "v0-07b7368e86406f1d2f46ca9af3a1cf28"
+#define SPECD_ABI_LAYOUT "v0-dbbe648e87beb398791353613979d6cb"
 
 /* Hashes of the tables in plugin_api/abi/services. */
 #define SPECD_MEMORY_LAYOUT "7e7ddca9580d6aa52c052e4dbe60275f"

@@ -36,12 +36,15 @@ enum {
    * captures only batches that it has seen before. Tensors keep their addresses. */
   SPECD_FEATURE_CAPTURE = 1u << 0
 };
-/* Models on a device: the host grants the device to a drafter that offers it (SPECD_DEV_CUDA) with
- * a CHAIN or STATIC tree and without hidden states or probes. Every other drafter gets host memory.
- * A verifier gets the device when its drafter does and it offers the device too. On a device, every
- * function makes device_index current and restores the previous device before it returns. A
- * captured call does not wait or allocate, and its work accesses no host memory except pinned
- * memory that outlives the capture. */
+/* Models on a device: the host grants the device to a drafter that offers it (SPECD_DEV_CUDA) and
+ * needs no probes; every other drafter gets host memory. The columns of specd_proposal are on the
+ * device for a CHAIN or STATIC tree. Those of a VARIABLE tree are in host memory on every device,
+ * because the host plans with them: they are complete when propose() returns.
+ *
+ * A verifier gets the device when the proposals are there and it offers the device too. On a
+ * device, every function makes device_index current and restores the previous device before it
+ * returns. A captured call does not wait or allocate, and its work accesses no host memory except
+ * pinned memory that outlives the capture. */
 /* caps.tree_mode */
 enum {
   SPECD_TREE_CHAIN = 0,   /* parent[i] == i - 1, preset by the host */
@@ -62,7 +65,12 @@ enum {
   SPECD_ATTACH_TOKENS = 1u << 1, /* mid-stream; the committed tokens are given */
   SPECD_ATTACH_COLD = 1u << 2    /* mid-stream; tokens given, hidden states only from now on */
 };
-enum { SPECD_MAX_TREE_NODES = 1024, SPECD_MAX_TREE_DEPTH = 64, SPECD_MAX_TAPS = 8 };
+enum {
+  SPECD_MAX_TREE_NODES = 1024,
+  SPECD_MAX_TREE_DEPTH = 64,
+  SPECD_MAX_TAPS = 16,
+  SPECD_MAX_TOP_K = 64
+};
 
 typedef struct specd_drafter_caps { /* out of describe() */
   uint32_t struct_size;
@@ -74,10 +82,14 @@ typedef struct specd_drafter_caps { /* out of describe() */
   uint32_t max_nodes;    /* root excluded; 1..SPECD_MAX_TREE_NODES */
   uint32_t max_depth;    /* 1..SPECD_MAX_TREE_DEPTH */
   uint32_t max_batch;    /* 0 = no limit */
+  /* Rows of one update() that it can use, all sequences together. The host gives at least what the
+   * deepest drafts can commit in one step; with more, a prompt comes in fewer calls. */
+  uint32_t rows_max;
+  uint32_t top_k; /* of the target's tokens in update(); 0..SPECD_MAX_TOP_K */
   uint32_t n_taps;
-  /* static. Taps of the residual stream: k in [0, n_layers) is the input of layer k, n_layers the
-   * output of the last layer, n_layers + 1 the result of the final norm. */
-  const uint32_t *taps;
+  /* Taps of the residual stream: k in [0, n_layers) is the input of layer k, n_layers the output of
+   * the last layer, n_layers + 1 the result of the final norm. */
+  uint32_t taps[SPECD_MAX_TAPS];
   const char *const *services; /* static; required service ids */
   uint32_t n_services;
   uint32_t features;    /* SPECD_FEATURE_* */
@@ -92,7 +104,7 @@ typedef struct specd_drafter_grant { /* in of activate(): what the host grants *
   uint32_t max_nodes; /* per sequence; node_capacity of every proposal */
   uint32_t max_depth;
   uint32_t max_batch;
-  uint32_t max_rows; /* rows per sequence in one update() */
+  uint32_t max_rows; /* of one update(), all sequences together */
   uint32_t needs;
   uint64_t memory_bytes_max; /* quota of services/memory.h */
   /* cudaStream_t of the models; NULL in host memory. Use it in [step] calls only: at other times a
@@ -140,35 +152,49 @@ enum {
   SPECD_NODE_NONE = -2  /* a prefill row, or a node of another drafter's proposal */
 };
 
-/* Row r of sequence s is one position whose target forward pass is final: the token at it, the
- * token committed after it, and its hidden states. Rows of a sequence have consecutive positions
- * and continue the last update. The host never leaves a gap; it ends and begins the sequence
- * instead. Only committed positions arrive here, so a plugin that keeps state from update() alone
- * never rolls back. The first row is the last position of the history given to begin(); earlier
- * rows come only with SPECD_NEED_HIDDEN. All columns are [n_seqs, max_rows] int32; row r < count[s]
- * is valid. */
+/* A row is one position whose target forward pass is final: the token at it, the token committed
+ * after it, and its hidden states. The rows of a sequence have consecutive positions and continue
+ * its last update. The host never leaves a gap; it ends and begins the sequence instead. Only
+ * committed positions arrive here, so a plugin that keeps state from update() alone never rolls
+ * back. The first row is the last position of the history given to begin(); earlier rows come only
+ * with SPECD_NEED_HIDDEN.
+ *
+ * Row r belongs to sequence s when row_offsets[s] <= r < row_offsets[s + 1]. All columns are
+ * [n_rows] int32. A prompt may come in several calls; a sequence may have no rows in a call. */
 typedef struct specd_update_args { /* in */
   uint32_t struct_size;
-  uint32_t max_rows; /* stride of the columns in this call */
+  uint32_t n_rows; /* at most grant.max_rows */
   const specd_batch *batch;
-  const specd_tensor *count; /* [n_seqs] int32; 0 = no new rows */
+  const uint32_t *row_offsets;   /* host [n_seqs + 1], 0 to n_rows */
+  const specd_tensor *seq_index; /* the row's sequence: its index in the batch */
   const specd_tensor *position;
   const specd_tensor *token;      /* token at the position */
   const specd_tensor *next_token; /* token committed after it */
   const specd_tensor *node;       /* index in the last proposal, or SPECD_NODE_* */
-  const int32_t *host_count;
+  const specd_tensor *last_row;   /* [n_seqs] int32: the sequence's last row, -1 = it has none */
   const int32_t *host_position;
   const int32_t *host_token;
   const int32_t *host_next_token;
   const int32_t *host_node;
-  const specd_tensor *const *hidden; /* [n_taps], each [n_seqs, max_rows, hidden_size] float32 */
-  /* [n_seqs, node_capacity] int32: the target's most likely token after node i of the last proposal
-   * if the node had SPECD_NODE_WANT_TOP1, else -1. NULL when no node had it. */
-  const specd_tensor *top1;
-  const int32_t *host_top1;
+  /* With SPECD_NEED_HIDDEN: row r's state at tap t is row hidden_row[r] of hidden[t], in the
+   * granted memory. hidden[t] also holds rows that are nobody's; do not write to it. */
+  const specd_tensor *hidden_row; /* [n_rows] int32; NULL without hidden states */
+  const int32_t *host_hidden_row;
+  const specd_tensor *const *hidden; /* [n_taps], each [.., hidden_size] float32 */
+  /* With caps.top_k > 0: the target's most likely tokens, without penalties, after the root (element
+   * 0 of a sequence) and after node i of its last proposal (element i + 1), accepted or not; after
+   * a probe only with SPECD_NODE_WANT_TOP. They come in the call with the root's row, the last one
+   * that is not a node. -1 = none. NULL when the step has none. */
+  const specd_tensor *top_row; /* [n_seqs, node_capacity + 1] int32: row of top_token */
+  const int32_t *host_top_row;
+  const specd_tensor *top_token; /* [.., top_k] int32, most likely first */
+  const int32_t *host_top_token; /* rows are top_token->stride[0] apart */
 } specd_update_args;
 
-enum { SPECD_NODE_PROBE = 1, SPECD_NODE_WANT_TOP1 = 2 };
+enum {
+  SPECD_NODE_PROBE = 1,
+  SPECD_NODE_WANT_TOP = 2 /* of a probe: the target's top_k after it are wanted */
+};
 
 /* token: no node here, and no later node in this sequence */
 enum { SPECD_NO_TOKEN = -1 };

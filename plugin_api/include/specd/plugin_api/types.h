@@ -52,7 +52,13 @@ enum {
 };
 
 /* Same values as DLPack, so that a view converts to a DLTensor field by field. */
-enum { SPECD_DT_INT = 0, SPECD_DT_UINT = 1, SPECD_DT_FLOAT = 2, SPECD_DT_BFLOAT = 4 };
+enum {
+  SPECD_DT_INT = 0,
+  SPECD_DT_UINT = 1,
+  SPECD_DT_FLOAT = 2,
+  SPECD_DT_BFLOAT = 4,
+  SPECD_DT_BOOL = 6
+};
 enum { SPECD_DEV_CPU = 1, SPECD_DEV_CUDA = 2 };
 enum { SPECD_MAX_RANK = 4 };
 

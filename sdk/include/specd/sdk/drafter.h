@@ -28,10 +28,12 @@
 // defines instead:
 //
 //   void propose_tensors(const specd_propose_args&);
+//   void update_tensors(const specd_update_args&);   // instead of update()
 //
-// It needs no update() when it keeps no state. If it never reads the values of the tensors, it sets
-// the bit of SPECD_DEV_CUDA in caps.device_types. If it also enqueues the same work every time, it
-// sets SPECD_FEATURE_CAPTURE. All other drafters run on the CPU.
+// It needs neither of the two updates when it keeps no state. If it never reads the values of the
+// tensors, it sets the bit of SPECD_DEV_CUDA in caps.device_types. If it also enqueues the same
+// work every time, it sets SPECD_FEATURE_CAPTURE. All other drafters run on the CPU. An exception
+// of either fails the call for all its sequences.
 //
 // Every function may throw specd::sdk::Error. An exception for one sequence fails only that
 // sequence: it is reported once, its proposal is empty, and the drafter is not called for it again
@@ -76,13 +78,14 @@ struct Row {
   int32_t node;        // index in the last proposal, or SPECD_NODE_*
 };
 
-// The rows committed since the last update(), in order and without gaps.
+// The rows of one sequence in one update(), in order and without gaps.
 class Rows {
  public:
   Rows(const specd_update_args& args, uint32_t seq_index)
-      : args_(&args), seq_(seq_index), count_(args.host_count[seq_index]) {
-    expect(count_ >= 0 && count_ <= static_cast<int64_t>(args.max_rows),
-           "update(): count is not in [0, max_rows]");
+      : args_(&args), seq_(seq_index), first_(args.row_offsets[seq_index]) {
+    const uint32_t end = args.row_offsets[seq_index + 1];
+    expect(first_ <= end && end <= args.n_rows, "update(): row_offsets are not in [0, n_rows]");
+    count_ = static_cast<int32_t>(end - first_);
   }
 
   int32_t size() const { return count_; }
@@ -94,28 +97,34 @@ class Rows {
   // Hidden state of row r at tap `tap`: hidden_size floats.
   const float* hidden(uint32_t tap, int32_t r) const {
     const specd_tensor* h = args_->hidden == nullptr ? nullptr : args_->hidden[tap];
-    expect(h != nullptr && h->data != nullptr && h->rank == 3 && h->device_type == SPECD_DEV_CPU &&
-               h->dtype_code == SPECD_DT_FLOAT && h->dtype_bits == 32 && h->stride[2] == 1,
-           "update(): hidden: expected CPU float32 of [n_seqs, max_rows, hidden_size]");
-    return static_cast<const float*>(h->data) + seq_ * h->stride[0] + r * h->stride[1];
+    expect(h != nullptr && h->data != nullptr && h->rank == 2 && h->device_type == SPECD_DEV_CPU &&
+               h->dtype_code == SPECD_DT_FLOAT && h->dtype_bits == 32 && h->stride[1] == 1 &&
+               args_->host_hidden_row != nullptr,
+           "update(): hidden: expected CPU float32 of [.., hidden_size], and its rows");
+    const int32_t row = args_->host_hidden_row[index(r)];
+    expect(row >= 0 && row < h->shape[0], "update(): hidden_row is beyond hidden");
+    return static_cast<const float*>(h->data) + row * h->stride[0];
   }
-  // The target's most likely token after node i of the last proposal; -1 when not requested.
-  int32_t top1(int32_t node, uint32_t node_capacity) const {
-    if (args_->host_top1 == nullptr) return -1;
-    return args_->host_top1[static_cast<std::size_t>(seq_) * node_capacity +
-                            static_cast<std::size_t>(node)];
+  // The target's most likely tokens after node i of the last proposal, -1 = after the root: top_k of
+  // them, most likely first. Null when the target did not compute them.
+  const int32_t* top(int32_t node) const {
+    if (args_->host_top_row == nullptr) return nullptr;
+    const std::size_t elements = static_cast<std::size_t>(args_->top_row->shape[1]);
+    const std::size_t at = static_cast<std::size_t>(node + 1);
+    expect(at < elements, "top(): no such node");
+    const int32_t row = args_->host_top_row[std::size_t{seq_} * elements + at];
+    return row < 0 ? nullptr : args_->host_top_token + row * args_->top_token->stride[0];
   }
   const specd_update_args& args() const { return *args_; }
   uint32_t seq_index() const { return seq_; }
 
  private:
-  std::size_t index(int32_t r) const {
-    return static_cast<std::size_t>(seq_) * args_->max_rows + static_cast<std::size_t>(r);
-  }
+  std::size_t index(int32_t r) const { return first_ + static_cast<std::size_t>(r); }
 
   const specd_update_args* args_;
   uint32_t seq_;
-  int32_t count_;
+  uint32_t first_;
+  int32_t count_ = 0;
 };
 
 // The proposal of one sequence. Push parents before children. A node beyond the budget is refused
@@ -180,8 +189,9 @@ struct Draft {
 };
 
 // Base of every drafter. describe() finds these presets in `caps`: CHAIN, POINT_MASS, host tokens,
-// CPU, attach FRESH | TOKENS | COLD, no services. The drafter sets max_nodes, max_depth and
-// whatever differs.
+// CPU, no services. The drafter sets max_nodes, max_depth and whatever differs. Unless it sets
+// attach_modes, it attaches in every mode, or with hidden states in FRESH only, because it must
+// know how to begin without the earlier ones.
 class Drafter : public Instance {
  public:
   explicit Drafter(const Context& context) : Instance(context) {}
@@ -222,9 +232,14 @@ struct DrafterTable {
     caps.tree_mode = SPECD_TREE_CHAIN;
     caps.needs = SPECD_NEED_HOST_TOKENS;
     caps.draft_rule = SPECD_RULE_POINT_MASS;
-    caps.attach_modes = SPECD_ATTACH_FRESH | SPECD_ATTACH_TOKENS | SPECD_ATTACH_COLD;
     caps.device_types = 1u << SPECD_DEV_CPU;
     T::describe(context, caps);
+    if (caps.attach_modes == 0) {
+      caps.attach_modes = SPECD_ATTACH_FRESH;
+      if ((caps.needs & SPECD_NEED_HIDDEN) == 0) {
+        caps.attach_modes |= SPECD_ATTACH_TOKENS | SPECD_ATTACH_COLD;
+      }
+    }
     if (caps.max_nodes < 1 || caps.max_nodes > SPECD_MAX_TREE_NODES || caps.max_depth < 1 ||
         caps.max_depth > SPECD_MAX_TREE_DEPTH) {
       throw Error(SPECD_E_INTERNAL,
@@ -264,7 +279,7 @@ struct DrafterTable {
     T* t = self(drafter);
     return guard(t->host(), nullptr, -1, [&] {
       expect(grant != nullptr, "activate(): a null argument");
-      if (grant->device_type != SPECD_DEV_CPU && !has_propose_tensors<T>(0)) {
+      if (grant->device_type != SPECD_DEV_CPU && (!has_propose_tensors<T>(0) || has_update<T>(0))) {
         throw Error(SPECD_E_UNSUPPORTED, "this drafter runs on the CPU only");
       }
       expect((grant->needs & SPECD_NEED_HOST_TOKENS) != 0,
@@ -309,17 +324,26 @@ struct DrafterTable {
 
   static specd_status update(specd_drafter* drafter, const specd_update_args* args) noexcept {
     T* t = self(drafter);
-    return per_sequence(t, args == nullptr ? nullptr : args->batch, [&](uint32_t i) {
-      expect(args->host_count != nullptr && args->host_position != nullptr &&
-                 args->host_token != nullptr && args->host_next_token != nullptr &&
-                 args->host_node != nullptr,
-             "update(): the host mirrors are missing");
-      Box* box = box_of(args->batch, i);
-      if (box->failed || args->host_count[i] == 0) return;
-      box->failed = true;  // reset when update() returns without an exception
-      t->update(box->sequence, Rows(*args, i));
-      box->failed = false;
-    });
+    if constexpr (has_update_tensors<T>(0)) {
+      const specd_batch* batch = args == nullptr ? nullptr : args->batch;
+      return guard(t->host(), batch == nullptr ? nullptr : batch->call, -1, [&] {
+        expect(batch != nullptr && args->row_offsets != nullptr, "update(): a null argument");
+        t->update_tensors(*args);
+      });
+    } else {
+      return per_sequence(t, args == nullptr ? nullptr : args->batch, [&](uint32_t i) {
+        expect(args->row_offsets != nullptr && args->host_position != nullptr &&
+                   args->host_token != nullptr && args->host_next_token != nullptr &&
+                   args->host_node != nullptr,
+               "update(): the host mirrors are missing");
+        Box* box = box_of(args->batch, i);
+        const Rows rows(*args, i);
+        if (box->failed || rows.size() == 0) return;
+        box->failed = true;  // reset when update() returns without an exception
+        t->update(box->sequence, rows);
+        box->failed = false;
+      });
+    }
   }
 
   static specd_status propose(specd_drafter* drafter, const specd_propose_args* args) noexcept {
@@ -406,7 +430,7 @@ struct DrafterTable {
 
  private:
   static constexpr auto update_or_null() {
-    if constexpr (has_update<T>(0)) {
+    if constexpr (has_update<T>(0) || has_update_tensors<T>(0)) {
       return &update;
     } else {
       return nullptr;
@@ -429,8 +453,18 @@ struct DrafterTable {
   }
   template <class U>
   static constexpr bool has_update(long) {
-    // therwise update() is required; the compiler reports its absence
-    return !has_propose_tensors<U>(0);
+    // Without a form of update() one is required; the compiler reports its absence.
+    return !has_propose_tensors<U>(0) && !has_update_tensors<U>(0);
+  }
+  template <class U>
+  static constexpr auto has_update_tensors(int)
+      -> decltype(std::declval<U&>().update_tensors(std::declval<const specd_update_args&>()),
+                  bool()) {
+    return true;
+  }
+  template <class U>
+  static constexpr bool has_update_tensors(long) {
+    return false;
   }
   template <class U>
   static constexpr auto has_propose_tensors(int)

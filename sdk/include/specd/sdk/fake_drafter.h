@@ -135,73 +135,101 @@ class FakeDrafter {
     return handles;
   }
 
-  // Sends the rows of one update(): newly committed tokens, the nodes they came from, and the
-  // target's token after each node of the last proposal.
+  // What the target says after the root and after each node of the last proposal, in this order: its
+  // top_k tokens, or fewer when it says nothing there.
+  using Top = std::vector<std::vector<int32_t>>;
+  // For a drafter whose top_k is 1: nothing after the root, and one token after each node; -1 =
+  // nothing.
+  static Top top_of_nodes(const std::vector<int32_t>& tokens) {
+    Top top(1);
+    for (const int32_t token : tokens) {
+      top.push_back(token < 0 ? std::vector<int32_t>() : std::vector<int32_t>{token});
+    }
+    return top;
+  }
+
+  // Sends the rows of one update(): newly committed tokens, the nodes they came from, and what the
+  // target says. Like the host, keeps what it says after a probe that did not ask.
   specd_status commit(int handle, const std::vector<int32_t>& tokens,
-                      const std::vector<int32_t>& nodes = {},
-                      const std::vector<int32_t>& top1 = {}) {
-    return commit_batch({{handle, tokens, nodes, top1}});
+                      const std::vector<int32_t>& nodes = {}, const Top& top = {}) {
+    return commit_batch({{handle, tokens, nodes, top}});
   }
   struct Commit {
     int handle;
     std::vector<int32_t> tokens;
     std::vector<int32_t> nodes = {};  // empty: SPECD_NODE_NONE
-    std::vector<int32_t> top1 = {};   // passed on where SPECD_NODE_WANT_TOP1 was set; -1 if missing
+    Top top = {};
   };
   specd_status commit_batch(const std::vector<Commit>& commits) {
+    const std::size_t n = commits.size(), top_k = caps_.top_k, elements = grant_.max_nodes + 1;
     std::vector<FakeBatch::Item> items;
-    std::size_t max_rows = 1;
+    std::vector<uint32_t> row_offsets{0};
+    std::size_t n_top = 0;
     for (const Commit& c : commits) {
       items.push_back(item(c.handle));
-      max_rows = std::max(max_rows, c.tokens.size());
+      row_offsets.push_back(row_offsets.back() + static_cast<uint32_t>(c.tokens.size()));
+      n_top += c.top.size();
     }
+    const std::size_t n_rows = row_offsets.back();
     FakeBatch batch(host_, items);
-    const std::size_t n = commits.size();
-    GuardedColumn<int32_t> count(n, 1, 1), position(n, max_rows), token(n, max_rows),
-        next(n, max_rows), node(n, max_rows), top1(n, grant_.max_nodes);
-    bool wants_top1 = false;
+    GuardedColumn<int32_t> seq_index(n_rows, 1, 1), position(n_rows, 1, 1), token(n_rows, 1, 1),
+        next(n_rows, 1, 1), node(n_rows, 1, 1), last_row(n, 1, 1), top_row(n, elements),
+        top_token(n_top, top_k);
+    std::size_t row = 0, n_told = 0;
     for (std::size_t i = 0; i < n; ++i) {
-      Sequence& s = *sequences_[static_cast<std::size_t>(commits[i].handle)];
-      for (std::size_t c = 0; c < grant_.max_nodes; ++c) {
-        const bool wants = c < s.flags.size() && (s.flags[c] & SPECD_NODE_WANT_TOP1) != 0;
-        top1.at(i, c) = wants && c < commits[i].top1.size() ? commits[i].top1[c] : -1;
-        wants_top1 = wants_top1 || wants;
+      const Commit& c = commits[i];
+      Sequence& s = *sequences_[static_cast<std::size_t>(c.handle)];
+      for (std::size_t e = 0; e < elements; ++e) {
+        top_row.at(i, e) = -1;
+        const bool is_there = e == 0 || e <= s.flags.size();
+        if (!is_there || top_k == 0 || e >= c.top.size() || c.top[e].size() < top_k) continue;
+        const int32_t flags = e == 0 ? 0 : s.flags[e - 1];
+        if ((flags & SPECD_NODE_PROBE) != 0 && (flags & SPECD_NODE_WANT_TOP) == 0) continue;
+        for (std::size_t k = 0; k < top_k; ++k) top_token.at(n_told, k) = c.top[e][k];
+        top_row.at(i, e) = static_cast<int32_t>(n_told++);
       }
-      s.flags.clear();  // flags are valid for one step
-      count.at(i) = static_cast<int32_t>(commits[i].tokens.size());
-      for (std::size_t r = 0; r < commits[i].tokens.size(); ++r) {
-        position.at(i, r) = static_cast<int32_t>(s.tokens.size()) - 1;
-        token.at(i, r) = s.tokens.back();
-        next.at(i, r) = commits[i].tokens[r];
-        node.at(i, r) = commits[i].nodes.empty() ? SPECD_NODE_NONE : commits[i].nodes[r];
-        s.tokens.push_back(commits[i].tokens[r]);
+      s.flags.clear();  // the nodes are those of one step
+      last_row.at(i) = c.tokens.empty() ? -1 : static_cast<int32_t>(row + c.tokens.size()) - 1;
+      for (std::size_t r = 0; r < c.tokens.size(); ++r, ++row) {
+        seq_index.at(row) = static_cast<int32_t>(i);
+        position.at(row) = static_cast<int32_t>(s.tokens.size()) - 1;
+        token.at(row) = s.tokens.back();
+        next.at(row) = c.tokens[r];
+        node.at(row) = c.nodes.empty() ? SPECD_NODE_NONE : c.nodes[r];
+        s.tokens.push_back(c.tokens[r]);
         if (s.sampling.tokens_left > 0) --s.sampling.tokens_left;
       }
     }
     Guarded<specd_update_args> args;
     specd_update_args& a = args.value;
     a.struct_size = sizeof a;
-    a.max_rows = static_cast<uint32_t>(max_rows);
+    a.n_rows = static_cast<uint32_t>(n_rows);
     a.batch = batch.get();
-    a.count = count.tensor();
+    a.row_offsets = row_offsets.data();
+    a.seq_index = seq_index.tensor();
     a.position = position.tensor();
     a.token = token.tensor();
     a.next_token = next.tensor();
     a.node = node.tensor();
-    a.host_count = count.data();
+    a.last_row = last_row.tensor();
     a.host_position = position.data();
     a.host_token = token.data();
     a.host_next_token = next.data();
     a.host_node = node.data();
-    a.top1 = wants_top1 ? top1.tensor() : nullptr;
-    a.host_top1 = wants_top1 ? top1.data() : nullptr;
+    if (n_told > 0) {
+      a.top_row = top_row.tensor();
+      a.host_top_row = top_row.data();
+      a.top_token = top_token.tensor();
+      a.host_top_token = top_token.data();
+    }
     const specd_status status = api_->update == nullptr ? SPECD_OK : api_->update(self_, &a);
     for (std::size_t i = 0; i < n; ++i) {
       sequences_[static_cast<std::size_t>(commits[i].handle)]->status =
           status != SPECD_OK ? status : batch.status(i);
     }
-    host_.check(args.intact() && count.intact() && position.intact() && token.intact() &&
-                    next.intact() && node.intact() && top1.intact(),
+    host_.check(args.intact() && seq_index.intact() && position.intact() && token.intact() &&
+                    next.intact() && node.intact() && last_row.intact() && top_row.intact() &&
+                    top_token.intact(),
                 "update() wrote past its arguments");
     host_.check_blocks();
     return status;
@@ -286,7 +314,7 @@ class FakeDrafter {
         d.parent.push_back(parent.at(i, c));
         d.flags.push_back(flags.at(i, c));
       }
-      if (probes) sequences_[static_cast<std::size_t>(handles[i])]->flags = d.flags;
+      sequences_[static_cast<std::size_t>(handles[i])]->flags = d.flags;
     }
     return drafts;
   }

@@ -13,7 +13,6 @@ namespace {
 class Caps : public testing::Test {
  protected:
   static specd_drafter_caps good() {
-    static const uint32_t taps[] = {0, 2, 3};
     static const char* const services[] = {SPECD_SERVICE_MEMORY};
     specd_drafter_caps caps{};
     caps.struct_size = sizeof(caps);
@@ -23,7 +22,8 @@ class Caps : public testing::Test {
     caps.device_types = 1u << SPECD_DEV_CPU;
     caps.max_nodes = 1024;
     caps.max_depth = 64;
-    caps.taps = taps;
+    caps.taps[1] = 2;
+    caps.taps[2] = 3;
     caps.n_taps = 3;
     caps.services = services;
     caps.n_services = 1;
@@ -57,10 +57,10 @@ TEST_F(Caps, every_field_is_checked) {
   expect([](auto& c) { c.max_nodes = 1025; }, "max_nodes = 1025");
   expect([](auto& c) { c.max_depth = 0; }, "max_depth = 0");
   expect([](auto& c) { c.max_depth = 65; }, "max_depth = 65");
-  expect([](auto& c) { c.n_taps = 9; }, "n_taps = 9");
+  expect([](auto& c) { c.n_taps = 17; }, "n_taps = 17");
+  expect([](auto& c) { c.top_k = 65; }, "top_k = 65, expected at most 64");
   expect([](auto& c) { c.n_taps = 0; }, "taps exactly when SPECD_NEED_HIDDEN");
   expect([](auto& c) { c.needs = 0; }, "taps exactly when SPECD_NEED_HIDDEN");
-  expect([](auto& c) { c.taps = nullptr; }, "n_taps = 3");
   expect([](auto& c) { c.services = nullptr; }, "n_services = 1");
   expect([](auto& c) { c.n_services = 33; }, "n_services = 33");
   expect(

@@ -9,7 +9,7 @@
  *   with columns of the part's own for seq_state, seq_status, budgets and proposals. Services of
  *   [step] calls rely on that batch.
  * - In update() it sets node to SPECD_NODE_NONE for rows that the part did not propose, and passes
- *   top1 only for the part's nodes.
+ *   top_row only for the root and the part's nodes.
  * - It fails a sequence that a part fails in begin() or update(). Parts that have already begun
  *   this sequence must end it, in a batch of that sequence alone and without a call. */
 #ifndef SPECD_PLUGIN_API_SERVICES_PARTS_H
