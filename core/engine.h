@@ -83,6 +83,7 @@ struct EngineOptions {
   std::string default_route = "off";  // "off" = plain decoding, always available
   std::vector<std::string> plugin_directories;
   std::string plugin_cache_directory;
+  std::string config_directory;          // where relative paths in configurations of plugins start
   int32_t plugin_control_seconds = 120;  // for loading, making or destroying the pair of a route
   // Where models run; see is_device_name(). Exactly one: several cannot share a model yet.
   std::vector<std::string> devices{"cpu"};

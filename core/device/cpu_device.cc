@@ -66,6 +66,10 @@ Result<std::unique_ptr<CpuDevice>> CpuDevice::create(const std::string& isa, int
   }
 }
 
+Result<std::unique_ptr<Device>> CpuDevice::open_beside() {
+  return std::unique_ptr<Device>(new CpuDevice(ops_, 1));  // starts no thread
+}
+
 Result<Buffer> CpuDevice::allocate(uint64_t bytes, const std::string& what) {
   const auto refuse = [&](const std::string& why) {
     return Status(Code::kExhausted, what + ": needs " + std::to_string(bytes) + " bytes, " +

@@ -61,8 +61,8 @@ const Result<const kernels::CudaLibrary*>& library() {
 
 class OpenCudaDevice final : public Device {
  public:
-  explicit OpenCudaDevice(std::unique_ptr<kernels::CudaDevice> device)
-      : device_(std::move(device)) {}
+  OpenCudaDevice(std::unique_ptr<kernels::CudaDevice> device, bool is_fast)
+      : device_(std::move(device)), is_fast_(is_fast) {}
 
   std::string name() const override { return "cuda:" + std::to_string(index()); }
   std::string description() const override { return device_->info().name; }
@@ -82,6 +82,14 @@ class OpenCudaDevice final : public Device {
     if (data == nullptr) return Status(Code::kExhausted, what + ": " + problem.text);
     std::memset(data, 0, bytes);
     return Buffer(data, bytes, [this](void* held, uint64_t) { device_->release_pinned(held); });
+  }
+  Result<std::unique_ptr<Device>> open_beside() override {
+    // For loading: scratch for pack() is enough.
+    return open_cuda_device(index(), {.rows_max = 1,
+                                      .width_max = 16,
+                                      .positions_max = 16,
+                                      .scratch_bytes = uint64_t{32} << 20,
+                                      .fast = is_fast_});
   }
   const kernels::Ops& ops() const override { return device_->ops(); }
   kernels::Stream& stream() override { return device_->stream(); }
@@ -118,6 +126,7 @@ class OpenCudaDevice final : public Device {
   }
 
   std::unique_ptr<kernels::CudaDevice> device_;
+  const bool is_fast_;  // matrices have the layout of its ops
   Status failed_;
 };
 
@@ -141,7 +150,7 @@ Result<std::unique_ptr<Device>> open_cuda_device(int32_t index, const kernels::C
   if (cuda.count(problem) < 0) return Status(Code::kUnsupported, where + ": " + problem.text);
   std::unique_ptr<kernels::CudaDevice> device(cuda.open(index, limits, problem));
   if (device == nullptr) return Status(Code::kUnsupported, problem.text);
-  return std::unique_ptr<Device>(std::make_unique<OpenCudaDevice>(std::move(device)));
+  return std::unique_ptr<Device>(std::make_unique<OpenCudaDevice>(std::move(device), limits.fast));
 }
 
 }  // namespace specd

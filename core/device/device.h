@@ -70,6 +70,10 @@ class Device {
   // Pinned host memory, for copies in stream order.
   virtual Result<Buffer> allocate_pinned(uint64_t bytes, const std::string& what) = 0;
 
+  // Another stream of the same device, to load weights beside this one's work. It may use memory of
+  // this one, whose matrices have the same layout. It must not outlive this.
+  virtual Result<std::unique_ptr<Device>> open_beside() = 0;
+
   virtual const kernels::Ops& ops() const = 0;
   virtual kernels::Stream& stream() = 0;
   virtual void* native_stream() = 0;  // what plugins get: cudaStream_t, null on the CPU
@@ -105,6 +109,8 @@ class CpuDevice final : public Device {
   Result<Buffer> allocate_pinned(uint64_t bytes, const std::string& what) override {
     return allocate(bytes, what);
   }
+  // With one thread.
+  Result<std::unique_ptr<Device>> open_beside() override;
   const kernels::Ops& ops() const override { return ops_; }
   kernels::CpuStream& stream() override { return stream_; }
   void* native_stream() override { return nullptr; }

@@ -67,6 +67,8 @@ class Staging {
   // Drops all columns. REQUIRES that the stream has finished with them. Returns true when the next
   // columns have other addresses, which invalidates work captured with the old ones.
   bool clear();
+  // Whether clear() will release memory.
+  bool is_in_pieces() const { return blocks_.size() > 1; }
 
   // Bytes that one column occupies.
   template <typename T>

@@ -291,7 +291,8 @@ Status check_options(const EngineOptions& options) {
   bench->services->set_models(bench->draft_models.get());
   SPECD_TRY(bench->registry,
             PluginRegistry::open({.directories = options.plugin_directories,
-                                  .cache_directory = options.plugin_cache_directory},
+                                  .cache_directory = options.plugin_cache_directory,
+                                  .config_directory = options.config_directory},
                                  make_host(bench->services.get()))
                 .in_field("plugins"));
   for (const RouteOptions& route : options.routes)

@@ -51,11 +51,20 @@ Result<Checkpoint> Checkpoint::open(const std::string& model_dir) {
                       "save_pretrained() of transformers");
   }
   if (!file.ok()) return file.status();
-  checkpoint.files_.push_back(std::move(file).value());
-  for (const auto& [name, view] : checkpoint.files_.front().tensors()) {
-    checkpoint.tensors_.emplace(name, Entry{&view, 0});
-  }
+  checkpoint.add_only(std::move(file).value());
   return checkpoint;
+}
+
+Result<Checkpoint> Checkpoint::open_file(const std::string& path) {
+  SPECD_TRY(SafetensorsFile file, SafetensorsFile::open(path));
+  Checkpoint checkpoint(path);
+  checkpoint.add_only(std::move(file));
+  return checkpoint;
+}
+
+void Checkpoint::add_only(SafetensorsFile file) {
+  files_.push_back(std::move(file));
+  for (const auto& [name, view] : files_.front().tensors()) tensors_.emplace(name, Entry{&view, 0});
 }
 
 Status Checkpoint::open_shards(const std::string& index_path) {

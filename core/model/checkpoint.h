@@ -23,6 +23,8 @@ namespace specd {
 class Checkpoint {
  public:
   static Result<Checkpoint> open(const std::string& model_dir);
+  // The tensors of one safetensors file.
+  static Result<Checkpoint> open_file(const std::string& path);
 
   // REQUIRES a name in tensors()
   const TensorView& at(std::string_view name) const { return *tensors_.find(name)->second.view; }
@@ -43,6 +45,7 @@ class Checkpoint {
  private:
   explicit Checkpoint(std::string model_dir) : model_dir_(std::move(model_dir)) {}
   Status open_shards(const std::string& index_path);
+  void add_only(SafetensorsFile file);
 
   std::string model_dir_;
   bool is_sharded_ = false;

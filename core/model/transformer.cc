@@ -116,12 +116,23 @@ struct Transformer::Impl {
   void tap(uint32_t point, const float* source, const ForwardColumns& rows) {
     for (const Tap& each : taps) {
       if (each.point != point) continue;
-      device.ops().gather_rows(device.stream(), {.x = source,
-                                                 .row = rows.tap_rows,
-                                                 .out = each.rows.as<float>(),
-                                                 .n_rows = rows.n_taps,
-                                                 .n = config.hidden_size});
+      gather(source, rows.n_rows, rows.tap_rows, rows.n_taps, each.rows.as<float>());
     }
+  }
+
+  // out[i] = source[row[i]], rows of the residual stream's width
+  void gather(const float* source, int32_t source_rows, const int32_t* row, int32_t n_rows,
+              float* out) {
+    device.ops().copy_rows(device.stream(), {.from = source,
+                                             .to = out,
+                                             .from_row = row,
+                                             .to_row = nullptr,
+                                             .n_rows = n_rows,
+                                             .n = config.hidden_size,
+                                             .from_rows = source_rows,
+                                             .to_rows = n_rows,
+                                             .from_stride = config.hidden_size,
+                                             .to_stride = config.hidden_size});
   }
 };
 
@@ -179,7 +190,15 @@ void Transformer::forward(const ForwardColumns& rows, KvStore& kv) {
                           float* out, int32_t segments) {
     matmul(in, weights, out, n, segments);
     if (bias == nullptr) return;
-    ops.add_bias(stream, {.x = out, .bias = bias, .n_rows = n, .n = weights.n_out});
+    ops.map(stream, {.op = kernels::MapOp::kAdd,
+                     .x = out,
+                     .y = bias,
+                     .out = out,
+                     .n_rows = n,
+                     .n = weights.n_out,
+                     .x_stride = weights.n_out,
+                     .y_stride = 0,
+                     .out_stride = weights.n_out});
   };
   const auto norm = [&](const float* delta, const float* weight) {
     ops.rmsnorm(stream, {.x = m.x,
@@ -196,7 +215,8 @@ void Transformer::forward(const ForwardColumns& rows, KvStore& kv) {
                      .token = rows.token.device,
                      .out = m.x,
                      .n_rows = n,
-                     .n = c.hidden_size});
+                     .n = c.hidden_size,
+                     .vocab = c.vocab_size});
   ops.rope_table(stream, {.position = rows.position,
                           .inv_freq = m.inv_freq,
                           .cos_sin = m.cos_sin,
@@ -244,8 +264,15 @@ void Transformer::forward(const ForwardColumns& rows, KvStore& kv) {
     linear(m.heads, layer.o, layer.o_bias, m.delta, kRowParallelSegments);
     norm(m.delta, layer.mlp_norm);
     linear(m.h, layer.gate_up, layer.gate_up_bias, m.gate_up, 1);
-    ops.silu_mul(stream,
-                 {.gate_up = m.gate_up, .out = m.act, .n_rows = n, .n = c.intermediate_size});
+    ops.map(stream, {.op = kernels::MapOp::kSiluMul,
+                     .x = m.gate_up,
+                     .y = m.gate_up + c.intermediate_size,
+                     .out = m.act,
+                     .n_rows = n,
+                     .n = c.intermediate_size,
+                     .x_stride = 2 * c.intermediate_size,
+                     .y_stride = 2 * c.intermediate_size,
+                     .out_stride = c.intermediate_size});
     linear(m.act, layer.down, layer.down_bias, m.delta, kRowParallelSegments);
     pending = m.delta;
   }
@@ -253,11 +280,7 @@ void Transformer::forward(const ForwardColumns& rows, KvStore& kv) {
   m.tap(static_cast<uint32_t>(c.n_layers), m.x, rows);
   m.tap(static_cast<uint32_t>(c.n_layers) + 1, m.h, rows);
   if (n_logits > 0) {
-    ops.gather_rows(stream, {.x = m.h,
-                             .row = rows.logits_rows,
-                             .out = m.picked,
-                             .n_rows = n_logits,
-                             .n = c.hidden_size});
+    m.gather(m.h, n, rows.logits_rows, n_logits, m.picked);
     matmul(m.picked, w.lm_head, m.logits, n_logits, 1);
   }
 }

@@ -67,7 +67,8 @@ Result<const float*> Weights::vector_of(const std::vector<Part>& parts) {
                                            .token = only_row.as<int32_t>(),
                                            .out = to,
                                            .n_rows = 1,
-                                           .n = part.n});
+                                           .n = part.n,
+                                           .vocab = 1});
     SPECD_OK_OR_RETURN(device_.synchronize());
     to += part.n;
   }

@@ -79,6 +79,8 @@ StepLimits Worker::limits() const {
 }
 
 Staging& Worker::new_columns() {
+  // Work behind the last step may still read its results. An error stays for the next run().
+  if (inputs_.is_in_pieces() || outputs_.is_in_pieces()) (void)device_.synchronize();
   const bool inputs_moved = inputs_.clear(), outputs_moved = outputs_.clear();
   if (inputs_moved || outputs_moved) graphs_.clear();
   return inputs_;

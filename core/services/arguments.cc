@@ -9,6 +9,16 @@ specd_status refuse(specd_call* call, specd_status status, const std::string& te
   return status;
 }
 
+std::string quota_fault(const specd_owner& owner, uint64_t bytes, const char* function) {
+  constexpr uint64_t kBytesMax = uint64_t{1} << 48;  // so that sums cannot wrap
+  const uint64_t left =
+      owner.quota_bytes > owner.used_bytes ? owner.quota_bytes - owner.used_bytes : 0;
+  if (bytes <= left && bytes <= kBytesMax) return std::string();
+  return std::string(function) + ": " + std::to_string(bytes) + " bytes requested, " +
+         std::to_string(left) + " of the quota of " + std::to_string(owner.quota_bytes) +
+         " are left; caps.bytes_fixed and bytes_per_seq set the quota";
+}
+
 namespace {
 
 std::string describe_tensor(const specd_tensor& tensor) {

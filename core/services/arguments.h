@@ -19,6 +19,10 @@ specd_status refuse(specd_call* call, specd_status status, const std::string& te
 std::string tensor_fault(const char* name, const specd_tensor* tensor, uint8_t dtype_code,
                          uint32_t rank, const Device* device = nullptr);
 
+// Empty when the owner's quota has room for `bytes`, else the reason for a refusal.
+std::string quota_fault(const specd_owner& owner, uint64_t bytes, const char* function)
+    SPECD_REQUIRES(owner.mutex);
+
 // An element of a valid tensor in host memory.
 inline int32_t element(const specd_tensor& tensor, int64_t i) {
   return static_cast<const int32_t*>(tensor.data)[i * tensor.stride[0]];

@@ -14,6 +14,7 @@
 namespace specd {
 
 class ModelService;
+class Transformer;
 struct ServiceState;
 
 class Services final : public ServiceDirectory {
@@ -26,6 +27,8 @@ class Services final : public ServiceDirectory {
   // [control] The models of model/1; null = none. Must outlive their use. REQUIRES that no plugin
   // is running.
   void set_models(ModelService* models);
+  // [control] The model of target/1; null = none. As above.
+  void set_target(const Transformer* target);
 
   std::span<const ServiceTable> services() const override;
 

@@ -17,7 +17,6 @@ namespace {
 constexpr uint64_t kAlignMax = 4096;
 constexpr uint64_t kDeviceAlignMax = 256;                   // guaranteed by kernels/cuda.h
 constexpr uint64_t kScratchBytesMax = uint64_t{256} << 20;  // of one call
-constexpr uint64_t kAllocBytesMax = uint64_t{1} << 48;      // so that sums cannot wrap
 
 bool is_alignment(uint64_t align) {
   return align != 0 && align <= kAlignMax && (align & (align - 1)) == 0;
@@ -70,16 +69,8 @@ specd_status memory_alloc(const specd_host* host, specd_owner* owner, int32_t de
                       ", expected at most " + std::to_string(kDeviceAlignMax));
   }
   const MutexLock lock(owner->mutex);
-  const uint64_t left =
-      owner->quota_bytes > owner->used_bytes ? owner->quota_bytes - owner->used_bytes : 0;
-  if (bytes > left || bytes > kAllocBytesMax) {
-    return refuse(nullptr, SPECD_E_EXHAUSTED,
-                  "memory.alloc: " + std::to_string(bytes) + " bytes requested, " +
-                      std::to_string(left) + " of the quota of " +
-                      std::to_string(owner->quota_bytes) +
-                      " are left; caps.bytes_fixed and bytes_per_seq set the quota");
-  }
-  std::string why;
+  std::string why = quota_fault(*owner, bytes, "memory.alloc");
+  if (!why.empty()) return refuse(nullptr, SPECD_E_EXHAUSTED, why);
   OwnedBlock block = make_block(*state, on_device, bytes, align, why);
   void* data = block.memory.data();
   if (data == nullptr) return refuse(nullptr, SPECD_E_EXHAUSTED, why);

@@ -50,6 +50,8 @@ class ModelService final {
 
   // [step] For graphs; see core/draft/recorder.h. `call` is that of the propose().
   void watch(ModelRecord* record, bool capturing) { recorder_.watch(record, capturing); }
+  bool is_capturing() const { return recorder_.is_capturing(); }
+  void note_unrepeatable() { recorder_.note_unrepeatable(); }
   std::optional<std::vector<uint64_t>> reserve(const ModelRecord& record, specd_call& call) {
     return recorder_.reserve(record, batch_of(call));
   }

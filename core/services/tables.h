@@ -6,7 +6,9 @@
 #include <new>
 
 #include "core/device/device.h"
+#include "core/device/staging.h"
 #include "core/services/model.h"
+#include "core/services/weights.h"
 #include "specd/plugin_api/host.h"
 #include "specd/plugin_api/services/memory.h"
 #include "specd/plugin_api/services/metrics.h"
@@ -15,6 +17,8 @@
 #include "specd/plugin_api/services/parts.h"
 #include "specd/plugin_api/services/pool.h"
 #include "specd/plugin_api/services/rng.h"
+#include "specd/plugin_api/services/target.h"
+#include "specd/plugin_api/services/weights.h"
 
 namespace specd {
 
@@ -22,8 +26,19 @@ struct ServiceState {
   CpuDevice& cpu;
   Device& device;
   int32_t vocab_size;
+  WeightService weights;
   ModelService* models = nullptr;
   std::atomic<bool> pool_is_busy{false};
+  Staging staging{};  // of results that a call waits for; empty between calls
+
+  // Whether the propose() that runs is being captured.
+  bool is_capturing() const { return models != nullptr && models->is_capturing(); }
+  // The host code of the propose() that runs depends on what it waits for, so no graph can repeat it.
+  void note_wait() {
+    if (models != nullptr) models->note_unrepeatable();
+  }
+  // The staging, made by the first call that needs it. [step]
+  Result<Staging*> results();
 
   // The state of `host`, or null when `host` is not a Services.
   static ServiceState* of(const specd_host* host);
@@ -66,5 +81,7 @@ extern const specd_ops kOpsService;
 extern const specd_parts kPartsService;
 extern const specd_pool kPoolService;
 extern const specd_rng kRngService;
+extern const specd_target_api kTargetService;
+extern const specd_weights_api kWeightsService;
 
 }  // namespace specd

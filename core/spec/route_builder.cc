@@ -22,8 +22,8 @@ const char* guarantee_name(Guarantee guarantee) {
 
 namespace {
 
-// The most rows that one update() passes to a drafter whose drafts are max_depth deep: those of a step
-// in which every draft is accepted, or more if the drafter can use them; a step has no more.
+// The most rows that one update() passes to a drafter whose drafts are max_depth deep: those of a
+// step in which every draft is accepted, or more if the drafter can use them; a step has no more.
 uint32_t update_rows_max(const specd_drafter_caps& caps, uint32_t max_depth,
                          const RouteTerms& terms) {
   const uint64_t decoded = static_cast<uint64_t>(terms.max_sequences) * (uint64_t{max_depth} + 1);

@@ -18,7 +18,8 @@ namespace specd {
 void begin_drafting(StepContext& step, std::vector<ActiveSequence>& running);
 
 // Calls update() with the rows that a step has committed, for the members of one route: several
-// times when they are more than the grant's max_rows. `input` and `output` are those of the step. A member that the drafter fails, or all when there is no memory for the columns, are decoded
+// times when they are more than the grant's max_rows. `input` and `output` are those of the step.
+// A member that the drafter fails, or all when there is no memory for the columns, are decoded
 // plainly from then on.
 void update(StepContext& step, LiveRoute& route, const Members& members, const StepInput& input,
             const StepOutput& output);

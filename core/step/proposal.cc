@@ -23,6 +23,9 @@ Proposal::Proposal(StepContext& step, LiveRoute& route, Members members, Staging
   root_token = columns.add(root_tokens);
   root_position = columns.add(root_positions);
   budget = columns.add(given_);
+  // Nothing is submitted when the columns have no memory.
+  if (route_.on_device()) (void)batch_.place_on(step_.device, columns);
+  if (route_.on_device() && !route_.drafts_in_stream() && columns.status().ok()) columns.upload();
   n_nodes = columns.add(given_);
   const size_t cells = members_.size() * static_cast<size_t>(capacity());
   token = columns.add<int32_t>(cells);
@@ -32,8 +35,6 @@ Proposal::Proposal(StepContext& step, LiveRoute& route, Members members, Staging
   std::fill_n(parent.host, cells, 0);
   std::fill_n(flags.host, cells, 0);
   if (has_fixed_parents()) set_fixed_parents();
-  // Nothing is submitted when the columns have no memory.
-  if (route_.on_device()) (void)batch_.place_on(step_.device, columns);
 }
 
 bool Proposal::call() {

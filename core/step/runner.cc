@@ -140,7 +140,6 @@ void StepRunner::propose_on_host(const Members& drafting, const std::function<vo
       Staging& columns = step_.call_columns();
       Proposal proposal(step_, route, members, columns);
       if (!columns.status().ok()) throw std::bad_alloc();
-      if (route.on_device()) columns.upload();
       if (proposal.call()) proposal.take();
     });
     if (!has_memory) drop_drafts(members);
@@ -187,7 +186,9 @@ Status StepRunner::compute(const Members& members, const std::function<void()>& 
   for (const ActiveSequence* member : members) {
     if (!member->drafts()) continue;
     const LiveRoute& route = *member->route;
-    input_.top_k = std::max(input_.top_k, static_cast<int32_t>(route.drafter->caps().top_k));
+    if (member->wants_token) {
+      input_.top_k = std::max(input_.top_k, static_cast<int32_t>(route.drafter->caps().top_k));
+    }
     input_.taps_to_host = input_.taps_to_host || (route.reads_hidden() && !route.on_device());
   }
   for (size_t i = 0; i < members.size(); ++i) std::swap(members[i]->place, places_[i]);

@@ -10,10 +10,11 @@
 // One plugin call covers all sequences of its route. Everything that a plugin returns is checked
 // before use, and a drafter's failure costs drafts only. The runner knows no method by name.
 //
-// On a device that is not the host, drafters of a fixed shape that were granted the device propose on
-// its stream right before the forward, and verifiers that can work there judge right after the draw.
-// All others propose before and judge after; their proposals are in host memory. The step waits once for all device work. Work
-// that commit and update submit runs before the next step's.
+// On a device that is not the host, drafters of a fixed shape that were granted the device propose
+// on its stream right before the forward, and verifiers that can work there judge right after the
+// draw. All others propose before and judge after; their proposals are in host memory. The step
+// waits once for all device work, besides what such a drafter waits for in propose(). Work that
+// commit and update submit runs before the next step's.
 // [step] one step at a time.
 #pragma once
 

@@ -47,10 +47,11 @@ class Update {
     Members members;
     std::vector<uint32_t> offsets{0};
     std::vector<int32_t> seq_index, position, token, next_token, node, hidden_row, last_row,
-        top_row;
+        last_hidden_row, top_row;
   };
   struct Columns {
-    Column<int32_t> seq_index, position, token, next_token, node, hidden_row, last_row, top_row;
+    Column<int32_t> seq_index, position, token, next_token, node, hidden_row, last_row,
+        last_hidden_row, top_row;
   };
 
   std::vector<Row> rows_of(const ActiveSequence& member, const StepInput& input) const {
@@ -79,7 +80,8 @@ class Update {
     const Columns columns{staging.add(rows.seq_index), staging.add(rows.position),
                           staging.add(rows.token),     staging.add(rows.next_token),
                           staging.add(rows.node),      staging.add(rows.hidden_row),
-                          staging.add(rows.last_row),  staging.add(rows.top_row)};
+                          staging.add(rows.last_row),  staging.add(rows.last_hidden_row),
+                          staging.add(rows.top_row)};
     PluginBatch batch(rows.members, step_.step_id);
     Status status = route_.on_device() ? batch.place_on(step_.device, staging) : Status();
     if (status.ok()) {
@@ -116,7 +118,11 @@ class Update {
       if (route_.reads_hidden()) rows.hidden_row.push_back(member.place.first_tap + row.place);
     }
     const auto n_rows = static_cast<int32_t>(rows.position.size());
-    rows.last_row.push_back(end == todo.n_done ? -1 : n_rows - 1);
+    const bool has_rows = end > todo.n_done;
+    rows.last_row.push_back(has_rows ? n_rows - 1 : -1);
+    if (route_.reads_hidden()) {
+      rows.last_hidden_row.push_back(has_rows ? rows.hidden_row.back() : -1);
+    }
     rows.offsets.push_back(static_cast<uint32_t>(n_rows));
     rows.members.push_back(todo.member);
     if (has_top()) {
@@ -180,7 +186,7 @@ class Update {
       args.host_next_token = columns.next_token.host;
       args.host_node = columns.node.host;
     }
-    specd_tensor hidden_row{};
+    specd_tensor hidden_row{}, last_hidden_row{};
     std::vector<specd_tensor> hidden;
     std::vector<const specd_tensor*> hidden_ptr;
     if (route_.reads_hidden()) {
@@ -190,7 +196,9 @@ class Update {
       }
       for (const specd_tensor& each : hidden) hidden_ptr.push_back(&each);
       hidden_row = tensor(columns.hidden_row, {n_rows});
+      last_hidden_row = tensor(columns.last_hidden_row, {n_seqs});
       args.hidden_row = &hidden_row;
+      args.last_hidden_row = &last_hidden_row;
       args.hidden = hidden_ptr.data();
       if (mirrors) args.host_hidden_row = columns.hidden_row.host;
     }

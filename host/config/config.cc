@@ -1,7 +1,9 @@
 #include "host/config/config.h"
 
 #include <cstdlib>
+#include <filesystem>
 #include <optional>
+#include <system_error>
 
 #include "core/base/json.h"
 #include "host/config/config_keys.h"
@@ -83,6 +85,8 @@ Result<Config> parse_config(std::string_view text, const std::string& file,
   config.file = file;
   SPECD_OK_OR_RETURN(read_into(keys_of(config), text, file, overrides, config.root));
   EngineOptions& engine = config.engine;
+  std::error_code unused;
+  engine.config_directory = std::filesystem::absolute(file, unused).parent_path().string();
   if (engine.plugin_cache_directory.empty())
     engine.plugin_cache_directory = default_cache_directory();
   for (RouteOptions& route : engine.routes)

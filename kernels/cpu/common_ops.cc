@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <numeric>
 #include <vector>
 
 #include "kernels/cpu/isa.h"
@@ -24,11 +23,15 @@ void rope_table_part(const RopeTableArgs& a, int part, int parts) {
   }
 }
 
-void gather_rows_part(const GatherRowsArgs& a, int part, int parts) {
+void copy_rows_part(const CopyRowsArgs& a, int part, int parts) {
   const Share share = share_of(a.n_rows, part, parts);
-  for (int64_t r = share.begin; r < share.end; ++r) {
-    std::memcpy(a.out + r * a.n, a.x + static_cast<int64_t>(a.row[r]) * a.n,
-                sizeof(float) * static_cast<size_t>(a.n));
+  for (int64_t i = share.begin; i < share.end; ++i) {
+    const int64_t from = a.from_row == nullptr ? i : a.from_row[i];
+    const int64_t to = a.to_row == nullptr ? i : a.to_row[i];
+    if (from < 0 || from >= a.from_rows || to < 0 || to >= a.to_rows) continue;
+    std::memcpy(static_cast<int32_t*>(a.to) + to * a.to_stride,
+                static_cast<const int32_t*>(a.from) + from * a.from_stride,
+                sizeof(int32_t) * static_cast<size_t>(a.n));
   }
 }
 

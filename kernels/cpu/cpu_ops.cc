@@ -21,10 +21,10 @@ bool has_f16c() {
 }
 #endif
 
-#define SPECD_ISA_TABLE(isa)                                                                    \
-  {                                                                                             \
-    isa::pack, isa::embed, isa::rmsnorm, isa::head_norm, isa::matmul, isa::add_bias,            \
-        isa::rope_append, isa::attention, isa::silu_mul, isa::draw, isa::draw_noise, isa::lanes \
+#define SPECD_ISA_TABLE(isa)                                                            \
+  {                                                                                     \
+    isa::pack, isa::embed, isa::rmsnorm, isa::head_norm, isa::matmul, isa::rope_append, \
+        isa::attention, isa::map, isa::draw, isa::draw_noise, isa::lanes                \
   }
 constexpr IsaOps kScalarOps = SPECD_ISA_TABLE(scalar);
 #if SPECD_KERNELS_X86
@@ -82,18 +82,17 @@ constexpr Ops table(const char* name) {
       [](Stream& s, const MatmulArgs& a) {
         spread(s, a, kIsa.matmul, int64_t{a.n_rows} * a.weights.n_out);
       },
-      [](Stream& s, const AddBiasArgs& a) { spread(s, a, kIsa.add_bias, a.n_rows); },
       [](Stream& s, const RopeTableArgs& a) { spread(s, a, rope_table_part, a.n_rows); },
       [](Stream& s, const RopeAppendArgs& a) { spread(s, a, kIsa.rope_append, a.n_rows); },
       [](Stream& s, const AttentionArgs& a) {
         spread(s, a, kIsa.attention, int64_t{a.n_rows} * a.kv.n_kv_heads);
       },
-      [](Stream& s, const SiluMulArgs& a) {
+      [](Stream& s, const MapArgs& a) {
         // Below a few thousand values, waking the team costs more than it saves.
         const int64_t values = int64_t{a.n_rows} * a.n;
-        spread(s, a, kIsa.silu_mul, values < 2048 ? (values > 0 ? 1 : 0) : values);
+        spread(s, a, kIsa.map, values < 2048 ? (values > 0 ? 1 : 0) : values);
       },
-      [](Stream& s, const GatherRowsArgs& a) { spread(s, a, gather_rows_part, a.n_rows); },
+      [](Stream& s, const CopyRowsArgs& a) { spread(s, a, copy_rows_part, a.n_rows); },
       [](Stream& s, const KvMoveArgs& a) {
         spread(s, a, kv_move_part, a.n > 0 ? a.kv.n_kv_heads : 0);
       },

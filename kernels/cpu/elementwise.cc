@@ -1,4 +1,4 @@
-// Embedding, SiLU, and the lane functions for tests.
+// Embedding, maps, and the lane functions for tests.
 #include "specd/kernels/elementwise.h"
 
 #include "kernels/cpu/isa.h"
@@ -32,39 +32,57 @@ void widen(DType type, const char* from, float* to, int32_t n) {
   }
 }
 
+template <MapOp kOp>
+SPECD_INLINE F32x16 map16(const F32x16& x, const F32x16& y) {
+  if constexpr (kOp == MapOp::kAdd) return add(x, y);
+  if constexpr (kOp == MapOp::kMul) return mul(x, y);
+  const F32x16 silu = div(x, add(set1(1.0f), exp(sub(set1(0.0f), x))));
+  if constexpr (kOp == MapOp::kSiluAdd) return add(silu, y);
+  if constexpr (kOp == MapOp::kSiluMul) return mul(silu, y);
+  return silu;
+}
+
+template <MapOp kOp>
+void map_rows(const MapArgs& a, int part, int parts) {
+  const int64_t groups = (a.n + 15) / 16;  // per row
+  const Share share = share_of(a.n_rows * groups, part, parts);
+  for (int64_t unit = share.begin; unit < share.end; ++unit) {
+    const int64_t r = unit / groups;
+    const int32_t i = static_cast<int32_t>(unit % groups) * 16;
+    const F32x16 x = load_first(a.x + r * a.x_stride + i, a.n - i);
+    const F32x16 y = kOp == MapOp::kSilu ? x : load_first(a.y + r * a.y_stride + i, a.n - i);
+    store_first(a.out + r * a.out_stride + i, map16<kOp>(x, y), a.n - i);
+  }
+}
+
 }  // namespace
 
 void embed(const EmbedArgs& a, int part, int parts) {
   const Share share = share_of(a.n_rows, part, parts);
   const size_t row_bytes = static_cast<size_t>(a.n) * bytes_of(a.dtype);
   for (int64_t r = share.begin; r < share.end; ++r) {
-    const char* from = static_cast<const char*>(a.table) + a.token[r] * row_bytes;
+    const int32_t token = a.token[r];
+    if (token < 0 || token >= a.vocab) {
+      for (int32_t i = 0; i < a.n; ++i) a.out[r * a.n + i] = 0;
+      continue;
+    }
+    const char* from = static_cast<const char*>(a.table) + static_cast<size_t>(token) * row_bytes;
     widen(a.dtype, from, a.out + r * a.n, a.n);
   }
 }
 
-void silu_mul(const SiluMulArgs& a, int part, int parts) {
-  const int64_t groups = (a.n + 15) / 16;  // per row
-  const Share share = share_of(a.n_rows * groups, part, parts);
-  for (int64_t unit = share.begin; unit < share.end; ++unit) {
-    const int64_t r = unit / groups;
-    const int32_t i = static_cast<int32_t>(unit % groups) * 16;
-    const float* gate = a.gate_up + r * 2 * a.n + i;
-    const F32x16 g = load_first(gate, a.n - i);
-    const F32x16 up = load_first(gate + a.n, a.n - i);
-    const F32x16 silu = div(g, add(set1(1.0f), exp(sub(set1(0.0f), g))));
-    store_first(a.out + r * a.n + i, mul(silu, up), a.n - i);
-  }
-}
-
-void add_bias(const AddBiasArgs& a, int part, int parts) {
-  const Share share = share_of(a.n_rows, part, parts);
-  for (int64_t r = share.begin; r < share.end; ++r) {
-    float* x = a.x + r * a.n;
-    for (int32_t i = 0; i < a.n; i += 16) {
-      const int n = a.n - i;
-      store_first(x + i, add(load_first(x + i, n), load_first(a.bias + i, n)), n);
-    }
+void map(const MapArgs& a, int part, int parts) {
+  switch (a.op) {
+    case MapOp::kAdd:
+      return map_rows<MapOp::kAdd>(a, part, parts);
+    case MapOp::kMul:
+      return map_rows<MapOp::kMul>(a, part, parts);
+    case MapOp::kSilu:
+      return map_rows<MapOp::kSilu>(a, part, parts);
+    case MapOp::kSiluAdd:
+      return map_rows<MapOp::kSiluAdd>(a, part, parts);
+    case MapOp::kSiluMul:
+      return map_rows<MapOp::kSiluMul>(a, part, parts);
   }
 }
 

@@ -24,10 +24,9 @@ struct IsaOps {
   void (*rmsnorm)(const RmsNormArgs&, int part, int parts);
   void (*head_norm)(const HeadNormArgs&, int part, int parts);
   void (*matmul)(const MatmulArgs&, int part, int parts);
-  void (*add_bias)(const AddBiasArgs&, int part, int parts);
   void (*rope_append)(const RopeAppendArgs&, int part, int parts);
   void (*attention)(const AttentionArgs&, int part, int parts);
-  void (*silu_mul)(const SiluMulArgs&, int part, int parts);
+  void (*map)(const MapArgs&, int part, int parts);
   void (*draw)(const DrawArgs&, int part, int parts);
   void (*draw_noise)(const DrawNoiseArgs&, int part, int parts);
   void (*lanes)(const LaneArgs&, int part, int parts);
@@ -40,10 +39,9 @@ struct IsaOps {
   void rmsnorm(const RmsNormArgs&, int part, int parts);        \
   void head_norm(const HeadNormArgs&, int part, int parts);     \
   void matmul(const MatmulArgs&, int part, int parts);          \
-  void add_bias(const AddBiasArgs&, int part, int parts);       \
   void rope_append(const RopeAppendArgs&, int part, int parts); \
   void attention(const AttentionArgs&, int part, int parts);    \
-  void silu_mul(const SiluMulArgs&, int part, int parts);       \
+  void map(const MapArgs&, int part, int parts);                \
   void draw(const DrawArgs&, int part, int parts);              \
   void draw_noise(const DrawNoiseArgs&, int part, int parts);   \
   void lanes(const LaneArgs&, int part, int parts);             \
@@ -60,7 +58,7 @@ void matmul(const MatmulArgs&, int part, int parts);
 
 // Copies and scalar libm: one implementation for every instruction set.
 void rope_table_part(const RopeTableArgs&, int part, int parts);
-void gather_rows_part(const GatherRowsArgs&, int part, int parts);
+void copy_rows_part(const CopyRowsArgs&, int part, int parts);
 void kv_move_part(const KvMoveArgs&, int part, int parts);
 void penalize_part(const PenalizeArgs&, int part, int parts);
 void top_k_part(const TopKArgs&, int part, int parts);

@@ -16,29 +16,37 @@ __global__ void embed_kernel(EmbedArgs a) {
   const int32_t i = blockIdx.x * kThreads + threadIdx.x;
   const int64_t r = blockIdx.y;
   if (i >= a.n) return;
-  a.out[r * a.n + i] = widen<kType>(a.table, static_cast<size_t>(a.token[r]) * a.n + i);
+  const int32_t token = a.token[r];
+  const bool known = token >= 0 && token < a.vocab;
+  a.out[r * a.n + i] = known ? widen<kType>(a.table, static_cast<size_t>(token) * a.n + i) : 0.0f;
 }
 
-__global__ void silu_mul_kernel(SiluMulArgs a) {
+template <MapOp kOp>
+__global__ void map_kernel(MapArgs a) {
   const int32_t i = blockIdx.x * kThreads + threadIdx.x;
   const int64_t r = blockIdx.y;
   if (i >= a.n) return;
-  const float g = a.gate_up[r * 2 * a.n + i];
-  const float up = a.gate_up[r * 2 * a.n + a.n + i];
-  const float silu = __fdiv_rn(g, __fadd_rn(1.0f, exp_strict(__fsub_rn(0.0f, g))));
-  a.out[r * a.n + i] = __fmul_rn(silu, up);
+  const float x = a.x[r * a.x_stride + i];
+  const float y = kOp == MapOp::kSilu ? 0.0f : a.y[r * a.y_stride + i];
+  float out = kOp == MapOp::kAdd ? __fadd_rn(x, y) : __fmul_rn(x, y);
+  if (kOp >= MapOp::kSilu) {
+    const float silu = __fdiv_rn(x, __fadd_rn(1.0f, exp_strict(__fsub_rn(0.0f, x))));
+    out = kOp == MapOp::kSilu      ? silu
+          : kOp == MapOp::kSiluAdd ? __fadd_rn(silu, y)
+                                   : __fmul_rn(silu, y);
+  }
+  a.out[r * a.out_stride + i] = out;
 }
 
-__global__ void add_bias_kernel(AddBiasArgs a) {
-  const int32_t i = blockIdx.x * kThreads + threadIdx.x;
-  const int64_t at = int64_t{blockIdx.y} * a.n + i;
-  if (i < a.n) a.x[at] = __fadd_rn(a.x[at], a.bias[i]);
-}
-
-__global__ void gather_rows_kernel(GatherRowsArgs a) {
-  const int32_t i = blockIdx.x * kThreads + threadIdx.x;
-  const int64_t r = blockIdx.y;
-  if (i < a.n) a.out[r * a.n + i] = a.x[static_cast<int64_t>(a.row[r]) * a.n + i];
+__global__ void copy_rows_kernel(CopyRowsArgs a) {
+  const int32_t column = blockIdx.x * kThreads + threadIdx.x;
+  const int32_t i = blockIdx.y;
+  if (column >= a.n) return;
+  const int64_t from = a.from_row == nullptr ? i : a.from_row[i];
+  const int64_t to = a.to_row == nullptr ? i : a.to_row[i];
+  if (from < 0 || from >= a.from_rows || to < 0 || to >= a.to_rows) return;
+  static_cast<int32_t*>(a.to)[to * a.to_stride + column] =
+      static_cast<const int32_t*>(a.from)[from * a.from_stride + column];
 }
 
 }  // namespace
@@ -52,24 +60,36 @@ void embed(Stream& any, const EmbedArgs& a) {
   stream.note(cudaGetLastError());
 }
 
-void silu_mul(Stream& any, const SiluMulArgs& a) {
-  if (a.n_rows == 0) return;
+void map(Stream& any, const MapArgs& a) {
+  if (a.n_rows == 0 || a.n == 0) return;
   CudaStream& stream = of(any);
-  silu_mul_kernel<<<grid_of(a.n_rows, a.n), kThreads, 0, stream.handle>>>(a);
+  const auto launch = [&]<MapOp kOp>() {
+    map_kernel<kOp><<<grid_of(a.n_rows, a.n), kThreads, 0, stream.handle>>>(a);
+  };
+  switch (a.op) {
+    case MapOp::kAdd:
+      launch.template operator()<MapOp::kAdd>();
+      break;
+    case MapOp::kMul:
+      launch.template operator()<MapOp::kMul>();
+      break;
+    case MapOp::kSilu:
+      launch.template operator()<MapOp::kSilu>();
+      break;
+    case MapOp::kSiluAdd:
+      launch.template operator()<MapOp::kSiluAdd>();
+      break;
+    case MapOp::kSiluMul:
+      launch.template operator()<MapOp::kSiluMul>();
+      break;
+  }
   stream.note(cudaGetLastError());
 }
 
-void add_bias(Stream& any, const AddBiasArgs& a) {
-  if (a.n_rows == 0) return;
+void copy_rows(Stream& any, const CopyRowsArgs& a) {
+  if (a.n_rows == 0 || a.n == 0) return;
   CudaStream& stream = of(any);
-  add_bias_kernel<<<grid_of(a.n_rows, a.n), kThreads, 0, stream.handle>>>(a);
-  stream.note(cudaGetLastError());
-}
-
-void gather_rows(Stream& any, const GatherRowsArgs& a) {
-  if (a.n_rows == 0) return;
-  CudaStream& stream = of(any);
-  gather_rows_kernel<<<grid_of(a.n_rows, a.n), kThreads, 0, stream.handle>>>(a);
+  copy_rows_kernel<<<grid_of(a.n_rows, a.n), kThreads, 0, stream.handle>>>(a);
   stream.note(cudaGetLastError());
 }
 

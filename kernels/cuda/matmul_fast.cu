@@ -142,28 +142,37 @@ void pack_fast(Stream& any, const PackArgs& a) {
 
 void matmul_fast(Stream& any, const MatmulArgs& a) {
   if (a.weights.dtype != DType::kBF16) return matmul(any, a);
-  if (a.n_rows == 0) return;
   CudaStream& stream = of(any);
-  // x as bfloat16, followed by cuBLASLt's workspace.
-  const int64_t n = int64_t{a.n_rows} * a.weights.n_in;
-  const uint64_t x_bytes = (static_cast<uint64_t>(n) * 2 + 255) / 256 * 256;
-  if (x_bytes >= stream.scratch_bytes) return stream.note(cudaErrorInvalidValue);
-  auto* x = reinterpret_cast<__nv_bfloat16*>(stream.scratch);
-  to_bfloat16<<<static_cast<unsigned>((n + 255) / 256), 256, 0, stream.handle>>>(a.x, x, n);
-  stream.note(cudaGetLastError());
   FastMatmul& fast = *stream.fast;
+  // x as bfloat16, followed by cuBLASLt's workspace: as many rows at once as leave room for it.
   constexpr uint64_t kWorkspaceMax = uint64_t{32} << 20;
-  const uint64_t left = stream.scratch_bytes - x_bytes;
-  const uint64_t workspace_bytes = left < kWorkspaceMax ? left : kWorkspaceMax;
-  const FastMatmul::Plan& plan =
-      fast.plan(a.n_rows, a.weights.n_out, a.weights.n_in, workspace_bytes);
-  const float one = 1, zero = 0;
-  const bool done =
-      plan.found &&
-      fast.matmul(fast.handle, fast.operation, &one, a.weights.data, plan.weights, x, plan.x, &zero,
-                  a.out, plan.out, a.out, plan.out, &plan.algorithm, stream.scratch + x_bytes,
-                  workspace_bytes, stream.handle) == CUBLAS_STATUS_SUCCESS;
-  if (!done) stream.note(cudaErrorNotSupported);
+  const uint64_t row_bytes = static_cast<uint64_t>(a.weights.n_in) * 2;
+  const uint64_t for_x =
+      stream.scratch_bytes -
+      (stream.scratch_bytes > 2 * kWorkspaceMax ? kWorkspaceMax : stream.scratch_bytes / 2);
+  const auto rows_at_once = static_cast<int32_t>(for_x / row_bytes);
+  if (rows_at_once == 0) return stream.note(cudaErrorInvalidValue);
+  auto* x = reinterpret_cast<__nv_bfloat16*>(stream.scratch);
+  for (int32_t first = 0; first < a.n_rows; first += rows_at_once) {
+    const int32_t rows = a.n_rows - first < rows_at_once ? a.n_rows - first : rows_at_once;
+    const int64_t n = int64_t{rows} * a.weights.n_in;
+    const uint64_t x_bytes = (static_cast<uint64_t>(n) * 2 + 255) / 256 * 256;
+    const float* from = a.x + int64_t{first} * a.weights.n_in;
+    to_bfloat16<<<static_cast<unsigned>((n + 255) / 256), 256, 0, stream.handle>>>(from, x, n);
+    stream.note(cudaGetLastError());
+    const uint64_t left = stream.scratch_bytes - x_bytes;
+    const uint64_t workspace_bytes = left < kWorkspaceMax ? left : kWorkspaceMax;
+    const FastMatmul::Plan& plan =
+        fast.plan(rows, a.weights.n_out, a.weights.n_in, workspace_bytes);
+    float* out = a.out + int64_t{first} * a.weights.n_out;
+    const float one = 1, zero = 0;
+    const bool done =
+        plan.found &&
+        fast.matmul(fast.handle, fast.operation, &one, a.weights.data, plan.weights, x, plan.x,
+                    &zero, out, plan.out, out, plan.out, &plan.algorithm, stream.scratch + x_bytes,
+                    workspace_bytes, stream.handle) == CUBLAS_STATUS_SUCCESS;
+    if (!done) return stream.note(cudaErrorNotSupported);
+  }
 }
 
 }  // namespace specd::kernels::cuda

@@ -183,6 +183,7 @@ class Part {
       grid->shape(args.n_rows, 1, 0, 1);
     }
     last_row_.shape(n, 1, -1, 1);
+    last_hidden_row_.shape(n, 1, -1, 1);
     row_offsets_.assign(1, 0);
     for (std::size_t s = 0; s < n; ++s) {
       copy_rows(args, s, *sequences[s], sequences[s]->chosen == static_cast<int32_t>(index));
@@ -216,6 +217,7 @@ class Part {
     own.host_node = node_.data();
     own.hidden_row = hidden.empty() ? nullptr : hidden_row_.tensor();
     own.host_hidden_row = hidden.empty() ? nullptr : hidden_row_.data();
+    own.last_hidden_row = hidden.empty() ? nullptr : last_hidden_row_.tensor();
     own.hidden = hidden.empty() ? nullptr : hidden.data();
     specd_tensor top_token{};
     own.top_row = own.top_token = nullptr;
@@ -326,7 +328,9 @@ class Part {
       *next_token_.row(to) = args.host_next_token[from];
       const int32_t node = args.host_node[from];
       *node_.row(to) = node >= 0 && !mine ? int32_t{SPECD_NODE_NONE} : node;
-      if (has_hidden) *hidden_row_.row(to) = args.host_hidden_row[from];
+      if (has_hidden) {
+        *hidden_row_.row(to) = *last_hidden_row_.row(s) = args.host_hidden_row[from];
+      }
       *last_row_.row(s) = static_cast<int32_t>(to++);
     }
     row_offsets_.push_back(to);
@@ -355,7 +359,8 @@ class Part {
   std::vector<uint32_t> taps_;
   std::vector<int32_t> static_parents_;
   // For the running call:
-  Grid seq_index_, position_, token_, next_token_, node_, hidden_row_, last_row_, top_row_;
+  Grid seq_index_, position_, token_, next_token_, node_, hidden_row_, last_row_, last_hidden_row_,
+      top_row_;
   Grid budget_, n_nodes_, parent_, flags_;
   std::vector<uint32_t> row_offsets_;
   std::vector<specd_status> statuses_;

@@ -26,6 +26,8 @@ changes = [
     ('services/model.h', '  uint32_t n_outputs;', '  uint32_t n_outputs_renamed;', 'model'),
     ('services/ops.h', '  uint32_t skip_flags;', '  uint32_t skipped_flags;', 'ops'),
     ('services/parts.h', '  const char *data_dir;', '  const char *folder;', 'parts'),
+    ('services/target.h', 'specd_matrix **out', 'specd_matrix **head', 'target'),
+    ('services/weights.h', 'uint32_t n, int64_t n_out', 'uint64_t n, int64_t n_out', 'weights'),
     ('services/pool.h', '(void *ctx, uint32_t index)', '(void *ctx, uint64_t index)', 'pool'),
     ('services/rng.h', '"specd.host.rng/1#"', '"specd.host.rng/2#"', 'rng'),
     ('types.h', 'typedef struct specd_tensor {', '/* A comment. */\ntypedef struct specd_tensor {', None),

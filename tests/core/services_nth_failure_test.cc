@@ -2,14 +2,17 @@
 // the plugin is told, and what it may believe afterwards is true. See nth_failure_test.cc.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "core/plugin/instance/plugin_config.h"
 #include "core/services/metrics.h"
 #include "specd/plugin_api/services/memory.h"
 #include "specd/plugin_api/services/metrics.h"
 #include "specd/plugin_api/services/model.h"
+#include "specd/plugin_api/services/weights.h"
 #include "tests/core/services/model_rig.h"
 #include "tests/failing_new.h"
 
@@ -236,6 +239,61 @@ TEST_F(ServicesNthFailure, of_allocations_in_refusals_ends_no_process) {
   }
   set_log_level(LogLevel::kInfo);
   EXPECT_GT(n_failed, 10);
+}
+
+TEST_F(ServicesNthFailure, of_allocations_where_weights_are_copied_costs_nothing) {
+  const auto& api = table<specd_weights_api>(SPECD_SERVICE_WEIGHTS);
+  const auto config =
+      PluginConfig::make({{"weights", std::string(SPECD_TEST_ZOO) + "/pico-draft"}}, nullptr)
+          .value();
+  owner_.plugin = owner_.label = "inst";
+  owner_.device_type = SPECD_DEV_CPU;
+  {
+    const MutexLock lock(owner_.mutex);
+    owner_.quota_bytes = 1 << 24;
+  }
+  specd_weights* weights = nullptr;
+  ASSERT_EQ(api.open(host_, &owner_, config->get(), "weights", &weights), SPECD_OK);
+  const char* const names[] = {"model.layers.0.self_attn.q_proj.weight",
+                               "model.layers.0.self_attn.k_proj.weight"};
+  specd_tensor q{}, k{}, copy{};
+  ASSERT_EQ(api.find(host_, weights, names[0], 0, nullptr, &q), SPECD_OK);
+  ASSERT_EQ(api.find(host_, weights, names[1], 0, nullptr, &k), SPECD_OK);
+  const auto forget = [&] {
+    const MutexLock lock(owner_.mutex);
+    owner_.matrices.clear();
+    while (owner_.weights.size() > 1) {
+      const auto is_copy = [&](const auto& each) { return each.get() != weights; };
+      owner_.weights.erase(std::find_if(owner_.weights.begin(), owner_.weights.end(), is_copy));
+    }
+    owner_.used_bytes = 0;
+  };
+  const auto expect_nothing = [&](specd_status status) {
+    // What reads the limits of the machine does without them.
+    if (status == SPECD_OK) return;
+    EXPECT_EQ(status, SPECD_E_EXHAUSTED);
+    const MutexLock lock(owner_.mutex);
+    EXPECT_EQ(owner_.used_bytes, 0u);
+    EXPECT_TRUE(owner_.matrices.empty());
+    EXPECT_EQ(owner_.weights.size(), 1u);
+  };
+  specd_matrix* matrix = nullptr;
+  EXPECT_GT(until_untouched(
+                forget,
+                [&] {
+                  return api.matrix(host_, &owner_, weights, names, 2, q.shape[0] + k.shape[0],
+                                    q.shape[1], &matrix);
+                },
+                expect_nothing),
+            5);
+  EXPECT_GT(until_untouched(
+                forget,
+                [&] {
+                  return api.tensor(host_, &owner_, weights, "model.norm.weight", 1, &q.shape[1],
+                                    SPECD_DT_FLOAT, 32, &copy);
+                },
+                expect_nothing),
+            5);
 }
 
 }  // namespace

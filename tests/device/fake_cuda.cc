@@ -8,6 +8,7 @@
 #include <cstring>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 
@@ -102,14 +103,31 @@ class Memory {
   uint64_t used_ = 0;
 };
 
+// The memory of a device, which all its streams share. Their work takes turns.
+struct Machine {
+  Memory device{PROT_NONE}, pinned{PROT_READ | PROT_WRITE};
+  std::mutex running;
+
+  static std::shared_ptr<Machine> of(int32_t index) {
+    static std::mutex mutex;
+    static std::map<int32_t, std::weak_ptr<Machine>> all;
+    const std::lock_guard lock(mutex);
+    std::shared_ptr<Machine> machine = all[index].lock();
+    if (machine == nullptr) all[index] = machine = std::make_shared<Machine>();
+    return machine;
+  }
+};
+
 class FakeStream final : public Stream {
  public:
+  explicit FakeStream(int32_t index) : machine_(Machine::of(index)) {}
   using Work = std::function<void()>;
   struct Item {
     std::string name;
     Work work;
   };
-  Memory device{PROT_NONE}, pinned{PROT_READ | PROT_WRITE};
+  Memory& device() { return machine_->device; }
+  Memory& pinned() { return machine_->pinned; }
   std::vector<Item> queue;
   std::vector<Item>* recording = nullptr;
   std::string failed;
@@ -124,17 +142,21 @@ class FakeStream final : public Stream {
   }
   // Checks that the device may read and write `data`.
   bool on_device(const char* op, const void* data, uint64_t bytes = 1) {
-    if (data == nullptr || device.holds(data, bytes)) return true;
+    if (data == nullptr || device().holds(data, bytes)) return true;
     fail(std::string(op) + ": " + std::to_string(bytes) + " bytes that are not the device's");
     return false;
   }
   void run() {
     if (queue.empty()) return;
-    device.protect(PROT_READ | PROT_WRITE);
+    const std::lock_guard lock(machine_->running);
+    device().protect(PROT_READ | PROT_WRITE);
     for (const Item& item : queue) item.work();
     queue.clear();
-    device.protect(PROT_NONE);
+    device().protect(PROT_NONE);
   }
+
+ private:
+  const std::shared_ptr<Machine> machine_;
 };
 
 CpuStream& cpu() {
@@ -183,9 +205,6 @@ const Ops& table() {
       [](Stream& s, const MatmulArgs& a) {
         op(s, "matmul", cpu_table().matmul, a, a.x, a.weights.data, a.out);
       },
-      [](Stream& s, const AddBiasArgs& a) {
-        op(s, "add_bias", cpu_table().add_bias, a, a.x, a.bias);
-      },
       [](Stream& s, const RopeTableArgs& a) {
         op(s, "rope_table", cpu_table().rope_table, a, a.position, a.inv_freq, a.cos_sin);
       },
@@ -196,11 +215,9 @@ const Ops& table() {
         op(s, "attention", cpu_table().attention, a, a.qkv, a.out, a.kv.k, a.kv.v, a.position,
            a.span, a.table, a.pages, a.tail_begin, a.tail);
       },
-      [](Stream& s, const SiluMulArgs& a) {
-        op(s, "silu_mul", cpu_table().silu_mul, a, a.gate_up, a.out);
-      },
-      [](Stream& s, const GatherRowsArgs& a) {
-        op(s, "gather_rows", cpu_table().gather_rows, a, a.x, a.row, a.out);
+      [](Stream& s, const MapArgs& a) { op(s, "map", cpu_table().map, a, a.x, a.y, a.out); },
+      [](Stream& s, const CopyRowsArgs& a) {
+        op(s, "copy_rows", cpu_table().copy_rows, a, a.from, a.to, a.from_row, a.to_row);
       },
       [](Stream& s, const KvMoveArgs& a) {
         op(s, "kv_move", cpu_table().kv_move, a, a.kv.k, a.kv.v, a.from, a.to);
@@ -235,7 +252,9 @@ const Ops& table() {
 class FakeDevice final : public CudaDevice {
  public:
   FakeDevice(int32_t index, uint64_t bytes)
-      : fail_after_(number("fail_after", ~uint64_t{0})), fail_capture_(has("fail_capture")) {
+      : stream_(index),
+        fail_after_(number("fail_after", ~uint64_t{0})),
+        fail_capture_(has("fail_capture")) {
     info_.index = index;
     std::snprintf(info_.name, sizeof(info_.name), "Fake GPU");
     info_.major = 9;
@@ -254,7 +273,7 @@ class FakeDevice final : public CudaDevice {
   void* native_stream() override { return static_cast<CudaDevice*>(this); }
 
   void* allocate(uint64_t bytes, CudaProblem& problem) override {
-    const uint64_t left = info_.total_bytes - stream_.device.used();
+    const uint64_t left = info_.total_bytes - stream_.device().used();
     if (bytes > left) {
       say(problem, "cuda:" + std::to_string(info_.index) + " needs " + std::to_string(bytes) +
                        " bytes, has " + std::to_string(left) + " free of " +
@@ -262,14 +281,14 @@ class FakeDevice final : public CudaDevice {
       return nullptr;
     }
     note("allocate");
-    return stream_.device.allocate(bytes);
+    return stream_.device().allocate(bytes);
   }
-  void release(void* data) override { stream_.device.release(data); }
+  void release(void* data) override { stream_.device().release(data); }
   void* allocate_pinned(uint64_t bytes, CudaProblem&) override {
     note("allocate_pinned");
-    return stream_.pinned.allocate(bytes);
+    return stream_.pinned().allocate(bytes);
   }
-  void release_pinned(void* data) override { stream_.pinned.release(data); }
+  void release_pinned(void* data) override { stream_.pinned().release(data); }
 
   void copy_in(void* device, const void* host, uint64_t bytes) override {
     copy("copy_in", device, host, device, host, bytes);
@@ -344,7 +363,7 @@ class FakeDevice final : public CudaDevice {
   void copy(const char* name, const void* device, const void* host, void* to, const void* from,
             uint64_t bytes) {
     if (!stream_.on_device(name, device, bytes)) return;
-    const bool pinned = stream_.pinned.holds(host, bytes);
+    const bool pinned = stream_.pinned().holds(host, bytes);
     if (!pinned && stream_.recording != nullptr) {
       return stream_.fail(std::string(name) + " of memory that is not pinned, in a capture");
     }

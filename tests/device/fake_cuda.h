@@ -8,6 +8,7 @@
 //     result or changing a column too early is detected.
 //   * Host code cannot access device memory (PROT_NONE) except while work runs: it crashes.
 //   * Every pointer of an op and of a copy must be in live memory of its kind, or the stream fails.
+// A device that is opened again is another stream with the same memory; the streams take turns.
 //
 // Environment: SPECD_FAKE_CUDA, words separated by commas, read at open():
 //   no_driver, old_driver, no_device, old_gpu   count() or open() fail as the real one does

@@ -57,11 +57,11 @@ def step(rows, first):
         ("attention_join", 1, partial + f32, 0, 0, rows * HEADS, 0, 1),
         matmul("matmul o", HIDDEN, HIDDEN, rows),
         matmul("matmul gate and up", 2 * INTER, HIDDEN, rows),
-        ("silu_mul", 1, rows * INTER * 4 * 3, 0, 0, rows * INTER // 256, 0, 1),
+        ("map, silu(gate) * up", 1, rows * INTER * 4 * 3, 0, 0, rows * INTER // 256, 0, 1),
         matmul("matmul down", HIDDEN, INTER, rows),
     ]
     once = [
-        ("embed, rope_table, last rmsnorm, gather_rows", 4, 4 * f32, *small),
+        ("embed, rope_table, last rmsnorm, copy_rows", 4, 4 * f32, *small),
         matmul("matmul lm_head", VOCAB, HIDDEN, rows),
         ("draw, greedy", 1, rows * VOCAB * 4, *small),
     ]

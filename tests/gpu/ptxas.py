@@ -27,7 +27,7 @@ REGISTERS, WARPS, BLOCKS, RESERVED = 65536, 64, 32, 1 << 10
 THREADS = {
     "attention_rows": 128, "attention_parts": 128, "attention_join": 128, "draw_kernel": 1024,
     "penalize_kernel": 256, "draw_noise_kernel": 256, "top_k_kernel": 1024, "log_prob_kernel": 1024,
-    "embed_kernel": 256, "silu_mul_kernel": 256, "add_bias_kernel": 256, "gather_rows_kernel": 256,
+    "embed_kernel": 256, "map_kernel": 256, "copy_rows_kernel": 256,
     "pack_bf16": 256, "pack_columns": 256, "split_x": 256, "matmul_few": 256, "matmul_many": 256,
     "matmul_chain": 128, "to_bfloat16": 256, "rmsnorm_kernel": 256, "head_norm_kernel": 256,
     "rope_table_kernel": 64, "rope_append_kernel": 64, "kv_move_kernel": 128, "pick_tokens_kernel": 128,

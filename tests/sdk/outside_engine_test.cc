@@ -32,6 +32,30 @@ TEST_P(OutsideBundle, loads_drafts_and_changes_no_token) {
   EXPECT_GT(report("outside").counts.accepted, 0u);
 }
 
+using OutsideHead = EngineTest;
+
+// A drafter with weights needs nothing but the installed SDK either.
+TEST_F(OutsideHead, loads_its_weights_and_changes_no_token) {
+  EngineOptions o = options();
+  o.plugin_directories = {std::string(SPECD_OUTSIDE) + "/head/build/plugins",
+                          std::string(SPECD_OUTSIDE) + "/plugins/build/plugins"};
+  o.routes.push_back(
+      route("own",
+            plugin("specd.test.drafter_head",
+                   {{"weights", o.model.path}, {"tensor", "model.embed_tokens.weight"}}),
+            1));
+  o.routes.push_back(route("target", plugin("specd.test.drafter_head"), 1));
+  start(o);
+  for (const char* name : {"own", "target"}) {
+    ASSERT_EQ(report(name).state, RouteState::kLive) << report(name).refused.to_string();
+    for (const std::string& prompt : prompts()) {
+      EXPECT_EQ(run(request(prompt, name, 32)).tokens, run(request(prompt, "off", 32)).tokens);
+    }
+    EXPECT_GT(report(name).counts.drafted, 0u);
+    EXPECT_EQ(report(name).counts.lost, 0u) << report(name).last_problem;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Bundles, OutsideBundle, testing::Values("template", "template_c"));
 
 }  // namespace

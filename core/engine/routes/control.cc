@@ -232,8 +232,10 @@ Result<RouteOptions> RouteControl::definition(const std::string& name) const {
 Status RouteControl::load() {
   services_ = std::make_unique<Services>(*models_.cpu, *models_.device, target_.config.vocab_size);
   services_->set_models(models_.drafts.get());
+  services_->set_target(models_.target.get());
   SPECD_TRY(registry_, PluginRegistry::open({.directories = options_.plugin_directories,
-                                             .cache_directory = options_.plugin_cache_directory},
+                                             .cache_directory = options_.plugin_cache_directory,
+                                             .config_directory = options_.config_directory},
                                             make_host(services_.get()))
                            .in_field("plugins"));
   RouteTable table;

@@ -350,7 +350,7 @@ auto own(const Api& api, Self* self, const specd_owner& owner, const std::atomic
 
 struct PluginRegistry::Impl {
   std::vector<std::string> roots;
-  std::string cache_directory;
+  std::string cache_directory, config_directory;
   const specd_host* host = nullptr;
   mutable Mutex mutex;
   std::vector<Bundle> bundles SPECD_GUARDED_BY(mutex);
@@ -470,7 +470,7 @@ Result<Prepared> PluginRegistry::Impl::prepare(const std::string& plugin_id,
   const auto refused = [&](const Status& why) {
     return why.in_field("config").with_context(prepared.where);
   };
-  auto made = PluginConfig::make(config, parts);
+  auto made = PluginConfig::make(config, parts, config_directory);
   if (!made.ok()) return refused(made.status());
   if (const Status status = schema.check(config); !status.ok()) return refused(status);
   prepared.config = std::move(made).value();
@@ -494,6 +494,7 @@ Result<std::unique_ptr<PluginRegistry>> PluginRegistry::open(const Options& opti
   std::unique_ptr<PluginRegistry> registry(new PluginRegistry);
   Impl& impl = *registry->impl_;
   impl.host = host;
+  impl.config_directory = options.config_directory;
   if (!options.cache_directory.empty()) {
     SPECD_TRY(impl.cache_directory,
               absolute_path(options.cache_directory).in_field("cache_directory"));

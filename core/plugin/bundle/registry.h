@@ -44,6 +44,7 @@ class PluginRegistry {
   struct Options {
     std::vector<std::string> directories;  // each holds bundles as subdirectories
     std::string cache_directory;           // created with mode 0700
+    std::string config_directory = {};  // where relative paths of configurations start; "" = none
   };
 
   // `host` must outlive all plugins of the process, as those of make_host() do. A directory that

@@ -12,6 +12,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "core/base/fp_environment.h"
@@ -65,12 +66,13 @@ struct specd_metric {
 };
 
 struct specd_owner {
-  std::string name;                    // instance name, for metrics
-  std::string label;                   // for logs: plugin and instance; the name when empty
-  std::string plugin;                  // its id
-  std::string build;                   // for last words: build_text() and the instance
-  std::shared_ptr<const void> module;  // see hold_module()
-  specd::HasConfigKey has_config_key;  // of the instance's configuration
+  std::string name;                     // instance name, for metrics
+  std::string label;                    // for logs: plugin and instance; the name when empty
+  std::string plugin;                   // its id
+  std::string build;                    // for last words: build_text() and the instance
+  std::shared_ptr<const void> module;   // see hold_module()
+  specd::HasConfigKey has_config_key;   // of the instance's configuration
+  std::atomic<int32_t> device_type{0};  // SPECD_DEV_*, where it works; 0 before activate()
   mutable specd::Mutex mutex;
   uint64_t quota_bytes SPECD_GUARDED_BY(mutex) = 0;
   std::unordered_map<void*, specd::OwnedBlock> blocks SPECD_GUARDED_BY(mutex);
@@ -79,6 +81,10 @@ struct specd_owner {
   // The open models.
   std::unordered_map<const specd_model*, std::shared_ptr<specd_model>> models
       SPECD_GUARDED_BY(mutex);
+  std::unordered_map<const specd_matrix*, std::shared_ptr<const specd_matrix>> matrices
+      SPECD_GUARDED_BY(mutex);
+  // Opened weights, and dense copies of their tensors.
+  std::unordered_set<std::shared_ptr<const void>> weights SPECD_GUARDED_BY(mutex);
 };
 
 namespace specd {

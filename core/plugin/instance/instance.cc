@@ -179,6 +179,7 @@ uint64_t Drafter::memory_bytes() const {
 Status Drafter::activate(const specd_drafter_grant& grant, const std::atomic<bool>& is_late) {
   if (active_) return already_active(owner_->label);
   set_quota(*owner_, grant.memory_bytes_max);
+  owner_->device_type = grant.device_type;
   std::string text;
   const specd_status status =
       run_named(*owner_, "activate", &text, [&] { return api_->activate(self_, &grant); });

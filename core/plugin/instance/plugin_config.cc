@@ -6,6 +6,8 @@
 #include <string_view>
 #include <utility>
 
+#include "core/base/quote.h"
+
 namespace specd {
 namespace {
 
@@ -121,10 +123,29 @@ PluginConfig* PluginConfig::of(const specd_config* config) {
   return ours ? static_cast<PluginConfig*>(config->ctx) : nullptr;
 }
 
-Result<std::unique_ptr<PluginConfig>> PluginConfig::make(Json config, PartSource* parts) {
+Result<std::string> PluginConfig::path(const std::string& key) const {
+  const Json* text = find(key.c_str());
+  if (text == nullptr || !text->is_string() || text->get_ref<const std::string&>().empty()) {
+    return Status(Code::kInvalidArgument, key, "expected the path of a file or folder");
+  }
+  const auto& given = text->get_ref<const std::string&>();
+  if (given.find('\0') != std::string::npos) {
+    return Status(Code::kInvalidArgument, key, "expected a path without a NUL byte");
+  }
+  if (given.front() == '/') return given;
+  if (directory_.empty()) {
+    return Status(Code::kInvalidArgument, key,
+                  "expected an absolute path, found " + quote(given) +
+                      ": there is no configuration file at whose folder it could start");
+  }
+  return directory_ + "/" + given;
+}
+
+Result<std::unique_ptr<PluginConfig>> PluginConfig::make(Json config, PartSource* parts,
+                                                         const std::string& directory) {
   std::string fault = config.is_object() ? fault_of(config, 0) : "expected an object";
   if (!fault.empty()) return Status(Code::kInvalidArgument, fault);
-  std::unique_ptr<PluginConfig> made(new PluginConfig(std::move(config), parts));
+  std::unique_ptr<PluginConfig> made(new PluginConfig(std::move(config), parts, directory));
   try {
     made->text_ = made->config_.dump();
   } catch (const Json::exception&) {

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/base/json.h"
@@ -40,8 +41,10 @@ class PluginConfig {
  public:
   // `config` is an object. kInvalidArgument when it cannot be written as JSON: text that is not
   // UTF-8, numbers that are not finite, nesting deeper than 64. `parts` must outlive this; null =
-  // the plugin can have no parts.
-  static Result<std::unique_ptr<PluginConfig>> make(Json config, PartSource* parts);
+  // the plugin can have no parts. `directory`: where relative paths in it start; "" = they are
+  // refused.
+  static Result<std::unique_ptr<PluginConfig>> make(Json config, PartSource* parts,
+                                                    const std::string& directory = "");
   PluginConfig(const PluginConfig&) = delete;
   PluginConfig& operator=(const PluginConfig&) = delete;
 
@@ -56,13 +59,20 @@ class PluginConfig {
   Result<const PluginPart*> part(const std::string& path);
   // All parts that part() has returned, and their parts.
   std::vector<UsedPlugin> used_plugins() const;
+  // The text at `key` as an absolute path. Errors have the key as their field.
+  Result<std::string> path(const std::string& key) const;
+  // Keeps `made` as long as this.
+  void keep(std::shared_ptr<void> made) { kept_.push_back(std::move(made)); }
 
  private:
-  PluginConfig(Json config, PartSource* parts) : config_(std::move(config)), source_(parts) {}
+  PluginConfig(Json config, PartSource* parts, std::string directory)
+      : config_(std::move(config)), source_(parts), directory_(std::move(directory)) {}
   Json config_;
   PartSource* source_;
+  std::string directory_;
   std::map<std::string, PluginPart> parts_;  // by path
-  std::string text_;                         // keys sorted, no space
+  std::vector<std::shared_ptr<void>> kept_;
+  std::string text_;  // keys sorted, no space
   specd_config view_{};
 };
 

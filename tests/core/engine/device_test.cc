@@ -312,6 +312,42 @@ TEST_F(OnDevice, what_update_brings_is_where_the_drafter_works_and_the_same_ever
   EXPECT_GT(updates["cpu 0"], updates["cpu 512"] + 3 * (60 / 8 - 1) - 1);
 }
 
+// The head of the last hidden state says the root token again, so that the drafts are known. Weights
+// are its own or the target's, in the memory where it works.
+TEST_F(OnDevice, a_head_of_one_matrix_drafts_the_same_everywhere) {
+  std::map<std::string, std::vector<uint64_t>> counts;
+  std::vector<std::vector<int32_t>> plain;
+  for (const std::string device : {"cpu", "cuda:0"}) {
+    EngineOptions o = on(device);
+    const Json own = {{"weights", o.model.path}, {"tensor", "model.embed_tokens.weight"}};
+    o.routes.push_back(route("own", plugin("specd.test.drafter_head", own), 1));
+    o.routes.push_back(route("again", plugin("specd.test.drafter_head", own), 1));
+    o.routes.push_back(route("target", plugin("specd.test.drafter_head"), 1));
+    o.routes.push_back(
+        route("nowhere", plugin("specd.test.drafter_head", {{"weights", folder_ + "/none"}}), 1));
+    o.max_sequences = 4;
+    start(o);
+    EXPECT_EQ(report("nowhere").refused.field(), "drafter.config.weights");
+    EXPECT_NE(report("nowhere").refused.message().find("/none"), std::string::npos)
+        << report("nowhere").refused.to_string();
+    for (const char* name : {"off", "own", "again", "target"}) {
+      std::vector<std::vector<int32_t>> texts;
+      for (const Outcome& each : run_all(requests(name))) texts.push_back(each.tokens);
+      if (plain.empty()) plain = texts;
+      EXPECT_EQ(texts, plain) << device << " " << name;
+      if (name == std::string("off")) continue;
+      ASSERT_EQ(report(name).state, RouteState::kLive) << report(name).refused.to_string();
+      const RouteCounts& seen = report(name).counts;
+      EXPECT_EQ(seen.lost, 0u) << report(name).last_problem;
+      EXPECT_EQ(seen.cut, 0u) << report(name).last_problem;
+      counts[device + " " + name] = {seen.drafted, seen.accepted};
+    }
+    audit();
+  }
+  EXPECT_GT(counts["cpu own"][1], 0u) << "texts repeat themselves now and then";
+  for (const auto& [name, its] : counts) EXPECT_EQ(its, counts["cpu own"]) << name;
+}
+
 TEST_F(OnDevice, few_pages_cost_drafts_and_no_token) {
   start(on("cuda:0"));
   std::vector<std::vector<int32_t>> plain;

@@ -235,6 +235,13 @@ TEST_F(Sched, a_drafter_that_needs_every_hidden_state_gets_every_row) {
       route("taps", plugin("specd.test.drafter_taps", {{"file", folder_ + "/t"}}), 2));
   o.routes.push_back(route(
       "cold", plugin("specd.test.drafter_taps", {{"file", folder_ + "/c"}, {"cold", true}}), 2));
+  const Json part = {{"plugin", "specd.test.drafter_taps"}, {"config", {{"file", folder_ + "/p"}}}};
+  o.routes.push_back(
+      route("part",
+            plugin("specd.drafter.cascade",
+                   {{"drafters", {part, {{"plugin", "specd.drafter.prompt_lookup"}}}}}),
+            2));
+  o.max_sequences = 4;  // a prompt comes in several calls of update()
   start(o);
   Request r = of_ids(ids(0, 40), 8);
   const Outcome first = run(r);
@@ -242,6 +249,10 @@ TEST_F(Sched, a_drafter_that_needs_every_hidden_state_gets_every_row) {
   Outcome outcome = run(r);
   EXPECT_EQ(outcome.usage.cached_prompt_tokens, 0);
   EXPECT_EQ(outcome.tokens, first.tokens);
+  r.route = "part";
+  outcome = run(r);
+  EXPECT_EQ(outcome.tokens, first.tokens);
+  EXPECT_EQ(report("part").counts.lost, 0u) << report("part").last_problem;
   r.route = "cold";
   outcome = run(r);
   EXPECT_EQ(outcome.usage.cached_prompt_tokens, 32);
@@ -251,6 +262,11 @@ TEST_F(Sched, a_drafter_that_needs_every_hidden_state_gets_every_row) {
   int rows = 0;
   std::ifstream(folder_ + "/t") >> rows;
   EXPECT_EQ(rows, 46) << "40 and the 7 later ones, less the last step's";
+  uint64_t hash = 0, hash_of_part = 0;
+  std::ifstream(folder_ + "/t") >> rows >> hash;
+  std::ifstream(folder_ + "/p") >> rows >> hash_of_part;
+  EXPECT_EQ(rows, 46);
+  EXPECT_EQ(hash_of_part, hash) << "a part sees the states that it would see alone";
   std::ifstream(folder_ + "/c") >> rows;
   EXPECT_EQ(rows, 46 - 32);
 }

@@ -1,10 +1,23 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <functional>
+#include <initializer_list>
+#include <memory>
+#include <numeric>
+#include <random>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
+#include "core/device/cuda_device.h"
+#include "core/services/model.h"
 #include "specd/plugin_api/drafter.h"
 #include "specd/plugin_api/services/ops.h"
+#include "specd/plugin_api/services/pool.h"
 #include "tests/core/services/services_rig.h"
 
 namespace specd {
@@ -58,6 +71,310 @@ TEST_F(ServicesTest, a_walk_takes_the_tensors_it_says_and_no_others) {
   call_.batch = nullptr;
   EXPECT_EQ(walk([](Args&) {}), SPECD_E_PRECONDITION);
   call_.batch = &batch_;
+}
+
+std::vector<float> some_floats(size_t n, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::uniform_real_distribution<float> values(-3, 3);
+  std::vector<float> all(n);
+  for (float& each : all) each = values(random);
+  return all;
+}
+
+class Ops : public ServicesTest {
+ protected:
+  const specd_ops& ops() { return table<specd_ops>(SPECD_SERVICE_OPS); }
+  void expect_refused(specd_status status, const std::string& words) {
+    EXPECT_EQ(status, SPECD_E_INVALID);
+    expect_text(words);
+  }
+};
+
+TEST_F(Ops, embed_looks_tokens_up_and_gives_zeros_for_those_without_a_row) {
+  std::vector<float> table_values = some_floats(5 * 8, 1), out(4 * 8, -1);
+  std::vector<int32_t> token = {4, -1, 5, 0};
+  specd_tensor table_t = host_f32(table_values.data(), {5, 8});
+  const specd_tensor token_t = host_i32(token.data(), {4}), out_t = host_f32(out.data(), {4, 8});
+  ASSERT_EQ(ops().embed(host_, &call_, &table_t, &token_t, &out_t), SPECD_OK) << call_.text;
+  for (size_t i = 0; i < 8; ++i) {
+    EXPECT_EQ(out[i], table_values[4 * 8 + i]);
+    EXPECT_EQ(out[8 + i], 0);
+    EXPECT_EQ(out[16 + i], 0);
+    EXPECT_EQ(out[24 + i], table_values[i]);
+  }
+  table_t.dtype_bits = 64;
+  expect_refused(ops().embed(host_, &call_, &table_t, &token_t, &out_t), "table: expected float32");
+  table_t = host_f32(table_values.data(), {6, 8});
+  table_t.byte_capacity = 5 * 8 * 4;
+  expect_refused(ops().embed(host_, &call_, &table_t, &token_t, &out_t), "beyond its capacity");
+  table_t = host_f32(table_values.data(), {5, 7});
+  expect_refused(ops().embed(host_, &call_, &table_t, &token_t, &out_t),
+                 "out has shape [4, 8], expected [4, 7]");
+}
+
+TEST_F(Ops, rmsnorm_divides_by_the_root_mean_square) {
+  std::vector<float> x = some_floats(3 * 20, 2), weight = some_floats(20, 3), out(3 * 20);
+  const specd_tensor x_t = host_f32(x.data(), {3, 20}), weight_t = host_f32(weight.data(), {20}),
+                     out_t = host_f32(out.data(), {3, 20});
+  ASSERT_EQ(ops().rmsnorm(host_, &call_, &x_t, &weight_t, 1e-5, &out_t), SPECD_OK) << call_.text;
+  for (size_t r = 0; r < 3; ++r) {
+    double square = 0;
+    for (size_t i = 0; i < 20; ++i) square += static_cast<double>(x[r * 20 + i]) * x[r * 20 + i];
+    for (size_t i = 0; i < 20; ++i) {
+      EXPECT_NEAR(out[r * 20 + i], x[r * 20 + i] / std::sqrt(square / 20 + 1e-5) * weight[i], 1e-5);
+    }
+  }
+  expect_refused(ops().rmsnorm(host_, &call_, &x_t, &weight_t, -1, &out_t), "eps is -1");
+  expect_refused(ops().rmsnorm(host_, &call_, &x_t, &weight_t, std::nan(""), &out_t), "eps is");
+  expect_refused(ops().rmsnorm(host_, &call_, &x_t, &weight_t, 1e-5, &x_t), "x and out overlap");
+}
+
+TEST_F(Ops, maps_work_on_rows_of_any_stride_and_in_place) {
+  const auto silu = [](double x) { return x / (1 + std::exp(-x)); };
+  const std::vector<std::function<double(double, double)>> formula = {
+      [](double x, double y) { return x + y; }, [](double x, double y) { return x * y; },
+      [&](double x, double) { return silu(x); }, [&](double x, double y) { return silu(x) + y; },
+      [&](double x, double y) { return silu(x) * y; }};
+  for (uint32_t map = 0; map < 5; ++map) {
+    for (const bool is_row : {false, true}) {
+      // gate and up in one matrix; the result takes the place of the gate
+      std::vector<float> both = some_floats(3 * 14, map), row = some_floats(7, 9);
+      const std::vector<float> before = both;
+      specd_tensor x = host_f32(both.data(), {3, 7}), y = host_f32(both.data() + 7, {3, 7});
+      x.stride[0] = y.stride[0] = 14;
+      x.byte_capacity = 42 * 4, y.byte_capacity = 35 * 4;
+      if (is_row) y = host_f32(row.data(), {7});
+      const specd_tensor* with = map == SPECD_MAP_SILU ? nullptr : &y;
+      ASSERT_EQ(ops().map(host_, &call_, map, &x, with, &x), SPECD_OK) << call_.text;
+      for (size_t r = 0; r < 3; ++r) {
+        for (size_t i = 0; i < 7; ++i) {
+          const double other = is_row ? row[i] : before[r * 14 + 7 + i];
+          const double wanted = formula[map](before[r * 14 + i], other);
+          EXPECT_NEAR(both[r * 14 + i], wanted, 1e-5) << map;
+          EXPECT_EQ(both[r * 14 + 7 + i], before[r * 14 + 7 + i]);
+        }
+      }
+    }
+  }
+  std::vector<float> values(12);
+  const specd_tensor x = host_f32(values.data(), {3, 4}), y = host_f32(values.data(), {2, 4});
+  expect_refused(ops().map(host_, &call_, 5, &x, &x, &x), "map 5");
+  expect_refused(ops().map(host_, &call_, SPECD_MAP_ADD, &x, nullptr, &x), "y must be null for");
+  expect_refused(ops().map(host_, &call_, SPECD_MAP_SILU, &x, &x, &x), "y must be null for");
+  expect_refused(ops().map(host_, &call_, SPECD_MAP_ADD, &x, &y, &x),
+                 "y has shape [2, 4], expected [3, 4]");
+}
+
+TEST_F(Ops, copies_gather_scatter_join_columns_and_look_up) {
+  std::vector<float> from = some_floats(4 * 3, 4), to(3 * 5, -9);
+  std::vector<int32_t> from_row = {3, -1, 0}, to_row = {2, 0, 1};
+  const specd_tensor from_t = host_f32(from.data(), {4, 3}),
+                     from_row_t = host_i32(from_row.data(), {3}),
+                     to_row_t = host_i32(to_row.data(), {3});
+  specd_tensor to_t = host_f32(to.data() + 2, {3, 3});  // columns 2 to 4
+  to_t.stride[0] = 5;
+  to_t.byte_capacity = 13 * 4;
+  ASSERT_EQ(ops().copy(host_, &call_, &from_t, &from_row_t, &to_t, &to_row_t), SPECD_OK)
+      << call_.text;
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(to[2 * 5 + 2 + i], from[3 * 3 + i]);
+    EXPECT_EQ(to[0 * 5 + 2 + i], -9) << "skipped";
+    EXPECT_EQ(to[1 * 5 + 2 + i], from[i]);
+  }
+  EXPECT_EQ(to[0], -9);
+  // d2t: a table of ids, indexed by what a draw gave.
+  std::vector<int32_t> table_values = {10, 20, 30}, drawn = {2, 2, 0}, ids(3, -1);
+  const specd_tensor ids_t = host_i32(ids.data(), {3, 1}), drawn_t = host_i32(drawn.data(), {3}),
+                     table_t = host_i32(table_values.data(), {3, 1});
+  ASSERT_EQ(ops().copy(host_, &call_, &table_t, &drawn_t, &ids_t, nullptr), SPECD_OK) << call_.text;
+  EXPECT_EQ(ids, (std::vector<int32_t>{30, 30, 10}));
+  expect_refused(ops().copy(host_, &call_, &table_t, &drawn_t, &to_t, nullptr), "to has dtype");
+  expect_refused(ops().copy(host_, &call_, &from_t, &drawn_t, &ids_t, nullptr), "to has dtype");
+}
+
+TEST_F(Ops, topk_gives_the_largest_and_their_log_probabilities_over_the_whole_row) {
+  constexpr size_t kRows = 3, kWidth = 50, kTop = 4;
+  std::vector<float> logits = some_floats(kRows * kWidth, 7), logprob(kRows * 6, 1);
+  logits[7] = logits[9] = logits[30] = 5;  // equals: the lower index first
+  std::vector<int32_t> index(kRows * 5, -1);
+  const specd_tensor logits_t = host_f32(logits.data(), {kRows, kWidth});
+  specd_tensor index_t = host_i32(index.data(), {kRows, kTop}),
+               logprob_t = host_f32(logprob.data(), {kRows, kTop});
+  index_t.stride[0] = 5, index_t.byte_capacity = (5 * kRows - 1) * 4;
+  logprob_t.stride[0] = 6, logprob_t.byte_capacity = (6 * kRows - 2) * 4;
+  ASSERT_EQ(ops().topk(host_, &call_, &logits_t, &index_t, &logprob_t), SPECD_OK) << call_.text;
+  for (size_t r = 0; r < kRows; ++r) {
+    const float* row = logits.data() + r * kWidth;
+    std::vector<int32_t> order(kWidth);
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(),
+                     [&](int32_t a, int32_t b) { return row[a] > row[b]; });
+    double sum = 0;
+    for (size_t i = 0; i < kWidth; ++i) sum += std::exp(static_cast<double>(row[i]));
+    for (size_t i = 0; i < kTop; ++i) {
+      EXPECT_EQ(index[r * 5 + i], order[i]);
+      EXPECT_NEAR(logprob[r * 6 + i], row[order[i]] - std::log(sum), 1e-5);
+    }
+    EXPECT_EQ(index[r * 5 + 4], -1);
+  }
+  index_t = host_i32(index.data(), {kRows, 0});
+  expect_refused(ops().topk(host_, &call_, &logits_t, &index_t, nullptr),
+                 "k is 0, expected 1 to 50");
+  std::vector<int32_t> many(kRows * 65);
+  std::vector<float> wide(kRows * 100);
+  const specd_tensor wide_t = host_f32(wide.data(), {kRows, 100});
+  index_t = host_i32(many.data(), {kRows, 65});
+  expect_refused(ops().topk(host_, &call_, &wide_t, &index_t, nullptr),
+                 "k is 65, expected 1 to 64");
+}
+
+// On the stand-in device, whose memory the host cannot touch.
+class OpsOnDevice : public Ops {
+ protected:
+  OpsOnDevice() {
+    setenv("SPECD_CUDA_LIBRARY", SPECD_TEST_FAKE_CUDA, 1);
+    unsetenv("SPECD_FAKE_CUDA");
+    cuda_ = open_cuda_device(0, {}).value();
+    both_ = std::make_unique<Services>(*cpu_, *cuda_, kVocab);
+    models_ = std::make_unique<ModelService>(*cuda_, pool_);
+    both_->set_models(models_.get());
+    host_ = make_host(both_.get());
+    call_.owner = &owner_;
+  }
+  template <typename T>
+  specd_tensor on_device(const std::vector<T>& values, std::initializer_list<int64_t> shape) {
+    buffers_.push_back(cuda_->allocate(values.size() * sizeof(T), "a test").value());
+    cuda_->copy_in(buffers_.back().data(), values.data(), values.size() * sizeof(T));
+    const uint8_t code = std::is_same_v<T, float> ? SPECD_DT_FLOAT : SPECD_DT_INT;
+    specd_tensor tensor = host_tensor(buffers_.back().data(), code, 32, shape);
+    tensor.device_type = SPECD_DEV_CUDA;
+    return tensor;
+  }
+  template <typename T>
+  std::vector<T> values_of(const specd_tensor& tensor) {
+    std::vector<T> values(tensor.byte_capacity / sizeof(T));
+    cuda_->copy_out(values.data(), tensor.data, tensor.byte_capacity);
+    EXPECT_TRUE(cuda_->synchronize().ok());
+    return values;
+  }
+
+  std::unique_ptr<Device> cuda_;
+  PagePool pool_{4};
+  std::unique_ptr<ModelService> models_;
+  std::unique_ptr<Services> both_;
+  std::vector<Buffer> buffers_;
+};
+
+TEST_F(OpsOnDevice, every_op_gives_what_it_gives_in_host_memory) {
+  const std::vector<float> x = some_floats(3 * 20, 1), y = some_floats(3 * 20, 2),
+                           weight = some_floats(20, 3), logits = some_floats(3 * 50, 4);
+  const std::vector<int32_t> rows = {2, -1, 0};
+  std::vector<float> host_out[4], x_copy = x;
+  for (std::vector<float>& each : host_out) each.assign(60, -5);
+  std::vector<int32_t> host_index(12, -1);
+  std::vector<float> host_logprob(12, -1);
+  const auto view = [](auto& values, std::initializer_list<int64_t> shape) {
+    using T = std::remove_cvref_t<decltype(values[0])>;
+    return host_tensor(const_cast<T*>(values.data()),
+                       std::is_same_v<T, float> ? SPECD_DT_FLOAT : SPECD_DT_INT, 32, shape);
+  };
+  const specd_tensor there[] = {view(x, {3, 20}),
+                                view(y, {3, 20}),
+                                view(weight, {20}),
+                                view(logits, {3, 50}),
+                                view(rows, {3}),
+                                view(host_out[0], {3, 20}),
+                                view(host_out[1], {3, 20}),
+                                view(host_out[2], {3, 20}),
+                                view(host_out[3], {3, 20}),
+                                view(host_index, {3, 4}),
+                                view(host_logprob, {3, 4})};
+  const std::vector<float> old(60, -5);
+  const specd_tensor here[] = {on_device(x, {3, 20}),
+                               on_device(y, {3, 20}),
+                               on_device(weight, {20}),
+                               on_device(logits, {3, 50}),
+                               on_device(rows, {3}),
+                               on_device(old, {3, 20}),
+                               on_device(old, {3, 20}),
+                               on_device(old, {3, 20}),
+                               on_device(old, {3, 20}),
+                               on_device(std::vector<int32_t>(12, -1), {3, 4}),
+                               on_device(std::vector<float>(12, -1), {3, 4})};
+  for (const specd_tensor* t : {there, here}) {
+    ASSERT_EQ(ops().rmsnorm(host_, &call_, &t[0], &t[2], 1e-5, &t[5]), SPECD_OK) << call_.text;
+    ASSERT_EQ(ops().map(host_, &call_, SPECD_MAP_SILU_ADD, &t[0], &t[1], &t[6]), SPECD_OK)
+        << call_.text;
+    ASSERT_EQ(ops().embed(host_, &call_, &t[0], &t[4], &t[7]), SPECD_OK) << call_.text;
+    ASSERT_EQ(ops().copy(host_, &call_, &t[1], &t[4], &t[8], nullptr), SPECD_OK) << call_.text;
+    ASSERT_EQ(ops().topk(host_, &call_, &t[3], &t[9], &t[10]), SPECD_OK) << call_.text;
+  }
+  for (size_t i = 0; i < 4; ++i) EXPECT_EQ(values_of<float>(here[5 + i]), host_out[i]) << i;
+  EXPECT_EQ(values_of<int32_t>(here[9]), host_index);
+  EXPECT_EQ(values_of<float>(here[10]), host_logprob);
+  EXPECT_EQ(ops().map(host_, &call_, SPECD_MAP_ADD, &here[0], &there[1], &here[6]),
+            SPECD_E_INVALID);
+  expect_text("y has dtype");
+  specd_tensor odd = here[0];
+  odd.data = static_cast<char*>(odd.data) + 1;
+  odd.byte_capacity -= 20 * 4;
+  odd.shape[0] = 2;
+  EXPECT_EQ(ops().embed(host_, &call_, &odd, &here[4], &here[7]), SPECD_E_INVALID);
+  expect_text("expected elements that are aligned");
+}
+
+TEST_F(OpsOnDevice, topk_may_bring_its_results_to_host_memory_but_not_into_a_graph) {
+  const std::vector<float> logits = some_floats(3 * 50, 4);
+  std::vector<int32_t> index(12, -1), expected(12);
+  std::vector<float> logprob(15, -7), expected_logprob(12);
+  const specd_tensor logits_t = on_device(logits, {3, 50}),
+                     index_t = host_i32(index.data(), {3, 4});
+  specd_tensor logprob_t = host_f32(logprob.data(), {3, 4});
+  logprob_t.stride[0] = 5, logprob_t.byte_capacity = 14 * 4;
+  std::vector<float> logits_copy = logits;
+  const specd_tensor in_host = host_f32(logits_copy.data(), {3, 50}),
+                     expected_t = host_i32(expected.data(), {3, 4}),
+                     expected_logprob_t = host_f32(expected_logprob.data(), {3, 4});
+  ASSERT_EQ(ops().topk(host_, &call_, &in_host, &expected_t, &expected_logprob_t), SPECD_OK);
+  ModelRecord record;
+  models_->watch(&record, false);
+  ASSERT_EQ(ops().topk(host_, &call_, &logits_t, &index_t, &logprob_t), SPECD_OK) << call_.text;
+  EXPECT_FALSE(record.repeatable) << "what comes next may depend on the values";
+  EXPECT_EQ(index, expected);
+  for (size_t i = 0; i < 12; ++i) EXPECT_EQ(logprob[i / 4 * 5 + i % 4], expected_logprob[i]);
+  EXPECT_EQ(logprob[4], -7);
+  models_->watch(&record, true);
+  EXPECT_EQ(ops().topk(host_, &call_, &logits_t, &index_t, nullptr), SPECD_E_INVALID);
+  expect_text("not allowed while propose() is captured");
+  models_->watch(nullptr, false);
+}
+
+TEST_F(Ops, no_op_runs_outside_of_a_step_on_a_null_or_in_a_pool_task) {
+  std::vector<float> values(4);
+  const specd_tensor x = host_f32(values.data(), {2, 2});
+  EXPECT_EQ(ops().map(host_, &call_, SPECD_MAP_SILU, nullptr, nullptr, &x), SPECD_E_INVALID);
+  EXPECT_EQ(ops().copy(host_, &call_, &x, nullptr, nullptr, nullptr), SPECD_E_INVALID);
+  EXPECT_EQ(ops().topk(host_, &call_, nullptr, nullptr, nullptr), SPECD_E_INVALID);
+  EXPECT_EQ(ops().linear(host_, &call_, nullptr, &x, nullptr, &x), SPECD_E_INVALID);
+  EXPECT_EQ(ops().embed(host_, &call_, nullptr, nullptr, nullptr), SPECD_E_INVALID);
+  EXPECT_EQ(ops().rmsnorm(host_, &call_, &x, nullptr, 0, nullptr), SPECD_E_INVALID);
+  call_.clear();
+  EXPECT_EQ(ops().map(host_, nullptr, SPECD_MAP_SILU, &x, nullptr, &x), SPECD_E_PRECONDITION);
+  const auto& pool = table<specd_pool>(SPECD_SERVICE_POOL);
+  struct Task {
+    const specd_ops& ops;
+    const specd_host* host;
+    specd_call* call;
+    const specd_tensor& x;
+    specd_status status;
+  } task{ops(), host_, &call_, x, SPECD_OK};
+  const auto body = [](void* ctx, uint32_t) {
+    auto& t = *static_cast<Task*>(ctx);
+    t.status = t.ops.map(t.host, t.call, SPECD_MAP_SILU, &t.x, nullptr, &t.x);
+  };
+  ASSERT_EQ(pool.run(host_, &call_, 1, body, &task), SPECD_OK);
+  EXPECT_EQ(task.status, SPECD_E_PRECONDITION);
+  expect_text("ops.map: called from a pool task");
 }
 
 }  // namespace

@@ -207,10 +207,18 @@ DEFECTS = [
     ("tree.cu", "pick_tokens accepts any token", "token >= 0 && token < a.vocab ? token", "token >= 0 ? token"),
     ("tree.cu", "pick_tokens beyond the last", "if (i >= a.n) return;", ""),
 
-    ("elementwise.cu", "embed beyond the row", "  if (i >= a.n) return;\n  a.out[r * a.n + i] = widen", "  a.out[r * a.n + i] = widen"),
-    ("elementwise.cu", "silu_mul with gate and up swapped", "const float up = a.gate_up[r * 2 * a.n + a.n + i];", "const float up = a.gate_up[r * 2 * a.n + i];"),
-    ("elementwise.cu", "add_bias beyond the row", "  if (i < a.n) a.x[at]", "  a.x[at]"),
-    ("elementwise.cu", "gather_rows of the wrong row", "static_cast<int64_t>(a.row[r]) * a.n", "static_cast<int64_t>(r) * a.n"),
+    ("elementwise.cu", "embed beyond the row", "  if (i >= a.n) return;\n  const int32_t token", "  const int32_t token"),
+    ("elementwise.cu", "embed of a token beyond the table", "token >= 0 && token < a.vocab;", "token >= 0;"),
+    ("elementwise.cu", "embed of a negative token", "token >= 0 && token < a.vocab;", "token < a.vocab;"),
+    ("elementwise.cu", "map beyond the row", "  if (i >= a.n) return;\n  const float x", "  const float x"),
+    ("elementwise.cu", "map reads x for y", "0.0f : a.y[r * a.y_stride + i]", "0.0f : a.x[r * a.x_stride + i]"),
+    ("elementwise.cu", "map ignores the stride of out", "a.out[r * a.out_stride + i]", "a.out[r * a.n + i]"),
+    ("elementwise.cu", "silu of the wrong sign", "exp_strict(__fsub_rn(0.0f, x))", "exp_strict(x)"),
+    ("elementwise.cu", "copy_rows of the wrong row", "a.from_row == nullptr ? i : a.from_row[i]", "i"),
+    ("elementwise.cu", "copy_rows to the wrong row", "a.to_row == nullptr ? i : a.to_row[i]", "i"),
+    ("elementwise.cu", "copy_rows from beyond the rows", "from >= a.from_rows || ", ""),
+    ("elementwise.cu", "copy_rows to beyond the rows", " || to >= a.to_rows", ""),
+    ("elementwise.cu", "copy_rows beyond the row", "  if (column >= a.n) return;\n", ""),
     ("elementwise.cu", "one block of columns too few", "(n + kThreads - 1) / kThreads", "n / kThreads"),
 ]
 

@@ -30,7 +30,15 @@ void check_graph(Rig& rig) {
                                      .eps = 1e-5f});
     gpu.ops().matmul(gpu.stream(),
                      {.x = h, .weights = packed, .out = up, .n_rows = rows, .k_segments = 1});
-    gpu.ops().silu_mul(gpu.stream(), {.gate_up = up, .out = act, .n_rows = rows, .n = n});
+    gpu.ops().map(gpu.stream(), {.op = MapOp::kSiluMul,
+                                 .x = up,
+                                 .y = up + n,
+                                 .out = act,
+                                 .n_rows = rows,
+                                 .n = n,
+                                 .x_stride = 2 * n,
+                                 .y_stride = 2 * n,
+                                 .out_stride = n});
   };
   submit();
   const std::vector<float> eager = gpu.out(act, static_cast<size_t>(rows) * n);

@@ -22,12 +22,11 @@ struct Ops {
   void (*rmsnorm)(Stream&, const RmsNormArgs&);
   void (*head_norm)(Stream&, const HeadNormArgs&);
   void (*matmul)(Stream&, const MatmulArgs&);
-  void (*add_bias)(Stream&, const AddBiasArgs&);
   void (*rope_table)(Stream&, const RopeTableArgs&);
   void (*rope_append)(Stream&, const RopeAppendArgs&);
   void (*attention)(Stream&, const AttentionArgs&);
-  void (*silu_mul)(Stream&, const SiluMulArgs&);
-  void (*gather_rows)(Stream&, const GatherRowsArgs&);
+  void (*map)(Stream&, const MapArgs&);
+  void (*copy_rows)(Stream&, const CopyRowsArgs&);
   void (*kv_move)(Stream&, const KvMoveArgs&);
   void (*penalize)(Stream&, const PenalizeArgs&);
   void (*draw)(Stream&, const DrawArgs&);

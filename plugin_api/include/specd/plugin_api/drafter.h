@@ -180,7 +180,8 @@ typedef struct specd_update_args { /* in */
    * granted memory. hidden[t] also holds rows that are nobody's; do not write to it. */
   const specd_tensor *hidden_row; /* [n_rows] int32; NULL without hidden states */
   const int32_t *host_hidden_row;
-  const specd_tensor *const *hidden; /* [n_taps], each [.., hidden_size] float32 */
+  const specd_tensor *last_hidden_row; /* [n_seqs] int32: that of last_row, or -1 */
+  const specd_tensor *const *hidden;   /* [n_taps], each [.., hidden_size] float32 */
   /* With caps.top_k > 0: the target's most likely tokens, without penalties, after the root (element
    * 0 of a sequence) and after node i of its last proposal (element i + 1), accepted or not; after
    * a probe only with SPECD_NODE_WANT_TOP. They come in the call with the root's row, the last one
@@ -206,7 +207,8 @@ enum { SPECD_NO_TOKEN = -1 };
  * sequence's tree at the first bad node.
  *
  * n_nodes is preset to the budget and every token to SPECD_NO_TOKEN, so writing tokens is enough.
- * On a device n_nodes is not read back; a verifier on a device gets the count after the host's cut. */
+ * Columns on a device: n_nodes is not read back; a verifier there gets the count after the host's
+ * cut. */
 typedef struct specd_proposal {
   uint32_t struct_size;
   uint32_t node_capacity;
@@ -249,8 +251,8 @@ struct specd_drafter_api { /* static */
    * them plainly until they finish. A sequence that fails in update() is ended (QUARANTINED). One
    * that fails in propose() gets no draft in this step. */
   specd_status (*begin)(specd_drafter *, const specd_begin_args *) SPECD_NOEXCEPT;
-  /* [step & active] May be NULL when the drafter keeps no state and needs neither hidden states nor
-   * probes. */
+  /* [step & active] May be NULL when the drafter keeps no state and needs neither hidden states,
+   * probes nor top_k. */
   specd_status (*update)(specd_drafter *, const specd_update_args *) SPECD_NOEXCEPT;
   specd_status (*propose)(specd_drafter *,
                           const specd_propose_args *) SPECD_NOEXCEPT;  /* [step & active] */

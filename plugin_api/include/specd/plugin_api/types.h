@@ -81,6 +81,8 @@ typedef struct specd_tensor {
 typedef struct specd_call specd_call;         /* one host-to-plugin call; invalid when it returns */
 typedef struct specd_owner specd_owner;       /* the instance that memory and models are charged
                                                * to */
+typedef struct specd_matrix specd_matrix;     /* weights [n_out, n_in] for ops/1, where the
+                                               * instance works */
 typedef struct specd_drafter specd_drafter;   /* defined by the plugin */
 typedef struct specd_verifier specd_verifier; /* defined by the plugin */
 typedef struct specd_host specd_host;

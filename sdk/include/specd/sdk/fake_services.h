@@ -362,6 +362,28 @@ class FakeHost {
   void make_ops() {
     specd_ops& o = ops_.value;
     o.struct_size = sizeof o;
+    // This host walks only: a drafter with layers of its own is tested with the daemon.
+    using AnyHost = const specd_host*;
+    using AnyCall = specd_call*;
+    using Tensor = const specd_tensor*;
+    o.linear = [](AnyHost, AnyCall, const specd_matrix*, Tensor, Tensor, Tensor) noexcept {
+      return specd_status{SPECD_E_UNSUPPORTED};
+    };
+    o.embed = [](AnyHost, AnyCall, Tensor, Tensor, Tensor) noexcept {
+      return specd_status{SPECD_E_UNSUPPORTED};
+    };
+    o.rmsnorm = [](AnyHost, AnyCall, Tensor, Tensor, double, Tensor) noexcept {
+      return specd_status{SPECD_E_UNSUPPORTED};
+    };
+    o.map = [](AnyHost, AnyCall, uint32_t, Tensor, Tensor, Tensor) noexcept {
+      return specd_status{SPECD_E_UNSUPPORTED};
+    };
+    o.copy = [](AnyHost, AnyCall, Tensor, Tensor, Tensor, Tensor) noexcept {
+      return specd_status{SPECD_E_UNSUPPORTED};
+    };
+    o.topk = [](AnyHost, AnyCall, Tensor, Tensor, Tensor) noexcept {
+      return specd_status{SPECD_E_UNSUPPORTED};
+    };
     o.walk = [](const specd_host* host, specd_call*, const specd_walk_args* a) noexcept {
       // Dense int32 [n] counts and [n, columns] columns, as the host requires.
       const auto fits = [](const specd_tensor* t, int64_t n, int64_t columns) {

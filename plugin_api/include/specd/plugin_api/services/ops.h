@@ -1,6 +1,12 @@
 /* Operations on tensors in host or device memory. A plugin that uses only these works on every
- * device. The tensors of one call are dense, row-major, and either all in host memory or all on the
- * granted device. On the device the work goes on batch->stream and may be captured. */
+ * device. The tensors of one call are either all in host memory or all on the granted device,
+ * unless noted. On the device the work goes on batch->stream and may be captured; in host memory it
+ * is done when the call returns. No result depends on the other rows of a call, except of linear()
+ * under engine.numerics fast.
+ *
+ * Tensors are [rows, columns] or [rows], row-major. Columns are dense; rows may be any distance
+ * apart where "strided" is noted, and are dense otherwise. Inputs and outputs do not overlap unless
+ * noted. At most 65535 rows. */
 #ifndef SPECD_PLUGIN_API_SERVICES_OPS_H
 #define SPECD_PLUGIN_API_SERVICES_OPS_H
 
@@ -27,12 +33,51 @@ typedef struct specd_walk_args { /* in */
   const specd_tensor *last;    /* out [n] int32: the wanted token at the end of the path */
 } specd_walk_args;
 
-typedef struct specd_ops {
+/* silu(x) = x / (1 + exp(-x)) */
+enum {
+  SPECD_MAP_ADD = 0,      /* x + y */
+  SPECD_MAP_MUL = 1,      /* x * y */
+  SPECD_MAP_SILU = 2,     /* silu(x); y is NULL */
+  SPECD_MAP_SILU_ADD = 3, /* silu(x) + y */
+  SPECD_MAP_SILU_MUL = 4  /* silu(x) * y */
+};
+
+typedef struct specd_ops { /* [step] all functions */
   uint32_t struct_size;
   uint32_t reserved0;
-  /* [step] Walks down from the root: at each point to the first child whose token is the wanted
-   * one, until there is none or the path is full. */
+  /* Walks down from the root: at each point to the first child whose token is the wanted one, until
+   * there is none or the path is full. */
   specd_status (*walk)(const specd_host *, specd_call *, const specd_walk_args *) SPECD_NOEXCEPT;
+  /* out = x * matrix^T + bias. x [n, n_in], out [n, n_out] float32; bias [n_out] float32 or NULL. */
+  specd_status (*linear)(const specd_host *, specd_call *, const specd_matrix *,
+                         const specd_tensor *x, const specd_tensor *bias,
+                         const specd_tensor *out) SPECD_NOEXCEPT;
+  /* out[r] = table[token[r]] as float32, zeros for a token without a row. table [vocab, n] float32,
+   * float16 or bfloat16, dense, in host memory at any alignment; token [n_rows] int32; out [n_rows, n]. */
+  specd_status (*embed)(const specd_host *, specd_call *, const specd_tensor *table,
+                        const specd_tensor *token, const specd_tensor *out) SPECD_NOEXCEPT;
+  /* out = x / sqrt(mean(x^2) + eps) * weight. x, out [n, width], weight [width] float32. */
+  specd_status (*rmsnorm)(const specd_host *, specd_call *, const specd_tensor *x,
+                          const specd_tensor *weight, double eps,
+                          const specd_tensor *out) SPECD_NOEXCEPT;
+  /* out = SPECD_MAP_*(x, y). float32 [n, width], all strided; y may be [width], the same for every
+   * row. out may be x or y. */
+  specd_status (*map)(const specd_host *, specd_call *, uint32_t map, const specd_tensor *x,
+                      const specd_tensor *y, const specd_tensor *out) SPECD_NOEXCEPT;
+  /* to[to_row[i]] = from[from_row[i]]: gathers, scatters, joins columns, looks up tables. from, to
+   * [.., width] float32 or int32, both alike, strided. from_row, to_row [n] int32, or NULL = i; with
+   * both NULL n is the number of rows of `from`. A row that is not there, such as -1, is skipped.
+   * No row may be written twice. */
+  specd_status (*copy)(const specd_host *, specd_call *, const specd_tensor *from,
+                       const specd_tensor *from_row, const specd_tensor *to,
+                       const specd_tensor *to_row) SPECD_NOEXCEPT;
+  /* The k largest of each row, lower index first among equals, and log(softmax) of them over the
+   * whole row. logits [n, width] float32; out_index [n, k] int32; out_logprob [n, k] float32 or
+   * NULL; both strided. k is at most 64. With logits on the device, the outputs may be in host
+   * memory: the call then waits for the stream, and must not be captured. */
+  specd_status (*topk)(const specd_host *, specd_call *, const specd_tensor *logits,
+                       const specd_tensor *out_index,
+                       const specd_tensor *out_logprob) SPECD_NOEXCEPT;
 } specd_ops;
 
 #ifdef __cplusplus

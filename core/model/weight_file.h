@@ -1,0 +1,42 @@
+// Weights that a plugin's configuration names: a folder like that of a model, or one safetensors
+// file, with the config.json beside them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "core/base/json.h"
+#include "core/base/status.h"
+#include "core/model/checkpoint.h"
+
+namespace specd {
+
+class WeightFile {
+ public:
+  // Errors are those of Checkpoint::open(). Refuses files that a link brings from outside of the
+  // folder (kFailedPrecondition), except the blobs of a Hugging Face cache, whose snapshots are
+  // folders of such links. Values are not read.
+  static Result<std::shared_ptr<const WeightFile>> open(const std::string& path);
+
+  const std::string& path() const { return path_; }
+  const Checkpoint& checkpoint() const { return checkpoint_; }
+  const std::optional<Json>& config() const { return config_; }  // an object; none without the file
+  uint64_t number() const { return number_; }                    // unique in the process
+  // Whether the files are still those that were opened.
+  bool is_current() const { return identity() == identity_; }
+
+ private:
+  WeightFile(std::string path, Checkpoint checkpoint);
+  std::string identity() const;
+
+  std::string path_;
+  Checkpoint checkpoint_;
+  std::optional<Json> config_;
+  std::string config_path_;
+  std::string identity_;
+  uint64_t number_;
+};
+
+}  // namespace specd

@@ -1,0 +1,427 @@
+// Weights that a plugin names, from a file to the result of a matrix, against float64.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/plugin/instance/plugin_config.h"
+#include "core/services/weights.h"
+#include "specd/plugin_api/services/ops.h"
+#include "specd/plugin_api/services/target.h"
+#include "specd/plugin_api/services/weights.h"
+#include "tests/core/services/services_rig.h"
+
+namespace specd {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Stored {
+  std::string name, dtype;
+  std::vector<int64_t> shape;
+  std::string bytes;
+};
+
+template <typename T>
+std::string bytes_of(const std::vector<T>& values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
+}
+// float32 values that are bfloat16 too, and their bfloat16 bytes.
+std::vector<float> short_floats(size_t n, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<float> values(n);
+  for (float& each : values) {
+    each = (static_cast<float>(random() % 2001) - 1000) / 1024;
+    uint32_t bits = 0;
+    std::memcpy(&bits, &each, 4);
+    bits &= 0xffff0000u;
+    std::memcpy(&each, &bits, 4);
+  }
+  return values;
+}
+std::string as_bf16(const std::vector<float>& values) {
+  std::vector<uint16_t> halves;
+  for (const float each : values) {
+    uint32_t bits = 0;
+    std::memcpy(&bits, &each, 4);
+    halves.push_back(static_cast<uint16_t>(bits >> 16));
+  }
+  return bytes_of(halves);
+}
+
+void write(const std::string& path, const std::vector<Stored>& tensors) {
+  Json header = Json::object();
+  std::string data;
+  for (const Stored& each : tensors) {
+    header[each.name] = {{"dtype", each.dtype},
+                         {"shape", each.shape},
+                         {"data_offsets", {data.size(), data.size() + each.bytes.size()}}};
+    data += each.bytes;
+  }
+  const std::string text = header.dump();
+  const uint64_t n = text.size();
+  std::ofstream(path, std::ios::binary)
+      << std::string(reinterpret_cast<const char*>(&n), 8) << text << data;
+}
+
+class WeightsTest : public ServicesTest {
+ protected:
+  void SetUp() override {
+    char folder[] = "/tmp/specd_weights_XXXXXX";
+    ASSERT_NE(mkdtemp(folder), nullptr);
+    root_ = folder;
+    fs::create_directory(root_ + "/head");
+    write(root_ + "/head/model.safetensors",
+          {{"q", "BF16", {3, 20}, as_bf16(q_)},
+           {"k", "BF16", {2, 20}, as_bf16(k_)},
+           {"norm", "BF16", {20}, as_bf16(norm_)},
+           {"bias", "F32", {5}, bytes_of(bias_)},
+           {"wide", "F64", {3}, bytes_of(std::vector<double>{0.5, -2, 1e300})},
+           {"d2t", "I64", {4}, bytes_of(std::vector<int64_t>{0, 7, -1, 2147483647})},
+           {"far", "I64", {2}, bytes_of(std::vector<int64_t>{1, 2147483648})},
+           {"t2d", "BOOL", {3}, bytes_of(std::vector<uint8_t>{1, 0, 1})},
+           {"none at all", "U8", {0, INT64_MAX, 2}, ""},
+           {"short", "F8_E4M3", {2, 20}, std::string(40, '\1')}});
+    std::ofstream(root_ + "/head/config.json") << R"({"layers": 2, "norm": {"eps": 0.5}})";
+    owner_.device_type = SPECD_DEV_CPU;
+    owner_.quota_bytes = 100000;
+    call_.owner = &owner_;
+  }
+  void TearDown() override { fs::remove_all(root_); }
+
+  const specd_config* configure(Json config, const std::string& directory = "") {
+    config_ = PluginConfig::make(std::move(config), nullptr, directory).value();
+    return config_->get();
+  }
+  // The status of open(), and what was reported.
+  std::pair<specd_status, std::string> open(const specd_config* config, specd_weights** out) {
+    std::string text;
+    const PluginScope scope(owner_.label, &text);
+    const specd_status status = weights().open(host_, &owner_, config, "weights", out);
+    return {status, text};
+  }
+  specd_weights* opened() {
+    specd_weights* weights = nullptr;
+    const auto [status, text] = open(configure({{"weights", root_ + "/head"}}), &weights);
+    EXPECT_EQ(status, SPECD_OK) << text;
+    return weights;
+  }
+  const specd_weights_api& weights() { return table<specd_weights_api>(SPECD_SERVICE_WEIGHTS); }
+  std::pair<specd_status, std::string> matrix(specd_weights* of, std::vector<const char*> names,
+                                              int64_t n_out, int64_t n_in, specd_matrix** out) {
+    std::string text;
+    const PluginScope scope(owner_.label, &text);
+    const specd_status status = weights().matrix(
+        host_, &owner_, of, names.data(), static_cast<uint32_t>(names.size()), n_out, n_in, out);
+    return {status, text};
+  }
+  std::pair<specd_status, std::string> tensor(specd_weights* of, const char* name,
+                                              std::vector<int64_t> shape, uint8_t code,
+                                              uint8_t bits, specd_tensor* out) {
+    std::string text;
+    const PluginScope scope(owner_.label, &text);
+    const specd_status status =
+        weights().tensor(host_, &owner_, of, name, static_cast<uint32_t>(shape.size()),
+                         shape.data(), code, bits, out);
+    return {status, text};
+  }
+
+  std::string root_;
+  std::unique_ptr<PluginConfig> config_;
+  const std::vector<float> q_ = short_floats(3 * 20, 1), k_ = short_floats(2 * 20, 2),
+                           norm_ = short_floats(20, 3), bias_ = short_floats(5, 4);
+};
+
+TEST_F(WeightsTest, tensors_are_found_by_name_and_by_number_as_stored) {
+  specd_weights* of = opened();
+  specd_tensor found{};
+  ASSERT_EQ(weights().find(host_, of, "q", 0, nullptr, &found), SPECD_OK);
+  EXPECT_EQ(found.dtype_code, SPECD_DT_BFLOAT);
+  EXPECT_EQ(found.dtype_bits, 16);
+  EXPECT_EQ(found.rank, 2u);
+  EXPECT_EQ(found.shape[0], 3);
+  EXPECT_EQ(found.shape[1], 20);
+  EXPECT_EQ(found.device_type, SPECD_DEV_CPU);
+  EXPECT_EQ(std::memcmp(found.data, as_bf16(q_).data(), 120), 0);
+  ASSERT_EQ(weights().find(host_, of, "t2d", 0, nullptr, &found), SPECD_OK);
+  EXPECT_EQ(found.dtype_code, SPECD_DT_BOOL);
+  EXPECT_EQ(found.byte_capacity, 3u);
+  EXPECT_EQ(weights().find(host_, of, "none", 0, nullptr, &found), SPECD_E_PRECONDITION);
+  EXPECT_EQ(weights().find(host_, of, "short", 0, nullptr, &found), SPECD_E_UNSUPPORTED);
+  ASSERT_EQ(weights().find(host_, of, "none at all", 0, nullptr, &found), SPECD_OK);
+  EXPECT_EQ(found.byte_capacity, 0u);
+  std::vector<std::string> names;
+  const char* name = nullptr;
+  for (uint32_t i = 0; i < 20; ++i) {
+    if (weights().find(host_, of, nullptr, i, &name, &found) != SPECD_E_PRECONDITION)
+      names.emplace_back(name);
+  }
+  EXPECT_EQ(names, (std::vector<std::string>{"bias", "d2t", "far", "k", "none at all", "norm", "q",
+                                             "short", "t2d", "wide"}));
+  const specd_config* config = weights().config(host_, of);
+  ASSERT_NE(config, nullptr);
+  int64_t layers = 0;
+  double eps = 0;
+  EXPECT_EQ(config->get_i64(config, "layers", &layers), SPECD_OK);
+  EXPECT_EQ(config->get_f64(config, "norm.eps", &eps), SPECD_OK);
+  EXPECT_EQ(layers, 2);
+  EXPECT_EQ(eps, 0.5);
+}
+
+TEST_F(WeightsTest, a_matrix_of_two_tensors_multiplies_as_they_do_and_is_made_once) {
+  specd_weights* of = opened();
+  specd_matrix *both = nullptr, *again = nullptr;
+  ASSERT_EQ(matrix(of, {"q", "k"}, 5, 20, &both).second, "");
+  EXPECT_EQ(owner_.used_bytes, 5u * 20 * 2);
+  ASSERT_EQ(matrix(of, {"q", "k"}, 5, 20, &again).second, "");
+  EXPECT_EQ(again, both);
+  EXPECT_EQ(owner_.used_bytes, 5u * 20 * 2) << "charged once";
+  specd_tensor bias{};
+  ASSERT_EQ(tensor(of, "bias", {5}, SPECD_DT_FLOAT, 32, &bias).second, "");
+  std::vector<float> x = short_floats(4 * 20, 9), out(4 * 5);
+  const specd_tensor x_t = host_f32(x.data(), {4, 20}), out_t = host_f32(out.data(), {4, 5});
+  const auto& ops = table<specd_ops>(SPECD_SERVICE_OPS);
+  for (const specd_tensor* with :
+       {static_cast<const specd_tensor*>(nullptr), static_cast<const specd_tensor*>(&bias)}) {
+    ASSERT_EQ(ops.linear(host_, &call_, both, &x_t, with, &out_t), SPECD_OK) << call_.text;
+    for (size_t r = 0; r < 4; ++r) {
+      for (size_t j = 0; j < 5; ++j) {
+        double sum = with == nullptr ? 0 : bias_[j];
+        for (size_t i = 0; i < 20; ++i) {
+          const float w = j < 3 ? q_[j * 20 + i] : k_[(j - 3) * 20 + i];
+          sum += static_cast<double>(x[r * 20 + i]) * w;
+        }
+        EXPECT_NEAR(out[r * 5 + j], sum, 1e-5);
+      }
+    }
+  }
+  // Another instance shares it, and is charged as well.
+  specd_owner other;
+  other.quota_bytes = 1000;
+  other.device_type = SPECD_DEV_CPU;
+  specd_weights* same = nullptr;
+  ASSERT_EQ(
+      weights().open(host_, &other, configure({{"weights", root_ + "/head"}}), "weights", &same),
+      SPECD_OK);
+  EXPECT_EQ(same->file, of->file) << "mapped once";
+  const char* names[] = {"q", "k"};
+  ASSERT_EQ(weights().matrix(host_, &other, same, names, 2, 5, 20, &again), SPECD_OK);
+  EXPECT_EQ(again, both);
+  EXPECT_EQ(other.used_bytes, 5u * 20 * 2);
+  call_.owner = &other;
+  EXPECT_EQ(ops.linear(host_, &call_, both, &x_t, nullptr, &out_t), SPECD_OK);
+  other.matrices.clear();
+  EXPECT_EQ(ops.linear(host_, &call_, both, &x_t, nullptr, &out_t), SPECD_E_INVALID);
+  expect_text("ops.linear: not a matrix of this instance");
+}
+
+TEST_F(WeightsTest, dense_copies_have_the_type_that_was_asked_for) {
+  specd_weights* of = opened();
+  specd_tensor got{};
+  ASSERT_EQ(tensor(of, "norm", {20}, SPECD_DT_FLOAT, 32, &got).second, "");
+  EXPECT_EQ(std::memcmp(got.data, norm_.data(), 80), 0);
+  ASSERT_EQ(tensor(of, "q", {3, 20}, SPECD_DT_BFLOAT, 16, &got).second, "");
+  EXPECT_EQ(std::memcmp(got.data, as_bf16(q_).data(), 120), 0);
+  ASSERT_EQ(tensor(of, "wide", {3}, SPECD_DT_FLOAT, 32, &got).second, "");
+  const auto* wide = static_cast<const float*>(got.data);
+  EXPECT_EQ(wide[0], 0.5f);
+  EXPECT_EQ(wide[1], -2.0f);
+  EXPECT_TRUE(std::isinf(wide[2]));
+  ASSERT_EQ(tensor(of, "d2t", {4}, SPECD_DT_INT, 32, &got).second, "");
+  const auto* d2t = static_cast<const int32_t*>(got.data);
+  EXPECT_EQ(std::vector<int32_t>(d2t, d2t + 4), (std::vector<int32_t>{0, 7, -1, 2147483647}));
+  ASSERT_EQ(tensor(of, "t2d", {3}, SPECD_DT_INT, 32, &got).second, "");
+  const auto* t2d = static_cast<const int32_t*>(got.data);
+  EXPECT_EQ(std::vector<int32_t>(t2d, t2d + 3), (std::vector<int32_t>{1, 0, 1}));
+  const uint64_t used = owner_.used_bytes;
+  EXPECT_EQ(used, 80u + 120 + 12 + 16 + 12);
+  ASSERT_EQ(tensor(of, "norm", {20}, SPECD_DT_FLOAT, 32, &got).second, "");
+  EXPECT_EQ(owner_.used_bytes, used) << "charged once";
+}
+
+TEST_F(WeightsTest, what_does_not_fit_is_refused_with_file_tensor_expected_and_found) {
+  specd_weights* of = opened();
+  specd_matrix* m = nullptr;
+  specd_tensor t{};
+  using Names = std::vector<const char*>;
+  struct Case {
+    Names names;
+    int64_t n_out, n_in;
+    specd_status status;
+    std::string words;
+  };
+  for (const Case& each : std::vector<Case>{
+           {{"none"}, 3, 20, SPECD_E_DATA, "tensor 'none' is missing"},
+           {{"q"}, 4, 20, SPECD_E_DATA, "tensor 'q': shape [3, 20], expected [4, 20]"},
+           {{"q", "k"}, 5, 21, SPECD_E_DATA, "tensor 'q': shape [3, 20], expected [any, 21]"},
+           {{"q", "k"}, 6, 20, SPECD_E_DATA, "have 5 rows together, expected 6"},
+           {{"short"}, 2, 20, SPECD_E_DATA, "weights of type F8_E4M3"},
+           {{"q", nullptr}, 5, 20, SPECD_E_INVALID, "a name is null"},
+           {{}, 5, 20, SPECD_E_INVALID, "0 names"},
+           {{"q"}, 0, 20, SPECD_E_INVALID, "[0, 20]"},
+           {{"q"}, int64_t{1} << 40, 20, SPECD_E_INVALID, "1..2147483647 rows"},
+           {{"q"}, 3, 262145, SPECD_E_INVALID, "1..262144 columns"}}) {
+    const auto [status, text] = matrix(of, each.names, each.n_out, each.n_in, &m);
+    EXPECT_EQ(status, each.status) << text;
+    EXPECT_NE(text.find(each.words), std::string::npos) << text << "\nlacks " << each.words;
+    EXPECT_EQ(m, nullptr);
+  }
+  EXPECT_NE(matrix(of, {"q"}, 4, 20, &m).second.find(root_ + "/head/model.safetensors"),
+            std::string::npos);
+  EXPECT_NE(tensor(of, "far", {2}, SPECD_DT_INT, 32, &t)
+                .second.find("tensor 'far': element 1 does not fit into 32 bits"),
+            std::string::npos);
+  EXPECT_NE(tensor(of, "d2t", {4}, SPECD_DT_FLOAT, 32, &t)
+                .second.find("is I64, which cannot be had as float32"),
+            std::string::npos);
+  EXPECT_EQ(tensor(of, "d2t", {5}, SPECD_DT_INT, 32, &t).first, SPECD_E_DATA);
+  EXPECT_EQ(tensor(of, "q", {-1, 20}, SPECD_DT_FLOAT, 32, &t).first, SPECD_E_INVALID);
+  EXPECT_EQ(owner_.used_bytes, 0u) << "what is refused costs nothing";
+  // A quota too small.
+  owner_.quota_bytes = 100;
+  const auto [status, text] = matrix(of, {"q"}, 3, 20, &m);
+  EXPECT_EQ(status, SPECD_E_EXHAUSTED);
+  EXPECT_NE(text.find("120 bytes requested, 100 of the quota of 100 are left"), std::string::npos)
+      << text;
+  // Not before activate(), and not with somebody else's weights.
+  owner_.device_type = 0;
+  EXPECT_EQ(matrix(of, {"q"}, 3, 20, &m).first, SPECD_E_PRECONDITION);
+  owner_.device_type = SPECD_DEV_CPU;
+  owner_.weights.clear();
+  EXPECT_EQ(matrix(of, {"q"}, 3, 20, &m).first, SPECD_E_INVALID);
+}
+
+TEST_F(WeightsTest, files_that_cannot_be_used_are_refused_at_the_key_that_names_them) {
+  specd_weights* of = nullptr;
+  const auto expect = [&](const Json& path, const std::string& words) {
+    const auto [status, text] = open(configure({{"weights", path}}), &of);
+    EXPECT_EQ(status, SPECD_E_CONFIG) << text;
+    EXPECT_TRUE(text.starts_with("weights: ")) << text;
+    EXPECT_NE(text.find(words), std::string::npos) << text << "\nlacks " << words;
+    EXPECT_EQ(of, nullptr);
+  };
+  EXPECT_EQ(open(configure(Json::object()), &of).first, SPECD_E_PRECONDITION);
+  expect(7, "expected the path of a file or folder");
+  expect("", "expected the path of a file or folder");
+  expect("relative", "expected an absolute path");
+  expect(root_ + "/nothing", "cannot open");
+  fs::create_directory(root_ + "/empty");
+  expect(root_ + "/empty", "model.safetensors");
+  // A file alone, and a relative path.
+  fs::copy_file(root_ + "/head/model.safetensors", root_ + "/empty/one.safetensors");
+  ASSERT_EQ(open(configure({{"weights", "empty/one.safetensors"}}, root_), &of).second, "");
+  EXPECT_EQ(weights().config(host_, of), nullptr);
+  // Links that lead out of the folder; those of a Hugging Face cache may.
+  fs::create_directory(root_ + "/linked");
+  fs::create_symlink(root_ + "/head/model.safetensors", root_ + "/linked/model.safetensors");
+  expect(root_ + "/linked", "is a link to");
+  fs::create_directories(root_ + "/models--a/snapshots/1");
+  fs::create_directories(root_ + "/models--a/blobs");
+  fs::copy_file(root_ + "/head/model.safetensors", root_ + "/models--a/blobs/0123");
+  fs::create_symlink("../../blobs/0123", root_ + "/models--a/snapshots/1/model.safetensors");
+  EXPECT_EQ(open(configure({{"weights", root_ + "/models--a/snapshots/1"}}), &of).second, "");
+  of = nullptr;
+  fs::create_symlink(root_ + "/head/config.json", root_ + "/models--a/snapshots/1/config.json");
+  expect(root_ + "/models--a/snapshots/1", "config.json' is a link to");
+  std::ofstream(root_ + "/empty/config.json") << "[1]";
+  expect(root_ + "/empty/one.safetensors", "config.json': expected an object");
+  // A cut file.
+  fs::resize_file(root_ + "/models--a/blobs/0123", 300);
+  fs::remove(root_ + "/models--a/snapshots/1/config.json");
+  expect(root_ + "/models--a/snapshots/1", "model.safetensors");
+}
+
+TEST_F(WeightsTest, replaced_files_are_other_weights_and_what_is_open_stays) {
+  specd_weights *before = opened(), *after = nullptr;
+  write(root_ + "/new", {{"q", "F32", {1}, bytes_of(std::vector<float>{3})}});
+  fs::rename(root_ + "/new", root_ + "/head/model.safetensors");
+  ASSERT_EQ(open(configure({{"weights", root_ + "/head"}}), &after).second, "");
+  EXPECT_NE(before->file, after->file);
+  specd_tensor found{};
+  ASSERT_EQ(weights().find(host_, before, "q", 0, nullptr, &found), SPECD_OK);
+  EXPECT_EQ(found.shape[0], 3);
+  EXPECT_EQ(std::memcmp(found.data, as_bf16(q_).data(), 120), 0);
+}
+
+TEST_F(WeightsTest, a_shard_that_is_replaced_makes_other_weights) {
+  fs::create_directory(root_ + "/shards");
+  const auto write_shard = [&](const char* name, const char* tensor_name, float value) {
+    write(root_ + "/new", {{tensor_name, "F32", {1}, bytes_of(std::vector<float>{value})}});
+    fs::rename(root_ + "/new", root_ + "/shards/" + name);
+  };
+  write_shard("model-1.safetensors", "a", 1);
+  write_shard("model-2.safetensors", "b", 2);
+  std::ofstream(root_ + "/shards/model.safetensors.index.json")
+      << R"({"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}})";
+  const auto value_of_b = [&] {
+    specd_weights* of = nullptr;
+    specd_tensor found{};
+    EXPECT_EQ(open(configure({{"weights", root_ + "/shards"}}), &of).second, "");
+    EXPECT_EQ(weights().find(host_, of, "b", 0, nullptr, &found), SPECD_OK);
+    float value = 0;
+    std::memcpy(&value, found.data, sizeof(value));
+    return value;
+  };
+  EXPECT_EQ(value_of_b(), 2);
+  write_shard("model-2.safetensors", "b", 3);
+  EXPECT_EQ(value_of_b(), 3);
+  // An index that is a link is not read.
+  std::ofstream(root_ + "/secret.json") << "{}";
+  fs::remove(root_ + "/shards/model.safetensors.index.json");
+  fs::create_symlink(root_ + "/secret.json", root_ + "/shards/model.safetensors.index.json");
+  specd_weights* of = nullptr;
+  EXPECT_NE(open(configure({{"weights", root_ + "/shards"}}), &of).second.find("is a link to"),
+            std::string::npos);
+}
+
+TEST_F(WeightsTest, the_target_lends_its_matrices_to_those_that_work_where_it_is) {
+  const auto& target = table<specd_target_api>(SPECD_SERVICE_TARGET);
+  specd_tensor embedding{};
+  specd_matrix* head = nullptr;
+  EXPECT_EQ(target.head(host_, &owner_, &head), SPECD_E_PRECONDITION) << "no model";
+  const std::string path = std::string(SPECD_TEST_ZOO) + "/pico-draft";
+  const ModelConfig config = load_model_config(path).value();
+  const auto model = Transformer::load(*cpu_, path, config, 8, 8, {}).value();
+  services_.set_target(model.get());
+  ASSERT_EQ(target.embedding(host_, &owner_, &embedding), SPECD_OK);
+  ASSERT_EQ(target.head(host_, &owner_, &head), SPECD_OK);
+  EXPECT_EQ(owner_.used_bytes, 0u) << "nothing is charged";
+  EXPECT_EQ(embedding.data, model->weights().embedding);
+  const int64_t width = config.hidden_size, vocab = config.vocab_size;
+  EXPECT_EQ(embedding.shape[0], vocab);
+  EXPECT_EQ(embedding.shape[1], width);
+  // The tied head scores a row of the embedding by its products with all others.
+  const auto& ops = table<specd_ops>(SPECD_SERVICE_OPS);
+  std::vector<int32_t> token = {5, 99};
+  std::vector<float> x(2 * static_cast<size_t>(width)), logits(2 * static_cast<size_t>(vocab));
+  const specd_tensor token_t = host_i32(token.data(), {2}), x_t = host_f32(x.data(), {2, width});
+  const specd_tensor logits_t = host_f32(logits.data(), {2, vocab});
+  ASSERT_EQ(ops.embed(host_, &call_, &embedding, &token_t, &x_t), SPECD_OK) << call_.text;
+  ASSERT_EQ(ops.linear(host_, &call_, head, &x_t, nullptr, &logits_t), SPECD_OK) << call_.text;
+  double square = 0, cross = 0;
+  for (size_t i = 0; i < static_cast<size_t>(width); ++i) {
+    square += static_cast<double>(x[i]) * x[i];
+    cross += static_cast<double>(x[i]) * x[static_cast<size_t>(width) + i];
+  }
+  EXPECT_NEAR(logits[5], square, 1e-4);
+  EXPECT_NEAR(logits[99], cross, 1e-4);
+  EXPECT_NEAR(logits[static_cast<size_t>(vocab) + 5], cross, 1e-4);
+  owner_.device_type = SPECD_DEV_CUDA;
+  std::string text;
+  const PluginScope scope(owner_.label, &text);
+  EXPECT_EQ(target.embedding(host_, &owner_, &embedding), SPECD_E_UNSUPPORTED);
+  EXPECT_NE(text.find("the target is on cpu"), std::string::npos) << text;
+  services_.set_target(nullptr);
+}
+
+}  // namespace
+}  // namespace specd
