@@ -85,8 +85,6 @@ Result<Config> parse_config(std::string_view text, const std::string& file,
   config.file = file;
   SPECD_OK_OR_RETURN(read_into(keys_of(config), text, file, overrides, config.root));
   EngineOptions& engine = config.engine;
-  std::error_code unused;
-  engine.config_directory = std::filesystem::absolute(file, unused).parent_path().string();
   if (engine.plugin_cache_directory.empty())
     engine.plugin_cache_directory = default_cache_directory();
   for (RouteOptions& route : engine.routes)
@@ -126,7 +124,10 @@ Json route_to_json(const RouteOptions& route) {
 
 Result<Config> load_config(const std::string& path, const Overrides& overrides) {
   SPECD_TRY(const std::string text, read_text_file(path, kYamlBytesMax));
-  return parse_config(text, path, overrides);
+  SPECD_TRY(Config config, parse_config(text, path, overrides));
+  std::error_code unused;
+  config.engine.config_directory = std::filesystem::absolute(path, unused).parent_path().string();
+  return config;
 }
 
 }  // namespace specd::host

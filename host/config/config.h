@@ -34,7 +34,8 @@ struct Config {
   YamlNode root;  // the file with what overrides it: where every value comes from
 };
 
-// Reads and checks `path`, and `overrides` over it. Relative paths start at the file's folder. The
+// Reads and checks `path`, and `overrides` over it. Relative paths start at the file's folder, also
+// those of weights in configurations of plugins, which are not resolved here (config_directory). The
 // model folder and the plugin directories must exist; check_options() looks inside.
 Result<Config> load_config(const std::string& path, const Overrides& overrides = {});
 
