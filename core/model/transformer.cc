@@ -190,15 +190,7 @@ void Transformer::forward(const ForwardColumns& rows, KvStore& kv) {
                           float* out, int32_t segments) {
     matmul(in, weights, out, n, segments);
     if (bias == nullptr) return;
-    ops.map(stream, {.op = kernels::MapOp::kAdd,
-                     .x = out,
-                     .y = bias,
-                     .out = out,
-                     .n_rows = n,
-                     .n = weights.n_out,
-                     .x_stride = weights.n_out,
-                     .y_stride = 0,
-                     .out_stride = weights.n_out});
+    ops.map(stream, kernels::add_bias(out, bias, n, weights.n_out));
   };
   const auto norm = [&](const float* delta, const float* weight) {
     ops.rmsnorm(stream, {.x = m.x,

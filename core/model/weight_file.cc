@@ -51,7 +51,11 @@ Result<std::shared_ptr<const WeightFile>> WeightFile::open(const std::string& pa
   const bool is_folder = fs::is_directory(path, failure);
   const fs::path folder = fs::canonical(
       is_folder ? fs::path(path) : fs::absolute(path, failure).parent_path(), failure);
-  if (failure) return Status(Code::kNotFound, quote(path, 400) + ": " + failure.message());
+  if (failure) {
+    return Status(Code::kNotFound, quote(path, 400) + ": " + failure.message() +
+                                       "; expected a safetensors file, or a folder with "
+                                       "model.safetensors or its shards");
+  }
   if (is_folder) {
     for (const char* name : {kSingleFile, kIndexFile}) {
       const std::string file = path + name;

@@ -198,16 +198,7 @@ specd_status ops_linear(const specd_host* host, specd_call* call, const specd_ma
   op.apart(x, out, "x and out");
   return op.run([&](const kernels::Ops& ops, kernels::Stream& stream) {
     ops.matmul(stream, {.x = in, .weights = weights, .out = to, .n_rows = n, .k_segments = 1});
-    if (add == nullptr) return;
-    ops.map(stream, {.op = kernels::MapOp::kAdd,
-                     .x = to,
-                     .y = add,
-                     .out = to,
-                     .n_rows = n,
-                     .n = weights.n_out,
-                     .x_stride = weights.n_out,
-                     .y_stride = 0,
-                     .out_stride = weights.n_out});
+    if (add != nullptr) ops.map(stream, kernels::add_bias(to, add, n, weights.n_out));
   });
 }
 

@@ -71,21 +71,8 @@ std::string text_of(Dtype dtype) {
 // A view of memory that nobody writes to; tensors have no const.
 specd_tensor view_of(const void* data, Dtype dtype, std::span<const int64_t> shape, bool on_device,
                      int32_t device_index) {
-  specd_tensor tensor = host_tensor(const_cast<void*>(data), dtype.code, dtype.bits, {});
-  tensor.rank = static_cast<uint32_t>(shape.size());
-  // Unsigned, and 0 when a size is, whose other sizes may be anything.
-  uint64_t elements = std::find(shape.begin(), shape.end(), 0) == shape.end() ? 1 : 0;
-  for (size_t axis = shape.size(); axis-- > 0;) {
-    tensor.shape[axis] = shape[axis];
-    tensor.stride[axis] = static_cast<int64_t>(elements);
-    elements *= static_cast<uint64_t>(shape[axis]);
-  }
-  tensor.byte_capacity = elements * (dtype.bits / 8);
-  if (on_device) {
-    tensor.device_type = SPECD_DEV_CUDA;
-    tensor.device_index = device_index;
-  }
-  return tensor;
+  const specd_tensor tensor = host_tensor(const_cast<void*>(data), dtype.code, dtype.bits, shape);
+  return on_device ? in_device_memory(tensor, device_index) : tensor;
 }
 
 std::string where_of(const specd_weights& weights, const std::string& name) {
@@ -393,12 +380,13 @@ specd_status WeightService::matrix(specd_owner* owner, const specd_weights* weig
                     "weights.matrix: not weights that this instance has open");
     }
   }
-  id += ":" + std::to_string(weights->file->number());
+  id += ":" + std::to_string(weights->file->number()) + ":" + std::to_string(n_out) + ":" +
+        std::to_string(n_in);
   for (uint32_t i = 0; i < n; ++i) {
     if (names[i] == nullptr)
       return refuse(nullptr, SPECD_E_INVALID, "weights.matrix: a name is null");
     own_names.emplace_back(names[i], strnlen(names[i], kTensorNameBytesMax));
-    id += "\n" + own_names.back();
+    id += '\0' + own_names.back();  // which a name cannot contain
   }
   const Checkpoint::Tensors& all = weights->file->checkpoint().tensors();
   const auto first = all.find(own_names.front());

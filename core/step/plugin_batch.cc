@@ -9,10 +9,7 @@ namespace specd {
 specd_tensor tensor_of(const Device& device, bool on_device, const Column<int32_t>& column,
                        std::initializer_list<int64_t> shape) {
   if (!on_device) return host_i32(column.host, shape);
-  specd_tensor tensor = host_i32(column.device, shape);
-  tensor.device_type = SPECD_DEV_CUDA;
-  tensor.device_index = device.index();
-  return tensor;
+  return in_device_memory(host_i32(column.device, shape), device.index());
 }
 
 PluginBatch::PluginBatch(const Members& members, uint64_t step_id) {

@@ -149,11 +149,7 @@ class Update {
     specd_tensor tensor = host_tensor(const_cast<T*>(data), code, 32, {n, width});
     tensor.stride[0] = stride;
     tensor.byte_capacity = column.bytes();
-    if (on_device) {
-      tensor.device_type = SPECD_DEV_CUDA;
-      tensor.device_index = step_.device.index();
-    }
-    return tensor;
+    return on_device ? in_device_memory(tensor, step_.device.index()) : tensor;
   }
 
   Status call_drafter(const Rows& rows, const Columns& columns, PluginBatch& batch) {

@@ -97,7 +97,7 @@ TEST_P(Elementwise, a_bias_joins_every_row) {
     for (size_t i = 0; i < x.size(); ++i) expected[i] = expected[i] + bias[i % bias.size()];
     WorkerPool pool(3);
     CpuStream stream(pool);
-    ops().map(stream, {MapOp::kAdd, x.data(), bias.data(), x.data(), 5, n, n, 0, n});
+    ops().map(stream, add_bias(x.data(), bias.data(), 5, n));
     EXPECT_EQ(first_difference(x, expected), -1);
   }
 }

@@ -204,6 +204,10 @@ TEST_F(WeightsTest, a_matrix_of_two_tensors_multiplies_as_they_do_and_is_made_on
       }
     }
   }
+  // That it is there does not let the same names pass for another shape.
+  EXPECT_EQ(matrix(of, {"q", "k"}, 5, 21, &again).first, SPECD_E_DATA);
+  EXPECT_EQ(matrix(of, {"q", "k"}, 6, 20, &again).first, SPECD_E_DATA);
+  EXPECT_EQ(again, nullptr);
   // Another instance shares it, and is charged as well.
   specd_owner other;
   other.quota_bytes = 1000;

@@ -36,6 +36,19 @@ struct MapArgs {
   int64_t x_stride = 0, y_stride = 0, out_stride = 0;
 };
 
+// x[r] += bias, for dense rows.
+inline MapArgs add_bias(float* x, const float* bias, int32_t n_rows, int32_t n) {
+  return {.op = MapOp::kAdd,
+          .x = x,
+          .y = bias,
+          .out = x,
+          .n_rows = n_rows,
+          .n = n,
+          .x_stride = n,
+          .y_stride = 0,
+          .out_stride = n};
+}
+
 // to[to_row[i]] = from[from_row[i]] for rows of n elements of 32 bits, strides in elements; a null
 // list means row i. A row outside [0, from_rows) or [0, to_rows) is skipped. No row is written twice
 // and none is read that is written.
