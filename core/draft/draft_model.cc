@@ -59,9 +59,11 @@ std::unique_ptr<DraftModel> check_draft_model(const std::string& name, const std
   model->name = name;
   model->path = path;
   model->kv_dtype = kv_dtype;
+  model->kv.owner = "draft model '" + name + "'";
   model->target_vocab_size = target.config.vocab_size;
   const auto check = [&]() -> Status {
     SPECD_TRY(model->config, load_model_config(path));
+    model->kv.positions_max = model->config.max_positions;
     SPECD_OK_OR_RETURN(load_eos_tokens(path, model->config.vocab_size, model->config.eos_tokens));
     SPECD_TRY(const auto tokenizer, Tokenizer::load(path + "/tokenizer.json"));
     SPECD_OK_OR_RETURN(check_vocabulary(path, model->config, *tokenizer));
@@ -80,7 +82,7 @@ std::unique_ptr<DraftModel> check_draft_model(const std::string& name, const std
 void load_draft_model(DraftModel& model, Device& device, const KvStore& pages, int32_t rows_max,
                       int32_t outputs_max, const std::function<void(double)>& progress) {
   const auto load = [&]() -> Status {
-    SPECD_TRY(model.kv, KvStore::inside(pages, model.config, model.kv_dtype));
+    SPECD_TRY(model.kv.store, KvStore::inside(pages, model.config, model.kv_dtype));
     SPECD_TRY(model.transformer,
               Transformer::load(device, model.path, model.config, rows_max, outputs_max, progress));
     return Status();

@@ -6,11 +6,10 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "core/base/status.h"
-#include "core/model/kv_store.h"
+#include "core/draft/draft_kv.h"
 #include "core/model/model_config.h"
 #include "core/model/model_facts.h"
 #include "core/model/transformer.h"
@@ -27,11 +26,10 @@ struct DraftModel {
   ModelFacts facts;
   int32_t target_vocab_size = 0;
   std::unique_ptr<Transformer> transformer;  // null when the model was checked but not loaded
-  std::optional<KvStore> kv;                 // set together with `transformer`
+  DraftKv kv;                                // its store is set together with `transformer`
   int32_t rows_max = 0, outputs_max = 0;     // per forward
 
   // Written by the step thread, read by reports.
-  std::atomic<int32_t> pages_held{0};
   std::atomic<uint64_t> forwards{0}, rows{0}, forward_ns{0};
 };
 

@@ -17,8 +17,24 @@ int64_t source_of(const DraftRequest& request, uint32_t r) {
 Status beyond(const DraftModel& model) {
   return Status(Code::kUnsupported,
                 "draft model '" + model.name + "' cannot follow the text: it supports " +
-                    std::to_string(model.config.max_positions) + " tokens with ids below " +
+                    std::to_string(model.kv.positions_max) + " tokens with ids below " +
                     std::to_string(model.config.vocab_size));
+}
+
+// Whether the model can be fed these tokens.
+Status check_tokens(const DraftModel& model, const int32_t* tokens, uint32_t n) {
+  for (uint32_t r = 0; r < n; ++r) {
+    const std::string token = "token " + std::to_string(tokens[r]);
+    if (tokens[r] >= 0 && tokens[r] < model.config.vocab_size) continue;
+    if (tokens[r] < 0 || tokens[r] >= model.target_vocab_size) {
+      return Status(Code::kInvalidArgument,
+                    token + ", expected 0.." + std::to_string(model.target_vocab_size - 1));
+    }
+    return Status(Code::kUnsupported, token + " is not in the vocabulary of draft model '" +
+                                          model.name + "', which ends at " +
+                                          std::to_string(model.config.vocab_size));
+  }
+  return Status();
 }
 
 }  // namespace
@@ -45,6 +61,13 @@ void DraftFeed::start_over(DraftUse& use, std::span<const uint64_t> seq_id) {
   }
 }
 
+// DraftSessions::extend() for tokens that the model must know.
+Status DraftFeed::extend(DraftUse& use, uint64_t seq_id, const int32_t* tokens,
+                         const int32_t* parents, uint32_t n) {
+  if (tokens != nullptr) SPECD_OK_OR_RETURN(check_tokens(*use.model, tokens, n));
+  return sessions_.extend(use, seq_id, tokens, parents, n);
+}
+
 Status DraftFeed::forward(const std::shared_ptr<DraftUse>& use, const DraftBatch& batch,
                           const DraftRequest& request, std::span<Status> of) {
   sessions_.protect(batch.step_id);
@@ -59,9 +82,8 @@ Status DraftFeed::forward(const std::shared_ptr<DraftUse>& use, const DraftBatch
     for (uint32_t r = begin; !on_device && r < end; ++r) {
       tokens_.push_back(*request.token.element(source_of(request, r)));
     }
-    of[s] =
-        sessions_.extend(*use, batch.seq_id[s], on_device ? nullptr : tokens_.data(),
-                         request.parent == nullptr ? nullptr : request.parent + begin, end - begin);
+    of[s] = extend(*use, batch.seq_id[s], on_device ? nullptr : tokens_.data(),
+                   request.parent == nullptr ? nullptr : request.parent + begin, end - begin);
     const bool ok = of[s].ok();
     const int32_t first =
         ok ? use->sessions.at(batch.seq_id[s]).n_rows() - static_cast<int32_t>(end - begin) : 0;
@@ -92,15 +114,15 @@ DraftFeed::Fed DraftFeed::feed_text(DraftUse& use, uint64_t seq_id, std::span<co
   DraftSession& session = use.sessions[seq_id];
   const auto length = static_cast<int32_t>(text.size());
   Fed fed;
-  if (session.is_beyond || length > use.model->config.max_positions) {
+  if (session.is_beyond || length > use.model->kv.positions_max) {
     fed.status = beyond(*use.model);
   } else {
     fed.missing = trim(use, session, text);
     fed.n_rows = fed.missing <= kSteadyRows ? fed.missing : std::min(fed.missing, rows_left);
     session.kept = length - fed.missing;
     if (fed.n_rows > 0) {
-      fed.status = sessions_.extend(use, seq_id, text.data() + session.kept, nullptr,
-                                    static_cast<uint32_t>(fed.n_rows));
+      fed.status = extend(use, seq_id, text.data() + session.kept, nullptr,
+                          static_cast<uint32_t>(fed.n_rows));
     } else if (fed.missing > 0 && session.pool_pages.empty()) {
       use.sessions.erase(seq_id);
     }

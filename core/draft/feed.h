@@ -66,6 +66,8 @@ class DraftFeed final {
     Status status;
   };
   Fed feed_text(DraftUse& use, uint64_t seq_id, std::span<const int32_t> text, int32_t rows_left);
+  Status extend(DraftUse& use, uint64_t seq_id, const int32_t* tokens, const int32_t* parents,
+                uint32_t n);
   Status compute(const std::shared_ptr<DraftUse>& use, const DraftBatch& batch,
                  const DraftRequest& request);
 

@@ -6,6 +6,7 @@
 
 #include "core/base/check.h"
 #include "core/base/clock.h"
+#include "core/draft/columns.h"
 
 namespace specd {
 namespace {
@@ -15,8 +16,8 @@ constexpr uint64_t kBlocks = 4;
 
 // Limits of one forward: the pages of one sequence, and the rows of all tails.
 int64_t table_max(const DraftModel& model) {
-  return pages_for(int64_t{model.config.max_positions} + kDraftTailMax) +
-         model.kv->parts_per_page();
+  return pages_for(int64_t{model.kv.positions_max} + kDraftTailMax) +
+         model.kv.store->parts_per_page();
 }
 int64_t tail_max(const DraftModel& model) {
   return std::max<int64_t>(2 * kDraftTailMax, int64_t{16} * model.rows_max);
@@ -78,28 +79,11 @@ void DraftForward::move(const DraftModel& model, const KvMoves& moves) {
   for (size_t done = 0; done < n_moves && failed_.ok(); done += at_once) {
     const KvMoves part = moves.part(done, std::min(at_once, n_moves - done));
     if (!make_room_for(2 * Staging::bytes_of<int32_t>(part.from.size()))) return;
-    model.kv->move(device_, staging_, part);
+    model.kv.store->move(device_, staging_, part);
   }
 }
 
 // ---- rows ------------------------------------------------------------------------------------
-
-void DraftForward::add_row(const DraftSession& session, int32_t row, int32_t table) {
-  const bool in_place = session.in_place(row);
-  const int32_t position = session.kept + session.depth[to_size(row)];
-  rows_.token.push_back(std::max(session.token[to_size(row)], 0));
-  rows_.position.push_back(position);
-  rows_.slot.push_back(session.table.physical(session.kept + row));
-  rows_.span.push_back(in_place ? position + 1 : session.kept);
-  rows_.table.push_back(table);
-  const auto tail_begin = static_cast<ptrdiff_t>(rows_.tail.size());
-  rows_.tail_begin.push_back(static_cast<int32_t>(tail_begin));
-  if (in_place) return;
-  for (int32_t each = row; each >= 0; each = session.parent[to_size(each)]) {
-    rows_.tail.push_back(session.table.physical(session.kept + each));
-  }
-  std::reverse(rows_.tail.begin() + tail_begin, rows_.tail.end());
-}
 
 void DraftForward::compute(const std::shared_ptr<DraftUse>& use, const DraftBatch& batch,
                            const std::vector<DraftRow>& rows, Strided<const int32_t> tokens,
@@ -134,7 +118,7 @@ void DraftForward::compute(const std::shared_ptr<DraftUse>& use, const DraftBatc
       rows_.pages.insert(rows_.pages.end(), session->table.pages.begin(),
                          session->table.pages.end());
     }
-    add_row(*session, each.row, table);
+    add_session_row(*session, each.row, table, rows_);
     if (each.output >= 0) {
       rows_.logits_rows.push_back(rows_.n_rows() - 1);
       ++n_outputs;
@@ -222,7 +206,7 @@ void DraftForward::flush(const Call& call) {
                                                    .otherwise = 0});
       staging_.download(columns.token);
     }
-    if (columns.n_rows > 0) model.transformer->forward(columns, *model.kv);
+    if (columns.n_rows > 0) model.transformer->forward(columns, *model.kv.store);
     through_host ? copy_outputs(call, draw_column) : write_outputs(call, draw_column);
   }
   model.forward_ns += now_ns() - start;

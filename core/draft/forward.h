@@ -15,6 +15,7 @@
 
 #include "core/device/device.h"
 #include "core/device/staging.h"
+#include "core/draft/draft_model.h"
 #include "core/draft/session.h"
 #include "core/model/transformer.h"
 #include "specd/kernels/draw.h"
@@ -112,7 +113,6 @@ class DraftForward final {
     Strided<const int32_t> tokens;
     const DraftOutputs& outputs;
   };
-  void add_row(const DraftSession& session, int32_t row, int32_t table);
   void flush(const Call& call);
   bool make_room_for(uint64_t bytes);
   void write_outputs(const Call& call, const Column<kernels::DrawRow>& draws);

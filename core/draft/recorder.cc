@@ -10,7 +10,9 @@ namespace specd {
 void DraftRecorder::watch(ModelRecord* record, bool capturing) {
   record_ = record;
   is_capturing_ = capturing;
-  forward_.set_mode(capturing ? DraftForward::Mode::kCapture : DraftForward::Mode::kSubmit);
+  const auto mode = capturing ? DraftForward::Mode::kCapture : DraftForward::Mode::kSubmit;
+  forward_.set_mode(mode);
+  kv_feed_.set_mode(mode, record != nullptr);
 }
 
 // ---- recording -------------------------------------------------------------------------------
@@ -25,13 +27,21 @@ ModelRecord::Call* DraftRecorder::note(const std::shared_ptr<DraftUse>& use,
   return &noted;
 }
 
+namespace {
+
+void note_offsets(ModelRecord::Call& noted, std::span<const uint32_t> row_offsets) {
+  noted.row_offsets.assign(row_offsets.begin(), row_offsets.end());
+  for (size_t s = 0; s + 1 < row_offsets.size(); ++s) {
+    noted.n_rows.push_back(row_offsets[s + 1] - row_offsets[s]);
+  }
+}
+
+}  // namespace
+
 Status DraftRecorder::forward(const std::shared_ptr<DraftUse>& use, const DraftBatch& batch,
                               const DraftRequest& request, std::span<Status> of) {
   if (ModelRecord::Call* noted = note(use, request); noted != nullptr) {
-    noted->row_offsets.assign(request.row_offsets.begin(), request.row_offsets.end());
-    for (size_t s = 0; s < batch.seq_id.size(); ++s) {
-      noted->n_rows.push_back(request.row_offsets[s + 1] - request.row_offsets[s]);
-    }
+    note_offsets(*noted, request.row_offsets);
     for (uint32_t r = 0; r < request.row_offsets.back(); ++r) {
       noted->token_at.push_back(request.token_at == nullptr ? r : request.token_at[r]);
     }
@@ -45,11 +55,35 @@ Status DraftRecorder::forward(const std::shared_ptr<DraftUse>& use, const DraftB
 Status DraftRecorder::follow(const std::shared_ptr<DraftUse>& use, const DraftBatch& batch,
                              const DraftRequest& request, std::span<Status> of) {
   ModelRecord::Call* noted = note(use, request);
-  if (noted != nullptr) noted->follow = true;
+  if (noted != nullptr) noted->kind = ModelRecord::Call::Kind::kFollow;
   Status status =
       feed_.follow(use, batch, request, of, noted == nullptr ? nullptr : &noted->n_rows);
   if (!forward_.was_in_one_piece()) note_unrepeatable();
   return status;
+}
+
+Status DraftRecorder::rows(const std::shared_ptr<KvUse>& use, const DraftBatch& batch,
+                           const KvRequest& request, std::span<Status> of) {
+  if (record_ != nullptr) {
+    ModelRecord::Call& noted = record_->calls.emplace_back();
+    noted.kind = ModelRecord::Call::Kind::kRows;
+    noted.use = use;
+    note_offsets(noted, request.row_offsets);
+    noted.output_rows.assign(request.query_rows.begin(), request.query_rows.end());
+    noted.is_block = request.is_block;
+    if (request.parent != nullptr) {
+      noted.parent.assign(request.parent, request.parent + request.row_offsets.back());
+    }
+  }
+  return kv_feed_.rows(use, batch, request, of);
+}
+
+Result<const kernels::DrawRow*> DraftRecorder::draws(const DraftBatch& batch) {
+  if (record_ != nullptr) {
+    ModelRecord::Call& noted = record_->calls.emplace_back();
+    noted.kind = ModelRecord::Call::Kind::kDraws;
+  }
+  return kv_feed_.draws(batch);
 }
 
 // ---- repeating -------------------------------------------------------------------------------
@@ -61,11 +95,15 @@ std::optional<std::vector<uint64_t>> DraftRecorder::reserve(const ModelRecord& r
   std::vector<DraftUse*> seen;
   std::vector<uint64_t> layout;
   for (const ModelRecord::Call& each : record.calls) {
+    if (each.kind == ModelRecord::Call::Kind::kDraws) continue;
     const std::shared_ptr<DraftUse> use = each.use.lock();
     if (use == nullptr) return std::nullopt;
     if (std::find(seen.begin(), seen.end(), use.get()) == seen.end()) {
       seen.push_back(use.get());
-      if (!each.follow || !reserve_model(record, each, *use, batch)) return std::nullopt;
+      const bool is_reserved = each.kind == ModelRecord::Call::Kind::kRows
+                                   ? reserve_rows(record, *use, batch)
+                                   : reserve_model(record, each, *use, batch);
+      if (!is_reserved) return std::nullopt;
     }
     uint64_t n_pages = 0;
     for (size_t s = 0; s < batch.seq_id.size(); ++s) {
@@ -77,6 +115,7 @@ std::optional<std::vector<uint64_t>> DraftRecorder::reserve(const ModelRecord& r
     }
     layout.push_back(std::bit_ceil(n_pages));
   }
+  layout.push_back(kv_feed_.layout());
   layout.push_back(forward_.columns_used());
   if (forward_.has_failed()) return std::nullopt;  // the drafter's next call returns the error
   return layout;
@@ -85,6 +124,7 @@ std::optional<std::vector<uint64_t>> DraftRecorder::reserve(const ModelRecord& r
 // Takes the pages that all calls of `record` to one model need.
 bool DraftRecorder::reserve_model(const ModelRecord& record, const ModelRecord::Call& first,
                                   DraftUse& use, const DraftBatch& batch) {
+  if (first.kind != ModelRecord::Call::Kind::kFollow) return false;
   const ModelConfig& config = use.model->config;
   for (size_t s = 0; s < batch.seq_id.size(); ++s) {
     const auto found = use.sessions.find(batch.seq_id[s]);
@@ -98,30 +138,67 @@ bool DraftRecorder::reserve_model(const ModelRecord& record, const ModelRecord::
     }
     auto rows = static_cast<int64_t>(text.size());
     for (const ModelRecord::Call& each : record.calls) {
-      if (!each.follow && each.use.lock().get() == &use) rows += each.n_rows[s];
+      const bool is_forward = each.kind == ModelRecord::Call::Kind::kForward;
+      if (is_forward && each.use.lock().get() == &use) rows += each.n_rows[s];
     }
-    if (rows > config.max_positions || !sessions_.take_pages(use, session, rows)) return false;
+    if (rows > use.kv->positions_max || !sessions_.take_pages(use, session, rows)) return false;
     session.last_step = batch.step_id;
   }
   return true;
 }
 
+// Takes the pages for all rows of `record` in one KV.
+bool DraftRecorder::reserve_rows(const ModelRecord& record, DraftUse& use,
+                                 const DraftBatch& batch) {
+  for (size_t s = 0; s < batch.seq_id.size(); ++s) {
+    int64_t rows = 0;
+    for (const ModelRecord::Call& each : record.calls) {
+      if (each.use.lock().get() == &use) rows += each.n_rows[s];
+    }
+    if (rows == 0) continue;
+    const auto found = use.sessions.find(batch.seq_id[s]);
+    // Rows of an earlier round would be ancestors of these.
+    if (found == use.sessions.end() || found->second.n_rows() > 0) return false;
+    DraftSession& session = found->second;
+    rows += session.kept;
+    if (rows > use.kv->positions_max || !sessions_.take_pages(use, session, rows)) return false;
+    session.last_step = batch.step_id;
+  }
+  return true;
+}
+
+Status DraftRecorder::repeat_call(const ModelRecord::Call& call, const DraftBatch& batch,
+                                  std::span<Status> of) {
+  if (call.kind == ModelRecord::Call::Kind::kDraws) return kv_feed_.draws(batch).status();
+  const std::shared_ptr<DraftUse> use = call.use.lock();
+  if (call.kind == ModelRecord::Call::Kind::kRows) {
+    return kv_feed_.rows(std::static_pointer_cast<KvUse>(use), batch,
+                         {.row_offsets = call.row_offsets,
+                          .parent = call.parent.empty() ? nullptr : call.parent.data(),
+                          .query_rows = call.output_rows,
+                          .is_block = call.is_block},
+                         of);
+  }
+  DraftRequest request;
+  request.row_offsets = call.row_offsets;
+  request.output_rows = call.output_rows;
+  request.token_at = call.token_at.data();
+  request.token.stride = call.token_stride;
+  request.outputs.on_device = true;
+  return call.kind == ModelRecord::Call::Kind::kFollow
+             ? feed_.follow(use, batch, request, of, nullptr)
+             : feed_.forward(use, batch, request, of);
+}
+
 void DraftRecorder::repeat(const ModelRecord& record, const DraftBatch& batch) {
   forward_.set_mode(DraftForward::Mode::kRepeat);
+  kv_feed_.set_mode(DraftForward::Mode::kRepeat, true);
   std::vector<Status> of(batch.seq_id.size());
   for (const ModelRecord::Call& each : record.calls) {
-    DraftRequest request;
-    request.row_offsets = each.row_offsets;
-    request.output_rows = each.output_rows;
-    request.token_at = each.token_at.data();
-    request.token.stride = each.token_stride;
-    request.outputs.on_device = true;
-    const std::shared_ptr<DraftUse> use = each.use.lock();
-    const Status done = each.follow ? feed_.follow(use, batch, request, of, nullptr)
-                                    : feed_.forward(use, batch, request, of);
-    SPECD_CHECK(done.ok(), "reserve() guarantees success");
+    SPECD_CHECK(repeat_call(each, batch, of).ok(), "reserve() guarantees success");
   }
   forward_.set_mode(DraftForward::Mode::kSubmit);
+  kv_feed_.set_mode(DraftForward::Mode::kSubmit, false);
 }
 
 }  // namespace specd

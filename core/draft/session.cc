@@ -9,29 +9,13 @@ namespace {
 
 // Pages of the pool that the session lacks for `rows` kept tokens and rows in all.
 int32_t pages_missing(const DraftUse& use, const DraftSession& session, int64_t rows) {
-  const int32_t parts = use.model->kv->parts_per_page();
+  const int32_t parts = use.kv->store->parts_per_page();
   const int32_t missing = pages_for(rows) - static_cast<int32_t>(session.table.pages.size());
   return missing <= 0 ? 0 : (missing + parts - 1) / parts;
 }
 
-// Whether the model can be fed these tokens.
-Status check_tokens(const DraftModel& model, const int32_t* tokens, uint32_t n) {
-  for (uint32_t r = 0; r < n; ++r) {
-    const std::string token = "token " + std::to_string(tokens[r]);
-    if (tokens[r] >= 0 && tokens[r] < model.config.vocab_size) continue;
-    if (tokens[r] < 0 || tokens[r] >= model.target_vocab_size) {
-      return Status(Code::kInvalidArgument,
-                    token + ", expected 0.." + std::to_string(model.target_vocab_size - 1));
-    }
-    return Status(Code::kUnsupported, token + " is not in the vocabulary of draft model '" +
-                                          model.name + "', which ends at " +
-                                          std::to_string(model.config.vocab_size));
-  }
-  return Status();
-}
-
 // Adds one row, or returns why it is not allowed.
-Status add_row(const DraftModel& model, DraftSession& session, int32_t parent, int32_t token) {
+Status add_row(const DraftKv& kv, DraftSession& session, int32_t parent, int32_t token) {
   const int32_t row = session.n_rows();
   if (parent < -1 || parent >= row) {
     return Status(Code::kInvalidArgument, "row " + std::to_string(row) +
@@ -39,10 +23,10 @@ Status add_row(const DraftModel& model, DraftSession& session, int32_t parent, i
                                               ", expected -1.." + std::to_string(row - 1));
   }
   const int32_t depth = parent < 0 ? 0 : session.depth[to_size(parent)] + 1;
-  if (session.kept + depth >= model.config.max_positions) {
+  if (session.kept + depth >= kv.positions_max) {
     return Status(Code::kUnsupported, "position " + std::to_string(session.kept + depth) +
-                                          " is beyond the context of draft model '" + model.name +
-                                          "', " + std::to_string(model.config.max_positions));
+                                          " is beyond the context of " + kv.owner + ", " +
+                                          std::to_string(kv.positions_max));
   }
   if (depth != row && depth >= kDraftTailMax) {
     return Status(Code::kInvalidArgument, "more than " + std::to_string(kDraftTailMax) +
@@ -90,7 +74,7 @@ void DraftSessions::release(DraftUse& use, uint64_t seq_id) {
 int32_t DraftSessions::give_back(DraftUse& use, DraftSession& session) {
   const auto n = static_cast<int32_t>(session.pool_pages.size());
   pool_.release(session.pool_pages);
-  use.model->pages_held -= n;
+  use.kv->pages_held -= n;
   session = DraftSession();
   return n;
 }
@@ -145,7 +129,7 @@ bool DraftSessions::take_pages(DraftUse& use, DraftSession& session, int64_t row
   const int32_t n = pages_missing(use, session, rows);
   if (n <= 0) return true;
   const size_t first = session.pool_pages.size();
-  const int32_t parts = use.model->kv->parts_per_page();
+  const int32_t parts = use.kv->store->parts_per_page();
   // Without memory for the tables no page may be taken.
   session.pool_pages.reserve(first + static_cast<size_t>(n));
   session.table.pages.reserve(session.table.pages.size() + static_cast<size_t>(n * parts));
@@ -159,7 +143,7 @@ bool DraftSessions::take_pages(DraftUse& use, DraftSession& session, int64_t row
       session.table.pages.push_back(session.pool_pages[i] * parts + j);
     }
   }
-  use.model->pages_held += n;
+  use.kv->pages_held += n;
   return true;
 }
 
@@ -172,9 +156,6 @@ int32_t DraftSessions::length(const DraftUse& use, uint64_t seq_id) {
 
 Status DraftSessions::extend(DraftUse& use, uint64_t seq_id, const int32_t* tokens,
                              const int32_t* parents, uint32_t n) {
-  const DraftModel& model = *use.model;
-  if (tokens != nullptr) SPECD_OK_OR_RETURN(check_tokens(model, tokens, n));
-
   DraftSession& session = use.sessions[seq_id];
   const int32_t n_before = session.n_rows();
   const auto undo = [&](Status status) {
@@ -184,14 +165,14 @@ Status DraftSessions::extend(DraftUse& use, uint64_t seq_id, const int32_t* toke
     if (session.pool_pages.empty()) use.sessions.erase(seq_id);
     return status;
   };
-  const int64_t rows_max = int64_t{model.config.max_positions} + kDraftTailMax;
+  const int64_t rows_max = int64_t{use.kv->positions_max} + kDraftTailMax;
   if (int64_t{n_before} + n > rows_max) {
     return undo(Status(Code::kInvalidArgument,
                        "the round has more than " + std::to_string(rows_max) + " rows"));
   }
   for (uint32_t r = 0; r < n; ++r) {
     const int32_t parent = parents == nullptr ? session.n_rows() - 1 : parents[r];
-    Status added = add_row(model, session, parent, tokens == nullptr ? -1 : tokens[r]);
+    Status added = add_row(*use.kv, session, parent, tokens == nullptr ? -1 : tokens[r]);
     if (!added.ok()) return undo(std::move(added));
   }
   const int64_t rows = int64_t{session.kept} + session.n_rows();

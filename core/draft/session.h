@@ -1,5 +1,5 @@
-// Sessions of draft models: the rows of a sequence that a draft model has computed, and their KV
-// pages.
+// Sessions: the rows of a sequence that a draft model, or a plugin with layers of its own, has
+// computed, and their KV pages.
 //
 //   kept tokens at positions [0, kept), then the round's rows: a tree below the last kept token
 //
@@ -19,7 +19,7 @@
 #include "core/base/mutex.h"
 #include "core/base/status.h"
 #include "core/base/to_size.h"
-#include "core/draft/draft_model.h"
+#include "core/draft/draft_kv.h"
 #include "core/kv/block_table.h"
 #include "core/kv/page_pool.h"
 
@@ -30,7 +30,7 @@ inline constexpr int32_t kDraftTailMax = 1024;
 
 struct DraftSession {
   std::vector<int32_t> pool_pages;
-  BlockTable table;  // the draft model's pages inside them
+  BlockTable table;  // the pages of `kv` inside them
   int32_t kept = 0;  // tokens at positions [0, kept), in slots of the same numbers
   // Row i of the round is in slot kept + i, at position kept + depth[i]. Parent -1 = the last kept
   // token. Token -1 = only the device knows it, until DraftForward::passed().
@@ -51,9 +51,13 @@ struct DraftSession {
   bool in_place(int32_t row) const { return depth[to_size(row)] == row; }
 };
 
-// One drafter's use of a draft model. It is closed when only DraftSessions still owns it.
+struct DraftModel;
+
+// One drafter's use of a draft model, or of KV for its own layers. It is closed when only
+// DraftSessions still owns it.
 struct DraftUse {
-  DraftModel* model = nullptr;
+  DraftKv* kv = nullptr;
+  DraftModel* model = nullptr;                          // null = the plugin computes the rows
   std::unordered_map<uint64_t, DraftSession> sessions;  // by seq_id
 };
 
@@ -85,9 +89,9 @@ class DraftSessions final {
 
   static int32_t length(const DraftUse& use, uint64_t seq_id);
 
-  // Adds n rows to the sequence's round, and takes the pages they need. tokens null = only the
-  // device knows them; parents null = each row follows the one before it. Fails with
-  // kInvalidArgument, with kUnsupported when the model can never take the rows, or with kExhausted
+  // Adds n rows to the sequence's round, and takes the pages they need. tokens null = not known
+  // here; parents null = each row follows the one before it. Fails with
+  // kInvalidArgument, with kUnsupported beyond the last position, or with kExhausted
   // when pages are short; then nothing has changed.
   Status extend(DraftUse& use, uint64_t seq_id, const int32_t* tokens, const int32_t* parents,
                 uint32_t n);

@@ -84,7 +84,9 @@ Status Models::open_device(const EngineOptions& options, const ModelConfig& conf
 
 void Models::load_drafts(DraftModels checked, const EngineOptions& options,
                          const ProgressFn& progress) {
-  drafts = std::make_unique<ModelService>(*device, *pages);
+  drafts = std::make_unique<ModelService>(
+      *device, *pages,
+      KvPages{.store = kv.get(), .positions_max = target->config().positions_end()});
   for (std::unique_ptr<DraftModel>& draft : checked) {
     load_draft_model(*draft, *device, *kv, options.step_tokens_max, options.max_sequences,
                      [&](double fraction) {

@@ -112,9 +112,9 @@ std::vector<ModelReport> Engine::draft_models() const {
       report.dtype = dtype_name(model.transformer->weights().dtype);
       report.parameters = model.transformer->weights().parameters;
       report.weight_bytes = model.transformer->weights().held_bytes;
-      report.page_tokens *= model.kv->parts_per_page();
+      report.page_tokens *= model.kv.store->parts_per_page();
     }
-    report.kv_pages_held = model.pages_held;
+    report.kv_pages_held = model.kv.pages_held;
     report.forwards = model.forwards;
     report.rows = model.rows;
     report.forward_ns = model.forward_ns;

@@ -19,6 +19,23 @@ std::string quota_fault(const specd_owner& owner, uint64_t bytes, const char* fu
          " are left; caps.bytes_fixed and bytes_per_seq set the quota";
 }
 
+specd_status check_active(const specd_owner* owner, const char* function) {
+  if (owner != nullptr && owner->device_type != 0) return SPECD_OK;
+  return refuse(nullptr, SPECD_E_PRECONDITION,
+                std::string(function) + ": allowed from activate() on, with an owner");
+}
+
+specd_status check_target(const specd_owner* owner, bool is_loaded, const Device& device,
+                          const char* function) {
+  if (const specd_status status = check_active(owner, function); status != SPECD_OK) return status;
+  if (!is_loaded)
+    return refuse(nullptr, SPECD_E_PRECONDITION, std::string(function) + ": no model is loaded");
+  if ((owner->device_type == SPECD_DEV_CUDA) == !device.is_host()) return SPECD_OK;
+  return refuse(nullptr, SPECD_E_UNSUPPORTED,
+                std::string(function) + ": the target is on " + device.name() +
+                    ", where this instance does not work; offer that device in the caps");
+}
+
 namespace {
 
 std::string describe_tensor(const specd_tensor& tensor) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "core/base/mutex.h"
 #include "core/device/device.h"
 #include "core/plugin/instance/host_context.h"
 #include "specd/plugin_api/types.h"
@@ -22,6 +23,39 @@ std::string tensor_fault(const char* name, const specd_tensor* tensor, uint8_t d
 // Empty when the owner's quota has room for `bytes`, else the reason for a refusal.
 std::string quota_fault(const specd_owner& owner, uint64_t bytes, const char* function)
     SPECD_REQUIRES(owner.mutex);
+
+// Refuses a call that needs an instance which has been activated.
+specd_status check_active(const specd_owner* owner, const char* function);
+// Refuses one that works elsewhere than the target, too. `device`: the target's.
+specd_status check_target(const specd_owner* owner, bool is_loaded, const Device& device,
+                          const char* function);
+
+// Bytes that an owner pays before memory is taken, and gets back unless it keeps that.
+class Charge {
+ public:
+  Charge(specd_owner& owner, uint64_t bytes, const char* function) : owner_(owner), bytes_(bytes) {
+    const MutexLock lock(owner.mutex);
+    why_ = quota_fault(owner, bytes, function);
+    if (is_paid()) owner.used_bytes += bytes;
+  }
+  ~Charge() {
+    if (!is_paid() || is_kept_) return;
+    const MutexLock lock(owner_.mutex);
+    owner_.used_bytes -= bytes_;
+  }
+  Charge(const Charge&) = delete;
+  Charge& operator=(const Charge&) = delete;
+
+  bool is_paid() const { return why_.empty(); }
+  const std::string& why() const { return why_; }
+  void keep() { is_kept_ = true; }
+
+ private:
+  specd_owner& owner_;
+  const uint64_t bytes_;
+  bool is_kept_ = false;
+  std::string why_;
+};
 
 // An element of a valid tensor in host memory.
 inline int32_t element(const specd_tensor& tensor, int64_t i) {

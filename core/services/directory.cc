@@ -18,7 +18,7 @@ std::span<const ServiceTable> Services::services() const {
       {SPECD_SERVICE_METRICS, &kMetricsService}, {SPECD_SERVICE_POOL, &kPoolService},
       {SPECD_SERVICE_OPS, &kOpsService},         {SPECD_SERVICE_MODEL, &kModelService},
       {SPECD_SERVICE_PARTS, &kPartsService},     {SPECD_SERVICE_WEIGHTS, &kWeightsService},
-      {SPECD_SERVICE_TARGET, &kTargetService},
+      {SPECD_SERVICE_TARGET, &kTargetService},   {SPECD_SERVICE_KV, &kKvService},
   };
   return all;
 }
@@ -34,6 +34,11 @@ Result<Staging*> ServiceState::results() {
 ServiceState* ServiceState::of(const specd_host* host) {
   const auto* services = dynamic_cast<const Services*>(host_services(host));
   return services == nullptr ? nullptr : services->state_.get();
+}
+
+ModelService* ServiceState::models_of(const specd_host* host) {
+  ServiceState* state = of(host);
+  return state == nullptr ? nullptr : state->models;
 }
 
 }  // namespace specd

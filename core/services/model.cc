@@ -7,7 +7,6 @@
 
 #include "core/base/mutex.h"
 #include "core/base/bad_alloc.h"
-#include "core/request/sampling.h"
 #include "core/services/arguments.h"
 #include "core/services/model_arguments.h"
 #include "core/services/tables.h"
@@ -19,28 +18,6 @@ namespace {
 static_assert(kDraftTailMax == SPECD_MAX_TREE_NODES);
 
 constexpr size_t kNameBytesMax = 256;
-
-specd_status status_of(Code code) {
-  switch (code) {
-    case Code::kOk:
-      return SPECD_OK;
-    case Code::kInvalidArgument:
-      return SPECD_E_INVALID;
-    case Code::kUnsupported:
-      return SPECD_E_UNSUPPORTED;
-    case Code::kExhausted:
-      return SPECD_E_EXHAUSTED;
-    case Code::kDeadlineExceeded:
-      return SPECD_E_DEADLINE;
-    default:
-      return SPECD_E_DEVICE;
-  }
-}
-
-specd_status refuse_capture(specd_call* call, const char* what) {
-  return refuse(call, SPECD_E_PRECONDITION,
-                std::string("model.") + what + ": not allowed while propose() is captured");
-}
 
 }  // namespace
 
@@ -73,6 +50,7 @@ specd_status ModelService::open(specd_owner* owner, const char* name, specd_mode
     }
     auto handle = std::make_shared<specd_model>();
     handle->model = model.get();
+    handle->kv = &model->kv;
     sessions_.open(handle);
     const MutexLock lock(owner->mutex);
     owner->models.emplace(handle.get(), handle);
@@ -114,6 +92,7 @@ std::shared_ptr<specd_model> ModelService::find(specd_call* call, const specd_mo
     *status = refuse(call, SPECD_E_PRECONDITION, name + "allowed only inside begin() to verify()");
     return nullptr;
   }
+  kv_feed_.enter(call->serial);
   sessions_.collect_closed();
   const MutexLock lock(call->owner->mutex);
   const auto found = call->owner->models.find(model);
@@ -132,28 +111,8 @@ std::shared_ptr<specd_model> ModelService::find(specd_call* call, const specd_mo
 // ---- calls of a step -------------------------------------------------------------------------
 
 DraftBatch ModelService::batch_of(const specd_call& call) {
-  const specd_batch& batch = *call.batch;
-  draws_.clear();
-  for (uint32_t s = 0; s < batch.n_seqs; ++s) {
-    draws_.push_back(draw_row(*call.sampling[s]));
-  }
-  of_.assign(batch.n_seqs, Status());
-  DraftBatch all{.step_id = batch.step_id, .seq_id = {batch.seq_id, batch.n_seqs}, .draws = draws_};
-  if (call.committed != nullptr) all.text = *call.committed;
-  return all;
-}
-
-// Reports the results of the call and of its sequences to the plugin.
-specd_status ModelService::finish(specd_call* call, const Status& status,
-                                  specd_status* seq_status) {
-  for (size_t s = 0; s < of_.size(); ++s) {
-    seq_status[s] = status_of(of_[s].code());
-    if (of_[s].message().empty()) continue;
-    report_text(call, static_cast<int32_t>(s), "model: " + of_[s].message());
-  }
-  if (status.ok()) return SPECD_OK;
-  return refuse(call, status.code() == Code::kExhausted ? SPECD_E_EXHAUSTED : SPECD_E_DEVICE,
-                "model: " + status.to_string());
+  of_.assign(call.batch->n_seqs, Status());
+  return draft_batch(call, draws_);
 }
 
 void ModelService::start_over(const specd_call& call, const specd_model* model) {
@@ -173,7 +132,7 @@ specd_status ModelService::length(specd_call* call, const specd_model* model, ui
   const std::shared_ptr<specd_model> handle = find(call, model, "length", &status);
   if (handle == nullptr) return status;
   if (out == nullptr) return refuse(call, SPECD_E_INVALID, "model.length: out is null");
-  if (recorder_.is_capturing()) return refuse_capture(call, "length");
+  if (recorder_.is_capturing()) return refuse_capture(call, "model.length");
   recorder_.note_unrepeatable();
   for (uint32_t s = 0; s < call->batch->n_seqs; ++s) {
     out[s] = static_cast<uint32_t>(DraftSessions::length(*handle, call->batch->seq_id[s]));
@@ -186,32 +145,19 @@ specd_status ModelService::keep(specd_call* call, const specd_model* model, cons
   specd_status status = SPECD_OK;
   const std::shared_ptr<specd_model> handle = find(call, model, "keep", &status);
   if (handle == nullptr) return status;
-  if (recorder_.is_capturing()) return refuse_capture(call, "keep");
+  if (recorder_.is_capturing()) return refuse_capture(call, "model.keep");
   recorder_.note_unrepeatable();
   const specd_batch& batch = *call->batch;
-  const std::string fault = keep_fault(batch.n_seqs, kept, row_offsets, rows);
+  const std::string fault = keep_fault(*call, *handle, kept, row_offsets, rows);
   if (!fault.empty()) return refuse(call, SPECD_E_INVALID, "model.keep: " + fault);
-  const auto path = [&](uint32_t s) {
-    if (row_offsets == nullptr || row_offsets[s] == row_offsets[s + 1]) {
-      return std::span<const uint32_t>();
-    }
-    return std::span(rows + row_offsets[s], rows + row_offsets[s + 1]);
-  };
-  for (uint32_t s = 0; s < batch.n_seqs; ++s) {
-    const Status good = DraftSessions::check_keep(*handle, batch.seq_id[s], kept[s], path(s));
-    if (good.ok()) continue;
-    return refuse(call, SPECD_E_INVALID,
-                  "model.keep: sequence " + std::to_string(s) + ": " + good.message());
-  }
   KvMoves moves;
   for (uint32_t s = 0; s < batch.n_seqs; ++s) {
-    DraftSessions::keep(*handle, batch.seq_id[s], kept[s], path(s), moves);
+    DraftSessions::keep(*handle, batch.seq_id[s], kept[s], kept_path(row_offsets, rows, s), moves);
   }
   forward_.move(*handle->model, moves);
-  of_.clear();
   const Status failed = forward_.take_failure();
   if (!failed.ok()) feed_.start_over(*handle, {batch.seq_id, batch.n_seqs});
-  return finish(call, failed, nullptr);
+  return finish_rows(call, "model", failed, {}, nullptr);
 }
 
 specd_status ModelService::forward(specd_call* call, const specd_model* model,
@@ -223,10 +169,11 @@ specd_status ModelService::forward(specd_call* call, const specd_model* model,
   if (!fault.empty()) return refuse(call, SPECD_E_INVALID, "model.forward: " + fault);
   const DraftRequest request = forward_request(*args, call->batch->n_seqs);
   if (recorder_.is_capturing() && !DraftRecorder::fits_graph(request)) {
-    return refuse_capture(call, "forward with these arguments");
+    return refuse_capture(call, "model.forward", " with these arguments");
   }
   const DraftBatch batch = batch_of(*call);
-  return finish(call, recorder_.forward(handle, batch, request, of_), args->seq_status);
+  return finish_rows(call, "model", recorder_.forward(handle, batch, request, of_), of_,
+                     args->seq_status);
 }
 
 specd_status ModelService::follow(specd_call* call, const specd_model* model,
@@ -241,20 +188,16 @@ specd_status ModelService::follow(specd_call* call, const specd_model* model,
   if (!fault.empty()) return refuse(call, SPECD_E_INVALID, "model.follow: " + fault);
   const DraftRequest request = follow_request(*args);
   if (recorder_.is_capturing() && !DraftRecorder::fits_graph(request)) {
-    return refuse_capture(call, "follow with these arguments");
+    return refuse_capture(call, "model.follow", " with these arguments");
   }
   const DraftBatch batch = batch_of(*call);
-  return finish(call, recorder_.follow(handle, batch, request, of_), args->seq_status);
+  return finish_rows(call, "model", recorder_.follow(handle, batch, request, of_), of_,
+                     args->seq_status);
 }
 
 // ---- the table -------------------------------------------------------------------------------
 
 namespace {
-
-ModelService* models_of(const specd_host* host) {
-  ServiceState* state = ServiceState::of(host);
-  return state == nullptr ? nullptr : state->models;
-}
 
 specd_status model_absent(specd_call* call) {
   return refuse(call, SPECD_E_PRECONDITION, "model/1: this host has no models");
@@ -262,18 +205,19 @@ specd_status model_absent(specd_call* call) {
 
 specd_status model_open(const specd_host* host, specd_owner* owner, const char* name,
                         specd_model** out) {
-  ModelService* models = models_of(host);
+  ModelService* models = ServiceState::models_of(host);
   return models == nullptr ? model_absent(nullptr) : models->open(owner, name, out);
 }
 
 specd_status model_info(const specd_host* host, specd_owner* owner, specd_model* model,
                         specd_target_info* out) {
-  ModelService* models = models_of(host);
+  ModelService* models = ServiceState::models_of(host);
   return models == nullptr ? model_absent(nullptr) : models->info(owner, model, out);
 }
 
 void model_close(const specd_host* host, specd_owner* owner, specd_model* model) noexcept {
-  if (ModelService* models = models_of(host); models != nullptr) models->close(owner, model);
+  if (ModelService* models = ServiceState::models_of(host); models != nullptr)
+    models->close(owner, model);
 }
 
 // Runs `body`, a call on `model`, except for a pool task: a forward needs the pool itself.

@@ -18,6 +18,7 @@
 #include "core/draft/session.h"
 #include "core/kv/page_pool.h"
 #include "core/plugin/instance/host_context.h"
+#include "core/services/kv.h"
 #include "specd/plugin_api/services/model.h"
 
 // A plugin's handle. The owner's map keeps it open. DraftSessions shares it until the step thread
@@ -28,13 +29,19 @@ namespace specd {
 
 class ModelService final {
  public:
-  // Both must outlive this.
-  ModelService(Device& device, PagePool& pool) : sessions_(pool), forward_(device) {}
+  // All must outlive this.
+  ModelService(Device& device, PagePool& pool, const KvPages& pages = {})
+      : sessions_(pool),
+        forward_(device),
+        kv_feed_(device, sessions_),
+        kv_(device, pages, sessions_, kv_feed_, recorder_) {}
 
   // [control] Call before the first open(). The model's status says when there is no memory for its
   // columns.
   void add(std::unique_ptr<DraftModel> model);
   const std::vector<std::unique_ptr<DraftModel>>& models() const { return models_; }
+  // kv/1 over the same pages.
+  KvService& kv() { return kv_; }
 
   // The functions of specd_models.
   specd_status open(specd_owner* owner, const char* name, specd_model** out);
@@ -53,33 +60,44 @@ class ModelService final {
   bool is_capturing() const { return recorder_.is_capturing(); }
   void note_unrepeatable() { recorder_.note_unrepeatable(); }
   std::optional<std::vector<uint64_t>> reserve(const ModelRecord& record, specd_call& call) {
+    kv_feed_.enter(call.serial);
     return recorder_.reserve(record, batch_of(call));
   }
   void repeat(const ModelRecord& record, specd_call& call) {
     recorder_.repeat(record, batch_of(call));
   }
   // [step] Call when the stream has finished all submitted work.
-  void passed() { forward_.passed(); }
+  void passed() {
+    forward_.passed();
+    kv_feed_.passed();
+  }
   // [step] Reserved pages may be reclaimed again.
   void step_is_over() { sessions_.unprotect(); }
 
   // [step] Ends the sequence's sessions.
   void end(uint64_t seq_id) { sessions_.end(seq_id); }
-  // [step] See core/draft/session.h.
-  int32_t n_reclaimable() const { return sessions_.n_reclaimable(); }
-  int32_t reclaim(int32_t n_pages) { return sessions_.reclaim(n_pages); }
+  // [step] See core/draft/session.h. Outside of calls to plugins.
+  int32_t n_reclaimable() {
+    kv_feed_.enter(0);
+    return sessions_.n_reclaimable();
+  }
+  int32_t reclaim(int32_t n_pages) {
+    kv_feed_.enter(0);
+    return sessions_.reclaim(n_pages);
+  }
 
  private:
   std::shared_ptr<specd_model> find(specd_call* call, const specd_model* model,
                                     const char* function, specd_status* status);
   DraftBatch batch_of(const specd_call& call);
-  specd_status finish(specd_call* call, const Status& status, specd_status* seq_status);
 
   std::vector<std::unique_ptr<DraftModel>> models_;
   DraftSessions sessions_;
   DraftForward forward_;
   DraftFeed feed_{sessions_, forward_};
-  DraftRecorder recorder_{sessions_, forward_, feed_};
+  KvFeed kv_feed_;
+  DraftRecorder recorder_{sessions_, forward_, feed_, kv_feed_};
+  KvService kv_;
   // Of the current call, by sequence; members, so that their memory is reused.
   std::vector<kernels::DrawRow> draws_;
   std::vector<Status> of_;

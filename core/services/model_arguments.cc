@@ -1,5 +1,6 @@
 #include "core/services/model_arguments.h"
 
+#include "core/request/sampling.h"
 #include "core/services/arguments.h"
 
 namespace specd {
@@ -8,6 +9,23 @@ namespace {
 constexpr uint32_t kRowsMax = 1u << 24;  // of one call; keeps sums within 32 bits
 
 std::string range_of(int64_t end) { return "0.." + std::to_string(end - 1); }
+
+specd_status status_of(Code code) {
+  switch (code) {
+    case Code::kOk:
+      return SPECD_OK;
+    case Code::kInvalidArgument:
+      return SPECD_E_INVALID;
+    case Code::kUnsupported:
+      return SPECD_E_UNSUPPORTED;
+    case Code::kExhausted:
+      return SPECD_E_EXHAUSTED;
+    case Code::kDeadlineExceeded:
+      return SPECD_E_DEADLINE;
+    default:
+      return SPECD_E_DEVICE;
+  }
+}
 
 // Whether the tensors of a call are in device memory.
 bool on_device(const specd_forward_args& args) {
@@ -102,18 +120,6 @@ std::string token_fault(const specd_forward_args& args, const Device* device) {
   return std::string();
 }
 
-std::string offsets_fault(const uint32_t* offsets, uint32_t n_seqs, uint32_t n_rows) {
-  if (offsets[0] != 0) return "row_offsets[0] is " + std::to_string(offsets[0]) + ", expected 0";
-  for (uint32_t s = 0; s < n_seqs; ++s) {
-    if (offsets[s + 1] < offsets[s]) return "row_offsets decrease at " + std::to_string(s + 1);
-  }
-  if (offsets[n_seqs] != n_rows) {
-    return "row_offsets end at " + std::to_string(offsets[n_seqs]) + ", expected n_rows " +
-           std::to_string(n_rows);
-  }
-  return std::string();
-}
-
 // Checks common to forward() and follow().
 std::string common_fault(const specd_call& call, const specd_forward_args* args,
                          const DraftModel& model, const Device& device) {
@@ -147,6 +153,18 @@ Strided<T> strided(const specd_tensor* tensor) {
 
 }  // namespace
 
+std::string offsets_fault(const uint32_t* offsets, uint32_t n_seqs, uint32_t n_rows) {
+  if (offsets[0] != 0) return "row_offsets[0] is " + std::to_string(offsets[0]) + ", expected 0";
+  for (uint32_t s = 0; s < n_seqs; ++s) {
+    if (offsets[s + 1] < offsets[s]) return "row_offsets decrease at " + std::to_string(s + 1);
+  }
+  if (offsets[n_seqs] != n_rows) {
+    return "row_offsets end at " + std::to_string(offsets[n_seqs]) + ", expected n_rows " +
+           std::to_string(n_rows);
+  }
+  return std::string();
+}
+
 std::string forward_fault(const specd_call& call, const specd_forward_args* args,
                           const DraftModel& model, const Device& device) {
   if (args != nullptr && args->struct_size == sizeof(specd_forward_args) &&
@@ -173,13 +191,26 @@ std::string follow_fault(const specd_call& call, const specd_forward_args* args,
   return std::string();
 }
 
-std::string keep_fault(uint32_t n_seqs, const uint32_t* kept, const uint32_t* row_offsets,
-                       const uint32_t* rows) {
+std::string keep_fault(const specd_call& call, const DraftUse& use, const uint32_t* kept,
+                       const uint32_t* row_offsets, const uint32_t* rows) {
+  const specd_batch& batch = *call.batch;
   if (kept == nullptr) return "kept is null";
-  if (row_offsets == nullptr) return std::string();
-  std::string fault = offsets_fault(row_offsets, n_seqs, row_offsets[n_seqs]);
-  if (!fault.empty()) return fault;
-  return row_offsets[n_seqs] > 0 && rows == nullptr ? "rows is null" : std::string();
+  if (row_offsets != nullptr) {
+    std::string fault = offsets_fault(row_offsets, batch.n_seqs, row_offsets[batch.n_seqs]);
+    if (!fault.empty()) return fault;
+    if (row_offsets[batch.n_seqs] > 0 && rows == nullptr) return "rows is null";
+  }
+  for (uint32_t s = 0; s < batch.n_seqs; ++s) {
+    const Status good =
+        DraftSessions::check_keep(use, batch.seq_id[s], kept[s], kept_path(row_offsets, rows, s));
+    if (!good.ok()) return "sequence " + std::to_string(s) + ": " + good.message();
+  }
+  return std::string();
+}
+
+specd_status refuse_capture(specd_call* call, const char* function, const char* what) {
+  return refuse(call, SPECD_E_PRECONDITION,
+                std::string(function) + what + ": not allowed while propose() is captured");
 }
 
 DraftRequest follow_request(const specd_forward_args& args) {
@@ -206,6 +237,32 @@ DraftRequest forward_request(const specd_forward_args& args, uint32_t n_seqs) {
   request.token_at = args.token_at;
   request.token = strided<const int32_t>(args.token);
   return request;
+}
+
+DraftBatch draft_batch(const specd_call& call, std::vector<kernels::DrawRow>& draws) {
+  const specd_batch& batch = *call.batch;
+  draws.clear();
+  for (uint32_t s = 0; s < batch.n_seqs; ++s) draws.push_back(draw_row(*call.sampling[s]));
+  DraftBatch all{.step_id = batch.step_id, .seq_id = {batch.seq_id, batch.n_seqs}, .draws = draws};
+  if (call.committed != nullptr) all.text = *call.committed;
+  return all;
+}
+
+std::span<const uint32_t> kept_path(const uint32_t* row_offsets, const uint32_t* rows, uint32_t s) {
+  if (row_offsets == nullptr || row_offsets[s] == row_offsets[s + 1]) return {};
+  return {rows + row_offsets[s], rows + row_offsets[s + 1]};
+}
+
+specd_status finish_rows(specd_call* call, const char* service, const Status& status,
+                         std::span<const Status> of, specd_status* seq_status) {
+  for (size_t s = 0; s < of.size(); ++s) {
+    seq_status[s] = status_of(of[s].code());
+    if (of[s].message().empty()) continue;
+    report_text(call, static_cast<int32_t>(s), std::string(service) + ": " + of[s].message());
+  }
+  if (status.ok()) return SPECD_OK;
+  return refuse(call, status.code() == Code::kExhausted ? SPECD_E_EXHAUSTED : SPECD_E_DEVICE,
+                std::string(service) + ": " + status.to_string());
 }
 
 }  // namespace specd

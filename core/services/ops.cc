@@ -2,9 +2,12 @@
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "core/device/staging.h"
 #include "core/services/arguments.h"
+#include "core/services/model_arguments.h"
+#include "core/services/op_call.h"
 #include "core/services/tables.h"
 #include "specd/kernels/ops.h"
 
@@ -13,7 +16,6 @@ namespace {
 
 using kernels::DType;
 
-constexpr int64_t kOpRowsMax = 65535;  // of the ops of a device
 constexpr int64_t kTopKMax = 64;
 
 std::string walk_fault(const specd_walk_args& a, const Device* device) {
@@ -44,114 +46,8 @@ std::string walk_fault(const specd_walk_args& a, const Device* device) {
   return fault;
 }
 
-// One call of an op: finds where it works, and checks its tensors against that place. The first
-// fault stays.
-class OpCall {
- public:
-  // `of`: a tensor that says where the call works.
-  OpCall(const specd_host* host, specd_call* call, const char* name, const specd_tensor* of)
-      : call_(call), name_(name), state_(ServiceState::of(host)) {
-    if (call == nullptr || call->batch == nullptr) {
-      fail(SPECD_E_PRECONDITION, "allowed only inside begin() to verify()");
-    } else if (state_ == nullptr) {
-      fail(SPECD_E_PRECONDITION, "unknown host");
-    } else if (of == nullptr) {
-      fail(SPECD_E_INVALID, "a tensor is null");
-    } else {
-      on_host_ = of->device_type == SPECD_DEV_CPU;
-    }
-  }
-
-  bool ok() const { return status_ == SPECD_OK; }
-  specd_status status() const { return status_; }
-  bool on_host() const { return on_host_; }
-  Device& device() const { return on_host_ ? state_->cpu : state_->device; }
-  ServiceState& state() const { return *state_; }
-  specd_call* call() const { return call_; }
-
-  void fail(specd_status status, const std::string& why) {
-    if (!ok()) return;
-    status_ = status;
-    report_text(call_, -1, std::string("ops.") + name_ + ": " + why);
-  }
-  // `why` gives the text of the fault; it is called only when there is one.
-  template <typename Why>
-  void expect(bool good, Why&& why) {
-    if (ok() && !good) fail(SPECD_E_INVALID, why());
-  }
-  // A tensor of 32-bit elements of this shape; a rank of 1 when columns is 0. Rows must be dense
-  // unless `strided`. Returns its data.
-  void* tensor(const char* what, const specd_tensor* tensor, uint8_t code, int64_t rows,
-               int64_t columns, bool strided = false) {
-    if (!ok()) return nullptr;
-    const uint32_t rank = columns == 0 ? 1 : 2;
-    std::string fault = tensor_fault(what, tensor, code, rank, on_host_ ? nullptr : &device());
-    if (!fault.empty()) {
-      fail(SPECD_E_INVALID, fault);
-      return nullptr;
-    }
-    const bool is_shaped = tensor->shape[0] == rows && (rank == 1 || tensor->shape[1] == columns);
-    const bool is_dense =
-        rank == 1 ? tensor->stride[0] == 1 : strided || rows <= 1 || tensor->stride[0] == columns;
-    expect(is_shaped && is_dense, [&] {
-      return std::string(what) + " has shape [" + std::to_string(tensor->shape[0]) +
-             (rank == 2 ? ", " + std::to_string(tensor->shape[1]) : "") + "], expected [" +
-             std::to_string(rows) + (rank == 2 ? ", " + std::to_string(columns) : "") + "]" +
-             (strided ? "" : ", dense");
-    });
-    return tensor->data;
-  }
-  float* floats(const char* what, const specd_tensor* t, int64_t rows, int64_t columns,
-                bool strided = false) {
-    return static_cast<float*>(tensor(what, t, SPECD_DT_FLOAT, rows, columns, strided));
-  }
-  int32_t* ints(const char* what, const specd_tensor* t, int64_t rows, int64_t columns,
-                bool strided = false) {
-    return static_cast<int32_t*>(tensor(what, t, SPECD_DT_INT, rows, columns, strided));
-  }
-  // The number of rows of a call.
-  int32_t rows(const specd_tensor* of) {
-    if (!ok()) return 0;
-    expect(of->shape[0] >= 0 && of->shape[0] <= kOpRowsMax, [&] {
-      return std::to_string(of->shape[0]) + " rows, expected at most " + std::to_string(kOpRowsMax);
-    });
-    return static_cast<int32_t>(of->shape[0]);
-  }
-  // Elements from the start of one row to that of the next.
-  static int64_t stride(const specd_tensor* tensor) { return tensor->stride[0]; }
-  void apart(const specd_tensor* a, const specd_tensor* b, const char* what) {
-    if (!ok()) return;
-    const auto* from = static_cast<const char*>(a->data);
-    const auto* to = static_cast<const char*>(b->data);
-    expect(from + extent(a) <= to || to + extent(b) <= from,
-           [&] { return std::string(what) + " overlap"; });
-  }
-  // Runs `op`, with the pool and the stream for itself.
-  template <typename Op>
-  specd_status run(Op&& op) {
-    if (!ok()) return status_;
-    const PoolTurn turn(*state_);
-    if (!turn.is_mine()) fail(SPECD_E_PRECONDITION, "called from a pool task");
-    if (ok()) op(device().ops(), device().stream());
-    return status_;
-  }
-
- private:
-  static int64_t extent(const specd_tensor* tensor) {
-    if (tensor->shape[0] == 0) return 0;
-    const int64_t last = (tensor->shape[0] - 1) * tensor->stride[0];
-    return (last + (tensor->rank == 2 ? tensor->shape[1] : 1)) * 4;
-  }
-
-  specd_call* const call_;
-  const char* const name_;
-  ServiceState* const state_;
-  bool on_host_ = true;
-  specd_status status_ = SPECD_OK;
-};
-
 specd_status ops_walk(const specd_host* host, specd_call* call, const specd_walk_args* args) {
-  OpCall op(host, call, "walk", args == nullptr ? nullptr : args->n_nodes);
+  OpCall op(host, call, "ops.walk", args == nullptr ? nullptr : args->n_nodes);
   op.expect(args != nullptr && args->struct_size == sizeof(specd_walk_args), [&] {
     return "args of struct_size " + std::to_string(sizeof(specd_walk_args)) + " expected";
   });
@@ -179,7 +75,7 @@ specd_status ops_walk(const specd_host* host, specd_call* call, const specd_walk
 
 specd_status ops_linear(const specd_host* host, specd_call* call, const specd_matrix* matrix,
                         const specd_tensor* x, const specd_tensor* bias, const specd_tensor* out) {
-  OpCall op(host, call, "linear", x);
+  OpCall op(host, call, "ops.linear", x);
   std::shared_ptr<const specd_matrix> held;
   if (op.ok() && call->owner != nullptr) {
     const MutexLock lock(call->owner->mutex);
@@ -204,7 +100,7 @@ specd_status ops_linear(const specd_host* host, specd_call* call, const specd_ma
 
 specd_status ops_embed(const specd_host* host, specd_call* call, const specd_tensor* table,
                        const specd_tensor* token, const specd_tensor* out) {
-  OpCall op(host, call, "embed", token);
+  OpCall op(host, call, "ops.embed", token);
   op.expect(table != nullptr && out != nullptr, [&] { return std::string("a tensor is null"); });
   if (!op.ok()) return op.status();
   DType dtype = DType::kF32;
@@ -248,7 +144,7 @@ specd_status ops_embed(const specd_host* host, specd_call* call, const specd_ten
 
 specd_status ops_rmsnorm(const specd_host* host, specd_call* call, const specd_tensor* x,
                          const specd_tensor* weight, double eps, const specd_tensor* out) {
-  OpCall op(host, call, "rmsnorm", x);
+  OpCall op(host, call, "ops.rmsnorm", x);
   op.expect(weight != nullptr && out != nullptr, [&] { return std::string("a tensor is null"); });
   op.expect(eps >= 0 && eps <= 1,
             [&] { return "eps is " + std::to_string(eps) + ", expected 0 to 1"; });
@@ -274,7 +170,7 @@ specd_status ops_rmsnorm(const specd_host* host, specd_call* call, const specd_t
 
 specd_status ops_map(const specd_host* host, specd_call* call, uint32_t map, const specd_tensor* x,
                      const specd_tensor* y, const specd_tensor* out) {
-  OpCall op(host, call, "map", x);
+  OpCall op(host, call, "ops.map", x);
   op.expect(map <= SPECD_MAP_SILU_MUL,
             [&] { return "map " + std::to_string(map) + ", expected SPECD_MAP_*"; });
   op.expect((map == SPECD_MAP_SILU) == (y == nullptr),
@@ -305,12 +201,56 @@ specd_status ops_map(const specd_host* host, specd_call* call, uint32_t map, con
   return op.run([&](const kernels::Ops& ops, kernels::Stream& stream) { ops.map(stream, args); });
 }
 
+// Host memory to the device, in stream order.
+specd_status upload_rows(OpCall& op, const specd_host* host, const specd_tensor* from,
+                         const specd_tensor* to) {
+  OpCall source(host, op.call(), "ops.copy", from);
+  const int32_t n = source.rows(from);
+  const int64_t width = from->shape[1];
+  source.expect(width >= 1 && width <= INT32_MAX,
+                [&] { return "rows of " + std::to_string(width) + " elements"; });
+  const uint8_t code = from->dtype_code == SPECD_DT_INT ? SPECD_DT_INT : SPECD_DT_FLOAT;
+  const void* const data = source.tensor("from", from, code, n, width);
+  if (!source.ok()) return source.status();
+  void* const target = op.tensor("to", to, code, to->shape[0], width, true);
+  op.expect(!op.state().is_capturing(), [&] {
+    return std::string("from host memory is not allowed while propose() is captured");
+  });
+  if (op.ok() && op.state().models == nullptr) {
+    op.fail(SPECD_E_PRECONDITION, "this host has no models");
+  }
+  if (!op.ok() || n == 0) return op.status();
+  op.state().note_wait();
+  const uint64_t bytes = static_cast<uint64_t>(n) * static_cast<uint64_t>(width) * 4;
+  const Result<void*> staged = op.state().models->kv().upload(*op.call(), data, bytes);
+  if (!staged.ok()) {
+    op.fail(SPECD_E_EXHAUSTED, staged.status().message());
+    return op.status();
+  }
+  return op.run([&](const kernels::Ops& ops, kernels::Stream& stream) {
+    ops.copy_rows(stream, {.from = staged.value(),
+                           .to = target,
+                           .from_row = nullptr,
+                           .to_row = nullptr,
+                           .n_rows = n,
+                           .n = static_cast<int32_t>(width),
+                           .from_rows = n,
+                           .to_rows = static_cast<int32_t>(to->shape[0]),
+                           .from_stride = width,
+                           .to_stride = OpCall::stride(to)});
+  });
+}
+
 specd_status ops_copy(const specd_host* host, specd_call* call, const specd_tensor* from,
                       const specd_tensor* from_row, const specd_tensor* to,
                       const specd_tensor* to_row) {
-  OpCall op(host, call, "copy", from);
-  op.expect(to != nullptr, [&] { return std::string("to is null"); });
+  OpCall op(host, call, "ops.copy", to);
+  op.expect(from != nullptr, [&] { return std::string("from is null"); });
   if (!op.ok()) return op.status();
+  if (from->device_type == SPECD_DEV_CPU && !op.on_host() && from_row == nullptr &&
+      to_row == nullptr) {
+    return upload_rows(op, host, from, to);
+  }
   const uint8_t code = from->dtype_code == SPECD_DT_INT ? SPECD_DT_INT : SPECD_DT_FLOAT;
   const specd_tensor* listed = from_row != nullptr ? from_row : to_row;
   const int32_t n = op.rows(listed != nullptr ? listed : from);
@@ -336,7 +276,7 @@ specd_status ops_copy(const specd_host* host, specd_call* call, const specd_tens
 
 specd_status ops_topk(const specd_host* host, specd_call* call, const specd_tensor* logits,
                       const specd_tensor* out_index, const specd_tensor* out_logprob) {
-  OpCall op(host, call, "topk", logits);
+  OpCall op(host, call, "ops.topk", logits);
   op.expect(out_index != nullptr, [&] { return std::string("out_index is null"); });
   if (!op.ok()) return op.status();
   const int32_t n = op.rows(logits);
@@ -350,7 +290,7 @@ specd_status ops_topk(const specd_host* host, specd_call* call, const specd_tens
   const float* values = op.floats("logits", logits, n, width);
   const bool through_host = op.ok() && !op.on_host() && out_index->device_type == SPECD_DEV_CPU;
   // The outputs are checked as tensors of the host where they are.
-  OpCall outputs(host, call, "topk", out_index);
+  OpCall outputs(host, call, "ops.topk", out_index);
   OpCall& where = through_host ? outputs : op;
   int32_t* const index = where.ints("out_index", out_index, n, k, true);
   float* const logprob =
@@ -420,12 +360,58 @@ specd_status ops_topk(const specd_host* host, specd_call* call, const specd_tens
   return op.status();
 }
 
+specd_status ops_draw(const specd_host* host, specd_call* call, const specd_draw_args* args) {
+  const bool is_known = args != nullptr && args->struct_size == sizeof(specd_draw_args);
+  OpCall op(host, call, "ops.draw", is_known ? args->logits : nullptr);
+  op.expect(!op.ok() || call->sampling != nullptr,
+            [&] { return std::string("the call has no sampling parameters"); });
+  op.expect(!op.ok() || (args->seq_index != nullptr && args->position != nullptr),
+            [&] { return std::string("seq_index or position is null"); });
+  if (!op.ok()) return op.status();
+  const int32_t n = op.rows(args->logits);
+  const int64_t width = args->logits->shape[1];
+  op.expect(width >= 1 && width <= INT32_MAX,
+            [&] { return "rows of " + std::to_string(width) + " elements"; });
+  op.expect(args->position_offset <= kPositionsMax,
+            [&] { return "position_offset is " + std::to_string(args->position_offset); });
+  const auto n_seqs = static_cast<int32_t>(call->batch->n_seqs);
+  kernels::DrawArgs draw{
+      .logits = op.floats("logits", args->logits, n, width),
+      .row = nullptr,
+      .n_rows = n,
+      .vocab = static_cast<int32_t>(width),
+      .sequence = op.ints("seq_index", args->seq_index, n, 0),
+      .n_sequences = n_seqs,
+      .position = op.ints("position", args->position, n_seqs, 0),
+      .position_offset = static_cast<int32_t>(args->position_offset),
+  };
+  if (args->token_id != nullptr) draw.id = op.ints("token_id", args->token_id, width, 0);
+  if (args->out_index != nullptr) draw.token = op.ints("out_index", args->out_index, n, 0);
+  if (args->out_score != nullptr) {
+    draw.score = op.floats("out_score", args->out_score, n, width);
+    op.apart(args->logits, args->out_score, "logits and out_score");
+  }
+  if (!op.ok()) return op.status();
+  std::vector<kernels::DrawRow> draws;
+  if (op.on_host()) {
+    (void)draft_batch(*call, draws);
+    draw.row = draws.data();
+  } else if (op.state().models == nullptr) {
+    op.fail(SPECD_E_PRECONDITION, "this host has no models");
+  } else {
+    const Result<const kernels::DrawRow*> staged = op.state().models->kv().draws(*call);
+    if (!staged.ok()) op.fail(SPECD_E_EXHAUSTED, staged.status().message());
+    if (staged.ok()) draw.row = staged.value();
+  }
+  return op.run([&](const kernels::Ops& ops, kernels::Stream& stream) { ops.draw(stream, draw); });
+}
+
 }  // namespace
 
 const specd_ops kOpsService = {sizeof(specd_ops),       0,
                                or_exhausted<ops_walk>,  or_exhausted<ops_linear>,
                                or_exhausted<ops_embed>, or_exhausted<ops_rmsnorm>,
                                or_exhausted<ops_map>,   or_exhausted<ops_copy>,
-                               or_exhausted<ops_topk>};
+                               or_exhausted<ops_topk>,  or_exhausted<ops_draw>};
 
 }  // namespace specd

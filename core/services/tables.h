@@ -10,6 +10,7 @@
 #include "core/services/model.h"
 #include "core/services/weights.h"
 #include "specd/plugin_api/host.h"
+#include "specd/plugin_api/services/kv.h"
 #include "specd/plugin_api/services/memory.h"
 #include "specd/plugin_api/services/metrics.h"
 #include "specd/plugin_api/services/model.h"
@@ -42,6 +43,8 @@ struct ServiceState {
 
   // The state of `host`, or null when `host` is not a Services.
   static ServiceState* of(const specd_host* host);
+  // Its models, or null.
+  static ModelService* models_of(const specd_host* host);
 };
 
 // A service as plugins call it. No exception may cross the boundary, so what finds no memory answers
@@ -74,6 +77,7 @@ class PoolTurn {
   bool is_mine_;
 };
 
+extern const specd_kv_api kKvService;
 extern const specd_memory kMemoryService;
 extern const specd_metrics kMetricsService;
 extern const specd_models kModelService;

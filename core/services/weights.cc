@@ -207,40 +207,6 @@ bool is_of(const specd_owner& owner, const specd_weights* weights) SPECD_REQUIRE
                      [&](const auto& each) { return each.get() == weights; });
 }
 
-// Bytes that an owner pays before a copy is made, and gets back unless it keeps the copy.
-class Charge {
- public:
-  Charge(specd_owner& owner, uint64_t bytes, const char* function) : owner_(owner), bytes_(bytes) {
-    const MutexLock lock(owner.mutex);
-    why_ = quota_fault(owner, bytes, function);
-    if (is_paid()) owner.used_bytes += bytes;
-  }
-  ~Charge() {
-    if (!is_paid() || is_kept_) return;
-    const MutexLock lock(owner_.mutex);
-    owner_.used_bytes -= bytes_;
-  }
-  Charge(const Charge&) = delete;
-  Charge& operator=(const Charge&) = delete;
-
-  bool is_paid() const { return why_.empty(); }
-  const std::string& why() const { return why_; }
-  void keep() { is_kept_ = true; }
-
- private:
-  specd_owner& owner_;
-  const uint64_t bytes_;
-  bool is_kept_ = false;
-  std::string why_;
-};
-
-// Refuses a call that needs an instance which has been activated.
-specd_status check_active(const specd_owner* owner, const char* function) {
-  if (owner != nullptr && owner->device_type != 0) return SPECD_OK;
-  return refuse(nullptr, SPECD_E_PRECONDITION,
-                std::string(function) + ": allowed from activate() on, with an owner");
-}
-
 }  // namespace
 
 void WeightService::set_target(const Transformer* target) {
@@ -480,26 +446,10 @@ specd_status WeightService::tensor(specd_owner* owner, const specd_weights* weig
 
 // ---- the target ------------------------------------------------------------------------------
 
-namespace {
-
-// Whether the owner works where the target is.
-specd_status check_target(const specd_owner* owner, const Transformer* target, const Device& device,
-                          const char* function) {
-  if (const specd_status status = check_active(owner, function); status != SPECD_OK) return status;
-  if (target == nullptr)
-    return refuse(nullptr, SPECD_E_PRECONDITION, std::string(function) + ": no model is loaded");
-  if ((owner->device_type == SPECD_DEV_CUDA) == !device.is_host()) return SPECD_OK;
-  return refuse(nullptr, SPECD_E_UNSUPPORTED,
-                std::string(function) + ": the target is on " + device.name() +
-                    ", where this instance does not work; offer that device in the caps");
-}
-
-}  // namespace
-
 specd_status WeightService::embedding(const specd_owner* owner, specd_tensor* out) const {
   if (out == nullptr) return refuse(nullptr, SPECD_E_INVALID, "target.embedding: out is null");
   *out = {};
-  const specd_status status = check_target(owner, target_, device_, "target.embedding");
+  const specd_status status = check_target(owner, target_ != nullptr, device_, "target.embedding");
   if (status != SPECD_OK) return status;
   const Weights& weights = target_->weights();
   Dtype dtype = kFloat32;
@@ -513,7 +463,7 @@ specd_status WeightService::embedding(const specd_owner* owner, specd_tensor* ou
 specd_status WeightService::head(specd_owner* owner, specd_matrix** out) const {
   if (out == nullptr) return refuse(nullptr, SPECD_E_INVALID, "target.head: out is null");
   *out = nullptr;
-  const specd_status status = check_target(owner, target_, device_, "target.head");
+  const specd_status status = check_target(owner, target_ != nullptr, device_, "target.head");
   if (status != SPECD_OK) return status;
   const MutexLock lock(owner->mutex);
   owner->matrices.emplace(head_.get(), head_);

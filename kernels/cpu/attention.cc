@@ -144,6 +144,7 @@ void heads_of(const AttentionArgs& a, int64_t row, int32_t g, int32_t head) {
       for (int h = 0; h < kHeads; ++h) store(out + h * d_head + d, acc[h]);
     }
   }
+  if (a.position[row] < 0) return;
   for (int h = 0; h < kHeads; ++h) {
     for (size_t d = 0; d < d_head; d += 16) {
       float* o = out + h * d_head + d;

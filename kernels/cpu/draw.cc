@@ -40,6 +40,19 @@ void noise16(uint64_t seed, int32_t position, int32_t token, float* out) {
   store(out, noise_of(load_int(x)));
 }
 
+// The same for tokens with any ids.
+void noise16_of(uint64_t seed, int32_t position, const int32_t* id, int n, float* out) {
+  uint32_t x[16] = {};
+  for (int i = 0; i < n; ++i) {
+    const uint32_t counter[4] = {static_cast<uint32_t>(id[i]) / 4, static_cast<uint32_t>(position),
+                                 0, 0};
+    uint32_t lanes[4];
+    philox4x32(seed, counter, lanes);
+    x[i] = lanes[static_cast<uint32_t>(id[i]) % 4];
+  }
+  store(out, noise_of(load_int(x)));
+}
+
 // Larger floats have larger keys; -0 and +0 share a key.
 SPECD_INLINE uint32_t key_of(float l) {
   const uint32_t b = bits_of(l + 0.0f);
@@ -175,9 +188,15 @@ Cut top_p_cut(const Row& row, uint32_t lowest, float top_p) {
   return cut;
 }
 
-int32_t draw_row(const float* logits, int32_t vocab, const DrawRow& r) {
+// id: null = 0, 1, ..; score: null = not wanted.
+int32_t draw_row(const float* logits, int32_t vocab, const DrawRow& r, const int32_t* id,
+                 float* score) {
   const Look look = look_at(logits, vocab);
-  if (look.nan || __builtin_isinf(look.max)) return -1;
+  const bool is_damaged = look.nan || __builtin_isinf(look.max);
+  for (int32_t t = 0; score != nullptr && t < vocab; ++t) {
+    score[t] = is_damaged || !r.greedy ? -__builtin_inff() : logits[t];
+  }
+  if (is_damaged) return -1;
   if (r.greedy) {
     int32_t t = 0;
     while (logits[t] != look.max) ++t;
@@ -209,13 +228,19 @@ int32_t draw_row(const float* logits, int32_t vocab, const DrawRow& r) {
     for (int i = 0; i < n; ++i) {
       const uint32_t key = key_of(l[i]);
       kept[i] = key > cut.key || (key == cut.key && ties++ < cut.ties);
-      worth_noise = worth_noise || (kept[i] && (best < 0 || l[i] + kNoiseMax >= best_value));
+      const bool may_win = best < 0 || l[i] + kNoiseMax >= best_value;
+      worth_noise = worth_noise || (kept[i] && (may_win || score != nullptr));
     }
     if (!worth_noise) continue;
     float noise[16];
-    noise16(r.seed, r.position, t, noise);
+    if (id == nullptr) {
+      noise16(r.seed, r.position, t, noise);
+    } else {
+      noise16_of(r.seed, r.position, id + t, n, noise);
+    }
     for (int i = 0; i < n; ++i) {
       const float value = l[i] + noise[i];
+      if (score != nullptr && kept[i]) score[t + i] = value;
       if (kept[i] && (best < 0 || value > best_value)) {
         best = t + i;
         best_value = value;
@@ -230,8 +255,19 @@ int32_t draw_row(const float* logits, int32_t vocab, const DrawRow& r) {
 void draw(const DrawArgs& a, int part, int parts) {
   const Share share = share_of(a.n_rows, part, parts);
   for (int64_t r = share.begin; r < share.end; ++r) {
-    a.token[r * stride_of(a.token_stride, 1)] =
-        draw_row(a.logits + r * stride_of(a.logits_stride, a.vocab), a.vocab, a.row[r]);
+    const int64_t s = a.sequence == nullptr ? r : a.sequence[r];
+    const bool is_there = a.sequence == nullptr || (s >= 0 && s < a.n_sequences);
+    float* score = a.score == nullptr ? nullptr : a.score + r * stride_of(a.score_stride, a.vocab);
+    int32_t token = -1;
+    if (is_there) {
+      DrawRow row = a.row[s];
+      if (a.position != nullptr) row.position = a.position[s] + a.position_offset;
+      const float* logits = a.logits + r * stride_of(a.logits_stride, a.vocab);
+      token = draw_row(logits, a.vocab, row, a.id, score);
+    } else {
+      for (int32_t t = 0; score != nullptr && t < a.vocab; ++t) score[t] = -__builtin_inff();
+    }
+    if (a.token != nullptr) a.token[r * stride_of(a.token_stride, 1)] = token;
   }
 }
 

@@ -49,6 +49,7 @@ void rope_append(const RopeAppendArgs& a, int part, int parts) {
     for (int32_t h = 0; h < a.n_heads + groups; ++h) {
       rotate(row + h * d_head, cos_sin, a.kv.head_dim);
     }
+    if (a.slot[r] < 0) continue;
     const size_t page = static_cast<size_t>(a.slot[r] / kPageTokens);
     const size_t offset = static_cast<size_t>(a.slot[r] % kPageTokens);
     for (int32_t g = 0; g < groups; ++g) {

@@ -195,7 +195,8 @@ __device__ void one_part(const AttentionArgs& a, Shared& shared, char* stage, in
   }
 }
 
-__device__ inline int32_t parts_of(int32_t position) { return position / kPart + 1; }
+// None for position -1.
+__device__ inline int32_t parts_of(int32_t position) { return (position + kPart) / kPart; }
 
 // Adds one part to M, L and A. Each thread handles different d.
 __device__ inline void join(float& m, float& l, float* acc, int n, float part_m, float part_l,
@@ -245,7 +246,7 @@ __global__ void __launch_bounds__(kThreads, 4) attention_rows(AttentionArgs a, i
     for (int i = 0; i < kDims; ++i) {
       const int32_t d = threadIdx.x + i * kThreads;
       if (h < n_heads && d < dim) {
-        a.out[(row * a.n_heads + head + h) * dim + d] = __fdiv_rn(A[h][i], L[h]);
+        a.out[(row * a.n_heads + head + h) * dim + d] = parts > 0 ? __fdiv_rn(A[h][i], L[h]) : 0;
       }
     }
   }
@@ -298,7 +299,7 @@ __global__ void attention_join(AttentionArgs a, int32_t parts_max, const float* 
       const float* each = from + part * part_floats(dim);
       join(m, l, &acc, 1, each[0], each[1], each + 2 + d);
     }
-    a.out[(row * a.n_heads + head) * int64_t{dim} + d] = __fdiv_rn(acc, l);
+    a.out[(row * a.n_heads + head) * int64_t{dim} + d] = parts > 0 ? __fdiv_rn(acc, l) : 0;
   }
 }
 

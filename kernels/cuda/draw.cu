@@ -200,10 +200,18 @@ __device__ Cut top_p_cut(const float* logits, int32_t vocab, const DrawRow& row,
 __global__ void __launch_bounds__(kThreads, 1) draw_kernel(DrawArgs a) {
   __shared__ Shared shared;
   const int64_t r = blockIdx.x;
-  const DrawRow row = a.row[r];
+  const int64_t s = a.sequence == nullptr ? r : a.sequence[r];
+  const bool is_there = a.sequence == nullptr || (s >= 0 && s < a.n_sequences);
+  const DrawRow& row = a.row[is_there ? s : 0];
   const float* logits = a.logits + r * stride_of(a.logits_stride, a.vocab);
-  int32_t* token = a.token + r * stride_of(a.token_stride, 1);
   const int32_t vocab = a.vocab;
+  // Where these begin is computed again at each use: registers are short.
+  const auto tell_token = [&](int32_t token) {
+    if (threadIdx.x == 0 && a.token != nullptr) a.token[r * stride_of(a.token_stride, 1)] = token;
+  };
+  const auto tell_score = [&](int32_t t, float value) {
+    if (a.score != nullptr && t < vocab) a.score[r * stride_of(a.score_stride, vocab) + t] = value;
+  };
 
   bool nan = false;
   Best look{-INFINITY, -1};
@@ -214,9 +222,12 @@ __global__ void __launch_bounds__(kThreads, 1) draw_kernel(DrawArgs a) {
   }
   nan = __syncthreads_or(nan) != 0;
   look = reduce_block(look, shared);
-  const bool damaged = nan || isinf(look.value);
+  const bool damaged = nan || isinf(look.value) || !is_there;
   if (damaged || row.greedy) {
-    if (threadIdx.x == 0) *token = damaged ? -1 : look.token;
+    tell_token(damaged ? -1 : look.token);
+    for (int32_t t = threadIdx.x; a.score != nullptr && t < vocab; t += kThreads) {
+      tell_score(t, damaged ? -INFINITY : logits[t]);
+    }
     return;
   }
   const float max = __fdiv_rn(look.value, row.temperature);
@@ -250,10 +261,17 @@ __global__ void __launch_bounds__(kThreads, 1) draw_kernel(DrawArgs a) {
       kept = kept && (!tie || rank < cut.ties);
       ties += all;
     }
-    if (kept) best = better(best, {__fadd_rn(l, noise_at(row.seed, row.position, t)), t});
+    float value = -INFINITY;
+    if (kept) {
+      const int32_t position =
+          a.position == nullptr ? row.position : a.position[s] + a.position_offset;
+      value = __fadd_rn(l, noise_at(row.seed, position, a.id == nullptr ? t : a.id[t]));
+      best = better(best, {value, t});
+    }
+    tell_score(t, value);
   }
   best = reduce_block(best, shared);
-  if (threadIdx.x == 0) *token = best.token;
+  tell_token(best.token);
 }
 
 // One block per row. Each token is handled by the thread at its first occurrence in the row's text.

@@ -88,7 +88,7 @@ __device__ inline float noise_of(uint32_t x) {
 __device__ inline float noise_at(uint64_t seed, int32_t position, int32_t token) {
   uint32_t x[4];
   philox(seed, static_cast<uint32_t>(token) / 4, static_cast<uint32_t>(position), x);
-  return noise_of(x[token % 4]);
+  return noise_of(x[static_cast<uint32_t>(token) % 4]);
 }
 
 template <DType kType>

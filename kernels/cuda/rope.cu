@@ -27,7 +27,8 @@ __global__ void rope_append_kernel(RopeAppendArgs a) {
   const int64_t r = blockIdx.x;
   const int32_t head = blockIdx.y;
   float* x = a.qkv + (r * (a.n_heads + 2 * groups) + head) * dim;
-  const bool is_v = head >= a.n_heads + groups;
+  const bool is_v = head >= a.n_heads + groups, is_kept = a.slot[r] >= 0;
+  if (is_v && !is_kept) return;
   const size_t page = static_cast<size_t>(a.slot[r] / kPageTokens);
   const size_t offset = static_cast<size_t>(a.slot[r] % kPageTokens);
   if (is_v) {
@@ -44,7 +45,7 @@ __global__ void rope_append_kernel(RopeAppendArgs a) {
     const float high = __fmaf_rn(q, c, __fmul_rn(p, s));
     x[i] = low;
     x[i + half] = high;
-    if (head < a.n_heads) continue;
+    if (head < a.n_heads || !is_kept) continue;
     const size_t base = page * a.kv.page_stride + (head - a.n_heads) * dim * kPageTokens + offset;
     narrow<kType>(a.kv.k, base + static_cast<size_t>(i) * kPageTokens, low);
     narrow<kType>(a.kv.k, base + static_cast<size_t>(i + half) * kPageTokens, high);

@@ -21,6 +21,7 @@ changes = [
      'const char *host_layout, specd_host *host,', 'core'),
     ('types.h', 'typedef int32_t specd_status;', 'typedef uint32_t specd_status;', 'core'),
     ('types.h', '} specd_tensor;', '  int64_t added;\n} specd_tensor;', 'core'),
+    ('services/kv.h', '  uint32_t n_queries;', '  uint32_t query_count;', 'kv'),
     ('services/memory.h', 'uint64_t bytes, uint64_t align,', 'uint64_t bytes, uint32_t align,', 'memory'),
     ('services/metrics.h', 'SPECD_METRIC_GAUGE = 1', 'SPECD_METRIC_GAUGE = 2', 'metrics'),
     ('services/model.h', '  uint32_t n_outputs;', '  uint32_t n_outputs_renamed;', 'model'),

@@ -9,6 +9,7 @@
 
 #include "core/plugin/instance/plugin_config.h"
 #include "core/services/metrics.h"
+#include "specd/plugin_api/services/kv.h"
 #include "specd/plugin_api/services/memory.h"
 #include "specd/plugin_api/services/metrics.h"
 #include "specd/plugin_api/services/model.h"
@@ -64,7 +65,7 @@ class ServicesNthFailure : public ModelServiceTest {
     EXPECT_EQ(next.logits[0], plain(longer).back());
     for (const uint64_t id : ids_) models_->end(id);
     EXPECT_EQ(pool_->n_free(), kPages);
-    EXPECT_EQ(models_->models()[0]->pages_held, 0);
+    EXPECT_EQ(models_->models()[0]->kv.pages_held, 0);
   }
 
   const std::vector<int32_t> text_ = some_tokens(40, 1);
@@ -151,6 +152,85 @@ TEST_F(ServicesNthFailure, of_allocations_in_keep_empties_sessions_and_no_more) 
         expect_usable(text_);
       });
   EXPECT_GT(n, 2);
+}
+
+// kv/1 in the same pages: rows and keep, with a session that had rows before.
+TEST_F(ServicesNthFailure, of_allocations_in_rows_and_keep_of_kv_empties_sessions_and_no_more) {
+  models_.reset();
+  models_ = std::make_unique<ModelService>(*device_, *pool_, KvPages{kv_.get(), 2048});
+  services_->set_models(models_.get());
+  owner_.plugin = owner_.label = "inst";
+  owner_.device_type = SPECD_DEV_CPU;
+  {
+    const MutexLock lock(owner_.mutex);
+    owner_.quota_bytes = 1 << 20;
+  }
+  const auto& api = table<specd_kv_api>(SPECD_SERVICE_KV);
+  specd_kv_open_args open{};
+  open.struct_size = sizeof(open);
+  open.n_layers = open.n_kv_heads = 1;
+  open.head_dim = 16;
+  open.rows_max = 100;
+  open.positions_max = 1000;
+  specd_kv* kv = nullptr;
+  EXPECT_GT(until_untouched([&] {}, [&] { return api.open(host_, &owner_, &open, &kv); },
+                            [&](specd_status status) {
+                              if (status == SPECD_OK) {  // what reads the machine does without
+                                api.close(host_, &owner_, kv);
+                                return;
+                              }
+                              EXPECT_EQ(status, SPECD_E_EXHAUSTED);
+                              EXPECT_EQ(kv, nullptr);
+                              const MutexLock lock(owner_.mutex);
+                              EXPECT_EQ(owner_.used_bytes, 0u);
+                            }),
+            3);
+  const std::vector<uint32_t> offsets = {0, 40, 60, 60}, tree_offsets = {0, 3, 5, 5},
+                              kept = {40, 20, 0}, none = {0, 0, 0};
+  const std::vector<int32_t> parent = {-1, -1, 1, -1, -1};
+  std::vector<uint32_t> all(60), path = {1, 2, 1}, path_offsets = {0, 2, 3, 3};
+  for (uint32_t i = 0; i < 60; ++i) all[i] = i < 40 ? i : i - 40;
+  std::vector<specd_status> of(3);
+  const auto rows = [&](const std::vector<uint32_t>& row_offsets, const int32_t* parents) {
+    specd_kv_rows_args args{};
+    args.struct_size = sizeof(args);
+    args.n_rows = row_offsets.back();
+    args.row_offsets = row_offsets.data();
+    args.parent = parents;
+    args.seq_status = of.data();
+    return api.rows(host_, &call_, kv, &args);
+  };
+  std::vector<uint32_t> length(3);
+  const auto begin = [&] {
+    for (const uint64_t id : ids_) models_->end(id);
+    call_.clear();
+    ASSERT_EQ(rows(offsets, nullptr), SPECD_OK) << call_.text;
+    ASSERT_EQ(api.keep(host_, &call_, kv, none.data(), offsets.data(), all.data()), SPECD_OK);
+    call_.clear();
+  };
+  const auto expect_kept_or_empty = [&](specd_status status) {
+    EXPECT_EQ(status, SPECD_E_EXHAUSTED);
+    ASSERT_EQ(api.length(host_, &call_, kv, length.data()), SPECD_OK);
+    EXPECT_EQ(length, none);
+    call_.clear();
+    EXPECT_EQ(rows(offsets, nullptr), SPECD_OK) << call_.text;
+    for (const uint64_t id : ids_) models_->end(id);
+    EXPECT_EQ(pool_->n_free(), kPages);
+  };
+  EXPECT_GT(until_untouched(
+                begin, [&] { return rows(tree_offsets, parent.data()); }, expect_kept_or_empty),
+            2);
+  EXPECT_GT(until_untouched(
+                [&] {
+                  begin();
+                  ASSERT_EQ(rows(tree_offsets, parent.data()), SPECD_OK);
+                },
+                [&] {
+                  return api.keep(host_, &call_, kv, kept.data(), path_offsets.data(), path.data());
+                },
+                expect_kept_or_empty),
+            0);
+  api.close(host_, &owner_, kv);
 }
 
 TEST_F(ServicesNthFailure, of_allocations_where_handles_are_made_leaves_none) {

@@ -271,6 +271,21 @@ TEST_P(Attention, a_row_has_the_same_bits_alone_and_among_others) {
   EXPECT_EQ(first_difference(together, alone), -1);
 }
 
+TEST_P(Attention, a_row_at_no_position_is_zero_and_harms_no_other) {
+  for (const int32_t window : {0, 5}) {
+    Problem problem({6, 2, 48, DType::kBF16}, kPositions, 3, window);
+    Placed placed = place(problem, Place::kTail);
+    const std::vector<float> all = run(ops(), problem, placed, 2);
+    const size_t row = all.size() / kPositions.size();
+    problem.position[3] = -1;
+    placed.span[3] = 0;
+    std::vector<float> expected = all;
+    std::fill_n(expected.begin() + static_cast<int64_t>(3 * row), row, 0.0f);
+    const std::vector<float> out = run(ops(), problem, placed, 2);
+    EXPECT_EQ(first_difference(out, expected), -1) << "window " << window;
+  }
+}
+
 TEST_P(Attention, is_near_float64) {
   const Problem problem({4, 2, 64, DType::kF16}, kPositions, 3);
   const std::vector<float> out = run(ops(), problem, place(problem, Place::kShuffled), 2);

@@ -294,6 +294,63 @@ TEST_P(Draw, follows_the_distribution) {
   }
 }
 
+// Against the noise op, and the kept tokens of the argmax test's oracle.
+TEST_P(Draw, scores_are_what_the_draw_takes_the_largest_of) {
+  constexpr int32_t kVocab = 45, kOffset = 4;
+  std::vector<float> logits = random_floats(6 * kVocab, 12, 2.0f);
+  logits[4 * kVocab + 7] = std::numeric_limits<float>::quiet_NaN();
+  std::vector<DrawRow> sequences = {sampled(0.8f, 0, 1, 21, 0), sampled(1.2f, 9, 0.9f, 22, 0),
+                                    DrawRow()};
+  const std::vector<int32_t> sequence = {1, 0, 2, 1, 0, 3}, position = {100, 200, 300};
+  std::vector<int32_t> id(kVocab);
+  for (int32_t t = 0; t < kVocab; ++t) id[t] = (t * 7 + 3) % 61;
+  WorkerPool pool(2);
+  CpuStream stream(pool);
+  std::vector<float> score(6 * kVocab, 7);
+  std::vector<int32_t> token(6, -7);
+  ops().draw(stream, {.logits = logits.data(),
+                      .row = sequences.data(),
+                      .token = token.data(),
+                      .n_rows = 6,
+                      .vocab = kVocab,
+                      .sequence = sequence.data(),
+                      .n_sequences = 3,
+                      .position = position.data(),
+                      .position_offset = kOffset,
+                      .id = id.data(),
+                      .score = score.data()});
+  const float lowest = -std::numeric_limits<float>::infinity();
+  for (size_t r = 0; r < 6; ++r) {
+    const std::vector<float> own(score.begin() + static_cast<int64_t>(r * kVocab),
+                                 score.begin() + static_cast<int64_t>((r + 1) * kVocab));
+    const auto best = static_cast<int32_t>(std::max_element(own.begin(), own.end()) - own.begin());
+    const float* l = &logits[r * kVocab];
+    if (r >= 4) {
+      EXPECT_EQ(token[r], -1) << "a damaged row, and one without a sequence";
+      EXPECT_EQ(own, std::vector<float>(kVocab, lowest));
+      continue;
+    }
+    EXPECT_EQ(token[r], best);
+    if (sequence[r] == 2) {
+      EXPECT_EQ(own, std::vector<float>(l, l + kVocab)) << "greedy";
+      continue;
+    }
+    const DrawRow& row = sequences[static_cast<size_t>(sequence[r])];
+    const std::vector<float> all = noise(row.seed, position[sequence[r]] + kOffset, 61);
+    std::vector<float> ranked(l, l + kVocab);
+    std::sort(ranked.begin(), ranked.end(), std::greater<>());
+    int32_t n_kept = 0;
+    for (int32_t t = 0; t < kVocab; ++t) {
+      if (own[t] == lowest) continue;
+      ++n_kept;
+      EXPECT_EQ(own[t], l[t] / row.temperature + all[id[t]]) << t;
+      EXPECT_GE(l[t], ranked[row.top_k > 0 ? row.top_k - 1 : kVocab - 1]);
+    }
+    EXPECT_LE(n_kept, row.top_k > 0 ? row.top_k : kVocab);
+    EXPECT_GE(n_kept, row.top_k > 0 ? 1 : kVocab);
+  }
+}
+
 TEST_P(Draw, large_vocabulary_has_the_scalar_tokens) {
   const std::vector<float> logits = random_floats(6 * 32003, 8, 4.0f);
   const std::vector<DrawRow> rows = {sampled(1, 0, 1, 1, 1),

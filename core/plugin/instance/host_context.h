@@ -22,6 +22,7 @@
 #include "core/device/device.h"
 #include "specd/plugin_api/batch.h"
 #include "specd/plugin_api/host.h"
+#include "specd/plugin_api/services/kv.h"
 #include "specd/plugin_api/services/metrics.h"
 #include "specd/plugin_api/services/model.h"
 
@@ -38,6 +39,7 @@ struct OwnedBlock {
 }  // namespace specd
 
 struct specd_call {
+  uint64_t serial = next_serial();  // a number of this call alone
   specd_owner* owner = nullptr;  // of the instance that is called; set for every [step] call
   // Set by the caller before the call; null outside [step].
   const specd_batch* batch = nullptr;
@@ -50,12 +52,19 @@ struct specd_call {
   std::vector<std::unique_ptr<char[]>> scratch;
   uint64_t scratch_bytes = 0;
 
-  // Ready for the next call on the same batch: no text, no scratch.
+  // Ready for the next call on the same batch: another one, without text and scratch.
   void clear() {
+    serial = next_serial();
     text.clear();
     sequence_text.clear();
     scratch.clear();
     scratch_bytes = 0;
+  }
+
+ private:
+  static uint64_t next_serial() {
+    static std::atomic<uint64_t> last{0};
+    return ++last;
   }
 };
 
@@ -81,6 +90,7 @@ struct specd_owner {
   // The open models.
   std::unordered_map<const specd_model*, std::shared_ptr<specd_model>> models
       SPECD_GUARDED_BY(mutex);
+  std::unordered_map<const specd_kv*, std::shared_ptr<specd_kv>> kvs SPECD_GUARDED_BY(mutex);
   std::unordered_map<const specd_matrix*, std::shared_ptr<const specd_matrix>> matrices
       SPECD_GUARDED_BY(mutex);
   // Opened weights, and dense copies of their tensors.

@@ -136,12 +136,12 @@ TEST_F(Follow, what_was_guessed_right_is_kept_and_what_was_not_is_fed_again) {
 
 TEST_F(Follow, who_cannot_be_fed_takes_no_rows_from_the_others_and_holds_no_pages) {
   const std::vector<int32_t> b = some_tokens(3, 2), c = some_tokens(9, 3);
-  models_->models()[0]->config.max_positions = 20;
+  models_->models()[0]->kv.positions_max = 20;
   std::vector<int32_t> a = some_tokens(20, 1);
   EXPECT_EQ(follow({a, b, c}, 12).of,
             (std::vector<specd_status>{SPECD_E_DEADLINE, SPECD_E_DEADLINE, SPECD_E_DEADLINE}));
   EXPECT_EQ(lengths(), (std::vector<uint32_t>{12, 0, 0}));
-  EXPECT_EQ(models_->models()[0]->pages_held, 1);
+  EXPECT_EQ(models_->models()[0]->kv.pages_held, 1);
   a.push_back(1);  // beyond the context
   for (int step = 0; step < 2; ++step) {
     const Followed f = follow({a, b, c}, 12);
@@ -150,7 +150,7 @@ TEST_F(Follow, who_cannot_be_fed_takes_no_rows_from_the_others_and_holds_no_page
     EXPECT_EQ(lengths(), (std::vector<uint32_t>{0, 3, 9}));
     EXPECT_EQ(proposal_[0], -1);
     EXPECT_EQ(proposal_[2 * kNodes], best(plain(c).back()));
-    EXPECT_EQ(models_->models()[0]->pages_held, 2);
+    EXPECT_EQ(models_->models()[0]->kv.pages_held, 2);
   }
   expect_words("draft model 'draft' cannot follow the text: it supports");
 }

@@ -68,7 +68,7 @@ class ModelServiceTest : public testing::Test {
   void TearDown() override {
     for (const uint64_t id : {1, 2, 3, 4, 5}) models_->end(id);
     EXPECT_EQ(pool_->n_free(), kPages);
-    for (const auto& model : models_->models()) EXPECT_EQ(model->pages_held, 0);
+    for (const auto& model : models_->models()) EXPECT_EQ(model->kv.pages_held, 0);
     services_.reset();
   }
 

@@ -16,7 +16,7 @@ namespace specd {
 namespace {
 
 TEST_F(ModelServiceTest, rows_have_the_bits_of_the_model_alone_in_any_portion) {
-  EXPECT_EQ(models_->models()[0]->kv->parts_per_page(), 8) << "a draft page is an eighth";
+  EXPECT_EQ(models_->models()[0]->kv.store->parts_per_page(), 8) << "a draft page is an eighth";
   const std::vector<int32_t> a = some_tokens(150, 1), b = some_tokens(40, 2);
   const Logits plain_a = plain(a), plain_b = plain(b);
   size_t at_a = 0, at_b = 0;
@@ -49,7 +49,7 @@ TEST_F(ModelServiceTest, rows_have_the_bits_of_the_model_alone_in_any_portion) {
     at_b += n_b;
   }
   // 150 tokens are 10 pages of the draft model: 2 of the pool.
-  EXPECT_EQ(models_->models()[0]->pages_held, 3);
+  EXPECT_EQ(models_->models()[0]->kv.pages_held, 3);
 }
 
 TEST_F(ModelServiceTest, a_tree_has_the_bits_of_its_paths_and_a_kept_path_goes_on) {
@@ -161,10 +161,10 @@ TEST_F(ModelServiceTest, a_sequence_that_fails_is_alone_in_it_and_unchanged) {
   others_go_on({{{4999}, {5}, {}}, {}}, SPECD_E_UNSUPPORTED,
                "token 4999 is not in the vocabulary of draft model 'draft', which ends at 4096");
   draft.target_vocab_size = kModelVocab;
-  draft.config.max_positions = 8;
+  draft.kv.positions_max = 8;
   others_go_on({{{7, 8, 9}, {5}, {}}, {}}, SPECD_E_UNSUPPORTED,
                "position 8 is beyond the context of draft model 'draft', 8");
-  draft.config.max_positions = 2048;
+  draft.kv.positions_max = 2048;
   std::vector<int32_t> held;
   ASSERT_TRUE(pool_->take(pool_->n_free() - 1, held));
   others_go_on({{some_tokens(300, 7), {5}, {}}, {}}, SPECD_E_EXHAUSTED,

@@ -323,6 +323,26 @@ TEST_F(OpsOnDevice, every_op_gives_what_it_gives_in_host_memory) {
   expect_text("expected elements that are aligned");
 }
 
+TEST_F(OpsOnDevice, copy_may_bring_values_from_host_memory_but_not_into_a_graph) {
+  std::vector<int32_t> values = {7, 8, 9, 10};
+  const specd_tensor from = host_i32(values.data(), {2, 2});
+  specd_tensor to = on_device(std::vector<int32_t>(6, -1), {2, 2});
+  to.stride[0] = 3;
+  ModelRecord record;
+  models_->watch(&record, false);
+  ASSERT_EQ(ops().copy(host_, &call_, &from, nullptr, &to, nullptr), SPECD_OK) << call_.text;
+  EXPECT_FALSE(record.repeatable);
+  values.assign(4, 0);  // they were taken
+  EXPECT_EQ(values_of<int32_t>(to), (std::vector<int32_t>{7, 8, -1, 9, 10, -1}));
+  models_->watch(&record, true);
+  EXPECT_EQ(ops().copy(host_, &call_, &from, nullptr, &to, nullptr), SPECD_E_INVALID);
+  expect_text("from host memory is not allowed while propose() is captured");
+  models_->watch(nullptr, false);
+  const specd_tensor rows = on_device(std::vector<int32_t>{0, 1}, {2});
+  EXPECT_EQ(ops().copy(host_, &call_, &from, &rows, &to, nullptr), SPECD_E_INVALID);
+  expect_text("from has dtype");
+}
+
 TEST_F(OpsOnDevice, topk_may_bring_its_results_to_host_memory_but_not_into_a_graph) {
   const std::vector<float> logits = some_floats(3 * 50, 4);
   std::vector<int32_t> index(12, -1), expected(12);
@@ -347,6 +367,74 @@ TEST_F(OpsOnDevice, topk_may_bring_its_results_to_host_memory_but_not_into_a_gra
   EXPECT_EQ(ops().topk(host_, &call_, &logits_t, &index_t, nullptr), SPECD_E_INVALID);
   expect_text("not allowed while propose() is captured");
   models_->watch(nullptr, false);
+}
+
+// Against the op of the kernels with rows of its own, which kernels_test compares with an oracle.
+TEST_F(OpsOnDevice, draw_is_the_targets_draw_for_the_sequence_of_a_row) {
+  sampling_[0].temperature = 0.7f;
+  sampling_[2].temperature = 1.3f;
+  sampling_[2].top_k = 8;
+  std::vector<float> logits = some_floats(5 * 30, 6), score(5 * 30, 3);
+  std::vector<int32_t> seq_index = {2, 0, 1, 3, 0}, position = {40, 50, 60}, id(30), index(5, -7);
+  for (int32_t t = 0; t < 30; ++t) id[static_cast<size_t>(t)] = 3 * t + 1;
+  const specd_tensor there[] = {host_f32(logits.data(), {5, 30}), host_i32(seq_index.data(), {5}),
+                                host_i32(position.data(), {3}),   host_i32(id.data(), {30}),
+                                host_i32(index.data(), {5}),      host_f32(score.data(), {5, 30})};
+  const specd_tensor here[] = {on_device(logits, {5, 30}), on_device(seq_index, {5}),
+                               on_device(position, {3}),   on_device(id, {30}),
+                               on_device(index, {5}),      on_device(score, {5, 30})};
+  const auto args_of = [](const specd_tensor* t) {
+    specd_draw_args args{};
+    args.struct_size = sizeof(args);
+    args.position_offset = 2;
+    args.logits = &t[0], args.seq_index = &t[1], args.position = &t[2], args.token_id = &t[3];
+    args.out_index = &t[4], args.out_score = &t[5];
+    return args;
+  };
+  for (const specd_tensor* t : {there, here}) {
+    const specd_draw_args args = args_of(t);
+    ASSERT_EQ(ops().draw(host_, &call_, &args), SPECD_OK) << call_.text;
+  }
+  EXPECT_EQ(values_of<int32_t>(here[4]), index);
+  EXPECT_EQ(values_of<float>(here[5]), score);
+  EXPECT_EQ(index[3], -1) << "there are three sequences";
+  for (const size_t r : {0, 1, 2, 4}) {
+    const auto s = static_cast<size_t>(seq_index[r]);
+    std::vector<float> noise(90);
+    const int32_t at = position[s] + 2;
+    cpu_->ops().draw_noise(cpu_->stream(), {.seed = &sampling_[s].seed,
+                                            .position = &at,
+                                            .out = noise.data(),
+                                            .n_rows = 1,
+                                            .vocab = 90});
+    int32_t best = -1;
+    for (int32_t t = 0; t < 30; ++t) {
+      const size_t cell = r * 30 + static_cast<size_t>(t);
+      const bool greedy = s == 1;
+      const float expected =
+          greedy ? logits[cell]
+                 : logits[cell] / sampling_[s].temperature + noise[static_cast<size_t>(3 * t + 1)];
+      if (score[cell] >= -1e30f) {
+        EXPECT_EQ(score[cell], expected) << r << " " << t;
+      }
+      if (best < 0 || score[cell] > score[r * 30 + static_cast<size_t>(best)]) best = t;
+    }
+    EXPECT_EQ(index[r], best);
+  }
+  const auto refused = [&](const std::string& words,
+                           const std::function<void(specd_draw_args&)>& edit) {
+    specd_draw_args args = args_of(here);
+    edit(args);
+    EXPECT_EQ(ops().draw(host_, &call_, &args), SPECD_E_INVALID) << words;
+    expect_text(words);
+  };
+  using Args = specd_draw_args;
+  refused("ops.draw: a tensor is null", [](Args& a) { a.struct_size = 8; });
+  refused("seq_index or position is null", [](Args& a) { a.position = nullptr; });
+  refused("position has shape [5], expected [3]", [&](Args& a) { a.position = &here[1]; });
+  refused("token_id has shape [5], expected [30]", [&](Args& a) { a.token_id = &here[1]; });
+  refused("logits and out_score overlap", [&](Args& a) { a.out_score = &here[0]; });
+  refused("position_offset is 4000000000", [](Args& a) { a.position_offset = 4000000000u; });
 }
 
 TEST_F(Ops, no_op_runs_outside_of_a_step_on_a_null_or_in_a_pool_task) {

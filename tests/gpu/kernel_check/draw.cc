@@ -2,12 +2,65 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <numeric>
 #include <string>
 #include <vector>
 
 #include "tests/gpu/kernel_check/rig.h"
 
 namespace specd::kernels {
+
+namespace {
+
+// Scores of rows that name their sequences, with ids of their own for the columns.
+void check_scores(Rig& rig, const std::vector<float>& logits, const std::vector<DrawRow>& row,
+                  int32_t vocab) {
+  Gpu& gpu = rig.gpu;
+  const auto rows = static_cast<int32_t>(row.size());
+  constexpr int32_t kOffset = 3;
+  const int32_t stride = vocab + 2;
+  std::vector<int32_t> sequence(row.size()), position(row.size()), id(static_cast<size_t>(vocab));
+  for (size_t r = 0; r < row.size(); ++r) {
+    sequence[r] = static_cast<int32_t>(row.size() - 1 - r);
+    position[r] = below(100000);
+  }
+  sequence[3] = -1, sequence[4] = rows;
+  std::iota(id.begin(), id.end(), 17);
+  std::shuffle(id.begin(), id.end(), g_random);
+  const size_t cells = row.size() * static_cast<size_t>(stride);
+  std::vector<float> score(cells, 7);
+  std::vector<int32_t> token(row.size(), -7);
+  const auto run = [&](const Ops& ops, Stream& stream, DrawArgs a) {
+    a.n_rows = rows, a.vocab = vocab, a.n_sequences = rows, a.position_offset = kOffset;
+    a.score_stride = stride;
+    ops.draw(stream, a);
+  };
+  float* gpu_score = gpu.in(score);
+  int32_t* gpu_token = gpu.in(token);
+  run(gpu.ops(), gpu.stream(),
+      {.logits = gpu.in(logits),
+       .row = gpu.in(row),
+       .token = gpu_token,
+       .sequence = gpu.in(sequence),
+       .position = gpu.in(position),
+       .id = gpu.in(id),
+       .score = gpu_score});
+  run(rig.cpu, rig.cpu_stream,
+      {.logits = logits.data(),
+       .row = row.data(),
+       .token = token.data(),
+       .sequence = sequence.data(),
+       .position = position.data(),
+       .id = id.data(),
+       .score = score.data()});
+  std::string problem = difference(gpu.out(gpu_token, token.size()), token);
+  if (problem.empty()) problem = difference(gpu.out(gpu_score, cells), score);
+  rig.report.check("scores are the CPU's, vocabulary " + std::to_string(vocab), problem.empty(),
+                   problem);
+  gpu.free_all();
+}
+
+}  // namespace
 
 void check_draw(Rig& rig) {
   Gpu& gpu = rig.gpu;
@@ -72,6 +125,7 @@ void check_draw(Rig& rig) {
     rig.report.check("draw gives the CPU's tokens, vocabulary " + std::to_string(vocab),
                      problem.empty(), problem);
     gpu.free_all();
+    check_scores(rig, logits, row, vocab);
   }
 }
 

@@ -39,7 +39,7 @@ struct RopeTableArgs {
 struct RopeAppendArgs {
   float* qkv = nullptr;            // [n_rows, (H + 2 G) * D]: q heads, k heads, v heads
   const float* cos_sin = nullptr;  // [n_rows, D]
-  const int32_t* slot = nullptr;   // [n_rows], distinct
+  const int32_t* slot = nullptr;   // [n_rows], distinct; -1 = this row's k and v are not kept
   KvLayer kv;
   int32_t n_rows = 0;
   int32_t n_heads = 0;
@@ -62,7 +62,7 @@ struct AttentionArgs {
   const float* qkv = nullptr;  // as in RopeAppendArgs, q already rotated
   float* out = nullptr;        // [n_rows, n_heads * head_dim]
   KvLayer kv;
-  const int32_t* position = nullptr;    // [n_rows]
+  const int32_t* position = nullptr;    // [n_rows]; -1 = the row sees nothing, out = 0
   const int32_t* span = nullptr;        // [n_rows], <= position + 1
   const int32_t* table = nullptr;       // [n_rows], offset into `pages`
   const int32_t* pages = nullptr;       // block tables of all sequences, concatenated

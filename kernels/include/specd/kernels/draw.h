@@ -15,6 +15,9 @@
 // Greedy rows: argmax of the logits, lowest id on ties. A row with a NaN or +inf, or without a
 // finite logit, draws token -1: the caller fails only that request.
 //
+// The scores of a row are what the draw takes the largest of: l + noise of the kept tokens, minus
+// infinity for the others; the logits of a greedy row; minus infinity for a row that draws -1.
+//
 // Sources: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (Philox); Gumbel-max.
 #pragma once
 
@@ -37,11 +40,21 @@ struct DrawRow {
 struct DrawArgs {
   const float* logits = nullptr;  // [n_rows, vocab]
   const DrawRow* row = nullptr;   // [n_rows]
-  int32_t* token = nullptr;       // out [n_rows]
+  int32_t* token = nullptr;       // out [n_rows], or null
   int32_t n_rows = 0;
   int32_t vocab = 0;
   int32_t logits_stride = 0;
   int32_t token_stride = 0;
+  // For drafters, each may be null:
+  const int32_t* sequence =
+      nullptr;              // [n_rows]: `row` is [n_sequences], this row's is row[sequence]
+  int32_t n_sequences = 0;  // a row of another sequence draws -1
+  const int32_t* position = nullptr;  // [n_sequences]: the row's position is this + position_offset
+  int32_t position_offset = 0;
+  const int32_t* id =
+      nullptr;             // [vocab]: the ids that columns have in the noise; `token` is a column
+  float* score = nullptr;  // out [n_rows, vocab]
+  int32_t score_stride = 0;
 };
 
 // How a row's logits change for the tokens of its text. The text is the `seen` tokens, each once

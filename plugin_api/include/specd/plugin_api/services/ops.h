@@ -42,6 +42,25 @@ enum {
   SPECD_MAP_SILU_MUL = 4  /* silu(x) * y */
 };
 
+/* What the target's draw would make of these logits: with the sampling parameters of a row's sequence
+ * and the target's noise at the position of the token that follows the row. */
+typedef struct specd_draw_args { /* in */
+  uint32_t struct_size;
+  uint32_t position_offset;      /* a row's token is at position[seq_index] + this */
+  const specd_tensor *logits;    /* [n, width] float32 */
+  const specd_tensor *seq_index; /* [n] int32: the row's sequence in the batch */
+  const specd_tensor *position;  /* [n_seqs] int32, such as root_position */
+  /* [width] int32: the token id of each column, which selects its noise; NULL = the column's number */
+  const specd_tensor *token_id;
+  /* out [n] int32: the column drawn; -1 when the logits are not finite or there is no such sequence.
+   * NULL = not wanted. */
+  const specd_tensor *out_index;
+  /* out [n, width] float32: what the draw takes the largest of. Of a greedy row its logits; else
+   * logits / temperature + noise for what top_k, top_p and min_p leave, minus infinity elsewhere and
+   * in rows that draw -1. NULL = not wanted. */
+  const specd_tensor *out_score;
+} specd_draw_args;
+
 typedef struct specd_ops { /* [step] all functions */
   uint32_t struct_size;
   uint32_t reserved0;
@@ -67,7 +86,8 @@ typedef struct specd_ops { /* [step] all functions */
   /* to[to_row[i]] = from[from_row[i]]: gathers, scatters, joins columns, looks up tables. from, to
    * [.., width] float32 or int32, both alike, strided. from_row, to_row [n] int32, or NULL = i; with
    * both NULL n is the number of rows of `from`. A row that is not there, such as -1, is skipped.
-   * No row may be written twice. */
+   * No row may be written twice. With `to` on the device and both NULL, `from` may be in host memory,
+   * dense: its values are taken before the call returns, so the call must not be captured. */
   specd_status (*copy)(const specd_host *, specd_call *, const specd_tensor *from,
                        const specd_tensor *from_row, const specd_tensor *to,
                        const specd_tensor *to_row) SPECD_NOEXCEPT;
@@ -78,6 +98,7 @@ typedef struct specd_ops { /* [step] all functions */
   specd_status (*topk)(const specd_host *, specd_call *, const specd_tensor *logits,
                        const specd_tensor *out_index,
                        const specd_tensor *out_logprob) SPECD_NOEXCEPT;
+  specd_status (*draw)(const specd_host *, specd_call *, const specd_draw_args *) SPECD_NOEXCEPT;
 } specd_ops;
 
 #ifdef __cplusplus
