@@ -1,8 +1,10 @@
 #include "core/model/checkpoint.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <initializer_list>
 #include <set>
+#include <system_error>
 
 #include "core/base/json.h"
 #include "core/base/quote.h"
@@ -25,6 +27,36 @@ bool is_shard_name(const std::string& name) {
          });
 }
 
+// Whether it ends as what torch.save() writes is usually called.
+bool is_pickled(std::string_view name) {
+  return name.ends_with(".bin") || name.ends_with(".pt") || name.ends_with(".pth");
+}
+
+// The pickled weights of a folder: those of transformers, or else the first by name. "" without any.
+std::string find_pickled(const std::string& folder) {
+  for (const char* name : {"/pytorch_model.bin", "/pytorch_model.bin.index.json"}) {
+    if (path_exists(folder + name)) return folder + name;
+  }
+  std::string first;
+  std::error_code failure;
+  std::filesystem::directory_iterator at(folder, failure);
+  for (; !failure && at != std::filesystem::directory_iterator(); at.increment(failure)) {
+    const std::string name = at->path().filename().string();
+    if (is_pickled(name) && (first.empty() || name < first)) first = name;
+  }
+  return first.empty() ? first : folder + "/" + first;
+}
+
+// `convert` is the file or the folder to give to the script. Its path is the same in this repository
+// and below share/specd of an installed SDK.
+Status pickled_status(const std::string& file, const std::string& convert) {
+  return Status(Code::kUnsupported,
+                quote(file, 400) +
+                    ": pickled weights are not loaded (loading them can run code); convert them "
+                    "with the script of the SDK: python3 sdk/tools/pickle_to_safetensors.py " +
+                    quote(convert, 400));
+}
+
 }  // namespace
 
 Result<Checkpoint> Checkpoint::open(const std::string& model_dir) {
@@ -38,12 +70,8 @@ Result<Checkpoint> Checkpoint::open(const std::string& model_dir) {
   }
   Result<SafetensorsFile> file = SafetensorsFile::open(model_dir + kSingle);
   if (file.status().code() == Code::kNotFound && !path_exists(model_dir + kSingle)) {
-    for (const char* other : {"/pytorch_model.bin", "/pytorch_model.bin.index.json"}) {
-      if (!path_exists(model_dir + other)) continue;
-      return Status(Code::kUnsupported,
-                    quote(model_dir + other, 400) +
-                        ": PyTorch weights are not supported (loading them can run code): "
-                        "save the model as safetensors, with save_pretrained() of transformers");
+    if (const std::string pickled = find_pickled(model_dir); !pickled.empty()) {
+      return pickled_status(pickled, model_dir);
     }
     return Status(Code::kNotFound,
                   quote(index, 400) + " is not there either: " + file.status().message() +
@@ -56,9 +84,13 @@ Result<Checkpoint> Checkpoint::open(const std::string& model_dir) {
 }
 
 Result<Checkpoint> Checkpoint::open_file(const std::string& path) {
-  SPECD_TRY(SafetensorsFile file, SafetensorsFile::open(path));
+  Result<SafetensorsFile> file = SafetensorsFile::open(path);
+  if (file.status().code() == Code::kDataLoss && is_pickled(path)) {
+    return pickled_status(path, path);
+  }
+  if (!file.ok()) return file.status();
   Checkpoint checkpoint(path);
-  checkpoint.add_only(std::move(file));
+  checkpoint.add_only(std::move(file).value());
   return checkpoint;
 }
 

@@ -4,6 +4,7 @@
 
 #include <specd/sdk/drafter.h>
 #include <specd/sdk/model.h>
+#include <specd/sdk/tree.h>
 
 #include <algorithm>
 #include <cmath>
@@ -13,92 +14,6 @@
 #include "settings.h"
 
 namespace specd::draft_target {
-
-// The tree grown for one sequence in a step.
-class Grown {
- public:
-  struct Node {
-    int32_t token;
-    int32_t parent;    // node, -1 = the root
-    float score;       // log of the product of the draft model's probabilities down to this node
-    int32_t row = -1;  // row in the model's round
-  };
-
-  void clear() {
-    nodes_.clear();
-    level_ = n_rows_ = 0;
-  }
-  const std::vector<Node>& nodes() const { return nodes_; }
-
-  void add(int32_t token, int32_t parent, float score) { nodes_.push_back({token, parent, score}); }
-
-  // Returns the nodes of the last level to run, most likely first: at most `branches`,
-  // without those already beaten by `budget` others, which cannot be proposed and neither can
-  // their children.
-  std::vector<int32_t> begin_level(uint32_t branches, std::size_t budget) {
-    std::vector<int32_t> chosen = best(budget - 1);
-    const auto level = static_cast<int32_t>(level_);
-    chosen.erase(std::remove_if(chosen.begin(), chosen.end(), [&](int32_t i) { return i < level; }),
-                 chosen.end());
-    if (chosen.size() > branches) chosen.resize(branches);
-    level_ = nodes_.size();
-    for (const int32_t i : chosen) at(i).row = n_rows_++;
-    return chosen;
-  }
-  int32_t row_of(int32_t node) const {
-    return node < 0 ? -1 : nodes_[static_cast<std::size_t>(node)].row;
-  }
-
-  // Returns the `n` most likely nodes in decreasing order, ties by age, oldest first. These form
-  // whole paths, because no node is more likely than its parent.
-  std::vector<int32_t> best(std::size_t n) const {
-    std::vector<int32_t> order(nodes_.size());
-    for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int32_t>(i);
-    const auto likelier = [&](int32_t a, int32_t b) {
-      const float x = nodes_[static_cast<std::size_t>(a)].score;
-      const float y = nodes_[static_cast<std::size_t>(b)].score;
-      return x != y ? x > y : a < b;
-    };
-    n = std::min(n, order.size());
-    std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(n), order.end(),
-                      likelier);
-    order.resize(n);
-    return order;
-  }
-
-  // Depth first, most likely child first: when the most likely path is accepted, its KV is already
-  // in place.
-  void propose(sdk::Proposal& out) const {
-    const std::vector<int32_t> chosen = best(static_cast<std::size_t>(out.budget()));
-    // children of node i are at i + 1
-    std::vector<std::vector<int32_t>> children(nodes_.size() + 1);
-    for (const int32_t i : chosen) {
-      children[static_cast<std::size_t>(nodes_[static_cast<std::size_t>(i)].parent + 1)].push_back(
-          i);
-    }
-    struct Next {
-      int32_t node, parent;
-    };
-    std::vector<Next> stack;
-    const auto descend = [&](int32_t node, int32_t parent) {
-      const std::vector<int32_t>& below = children[static_cast<std::size_t>(node + 1)];
-      for (auto i = below.rbegin(); i != below.rend(); ++i) stack.push_back({*i, parent});
-    };
-    descend(-1, -1);
-    while (!stack.empty()) {
-      const Next next = stack.back();
-      stack.pop_back();
-      descend(next.node, out.push(nodes_[static_cast<std::size_t>(next.node)].token, next.parent));
-    }
-  }
-
- private:
-  Node& at(int32_t i) { return nodes_[static_cast<std::size_t>(i)]; }
-
-  std::vector<Node> nodes_;
-  std::size_t level_ = 0;  // first node of the last level
-  int32_t n_rows_ = 0;
-};
 
 class Tree {
  public:
@@ -167,7 +82,7 @@ class Tree {
   // The draw comes first and takes the score of the most likely child: made with the target's
   // noise, it is what the target will draw when the two models roughly agree. When greedy it is the
   // most likely child.
-  void add_children(Grown& grown, int32_t parent, int32_t output) {
+  void add_children(sdk::GrownTree& grown, int32_t parent, int32_t output) {
     const int32_t drawn = rows_.token(output);
     if (drawn == SPECD_NO_TOKEN) return;  // non-finite logits
     const float above = parent == kRoot ? 0 : grown.nodes()[static_cast<std::size_t>(parent)].score;
@@ -194,9 +109,9 @@ class Tree {
     growing_ = std::move(deeper);
     rows_.clear(n_seqs, wants());
     for (const Growing& each : growing_) {
-      const Grown& grown = grown_[each.sequence];
+      const sdk::GrownTree& grown = grown_[each.sequence];
       for (const int32_t node : each.run) {
-        const Grown::Node& run = grown.nodes()[static_cast<std::size_t>(node)];
+        const sdk::GrownTree::Node& run = grown.nodes()[static_cast<std::size_t>(node)];
         rows_.add_child(each.sequence, run.token, grown.row_of(run.parent), true);
       }
     }
@@ -207,7 +122,7 @@ class Tree {
   const float score_min_;
   const sdk::Model& model_;
   sdk::ModelRows rows_;
-  std::vector<Grown> grown_;  // indexed by sequence of the batch
+  std::vector<sdk::GrownTree> grown_;  // indexed by sequence of the batch
   std::vector<Growing> growing_;
 };
 

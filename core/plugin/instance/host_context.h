@@ -40,7 +40,7 @@ struct OwnedBlock {
 
 struct specd_call {
   uint64_t serial = next_serial();  // a number of this call alone
-  specd_owner* owner = nullptr;  // of the instance that is called; set for every [step] call
+  specd_owner* owner = nullptr;     // of the instance that is called; set for every [step] call
   // Set by the caller before the call; null outside [step].
   const specd_batch* batch = nullptr;
   const specd_sampling* const* sampling = nullptr;                   // [n_seqs]

@@ -234,9 +234,30 @@ TEST_F(CheckpointTest, weights_in_another_format_are_refused_with_a_way_out) {
   std::ofstream(folder + "/pytorch_model.bin") << "PK";
   const Status pickled = Checkpoint::open(folder).status();
   EXPECT_EQ(pickled.code(), Code::kUnsupported);
-  EXPECT_NE(pickled.message().find("pytorch_model.bin': PyTorch weights are not supported"),
+  EXPECT_EQ(pickled.message(),
+            "'" + folder +
+                "/pytorch_model.bin': pickled weights are not loaded (loading them can run code); "
+                "convert them with the script of the SDK: python3 "
+                "sdk/tools/pickle_to_safetensors.py '" +
+                folder + "'");
+  EXPECT_TRUE(
+      fs::exists(std::string(SPECD_TEST_REFERENCE) + "/../../sdk/tools/pickle_to_safetensors.py"));
+  // Any other name: the first one.
+  fs::remove(folder + "/pytorch_model.bin");
+  for (const char* name : {"/training.txt", "/b.pth", "/medusa_lm_head.pt", "/z.bin"}) {
+    std::ofstream(folder + name) << "PK";
+  }
+  const Status other = Checkpoint::open(folder).status();
+  EXPECT_NE(other.message().find("b.pth': pickled weights are not loaded"), std::string::npos)
+      << other.message();
+  // A file alone.
+  const Status alone = Checkpoint::open_file(folder + "/medusa_lm_head.pt").status();
+  EXPECT_EQ(alone.code(), Code::kUnsupported);
+  EXPECT_NE(alone.message().find("pickle_to_safetensors.py '" + folder + "/medusa_lm_head.pt'"),
             std::string::npos)
-      << pickled.message();
+      << alone.message();
+  EXPECT_EQ(Checkpoint::open_file(folder + "/training.txt").status().code(), Code::kDataLoss);
+  EXPECT_EQ(Checkpoint::open_file(folder + "/gone.pt").status().code(), Code::kNotFound);
 }
 
 }  // namespace

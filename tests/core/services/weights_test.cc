@@ -320,6 +320,10 @@ TEST_F(WeightsTest, files_that_cannot_be_used_are_refused_at_the_key_that_names_
   expect(root_ + "/nothing", "cannot open");
   fs::create_directory(root_ + "/empty");
   expect(root_ + "/empty", "model.safetensors");
+  fs::create_directory(root_ + "/pickled");
+  std::ofstream(root_ + "/pickled/medusa_lm_head.pt") << "PK";
+  expect(root_ + "/pickled", "pickle_to_safetensors.py '" + root_ + "/pickled'");
+  expect(root_ + "/pickled/medusa_lm_head.pt", "medusa_lm_head.pt': pickled weights");
   // A file alone, and a relative path.
   fs::copy_file(root_ + "/head/model.safetensors", root_ + "/empty/one.safetensors");
   ASSERT_EQ(open(configure({{"weights", "empty/one.safetensors"}}, root_), &of).second, "");

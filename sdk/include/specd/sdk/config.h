@@ -73,6 +73,8 @@ class Config {
     return config_->get_i64(config_, path, &ignored) != SPECD_E_PRECONDITION;
   }
 
+  const specd_config* raw() const { return config_; }
+
   // The whole subtree as canonical JSON, for values without a getter, such as lists.
   std::string json() const { return std::string(config_->json, config_->json_len); }
 

@@ -29,6 +29,7 @@
 //
 //   void propose_tensors(const specd_propose_args&);
 //   void update_tensors(const specd_update_args&);   // instead of update()
+//   void begin_tensors(const specd_begin_args&);     // optional, besides begin()
 //
 // It needs neither of the two updates when it keeps no state. If it never reads the values of the
 // tensors, it sets the bit of SPECD_DEV_CUDA in caps.device_types. If it also enqueues the same
@@ -304,7 +305,16 @@ struct DrafterTable {
 
   static specd_status begin(specd_drafter* drafter, const specd_begin_args* args) noexcept {
     T* t = self(drafter);
-    return per_sequence(t, args == nullptr ? nullptr : args->batch, [&](uint32_t i) {
+    const specd_batch* batch = args == nullptr ? nullptr : args->batch;
+    if constexpr (has_begin_tensors<T>(0)) {
+      const specd_status status =
+          guard(t->host(), batch == nullptr ? nullptr : batch->call, -1, [&] {
+            expect(batch != nullptr, "begin(): a null argument");
+            t->begin_tensors(*args);
+          });
+      if (status != SPECD_OK) return status;
+    }
+    return per_sequence(t, batch, [&](uint32_t i) {
       expect(args->token_offsets != nullptr && args->tokens != nullptr &&
                  args->seq_state != nullptr && args->sampling != nullptr,
              "begin(): a null argument");
@@ -464,6 +474,16 @@ struct DrafterTable {
   }
   template <class U>
   static constexpr bool has_update_tensors(long) {
+    return false;
+  }
+  template <class U>
+  static constexpr auto has_begin_tensors(int)
+      -> decltype(std::declval<U&>().begin_tensors(std::declval<const specd_begin_args&>()),
+                  bool()) {
+    return true;
+  }
+  template <class U>
+  static constexpr bool has_begin_tensors(long) {
     return false;
   }
   template <class U>

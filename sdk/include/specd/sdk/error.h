@@ -31,6 +31,7 @@ inline void report(const specd_host* host, specd_call* call, int32_t seq_index,
   if (host == nullptr || host->report == nullptr) return;
   uint64_t len = 0;
   while (text[len] != '\0') ++len;
+  if (len == 0) return;  // the host has reported it
   host->report(host, call, seq_index, text, len);
 }
 

@@ -52,7 +52,7 @@ class FakeConfig {
                         uint64_t* len) noexcept {
       return self(c)->get<std::string>(path, [&](const std::string& v) {
         *out = v.c_str();
-        *len = v.size();
+        if (len != nullptr) *len = v.size();
       });
     };
     return config;

@@ -6,10 +6,14 @@
 #include <specd/sdk/fake_config.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <functional>
 #include <memory>
 #include <stdexcept>
+#include <utility>
 #include <vector>
 
 namespace specd::sdk {
@@ -45,6 +49,10 @@ class FakeDrafter {
     host.check(caps.intact(), "describe() wrote past the caps");
     if (status_ != SPECD_OK) return;
     caps_ = caps.value;
+    for (uint32_t t = 0; t < caps_.n_taps; ++t) {
+      const bool good = t < SPECD_MAX_TAPS && caps_.taps[t] <= host.target().n_layers + 1;
+      if (!good) throw std::runtime_error("describe(): a tap that the target does not have");
+    }
 
     FakeHost::Call call{&host, nullptr, 0, {}};
     Guarded<specd_create_args> args;
@@ -68,6 +76,7 @@ class FakeDrafter {
     grant_.max_rows = options.max_rows;
     grant_.needs = caps_.needs;
     grant_.memory_bytes_max = UINT64_MAX;
+    host.set_active(true);
     status_ = api_->activate(self_, &grant_);
     active_ = status_ == SPECD_OK;
     if (active_ && caps_.tree_mode == SPECD_TREE_STATIC) {
@@ -82,6 +91,7 @@ class FakeDrafter {
       api_->deactivate(self_);
     }
     api_->destroy(self_);
+    host_.set_active(false);
     host_.expect_no_memory_held();
   }
   FakeDrafter(const FakeDrafter&) = delete;
@@ -107,8 +117,10 @@ class FakeDrafter {
     std::vector<int32_t> tokens;
     for (const std::vector<int32_t>& text : texts) {
       handles.push_back(first + static_cast<int>(handles.size()));
-      sequences_.push_back(std::make_unique<Sequence>(Sequence{
-          static_cast<uint64_t>(handles.back()) + 1, nullptr, text, sampling, SPECD_OK, true}));
+      sequences_.push_back(std::make_unique<Sequence>(
+          Sequence{seq_id(handles.back()), nullptr, text, sampling, SPECD_OK, true}));
+      const bool comes_as_rows = reads_hidden() && attach_mode == SPECD_ATTACH_FRESH;
+      sequences_.back()->n_rows = comes_as_rows || text.empty() ? 0 : text.size() - 1;
       items.push_back(item(handles.back()));
       tokens.insert(tokens.end(), text.begin(), text.end());
       offsets.push_back(tokens.size());
@@ -129,6 +141,7 @@ class FakeDrafter {
       s.state = states[i];
       s.status = status != SPECD_OK ? status : batch.status(i);
       s.begun = s.status == SPECD_OK;
+      if (!s.begun) host_.end_sequence(s.id);
     }
     host_.check(args.intact(), "begin() wrote past its arguments");
     host_.check_blocks();
@@ -161,78 +174,52 @@ class FakeDrafter {
     Top top = {};
   };
   specd_status commit_batch(const std::vector<Commit>& commits) {
-    const std::size_t n = commits.size(), top_k = caps_.top_k, elements = grant_.max_nodes + 1;
-    std::vector<FakeBatch::Item> items;
-    std::vector<uint32_t> row_offsets{0};
-    std::size_t n_top = 0;
     for (const Commit& c : commits) {
-      items.push_back(item(c.handle));
-      row_offsets.push_back(row_offsets.back() + static_cast<uint32_t>(c.tokens.size()));
-      n_top += c.top.size();
+      const specd_status status = prefill(c.handle);
+      if (status != SPECD_OK) return status;
     }
-    const std::size_t n_rows = row_offsets.back();
-    FakeBatch batch(host_, items);
-    GuardedColumn<int32_t> seq_index(n_rows, 1, 1), position(n_rows, 1, 1), token(n_rows, 1, 1),
-        next(n_rows, 1, 1), node(n_rows, 1, 1), last_row(n, 1, 1), top_row(n, elements),
-        top_token(n_top, top_k);
-    std::size_t row = 0, n_told = 0;
-    for (std::size_t i = 0; i < n; ++i) {
-      const Commit& c = commits[i];
+    for (const Commit& c : commits) {
       Sequence& s = *sequences_[static_cast<std::size_t>(c.handle)];
-      for (std::size_t e = 0; e < elements; ++e) {
-        top_row.at(i, e) = -1;
-        const bool is_there = e == 0 || e <= s.flags.size();
-        if (!is_there || top_k == 0 || e >= c.top.size() || c.top[e].size() < top_k) continue;
-        const int32_t flags = e == 0 ? 0 : s.flags[e - 1];
-        if ((flags & SPECD_NODE_PROBE) != 0 && (flags & SPECD_NODE_WANT_TOP) == 0) continue;
-        for (std::size_t k = 0; k < top_k; ++k) top_token.at(n_told, k) = c.top[e][k];
-        top_row.at(i, e) = static_cast<int32_t>(n_told++);
-      }
-      s.flags.clear();  // the nodes are those of one step
-      last_row.at(i) = c.tokens.empty() ? -1 : static_cast<int32_t>(row + c.tokens.size()) - 1;
-      for (std::size_t r = 0; r < c.tokens.size(); ++r, ++row) {
-        seq_index.at(row) = static_cast<int32_t>(i);
-        position.at(row) = static_cast<int32_t>(s.tokens.size()) - 1;
-        token.at(row) = s.tokens.back();
-        next.at(row) = c.tokens[r];
-        node.at(row) = c.nodes.empty() ? SPECD_NODE_NONE : c.nodes[r];
-        s.tokens.push_back(c.tokens[r]);
-        if (s.sampling.tokens_left > 0) --s.sampling.tokens_left;
-      }
+      s.tokens.insert(s.tokens.end(), c.tokens.begin(), c.tokens.end());
+      s.sampling.tokens_left -= std::min<uint64_t>(s.sampling.tokens_left, c.tokens.size());
     }
-    Guarded<specd_update_args> args;
-    specd_update_args& a = args.value;
-    a.struct_size = sizeof a;
-    a.n_rows = static_cast<uint32_t>(n_rows);
-    a.batch = batch.get();
-    a.row_offsets = row_offsets.data();
-    a.seq_index = seq_index.tensor();
-    a.position = position.tensor();
-    a.token = token.tensor();
-    a.next_token = next.tensor();
-    a.node = node.tensor();
-    a.last_row = last_row.tensor();
-    a.host_position = position.data();
-    a.host_token = token.data();
-    a.host_next_token = next.data();
-    a.host_node = node.data();
-    if (n_told > 0) {
-      a.top_row = top_row.tensor();
-      a.host_top_row = top_row.data();
-      a.top_token = top_token.tensor();
-      a.host_top_token = top_token.data();
+    return update(commits, true);
+  }
+
+  // With SPECD_NEED_HIDDEN and SPECD_ATTACH_FRESH: sends the rows of the prompt before its last one,
+  // in several calls if they are more than max_rows. The first commit() sends the last one. It calls
+  // this when the test did not.
+  specd_status prefill(int handle) {
+    const Sequence& s = *sequences_[static_cast<std::size_t>(handle)];
+    specd_status status = SPECD_OK;
+    while (s.begun && status == SPECD_OK && s.n_rows + 1 < s.tokens.size()) {
+      const std::size_t n = std::min<std::size_t>(grant_.max_rows, s.tokens.size() - 1 - s.n_rows);
+      const auto next = s.tokens.begin() + static_cast<std::ptrdiff_t>(s.n_rows) + 1;
+      status = update({{handle, {next, next + static_cast<std::ptrdiff_t>(n)}}}, false);
     }
-    const specd_status status = api_->update == nullptr ? SPECD_OK : api_->update(self_, &a);
-    for (std::size_t i = 0; i < n; ++i) {
-      sequences_[static_cast<std::size_t>(commits[i].handle)]->status =
-          status != SPECD_OK ? status : batch.status(i);
-    }
-    host_.check(args.intact() && seq_index.intact() && position.intact() && token.intact() &&
-                    next.intact() && node.intact() && last_row.intact() && top_row.intact() &&
-                    top_token.intact(),
-                "update() wrote past its arguments");
-    host_.check_blocks();
     return status;
+  }
+
+  // The target's hidden state after the last of `tokens`, at a tap of the caps. By default it is
+  // random, and the same after the same three tokens at the same position.
+  using Hidden =
+      std::function<std::vector<float>(uint32_t tap, const std::vector<int32_t>& tokens)>;
+  void set_hidden(Hidden hidden) { hidden_ = std::move(hidden); }
+  std::vector<float> hidden(uint32_t tap, const std::vector<int32_t>& tokens) const {
+    std::vector<float> state;
+    if (hidden_) {
+      state = hidden_(tap, tokens);
+    } else {
+      uint64_t key = fake_hash({tap, tokens.size()});
+      for (std::size_t i = tokens.size() < 3 ? 0 : tokens.size() - 3; i < tokens.size(); ++i) {
+        key = fake_hash({key, static_cast<uint64_t>(tokens[i])});
+      }
+      for (uint64_t i = 0; i < host_.target().hidden_size; ++i) {
+        state.push_back(2 * fake_unit(fake_hash({key, i})) - 1);
+      }
+    }
+    if (state.size() == host_.target().hidden_size) return state;
+    throw std::runtime_error("a hidden state has hidden_size elements");
   }
 
   FakeDraft propose(int handle, int32_t budget = -1) {
@@ -330,6 +317,7 @@ class FakeDrafter {
     args.value.batch = batch.get();
     api_->end(self_, &args.value);
     s.state = nullptr;
+    host_.end_sequence(s.id);
     host_.check_blocks();
   }
 
@@ -340,6 +328,8 @@ class FakeDrafter {
   const std::vector<int32_t>& tokens(int handle) const {
     return sequences_[static_cast<std::size_t>(handle)]->tokens;
   }
+  // By which the host's services know a sequence.
+  static uint64_t seq_id(int handle) { return static_cast<uint64_t>(handle) + 1; }
 
  private:
   struct Sequence {
@@ -349,8 +339,140 @@ class FakeDrafter {
     specd_sampling sampling;
     specd_status status;
     bool begun;
+    std::size_t n_rows = 0;           // sent, or known from begin()
     std::vector<int32_t> flags = {};  // of the last proposal, until the next commit
   };
+  bool reads_hidden() const { return (grant_.needs & SPECD_NEED_HIDDEN) != 0; }
+  // Sends the next rows of each sequence, one for each token that follows them. `ends_step`: these
+  // are the last rows of the step.
+  specd_status update(const std::vector<Commit>& commits, bool ends_step) {
+    const std::size_t n = commits.size(), top_k = caps_.top_k, elements = grant_.max_nodes + 1;
+    std::vector<FakeBatch::Item> items;
+    std::vector<uint32_t> row_offsets{0};
+    std::size_t n_top = 0;
+    for (const Commit& c : commits) {
+      items.push_back(item(c.handle));
+      row_offsets.push_back(row_offsets.back() + static_cast<uint32_t>(c.tokens.size()));
+      n_top += c.top.size();
+    }
+    const std::size_t n_rows = row_offsets.back();
+    FakeBatch batch(host_, items);
+    GuardedColumn<int32_t> seq_index(n_rows, 1, 1), position(n_rows, 1, 1), token(n_rows, 1, 1),
+        next(n_rows, 1, 1), node(n_rows, 1, 1), last_row(n, 1, 1), top_row(n, elements),
+        top_token(n_top, top_k);
+    std::size_t row = 0, n_told = 0;
+    for (std::size_t i = 0; i < n; ++i) {
+      const Commit& c = commits[i];
+      Sequence& s = *sequences_[static_cast<std::size_t>(c.handle)];
+      for (std::size_t e = 0; e < elements; ++e) {
+        top_row.at(i, e) = -1;
+        const bool is_there = e == 0 || e <= s.flags.size();
+        if (!is_there || top_k == 0 || e >= c.top.size() || c.top[e].size() < top_k) continue;
+        const int32_t flags = e == 0 ? 0 : s.flags[e - 1];
+        if ((flags & SPECD_NODE_PROBE) != 0 && (flags & SPECD_NODE_WANT_TOP) == 0) continue;
+        for (std::size_t k = 0; k < top_k; ++k) top_token.at(n_told, k) = c.top[e][k];
+        top_row.at(i, e) = static_cast<int32_t>(n_told++);
+      }
+      if (ends_step) s.flags.clear();  // the nodes are those of one step
+      last_row.at(i) = c.tokens.empty() ? -1 : static_cast<int32_t>(row + c.tokens.size()) - 1;
+      for (std::size_t r = 0; r < c.tokens.size(); ++r, ++row, ++s.n_rows) {
+        seq_index.at(row) = static_cast<int32_t>(i);
+        position.at(row) = static_cast<int32_t>(s.n_rows);
+        token.at(row) = s.tokens[s.n_rows];
+        next.at(row) = c.tokens[r];
+        node.at(row) = c.nodes.empty() ? SPECD_NODE_NONE : c.nodes[r];
+      }
+    }
+    Guarded<specd_update_args> args;
+    specd_update_args& a = args.value;
+    a.struct_size = sizeof a;
+    a.n_rows = static_cast<uint32_t>(n_rows);
+    a.batch = batch.get();
+    a.row_offsets = row_offsets.data();
+    a.seq_index = seq_index.tensor();
+    a.position = position.tensor();
+    a.token = token.tensor();
+    a.next_token = next.tensor();
+    a.node = node.tensor();
+    a.last_row = last_row.tensor();
+    a.host_position = position.data();
+    a.host_token = token.data();
+    a.host_next_token = next.data();
+    a.host_node = node.data();
+    if (n_told > 0) {
+      a.top_row = top_row.tensor();
+      a.host_top_row = top_row.data();
+      a.top_token = top_token.tensor();
+      a.host_top_token = top_token.data();
+    }
+    HiddenRows states(n_rows, reads_hidden() ? caps_.n_taps : 0, host_.target().hidden_size);
+    GuardedColumn<int32_t> hidden_row(n_rows, 1, 1), last_hidden_row(n, 1, 1);
+    if (reads_hidden()) {
+      for (std::size_t r = 0; r < n_rows; ++r) {
+        const auto s = static_cast<std::size_t>(seq_index.at(r));
+        const std::vector<int32_t>& text = tokens(commits[s].handle);
+        const std::vector<int32_t> upto(text.begin(), text.begin() + position.at(r) + 1);
+        hidden_row.at(r) = static_cast<int32_t>(states.place(r));
+        for (uint32_t t = 0; t < caps_.n_taps; ++t) states.set(t, r, hidden(caps_.taps[t], upto));
+      }
+      for (std::size_t i = 0; i < n; ++i) {
+        const int32_t last = last_row.at(i);
+        last_hidden_row.at(i) = last < 0 ? -1 : hidden_row.at(static_cast<std::size_t>(last));
+      }
+      a.hidden_row = hidden_row.tensor();
+      a.host_hidden_row = hidden_row.data();
+      a.last_hidden_row = last_hidden_row.tensor();
+      a.hidden = states.tensors();
+    }
+    const specd_status status = api_->update == nullptr ? SPECD_OK : api_->update(self_, &a);
+    for (std::size_t i = 0; i < n; ++i) {
+      sequences_[static_cast<std::size_t>(commits[i].handle)]->status =
+          status != SPECD_OK ? status : batch.status(i);
+    }
+    host_.check(args.intact() && seq_index.intact() && position.intact() && token.intact() &&
+                    next.intact() && node.intact() && last_row.intact() && top_row.intact() &&
+                    top_token.intact() && hidden_row.intact() && last_hidden_row.intact(),
+                "update() wrote past its arguments");
+    host_.check(states.intact(), "update() wrote to the hidden states");
+    host_.check_blocks();
+    return status;
+  }
+
+  // The hidden states of one update(): row r is at place(r), far behind r and in falling order, with
+  // rows of NaN around it, which are nobody's.
+  class HiddenRows {
+   public:
+    HiddenRows(std::size_t n_rows, std::size_t n_taps, std::size_t width) : n_rows_(n_rows) {
+      for (std::size_t t = 0; t < n_taps; ++t) {
+        taps_.push_back(std::make_unique<GuardedColumn<float>>(3 * n_rows + 1, width));
+        tensors_.push_back(taps_.back()->tensor());
+        given_.emplace_back((3 * n_rows + 1) * width, NAN);
+        std::copy(given_[t].begin(), given_[t].end(), taps_[t]->data());
+      }
+    }
+    std::size_t place(std::size_t row) const { return 3 * n_rows_ - 1 - 2 * row; }
+    void set(std::size_t tap, std::size_t row, const std::vector<float>& state) {
+      const std::size_t at = place(row) * state.size();
+      std::copy(state.begin(), state.end(), taps_[tap]->data() + at);
+      std::copy(state.begin(), state.end(), given_[tap].data() + at);
+    }
+    const specd_tensor* const* tensors() const { return tensors_.data(); }
+    bool intact() {
+      for (std::size_t t = 0; t < taps_.size(); ++t) {
+        const std::size_t bytes = given_[t].size() * sizeof(float);
+        const bool same = std::memcmp(given_[t].data(), taps_[t]->data(), bytes) == 0;
+        if (!same || !taps_[t]->intact()) return false;
+      }
+      return true;
+    }
+
+   private:
+    const std::size_t n_rows_;
+    std::vector<std::unique_ptr<GuardedColumn<float>>> taps_;
+    std::vector<const specd_tensor*> tensors_;
+    std::vector<std::vector<float>> given_;
+  };
+
   FakeBatch::Item item(int handle) const {
     const Sequence& s = *sequences_[static_cast<std::size_t>(handle)];
     return {s.id, static_cast<uint32_t>(handle), s.state, &s.sampling};
@@ -371,6 +493,7 @@ class FakeDrafter {
   bool active_ = false;
   std::vector<int32_t> static_parent_;
   std::vector<std::unique_ptr<Sequence>> sequences_;
+  Hidden hidden_;  // empty = by default
 };
 
 }  // namespace specd::sdk

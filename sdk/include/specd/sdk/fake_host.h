@@ -10,6 +10,9 @@
 //   drafter.commit(s, {4});
 //   FakeDraft draft = drafter.propose(s);
 //
+// For a drafter with layers of its own: host.weights() (fake_weights.h), host.set_target_head(),
+// drafter.set_hidden() and drafter.prefill(). The services compute what their headers say, slowly.
+//
 // Header-only, C++17, for test code only. Link with -ldl where dlopen needs it.
 #ifndef SPECD_SDK_FAKE_HOST_H
 #define SPECD_SDK_FAKE_HOST_H

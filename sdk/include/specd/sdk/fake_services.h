@@ -6,26 +6,34 @@
 #include <specd/plugin_api/entry.h>
 #include <specd/plugin_api/services/memory.h>
 #include <specd/plugin_api/services/metrics.h>
-#include <specd/plugin_api/services/ops.h>
 #include <specd/plugin_api/services/parts.h>
 #include <specd/plugin_api/services/pool.h>
 #include <specd/plugin_api/services/rng.h>
+#include <specd/plugin_api/services/target.h>
 #include <specd/sdk/canary.h>
 #include <specd/sdk/fake_config.h>
+#include <specd/sdk/fake_kv.h>
 #include <specd/sdk/fake_model.h>
+#include <specd/sdk/fake_ops.h>
+#include <specd/sdk/fake_tensor.h>
+#include <specd/sdk/fake_weights.h>
 
+#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
-#include <initializer_list>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <set>
+#include <stdexcept>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 namespace specd::sdk {
@@ -84,6 +92,9 @@ class FakeHost {
       if (wanted == SPECD_SERVICE_MODEL) return &self->models_.value;
       if (wanted == SPECD_SERVICE_OPS) return &self->ops_.value;
       if (wanted == SPECD_SERVICE_PARTS) return &self->parts_table_.value;
+      if (wanted == SPECD_SERVICE_WEIGHTS) return &self->weights_table_.value;
+      if (wanted == SPECD_SERVICE_TARGET) return &self->target_table_.value;
+      if (wanted == SPECD_SERVICE_KV) return &self->kv_table_.value;
       return nullptr;
     };
     h.now_ns = [](const specd_host*) noexcept -> uint64_t {
@@ -98,6 +109,9 @@ class FakeHost {
     make_models();
     make_ops();
     make_parts();
+    make_weights();
+    make_target();
+    make_kv();
   }
   ~FakeHost() {
     for (auto& block : blocks_) std::free(block.first);
@@ -110,6 +124,7 @@ class FakeHost {
   specd_target_info& target() { return target_; }
 
   // Memory: a quota, failure of the n-th allocation from now (1 = the next, 0 = none), counters.
+  // Copies of weights and the tables of open KV count as allocations, too.
   void set_memory_quota(uint64_t bytes) { quota_ = bytes; }
   void fail_allocation(uint64_t nth) { fail_at_ = nth == 0 ? 0 : allocations_ + nth; }
   uint64_t allocations() const { return allocations_; }
@@ -129,6 +144,34 @@ class FakeHost {
     parts_[path] = std::move(part);
   }
 
+  // What weights/1 finds behind `key`, when the plugin's configuration has it.
+  FakeWeights& weights(const std::string& key) { return weights_[key]; }
+
+  // What target/1 gives: [vocab_size, hidden_size]; small random numbers unless set.
+  void set_target_embedding(std::vector<float> values) { embedding_ = sized(std::move(values)); }
+  void set_target_head(std::vector<float> values) { head_.value = sized(std::move(values)); }
+
+  // Takes the rows that a sequence has in open KV, as a host does that is short of pages.
+  void kv_reclaim(uint64_t seq_id) {
+    for (const auto& kv : kvs_) kv->drop(seq_id);
+  }
+  // Makes rows() of kv/1 fail for a sequence; SPECD_OK lets it work again.
+  void kv_fail_rows(uint64_t seq_id, specd_status status) {
+    kv_fails_.erase(seq_id);
+    if (status != SPECD_OK) kv_fails_[seq_id] = status;
+  }
+  // Rows that all open KV keeps of a sequence.
+  uint32_t kv_kept(uint64_t seq_id) const {
+    uint32_t n = 0;
+    for (const auto& kv : kvs_) n += kv->kept(seq_id);
+    return n;
+  }
+
+  // Called by FakeDrafter and FakeVerifier, or by a test that uses the services itself: before
+  // activate() and after destroy(); after the end of a sequence.
+  void set_active(bool active) { n_active_ += active ? 1 : -1; }
+  void end_sequence(uint64_t seq_id) { kv_reclaim(seq_id); }
+
   void withhold_service(const std::string& id) { withheld_.insert(id); }
 
   const std::vector<LogLine>& logs() const { return logs_; }
@@ -144,8 +187,9 @@ class FakeHost {
     if (!condition) violate(text);
   }
   // Call after destroy() of the last instance. Memory still held is a leak; scratch memory
-  // is released.
+  // is released, and what lives as long as an instance.
   void expect_no_memory_held() {
+    if (n_active_ == 0) release();
     check(used_ == 0, std::to_string(used_) + " bytes still held at destroy()");
     check(model_.open == 0, "a model is still open at destroy()");
     check_blocks();
@@ -156,7 +200,8 @@ class FakeHost {
       check(block_intact(block.first, block.second), "wrote past a block of the memory service");
     }
     check(host_.intact() && memory_.intact() && rng_.intact() && metrics_table_.intact() &&
-              pool_.intact() && models_.intact() && ops_.intact(),
+              pool_.intact() && models_.intact() && ops_.intact() && parts_table_.intact() &&
+              weights_table_.intact() && target_table_.intact() && kv_table_.intact(),
           "wrote past a table of the host");
   }
 
@@ -168,9 +213,14 @@ class FakeHost {
     std::vector<void*> scratch;
     const uint64_t* seq_id = nullptr;
     std::vector<const std::vector<int32_t>*> text = {};  // committed texts; set in propose() only
+    uint64_t serial = next_serial();
     specd_call* handle() { return reinterpret_cast<specd_call*>(this); }
     ~Call() {
       for (void* block : scratch) std::free(block);
+    }
+    static uint64_t next_serial() {
+      static std::atomic<uint64_t> last{0};
+      return ++last;
     }
   };
 
@@ -208,13 +258,13 @@ class FakeHost {
         self->violate("alloc(): align is not a power of two of at most 4096");
         return SPECD_E_INVALID;
       }
-      ++self->allocations_;
-      if (self->allocations_ == self->fail_at_) return SPECD_E_EXHAUSTED;
-      if (bytes > self->quota_ || self->used_ > self->quota_ - bytes) return SPECD_E_EXHAUSTED;
+      if (!self->charge(bytes)) return SPECD_E_EXHAUSTED;
       void* block = aligned(bytes, align);
-      if (block == nullptr) return SPECD_E_EXHAUSTED;
+      if (block == nullptr) {
+        self->used_ -= bytes;
+        return SPECD_E_EXHAUSTED;
+      }
       self->blocks_[block] = bytes;
-      self->used_ += bytes;
       *out = block;
       return SPECD_OK;
     };
@@ -246,19 +296,6 @@ class FakeHost {
     };
   }
 
-  // Not the daemon's numbers, but just as deterministic: a hash of the key.
-  static uint64_t hash(std::initializer_list<uint64_t> key) {
-    uint64_t x = 0x243f6a8885a308d3u;
-    for (const uint64_t part : key) {
-      x += part + 0x9e3779b97f4a7c15u;
-      x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-      x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-      x ^= x >> 31;
-    }
-    return x;
-  }
-  static float unit(uint64_t bits) { return static_cast<float>(bits >> 40) * 0x1p-24f; }
-
   template <class Fill>
   static specd_status fill_rows(const specd_host* host, specd_call* call,
                                 const specd_tensor* seq_index, const specd_tensor* position,
@@ -285,6 +322,7 @@ class FakeHost {
     return SPECD_OK;
   }
 
+  // uniform() gives not the daemon's numbers, but just as deterministic ones.
   void make_rng() {
     specd_rng& r = rng_.value;
     r.struct_size = sizeof r;
@@ -293,8 +331,8 @@ class FakeHost {
       return fill_rows(host, call, seq_index, position, out,
                        [](const specd_sampling& s, uint64_t p, uint64_t token) {
                          if ((s.flags & SPECD_SAMPLE_GREEDY) != 0) return 0.0f;
-                         const float u = unit(hash({s.seed, p, 0, token})) + 0x1p-25f;
-                         return -std::log(-std::log(u));
+                         return fake_ops::noise(s.seed, static_cast<int32_t>(p),
+                                                static_cast<int32_t>(token));
                        });
     };
     r.uniform = [](const specd_host* host, specd_call* call, const specd_tensor* seq_index,
@@ -306,7 +344,7 @@ class FakeHost {
       }
       return fill_rows(host, call, seq_index, position, out,
                        [&](const specd_sampling& s, uint64_t p, uint64_t lane) {
-                         return unit(hash({s.seed, p, purpose, round, lane}));
+                         return fake_unit(fake_hash({s.seed, p, purpose, round, lane}));
                        });
     };
   }
@@ -351,83 +389,335 @@ class FakeHost {
     p.struct_size = sizeof p;
     p.width = [](const specd_host*) noexcept -> uint32_t { return 1; };
     // Runs backwards, to expose plugins that rely on an order.
-    p.run = [](const specd_host*, specd_call*, uint32_t n, specd_pool_task task,
+    p.run = [](const specd_host* host, specd_call*, uint32_t n, specd_pool_task task,
                void* ctx) noexcept -> specd_status {
+      of(host)->in_task_ = true;
       for (uint32_t i = n; i-- > 0;) task(ctx, i);
+      of(host)->in_task_ = false;
       return SPECD_OK;
     };
   }
 
-  // Follows the definition in ops.h: walks from the root down, not in one pass over the nodes.
+  // ---- results of services
+
+  specd_status finish(const char* function, const FakeResult& result) {
+    const std::string text = std::string(function) + ": " + result.text;
+    if (result.is_violation()) {
+      violate(text);
+    } else if (!result.text.empty()) {
+      reports_.push_back({-1, text});
+    }
+    return result.status;
+  }
+  // A [step] function.
+  template <class Body>
+  static specd_status step(const specd_host* host, specd_call* call, const char* function,
+                           Body&& body) {
+    const auto* c = reinterpret_cast<const Call*>(call);
+    if (c == nullptr || c->seq_id == nullptr || of(host)->in_task_) {
+      return of(host)->finish(function, {SPECD_E_PRECONDITION, "outside of a step, or in a task"});
+    }
+    return of(host)->finish(function, body(*of(host), *c));
+  }
+  // A [control & active] function.
+  template <class Body>
+  static specd_status control(const specd_host* host, specd_owner* owner, const char* function,
+                              Body&& body) {
+    FakeHost& self = *of(host);
+    const std::lock_guard<std::mutex> lock(self.mutex_);
+    if (owner != self.owner() || self.n_active_ == 0) {
+      return self.finish(function, {SPECD_E_PRECONDITION, "before activate(), or another owner"});
+    }
+    return self.finish(function, body(self));
+  }
+
+  // With mutex_ held. False: the allocation is refused.
+  bool charge(uint64_t bytes) {
+    if (++allocations_ == fail_at_ || bytes > quota_ || used_ > quota_ - bytes) return false;
+    used_ += bytes;
+    return true;
+  }
+  // What lives as long as an instance.
+  void release() {
+    for (const auto& kv : kvs_) {
+      check(!kv->holds_rows(), "KV is still open with rows of sequences that have ended");
+      used_ -= kv->charged_bytes();
+    }
+    kvs_.clear();
+    used_ -= copied_bytes_;
+    copied_bytes_ = 0;
+    matrices_.clear();
+    tensors_.clear();
+    for (const auto& each : opened_) each->is_owned = false;
+  }
+
   void make_ops() {
     specd_ops& o = ops_.value;
     o.struct_size = sizeof o;
-    // This host walks only: a drafter with layers of its own is tested with the daemon.
-    using AnyHost = const specd_host*;
-    using AnyCall = specd_call*;
-    using Tensor = const specd_tensor*;
-    o.linear = [](AnyHost, AnyCall, const specd_matrix*, Tensor, Tensor, Tensor) noexcept {
-      return specd_status{SPECD_E_UNSUPPORTED};
+    o.walk = [](const specd_host* host, specd_call* call, const specd_walk_args* args) noexcept {
+      return step(host, call, "ops.walk",
+                  [&](FakeHost&, const Call&) -> FakeResult { return fake_ops::walk(args); });
     };
-    o.embed = [](AnyHost, AnyCall, Tensor, Tensor, Tensor) noexcept {
-      return specd_status{SPECD_E_UNSUPPORTED};
+    o.linear = [](const specd_host* host, specd_call* call, const specd_matrix* matrix,
+                  const specd_tensor* x, const specd_tensor* bias,
+                  const specd_tensor* out) noexcept {
+      return step(host, call, "ops.linear", [&](FakeHost& self, const Call&) -> FakeResult {
+        const auto* m = reinterpret_cast<const FakeMatrix*>(matrix);
+        if (!self.has_matrix(m)) return std::string("not a matrix of this instance");
+        return fake_ops::linear(*m, x, bias, out);
+      });
     };
-    o.rmsnorm = [](AnyHost, AnyCall, Tensor, Tensor, double, Tensor) noexcept {
-      return specd_status{SPECD_E_UNSUPPORTED};
+    o.embed = [](const specd_host* host, specd_call* call, const specd_tensor* table,
+                 const specd_tensor* token, const specd_tensor* out) noexcept {
+      return step(host, call, "ops.embed", [&](FakeHost&, const Call&) -> FakeResult {
+        return fake_ops::embed(table, token, out);
+      });
     };
-    o.map = [](AnyHost, AnyCall, uint32_t, Tensor, Tensor, Tensor) noexcept {
-      return specd_status{SPECD_E_UNSUPPORTED};
+    o.rmsnorm = [](const specd_host* host, specd_call* call, const specd_tensor* x,
+                   const specd_tensor* weight, double eps, const specd_tensor* out) noexcept {
+      return step(host, call, "ops.rmsnorm", [&](FakeHost&, const Call&) -> FakeResult {
+        return fake_ops::rmsnorm(x, weight, eps, out);
+      });
     };
-    o.copy = [](AnyHost, AnyCall, Tensor, Tensor, Tensor, Tensor) noexcept {
-      return specd_status{SPECD_E_UNSUPPORTED};
+    o.map = [](const specd_host* host, specd_call* call, uint32_t map, const specd_tensor* x,
+               const specd_tensor* y, const specd_tensor* out) noexcept {
+      return step(host, call, "ops.map", [&](FakeHost&, const Call&) -> FakeResult {
+        return fake_ops::map(map, x, y, out);
+      });
     };
-    o.topk = [](AnyHost, AnyCall, Tensor, Tensor, Tensor) noexcept {
-      return specd_status{SPECD_E_UNSUPPORTED};
+    o.copy = [](const specd_host* host, specd_call* call, const specd_tensor* from,
+                const specd_tensor* from_row, const specd_tensor* to,
+                const specd_tensor* to_row) noexcept {
+      return step(host, call, "ops.copy", [&](FakeHost&, const Call&) -> FakeResult {
+        return fake_ops::copy(from, from_row, to, to_row);
+      });
     };
-    o.walk = [](const specd_host* host, specd_call*, const specd_walk_args* a) noexcept {
-      // Dense int32 [n] counts and [n, columns] columns, as the host requires.
-      const auto fits = [](const specd_tensor* t, int64_t n, int64_t columns) {
-        const bool typed = t != nullptr && t->dtype_code == SPECD_DT_INT && t->dtype_bits == 32;
-        return typed && t->shape[0] == n &&
-               (columns == 0 ? t->rank == 1 && t->stride[0] == 1
-                             : t->rank == 2 && t->shape[1] == columns && t->stride[0] == columns &&
-                                   t->stride[1] == 1);
-      };
-      bool good = a != nullptr && a->struct_size == sizeof *a && a->n_nodes != nullptr &&
-                  a->token != nullptr && a->path != nullptr;
-      if (good) {
-        const int64_t n = a->n_nodes->shape[0], capacity = a->token->shape[1];
-        good = fits(a->n_nodes, n, 0) && fits(a->token, n, capacity) &&
-               fits(a->parent, n, capacity) && fits(a->wanted, n, capacity + 1) &&
-               (a->flags == nullptr || fits(a->flags, n, capacity)) && fits(a->n_path, n, 0) &&
-               fits(a->path, n, a->path->shape[1]) && fits(a->last, n, 0);
+    o.topk = [](const specd_host* host, specd_call* call, const specd_tensor* logits,
+                const specd_tensor* out_index, const specd_tensor* out_logprob) noexcept {
+      return step(host, call, "ops.topk", [&](FakeHost&, const Call&) -> FakeResult {
+        return fake_ops::topk(logits, out_index, out_logprob);
+      });
+    };
+    o.draw = [](const specd_host* host, specd_call* call, const specd_draw_args* args) noexcept {
+      return step(host, call, "ops.draw", [&](FakeHost&, const Call& c) -> FakeResult {
+        return fake_ops::draw(args, c.sampling, c.n_seqs);
+      });
+    };
+  }
+
+  // ---- weights/1 and target/1
+
+  // A handle: the files, and whether an instance has opened them.
+  struct Opened {
+    FakeWeights* files;
+    bool is_owned;
+  };
+  // Null when there is no such handle.
+  Opened* find_opened(const specd_weights* handle) {
+    for (const auto& each : opened_) {
+      if (reinterpret_cast<const specd_weights*>(each.get()) == handle) return each.get();
+    }
+    return nullptr;
+  }
+  bool has_matrix(const FakeMatrix* matrix) const {
+    return matrix != nullptr &&
+           (matrix == &head_ || std::any_of(matrices_.begin(), matrices_.end(), [&](auto& each) {
+              return each.second.get() == matrix;
+            }));
+  }
+  FakeResult copied(FakeResult made, uint64_t bytes) {
+    if (made.status != SPECD_OK) return made;
+    if (!charge(bytes)) return {SPECD_E_EXHAUSTED, "beyond the quota"};
+    copied_bytes_ += bytes;
+    return made;
+  }
+
+  void make_weights() {
+    specd_weights_api& w = weights_table_.value;
+    w.struct_size = sizeof w;
+    w.open = [](const specd_host* host, specd_owner* owner, const specd_config* config,
+                const char* key, specd_weights** out) noexcept -> specd_status {
+      FakeHost& self = *of(host);
+      const std::lock_guard<std::mutex> lock(self.mutex_);
+      if (config == nullptr || key == nullptr || out == nullptr) {
+        return self.finish("weights.open", std::string("an argument is null"));
       }
-      if (!good) {
-        of(host)->violate("ops.walk: arguments");
-        return specd_status{SPECD_E_INVALID};
+      const char* path = nullptr;
+      const specd_status found = config->get_str(config, key, &path, nullptr);
+      if (found == SPECD_E_PRECONDITION) return found;
+      const auto files = self.weights_.find(key);
+      if (found != SPECD_OK || files == self.weights_.end()) {
+        const char* why = found != SPECD_OK ? ": expected a path" : ": no FakeHost::weights()";
+        self.reports_.push_back({-1, key + std::string(why)});
+        return SPECD_E_CONFIG;
       }
-      const auto at = [](const specd_tensor* t, int64_t s, int64_t i) -> int32_t& {
-        return static_cast<int32_t*>(t->data)[s * t->stride[0] + i];
-      };
-      for (int64_t s = 0; s < a->n_nodes->shape[0]; ++s) {
-        int32_t node = -1, n = 0;
-        while (n < a->path->shape[1]) {
-          int32_t child = node + 1;
-          const int32_t end = at(a->n_nodes, s, 0);
-          const auto is_next = [&] {
-            const bool skip = a->flags != nullptr &&
-                              (static_cast<uint32_t>(at(a->flags, s, child)) & a->skip_flags) != 0;
-            return !skip && at(a->parent, s, child) == node &&
-                   at(a->token, s, child) == at(a->wanted, s, node + 1);
-          };
-          while (child < end && !is_next()) ++child;
-          if (child >= end) break;
-          at(a->path, s, n++) = node = child;
+      self.opened_.push_back(std::make_unique<Opened>(Opened{&files->second, owner != nullptr}));
+      *out = reinterpret_cast<specd_weights*>(self.opened_.back().get());
+      return SPECD_OK;
+    };
+    w.config = [](const specd_host* host, specd_weights* weights) noexcept -> const specd_config* {
+      const Opened* opened = of(host)->find_opened(weights);
+      of(host)->check(opened != nullptr, "weights.config: not open");
+      return opened == nullptr ? nullptr : opened->files->config();
+    };
+    w.find = [](const specd_host* host, specd_weights* weights, const char* name, uint32_t number,
+                const char** out_name, specd_tensor* out) noexcept {
+      const Opened* opened = of(host)->find_opened(weights);
+      const bool good = opened != nullptr && out != nullptr;
+      return of(host)->finish("weights.find",
+                              good ? opened->files->find(name, number, out_name, out)
+                                   : FakeResult(std::string("not open, or out is null")));
+    };
+    w.matrix = [](const specd_host* host, specd_owner* owner, specd_weights* weights,
+                  const char* const* names, uint32_t n, int64_t n_out, int64_t n_in,
+                  specd_matrix** out) noexcept {
+      return control(host, owner, "weights.matrix", [&](FakeHost& self) -> FakeResult {
+        const Opened* opened = self.find_opened(weights);
+        if (opened == nullptr || !opened->is_owned) return std::string("not open in this instance");
+        if (names == nullptr || n == 0 || out == nullptr) return std::string("no names, or no out");
+        const std::vector<std::string> list(names, names + n);
+        auto& held = self.matrices_[{opened->files, list, n_out, n_in}];
+        if (held == nullptr) {
+          auto made = std::make_unique<FakeMatrix>();
+          uint64_t bytes = 0;
+          const FakeResult result = opened->files->matrix(list, n_out, n_in, made.get(), &bytes);
+          const FakeResult charged = self.copied(result, bytes);
+          if (charged.status != SPECD_OK) return charged;
+          held = std::move(made);
         }
-        at(a->n_path, s, 0) = n;
-        at(a->last, s, 0) = at(a->wanted, s, node + 1);
-      }
-      return specd_status{SPECD_OK};
+        *out = reinterpret_cast<specd_matrix*>(held.get());
+        return SPECD_OK;
+      });
+    };
+    w.tensor = [](const specd_host* host, specd_owner* owner, specd_weights* weights,
+                  const char* name, uint32_t rank, const int64_t* shape, uint8_t dtype_code,
+                  uint8_t dtype_bits, specd_tensor* out) noexcept {
+      return control(host, owner, "weights.tensor", [&](FakeHost& self) -> FakeResult {
+        const Opened* opened = self.find_opened(weights);
+        if (opened == nullptr || !opened->is_owned) return std::string("not open in this instance");
+        if (name == nullptr || shape == nullptr || rank > SPECD_MAX_RANK || out == nullptr) {
+          return std::string("no name, shape or out, or more than 4 axes");
+        }
+        const FakeWeights::Shape wanted(shape, shape + rank);
+        std::vector<char> made;
+        FakeResult result = opened->files->tensor(name, wanted, dtype_code, dtype_bits, &made);
+        const std::tuple<const FakeWeights*, std::string, int, int> id(opened->files, name,
+                                                                       dtype_code, dtype_bits);
+        const bool is_held = self.tensors_.count(id) != 0;
+        if (!is_held) result = self.copied(result, made.size());
+        if (result.status != SPECD_OK) return result;
+        if (!is_held) self.tensors_[id] = std::move(made);
+        *out = FakeWeights::view(self.tensors_[id].data(), dtype_code, dtype_bits, wanted);
+        return result;
+      });
+    };
+  }
+
+  std::vector<float> sized(std::vector<float> values) const {
+    if (values.size() == std::size_t{target_.vocab_size} * target_.hidden_size) return values;
+    throw std::invalid_argument("a matrix of the target is [vocab_size, hidden_size]");
+  }
+  // Random numbers, unless there are some.
+  void fill(std::vector<float>& values, uint64_t seed) const {
+    const std::size_t n = std::size_t{target_.vocab_size} * target_.hidden_size;
+    while (values.size() < n) values.push_back(fake_unit(fake_hash({seed, values.size()})) - 0.5f);
+  }
+  void make_target() {
+    specd_target_api& t = target_table_.value;
+    t.struct_size = sizeof t;
+    t.embedding = [](const specd_host* host, specd_owner* owner, specd_tensor* out) noexcept {
+      return control(host, owner, "target.embedding", [&](FakeHost& self) -> FakeResult {
+        if (out == nullptr) return std::string("out is null");
+        self.fill(self.embedding_, 1);
+        *out = FakeWeights::view(self.embedding_.data(), SPECD_DT_FLOAT, 32,
+                                 {self.target_.vocab_size, self.target_.hidden_size});
+        return SPECD_OK;
+      });
+    };
+    t.head = [](const specd_host* host, specd_owner* owner, specd_matrix** out) noexcept {
+      return control(host, owner, "target.head", [&](FakeHost& self) -> FakeResult {
+        if (out == nullptr) return std::string("out is null");
+        self.fill(self.head_.value, 2);
+        self.head_.n_out = self.target_.vocab_size;
+        self.head_.n_in = self.target_.hidden_size;
+        *out = reinterpret_cast<specd_matrix*>(&self.head_);
+        return SPECD_OK;
+      });
+    };
+  }
+
+  // ---- kv/1
+
+  std::vector<std::unique_ptr<FakeKv>>::iterator find_kv(const specd_kv* kv) {
+    return std::find_if(kvs_.begin(), kvs_.end(), [&](const auto& each) {
+      return reinterpret_cast<const specd_kv*>(each.get()) == kv;
+    });
+  }
+  template <class Body>
+  static specd_status kv_step(const specd_host* host, specd_call* call, const specd_kv* kv,
+                              const char* function, Body&& body) {
+    return step(host, call, function, [&](FakeHost& self, const Call& c) -> FakeResult {
+      const auto found = self.find_kv(kv);
+      if (found == self.kvs_.end()) return std::string("not KV that is open");
+      return body(**found, FakeKv::Batch{c.serial, c.seq_id, c.n_seqs});
+    });
+  }
+  void make_kv() {
+    specd_kv_api& k = kv_table_.value;
+    k.struct_size = sizeof k;
+    k.open = [](const specd_host* host, specd_owner* owner, const specd_kv_open_args* args,
+                specd_kv** out) noexcept {
+      return control(host, owner, "kv.open", [&](FakeHost& self) -> FakeResult {
+        const std::string fault = FakeKv::open_fault(args);
+        if (!fault.empty() || out == nullptr) return "an argument: " + fault;
+        auto kv = std::make_unique<FakeKv>(*args);
+        if (!self.charge(kv->charged_bytes())) return {SPECD_E_EXHAUSTED, "beyond the quota"};
+        *out = reinterpret_cast<specd_kv*>(kv.get());
+        self.kvs_.push_back(std::move(kv));
+        return SPECD_OK;
+      });
+    };
+    k.close = [](const specd_host* host, specd_owner*, specd_kv* kv) noexcept {
+      FakeHost& self = *of(host);
+      const std::lock_guard<std::mutex> lock(self.mutex_);
+      const auto found = self.find_kv(kv);
+      self.check(found != self.kvs_.end(), "kv.close: not KV that is open");
+      if (found == self.kvs_.end()) return;
+      self.used_ -= (*found)->charged_bytes();
+      self.kvs_.erase(found);
+    };
+    k.length = [](const specd_host* host, specd_call* call, specd_kv* kv, uint32_t* out) noexcept {
+      return kv_step(host, call, kv, "kv.length", [&](FakeKv& one, const FakeKv::Batch& batch) {
+        return out == nullptr ? FakeResult(std::string("out is null")) : one.length(batch, out);
+      });
+    };
+    k.rows = [](const specd_host* host, specd_call* call, specd_kv* kv,
+                const specd_kv_rows_args* args) noexcept {
+      return kv_step(host, call, kv, "kv.rows", [&](FakeKv& one, const FakeKv::Batch& batch) {
+        return one.rows(batch, args, of(host)->kv_fails_);
+      });
+    };
+    k.append = [](const specd_host* host, specd_call* call, specd_kv* kv,
+                  const specd_kv_append_args* args) noexcept {
+      return kv_step(host, call, kv, "kv.append", [&](FakeKv& one, const FakeKv::Batch& batch) {
+        return one.append(batch, args);
+      });
+    };
+    k.attend = [](const specd_host* host, specd_call* call, specd_kv* kv,
+                  const specd_kv_attend_args* args) noexcept {
+      return kv_step(host, call, kv, "kv.attend", [&](FakeKv& one, const FakeKv::Batch& batch) {
+        return one.attend(batch, args);
+      });
+    };
+    k.keep = [](const specd_host* host, specd_call* call, specd_kv* kv, const uint32_t* kept,
+                const uint32_t* row_offsets, const uint32_t* rows) noexcept {
+      return kv_step(host, call, kv, "kv.keep", [&](FakeKv& one, const FakeKv::Batch& batch) {
+        return one.keep(batch, kept, row_offsets, rows);
+      });
+    };
+    // There are no pages to be seen.
+    k.view = [](const specd_host*, specd_call*, specd_kv*, uint32_t, specd_kv_view*) noexcept {
+      return specd_status{SPECD_E_UNSUPPORTED};
     };
   }
 
@@ -533,6 +823,9 @@ class FakeHost {
   Guarded<specd_models> models_;
   Guarded<specd_ops> ops_;
   Guarded<specd_parts> parts_table_;
+  Guarded<specd_weights_api> weights_table_;
+  Guarded<specd_target_api> target_table_;
+  Guarded<specd_kv_api> kv_table_;
   FakeModel model_;
   specd_target_info target_;
   uint8_t sha256_[32] = {};
@@ -547,6 +840,21 @@ class FakeHost {
   std::map<std::string, std::unique_ptr<Metric>> metric_handles_;
   std::map<std::string, double> metric_values_;
   std::map<std::string, std::unique_ptr<Part>> parts_;  // by path
+
+  bool in_task_ = false;                        // of the pool
+  int32_t n_active_ = 0;                        // instances
+  std::map<std::string, FakeWeights> weights_;  // by key
+  std::vector<std::unique_ptr<Opened>> opened_;
+  // Copies for instances, and what they are charged.
+  std::map<std::tuple<const FakeWeights*, std::vector<std::string>, int64_t, int64_t>,
+           std::unique_ptr<FakeMatrix>>
+      matrices_;
+  std::map<std::tuple<const FakeWeights*, std::string, int, int>, std::vector<char>> tensors_;
+  uint64_t copied_bytes_ = 0;
+  std::vector<float> embedding_;
+  FakeMatrix head_;
+  std::vector<std::unique_ptr<FakeKv>> kvs_;
+  std::map<uint64_t, specd_status> kv_fails_;  // by seq_id
 };
 
 }  // namespace specd::sdk

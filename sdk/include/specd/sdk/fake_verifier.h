@@ -61,6 +61,7 @@ class FakeVerifier {
     grant.max_nodes = SPECD_MAX_TREE_NODES;
     grant.max_depth = SPECD_MAX_TREE_DEPTH;
     grant.max_batch = 64;
+    host.set_active(true);
     status_ = api_->activate(self_, &grant);
     active_ = status_ == SPECD_OK;
   }
@@ -68,6 +69,7 @@ class FakeVerifier {
     if (self_ == nullptr) return;
     if (active_) api_->deactivate(self_);
     api_->destroy(self_);
+    host_.set_active(false);
     host_.expect_no_memory_held();
   }
   FakeVerifier(const FakeVerifier&) = delete;

@@ -15,8 +15,8 @@ typedef struct specd_memory {
   uint32_t struct_size;
   uint32_t reserved0;
   /* [any] `align` is a power of two, at most 4096 in host memory and 256 on a device. Returns
-   * SPECD_E_EXHAUSTED beyond the quota of the grant (of the caps before activate()). Memory still
-   * held at destroy() is freed and reported. */
+   * SPECD_E_EXHAUSTED beyond the quota of the grant (of the caps before activate()). Device memory is
+   * zero-filled, host memory is not. Memory still held at destroy() is freed and reported. */
   specd_status (*alloc)(const specd_host *, specd_owner *, int32_t device_type,
                         int32_t device_index, uint64_t bytes, uint64_t align,
                         void **out) SPECD_NOEXCEPT;

@@ -1,0 +1,258 @@
+// Layers of trained heads, of ops/1 and kv/1. [control] check() and the constructors; [step] the
+// rest. Buffers are made once; a call works on the first rows of them.
+#ifndef SPECD_SDK_LAYERS_H
+#define SPECD_SDK_LAYERS_H
+
+#include <specd/sdk/kv.h>
+#include <specd/sdk/ops.h>
+#include <specd/sdk/weights.h>
+
+#include <cmath>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace specd::sdk {
+
+// The last hidden state of every sequence, by slot. Zeros until the first one.
+class SlotStates {
+ public:
+  SlotStates(const Place& place, int64_t n_max, int64_t width)
+      : state_(Owned::make<float>(place, n_max, width)),
+        zero_(Owned::make<float>(place, 1, width)),
+        row_zero_(Owned::make<int32_t>(place, n_max)) {}
+  static uint64_t bytes_per_sequence(uint64_t width) { return 4 * (width + 1); }
+  static uint64_t bytes_fixed(uint64_t width) { return 4 * width; }
+
+  // Call in begin_tensors(): no sequence begins with the state of another.
+  void begin(const Ops& ops, const specd_batch& batch) const {
+    const specd_tensor rows = row_zero_.rows(batch.n_seqs);
+    ops.copy(batch, *zero_, &rows, *state_, batch.slots);
+  }
+  // Keeps row from_row[s] of `from` for sequence s of the batch; -1 = it keeps what it has.
+  void keep(const Ops& ops, const specd_batch& batch, const specd_tensor& from,
+            const specd_tensor* from_row) const {
+    ops.copy(batch, from, from_row, *state_, batch.slots);
+  }
+  // out[i] = the state of slot slots[i].
+  void gather(const Ops& ops, const specd_batch& batch, const specd_tensor& slots,
+              const specd_tensor& out) const {
+    ops.copy(batch, *state_, &slots, out);
+  }
+
+ private:
+  Owned state_, zero_, row_zero_;
+};
+
+// out = W x + b.
+class Linear {
+ public:
+  Linear(const Weights& weights, const std::vector<std::string>& matrices,
+         const std::vector<std::string>& biases, int64_t n_out, int64_t n_in)
+      : matrix_(weights.matrix(matrices, n_out, n_in)) {
+    if (!biases.empty()) bias_ = weights.copy<float>(biases[0], {n_out});
+  }
+  void operator()(const Ops& ops, const specd_batch& batch, const specd_tensor& x,
+                  const specd_tensor& out) const {
+    ops.linear(batch, matrix_, x, bias_ ? &*bias_ : nullptr, out);
+  }
+
+ private:
+  specd_matrix* matrix_;
+  std::optional<specd_tensor> bias_;
+};
+
+// x + silu(W x + b), the block of Medusa's and ReDrafter's heads.
+class ResidualBlock {
+ public:
+  ResidualBlock(const Weights& weights, const std::string& weight, const std::string& bias,
+                int64_t width)
+      : linear_(weights, {weight}, bias.empty() ? std::vector<std::string>() : std::vector{bias},
+                width, width) {}
+  static void check(Weights& weights, const std::string& weight, const std::string& bias,
+                    int64_t width) {
+    weights.expect(weight, {width, width});
+    if (!bias.empty()) weights.expect(bias, {width});
+  }
+  // `out` is not x. scratch: as large as x.
+  void operator()(const Ops& ops, const specd_batch& batch, const specd_tensor& x,
+                  const specd_tensor& scratch, const specd_tensor& out) const {
+    linear_(ops, batch, x, scratch);
+    ops.map(batch, SPECD_MAP_SILU_ADD, scratch, x, out);
+  }
+
+ private:
+  Linear linear_;
+};
+
+// A layer of the Llama family behind its input norm:
+//   y = residual + o(attention(qkv(input)));  residual = y + down(silu(gate(n)) * up(n)), n = norm(y)
+class DecoderLayer {
+ public:
+  struct Shape {
+    int64_t hidden, input;  // width of the residual stream, and of the input
+    int64_t n_heads, n_kv_heads, head_dim, ffn;
+    double norm_eps;
+    bool qkv_bias, o_bias, mlp_bias, head_norm;
+
+    int64_t q_width() const { return n_heads * head_dim; }
+    int64_t qkv_width() const { return q_width() + 2 * n_kv_heads * head_dim; }
+  };
+
+  // at: "layers.0."
+  static void check(Weights& weights, const std::string& at, const Shape& s) {
+    const std::string attention = at + "self_attn.", mlp = at + "mlp.";
+    const int64_t kv_width = s.n_kv_heads * s.head_dim;
+    weights.expect(attention + "q_proj.weight", {s.q_width(), s.input});
+    weights.expect(attention + "k_proj.weight", {kv_width, s.input});
+    weights.expect(attention + "v_proj.weight", {kv_width, s.input});
+    weights.expect(attention + "o_proj.weight", {s.hidden, s.q_width()});
+    weights.expect(mlp + "gate_proj.weight", {s.ffn, s.hidden});
+    weights.expect(mlp + "up_proj.weight", {s.ffn, s.hidden});
+    weights.expect(mlp + "down_proj.weight", {s.hidden, s.ffn});
+    weights.expect(at + "post_attention_layernorm.weight", {s.hidden});
+    if (s.qkv_bias) {
+      weights.expect(attention + "q_proj.bias", {s.q_width()});
+      weights.expect(attention + "k_proj.bias", {kv_width});
+      weights.expect(attention + "v_proj.bias", {kv_width});
+    }
+    if (s.o_bias) weights.expect(attention + "o_proj.bias", {s.hidden});
+    if (s.mlp_bias) {
+      weights.expect(mlp + "gate_proj.bias", {s.ffn});
+      weights.expect(mlp + "up_proj.bias", {s.ffn});
+      weights.expect(mlp + "down_proj.bias", {s.hidden});
+    }
+    if (!s.head_norm) return;
+    weights.expect(attention + "q_norm.weight", {s.head_dim});
+    weights.expect(attention + "k_norm.weight", {s.head_dim});
+  }
+  // Bytes of the buffers.
+  static uint64_t bytes(const Shape& s, int64_t rows_max, int64_t full_rows_max) {
+    const int64_t full = s.qkv_width() + s.q_width() + 2 * s.hidden + 3 * s.ffn;
+    return 4 * static_cast<uint64_t>(rows_max * s.qkv_width() + full_rows_max * full);
+  }
+
+  // Number `number` in the KV. rows_max: rows of a call; full_rows_max: rows of a call that attend.
+  DecoderLayer(const Place& place, const Weights& weights, const std::string& at,
+               const Shape& shape, uint32_t number, int64_t rows_max, int64_t full_rows_max)
+      : shape_(shape),
+        number_(number),
+        matrices_(weights, at, shape),
+        qkv_(Owned::make<float>(place, rows_max, shape.qkv_width())),
+        some_qkv_(Owned::make<float>(place, full_rows_max, shape.qkv_width())),
+        heads_(Owned::make<float>(place, full_rows_max, shape.q_width())),
+        delta_(Owned::make<float>(place, full_rows_max, shape.hidden)),
+        normed_(Owned::make<float>(place, full_rows_max, shape.hidden)),
+        gate_up_(Owned::make<float>(place, full_rows_max, 2 * shape.ffn)),
+        act_(Owned::make<float>(place, full_rows_max, shape.ffn)) {}
+
+  // Keeps K and V of the rows in the KV: input [n, input] of all rows of Kv::rows(). Call before
+  // finish().
+  void begin(const Ops& ops, const specd_batch& batch, const Kv& kv, const specd_tensor& input) {
+    const specd_tensor qkv = qkv_.rows(input.shape[0]);
+    ops.linear(batch, matrices_.qkv, input, nullptr, qkv);
+    add_bias(ops, batch, matrices_.qkv_bias, qkv);
+    specd_kv_append_args args{};
+    args.struct_size = sizeof args;
+    args.layer = number_;
+    args.n_heads = static_cast<uint32_t>(shape_.n_heads);
+    args.norm_eps = shape_.norm_eps;
+    args.qkv = &qkv;
+    args.q_norm = shape_.head_norm ? &matrices_.q_norm : nullptr;
+    args.k_norm = shape_.head_norm ? &matrices_.k_norm : nullptr;
+    kv.append(batch, args);
+  }
+  // The rest of the layer for all n rows, or for the queries of Kv::rows(): row i of `residual` is
+  // then row queries[i], [n] int32 in the granted memory. `residual` is changed in place.
+  void finish(const Ops& ops, const specd_batch& batch, const Kv& kv, int64_t n,
+              const specd_tensor* queries, const specd_tensor& residual) {
+    const int64_t n_full = residual.shape[0];
+    specd_tensor qkv = qkv_.rows(n);
+    if (queries != nullptr) {
+      ops.copy(batch, qkv, queries, some_qkv_.rows(n_full));
+      qkv = some_qkv_.rows(n_full);
+    }
+    const specd_tensor heads = heads_.rows(n_full), delta = delta_.rows(n_full),
+                       normed = normed_.rows(n_full), act = act_.rows(n_full),
+                       gate_up = gate_up_.rows(n_full);
+    specd_kv_attend_args args{};
+    args.struct_size = sizeof args;
+    args.layer = number_;
+    args.n_heads = static_cast<uint32_t>(shape_.n_heads);
+    args.queries = queries == nullptr ? SPECD_ATTEND_ALL : SPECD_ATTEND_QUERIES;
+    args.scale = 1 / std::sqrt(static_cast<double>(shape_.head_dim));
+    args.qkv = &qkv;
+    args.out = &heads;
+    kv.attend(batch, args);
+    matrices_.o(ops, batch, heads, delta);
+    ops.map(batch, SPECD_MAP_ADD, residual, delta, residual);
+    ops.rmsnorm(batch, residual, matrices_.mlp_norm, shape_.norm_eps, normed);
+    ops.linear(batch, matrices_.gate_up, normed, nullptr, gate_up);
+    add_bias(ops, batch, matrices_.gate_up_bias, gate_up);
+    ops.map(batch, SPECD_MAP_SILU_MUL, columns_of(gate_up, 0, shape_.ffn),
+            columns_of(gate_up, shape_.ffn, shape_.ffn), act);
+    matrices_.down(ops, batch, act, delta);
+    ops.map(batch, SPECD_MAP_ADD, residual, delta, residual);
+  }
+
+ private:
+  // Biases of matrices that are one: q, k and v; gate and up.
+  struct Part {
+    int64_t first;
+    specd_tensor bias;
+  };
+  static void add_bias(const Ops& ops, const specd_batch& batch, const std::vector<Part>& parts,
+                       const specd_tensor& out) {
+    for (const Part& each : parts) {
+      const specd_tensor columns = columns_of(out, each.first, each.bias.shape[0]);
+      ops.map(batch, SPECD_MAP_ADD, columns, each.bias, columns);
+    }
+  }
+  struct Matrices {
+    Matrices(const Weights& w, const std::string& at, const Shape& s)
+        : qkv(w.matrix({at + "self_attn.q_proj.weight", at + "self_attn.k_proj.weight",
+                        at + "self_attn.v_proj.weight"},
+                       s.qkv_width(), s.input)),
+          gate_up(w.matrix({at + "mlp.gate_proj.weight", at + "mlp.up_proj.weight"}, 2 * s.ffn,
+                           s.hidden)),
+          o(w, {at + "self_attn.o_proj.weight"}, some(s.o_bias, at + "self_attn.o_proj.bias"),
+            s.hidden, s.q_width()),
+          down(w, {at + "mlp.down_proj.weight"}, some(s.mlp_bias, at + "mlp.down_proj.bias"),
+               s.hidden, s.ffn),
+          mlp_norm(w.copy<float>(at + "post_attention_layernorm.weight", {s.hidden})) {
+      const int64_t kv_width = s.n_kv_heads * s.head_dim;
+      const auto bias = [&](const std::string& name, int64_t n) {
+        return w.copy<float>(at + name, {n});
+      };
+      if (s.qkv_bias) {
+        qkv_bias = {{0, bias("self_attn.q_proj.bias", s.q_width())},
+                    {s.q_width(), bias("self_attn.k_proj.bias", kv_width)},
+                    {s.q_width() + kv_width, bias("self_attn.v_proj.bias", kv_width)}};
+      }
+      if (s.mlp_bias) {
+        gate_up_bias = {{0, bias("mlp.gate_proj.bias", s.ffn)},
+                        {s.ffn, bias("mlp.up_proj.bias", s.ffn)}};
+      }
+      if (!s.head_norm) return;
+      q_norm = bias("self_attn.q_norm.weight", s.head_dim);
+      k_norm = bias("self_attn.k_norm.weight", s.head_dim);
+    }
+    static std::vector<std::string> some(bool wanted, const std::string& name) {
+      return wanted ? std::vector{name} : std::vector<std::string>();
+    }
+    specd_matrix *qkv, *gate_up;
+    Linear o, down;
+    specd_tensor mlp_norm, q_norm{}, k_norm{};
+    std::vector<Part> qkv_bias, gate_up_bias;
+  };
+
+  Shape shape_;
+  uint32_t number_;
+  Matrices matrices_;
+  Owned qkv_, some_qkv_, heads_, delta_, normed_, gate_up_, act_;
+};
+
+}  // namespace specd::sdk
+
+#endif

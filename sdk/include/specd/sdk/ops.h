@@ -1,0 +1,73 @@
+// C++ wrapper of the service ops/1. Name SPECD_SERVICE_OPS in the caps. [step] all functions; what
+// the host refuses is thrown as an Error, which fails the call.
+#ifndef SPECD_SDK_OPS_H
+#define SPECD_SDK_OPS_H
+
+#include <specd/plugin_api/batch.h>
+#include <specd/plugin_api/services/ops.h>
+#include <specd/sdk/tensor.h>
+
+#include <string>
+#include <vector>
+
+namespace specd::sdk {
+
+// Throws unless a service has done what it was asked for. The host reports the reason itself.
+inline void check_service(specd_status status, const char* function) {
+  if (status == SPECD_OK) return;
+  throw Error(status, std::string("the host refused ") + function + "()");
+}
+
+class Ops {
+ public:
+  explicit Ops(const Instance& instance)
+      : host_(instance.host()), table_(require_service<specd_ops>(host_, SPECD_SERVICE_OPS)) {}
+
+  void linear(const specd_batch& batch, const specd_matrix* matrix, const specd_tensor& x,
+              const specd_tensor* bias, const specd_tensor& out) const {
+    check_service(table_->linear(host_, batch.call, matrix, &x, bias, &out), "ops.linear");
+  }
+  void embed(const specd_batch& batch, const specd_tensor& table, const specd_tensor& token,
+             const specd_tensor& out) const {
+    check_service(table_->embed(host_, batch.call, &table, &token, &out), "ops.embed");
+  }
+  void rmsnorm(const specd_batch& batch, const specd_tensor& x, const specd_tensor& weight,
+               double eps, const specd_tensor& out) const {
+    check_service(table_->rmsnorm(host_, batch.call, &x, &weight, eps, &out), "ops.rmsnorm");
+  }
+  void map(const specd_batch& batch, uint32_t map, const specd_tensor& x, const specd_tensor& y,
+           const specd_tensor& out) const {
+    check_service(table_->map(host_, batch.call, map, &x, &y, &out), "ops.map");
+  }
+  void silu(const specd_batch& batch, const specd_tensor& x, const specd_tensor& out) const {
+    check_service(table_->map(host_, batch.call, SPECD_MAP_SILU, &x, nullptr, &out), "ops.map");
+  }
+  // to[to_row[i]] = from[from_row[i]]; null = i.
+  void copy(const specd_batch& batch, const specd_tensor& from, const specd_tensor* from_row,
+            const specd_tensor& to, const specd_tensor* to_row = nullptr) const {
+    check_service(table_->copy(host_, batch.call, &from, from_row, &to, to_row), "ops.copy");
+  }
+  void topk(const specd_batch& batch, const specd_tensor& logits, const specd_tensor& out_index,
+            const specd_tensor* out_logprob) const {
+    check_service(table_->topk(host_, batch.call, &logits, &out_index, out_logprob), "ops.topk");
+  }
+  void draw(const specd_batch& batch, const specd_draw_args& args) const {
+    check_service(table_->draw(host_, batch.call, &args), "ops.draw");
+  }
+  // Brings values from host memory to the first rows of `to`. Not while propose() is captured.
+  template <class T>
+  void put(const specd_batch& batch, std::vector<T>& values, const specd_tensor& to) const {
+    const int64_t columns = to.rank == 2 ? to.shape[1] : 1;
+    const auto rows = static_cast<int64_t>(values.size()) / columns;
+    if (rows == 0) return;
+    copy(batch, host_view(values, rows, columns), nullptr, shaped(to, rows, columns));
+  }
+
+ private:
+  const specd_host* host_;
+  const specd_ops* table_;
+};
+
+}  // namespace specd::sdk
+
+#endif

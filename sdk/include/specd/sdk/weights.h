@@ -1,0 +1,198 @@
+// C++ wrapper of the services weights/1 and target/1: tensors of files that the configuration names.
+// Name SPECD_SERVICE_WEIGHTS, and for Target SPECD_SERVICE_TARGET, in the caps.
+//
+//   Weights weights(context, "weights");               // describe() and the constructor
+//   weights.expect("fc.weight", {hidden, 2 * hidden});  // shape and type, and it is accounted for
+//   weights.expect_no_others();
+//   caps.bytes_fixed = weights.bytes();
+//   specd_matrix* fc = weights.matrix({"fc.weight"}, hidden, 2 * hidden);  // activated()
+#ifndef SPECD_SDK_WEIGHTS_H
+#define SPECD_SDK_WEIGHTS_H
+
+#include <specd/plugin_api/services/target.h>
+#include <specd/plugin_api/services/weights.h>
+#include <specd/sdk/ops.h>
+
+#include <cstdint>
+#include <cstring>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace specd::sdk {
+
+inline std::string shape_text(const int64_t* shape, std::size_t rank) {
+  std::string text = "[";
+  for (std::size_t axis = 0; axis < rank; ++axis) {
+    text += (axis == 0 ? "" : ", ") + std::to_string(shape[axis]);
+  }
+  return text + "]";
+}
+
+class Weights {
+ public:
+  // Opens the files that `key` of the plugin's configuration names. Throws with the host's reason.
+  Weights(const Context& context, const char* key)
+      : host_(context.host),
+        owner_(context.owner),
+        key_(key),
+        table_(require_service<specd_weights_api>(host_, SPECD_SERVICE_WEIGHTS)) {
+    const specd_status status = table_->open(host_, owner_, context.config.raw(), key, &weights_);
+    if (status == SPECD_E_PRECONDITION) fail("this key is required (a folder of safetensors)");
+    // The host has reported why, with the key.
+    if (status != SPECD_OK) throw Error(status, "");
+  }
+
+  // The error of a file that does not fit, at the key that names it.
+  [[noreturn]] void fail(const std::string& text) const {
+    throw Error(SPECD_E_CONFIG, key_ + ": " + text);
+  }
+
+  bool has_config() const { return table_->config(host_, weights_) != nullptr; }
+  // config.json beside the tensors. REQUIRES has_config().
+  Config config() const { return Config(table_->config(host_, weights_)); }
+
+  bool has(const std::string& name) const {
+    specd_tensor ignored{};
+    return table_->find(host_, weights_, name.c_str(), 0, nullptr, &ignored) !=
+           SPECD_E_PRECONDITION;
+  }
+  std::vector<std::string> names() const {
+    std::vector<std::string> all;
+    const char* name = nullptr;
+    specd_tensor ignored{};
+    for (uint32_t i = 0;
+         table_->find(host_, weights_, nullptr, i, &name, &ignored) != SPECD_E_PRECONDITION; ++i) {
+      all.push_back(name);
+    }
+    return all;
+  }
+  // A tensor as stored: in host memory, perhaps unaligned.
+  specd_tensor stored(const std::string& name) const {
+    specd_tensor out{};
+    const specd_status status = table_->find(host_, weights_, name.c_str(), 0, nullptr, &out);
+    if (status == SPECD_E_PRECONDITION) fail("tensor '" + name + "' is missing");
+    if (status != SPECD_OK) throw Error(status, "");
+    return out;
+  }
+  // The number of rows of a tensor.
+  int64_t rows_of(const std::string& name) const {
+    const specd_tensor t = stored(name);
+    return t.rank == 0 ? 1 : t.shape[0];
+  }
+
+  // Checks a tensor that the head uses, and counts its copy.
+  void expect(const std::string& name, const std::vector<int64_t>& shape) {
+    const specd_tensor t = stored(name);
+    bool same = t.rank == shape.size();
+    for (std::size_t axis = 0; same && axis < shape.size(); ++axis) {
+      same = t.shape[axis] == shape[axis];
+    }
+    if (!same) {
+      fail("tensor '" + name + "' has shape " + shape_text(t.shape, t.rank) + ", expected " +
+           shape_text(shape.data(), shape.size()));
+    }
+    const bool is_float = t.dtype_code == SPECD_DT_FLOAT || t.dtype_code == SPECD_DT_BFLOAT;
+    if (!is_float || t.dtype_bits > 32) {
+      fail("tensor '" + name + "' has type " + std::to_string(t.dtype_code) + " of " +
+           std::to_string(t.dtype_bits) + " bits, expected float32, float16 or bfloat16");
+    }
+    if (!used_.insert(name).second) return;
+    uint64_t elements = 1;
+    for (const int64_t size : shape) elements *= static_cast<uint64_t>(size);
+    // Vectors are copied as float32, matrices as they are.
+    bytes_ += elements * (shape.size() == 1 ? 4 : t.dtype_bits / 8);
+  }
+  // Checks a column of n different token ids below `end`, and counts its copy. Returns them.
+  std::vector<int32_t> expect_ids(const std::string& name, int64_t n, int64_t end) {
+    const std::vector<int64_t> values = integers(name, n);
+    std::set<int64_t> seen;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      if (values[i] < 0 || values[i] >= end || !seen.insert(values[i]).second) {
+        fail("tensor '" + name + "'[" + std::to_string(i) + "] is " + std::to_string(values[i]) +
+             ", expected different ids below " + std::to_string(end));
+      }
+    }
+    return {values.begin(), values.end()};
+  }
+  // The values of a column of n integers or booleans; counts its copy as int32.
+  std::vector<int64_t> integers(const std::string& name, int64_t n) {
+    const specd_tensor t = stored(name);
+    const bool is_int = t.dtype_code == SPECD_DT_INT || t.dtype_code == SPECD_DT_BOOL;
+    const std::size_t bytes = t.dtype_bits / 8;
+    if (t.rank != 1 || t.shape[0] != n || !is_int || bytes > 8) {
+      fail("tensor '" + name + "' has shape " + shape_text(t.shape, t.rank) + " and type " +
+           std::to_string(t.dtype_code) + ", expected integers of [" + std::to_string(n) + "]");
+    }
+    std::vector<int64_t> values;
+    for (int64_t i = 0; i < n; ++i) {
+      const char* at = static_cast<const char*>(t.data) + static_cast<std::size_t>(i) * bytes;
+      int64_t wide = 0;
+      int32_t narrow = 0;
+      if (bytes == 8) std::memcpy(&wide, at, 8);
+      if (bytes == 4) std::memcpy(&narrow, at, 4);
+      if (bytes == 1) narrow = *at;
+      values.push_back(bytes == 8 ? wide : narrow);
+    }
+    if (used_.insert(name).second) bytes_ += 4 * static_cast<uint64_t>(n);
+    return values;
+  }
+  // A tensor that is known but needs no copy.
+  void ignore(const std::string& name) { used_.insert(name); }
+  // Refuses tensors that nobody has asked for: the head would be another one than the file's.
+  void expect_no_others() const {
+    for (const std::string& name : names()) {
+      if (used_.count(name) == 0) fail("tensor '" + name + "' is not part of such a head");
+    }
+  }
+  // Bytes of the copies of all expected tensors.
+  uint64_t bytes() const { return bytes_; }
+
+  // [control & active] The tensors one below the other, for Ops::linear().
+  specd_matrix* matrix(const std::vector<std::string>& tensors, int64_t n_out, int64_t n_in) const {
+    std::vector<const char*> list;
+    for (const std::string& name : tensors) list.push_back(name.c_str());
+    specd_matrix* out = nullptr;
+    check_service(table_->matrix(host_, owner_, weights_, list.data(),
+                                 static_cast<uint32_t>(list.size()), n_out, n_in, &out),
+                  "weights.matrix");
+    return out;
+  }
+  // [control & active] A dense copy as float32 or as int32.
+  template <class T>
+  specd_tensor copy(const std::string& name, const std::vector<int64_t>& shape) const {
+    specd_tensor out{};
+    check_service(
+        table_->tensor(host_, owner_, weights_, name.c_str(), static_cast<uint32_t>(shape.size()),
+                       shape.data(), DtypeOf<T>::kCode, DtypeOf<T>::kBits, &out),
+        "weights.tensor");
+    return out;
+  }
+
+ private:
+  const specd_host* host_;
+  specd_owner* owner_;
+  std::string key_;
+  const specd_weights_api* table_;
+  specd_weights* weights_ = nullptr;
+  std::set<std::string> used_;
+  uint64_t bytes_ = 0;
+};
+
+// [control & active] The target's own tables; nothing is copied.
+class Target {
+ public:
+  explicit Target(const Instance& instance) {
+    const auto* table = require_service<specd_target_api>(instance.host(), SPECD_SERVICE_TARGET);
+    check_service(table->embedding(instance.host(), instance.owner(), &embedding),
+                  "target.embedding");
+    check_service(table->head(instance.host(), instance.owner(), &head), "target.head");
+  }
+  specd_tensor embedding{};  // [vocab_size, hidden_size]
+  specd_matrix* head = nullptr;
+};
+
+}  // namespace specd::sdk
+
+#endif

@@ -1,0 +1,134 @@
+// Trained heads in the engine, on the CPU and on the stand-in device: whatever they guess, the texts
+// are those of plain decoding, and the guesses are the same everywhere.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tests/core/engine_rig.h"
+#include "tests/head_files.h"
+
+namespace specd {
+namespace {
+
+constexpr int64_t kHidden = 192, kVocab = 4096;  // of pico-draft, the target here
+
+// Heads whose blocks change little, on the target's own output head: they guess the last token again.
+HeadFile shared_medusa(int heads) {
+  HeadFile file;
+  for (int h = 0; h < heads; ++h) {
+    const std::string at = std::to_string(h) + ".0.linear.";
+    file.add(at + "weight", {kHidden, kHidden}, 0.0078125f).add(at + "bias", {kHidden}, 0.0078125f);
+  }
+  return file;
+}
+
+class Heads : public EngineTest {
+ protected:
+  void SetUp() override {
+    setenv("SPECD_CUDA_LIBRARY", SPECD_TEST_FAKE_CUDA, 1);
+    unsetenv("SPECD_FAKE_CUDA");
+    EngineTest::SetUp();
+  }
+  std::string at(const std::string& name) const { return folder_ + "/" + name; }
+  static std::vector<Request> requests(const std::string& route_name) {
+    std::vector<Request> all;
+    for (const std::string& prompt : prompts()) {
+      all.push_back(request(prompt, route_name, 24));
+      all.push_back(request(prompt, route_name, 24, 0.8f, 77));
+    }
+    return all;
+  }
+  // Texts are those of `off`, and each route drafts the same on both devices and with any batch. Few
+  // enough nodes, so that a full batch cuts no budget.
+  void expect_identity(const std::vector<RouteOptions>& routes) {
+    std::vector<Outcome> plain;
+    std::map<std::string, std::vector<uint64_t>> counts;
+    uint64_t accepted = 0;
+    for (const std::string device : {"cpu", "cuda:0"}) {
+      for (const int32_t batch : {1, 5, 16}) {
+        EngineOptions o = options("pico-draft");
+        o.devices = {device};
+        o.routes = routes;
+        o.max_sequences = batch;
+        start(o);
+        if (plain.empty()) plain = run_all(requests("off"));
+        for (const RouteOptions& each : routes) {
+          const std::string what = each.name + " on " + device + ", " + std::to_string(batch);
+          ASSERT_EQ(report(each.name).state, RouteState::kLive)
+              << report(each.name).refused.to_string();
+          expect_identical(run_all(requests(each.name)), plain, what);
+          const RouteReport seen = report(each.name);
+          EXPECT_EQ(seen.counts.lost, 0u) << what << ": " << seen.last_problem;
+          EXPECT_EQ(seen.counts.cut, 0u) << what << ": " << seen.last_problem;
+          EXPECT_GT(seen.counts.drafted, 0u) << what;
+          accepted += seen.counts.accepted;
+          const std::vector<uint64_t> now = {seen.counts.drafted, seen.counts.accepted};
+          EXPECT_EQ(counts.emplace(each.name, now).first->second, now) << what;
+        }
+        audit();
+      }
+    }
+    EXPECT_GT(accepted, 0u);
+  }
+};
+
+TEST_F(Heads, medusa_changes_no_text_and_drafts_the_same_everywhere) {
+  shared_medusa(4).write(at("shared"));
+  HeadFile own;
+  std::vector<int64_t> map;
+  for (int64_t i = 0; i < 500; ++i) map.push_back(i * 8 + 3);
+  for (int h = 0; h < 3; ++h) {
+    const std::string number = std::to_string(h);
+    own.add("blocks." + number + ".layers.0.weight", {kHidden, kHidden})
+        .add("blocks." + number + ".layers.1.weight", {kHidden, kHidden})
+        .add("lm_heads." + number + ".weight", {500, kHidden});
+  }
+  own.add("token_map", "I64", {500}, map).write(at("own"), {{"medusa_num_heads", 2}});
+  const auto medusa = [&](const std::string& name, Json config) {
+    config["weights"] = at(name);
+    return plugin("specd.drafter.medusa", std::move(config));
+  };
+  expect_identity({route("shared", medusa("shared", Json::object()), 24),
+                   route("few", medusa("shared", {{"choices", {{0}, {1}, {0, 0}, {0, 0, 0}}}}), 3),
+                   route("own", medusa("own", {{"use_target_noise", false}}), 20)});
+}
+
+// A head whose logits are the target's on its last state: it guesses the last token again.
+HeadFile echoing_redrafter(int64_t exit, int blocks) {
+  HeadFile file;
+  std::vector<float> projection(static_cast<size_t>(exit * 2 * kHidden));
+  for (int64_t i = 0; i < std::min(exit, kHidden); ++i) {
+    projection[static_cast<size_t>(i * 2 * kHidden + i)] = 1;
+  }
+  if (exit != 2 * kHidden) {
+    file.add("input_proj.weight", "F32", {exit, 2 * kHidden}, projection)
+        .add("input_proj.bias", {exit}, 0.0078125f);
+  }
+  for (int l = 0; l < blocks; ++l) {
+    const std::string at = "lm_head." + std::to_string(l) + ".linear.";
+    file.add(at + "weight", {exit, exit}, 0.0078125f).add(at + "bias", {exit}, 0.0078125f);
+  }
+  return file;
+}
+
+TEST_F(Heads, redrafter_changes_no_text_and_drafts_the_same_everywhere) {
+  HeadFile narrow = echoing_redrafter(96, 2), wide = echoing_redrafter(2 * kHidden, 1);
+  narrow.add("lm_head.2.weight", {kVocab, 96});
+  for (const char* each : {"rnn_u.weight", "rnn_w.weight"}) narrow.add(each, {kHidden, kHidden});
+  narrow.add("rnn_u.bias", {kHidden}).write(at("narrow"));
+  wide.add("lm_head.1.weight", {kVocab, 2 * kHidden}).write(at("wide"));
+  const auto redrafter = [&](const std::string& name, Json config) {
+    config["weights"] = at(name);
+    return plugin("specd.drafter.redrafter", std::move(config));
+  };
+  expect_identity(
+      {route("recurrent", redrafter("narrow", {{"beams", 6}, {"draft_tokens", 4}}), 24),
+       route("adding", redrafter("wide", {{"beams", 3}, {"use_target_noise", false}}), 9)});
+}
+
+}  // namespace
+}  // namespace specd
