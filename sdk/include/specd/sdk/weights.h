@@ -159,6 +159,16 @@ class Weights {
                   "weights.matrix");
     return out;
   }
+  // [control & active] A dense copy as stored, for Ops::embed().
+  specd_tensor table(const std::string& name, int64_t rows, int64_t columns) const {
+    const specd_tensor t = stored(name);
+    const int64_t shape[] = {rows, columns};
+    specd_tensor out{};
+    check_service(table_->tensor(host_, owner_, weights_, name.c_str(), 2, shape, t.dtype_code,
+                                 t.dtype_bits, &out),
+                  "weights.tensor");
+    return out;
+  }
   // [control & active] A dense copy as float32 or as int32.
   template <class T>
   specd_tensor copy(const std::string& name, const std::vector<int64_t>& shape) const {
