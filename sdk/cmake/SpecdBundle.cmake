@@ -1,4 +1,5 @@
-# Writes BUNDLE/plugin.json for BUNDLE/LIBRARY: identity, ABI layout, factories, SHA-256 of the file.
+# Copies DATA into BUNDLE, and writes BUNDLE/plugin.json for it and BUNDLE/LIBRARY: identity, ABI
+# layout, factories, SHA-256 of the files.
 # Run by specd_add_plugin() after each link.
 include(${CMAKE_CURRENT_LIST_DIR}/SpecdLayout.cmake)
 foreach(directory ${INCLUDE})
@@ -21,7 +22,20 @@ foreach(factory ${FACTORIES})
 endforeach()
 list(JOIN factories ", " factories)
 
-file(SHA256 ${BUNDLE}/${LIBRARY} hash)
+set(files "")
+string(REPLACE "," ";" DATA "${DATA}")
+set(names ${LIBRARY})
+foreach(file ${DATA})
+  cmake_path(GET file FILENAME name)
+  configure_file(${file} ${BUNDLE}/${name} COPYONLY)
+  file(CHMOD ${BUNDLE}/${name} PERMISSIONS OWNER_READ OWNER_WRITE GROUP_READ WORLD_READ)
+  list(APPEND names ${name})
+endforeach()
+foreach(name ${names})
+  file(SHA256 ${BUNDLE}/${name} hash)
+  list(APPEND files "\"${name}\": \"sha256:${hash}\"")
+endforeach()
+list(JOIN files ", " files)
 file(WRITE ${BUNDLE}/plugin.json "{
   \"manifest\": 1,
   \"id\": \"${ID}\",
@@ -30,7 +44,7 @@ file(WRITE ${BUNDLE}/plugin.json "{
   \"library\": \"${LIBRARY}\",
   \"factories\": [${factories}],
   \"license\": \"${LICENSE}\",
-  \"files\": {\"${LIBRARY}\": \"sha256:${hash}\"}
+  \"files\": {${files}}
 }
 ")
 # The daemon refuses files that group or others may write, so do not depend on the umask.

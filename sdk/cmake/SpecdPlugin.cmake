@@ -1,17 +1,18 @@
 # specd_add_plugin(NAME SOURCES ... ID ... VERSION ... LICENSE ... FACTORIES id:kind ...
-#                  [VENDOR ...] [BUNDLE_ROOT dir] [NO_INSTALL])
+#                  [DATA files ...] [VENDOR ...] [BUNDLE_ROOT dir] [NO_INSTALL])
 #
 # Builds the bundle of one plugin: a directory with NAME.so, which exports only specd_plugin_entry_v0,
 # and plugin.json, the manifest that the daemon reads before it runs any code.
 #
 #   target     specd_plugin_NAME; PLUGIN_ID, _VERSION, _LICENSE and _VENDOR are passed to the sources
 #              as SPECD_PLUGIN_*, so that manifest and table agree
-#   bundle     BUNDLE_ROOT/NAME, by default <build>/plugins/NAME
+#   bundle     BUNDLE_ROOT/NAME, by default <build>/plugins/NAME; DATA is copied into it, and the
+#              plugin finds it in the data_dir of create()
 #   installed  <libdir>/specd/plugins/NAME, the same bytes, unless NO_INSTALL
 
 function(specd_add_plugin name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "NO_INSTALL" "ID;VERSION;LICENSE;VENDOR;BUNDLE_ROOT"
-                        "SOURCES;FACTORIES")
+                        "SOURCES;FACTORIES;DATA")
   foreach(required SOURCES ID VERSION LICENSE FACTORIES)
     if(NOT arg_${required})
       message(FATAL_ERROR "specd_add_plugin(${name}): ${required} is missing")
@@ -59,8 +60,7 @@ function(specd_add_plugin name)
     PREFIX "" OUTPUT_NAME ${name} SUFFIX ".so"
     LIBRARY_OUTPUT_DIRECTORY $<1:${bundle}>
     C_VISIBILITY_PRESET hidden CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON
-    POSITION_INDEPENDENT_CODE ON SKIP_BUILD_RPATH ON
-    LINK_DEPENDS ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/exports.map)
+    POSITION_INDEPENDENT_CODE ON SKIP_BUILD_RPATH ON)
   # Without -fno-gnu-unique two versions of a plugin would share template and inline statics.
   target_compile_options(${target} PRIVATE
     $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fno-gnu-unique>)
@@ -72,10 +72,24 @@ function(specd_add_plugin name)
   endif()
 
   list(JOIN arg_FACTORIES "," factories)
+  set(data "")
+  set(data_names "")
+  foreach(file ${arg_DATA})
+    cmake_path(ABSOLUTE_PATH file BASE_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR})
+    cmake_path(GET file FILENAME file_name)
+    if(NOT EXISTS ${file} OR file_name IN_LIST data_names OR file_name STREQUAL "plugin.json")
+      message(FATAL_ERROR "specd_add_plugin(${name}): DATA ${file}: expected files with names of their own")
+    endif()
+    list(APPEND data ${file})
+    list(APPEND data_names ${file_name})
+  endforeach()
+  set_target_properties(${target} PROPERTIES LINK_DEPENDS
+    "${CMAKE_CURRENT_FUNCTION_LIST_DIR}/exports.map;${data}")
+  list(JOIN data "," data_list)
   add_custom_command(TARGET ${target} POST_BUILD
     COMMAND ${CMAKE_COMMAND}
       "-DBUNDLE=${bundle}" "-DLIBRARY=${name}.so" "-DID=${arg_ID}" "-DVERSION=${arg_VERSION}"
-      "-DLICENSE=${arg_LICENSE}" "-DFACTORIES=${factories}"
+      "-DLICENSE=${arg_LICENSE}" "-DFACTORIES=${factories}" "-DDATA=${data_list}"
       "-DINCLUDE=$<TARGET_PROPERTY:${target},INCLUDE_DIRECTORIES>"
       -P ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/SpecdBundle.cmake
     VERBATIM)
@@ -83,7 +97,8 @@ function(specd_add_plugin name)
   if(NOT arg_NO_INSTALL)
     include(GNUInstallDirs)
     # Install the files, not the target: that may rewrite the run path and invalidate the hash.
-    install(FILES ${bundle}/${name}.so ${bundle}/plugin.json
+    list(TRANSFORM data_names PREPEND ${bundle}/ OUTPUT_VARIABLE installed)
+    install(FILES ${bundle}/${name}.so ${bundle}/plugin.json ${installed}
             DESTINATION ${CMAKE_INSTALL_LIBDIR}/specd/plugins/${name})
   endif()
 endfunction()

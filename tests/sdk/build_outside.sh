@@ -22,8 +22,11 @@ for bundle in "$@"; do
     if [ "$exports" != specd_plugin_entry_v0 ]; then
       echo "$library exports: $exports"; exit 1
     fi
-    hash=$(sha256sum "$library" | cut -d' ' -f1)
-    grep -q "\"$bundle.so\": \"sha256:$hash\"" "$at/plugin.json" || { echo "$at: wrong hash"; exit 1; }
+    for file in "$at"/*; do
+      [ "$file" != "$at/plugin.json" ] || continue
+      hash=$(sha256sum "$file" | cut -d' ' -f1)
+      grep -q "\"${file##*/}\": \"sha256:$hash\"" "$at/plugin.json" || { echo "$file: wrong hash"; exit 1; }
+    done
     grep -q "\"abi\": \"$layout\"" "$at/plugin.json" || { echo "$at: wrong layout"; exit 1; }
     checked=$at
   done
