@@ -278,7 +278,9 @@ Status check_options(const EngineOptions& options) {
     const uint64_t page_bytes = KvStore::page_bytes(config, kernel_dtype(options.model.kv_dtype));
     SPECD_OK_OR_RETURN(kv_pages_of(options.model, *bench->device, page_bytes, 1).status());
   }
-  bench->draft_models = std::make_unique<ModelService>(*bench->device, bench->no_pages);
+  bench->draft_models = std::make_unique<ModelService>(
+      *bench->device, bench->no_pages,
+      KvPages{.store = nullptr, .positions_max = config.positions_end(), .is_planned = true});
   for (size_t i = 0; i < options.draft_models.size(); ++i) {
     const DraftModelOptions& model = options.draft_models[i];
     bench->draft_models->add(check_draft_model(model.name, model.path, kernel_dtype(model.kv_dtype),
@@ -289,6 +291,7 @@ Status check_options(const EngineOptions& options) {
   if (options.routes.empty()) return Status();
   bench->services = std::make_unique<Services>(*bench->device, *bench->device, config.vocab_size);
   bench->services->set_models(bench->draft_models.get());
+  bench->services->plan_target(config);
   SPECD_TRY(bench->registry,
             PluginRegistry::open({.directories = options.plugin_directories,
                                   .cache_directory = options.plugin_cache_directory,

@@ -11,6 +11,7 @@ Services::~Services() { retire_host(this); }
 
 void Services::set_models(ModelService* models) { state_->models = models; }
 void Services::set_target(const Transformer* target) { state_->weights.set_target(target); }
+void Services::plan_target(const ModelConfig& config) { state_->weights.plan_target(config); }
 
 std::span<const ServiceTable> Services::services() const {
   static const ServiceTable all[] = {

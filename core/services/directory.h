@@ -14,6 +14,7 @@
 namespace specd {
 
 class ModelService;
+struct ModelConfig;
 class Transformer;
 struct ServiceState;
 
@@ -29,6 +30,9 @@ class Services final : public ServiceDirectory {
   void set_models(ModelService* models);
   // [control] The model of target/1; null = none. As above.
   void set_target(const Transformer* target);
+  // [control] In the place of set_target(), for a check that loads nothing: plugins get tables of its
+  // shape, without memory. `config` must outlive their use.
+  void plan_target(const ModelConfig& config);
 
   std::span<const ServiceTable> services() const override;
 

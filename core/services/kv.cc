@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <new>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -76,7 +77,8 @@ std::string rows_fault(const specd_kv_rows_args* args, uint32_t n_seqs, int32_t 
 specd_status KvService::open(specd_owner* owner, const specd_kv_open_args* args, specd_kv** out) {
   if (out == nullptr) return refuse(nullptr, SPECD_E_INVALID, "kv.open: out is null");
   *out = nullptr;
-  const specd_status good = check_target(owner, pages_.store != nullptr, device_, "kv.open");
+  const specd_status good =
+      check_target(owner, pages_.store != nullptr || pages_.is_planned, device_, "kv.open");
   if (good != SPECD_OK) return good;
   if (args == nullptr || args->struct_size != sizeof(specd_kv_open_args)) {
     return refuse(
@@ -89,10 +91,14 @@ specd_status KvService::open(specd_owner* owner, const specd_kv_open_args* args,
   shape.n_layers = static_cast<int32_t>(args->n_layers);
   shape.n_kv_heads = static_cast<int32_t>(args->n_kv_heads);
   shape.head_dim = static_cast<int32_t>(args->head_dim);
-  Result<KvStore> store =
-      KvStore::inside(*pages_.store, shape, pages_.store->layers().front().dtype);
-  if (!store.ok()) {
-    return refuse(nullptr, SPECD_E_UNSUPPORTED, "kv.open: " + store.status().message());
+  std::optional<KvStore> store;
+  if (pages_.store != nullptr) {
+    Result<KvStore> inside =
+        KvStore::inside(*pages_.store, shape, pages_.store->layers().front().dtype);
+    if (!inside.ok()) {
+      return refuse(nullptr, SPECD_E_UNSUPPORTED, "kv.open: " + inside.status().message());
+    }
+    store = std::move(inside).value();
   }
   const uint64_t table_bytes = uint64_t{args->rows_max} * args->head_dim * sizeof(float);
   const size_t n_freq = args->head_dim / 2;
@@ -111,7 +117,7 @@ specd_status KvService::open(specd_owner* owner, const specd_kv_open_args* args,
   }
   kv->kv = &kv->own;
   kv->own.owner = "the layers of " + owner->name;
-  kv->own.store = std::move(store).value();
+  kv->own.store = std::move(store);
   kv->own.positions_max = std::min(static_cast<int32_t>(args->positions_max), pages_.positions_max);
   kv->rows_max = static_cast<int32_t>(args->rows_max);
   kv->rope_scale = args->inv_freq == nullptr ? 1.0f : static_cast<float>(args->rope_scale);

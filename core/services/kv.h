@@ -26,10 +26,11 @@ namespace specd {
 
 class OpCall;
 
-// The target's cache; without a store no model is loaded.
+// The target's cache.
 struct KvPages {
-  const KvStore* store = nullptr;
-  int32_t positions_max = 0;  // that the device was opened for
+  const KvStore* store = nullptr;  // null = no model is loaded
+  int32_t positions_max = 0;       // that the device was opened for
+  bool is_planned = false;         // without a store: handles may be opened, but no step runs
 };
 
 class KvService final {

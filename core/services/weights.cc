@@ -217,6 +217,14 @@ void WeightService::set_target(const Transformer* target) {
       .packed = target->weights().lm_head, .on_device = !device_.is_host(), .memory = {}});
 }
 
+void WeightService::plan_target(const ModelConfig& config) {
+  planned_ = &config;
+  specd_matrix planned;
+  planned.packed.n_out = config.vocab_size;
+  planned.packed.n_in = config.hidden_size;
+  head_ = std::make_shared<const specd_matrix>(std::move(planned));
+}
+
 Result<std::shared_ptr<const WeightFile>> WeightService::file_at(const std::string& path) {
   return files_.get(
       path, [](const WeightFile& known) { return known.is_current(); },
@@ -449,8 +457,13 @@ specd_status WeightService::tensor(specd_owner* owner, const specd_weights* weig
 specd_status WeightService::embedding(const specd_owner* owner, specd_tensor* out) const {
   if (out == nullptr) return refuse(nullptr, SPECD_E_INVALID, "target.embedding: out is null");
   *out = {};
-  const specd_status status = check_target(owner, target_ != nullptr, device_, "target.embedding");
+  const specd_status status = check_target(owner, head_ != nullptr, device_, "target.embedding");
   if (status != SPECD_OK) return status;
+  if (target_ == nullptr) {
+    const int64_t planned[] = {planned_->vocab_size, planned_->hidden_size};
+    *out = view_of(nullptr, kFloat32, planned, false, 0);
+    return SPECD_OK;
+  }
   const Weights& weights = target_->weights();
   Dtype dtype = kFloat32;
   if (weights.dtype == kernels::DType::kF16) dtype = {SPECD_DT_FLOAT, 16};
@@ -463,7 +476,7 @@ specd_status WeightService::embedding(const specd_owner* owner, specd_tensor* ou
 specd_status WeightService::head(specd_owner* owner, specd_matrix** out) const {
   if (out == nullptr) return refuse(nullptr, SPECD_E_INVALID, "target.head: out is null");
   *out = nullptr;
-  const specd_status status = check_target(owner, target_ != nullptr, device_, "target.head");
+  const specd_status status = check_target(owner, head_ != nullptr, device_, "target.head");
   if (status != SPECD_OK) return status;
   const MutexLock lock(owner->mutex);
   owner->matrices.emplace(head_.get(), head_);

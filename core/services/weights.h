@@ -83,6 +83,8 @@ class WeightService final {
 
   // [control] Null = none. REQUIRES that no plugin is running.
   void set_target(const Transformer* target);
+  // [control] Instead, tables of this shape without memory, for a check that runs no step.
+  void plan_target(const ModelConfig& config);
 
   // [control] The functions of specd_weights_api and specd_target_api.
   specd_status open(specd_owner* owner, const specd_config* config, const char* key,
@@ -108,6 +110,7 @@ class WeightService final {
   CpuDevice& cpu_;
   Device& device_;
   const Transformer* target_ = nullptr;
+  const ModelConfig* planned_ = nullptr;
   std::shared_ptr<const specd_matrix> head_;  // the target's
   MadeOnce<const WeightFile> files_;          // by path
   MadeOnce<specd_matrix> matrices_;           // by file, names and memory

@@ -20,11 +20,16 @@ class Layout {
   bool has_bias = false;  // of fc
   int64_t positions_max = 0;
   std::vector<float> inv_freq;
+  std::vector<uint32_t> taps;  // what the target's output head gets
+
+  int64_t width() const { return hidden; }
+  int64_t columns() const { return vocab; }
 
   static std::string layer(std::size_t l) { return "layers." + std::to_string(l) + "."; }
 
   // Checks every tensor against the target, and accounts for it.
-  Layout(sdk::Weights& weights, const specd_target_info& target) {
+  Layout(sdk::Weights& weights, const specd_target_info& target, const sdk::Config&)
+      : taps{target.n_layers + 1} {
     if (!weights.has_config()) weights.fail("there is no config.json beside the tensors");
     const sdk::Config config = weights.config();
     hidden = target.hidden_size;

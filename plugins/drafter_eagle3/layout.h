@@ -19,7 +19,7 @@ namespace specd::eagle3 {
 class Layout {
  public:
   int64_t hidden = 0, target_hidden = 0, vocab = 0;
-  int64_t columns = 0;  // of the logits
+  int64_t n_columns = 0;  // of the logits
   std::vector<std::string> layers;
   std::vector<sdk::DecoderLayer::Shape> shapes;
   std::vector<uint32_t> taps;  // as in specd_drafter_caps
@@ -30,6 +30,9 @@ class Layout {
   std::vector<float> inv_freq;
   std::vector<int32_t> ids;  // the token of each column; empty = the column's number
   double eps = 1e-6;
+
+  int64_t width() const { return hidden; }
+  int64_t columns() const { return n_columns; }
 
   // Checks every tensor against the target, and accounts for it. `settings`: the plugin's
   // configuration.
@@ -138,16 +141,16 @@ class Layout {
   }
 
   void read_vocabulary(sdk::Weights& weights) {
-    columns = weights.rows_of("lm_head.weight");
-    weights.expect("lm_head.weight", {columns, hidden});
+    n_columns = weights.rows_of("lm_head.weight");
+    weights.expect("lm_head.weight", {n_columns, hidden});
     if (!weights.has("d2t")) {
-      if (columns != vocab) {
-        weights.fail("tensor 'lm_head.weight' has " + std::to_string(columns) +
+      if (n_columns != vocab) {
+        weights.fail("tensor 'lm_head.weight' has " + std::to_string(n_columns) +
                      " rows, the target's vocabulary " + std::to_string(vocab) +
                      ", and there is no 'd2t'");
       }
     } else {
-      const std::vector<int64_t> offset = weights.integers("d2t", columns);
+      const std::vector<int64_t> offset = weights.integers("d2t", n_columns);
       std::vector<bool> is_used(static_cast<std::size_t>(vocab));
       for (std::size_t i = 0; i < offset.size(); ++i) {
         const int64_t id = static_cast<int64_t>(i) + offset[i];

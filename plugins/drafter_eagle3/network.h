@@ -61,7 +61,7 @@ class Network {
     }
     hidden_norm_ = vector(layout.layers[0] + "hidden_norm.weight", hidden);
     norm_ = vector("norm.weight", hidden);
-    head_ = weights.matrix({"lm_head.weight"}, layout.columns, hidden);
+    head_ = weights.matrix({"lm_head.weight"}, layout.columns(), hidden);
     const sdk::Place place(instance, grant);
     for (std::size_t l = 0; l < layout.layers.size(); ++l) {
       const bool is_last = l + 1 == layout.layers.size();
@@ -79,7 +79,7 @@ class Network {
   }
 
   int64_t width() const { return layout_.hidden; }
-  int64_t columns() const { return layout_.columns; }
+  int64_t columns() const { return layout_.columns(); }
   const std::vector<int32_t>& ids() const { return layout_.ids; }
   const sdk::Kv& kv() const { return kv_; }
 

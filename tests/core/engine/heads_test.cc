@@ -196,5 +196,95 @@ TEST_F(Heads, eagle3_changes_no_text_and_drafts_the_same_everywhere) {
                   false);
 }
 
+// ---- the heads of the zoo, on the model that they were trained for ---------------------------
+
+// Each head with a tree that fits it; EAGLE-3 also as a chain, which a device captures.
+std::vector<RouteOptions> zoo_routes(
+    const std::function<PluginUse(const std::string&, Json)>& plugin,
+    const std::function<RouteOptions(const std::string&, PluginUse, int32_t)>& route) {
+  const auto head = [&](const std::string& name, Json config) {
+    config["weights"] = std::string(SPECD_TEST_ZOO) + "/pico-" + name;
+    return plugin("specd.drafter." + (name == "eagle2" ? "eagle" : name), std::move(config));
+  };
+  const Json dynamic = {{"total_token", 17}, {"depth", 4}, {"top_k", 4}};
+  return {
+      route("eagle3", head("eagle3", dynamic), 16),
+      route("eagle3_chain", head("eagle3", {{"mode", "chain"}, {"draft_tokens", 5}}), 5),
+      route("eagle2", head("eagle2", dynamic), 16),
+      route("medusa", head("medusa", Json::object()), 20),
+      route("redrafter", head("redrafter", Json::object()), 20),
+  };
+}
+
+TEST_F(Heads, of_the_zoo_change_no_text_in_any_setting) {
+  struct Setting {
+    std::string device;
+    int32_t threads, batch;
+    bool is_starved;
+  };
+  const bool is_full = std::getenv("SPECD_NIGHTLY") != nullptr;
+  std::vector<Setting> settings = {
+      {"cpu", 2, 5, false}, {"cpu", 1, 16, true}, {"cuda:0", 2, 16, false}, {"cuda:0", 1, 5, true}};
+  if (is_full) {
+    settings.clear();
+    for (const std::string device : {"cpu", "cuda:0"}) {
+      for (const int32_t threads : {1, 2}) {
+        for (const int32_t batch : {1, 5, 16}) {
+          for (const bool is_starved : {false, true}) {
+            settings.push_back({device, threads, batch, is_starved});
+          }
+        }
+      }
+    }
+  }
+  std::vector<std::string> texts;
+  for (const std::string& prompt : prompts()) {
+    for (size_t n = 1; n <= (is_full ? 5u : 1u); ++n) texts.push_back(prompt + prompts()[n]);
+  }
+  const auto of_route = [&](const std::string& route_name) {
+    std::vector<Request> all;
+    for (size_t i = 0; i < texts.size(); ++i) {
+      all.push_back(request(texts[i], route_name, 24, i % 2 == 0 ? 0.0f : 0.8f, i));
+    }
+    return all;
+  };
+  const auto routes =
+      zoo_routes([](const std::string& id, Json config) { return plugin(id, std::move(config)); },
+                 [](const std::string& name, PluginUse use, int32_t nodes) {
+                   return route(name, std::move(use), nodes);
+                 });
+  std::vector<Outcome> plain;
+  for (const Setting& each : settings) {
+    EngineOptions o = options("pico-target");
+    o.devices = {each.device};
+    o.threads = each.threads;
+    o.max_sequences = each.batch;
+    o.routes = routes;
+    if (each.is_starved) {
+      o.model.kv_bytes_max = 0;
+      o.model.kv_pages = 24;
+    }
+    start(o);
+    if (plain.empty()) plain = run_all(of_route("off"));
+    for (const RouteOptions& of : routes) {
+      ASSERT_EQ(report(of.name).state, RouteState::kLive) << report(of.name).refused.to_string();
+      engine_->clear_prefix_cache();
+      for (const char* prefix : {"computed", "cached"}) {
+        expect_identical(run_all(of_route(of.name)), plain,
+                         of.name + " on " + each.device + ", threads " +
+                             std::to_string(each.threads) + ", batch " +
+                             std::to_string(each.batch) + ", prompts " + prefix);
+      }
+      const RouteReport seen = report(of.name);
+      if (!each.is_starved) {
+        EXPECT_EQ(seen.counts.lost, 0u) << of.name << ": " << seen.last_problem;
+        EXPECT_EQ(seen.counts.cut, 0u) << of.name << ": " << seen.last_problem;
+      }
+      EXPECT_GT(seen.counts.accepted, 0u) << of.name;
+    }
+    audit();
+  }
+}
+
 }  // namespace
 }  // namespace specd

@@ -520,6 +520,101 @@ class FeatureTree {
   std::vector<float> logprobs_;
 };
 
+// A drafter that is such a head and nothing else. Derive from it, with a kSchema that has "weights",
+// "max_positions" and SPECD_SDK_FEATURE_TREE_SCHEMA. `Net` as above, and
+//   Net(const Instance&, const specd_drafter_grant&, const Weights&, const Layout&,
+//       int64_t rows_max, int64_t attending_max);  // rows of a call, and of those that attend
+//   static uint64_t bytes(const Layout&, int64_t rows_max, int64_t attending_max);
+// Layout has
+//   Layout(Weights&, const specd_target_info&, const Config&);  // checks the files
+//   std::vector<uint32_t> taps; int64_t width() const, columns() const; int64_t positions_max;
+template <class Layout, class Net>
+class FeatureDrafter : public Drafter {
+ public:
+  static void describe(const Context& context, specd_drafter_caps& caps) {
+    static const char* const kServices[] = {SPECD_SERVICE_MEMORY, SPECD_SERVICE_OPS,
+                                            SPECD_SERVICE_WEIGHTS, SPECD_SERVICE_TARGET,
+                                            SPECD_SERVICE_KV};
+    const Parts parts(context);
+    const Layout& layout = parts.layout;
+    const auto width = static_cast<uint64_t>(layout.width()),
+               columns = static_cast<uint64_t>(layout.columns());
+    caps.tree_mode = parts.shape.choices ? SPECD_TREE_STATIC : SPECD_TREE_VARIABLE;
+    caps.max_nodes = parts.shape.max_nodes();
+    caps.max_depth = parts.shape.levels();
+    caps.needs |= SPECD_NEED_HIDDEN;
+    caps.n_taps = static_cast<uint32_t>(layout.taps.size());
+    std::copy(layout.taps.begin(), layout.taps.end(), caps.taps);
+    caps.rows_max = kRowsMax;
+    caps.attach_modes = SPECD_ATTACH_FRESH | SPECD_ATTACH_COLD;  // then it drafts worse for a while
+    caps.device_types |= 1u << SPECD_DEV_CUDA;
+    if (parts.shape.choices) caps.features = SPECD_FEATURE_CAPTURE;
+    caps.services = kServices;
+    caps.n_services = 5;
+    const int64_t decoded = std::max<int64_t>(parts.shape.levels() + 1, parts.shape.rows());
+    caps.bytes_fixed = parts.weights.bytes() + Net::bytes(layout, kRowsMax, 0) +
+                       FeatureTree<Net>::bytes_fixed(width, columns, kRowsMax);
+    caps.bytes_per_seq = Net::bytes(layout, decoded, decoded) +
+                         FeatureTree<Net>::bytes_per_sequence(parts.shape, width, columns);
+  }
+
+  explicit FeatureDrafter(const Context& context) : Drafter(context), parts_(context) {}
+
+  void activated() {
+    const auto n_max = static_cast<int64_t>(grant().max_batch);
+    const int64_t decoded = n_max * static_cast<int64_t>(parts_.shape.rows()),
+                  rows = std::max<int64_t>(grant().max_rows, decoded);
+    net_.emplace(*this, grant(), parts_.weights, parts_.layout, rows, std::max(decoded, n_max));
+    tree_.emplace(*this, grant(), *net_, parts_.shape);
+  }
+  void deactivated() noexcept {
+    tree_.reset();
+    net_.reset();
+  }
+
+  struct Sequence {  // its rows are in the KV, its last feature in the tree, by slot
+    explicit Sequence(FeatureDrafter&) {}
+  };
+  void begin(Sequence&, const Begin&) {}
+  void begin_tensors(const specd_begin_args& in) { tree_->begin(*in.batch); }
+  void update_tensors(const specd_update_args& in) { tree_->update(in); }
+  void propose_tensors(const specd_propose_args& in) { tree_->propose(in); }
+  std::vector<int32_t> static_tree() { return parts_.shape.choices->parents(grant().max_nodes); }
+
+ protected:
+  ~FeatureDrafter() = default;
+  const Layout& layout() const { return parts_.layout; }
+
+ private:
+  static constexpr uint32_t kRowsMax = 512;  // of one update(); a longer prompt comes in several
+  // SafeAILab/EAGLE, model/choices.py: mc_sim_7b_63.
+  static constexpr const char* kFixedTree =
+      "0 1 2 3 00 01 02 10 11 20 21 30 000 001 002 010 011 020 021 100 0000 0001 0002 00000 00001";
+
+  // What the configuration and the files say, checked.
+  struct Parts {
+    explicit Parts(const Context& context)
+        : weights(context, "weights"),
+          layout(weights, *context.target, context.config),
+          shape(FeatureTreeShape::of_config(context.config, "dynamic", kFixedTree)) {
+      layout.positions_max =
+          context.config.i64("max_positions", layout.positions_max, 1, int64_t{1} << 28);
+      if (static_cast<int64_t>(shape.width()) > layout.columns()) {
+        throw Error(SPECD_E_CONFIG, "top_k: " + std::to_string(shape.width()) +
+                                        ", the head knows " + std::to_string(layout.columns()) +
+                                        " tokens");
+      }
+    }
+    Weights weights;
+    Layout layout;
+    FeatureTreeShape shape;
+  };
+
+  Parts parts_;
+  std::optional<Net> net_;
+  std::optional<FeatureTree<Net>> tree_;
+};
+
 }  // namespace specd::sdk
 
 #endif

@@ -1,0 +1,482 @@
+// Trained heads against the authors' own code: what it drafted is in tests/reference/heads, with
+// weights and hidden states that a hash makes. Also what a plugin says of files that do not fit.
+#include <gtest/gtest.h>
+#include <specd/sdk/fake_host.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iostream>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/head_files.h"
+
+namespace specd {
+namespace {
+
+using sdk::FakeConfig;
+using sdk::FakeDraft;
+using sdk::FakeDrafter;
+using sdk::FakeHost;
+using TokenList = std::vector<int32_t>;
+
+constexpr size_t kGroupMax = 5;      // sequences of a batch
+constexpr uint32_t kRowsMax = 32;    // of an update: longer contexts come in two
+constexpr double kMarginMin = 1e-4;  // closer decisions may be taken otherwise in float32
+
+// "specd.drafter.eagle" is the only factory of drafter_eagle.so.
+const specd_factory& factory_of(const std::string& plugin) {
+  static std::map<std::string, sdk::FakeModule> loaded;
+  const std::string name = "drafter_" + plugin.substr(plugin.rfind('.') + 1);
+  const std::string path = std::string(SPECD_TEST_BUNDLES "/") + name + "/" + name + ".so";
+  return *loaded.try_emplace(plugin, path).first->second.plugin().factories[0];
+}
+
+void put(FakeConfig& out, const std::string& at, const Json& value) {
+  if (value.is_structured()) {
+    if (!at.empty()) out.set_other(at);
+    for (const auto& [key, each] : value.items()) put(out, at.empty() ? key : at + "." + key, each);
+  } else if (value.is_boolean()) {
+    out.set(at, value.get<bool>());
+  } else if (value.is_number_integer()) {
+    out.set(at, value.get<int64_t>());
+  } else if (value.is_number()) {
+    out.set(at, value.get<double>());
+  } else if (value.is_string()) {
+    out.set(at, value.get<std::string>());
+  }
+}
+FakeConfig config_of(const Json& values) {
+  FakeConfig out(values.dump());
+  put(out, "", values);
+  return out;
+}
+
+// [scale] or [scale, offset]
+std::vector<float> hashed(const std::string& name, size_t n, const Json& range) {
+  std::vector<float> values = head_values(name, n, range[0]);
+  if (range.size() > 1) {
+    for (float& each : values) each += range[1].get<float>();
+  }
+  return values;
+}
+
+// [name, "F32", shape, scale, offset], or with integers [name, type, shape, values].
+void add_tensor(sdk::FakeWeights& weights, const Json& row) {
+  const std::string name = row[0], type = row[1];
+  const std::vector<int64_t> shape = row[2];
+  if (type == "F32") {
+    size_t n = 1;
+    for (const int64_t size : shape) n *= static_cast<size_t>(size);
+    weights.add_f32(name, shape, hashed(name, n, Json(row.begin() + 3, row.end())));
+  } else if (type == "I64") {
+    weights.add_ints(name, shape, row[3].get<std::vector<int64_t>>());
+  } else if (type == "BOOL") {
+    std::vector<bool> values;
+    for (const Json& each : row[3]) values.push_back(each != 0);
+    weights.add_bools(name, shape, values);
+  } else {
+    throw std::runtime_error(name + ": type " + type);
+  }
+}
+
+// The host of a case: its target, and the files behind the key "weights".
+void set_up(FakeHost& host, const Json& given) {
+  const Json& target = given["target"];
+  host.target().vocab_size = target["vocab_size"];
+  host.target().hidden_size = target["hidden_size"];
+  host.target().n_layers = target["n_layers"];
+  const auto n = static_cast<size_t>(host.target().vocab_size) * host.target().hidden_size;
+  host.set_target_embedding(hashed("target.embedding", n, given["embedding"]));
+  host.set_target_head(hashed("target.head", n, given["head"]));
+  if (given.contains("config")) host.weights("weights").config(config_of(given["config"]));
+  for (const Json& row : given["tensors"]) add_tensor(host.weights("weights"), row);
+}
+FakeConfig settings_of(const Json& given) {
+  Json settings = given["settings"];
+  settings["weights"] = "anywhere";
+  return config_of(settings);
+}
+
+std::multiset<TokenList> paths_of(const TokenList& token, const TokenList& parent) {
+  std::vector<TokenList> paths;
+  for (size_t i = 0; i < token.size(); ++i) {
+    paths.push_back(parent[i] < 0 ? TokenList() : paths[static_cast<size_t>(parent[i])]);
+    paths.back().push_back(token[i]);
+  }
+  return {paths.begin(), paths.end()};
+}
+
+// Drafts the rounds of a case, several contexts at a time. `shift`: every row gets the state of so
+// many rows later. Returns the number of rounds that differ from the golden, as lines that name them.
+struct Difference {
+  std::string text;
+  double margin;
+};
+std::vector<Difference> differences(const Json& given, size_t shift = 0) {
+  FakeHost host;
+  set_up(host, given);
+  std::vector<Difference> found;
+  FakeDrafter::Options options;
+  options.max_batch = kGroupMax;
+  options.max_rows = kRowsMax;
+  FakeDrafter drafter(host, factory_of(given["plugin"]), settings_of(given), options);
+  if (drafter.status() != SPECD_OK) {
+    ADD_FAILURE() << (host.reports().empty() ? "refused" : host.reports()[0].text);
+    return found;
+  }
+  std::vector<const Json*> asked;  // whose states may be asked for; no two begin alike
+  const size_t width = host.target().hidden_size;
+  std::map<std::string, std::vector<float>> states;
+  drafter.set_hidden([&](uint32_t tap, const TokenList& text) {
+    for (const Json* each : asked) {
+      const TokenList tokens = (*each)["tokens"];
+      if (text.size() > tokens.size() || !std::equal(text.begin(), text.end(), tokens.begin())) {
+        continue;
+      }
+      const std::string name = "hidden." + std::to_string(tap) + "." + (*each)["context"].dump();
+      std::vector<float>& rows = states[name];
+      if (rows.empty()) rows = hashed(name, 128 * width, given.value("hidden", Json{1}));
+      const size_t first = (text.size() - 1 + shift) * width;
+      return std::vector<float>(rows.begin() + static_cast<std::ptrdiff_t>(first),
+                                rows.begin() + static_cast<std::ptrdiff_t>(first + width));
+    }
+    throw std::runtime_error("the state of an unknown text");
+  });
+
+  const Json& rounds = given["rounds"];
+  std::map<int, int> handle;  // by context
+  size_t group_size = 0;
+  for (size_t first = 0; first < rounds.size();) {
+    // 1, 2, ... 5, 1, 2, ... rounds, of different contexts.
+    group_size = group_size % kGroupMax + 1;
+    std::vector<const Json*> group;
+    std::set<int> contexts;
+    while (first < rounds.size() && group.size() < group_size) {
+      if (!contexts.insert(rounds[first]["context"].get<int>()).second) break;
+      group.push_back(&rounds[first++]);
+    }
+    std::vector<FakeDrafter::Commit> commits;
+    std::vector<int> handles;
+    for (const Json* round : group) {
+      const TokenList tokens = (*round)["tokens"];
+      const int context = (*round)["context"], rows_from = (*round)["rows_from"];
+      asked = {round};
+      if (rows_from == 0) {
+        if (handle.count(context) != 0) drafter.end(handle[context]);
+        handle[context] = drafter.begin({tokens.begin(), tokens.end() - 1});
+        EXPECT_EQ(drafter.prefill(handle[context]), SPECD_OK);
+      }
+      const size_t known = drafter.tokens(handle[context]).size();
+      if (rows_from != 0) EXPECT_EQ(known, static_cast<size_t>(rows_from) + 1);
+      handles.push_back(handle[context]);
+      commits.push_back(
+          {handles.back(), {tokens.begin() + static_cast<std::ptrdiff_t>(known), tokens.end()}});
+    }
+    asked = group;
+    EXPECT_EQ(drafter.commit_batch(commits), SPECD_OK);
+    const std::vector<FakeDraft> drafts = drafter.propose_batch(handles);
+    for (size_t i = 0; i < group.size(); ++i) {
+      const Json& round = *group[i];
+      EXPECT_EQ(drafts[i].status, SPECD_OK);
+      const auto expected = paths_of(round["token"], round["parent"]);
+      const auto got = paths_of(drafts[i].token, drafts[i].parent);
+      if (got == expected) continue;
+      std::vector<TokenList> missing;
+      std::set_difference(expected.begin(), expected.end(), got.begin(), got.end(),
+                          std::back_inserter(missing));
+      const double margin = round["margin"];
+      found.push_back(
+          {"'" + given["name"].get<std::string>() + "', context " + round["context"].dump() +
+               ", rows from " + round["rows_from"].dump() + ": " + std::to_string(got.size()) +
+               " nodes, expected " + std::to_string(expected.size()) +
+               "; not proposed: " + Json(missing).dump() + "; margin " + round["margin"].dump(),
+           margin});
+    }
+  }
+  for (const auto& each : handle) drafter.end(each.second);
+  for (const std::string& violation : host.violations()) ADD_FAILURE() << violation;
+  return found;
+}
+
+std::vector<std::string> golden_files() {
+  std::vector<std::string> names;
+  for (const auto& each : std::filesystem::directory_iterator(SPECD_TEST_REFERENCE "/heads")) {
+    if (each.path().extension() == ".json") names.push_back(each.path().stem());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+Json golden(const std::string& name) {
+  return Json::parse(std::ifstream(SPECD_TEST_REFERENCE "/heads/" + name + ".json"));
+}
+
+class HeadGolden : public testing::TestWithParam<std::string> {};
+
+TEST_P(HeadGolden, drafts_are_those_of_the_authors_code) {
+  const Json file = golden(GetParam());
+  size_t n_rounds = 0, n_nodes = 0, n_differ = 0;
+  for (const Json& given : file["cases"]) {
+    SCOPED_TRACE(given["name"].get<std::string>());
+    n_rounds += given["rounds"].size();
+    for (const Json& round : given["rounds"]) n_nodes += round["token"].size();
+    for (const Difference& each : differences(given)) {
+      ++n_differ;
+      std::cout << each.text << "\n";
+      EXPECT_LT(each.margin, kMarginMin) << each.text;
+    }
+  }
+  std::cout << GetParam() << ": " << n_rounds << " rounds, " << n_nodes << " nodes, " << n_differ
+            << " rounds differ\n";
+  EXPECT_GE(file["cases"].size(), 4u);
+  EXPECT_GE(n_rounds, 80u);
+  EXPECT_LE(100 * n_differ, n_rounds) << "more than 1 %";
+}
+
+// Negative control: with the states of other rows, the comparison finds most rounds different.
+TEST_P(HeadGolden, states_of_the_next_row_draft_something_else) {
+  const Json given = golden(GetParam())["cases"][0];
+  EXPECT_GT(2 * differences(given, 1).size(), given["rounds"].size());
+}
+
+INSTANTIATE_TEST_SUITE_P(, HeadGolden, testing::ValuesIn(golden_files()),
+                         [](const auto& name) { return name.param; });
+
+// ---- files and configurations that do not fit ------------------------------------------------
+
+Json& tensor(Json& given, const std::string& name) {
+  for (Json& row : given["tensors"]) {
+    if (row[0] == name) return row;
+  }
+  throw std::runtime_error("no tensor " + name);
+}
+using Change = std::function<void(Json&)>;
+Change without(const std::string& name) {
+  return [name](Json& given) {
+    Json kept = Json::array();
+    for (const Json& row : given["tensors"]) {
+      if (row[0] != name) kept.push_back(row);
+    }
+    ASSERT_LT(kept.size(), given["tensors"].size()) << name;
+    given["tensors"] = kept;
+  };
+}
+Change with(const std::string& name, const std::vector<int64_t>& shape) {
+  return [=](Json& given) { given["tensors"].push_back({name, "F32", shape, 0.125, 0}); };
+}
+Change shaped(const std::string& name, const std::vector<int64_t>& shape) {
+  return [=](Json& given) { tensor(given, name)[2] = shape; };
+}
+Change element(const std::string& name, size_t i, int64_t value) {
+  return [=](Json& given) { tensor(given, name)[3][i] = value; };
+}
+// "config.rope_scaling" and the like.
+Change value(const std::string& path, const Json& to) {
+  const auto dot = path.find('.');
+  return [=](Json& given) { given[path.substr(0, dot)][path.substr(dot + 1)] = to; };
+}
+// The settings instead of those of the case.
+Change settings(const Json& to) {
+  return [=](Json& given) { given["settings"] = to; };
+}
+
+struct Wrong {
+  Change change;
+  std::vector<std::string> words;  // in the report, in this order
+};
+void expect_refused(const Json& given, const std::vector<Wrong>& all) {
+  FakeHost good;
+  set_up(good, given);
+  const FakeDrafter drafter(good, factory_of(given["plugin"]), settings_of(given));
+  ASSERT_EQ(drafter.status(), SPECD_OK) << good.reports()[0].text;
+  for (const Wrong& each : all) {
+    Json changed = given;
+    each.change(changed);
+    FakeHost host;
+    set_up(host, changed);
+    const FakeDrafter refused(host, factory_of(given["plugin"]), settings_of(changed));
+    EXPECT_EQ(refused.status(), SPECD_E_CONFIG) << Json(each.words).dump();
+    EXPECT_EQ(host.memory_used(), 0u) << "describe() refuses, before there is an instance";
+    const std::string text = host.reports().empty() ? "no report" : host.reports()[0].text;
+    size_t at = 0;
+    for (const std::string& word : each.words) {
+      at = text.find(word, at);
+      EXPECT_NE(at, std::string::npos) << "'" << word << "' is not said: " << text;
+      if (at == std::string::npos) break;
+      at += word.size();
+    }
+    for (const std::string& violation : host.violations()) ADD_FAILURE() << violation;
+  }
+}
+
+// Of the drafters whose trees are FeatureTreeShape.
+const std::vector<Wrong> kWrongTrees = {
+    {value("settings.top_k", 0), {"top_k", "from 1 to", "found 0"}},
+    {value("settings.top_k", 65), {"top_k", "from 1 to 64", "found 65"}},
+    {value("settings.depth", 0), {"depth", "from 1 to", "found 0"}},
+    {value("settings.depth", 64), {"depth", "found 64"}},
+    {value("settings.total_token", 0), {"total_token", "from 2 to", "found 0"}},
+    {value("settings.total_token", 1), {"total_token", "from 2 to", "found 1"}},
+    {value("settings.total_token", "60"), {"total_token", "expected an integer"}},
+    {value("settings.max_positions", 0), {"max_positions", "found 0"}},
+    {value("settings.mode", "tree"), {"mode", "'tree'", "expected dynamic, static or chain"}},
+    {value("settings.draft_tokens", 4), {"draft_tokens", "not a key of mode 'dynamic'"}},
+    {value("settings.mode", "chain"), {"not a key of mode 'chain'"}},
+    {settings({{"mode", "chain"}, {"draft_tokens", 0}}), {"draft_tokens", "from 1", "found 0"}},
+    {settings({{"mode", "static"}, {"choices", {{0}, {0}}}}), {"choices", "[0] is there twice"}},
+    {settings({{"mode", "static"}, {"choices", {{0}, {0, 0}, {1, 1}}}}),
+     {"choices", "[1, 1] is there without [1]"}},
+    {settings({{"mode", "static"}, {"choices", {{0}, {64}}}}), {"choices", "[64]", "0 to 63"}},
+    {settings({{"mode", "static"}, {"choices", {{0}, {-1}}}}), {"choices", "[-1]", "0 to 63"}}};
+
+TEST(HeadFiles, of_eagle_that_do_not_fit_are_refused) {
+  const Json given = golden("eagle2")["cases"][0];  // 64 wide, 4 heads, with fc.bias
+  const std::string attention = "layers.0.self_attn.";
+  expect_refused(
+      given,
+      {{without("fc.weight"), {"weights: ", "'fc.weight' is missing"}},
+       {without(attention + "k_proj.weight"), {"'layers.0.self_attn.k_proj.weight' is missing"}},
+       {without(attention + "q_proj.weight"), {"'layers.0.self_attn.q_proj.weight' is missing"}},
+       {without("layers.0.post_attention_layernorm.weight"), {"post_attention_layernorm.weight'"}},
+       {without("fc.bias"), {"bias true", "no tensor 'fc.bias'"}},
+       {value("config.bias", false), {"bias false", "'fc.bias'"}},
+       {with("norm.weight", {64}), {"'norm.weight' is not part of such a head"}},
+       {with("layers.0.input_layernorm.weight", {64}), {"layernorm.weight' is not part of"}},
+       {with(attention + "q_proj.bias", {64}), {"q_proj.bias' is not part of"}},
+       {value("config.qkv_bias", true), {"'layers.0.self_attn.q_proj.bias' is missing"}},
+       {shaped("fc.weight", {128, 64}), {"'fc.weight'", "[128, 64]", "expected [64, 128]"}},
+       {shaped("fc.weight", {8192}), {"'fc.weight'", "[8192]", "expected [64, 128]"}},
+       {shaped(attention + "o_proj.weight", {32, 128}), {"o_proj.weight'", "expected [64, 64]"}},
+       {with("embed_tokens.weight", {250, 64}),
+        {"'embed_tokens.weight'", "[250, 64]", "[256, 64]"}},
+       {value("target.hidden_size", 48), {"'fc.weight'", "[64, 128]", "expected [48, 96]"}},
+       {value("config.num_key_value_heads", 2), {"k_proj.weight'", "expected [32, 64]"}},
+       {value("config.num_attention_heads", 0), {"num_attention_heads", "found 0"}},
+       {value("config.head_dim", 32), {"q_proj.weight'", "[64, 64]", "expected [128, 64]"}},
+       {value("config.rope_scaling", {{"type", "yarn"}, {"factor", 2.0}}),
+        {"'yarn'", "expected default, linear or llama3"}},
+       {[](Json& changed) { changed.erase("config"); }, {"weights: ", "no config.json"}}});
+  expect_refused(given, kWrongTrees);
+}
+
+TEST(HeadFiles, of_eagle3_that_do_not_fit_are_refused) {
+  const Json given = golden("eagle3")["cases"][0];  // 64 wide, 160 of 400 ids, 8 layers
+  expect_refused(
+      given,
+      {{without("norm.weight"), {"weights: ", "'norm.weight' is missing"}},
+       {without("midlayer.hidden_norm.weight"), {"'midlayer.hidden_norm.weight' is missing"}},
+       {without("midlayer.self_attn.q_proj.weight"), {"no layer", "midlayer.self_attn.q_proj"}},
+       {without("lm_head.weight"), {"'lm_head.weight' is missing"}},
+       {with("midlayer.self_attn.rotary_emb.inv_freq", {8}), {"inv_freq' is not part of"}},
+       {with("layers.0.hidden_norm.weight", {64}), {"norm.weight' is not part of"}},
+       {shaped("fc.weight", {192, 64}), {"'fc.weight'", "[192, 64]", "expected [64, 64]"}},
+       {shaped("midlayer.self_attn.q_proj.weight", {128, 64}),
+        {"q_proj.weight'", "[128, 64]", "expected [64, 128]"}},
+       {shaped("lm_head.weight", {64, 160}), {"'lm_head.weight'", "[64, 160]", "[64, 64]"}},
+       {value("target.hidden_size", 80), {"'fc.weight' has 192 columns", "80"}},
+       {value("target.hidden_size", 96), {"hidden size 64", "96", "'embed_tokens.weight'"}},
+       {value("target.vocab_size", 300), {"'d2t'[", "below 300"}},
+       {element("d2t", 159, 1000), {"'d2t'[159] is 1000", "token 1159", "below 400"}},
+       {element("d2t", 0, -1), {"'d2t'[0] is -1", "token -1", "below 400"}},
+       {element("d2t", 7, INT64_MAX), {"'d2t'[7] is 9223372036854775807", "below 400"}},
+       {[](Json& changed) {
+          Json& ids = tensor(changed, "d2t")[3];
+          ids[5] = ids[4].get<int64_t>() - 1;
+        },
+        {"'d2t'[5]", "expected different ids"}},
+       {[](Json& changed) {
+          Json& row = tensor(changed, "d2t");
+          row[2] = {159};
+          row[3].erase(159);
+        },
+        {"'d2t'", "[159]", "[160]"}},
+       {without("d2t"), {"'lm_head.weight' has 160 rows", "400", "no 'd2t'"}},
+       {[](Json& changed) {
+          Json& seen = tensor(changed, "t2d")[3][17];
+          seen = 1 - seen.get<int>();
+        },
+        {"'t2d'[17]", "'d2t' says the opposite"}},
+       {[](Json& changed) {
+          Json& row = tensor(changed, "t2d");
+          row[2] = {399};
+          row[3].erase(399);
+        },
+        {"'t2d'", "[399]", "[400]"}},
+       {value("settings.layer_ids", {2, 4}), {"'fc.weight' is for 3 states", "2 are named"}},
+       {value("settings.layer_ids", {2, 4, 20}), {"layer_ids: 20 of 8 layers"}},
+       {value("config.rope_scaling", {{"rope_type", "dynamic"}, {"factor", 2.0}}),
+        {"'dynamic'", "expected default, linear or llama3"}},
+       {[](Json& changed) { changed.erase("config"); }, {"weights: ", "no config.json"}}});
+  expect_refused(given, kWrongTrees);
+}
+
+Json plain_case(const std::string& plugin, const Json& tensors) {
+  return {{"plugin", plugin},
+          {"settings", Json::object()},
+          {"target", {{"vocab_size", 100}, {"hidden_size", 64}, {"n_layers", 8}}},
+          {"tensors", tensors},
+          {"embedding", {1}},
+          {"head", {0.5}}};
+}
+Json row(const std::string& name, const std::vector<int64_t>& shape) {
+  return {name, "F32", shape, 0.125, 0};
+}
+
+TEST(HeadFiles, of_medusa_that_do_not_fit_are_refused) {
+  Json tensors;
+  for (const std::string head : {"0.", "1."}) {
+    tensors.push_back(row(head + "0.linear.weight", {64, 64}));
+    tensors.push_back(row(head + "0.linear.bias", {64}));
+    tensors.push_back(row(head + "1.weight", {100, 64}));
+  }
+  const auto choices = [](const Json& paths) { return settings({{"choices", paths}}); };
+  expect_refused(
+      plain_case("specd.drafter.medusa", tensors),
+      {{without("1.1.weight"), {"weights: ", "'1.1.weight' is missing"}},
+       {without("0.0.linear.weight"), {"no head", "'0.0.linear.weight'"}},
+       {with("2.1.weight", {100, 64}), {"'2.1.weight' is not part of such a head"}},
+       {with("0.1.bias", {100}), {"'0.1.bias' is not part of"}},
+       {shaped("0.1.weight", {64, 100}), {"'0.1.weight'", "[64, 100]", "expected [64, 64]"}},
+       {shaped("1.0.linear.weight", {128, 32}), {"'1.0.linear.weight'", "expected [64, 64]"}},
+       {value("target.hidden_size", 48), {"'0.0.linear.weight'", "[64, 64]", "[48, 48]"}},
+       {value("target.vocab_size", 120), {"100", "120"}},
+       {value("settings.tree", "mine"), {"tree", "mine"}},
+       {settings({{"tree", "mc_sim_7b_63"}, {"choices", {{0}}}}), {"tree", "choices"}},
+       {choices({{0}, {0}}), {"choices", "[0] is there twice"}},
+       {choices({{0}, {0, 0}, {1, 1}}), {"choices", "[1, 1] is there without [1]"}},
+       {choices({{0}, {0, 64}}), {"choices", "[0, 64]", "expected 0 to 63"}},
+       {choices({{0, 0, 0}}), {"choices", "3", "2"}}});
+}
+
+TEST(HeadFiles, of_redrafter_that_do_not_fit_are_refused) {
+  const Json tensors = {row("lm_head.0.linear.weight", {128, 128}),
+                        row("lm_head.0.linear.bias", {128}),
+                        row("lm_head.1.weight", {100, 128}),
+                        row("rnn_u.weight", {64, 64}),
+                        row("rnn_u.bias", {64}),
+                        row("rnn_w.weight", {64, 64})};
+  expect_refused(
+      plain_case("specd.drafter.redrafter", tensors),
+      {{without("rnn_w.weight"), {"weights: ", "'rnn_w.weight' is missing"}},
+       {without("lm_head.1.weight"), {"'lm_head.1.weight' is missing"}},
+       {without("lm_head.0.linear.weight"), {"weights: "}},
+       {with("rnn_w.bias", {64}), {"'rnn_w.bias' is not part of such a head"}},
+       {with("input_proj.weight", {128, 128}), {"'input_proj.weight' is not part of"}},
+       {shaped("lm_head.1.weight", {128, 100}), {"'lm_head.1.weight'", "[128, 100]", "[100, 100]"}},
+       {shaped("rnn_u.weight", {128, 32}), {"'rnn_u.weight'", "[128, 32]", "expected [64, 64]"}},
+       {value("target.hidden_size", 48), {"weights: tensor '"}},
+       {value("target.vocab_size", 120), {"'lm_head.1.weight'", "[100, 128]", "[120, 128]"}},
+       {value("settings.beams", 0), {"beams", "from 1 to", "found 0"}},
+       {value("settings.beams", 51), {"beams", "from 1 to 50", "found 51"}},
+       {value("settings.draft_tokens", 0), {"draft_tokens", "from 1 to", "found 0"}},
+       {value("settings.draft_tokens", 17), {"draft_tokens", "found 17"}}});
+}
+
+}  // namespace
+}  // namespace specd
