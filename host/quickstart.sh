@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # From a fresh Debian 12 to tokens: installs what is missing, builds, serves the small model of this
-# tree, compares plain decoding with three drafters on real prompts. Needs root or sudo, and nothing but
+# tree, compares plain decoding with four drafters on real prompts. Needs root or sudo, and nothing but
 # the Debian archive from the network.
 #
 #   bash host/quickstart.sh           build, compare, stop
@@ -89,17 +89,17 @@ tail -n 3 configs/prompts/tree_walk.py
 ctl generate --prompt-file configs/prompts/tree_walk.py --temperature 0.8 --seed 1 --max-tokens 128 \
   --route prompt_lookup
 
-step "The same prompts on four routes"
+step "The same prompts on five routes"
 result=0
-ctl compare --routes off,prompt_lookup,draft_target,replay "${runs[@]}" --repeat 2 || result=$?
+ctl compare --routes off,prompt_lookup,draft_target,eagle3,replay "${runs[@]}" --repeat 2 || result=$?
 cat <<'TEXT'
 
 tokens/s       median decode speed of one request alone
 accepted/step  drafted tokens that were accepted, per step; each step writes one more by itself
 identical      the token ids equal those of plain decoding, at every seed and every draft
 Read the rows at temperature 0.8 first. The small model soon repeats itself when it decodes greedily,
-and repetition is what prompt lookup guesses best: the greedy rows flatter it. `replay` proposes a
-recording of the very same text: the most that any drafter could gain here.
+and repetition is what prompt lookup guesses best: the greedy rows flatter it. `eagle3` is a head of one
+layer, trained for this model (configs/zoo/HEADS_CARD.md). `replay` proposes a recording of the very same text: the most that any drafter could gain here.
 TEXT
 if [ $result -ne 0 ]; then
   echo "quickstart: the comparison failed (exit code $result)" >&2
@@ -114,7 +114,7 @@ if [ ! -d "$ballast" ]; then
 fi
 # Ballast writes the same tokens, so the recording of the small model serves it too.
 build/cpu/bin/specd-bench run --config configs/quickstart.yaml --model "$ballast" \
-  --routes prompt_lookup,draft_target,replay --prompts configs/prompts --limit 3 \
+  --routes prompt_lookup,draft_target,eagle3,replay --prompts configs/prompts --limit 3 \
   --max-tokens 64 --temperature 0.8,0 --seed 1 --repeat 1 || result=$?
 cat <<'TEXT'
 

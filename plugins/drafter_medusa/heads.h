@@ -89,7 +89,8 @@ class Heads {
     const int64_t n = batch.n_seqs;
     const specd_tensor x = x_.rows(n), logits = logits_.rows(n);
     states_->gather(ops_, batch, *batch.slots, x);
-    for (int32_t h = 0; h < levels_; ++h) {
+    const int32_t budget = *std::max_element(in.host_node_budget, in.host_node_budget + n);
+    for (int32_t h = 0; h < levels_ && choices_.first(h) < budget; ++h) {
       const Head& head = heads_[static_cast<std::size_t>(h)];
       ops_.linear(batch, head.output, run_blocks(batch, head, x), nullptr, logits);
       const specd_tensor ranks = sdk::rows_from(*rank_, h * n_max_, n);

@@ -26,7 +26,8 @@ using sdk::FakeDrafter;
 using sdk::FakeHost;
 using TokenList = std::vector<int32_t>;
 
-constexpr size_t kGroupMax = 5;      // sequences of a batch
+constexpr size_t kGroupMax = 5;  // sequences of a batch
+constexpr size_t kPositionsMax = 128;
 constexpr uint32_t kRowsMax = 32;    // of an update: longer contexts come in two
 constexpr double kMarginMin = 1e-4;  // closer decisions may be taken otherwise in float32
 
@@ -95,7 +96,9 @@ void set_up(FakeHost& host, const Json& given) {
   const auto n = static_cast<size_t>(host.target().vocab_size) * host.target().hidden_size;
   host.set_target_embedding(hashed("target.embedding", n, given["embedding"]));
   host.set_target_head(hashed("target.head", n, given["head"]));
-  if (given.contains("config")) host.weights("weights").config(config_of(given["config"]));
+  if (given.contains("config") && !given["config"].is_null()) {
+    host.weights("weights").config(config_of(given["config"]));
+  }
   for (const Json& row : given["tensors"]) add_tensor(host.weights("weights"), row);
 }
 FakeConfig settings_of(const Json& given) {
@@ -124,30 +127,37 @@ std::vector<Difference> differences(const Json& given, size_t shift = 0) {
   set_up(host, given);
   std::vector<Difference> found;
   FakeDrafter::Options options;
-  options.max_batch = kGroupMax;
   options.max_rows = kRowsMax;
   FakeDrafter drafter(host, factory_of(given["plugin"]), settings_of(given), options);
   if (drafter.status() != SPECD_OK) {
     ADD_FAILURE() << (host.reports().empty() ? "refused" : host.reports()[0].text);
     return found;
   }
-  std::vector<const Json*> asked;  // whose states may be asked for; no two begin alike
+  // The states that it reads, as in the caps; by default what the target's output head gets.
+  const Json final_state = {host.target().n_layers + 1};
+  const std::vector<uint32_t> taps = given.value("taps", final_state);
+  EXPECT_EQ(taps, std::vector<uint32_t>(drafter.caps().taps,
+                                        drafter.caps().taps + drafter.caps().n_taps));
+  std::vector<const Json*> asked;  // rounds whose states may be asked for
   const size_t width = host.target().hidden_size;
   std::map<std::string, std::vector<float>> states;
   drafter.set_hidden([&](uint32_t tap, const TokenList& text) {
+    std::string name;
     for (const Json* each : asked) {
       const TokenList tokens = (*each)["tokens"];
       if (text.size() > tokens.size() || !std::equal(text.begin(), text.end(), tokens.begin())) {
         continue;
       }
-      const std::string name = "hidden." + std::to_string(tap) + "." + (*each)["context"].dump();
-      std::vector<float>& rows = states[name];
-      if (rows.empty()) rows = hashed(name, 128 * width, given.value("hidden", Json{1}));
-      const size_t first = (text.size() - 1 + shift) * width;
-      return std::vector<float>(rows.begin() + static_cast<std::ptrdiff_t>(first),
-                                rows.begin() + static_cast<std::ptrdiff_t>(first + width));
+      if (!name.empty()) throw std::runtime_error("two contexts begin alike");
+      const auto number = std::find(taps.begin(), taps.end(), tap) - taps.begin();
+      name = "hidden." + std::to_string(number) + "." + (*each)["context"].dump();
     }
-    throw std::runtime_error("the state of an unknown text");
+    if (name.empty()) throw std::runtime_error("the state of an unknown text");
+    std::vector<float>& rows = states[name];
+    if (rows.empty()) rows = hashed(name, kPositionsMax * width, given.value("hidden", Json{1}));
+    const auto first =
+        rows.begin() + static_cast<std::ptrdiff_t>((text.size() - 1 + shift) * width);
+    return std::vector<float>(first, first + static_cast<std::ptrdiff_t>(width));
   });
 
   const Json& rounds = given["rounds"];
@@ -174,13 +184,16 @@ std::vector<Difference> differences(const Json& given, size_t shift = 0) {
         EXPECT_EQ(drafter.prefill(handle[context]), SPECD_OK);
       }
       const size_t known = drafter.tokens(handle[context]).size();
-      if (rows_from != 0) EXPECT_EQ(known, static_cast<size_t>(rows_from) + 1);
+      EXPECT_TRUE(rows_from == 0 || known == static_cast<size_t>(rows_from) + 1);
       handles.push_back(handle[context]);
       commits.push_back(
           {handles.back(), {tokens.begin() + static_cast<std::ptrdiff_t>(known), tokens.end()}});
     }
     asked = group;
     EXPECT_EQ(drafter.commit_batch(commits), SPECD_OK);
+    // In another order than that of the rows.
+    std::reverse(handles.begin(), handles.end());
+    std::reverse(group.begin(), group.end());
     const std::vector<FakeDraft> drafts = drafter.propose_batch(handles);
     for (size_t i = 0; i < group.size(); ++i) {
       const Json& round = *group[i];

@@ -113,5 +113,7 @@ class Head:
         return {each[0] for each in found[:n_nodes]}, min(a - b for a, b in cuts)
 
 
-def states_of(case, taps, context, n):
+def states_of(case, context, n):
+    """Those that the head reads at the first n positions of a context, one beside the other."""
+    taps = range(len(case["taps"]))
     return np.concatenate([hidden_rows(case, tap, context, n) for tap in taps], axis=1).astype(np.float64)

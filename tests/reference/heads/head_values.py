@@ -31,6 +31,7 @@ def target_tables(case):
 
 
 def hidden_rows(case, tap, context, n):
-    """What the target says at `tap` (as in specd_drafter_caps) after the first n tokens of a context."""
+    """The target's state number `tap` at the first n positions of a context. A case's "taps", by default
+    the input of the output head, says which states these are, as specd_drafter_caps does."""
     return head_values(f"hidden.{tap}.{context}", (n, case["target"]["hidden_size"]),
                        *case.get("hidden", [1.0]))

@@ -55,7 +55,7 @@ def eagle2(name, settings, config, head=0.5):
         tensors.append(["fc.bias", "F32", [hidden], 0.25, 0])
     return {"name": name, "plugin": "specd.drafter.eagle", "settings": settings, "config": config,
             "target": {"vocab_size": config["vocab_size"], "hidden_size": hidden, "n_layers": 8},
-            "tensors": tensors + layer("layers.0.", config, hidden, 0.5),
+            "taps": [9], "tensors": tensors + layer("layers.0.", config, hidden, 0.5),
             "embedding": [1.0], "head": [head], "hidden": [1.0]}
 
 
@@ -76,7 +76,7 @@ def eagle3(name, settings, config, has_t2d=True):
         tensors.append(["embed_tokens.weight", "F32", [vocab, hidden], 1.0, 0])
     return {"name": name, "plugin": "specd.drafter.eagle3", "settings": settings, "config": config,
             "target": {"vocab_size": vocab, "hidden_size": target_hidden, "n_layers": 8},
-            "tensors": tensors, "embedding": [1.0], "head": [0.5], "hidden": [1.0]}
+            "taps": [2, 4, 5], "tensors": tensors, "embedding": [1.0], "head": [0.5], "hidden": [1.0]}
 
 
 def tree(total_token, depth, top_k):
@@ -142,7 +142,6 @@ def paths_of(token, parent):
 def record(case, eagle_dir):
     torch, model, head_of_target = authors_head(case, eagle_dir)
     shape, vocab = case["settings"], case["target"]["vocab_size"]
-    taps = [2, 4, 5] if case["plugin"] == "specd.drafter.eagle3" else [case["target"]["n_layers"] + 1]
     rounds = []
     for context in range(N_CONTEXTS):
         rng = random.Random(f"{case['name']} {context}")
@@ -152,7 +151,7 @@ def record(case, eagle_dir):
         rows_from = 0
         for repeat in range(1 + context % 4 // 2 + (context % 4 > 0)):
             n = len(tokens) - 1
-            states = states_of(case, taps, context, n)[rows_from:]
+            states = states_of(case, context, n)[rows_from:]
             draft, _, mask, depth = model.topK_genrate(
                 torch.from_numpy(states.astype(np.float32))[None], torch.tensor([tokens]), head_of_target,
                 None)

@@ -1,18 +1,20 @@
+#!/usr/bin/env python3
 """Writes medusa.json: what the authors' code of Medusa proposes for small heads.
 
 usage: make_medusa.py MEDUSA OUT.json
 
-MEDUSA: a checkout of github.com/FasterDecoding/Medusa, recorded at e2a5d20c048a9b0a4092e6933c34313687422518
-(Apache-2.0). Needs torch and numpy. Run unchanged: MedusaModelABC (its heads of ResBlock, its forward()),
-initialize_medusa(), generate_medusa_buffers(), generate_candidates(). transformers, huggingface_hub and
-the authors' Llama and Mistral are stand-ins: the target is a table of hidden states. Heads of two blocks
-with weights of their own replace the authors', which repeat one; a reduced vocabulary is spread over the
-whole one with -inf, as vLLM does it.
+MEDUSA: a checkout of github.com/FasterDecoding/Medusa, recorded at
+e2a5d20c048a9b0a4092e6933c34313687422518 (Apache-2.0). Needs torch and numpy, one thread of a CPU. Run
+unchanged: MedusaModelABC (its heads of ResBlock, its forward()), initialize_medusa(),
+generate_medusa_buffers(), generate_candidates(). transformers, huggingface_hub and the authors' Llama
+and Mistral are stand-ins: the target is a table of hidden states. Heads of two blocks with weights of
+their own replace the authors', which repeat one; a reduced vocabulary is spread over the whole one
+with -inf, as vLLM does it.
 
-Weights and states are head_values(), see head_values.py and tests/head_files.h: the target's
-"target.embedding" and "target.head" with the scales in "embedding" and "head"; "hidden.0.<context>",
-[positions, hidden], with the scale in "hidden". "margin": the smallest difference, in float64, between
-the logits of two tokens that would change the proposal if they changed places.
+Weights and states are those of head_values.py. Every second context is drafted for again after some
+tokens of a drafted path and the target's next one. "margin": the smallest difference, in float64,
+between the logits of two tokens that would change the proposal if they changed places.
+make_plain.py computes it, and must draft the same.
 """
 import random
 import sys
@@ -81,7 +83,8 @@ def cases():
            "settings": {"tree": "mc_sim_7b_63"}, "paths": "mc_sim_7b_63",
            "config": {"medusa_num_heads": 4, "medusa_num_layers": 1},
            "target": {"vocab_size": 320, "hidden_size": 64, "n_layers": N_LAYERS},
-           "tensors": [*blocks(4, 1, "{}.{}.linear.", 64, 0.5), *outputs(4, "{}.1.weight", 320, 64)]}
+           "tensors": [*blocks(4, 1, "{}.{}.linear.", 64, 0.5),
+                       *outputs(4, "{}.1.weight", 320, 64)]}
     leaves = [[4, 1, 0], [0, 0, 9], [0, 0, 3], [1, 0], [0, 2, 1], [0, 5], [9], [2, 7, 0], [0, 0, 0]]
     yield {"name": "leaves alone, 3 heads, names of v1.0",
            "settings": {"choices": leaves},
@@ -94,8 +97,8 @@ def cases():
            "config": {"medusa_num_heads": 5, "medusa_num_layers": 1},
            "target": {"vocab_size": 500, "hidden_size": 56, "n_layers": N_LAYERS},
            "tensors": [*blocks(3, 1, "{}.{}.linear.", 56, 0.5)]}
-    choices = [[0], [0, 0], [1], [0, 0, 0], [2], [0, 1], [1, 0], [0, 0, 0, 0], [3], [0, 0, 1], [2, 0],
-               [0, 0, 0, 1], [1, 0, 0], [4], [0, 1, 0], [3, 0], [0, 2], [1, 0, 0, 0]]
+    choices = [[0], [0, 0], [1], [0, 0, 0], [2], [0, 1], [1, 0], [0, 0, 0, 0], [3], [0, 0, 1],
+               [2, 0], [0, 0, 0, 1], [1, 0, 0], [4], [0, 1, 0], [3, 0], [0, 2], [1, 0, 0, 0]]
     mapped = random.Random("token_map").sample(range(400), 200)
     yield {"name": "two blocks without bias, 200 of 400 tokens, names of vLLM",
            "settings": {"choices": choices},
@@ -103,7 +106,8 @@ def cases():
                       "num_hidden_layers": 2, "truncated_vocab_size": 200, "medusa_fc_bias": False},
            "target": {"vocab_size": 400, "hidden_size": 64, "n_layers": N_LAYERS},
            "tensors": [*blocks(4, 2, "blocks.{}.layers.{}.", 64),
-                       *outputs(4, "lm_heads.{}.weight", 200, 64), ["token_map", "I64", [200], mapped]]}
+                       *outputs(4, "lm_heads.{}.weight", 200, 64),
+                       ["token_map", "I64", [200], mapped]]}
 
 
 def model_of(authors, case, weights, head):
@@ -121,9 +125,9 @@ def model_of(authors, case, weights, head):
     class Model(authors.MedusaModelABC, StandIn):
         pass
 
-    model = Model(types.SimpleNamespace(medusa_num_heads=n_heads, medusa_num_layers=1, _name_or_path="",
+    model = Model(types.SimpleNamespace(medusa_num_heads=n_heads, medusa_num_layers=1,
                                         hidden_size=target["hidden_size"],
-                                        vocab_size=target["vocab_size"]))
+                                        vocab_size=target["vocab_size"], _name_or_path=""))
     model.model = States()
     model.lm_head = torch.nn.Linear(*head.shape[::-1], bias=False)
     model.lm_head.weight.data = torch.from_numpy(head)
@@ -205,17 +209,17 @@ def record(authors, case):
             first = len(tokens) - 1
             taken = rng.choice(path)[:rng.randint(0, 4)]
             tokens += [token_of[taken[:n]] for n in range(1, len(taken) + 1)]
-    print(case["name"], "|", len(token), "nodes,", len(margins), "rounds,", n_apart, "differ in float64;",
-          f"margin: least {min(margins):.2g}, median {np.median(margins):.2g},",
-          sum(m < 1e-3 for m in margins), "below 1e-3,", sum(m < 1e-4 for m in margins), "below 1e-4")
+    print(f"{case['name']}: {len(token)} nodes, {len(margins)} rounds, {n_apart} differ in float64; "
+          f"margins from {min(margins):.2g}, median {np.median(margins):.2g}, "
+          f"{sum(m < 1e-3 for m in margins)} below 1e-3, {sum(m < 1e-4 for m in margins)} below 1e-4")
     return {"name": case["name"], "plugin": "specd.drafter.medusa", **case}
 
 
 def main():
     torch.set_num_threads(1)
     authors = load(sys.argv[1])
-    source = (f"FasterDecoding/Medusa {COMMIT[:7]}, generate_candidates() after MedusaModelABC.forward(), "
-              f"float32, torch {torch.__version__}")
+    source = (f"FasterDecoding/Medusa {COMMIT[:7]}, generate_candidates() after "
+              f"MedusaModelABC.forward(), float32, torch {torch.__version__}")
     write(sys.argv[2], source, [record(authors, case) for case in cases()])
 
 

@@ -1,17 +1,20 @@
+#!/usr/bin/env python3
 """Writes redrafter.json: what the authors' code of ReDrafter proposes for small heads.
 
 usage: make_redrafter.py RECURRENT_DRAFTER OUT.json
 
 RECURRENT_DRAFTER: a checkout of github.com/apple/ml-recurrent-drafter, recorded at
-bd8586bb9bbfa761644c36f932a0cd1eb3f1cdf9 (only its recurrent_drafting/{attention,configuration_drafter,
-modeling_drafter,tree_attention}.py are read; Apple's licence). Needs torch and numpy. Run unchanged:
-Drafter.beam_search_candidates(), and tree_attention.pack(), which merges beams that begin alike.
-transformers is a stand-in: its classes are only derived from. Their beam length counts the token from
-which the beams begin, "draft_tokens" does not.
+bd8586bb9bbfa761644c36f932a0cd1eb3f1cdf9, of which recurrent_drafting/attention.py,
+configuration_drafter.py, modeling_drafter.py and tree_attention.py are read. Needs torch and numpy,
+one thread of a CPU. Run unchanged: Drafter.beam_search_candidates(), and tree_attention.pack(), which
+merges beams that begin alike. transformers is a stand-in: its classes are only derived from. Their
+beam length counts the token from which the beams begin, "draft_tokens" does not.
 
-Weights and states are those of head_values.py. "margin": the smallest difference in float64 of cumulative
-log-probabilities that decided: between the last beam that a step kept and the first one that it did not,
-and between neighbours among the last step's beams, whose order is that of the nodes.
+Weights and states are those of head_values.py. Every second context is drafted for again after some
+tokens of a drafted path and the target's next one. "margin": the smallest difference, in float64, of
+cumulative log-probabilities that decided: between the last beam that a step kept and the first one
+that it did not, and between neighbours among the last step's beams, whose order is that of the nodes.
+make_plain.py computes it, and must draft the same.
 """
 import os
 import random
@@ -50,8 +53,8 @@ def load(checkout):
     return configuration_drafter, modeling_drafter, tree_attention
 
 
-def case_of(name, vocab, hidden, exit_dim, n_layers, is_rnn, settings, scales, names=("lm_head.", "input_proj."),
-            config=None):
+def case_of(name, vocab, hidden, exit_dim, n_layers, is_rnn, settings, scales,
+            names=("lm_head.", "input_proj."), config=None):
     """scales: of the recurrence, the blocks, the output, every bias and the target's embedding."""
     (recurrence, block, output, bias, embedding), (head, project) = scales, names
     tensors = []
@@ -67,11 +70,13 @@ def case_of(name, vocab, hidden, exit_dim, n_layers, is_rnn, settings, scales, n
                     [f"{head}{l}.linear.bias", "F32", [exit_dim], bias, 0]]
     tensors.append([f"{head}{n_layers}.weight", "F32", [vocab, exit_dim], output, 0])
     own = {"model_type": "recurrent_drafting_drafter", "vocab_size": vocab, "hidden_size": hidden,
-           "exit_dim": exit_dim, "num_draft_layers": n_layers, "num_lookback_tokens": 5, "rnn": is_rnn}
+           "exit_dim": exit_dim, "num_draft_layers": n_layers, "num_lookback_tokens": 5,
+           "rnn": is_rnn}
     return {"name": name, "plugin": "specd.drafter.redrafter", "settings": settings,
             "config": own if names[0] == "lm_head." else config,
             "target": {"vocab_size": vocab, "hidden_size": hidden, "n_layers": N_LAYERS},
-            "tensors": tensors, "embedding": [embedding], "head": [0.5], "hidden": [1.0], "rounds": []}
+            "tensors": tensors, "embedding": [embedding], "head": [0.5], "hidden": [1.0],
+            "rounds": []}
 
 
 def cases():
@@ -79,10 +84,10 @@ def cases():
                   (0.25, 0.125, 0.5, 0.5, 1.0))
     yield case_of("sums, one layer, projected, biases of 0", 257, 64, 80, 1, False,
                   {"beams": 5, "draft_tokens": 5}, (0, 0.125, 0.5, 0.0, 0.5))
-    yield case_of("recurrent, two layers, projected, 45 beams, names of TensorRT-LLM", 500, 56, 64, 2, True,
-                  {"beams": 45, "draft_tokens": 3}, (0.25, 0.125, 1.0, 0.25, 1.0),
-                  ("lm_heads.", "input_projs."), {"redrafter_num_layers": 2, "redrafter_exit_dim": 64,
-                                                  "redrafter_is_rnn": True})
+    yield case_of("recurrent, two layers, projected, 45 beams, names of TensorRT-LLM",
+                  500, 56, 64, 2, True, {"beams": 45, "draft_tokens": 3},
+                  (0.5, 0.25, 2.0, 0.25, 1.0), ("lm_heads.", "input_projs."),
+                  {"redrafter_num_layers": 2, "redrafter_exit_dim": 64, "redrafter_is_rnn": True})
     yield case_of("sums, one layer, other names of TensorRT-LLM", 200, 48, 96, 1, False,
                   {"beams": 3, "draft_tokens": 7}, (0, 0.125, 0.5, 0.5, 0.5), ("0.", "input_proj."))
 
@@ -92,7 +97,8 @@ def model_of(authors, case, weights, embedding):
     configuration_drafter, modeling_drafter, _ = authors
     renamed = {}
     for name, array in weights.items():
-        for theirs, ours in (("lm_head.", "lm_heads."), ("lm_head.", "0."), ("input_proj.", "input_projs.")):
+        for theirs, ours in (("lm_head.", "lm_heads."), ("lm_head.", "0."),
+                             ("input_proj.", "input_projs.")):
             if name.startswith(ours):
                 name = theirs + name[len(ours):]
         renamed[name] = torch.from_numpy(array)
@@ -114,8 +120,8 @@ def propose(authors, model, table, root, state, settings):
     _, modeling_drafter, tree_attention = authors
     shape = modeling_drafter.BeamShape(settings["beams"], 1 + settings["draft_tokens"])
     with torch.no_grad():
-        beams, _ = model.beam_search_candidates(torch.from_numpy(state)[None], torch.tensor([root]), table,
-                                                shape)
+        beams, _ = model.beam_search_candidates(torch.from_numpy(state)[None],
+                                                torch.tensor([root]), table, shape)
         packed, _, mask, depth = tree_attention.pack(beams, torch.ones(1, 1, dtype=torch.bool))
     packed, depth, mask = packed[0].tolist(), depth[0].tolist(), mask[0, :, 1:].tolist()
     assert packed[0] == root
@@ -129,7 +135,7 @@ def record(authors, case):
     embedding, head = target_tables(case)
     model, table = model_of(authors, case, weights, embedding)
     reference = ReDrafter(weights, embedding, settings["beams"], settings["draft_tokens"])
-    n_apart, margins, sizes, near = 0, [], [], 0
+    n_apart, margins, sizes = 0, [], []
     for context in range(N_CONTEXTS):
         rng = random.Random(f"{case['name']} {context}")
         tokens = [rng.randrange(len(head)) for _ in range(rng.randint(2, 9))]
@@ -153,9 +159,9 @@ def record(authors, case):
             while node >= 0:
                 path, node = [token[node]] + path, parent[node]
             tokens += path[:rng.randint(0, 4)]
-    print(case["name"], "|", min(sizes), "to", max(sizes), "nodes,", len(margins), "rounds,", n_apart,
-          f"differ in float64; margin: least {min(margins):.2g}, median {np.median(margins):.2g},",
-          sum(m < 1e-3 for m in margins), "below 1e-3,", sum(m < 1e-4 for m in margins), "below 1e-4")
+    print(f"{case['name']}: {min(sizes)} to {max(sizes)} nodes, {len(margins)} rounds, {n_apart} "
+          f"differ in float64; margins from {min(margins):.2g}, median {np.median(margins):.2g}, "
+          f"{sum(m < 1e-3 for m in margins)} below 1e-3, {sum(m < 1e-4 for m in margins)} below 1e-4")
     return case
 
 

@@ -318,9 +318,11 @@ class FeatureTree {
     const int64_t n = batch.n_seqs;
     const specd_tensor out = shaped(*in.out->token, n * capacity_, 1);
     states_->gather(ops_, batch, *batch.slots, feature_.rows(n));
+    const int32_t budget = *std::max_element(in.host_node_budget, in.host_node_budget + n);
     int64_t n_rows = n;
     for (std::size_t l = 0; l < levels_.size(); ++l) {
       const Level& level = levels_[l];
+      if (shape_.choices->first(static_cast<int32_t>(l)) >= budget) return;
       const specd_tensor ranks = rank_.rows(n_rows);
       const specd_tensor sequence =
           l == 0 ? sequence_.rows(n) : level_sequence_[l - 1].rows(n_rows);

@@ -111,6 +111,12 @@ class Choices {
     for (const Node& node : nodes_) depth = std::max(depth, node.depth + 1);
     return depth;
   }
+  // The first node at this depth or deeper; a budget that ends before it needs no such depth.
+  int32_t first(int32_t depth) const {
+    const auto found = std::find_if(nodes_.begin(), nodes_.end(),
+                                    [&](const Node& node) { return node.depth >= depth; });
+    return static_cast<int32_t>(found - nodes_.begin());
+  }
   // Ranks at a depth are below this.
   int32_t width(int32_t depth) const {
     int32_t width = 0;

@@ -59,7 +59,7 @@ typedef struct specd_kv_rows_args { /* in */
   /* out, host [n_seqs]. A sequence that fails is unchanged; the others continue.
    *   SPECD_E_UNSUPPORTED  a position beyond positions_max
    *   SPECD_E_EXHAUSTED    no pages; may work later
-   *   SPECD_E_INVALID      a parent out of range, or more than 1024 rows between the last kept row
+   *   SPECD_E_INVALID      a parent out of range, or 1024 rows or more between the last kept row
    *                        and a row that is not on the round's first chain */
   specd_status *seq_status;
 } specd_kv_rows_args;
@@ -87,7 +87,8 @@ typedef struct specd_kv_attend_args { /* in */
   uint32_t layer;
   uint32_t n_heads; /* a multiple of n_kv_heads */
   uint32_t queries; /* SPECD_ATTEND_* */
-  uint32_t window;  /* a row sees this many positions up to its own; 0 = all */
+  uint32_t window;  /* a row sees this many positions up to its own, in a block up to the block's
+                     * last; 0 = all */
   uint32_t reserved0;
   double scale;            /* of the scores */
   const specd_tensor *qkv; /* rows as append() left them */

@@ -76,7 +76,7 @@ typedef struct specd_forward_args { /* in */
    *   SPECD_E_UNSUPPORTED  a position beyond the model's context, or a token of the target's
    *                        vocabulary that the model's lacks; permanent for this text
    *   SPECD_E_EXHAUSTED    no pages; may work later
-   *   SPECD_E_INVALID      a token or parent out of range, or more than 1024 rows between the last
+   *   SPECD_E_INVALID      a token or parent out of range, or 1024 rows or more between the last
    *                        kept token and a row that is not on the round's first chain */
   specd_status *seq_status;
 } specd_forward_args;
