@@ -31,26 +31,29 @@ class Layout {
   Layout(sdk::Weights& weights, const specd_target_info& target, const sdk::Config&)
       : taps{target.n_layers + 1} {
     if (!weights.has_config()) weights.fail("there is no config.json beside the tensors");
-    const sdk::Config config = weights.config();
     hidden = target.hidden_size;
     vocab = target.vocab_size;
-    weights.expect("fc.weight", {hidden, 2 * hidden});
-    has_bias = config.boolean("bias", true);
-    if (has_bias != weights.has("fc.bias")) {
-      weights.fail(std::string("config.json says bias ") + (has_bias ? "true" : "false") +
-                   (config.has("bias") ? "" : ", which is what leaving it out means") +
-                   ", and there is " + (has_bias ? "no" : "a") + " tensor 'fc.bias'");
-    }
-    if (has_bias) weights.expect("fc.bias", {hidden});
     sdk::DecoderLayer::Shape shape{};
     shape.hidden = shape.input = hidden;
-    shape.n_heads = config.i64("num_attention_heads", 32, 1, 1 << 16);
-    shape.n_kv_heads = config.i64("num_key_value_heads", shape.n_heads, 1, 1 << 16);
-    shape.head_dim = config.i64("head_dim", hidden / shape.n_heads, 1, 1 << 16);
-    shape.norm_eps = config.f64("rms_norm_eps", 1e-6, 0, 1);
-    shape.qkv_bias = config.boolean("qkv_bias", config.boolean("attention_bias", false));
-    positions_max = config.i64("max_position_embeddings", 2048, 1, int64_t{1} << 28);
-    inv_freq = sdk::rope_frequencies(config, "", shape.head_dim);
+    bool says_bias = false;
+    weights.from_config([&](const sdk::Config& config) {
+      says_bias = config.has("bias");
+      has_bias = config.boolean("bias", true);
+      shape.n_heads = config.i64("num_attention_heads", 32, 1, 1 << 16);
+      shape.n_kv_heads = config.i64("num_key_value_heads", shape.n_heads, 1, 1 << 16);
+      shape.head_dim = config.i64("head_dim", hidden / shape.n_heads, 1, 1 << 16);
+      shape.norm_eps = config.f64("rms_norm_eps", 1e-6, 0, 1);
+      shape.qkv_bias = config.boolean("qkv_bias", config.boolean("attention_bias", false));
+      positions_max = config.i64("max_position_embeddings", 2048, 1, int64_t{1} << 28);
+      inv_freq = sdk::rope_frequencies(config, "", shape.head_dim);
+    });
+    weights.expect("fc.weight", {hidden, 2 * hidden});
+    if (has_bias != weights.has("fc.bias")) {
+      weights.fail(std::string("config.json says bias ") + (has_bias ? "true" : "false") +
+                   (says_bias ? "" : ", which is what leaving it out means") + ", and there is " +
+                   (has_bias ? "no" : "a") + " tensor 'fc.bias'");
+    }
+    if (has_bias) weights.expect("fc.bias", {hidden});
     while (weights.has(layer(shapes.size()) + "self_attn.q_proj.weight")) {
       const std::string at = layer(shapes.size());
       shape.ffn = weights.rows_of(at + "mlp.gate_proj.weight");

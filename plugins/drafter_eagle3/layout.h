@@ -38,16 +38,25 @@ class Layout {
   // configuration.
   Layout(sdk::Weights& weights, const specd_target_info& target, const sdk::Config& settings) {
     if (!weights.has_config()) weights.fail("there is no config.json beside the tensors");
-    const sdk::Config config = weights.config();
     target_hidden = target.hidden_size;
     vocab = target.vocab_size;
     hidden = weights.rows_of("norm.weight");
-    read_layers(weights, config);
-    read_fusion(weights);
-    norm_before_residual = flag(config, "norm_before_residual");
-    norm_output = flag(config, "norm_output");
-    read_vocabulary(weights);
     weights.expect("norm.weight", {hidden});
+    find_layers(weights);
+    sdk::DecoderLayer::Shape shape{};
+    std::vector<int64_t> listed;
+    weights.from_config([&](const sdk::Config& config) {
+      shape = read_shape(config);
+      norm_before_residual = config.boolean("norm_before_residual", false);
+      norm_output = config.boolean("norm_output", false);
+      for (const char* each :
+           {"eagle_aux_hidden_state_layer_ids", "eagle_config.eagle_aux_hidden_state_layer_ids"}) {
+        if (listed.empty()) listed = ids_at(config, each);
+      }
+    });
+    read_layers(weights, shape);
+    read_fusion(weights);
+    read_vocabulary(weights);
     has_embedding = weights.has("embed_tokens.weight");
     if (has_embedding) weights.expect("embed_tokens.weight", {vocab, hidden});
     if (!has_embedding && hidden != target_hidden) {
@@ -55,31 +64,12 @@ class Layout {
                    std::to_string(target_hidden) + ", and there is no 'embed_tokens.weight'");
     }
     weights.expect_no_others();
-    read_taps(weights, config, settings, target.n_layers);
+    read_taps(weights, listed, settings, target.n_layers);
   }
 
  private:
-  static bool flag(const sdk::Config& config, const char* key) {
-    return config.boolean(key, false);
-  }
-
-  void read_layers(sdk::Weights& weights, const sdk::Config& config) {
-    for (const char* each : {"midlayer.", "layers."}) {
-      const std::string name = each;
-      const auto is_layer = [&](const std::string& at) {
-        return weights.has(at + "self_attn.q_proj.weight");
-      };
-      if (is_layer(name)) layers.push_back(name);
-      while (is_layer(name + std::to_string(layers.size()) + ".")) {
-        layers.push_back(name + std::to_string(layers.size()) + ".");
-      }
-      if (!layers.empty()) break;
-    }
-    if (layers.empty()) {
-      weights.fail(
-          "there is no layer: expected tensors like 'midlayer.self_attn.q_proj.weight' or "
-          "'layers.0.self_attn.q_proj.weight'");
-    }
+  // Of every layer, but for what the tensors say.
+  sdk::DecoderLayer::Shape read_shape(const sdk::Config& config) {
     // speculators writes only what differs from the defaults of the layer's class.
     const std::string at = config.has("transformer_layer_config.hidden_size") ||
                                    config.has("transformer_layer_config.model_type") ||
@@ -100,6 +90,35 @@ class Layout {
     positions_max = number("max_position_embeddings", is_qwen3 ? 32768 : 2048);
     inv_freq = sdk::rope_frequencies(config, at, shape.head_dim);
     for (std::size_t l = 0; l < layers.size(); ++l) {
+      const std::string type =
+          config.string((key("layer_types.") + std::to_string(l)).c_str(), "full_attention");
+      const bool is_windowed = type == "sliding_attention";
+      windows_.push_back(is_windowed ? number("sliding_window", 4096) : 0);
+    }
+    return shape;
+  }
+
+  void find_layers(const sdk::Weights& weights) {
+    for (const char* each : {"midlayer.", "layers."}) {
+      const std::string name = each;
+      const auto is_layer = [&](const std::string& at) {
+        return weights.has(at + "self_attn.q_proj.weight");
+      };
+      if (is_layer(name)) layers.push_back(name);
+      while (is_layer(name + std::to_string(layers.size()) + ".")) {
+        layers.push_back(name + std::to_string(layers.size()) + ".");
+      }
+      if (!layers.empty()) break;
+    }
+    if (layers.empty()) {
+      weights.fail(
+          "there is no layer: expected tensors like 'midlayer.self_attn.q_proj.weight' or "
+          "'layers.0.self_attn.q_proj.weight'");
+    }
+  }
+
+  void read_layers(sdk::Weights& weights, sdk::DecoderLayer::Shape shape) {
+    for (std::size_t l = 0; l < layers.size(); ++l) {
       const std::string& layer = layers[l];
       shape.input = l == 0 ? 2 * hidden : hidden;
       shape.ffn = weights.rows_of(layer + "mlp.gate_proj.weight");
@@ -107,6 +126,7 @@ class Layout {
       shape.o_bias = weights.has(layer + "self_attn.o_proj.bias");
       shape.mlp_bias = weights.has(layer + "mlp.gate_proj.bias");
       shape.head_norm = weights.has(layer + "self_attn.q_norm.weight");
+      shape.window = windows_[l];
       sdk::DecoderLayer::check(weights, layer, shape);
       weights.expect(layer + "input_layernorm.weight", {hidden});
       if (l == 0) weights.expect(layer + "hidden_norm.weight", {hidden});
@@ -177,13 +197,10 @@ class Layout {
 
   // Explicit ids name inputs of layers or outputs, and files do not say which. A setting decides;
   // otherwise a list that begins with 1 names outputs, as SGLang reads it.
-  void read_taps(const sdk::Weights& weights, const sdk::Config& config,
+  void read_taps(const sdk::Weights& weights, std::vector<int64_t> listed,
                  const sdk::Config& settings, int64_t n_layers) {
-    std::vector<int64_t> listed = ids_at(settings, "layer_ids");
-    for (const char* each :
-         {"eagle_aux_hidden_state_layer_ids", "eagle_config.eagle_aux_hidden_state_layer_ids"}) {
-      if (listed.empty()) listed = ids_at(config, each);
-    }
+    const std::vector<int64_t> set = ids_at(settings, "layer_ids");
+    if (!set.empty()) listed = set;
     const std::string what = settings.string("layer_ids_are", "");
     const bool are_outputs = what.empty() ? !listed.empty() && listed[0] == 1 : what == "outputs";
     if (listed.empty() && !has_fc) listed = {n_layers + 1};  // what the output head gets
@@ -213,6 +230,7 @@ class Layout {
   }
 
   int64_t n_taps_ = 0;
+  std::vector<int64_t> windows_;  // of each layer
 };
 
 }  // namespace specd::eagle3

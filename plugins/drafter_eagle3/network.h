@@ -18,7 +18,7 @@ class Network {
   // Floats for each row of a call; `attends`: for each that attends.
   static int64_t floats_per_row(const Layout& layout) {
     const auto n_taps = static_cast<int64_t>(layout.taps.size());
-    return 2 * n_taps * layout.target_hidden + 5 * layout.hidden;
+    return 2 * n_taps * layout.target_hidden + input_width(layout) + 3 * layout.hidden;
   }
   static uint64_t bytes(const Layout& layout, int64_t rows, int64_t attending) {
     uint64_t bytes =
@@ -73,7 +73,7 @@ class Network {
     fused_ = Owned::make<float>(place, rows_max, fused);
     normed_fused_ = Owned::make<float>(place, rows_max, fused);
     for (Owned* each : {&embedded_, &normed_}) *each = Owned::make<float>(place, rows_max, hidden);
-    input_ = Owned::make<float>(place, rows_max, 2 * hidden);
+    input_ = Owned::make<float>(place, rows_max, input_width(layout));
     residual_ = Owned::make<float>(place, rows_max, hidden);
     attending_ = Owned::make<float>(place, attending_max, hidden);
   }
@@ -116,7 +116,7 @@ class Network {
            const specd_tensor& token, const specd_tensor* queries, const specd_tensor& out) {
     const int64_t n = feature.shape[0], hidden = layout_.hidden;
     const specd_tensor embedded = embedded_.rows(n), normed = normed_.rows(n),
-                       input = input_.rows(n), residual = residual_.rows(n);
+                       input = sdk::shaped(*input_, n, 2 * hidden), residual = residual_.rows(n);
     ops.embed(batch, embedding_, token, embedded);
     ops.rmsnorm(batch, embedded, input_norms_[0], layout_.eps, normed);
     ops.copy(batch, normed, nullptr, sdk::columns_of(input, 0, hidden));
@@ -155,6 +155,11 @@ class Network {
   }
 
  private:
+  // Of the layer's input, and of a state on its way to fc.
+  static int64_t input_width(const Layout& layout) {
+    return std::max(2 * layout.hidden, layout.target_hidden);
+  }
+
   const Layout& layout_;
   const sdk::Target target_;
   const sdk::Kv kv_;

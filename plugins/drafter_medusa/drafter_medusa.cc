@@ -56,8 +56,9 @@ class Medusa final : public sdk::Drafter {
   explicit Medusa(const sdk::Context& context) : Drafter(context), parts_(context) {
     const auto said = static_cast<int64_t>(parts_.layout.heads.size());
     if (!parts_.weights.has_config()) return;
-    const int64_t found =
-        parts_.weights.config().i64("medusa_num_heads", said, INT64_MIN, INT64_MAX);
+    const int64_t found = parts_.weights.from_config([&](const sdk::Config& config) {
+      return config.i64("medusa_num_heads", said, INT64_MIN, INT64_MAX);
+    });
     if (found != said) {
       log(SPECD_LOG_WARN, "config.json of the weights says " + std::to_string(found) +
                               " heads, the tensors are those of " + std::to_string(said));

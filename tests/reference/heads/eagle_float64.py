@@ -1,8 +1,8 @@
-"""EAGLE-2 and EAGLE-3 in float64, one row at a time, written from the papers: says how close the decisions
-of a draft were.
+"""EAGLE-2 and EAGLE-3 in float64, one row at a time, written from the papers: says how close the
+decisions of a draft were.
 
-A row pairs the feature of a position with the token after it. Rows of the text stay; a row of a draft sees
-the text, its ancestors and itself.
+A row pairs the feature of a position with the token after it. Rows of the text stay; a row of a
+draft sees the text, its ancestors and itself.
 """
 import numpy as np
 
@@ -27,9 +27,10 @@ class Head:
         self.hidden = config["hidden_size"]
         self.dim = self.hidden // self.n_heads
         scaling = config.get("rope_scaling") or {"factor": 1.0}
-        self.inv_freq = 1 / (config.get("rope_theta", 10000.0) ** (np.arange(0, self.dim, 2) / self.dim)
-                             * scaling["factor"])
-        self.ids = np.arange(len(self.w["lm_head.weight"]) if self.is_eagle3 else len(self.target_head))
+        theta = config.get("rope_theta", 10000.0)
+        self.inv_freq = 1 / (theta ** (np.arange(0, self.dim, 2) / self.dim) * scaling["factor"])
+        head = self.w["lm_head.weight"] if self.is_eagle3 else self.target_head
+        self.ids = np.arange(len(head))
         if "d2t" in self.w:
             self.ids = self.ids + self.w["d2t"].astype(int)
         self.kv = []  # (k, v) of the text's rows
@@ -55,7 +56,8 @@ class Head:
                                 self.norm(feature, at + "hidden_norm.weight")])
         else:
             x = residual = self.linear("fc", np.concatenate([embedded, feature]))
-        q, k, v = [self.linear(f"{at}self_attn.{each}_proj", x).reshape(-1, self.dim) for each in "qkv"]
+        q, k, v = [self.linear(f"{at}self_attn.{each}_proj", x).reshape(-1, self.dim)
+                   for each in "qkv"]
         q, k = self.rotate(q, position), self.rotate(k, position)
         keys, values = [np.stack([each[i] for each in seen] + [own]) for i, own in ((0, k), (1, v))]
         heads = []
@@ -74,17 +76,18 @@ class Head:
         return log_softmax(self.target_head @ output)
 
     def extend(self, states, tokens):
-        """Feeds rows of the text: states [n, taps * hidden of the target]. `tokens`: those after them."""
+        """Feeds rows of the text: states [n, taps * hidden of the target], and the tokens after."""
         for state, token in zip(states, tokens):
             feature = self.linear("fc", state) if self.is_eagle3 else state
             self.last, kv = self.row(feature, token, len(self.kv), self.kv)
             self.kv.append(kv)
 
     def draft(self, n_nodes, depth, top_k):
-        """The set of the drafted paths, and the margin: by how much, as a cumulative log-probability, the
-        closest decision was taken that changes the set. Such are: the last node proposed against the first
-        one not; and, where the weaker could be proposed at all, the last node of a level that is run against
-        the next one, and the last child of a node against its next token."""
+        """The set of the drafted paths, and the margin: by how much, as a cumulative
+        log-probability, the closest decision was taken that changes the set. Such are: the last
+        node proposed against the first one not; and, where the stronger is proposed, the last node
+        of a level that is run against the next one, and the last child of a node against the next
+        token."""
         beams = [((), 0.0, self.last, [])]  # path, score, output, (k, v) of the path's rows
         found, cuts = [], []
         for level in range(depth + 1):
@@ -116,4 +119,5 @@ class Head:
 def states_of(case, context, n):
     """Those that the head reads at the first n positions of a context, one beside the other."""
     taps = range(len(case["taps"]))
-    return np.concatenate([hidden_rows(case, tap, context, n) for tap in taps], axis=1).astype(np.float64)
+    states = [hidden_rows(case, tap, context, n) for tap in taps]
+    return np.concatenate(states, axis=1).astype(np.float64)

@@ -3,7 +3,8 @@ import numpy as np
 
 
 def head_values(name, shape, scale=0.125, offset=0.0):
-    """The float32 tensor `name`: in [-scale, scale) + offset. Element i depends on the name and i only."""
+    """The float32 tensor `name`: in [-scale, scale) + offset. Element i depends on the name and on
+    i only."""
     code = 0xcbf29ce484222325
     for byte in name.encode():
         code = (code ^ byte) * 0x100000001b3 % 2**64
@@ -17,10 +18,11 @@ def head_values(name, shape, scale=0.125, offset=0.0):
 
 
 def tensors_of(case):
-    """The tensors of a case as arrays. A row is [name, "F32", shape, scale, offset], or with an integer
-    type [name, type, shape, values]."""
+    """The tensors of a case as arrays. A row is [name, "F32", shape, scale, offset], or with an
+    integer type [name, type, shape, values]."""
     kinds = {"I64": np.int64, "BOOL": np.bool_}
-    return {name: head_values(name, shape, *rest) if kind == "F32" else np.array(rest[0], kinds[kind])
+    return {name: (head_values(name, shape, *rest) if kind == "F32" else
+                   np.array(rest[0], kinds[kind]))
             for name, kind, shape, *rest in case["tensors"]}
 
 
@@ -31,7 +33,7 @@ def target_tables(case):
 
 
 def hidden_rows(case, tap, context, n):
-    """The target's state number `tap` at the first n positions of a context. A case's "taps", by default
-    the input of the output head, says which states these are, as specd_drafter_caps does."""
+    """The target's state number `tap` at the first n positions of a context. A case's "taps" say
+    which states these are, as in specd_drafter_caps; by default the input of the output head."""
     return head_values(f"hidden.{tap}.{context}", (n, case["target"]["hidden_size"]),
                        *case.get("hidden", [1.0]))

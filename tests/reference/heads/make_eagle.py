@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-"""Writes eagle2.json and eagle3.json: the drafts of the authors' own code, EAGLE-2's topK_genrate of
-eagle/model/cnets1.py and EAGLE-3's of eagle/model/cnets.py, on weights that a hash makes.
+"""Writes eagle2.json and eagle3.json: the drafts of the authors' own code, topK_genrate() of
+eagle/model/cnets1.py (EAGLE-2) and of eagle/model/cnets.py (EAGLE-3), on weights that a hash makes.
 
 usage: make_eagle.py EAGLE_DIR OUT_DIR
 
-EAGLE_DIR: a checkout of github.com/SafeAILab/EAGLE, commit cb7e0841fe0c206c6ed74a197ad5e2a1f13f5a2b. It is
-imported unchanged. Needs torch and transformers 4.46.3, which ran with torch 2.15 on one thread of a CPU, in
-float32.
+EAGLE_DIR: a checkout of github.com/SafeAILab/EAGLE, recorded at
+cb7e0841fe0c206c6ed74a197ad5e2a1f13f5a2b (Apache-2.0), imported unchanged. Needs torch, numpy and
+transformers 4.46.3; recorded with torch 2.15 in float32, on one thread of a CPU.
 
-The target is not needed: its embedding, its head and its states are hashed, too. Each of 20 contexts is
-drafted for; after that, for three out of four, some tokens of a drafted path and another one are committed,
-and it is drafted for again, up to twice. `margin` is by eagle_float64.py, which must draft the same.
+The target is not needed: its embedding, its head and its states are hashed, too. Each of 20
+contexts is drafted for. For three out of four, some tokens of a drafted path and another one are
+then committed, and it is drafted for again, up to twice. `margin` is by eagle_float64.py. Where
+that drafts anything else, the round is printed.
 """
 import json
 import os
@@ -22,7 +23,7 @@ import numpy as np
 from eagle_float64 import Head, states_of
 from head_values import hidden_rows, target_tables, tensors_of
 
-SOURCE = "SafeAILab/EAGLE cb7e0841fe0c206c6ed74a197ad5e2a1f13f5a2b, {}, topK_genrate; float32 on a CPU"
+SOURCE = "SafeAILab/EAGLE cb7e084, eagle/model/{}, topK_genrate(), float32"
 N_CONTEXTS = 20
 
 
@@ -44,8 +45,8 @@ def layer(at, config, n_in, scale):
 
 def config_of(hidden, heads, kv_heads, ffn, vocab, **more):
     return {"hidden_size": hidden, "num_attention_heads": heads, "num_key_value_heads": kv_heads,
-            "intermediate_size": ffn, "vocab_size": vocab, "num_hidden_layers": 1, "hidden_act": "silu",
-            "max_position_embeddings": 256, **more}
+            "intermediate_size": ffn, "vocab_size": vocab, "num_hidden_layers": 1,
+            "hidden_act": "silu", "max_position_embeddings": 256, **more}
 
 
 def eagle2(name, settings, config, head=0.5):
@@ -60,9 +61,9 @@ def eagle2(name, settings, config, head=0.5):
 
 
 def eagle3(name, settings, config, has_t2d=True):
-    hidden, vocab, n_draft = config["hidden_size"], config["vocab_size"], config["draft_vocab_size"]
-    target_hidden = config.get("target_hidden_size", hidden)
-    norms = [f"midlayer.{each}.weight" for each in ("hidden_norm", "input_layernorm")] + ["norm.weight"]
+    hidden, vocab = config["hidden_size"], config["vocab_size"]
+    n_draft, target_hidden = config["draft_vocab_size"], config.get("target_hidden_size", hidden)
+    norms = ["midlayer.hidden_norm.weight", "midlayer.input_layernorm.weight", "norm.weight"]
     tensors = [["fc.weight", "F32", [hidden, 3 * target_hidden], 0.125, 0]]
     tensors += layer("midlayer.", config, 2 * hidden, 0.25)
     tensors += [[each, "F32", [hidden], 0.25, 1] for each in norms]
@@ -71,12 +72,14 @@ def eagle3(name, settings, config, has_t2d=True):
         used = sorted(random.Random(name).sample(range(vocab), n_draft))
         tensors.append(["d2t", "I64", [n_draft], [token - i for i, token in enumerate(used)]])
         if has_t2d:
-            tensors.append(["t2d", "BOOL", [vocab], [int(i in set(used)) for i in range(vocab)]])
+            mask = [int(token in used) for token in range(vocab)]
+            tensors.append(["t2d", "BOOL", [vocab], mask])
     if target_hidden != hidden:
         tensors.append(["embed_tokens.weight", "F32", [vocab, hidden], 1.0, 0])
     return {"name": name, "plugin": "specd.drafter.eagle3", "settings": settings, "config": config,
             "target": {"vocab_size": vocab, "hidden_size": target_hidden, "n_layers": 8},
-            "taps": [2, 4, 5], "tensors": tensors, "embedding": [1.0], "head": [0.5], "hidden": [1.0]}
+            "taps": [2, 4, 5], "tensors": tensors,
+            "embedding": [1.0], "head": [0.5], "hidden": [1.0]}
 
 
 def tree(total_token, depth, top_k):
@@ -99,12 +102,14 @@ CASES = {
         eagle3("grouped heads, reduced vocabulary, the defaults", tree(60, 7, 10),
                config_of(64, 4, 2, 96, 400, rms_norm_eps=1e-5, draft_vocab_size=160)),
         eagle3("full vocabulary, deep and narrow", tree(32, 8, 4),
-               config_of(64, 4, 4, 128, 256, rms_norm_eps=1e-6, draft_vocab_size=256, rope_theta=1e6)),
+               config_of(64, 4, 4, 128, 256, rms_norm_eps=1e-6, draft_vocab_size=256,
+                         rope_theta=1e6)),
         eagle3("wider than the target, own embedding", tree(24, 3, 8),
                config_of(64, 2, 1, 96, 300, rms_norm_eps=1e-6, draft_vocab_size=200,
                          target_hidden_size=48)),
         eagle3("no t2d, scaled positions", tree(40, 5, 10),
-               config_of(48, 3, 1, 80, 500, rms_norm_eps=1e-6, draft_vocab_size=96, **LINEAR), False),
+               config_of(48, 3, 1, 80, 500, rms_norm_eps=1e-6, draft_vocab_size=96, **LINEAR),
+               False),
     ],
 }
 
@@ -119,7 +124,8 @@ def authors_head(case, eagle_dir):
     module = cnets if case["plugin"] == "specd.drafter.eagle3" else cnets1
     shape = case["settings"]
     model = module.Model(EConfig(**case["config"]), bias=case["config"].get("bias", True),
-                         total_tokens=shape["total_token"], depth=shape["depth"], top_k=shape["top_k"])
+                         total_tokens=shape["total_token"], depth=shape["depth"],
+                         top_k=shape["top_k"])
     embedding, head = target_tables(case)
     state = {"embed_tokens.weight": embedding, **tensors_of(case)}
     missing, unexpected = model.load_state_dict(
@@ -153,9 +159,9 @@ def record(case, eagle_dir):
             n = len(tokens) - 1
             states = states_of(case, context, n)[rows_from:]
             draft, _, mask, depth = model.topK_genrate(
-                torch.from_numpy(states.astype(np.float32))[None], torch.tensor([tokens]), head_of_target,
-                None)
-            mask, depth, draft = mask[0, 0].bool().tolist(), depth.tolist(), draft[0].tolist()
+                torch.from_numpy(states.astype(np.float32))[None], torch.tensor([tokens]),
+                head_of_target, None)
+            mask, depth, draft = mask[0, 0].tolist(), depth.tolist(), draft[0].tolist()
             assert draft[0] == tokens[-1]
             parent = [next(j for j in range(i) if mask[i][j] and depth[j] == depth[i] - 1) - 1
                       for i in range(1, len(draft))]
@@ -163,7 +169,8 @@ def record(case, eagle_dir):
             slow.extend(states, tokens[rows_from + 1:])
             paths, margin = slow.draft(shape["total_token"] - 1, shape["depth"], shape["top_k"])
             if paths != set(paths_of(token, parent)):
-                print(f"{case['name']}, context {context}, round {repeat}: float64 differs, {margin:.1e}")
+                print(f"{case['name']}, context {context}, round {repeat}: float64 differs, margin "
+                      f"{margin:.1e}")
             rounds.append({"context": context, "tokens": list(tokens), "rows_from": rows_from,
                            "token": token, "parent": parent, "margin": float(f"{margin:.3g}")})
             accepted = rng.choice(paths_of(token, parent))[:rng.randint(0, 4)]
@@ -181,9 +188,9 @@ def write(path, source, cases):
         return "[\n  " + ",\n  ".join(dump(each) for each in rows) + "]"
     text = []
     for case in cases:
-        text.append("{" + ",\n ".join(f"{dump(key)}:" + (lines(value) if key in ("tensors", "rounds")
-                                                          else dump(value))
-                                      for key, value in case.items()) + "}")
+        items = [f"{dump(key)}:{lines(value) if key in ('tensors', 'rounds') else dump(value)}"
+                 for key, value in case.items()]
+        text.append("{" + ",\n ".join(items) + "}")
     with open(path, "w", encoding="utf-8") as out:
         out.write(f'{{"source":{dump(source)},\n"cases":[\n' + ",\n".join(text) + "]}\n")
 
@@ -193,12 +200,12 @@ def main():
     for name, cases in CASES.items():
         recorded = [record(case, eagle_dir) for case in cases]
         file = "cnets.py" if name == "eagle3" else "cnets1.py"
-        write(os.path.join(out_dir, name + ".json"), SOURCE.format("eagle/model/" + file), recorded)
+        write(os.path.join(out_dir, name + ".json"), SOURCE.format(file), recorded)
         for case in recorded:
             margins = sorted(each["margin"] for each in case["rounds"])
-            print(f"{name}: {case['name']}: {len(margins)} rounds, margins from {margins[0]}, median "
-                  f"{margins[len(margins) // 2]}, {sum(m < 1e-3 for m in margins)} below 1e-3, "
-                  f"{sum(m < 1e-4 for m in margins)} below 1e-4")
+            print(f"{name}: {case['name']}: {len(margins)} rounds, margins from {margins[0]}, "
+                  f"median {margins[len(margins) // 2]}, {sum(m < 1e-3 for m in margins)} below "
+                  f"1e-3, {sum(m < 1e-4 for m in margins)} below 1e-4")
 
 
 if __name__ == "__main__":

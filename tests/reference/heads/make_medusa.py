@@ -3,13 +3,13 @@
 
 usage: make_medusa.py MEDUSA OUT.json
 
-MEDUSA: a checkout of github.com/FasterDecoding/Medusa, recorded at
-e2a5d20c048a9b0a4092e6933c34313687422518 (Apache-2.0). Needs torch and numpy, one thread of a CPU. Run
-unchanged: MedusaModelABC (its heads of ResBlock, its forward()), initialize_medusa(),
-generate_medusa_buffers(), generate_candidates(). transformers, huggingface_hub and the authors' Llama
-and Mistral are stand-ins: the target is a table of hidden states. Heads of two blocks with weights of
-their own replace the authors', which repeat one; a reduced vocabulary is spread over the whole one
-with -inf, as vLLM does it.
+MEDUSA: a checkout of github.com/FasterDecoding/Medusa, recorded at commit
+e2a5d20c048a9b0a4092e6933c34313687422518 (Apache-2.0). Needs torch and numpy, one thread of a CPU.
+Run unchanged: MedusaModelABC (its heads of ResBlock, its forward()), initialize_medusa(),
+generate_medusa_buffers(), generate_candidates(). transformers, huggingface_hub and the authors'
+Llama and Mistral are stand-ins: the target is a table of hidden states. Heads of two blocks with
+weights of their own replace the authors', which repeat one; a reduced vocabulary is spread over the
+whole one with -inf, as vLLM does it.
 
 Weights and states are those of head_values.py. Every second context is drafted for again after some
 tokens of a drafted path and the target's next one. "margin": the smallest difference, in float64,
@@ -209,9 +209,10 @@ def record(authors, case):
             first = len(tokens) - 1
             taken = rng.choice(path)[:rng.randint(0, 4)]
             tokens += [token_of[taken[:n]] for n in range(1, len(taken) + 1)]
-    print(f"{case['name']}: {len(token)} nodes, {len(margins)} rounds, {n_apart} differ in float64; "
-          f"margins from {min(margins):.2g}, median {np.median(margins):.2g}, "
-          f"{sum(m < 1e-3 for m in margins)} below 1e-3, {sum(m < 1e-4 for m in margins)} below 1e-4")
+    below = [sum(m < end for m in margins) for end in (1e-3, 1e-4)]
+    print(f"{case['name']}: {len(token)} nodes, {len(margins)} rounds, {n_apart} differ in "
+          f"float64; margins from {min(margins):.2g}, median {np.median(margins):.2g}, "
+          f"{below[0]} below 1e-3, {below[1]} below 1e-4")
     return {"name": case["name"], "plugin": "specd.drafter.medusa", **case}
 
 

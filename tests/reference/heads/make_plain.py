@@ -1,24 +1,26 @@
 #!/usr/bin/env python3
 """A plain reference of ours for trained heads: EAGLE-1, EAGLE-2, EAGLE-3, Medusa and ReDrafter in
-numpy, written from the papers and the shapes of published files. No cache between steps, no batches;
-everything in float64, from the weights as they are stored.
+numpy, written from the papers and the shapes of published files. No cache between steps, no
+batches; everything in float64, from the weights as they are stored.
 
 usage: make_plain.py PLUGIN HEAD_DIR TARGET_DIR QUESTIONS.jsonl OUT.json [SETTINGS]
 
-Records the greedy drafts of a trained head: 20 contexts of 30 steps. PLUGIN: eagle, eagle3, medusa or
-redrafter; HEAD_DIR, TARGET_DIR: config.json and safetensors, as configs/zoo/pico-eagle3 and
-pico-target; QUESTIONS.jsonl: HumanEval prompts, {"turns": ["Complete ...\\n<prompt>"]} a line;
-SETTINGS: the plugin's configuration without weights, as JSON. Needs numpy and regex. A step: "token" and "parent"
-of the draft after "prompt" and all that was committed, the last token of which is the root; the nodes
-"accepted"; the tokens "committed", the last of which is the target's own; "margin", and
-"target_margin", the smallest gap between the target's two best logits. "parent" is beside "contexts"
-where all drafts have the same. Medusa's is the smallest gap of logits that decided, the others' of
-cumulative log-probabilities; the order in which EAGLE proposes nodes is not part of it.
+Records the greedy drafts of a trained head: 20 contexts of 30 steps. Needs numpy and regex.
+PLUGIN: eagle, eagle3, medusa or redrafter; HEAD_DIR, TARGET_DIR: config.json and safetensors, as
+configs/zoo/pico-eagle3 and pico-target; QUESTIONS.jsonl: HumanEval prompts, {"turns": ["Complete
+...\\n<prompt>"]} a line; SETTINGS: the plugin's configuration without weights, as JSON.
+
+"prompt" and "root" come first, each step follows them and all that was committed: "token" and
+"parent" of the draft; the nodes "accepted"; the tokens "committed", the last of which is the next
+root; "margin", and "target_margin", the smallest gap between the target's two best logits. "parent"
+is beside "contexts" where all drafts have the same. Medusa's margin is the smallest gap of logits
+that decided, so is that of a fixed tree; the others' is one of cumulative log-probabilities. The
+order in which a tree that grows is proposed, depth first, likeliest first, is not part of it.
 
 A drafter has `taps`, the states of the target that it asks for (0: the embedding, l: after layer l,
-one more than there are layers: after the final norm), and propose(tokens, rows) -> (token, parent,
-margin). tokens: all that are committed; the last one is the root, whose states are not known.
-rows[t][i]: state taps[t] at position i < len(tokens) - 1.
+LAST: after the final norm), and propose(tokens, rows) -> (token, parent, margin). tokens: all that
+are committed; the last one is the root, whose states are not known. rows[t][i]: state taps[t] at
+position i < len(tokens) - 1.
 """
 import json
 import os
@@ -29,18 +31,18 @@ import numpy as np
 STEPS = 30
 N_CONTEXTS = 20
 # A path per word, a rank per digit.
-MEDUSA_TREE = ("0 00 1 01 2 000 10 02 3 03 4 04 20 05 001 5 06 6 07 010 11 7 08 002 30 09 8 9 100 020 "
-               "12 003 40 21 004 005 0000 011 006 030 50 13 007 008 009 60 040 14 70 012 200 31 22 80 "
-               "050 15 101 021 90 060 0001 16 070")
-EAGLE_TREE = ("0 1 2 3 00 01 02 10 11 20 21 30 000 001 002 010 011 020 021 100 0000 0001 0002 00000 "
-              "00001")
+MEDUSA_TREE = ("0 00 1 01 2 000 10 02 3 03 4 04 20 05 001 5 06 6 07 010 11 7 08 002 30 09 8 9 100 "
+               "020 12 003 40 21 004 005 0000 011 006 030 50 13 007 008 009 60 040 14 70 012 200 "
+               "31 22 80 050 15 101 021 90 060 0001 16 070")
+EAGLE_TREE = ("0 1 2 3 00 01 02 10 11 20 21 30 000 001 002 010 011 020 021 100 0000 0001 0002 "
+              "00000 00001")
 N_CANDIDATES = 50  # of a row in ReDrafter
 LAST = -1  # in taps: after the final norm
 
 
 def load(folder):
     """(tensors, config or None) of a folder of weights."""
-    kinds = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "U8": "u1", "BOOL": "?"}
+    kinds = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "BOOL": "?"}
     tensors, config = {}, None
     for file in sorted(os.listdir(folder)):
         if file == "config.json":
@@ -86,8 +88,8 @@ def f64(array):
 
 
 def tree_of_paths(paths):
-    """(last element of each node's path, parent of each node): nodes in the order in which the paths
-    first need them."""
+    """(last element of each node's path, parent of each node), in the order in which the paths need
+    them."""
     numbers, parents, ends = {}, [], []
     for path in paths:
         parent = -1
@@ -187,7 +189,7 @@ class ReDrafter:
 
     def propose(self, tokens, rows):
         context = f64(rows[0][len(tokens) - 2])
-        beams = [([], 0.0, np.zeros(len(context)))]  # drafted tokens, score, state before the last one
+        beams = [([], 0.0, np.zeros(len(context)))]  # drafted tokens, score, state before the last
         margin = np.inf
         for depth in range(self.draft_tokens):
             states = [self.step((drafted or tokens)[-1], state) for drafted, _, state in beams]
@@ -200,7 +202,8 @@ class ReDrafter:
                 margin = min(margin, gap)  # the order of the beams is that of the nodes
             elif len(ids) < n_finite:
                 margin = min(margin, flat[ids[-1]] - np.sort(flat)[-len(ids) - 1])
-            beams = [(beams[i // vocab][0] + [int(i % vocab)], flat[i], states[i // vocab]) for i in ids]
+            beams = [(beams[i // vocab][0] + [int(i % vocab)], flat[i], states[i // vocab])
+                     for i in ids]
         return (*tree_of_paths([drafted for drafted, _, _ in beams]), margin)
 
 
@@ -224,8 +227,9 @@ class Layer:
     """A decoder layer, from what it attends with to what it hands on."""
 
     def __init__(self, tensors, at, config):
-        self.w = {name[len(at):]: f64(array) for name, array in tensors.items() if name.startswith(at)}
-        n_heads = config["num_attention_heads"]
+        self.w = {name[len(at):]: f64(array) for name, array in tensors.items()
+                  if name.startswith(at)}
+        n_heads = config.get("num_attention_heads", 32)  # both classes of speculators
         self.dim = config.get("head_dim") or len(self.w["self_attn.q_proj.weight"]) // n_heads
         self.eps = config.get("rms_norm_eps", 1e-6)
         self.frequency = rope_frequencies(config, self.dim)
@@ -238,7 +242,8 @@ class Layer:
 
     def heads(self, x, name, positions):
         """[heads, rows, dim]"""
-        y = self.linear(x, f"self_attn.{name}_proj").reshape(len(x), -1, self.dim).transpose(1, 0, 2)
+        y = self.linear(x, f"self_attn.{name}_proj")
+        y = y.reshape(len(x), -1, self.dim).transpose(1, 0, 2)
         if f"self_attn.{name}_norm.weight" in self.w:
             y = self.norm(y, f"self_attn.{name}_norm")
         if name == "v":
@@ -249,8 +254,8 @@ class Layer:
         return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
 
     def __call__(self, x, residual, positions, cache, visible):
-        """cache: (k, v) of earlier rows, or None. visible [rows, earlier rows and these]. Returns the
-        output and the new cache."""
+        """cache: (k, v) of earlier rows, or None. visible [rows, earlier rows and these]. Returns
+        the output and the new cache."""
         q, k, v = (self.heads(x, name, positions) for name in "qkv")
         if cache is not None:
             k, v = np.concatenate([cache[0], k], 1), np.concatenate([cache[1], v], 1)
@@ -279,14 +284,14 @@ class Target:
         self.states = [np.zeros((0, self.embedding.shape[1])) for _ in range(self.n_layers + 2)]
 
     def extend(self, tokens):
-        """Adds the states of these tokens. Returns the target's next one, and by how much it won."""
+        """Adds the states of these tokens. Returns the next token, and by how much it won."""
         before, x = len(self.states[0]), self.embedding[tokens]
         positions = np.arange(before, before + len(tokens))
         visible = np.arange(before + len(tokens)) <= positions[:, None]
         states = [x]
         for l, layer in enumerate(self.layers):
-            x, self.caches[l] = layer(layer.norm(x, "input_layernorm"), x, positions, self.caches[l],
-                                      visible)
+            x, self.caches[l] = layer(layer.norm(x, "input_layernorm"), x, positions,
+                                      self.caches[l], visible)
             states.append(x)
         eps = self.layers[0].eps
         states.append(x / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * self.norm_weight)
@@ -296,8 +301,8 @@ class Target:
 
 
 class Eagle:
-    """EAGLE-1 and EAGLE-2, which have the same weights, and EAGLE-3. settings: total_token, depth and
-    top_k of a tree that grows, "mode": "static" with choices, or "chain" with draft_tokens."""
+    """EAGLE-1 and EAGLE-2, which have the same weights, and EAGLE-3. settings: total_token, depth
+    and top_k of a tree that grows; "mode" "static" with choices, or "chain" with draft_tokens."""
 
     def __init__(self, tensors, config, target_embedding, target_head, n_layers, settings):
         self.settings, self.config = settings, config
@@ -307,7 +312,8 @@ class Eagle:
                  if at + "self_attn.q_proj.weight" in tensors]
         shape = config.get("transformer_layer_config", config)
         self.layers = [Layer(tensors, at, shape) for at in names]
-        self.w = {name: f64(array) for name, array in tensors.items() if not name.startswith(tuple(names))}
+        self.w = {name: f64(array) for name, array in tensors.items()
+                  if not name.startswith(tuple(names))}
         self.embedding, self.head, ids = f64(target_embedding), f64(target_head), 0
         self.taps = [LAST]
         if self.is_eagle3:
@@ -315,10 +321,11 @@ class Eagle:
             self.head = self.w["lm_head.weight"]
             ids = tensors.get("d2t", 0)
         if self.is_eagle3 and "fc.weight" in self.w:
-            listed = settings.get("layer_ids") or config.get("eagle_aux_hidden_state_layer_ids") or \
-                config.get("eagle_config", {}).get("eagle_aux_hidden_state_layer_ids")
-            kind = settings.get("layer_ids_are", "outputs" if listed and listed[0] == 1 else "inputs")
-            self.taps = [tap + (kind == "outputs") for tap in listed or [2, n_layers // 2, n_layers - 3]]
+            key = "eagle_aux_hidden_state_layer_ids"
+            listed = (settings.get("layer_ids") or config.get(key) or
+                      config.get("eagle_config", {}).get(key) or [2, n_layers // 2, n_layers - 3])
+            kind = settings.get("layer_ids_are", "outputs" if listed[0] == 1 else "inputs")
+            self.taps = [tap + (kind == "outputs") for tap in listed]
         self.ids = np.arange(len(self.head)) + ids
 
     def norm(self, x, name):
@@ -334,7 +341,9 @@ class Eagle:
         if "fc_norm.0.weight" in self.w:
             rows = [self.norm(each, f"fc_norm.{t}.weight") for t, each in enumerate(rows)]
         joined = np.concatenate(rows, axis=-1)
-        return self.fc(self.norm(joined, "input_norm.weight") if "input_norm.weight" in self.w else joined)
+        if "input_norm.weight" in self.w:
+            joined = self.norm(joined, "input_norm.weight")
+        return self.fc(joined)
 
     def run(self, features, tokens, positions, caches, visible):
         """Rows of a feature and the token after it. Returns what they hand on, and the caches."""
@@ -359,8 +368,9 @@ class Eagle:
 
     def propose(self, tokens, rows):
         n = len(tokens) - 1
-        outputs, self.caches = self.run(self.features([f64(each[:n]) for each in rows]), tokens[1:],
-                                        np.arange(n), [None] * len(self.layers), np.tri(n, dtype=bool))
+        features = self.features([f64(each[:n]) for each in rows])
+        outputs, self.caches = self.run(features, tokens[1:], np.arange(n),
+                                        [None] * len(self.layers), np.tri(n, dtype=bool))
         self.n_rows = self.n_text = n
         root = Node(outputs[-1])
         mode = self.settings.get("mode", "dynamic")
@@ -382,7 +392,8 @@ class Eagle:
                 above = above.parent
         position = np.full(len(nodes), self.n_text + len(nodes[0].path) - 1)
         outputs, self.caches = self.run(np.stack([node.parent.output for node in nodes]),
-                                        [node.path[-1] for node in nodes], position, self.caches, visible)
+                                        [node.path[-1] for node in nodes], position, self.caches,
+                                        visible)
         for node, output in zip(nodes, outputs):
             node.output = output
         self.n_rows += len(nodes)
@@ -423,7 +434,7 @@ class Eagle:
 
     def fill(self, root, paths):
         ranks, parents = tree_of_paths(paths)
-        depth, nodes, margin = [], [], np.inf
+        depth, margin = [], np.inf
         for parent in parents:
             depth.append(0 if parent < 0 else depth[parent] + 1)
         nodes = [None] * len(ranks)
@@ -442,7 +453,7 @@ class Eagle:
 
 
 class Node:
-    """Of EAGLE's tree: path of tokens, score (the log of its probability), row and output once run."""
+    """Of EAGLE's tree: path of tokens, log of its probability, row and output once it was run."""
 
     def __init__(self, output, parent=None, token=None, score=0.0):
         self.output, self.parent, self.score, self.row = output, parent, float(score), None
@@ -455,6 +466,7 @@ def paths_of(words):
 
 def drafter_of(plugin, folder, settings, target):
     tensors, config = load(folder)
+    assert settings.get("tree", "mc_sim_7b_63") == "mc_sim_7b_63", "give choices instead"
     if plugin == "medusa":
         return Medusa(tensors, target.head, settings.get("choices") or paths_of(MEDUSA_TREE))
     if plugin == "redrafter":
@@ -468,9 +480,8 @@ def drafter_of(plugin, folder, settings, target):
 def record(drafter, target, prompt):
     """The steps of one context. The target's own text is what is accepted."""
     target.begin()
-    root, gap = target.extend(prompt)
-    tokens, steps, ahead = prompt + [root], [], []
-    gaps = [gap]  # of the tokens that are known
+    root, _ = target.extend(prompt)
+    tokens, steps = prompt + [root], []
     for _ in range(STEPS):
         rows = [target.states[tap][:len(tokens) - 1] for tap in drafter.taps]
         token, parent, margin = drafter.propose(tokens, rows)

@@ -3,18 +3,18 @@
 
 usage: make_redrafter.py RECURRENT_DRAFTER OUT.json
 
-RECURRENT_DRAFTER: a checkout of github.com/apple/ml-recurrent-drafter, recorded at
+RECURRENT_DRAFTER: a checkout of github.com/apple/ml-recurrent-drafter, recorded at commit
 bd8586bb9bbfa761644c36f932a0cd1eb3f1cdf9, of which recurrent_drafting/attention.py,
 configuration_drafter.py, modeling_drafter.py and tree_attention.py are read. Needs torch and numpy,
-one thread of a CPU. Run unchanged: Drafter.beam_search_candidates(), and tree_attention.pack(), which
-merges beams that begin alike. transformers is a stand-in: its classes are only derived from. Their
-beam length counts the token from which the beams begin, "draft_tokens" does not.
+one thread of a CPU. Run unchanged: Drafter.beam_search_candidates(), and tree_attention.pack(),
+which merges beams that begin alike. transformers is a stand-in: its classes are only derived from.
+Their beam length counts the token from which the beams begin, "draft_tokens" does not.
 
 Weights and states are those of head_values.py. Every second context is drafted for again after some
-tokens of a drafted path and the target's next one. "margin": the smallest difference, in float64, of
-cumulative log-probabilities that decided: between the last beam that a step kept and the first one
-that it did not, and between neighbours among the last step's beams, whose order is that of the nodes.
-make_plain.py computes it, and must draft the same.
+tokens of a drafted path and the target's next one. "margin": the smallest difference, in float64,
+of cumulative log-probabilities that decided: between the last beam that a step kept and the first
+one that it did not, and between neighbours among the last step's beams, whose order is that of the
+nodes. make_plain.py computes it, and must draft the same.
 """
 import os
 import random
@@ -159,9 +159,10 @@ def record(authors, case):
             while node >= 0:
                 path, node = [token[node]] + path, parent[node]
             tokens += path[:rng.randint(0, 4)]
+    below = [sum(m < end for m in margins) for end in (1e-3, 1e-4)]
     print(f"{case['name']}: {min(sizes)} to {max(sizes)} nodes, {len(margins)} rounds, {n_apart} "
           f"differ in float64; margins from {min(margins):.2g}, median {np.median(margins):.2g}, "
-          f"{sum(m < 1e-3 for m in margins)} below 1e-3, {sum(m < 1e-4 for m in margins)} below 1e-4")
+          f"{below[0]} below 1e-3, {below[1]} below 1e-4")
     return case
 
 

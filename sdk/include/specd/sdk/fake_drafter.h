@@ -111,6 +111,9 @@ class FakeDrafter {
                                uint32_t attach_mode = SPECD_ATTACH_FRESH,
                                specd_sampling sampling = greedy_sampling()) {
     const auto first = static_cast<int>(sequences_.size());
+    // A sequence's slot is its handle.
+    host_.check(sequences_.size() + texts.size() <= grant_.max_batch,
+                "the test begins more sequences than Options::max_batch");
     std::vector<int> handles;
     std::vector<FakeBatch::Item> items;
     std::vector<uint64_t> offsets = {0};

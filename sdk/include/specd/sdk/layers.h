@@ -95,6 +95,7 @@ class DecoderLayer {
     int64_t n_heads, n_kv_heads, head_dim, ffn;
     double norm_eps;
     bool qkv_bias, o_bias, mlp_bias, head_norm;
+    int64_t window;  // positions that a row sees; 0 = all
 
     int64_t q_width() const { return n_heads * head_dim; }
     int64_t qkv_width() const { return q_width() + 2 * n_kv_heads * head_dim; }
@@ -102,6 +103,12 @@ class DecoderLayer {
 
   // at: "layers.0."
   static void check(Weights& weights, const std::string& at, const Shape& s) {
+    if (s.n_heads % s.n_kv_heads != 0 || s.head_dim % 16 != 0) {
+      weights.fail("config.json: " + std::to_string(s.n_heads) + " heads, " +
+                   std::to_string(s.n_kv_heads) + " of K and V, head_dim " +
+                   std::to_string(s.head_dim) +
+                   "; expected a multiple of the heads of K and V, and a head_dim of 16, 32, ..");
+    }
     const std::string attention = at + "self_attn.", mlp = at + "mlp.";
     const int64_t kv_width = s.n_kv_heads * s.head_dim;
     weights.expect(attention + "q_proj.weight", {s.q_width(), s.input});
@@ -180,6 +187,7 @@ class DecoderLayer {
     args.struct_size = sizeof args;
     args.layer = number_;
     args.n_heads = static_cast<uint32_t>(shape_.n_heads);
+    args.window = static_cast<uint32_t>(shape_.window);
     args.queries = queries == nullptr ? SPECD_ATTEND_ALL : SPECD_ATTEND_QUERIES;
     args.scale = 1 / std::sqrt(static_cast<double>(shape_.head_dim));
     args.qkv = &qkv;

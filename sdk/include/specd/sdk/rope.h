@@ -18,18 +18,21 @@ namespace specd::sdk {
 inline std::vector<float> rope_frequencies(const Config& config, const std::string& at,
                                            int64_t head_dim) {
   const auto key = [&](const char* name) { return at + name; };
-  const bool is_new = config.has(key("rope_parameters.rope_theta").c_str());
+  const bool is_new = config.has(key("rope_parameters").c_str());
   const std::string group = key(is_new ? "rope_parameters." : "rope_scaling.");
-  const std::string theta_key = is_new ? group + "rope_theta" : key("rope_theta");
+  const bool is_inside = config.has((group + "rope_theta").c_str());
+  const std::string theta_key = is_inside ? group + "rope_theta" : key("rope_theta");
   const double theta = config.f64(theta_key.c_str(), 10000, 1e-3, 1e12);
   std::vector<float> inv_freq;
   for (int64_t i = 0; i < head_dim / 2; ++i) {
     const float exponent = static_cast<float>(2 * i) / static_cast<float>(head_dim);
     inv_freq.push_back(1.0f / std::pow(static_cast<float>(theta), exponent));
   }
-  std::string type = "default";
+  std::string type = "default", type_key = "rope_type";
   for (const char* name : {"type", "rope_type"}) {
+    if (!config.has((group + name).c_str())) continue;
     type = config.string((group + name).c_str(), type);
+    type_key = name;
   }
   if (type == "default") return inv_freq;
   const auto number = [&](const char* name, double otherwise) {
@@ -42,7 +45,7 @@ inline std::vector<float> rope_frequencies(const Config& config, const std::stri
   }
   if (type != "llama3") {
     throw Error(SPECD_E_CONFIG,
-                group + "rope_type: '" + type + "', expected default, linear or llama3");
+                group + type_key + ": '" + type + "', expected default, linear or llama3");
   }
   const float low = number("low_freq_factor", 1), high = number("high_freq_factor", 4),
               length = number("original_max_position_embeddings", 8192);

@@ -50,8 +50,17 @@ class Weights {
   }
 
   bool has_config() const { return table_->config(host_, weights_) != nullptr; }
-  // config.json beside the tensors. REQUIRES has_config().
-  Config config() const { return Config(table_->config(host_, weights_)); }
+  // What `read` makes of config.json beside the tensors. Its errors name that file, behind the key
+  // of the weights. REQUIRES has_config().
+  template <class Read>
+  auto from_config(Read&& read) const {
+    try {
+      return read(Config(table_->config(host_, weights_)));
+    } catch (const Error& error) {
+      if (error.status() != SPECD_E_CONFIG) throw;
+      fail(std::string("config.json: ") + error.what());
+    }
+  }
 
   bool has(const std::string& name) const {
     specd_tensor ignored{};
@@ -87,7 +96,7 @@ class Weights {
     const specd_tensor t = stored(name);
     bool same = t.rank == shape.size();
     for (std::size_t axis = 0; same && axis < shape.size(); ++axis) {
-      same = t.shape[axis] == shape[axis];
+      same = t.shape[axis] == shape[axis] && shape[axis] > 0;
     }
     if (!same) {
       fail("tensor '" + name + "' has shape " + shape_text(t.shape, t.rank) + ", expected " +
@@ -130,7 +139,10 @@ class Weights {
       const char* at = static_cast<const char*>(t.data) + static_cast<std::size_t>(i) * bytes;
       int64_t wide = 0;
       int32_t narrow = 0;
+      int16_t half = 0;
       if (bytes == 8) std::memcpy(&wide, at, 8);
+      if (bytes == 2) std::memcpy(&half, at, 2);
+      if (bytes == 2) narrow = half;
       if (bytes == 4) std::memcpy(&narrow, at, 4);
       if (bytes == 1) narrow = *at;
       values.push_back(bytes == 8 ? wide : narrow);
