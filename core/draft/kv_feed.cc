@@ -40,7 +40,24 @@ void KvFeed::enter(uint64_t serial) {
   if (device_.is_host()) passed();
 }
 
+void KvFeed::hold(const std::shared_ptr<KvUse>& use, std::span<const uint64_t> seq_id) {
+  used_.push_back(use);
+  for (const uint64_t each : seq_id) DraftSessions::hold(*use, each);
+}
+
+uint64_t KvFeed::rows_bytes(int64_t rows, int64_t pages, int64_t tail) {
+  return ForwardRows::staging_bytes(rows, pages, tail) +
+         5 * Staging::bytes_of<int32_t>(to_size(rows));
+}
+
+bool KvFeed::promise(uint64_t bytes) {
+  if (promised_ + bytes > recorded_.room()) return false;
+  promised_ += bytes;
+  return true;
+}
+
 void KvFeed::passed() {
+  promised_ = 0;
   others_.clear();
   if (recorded_.clear()) ++generation_;
 }
@@ -60,7 +77,7 @@ Status KvFeed::make_room(uint64_t bytes) {
 
 Status KvFeed::rows(const std::shared_ptr<KvUse>& use, const DraftBatch& batch,
                     const KvRequest& request, std::span<Status> of) {
-  used_.push_back(use);
+  hold(use, batch.seq_id);  // one sequence's pages are not reclaimed for another of the call
   sessions_.protect(batch.step_id);
   use->serial = 0;
   rows_.clear();
@@ -82,10 +99,9 @@ Status KvFeed::rows(const std::shared_ptr<KvUse>& use, const DraftBatch& batch,
     for (int32_t r = first; r < session.n_rows(); ++r) add_session_row(session, r, table, rows_);
   }
   sessions_.unprotect();
-  const auto n_pages = static_cast<int64_t>(rows_.pages.size()),
-             n_tail = static_cast<int64_t>(rows_.tail.size());
-  Status staged = make_room(ForwardRows::staging_bytes(rows_.n_rows(), n_pages, n_tail) +
-                            5 * Staging::bytes_of<int32_t>(to_size(rows_.n_rows())));
+  n_tail_ = static_cast<int64_t>(rows_.tail.size());
+  Status staged =
+      make_room(rows_bytes(rows_.n_rows(), static_cast<int64_t>(rows_.pages.size()), n_tail_));
   if (staged.ok()) {
     stage(*use, request);
     staged = staging_->status();

@@ -58,6 +58,9 @@ class KvFeed final {
   // protected, and their columns are not valid.
   void enter(uint64_t serial);
 
+  // The sessions of these sequences keep their pages until the plugin call is over.
+  void hold(const std::shared_ptr<KvUse>& use, std::span<const uint64_t> seq_id);
+
   // `recorded`: the calls of a propose() that a graph may repeat. Their columns have a staging of
   // their own, because update() stages another number of rows in every step.
   void set_mode(DraftForward::Mode mode, bool recorded) {
@@ -81,6 +84,12 @@ class KvFeed final {
   void passed();
   // What determines the addresses of the next recorded columns.
   uint64_t layout() const { return recorded_.used() + (generation_ << 48); }
+  // Promises room for recorded columns of so many bytes, until passed(). False: a graph could not
+  // have it, and only a submission without one makes more.
+  bool promise(uint64_t bytes);
+  static uint64_t rows_bytes(int64_t rows, int64_t pages, int64_t tail);
+  // Of the last rows().
+  int64_t n_tail() const { return n_tail_; }
 
  private:
   Status make_room(uint64_t bytes);
@@ -93,6 +102,8 @@ class KvFeed final {
   uint64_t generation_ = 0;  // of addresses in recorded_
   DraftForward::Mode mode_ = DraftForward::Mode::kSubmit;
   uint64_t serial_ = 0;
+  uint64_t promised_ = 0;  // bytes of recorded_
+  int64_t n_tail_ = 0;
   const kernels::DrawRow* draws_ = nullptr;  // of the call `serial_`
   std::vector<std::weak_ptr<KvUse>> used_;   // in the call `serial_`
   ForwardRows rows_;                         // of the current call of rows()

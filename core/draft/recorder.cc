@@ -75,7 +75,9 @@ Status DraftRecorder::rows(const std::shared_ptr<KvUse>& use, const DraftBatch& 
       noted.parent.assign(request.parent, request.parent + request.row_offsets.back());
     }
   }
-  return kv_feed_.rows(use, batch, request, of);
+  const Status status = kv_feed_.rows(use, batch, request, of);
+  if (record_ != nullptr) record_->calls.back().n_tail = kv_feed_.n_tail();
+  return status;
 }
 
 Result<const kernels::DrawRow*> DraftRecorder::draws(const DraftBatch& batch) {
@@ -94,8 +96,12 @@ std::optional<std::vector<uint64_t>> DraftRecorder::reserve(const ModelRecord& r
   sessions_.protect(batch.step_id);  // one sequence's reserved pages are not reclaimed for another
   std::vector<DraftUse*> seen;
   std::vector<uint64_t> layout;
+  uint64_t bytes = 0;  // of the columns of KvFeed
   for (const ModelRecord::Call& each : record.calls) {
-    if (each.kind == ModelRecord::Call::Kind::kDraws) continue;
+    if (each.kind == ModelRecord::Call::Kind::kDraws) {
+      bytes += Staging::bytes_of<kernels::DrawRow>(batch.seq_id.size());
+      continue;
+    }
     const std::shared_ptr<DraftUse> use = each.use.lock();
     if (use == nullptr) return std::nullopt;
     if (std::find(seen.begin(), seen.end(), use.get()) == seen.end()) {
@@ -114,7 +120,12 @@ std::optional<std::vector<uint64_t>> DraftRecorder::reserve(const ModelRecord& r
       n_pages += session->second.table.pages.size();
     }
     layout.push_back(std::bit_ceil(n_pages));
+    if (each.kind == ModelRecord::Call::Kind::kRows) {
+      bytes +=
+          KvFeed::rows_bytes(each.row_offsets.back(), static_cast<int64_t>(n_pages), each.n_tail);
+    }
   }
+  if (!kv_feed_.promise(bytes)) return std::nullopt;
   layout.push_back(kv_feed_.layout());
   layout.push_back(forward_.columns_used());
   if (forward_.has_failed()) return std::nullopt;  // the drafter's next call returns the error

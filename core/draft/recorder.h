@@ -30,6 +30,7 @@ struct ModelRecord {
     std::vector<uint32_t> output_rows;  // of kRows: the queries
     int64_t token_stride = 0;
     std::vector<int32_t> parent;  // of kRows; empty = chains
+    int64_t n_tail = 0;           // of kRows: slots of ancestors
     bool is_block = false;
   };
   // Whether both compute the same rows of the same model from the same places.

@@ -74,6 +74,12 @@ class DraftSessions final {
   void end(uint64_t seq_id);
   void release(DraftUse& use, uint64_t seq_id);
 
+  // The session, if there is one, keeps its pages until forward_is_over().
+  static void hold(DraftUse& use, uint64_t seq_id) {
+    const auto found = use.sessions.find(seq_id);
+    if (found != use.sessions.end()) found->second.in_use = true;
+  }
+
   // Until unprotect() or forward_is_over(), sessions that got rows in step `step_id` or the one
   // before keep their pages. extend() stamps sessions with this step.
   void protect(uint64_t step_id) { step_ = step_id; }

@@ -70,6 +70,12 @@ std::string rows_fault(const specd_kv_rows_args* args, uint32_t n_seqs, int32_t 
   return std::string();
 }
 
+Status copy_beside(Device& device, void* to, const void* from, uint64_t bytes) {
+  SPECD_TRY(const std::unique_ptr<Device> by, device.open_beside());
+  by->copy_in(to, from, bytes);
+  return by->synchronize();
+}
+
 }  // namespace
 
 // ---- handles ---------------------------------------------------------------------------------
@@ -111,9 +117,14 @@ specd_status KvService::open(specd_owner* owner, const specd_kv_open_args* args,
     return refuse(nullptr, SPECD_E_EXHAUSTED,
                   "kv.open: " + (table.ok() ? frequencies : table).status().message());
   }
-  // Without a rotation every angle is 0, as in new memory.
+  // Without a rotation every angle is 0, as in new memory. The copy is not for the stream of the
+  // models: a step may be running or being captured on it.
   if (args->inv_freq != nullptr) {
-    device_.copy_in(frequencies.value().data(), args->inv_freq, n_freq * sizeof(float));
+    const Status copied =
+        copy_beside(device_, frequencies.value().data(), args->inv_freq, n_freq * sizeof(float));
+    if (!copied.ok()) {
+      return refuse(nullptr, SPECD_E_EXHAUSTED, "kv.open: " + copied.message());
+    }
   }
   kv->kv = &kv->own;
   kv->own.owner = "the layers of " + owner->name;
@@ -186,6 +197,8 @@ specd_status KvService::length(specd_call* call, const specd_kv* kv, uint32_t* o
   if (out == nullptr) return refuse(call, SPECD_E_INVALID, "kv.length: out is null");
   if (recorder_.is_capturing()) return refuse_capture(call, "kv.length");
   recorder_.note_unrepeatable();
+  // What the plugin reads here holds until it has ended its call.
+  feed_.hold(handle, {call->batch->seq_id, call->batch->n_seqs});
   for (uint32_t s = 0; s < call->batch->n_seqs; ++s) {
     out[s] = static_cast<uint32_t>(DraftSessions::length(*handle, call->batch->seq_id[s]));
   }
@@ -223,6 +236,7 @@ specd_status KvService::keep(specd_call* call, const specd_kv* kv, const uint32_
   for (uint32_t s = 0; s < batch.n_seqs; ++s) {
     DraftSessions::keep(*handle, batch.seq_id[s], kept[s], kept_path(row_offsets, rows, s), moves);
   }
+  handle->serial = 0;  // the rows that the columns are of are no round any more
   const Status moved = feed_.move(*handle, moves);
   if (!moved.ok()) start_over(*call, kv);
   return finish_rows(call, "kv", moved, {}, nullptr);
@@ -441,9 +455,14 @@ specd_status kv_view(const specd_host* host, specd_call* call, specd_kv* kv, uin
 template <typename Args, typename Body>
 specd_status op_on_kv(const specd_host* host, specd_call* call, const char* name, const Args* args,
                       Body&& body) {
-  const bool is_known = args != nullptr && args->struct_size == sizeof(Args);
-  OpCall op(host, call, name, is_known ? args->qkv : nullptr);
+  if (args == nullptr || args->struct_size != sizeof(Args)) {
+    return refuse(
+        call, SPECD_E_INVALID,
+        std::string(name) + ": args of struct_size " + std::to_string(sizeof(Args)) + " expected");
+  }
+  OpCall op(host, call, name, args->qkv);
   if (op.ok() && op.state().models == nullptr) return kv_absent(call);
+  op.take_turn();
   return op.ok() ? body(op, op.state().models->kv()) : op.status();
 }
 

@@ -64,6 +64,7 @@ class ModelService final {
     return recorder_.reserve(record, batch_of(call));
   }
   void repeat(const ModelRecord& record, specd_call& call) {
+    kv_feed_.enter(call.serial);  // another call may have been reserved since
     recorder_.repeat(record, batch_of(call));
   }
   // [step] Call when the stream has finished all submitted work.
@@ -79,10 +80,12 @@ class ModelService final {
   // [step] See core/draft/session.h. Outside of calls to plugins.
   int32_t n_reclaimable() {
     kv_feed_.enter(0);
+    sessions_.collect_closed();
     return sessions_.n_reclaimable();
   }
   int32_t reclaim(int32_t n_pages) {
     kv_feed_.enter(0);
+    sessions_.collect_closed();
     return sessions_.reclaim(n_pages);
   }
 

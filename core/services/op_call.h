@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "core/services/arguments.h"
@@ -97,12 +98,16 @@ class OpCall {
     expect(from + extent(a) <= to || to + extent(b) <= from,
            [&] { return std::string(what) + " overlap"; });
   }
-  // Runs `op`, with the pool and the stream for itself.
+  // Takes the pool and the stream for this call. Call before work on what calls share; run() does.
+  void take_turn() {
+    if (!ok() || turn_.has_value()) return;
+    turn_.emplace(*state_);
+    if (!turn_->is_mine()) fail(SPECD_E_PRECONDITION, "called from a pool task");
+  }
+  // Runs `op` when it is this call's turn.
   template <typename Op>
   specd_status run(Op&& op) {
-    if (!ok()) return status_;
-    const PoolTurn turn(*state_);
-    if (!turn.is_mine()) fail(SPECD_E_PRECONDITION, "called from a pool task");
+    take_turn();
     if (ok()) op(device().ops(), device().stream());
     return status_;
   }
@@ -119,6 +124,7 @@ class OpCall {
   ServiceState* const state_;
   bool on_host_ = true;
   specd_status status_ = SPECD_OK;
+  std::optional<PoolTurn> turn_;
 };
 
 }  // namespace specd

@@ -53,7 +53,7 @@ specd_status ops_walk(const specd_host* host, specd_call* call, const specd_walk
   });
   if (!op.ok()) return op.status();
   const std::string fault = walk_fault(*args, op.on_host() ? nullptr : &op.device());
-  op.expect(fault.empty(), [&] { return fault; });
+  op.expect(fault.empty(), [&]() -> const std::string& { return fault; });
   const auto data = [](const specd_tensor* tensor) {
     return tensor == nullptr ? nullptr : static_cast<int32_t*>(tensor->data);
   };
@@ -219,6 +219,7 @@ specd_status upload_rows(OpCall& op, const specd_host* host, const specd_tensor*
   if (op.ok() && op.state().models == nullptr) {
     op.fail(SPECD_E_PRECONDITION, "this host has no models");
   }
+  op.take_turn();
   if (!op.ok() || n == 0) return op.status();
   op.state().note_wait();
   const uint64_t bytes = static_cast<uint64_t>(n) * static_cast<uint64_t>(width) * 4;
@@ -327,8 +328,7 @@ specd_status ops_topk(const specd_host* host, specd_call* call, const specd_tens
              logprob == nullptr ? 0 : OpCall::stride(out_logprob));
     });
   }
-  const PoolTurn turn(op.state());
-  if (!turn.is_mine()) op.fail(SPECD_E_PRECONDITION, "called from a pool task");
+  op.take_turn();
   if (!op.ok()) return op.status();
   op.state().note_wait();
   Device& device = op.device();
@@ -361,8 +361,12 @@ specd_status ops_topk(const specd_host* host, specd_call* call, const specd_tens
 }
 
 specd_status ops_draw(const specd_host* host, specd_call* call, const specd_draw_args* args) {
-  const bool is_known = args != nullptr && args->struct_size == sizeof(specd_draw_args);
-  OpCall op(host, call, "ops.draw", is_known ? args->logits : nullptr);
+  if (args == nullptr || args->struct_size != sizeof(specd_draw_args)) {
+    return refuse(
+        call, SPECD_E_INVALID,
+        "ops.draw: args of struct_size " + std::to_string(sizeof(specd_draw_args)) + " expected");
+  }
+  OpCall op(host, call, "ops.draw", args->logits);
   op.expect(!op.ok() || call->sampling != nullptr,
             [&] { return std::string("the call has no sampling parameters"); });
   op.expect(!op.ok() || (args->seq_index != nullptr && args->position != nullptr),
@@ -391,6 +395,7 @@ specd_status ops_draw(const specd_host* host, specd_call* call, const specd_draw
     draw.score = op.floats("out_score", args->out_score, n, width);
     op.apart(args->logits, args->out_score, "logits and out_score");
   }
+  op.take_turn();
   if (!op.ok()) return op.status();
   std::vector<kernels::DrawRow> draws;
   if (op.on_host()) {

@@ -133,6 +133,7 @@ std::vector<int32_t> narrowed(const TensorView& view, size_t& bad) {
       bad = i;
       return {};
     }
+    // NOLINTNEXTLINE(bugprone-signed-char-misuse): numbers, not characters.
     values[i] = static_cast<int32_t>(value);
   }
   return values;
@@ -362,6 +363,14 @@ specd_status WeightService::matrix(specd_owner* owner, const specd_weights* weig
     own_names.emplace_back(names[i], strnlen(names[i], kTensorNameBytesMax));
     id += '\0' + own_names.back();  // which a name cannot contain
   }
+  // One that the instance has is paid.
+  if (const std::shared_ptr<specd_matrix> known = matrices_.find(id); known != nullptr) {
+    const MutexLock lock(owner->mutex);
+    if (owner->matrices.contains(known.get())) {
+      *out = known.get();
+      return SPECD_OK;
+    }
+  }
   const Checkpoint::Tensors& all = weights->file->checkpoint().tensors();
   const auto first = all.find(own_names.front());
   const uint64_t element_bytes =
@@ -439,6 +448,14 @@ specd_status WeightService::tensor(specd_owner* owner, const specd_weights* weig
   const std::string id = (on_device ? "device:" : "host:") +
                          std::to_string(weights->file->number()) + ":" + text_of(wanted) + "\n" +
                          own_name;
+  // One that the instance has is paid.
+  if (const std::shared_ptr<Buffer> known = tensors_.find(id); known != nullptr) {
+    const MutexLock lock(owner->mutex);
+    if (owner->weights.contains(known)) {
+      *out = view_of(known->data(), wanted, shape, on_device, device_.index());
+      return SPECD_OK;
+    }
+  }
   const uint64_t elements = view.value()->bytes / tensor_type_bytes(view.value()->type);
   Charge charge(*owner, elements * (wanted.bits / 8), "weights.tensor");
   if (!charge.is_paid()) return refuse(nullptr, SPECD_E_EXHAUSTED, charge.why());

@@ -53,6 +53,13 @@ class MadeOnce {
     return made;
   }
 
+  // The value of `id` if somebody keeps it.
+  std::shared_ptr<T> find(const std::string& id) {
+    const std::shared_ptr<Entry> entry = entry_of(id);
+    const MutexLock turn(entry->turn);
+    return entry->value.lock();
+  }
+
  private:
   struct Entry {
     bool is_left() {

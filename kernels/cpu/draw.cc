@@ -261,7 +261,10 @@ void draw(const DrawArgs& a, int part, int parts) {
     int32_t token = -1;
     if (is_there) {
       DrawRow row = a.row[s];
-      if (a.position != nullptr) row.position = a.position[s] + a.position_offset;
+      if (a.position != nullptr) {
+        row.position = static_cast<int32_t>(static_cast<uint32_t>(a.position[s]) +
+                                            static_cast<uint32_t>(a.position_offset));
+      }
       const float* logits = a.logits + r * stride_of(a.logits_stride, a.vocab);
       token = draw_row(logits, a.vocab, row, a.id, score);
     } else {

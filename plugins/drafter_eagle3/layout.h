@@ -173,12 +173,11 @@ class Layout {
       const std::vector<int64_t> offset = weights.integers("d2t", n_columns);
       std::vector<bool> is_used(static_cast<std::size_t>(vocab));
       for (std::size_t i = 0; i < offset.size(); ++i) {
-        const int64_t id = static_cast<int64_t>(i) + offset[i];
-        if (offset[i] < -vocab || offset[i] > vocab || id < 0 || id >= vocab ||
-            is_used[static_cast<std::size_t>(id)]) {
+        const bool is_near = offset[i] >= -vocab && offset[i] <= vocab;
+        const int64_t id = is_near ? static_cast<int64_t>(i) + offset[i] : -1;
+        if (id < 0 || id >= vocab || is_used[static_cast<std::size_t>(id)]) {
           weights.fail("tensor 'd2t'[" + std::to_string(i) + "] is " + std::to_string(offset[i]) +
-                       ": token " + std::to_string(id) + ", expected different ids below " +
-                       std::to_string(vocab));
+                       ", expected offsets to different ids below " + std::to_string(vocab));
         }
         is_used[static_cast<std::size_t>(id)] = true;
         ids.push_back(static_cast<int32_t>(id));
@@ -202,7 +201,8 @@ class Layout {
     const std::vector<int64_t> set = ids_at(settings, "layer_ids");
     if (!set.empty()) listed = set;
     const std::string what = settings.string("layer_ids_are", "");
-    const bool are_outputs = what.empty() ? !listed.empty() && listed[0] == 1 : what == "outputs";
+    const bool says_outputs = what.empty() ? !listed.empty() && listed[0] == 1 : what == "outputs";
+    const bool are_outputs = says_outputs && !listed.empty();
     if (listed.empty() && !has_fc) listed = {n_layers + 1};  // what the output head gets
     if (listed.empty()) listed = {2, n_layers / 2, n_layers - 3};
     if (static_cast<int64_t>(listed.size()) != n_taps_) {
@@ -213,8 +213,9 @@ class Layout {
     for (const int64_t id : listed) {
       const int64_t tap = id + (are_outputs ? 1 : 0);
       if (tap < 0 || tap > n_layers + 1) {
-        throw sdk::Error(SPECD_E_CONFIG, "layer_ids: " + std::to_string(id) + " of " +
-                                             std::to_string(n_layers) + " layers");
+        const std::string why = std::to_string(id) + " of " + std::to_string(n_layers) + " layers";
+        if (set.empty()) weights.fail("config.json names the states of " + why);
+        throw sdk::Error(SPECD_E_CONFIG, "layer_ids: " + why);
       }
       taps.push_back(static_cast<uint32_t>(tap));
     }

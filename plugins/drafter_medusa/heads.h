@@ -44,6 +44,14 @@ class Heads {
         use_target_noise_(use_target_noise),
         is_reduced_(!layout.token_map.empty()) {
     const int64_t hidden = instance.target().hidden_size, columns = layout.columns;
+    const int64_t cells = n_max_ * std::max(static_cast<int64_t>(n_nodes_), levels_ * width_);
+    if (cells > sdk::Ops::kRowsMax) {
+      throw sdk::Error(SPECD_E_CONFIG, "choices: " + std::to_string(n_nodes_) +
+                                           " nodes, ranks to " + std::to_string(width_ - 1) +
+                                           " at " + std::to_string(levels_) + " levels for " +
+                                           std::to_string(n_max_) + " sequences, at most " +
+                                           std::to_string(sdk::Ops::kRowsMax) + " together");
+    }
     for (int32_t h = 0; h < levels_; ++h) {
       const Layout::Head& from = layout.heads[static_cast<std::size_t>(h)];
       Head head;
@@ -66,9 +74,8 @@ class Heads {
     // By level, sequence and rank.
     rank_ = Owned::make<int32_t>(place, levels_ * n_max_, width_);
     if (is_reduced_) token_ = Owned::make<int32_t>(place, levels_ * n_max_, width_);
-    const auto cells = n_max_ * static_cast<int64_t>(n_nodes_);
-    cell_from_ = Owned::make<int32_t>(place, cells);
-    cell_to_ = Owned::make<int32_t>(place, cells);
+    cell_from_ = Owned::make<int32_t>(place, n_max_ * static_cast<int64_t>(n_nodes_));
+    cell_to_ = Owned::make<int32_t>(place, n_max_ * static_cast<int64_t>(n_nodes_));
     sequence_ = Owned::make<int32_t>(place, n_max_);
   }
 
@@ -153,16 +160,9 @@ class Heads {
   specd_tensor score(const specd_propose_args& in, const specd_tensor& logits, int32_t h) const {
     const specd_tensor out = score_.rows(logits.shape[0]),
                        sequence = sequence_.rows(logits.shape[0]);
-    specd_draw_args args{};
-    args.struct_size = sizeof args;
-    args.position_offset = static_cast<uint32_t>(h) + 1;
-    args.logits = &logits;
-    args.seq_index = &sequence;
-    args.position = in.root_position;
     const specd_tensor ids = sdk::shaped(token_map_, token_map_.shape[0]);
-    args.token_id = is_reduced_ ? &ids : nullptr;
-    args.out_score = &out;
-    ops_.draw(*in.batch, args);
+    ops_.target_scores(in, logits, sequence, static_cast<uint32_t>(h) + 1,
+                       is_reduced_ ? &ids : nullptr, out);
     return out;
   }
 

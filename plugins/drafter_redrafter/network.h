@@ -114,14 +114,7 @@ class Network {
     ops_.linear(batch, output_, z, nullptr, logits);
     if (use_target_noise_) {
       const specd_tensor score = score_.rows(n), sequence = sequence_.rows(n);
-      specd_draw_args args{};
-      args.struct_size = sizeof args;
-      args.position_offset = depth;
-      args.logits = &logits;
-      args.seq_index = &sequence;
-      args.position = in.root_position;
-      args.out_score = &score;
-      ops_.draw(batch, args);
+      ops_.target_scores(in, logits, sequence, depth, nullptr, score);
       logits = score;
     }
     rows.n_candidates = std::min<int64_t>(kCandidates, logits.shape[1]);

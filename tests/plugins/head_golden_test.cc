@@ -407,14 +407,14 @@ TEST(HeadFiles, of_eagle3_that_do_not_fit_are_refused) {
        {value("target.hidden_size", 80), {"'fc.weight' has 192 columns", "80"}},
        {value("target.hidden_size", 96), {"hidden size 64", "96", "'embed_tokens.weight'"}},
        {value("target.vocab_size", 300), {"'d2t'[", "below 300"}},
-       {element("d2t", 159, 1000), {"'d2t'[159] is 1000", "token 1159", "below 400"}},
-       {element("d2t", 0, -1), {"'d2t'[0] is -1", "token -1", "below 400"}},
+       {element("d2t", 159, 1000), {"'d2t'[159] is 1000", "below 400"}},
+       {element("d2t", 0, -1), {"'d2t'[0] is -1", "below 400"}},
        {element("d2t", 7, INT64_MAX), {"'d2t'[7] is 9223372036854775807", "below 400"}},
        {[](Json& changed) {
           Json& ids = tensor(changed, "d2t")[3];
           ids[5] = ids[4].get<int64_t>() - 1;
         },
-        {"'d2t'[5]", "expected different ids"}},
+        {"'d2t'[5]", "different ids"}},
        {[](Json& changed) {
           Json& row = tensor(changed, "d2t");
           row[2] = {159};

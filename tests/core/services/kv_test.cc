@@ -189,6 +189,7 @@ TEST_P(Kv, rows_keep_their_pages_in_a_call_and_lose_them_after_it) {
   rig_.expect_words("kv.append: rows() comes first, in the same call to the plugin");
   // Two steps later it is.
   rig_.batch_.step_id += 2;
+  rig_.next_call();
   EXPECT_EQ(rig_.rows(other, {{{}, {1}, {}}}), SPECD_OK);
   EXPECT_EQ(rig_.of_[1], SPECD_OK) << rig_.call_.text;
   EXPECT_EQ(rig_.lengths(kv)[0], 0u) << "and its drafter begins again";
@@ -197,6 +198,30 @@ TEST_P(Kv, rows_keep_their_pages_in_a_call_and_lose_them_after_it) {
   EXPECT_EQ(rig_.models_->n_reclaimable(), 1);
   EXPECT_EQ(rig_.models_->reclaim(1), 1);
   EXPECT_EQ(rig_.lengths(other)[1], 0u);
+}
+
+TEST_P(Kv, sequences_of_a_call_do_not_take_each_others_pages) {
+  specd_kv* kv = rig_.opened();
+  rig_.forward(kv, {{{}, some_tokens(20, 7), {}}});
+  ASSERT_EQ(rig_.keep(kv, {0, 0, 0}, {{}, KvRig::upto(20), {}}), SPECD_OK);
+  std::vector<int32_t> held;
+  ASSERT_TRUE(rig_.pool_.take(rig_.pool_.n_free(), held));
+  // Long after it drafted, the second sequence has rows behind the first one's in the same call.
+  rig_.batch_.step_id += 10;
+  rig_.next_call();
+  EXPECT_EQ(rig_.lengths(kv)[1], 20u);
+  EXPECT_EQ(rig_.rows(kv, {{{1}, {2}, {}}}), SPECD_OK);
+  EXPECT_EQ(rig_.of_, (std::vector<specd_status>{SPECD_E_EXHAUSTED, SPECD_OK, SPECD_OK}));
+  EXPECT_EQ(rig_.lengths(kv)[1], 20u);
+  rig_.pool_.release(held);
+}
+
+TEST_P(Kv, rows_end_with_their_round) {
+  specd_kv* kv = rig_.opened();
+  ASSERT_EQ(rig_.rows(kv, {{{1, 2}, {}, {}}}), SPECD_OK);
+  ASSERT_EQ(rig_.keep(kv, {0, 0, 0}, {{0, 1}, {}, {}}), SPECD_OK);
+  EXPECT_EQ(rig_.append(kv, 0, 3, rig_.floats(2, 320)), SPECD_E_PRECONDITION);
+  rig_.expect_words("rows() comes first");
 }
 
 TEST_P(Kv, every_bad_argument_is_refused_in_words_and_changes_nothing) {
@@ -449,6 +474,96 @@ TEST(KvRecord, a_repeated_round_has_the_same_columns_in_the_same_places) {
   rig.expect_words("kv.length: not allowed while propose() is captured");
   EXPECT_EQ(rig.keep(kv, {22, 10, 0}), SPECD_E_PRECONDITION);
   rig.models_->watch(nullptr, false);
+}
+
+// Two drafters on the device in one step: both are reserved before either is repeated.
+TEST(KvRecord, two_calls_that_are_repeated_in_one_step_keep_their_columns_apart) {
+  KvRig rig(true);
+  specd_kv* kvs[2] = {rig.opened(), rig.opened()};
+  const KvRows rows{{{1, 2}, {3}, {}}, {{-1, -1}, {-1}, {}}};
+  specd_batch batches[2] = {rig.batch_, rig.batch_};
+  const uint64_t ids[2][3] = {{1, 2, 3}, {2, 3, 1}};
+  specd_call calls[2];
+  const auto enter = [&](size_t i) {  // whose call the rig makes
+    calls[i].owner = &rig.owner_;
+    calls[i].sampling = rig.sampling_ptr_;
+    batches[i].step_id = rig.batch_.step_id;
+    batches[i].seq_id = ids[i];
+    batches[i].call = &calls[i];
+    calls[i].batch = &batches[i];
+  };
+  struct Columns {
+    const int32_t *position, *slot, *pages;
+    const kernels::DrawRow* draws;
+    bool operator==(const Columns&) const = default;
+  };
+  const auto columns_of = [&](size_t i) {
+    const KvColumns& all = reinterpret_cast<const KvUse*>(kvs[i])->columns;
+    return Columns{all.position, all.slot, all.pages, nullptr};
+  };
+  ModelRecord records[2];
+  Columns first[2], second[2];
+  for (int turn = 0; turn < 3; ++turn) {  // grown, recorded, repeated
+    ASSERT_TRUE(rig.device().synchronize().ok());
+    rig.models_->passed();
+    rig.models_->step_is_over();
+    ++rig.batch_.step_id;
+    for (size_t i : {0u, 1u}) {
+      calls[i].clear();
+      enter(i);
+      std::vector<uint32_t> kept(3);
+      ASSERT_EQ(rig.api_->length(rig.host_, &calls[i], kvs[i], kept.data()), SPECD_OK);
+      ASSERT_EQ(rig.api_->keep(rig.host_, &calls[i], kvs[i], kept.data(), nullptr, nullptr),
+                SPECD_OK);
+    }
+    if (turn < 2) {
+      for (size_t i : {0u, 1u}) ASSERT_TRUE(rig.models_->reserve(ModelRecord(), calls[i]));
+      for (size_t i : {0u, 1u}) {
+        records[i] = ModelRecord();
+        std::swap(rig.call_, calls[i]);
+        rig.models_->watch(&records[i], false);
+        ASSERT_EQ(rig.rows(kvs[i], rows), SPECD_OK) << rig.call_.text;
+        first[i] = columns_of(i);
+        first[i].draws = rig.models_->kv().draws(rig.call_).value();
+        rig.models_->watch(nullptr, false);
+        std::swap(rig.call_, calls[i]);
+      }
+      continue;
+    }
+    for (size_t i : {0u, 1u}) ASSERT_TRUE(rig.models_->reserve(records[i], calls[i]).has_value());
+    for (size_t i : {0u, 1u}) {
+      rig.models_->repeat(records[i], calls[i]);
+      second[i] = columns_of(i);
+      second[i].draws = rig.models_->kv().draws(calls[i]).value();
+    }
+  }
+  for (size_t i : {0u, 1u}) EXPECT_TRUE(second[i] == first[i]) << i;
+  EXPECT_NE(first[0].draws, first[1].draws);
+  ASSERT_TRUE(rig.device().synchronize().ok());
+  rig.models_->passed();
+}
+
+// A graph cannot make room: the step is submitted without one, which does.
+TEST(KvRecord, columns_that_have_outgrown_their_room_are_not_promised_to_a_graph) {
+  KvRig rig(true);
+  specd_kv* kv = rig.opened();
+  ModelRecord record;
+  const KvRows rows{{{1}, {2}, {}}};
+  rig.models_->watch(&record, false);
+  ASSERT_EQ(rig.rows(kv, rows), SPECD_OK);
+  rig.models_->watch(nullptr, false);
+  ASSERT_EQ(rig.keep(kv, {0, 0, 0}), SPECD_OK);
+  ASSERT_TRUE(rig.device().synchronize().ok());
+  rig.models_->passed();
+  rig.next_call();
+  ASSERT_EQ(rig.rows(kv, rows), SPECD_OK);
+  ASSERT_EQ(rig.keep(kv, {0, 0, 0}, {{0}, {0}, {}}), SPECD_OK);
+  rig.next_call();
+  EXPECT_TRUE(rig.models_->reserve(record, rig.call_).has_value());
+  record.calls[0].n_tail = 1 << 20;  // as if its rows had that many ancestors
+  EXPECT_FALSE(rig.models_->reserve(record, rig.call_).has_value());
+  ASSERT_TRUE(rig.device().synchronize().ok());
+  rig.models_->passed();
 }
 
 }  // namespace

@@ -326,8 +326,8 @@ TEST_F(OpsOnDevice, every_op_gives_what_it_gives_in_host_memory) {
 TEST_F(OpsOnDevice, copy_may_bring_values_from_host_memory_but_not_into_a_graph) {
   std::vector<int32_t> values = {7, 8, 9, 10};
   const specd_tensor from = host_i32(values.data(), {2, 2});
-  specd_tensor to = on_device(std::vector<int32_t>(6, -1), {2, 2});
-  to.stride[0] = 3;
+  specd_tensor to = on_device(std::vector<int32_t>(6, -1), {2, 3});
+  to.shape[1] = 2;
   ModelRecord record;
   models_->watch(&record, false);
   ASSERT_EQ(ops().copy(host_, &call_, &from, nullptr, &to, nullptr), SPECD_OK) << call_.text;
@@ -429,7 +429,7 @@ TEST_F(OpsOnDevice, draw_is_the_targets_draw_for_the_sequence_of_a_row) {
     expect_text(words);
   };
   using Args = specd_draw_args;
-  refused("ops.draw: a tensor is null", [](Args& a) { a.struct_size = 8; });
+  refused("ops.draw: args of struct_size", [](Args& a) { a.struct_size = 8; });
   refused("seq_index or position is null", [](Args& a) { a.position = nullptr; });
   refused("position has shape [5], expected [3]", [&](Args& a) { a.position = &here[1]; });
   refused("token_id has shape [5], expected [30]", [&](Args& a) { a.token_id = &here[1]; });

@@ -106,18 +106,18 @@ struct FeatureTreeShape {
   uint32_t rows() const {
     if (!choices) return top_k;
     uint32_t most = 1;
-    for (const std::vector<int32_t>& level : levels_with_children()) {
+    for (const std::vector<int32_t>& level : levels_with_children(SPECD_MAX_TREE_NODES)) {
       most = std::max(most, static_cast<uint32_t>(level.size()));
     }
     return most;
   }
-  // The nodes of every level that have children.
-  std::vector<std::vector<int32_t>> levels_with_children() const {
+  // The nodes of every level that have children among the first `limit` nodes.
+  std::vector<std::vector<int32_t>> levels_with_children(std::size_t limit) const {
     std::vector<std::vector<int32_t>> by_depth(static_cast<std::size_t>(choices->depth()));
     const std::vector<Choices::Node>& all = choices->nodes();
     std::vector<bool> has_children(all.size());
-    for (const Choices::Node& node : all) {
-      if (node.parent >= 0) has_children[static_cast<std::size_t>(node.parent)] = true;
+    for (std::size_t i = 0; i < std::min(limit, all.size()); ++i) {
+      if (all[i].parent >= 0) has_children[static_cast<std::size_t>(all[i].parent)] = true;
     }
     for (std::size_t i = 0; i < all.size(); ++i) {
       if (!has_children[i]) continue;
@@ -136,7 +136,7 @@ class FeatureTree {
     const uint64_t rows = shape.rows(), ranks = rows * shape.width();
     return SlotStates::bytes_per_sequence(width) +
            4 * ((shape.levels() + 2) * (width + 1) + rows * (2 * width + 2 * columns + 6) +
-                5 * ranks + 3 * (shape.levels() + 1) * ranks + 2 * shape.max_nodes() + 4);
+                5 * ranks + 3 * (shape.levels() + 1) * ranks + 4 * shape.max_nodes() + 4);
   }
   // For one update() of rows_max rows.
   static uint64_t bytes_fixed(uint64_t width, uint64_t columns, uint64_t rows_max) {
@@ -167,7 +167,16 @@ class FeatureTree {
     rank_ = Owned::make<int32_t>(place, rows, width_);
     for (Owned* each : {&token_, &sequence_, &source_}) *each = Owned::make<int32_t>(place, rows);
     for (Owned* each : {&query_, &query_of_}) *each = Owned::make<int32_t>(place, n_max_);
-    if (shape_.choices) plan(place);
+    if (!shape_.choices) return;
+    const int64_t cells = n_max_ * std::min<int64_t>(capacity_, shape_.max_nodes());
+    if (cells > Ops::kRowsMax) {
+      throw Error(SPECD_E_CONFIG, "choices: " + std::to_string(shape_.max_nodes()) + " nodes for " +
+                                      std::to_string(n_max_) + " sequences, at most " +
+                                      std::to_string(Ops::kRowsMax) + " together");
+    }
+    absent_cell_ = Owned::make<int32_t>(place, cells);
+    absent_token_ = Owned::make<int32_t>(place, cells);
+    plan(place);
   }
 
   void begin(const specd_batch& batch) {
@@ -194,6 +203,10 @@ class FeatureTree {
       query.push_back(static_cast<int32_t>(last));
     }
     net_.kv().rows(batch, rows_);
+    // A sequence without room for its rows begins again with the next ones.
+    for (uint32_t s = 0; s < batch.n_seqs; ++s) {
+      if (rows_.status(s) != SPECD_OK) query_of[s] = -1;
+    }
     const auto n_queries = static_cast<int64_t>(query.size());
     ops_.put(batch, query, *query_);
     ops_.put(batch, query_of, *query_of_);
@@ -226,6 +239,7 @@ class FeatureTree {
     Owned token_from;             // [n_max * run] cells of its ranks
     Owned node_from, node_to;     // [n_max * nodes] the cells of all nodes of the level, and theirs
     std::vector<int32_t> nodes;
+    Owned sequence;  // [n_max * run] of each row
   };
 
   // The tables of indexes, brought by the first call of a step.
@@ -236,25 +250,16 @@ class FeatureTree {
       ops_.put(batch, ids, *id_);
     }
     std::vector<int32_t> sequence;
-    const auto put_rows = [&](std::size_t each) {
-      sequence.clear();
-      for (int64_t s = 0; s < n_max_; ++s)
-        sequence.insert(sequence.end(), each, static_cast<int32_t>(s));
-    };
-    for (Level& level : levels_) fill(batch, level);
-    put_rows(1);
+    for (int64_t s = 0; s < n_max_; ++s) sequence.push_back(static_cast<int32_t>(s));
     ops_.put(batch, sequence, *sequence_);
-    for (std::size_t l = 0; l < level_sequence_.size(); ++l) {
-      put_rows(std::max<std::size_t>(levels_[l].run.size(), 1));
-      ops_.put(batch, sequence, *level_sequence_[l]);
-    }
+    for (std::size_t l = 0; l < levels_.size(); ++l) fill(batch, l);
     is_prepared_ = true;
   }
 
   // ---- a fixed tree: nothing is read, so a graph can repeat it --------------------------------
 
   void plan(const Place& place) {
-    const auto run = shape_.levels_with_children();
+    const auto run = shape_.levels_with_children(static_cast<std::size_t>(capacity_));
     const auto& nodes = shape_.choices->nodes();
     int32_t n_rows = 0;
     std::vector<int32_t> row_of(nodes.size(), -1);
@@ -275,15 +280,14 @@ class FeatureTree {
       level.token_from = Owned::make<int32_t>(place, n_run);
       level.node_from = Owned::make<int32_t>(place, n_nodes);
       level.node_to = Owned::make<int32_t>(place, n_nodes);
-      level_sequence_.push_back(Owned::make<int32_t>(
-          place, n_max_ * static_cast<int64_t>(std::max<std::size_t>(level.run.size(), 1))));
+      level.sequence = Owned::make<int32_t>(place, n_run);
       levels_.push_back(std::move(level));
     }
   }
   // Rows of a level are by sequence and then by node; so are the rows of its parents.
-  void fill(const specd_batch& batch, Level& level) {
+  void fill(const specd_batch& batch, std::size_t l) {
     const auto& nodes = shape_.choices->nodes();
-    const std::size_t l = static_cast<std::size_t>(&level - levels_.data());
+    const Level& level = levels_[l];
     // The level before: the root alone, or its nodes that were run.
     const std::vector<int32_t> root{-1};
     const std::vector<int32_t>& above = l == 0 ? root : levels_[l - 1].run;
@@ -296,9 +300,10 @@ class FeatureTree {
       return row_of(s, node) * static_cast<int32_t>(width_) +
              nodes[static_cast<std::size_t>(node)].rank;
     };
-    std::vector<int32_t> feature_from, token_from, node_from, node_to;
+    std::vector<int32_t> feature_from, token_from, node_from, node_to, sequence;
     for (int64_t s = 0; s < n_max_; ++s) {
       for (const int32_t i : level.run) {
+        sequence.push_back(static_cast<int32_t>(s));
         feature_from.push_back(row_of(s, i));
         token_from.push_back(cell_of(s, i));
       }
@@ -311,6 +316,7 @@ class FeatureTree {
     ops_.put(batch, token_from, *level.token_from);
     ops_.put(batch, node_from, *level.node_from);
     ops_.put(batch, node_to, *level.node_to);
+    ops_.put(batch, sequence, *level.sequence);
   }
 
   void propose_fixed(const specd_propose_args& in) {
@@ -320,12 +326,14 @@ class FeatureTree {
     states_->gather(ops_, batch, *batch.slots, feature_.rows(n));
     const int32_t budget = *std::max_element(in.host_node_budget, in.host_node_budget + n);
     int64_t n_rows = n;
+    rows_failed_.assign(batch.n_seqs, false);
+    absent_.clear();
     for (std::size_t l = 0; l < levels_.size(); ++l) {
       const Level& level = levels_[l];
-      if (shape_.choices->first(static_cast<int32_t>(l)) >= budget) return;
+      if (shape_.choices->first(static_cast<int32_t>(l)) >= budget) break;
       const specd_tensor ranks = rank_.rows(n_rows);
       const specd_tensor sequence =
-          l == 0 ? sequence_.rows(n) : level_sequence_[l - 1].rows(n_rows);
+          l == 0 ? sequence_.rows(n) : levels_[l - 1].sequence.rows(n_rows);
       ops_.topk(batch, scores(in, feature_.rows(n_rows), sequence, static_cast<uint32_t>(l) + 1),
                 ranks, nullptr);
       const specd_tensor tokens = tokens_of(batch, ranks);
@@ -334,20 +342,46 @@ class FeatureTree {
         const specd_tensor from = level.node_from.rows(n_nodes), to = level.node_to.rows(n_nodes);
         ops_.copy(batch, tokens, &from, out, &to);
       }
-      if (level.run.empty()) return;
+      if (level.run.empty()) break;
       n_rows = n * static_cast<int64_t>(level.run.size());
       const specd_tensor from = level.token_from.rows(n_rows),
                          source = level.feature_from.rows(n_rows);
       const specd_tensor token = token_.rows(n_rows), feature = next_feature_.rows(n_rows);
       ops_.copy(batch, tokens, &from, shaped(token, n_rows, 1));
       ops_.copy(batch, *feature_, &source, feature);
+      // Rows of a sequence without room stay in the tensors. They do not fail while a graph is made.
       rows_.clear(batch.n_seqs);
       for (uint32_t s = 0; s < batch.n_seqs; ++s) {
-        for (const int32_t parent : level.parent) rows_.add_child(s, parent);
+        for (const int32_t parent : level.parent) rows_.add_child(s, rows_failed_[s] ? -1 : parent);
       }
       net_.kv().rows(batch, rows_);
+      for (uint32_t s = 0; s < batch.n_seqs; ++s) {
+        if (rows_.status(s) != SPECD_OK) end_draft(in, s, l + 1);
+      }
       net_.run(ops_, batch, feature, token, nullptr, feature_.rows(n_rows));
     }
+    end_drafts(batch, out);
+  }
+  // The sequence proposes no node at level l or deeper.
+  void end_draft(const specd_propose_args& in, uint32_t s, std::size_t l) {
+    if (rows_failed_[s]) return;
+    rows_failed_[s] = true;
+    const auto& nodes = shape_.choices->nodes();
+    const auto n = std::min<std::size_t>(nodes.size(), in.out->node_capacity);
+    for (std::size_t i = 0; i < n; ++i) {
+      if (static_cast<std::size_t>(nodes[i].depth) < l) continue;
+      absent_.push_back(static_cast<int32_t>(s * in.out->node_capacity + i));
+    }
+  }
+  // Writes that these cells have no token: no later node of the sequence is one either.
+  void end_drafts(const specd_batch& batch, const specd_tensor& out) {
+    if (absent_.empty()) return;
+    std::vector<int32_t> none(absent_.size(), SPECD_NO_TOKEN);
+    const auto n = static_cast<int64_t>(absent_.size());
+    ops_.put(batch, none, *absent_token_);
+    ops_.put(batch, absent_, *absent_cell_);
+    const specd_tensor cells = absent_cell_.rows(n);
+    ops_.copy(batch, shaped(*absent_token_, n, 1), nullptr, out, &cells);
   }
 
   // ---- a tree that grows: the host chooses ----------------------------------------------------
@@ -489,15 +523,7 @@ class FeatureTree {
     net_.logits(ops_, batch, feature, logits);
     if (!shape_.use_target_noise) return logits;
     const specd_tensor out = score_.rows(feature.shape[0]);
-    specd_draw_args args{};
-    args.struct_size = sizeof args;
-    args.position_offset = depth;
-    args.logits = &logits;
-    args.seq_index = &sequence;
-    args.position = in.root_position;
-    args.token_id = net_.ids().empty() ? nullptr : &*id_;
-    args.out_score = &out;
-    ops_.draw(batch, args);
+    ops_.target_scores(in, logits, sequence, depth, net_.ids().empty() ? nullptr : &*id_, out);
     return out;
   }
 
@@ -511,7 +537,8 @@ class FeatureTree {
   Owned incoming_, feature_, next_feature_, logits_, score_, id_, rank_, token_of_rank_, token_,
       sequence_, source_, query_, query_of_;
   std::vector<Level> levels_;
-  std::vector<Owned> level_sequence_;  // the sequence of each row of a level
+  std::vector<int32_t> absent_;  // cells of nodes that a failed sequence does not propose
+  Owned absent_cell_, absent_token_;
   KvRows rows_;
   // Of the tree that grows, by sequence of the batch:
   std::vector<GrownTree> grown_;

@@ -119,11 +119,12 @@ class Kv {
   void drop_round(const specd_batch& batch, const std::vector<uint32_t>& kept) const {
     check_service(table_->keep(host_, batch.call, kv_, kept.data(), nullptr, nullptr), "kv.keep");
   }
-  // Keeps kept[s] rows, and then the chain of all rows of this call of rows().
-  void keep_all(const specd_batch& batch, const std::vector<uint32_t>& kept,
-                const KvRows& rows) const {
+  // Keeps kept[s] rows, and then the chain of all rows of this call of rows(). Nothing of a sequence
+  // that failed: later rows would be at wrong distances from what it has kept.
+  void keep_all(const specd_batch& batch, std::vector<uint32_t> kept, const KvRows& rows) const {
     std::vector<uint32_t> offsets{0}, path;
     for (uint32_t s = 0; s < batch.n_seqs; ++s) {
+      if (rows.status_[s] != SPECD_OK) kept[s] = 0;
       const uint32_t n = rows.offsets_[s + 1] - rows.offsets_[s];
       for (uint32_t i = 0; i < n && rows.status_[s] == SPECD_OK; ++i) path.push_back(i);
       offsets.push_back(static_cast<uint32_t>(path.size()));

@@ -7,6 +7,7 @@
 #include <specd/plugin_api/services/ops.h>
 #include <specd/sdk/tensor.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -51,17 +52,34 @@ class Ops {
             const specd_tensor* out_logprob) const {
     check_service(table_->topk(host_, batch.call, &logits, &out_index, out_logprob), "ops.topk");
   }
-  void draw(const specd_batch& batch, const specd_draw_args& args) const {
-    check_service(table_->draw(host_, batch.call, &args), "ops.draw");
+  // out = what the target's draw would take the largest of, for tokens `offset` behind the root, of
+  // rows of these sequences of the batch. token_id: of each column; null = its number.
+  void target_scores(const specd_propose_args& in, const specd_tensor& logits,
+                     const specd_tensor& sequence, uint32_t offset, const specd_tensor* token_id,
+                     const specd_tensor& out) const {
+    specd_draw_args args{};
+    args.struct_size = sizeof args;
+    args.position_offset = offset;
+    args.logits = &logits;
+    args.seq_index = &sequence;
+    args.position = in.root_position;
+    args.token_id = token_id;
+    args.out_score = &out;
+    check_service(table_->draw(host_, in.batch->call, &args), "ops.draw");
   }
-  // Brings values from host memory to the first rows of `to`. Not while propose() is captured.
+  // Brings values from host memory to the first elements of `to`, which is dense. Not while propose()
+  // is captured.
   template <class T>
   void put(const specd_batch& batch, std::vector<T>& values, const specd_tensor& to) const {
-    const int64_t columns = to.rank == 2 ? to.shape[1] : 1;
-    const auto rows = static_cast<int64_t>(values.size()) / columns;
-    if (rows == 0) return;
-    copy(batch, host_view(values, rows, columns), nullptr, shaped(to, rows, columns));
+    const auto n = static_cast<int64_t>(values.size());
+    for (int64_t done = 0; done < n; done += kRowsMax) {
+      const int64_t rows = std::min(n - done, kRowsMax);
+      copy(batch, rows_from(host_view(values, n, 1), done, rows), nullptr,
+           rows_from(shaped(to, n, 1), done, rows));
+    }
   }
+
+  static constexpr int64_t kRowsMax = 65535;  // of one call
 
  private:
   const specd_host* host_;

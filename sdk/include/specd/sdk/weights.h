@@ -123,16 +123,19 @@ class Weights {
              ", expected different ids below " + std::to_string(end));
       }
     }
+    bytes_ += 4 * static_cast<uint64_t>(n);
     return {values.begin(), values.end()};
   }
-  // The values of a column of n integers or booleans; counts its copy as int32.
+  // The values of a column of n integers or booleans. No copy of it is counted.
   std::vector<int64_t> integers(const std::string& name, int64_t n) {
     const specd_tensor t = stored(name);
-    const bool is_int = t.dtype_code == SPECD_DT_INT || t.dtype_code == SPECD_DT_BOOL;
+    const bool is_int =
+        t.dtype_code == SPECD_DT_BOOL || (t.dtype_code == SPECD_DT_INT && t.dtype_bits >= 16);
     const std::size_t bytes = t.dtype_bits / 8;
     if (t.rank != 1 || t.shape[0] != n || !is_int || bytes > 8) {
       fail("tensor '" + name + "' has shape " + shape_text(t.shape, t.rank) + " and type " +
-           std::to_string(t.dtype_code) + ", expected integers of [" + std::to_string(n) + "]");
+           std::to_string(t.dtype_code) + " of " + std::to_string(t.dtype_bits) +
+           " bits, expected integers of [" + std::to_string(n) + "]");
     }
     std::vector<int64_t> values;
     for (int64_t i = 0; i < n; ++i) {
@@ -144,10 +147,10 @@ class Weights {
       if (bytes == 2) std::memcpy(&half, at, 2);
       if (bytes == 2) narrow = half;
       if (bytes == 4) std::memcpy(&narrow, at, 4);
-      if (bytes == 1) narrow = *at;
+      if (bytes == 1) narrow = static_cast<unsigned char>(*at);
       values.push_back(bytes == 8 ? wide : narrow);
     }
-    if (used_.insert(name).second) bytes_ += 4 * static_cast<uint64_t>(n);
+    used_.insert(name);
     return values;
   }
   // A tensor that is known but needs no copy.
@@ -164,6 +167,7 @@ class Weights {
   // [control & active] The tensors one below the other, for Ops::linear().
   specd_matrix* matrix(const std::vector<std::string>& tensors, int64_t n_out, int64_t n_in) const {
     std::vector<const char*> list;
+    list.reserve(tensors.size());
     for (const std::string& name : tensors) list.push_back(name.c_str());
     specd_matrix* out = nullptr;
     check_service(table_->matrix(host_, owner_, weights_, list.data(),

@@ -96,7 +96,7 @@ typedef struct specd_kv_attend_args { /* in */
 } specd_kv_attend_args;
 
 /* For kernels of the plugin's own: one layer, and the columns of the last rows(), in the granted
- * memory. Valid until the next rows() or the end of the call to the plugin; in a graph as well.
+ * memory. Valid until the next rows(), keep() or the end of the call to the plugin; in a graph as well.
  *
  * Page p of K is [n_kv_heads, head_dim, page_tokens] at k + p * page_stride elements, of V
  * [n_kv_heads, page_tokens, head_dim]; slot = page * page_tokens + offset. Row r sees the positions
@@ -132,12 +132,14 @@ typedef struct specd_kv_api {
   specd_status (*open)(const specd_host *, specd_owner *, const specd_kv_open_args *,
                        specd_kv **out) SPECD_NOEXCEPT;
   void (*close)(const specd_host *, specd_owner *, specd_kv *) SPECD_NOEXCEPT; /* [control] */
-  /* [step] Number of kept rows of every sequence of the batch; out is host [n_seqs]. */
+  /* [step] Number of kept rows of every sequence of the batch; out is host [n_seqs]. They stay kept
+   * until the end of the call to the plugin. */
   specd_status (*length)(const specd_host *, specd_call *, specd_kv *,
                          uint32_t *out) SPECD_NOEXCEPT;
   /* [step] Adds rows to the rounds of the batch's sequences. The following calls are about them,
-   * until the next rows() or the end of the call to the plugin. After SPECD_E_EXHAUSTED and
-   * SPECD_E_DEVICE, sessions of the batch may be empty, as if their pages had been reclaimed. */
+   * until the next rows(), keep() or the end of the call to the plugin. When this, length() or keep()
+   * returns SPECD_E_EXHAUSTED or SPECD_E_DEVICE, sessions of the batch may be empty, as if their
+   * pages had been reclaimed. */
   specd_status (*rows)(const specd_host *, specd_call *, specd_kv *,
                        const specd_kv_rows_args *) SPECD_NOEXCEPT;
   specd_status (*append)(const specd_host *, specd_call *, specd_kv *,
