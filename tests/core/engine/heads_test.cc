@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -233,33 +232,53 @@ TEST_F(Heads, a_chain_is_repeated_as_a_graph) {
 
 // ---- the heads of the zoo, on the model that they were trained for ---------------------------
 
-// Each head with a tree that fits it; EAGLE-3 also as a chain, which a device captures.
-std::vector<RouteOptions> zoo_routes(
-    const std::function<PluginUse(const std::string&, Json)>& plugin,
-    const std::function<RouteOptions(const std::string&, PluginUse, int32_t)>& route) {
-  const auto head = [&](const std::string& name, Json config) {
-    config["weights"] = std::string(SPECD_TEST_ZOO) + "/pico-" + name;
-    return plugin("specd.drafter." + (name == "eagle2" ? "eagle" : name), std::move(config));
-  };
-  const Json dynamic = {{"total_token", 17}, {"depth", 4}, {"top_k", 4}};
-  return {
-      route("eagle3", head("eagle3", dynamic), 16),
-      route("eagle3_chain", head("eagle3", {{"mode", "chain"}, {"draft_tokens", 5}}), 5),
-      route("eagle2", head("eagle2", dynamic), 16),
-      route("medusa", head("medusa", Json::object()), 20),
-      route("redrafter", head("redrafter", Json::object()), 20),
-  };
+class ZooHeads : public Heads {
+ protected:
+  // Each head with a tree that fits it; EAGLE-3 also as a chain, which a device captures.
+  static std::vector<RouteOptions> zoo() {
+    const auto head = [](const std::string& name, Json config) {
+      config["weights"] = std::string(SPECD_TEST_ZOO) + "/pico-" + name;
+      return plugin("specd.drafter." + (name == "eagle2" ? "eagle" : name), std::move(config));
+    };
+    const Json dynamic = {{"total_token", 17}, {"depth", 4}, {"top_k", 4}};
+    return {
+        route("eagle3", head("eagle3", dynamic), 16),
+        route("eagle3_chain", head("eagle3", {{"mode", "chain"}, {"draft_tokens", 5}}), 5),
+        route("eagle2", head("eagle2", dynamic), 16),
+        route("medusa", head("medusa", Json::object()), 20),
+        route("redrafter", head("redrafter", Json::object()), 20),
+    };
+  }
+};
+
+// Tokens per step, well below what the heads reach on more and longer texts (HEADS_CARD.md): a head
+// that reads the wrong state or row falls below.
+TEST_F(ZooHeads, accept_what_they_were_trained_for) {
+  EngineOptions o = options("pico-target");
+  o.routes = zoo();
+  start(o);
+  const std::map<std::string, double> floors = {
+      {"eagle3", 3.2}, {"eagle3_chain", 2.7}, {"eagle2", 3.0}, {"medusa", 1.6}, {"redrafter", 1.5}};
+  for (const auto& [name, floor] : floors) {
+    std::vector<Request> all;
+    for (const std::string& prompt : prompts()) all.push_back(request(prompt, name, 48));
+    int64_t tokens = 0, steps = 0;
+    for (const Outcome& each : run_all(all)) {
+      tokens += each.usage.completion_tokens;
+      steps += each.usage.steps;
+    }
+    EXPECT_GT(static_cast<double>(tokens) / static_cast<double>(steps), floor) << name;
+  }
 }
 
-TEST_F(Heads, of_the_zoo_change_no_text_in_any_setting) {
+TEST_F(ZooHeads, change_no_text_in_any_setting) {
   struct Setting {
     std::string device;
     int32_t threads, batch;
     bool is_starved;
   };
   const bool is_full = std::getenv("SPECD_NIGHTLY") != nullptr;
-  std::vector<Setting> settings = {
-      {"cpu", 2, 5, false}, {"cpu", 1, 16, true}, {"cuda:0", 2, 16, false}, {"cuda:0", 1, 5, true}};
+  std::vector<Setting> settings = {{"cpu", 2, 16, true}, {"cuda:0", 1, 5, false}};
   if (is_full) {
     settings.clear();
     for (const std::string device : {"cpu", "cuda:0"}) {
@@ -283,11 +302,7 @@ TEST_F(Heads, of_the_zoo_change_no_text_in_any_setting) {
     }
     return all;
   };
-  const auto routes =
-      zoo_routes([](const std::string& id, Json config) { return plugin(id, std::move(config)); },
-                 [](const std::string& name, PluginUse use, int32_t nodes) {
-                   return route(name, std::move(use), nodes);
-                 });
+  const std::vector<RouteOptions> routes = zoo();
   std::vector<Outcome> plain;
   for (const Setting& each : settings) {
     EngineOptions o = options("pico-target");

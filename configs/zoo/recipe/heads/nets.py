@@ -324,17 +324,27 @@ class Redrafter(Head):
         val, vec = torch.linalg.eigh(x.t() @ x / len(x))
         half = vec * val.clamp(min=1e-6).sqrt()
         u, s, v = torch.linalg.svd(self.t.head @ half, full_matrices=False)
-        back = v[:self.exit] @ (vec / val.clamp(min=1e-6).sqrt()).t()
+        back = v[:self.exit] @ (vec / val.clamp(min=1e-6).sqrt()).t()      # [exit, d]
         p = self.p
-        p["input_proj.weight"] = torch.cat([back, 0.05 * torch.randn(self.exit, d)], 1)
-        p["input_proj.bias"] = torch.zeros(self.exit)
+        p["rnn_w.weight"] = torch.randn(d, d) / d ** 0.5 / self.t.embed.std()
+        p["rnn_u.weight"] = 0.7 * torch.linalg.qr(torch.randn(d, d))[0]
+        p["rnn_u.bias"] = torch.zeros(d)
         for l in range(self.layers):
             p[f"lm_head.{l}.linear.weight"] = torch.zeros(self.exit, self.exit)
             p[f"lm_head.{l}.linear.bias"] = torch.zeros(self.exit)
-        p[f"lm_head.{self.layers}.weight"] = u[:, :self.exit] * s[:self.exit]
-        p["rnn_u.weight"] = 0.02 * torch.randn(d, d)
-        p["rnn_u.bias"] = torch.zeros(d)
-        p["rnn_w.weight"] = torch.randn(d, d) / d ** 0.5 / self.t.embed.std()
+        p[self.out_name()] = u[:, :self.exit] * s[:self.exit]
+        # input_proj starts as the best linear guess of the coming states, the rest being random
+        f = torch.from_numpy(rows.norm[::10, :256].astype("float32"))
+        y = torch.from_numpy(rows.tokens[::10, :256].astype("int64"))
+        s, xx, xy, N = None, 0, 0, f.shape[1] - self.steps
+        p["input_proj.weight"] = torch.zeros(self.exit, 2 * d)
+        for k in range(1, self.steps + 1):
+            s, _ = self.step(0, s, y[:, k:k + N])
+            x = torch.cat([f[:, :N], s, torch.ones(*s.shape[:2], 1)], -1).flatten(0, 1)
+            xx = xx + x.t() @ x
+            xy = xy + x.t() @ (f[:, k:k + N].flatten(0, 1) @ back.t())
+        w = torch.linalg.solve(xx + 0.01 * xx.diagonal().mean() * torch.eye(2 * d + 1), xy).t()
+        p["input_proj.weight"], p["input_proj.bias"] = w[:, :-1].contiguous(), w[:, -1].clone()
 
     def inner(self):
         return [k for k, v in self.p.items() if v.dim() == 2 and k != self.out_name()]

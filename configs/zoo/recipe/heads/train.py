@@ -5,7 +5,7 @@ usage: train.py HEAD STATES_DIR TARGET_DIR OUT.pt --minutes 22 [--export DIR]
        HEAD: eagle3, eagle2, medusa, redrafter
 
 The schedule runs on processor time: warm-up, then a cosine to 5 %, and the run ends after
---minutes of it. The checkpoint OUT.pt is written every two minutes; the same call goes on from it.
+--minutes of it. The checkpoint OUT.pt is written every minute; the same call goes on from it.
 --from OLD.pt starts a new schedule from another run's weights. With --export the head is
 also written as a published folder each time.
 """
@@ -75,7 +75,7 @@ def main():
             print(f"step {opt.step} tokens {tokens / 1e6:.3f}M loss {by_step} norm {gnorm:.2f} "
                   f"lr {scale:.3f} {speed:.0f} tok/s ETA {a.minutes - used / 60:.1f} min",
                   flush=True)
-        if used - saved > 120: save(); saved = used
+        if used - saved > 60: save(); saved = used
     save(True)
     print(f"done: step {opt.step} tokens {tokens} minutes {used / 60:.1f}", flush=True)
 
