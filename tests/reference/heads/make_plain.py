@@ -11,11 +11,14 @@ configs/zoo/pico-eagle3 and pico-target; QUESTIONS.jsonl: HumanEval prompts, {"t
 ...\\n<prompt>"]} a line; SETTINGS: the plugin's configuration without weights, as JSON.
 
 "prompt" and "root" come first, each step follows them and all that was committed: "token" and
-"parent" of the draft; the nodes "accepted"; the tokens "committed", the last of which is the next
-root; "margin", and "target_margin", the smallest gap between the target's two best logits. "parent"
-is beside "contexts" where all drafts have the same. Medusa's margin is the smallest gap of logits
-that decided, so is that of a fixed tree; the others' is one of cumulative log-probabilities. The
-order in which a tree that grows is proposed, depth first, likeliest first, is not part of it.
+"parent" of the draft; the tokens "committed", the last of which is the next root; "margin".
+"parent" is beside "contexts" where all drafts have the same. Medusa's margin is the smallest gap of
+logits that decided, so is that of a fixed tree; the others' is one of cumulative log-probabilities.
+The order in which a tree that grows is proposed, depth first, likeliest first, is not part of it.
+zoo_HEAD.json are the heads of configs/zoo, with the "settings" in them.
+
+"taps" are the states that the drafter reads, numbered as in plugin_api/drafter.h. "states" has a
+few numbers of them: of some contexts, [value at positions[i] and columns[i]] for each of the taps.
 
 A drafter has `taps`, the states of the target that it asks for (0: the embedding, l: after layer l,
 LAST: after the final norm), and propose(tokens, rows) -> (token, parent, margin). tokens: all that
@@ -37,6 +40,8 @@ MEDUSA_TREE = ("0 00 1 01 2 000 10 02 3 03 4 04 20 05 001 5 06 6 07 010 11 7 08 
 EAGLE_TREE = ("0 1 2 3 00 01 02 10 11 20 21 30 000 001 002 010 011 020 021 100 0000 0001 0002 "
               "00000 00001")
 N_CANDIDATES = 50  # of a row in ReDrafter
+STATES_OF = (5, 17)  # contexts
+N_STATES = 64  # of a tap
 LAST = -1  # in taps: after the final norm
 
 
@@ -485,21 +490,24 @@ def record(drafter, target, prompt):
     for _ in range(STEPS):
         rows = [target.states[tap][:len(tokens) - 1] for tap in drafter.taps]
         token, parent, margin = drafter.propose(tokens, rows)
-        accepted, committed, gaps = [], [], []
-        while True:
-            said, gap = target.extend([(tokens + committed)[-1]])
+        at, committed = [-1], []  # the root, then the nodes that are accepted
+        while at:
+            said, _ = target.extend([(tokens + committed)[-1]])
             committed.append(said)
-            gaps.append(gap)
-            last = accepted[-1] if accepted else -1
-            below = [i for i, p in enumerate(parent) if p == last and token[i] == said]
-            if not below:
-                break
-            accepted.append(below[0])
+            at = [i for i, p in enumerate(parent) if p == at[0] and token[i] == said]
         steps.append({"token": token, "parent": parent, "margin": float(f"{margin:.3g}"),
-                      "accepted": accepted, "committed": committed,
-                      "target_margin": float(f"{min(gaps):.3g}")})
+                      "committed": committed})
         tokens = tokens + committed
     return {"prompt": prompt, "root": root, "steps": steps}
+
+
+def some_states(target, taps):
+    """Numbers of the target's present text, from its first position to its last one."""
+    n, width = target.states[0].shape
+    positions = np.linspace(0, n - 1, N_STATES).astype(int)
+    columns = 37 * np.arange(N_STATES) % width
+    values = [[float(f"{x:.9g}") for x in target.states[tap][positions, columns]] for tap in taps]
+    return {"positions": positions.tolist(), "columns": columns.tolist(), "values": values}
 
 
 def prompts(folder, questions):
@@ -518,13 +526,17 @@ def main():
     settings = json.loads(sys.argv[6]) if len(sys.argv) > 6 else {}
     target = Target(target_folder)
     drafter = drafter_of(plugin, folder, settings, target)
-    contexts = []
-    for prompt in prompts(target_folder, questions):
+    contexts, states = [], []
+    for number, prompt in enumerate(prompts(target_folder, questions)):
         contexts.append(record(drafter, target, prompt))
+        if number in STATES_OF:
+            states.append({"context": number, **some_states(target, drafter.taps)})
         n = sum(len(step["committed"]) for step in contexts[-1]["steps"])
         least = min(step["margin"] for step in contexts[-1]["steps"])
         print(f"{len(contexts)}: {n / STEPS:.2f} tokens a step, margins from {least}", flush=True)
-    document = {"plugin": "specd.drafter." + plugin, "settings": settings}
+    taps = [target.n_layers + 1 if tap == LAST else tap for tap in drafter.taps]
+    document = {"plugin": "specd.drafter." + plugin, "settings": settings, "taps": taps,
+                "states": states}
     steps = [step for context in contexts for step in context["steps"]]
     if all(step["parent"] == steps[0]["parent"] for step in steps):
         document["parent"] = steps[0]["parent"]
