@@ -117,14 +117,13 @@ class Eagle(Head):
         g = self.finish(residual, F.scaled_dot_product_attention(q, k, v, is_causal=True))
         return k, v, g
 
-    def tree(self, kept, rows, top, depth, total, noise=None):
+    def tree(self, kept, rows, top, depth, total):
         """Dynamic trees behind row rows[b] of each text (top 1 gives a chain of depth + 1).
         -> candidates in list order: tokens, parents (-1: the root), kept or not, each [B,C]"""
         K, V, g_all = kept
         B, N = len(rows), K.shape[2]
-        score = lambda g, level: self.scores(g, None if noise is None else noise(level))
         g = g_all[torch.arange(B), rows][:, None]
-        val, tok = score(g, 0).topk(top, -1)
+        val, tok = self.scores(g).topk(top, -1)
         val, tok = val[:, 0], tok[:, 0]                          # [B,top]
         toks, vals, parents = [tok], [val], [torch.full_like(tok, -1)]
         node = torch.arange(top).expand(B, top)                  # candidate index of each beam
@@ -143,7 +142,7 @@ class Eagle(Head):
                            .masked_fill(~seen[:, None], float("-inf"))], -1)
             s = (s * D ** -0.5).softmax(-1)
             g = self.finish(residual, s[..., :N] @ V + s[..., N:] @ torch.cat(vs, 2))
-            lv, lt = score(g, level + 1).topk(top, -1)           # [B,top,top]
+            lv, lt = self.scores(g).topk(top, -1)                # [B,top,top]
             lv = (val[..., None] + lv).flatten(1); lt = lt.flatten(1)
             base = top + level * top * top
             toks.append(lt); vals.append(lv)
@@ -157,7 +156,7 @@ class Eagle(Head):
         keep = torch.zeros_like(toks, dtype=torch.bool).scatter_(1, order, True)
         return self.ids(toks), parents, keep
 
-    def scores(self, g, noise):
+    def scores(self, g):
         """log-probabilities over the draft's vocabulary"""
         return (self.output(g) @ self.output_matrix().t()).log_softmax(-1)
 
