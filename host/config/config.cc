@@ -125,8 +125,9 @@ Json route_to_json(const RouteOptions& route) {
 Result<Config> load_config(const std::string& path, const Overrides& overrides) {
   SPECD_TRY(const std::string text, read_text_file(path, kYamlBytesMax));
   SPECD_TRY(Config config, parse_config(text, path, overrides));
+  std::string& base = config.engine.config_directory;
   std::error_code unused;
-  config.engine.config_directory = std::filesystem::absolute(path, unused).parent_path().string();
+  if (base.empty()) base = std::filesystem::absolute(path, unused).parent_path().string();
   return config;
 }
 

@@ -35,7 +35,7 @@ struct Config {
 };
 
 // Reads and checks `path`, and `overrides` over it. Relative paths start at the file's folder, also
-// those of weights in configurations of plugins, which are not resolved here (config_directory). The
+// those of weights in configurations of plugins, which start at plugins.base_directory. The
 // model folder and the plugin directories must exist; check_options() looks inside.
 Result<Config> load_config(const std::string& path, const Overrides& overrides = {});
 

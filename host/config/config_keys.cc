@@ -371,6 +371,9 @@ Key keys_of(Config& config) {
                     "private copies of plugin libraries")
                   .absent("`$CACHE_DIRECTORY`, `$XDG_CACHE_HOME/specd`, `$HOME/.cache/specd` or "
                           "`/var/cache/specd`"),
+              value("base_directory", Type::kPath, engine.config_directory,
+                    "where relative paths in the configurations of plugins start")
+                  .absent("the folder of this file"),
               integer("control_seconds", engine.plugin_control_seconds, 1,
                       EngineLimits::kPluginControlSeconds,
                       "how long a plugin may take to load, and to make or end a route's instance; "

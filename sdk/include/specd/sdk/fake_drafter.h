@@ -111,17 +111,16 @@ class FakeDrafter {
                                uint32_t attach_mode = SPECD_ATTACH_FRESH,
                                specd_sampling sampling = greedy_sampling()) {
     const auto first = static_cast<int>(sequences_.size());
-    // A sequence's slot is its handle.
-    host_.check(sequences_.size() + texts.size() <= grant_.max_batch,
-                "the test begins more sequences than Options::max_batch");
     std::vector<int> handles;
     std::vector<FakeBatch::Item> items;
     std::vector<uint64_t> offsets = {0};
     std::vector<int32_t> tokens;
     for (const std::vector<int32_t>& text : texts) {
       handles.push_back(first + static_cast<int>(handles.size()));
+      const uint32_t slot = free_slot();
       sequences_.push_back(std::make_unique<Sequence>(
           Sequence{seq_id(handles.back()), nullptr, text, sampling, SPECD_OK, true}));
+      sequences_.back()->slot = slot;
       const bool comes_as_rows = reads_hidden() && attach_mode == SPECD_ATTACH_FRESH;
       sequences_.back()->n_rows = comes_as_rows || text.empty() ? 0 : text.size() - 1;
       items.push_back(item(handles.back()));
@@ -344,6 +343,7 @@ class FakeDrafter {
     bool begun;
     std::size_t n_rows = 0;           // sent, or known from begin()
     std::vector<int32_t> flags = {};  // of the last proposal, until the next commit
+    uint32_t slot = 0;
   };
   bool reads_hidden() const { return (grant_.needs & SPECD_NEED_HIDDEN) != 0; }
   // Sends the next rows of each sequence, one for each token that follows them. `ends_step`: these
@@ -478,7 +478,17 @@ class FakeDrafter {
 
   FakeBatch::Item item(int handle) const {
     const Sequence& s = *sequences_[static_cast<std::size_t>(handle)];
-    return {s.id, static_cast<uint32_t>(handle), s.state, &s.sampling};
+    return {s.id, s.slot, s.state, &s.sampling};
+  }
+  // The lowest slot that no sequence has.
+  uint32_t free_slot() const {
+    uint32_t slot = 0;
+    const auto is_taken = [&](const std::unique_ptr<Sequence>& each) {
+      return each->begun && each->slot == slot;
+    };
+    while (std::any_of(sequences_.begin(), sequences_.end(), is_taken)) ++slot;
+    host_.check(slot < grant_.max_batch, "the test begins more sequences than Options::max_batch");
+    return slot;
   }
   int32_t preset_parent(std::size_t node) const {
     if (caps_.tree_mode == SPECD_TREE_STATIC && node < static_parent_.size()) {
