@@ -99,7 +99,8 @@ accepted/step  drafted tokens that were accepted, per step; each step writes one
 identical      the token ids equal those of plain decoding, at every seed and every draft
 Read the rows at temperature 0.8 first. The small model soon repeats itself when it decodes greedily,
 and repetition is what prompt lookup guesses best: the greedy rows flatter it. `eagle3` is a head of one
-layer, trained for this model (configs/zoo/HEADS_CARD.md). `replay` proposes a recording of the very same text: the most that any drafter could gain here.
+layer, trained for this model (configs/zoo/HEADS_CARD.md). `replay` proposes a recording of the very same
+text: the most that any drafter could gain here.
 TEXT
 if [ $result -ne 0 ]; then
   echo "quickstart: the comparison failed (exit code $result)" >&2
