@@ -4,6 +4,7 @@
 #include <specd/sdk/feature_tree.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,13 +15,8 @@ namespace specd::eagle {
 class Network {
  public:
   static uint64_t bytes(const Layout& layout, int64_t rows, int64_t attending) {
-    uint64_t bytes =
-        4 * static_cast<uint64_t>(rows * (5 * layout.hidden) + attending * layout.hidden);
-    for (std::size_t l = 0; l < layout.shapes.size(); ++l) {
-      const bool is_last = l + 1 == layout.shapes.size();
-      bytes += sdk::DecoderLayer::bytes(layout.shapes[l], rows, is_last ? attending : rows);
-    }
-    return bytes + 4 * static_cast<uint64_t>(rows * layout.shapes[0].head_dim);
+    return 4 * static_cast<uint64_t>(rows * (5 * layout.hidden + layout.shapes[0].head_dim)) +
+           sdk::DecoderStack::bytes(layout.shapes, rows, attending);
   }
 
   // [control & active] rows_max: of a call of Kv::rows(); attending_max: of those that attend.
@@ -39,20 +35,14 @@ class Network {
             layout.hidden, 2 * layout.hidden) {
     const sdk::Place place(instance, grant);
     const int64_t hidden = layout.hidden;
-    for (std::size_t l = 0; l < layout.shapes.size(); ++l) {
-      const bool is_last = l + 1 == layout.shapes.size();
-      layers_.emplace_back(place, weights, Layout::layer(l), layout.shapes[l],
-                           static_cast<uint32_t>(l), rows_max, is_last ? attending_max : rows_max);
-      if (l == 0) continue;
-      input_norms_.push_back(
-          weights.copy<float>(Layout::layer(l) + "input_layernorm.weight", {hidden}));
-    }
+    std::vector<std::string> at;
+    for (std::size_t l = 0; l < layout.shapes.size(); ++l) at.push_back(Layout::layer(l));
+    layers_.emplace(place, weights, at, layout.shapes, rows_max, attending_max);
     using sdk::Owned;
     for (Owned* each : {&embedded_, &normed_, &residual_}) {
       *each = Owned::make<float>(place, rows_max, hidden);
     }
     input_ = Owned::make<float>(place, rows_max, 2 * hidden);
-    attending_ = Owned::make<float>(place, attending_max, hidden);
   }
 
   int64_t width() const { return layout_.hidden; }
@@ -73,20 +63,8 @@ class Network {
     ops.copy(batch, embedded, nullptr, sdk::columns_of(input, 0, hidden));
     ops.copy(batch, feature, nullptr, sdk::columns_of(input, hidden, hidden));
     fc_(ops, batch, input, residual);
-    specd_tensor stream = residual;
-    for (std::size_t l = 0; l < layers_.size(); ++l) {
-      if (l > 0) {
-        ops.rmsnorm(batch, residual, input_norms_[l - 1], layout_.shapes[l].norm_eps, normed);
-      }
-      layers_[l].begin(ops, batch, kv_, l == 0 ? residual : normed);
-      const bool is_picked = l + 1 == layers_.size() && queries != nullptr;
-      if (is_picked) {
-        stream = attending_.rows(queries->shape[0]);
-        ops.copy(batch, residual, queries, stream);
-      }
-      layers_[l].finish(ops, batch, kv_, n, is_picked ? queries : nullptr, stream);
-    }
-    ops.copy(batch, stream, nullptr, out);
+    ops.copy(batch, layers_->run(ops, batch, kv_, residual, queries, normed, residual), nullptr,
+             out);
   }
 
   void logits(const sdk::Ops& ops, const specd_batch& batch, const specd_tensor& feature,
@@ -100,9 +78,8 @@ class Network {
   const sdk::Kv kv_;
   const sdk::Linear fc_;
   const std::vector<int32_t> ids_;  // the head knows every token
-  std::vector<specd_tensor> input_norms_;
-  std::vector<sdk::DecoderLayer> layers_;
-  sdk::Owned embedded_, normed_, residual_, input_, attending_;
+  std::optional<sdk::DecoderStack> layers_;
+  sdk::Owned embedded_, normed_, residual_, input_;
 };
 
 }  // namespace specd::eagle

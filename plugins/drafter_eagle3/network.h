@@ -15,19 +15,15 @@ namespace specd::eagle3 {
 
 class Network {
  public:
-  // Floats for each row of a call; `attends`: for each that attends.
+  // Floats for each row of a call.
   static int64_t floats_per_row(const Layout& layout) {
     const auto n_taps = static_cast<int64_t>(layout.taps.size());
     return 2 * n_taps * layout.target_hidden + input_width(layout) + 3 * layout.hidden;
   }
   static uint64_t bytes(const Layout& layout, int64_t rows, int64_t attending) {
-    uint64_t bytes =
-        4 * static_cast<uint64_t>(rows * floats_per_row(layout) + attending * layout.hidden + rows);
-    for (std::size_t l = 0; l < layout.layers.size(); ++l) {
-      const bool is_last = l + 1 == layout.layers.size();
-      bytes += sdk::DecoderLayer::bytes(layout.shapes[l], rows, is_last ? attending : rows);
-    }
-    return bytes + 4 * static_cast<uint64_t>(rows * layout.shapes[0].head_dim);
+    const int64_t per_row = floats_per_row(layout) + 1 + layout.shapes[0].head_dim;
+    return 4 * static_cast<uint64_t>(rows * per_row) +
+           sdk::DecoderStack::bytes(layout.shapes, rows, attending);
   }
 
   // [control & active] rows_max: of a call of Kv::rows(); attending_max: of those that attend.
@@ -63,19 +59,14 @@ class Network {
     norm_ = vector("norm.weight", hidden);
     head_ = weights.matrix({"lm_head.weight"}, layout.columns(), hidden);
     const sdk::Place place(instance, grant);
-    for (std::size_t l = 0; l < layout.layers.size(); ++l) {
-      const bool is_last = l + 1 == layout.layers.size();
-      layers_.emplace_back(place, weights, layout.layers[l], layout.shapes[l],
-                           static_cast<uint32_t>(l), rows_max, is_last ? attending_max : rows_max);
-      input_norms_.push_back(vector(layout.layers[l] + "input_layernorm.weight", hidden));
-    }
+    embedded_norm_ = vector(layout.layers[0] + "input_layernorm.weight", hidden);
+    layers_.emplace(place, weights, layout.layers, layout.shapes, rows_max, attending_max);
     using sdk::Owned;
     fused_ = Owned::make<float>(place, rows_max, fused);
     normed_fused_ = Owned::make<float>(place, rows_max, fused);
     for (Owned* each : {&embedded_, &normed_}) *each = Owned::make<float>(place, rows_max, hidden);
     input_ = Owned::make<float>(place, rows_max, input_width(layout));
     residual_ = Owned::make<float>(place, rows_max, hidden);
-    attending_ = Owned::make<float>(place, attending_max, hidden);
   }
 
   int64_t width() const { return layout_.hidden; }
@@ -118,25 +109,12 @@ class Network {
     const specd_tensor embedded = embedded_.rows(n), normed = normed_.rows(n),
                        input = sdk::shaped(*input_, n, 2 * hidden), residual = residual_.rows(n);
     ops.embed(batch, embedding_, token, embedded);
-    ops.rmsnorm(batch, embedded, input_norms_[0], layout_.eps, normed);
+    ops.rmsnorm(batch, embedded, embedded_norm_, layout_.eps, normed);
     ops.copy(batch, normed, nullptr, sdk::columns_of(input, 0, hidden));
     ops.rmsnorm(batch, feature, hidden_norm_, layout_.eps, normed);
     ops.copy(batch, normed, nullptr, sdk::columns_of(input, hidden, hidden));
     ops.copy(batch, layout_.norm_before_residual ? normed : feature, nullptr, residual);
-    specd_tensor stream = residual, next_input = input;
-    for (std::size_t l = 0; l < layers_.size(); ++l) {
-      if (l > 0) {
-        ops.rmsnorm(batch, residual, input_norms_[l], layout_.eps, normed);
-        next_input = normed;
-      }
-      layers_[l].begin(ops, batch, kv_, next_input);
-      const bool is_picked = l + 1 == layers_.size() && queries != nullptr;
-      if (is_picked) {
-        stream = attending_.rows(queries->shape[0]);
-        ops.copy(batch, residual, queries, stream);
-      }
-      layers_[l].finish(ops, batch, kv_, n, is_picked ? queries : nullptr, stream);
-    }
+    const specd_tensor stream = layers_->run(ops, batch, kv_, input, queries, normed, residual);
     if (layout_.norm_output) {
       ops.rmsnorm(batch, stream, norm_, layout_.eps, out);
     } else {
@@ -165,11 +143,11 @@ class Network {
   const sdk::Kv kv_;
   const specd_tensor embedding_;
   std::optional<sdk::Linear> fc_;
-  specd_tensor input_norm_{}, hidden_norm_{}, norm_{};
-  std::vector<specd_tensor> fc_norm_, input_norms_;
+  specd_tensor input_norm_{}, embedded_norm_{}, hidden_norm_{}, norm_{};
+  std::vector<specd_tensor> fc_norm_;
   specd_matrix* head_ = nullptr;
-  std::vector<sdk::DecoderLayer> layers_;
-  sdk::Owned fused_, normed_fused_, embedded_, normed_, input_, residual_, attending_;
+  std::optional<sdk::DecoderStack> layers_;
+  sdk::Owned fused_, normed_fused_, embedded_, normed_, input_, residual_;
 };
 
 }  // namespace specd::eagle3

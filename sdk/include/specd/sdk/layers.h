@@ -261,6 +261,65 @@ class DecoderLayer {
   Owned qkv_, some_qkv_, heads_, delta_, normed_, gate_up_, act_;
 };
 
+// Layers one after the other on one residual stream. Only queries go through the rest of the last
+// layer: the other rows have left all that later rows read of them, K and V.
+class DecoderStack {
+ public:
+  using Shapes = std::vector<DecoderLayer::Shape>;
+
+  // Bytes of the buffers.
+  static uint64_t bytes(const Shapes& shapes, int64_t rows_max, int64_t queries_max) {
+    uint64_t bytes = 4 * static_cast<uint64_t>(queries_max * shapes[0].hidden);
+    for (std::size_t l = 0; l < shapes.size(); ++l) {
+      const bool is_last = l + 1 == shapes.size();
+      bytes += DecoderLayer::bytes(shapes[l], rows_max, is_last ? queries_max : rows_max);
+    }
+    return bytes;
+  }
+
+  // Layer l is number l in the KV; its tensors begin with at[l]: "layers.0.".
+  DecoderStack(const Place& place, const Weights& weights, const std::vector<std::string>& at,
+               const Shapes& shapes, int64_t rows_max, int64_t queries_max)
+      : norm_eps_(shapes[0].norm_eps),
+        stream_(Owned::make<float>(place, queries_max, shapes[0].hidden)) {
+    for (std::size_t l = 0; l < shapes.size(); ++l) {
+      const bool is_last = l + 1 == shapes.size();
+      layers_.emplace_back(place, weights, at[l], shapes[l], static_cast<uint32_t>(l), rows_max,
+                           is_last ? queries_max : rows_max);
+      if (l == 0) continue;
+      input_norms_.push_back(
+          weights.copy<float>(at[l] + "input_layernorm.weight", {shapes[l].hidden}));
+    }
+  }
+
+  // Returns the stream after the last layer: of all rows, or of the queries of Kv::rows(), [n] int32
+  // in the granted memory; valid until the next call. `input` is the first layer's, as it is; the
+  // later ones read the norm of the stream, in `normed` [rows, hidden]. `residual` is the stream at
+  // the start and is changed in place.
+  specd_tensor run(const Ops& ops, const specd_batch& batch, const Kv& kv,
+                   const specd_tensor& input, const specd_tensor* queries,
+                   const specd_tensor& normed, const specd_tensor& residual) {
+    specd_tensor stream = residual;
+    for (std::size_t l = 0; l < layers_.size(); ++l) {
+      if (l > 0) ops.rmsnorm(batch, residual, input_norms_[l - 1], norm_eps_, normed);
+      layers_[l].begin(ops, batch, kv, l == 0 ? input : normed);
+      const bool is_picked = l + 1 == layers_.size() && queries != nullptr;
+      if (is_picked) {
+        stream = stream_.rows(queries->shape[0]);
+        ops.copy(batch, residual, queries, stream);
+      }
+      layers_[l].finish(ops, batch, kv, residual.shape[0], is_picked ? queries : nullptr, stream);
+    }
+    return stream;
+  }
+
+ private:
+  double norm_eps_;
+  std::vector<DecoderLayer> layers_;
+  std::vector<specd_tensor> input_norms_;  // of the layers after the first
+  Owned stream_;                           // of the queries
+};
+
 }  // namespace specd::sdk
 
 #endif
