@@ -14,8 +14,6 @@
 namespace specd::redrafter {
 namespace {
 
-constexpr uint32_t kRowsMax = 65535;  // of one update(); only the last one of a sequence is used
-
 class ReDrafter final : public sdk::Drafter {
  public:
   static constexpr const char* kSchema = R"({
@@ -31,21 +29,12 @@ class ReDrafter final : public sdk::Drafter {
   })";
 
   static void describe(const sdk::Context& context, specd_drafter_caps& caps) {
-    static const char* const kServices[] = {SPECD_SERVICE_MEMORY, SPECD_SERVICE_OPS,
-                                            SPECD_SERVICE_WEIGHTS, SPECD_SERVICE_TARGET};
     const Parts parts(context);
     const specd_target_info& target = *context.target;
     caps.tree_mode = SPECD_TREE_VARIABLE;
     caps.max_nodes = parts.settings.beams * parts.settings.draft_tokens;
     caps.max_depth = parts.settings.draft_tokens;
-    caps.needs |= SPECD_NEED_HIDDEN;
-    caps.n_taps = 1;
-    caps.taps[0] = target.n_layers + 1;  // what the target's output head gets
-    caps.rows_max = kRowsMax;
-    caps.attach_modes = SPECD_ATTACH_FRESH | SPECD_ATTACH_COLD;  // the last state is enough
-    caps.device_types |= 1u << SPECD_DEV_CUDA;
-    caps.services = kServices;
-    caps.n_services = 4;
+    sdk::SlotStates::describe(context, caps);
     caps.bytes_fixed = parts.weights.bytes() + Network::bytes_fixed(target);
     caps.bytes_per_seq = Network::bytes_per_sequence(parts.layout, target, parts.settings);
   }

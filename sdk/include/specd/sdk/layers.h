@@ -1,4 +1,4 @@
-// Layers of trained heads, of ops/1 and kv/1. [control] check() and the constructors; [step] the
+// Layers of trained heads, of ops/1 and kv/1. [control] check(), describe() and the constructors; [step] the
 // rest. Buffers are made once; a call works on the first rows of them.
 #ifndef SPECD_SDK_LAYERS_H
 #define SPECD_SDK_LAYERS_H
@@ -22,6 +22,19 @@ class SlotStates {
       : state_(Owned::make<float>(place, n_max, width)),
         zero_(Owned::make<float>(place, 1, width)),
         row_zero_(Owned::make<int32_t>(place, n_max)) {}
+  // What describe() says of a head on the last state that the target's output head got.
+  static void describe(const Context& context, specd_drafter_caps& caps) {
+    static const char* const kServices[] = {SPECD_SERVICE_MEMORY, SPECD_SERVICE_OPS,
+                                            SPECD_SERVICE_WEIGHTS, SPECD_SERVICE_TARGET};
+    caps.needs |= SPECD_NEED_HIDDEN;
+    caps.n_taps = 1;
+    caps.taps[0] = context.target->n_layers + 1;
+    caps.rows_max = Ops::kRowsMax;  // of one update(); only the last one of a sequence is used
+    caps.attach_modes = SPECD_ATTACH_FRESH | SPECD_ATTACH_COLD;  // the last state is enough
+    caps.device_types |= 1u << SPECD_DEV_CUDA;
+    caps.services = kServices;
+    caps.n_services = 4;
+  }
   static uint64_t bytes_per_sequence(uint64_t width) { return 4 * (width + 1); }
   static uint64_t bytes_fixed(uint64_t width) { return 4 * width; }
 
