@@ -1,5 +1,5 @@
-// Layers of trained heads, of ops/1 and kv/1. [control] check(), describe() and the constructors; [step] the
-// rest. Buffers are made once; a call works on the first rows of them.
+// Layers of trained heads, of ops/1 and kv/1. [control] check(), describe() and the constructors;
+// [step] the rest. Buffers are made once; a call works on the first rows of them.
 #ifndef SPECD_SDK_LAYERS_H
 #define SPECD_SDK_LAYERS_H
 
@@ -305,10 +305,10 @@ class DecoderStack {
     }
   }
 
-  // Returns the stream after the last layer: of all rows, or of the queries of Kv::rows(), [n] int32
-  // in the granted memory; valid until the next call. `input` is the first layer's, as it is; the
-  // later ones read the norm of the stream, in `normed` [rows, hidden]. `residual` is the stream at
-  // the start and is changed in place.
+  // Returns the stream after the last layer: of all rows, or of the queries of Kv::rows(), [n]
+  // int32 in the granted memory; valid until the next call. `input` is the first layer's, as it is;
+  // the later ones read the norm of the stream, in `normed` [rows, hidden]. `residual` is the stream
+  // at the start and is changed in place.
   specd_tensor run(const Ops& ops, const specd_batch& batch, const Kv& kv,
                    const specd_tensor& input, const specd_tensor* queries,
                    const specd_tensor& normed, const specd_tensor& residual) {
