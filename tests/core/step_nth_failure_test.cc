@@ -69,8 +69,8 @@ class StepNthFailure : public EngineTest {
   static constexpr size_t kRequests = 2;
 
   // The requests of one run, the n-th allocation after whose submission fails on the step thread;
-  // n = 0: none.
-  std::vector<Heard> run_with(long n) {
+  // n = 0: none. The first request drafts by `route_name`.
+  std::vector<Heard> run_with(long n, const std::string& route_name = "drafting") {
     g_failed = false;
     const uint64_t counted_before = engine_->status().tokens;
     uint64_t n_heard = 0;
@@ -87,7 +87,7 @@ class StepNthFailure : public EngineTest {
     EXPECT_TRUE(gate.ok());
     for (size_t i = 0; i < kRequests; ++i) {
       const auto id = engine_->submit(
-          request(prompts()[i], i == 0 ? "taps" : "off", 6), [&, i](const Event& event) {
+          request(prompts()[i], i == 0 ? route_name : "off", 6), [&, i](const Event& event) {
             const long left = std::exchange(t_left, 0);
             heard[i].tokens.insert(heard[i].tokens.end(), event.tokens.begin(), event.tokens.end());
             if (event.done) {
@@ -105,41 +105,67 @@ class StepNthFailure : public EngineTest {
     EXPECT_EQ(engine_->status().tokens - counted_before, n_heard) << n;
     return heard;
   }
+
+  // Runs on `model` with this drafter until no allocation is left to fail. Returns how often
+  // drafts were lost.
+  uint64_t expect_costs_drafts_or_ends_requests(const std::string& model, PluginUse drafter,
+                                                int32_t draft_nodes_max) {
+    EngineOptions o = options(model);
+    o.threads = 1;
+    o.plugin_directories.push_back(SPECD_TEST_BAD_PLUGINS);
+    o.routes = {route("drafting", std::move(drafter), draft_nodes_max)};
+    start(o);
+    const RouteReport begun = report("drafting");
+    EXPECT_EQ(begun.state, RouteState::kLive) << begun.refused.to_string();
+    if (HasFailure()) return 0;
+    set_log_level(LogLevel::kOff);
+    // By `off`, so that the route's first call also meets shortages.
+    const std::vector<Heard> untouched = run_with(0, "off");
+    int n_whole = 0, n_ended = 0;
+    long n = 1;
+    for (;; ++n) {
+      const std::vector<Heard> heard = run_with(n);
+      audit();
+      for (size_t i = 0; i < heard.size(); ++i) {
+        if (heard[i].finish == FinishReason::kError) {
+          EXPECT_EQ(heard[i].code, Code::kExhausted) << n;
+          ++n_ended;
+        } else {
+          EXPECT_EQ(heard[i].finish, FinishReason::kLength) << n;
+          EXPECT_EQ(heard[i].tokens, untouched[i].tokens) << n;
+          ++n_whole;
+        }
+      }
+      EXPECT_EQ(report("drafting").in_use, 0) << n;
+      EXPECT_FALSE(report("drafting").suspended) << "the drafter has not failed, " << n;
+      if (!g_failed || HasFailure()) break;
+    }
+    set_log_level(LogLevel::kInfo);
+    EXPECT_GT(n, 100);
+    EXPECT_GT(n_whole, 10) << "shortages around the calls of a plugin cost drafts only";
+    EXPECT_GT(n_ended, 10);
+    const RouteCounts counts = report("drafting").counts;
+    EXPECT_GT(counts.drafted, 0u);
+    return counts.lost + counts.cut;
+  }
 };
 
 TEST_F(StepNthFailure, costs_drafts_or_ends_requests_and_the_engine_goes_on) {
-  EngineOptions o = options();
-  o.threads = 1;
-  o.plugin_directories.push_back(SPECD_TEST_BAD_PLUGINS);
-  o.routes = {route("taps", plugin("specd.test.drafter_taps", {{"file", folder_ + "/taps"}}), 2)};
-  start(o);
-  ASSERT_EQ(report("taps").state, RouteState::kLive) << report("taps").refused.to_string();
-  set_log_level(LogLevel::kOff);
-  const std::vector<Heard> untouched = run_with(0);
-  int n_whole = 0, n_ended = 0;
-  long n = 1;
-  for (;; ++n) {
-    const std::vector<Heard> heard = run_with(n);
-    audit();
-    for (size_t i = 0; i < heard.size(); ++i) {
-      if (heard[i].finish == FinishReason::kError) {
-        EXPECT_EQ(heard[i].code, Code::kExhausted) << n;
-        ++n_ended;
-      } else {
-        EXPECT_EQ(heard[i].finish, FinishReason::kLength) << n;
-        EXPECT_EQ(heard[i].tokens, untouched[i].tokens) << n;
-        ++n_whole;
-      }
-    }
-    EXPECT_EQ(report("taps").in_use, 0) << n;
-    EXPECT_FALSE(report("taps").suspended) << "the drafter has not failed, " << n;
-    if (!g_failed || HasFailure()) break;
+  PluginUse taps = plugin("specd.test.drafter_taps", {{"file", folder_ + "/taps"}});
+  EXPECT_GT(expect_costs_drafts_or_ends_requests("pico-draft", std::move(taps), 2), 0u);
+}
+
+TEST_F(StepNthFailure, of_a_trained_head_costs_the_same) {
+  for (const std::string head : {"eagle3", "eagle2", "medusa", "redrafter"}) {
+    SCOPED_TRACE(head);
+    Json config = {{"weights", std::string(SPECD_TEST_ZOO) + "/pico-" + head}};
+    if (head == "eagle3") config["mode"] = "chain";
+    EXPECT_GT(
+        expect_costs_drafts_or_ends_requests(
+            "pico-target",
+            plugin("specd.drafter." + (head == "eagle2" ? "eagle" : head), std::move(config)), 20),
+        0u);
   }
-  set_log_level(LogLevel::kInfo);
-  EXPECT_GT(n, 200);
-  EXPECT_GT(n_whole, 10) << "shortages around the calls of a plugin cost drafts only";
-  EXPECT_GT(n_ended, 10);
-  EXPECT_GT(report("taps").counts.lost, 0u);
 }
 
 TEST_F(StepNthFailure, of_retirement_calls_and_destroys_every_pair_once_all_the_same) {

@@ -503,5 +503,43 @@ TEST(HeadFiles, of_redrafter_that_do_not_fit_are_refused) {
        {value("settings.draft_tokens", 17), {"draft_tokens", "found 17"}}});
 }
 
+// Creates and activates the head of a case on a host that `limit` has been told of. Returns the memory
+// that it took, or 0 if it was refused for want of memory.
+uint64_t memory_of(const Json& given, const std::function<void(FakeHost&)>& limit) {
+  FakeHost host;
+  set_up(host, given);
+  limit(host);
+  uint64_t taken = 0;
+  {
+    const FakeDrafter drafter(host, factory_of(given["plugin"]), settings_of(given));
+    taken = drafter.status() == SPECD_OK ? host.memory_used() : 0;
+    if (taken == 0) {
+      EXPECT_EQ(drafter.status(), SPECD_E_EXHAUSTED);
+      EXPECT_FALSE(host.reports().empty());
+    } else {
+      EXPECT_LE(taken, drafter.caps().bytes_fixed +
+                           drafter.grant().max_batch * drafter.caps().bytes_per_seq);
+    }
+  }
+  EXPECT_EQ(host.memory_used(), 0u);
+  for (const std::string& violation : host.violations()) ADD_FAILURE() << violation;
+  return taken;
+}
+
+TEST(HeadFiles, for_which_memory_is_short_are_refused_and_nothing_is_leaked) {
+  for (const std::string name : {"eagle2", "eagle3", "medusa", "redrafter"}) {
+    SCOPED_TRACE(name);
+    const Json given = golden(name)["cases"][0];
+    uint64_t nth = 1, taken = 0;
+    for (; nth < 1000 && taken == 0; ++nth) {
+      taken = memory_of(given, [nth](FakeHost& host) { host.fail_allocation(nth); });
+      if (HasFailure()) return;
+    }
+    EXPECT_GT(nth, 5u);
+    EXPECT_EQ(memory_of(given, [&](FakeHost& host) { host.set_memory_quota(taken - 1); }), 0u);
+    EXPECT_EQ(memory_of(given, [&](FakeHost& host) { host.set_memory_quota(taken); }), taken);
+  }
+}
+
 }  // namespace
 }  // namespace specd

@@ -33,7 +33,7 @@ class FakeDrafter {
   struct Options {
     uint32_t max_nodes = 0;  // 0 = as in the caps
     uint32_t max_batch = 64;
-    uint32_t max_rows = 4096;
+    uint32_t max_rows = 4096;  // of a step; update() is granted no more, and at most what it needs
   };
 
   FakeDrafter(FakeHost& host, const specd_factory& factory, const FakeConfig& config)
@@ -73,7 +73,9 @@ class FakeDrafter {
     grant_.max_nodes = options.max_nodes == 0 ? caps_.max_nodes : options.max_nodes;
     grant_.max_depth = caps_.max_depth;
     grant_.max_batch = options.max_batch;
-    grant_.max_rows = options.max_rows;
+    const uint64_t decoded = uint64_t{grant_.max_batch} * (uint64_t{grant_.max_depth} + 1);
+    grant_.max_rows = static_cast<uint32_t>(
+        std::min<uint64_t>(std::max<uint64_t>(caps_.rows_max, decoded), options.max_rows));
     grant_.needs = caps_.needs;
     grant_.memory_bytes_max = UINT64_MAX;
     host.set_active(true);
