@@ -47,14 +47,14 @@ std::string find_pickled(const std::string& folder) {
   return first.empty() ? first : folder + "/" + first;
 }
 
-// `convert` is the file or the folder to give to the script. Its path is the same in this repository
-// and below share/specd of an installed SDK.
-Status pickled_status(const std::string& file, const std::string& convert) {
+// `convert` is the file or the folder to give to the script, `then` what to do with what it writes.
+// The script's path is the same in this repository and below share/specd of an installed SDK.
+Status pickled_status(const std::string& file, const std::string& convert, const char* then) {
   return Status(Code::kUnsupported,
                 quote(file, 400) +
                     ": pickled weights are not loaded (loading them can run code); convert them "
                     "with the script of the SDK: python3 sdk/tools/pickle_to_safetensors.py " +
-                    quote(convert, 400));
+                    quote(convert, 400) + then);
 }
 
 }  // namespace
@@ -71,12 +71,12 @@ Result<Checkpoint> Checkpoint::open(const std::string& model_dir) {
   Result<SafetensorsFile> file = SafetensorsFile::open(model_dir + kSingle);
   if (file.status().code() == Code::kNotFound && !path_exists(model_dir + kSingle)) {
     if (const std::string pickled = find_pickled(model_dir); !pickled.empty()) {
-      return pickled_status(pickled, model_dir);
+      return pickled_status(pickled, model_dir, "");
     }
-    return Status(Code::kNotFound,
-                  quote(index, 400) + " is not there either: " + file.status().message() +
-                      "; only safetensors weights are supported: convert others with "
-                      "save_pretrained() of transformers");
+    if (!path_exists(model_dir)) return file.status();
+    return Status(Code::kNotFound, quote(model_dir, 400) + ": there is neither " + (kSingle + 1) +
+                                       " nor " + (kIndex + 1) +
+                                       " in it; expected the folder of a model or a head");
   }
   if (!file.ok()) return file.status();
   checkpoint.add_only(std::move(file).value());
@@ -86,7 +86,7 @@ Result<Checkpoint> Checkpoint::open(const std::string& model_dir) {
 Result<Checkpoint> Checkpoint::open_file(const std::string& path) {
   Result<SafetensorsFile> file = SafetensorsFile::open(path);
   if (file.status().code() == Code::kDataLoss && is_pickled(path)) {
-    return pickled_status(path, path);
+    return pickled_status(path, path, ", and name the .safetensors file that it writes");
   }
   if (!file.ok()) return file.status();
   Checkpoint checkpoint(path);
@@ -206,8 +206,10 @@ Status check_tensors(const Checkpoint& checkpoint, const ModelConfig& c) {
     SPECD_OK_OR_RETURN(matrix("lm_head.weight", c.vocab_size, c.hidden_size));
   }
   for (const auto& [name, entry] : checkpoint.tensors()) {
-    // Tables written by older versions, and a copy of the embedding.
-    if (used.contains(name) || name.ends_with(".rotary_emb.inv_freq") || name == "lm_head.weight") {
+    // Tables written by older versions, a copy of the embedding, and heads that were trained with the
+    // model and are published in its files (FasterDecoding/Medusa 1.0).
+    if (used.contains(name) || name.ends_with(".rotary_emb.inv_freq") || name == "lm_head.weight" ||
+        name.starts_with("medusa_head.")) {
       continue;
     }
     return Status(Code::kUnsupported,

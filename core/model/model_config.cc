@@ -52,8 +52,9 @@ constexpr std::string_view kKnownKeys[] = {
     "output_attentions", "output_hidden_states", "return_dict", "id2label", "label2id",
     "task_specific_params", "problem_type", "tokenizer_class", "auto_map", "is_decoder",
     "torchscript", "gradient_checkpointing", "max_sequence_length", "max_length", "finetuning_task",
-    "sep_token_id", "is_llama_config", "transformers.js_config", "unsloth_fixed",
-    "unsloth_version"};
+    "sep_token_id", "is_llama_config", "transformers.js_config", "unsloth_fixed", "unsloth_version",
+    // of heads in the same folder, see check_tensors()
+    "medusa_num_heads", "medusa_num_layers"};
 
 Status unsupported(const std::string& where, std::string_view key, const Json& found,
                    const std::string& supported) {

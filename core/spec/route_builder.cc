@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/base/log.h"
 #include "core/base/run_within.h"
 #include "core/device/host_memory.h"
 #include "core/plugin/instance/caps.h"
@@ -97,6 +98,11 @@ Status create_route(LiveRoute& route, PluginRegistry& registry, const RouteOptio
   uint32_t nodes = std::min(caps.max_nodes, static_cast<uint32_t>(wanted.draft_nodes_max));
   if (const uint32_t most = route.verifier->caps().max_nodes; most != 0)
     nodes = std::min(nodes, most);
+  if (nodes < caps.max_nodes) {
+    log(LogLevel::kInfo, "route " + wanted.name + ": the drafter may propose " +
+                             std::to_string(caps.max_nodes) + " nodes, draft_nodes_max allows " +
+                             std::to_string(nodes));
+  }
   route.draft_nodes_max = static_cast<int32_t>(nodes);
   route.disable_by_batch_size = wanted.disable_by_batch_size;
   route.call_ns_max = static_cast<uint64_t>(wanted.call_ms_max) * 1'000'000;

@@ -47,7 +47,9 @@ std::string rows_table(const std::vector<Row>& rows) {
                row.drafting > 0 ? percent(row.drafting) : "-",
                row.speedup > 0 ? fixed(row.speedup, 2) + "x" : "-",
                row.speedup > 0 ? interval_text(row.speedup_interval) : "-", or_dash(row.eta, 3),
-               row.identical ? "yes" : "no"});
+               row.requests == 0 ? "-"
+               : row.identical   ? "yes"
+                                 : "no"});
   return table.text();
 }
 

@@ -30,7 +30,6 @@ class Layout {
   // Checks every tensor against the target, and accounts for it.
   Layout(sdk::Weights& weights, const specd_target_info& target, const sdk::Config&)
       : taps{target.n_layers + 1} {
-    if (!weights.has_config()) weights.fail("there is no config.json beside the tensors");
     hidden = target.hidden_size;
     vocab = target.vocab_size;
     sdk::DecoderLayer::Shape shape{};
@@ -39,9 +38,10 @@ class Layout {
     weights.from_config([&](const sdk::Config& config) {
       says_bias = config.has("bias");
       has_bias = config.boolean("bias", true);
-      shape.n_heads = config.i64("num_attention_heads", 32, 1, 1 << 16);
-      shape.n_kv_heads = config.i64("num_key_value_heads", shape.n_heads, 1, 1 << 16);
-      shape.head_dim = config.i64("head_dim", hidden / shape.n_heads, 1, 1 << 16);
+      sdk::DecoderLayer::check_activation(config, "");
+      shape.n_heads = config.i64("num_attention_heads", 32, 1, sdk::Kv::kHeadsMax);
+      shape.n_kv_heads = config.i64("num_key_value_heads", shape.n_heads, 1, sdk::Kv::kKvHeadsMax);
+      shape.head_dim = config.i64("head_dim", hidden / shape.n_heads, 1, sdk::Kv::kHeadDimMax);
       shape.norm_eps = config.f64("rms_norm_eps", 1e-6, 0, 1);
       shape.qkv_bias = config.boolean("qkv_bias", config.boolean("attention_bias", false));
       positions_max = config.i64("max_position_embeddings", 2048, 1, int64_t{1} << 28);
@@ -62,7 +62,7 @@ class Layout {
       if (!shapes.empty()) weights.expect(at + "input_layernorm.weight", {hidden});
       shapes.push_back(shape);
     }
-    if (shapes.empty()) weights.fail("tensor 'layers.0.self_attn.q_proj.weight' is missing");
+    if (shapes.empty()) weights.fail_without("tensor 'layers.0.self_attn.q_proj.weight'");
     if (weights.has("embed_tokens.weight")) {
       // A copy of the target's, which is used instead.
       const specd_tensor table = weights.stored("embed_tokens.weight");

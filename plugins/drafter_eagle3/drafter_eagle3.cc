@@ -24,7 +24,7 @@ class Eagle3 final : public sdk::FeatureDrafter<Layout, Network> {
 
   // Says which states are read: files name them in two ways.
   explicit Eagle3(const sdk::Context& context) : FeatureDrafter(context) {
-    std::string text = "reads these states of the target:";
+    std::string text = name() + " reads these states of the target:";
     const uint32_t n_layers = target().n_layers;
     for (const uint32_t tap : layout().taps) {
       text += tap < n_layers    ? " the input of layer " + std::to_string(tap) + ","

@@ -37,7 +37,6 @@ class Layout {
   // Checks every tensor against the target, and accounts for it. `settings`: the plugin's
   // configuration.
   Layout(sdk::Weights& weights, const specd_target_info& target, const sdk::Config& settings) {
-    if (!weights.has_config()) weights.fail("there is no config.json beside the tensors");
     target_hidden = target.hidden_size;
     vocab = target.vocab_size;
     hidden = weights.rows_of("norm.weight");
@@ -49,6 +48,7 @@ class Layout {
       shape = read_shape(config);
       norm_before_residual = config.boolean("norm_before_residual", false);
       norm_output = config.boolean("norm_output", false);
+      says_norm_before_fc_ = config.boolean("norm_before_fc", false);
       for (const char* each :
            {"eagle_aux_hidden_state_layer_ids", "eagle_config.eagle_aux_hidden_state_layer_ids"}) {
         if (listed.empty()) listed = ids_at(config, each);
@@ -61,7 +61,9 @@ class Layout {
     if (has_embedding) weights.expect("embed_tokens.weight", {vocab, hidden});
     if (!has_embedding && hidden != target_hidden) {
       weights.fail("the head has hidden size " + std::to_string(hidden) + ", the target " +
-                   std::to_string(target_hidden) + ", and there is no 'embed_tokens.weight'");
+                   std::to_string(target_hidden) +
+                   "; expected a head that was trained for this target, or one with an "
+                   "'embed_tokens.weight' of its own");
     }
     weights.expect_no_others();
     read_taps(weights, listed, settings, target.n_layers);
@@ -78,22 +80,26 @@ class Layout {
                                : "";
     const auto key = [&](const char* name) { return at + name; };
     const bool is_qwen3 = config.string(key("model_type").c_str(), "llama") == "qwen3";
-    const auto number = [&](const char* name, int64_t otherwise) {
-      return config.i64(key(name).c_str(), otherwise, 1, int64_t{1} << 28);
+    const auto number = [&](const char* name, int64_t otherwise, int64_t most) {
+      return config.i64(key(name).c_str(), otherwise, 1, most);
     };
+    constexpr int64_t kPositionsMax = int64_t{1} << 28;
+    sdk::DecoderLayer::check_activation(config, at);
     sdk::DecoderLayer::Shape shape{};
     shape.hidden = hidden;
-    shape.n_heads = number("num_attention_heads", 32);
-    shape.n_kv_heads = number("num_key_value_heads", is_qwen3 ? 32 : shape.n_heads);
-    shape.head_dim = number("head_dim", is_qwen3 ? 128 : hidden / shape.n_heads);
+    shape.n_heads = number("num_attention_heads", 32, sdk::Kv::kHeadsMax);
+    shape.n_kv_heads =
+        number("num_key_value_heads", is_qwen3 ? 32 : shape.n_heads, sdk::Kv::kKvHeadsMax);
+    shape.head_dim =
+        number("head_dim", is_qwen3 ? 128 : hidden / shape.n_heads, sdk::Kv::kHeadDimMax);
     shape.norm_eps = eps = config.f64(key("rms_norm_eps").c_str(), 1e-6, 0, 1);
-    positions_max = number("max_position_embeddings", is_qwen3 ? 32768 : 2048);
+    positions_max = number("max_position_embeddings", is_qwen3 ? 32768 : 2048, kPositionsMax);
     inv_freq = sdk::rope_frequencies(config, at, shape.head_dim);
     for (std::size_t l = 0; l < layers.size(); ++l) {
       const std::string type =
           config.string((key("layer_types.") + std::to_string(l)).c_str(), "full_attention");
       const bool is_windowed = type == "sliding_attention";
-      windows_.push_back(is_windowed ? number("sliding_window", 4096) : 0);
+      windows_.push_back(is_windowed ? number("sliding_window", 4096, kPositionsMax) : 0);
     }
     return shape;
   }
@@ -111,9 +117,9 @@ class Layout {
       if (!layers.empty()) break;
     }
     if (layers.empty()) {
-      weights.fail(
-          "there is no layer: expected tensors like 'midlayer.self_attn.q_proj.weight' or "
-          "'layers.0.self_attn.q_proj.weight'");
+      weights.fail_without(
+          "a layer of EAGLE-3 ('midlayer.self_attn.q_proj.weight', "
+          "'layers.0.self_attn.q_proj.weight' or the like)");
     }
   }
 
@@ -150,11 +156,14 @@ class Layout {
       has_fc_bias = weights.has("fc.bias");
       if (has_fc_bias) weights.expect("fc.bias", {hidden});
     } else if (hidden != target_hidden) {
-      weights.fail("tensor 'fc.weight' is missing");
+      weights.fail_without("tensor 'fc.weight'");
     }
-    norm_before_fc = weights.has("input_norm.weight");
+    norm_before_fc = has_fc && weights.has("input_norm.weight");
+    if (says_norm_before_fc_ && !norm_before_fc) {
+      weights.fail_without("tensor 'input_norm.weight', of norm_before_fc in config.json,");
+    }
     if (norm_before_fc) weights.expect("input_norm.weight", {n_taps_ * target_hidden});
-    fc_norm = weights.has("fc_norm.0.weight");
+    fc_norm = has_fc && !norm_before_fc && weights.has("fc_norm.0.weight");
     for (int64_t t = 0; fc_norm && t < n_taps_; ++t) {
       weights.expect("fc_norm." + std::to_string(t) + ".weight", {target_hidden});
     }
@@ -213,8 +222,11 @@ class Layout {
     for (const int64_t id : listed) {
       const int64_t tap = id + (are_outputs ? 1 : 0);
       if (tap < 0 || tap > n_layers + 1) {
-        const std::string why = std::to_string(id) + " of " + std::to_string(n_layers) + " layers";
-        if (set.empty()) weights.fail("config.json names the states of " + why);
+        const std::string why = "found " + std::to_string(id) + ", expected 0 to " +
+                                std::to_string(n_layers + (are_outputs ? 0 : 1)) + ", " +
+                                (are_outputs ? "outputs" : "inputs") + " of the target's " +
+                                std::to_string(n_layers) + " layers";
+        if (set.empty()) weights.fail("config.json: eagle_aux_hidden_state_layer_ids: " + why);
         throw sdk::Error(SPECD_E_CONFIG, "layer_ids: " + why);
       }
       taps.push_back(static_cast<uint32_t>(tap));
@@ -231,6 +243,7 @@ class Layout {
   }
 
   int64_t n_taps_ = 0;
+  bool says_norm_before_fc_ = false;
   std::vector<int64_t> windows_;  // of each layer
 };
 

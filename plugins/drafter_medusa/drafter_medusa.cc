@@ -77,11 +77,10 @@ class Medusa final : public sdk::Drafter {
           weights(context, "weights"),
           layout(weights, *context.target),
           choices(settings.choices(static_cast<int32_t>(layout.heads.size()))) {
-      for (int32_t depth = 0; depth < choices.depth(); ++depth) {
-        if (choices.width(depth) <= layout.columns) continue;
-        throw sdk::Error(SPECD_E_CONFIG,
-                         "choices: rank " + std::to_string(choices.width(depth) - 1) +
-                             ", the heads know " + std::to_string(layout.columns) + " tokens");
+      if (choices.width() > layout.columns) {
+        throw sdk::Error(SPECD_E_CONFIG, "choices: rank " + std::to_string(choices.width() - 1) +
+                                             ", the heads know " + std::to_string(layout.columns) +
+                                             " tokens");
       }
     }
     Settings settings;

@@ -22,7 +22,7 @@ class Heads {
                                      const sdk::Choices& choices) {
     const uint64_t hidden = target.hidden_size, n = choices.nodes().size();
     const auto columns = static_cast<uint64_t>(layout.columns);
-    const auto ranks = static_cast<uint64_t>(choices.depth()) * width_of(choices);
+    const auto ranks = static_cast<uint64_t>(choices.depth() * choices.width());
     return sdk::SlotStates::bytes_per_sequence(hidden) +
            4 * (4 * hidden + 2 * columns + 2 * ranks + 2 * n + 1);
   }
@@ -37,7 +37,7 @@ class Heads {
       : ops_(instance),
         choices_(choices),
         levels_(choices.depth()),
-        width_(static_cast<int64_t>(width_of(choices))),
+        width_(choices.width()),
         n_max_(grant.max_batch),
         n_nodes_(std::min<std::size_t>(choices.nodes().size(), grant.max_nodes)),
         capacity_(grant.max_nodes),
@@ -120,13 +120,6 @@ class Heads {
     std::vector<sdk::ResidualBlock> blocks;
     specd_matrix* output = nullptr;
   };
-  static uint64_t width_of(const sdk::Choices& choices) {
-    int32_t width = 1;
-    for (int32_t depth = 0; depth < choices.depth(); ++depth) {
-      width = std::max(width, choices.width(depth));
-    }
-    return static_cast<uint64_t>(width);
-  }
 
   // The tables of indexes, brought by the first call of a step.
   void prepare(const specd_batch& batch) {

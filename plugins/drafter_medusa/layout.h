@@ -39,9 +39,9 @@ struct Layout {
       break;
     }
     if (heads.empty()) {
-      weights.fail(
-          "there is no head: expected tensors like '0.0.linear.weight', "
-          "'medusa_head.0.0.linear.weight' or 'blocks.0.layers.0.weight'");
+      weights.fail_without(
+          "a head of Medusa ('0.0.linear.weight', 'medusa_head.0.0.linear.weight' or "
+          "'blocks.0.layers.0.weight')");
     }
     columns = heads[0].output.empty() ? vocab : weights.rows_of(heads[0].output);
     for (const Head& head : heads) {

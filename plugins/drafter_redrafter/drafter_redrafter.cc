@@ -84,10 +84,11 @@ class ReDrafter final : public sdk::Drafter {
     Layout layout;
   };
 
-  // Whether sequence s has beams at this depth: the step itself adds a token.
+  // Whether sequence s has beams at this depth: a path takes a node a level, and the step itself adds
+  // a token.
   bool drafts(const specd_propose_args& in, uint32_t s, uint32_t depth) const {
-    const uint64_t left = in.sampling[s]->tokens_left;
-    return in.host_node_budget[s] > 0 && depth < left && !beams_[s].all().empty();
+    const int64_t budget = in.host_node_budget[s];
+    return depth <= budget && depth < in.sampling[s]->tokens_left && !beams_[s].all().empty();
   }
   // A row per beam, in the order of the batch.
   void add_rows(const specd_propose_args& in, uint32_t depth) {

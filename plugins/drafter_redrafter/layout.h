@@ -34,9 +34,9 @@ struct Layout {
         head = prefix;
     }
     if (head.empty()) {
-      weights.fail(
-          "there is no head: expected tensors like 'lm_head.0.linear.weight', "
-          "'lm_heads.0.linear.weight' or '0.0.linear.weight'");
+      weights.fail_without(
+          "a head of ReDrafter ('lm_head.0.linear.weight', 'lm_heads.0.linear.weight' or "
+          "'0.0.linear.weight')");
     }
     while (weights.has(head + std::to_string(blocks.size()) + ".linear.weight")) {
       blocks.push_back(head + std::to_string(blocks.size()) + ".linear.");

@@ -10,6 +10,7 @@
 In a folder, the shards that pytorch_model.bin.index.json names become
 model-00001-of-0000N.safetensors with model.safetensors.index.json. Without an index,
 pytorch_model.bin, medusa_lm_head.pt or the only .bin, .pt or .pth file becomes model.safetensors.
+Another folder also gets a copy of config.json.
 
 A file is a zip that torch.save() of PyTorch 1.6 or later wrote: a dict of tensors, or one with a
 dict of tensors inside. Nothing of it is executed. The pickle is not loaded but read, opcode by
@@ -49,6 +50,7 @@ KNOWN = (INDEX, "pytorch_model.bin", "medusa_lm_head.pt")
 ENDINGS = (".bin", ".pt", ".pth")
 SINGLE_OUT = "model.safetensors"
 INDEX_OUT = "model.safetensors.index.json"
+CONFIG = "config.json"
 FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,254}")
 
 DIRECTORY_BYTES_MAX = 32 << 20  # of a zip
@@ -741,6 +743,15 @@ def pickled_file(folder):
     return found[0]
 
 
+def copy_config(folder, folder_out, out):
+    """Whoever reads the tensors reads the config.json beside them. One that is there is kept."""
+    path, path_out = os.path.join(folder, CONFIG), os.path.join(folder_out, CONFIG)
+    if os.path.isfile(path) and not os.path.lexists(path_out):
+        with open(path, "rb") as config, out.open(path_out) as file:
+            file.write(config.read())
+            sync(file)
+
+
 def run(options):
     path, path_out = options.input, options.output
     name = None
@@ -759,6 +770,8 @@ def run(options):
                                                                 options)
         else:
             files, (tensors, left_out) = 1, convert(path, out, path_out, options)
+        if name:
+            copy_config(options.input, folder_out, out)
         out.finish()
     total = sum(tensor.bytes for tensor in tensors.values())
     print(f"{quote(path_out, 400)}: {len(tensors)} tensors, {total} bytes"

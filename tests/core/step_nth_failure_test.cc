@@ -2,7 +2,8 @@
 // passes untouched: drafts are lost or requests end, and nothing else. The same for the threads that
 // retire routes. See nth_failure_test.cc.
 //
-// Only the host's own allocations fail: what a plugin does without memory is its own matter.
+// Only what the host allocates outside of plugins' calls fails: what a plugin does without memory is
+// its own matter, and the services that it calls are in services_nth_failure_test.cc.
 #include <gtest/gtest.h>
 
 #include <pthread.h>

@@ -5,6 +5,7 @@
 #include <specd/sdk/fake_host.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
@@ -273,6 +274,176 @@ TEST_P(HeadGolden, states_of_the_next_row_draft_something_else) {
 INSTANTIATE_TEST_SUITE_P(, HeadGolden, testing::ValuesIn(golden_files()),
                          [](const auto& name) { return name.param; });
 
+// ---- what concerns one sequence, and budgets -------------------------------------------------
+
+// Of the golden or layout with this name.
+Json case_of(const std::string& file, const std::string& name) {
+  const Json all = golden(file);
+  for (const Json& given : all["cases"]) {
+    if (given["name"].get<std::string>().find(name) != std::string::npos) return given;
+  }
+  throw std::runtime_error("no case " + name);
+}
+
+// Three sequences that draft three times. `prepare` is called before each commit and each propose,
+// with the number of the round and whether it is the propose.
+std::vector<std::vector<FakeDraft>> three_rounds(
+    const Json& given, const std::function<void(FakeHost&, int, bool)>& prepare) {
+  FakeHost host;
+  set_up(host, given);
+  std::vector<std::vector<FakeDraft>> rounds;
+  FakeDrafter drafter(host, factory_of(given["plugin"]), settings_of(given));
+  if (drafter.status() != SPECD_OK) {
+    ADD_FAILURE() << host.reports()[0].text;
+    return rounds;
+  }
+  const std::vector<int> handles = drafter.begin_batch({{1, 2, 3}, {4, 5, 6, 7}, {8, 9}});
+  for (int round = 0; round < 3; ++round) {
+    prepare(host, round, false);
+    std::vector<FakeDrafter::Commit> commits;
+    for (const int handle : handles) commits.push_back({handle, {10 * handle + round, 50 + round}});
+    EXPECT_EQ(drafter.commit_batch(commits), SPECD_OK);
+    prepare(host, round, true);
+    rounds.push_back(drafter.propose_batch(handles));
+    for (const FakeDraft& each : rounds.back()) EXPECT_EQ(each.status, SPECD_OK);
+  }
+  for (const std::string& violation : host.violations()) ADD_FAILURE() << violation;
+  return rounds;
+}
+std::multiset<TokenList> paths_of(const FakeDraft& draft) {
+  return paths_of(draft.token, draft.parent);
+}
+size_t depth_of(const FakeDraft& draft) {
+  size_t depth = 0;
+  for (const TokenList& each : paths_of(draft)) depth = std::max(depth, each.size());
+  return depth;
+}
+
+class HeadRooms : public testing::TestWithParam<std::pair<const char*, const char*>> {};
+
+TEST_P(HeadRooms, a_sequence_without_room_costs_its_own_drafts_only) {
+  const Json given = case_of(GetParam().first, GetParam().second);
+  const auto good = three_rounds(given, [](FakeHost&, int, bool) {});
+  ASSERT_EQ(good.size(), 3u);
+  for (const FakeDraft& each : good[0]) EXPECT_GT(depth_of(each), 1u);
+  const uint64_t middle = FakeDrafter::seq_id(1);
+  for (const bool in_propose : {false, true}) {
+    SCOPED_TRACE(in_propose ? "no room in propose()" : "no room in update()");
+    const auto seen = three_rounds(given, [&](FakeHost& host, int round, bool is_propose) {
+      const bool fails = round == 1 && is_propose == in_propose;
+      host.kv_fail_rows(middle, fails ? SPECD_E_EXHAUSTED : SPECD_OK);
+    });
+    ASSERT_EQ(seen.size(), 3u);
+    for (size_t round = 0; round < 3; ++round) {
+      EXPECT_EQ(paths_of(seen[round][0]), paths_of(good[round][0])) << round;
+      EXPECT_EQ(paths_of(seen[round][2]), paths_of(good[round][2])) << round;
+    }
+    EXPECT_EQ(paths_of(seen[0][1]), paths_of(good[0][1]));
+    EXPECT_GT(seen[1][1].count, 0);
+    if (in_propose) {
+      EXPECT_EQ(depth_of(seen[1][1]), 1u) << "what the last feature gives needs no room";
+      EXPECT_EQ(paths_of(seen[2][1]), paths_of(good[2][1])) << "its rows are kept";
+    } else {
+      EXPECT_NE(paths_of(seen[1][1]), paths_of(good[0][1])) << "the feature before is another's";
+    }
+  }
+}
+
+// Levels that no budget has nodes for are not run.
+TEST_P(HeadRooms, a_budget_of_one_runs_no_level) {
+  const Json given = case_of(GetParam().first, GetParam().second);
+  FakeHost host;
+  set_up(host, given);
+  FakeDrafter drafter(host, factory_of(given["plugin"]), settings_of(given));
+  ASSERT_EQ(drafter.status(), SPECD_OK);
+  const int s = drafter.begin({1, 2, 3});
+  drafter.commit(s, {4});
+  const uint64_t before = host.calls("kv.rows");
+  const FakeDraft one = drafter.propose(s, 1);
+  EXPECT_EQ(one.count, 1);
+  EXPECT_EQ(host.calls("kv.rows"), before);
+  EXPECT_EQ(drafter.propose(s).token[0], one.token[0]);
+  EXPECT_GT(host.calls("kv.rows"), before);
+}
+
+INSTANTIATE_TEST_SUITE_P(, HeadRooms,
+                         testing::Values(std::pair("eagle3", "the defaults"),
+                                         std::pair("eagle2", ""),
+                                         std::pair("layouts", "a chain, two layers"),
+                                         std::pair("layouts", "Llama 3, a chain"),
+                                         std::pair("layouts", "a fixed tree"),
+                                         std::pair("layouts", "ModelOpt: two layers"),
+                                         std::pair("layouts", "the authors' fixed tree")),
+                         [](const auto& param) { return "case_" + std::to_string(param.index); });
+
+TEST(HeadBudgets, states_without_numbers_draft_nothing_where_the_head_chooses) {
+  for (const std::string name : {"eagle3", "eagle2", "redrafter"}) {
+    SCOPED_TRACE(name);
+    const Json given = golden(name)["cases"][0];
+    FakeHost host;
+    set_up(host, given);
+    FakeDrafter drafter(host, factory_of(given["plugin"]), settings_of(given));
+    ASSERT_EQ(drafter.status(), SPECD_OK);
+    const int bad = drafter.begin({1, 2, 3}), good = drafter.begin({4, 5, 6});
+    const size_t width = host.target().hidden_size;
+    drafter.set_hidden([&](uint32_t, const TokenList& text) {
+      return std::vector<float>(width, text[0] == 1 ? std::nanf("") : 0.25f);
+    });
+    EXPECT_EQ(drafter.commit_batch({{bad, {7}, {}, {}}, {good, {7}, {}, {}}}), SPECD_OK);
+    const std::vector<FakeDraft> drafts = drafter.propose_batch({bad, good});
+    EXPECT_EQ(drafts[0].count, 0);
+    EXPECT_GT(drafts[1].count, 1);
+  }
+}
+
+TEST(HeadBudgets, redrafter_searches_no_deeper_than_its_nodes_reach) {
+  const Json given = golden("redrafter")["cases"][0];
+  FakeHost host;
+  set_up(host, given);
+  FakeDrafter drafter(host, factory_of(given["plugin"]), settings_of(given));
+  ASSERT_EQ(drafter.status(), SPECD_OK);
+  const int s = drafter.begin({1, 2, 3});
+  drafter.commit(s, {4});
+  uint64_t calls = host.calls("ops.topk");
+  EXPECT_EQ(drafter.propose(s, 1).count, 1);
+  EXPECT_EQ(host.calls("ops.topk"), calls + 1);
+  calls = host.calls("ops.topk");
+  EXPECT_GT(depth_of(drafter.propose(s)), 1u);
+  EXPECT_GT(host.calls("ops.topk"), calls + 1);
+}
+
+TEST(HeadBudgets, a_chain_is_announced_as_one) {
+  for (const auto& [name, mode] : {std::pair("a chain, two layers", SPECD_TREE_CHAIN),
+                                   std::pair("the authors' fixed tree", SPECD_TREE_STATIC),
+                                   std::pair("ModelOpt: no fc", SPECD_TREE_VARIABLE)}) {
+    const Json given = case_of("layouts", name);
+    FakeHost host;
+    set_up(host, given);
+    const FakeDrafter drafter(host, factory_of(given["plugin"]), settings_of(given));
+    EXPECT_EQ(drafter.caps().tree_mode, static_cast<uint32_t>(mode)) << name;
+  }
+}
+
+// The nodes of a level are copied in one call, which has a limit.
+TEST(HeadBudgets, a_fixed_tree_too_wide_for_the_batch_is_refused_when_it_is_activated) {
+  Json given = case_of("eagle3", "reduced vocabulary");
+  Json choices = Json::array();
+  for (int i = 0; i < 64; ++i) choices.push_back({i});
+  for (int i = 0; i < 16; ++i) choices.push_back({i, 0});
+  given["settings"] = {{"mode", "static"}, {"choices", choices}};
+  for (const uint32_t n : {63u, 64u}) {
+    FakeHost host;
+    set_up(host, given);
+    FakeDrafter::Options options;
+    options.max_batch = n;
+    const FakeDrafter drafter(host, factory_of(given["plugin"]), settings_of(given), options);
+    ASSERT_EQ(drafter.status(), n == 63 ? SPECD_OK : SPECD_E_CONFIG) << n;
+    if (n == 64) {
+      EXPECT_NE(host.reports()[0].text.find("at most 65535"), std::string::npos);
+    }
+  }
+}
+
 // ---- files and configurations that do not fit ------------------------------------------------
 
 Json& tensor(Json& given, const std::string& name) {
@@ -383,6 +554,8 @@ TEST(HeadFiles, of_eagle_that_do_not_fit_are_refused) {
        {value("target.hidden_size", 48), {"'fc.weight'", "[64, 128]", "expected [48, 96]"}},
        {value("config.num_key_value_heads", 2), {"k_proj.weight'", "expected [32, 64]"}},
        {value("config.num_attention_heads", 0), {"num_attention_heads", "found 0"}},
+       {value("config.hidden_act", "gelu"), {"hidden_act: found 'gelu'", "'silu'"}},
+       {value("config.head_dim", 272), {"head_dim", "from 1 to 256"}},
        {value("config.head_dim", 32), {"q_proj.weight'", "[64, 64]", "expected [128, 64]"}},
        {value("config.rope_scaling", {{"type", "yarn"}, {"factor", 2.0}}),
         {"'yarn'", "expected default, linear or llama3"}},
@@ -396,7 +569,8 @@ TEST(HeadFiles, of_eagle3_that_do_not_fit_are_refused) {
       given,
       {{without("norm.weight"), {"weights: ", "'norm.weight' is missing"}},
        {without("midlayer.hidden_norm.weight"), {"'midlayer.hidden_norm.weight' is missing"}},
-       {without("midlayer.self_attn.q_proj.weight"), {"no layer", "midlayer.self_attn.q_proj"}},
+       {without("midlayer.self_attn.q_proj.weight"),
+        {"layer of EAGLE-3", "midlayer.self_attn.q_proj", "found 14 tensors: 'd2t', 'fc.weight'"}},
        {without("lm_head.weight"), {"'lm_head.weight' is missing"}},
        {with("midlayer.self_attn.rotary_emb.inv_freq", {8}), {"inv_freq' is not part of"}},
        {with("layers.0.hidden_norm.weight", {64}), {"norm.weight' is not part of"}},
@@ -434,7 +608,23 @@ TEST(HeadFiles, of_eagle3_that_do_not_fit_are_refused) {
         },
         {"'t2d'", "[399]", "[400]"}},
        {value("settings.layer_ids", {2, 4}), {"'fc.weight' is for 3 states", "2 are named"}},
-       {value("settings.layer_ids", {2, 4, 20}), {"layer_ids: 20 of 8 layers"}},
+       {value("settings.layer_ids", {2, 4, 20}), {"layer_ids: found 20", "0 to 9", "8 layers"}},
+       {[](Json& changed) {
+          changed["settings"]["layer_ids"] = {2, 4, 9};
+          changed["settings"]["layer_ids_are"] = "outputs";
+        },
+        {"layer_ids: found 9", "0 to 8, outputs"}},
+       {with("fc_norm.3.weight", {64}), {"'fc_norm.3.weight' is not part of"}},
+       {[](Json& changed) {
+          for (const char* each : {"input_norm.weight", "fc_norm.0.weight"}) {
+            changed["tensors"].push_back({each, "F32", {192}, 0.125, 0});
+          }
+        },
+        {"'fc_norm.0.weight' is not part of"}},
+       {value("config.norm_before_fc", true), {"'input_norm.weight'", "norm_before_fc"}},
+       {value("config.hidden_act", "gelu"), {"hidden_act: found 'gelu'", "'silu'"}},
+       {value("config.head_dim", 1 << 28), {"head_dim", "from 1 to 256"}},
+       {value("config.num_attention_heads", 5000), {"num_attention_heads", "from 1 to 4096"}},
        {value("config.rope_scaling", {{"rope_type", "dynamic"}, {"factor", 2.0}}),
         {"'dynamic'", "expected default, linear or llama3"}},
        {[](Json& changed) { changed.erase("config"); }, {"weights: ", "no config.json"}}});
@@ -464,7 +654,8 @@ TEST(HeadFiles, of_medusa_that_do_not_fit_are_refused) {
   expect_refused(
       plain_case("specd.drafter.medusa", tensors),
       {{without("1.1.weight"), {"weights: ", "'1.1.weight' is missing"}},
-       {without("0.0.linear.weight"), {"no head", "'0.0.linear.weight'"}},
+       {without("0.0.linear.weight"),
+        {"a head of Medusa", "'0.0.linear.weight'", "found 5 tensors"}},
        {with("2.1.weight", {100, 64}), {"'2.1.weight' is not part of such a head"}},
        {with("0.1.bias", {100}), {"'0.1.bias' is not part of"}},
        {shaped("0.1.weight", {64, 100}), {"'0.1.weight'", "[64, 100]", "expected [64, 64]"}},

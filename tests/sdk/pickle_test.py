@@ -418,6 +418,14 @@ class Folders(Files):
             self.assertEqual(self.run_script(self.path(f"{name}.d"))[0], 0)
             self.assertEqual(read_safetensors(self.path(f"{name}.d/model.safetensors")),
                              {"a": ("F32", [2, 3], SIX)})
+        # Another folder gets config.json, unless it has one.
+        self.write("head/pytorch_model.bin", archive(pickled(ONE)))
+        self.write("head/config.json", b"{}")
+        for config in b"{}", b'{"mine": 1}':
+            self.assertEqual(self.run_script(self.path("head"), self.path("out"), "--force")[0], 0)
+            with open(self.path("out/config.json"), "rb") as file:
+                self.assertEqual(file.read(), config)
+            self.write("out/config.json", b'{"mine": 1}')
         os.mkdir(self.path("empty"))
         self.refused("no pickled file", self.path("empty"))
         self.write("two/a.bin", b"")

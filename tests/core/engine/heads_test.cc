@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "core/model/checkpoint.h"
 #include "tests/core/engine_rig.h"
 #include "tests/device/fake_cuda.h"
 #include "tests/head_files.h"
@@ -98,6 +99,46 @@ TEST_F(Heads, medusa_changes_no_text_and_drafts_the_same_everywhere) {
   expect_identity({route("shared", medusa("shared", Json::object()), 24),
                    route("few", medusa("shared", {{"choices", {{0}, {1}, {0, 0}, {0, 0, 0}}}}), 3),
                    route("own", medusa("own", {{"use_target_noise", false}}), 20)});
+}
+
+// FasterDecoding publishes Medusa 1.0 as one folder of the model and its heads.
+TEST_F(Heads, medusa_drafts_for_the_model_in_its_own_folder) {
+  const std::string model = std::string(SPECD_TEST_ZOO) + "/pico-draft", both = at("both");
+  std::filesystem::copy(model, both);
+  HeadFile file;
+  std::vector<std::string> heads;
+  for (const std::string h : {"0", "1"}) {
+    heads.push_back("medusa_head." + h + ".0.linear.weight");
+    heads.push_back("medusa_head." + h + ".0.linear.bias");
+    heads.push_back("medusa_head." + h + ".1.weight");
+    file.add(heads[heads.size() - 3], {kHidden, kHidden}, 0.0078125f)
+        .add(heads[heads.size() - 2], {kHidden}, 0.0078125f)
+        .add(heads[heads.size() - 1], {kVocab, kHidden});
+  }
+  file.write(at("heads"));
+  Json map, config = Json::parse(std::ifstream(model + "/config.json"));
+  const auto checkpoint = Checkpoint::open(model);
+  for (const auto& each : checkpoint.value().tensors()) {
+    map[each.first] = "model-00001-of-00002.safetensors";
+  }
+  for (const std::string& each : heads) map[each] = "model-00002-of-00002.safetensors";
+  config["medusa_num_heads"] = 2;
+  config["medusa_num_layers"] = 1;
+  std::filesystem::rename(both + "/model.safetensors", both + "/model-00001-of-00002.safetensors");
+  std::filesystem::rename(at("heads/model.safetensors"),
+                          both + "/model-00002-of-00002.safetensors");
+  std::ofstream(both + "/model.safetensors.index.json") << Json{{"weight_map", map}}.dump();
+  std::ofstream(both + "/config.json") << config.dump();
+
+  start(options("pico-draft"));
+  const std::vector<Outcome> plain = run_all(requests("off"));
+  EngineOptions o = options("pico-draft");
+  o.model.path = both;
+  o.routes = {route("medusa", plugin("specd.drafter.medusa", {{"weights", both}}), 20)};
+  start(o);
+  ASSERT_EQ(report("medusa").state, RouteState::kLive) << report("medusa").refused.to_string();
+  expect_identical(run_all(requests("medusa")), plain, "model and heads in one folder");
+  EXPECT_GT(report("medusa").counts.drafted, 0u);
 }
 
 // A head whose logits are the target's on its last state: it guesses the last token again.

@@ -76,8 +76,10 @@ class FakeKv {
         a->seq_status[s] = add(session, parent);
         places_.push_back({true, id, row, row});
         if (a->seq_status[s] != SPECD_E_INVALID) continue;
-        violation = "the parent of row " + std::to_string(r) +
-                    " is not an earlier row of its round, or too many rows follow a branch";
+        violation =
+            "the parent of row " + std::to_string(r) +
+            " is not an earlier row of its round, or too many rows follow a branch or are in "
+            "the round";
       }
       const bool is_block = (a->flags & SPECD_KV_BLOCK) != 0;
       for (uint32_t r = begin; r < places_.size() && is_block; ++r) {
@@ -260,6 +262,7 @@ class FakeKv {
     const auto row = static_cast<int32_t>(session.round.size()),
                n_kept = static_cast<int32_t>(session.kept.size());
     if (parent < -1 || parent >= row) return SPECD_E_INVALID;
+    if (row >= int64_t{args_.positions_max} + kTailMax) return SPECD_E_INVALID;
     const int32_t position =
         parent < 0 ? n_kept : session.round[static_cast<std::size_t>(parent)].position + 1;
     if (position >= static_cast<int64_t>(args_.positions_max)) return SPECD_E_UNSUPPORTED;

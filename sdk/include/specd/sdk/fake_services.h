@@ -128,6 +128,11 @@ class FakeHost {
   void set_memory_quota(uint64_t bytes) { quota_ = bytes; }
   void fail_allocation(uint64_t nth) { fail_at_ = nth == 0 ? 0 : allocations_ + nth; }
   uint64_t allocations() const { return allocations_; }
+  // Calls of a function of ops/1 or kv/1 in steps: "ops.linear", "kv.rows".
+  uint64_t calls(const std::string& function) const {
+    const auto found = calls_.find(function);
+    return found == calls_.end() ? 0 : found->second;
+  }
   uint64_t memory_used() const {
     const std::lock_guard<std::mutex> lock(mutex_);
     return used_;
@@ -417,6 +422,7 @@ class FakeHost {
     if (c == nullptr || c->seq_id == nullptr || of(host)->in_task_) {
       return of(host)->finish(function, {SPECD_E_PRECONDITION, "outside of a step, or in a task"});
     }
+    ++of(host)->calls_[function];
     return of(host)->finish(function, body(*of(host), *c));
   }
   // A [control & active] function.
@@ -831,6 +837,7 @@ class FakeHost {
   uint8_t sha256_[32] = {};
 
   mutable std::mutex mutex_;
+  std::map<std::string, uint64_t> calls_;
   std::vector<LogLine> logs_;
   std::vector<Report> reports_;
   std::vector<std::string> violations_;

@@ -62,7 +62,11 @@ struct FeatureTreeShape {
     const auto refuse = [&](std::initializer_list<const char*> keys) {
       for (const char* key : keys) {
         if (!config.has(key)) continue;
-        throw Error(SPECD_E_CONFIG, std::string(key) + ": not a key of mode '" + mode + "'");
+        throw Error(SPECD_E_CONFIG,
+                    std::string(key) + ": not a key of mode '" + mode +
+                        "'; remove it, or choose the mode that has it: total_token, "
+                        "depth and top_k are of dynamic, choices is of static, "
+                        "draft_tokens of chain");
       }
     };
     if (mode == "chain") {
@@ -94,14 +98,7 @@ struct FeatureTreeShape {
     return choices ? static_cast<uint32_t>(choices->nodes().size()) : nodes;
   }
   // Children of a row.
-  uint32_t width() const {
-    if (!choices) return top_k;
-    int32_t most = 1;
-    for (int32_t level = 0; level < choices->depth(); ++level) {
-      most = std::max(most, choices->width(level));
-    }
-    return static_cast<uint32_t>(most);
-  }
+  uint32_t width() const { return choices ? static_cast<uint32_t>(choices->width()) : top_k; }
   // Rows of a sequence in one call.
   uint32_t rows() const {
     if (!choices) return top_k;
@@ -169,10 +166,14 @@ class FeatureTree {
     for (Owned* each : {&query_, &query_of_}) *each = Owned::make<int32_t>(place, n_max_);
     if (!shape_.choices) return;
     const int64_t cells = n_max_ * std::min<int64_t>(capacity_, shape_.max_nodes());
-    if (cells > Ops::kRowsMax) {
-      throw Error(SPECD_E_CONFIG, "choices: " + std::to_string(shape_.max_nodes()) + " nodes for " +
-                                      std::to_string(n_max_) + " sequences, at most " +
-                                      std::to_string(Ops::kRowsMax) + " together");
+    const int64_t listed = net.ids().empty() ? cells : std::max(cells, rows * width_);
+    if (listed > Ops::kRowsMax) {
+      throw Error(SPECD_E_CONFIG, "choices: " + std::to_string(shape_.max_nodes()) +
+                                      " nodes, a level with " + std::to_string(rows_max_) +
+                                      " parents of up to " + std::to_string(width_) +
+                                      " children, for " + std::to_string(n_max_) +
+                                      " sequences; at most " + std::to_string(Ops::kRowsMax) +
+                                      " nodes, or with d2t such children, together");
     }
     absent_cell_ = Owned::make<int32_t>(place, cells);
     absent_token_ = Owned::make<int32_t>(place, cells);
@@ -203,10 +204,8 @@ class FeatureTree {
       query.push_back(static_cast<int32_t>(last));
     }
     net_.kv().rows(batch, rows_);
-    // A sequence without room for its rows begins again with the next ones.
-    for (uint32_t s = 0; s < batch.n_seqs; ++s) {
-      if (rows_.status(s) != SPECD_OK) query_of[s] = -1;
-    }
+    // The KV of a sequence without room for its rows begins again with the next ones. Its last row
+    // attends to nothing, and yet drafts begin there: the feature before is of another position.
     const auto n_queries = static_cast<int64_t>(query.size());
     ops_.put(batch, query, *query_);
     ops_.put(batch, query_of, *query_of_);
@@ -329,8 +328,9 @@ class FeatureTree {
     rows_failed_.assign(batch.n_seqs, false);
     absent_.clear();
     for (std::size_t l = 0; l < levels_.size(); ++l) {
-      const Level& level = levels_[l];
       if (shape_.choices->first(static_cast<int32_t>(l)) >= budget) break;
+      if (l > 0) n_rows = run_level(in, l);
+      const Level& level = levels_[l];
       const specd_tensor ranks = rank_.rows(n_rows);
       const specd_tensor sequence =
           l == 0 ? sequence_.rows(n) : levels_[l - 1].sequence.rows(n_rows);
@@ -342,25 +342,32 @@ class FeatureTree {
         const specd_tensor from = level.node_from.rows(n_nodes), to = level.node_to.rows(n_nodes);
         ops_.copy(batch, tokens, &from, out, &to);
       }
-      if (level.run.empty()) break;
-      n_rows = n * static_cast<int64_t>(level.run.size());
-      const specd_tensor from = level.token_from.rows(n_rows),
-                         source = level.feature_from.rows(n_rows);
-      const specd_tensor token = token_.rows(n_rows), feature = next_feature_.rows(n_rows);
-      ops_.copy(batch, tokens, &from, shaped(token, n_rows, 1));
-      ops_.copy(batch, *feature_, &source, feature);
-      // Rows of a sequence without room stay in the tensors. They do not fail while a graph is made.
-      rows_.clear(batch.n_seqs);
-      for (uint32_t s = 0; s < batch.n_seqs; ++s) {
-        for (const int32_t parent : level.parent) rows_.add_child(s, rows_failed_[s] ? -1 : parent);
-      }
-      net_.kv().rows(batch, rows_);
-      for (uint32_t s = 0; s < batch.n_seqs; ++s) {
-        if (rows_.status(s) != SPECD_OK) end_draft(in, s, l + 1);
-      }
-      net_.run(ops_, batch, feature, token, nullptr, feature_.rows(n_rows));
     }
     end_drafts(batch, out);
+  }
+  // Runs the nodes above level l, whose ranks the level before has left. Returns their number.
+  int64_t run_level(const specd_propose_args& in, std::size_t l) {
+    const specd_batch& batch = *in.batch;
+    const Level& above = levels_[l - 1];
+    const int64_t n_rows = batch.n_seqs * static_cast<int64_t>(above.run.size());
+    const int64_t n_before =
+        batch.n_seqs * static_cast<int64_t>(l == 1 ? 1 : levels_[l - 2].run.size());
+    const specd_tensor from = above.token_from.rows(n_rows),
+                       source = above.feature_from.rows(n_rows);
+    const specd_tensor token = token_.rows(n_rows), feature = next_feature_.rows(n_rows);
+    ops_.copy(batch, last_tokens(n_before), &from, shaped(token, n_rows, 1));
+    ops_.copy(batch, *feature_, &source, feature);
+    // Rows of a sequence without room stay in the tensors. They do not fail while a graph is made.
+    rows_.clear(batch.n_seqs);
+    for (uint32_t s = 0; s < batch.n_seqs; ++s) {
+      for (const int32_t parent : above.parent) rows_.add_child(s, rows_failed_[s] ? -1 : parent);
+    }
+    net_.kv().rows(batch, rows_);
+    for (uint32_t s = 0; s < batch.n_seqs; ++s) {
+      if (rows_.status(s) != SPECD_OK) end_draft(in, s, l);
+    }
+    net_.run(ops_, batch, feature, token, nullptr, feature_.rows(n_rows));
+    return n_rows;
   }
   // The sequence proposes no node at level l or deeper.
   void end_draft(const specd_propose_args& in, uint32_t s, std::size_t l) {
@@ -452,9 +459,8 @@ class FeatureTree {
       for (const int32_t node : each.run) {
         const float above = node < 0 ? 0 : grown.node(node).score;
         for (int64_t i = 0; i < width_; ++i, ++cell) {
-          const float logprob = std::min(0.0f, logprobs_[cell]);
-          if (failed || ranks_[cell] < 0 || !std::isfinite(logprob)) continue;
-          grown.add(token_of(ranks_[cell]), node, above + logprob);
+          if (failed || ranks_[cell] < 0 || !std::isfinite(logprobs_[cell])) continue;
+          grown.add(token_of(ranks_[cell]), node, above + std::min(0.0f, logprobs_[cell]));
         }
       }
     }
@@ -507,12 +513,16 @@ class FeatureTree {
   }
   // The tokens of ranks, as one column.
   specd_tensor tokens_of(const specd_batch& batch, const specd_tensor& ranks) const {
-    const int64_t cells = ranks.shape[0] * width_;
-    if (net_.ids().empty()) return shaped(ranks, cells, 1);
-    const specd_tensor tokens = shaped(token_of_rank_.rows(ranks.shape[0]), cells, 1);
-    const specd_tensor columns = shaped(ranks, cells);
+    const specd_tensor tokens = last_tokens(ranks.shape[0]);
+    if (net_.ids().empty()) return tokens;
+    const specd_tensor columns = shaped(ranks, tokens.shape[0]);
     ops_.copy(batch, shaped(*id_, net_.columns(), 1), &columns, tokens);
     return tokens;
+  }
+  // What tokens_of() returned last, for n_rows rows.
+  specd_tensor last_tokens(int64_t n_rows) const {
+    const Owned& from = net_.ids().empty() ? rank_ : token_of_rank_;
+    return shaped(from.rows(n_rows), n_rows * width_, 1);
   }
   // What the children of rows are ranked by: the logits or, with the target's noise, what the
   // target's draw would take the largest of, `depth` tokens behind the root.
@@ -568,9 +578,11 @@ class FeatureDrafter : public Drafter {
     const Layout& layout = parts.layout;
     const auto width = static_cast<uint64_t>(layout.width()),
                columns = static_cast<uint64_t>(layout.columns());
-    caps.tree_mode = parts.shape.choices ? SPECD_TREE_STATIC : SPECD_TREE_VARIABLE;
     caps.max_nodes = parts.shape.max_nodes();
     caps.max_depth = parts.shape.levels();
+    caps.tree_mode = !parts.shape.choices               ? SPECD_TREE_VARIABLE
+                     : caps.max_nodes == caps.max_depth ? SPECD_TREE_CHAIN
+                                                        : SPECD_TREE_STATIC;
     caps.needs |= SPECD_NEED_HIDDEN;
     caps.n_taps = static_cast<uint32_t>(layout.taps.size());
     std::copy(layout.taps.begin(), layout.taps.end(), caps.taps);
@@ -629,9 +641,10 @@ class FeatureDrafter : public Drafter {
       layout.positions_max =
           context.config.i64("max_positions", layout.positions_max, 1, int64_t{1} << 28);
       if (static_cast<int64_t>(shape.width()) > layout.columns()) {
-        throw Error(SPECD_E_CONFIG, "top_k: " + std::to_string(shape.width()) +
-                                        ", the head knows " + std::to_string(layout.columns()) +
-                                        " tokens");
+        throw Error(SPECD_E_CONFIG, std::string(shape.choices ? "choices" : "top_k") + ": " +
+                                        std::to_string(shape.width()) +
+                                        " children of a node, the head knows " +
+                                        std::to_string(layout.columns()) + " tokens");
       }
     }
     Weights weights;

@@ -38,8 +38,6 @@ class KvRows {
   // Row `row` of this call attends in attend() of queries. In increasing order.
   void query(uint32_t row) { queries_.push_back(row); }
 
-  uint32_t size() const { return n_rows_; }
-  const std::vector<uint32_t>& queries() const { return queries_; }
   specd_status status(uint32_t s) const { return status_[s]; }
 
  private:
@@ -63,6 +61,7 @@ class KvRows {
 // Open from activated() to deactivated(). [step] all functions but the constructor.
 class Kv {
  public:
+  static constexpr int64_t kHeadsMax = 4096, kKvHeadsMax = 1024, kHeadDimMax = 256;
   struct Shape {
     uint32_t n_layers, n_kv_heads, head_dim, rows_max, positions_max;
     std::vector<float> inv_freq;  // empty = no rotation
@@ -86,11 +85,6 @@ class Kv {
   ~Kv() { table_->close(host_, owner_, kv_); }
   Kv(const Kv&) = delete;
   Kv& operator=(const Kv&) = delete;
-
-  // Bytes that the host charges for such KV.
-  static uint64_t bytes(const Shape& shape) {
-    return uint64_t{shape.rows_max} * shape.head_dim * sizeof(float);
-  }
 
   std::vector<uint32_t> lengths(const specd_batch& batch) const {
     std::vector<uint32_t> out(batch.n_seqs);

@@ -114,6 +114,12 @@ class DecoderLayer {
     int64_t qkv_width() const { return q_width() + 2 * n_kv_heads * head_dim; }
   };
 
+  // `at`: the prefix of the layer's keys in config.json.
+  static void check_activation(const Config& config, const std::string& at) {
+    const std::string key = at + "hidden_act", found = config.string(key.c_str(), "silu");
+    if (found == "silu" || found == "swish") return;
+    throw Error(SPECD_E_CONFIG, key + ": found '" + found + "', expected 'silu'");
+  }
   // at: "layers.0."
   static void check(Weights& weights, const std::string& at, const Shape& s) {
     if (s.n_heads % s.n_kv_heads != 0 || s.head_dim % 16 != 0) {

@@ -117,12 +117,10 @@ class Choices {
                                     [&](const Node& node) { return node.depth >= depth; });
     return static_cast<int32_t>(found - nodes_.begin());
   }
-  // Ranks at a depth are below this.
-  int32_t width(int32_t depth) const {
+  // Ranks are below this.
+  int32_t width() const {
     int32_t width = 0;
-    for (const Node& node : nodes_) {
-      if (node.depth == depth) width = std::max(width, node.rank + 1);
-    }
+    for (const Node& node : nodes_) width = std::max(width, node.rank + 1);
     return width;
   }
 
@@ -159,8 +157,7 @@ class GrownTree {
   void add(int32_t token, int32_t parent, float score) { nodes_.push_back({token, parent, score}); }
 
   // Returns the nodes of the last level to run, most likely first: at most `branches`,
-  // without those already beaten by `budget` others, which cannot be proposed and neither can
-  // their children.
+  // without those that `budget` - 1 others beat already, whose children cannot be proposed.
   std::vector<int32_t> begin_level(uint32_t branches, std::size_t budget) {
     std::vector<int32_t> chosen = best(budget - 1);
     const auto level = static_cast<int32_t>(level_);

@@ -48,12 +48,24 @@ class Weights {
   [[noreturn]] void fail(const std::string& text) const {
     throw Error(SPECD_E_CONFIG, key_ + ": " + text);
   }
+  // The error of files without `what`, with the names of those tensors that are there.
+  [[noreturn]] void fail_without(const std::string& what) const {
+    const std::vector<std::string> all = names();
+    std::string text = what + " is missing; found " + std::to_string(all.size()) + " tensors";
+    for (std::size_t i = 0; i < all.size() && i < 4; ++i) {
+      text += (i == 0 ? ": '" : ", '") + all[i] + "'";
+    }
+    fail(text + (all.size() > 4 ? ", .." : ""));
+  }
 
   bool has_config() const { return table_->config(host_, weights_) != nullptr; }
   // What `read` makes of config.json beside the tensors. Its errors name that file, behind the key
-  // of the weights. REQUIRES has_config().
+  // of the weights.
   template <class Read>
   auto from_config(Read&& read) const {
+    if (!has_config()) {
+      fail("there is no config.json beside the tensors; copy the one that was published with them");
+    }
     try {
       return read(Config(table_->config(host_, weights_)));
     } catch (const Error& error) {
@@ -81,7 +93,7 @@ class Weights {
   specd_tensor stored(const std::string& name) const {
     specd_tensor out{};
     const specd_status status = table_->find(host_, weights_, name.c_str(), 0, nullptr, &out);
-    if (status == SPECD_E_PRECONDITION) fail("tensor '" + name + "' is missing");
+    if (status == SPECD_E_PRECONDITION) fail_without("tensor '" + name + "'");
     if (status != SPECD_OK) throw Error(status, "");
     return out;
   }

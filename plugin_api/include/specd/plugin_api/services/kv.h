@@ -28,8 +28,8 @@ typedef struct specd_kv specd_kv;
 
 typedef struct specd_kv_open_args { /* in */
   uint32_t struct_size;
-  uint32_t n_layers; /* together at most a page of the target's cache holds for its tokens */
-  uint32_t n_kv_heads;
+  uint32_t n_layers;      /* together at most a page of the target's cache holds for its tokens */
+  uint32_t n_kv_heads;    /* at most 1024 */
   uint32_t head_dim;      /* a multiple of 16, at most 256 */
   uint32_t rows_max;      /* of one call of rows(); at most 65535 */
   uint32_t positions_max; /* of a session */
@@ -59,8 +59,9 @@ typedef struct specd_kv_rows_args { /* in */
   /* out, host [n_seqs]. A sequence that fails is unchanged; the others continue.
    *   SPECD_E_UNSUPPORTED  a position beyond positions_max
    *   SPECD_E_EXHAUSTED    no pages; may work later
-   *   SPECD_E_INVALID      a parent out of range, or 1024 rows or more between the last kept row
-   *                        and a row that is not on the round's first chain */
+   *   SPECD_E_INVALID      a parent out of range, 1024 rows or more between the last kept row and a
+   *                        row that is not on the round's first chain, or a round of more than
+   *                        positions_max + 1024 rows */
   specd_status *seq_status;
 } specd_kv_rows_args;
 
@@ -85,7 +86,7 @@ enum {
 typedef struct specd_kv_attend_args { /* in */
   uint32_t struct_size;
   uint32_t layer;
-  uint32_t n_heads; /* a multiple of n_kv_heads */
+  uint32_t n_heads; /* a multiple of n_kv_heads, at most 4096 */
   uint32_t queries; /* SPECD_ATTEND_* */
   uint32_t window;  /* a row sees this many positions up to its own, in a block up to the block's
                      * last; 0 = all */

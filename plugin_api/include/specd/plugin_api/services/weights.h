@@ -40,8 +40,9 @@ typedef struct specd_weights_api {
    * when it has more than SPECD_MAX_RANK axes or a type without a SPECD_DT_*. */
   specd_status (*find)(const specd_host *, specd_weights *, const char *name, uint32_t number,
                        const char **out_name, specd_tensor *out) SPECD_NOEXCEPT;
-  /* [control & active] The matrix [n_out, n_in] for ops/1, made of n tensors of n_in columns, one
-   * below the other (q, k and v; gate and up), of one type: float32, float16 or bfloat16. Charged:
+  /* [control & active] The matrix [n_out, n_in] for ops/1, made of n tensors (at most 64) of n_in
+   * columns (at most 2^18), one below the other (q, k and v; gate and up), of one type: float32,
+   * float16 or bfloat16. Charged:
    * the bytes of the tensors. Returns SPECD_E_DATA when a tensor is missing or has another shape or
    * type, and SPECD_E_EXHAUSTED beyond the quota. */
   specd_status (*matrix)(const specd_host *, specd_owner *, specd_weights *,
