@@ -14,8 +14,8 @@
 namespace specd {
 
 // Element i of the tensor `name`: the upper bits of a splitmix64 step over the name's FNV-1a hash plus i,
-// as a multiple of 1/1024 in [-1, 1), times `scale`, which is a power of two: exact in bfloat16's
-// float32 form only if few bits are set, so tensors are stored as float32.
+// as a multiple of 1/1024 in [-1, 1), times `scale`, which is a power of two. bfloat16 would round
+// such values, so tensors are stored as float32.
 inline std::vector<float> head_values(const std::string& name, size_t n, float scale) {
   uint64_t hash = 0xcbf29ce484222325u;
   for (const char c : name) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3u;

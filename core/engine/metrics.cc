@@ -181,7 +181,8 @@ void add_routes(Families& families, const RouteReport& off,
   count("specd_spec_decode_cut_total", "Proposals and verdicts in which validation found a defect.",
         &RouteCounts::cut);
   count("specd_spec_decode_lost_requests_total",
-        "Requests that went on without drafts after the drafter failed.", &RouteCounts::lost);
+        "Requests that went on without drafts: the drafter failed, or the text is too long for it.",
+        &RouteCounts::lost);
 
   const auto gauge = [&](const char* name, const char* help, auto RouteReport::*field) {
     MetricFamily& family = families.add(Type::kGauge, name, help);

@@ -28,7 +28,7 @@ struct RouteCounters {
   std::vector<std::atomic<uint64_t>> accepted_at;  // [max_depth] accepted nodes by depth - 1
   std::atomic<uint64_t> forward_ns{0};             // the route's share of the forwards, by rows
   std::atomic<uint64_t> cut{0};  // sequences' proposals and verdicts that were refused or cut
-  std::atomic<uint64_t> sequences_lost{0};  // went on without drafts after the drafter failed
+  std::atomic<uint64_t> sequences_lost{0};  // see RouteCounts::lost
 
   void add_to(RouteCounts& counts) const {
     counts.requests += requests;

@@ -8,7 +8,7 @@
 
 namespace specd {
 
-// Counts a sequence that goes on without drafts after the drafter failed, once.
+// Counts a sequence that goes on without drafts, once.
 inline void count_lost(ActiveSequence& member) {
   if (member.is_counted_lost) return;
   member.is_counted_lost = true;

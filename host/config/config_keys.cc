@@ -307,8 +307,9 @@ Key keys_of_route(RouteOptions& o) {
           "guarantee", o.guarantee, kGuarantees,
           "the least that is accepted of the pair: `identical`, the very tokens of plain decoding; "
           "`law`, tokens drawn by the same distribution; `none`, lossy"),
-      integer("draft_nodes_max", o.draft_nodes_max, 1, EngineLimits::kDraftNodes,
-              "per sequence and step, less than `step_tokens_max`"),
+      integer(
+          "draft_nodes_max", o.draft_nodes_max, 1, EngineLimits::kDraftNodes,
+          "guesses per sequence and step, less than `step_tokens_max`; a tree needs as many as it has nodes"),
       integer("disable_by_batch_size", o.disable_by_batch_size, 0, EngineLimits::kSequences,
               "no drafts while more than so many sequences run; 0 = never"),
       integer("call_ms_max", o.call_ms_max, 0, EngineLimits::kCallMs,

@@ -276,11 +276,13 @@ INSTANTIATE_TEST_SUITE_P(, HeadGolden, testing::ValuesIn(golden_files()),
 
 // ---- what concerns one sequence, and budgets -------------------------------------------------
 
-// Of the golden or layout with this name.
-Json case_of(const std::string& file, const std::string& name) {
-  const Json all = golden(file);
-  for (const Json& given : all["cases"]) {
-    if (given["name"].get<std::string>().find(name) != std::string::npos) return given;
+// The golden with `name` in its name.
+Json case_of(const std::string& name) {
+  for (const std::string& file : golden_files()) {
+    const Json all = golden(file);
+    for (const Json& given : all["cases"]) {
+      if (given["name"].get<std::string>().find(name) != std::string::npos) return given;
+    }
   }
   throw std::runtime_error("no case " + name);
 }
@@ -319,10 +321,10 @@ size_t depth_of(const FakeDraft& draft) {
   return depth;
 }
 
-class HeadRooms : public testing::TestWithParam<std::pair<const char*, const char*>> {};
+class HeadRooms : public testing::TestWithParam<const char*> {};
 
 TEST_P(HeadRooms, a_sequence_without_room_costs_its_own_drafts_only) {
-  const Json given = case_of(GetParam().first, GetParam().second);
+  const Json given = case_of(GetParam());
   const auto good = three_rounds(given, [](FakeHost&, int, bool) {});
   ASSERT_EQ(good.size(), 3u);
   for (const FakeDraft& each : good[0]) EXPECT_GT(depth_of(each), 1u);
@@ -351,7 +353,7 @@ TEST_P(HeadRooms, a_sequence_without_room_costs_its_own_drafts_only) {
 
 // Levels that no budget has nodes for are not run.
 TEST_P(HeadRooms, a_budget_of_one_runs_no_level) {
-  const Json given = case_of(GetParam().first, GetParam().second);
+  const Json given = case_of(GetParam());
   FakeHost host;
   set_up(host, given);
   FakeDrafter drafter(host, factory_of(given["plugin"]), settings_of(given));
@@ -367,13 +369,9 @@ TEST_P(HeadRooms, a_budget_of_one_runs_no_level) {
 }
 
 INSTANTIATE_TEST_SUITE_P(, HeadRooms,
-                         testing::Values(std::pair("eagle3", "the defaults"),
-                                         std::pair("eagle2", ""),
-                                         std::pair("layouts", "a chain, two layers"),
-                                         std::pair("layouts", "Llama 3, a chain"),
-                                         std::pair("layouts", "a fixed tree"),
-                                         std::pair("layouts", "ModelOpt: two layers"),
-                                         std::pair("layouts", "the authors' fixed tree")),
+                         testing::Values("reduced vocabulary, the defaults", "a chain, two layers",
+                                         "Llama 3, a chain", "a fixed tree", "ModelOpt: two layers",
+                                         "the authors' fixed tree", "biased, the defaults"),
                          [](const auto& param) { return "case_" + std::to_string(param.index); });
 
 TEST(HeadBudgets, states_without_numbers_draft_nothing_where_the_head_chooses) {
@@ -416,7 +414,7 @@ TEST(HeadBudgets, a_chain_is_announced_as_one) {
   for (const auto& [name, mode] : {std::pair("a chain, two layers", SPECD_TREE_CHAIN),
                                    std::pair("the authors' fixed tree", SPECD_TREE_STATIC),
                                    std::pair("ModelOpt: no fc", SPECD_TREE_VARIABLE)}) {
-    const Json given = case_of("layouts", name);
+    const Json given = case_of(name);
     FakeHost host;
     set_up(host, given);
     const FakeDrafter drafter(host, factory_of(given["plugin"]), settings_of(given));
@@ -426,7 +424,7 @@ TEST(HeadBudgets, a_chain_is_announced_as_one) {
 
 // The nodes of a level are copied in one call, which has a limit.
 TEST(HeadBudgets, a_fixed_tree_too_wide_for_the_batch_is_refused_when_it_is_activated) {
-  Json given = case_of("eagle3", "reduced vocabulary");
+  Json given = case_of("reduced vocabulary, the defaults");
   Json choices = Json::array();
   for (int i = 0; i < 64; ++i) choices.push_back({i});
   for (int i = 0; i < 16; ++i) choices.push_back({i, 0});
