@@ -199,8 +199,7 @@ Status make_private_directory(const std::string& path) {
       (info.st_mode & 077) != 0) {
     return Status(Code::kFailedPrecondition,
                   "plugin cache directory " + quote(path, 400) +
-                      " is not private: others may open it; expected owner uid " +
-                      std::to_string(geteuid()) +
+                      " is not private; expected owner uid " + std::to_string(geteuid()) +
                       " and mode 0700 (chmod 700); or configure a directory of its own, which "
                       "specd creates");
   }
