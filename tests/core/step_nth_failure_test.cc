@@ -107,18 +107,16 @@ class StepNthFailure : public EngineTest {
     return heard;
   }
 
-  // Runs on `model` with this drafter until no allocation is left to fail. Returns how often
-  // drafts were lost.
-  uint64_t expect_costs_drafts_or_ends_requests(const std::string& model, PluginUse drafter,
-                                                int32_t draft_nodes_max) {
+  // Runs on `model` with this drafter until no allocation is left to fail, which are at least n_min.
+  void expect_costs_drafts_or_ends_requests(const std::string& model, PluginUse drafter,
+                                            int32_t draft_nodes_max, long n_min) {
     EngineOptions o = options(model);
     o.threads = 1;
     o.plugin_directories.push_back(SPECD_TEST_BAD_PLUGINS);
     o.routes = {route("drafting", std::move(drafter), draft_nodes_max)};
     start(o);
     const RouteReport begun = report("drafting");
-    EXPECT_EQ(begun.state, RouteState::kLive) << begun.refused.to_string();
-    if (HasFailure()) return 0;
+    ASSERT_EQ(begun.state, RouteState::kLive) << begun.refused.to_string();
     set_log_level(LogLevel::kOff);
     // By `off`, so that the route's first call also meets shortages.
     const std::vector<Heard> untouched = run_with(0, "off");
@@ -142,18 +140,18 @@ class StepNthFailure : public EngineTest {
       if (!g_failed || HasFailure()) break;
     }
     set_log_level(LogLevel::kInfo);
-    EXPECT_GT(n, 100);
+    EXPECT_GT(n, n_min);
     EXPECT_GT(n_whole, 10) << "shortages around the calls of a plugin cost drafts only";
     EXPECT_GT(n_ended, 10);
     const RouteCounts counts = report("drafting").counts;
     EXPECT_GT(counts.drafted, 0u);
-    return counts.lost + counts.cut;
+    EXPECT_GT(counts.lost, 0u);
   }
 };
 
 TEST_F(StepNthFailure, costs_drafts_or_ends_requests_and_the_engine_goes_on) {
   PluginUse taps = plugin("specd.test.drafter_taps", {{"file", folder_ + "/taps"}});
-  EXPECT_GT(expect_costs_drafts_or_ends_requests("pico-draft", std::move(taps), 2), 0u);
+  expect_costs_drafts_or_ends_requests("pico-draft", std::move(taps), 2, 200);
 }
 
 TEST_F(StepNthFailure, of_a_trained_head_costs_the_same) {
@@ -161,11 +159,9 @@ TEST_F(StepNthFailure, of_a_trained_head_costs_the_same) {
     SCOPED_TRACE(head);
     Json config = {{"weights", std::string(SPECD_TEST_ZOO) + "/pico-" + head}};
     if (head == "eagle3") config["mode"] = "chain";
-    EXPECT_GT(
-        expect_costs_drafts_or_ends_requests(
-            "pico-target",
-            plugin("specd.drafter." + (head == "eagle2" ? "eagle" : head), std::move(config)), 20),
-        0u);
+    expect_costs_drafts_or_ends_requests(
+        "pico-target",
+        plugin("specd.drafter." + (head == "eagle2" ? "eagle" : head), std::move(config)), 20, 100);
   }
 }
 

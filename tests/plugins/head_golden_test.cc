@@ -12,6 +12,7 @@
 #include <functional>
 #include <iostream>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <utility>
@@ -321,6 +322,17 @@ size_t depth_of(const FakeDraft& draft) {
   return depth;
 }
 
+// A drafter with one text that it has not drafted for yet, and the text's handle.
+std::pair<std::unique_ptr<FakeDrafter>, int> with_one_text(FakeHost& host, const Json& given) {
+  set_up(host, given);
+  auto drafter =
+      std::make_unique<FakeDrafter>(host, factory_of(given["plugin"]), settings_of(given));
+  EXPECT_EQ(drafter->status(), SPECD_OK);
+  const int text = drafter->begin({1, 2, 3});
+  EXPECT_EQ(drafter->commit(text, {4}), SPECD_OK);
+  return {std::move(drafter), text};
+}
+
 class HeadRooms : public testing::TestWithParam<const char*> {};
 
 TEST_P(HeadRooms, a_sequence_without_room_costs_its_own_drafts_only) {
@@ -355,16 +367,12 @@ TEST_P(HeadRooms, a_sequence_without_room_costs_its_own_drafts_only) {
 TEST_P(HeadRooms, a_budget_of_one_runs_no_level) {
   const Json given = case_of(GetParam());
   FakeHost host;
-  set_up(host, given);
-  FakeDrafter drafter(host, factory_of(given["plugin"]), settings_of(given));
-  ASSERT_EQ(drafter.status(), SPECD_OK);
-  const int s = drafter.begin({1, 2, 3});
-  drafter.commit(s, {4});
+  const auto [drafter, s] = with_one_text(host, given);
   const uint64_t before = host.calls("kv.rows");
-  const FakeDraft one = drafter.propose(s, 1);
+  const FakeDraft one = drafter->propose(s, 1);
   EXPECT_EQ(one.count, 1);
   EXPECT_EQ(host.calls("kv.rows"), before);
-  EXPECT_EQ(drafter.propose(s).token[0], one.token[0]);
+  EXPECT_EQ(drafter->propose(s).token[0], one.token[0]);
   EXPECT_GT(host.calls("kv.rows"), before);
 }
 
@@ -397,16 +405,12 @@ TEST(HeadBudgets, states_without_numbers_draft_nothing_where_the_head_chooses) {
 TEST(HeadBudgets, redrafter_searches_no_deeper_than_its_nodes_reach) {
   const Json given = golden("redrafter")["cases"][0];
   FakeHost host;
-  set_up(host, given);
-  FakeDrafter drafter(host, factory_of(given["plugin"]), settings_of(given));
-  ASSERT_EQ(drafter.status(), SPECD_OK);
-  const int s = drafter.begin({1, 2, 3});
-  drafter.commit(s, {4});
+  const auto [drafter, s] = with_one_text(host, given);
   uint64_t calls = host.calls("ops.topk");
-  EXPECT_EQ(drafter.propose(s, 1).count, 1);
+  EXPECT_EQ(drafter->propose(s, 1).count, 1);
   EXPECT_EQ(host.calls("ops.topk"), calls + 1);
   calls = host.calls("ops.topk");
-  EXPECT_GT(depth_of(drafter.propose(s)), 1u);
+  EXPECT_GT(depth_of(drafter->propose(s)), 1u);
   EXPECT_GT(host.calls("ops.topk"), calls + 1);
 }
 

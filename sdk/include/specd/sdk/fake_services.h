@@ -128,14 +128,14 @@ class FakeHost {
   void set_memory_quota(uint64_t bytes) { quota_ = bytes; }
   void fail_allocation(uint64_t nth) { fail_at_ = nth == 0 ? 0 : allocations_ + nth; }
   uint64_t allocations() const { return allocations_; }
+  uint64_t memory_used() const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return used_;
+  }
   // Calls of a function of ops/1 or kv/1 in steps: "ops.linear", "kv.rows".
   uint64_t calls(const std::string& function) const {
     const auto found = calls_.find(function);
     return found == calls_.end() ? 0 : found->second;
-  }
-  uint64_t memory_used() const {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    return used_;
   }
 
   // The model that model/1 serves.

@@ -329,7 +329,7 @@ class FeatureTree {
     absent_.clear();
     for (std::size_t l = 0; l < levels_.size(); ++l) {
       if (shape_.choices->first(static_cast<int32_t>(l)) >= budget) break;
-      if (l > 0) n_rows = run_level(in, l);
+      if (l > 0) n_rows = run_level(in, l, n_rows);
       const Level& level = levels_[l];
       const specd_tensor ranks = rank_.rows(n_rows);
       const specd_tensor sequence =
@@ -345,13 +345,12 @@ class FeatureTree {
     }
     end_drafts(batch, out);
   }
-  // Runs the nodes above level l, whose ranks the level before has left. Returns their number.
-  int64_t run_level(const specd_propose_args& in, std::size_t l) {
+  // Runs the nodes above level l, which are among the children of the n_before rows run last. Returns
+  // their number.
+  int64_t run_level(const specd_propose_args& in, std::size_t l, int64_t n_before) {
     const specd_batch& batch = *in.batch;
     const Level& above = levels_[l - 1];
     const int64_t n_rows = batch.n_seqs * static_cast<int64_t>(above.run.size());
-    const int64_t n_before =
-        batch.n_seqs * static_cast<int64_t>(l == 1 ? 1 : levels_[l - 2].run.size());
     const specd_tensor from = above.token_from.rows(n_rows),
                        source = above.feature_from.rows(n_rows);
     const specd_tensor token = token_.rows(n_rows), feature = next_feature_.rows(n_rows);
