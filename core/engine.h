@@ -72,8 +72,9 @@ struct EngineLimits {
   static constexpr int32_t kPriority = 1000;  // from -kPriority to kPriority
   static constexpr int64_t kDeadlineMs = int64_t{7} * 86'400'000;
   static constexpr size_t kCacheSaltBytes = 256;
-  static constexpr int32_t kStops = 16;         // stop strings of a request
-  static constexpr int32_t kStopTokens = 1024;  // stop token ids of a request
+  static constexpr int32_t kStops = 16;          // stop strings of a request
+  static constexpr int32_t kStopTokens = 1024;   // stop token ids of a request
+  static constexpr int32_t kLogitBiases = 1024;  // entries of logit_bias of a request
 };
 
 struct EngineOptions {

@@ -1,5 +1,7 @@
 #include <charconv>
+#include <unordered_set>
 
+#include "core/base/to_size.h"
 #include "core/base/utf8.h"
 #include "core/chat/chat_template.h"
 #include "core/engine/impl.h"
@@ -34,12 +36,50 @@ Status check_sampling(const SamplingParams& sampling) {
     return out_of_range("sampling.top_k", "0 (off) or more", std::to_string(sampling.top_k));
   SPECD_OK_OR_RETURN(
       check("sampling.min_p", sampling.min_p, within(sampling.min_p, 0, 1), "0 (off) to 1"));
+  SPECD_OK_OR_RETURN(check("sampling.typical_p", sampling.typical_p,
+                           sampling.typical_p > 0 && sampling.typical_p <= 1,
+                           "more than 0, at most 1 (1 = off)"));
   SPECD_OK_OR_RETURN(
       check("sampling.repetition_penalty", r, within(r, 0.01f, 100), "0.01 to 100 (1 = off)"));
   SPECD_OK_OR_RETURN(check("sampling.frequency_penalty", sampling.frequency_penalty,
                            within(sampling.frequency_penalty, -2, 2), "-2 to 2 (0 = off)"));
   return check("sampling.presence_penalty", sampling.presence_penalty,
                within(sampling.presence_penalty, -2, 2), "-2 to 2 (0 = off)");
+}
+
+Status check_logit_bias(const std::vector<kernels::TokenBias>& bias, int32_t vocab_size) {
+  if (bias.size() > EngineLimits::kLogitBiases) {
+    return out_of_range("logit_bias",
+                        "at most " + std::to_string(EngineLimits::kLogitBiases) + " tokens",
+                        std::to_string(bias.size()));
+  }
+  std::unordered_set<int32_t> named;
+  for (const kernels::TokenBias& each : bias) {
+    const std::string field = "logit_bias[" + std::to_string(each.token) + "]";
+    if (each.token < 0 || each.token >= vocab_size) {
+      return out_of_range(field, "a token id from 0 to " + std::to_string(vocab_size - 1),
+                          std::to_string(each.token));
+    }
+    if (!(each.add >= -100 && each.add <= 100)) {
+      return out_of_range(field, "-100 to 100", shown(each.add));
+    }
+    if (!named.insert(each.token).second) {
+      return Status(Code::kInvalidArgument, field, "expected once, found twice");
+    }
+  }
+  return Status();
+}
+
+// `max_tokens` is in range. `eos`: the model's.
+Status check_min_tokens(const Request& request, const std::vector<int32_t>& eos,
+                        int32_t vocab_size) {
+  SPECD_OK_OR_RETURN(check_range("min_tokens", request.min_tokens, 0, request.max_tokens));
+  if (request.min_tokens == 0) return Status();
+  std::unordered_set<int32_t> stops(request.stop_tokens.begin(), request.stop_tokens.end());
+  if (!request.ignore_eos) stops.insert(eos.begin(), eos.end());
+  if (stops.size() < to_size(vocab_size)) return Status();
+  return Status(Code::kInvalidArgument, "min_tokens",
+                "every token ends the text, so none may be drawn; name fewer stop tokens");
 }
 }  // namespace
 
@@ -92,6 +132,8 @@ Status Engine::Impl::check(const Request& request) const {
                         std::to_string(request.stop_tokens.size()));
   }
   SPECD_OK_OR_RETURN(check_ids("stop_tokens", request.stop_tokens));
+  SPECD_OK_OR_RETURN(check_min_tokens(request, config.eos_tokens, config.vocab_size));
+  SPECD_OK_OR_RETURN(check_logit_bias(request.logit_bias, config.vocab_size));
   SPECD_OK_OR_RETURN(check_name("request_id", request.id));
   SPECD_OK_OR_RETURN(check_name("route", request.route));
   SPECD_OK_OR_RETURN(

@@ -43,6 +43,7 @@ Status Target::load_sampling_defaults() {
   sampling_defaults.top_p = wanted.top_p;
   sampling_defaults.top_k = wanted.top_k;
   sampling_defaults.min_p = wanted.min_p;
+  sampling_defaults.typical_p = wanted.typical_p;
   sampling_defaults.repetition_penalty = wanted.repetition_penalty;
   generation_config_ignored = wanted.ignored;
   for (const std::string& each : wanted.ignored) {

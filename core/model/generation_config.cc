@@ -16,7 +16,6 @@ struct Neutral {
 };
 const std::vector<Neutral>& unsupported_keys() {
   static const std::vector<Neutral> keys = {{"num_beams", 1},
-                                            {"typical_p", 1.0},
                                             {"epsilon_cutoff", 0.0},
                                             {"eta_cutoff", 0.0},
                                             {"penalty_alpha", 0.0},
@@ -90,6 +89,8 @@ Result<GenerationConfig> read_generation_config(const Json& config, const std::s
   SPECD_OK_OR_RETURN(number("top_p", 1, 0, 1, out.top_p));
   if (out.top_p == 0) out.top_p = 1e-6f;  // keeps only the most likely token
   SPECD_OK_OR_RETURN(number("min_p", 0, 0, 1, out.min_p));
+  SPECD_OK_OR_RETURN(number("typical_p", 1, 0, 1, out.typical_p));
+  if (out.typical_p == 0) out.typical_p = 1e-6f;  // keeps only the most typical token
   SPECD_TRY(const int64_t top_k, json_int_or(config, "top_k", 0, 0, INT32_MAX, where));
   out.top_k = static_cast<int32_t>(top_k);
   for (const Neutral& each : unsupported_keys()) {

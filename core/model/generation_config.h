@@ -2,7 +2,7 @@
 //
 // Only the file's values are applied, not the built-in top_k of 50 in transformers. Without
 // `do_sample: true` the file means greedy decoding and its temperature is ignored, but its
-// top_p, top_k and min_p apply to requests that ask for sampling, as in transformers (Vicuna's
+// top_p, top_k, min_p and typical_p apply to requests that ask for sampling, as in transformers (Vicuna's
 // file has them).
 #pragma once
 
@@ -18,8 +18,9 @@ namespace specd {
 struct GenerationConfig {
   float temperature = 0;  // 0 = greedy
   float top_p = 1;
-  float min_p = 0;    // 0 = off
-  int32_t top_k = 0;  // 0 = off
+  float min_p = 0;      // 0 = off
+  float typical_p = 1;  // 1 = off
+  int32_t top_k = 0;    // 0 = off
   float repetition_penalty = 1;
   // Keys that would change the text but are not applied: "no_repeat_ngram_size 3".
   std::vector<std::string> ignored;

@@ -24,6 +24,19 @@ std::string values_fault(const std::string& column, const std::vector<int32_t>& 
   return std::string();
 }
 
+// Checks the tokens of structs.
+template <typename T>
+std::string tokens_fault(const std::string& column, const std::vector<T>& values,
+                         int32_t vocab_size) {
+  for (size_t i = 0; i < values.size(); ++i) {
+    const int32_t token = values[i].token;
+    if (token < 0 || token >= vocab_size) {
+      return fault_at(column, i, token, 0, int64_t{vocab_size} - 1);
+    }
+  }
+  return std::string();
+}
+
 std::string rows_fault(const ForwardRows& rows, const StepLimits& limits) {
   const auto n = static_cast<size_t>(rows.n_rows());
   if (n < 1 || n > static_cast<size_t>(limits.rows_max)) {
@@ -99,14 +112,16 @@ std::string penalties_fault(const StepInput& input, const StepLimits& limits) {
     if (fault.empty()) {
       fault = range_fault("path", i, row.path_begin, row.path_end, input.penalty_path.size());
     }
+    if (fault.empty()) {
+      fault = range_fault("bias", i, row.bias_begin, row.bias_end, input.penalty_bias.size());
+    }
     if (!fault.empty()) return fault;
   }
-  for (size_t i = 0; i < input.penalty_seen.size(); ++i) {
-    const int32_t token = input.penalty_seen[i].token;
-    if (token < 0 || token >= limits.vocab_size) {
-      return fault_at("penalty_seen.token", i, token, 0, int64_t{limits.vocab_size} - 1);
-    }
+  std::string fault = tokens_fault("penalty_seen.token", input.penalty_seen, limits.vocab_size);
+  if (fault.empty()) {
+    fault = tokens_fault("penalty_bias.token", input.penalty_bias, limits.vocab_size);
   }
+  if (!fault.empty()) return fault;
   return values_fault("penalty_path", input.penalty_path, 0, int64_t{input.rows.n_rows()} - 1);
 }
 
@@ -149,6 +164,7 @@ void StepInput::clear() {
   penalty_row.clear();
   penalty_seen.clear();
   penalty_path.clear();
+  penalty_bias.clear();
   picks.clear();
 }
 

@@ -30,7 +30,8 @@ struct StepInput {
   std::vector<kernels::PenaltyRow> penalty_row;    // [logits rows], or empty: no penalties
   std::vector<kernels::PenaltySeen> penalty_seen;  // of all penalized texts
   std::vector<int32_t> penalty_path;               // rows
-  std::vector<TokenPick> picks;                    // each part at most once
+  std::vector<kernels::TokenBias> penalty_bias;
+  std::vector<TokenPick> picks;  // each part at most once
 
   void clear();
 };

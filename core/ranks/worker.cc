@@ -46,6 +46,7 @@ struct Worker::Columns {
   Column<kernels::PenaltyRow> penalty_row;
   Column<kernels::PenaltySeen> penalty_seen;
   Column<int32_t> penalty_path;
+  Column<kernels::TokenBias> penalty_bias;
   struct Pick {
     Column<int32_t> source, from, to;
   };
@@ -129,6 +130,7 @@ Worker::Columns Worker::stage(const StepInput& input, std::span<StreamPart* cons
     columns.penalty_row = inputs_.add(input.penalty_row);
     columns.penalty_seen = add_rounded(inputs_, input.penalty_seen);
     columns.penalty_path = add_rounded(inputs_, input.penalty_path);
+    columns.penalty_bias = add_rounded(inputs_, input.penalty_bias);
   }
   columns.drawn = outputs_.add<int32_t>(input.draws.size());
   columns.top_k = input.top_k;
@@ -171,6 +173,7 @@ bool Worker::submit(const Columns& columns, std::span<StreamPart* const> parts, 
                           .seen = columns.penalty_seen.device,
                           .path = columns.penalty_path.device,
                           .token = columns.rows.token.device,
+                          .bias = columns.penalty_bias.device,
                           .n_rows = static_cast<int32_t>(columns.penalty_row.n),
                           .vocab = vocab});
   }
@@ -209,6 +212,7 @@ StepShape Worker::shape_of(const Columns& columns, std::span<StreamPart* const> 
         static_cast<const void*>(columns.draws.device),
         static_cast<const void*>(columns.penalty_seen.device),
         static_cast<const void*>(columns.penalty_path.device),
+        static_cast<const void*>(columns.penalty_bias.device),
         static_cast<const void*>(columns.drawn.device),
         static_cast<const void*>(columns.top.device)}) {
     shape.push_back(reinterpret_cast<uintptr_t>(column));

@@ -21,6 +21,7 @@ struct SamplingParams {
   int32_t top_k = 0;  // 0 = off
   uint64_t seed = 0;
   float min_p = 0;               // 0 = off
+  float typical_p = 1;           // 1 = off
   float repetition_penalty = 1;  // over prompt and output
   float frequency_penalty = 0;   // over the output
   float presence_penalty = 0;    // over the output
@@ -33,6 +34,7 @@ struct SamplingParams {
     return {.temperature = temperature,
             .top_p = top_p,
             .min_p = min_p,
+            .typical_p = typical_p,
             .top_k = top_k,
             .position = position,
             .seed = seed,
@@ -70,7 +72,7 @@ struct SamplingRequest {
   std::optional<float> top_p;
   std::optional<int32_t> top_k;
   std::optional<uint64_t> seed;
-  std::optional<float> min_p, repetition_penalty, frequency_penalty, presence_penalty;
+  std::optional<float> min_p, typical_p, repetition_penalty, frequency_penalty, presence_penalty;
 
   SamplingParams over(const SamplingParams& defaults) const {
     return {.temperature = temperature.value_or(defaults.temperature),
@@ -78,6 +80,7 @@ struct SamplingRequest {
             .top_k = top_k.value_or(defaults.top_k),
             .seed = seed.value_or(defaults.seed),
             .min_p = min_p.value_or(defaults.min_p),
+            .typical_p = typical_p.value_or(defaults.typical_p),
             .repetition_penalty = repetition_penalty.value_or(defaults.repetition_penalty),
             .frequency_penalty = frequency_penalty.value_or(defaults.frequency_penalty),
             .presence_penalty = presence_penalty.value_or(defaults.presence_penalty)};

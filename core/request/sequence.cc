@@ -52,6 +52,8 @@ Sequence::Sequence(uint64_t number, const Request& request, std::vector<int32_t>
       stop_strings_(request_.stop),
       sink_(std::move(sink)) {
   if (!request_.ignore_eos) stop_tokens_.insert(eos.begin(), eos.end());
+  logit_bias_ = LogitBias(request_.logit_bias, {stop_tokens_.begin(), stop_tokens_.end()},
+                          request_.min_tokens);
   if (sampling_.penalizes()) seen_.add(tokens_, false);
   usage.prompt_tokens = n_prompt_;
 }
@@ -73,7 +75,8 @@ int32_t Sequence::append(const int32_t* tokens, int32_t n) {
       finish = FinishReason::kStop;
       break;
     }
-    event_.text += stop_strings_.push(detokenizer_.push(token));
+    const std::string piece = detokenizer_.push(token);
+    event_.text += n_output() < request_.min_tokens ? piece : stop_strings_.push(piece);
     if (stop_strings_.found()) {
       finish = FinishReason::kStop;
     } else if (n_left() == 0) {

@@ -9,6 +9,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "core/request/logit_bias.h"
 #include "core/request/rank.h"
 #include "core/request/request.h"
 #include "core/request/request_metrics.h"
@@ -33,12 +34,14 @@ class Sequence {
   const SamplingParams& sampling() const { return sampling_; }
   // Counts of tokens(), when the sampling parameters penalize; otherwise empty.
   const std::vector<kernels::PenaltySeen>& seen() const { return seen_.seen(); }
+  const LogitBias& logit_bias() const { return logit_bias_; }
   // Prompt, then output. The KV of the last token is never computed yet.
   const std::vector<int32_t>& tokens() const { return tokens_; }
   int32_t size() const { return static_cast<int32_t>(tokens_.size()); }
   int32_t n_prompt() const { return n_prompt_; }
+  int32_t n_output() const { return size() - n_prompt_; }
   // Tokens that may still be emitted.
-  int32_t n_left() const { return request_.max_tokens - (size() - n_prompt_); }
+  int32_t n_left() const { return request_.max_tokens - n_output(); }
   FinishReason finish() const { return finish_; }
 
   // Appends newly decided tokens until the text ends. Returns how many were taken: all, or up to
@@ -71,6 +74,7 @@ class Sequence {
   SeenTokens seen_;
   int32_t n_prompt_;
   std::unordered_set<int32_t> stop_tokens_;
+  LogitBias logit_bias_;
   Detokenizer detokenizer_;
   StopStrings stop_strings_;
   Sink sink_;

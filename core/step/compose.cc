@@ -31,7 +31,8 @@ class Composer {
     if (!item.wants_token) return;
     place.root_logits = draw(item);
     add_nodes(item, place);
-    if (item.sampling->penalizes()) penalize(item, place);
+    const bool is_biased = item.bias != nullptr && item.bias->applies_from(item.n_output);
+    if (item.sampling->penalizes() || is_biased) penalize(item, place);
   }
 
   // Other logits rows get a neutral PenaltyRow.
@@ -101,17 +102,31 @@ class Composer {
                              .seen_begin = size_of(input_.penalty_seen)};
     input_.penalty_seen.insert(input_.penalty_seen.end(), item.seen.begin(), item.seen.end());
     each.seen_end = size_of(input_.penalty_seen);
+    const int32_t first_bias = size_of(input_.penalty_bias);
+    if (item.bias != nullptr) {
+      const std::vector<kernels::TokenBias>& all = item.bias->entries();
+      input_.penalty_bias.insert(input_.penalty_bias.end(), all.begin(), all.end());
+    }
+    const auto set_bias = [&](int32_t depth) {
+      if (item.bias == nullptr) return;
+      const auto [first, last] = item.bias->range(item.n_output + depth);
+      each.bias_begin = first_bias + static_cast<int32_t>(first);
+      each.bias_end = first_bias + static_cast<int32_t>(last);
+    };
+    path_.clear();
+    set_bias(0);
     input_.penalty_row.resize(input_.draws.size());
     input_.penalty_row[to_size(place.root_logits)] = each;
     for (int32_t node = 0; node < item.tree->size(); ++node) {
       const int32_t logits = place.logits_of_node[to_size(node)];
       if (logits < 0) continue;
-      item.tree->path_to(node, path_);
       each.path_begin = size_of(input_.penalty_path);
+      if (sampling.penalizes()) item.tree->path_to(node, path_);
       for (const int32_t on_path : path_) {
         input_.penalty_path.push_back(place.first_row + item.n_rows + on_path);
       }
       each.path_end = size_of(input_.penalty_path);
+      set_bias(item.tree->depth[to_size(node)]);
       input_.penalty_row[to_size(logits)] = each;
     }
   }

@@ -16,6 +16,7 @@
 
 #include "core/kv/block_table.h"
 #include "core/ranks/step_input.h"
+#include "core/request/logit_bias.h"
 #include "core/request/sampling.h"
 #include "core/spec/draft_tree.h"
 
@@ -28,6 +29,8 @@ struct ComposeItem {
   const DraftTree* tree = nullptr;    // after the last row; empty unless wants_token
   const SamplingParams* sampling = nullptr;
   std::span<const kernels::PenaltySeen> seen = {};  // for sampling that penalizes
+  const LogitBias* bias = nullptr;                  // null = none
+  int32_t n_output = 0;                             // committed tokens of the output
   int32_t n_computed = 0;                           // positions whose KV is final
   int32_t n_rows = 0;                               // >= 1
   bool wants_token = false;                         // the last row draws a token

@@ -167,6 +167,8 @@ Status StepRunner::compute(const Members& members, const std::function<void()>& 
                       .tree = &member->tree,
                       .sampling = &member->sequence->sampling(),
                       .seen = member->sequence->seen(),
+                      .bias = &member->sequence->logit_bias(),
+                      .n_output = member->sequence->n_output(),
                       .n_computed = member->n_computed,
                       .n_rows = member->n_rows,
                       .wants_token = member->wants_token,

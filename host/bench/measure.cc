@@ -36,6 +36,7 @@ Request make_request(const Prompt& prompt, const MeasureOptions& options, const 
   request.sampling.seed = options.seed + sampling;
   // Off, whatever the model's generation_config.json sets: the report does not name them.
   request.sampling.min_p = 0.0F;
+  request.sampling.typical_p = 1.0F;
   request.sampling.repetition_penalty = 1.0F;
   request.sampling.frequency_penalty = request.sampling.presence_penalty = 0.0F;
   request.max_tokens = prompt.max_tokens > 0 ? prompt.max_tokens : options.max_tokens;

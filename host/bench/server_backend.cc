@@ -20,6 +20,8 @@ v1::GenerateRequest to_wire(const Request& request) {
   if (request.sampling.top_k) wire.mutable_sampling()->set_top_k(*request.sampling.top_k);
   if (request.sampling.seed) wire.mutable_sampling()->set_seed(*request.sampling.seed);
   if (request.sampling.min_p) wire.mutable_sampling()->set_min_p(*request.sampling.min_p);
+  if (request.sampling.typical_p)
+    wire.mutable_sampling()->set_typical_p(*request.sampling.typical_p);
   if (request.sampling.repetition_penalty)
     wire.mutable_sampling()->set_repetition_penalty(*request.sampling.repetition_penalty);
   if (request.sampling.frequency_penalty)

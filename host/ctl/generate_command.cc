@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <charconv>
 #include <cstdio>
 #include <cstring>
 #include <limits>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "core/base/file_descriptor.h"
+#include "core/base/quote.h"
 #include "core/base/utf8.h"
 #include "host/base/command_line.h"
 #include "host/base/output.h"
@@ -78,10 +80,31 @@ void set_sampling(const Values& values, float temperature, v1::Sampling& to) {
   if (given("top-k")) to.set_top_k(values["top-k"].as<int32_t>());
   if (given("seed")) to.set_seed(values["seed"].as<uint64_t>());
   if (given("min-p")) to.set_min_p(values["min-p"].as<float>());
+  if (given("typical-p")) to.set_typical_p(values["typical-p"].as<float>());
   if (given("repetition-penalty"))
     to.set_repetition_penalty(values["repetition-penalty"].as<float>());
   if (given("frequency-penalty")) to.set_frequency_penalty(values["frequency-penalty"].as<float>());
   if (given("presence-penalty")) to.set_presence_penalty(values["presence-penalty"].as<float>());
+}
+
+// Reads "ID:NUMBER"s. The daemon checks ranges. Returns a problem or "".
+std::string set_logit_bias(const Values& values, v1::GenerateRequest& request) {
+  if (values.count("logit-bias") == 0) return "";
+  for (const std::string& text : values["logit-bias"].as<std::vector<std::string>>()) {
+    int32_t token = 0;
+    float add = 0;
+    const char* const end = text.data() + text.size();
+    const auto id = std::from_chars(text.data(), end, token);
+    const bool has_number = id.ec == std::errc() && id.ptr != end && *id.ptr == ':';
+    const auto number = has_number ? std::from_chars(id.ptr + 1, end, add) : id;
+    if (!has_number || number.ec != std::errc() || number.ptr != end) {
+      return "--logit-bias: expected ID:NUMBER, as in 17:-2.5, found " + quote(text, 60);
+    }
+    if (!request.mutable_logit_bias()->insert({token, add}).second) {
+      return "--logit-bias: token " + std::to_string(token) + " twice";
+    }
+  }
+  return "";
 }
 
 }  // namespace
@@ -104,6 +127,10 @@ int run_generate(Client& client, const Values& values, bool json) {
   if (temperatures.value().size() != 1) return ctl_usage("--temperature: expected one number");
   set_sampling(values, static_cast<float>(temperatures.value()[0]), *request.mutable_sampling());
   request.set_max_tokens(values["max-tokens"].as<int32_t>());
+  request.set_min_tokens(values["min-tokens"].as<int32_t>());
+  if (const std::string problem = set_logit_bias(values, request); !problem.empty()) {
+    return ctl_usage(problem);
+  }
   if (values.count("stop") != 0)
     for (const std::string& stop : values["stop"].as<std::vector<std::string>>())
       request.add_stop(stop);

@@ -54,10 +54,15 @@ po::options_description make_options() {
   add("top-k", whole_number<int32_t>(0)->default_value(0));
   add("seed", po::value<uint64_t>()->default_value(0));
   add("min-p", po::value<float>(), "generate: 0 = off");
+  add("typical-p", po::value<float>(), "generate: 1 = off");
   add("repetition-penalty", po::value<float>(), "generate: over prompt and output, 1 = off");
   add("frequency-penalty", po::value<float>(), "generate: over the output, 0 = off");
   add("presence-penalty", po::value<float>(), "generate: over the output, 0 = off");
+  add("logit-bias", po::value<std::vector<std::string>>()->composing()->value_name("ID:NUMBER"),
+      "generate: -100 to 100, added to the logit of a token; may be repeated");
   add("max-tokens", whole_number<int32_t>(1)->default_value(128));
+  add("min-tokens", whole_number<int32_t>(0)->default_value(0),
+      "generate: the text does not end before");
   add("stop", po::value<std::vector<std::string>>()->composing(), "generate: may be repeated");
   add("stop-token", po::value<std::vector<int32_t>>()->composing(), "generate: may be repeated");
   add("ignore-eos", po::bool_switch());
@@ -187,6 +192,9 @@ Program make_program() {
               {"top-k", "generate compare record"},
               {"seed", "generate compare record"},
               {"min-p", "generate"},
+              {"typical-p", "generate"},
+              {"logit-bias", "generate"},
+              {"min-tokens", "generate"},
               {"repetition-penalty", "generate"},
               {"frequency-penalty", "generate"},
               {"presence-penalty", "generate"},

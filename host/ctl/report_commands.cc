@@ -29,6 +29,7 @@ std::string defaults_text(const v1::Model& model) {
   if (sampling.top_p() < 1) text << ", top-p " << sampling.top_p();
   if (sampling.top_k() > 0) text << ", top-k " << sampling.top_k();
   if (sampling.min_p() > 0) text << ", min-p " << sampling.min_p();
+  if (sampling.typical_p() < 1) text << ", typical-p " << sampling.typical_p();
   text << ", repetition penalty " << sampling.repetition_penalty() << '\n';
   text << (model.eos_tokens().empty() ? "No end tokens: a text ends only at its length"
                                       : "A text ends at token");

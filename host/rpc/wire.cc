@@ -35,6 +35,7 @@ SamplingRequest sampling_from_wire(const v1::Sampling& wire) {
   if (wire.has_top_k()) out.top_k = wire.top_k();
   if (wire.has_seed()) out.seed = wire.seed();
   if (wire.has_min_p()) out.min_p = wire.min_p();
+  if (wire.has_typical_p()) out.typical_p = wire.typical_p();
   if (wire.has_repetition_penalty()) out.repetition_penalty = wire.repetition_penalty();
   if (wire.has_frequency_penalty()) out.frequency_penalty = wire.frequency_penalty();
   if (wire.has_presence_penalty()) out.presence_penalty = wire.presence_penalty();
@@ -63,6 +64,7 @@ v1::Sampling sampling_to_wire(const SamplingParams& sampling) {
   wire.set_top_k(sampling.top_k);
   wire.set_seed(sampling.seed);
   wire.set_min_p(sampling.min_p);
+  wire.set_typical_p(sampling.typical_p);
   wire.set_repetition_penalty(sampling.repetition_penalty);
   wire.set_frequency_penalty(sampling.frequency_penalty);
   wire.set_presence_penalty(sampling.presence_penalty);
@@ -104,6 +106,10 @@ Result<Request> request_from_wire(const v1::GenerateRequest& wire) {
   if (wire.has_add_bos()) request.add_bos = wire.add_bos();
   request.sampling = sampling_from_wire(wire.sampling());
   request.max_tokens = wire.max_tokens();
+  request.min_tokens = wire.min_tokens();
+  for (const auto& [token, add] : wire.logit_bias()) {
+    request.logit_bias.push_back({.token = token, .add = add});
+  }
   request.stop.assign(wire.stop().begin(), wire.stop().end());
   request.stop_tokens.assign(wire.stop_token_ids().begin(), wire.stop_token_ids().end());
   request.ignore_eos = wire.ignore_eos();

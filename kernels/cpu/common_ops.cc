@@ -97,6 +97,11 @@ void penalize_part(const PenalizeArgs& a, int part, int parts) {
       counted.push_back(token);
       apply(token, on_path(token, i));
     }
+    constexpr float kNever = -std::numeric_limits<float>::infinity();
+    for (int32_t i = row.bias_begin; i < row.bias_end; ++i) {
+      float& l = logits[a.bias[i].token];
+      l = a.bias[i].add == kNever ? kNever : l + a.bias[i].add;
+    }
   }
 }
 

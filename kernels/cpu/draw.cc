@@ -1,7 +1,7 @@
 // The Gumbel-max draw. Processed logits are recomputed in each pass instead of being stored, so the
 // op needs no buffer of vocabulary size.
 //
-// top_k and top_p find their cut by selection over the digits of the ordered logits, not by
+// top_k, top_p and typical_p find their cut by selection over the digits of the ordered ranks, not by
 // sorting. The mass of a token is its float32 exp as fixed point: sums of integers do not depend on
 // their order.
 #include "specd/kernels/draw.h"
@@ -97,141 +97,260 @@ constexpr int kDigits = 3;
 constexpr int kDigitShift[kDigits] = {21, 10, 0};
 constexpr uint32_t kDigitSize[kDigits] = {2048, 2048, 1024};
 
-// The k-th largest key.
-uint32_t kth_largest(const Row& row, uint32_t k) {
-  uint32_t prefix = 0;  // the digits found so far
-  uint32_t left = k;
-  for (int digit = 0; digit < kDigits; ++digit) {
-    uint32_t count[2048] = {};
-    const int shift = kDigitShift[digit];
-    const uint32_t size = kDigitSize[digit];
-    for (int32_t t = 0; t < row.vocab; t += 16) {
-      float l[16];
-      const int n = processed(row, t, l);
-      for (int i = 0; i < n; ++i) {
-        const uint32_t digits = key_of(l[i]) >> shift;
-        count[digits & (size - 1)] += digits / size == prefix ? 1 : 0;
-      }
-    }
-    uint32_t d = size - 1;
-    while (count[d] < left) left -= count[d--];
-    prefix = prefix * size + d;
-  }
-  return prefix;
-}
-
-// For tokens with key >= lowest: the mass of a token is 2^40 * exp(l - max).
-SPECD_INLINE void masses16(const Row& row, const float* l, float* mass) {
-  const F32x16 values = load(l);
-  store(mass, mul(exp(sub(values, set1(row.max))), set1(0x1p40f)));
-  // also when both are infinite
-  for (int i = 0; i < 16; ++i) mass[i] = l[i] == row.max ? 0x1p40f : mass[i];
-}
-
-// What is kept: keys above `key`, and the first `ties` tokens with that key.
+// What is kept: keys above `key`, and the tokens below `end` with that key.
 struct Cut {
-  uint32_t key = 0;
-  int32_t ties = 0;
+  uint32_t key;
+  int32_t end;
+};
+SPECD_INLINE bool is_kept(const Cut& cut, uint32_t key, int32_t t) {
+  return key > cut.key || (key == cut.key && t < cut.end);
+}
+
+// The largest rank at which the weights of the tokens with it or a larger one reach a limit; `before`
+// is the weight of the larger ones, which is below the limit.
+struct Selected {
+  uint32_t rank;
+  uint64_t before;
+  double limit;
 };
 
-Cut top_p_cut(const Row& row, uint32_t lowest, float top_p) {
-  double limit = 0;     // a token is kept iff the mass before it is below this
-  uint64_t before = 0;  // mass of keys above the current range
-  uint32_t prefix = 0;
+// each16(t, rank, weight): of tokens [t, t + 16), weight 0 beyond the vocabulary. limit_of: the limit,
+// by the sum of all weights.
+template <typename Each16, typename Limit>
+SPECD_INLINE Selected select(int32_t vocab, Each16&& each16, Limit&& limit_of) {
+  Selected found{0, 0, 0};
   for (int digit = 0; digit < kDigits; ++digit) {
     uint64_t sums[2048] = {};
     const int shift = kDigitShift[digit];
     const uint32_t size = kDigitSize[digit];
-    for (int32_t t = 0; t < row.vocab; t += 16) {
-      float l[16];
-      float mass[16];
-      const int n = processed(row, t, l);
-      masses16(row, l, mass);
-      for (int i = 0; i < n; ++i) {
-        const uint32_t key = key_of(l[i]);
-        const uint32_t digits = key >> shift;
-        if (key < lowest || digits / size != prefix) continue;
-        sums[digits & (size - 1)] += static_cast<uint64_t>(static_cast<int64_t>(mass[i]));
+    for (int32_t t = 0; t < vocab; t += 16) {
+      uint32_t rank[16];
+      uint64_t weight[16];
+      each16(t, rank, weight);
+      for (int i = 0; i < 16; ++i) {
+        const uint32_t digits = rank[i] >> shift;
+        if (digits / size == found.rank) sums[digits & (size - 1)] += weight[i];
       }
     }
     if (digit == 0) {
       uint64_t total = 0;
       for (uint32_t d = 0; d < size; ++d) total += sums[d];
-      limit = static_cast<double>(top_p) * static_cast<double>(total);
-      limit = limit > 0.5 ? limit : 0.5;  // the first is always kept
+      found.limit = limit_of(total);
     }
-    // The cut is in the first digit, from the top, at whose end the limit is reached.
+    // The first bin, from the top, at whose end the limit is reached.
     uint32_t d = size - 1;
-    while (d > 0 && static_cast<double>(before + sums[d]) < limit) before += sums[d--];
-    prefix = prefix * size + d;
+    while (d > 0 && static_cast<double>(found.before + sums[d]) < found.limit) {
+      found.before += sums[d--];
+    }
+    found.rank = found.rank * size + d;
   }
-  // Tokens with the cut's key have equal mass and are ranked by id.
-  float l[16];
-  float mass[16];
-  uint64_t each = 0;
-  for (int32_t t = 0; t < row.vocab && each == 0; t += 16) {
+  return found;
+}
+
+// The k-th largest key.
+uint32_t kth_largest(const Row& row, uint32_t k) {
+  const auto each16 = [&](int32_t t, uint32_t* rank, uint64_t* weight) {
+    float l[16];
+    const int n = processed(row, t, l);
+    for (int i = 0; i < 16; ++i) {
+      rank[i] = key_of(l[i]);
+      weight[i] = i < n ? 1 : 0;
+    }
+  };
+  return select(row.vocab, each16, [&](uint64_t) { return static_cast<double>(k); }).rank;
+}
+
+// 2^40 * exp(l - max) of 16 tokens.
+SPECD_INLINE void masses16(const Row& row, const float* l, uint64_t* mass) {
+  float values[16];
+  store(values, mul(exp(sub(load(l), set1(row.max))), set1(0x1p40f)));
+  for (int i = 0; i < 16; ++i) mass[i] = static_cast<uint64_t>(static_cast<int64_t>(values[i]));
+}
+
+// The part p of a mass; the first token is always kept.
+SPECD_INLINE double limit_of(float p, uint64_t total) {
+  const double limit = static_cast<double>(p) * static_cast<double>(total);
+  return limit > 0.5 ? limit : 0.5;
+}
+
+// Of the tokens with key >= lowest.
+Cut top_p_cut(const Row& row, uint32_t lowest, float top_p) {
+  const auto each16 = [&](int32_t t, uint32_t* rank, uint64_t* mass) {
+    float l[16];
+    const int n = processed(row, t, l);
+    masses16(row, l, mass);
+    for (int i = 0; i < 16; ++i) {
+      rank[i] = key_of(l[i]);
+      if (i >= n || rank[i] < lowest) mass[i] = 0;
+    }
+  };
+  Selected found =
+      select(row.vocab, each16, [&](uint64_t total) { return limit_of(top_p, total); });
+  // Tokens with the cut's key are ranked by id.
+  Cut cut{found.rank, row.vocab};
+  for (int32_t t = 0; t < row.vocab; t += 16) {
+    float l[16];
+    uint64_t mass[16];
     const int n = processed(row, t, l);
     masses16(row, l, mass);
     for (int i = 0; i < n; ++i) {
-      if (key_of(l[i]) == prefix) each = static_cast<uint64_t>(static_cast<int64_t>(mass[i]));
+      if (key_of(l[i]) != cut.key) continue;
+      if (static_cast<double>(found.before) >= found.limit) return {cut.key, t + i};
+      found.before += mass[i];
     }
-  }
-  Cut cut{prefix, 0};
-  if (each == 0) {
-    cut.ties = row.vocab;
-    return cut;
-  }
-  for (uint64_t mass_before = before; static_cast<double>(mass_before) < limit;
-       mass_before += each) {
-    if (++cut.ties == row.vocab) break;
   }
   return cut;
 }
 
-// id: null = 0, 1, ..; score: null = not wanted.
-int32_t draw_row(const float* logits, int32_t vocab, const DrawRow& r, const int32_t* id,
-                 float* score) {
-  const Look look = look_at(logits, vocab);
-  const bool is_damaged = look.nan || __builtin_isinf(look.max);
-  for (int32_t t = 0; score != nullptr && t < vocab; ++t) {
-    score[t] = is_damaged || !r.greedy ? -__builtin_inff() : logits[t];
+// Of the tokens that `cut` keeps, typical_p keeps those with rank_of() >= rank.
+struct Typical {
+  float mean;  // of d
+  uint32_t rank;
+};
+// Larger = nearer to the mean. d = max - l.
+SPECD_INLINE uint32_t rank_of(float d, float mean) { return ~(bits_of(d - mean) & 0x7fffffffu); }
+
+Typical typical_cut(const Row& row, const Cut& cut, float typical_p) {
+  uint64_t total = 0, weighted = 0;  // sums of mass and of mass * d, as fixed point
+  for (int32_t t = 0; t < row.vocab; t += 16) {
+    float l[16];
+    uint64_t mass[16];
+    const int n = processed(row, t, l);
+    masses16(row, l, mass);
+    for (int i = 0; i < n; ++i) {
+      if (mass[i] == 0 || !is_kept(cut, key_of(l[i]), t + i)) continue;
+      total += mass[i];
+      weighted += static_cast<uint64_t>(
+          static_cast<int64_t>(static_cast<float>(mass[i]) * (row.max - l[i])));
+    }
   }
-  if (is_damaged) return -1;
-  if (r.greedy) {
-    int32_t t = 0;
-    while (logits[t] != look.max) ++t;
-    return t;
+  const auto mean = static_cast<float>(static_cast<double>(weighted) / static_cast<double>(total));
+  const auto each16 = [&](int32_t t, uint32_t* rank, uint64_t* mass) {
+    float l[16];
+    const int n = processed(row, t, l);
+    masses16(row, l, mass);
+    for (int i = 0; i < 16; ++i) {
+      rank[i] = rank_of(row.max - l[i], mean);
+      if (i >= n || !is_kept(cut, key_of(l[i]), t + i)) mass[i] = 0;
+    }
+  };
+  const auto limit = [&](uint64_t all) { return limit_of(typical_p, all); };
+  return {mean, select(row.vocab, each16, limit).rank};
+}
+
+// Which tokens can be drawn.
+struct Support {
+  Cut cut;
+  Typical typical;  // rank 0 = off
+};
+// l and whether it is kept, 1 or 0, of tokens [t, t + n), n <= 16. Without branches, for vectors.
+SPECD_INLINE int kept16(const Row& row, const Support& support, int32_t t, float* l,
+                        uint32_t* kept) {
+  const int n = processed(row, t, l);
+  const int32_t end = support.cut.end < t + n ? support.cut.end : t + n;
+  for (int i = 0; i < 16; ++i) {
+    const uint32_t key = key_of(l[i]);
+    const uint32_t above = key > support.cut.key ? 1 : 0, tie = key == support.cut.key ? 1 : 0;
+    kept[i] = (above & (i < n ? 1u : 0u)) | (tie & (t + i < end ? 1u : 0u));
   }
-  Row row;
-  row.logits = logits;
-  row.vocab = vocab;
-  row.temperature = set1(r.temperature);
-  row.max = look.max / r.temperature;  // division preserves the order
-  Cut cut{0, vocab};
-  if (r.top_k > 0 && r.top_k < vocab) cut.key = kth_largest(row, static_cast<uint32_t>(r.top_k));
+  if (support.typical.rank == 0) return n;
+  for (int i = 0; i < 16; ++i) {
+    kept[i] &= rank_of(row.max - l[i], support.typical.mean) >= support.typical.rank ? 1 : 0;
+  }
+  return n;
+}
+
+Support support_of(const Row& row, const DrawRow& r) {
+  Support support{{0, row.vocab}, {0, 0}};
+  Cut& cut = support.cut;
+  if (r.top_k > 0 && r.top_k < row.vocab) {
+    cut.key = kth_largest(row, static_cast<uint32_t>(r.top_k));
+  }
   if (r.top_p < 1.0f) cut = top_p_cut(row, cut.key, r.top_p);
   if (r.min_p > 0.0f) {
     alignas(64) float log_p[16];
     store(log_p, log(set1(r.min_p)));
     const uint32_t key = key_of(row.max + log_p[0]);
-    if (key > cut.key) cut = {key, vocab};
+    if (key > cut.key) cut = {key, row.vocab};
   }
+  if (r.typical_p < 1.0f) support.typical = typical_cut(row, cut, r.typical_p);
+  return support;
+}
+
+// The largest l + log of the kept mass.
+float lse_of(const Row& row, const Support& support) {
+  uint64_t total = 0;
+  for (int32_t t = 0; t < row.vocab; t += 16) {
+    float l[16];
+    uint32_t kept[16];
+    uint64_t mass[16];
+    (void)kept16(row, support, t, l, kept);
+    masses16(row, l, mass);
+    for (int i = 0; i < 16; ++i) total += kept[i] * mass[i];
+  }
+  alignas(64) float log_mass[16];
+  store(log_mass, log(set1(static_cast<float>(static_cast<double>(total) * 0x1p-40))));
+  return row.max + log_mass[0];
+}
+
+// What one row gives; a null result is not wanted.
+struct RowResults {
+  float* score;
+  float* law;
+  float* lse;
+  bool normalized;
+};
+
+// Of a row of which at most one token can be drawn.
+int32_t give_one(const float* logits, int32_t vocab, int32_t token, bool is_greedy,
+                 const RowResults& out) {
+  const float l = token < 0 ? -__builtin_inff() : logits[token];
+  for (int32_t t = 0; t < vocab; ++t) {
+    if (out.score != nullptr) out.score[t] = is_greedy ? logits[t] : -__builtin_inff();
+    if (out.law == nullptr) continue;
+    out.law[t] = t != token ? -__builtin_inff() : out.normalized ? 0.0f : l;
+  }
+  if (out.lse != nullptr) *out.lse = l;
+  return token;
+}
+
+// id: null = 0, 1, ..
+int32_t draw_row(const float* logits, int32_t vocab, const DrawRow& r, const int32_t* id,
+                 const RowResults& out) {
+  const float no = -__builtin_inff();
+  const Look look = look_at(logits, vocab);
+  Row row;
+  row.logits = logits;
+  row.vocab = vocab;
+  row.temperature = set1(r.greedy ? 1.0f : r.temperature);
+  row.max = r.greedy ? look.max : look.max / r.temperature;  // division preserves the order
+  if (look.nan || __builtin_isinf(row.max)) return give_one(logits, vocab, -1, false, out);
+  if (r.greedy) {
+    int32_t t = 0;
+    while (logits[t] != look.max) ++t;
+    return give_one(logits, vocab, t, true, out);
+  }
+  const Support support = support_of(row, r);
+  const bool has_law = out.law != nullptr || out.lse != nullptr;
+  const float lse = has_law ? lse_of(row, support) : 0.0f;
+  if (out.lse != nullptr) *out.lse = lse;
+  const bool is_complete = has_law || out.score != nullptr;
 
   int32_t best = -1;
-  float best_value = -__builtin_inff();
-  int32_t ties = 0;
+  float best_value = no;
   for (int32_t t = 0; t < vocab; t += 16) {
     float l[16];
-    const int n = processed(row, t, l);
-    bool kept[16];
-    bool worth_noise = false;
-    for (int i = 0; i < n; ++i) {
-      const uint32_t key = key_of(l[i]);
-      kept[i] = key > cut.key || (key == cut.key && ties++ < cut.ties);
-      const bool may_win = best < 0 || l[i] + kNoiseMax >= best_value;
-      worth_noise = worth_noise || (kept[i] && (may_win || score != nullptr));
+    uint32_t kept[16];
+    const int n = kept16(row, support, t, l, kept);
+    const float lead = best < 0 || out.score != nullptr ? no : best_value;
+    uint32_t worth_noise = 0;
+    for (int i = 0; i < 16; ++i) worth_noise |= kept[i] & (l[i] + kNoiseMax >= lead ? 1u : 0u);
+    for (int i = 0; i < n && is_complete; ++i) {
+      if (out.score != nullptr) out.score[t + i] = no;
+      if (out.law != nullptr)
+        out.law[t + i] = kept[i] == 0 ? no : out.normalized ? l[i] - lse : l[i];
     }
-    if (!worth_noise) continue;
+    if (worth_noise == 0) continue;
     float noise[16];
     if (id == nullptr) {
       noise16(r.seed, r.position, t, noise);
@@ -240,8 +359,8 @@ int32_t draw_row(const float* logits, int32_t vocab, const DrawRow& r, const int
     }
     for (int i = 0; i < n; ++i) {
       const float value = l[i] + noise[i];
-      if (score != nullptr && kept[i]) score[t + i] = value;
-      if (kept[i] && (best < 0 || value > best_value)) {
+      if (out.score != nullptr && kept[i] != 0) out.score[t + i] = value;
+      if (kept[i] != 0 && (best < 0 || value > best_value)) {
         best = t + i;
         best_value = value;
       }
@@ -257,7 +376,12 @@ void draw(const DrawArgs& a, int part, int parts) {
   for (int64_t r = share.begin; r < share.end; ++r) {
     const int64_t s = a.sequence == nullptr ? r : a.sequence[r];
     const bool is_there = a.sequence == nullptr || (s >= 0 && s < a.n_sequences);
-    float* score = a.score == nullptr ? nullptr : a.score + r * stride_of(a.score_stride, a.vocab);
+    const bool wants_law = is_there && a.row[s].law;
+    const RowResults out = {
+        a.score == nullptr ? nullptr : a.score + r * stride_of(a.score_stride, a.vocab),
+        a.law == nullptr || !wants_law ? nullptr : a.law + r * stride_of(a.law_stride, a.vocab),
+        a.lse == nullptr || !wants_law ? nullptr : a.lse + r, a.normalized};
+    const float* logits = a.logits + r * stride_of(a.logits_stride, a.vocab);
     int32_t token = -1;
     if (is_there) {
       DrawRow row = a.row[s];
@@ -265,10 +389,9 @@ void draw(const DrawArgs& a, int part, int parts) {
         row.position = static_cast<int32_t>(static_cast<uint32_t>(a.position[s]) +
                                             static_cast<uint32_t>(a.position_offset));
       }
-      const float* logits = a.logits + r * stride_of(a.logits_stride, a.vocab);
-      token = draw_row(logits, a.vocab, row, a.id, score);
+      token = draw_row(logits, a.vocab, row, a.id, out);
     } else {
-      for (int32_t t = 0; score != nullptr && t < a.vocab; ++t) score[t] = -__builtin_inff();
+      (void)give_one(logits, a.vocab, -1, false, out);
     }
     if (a.token != nullptr) a.token[r * stride_of(a.token_stride, 1)] = token;
   }

@@ -31,9 +31,9 @@ __device__ inline float value_of(uint32_t key) {
 __device__ inline float processed(float logit, const DrawRow& row) {
   return __fdiv_rn(logit, row.temperature);
 }
-// 2^40 exp(l - max); exactly 2^40 for the best token.
+// 2^40 exp(l - max).
 __device__ inline uint64_t mass_of(float l, float max) {
-  const float mass = l == max ? 0x1p40f : __fmul_rn(exp_strict(__fsub_rn(l, max)), 0x1p40f);
+  const float mass = __fmul_rn(exp_strict(__fsub_rn(l, max)), 0x1p40f);
   return static_cast<uint64_t>(static_cast<int64_t>(mass));
 }
 
@@ -49,9 +49,9 @@ __device__ inline Best better(const Best& a, const Best& b) {
   return a.token < b.token ? a : b;
 }
 
-// The selected key; `before` is the weight of the tokens with larger keys, which is below `limit`.
+// The selected rank; `before` is the weight of the tokens with larger ones, which is below `limit`.
 struct Selected {
-  uint32_t key;
+  uint32_t rank;
   unsigned long long before;
   double limit;
 };
@@ -60,6 +60,7 @@ struct Shared {
   unsigned long long sums[kBins];
   Best best[kWarps];
   int32_t counts[kWarps];
+  int32_t end;
   Selected selected;
 };
 
@@ -118,11 +119,16 @@ __device__ uint32_t find_bin(const unsigned long long* sums, uint32_t size, doub
   }
 }
 
-// The largest key at which the weights of the tokens with it or a larger one reach a limit. weight_of:
-// of a token by key and value; limit_of: the limit, by the sum of all weights.
-template <typename Weight, typename Limit>
-__device__ Selected select_key(const float* logits, int32_t vocab, const DrawRow& row,
-                               Shared& shared, Weight&& weight_of, Limit&& limit_of) {
+struct Ranked {
+  uint32_t rank;
+  unsigned long long weight;
+};
+
+// The largest rank at which the weights of the tokens with it or a larger one reach a limit. of: rank
+// and weight of token t with the value l; limit_of: the limit, by the sum of all weights.
+template <typename Of, typename Limit>
+__device__ Selected select(const float* logits, int32_t vocab, const DrawRow& row, Shared& shared,
+                           Of&& of, Limit&& limit_of) {
   unsigned long long before = 0;  // this and the limit: in the first warp only
   double limit = 0;
   uint32_t prefix = 0;
@@ -131,11 +137,10 @@ __device__ Selected select_key(const float* logits, int32_t vocab, const DrawRow
     const int shift = kDigitShift[digit];
     const uint32_t size = kDigitSize[digit];
     for (int32_t t = threadIdx.x; t < vocab; t += kThreads) {
-      const float l = processed(logits[t], row);
-      const uint32_t key = key_of(l), digits = key >> shift;
-      if (digits / size != prefix) continue;
-      const unsigned long long weight = weight_of(key, l);
-      if (weight != 0) atomicAdd(&shared.sums[digits & (size - 1)], weight);
+      const Ranked ranked = of(t, processed(logits[t], row));
+      const uint32_t digits = ranked.rank >> shift;
+      if (digits / size != prefix || ranked.weight == 0) continue;
+      atomicAdd(&shared.sums[digits & (size - 1)], ranked.weight);
     }
     __syncthreads();
     if (threadIdx.x < 32) {
@@ -151,39 +156,73 @@ __device__ Selected select_key(const float* logits, int32_t vocab, const DrawRow
       if (threadIdx.x == 0) shared.selected = {prefix * size + bin, before, limit};
     }
     __syncthreads();
-    prefix = shared.selected.key;
+    prefix = shared.selected.rank;
   }
   return shared.selected;
+}
+
+// The part p of a mass; the first token is always kept.
+__device__ inline double limit_of(float p, unsigned long long total) {
+  const double limit = static_cast<double>(p) * static_cast<double>(total);
+  return limit > 0.5 ? limit : 0.5;
+}
+
+// What is kept: keys above `key`, and the tokens below `end` with that key.
+struct Cut {
+  uint32_t key;
+  int32_t end;
+};
+__device__ inline bool is_kept(const Cut& cut, uint32_t key, int32_t t) {
+  return key > cut.key || (key == cut.key && t < cut.end);
 }
 
 // The k-th largest key.
 __device__ uint32_t kth_largest(const float* logits, int32_t vocab, const DrawRow& row,
                                 Shared& shared) {
-  return select_key(
-             logits, vocab, row, shared, [](uint32_t, float) { return 1ull; },
+  return select(
+             logits, vocab, row, shared,
+             [](int32_t, float l) {
+               return Ranked{key_of(l), 1};
+             },
              [&](unsigned long long) { return static_cast<double>(row.top_k); })
-      .key;
+      .rank;
 }
 
-struct Cut {
-  uint32_t key;
-  int32_t ties;
-};
+// The id behind the n-th token with this key.
+__device__ int32_t end_of_ties(const float* logits, int32_t vocab, const DrawRow& row, uint32_t key,
+                               int32_t n, Shared& shared) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  int32_t before = 0;
+  for (int32_t first = 0; first < vocab; first += kThreads) {
+    const int32_t t = first + static_cast<int32_t>(threadIdx.x);
+    const bool tie = t < vocab && key_of(processed(logits[t], row)) == key;
+    const uint32_t vote = __ballot_sync(kAllLanes, tie);
+    if (lane == 0) shared.counts[warp] = __popc(vote);
+    __syncthreads();
+    int32_t rank = before + __popc(vote & ((1u << lane) - 1));
+    for (int w = 0; w < kWarps; ++w) {
+      rank += w < warp ? shared.counts[w] : 0;
+      before += shared.counts[w];
+    }
+    if (tie && rank == n - 1) shared.end = t + 1;
+    __syncthreads();
+    if (before >= n) return shared.end;
+  }
+  return vocab;
+}
 
 __device__ Cut top_p_cut(const float* logits, int32_t vocab, const DrawRow& row, float max,
                          uint32_t lowest, Shared& shared) {
-  const Selected selected = select_key(
+  const Selected selected = select(
       logits, vocab, row, shared,
-      [&](uint32_t key, float l) -> unsigned long long {
-        return key < lowest ? 0 : mass_of(l, max);
+      [&](int32_t, float l) {
+        const uint32_t key = key_of(l);
+        return Ranked{key, key < lowest ? 0 : mass_of(l, max)};
       },
-      [&](unsigned long long total) {
-        const double limit = static_cast<double>(row.top_p) * static_cast<double>(total);
-        return limit > 0.5 ? limit : 0.5;
-      });
+      [&](unsigned long long total) { return limit_of(row.top_p, total); });
   // The mass of every token with this key. It is not 0: the bins that were passed stayed below the limit.
-  const uint64_t each = mass_of(value_of(selected.key), max);
-  int32_t too_few = -1, ties = vocab;  // the fewest that reach the limit, at most all
+  const uint64_t each = mass_of(value_of(selected.rank), max);
+  int32_t too_few = 0, ties = vocab;  // the fewest that reach the limit, at most all
   while (ties - too_few > 1) {
     const int32_t middle = too_few + (ties - too_few) / 2;
     const uint64_t mass = selected.before + each * static_cast<uint64_t>(middle);
@@ -193,7 +232,86 @@ __device__ Cut top_p_cut(const float* logits, int32_t vocab, const DrawRow& row,
       ties = middle;
     }
   }
-  return {selected.key, ties};
+  return {selected.rank, end_of_ties(logits, vocab, row, selected.rank, ties, shared)};
+}
+
+// Of the tokens that the cut keeps, typical_p keeps those with rank_of() >= rank.
+struct Typical {
+  float mean;  // of d
+  uint32_t rank;
+};
+// Larger = nearer to the mean. d = max - l.
+__device__ inline uint32_t rank_of(float d, float mean) {
+  return ~(__float_as_uint(__fsub_rn(d, mean)) & 0x7fffffffu);
+}
+
+__device__ Typical typical_cut(const float* logits, int32_t vocab, const DrawRow& row, float max,
+                               const Cut& cut, Shared& shared) {
+  clear(shared);
+  unsigned long long total = 0, weighted = 0;  // sums of mass and of mass * d, as fixed point
+  for (int32_t t = threadIdx.x; t < vocab; t += kThreads) {
+    const float l = processed(logits[t], row);
+    const uint64_t mass = mass_of(l, max);
+    if (mass == 0 || !is_kept(cut, key_of(l), t)) continue;
+    total += mass;
+    const float product = __fmul_rn(static_cast<float>(mass), __fsub_rn(max, l));
+    weighted += static_cast<uint64_t>(static_cast<int64_t>(product));
+  }
+  atomicAdd(&shared.sums[0], total);
+  atomicAdd(&shared.sums[1], weighted);
+  __syncthreads();
+  const auto mean =
+      static_cast<float>(static_cast<double>(shared.sums[1]) / static_cast<double>(shared.sums[0]));
+  __syncthreads();  // before the bins are cleared
+  const Selected selected = select(
+      logits, vocab, row, shared,
+      [&](int32_t t, float l) {
+        const bool kept = is_kept(cut, key_of(l), t);
+        return Ranked{rank_of(__fsub_rn(max, l), mean), kept ? mass_of(l, max) : 0};
+      },
+      [&](unsigned long long all) { return limit_of(row.typical_p, all); });
+  return {mean, selected.rank};
+}
+
+// Which tokens can be drawn.
+struct Support {
+  Cut cut;
+  Typical typical;  // rank 0 = off
+};
+__device__ inline bool is_kept(const Support& support, float l, float max, int32_t t) {
+  return is_kept(support.cut, key_of(l), t) &&
+         (support.typical.rank == 0 ||
+          rank_of(__fsub_rn(max, l), support.typical.mean) >= support.typical.rank);
+}
+
+__device__ Support support_of(const float* logits, int32_t vocab, const DrawRow& row, float max,
+                              Shared& shared) {
+  Support support{{0, vocab}, {0, 0}};
+  Cut& cut = support.cut;
+  if (row.top_k > 0 && row.top_k < vocab) cut.key = kth_largest(logits, vocab, row, shared);
+  if (row.top_p < 1.0f) cut = top_p_cut(logits, vocab, row, max, cut.key, shared);
+  if (row.min_p > 0.0f) {
+    const uint32_t key = key_of(__fadd_rn(max, log_strict(row.min_p)));
+    if (key > cut.key) cut = {key, vocab};
+  }
+  if (row.typical_p < 1.0f) support.typical = typical_cut(logits, vocab, row, max, cut, shared);
+  return support;
+}
+
+// The largest l + log of the kept mass.
+__device__ float lse_of(const float* logits, int32_t vocab, const DrawRow& row,
+                        const Support& support, float max, Shared& shared) {
+  if (threadIdx.x == 0) shared.sums[0] = 0;
+  __syncthreads();
+  unsigned long long total = 0;
+  for (int32_t t = threadIdx.x; t < vocab; t += kThreads) {
+    const float l = processed(logits[t], row);
+    if (is_kept(support, l, max, t)) total += mass_of(l, max);
+  }
+  atomicAdd(&shared.sums[0], total);
+  __syncthreads();
+  const double mass = static_cast<double>(shared.sums[0]) * 0x1p-40;
+  return __fadd_rn(max, log_strict(static_cast<float>(mass)));
 }
 
 // One block on a multiprocessor at a time: to fit two, registers would spill.
@@ -210,7 +328,14 @@ __global__ void __launch_bounds__(kThreads, 1) draw_kernel(DrawArgs a) {
     if (threadIdx.x == 0 && a.token != nullptr) a.token[r * stride_of(a.token_stride, 1)] = token;
   };
   const auto tell_score = [&](int32_t t, float value) {
-    if (a.score != nullptr && t < vocab) a.score[r * stride_of(a.score_stride, vocab) + t] = value;
+    if (a.score != nullptr) a.score[r * stride_of(a.score_stride, vocab) + t] = value;
+  };
+  const bool has_law = is_there && row.law && (a.law != nullptr || a.lse != nullptr);
+  const auto tell_law = [&](int32_t t, float value) {
+    if (a.law != nullptr) a.law[r * stride_of(a.law_stride, vocab) + t] = value;
+  };
+  const auto tell_lse = [&](float lse) {
+    if (threadIdx.x == 0 && has_law && a.lse != nullptr) a.lse[r] = lse;
   };
 
   bool nan = false;
@@ -222,45 +347,30 @@ __global__ void __launch_bounds__(kThreads, 1) draw_kernel(DrawArgs a) {
   }
   nan = __syncthreads_or(nan) != 0;
   look = reduce_block(look, shared);
-  const bool damaged = nan || isinf(look.value) || !is_there;
+  const float max = row.greedy ? look.value : __fdiv_rn(look.value, row.temperature);
+  const bool damaged = nan || isinf(max) || !is_there;
   if (damaged || row.greedy) {
-    tell_token(damaged ? -1 : look.token);
-    for (int32_t t = threadIdx.x; a.score != nullptr && t < vocab; t += kThreads) {
-      tell_score(t, damaged ? -INFINITY : logits[t]);
+    const int32_t token = damaged ? -1 : look.token;
+    tell_token(token);
+    tell_lse(damaged ? -INFINITY : max);
+    for (int32_t t = threadIdx.x; (a.score != nullptr || has_law) && t < vocab; t += kThreads) {
+      const float l = logits[t];
+      tell_score(t, damaged ? -INFINITY : l);
+      if (has_law) tell_law(t, t != token ? -INFINITY : a.normalized ? 0.0f : l);
     }
     return;
   }
-  const float max = __fdiv_rn(look.value, row.temperature);
-  Cut cut{0, vocab};
-  if (row.top_k > 0 && row.top_k < vocab) cut.key = kth_largest(logits, vocab, row, shared);
-  if (row.top_p < 1.0f) cut = top_p_cut(logits, vocab, row, max, cut.key, shared);
-  if (row.min_p > 0.0f) {
-    const uint32_t key = key_of(__fadd_rn(max, log_strict(row.min_p)));
-    if (key > cut.key) cut = {key, vocab};
+  const Support support = support_of(logits, vocab, row, max, shared);
+  float lse = 0;
+  if (has_law) {
+    lse = lse_of(logits, vocab, row, support, max, shared);
+    tell_lse(lse);
   }
 
   Best best{-INFINITY, -1};
-  int32_t ties = 0;  // tokens with the cut's key before this round of tokens
-  for (int32_t first = 0; first < vocab; first += kThreads) {
-    const int32_t t = first + static_cast<int32_t>(threadIdx.x);
-    const float l = t < vocab ? processed(logits[t], row) : 0.0f;
-    const uint32_t key = key_of(l);
-    const bool tie = t < vocab && key == cut.key;
-    bool kept = t < vocab && (key > cut.key || tie);
-    if (cut.ties < vocab) {  // then the rank among ties decides
-      const uint32_t vote = __ballot_sync(kAllLanes, tie);
-      const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-      __syncthreads();
-      if (lane == 0) shared.counts[warp] = __popc(vote);
-      __syncthreads();
-      int32_t rank = ties + __popc(vote & ((1u << lane) - 1)), all = 0;
-      for (int w = 0; w < kWarps; ++w) {
-        rank += w < warp ? shared.counts[w] : 0;
-        all += shared.counts[w];
-      }
-      kept = kept && (!tie || rank < cut.ties);
-      ties += all;
-    }
+  for (int32_t t = threadIdx.x; t < vocab; t += kThreads) {
+    const float l = processed(logits[t], row);
+    const bool kept = is_kept(support, l, max, t);
     float value = -INFINITY;
     if (kept) {
       const int32_t position =
@@ -269,6 +379,7 @@ __global__ void __launch_bounds__(kThreads, 1) draw_kernel(DrawArgs a) {
       best = better(best, {value, t});
     }
     tell_score(t, value);
+    if (has_law) tell_law(t, !kept ? -INFINITY : a.normalized ? __fsub_rn(l, lse) : l);
   }
   best = reduce_block(best, shared);
   tell_token(best.token);
@@ -302,6 +413,12 @@ __global__ void penalize_kernel(PenalizeArgs a) {
       elsewhere = a.seen[s].token == token;
     }
     if (!elsewhere) apply(token, on_path(token, i));
+  }
+  __syncthreads();  // a token of these may have a bias too
+  for (int32_t i = row.bias_begin + t; i < row.bias_end; i += threads) {
+    const TokenBias bias = a.bias[i];
+    float& l = logits[bias.token];
+    l = bias.add == -INFINITY ? -INFINITY : __fadd_rn(l, bias.add);
   }
 }
 

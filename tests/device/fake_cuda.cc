@@ -223,7 +223,8 @@ const Ops& table() {
         op(s, "kv_move", cpu_table().kv_move, a, a.kv.k, a.kv.v, a.from, a.to);
       },
       [](Stream& s, const PenalizeArgs& a) {
-        op(s, "penalize", cpu_table().penalize, a, a.logits, a.row, a.seen, a.path, a.token);
+        op(s, "penalize", cpu_table().penalize, a, a.logits, a.row, a.seen, a.path, a.token,
+           a.bias);
       },
       [](Stream& s, const DrawArgs& a) {
         op(s, "draw", cpu_table().draw, a, a.logits, a.row, a.token);

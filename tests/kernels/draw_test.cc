@@ -55,6 +55,24 @@ class Draw : public IsaTest {
                         static_cast<int32_t>(logits.size() / rows.size())});
     return token;
   }
+  struct Law {
+    int32_t token;
+    std::vector<float> law;
+    float lse;
+  };
+  Law law_of(const std::vector<float>& logits, const DrawRow& row) {
+    WorkerPool pool(1);
+    CpuStream stream(pool);
+    Law law{-7, std::vector<float>(logits.size(), 7), 7};
+    ops().draw(stream, {.logits = logits.data(),
+                        .row = &row,
+                        .token = &law.token,
+                        .n_rows = 1,
+                        .vocab = static_cast<int32_t>(logits.size()),
+                        .law = law.law.data(),
+                        .lse = &law.lse});
+    return law;
+  }
   std::vector<float> noise(uint64_t seed, int32_t position, int32_t vocab, int threads = 1) {
     WorkerPool pool(threads);
     CpuStream stream(pool);
@@ -66,6 +84,36 @@ class Draw : public IsaTest {
   }
 };
 SPECD_FOR_EACH_ISA(Draw);
+
+constexpr float kNever = -std::numeric_limits<float>::infinity();
+
+// By -log p and the entropy of the kept tokens. `edge`: also how near the first token that goes is to
+// the last that stays.
+void keep_typical(const std::vector<float>& l, double typical_p, std::vector<bool>& keep,
+                  double* edge) {
+  const double max = *std::max_element(l.begin(), l.end());
+  double total = 0, entropy = 0;
+  for (size_t i = 0; i < l.size(); ++i) total += keep[i] ? std::exp(l[i] - max) : 0;
+  std::vector<std::pair<double, size_t>> ranked;
+  for (size_t i = 0; i < l.size(); ++i) {
+    if (!keep[i]) continue;
+    const double log_p = l[i] - max - std::log(total);
+    entropy -= std::exp(log_p) * log_p;
+    ranked.emplace_back(-log_p, i);
+  }
+  for (auto& [distance, i] : ranked) distance = std::fabs(distance - entropy);
+  std::sort(ranked.begin(), ranked.end());
+  double before = 0, last = 0;
+  bool over = false;
+  for (const auto& [distance, i] : ranked) {
+    *edge = std::min(*edge, std::fabs(before - typical_p));
+    over = over || (before > 0 && before >= typical_p);
+    if (over && l[i] != l[ranked[0].second]) *edge = std::min(*edge, distance - last);
+    if (over && distance > last + 1e-9) keep[i] = false;
+    if (!over) last = distance;
+    before += std::exp(l[i] - max) / total;
+  }
+}
 
 // The kept tokens, by sorting, in float64. `edge` is the distance between cut and limit.
 std::vector<bool> kept_oracle(const std::vector<float>& logits, const DrawRow& row, double* edge) {
@@ -93,6 +141,7 @@ std::vector<bool> kept_oracle(const std::vector<float>& logits, const DrawRow& r
     keep[rank[i]] = l[rank[i]] >= least;
     before += std::exp(double{l[rank[i]]} - l[rank[0]]);
   }
+  if (row.typical_p < 1) keep_typical(l, row.typical_p, keep, edge);
   return keep;
 }
 
@@ -172,9 +221,11 @@ TEST_P(Draw, equals_the_argmax_of_processed_plus_noise_over_the_kept) {
     const float top_p = std::vector<float>{1.0f, 0.9f, 0.5f, 0.01f, 0.0f}[engine() % 5];
     DrawRow row = sampled(temperature, top_k, top_p, engine(), trial);
     row.min_p = std::vector<float>{0.0f, 0.0f, 0.02f, 0.3f, 1.0f}[engine() % 5];
+    row.typical_p = std::vector<float>{1.0f, 1.0f, 0.9f, 0.5f, 0.1f, 0.0f}[engine() % 6];
     double edge = 0;
     const std::vector<bool> keep = kept_oracle(logits, row, &edge);
-    if ((top_p > 0 || row.min_p > 0) && edge < 1e-6 && row.min_p < 1)
+    const bool is_cut = top_p > 0 || row.min_p > 0 || row.typical_p < 1;
+    if (is_cut && edge < 1e-5 && row.min_p < 1)
       continue;  // float64 and the op may cut on different sides
     ++compared;
     const std::vector<float> g = noise(row.seed, row.position, vocab);
@@ -185,9 +236,80 @@ TEST_P(Draw, equals_the_argmax_of_processed_plus_noise_over_the_kept) {
       if (keep[t] && (best < 0 || value > best_value)) best = t, best_value = value;
     }
     EXPECT_EQ(draw(logits, {row})[0], best)
-        << "trial " << trial << " vocab " << vocab << " k " << top_k << " p " << top_p;
+        << "trial " << trial << " vocab " << vocab << " k " << top_k << " p " << top_p
+        << " typical " << row.typical_p;
+    row.law = true;
+    const Law law = law_of(logits, row);
+    EXPECT_EQ(law.token, best);
+    double mass = 0;
+    for (int32_t t = 0; t < vocab; ++t) {
+      ASSERT_EQ(law.law[t], keep[t] ? logits[t] / temperature : kNever) << trial << ", " << t;
+      mass += std::exp(double{law.law[t]} - law.lse);
+    }
+    EXPECT_NEAR(mass, 1, 3e-6) << trial;
   }
-  EXPECT_GT(compared, 300);
+  EXPECT_GT(compared, 250);
+}
+
+TEST_P(Draw, a_law_may_take_the_place_of_its_logits_and_leaves_other_rows_alone) {
+  constexpr int32_t kVocab = 21, kWidth = 24, kRows = 6;
+  const std::vector<float> before = [&] {
+    std::vector<float> logits = random_floats(kRows * kWidth, 31, 2.0f);
+    logits[2 * kWidth + 3] = logits[2 * kWidth + 9] = 30;  // greedy: the lower id
+    logits[3 * kWidth + 5] = kNan;
+    return logits;
+  }();
+  std::vector<DrawRow> rows(kRows, sampled(0.7f, 5, 1, 3, 4));
+  rows[2].greedy = true;
+  for (DrawRow& row : rows) row.law = &row != &rows[1];
+  for (const bool normalized : {false, true}) {
+    std::vector<float> logits = before, lse(kRows, 7);
+    std::vector<int32_t> token(kRows);
+    WorkerPool pool(2);
+    CpuStream stream(pool);
+    ops().draw(stream, {.logits = logits.data(),
+                        .row = rows.data(),
+                        .token = token.data(),
+                        .n_rows = kRows,
+                        .vocab = kVocab,
+                        .logits_stride = kWidth,
+                        .law = logits.data(),
+                        .lse = lse.data(),
+                        .law_stride = kWidth,
+                        .normalized = normalized});
+    for (int32_t r = 0; r < kRows; ++r) {
+      std::vector<float> own(before.begin() + r * kWidth, before.begin() + r * kWidth + kVocab);
+      std::vector<float> expected(own);
+      float expected_lse = 7;
+      if (r == 2 || r == 3) {  // greedy and damaged
+        std::fill(expected.begin(), expected.end(), kNever);
+        expected_lse = r == 2 ? 30 : kNever;
+        if (r == 2) expected[3] = normalized ? 0.0f : 30.0f;
+        EXPECT_EQ(token[r], r == 2 ? 3 : -1);
+      } else if (r != 1) {
+        const Law law = law_of(own, rows[r]);
+        EXPECT_EQ(token[r], law.token);
+        expected_lse = law.lse;
+        expected = law.law;
+        for (float& l : expected) l = normalized ? l - law.lse : l;
+        EXPECT_EQ(std::count(expected.begin(), expected.end(), kNever), kVocab - 5);
+      }
+      EXPECT_EQ(lse[r], expected_lse) << r;
+      for (int32_t t = kVocab; t < kWidth; ++t) expected.push_back(before[r * kWidth + t]);
+      const std::vector<float> got(logits.begin() + r * kWidth, logits.begin() + (r + 1) * kWidth);
+      EXPECT_EQ(first_difference(got, expected), -1) << r;
+    }
+  }
+}
+
+TEST_P(Draw, a_row_that_overflows_at_its_temperature_is_damaged) {
+  const std::vector<float> logits = {1e30f, 2e30f, 3.0f};
+  DrawRow row = sampled(1e-20f, 0, 1, 1, 1);
+  EXPECT_EQ(draw(logits, {row})[0], -1);
+  row.law = true;
+  EXPECT_EQ(law_of(logits, row).law, std::vector<float>(3, kNever));
+  row.temperature = 1;
+  EXPECT_EQ(draw(logits, {row})[0], 1);
 }
 
 // The oracle counts the whole text, as in the definition.
@@ -201,6 +323,7 @@ TEST_P(Draw, penalties_are_those_of_the_text_of_each_row) {
     std::vector<int32_t> token(n_tokens), path;
     for (int32_t& t : token) t = static_cast<int32_t>(engine() % vocab);
     std::vector<PenaltySeen> seen;
+    std::vector<TokenBias> bias;
     std::vector<PenaltyRow> row(rows);
     for (int32_t r = 0; r < rows; ++r) {
       PenaltyRow& own = row[static_cast<size_t>(r)];
@@ -227,11 +350,26 @@ TEST_P(Draw, penalties_are_those_of_the_text_of_each_row) {
         l = l - own.frequency * static_cast<float>(count);
         l = l - (count > 0 ? own.presence : 0.0f);
       }
+      own.bias_begin = static_cast<int32_t>(bias.size());
+      for (int32_t t = r; t < vocab && r != 1; t += 7) {  // also of tokens of the text
+        bias.push_back({t, t % 3 == 0 ? kNever : 1.5f});
+        float& l = expected[static_cast<size_t>(r * vocab + t)];
+        l = t % 3 == 0 ? kNever : l + 1.5f;
+      }
+      own.bias_end = static_cast<int32_t>(bias.size());
     }
+    logits[0] = expected[0] = std::numeric_limits<float>::infinity();
+    if (row[0].bias_end > 0) expected[0] = kNever;  // also what is not finite is never drawn
     WorkerPool pool(2);
     CpuStream stream(pool);
-    ops().penalize(
-        stream, {logits.data(), row.data(), seen.data(), path.data(), token.data(), rows, vocab});
+    ops().penalize(stream, {.logits = logits.data(),
+                            .row = row.data(),
+                            .seen = seen.data(),
+                            .path = path.data(),
+                            .token = token.data(),
+                            .bias = bias.data(),
+                            .n_rows = rows,
+                            .vocab = vocab});
     EXPECT_EQ(first_difference(logits, expected), -1) << trial;
   }
 }
@@ -353,12 +491,13 @@ TEST_P(Draw, scores_are_what_the_draw_takes_the_largest_of) {
 
 TEST_P(Draw, large_vocabulary_has_the_scalar_tokens) {
   const std::vector<float> logits = random_floats(6 * 32003, 8, 4.0f);
-  const std::vector<DrawRow> rows = {sampled(1, 0, 1, 1, 1),
-                                     sampled(0.8f, 50, 0.95f, 2, 2),
-                                     sampled(1.5f, 0, 0.9f, 3, 3),
-                                     sampled(1, 1000, 1, 4, 4),
-                                     DrawRow(),
-                                     sampled(1, 32002, 0.999f, 5, 5)};
+  std::vector<DrawRow> rows = {sampled(1, 0, 1, 1, 1),
+                               sampled(0.8f, 50, 0.95f, 2, 2),
+                               sampled(1.5f, 0, 0.9f, 3, 3),
+                               sampled(1, 1000, 1, 4, 4),
+                               DrawRow(),
+                               sampled(1, 32002, 0.999f, 5, 5)};
+  rows[1].typical_p = 0.5f, rows[2].typical_p = 0.9f;
   WorkerPool pool(1);
   CpuStream stream(pool);
   std::vector<int32_t> scalar(6);

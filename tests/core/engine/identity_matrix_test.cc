@@ -168,6 +168,11 @@ class IdentityMatrix : public EngineTest {
       r.sampling.repetition_penalty = 1.2f;
       r.sampling.frequency_penalty = 0.4f;
       r.sampling.presence_penalty = -0.3f;
+      r.sampling.typical_p = 0.95f;
+      r.min_tokens = kMatrixTokens / 2;
+      for (int32_t token = 300; token < 340; ++token) {
+        r.logit_bias.push_back({.token = token, .add = token % 2 == 0 ? 1.5f : -4.0f});
+      }
     }
     return r;
   }
@@ -291,6 +296,7 @@ class IdentityMatrix : public EngineTest {
         Request first = each;
         first.route = "off";
         first.max_tokens = 1;
+        first.min_tokens = 0;
         run(first);
       }
     }

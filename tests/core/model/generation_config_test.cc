@@ -60,18 +60,21 @@ TEST_F(GenerationConfigTest, a_list_of_eos_ids_replaces_those_of_config_json) {
 TEST_F(GenerationConfigTest, a_temperature_holds_where_the_file_asks_for_sampling_the_rest_always) {
   // As Qwen2.5-Instruct writes it, and without its word for sampling.
   const std::string rest =
-      R"("temperature": 0.7, "top_p": 0.8, "top_k": 20, "min_p": 0.05, "repetition_penalty": 1.05})";
+      R"("temperature": 0.7, "top_p": 0.8, "top_k": 20, "min_p": 0.05, "typical_p": 0.9,
+         "repetition_penalty": 1.05})";
   const GenerationConfig sampled = load(R"({"do_sample": true, )" + rest).value();
   EXPECT_FLOAT_EQ(sampled.temperature, 0.7f);
   EXPECT_FLOAT_EQ(sampled.top_p, 0.8f);
   EXPECT_EQ(sampled.top_k, 20);
   EXPECT_FLOAT_EQ(sampled.min_p, 0.05f);
+  EXPECT_FLOAT_EQ(sampled.typical_p, 0.9f);
   EXPECT_FLOAT_EQ(sampled.repetition_penalty, 1.05f);
   const GenerationConfig greedy = load("{" + rest).value();
   EXPECT_EQ(greedy.temperature, 0);
   EXPECT_FLOAT_EQ(greedy.top_p, 0.8f) << "for a request that samples";
   EXPECT_EQ(greedy.top_k, 20);
   EXPECT_FLOAT_EQ(greedy.min_p, 0.05f);
+  EXPECT_FLOAT_EQ(greedy.typical_p, 0.9f);
   EXPECT_FLOAT_EQ(greedy.repetition_penalty, 1.05f);
   EXPECT_EQ(load(R"({"do_sample": true})").value().temperature, 1);
   EXPECT_EQ(load(R"({"do_sample": true, "temperature": 0.001})").value().temperature, 0);
@@ -79,10 +82,12 @@ TEST_F(GenerationConfigTest, a_temperature_holds_where_the_file_asks_for_samplin
 
 TEST_F(GenerationConfigTest, what_is_not_applied_is_named) {
   const GenerationConfig config =
-      load(R"({"no_repeat_ngram_size": 3, "typical_p": 0.9, "num_beams": 1, "suppress_tokens": null,
+      load(
+          R"({"no_repeat_ngram_size": 3, "epsilon_cutoff": 0.1, "num_beams": 1, "suppress_tokens": null,
                "transformers_version": "4.40.0", "max_length": 4096})")
           .value();
-  EXPECT_EQ(config.ignored, (std::vector<std::string>{"typical_p 0.9", "no_repeat_ngram_size 3"}));
+  EXPECT_EQ(config.ignored,
+            (std::vector<std::string>{"epsilon_cutoff 0.1", "no_repeat_ngram_size 3"}));
 }
 
 TEST_F(GenerationConfigTest, what_means_nothing_is_not_judged) {
@@ -105,6 +110,7 @@ TEST_F(GenerationConfigTest, a_wrong_file_is_refused_by_name) {
       {R"({"do_sample": false, "top_k": -1})", "'top_k'"},
       {R"({"do_sample": true, "top_k": 2.5})", "'top_k'"},
       {R"({"do_sample": true, "min_p": 2})", "'min_p'"},
+      {R"({"typical_p": 1.01})", "'typical_p'"},
       {R"({"repetition_penalty": 0})",
        "'repetition_penalty': expected from 0.01 to 100.0, found 0.0"},
       {R"({"do_sample": "yes"})", "'do_sample'"}};

@@ -28,9 +28,15 @@ StepInput good() {
   input.rows.tap_rows = {0};
   input.draws.resize(3);
   input.penalty_row.resize(3);
-  input.penalty_row[1] = {.seen_begin = 0, .seen_end = 2, .path_begin = 0, .path_end = 1};
+  input.penalty_row[1] = {.seen_begin = 0,
+                          .seen_end = 2,
+                          .path_begin = 0,
+                          .path_end = 1,
+                          .bias_begin = 0,
+                          .bias_end = 1};
   input.penalty_seen = {{.token = 1, .count = 1}, {.token = 99, .count = 0}};
   input.penalty_path = {1};
+  input.penalty_bias = {{.token = 3, .add = 1}};
   input.picks = {{.part = 0, .from = {0, 1}, .to = {1, 2}}};
   return input;
 }
@@ -74,6 +80,10 @@ TEST(StepInput, every_damage_is_named_with_what_was_expected) {
       {[](StepInput& i) { i.penalty_seen[0].token = 100; },
        "penalty_seen.token[0] is 100, expected 0..99"},
       {[](StepInput& i) { i.penalty_path[0] = 3; }, "penalty_path[0] is 3, expected 0..2"},
+      {[](StepInput& i) { i.penalty_row[1].bias_end = 2; },
+       "penalty_row[1].bias is 0..2, expected within 0..1"},
+      {[](StepInput& i) { i.penalty_bias[0].token = -1; },
+       "penalty_bias.token[0] is -1, expected 0..99"},
       {[](StepInput& i) { i.picks[0].to[1] = 1; }, "picks[0].to[1] is 1, expected 2..2"},
       {[](StepInput& i) { i.picks[0].to[1] = 3; }, "picks[0].to[1] is 3, expected 2..2"},
       {[](StepInput& i) { i.picks[0].from.pop_back(); }, "picks[0].from has 1 entries, expected 2"},

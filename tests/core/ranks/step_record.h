@@ -42,6 +42,7 @@ void each_column(Input& input, Fn&& fn) {
   fn(input.penalty_row);
   fn(input.penalty_seen);
   fn(input.penalty_path);
+  fn(input.penalty_bias);
 }
 
 class StepRecordWriter {

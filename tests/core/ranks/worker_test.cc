@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -130,6 +131,56 @@ TEST_P(WorkerTest, penalties_change_what_is_drawn_and_not_the_most_likely_tokens
   EXPECT_NE(after.drawn[7], before.drawn[7]);
   EXPECT_TRUE(std::equal(top.begin(), top.end(), after.top.host));
   EXPECT_TRUE(std::equal(after.drawn.begin(), after.drawn.end() - 1, before.drawn.begin()));
+}
+
+// A toy grammar over the target's own ids: behind an even token only odd ones may follow, behind an odd
+// one only multiples of four. Each row masks by the tokens of its own path, so the draws of a tree
+// obey the grammar as those of plain decoding do.
+TEST_P(WorkerTest, a_mask_of_each_rows_own_path_keeps_every_draw_of_a_tree_in_a_grammar) {
+  WorkerRig rig(GetParam());
+  const int32_t vocab = rig.model->config().vocab_size;
+  const auto may_follow = [](int32_t before, int32_t next) {
+    return before % 2 == 0 ? next % 2 == 1 : next % 4 == 0;
+  };
+  const auto mask = [&](StepInput& input) {  // the last token of a row's path is its own
+    input.penalty_row.resize(input.draws.size());
+    for (size_t r = 0; r < input.draws.size(); ++r) {
+      const int32_t own = input.rows.token[static_cast<size_t>(input.rows.logits_rows[r])];
+      input.penalty_row[r].bias_begin = static_cast<int32_t>(input.penalty_bias.size());
+      for (int32_t t = 0; t < vocab; ++t) {
+        if (!may_follow(own, t)) input.penalty_bias.push_back({.token = t, .add = -HUGE_VALF});
+      }
+      input.penalty_row[r].bias_end = static_cast<int32_t>(input.penalty_bias.size());
+    }
+  };
+  StepInput prompt = span_of(some_tokens(9, 5), 0);
+  const StepOutput free = rig.run(prompt);
+  mask(prompt);
+  const StepOutput bound = rig.run(prompt);
+  EXPECT_NE(bound.drawn, free.drawn) << "the grammar changes something";
+  // The tree: a root at position 9 with two children and a grandchild, which attends to its path.
+  StepInput tree = span_of({bound.drawn[8], 6, 7, 9}, 9);
+  tree.rows.position = {9, 10, 10, 11};
+  tree.rows.span = {10, 11, 10, 10};
+  tree.rows.tail_begin = {0, 0, 0, 1};
+  tree.rows.tail = {11, 11, 12};
+  for (size_t r = 0; r < 4; ++r) {
+    tree.draws[r] = {.position = tree.rows.position[r] + 1, .seed = 3, .greedy = r % 2 == 0};
+  }
+  mask(tree);
+  const StepOutput drawn = rig.run(tree);
+  for (size_t r = 0; r < 4; ++r) {
+    EXPECT_TRUE(may_follow(tree.rows.token[r], drawn.drawn[r])) << r << ": " << drawn.drawn[r];
+  }
+  // The same text row by row.
+  const std::vector<int32_t> path = {bound.drawn[8], 7, 9};
+  for (int32_t i = 0; i < 3; ++i) {
+    StepInput plain = span_of({path[static_cast<size_t>(i)]}, 9 + i);
+    const size_t row = i == 0 ? 0 : static_cast<size_t>(i) + 1;
+    plain.draws[0] = tree.draws[row];
+    mask(plain);
+    EXPECT_EQ(rig.run(plain).drawn[0], drawn.drawn[row]) << i;
+  }
 }
 
 TEST_P(WorkerTest, a_copied_page_is_as_good_as_the_page) {

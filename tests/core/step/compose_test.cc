@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "specd/plugin_api/drafter.h"
@@ -136,6 +138,51 @@ TEST(Compose, penalties_see_the_text_and_the_nodes_own_path) {
                    input.penalty_path.begin() + row.path_end),
               paths[i]);
   }
+}
+
+TEST(Compose, stop_tokens_are_masked_at_the_nodes_where_the_text_would_be_too_short) {
+  const Ints tokens{10, 11};
+  const BlockTable table{.pages = {0}};
+  const DraftTree tree = tree_of({20, 21, 22}, {-1, 0, 1});
+  const LogitBias bias({{.token = 5, .add = 2}}, {7}, /*min_tokens=*/3);
+  ComposeItem item{.tokens = tokens,
+                   .table = &table,
+                   .tree = &tree,
+                   .sampling = &kGreedy,
+                   .bias = &bias,
+                   .n_output = 1,
+                   .n_computed = 1,
+                   .n_rows = 1,
+                   .wants_token = true};
+  ComposeItem plain = item;
+  plain.bias = nullptr;
+  const StepInput input = composed({plain, item, item}).input;
+  ASSERT_EQ(input.penalty_row.size(), 12u);
+  EXPECT_TRUE(input.penalty_path.empty()) << "nothing depends on the path";
+  const auto entries_of = [&](size_t row) {
+    std::vector<std::pair<int32_t, float>> out;
+    const kernels::PenaltyRow& each = input.penalty_row[row];
+    for (int32_t i = each.bias_begin; i < each.bias_end; ++i) {
+      const kernels::TokenBias& entry = input.penalty_bias.at(static_cast<size_t>(i));
+      out.emplace_back(entry.token, entry.add);
+    }
+    return out;
+  };
+  using Entries = std::vector<std::pair<int32_t, float>>;
+  const float never = -std::numeric_limits<float>::infinity();
+  for (const size_t first : {size_t{4}, size_t{8}}) {
+    EXPECT_EQ(entries_of(first), (Entries{{5, 2}, {7, never}})) << "the second output token";
+    EXPECT_EQ(entries_of(first + 1), (Entries{{5, 2}, {7, never}})) << "the third";
+    EXPECT_EQ(entries_of(first + 2), (Entries{{5, 2}}));
+    EXPECT_EQ(entries_of(first + 3), (Entries{{5, 2}}));
+  }
+  for (size_t row = 0; row < 4; ++row) EXPECT_EQ(entries_of(row), Entries{});
+  // From the least length on a request without a bias has no penalties.
+  const LogitBias masks({}, {7}, 3);
+  item.bias = &masks;
+  EXPECT_FALSE(composed({item}).input.penalty_row.empty());
+  item.n_output = 3;
+  EXPECT_TRUE(composed({item}).input.penalty_row.empty());
 }
 
 TEST(Compose, drafts_of_the_device_are_picked_by_part_and_element) {

@@ -12,7 +12,7 @@ namespace specd::kernels {
 
 namespace {
 
-// Scores of rows that name their sequences, with ids of their own for the columns.
+// Scores and laws of rows that name their sequences, with ids of their own for the columns.
 void check_scores(Rig& rig, const std::vector<float>& logits, const std::vector<DrawRow>& row,
                   int32_t vocab) {
   Gpu& gpu = rig.gpu;
@@ -28,14 +28,15 @@ void check_scores(Rig& rig, const std::vector<float>& logits, const std::vector<
   std::iota(id.begin(), id.end(), 17);
   std::shuffle(id.begin(), id.end(), g_random);
   const size_t cells = row.size() * static_cast<size_t>(stride);
-  std::vector<float> score(cells, 7);
+  std::vector<float> score(cells, 7), law(cells, 7), lse(row.size(), 7);
   std::vector<int32_t> token(row.size(), -7);
   const auto run = [&](const Ops& ops, Stream& stream, DrawArgs a) {
     a.n_rows = rows, a.vocab = vocab, a.n_sequences = rows, a.position_offset = kOffset;
-    a.score_stride = stride;
+    a.score_stride = a.law_stride = stride;
+    a.normalized = vocab % 2 == 1;
     ops.draw(stream, a);
   };
-  float* gpu_score = gpu.in(score);
+  float *gpu_score = gpu.in(score), *gpu_law = gpu.in(law), *gpu_lse = gpu.in(lse);
   int32_t* gpu_token = gpu.in(token);
   run(gpu.ops(), gpu.stream(),
       {.logits = gpu.in(logits),
@@ -44,7 +45,9 @@ void check_scores(Rig& rig, const std::vector<float>& logits, const std::vector<
        .sequence = gpu.in(sequence),
        .position = gpu.in(position),
        .id = gpu.in(id),
-       .score = gpu_score});
+       .score = gpu_score,
+       .law = gpu_law,
+       .lse = gpu_lse});
   run(rig.cpu, rig.cpu_stream,
       {.logits = logits.data(),
        .row = row.data(),
@@ -52,10 +55,16 @@ void check_scores(Rig& rig, const std::vector<float>& logits, const std::vector<
        .sequence = sequence.data(),
        .position = position.data(),
        .id = id.data(),
-       .score = score.data()});
+       .score = score.data(),
+       .law = law.data(),
+       .lse = lse.data()});
   std::string problem = difference(gpu.out(gpu_token, token.size()), token);
   if (problem.empty()) problem = difference(gpu.out(gpu_score, cells), score);
   rig.report.check("scores are the CPU's, vocabulary " + std::to_string(vocab), problem.empty(),
+                   problem);
+  problem = difference(gpu.out(gpu_law, cells), law);
+  if (problem.empty()) problem = difference(gpu.out(gpu_lse, lse.size()), lse);
+  rig.report.check("laws are the CPU's, vocabulary " + std::to_string(vocab), problem.empty(),
                    problem);
   gpu.free_all();
 }
@@ -98,6 +107,8 @@ void check_draw(Rig& rig) {
       each.top_k = r % 3 == 0 ? 1 + below(vocab) : r % 3 == 1 ? 0 : 40;
       each.min_p = r % 7 == 3 ? 0.05f : 0.0f;
       each.top_p = r % 4 == 0 ? 1.0f : r % 4 == 1 ? 0.95f : r % 4 == 2 ? 0.3f : 1e-6f;
+      each.typical_p = r % 6 == 2 ? 0.9f : r % 6 == 5 ? 0.2f : 1.0f;
+      each.law = r % 9 != 4;
       each.position = below(100000);
       each.seed = g_random();
       float* own = &logits[static_cast<size_t>(r) * vocab];
@@ -108,6 +119,7 @@ void check_draw(Rig& rig) {
       if (r == 11) std::fill(own, own + vocab, -HUGE_VALF);
       if (r == 12) std::fill(own, own + vocab - 1, -HUGE_VALF);
       if (r == 13) own[below(vocab)] = HUGE_VALF;
+      if (r == 14) own[below(vocab)] = 3e38f, each.temperature = 0.1f, each.greedy = false;
     }
     std::vector<int32_t> expected(rows, -7);
     rig.cpu.draw(rig.cpu_stream, {.logits = logits.data(),
@@ -137,6 +149,7 @@ void check_penalties(Rig& rig) {
   for (int32_t& t : token) t = below(vocab);
   token[7] = token[9];  // twice on a path
   std::vector<PenaltySeen> seen;
+  std::vector<TokenBias> bias;
   std::vector<PenaltyRow> row(rows);
   for (int32_t r = 0; r < rows; ++r) {
     PenaltyRow& own = row[static_cast<size_t>(r)];
@@ -144,19 +157,26 @@ void check_penalties(Rig& rig) {
            .frequency = 0.3f,
            .presence = r % 2 == 0 ? 0.7f : -0.1f,
            .seen_begin = static_cast<int32_t>(seen.size()),
-           .path_begin = static_cast<int32_t>(path.size())};
+           .path_begin = static_cast<int32_t>(path.size()),
+           .bias_begin = static_cast<int32_t>(bias.size())};
     for (int32_t t = r; t < vocab && r % 5 != 4; t += 11) seen.push_back({t, t % 3});
     for (int32_t i = 0; i < 20 * (r % 3); ++i) path.push_back(i);
     own.seen_end = static_cast<int32_t>(seen.size());
+    for (int32_t t = r; t < vocab && r % 4 != 3; t += 13) {
+      bias.push_back({t, t % 3 == 0 ? -HUGE_VALF : 0.5f});
+    }
     own.path_end = static_cast<int32_t>(path.size());
+    own.bias_end = static_cast<int32_t>(bias.size());
   }
   path.push_back(0);
+  bias.push_back({1, 5.0f});
   float* on_gpu = gpu.in(logits);
   gpu.ops().penalize(gpu.stream(), {.logits = on_gpu,
                                     .row = gpu.in(row),
                                     .seen = gpu.in(seen),
                                     .path = gpu.in(path),
                                     .token = gpu.in(token),
+                                    .bias = gpu.in(bias),
                                     .n_rows = rows,
                                     .vocab = vocab});
   rig.cpu.penalize(rig.cpu_stream, {.logits = logits.data(),
@@ -164,6 +184,7 @@ void check_penalties(Rig& rig) {
                                     .seen = seen.data(),
                                     .path = path.data(),
                                     .token = token.data(),
+                                    .bias = bias.data(),
                                     .n_rows = rows,
                                     .vocab = vocab});
   const std::string problem = difference(gpu.out(on_gpu, logits.size()), logits);

@@ -65,6 +65,8 @@ TEST_F(RequestTest, each_field_out_of_range_is_an_invalid_argument_that_names_it
       {"sampling.top_k", [](auto& r) { r.mutable_sampling()->set_top_k(-1); }},
       {"sampling.min_p", [](auto& r) { r.mutable_sampling()->set_min_p(1.5F); }},
       {"sampling.min_p", [](auto& r) { r.mutable_sampling()->set_min_p(NAN); }},
+      {"sampling.typical_p", [](auto& r) { r.mutable_sampling()->set_typical_p(0); }},
+      {"sampling.typical_p", [](auto& r) { r.mutable_sampling()->set_typical_p(NAN); }},
       {"sampling.repetition_penalty",
        [](auto& r) { r.mutable_sampling()->set_repetition_penalty(0); }},
       {"sampling.repetition_penalty",
@@ -88,6 +90,16 @@ TEST_F(RequestTest, each_field_out_of_range_is_an_invalid_argument_that_names_it
       {"stop_token_ids",
        [](auto& r) {
          for (int i = 0; i < 2000; ++i) r.add_stop_token_ids(1);
+       }},
+      {"min_tokens", [](auto& r) { r.set_min_tokens(-1); }},
+      {"min_tokens", [](auto& r) { r.set_max_tokens(4), r.set_min_tokens(5); }},
+      {"logit_bias[-1]", [](auto& r) { (*r.mutable_logit_bias())[-1] = 1; }},
+      {"logit_bias[1073741824]", [](auto& r) { (*r.mutable_logit_bias())[1 << 30] = 1; }},
+      {"logit_bias[7]", [](auto& r) { (*r.mutable_logit_bias())[7] = -INFINITY; }},
+      {"logit_bias[7]", [](auto& r) { (*r.mutable_logit_bias())[7] = NAN; }},
+      {"logit_bias",
+       [](auto& r) {
+         for (int i = 0; i < 1025; ++i) (*r.mutable_logit_bias())[i] = 1;
        }},
       {"priority", [](auto& r) { r.set_priority(1001); }},
       {"priority", [](auto& r) { r.set_priority(std::numeric_limits<int32_t>::min()); }},
@@ -151,6 +163,11 @@ TEST_F(RequestTest, what_is_at_a_bound_is_taken_and_the_next_value_is_refused) {
       for (int i = 0; i < n; ++i) r.add_stop_token_ids(id);
     };
   };
+  const auto biases = [](int32_t n, int32_t first, float add) -> Edit {
+    return [n, first, add](v1::GenerateRequest& r) {
+      for (int32_t i = 0; i < n; ++i) (*r.mutable_logit_bias())[first + i] = add;
+    };
+  };
   const auto ids = [](int n, int32_t id, int32_t max_tokens) -> Edit {
     return [n, id, max_tokens](v1::GenerateRequest& r) {
       for (int i = 0; i < n; ++i) r.mutable_token_ids()->add_ids(id);
@@ -163,6 +180,8 @@ TEST_F(RequestTest, what_is_at_a_bound_is_taken_and_the_next_value_is_refused) {
   for (const std::vector<Bound>& each :
        {floats("sampling.temperature", &S::set_temperature, 0.01F, 100),
         floats("sampling.min_p", &S::set_min_p, 0, 1),
+        floats("sampling.typical_p", &S::set_typical_p, std::numeric_limits<float>::denorm_min(),
+               1),
         floats("sampling.repetition_penalty", &S::set_repetition_penalty, 0.01F, 100),
         floats("sampling.frequency_penalty", &S::set_frequency_penalty, -2, 2),
         floats("sampling.presence_penalty", &S::set_presence_penalty, -2, 2),
@@ -187,6 +206,13 @@ TEST_F(RequestTest, what_is_at_a_bound_is_taken_and_the_next_value_is_refused) {
       {"stop_token_ids", stop_ids(1, 0), stop_ids(1, -1)},
       {"stop_token_ids", stop_ids(1, 4095), stop_ids(1, 4096)},
       {"stop_token_ids", stop_ids(1024, 1), stop_ids(1025, 1)},
+      {"min_tokens", [](R& r) { r.set_min_tokens(0); }, [](R& r) { r.set_min_tokens(-1); }},
+      {"min_tokens", [](R& r) { r.set_max_tokens(2), r.set_min_tokens(2); },
+       [](R& r) { r.set_max_tokens(2), r.set_min_tokens(3); }},
+      {"logit_bias", biases(1024, 0, 100), biases(1025, 0, 100)},
+      {"logit_bias", biases(1, 0, -100), biases(1, 0, below(-100))},
+      {"logit_bias", biases(1, 4095, 100), biases(1, 4095, above(100))},
+      {"logit_bias", biases(1, 4095, 0), biases(1, 4096, 0)},
       {"priority", [](R& r) { r.set_priority(1000); }, [](R& r) { r.set_priority(1001); }},
       {"priority", [](R& r) { r.set_priority(-1000); }, [](R& r) { r.set_priority(-1001); }},
       {"deadline_ms", [](R& r) { r.set_deadline_ms(0); }, [](R& r) { r.set_deadline_ms(-1); }},

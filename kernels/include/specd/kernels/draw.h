@@ -1,12 +1,19 @@
-// From logits to tokens: processed logits and the Gumbel-max draw.
+// From logits to tokens: processed logits (the law of a row) and the Gumbel-max draw.
 //
-// Order, as in transformers: temperature, top_k, top_p, min_p. float32:
+// Order: penalize(), then, as in transformers, temperature, top_k, top_p, min_p, typical_p. float32:
 //   l = logit / temperature
 //   top_k: keep l >= the k-th largest (ties kept)
 //   top_p: rank the kept by l, higher first, lower id first on ties; keep a token iff the mass of
 //          the tokens ranked before it is < top_p of the total (the first is always kept)
 //   min_p: keep l >= the largest l + log(min_p)
+//   typical_p: rank the kept by |l - mean of l|, smaller first; keep a token iff the mass of the
+//          tokens ranked before it is < typical_p of the total (the first is always kept; ties kept)
 //   token = argmax(l + noise) over the kept, lowest id on ties
+//
+// -log p of a token differs from the entropy of the kept by what l differs from its mean, so typical_p
+// is locally typical sampling (Meister et al., "Locally typical sampling"; transformers,
+// TypicalLogitsWarper). The mean is over d = max - l: the sum of mass * d over the sum of mass, both
+// sums of integers.
 //
 // noise(seed, position, token) = -log(-log1p(-w)), w = (x + 0.5) * 2^-32, where x is lane
 // (token % 4) of Philox4x32-10 with key = seed and counter {token / 4, position, purpose = 0,
@@ -17,6 +24,10 @@
 //
 // The scores of a row are what the draw takes the largest of: l + noise of the kept tokens, minus
 // infinity for the others; the logits of a greedy row; minus infinity for a row that draws -1.
+//
+// The law of a row is the distribution that its token is drawn from: exp(law - lse). law = l for the
+// kept tokens, minus infinity for the others; of a greedy row only the drawn token is kept. lse = the
+// largest l + log of the kept mass. Both are minus infinity for a row that draws -1.
 //
 // Sources: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (Philox); Gumbel-max.
 #pragma once
@@ -29,10 +40,12 @@ struct DrawRow {
   float temperature = 1;  // > 0 unless greedy
   float top_p = 1;        // 1 = off
   float min_p = 0;        // 0 = off
+  float typical_p = 1;    // 1 = off
   int32_t top_k = 0;      // 0 = off
   int32_t position = 0;
   uint64_t seed = 0;
   bool greedy = true;
+  bool law = false;  // the law of the row is wanted
 };
 
 // Strides are in elements from one row to the next; 0 = dense. `vocab` may be smaller than a row;
@@ -55,6 +68,12 @@ struct DrawArgs {
       nullptr;             // [vocab]: the ids that columns have in the noise; `token` is a column
   float* score = nullptr;  // out [n_rows, vocab]
   int32_t score_stride = 0;
+  // The law of the rows that want it; other rows of both are not written. `law` may be `logits` with
+  // its stride. Each may be null.
+  float* law = nullptr;  // out [n_rows, vocab]
+  float* lse = nullptr;  // out [n_rows]
+  int32_t law_stride = 0;
+  bool normalized = false;  // law holds log-probabilities: law - lse
 };
 
 // How a row's logits change for the tokens of its text. The text is the `seen` tokens, each once
@@ -62,17 +81,25 @@ struct DrawArgs {
 // rows `path`, all generated. With c = number of times t was generated in all of it:
 //   l = l > 0 ? l / repetition : l * repetition
 //   l = (l - frequency * c) - (c > 0 ? presence : 0)
-// Sources: transformers, RepetitionPenaltyLogitsProcessor; the OpenAI API, frequency and presence.
+// Then l = l + add for each token of the row's range in `bias`; minus infinity when `add` is, so that
+// the token is never drawn.
+// Sources: transformers, RepetitionPenaltyLogitsProcessor; the OpenAI API, frequency, presence and
+// logit_bias.
 struct PenaltyRow {
   float repetition = 1;  // > 0
   float frequency = 0;
   float presence = 0;
   int32_t seen_begin = 0, seen_end = 0;  // range in `seen`
   int32_t path_begin = 0, path_end = 0;  // range in `path`
+  int32_t bias_begin = 0, bias_end = 0;  // range in `bias`, each token once
 };
 struct PenaltySeen {
   int32_t token = 0;  // in [0, vocab)
   int32_t count = 0;
+};
+struct TokenBias {
+  int32_t token = 0;  // in [0, vocab)
+  float add = 0;
 };
 struct PenalizeArgs {
   float* logits = nullptr;          // [n_rows, vocab], in and out
@@ -80,6 +107,7 @@ struct PenalizeArgs {
   const PenaltySeen* seen = nullptr;
   const int32_t* path = nullptr;   // indices of rows in `token`
   const int32_t* token = nullptr;  // tokens of the rows of a forward
+  const TokenBias* bias = nullptr;
   int32_t n_rows = 0;
   int32_t vocab = 0;
 };
