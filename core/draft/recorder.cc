@@ -75,7 +75,7 @@ Status DraftRecorder::rows(const std::shared_ptr<KvUse>& use, const DraftBatch& 
       noted.parent.assign(request.parent, request.parent + request.row_offsets.back());
     }
   }
-  const Status status = kv_feed_.rows(use, batch, request, of);
+  Status status = kv_feed_.rows(use, batch, request, of);
   if (record_ != nullptr) record_->calls.back().n_tail = kv_feed_.n_tail();
   return status;
 }
