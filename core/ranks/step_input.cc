@@ -161,6 +161,7 @@ void StepInput::clear() {
   draws.clear();
   top_k = 0;
   taps_to_host = false;
+  law_to_host.clear();
   penalty_row.clear();
   penalty_seen.clear();
   penalty_path.clear();
@@ -182,6 +183,13 @@ std::string step_input_fault(const StepInput& input, const StepLimits& limits,
            std::to_string(limits.vocab_size);
   }
   if (input.draws.size() != n_logits) return fault_of_size("draws", input.draws.size(), n_logits);
+  fault =
+      values_fault("law_to_host", input.law_to_host, 0, static_cast<int64_t>(n_logits) - 1, true);
+  if (!fault.empty()) return fault;
+  for (size_t i = 0; i < input.law_to_host.size(); ++i) {
+    if (input.draws[static_cast<size_t>(input.law_to_host[i])].law) continue;
+    return "law_to_host[" + std::to_string(i) + "] is a row whose draw gives no law";
+  }
   fault = penalties_fault(input, limits);
   return fault.empty() ? picks_fault(input, part_tokens) : fault;
 }

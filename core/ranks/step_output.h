@@ -16,6 +16,11 @@ struct StepOutput {
   // [taps] in the order of the model's taps, each [tap rows, hidden]. `host` is null unless
   // input.taps_to_host.
   std::vector<Column<const float>> taps;
+  // The laws that input.law_to_host asks for: its i-th one is row law_row[i] of `law`, [.., vocab], and
+  // of `lse`, both in host memory. Valid as `top`.
+  std::vector<int32_t> law_row;
+  const float* law = nullptr;
+  const float* lse = nullptr;
   uint64_t forward_ns = 0;  // from the first submission until the output was complete
 };
 

@@ -17,6 +17,13 @@ namespace specd {
 // the columns.
 using StepShape = std::vector<uint64_t>;
 
+// What the rows of a step have drawn, on the device.
+struct DrawnColumns {
+  Column<int32_t> token;       // [logits rows]
+  const float* law = nullptr;  // [logits rows, vocab], of the rows that want it
+  Column<float> lse = {};      // [logits rows]; empty when no row wants its law
+};
+
 // What a part must repeat on the host when its work is repeated as a graph.
 class StreamRecord {
  public:
@@ -38,9 +45,9 @@ class StreamPart {
 
   // Submits the work before the forward. Null: it failed, or it cannot be repeated.
   virtual std::unique_ptr<StreamRecord> submit(bool capturing) = 0;
-  // Submits the work after the draw. `drawn`: [logits rows] on the device. False: the
-  // work depends on more than its columns and must not be repeated as a graph.
-  virtual bool submit_behind(const Column<int32_t>& drawn, bool capturing) = 0;
+  // Submits the work after the draw. False: the work depends on more than its columns and must not be
+  // repeated as a graph.
+  virtual bool submit_behind(const DrawnColumns& drawn, bool capturing) = 0;
 
   // Returns nothing when the part would now do other work than `record` says, or when memory for it
   // is short. Otherwise takes the memory and returns its layout; a graph fits only an equal layout.

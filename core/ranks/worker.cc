@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <numeric>
 #include <string>
 
 #include "core/base/clock.h"
@@ -53,6 +54,9 @@ struct Worker::Columns {
   std::vector<Pick> picks;
   Column<int32_t> drawn, top;  // top: [logits rows, top_k]
   int32_t top_k = 0;
+  Column<float> lse;         // [logits rows]; empty when no row wants its law
+  Column<int32_t> law_rows;  // laws to be copied to host memory
+  Column<float> law_copy, lse_copy;
   std::vector<Column<float>> taps;  // to be copied to host memory
 };
 
@@ -112,6 +116,7 @@ Status Worker::run(const StepInput& input, std::span<StreamPart* const> parts,
   output.forward_ns = now_ns() - start_ns;
   forward_ns_ += output.forward_ns;
   read(columns, output);
+  read_laws(input, columns, output);
   if (WorkerObserver* observer = the_observer; observer != nullptr) {
     observer->ran(input, resolved(input, parts, model_.config().vocab_size), output);
   }
@@ -135,6 +140,16 @@ Worker::Columns Worker::stage(const StepInput& input, std::span<StreamPart* cons
   columns.drawn = outputs_.add<int32_t>(input.draws.size());
   columns.top_k = input.top_k;
   columns.top = outputs_.add<int32_t>(input.draws.size() * static_cast<size_t>(input.top_k));
+  const auto wants_law = [](const kernels::DrawRow& row) { return row.law; };
+  if (std::any_of(input.draws.begin(), input.draws.end(), wants_law)) {
+    columns.lse = outputs_.add<float>(input.draws.size());
+  }
+  if (!input.law_to_host.empty() && !device_.is_host()) {
+    const auto vocab = static_cast<size_t>(model_.config().vocab_size);
+    columns.law_rows = inputs_.add(input.law_to_host);
+    columns.law_copy = outputs_.add<float>(input.law_to_host.size() * vocab);
+    columns.lse_copy = outputs_.add<float>(input.law_to_host.size());
+  }
   const auto width = static_cast<size_t>(model_.config().hidden_size);
   const bool copied = input.taps_to_host && !device_.is_host();
   for (size_t i = 0; i < model_.n_taps() && copied; ++i) {
@@ -182,12 +197,32 @@ bool Worker::submit(const Columns& columns, std::span<StreamPart* const> parts, 
                       .row = columns.draws.device,
                       .token = columns.drawn.device,
                       .n_rows = static_cast<int32_t>(columns.draws.n),
-                      .vocab = vocab});
+                      .vocab = vocab,
+                      .law = columns.lse.n > 0 ? model_.logits() : nullptr,
+                      .lse = columns.lse.device});
     outputs_.download(columns.drawn);
+  }
+  const auto copy_laws = [&](const float* from, const Column<float>& to, int32_t width) {
+    ops.copy_rows(stream, {.from = from,
+                           .to = to.device,
+                           .from_row = columns.law_rows.device,
+                           .n_rows = static_cast<int32_t>(columns.law_rows.n),
+                           .n = width,
+                           .from_rows = static_cast<int32_t>(columns.draws.n),
+                           .to_rows = static_cast<int32_t>(columns.law_rows.n),
+                           .from_stride = width,
+                           .to_stride = width});
+    outputs_.download(to);
+  };
+  if (columns.law_rows.n > 0) {
+    copy_laws(model_.logits(), columns.law_copy, vocab);
+    copy_laws(columns.lse.device, columns.lse_copy, 1);
   }
   bool repeatable = true;
   for (StreamPart* part : parts) {
-    repeatable = part->submit_behind(columns.drawn, capturing) && repeatable;
+    const bool repeats = part->submit_behind(
+        {.token = columns.drawn, .law = model_.logits(), .lse = columns.lse}, capturing);
+    repeatable = repeats && repeatable;
   }
   for (size_t i = 0; i < columns.taps.size(); ++i) {
     device_.copy_out(columns.taps[i].host, model_.tap(i), columns.taps[i].bytes());
@@ -204,6 +239,7 @@ StepShape Worker::shape_of(const Columns& columns, std::span<StreamPart* const> 
                   columns.taps.size(),
                   columns.top.n,
                   columns.penalty_row.n,
+                  columns.law_rows.n,
                   inputs_.used()};
   for (const void* column :
        {static_cast<const void*>(columns.rows.token.device),
@@ -214,11 +250,22 @@ StepShape Worker::shape_of(const Columns& columns, std::span<StreamPart* const> 
         static_cast<const void*>(columns.penalty_path.device),
         static_cast<const void*>(columns.penalty_bias.device),
         static_cast<const void*>(columns.drawn.device),
+        static_cast<const void*>(columns.lse.device),
+        static_cast<const void*>(columns.law_copy.device),
+        static_cast<const void*>(columns.lse_copy.device),
         static_cast<const void*>(columns.top.device)}) {
     shape.push_back(reinterpret_cast<uintptr_t>(column));
   }
   for (const StreamPart* part : parts) part->add_shape(shape);
   return shape;
+}
+
+// On the host laws are where the logits were.
+void Worker::read_laws(const StepInput& input, const Columns& columns, StepOutput& output) const {
+  output.law_row = input.law_to_host;
+  output.law = device_.is_host() ? model_.logits() : columns.law_copy.host;
+  output.lse = device_.is_host() ? columns.lse.host : columns.lse_copy.host;
+  if (!device_.is_host()) std::iota(output.law_row.begin(), output.law_row.end(), 0);
 }
 
 void Worker::read(const Columns& columns, StepOutput& output) const {

@@ -76,6 +76,7 @@ class Worker {
   bool submit(const Columns& columns, std::span<StreamPart* const> parts, bool capturing);
   StepShape shape_of(const Columns& columns, std::span<StreamPart* const> parts) const;
   void read(const Columns& columns, StepOutput& output) const;
+  void read_laws(const StepInput& input, const Columns& columns, StepOutput& output) const;
 
   Device& device_;
   Transformer& model_;

@@ -25,7 +25,8 @@ struct Request {
   std::vector<kernels::TokenBias> logit_bias;  // added to the logits; each token once
   int32_t max_tokens = 0;                      // >= 1
   // The text does not end before this many tokens: until then the tokens that would end it are not
-  // drawn, and stop strings are not looked for. At most max_tokens.
+  // drawn, and stop strings are not looked for; what was sent before is part of none. At most
+  // max_tokens.
   int32_t min_tokens = 0;
   std::vector<std::string> stop;  // never part of the emitted text
   // in addition to the model's; the id is emitted, its text is not

@@ -40,7 +40,7 @@ struct SamplingParams {
             .seed = seed,
             .greedy = temperature == 0};
   }
-  // The parameters as plugins see them, without the penalties. tokens_left: that the request may
+  // The parameters as plugins see them, without penalties, bias and masks. tokens_left: that the request may
   // still emit.
   specd_sampling for_plugins(int32_t tokens_left) const {
     specd_sampling sampling{};
@@ -50,6 +50,7 @@ struct SamplingParams {
     sampling.top_p = top_p;
     sampling.top_k = top_k;
     sampling.min_p = min_p;
+    sampling.typical_p = typical_p;
     sampling.seed = seed;
     sampling.tokens_left = static_cast<uint64_t>(std::max(tokens_left, 0));
     return sampling;
@@ -61,6 +62,7 @@ inline kernels::DrawRow draw_row(const specd_sampling& sampling) {
   return {.temperature = sampling.temperature,
           .top_p = sampling.top_p,
           .min_p = sampling.min_p,
+          .typical_p = sampling.typical_p,
           .top_k = sampling.top_k,
           .seed = sampling.seed,
           .greedy = (sampling.flags & SPECD_SAMPLE_GREEDY) != 0};

@@ -92,8 +92,7 @@ specd_status rng_draw_noise(const specd_host* host, specd_call* call, const spec
 }
 
 specd_status rng_uniform(const specd_host*, specd_call* call, const specd_tensor* seq_index,
-                         const specd_tensor* position, uint32_t purpose, uint32_t round,
-                         const specd_tensor* out) {
+                         const specd_tensor* position, uint32_t purpose, const specd_tensor* out) {
   if (call == nullptr) return refuse(nullptr, SPECD_E_INVALID, "rng.uniform: call is null");
   if (purpose == 0) {
     return refuse(call, SPECD_E_INVALID,
@@ -106,7 +105,7 @@ specd_status rng_uniform(const specd_host*, specd_call* call, const specd_tensor
     float* values = row<float>(*out, i);
     for (int64_t lane = 0; lane < out->shape[1]; lane += 4) {
       const uint32_t counter[4] = {static_cast<uint32_t>(lane / 4),
-                                   static_cast<uint32_t>(element(*position, i)), purpose, round};
+                                   static_cast<uint32_t>(element(*position, i)), purpose, 0};
       uint32_t words[4];
       kernels::philox4x32(seed, counter, words);
       const int64_t lanes = std::min<int64_t>(4, out->shape[1] - lane);

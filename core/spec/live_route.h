@@ -109,6 +109,7 @@ struct LiveRoute {
     return (drafter->caps().features & SPECD_FEATURE_CAPTURE) != 0 &&
            (!verifies_on_device || (verifier->caps().features & SPECD_FEATURE_CAPTURE) != 0);
   }
+  bool reads_law() const { return (verifier->caps().needs & SPECD_NEED_LAW) != 0; }
   bool reads_hidden() const { return (drafter->grant().needs & SPECD_NEED_HIDDEN) != 0; }
   bool chain() const { return drafter->caps().tree_mode == SPECD_TREE_CHAIN; }
 

@@ -20,6 +20,7 @@ class Composer {
   void add(const ComposeItem& item, RowPlace& place) {
     place.first_row = rows_.n_rows();
     place.first_tap = item.tapped ? size_of(rows_.tap_rows) : -1;
+    place.first_law = item.law_to_host ? size_of(input_.law_to_host) : -1;
     place.root_logits = -1;
     place.logits_of_node.clear();
     table_ = size_of(rows_.pages);
@@ -56,6 +57,8 @@ class Composer {
   int32_t draw(const ComposeItem& item) {
     rows_.logits_rows.push_back(rows_.n_rows() - 1);
     input_.draws.push_back(item.sampling->draw_row(rows_.position.back() + 1));
+    input_.draws.back().law = item.law;
+    if (item.law_to_host) input_.law_to_host.push_back(size_of(rows_.logits_rows) - 1);
     return size_of(rows_.logits_rows) - 1;
   }
 

@@ -35,6 +35,8 @@ struct ComposeItem {
   int32_t n_rows = 0;                               // >= 1
   bool wants_token = false;                         // the last row draws a token
   bool tapped = false;                              // the taps of its rows are wanted
+  bool law = false;                                 // the laws of its rows are wanted,
+  bool law_to_host = false;                         // and in host memory
   // For drafts on the device: the part of the step that writes the tree's tokens, and the element
   // of its column for node 0. The tokens in `tree` are then ignored.
   struct Drafted {
@@ -50,6 +52,7 @@ struct RowPlace {
   int32_t root_logits = -1;             // logits row of its last own row, -1 = none
   std::vector<int32_t> logits_of_node;  // [nodes] logits rows, -1 = none
   int32_t first_tap = -1;               // index of its first row among the tap rows, -1 = none
+  int32_t first_law = -1;               // the same among the laws for host memory
 };
 
 // Overwrites `input` and `places` (one per item); both keep their capacity.

@@ -54,7 +54,7 @@ std::unique_ptr<StreamRecord> DeviceDraft::submit(bool capturing) {
   return record;
 }
 
-bool DeviceDraft::submit_behind(const Column<int32_t>& drawn, bool capturing) {
+bool DeviceDraft::submit_behind(const DrawnColumns& drawn, bool capturing) {
   if (!verification_.has_value()) return true;
   ModelRecord asked;
   verification_->submit_inputs(drawn);

@@ -36,7 +36,7 @@ class DeviceDraft final : public StreamPart {
   bool may_capture() const override { return proposal_.route().may_capture(); }
   const Column<int32_t>& tokens() const override { return proposal_.token; }
   std::unique_ptr<StreamRecord> submit(bool capturing) override;
-  bool submit_behind(const Column<int32_t>& drawn, bool capturing) override;
+  bool submit_behind(const DrawnColumns& drawn, bool capturing) override;
   std::optional<std::vector<uint64_t>> reserve(const StreamRecord& record) override;
   void repeat(const StreamRecord& record) override;
   bool repeats(const StreamRecord& first, const StreamRecord& captured) const override;

@@ -46,6 +46,18 @@ Status PluginBatch::place_on(Device& device, Staging& columns) {
   return Status();
 }
 
+std::vector<const int32_t*> PluginBatch::text() const {
+  std::vector<const int32_t*> text;
+  for (const auto& each : committed_) text.push_back(each.data());
+  return text;
+}
+
+std::vector<uint32_t> PluginBatch::text_len() const {
+  std::vector<uint32_t> n;
+  for (const auto& each : committed_) n.push_back(static_cast<uint32_t>(each.size()));
+  return n;
+}
+
 std::string PluginBatch::why(size_t i) const {
   const auto text = call.sequence_text.find(static_cast<int32_t>(i));
   return status_text(status[i]) + (text == call.sequence_text.end() ? "" : ": " + text->second);

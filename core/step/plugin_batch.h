@@ -53,6 +53,9 @@ class PluginBatch {
   Status place_on(Device& device, Staging& columns);
   // Lets services read the members' committed tokens (model.follow).
   void offer_committed() { call.committed = &committed_; }
+  // The members' committed tokens, and how many they are.
+  std::vector<const int32_t*> text() const;
+  std::vector<uint32_t> text_len() const;
   // Member i's status, and the text that the plugin reported for it.
   std::string why(size_t i) const;
   bool all_ok() const;

@@ -162,6 +162,8 @@ Status StepRunner::compute(const Members& members, const std::function<void()>& 
   items_.clear();
   for (const ActiveSequence* member : members) {
     const bool tapped = member->drafts() && member->route->reads_hidden();
+    const bool law = member->wants_token && member->route != nullptr &&
+                     member->route->reads_law() && !member->route->verifies_on_device;
     items_.push_back({.tokens = member->sequence->tokens(),
                       .table = &member->table,
                       .tree = &member->tree,
@@ -173,14 +175,18 @@ Status StepRunner::compute(const Members& members, const std::function<void()>& 
                       .n_rows = member->n_rows,
                       .wants_token = member->wants_token,
                       .tapped = tapped,
+                      .law = law,
+                      .law_to_host = law,
                       .drafted = {}});
   }
   std::vector<StreamPart*> parts;
   for (DeviceDraft& draft : device_drafts_) {
     for (size_t s = 0; s < draft.members().size(); ++s) {
       const auto found = std::find(members.begin(), members.end(), draft.members()[s]);
-      items_[static_cast<size_t>(found - members.begin())].drafted = {
-          .part = static_cast<int32_t>(parts.size()), .first = draft.first_token(s)};
+      ComposeItem& item = items_[static_cast<size_t>(found - members.begin())];
+      item.drafted = {.part = static_cast<int32_t>(parts.size()), .first = draft.first_token(s)};
+      const LiveRoute& route = *draft.members()[s]->route;
+      item.law = item.law || (route.reads_law() && route.verifies_on_device);
     }
     parts.push_back(&draft);
   }
@@ -226,7 +232,7 @@ void StepRunner::verify_on_host(const Members& members) {
   }
   by_route(judged, [&](LiveRoute& route, const Members& group) {
     (void)has_memory_for("verify", route, group, [&] {
-      Verification call(step_, route, group, output_.drawn, step_.call_columns());
+      Verification call(step_, route, group, output_, step_.call_columns());
       call.call();
       call.judge({}, output_.drawn);
     });

@@ -10,7 +10,7 @@
 namespace specd {
 
 Verification::Verification(StepContext& step, LiveRoute& route, Members members,
-                           const std::vector<int32_t>& drawn, Staging& columns)
+                           const StepOutput& output, Staging& columns)
     : step_(step),
       route_(route),
       members_(std::move(members)),
@@ -27,6 +27,7 @@ Verification::Verification(StepContext& step, LiveRoute& route, Members members,
     std::fill_n(each->host, each->n, 0);
   }
   add_results(columns);
+  add_laws(&output, columns);
   for (size_t s = 0; s < n; ++s) {
     const ActiveSequence& member = *members_[s];
     const DraftTree& tree = member.tree;
@@ -36,8 +37,9 @@ Verification::Verification(StepContext& step, LiveRoute& route, Members members,
     std::copy(tree.token.begin(), tree.token.end(), token_.host + s * capacity_);
     std::copy(tree.parent.begin(), tree.parent.end(), parent_.host + s * capacity_);
     std::copy(tree.flags.begin(), tree.flags.end(), flags_.host + s * capacity_);
-    each_row(s,
-             [&](size_t cell, int32_t logits) { row_token_.host[cell] = drawn[to_size(logits)]; });
+    each_row(s, [&](size_t cell, int32_t logits) {
+      row_token_.host[cell] = output.drawn[to_size(logits)];
+    });
   }
 }
 
@@ -57,6 +59,7 @@ Verification::Verification(StepContext& step, const Proposal& proposal, Staging&
       root_position_(proposal.root_position) {
   (void)batch_.place_on(step_.device, columns);  // as in Proposal
   add_results(columns);
+  add_laws(nullptr, columns);
   std::vector<int32_t> from, to;
   for (size_t s = 0; s < members_.size(); ++s) {
     each_row(s, [&](size_t cell, int32_t logits) {
@@ -84,6 +87,23 @@ void Verification::add_results(Staging& columns) {
   for (size_t s = 0; s < n; ++s) state_.host[s] = members_[s]->verifier_state;
 }
 
+// `output`: for a verifier on the host; null: the laws are where the logits of the step are.
+void Verification::add_laws(const StepOutput* output, Staging& columns) {
+  if (!route_.reads_law()) return;
+  row_ = columns.add<int32_t>(row_token_.n);
+  std::fill_n(row_.host, row_.n, -1);
+  for (size_t s = 0; s < members_.size(); ++s) {
+    auto next = static_cast<size_t>(members_[s]->place.first_law);
+    each_row(s, [&](size_t cell, int32_t logits) {
+      row_.host[cell] = output == nullptr ? logits : output->law_row[next++];
+    });
+  }
+  if (output == nullptr) return;
+  law_ = output->law;
+  lse_ = output->lse;
+  for (const int32_t row : output->law_row) n_laws_ = std::max(n_laws_, row + 1);
+}
+
 // fn(cell of row_token, index of the logits row) for the root and every node that draws.
 template <typename Fn>
 void Verification::each_row(size_t s, Fn&& fn) const {
@@ -95,10 +115,13 @@ void Verification::each_row(size_t s, Fn&& fn) const {
   }
 }
 
-void Verification::submit_inputs(const Column<int32_t>& drawn) {
+void Verification::submit_inputs(const DrawnColumns& drawn) {
+  law_ = drawn.law;
+  lse_ = drawn.lse.device;
+  n_laws_ = static_cast<int32_t>(drawn.lse.n);
   const kernels::Ops& ops = step_.device.ops();
   kernels::Stream& stream = step_.device.stream();
-  ops.pick_tokens(stream, {.source = drawn.device,
+  ops.pick_tokens(stream, {.source = drawn.token.device,
                            .from = rows_from_.device,
                            .target = row_token_.device,
                            .to = rows_to_.device,
@@ -130,6 +153,14 @@ void Verification::call() {
       host_tensor(on_device_ ? state_.device : state_.host, SPECD_DT_INT, 64, {n});
   state_t.device_type = n_nodes_t.device_type;
   state_t.device_index = n_nodes_t.device_index;
+  const auto laws = [&](const float* data, std::initializer_list<int64_t> shape) {
+    const specd_tensor in_host =  // read-only, as verifier.h says
+        host_tensor(const_cast<float*>(data), SPECD_DT_FLOAT, 32, shape);
+    return on_device_ ? in_device_memory(in_host, step_.device.index()) : in_host;
+  };
+  specd_tensor row_t = tensor(row_, {n, capacity + 1});
+  specd_tensor law_t = laws(law_, {n_laws_, step_.vocab_size});
+  specd_tensor lse_t = laws(lse_, {n_laws_});
   specd_tensor n_accepted_t = tensor(n_accepted_, {n});
   specd_tensor path_t = tensor(path_, {n, path_capacity});
   specd_tensor next_token_t = tensor(next_token_, {n});
@@ -153,8 +184,17 @@ void Verification::call() {
   args.root_token = &root_token_t;
   args.root_position = &root_position_t;
   args.row_token = &row_token_t;
+  if (route_.reads_law()) {
+    args.row = &row_t;
+    args.law = &law_t;
+    args.law_lse = &lse_t;
+  }
   args.state = &state_t;
   args.sampling = batch_.sampling_ptr.data();
+  const std::vector<const int32_t*> text = batch_.text();
+  const std::vector<uint32_t> text_len = batch_.text_len();
+  args.text = text.data();
+  args.text_len = text_len.data();
   args.out = &verdict;
   status_ = route_.verifier->verify(args, batch_.call);
 }

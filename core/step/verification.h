@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "core/step/context.h"
+#include "core/ranks/step_output.h"
+#include "core/ranks/stream_part.h"
 #include "core/step/plugin_batch.h"
 #include "core/step/proposal.h"
 
@@ -13,15 +15,15 @@ namespace specd {
 
 class Verification {
  public:
-  // On the host. `drawn`: see StepOutput. Adds its columns to `columns`.
-  Verification(StepContext& step, LiveRoute& route, Members members,
-               const std::vector<int32_t>& drawn, Staging& columns);
+  // On the host, of what a step has drawn. Adds its columns to `columns`.
+  Verification(StepContext& step, LiveRoute& route, Members members, const StepOutput& output,
+               Staging& columns);
   // On the device, for the drafts of `proposal`. REQUIRES the members' places.
   Verification(StepContext& step, const Proposal& proposal, Staging& columns);
 
   // On the device, after the draw: copies the drawn tokens to the verifier's columns, and cuts each
   // draft before its first invalid token.
-  void submit_inputs(const Column<int32_t>& drawn);
+  void submit_inputs(const DrawnColumns& drawn);
   // Calls the verifier.
   void call();
   // On the device, after call(): copies the verdicts to the host.
@@ -36,6 +38,7 @@ class Verification {
 
  private:
   void add_results(Staging& columns);
+  void add_laws(const StepOutput* output, Staging& columns);
   template <typename Fn>
   void each_row(size_t s, Fn&& fn) const;
 
@@ -47,6 +50,9 @@ class Verification {
   const size_t capacity_, path_capacity_;  // nodes per member, nodes per path
   Column<int32_t> n_nodes_, token_, parent_, flags_, root_token_, root_position_;
   Column<int32_t> row_token_;  // [members, capacity + 1]: root, then nodes; -1 = none
+  Column<int32_t> row_;        // the same of rows of law_; empty unless the verifier reads laws
+  const float *law_ = nullptr, *lse_ = nullptr;  // where it works
+  int32_t n_laws_ = 0;
   Column<int32_t> n_accepted_, path_, next_token_;
   Column<int64_t> state_;
   Column<int32_t> rows_from_, rows_to_;  // on the device: logits rows, and their cells of row_token

@@ -277,7 +277,7 @@ Support support_of(const Row& row, const DrawRow& r) {
   return support;
 }
 
-// The largest l + log of the kept mass.
+// The log of the kept mass.
 float lse_of(const Row& row, const Support& support) {
   uint64_t total = 0;
   for (int32_t t = 0; t < row.vocab; t += 16) {
@@ -290,7 +290,7 @@ float lse_of(const Row& row, const Support& support) {
   }
   alignas(64) float log_mass[16];
   store(log_mass, log(set1(static_cast<float>(static_cast<double>(total) * 0x1p-40))));
-  return row.max + log_mass[0];
+  return log_mass[0];
 }
 
 // What one row gives; a null result is not wanted.
@@ -298,19 +298,17 @@ struct RowResults {
   float* score;
   float* law;
   float* lse;
-  bool normalized;
 };
 
 // Of a row of which at most one token can be drawn.
 int32_t give_one(const float* logits, int32_t vocab, int32_t token, bool is_greedy,
                  const RowResults& out) {
-  const float l = token < 0 ? -__builtin_inff() : logits[token];
+  const float no = -__builtin_inff();
   for (int32_t t = 0; t < vocab; ++t) {
-    if (out.score != nullptr) out.score[t] = is_greedy ? logits[t] : -__builtin_inff();
-    if (out.law == nullptr) continue;
-    out.law[t] = t != token ? -__builtin_inff() : out.normalized ? 0.0f : l;
+    if (out.score != nullptr) out.score[t] = is_greedy ? logits[t] : no;
+    if (out.law != nullptr) out.law[t] = t == token ? 0.0f : no;
   }
-  if (out.lse != nullptr) *out.lse = l;
+  if (out.lse != nullptr) *out.lse = token < 0 ? no : 0.0f;
   return token;
 }
 
@@ -331,10 +329,8 @@ int32_t draw_row(const float* logits, int32_t vocab, const DrawRow& r, const int
     return give_one(logits, vocab, t, true, out);
   }
   const Support support = support_of(row, r);
-  const bool has_law = out.law != nullptr || out.lse != nullptr;
-  const float lse = has_law ? lse_of(row, support) : 0.0f;
-  if (out.lse != nullptr) *out.lse = lse;
-  const bool is_complete = has_law || out.score != nullptr;
+  if (out.lse != nullptr) *out.lse = lse_of(row, support);
+  const bool is_complete = out.law != nullptr || out.score != nullptr;
 
   int32_t best = -1;
   float best_value = no;
@@ -347,8 +343,7 @@ int32_t draw_row(const float* logits, int32_t vocab, const DrawRow& r, const int
     for (int i = 0; i < 16; ++i) worth_noise |= kept[i] & (l[i] + kNoiseMax >= lead ? 1u : 0u);
     for (int i = 0; i < n && is_complete; ++i) {
       if (out.score != nullptr) out.score[t + i] = no;
-      if (out.law != nullptr)
-        out.law[t + i] = kept[i] == 0 ? no : out.normalized ? l[i] - lse : l[i];
+      if (out.law != nullptr) out.law[t + i] = kept[i] == 0 ? no : l[i] - row.max;
     }
     if (worth_noise == 0) continue;
     float noise[16];
@@ -380,7 +375,7 @@ void draw(const DrawArgs& a, int part, int parts) {
     const RowResults out = {
         a.score == nullptr ? nullptr : a.score + r * stride_of(a.score_stride, a.vocab),
         a.law == nullptr || !wants_law ? nullptr : a.law + r * stride_of(a.law_stride, a.vocab),
-        a.lse == nullptr || !wants_law ? nullptr : a.lse + r, a.normalized};
+        a.lse == nullptr || !wants_law ? nullptr : a.lse + r};
     const float* logits = a.logits + r * stride_of(a.logits_stride, a.vocab);
     int32_t token = -1;
     if (is_there) {

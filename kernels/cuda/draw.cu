@@ -298,7 +298,7 @@ __device__ Support support_of(const float* logits, int32_t vocab, const DrawRow&
   return support;
 }
 
-// The largest l + log of the kept mass.
+// The log of the kept mass.
 __device__ float lse_of(const float* logits, int32_t vocab, const DrawRow& row,
                         const Support& support, float max, Shared& shared) {
   if (threadIdx.x == 0) shared.sums[0] = 0;
@@ -311,7 +311,7 @@ __device__ float lse_of(const float* logits, int32_t vocab, const DrawRow& row,
   atomicAdd(&shared.sums[0], total);
   __syncthreads();
   const double mass = static_cast<double>(shared.sums[0]) * 0x1p-40;
-  return __fadd_rn(max, log_strict(static_cast<float>(mass)));
+  return log_strict(static_cast<float>(mass));
 }
 
 // One block on a multiprocessor at a time: to fit two, registers would spill.
@@ -352,20 +352,16 @@ __global__ void __launch_bounds__(kThreads, 1) draw_kernel(DrawArgs a) {
   if (damaged || row.greedy) {
     const int32_t token = damaged ? -1 : look.token;
     tell_token(token);
-    tell_lse(damaged ? -INFINITY : max);
+    tell_lse(damaged ? -INFINITY : 0.0f);
     for (int32_t t = threadIdx.x; (a.score != nullptr || has_law) && t < vocab; t += kThreads) {
       const float l = logits[t];
       tell_score(t, damaged ? -INFINITY : l);
-      if (has_law) tell_law(t, t != token ? -INFINITY : a.normalized ? 0.0f : l);
+      if (has_law) tell_law(t, t == token ? 0.0f : -INFINITY);
     }
     return;
   }
   const Support support = support_of(logits, vocab, row, max, shared);
-  float lse = 0;
-  if (has_law) {
-    lse = lse_of(logits, vocab, row, support, max, shared);
-    tell_lse(lse);
-  }
+  if (has_law) tell_lse(lse_of(logits, vocab, row, support, max, shared));
 
   Best best{-INFINITY, -1};
   for (int32_t t = threadIdx.x; t < vocab; t += kThreads) {
@@ -379,7 +375,7 @@ __global__ void __launch_bounds__(kThreads, 1) draw_kernel(DrawArgs a) {
       best = better(best, {value, t});
     }
     tell_score(t, value);
-    if (has_law) tell_law(t, !kept ? -INFINITY : a.normalized ? __fsub_rn(l, lse) : l);
+    if (has_law) tell_law(t, kept ? __fsub_rn(l, max) : -INFINITY);
   }
   best = reduce_block(best, shared);
   tell_token(best.token);

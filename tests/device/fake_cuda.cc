@@ -227,7 +227,7 @@ const Ops& table() {
            a.bias);
       },
       [](Stream& s, const DrawArgs& a) {
-        op(s, "draw", cpu_table().draw, a, a.logits, a.row, a.token);
+        op(s, "draw", cpu_table().draw, a, a.logits, a.row, a.token, a.law, a.lse);
       },
       [](Stream& s, const DrawNoiseArgs& a) {
         op(s, "draw_noise", cpu_table().draw_noise, a, a.seed, a.position, a.out);

@@ -263,6 +263,7 @@ class ZooHead {
       sampling.struct_size = sizeof(sampling);
       sampling.flags = SPECD_SAMPLE_GREEDY;
       sampling.top_p = 1;
+      sampling.typical_p = 1;
       sampling.tokens_left = kTextMax;
       for (const size_t s : members) {
         id.push_back(s + 1);

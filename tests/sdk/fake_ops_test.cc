@@ -263,6 +263,7 @@ TEST_F(FakeServices, draws_are_the_daemons_draws_and_so_are_their_scores) {
       each.top_k = static_cast<int32_t>(seed % 4) * 7;
       each.top_p = seed % 3 == 0 ? 1 : 0.9f;
       each.min_p = seed % 5 == 0 ? 0.05f : 0;
+      each.typical_p = seed % 4 == 1 ? 0.7f : 1;
     }
     same([&](const Side& on) {
       std::vector<float> logits = some_floats(6 * 50, seed), score(6 * 50);

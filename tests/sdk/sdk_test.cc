@@ -6,7 +6,13 @@
 #define SPECD_PLUGIN_VERSION "0.0.1"
 #define SPECD_PLUGIN_VENDOR ""
 #define SPECD_PLUGIN_LICENSE "Apache-2.0"
+#include <specd/sdk/every_way.h>
 #include <specd/sdk/plugin.h>
+#include <specd/sdk/pool.h>
+#include <specd/sdk/rng.h>
+
+#include <map>
+#include <set>
 
 namespace specd {
 namespace {
@@ -295,19 +301,143 @@ TEST(FakeHost, noise_is_keyed_and_zero_when_greedy) {
     distinct += i == 0 || first.at(1, i) != first.at(1, i - 1);
   }
   EXPECT_GT(distinct, 45);
-  EXPECT_EQ(rng->uniform(host.host(), batch.get()->call, index.tensor(), position.tensor(), 0, 0,
+  EXPECT_EQ(rng->uniform(host.host(), batch.get()->call, index.tensor(), position.tensor(), 0,
                          first.tensor()),
             SPECD_E_INVALID);
 }
 
+// An instance that has no other purpose than to reach services.
+struct Probe final : sdk::Instance {
+  explicit Probe(FakeHost& host) : Instance(context_of(host)) {}
+  static sdk::Context context_of(FakeHost& host) {
+    static const FakeConfig none;
+    static const specd_config view = none.view();
+    return {host.host(), &host.target(), sdk::Config(&view), host.owner(), "probe", ""};
+  }
+};
+
+TEST(Noise, decides_as_often_as_asked_and_anew_for_every_root_and_sequence) {
+  FakeHost host;
+  const Probe probe(host);
+  const sdk::Rng rng(probe);
+  specd_sampling one = sdk::greedy_sampling(), two = sdk::greedy_sampling();
+  one.flags = two.flags = 0;
+  one.seed = 3, two.seed = 4;
+  const sdk::FakeBatch batch(host, {{1, 0, nullptr, &one}, {2, 1, nullptr, &two}});
+  const auto bits_of = [&](uint32_t sequence, int32_t root) {
+    sdk::Noise noise(rng, *batch.get(), sequence, root);
+    std::vector<bool> bits;
+    for (int i = 0; i < 200; ++i) bits.push_back(noise.bernoulli(0.5));  // more than come at once
+    return bits;
+  };
+  EXPECT_EQ(bits_of(0, 7), bits_of(0, 7));
+  EXPECT_EQ((std::set<std::vector<bool>>{bits_of(0, 7), bits_of(0, 8), bits_of(1, 7)}.size()), 3u);
+  double taken = 0, index[4] = {};
+  constexpr int kRoots = 4000;
+  for (int32_t root = 0; root < kRoots; ++root) {
+    sdk::Noise noise(rng, *batch.get(), 0, root);
+    EXPECT_FALSE(noise.bernoulli(0));
+    EXPECT_TRUE(noise.bernoulli(1));
+    taken += noise.bernoulli(0.3) ? 1 : 0;
+    const double weight[4] = {0, 2, 6, 0};
+    ++index[noise.categorical(weight, 4)];
+  }
+  // Four standard errors.
+  EXPECT_NEAR(taken, 0.3 * kRoots, 4 * std::sqrt(0.21 * kRoots));
+  EXPECT_EQ(index[0] + index[3], 0);
+  EXPECT_NEAR(index[1], 0.25 * kRoots, 4 * std::sqrt(0.1875 * kRoots));
+  std::vector<float> noise(50), again(50);
+  rng.draw_noise(*batch.get(), 1, 9, noise.data(), 50);
+  rng.draw_noise(*batch.get(), 1, 9, again.data(), 50);
+  EXPECT_EQ(noise, again);
+}
+
+TEST(EveryWay, takes_each_way_once_with_its_probability) {
+  std::map<std::vector<int>, double> law;
+  sdk::EveryWay noise;
+  do {
+    std::vector<int> way;
+    if (noise.bernoulli(0.25)) {
+      const double weight[3] = {1, 0, 3};
+      way.push_back(static_cast<int>(noise.categorical(weight, 3)));
+    }
+    way.push_back(noise.bernoulli(1) ? 7 : 8);
+    EXPECT_TRUE(law.emplace(way, noise.probability()).second) << "once";
+  } while (noise.next());
+  EXPECT_EQ(law, (std::map<std::vector<int>, double>{
+                     {{7}, 0.75}, {{0, 7}, 0.25 * 0.25}, {{2, 7}, 0.25 * 0.75}}));
+  sdk::EveryWay none;
+  const double nothing[2] = {0, 0};
+  EXPECT_THROW((void)none.categorical(nothing, 2), std::logic_error);
+}
+
+TEST(Pool, runs_every_task_once_and_throws_what_one_threw) {
+  FakeHost host;
+  const Probe probe(host);
+  const sdk::Pool pool(probe);
+  const specd_sampling greedy = sdk::greedy_sampling();
+  const sdk::FakeBatch batch(host, {{1, 0, nullptr, &greedy}});
+  EXPECT_GE(pool.width(), 1u);
+  std::vector<int> ran(20);
+  EXPECT_THROW(pool.run(*batch.get(), 20,
+                        [&](uint32_t i) {
+                          ++ran[i];
+                          if (i == 5) throw sdk::Error(SPECD_E_DATA, "task 5");
+                        }),
+               sdk::Error);
+  EXPECT_EQ(ran, std::vector<int>(20, 1));
+}
+
+// Sees the text, its index and the laws.
+class Reader final : public sdk::Verifier {
+ public:
+  static constexpr const char* kSchema = nullptr;
+  static void describe(const sdk::Context&, specd_verifier_caps& caps) {
+    caps.needs = SPECD_NEED_LAW;
+  }
+  explicit Reader(const sdk::Context& context) : Verifier(context) {}
+  void verify(const sdk::Nodes& nodes, sdk::Verdict& verdict) {
+    const sdk::Law law = nodes.law(-1);
+    int32_t likeliest = 0;
+    for (int32_t token = 1; token < law.vocab_size(); ++token) {
+      if (law.p(token) > law.p(likeliest)) likeliest = token;
+    }
+    if (!nodes.can_draw(0)) throw sdk::Error(SPECD_E_DATA, "node 0 can draw nothing");
+    nodes.state() = nodes.index() * 100 + nodes.text_len() * 10 +
+                    static_cast<uint32_t>(nodes.text()[nodes.text_len() - 1]);
+    verdict.next_token(likeliest);
+  }
+};
+
+TEST(Verifier, of_one_sequence_sees_its_text_its_index_and_its_laws) {
+  static const specd_factory factory = sdk::verifier<Reader>("reader", "");
+  FakeHost host;
+  sdk::FakeVerifier verifier(host, factory, FakeConfig());
+  sdk::FakeTree tree;
+  tree.token = {1};
+  tree.parent = {-1};
+  tree.row_token = {2, 0};
+  tree.law = {{-3, -INFINITY, -1}, {0, 0, 0}};
+  tree.text = {5, 6, 4};
+  sdk::FakeTree other = tree;
+  other.law[0] = {7, 5, 6};
+  other.text = {9, 8};
+  sdk::FakeTree silent = tree;
+  silent.law[1] = {-INFINITY, -INFINITY, -INFINITY};
+  sdk::FakeTree lawless = tree;
+  lawless.law[1] = {};
+  const auto verdicts = verifier.verify_batch({tree, other, silent, lawless});
+  EXPECT_EQ(verdicts[0].next_token, 2);
+  EXPECT_EQ(verdicts[0].state, 34);
+  EXPECT_EQ(verdicts[1].next_token, 0);
+  EXPECT_EQ(verdicts[1].state, 128);
+  EXPECT_EQ(verdicts[2].status, SPECD_E_DATA);
+  EXPECT_EQ(verdicts[3].status, SPECD_E_INVALID);
+}
+
 TEST(FakeHost, metrics_and_pool_do_what_the_headers_say) {
   FakeHost host;
-  const specd_target_info target = host.target();
-  const FakeConfig fake;
-  const specd_config view = fake.view();
-  struct Probe final : sdk::Instance {
-    using Instance::Instance;
-  } probe(sdk::Context{host.host(), &target, sdk::Config(&view), host.owner(), "probe", ""});
+  const Probe probe(host);
   const sdk::Metric counter(probe, SPECD_METRIC_COUNTER, "hits", "hits");
   const sdk::Metric gauge(probe, SPECD_METRIC_GAUGE, "level", "level");
   counter.record(2);

@@ -124,6 +124,7 @@ Status check_caps(specd_verifier_caps& caps, const specd_host& host, const std::
   if (caps.tree_modes == 0) return bad(where, "tree_modes", 0, "a bit (1 << SPECD_TREE_*)");
   SPECD_OK_OR_RETURN(check_devices(caps.device_types, where));
   mask_unknown(caps.features, SPECD_FEATURE_CAPTURE, "features", where);
+  mask_unknown(caps.needs, SPECD_NEED_LAW, "needs", where);
   for (uint32_t rule = 0; rule < SPECD_RULE_COUNT; ++rule) {
     if (caps.guarantee[rule] > SPECD_GUARANTEE_IDENTICAL) {
       return bad(where, "guarantee[" + std::to_string(rule) + "]", caps.guarantee[rule],

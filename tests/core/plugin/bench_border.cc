@@ -131,6 +131,7 @@ void propose_prompt_lookup(benchmark::State& state) {
   greedy.struct_size = sizeof(greedy);
   greedy.flags = SPECD_SAMPLE_GREEDY;
   greedy.top_p = 1;
+  greedy.typical_p = 1;
   greedy.tokens_left = 1000;
   const std::vector<const specd_sampling*> sampling(count, &greedy);
   static uint64_t next_id = 1;

@@ -68,6 +68,7 @@ class KvRig {
       sampling_[s].seed = 100 + s;
       sampling_[s].temperature = 0.8f;
       sampling_[s].top_p = 0.95f;
+      sampling_[s].typical_p = 1;
       sampling_ptr_[s] = &sampling_[s];
     }
     sampling_[1].flags = SPECD_SAMPLE_GREEDY;

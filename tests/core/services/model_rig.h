@@ -51,6 +51,7 @@ class ModelServiceTest : public testing::Test {
       sampling_[s].seed = 100 + s;
       sampling_[s].temperature = 0.8f;
       sampling_[s].top_p = 0.95f;
+      sampling_[s].typical_p = 1;
       sampling_[s].top_k = 50;
       sampling_ptr_[s] = &sampling_[s];
     }

@@ -59,12 +59,11 @@ TEST_F(ServicesTest, uniform_is_keyed_and_in_range) {
   const specd_tensor indices = host_i32(index, {3}), positions = host_i32(position, {3});
   const specd_tensor out = host_f32(values.data(), {3, kLanes});
   const specd_tensor out_again = host_f32(again.data(), {3, kLanes});
-  ASSERT_EQ(rng.uniform(host_, &call_, &indices, &positions, SPECD_PURPOSE_ACCEPT, 6, &out),
-            SPECD_OK);
+  ASSERT_EQ(rng.uniform(host_, &call_, &indices, &positions, SPECD_PURPOSE_ACCEPT, &out), SPECD_OK);
   for (size_t row = 0; row < 3; ++row) {
     for (size_t lane = 0; lane < kLanes; ++lane) {
       const uint32_t counter[4] = {static_cast<uint32_t>(lane / 4),
-                                   static_cast<uint32_t>(position[row]), SPECD_PURPOSE_ACCEPT, 6};
+                                   static_cast<uint32_t>(position[row]), SPECD_PURPOSE_ACCEPT, 0};
       uint32_t words[4];
       kernels::philox4x32(sampling_[index[row]].seed, counter, words);
       const float value = values[row * kLanes + lane];
@@ -73,13 +72,13 @@ TEST_F(ServicesTest, uniform_is_keyed_and_in_range) {
       EXPECT_LT(value, 1.0f);
     }
   }
-  ASSERT_EQ(rng.uniform(host_, &call_, &indices, &positions, SPECD_PURPOSE_ACCEPT, 6, &out_again),
+  ASSERT_EQ(rng.uniform(host_, &call_, &indices, &positions, SPECD_PURPOSE_ACCEPT, &out_again),
             SPECD_OK);
   EXPECT_EQ(values, again);
-  ASSERT_EQ(rng.uniform(host_, &call_, &indices, &positions, SPECD_PURPOSE_DRAFT, 6, &out_again),
+  ASSERT_EQ(rng.uniform(host_, &call_, &indices, &positions, SPECD_PURPOSE_DRAFT, &out_again),
             SPECD_OK);
   EXPECT_NE(values, again);
-  EXPECT_EQ(rng.uniform(host_, &call_, &indices, &positions, 0, 6, &out), SPECD_E_INVALID);
+  EXPECT_EQ(rng.uniform(host_, &call_, &indices, &positions, 0, &out), SPECD_E_INVALID);
   expect_text("purpose 0 belongs to the host");
 }
 

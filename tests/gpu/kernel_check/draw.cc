@@ -33,7 +33,6 @@ void check_scores(Rig& rig, const std::vector<float>& logits, const std::vector<
   const auto run = [&](const Ops& ops, Stream& stream, DrawArgs a) {
     a.n_rows = rows, a.vocab = vocab, a.n_sequences = rows, a.position_offset = kOffset;
     a.score_stride = a.law_stride = stride;
-    a.normalized = vocab % 2 == 1;
     ops.draw(stream, a);
   };
   float *gpu_score = gpu.in(score), *gpu_law = gpu.in(law), *gpu_lse = gpu.in(lse);
@@ -69,6 +68,26 @@ void check_scores(Rig& rig, const std::vector<float>& logits, const std::vector<
   gpu.free_all();
 }
 
+// As the engine draws: laws in place of logits.
+void check_law_in_place(Rig& rig, std::vector<float> logits, const std::vector<DrawRow>& row,
+                        int32_t vocab) {
+  Gpu& gpu = rig.gpu;
+  const auto rows = static_cast<int32_t>(row.size());
+  std::vector<float> lse(row.size(), 7);
+  const auto run = [&](const Ops& ops, Stream& stream, float* in, const DrawRow* draws, float* to) {
+    ops.draw(stream,
+             {.logits = in, .row = draws, .n_rows = rows, .vocab = vocab, .law = in, .lse = to});
+  };
+  float *on_gpu = gpu.in(logits), *gpu_lse = gpu.in(lse);
+  run(gpu.ops(), gpu.stream(), on_gpu, gpu.in(row), gpu_lse);
+  run(rig.cpu, rig.cpu_stream, logits.data(), row.data(), lse.data());
+  std::string problem = difference(gpu.out(on_gpu, logits.size()), logits);
+  if (problem.empty()) problem = difference(gpu.out(gpu_lse, lse.size()), lse);
+  rig.report.check("laws in place of logits, vocabulary " + std::to_string(vocab), problem.empty(),
+                   problem);
+  gpu.free_all();
+}
+
 }  // namespace
 
 void check_draw(Rig& rig) {
@@ -96,7 +115,7 @@ void check_draw(Rig& rig) {
     rig.report.check("draw_noise has the CPU's bits", problem.empty(), problem);
     gpu.free_all();
   }
-  for (const int32_t vocab : {7, 4096, rig.small ? 9001 : 128256}) {
+  for (const int32_t vocab : {1, 7, 4096, rig.small ? 9001 : 128256}) {
     const int32_t rows = 64;
     std::vector<float> logits = floats(static_cast<size_t>(rows) * vocab, 4);
     std::vector<DrawRow> row(rows);
@@ -138,6 +157,7 @@ void check_draw(Rig& rig) {
                      problem.empty(), problem);
     gpu.free_all();
     check_scores(rig, logits, row, vocab);
+    check_law_in_place(rig, logits, row, vocab);
   }
 }
 

@@ -19,15 +19,15 @@
 // (token % 4) of Philox4x32-10 with key = seed and counter {token / 4, position, purpose = 0,
 // round = 0}. position is that of the drawn token.
 //
-// Greedy rows: argmax of the logits, lowest id on ties. A row with a NaN or +inf, or without a
-// finite logit, draws token -1: the caller fails only that request.
+// Greedy rows: argmax of the logits, lowest id on ties. A row with a NaN or +inf, without a finite
+// logit, or whose largest l overflows, draws token -1: the caller fails only that request.
 //
 // The scores of a row are what the draw takes the largest of: l + noise of the kept tokens, minus
 // infinity for the others; the logits of a greedy row; minus infinity for a row that draws -1.
 //
-// The law of a row is the distribution that its token is drawn from: exp(law - lse). law = l for the
-// kept tokens, minus infinity for the others; of a greedy row only the drawn token is kept. lse = the
-// largest l + log of the kept mass. Both are minus infinity for a row that draws -1.
+// The law of a row is the distribution that its token is drawn from: exp(law - lse). law = l - the
+// largest l for the kept tokens, minus infinity for the others; of a greedy row only the drawn token
+// is kept. lse = log of the kept mass. Both are minus infinity for a row that draws -1.
 //
 // Sources: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (Philox); Gumbel-max.
 #pragma once
@@ -68,12 +68,11 @@ struct DrawArgs {
       nullptr;             // [vocab]: the ids that columns have in the noise; `token` is a column
   float* score = nullptr;  // out [n_rows, vocab]
   int32_t score_stride = 0;
-  // The law of the rows that want it; other rows of both are not written. `law` may be `logits` with
-  // its stride. Each may be null.
+  // The law of the rows that want it; other rows of both are not written, nor those of another
+  // sequence. `law` may be `logits` with its stride. Each may be null.
   float* law = nullptr;  // out [n_rows, vocab]
   float* lse = nullptr;  // out [n_rows]
   int32_t law_stride = 0;
-  bool normalized = false;  // law holds log-probabilities: law - lse
 };
 
 // How a row's logits change for the tokens of its text. The text is the `seen` tokens, each once

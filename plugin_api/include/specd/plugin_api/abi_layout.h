@@ -3,7 +3,7 @@
 #define SPECD_PLUGIN_API_ABI_LAYOUT_H
 
 /* Hash of plugin_api/abi/v0.txt. */
-#define SPECD_ABI_LAYOUT "v0-d0162f38f560032be3912d5550c58caa"
+#define SPECD_ABI_LAYOUT "v0-50f1d60241cd437d7b7cb35861e07e8b"
 
 /* Hashes of the tables in plugin_api/abi/services. */
 #define SPECD_KV_LAYOUT "8f0b3ee15d5d0224a8b23e975f3b50de"
@@ -13,7 +13,7 @@
 #define SPECD_OPS_LAYOUT "4e611e3f4b315e8969ffa303fd56ead0"
 #define SPECD_PARTS_LAYOUT "d6baf64e4c9ca9c9c930aadbb1e2e9ac"
 #define SPECD_POOL_LAYOUT "10415e796543903e6688b34b9ee4a327"
-#define SPECD_RNG_LAYOUT "55c3674c83b5d3579c9a0992e3b39ffa"
+#define SPECD_RNG_LAYOUT "4b4bfcd43cda90ac4b7e768b176a1ef4"
 #define SPECD_TARGET_LAYOUT "57f48af9d418586dea60e6a142351729"
 #define SPECD_WEIGHTS_LAYOUT "68fb9d12093ea3f3fe67f64fbc4ee691"
 

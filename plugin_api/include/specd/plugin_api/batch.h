@@ -14,9 +14,11 @@ typedef struct specd_sampling { /* in */
   uint32_t struct_size;
   uint32_t flags; /* SPECD_SAMPLE_* */
   float temperature;
-  float top_p;   /* 1 = off */
-  int32_t top_k; /* 0 = off */
-  float min_p;   /* 0 = off */
+  float top_p;     /* 1 = off */
+  int32_t top_k;   /* 0 = off */
+  float min_p;     /* 0 = off */
+  float typical_p; /* 1 = off */
+  uint32_t reserved0;
   uint64_t seed;
   uint64_t tokens_left; /* tokens this sequence may still emit */
 } specd_sampling;

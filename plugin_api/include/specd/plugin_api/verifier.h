@@ -20,6 +20,13 @@ enum {
   SPECD_GUARANTEE_IDENTICAL = 3 /* exactly the tokens of plain decoding */
 };
 
+/* caps.needs: what the host must provide */
+enum {
+  SPECD_NEED_LAW =
+      1u
+      << 3 /* no bit of specd_drafter_caps.needs; the distributions that row tokens are drawn from */
+};
+
 typedef struct specd_verifier_caps { /* out of describe() */
   uint32_t struct_size;
   uint32_t tree_modes;                  /* bit (1 << SPECD_TREE_*) */
@@ -31,7 +38,7 @@ typedef struct specd_verifier_caps { /* out of describe() */
   /* SPECD_FEATURE_*. CAPTURE promises for verify() what it promises for propose(); a captured
    * verify() must not use model/1. */
   uint32_t features;
-  uint32_t reserved0;
+  uint32_t needs; /* SPECD_NEED_LAW */
 } specd_verifier_caps;
 
 typedef struct specd_verifier_grant { /* in */
@@ -66,8 +73,24 @@ typedef struct specd_verify_args { /* in */
    * Gumbel-max draw with the noise of that position). Accepting exactly the nodes that equal the
    * row token of their parent reproduces plain decoding, whatever the drafter proposed. */
   const specd_tensor *row_token;
-  const specd_tensor *state;             /* in/out [n_seqs] int64, zero when a sequence starts */
+  /* With SPECD_NEED_LAW, else NULL: the distribution that a row's token was drawn from,
+   * exp(law - law_lse), in the granted memory, read-only. `law` holds the row's logits after penalties,
+   * bias, temperature and cuts, in this order, less their largest; minus infinity for tokens that could
+   * not be drawn. Of a greedy row only its token is finite. A row whose logits are not finite draws -1,
+   * and its law_lse is minus infinity: do not accept its node, but give its token as the next one. The
+   * next step then fails the sequence, as plain decoding does. Rows that no element of `row` names
+   * belong to other calls.
+   *   row      [n_seqs, node_capacity + 1] int32, as row_token: a row of `law` and `law_lse`, or -1
+   *   law      [.., vocab_size] float32
+   *   law_lse  [..] float32 */
+  const specd_tensor *row;
+  const specd_tensor *law;
+  const specd_tensor *law_lse;
+  const specd_tensor *state; /* in/out [n_seqs] int64, zero when a sequence starts */
+  /* These three are not the same in the next step: a captured verify() must not depend on them. */
   const specd_sampling *const *sampling; /* host [n_seqs] */
+  const int32_t *const *text;            /* host [n_seqs]: every committed token, the root last */
+  const uint32_t *text_len;              /* host [n_seqs] */
   const specd_verdict *out;
 } specd_verify_args;
 

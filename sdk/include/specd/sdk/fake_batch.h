@@ -17,6 +17,7 @@ inline specd_sampling greedy_sampling(uint64_t tokens_left = 1u << 20) {
   s.flags = SPECD_SAMPLE_GREEDY;
   s.temperature = 1.0f;
   s.top_p = 1.0f;
+  s.typical_p = 1.0f;
   s.tokens_left = tokens_left;
   return s;
 }

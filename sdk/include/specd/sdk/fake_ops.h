@@ -15,6 +15,7 @@
 #include <numeric>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace specd::sdk::fake_ops {
@@ -240,8 +241,8 @@ inline float noise(uint64_t seed, int32_t position, int32_t token) {
   return static_cast<float>(-std::log(-std::log1p(-w)));
 }
 
-// Temperature, top_k, top_p, min_p, in this order: the processed logits of what is left, and minus
-// infinity elsewhere.
+// Temperature, top_k, top_p, min_p, typical_p, in this order: the processed logits of what is left, and
+// minus infinity elsewhere.
 inline std::vector<float> processed(std::vector<float> l, const specd_sampling& s) {
   for (float& each : l) each /= s.temperature;
   const std::vector<int32_t> order = ranked(l);
@@ -267,6 +268,27 @@ inline std::vector<float> processed(std::vector<float> l, const specd_sampling& 
   }
   std::vector<float> left(l.size(), -INFINITY);
   for (std::size_t i = 0; i < kept; ++i) left[static_cast<std::size_t>(order[i])] = at(i);
+  if (s.typical_p >= 1) return left;
+  // -log p is as far from its mean, the entropy, as max - l is from its own.
+  double total = 0, mean = 0;
+  for (std::size_t i = 0; i < kept; ++i) total += std::exp(at(i) - max);
+  for (std::size_t i = 0; i < kept; ++i) {
+    if (std::isfinite(at(i))) mean += std::exp(at(i) - max) / total * (max - at(i));
+  }
+  std::vector<std::pair<double, double>> nearest;  // distance, mass
+  for (std::size_t i = 0; i < kept; ++i) {
+    nearest.emplace_back(std::fabs(max - at(i) - mean), std::exp(at(i) - max));
+  }
+  std::sort(nearest.begin(), nearest.end());
+  double before = 0, farthest = 0;
+  for (const auto& [distance, mass] : nearest) {
+    if (before > 0 && before >= double{s.typical_p} * total) break;
+    farthest = distance;
+    before += mass;
+  }
+  for (float& each : left) {
+    if (std::fabs(max - each - mean) > farthest + 1e-6) each = -INFINITY;
+  }
   return left;
 }
 
@@ -294,6 +316,10 @@ inline std::string draw(const specd_draw_args* a, const specd_sampling* const* s
       any_finite = any_finite || std::isfinite(l);
     }
     is_good = is_good && any_finite;
+    if (is_good && (sampling[seq]->flags & SPECD_SAMPLE_GREEDY) == 0) {
+      const float largest = *std::max_element(score.begin(), score.end());
+      is_good = std::isfinite(largest / sampling[seq]->temperature);
+    }
     if (is_good && (sampling[seq]->flags & SPECD_SAMPLE_GREEDY) == 0) {
       score = processed(score, *sampling[seq]);
       const int32_t position =

@@ -341,7 +341,7 @@ class FakeHost {
                        });
     };
     r.uniform = [](const specd_host* host, specd_call* call, const specd_tensor* seq_index,
-                   const specd_tensor* position, uint32_t purpose, uint32_t round,
+                   const specd_tensor* position, uint32_t purpose,
                    const specd_tensor* out) noexcept {
       if (purpose == 0) {
         of(host)->violate("rng.uniform: purpose 0 belongs to the host");
@@ -349,7 +349,7 @@ class FakeHost {
       }
       return fill_rows(host, call, seq_index, position, out,
                        [&](const specd_sampling& s, uint64_t p, uint64_t lane) {
-                         return fake_unit(fake_hash({s.seed, p, purpose, round, lane}));
+                         return fake_unit(fake_hash({s.seed, p, purpose, lane}));
                        });
     };
   }

@@ -6,6 +6,7 @@
 #include <specd/sdk/fake_config.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <stdexcept>
@@ -14,10 +15,14 @@
 namespace specd::sdk {
 
 // One sequence's proposal and the target's tokens: row_token[0] after the root, [i + 1] after
-// node i.
+// node i. `law`: the same of processed logits, minus infinity for what cannot be drawn; for verifiers
+// with SPECD_NEED_LAW, all of one vocabulary. An empty row is one that a node does not have.
 struct FakeTree {
   std::vector<int32_t> token, parent, flags, row_token;
   int64_t state = 0;
+  std::vector<std::vector<float>> law = {};
+  specd_sampling sampling = greedy_sampling();
+  std::vector<int32_t> text = std::vector<int32_t>(11, 0);  // the root last, at position 10
 };
 struct FakeVerdict {
   specd_status call_status = SPECD_OK;
@@ -83,16 +88,37 @@ class FakeVerifier {
     const std::size_t n = trees.size();
     std::size_t capacity = 1;
     for (const FakeTree& t : trees) capacity = std::max(capacity, t.token.size());
-    const specd_sampling sampling = greedy_sampling();
     std::vector<FakeBatch::Item> items;
+    std::vector<const int32_t*> text;
+    std::vector<uint32_t> text_len;
+    std::size_t n_rows = 1, vocab = 1;  // the first row is nobody's
     for (std::size_t i = 0; i < n; ++i) {
-      items.push_back({i + 1, static_cast<uint32_t>(i), nullptr, &sampling});
+      items.push_back({i + 1, static_cast<uint32_t>(i), nullptr, &trees[i].sampling});
+      text.push_back(trees[i].text.data());
+      text_len.push_back(static_cast<uint32_t>(trees[i].text.size()));
+      for (const std::vector<float>& row : trees[i].law) {
+        vocab = std::max(vocab, row.size());
+        n_rows += row.empty() ? 0 : 1;
+      }
     }
     FakeBatch batch(host_, items);
     GuardedColumn<int32_t> n_nodes(n, 1, 1), token(n, capacity), parent(n, capacity),
         flags(n, capacity), row_token(n, capacity + 1), root_token(n, 1, 1), root_position(n, 1, 1),
         n_accepted(n, 1, 1), path(n, capacity), next_token(n, 1, 1);
     GuardedColumn<int64_t> state(n, 1, 1);
+    GuardedColumn<int32_t> law_row(n, capacity + 1);
+    GuardedColumn<float> law(n_rows, vocab), law_lse(n_rows, 1, 1);
+    std::size_t next_row = 0;
+    const auto add_law = [&](const std::vector<float>& logits) {
+      double sum = 0;
+      for (std::size_t t = 0; t < vocab; ++t) {
+        law.at(next_row, t) = t < logits.size() ? logits[t] : NAN;
+        sum += t < logits.size() ? std::exp(double{logits[t]}) : 0;
+      }
+      law_lse.at(next_row) = static_cast<float>(std::log(sum));
+      return static_cast<int32_t>(next_row++);
+    };
+    add_law({});
     for (std::size_t i = 0; i < n; ++i) {
       const FakeTree& t = trees[i];
       n_nodes.at(i) = static_cast<int32_t>(t.token.size());
@@ -102,7 +128,12 @@ class FakeVerifier {
         flags.at(i, c) = t.flags.empty() ? 0 : t.flags[c];
       }
       for (std::size_t c = 0; c < t.row_token.size(); ++c) row_token.at(i, c) = t.row_token[c];
-      root_position.at(i) = 10;
+      for (std::size_t c = 0; c < capacity + 1; ++c) {
+        const bool has_law = c < t.law.size() && !t.law[c].empty();
+        law_row.at(i, c) = has_law ? add_law(t.law[c]) : -1;
+      }
+      root_position.at(i) = static_cast<int32_t>(t.text.size()) - 1;
+      root_token.at(i) = t.text.back();
       state.at(i) = t.state;
       path.limit_row(i, t.token.size());
     }
@@ -127,6 +158,13 @@ class FakeVerifier {
     a.root_token = root_token.tensor();
     a.root_position = root_position.tensor();
     a.row_token = row_token.tensor();
+    if ((caps_.needs & SPECD_NEED_LAW) != 0) {
+      a.row = law_row.tensor();
+      a.law = law.tensor();
+      a.law_lse = law_lse.tensor();
+    }
+    a.text = text.data();
+    a.text_len = text_len.data();
     a.state = state.tensor();
     a.sampling = batch.sampling();
     a.out = &out.value;
@@ -134,7 +172,8 @@ class FakeVerifier {
     host_.check(args.intact() && out.intact() && n_accepted.intact() && path.intact() &&
                     next_token.intact() && state.intact() && token.intact() && parent.intact() &&
                     flags.intact() && row_token.intact() && n_nodes.intact() &&
-                    root_token.intact() && root_position.intact(),
+                    root_token.intact() && root_position.intact() && law_row.intact() &&
+                    law.intact() && law_lse.intact(),
                 "verify() wrote past its arguments");
     std::vector<FakeVerdict> verdicts(n);
     for (std::size_t i = 0; i < n; ++i) {

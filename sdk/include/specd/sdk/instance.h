@@ -34,6 +34,12 @@ const Table* require_service(const specd_host* host, const char* id) {
   return table;
 }
 
+// Throws unless a service has done what it was asked for. The host reports the reason itself.
+inline void check_service(specd_status status, const char* function) {
+  if (status == SPECD_OK) return;
+  throw Error(status, std::string("the host refused ") + function + "()");
+}
+
 // Base of Drafter and Verifier. Lives from create() to destroy().
 class Instance {
  public:

@@ -13,12 +13,6 @@
 
 namespace specd::sdk {
 
-// Throws unless a service has done what it was asked for. The host reports the reason itself.
-inline void check_service(specd_status status, const char* function) {
-  if (status == SPECD_OK) return;
-  throw Error(status, std::string("the host refused ") + function + "()");
-}
-
 class Ops {
  public:
   explicit Ops(const Instance& instance)

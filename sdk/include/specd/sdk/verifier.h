@@ -24,8 +24,10 @@
 #include <specd/plugin_api/verifier.h>
 #include <specd/sdk/column.h>
 #include <specd/sdk/instance.h>
+#include <specd/sdk/tensor.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <memory>
 
@@ -33,6 +35,13 @@ namespace specd::sdk {
 
 // The columns of one verify() call.
 struct VerifyColumns {
+  // Stands for the laws that a verifier has not asked for.
+  static const specd_tensor& nothing() {
+    static float none = 0;
+    static const specd_tensor tensor = tensor_at(&none, 1, -1, SPECD_DEV_CPU, 0);
+    return tensor;
+  }
+
   Column<const int32_t> n_nodes, token, parent, row_token, root_token, root_position;
   bool has_flags;
   Column<const int32_t> flags;  // valid only when has_flags
@@ -40,12 +49,20 @@ struct VerifyColumns {
   Column<int32_t> n_accepted, path, next_token;
   const specd_sampling* const* sampling;
   int32_t path_capacity;
+  const specd_verify_args* args;
+  bool has_law;
+  Column<const int32_t> row;  // these three: valid only when has_law
+  Column<const float> law, law_lse;
 
   static VerifyColumns of(const specd_verify_args& args) {
     expect(args.batch != nullptr && args.proposal != nullptr && args.out != nullptr,
            "verify(): a null argument");
     const specd_proposal& p = *args.proposal;
     const specd_verdict& v = *args.out;
+    expect(args.law == nullptr ||
+               (args.row != nullptr && args.law_lse != nullptr && args.law->rank == 2 &&
+                args.law->stride[1] == 1 && args.law_lse->shape[0] >= args.law->shape[0]),
+           "verify(): a law without its columns");
     const int64_t n = args.batch->n_seqs, capacity = p.node_capacity;
     return {{p.n_nodes, n, 1, "n_nodes"},
             {p.token, n, capacity, "token"},
@@ -60,8 +77,28 @@ struct VerifyColumns {
             {v.path, n, v.path_capacity, "path"},
             {v.next_token, n, 1, "next_token"},
             args.sampling,
-            static_cast<int32_t>(v.path_capacity)};
+            static_cast<int32_t>(v.path_capacity),
+            &args,
+            args.law != nullptr,
+            {args.law != nullptr ? args.row : args.row_token, n, capacity + 1, "row"},
+            {args.law != nullptr ? args.law : &nothing(), 1, 1, "law"},
+            {args.law != nullptr ? args.law_lse : &nothing(), 1, 1, "law_lse"}};
   }
+};
+
+// What the target draws from after one node.
+class Law {
+ public:
+  Law(const float* logit, float lse, int32_t vocab_size)
+      : logit_(logit), lse_(lse), vocab_size_(vocab_size) {}
+  int32_t vocab_size() const { return vocab_size_; }
+  double log_p(int32_t token) const { return double{logit_[token]} - lse_; }
+  double p(int32_t token) const { return logit_[token] == -HUGE_VALF ? 0 : std::exp(log_p(token)); }
+
+ private:
+  const float* logit_;
+  float lse_;
+  int32_t vocab_size_;
 };
 
 // The proposal of one sequence, with the target's tokens for it. Node -1 is the root.
@@ -83,8 +120,28 @@ class Nodes {
     return c_->sampling == nullptr ? nullptr : c_->sampling[seq_];
   }
   int64_t& state() const { return c_->state(seq_); }
+  // Of SPECD_NEED_LAW. False when the target's logits behind the node are not finite: do not accept it.
+  bool can_draw(int32_t node) const { return std::isfinite(c_->law_lse(law_row(node))); }
+  // Throws when the target can draw nothing there.
+  Law law(int32_t node) const {
+    const int32_t row = law_row(node);
+    const float lse = c_->law_lse(row);
+    expect(std::isfinite(lse), "verify(): the target's logits are not finite");
+    return {&c_->law(row, 0), lse, static_cast<int32_t>(c_->args->law->shape[1])};
+  }
+  uint32_t index() const { return seq_; }  // in the batch
+  const specd_batch& batch() const { return *c_->args->batch; }
+  // Every committed token, the root last.
+  const int32_t* text() const { return c_->args->text[seq_]; }
+  uint32_t text_len() const { return c_->args->text_len[seq_]; }
 
  private:
+  int32_t law_row(int32_t node) const {
+    expect(c_->has_law, "verify(): no laws; set SPECD_NEED_LAW in caps.needs");
+    const int32_t row = c_->row(seq_, node + 1);
+    expect(row >= 0 && row < c_->args->law->shape[0], "verify(): a node without a law");
+    return row;
+  }
   const VerifyColumns* c_;
   uint32_t seq_;
 };

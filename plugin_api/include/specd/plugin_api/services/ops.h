@@ -56,8 +56,8 @@ typedef struct specd_draw_args { /* in */
    * NULL = not wanted. */
   const specd_tensor *out_index;
   /* out [n, width] float32: what the draw takes the largest of. Of a greedy row its logits; else
-   * logits / temperature + noise for what top_k, top_p and min_p leave, minus infinity elsewhere and
-   * in rows that draw -1. NULL = not wanted. */
+   * logits / temperature + noise for what top_k, top_p, min_p and typical_p leave, minus infinity
+   * elsewhere and in rows that draw -1. NULL = not wanted. */
   const specd_tensor *out_score;
 } specd_draw_args;
 

@@ -24,10 +24,12 @@ typedef struct specd_rng {
    *   seq_index [n] int32 (index in the batch), position [n] int32, out [n, vocab_size] float32 */
   specd_status (*draw_noise)(const specd_host *, specd_call *, const specd_tensor *seq_index,
                              const specd_tensor *position, const specd_tensor *out) SPECD_NOEXCEPT;
-  /* [step] Numbers in [0, 1), keyed by (seed, position, purpose, round, lane); lane is the column.
+  /* [step] Numbers in [0, 1) with 24 bits, keyed by (seed, position, purpose, lane); lane is the
+   * column. No position is the root's in two steps, so numbers at the root's position are new in
+   * every step; those at a node's position come again when the step does not reach it.
    *   seq_index [n] int32, position [n] int32, out [n, lanes] float32 */
   specd_status (*uniform)(const specd_host *, specd_call *, const specd_tensor *seq_index,
-                          const specd_tensor *position, uint32_t purpose, uint32_t round,
+                          const specd_tensor *position, uint32_t purpose,
                           const specd_tensor *out) SPECD_NOEXCEPT;
 } specd_rng;
 
