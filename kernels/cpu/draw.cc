@@ -166,6 +166,12 @@ SPECD_INLINE void masses16(const Row& row, const float* l, uint64_t* mass) {
   store(values, mul(exp(sub(load(l), set1(row.max))), set1(0x1p40f)));
   for (int i = 0; i < 16; ++i) mass[i] = static_cast<uint64_t>(static_cast<int64_t>(values[i]));
 }
+// The same with l, of tokens [t, t + n), n <= 16.
+SPECD_INLINE int masses_at(const Row& row, int32_t t, float* l, uint64_t* mass) {
+  const int n = processed(row, t, l);
+  masses16(row, l, mass);
+  return n;
+}
 
 // The part p of a mass; the first token is always kept.
 SPECD_INLINE double limit_of(float p, uint64_t total) {
@@ -177,8 +183,7 @@ SPECD_INLINE double limit_of(float p, uint64_t total) {
 Cut top_p_cut(const Row& row, uint32_t lowest, float top_p) {
   const auto each16 = [&](int32_t t, uint32_t* rank, uint64_t* mass) {
     float l[16];
-    const int n = processed(row, t, l);
-    masses16(row, l, mass);
+    const int n = masses_at(row, t, l, mass);
     for (int i = 0; i < 16; ++i) {
       rank[i] = key_of(l[i]);
       if (i >= n || rank[i] < lowest) mass[i] = 0;
@@ -191,8 +196,7 @@ Cut top_p_cut(const Row& row, uint32_t lowest, float top_p) {
   for (int32_t t = 0; t < row.vocab; t += 16) {
     float l[16];
     uint64_t mass[16];
-    const int n = processed(row, t, l);
-    masses16(row, l, mass);
+    const int n = masses_at(row, t, l, mass);
     for (int i = 0; i < n; ++i) {
       if (key_of(l[i]) != cut.key) continue;
       if (static_cast<double>(found.before) >= found.limit) return {cut.key, t + i};
@@ -215,8 +219,7 @@ Typical typical_cut(const Row& row, const Cut& cut, float typical_p) {
   for (int32_t t = 0; t < row.vocab; t += 16) {
     float l[16];
     uint64_t mass[16];
-    const int n = processed(row, t, l);
-    masses16(row, l, mass);
+    const int n = masses_at(row, t, l, mass);
     for (int i = 0; i < n; ++i) {
       if (mass[i] == 0 || !is_kept(cut, key_of(l[i]), t + i)) continue;
       total += mass[i];
@@ -227,8 +230,7 @@ Typical typical_cut(const Row& row, const Cut& cut, float typical_p) {
   const auto mean = static_cast<float>(static_cast<double>(weighted) / static_cast<double>(total));
   const auto each16 = [&](int32_t t, uint32_t* rank, uint64_t* mass) {
     float l[16];
-    const int n = processed(row, t, l);
-    masses16(row, l, mass);
+    const int n = masses_at(row, t, l, mass);
     for (int i = 0; i < 16; ++i) {
       rank[i] = rank_of(row.max - l[i], mean);
       if (i >= n || !is_kept(cut, key_of(l[i]), t + i)) mass[i] = 0;

@@ -60,8 +60,9 @@ TEST_F(Verifiers, the_same_seed_and_drafts_give_the_same_text_and_neighbours_kee
   for (size_t i = 0; i < requests.size(); ++i) {
     if (i % 2 == 1) {
       EXPECT_EQ(first[i].tokens, off[i].tokens) << "a neighbour without a verifier";
+    } else {
+      differ += first[i].tokens != off[i].tokens ? 1 : 0;
     }
-    if (i % 2 == 0) differ += first[i].tokens != off[i].tokens ? 1 : 0;
   }
   EXPECT_GT(differ, 0) << "the text is another one, of the same law";
 }
