@@ -1,6 +1,7 @@
 #include "core/draft/forward.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <utility>
 
@@ -38,6 +39,7 @@ Status DraftForward::make_room(const DraftModel& model) {
                              rows, std::min(rows, outputs) * table_max(model), tail_max(model)) +
                          Staging::bytes_of<kernels::DrawRow>(n) +
                          2 * Staging::bytes_of<int32_t>(to_size(model.rows_max)) +
+                         Staging::bytes_of<float>(n) +
                          4 * Staging::bytes_of<int32_t>(n * kDraftTopKMax);
   if (bytes <= block_bytes_) return Status();
   SPECD_TRY(staging_, Staging::create(device_, kBlocks * bytes, "columns of draft models"));
@@ -162,8 +164,14 @@ void DraftForward::flush(const Call& call) {
       to.push_back(row);
     }
     if (each.output >= 0) {
-      draws.push_back(call.batch.draws[each.sequence]);
-      draws.back().position = rows_.position[to_size(row)] + 1;
+      kernels::DrawRow& draw = draws.emplace_back(call.batch.draws[each.sequence]);
+      draw.position = rows_.position[to_size(row)] + 1;
+      draw.purpose = outputs.purpose;
+      // One more than the root's position, so that no uniform number is the same.
+      if (outputs.purpose != 0) {
+        draw.round = static_cast<uint32_t>(call.batch.text[each.sequence].size());
+      }
+      draw.law = outputs.law.data != nullptr;
     }
     ++row;
   }
@@ -175,6 +183,7 @@ void DraftForward::flush(const Call& call) {
       ForwardRows::staging_bytes(rows_.n_rows(), static_cast<int64_t>(rows_.pages.size()),
                                  static_cast<int64_t>(rows_.tail.size())) +
       Staging::bytes_of<kernels::DrawRow>(n_outputs) + 2 * Staging::bytes_of<int32_t>(from.size());
+  if (outputs.law.data != nullptr) bytes += Staging::bytes_of<float>(n_outputs);
   if (through_host) {
     bytes += 2 * (Staging::bytes_of<int32_t>(n_outputs) +
                   Staging::bytes_of<int32_t>(n_outputs * to_size(outputs.top_k)));
@@ -219,24 +228,16 @@ void DraftForward::flush(const Call& call) {
 
 // ---- outputs ---------------------------------------------------------------------------------
 
-// Submits the ops for outputs whose logits are rows [first, first + n) of the forward.
+// Submits the ops for outputs whose logits are rows [first, first + n) of the forward. A law takes the
+// place of the logits.
 void DraftForward::submit_ops(const DraftModel& model, const kernels::DrawRow* draws, int32_t first,
                               int32_t n, const DraftOutputs& to) {
   const kernels::Ops& ops = device_.ops();
   const int32_t width = model.config.vocab_size;
   const auto vocab = static_cast<int32_t>(model.facts.info.vocab_size);
-  const float* logits =
+  float* logits =
       model.transformer->logits() + static_cast<int64_t>(first) * static_cast<int64_t>(width);
   const auto stride = [](const auto& column) { return static_cast<int32_t>(column.stride); };
-  if (to.token.data != nullptr) {
-    ops.draw(device_.stream(), {.logits = logits,
-                                .row = draws + first,
-                                .token = to.token.data,
-                                .n_rows = n,
-                                .vocab = vocab,
-                                .logits_stride = width,
-                                .token_stride = stride(to.token)});
-  }
   const auto log_prob = [&](const Strided<int32_t>& token, const Strided<float>& out, int32_t k) {
     if (out.data == nullptr) return;
     ops.log_prob(device_.stream(), {.logits = logits,
@@ -249,7 +250,6 @@ void DraftForward::submit_ops(const DraftModel& model, const kernels::DrawRow* d
                                     .token_stride = stride(token),
                                     .out_stride = stride(out)});
   };
-  log_prob(to.token, to.logprob, 1);
   if (to.top_token.data != nullptr) {
     ops.top_k(device_.stream(), {.logits = logits,
                                  .token = to.top_token.data,
@@ -260,6 +260,18 @@ void DraftForward::submit_ops(const DraftModel& model, const kernels::DrawRow* d
                                  .token_stride = stride(to.top_token)});
     log_prob(to.top_token, to.top_logprob, to.top_k);
   }
+  if (to.token.data == nullptr) return;
+  ops.draw(device_.stream(), {.logits = logits,
+                              .row = draws + first,
+                              .token = to.token.data,
+                              .n_rows = n,
+                              .vocab = vocab,
+                              .logits_stride = width,
+                              .token_stride = stride(to.token),
+                              .law = to.lse.data == nullptr ? nullptr : logits,
+                              .lse = to.lse.data,
+                              .law_stride = width});
+  log_prob(to.token, to.logprob, 1);
 }
 
 // For outputs in memory that ops can write. One submission covers a run of equally spaced outputs.
@@ -269,19 +281,23 @@ void DraftForward::write_outputs(const Call& call, const Column<kernels::DrawRow
   for (const DraftRow& each : gathered_) {
     if (each.output >= 0 && each.row >= 0) places.push_back(each.output);
   }
+  const DraftModel& model = *call.use->model;
+  const auto lse = staging_.add<float>(all.law.data == nullptr ? 0 : places.size());
+  copy_rows(model, all.logits, places);
   for (size_t first = 0, end = 0; first < places.size(); first = end) {
     const int64_t place = places[first];
     const int64_t step = first + 1 < places.size() ? places[first + 1] - place : 1;
     for (end = first + 1; end < places.size() && places[end] == places[end - 1] + step;) ++end;
-    submit_ops(*call.use->model, draws.device, static_cast<int32_t>(first),
-               static_cast<int32_t>(end - first),
+    submit_ops(model, draws.device, static_cast<int32_t>(first), static_cast<int32_t>(end - first),
                {.top_k = all.top_k,
                 .token = run_of(all.token, place, step),
                 .logprob = run_of(all.logprob, place, step),
                 .top_token = run_of(all.top_token, place, step),
-                .top_logprob = run_of(all.top_logprob, place, step)});
+                .top_logprob = run_of(all.top_logprob, place, step),
+                .lse = {lse.n == 0 ? nullptr : lse.device + first, 1}});
   }
-  copy_logits(*call.use->model, all, places);
+  copy_rows(model, all.law, places);
+  copy_lse(model, all, lse, places);  // a law is in host memory, so the device is the host here
   mark_failed(all);
 }
 
@@ -324,22 +340,27 @@ void DraftForward::copy_outputs(const Call& call, const Column<kernels::DrawRow>
   const auto logprob = staging_.add<float>(all.logprob.data == nullptr ? 0 : n);
   const auto top_token = staging_.add<int32_t>(n_top);
   const auto top_logprob = staging_.add<float>(all.top_logprob.data == nullptr ? 0 : n_top);
+  const auto lse = staging_.add<float>(all.law.data == nullptr ? 0 : n);
   const auto dense = []<typename T>(const Column<T>& column, int32_t width) {
     return column.n == 0 ? Strided<T>() : Strided<T>{column.device, width};
   };
+  const DraftModel& model = *call.use->model;
+  copy_rows(model, all.logits, places);
   if (n > 0) {
-    submit_ops(*call.use->model, draws.device, 0, static_cast<int32_t>(n),
+    submit_ops(model, draws.device, 0, static_cast<int32_t>(n),
                {.top_k = all.top_k,
                 .token = dense(token, 1),
                 .logprob = dense(logprob, 1),
                 .top_token = dense(top_token, all.top_k),
-                .top_logprob = dense(top_logprob, all.top_k)});
+                .top_logprob = dense(top_logprob, all.top_k),
+                .lse = dense(lse, 1)});
   }
-  copy_logits(*call.use->model, all, places);
+  copy_rows(model, all.law, places);
   staging_.download(token);
   staging_.download(logprob);
   staging_.download(top_token);
   staging_.download(top_logprob);
+  staging_.download(lse);
   failed_ = device_.synchronize();
   if (!failed_.ok()) return;
   const auto copy = [&]<typename T>(const Strided<T>& target, const Column<T>& column) {
@@ -352,17 +373,30 @@ void DraftForward::copy_outputs(const Call& call, const Column<kernels::DrawRow>
   copy(all.logprob, logprob);
   copy(all.top_token, top_token);
   copy(all.top_logprob, top_logprob);
+  copy_lse(model, all, lse, places);
   passed();
 }
 
-void DraftForward::copy_logits(const DraftModel& model, const DraftOutputs& outputs,
-                               const std::vector<int64_t>& places) {
-  if (outputs.logits.data == nullptr) return;
+// Copies the rows of the logits to host memory, where wanted.
+void DraftForward::copy_rows(const DraftModel& model, const Strided<float>& to,
+                             const std::vector<int64_t>& places) {
+  if (to.data == nullptr) return;
   const float* logits = model.transformer->logits();
   for (const int64_t place : places) {
-    device_.copy_out(outputs.logits.element(place), logits,
+    device_.copy_out(to.element(place), logits,
                      uint64_t{model.facts.info.vocab_size} * sizeof(float));
     logits += model.config.vocab_size;
+  }
+}
+
+// Completes the laws of the outputs, on the host.
+void DraftForward::copy_lse(const DraftModel& model, const DraftOutputs& outputs,
+                            const Column<float>& lse, const std::vector<int64_t>& places) {
+  const int64_t vocab = model.facts.info.vocab_size;
+  for (size_t i = 0; i < lse.n; ++i) {
+    *outputs.lse.element(places[i]) = lse.host[i];
+    float* law = outputs.law.element(places[i]);
+    std::fill(law + vocab, law + outputs.law_width, -HUGE_VALF);
   }
 }
 

@@ -38,7 +38,7 @@ struct Strided {
 struct DraftBatch {
   uint64_t step_id = 0;
   std::span<const uint64_t> seq_id = {};         // [n_seqs]
-  std::span<const kernels::DrawRow> draws = {};  // [n_seqs], without position
+  std::span<const kernels::DrawRow> draws = {};  // [n_seqs], without position, purpose and round
   std::span<const std::span<const int32_t>> text =
       {};  // [n_seqs] committed tokens; only in propose()
 };
@@ -47,11 +47,16 @@ struct DraftBatch {
 struct DraftOutputs {
   bool on_device = false;
   int32_t top_k = 0;
-  Strided<int32_t> token = {};      // the target's draw on these logits
+  uint32_t purpose = 0;             // of the noise of `token`; 0 = the target's
+  Strided<int32_t> token = {};      // drawn from these logits as the target draws
   Strided<float> logprob = {};      // of token
   Strided<int32_t> top_token = {};  // top_k each
   Strided<float> top_logprob = {};
-  Strided<float> logits = {};  // always host memory
+  // Always host memory:
+  Strided<float> logits = {};
+  Strided<float> law = {};  // of token; law_width each
+  Strided<float> lse = {};
+  int64_t law_width = 0;  // at least the model's vocabulary
 };
 
 // Row `row` of the round of sequence `sequence` of the batch; row -1 = the sequence failed, and the
@@ -120,8 +125,10 @@ class DraftForward final {
   void copy_outputs(const Call& call, const Column<kernels::DrawRow>& draws);
   void submit_ops(const DraftModel& model, const kernels::DrawRow* draws, int32_t first, int32_t n,
                   const DraftOutputs& to);
-  void copy_logits(const DraftModel& model, const DraftOutputs& outputs,
-                   const std::vector<int64_t>& places);
+  void copy_rows(const DraftModel& model, const Strided<float>& to,
+                 const std::vector<int64_t>& places);
+  void copy_lse(const DraftModel& model, const DraftOutputs& outputs, const Column<float>& lse,
+                const std::vector<int64_t>& places);
   Status wait();
 
   Device& device_;

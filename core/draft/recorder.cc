@@ -24,6 +24,7 @@ ModelRecord::Call* DraftRecorder::note(const std::shared_ptr<DraftUse>& use,
   ModelRecord::Call& noted = record_->calls.emplace_back();
   noted.use = use;
   noted.output_rows.assign(request.output_rows.begin(), request.output_rows.end());
+  noted.purpose = request.outputs.purpose;
   return &noted;
 }
 
@@ -196,6 +197,7 @@ Status DraftRecorder::repeat_call(const ModelRecord::Call& call, const DraftBatc
   request.token_at = call.token_at.data();
   request.token.stride = call.token_stride;
   request.outputs.on_device = true;
+  request.outputs.purpose = call.purpose;
   return call.kind == ModelRecord::Call::Kind::kFollow
              ? feed_.follow(use, batch, request, of, nullptr)
              : feed_.forward(use, batch, request, of);

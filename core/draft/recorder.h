@@ -28,6 +28,7 @@ struct ModelRecord {
     std::vector<uint32_t> n_rows;  // of every sequence of the batch
     std::vector<uint32_t> row_offsets, token_at;
     std::vector<uint32_t> output_rows;  // of kRows: the queries
+    uint32_t purpose = 0;
     int64_t token_stride = 0;
     std::vector<int32_t> parent;  // of kRows; empty = chains
     int64_t n_tail = 0;           // of kRows: slots of ancestors
@@ -36,8 +37,8 @@ struct ModelRecord {
   // Whether both compute the same rows of the same model from the same places.
   static bool alike(const Call& a, const Call& b) {
     return !a.use.owner_before(b.use) && !b.use.owner_before(a.use) && a.kind == b.kind &&
-           a.n_rows == b.n_rows && a.token_at == b.token_at && a.output_rows == b.output_rows &&
-           a.parent == b.parent && a.is_block == b.is_block;
+           a.purpose == b.purpose && a.n_rows == b.n_rows && a.token_at == b.token_at &&
+           a.output_rows == b.output_rows && a.parent == b.parent && a.is_block == b.is_block;
   }
   std::vector<Call> calls;
   bool repeatable = true;  // no call depends on the drafter's host code
@@ -56,7 +57,7 @@ class DraftRecorder final {
   // Whether a graph can contain the request's work.
   static bool fits_graph(const DraftRequest& request) {
     return request.outputs.on_device && request.parent == nullptr &&
-           request.outputs.logits.data == nullptr;
+           request.outputs.logits.data == nullptr && request.outputs.law.data == nullptr;
   }
   // The drafter has read or changed a session, so its next calls may depend on that.
   void note_unrepeatable() {

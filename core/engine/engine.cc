@@ -31,7 +31,8 @@ Status Engine::Impl::load(const ProgressFn& progress) {
   SPECD_OK_OR_RETURN(models.load(options, target, progress));
   say("plugins", 0);
   SPECD_OK_OR_RETURN(routes.load());
-  SPECD_TRY(runner, StepRunner::create(*models.worker, *models.drafts, options.max_sequences));
+  SPECD_TRY(runner,
+            StepRunner::create(*models.worker, *models.drafts, *models.cpu, options.max_sequences));
   const SchedulerLimits limits{.step_tokens_max = options.step_tokens_max,
                                .logits_rows_max = models.logits_rows_max,
                                .max_sequences = options.max_sequences};

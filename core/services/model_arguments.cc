@@ -2,6 +2,7 @@
 
 #include "core/request/sampling.h"
 #include "core/services/arguments.h"
+#include "specd/plugin_api/services/rng.h"
 
 namespace specd {
 namespace {
@@ -61,11 +62,26 @@ std::string outputs_fault(const specd_forward_args& args, int64_t vocab, const D
   if (fault.empty()) fault = check("out_logprob", args.out_logprob, SPECD_DT_FLOAT, 1);
   if (fault.empty()) fault = check("out_topk_token", args.out_topk_token, SPECD_DT_INT, 2);
   if (fault.empty()) fault = check("out_topk_logprob", args.out_topk_logprob, SPECD_DT_FLOAT, 2);
-  if (fault.empty() && args.out_logits != nullptr) {
-    device = nullptr;
-    fault = check("out_logits", args.out_logits, SPECD_DT_FLOAT, 2);
-  }
+  device = nullptr;  // the others are in host memory
+  if (fault.empty()) fault = check("out_logits", args.out_logits, SPECD_DT_FLOAT, 2);
+  if (fault.empty()) fault = check("out_law", args.out_law, SPECD_DT_FLOAT, 2);
+  if (fault.empty()) fault = check("out_lse", args.out_lse, SPECD_DT_FLOAT, 1);
   if (!fault.empty()) return fault;
+  if (args.purpose != 0 && args.purpose != SPECD_PURPOSE_DRAFT) {
+    return "purpose is " + std::to_string(args.purpose) + ", expected 0 or SPECD_PURPOSE_DRAFT (" +
+           std::to_string(SPECD_PURPOSE_DRAFT) + ")";
+  }
+  if (args.out_law != nullptr && on_device(args)) return "out_law needs tensors in host memory";
+  if ((args.out_law != nullptr) != (args.out_lse != nullptr)) {
+    return "out_law and out_lse: one of them is null";
+  }
+  if (args.out_law != nullptr && (args.out_token == nullptr || args.out_logprob != nullptr)) {
+    return "out_law needs out_token, and allows no out_logprob";
+  }
+  if (args.out_law != nullptr && args.out_law->shape[1] < vocab) {
+    return "out_law has " + std::to_string(args.out_law->shape[1]) +
+           " columns, expected at least vocab_size " + std::to_string(vocab);
+  }
   if (args.out_logprob != nullptr && args.out_token == nullptr) {
     return "out_logprob needs out_token, which is null";
   }
@@ -141,6 +157,9 @@ std::string common_fault(const specd_call& call, const specd_forward_args* args,
     return "out_topk_token has " + std::to_string(args->out_topk_token->shape[1]) +
            " columns, expected at most " + std::to_string(kDraftTopKMax) + " with models on " +
            device.name();
+  }
+  if (fault.empty() && args->purpose != 0 && call.committed == nullptr) {
+    return "a purpose is allowed only inside propose()";
   }
   return fault;
 }
@@ -219,11 +238,15 @@ DraftRequest follow_request(const specd_forward_args& args) {
   if (args.n_outputs > 0) request.output_rows = {args.output_rows, args.n_outputs};
   request.output_at = args.output_at;
   request.outputs = {.on_device = on_device(args),
+                     .purpose = args.purpose,
                      .token = strided<int32_t>(args.out_token),
                      .logprob = strided<float>(args.out_logprob),
                      .top_token = strided<int32_t>(args.out_topk_token),
                      .top_logprob = strided<float>(args.out_topk_logprob),
-                     .logits = strided<float>(args.out_logits)};
+                     .logits = strided<float>(args.out_logits),
+                     .law = strided<float>(args.out_law),
+                     .lse = strided<float>(args.out_lse)};
+  if (args.out_law != nullptr) request.outputs.law_width = args.out_law->shape[1];
   if (args.out_topk_token != nullptr) {
     request.outputs.top_k = static_cast<int32_t>(args.out_topk_token->shape[1]);
   }

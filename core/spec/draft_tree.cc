@@ -9,6 +9,7 @@ void DraftTree::clear() {
   parent.clear();
   depth.clear();
   flags.clear();
+  q_row.clear();
 }
 
 void DraftTree::path_to(int32_t node, std::vector<int32_t>& path) const {

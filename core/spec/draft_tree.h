@@ -11,6 +11,9 @@ namespace specd {
 struct DraftTree {
   std::vector<int32_t> token, parent, depth;  // a child of the root has depth 1
   std::vector<int32_t> flags;                 // SPECD_NODE_*; zero without probes
+  // [1 + size] Rows of the route's q that the children of the root and of each node were drawn from,
+  // or -1; empty when the drafter hands on no q.
+  std::vector<int32_t> q_row;
 
   int32_t size() const { return static_cast<int32_t>(token.size()); }
   void clear();

@@ -79,6 +79,8 @@ struct LiveRoute {
   RouteCounters counters;
   LastProblem last_problem;
   Breaker breaker;
+  // [step] What the drafts of this step were drawn from, in the drafter's memory: see specd_proposal.
+  specd_tensor q{}, q_lse{};
   std::atomic<int32_t> n_leases{0};          // requests that wait or run with it
   std::unique_ptr<LiveRoute> next_released;  // in the list of those that retire
 
@@ -110,6 +112,8 @@ struct LiveRoute {
            (!verifies_on_device || (verifier->caps().features & SPECD_FEATURE_CAPTURE) != 0);
   }
   bool reads_law() const { return (verifier->caps().needs & SPECD_NEED_LAW) != 0; }
+  // Whether its drafter hands on what it draws from.
+  bool hands_on_q() const { return (drafter->grant().features & SPECD_FEATURE_Q) != 0; }
   bool reads_hidden() const { return (drafter->grant().needs & SPECD_NEED_HIDDEN) != 0; }
   bool chain() const { return drafter->caps().tree_mode == SPECD_TREE_CHAIN; }
 

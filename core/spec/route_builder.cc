@@ -32,11 +32,11 @@ uint32_t update_rows_max(const specd_drafter_caps& caps, uint32_t max_depth,
                                                   static_cast<uint64_t>(terms.step_rows_max)));
 }
 
-// The guarantee of a usable pair.
-Guarantee guarantee_of(uint32_t reached) {
+// The guarantee of a usable pair. Without strict numerics the result of a row depends on the others.
+Guarantee guarantee_of(uint32_t reached, bool is_strict) {
   switch (reached) {
     case SPECD_GUARANTEE_IDENTICAL:
-      return Guarantee::kIdentical;
+      return is_strict ? Guarantee::kIdentical : Guarantee::kLaw;
     case SPECD_GUARANTEE_LAW:
       return Guarantee::kLaw;
     default:
@@ -49,6 +49,26 @@ BundleInfo bundle_of(const PluginRegistry& registry, const std::string& plugin_i
   BundleInfo none;
   none.id = plugin_id;
   return registry.find(plugin_id).value_or(none);
+}
+
+// The verifiers, in their default configuration, with which the drafter reaches the guarantee: their
+// ids, or "". Loads them.
+std::string verifiers_for(PluginRegistry& registry, const specd_drafter_caps& drafter,
+                          Guarantee guarantee, bool is_strict, const specd_target_info& target,
+                          const std::atomic<bool>& is_late) {
+  std::string found;
+  for (const BundleInfo& bundle : registry.list()) {
+    for (const FactoryInfo& factory : bundle.factories) {
+      if (factory.kind != "verifier" || is_late) continue;
+      const auto verifier = registry.make_verifier(bundle.id, factory.id, Json::object(), target,
+                                                   "candidate", is_late);
+      if (!verifier.ok()) continue;
+      const uint32_t pair = pair_guarantee(drafter, verifier.value()->caps(), nullptr);
+      if (pair == SPECD_GUARANTEE_UNUSABLE || guarantee_of(pair, is_strict) < guarantee) continue;
+      found += (found.empty() ? "" : ", ") + bundle.id;
+    }
+  }
+  return found;
 }
 
 }  // namespace
@@ -77,17 +97,20 @@ Status create_route(LiveRoute& route, PluginRegistry& registry, const RouteOptio
   std::string why;
   const uint32_t pair = pair_guarantee(caps, route.verifier->caps(), &why);
   const bool unusable = pair == SPECD_GUARANTEE_UNUSABLE;
-  Guarantee reached = guarantee_of(pair);
-  if (!terms.is_strict && reached > Guarantee::kLaw) {
-    reached = Guarantee::kLaw;
+  const Guarantee reached = guarantee_of(pair, terms.is_strict);
+  if (!terms.is_strict && pair == SPECD_GUARANTEE_IDENTICAL) {
     why = "with engine.numerics fast, the result of a row depends on the other rows";
   }
   if (unusable || reached < wanted.guarantee) {
+    const std::string others =
+        verifiers_for(registry, caps, wanted.guarantee, terms.is_strict, target, is_late);
     return Status(Code::kFailedPrecondition, "guarantee",
                   "drafter " + wanted.drafter.plugin + " with verifier " + wanted.verifier.plugin +
                       " reaches guarantee '" + (unusable ? "unusable" : guarantee_name(reached)) +
                       "', the route asks for '" + guarantee_name(wanted.guarantee) + "'" +
-                      (why.empty() ? "" : ": " + why));
+                      (why.empty() ? "" : ": " + why) +
+                      (others.empty() ? "; no installed verifier reaches it with this drafter"
+                                      : "; with this drafter these do: " + others));
   }
   if (caps.max_batch != 0 && caps.max_batch < static_cast<uint32_t>(terms.max_sequences)) {
     return Status(Code::kFailedPrecondition, "drafter",
@@ -121,7 +144,8 @@ Result<Placement> place(const LiveRoute& route, bool device_is_host,
                       device_name + "] that is host memory" + more);
   };
   Placement placed;
-  placed.drafts_on_device = !device_is_host && (caps.device_types & (1u << SPECD_DEV_CUDA)) != 0 &&
+  placed.drafts_on_device = !device_is_host && !needs_q(caps, route.verifier->caps()) &&
+                            (caps.device_types & (1u << SPECD_DEV_CUDA)) != 0 &&
                             (caps.needs & SPECD_NEED_PROBES) == 0;
   if (!placed.drafts_on_device && (caps.device_types & (1u << SPECD_DEV_CPU)) == 0) {
     return lacks("drafter", route.drafter_bundle.id);
@@ -153,6 +177,7 @@ Status activate_route(LiveRoute& route, const RouteTerms& terms, Device& device,
   grant.max_batch = static_cast<uint32_t>(terms.max_sequences);
   grant.max_rows = update_rows_max(caps, grant.max_depth, terms);
   grant.needs = caps.needs;
+  if (needs_q(caps, route.verifier->caps())) grant.features = SPECD_FEATURE_Q;
   SPECD_OK_OR_RETURN(check_quota(caps, grant.max_batch,
                                  on_device ? device.total_bytes() : host_memory().bytes,
                                  "plugin " + route.drafter_bundle.id)
@@ -171,6 +196,8 @@ Status activate_route(LiveRoute& route, const RouteTerms& terms, Device& device,
   verifier.max_nodes = grant.max_nodes;
   verifier.max_depth = grant.max_depth;
   verifier.max_batch = grant.max_batch;
+  verifier.tree_mode = caps.tree_mode;
+  verifier.draft_rule = caps.draft_rule;
   SPECD_OK_OR_RETURN(check_in_time(is_late));
   SPECD_OK_OR_RETURN(route.verifier->activate(verifier).in_field("verifier"));
   return check_in_time(is_late);

@@ -24,6 +24,7 @@ inline Status no_memory_for(const char* what) {
 
 struct StepContext {
   Device& device;
+  CpuDevice& host;  // computes on what plugins leave in host memory
   ModelService& models;
   int32_t vocab_size = 0, hidden_size = 0;
   uint64_t step_id = 0;

@@ -6,6 +6,8 @@
 
 #include "core/base/clock.h"
 #include "core/plugin/instance/sanitizer.h"
+#include "core/plugin/instance/tensor.h"
+#include "core/step/draft_law.h"
 
 namespace specd {
 
@@ -35,6 +37,9 @@ Proposal::Proposal(StepContext& step, LiveRoute& route, Members members, Staging
   std::fill_n(parent.host, cells, 0);
   std::fill_n(flags.host, cells, 0);
   if (has_fixed_parents()) set_fixed_parents();
+  if (!route_.hands_on_q()) return;
+  q_row = columns.add<int32_t>(cells + members_.size());
+  std::fill_n(q_row.host, q_row.n, -1);
 }
 
 bool Proposal::call() {
@@ -59,6 +64,14 @@ bool Proposal::call() {
   out.token = &token_t;
   out.parent = &parent_t;
   out.flags = probes() ? &flags_t : nullptr;
+  specd_tensor q_row_t = tensor(q_row, {n, capacity() + 1});
+  if (route_.hands_on_q()) {
+    route_.q = host_tensor(nullptr, SPECD_DT_FLOAT, 32, {0, step_.vocab_size});
+    route_.q_lse = host_tensor(nullptr, SPECD_DT_FLOAT, 32, {0});
+    out.q_row = &q_row_t;
+    out.q = &route_.q;
+    out.q_lse = &route_.q_lse;
+  }
   specd_propose_args args{};
   args.struct_size = sizeof(args);
   args.batch = &batch_.batch;
@@ -108,6 +121,7 @@ std::vector<bool> Proposal::take() {
   std::vector<bool> counts(members_.size(), false);
   std::vector<int32_t> depth(cells);
   bool is_usable = false;
+  const bool is_no_replace = route_.drafter->caps().draft_rule == SPECD_RULE_NO_REPLACE;
   std::string problem;
   for (size_t s = 0; s < members_.size(); ++s) {
     DraftTree& tree = members_[s]->tree;
@@ -129,11 +143,24 @@ std::vector<bool> Proposal::take() {
                 std::to_string(check.node);
       route_.cut(1, problem);
     }
-    is_usable = is_usable || check.defect == Defect::kNone || check.n_nodes > 0;
     tree.token.assign(tokens, tokens + check.n_nodes);
     tree.parent.assign(parents, parents + check.n_nodes);
     tree.flags.assign(node_flags, node_flags + check.n_nodes);
     tree.depth.assign(depth.begin(), depth.begin() + check.n_nodes);
+    bool is_drawn_well = true;
+    if (route_.hands_on_q()) {
+      const int32_t* rows = q_row.host + s * (cells + 1);
+      tree.q_row.assign(rows, rows + 1 + check.n_nodes);
+      const std::string fault =
+          q_fault(step_.host, route_.q, route_.q_lse, tree, is_no_replace, step_.vocab_size);
+      is_drawn_well = fault.empty();
+      if (!is_drawn_well) {
+        tree.clear();
+        route_.cut(1, problem = "propose: " + fault);
+      }
+    }
+    is_usable =
+        is_usable || (is_drawn_well && (check.defect == Defect::kNone || check.n_nodes > 0));
   }
   if (!failed_) {
     route_.called(DrafterCall::kPropose,

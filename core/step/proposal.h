@@ -34,6 +34,7 @@ class Proposal {
 
   Column<int32_t> root_token, root_position, budget, n_nodes;  // [members]
   Column<int32_t> token, parent, flags;                        // [members, capacity]
+  Column<int32_t> q_row;  // [members, capacity + 1]; empty when no q is handed on
 
  private:
   bool probes() const { return (route_.drafter->grant().needs & SPECD_NEED_PROBES) != 0; }

@@ -49,9 +49,10 @@ Members members_of(const StepPlan& plan, std::vector<ActiveSequence>& running) {
 
 }  // namespace
 
-StepRunner::StepRunner(Worker& worker, ModelService& models)
+StepRunner::StepRunner(Worker& worker, ModelService& models, CpuDevice& host)
     : worker_(worker),
       step_{.device = worker.device(),
+            .host = host,
             .models = models,
             .vocab_size = worker.model().config().vocab_size,
             .hidden_size = worker.model().config().hidden_size,
@@ -61,8 +62,8 @@ StepRunner::StepRunner(Worker& worker, ModelService& models)
             .slot_numbers = {}} {}
 
 Result<std::unique_ptr<StepRunner>> StepRunner::create(Worker& worker, ModelService& models,
-                                                       int32_t max_sequences) {
-  std::unique_ptr<StepRunner> runner(new StepRunner(worker, models));
+                                                       CpuDevice& host, int32_t max_sequences) {
+  std::unique_ptr<StepRunner> runner(new StepRunner(worker, models, host));
   constexpr uint64_t kFirstBytes = uint64_t{1} << 20;  // grows with the steps
   SPECD_TRY(runner->step_.calls,
             Staging::create(worker.device(), kFirstBytes, "columns of plugin calls"));

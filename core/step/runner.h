@@ -40,9 +40,9 @@ struct StepCounters {
 
 class StepRunner {
  public:
-  // Both must outlive this. kExhausted when there is no memory for the first columns.
+  // All three must outlive this. kExhausted when there is no memory for the first columns.
   static Result<std::unique_ptr<StepRunner>> create(Worker& worker, ModelService& models,
-                                                    int32_t max_sequences);
+                                                    CpuDevice& host, int32_t max_sequences);
 
   // Runs `plan` over `running`, which it indexes and whose tables have the planned pages. On return
   // all decided tokens are appended, and finish() says whether a sequence continues. A sequence
@@ -66,7 +66,7 @@ class StepRunner {
   const DurationHistogram& step_time() const { return step_time_; }
 
  private:
-  StepRunner(Worker& worker, ModelService& models);
+  StepRunner(Worker& worker, ModelService& models, CpuDevice& host);
   void propose_on_host(const Members& drafting, const std::function<void()>& meanwhile);
   void propose_on_device(const Members& drafting);
   Status compute(const Members& members, const std::function<void()>& meanwhile);

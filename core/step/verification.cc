@@ -28,6 +28,10 @@ Verification::Verification(StepContext& step, LiveRoute& route, Members members,
   }
   add_results(columns);
   add_laws(&output, columns);
+  if (route_.hands_on_q()) {
+    q_row_ = columns.add<int32_t>(n * (capacity_ + 1));
+    std::fill_n(q_row_.host, q_row_.n, -1);
+  }
   for (size_t s = 0; s < n; ++s) {
     const ActiveSequence& member = *members_[s];
     const DraftTree& tree = member.tree;
@@ -37,6 +41,9 @@ Verification::Verification(StepContext& step, LiveRoute& route, Members members,
     std::copy(tree.token.begin(), tree.token.end(), token_.host + s * capacity_);
     std::copy(tree.parent.begin(), tree.parent.end(), parent_.host + s * capacity_);
     std::copy(tree.flags.begin(), tree.flags.end(), flags_.host + s * capacity_);
+    if (q_row_.n > 0) {
+      std::copy(tree.q_row.begin(), tree.q_row.end(), q_row_.host + s * (capacity_ + 1));
+    }
     each_row(s, [&](size_t cell, int32_t logits) {
       row_token_.host[cell] = output.drawn[to_size(logits)];
     });
@@ -171,6 +178,12 @@ void Verification::call() {
   proposal.token = &token_t;
   proposal.parent = &parent_t;
   proposal.flags = &flags_t;
+  specd_tensor q_row_t = tensor(q_row_, {n, capacity + 1});
+  if (q_row_.n > 0) {
+    proposal.q_row = &q_row_t;
+    proposal.q = &route_.q;
+    proposal.q_lse = &route_.q_lse;
+  }
   specd_verdict verdict{};
   verdict.struct_size = sizeof(verdict);
   verdict.path_capacity = static_cast<uint32_t>(path_capacity);

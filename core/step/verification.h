@@ -50,6 +50,7 @@ class Verification {
   const size_t capacity_, path_capacity_;  // nodes per member, nodes per path
   Column<int32_t> n_nodes_, token_, parent_, flags_, root_token_, root_position_;
   Column<int32_t> row_token_;  // [members, capacity + 1]: root, then nodes; -1 = none
+  Column<int32_t> q_row_;      // the same of rows of the route's q; empty when none is handed on
   Column<int32_t> row_;        // the same of rows of law_; empty unless the verifier reads laws
   const float *law_ = nullptr, *lse_ = nullptr;  // where it works
   int32_t n_laws_ = 0;

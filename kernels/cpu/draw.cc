@@ -29,25 +29,25 @@ SPECD_INLINE F32x16 noise_of(const I32x16& x) {
   return sub(set1(0.0f), log(exponential));
 }
 
+// Four lanes of the noise of row `r`, of tokens [4 * group, 4 * group + 4).
+SPECD_INLINE void lanes_of(const DrawRow& r, uint32_t group, uint32_t* lanes) {
+  const uint32_t counter[4] = {group, static_cast<uint32_t>(r.position), r.purpose, r.round};
+  philox4x32(r.seed, counter, lanes);
+}
+
 // The noise of tokens [token, token + 16), token a multiple of 16.
-void noise16(uint64_t seed, int32_t position, int32_t token, float* out) {
+void noise16(const DrawRow& r, int32_t token, float* out) {
   uint32_t x[16];
-  for (uint32_t i = 0; i < 4; ++i) {
-    const uint32_t counter[4] = {static_cast<uint32_t>(token) / 4 + i,
-                                 static_cast<uint32_t>(position), 0, 0};
-    philox4x32(seed, counter, x + 4 * i);
-  }
+  for (uint32_t i = 0; i < 4; ++i) lanes_of(r, static_cast<uint32_t>(token) / 4 + i, x + 4 * i);
   store(out, noise_of(load_int(x)));
 }
 
 // The same for tokens with any ids.
-void noise16_of(uint64_t seed, int32_t position, const int32_t* id, int n, float* out) {
+void noise16_of(const DrawRow& r, const int32_t* id, int n, float* out) {
   uint32_t x[16] = {};
   for (int i = 0; i < n; ++i) {
-    const uint32_t counter[4] = {static_cast<uint32_t>(id[i]) / 4, static_cast<uint32_t>(position),
-                                 0, 0};
     uint32_t lanes[4];
-    philox4x32(seed, counter, lanes);
+    lanes_of(r, static_cast<uint32_t>(id[i]) / 4, lanes);
     x[i] = lanes[static_cast<uint32_t>(id[i]) % 4];
   }
   store(out, noise_of(load_int(x)));
@@ -350,9 +350,9 @@ int32_t draw_row(const float* logits, int32_t vocab, const DrawRow& r, const int
     if (worth_noise == 0) continue;
     float noise[16];
     if (id == nullptr) {
-      noise16(r.seed, r.position, t, noise);
+      noise16(r, t, noise);
     } else {
-      noise16_of(r.seed, r.position, id + t, n, noise);
+      noise16_of(r, id + t, n, noise);
     }
     for (int i = 0; i < n; ++i) {
       const float value = l[i] + noise[i];
@@ -401,7 +401,10 @@ void draw_noise(const DrawNoiseArgs& a, int part, int parts) {
     const int64_t r = unit / groups;
     const int32_t t = static_cast<int32_t>(unit % groups) * 16;
     float noise[16];
-    noise16(a.seed[r], a.position[r], t, noise);
+    DrawRow key;
+    key.seed = a.seed[r];
+    key.position = a.position[r];
+    noise16(key, t, noise);
     float* out = a.out + r * a.vocab + t;
     for (int i = 0; i < 16 && t + i < a.vocab; ++i) out[i] = noise[i];
   }

@@ -31,6 +31,12 @@ __device__ inline float value_of(uint32_t key) {
 __device__ inline float processed(float logit, const DrawRow& row) {
   return __fdiv_rn(logit, row.temperature);
 }
+__device__ inline float noise_at(const DrawRow& row, int32_t position, int32_t token) {
+  uint32_t x[4];
+  philox(row.seed, static_cast<uint32_t>(token) / 4, static_cast<uint32_t>(position), row.purpose,
+         row.round, x);
+  return noise_of(x[static_cast<uint32_t>(token) % 4]);
+}
 // 2^40 exp(l - max).
 __device__ inline uint64_t mass_of(float l, float max) {
   const float mass = __fmul_rn(exp_strict(__fsub_rn(l, max)), 0x1p40f);
@@ -371,7 +377,7 @@ __global__ void __launch_bounds__(kThreads, 1) draw_kernel(DrawArgs a) {
     if (kept) {
       const int32_t position =
           a.position == nullptr ? row.position : a.position[s] + a.position_offset;
-      value = __fadd_rn(l, noise_at(row.seed, position, a.id == nullptr ? t : a.id[t]));
+      value = __fadd_rn(l, noise_at(row, position, a.id == nullptr ? t : a.id[t]));
       best = better(best, {value, t});
     }
     tell_score(t, value);
@@ -423,7 +429,7 @@ __global__ void draw_noise_kernel(DrawNoiseArgs a) {
   const int64_t r = blockIdx.y;
   if (t >= a.vocab) return;
   uint32_t x[4];
-  philox(a.seed[r], static_cast<uint32_t>(t) / 4, static_cast<uint32_t>(a.position[r]), x);
+  philox(a.seed[r], static_cast<uint32_t>(t) / 4, static_cast<uint32_t>(a.position[r]), 0, 0, x);
   for (int i = 0; i < 4 && t + i < a.vocab; ++i) a.out[r * a.vocab + t + i] = noise_of(x[i]);
 }
 

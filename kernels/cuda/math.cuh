@@ -57,8 +57,8 @@ __device__ inline float log_strict(float x) {
   return __fmaf_rn(e, 0.693359375f, __fadd_rn(f, y));
 }
 
-__device__ inline void philox(uint64_t key, uint32_t c0, uint32_t c1, uint32_t out[4]) {
-  uint32_t c2 = 0, c3 = 0;
+__device__ inline void philox(uint64_t key, uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3,
+                              uint32_t out[4]) {
   uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
 #pragma unroll
   for (int round = 0; round < 10; ++round) {
@@ -83,12 +83,6 @@ __device__ inline float noise_of(uint32_t x) {
   const float log_u = log_strict(high ? f : u);
   const float exponential = __fsub_rn(0.0f, high ? log_u : __fadd_rn(log_u, lost));
   return __fsub_rn(0.0f, log_strict(exponential));
-}
-
-__device__ inline float noise_at(uint64_t seed, int32_t position, int32_t token) {
-  uint32_t x[4];
-  philox(seed, static_cast<uint32_t>(token) / 4, static_cast<uint32_t>(position), x);
-  return noise_of(x[static_cast<uint32_t>(token) % 4]);
 }
 
 template <DType kType>

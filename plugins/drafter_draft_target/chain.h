@@ -1,6 +1,7 @@
 // A chain of guesses, drawn one after the other.
 #pragma once
 
+#include <specd/plugin_api/services/rng.h>
 #include <specd/sdk/model.h>
 
 #include <algorithm>
@@ -16,26 +17,33 @@ class Chain {
  public:
   Chain(const Settings& settings, const sdk::Model& model) : settings_(settings), model_(model) {}
 
+  // Guesses of sequence s in this step, at most.
+  uint32_t length(const specd_propose_args& in, uint32_t s) const {
+    const auto asked = static_cast<uint32_t>(std::max(in.host_node_budget[s], 0));
+    return std::min(asked, settings_.draft_tokens);
+  }
+
   // Writes guess i of a sequence to node i of its proposal, which is also the input of the row for
-  // guess i + 1. No value is read on the host.
-  void propose(const specd_propose_args& in) {
+  // guess i + 1. No value is read on the host. `law`, `lse`: get what guess i of sequence s is drawn
+  // from, in row s * node_capacity + i; null = not wanted.
+  void propose(const specd_propose_args& in, const specd_tensor* law = nullptr,
+               const specd_tensor* lse = nullptr) {
     const specd_batch& batch = *in.batch;
     const uint32_t capacity = in.out->node_capacity;
-    const auto budget = [&](uint32_t s) {
-      const auto asked = static_cast<uint32_t>(std::max(in.host_node_budget[s], 0));
-      return std::min(asked, settings_.draft_tokens);
-    };
+    const auto budget = [&](uint32_t s) { return length(in, s); };
     const specd_tensor tokens = sdk::ModelCall::flat(*in.out->token, 1);
     const specd_tensor top_tokens = sdk::ModelCall::flat(*in.out->token, 2);
     std::vector<float> logprob(settings_.p_min > 0 ? std::size_t{batch.n_seqs} * capacity : 0);
     const specd_tensor logprobs = column_of(logprob, 1), top_logprobs = column_of(logprob, 2);
     sdk::Model::Tensors out;
-    (settings_.use_target_noise ? out.drawn : out.top_token) =
-        settings_.use_target_noise ? &tokens : &top_tokens;
+    const bool draws = settings_.draw != Draw::kMostLikely;
+    (draws ? out.drawn : out.top_token) = draws ? &tokens : &top_tokens;
     if (settings_.p_min > 0) {
-      (settings_.use_target_noise ? out.logprob : out.top_logprob) =
-          settings_.use_target_noise ? &logprobs : &top_logprobs;
+      (draws ? out.logprob : out.top_logprob) = draws ? &logprobs : &top_logprobs;
     }
+    out.purpose = settings_.draw == Draw::kOwn ? SPECD_PURPOSE_DRAFT : 0;
+    out.law = law;
+    out.lse = lse;
 
     call_.clear(batch.n_seqs);
     std::vector<uint32_t> active;  // sequences still drafting

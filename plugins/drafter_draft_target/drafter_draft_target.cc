@@ -3,6 +3,7 @@
 #include <specd/sdk/plugin.h>
 
 #include "chain.h"
+#include "drawn.h"
 #include "settings.h"
 #include "tree.h"
 
@@ -19,7 +20,7 @@ class DraftTarget final : public sdk::Drafter {
       "model": {"type": "string"},
       "draft_tokens": {"type": "integer", "minimum": 1, "maximum": 64},
       "p_min": {"type": "number", "minimum": 0, "maximum": 1},
-      "use_target_noise": {"type": "boolean"},
+      "draw": {"enum": ["target_noise", "most_likely", "own"]},
       "prefill_chunk": {"type": "integer", "minimum": 1, "maximum": 65536},
       "tree": {
         "type": "object",
@@ -27,24 +28,32 @@ class DraftTarget final : public sdk::Drafter {
         "properties": {
           "branches": {"type": "integer", "minimum": 1, "maximum": 16},
           "nodes": {"type": "integer", "minimum": 1, "maximum": 1024},
-          "p_min": {"type": "number", "minimum": 0, "maximum": 1}
+          "p_min": {"type": "number", "minimum": 0, "maximum": 1},
+          "replacement": {"type": "boolean"}
         }
       }
     }
   })";
 
   static void describe(const sdk::Context& context, specd_drafter_caps& caps) {
-    static const char* const kServices[] = {SPECD_SERVICE_MODEL};
+    static const char* const kServices[] = {SPECD_SERVICE_MODEL, SPECD_SERVICE_RNG};
     const Settings settings(context.config);
+    const bool is_own = settings.draw == Draw::kOwn;
     caps.max_depth = settings.draft_tokens;
     caps.max_nodes = settings.tree ? settings.nodes : settings.draft_tokens;
     caps.services = kServices;
-    caps.n_services = 1;
-    if (settings.tree) caps.tree_mode = SPECD_TREE_VARIABLE;
-    // growing a tree and stopping at p_min read values
+    caps.n_services = is_own && settings.tree ? 2 : 1;
+    if (settings.tree) caps.tree_mode = is_own ? SPECD_TREE_STATIC : SPECD_TREE_VARIABLE;
+    if (is_own) {
+      caps.draft_rule =
+          settings.tree && !settings.with_replacement ? SPECD_RULE_NO_REPLACE : SPECD_RULE_IID;
+      caps.features = SPECD_FEATURE_Q;
+      caps.max_nodes = std::min(caps.max_nodes, settings.draft_tokens * settings.branches);
+    }
+    // trees and stopping at p_min read values
     if (settings.tree || settings.p_min > 0) return;
     caps.device_types |= 1u << SPECD_DEV_CUDA;
-    caps.features = SPECD_FEATURE_CAPTURE;
+    caps.features |= SPECD_FEATURE_CAPTURE;
   }
 
   explicit DraftTarget(const sdk::Context& context)
@@ -52,7 +61,10 @@ class DraftTarget final : public sdk::Drafter {
         settings_(context.config),
         model_(*this, settings_.model),
         chain_(settings_, model_),
+        drawn_(settings_, chain_, *this),
         tree_(settings_, model_) {}
+
+  std::vector<int32_t> static_tree() { return Drawn::shape(settings_, grant().max_nodes); }
 
   struct Sequence {  // the daemon keeps the text and the model's state
     explicit Sequence(DraftTarget&) {}
@@ -60,7 +72,9 @@ class DraftTarget final : public sdk::Drafter {
   void begin(Sequence&, const sdk::Begin&) {}
 
   void propose_tensors(const specd_propose_args& in) {
-    if (settings_.tree) {
+    if (settings_.draw == Draw::kOwn) {
+      drawn_.propose(in);
+    } else if (settings_.tree) {
       tree_.propose(in);
     } else {
       chain_.propose(in);
@@ -71,6 +85,7 @@ class DraftTarget final : public sdk::Drafter {
   const Settings settings_;
   sdk::Model model_;
   Chain chain_;
+  Drawn drawn_;
   Tree tree_;
 };
 

@@ -91,10 +91,10 @@ class Tree {
       const float score = above + std::min(0.0f, rows_.top_logprob(output, rank++));
       if (token != SPECD_NO_TOKEN && score >= score_min_) grown.add(token, parent, score);
     };
-    if (settings_.use_target_noise) add(drawn);
+    if (settings_.draw == Draw::kTargetNoise) add(drawn);
     for (uint32_t i = 0; rank < branches_; ++i) {
       const int32_t token = rows_.top_token(output, i);
-      if (token != drawn || !settings_.use_target_noise) add(token);
+      if (token != drawn || settings_.draw != Draw::kTargetNoise) add(token);
     }
   }
 

@@ -15,9 +15,11 @@ class Rejection final : public sdk::Verifier {
     static const char* const kServices[] = {SPECD_SERVICE_RNG};
     caps.tree_modes = 1u << SPECD_TREE_CHAIN;
     caps.guarantee[SPECD_RULE_POINT_MASS] = SPECD_GUARANTEE_LAW;
+    caps.guarantee[SPECD_RULE_IID] = SPECD_GUARANTEE_LAW;
+    caps.guarantee[SPECD_RULE_NO_REPLACE] = SPECD_GUARANTEE_LAW;  // in a chain the same as IID
     caps.services = kServices;
     caps.n_services = 1;
-    caps.needs = SPECD_NEED_LAW;
+    caps.needs = SPECD_NEED_LAW | SPECD_NEED_Q;
   }
 
   explicit Rejection(const sdk::Context& context)
@@ -25,7 +27,7 @@ class Rejection final : public sdk::Verifier {
 
   void verify(const sdk::Nodes& nodes, sdk::Verdict& verdict) {
     sdk::Noise noise(rng_, nodes.batch(), nodes.index(), nodes.root_position());
-    specd::judge_chain(nodes, noise, weight_, verdict);
+    specd::judge_chain(nodes, grant().draft_rule != SPECD_RULE_POINT_MASS, noise, weight_, verdict);
   }
 
  private:

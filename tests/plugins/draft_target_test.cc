@@ -139,8 +139,9 @@ TEST_F(DraftTargetDrafter, an_unlikely_guess_is_the_last) {
     host_.model().probability = [](const sdk::FakeModel::Text& text) {
       return text.back() == 12 ? 0.3f : 0.9f;
     };
-    FakeDrafter drafter(host_, factory(),
-                        config(6).set("p_min", 0.5).set("use_target_noise", noise));
+    FakeDrafter drafter(
+        host_, factory(),
+        config(6).set("p_min", 0.5).set("draw", noise ? "target_noise" : "most_likely"));
     ASSERT_EQ(drafter.status(), SPECD_OK);
     host_.model().session.clear();
     const int s = drafter.begin({10});

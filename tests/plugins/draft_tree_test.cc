@@ -245,7 +245,8 @@ TEST_F(DraftTree, a_draw_that_is_not_the_likeliest_takes_its_place) {
   host_.model().next = [](const TokenList& text) { return eight_likely(text)[3].first; };
   for (const bool noise : {true, false}) {
     host_.model().session.clear();
-    FakeDrafter drafter(host_, factory(), config(1, 3, 3).set("use_target_noise", noise));
+    FakeDrafter drafter(host_, factory(),
+                        config(1, 3, 3).set("draw", noise ? "target_noise" : "most_likely"));
     const TokenList text = {5, 6};
     const FakeDraft draft = drafter.propose(drafter.begin(text));
     const Likely likely = eight_likely(text);

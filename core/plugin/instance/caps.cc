@@ -95,7 +95,7 @@ Status check_caps(specd_drafter_caps& caps, const specd_target_info& target, con
   if ((caps.attach_modes & SPECD_ATTACH_FRESH) == 0) {
     return bad(where, "attach_modes", caps.attach_modes, "SPECD_ATTACH_FRESH among them");
   }
-  mask_unknown(caps.features, SPECD_FEATURE_CAPTURE, "features", where);
+  mask_unknown(caps.features, SPECD_FEATURE_CAPTURE | SPECD_FEATURE_Q, "features", where);
   SPECD_OK_OR_RETURN(check_devices(caps.device_types, where));
   if (caps.max_nodes < 1 || caps.max_nodes > SPECD_MAX_TREE_NODES) {
     return bad(where, "max_nodes", caps.max_nodes, "1..1024");
@@ -124,7 +124,7 @@ Status check_caps(specd_verifier_caps& caps, const specd_host& host, const std::
   if (caps.tree_modes == 0) return bad(where, "tree_modes", 0, "a bit (1 << SPECD_TREE_*)");
   SPECD_OK_OR_RETURN(check_devices(caps.device_types, where));
   mask_unknown(caps.features, SPECD_FEATURE_CAPTURE, "features", where);
-  mask_unknown(caps.needs, SPECD_NEED_LAW, "needs", where);
+  mask_unknown(caps.needs, SPECD_NEED_LAW | SPECD_NEED_Q, "needs", where);
   for (uint32_t rule = 0; rule < SPECD_RULE_COUNT; ++rule) {
     if (caps.guarantee[rule] > SPECD_GUARANTEE_IDENTICAL) {
       return bad(where, "guarantee[" + std::to_string(rule) + "]", caps.guarantee[rule],

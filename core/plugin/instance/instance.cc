@@ -271,6 +271,10 @@ Status Verifier::verify(const specd_verify_args& args, specd_call& call) {
   return timed(verify_stats, *owner_, "verify", call, [&] { return api_->verify(self_, &args); });
 }
 
+bool needs_q(const specd_drafter_caps& drafter, const specd_verifier_caps& verifier) {
+  return drafter.draft_rule != SPECD_RULE_POINT_MASS && (verifier.needs & SPECD_NEED_Q) != 0;
+}
+
 uint32_t pair_guarantee(const specd_drafter_caps& drafter, const specd_verifier_caps& verifier,
                         std::string* why) {
   const auto unusable = [why](std::string reason) -> uint32_t {
@@ -296,6 +300,17 @@ uint32_t pair_guarantee(const specd_drafter_caps& drafter, const specd_verifier_
     static constexpr const char* kRules[] = {"point mass", "independent", "without replacement"};
     return unusable(std::string("the verifier cannot judge drafts of rule '") +
                     kRules[drafter.draft_rule] + "'");
+  }
+  if (needs_q(drafter, verifier) && (drafter.features & SPECD_FEATURE_Q) == 0) {
+    return unusable(
+        "the verifier needs the distribution that drafts are drawn from, which the drafter does not "
+        "hand on");
+  }
+  if (needs_q(drafter, verifier) &&
+      ((drafter.device_types & verifier.device_types) >> SPECD_DEV_CPU & 1) == 0) {
+    return unusable(
+        "drafts with the distribution that they are drawn from are handed on in host "
+        "memory, where the pair cannot work");
   }
   if (why != nullptr) why->clear();
   return guarantee;

@@ -104,9 +104,13 @@ std::string status_text(specd_status status);
 Status plugin_status(specd_status status, const std::string& what, const std::string& text,
                      const HasConfigKey& has_key = {});
 
+// Whether the verifier needs to know what the drafter draws from.
+bool needs_q(const specd_drafter_caps& drafter, const specd_verifier_caps& verifier);
+
 // The guarantee of the pair: what the verifier states for the drafter's rule, or UNUSABLE when the
-// tree mode or the node count of a fixed tree does not fit (other trees follow a smaller grant);
-// then `why`, if not null, gets the reason.
+// tree mode or the node count of a fixed tree does not fit (other trees follow a smaller grant), or
+// the drafter does not hand on the q that the verifier needs; then `why`, if not null, gets the
+// reason.
 uint32_t pair_guarantee(const specd_drafter_caps& drafter, const specd_verifier_caps& verifier,
                         std::string* why);
 

@@ -53,7 +53,7 @@ class OnDevice : public EngineTest {
         route("lookup", plugin("specd.drafter.prompt_lookup"), 4),
         draft_route("draft", 3, Json::object()),
         draft_route("careful", 3, {{"p_min", 0.5}}),
-        draft_route("own_choice", 3, {{"use_target_noise", false}}),
+        draft_route("own_choice", 3, {{"draw", "most_likely"}}),
     };
     return o;
   }

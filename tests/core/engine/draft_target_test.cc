@@ -57,10 +57,10 @@ TEST_F(DraftTarget, no_setting_changes_a_token) {
   EngineOptions o = target_and_draft();
   for (const int32_t k : {1, 8}) o.routes.push_back(draft_route("k" + std::to_string(k), k));
   o.routes.push_back(draft_route("careful", 6, {{"p_min", 0.6}}));
-  o.routes.push_back(draft_route("own_choice", 4, {{"use_target_noise", false}}));
+  o.routes.push_back(draft_route("own_choice", 4, {{"draw", "most_likely"}}));
   o.routes.push_back(draft_route("small_chunks", 4, {{"prefill_chunk", 64}}));
   o.routes.push_back(tree_route("tree", 4, 3, 14));
-  o.routes.push_back(tree_route("wide_tree", 3, 8, 24, {{"use_target_noise", false}}));
+  o.routes.push_back(tree_route("wide_tree", 3, 8, 24, {{"draw", "most_likely"}}));
   // As configs/without_training.yaml has it: the model drafts where the suffix has nothing to say.
   o.routes.push_back(
       route("cascade",

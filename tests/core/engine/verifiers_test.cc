@@ -12,9 +12,10 @@ namespace {
 
 class Verifiers : public EngineTest {
  protected:
-  static PluginUse rejection() { return plugin("specd.verifier.rejection"); }
-  static RouteOptions law_route(const std::string& name, PluginUse drafter, int32_t nodes) {
-    RouteOptions made = route(name, std::move(drafter), nodes, rejection());
+  static RouteOptions law_route(const std::string& name, PluginUse drafter, int32_t nodes,
+                                const std::string& verifier = "rejection") {
+    RouteOptions made =
+        route(name, std::move(drafter), nodes, plugin("specd.verifier." + verifier));
     made.guarantee = Guarantee::kLaw;
     return made;
   }
@@ -24,6 +25,33 @@ class Verifiers : public EngineTest {
         {{"num_speculative_tokens", tokens}, {"prompt_lookup_min", 1}, {"prompt_lookup_max", 3}});
   }
 };
+
+using Counts = std::map<std::vector<int32_t>, double>;
+
+// The p-value of two samples of the same size for having one law; rare cells are one.
+double same_law_p(const Counts& one, const Counts& other) {
+  Counts all = one;
+  for (const auto& [cell, count] : other) all[cell] += count;
+  double x2 = 0, few_one = 0, few_all = 0;
+  int cells = 0;
+  const auto add = [&](double counted, double of_both) {
+    x2 += 2 * (counted - of_both / 2) * (counted - of_both / 2) / (of_both / 2);
+    ++cells;
+  };
+  for (const auto& [cell, count] : all) {
+    const auto found = one.find(cell);
+    const double counted = found == one.end() ? 0 : found->second;
+    if (count >= 10) {
+      add(counted, count);
+    } else {
+      few_one += counted;
+      few_all += count;
+    }
+  }
+  if (few_all >= 10) add(few_one, few_all);
+  EXPECT_GT(cells, 10);
+  return chi_square_tail(x2, cells - 1);
+}
 
 TEST_F(Verifiers, at_temperature_0_rejection_writes_plain_text_with_any_drafts_and_neighbours) {
   EngineOptions o = options();
@@ -68,23 +96,35 @@ TEST_F(Verifiers, the_same_seed_and_drafts_give_the_same_text_and_neighbours_kee
 }
 
 // Tokens 2 to 4 of texts over many seeds: as often as plain decoding draws them in the same batches,
-// with cuts, penalties and a bias in force. The model drafts for itself and with the target's noise, which
-// a rule must not use again.
-TEST_F(Verifiers, rejection_follows_the_law_of_plain_decoding_in_mixed_batches) {
+// with cuts, penalties and a bias in force, which the draft model does not have. It drafts with the
+// target's noise, which a rule must not use again, and with its own.
+TEST_F(Verifiers, follow_the_law_of_plain_decoding_in_mixed_batches) {
   EngineOptions o = options();
   o.draft_models = {{.name = "self", .path = o.model.path, .kv_dtype = KvDType::kF32}};
-  o.routes = {law_route(
-      "law", plugin("specd.drafter.draft_target", {{"model", "self"}, {"draft_tokens", 3}}), 3)};
+  const auto drafts = [](Json more) {
+    more["model"] = "self";
+    more["draft_tokens"] = 3;
+    return plugin("specd.drafter.draft_target", std::move(more));
+  };
+  const Json tree = {{"branches", 2}, {"nodes", 6}},
+             with = {{"branches", 2}, {"nodes", 6}, {"replacement", true}};
+  o.routes = {law_route("target_noise", drafts(Json::object()), 3),
+              law_route("rejection", drafts({{"draw", "own"}}), 3),
+              law_route("block", drafts({{"draw", "own"}}), 3, "block"),
+              law_route("without", drafts({{"draw", "own"}, {"tree", tree}}), 6, "tree_rejection"),
+              law_route("with", drafts({{"draw", "own"}, {"tree", with}}), 6, "tree_rejection")};
   start(o);
-  constexpr uint64_t kSeeds = 1500;
+  std::vector<std::string> names = {"off"};
+  for (const RouteOptions& each : o.routes) names.push_back(each.name);
+  constexpr uint64_t kSeeds = 700;
   const std::string prompt = prompts()[2];
-  using Counts = std::map<std::vector<int32_t>, double>;
-  Counts law, plain, all;
-  for (uint64_t begin = 0; begin < kSeeds; begin += 50) {
+  std::map<std::string, Counts> counted;
+  for (uint64_t begin = 0; begin < kSeeds; begin += 20) {
     std::vector<Request> requests;
-    for (uint64_t seed = begin; seed < begin + 50; ++seed) {
-      for (const char* name : {"law", "off"}) {
-        Request r = request(prompt, name, 6, 1.2f, 2 * seed + requests.size() % 2);
+    for (uint64_t seed = begin; seed < begin + 20; ++seed) {
+      for (const std::string& name : names) {
+        Request r =
+            request(prompt, name, 6, 1.2f, names.size() * seed + requests.size() % names.size());
         r.sampling.top_k = 3;
         r.sampling.repetition_penalty = 1.1f;
         r.logit_bias = {{.token = 40, .add = 2}};
@@ -95,35 +135,85 @@ TEST_F(Verifiers, rejection_follows_the_law_of_plain_decoding_in_mixed_batches) 
     for (size_t i = 0; i < outcomes.size(); ++i) {
       const std::vector<int32_t>& tokens = outcomes[i].tokens;
       ASSERT_EQ(tokens.size(), 6u);
-      const std::vector<int32_t> cell(tokens.begin() + 1, tokens.begin() + 4);
-      (i % 2 == 0 ? law : plain)[cell] += 1;
-      all[cell] += 1;
+      counted[names[i % names.size()]][{tokens.begin() + 1, tokens.begin() + 4}] += 1;
     }
   }
-  const RouteReport seen = report("law");
-  ASSERT_GE(seen.counts.accepted_at.size(), 3u);
-  for (size_t depth = 0; depth < 3; ++depth)
-    EXPECT_GT(seen.counts.accepted_at[depth], 20u) << depth;
-  EXPECT_GT(seen.counts.rejected, kSeeds / 4);
-  EXPECT_EQ(seen.counts.cut, 0u) << seen.last_problem;
-  // Two samples of the same size against their mean; rare cells are one.
-  double x2 = 0, few_law = 0, few_all = 0;
-  int cells = 0;
-  const auto add = [&](double counted, double of_both) {
-    x2 += 2 * (counted - of_both / 2) * (counted - of_both / 2) / (of_both / 2);
-    ++cells;
-  };
-  for (const auto& [cell, count] : all) {
-    if (count >= 10) {
-      add(law[cell], count);
-    } else {
-      few_law += law[cell];
-      few_all += count;
-    }
+  for (const RouteOptions& each : o.routes) {
+    const RouteReport seen = report(each.name);
+    ASSERT_GE(seen.counts.accepted_at.size(), 3u);
+    for (size_t depth = 0; depth < 3; ++depth)
+      EXPECT_GT(seen.counts.accepted_at[depth], 10u) << each.name << ", " << depth;
+    EXPECT_GT(seen.counts.rejected, kSeeds / 10) << each.name;
+    EXPECT_EQ(seen.counts.cut, 0u) << seen.last_problem;
+    EXPECT_GE(same_law_p(counted[each.name], counted["off"]), 1e-4 / 5) << each.name;
   }
-  if (few_all >= 10) add(few_law, few_all);
-  ASSERT_GT(cells, 10);
-  EXPECT_GE(chi_square_tail(x2, cells - 1), 1e-4) << cells << " cells";
+}
+
+// Without a verifier that wants to know, own draws are drafts like any others.
+TEST_F(Verifiers, drafts_of_any_rule_keep_the_text_under_match) {
+  EngineOptions o = options();
+  o.draft_models = {{.name = "self", .path = o.model.path, .kv_dtype = KvDType::kF32}};
+  const Json tree = {{"branches", 3}, {"nodes", 9}};
+  o.routes = {
+      route("chain", plugin("specd.drafter.draft_target", {{"model", "self"}, {"draw", "own"}}), 4),
+      route("tree",
+            plugin("specd.drafter.draft_target",
+                   {{"model", "self"}, {"draw", "own"}, {"draft_tokens", 3}, {"tree", tree}}),
+            9)};
+  start(o);
+  for (const float temperature : {0.0f, 0.9f}) {
+    std::vector<Request> plain, mixed;
+    for (size_t i = 0; i < prompts().size(); ++i) {
+      plain.push_back(request(prompts()[i], "off", 24, temperature, 7 + i));
+      mixed.push_back(request(prompts()[i], i % 2 == 0 ? "chain" : "tree", 24, temperature, 7 + i));
+    }
+    expect_identical(run_all(mixed), run_all(plain), "own draws");
+  }
+  for (const char* name : {"chain", "tree"}) {
+    EXPECT_GT(report(name).counts.accepted, 40u);
+    EXPECT_EQ(report(name).counts.cut, 0u) << report(name).last_problem;
+  }
+}
+
+// What a drafter says that it has drawn from is not believed.
+TEST_F(Verifiers, a_q_that_cannot_be_costs_the_draft_and_is_named) {
+  const std::map<std::string, std::string> words = {
+      {"q_good", ""},
+      {"q_unset", "row 0 of q, which has 0"},
+      {"q_columns", "expected [.., vocab_size"},
+      {"q_row", "node 0 is drawn from row 1 of q, which has 1"},
+      {"q_row_negative", "node 0 is drawn from row -1 of q, which has 1"},
+      {"q_nan", "is drawn from no distribution"},
+      {"q_infinite", "is drawn from no distribution"},
+      {"q_sum", "node 0 is drawn from no distribution: the logarithm of the sum is"},
+      {"q_zero", "node 0 has token 1, which could not be drawn, by row 0 of q"}};
+  EngineOptions o = options();
+  o.plugin_directories.push_back(SPECD_TEST_BAD_PLUGINS);
+  for (const auto& [mode, text] : words) {
+    o.routes.push_back(law_route(
+        mode, {.plugin = "specd.test.drafter_bad", .factory = "bad_q", .config = {{"mode", mode}}},
+        4));
+  }
+  start(o);
+  for (const auto& [mode, text] : words) {
+    std::vector<Request> requests, plain;
+    for (size_t i = 0; i < 4; ++i) {
+      requests.push_back(request(prompts()[i], i % 2 == 0 ? mode : "off", 12, i < 2 ? 0 : 0.9f, i));
+      plain.push_back(request(prompts()[i], "off", 12, i < 2 ? 0 : 0.9f, i));
+    }
+    const std::vector<Outcome> outcomes = run_all(requests), off = run_all(plain);
+    for (size_t i = 0; i < 4; ++i) {
+      EXPECT_EQ(outcomes[i].finish, FinishReason::kLength) << mode;
+      EXPECT_EQ(outcomes[i].tokens.size(), 12u) << mode;
+      if (i != 2) {
+        EXPECT_EQ(outcomes[i].tokens, off[i].tokens) << mode << ": greedy, or a neighbour";
+      }
+    }
+    const RouteReport seen = report(mode);
+    EXPECT_EQ(seen.counts.cut > 0, mode != "q_good") << seen.last_problem;
+    EXPECT_EQ(seen.counts.drafted > 0, mode == "q_good");
+    EXPECT_NE(seen.last_problem.find(text), std::string::npos) << mode << ": " << seen.last_problem;
+  }
 }
 
 TEST_F(Verifiers, a_route_of_level_law_keeps_what_requests_ask_for_also_with_starved_pages) {
@@ -168,9 +258,14 @@ TEST_F(Verifiers, a_pair_that_promises_less_than_the_route_asks_for_is_refused_i
                 "reaches guarantee 'law', the route asks for 'identical'"),
             std::string::npos)
       << report("more").refused.to_string();
-  EXPECT_NE(report("tree").refused.to_string().find("which the verifier does not judge"),
-            std::string::npos)
-      << report("tree").refused.to_string();
+  const auto expect_words = [&](const std::string& name, const std::string& words) {
+    EXPECT_NE(report(name).refused.to_string().find(words), std::string::npos)
+        << report(name).refused.to_string();
+  };
+  expect_words("more", "with this drafter these do: specd.verifier.match");
+  expect_words("tree", "which the verifier does not judge");
+  expect_words("tree",
+               "with this drafter these do: specd.verifier.match, specd.verifier.tree_rejection");
 }
 
 }  // namespace

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "core/request/sampling.h"
+#include "specd/plugin_api/services/rng.h"
 #include "tests/core/services/model_rig.h"
 
 namespace specd {
@@ -134,6 +136,79 @@ TEST_F(ModelServiceTest, the_drawn_token_is_the_targets_draw_on_these_logits) {
       EXPECT_EQ(r.token[i], r.top[i * kTop]) << "greedy";
     }
   }
+}
+
+// With the temperature and cuts of the request; noise of its own, new in every step.
+TEST_F(ModelServiceTest, what_a_token_is_drawn_from_comes_with_it) {
+  std::vector<std::span<const int32_t>> committed;
+  const std::vector<int32_t> text = some_tokens(6, 9), longer = some_tokens(7, 9);
+  const std::vector<int32_t> tokens = some_tokens(4, 5);
+  std::vector<int32_t> with_own_noise;
+  for (const uint32_t purpose : {0u, uint32_t{SPECD_PURPOSE_DRAFT}}) {
+    for (const auto* each : {&text, &longer}) {
+      committed.assign(3, *each);
+      call_.committed = &committed;
+      ASSERT_EQ(keep({0, 0, 0}, {}), SPECD_OK);
+      const Result raw = forward({{tokens, tokens, {}}, {}});
+      ASSERT_EQ(keep({0, 0, 0}, {}), SPECD_OK);
+      const int64_t width = kModelVocab + 3;
+      std::vector<int32_t> input = tokens, drawn(8, -7);
+      input.insert(input.end(), tokens.begin(), tokens.end());
+      std::vector<float> law(static_cast<size_t>(8 * width), 7), lse(8, 7);
+      uint32_t offsets[4] = {0, 4, 8, 8}, outputs[8];
+      std::iota(outputs, outputs + 8, 0);
+      specd_status status[3];
+      const specd_tensor token_t = host_i32(input.data(), {8}),
+                         drawn_t = host_i32(drawn.data(), {8});
+      const specd_tensor law_t = host_tensor(law.data(), SPECD_DT_FLOAT, 32, {8, width});
+      const specd_tensor lse_t = host_tensor(lse.data(), SPECD_DT_FLOAT, 32, {8});
+      specd_forward_args args{};
+      args.struct_size = sizeof(args);
+      args.n_rows = args.n_outputs = 8;
+      args.purpose = purpose;
+      args.row_offsets = offsets;
+      args.output_rows = outputs;
+      args.token = &token_t;
+      args.out_token = &drawn_t;
+      args.out_law = &law_t;
+      args.out_lse = &lse_t;
+      args.seq_status = status;
+      ASSERT_EQ(table_->forward(host_, &call_, model_, &args), SPECD_OK) << call_.text;
+      for (size_t i = 0; i < 8; ++i) {
+        kernels::DrawRow row = draw_row(sampling_[i / 4]);
+        row.position = static_cast<int32_t>(i % 4) + 1;
+        row.purpose = purpose;
+        row.round = purpose == 0 ? 0 : static_cast<uint32_t>(each->size());
+        row.law = true;
+        int32_t expected = -1;
+        std::vector<float> expected_law(kModelVocab);
+        float expected_lse = 7;
+        device_->ops().draw(device_->stream(), {.logits = raw.logits[i].data(),
+                                                .row = &row,
+                                                .token = &expected,
+                                                .n_rows = 1,
+                                                .vocab = kModelVocab,
+                                                .law = expected_law.data(),
+                                                .lse = &expected_lse});
+        EXPECT_EQ(drawn[i], expected);
+        EXPECT_EQ(lse[i], expected_lse);
+        const float* own = law.data() + i * static_cast<size_t>(width);
+        EXPECT_TRUE(std::equal(expected_law.begin(), expected_law.end(), own));
+        for (int64_t beyond = kModelVocab; beyond < width; ++beyond) {
+          EXPECT_EQ(own[beyond], -HUGE_VALF);
+        }
+        if (purpose == 0) {
+          EXPECT_EQ(drawn[i], raw.token[i]) << "the target's noise";
+        }
+      }
+      if (purpose != 0)
+        with_own_noise.insert(with_own_noise.end(), drawn.begin(), drawn.begin() + 4);
+    }
+  }
+  EXPECT_NE(std::vector<int32_t>(with_own_noise.begin(), with_own_noise.begin() + 4),
+            std::vector<int32_t>(with_own_noise.begin() + 4, with_own_noise.end()))
+      << "another root";
+  call_.committed = nullptr;
 }
 
 TEST_F(ModelServiceTest, a_sequence_that_fails_is_alone_in_it_and_unchanged) {
@@ -315,6 +390,14 @@ TEST_F(ModelServiceTest, every_bad_argument_is_refused_in_words_and_changes_noth
           "out_topk_logprob has 16 columns, out_topk_token 3");
   refused([&](Args& a) { a.out_token = &token_t; }, "out_token has 3 rows, expected n_outputs 2");
   refused([&](Args& a) { a.out_token = &logprob_t; }, "out_token has dtype 2/32");
+  refused([](Args& a) { a.purpose = 2; }, "purpose is 2, expected 0 or SPECD_PURPOSE_DRAFT (1)");
+  refused([](Args& a) { a.purpose = 1; }, "a purpose is allowed only inside propose()");
+  refused([&](Args& a) { a.out_law = &logits_t; }, "out_law and out_lse: one of them is null");
+  refused([&](Args& a) { a.out_law = &logits_t, a.out_lse = &logprob_t; },
+          "out_law has 16 columns, expected at least vocab_size 4096");
+  refused(
+      [&](Args& a) { a.out_law = &logits_t, a.out_lse = &logprob_t, a.out_logprob = &logprob_t; },
+      "out_law needs out_token, and allows no out_logprob");
   top_t.shape[1] = 5000;
   refused([&](Args& a) { a.out_topk_token = &top_t; }, "out_topk_token reaches beyond");
   top_t.shape[1] = 0;

@@ -120,6 +120,7 @@ class DraftingTest : public testing::Test {
   PagePool pool_{4};
   ModelService models_{*device_, pool_};
   StepContext step_{.device = *device_,
+                    .host = *device_,
                     .models = models_,
                     .vocab_size = 100,
                     .hidden_size = 8,

@@ -129,6 +129,8 @@ void check_draw(Rig& rig) {
       each.typical_p = r % 6 == 2 ? 0.9f : r % 6 == 5 ? 0.2f : 1.0f;
       each.law = r % 9 != 4;
       each.position = below(100000);
+      each.purpose = r % 2 == 0 ? 0 : 1;
+      each.round = r % 4 < 2 ? 0 : static_cast<uint32_t>(below(100000));
       each.seed = g_random();
       float* own = &logits[static_cast<size_t>(r) * vocab];
       if (r % 5 == 1) {  // ties everywhere

@@ -1,12 +1,15 @@
 // A drafter that breaks one rule of the boundary, selected by `mode`. Written with the C tables,
-// because the C++ wrapper would prevent it. Factory `bad` drafts chains, `bad_tree` variable trees;
-// flags are broken where probes were granted.
+// because the C++ wrapper would prevent it. Factory `bad` drafts chains, `bad_tree` variable trees,
+// `bad_q` chains with q; flags are broken where probes were granted.
 #include <specd/sdk/plugin.h>
+#include <specd/sdk/tensor.h>
 
 #include <algorithm>
 #include <cfenv>
+#include <cmath>
 #include <cstring>
 #include <string>
+#include <vector>
 
 namespace {
 
@@ -34,6 +37,15 @@ constexpr const char* kModes[] = {
     "update_fails",        // update() returns SPECD_E_INTERNAL
     "garbage",             // random numbers everywhere
     "wrong",               // well-formed but almost never right: token 0 everywhere
+    "q_good",              // the same probability for all tokens, as drawn     (bad_q)
+    "q_unset",             // no tensor                                         (bad_q)
+    "q_columns",           // rows of another length                            (bad_q)
+    "q_row",               // a row after the last                              (bad_q)
+    "q_row_negative",      // no row                                            (bad_q)
+    "q_nan",               // a NaN                                             (bad_q)
+    "q_infinite",          // plus infinity                                     (bad_q)
+    "q_sum",               // not normalized                                    (bad_q)
+    "q_zero",              // no probability for the token that was drawn       (bad_q)
 };
 
 struct Bad {
@@ -43,6 +55,7 @@ struct Bad {
   int32_t vocab;
   specd_drafter_grant grant{};
   uint64_t random = 1;
+  std::vector<float> q{}, q_lse{};
 
   uint64_t next() {
     random = random * 6364136223846793005u + 1442695040888963407u;
@@ -69,7 +82,9 @@ specd_status describe(const specd_factory* factory, const specd_host* host,
     out->struct_size = sizeof *out;
     out->tree_mode = is_tree(factory) ? SPECD_TREE_VARIABLE : SPECD_TREE_CHAIN;
     out->needs = SPECD_NEED_HOST_TOKENS | (is_tree(factory) ? SPECD_NEED_PROBES : 0);
-    out->draft_rule = SPECD_RULE_POINT_MASS;
+    const bool draws = std::strcmp(factory->id, "bad_q") == 0;
+    out->draft_rule = draws ? SPECD_RULE_IID : SPECD_RULE_POINT_MASS;
+    if (draws) out->features = SPECD_FEATURE_Q;
     out->attach_modes = SPECD_ATTACH_FRESH | SPECD_ATTACH_TOKENS | SPECD_ATTACH_COLD;
     out->device_types = 1u << SPECD_DEV_CPU;
     out->max_nodes = 8;
@@ -101,6 +116,28 @@ specd_status begin(specd_drafter* d, const specd_begin_args* args) noexcept {
 
 specd_status update(specd_drafter* d, const specd_update_args*) noexcept {
   return self(d)->mode == "update_fails" ? SPECD_E_INTERNAL : SPECD_OK;
+}
+
+// One row that all tokens were drawn from.
+void hand_on_q(Bad& bad, const specd_propose_args* args) {
+  const specd_proposal& out = *args->out;
+  const Column<int32_t> row(out.q_row, args->batch->n_seqs, out.node_capacity + 1, "q_row");
+  const std::string& mode = bad.mode;
+  bad.q.assign(static_cast<size_t>(bad.vocab), 0);
+  bad.q_lse.assign(1, std::log(static_cast<float>(bad.vocab)));
+  for (uint32_t s = 0; s < args->batch->n_seqs; ++s) {
+    for (uint32_t i = 0; i <= out.node_capacity; ++i) row(s, i) = 0;
+    if (mode == "q_row") row(s, 0) = 1;
+    if (mode == "q_row_negative") row(s, 0) = -1;
+  }
+  if (mode == "q_unset") return;
+  if (mode == "q_nan") bad.q[0] = std::nanf("");
+  if (mode == "q_infinite") bad.q[0] = HUGE_VALF;
+  if (mode == "q_sum") bad.q_lse[0] += 0.1f;
+  if (mode == "q_zero") bad.q[1] = -HUGE_VALF;
+  *out.q = specd::sdk::host_view(bad.q, 1, bad.vocab);
+  *out.q_lse = specd::sdk::host_view(bad.q_lse, 1);
+  if (mode == "q_columns") out.q->shape[1] -= 1;
 }
 
 specd_status propose(specd_drafter* d, const specd_propose_args* args) noexcept {
@@ -151,6 +188,7 @@ specd_status propose(specd_drafter* d, const specd_propose_args* args) noexcept 
         }
       }
     }
+    if (out.q_row != nullptr) hand_on_q(bad, args);
     if (mode == "rounding") std::fesetround(FE_UPWARD);
     if (mode == "status_error") throw specd::sdk::Error(SPECD_E_INTERNAL, "out of ideas");
     if (mode == "status_deadline") throw specd::sdk::Error(SPECD_E_DEADLINE, "too slow");
@@ -179,8 +217,8 @@ constexpr const char* kSchema = R"({"type": "object", "additionalProperties": fa
 
 }  // namespace
 
-SPECD_SDK_PLUGIN("Breaks the rules of the boundary, for tests of the host",
-                 specd_factory{sizeof(specd_factory), 0, "bad", "broken chains", kSchema, &kApi,
-                               nullptr},
-                 specd_factory{sizeof(specd_factory), 0, "bad_tree", "broken trees", kSchema, &kApi,
-                               nullptr})
+SPECD_SDK_PLUGIN(
+    "Breaks the rules of the boundary, for tests of the host",
+    specd_factory{sizeof(specd_factory), 0, "bad", "broken chains", kSchema, &kApi, nullptr},
+    specd_factory{sizeof(specd_factory), 0, "bad_tree", "broken trees", kSchema, &kApi, nullptr},
+    specd_factory{sizeof(specd_factory), 0, "bad_q", "broken q", kSchema, &kApi, nullptr})

@@ -15,9 +15,9 @@
 // TypicalLogitsWarper). The mean is over d = max - l: the sum of mass * d over the sum of mass, both
 // sums of integers.
 //
-// noise(seed, position, token) = -log(-log1p(-w)), w = (x + 0.5) * 2^-32, where x is lane
-// (token % 4) of Philox4x32-10 with key = seed and counter {token / 4, position, purpose = 0,
-// round = 0}. position is that of the drawn token.
+// noise = -log(-log1p(-w)), w = (x + 0.5) * 2^-32, where x is lane (token % 4) of Philox4x32-10 with
+// key = seed and counter {token / 4, position, purpose, round}. position is that of the drawn token;
+// purpose and round are 0 for the target's draw.
 //
 // Greedy rows: argmax of the logits, lowest id on ties. A row with a NaN or +inf, without a finite
 // logit, or whose largest l overflows, draws token -1: the caller fails only that request.
@@ -43,6 +43,7 @@ struct DrawRow {
   float typical_p = 1;    // 1 = off
   int32_t top_k = 0;      // 0 = off
   int32_t position = 0;
+  uint32_t purpose = 0, round = 0;
   uint64_t seed = 0;
   bool greedy = true;
   bool law = false;  // the law of the row is wanted
@@ -137,7 +138,7 @@ struct LogProbArgs {
   int32_t out_stride = 0;
 };
 
-// out[r][t] = noise(seed[r], position[r], t): the noise that the draw adds.
+// out[r][t]: the noise that the target's draw adds to token t.
 struct DrawNoiseArgs {
   const uint64_t* seed = nullptr;     // [n_rows]
   const int32_t* position = nullptr;  // [n_rows]

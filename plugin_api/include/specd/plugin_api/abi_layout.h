@@ -3,13 +3,13 @@
 #define SPECD_PLUGIN_API_ABI_LAYOUT_H
 
 /* Hash of plugin_api/abi/v0.txt. */
-#define SPECD_ABI_LAYOUT "v0-50f1d60241cd437d7b7cb35861e07e8b"
+#define SPECD_ABI_LAYOUT "v0-3f242cefc4dd744d9d87aa10fdc8d39e"
 
 /* Hashes of the tables in plugin_api/abi/services. */
 #define SPECD_KV_LAYOUT "8f0b3ee15d5d0224a8b23e975f3b50de"
 #define SPECD_MEMORY_LAYOUT "7e7ddca9580d6aa52c052e4dbe60275f"
 #define SPECD_METRICS_LAYOUT "402c20bb1437d47bd229e906032d77b7"
-#define SPECD_MODEL_LAYOUT "b106c09a428a7a20f32f19e0be46809c"
+#define SPECD_MODEL_LAYOUT "1daa468700c27c7cf21fb29d564779c3"
 #define SPECD_OPS_LAYOUT "4e611e3f4b315e8969ffa303fd56ead0"
 #define SPECD_PARTS_LAYOUT "d6baf64e4c9ca9c9c930aadbb1e2e9ac"
 #define SPECD_POOL_LAYOUT "10415e796543903e6688b34b9ee4a327"

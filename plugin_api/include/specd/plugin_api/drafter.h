@@ -34,7 +34,10 @@ enum {
    * in the batch, and on memory that it reads in stream order (by slot for per-sequence state). The
    * host may then capture that work and repeat it in later steps without calling propose(). It
    * captures only batches that it has seen before. Tensors keep their addresses. */
-  SPECD_FEATURE_CAPTURE = 1u << 0
+  SPECD_FEATURE_CAPTURE = 1u << 0,
+  /* Of a drafter whose rule is not POINT_MASS: hands on q in propose(). Granted when the verifier
+   * needs it (SPECD_NEED_Q); the pair then works in host memory. */
+  SPECD_FEATURE_Q = 1u << 1
 };
 /* Models on a device: the host grants the device to a drafter that offers it (SPECD_DEV_CUDA) and
  * needs no probes; every other drafter gets host memory. The columns of specd_proposal are on the
@@ -52,11 +55,13 @@ enum {
   SPECD_TREE_VARIABLE = 2 /* count and topology chosen per call */
 };
 /* caps.draft_rule: how the children of a node are chosen. Verifiers state a guarantee for each
- * rule. */
+ * rule. Children that are drawn stay in the proposal whatever was drawn: neither their number nor
+ * which of them are left out may depend on their own tokens or on those of their siblings. */
 enum {
-  SPECD_RULE_POINT_MASS = 0, /* a function of context and state: top-k, lookup */
-  SPECD_RULE_IID = 1,        /* each child drawn from q, with replacement */
-  SPECD_RULE_NO_REPLACE = 2, /* drawn in index order, without replacement */
+  SPECD_RULE_POINT_MASS =
+      0,              /* a function of context, state and the target's noise: top-k, lookup */
+  SPECD_RULE_IID = 1, /* each child drawn from q, with replacement, in index order */
+  SPECD_RULE_NO_REPLACE = 2, /* each drawn from what q leaves without its elder siblings */
   SPECD_RULE_COUNT = 3
 };
 /* caps.attach_modes (bits), begin_args.attach_mode (one bit) */
@@ -106,6 +111,8 @@ typedef struct specd_drafter_grant { /* in of activate(): what the host grants *
   uint32_t max_batch;
   uint32_t max_rows; /* of one update(), all sequences together */
   uint32_t needs;
+  uint32_t features; /* SPECD_FEATURE_Q */
+  uint32_t reserved0;
   uint64_t memory_bytes_max; /* quota of services/memory.h */
   /* cudaStream_t of the models; NULL in host memory. Use it in [step] calls only: at other times a
    * step may be running or being captured on it. activate() and deactivate() must use a stream of
@@ -216,6 +223,19 @@ typedef struct specd_proposal {
   const specd_tensor *token;   /* out [n_seqs, node_capacity] int32 */
   const specd_tensor *parent;  /* out, same shape; preset in CHAIN and STATIC, do not write */
   const specd_tensor *flags;   /* out, same shape, SPECD_NODE_*; NULL unless probes are granted */
+  /* With SPECD_FEATURE_Q granted, else NULL: the distribution that the first child of a node was
+   * drawn from, exp(q - q_lse), with temperature and cuts in; minus infinity for tokens that could
+   * not be drawn. q_row says for the children of the root (element 0 of a sequence) and of node i
+   * (element i + 1) which row of q and q_lse; it is preset to -1, and needed where there are
+   * children. The drafter fills in the tensors q and q_lse, whose data are its own host memory, dense;
+   * they stay as they are until its next propose() or deactivate(). The host refuses the draft of a
+   * sequence when a row is not a distribution, or gives a child no probability.
+   *   q_row  out [n_seqs, node_capacity + 1] int32
+   *   q      out [.., vocab_size] float32
+   *   q_lse  out [..] float32 */
+  const specd_tensor *q_row;
+  specd_tensor *q;
+  specd_tensor *q_lse;
 } specd_proposal;
 
 typedef struct specd_propose_args { /* in */

@@ -22,9 +22,9 @@ enum {
 
 /* caps.needs: what the host must provide */
 enum {
-  SPECD_NEED_LAW =
-      1u
-      << 3 /* no bit of specd_drafter_caps.needs; the distributions that row tokens are drawn from */
+  /* No bits of specd_drafter_caps.needs. */
+  SPECD_NEED_LAW = 1u << 3, /* the distributions that row tokens are drawn from */
+  SPECD_NEED_Q = 1u << 4    /* those that drafts were drawn from, where their rule has them */
 };
 
 typedef struct specd_verifier_caps { /* out of describe() */
@@ -38,7 +38,7 @@ typedef struct specd_verifier_caps { /* out of describe() */
   /* SPECD_FEATURE_*. CAPTURE promises for verify() what it promises for propose(); a captured
    * verify() must not use model/1. */
   uint32_t features;
-  uint32_t needs; /* SPECD_NEED_LAW */
+  uint32_t needs; /* SPECD_NEED_LAW, SPECD_NEED_Q */
 } specd_verifier_caps;
 
 typedef struct specd_verifier_grant { /* in */
@@ -48,7 +48,9 @@ typedef struct specd_verifier_grant { /* in */
   uint32_t max_nodes;
   uint32_t max_depth;
   uint32_t max_batch;
-  void *stream; /* as in specd_drafter_grant */
+  uint32_t tree_mode;  /* SPECD_TREE_* of the drafter */
+  uint32_t draft_rule; /* SPECD_RULE_* of the drafter */
+  void *stream;        /* as in specd_drafter_grant */
 } specd_verifier_grant;
 
 typedef struct specd_verdict {
@@ -65,8 +67,10 @@ typedef struct specd_verify_args { /* in */
   /* seq_state is NULL: a verifier does not see drafter state. A verifier on the device gets only
    * the sequences that were drafted there; for the others the host emits the root row's token. */
   const specd_batch *batch;
-  const specd_proposal *proposal; /* already cut by the host; columns as in drafter.h, read-only */
-  const specd_tensor *root_token; /* [n_seqs] int32 */
+  /* Already cut by the host; columns as in drafter.h, read-only. q, q_lse and q_row are there with
+   * SPECD_NEED_Q and a draft rule that has them, else NULL. */
+  const specd_proposal *proposal;
+  const specd_tensor *root_token;    /* [n_seqs] int32 */
   const specd_tensor *root_position; /* [n_seqs] int32 */
   /* [n_seqs, node_capacity + 1] int32. Element 0 is the token that plain decoding emits after the
    * root, element i + 1 the one after node i (greedy: argmax, lowest id on ties; otherwise the

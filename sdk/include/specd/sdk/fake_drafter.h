@@ -24,6 +24,9 @@ struct FakeDraft {
   // As the plugin wrote it, cut at the first SPECD_NO_TOKEN.
   int32_t count = 0;
   std::vector<int32_t> token, parent, flags;  // the first min(count, capacity) nodes
+  // With SPECD_FEATURE_Q granted: log q of the children of the root, then of those of each node;
+  // empty where the drafter hands on none.
+  std::vector<std::vector<float>> q;
 };
 
 // Plays the host for one drafter instance. The constructor calls describe, create and activate; the
@@ -34,6 +37,7 @@ class FakeDrafter {
     uint32_t max_nodes = 0;  // 0 = as in the caps
     uint32_t max_batch = 64;
     uint32_t max_rows = 4096;  // of a step; update() is granted no more, and at most what it needs
+    bool wants_q = true;       // grants SPECD_FEATURE_Q to a drafter that has it
   };
 
   FakeDrafter(FakeHost& host, const specd_factory& factory, const FakeConfig& config)
@@ -77,6 +81,9 @@ class FakeDrafter {
     grant_.max_rows = static_cast<uint32_t>(
         std::min<uint64_t>(std::max<uint64_t>(caps_.rows_max, decoded), options.max_rows));
     grant_.needs = caps_.needs;
+    if (options.wants_q && caps_.draft_rule != SPECD_RULE_POINT_MASS) {
+      grant_.features = caps_.features & SPECD_FEATURE_Q;
+    }
     grant_.memory_bytes_max = UINT64_MAX;
     host.set_active(true);
     status_ = api_->activate(self_, &grant_);
@@ -267,6 +274,16 @@ class FakeDrafter {
     out.value.token = token.tensor();
     out.value.parent = parent.tensor();
     out.value.flags = probes ? flags.tensor() : nullptr;
+    GuardedColumn<int32_t> q_row(n, capacity + 1);
+    for (std::size_t i = 0; i < n; ++i) {
+      for (std::size_t c = 0; c <= capacity; ++c) q_row.at(i, c) = -1;
+    }
+    specd_tensor q{}, q_lse{};
+    if ((grant_.features & SPECD_FEATURE_Q) != 0) {
+      out.value.q_row = q_row.tensor();
+      out.value.q = &q;
+      out.value.q_lse = &q_lse;
+    }
     Guarded<specd_propose_args> args;
     specd_propose_args& a = args.value;
     a.struct_size = sizeof a;
@@ -283,7 +300,7 @@ class FakeDrafter {
     host_.check(args.intact() && out.intact() && root_token.intact() && root_position.intact() &&
                     node_budget.intact() && n_nodes.intact(),
                 "propose() wrote past its arguments");
-    host_.check(token.intact() && parent.intact() && flags.intact(),
+    host_.check(token.intact() && parent.intact() && flags.intact() && q_row.intact(),
                 "propose() wrote past the budget of a row");
     host_.check_blocks();
     std::vector<FakeDraft> drafts(n);
@@ -304,6 +321,9 @@ class FakeDrafter {
         d.token.push_back(token.at(i, c));
         d.parent.push_back(parent.at(i, c));
         d.flags.push_back(flags.at(i, c));
+      }
+      for (std::size_t e = 0; e <= d.token.size() && out.value.q_row != nullptr; ++e) {
+        d.q.push_back(log_q(q, q_lse, q_row.at(i, e)));
       }
       sequences_[static_cast<std::size_t>(handles[i])]->flags = d.flags;
     }
@@ -336,6 +356,19 @@ class FakeDrafter {
   static uint64_t seq_id(int handle) { return static_cast<uint64_t>(handle) + 1; }
 
  private:
+  std::vector<float> log_q(const specd_tensor& q, const specd_tensor& lse, int32_t row) {
+    if (row < 0) return {};
+    if (q.data == nullptr || lse.data == nullptr || row >= q.shape[0] || row >= lse.shape[0] ||
+        q.shape[1] != host_.target().vocab_size || q.stride[1] != 1) {
+      host_.violate("propose(): q_row is no row of q and q_lse");
+      return {};
+    }
+    const float* values = static_cast<const float*>(q.data) + row * q.stride[0];
+    std::vector<float> out(values, values + q.shape[1]);
+    for (float& each : out) each -= static_cast<const float*>(lse.data)[row * lse.stride[0]];
+    return out;
+  }
+
   struct Sequence {
     uint64_t id;
     void* state;

@@ -29,6 +29,8 @@ class FakeModel {
   // The next token of a text, and its probability. All other tokens share the rest.
   std::function<int32_t(const Text&)> next = [](const Text& text) { return text.back() + 1; };
   std::function<float(const Text&)> probability = [](const Text&) { return 1.0f; };
+  // For out_law: log-probabilities by token. When unset, next() and probability() say.
+  std::function<std::vector<float>(const Text&)> law;
   // For top-k outputs: most likely first, with log-probabilities. When unset, only next() is used.
   std::function<std::vector<std::pair<int32_t, float>>(const Text&)> likely;
   uint32_t max_positions = 4096;
@@ -173,6 +175,20 @@ class FakeModel {
     return text;
   }
 
+  void write_law(const specd_forward_args& args, uint32_t output, const Text& text) const {
+    const auto width = static_cast<std::size_t>(args.out_law->shape[1]);
+    std::vector<float> row = law ? law(text) : std::vector<float>();
+    if (!law) {
+      const float rest = (1 - probability(text)) / static_cast<float>(width - 1);
+      row.assign(width, std::log(rest));
+      row[static_cast<std::size_t>(next(text))] = std::log(probability(text));
+    }
+    row.resize(width, -INFINITY);
+    std::copy(row.begin(), row.end(),
+              static_cast<float*>(args.out_law->data) + output * args.out_law->stride[0]);
+    static_cast<float*>(args.out_lse->data)[output * args.out_lse->stride[0]] = 0;
+  }
+
   // text == nullptr: the sequence failed.
   void write(const specd_forward_args& args, uint32_t output, const Text* text) const {
     if (args.out_token != nullptr) {
@@ -184,6 +200,7 @@ class FakeModel {
     if (args.out_logprob != nullptr) {
       static_cast<float*>(args.out_logprob->data)[output * args.out_logprob->stride[0]] = logprob;
     }
+    if (args.out_law != nullptr) write_law(args, output, *text);
     if (args.out_topk_token == nullptr) return;
     const std::vector<std::pair<int32_t, float>> top =
         likely ? likely(*text) : std::vector<std::pair<int32_t, float>>{{next(*text), logprob}};

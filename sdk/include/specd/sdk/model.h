@@ -208,10 +208,13 @@ class Model {
 
   // [step] The outputs of forward() or follow(); each may be null.
   struct Tensors {
+    uint32_t purpose = 0;                     // of the noise of drawn; see specd_forward_args
     const specd_tensor* drawn = nullptr;      // [..] int32
     const specd_tensor* logprob = nullptr;    // [..] float32, of drawn
     const specd_tensor* top_token = nullptr;  // [.., k] int32
     const specd_tensor* top_logprob = nullptr;
+    const specd_tensor* law = nullptr;  // [.., vocab_size] float32, what drawn is drawn from
+    const specd_tensor* lse = nullptr;  // [..] float32
   };
   void forward(const specd_batch& batch, ModelCall& call, const specd_tensor& token,
                const Tensors& out) const {
@@ -269,6 +272,9 @@ class Model {
     args.out_logprob = out.logprob;
     args.out_topk_token = out.top_token;
     args.out_topk_logprob = out.top_logprob;
+    args.purpose = out.purpose;
+    args.out_law = out.law;
+    args.out_lse = out.lse;
     args.seq_status = call.status_.data();
     return args;
   }

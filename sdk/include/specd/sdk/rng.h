@@ -49,15 +49,17 @@ class Rng {
   const specd_rng* table_;
 };
 
-// Independent decisions of one sequence in one verify(): new in every step, and the same when a step
-// is computed again. One object per sequence and call: it owns the purpose ACCEPT at the root's
+// Independent decisions of one sequence in one verify() or propose(): new in every step, and the same
+// when a step is computed again. One object per sequence and call: it owns its purpose at the root's
 // position. A rule that is written over these two functions can be enumerated: a test calls
 // it with a source that takes every way and multiplies probabilities.
 class Noise {
  public:
-  // `root_position`: no other step of the sequence has it.
-  Noise(const Rng& rng, const specd_batch& batch, uint32_t seq_index, int32_t root_position)
-      : rng_(rng), batch_(batch), seq_(seq_index), position_(root_position) {}
+  // `root_position`: no other step of the sequence has it. `purpose`: ACCEPT of a verifier, DRAFT of a
+  // drafter, so that a draft and its judgement are independent.
+  Noise(const Rng& rng, const specd_batch& batch, uint32_t seq_index, int32_t root_position,
+        uint32_t purpose = SPECD_PURPOSE_ACCEPT)
+      : rng_(rng), batch_(batch), seq_(seq_index), position_(root_position), purpose_(purpose) {}
 
   // True with this probability.
   bool bernoulli(double probability) { return next() < probability; }
@@ -83,7 +85,7 @@ class Noise {
     if (used_ + 2 > n_) {
       n_ = std::max<std::size_t>(16, 2 * n_);
       lanes_.resize(n_);
-      rng_.uniform(batch_, seq_, position_, SPECD_PURPOSE_ACCEPT, lanes_.data(), n_);
+      rng_.uniform(batch_, seq_, position_, purpose_, lanes_.data(), n_);
     }
     const double high = lanes_[used_], low = lanes_[used_ + 1];
     used_ += 2;
@@ -94,6 +96,7 @@ class Noise {
   const specd_batch& batch_;
   uint32_t seq_;
   int32_t position_;
+  uint32_t purpose_;
   std::vector<float> lanes_;
   std::size_t used_ = 0, n_ = 0;
 };

@@ -50,19 +50,33 @@ struct VerifyColumns {
   const specd_sampling* const* sampling;
   int32_t path_capacity;
   const specd_verify_args* args;
-  bool has_law;
-  Column<const int32_t> row;  // these three: valid only when has_law
-  Column<const float> law, law_lse;
+  // The laws and, where the drafter drew, what it drew from; each three columns.
+  struct Laws {
+    bool are_there;
+    Column<const int32_t> row;  // these three: valid only when are_there
+    Column<const float> law, lse;
+    const specd_tensor* tensor;
+
+    static Laws of(const specd_tensor* row, const specd_tensor* law, const specd_tensor* lse,
+                   int64_t n, int64_t columns, const specd_tensor* any_row) {
+      const bool are_there = law != nullptr && law->shape[0] > 0;
+      expect(!are_there || (law->rank == 2 && law->stride[1] == 1 && lse != nullptr &&
+                            lse->shape[0] >= law->shape[0]),
+             "verify(): a law without its columns");
+      return {are_there,
+              {are_there ? row : any_row, n, columns, "row"},
+              {are_there ? law : &nothing(), 1, 1, "law"},
+              {are_there ? lse : &nothing(), 1, 1, "lse"},
+              law};
+    }
+  };
+  Laws law, q;
 
   static VerifyColumns of(const specd_verify_args& args) {
     expect(args.batch != nullptr && args.proposal != nullptr && args.out != nullptr,
            "verify(): a null argument");
     const specd_proposal& p = *args.proposal;
     const specd_verdict& v = *args.out;
-    expect(args.law == nullptr ||
-               (args.row != nullptr && args.law_lse != nullptr && args.law->rank == 2 &&
-                args.law->stride[1] == 1 && args.law_lse->shape[0] >= args.law->shape[0]),
-           "verify(): a law without its columns");
     const int64_t n = args.batch->n_seqs, capacity = p.node_capacity;
     return {{p.n_nodes, n, 1, "n_nodes"},
             {p.token, n, capacity, "token"},
@@ -79,14 +93,13 @@ struct VerifyColumns {
             args.sampling,
             static_cast<int32_t>(v.path_capacity),
             &args,
-            args.law != nullptr,
-            {args.law != nullptr ? args.row : args.row_token, n, capacity + 1, "row"},
-            {args.law != nullptr ? args.law : &nothing(), 1, 1, "law"},
-            {args.law != nullptr ? args.law_lse : &nothing(), 1, 1, "law_lse"}};
+            Laws::of(args.row, args.law, args.law_lse, n, capacity + 1, args.row_token),
+            Laws::of(p.q_row, p.q, p.q_lse, n, capacity + 1, args.row_token)};
   }
 };
 
-// What the target draws from after one node.
+// A distribution over the vocabulary: what the target draws from after one node, or what the first
+// child of a node was drawn from.
 class Law {
  public:
   Law(const float* logit, float lse, int32_t vocab_size)
@@ -121,14 +134,12 @@ class Nodes {
   }
   int64_t& state() const { return c_->state(seq_); }
   // Of SPECD_NEED_LAW. False when the target's logits behind the node are not finite: do not accept it.
-  bool can_draw(int32_t node) const { return std::isfinite(c_->law_lse(law_row(node))); }
+  bool can_draw(int32_t node) const { return std::isfinite(lse(c_->law, node)); }
   // Throws when the target can draw nothing there.
-  Law law(int32_t node) const {
-    const int32_t row = law_row(node);
-    const float lse = c_->law_lse(row);
-    expect(std::isfinite(lse), "verify(): the target's logits are not finite");
-    return {&c_->law(row, 0), lse, static_cast<int32_t>(c_->args->law->shape[1])};
-  }
+  Law law(int32_t node) const { return row_of(c_->law, node); }
+  // Of SPECD_NEED_Q and a draft rule other than POINT_MASS: what the first child of the node was drawn
+  // from. REQUIRES children.
+  Law q(int32_t node) const { return row_of(c_->q, node); }
   uint32_t index() const { return seq_; }  // in the batch
   const specd_batch& batch() const { return *c_->args->batch; }
   // Every committed token, the root last.
@@ -136,11 +147,20 @@ class Nodes {
   uint32_t text_len() const { return c_->args->text_len[seq_]; }
 
  private:
-  int32_t law_row(int32_t node) const {
-    expect(c_->has_law, "verify(): no laws; set SPECD_NEED_LAW in caps.needs");
-    const int32_t row = c_->row(seq_, node + 1);
-    expect(row >= 0 && row < c_->args->law->shape[0], "verify(): a node without a law");
+  int32_t row_number(const VerifyColumns::Laws& laws, int32_t node) const {
+    expect(laws.are_there,
+           "verify(): no distributions; set SPECD_NEED_LAW or SPECD_NEED_Q in caps.needs");
+    const int32_t row = laws.row(seq_, node + 1);
+    expect(row >= 0 && row < laws.tensor->shape[0], "verify(): a node without a distribution");
     return row;
+  }
+  float lse(const VerifyColumns::Laws& laws, int32_t node) const {
+    return laws.lse(row_number(laws, node));
+  }
+  Law row_of(const VerifyColumns::Laws& laws, int32_t node) const {
+    const int32_t row = row_number(laws, node);
+    expect(std::isfinite(laws.lse(row)), "verify(): a row from which nothing can be drawn");
+    return {&laws.law(row, 0), laws.lse(row), static_cast<int32_t>(laws.tensor->shape[1])};
   }
   const VerifyColumns* c_;
   uint32_t seq_;

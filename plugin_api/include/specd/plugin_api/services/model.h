@@ -21,9 +21,9 @@
  * for the stream, and results are ready when it returns.
  *
  * While propose() is being captured (SPECD_FEATURE_CAPTURE), only follow() and forward() without
- * parents and out_logits are allowed, on device tensors; other calls return SPECD_E_PRECONDITION.
- * When the captured work is replayed, the host recomputes for each of these calls what depends on
- * the new lengths. */
+ * parents, out_logits and out_law are allowed, on device tensors; other calls return
+ * SPECD_E_PRECONDITION. When the captured work is replayed, the host recomputes for each of these
+ * calls what depends on the new lengths. */
 #ifndef SPECD_PLUGIN_API_SERVICES_MODEL_H
 #define SPECD_PLUGIN_API_SERVICES_MODEL_H
 
@@ -51,7 +51,10 @@ typedef struct specd_forward_args { /* in */
   uint32_t struct_size;
   uint32_t n_rows;
   uint32_t n_outputs;
-  uint32_t reserved0;
+  /* 0: out_token is drawn with the noise of the target's draw. SPECD_PURPOSE_DRAFT (rng.h): with
+   * noise of its own, which is new in every step and keyed by the position of the drawn token; rows
+   * at the same position draw with the same noise. In propose() only. */
+  uint32_t purpose;
   const uint32_t *row_offsets; /* host [n_seqs + 1], 0 to n_rows; a sequence may have no rows */
   /* host [n_rows]: an earlier row of the sequence's round, or -1 for the last kept token. NULL:
    * each row follows the one before it in the round, and the first follows the last kept token. */
@@ -65,13 +68,20 @@ typedef struct specd_forward_args { /* in */
    * the sequence's sampling parameters and the noise of the position after the row. A model that
    * agrees with the target thus draws what the target will draw. When greedy, the most likely
    * token. -1 when the sequence failed or its logits are not finite; the other outputs are then
-   * undefined. */
+   * undefined. With a purpose other than 0 only the noise differs. */
   const specd_tensor *out_token;
   const specd_tensor *out_logprob; /* [n_outputs] float32, of out_token, which must not be NULL */
   /* [n_outputs, k] int32, most likely first; k in 1..V, at most 64 where models run on a device. */
   const specd_tensor *out_topk_token;
   const specd_tensor *out_topk_logprob; /* [n_outputs, k] float32, needs out_topk_token */
   const specd_tensor *out_logits;       /* [n_outputs, V] float32; host memory only */
+  /* The distribution that out_token is drawn from, as q of specd_proposal: exp(out_law - out_lse),
+   * minus infinity for what cannot be drawn, at temperature 0 for all but one token. Host memory
+   * only; both or none, with out_token and without out_logprob.
+   *   out_law  [n_outputs, width] float32, width >= V; columns from V on become minus infinity
+   *   out_lse  [n_outputs] float32 */
+  const specd_tensor *out_law;
+  const specd_tensor *out_lse;
   /* out, host [n_seqs]. A sequence that fails is unchanged; the others continue.
    *   SPECD_E_UNSUPPORTED  a position beyond the model's context, or a token of the target's
    *                        vocabulary that the model's lacks; permanent for this text
