@@ -336,13 +336,13 @@ specd_status WeightService::matrix(specd_owner* owner, const specd_weights* weig
   *out = nullptr;
   if (const specd_status status = check_active(owner, "weights.matrix"); status != SPECD_OK)
     return status;
-  constexpr int64_t kRowsMax = std::numeric_limits<int32_t>::max();
-  if (names == nullptr || n < 1 || n > kNamesMax || n_out < 1 || n_out > kRowsMax || n_in < 1 ||
+  constexpr int64_t kInt32Max = std::numeric_limits<int32_t>::max();
+  if (names == nullptr || n < 1 || n > kNamesMax || n_out < 1 || n_out > kInt32Max || n_in < 1 ||
       n_in > kColumnsMax) {
     return refuse(nullptr, SPECD_E_INVALID,
                   "weights.matrix: " + std::to_string(n) + " names for [" + std::to_string(n_out) +
                       ", " + std::to_string(n_in) + "], expected 1..64 names, 1.." +
-                      std::to_string(kRowsMax) + " rows and 1.." + std::to_string(kColumnsMax) +
+                      std::to_string(kInt32Max) + " rows and 1.." + std::to_string(kColumnsMax) +
                       " columns");
   }
   const bool on_device = owner->device_type == SPECD_DEV_CUDA;

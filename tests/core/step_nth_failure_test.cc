@@ -107,13 +107,15 @@ class StepNthFailure : public EngineTest {
     return heard;
   }
 
-  // Runs on `model` with this drafter until no allocation is left to fail, which are at least n_min.
-  void expect_costs_drafts_or_ends_requests(const std::string& model, PluginUse drafter,
-                                            int32_t draft_nodes_max, long n_min) {
+  // Runs on `model` with the route `drafting` until no allocation is left to fail, which are at least
+  // n_min.
+  void expect_costs_drafts_or_ends_requests(const std::string& model, RouteOptions drafting,
+                                            long n_min) {
     EngineOptions o = options(model);
     o.threads = 1;
     o.plugin_directories.push_back(SPECD_TEST_BAD_PLUGINS);
-    o.routes = {route("drafting", std::move(drafter), draft_nodes_max)};
+    o.draft_models = {{.name = "self", .path = o.model.path, .kv_dtype = KvDType::kF32}};
+    o.routes = {std::move(drafting)};
     start(o);
     const RouteReport begun = report("drafting");
     ASSERT_EQ(begun.state, RouteState::kLive) << begun.refused.to_string();
@@ -151,7 +153,18 @@ class StepNthFailure : public EngineTest {
 
 TEST_F(StepNthFailure, costs_drafts_or_ends_requests_and_the_engine_goes_on) {
   PluginUse taps = plugin("specd.test.drafter_taps", {{"file", folder_ + "/taps"}});
-  expect_costs_drafts_or_ends_requests("pico-draft", std::move(taps), 2, 200);
+  expect_costs_drafts_or_ends_requests("pico-draft", route("drafting", std::move(taps), 2), 200);
+}
+
+TEST_F(StepNthFailure, of_drafts_that_are_handed_on_with_their_distribution_costs_the_same) {
+  const Json tree = {{"branches", 2}, {"nodes", 4}};
+  RouteOptions drafting =
+      route("drafting",
+            plugin("specd.drafter.draft_target",
+                   {{"model", "self"}, {"draft_tokens", 2}, {"draw", "own"}, {"tree", tree}}),
+            4, plugin("specd.verifier.tree_rejection"));
+  drafting.guarantee = Guarantee::kLaw;
+  expect_costs_drafts_or_ends_requests("pico-draft", std::move(drafting), 100);
 }
 
 TEST_F(StepNthFailure, of_a_trained_head_costs_the_same) {
@@ -161,7 +174,10 @@ TEST_F(StepNthFailure, of_a_trained_head_costs_the_same) {
     if (head == "eagle3") config["mode"] = "chain";
     expect_costs_drafts_or_ends_requests(
         "pico-target",
-        plugin("specd.drafter." + (head == "eagle2" ? "eagle" : head), std::move(config)), 20, 100);
+        route("drafting",
+              plugin("specd.drafter." + (head == "eagle2" ? "eagle" : head), std::move(config)),
+              20),
+        100);
   }
 }
 

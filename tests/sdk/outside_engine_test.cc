@@ -32,6 +32,28 @@ TEST_P(OutsideBundle, loads_drafts_and_changes_no_token) {
   EXPECT_GT(report("outside").counts.accepted, 0u);
 }
 
+using OutsideVerifier = EngineTest;
+
+TEST_F(OutsideVerifier, loads_and_accepts_more_than_match) {
+  EngineOptions o = options();
+  o.plugin_directories = {std::string(SPECD_OUTSIDE) + "/template/build/plugins",
+                          std::string(SPECD_OUTSIDE) + "/plugins/build/plugins"};
+  const PluginUse bigram = plugin("org.example.bigram");
+  o.routes = {route("match", bigram, 4),
+              route("mine", bigram, 4, plugin("org.example.threshold", {{"least", 0.05}}))};
+  o.routes[1].guarantee = Guarantee::kNone;
+  start(o);
+  ASSERT_EQ(report("mine").state, RouteState::kLive) << report("mine").refused.to_string();
+  for (const std::string& prompt : prompts()) {
+    EXPECT_EQ(run(request(prompt, "mine", 32)).tokens, run(request(prompt, "match", 32)).tokens);
+    for (const char* name : {"match", "mine"}) {
+      EXPECT_EQ(run(request(prompt, name, 32, 0.8f, 3)).tokens.size(), 32u);
+    }
+  }
+  EXPECT_GT(report("mine").counts.accepted, report("match").counts.accepted);
+  EXPECT_EQ(report("mine").counts.cut, 0u) << report("mine").last_problem;
+}
+
 using OutsideHead = EngineTest;
 
 // A drafter with weights needs nothing but the installed SDK either.

@@ -38,6 +38,26 @@ TEST_P(OutsideDrafter, drafts_what_followed_last_time) {
   EXPECT_TRUE(host.violations().empty()) << host.violations()[0];
 }
 
+TEST(OutsideVerifier, accepts_what_is_likely_enough) {
+  const sdk::FakeModule module(SPECD_OUTSIDE
+                               "/template/build/plugins/verifier_threshold/verifier_threshold.so");
+  ASSERT_EQ(module.status(), SPECD_OK);
+  FakeHost host;
+  sdk::FakeVerifier verifier(host, module.factory("threshold"), FakeConfig().set("least", 0.25));
+  ASSERT_EQ(verifier.status(), SPECD_OK);
+  sdk::FakeTree tree;
+  tree.token = {1, 1, 1};
+  tree.parent = {-1, 0, 1};
+  tree.row_token = {0, 0, 0, 2};
+  tree.law = {{0, 0, 0}, {3, 2, 0}, {3, 0, 0}, {0, 0, 0}};  // 1/3, 0.26, 0.05
+  const sdk::FakeVerdict verdict = verifier.verify(tree);
+  EXPECT_EQ(verdict.path, (TokenList{0, 1}));
+  EXPECT_EQ(verdict.next_token, 0);
+  sdk::FakeVerifier refused(host, module.factory("threshold"), FakeConfig().set("least", 1.5));
+  EXPECT_EQ(refused.status(), SPECD_E_CONFIG);
+  EXPECT_TRUE(host.violations().empty()) << host.violations()[0];
+}
+
 INSTANTIATE_TEST_SUITE_P(Bundles, OutsideDrafter,
                          ::testing::Values(SPECD_OUTSIDE "/template_c/build/plugins/drafter_bigram/"
                                                          "drafter_bigram.so",

@@ -2,6 +2,9 @@
 // follow the law of plain decoding.
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <cstdlib>
+#include <iostream>
 #include <map>
 
 #include "tests/core/engine_rig.h"
@@ -146,6 +149,45 @@ TEST_F(Verifiers, follow_the_law_of_plain_decoding_in_mixed_batches) {
     EXPECT_GT(seen.counts.rejected, kSeeds / 10) << each.name;
     EXPECT_EQ(seen.counts.cut, 0u) << seen.last_problem;
     EXPECT_GE(same_law_p(counted[each.name], counted["off"]), 1e-4 / 5) << each.name;
+  }
+}
+
+// Which the law of the text does not show.
+TEST_F(Verifiers, rejection_accepts_as_often_as_the_distributions_overlap) {
+  const bool is_full = std::getenv("SPECD_NIGHTLY") != nullptr;
+  EngineOptions o = options("pico-target");
+  o.plugin_directories.push_back(SPECD_TEST_BAD_PLUGINS);
+  o.draft_models = {{.name = "draft", .path = options().model.path, .kv_dtype = KvDType::kF32}};
+  o.routes = {law_route("law",
+                        plugin("specd.drafter.draft_target",
+                               {{"model", "draft"}, {"draft_tokens", 4}, {"draw", "own"}}),
+                        4)};
+  o.routes[0].verifier = plugin("specd.test.verifier_acceptance");
+  const bool is_fake = std::getenv("SPECD_TEST_DEVICE") != nullptr;  // slow
+  for (const float temperature : {1.0f, 0.7f, 1.3f}) {
+    if (is_fake && temperature != 1) break;
+    start(o);
+    std::vector<Request> requests;
+    for (size_t i = 0; i < (is_full ? 40u : is_fake ? 3u : 8u); ++i) {
+      const std::string prompt = prompts()[i % prompts().size()];
+      requests.push_back(request(prompt, "law", is_full ? 128 : 40, temperature, i));
+    }
+    for (const Outcome& outcome : run_all(requests)) EXPECT_TRUE(outcome.error.ok());
+    std::map<std::string, double> counted;
+    for (const MetricFamily& each : engine_->metrics()) {
+      if (!each.series.empty()) counted[each.name] = each.series[0].value;
+    }
+    for (int depth = 0; depth < 4; ++depth) {
+      const auto of = [&](const std::string& what) {
+        return counted.at("specd_plugin_metric_" + what + std::to_string(depth) + "_total");
+      };
+      ASSERT_GT(of("reached"), 5) << depth;
+      EXPECT_NEAR(of("accepted"), of("overlap"), 4 * std::sqrt(of("variance")) + 1e-6)
+          << "of " << of("reached") << " at depth " << depth << ", temperature " << temperature;
+      std::cout << "  temperature " << temperature << ", depth " << depth + 1 << ": "
+                << of("accepted") / of("reached") << " of " << of("reached")
+                << " accepted, overlap " << of("overlap") / of("reached") << "\n";
+    }
   }
 }
 
