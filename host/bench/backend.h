@@ -28,8 +28,9 @@ struct Answer {
   }
 };
 
-// A route's counters since it was made, requests of others included.
+// A route's counters since it was made, requests of others included, and what it promises.
 struct DraftCounts {
+  Guarantee guarantee = Guarantee::kIdentical;
   uint64_t drafts = 0;                // with at least one node
   std::vector<uint64_t> accepted_at;  // by depth - 1
   uint64_t propose_ns = 0;

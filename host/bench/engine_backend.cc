@@ -85,7 +85,8 @@ Result<bool> EngineBackend::renew_drafter(const std::string& route, const std::a
 Result<DraftCounts> EngineBackend::draft_counts(const std::string& route) {
   for (const RouteReport& each : engine_.routes())
     if (each.name() == route)
-      return DraftCounts{each.counts.drafts, each.counts.accepted_at, each.counts.propose.ns};
+      return DraftCounts{each.options.guarantee, each.counts.drafts, each.counts.accepted_at,
+                         each.counts.propose.ns};
   return Status(Code::kNotFound, "no route is called '" + route + "'");
 }
 

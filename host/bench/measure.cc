@@ -15,6 +15,7 @@ namespace {
 
 // Adds what was counted between two snapshots.
 void add_difference(const DraftCounts& before, const DraftCounts& after, DraftCounts& to) {
+  to.guarantee = after.guarantee;
   to.drafts += after.drafts - before.drafts;
   to.propose_ns += after.propose_ns - before.propose_ns;
   to.accepted_at.resize(std::max(to.accepted_at.size(), after.accepted_at.size()));
@@ -280,6 +281,9 @@ std::vector<Row> summarize(const Measurement& measurement, bool skip_loops) {
     row.temperature = cell.temperature;
     row.concurrency = cell.concurrency;
     row.identical = cell.first_difference.empty();
+    // At temperature 0 a text with the law of plain decoding is that text.
+    row.promises_text = cell.drafts.guarantee == Guarantee::kIdentical ||
+                        (cell.drafts.guarantee == Guarantee::kLaw && cell.temperature == 0);
     row.first_difference = cell.first_difference;
     std::vector<double> first_ms, token_ms;
     int64_t decode_tokens = 0, decode_steps = 0;

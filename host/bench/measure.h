@@ -97,6 +97,7 @@ struct Row {
   Interval speedup_interval;
   double eta = 0;  // S / tau, prompt by prompt, median
   bool identical = true;
+  bool promises_text = true;  // by its guarantee: then a text that differs is a fault
   std::string first_difference;
 };
 

@@ -47,9 +47,10 @@ std::string rows_table(const std::vector<Row>& rows) {
                row.drafting > 0 ? percent(row.drafting) : "-",
                row.speedup > 0 ? fixed(row.speedup, 2) + "x" : "-",
                row.speedup > 0 ? interval_text(row.speedup_interval) : "-", or_dash(row.eta, 3),
-               row.requests == 0 ? "-"
-               : row.identical   ? "yes"
-                                 : "no"});
+               row.requests == 0   ? "-"
+               : row.identical     ? "yes"
+               : row.promises_text ? "no"
+                                   : "not promised"});
   return table.text();
 }
 
@@ -68,7 +69,7 @@ std::string findings(const RunFacts& facts, const std::vector<Row>& rows) {
                 std::to_string(cost->first) + ") = " + fixed(1 / cost->second, 3) + ", share " +
                 fixed(row.eta * cost->second, 3) + "\n";
     }
-    if (!row.identical)
+    if (!row.identical && row.promises_text)
       text += "DIFFERENT TEXT: " + where_text(row) + ": " + row.first_difference + "\n";
   }
   for (const auto& [n, cost] : facts.verify_cost)
@@ -101,6 +102,7 @@ Json rows_json(const std::vector<Row>& rows) {
                     {"speedup_high", row.speedup_interval.high},
                     {"eta", row.eta},
                     {"identical", row.identical},
+                    {"promises_text", row.promises_text},
                     {"first_difference", row.first_difference}});
   return list;
 }

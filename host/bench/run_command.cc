@@ -315,7 +315,7 @@ int tell(const Outcome& outcome, const RunPlan& plan, std::ofstream& json,
   bool identical = true;
   for (const Row& row : rows) {
     loops += row.loops;
-    identical = identical && row.identical;
+    identical = identical && (row.identical || !row.promises_text);
   }
   const std::vector<Row> kept = loops > 0 ? summarize(outcome.measurement, true) : rows;
   std::string text = facts.model + ", " + bytes_text(facts.weight_bytes) + " of weights, " +

@@ -7,6 +7,17 @@ namespace {
 
 uint64_t ns(double ms) { return static_cast<uint64_t>(ms * 1e6); }
 
+Guarantee guarantee_of(const v1::Route& route) {
+  switch (route.guarantee()) {
+    case v1::GUARANTEE_NONE:
+      return Guarantee::kNone;
+    case v1::GUARANTEE_LAW:
+      return Guarantee::kLaw;
+    default:
+      return Guarantee::kIdentical;
+  }
+}
+
 v1::GenerateRequest to_wire(const Request& request) {
   v1::GenerateRequest wire;
   if (request.prompt_tokens.has_value())
@@ -91,8 +102,10 @@ Result<DraftCounts> ServerBackend::draft_counts(const std::string& route) {
   SPECD_TRY(const v1::ListRoutesResponse response, client_.routes());
   for (const v1::Route& each : response.routes())
     if (each.name() == route)
-      return DraftCounts{
-          each.drafts(), {each.accepted_at().begin(), each.accepted_at().end()}, each.propose_ns()};
+      return DraftCounts{guarantee_of(each),
+                         each.drafts(),
+                         {each.accepted_at().begin(), each.accepted_at().end()},
+                         each.propose_ns()};
   return Status(Code::kNotFound, "no route is called '" + route + "'");
 }
 

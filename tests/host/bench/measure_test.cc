@@ -42,11 +42,14 @@ class FakeBackend final : public Backend {
         std::count_if(calls_.begin(), calls_.end(),
                       [&](const std::string& c) { return c.starts_with(route + " "); }));
     if (route == "off") return DraftCounts();
-    return DraftCounts{1000 + 10 * calls, {700 + 8 * calls, 600 + 4 * calls}, 5000 + 100 * calls};
+    return DraftCounts{
+        guarantee, 1000 + 10 * calls, {700 + 8 * calls, 600 + 4 * calls}, 5000 + 100 * calls};
   }
   const std::vector<std::string>& calls() const { return calls_; }
   const std::vector<std::string>& renewed() const { return renewed_; }
   void renew_nothing() { renews_ = false; }
+
+  Guarantee guarantee = Guarantee::kIdentical;
 
  private:
   std::mutex mutex_;
@@ -164,6 +167,30 @@ TEST(Measure, a_text_that_differs_is_named_by_prompt_and_token) {
   EXPECT_FALSE(rows[1].identical);
   EXPECT_EQ(rows[1].first_difference, "b: token 17");
   EXPECT_TRUE(rows[2].identical);
+}
+
+TEST(Measure, a_text_may_differ_where_the_route_does_not_promise_it) {
+  FakeBackend backend([](const Request& request, int) {
+    return answer_of(41, 10, 1, request.route == "fast" ? 1 : 0);
+  });
+  MeasureOptions options = two_routes(1);
+  options.temperatures = {0, 0.8f};
+  const auto promises = [&](Guarantee guarantee) {
+    backend.guarantee = guarantee;
+    const std::vector<Row> rows = summarize(measure(backend, kTwo, options, kNoStop, {}), false);
+    std::vector<bool> of_fast;
+    for (const Row& row : rows) {
+      EXPECT_EQ(row.identical, row.route != "fast");
+      if (row.route == "fast") of_fast.push_back(row.promises_text);
+      if (row.route == "off") {
+        EXPECT_TRUE(row.promises_text);
+      }
+    }
+    return of_fast;
+  };
+  EXPECT_EQ(promises(Guarantee::kIdentical), (std::vector<bool>{true, true}));
+  EXPECT_EQ(promises(Guarantee::kLaw), (std::vector<bool>{true, false}));
+  EXPECT_EQ(promises(Guarantee::kNone), (std::vector<bool>{false, false}));
 }
 
 TEST(Measure, a_text_that_only_ends_early_differs_too) {
