@@ -51,22 +51,23 @@ BundleInfo bundle_of(const PluginRegistry& registry, const std::string& plugin_i
   return registry.find(plugin_id).value_or(none);
 }
 
-// The verifiers, in their default configuration, with which the drafter reaches the guarantee: their
-// ids, or "". Loads them.
+// The verifiers that in their default configuration reach the guarantee with the drafter: their ids,
+// or "". Loads and describes them.
 std::string verifiers_for(PluginRegistry& registry, const specd_drafter_caps& drafter,
                           Guarantee guarantee, bool is_strict, const specd_target_info& target,
                           const std::atomic<bool>& is_late) {
   std::string found;
   for (const BundleInfo& bundle : registry.list()) {
-    for (const FactoryInfo& factory : bundle.factories) {
-      if (factory.kind != "verifier" || is_late) continue;
-      const auto verifier = registry.make_verifier(bundle.id, factory.id, Json::object(), target,
-                                                   "candidate", is_late);
-      if (!verifier.ok()) continue;
-      const uint32_t pair = pair_guarantee(drafter, verifier.value()->caps(), nullptr);
-      if (pair == SPECD_GUARANTEE_UNUSABLE || guarantee_of(pair, is_strict) < guarantee) continue;
-      found += (found.empty() ? "" : ", ") + bundle.id;
-    }
+    const bool reaches =
+        std::any_of(bundle.factories.begin(), bundle.factories.end(), [&](const auto& factory) {
+          if (factory.kind != "verifier" || is_late) return false;
+          const auto caps =
+              registry.verifier_caps(bundle.id, factory.id, Json::object(), target, is_late);
+          if (!caps.ok()) return false;
+          const uint32_t pair = pair_guarantee(drafter, caps.value(), nullptr);
+          return pair != SPECD_GUARANTEE_UNUSABLE && guarantee_of(pair, is_strict) >= guarantee;
+        });
+    if (reaches) found += (found.empty() ? "" : ", ") + bundle.id;
   }
   return found;
 }
@@ -109,7 +110,7 @@ Status create_route(LiveRoute& route, PluginRegistry& registry, const RouteOptio
                       " reaches guarantee '" + (unusable ? "unusable" : guarantee_name(reached)) +
                       "', the route asks for '" + guarantee_name(wanted.guarantee) + "'" +
                       (why.empty() ? "" : ": " + why) +
-                      (others.empty() ? "; no installed verifier reaches it with this drafter"
+                      (others.empty() ? "; in its default configuration no verifier here does"
                                       : "; with this drafter these do: " + others));
   }
   if (caps.max_batch != 0 && caps.max_batch < static_cast<uint32_t>(terms.max_sequences)) {
@@ -137,7 +138,7 @@ Result<Placement> place(const LiveRoute& route, bool device_is_host,
   const specd_drafter_caps& caps = route.drafter->caps();
   const uint32_t verifier_devices = route.verifier->caps().device_types;
   const auto lacks = [&](const char* who, const std::string& plugin) {
-    const char* more = device_is_host ? "" : ", or device memory for drafters without probes";
+    const char* more = device_is_host ? "" : ", or device memory for drafters without probes and q";
     return Status(Code::kFailedPrecondition, who,
                   std::string(who) + " " + plugin +
                       " cannot work in the memory that it would be given; with devices: [" +

@@ -147,20 +147,23 @@ std::vector<bool> Proposal::take() {
     tree.parent.assign(parents, parents + check.n_nodes);
     tree.flags.assign(node_flags, node_flags + check.n_nodes);
     tree.depth.assign(depth.begin(), depth.begin() + check.n_nodes);
-    bool is_drawn_well = true;
+    int32_t n_good = check.n_nodes;
     if (route_.hands_on_q()) {
-      const int32_t* rows = q_row.host + s * (cells + 1);
-      tree.q_row.assign(rows, rows + 1 + check.n_nodes);
-      const std::string fault =
-          q_fault(step_.host, route_.q, route_.q_lse, tree, is_no_replace, step_.vocab_size);
-      is_drawn_well = fault.empty();
-      if (!is_drawn_well) {
-        tree.clear();
-        route_.cut(1, problem = "propose: " + fault);
+      const QCheck q = check_q(step_.host, route_.q, route_.q_lse, tree,
+                               q_row.host + s * (cells + 1), is_no_replace, step_.vocab_size);
+      tree.cut(n_good = q.n_nodes);
+      tree.take_q(q_row.host + s * (cells + 1));
+      if (!q.fault.empty()) {
+        problem = "propose: " + q.fault;
+        if (check.defect == Defect::kNone) {
+          route_.cut(1, problem);
+        } else {
+          route_.last_problem.set(problem);
+        }
       }
+      if (!q.fault.empty() && n_good == 0) continue;
     }
-    is_usable =
-        is_usable || (is_drawn_well && (check.defect == Defect::kNone || check.n_nodes > 0));
+    is_usable = is_usable || check.defect == Defect::kNone || n_good > 0;
   }
   if (!failed_) {
     route_.called(DrafterCall::kPropose,

@@ -179,10 +179,16 @@ void Verification::call() {
   proposal.parent = &parent_t;
   proposal.flags = &flags_t;
   specd_tensor q_row_t = tensor(q_row_, {n, capacity + 1});
+  // Only what was checked, and that is what drafts of this step name.
+  specd_tensor q_t = host_tensor(nullptr, SPECD_DT_FLOAT, 32, {0, step_.vocab_size});
+  specd_tensor q_lse_t = host_tensor(nullptr, SPECD_DT_FLOAT, 32, {0});
   if (q_row_.n > 0) {
+    const bool is_drafted = std::any_of(members_.begin(), members_.end(),
+                                        [](const auto* member) { return member->tree.size() > 0; });
+    if (is_drafted) q_t = route_.q, q_lse_t = route_.q_lse;
     proposal.q_row = &q_row_t;
-    proposal.q = &route_.q;
-    proposal.q_lse = &route_.q_lse;
+    proposal.q = &q_t;
+    proposal.q_lse = &q_lse_t;
   }
   specd_verdict verdict{};
   verdict.struct_size = sizeof(verdict);

@@ -20,19 +20,25 @@ class Chain {
   // Guesses of sequence s in this step, at most.
   uint32_t length(const specd_propose_args& in, uint32_t s) const {
     const auto asked = static_cast<uint32_t>(std::max(in.host_node_budget[s], 0));
-    return std::min(asked, settings_.draft_tokens);
+    const uint32_t most = std::min(asked, settings_.draft_tokens);
+    if (!settings_.tree) return most;  // the budget is a depth, and shapes depend on it alone
+    const uint64_t left = in.sampling[s]->tokens_left;
+    return left == 0 ? 0 : static_cast<uint32_t>(std::min<uint64_t>(most, left - 1));
   }
 
   // Writes guess i of a sequence to node i of its proposal, which is also the input of the row for
-  // guess i + 1. No value is read on the host. `law`, `lse`: get what guess i of sequence s is drawn
-  // from, in row s * node_capacity + i; null = not wanted.
-  void propose(const specd_propose_args& in, const specd_tensor* law = nullptr,
-               const specd_tensor* lse = nullptr) {
+  // guess i + 1. No value is read on the host.
+  void propose(const specd_propose_args& in) { draft(in, *in.out->token, nullptr, nullptr); }
+
+  // The same to `token` [n_seqs, at least length()]. `law` and `lse` get what guess i of sequence s is
+  // drawn from, in the row of its token; null = not wanted.
+  void draft(const specd_propose_args& in, const specd_tensor& token, const specd_tensor* law,
+             const specd_tensor* lse) {
     const specd_batch& batch = *in.batch;
-    const uint32_t capacity = in.out->node_capacity;
+    const auto capacity = static_cast<uint32_t>(token.shape[1]);
     const auto budget = [&](uint32_t s) { return length(in, s); };
-    const specd_tensor tokens = sdk::ModelCall::flat(*in.out->token, 1);
-    const specd_tensor top_tokens = sdk::ModelCall::flat(*in.out->token, 2);
+    const specd_tensor tokens = sdk::ModelCall::flat(token, 1);
+    const specd_tensor top_tokens = sdk::ModelCall::flat(token, 2);
     std::vector<float> logprob(settings_.p_min > 0 ? std::size_t{batch.n_seqs} * capacity : 0);
     const specd_tensor logprobs = column_of(logprob, 1), top_logprobs = column_of(logprob, 2);
     sdk::Model::Tensors out;

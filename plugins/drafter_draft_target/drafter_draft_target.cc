@@ -36,18 +36,20 @@ class DraftTarget final : public sdk::Drafter {
   })";
 
   static void describe(const sdk::Context& context, specd_drafter_caps& caps) {
-    static const char* const kServices[] = {SPECD_SERVICE_MODEL, SPECD_SERVICE_RNG};
+    static const char* const kServices[] = {SPECD_SERVICE_MODEL, SPECD_SERVICE_MEMORY,
+                                            SPECD_SERVICE_RNG};
     const Settings settings(context.config);
     const bool is_own = settings.draw == Draw::kOwn;
     caps.max_depth = settings.draft_tokens;
     caps.max_nodes = settings.tree ? settings.nodes : settings.draft_tokens;
     caps.services = kServices;
-    caps.n_services = is_own && settings.tree ? 2 : 1;
-    if (settings.tree) caps.tree_mode = is_own ? SPECD_TREE_STATIC : SPECD_TREE_VARIABLE;
+    caps.n_services = !is_own ? 1 : settings.tree ? 3 : 2;
+    if (settings.tree) caps.tree_mode = SPECD_TREE_VARIABLE;
     if (is_own) {
       caps.draft_rule =
           settings.tree && !settings.with_replacement ? SPECD_RULE_NO_REPLACE : SPECD_RULE_IID;
       caps.features = SPECD_FEATURE_Q;
+      caps.bytes_per_seq = Drawn::bytes_per_sequence(settings, *context.target);
       caps.max_nodes = std::min(caps.max_nodes, settings.draft_tokens * settings.branches);
     }
     // trees and stopping at p_min read values
@@ -64,7 +66,8 @@ class DraftTarget final : public sdk::Drafter {
         drawn_(settings_, chain_, *this),
         tree_(settings_, model_) {}
 
-  std::vector<int32_t> static_tree() { return Drawn::shape(settings_, grant().max_nodes); }
+  void activated() { drawn_.activate(*this, grant()); }
+  void deactivated() noexcept { drawn_.deactivate(); }
 
   struct Sequence {  // the daemon keeps the text and the model's state
     explicit Sequence(DraftTarget&) {}

@@ -1,7 +1,8 @@
 // Relaxed acceptance (TensorRT-LLM, use_relaxed_acceptance_for_thinking): between a begin and an end
-// token, such as those around the reasoning of DeepSeek-R1, a drafted token is accepted when it is
-// among the target's top_n and at most delta less likely than the most likely one. Everywhere else, and
-// behind the last accepted node, the text is the target's own draw.
+// token, such as those around the reasoning of DeepSeek-R1, a drafted token is accepted when it is the
+// target's own draw, or when fewer than top_n tokens are more likely and it is at most delta less
+// likely than the best. Everywhere else, and behind the last accepted node, the text is the target's own
+// draw.
 //
 // The walk takes the first such child, in index order. The text does not have the target's law.
 // Differs from the original where requests sample, which it does not support, and in that the begin

@@ -614,6 +614,21 @@ Result<std::unique_ptr<Verifier>> PluginRegistry::make_verifier(const std::strin
   });
 }
 
+Result<specd_verifier_caps> PluginRegistry::verifier_caps(const std::string& plugin_id,
+                                                          const std::string& factory_id,
+                                                          const Json& config,
+                                                          const specd_target_info& target,
+                                                          const std::atomic<bool>& is_late) {
+  SPECD_TRY(const Prepared prepared,
+            impl_->prepare(plugin_id, factory_id, config, nullptr, is_late));
+  specd_call call;
+  specd_verifier_caps caps{};
+  SPECD_OK_OR_RETURN(describe(plugin_id, *prepared.factory->verifier, prepared, impl_->host, target,
+                              call, caps, is_late));
+  SPECD_OK_OR_RETURN(check_caps(caps, *impl_->host, prepared.where));
+  return caps;
+}
+
 void PluginRegistry::set_aside(const std::string& plugin_id, const Status& why) {
   const MutexLock lock(impl_->mutex);
   Bundle* const found = impl_->find(plugin_id);

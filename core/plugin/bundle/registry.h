@@ -82,6 +82,12 @@ class PluginRegistry {
                                                   const std::string& instance_name,
                                                   const std::atomic<bool>& is_late = kNeverLate);
 
+  // [control] What a verifier says of itself; makes no instance. Otherwise as make_verifier().
+  Result<specd_verifier_caps> verifier_caps(const std::string& plugin_id,
+                                            const std::string& factory_id, const Json& config,
+                                            const specd_target_info& target,
+                                            const std::atomic<bool>& is_late = kNeverLate);
+
   // [control] Refuses the bundle from now on, until its files change: a call of its code has not
   // returned.
   void set_aside(const std::string& plugin_id, const Status& why);

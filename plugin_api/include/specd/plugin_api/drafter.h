@@ -39,8 +39,8 @@ enum {
    * needs it (SPECD_NEED_Q); the pair then works in host memory. */
   SPECD_FEATURE_Q = 1u << 1
 };
-/* Models on a device: the host grants the device to a drafter that offers it (SPECD_DEV_CUDA) and
- * needs no probes; every other drafter gets host memory. The columns of specd_proposal are on the
+/* Models on a device: the host grants the device to a drafter that offers it (SPECD_DEV_CUDA), needs
+ * no probes and hands on no q; every other drafter gets host memory. The columns of specd_proposal are on the
  * device for a CHAIN or STATIC tree. Those of a VARIABLE tree are in host memory on every device,
  * because the host plans with them: they are complete when propose() returns.
  *
@@ -55,8 +55,9 @@ enum {
   SPECD_TREE_VARIABLE = 2 /* count and topology chosen per call */
 };
 /* caps.draft_rule: how the children of a node are chosen. Verifiers state a guarantee for each
- * rule. Children that are drawn stay in the proposal whatever was drawn: neither their number nor
- * which of them are left out may depend on their own tokens or on those of their siblings. */
+ * rule. Of children that are drawn,
+ * which are left out may depend on what was drawn above them and for their elder siblings, never on
+ * their own token or on those of younger siblings. */
 enum {
   SPECD_RULE_POINT_MASS =
       0,              /* a function of context, state and the target's noise: top-k, lookup */

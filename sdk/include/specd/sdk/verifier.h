@@ -148,8 +148,9 @@ class Nodes {
 
  private:
   int32_t row_number(const VerifyColumns::Laws& laws, int32_t node) const {
-    expect(laws.are_there,
-           "verify(): no distributions; set SPECD_NEED_LAW or SPECD_NEED_Q in caps.needs");
+    expect(
+        laws.are_there,
+        "verify(): there are no distributions in this call; they come with SPECD_NEED_LAW or SPECD_NEED_Q in caps.needs");
     const int32_t row = laws.row(seq_, node + 1);
     expect(row >= 0 && row < laws.tensor->shape[0], "verify(): a node without a distribution");
     return row;
