@@ -17,8 +17,8 @@ std::string tensors_fault(const specd_tensor& q, const specd_tensor& q_lse, int3
   std::string fault = tensor_fault("q", &q, SPECD_DT_FLOAT, 2);
   if (fault.empty()) fault = tensor_fault("q_lse", &q_lse, SPECD_DT_FLOAT, 1);
   if (!fault.empty()) return fault;
-  if (q.shape[1] != vocab_size || q.stride[1] != 1 || q.stride[0] > INT32_MAX ||
-      q_lse.stride[0] != 1 || q_lse.shape[0] < q.shape[0]) {
+  if (q.shape[1] != vocab_size || q.stride[0] > INT32_MAX || q_lse.stride[0] != 1 ||
+      q_lse.shape[0] < q.shape[0]) {
     return "q is [" + std::to_string(q.shape[0]) + ", " + std::to_string(q.shape[1]) +
            "], expected [.., vocab_size " + std::to_string(vocab_size) +
            "] with dense rows, and q_lse at least as long";
