@@ -470,8 +470,11 @@ TEST(Acceptance, of_a_block_in_the_worked_example) {
 
 // ---- the shipped bundles -----------------------------------------------------------------------
 
-struct Draws {  // only categorical(): what a drafter draws with
+struct Draws {
   std::mt19937_64& random;
+  bool bernoulli(double probability) {
+    return std::uniform_real_distribution<double>()(random) < probability;
+  }
   size_t categorical(const double* weight, size_t n) {
     std::discrete_distribution<size_t> draw(weight, weight + n);
     return draw(random);
@@ -595,6 +598,78 @@ TEST(Bundles, follow_the_law_over_many_seeds_and_roots) {
     EXPECT_GT(accepted[0], n_samples / 500) << name;
     EXPECT_GT(accepted.back(), n_samples / 500) << name;
     EXPECT_GE(chi_square_p(got, want), 1e-4 / static_cast<double>(std::size(kPairs))) << name;
+  }
+}
+
+// The same samples as those of the bundles, of wrong rules.
+TEST(WrongRules, are_caught_by_chi_square_where_their_bias_shows) {
+  const ToyLaw p = smooth_law(501), q = smooth_law(502);
+  constexpr int kSamples = 100000;
+  const auto p_value = [&](const Parents& parents, uint32_t rule, auto&& judged) {
+    const size_t length = depth_of(parents) + 1;
+    std::map<ToyText, double> expected, counted;
+    sdk::continue_toy(p, length, {}, kSamples, expected);
+    std::mt19937_64 random(3);
+    Draws noise{random};
+    for (int sample = 0; sample < kSamples; ++sample) {
+      const ToyTree tree = sdk::draw_tree(p, q, parents, rule, noise);
+      ToyVerdict out;
+      judged(tree, noise, out);
+      while (out.text.size() < length) {
+        const std::vector<double> weight = p(out.text);
+        out.next_token(static_cast<int32_t>(noise.categorical(weight.data(), weight.size())));
+      }
+      out.text.resize(length);
+      counted[out.text] += 1;
+    }
+    std::vector<double> got, want;
+    for (const auto& [text, count] : expected) want.push_back(count), got.push_back(counted[text]);
+    return chi_square_p(got, want);
+  };
+  const auto leaves = [](Wrong wrong, uint32_t rule) {
+    return [wrong, rule](const ToyTree& tree, Draws& noise, ToyVerdict& out) {
+      judge_leaves(wrong, rule, tree, noise, out);
+    };
+  };
+  EXPECT_GT(p_value({-1, -1}, SPECD_RULE_IID, leaves(Wrong::kNone, SPECD_RULE_IID)), 1e-4);
+  EXPECT_LT(p_value({-1, -1}, SPECD_RULE_NO_REPLACE, leaves(Wrong::kSorted, SPECD_RULE_NO_REPLACE)),
+            1e-6);
+  EXPECT_LT(p_value({-1, -1}, SPECD_RULE_NO_REPLACE, leaves(Wrong::kKeepsQ, SPECD_RULE_NO_REPLACE)),
+            1e-6);
+  EXPECT_LT(p_value({-1, 0, 1}, SPECD_RULE_IID,
+                    [](const ToyTree& tree, Draws& noise, ToyVerdict& out) {
+                      WrongRule::residual_of_p(tree, noise, out);
+                    }),
+            1e-6);
+  EXPECT_LT(p_value({-1, 0, 1}, SPECD_RULE_IID,
+                    [](const ToyTree& tree, Draws& noise, ToyVerdict& out) {
+                      WrongRule::first_failure_ends_a_block(tree, noise, out);
+                    }),
+            1e-6);
+}
+
+// p and q are the same but for rounding, and the draft is rejected all the same: nothing is left of p.
+TEST(Rules, draw_from_p_where_rounding_leaves_nothing) {
+  struct Never {
+    static bool bernoulli(double) { return false; }
+    static size_t categorical(const double* weight, size_t n) {
+      EXPECT_GT(*std::max_element(weight, weight + n), 0) << "something to draw";
+      return static_cast<size_t>(std::max_element(weight, weight + n) - weight);
+    }
+  };
+  const ToyLaw sure = [](const ToyText&) { return std::vector<double>{0, 0, 1}; };
+  const ToyLaw even = [](const ToyText&) { return std::vector<double>{0.25, 0.25, 0.5}; };
+  for (const std::string plugin : {"rejection", "tree_rejection", "block"}) {
+    for (const auto& [law, rule] : {std::pair<ToyLaw, uint32_t>{sure, SPECD_RULE_POINT_MASS},
+                                    {sure, SPECD_RULE_IID},
+                                    {even, SPECD_RULE_IID},
+                                    {sure, SPECD_RULE_NO_REPLACE}}) {
+      const ToyTree tree{law, law, {2}, {-1}};
+      Never noise;
+      ToyVerdict out;
+      judge(plugin, rule, tree, noise, out);
+      EXPECT_EQ(out.text, ToyText{2}) << plugin << ", " << kRuleNames[rule];
+    }
   }
 }
 
