@@ -181,8 +181,12 @@ void propose_prompt_lookup(benchmark::State& state) {
     state.SkipWithError(began.text().c_str());
     return;
   }
-  const specd_proposal out{
-      sizeof(specd_proposal), grant.max_nodes, &counts, &tokens, &parents, nullptr};
+  specd_proposal out{};
+  out.struct_size = sizeof(out);
+  out.node_capacity = grant.max_nodes;
+  out.n_nodes = &counts;
+  out.token = &tokens;
+  out.parent = &parents;
   specd_propose_args args{};
   args.struct_size = sizeof(args);
   args.batch = &batch;
