@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "core/device/device.h"
 #include "core/spec/draft_tree.h"

@@ -590,6 +590,20 @@ Result<std::unique_ptr<Drafter>> PluginRegistry::make_drafter(const std::string&
   });
 }
 
+namespace {
+
+Result<specd_verifier_caps> checked_caps(const std::string& plugin_id, const Prepared& prepared,
+                                         const specd_host& host, const specd_target_info& target,
+                                         specd_call& call, const std::atomic<bool>& is_late) {
+  specd_verifier_caps caps{};
+  SPECD_OK_OR_RETURN(describe(plugin_id, *prepared.factory->verifier, prepared, &host, target, call,
+                              caps, is_late));
+  SPECD_OK_OR_RETURN(check_caps(caps, host, prepared.where));
+  return caps;
+}
+
+}  // namespace
+
 Result<std::unique_ptr<Verifier>> PluginRegistry::make_verifier(const std::string& plugin_id,
                                                                 const std::string& factory_id,
                                                                 const Json& config,
@@ -600,9 +614,8 @@ Result<std::unique_ptr<Verifier>> PluginRegistry::make_verifier(const std::strin
             impl_->prepare(plugin_id, factory_id, config, nullptr, is_late));
   const specd_verifier_api* api = prepared.factory->verifier;
   specd_call call;
-  specd_verifier_caps caps{};
-  SPECD_OK_OR_RETURN(describe(plugin_id, *api, prepared, impl_->host, target, call, caps, is_late));
-  SPECD_OK_OR_RETURN(check_caps(caps, *impl_->host, prepared.where));
+  SPECD_TRY(const specd_verifier_caps caps,
+            checked_caps(plugin_id, prepared, *impl_->host, target, call, is_late));
   // Verifiers keep no state, so their quota is 0. Their calls can use scratch().
   auto owner = make_owner(plugin_id, instance_name, prepared, 0);
   SPECD_TRY(specd_verifier* const self,
@@ -622,11 +635,7 @@ Result<specd_verifier_caps> PluginRegistry::verifier_caps(const std::string& plu
   SPECD_TRY(const Prepared prepared,
             impl_->prepare(plugin_id, factory_id, config, nullptr, is_late));
   specd_call call;
-  specd_verifier_caps caps{};
-  SPECD_OK_OR_RETURN(describe(plugin_id, *prepared.factory->verifier, prepared, impl_->host, target,
-                              call, caps, is_late));
-  SPECD_OK_OR_RETURN(check_caps(caps, *impl_->host, prepared.where));
-  return caps;
+  return checked_caps(plugin_id, prepared, *impl_->host, target, call, is_late);
 }
 
 void PluginRegistry::set_aside(const std::string& plugin_id, const Status& why) {
