@@ -75,6 +75,9 @@ struct EngineLimits {
   static constexpr int32_t kStops = 16;          // stop strings of a request
   static constexpr int32_t kStopTokens = 1024;   // stop token ids of a request
   static constexpr int32_t kLogitBiases = 1024;  // entries of logit_bias of a request
+  static constexpr int32_t kChoices = 128;       // of a request
+  static constexpr size_t kEchoBytes = size_t{2} << 20;
+  static constexpr int32_t kLogprobs = 20;  // most likely tokens that a request may ask for
 };
 
 struct EngineOptions {
@@ -144,7 +147,7 @@ struct EngineReport {
   std::string isa;     // of the host
   int32_t threads = 0;
   int32_t running = 0, waiting = 0;
-  uint64_t admitted = 0, completed = 0, failed = 0, cancelled = 0, refused = 0;
+  uint64_t admitted = 0, completed = 0, failed = 0, cancelled = 0, refused = 0;  // choices
   uint64_t deadline_misses = 0;  // failed requests that were past their deadline
   uint64_t preemptions = 0;      // a request may be preempted several times
   uint64_t steps = 0, rows = 0, tokens = 0, kv_moves = 0;
@@ -200,6 +203,9 @@ struct Ticket {
   uint64_t number = 0;      // unique in the engine
   SamplingParams sampling;  // as applied, with the model's defaults
   std::vector<int32_t> prompt_tokens;
+  // When asked for: the text as given, the chat as rendered, or what the ids say, special tokens
+  // included.
+  std::string prompt_text;
 };
 
 class Engine {

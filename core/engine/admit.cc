@@ -6,6 +6,7 @@
 #include "core/chat/chat_template.h"
 #include "core/engine/impl.h"
 #include "core/engine/options.h"
+#include "core/request/choices.h"
 
 namespace specd {
 
@@ -141,6 +142,20 @@ Status Engine::Impl::check(const Request& request) const {
   SPECD_OK_OR_RETURN(check_range("deadline_ms", request.deadline_ms, 0, EngineLimits::kDeadlineMs));
   SPECD_OK_OR_RETURN(check_range("draft_nodes_max", request.draft_nodes_max.value_or(0), 0,
                                  EngineLimits::kDraftNodes));
+  SPECD_OK_OR_RETURN(check_range("n", request.n, 1, EngineLimits::kChoices));
+  if (request.best_of != 0) {
+    SPECD_OK_OR_RETURN(check_range("best_of", request.best_of, request.n, EngineLimits::kChoices));
+  }
+  if (request.n_choices() > options.queue_max) {
+    return out_of_range(request.best_of > request.n ? "best_of" : "n",
+                        "at most engine.queue_max, " + std::to_string(options.queue_max),
+                        std::to_string(request.n_choices()));
+  }
+  for (const auto& [field, n] : {std::pair("logprobs", request.logprobs),
+                                 std::pair("prompt_logprobs", request.prompt_logprobs)}) {
+    SPECD_OK_OR_RETURN(
+        check_range(field, n.value_or(0), 0, std::min(EngineLimits::kLogprobs, config.vocab_size)));
+  }
   if (request.cache_salt.size() > EngineLimits::kCacheSaltBytes) {
     return out_of_range("cache_salt",
                         "at most " + std::to_string(EngineLimits::kCacheSaltBytes) + " bytes",
@@ -168,17 +183,24 @@ Result<Ticket> Engine::Impl::admit(const Request& request, Sink sink) {
         std::to_string(request.deadline_ms) + " ms have passed; the request was not started");
   }
   // Before rendering and encoding the prompt, which takes time. put() checks again.
-  SPECD_OK_OR_RETURN(intake.may_admit());
-  const uint64_t number = intake.new_number();
-  ActiveSequence next;
-  SPECD_TRY(next.route, routes.lease(request.route));
+  SPECD_OK_OR_RETURN(intake.may_admit(request.n_choices()));
+  const uint64_t number = intake.new_numbers(request.n_choices());
+  SPECD_TRY(const RouteLease route, routes.lease(request.route));
 
   std::vector<int32_t> prompt;
+  std::string echo;
   if (request.prompt_tokens.has_value()) {
     prompt = *request.prompt_tokens;
+    if (request.echo) echo = target.tokenizer->decode(prompt, /*skip_special=*/false);
   } else {
     SPECD_TRY(RenderedPrompt made, target.make_prompt(request));
     prompt = std::move(made.tokens);
+    if (request.echo) echo = std::move(made.text);
+  }
+  if (echo.size() > EngineLimits::kEchoBytes) {
+    return out_of_range(
+        "echo", "a prompt of at most " + std::to_string(EngineLimits::kEchoBytes) + " bytes",
+        std::to_string(echo.size()));
   }
   const auto n_prompt = static_cast<int64_t>(prompt.size());
   if (n_prompt < 1)
@@ -210,18 +232,31 @@ Result<Ticket> Engine::Impl::admit(const Request& request, Sink sink) {
             std::to_string(models.pages->n_pages()) + "; enlarge model.kv or ask for less");
   }
 
-  Ticket ticket{.id = {}, .number = number, .sampling = sampling, .prompt_tokens = prompt};
+  Ticket ticket{.id = {},
+                .number = number,
+                .sampling = sampling,
+                .prompt_tokens = prompt,
+                .prompt_text = std::move(echo)};
   // Constructed before put() takes the lock that every step needs: a prompt may be long.
-  next.sequence = std::make_unique<Sequence>(number, request, std::move(prompt), sampling,
-                                             config.eos_tokens, target.tokenizer, std::move(sink));
-  Sequence& made = *next.sequence;
-  made.arrived_ns = arrived_ns;
-  made.metrics = &request_metrics;
-  made.deadline_ns = deadline_ns;
-  made.rank = {static_cast<int64_t>(arrived_ns) +
-                   int64_t{request.priority} * options.priority_aging_ms * 1'000'000,
-               number};
-  SPECD_TRY(ticket.id, intake.put(std::move(next), request.id));
+  std::vector<ActiveSequence> choices;
+  for (Sink& each : choice_sinks(request, std::move(sink))) {
+    const auto index = static_cast<int32_t>(choices.size());
+    SamplingParams own = sampling;
+    own.seed += static_cast<uint64_t>(index);
+    ActiveSequence& next = choices.emplace_back();
+    next.route = route.another();
+    next.sequence =
+        std::make_unique<Sequence>(number + static_cast<uint64_t>(index), request, prompt, own,
+                                   config.eos_tokens, target.tokenizer, std::move(each), index);
+    Sequence& made = *next.sequence;
+    made.arrived_ns = arrived_ns;
+    made.metrics = &request_metrics;
+    made.deadline_ns = deadline_ns;
+    made.rank = {static_cast<int64_t>(arrived_ns) +
+                     int64_t{request.priority} * options.priority_aging_ms * 1'000'000,
+                 made.number()};
+  }
+  SPECD_TRY(ticket.id, intake.put(std::move(choices), request.id));
   return ticket;
 }
 

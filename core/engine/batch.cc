@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <climits>
 #include <new>
+#include <unordered_set>
 #include <utility>
 
 #include "core/base/check.h"
@@ -31,19 +32,50 @@ Batch::Batch(const SchedulerLimits& limits, PagePool& pages, PrefixCache* cache,
   count_pages();
 }
 
+void Batch::add(ActiveSequence next) {
+  if (next.sequence->index() == 0) return add_waiting(std::move(next));
+  try {
+    followers_.push_back(std::move(next));  // without memory, `next` is as it was
+  } catch (const std::bad_alloc&) {
+    end_without_memory(next);
+  }
+}
+
+// Once no first choice of their request is reading the prompt.
+void Batch::start_followers() {
+  if (followers_.empty()) return;
+  std::unordered_set<uint64_t> reading;
+  const auto note = [&](const Sequence& sequence) {
+    if (sequence.index() == 0 && sequence.n_output() == 0) reading.insert(sequence.number());
+  };
+  for (const ActiveSequence& member : running_) note(*member.sequence);
+  for (const auto& [rank, next] : waiting_) note(*next.sequence);
+  const auto started =
+      std::stable_partition(followers_.begin(), followers_.end(), [&](const ActiveSequence& next) {
+        return reading.contains(next.sequence->request_number());
+      });
+  for (auto next = started; next != followers_.end(); ++next) add_waiting(std::move(*next));
+  followers_.erase(started, followers_.end());
+}
+
 void Batch::add_waiting(ActiveSequence next) {
   const Rank rank = next.sequence->rank;
   try {
     waiting_.try_emplace(rank, std::move(next));  // without memory, `next` is as it was
   } catch (const std::bad_alloc&) {
-    // Words that need none.
-    next.sequence->fail(FinishReason::kError, Status(Code::kExhausted, "out of memory"));
-    next.route.reset();
-    on_end_(*next.sequence);
+    end_without_memory(next);
   }
 }
 
+void Batch::end_without_memory(ActiveSequence& next) {
+  // Words that need none.
+  next.sequence->fail(FinishReason::kError, Status(Code::kExhausted, "out of memory"));
+  next.route.reset();
+  on_end_(*next.sequence);
+}
+
 StepPlan Batch::plan() {
+  start_followers();
   std::vector<RunningView> running_views;
   Rank last;
   for (const ActiveSequence& member : running_) {
@@ -52,7 +84,8 @@ StepPlan Batch::plan() {
                              .n_computed = member.n_computed,
                              .n_pages = static_cast<int32_t>(member.table.pages.size()),
                              .n_own_pages = 0,
-                             .draft_nodes_max = draft_nodes(member)});
+                             .draft_nodes_max = draft_nodes(member),
+                             .scores = member.sequence->scores_prompt()});
     last = std::max(last, member.sequence->rank);
   }
   // As many waiting sequences as one step can start.
@@ -67,7 +100,8 @@ StepPlan Batch::plan() {
     waiting_views.push_back({.rank = rank,
                              .n_tokens = next.sequence->size(),
                              .n_cached_pages = cached_.back().n_pages,
-                             .n_idle_pages = cached_.back().n_idle});
+                             .n_idle_pages = cached_.back().n_idle,
+                             .scores = next.sequence->scores_prompt()});
     rows += next.sequence->size() - admission_of(waiting_views.back()).n_computed;
   }
   const auto make = [&](int32_t reclaimable) {
@@ -106,7 +140,7 @@ int32_t Batch::draft_nodes(const ActiveSequence& member) const {
   return draft_budget(most, sequence.n_left(), member.route->chain());
 }
 
-// Empty for a drafter that needs the hidden states of the whole prompt.
+// Empty when the rows of the whole prompt are needed.
 PrefixCache::Prefix Batch::cached_prefix(const ActiveSequence& next) const {
   if (cache_ == nullptr || !next.may_skip_rows()) return {};
   return cache_->find(next.sequence->request().cache_salt, next.sequence->tokens());
@@ -262,6 +296,16 @@ void Batch::end_unwanted() {
     next.route.reset();
     on_end_(*next.sequence);
   }
+  for (auto it = followers_.begin(); it != followers_.end();) {
+    if (!it->sequence->must_end(now)) {
+      ++it;
+      continue;
+    }
+    ActiveSequence next = std::move(*it);
+    it = followers_.erase(it);
+    next.route.reset();
+    on_end_(*next.sequence);
+  }
   for (ActiveSequence& member : running_) {
     if (member.slot >= 0 && member.sequence->must_end(now)) retire(member);
   }
@@ -270,6 +314,7 @@ void Batch::end_unwanted() {
 
 void Batch::fail_all(const Status& why) {
   for (auto& [rank, next] : waiting_) fail(*next.sequence, why);
+  for (ActiveSequence& next : followers_) fail(*next.sequence, why);
   erase_gone();
   for (ActiveSequence& member : running_) fail(*member.sequence, why);
   counters_.running = static_cast<int32_t>(running_.size());

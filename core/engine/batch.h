@@ -36,10 +36,12 @@ class Batch {
   Batch(const SchedulerLimits& limits, PagePool& pages, PrefixCache* cache, ModelService& models,
         Worker& worker, StepRunner& runner, OnEnd on_end);
 
-  // Ends the sequence with an error when there is no memory for it.
-  void add_waiting(ActiveSequence next);
-  size_t n_waiting() const { return waiting_.size(); }
-  bool empty() const { return waiting_.empty() && running_.empty(); }
+  // Takes over a sequence. The choices of a request behind the first wait until that has read the
+  // prompt, so that they find it in the prefix cache. Ends the sequence with an error when there is no
+  // memory for it.
+  void add(ActiveSequence next);
+  size_t n_waiting() const { return waiting_.size() + followers_.size(); }
+  bool empty() const { return waiting_.empty() && running_.empty() && followers_.empty(); }
   std::vector<ActiveSequence>& running() { return running_; }
 
   // Plans the next step: decides admissions, prefixes and preemptions. Changes no sequence.
@@ -64,6 +66,9 @@ class Batch {
   const BatchCounters& counters() const { return counters_; }
 
  private:
+  void add_waiting(ActiveSequence next);
+  void end_without_memory(ActiveSequence& next);
+  void start_followers();
   int32_t draft_nodes(const ActiveSequence& member) const;
   PrefixCache::Prefix cached_prefix(const ActiveSequence& next) const;
   void count_own_pages(std::vector<RunningView>& views) const;
@@ -85,6 +90,7 @@ class Batch {
   const OnEnd on_end_;
   std::map<Rank, ActiveSequence> waiting_;
   std::vector<ActiveSequence> running_;
+  std::vector<ActiveSequence> followers_;
   std::vector<int32_t> free_slots_;
   std::vector<PrefixCache::Prefix> cached_;  // of the waiting sequences in plan()
   BatchCounters counters_;

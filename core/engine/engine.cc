@@ -7,6 +7,11 @@
 
 namespace specd {
 
+namespace {
+// Of one step. Their logits are copied to host memory: 64 MiB of a vocabulary of 128k.
+constexpr int32_t kScoredRowsMax = 128;
+}  // namespace
+
 Engine::Engine() = default;
 Engine::~Engine() = default;
 
@@ -35,7 +40,8 @@ Status Engine::Impl::load(const ProgressFn& progress) {
             StepRunner::create(*models.worker, *models.drafts, *models.cpu, options.max_sequences));
   const SchedulerLimits limits{.step_tokens_max = options.step_tokens_max,
                                .logits_rows_max = models.logits_rows_max,
-                               .max_sequences = options.max_sequences};
+                               .max_sequences = options.max_sequences,
+                               .scored_rows_max = kScoredRowsMax};
   batch = std::make_unique<Batch>(limits, *models.pages, models.cache.get(), *models.drafts,
                                   *models.worker, *runner, [this](Sequence& sequence) {
                                     intake.end(sequence, static_cast<int32_t>(batch->n_waiting()));

@@ -13,47 +13,51 @@ Status Intake::is_open_locked() const {
   return draining_ ? Status(Code::kUnavailable, "the daemon is shutting down") : Status();
 }
 
-Status Intake::may_admit_locked() const {
+Status Intake::may_admit_locked(int32_t n_choices) const {
   SPECD_OK_OR_RETURN(is_open_locked());
   const auto n = static_cast<int32_t>(inbox_.size()) + n_waiting_;
-  if (n < queue_max_) return Status();
+  if (n_choices <= queue_max_ - n) return Status();
   return Status(Code::kExhausted,
                 "the queue is full: " + std::to_string(n) + " requests wait (engine.queue_max)");
 }
 
-Status Intake::may_admit() const {
+Status Intake::may_admit(int32_t n_choices) const {
   const MutexLock lock(mutex_);
-  return may_admit_locked();
+  return may_admit_locked(n_choices);
 }
 
-Result<std::string> Intake::put(ActiveSequence next, const std::string& wanted_id) {
-  Sequence& sequence = *next.sequence;
-  const uint64_t number = sequence.number();
+Result<std::string> Intake::put(std::vector<ActiveSequence> choices, const std::string& wanted_id) {
+  const uint64_t number = choices.front().sequence->number();
+  const auto n = static_cast<int32_t>(choices.size());
+  std::vector<Sequence*> sequences;
+  for (const ActiveSequence& choice : choices) sequences.push_back(choice.sequence.get());
   std::string id = wanted_id;
   {
     // One critical section: a cancel that comes after the id is known finds the request.
     const MutexLock lock(mutex_);
-    SPECD_OK_OR_RETURN(may_admit_locked());
+    SPECD_OK_OR_RETURN(may_admit_locked(n));
     // A client may have chosen an id that looks like a generated one.
-    for (uint64_t n = number; id.empty() || (wanted_id.empty() && number_of_.contains(id)); ++n) {
-      id = "req-" + std::to_string(n);
+    for (uint64_t next = number; id.empty() || (wanted_id.empty() && number_of_.contains(id));
+         ++next) {
+      id = "req-" + std::to_string(next);
     }
-    sequence.set_id(id);
+    for (Sequence* sequence : sequences) sequence->set_id(id);
     if (!number_of_.try_emplace(id, number).second) {
       return Status(Code::kInvalidArgument, "request_id", "'" + id + "' is running already");
     }
-    LiveRoute* const route = next.route.get();
+    LiveRoute* const route = choices.front().route.get();
     try {
-      live_.emplace(number, &sequence);
-      inbox_.push_back(std::move(next));
+      live_.emplace(number, std::move(sequences));
+      inbox_.reserve(inbox_.size() + choices.size());
     } catch (...) {  // there is no memory; nothing stays behind
       live_.erase(number);
       number_of_.erase(id);
       throw;
     }
-    ++(route != nullptr ? route->counters.requests : counters.off);
-    ++counters.admitted;
-    ++n_unfinished_;
+    for (ActiveSequence& choice : choices) inbox_.push_back(std::move(choice));
+    (route != nullptr ? route->counters.requests : counters.off) += static_cast<uint64_t>(n);
+    counters.admitted += static_cast<uint64_t>(n);
+    n_unfinished_ += n;
   }
   wake_.notify_one();
   return id;
@@ -64,7 +68,7 @@ bool Intake::cancel(uint64_t number) {
   const MutexLock lock(mutex_);
   const auto found = live_.find(number);
   if (found == live_.end()) return false;
-  found->second->cancel();
+  for (Sequence* choice : found->second) choice->cancel();
   return true;
 }
 
@@ -72,7 +76,7 @@ bool Intake::cancel(const std::string& id) {
   const MutexLock lock(mutex_);
   const auto found = number_of_.find(id);
   if (found == number_of_.end()) return false;
-  live_.at(found->second)->cancel();
+  for (Sequence* choice : live_.at(found->second)) choice->cancel();
   return true;
 }
 
@@ -149,7 +153,9 @@ Intake::Arrived Intake::wait(bool has_work, std::atomic<uint64_t>& pulse) {
   arrived.task = std::exchange(task_, nullptr);
   arrived.stop = stopping_;
   if (stopping_) {
-    for (const auto& [number, sequence] : live_) sequence->cancel();
+    for (const auto& [number, choices] : live_) {
+      for (Sequence* choice : choices) choice->cancel();
+    }
   }
   return arrived;
 }
@@ -185,8 +191,16 @@ void Intake::end(Sequence& sequence, int32_t n_waiting) {
     // Before the last event: a client that has seen it may reuse the id and the place in the queue.
     const MutexLock lock(mutex_);
     n_waiting_ = n_waiting;
-    live_.erase(sequence.number());
-    number_of_.erase(sequence.request().id);
+    const auto request = live_.find(sequence.request_number());
+    std::vector<Sequence*>& others = request->second;
+    std::erase(others, &sequence);
+    if (sequence.finish() == FinishReason::kError) {
+      for (Sequence* other : others) other->cancel();
+    }
+    if (others.empty()) {
+      live_.erase(request);
+      number_of_.erase(sequence.request().id);
+    }
   }
   try {
     sequence.send();

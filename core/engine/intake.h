@@ -17,7 +17,7 @@
 
 namespace specd {
 
-// Written once per request, read by reports.
+// Written once per choice of a request, read by reports.
 struct RequestCounters {
   std::atomic<uint64_t> admitted{0}, completed{0}, failed{0}, cancelled{0}, refused{0};
   std::atomic<uint64_t> off{0};              // admitted requests without a route
@@ -31,14 +31,15 @@ class Intake {
 
   // ---- clients and control [any] ----
 
-  // kExhausted when the queue is full, kUnavailable while draining or after the device has failed.
-  Status may_admit() const;
-  // A number that no other request of this engine has.
-  uint64_t new_number() { return ++last_number_; }
-  // Queues a sequence and returns its id: `wanted_id`, or a generated one when that is empty.
-  // kInvalidArgument when a live request has the id; otherwise the errors of may_admit(). After an
-  // error the sequence is gone and its sink was not called.
-  Result<std::string> put(ActiveSequence next, const std::string& wanted_id);
+  // For a request of so many choices: kExhausted when the queue is full, kUnavailable while draining
+  // or after the device has failed.
+  Status may_admit(int32_t n_choices) const;
+  // The first of n numbers in a row that no other sequence of this engine has.
+  uint64_t new_numbers(int32_t n) { return last_number_.fetch_add(static_cast<uint64_t>(n)) + 1; }
+  // Queues the choices of a request and returns its id: `wanted_id`, or a generated one when that is
+  // empty. kInvalidArgument when a live request has the id; otherwise the errors of may_admit(). After
+  // an error the sequences are gone and their sinks were not called.
+  Result<std::string> put(std::vector<ActiveSequence> choices, const std::string& wanted_id);
   // Takes effect within one step; false when the request has ended.
   bool cancel(uint64_t number);
   bool cancel(const std::string& id);
@@ -74,14 +75,15 @@ class Intake {
   void finish_task(bool has_memory);
   // The number of waiting sequences outside the inbox.
   void set_waiting(int32_t n_waiting);
-  // Counts how the sequence has ended, frees its id and sends its last event. n_waiting as above.
+  // Counts how the sequence has ended, frees the id of its request if it was the last choice, and
+  // sends its last event. When it has failed, the other choices are cancelled. n_waiting as above.
   void end(Sequence& sequence, int32_t n_waiting);
   // Records that the device has failed; from now on nothing is admitted. Returns the inbox.
   std::vector<ActiveSequence> fail(const Status& why);
 
  private:
   Status is_open_locked() const SPECD_REQUIRES(mutex_);
-  Status may_admit_locked() const SPECD_REQUIRES(mutex_);
+  Status may_admit_locked(int32_t n_choices) const SPECD_REQUIRES(mutex_);
 
   const int32_t queue_max_;
   std::atomic<uint64_t> last_number_{0};
@@ -89,7 +91,8 @@ class Intake {
   CondVar wake_;  // wakes the step thread
   CondVar idle_, task_done_;
   std::vector<ActiveSequence> inbox_ SPECD_GUARDED_BY(mutex_);
-  std::unordered_map<uint64_t, Sequence*> live_ SPECD_GUARDED_BY(mutex_);  // admitted, not ended
+  // By the request's number: its choices that are admitted and have not ended.
+  std::unordered_map<uint64_t, std::vector<Sequence*>> live_ SPECD_GUARDED_BY(mutex_);
   std::unordered_map<std::string, uint64_t> number_of_ SPECD_GUARDED_BY(mutex_);  // of live ids
   int32_t n_waiting_ SPECD_GUARDED_BY(mutex_) = 0;     // outside the inbox
   int32_t n_unfinished_ SPECD_GUARDED_BY(mutex_) = 0;  // admitted, last event not sent

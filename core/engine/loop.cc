@@ -51,7 +51,7 @@ bool Loop::turn() {
     log(LogLevel::kError, "a step found no memory; the requests that it computed have ended");
   }
   Intake::Arrived arrived = intake_.wait(!batch_.empty(), counters_.step_since_ns);
-  for (ActiveSequence& next : arrived.sequences) batch_.add_waiting(std::move(next));
+  for (ActiveSequence& next : arrived.sequences) batch_.add(std::move(next));
   if (arrived.task != nullptr) {
     bool has_memory = true;
     try {
@@ -66,7 +66,7 @@ bool Loop::turn() {
   if (failed_.ok()) failed_ = step();
   if (failed_.ok()) return true;
   // The KV of all sequences is lost with the device: every request ends with the reason.
-  for (ActiveSequence& next : intake_.fail(failed_)) batch_.add_waiting(std::move(next));
+  for (ActiveSequence& next : intake_.fail(failed_)) batch_.add(std::move(next));
   batch_.fail_all(intake_.failure());
   return true;
 }

@@ -162,6 +162,7 @@ void StepInput::clear() {
   top_k = 0;
   taps_to_host = false;
   law_to_host.clear();
+  raw_to_host.clear();
   penalty_row.clear();
   penalty_seen.clear();
   penalty_path.clear();
@@ -183,8 +184,9 @@ std::string step_input_fault(const StepInput& input, const StepLimits& limits,
            std::to_string(limits.vocab_size);
   }
   if (input.draws.size() != n_logits) return fault_of_size("draws", input.draws.size(), n_logits);
-  fault =
-      values_fault("law_to_host", input.law_to_host, 0, static_cast<int64_t>(n_logits) - 1, true);
+  const auto last_logits = static_cast<int64_t>(n_logits) - 1;
+  fault = values_fault("law_to_host", input.law_to_host, 0, last_logits, true);
+  if (fault.empty()) fault = values_fault("raw_to_host", input.raw_to_host, 0, last_logits, true);
   if (!fault.empty()) return fault;
   for (size_t i = 0; i < input.law_to_host.size(); ++i) {
     if (input.draws[static_cast<size_t>(input.law_to_host[i])].law) continue;

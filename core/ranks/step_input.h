@@ -24,11 +24,12 @@ struct TokenPick {
 
 struct StepInput {
   ForwardRows rows;  // logits_rows: one draw each; tap_rows: their taps are returned
-  std::vector<kernels::DrawRow> draws;             // [logits rows]
-  int32_t top_k = 0;                               // most likely tokens of every logits row
-  bool taps_to_host = false;                       // taps are also wanted in host memory
-  std::vector<int32_t> law_to_host;                // so are the laws of these logits rows
-  std::vector<kernels::PenaltyRow> penalty_row;    // [logits rows], or empty: no penalties
+  std::vector<kernels::DrawRow> draws;           // [logits rows]
+  int32_t top_k = 0;                             // most likely tokens of every logits row
+  bool taps_to_host = false;                     // taps are also wanted in host memory
+  std::vector<int32_t> law_to_host;              // so are the laws of these logits rows
+  std::vector<int32_t> raw_to_host;              // and the logits of these, as the model gives them
+  std::vector<kernels::PenaltyRow> penalty_row;  // [logits rows], or empty: no penalties
   std::vector<kernels::PenaltySeen> penalty_seen;  // of all penalized texts
   std::vector<int32_t> penalty_path;               // rows
   std::vector<kernels::TokenBias> penalty_bias;

@@ -21,7 +21,8 @@ struct StepOutput {
   std::vector<int32_t> law_row;
   const float* law = nullptr;
   const float* lse = nullptr;
-  uint64_t forward_ns = 0;  // from the first submission until the output was complete
+  const float* raw = nullptr;  // [input.raw_to_host, vocab] in host memory. Valid as `top`.
+  uint64_t forward_ns = 0;     // from the first submission until the output was complete
 };
 
 }  // namespace specd

@@ -57,6 +57,12 @@ struct Worker::Columns {
   Column<float> lse;         // [logits rows]; empty when no row wants its law
   Column<int32_t> law_rows;  // laws to be copied to host memory
   Column<float> law_copy, lse_copy;
+  // Logits to be copied to host memory before they change, in runs of rows.
+  struct Run {
+    int32_t from = 0, to = 0, n = 0;  // in the logits, in `raw`
+  };
+  std::vector<Run> raw_runs;
+  Column<float> raw;
   std::vector<Column<float>> taps;  // to be copied to host memory
 };
 
@@ -150,6 +156,15 @@ Worker::Columns Worker::stage(const StepInput& input, std::span<StreamPart* cons
     columns.law_copy = outputs_.add<float>(input.law_to_host.size() * vocab);
     columns.lse_copy = outputs_.add<float>(input.law_to_host.size());
   }
+  for (size_t i = 0; i < input.raw_to_host.size(); ++i) {
+    const int32_t row = input.raw_to_host[i];
+    if (i == 0 || row != input.raw_to_host[i - 1] + 1) {
+      columns.raw_runs.push_back({.from = row, .to = static_cast<int32_t>(i)});
+    }
+    ++columns.raw_runs.back().n;
+  }
+  columns.raw = outputs_.add<float>(input.raw_to_host.size() *
+                                    static_cast<size_t>(model_.config().vocab_size));
   const auto width = static_cast<size_t>(model_.config().hidden_size);
   const bool copied = input.taps_to_host && !device_.is_host();
   for (size_t i = 0; i < model_.n_taps() && copied; ++i) {
@@ -181,6 +196,11 @@ bool Worker::submit(const Columns& columns, std::span<StreamPart* const> parts, 
                        .vocab = vocab,
                        .k = columns.top_k});
     outputs_.download(columns.top);
+  }
+  for (const Columns::Run& run : columns.raw_runs) {
+    device_.copy_out(columns.raw.host + int64_t{run.to} * vocab,
+                     model_.logits() + int64_t{run.from} * vocab,
+                     sizeof(float) * static_cast<uint64_t>(int64_t{run.n} * vocab));
   }
   if (columns.penalty_row.n > 0) {
     ops.penalize(stream, {.logits = model_.logits(),
@@ -240,7 +260,11 @@ StepShape Worker::shape_of(const Columns& columns, std::span<StreamPart* const> 
                   columns.top.n,
                   columns.penalty_row.n,
                   columns.law_rows.n,
+                  columns.raw.n,
                   inputs_.used()};
+  for (const Columns::Run& run : columns.raw_runs) {
+    shape.insert(shape.end(), {static_cast<uint64_t>(run.from), static_cast<uint64_t>(run.n)});
+  }
   for (const void* column :
        {static_cast<const void*>(columns.rows.token.device),
         static_cast<const void*>(columns.rows.pages), static_cast<const void*>(columns.rows.tail),
@@ -253,7 +277,7 @@ StepShape Worker::shape_of(const Columns& columns, std::span<StreamPart* const> 
         static_cast<const void*>(columns.lse.device),
         static_cast<const void*>(columns.law_copy.device),
         static_cast<const void*>(columns.lse_copy.device),
-        static_cast<const void*>(columns.top.device)}) {
+        static_cast<const void*>(columns.raw.host), static_cast<const void*>(columns.top.device)}) {
     shape.push_back(reinterpret_cast<uintptr_t>(column));
   }
   for (const StreamPart* part : parts) part->add_shape(shape);
@@ -271,6 +295,7 @@ void Worker::read_laws(const StepInput& input, const Columns& columns, StepOutpu
 void Worker::read(const Columns& columns, StepOutput& output) const {
   output.drawn.assign(columns.drawn.host, columns.drawn.host + columns.drawn.n);
   output.top = {columns.top.host, columns.top.device, columns.top.n};
+  output.raw = columns.raw.host;
   output.taps.clear();
   const size_t n =
       static_cast<size_t>(columns.rows.n_taps) * static_cast<size_t>(model_.config().hidden_size);

@@ -1,6 +1,7 @@
 // What a client asks for, and what it receives.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "core/base/status.h"
+#include "core/request/logprobs.h"
 #include "core/request/sampling.h"
 #include "core/chat/chat_prompt.h"
 
@@ -42,6 +44,14 @@ struct Request {
   uint64_t arrived_ns = 0;
   std::string cache_salt;  // cached prefixes are shared only between requests with the same salt
   std::optional<int32_t> draft_nodes_max;  // lower limit than the route's; 0 = no drafts
+  // Log-probabilities of every new token and, beside it, of so many most likely ones. The same of the
+  // prompt's tokens from the second on, whose rows are then all computed. Absent = none.
+  std::optional<int32_t> logprobs, prompt_logprobs;
+  bool echo = false;  // the ticket has the text of the prompt
+  // n texts for the prompt, chosen among best_of; see choices.h. best_of 0 = n.
+  int32_t n = 1, best_of = 0;
+
+  int32_t n_choices() const { return std::max(n, best_of); }
 };
 
 enum class FinishReason { kNone, kStop, kLength, kCancelled, kError };
@@ -64,12 +74,15 @@ struct Usage {
 };
 
 struct Event {
-  std::vector<int32_t> tokens;  // newly committed ids
-  std::string text;             // newly complete text, valid UTF-8
-  bool done = false;            // the last event of the request
-  FinishReason finish = FinishReason::kNone;
-  Status error;  // for kError and kCancelled
-  Usage usage;   // complete when `done`
+  int32_t index = 0;                 // of the choice
+  std::vector<int32_t> tokens = {};  // newly committed ids
+  std::string text = {};             // newly complete text, valid UTF-8
+  Logprobs logprobs = {};            // of `tokens`, when asked for
+  Logprobs prompt_logprobs = {};     // of the next tokens of the prompt, before any of `tokens`
+  bool done = false;                 // the last event of the request
+  FinishReason finish = FinishReason::kNone;  // of this choice, in its last event
+  Status error = {};                          // for kError and kCancelled
+  Usage usage = {};                           // of all choices, when `done`
 };
 // Called on the step thread, in order. Must not block and must not call the engine.
 using Sink = std::function<void(const Event&)>;

@@ -31,8 +31,11 @@ bool shows_text(const Tokenizer& tokenizer, const std::vector<int32_t>& prompt) 
   });
 }
 
-Request without_prompt(Request request) {
+// The request as one choice of it keeps it.
+Request of_choice(Request request, int32_t index) {
   std::string().swap(request.prompt);
+  if (index > 0) request.prompt_logprobs.reset();
+  if (request.n_choices() > request.n && !request.logprobs.has_value()) request.logprobs = 0;
   request.prompt_tokens.reset();
   request.chat.reset();
   return request;
@@ -41,9 +44,10 @@ Request without_prompt(Request request) {
 
 Sequence::Sequence(uint64_t number, const Request& request, std::vector<int32_t> prompt,
                    const SamplingParams& sampling, const std::vector<int32_t>& eos,
-                   const std::shared_ptr<const Tokenizer>& tokenizer, Sink sink)
+                   const std::shared_ptr<const Tokenizer>& tokenizer, Sink sink, int32_t index)
     : number_(number),
-      request_(without_prompt(request)),
+      index_(index),
+      request_(of_choice(request, index)),
       sampling_(sampling),
       tokens_(std::move(prompt)),
       n_prompt_(static_cast<int32_t>(tokens_.size())),
@@ -93,6 +97,11 @@ int32_t Sequence::append(const int32_t* tokens, int32_t n) {
   return taken;
 }
 
+void Sequence::add_prompt_logprobs(const Logprobs& logprobs) {
+  event_.prompt_logprobs.append(logprobs);
+  n_scored_ += static_cast<int32_t>(logprobs.token.size());
+}
+
 void Sequence::fail(FinishReason reason, Status error) {
   finish_ = reason;
   event_.error = std::move(error);
@@ -112,7 +121,10 @@ bool Sequence::must_end(uint64_t now_ns) {
 }
 
 void Sequence::send() {
-  if (event_.tokens.empty() && finish_ == FinishReason::kNone) return;
+  if (event_.tokens.empty() && event_.prompt_logprobs.token.empty() &&
+      finish_ == FinishReason::kNone) {
+    return;
+  }
   const uint64_t sent_ns = now_ns();
   if (finish_ != FinishReason::kNone) {
     const uint64_t end_ns = sent_ns;

@@ -22,12 +22,16 @@ namespace specd {
 class Sequence {
  public:
   // `prompt` is the model's input, at least one token; the prompt text in `request` is not kept.
-  // `sampling` is complete. `eos` are the model's stop ids.
+  // `sampling` is complete. `eos` are the model's stop ids. index: of the choice of the request, whose
+  // sequences have numbers in a row.
   Sequence(uint64_t number, const Request& request, std::vector<int32_t> prompt,
            const SamplingParams& sampling, const std::vector<int32_t>& eos,
-           const std::shared_ptr<const Tokenizer>& tokenizer, Sink sink);
+           const std::shared_ptr<const Tokenizer>& tokenizer, Sink sink, int32_t index = 0);
 
-  uint64_t number() const { return number_; }          // unique in the engine
+  uint64_t number() const { return number_; }  // unique in the engine
+  int32_t index() const { return index_; }
+  // The number of choice 0.
+  uint64_t request_number() const { return number_ - static_cast<uint64_t>(index_); }
   const Request& request() const { return request_; }  // without its prompt
   // only before the sequence is shared
   void set_id(std::string id) { request_.id = std::move(id); }
@@ -47,6 +51,15 @@ class Sequence {
   // Appends newly decided tokens until the text ends. Returns how many were taken: all, or up to
   // and including the one that ended the text. REQUIRES finish() == kNone and n >= 1.
   int32_t append(const int32_t* tokens, int32_t n);
+  // Log-probabilities of the tokens that append() took last.
+  void add_logprobs(const Logprobs& logprobs) { event_.logprobs.append(logprobs); }
+  // Whether log-probabilities of its prompt are still wanted: those that the rows of the positions
+  // [n_scored(), n_prompt() - 1) give the next token.
+  bool scores_prompt() const {
+    return request_.prompt_logprobs.has_value() && n_scored_ < n_prompt_ - 1;
+  }
+  int32_t n_scored() const { return n_scored_; }
+  void add_prompt_logprobs(const Logprobs& logprobs);
   // Ends the request for any other reason.
   void fail(FinishReason reason, Status error);
   const Status& error() const { return event_.error; }  // valid before send()
@@ -68,11 +81,13 @@ class Sequence {
 
  private:
   uint64_t number_;
+  int32_t index_;
   Request request_;
   SamplingParams sampling_;
   std::vector<int32_t> tokens_;
   SeenTokens seen_;
   int32_t n_prompt_;
+  int32_t n_scored_ = 0;
   std::unordered_set<int32_t> stop_tokens_;
   LogitBias logit_bias_;
   Detokenizer detokenizer_;

@@ -16,7 +16,8 @@ struct Member {
   int32_t n_tokens = 0, n_computed = 0, n_pages = 0, n_own_pages = 0;
   int32_t draft_nodes_max = 0;
   int32_t n_granted = 0;  // new pages reserved for it
-  bool runs = false;      // has the pages that one row needs
+  bool scores = false;
+  bool runs = false;  // has the pages that one row needs
   bool preempted = false;
 
   int32_t n_pending() const { return n_tokens - n_computed; }
@@ -38,7 +39,8 @@ class Planner {
                           .n_computed = view.n_computed,
                           .n_pages = view.n_pages,
                           .n_own_pages = view.n_own_pages,
-                          .draft_nodes_max = view.draft_nodes_max});
+                          .draft_nodes_max = view.draft_nodes_max,
+                          .scores = view.scores});
     }
     std::sort(members_.begin(), members_.end(),
               [](const Member& a, const Member& b) { return a.rank < b.rank; });
@@ -84,6 +86,7 @@ class Planner {
                     .n_tokens = next.n_tokens,
                     .n_computed = admission.n_computed,
                     .n_pages = n_shared,
+                    .scores = next.scores,
                     .runs = true};
       // Besides pages for its own tokens, leave room for the remaining prompts of the sequences
       // before it and one page of growth for each, so that it is not preempted at once.
@@ -135,16 +138,28 @@ class Planner {
     int32_t rows_left = limits_.step_tokens_max - n_decoding;
     int32_t draft_rows = prefilling.empty() ? rows_left : rows_left / 2;
     draft_rows = std::min(draft_rows, rows_left - n_prefilling);
-    draft_rows = std::min(draft_rows, limits_.logits_rows_max - n_decoding - n_prefilling);
+    // Of logits; each sequence has one.
+    int32_t logits_left = limits_.logits_rows_max - n_decoding - n_prefilling;
+    const bool some_score = std::any_of(prefilling.begin(), prefilling.end(),
+                                        [](const Member* member) { return member->scores; });
+    draft_rows = std::min(draft_rows, some_score ? logits_left / 2 : logits_left);
 
     std::vector<int32_t> wants;
     wants.reserve(decoding.size());
     for (const Member* member : decoding) wants.push_back(member->draft_nodes_max);
     std::vector<int32_t> nodes = share_evenly(wants, draft_rows);
-    rows_left -= std::accumulate(nodes.begin(), nodes.end(), 0);
+    const int32_t n_nodes = std::accumulate(nodes.begin(), nodes.end(), 0);
+    rows_left -= n_nodes;
+    logits_left = std::min(logits_left - n_nodes, limits_.scored_rows_max);
 
     wants.clear();
-    for (const Member* member : prefilling) wants.push_back(member->n_pending());
+    for (const Member* member : prefilling) {
+      wants.push_back(member->scores ? member->n_pending() - 1 : 0);
+    }
+    const std::vector<int32_t> scored = share_evenly(wants, logits_left);
+    for (size_t i = 0; i < prefilling.size(); ++i) {
+      wants[i] = prefilling[i]->scores ? scored[i] + 1 : prefilling[i]->n_pending();
+    }
     const std::vector<int32_t> rows = share_evenly(wants, rows_left);
     for (size_t i = 0; i < prefilling.size(); ++i) {
       Member& member = *prefilling[i];

@@ -6,7 +6,8 @@
 //   rows   One budget pays for roots, draft nodes and prefill. Every decoding sequence gets its
 //          root. While any sequence prefills, drafts get at most half of the rows that the roots
 //          leave; prefilling sequences share the rest evenly, so that a short prompt does not wait
-//          behind a long one.
+//          behind a long one. Sequences that score their prompt share the rows of logits that roots,
+//          drafts and last rows leave, and drafts leave half of them.
 //   pages  Each sequence gets pages for its rows and nodes of this step. When pages are short,
 //          reclaimable pages are used first, then drafts are cut, then the running sequence with
 //          the largest rank is preempted: it loses its pages and waits again. A waiting sequence
@@ -25,6 +26,7 @@ struct SchedulerLimits {
   int32_t step_tokens_max = 0;  // >= max_sequences
   int32_t logits_rows_max = 0;  // >= max_sequences; roots, nodes and last rows of prompts
   int32_t max_sequences = 0;
+  int32_t scored_rows_max = 0;  // rows whose logits decide no token
 };
 
 struct RunningView {
@@ -34,6 +36,7 @@ struct RunningView {
   int32_t n_pages = 0;          // held
   int32_t n_own_pages = 0;      // freed when it is preempted after all sequences with a larger rank
   int32_t draft_nodes_max = 0;  // limit for this step, >= 0
+  bool scores = false;          // the logits of every pending row are wanted
 };
 
 struct WaitingView {
@@ -41,6 +44,7 @@ struct WaitingView {
   int32_t n_tokens = 1;
   int32_t n_cached_pages = 0;  // full pages of its tokens in the prefix cache
   int32_t n_idle_pages = 0;    // those of n_cached_pages that only the cache holds
+  bool scores = false;         // as in RunningView
 };
 
 // How a waiting sequence starts to run.

@@ -126,7 +126,7 @@ struct LiveRoute {
 
 // A request's hold on its route, from admission to its end. The pair lives as long as a lease does,
 // even when the route is replaced or deleted. Empty = plain decoding. Movable only, so that each
-// request counts once.
+// choice of a request counts once.
 class RouteLease {
  public:
   RouteLease() = default;
@@ -140,6 +140,7 @@ class RouteLease {
     return *this;
   }
 
+  RouteLease another() const { return RouteLease(route_); }
   void reset() {
     if (route_ != nullptr) --route_->n_leases;
     route_.reset();

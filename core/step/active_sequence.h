@@ -48,9 +48,10 @@ struct ActiveSequence {
     static const std::vector<int32_t> none;
     return verdict.has_value() ? verdict->accepted : none;
   }
-  // Whether rows that the prefix cache has may be skipped: not for a drafter that was promised the
-  // hidden states of every row.
+  // Whether rows that the prefix cache has may be skipped: not while the prompt is scored, and not for
+  // a drafter that was promised the hidden states of every row.
   bool may_skip_rows() const {
+    if (sequence->scores_prompt()) return false;
     return route == nullptr || drafting == Drafting::kLost || !route->reads_hidden() ||
            (route->drafter->caps().attach_modes & SPECD_ATTACH_COLD) != 0;
   }

@@ -22,12 +22,17 @@ class Composer {
     place.first_tap = item.tapped ? size_of(rows_.tap_rows) : -1;
     place.first_law = item.law_to_host ? size_of(input_.law_to_host) : -1;
     place.root_logits = -1;
+    place.first_logits = size_of(rows_.logits_rows);
+    place.first_raw = size_of(input_.raw_to_host);
+    place.n_scored = item.n_scored;
     place.logits_of_node.clear();
     table_ = size_of(rows_.pages);
     rows_.pages.insert(rows_.pages.end(), item.table->pages.begin(), item.table->pages.end());
     for (int32_t i = 0; i < item.n_rows; ++i) {
       const int32_t position = item.n_computed + i;
       add_row(item, item.tokens[to_size(position)], position, position, position + 1);
+      const bool is_scored = i >= item.first_scored && i < item.first_scored + item.n_scored;
+      if (is_scored) add_logits(item, {});
     }
     if (!item.wants_token) return;
     place.root_logits = draw(item);
@@ -55,11 +60,20 @@ class Composer {
 
   // The row added last draws a token; returns the index of its logits row.
   int32_t draw(const ComposeItem& item) {
+    kernels::DrawRow row = item.sampling->draw_row(rows_.position.back() + 1);
+    row.law = item.law;
+    const int32_t logits = add_logits(item, row);
+    if (item.law_to_host) input_.law_to_host.push_back(logits);
+    return logits;
+  }
+
+  // The same for any draw.
+  int32_t add_logits(const ComposeItem& item, const kernels::DrawRow& row) {
+    const int32_t logits = size_of(rows_.logits_rows);
     rows_.logits_rows.push_back(rows_.n_rows() - 1);
-    input_.draws.push_back(item.sampling->draw_row(rows_.position.back() + 1));
-    input_.draws.back().law = item.law;
-    if (item.law_to_host) input_.law_to_host.push_back(size_of(rows_.logits_rows) - 1);
-    return size_of(rows_.logits_rows) - 1;
+    input_.draws.push_back(row);
+    if (item.raw) input_.raw_to_host.push_back(logits);
+    return logits;
   }
 
   void add_nodes(const ComposeItem& item, RowPlace& place) {

@@ -2,7 +2,8 @@
 // out; no device, plugin or model.
 //
 //   a decoding sequence   root row, then one row per draft node; each draws a token
-//   a prefilling one      a chunk of its prompt; the last row of the prompt draws a token
+//   a prefilling one      a chunk of its prompt; the last row of the prompt draws a token. Rows whose
+//                         logits are wanted draw one that nobody reads
 //
 // Node i of a tree is in slot root + 1 + i. A node that is in place (draft_tree.h) attends to a
 // plain span, like a row of a prompt. Any other node attends to the text up to the root and,
@@ -37,6 +38,10 @@ struct ComposeItem {
   bool tapped = false;                              // the taps of its rows are wanted
   bool law = false;                                 // the laws of its rows are wanted,
   bool law_to_host = false;                         // and in host memory
+  // Its logits are wanted in host memory as the model gives them, also of the n_scored rows from
+  // first_scored on, which decide no token.
+  bool raw = false;
+  int32_t first_scored = 0, n_scored = 0;
   // For drafts on the device: the part of the step that writes the tree's tokens, and the element
   // of its column for node 0. The tokens in `tree` are then ignored.
   struct Drafted {
@@ -53,6 +58,9 @@ struct RowPlace {
   std::vector<int32_t> logits_of_node;  // [nodes] logits rows, -1 = none
   int32_t first_tap = -1;               // index of its first row among the tap rows, -1 = none
   int32_t first_law = -1;               // the same among the laws for host memory
+  // Its first logits row and the copy of that row as the model gives it. The scored rows are the
+  // first ones.
+  int32_t first_logits = 0, first_raw = 0, n_scored = 0;
 };
 
 // Overwrites `input` and `places` (one per item); both keep their capacity.

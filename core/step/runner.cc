@@ -8,6 +8,7 @@
 #include "core/base/clock.h"
 #include "core/step/commit.h"
 #include "core/step/drafting.h"
+#include "core/step/logprobs.h"
 
 namespace specd {
 namespace {
@@ -125,6 +126,7 @@ Result<StepCounters> StepRunner::run(const StepPlan& plan, std::vector<ActiveSeq
   SPECD_OK_OR_RETURN(computed);
   verify_on_host(members);
   const KvMoves moves = commit(members, output_.drawn);
+  report_logprobs(step_.host, members, input_, output_, step_.vocab_size);
   SPECD_OK_OR_RETURN(worker_.move(moves));
   update_drafters(members);
   counters.rows = static_cast<uint64_t>(input_.rows.n_rows());
@@ -165,6 +167,7 @@ Status StepRunner::compute(const Members& members, const std::function<void()>& 
     const bool tapped = member->drafts() && member->route->reads_hidden();
     const bool law = member->wants_token && member->route != nullptr &&
                      member->route->reads_law() && !member->route->verifies_on_device;
+    const Scored scored = scored_rows(*member);
     items_.push_back({.tokens = member->sequence->tokens(),
                       .table = &member->table,
                       .tree = &member->tree,
@@ -178,6 +181,10 @@ Status StepRunner::compute(const Members& members, const std::function<void()>& 
                       .tapped = tapped,
                       .law = law,
                       .law_to_host = law,
+                      .raw = scored.n > 0 || (member->wants_token &&
+                                              member->sequence->request().logprobs.has_value()),
+                      .first_scored = scored.first,
+                      .n_scored = scored.n,
                       .drafted = {}});
   }
   std::vector<StreamPart*> parts;

@@ -20,6 +20,7 @@
 #include "host/bench/workload.h"
 #include "host/ctl/chat_options.h"
 #include "host/ctl/command.h"
+#include "host/ctl/transcript.h"
 #include "host/rpc/proto_text.h"
 
 namespace specd::host {
@@ -145,24 +146,29 @@ int run_generate(Client& client, const Values& values, bool json) {
   request.set_cache_salt(values["cache-salt"].as<std::string>());
   if (values.count("draft-nodes-max") != 0)
     request.set_draft_nodes_max(values["draft-nodes-max"].as<int32_t>());
+  if (values.count("logprobs") != 0) request.set_logprobs(values["logprobs"].as<int32_t>());
+  if (values.count("prompt-logprobs") != 0) {
+    request.set_prompt_logprobs(values["prompt-logprobs"].as<int32_t>());
+    request.set_return_prompt_token_ids(true);
+  }
+  request.set_echo(values["echo"].as<bool>());
+  request.set_n(values["n"].as<int32_t>());
+  request.set_best_of(values["best-of"].as<int32_t>());
 
   const bool is_terminal = isatty(STDOUT_FILENO) == 1;
   std::atomic<bool> stop = false;  // the text cannot be written
   int failure = 0;
+  const auto for_output = [&](const std::string& text) {
+    return is_terminal ? printable(text) : text;
+  };
+  Transcript transcript;
   const auto on_message = [&](const v1::GenerateResponse& message) {
-    std::string shown;
-    if (json) {
-      shown = to_json(message) + "\n";
-    } else if (message.has_chunk()) {
-      const std::string& text = message.chunk().text();
-      shown = is_terminal ? printable(text) : text;
-    }
-    failure = write_output(shown);
+    failure = write_output(json ? to_json(message) + "\n" : for_output(transcript.add(message)));
     stop = failure != 0;
   };
   const auto generation = client.generate(request, on_message, &stop);
   if (stop) return failure == EPIPE ? kCtlOk : kCtlFailed;  // main() says why
-  if (!json) write_output("\n");
+  if (!json) write_output(for_output(transcript.rest()));
   if (!generation.ok()) return ctl_fail(generation.status());
   const v1::Finished& end = generation.value().finished;
   const v1::Speculation& speculation = end.speculation();

@@ -74,6 +74,13 @@ po::options_description make_options() {
       "generate: shares cached prefixes with the same salt only");
   add("draft-nodes-max", whole_number<int32_t>(0),
       "generate: less than the route's; 0 = no drafts");
+  add("logprobs", whole_number<int32_t>(0, 20),
+      "generate: log-probabilities of the new tokens and of so many most likely ones");
+  add("prompt-logprobs", whole_number<int32_t>(0, 20), "generate: the same of the prompt's tokens");
+  add("n", whole_number<int32_t>(1, 128)->default_value(1), "generate: texts for the prompt");
+  add("best-of", whole_number<int32_t>(0, 128)->default_value(0),
+      "generate: texts to draw; the n most likely are shown. 0 = n");
+  add("echo", po::bool_switch(), "generate: the prompt's text before the new one");
   add("route", po::value<std::string>()->default_value(""), "generate and record");
   add("routes", po::value<std::string>()->default_value("off"),
       "compare: list, the first is the base");
@@ -187,6 +194,11 @@ Program make_program() {
               {"deadline-ms", "generate"},
               {"cache-salt", "generate"},
               {"draft-nodes-max", "generate"},
+              {"logprobs", "generate"},
+              {"prompt-logprobs", "generate"},
+              {"echo", "generate"},
+              {"n", "generate"},
+              {"best-of", "generate"},
               {"temperature", "generate compare record"},
               {"top-p", "generate compare record"},
               {"top-k", "generate compare record"},

@@ -109,7 +109,7 @@ Result<Generation> Client::generate(
     if (on_message) on_message(message);
     if (stop != nullptr && *stop) context.TryCancel();
     if (message.has_started()) generation.started = message.started();
-    if (message.has_chunk()) {
+    if (message.has_chunk() && message.chunk().index() == 0) {
       const v1::Chunk& chunk = message.chunk();
       generation.token_ids.insert(generation.token_ids.end(), chunk.token_ids().begin(),
                                   chunk.token_ids().end());

@@ -15,7 +15,7 @@
 
 namespace specd::host {
 
-// The answer to one request.
+// The answer to one request; ids and text of its first choice.
 struct Generation {
   v1::Started started;
   std::vector<int32_t> token_ids;

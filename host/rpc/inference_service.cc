@@ -56,11 +56,18 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
     started.set_route(start.route);
     *started.mutable_sampling() = sampling_to_wire(start.sampling);
     started.mutable_prompt_token_ids()->Add(start.prompt_tokens.begin(), start.prompt_tokens.end());
+    started.set_prompt_text(start.prompt_text);
+  }
+  void fill(const SessionPrompt& prompt) {
+    *message_.mutable_prompt_logprobs() = logprobs_to_wire(prompt.logprobs);
   }
   void fill(const SessionText& text) {
     v1::Chunk& chunk = *message_.mutable_chunk();
+    chunk.set_index(text.index);
+    chunk.set_finish_reason(finish_reason_to_wire(text.finish));
     chunk.mutable_token_ids()->Add(text.tokens.begin(), text.tokens.end());
     chunk.set_text(text.text);
+    if (!text.logprobs.token.empty()) *chunk.mutable_logprobs() = logprobs_to_wire(text.logprobs);
   }
   void fill(const SessionFinish& finish) {
     *message_.mutable_finished() = finished_to_wire(request_id_, finish.reason, finish.usage);

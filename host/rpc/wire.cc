@@ -71,6 +71,14 @@ v1::Sampling sampling_to_wire(const SamplingParams& sampling) {
   return wire;
 }
 
+v1::Logprobs logprobs_to_wire(const Logprobs& logprobs) {
+  v1::Logprobs wire;
+  wire.mutable_token()->Add(logprobs.token.begin(), logprobs.token.end());
+  wire.mutable_top_token_ids()->Add(logprobs.top_token.begin(), logprobs.top_token.end());
+  wire.mutable_top()->Add(logprobs.top.begin(), logprobs.top.end());
+  return wire;
+}
+
 Result<Request> request_from_wire(const v1::GenerateRequest& wire) {
   const auto ids = static_cast<size_t>(wire.token_ids().ids_size());
   const size_t bytes_max = kRequestBytesMax + 2 * sizeof(int32_t) * ids;  // arrays double
@@ -119,6 +127,11 @@ Result<Request> request_from_wire(const v1::GenerateRequest& wire) {
   request.deadline_ms = wire.deadline_ms();
   request.cache_salt = wire.cache_salt();
   if (wire.has_draft_nodes_max()) request.draft_nodes_max = wire.draft_nodes_max();
+  if (wire.has_logprobs()) request.logprobs = wire.logprobs();
+  if (wire.has_prompt_logprobs()) request.prompt_logprobs = wire.prompt_logprobs();
+  request.echo = wire.echo();
+  if (wire.has_n()) request.n = wire.n();
+  request.best_of = wire.best_of();
   return request;
 }
 
@@ -178,13 +191,17 @@ grpc::Status status_to_wire(const Status& status) {
   return {code, message};
 }
 
+v1::FinishReason finish_reason_to_wire(FinishReason reason) {
+  return reason == FinishReason::kStop     ? v1::FINISH_REASON_STOP
+         : reason == FinishReason::kLength ? v1::FINISH_REASON_LENGTH
+                                           : v1::FINISH_REASON_UNSPECIFIED;
+}
+
 v1::Finished finished_to_wire(const std::string& request_id, FinishReason reason,
                               const Usage& usage) {
   v1::Finished wire;
   wire.set_request_id(request_id);
-  wire.set_finish_reason(reason == FinishReason::kStop     ? v1::FINISH_REASON_STOP
-                         : reason == FinishReason::kLength ? v1::FINISH_REASON_LENGTH
-                                                           : v1::FINISH_REASON_UNSPECIFIED);
+  wire.set_finish_reason(finish_reason_to_wire(reason));
   wire.mutable_usage()->set_prompt_tokens(usage.prompt_tokens);
   wire.mutable_usage()->set_completion_tokens(usage.completion_tokens);
   wire.mutable_usage()->set_cached_prompt_tokens(usage.cached_prompt_tokens);

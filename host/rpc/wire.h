@@ -21,6 +21,8 @@ grpc::Status status_to_wire(const Status& status);
 
 // Strings of reports may contain any bytes; call make_utf8() on the whole reply.
 v1::Sampling sampling_to_wire(const SamplingParams& sampling);
+v1::Logprobs logprobs_to_wire(const Logprobs& logprobs);
+v1::FinishReason finish_reason_to_wire(FinishReason reason);
 v1::Finished finished_to_wire(const std::string& request_id, FinishReason reason,
                               const Usage& usage);
 v1::Plugin plugin_to_wire(const PluginReport& report);

@@ -26,7 +26,10 @@ size_t bytes_of(const SessionOutput& output) {
         if constexpr (std::is_same_v<T, SessionStart>) {
           return 0;
         } else if constexpr (std::is_same_v<T, SessionText>) {
-          return kFrameBytes + each.tokens.size() * sizeof(int32_t) + each.text.size();
+          return kFrameBytes + each.tokens.size() * sizeof(int32_t) + each.text.size() +
+                 each.logprobs.bytes();
+        } else if constexpr (std::is_same_v<T, SessionPrompt>) {
+          return kFrameBytes + each.logprobs.bytes();
         } else {
           return kFrameBytes;
         }
@@ -37,7 +40,9 @@ size_t bytes_of(const SessionOutput& output) {
 // What an output takes in memory, nearly.
 size_t held_by(const SessionOutput& output) {
   const auto* start = std::get_if<SessionStart>(&output);
-  return start == nullptr ? bytes_of(output) : start->prompt_tokens.size() * sizeof(int32_t);
+  return start == nullptr
+             ? bytes_of(output)
+             : start->prompt_tokens.size() * sizeof(int32_t) + start->prompt_text.size();
 }
 
 // The engine need not work longer than the caller waits.
@@ -129,7 +134,8 @@ void Session::submitted_locked(Ticket ticket, const Request& request, bool retur
   SessionStart first{.request_id = std::move(ticket.id),
                      .route = sessions_.route_of(request),
                      .sampling = ticket.sampling,
-                     .prompt_tokens = {}};
+                     .prompt_tokens = {},
+                     .prompt_text = std::move(ticket.prompt_text)};
   if (return_prompt_tokens) first.prompt_tokens = std::move(ticket.prompt_tokens);
   buffer_.emplace_front(std::move(first));
   hold_locked(held_by(buffer_.front()));
@@ -177,15 +183,23 @@ void Session::on_event(const Event& event) {
 }
 
 void Session::take_locked(const Event& event) {
-  if (!event.tokens.empty() || !event.text.empty())
-    push_locked(SessionText{event.tokens, event.text});
+  if (!event.prompt_logprobs.token.empty()) push_locked(SessionPrompt{event.prompt_logprobs});
+  const bool is_whole =
+      event.finish == FinishReason::kStop || event.finish == FinishReason::kLength;
+  if (!event.tokens.empty() || !event.text.empty()) {
+    push_locked(SessionText{.index = event.index,
+                            .tokens = event.tokens,
+                            .text = event.text,
+                            .logprobs = event.logprobs,
+                            .finish = is_whole ? event.finish : FinishReason::kNone});
+  }
   if (const size_t most = sessions_.buffer_bytes_max_; buffer_bytes_ > most) {
     end_status_ = Status(Code::kExhausted, "cancelled: the client left more than " +
                                                std::to_string(most) + " bytes unread");
     drop_locked();
   }
   if (!event.done) return;
-  if (event.finish == FinishReason::kStop || event.finish == FinishReason::kLength) {
+  if (is_whole) {
     push_locked(SessionFinish{event.finish, event.usage});
   } else if (end_status_.ok()) {
     end_status_ = !event.error.ok() ? event.error

@@ -33,22 +33,29 @@ namespace specd::host {
 
 class Sessions;
 
-// What a session writes to its reader: one SessionStart, any number of SessionText, and one
-// SessionFinish when the text is complete.
+// What a session writes to its reader: one SessionStart, any number of SessionPrompt, any number of
+// SessionText, and one SessionFinish when the text is complete.
 struct SessionStart {
   std::string request_id, route;
   SamplingParams sampling;             // complete, the model's defaults included
   std::vector<int32_t> prompt_tokens;  // when asked for
+  std::string prompt_text;             // when asked for
+};
+struct SessionPrompt {
+  Logprobs logprobs;  // of the next tokens of the prompt, from the second on
 };
 struct SessionText {
+  int32_t index = 0;  // of the choice
   std::vector<int32_t> tokens;
-  std::string text;  // whole characters; may lag behind the ids
+  std::string text;                           // whole characters; may lag behind the ids
+  Logprobs logprobs;                          // of `tokens`, when asked for
+  FinishReason finish = FinishReason::kNone;  // in the last one of a choice
 };
 struct SessionFinish {
-  FinishReason reason = FinishReason::kStop;  // or kLength
+  FinishReason reason = FinishReason::kStop;  // or kLength; of the choice that ended last
   Usage usage;
 };
-using SessionOutput = std::variant<SessionStart, SessionText, SessionFinish>;
+using SessionOutput = std::variant<SessionStart, SessionPrompt, SessionText, SessionFinish>;
 
 // Implemented by a transport. Both are called on the thread of Sessions and must not block. One that
 // throws std::bad_alloc has done nothing.

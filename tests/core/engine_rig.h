@@ -27,6 +27,7 @@ struct Outcome {
   std::string id;
   std::vector<int32_t> tokens;
   std::string text;
+  Logprobs logprobs, prompt_logprobs;
   FinishReason finish = FinishReason::kNone;
   Status error;
   Usage usage;
@@ -46,6 +47,10 @@ class Pending {
       ++out.events;
       out.tokens.insert(out.tokens.end(), event.tokens.begin(), event.tokens.end());
       out.text += event.text;
+      out.logprobs.append(event.logprobs);
+      out.prompt_logprobs.append(event.prompt_logprobs);
+      const size_t n = out.logprobs.token.size();
+      ASSERT_TRUE(n == 0 || n == out.tokens.size()) << "they come with their tokens";
       if (event.done) {
         out.finish = event.finish;
         out.error = event.error;

@@ -2,6 +2,7 @@
 // number that is none ends the request that met it.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 
 #include "core/base/utf8.h"
@@ -61,6 +62,28 @@ TEST_P(FamilyEngine, writes_what_transformers_writes_with_and_without_a_penalty)
   }
   const std::vector<Outcome> outcomes = run_all(requests);
   for (size_t i = 0; i < outcomes.size(); ++i) EXPECT_EQ(outcomes[i].tokens, expected[i]) << i;
+}
+
+TEST_P(FamilyEngine, gives_tokens_the_log_probabilities_of_transformers) {
+  start(family(GetParam()));
+  for (const Json& each : family_goldens().at(GetParam())) {
+    const auto logits = each.at("logits").get<std::vector<double>>();  // of the prompt's last row
+    double mass = 0;
+    for (const double logit : logits) mass += std::exp(logit);
+    Request r = tokens(each.at("prompt"));
+    r.max_tokens = 1;
+    r.logprobs = 20;
+    r.sampling.repetition_penalty = 1.3f;
+    const Outcome outcome = run(r);
+    std::vector<std::pair<int32_t, double>> found{
+        {outcome.tokens.at(0), outcome.logprobs.token.at(0)}};
+    for (size_t k = 0; k < 20; ++k) {
+      found.emplace_back(outcome.logprobs.top_token.at(k), outcome.logprobs.top.at(k));
+    }
+    for (const auto& [token, logprob] : found) {
+      EXPECT_NEAR(logprob, logits.at(static_cast<size_t>(token)) - std::log(mass), 1e-3);
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, FamilyEngine, testing::ValuesIn(families()),

@@ -133,6 +133,30 @@ TEST_P(WorkerTest, penalties_change_what_is_drawn_and_not_the_most_likely_tokens
   EXPECT_TRUE(std::equal(after.drawn.begin(), after.drawn.end() - 1, before.drawn.begin()));
 }
 
+// In two runs of rows, again and again, so that on a device a graph is replayed too.
+TEST_P(WorkerTest,
+       raw_logits_are_those_of_a_plain_forward_whatever_penalties_and_laws_make_of_them) {
+  WorkerRig rig(GetParam());
+  const std::vector<int32_t> tokens = some_tokens(8, 5);
+  StepInput input = span_of(tokens, 0);
+  input.penalty_row.resize(8, {.presence = 1000, .seen_begin = 0, .seen_end = 1});
+  input.penalty_seen = {{.token = 3, .count = 1}};
+  for (kernels::DrawRow& each : input.draws) each.law = true;
+  input.raw_to_host = {1, 2, 6};
+  ForwardRig plain("pico-draft", "", 1, false);
+  plain.add_span(tokens, 0);
+  const auto logits = plain.run();
+  for (int turn = 0; turn < 4; ++turn) {
+    if (turn == 3) input.raw_to_host = {0, 2, 7};
+    const StepOutput output = rig.run(input);
+    for (size_t i = 0; i < input.raw_to_host.size(); ++i) {
+      const std::vector<float>& row = logits[static_cast<size_t>(input.raw_to_host[i])];
+      EXPECT_EQ(0, std::memcmp(output.raw + i * row.size(), row.data(), row.size() * sizeof(float)))
+          << "turn " << turn << ", row " << input.raw_to_host[i];
+    }
+  }
+}
+
 // A toy grammar over the target's own ids: behind an even token only odd ones may follow, behind an odd
 // one only multiples of four. Each row masks by the tokens of its own path, so the draws of a tree
 // obey the grammar as those of plain decoding do.

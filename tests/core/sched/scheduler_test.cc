@@ -115,6 +115,33 @@ TEST(Scheduler, drafts_get_half_beside_prefill_and_never_more_than_the_rows_of_l
   EXPECT_EQ(item_of(plan, 2)->n_rows, 56);
 }
 
+TEST(Scheduler, prompts_that_are_scored_share_the_rows_of_logits_and_every_one_progresses) {
+  RunningView scoring = prefilling(3, 100), other = prefilling(4, 9);
+  scoring.scores = other.scores = true;
+  constexpr SchedulerLimits kScored{
+      .step_tokens_max = 64, .logits_rows_max = 40, .max_sequences = 4, .scored_rows_max = 16};
+  // Beside no drafts: 16 rows and the one that each sequence has.
+  StepPlan plan = plan_step(kScored, {scoring, other}, {}, 100, 0);
+  EXPECT_EQ(item_of(plan, 0)->n_rows, 9);
+  EXPECT_EQ(item_of(plan, 1)->n_rows, 9);
+  EXPECT_TRUE(item_of(plan, 1)->wants_token);
+  // A prompt that is not scored takes what is left of the rows.
+  plan = plan_step(kScored, {scoring, prefilling(4, 100)}, {}, 100, 0);
+  EXPECT_EQ(item_of(plan, 0)->n_rows, 17);
+  EXPECT_EQ(item_of(plan, 1)->n_rows, 47);
+  // Of 40 rows of logits 4 are roots and last rows; drafts leave half of the others.
+  const std::vector<RunningView> running{decoding(1, 20, 50), decoding(2, 20, 50), scoring, other};
+  plan = plan_step(kScored, running, {}, 100, 0);
+  EXPECT_EQ(item_of(plan, 0)->draft_nodes + item_of(plan, 1)->draft_nodes, 18);
+  EXPECT_EQ(item_of(plan, 2)->n_rows + item_of(plan, 3)->n_rows, 18);
+  // Without any rows to spare each goes on by its own.
+  plan = plan_step({.step_tokens_max = 64, .logits_rows_max = 4, .max_sequences = 4}, running, {},
+                   100, 0);
+  EXPECT_EQ(item_of(plan, 0)->draft_nodes, 0);
+  EXPECT_EQ(item_of(plan, 2)->n_rows, 1);
+  EXPECT_EQ(item_of(plan, 3)->n_rows, 1);
+}
+
 TEST(Scheduler, short_pages_cost_drafts_before_anything_else) {
   // Both need a page for their root; 20 nodes would take another two each.
   const std::vector<RunningView> running{decoding(1, 17, 20), decoding(2, 17, 20)};
@@ -248,6 +275,7 @@ void simulate(uint32_t seed) {
     Rank rank;
     int32_t n_tokens = 0, n_end = 0, n_computed = 0, n_pages = 0;
     int32_t n_draft_pages = 0;  // of a draft model: reclaimable
+    bool scores = false;        // its prompt
   };
   std::mt19937 random(seed);
   const auto pick = [&](int32_t low, int32_t high) {
@@ -256,7 +284,8 @@ void simulate(uint32_t seed) {
   const int32_t max_sequences = pick(1, 8);
   const SchedulerLimits limits{.step_tokens_max = max_sequences + pick(0, 60),
                                .logits_rows_max = max_sequences + pick(0, 30),
-                               .max_sequences = max_sequences};
+                               .max_sequences = max_sequences,
+                               .scored_rows_max = pick(0, 20)};
   const int32_t total = pick(10, 40);
   std::map<Rank, Sim> queue;
   std::vector<Sim> running;
@@ -267,6 +296,7 @@ void simulate(uint32_t seed) {
     for (; to_come > 0 && pick(0, 2) == 0; --to_come) {
       Sim sim{.rank = {pick(0, 30) + steps, number++}, .n_tokens = pick(1, total * 12)};
       sim.n_end = std::min(sim.n_tokens + pick(1, 60), total * kernels::kPageTokens);
+      sim.scores = pick(0, 3) == 0;
       queue[sim.rank] = sim;
     }
     std::vector<RunningView> running_views;
@@ -276,11 +306,12 @@ void simulate(uint32_t seed) {
                                .n_computed = sim.n_computed,
                                .n_pages = sim.n_pages,
                                .n_own_pages = sim.n_pages,
-                               .draft_nodes_max = pick(0, 12)});
+                               .draft_nodes_max = pick(0, 12),
+                               .scores = sim.scores});
     }
     std::vector<WaitingView> waiting_views;
     for (const auto& [key, sim] : queue)
-      waiting_views.push_back({.rank = key, .n_tokens = sim.n_tokens});
+      waiting_views.push_back({.rank = key, .n_tokens = sim.n_tokens, .scores = sim.scores});
     int32_t reclaimable = 0;
     for (const Sim& sim : running) reclaimable += sim.n_draft_pages;
     const StepPlan plan = plan_step(limits, running_views, waiting_views, free, reclaimable);
@@ -336,7 +367,7 @@ void simulate(uint32_t seed) {
       }
       ASSERT_TRUE(item.draft_nodes == 0 || pending == 1);
       rows += item.n_rows + item.draft_nodes;
-      logits += item.draft_nodes + (item.wants_token ? 1 : 0);
+      logits += item.draft_nodes + (sim.scores ? item.n_rows : item.wants_token ? 1 : 0);
       free -= item.n_new_pages;
       sim.n_pages += item.n_new_pages;
       ASSERT_LE(sim.n_computed + item.n_rows + item.draft_nodes,
@@ -364,6 +395,7 @@ void simulate(uint32_t seed) {
       Sim& sim = running[static_cast<size_t>(item.sequence)];
       sim.n_computed += item.n_rows;
       if (!item.wants_token) continue;
+      sim.scores = false;
       const int32_t accepted = pick(0, item.draft_nodes);
       sim.n_computed += accepted;
       sim.n_tokens += accepted + 1;

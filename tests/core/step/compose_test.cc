@@ -60,6 +60,46 @@ TEST(Compose, a_prompt_chunk_is_a_causal_span_without_logits) {
   EXPECT_EQ(step.places[0].root_logits, -1);
 }
 
+// Rows 1 and 2 of the first sequence are scored; the second one's rows are wanted raw.
+TEST(Compose, scored_rows_draw_greedily_and_raw_rows_are_found_among_those_of_others) {
+  const Ints tokens{10, 11, 12, 13, 14};
+  const BlockTable table{.pages = {0}}, other_table{.pages = {1}};
+  const DraftTree none, tree = tree_of({20, 21}, {-1, 0}, {SPECD_NODE_PROBE, 0});
+  SamplingParams sampled;
+  sampled.temperature = 0.5f;
+  const ComposeItem plain{.tokens = tokens,
+                          .table = &table,
+                          .tree = &none,
+                          .sampling = &sampled,
+                          .n_computed = 4,
+                          .n_rows = 1,
+                          .wants_token = true};
+  ComposeItem scored = plain, raw = plain;
+  scored.n_computed = 0;
+  scored.n_rows = 5;
+  scored.raw = true;
+  scored.first_scored = 1;
+  scored.n_scored = 2;
+  raw.table = &other_table;
+  raw.tree = &tree;
+  raw.raw = true;
+  const Composed step = composed({plain, scored, raw});
+  EXPECT_EQ(step.input.rows.logits_rows, (Ints{0, 2, 3, 5, 6, 8}));
+  EXPECT_EQ(step.input.raw_to_host, (Ints{1, 2, 3, 4, 5}));
+  for (const size_t i : {1u, 2u}) EXPECT_TRUE(step.input.draws[i].greedy) << i;
+  for (const size_t i : {0u, 3u, 4u, 5u}) EXPECT_FALSE(step.input.draws[i].greedy) << i;
+  const RowPlace& first = step.places[1];
+  EXPECT_EQ(first.first_logits, 1);
+  EXPECT_EQ(first.first_raw, 0);
+  EXPECT_EQ(first.n_scored, 2);
+  EXPECT_EQ(first.root_logits, 3);
+  const RowPlace& second = step.places[2];
+  EXPECT_EQ(second.first_logits, 4);
+  EXPECT_EQ(second.first_raw, 3);
+  EXPECT_EQ(second.n_scored, 0);
+  EXPECT_EQ(second.logits_of_node, (Ints{-1, 5}));
+}
+
 TEST(Compose, a_chain_attends_like_text_and_a_branch_through_the_tail) {
   const Ints tokens{10, 11, 12};
   const BlockTable table{.pages = {0}};

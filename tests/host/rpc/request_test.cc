@@ -101,6 +101,9 @@ TEST_F(RequestTest, each_field_out_of_range_is_an_invalid_argument_that_names_it
        [](auto& r) {
          for (int i = 0; i < 1025; ++i) (*r.mutable_logit_bias())[i] = 1;
        }},
+      {"logprobs", [](auto& r) { r.set_logprobs(-1); }},
+      {"logprobs", [](auto& r) { r.set_logprobs(21); }},
+      {"prompt_logprobs", [](auto& r) { r.set_prompt_logprobs(21); }},
       {"priority", [](auto& r) { r.set_priority(1001); }},
       {"priority", [](auto& r) { r.set_priority(std::numeric_limits<int32_t>::min()); }},
       {"deadline_ms", [](auto& r) { r.set_deadline_ms(-1); }},

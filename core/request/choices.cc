@@ -1,0 +1,120 @@
+#include "core/request/choices.h"
+
+#include <algorithm>
+#include <memory>
+#include <numeric>
+#include <utility>
+
+#include "core/base/to_size.h"
+
+namespace specd {
+namespace {
+
+class Choices {
+ public:
+  Choices(const Request& request, Sink client)
+      : client_(std::move(client)),
+        n_(request.n),
+        n_left_(request.n_choices()),
+        wants_logprobs_(request.logprobs.has_value()),
+        kept_(request.n < request.n_choices() ? to_size(request.n_choices()) : 0) {}
+
+  void on_event(int32_t index, const Event& event) {
+    if (event.done) end(index, event);
+    if (failed_ != FinishReason::kNone) {
+      if (n_left_ == 0)
+        client_({.done = true, .finish = failed_, .error = error_, .usage = usage_});
+    } else if (kept_.empty()) {
+      Event sent = event;
+      sent.index = index;
+      send(std::move(sent), n_left_ == 0);
+    } else {
+      keep(to_size(index), event);
+      if (n_left_ == 0) send_best();
+    }
+  }
+
+ private:
+  void end(int32_t index, const Event& event) {
+    --n_left_;
+    const bool failed =
+        event.finish == FinishReason::kError || event.finish == FinishReason::kCancelled;
+    if (failed && failed_ == FinishReason::kNone) {
+      failed_ = event.finish;
+      error_ = event.error;
+    }
+    add_usage(index, event.usage);
+  }
+
+  // The choices share one prompt and overlap in time.
+  void add_usage(int32_t index, const Usage& usage) {
+    if (index == 0) {
+      usage_.prompt_tokens = usage.prompt_tokens;
+      usage_.cached_prompt_tokens = usage.cached_prompt_tokens;
+      usage_.queue_ns = usage.queue_ns;
+      usage_.prefill_ns = usage.prefill_ns;
+    }
+    usage_.completion_tokens += usage.completion_tokens;
+    usage_.preemptions += usage.preemptions;
+    usage_.steps += usage.steps;
+    usage_.draft_tokens += usage.draft_tokens;
+    usage_.accepted_tokens += usage.accepted_tokens;
+    usage_.rejected_tokens += usage.rejected_tokens;
+    usage_.discarded_tokens += usage.discarded_tokens;
+    usage_.decode_ns = std::max(usage_.decode_ns, usage.decode_ns);
+  }
+
+  void send(Event event, bool is_last) {
+    event.done = is_last;
+    event.usage = is_last ? usage_ : Usage{};
+    client_(event);
+  }
+
+  void keep(size_t index, const Event& event) {
+    if (!event.prompt_logprobs.token.empty()) client_({.prompt_logprobs = event.prompt_logprobs});
+    Event& all = kept_[index];
+    all.tokens.insert(all.tokens.end(), event.tokens.begin(), event.tokens.end());
+    all.text += event.text;
+    all.logprobs.append(event.logprobs);
+    all.finish = event.finish;
+  }
+
+  static double mean_logprob(const Event& choice) {
+    const std::vector<float>& each = choice.logprobs.token;
+    return std::accumulate(each.begin(), each.end(), 0.0) / static_cast<double>(each.size());
+  }
+
+  void send_best() {
+    std::stable_sort(kept_.begin(), kept_.end(), [](const Event& a, const Event& b) {
+      return mean_logprob(a) > mean_logprob(b);
+    });
+    for (int32_t i = 0; i < n_; ++i) {
+      Event& choice = kept_[to_size(i)];
+      choice.index = i;
+      if (!wants_logprobs_) choice.logprobs = {};
+      send(std::move(choice), i + 1 == n_);
+    }
+  }
+
+  Sink client_;
+  int32_t n_, n_left_;
+  bool wants_logprobs_;
+  std::vector<Event> kept_;  // [choices] when the best are chosen, else empty
+  Usage usage_;
+  FinishReason failed_ = FinishReason::kNone;  // of the first choice that failed
+  Status error_;
+};
+
+}  // namespace
+
+std::vector<Sink> choice_sinks(const Request& request, Sink client) {
+  if (request.n_choices() == 1) return {std::move(client)};
+  const auto choices = std::make_shared<Choices>(request, std::move(client));
+  std::vector<Sink> sinks;
+  for (int32_t i = 0; i < request.n_choices(); ++i) {
+    sinks.emplace_back([choices, i](const Event& event) { choices->on_event(i, event); });
+  }
+  return sinks;
+}
+
+}  // namespace specd
