@@ -54,8 +54,14 @@ std::string Transcript::rest() const {
     shown += "--- choice " + std::to_string(i) + " (" + choices_[i].finish + ")\n" +
              choices_[i].text + "\n";
   }
-  shown += prompt_.table.text();
-  for (const Choice& choice : choices_) shown += choice.logprobs.table.text();
+  const auto show = [&](const std::string& what, const Logprobs& logprobs) {
+    const std::string lines = logprobs.table.text();
+    if (!lines.empty()) shown += "--- log-probabilities of " + what + "\n" + lines;
+  };
+  show("the prompt", prompt_);
+  for (size_t i = 0; i < choices_.size(); ++i) {
+    show("choice " + std::to_string(i), choices_[i].logprobs);
+  }
   return shown;
 }
 

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <map>
 #include <optional>
 #include <string>
 #include <thread>
@@ -199,6 +200,61 @@ TEST_F(DaemonTest, stop_strings_and_ids_end_the_text) {
   ASSERT_TRUE(cut.ok());
   EXPECT_EQ(cut.value().finished.finish_reason(), v1::FINISH_REASON_STOP);
   EXPECT_EQ(cut.value().text, text.substr(0, text.find(stop)));
+}
+
+TEST_F(DaemonTest, log_probabilities_of_prompt_and_text_an_echo_and_choices_come_in_their_order) {
+  Client client = daemon_->client();
+  v1::GenerateRequest request = make_request("lookup", 12);
+  for (int i = 0; i < 300; ++i) request.mutable_token_ids()->add_ids(300 + i % 50);
+  request.set_return_prompt_token_ids(true);
+  request.set_echo(true);
+  request.set_logprobs(2);
+  request.set_prompt_logprobs(1);
+  request.set_n(3);
+  request.mutable_sampling()->set_temperature(1);
+  std::string kinds;
+  v1::Logprobs prompt;
+  std::map<int, std::vector<int32_t>> tokens;
+  std::map<int, int> finished;
+  const auto generation = client.generate(request, [&](const v1::GenerateResponse& message) {
+    const char kind = message.has_started()           ? 's'
+                      : message.has_prompt_logprobs() ? 'p'
+                      : message.has_chunk()           ? 'c'
+                                                      : 'f';
+    if (kinds.empty() || kinds.back() != kind) kinds += kind;
+    if (message.has_prompt_logprobs()) prompt.MergeFrom(message.prompt_logprobs());
+    if (!message.has_chunk()) return;
+    const v1::Chunk& chunk = message.chunk();
+    EXPECT_EQ(chunk.logprobs().token_size(), chunk.token_ids_size());
+    EXPECT_EQ(chunk.logprobs().top_token_ids_size(), 2 * chunk.token_ids_size());
+    EXPECT_EQ(chunk.logprobs().top_size(), 2 * chunk.token_ids_size());
+    std::vector<int32_t>& all = tokens[chunk.index()];
+    all.insert(all.end(), chunk.token_ids().begin(), chunk.token_ids().end());
+    finished[chunk.index()] += chunk.finish_reason() == v1::FINISH_REASON_LENGTH ? 1 : 0;
+  });
+  ASSERT_TRUE(generation.ok()) << generation.status().text();
+  EXPECT_EQ(kinds, "spcf");
+  const v1::Started& started = generation.value().started;
+  EXPECT_EQ(prompt.token_size(), started.prompt_token_ids_size() - 1);
+  EXPECT_EQ(prompt.top_size(), prompt.token_size());
+  EXPECT_FALSE(started.prompt_text().empty());
+  ASSERT_EQ(tokens.size(), 3U);
+  for (const auto& [index, ids] : tokens) {
+    EXPECT_EQ(ids.size(), 12U) << index;
+    EXPECT_EQ(finished[index], 1) << index;
+  }
+  EXPECT_NE(tokens[0], tokens[1]);
+  EXPECT_EQ(generation.value().token_ids, tokens[0]);
+  EXPECT_EQ(generation.value().finished.usage().completion_tokens(), 36);
+
+  const auto [code, screen] = run_specctl(
+      *daemon_,
+      "generate --route off --prompt 'def main():' --ignore-eos --max-tokens 4 --echo --n 2 "
+      "--logprobs 1 --prompt-logprobs 0");
+  EXPECT_EQ(code, 0) << screen;
+  EXPECT_EQ(screen.find("def main():"), 0U) << screen;
+  EXPECT_NE(screen.find("--- choice 1 (length)"), std::string::npos) << screen;
+  EXPECT_NE(screen.find("most likely"), std::string::npos) << screen;
 }
 
 TEST_F(DaemonTest, control_calls_report_what_is_there) {
