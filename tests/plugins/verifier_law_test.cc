@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <functional>
 #include <limits>
 #include <map>
 #include <memory>
@@ -362,6 +363,67 @@ TEST(WrongRules, a_bonus_without_temperature_is_caught) {
                          judge("rejection", SPECD_RULE_IID, tree, greedy, out);
                        }),
             0.01);
+}
+
+// Numbers under keys, enumerated: a key that comes again gives the number that it gave before.
+class KeyedNoise {
+ public:
+  explicit KeyedNoise(EveryWay& ways) : ways_(ways) {}
+  std::function<int32_t(int32_t call)> key_of;  // of the round's call-th number
+
+  void begin_round() { call_ = 0; }
+  bool bernoulli(double p) {
+    auto& [low, high] = known_.try_emplace(key_of(call_++), 0.0, 1.0).first->second;
+    if (p >= high) return true;
+    if (p <= low) return false;
+    const bool below = ways_.bernoulli((p - low) / (high - low));
+    (below ? high : low) = p;
+    return below;
+  }
+  size_t categorical(const double* weight, size_t n) { return ways_.categorical(weight, n); }
+
+ private:
+  EveryWay& ways_;
+  std::map<int32_t, std::pair<double, double>> known_;  // where the number of a key is
+  int32_t call_ = 0;
+};
+
+// Two rounds of block verification. Numbers keyed by the position of a node come again when the first
+// round does not reach it.
+TEST(WrongRules, noise_that_is_not_new_in_every_round_is_caught) {
+  const auto worst = [](bool is_new) {
+    double most = 0;
+    for (uint64_t seed = 1; seed <= 12; ++seed) {
+      const ToyLaw p = sdk::random_law(2, seed), q = sdk::random_law(2, seed + 100);
+      most = std::max(
+          most, sdk::law_bias(p, 3, [&](EveryWay& ways, ToyVerdict& all) {
+            KeyedNoise noise(ways);
+            for (int32_t round = 0; round < 2; ++round) {
+              const ToyText before = all.text;
+              const auto behind = [&before](const ToyLaw& law) -> ToyLaw {
+                return [&before, law](const ToyText& text) {
+                  ToyText whole = before;
+                  whole.insert(whole.end(), text.begin(), text.end());
+                  return law(whole);
+                };
+              };
+              const ToyTree tree =
+                  sdk::draw_tree(behind(p), behind(q), {-1, 0}, SPECD_RULE_IID, ways);
+              const auto root = static_cast<int32_t>(before.size());
+              noise.key_of = [=, n = static_cast<int32_t>(tree.token.size())](int32_t call) {
+                return is_new ? 100 * round + call : root + n - call;
+              };
+              noise.begin_round();
+              ToyVerdict out;
+              judge("block", SPECD_RULE_IID, tree, noise, out);
+              all.text.insert(all.text.end(), out.text.begin(), out.text.end());
+            }
+          }));
+    }
+    return most;
+  };
+  EXPECT_LT(worst(true), 1e-12);
+  EXPECT_GT(worst(false), 0.01);
 }
 
 // ---- what the drafter draws --------------------------------------------------------------------

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <iostream>
 #include <map>
+#include <random>
 
 #include "tests/core/engine_rig.h"
 #include "tests/plugins/chi_square.h"
@@ -168,6 +169,75 @@ TEST_F(Verifiers, follow_the_law_of_plain_decoding_in_mixed_batches) {
     EXPECT_GT(seen.counts.rejected, n_seeds / 10) << each.name;
     EXPECT_EQ(seen.counts.cut, 0u) << seen.last_problem;
     EXPECT_GE(same_law_p(counted[each.name], counted["off"]), 1e-4 / 5) << each.name;
+  }
+}
+
+// The randomised probability integral transform: by the model's own probabilities of the tokens that it
+// could have drawn instead, each token of a text is a number, and these are uniform. A token outside
+// the 20 most likely ones is somewhere in the rest.
+TEST_F(Verifiers, follow_the_law_of_the_model_over_its_whole_vocabulary) {
+  constexpr size_t kBins = 50;
+  constexpr int32_t kTokens = 50, kTop = 20;
+  EngineOptions o = options("pico-target");
+  o.draft_models = {{.name = "draft", .path = options().model.path, .kv_dtype = KvDType::kF32}};
+  const auto drafts = [](Json more) {
+    more["model"] = "draft";
+    more["draft_tokens"] = 4;
+    return plugin("specd.drafter.draft_target", std::move(more));
+  };
+  const Json tree = {{"branches", 3}, {"nodes", 8}},
+             with = {{"branches", 3}, {"nodes", 8}, {"replacement", true}};
+  o.routes = {law_route("likely", drafts({{"draw", "most_likely"}}), 4),
+              law_route("rejection", drafts({{"draw", "own"}}), 4),
+              law_route("block", drafts({{"draw", "own"}}), 4, "block"),
+              law_route("without", drafts({{"draw", "own"}, {"tree", tree}}), 8, "tree_rejection"),
+              law_route("with", drafts({{"draw", "own"}, {"tree", with}}), 8, "tree_rejection")};
+  start(o);
+  std::vector<std::string> names = {"off"};
+  for (const RouteOptions& each : o.routes) names.push_back(each.name);
+  const bool is_fake = std::getenv("SPECD_TEST_DEVICE") != nullptr;  // slow
+  const size_t n_texts = std::getenv("SPECD_NIGHTLY") != nullptr ? 4000 : is_fake ? 4 : 12;
+  std::map<std::string, std::vector<double>> counted;
+  std::mt19937_64 random(7);
+  for (size_t begin = 0; begin < n_texts; begin += 4) {
+    std::vector<Request> requests;
+    for (size_t text = begin; text < begin + 4; ++text) {
+      for (const std::string& name : names) {
+        const uint64_t seed = names.size() * text + requests.size() % names.size();
+        requests.push_back(request(prompts()[text % prompts().size()], name, kTokens, 1.0f, seed));
+        requests.back().logprobs = kTop;
+      }
+    }
+    const std::vector<Outcome> outcomes = run_all(requests);
+    for (size_t i = 0; i < outcomes.size(); ++i) {
+      const Logprobs& logprobs = outcomes[i].logprobs;
+      ASSERT_EQ(logprobs.token.size(), size_t{kTokens});
+      std::vector<double>& bins = counted[names[i % names.size()]];
+      bins.resize(kBins);
+      for (size_t token = 0; token < size_t{kTokens}; ++token) {
+        double below = 0, mass = -1;
+        for (size_t k = token * kTop; k < (token + 1) * kTop && mass < 0; ++k) {
+          const double p = std::exp(double{logprobs.top[k]});
+          if (logprobs.top_token[k] == outcomes[i].tokens[token]) mass = p;
+          if (mass < 0) below += p;
+        }
+        if (mass < 0) mass = std::max(0.0, 1 - below);
+        const double u = below + mass * std::uniform_real_distribution<double>()(random);
+        bins[std::min(kBins - 1, static_cast<size_t>(u * double{kBins}))] += 1;
+      }
+    }
+  }
+  const double expected = static_cast<double>(n_texts) * kTokens / double{kBins};
+  for (const std::string& name : names) {
+    double x2 = 0;
+    for (const double n : counted[name]) x2 += (n - expected) * (n - expected) / expected;
+    const double p = chi_square_tail(x2, int{kBins} - 1);
+    EXPECT_GE(p, 1e-4 / 6) << name;
+    std::cout << "  " << name << ": p = " << p << " over " << n_texts * kTokens << " tokens\n";
+    if (name == "off") continue;
+    EXPECT_GT(report(name).counts.accepted, 0u) << name;
+    EXPECT_GT(report(name).counts.rejected, 0u) << name;
+    EXPECT_EQ(report(name).counts.cut, 0u) << report(name).last_problem;
   }
 }
 
