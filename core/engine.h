@@ -77,6 +77,7 @@ struct EngineLimits {
   static constexpr int32_t kLogitBiases = 1024;  // entries of logit_bias of a request
   static constexpr int32_t kChoices = 128;       // of a request
   static constexpr size_t kEchoBytes = size_t{2} << 20;
+  static constexpr uint64_t kBestOfBytes = uint64_t{1} << 20;  // of all choices of a request
   static constexpr int32_t kLogprobs = 20;  // most likely tokens that a request may ask for
 };
 
@@ -96,7 +97,7 @@ struct EngineOptions {
   std::string isa;                   // "" = best; "scalar", "avx2", "avx512"
   int32_t max_sequences = 64;        // in one step
   int32_t step_tokens_max = 512;     // rows of one forward, prefill and draft nodes together
-  int32_t queue_max = 256;           // waiting requests; more are refused
+  int32_t queue_max = 256;           // waiting requests, each choice counted; more are refused
   int32_t priority_aging_ms = 1000;  // waiting this long is worth one level of priority
 
   bool operator==(const EngineOptions&) const = default;
@@ -147,9 +148,10 @@ struct EngineReport {
   std::string isa;     // of the host
   int32_t threads = 0;
   int32_t running = 0, waiting = 0;
-  uint64_t admitted = 0, completed = 0, failed = 0, cancelled = 0, refused = 0;  // choices
-  uint64_t deadline_misses = 0;  // failed requests that were past their deadline
-  uint64_t preemptions = 0;      // a request may be preempted several times
+  // Choices of requests; refused are requests.
+  uint64_t admitted = 0, completed = 0, failed = 0, cancelled = 0, refused = 0;
+  uint64_t deadline_misses = 0;  // failed choices that were past their deadline
+  uint64_t preemptions = 0;      // a choice may be preempted several times
   uint64_t steps = 0, rows = 0, tokens = 0, kv_moves = 0;
   uint64_t uptime_ns = 0;
   uint64_t step_age_ns = 0;  // since the current step began; 0 when idle

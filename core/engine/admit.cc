@@ -146,6 +146,19 @@ Status Engine::Impl::check(const Request& request) const {
   if (request.best_of != 0) {
     SPECD_OK_OR_RETURN(check_range("best_of", request.best_of, request.n, EngineLimits::kChoices));
   }
+  if (request.best_of > request.n) {
+    // All are kept until the last has ended, and then sent at once.
+    const uint64_t token_bytes = 16 + 8 * static_cast<uint64_t>(request.logprobs.value_or(0));
+    const uint64_t bytes = static_cast<uint64_t>(request.best_of) *
+                           static_cast<uint64_t>(request.max_tokens) * token_bytes;
+    if (bytes > EngineLimits::kBestOfBytes) {
+      return out_of_range("best_of",
+                          "best_of times max_tokens of " + std::to_string(token_bytes) +
+                              " bytes (16, and 8 for each of logprobs) to be at most " +
+                              std::to_string(EngineLimits::kBestOfBytes),
+                          std::to_string(bytes));
+    }
+  }
   if (request.n_choices() > options.queue_max) {
     return out_of_range(request.best_of > request.n ? "best_of" : "n",
                         "at most engine.queue_max, " + std::to_string(options.queue_max),
@@ -185,22 +198,16 @@ Result<Ticket> Engine::Impl::admit(const Request& request, Sink sink) {
   // Before rendering and encoding the prompt, which takes time. put() checks again.
   SPECD_OK_OR_RETURN(intake.may_admit(request.n_choices()));
   const uint64_t number = intake.new_numbers(request.n_choices());
-  SPECD_TRY(const RouteLease route, routes.lease(request.route));
+  SPECD_TRY(RouteLease route, routes.lease(request.route));
 
   std::vector<int32_t> prompt;
   std::string echo;
   if (request.prompt_tokens.has_value()) {
     prompt = *request.prompt_tokens;
-    if (request.echo) echo = target.tokenizer->decode(prompt, /*skip_special=*/false);
   } else {
     SPECD_TRY(RenderedPrompt made, target.make_prompt(request));
     prompt = std::move(made.tokens);
     if (request.echo) echo = std::move(made.text);
-  }
-  if (echo.size() > EngineLimits::kEchoBytes) {
-    return out_of_range(
-        "echo", "a prompt of at most " + std::to_string(EngineLimits::kEchoBytes) + " bytes",
-        std::to_string(echo.size()));
   }
   const auto n_prompt = static_cast<int64_t>(prompt.size());
   if (n_prompt < 1)
@@ -232,22 +239,34 @@ Result<Ticket> Engine::Impl::admit(const Request& request, Sink sink) {
             std::to_string(models.pages->n_pages()) + "; enlarge model.kv or ask for less");
   }
 
+  if (request.echo && request.prompt_tokens.has_value()) {
+    echo = target.tokenizer->decode(prompt, /*skip_special=*/false);
+  }
+  if (echo.size() > EngineLimits::kEchoBytes) {
+    return out_of_range(
+        "echo", "a prompt of at most " + std::to_string(EngineLimits::kEchoBytes) + " bytes",
+        std::to_string(echo.size()));
+  }
+
   Ticket ticket{.id = {},
                 .number = number,
                 .sampling = sampling,
                 .prompt_tokens = prompt,
                 .prompt_text = std::move(echo)};
   // Constructed before put() takes the lock that every step needs: a prompt may be long.
+  Request kept = request;
+  kept.drop_prompt();
   std::vector<ActiveSequence> choices;
   for (Sink& each : choice_sinks(request, std::move(sink))) {
     const auto index = static_cast<int32_t>(choices.size());
+    const bool is_last = index + 1 == request.n_choices();
     SamplingParams own = sampling;
     own.seed += static_cast<uint64_t>(index);
     ActiveSequence& next = choices.emplace_back();
-    next.route = route.another();
-    next.sequence =
-        std::make_unique<Sequence>(number + static_cast<uint64_t>(index), request, prompt, own,
-                                   config.eos_tokens, target.tokenizer, std::move(each), index);
+    next.route = is_last ? std::move(route) : route.another();
+    next.sequence = std::make_unique<Sequence>(
+        number + static_cast<uint64_t>(index), kept, is_last ? std::move(prompt) : prompt, own,
+        config.eos_tokens, target.tokenizer, std::move(each), index);
     Sequence& made = *next.sequence;
     made.arrived_ns = arrived_ns;
     made.metrics = &request_metrics;

@@ -41,7 +41,7 @@ void Batch::add(ActiveSequence next) {
   }
 }
 
-// Once no first choice of their request is reading the prompt.
+// They find its full pages in the prefix cache.
 void Batch::start_followers() {
   if (followers_.empty()) return;
   std::unordered_set<uint64_t> reading;
@@ -54,8 +54,14 @@ void Batch::start_followers() {
       std::stable_partition(followers_.begin(), followers_.end(), [&](const ActiveSequence& next) {
         return reading.contains(next.sequence->request_number());
       });
-  for (auto next = started; next != followers_.end(); ++next) add_waiting(std::move(*next));
-  followers_.erase(started, followers_.end());
+  // Taken out one by one, so that each is counted once if one of them ends for want of memory.
+  const auto n_left = static_cast<size_t>(started - followers_.begin());
+  std::reverse(started, followers_.end());
+  while (followers_.size() > n_left) {
+    ActiveSequence next = std::move(followers_.back());
+    followers_.pop_back();
+    add_waiting(std::move(next));
+  }
 }
 
 void Batch::add_waiting(ActiveSequence next) {
@@ -75,7 +81,6 @@ void Batch::end_without_memory(ActiveSequence& next) {
 }
 
 StepPlan Batch::plan() {
-  start_followers();
   std::vector<RunningView> running_views;
   Rank last;
   for (const ActiveSequence& member : running_) {
@@ -85,7 +90,8 @@ StepPlan Batch::plan() {
                              .n_pages = static_cast<int32_t>(member.table.pages.size()),
                              .n_own_pages = 0,
                              .draft_nodes_max = draft_nodes(member),
-                             .scores = member.sequence->scores_prompt()});
+                             .scores = member.sequence->scores_prompt(),
+                             .copies = member.sequence->request().logprobs.has_value()});
     last = std::max(last, member.sequence->rank);
   }
   // As many waiting sequences as one step can start.
@@ -296,13 +302,16 @@ void Batch::end_unwanted() {
     next.route.reset();
     on_end_(*next.sequence);
   }
-  for (auto it = followers_.begin(); it != followers_.end();) {
-    if (!it->sequence->must_end(now)) {
-      ++it;
-      continue;
-    }
-    ActiveSequence next = std::move(*it);
-    it = followers_.erase(it);
+  for (ActiveSequence& next : followers_) (void)next.sequence->must_end(now);
+  const auto n_left = static_cast<size_t>(
+      std::stable_partition(followers_.begin(), followers_.end(),
+                            [](const ActiveSequence& next) {
+                              return next.sequence->finish() == FinishReason::kNone;
+                            }) -
+      followers_.begin());
+  while (followers_.size() > n_left) {
+    ActiveSequence next = std::move(followers_.back());
+    followers_.pop_back();
     next.route.reset();
     on_end_(*next.sequence);
   }

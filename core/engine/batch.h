@@ -36,14 +36,15 @@ class Batch {
   Batch(const SchedulerLimits& limits, PagePool& pages, PrefixCache* cache, ModelService& models,
         Worker& worker, StepRunner& runner, OnEnd on_end);
 
-  // Takes over a sequence. The choices of a request behind the first wait until that has read the
-  // prompt, so that they find it in the prefix cache. Ends the sequence with an error when there is no
-  // memory for it.
+  // Takes over a sequence; a choice behind the first is kept for start_followers(). Ends it with an
+  // error when there is no memory for it.
   void add(ActiveSequence next);
   size_t n_waiting() const { return waiting_.size() + followers_.size(); }
   bool empty() const { return waiting_.empty() && running_.empty() && followers_.empty(); }
   std::vector<ActiveSequence>& running() { return running_; }
 
+  // Before plan(): lets the choices of a request wait for a place once the first has read the prompt.
+  void start_followers();
   // Plans the next step: decides admissions, prefixes and preemptions. Changes no sequence.
   StepPlan plan();
   // Carries out what the last plan() decided, up to taking the pages of its items. An error means
@@ -68,7 +69,6 @@ class Batch {
  private:
   void add_waiting(ActiveSequence next);
   void end_without_memory(ActiveSequence& next);
-  void start_followers();
   int32_t draft_nodes(const ActiveSequence& member) const;
   PrefixCache::Prefix cached_prefix(const ActiveSequence& next) const;
   void count_own_pages(std::vector<RunningView>& views) const;

@@ -8,8 +8,8 @@
 namespace specd {
 
 namespace {
-// Of one step. Their logits are copied to host memory: 64 MiB of a vocabulary of 128k.
-constexpr int32_t kScoredRowsMax = 128;
+// Of one step, besides one per sequence: 64 MiB of a vocabulary of 128k.
+constexpr int32_t kCopiedRowsMax = 128;
 }  // namespace
 
 Engine::Engine() = default;
@@ -41,7 +41,7 @@ Status Engine::Impl::load(const ProgressFn& progress) {
   const SchedulerLimits limits{.step_tokens_max = options.step_tokens_max,
                                .logits_rows_max = models.logits_rows_max,
                                .max_sequences = options.max_sequences,
-                               .scored_rows_max = kScoredRowsMax};
+                               .copied_rows_max = kCopiedRowsMax};
   batch = std::make_unique<Batch>(limits, *models.pages, models.cache.get(), *models.drafts,
                                   *models.worker, *runner, [this](Sequence& sequence) {
                                     intake.end(sequence, static_cast<int32_t>(batch->n_waiting()));

@@ -1,5 +1,6 @@
 #include "core/engine/intake.h"
 
+#include <algorithm>
 #include <new>
 #include <utility>
 
@@ -17,8 +18,12 @@ Status Intake::may_admit_locked(int32_t n_choices) const {
   SPECD_OK_OR_RETURN(is_open_locked());
   const auto n = static_cast<int32_t>(inbox_.size()) + n_waiting_;
   if (n_choices <= queue_max_ - n) return Status();
-  return Status(Code::kExhausted,
-                "the queue is full: " + std::to_string(n) + " requests wait (engine.queue_max)");
+  std::string why = "the queue is full: " + std::to_string(n) + " requests wait (engine.queue_max)";
+  if (n_choices > 1) {
+    why = "the queue has " + std::to_string(queue_max_ - n) + " places left (engine.queue_max), " +
+          std::to_string(n_choices) + " choices need as many";
+  }
+  return Status(Code::kExhausted, std::move(why));
 }
 
 Status Intake::may_admit(int32_t n_choices) const {
@@ -48,7 +53,9 @@ Result<std::string> Intake::put(std::vector<ActiveSequence> choices, const std::
     LiveRoute* const route = choices.front().route.get();
     try {
       live_.emplace(number, std::move(sequences));
-      inbox_.reserve(inbox_.size() + choices.size());
+      if (const size_t n_all = inbox_.size() + choices.size(); n_all > inbox_.capacity()) {
+        inbox_.reserve(std::max(n_all, 2 * inbox_.capacity()));
+      }
     } catch (...) {  // there is no memory; nothing stays behind
       live_.erase(number);
       number_of_.erase(id);

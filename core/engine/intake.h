@@ -17,11 +17,11 @@
 
 namespace specd {
 
-// Written once per choice of a request, read by reports.
+// Choices of requests, except `refused`; read by reports.
 struct RequestCounters {
   std::atomic<uint64_t> admitted{0}, completed{0}, failed{0}, cancelled{0}, refused{0};
-  std::atomic<uint64_t> off{0};              // admitted requests without a route
-  std::atomic<uint64_t> deadline_misses{0};  // failed requests that were past their deadline
+  std::atomic<uint64_t> off{0};              // admitted without a route
+  std::atomic<uint64_t> deadline_misses{0};  // failed, past their deadline
 };
 
 class Intake {

@@ -72,6 +72,7 @@ bool Loop::turn() {
 }
 
 Status Loop::step() {
+  batch_.start_followers();
   const StepPlan plan = batch_.plan();
   SPECD_OK_OR_RETURN(batch_.carry_out(plan));
   intake_.set_waiting(static_cast<int32_t>(batch_.n_waiting()));

@@ -57,11 +57,7 @@ struct Worker::Columns {
   Column<float> lse;         // [logits rows]; empty when no row wants its law
   Column<int32_t> law_rows;  // laws to be copied to host memory
   Column<float> law_copy, lse_copy;
-  // Logits to be copied to host memory before they change, in runs of rows.
-  struct Run {
-    int32_t from = 0, to = 0, n = 0;  // in the logits, in `raw`
-  };
-  std::vector<Run> raw_runs;
+  Column<int32_t> raw_rows;  // logits to be copied to host memory before they change
   Column<float> raw;
   std::vector<Column<float>> taps;  // to be copied to host memory
 };
@@ -156,13 +152,7 @@ Worker::Columns Worker::stage(const StepInput& input, std::span<StreamPart* cons
     columns.law_copy = outputs_.add<float>(input.law_to_host.size() * vocab);
     columns.lse_copy = outputs_.add<float>(input.law_to_host.size());
   }
-  for (size_t i = 0; i < input.raw_to_host.size(); ++i) {
-    const int32_t row = input.raw_to_host[i];
-    if (i == 0 || row != input.raw_to_host[i - 1] + 1) {
-      columns.raw_runs.push_back({.from = row, .to = static_cast<int32_t>(i)});
-    }
-    ++columns.raw_runs.back().n;
-  }
+  columns.raw_rows = inputs_.add(input.raw_to_host);
   columns.raw = outputs_.add<float>(input.raw_to_host.size() *
                                     static_cast<size_t>(model_.config().vocab_size));
   const auto width = static_cast<size_t>(model_.config().hidden_size);
@@ -197,11 +187,21 @@ bool Worker::submit(const Columns& columns, std::span<StreamPart* const> parts, 
                        .k = columns.top_k});
     outputs_.download(columns.top);
   }
-  for (const Columns::Run& run : columns.raw_runs) {
-    device_.copy_out(columns.raw.host + int64_t{run.to} * vocab,
-                     model_.logits() + int64_t{run.from} * vocab,
-                     sizeof(float) * static_cast<uint64_t>(int64_t{run.n} * vocab));
-  }
+  const auto copy_rows = [&](const float* from, const Column<int32_t>& rows,
+                             const Column<float>& to, int32_t width) {
+    if (rows.n == 0) return;
+    ops.copy_rows(stream, {.from = from,
+                           .to = to.device,
+                           .from_row = rows.device,
+                           .n_rows = static_cast<int32_t>(rows.n),
+                           .n = width,
+                           .from_rows = static_cast<int32_t>(columns.draws.n),
+                           .to_rows = static_cast<int32_t>(rows.n),
+                           .from_stride = width,
+                           .to_stride = width});
+    outputs_.download(to);
+  };
+  copy_rows(model_.logits(), columns.raw_rows, columns.raw, vocab);
   if (columns.penalty_row.n > 0) {
     ops.penalize(stream, {.logits = model_.logits(),
                           .row = columns.penalty_row.device,
@@ -222,22 +222,8 @@ bool Worker::submit(const Columns& columns, std::span<StreamPart* const> parts, 
                       .lse = columns.lse.device});
     outputs_.download(columns.drawn);
   }
-  const auto copy_laws = [&](const float* from, const Column<float>& to, int32_t width) {
-    ops.copy_rows(stream, {.from = from,
-                           .to = to.device,
-                           .from_row = columns.law_rows.device,
-                           .n_rows = static_cast<int32_t>(columns.law_rows.n),
-                           .n = width,
-                           .from_rows = static_cast<int32_t>(columns.draws.n),
-                           .to_rows = static_cast<int32_t>(columns.law_rows.n),
-                           .from_stride = width,
-                           .to_stride = width});
-    outputs_.download(to);
-  };
-  if (columns.law_rows.n > 0) {
-    copy_laws(model_.logits(), columns.law_copy, vocab);
-    copy_laws(columns.lse.device, columns.lse_copy, 1);
-  }
+  copy_rows(model_.logits(), columns.law_rows, columns.law_copy, vocab);
+  copy_rows(columns.lse.device, columns.law_rows, columns.lse_copy, 1);
   bool repeatable = true;
   for (StreamPart* part : parts) {
     const bool repeats = part->submit_behind(
@@ -260,11 +246,8 @@ StepShape Worker::shape_of(const Columns& columns, std::span<StreamPart* const> 
                   columns.top.n,
                   columns.penalty_row.n,
                   columns.law_rows.n,
-                  columns.raw.n,
+                  columns.raw_rows.n,
                   inputs_.used()};
-  for (const Columns::Run& run : columns.raw_runs) {
-    shape.insert(shape.end(), {static_cast<uint64_t>(run.from), static_cast<uint64_t>(run.n)});
-  }
   for (const void* column :
        {static_cast<const void*>(columns.rows.token.device),
         static_cast<const void*>(columns.rows.pages), static_cast<const void*>(columns.rows.tail),
@@ -277,7 +260,8 @@ StepShape Worker::shape_of(const Columns& columns, std::span<StreamPart* const> 
         static_cast<const void*>(columns.lse.device),
         static_cast<const void*>(columns.law_copy.device),
         static_cast<const void*>(columns.lse_copy.device),
-        static_cast<const void*>(columns.raw.host), static_cast<const void*>(columns.top.device)}) {
+        static_cast<const void*>(columns.raw.device),
+        static_cast<const void*>(columns.top.device)}) {
     shape.push_back(reinterpret_cast<uintptr_t>(column));
   }
   for (const StreamPart* part : parts) part->add_shape(shape);

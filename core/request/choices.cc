@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <new>
 #include <numeric>
 #include <utility>
 
@@ -20,11 +21,33 @@ class Choices {
         kept_(request.n < request.n_choices() ? to_size(request.n_choices()) : 0) {}
 
   void on_event(int32_t index, const Event& event) {
-    if (event.done) end(index, event);
-    if (failed_ != FinishReason::kNone) {
-      if (n_left_ == 0)
-        client_({.done = true, .finish = failed_, .error = error_, .usage = usage_});
-    } else if (kept_.empty()) {
+    if (event.done) --n_left_;
+    try {
+      take(index, event);
+    } catch (const std::bad_alloc&) {
+      failed_ = FinishReason::kError;
+      error_ = Status(Code::kExhausted, "out of memory");  // words that need none
+    }
+    if (n_left_ > 0 || failed_ == FinishReason::kNone || is_over_) return;
+    Event last;
+    last.done = true;
+    last.finish = failed_;
+    last.error = std::move(error_);
+    last.usage = usage_;
+    client_(last);
+  }
+
+ private:
+  void take(int32_t index, const Event& event) {
+    if (event.done) add_usage(index, event.usage);
+    const bool fails =
+        event.finish == FinishReason::kError || event.finish == FinishReason::kCancelled;
+    if (fails && failed_ == FinishReason::kNone) {
+      failed_ = event.finish;
+      error_ = event.error;
+    }
+    if (failed_ != FinishReason::kNone) return;
+    if (kept_.empty()) {
       Event sent = event;
       sent.index = index;
       send(std::move(sent), n_left_ == 0);
@@ -32,18 +55,6 @@ class Choices {
       keep(to_size(index), event);
       if (n_left_ == 0) send_best();
     }
-  }
-
- private:
-  void end(int32_t index, const Event& event) {
-    --n_left_;
-    const bool failed =
-        event.finish == FinishReason::kError || event.finish == FinishReason::kCancelled;
-    if (failed && failed_ == FinishReason::kNone) {
-      failed_ = event.finish;
-      error_ = event.error;
-    }
-    add_usage(index, event.usage);
   }
 
   // The choices share one prompt and overlap in time.
@@ -67,6 +78,7 @@ class Choices {
   void send(Event event, bool is_last) {
     event.done = is_last;
     event.usage = is_last ? usage_ : Usage{};
+    is_over_ = is_last;
     client_(event);
   }
 
@@ -100,6 +112,7 @@ class Choices {
   int32_t n_, n_left_;
   bool wants_logprobs_;
   std::vector<Event> kept_;  // [choices] when the best are chosen, else empty
+  bool is_over_ = false;     // the last event was sent
   Usage usage_;
   FinishReason failed_ = FinishReason::kNone;  // of the first choice that failed
   Status error_;

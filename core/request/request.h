@@ -52,6 +52,12 @@ struct Request {
   int32_t n = 1, best_of = 0;
 
   int32_t n_choices() const { return std::max(n, best_of); }
+  // What is left once the prompt has become tokens.
+  void drop_prompt() {
+    std::string().swap(prompt);
+    prompt_tokens.reset();
+    chat.reset();
+  }
 };
 
 enum class FinishReason { kNone, kStop, kLength, kCancelled, kError };

@@ -33,11 +33,9 @@ bool shows_text(const Tokenizer& tokenizer, const std::vector<int32_t>& prompt) 
 
 // The request as one choice of it keeps it.
 Request of_choice(Request request, int32_t index) {
-  std::string().swap(request.prompt);
+  request.drop_prompt();
   if (index > 0) request.prompt_logprobs.reset();
   if (request.n_choices() > request.n && !request.logprobs.has_value()) request.logprobs = 0;
-  request.prompt_tokens.reset();
-  request.chat.reset();
   return request;
 }
 }  // namespace
@@ -109,13 +107,14 @@ void Sequence::fail(FinishReason reason, Status error) {
 
 bool Sequence::must_end(uint64_t now_ns) {
   if (finish_ != FinishReason::kNone) return true;
-  if (cancelled_) {
-    fail(FinishReason::kCancelled, Status(Code::kCancelled, "the request was cancelled"));
-  } else if (deadline_ns != 0 && now_ns >= deadline_ns) {
+  // The deadline first: it is the reason also of the choices that are cancelled because one missed it.
+  if (deadline_ns != 0 && now_ns >= deadline_ns) {
     fail(FinishReason::kError,
          Status(Code::kDeadlineExceeded,
                 "deadline_ms: " + std::to_string(request_.deadline_ms) + " ms have passed; " +
                     std::to_string(usage.completion_tokens) + " tokens were generated"));
+  } else if (cancelled_) {
+    fail(FinishReason::kCancelled, Status(Code::kCancelled, "the request was cancelled"));
   }
   return finish_ != FinishReason::kNone;
 }
@@ -156,7 +155,7 @@ void Sequence::count_sent(uint64_t sent_ns) {
   }
   if (!event_.done) return;
   ++metrics->ended[static_cast<size_t>(finish_)];
-  metrics->prompt_tokens += static_cast<uint64_t>(usage.prompt_tokens);
+  if (index_ == 0) metrics->prompt_tokens += static_cast<uint64_t>(usage.prompt_tokens);
   metrics->queue_time.record(usage.queue_ns);
   metrics->whole_time.record(sent_ns - arrived_ns);
   if (first_token_ns == 0) return;

@@ -1,4 +1,4 @@
-// One running request: the committed tokens and their text. [step] only, except cancel(). Knows
+// One running request, or one choice of it: the committed tokens and their text. [step] only, except cancel(). Knows
 // nothing about pages, rows or drafts.
 #pragma once
 

@@ -16,7 +16,7 @@ struct Member {
   int32_t n_tokens = 0, n_computed = 0, n_pages = 0, n_own_pages = 0;
   int32_t draft_nodes_max = 0;
   int32_t n_granted = 0;  // new pages reserved for it
-  bool scores = false;
+  bool scores = false, copies = false;
   bool runs = false;  // has the pages that one row needs
   bool preempted = false;
 
@@ -40,7 +40,8 @@ class Planner {
                           .n_pages = view.n_pages,
                           .n_own_pages = view.n_own_pages,
                           .draft_nodes_max = view.draft_nodes_max,
-                          .scores = view.scores});
+                          .scores = view.scores,
+                          .copies = view.copies});
     }
     std::sort(members_.begin(), members_.end(),
               [](const Member& a, const Member& b) { return a.rank < b.rank; });
@@ -142,15 +143,27 @@ class Planner {
     int32_t logits_left = limits_.logits_rows_max - n_decoding - n_prefilling;
     const bool some_score = std::any_of(prefilling.begin(), prefilling.end(),
                                         [](const Member* member) { return member->scores; });
-    draft_rows = std::min(draft_rows, some_score ? logits_left / 2 : logits_left);
+    draft_rows = std::min(
+        draft_rows, some_score ? std::max(logits_left - limits_.copied_rows_max, logits_left / 2)
+                               : logits_left);
 
     std::vector<int32_t> wants;
-    wants.reserve(decoding.size());
-    for (const Member* member : decoding) wants.push_back(member->draft_nodes_max);
+    for (const Member* member : decoding) {
+      wants.push_back(member->copies ? member->draft_nodes_max : 0);
+    }
+    const int32_t copied_max = some_score ? limits_.copied_rows_max / 2 : limits_.copied_rows_max;
+    const std::vector<int32_t> copied = share_evenly(wants, copied_max);
+    for (size_t i = 0; i < decoding.size(); ++i) {
+      wants[i] = decoding[i]->copies ? copied[i] : decoding[i]->draft_nodes_max;
+    }
     std::vector<int32_t> nodes = share_evenly(wants, draft_rows);
     const int32_t n_nodes = std::accumulate(nodes.begin(), nodes.end(), 0);
     rows_left -= n_nodes;
-    logits_left = std::min(logits_left - n_nodes, limits_.scored_rows_max);
+    int32_t copies_left = limits_.copied_rows_max;
+    for (size_t i = 0; i < decoding.size(); ++i) {
+      if (decoding[i]->copies) copies_left -= nodes[i];
+    }
+    logits_left = std::min(logits_left - n_nodes, copies_left);
 
     wants.clear();
     for (const Member* member : prefilling) {

@@ -7,7 +7,7 @@
 //          root. While any sequence prefills, drafts get at most half of the rows that the roots
 //          leave; prefilling sequences share the rest evenly, so that a short prompt does not wait
 //          behind a long one. Sequences that score their prompt share the rows of logits that roots,
-//          drafts and last rows leave, and drafts leave half of them.
+//          drafts and last rows leave; drafts leave as many as may be copied, or half.
 //   pages  Each sequence gets pages for its rows and nodes of this step. When pages are short,
 //          reclaimable pages are used first, then drafts are cut, then the running sequence with
 //          the largest rank is preempted: it loses its pages and waits again. A waiting sequence
@@ -24,9 +24,9 @@ namespace specd {
 
 struct SchedulerLimits {
   int32_t step_tokens_max = 0;  // >= max_sequences
-  int32_t logits_rows_max = 0;  // >= max_sequences; roots, nodes and last rows of prompts
+  int32_t logits_rows_max = 0;  // >= max_sequences; roots, nodes, last and scored rows of prompts
   int32_t max_sequences = 0;
-  int32_t scored_rows_max = 0;  // rows whose logits decide no token
+  int32_t copied_rows_max = 0;  // rows of logits to copy to host memory, besides one per sequence
 };
 
 struct RunningView {
@@ -36,7 +36,8 @@ struct RunningView {
   int32_t n_pages = 0;          // held
   int32_t n_own_pages = 0;      // freed when it is preempted after all sequences with a larger rank
   int32_t draft_nodes_max = 0;  // limit for this step, >= 0
-  bool scores = false;          // the logits of every pending row are wanted
+  bool scores = false;          // the logits of its pending rows are wanted and copied
+  bool copies = false;          // so are those of its root and draft nodes
 };
 
 struct WaitingView {

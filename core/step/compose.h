@@ -3,7 +3,7 @@
 //
 //   a decoding sequence   root row, then one row per draft node; each draws a token
 //   a prefilling one      a chunk of its prompt; the last row of the prompt draws a token. Rows whose
-//                         logits are wanted draw one that nobody reads
+//                         logits are wanted draw one too, which tells only whether they are finite
 //
 // Node i of a tree is in slot root + 1 + i. A node that is in place (draft_tree.h) attends to a
 // plain span, like a row of a prompt. Any other node attends to the text up to the root and,

@@ -1,86 +1,110 @@
 #include "core/step/logprobs.h"
 
 #include <algorithm>
+#include <new>
 #include <string>
 #include <vector>
 
 namespace specd {
 namespace {
 
-// One column of tokens and one of log-probabilities for each copied row: the text's own token, then
-// the most likely ones.
-class Table {
+class Report {
  public:
-  Table(size_t n_rows, int32_t n_top, int32_t vocab)
-      : width_(to_size(n_top) + 1),
-        vocab_(vocab),
-        token_(n_rows * width_, kNone),
-        logprob_(n_rows * width_) {}
+  Report(CpuDevice& host, const StepOutput& output, int32_t vocab)
+      : host_(host), output_(output), vocab_(vocab) {}
 
-  void set_token(int32_t row, int32_t token) { token_[to_size(row) * width_] = token; }
-
-  void compute(CpuDevice& host, const float* logits) {
-    const auto n_rows = static_cast<int32_t>(token_.size() / width_);
-    const auto width = static_cast<int32_t>(width_);
-    if (width > 1) {
-      host.ops().top_k(host.stream(), {.logits = logits,
-                                       .token = token_.data() + 1,
-                                       .n_rows = n_rows,
-                                       .vocab = vocab_,
-                                       .k = width - 1,
-                                       .token_stride = width});
-    }
-    host.ops().log_prob(host.stream(), {.logits = logits,
-                                        .token = token_.data(),
-                                        .out = logprob_.data(),
-                                        .n_rows = n_rows,
-                                        .vocab = vocab_,
-                                        .k = width});
+  void of_prompt(ActiveSequence& member) {
+    Sequence& sequence = *member.sequence;
+    const int32_t n = member.place.n_scored;
+    if (n == 0) return;
+    check_finite(member);
+    const int32_t* next = sequence.tokens().data() + sequence.n_scored() + 1;
+    Logprobs logprobs{.n_top = *sequence.request().prompt_logprobs};
+    add(member.place.first_raw, next, n, logprobs);
+    sequence.add_prompt_logprobs(logprobs);
   }
 
-  void read(int32_t row, int32_t n_top, Logprobs& to) const {
-    const auto first = static_cast<ptrdiff_t>(to_size(row) * width_);
-    to.n_top = n_top;
-    to.token.push_back(logprob_[to_size(row) * width_]);
-    to.top_token.insert(to.top_token.end(), token_.begin() + first + 1,
-                        token_.begin() + first + 1 + n_top);
-    to.top.insert(to.top.end(), logprob_.begin() + first + 1, logprob_.begin() + first + 1 + n_top);
+  void of_tokens(ActiveSequence& member) {
+    Sequence& sequence = *member.sequence;
+    if (!sequence.request().logprobs.has_value()) return;
+    Logprobs logprobs{.n_top = *sequence.request().logprobs};
+    const int32_t* token = sequence.tokens().data() + sequence.size() - member.n_taken;
+    for (int32_t begin = 0, end = 0; begin < member.n_taken; begin = end) {
+      const int32_t first = row_of(member, begin);
+      for (end = begin + 1; end < member.n_taken && row_of(member, end) == first + end - begin;) {
+        ++end;
+      }
+      add(first, token + begin, end - begin, logprobs);
+    }
+    if (!logprobs.token.empty()) sequence.add_logprobs(logprobs);
   }
 
  private:
-  static constexpr int32_t kNone = -1;  // of a row that no text has gone through
-  size_t width_;
-  int32_t vocab_;
-  std::vector<int32_t> token_;
-  std::vector<float> logprob_;
+  // The copy of the row that decided the i-th token of this step.
+  static int32_t row_of(const ActiveSequence& member, int32_t i) {
+    const RowPlace& place = member.place;
+    const int32_t logits = i == 0
+                               ? place.root_logits
+                               : place.logits_of_node[to_size(member.accepted()[to_size(i - 1)])];
+    return place.first_raw + logits - place.first_logits;
+  }
+
+  // A row that is not finite draws no token.
+  void check_finite(ActiveSequence& member) const {
+    Sequence& sequence = *member.sequence;
+    const auto first = output_.drawn.begin() + member.place.first_logits;
+    const auto bad =
+        std::find_if(first, first + member.place.n_scored, [](int32_t drawn) { return drawn < 0; });
+    const bool has_failed =
+        sequence.finish() == FinishReason::kError || sequence.finish() == FinishReason::kCancelled;
+    if (has_failed || bad == first + member.place.n_scored) return;
+    sequence.fail(FinishReason::kError,
+                  Status(Code::kInternal, "the model's logits at position " +
+                                              std::to_string(sequence.n_scored() + (bad - first)) +
+                                              " are not finite"));
+  }
+
+  // Of n copied rows, which give the tokens [n] their probabilities.
+  void add(int32_t first_row, const int32_t* token, int32_t n, Logprobs& to) {
+    const float* logits = output_.raw + int64_t{first_row} * vocab_;
+    const size_t n_top = to_size(n) * to_size(to.n_top);
+    top_token_.resize(n_top);
+    token_.resize(to_size(n));
+    top_.resize(n_top);
+    kernels::LogProbArgs args{.logits = logits,
+                              .token = token,
+                              .out = token_.data(),
+                              .n_rows = n,
+                              .vocab = vocab_,
+                              .k = 1};
+    host_.ops().log_prob(host_.stream(), args);
+    if (to.n_top > 0) {
+      host_.ops().top_k(host_.stream(), {.logits = logits,
+                                         .token = top_token_.data(),
+                                         .n_rows = n,
+                                         .vocab = vocab_,
+                                         .k = to.n_top});
+      args.token = top_token_.data();
+      args.out = top_.data();
+      args.k = to.n_top;
+      host_.ops().log_prob(host_.stream(), args);
+    }
+    to.append({to.n_top, token_, top_token_, top_});
+  }
+
+  CpuDevice& host_;
+  const StepOutput& output_;
+  const int32_t vocab_;
+  std::vector<int32_t> top_token_;
+  std::vector<float> token_, top_;
 };
 
-// The copy of the row that decided the i-th token of this step.
-int32_t row_of_token(const ActiveSequence& member, int32_t i) {
-  const RowPlace& place = member.place;
-  const int32_t logits =
-      i == 0 ? place.root_logits : place.logits_of_node[to_size(member.accepted()[to_size(i - 1)])];
-  return place.first_raw + logits - place.first_logits;
-}
-
-int32_t n_reported(const ActiveSequence& member) {
-  return member.sequence->request().logprobs.has_value() ? member.n_taken : 0;
-}
-
-// A row that is not finite draws no token.
-void check_prompt(ActiveSequence& member, const std::vector<int32_t>& drawn) {
-  Sequence& sequence = *member.sequence;
-  for (int32_t i = 0; i < member.place.n_scored; ++i) {
-    if (drawn[to_size(member.place.first_logits + i)] >= 0) continue;
-    if (sequence.finish() != FinishReason::kNone) return;
-    sequence.fail(
-        FinishReason::kError,
-        Status(Code::kInternal, "the model's logits at position " +
-                                    std::to_string(sequence.n_scored() + i) + " are not finite"));
-  }
-}
-
 }  // namespace
+
+bool wants_raw(const ActiveSequence& member) {
+  return scored_rows(member).n > 0 ||
+         (member.wants_token && member.sequence->request().logprobs.has_value());
+}
 
 Scored scored_rows(const ActiveSequence& member) {
   const Sequence& sequence = *member.sequence;
@@ -90,39 +114,17 @@ Scored scored_rows(const ActiveSequence& member) {
   return {.first = first - member.n_computed, .n = std::max(end - first, 0)};
 }
 
-void report_logprobs(CpuDevice& host, const Members& members, const StepInput& input,
-                     const StepOutput& output, int32_t vocab) {
-  if (input.raw_to_host.empty()) return;
-  int32_t n_top = 0;
-  for (const ActiveSequence* member : members) {
-    const Request& request = member->sequence->request();
-    n_top = std::max({n_top, request.logprobs.value_or(0), request.prompt_logprobs.value_or(0)});
-  }
-  Table table(input.raw_to_host.size(), n_top, vocab);
-  for (const ActiveSequence* member : members) {
-    const Sequence& sequence = *member->sequence;
-    for (int32_t i = 0; i < member->place.n_scored; ++i) {
-      table.set_token(member->place.first_raw + i,
-                      sequence.tokens()[to_size(sequence.n_scored() + i + 1)]);
-    }
-    for (int32_t i = 0; i < n_reported(*member); ++i) {
-      table.set_token(row_of_token(*member, i),
-                      sequence.tokens()[to_size(sequence.size() - member->n_taken + i)]);
-    }
-  }
-  table.compute(host, output.raw);
+void report_logprobs(CpuDevice& host, const Members& members, const StepOutput& output,
+                     int32_t vocab) {
+  Report report(host, output, vocab);
   for (ActiveSequence* member : members) {
-    Sequence& sequence = *member->sequence;
-    check_prompt(*member, output.drawn);
-    Logprobs of_prompt, of_tokens;
-    for (int32_t i = 0; i < member->place.n_scored; ++i) {
-      table.read(member->place.first_raw + i, *sequence.request().prompt_logprobs, of_prompt);
+    try {
+      report.of_prompt(*member);
+      report.of_tokens(*member);
+    } catch (const std::bad_alloc&) {
+      // Words that need none. Not even a text that has ended is complete without them.
+      member->sequence->fail(FinishReason::kError, Status(Code::kExhausted, "out of memory"));
     }
-    for (int32_t i = 0; i < n_reported(*member); ++i) {
-      table.read(row_of_token(*member, i), *sequence.request().logprobs, of_tokens);
-    }
-    if (!of_prompt.token.empty()) sequence.add_prompt_logprobs(of_prompt);
-    if (!of_tokens.token.empty()) sequence.add_logprobs(of_tokens);
   }
 }
 

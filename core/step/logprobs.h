@@ -4,7 +4,6 @@
 #include <cstdint>
 
 #include "core/device/device.h"
-#include "core/ranks/step_input.h"
 #include "core/ranks/step_output.h"
 #include "core/step/plugin_batch.h"
 
@@ -16,11 +15,13 @@ struct Scored {
   int32_t first = 0, n = 0;
 };
 Scored scored_rows(const ActiveSequence& member);
+// Whether the logits of its rows must be copied before the step changes them.
+bool wants_raw(const ActiveSequence& member);
 
 // After commit(): hands each sequence the log-probabilities of what this step has read of its prompt
-// and added to its text, computed on the host from the logits that compose() asked for. A prompt
-// whose logits are not finite fails its sequence.
-void report_logprobs(CpuDevice& host, const Members& members, const StepInput& input,
-                     const StepOutput& output, int32_t vocab);
+// and added to its text, computed on the host from the copied logits. A sequence fails alone when the
+// logits of its prompt are not finite, or when there is no memory.
+void report_logprobs(CpuDevice& host, const Members& members, const StepOutput& output,
+                     int32_t vocab);
 
 }  // namespace specd

@@ -116,8 +116,12 @@ Result<StepCounters> StepRunner::run(const StepPlan& plan, std::vector<ActiveSeq
   const Status computed = compute(members, call_meanwhile);
   if (computed.code() == Code::kExhausted) {
     // There is no memory for the columns of these rows. The members fail; later steps may be
-    // smaller.
-    for (ActiveSequence* member : members) member->sequence->fail(FinishReason::kError, computed);
+    // smaller. Where logits were to be copied, which takes most, only those that wanted them fail.
+    const bool some_copied = !input_.raw_to_host.empty();
+    for (ActiveSequence* member : members) {
+      if (some_copied && !wants_raw(*member)) continue;
+      member->sequence->fail(FinishReason::kError, computed);
+    }
     call_meanwhile();
     SPECD_OK_OR_RETURN(step_.device.synchronize());
     stream_has_passed();
@@ -126,7 +130,7 @@ Result<StepCounters> StepRunner::run(const StepPlan& plan, std::vector<ActiveSeq
   SPECD_OK_OR_RETURN(computed);
   verify_on_host(members);
   const KvMoves moves = commit(members, output_.drawn);
-  report_logprobs(step_.host, members, input_, output_, step_.vocab_size);
+  report_logprobs(step_.host, members, output_, step_.vocab_size);
   SPECD_OK_OR_RETURN(worker_.move(moves));
   update_drafters(members);
   counters.rows = static_cast<uint64_t>(input_.rows.n_rows());
@@ -181,8 +185,7 @@ Status StepRunner::compute(const Members& members, const std::function<void()>& 
                       .tapped = tapped,
                       .law = law,
                       .law_to_host = law,
-                      .raw = scored.n > 0 || (member->wants_token &&
-                                              member->sequence->request().logprobs.has_value()),
+                      .raw = wants_raw(*member),
                       .first_scored = scored.first,
                       .n_scored = scored.n,
                       .drafted = {}});

@@ -50,9 +50,11 @@ std::string Transcript::add(const v1::GenerateResponse& message) {
 
 std::string Transcript::rest() const {
   std::string shown = "\n";
-  for (size_t i = 1; i < choices_.size(); ++i) {
-    shown += "--- choice " + std::to_string(i) + " (" + choices_[i].finish + ")\n" +
-             choices_[i].text + "\n";
+  for (size_t i = 0; i < choices_.size() && choices_.size() > 1; ++i) {
+    const Choice& choice = choices_[i];
+    shown += (i == 0 ? "--- that was choice " : "--- choice ") + std::to_string(i) +
+             (choice.finish.empty() ? "" : " (" + choice.finish + ")") + "\n";
+    if (i > 0) shown += choice.text + "\n";
   }
   const auto show = [&](const std::string& what, const Logprobs& logprobs) {
     const std::string lines = logprobs.table.text();

@@ -49,14 +49,14 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
   }
   void end(const Status& status) override { Finish(status_to_wire(with_wire_field(status))); }
 
-  void fill(const SessionStart& start) {
+  void fill(SessionStart& start) {
     request_id_ = start.request_id;
     v1::Started& started = *message_.mutable_started();
     started.set_request_id(start.request_id);
     started.set_route(start.route);
     *started.mutable_sampling() = sampling_to_wire(start.sampling);
     started.mutable_prompt_token_ids()->Add(start.prompt_tokens.begin(), start.prompt_tokens.end());
-    started.set_prompt_text(start.prompt_text);
+    started.set_prompt_text(std::move(start.prompt_text));
   }
   void fill(const SessionPrompt& prompt) {
     *message_.mutable_prompt_logprobs() = logprobs_to_wire(prompt.logprobs);

@@ -28,7 +28,7 @@ class Sessions {
  public:
   // Unread output of one session; above it the request is cancelled.
   static constexpr size_t kBufferBytesMax = 1 << 20;
-  // Unread output of all sessions, prompts in ids included; above it the session that has the most
+  // Unread output of all sessions, prompts in ids and echoes included; above it the session that has the most
   // is cancelled.
   static constexpr size_t kUnreadBytesMax = size_t{256} << 20;
 

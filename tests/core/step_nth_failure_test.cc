@@ -190,6 +190,89 @@ TEST_F(StepNthFailure, of_a_trained_head_costs_the_same) {
   }
 }
 
+// Two texts and the better of three, with log-probabilities: whole, or the request ends with the
+// reason, once.
+TEST_F(StepNthFailure, of_several_texts_with_log_probabilities_ends_a_request_or_leaves_it_whole) {
+  EngineOptions o = options();
+  o.threads = 1;
+  start(o);
+  set_log_level(LogLevel::kOff);
+  for (const int32_t best_of : {2, 3}) {
+    struct Reply {
+      std::vector<int32_t> tokens;
+      Logprobs logprobs, prompt;
+      FinishReason finish = FinishReason::kNone;
+      Code code = Code::kOk;
+      int n_last = 0;
+    };
+    const auto run_with = [&](long n) {
+      g_failed = false;
+      Reply reply;
+      std::binary_semaphore held(0), go(0);
+      EXPECT_TRUE(engine_
+                      ->submit(request(prompts()[2], "off", 1),
+                               [&](const Event& event) {
+                                 if (!event.done) return;
+                                 held.release();
+                                 go.acquire();
+                                 t_left = n;
+                               })
+                      .ok());
+      held.acquire();
+      Request r = request(prompts()[0], "off", 5, 0.8f, 3);
+      r.n = 2;
+      r.best_of = best_of;
+      r.logprobs = 2;
+      r.prompt_logprobs = 1;
+      EXPECT_TRUE(engine_
+                      ->submit(r,
+                               [&](const Event& event) {
+                                 const long left = std::exchange(t_left, 0);
+                                 const auto& tokens = event.tokens;
+                                 reply.tokens.insert(reply.tokens.end(), tokens.begin(),
+                                                     tokens.end());
+                                 reply.logprobs.append(event.logprobs);
+                                 reply.prompt.append(event.prompt_logprobs);
+                                 if (event.done) {
+                                   ++reply.n_last;
+                                   reply.finish = event.finish;
+                                   reply.code = event.error.code();
+                                 } else {
+                                   t_left = left;
+                                 }
+                               })
+                      .ok());
+      go.release();
+      EXPECT_TRUE(engine_->wait_idle(60'000)) << n;
+      return reply;
+    };
+    const Reply untouched = run_with(0);
+    ASSERT_EQ(untouched.tokens.size(), 10u);
+    ASSERT_EQ(untouched.logprobs.top.size(), 20u);
+    int n_ended = 0;
+    long n = 1;
+    for (;; ++n) {
+      const Reply reply = run_with(n);
+      audit();
+      EXPECT_EQ(reply.n_last, 1) << n;
+      if (reply.finish == FinishReason::kError) {
+        EXPECT_EQ(reply.code, Code::kExhausted) << n;
+        ++n_ended;
+      } else {
+        EXPECT_EQ(reply.finish, FinishReason::kLength) << n;
+        EXPECT_EQ(reply.tokens, untouched.tokens) << n;
+        EXPECT_EQ(reply.logprobs.token, untouched.logprobs.token) << n;
+        EXPECT_EQ(reply.logprobs.top_token, untouched.logprobs.top_token) << n;
+        EXPECT_EQ(reply.prompt.token, untouched.prompt.token) << n;
+      }
+      if (!g_failed || HasFailure()) break;
+    }
+    EXPECT_GT(n, 200) << best_of;
+    EXPECT_GT(n_ended, 50) << best_of;
+  }
+  set_log_level(LogLevel::kInfo);
+}
+
 TEST_F(StepNthFailure, of_retirement_calls_and_destroys_every_pair_once_all_the_same) {
   BundleTree tree;
   tree.add("a", read_bytes(fixture("good")));

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <map>
 #include <numeric>
+#include <semaphore>
 
 #include "tests/core/engine_rig.h"
 
@@ -127,23 +128,67 @@ TEST_F(ChoicesTest, a_cancelled_request_ends_all_its_choices_at_any_moment) {
     r.n = 4;
     r.id = "several";
     Pending end;
-    std::atomic<size_t> tokens = 0;
-    ASSERT_TRUE(engine_
-                    ->submit(r,
-                             [&tokens, sink = end.sink()](const Event& event) {
-                               tokens += event.tokens.size();
-                               if (event.done) sink({.done = true, .finish = event.finish});
-                             })
-                    .ok());
-    Request same = r;
-    EXPECT_EQ(engine_->submit(same, [](const Event&) {}).status().field(), "request_id");
-    while (tokens < after_tokens) std::this_thread::yield();
+    size_t tokens = 0;
+    std::binary_semaphore reached(0), go_on(0);
+    const auto ticket = engine_->submit(r, [&, sink = end.sink()](const Event& event) {
+      const bool before = tokens < after_tokens;
+      tokens += event.tokens.size();
+      if (before && tokens >= after_tokens) {  // holds the step
+        reached.release();
+        go_on.acquire();
+      }
+      if (event.done) sink({.done = true, .finish = event.finish});
+    });
+    ASSERT_TRUE(ticket.ok());
+    EXPECT_EQ(engine_->submit(r, [](const Event&) {}).status().field(), "request_id");
+    if (after_tokens > 0) reached.acquire();
     EXPECT_TRUE(engine_->cancel("several"));
+    if (after_tokens > 0) go_on.release();
     EXPECT_EQ(end.wait().finish, FinishReason::kCancelled);
     EXPECT_FALSE(engine_->cancel("several")) << "the id is free";
   }
   const EngineReport report = engine_->status();
   EXPECT_EQ(report.cancelled, 12u) << "each choice counts";
+}
+
+// While the first reads the prompt; the error of a choice is that of the request.
+TEST_F(ChoicesTest, a_missed_deadline_is_the_reason_of_the_whole_request) {
+  EngineOptions o = options();
+  o.step_tokens_max = 16;
+  o.max_sequences = 8;
+  start(o);
+  Request r = request(long_prompt(), "off", 200, 0.9f, 7);
+  r.n = 3;
+  r.prompt_logprobs = 0;
+  r.deadline_ms = 50;
+  Pending end;
+  const auto ticket = engine_->submit(r, [sink = end.sink()](const Event& event) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(60));
+    if (event.done) sink({.done = true, .finish = event.finish, .error = event.error});
+  });
+  ASSERT_TRUE(ticket.ok());
+  const Outcome outcome = end.wait();
+  EXPECT_EQ(outcome.finish, FinishReason::kError);
+  EXPECT_EQ(outcome.error.code(), Code::kDeadlineExceeded);
+  ASSERT_TRUE(engine_->wait_idle(60'000));
+  EXPECT_EQ(engine_->status().failed, 3u);
+  EXPECT_EQ(engine_->status().deadline_misses, 3u);
+}
+
+TEST_F(ChoicesTest, an_engine_that_ends_while_choices_wait_ends_them_all_once) {
+  EngineOptions o = options();
+  o.step_tokens_max = 16;
+  o.max_sequences = 8;
+  start(o);
+  Request r = request(long_prompt(), "off", 200, 0.9f, 7);
+  r.n = 5;
+  auto n_last = std::make_shared<std::atomic<int>>(0);
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE(
+        engine_->submit(r, [n_last](const Event& event) { *n_last += event.done ? 1 : 0; }).ok());
+  }
+  engine_.reset();
+  EXPECT_EQ(*n_last, 3);
 }
 
 TEST_F(ChoicesTest, wait_in_the_queue_as_many_and_more_than_it_holds_are_refused) {
@@ -160,6 +205,13 @@ TEST_F(ChoicesTest, wait_in_the_queue_as_many_and_more_than_it_holds_are_refused
   r.best_of = 2;
   EXPECT_EQ(engine_->check(r).to_string(), "INVALID_ARGUMENT: best_of: expected 3 to 128, found 2");
   r.best_of = 4;
+  r.max_tokens = 1500;
+  r.logprobs = 20;
+  EXPECT_EQ(
+      engine_->check(r).to_string(),
+      "INVALID_ARGUMENT: best_of: expected best_of times max_tokens of 176 bytes (16, and 8 for "
+      "each of logprobs) to be at most 1048576, found 1056000");
+  r.max_tokens = 4;
   EXPECT_EQ(choices_of(r).by_index.size(), 3u);
 }
 

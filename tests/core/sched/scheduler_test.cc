@@ -119,7 +119,7 @@ TEST(Scheduler, prompts_that_are_scored_share_the_rows_of_logits_and_every_one_p
   RunningView scoring = prefilling(3, 100), other = prefilling(4, 9);
   scoring.scores = other.scores = true;
   constexpr SchedulerLimits kScored{
-      .step_tokens_max = 64, .logits_rows_max = 40, .max_sequences = 4, .scored_rows_max = 16};
+      .step_tokens_max = 64, .logits_rows_max = 40, .max_sequences = 4, .copied_rows_max = 16};
   // Beside no drafts: 16 rows and the one that each sequence has.
   StepPlan plan = plan_step(kScored, {scoring, other}, {}, 100, 0);
   EXPECT_EQ(item_of(plan, 0)->n_rows, 9);
@@ -129,11 +129,21 @@ TEST(Scheduler, prompts_that_are_scored_share_the_rows_of_logits_and_every_one_p
   plan = plan_step(kScored, {scoring, prefilling(4, 100)}, {}, 100, 0);
   EXPECT_EQ(item_of(plan, 0)->n_rows, 17);
   EXPECT_EQ(item_of(plan, 1)->n_rows, 47);
-  // Of 40 rows of logits 4 are roots and last rows; drafts leave half of the others.
+  // Of 40 rows of logits 4 are roots and last rows; drafts leave as many as may be copied.
   const std::vector<RunningView> running{decoding(1, 20, 50), decoding(2, 20, 50), scoring, other};
   plan = plan_step(kScored, running, {}, 100, 0);
-  EXPECT_EQ(item_of(plan, 0)->draft_nodes + item_of(plan, 1)->draft_nodes, 18);
+  EXPECT_EQ(item_of(plan, 0)->draft_nodes + item_of(plan, 1)->draft_nodes, 20);
   EXPECT_EQ(item_of(plan, 2)->n_rows + item_of(plan, 3)->n_rows, 18);
+  // Drafts whose logits are copied take from the same 16, at most half.
+  std::vector<RunningView> copying = running;
+  copying[0].copies = true;
+  plan = plan_step(kScored, copying, {}, 100, 0);
+  EXPECT_EQ(item_of(plan, 0)->draft_nodes, 8);
+  EXPECT_EQ(item_of(plan, 1)->draft_nodes, 12);
+  EXPECT_EQ(item_of(plan, 2)->n_rows + item_of(plan, 3)->n_rows, 10);
+  copying.resize(2);
+  plan = plan_step(kScored, copying, {}, 100, 0);
+  EXPECT_EQ(item_of(plan, 0)->draft_nodes, 16) << "all of them without a prompt to score";
   // Without any rows to spare each goes on by its own.
   plan = plan_step({.step_tokens_max = 64, .logits_rows_max = 4, .max_sequences = 4}, running, {},
                    100, 0);
@@ -276,6 +286,7 @@ void simulate(uint32_t seed) {
     int32_t n_tokens = 0, n_end = 0, n_computed = 0, n_pages = 0;
     int32_t n_draft_pages = 0;  // of a draft model: reclaimable
     bool scores = false;        // its prompt
+    bool copies = false;
   };
   std::mt19937 random(seed);
   const auto pick = [&](int32_t low, int32_t high) {
@@ -285,7 +296,7 @@ void simulate(uint32_t seed) {
   const SchedulerLimits limits{.step_tokens_max = max_sequences + pick(0, 60),
                                .logits_rows_max = max_sequences + pick(0, 30),
                                .max_sequences = max_sequences,
-                               .scored_rows_max = pick(0, 20)};
+                               .copied_rows_max = pick(0, 20)};
   const int32_t total = pick(10, 40);
   std::map<Rank, Sim> queue;
   std::vector<Sim> running;
@@ -297,6 +308,7 @@ void simulate(uint32_t seed) {
       Sim sim{.rank = {pick(0, 30) + steps, number++}, .n_tokens = pick(1, total * 12)};
       sim.n_end = std::min(sim.n_tokens + pick(1, 60), total * kernels::kPageTokens);
       sim.scores = pick(0, 3) == 0;
+      sim.copies = pick(0, 3) == 0;
       queue[sim.rank] = sim;
     }
     std::vector<RunningView> running_views;
@@ -307,7 +319,8 @@ void simulate(uint32_t seed) {
                                .n_pages = sim.n_pages,
                                .n_own_pages = sim.n_pages,
                                .draft_nodes_max = pick(0, 12),
-                               .scores = sim.scores});
+                               .scores = sim.scores,
+                               .copies = sim.copies});
     }
     std::vector<WaitingView> waiting_views;
     for (const auto& [key, sim] : queue)
@@ -350,7 +363,7 @@ void simulate(uint32_t seed) {
       queue.erase(key);
     }
     ASSERT_LE(static_cast<int32_t>(running.size() - plan.preempted.size()), max_sequences);
-    int32_t rows = 0, logits = 0;
+    int32_t rows = 0, logits = 0, copied = 0;
     std::vector<bool> planned(running.size(), false);
     for (const PlanItem& item : plan.items) {
       const auto index = static_cast<size_t>(item.sequence);
@@ -368,6 +381,7 @@ void simulate(uint32_t seed) {
       ASSERT_TRUE(item.draft_nodes == 0 || pending == 1);
       rows += item.n_rows + item.draft_nodes;
       logits += item.draft_nodes + (sim.scores ? item.n_rows : item.wants_token ? 1 : 0);
+      copied += sim.scores ? item.n_rows - 1 : sim.copies ? item.draft_nodes : 0;
       free -= item.n_new_pages;
       sim.n_pages += item.n_new_pages;
       ASSERT_LE(sim.n_computed + item.n_rows + item.draft_nodes,
@@ -375,6 +389,7 @@ void simulate(uint32_t seed) {
     }
     ASSERT_LE(rows, limits.step_tokens_max);
     ASSERT_LE(logits, limits.logits_rows_max);
+    ASSERT_LE(copied, limits.copied_rows_max);
     ASSERT_GE(free, 0) << "pages are overdrawn";
 
     // The first of all progresses.
