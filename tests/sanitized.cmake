@@ -1,4 +1,4 @@
-# Without a sanitizer the default command (tests/run.sh) runs every test that is not labelled long; under
+# Without a sanitizer the default command (tests/run.sh) runs every test whose label has no `long`; under
 # ASan and TSan it runs the tests listed here. --all runs every test that is built under each. ASan always
 # includes the fuzzer corpora.
 #
@@ -8,8 +8,7 @@ set(specd_asan_targets
   core_base_test core_chat_test core_device_test core_draft_test core_files_test core_kv_test
   core_model_test core_nth_failure_test core_plugin_test core_ranks_test core_request_test
   core_services_nth_failure_test core_services_test core_spec_test core_step_test core_text_test
-  bad_test cascade_test draft_target_test draft_tree_test lookahead_test match_test
-  prompt_lookup_test replay_test suffix_test sdk_test
+  plugins_test suffix_test sdk_test
   specd_config_nth_failure_test specd_host_test)
 # TSan: code that starts or shares threads. Of host only serve, because gRPC is not built for TSan.
 set(specd_tsan_targets core_base_test core_engine_test core_services_test core_text_test
@@ -24,6 +23,10 @@ set(specd_tsan_skips IdentityMatrix.recorded_* Identity.no_* Identity.trees_* Id
   Families/FamilyMatrix.* FamilyEngineOnce.a_sentencepiece_* Cpu/Attention.a_window_* Cpu/Attention.is_near_*
   Cpu/Attention.one_swapped_*
   Cpu/Draw.* Cpu/Math.*)
+
+# Tests of hostile input, which matter under ASan: by default they run only there.
+set(specd_asan_alone DamagedFiles.* HostileConfig.shipped_files_with_any_byte_*
+  NthFailure.of_allocations_leaves_* SessionOracleTest.* TokenizerLoad.a_file_with_any_byte_*)
 
 # specd_discover_tests(target [FILTER filter] ...): gtest_discover_tests, with a label that names the
 # sanitizers: asan, tsan or asan_tsan (CMake cannot pass a list of labels here; ctest -L takes any
@@ -45,11 +48,16 @@ function(specd_discover_tests target)
   endif()
   list(JOIN labels _ label)
   list(JOIN skips : skip)
+  list(JOIN specd_asan_alone : alone)
   if(arg_FILTER)  # GoogleTest cannot intersect it with the skipped ones
     gtest_discover_tests(${target} TEST_FILTER "${arg_FILTER}" ${how} LABELS ${label})
-  else()
+  elseif(NOT asan IN_LIST labels)
     gtest_discover_tests(${target} TEST_FILTER "-${skip}" ${how} LABELS ${label})
     gtest_discover_tests(${target} TEST_FILTER "${skip}" ${how})
+  else()
+    gtest_discover_tests(${target} TEST_FILTER "-${skip}:${alone}" ${how} LABELS ${label})
+    gtest_discover_tests(${target} TEST_FILTER "${skip}" ${how})
+    gtest_discover_tests(${target} TEST_FILTER "${alone}" ${how} LABELS asan_long)
   endif()
 endfunction()
 

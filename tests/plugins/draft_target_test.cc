@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/plugins/draft_target_bundle.h"
+
 namespace specd {
 namespace {
 
@@ -17,11 +19,6 @@ using sdk::FakeDrafter;
 using sdk::FakeHost;
 using TokenList = std::vector<int32_t>;
 
-const specd_factory& factory() {
-  static const sdk::FakeModule loaded(SPECD_TEST_BUNDLES
-                                      "/drafter_draft_target/drafter_draft_target.so");
-  return loaded.factory("chain");
-}
 FakeConfig config(int k) { return FakeConfig().set("model", "draft").set("draft_tokens", k); }
 
 class DraftTargetDrafter : public ::testing::Test {
@@ -44,7 +41,7 @@ class DraftTargetDrafter : public ::testing::Test {
 };
 
 TEST_F(DraftTargetDrafter, the_chain_is_what_the_model_says) {
-  FakeDrafter drafter(host_, factory(), config(4));
+  FakeDrafter drafter(host_, chain_factory(), config(4));
   ASSERT_EQ(drafter.status(), SPECD_OK);
   const int s = drafter.begin({7, 8, 20});
   const FakeDraft draft = drafter.propose(s);
@@ -56,7 +53,7 @@ TEST_F(DraftTargetDrafter, the_chain_is_what_the_model_says) {
 }
 
 TEST_F(DraftTargetDrafter, one_row_follows_a_rejection_and_two_full_acceptance) {
-  FakeDrafter drafter(host_, factory(), config(3));
+  FakeDrafter drafter(host_, chain_factory(), config(3));
   const int s = drafter.begin(sequence(1, 10));
   uint64_t rows = 0;
   const auto rows_of_round = [&](const TokenList& expected) {
@@ -82,7 +79,7 @@ TEST_F(DraftTargetDrafter, random_acceptance_never_feeds_a_token_twice_nor_misse
   host_.model().next = [](const sdk::FakeModel::Text& text) {
     return static_cast<int32_t>((text.back() * 31 + static_cast<int32_t>(text.size())) % 1000);
   };
-  FakeDrafter drafter(host_, factory(), config(5));
+  FakeDrafter drafter(host_, chain_factory(), config(5));
   std::mt19937 random(3);
   TokenList prompt = sequence(5, 12);
   const int s = drafter.begin(prompt, SPECD_ATTACH_TOKENS);
@@ -110,7 +107,7 @@ TEST_F(DraftTargetDrafter, random_acceptance_never_feeds_a_token_twice_nor_misse
 }
 
 TEST_F(DraftTargetDrafter, a_prompt_is_fed_in_chunks_and_nothing_is_guessed_before_its_end) {
-  FakeDrafter drafter(host_, factory(), config(2).set("prefill_chunk", 8));
+  FakeDrafter drafter(host_, chain_factory(), config(2).set("prefill_chunk", 8));
   const int a = drafter.begin(sequence(1, 12)), b = drafter.begin(sequence(101, 9));
   std::vector<FakeDraft> drafts = drafter.propose_batch({a, b});
   EXPECT_EQ(drafts[0].count + drafts[1].count, 0);
@@ -125,7 +122,7 @@ TEST_F(DraftTargetDrafter, a_prompt_is_fed_in_chunks_and_nothing_is_guessed_befo
 }
 
 TEST_F(DraftTargetDrafter, the_batch_shares_one_forward_per_guess) {
-  FakeDrafter drafter(host_, factory(), config(4));
+  FakeDrafter drafter(host_, chain_factory(), config(4));
   const int a = drafter.begin({10}), b = drafter.begin({20}), c = drafter.begin({30});
   const std::vector<FakeDraft> drafts = drafter.propose_batch({a, b, c}, {4, 0, 2});
   EXPECT_EQ(drafts[0].token, sequence(11, 4));
@@ -140,7 +137,7 @@ TEST_F(DraftTargetDrafter, an_unlikely_guess_is_the_last) {
       return text.back() == 12 ? 0.3f : 0.9f;
     };
     FakeDrafter drafter(
-        host_, factory(),
+        host_, chain_factory(),
         config(6).set("p_min", 0.5).set("draw", noise ? "target_noise" : "most_likely"));
     ASSERT_EQ(drafter.status(), SPECD_OK);
     host_.model().session.clear();
@@ -150,7 +147,7 @@ TEST_F(DraftTargetDrafter, an_unlikely_guess_is_the_last) {
 }
 
 TEST_F(DraftTargetDrafter, a_session_that_lost_its_pages_is_fed_again) {
-  FakeDrafter drafter(host_, factory(), config(3));
+  FakeDrafter drafter(host_, chain_factory(), config(3));
   const int s = drafter.begin(sequence(1, 6));
   EXPECT_EQ(drafter.propose(s).token, sequence(7, 3));
   drafter.commit(s, {7, 8, 9, 10}, {0, 1, 2, SPECD_NODE_ROOT});
@@ -162,7 +159,7 @@ TEST_F(DraftTargetDrafter, a_session_that_lost_its_pages_is_fed_again) {
 }
 
 TEST_F(DraftTargetDrafter, without_pages_nothing_is_guessed_until_there_are_some) {
-  FakeDrafter drafter(host_, factory(), config(3));
+  FakeDrafter drafter(host_, chain_factory(), config(3));
   const int s = drafter.begin(sequence(1, 6));
   host_.model().exhausted = true;
   const FakeDraft none = drafter.propose(s);
@@ -175,7 +172,7 @@ TEST_F(DraftTargetDrafter, without_pages_nothing_is_guessed_until_there_are_some
 
 TEST_F(DraftTargetDrafter, a_text_beyond_the_models_context_is_not_drafted) {
   host_.model().max_positions = 8;
-  FakeDrafter drafter(host_, factory(), config(4));
+  FakeDrafter drafter(host_, chain_factory(), config(4));
   const int s = drafter.begin(sequence(1, 6));
   EXPECT_EQ(drafter.propose(s).token, sequence(7, 3)) << "the row of 9 would stand at position 8";
   drafter.commit(s, {7, 8, 9}, {0, 1, SPECD_NODE_ROOT});
@@ -188,13 +185,14 @@ TEST_F(DraftTargetDrafter, a_text_beyond_the_models_context_is_not_drafted) {
 }
 
 TEST_F(DraftTargetDrafter, what_cannot_work_is_refused) {
-  EXPECT_EQ(FakeDrafter(host_, factory(), FakeConfig()).status(), SPECD_E_CONFIG);
-  EXPECT_EQ(FakeDrafter(host_, factory(), FakeConfig().set("model", "other")).status(),
+  EXPECT_EQ(FakeDrafter(host_, chain_factory(), FakeConfig()).status(), SPECD_E_CONFIG);
+  EXPECT_EQ(FakeDrafter(host_, chain_factory(), FakeConfig().set("model", "other")).status(),
             SPECD_E_PRECONDITION);
-  EXPECT_EQ(FakeDrafter(host_, factory(), config(65)).status(), SPECD_E_CONFIG);
-  EXPECT_EQ(FakeDrafter(host_, factory(), config(2).set("p_min", 1.5)).status(), SPECD_E_CONFIG);
+  EXPECT_EQ(FakeDrafter(host_, chain_factory(), config(65)).status(), SPECD_E_CONFIG);
+  EXPECT_EQ(FakeDrafter(host_, chain_factory(), config(2).set("p_min", 1.5)).status(),
+            SPECD_E_CONFIG);
   host_.withhold_service(SPECD_SERVICE_MODEL);
-  EXPECT_EQ(FakeDrafter(host_, factory(), config(2)).status(), SPECD_E_UNSUPPORTED);
+  EXPECT_EQ(FakeDrafter(host_, chain_factory(), config(2)).status(), SPECD_E_UNSUPPORTED);
 }
 
 }  // namespace

@@ -14,6 +14,8 @@
 #include <utility>
 #include <vector>
 
+#include "tests/plugins/draft_target_bundle.h"
+
 namespace specd {
 namespace {
 
@@ -25,11 +27,6 @@ using sdk::FakeHost;
 using TokenList = std::vector<int32_t>;
 using Likely = std::vector<std::pair<int32_t, float>>;
 
-const specd_factory& factory() {
-  static const sdk::FakeModule loaded(SPECD_TEST_BUNDLES
-                                      "/drafter_draft_target/drafter_draft_target.so");
-  return loaded.factory("chain");
-}
 FakeConfig config(int depth, int branches, int nodes) {
   return FakeConfig()
       .set("model", "draft")
@@ -127,7 +124,7 @@ TEST_F(DraftTree, proposes_the_likeliest_paths_of_what_was_grown) {
   };
   for (const Setting& at : {Setting{4, 4, 16, 0}, Setting{3, 2, 14, 0}, Setting{6, 3, 8, 0},
                             Setting{5, 8, 64, 0.01}, Setting{1, 5, 3, 0}, Setting{4, 1, 4, 0}}) {
-    FakeDrafter drafter(host_, factory(),
+    FakeDrafter drafter(host_, chain_factory(),
                         config(at.depth, at.branches, at.nodes).set("tree.p_min", at.p_min));
     ASSERT_EQ(drafter.status(), SPECD_OK);
     host_.model().session.clear();
@@ -176,7 +173,7 @@ TEST_F(DraftTree, is_that_of_the_reference_on_the_zoo) {
       return found == said.end() ? Likely() : found->second;
     };
     host_.model().next = [&](const TokenList& text) { return said.at(text)[0].first; };
-    FakeDrafter drafter(host_, factory(),
+    FakeDrafter drafter(host_, chain_factory(),
                         config(context["depth"], context["branches"], context["nodes"])
                             .set("tree.p_min", context["p_min"].get<double>()));
     ASSERT_EQ(drafter.status(), SPECD_OK);
@@ -206,7 +203,7 @@ TEST_F(DraftTree, is_that_of_the_reference_on_the_zoo) {
 }
 
 TEST_F(DraftTree, the_likeliest_path_comes_first_and_lies_in_place) {
-  FakeDrafter drafter(host_, factory(), config(5, 3, 24));
+  FakeDrafter drafter(host_, chain_factory(), config(5, 3, 24));
   const int s = drafter.begin({4, 4});
   TokenList text = drafter.tokens(s);
   const FakeDraft draft = drafter.propose(s);
@@ -218,7 +215,7 @@ TEST_F(DraftTree, the_likeliest_path_comes_first_and_lies_in_place) {
 }
 
 TEST_F(DraftTree, what_was_accepted_is_not_fed_again) {
-  FakeDrafter drafter(host_, factory(), config(3, 2, 6));
+  FakeDrafter drafter(host_, chain_factory(), config(3, 2, 6));
   const int s = drafter.begin({1, 2, 3, 4, 5, 6, 7});
   const FakeDraft draft = drafter.propose(s);
   ASSERT_GE(draft.count, 2);
@@ -232,7 +229,7 @@ TEST_F(DraftTree, what_was_accepted_is_not_fed_again) {
 }
 
 TEST_F(DraftTree, the_batch_shares_one_forward_per_level) {
-  FakeDrafter drafter(host_, factory(), config(4, 2, 8));
+  FakeDrafter drafter(host_, chain_factory(), config(4, 2, 8));
   const int a = drafter.begin({1}), b = drafter.begin({2}), c = drafter.begin({3});
   const std::vector<FakeDraft> drafts = drafter.propose_batch({a, b, c}, {8, 0, 3});
   EXPECT_EQ(drafts[0].count, 8);
@@ -245,7 +242,7 @@ TEST_F(DraftTree, a_draw_that_is_not_the_likeliest_takes_its_place) {
   host_.model().next = [](const TokenList& text) { return eight_likely(text)[3].first; };
   for (const bool noise : {true, false}) {
     host_.model().session.clear();
-    FakeDrafter drafter(host_, factory(),
+    FakeDrafter drafter(host_, chain_factory(),
                         config(1, 3, 3).set("draw", noise ? "target_noise" : "most_likely"));
     const TokenList text = {5, 6};
     const FakeDraft draft = drafter.propose(drafter.begin(text));
@@ -259,7 +256,7 @@ TEST_F(DraftTree, a_draw_that_is_not_the_likeliest_takes_its_place) {
 TEST_F(DraftTree, attached_in_mid_stream_it_drafts_as_if_it_had_been_there) {
   for (const int nodes : {0, 12}) {  // 0: a chain; 12: a tree
     host_.model().session.clear();
-    FakeDrafter drafter(host_, factory(),
+    FakeDrafter drafter(host_, chain_factory(),
                         nodes == 0 ? FakeConfig().set("model", "draft").set("draft_tokens", 4)
                                    : config(4, 3, nodes));
     ASSERT_EQ(drafter.status(), SPECD_OK);
@@ -282,7 +279,7 @@ TEST_F(DraftTree, attached_in_mid_stream_it_drafts_as_if_it_had_been_there) {
 }
 
 TEST_F(DraftTree, no_level_is_grown_that_the_text_has_no_room_for) {
-  FakeDrafter drafter(host_, factory(), config(6, 2, 12));
+  FakeDrafter drafter(host_, chain_factory(), config(6, 2, 12));
   specd_sampling sampling = sdk::greedy_sampling();
   sampling.tokens_left = 3;
   const int s = drafter.begin({1, 2}, SPECD_ATTACH_TOKENS, sampling);
@@ -293,7 +290,7 @@ TEST_F(DraftTree, no_level_is_grown_that_the_text_has_no_room_for) {
 
 TEST_F(DraftTree, a_model_at_its_limits_proposes_what_it_has) {
   host_.model().max_positions = 4;
-  FakeDrafter drafter(host_, factory(), config(6, 2, 12));
+  FakeDrafter drafter(host_, chain_factory(), config(6, 2, 12));
   const int s = drafter.begin({1, 2, 3});
   size_t deepest = 0;
   for (const TokenList& path : paths_of(drafter.propose(s)))
@@ -311,14 +308,14 @@ TEST_F(DraftTree, a_model_at_its_limits_proposes_what_it_has) {
 }
 
 TEST_F(DraftTree, what_cannot_work_is_refused) {
-  EXPECT_EQ(FakeDrafter(host_, factory(), FakeConfig()).status(), SPECD_E_CONFIG);
-  EXPECT_EQ(FakeDrafter(host_, factory(), config(65, 2, 8)).status(), SPECD_E_CONFIG);
-  EXPECT_EQ(FakeDrafter(host_, factory(), config(4, 0, 8)).status(), SPECD_E_CONFIG);
-  EXPECT_EQ(FakeDrafter(host_, factory(), config(4, 17, 8)).status(), SPECD_E_CONFIG);
-  EXPECT_EQ(FakeDrafter(host_, factory(), config(4, 2, 1025)).status(), SPECD_E_CONFIG);
-  EXPECT_EQ(FakeDrafter(host_, factory(), config(4, 2, 8).set("tree.p_min", -1)).status(),
+  EXPECT_EQ(FakeDrafter(host_, chain_factory(), FakeConfig()).status(), SPECD_E_CONFIG);
+  EXPECT_EQ(FakeDrafter(host_, chain_factory(), config(65, 2, 8)).status(), SPECD_E_CONFIG);
+  EXPECT_EQ(FakeDrafter(host_, chain_factory(), config(4, 0, 8)).status(), SPECD_E_CONFIG);
+  EXPECT_EQ(FakeDrafter(host_, chain_factory(), config(4, 17, 8)).status(), SPECD_E_CONFIG);
+  EXPECT_EQ(FakeDrafter(host_, chain_factory(), config(4, 2, 1025)).status(), SPECD_E_CONFIG);
+  EXPECT_EQ(FakeDrafter(host_, chain_factory(), config(4, 2, 8).set("tree.p_min", -1)).status(),
             SPECD_E_CONFIG);
-  EXPECT_EQ(FakeDrafter(host_, factory(), config(4, 2, 8).set("p_min", 0.5)).status(),
+  EXPECT_EQ(FakeDrafter(host_, chain_factory(), config(4, 2, 8).set("p_min", 0.5)).status(),
             SPECD_E_CONFIG)
       << "of chains";
 }

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/plugins/draft_target_bundle.h"
+
 namespace specd {
 namespace {
 
@@ -15,12 +17,6 @@ using sdk::FakeDraft;
 using sdk::FakeDrafter;
 using sdk::FakeHost;
 using TokenList = std::vector<int32_t>;
-
-const specd_factory& factory() {
-  static const sdk::FakeModule loaded(SPECD_TEST_BUNDLES
-                                      "/drafter_draft_target/drafter_draft_target.so");
-  return loaded.factory("chain");
-}
 
 class Drawn : public testing::Test {
  protected:
@@ -69,7 +65,7 @@ class Drawn : public testing::Test {
 };
 
 TEST_F(Drawn, a_chain_says_what_each_guess_was_drawn_from) {
-  FakeDrafter drafter(host_, factory(), config(3));
+  FakeDrafter drafter(host_, chain_factory(), config(3));
   ASSERT_EQ(drafter.status(), SPECD_OK);
   EXPECT_EQ(drafter.caps().draft_rule, uint32_t{SPECD_RULE_IID});
   EXPECT_EQ(drafter.caps().tree_mode, uint32_t{SPECD_TREE_CHAIN});
@@ -83,7 +79,7 @@ TEST_F(Drawn, a_chain_says_what_each_guess_was_drawn_from) {
 }
 
 TEST_F(Drawn, siblings_stand_beside_the_chain_and_differ) {
-  FakeDrafter drafter(host_, factory(), tree(2, 3));
+  FakeDrafter drafter(host_, chain_factory(), tree(2, 3));
   ASSERT_EQ(drafter.status(), SPECD_OK);
   EXPECT_EQ(drafter.caps().draft_rule, uint32_t{SPECD_RULE_NO_REPLACE});
   EXPECT_EQ(drafter.grant().max_nodes, 6u);
@@ -107,20 +103,20 @@ TEST_F(Drawn, siblings_stand_beside_the_chain_and_differ) {
 
 TEST_F(Drawn, a_level_has_fewer_siblings_where_no_other_token_can_be_drawn) {
   {
-    FakeDrafter drafter(host_, factory(), tree(2, 5));
+    FakeDrafter drafter(host_, chain_factory(), tree(2, 5));
     const int handle = drafter.begin({1, 2}, SPECD_ATTACH_FRESH, sampled_);
     EXPECT_EQ(drafter.propose(handle).parent, (TokenList{-1, 0, -1, -1, 0, 0}));
     EXPECT_EQ(drafter.propose(handle, 3).parent, (TokenList{-1, 0, -1})) << "the end is cut";
     EXPECT_EQ(drafter.propose(handle, 1).parent, (TokenList{-1}));
   }
-  FakeDrafter again(host_, factory(), tree(2, 5).set("tree.replacement", true));
+  FakeDrafter again(host_, chain_factory(), tree(2, 5).set("tree.replacement", true));
   EXPECT_EQ(again.caps().draft_rule, uint32_t{SPECD_RULE_IID});
   const int other = again.begin({1, 2}, SPECD_ATTACH_FRESH, sampled_);
   EXPECT_EQ(again.propose(other).token.size(), 10u) << "with replacement a token may come again";
 }
 
 TEST_F(Drawn, a_greedy_request_and_the_end_of_a_text_need_no_siblings) {
-  FakeDrafter drafter(host_, factory(), tree(3, 3));
+  FakeDrafter drafter(host_, chain_factory(), tree(3, 3));
   const int greedy = drafter.begin({1, 2}, SPECD_ATTACH_FRESH, sdk::greedy_sampling());
   EXPECT_EQ(drafter.propose(greedy).parent, (TokenList{-1, 0, 1}));
   sampled_.tokens_left = 2;
@@ -132,7 +128,7 @@ TEST_F(Drawn, a_greedy_request_and_the_end_of_a_text_need_no_siblings) {
 TEST_F(Drawn, hands_nothing_on_where_nobody_asks) {
   FakeDrafter::Options options;
   options.wants_q = false;
-  FakeDrafter drafter(host_, factory(), config(3), options);
+  FakeDrafter drafter(host_, chain_factory(), config(3), options);
   const int handle = drafter.begin({1, 2}, SPECD_ATTACH_FRESH, sampled_);
   const FakeDraft draft = drafter.propose(handle);
   EXPECT_EQ(draft.token, (TokenList{2, 3, 4}));
@@ -147,7 +143,7 @@ TEST_F(Drawn, settings_that_would_leave_out_guesses_by_what_they_are_are_refused
             "tree.replacement: needs draw: own"},
            {config(3).set("draw", "lots"), "draw: expected target_noise, most_likely or own"}}) {
     FakeHost host;
-    FakeDrafter refused(host, factory(), bad);
+    FakeDrafter refused(host, chain_factory(), bad);
     EXPECT_EQ(refused.status(), SPECD_E_CONFIG);
     ASSERT_FALSE(host.reports().empty());
     EXPECT_NE(host.reports()[0].text.find(words), std::string::npos) << host.reports()[0].text;

@@ -22,7 +22,7 @@ using Json = nlohmann::json;
 
 constexpr int32_t kLast = SPECD_NODE_PROBE | SPECD_NODE_WANT_TOP;
 
-const specd_factory& factory() {
+const specd_factory& window_factory() {
   static const sdk::FakeModule loaded(SPECD_TEST_BUNDLES "/drafter_lookahead/drafter_lookahead.so");
   return loaded.factory("window");
 }
@@ -92,7 +92,7 @@ TEST(Lookahead, proposals_are_those_of_the_reference_step_by_step) {
   for (const Json& context : goldens()["contexts"]) {
     FakeHost host;
     like_pico_target(host);
-    FakeDrafter drafter(host, factory(), config_of(context));
+    FakeDrafter drafter(host, window_factory(), config_of(context));
     ASSERT_EQ(drafter.status(), SPECD_OK);
     const int s = drafter.begin(context["prompt"].get<TokenList>());
     int step_number = 0;
@@ -114,7 +114,7 @@ TEST(Lookahead, windows_and_guesses_are_those_of_its_authors_program) {
   for (const Json& context : goldens()["recorded"]) {
     FakeHost host;
     like_pico_target(host);
-    FakeDrafter drafter(host, factory(), config_of(context));
+    FakeDrafter drafter(host, window_factory(), config_of(context));
     const int s = drafter.begin(context["prompt"].get<TokenList>());
     int step_number = 0;
     for (const Json& step : context["steps"]) {
@@ -145,7 +145,7 @@ TEST(Lookahead, two_sequences_do_not_disturb_each_other) {
   ASSERT_EQ(a["pool_from_prompt"], b["pool_from_prompt"]);
   FakeHost host;
   like_pico_target(host);
-  FakeDrafter drafter(host, factory(), config_of(a));
+  FakeDrafter drafter(host, window_factory(), config_of(a));
   const int s[2] = {drafter.begin(a["prompt"].get<TokenList>()),
                     drafter.begin(b["prompt"].get<TokenList>())};
   for (size_t i = 0; i < a["steps"].size(); ++i) {
@@ -168,7 +168,7 @@ TEST(Lookahead, no_ordinary_node_hangs_below_a_probe_and_probes_are_silent_befor
   for (const auto& [w, n, g] : std::vector<std::tuple<int, int, int>>{
            {7, 5, 7}, {1, 2, 3}, {4, 2, 3}, {1, 7, 2}, {9, 3, 0}, {3, 10, 6}}) {
     FakeHost host;
-    FakeDrafter drafter(host, factory(), sizes(w, n, g).set("pool_from_prompt", true));
+    FakeDrafter drafter(host, window_factory(), sizes(w, n, g).set("pool_from_prompt", true));
     const int s = drafter.begin({1, 2, 3, 1, 2, 4, 1, 2, 3, 3});
     for (int step = 0; step < 60; ++step) {
       const FakeDraft draft = drafter.propose(s);
@@ -192,7 +192,7 @@ TEST(Lookahead, no_ordinary_node_hangs_below_a_probe_and_probes_are_silent_befor
 
 TEST(Lookahead, same_branch_of_two_guesses_is_tested_once) {
   FakeHost host;
-  FakeDrafter drafter(host, factory(), sizes(8, 4, 4).set("pool_from_prompt", true));
+  FakeDrafter drafter(host, window_factory(), sizes(8, 4, 4).set("pool_from_prompt", true));
   const int s = drafter.begin({1, 2, 3, 4, 1, 2, 3, 5, 1, 7, 8, 9, 1, 2, 3, 4, 1});
   const FakeDraft draft = drafter.propose(s, 8);  // no room for the window
   // Newest first: 2 3 4, then 7 8 9, then 5 below the 2 3 that is there.
@@ -203,7 +203,7 @@ TEST(Lookahead, same_branch_of_two_guesses_is_tested_once) {
 
 TEST(Lookahead, budget_below_the_window_gives_guesses_alone_and_the_window_waits) {
   FakeHost host;
-  FakeDrafter drafter(host, factory(), sizes(6, 3, 3).set("pool_from_prompt", true));
+  FakeDrafter drafter(host, window_factory(), sizes(6, 3, 3).set("pool_from_prompt", true));
   const int s = drafter.begin({1, 2, 3, 1, 2, 4, 1});
   const FakeDraft first = drafter.propose(s);
   EXPECT_EQ(probes(first).size(), 6u);
@@ -227,7 +227,7 @@ TEST(Lookahead, budget_below_the_window_gives_guesses_alone_and_the_window_waits
 
 TEST(Lookahead, window_stays_when_any_answer_is_missing) {
   FakeHost host;
-  FakeDrafter drafter(host, factory(), sizes(4, 4, 2));
+  FakeDrafter drafter(host, window_factory(), sizes(4, 4, 2));
   const int s = drafter.begin({1, 2, 3, 4, 5});
   for (int step = 0; step < 6; ++step) {
     const FakeDraft before = drafter.propose(s);
@@ -249,7 +249,7 @@ TEST(Lookahead, window_stays_when_any_answer_is_missing) {
 
 TEST(Lookahead, window_moves_by_one_however_many_tokens_are_accepted) {
   FakeHost host;
-  FakeDrafter drafter(host, factory(), sizes(5, 3, 2));
+  FakeDrafter drafter(host, window_factory(), sizes(5, 3, 2));
   const int one = drafter.begin({1, 2, 3}), five = drafter.begin({1, 2, 3});
   for (int step = 0; step < 4; ++step) {
     const FakeDraft a = drafter.propose(one), b = drafter.propose(five);
@@ -263,7 +263,7 @@ TEST(Lookahead, window_moves_by_one_however_many_tokens_are_accepted) {
 
 TEST(Lookahead, bigrams_of_column_0_end_with_the_committed_token) {
   FakeHost host;
-  FakeDrafter drafter(host, factory(), sizes(1, 2, 4));  // no window node at all
+  FakeDrafter drafter(host, window_factory(), sizes(1, 2, 4));  // no window node at all
   const int s = drafter.begin({1});
   for (const int32_t token : {2, 1, 3, 1, 2, 1}) {
     drafter.propose(s);
@@ -276,7 +276,8 @@ TEST(Lookahead, short_and_monotonous_texts_work) {
   for (const TokenList& text : {TokenList{5}, TokenList{5, 6}, TokenList(30, 5)}) {
     for (const bool from_prompt : {false, true}) {
       FakeHost host;
-      FakeDrafter drafter(host, factory(), sizes(4, 3, 3).set("pool_from_prompt", from_prompt));
+      FakeDrafter drafter(host, window_factory(),
+                          sizes(4, 3, 3).set("pool_from_prompt", from_prompt));
       const int s = drafter.begin(text);
       for (int step = 0; step < 8; ++step) {
         const FakeDraft draft = drafter.propose(s);
@@ -297,7 +298,8 @@ TEST(Lookahead, what_is_attached_in_mid_stream_drafts_as_what_was_there_from_the
   std::mt19937 random(3);
   for (const bool from_prompt : {false, true}) {
     FakeHost host;
-    FakeDrafter drafter(host, factory(), sizes(5, 4, 3).set("pool_from_prompt", from_prompt));
+    FakeDrafter drafter(host, window_factory(),
+                        sizes(5, 4, 3).set("pool_from_prompt", from_prompt));
     TokenList text;
     for (int i = 0; i < 80; ++i) text.push_back(static_cast<int32_t>(random() % 4));
     const int fresh = drafter.begin(TokenList(text.begin(), text.begin() + 20));
@@ -317,9 +319,9 @@ TEST(Lookahead, what_is_attached_in_mid_stream_drafts_as_what_was_there_from_the
 
 TEST(Lookahead, another_instance_drafts_the_same) {
   FakeHost host;
-  FakeDrafter a(host, factory(), FakeConfig());
+  FakeDrafter a(host, window_factory(), FakeConfig());
   FakeHost other;
-  FakeDrafter b(other, factory(), FakeConfig());
+  FakeDrafter b(other, window_factory(), FakeConfig());
   const int s = a.begin({1, 2, 3, 4}), t = b.begin({1, 2, 3, 4});
   for (int step = 0; step < 200; ++step) {
     const FakeDraft x = a.propose(s), y = b.propose(t);
@@ -337,7 +339,7 @@ TEST(Lookahead, pool_forgets_the_oldest_of_a_key_and_the_oldest_of_all) {
   for (int round = 0; round < 30; ++round) {
     const int n = 2 + round % 3, g = 1 + round % 4, most = 1 + static_cast<int>(random() % 60);
     FakeHost host;
-    FakeDrafter drafter(host, factory(),
+    FakeDrafter drafter(host, window_factory(),
                         sizes(20, n, g).set("pool_from_prompt", true).set("max_pool_ngrams", most));
     std::deque<TokenList> pool;  // by age
     const auto insert = [&](const TokenList& ngram) {
@@ -373,7 +375,7 @@ TEST(Lookahead, memory_stays_below_what_the_caps_say) {
            {7, 5, 7, 8192}, {15, 5, 15, 100}, {3, 2, 900, 5000}, {30, 20, 20, 1}}) {
     FakeHost host;
     host.target().max_positions = 1300;
-    FakeDrafter drafter(host, factory(), sizes(w, n, g).set("max_pool_ngrams", most));
+    FakeDrafter drafter(host, window_factory(), sizes(w, n, g).set("max_pool_ngrams", most));
     ASSERT_EQ(drafter.status(), SPECD_OK) << host.reports()[0].text;
     host.set_memory_quota(drafter.caps().bytes_fixed + drafter.caps().bytes_per_seq);
     const int s = drafter.begin({1});
@@ -389,7 +391,7 @@ TEST(Lookahead, memory_stays_below_what_the_caps_say) {
 
 TEST(Lookahead, quota_fails_the_sequence_that_meets_it_with_words_and_no_other) {
   FakeHost host;
-  FakeDrafter drafter(host, factory(), sizes(7, 5, 7));
+  FakeDrafter drafter(host, window_factory(), sizes(7, 5, 7));
   const int good = drafter.begin({1, 2, 3});
   for (int step = 0; step < 10; ++step) {
     drafter.commit(good, {step}, {}, top(answers(drafter.propose(good), 1000)));
@@ -418,7 +420,7 @@ TEST(Lookahead, every_failed_allocation_fails_one_sequence_and_leaks_nothing) {
   for (uint64_t nth = 1; nth < 40; ++nth) {
     FakeHost host;
     {
-      FakeDrafter drafter(host, factory(), sizes(5, 3, 4).set("pool_from_prompt", true));
+      FakeDrafter drafter(host, window_factory(), sizes(5, 3, 4).set("pool_from_prompt", true));
       host.fail_allocation(nth);
       for (int i = 0; i < 3; ++i) {
         const int s = drafter.begin({1, 2, 3, 4, 5, 6});
@@ -440,7 +442,7 @@ TEST(Lookahead, every_failed_allocation_fails_one_sequence_and_leaks_nothing) {
 TEST(Lookahead, nothing_stands_past_the_last_position_of_the_model) {
   FakeHost host;
   host.target().max_positions = 60;
-  FakeDrafter drafter(host, factory(), sizes(6, 4, 4).set("pool_from_prompt", true));
+  FakeDrafter drafter(host, window_factory(), sizes(6, 4, 4).set("pool_from_prompt", true));
   TokenList text(40, 3);
   const int s = drafter.begin(text);
   size_t without_window = 0;
@@ -464,7 +466,7 @@ TEST(Lookahead, nothing_stands_past_the_last_position_of_the_model) {
 
 std::string refusal(const FakeConfig& config, uint32_t max_nodes = 0) {
   FakeHost host;
-  FakeDrafter drafter(host, factory(), config, {.max_nodes = max_nodes});
+  FakeDrafter drafter(host, window_factory(), config, {.max_nodes = max_nodes});
   EXPECT_EQ(drafter.status(), SPECD_E_CONFIG);
   EXPECT_EQ(host.reports().size(), 1u);
   return host.reports().empty() ? std::string() : host.reports()[0].text;
@@ -498,7 +500,7 @@ TEST(Lookahead, refusals_name_the_key_the_limit_and_what_was_found) {
 TEST(Lookahead, largest_trees_of_both_families_are_those_of_their_engines) {
   const auto nodes = [](const FakeConfig& config) {
     FakeHost host;
-    FakeDrafter drafter(host, factory(), config);
+    FakeDrafter drafter(host, window_factory(), config);
     EXPECT_EQ(drafter.status(), SPECD_OK);
     return drafter.caps().max_nodes;
   };
@@ -519,7 +521,7 @@ TEST(Lookahead, largest_trees_of_both_families_are_those_of_their_engines) {
 
 TEST(Lookahead, n_grams_of_one_token_are_plain_decoding) {
   FakeHost host;
-  FakeDrafter drafter(host, factory(),
+  FakeDrafter drafter(host, window_factory(),
                       FakeConfig()
                           .set("max_window_size", 1)
                           .set("max_ngram_size", 1)
@@ -535,8 +537,8 @@ TEST(Lookahead, n_grams_of_one_token_are_plain_decoding) {
 
 TEST(Lookahead, keys_of_the_second_family_feed_the_pool_from_the_text) {
   FakeHost host;
-  FakeDrafter theirs(host, factory(), FakeConfig().set("max_window_size", 4));
-  FakeDrafter ours(host, factory(), sizes(4, 3, 4).set("pool_from_prompt", true));
+  FakeDrafter theirs(host, window_factory(), FakeConfig().set("max_window_size", 4));
+  FakeDrafter ours(host, window_factory(), sizes(4, 3, 4).set("pool_from_prompt", true));
   const TokenList text = {1, 2, 3, 1, 2, 4, 1};
   const int s = theirs.begin(text), t = ours.begin(text);
   for (int step = 0; step < 10; ++step) {
@@ -549,7 +551,7 @@ TEST(Lookahead, keys_of_the_second_family_feed_the_pool_from_the_text) {
 
 TEST(Lookahead, caps_say_a_tree_of_point_masses_with_probes_that_attaches_anywhere) {
   FakeHost host;
-  FakeDrafter drafter(host, factory(), FakeConfig());
+  FakeDrafter drafter(host, window_factory(), FakeConfig());
   EXPECT_EQ(drafter.caps().needs,
             static_cast<uint32_t>(SPECD_NEED_HOST_TOKENS | SPECD_NEED_PROBES));
   EXPECT_EQ(drafter.caps().tree_mode, static_cast<uint32_t>(SPECD_TREE_VARIABLE));

@@ -6,7 +6,7 @@
 namespace specd {
 namespace {
 
-const specd_factory& factory() {
+const specd_factory& match_factory() {
   static const sdk::FakeModule loaded(SPECD_TEST_BUNDLES "/verifier_match/verifier_match.so");
   return loaded.factory("match");
 }
@@ -52,7 +52,7 @@ sdk::FakeTree random_tree(std::mt19937& random) {
 
 TEST(MatchVerifier, accepts_what_a_walk_over_the_tree_accepts) {
   sdk::FakeHost host;
-  sdk::FakeVerifier verifier(host, factory(), sdk::FakeConfig());
+  sdk::FakeVerifier verifier(host, match_factory(), sdk::FakeConfig());
   ASSERT_EQ(verifier.status(), SPECD_OK);
   std::mt19937 random(1);
   std::size_t accepted = 0;
@@ -74,7 +74,7 @@ TEST(MatchVerifier, accepts_what_a_walk_over_the_tree_accepts) {
 
 TEST(MatchVerifier, promises_identical_text_for_every_draft_rule_and_tree) {
   sdk::FakeHost host;
-  sdk::FakeVerifier verifier(host, factory(), sdk::FakeConfig());
+  sdk::FakeVerifier verifier(host, match_factory(), sdk::FakeConfig());
   for (const uint32_t guarantee : verifier.caps().guarantee) {
     EXPECT_EQ(guarantee, static_cast<uint32_t>(SPECD_GUARANTEE_IDENTICAL));
   }
@@ -84,7 +84,7 @@ TEST(MatchVerifier, promises_identical_text_for_every_draft_rule_and_tree) {
 
 TEST(MatchVerifier, first_of_equal_siblings_wins_and_a_probe_is_never_accepted) {
   sdk::FakeHost host;
-  sdk::FakeVerifier verifier(host, factory(), sdk::FakeConfig());
+  sdk::FakeVerifier verifier(host, match_factory(), sdk::FakeConfig());
   // Probes 0, 1 and 2 have the right token; 3 follows 1, and 4 follows 2.
   const sdk::FakeTree tree{
       {5, 5, 5, 6, 6}, {-1, -1, -1, 1, 2}, {1, 0, 0, 0, 0}, {5, 6, 6, 7, 8, 9}, 0};

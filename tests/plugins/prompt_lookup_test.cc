@@ -19,7 +19,7 @@ const sdk::FakeModule& module() {
                                       "/drafter_prompt_lookup/drafter_prompt_lookup.so");
   return loaded;
 }
-const specd_factory& factory() { return module().factory("ngram"); }
+const specd_factory& ngram_factory() { return module().factory("ngram"); }
 
 TEST(PromptLookup, earliest_occurrence_of_the_longest_match_as_the_oracle_says) {
   std::mt19937 random(7);
@@ -30,7 +30,7 @@ TEST(PromptLookup, earliest_occurrence_of_the_longest_match_as_the_oracle_says) 
     const int k = 1 + static_cast<int>(random() % 16);
     const int min = 1 + static_cast<int>(random() % 4);
     const int max = min + static_cast<int>(random() % 5);
-    FakeDrafter drafter(host, factory(),
+    FakeDrafter drafter(host, ngram_factory(),
                         FakeConfig()
                             .set("num_speculative_tokens", k)
                             .set("prompt_lookup_min", min)
@@ -63,7 +63,7 @@ void compare_with_pool_oracle(bool shared, bool oldest, bool keep_all) {
   for (int round = 0; round < 20; ++round) {
     FakeHost host;
     const int p = 1 + static_cast<int>(random() % 8), m = 1 + static_cast<int>(random() % 4);
-    FakeDrafter drafter(host, factory(),
+    FakeDrafter drafter(host, ngram_factory(),
                         FakeConfig()
                             .set("max_draft_len", p)
                             .set("max_matching_ngram_size", m)
@@ -120,7 +120,7 @@ TEST(PromptLookup, public_pool_with_newest_match_as_the_oracle_says) {
 
 TEST(PromptLookup, never_drafts_past_the_tokens_a_request_may_still_emit) {
   FakeHost host;
-  FakeDrafter drafter(host, factory(), FakeConfig().set("max_draft_len", 8));
+  FakeDrafter drafter(host, ngram_factory(), FakeConfig().set("max_draft_len", 8));
   const TokenList text = {1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2};
   for (const uint64_t left : {0, 1, 2, 4, 100}) {
     const int s = drafter.begin(text, SPECD_ATTACH_FRESH, sdk::greedy_sampling(left));
@@ -131,7 +131,7 @@ TEST(PromptLookup, never_drafts_past_the_tokens_a_request_may_still_emit) {
 
 TEST(PromptLookup, budget_of_the_step_is_kept) {
   FakeHost host;
-  FakeDrafter drafter(host, factory(),
+  FakeDrafter drafter(host, ngram_factory(),
                       FakeConfig().set("num_speculative_tokens", 8).set("prompt_lookup_max", 1));
   const int a = drafter.begin({1, 2, 3, 4, 5, 6, 7, 8, 9, 1});
   const int b = drafter.begin({5, 6, 5});
@@ -146,18 +146,18 @@ TEST(PromptLookup, budget_of_the_step_is_kept) {
 TEST(PromptLookup, missing_bound_takes_the_value_of_the_other) {
   FakeHost host;
   const TokenList text = {1, 2, 3, 4, 9, 9, 2, 3, 4};  // suffix of 3 occurs earlier, of 4 does not
-  FakeDrafter four(host, factory(), FakeConfig().set("prompt_lookup_max", 4));
+  FakeDrafter four(host, ngram_factory(), FakeConfig().set("prompt_lookup_max", 4));
   EXPECT_TRUE(four.propose(four.begin(text)).token.empty());
-  FakeDrafter three(host, factory(), FakeConfig().set("prompt_lookup_min", 3));
+  FakeDrafter three(host, ngram_factory(), FakeConfig().set("prompt_lookup_min", 3));
   EXPECT_EQ(three.propose(three.begin(text)).token, (TokenList{9, 9, 2, 3, 4}));
-  FakeDrafter five(host, factory(), FakeConfig());
+  FakeDrafter five(host, ngram_factory(), FakeConfig());
   EXPECT_TRUE(five.propose(five.begin(text)).token.empty());
   EXPECT_EQ(five.caps().max_nodes, 5u);
 }
 
 TEST(PromptLookup, mixed_families_are_refused_with_words) {
   FakeHost host;
-  FakeDrafter drafter(host, factory(),
+  FakeDrafter drafter(host, ngram_factory(),
                       FakeConfig().set("num_speculative_tokens", 4).set("max_draft_len", 4));
   EXPECT_EQ(drafter.status(), SPECD_E_CONFIG);
   ASSERT_EQ(host.reports().size(), 1u);
@@ -170,16 +170,16 @@ TEST(PromptLookup, values_out_of_range_are_refused_naming_the_key) {
       {"max_draft_len", 1 << 20},    {"max_matching_ngram_size", 17}, {"max_pool_tokens", 1}};
   for (const auto& [key, value] : bad) {
     FakeHost host;
-    FakeDrafter drafter(host, factory(), FakeConfig().set(key, value));
+    FakeDrafter drafter(host, ngram_factory(), FakeConfig().set(key, value));
     EXPECT_EQ(drafter.status(), SPECD_E_CONFIG) << key;
     ASSERT_EQ(host.reports().size(), 1u);
     EXPECT_NE(host.reports()[0].text.find(key), std::string::npos) << host.reports()[0].text;
   }
   FakeHost host;
-  FakeDrafter drafter(host, factory(),
+  FakeDrafter drafter(host, ngram_factory(),
                       FakeConfig().set("prompt_lookup_min", 4).set("prompt_lookup_max", 2));
   EXPECT_EQ(drafter.status(), SPECD_E_CONFIG);
-  FakeDrafter typed(host, factory(), FakeConfig().set("is_use_oldest", "yes"));
+  FakeDrafter typed(host, ngram_factory(), FakeConfig().set("is_use_oldest", "yes"));
   EXPECT_EQ(typed.status(), SPECD_E_CONFIG);
 }
 
@@ -187,7 +187,7 @@ TEST(PromptLookup, public_pool_is_bounded_and_goes_on_after_it_was_emptied) {
   std::mt19937 random(3);
   for (const bool oldest : {true, false}) {
     FakeHost host;
-    FakeDrafter drafter(host, factory(),
+    FakeDrafter drafter(host, ngram_factory(),
                         FakeConfig()
                             .set("max_draft_len", 4)
                             .set("is_use_oldest", oldest)
@@ -222,7 +222,7 @@ TEST(PromptLookup, every_failed_allocation_fails_one_sequence_and_leaks_nothing)
             pool ? FakeConfig().set("is_public_pool", shared).set("is_use_oldest", shared)
                  : FakeConfig().set("prompt_lookup_min", 1).set("prompt_lookup_max", 3);
         {
-          FakeDrafter drafter(host, factory(), config);
+          FakeDrafter drafter(host, ngram_factory(), config);
           ASSERT_EQ(drafter.status(), SPECD_OK);
           std::mt19937 random(5);
           host.fail_allocation(nth);
@@ -248,7 +248,7 @@ TEST(PromptLookup, every_failed_allocation_fails_one_sequence_and_leaks_nothing)
 
 TEST(PromptLookup, caps_say_chain_of_point_masses_that_attaches_anywhere) {
   FakeHost host;
-  FakeDrafter drafter(host, factory(), FakeConfig().set("prompt_lookup_max", 1));
+  FakeDrafter drafter(host, ngram_factory(), FakeConfig().set("prompt_lookup_max", 1));
   ASSERT_EQ(drafter.caps().needs, static_cast<uint32_t>(SPECD_NEED_HOST_TOKENS));
   ASSERT_EQ(drafter.caps().tree_mode, static_cast<uint32_t>(SPECD_TREE_CHAIN));
   ASSERT_EQ(drafter.caps().draft_rule, static_cast<uint32_t>(SPECD_RULE_POINT_MASS));

@@ -16,7 +16,7 @@ using sdk::FakeDrafter;
 using sdk::FakeHost;
 using TokenList = std::vector<int32_t>;
 
-const specd_factory& factory() {
+const specd_factory& replay_factory() {
   static const sdk::FakeModule loaded(SPECD_TEST_BUNDLES "/drafter_replay/drafter_replay.so");
   return loaded.factory("replay");
 }
@@ -82,7 +82,7 @@ class ReplayDrafter : public ::testing::Test {
 
 TEST_F(ReplayDrafter, full_acceptance_replays_the_record_to_its_end) {
   FakeHost host;
-  FakeDrafter drafter(host, factory(), config().set("draft_tokens", 7));
+  FakeDrafter drafter(host, replay_factory(), config().set("draft_tokens", 7));
   ASSERT_EQ(drafter.status(), SPECD_OK);
   const std::vector<int> accepted = run(drafter, {1, 2, 3}, output_);
   EXPECT_EQ(accepted.size(), 75u);  // 600 tokens, 7 + 1 each
@@ -103,7 +103,7 @@ TEST_F(ReplayDrafter, accepted_counts_are_those_of_the_documented_coin) {
           .set("acceptance", acceptance)
           .set("seed", 42);
       if (tree) with_json.set("tree.nodes", 40).set("tree.probes", 10);
-      FakeDrafter drafter(host, factory(), with_json);
+      FakeDrafter drafter(host, replay_factory(), with_json);
       ASSERT_EQ(drafter.status(), SPECD_OK);
       std::vector<std::size_t> known;
       const std::vector<int> accepted = run(drafter, {1, 2, 3}, output_, &known);
@@ -132,7 +132,7 @@ TEST_F(ReplayDrafter, acceptance_may_be_a_list_by_place) {
   FakeHost host;
   FakeConfig c("{\"acceptance\": [1.0, 1, 0]}");
   c.set("file", path_).set("draft_tokens", 5).set_other("acceptance");
-  FakeDrafter drafter(host, factory(), c);
+  FakeDrafter drafter(host, replay_factory(), c);
   ASSERT_EQ(drafter.status(), SPECD_OK);
   for (const int n : run(drafter, {1, 2, 3}, TokenList(output_.begin(), output_.begin() + 300))) {
     EXPECT_EQ(n, 2);
@@ -141,7 +141,7 @@ TEST_F(ReplayDrafter, acceptance_may_be_a_list_by_place) {
 
 TEST_F(ReplayDrafter, tree_hides_the_truth_among_decoys_and_probes) {
   FakeHost host;
-  FakeDrafter drafter(host, factory(),
+  FakeDrafter drafter(host, replay_factory(),
                       config().set("draft_tokens", 5).set("tree.nodes", 60).set("tree.probes", 20));
   ASSERT_EQ(drafter.status(), SPECD_OK);
   ASSERT_EQ(drafter.caps().tree_mode, static_cast<uint32_t>(SPECD_TREE_VARIABLE));
@@ -183,7 +183,7 @@ TEST_F(ReplayDrafter, tree_hides_the_truth_among_decoys_and_probes) {
 
 TEST_F(ReplayDrafter, budget_below_the_chain_cuts_the_tree) {
   FakeHost host;
-  FakeDrafter drafter(host, factory(),
+  FakeDrafter drafter(host, replay_factory(),
                       config().set("draft_tokens", 8).set("tree.nodes", 30).set("tree.probes", 4));
   const int s = drafter.begin({1, 2, 3});
   for (int budget = 0; budget <= 30; ++budget) EXPECT_EQ(drafter.propose(s, budget).count, budget);
@@ -192,7 +192,7 @@ TEST_F(ReplayDrafter, budget_below_the_chain_cuts_the_tree) {
 
 TEST_F(ReplayDrafter, unknown_text_gets_no_draft) {
   FakeHost host;
-  FakeDrafter drafter(host, factory(), config());
+  FakeDrafter drafter(host, replay_factory(), config());
   EXPECT_EQ(drafter.propose(drafter.begin({1, 2})).count, 0);
   EXPECT_EQ(drafter.propose(drafter.begin({1, 2, 4})).count, 0);
   const int s = drafter.begin({1, 2, 3});
@@ -203,7 +203,7 @@ TEST_F(ReplayDrafter, unknown_text_gets_no_draft) {
 
 TEST_F(ReplayDrafter, record_is_found_in_mid_stream) {
   FakeHost host;
-  FakeDrafter drafter(host, factory(), config().set("draft_tokens", 3));
+  FakeDrafter drafter(host, replay_factory(), config().set("draft_tokens", 3));
   TokenList tokens = {1, 2, 3};
   tokens.insert(tokens.end(), output_.begin(), output_.begin() + 100);
   const FakeDraft draft = drafter.propose(drafter.begin(tokens, SPECD_ATTACH_TOKENS));
@@ -214,7 +214,7 @@ TEST_F(ReplayDrafter, seed_of_the_request_chooses_among_records_of_one_prompt) {
   write("{\"sequences\": [" + record({1, 2}, {10, 11}, ", \"seed\": 5") + "," +
         record({1, 2}, {20, 21}, ", \"seed\": 6") + "," + record({1, 2}, {30, 31}) + "]}");
   FakeHost host;
-  FakeDrafter drafter(host, factory(), config());
+  FakeDrafter drafter(host, replay_factory(), config());
   for (const auto& [seed, first] : {std::pair{5, 10}, {6, 20}, {7, 30}}) {
     specd_sampling sampling = sdk::greedy_sampling();
     sampling.seed = static_cast<uint64_t>(seed);
@@ -243,20 +243,20 @@ TEST_F(ReplayDrafter, bad_files_are_refused_with_the_place) {
   for (const auto& [text, words] : bad) {
     write(text);
     FakeHost host;
-    FakeDrafter drafter(host, factory(), config());
+    FakeDrafter drafter(host, replay_factory(), config());
     EXPECT_EQ(drafter.status(), SPECD_E_DATA) << text;
     ASSERT_FALSE(host.reports().empty());
     EXPECT_NE(host.reports()[0].text.find(words), std::string::npos) << host.reports()[0].text;
     EXPECT_TRUE(host.violations().empty());
   }
   FakeHost host;
-  FakeDrafter missing(host, factory(), FakeConfig().set("file", "/nonexistent.json"));
+  FakeDrafter missing(host, replay_factory(), FakeConfig().set("file", "/nonexistent.json"));
   EXPECT_EQ(missing.status(), SPECD_E_CONFIG);
-  FakeDrafter none(host, factory(), FakeConfig());
+  FakeDrafter none(host, replay_factory(), FakeConfig());
   EXPECT_EQ(none.status(), SPECD_E_CONFIG);
   for (const char* json : {"{\"acceptance\": 1.5}", "{\"acceptance\": []}",
                            "{\"acceptance\": [0.5, \"x\"]}", "{\"acceptance\": null}"}) {
-    FakeDrafter drafter(host, factory(),
+    FakeDrafter drafter(host, replay_factory(),
                         FakeConfig(json).set("file", path_).set_other("acceptance"));
     EXPECT_EQ(drafter.status(), SPECD_E_CONFIG) << json;
   }
