@@ -1,5 +1,5 @@
 // What a request may ask of the sampler, each feature alone, without drafts, with chains and with
-// trees: the same tokens, text and finish.
+// trees: the same tokens, text, finish and log-probabilities.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -59,6 +59,7 @@ class Features : public EngineTest {
         const std::string prompt = "# " + std::to_string(f) + "\n" + prompts()[p];
         Request r = request(prompt, route_name, kFeatureTokens, p == 2 ? 0 : 0.8f, 40 + p);
         if (with_feature) features()[f].ask(r);
+        r.logprobs = 2;
         all.push_back(r);
       }
     }
@@ -100,6 +101,14 @@ TEST_F(Features, give_the_same_tokens_text_and_finish_without_drafts_with_chains
       EXPECT_EQ(outcomes[i].tokens, plain[i].tokens) << name << ", " << feature;
       EXPECT_EQ(outcomes[i].text, plain[i].text) << name << ", " << feature;
       EXPECT_EQ(outcomes[i].finish, plain[i].finish) << name << ", " << feature;
+      EXPECT_EQ(outcomes[i].logprobs.top_token, plain[i].logprobs.top_token)
+          << name << ", " << feature;
+      ASSERT_EQ(outcomes[i].logprobs.token.size(), plain[i].tokens.size())
+          << name << ", " << feature;
+      for (size_t k = 0; k < plain[i].tokens.size(); ++k) {
+        EXPECT_NEAR(outcomes[i].logprobs.token[k], plain[i].logprobs.token[k], 1e-5)
+            << name << ", " << feature;
+      }
     }
     const RouteReport report = this->report(name);
     EXPECT_GT(report.counts.accepted, report.counts.steps / 2) << name;

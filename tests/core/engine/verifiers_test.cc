@@ -195,8 +195,7 @@ TEST_F(Verifiers, follow_the_law_of_the_model_over_its_whole_vocabulary) {
   start(o);
   std::vector<std::string> names = {"off"};
   for (const RouteOptions& each : o.routes) names.push_back(each.name);
-  const bool is_fake = std::getenv("SPECD_TEST_DEVICE") != nullptr;  // slow
-  const size_t n_texts = std::getenv("SPECD_NIGHTLY") != nullptr ? 4000 : is_fake ? 4 : 12;
+  const size_t n_texts = std::getenv("SPECD_NIGHTLY") != nullptr ? 4000 : 12;
   std::map<std::string, std::vector<double>> counted;
   std::mt19937_64 random(7);
   for (size_t begin = 0; begin < n_texts; begin += 4) {

@@ -41,11 +41,11 @@ struct WorkerRig {
         KvStore::create(*device, config, kernels::DType::kF32, kPages).value());
     worker = Worker::create(*device, *model, *kv).value();
   }
-  StepOutput run(const StepInput& input) {
+  StepOutput run(const StepInput& input, std::span<StreamPart* const> parts = {}) {
     worker->new_columns();
     StepOutput output;
     const Status status = worker->run(
-        input, {}, [] {}, output);
+        input, parts, [] {}, output);
     EXPECT_TRUE(status.ok()) << status.to_string();
     return output;
   }
@@ -154,6 +154,85 @@ TEST_P(WorkerTest,
       EXPECT_EQ(0, std::memcmp(output.raw + i * row.size(), row.data(), row.size() * sizeof(float)))
           << "turn " << turn << ", row " << input.raw_to_host[i];
     }
+  }
+}
+
+// Copies the laws of n rows as a verifier on the device would read them: in the stream, behind the draw.
+class LawReader final : public StreamPart {
+ public:
+  LawReader(Device& device, int32_t n, int32_t vocab) : device_(device), n_(n), vocab_(vocab) {
+    staging_ = Staging::create(device, 1 << 20, "laws").value();
+    law = staging_.add<float>(static_cast<size_t>(n * vocab));
+    lse = staging_.add<float>(static_cast<size_t>(n));
+  }
+  uint64_t submitter() const override { return 1; }
+  void add_shape(StepShape&) const override {}
+  bool may_capture() const override { return false; }
+  const Column<int32_t>& tokens() const override { return tokens_; }
+  std::unique_ptr<StreamRecord> submit(bool) override { return nullptr; }
+  bool submit_behind(const DrawnColumns& drawn, bool) override {
+    const auto copy = [&](const float* from, const Column<float>& to, int32_t width) {
+      device_.ops().copy_rows(device_.stream(), {.from = from,
+                                                 .to = to.device,
+                                                 .n_rows = n_,
+                                                 .n = width,
+                                                 .from_rows = n_,
+                                                 .to_rows = n_,
+                                                 .from_stride = width,
+                                                 .to_stride = width});
+      staging_.download(to);
+    };
+    copy(drawn.law, law, vocab_);
+    copy(drawn.lse.device, lse, 1);
+    return false;
+  }
+  std::optional<std::vector<uint64_t>> reserve(const StreamRecord&) override { return {}; }
+  void repeat(const StreamRecord&) override {}
+  bool repeats(const StreamRecord&, const StreamRecord&) const override { return false; }
+  void drop() override {}
+
+  Column<float> law, lse;
+
+ private:
+  Device& device_;
+  int32_t n_, vocab_;
+  Staging staging_;
+  Column<int32_t> tokens_;
+};
+
+// exp(law - lse) is what the row's token was drawn from: of a greedy row that token alone.
+TEST_P(WorkerTest, a_part_behind_the_draw_finds_the_law_of_each_row_where_the_logits_were) {
+  WorkerRig rig(GetParam()), host(false);
+  StepInput input = span_of(some_tokens(6, 5), 0);
+  for (size_t i = 0; i < input.draws.size(); ++i) {
+    kernels::DrawRow& draw = input.draws[i];
+    draw.law = true;
+    if (i % 2 == 0) continue;
+    draw.greedy = false;
+    draw.temperature = 0.7f;
+    draw.top_k = 40;
+    draw.seed = i;
+  }
+  const int32_t vocab = rig.model->config().vocab_size;
+  LawReader reader(*rig.device, 6, vocab);
+  StreamPart* const parts[] = {&reader};
+  const StepOutput drawn = rig.run(input, parts);
+  input.law_to_host = {0, 1, 2, 3, 4, 5};
+  const StepOutput expected = host.run(input);
+  EXPECT_EQ(drawn.drawn, expected.drawn);
+  for (size_t i = 0; i < 6; ++i) {
+    const size_t row = i * static_cast<size_t>(vocab);
+    double mass = 0;
+    for (size_t t = 0; t < static_cast<size_t>(vocab); ++t) {
+      const double p = std::exp(double{reader.law.host[row + t]} - double{reader.lse.host[i]});
+      const double q = std::exp(double{expected.law[row + t]} - double{expected.lse[i]});
+      ASSERT_NEAR(p, q, 1e-6) << "row " << i << ", token " << t;
+      mass += p;
+    }
+    EXPECT_NEAR(mass, 1, 1e-5) << i;
+    const auto token = static_cast<size_t>(drawn.drawn[i]);
+    EXPECT_GT(std::exp(double{reader.law.host[row + token]} - double{reader.lse.host[i]}),
+              i % 2 == 0 ? 0.999 : 0);
   }
 }
 
