@@ -23,6 +23,9 @@ inline void* allocate(std::size_t bytes, std::size_t alignment) {
 #pragma GCC diagnostic ignored "-Wmismatched-new-delete"
 void* operator new(std::size_t bytes) { return specd::allocate(bytes, 1); }
 void* operator new[](std::size_t bytes) { return specd::allocate(bytes, 1); }
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+  return specd::allocation_fails() ? nullptr : std::malloc(bytes == 0 ? 1 : bytes);
+}
 void* operator new[](std::size_t bytes, const std::nothrow_t&) noexcept {
   return specd::allocation_fails() ? nullptr : std::malloc(bytes == 0 ? 1 : bytes);
 }
