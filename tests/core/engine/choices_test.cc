@@ -2,10 +2,13 @@
 // prompt's KV.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <map>
+#include <memory>
 #include <numeric>
 #include <semaphore>
+#include <thread>
 
 #include "tests/core/engine_rig.h"
 

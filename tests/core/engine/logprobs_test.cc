@@ -2,6 +2,7 @@
 // equal to those that a plain pass over the final text gives.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <semaphore>
 

@@ -9,7 +9,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <memory>
+#include <optional>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "core/device/cuda_device.h"
 #include "tests/core/model/forward_rig.h"
