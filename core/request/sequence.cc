@@ -33,7 +33,6 @@ bool shows_text(const Tokenizer& tokenizer, const std::vector<int32_t>& prompt) 
 
 // The request as one choice of it keeps it.
 Request of_choice(Request request, int32_t index) {
-  request.drop_prompt();
   if (index > 0) request.prompt_logprobs.reset();
   if (request.n_choices() > request.n && !request.logprobs.has_value()) request.logprobs = 0;
   return request;

@@ -21,9 +21,9 @@ namespace specd {
 
 class Sequence {
  public:
-  // `prompt` is the model's input, at least one token; the prompt text in `request` is not kept.
-  // `sampling` is complete. `eos` are the model's stop ids. index: of the choice of the request, whose
-  // sequences have numbers in a row.
+  // `request` has no prompt any more (Request::drop_prompt()); `prompt` is the model's input, at least
+  // one token. `sampling` is complete. `eos` are the model's stop ids. index: of the choice of the
+  // request, whose sequences have numbers in a row.
   Sequence(uint64_t number, const Request& request, std::vector<int32_t> prompt,
            const SamplingParams& sampling, const std::vector<int32_t>& eos,
            const std::shared_ptr<const Tokenizer>& tokenizer, Sink sink, int32_t index = 0);

@@ -216,6 +216,12 @@ class EngineTest : public testing::Test {
         "x = [1, 2, 3]\ny = {\"a\": 1, \"b\": 2}\nassert len(x) == 3\n",
     };
   }
+  // Longer than the rows of a step in most tests.
+  static std::string long_prompt() {
+    std::string text;
+    for (const std::string& each : prompts()) text += each + "\n";
+    return text;
+  }
   static Request request(const std::string& prompt, const std::string& route_name,
                          int32_t max_tokens, float temperature = 0, uint64_t seed = 0) {
     Request r;

@@ -70,16 +70,13 @@ class StepNthFailure : public EngineTest {
  protected:
   static constexpr size_t kRequests = 2;
 
-  // The requests of one run, the n-th allocation after whose submission fails on the step thread;
-  // n = 0: none. The first request drafts by `route_name`.
-  std::vector<Heard> run_with(long n, const std::string& route_name = "drafting") {
+  // Calls `queue` while the step thread is held, so that nobody else allocates and the first step of
+  // what it submits meets shortages too: the n-th allocation after it fails; n = 0: none. Returns the
+  // tokens of the request that held the thread.
+  template <typename Fn>
+  uint64_t while_held(long n, Fn&& queue) {
     g_failed = false;
-    const uint64_t counted_before = engine_->status().tokens;
     uint64_t n_heard = 0;
-    std::vector<Heard> heard(kRequests);
-    std::atomic<size_t> n_open{kRequests};
-    // Holds the step thread while both others are queued, so that nobody else allocates and their first
-    // step meets shortages too.
     std::binary_semaphore held(0), go(0);
     const auto gate = engine_->submit(request(prompts()[2], "off", 1), [&](const Event& event) {
       n_heard += event.tokens.size();
@@ -90,7 +87,19 @@ class StepNthFailure : public EngineTest {
     });
     EXPECT_TRUE(gate.ok());
     held.acquire();
-    for (size_t i = 0; i < kRequests; ++i) {
+    queue();
+    go.release();
+    EXPECT_TRUE(engine_->wait_idle(60'000)) << "a request did not end, " << n;
+    return n_heard;
+  }
+
+  // The requests of one run, the n-th allocation after whose submission fails on the step thread;
+  // n = 0: none. The first request drafts by `route_name`.
+  std::vector<Heard> run_with(long n, const std::string& route_name = "drafting") {
+    const uint64_t counted_before = engine_->status().tokens;
+    std::vector<Heard> heard(kRequests);
+    std::atomic<size_t> n_open{kRequests};
+    const auto queue = [&](size_t i) {
       const auto id = engine_->submit(
           request(prompts()[i], i == 0 ? route_name : "off", 6), [&, i](const Event& event) {
             const long left = std::exchange(t_left, 0);
@@ -103,9 +112,10 @@ class StepNthFailure : public EngineTest {
             t_left = left;
           });
       EXPECT_TRUE(id.ok());
-    }
-    go.release();
-    EXPECT_TRUE(engine_->wait_idle(60'000)) << "a request did not end, " << n;
+    };
+    uint64_t n_heard = while_held(n, [&] {
+      for (size_t i = 0; i < kRequests; ++i) queue(i);
+    });
     for (const Heard& each : heard) n_heard += each.tokens.size();
     EXPECT_EQ(engine_->status().tokens - counted_before, n_heard) << n;
     return heard;
@@ -206,44 +216,26 @@ TEST_F(StepNthFailure, of_several_texts_with_log_probabilities_ends_a_request_or
       int n_last = 0;
     };
     const auto run_with = [&](long n) {
-      g_failed = false;
       Reply reply;
-      std::binary_semaphore held(0), go(0);
-      EXPECT_TRUE(engine_
-                      ->submit(request(prompts()[2], "off", 1),
-                               [&](const Event& event) {
-                                 if (!event.done) return;
-                                 held.release();
-                                 go.acquire();
-                                 t_left = n;
-                               })
-                      .ok());
-      held.acquire();
       Request r = request(prompts()[0], "off", 5, 0.8f, 3);
       r.n = 2;
       r.best_of = best_of;
       r.logprobs = 2;
       r.prompt_logprobs = 1;
-      EXPECT_TRUE(engine_
-                      ->submit(r,
-                               [&](const Event& event) {
-                                 const long left = std::exchange(t_left, 0);
-                                 const auto& tokens = event.tokens;
-                                 reply.tokens.insert(reply.tokens.end(), tokens.begin(),
-                                                     tokens.end());
-                                 reply.logprobs.append(event.logprobs);
-                                 reply.prompt.append(event.prompt_logprobs);
-                                 if (event.done) {
-                                   ++reply.n_last;
-                                   reply.finish = event.finish;
-                                   reply.code = event.error.code();
-                                 } else {
-                                   t_left = left;
-                                 }
-                               })
-                      .ok());
-      go.release();
-      EXPECT_TRUE(engine_->wait_idle(60'000)) << n;
+      const Sink sink = [&](const Event& event) {
+        const long left = std::exchange(t_left, 0);
+        reply.tokens.insert(reply.tokens.end(), event.tokens.begin(), event.tokens.end());
+        reply.logprobs.append(event.logprobs);
+        reply.prompt.append(event.prompt_logprobs);
+        if (event.done) {
+          ++reply.n_last;
+          reply.finish = event.finish;
+          reply.code = event.error.code();
+        } else {
+          t_left = left;
+        }
+      };
+      while_held(n, [&] { EXPECT_TRUE(engine_->submit(r, sink).ok()); });
       return reply;
     };
     const Reply untouched = run_with(0);

@@ -41,6 +41,19 @@ class ChoicesTest : public EngineTest {
     found.by_index = all->by_index;
     return found;
   }
+  // So that a prompt takes many steps.
+  void start_in_small_steps(int32_t max_sequences) {
+    EngineOptions o = options();
+    o.step_tokens_max = 16;
+    o.max_sequences = max_sequences;
+    start(o);
+  }
+  // n texts of 200 tokens.
+  static Request long_request(int32_t n) {
+    Request r = request(long_prompt(), "off", 200, 0.9f, 7);
+    r.n = n;
+    return r;
+  }
   // The same as requests of their own.
   static std::vector<Request> single_requests(const Request& request) {
     std::vector<Request> all(static_cast<size_t>(request.n_choices()), request);
@@ -50,11 +63,6 @@ class ChoicesTest : public EngineTest {
       all[i].sampling.seed = *request.sampling.seed + i;
     }
     return all;
-  }
-  static std::string long_prompt() {
-    std::string text;
-    for (const std::string& each : prompts()) text += each + "\n";
-    return text;
   }
 };
 
@@ -122,13 +130,9 @@ TEST_F(ChoicesTest, the_best_of_many_are_those_with_the_highest_mean_log_probabi
 
 // In the queue, while the first reads the prompt, and while all write.
 TEST_F(ChoicesTest, a_cancelled_request_ends_all_its_choices_at_any_moment) {
-  EngineOptions o = options();
-  o.step_tokens_max = 16;
-  o.max_sequences = 3;
-  start(o);
+  start_in_small_steps(3);
   for (const size_t after_tokens : {size_t{0}, size_t{1}, size_t{40}}) {
-    Request r = request(long_prompt(), "off", 200, 0.9f, 7);
-    r.n = 4;
+    Request r = long_request(4);
     r.id = "several";
     Pending end;
     size_t tokens = 0;
@@ -156,12 +160,8 @@ TEST_F(ChoicesTest, a_cancelled_request_ends_all_its_choices_at_any_moment) {
 
 // While the first reads the prompt; the error of a choice is that of the request.
 TEST_F(ChoicesTest, a_missed_deadline_is_the_reason_of_the_whole_request) {
-  EngineOptions o = options();
-  o.step_tokens_max = 16;
-  o.max_sequences = 8;
-  start(o);
-  Request r = request(long_prompt(), "off", 200, 0.9f, 7);
-  r.n = 3;
+  start_in_small_steps(8);
+  Request r = long_request(3);
   r.prompt_logprobs = 0;
   r.deadline_ms = 50;
   Pending end;
@@ -179,12 +179,8 @@ TEST_F(ChoicesTest, a_missed_deadline_is_the_reason_of_the_whole_request) {
 }
 
 TEST_F(ChoicesTest, an_engine_that_ends_while_choices_wait_ends_them_all_once) {
-  EngineOptions o = options();
-  o.step_tokens_max = 16;
-  o.max_sequences = 8;
-  start(o);
-  Request r = request(long_prompt(), "off", 200, 0.9f, 7);
-  r.n = 5;
+  start_in_small_steps(8);
+  const Request r = long_request(5);
   auto n_last = std::make_shared<std::atomic<int>>(0);
   for (int i = 0; i < 3; ++i) {
     ASSERT_TRUE(

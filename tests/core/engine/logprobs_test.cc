@@ -15,11 +15,6 @@ class LogprobsTest : public EngineTest {
  protected:
   static constexpr int32_t kTop = 5;
 
-  static std::string long_prompt() {
-    std::string text;
-    for (const std::string& each : prompts()) text += each + "\n";
-    return text;
-  }
   // Requests that draw from something else than the model's own distribution.
   static std::vector<Request> changed_requests(const std::string& route_name) {
     std::vector<Request> all;

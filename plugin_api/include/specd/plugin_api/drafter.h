@@ -40,9 +40,9 @@ enum {
   SPECD_FEATURE_Q = 1u << 1
 };
 /* Models on a device: the host grants the device to a drafter that offers it (SPECD_DEV_CUDA), needs
- * no probes and hands on no q; every other drafter gets host memory. The columns of specd_proposal are on the
- * device for a CHAIN or STATIC tree. Those of a VARIABLE tree are in host memory on every device,
- * because the host plans with them: they are complete when propose() returns.
+ * no probes and hands on no q; every other drafter gets host memory. The columns of specd_proposal
+ * are on the device for a CHAIN or STATIC tree. Those of a VARIABLE tree are in host memory on every
+ * device, because the host plans with them: they are complete when propose() returns.
  *
  * A verifier gets the device when the proposals are there and it offers the device too. On a
  * device, every function makes device_index current and restores the previous device before it
@@ -55,9 +55,8 @@ enum {
   SPECD_TREE_VARIABLE = 2 /* count and topology chosen per call */
 };
 /* caps.draft_rule: how the children of a node are chosen. Verifiers state a guarantee for each
- * rule. Of children that are drawn,
- * which are left out may depend on what was drawn above them and for their elder siblings, never on
- * their own token or on those of younger siblings. */
+ * rule. Which children that are drawn are left out may depend on what was drawn above them and for
+ * their elder siblings, never on their own token or on those of younger siblings. */
 enum {
   SPECD_RULE_POINT_MASS =
       0,              /* a function of context, state and the target's noise: top-k, lookup */
