@@ -323,7 +323,8 @@ int32_t draw_row(const float* logits, int32_t vocab, const DrawRow& r, const int
   row.logits = logits;
   row.vocab = vocab;
   row.temperature = set1(r.greedy ? 1.0f : r.temperature);
-  row.max = r.greedy ? look.max : look.max / r.temperature;  // division preserves the order
+  // Division preserves the order. Of zeros of both signs any may have been found.
+  row.max = (r.greedy ? look.max : look.max / r.temperature) + 0.0f;
   if (look.nan || __builtin_isinf(row.max)) return give_one(logits, vocab, -1, false, out);
   if (r.greedy) {
     int32_t t = 0;

@@ -109,8 +109,8 @@ __device__ void stage_pages(const AttentionArgs& a, const Shared& shared, char* 
     const char* k_from = k + k_at(a.kv, first, g) * kElement;
     const char* v_from = v + v_at(a.kv, first, g) * kElement;
     for (size_t at = threadIdx.x * kCopyBytes; at < page_bytes; at += kThreads * kCopyBytes) {
-      copy_async(k_to + at, k_from + at);
-      copy_async(v_to + at, v_from + at);
+      copy_async(shared_at(k_to + at), k_from + at);
+      copy_async(shared_at(v_to + at), v_from + at);
     }
   }
   wait_for_copies();
@@ -222,6 +222,8 @@ __device__ void load_q(const AttentionArgs& a, Shared& shared, int64_t row, int3
 template <DType kType>
 __global__ void __launch_bounds__(kThreads, 4) attention_rows(AttentionArgs a, int32_t groups) {
   __shared__ Shared shared;
+  let_next_start();
+  wait_for_previous();
   constexpr int kDims = kDimMax / kThreads;
   const int64_t row = blockIdx.x;
   const int32_t per_kv = a.n_heads / a.kv.n_kv_heads, dim = a.kv.head_dim;
@@ -259,6 +261,8 @@ __global__ void __launch_bounds__(kThreads, 4)
     attention_parts(AttentionArgs a, int32_t groups, int32_t parts_max, float* scratch) {
   __shared__ Shared shared;
   extern __shared__ uint4 stage[];
+  let_next_start();
+  wait_for_previous();
   constexpr int kDims = kDimMax / kThreads;
   const int64_t row = blockIdx.x;
   const int32_t per_kv = a.n_heads / a.kv.n_kv_heads, dim = a.kv.head_dim;
@@ -288,6 +292,8 @@ __global__ void __launch_bounds__(kThreads, 4)
 
 // grid: (rows, heads)
 __global__ void attention_join(AttentionArgs a, int32_t parts_max, const float* scratch) {
+  let_next_start();
+  wait_for_previous();
   const int64_t row = blockIdx.x;
   const int32_t head = blockIdx.y, dim = a.kv.head_dim;
   const float* from = scratch + (row * a.n_heads + head) * int64_t{parts_max} * part_floats(dim);
@@ -320,11 +326,11 @@ void launch_parts(CudaStream& stream, const AttentionArgs& a, dim3 grid, int32_t
                            kCopyBytes ==
                        0;
   if (aligned && bytes + sizeof(Shared) <= stream.shared_bytes_max) {
-    attention_parts<kType, true>
-        <<<grid, kThreads, bytes, stream.handle>>>(a, groups, parts_max, scratch);
+    launch_early(stream, grid, kThreads, bytes, attention_parts<kType, true>, a, groups, parts_max,
+                 scratch);
   } else {
-    attention_parts<kType, false>
-        <<<grid, kThreads, 0, stream.handle>>>(a, groups, parts_max, scratch);
+    launch_early(stream, grid, kThreads, 0, attention_parts<kType, false>, a, groups, parts_max,
+                 scratch);
   }
 }
 
@@ -371,16 +377,15 @@ void attention(Stream& any, const AttentionArgs& a) {
       with_type(a.kv.dtype, [&]<DType kType>() {
         launch_parts<kType>(stream, piece, dim3(rows, heads, blocks), groups, parts_max, scratch);
       });
-      attention_join<<<dim3(rows, static_cast<unsigned>(a.n_heads)), kThreads, 0, stream.handle>>>(
-          piece, parts_max, scratch);
+      launch_early(stream, dim3(rows, static_cast<unsigned>(a.n_heads)), kThreads, 0, attention_join,
+                   piece, parts_max, scratch);
     }
   } else {
     const dim3 grid(static_cast<unsigned>(a.n_rows), heads);
     with_type(a.kv.dtype, [&]<DType kType>() {
-      attention_rows<kType><<<grid, kThreads, 0, stream.handle>>>(a, groups);
+      launch_early(stream, grid, kThreads, 0, attention_rows<kType>, a, groups);
     });
   }
-  stream.note(cudaGetLastError());
 }
 
 }  // namespace specd::kernels::cuda

@@ -16,6 +16,7 @@ class CudaStream final : public Stream {
   cudaStream_t handle = nullptr;
   int32_t multiprocessors = 0;
   size_t shared_bytes_max = 0;  // of a block that asks for it
+  bool starts_early = false;    // compute capability 9.0: see launch_early()
   // Used by one op at a time, in stream order.
   char* scratch = nullptr;
   uint64_t scratch_bytes = 0;
@@ -39,6 +40,24 @@ inline CudaStream& of(Stream& any) {
   return stream;
 }
 
+// Launches a kernel that may start while the one before it in the stream still runs (CUDA programming
+// guide, "Programmatic Dependent Launch"), as ptx.cuh says at let_next_start(). A launch costs a
+// microsecond or more between two kernels; this way the next one is there when it may go on, and
+// matmuls read weights meanwhile.
+template <typename... Params, typename... Args>
+void launch_early(CudaStream& stream, dim3 grid, dim3 block, size_t shared_bytes,
+                  void (*kernel)(Params...), Args... args) {
+  cudaLaunchAttribute early = {};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid, config.blockDim = block;
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream.handle;
+  config.attrs = &early, config.numAttrs = stream.starts_early ? 1 : 0;
+  stream.note(cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...));
+}
+
 // Copies from host memory in stream order. Unpinned memory is read before this returns, and is
 // refused in a capture, which would read it again at every launch.
 void copy_in(CudaStream& stream, void* device, const void* host, uint64_t bytes);
@@ -46,6 +65,8 @@ void copy_out(CudaStream& stream, void* host, const void* device, uint64_t bytes
 
 // For the current device of this thread: lets attention use that much shared memory.
 cudaError_t open_attention(int32_t shared_bytes_max);
+// The same for matmuls.
+cudaError_t open_matmul(int32_t shared_bytes_max);
 // For the current device of this thread. Returns null and the reason on failure.
 FastMatmul* open_fast_matmul(char* why, size_t why_bytes);
 void close_fast_matmul(FastMatmul* fast);

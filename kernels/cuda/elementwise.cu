@@ -1,6 +1,7 @@
 // Row-wise ops without a reduction. Same bits as on the CPU.
 #include "kernels/cuda/backend.h"
 #include "kernels/cuda/math.cuh"
+#include "kernels/cuda/ptx.cuh"
 
 namespace specd::kernels::cuda {
 namespace {
@@ -13,6 +14,8 @@ dim3 grid_of(int64_t n_rows, int64_t n) {
 
 template <DType kType>
 __global__ void embed_kernel(EmbedArgs a) {
+  let_next_start();
+  wait_for_previous();
   const int32_t i = blockIdx.x * kThreads + threadIdx.x;
   const int64_t r = blockIdx.y;
   if (i >= a.n) return;
@@ -23,6 +26,8 @@ __global__ void embed_kernel(EmbedArgs a) {
 
 template <MapOp kOp>
 __global__ void map_kernel(MapArgs a) {
+  let_next_start();
+  wait_for_previous();
   const int32_t i = blockIdx.x * kThreads + threadIdx.x;
   const int64_t r = blockIdx.y;
   if (i >= a.n) return;
@@ -39,6 +44,8 @@ __global__ void map_kernel(MapArgs a) {
 }
 
 __global__ void copy_rows_kernel(CopyRowsArgs a) {
+  let_next_start();
+  wait_for_previous();
   const int32_t column = blockIdx.x * kThreads + threadIdx.x;
   const int32_t i = blockIdx.y;
   if (column >= a.n) return;
@@ -55,16 +62,15 @@ void embed(Stream& any, const EmbedArgs& a) {
   if (a.n_rows == 0) return;
   CudaStream& stream = of(any);
   with_type(a.dtype, [&]<DType kType>() {
-    embed_kernel<kType><<<grid_of(a.n_rows, a.n), kThreads, 0, stream.handle>>>(a);
+    launch_early(stream, grid_of(a.n_rows, a.n), kThreads, 0, embed_kernel<kType>, a);
   });
-  stream.note(cudaGetLastError());
 }
 
 void map(Stream& any, const MapArgs& a) {
   if (a.n_rows == 0 || a.n == 0) return;
   CudaStream& stream = of(any);
   const auto launch = [&]<MapOp kOp>() {
-    map_kernel<kOp><<<grid_of(a.n_rows, a.n), kThreads, 0, stream.handle>>>(a);
+    launch_early(stream, grid_of(a.n_rows, a.n), kThreads, 0, map_kernel<kOp>, a);
   };
   switch (a.op) {
     case MapOp::kAdd:
@@ -83,14 +89,12 @@ void map(Stream& any, const MapArgs& a) {
       launch.template operator()<MapOp::kSiluMul>();
       break;
   }
-  stream.note(cudaGetLastError());
 }
 
 void copy_rows(Stream& any, const CopyRowsArgs& a) {
   if (a.n_rows == 0 || a.n == 0) return;
   CudaStream& stream = of(any);
-  copy_rows_kernel<<<grid_of(a.n_rows, a.n), kThreads, 0, stream.handle>>>(a);
-  stream.note(cudaGetLastError());
+  launch_early(stream, grid_of(a.n_rows, a.n), kThreads, 0, copy_rows_kernel, a);
 }
 
 }  // namespace specd::kernels::cuda

@@ -69,8 +69,10 @@ class Device final : public CudaDevice {
       if (error == cudaSuccess) error = cudaEventCreate(&mark);
     }
     stream_.shared_bytes_max = properties.sharedMemPerBlockOptin;
+    stream_.starts_early = properties.major >= 9;
     if (error == cudaSuccess)
       error = open_attention(static_cast<int32_t>(stream_.shared_bytes_max));
+    if (error == cudaSuccess) error = open_matmul(static_cast<int32_t>(stream_.shared_bytes_max));
     if (error != cudaSuccess) {
       (void)cudaGetLastError();
       say(problem, "cuda:%d: %s cannot run this library: %s", index, info_.name,

@@ -18,7 +18,7 @@
 // float32 and float16 weights: a chain of fused multiply-adds in the CPU's order and with its bits.
 #include <cuda_bf16.h>
 
-#include <type_traits>
+#include <algorithm>
 
 #include "kernels/cuda/backend.h"
 #include "kernels/cuda/math.cuh"
@@ -30,12 +30,13 @@ namespace {
 constexpr int kSegments = 8;
 constexpr int kWarp = 32;
 
-__host__ __device__ constexpr int64_t tiles_of(int64_t n) { return (n + 15) / 16; }
+__host__ __device__ constexpr int32_t tiles_of(int32_t n) { return (n + 15) / 16; }
 
 // ---- layout ------------------------------------------------------------------------------------
 
 // bfloat16: [output tile of 16][k tile of 16][lane][8], each lane's 8 in the order of
-// mma.m16n8k16's A.
+// mma.m16n8k16's A. Which k of a tile is where in the instruction is free, if x agrees: lane q of a
+// row's four has k = 4 q to 4 q + 3, so that it finds its part of x in 16 bytes.
 __global__ void pack_bf16(uint16_t* packed, const uint16_t* source, int32_t n_rows, int32_t n_in,
                           int32_t column_begin) {
   const int64_t k_tiles = tiles_of(n_in);
@@ -44,9 +45,9 @@ __global__ void pack_bf16(uint16_t* packed, const uint16_t* source, int32_t n_ro
   if (unit >= n_rows * width) return;
   const int64_t row = unit / width, k = unit % width;
   const int64_t j = column_begin + row;
-  const int lane = static_cast<int>(j % 8) * 4 + static_cast<int>(k % 8) / 2;
+  const int lane = static_cast<int>(j % 8) * 4 + static_cast<int>(k % 16) / 4;
   const int element =
-      static_cast<int>(k % 16) / 8 * 4 + static_cast<int>(j % 16) / 8 * 2 + static_cast<int>(k % 2);
+      static_cast<int>(k % 4) / 2 * 4 + static_cast<int>(j % 16) / 8 * 2 + static_cast<int>(k % 2);
   packed[((j / 16 * k_tiles + k / 16) * kWarp + lane) * 8 + element] =
       k < n_in ? source[row * n_in + k] : uint16_t{0};
 }
@@ -61,52 +62,51 @@ __global__ void pack_columns(Element* packed, const Element* source, int32_t n_r
   packed[k * n_out + column_begin + row] = source[unit];
 }
 
-// A lane's part of B: values k, k + 1, k + 8, k + 9 of its row as {high 0..1, high 8..9, low 0..1,
-// low 8..9}.
-__device__ inline uint4 fragment_of(const float (&value)[4]) {
-  uint32_t high[2] = {}, low[2] = {};
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const __nv_bfloat16 first = __float2bfloat16_rn(value[i]);
-    const float back = __bfloat162float(first);
+// A lane's part of B, four values of its row, as {high 0..1, high 2..3, low 0..1, low 2..3}.
+__device__ inline uint4 fragment_of(const float4& value) {
+  const auto rest = [](float whole, float high) {
     // An infinite value, or one that became infinite, leaves no remainder.
-    const __nv_bfloat16 rest = __float2bfloat16_rn(isinf(back) ? 0.0f : __fsub_rn(value[i], back));
-    high[i / 2] |= uint32_t{__bfloat16_as_ushort(first)} << (16 * (i % 2));
-    low[i / 2] |= uint32_t{__bfloat16_as_ushort(rest)} << (16 * (i % 2));
-  }
-  return make_uint4(high[0], high[1], low[0], low[1]);
+    return isinf(high) ? 0.0f : __fsub_rn(whole, high);
+  };
+  const auto rests = [&](float first, float second, uint32_t high) {
+    return bfloat16_pair(rest(first, __uint_as_float(high << 16)),
+                         rest(second, __uint_as_float(high & 0xffff0000u)));
+  };
+  const uint32_t high0 = bfloat16_pair(value.x, value.y), high1 = bfloat16_pair(value.z, value.w);
+  return make_uint4(high0, high1, rests(value.x, value.y, high0), rests(value.z, value.w, high1));
 }
 
 // x as B: [row tile of 8][k tile of 16][lane].
 __global__ void split_x(uint4* out, const float* x, int32_t n_rows, int32_t n_in) {
+  let_next_start();
+  wait_for_previous();
   const int64_t k_tiles = tiles_of(n_in);
   const int64_t unit = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   const int64_t row_tiles = (n_rows + 7) / 8;
   if (unit >= row_tiles * k_tiles * kWarp) return;
   const int lane = static_cast<int>(unit % kWarp);
   const int64_t row = unit / kWarp / k_tiles * 8 + lane / 4;
-  const int64_t k_first = unit / kWarp % k_tiles * 16 + lane % 4 * 2;
-  float value[4];
-  for (int i = 0; i < 4; ++i) {
-    const int64_t k = k_first + i / 2 * 8 + i % 2;
-    value[i] = row < n_rows && k < n_in ? x[row * n_in + k] : 0.0f;
-  }
-  out[unit] = fragment_of(value);
+  const int64_t k = unit / kWarp % k_tiles * 16 + lane % 4 * 4;
+  const auto value = [&](int i) {
+    return row < n_rows && k + i < n_in ? x[row * n_in + k + i] : 0.0f;
+  };
+  out[unit] = fragment_of(make_float4(value(0), value(1), value(2), value(3)));
 }
 
 // ---- tensor cores ------------------------------------------------------------------------------
 
-__device__ inline int64_t segment_begin(int64_t k_tiles, int s) { return k_tiles * s / kSegments; }
+__device__ inline int32_t segment_begin(int32_t k_tiles, int s) {
+  return static_cast<int32_t>(int64_t{k_tiles} * s / kSegments);
+}
 
-// Start of this lane's part of tiles [first, first + kCount). Beyond the end it repeats the last
-// tile, whose sums are not stored.
+// This lane's part of tiles [first, first + kCount) at tile k. Beyond the end it repeats the last tile,
+// whose sums are not stored.
 template <int kCount>
-__device__ inline void fragments_of(const uint4* (&out)[kCount], const uint4* data, int64_t first,
-                                    int64_t tiles, int64_t k_tiles, int lane) {
+__device__ inline void fragments_of(const uint4* (&out)[kCount], const uint4* data, int32_t first,
+                                    int32_t tiles, int32_t k_tiles, int32_t k, int lane) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
-    const int64_t tile = first + i < tiles ? first + i : tiles - 1;
-    out[i] = data + tile * k_tiles * kWarp + lane;
+    out[i] = data + (int64_t{min(first + i, tiles - 1)} * k_tiles + k) * kWarp + lane;
   }
 }
 
@@ -121,76 +121,104 @@ __device__ inline void store(float* out, const Sums& c, int64_t j0, int64_t r0, 
   }
 }
 
-// x as matmul_few gets it: split, or as it is.
-struct SplitX {
-  const uint4* data;
-};
-struct WholeX {
-  const float* data;
-  int32_t n_in;  // a multiple of 16
-};
+// ---- tensor cores, few rows
 
-// For up to 8 * kN rows. grid: groups of kM output tiles; block: 8 warps, one per segment.
-template <int kM, int kN, typename X>
+#ifndef BIG_STAGES
+#define BIG_STAGES 4
+#endif
+template <int kM, int kN, int kStages>
+constexpr int kFewBytes = kStages * kSegments * kWarp * (kM + kN) * static_cast<int>(sizeof(uint4));
+
+// For up to 8 * kN rows. grid: groups of kM output tiles; block: 8 warps, one per segment; at least
+// kFewBytes of shared memory. kStages: tiles of k that a warp has on their way or in use.
+template <int kM, int kN, int kStages>
 __global__ void __launch_bounds__(kSegments* kWarp, 2)
-    matmul_few(const uint4* weights, X x, float* out, int32_t n_out, int32_t n_rows,
-               int64_t k_tiles) {
-  constexpr bool kSplit = std::is_same_v<X, SplitX>;
-  static_assert(kSplit || kN == 1, "beyond 8 rows splitting x again costs more than reading it");
-  __shared__ float shared[kSegments][kM][kN][4][kWarp];
+    matmul_few(const uint4* weights, const uint4* x, float* out, int32_t n_out, int32_t n_rows,
+               int32_t k_tiles) {
+  constexpr int kThreads = kSegments * kWarp, kStage = (kM + kN) * kThreads;
+  constexpr int kTogether = kStages % 4 == 0 ? 4 : 2;  // tiles of one turn of the loop
+  static_assert(kStages % kTogether == 0);
+  // [stage][kM + kN][thread]: a thread reads what it copied itself, so nobody waits for others.
+  extern __shared__ uint4 ring[];
   const int lane = threadIdx.x % kWarp, segment = threadIdx.x / kWarp;
-  const int64_t j_tile = int64_t{blockIdx.x} * kM;
-  const int64_t j_tiles = tiles_of(n_out), r_tiles = (n_rows + 7) / 8;
-  const uint4* w[kM];
-  fragments_of(w, weights, j_tile, j_tiles, k_tiles, lane);
+  const int32_t j_tile = static_cast<int32_t>(blockIdx.x) * kM;
+  const int32_t j_tiles = tiles_of(n_out), r_tiles = (n_rows + 7) / 8;
+  const int32_t begin = segment_begin(k_tiles, segment);
+  const int32_t n = segment_begin(k_tiles, segment + 1) - begin;
+  const uint4* w[kM];  // the next tiles to copy
+  fragments_of(w, weights, j_tile, j_tiles, k_tiles, begin, lane);
   const uint4* b[kN];
-  const float* row = nullptr;  // of x, for this lane; rows beyond the end repeat the last
-  if constexpr (kSplit) {
-    fragments_of(b, x.data, 0, r_tiles, k_tiles, lane);
-  } else {
-    row = x.data + int64_t{min(lane / 4, n_rows - 1)} * x.n_in + lane % 4 * 2;
-  }
-  const auto fragment = [&](int64_t k, int n) {
-    if constexpr (kSplit) {
-      return __ldg(b[n] + k * kWarp);
-    } else {
-      const float2 low = __ldg(reinterpret_cast<const float2*>(row + k * 16));
-      const float2 high = __ldg(reinterpret_cast<const float2*>(row + k * 16 + 8));
-      return fragment_of({low.x, low.y, high.x, high.y});
+  fragments_of(b, x, 0, r_tiles, k_tiles, begin, lane);
+  const uint4* const mine = ring + threadIdx.x;
+  const SharedAt to = shared_at(ring + threadIdx.x);
+  const auto copy_weights = [&](int stage, int tile, bool wanted) {
+#pragma unroll
+    for (int m = 0; m < kM; ++m) {
+      copy_async(to + (stage * kStage + m * kThreads) * kCopyBytes, w[m] + tile * kWarp, wanted);
     }
   };
-  constexpr int kAhead = 8 / kM;  // tiles of k that are read before the first is used
-  Sums sums[kM][kN] = {};
-  const int64_t end = segment_begin(k_tiles, segment + 1);
-  for (int64_t k = segment_begin(k_tiles, segment); k < end; k += kAhead) {
-    uint4 a[kAhead][kM];
+  const auto copy_x = [&](int stage, int tile, bool wanted) {
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-#pragma unroll
-      for (int m = 0; m < kM; ++m) {
-        if (k + i < end) a[i][m] = read_once(w[m] + (k + i) * kWarp);
-      }
+    for (int i = 0; i < kN; ++i) {
+      copy_async(to + (stage * kStage + (kM + i) * kThreads) * kCopyBytes, b[i] + tile * kWarp, wanted);
     }
+  };
+  const auto advance = [&](int tiles) {
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      if (k + i >= end) break;
+    for (int m = 0; m < kM; ++m) w[m] += tiles * kWarp;
 #pragma unroll
-      for (int n = 0; n < kN; ++n) {
-        const uint4 v = fragment(k + i, n);
+    for (int i = 0; i < kN; ++i) b[i] += tiles * kWarp;
+  };
+  let_next_start();
+#pragma unroll
+  for (int i = 0; i + 1 < kStages; ++i) copy_weights(i, i, i < n);
+  wait_for_previous();  // which wrote x
+#pragma unroll
+  for (int i = 0; i + 1 < kStages; ++i) {
+    copy_x(i, i, i < n);
+    commit_copies();
+  }
+  advance(kStages - 1);
+  Sums sums[kM][kN] = {};
+  int stage = 0;
+  for (int32_t k = 0; k < n; k += kTogether) {
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      if (k + i >= n) break;
+      wait_for_groups<kStages - 2>();
+      // The stage before this one is free.
+      const int free = i > 0 ? stage + i - 1 : stage == 0 ? kStages - 1 : stage - 1;
+      copy_weights(free, i, k + i + kStages - 1 < n);
+      copy_x(free, i, k + i + kStages - 1 < n);
+      commit_copies();
+      const uint4* at = mine + (stage + i) * kStage;
+      uint4 a[kM];
+#pragma unroll
+      for (int m = 0; m < kM; ++m) a[m] = at[m * kThreads];
+#pragma unroll
+      for (int r = 0; r < kN; ++r) {
+        const uint4 v = at[(kM + r) * kThreads];
 #pragma unroll
         for (int m = 0; m < kM; ++m) {
-          mma(sums[m][n], a[i][m], v.x, v.y);
-          mma(sums[m][n], a[i][m], v.z, v.w);
+          mma(sums[m][r], a[m], v.x, v.y);
+          mma(sums[m][r], a[m], v.z, v.w);
         }
       }
     }
+    advance(kTogether);
+    stage = stage + kTogether == kStages ? 0 : stage + kTogether;
   }
+  __syncthreads();  // the sums take the place of the ring
+  auto* shared = reinterpret_cast<float*>(ring);  // [segment][kM][kN][4][lane]
+  static_assert(kThreads * kM * kN * 4 * sizeof(float) <= kFewBytes<kM, kN, kStages>);
 #pragma unroll
   for (int m = 0; m < kM; ++m) {
 #pragma unroll
     for (int n = 0; n < kN; ++n) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) shared[segment][m][n][i][lane] = sums[m][n].v[i];
+      for (int i = 0; i < 4; ++i) {
+        shared[(((segment * kM + m) * kN + n) * 4 + i) * kWarp + lane] = sums[m][n].v[i];
+      }
     }
   }
   __syncthreads();
@@ -200,74 +228,198 @@ __global__ void __launch_bounds__(kSegments* kWarp, 2)
     Sums total;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      float sum = shared[0][m][n][i][lane];
+      float sum = shared[(tile * 4 + i) * kWarp + lane];
 #pragma unroll
-      for (int s = 1; s < kSegments; ++s) sum = __fadd_rn(sum, shared[s][m][n][i][lane]);
+      for (int s = 1; s < kSegments; ++s) {
+        sum = __fadd_rn(sum, shared[((s * kM * kN + tile) * 4 + i) * kWarp + lane]);
+      }
       total.v[i] = sum;
     }
     store(out, total, (j_tile + m) * 16, n * 8, lane, n_out, n_rows);
   }
 }
 
-// grid: (groups of 16 output tiles, groups of 8 row tiles); block: 4 by 2 warps of 4 by 4 tiles.
-__global__ void __launch_bounds__(8 * kWarp)
+// ---- tensor cores, many rows
+
+// A block has 8 warps, kWarpsJ of them along the outputs; a warp has 4 by 4 tiles of outputs and rows. A
+// stage has 4 tiles of k of one segment, fewer at its end.
+constexpr int kManyWarps = 8, kManyTiles = 4;
+#ifndef MANY_STAGES
+#define MANY_STAGES 4
+#endif
+#ifndef MANY_DEPTH
+#define MANY_DEPTH 4
+#endif
+constexpr int kManyDepth = MANY_DEPTH;
+__host__ __device__ constexpr int many_tiles(int warps) { return warps * kManyTiles; }
+// Tiles of weights and of x for one tile of k; the same for each kWarpsJ.
+constexpr int kManyCopied = many_tiles(2) + many_tiles(4);
+constexpr int kManyStage = kManyDepth * kManyCopied * kWarp;  // elements
+constexpr int many_bytes(int stages) { return stages * kManyStage * static_cast<int>(sizeof(uint4)); }
+
+// grid: (groups of rows, groups of outputs), so that neighbors read the same weights. kParts: (.., ..,
+// segments), and out is [segment][row][output], which join_parts adds. many_bytes(kStages) of shared
+// memory.
+template <int kWarpsJ, int kStages, bool kParts>
+__global__ void __launch_bounds__(kManyWarps* kWarp, 1)
     matmul_many(const uint4* weights, const uint4* x, float* out, int32_t n_out, int32_t n_rows,
-                int64_t k_tiles) {
-  constexpr int kM = 4, kN = 4;
+                int32_t k_tiles) {
+  constexpr int kTilesJ = many_tiles(kWarpsJ), kTilesR = many_tiles(kManyWarps / kWarpsJ);
+  constexpr int kCopies = kManyCopied / kManyWarps;
+  static_assert(kTilesJ + kTilesR == kManyCopied && kTilesJ % kManyWarps == 0);
+  extern __shared__ uint4 ring[];  // [stage][tile of k][weights, then x][lane]
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const int64_t j_tile = int64_t{blockIdx.x} * 16 + warp % 4 * kM;
-  const int64_t r_tile = int64_t{blockIdx.y} * 8 + warp / 4 * kN;
-  const int64_t j_tiles = tiles_of(n_out), r_tiles = (n_rows + 7) / 8;
-  if (j_tile >= j_tiles || r_tile >= r_tiles) return;
-  const uint4* w[kM];
-  const uint4* b[kN];
-  fragments_of(w, weights, j_tile, j_tiles, k_tiles, lane);
-  fragments_of(b, x, r_tile, r_tiles, k_tiles, lane);
-  Sums total[kM][kN];
-  for (int segment = 0; segment < kSegments; ++segment) {
-    Sums sums[kM][kN] = {};
-    const int64_t end = segment_begin(k_tiles, segment + 1);
-#pragma unroll 2  // with more, registers spill on sm_100
-    for (int64_t k = segment_begin(k_tiles, segment); k < end; ++k) {
-      uint4 a[kM];
+  const int32_t j_first = static_cast<int32_t>(blockIdx.y) * kTilesJ;
+  const int32_t r_first = static_cast<int32_t>(blockIdx.x) * kTilesR;
+  const int32_t j_tiles = tiles_of(n_out), r_tiles = (n_rows + 7) / 8;
+  const int first_segment = kParts ? static_cast<int>(blockIdx.z) : 0;
+  const int end_segment = kParts ? first_segment + 1 : kSegments;
+  const int32_t k_first = segment_begin(k_tiles, first_segment);
+  // What this thread copies next: of tiles warp, warp + 8 .. of a tile of k; beyond the end the last again.
+  const uint4* from[kCopies];
 #pragma unroll
-      for (int m = 0; m < kM; ++m) a[m] = __ldg(w[m] + k * kWarp);
+  for (int i = 0; i < kCopies; ++i) {
+    const int32_t tile = warp + i * kManyWarps;
+    const int32_t at = tile < kTilesJ ? min(j_first + tile, j_tiles - 1)
+                                      : min(r_first + tile - kTilesJ, r_tiles - 1);
+    from[i] = (tile < kTilesJ ? weights : x) + (int64_t{at} * k_tiles + k_first) * kWarp + lane;
+  }
+  // The tiles of a stage, one stage after another. Nothing left: n is 0.
+  struct Stage {
+    int32_t segment, left, n;  // left: of the segment, from this stage on
+  };
+  const auto after = [&](Stage at) {
+    at.left -= at.n;
+    while (at.left == 0 && at.segment + 1 < end_segment) {
+      ++at.segment;
+      at.left = segment_begin(k_tiles, at.segment + 1) - segment_begin(k_tiles, at.segment);
+    }
+    at.n = min(at.left, kManyDepth);
+    return at;
+  };
+  const Stage first = after({first_segment, segment_begin(k_tiles, first_segment + 1) - k_first, 0});
+  const SharedAt ring_at = shared_at(ring + warp * kWarp + lane);
+  // Copies [copy_begin, copy_end) of each tile of k, `skip` tiles after `from`.
+  const auto copy = [&](int slot, int32_t n, int32_t skip, int copy_begin, int copy_end) {
+    const SharedAt to = ring_at + slot * (kManyStage * kCopyBytes);
 #pragma unroll
-      for (int n = 0; n < kN; ++n) {
-        const uint4 v = __ldg(b[n] + k * kWarp);
+    for (int s = 0; s < kManyDepth; ++s) {
 #pragma unroll
-        for (int m = 0; m < kM; ++m) mma(sums[m][n], a[m], v.x, v.y);
+      for (int i = copy_begin; i < copy_end; ++i) {
+        copy_async(to + (s * kManyCopied + i * kManyWarps) * kWarp * kCopyBytes,
+                   from[i] + (skip + s) * kWarp, s < n);
+      }
+    }
+  };
+  const auto advance = [&](int32_t n) {
 #pragma unroll
-        for (int m = 0; m < kM; ++m) mma(sums[m][n], a[m], v.z, v.w);
+    for (int i = 0; i < kCopies; ++i) from[i] += n * kWarp;
+  };
+  constexpr int kOfWeights = kTilesJ / kManyWarps;  // the first of a thread's copies
+  let_next_start();
+  Stage ahead = first;
+  int32_t skip = 0;
+#pragma unroll
+  for (int slot = 0; slot + 1 < kStages; ++slot) {
+    copy(slot, ahead.n, skip, 0, kOfWeights);
+    skip += ahead.n;
+    ahead = after(ahead);
+  }
+  wait_for_previous();  // which wrote x
+  ahead = first;
+  // Added to `from` as late as possible: a copy that is not yet on its way needs its addresses.
+  int32_t copied = 0;
+#pragma unroll
+  for (int slot = 0; slot + 1 < kStages; ++slot) {
+    advance(copied);
+    copy(slot, ahead.n, 0, kOfWeights, kCopies);
+    commit_copies();
+    copied = ahead.n;
+    ahead = after(ahead);
+  }
+  const int j_warp = warp % kWarpsJ * kManyTiles, r_warp = warp / kWarpsJ * kManyTiles;
+  Sums sums[kManyTiles][kManyTiles] = {}, total[kManyTiles][kManyTiles];
+  const auto add = [&](const uint4* at) {
+    uint4 a[kManyTiles], b[kManyTiles];
+#pragma unroll
+    for (int m = 0; m < kManyTiles; ++m) a[m] = at[(j_warp + m) * kWarp];
+#pragma unroll
+    for (int n = 0; n < kManyTiles; ++n) b[n] = at[(kTilesJ + r_warp + n) * kWarp];
+#pragma unroll
+    for (int n = 0; n < kManyTiles; ++n) {
+#pragma unroll
+      for (int m = 0; m < kManyTiles; ++m) mma(sums[m][n], a[m], b[n].x, b[n].y);
+    }
+#pragma unroll
+    for (int n = 0; n < kManyTiles; ++n) {
+#pragma unroll
+      for (int m = 0; m < kManyTiles; ++m) mma(sums[m][n], a[m], b[n].z, b[n].w);
+    }
+  };
+  int now = 0, next = kStages - 1;  // slots
+  for (int segment = first_segment; segment < end_segment; ++segment) {
+    int32_t left = segment_begin(k_tiles, segment + 1) - segment_begin(k_tiles, segment);
+    for (; left > 0; left -= kManyDepth) {
+      wait_for_groups<kStages - 2>();
+      __syncthreads();  // all have the copies of this stage, and have read the one before it
+      advance(copied);
+      copy(next, ahead.n, 0, 0, kCopies);
+      commit_copies();
+      copied = ahead.n;
+      ahead = after(ahead);
+      next = now;
+      const uint4* at = ring + now * kManyStage + lane;
+      now = now + 1 == kStages ? 0 : now + 1;
+      if (left >= kManyDepth) {
+#pragma unroll
+        for (int s = 0; s < kManyDepth; ++s) add(at + s * kManyCopied * kWarp);
+      } else {
+        for (int s = 0; s < left; ++s) add(at + s * kManyCopied * kWarp);
       }
     }
 #pragma unroll
-    for (int m = 0; m < kM; ++m) {
+    for (int m = 0; m < kManyTiles; ++m) {
 #pragma unroll
-      for (int n = 0; n < kN; ++n) {
+      for (int n = 0; n < kManyTiles; ++n) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          total[m][n].v[i] =
-              segment == 0 ? sums[m][n].v[i] : __fadd_rn(total[m][n].v[i], sums[m][n].v[i]);
+          total[m][n].v[i] = kParts || segment == 0
+                                 ? sums[m][n].v[i]
+                                 : __fadd_rn(total[m][n].v[i], sums[m][n].v[i]);
         }
+        if constexpr (!kParts) sums[m][n] = {};
       }
     }
   }
+  float* to = kParts ? out + int64_t{first_segment} * n_rows * n_out : out;
 #pragma unroll
-  for (int m = 0; m < kM; ++m) {
+  for (int m = 0; m < kManyTiles; ++m) {
 #pragma unroll
-    for (int n = 0; n < kN; ++n) {
-      if (j_tile + m < j_tiles && r_tile + n < r_tiles) {
-        store(out, total[m][n], (j_tile + m) * 16, (r_tile + n) * 8, lane, n_out, n_rows);
-      }
+    for (int n = 0; n < kManyTiles; ++n) {
+      store(to, total[m][n], (j_first + j_warp + m) * 16, (r_first + r_warp + n) * 8, lane, n_out,
+            n_rows);
     }
   }
+}
+
+// Adds the segments in order; n: elements of out.
+__global__ void join_parts(float* out, const float* parts, int64_t n) {
+  let_next_start();
+  wait_for_previous();
+  const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i >= n) return;
+  float total = parts[i];
+#pragma unroll
+  for (int s = 1; s < kSegments; ++s) total = __fadd_rn(total, parts[s * n + i]);
+  out[i] = total;
 }
 
 // ---- the CPU's order ---------------------------------------------------------------------------
 
 template <DType kType>
 __global__ void matmul_chain(MatmulArgs a) {
+  let_next_start();
+  wait_for_previous();
   const int32_t n_in = a.weights.n_in, n_out = a.weights.n_out;
   const int32_t j = blockIdx.x * blockDim.x + threadIdx.x;
   const int64_t r = blockIdx.y;
@@ -290,31 +442,73 @@ unsigned blocks_for(int64_t n, int64_t per_block) {
   return static_cast<unsigned>((n + per_block - 1) / per_block);
 }
 
-// With so few blocks of 32 outputs that they do not fill the device, blocks have 16. Then twice as many
-// read x, so only for the fewest rows.
-template <int kN, typename X>
-void launch_few(CudaStream& stream, const uint4* weights, X x, float* out, int32_t n_out, int32_t n,
-                int64_t k_tiles) {
-  const unsigned tiles = blocks_for(n_out, 16);
-  if constexpr (kN == 1) {
-    if (tiles / 2 < static_cast<unsigned>(stream.multiprocessors)) {
-      matmul_few<1, kN, X>
-          <<<tiles, kSegments * kWarp, 0, stream.handle>>>(weights, x, out, n_out, n, k_tiles);
-      return;
-    }
+// Early launches fill multiprocessors while the kernel before them still runs: those that it leaves first
+// would get the most blocks and finish last. So a block of a small grid asks for its share of the shared
+// memory, and no multiprocessor takes more blocks than an even distribution gives it.
+template <int kM, int kN, int kStages>
+void launch_few(CudaStream& stream, const uint4* weights, const uint4* x, float* out, int32_t n_out, int32_t n,
+                int32_t k_tiles) {
+  const unsigned blocks = blocks_for(tiles_of(n_out), kM);
+  const size_t each = blocks_for(blocks, stream.multiprocessors), reserved = 1024;
+  const size_t share = (stream.shared_bytes_max + reserved) / each - reserved;
+  const size_t bytes = std::max<size_t>(kFewBytes<kM, kN, kStages>, share / 128 * 128);
+  launch_early(stream, blocks, kSegments * kWarp, bytes, matmul_few<kM, kN, kStages>, weights, x,
+               out, n_out, n, k_tiles);
+}
+
+// Up to 8 rows. With so few blocks of 32 outputs that a good part of the device is idle, blocks have 16.
+void launch_fewest(CudaStream& stream, const uint4* weights, const uint4* x, float* out, int32_t n_out,
+                   int32_t n, int32_t k_tiles) {
+  const auto blocks = static_cast<int>(blocks_for(n_out, 32));
+  if (blocks * 8 < stream.multiprocessors * 7) {
+    launch_few<1, 1, 8>(stream, weights, x, out, n_out, n, k_tiles);
+  } else if (blocks <= 2 * stream.multiprocessors) {
+    launch_few<2, 1, 8>(stream, weights, x, out, n_out, n, k_tiles);
+  } else {
+    launch_few<2, 1, BIG_STAGES>(stream, weights, x, out, n_out, n, k_tiles);
   }
-  matmul_few<2, kN, X><<<blocks_for(tiles, 2), kSegments * kWarp, 0, stream.handle>>>(
-      weights, x, out, n_out, n, k_tiles);
+}
+
+#ifndef SPLIT_BELOW
+#define SPLIT_BELOW 1 / 2
+#endif
+// x: split, at the start of the scratch memory. With so few blocks that they leave half of the device
+// idle, each segment gets a block of its own, if there is memory for the parts.
+template <int kWarpsJ, int kStages>
+void launch_many(CudaStream& stream, const uint4* weights, const uint4* x, uint64_t x_bytes, float* out,
+                 int32_t n_out, int32_t n, int32_t k_tiles) {
+  dim3 grid(blocks_for(n, many_tiles(kManyWarps / kWarpsJ) * 8),
+            blocks_for(n_out, many_tiles(kWarpsJ) * 16));
+  constexpr int kThreads = kManyWarps * kWarp, kBytes = many_bytes(kStages);
+  const int64_t elements = int64_t{n} * n_out;
+  const uint64_t parts_bytes = static_cast<uint64_t>(elements) * kSegments * sizeof(float);
+  if (grid.x * grid.y > static_cast<unsigned>(stream.multiprocessors) * SPLIT_BELOW ||
+      x_bytes + parts_bytes > stream.scratch_bytes) {
+    launch_early(stream, grid, kThreads, kBytes, matmul_many<kWarpsJ, kStages, false>, weights, x, out,
+                 n_out, n, k_tiles);
+    return;
+  }
+  grid.z = kSegments;
+  auto* parts = reinterpret_cast<float*>(stream.scratch + x_bytes);
+  launch_early(stream, grid, kThreads, kBytes, matmul_many<kWarpsJ, kStages, true>, weights, x, parts,
+               n_out, n, k_tiles);
+  launch_early(stream, blocks_for(elements, 256), 256, 0, join_parts, out, parts, elements);
+}
+
+// 256 outputs by 64 rows of a block, or 128 by 128.
+template <int kWarpsJ>
+void launch_many(CudaStream& stream, const uint4* weights, const uint4* x, uint64_t x_bytes, float* out,
+                 int32_t n_out, int32_t n, int32_t k_tiles) {
+  if (stream.shared_bytes_max >= many_bytes(MANY_STAGES)) {
+    launch_many<kWarpsJ, MANY_STAGES>(stream, weights, x, x_bytes, out, n_out, n, k_tiles);
+  } else {
+    launch_many<kWarpsJ, 2>(stream, weights, x, x_bytes, out, n_out, n, k_tiles);
+  }
 }
 
 void matmul_bf16(CudaStream& stream, const MatmulArgs& a) {
-  const int32_t n_in = a.weights.n_in, n_out = a.weights.n_out;
-  const int64_t k_tiles = tiles_of(n_in);
+  const int32_t n_in = a.weights.n_in, n_out = a.weights.n_out, k_tiles = tiles_of(n_in);
   const auto* weights = static_cast<const uint4*>(a.weights.data);
-  if (a.n_rows <= 8 && n_in % 16 == 0 && reinterpret_cast<uintptr_t>(a.x) % sizeof(float2) == 0) {
-    launch_few<1>(stream, weights, WholeX{a.x, n_in}, a.out, n_out, a.n_rows, k_tiles);
-    return;
-  }
   auto* x = reinterpret_cast<uint4*>(stream.scratch);
   const uint64_t row_tile_bytes = static_cast<uint64_t>(k_tiles) * kWarp * sizeof(uint4);
   const auto rows_at_once =
@@ -325,28 +519,52 @@ void matmul_bf16(CudaStream& stream, const MatmulArgs& a) {
   }
   for (int32_t done = 0; done < a.n_rows; done += rows_at_once) {
     const int32_t n = a.n_rows - done < rows_at_once ? a.n_rows - done : rows_at_once;
-    const int64_t r_tiles = (n + 7) / 8;
+    const int32_t r_tiles = (n + 7) / 8;
     float* out = a.out + int64_t{done} * n_out;
-    split_x<<<blocks_for(r_tiles * k_tiles * kWarp, 256), 256, 0, stream.handle>>>(
-        x, a.x + int64_t{done} * n_in, n, n_in);
+    launch_early(stream, blocks_for(int64_t{r_tiles} * k_tiles * kWarp, 256), 256, 0, split_x, x,
+                 a.x + int64_t{done} * n_in, n, n_in);
     if (n <= 8) {
-      launch_few<1>(stream, weights, SplitX{x}, out, n_out, n, k_tiles);
+      launch_fewest(stream, weights, x, out, n_out, n, k_tiles);
     } else if (n <= 16) {
-      launch_few<2>(stream, weights, SplitX{x}, out, n_out, n, k_tiles);
+      launch_few<2, 2, 6>(stream, weights, x, out, n_out, n, k_tiles);
     } else if (n <= 32) {
-      launch_few<4>(stream, weights, SplitX{x}, out, n_out, n, k_tiles);
+      launch_few<2, 4, 4>(stream, weights, x, out, n_out, n, k_tiles);
+    } else if (n <= 64) {
+      launch_many<4>(stream, weights, x, static_cast<uint64_t>(r_tiles) * row_tile_bytes, out, n_out, n, k_tiles);
     } else {
-      const dim3 grid(blocks_for(tiles_of(n_out), 16), blocks_for(r_tiles, 8));
-      matmul_many<<<grid, 8 * kWarp, 0, stream.handle>>>(weights, x, out, n_out, n, k_tiles);
+      launch_many<2>(stream, weights, x, static_cast<uint64_t>(r_tiles) * row_tile_bytes, out, n_out, n, k_tiles);
     }
   }
 }
 
 }  // namespace
 
+cudaError_t open_matmul(int32_t shared_bytes_max) {
+  cudaError_t error = cudaSuccess;
+  const auto allow = [&](auto* kernel) {
+    if (error != cudaSuccess) return;
+    error = cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                 cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes_max);
+  };
+  allow(matmul_few<1, 1, 8>);
+  allow(matmul_few<2, 1, 8>);
+  allow(matmul_few<2, 1, 4>);
+  allow(matmul_few<2, 2, 6>);
+  allow(matmul_few<2, 4, 4>);
+  allow(matmul_many<4, MANY_STAGES, false>);
+  allow(matmul_many<4, MANY_STAGES, true>);
+  allow(matmul_many<2, MANY_STAGES, false>);
+  allow(matmul_many<2, MANY_STAGES, true>);
+  allow(matmul_many<4, 2, false>);
+  allow(matmul_many<4, 2, true>);
+  allow(matmul_many<2, 2, false>);
+  allow(matmul_many<2, 2, true>);
+  return error;
+}
+
 size_t packed_bytes(DType type, int32_t n_out, int32_t n_in) {
   if (type == DType::kBF16) {
-    return static_cast<size_t>(tiles_of(n_out) * tiles_of(n_in)) * kWarp * sizeof(uint4);
+    return static_cast<size_t>(tiles_of(n_out)) * static_cast<size_t>(tiles_of(n_in)) * kWarp * sizeof(uint4);
   }
   return static_cast<size_t>(n_out) * static_cast<size_t>(n_in) * dtype_bytes(type);
 }
@@ -385,6 +603,7 @@ void pack(Stream& any, const PackArgs& a) {
     }
     stream.note(cudaGetLastError());
   }
+  stream.note(cudaStreamSynchronize(stream.handle));  // matmuls read weights before they wait
 }
 
 void matmul(Stream& any, const MatmulArgs& a) {
@@ -395,12 +614,11 @@ void matmul(Stream& any, const MatmulArgs& a) {
   } else {
     const dim3 grid(blocks_for(a.weights.n_out, 128), static_cast<unsigned>(a.n_rows));
     if (a.weights.dtype == DType::kF32) {
-      matmul_chain<DType::kF32><<<grid, 128, 0, stream.handle>>>(a);
+      launch_early(stream, grid, 128, 0, matmul_chain<DType::kF32>, a);
     } else {
-      matmul_chain<DType::kF16><<<grid, 128, 0, stream.handle>>>(a);
+      launch_early(stream, grid, 128, 0, matmul_chain<DType::kF16>, a);
     }
   }
-  stream.note(cudaGetLastError());
 }
 
 }  // namespace specd::kernels::cuda

@@ -33,15 +33,53 @@ __device__ inline uint4 read_once(const uint4* p) {
   return v;
 }
 
-// Copies 16 bytes of device memory into shared memory without a wait; both aligned to 16. This thread
-// sees them after wait_for_copies(), others after a barrier that follows it.
-constexpr int kCopyBytes = 16;
-__device__ inline void copy_async(void* to, const void* from) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
-                   static_cast<uint32_t>(__cvta_generic_to_shared(to))),
-               "l"(__cvta_generic_to_global(from))
-               : "memory");
+// Two bfloat16, rounded to nearest even, `low` in the low half.
+__device__ inline uint32_t bfloat16_pair(float low, float high) {
+  uint32_t pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
 }
+
+// An address in shared memory. shared_at() keeps it in a register; the compiler would compute it again for
+// each copy.
+using SharedAt = uint32_t;
+__device__ inline SharedAt shared_at(const void* data) {
+  auto at = static_cast<SharedAt>(__cvta_generic_to_shared(data));
+  asm volatile("" : "+r"(at));
+  return at;
+}
+
+// Copies 16 bytes of device memory into shared memory without a wait, if wanted; both aligned to 16. This
+// thread sees them after a wait, others after a barrier that follows it.
+constexpr int kCopyBytes = 16;
+__device__ inline void copy_async(SharedAt to, const void* from, bool wanted = true) {
+  asm volatile(
+      "{ .reg .pred wanted; setp.ne.b32 wanted, %2, 0; @wanted cp.async.cg.shared.global [%0], [%1], 16; }" ::"r"(
+          to),
+      "l"(__cvta_generic_to_global(from)), "r"(static_cast<int>(wanted))
+      : "memory");
+}
+// Ends a group of copies, which may be empty.
+__device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Waits for all groups of this thread but the last kPending.
+template <int kPending>
+__device__ inline void wait_for_groups() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+// Waits for all copies of this thread, in a group or not.
 __device__ inline void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
+// A kernel of launch_early() calls the first where the next kernel of the stream may start, and the second,
+// in every thread, before it reads what an earlier kernel wrote and before it writes device memory.
+__device__ inline void let_next_start() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+__device__ inline void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
 
 }  // namespace specd::kernels::cuda

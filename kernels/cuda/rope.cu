@@ -4,11 +4,14 @@
 // computed in float64 and rounded.
 #include "kernels/cuda/backend.h"
 #include "kernels/cuda/math.cuh"
+#include "kernels/cuda/ptx.cuh"
 
 namespace specd::kernels::cuda {
 namespace {
 
 __global__ void rope_table_kernel(RopeTableArgs a) {
+  let_next_start();
+  wait_for_previous();
   const int32_t half = a.head_dim / 2;
   const int64_t r = blockIdx.x;
   for (int32_t i = threadIdx.x; i < half; i += blockDim.x) {
@@ -20,12 +23,17 @@ __global__ void rope_table_kernel(RopeTableArgs a) {
   }
 }
 
-// One block per row and head of q, k or v.
+constexpr int kWarp = 32, kWarps = 8;
+
+// grid: (rows, groups of 8 heads of q, k or v); a warp per head.
 template <DType kType>
 __global__ void rope_append_kernel(RopeAppendArgs a) {
+  let_next_start();
+  wait_for_previous();
   const int32_t dim = a.kv.head_dim, half = dim / 2, groups = a.kv.n_kv_heads;
   const int64_t r = blockIdx.x;
-  const int32_t head = blockIdx.y;
+  const int32_t head = blockIdx.y * kWarps + threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  if (head >= a.n_heads + 2 * groups) return;
   float* x = a.qkv + (r * (a.n_heads + 2 * groups) + head) * dim;
   const bool is_v = head >= a.n_heads + groups, is_kept = a.slot[r] >= 0;
   if (is_v && !is_kept) return;
@@ -34,11 +42,11 @@ __global__ void rope_append_kernel(RopeAppendArgs a) {
   if (is_v) {
     const size_t g = head - a.n_heads - groups;
     const size_t base = page * a.kv.page_stride + (g * kPageTokens + offset) * dim;
-    for (int32_t d = threadIdx.x; d < dim; d += blockDim.x) narrow<kType>(a.kv.v, base + d, x[d]);
+    for (int32_t d = lane; d < dim; d += kWarp) narrow<kType>(a.kv.v, base + d, x[d]);
     return;
   }
   const float* cos_sin = a.cos_sin + r * dim;
-  for (int32_t i = threadIdx.x; i < half; i += blockDim.x) {
+  for (int32_t i = lane; i < half; i += kWarp) {
     const float p = x[i], q = x[i + half];
     const float c = cos_sin[i], s = cos_sin[i + half];
     const float low = __fmaf_rn(p, c, __fsub_rn(-0.0f, __fmul_rn(q, s)));
@@ -76,18 +84,16 @@ __global__ void kv_move_kernel(KvMoveArgs a) {
 void rope_table(Stream& any, const RopeTableArgs& a) {
   if (a.n_rows == 0) return;
   CudaStream& stream = of(any);
-  rope_table_kernel<<<static_cast<unsigned>(a.n_rows), 64, 0, stream.handle>>>(a);
-  stream.note(cudaGetLastError());
+  launch_early(stream, static_cast<unsigned>(a.n_rows), 64, 0, rope_table_kernel, a);
 }
 
 void rope_append(Stream& any, const RopeAppendArgs& a) {
   if (a.n_rows == 0) return;
   CudaStream& stream = of(any);
   const dim3 grid(static_cast<unsigned>(a.n_rows),
-                  static_cast<unsigned>(a.n_heads + 2 * a.kv.n_kv_heads));
+                  static_cast<unsigned>((a.n_heads + 2 * a.kv.n_kv_heads + kWarps - 1) / kWarps));
   with_type(a.kv.dtype,
-            [&]<DType kType>() { rope_append_kernel<kType><<<grid, 64, 0, stream.handle>>>(a); });
-  stream.note(cudaGetLastError());
+            [&]<DType kType>() { launch_early(stream, grid, kWarps * kWarp, 0, rope_append_kernel<kType>, a); });
 }
 
 void kv_move(Stream& any, const KvMoveArgs& a) {

@@ -1,5 +1,5 @@
 // The limits of this GPU, measured in the same run as the other figures: reading memory, copying
-// memory, and launching an empty graph.
+// memory, tensor cores as the matmuls use them, and launching an empty graph.
 //
 //   ceilings [--json FILE]
 #include <cuda_runtime.h>
@@ -11,6 +11,8 @@
 #include <cstring>
 #include <string>
 #include <vector>
+
+#include "kernels/cuda/ptx.cuh"
 
 namespace {
 
@@ -33,6 +35,20 @@ __global__ void read_all(const uint4* data, size_t n, uint32_t* sum) {
     for (int j = 0; j < 4; ++j) mine ^= each[j].x ^ each[j].y ^ each[j].z ^ each[j].w;
   }
   if (mine == 0x5bd1e995u) *sum = mine;
+}
+
+// Independent chains of mma.m16n8k16 on registers, the instruction of the matmuls, by 8 warps.
+constexpr int kChains = 16, kMmas = 2048, kMmaFlops = 2 * 16 * 8 * 16;
+__global__ void __launch_bounds__(256) multiply_all(float* sum) {
+  specd::kernels::cuda::Sums sums[kChains] = {};
+  const uint4 a = make_uint4(threadIdx.x, 0x3f803f80, 0x3f803f80, 0x3f803f80);
+  for (int i = 0; i < kMmas; ++i) {
+#pragma unroll
+    for (int c = 0; c < kChains; ++c) specd::kernels::cuda::mma(sums[c], a, 0x3f803f80, 0x3f813f81);
+  }
+  float mine = 0;
+  for (const auto& each : sums) mine += each.v[0] + each.v[1] + each.v[2] + each.v[3];
+  if (mine == 1.5f) *sum = mine;
 }
 
 template <typename Fn>
@@ -73,6 +89,10 @@ int main(int argc, char** argv) {
   });
   const double copy_ms =
       median_ms([&] { need(cudaMemcpyAsync(b, a, kBytes, cudaMemcpyDeviceToDevice), "copy"); });
+  const double mma_ms = median_ms([&] {
+    multiply_all<<<device.multiProcessorCount, 256>>>(reinterpret_cast<float*>(sum));
+    need(cudaGetLastError(), "launch");
+  });
 
   cudaStream_t stream;
   cudaGraph_t graph;
@@ -95,16 +115,19 @@ int main(int argc, char** argv) {
   const double read = static_cast<double>(kBytes) / read_ms / 1e6;
   const double copy = 2 * static_cast<double>(kBytes) / copy_ms / 1e6;
   const double empty_us = times[times.size() / 2];
+  const double mma = double{kChains} * kMmas * kMmaFlops * 8 * device.multiProcessorCount / mma_ms / 1e9;
   std::printf(
-      "%s: reads %.0f GB/s, copies %.0f GB/s (read and written), an empty graph and the wait for it %.1f us\n",
-      device.name, read, copy, empty_us);
+      "%s: reads %.0f GB/s, copies %.0f GB/s (read and written), mma.m16n8k16 %.0f TFLOP/s, an empty graph "
+      "and the wait for it %.1f us\n",
+      device.name, read, copy, mma, empty_us);
   if (argc == 3 && std::strcmp(argv[1], "--json") == 0) {
     std::FILE* file = std::fopen(argv[2], "w");
     if (file == nullptr) return 1;
     std::fprintf(
         file,
-        "{\"device\": \"%s\", \"read_gb_s\": %.1f, \"copy_gb_s\": %.1f, \"empty_graph_us\": %.2f}\n",
-        device.name, read, copy, empty_us);
+        "{\"device\": \"%s\", \"read_gb_s\": %.1f, \"copy_gb_s\": %.1f, \"mma_tflop_s\": %.1f, "
+        "\"empty_graph_us\": %.2f}\n",
+        device.name, read, copy, mma, empty_us);
     std::fclose(file);
   }
   return 0;

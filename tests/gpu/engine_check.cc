@@ -2,7 +2,7 @@
 // device and against the CPU, forwards of random 1B and 8B shapes, and drafters on a heavy target.
 //
 //   engine_check --device cuda:0 --zoo DIR --plugins DIR --work DIR [--json FILE] [--shapes 1b,8b]
-//                [--ballast-bytes N] [--fast 0]
+//                [--ballast-bytes N] [--fast 0] [--texts 0]
 //
 // Exits with 1 when a text differs on one device. Figures are printed next to their goals without
 // affecting the exit status. Environment: SPECD_CUDA_LIBRARY.
@@ -32,7 +32,7 @@ namespace {
 struct Options {
   std::string device = "cuda:0", zoo, plugins, work, json, shapes = "1b,8b";
   uint64_t ballast_bytes = uint64_t{8} << 30;
-  bool fast = true;
+  bool fast = true, texts = true;
 };
 
 Json g_results = Json::object();
@@ -359,7 +359,7 @@ void measure_drafters(const Options& options) {
 }
 
 int run(const Options& options) {
-  check_texts(options);
+  if (options.texts) check_texts(options);
   if (options.shapes.find("1b") != std::string::npos) measure_shape(options, "1b");
   if (options.shapes.find("8b") != std::string::npos) measure_shape(options, "8b");
   if (options.ballast_bytes > 0) measure_drafters(options);
@@ -383,6 +383,8 @@ int main(int argc, char** argv) {
       *found->second = argv[i + 1];
     } else if (std::string(argv[i]) == "--fast") {
       options.fast = std::string(argv[i + 1]) != "0";
+    } else if (std::string(argv[i]) == "--texts") {
+      options.texts = std::string(argv[i + 1]) != "0";
     } else if (std::string(argv[i]) == "--ballast-bytes") {
       options.ballast_bytes = std::strtoull(argv[i + 1], nullptr, 10);
     } else {

@@ -32,8 +32,8 @@ cuda=(nvcc -std=c++20 -O3 --fmad=false -Xcompiler=-fPIC,-fvisibility=hidden -I. 
   done
 } | xargs -d '\n' -P "$(nproc)" -I{} bash -c '{}'
 nvcc -shared -o "$out/libspecd_cuda.so" "$out"/obj/*.cu.o -ldl
-nvcc -std=c++20 -O3 -arch=native -o "$out/ceilings" tests/gpu/ceilings.cu 2> "$out/ceilings.log" ||
-  nvcc -std=c++20 -O3 -gencode=arch=compute_80,code='[sm_80,compute_80]' -o "$out/ceilings" tests/gpu/ceilings.cu
+nvcc -std=c++20 -O3 -I. -arch=native -o "$out/ceilings" tests/gpu/ceilings.cu 2> "$out/ceilings.log" ||
+  nvcc -std=c++20 -O3 -I. -gencode=arch=compute_80,code='[sm_80,compute_80]' -o "$out/ceilings" tests/gpu/ceilings.cu
 g++ -o "$out/kernel_check" "$out"/obj/{attention,draw,elementwise,matmul,rmsnorm,rope,common_ops,cpu_ops,worker_pool,check_*}.o \
   -ldl -pthread
 [ -n "${SPECD_GPU_BUILD_ONLY:-}" ] && exit 0

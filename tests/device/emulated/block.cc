@@ -65,9 +65,8 @@ std::string Block::place() const {
 }
 
 std::string Block::run(const char* kernel, const dim3& grid, const dim3& size, const uint3& index,
-                       size_t dynamic_bytes, size_t shared_max, uint32_t launch_begin,
-                       uint32_t number, std::minstd_rand& random,
-                       const std::function<void()>& thread) {
+                       size_t dynamic_bytes, size_t shared_max, const Accessor& accessor,
+                       std::minstd_rand& random, const std::function<void()>& thread) {
   const auto n = static_cast<int>(size.x * size.y * size.z);
   kernel_ = kernel;
   body_ = &thread;
@@ -79,7 +78,8 @@ std::string Block::run(const char* kernel, const dim3& grid, const dim3& size, c
   ready_.resize(static_cast<size_t>(n));
   std::iota(ready_.begin(), ready_.end(), 0);
   n_done_ = n_arrived_ = n_predicates_ = 0;
-  accessor_ = {.launch_begin = launch_begin, .block = number};
+  accessor_ = accessor;
+  for (Thread& each : threads_) each.early = accessor.early;
   now = {{}, index, size, grid};
   memory_.begin_block(random());
   report_.clear();
@@ -210,12 +210,16 @@ void Block::show(int t) {
                 i / now.block_size.x / now.block_size.y};
   accessor_.thread = i;
   accessor_.warp_barrier = warps_[i / kWarp].barrier_stamp;
+  accessor_.early = threads_[i].early;
 }
 
 void Block::run_thread(int t) {
   show(t);
   (*body_)();
   in_device_code_ = false;
+  if (threads_[static_cast<size_t>(t)].early) {
+    fail("has not waited for the kernels before it", "at its end");
+  }
   threads_[static_cast<size_t>(t)].state = State::kDone;
   ++n_done_;
 }
@@ -343,31 +347,50 @@ void Block::touch(const void* data, size_t bytes, [[maybe_unused]] bool write,
 #endif
 }
 
-void Block::copy_async(void* to, const void* from, Where where) {
+void Block::copy_async(void* to, const void* from, size_t bytes, Where where) {
   const Outside outside(in_device_code_);
-  if (!memory_.is_device(from) || !memory_.is_shared(to, kCopyBytes)) {
+  if (!memory_.is_device(from) || !memory_.is_shared(to, bytes)) {
     fail("an asynchronous copy that is not from device memory into shared memory", line_of(where));
   }
-  touch(from, kCopyBytes, false, false, where);
-  touch(to, kCopyBytes, true, false, where);
-  memory_.undefined(to, kCopyBytes);
-  Copy& copy = threads_[static_cast<size_t>(current_)].copies.emplace_back();
-  copy.to = to, copy.from = from, copy.where = where;
-  std::memcpy(copy.bytes, from, kCopyBytes);
+  touch(from, bytes, false, false, where);
+  touch(to, bytes, true, false, where);
+  memory_.undefined(to, bytes);
+  Thread& thread = threads_[static_cast<size_t>(current_)];
+  Copy& copy = thread.copies.emplace_back();
+  copy.to = to, copy.from = from, copy.n = bytes, copy.group = thread.group, copy.where = where;
+  std::memcpy(copy.bytes, from, bytes);
+}
+
+void Block::commit_copies() { ++threads_[static_cast<size_t>(current_)].group; }
+
+void Block::wait_for_groups(int pending) {
+  const Outside outside(in_device_code_);
+  Thread& thread = threads_[static_cast<size_t>(current_)];
+  auto at = thread.copies.begin();
+  for (; at != thread.copies.end() && at->group < thread.group - pending; ++at) arrive(*at);
+  thread.copies.erase(thread.copies.begin(), at);
+}
+
+void Block::wait_for_previous() {
+  threads_[static_cast<size_t>(current_)].early = accessor_.early = false;
 }
 
 void Block::wait_for_copies() {
   const Outside outside(in_device_code_);
   for (const Copy& each : std::exchange(threads_[static_cast<size_t>(current_)].copies, {})) {
-    if (std::memcmp(each.from, each.bytes, kCopyBytes) != 0) {
-      fail("its source changed while a copy was on its way", line_of(each.where));
-    }
-    if (!memory_.is_undefined(each.to, kCopyBytes)) {
-      fail("somebody wrote to where a copy was on its way", line_of(each.where));
-    }
-    std::memcpy(each.to, each.bytes, kCopyBytes);
-    touch(each.to, kCopyBytes, true, false, each.where);
+    arrive(each);
   }
+}
+
+void Block::arrive(const Copy& copy) {
+  if (std::memcmp(copy.from, copy.bytes, copy.n) != 0) {
+    fail("its source changed while a copy was on its way", line_of(copy.where));
+  }
+  if (!memory_.is_undefined(copy.to, copy.n)) {
+    fail("somebody wrote to where a copy was on its way", line_of(copy.where));
+  }
+  std::memcpy(copy.to, copy.bytes, copy.n);
+  touch(copy.to, copy.n, true, false, copy.where);
 }
 
 void* Block::shared_at(const char* key, size_t bytes, size_t align) {

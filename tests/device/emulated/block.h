@@ -18,9 +18,9 @@ class Block {
   explicit Block(Memory& memory) : memory_(memory) {}
 
   // Runs `thread` once for each thread of the block `index` of the grid. Returns "" or a report.
-  // REQUIRES a block size of at most 1024. launch_begin, number: see Accessor.
+  // REQUIRES a block size of at most 1024. accessor: of its threads before they do anything.
   std::string run(const char* kernel, const dim3& grid, const dim3& size, const uint3& index,
-                  size_t dynamic_bytes, size_t shared_max, uint32_t launch_begin, uint32_t number,
+                  size_t dynamic_bytes, size_t shared_max, const Accessor& accessor,
                   std::minstd_rand& random, const std::function<void()>& thread);
 
   // The rest is called by the thread that runs.
@@ -28,8 +28,11 @@ class Block {
   int barrier(int predicate, Where where);
   void warp_barrier(const char* what, uint32_t mask, void* mine, Together together,
                     const void* context, bool orders, Where where);
-  void copy_async(void* to, const void* from, Where where);
+  void copy_async(void* to, const void* from, size_t bytes, Where where);
+  void commit_copies();
+  void wait_for_groups(int pending);
   void wait_for_copies();
+  void wait_for_previous();
   void* shared_at(const char* key, size_t bytes, size_t align);
   void* dynamic_shared() { return shared_at("dynamic", dynamic_bytes_, 16); }
   // where: of what the compiler does not see as an access; else pc, of the instruction.
@@ -55,15 +58,19 @@ class Block {
   struct Copy {
     void* to = nullptr;
     const void* from = nullptr;
+    size_t n = 0;
+    int group = 0;
     Where where;
-    char bytes[kCopyBytes];
+    char bytes[kCopyBytesMax];
   };
   struct Thread {
     State state = State::kReady;
     int worker = -1;
     const char* what = "";  // and where it waits
     Where where;
-    std::vector<Copy> copies;  // on their way
+    std::vector<Copy> copies;  // on their way, in order
+    int group = 0;             // of the next copy
+    bool early = false;        // has not waited for the kernels before it
   };
   struct Warp {
     uint32_t arrived = 0;
@@ -84,6 +91,7 @@ class Block {
   // Reports the access, unless it is to its own stack, to its coordinates, or reads a constant.
   void not_allowed(const char* wrong, const void* data, size_t bytes, bool write, bool atomic,
                    const void* pc, const Where* where);
+  void arrive(const Copy& copy);
   void work(int me);
   void run_thread(int t);
   // Leaves the running thread, which waits, and returns when it may go on.

@@ -30,11 +30,15 @@
 //   * Asynchronous copies: nobody reads or writes what is on its way, nor changes its source. Its bytes
 //     are there for the thread that waited, and for others after a barrier; they arrive as late as
 //     possible.
-//   * More than 48 KiB of shared memory: somebody has asked for it with cudaFuncSetAttribute(), and no
-//     more than fits beside the block's variables. For which kernel is not checked.
+//   * More than 48 KiB of shared memory: somebody has asked for it with cudaFuncSetAttribute(), for this
+//     kernel if cudaLaunchKernelEx() launches it, and it fits beside the block's variables.
 //
-// Not emulated: the memory model across blocks (fences), groups of asynchronous copies, clusters, streams
-// other than those created, speed.
+//   * A launch that may start early: until a thread has waited for the kernels before it, it writes no device
+//     memory and reads nothing that a kernel wrote since somebody waited for the stream. Every thread
+//     waits.
+//
+// Not emulated: the memory model across blocks (fences), clusters, streams other than those
+// created, speed.
 #pragma once
 
 #include <cstddef>
@@ -76,6 +80,8 @@ struct Launch {
   size_t shared_bytes;
   cudaStream_t stream;
   Where where;
+  const void* kernel = nullptr;  // its function, where it is known
+  bool early = false;            // may start before the kernels before it have completed
 
   Launch(dim3 in_grid, dim3 in_block, size_t in_shared_bytes = 0, cudaStream_t in_stream = nullptr,
          Where in_where = Where::current())
@@ -130,10 +136,15 @@ extern int mma_order;
 
 // ---- memory ------------------------------------------------------------------------------------
 
-// Copies into shared memory, which arrive when this thread waits.
-constexpr size_t kCopyBytes = 16;
-void copy_async(void* to, const void* from, Where where);
+// Copies of up to 16 bytes into shared memory, which arrive when this thread waits.
+constexpr size_t kCopyBytesMax = 16;
+void copy_async(void* to, const void* from, size_t bytes, Where where);
+void commit_copies();  // ends a group
+void wait_for_groups(int pending);  // for all groups but the last ones
 void wait_for_copies();
+
+// Of a launch that is early, which has no order with the kernels before it until then.
+void wait_for_previous();
 
 // Checks an access that the compiler does not see as one.
 void touch(const void* data, size_t bytes, bool write, bool atomic, Where where);

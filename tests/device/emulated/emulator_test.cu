@@ -202,13 +202,13 @@ TEST_F(Emulator, dynamic_shared_memory_has_the_size_of_the_launch) {
 __global__ void through_copies(const uint4* from, uint4* out, int order) {
   extern __shared__ uint4 values[];
   const unsigned other = threadIdx.x ^ 1;
-  kernels::cuda::copy_async(values + threadIdx.x, from + threadIdx.x);
+  kernels::cuda::copy_async(kernels::cuda::shared_at(values + threadIdx.x), from + threadIdx.x);
   if (order == 4) values[threadIdx.x] = make_uint4(0, 0, 0, 0);
   if (order == 5) out[threadIdx.x] = make_uint4(1, 1, 1, 1);
   if (order != 1) kernels::cuda::wait_for_copies();
   if (order != 2) __syncthreads();
   out[threadIdx.x] = values[other];
-  if (order == 3) kernels::cuda::copy_async(values + threadIdx.x, from + threadIdx.x);
+  if (order == 3) kernels::cuda::copy_async(kernels::cuda::shared_at(values + threadIdx.x), from + threadIdx.x);
 }
 
 TEST_F(Emulator, asynchronous_copies_arrive_after_a_wait_and_a_barrier) {
@@ -368,6 +368,41 @@ TEST_F(Emulator, a_missing_barrier_is_a_race) {
   out = device(std::vector<int>(64));
   names(report_of([&] { write_after_read<<<1, 64, 0, stream>>>(out); }),
         {"two threads of the block, without a barrier in between"});
+}
+
+__global__ void twice(const int* from, int* out, int order) {
+  if (order == 1) out[threadIdx.x] = 1;
+  const int early = order == 2 ? from[threadIdx.x] : 0;
+  if (order != 3 || threadIdx.x != 5) kernels::cuda::wait_for_previous();
+  if (order == 3) return;
+  out[threadIdx.x] = 2 * (order == 2 ? early : from[threadIdx.x]);
+}
+void launch_twice(cudaStream_t stream, const int* from, int* out, int order) {
+  cudaLaunchAttribute early = {cudaLaunchAttributeProgrammaticStreamSerialization, {1}};
+  const cudaLaunchConfig_t config = {1, 64, 0, stream, &early, 1};
+  EXPECT_EQ(cudaLaunchKernelEx(&config, twice, from, out, order), cudaSuccess);
+}
+
+TEST_F(Emulator, a_launch_that_starts_early_waits_before_it_touches_what_others_do) {
+  int* from = device(std::vector<int>(64, 7));
+  int* out = device(std::vector<int>(64));
+  launch_twice(stream, from, out, 0);
+  launch_twice(stream, out, from, 0);
+  EXPECT_EQ(host(from, 64)[10], 28);
+  launch_twice(stream, from, out, 2);  // nothing has written it since the wait
+  EXPECT_EQ(host(out, 64)[10], 56);
+  names(report_of([&] { launch_twice(stream, from, out, 3); }),
+        {"kernel twice", "thread (5,0,0)", "has not waited for the kernels before it"});
+  if (!kSeesAccesses) return;
+  from = device(std::vector<int>(64, 7)), out = device(std::vector<int>(64));
+  names(report_of([&] { launch_twice(stream, from, out, 1); }),
+        {"kernel twice", "writes device memory before it waits", "emulator_test.cu:"});
+  from = device(std::vector<int>(64, 7)), out = device(std::vector<int>(64));
+  names(report_of([&] {
+          launch_twice(stream, from, out, 0);
+          launch_twice(stream, out, from, 2);
+        }),
+        {"kernel twice", "reads what a kernel before it wrote", "emulator_test.cu:"});
 }
 
 TEST_F(Emulator, a_copy_without_its_wait_or_barrier_is_named) {

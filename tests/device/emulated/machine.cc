@@ -113,6 +113,14 @@ void Machine::watch() {
   }
 }
 
+size_t Machine::dynamic_shared_max(const Launch& launch) const {
+  size_t most = kUnaskedSharedMax;
+  for (const auto& [kernel, bytes] : asked) {
+    if (launch.kernel == nullptr || launch.kernel == kernel) most = std::max(most, bytes);
+  }
+  return most;
+}
+
 cudaError_t Machine::submit(cudaStream_t stream, EmulatedWork work) {
   if (streams.count(stream) == 0) return cudaErrorInvalidResourceHandle;
   if (error != cudaSuccess) return error;
@@ -138,6 +146,7 @@ cudaError_t Machine::drain(cudaStream_t stream) {
     error = static_cast<cudaError_t>(work());
   }
   memory.close();
+  n_settled = n_blocks;
   if (error != cudaSuccess) {
     for (EmulatedStream* each : streams) each->work.clear();
   }
@@ -151,17 +160,20 @@ int Machine::run_grid(const char* name, const Launch& launch, const std::functio
   std::shuffle(order.begin(), order.end(), random);
   const uint32_t begin = n_blocks + 1;
   // A block's variables and what was asked for must fit together, even if this launch needs less.
-  const bool asked = launch.shared_bytes > 0 && dynamic_shared_max > kUnaskedSharedMax;
+  const size_t dynamic_max = dynamic_shared_max(launch);
   const size_t shared_max =
-      asked ? shared_max_of(settings.architecture) - (dynamic_shared_max - launch.shared_bytes)
-            : kUnaskedSharedMax;
+      launch.shared_bytes > 0 && dynamic_max > kUnaskedSharedMax
+          ? shared_max_of(settings.architecture) - (dynamic_max - launch.shared_bytes)
+          : kUnaskedSharedMax;
   launch_began_.store(now_ns());
   t_block = &block;
   std::string report;
   for (const uint32_t i : order) {
     const uint3 index = {i % grid.x, i / grid.x % grid.y, i / grid.x / grid.y};
-    report = block.run(name, grid, launch.block, index, launch.shared_bytes, shared_max, begin,
-                       ++n_blocks, random, thread);
+    const Accessor accessor = {.launch_begin = begin, .block = ++n_blocks, .settled = n_settled,
+                               .early = launch.early};
+    report = block.run(name, grid, launch.block, index, launch.shared_bytes, shared_max, accessor,
+                       random, thread);
     if (!report.empty()) break;
   }
   t_block = nullptr;
@@ -177,7 +189,7 @@ int Machine::run_grid(const char* name, const Launch& launch, const std::functio
 void enqueue_kernel(const char* name, const Launch& launch, std::function<void()> thread) {
   Machine& machine = Machine::get();
   const std::lock_guard lock(machine.mutex);
-  const std::string refusal = refusal_of(launch, machine.dynamic_shared_max);
+  const std::string refusal = refusal_of(launch, machine.dynamic_shared_max(launch));
   if (!refusal.empty()) {
     std::fprintf(stderr, "emulated CUDA: kernel %s, launched at %s: %s\n", name,
                  line_of(launch.where).c_str(), refusal.c_str());
@@ -211,9 +223,12 @@ void warp_barrier(const char* what, uint32_t mask, void* mine, Together together
                   const void* context, bool orders, Where where) {
   Machine::get().block.warp_barrier(what, mask, mine, together, context, orders, where);
 }
-void copy_async(void* to, const void* from, Where where) {
-  Machine::get().block.copy_async(to, from, where);
+void copy_async(void* to, const void* from, size_t bytes, Where where) {
+  Machine::get().block.copy_async(to, from, bytes, where);
 }
+void commit_copies() { Machine::get().block.commit_copies(); }
+void wait_for_groups(int pending) { Machine::get().block.wait_for_groups(pending); }
+void wait_for_previous() { Machine::get().block.wait_for_previous(); }
 void wait_for_copies() { Machine::get().block.wait_for_copies(); }
 void touch(const void* data, size_t bytes, bool write, bool atomic, Where where) {
   Machine::get().block.touch(data, bytes, write, atomic, where);

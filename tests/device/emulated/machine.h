@@ -56,9 +56,11 @@ struct Machine {
   std::map<const char*, size_t> pinned;  // begin, bytes
   std::minstd_rand random;
   cudaError_t error = cudaSuccess;  // after it the device does nothing more
-  uint32_t n_blocks = 0;
-  size_t dynamic_shared_max = kUnaskedSharedMax;  // what cudaFuncSetAttribute() asked for
+  uint32_t n_blocks = 0, n_settled = 0;  // that have run; when somebody last waited
+  std::map<const void*, size_t> asked;  // bytes of shared memory, by cudaFuncSetAttribute()
 
+  // The most dynamic shared memory that the launch may have; for an unknown kernel the largest of all.
+  size_t dynamic_shared_max(const Launch& launch) const;
   // Adds to the stream, or to the graph that it captures.
   cudaError_t submit(cudaStream_t stream, EmulatedWork work);
   // Runs work of all streams in any legal order until this one has none left.

@@ -21,6 +21,8 @@ struct Accessor {
   uint32_t stamp = 0;
   uint32_t block_barrier = 0;  // the stamp since the last barrier of the block
   uint32_t warp_barrier = 0;   // and since the last one of this warp
+  uint32_t settled = 0;        // what this block and earlier ones wrote is there for every launch
+  bool early = false;          // this thread has no order with the blocks after `settled`
 };
 
 constexpr uint32_t kStampMax = (1u << 13) - 1;
@@ -116,6 +118,12 @@ class Memory {
       return "reads what nobody has written";
     }
     Cell& written = written_[granule];
+    if (by.early && granule >= kSharedMax / kGranule) {
+      if (write) return "writes device memory before it waits for the kernels before it";
+      if ((written >> 32) > by.settled) {
+        return "reads what a kernel before it wrote, before it waits for that kernel";
+      }
+    }
     if (written != 0) {
       if (const char* wrong = conflict(written, by, mask, atomic)) return wrong;
     }

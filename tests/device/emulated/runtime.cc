@@ -102,7 +102,7 @@ cudaError_t cudaDeviceReset() {
     each->capture = nullptr;
   }
   machine.memory.release_all();
-  machine.dynamic_shared_max = specd::emulated::kUnaskedSharedMax;
+  machine.asked.clear();
   machine.error = t_last = cudaSuccess;
   return cudaSuccess;
 }
@@ -141,7 +141,7 @@ cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute
       static_cast<size_t>(value) > shared_max_of(machine.settings.architecture)) {
     return said(cudaErrorInvalidValue);
   }
-  machine.dynamic_shared_max = std::max(machine.dynamic_shared_max, static_cast<size_t>(value));
+  machine.asked[kernel] = static_cast<size_t>(value);
   return said(cudaSuccess);
 }
 

@@ -140,6 +140,7 @@ void check_draw(Rig& rig) {
       if (r == 11) std::fill(own, own + vocab, -HUGE_VALF);
       if (r == 12) std::fill(own, own + vocab - 1, -HUGE_VALF);
       if (r == 13) own[below(vocab)] = HUGE_VALF;
+      for (int32_t t = 0; r == 15 && t < vocab; ++t) own[t] = t % 2 == 0 ? -0.0f : 0.0f;
       if (r == 14) own[below(vocab)] = 3e38f, each.temperature = 0.1f, each.greedy = false;
     }
     std::vector<int32_t> expected(rows, -7);

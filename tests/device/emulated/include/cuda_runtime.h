@@ -17,8 +17,9 @@
 #define __global__
 #define threadIdx (::specd::emulated::now.thread)
 #define blockIdx (::specd::emulated::now.block)
-#define blockDim (::specd::emulated::now.block_size)
-#define gridDim (::specd::emulated::now.grid)
+// Not macros: cudaLaunchConfig_t has members of these names.
+inline constexpr const dim3& blockDim = ::specd::emulated::now.block_size;
+inline constexpr const dim3& gridDim = ::specd::emulated::now.grid;
 
 struct alignas(8) uint2 {
   unsigned x, y;
@@ -219,6 +220,21 @@ enum cudaStreamCaptureMode { cudaStreamCaptureModeGlobal = 0, cudaStreamCaptureM
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
 constexpr unsigned cudaStreamNonBlocking = 1;
 
+enum cudaLaunchAttributeID { cudaLaunchAttributeProgrammaticStreamSerialization = 6 };
+struct cudaLaunchAttribute {
+  cudaLaunchAttributeID id;
+  struct {
+    int programmaticStreamSerializationAllowed;
+  } val;
+};
+struct cudaLaunchConfig_t {
+  dim3 gridDim, blockDim;
+  size_t dynamicSmemBytes;
+  cudaStream_t stream;
+  cudaLaunchAttribute* attrs;
+  unsigned numAttrs;
+};
+
 struct cudaDeviceProp {
   char name[256];
   int major, minor;
@@ -241,6 +257,17 @@ cudaError_t cudaDriverGetVersion(int* version);
 cudaError_t cudaRuntimeGetVersion(int* version);
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* kernel);
 cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value);
+
+template <typename... Params, typename... Args>
+cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Params...),
+                               Args... args) {
+  specd::emulated::Launch how(config->gridDim, config->blockDim, config->dynamicSmemBytes,
+                              config->stream);
+  how.kernel = reinterpret_cast<const void*>(kernel);
+  how.early = config->numAttrs > 0 && config->attrs->val.programmaticStreamSerializationAllowed != 0;
+  specd::emulated::launch("of cudaLaunchKernelEx", kernel, how, Params(args)...);
+  return cudaGetLastError();
+}
 
 cudaError_t cudaMalloc(void** data, size_t bytes);
 cudaError_t cudaFree(void* data);

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstdint>
 
+#include "tests/device/emulated/include/cuda_bf16.h"
 #include "tests/device/emulated/include/cuda_runtime.h"
 
 namespace specd::kernels::cuda {
@@ -86,11 +87,26 @@ inline void mma(Sums& c, const uint4& a, uint32_t b0, uint32_t b1,
 
 inline uint4 read_once(const uint4* p) { return *p; }
 
-constexpr int kCopyBytes = specd::emulated::kCopyBytes;
-inline void copy_async(void* to, const void* from,
-                       specd::emulated::Where where = specd::emulated::Where::current()) {
-  specd::emulated::copy_async(to, from, where);
+inline uint32_t bfloat16_pair(float low, float high) {
+  return uint32_t{__bfloat16_as_ushort(__float2bfloat16_rn(low))} |
+         uint32_t{__bfloat16_as_ushort(__float2bfloat16_rn(high))} << 16;
 }
+
+using SharedAt = char*;
+inline SharedAt shared_at(void* data) { return static_cast<char*>(data); }
+
+constexpr int kCopyBytes = 16;
+inline void copy_async(SharedAt to, const void* from, bool wanted = true,
+                       specd::emulated::Where where = specd::emulated::Where::current()) {
+  if (wanted) specd::emulated::copy_async(to, from, kCopyBytes, where);
+}
+inline void commit_copies() { specd::emulated::commit_copies(); }
+template <int kPending>
+void wait_for_groups() {
+  specd::emulated::wait_for_groups(kPending);
+}
+inline void let_next_start() {}
+inline void wait_for_previous() { specd::emulated::wait_for_previous(); }
 inline void wait_for_copies() { specd::emulated::wait_for_copies(); }
 
 }  // namespace specd::kernels::cuda
