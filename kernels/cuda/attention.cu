@@ -1,4 +1,5 @@
-// Attention over pages.
+// Attention over pages. A cache of bfloat16 has an implementation of its own where a device can have it
+// (attention_tiles.cu).
 //
 // Strict, but in another order than the CPU: positions in parts of 128 absolute positions.
 //   Within a part: score = fma chain over d from zero, times scale; m = the largest;
@@ -18,20 +19,14 @@
 // it: 64 KiB are on their way at once, of bfloat16 and heads of 128.
 #include <algorithm>
 
-#include "kernels/cuda/backend.h"
-#include "kernels/cuda/math.cuh"
+#include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/ptx.cuh"
 
 namespace specd::kernels::cuda {
 namespace {
 
-constexpr int kPart = 128;
 constexpr int kThreads = kPart;
 constexpr int kHeads = 4;  // query heads of one kv head that a block computes together
-constexpr int kDimMax = 256;
-
-// Floats stored per part and head: m, l, acc[head_dim].
-__host__ __device__ constexpr int32_t part_floats(int32_t head_dim) { return head_dim + 2; }
 
 // Device code may read a constant, but not call the host's dtype_bytes().
 template <DType kType>
@@ -54,21 +49,6 @@ __host__ __device__ constexpr size_t staged_k_elements(int32_t head_dim) {
 }
 constexpr size_t staged_bytes(DType type, int32_t head_dim) {
   return (staged_k_elements(head_dim) + static_cast<size_t>(kPart) * head_dim) * dtype_bytes(type);
-}
-
-// The first element of a position's K (d = 0) or V.
-__device__ inline size_t k_at(const KvLayer& kv, int32_t slot, int32_t g) {
-  return slot / kPageTokens * kv.page_stride + static_cast<size_t>(g) * kv.head_dim * kPageTokens +
-         slot % kPageTokens;
-}
-__device__ inline size_t v_at(const KvLayer& kv, int32_t slot, int32_t g) {
-  return slot / kPageTokens * kv.page_stride +
-         (static_cast<size_t>(g) * kPageTokens + slot % kPageTokens) * kv.head_dim;
-}
-
-// The first position that a row sees.
-__device__ inline int32_t window_begin(const AttentionArgs& a, int64_t row) {
-  return a.window > 0 ? max(a.position[row] - a.window + 1, 0) : 0;
 }
 
 // Reduces shared.sums as a tree; every thread gets the result.
@@ -195,17 +175,13 @@ __device__ void one_part(const AttentionArgs& a, Shared& shared, char* stage, in
   }
 }
 
-// None for position -1.
-__device__ inline int32_t parts_of(int32_t position) { return (position + kPart) / kPart; }
-
 // Adds one part to M, L and A. Each thread handles different d.
 __device__ inline void join(float& m, float& l, float* acc, int n, float part_m, float part_l,
                             const float* part_acc) {
-  const float m_new = m > part_m ? m : part_m;
-  const float c = exp_strict(__fsub_rn(m, m_new)), e = exp_strict(__fsub_rn(part_m, m_new));
-  l = __fmaf_rn(l, c, __fmul_rn(part_l, e));
-  for (int i = 0; i < n; ++i) acc[i] = __fmaf_rn(acc[i], c, __fmul_rn(part_acc[i], e));
-  m = m_new;
+  const JoinFactors factors = factors_of(m, part_m);
+  l = joined(l, part_l, factors);
+  for (int i = 0; i < n; ++i) acc[i] = joined(acc[i], part_acc[i], factors);
+  m = factors.m;
 }
 
 __device__ void load_q(const AttentionArgs& a, Shared& shared, int64_t row, int32_t head,
@@ -309,14 +285,6 @@ __global__ void attention_join(AttentionArgs a, int32_t parts_max, const float* 
   }
 }
 
-AttentionArgs rows_of(AttentionArgs a, int32_t first, int32_t n) {
-  a.qkv += int64_t{first} * (a.n_heads + 2 * a.kv.n_kv_heads) * a.kv.head_dim;
-  a.out += int64_t{first} * a.n_heads * a.kv.head_dim;
-  a.position += first, a.span += first, a.table += first, a.tail_begin += first;
-  a.n_rows = n;
-  return a;
-}
-
 template <DType kType>
 void launch_parts(CudaStream& stream, const AttentionArgs& a, dim3 grid, int32_t groups,
                   int32_t parts_max, float* scratch) {
@@ -346,7 +314,13 @@ cudaError_t open_attention(int32_t shared_bytes_max) {
                                    shared_bytes_max - static_cast<int32_t>(sizeof(Shared)));
     });
   }
-  return error;
+  return error == cudaSuccess ? open_attention_tiles(shared_bytes_max) : error;
+}
+
+void launch_join(CudaStream& stream, const AttentionArgs& a, int32_t parts_max,
+                 const float* scratch) {
+  const dim3 grid(static_cast<unsigned>(a.n_rows), static_cast<unsigned>(a.n_heads));
+  launch_early(stream, grid, kThreads, 0, attention_join, a, parts_max, scratch);
 }
 
 void attention(Stream& any, const AttentionArgs& a) {
@@ -356,6 +330,7 @@ void attention(Stream& any, const AttentionArgs& a) {
     stream.note(cudaErrorInvalidValue);
     return;
   }
+  if (attention_tiles(stream, a)) return;
   const int32_t per_kv = a.n_heads / a.kv.n_kv_heads;
   const int32_t groups = (per_kv + kHeads - 1) / kHeads;
   const auto heads = static_cast<unsigned>(a.kv.n_kv_heads * groups);
@@ -377,8 +352,7 @@ void attention(Stream& any, const AttentionArgs& a) {
       with_type(a.kv.dtype, [&]<DType kType>() {
         launch_parts<kType>(stream, piece, dim3(rows, heads, blocks), groups, parts_max, scratch);
       });
-      launch_early(stream, dim3(rows, static_cast<unsigned>(a.n_heads)), kThreads, 0, attention_join,
-                   piece, parts_max, scratch);
+      launch_join(stream, piece, parts_max, scratch);
     }
   } else {
     const dim3 grid(static_cast<unsigned>(a.n_rows), heads);

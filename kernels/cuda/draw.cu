@@ -354,7 +354,8 @@ __global__ void __launch_bounds__(kThreads, 1) draw_kernel(DrawArgs a) {
   nan = __syncthreads_or(nan) != 0;
   look = reduce_block(look, shared);
   // Of zeros of both signs any may have been found.
-  const float max = __fadd_rn(row.greedy ? look.value : __fdiv_rn(look.value, row.temperature), 0.0f);
+  const float max =
+      __fadd_rn(row.greedy ? look.value : __fdiv_rn(look.value, row.temperature), 0.0f);
   const bool damaged = nan || isinf(max) || !is_there;
   if (damaged || row.greedy) {
     const int32_t token = damaged ? -1 : look.token;

@@ -123,11 +123,8 @@ __device__ inline void store(float* out, const Sums& c, int64_t j0, int64_t r0, 
 
 // ---- tensor cores, few rows
 
-#ifndef BIG_STAGES
-#define BIG_STAGES 4
-#endif
 template <int kM, int kN, int kStages>
-constexpr int kFewBytes = kStages * kSegments * kWarp * (kM + kN) * static_cast<int>(sizeof(uint4));
+constexpr int kFewBytes = kStages* kSegments* kWarp*(kM + kN) * static_cast<int>(sizeof(uint4));
 
 // For up to 8 * kN rows. grid: groups of kM output tiles; block: 8 warps, one per segment; at least
 // kFewBytes of shared memory. kStages: tiles of k that a warp has on their way or in use.
@@ -160,7 +157,8 @@ __global__ void __launch_bounds__(kSegments* kWarp, 2)
   const auto copy_x = [&](int stage, int tile, bool wanted) {
 #pragma unroll
     for (int i = 0; i < kN; ++i) {
-      copy_async(to + (stage * kStage + (kM + i) * kThreads) * kCopyBytes, b[i] + tile * kWarp, wanted);
+      copy_async(to + (stage * kStage + (kM + i) * kThreads) * kCopyBytes, b[i] + tile * kWarp,
+                 wanted);
     }
   };
   const auto advance = [&](int tiles) {
@@ -208,7 +206,7 @@ __global__ void __launch_bounds__(kSegments* kWarp, 2)
     advance(kTogether);
     stage = stage + kTogether == kStages ? 0 : stage + kTogether;
   }
-  __syncthreads();  // the sums take the place of the ring
+  __syncthreads();                                // the sums take the place of the ring
   auto* shared = reinterpret_cast<float*>(ring);  // [segment][kM][kN][4][lane]
   static_assert(kThreads * kM * kN * 4 * sizeof(float) <= kFewBytes<kM, kN, kStages>);
 #pragma unroll
@@ -242,30 +240,23 @@ __global__ void __launch_bounds__(kSegments* kWarp, 2)
 // ---- tensor cores, many rows
 
 // A block has 8 warps, kWarpsJ of them along the outputs; a warp has 4 by 4 tiles of outputs and rows. A
-// stage has 4 tiles of k of one segment, fewer at its end.
-constexpr int kManyWarps = 8, kManyTiles = 4;
-#ifndef MANY_STAGES
-#define MANY_STAGES 4
-#endif
-#ifndef MANY_DEPTH
-#define MANY_DEPTH 4
-#endif
-constexpr int kManyDepth = MANY_DEPTH;
+// stage has kDepth tiles of k of one segment, fewer at its end; one stage is used while the other is copied.
+constexpr int kManyWarps = 8, kManyTiles = 4, kManyStages = 2;
 __host__ __device__ constexpr int many_tiles(int warps) { return warps * kManyTiles; }
 // Tiles of weights and of x for one tile of k; the same for each kWarpsJ.
 constexpr int kManyCopied = many_tiles(2) + many_tiles(4);
-constexpr int kManyStage = kManyDepth * kManyCopied * kWarp;  // elements
-constexpr int many_bytes(int stages) { return stages * kManyStage * static_cast<int>(sizeof(uint4)); }
+template <int kDepth>
+constexpr int kManyBytes = kManyStages* kDepth* kManyCopied* kWarp* static_cast<int>(sizeof(uint4));
 
 // grid: (groups of rows, groups of outputs), so that neighbors read the same weights. kParts: (.., ..,
-// segments), and out is [segment][row][output], which join_parts adds. many_bytes(kStages) of shared
+// segments), and out is [segment][row][output], which join_parts adds. kManyBytes of shared
 // memory.
-template <int kWarpsJ, int kStages, bool kParts>
+template <int kWarpsJ, int kDepth, bool kParts>
 __global__ void __launch_bounds__(kManyWarps* kWarp, 1)
     matmul_many(const uint4* weights, const uint4* x, float* out, int32_t n_out, int32_t n_rows,
                 int32_t k_tiles) {
   constexpr int kTilesJ = many_tiles(kWarpsJ), kTilesR = many_tiles(kManyWarps / kWarpsJ);
-  constexpr int kCopies = kManyCopied / kManyWarps;
+  constexpr int kCopies = kManyCopied / kManyWarps, kStage = kDepth * kManyCopied * kWarp;
   static_assert(kTilesJ + kTilesR == kManyCopied && kTilesJ % kManyWarps == 0);
   extern __shared__ uint4 ring[];  // [stage][tile of k][weights, then x][lane]
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
@@ -294,49 +285,32 @@ __global__ void __launch_bounds__(kManyWarps* kWarp, 1)
       ++at.segment;
       at.left = segment_begin(k_tiles, at.segment + 1) - segment_begin(k_tiles, at.segment);
     }
-    at.n = min(at.left, kManyDepth);
+    at.n = min(at.left, kDepth);
     return at;
   };
-  const Stage first = after({first_segment, segment_begin(k_tiles, first_segment + 1) - k_first, 0});
+  const Stage first =
+      after({first_segment, segment_begin(k_tiles, first_segment + 1) - k_first, 0});
   const SharedAt ring_at = shared_at(ring + warp * kWarp + lane);
-  // Copies [copy_begin, copy_end) of each tile of k, `skip` tiles after `from`.
-  const auto copy = [&](int slot, int32_t n, int32_t skip, int copy_begin, int copy_end) {
-    const SharedAt to = ring_at + slot * (kManyStage * kCopyBytes);
+  // Copies [copy_begin, copy_end) of each of n tiles of k.
+  const auto copy = [&](int slot, int32_t n, int copy_begin, int copy_end) {
+    const SharedAt to = ring_at + slot * (kStage * kCopyBytes);
 #pragma unroll
-    for (int s = 0; s < kManyDepth; ++s) {
+    for (int s = 0; s < kDepth; ++s) {
 #pragma unroll
       for (int i = copy_begin; i < copy_end; ++i) {
         copy_async(to + (s * kManyCopied + i * kManyWarps) * kWarp * kCopyBytes,
-                   from[i] + (skip + s) * kWarp, s < n);
+                   from[i] + s * kWarp, s < n);
       }
     }
   };
-  const auto advance = [&](int32_t n) {
-#pragma unroll
-    for (int i = 0; i < kCopies; ++i) from[i] += n * kWarp;
-  };
   constexpr int kOfWeights = kTilesJ / kManyWarps;  // the first of a thread's copies
   let_next_start();
-  Stage ahead = first;
-  int32_t skip = 0;
-#pragma unroll
-  for (int slot = 0; slot + 1 < kStages; ++slot) {
-    copy(slot, ahead.n, skip, 0, kOfWeights);
-    skip += ahead.n;
-    ahead = after(ahead);
-  }
+  copy(0, first.n, 0, kOfWeights);
   wait_for_previous();  // which wrote x
-  ahead = first;
+  copy(0, first.n, kOfWeights, kCopies);
   // Added to `from` as late as possible: a copy that is not yet on its way needs its addresses.
-  int32_t copied = 0;
-#pragma unroll
-  for (int slot = 0; slot + 1 < kStages; ++slot) {
-    advance(copied);
-    copy(slot, ahead.n, 0, kOfWeights, kCopies);
-    commit_copies();
-    copied = ahead.n;
-    ahead = after(ahead);
-  }
+  int32_t copied = first.n;
+  Stage ahead = after(first);
   const int j_warp = warp % kWarpsJ * kManyTiles, r_warp = warp / kWarpsJ * kManyTiles;
   Sums sums[kManyTiles][kManyTiles] = {}, total[kManyTiles][kManyTiles];
   const auto add = [&](const uint4* at) {
@@ -356,23 +330,22 @@ __global__ void __launch_bounds__(kManyWarps* kWarp, 1)
       for (int m = 0; m < kManyTiles; ++m) mma(sums[m][n], a[m], b[n].z, b[n].w);
     }
   };
-  int now = 0, next = kStages - 1;  // slots
+  int now = 0;  // slot
   for (int segment = first_segment; segment < end_segment; ++segment) {
     int32_t left = segment_begin(k_tiles, segment + 1) - segment_begin(k_tiles, segment);
-    for (; left > 0; left -= kManyDepth) {
-      wait_for_groups<kStages - 2>();
+    for (; left > 0; left -= kDepth) {
+      wait_for_copies();
       __syncthreads();  // all have the copies of this stage, and have read the one before it
-      advance(copied);
-      copy(next, ahead.n, 0, 0, kCopies);
-      commit_copies();
-      copied = ahead.n;
-      ahead = after(ahead);
-      next = now;
-      const uint4* at = ring + now * kManyStage + lane;
-      now = now + 1 == kStages ? 0 : now + 1;
-      if (left >= kManyDepth) {
 #pragma unroll
-        for (int s = 0; s < kManyDepth; ++s) add(at + s * kManyCopied * kWarp);
+      for (int i = 0; i < kCopies; ++i) from[i] += copied * kWarp;
+      copied = ahead.n;
+      copy(1 - now, copied, 0, kCopies);
+      ahead = after(ahead);
+      const uint4* at = ring + now * kStage + lane;
+      now = 1 - now;
+      if (left >= kDepth) {
+#pragma unroll
+        for (int s = 0; s < kDepth; ++s) add(at + s * kManyCopied * kWarp);
       } else {
         for (int s = 0; s < left; ++s) add(at + s * kManyCopied * kWarp);
       }
@@ -383,9 +356,8 @@ __global__ void __launch_bounds__(kManyWarps* kWarp, 1)
       for (int n = 0; n < kManyTiles; ++n) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          total[m][n].v[i] = kParts || segment == 0
-                                 ? sums[m][n].v[i]
-                                 : __fadd_rn(total[m][n].v[i], sums[m][n].v[i]);
+          total[m][n].v[i] = kParts || segment == 0 ? sums[m][n].v[i]
+                                                    : __fadd_rn(total[m][n].v[i], sums[m][n].v[i]);
         }
         if constexpr (!kParts) sums[m][n] = {};
       }
@@ -446,8 +418,8 @@ unsigned blocks_for(int64_t n, int64_t per_block) {
 // would get the most blocks and finish last. So a block of a small grid asks for its share of the shared
 // memory, and no multiprocessor takes more blocks than an even distribution gives it.
 template <int kM, int kN, int kStages>
-void launch_few(CudaStream& stream, const uint4* weights, const uint4* x, float* out, int32_t n_out, int32_t n,
-                int32_t k_tiles) {
+void launch_few(CudaStream& stream, const uint4* weights, const uint4* x, float* out, int32_t n_out,
+                int32_t n, int32_t k_tiles) {
   const unsigned blocks = blocks_for(tiles_of(n_out), kM);
   const size_t each = blocks_for(blocks, stream.multiprocessors), reserved = 1024;
   const size_t share = (stream.shared_bytes_max + reserved) / each - reserved;
@@ -456,53 +428,37 @@ void launch_few(CudaStream& stream, const uint4* weights, const uint4* x, float*
                out, n_out, n, k_tiles);
 }
 
-// Up to 8 rows. With so few blocks of 32 outputs that a good part of the device is idle, blocks have 16.
-void launch_fewest(CudaStream& stream, const uint4* weights, const uint4* x, float* out, int32_t n_out,
-                   int32_t n, int32_t k_tiles) {
-  const auto blocks = static_cast<int>(blocks_for(n_out, 32));
-  if (blocks * 8 < stream.multiprocessors * 7) {
-    launch_few<1, 1, 8>(stream, weights, x, out, n_out, n, k_tiles);
-  } else if (blocks <= 2 * stream.multiprocessors) {
-    launch_few<2, 1, 8>(stream, weights, x, out, n_out, n, k_tiles);
-  } else {
-    launch_few<2, 1, BIG_STAGES>(stream, weights, x, out, n_out, n, k_tiles);
-  }
-}
-
-#ifndef SPLIT_BELOW
-#define SPLIT_BELOW 1 / 2
-#endif
 // x: split, at the start of the scratch memory. With so few blocks that they leave half of the device
 // idle, each segment gets a block of its own, if there is memory for the parts.
-template <int kWarpsJ, int kStages>
-void launch_many(CudaStream& stream, const uint4* weights, const uint4* x, uint64_t x_bytes, float* out,
-                 int32_t n_out, int32_t n, int32_t k_tiles) {
+template <int kWarpsJ, int kDepth>
+void launch_many(CudaStream& stream, const uint4* weights, const uint4* x, uint64_t x_bytes,
+                 float* out, int32_t n_out, int32_t n, int32_t k_tiles) {
   dim3 grid(blocks_for(n, many_tiles(kManyWarps / kWarpsJ) * 8),
             blocks_for(n_out, many_tiles(kWarpsJ) * 16));
-  constexpr int kThreads = kManyWarps * kWarp, kBytes = many_bytes(kStages);
+  constexpr int kThreads = kManyWarps * kWarp, kBytes = kManyBytes<kDepth>;
   const int64_t elements = int64_t{n} * n_out;
   const uint64_t parts_bytes = static_cast<uint64_t>(elements) * kSegments * sizeof(float);
-  if (grid.x * grid.y > static_cast<unsigned>(stream.multiprocessors) * SPLIT_BELOW ||
+  if (grid.x * grid.y > static_cast<unsigned>(stream.multiprocessors) / 2 ||
       x_bytes + parts_bytes > stream.scratch_bytes) {
-    launch_early(stream, grid, kThreads, kBytes, matmul_many<kWarpsJ, kStages, false>, weights, x, out,
-                 n_out, n, k_tiles);
+    launch_early(stream, grid, kThreads, kBytes, matmul_many<kWarpsJ, kDepth, false>, weights, x,
+                 out, n_out, n, k_tiles);
     return;
   }
   grid.z = kSegments;
   auto* parts = reinterpret_cast<float*>(stream.scratch + x_bytes);
-  launch_early(stream, grid, kThreads, kBytes, matmul_many<kWarpsJ, kStages, true>, weights, x, parts,
-               n_out, n, k_tiles);
+  launch_early(stream, grid, kThreads, kBytes, matmul_many<kWarpsJ, kDepth, true>, weights, x,
+               parts, n_out, n, k_tiles);
   launch_early(stream, blocks_for(elements, 256), 256, 0, join_parts, out, parts, elements);
 }
 
 // 256 outputs by 64 rows of a block, or 128 by 128.
 template <int kWarpsJ>
-void launch_many(CudaStream& stream, const uint4* weights, const uint4* x, uint64_t x_bytes, float* out,
-                 int32_t n_out, int32_t n, int32_t k_tiles) {
-  if (stream.shared_bytes_max >= many_bytes(MANY_STAGES)) {
-    launch_many<kWarpsJ, MANY_STAGES>(stream, weights, x, x_bytes, out, n_out, n, k_tiles);
+void launch_many(CudaStream& stream, const uint4* weights, const uint4* x, uint64_t x_bytes,
+                 float* out, int32_t n_out, int32_t n, int32_t k_tiles) {
+  if (stream.shared_bytes_max >= static_cast<size_t>(kManyBytes<8>)) {
+    launch_many<kWarpsJ, 8>(stream, weights, x, x_bytes, out, n_out, n, k_tiles);
   } else {
-    launch_many<kWarpsJ, 2>(stream, weights, x, x_bytes, out, n_out, n, k_tiles);
+    launch_many<kWarpsJ, 4>(stream, weights, x, x_bytes, out, n_out, n, k_tiles);
   }
 }
 
@@ -523,16 +479,22 @@ void matmul_bf16(CudaStream& stream, const MatmulArgs& a) {
     float* out = a.out + int64_t{done} * n_out;
     launch_early(stream, blocks_for(int64_t{r_tiles} * k_tiles * kWarp, 256), 256, 0, split_x, x,
                  a.x + int64_t{done} * n_in, n, n_in);
-    if (n <= 8) {
-      launch_fewest(stream, weights, x, out, n_out, n, k_tiles);
+    // With so few blocks of 32 outputs that a good part of the device is idle, blocks have 16.
+    const auto blocks = static_cast<int>(blocks_for(n_out, 32));
+    if (n <= 8 && blocks * 8 < stream.multiprocessors * 7) {
+      launch_few<1, 1, 8>(stream, weights, x, out, n_out, n, k_tiles);
+    } else if (n <= 8) {
+      launch_few<2, 1, 8>(stream, weights, x, out, n_out, n, k_tiles);
     } else if (n <= 16) {
       launch_few<2, 2, 6>(stream, weights, x, out, n_out, n, k_tiles);
     } else if (n <= 32) {
       launch_few<2, 4, 4>(stream, weights, x, out, n_out, n, k_tiles);
     } else if (n <= 64) {
-      launch_many<4>(stream, weights, x, static_cast<uint64_t>(r_tiles) * row_tile_bytes, out, n_out, n, k_tiles);
+      launch_many<4>(stream, weights, x, static_cast<uint64_t>(r_tiles) * row_tile_bytes, out,
+                     n_out, n, k_tiles);
     } else {
-      launch_many<2>(stream, weights, x, static_cast<uint64_t>(r_tiles) * row_tile_bytes, out, n_out, n, k_tiles);
+      launch_many<2>(stream, weights, x, static_cast<uint64_t>(r_tiles) * row_tile_bytes, out,
+                     n_out, n, k_tiles);
     }
   }
 }
@@ -548,23 +510,23 @@ cudaError_t open_matmul(int32_t shared_bytes_max) {
   };
   allow(matmul_few<1, 1, 8>);
   allow(matmul_few<2, 1, 8>);
-  allow(matmul_few<2, 1, 4>);
   allow(matmul_few<2, 2, 6>);
   allow(matmul_few<2, 4, 4>);
-  allow(matmul_many<4, MANY_STAGES, false>);
-  allow(matmul_many<4, MANY_STAGES, true>);
-  allow(matmul_many<2, MANY_STAGES, false>);
-  allow(matmul_many<2, MANY_STAGES, true>);
-  allow(matmul_many<4, 2, false>);
-  allow(matmul_many<4, 2, true>);
-  allow(matmul_many<2, 2, false>);
-  allow(matmul_many<2, 2, true>);
+  allow(matmul_many<4, 8, false>);
+  allow(matmul_many<4, 8, true>);
+  allow(matmul_many<2, 8, false>);
+  allow(matmul_many<2, 8, true>);
+  allow(matmul_many<4, 4, false>);
+  allow(matmul_many<4, 4, true>);
+  allow(matmul_many<2, 4, false>);
+  allow(matmul_many<2, 4, true>);
   return error;
 }
 
 size_t packed_bytes(DType type, int32_t n_out, int32_t n_in) {
   if (type == DType::kBF16) {
-    return static_cast<size_t>(tiles_of(n_out)) * static_cast<size_t>(tiles_of(n_in)) * kWarp * sizeof(uint4);
+    return static_cast<size_t>(tiles_of(n_out)) * static_cast<size_t>(tiles_of(n_in)) * kWarp *
+           sizeof(uint4);
   }
   return static_cast<size_t>(n_out) * static_cast<size_t>(n_in) * dtype_bytes(type);
 }

@@ -54,8 +54,8 @@ __device__ inline SharedAt shared_at(const void* data) {
 constexpr int kCopyBytes = 16;
 __device__ inline void copy_async(SharedAt to, const void* from, bool wanted = true) {
   asm volatile(
-      "{ .reg .pred wanted; setp.ne.b32 wanted, %2, 0; @wanted cp.async.cg.shared.global [%0], [%1], 16; }" ::"r"(
-          to),
+      "{ .reg .pred wanted; setp.ne.b32 wanted, %2, 0; @wanted cp.async.cg.shared.global [%0], [%1], 16; }" ::
+          "r"(to),
       "l"(__cvta_generic_to_global(from)), "r"(static_cast<int>(wanted))
       : "memory");
 }
@@ -68,6 +68,18 @@ __device__ inline void wait_for_groups() {
 }
 // Waits for all copies of this thread, in a group or not.
 __device__ inline void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
+// Four 8 x 8 matrices of 16 bits from shared memory, transposed, as A of mma() (ldmatrix). A lane gives the
+// address of 8 elements, aligned to 16 bytes: row lane % 8 of matrix lane / 8. It gets of each matrix the
+// elements [2 * (lane % 4)], [2 * (lane % 4) + 1] of column lane / 4.
+__device__ inline uint4 load_transposed(SharedAt row) {
+  uint4 v;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(row)
+               : "memory");
+  return v;
+}
 
 // A kernel of launch_early() calls the first where the next kernel of the stream may start, and the second,
 // in every thread, before it reads what an earlier kernel wrote and before it writes device memory.

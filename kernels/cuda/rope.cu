@@ -92,8 +92,9 @@ void rope_append(Stream& any, const RopeAppendArgs& a) {
   CudaStream& stream = of(any);
   const dim3 grid(static_cast<unsigned>(a.n_rows),
                   static_cast<unsigned>((a.n_heads + 2 * a.kv.n_kv_heads + kWarps - 1) / kWarps));
-  with_type(a.kv.dtype,
-            [&]<DType kType>() { launch_early(stream, grid, kWarps * kWarp, 0, rope_append_kernel<kType>, a); });
+  with_type(a.kv.dtype, [&]<DType kType>() {
+    launch_early(stream, grid, kWarps * kWarp, 0, rope_append_kernel<kType>, a);
+  });
 }
 
 void kv_move(Stream& any, const KvMoveArgs& a) {

@@ -115,7 +115,8 @@ int main(int argc, char** argv) {
   const double read = static_cast<double>(kBytes) / read_ms / 1e6;
   const double copy = 2 * static_cast<double>(kBytes) / copy_ms / 1e6;
   const double empty_us = times[times.size() / 2];
-  const double mma = double{kChains} * kMmas * kMmaFlops * 8 * device.multiProcessorCount / mma_ms / 1e9;
+  const double mma =
+      double{kChains} * kMmas * kMmaFlops * 8 * device.multiProcessorCount / mma_ms / 1e9;
   std::printf(
       "%s: reads %.0f GB/s, copies %.0f GB/s (read and written), mma.m16n8k16 %.0f TFLOP/s, an empty graph "
       "and the wait for it %.1f us\n",

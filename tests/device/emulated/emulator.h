@@ -139,7 +139,7 @@ extern int mma_order;
 // Copies of up to 16 bytes into shared memory, which arrive when this thread waits.
 constexpr size_t kCopyBytesMax = 16;
 void copy_async(void* to, const void* from, size_t bytes, Where where);
-void commit_copies();  // ends a group
+void commit_copies();               // ends a group
 void wait_for_groups(int pending);  // for all groups but the last ones
 void wait_for_copies();
 

@@ -208,7 +208,8 @@ __global__ void through_copies(const uint4* from, uint4* out, int order) {
   if (order != 1) kernels::cuda::wait_for_copies();
   if (order != 2) __syncthreads();
   out[threadIdx.x] = values[other];
-  if (order == 3) kernels::cuda::copy_async(kernels::cuda::shared_at(values + threadIdx.x), from + threadIdx.x);
+  if (order == 3)
+    kernels::cuda::copy_async(kernels::cuda::shared_at(values + threadIdx.x), from + threadIdx.x);
 }
 
 TEST_F(Emulator, asynchronous_copies_arrive_after_a_wait_and_a_barrier) {

@@ -170,8 +170,8 @@ int Machine::run_grid(const char* name, const Launch& launch, const std::functio
   std::string report;
   for (const uint32_t i : order) {
     const uint3 index = {i % grid.x, i / grid.x % grid.y, i / grid.x / grid.y};
-    const Accessor accessor = {.launch_begin = begin, .block = ++n_blocks, .settled = n_settled,
-                               .early = launch.early};
+    const Accessor accessor = {
+        .launch_begin = begin, .block = ++n_blocks, .settled = n_settled, .early = launch.early};
     report = block.run(name, grid, launch.block, index, launch.shared_bytes, shared_max, accessor,
                        random, thread);
     if (!report.empty()) break;

@@ -55,9 +55,9 @@ struct Machine {
   std::set<EmulatedStream*> streams;
   std::map<const char*, size_t> pinned;  // begin, bytes
   std::minstd_rand random;
-  cudaError_t error = cudaSuccess;  // after it the device does nothing more
+  cudaError_t error = cudaSuccess;       // after it the device does nothing more
   uint32_t n_blocks = 0, n_settled = 0;  // that have run; when somebody last waited
-  std::map<const void*, size_t> asked;  // bytes of shared memory, by cudaFuncSetAttribute()
+  std::map<const void*, size_t> asked;   // bytes of shared memory, by cudaFuncSetAttribute()
 
   // The most dynamic shared memory that the launch may have; for an unknown kernel the largest of all.
   size_t dynamic_shared_max(const Launch& launch) const;

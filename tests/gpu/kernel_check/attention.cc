@@ -50,7 +50,10 @@ void check_attention(Rig& rig) {
       for (int32_t r = 0; r < rows; ++r) {
         position[static_cast<size_t>(r)] = r < 8 ? edges[r] : below(positions);
         if (r % 11 == 10) position[static_cast<size_t>(r)] = -1;  // sees nothing
-        table[static_cast<size_t>(r)] = r % 2 * 3;
+        // The second half is one sequence, as a prompt and a tree at its end have it.
+        if (r >= rows / 2 && r % 11 != 10)
+          position[static_cast<size_t>(r)] = 290 + (r - rows / 2) % 40;
+        table[static_cast<size_t>(r)] = r < rows / 2 ? r % 2 * 3 : 1;
         const int32_t in_tail = std::min(below(9), position[static_cast<size_t>(r)] + 1);
         span[static_cast<size_t>(r)] = position[static_cast<size_t>(r)] + 1 - in_tail;
         tail_begin[static_cast<size_t>(r)] = static_cast<int32_t>(tail.size());

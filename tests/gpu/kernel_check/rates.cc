@@ -36,7 +36,8 @@ double median_ns(Gpu& gpu, int repeat, const std::function<void()>& submit) {
 
 // An 8B Llama's layer. Eight copies of its matrices, so that no cache holds them.
 constexpr int kLayers = 8, kRepeat = 9;
-constexpr int32_t kHidden = 4096, kFfn = 14336, kHeads = 32, kKvHeads = 8, kDim = 128, kRowsMax = 512;
+constexpr int32_t kHidden = 4096, kFfn = 14336, kHeads = 32, kKvHeads = 8, kDim = 128,
+                  kRowsMax = 512;
 constexpr int32_t kContext = 1024;
 struct Shape {
   const char* name;
@@ -70,7 +71,8 @@ void rates_between(Gpu& gpu, const std::vector<int32_t>& counts) {
   std::vector<int32_t> position, slot, span, pages, zero(kRowsMax, 0);
   for (int32_t i = 0; i < kPages; ++i) pages.push_back(i);
   for (int32_t i = 0; i < kRowsMax; ++i) {
-    position.push_back(kContext + i), slot.push_back(kContext + i), span.push_back(kContext + i + 1);
+    position.push_back(kContext + i), slot.push_back(kContext + i),
+        span.push_back(kContext + i + 1);
   }
   const KvLayer kv{.k = gpu.in(typed(elements, DType::kBF16, 1).bytes),
                    .v = gpu.in(typed(elements, DType::kBF16, 1).bytes),
@@ -81,31 +83,59 @@ void rates_between(Gpu& gpu, const std::vector<int32_t>& counts) {
   const int32_t *slots = gpu.in(slot), *positions = gpu.in(position), *spans = gpu.in(span);
   const int32_t *table = gpu.in(pages), *zeros = gpu.in(zero);
   const std::pair<const char*, std::function<void(int32_t)>> all[] = {
-      {"rmsnorm", [&](int32_t n) {
-         ops.rmsnorm(gpu.stream(), {.x = x, .delta = delta, .weight = weight, .out = out,
-                                    .n_rows = n, .n = kHidden, .eps = 1e-5f});
+      {"rmsnorm",
+       [&](int32_t n) {
+         ops.rmsnorm(gpu.stream(), {.x = x,
+                                    .delta = delta,
+                                    .weight = weight,
+                                    .out = out,
+                                    .n_rows = n,
+                                    .n = kHidden,
+                                    .eps = 1e-5f});
        }},
-      {"rope_append", [&](int32_t n) {
-         ops.rope_append(gpu.stream(), {.qkv = qkv, .cos_sin = cos_sin, .slot = slots, .kv = kv,
-                                        .n_rows = n, .n_heads = kHeads});
+      {"rope_append",
+       [&](int32_t n) {
+         ops.rope_append(gpu.stream(), {.qkv = qkv,
+                                        .cos_sin = cos_sin,
+                                        .slot = slots,
+                                        .kv = kv,
+                                        .n_rows = n,
+                                        .n_heads = kHeads});
        }},
-      {"attention", [&](int32_t n) {
-         ops.attention(gpu.stream(), {.qkv = qkv, .out = out, .kv = kv, .position = positions,
-                                      .span = spans, .table = zeros, .pages = table,
-                                      .tail_begin = zeros, .tail = zeros, .n_rows = n,
-                                      .n_heads = kHeads, .scale = 0.088f});
+      {"attention",
+       [&](int32_t n) {
+         ops.attention(gpu.stream(), {.qkv = qkv,
+                                      .out = out,
+                                      .kv = kv,
+                                      .position = positions,
+                                      .span = spans,
+                                      .table = zeros,
+                                      .pages = table,
+                                      .tail_begin = zeros,
+                                      .tail = zeros,
+                                      .n_rows = n,
+                                      .n_heads = kHeads,
+                                      .scale = 0.088f});
        }},
       {"silu(gate) * up", [&](int32_t n) {
-         ops.map(gpu.stream(), {.op = MapOp::kSiluMul, .x = gate, .y = gate + kFfn, .out = out,
-                                .n_rows = n, .n = kFfn, .x_stride = 2 * kFfn,
-                                .y_stride = 2 * kFfn, .out_stride = kFfn});
+         ops.map(gpu.stream(), {.op = MapOp::kSiluMul,
+                                .x = gate,
+                                .y = gate + kFfn,
+                                .out = out,
+                                .n_rows = n,
+                                .n = kFfn,
+                                .x_stride = 2 * kFfn,
+                                .y_stride = 2 * kFfn,
+                                .out_stride = kFfn});
        }}};
   for (const auto& [name, submit] : all) {
     std::vector<double> us;
     for (const int32_t n : counts) {
-      us.push_back(median_ns(gpu, kRepeat, [&] {
-                     for (int i = 0; i < kCalls; ++i) submit(n);
-                   }) / kCalls / 1e3);
+      us.push_back(median_ns(gpu, kRepeat,
+                             [&] {
+                               for (int i = 0; i < kCalls; ++i) submit(n);
+                             }) /
+                   kCalls / 1e3);
     }
     print_us(name, us);
   }

@@ -264,7 +264,8 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
   specd::emulated::Launch how(config->gridDim, config->blockDim, config->dynamicSmemBytes,
                               config->stream);
   how.kernel = reinterpret_cast<const void*>(kernel);
-  how.early = config->numAttrs > 0 && config->attrs->val.programmaticStreamSerializationAllowed != 0;
+  how.early =
+      config->numAttrs > 0 && config->attrs->val.programmaticStreamSerializationAllowed != 0;
   specd::emulated::launch("of cudaLaunchKernelEx", kernel, how, Params(args)...);
   return cudaGetLastError();
 }

@@ -85,8 +85,6 @@ inline void mma(Sums& c, const uint4& a, uint32_t b0, uint32_t b1,
                                 &specd::emulated::mma_order, false, where);
 }
 
-inline uint4 read_once(const uint4* p) { return *p; }
-
 inline uint32_t bfloat16_pair(float low, float high) {
   return uint32_t{__bfloat16_as_ushort(__float2bfloat16_rn(low))} |
          uint32_t{__bfloat16_as_ushort(__float2bfloat16_rn(high))} << 16;
@@ -94,6 +92,38 @@ inline uint32_t bfloat16_pair(float low, float high) {
 
 using SharedAt = char*;
 inline SharedAt shared_at(void* data) { return static_cast<char*>(data); }
+
+namespace emulated {
+
+struct MatrixLane {
+  const uint16_t* row;
+  uint32_t got[4];
+};
+__attribute__((no_sanitize("thread"))) inline void transpose(
+    void* const lanes[specd::emulated::kWarp], const void*) {
+  for (int lane = 0; lane < specd::emulated::kWarp; ++lane) {
+    auto& to = *static_cast<MatrixLane*>(lanes[lane]);
+    for (int matrix = 0; matrix < 4; ++matrix) {
+      const auto element = [&](int row) {
+        return uint32_t{static_cast<const MatrixLane*>(lanes[matrix * 8 + row])->row[lane / 4]};
+      };
+      to.got[matrix] = element(lane % 4 * 2) | element(lane % 4 * 2 + 1) << 16;
+    }
+  }
+}
+
+}  // namespace emulated
+
+inline uint4 load_transposed(SharedAt row,
+                             specd::emulated::Where where = specd::emulated::Where::current()) {
+  specd::emulated::touch(row, 16, false, false, where);
+  emulated::MatrixLane mine{reinterpret_cast<const uint16_t*>(row), {}};
+  specd::emulated::warp_barrier("ldmatrix", 0xffffffffu, &mine, &emulated::transpose, nullptr,
+                                false, where);
+  return make_uint4(mine.got[0], mine.got[1], mine.got[2], mine.got[3]);
+}
+
+inline uint4 read_once(const uint4* p) { return *p; }
 
 constexpr int kCopyBytes = 16;
 inline void copy_async(SharedAt to, const void* from, bool wanted = true,
