@@ -409,7 +409,7 @@ __device__ void parts(const Block& b, int32_t first, int32_t last, int32_t step,
 // the parts that they share, then for each row the rest. One row has but one. kOwn: tiles of columns of a
 // row.
 template <int kDTiles, int kOwn>
-__global__ void __launch_bounds__(kThreads, 2)
+__global__ void __launch_bounds__(kThreads, kDTiles == 1 ? 2 : 1)
     tiles_parts(AttentionArgs a, Shape shape, int32_t parts_max, float* scratch) {
   extern __shared__ uint4 memory[];
   let_next_start();
@@ -439,7 +439,7 @@ __global__ void __launch_bounds__(kThreads, 2)
 // All shared parts of a block of rows, or the rest of one row's parts. grid: (blocks of rows or rows,
 // kv heads * groups). state: [row][head]{M, L, A}, written by the first, read by the second.
 template <int kDTiles, int kCTiles, bool kShared>
-__global__ void __launch_bounds__(kThreads, 2)
+__global__ void __launch_bounds__(kThreads, kDTiles == 1 ? 2 : 1)
     tiles_rows(AttentionArgs a, Shape shape, float* state) {
   extern __shared__ uint4 memory[];
   let_next_start();

@@ -8,12 +8,14 @@
 //   segment s with T s / 8 <= t < T (s + 1) / 8. Per segment, from zero: for each tile the mma with
 //   high, then the one with low. The segments are added in order, regardless of k_segments.
 //
-// With few rows, reading the weights is the limit: a warp computes one segment of 16 or 32 outputs,
-// and the 8 warps of a block compute all segments. Every lane reads 16 bytes of weights per tile,
-// contiguous within its warp, and 8 tiles before it uses the first: 32 KiB of a block are on their
-// way at a time. Up to 8 rows, x is split where it is read; else it is split before, since every
-// block reads all of it. With many rows a warp computes 64 outputs by 32 rows and goes through all
-// segments.
+// x is split once, before, since every block reads all of it; so also one row, whose float32 all blocks
+// would read at the same addresses at once.
+//
+// Up to 32 rows, reading the weights is the limit: a warp computes one segment of 16 or 32 outputs, and the
+// 8 warps of a block compute all segments. A thread copies 16 bytes of each tile, contiguous within its
+// warp, into shared memory up to 7 tiles ahead. The weights do not wait for the kernel before this one.
+// With more rows a warp computes 64 outputs by 32 rows and goes through all segments; the warps of a block
+// share what they copy. If that gives too few blocks, each segment gets blocks of its own.
 //
 // float32 and float16 weights: a chain of fused multiply-adds in the CPU's order and with its bits.
 #include <cuda_bf16.h>

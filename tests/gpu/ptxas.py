@@ -4,8 +4,7 @@
     ptxas.py            compares with ptxas.txt
     ptxas.py --update   writes ptxas.txt
 
-For sm_80, sm_90 and sm_100: registers of a thread, bytes that spill, shared memory of a block (of attention_parts<..,
-true> for heads of 128), and the blocks and the share of the warps that fit on a multiprocessor at a time. The table
+For sm_80, sm_90 and sm_100: registers of a thread, bytes that spill, shared memory of a block, and the blocks and the share of the warps that fit on a multiprocessor at a time. The table
 belongs to one version of nvcc; with another one there is nothing to compare (exit status 77). Registers that spill are
 refused. For sm_100 the library ships PTX, which the driver compiles; its figures may differ from these.
 """
@@ -25,16 +24,26 @@ SHARED = {80: 164 << 10, 90: 228 << 10, 100: 228 << 10}
 REGISTERS, WARPS, BLOCKS, RESERVED = 65536, 64, 32, 1 << 10
 # Threads of a block, as launched.
 THREADS = {
-    "attention_rows": 128, "attention_parts": 128, "attention_join": 128, "draw_kernel": 1024,
+    "tiles_parts": 256, "tiles_rows": 256, "attention_rows": 128, "attention_parts": 128, "attention_join": 128, "draw_kernel": 1024,
     "penalize_kernel": 256, "draw_noise_kernel": 256, "top_k_kernel": 1024, "log_prob_kernel": 1024,
     "embed_kernel": 256, "map_kernel": 256, "copy_rows_kernel": 256,
     "pack_bf16": 256, "pack_columns": 256, "split_x": 256, "matmul_few": 256, "matmul_many": 256,
-    "matmul_chain": 128, "to_bfloat16": 256, "rmsnorm_kernel": 256, "head_norm_kernel": 256,
-    "rope_table_kernel": 64, "rope_append_kernel": 64, "kv_move_kernel": 128, "pick_tokens_kernel": 128,
+    "join_parts": 256, "matmul_chain": 128, "to_bfloat16": 256, "rmsnorm_kernel": 256, "head_norm_kernel": 256,
+    "rope_table_kernel": 64, "rope_append_kernel": 256, "kv_move_kernel": 128, "pick_tokens_kernel": 128,
     "clamp_nodes_kernel": 128, "walk_tree_kernel": 128,
 }
-# Dynamic shared memory for heads of 128, as staged_bytes() of attention.cu: by the bytes of an element.
-DYNAMIC = {f"attention_parts<{dtype}, true>": 128 * 257 * size for dtype, size in ((0, 4), (1, 2), (2, 2))}
+# Dynamic shared memory, as staged_bytes() of attention.cu and shared_bytes() of attention_tiles.cu, for heads of 128
+# or 256, and kFewBytes and kManyBytes of matmul.cu. A launch of matmul_few may ask for more.
+TILES = {1: 17792 + 128 * (128 + 256 + 272), 2: 17792 + 256 * 128 + 128 * (512 + 528)}
+DYNAMIC = {
+    **{f"attention_parts<{dtype}, true>": 128 * 257 * size for dtype, size in ((0, 4), (1, 2), (2, 2))},
+    **{f"tiles_parts<{d}, {own}>": TILES[d] for d in (1, 2) for own in (1, 4)},
+    **{f"tiles_rows<{d}, {own}, {shared}>": TILES[d] for d in (1, 2) for own in (1, 4) for shared in ("false", "true")},
+    **{f"matmul_few<{m}, {n}, {stages}>": stages * 8 * 32 * (m + n) * 16
+       for m, n, stages in ((1, 1, 8), (2, 1, 8), (2, 2, 6), (2, 4, 4))},
+    **{f"matmul_many<{j}, {depth}, {parts}>": 2 * depth * 24 * 32 * 16
+       for j in (2, 4) for depth in (4, 8) for parts in ("false", "true")},
+}
 
 
 def up(n, to):

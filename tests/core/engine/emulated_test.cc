@@ -23,7 +23,7 @@ class Emulated : public EngineTest {
  protected:
   void SetUp() override {
     // Loaded here so that its thread and descriptors are part of what TearDown compares with.
-    setenv("SPECD_CUDA_LIBRARY", SPECD_TEST_EMULATED_CUDA, 1);
+    setenv("SPECD_CUDA_LIBRARY", SPECD_TEST_EMULATED_CUDA, 0);  // tests/gpu names the real one
     ASSERT_TRUE(open_cuda_device(0, {}).ok());
     EngineTest::SetUp();
   }

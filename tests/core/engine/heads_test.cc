@@ -34,7 +34,7 @@ HeadFile shared_medusa(int heads) {
 class Heads : public EngineTest {
  protected:
   void SetUp() override {
-    setenv("SPECD_CUDA_LIBRARY", SPECD_TEST_FAKE_CUDA, 1);
+    setenv("SPECD_CUDA_LIBRARY", SPECD_TEST_FAKE_CUDA, 0);
     unsetenv("SPECD_FAKE_CUDA");
     EngineTest::SetUp();
   }
