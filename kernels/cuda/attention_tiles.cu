@@ -582,10 +582,9 @@ bool attention_tiles(CudaStream& stream, const AttentionArgs& a) {
     with_tiles(dim, shape.heads_of_group, [&]<int kDTiles, int kOwn>() {
       if (few) {
         const unsigned units = blocks * static_cast<unsigned>(shape.units());
-        // Enough to fill the device. One for each part that the longest context could have would mostly find
-        // nothing to do, which takes time too.
-        const unsigned spread =
-            std::clamp(3 * device / (units * heads), 1u, static_cast<unsigned>(parts_max));
+        // Enough to fill the device, not one for each part that the longest context could have.
+        const unsigned spread = std::clamp(8 * device / (static_cast<unsigned>(rows) * heads), 1u,
+                                           static_cast<unsigned>(parts_max));
         launch_early(stream, dim3(units, heads, spread), kThreads, bytes,
                      tiles_parts<kDTiles, kOwn>, piece, shape, parts_max, scratch);
       } else {

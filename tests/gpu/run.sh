@@ -51,10 +51,11 @@ timeout 100 "$out/kernel_check" "$out/libspecd_cuda.so" --seed "$seed" --json "$
 engine=() tests=
 if [ -d build/gpu-carry ]; then
   carry=$PWD/build/gpu-carry
-  # The tests look for their files where they were built.
+  # The tests look for their files where they were built. Plugins are not loaded through a link.
   root=$(cat "$carry/root")
-  if [ ! -e "$root" ]; then mkdir -p "$(dirname "$root")" && ln -s "$PWD" "$root"; fi
-  if [ ! -e "$root/build/cpu" ]; then ln -s "$carry/cpu" "$root/build/cpu"; fi
+  mkdir -p "$root/build"
+  [ -e "$root/build/cpu" ] || cp -r "$carry/cpu" "$root/build/cpu"
+  for folder in configs tests; do [ -e "$root/$folder" ] || ln -s "$PWD/$folder" "$root/$folder"; done
   start=(env "LD_LIBRARY_PATH=$carry/lib/own:${LD_LIBRARY_PATH:-}")
   # Without arguments engine_check prints its usage and exits with 1. If this machine's C library is
   # older than the one it was linked to, use the carried one.
