@@ -15,6 +15,9 @@
 // Two schedules. With few rows the parts of a row are spread over blocks, and attention_join adds them. With
 // many rows one block goes through all shared parts of its rows; then one block per row goes on from there
 // with the others.
+//
+// A block needs 100 KiB of shared memory for heads of up to 128, 180 KiB for heads of 256. Devices that have
+// less, such as compute capability 8.6 and 8.9, use attention.cu.
 #include <algorithm>
 #include <cstdint>
 
@@ -61,18 +64,6 @@ __device__ inline int32_t k_of(int32_t position) {
   return position / 4 * 2 + position % 2 + position / 2 % 2 * 8;
 }
 
-__device__ inline uint4 split(float x0, float x1, float x2, float x3) {
-  const auto rest = [](float whole, float high) {
-    return isinf(high) ? 0.0f : __fsub_rn(whole, high);
-  };
-  const auto rests = [&](float first, float second, uint32_t high) {
-    return bfloat16_pair(rest(first, __uint_as_float(high << 16)),
-                         rest(second, __uint_as_float(high & 0xffff0000u)));
-  };
-  const uint32_t high0 = bfloat16_pair(x0, x1), high1 = bfloat16_pair(x2, x3);
-  return make_uint4(high0, high1, rests(x0, x1, high0), rests(x2, x3, high1));
-}
-
 // Rows [first, first + n) of one kv head and group of its query heads.
 struct Columns {
   int32_t row, n_rows, head, n_heads;  // n_heads: of each row
@@ -95,6 +86,7 @@ struct Block {
   char* k;
   char* v;
   int32_t g;
+  int32_t table;  // of the rows
   Columns columns;
 };
 
@@ -106,8 +98,12 @@ __device__ inline int32_t lowest_of_warp(int32_t value) {
   return value;
 }
 
-// The first parts, which all of the rows share. Rows that see nothing do not count.
-__device__ int32_t shared_parts(const AttentionArgs& a, int32_t row, int32_t n_rows) {
+// The first n parts, which all of the rows share, and their table. Rows that see nothing do not count.
+struct SharedParts {
+  int32_t n, table;
+};
+__device__ SharedParts shared_parts(const AttentionArgs& a, int32_t row, int32_t n_rows) {
+  if (n_rows == 1) return {0, 0};
   const int lane = threadIdx.x % kWarp;
   const int32_t mine = row + min(lane, n_rows - 1);
   const int32_t position = a.position[mine];
@@ -118,7 +114,7 @@ __device__ int32_t shared_parts(const AttentionArgs& a, int32_t row, int32_t n_r
   const int32_t parts = lowest_of_warp(!sees  ? INT32_MAX
                                        : same ? min(a.span[mine], position + 1) / kPart
                                               : 0);
-  return parts == INT32_MAX ? 0 : parts;
+  return {parts == INT32_MAX ? 0 : parts, lowest};
 }
 
 __device__ void load_q(const Block& b) {
@@ -133,7 +129,8 @@ __device__ void load_q(const Block& b) {
 #pragma unroll 2
     for (int32_t d = warp * kTile; d < dim; d += kWarps * kTile) {
       const auto at = [&](int i) { return exists ? from[d + i] : 0.0f; };
-      b.q[(d / kTile * kColumnTiles + tile) * kWarp + lane] = split(at(0), at(1), at(8), at(9));
+      b.q[(d / kTile * kColumnTiles + tile) * kWarp + lane] =
+          split_bfloat16(make_float4(at(0), at(1), at(8), at(9)));
     }
   }
 }
@@ -155,7 +152,7 @@ __device__ void stage(const Block& b, int32_t part, const Seen& seen, bool needs
   if (has_pages) {
     const int lane = threadIdx.x % kWarp;
     const SharedAt k_to = shared_at(b.k), v_to = shared_at(b.v);
-    const int32_t* pages = a.pages + a.table[row] + part * kTiles;
+    const int32_t* pages = a.pages + b.table + part * kTiles;
     const int32_t end_tile = (seen.paged + kTile - 1) / kTile;
     const int32_t my_page = lane >= first_tile && lane < end_tile ? pages[lane] : 0;
     // Of a page 2 * dim times 16 bytes of K, [d][half], and of V, [position][8 of d].
@@ -272,7 +269,7 @@ __device__ void weigh(const Block& b, const Seen& seen) {
         b.fixed.total_l[column] = joined(b.fixed.total_l[column], l, factors);
       }
     }
-    parts[turn] = split(p[0], p[1], p[2], p[3]);
+    parts[turn] = split_bfloat16(make_float4(p[0], p[1], p[2], p[3]));
   }
   __syncthreads();  // p takes the place of the scores
 #pragma unroll
@@ -369,8 +366,8 @@ __device__ void one_part(const Block& b, int32_t part, bool is_first,
   multiply_v(b, seen, kShared, acc);
 }
 
-__device__ Block block_of(const AttentionArgs& a, const Shape& shape, uint4* memory, int32_t row,
-                          int32_t n_rows) {
+__device__ Block block_of(const AttentionArgs& a, const Shape& shape, uint4* memory, int32_t table,
+                          int32_t row, int32_t n_rows) {
   const int32_t dim = a.kv.head_dim, per_kv = a.n_heads / a.kv.n_kv_heads;
   const int32_t g = static_cast<int32_t>(blockIdx.y) / shape.groups;
   const int32_t h = static_cast<int32_t>(blockIdx.y) % shape.groups * shape.heads_of_group;
@@ -383,6 +380,7 @@ __device__ Block block_of(const AttentionArgs& a, const Shape& shape, uint4* mem
           at + q_bytes(dim),
           at + q_bytes(dim) + k_bytes(dim),
           g,
+          table,
           {row, n_rows, g * per_kv + h, min(shape.heads_of_group, per_kv - h)}};
 }
 
@@ -405,8 +403,8 @@ __device__ void parts(const Block& b, int32_t first, int32_t last, int32_t step,
   }
 }
 
-// grid: (blocks of rows * units, kv heads * groups, blocks for the parts of a row). The units of several rows:
-// the parts that they share, then for each row the rest. One row has but one. kOwn: tiles of columns of a
+// grid: (blocks of rows * units, kv heads * groups, blocks for the parts of a row). Several rows have one
+// unit for the parts that they share, then one per row for the rest; a single row has one unit. kOwn: tiles of columns of a
 // row.
 template <int kDTiles, int kOwn>
 __global__ void __launch_bounds__(kThreads, kDTiles == 1 ? 2 : 1)
@@ -420,19 +418,19 @@ __global__ void __launch_bounds__(kThreads, kDTiles == 1 ? 2 : 1)
   // -1: what they share
   const int32_t own = static_cast<int32_t>(blockIdx.x) % units - (units > 1 ? 1 : 0);
   if (own >= n_rows) return;
-  const int32_t shared = n_rows > 1 ? shared_parts(a, row, n_rows) : 0;
+  const SharedParts shared = shared_parts(a, row, n_rows);
   const auto z = static_cast<int32_t>(blockIdx.z), step = static_cast<int32_t>(gridDim.z);
   if (own < 0) {
-    if (z >= shared) return;
-    const Block b = block_of(a, shape, memory, row, n_rows);
-    parts<kDTiles, kColumnTiles, true>(b, z, shared, step, parts_max, scratch);
+    if (z >= shared.n) return;
+    const Block b = block_of(a, shape, memory, shared.table, row, n_rows);
+    parts<kDTiles, kColumnTiles, true>(b, z, shared.n, step, parts_max, scratch);
     return;
   }
-  const int32_t first = max(shared, window_begin(a, row + own) / kPart) + z;
+  const int32_t first = max(shared.n, window_begin(a, row + own) / kPart) + z;
   const int32_t last = parts_of(a.position[row + own]);
   if (last > parts_max) __trap();  // the device was opened with too small a positions_max
   if (first >= last) return;
-  const Block b = block_of(a, shape, memory, row + own, 1);
+  const Block b = block_of(a, shape, memory, a.table[row + own], row + own, 1);
   parts<kDTiles, kOwn, false>(b, first, last, step, parts_max, scratch);
 }
 
@@ -447,15 +445,16 @@ __global__ void __launch_bounds__(kThreads, kDTiles == 1 ? 2 : 1)
   const auto index = static_cast<int32_t>(blockIdx.x);
   const int32_t block_row = (kShared ? index : index / shape.rows_of_block) * shape.rows_of_block;
   const int32_t n_rows = min(a.n_rows - block_row, shape.rows_of_block);
-  const int32_t shared = n_rows > 1 ? shared_parts(a, block_row, n_rows) : 0;
-  if (kShared && shared == 0) return;
+  const SharedParts shared = shared_parts(a, block_row, n_rows);
+  if (kShared && shared.n == 0) return;
   const int32_t row = kShared ? block_row : index;
-  const Block b = block_of(a, shape, memory, row, kShared ? n_rows : 1);
+  const Block b =
+      block_of(a, shape, memory, kShared ? shared.table : a.table[row], row, kShared ? n_rows : 1);
   const Columns& columns = b.columns;
   const int32_t dim = a.kv.head_dim;
-  const bool goes_on = !kShared && shared > 0;
-  const int32_t first = kShared ? 0 : max(shared, window_begin(a, row) / kPart);
-  const int32_t last = kShared ? shared : parts_of(a.position[row]);
+  const bool goes_on = !kShared && shared.n > 0;
+  const int32_t first = kShared ? 0 : max(shared.n, window_begin(a, row) / kPart);
+  const int32_t last = kShared ? shared.n : parts_of(a.position[row]);
   const auto entry = [&](int32_t column) {
     return state + columns.row_head(column, a.n_heads) * part_floats(dim);
   };
@@ -561,13 +560,14 @@ bool attention_tiles(CudaStream& stream, const AttentionArgs& a) {
   const auto heads = static_cast<unsigned>(a.kv.n_kv_heads * shape.groups);
   const auto device = static_cast<unsigned>(stream.multiprocessors);
   const int32_t parts_max = (stream.positions_max + kPart - 1) / kPart;
-  const bool few = static_cast<unsigned>(a.n_rows) * heads < 4 * device && parts_max > 1;
-  // What a row needs of the scratch memory.
-  const uint64_t row_bytes = static_cast<uint64_t>(a.n_heads) * sizeof(float) *
-                             static_cast<uint64_t>(part_floats(dim)) *
-                             static_cast<uint64_t>(few ? parts_max : 1);
+  const uint64_t head_row_bytes =
+      static_cast<uint64_t>(a.n_heads) * sizeof(float) * static_cast<uint64_t>(part_floats(dim));
+  const uint64_t parts_bytes = head_row_bytes * static_cast<uint64_t>(parts_max);
+  const bool few = static_cast<unsigned>(a.n_rows) * heads < 4 * device && parts_max > 1 &&
+                   parts_bytes <= stream.scratch_bytes;
   const auto fitting = static_cast<int32_t>(
-      std::min<uint64_t>(stream.scratch_bytes / row_bytes, static_cast<uint64_t>(a.n_rows)));
+      std::min<uint64_t>(stream.scratch_bytes / (few ? parts_bytes : head_row_bytes),
+                         static_cast<uint64_t>(a.n_rows)));
   if (fitting == 0) {
     stream.note(cudaErrorMemoryAllocation);
     return true;
@@ -588,8 +588,9 @@ bool attention_tiles(CudaStream& stream, const AttentionArgs& a) {
         launch_early(stream, dim3(units, heads, spread), kThreads, bytes,
                      tiles_parts<kDTiles, kOwn>, piece, shape, parts_max, scratch);
       } else {
-        launch_early(stream, dim3(blocks, heads), kThreads, bytes,
-                     tiles_rows<kDTiles, kColumnTiles, true>, piece, shape, scratch);
+        if (shape.rows_of_block > 1)
+          launch_early(stream, dim3(blocks, heads), kThreads, bytes,
+                       tiles_rows<kDTiles, kColumnTiles, true>, piece, shape, scratch);
         launch_early(stream, dim3(static_cast<unsigned>(rows), heads), kThreads, bytes,
                      tiles_rows<kDTiles, kOwn, false>, piece, shape, scratch);
       }

@@ -16,7 +16,7 @@ class CudaStream final : public Stream {
   cudaStream_t handle = nullptr;
   int32_t multiprocessors = 0;
   size_t shared_bytes_max = 0;  // of a block that asks for it
-  bool starts_early = false;    // compute capability 9.0: see launch_early()
+  bool starts_early = false;    // compute capability 9.0 and later: see launch_early()
   // Used by one op at a time, in stream order.
   char* scratch = nullptr;
   uint64_t scratch_bytes = 0;

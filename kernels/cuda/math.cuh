@@ -6,6 +6,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "kernels/cuda/ptx.cuh"
 #include "specd/kernels/draw.h"
 #include "specd/kernels/types.h"
 
@@ -55,6 +56,21 @@ __device__ inline float log_strict(float x) {
   y = __fmaf_rn(e, -2.12194440e-4f, y);
   y = __fmaf_rn(z, -0.5f, y);
   return __fmaf_rn(e, 0.693359375f, __fadd_rn(f, y));
+}
+
+// Each of four values as two bfloat16, as a lane's part of B of mma(): {high 0..1, high 2..3, low 0..1, low
+// 2..3}.
+__device__ inline uint4 split_bfloat16(const float4& value) {
+  const auto rest = [](float whole, float high) {
+    // An infinite value, or one that became infinite, leaves no remainder.
+    return isinf(high) ? 0.0f : __fsub_rn(whole, high);
+  };
+  const auto rests = [&](float first, float second, uint32_t high) {
+    return bfloat16_pair(rest(first, __uint_as_float(high << 16)),
+                         rest(second, __uint_as_float(high & 0xffff0000u)));
+  };
+  const uint32_t high0 = bfloat16_pair(value.x, value.y), high1 = bfloat16_pair(value.z, value.w);
+  return make_uint4(high0, high1, rests(value.x, value.y, high0), rests(value.z, value.w, high1));
 }
 
 __device__ inline void philox(uint64_t key, uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3,

@@ -8,8 +8,8 @@
 //   segment s with T s / 8 <= t < T (s + 1) / 8. Per segment, from zero: for each tile the mma with
 //   high, then the one with low. The segments are added in order, regardless of k_segments.
 //
-// x is split once, before, since every block reads all of it; so also one row, whose float32 all blocks
-// would read at the same addresses at once.
+// A kernel of its own splits x before, since every block reads all of x. That pays even for one row: if all
+// blocks read its float32 values, they read the same few addresses at the same time.
 //
 // Up to 32 rows, reading the weights is the limit: a warp computes one segment of 16 or 32 outputs, and the
 // 8 warps of a block compute all segments. A thread copies 16 bytes of each tile, contiguous within its
@@ -64,20 +64,6 @@ __global__ void pack_columns(Element* packed, const Element* source, int32_t n_r
   packed[k * n_out + column_begin + row] = source[unit];
 }
 
-// A lane's part of B, four values of its row, as {high 0..1, high 2..3, low 0..1, low 2..3}.
-__device__ inline uint4 fragment_of(const float4& value) {
-  const auto rest = [](float whole, float high) {
-    // An infinite value, or one that became infinite, leaves no remainder.
-    return isinf(high) ? 0.0f : __fsub_rn(whole, high);
-  };
-  const auto rests = [&](float first, float second, uint32_t high) {
-    return bfloat16_pair(rest(first, __uint_as_float(high << 16)),
-                         rest(second, __uint_as_float(high & 0xffff0000u)));
-  };
-  const uint32_t high0 = bfloat16_pair(value.x, value.y), high1 = bfloat16_pair(value.z, value.w);
-  return make_uint4(high0, high1, rests(value.x, value.y, high0), rests(value.z, value.w, high1));
-}
-
 // x as B: [row tile of 8][k tile of 16][lane].
 __global__ void split_x(uint4* out, const float* x, int32_t n_rows, int32_t n_in) {
   let_next_start();
@@ -92,7 +78,7 @@ __global__ void split_x(uint4* out, const float* x, int32_t n_rows, int32_t n_in
   const auto value = [&](int i) {
     return row < n_rows && k + i < n_in ? x[row * n_in + k + i] : 0.0f;
   };
-  out[unit] = fragment_of(make_float4(value(0), value(1), value(2), value(3)));
+  out[unit] = split_bfloat16(make_float4(value(0), value(1), value(2), value(3)));
 }
 
 // ---- tensor cores ------------------------------------------------------------------------------
@@ -424,7 +410,7 @@ void launch_few(CudaStream& stream, const uint4* weights, const uint4* x, float*
                 int32_t n, int32_t k_tiles) {
   const unsigned blocks = blocks_for(tiles_of(n_out), kM);
   const size_t each = blocks_for(blocks, stream.multiprocessors), reserved = 1024;
-  const size_t share = (stream.shared_bytes_max + reserved) / each - reserved;
+  const size_t share = std::max((stream.shared_bytes_max + reserved) / each, reserved) - reserved;
   const size_t bytes = std::max<size_t>(kFewBytes<kM, kN, kStages>, share / 128 * 128);
   launch_early(stream, blocks, kSegments * kWarp, bytes, matmul_few<kM, kN, kStages>, weights, x,
                out, n_out, n, k_tiles);

@@ -12,9 +12,6 @@ struct Sums {
   float v[4];
 };
 
-// These two are not volatile: volatile assembler keeps its order, and then no load is on its way beside
-// another.
-
 // c += A B, by all lanes of a warp. The order in which the instruction adds its 16 products to c is the
 // device's own (PTX ISA, "Matrix multiply-accumulate operation using mma instruction").
 __device__ inline void mma(Sums& c, const uint4& a, uint32_t b0, uint32_t b1) {
@@ -22,15 +19,6 @@ __device__ inline void mma(Sums& c, const uint4& a, uint32_t b0, uint32_t b1) {
       "{%0,%1,%2,%3};"
       : "+f"(c.v[0]), "+f"(c.v[1]), "+f"(c.v[2]), "+f"(c.v[3])
       : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
-}
-
-// Weights are read once and must not evict x from the cache.
-__device__ inline uint4 read_once(const uint4* p) {
-  uint4 v;
-  asm("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
-      : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-      : "l"(p));
-  return v;
 }
 
 // Two bfloat16, rounded to nearest even, `low` in the low half.

@@ -37,9 +37,8 @@ class Emulated : public EngineTest {
     std::vector<int32_t> text =
         r.prompt_tokens ? *r.prompt_tokens : engine_->encode(r.prompt).value();
     text.insert(text.end(), got.begin(), ours);
-    const auto gap =
-        choice_gap(model_folder_, kernels::DType::kF32, text, r.sampling.temperature.value_or(0),
-                   r.sampling.seed.value_or(0), *theirs, *ours);
+    const auto gap = choice_gap(model_folder_, kv_, text, r.sampling.temperature.value_or(0),
+                                r.sampling.seed.value_or(0), *theirs, *ours);
     ASSERT_TRUE(gap.ok()) << gap.status().to_string();
     std::printf("%s: token %td is %d, the CPU's %d by %.3g\n", what.c_str(), ours - got.begin(),
                 *ours, *theirs, static_cast<double>(gap.value()));
@@ -54,14 +53,16 @@ class Emulated : public EngineTest {
   }
 
   // Prompts on every route, against plain decoding; then against the CPU.
-  void expect_texts(const std::string& model, size_t n_prompts, int32_t n_tokens,
-                    float temperature) {
+  void expect_texts(const std::string& model, size_t n_prompts, int32_t n_tokens, float temperature,
+                    KvDType kv) {
     std::vector<Request> plain;
     for (size_t i = 0; i < n_prompts; ++i) {
       plain.push_back(request(prompts()[i], "off", n_tokens, temperature, 77));
     }
     EngineOptions o = options(model);
     model_folder_ = o.model.path;
+    o.model.kv_dtype = kv;
+    kv_ = kv == KvDType::kF32 ? kernels::DType::kF32 : kernels::DType::kBF16;
     start(o);
     const std::vector<Outcome> on_cpu = run_all(plain);
 
@@ -100,16 +101,17 @@ class Emulated : public EngineTest {
   }
 
   std::string model_folder_;
+  kernels::DType kv_ = kernels::DType::kF32;
 };
 
 TEST_F(Emulated, greedy_texts_of_every_route_are_those_of_plain_decoding) {
-  expect_texts("pico-draft", 4, 16, 0);
+  expect_texts("pico-draft", 4, 16, 0, KvDType::kF32);
 }
 TEST_F(Emulated, seeded_texts_of_every_route_are_those_of_plain_decoding) {
-  expect_texts("pico-draft", 8, 12, 0.8f);
+  expect_texts("pico-draft", 8, 12, 0.8f, KvDType::kBF16);
 }
 TEST_F(Emulated, long_texts_of_the_target_model_are_those_of_plain_decoding) {
-  expect_texts("pico-target", 8, 96, 0);
+  expect_texts("pico-target", 8, 96, 0, KvDType::kBF16);
 }
 
 class EmulatedFamily : public Emulated, public testing::WithParamInterface<std::string> {};

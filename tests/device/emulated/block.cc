@@ -217,6 +217,9 @@ void Block::run_thread(int t) {
   show(t);
   (*body_)();
   in_device_code_ = false;
+  if (!threads_[static_cast<size_t>(t)].copies.empty()) {
+    fail("has not waited for its asynchronous copies", "at its end");
+  }
   if (threads_[static_cast<size_t>(t)].early) {
     fail("has not waited for the kernels before it", "at its end");
   }

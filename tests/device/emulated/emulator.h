@@ -29,10 +29,9 @@
 //     the seed an error may go unseen in one run, but nothing right is reported.
 //   * Asynchronous copies: nobody reads or writes what is on its way, nor changes its source. Its bytes
 //     are there for the thread that waited, and for others after a barrier; they arrive as late as
-//     possible.
+//     possible. A thread waits for all of its own before it ends.
 //   * More than 48 KiB of shared memory: somebody has asked for it with cudaFuncSetAttribute(), for this
 //     kernel if cudaLaunchKernelEx() launches it, and it fits beside the block's variables.
-//
 //   * A launch that may start early: until a thread has waited for the kernels before it, it writes no device
 //     memory and reads nothing that a kernel wrote since somebody waited for the stream. Every thread
 //     waits.

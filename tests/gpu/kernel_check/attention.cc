@@ -15,8 +15,13 @@ namespace specd::kernels {
 void check_attention(Rig& rig) {
   Gpu& gpu = rig.gpu;
   for (const DType type : kTypes) {
-    for (const auto& [heads, groups, dim] :
-         {std::tuple{5, 1, 64}, {8, 8, 128}, {28, 4, 128}, {12, 1, 80}, {3, 1, 256}}) {
+    for (const auto& [heads, groups, dim] : {std::tuple{5, 1, 64},
+                                             {8, 8, 128},
+                                             {28, 4, 128},
+                                             {12, 1, 80},
+                                             {3, 1, 256},
+                                             {40, 1, 64},
+                                             {9, 1, 256}}) {
       const int32_t n_pages = 160, positions = rig.small ? 400 : 1500;
       // Pages that cannot be copied 16 bytes at a time, and such that can.
       const size_t gap = heads == 5 ? 3 : 32;
@@ -40,8 +45,7 @@ void check_attention(Rig& rig) {
       std::shuffle(pages.begin(), pages.end(), g_random);
       const int32_t width = (heads + 2 * groups) * dim;
       // Enough for the schedule for many rows; fewer use the other one.
-      const int32_t blocks = groups * ((heads / groups + 3) / 4);
-      const int32_t rows = 4 * gpu.device->info().multiprocessors / blocks + (rig.small ? 9 : 40);
+      const int32_t rows = 4 * gpu.device->info().multiprocessors / groups + (rig.small ? 9 : 40);
       // boundaries of pages and parts
       const int32_t edges[] = {0, 1, 15, 16, 127, 128, 255, 256};
       std::vector<float> qkv = floats(static_cast<size_t>(rows) * width);
@@ -49,11 +53,14 @@ void check_attention(Rig& rig) {
       std::vector<int32_t> position(rows), span(rows), table(rows), tail_begin(rows), tail;
       for (int32_t r = 0; r < rows; ++r) {
         position[static_cast<size_t>(r)] = r < 8 ? edges[r] : below(positions);
-        if (r % 11 == 10) position[static_cast<size_t>(r)] = -1;  // sees nothing
+        const bool sees_nothing = r % 11 >= 9;
+        if (sees_nothing) position[static_cast<size_t>(r)] = -1;
         // The second half is one sequence, as a prompt and a tree at its end have it.
-        if (r >= rows / 2 && r % 11 != 10)
+        const bool is_second = r >= rows / 2;
+        if (is_second && !sees_nothing) {
           position[static_cast<size_t>(r)] = 290 + (r - rows / 2) % 40;
-        table[static_cast<size_t>(r)] = r < rows / 2 ? r % 2 * 3 : 1;
+        }
+        table[static_cast<size_t>(r)] = sees_nothing ? 7 : is_second ? 1 : r % 2 * 3;
         const int32_t in_tail = std::min(below(9), position[static_cast<size_t>(r)] + 1);
         span[static_cast<size_t>(r)] = position[static_cast<size_t>(r)] + 1 - in_tail;
         tail_begin[static_cast<size_t>(r)] = static_cast<int32_t>(tail.size());

@@ -123,8 +123,6 @@ inline uint4 load_transposed(SharedAt row,
   return make_uint4(mine.got[0], mine.got[1], mine.got[2], mine.got[3]);
 }
 
-inline uint4 read_once(const uint4* p) { return *p; }
-
 constexpr int kCopyBytes = 16;
 inline void copy_async(SharedAt to, const void* from, bool wanted = true,
                        specd::emulated::Where where = specd::emulated::Where::current()) {
