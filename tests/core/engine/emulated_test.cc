@@ -75,7 +75,7 @@ class Emulated : public EngineTest {
 
     o.draft_models = {{.name = "draft",
                        .path = std::string(SPECD_TEST_ZOO) + "/pico-draft",
-                       .kv_dtype = KvDType::kF32}};
+                       .kv_dtype = kv}};
     o.routes = {
         route("lookup", plugin("specd.drafter.prompt_lookup"), 4),
         route("draft",

@@ -58,7 +58,7 @@ void check_attention(Rig& rig) {
         // The second half is one sequence, as a prompt and a tree at its end have it.
         const bool is_second = r >= rows / 2;
         if (is_second && !sees_nothing) {
-          position[static_cast<size_t>(r)] = 290 + (r - rows / 2) % 40;
+          position[static_cast<size_t>(r)] = 256 + (r - rows / 2) % 40;
         }
         table[static_cast<size_t>(r)] = sees_nothing ? 7 : is_second ? 1 : r % 2 * 3;
         const int32_t in_tail = std::min(below(9), position[static_cast<size_t>(r)] + 1);
