@@ -73,9 +73,8 @@ class Emulated : public EngineTest {
     expect_whole(whole, n_tokens);
     const std::string file = record(plain, whole);
 
-    o.draft_models = {{.name = "draft",
-                       .path = std::string(SPECD_TEST_ZOO) + "/pico-draft",
-                       .kv_dtype = kv}};
+    o.draft_models = {
+        {.name = "draft", .path = std::string(SPECD_TEST_ZOO) + "/pico-draft", .kv_dtype = kv}};
     o.routes = {
         route("lookup", plugin("specd.drafter.prompt_lookup"), 4),
         route("draft",
