@@ -27,7 +27,7 @@ void check_attention(Rig& rig) {
       const size_t gap = heads == 5 ? 3 : 32;
       const size_t stride = static_cast<size_t>(groups) * dim * kPageTokens + gap;
       Typed k = typed(stride * n_pages, type, 1);
-      const Typed v = typed(stride * n_pages, type, 1);
+      Typed v = typed(stride * n_pages, type, 1);
       // Scores far below 0, so that whoever takes 0 for the largest has no weight left.
       const bool is_negative = heads == 12;
       for (size_t i = 0; is_negative && i < k.values.size(); ++i) {
@@ -69,6 +69,27 @@ void check_attention(Rig& rig) {
                          below(kPageTokens));
       }
       tail.push_back(0);
+      // NaN wherever no row looks.
+      std::vector<bool> seen(static_cast<size_t>(n_pages) * kPageTokens);
+      for (size_t r = 0; r < position.size(); ++r) {
+        for (int32_t p = 0; p <= position[r]; ++p) {
+          seen[static_cast<size_t>(
+              p < span[r] ? pages[static_cast<size_t>(table[r] + p / kPageTokens)] * kPageTokens +
+                                p % kPageTokens
+                          : tail[static_cast<size_t>(tail_begin[r] + p - span[r])])] = true;
+        }
+      }
+      for (size_t slot = 0; slot < seen.size(); ++slot) {
+        const size_t page = slot / kPageTokens * stride, at = slot % kPageTokens;
+        for (size_t d = 0; !seen[slot] && d < static_cast<size_t>(groups) * dim; ++d) {
+          const size_t g = d / dim * dim * kPageTokens;
+          for (char* each : {&k.bytes[(page + d * kPageTokens + at) * dtype_bytes(type)],
+                             &v.bytes[(page + g + at * dim + d % dim) * dtype_bytes(type)]}) {
+            std::memset(each, 0xff, dtype_bytes(type));
+          }
+        }
+      }
+      cache.k = gpu.in(k.bytes), cache.v = gpu.in(v.bytes);
       const float scale = 1 / std::sqrt(static_cast<float>(dim));
       const int32_t window = heads == 28   ? 200
                              : heads == 12 ? 5
