@@ -5,22 +5,12 @@
 #include <chrono>
 #include <ctime>
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SPECD_TEST_SANITIZED
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define SPECD_TEST_SANITIZED
-#endif
-#endif
+#include "core/base/sanitizer.h"
 
 namespace specd {
 
 // A limit of time is for the plain build; a sanitizer may take so many times as long.
-#ifdef SPECD_TEST_SANITIZED
-inline constexpr int kSlowdown = 20;
-#else
-inline constexpr int kSlowdown = 1;
-#endif
+inline constexpr int kSlowdown = SPECD_HAS_SANITIZER ? 20 : 1;
 
 struct CpuClock {
   using duration = std::chrono::nanoseconds;

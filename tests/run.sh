@@ -42,14 +42,17 @@ stage() {
 
 # preset NAME [LABEL]: builds and runs every test, or those with the label.
 preset() {
-  local name=$1 target=all chosen=()
+  local name=$1 target=all chosen=() alone=OFF
   if [ $# -gt 1 ]; then
     target=$2_tests
     chosen=(-L "$2")
   elif [ "$by_folder" = ON ]; then
     chosen=(-LE long)
   fi
+  # In one build of --all each test compiles alone, so a missing #include is found.
+  if [ "$name" = tsan ] && [ "$by_folder" = OFF ]; then alone=ON; fi
   cmake --preset "$name" -DSPECD_TESTS=ON -DSPECD_BY_FOLDER="$by_folder" \
+    -DCMAKE_DISABLE_PRECOMPILE_HEADERS="$alone" \
     -DCMAKE_CXX_COMPILER_LAUNCHER=ccache -DCMAKE_C_COMPILER_LAUNCHER=ccache > /dev/null &&
     cmake --build --preset "$name" --target "$target" &&
     ctest --preset "$name" "${chosen[@]}" --no-tests=error -j "$(nproc)"

@@ -1,13 +1,20 @@
-// Whether this program is built with a sanitizer that has a runtime of its own: SPECD_HAS_SANITIZER.
+// Which sanitizers with a runtime of their own this program is built with, 0 or 1: SPECD_ASAN,
+// SPECD_TSAN, and SPECD_HAS_SANITIZER for either.
 #pragma once
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SPECD_HAS_SANITIZER 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define SPECD_HAS_SANITIZER 1
+#if defined(__has_feature)  // clang
+#define SPECD_ASAN __has_feature(address_sanitizer)
+#define SPECD_TSAN __has_feature(thread_sanitizer)
+#else
+#ifdef __SANITIZE_ADDRESS__
+#define SPECD_ASAN 1
+#else
+#define SPECD_ASAN 0
+#endif
+#ifdef __SANITIZE_THREAD__
+#define SPECD_TSAN 1
+#else
+#define SPECD_TSAN 0
 #endif
 #endif
-#if !defined(SPECD_HAS_SANITIZER)
-#define SPECD_HAS_SANITIZER 0
-#endif
+#define SPECD_HAS_SANITIZER (SPECD_ASAN || SPECD_TSAN)

@@ -279,10 +279,8 @@ void Batch::let_go(ActiveSequence& member) {
 // Releases everything before the client gets the last event, so that the client then finds balanced
 // counters.
 void Batch::retire(ActiveSequence& member) {
-  const FinishReason finish = member.sequence->finish();
-  runner_.end(member, finish == FinishReason::kStop || finish == FinishReason::kLength
-                          ? uint32_t{SPECD_END_FINISHED}
-                          : uint32_t{SPECD_END_CANCELLED});
+  runner_.end(member, is_complete(member.sequence->finish()) ? uint32_t{SPECD_END_FINISHED}
+                                                             : uint32_t{SPECD_END_CANCELLED});
   member.route.reset();
   let_go(member);
   count_pages();

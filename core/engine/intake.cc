@@ -8,6 +8,13 @@
 #include "core/base/log.h"
 
 namespace specd {
+namespace {
+
+void cancel_all(const std::vector<Sequence*>& choices) {
+  for (Sequence* choice : choices) choice->cancel();
+}
+
+}  // namespace
 
 Status Intake::is_open_locked() const {
   if (!failure_.ok()) return failure_;
@@ -75,7 +82,7 @@ bool Intake::cancel(uint64_t number) {
   const MutexLock lock(mutex_);
   const auto found = live_.find(number);
   if (found == live_.end()) return false;
-  for (Sequence* choice : found->second) choice->cancel();
+  cancel_all(found->second);
   return true;
 }
 
@@ -83,7 +90,7 @@ bool Intake::cancel(const std::string& id) {
   const MutexLock lock(mutex_);
   const auto found = number_of_.find(id);
   if (found == number_of_.end()) return false;
-  for (Sequence* choice : live_.at(found->second)) choice->cancel();
+  cancel_all(live_.at(found->second));
   return true;
 }
 
@@ -160,9 +167,7 @@ Intake::Arrived Intake::wait(bool has_work, std::atomic<uint64_t>& pulse) {
   arrived.task = std::exchange(task_, nullptr);
   arrived.stop = stopping_;
   if (stopping_) {
-    for (const auto& [number, choices] : live_) {
-      for (Sequence* choice : choices) choice->cancel();
-    }
+    for (const auto& [number, choices] : live_) cancel_all(choices);
   }
   return arrived;
 }
@@ -201,9 +206,7 @@ void Intake::end(Sequence& sequence, int32_t n_waiting) {
     const auto request = live_.find(sequence.request_number());
     std::vector<Sequence*>& others = request->second;
     std::erase(others, &sequence);
-    if (sequence.finish() == FinishReason::kError) {
-      for (Sequence* other : others) other->cancel();
-    }
+    if (sequence.finish() == FinishReason::kError) cancel_all(others);
     if (others.empty()) {
       live_.erase(request);
       number_of_.erase(sequence.request().id);

@@ -62,10 +62,11 @@ void add_requests(Families& families, const Labels& model, const EngineReport& s
     outcome(finish_reason_name(static_cast<FinishReason>(i)), requests.ended[i]);
   }
   outcome("refused", status.refused);
-  families.one(Type::kGauge, "specd_requests_running", "Requests that are running.", model,
+  families.one(Type::kGauge, "specd_requests_running",
+               "Texts that are being written; a request has n.", model,
                static_cast<double>(status.running));
-  families.one(Type::kGauge, "specd_requests_waiting", "Requests in the queue.", model,
-               static_cast<double>(status.waiting));
+  families.one(Type::kGauge, "specd_requests_waiting", "Texts in the queue; a request has n.",
+               model, static_cast<double>(status.waiting));
   families.one(Type::kCounter, "specd_prompt_tokens_total", "Prompt tokens of ended requests.",
                model, requests.prompt_tokens);
   families.one(Type::kCounter, "specd_generation_tokens_total", "Tokens generated.", model,

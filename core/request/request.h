@@ -63,6 +63,10 @@ struct Request {
 enum class FinishReason { kNone, kStop, kLength, kCancelled, kError };
 constexpr size_t kFinishReasonCount = 5;  // including kNone
 const char* finish_reason_name(FinishReason reason);
+// The text ended as it was asked to.
+constexpr bool is_complete(FinishReason reason) {
+  return reason == FinishReason::kStop || reason == FinishReason::kLength;
+}
 
 // What a request used. Every drafted node ends as accepted, rejected or discarded (a probe, or
 // accepted beyond the end of the text). Nodes removed by validation do not count as drafted.

@@ -104,6 +104,18 @@ class OpCall {
     turn_.emplace(*state_);
     if (!turn_->is_mine()) fail(SPECD_E_PRECONDITION, "called from a pool task");
   }
+  // The sampling parameters of the batch, a row each, in the memory of the models' device.
+  const kernels::DrawRow* staged_draws() {
+    take_turn();
+    if (!ok()) return nullptr;
+    if (state_->models == nullptr) {
+      fail(SPECD_E_PRECONDITION, "this host has no models");
+      return nullptr;
+    }
+    const Result<const kernels::DrawRow*> staged = state_->models->kv().draws(*call_);
+    if (!staged.ok()) fail(SPECD_E_EXHAUSTED, staged.status().message());
+    return staged.ok() ? staged.value() : nullptr;
+  }
   // Runs `op` when it is this call's turn.
   template <typename Op>
   specd_status run(Op&& op) {

@@ -401,12 +401,8 @@ specd_status ops_draw(const specd_host* host, specd_call* call, const specd_draw
   if (op.on_host()) {
     (void)draft_batch(*call, draws);
     draw.row = draws.data();
-  } else if (op.state().models == nullptr) {
-    op.fail(SPECD_E_PRECONDITION, "this host has no models");
   } else {
-    const Result<const kernels::DrawRow*> staged = op.state().models->kv().draws(*call);
-    if (!staged.ok()) op.fail(SPECD_E_EXHAUSTED, staged.status().message());
-    if (staged.ok()) draw.row = staged.value();
+    draw.row = op.staged_draws();
   }
   return op.run([&](const kernels::Ops& ops, kernels::Stream& stream) { ops.draw(stream, draw); });
 }

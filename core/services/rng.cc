@@ -3,6 +3,7 @@
 #include <string>
 
 #include "core/services/arguments.h"
+#include "core/services/op_call.h"
 #include "core/services/tables.h"
 #include "specd/kernels/draw.h"
 #include "specd/kernels/ops.h"
@@ -91,29 +92,46 @@ specd_status rng_draw_noise(const specd_host* host, specd_call* call, const spec
   return SPECD_OK;
 }
 
-specd_status rng_uniform(const specd_host*, specd_call* call, const specd_tensor* seq_index,
+// The host cannot see which sequences and positions are asked for.
+specd_status uniform_on_device(const specd_host* host, specd_call* call,
+                               const specd_tensor* seq_index, const specd_tensor* position,
+                               uint32_t purpose, const specd_tensor& out) {
+  OpCall op(host, call, "rng.uniform", &out);
+  op.expect(!op.ok() || call->sampling != nullptr,
+            [&] { return std::string("the call has no sampling parameters"); });
+  op.expect(seq_index != nullptr && position != nullptr,
+            [&] { return std::string("seq_index or position is null"); });
+  const int32_t n = op.rows(&out);
+  const int64_t lanes = op.ok() ? out.shape[1] : 0;
+  op.expect(lanes <= INT32_MAX, [&] { return "rows of " + std::to_string(lanes) + " elements"; });
+  kernels::UniformArgs args{.sequence = op.ints("seq_index", seq_index, n, 0),
+                            .position = op.ints("position", position, n, 0),
+                            .out = op.floats("out", &out, n, lanes, true),
+                            .purpose = purpose,
+                            .n_rows = n,
+                            .lanes = static_cast<int32_t>(lanes),
+                            .out_stride = OpCall::stride(&out)};
+  args.row = op.staged_draws();
+  if (op.ok()) args.n_sequences = static_cast<int32_t>(call->batch->n_seqs);
+  return op.run(
+      [&](const kernels::Ops& ops, kernels::Stream& stream) { ops.uniform(stream, args); });
+}
+
+specd_status rng_uniform(const specd_host* host, specd_call* call, const specd_tensor* seq_index,
                          const specd_tensor* position, uint32_t purpose, const specd_tensor* out) {
   if (call == nullptr) return refuse(nullptr, SPECD_E_INVALID, "rng.uniform: call is null");
   if (purpose == 0) {
     return refuse(call, SPECD_E_INVALID,
                   "rng.uniform: purpose 0 belongs to the host's own draw; use SPECD_PURPOSE_*");
   }
+  if (out != nullptr && out->device_type != SPECD_DEV_CPU) {
+    return uniform_on_device(host, call, seq_index, position, purpose, *out);
+  }
   const std::string fault = keys_fault(call, seq_index, position, out);
   if (!fault.empty()) return refuse(call, SPECD_E_INVALID, "rng.uniform: " + fault);
   for (int64_t i = 0; i < out->shape[0]; ++i) {
-    const uint64_t seed = call->sampling[element(*seq_index, i)]->seed;
-    float* values = row<float>(*out, i);
-    for (int64_t lane = 0; lane < out->shape[1]; lane += 4) {
-      const uint32_t counter[4] = {static_cast<uint32_t>(lane / 4),
-                                   static_cast<uint32_t>(element(*position, i)), purpose, 0};
-      uint32_t words[4];
-      kernels::philox4x32(seed, counter, words);
-      const int64_t lanes = std::min<int64_t>(4, out->shape[1] - lane);
-      // A float has 24 bits of precision; values with more could round up to 1.
-      for (int64_t k = 0; k < lanes; ++k) {
-        values[lane + k] = static_cast<float>(words[k] >> 8) * 0x1p-24f;
-      }
-    }
+    kernels::uniform_row(call->sampling[element(*seq_index, i)]->seed, element(*position, i),
+                         purpose, row<float>(*out, i), out->shape[1]);
   }
   return SPECD_OK;
 }

@@ -53,7 +53,7 @@ struct RouteReport {
   Status refused = {};  // why; its field is a key of the route: "drafter.config.max_nodes"
   bool is_default = false;
   uint64_t generation = 0;  // number of the change that made it live; 1 = the start
-  int32_t in_use = 0;       // requests that wait or run with this generation
+  int32_t in_use = 0;       // texts that wait or run with this generation
   PluginVersion drafter = {}, verifier = {};  // what it runs; empty when refused
   int32_t draft_nodes_max = 0;                // granted
   uint64_t memory_bytes = 0;                  // held by the drafter now, through memory/1

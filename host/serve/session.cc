@@ -184,14 +184,13 @@ void Session::on_event(const Event& event) {
 
 void Session::take_locked(const Event& event) {
   if (!event.prompt_logprobs.token.empty()) push_locked(SessionPrompt{event.prompt_logprobs});
-  const bool is_whole =
-      event.finish == FinishReason::kStop || event.finish == FinishReason::kLength;
   if (!event.tokens.empty() || !event.text.empty()) {
-    push_locked(SessionText{.index = event.index,
-                            .tokens = event.tokens,
-                            .text = event.text,
-                            .logprobs = event.logprobs,
-                            .finish = is_whole ? event.finish : FinishReason::kNone});
+    push_locked(
+        SessionText{.index = event.index,
+                    .tokens = event.tokens,
+                    .text = event.text,
+                    .logprobs = event.logprobs,
+                    .finish = is_complete(event.finish) ? event.finish : FinishReason::kNone});
   }
   if (const size_t most = sessions_.buffer_bytes_max_; buffer_bytes_ > most) {
     end_status_ = Status(Code::kExhausted, "cancelled: the client left more than " +
@@ -199,7 +198,7 @@ void Session::take_locked(const Event& event) {
     drop_locked();
   }
   if (!event.done) return;
-  if (is_whole) {
+  if (is_complete(event.finish)) {
     push_locked(SessionFinish{event.finish, event.usage});
   } else if (end_status_.ok()) {
     end_status_ = !event.error.ok() ? event.error

@@ -105,6 +105,20 @@ void penalize_part(const PenalizeArgs& a, int part, int parts) {
   }
 }
 
+void uniform_part(const UniformArgs& a, int part, int parts) {
+  const Share share = share_of(a.n_rows, part, parts);
+  const int64_t stride = a.out_stride == 0 ? a.lanes : a.out_stride;
+  for (int64_t r = share.begin; r < share.end; ++r) {
+    float* out = a.out + r * stride;
+    const int32_t s = a.sequence[r];
+    if (s < 0 || s >= a.n_sequences) {
+      std::fill_n(out, a.lanes, std::numeric_limits<float>::quiet_NaN());
+    } else {
+      uniform_row(a.row[s].seed, a.position[r], a.purpose, out, a.lanes);
+    }
+  }
+}
+
 void top_k_part(const TopKArgs& a, int part, int parts) {
   const Share share = share_of(a.n_rows, part, parts);
   std::vector<float> values(static_cast<size_t>(a.k));

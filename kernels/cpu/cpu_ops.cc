@@ -101,6 +101,7 @@ constexpr Ops table(const char* name) {
       [](Stream& s, const DrawNoiseArgs& a) {
         spread(s, a, kIsa.draw_noise, int64_t{a.n_rows} * a.vocab);
       },
+      [](Stream& s, const UniformArgs& a) { spread(s, a, uniform_part, a.n_rows); },
       [](Stream& s, const TopKArgs& a) { spread(s, a, top_k_part, a.n_rows); },
       [](Stream& s, const LogProbArgs& a) { spread(s, a, log_prob_part, a.n_rows); },
       [](Stream& s, const PickTokensArgs& a) { spread(s, a, pick_tokens_part, a.n > 0 ? 1 : 0); },

@@ -61,6 +61,7 @@ void rope_table_part(const RopeTableArgs&, int part, int parts);
 void copy_rows_part(const CopyRowsArgs&, int part, int parts);
 void kv_move_part(const KvMoveArgs&, int part, int parts);
 void penalize_part(const PenalizeArgs&, int part, int parts);
+void uniform_part(const UniformArgs&, int part, int parts);
 void top_k_part(const TopKArgs&, int part, int parts);
 void log_prob_part(const LogProbArgs&, int part, int parts);
 void pick_tokens_part(const PickTokensArgs&, int part, int parts);

@@ -89,6 +89,7 @@ void kv_move(Stream& stream, const KvMoveArgs& args);
 void penalize(Stream& stream, const PenalizeArgs& args);
 void draw(Stream& stream, const DrawArgs& args);
 void draw_noise(Stream& stream, const DrawNoiseArgs& args);
+void uniform(Stream& stream, const UniformArgs& args);
 void top_k(Stream& stream, const TopKArgs& args);
 void log_prob(Stream& stream, const LogProbArgs& args);
 void pick_tokens(Stream& stream, const PickTokensArgs& args);

@@ -435,6 +435,25 @@ __global__ void draw_noise_kernel(DrawNoiseArgs a) {
   for (int i = 0; i < 4 && t + i < a.vocab; ++i) a.out[r * a.vocab + t + i] = noise_of(x[i]);
 }
 
+// Four lanes a thread, as Philox gives them.
+__global__ void uniform_kernel(UniformArgs a) {
+  const int32_t lane = (blockIdx.x * blockDim.x + threadIdx.x) * 4;
+  const int64_t r = blockIdx.y;
+  if (lane >= a.lanes) return;
+  float* out = a.out + r * (a.out_stride == 0 ? a.lanes : a.out_stride);
+  const int32_t s = a.sequence[r];
+  const bool is_known = s >= 0 && s < a.n_sequences;
+  uint32_t x[4] = {};
+  if (is_known) {
+    philox(a.row[s].seed, static_cast<uint32_t>(lane) / 4, static_cast<uint32_t>(a.position[r]),
+           a.purpose, 0, x);
+  }
+  for (int i = 0; i < 4 && lane + i < a.lanes; ++i) {
+    out[lane + i] =
+        is_known ? static_cast<float>(x[i] >> 8) * 0x1p-24f : __uint_as_float(0x7fc00000u);
+  }
+}
+
 // k rounds: the best of the tokens ranked below the last one found.
 __global__ void __launch_bounds__(kThreads) top_k_kernel(TopKArgs a) {
   __shared__ Shared shared;
@@ -505,6 +524,14 @@ void draw_noise(Stream& any, const DrawNoiseArgs& a) {
   CudaStream& stream = of(any);
   const dim3 grid(static_cast<unsigned>((a.vocab + 1023) / 1024), static_cast<unsigned>(a.n_rows));
   draw_noise_kernel<<<grid, 256, 0, stream.handle>>>(a);
+  stream.note(cudaGetLastError());
+}
+
+void uniform(Stream& any, const UniformArgs& a) {
+  if (a.n_rows == 0 || a.lanes == 0) return;
+  CudaStream& stream = of(any);
+  const dim3 grid(static_cast<unsigned>((a.lanes + 1023) / 1024), static_cast<unsigned>(a.n_rows));
+  uniform_kernel<<<grid, 256, 0, stream.handle>>>(a);
   stream.note(cudaGetLastError());
 }
 

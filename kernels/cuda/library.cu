@@ -18,10 +18,10 @@ __attribute__((format(printf, 2, 3))) void say(CudaProblem& problem, const char*
   va_end(arguments);
 }
 
-constexpr Ops kOps = {"cuda",       &packed_bytes, &pack,        &embed,      &rmsnorm, &head_norm,
-                      &matmul,      &rope_table,   &rope_append, &attention,  &map,     &copy_rows,
-                      &kv_move,     &penalize,     &draw,        &draw_noise, &top_k,   &log_prob,
-                      &pick_tokens, &clamp_nodes,  &walk_tree};
+constexpr Ops kOps = {"cuda",    &packed_bytes, &pack,        &embed,      &rmsnorm, &head_norm,
+                      &matmul,   &rope_table,   &rope_append, &attention,  &map,     &copy_rows,
+                      &kv_move,  &penalize,     &draw,        &draw_noise, &uniform, &top_k,
+                      &log_prob, &pick_tokens,  &clamp_nodes, &walk_tree};
 
 constexpr Ops fast_ops() {
   Ops ops = kOps;

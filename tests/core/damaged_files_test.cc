@@ -105,7 +105,7 @@ class DamagedFiles : public testing::Test {
       if (HasFatalFailure()) return;
     }
     EXPECT_GT(refused, n / 2) << "cut files are read";
-#ifdef SPECD_TEST_SANITIZED
+#if SPECD_HAS_SANITIZER
     const std::string changes("\x80\"\0", 3);
 #else
     const std::string changes("\x01\x80\xff\"{9 \0", 8);

@@ -232,6 +232,9 @@ const Ops& table() {
       [](Stream& s, const DrawNoiseArgs& a) {
         op(s, "draw_noise", cpu_table().draw_noise, a, a.seed, a.position, a.out);
       },
+      [](Stream& s, const UniformArgs& a) {
+        op(s, "uniform", cpu_table().uniform, a, a.row, a.sequence, a.position, a.out);
+      },
       [](Stream& s, const TopKArgs& a) { op(s, "top_k", cpu_table().top_k, a, a.logits, a.token); },
       [](Stream& s, const LogProbArgs& a) {
         op(s, "log_prob", cpu_table().log_prob, a, a.logits, a.token, a.out);

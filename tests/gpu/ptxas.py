@@ -25,7 +25,7 @@ REGISTERS, WARPS, BLOCKS, RESERVED = 65536, 64, 32, 1 << 10
 # Threads of a block, as launched.
 THREADS = {
     "tiles_parts": 256, "tiles_rows": 256, "attention_rows": 128, "attention_parts": 128, "attention_join": 128, "draw_kernel": 1024,
-    "penalize_kernel": 256, "draw_noise_kernel": 256, "top_k_kernel": 1024, "log_prob_kernel": 1024,
+    "penalize_kernel": 256, "draw_noise_kernel": 256, "uniform_kernel": 256, "top_k_kernel": 1024, "log_prob_kernel": 1024,
     "embed_kernel": 256, "map_kernel": 256, "copy_rows_kernel": 256,
     "pack_bf16": 256, "pack_columns": 256, "split_x": 256, "matmul_few": 256, "matmul_many": 256,
     "join_parts": 256, "matmul_chain": 128, "to_bfloat16": 256, "rmsnorm_kernel": 256, "head_norm_kernel": 256,

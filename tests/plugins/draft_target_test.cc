@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tests/plugins/draft_target_bundle.h"
+#include "tests/plugins/token_list.h"
 
 namespace specd {
 namespace {
@@ -17,7 +18,6 @@ using sdk::FakeConfig;
 using sdk::FakeDraft;
 using sdk::FakeDrafter;
 using sdk::FakeHost;
-using TokenList = std::vector<int32_t>;
 
 FakeConfig config(int k) { return FakeConfig().set("model", "draft").set("draft_tokens", k); }
 

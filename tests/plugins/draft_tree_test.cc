@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "tests/plugins/draft_target_bundle.h"
+#include "tests/plugins/token_list.h"
 
 namespace specd {
 namespace {
@@ -24,7 +25,6 @@ using sdk::FakeConfig;
 using sdk::FakeDraft;
 using sdk::FakeDrafter;
 using sdk::FakeHost;
-using TokenList = std::vector<int32_t>;
 using Likely = std::vector<std::pair<int32_t, float>>;
 
 FakeConfig config(int depth, int branches, int nodes) {

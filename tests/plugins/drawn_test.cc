@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tests/plugins/draft_target_bundle.h"
+#include "tests/plugins/token_list.h"
 
 namespace specd {
 namespace {
@@ -16,7 +17,6 @@ using sdk::FakeConfig;
 using sdk::FakeDraft;
 using sdk::FakeDrafter;
 using sdk::FakeHost;
-using TokenList = std::vector<int32_t>;
 
 class Drawn : public testing::Test {
  protected:

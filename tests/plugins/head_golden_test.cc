@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "tests/head_files.h"
+#include "tests/plugins/token_list.h"
 
 namespace specd {
 namespace {
@@ -27,7 +28,6 @@ using sdk::FakeConfig;
 using sdk::FakeDraft;
 using sdk::FakeDrafter;
 using sdk::FakeHost;
-using TokenList = std::vector<int32_t>;
 
 constexpr size_t kGroupMax = 5;  // sequences of a batch
 constexpr size_t kPositionsMax = 128;

@@ -28,11 +28,10 @@
 #include "core/services/directory.h"
 #include "core/services/model.h"
 #include "tests/core/model/forward_rig.h"
+#include "tests/plugins/token_list.h"
 
 namespace specd {
 namespace {
-
-using TokenList = std::vector<int32_t>;
 
 constexpr double kMarginMin = 1e-4;  // closer decisions may be taken otherwise in float32
 constexpr double kStatesMayDiffer = 1e-4;

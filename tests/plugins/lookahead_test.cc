@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/plugins/token_list.h"
+
 namespace specd {
 namespace {
 
@@ -17,7 +19,6 @@ using sdk::FakeConfig;
 using sdk::FakeDraft;
 using sdk::FakeDrafter;
 using sdk::FakeHost;
-using TokenList = std::vector<int32_t>;
 using Json = nlohmann::json;
 
 constexpr int32_t kLast = SPECD_NODE_PROBE | SPECD_NODE_WANT_TOP;

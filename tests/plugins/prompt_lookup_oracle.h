@@ -7,9 +7,9 @@
 #include <map>
 #include <vector>
 
-namespace specd {
+#include "tests/plugins/token_list.h"
 
-using TokenList = std::vector<int32_t>;
+namespace specd {
 
 // The longest suffix of min..max tokens that occurs earlier, at its earliest occurrence; returns
 // what follows.

@@ -6,9 +6,9 @@
 #include <random>
 #include <vector>
 
-namespace specd {
+#include "tests/plugins/token_list.h"
 
-using TokenList = std::vector<int32_t>;
+namespace specd {
 
 inline TokenList next_piece(std::mt19937& random, const TokenList& text, int alphabet) {
   TokenList piece;

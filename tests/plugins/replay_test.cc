@@ -6,6 +6,7 @@
 #include <random>
 
 #include "plugins/drafter_replay/coin.h"
+#include "tests/plugins/token_list.h"
 
 namespace specd {
 namespace {
@@ -14,7 +15,6 @@ using sdk::FakeConfig;
 using sdk::FakeDraft;
 using sdk::FakeDrafter;
 using sdk::FakeHost;
-using TokenList = std::vector<int32_t>;
 
 const specd_factory& replay_factory() {
   static const sdk::FakeModule loaded(SPECD_TEST_BUNDLES "/drafter_replay/drafter_replay.so");

@@ -8,9 +8,9 @@
 #include <cstdint>
 #include <vector>
 
-namespace specd {
+#include "tests/plugins/token_list.h"
 
-using TokenList = std::vector<int32_t>;
+namespace specd {
 
 struct SuffixSettings {
   int max_spec_tokens = 16;

@@ -248,6 +248,7 @@ Result<Value> get_path(const Value& value, const Value& path, const Value* fallb
   while (true) {
     const size_t dot = rest.find('.');
     const std::string_view part = rest.substr(0, dot);
+    SPECD_JINJA_STEPS(budget, 1);  // a key is made, and hashed
     SPECD_JINJA_BYTES(budget, part.size());
     bool too_long = false;
     const bool is_number =

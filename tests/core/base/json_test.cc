@@ -112,7 +112,7 @@ TEST(Json, values_are_counted_so_that_a_file_cannot_grow_many_times_in_memory) {
     getrusage(RUSAGE_SELF, &used);
     return used.ru_maxrss / 1024;
   };
-#ifdef SPECD_TEST_SANITIZED
+#if SPECD_HAS_SANITIZER
   peak_mib();
 #else
   // 86 MiB of text, and of what was built of it, not 30 million lists.

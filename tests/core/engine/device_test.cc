@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <fstream>
 #include <map>
@@ -12,6 +13,8 @@
 #include <string>
 #include <vector>
 
+#include "specd/kernels/draw.h"
+#include "specd/plugin_api/services/rng.h"
 #include "tests/core/engine_rig.h"
 #include "tests/device/fake_cuda.h"
 
@@ -203,7 +206,7 @@ TEST_F(OnDevice, what_is_submitted_piece_by_piece_keeps_the_order_of_the_step) {
   EXPECT_EQ(step.back(), "copy_out") << "what the step waits for comes last";
 }
 
-TEST_F(OnDevice, a_captured_propose_finds_its_sequences_by_slot) {
+TEST_F(OnDevice, a_captured_propose_finds_its_sequences_by_slot_and_draws_new_numbers) {
   EngineOptions o = on("cuda:0");
   const std::string file = folder_ + "/slots";
   o.routes.push_back(route(
@@ -214,15 +217,18 @@ TEST_F(OnDevice, a_captured_propose_finds_its_sequences_by_slot) {
   // Texts of lengths that do not overlap tell the sequences apart. They end at different times, so
   // that batches of one size have other slots than those that were captured.
   std::map<uint64_t, std::pair<int32_t, int32_t>> positions;  // of a sequence: first and last
+  std::map<uint64_t, uint64_t> seeds;
   std::vector<Pending> pending;
   for (int32_t i = 0; i < 8; ++i) {
     Request r = request("", "slots", 60 + 13 * (i % 4));
     r.prompt_tokens.emplace(static_cast<size_t>(10 + 120 * i), 300 + i);
+    r.sampling.seed = 1000 + static_cast<uint64_t>(i);
     Pending each;
     const auto ticket = engine_->submit(r, each.sink());
     ASSERT_TRUE(ticket.ok());
     const auto n = static_cast<int32_t>(r.prompt_tokens->size());
     positions[ticket.value().number] = {n - 1, n + r.max_tokens};
+    seeds[ticket.value().number] = *r.sampling.seed;
     if (i % 3 == 2) each.wait();
     pending.push_back(each);
   }
@@ -236,11 +242,18 @@ TEST_F(OnDevice, a_captured_propose_finds_its_sequences_by_slot) {
   std::ifstream lines(file);
   uint64_t number = 0;
   int32_t position = 0, n_lines = 0;
-  while (lines >> number >> position) {
+  std::string uniform;
+  while (lines >> number >> position >> uniform) {
     ++n_lines;
     ASSERT_TRUE(positions.contains(number)) << "line " << n_lines << ": nobody's state";
     EXPECT_GE(position, positions[number].first) << "line " << n_lines;
     EXPECT_LT(position, positions[number].second) << "line " << n_lines;
+    uint32_t words[4];
+    const uint32_t counter[4] = {0, static_cast<uint32_t>(position), SPECD_PURPOSE_DRAFT, 0};
+    kernels::philox4x32(seeds[number], counter, words);
+    EXPECT_EQ(std::strtof(uniform.c_str(), nullptr),
+              std::ldexp(static_cast<float>(words[0] >> 8), -24))
+        << "line " << n_lines;
   }
   EXPECT_GT(n_lines, 200);
   EXPECT_LT(calls, n_lines / 4) << "its host code does not run for what is captured";

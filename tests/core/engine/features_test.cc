@@ -153,6 +153,13 @@ TEST_F(Features, a_stop_string_counts_from_the_token_that_makes_the_least_length
   r.stop = {stop};
   r.min_tokens = kLeast;
   EXPECT_EQ(run(r).text, whole.text.substr(0, expected));
+  // What was sent before is part of none.
+  const std::string across = whole.text.substr(from - 2, 4);
+  ASSERT_EQ(whole.text.find(across, from), std::string::npos);
+  r.stop = {across};
+  EXPECT_EQ(run(r).text, whole.text);
+  r.min_tokens = 0;
+  EXPECT_EQ(run(r).text, whole.text.substr(0, whole.text.find(across)));
 }
 
 TEST_F(Features, a_bias_forbids_or_forces_a_token) {

@@ -11,6 +11,7 @@
 #include <map>
 #include <set>
 
+#include "core/base/sanitizer.h"
 #include "tests/core/engine_rig.h"
 #include "specd/kernels/cpu.h"
 #include "tests/core/family_models.h"
@@ -19,7 +20,7 @@
 namespace specd {
 namespace {
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if SPECD_HAS_SANITIZER
 // Slow, and about memory and threads rather than tokens: one case of each drafter.
 constexpr bool kSanitized = true;
 constexpr size_t kPrompts = 3;

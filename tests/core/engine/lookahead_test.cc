@@ -14,7 +14,7 @@ namespace {
 
 constexpr int32_t kLookaheadTokens = 56;
 
-#ifdef SPECD_TEST_SANITIZED
+#if SPECD_HAS_SANITIZER
 constexpr size_t kContexts = 2;  // slow, and about memory and threads rather than tokens
 #else
 constexpr size_t kContexts = 8;

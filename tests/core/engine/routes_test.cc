@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/base/sanitizer.h"
 #include "tests/core/engine_rig.h"
 #include "tests/core/plugin/bundle_fixture.h"
 
@@ -22,7 +23,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if SPECD_HAS_SANITIZER
 constexpr bool kKeepsFreedMemory = true;
 #else
 constexpr bool kKeepsFreedMemory = false;

@@ -71,7 +71,7 @@ class Untrained : public EngineTest {
 };
 
 TEST_F(Untrained, methods_from_text_alone_write_1_3_tokens_a_step_on_the_shipped_code_prompts) {
-#ifdef SPECD_TEST_SANITIZED
+#if SPECD_HAS_SANITIZER
   GTEST_SKIP() << "slow, and about tokens alone";
 #endif
   start(with_all("pico-target"));

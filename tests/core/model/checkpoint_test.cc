@@ -175,7 +175,7 @@ TEST_F(CheckpointTest, quantized_weights_are_refused_with_a_way_out) {
     const std::string path = folder + "/model.safetensors";
     fs::copy_file(kModels + "llama_bias/model.safetensors", path,
                   fs::copy_options::overwrite_existing);
-    change_header(path, [&](Json& header) {
+    change_header(path, [&, dtype = dtype](Json& header) {
       Json& tensor = header["model.layers.0.mlp.up_proj.weight"];
       const int64_t begin = tensor["data_offsets"][0], end = tensor["data_offsets"][1];
       tensor["dtype"] = dtype;

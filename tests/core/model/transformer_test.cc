@@ -226,7 +226,7 @@ TEST(Transformer, taps_sit_at_their_capture_points) {
 // G13. The file is mapped, which the kernel drops when it likes; what is allocated are the packed
 // weights and little else.
 TEST(Transformer, loading_allocates_less_than_half_more_than_the_file) {
-#ifdef SPECD_TEST_SANITIZED
+#if SPECD_HAS_SANITIZER
   GTEST_SKIP() << "a sanitizer's own memory counts too";
 #endif
   const auto allocated_kib = [] {

@@ -18,6 +18,7 @@
 #include "specd/plugin_api/drafter.h"
 #include "specd/plugin_api/services/ops.h"
 #include "specd/plugin_api/services/pool.h"
+#include "specd/plugin_api/services/rng.h"
 #include "tests/core/services/services_rig.h"
 
 namespace specd {
@@ -370,6 +371,53 @@ TEST_F(OpsOnDevice, topk_may_bring_its_results_to_host_memory_but_not_into_a_gra
 }
 
 // Against the op of the kernels with rows of its own, which kernels_test compares with an oracle.
+TEST_F(OpsOnDevice, uniform_numbers_are_those_of_the_host) {
+  const auto& rng = table<specd_rng>(SPECD_SERVICE_RNG);
+  std::vector<int32_t> seq_index = {2, 0, 1, 2}, position = {40, 40, 60, 41};
+  std::vector<float> numbers(4 * 7, -1);
+  specd_tensor there[] = {host_i32(seq_index.data(), {4}), host_i32(position.data(), {4}),
+                          host_f32(numbers.data(), {4, 6})};
+  specd_tensor here[] = {on_device(seq_index, {4}), on_device(position, {4}),
+                         on_device(numbers, {4, 6})};
+  for (specd_tensor* t : {there, here}) {
+    t[2].stride[0] = 7;
+    t[2].byte_capacity = numbers.size() * sizeof(float);
+    ASSERT_EQ(rng.uniform(host_, &call_, &t[0], &t[1], SPECD_PURPOSE_ACCEPT, &t[2]), SPECD_OK)
+        << call_.text;
+  }
+  EXPECT_EQ(values_of<float>(here[2]), numbers);
+  EXPECT_EQ(numbers[6], -1) << "between the rows";
+  const specd_tensor elsewhere[] = {on_device(std::vector<int32_t>{0, 3, -1, 1}, {4}), here[1]};
+  ASSERT_EQ(rng.uniform(host_, &call_, &elsewhere[0], &here[1], SPECD_PURPOSE_ACCEPT, &here[2]),
+            SPECD_OK);
+  const std::vector<float> of_none = values_of<float>(here[2]);
+  for (size_t row = 0; row < 4; ++row) {
+    for (size_t lane = 0; lane < 6; ++lane) {
+      EXPECT_EQ(std::isnan(of_none[row * 7 + lane]), row == 1 || row == 2) << row << " " << lane;
+    }
+  }
+  const auto refused = [&](const specd_tensor* index, const specd_tensor* at,
+                           const specd_tensor* out, const std::string& words) {
+    EXPECT_EQ(rng.uniform(host_, &call_, index, at, SPECD_PURPOSE_ACCEPT, out), SPECD_E_INVALID);
+    expect_text("rng.uniform: " + words);
+  };
+  refused(&there[0], &here[1], &here[2], "seq_index has dtype");
+  refused(&here[0], &here[1], &there[2], "seq_index has dtype");
+  refused(&here[0], nullptr, &here[2], "seq_index or position is null");
+  specd_tensor shorter = here[1];
+  shorter.shape[0] = 3;
+  refused(&here[0], &shorter, &here[2], "position has shape [3], expected [4], dense");
+  specd_tensor wide = here[2];
+  wide.shape[1] = 8;
+  refused(&here[0], &here[1], &wide, "out needs rows that are contiguous");
+  wide.shape[0] = 65536;
+  refused(&here[0], &here[1], &wide, "65536 rows, expected at most 65535");
+  EXPECT_EQ(rng.uniform(host_, &call_, &here[0], &here[1], 0, &here[2]), SPECD_E_INVALID);
+  expect_text("purpose 0 belongs to the host");
+  call_.sampling = nullptr;
+  refused(&here[0], &here[1], &here[2], "the call has no sampling parameters");
+}
+
 TEST_F(OpsOnDevice, draw_is_the_targets_draw_for_the_sequence_of_a_row) {
   sampling_[0].temperature = 0.7f;
   sampling_[2].temperature = 1.3f;

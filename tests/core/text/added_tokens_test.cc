@@ -110,7 +110,8 @@ std::string slowly_found(const std::vector<std::pair<std::string, Token>>& token
     const std::pair<std::string, Token>* best = nullptr;
     bool taken = false;
     for (const auto& each : tokens) {
-      const auto& [word, token] = each;
+      const std::string& word = each.first;
+      const Token& token = each.second;
       if (text.compare(at, word.size(), word) != 0) continue;
       const std::string of = plain.substr(at, word.size());
       const auto hidden = static_cast<size_t>(std::count_if(

@@ -6,6 +6,8 @@
 
 #include "tests/device/emulated/machine.h"
 
+#include "core/base/sanitizer.h"
+
 #define SPECD_ACCESS(name, bytes, write)                                      \
   extern "C" void __tsan_##name(void* data) {                                 \
     specd::emulated::access(data, bytes, write, __builtin_return_address(0)); \
@@ -44,7 +46,7 @@ int __tsan_atomic32_fetch_sub(volatile int* at, int value, int) {
   return __atomic_fetch_sub(at, value, __ATOMIC_SEQ_CST);
 }
 
-#ifndef __SANITIZE_ADDRESS__  // where UBSan's library is linked
+#if !SPECD_ASAN  // where UBSan's library is linked
 // As libubsan lays it out (ubsan_handlers.h, "TypeMismatchData").
 struct TypeMismatch {
   const char* file;

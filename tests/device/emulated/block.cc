@@ -1,5 +1,7 @@
 #include "tests/device/emulated/block.h"
 
+#include "core/base/sanitizer.h"
+
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -8,7 +10,7 @@
 #include <cstring>
 #include <numeric>
 #include <utility>
-#ifdef __SANITIZE_ADDRESS__
+#if SPECD_ASAN
 #include <sanitizer/common_interface_defs.h>
 #endif
 
@@ -17,7 +19,7 @@
 namespace specd::emulated {
 namespace {
 
-#ifdef __SANITIZE_ADDRESS__
+#if SPECD_ASAN
 constexpr size_t kStackBytes = 256 << 10;
 #else
 constexpr size_t kStackBytes = 64 << 10;
@@ -159,7 +161,7 @@ boost::context::fiber& Block::fiber_of(int worker) {
 void Block::switch_to(int worker) {
   suspended_worker_ = std::exchange(current_worker_, worker);
   void* fake_stack = nullptr;
-#ifdef __SANITIZE_ADDRESS__
+#if SPECD_ASAN
   if (worker == kMain) {
     __sanitizer_start_switch_fiber(&fake_stack, main_stack_, main_stack_bytes_);
   } else {
@@ -171,7 +173,7 @@ void Block::switch_to(int worker) {
 }
 
 void Block::resumed(boost::context::fiber by, [[maybe_unused]] void* fake_stack) {
-#ifdef __SANITIZE_ADDRESS__
+#if SPECD_ASAN
   const void* bottom = nullptr;
   size_t bytes = 0;
   __sanitizer_finish_switch_fiber(fake_stack, &bottom, &bytes);
@@ -345,7 +347,7 @@ void Block::touch(const void* data, size_t bytes, [[maybe_unused]] bool write,
   if (reinterpret_cast<uintptr_t>(data) % bytes != 0) {
     misaligned(data, static_cast<unsigned>(bytes), line_of(where));
   }
-#ifndef __SANITIZE_ADDRESS__  // there nothing tells which bytes are defined
+#if !SPECD_ASAN  // there nothing tells which bytes are defined
   access(data, bytes, write, atomic, nullptr, &where);
 #endif
 }

@@ -44,9 +44,10 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
-#include <source_location>
 #include <tuple>
 #include <utility>
+
+#include "tests/device/emulated/where.h"
 
 struct uint3 {
   unsigned x, y, z;
@@ -60,8 +61,6 @@ struct EmulatedStream;
 using cudaStream_t = EmulatedStream*;
 
 namespace specd::emulated {
-
-using Where = std::source_location;
 
 constexpr int kWarp = 32;
 

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "core/base/sanitizer.h"
 #include "kernels/cuda/ptx.cuh"
 
 namespace specd::emulated {
@@ -20,7 +21,7 @@ namespace {
 constexpr unsigned kAll = 0xffffffffu;
 
 // Under AddressSanitizer accesses are its own: it sees those outside of memory and ends the process.
-#ifdef __SANITIZE_ADDRESS__
+#if SPECD_ASAN
 constexpr bool kSeesAccesses = false;
 // The stacks of threads that failed are left as they are, with the words of the report.
 extern "C" const char* __lsan_default_suppressions() {

@@ -1,7 +1,9 @@
 #include "tests/device/emulated/memory.h"
 
+#include "core/base/sanitizer.h"
+
 #include <sys/mman.h>
-#ifdef __SANITIZE_ADDRESS__
+#if SPECD_ASAN
 #include <sanitizer/asan_interface.h>
 #endif
 
@@ -43,7 +45,7 @@ void Memory::set(size_t offset, size_t bytes, bool allocated) {
   if (allocated && bytes % kGranule != 0) {
     live_[(offset + bytes) / kGranule] = static_cast<uint8_t>((1u << bytes % kGranule) - 1);
   }
-#ifdef __SANITIZE_ADDRESS__
+#if SPECD_ASAN
   // There accesses are not checked here but by that sanitizer.
   if (allocated) {
     ASAN_UNPOISON_MEMORY_REGION(base_ + offset, bytes);

@@ -98,7 +98,7 @@ void check_attention(Rig& rig) {
       const int32_t *position_gpu = gpu.in(position), *span_gpu = gpu.in(span),
                     *table_gpu = gpu.in(table), *begin_gpu = gpu.in(tail_begin);
       const int32_t *pages_gpu = gpu.in(pages), *tail_gpu = gpu.in(tail);
-      const auto run = [&](int32_t first, int32_t n) {
+      const auto run = [&, heads = heads, dim = dim](int32_t first, int32_t n) {
         const AttentionArgs a{.qkv = qkv_gpu + static_cast<size_t>(first) * width,
                               .out = gpu.poisoned(static_cast<size_t>(n) * heads * dim),
                               .kv = cache,

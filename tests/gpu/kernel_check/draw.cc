@@ -115,6 +115,37 @@ void check_draw(Rig& rig) {
     rig.report.check("draw_noise has the CPU's bits", problem.empty(), problem);
     gpu.free_all();
   }
+  for (const int32_t lanes : {1, 6, 1027}) {
+    const int32_t rows = 9, sequences = 4, stride = lanes + 3;
+    std::vector<DrawRow> row(sequences);
+    for (DrawRow& each : row) each.seed = (uint64_t{g_random()} << 32) | g_random();
+    std::vector<int32_t> sequence(rows), position(rows);
+    for (int32_t r = 0; r < rows; ++r) {
+      sequence[static_cast<size_t>(r)] = r < 2 ? r * (sequences + 1) - 1 : below(sequences);
+      position[static_cast<size_t>(r)] = below(1 << 30);
+    }
+    std::vector<float> expected(static_cast<size_t>(rows * stride), 7);
+    UniformArgs args = {.row = row.data(),
+                        .sequence = sequence.data(),
+                        .position = position.data(),
+                        .out = expected.data(),
+                        .purpose = 2,
+                        .n_rows = rows,
+                        .n_sequences = sequences,
+                        .lanes = lanes,
+                        .out_stride = stride};
+    float* out = gpu.in(expected);
+    rig.cpu.uniform(rig.cpu_stream, args);
+    args.row = gpu.in(row);
+    args.sequence = gpu.in(sequence);
+    args.position = gpu.in(position);
+    args.out = out;
+    gpu.ops().uniform(gpu.stream(), args);
+    const std::string problem = difference(gpu.out(out, expected.size()), expected);
+    rig.report.check("uniform has the CPU's bits, lanes " + std::to_string(lanes), problem.empty(),
+                     problem);
+    gpu.free_all();
+  }
   for (const int32_t vocab : {1, 7, 4096, rig.small ? 9001 : 128256}) {
     const int32_t rows = 64;
     std::vector<float> logits = floats(static_cast<size_t>(rows) * vocab, 4);

@@ -128,7 +128,8 @@ void rates_between(Gpu& gpu, const std::vector<int32_t>& counts) {
                                 .y_stride = 2 * kFfn,
                                 .out_stride = kFfn});
        }}};
-  for (const auto& [name, submit] : all) {
+  for (const auto& each : all) {
+    const auto& submit = each.second;
     std::vector<double> us;
     for (const int32_t n : counts) {
       us.push_back(median_ns(gpu, kRepeat,
@@ -137,7 +138,7 @@ void rates_between(Gpu& gpu, const std::vector<int32_t>& counts) {
                              }) /
                    kCalls / 1e3);
     }
-    print_us(name, us);
+    print_us(each.first, us);
   }
 }
 

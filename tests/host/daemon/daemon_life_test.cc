@@ -69,7 +69,7 @@ TEST(DaemonLife, sighup_drains_and_signals_without_a_meaning_do_nothing) {
   for (int round = 0; round < 2; ++round) {
     for (const auto& [number, name] : signals) {
       ASSERT_EQ(kill(daemon.pid(), number), 0);
-      EXPECT_TRUE(eventually([&] {
+      EXPECT_TRUE(eventually([&, number = number, name = name] {
         return daemon.output().find(name + " was received") != std::string::npos ||
                daemon.output().find(name + " " + std::to_string(number) + " was") !=
                    std::string::npos;
@@ -213,7 +213,7 @@ TEST(DaemonLife, plugin_that_hangs_outside_of_steps_does_not_keep_the_daemon) {
     operators.emplace_back([apply, channel = daemon.channel(), call = call] {
       EXPECT_FALSE(apply(channel, call)) << call;
     });
-    ASSERT_TRUE(eventually([&] {
+    ASSERT_TRUE(eventually([&, &daemon = daemon] {
       return daemon.output().find("from here on it hangs") != std::string::npos;
     })) << call
         << daemon.output();
@@ -230,7 +230,7 @@ TEST(DaemonLife, plugin_that_hangs_outside_of_steps_does_not_keep_the_daemon) {
   EXPECT_EQ(daemons["activate"].wait(), 4);
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(12));
   for (auto& [call, daemon] : daemons) {
-    EXPECT_TRUE(eventually([&] { return !fs::exists(daemon.socket()); })) << call;
+    EXPECT_TRUE(eventually([&, &daemon = daemon] { return !fs::exists(daemon.socket()); })) << call;
     if (call == "activate") continue;
     EXPECT_EQ(daemon.wait(), 4) << call << daemon.output();
     EXPECT_NE(daemon.output().find("does a plugin hang?"), std::string::npos) << call;

@@ -22,6 +22,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/sanitizer.h"
 #include "core/base/file_descriptor.h"
 #include "tests/host/daemon/daemon_rig.h"
 #include "tests/host/daemon/hang/failing_calls.h"
@@ -31,7 +32,7 @@
 namespace specd::host {
 namespace {
 
-#if defined(__SANITIZE_ADDRESS__)
+#if SPECD_ASAN
 constexpr bool kHasSanitizer = true;
 #else
 constexpr bool kHasSanitizer = false;

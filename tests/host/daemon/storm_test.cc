@@ -20,6 +20,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/base/sanitizer.h"
 #include "tests/host/daemon/daemon_rig.h"
 
 namespace specd::host {
@@ -31,7 +32,7 @@ constexpr int kClients = 200;
 constexpr int32_t kTokens = 40;
 constexpr uint64_t kChanges = 4;  // of routes, at least
 // AddressSanitizer keeps what is freed for a while.
-#if defined(__SANITIZE_ADDRESS__)
+#if SPECD_ASAN
 constexpr uint64_t kMemorySlack = uint64_t{512} << 20;
 #else
 constexpr uint64_t kMemorySlack = uint64_t{16} << 20;

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/sanitizer.h"
 #include "tests/host/daemon/daemon_rig.h"
 
 namespace specd::host {
@@ -23,10 +24,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr char kTemplate[] =
+constexpr char kSlowTemplate[] =
     "{% if slow is defined %}{% for i in range(slow) %}{% for j in range(1000) %}{% endfor %}"
     "{% endfor %}{{ raise_exception('slow') }}{% endif %}{{ messages[0].content }}";
-#if defined(__SANITIZE_ADDRESS__)
+#if SPECD_ASAN
 constexpr char kSlow[] = R"({"slow": 200})", kSlower[] = R"({"slow": 800})";
 #else
 constexpr char kSlow[] = R"({"slow": 2000})", kSlower[] = R"({"slow": 8000})";
@@ -123,7 +124,7 @@ class Crowd {
 class PromptQueueTest : public testing::Test {
  protected:
   void start(const std::string& head = "") {
-    std::ofstream(daemon_.folder() / "slow.jinja") << kTemplate;
+    std::ofstream(daemon_.folder() / "slow.jinja") << kSlowTemplate;
     daemon_.write_config_text(
         head + "model: {name: pico, path: ZOO/pico-target, chat_template: slow.jinja}\n");
     ASSERT_TRUE(daemon_.start()) << daemon_.output();

@@ -147,6 +147,21 @@ struct DrawNoiseArgs {
   int32_t vocab = 0;
 };
 
+// out[r][lane]: a number in [0, 1), the upper 24 bits of lane (lane % 4) of Philox4x32-10 with the key
+// row[sequence[r]].seed and the counter {lane / 4, position[r], purpose, 0}. NaN where there is no such
+// sequence.
+struct UniformArgs {
+  const DrawRow* row = nullptr;       // [n_sequences]
+  const int32_t* sequence = nullptr;  // [n_rows]
+  const int32_t* position = nullptr;  // [n_rows]
+  float* out = nullptr;               // [n_rows, lanes]
+  uint32_t purpose = 0;
+  int32_t n_rows = 0;
+  int32_t n_sequences = 0;
+  int32_t lanes = 0;
+  int64_t out_stride = 0;  // 0 = dense
+};
+
 // One block of Philox4x32-10. counter and out have 4 words. Always inlined, so that code compiled
 // for one instruction set leaves no copy to which other code could be linked.
 __attribute__((always_inline)) inline void philox4x32(uint64_t key, const uint32_t counter[4],
@@ -166,6 +181,22 @@ __attribute__((always_inline)) inline void philox4x32(uint64_t key, const uint32
     k1 += 0xBB67AE85u;
   }
   out[0] = c0, out[1] = c1, out[2] = c2, out[3] = c3;
+}
+
+// The numbers of one row, as UniformArgs says. Inlined for the same reason.
+__attribute__((always_inline)) inline void uniform_row(uint64_t seed, int32_t position,
+                                                       uint32_t purpose, float* out,
+                                                       int64_t lanes) {
+  for (int64_t lane = 0; lane < lanes; lane += 4) {
+    const uint32_t counter[4] = {static_cast<uint32_t>(lane / 4), static_cast<uint32_t>(position),
+                                 purpose, 0};
+    uint32_t words[4];
+    philox4x32(seed, counter, words);
+    // A float has 24 bits of precision; values with more could round up to 1.
+    for (int64_t k = 0; k < 4 && lane + k < lanes; ++k) {
+      out[lane + k] = static_cast<float>(words[k] >> 8) * 0x1p-24f;
+    }
+  }
 }
 
 }  // namespace specd::kernels

@@ -31,6 +31,7 @@ struct Ops {
   void (*penalize)(Stream&, const PenalizeArgs&);
   void (*draw)(Stream&, const DrawArgs&);
   void (*draw_noise)(Stream&, const DrawNoiseArgs&);
+  void (*uniform)(Stream&, const UniformArgs&);
   void (*top_k)(Stream&, const TopKArgs&);
   void (*log_prob)(Stream&, const LogProbArgs&);
   void (*pick_tokens)(Stream&, const PickTokensArgs&);

@@ -1,3 +1,4 @@
+#include "core/base/sanitizer.h"
 #include "core/plugin/bundle/registry.h"
 
 #include <elf.h>
@@ -421,7 +422,7 @@ TEST_F(Registry, library_whose_entry_is_chosen_by_a_resolver_is_refused) {
   expect_load_refused("ifunc_entry", {"'specd_plugin_entry_v0' is not a plain function"});
 }
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if !SPECD_HAS_SANITIZER
 TEST_F(Registry, library_that_needs_the_runtime_of_a_sanitizer_is_refused) {
   expect_load_refused("sanitized", {"built with a sanitizer", "__asan_init"});
 }

@@ -168,6 +168,20 @@ TEST(PairGuarantee, is_what_the_verifier_states_or_unusable_with_a_reason) {
   drafter.tree_mode = SPECD_TREE_VARIABLE;
   drafter.draft_rule = SPECD_RULE_NO_REPLACE;
   expect_unusable("drafts of rule 'without replacement'");
+  drafter.draft_rule = SPECD_RULE_IID;
+  verifier.needs = SPECD_NEED_Q;
+  expect_unusable("which the drafter does not hand on");
+  drafter.features = SPECD_FEATURE_Q;
+  EXPECT_EQ(pair_guarantee(drafter, verifier, &why), uint32_t{SPECD_GUARANTEE_LAW});
+  for (uint32_t* types : {&drafter.device_types, &verifier.device_types}) {
+    *types = 1u << SPECD_DEV_CUDA;
+    expect_unusable("handed on in host memory, where the pair cannot work");
+    *types |= 1u << SPECD_DEV_CPU;
+  }
+  drafter.draft_rule = SPECD_RULE_POINT_MASS;  // q is 1
+  verifier.guarantee[SPECD_RULE_POINT_MASS] = SPECD_GUARANTEE_LAW;
+  drafter.features = 0;
+  EXPECT_EQ(pair_guarantee(drafter, verifier, &why), uint32_t{SPECD_GUARANTEE_LAW});
 }
 
 }  // namespace

@@ -27,7 +27,9 @@ typedef struct specd_rng {
   /* [step] Numbers in [0, 1) with 24 bits, keyed by (seed, position, purpose, lane); lane is the
    * column. No position is the root's in two steps, so numbers at the root's position are new in
    * every step; those at a node's position come again when the step does not reach it.
-   *   seq_index [n] int32, position [n] int32, out [n, lanes] float32 */
+   *   seq_index [n] int32, position [n] int32, out [n, lanes] float32
+   * All three may be in the device memory that was granted, seq_index and position dense: the numbers
+   * are the same, the work goes on batch->stream and may be captured, and a row of no sequence is NaN. */
   specd_status (*uniform)(const specd_host *, specd_call *, const specd_tensor *seq_index,
                           const specd_tensor *position, uint32_t purpose,
                           const specd_tensor *out) SPECD_NOEXCEPT;
