@@ -312,7 +312,7 @@ static const specd_factory *const factories[] = {&next_factory, &none_factory};
 
 /* Only the first call is good: init() must run once per module and process. */
 static specd_status init(const specd_host *host) {
-  (void)host, (void)propose;
+  (void)host, (void)propose, (void)factories;
 #ifdef FIXTURE_SLEEPS
   if (!is_awake) return SPECD_E_INTERNAL;
 #endif

@@ -407,11 +407,11 @@ TEST_F(OpsOnDevice, uniform_numbers_are_those_of_the_host) {
   specd_tensor shorter = here[1];
   shorter.shape[0] = 3;
   refused(&here[0], &shorter, &here[2], "position has shape [3], expected [4], dense");
-  specd_tensor wide = here[2];
-  wide.shape[1] = 8;
-  refused(&here[0], &here[1], &wide, "out needs rows that are contiguous");
-  wide.shape[0] = 65536;
-  refused(&here[0], &here[1], &wide, "65536 rows, expected at most 65535");
+  specd_tensor overlapping = here[2];
+  overlapping.stride[0] = 5;
+  refused(&here[0], &here[1], &overlapping, "out needs rows that are contiguous");
+  overlapping.shape[0] = 65536;
+  refused(&here[0], &here[1], &overlapping, "65536 rows, expected at most 65535");
   EXPECT_EQ(rng.uniform(host_, &call_, &here[0], &here[1], 0, &here[2]), SPECD_E_INVALID);
   expect_text("purpose 0 belongs to the host");
   call_.sampling = nullptr;
