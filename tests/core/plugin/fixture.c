@@ -369,7 +369,8 @@ SPECD_EXPORT specd_status specd_plugin_entry_v9(const char *host_layout, const s
 #ifdef FIXTURE_IFUNC_ENTRY
 static specd_status real_entry(const char *host_layout, const specd_host *host,
                                const specd_plugin **out);
-static specd_status (*choose(void))(const char *, const specd_host *, const specd_plugin **) {
+__attribute__((used)) static specd_status (*choose(void))(const char *, const specd_host *,
+                                                          const specd_plugin **) {
   return real_entry;
 }
 SPECD_EXPORT specd_status specd_plugin_entry_v0(const char *host_layout, const specd_host *host,
