@@ -7,7 +7,7 @@
 #   bash tests/run.sh --all      cpu, asan and tsan with every test that is built there, tidy with every
 #                                check, each fuzzer for a minute
 #   bash tests/run.sh --nightly  as --all, with a longer storm, ten minutes of each fuzzer, the full
-#                                product of the identity matrix, and defects in the CUDA kernels
+#                                product of the identity matrices, and defects in the CUDA kernels
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . host/install_deps.sh
@@ -42,16 +42,18 @@ stage() {
 
 # preset NAME [LABEL]: builds and runs every test, or those with the label.
 preset() {
-  local name=$1 target=all chosen=() alone=OFF
+  local name=$1 target=all chosen=() alone=OFF fresh=()
   if [ $# -gt 1 ]; then
     target=$2_tests
     chosen=(-L "$2")
   elif [ "$by_folder" = ON ]; then
     chosen=(-LE long)
   fi
-  # In one build of --all each test compiles alone, so a missing #include is found.
+  # In the stage tsan of --all each test compiles alone, so a missing #include is found.
   if [ "$name" = tsan ] && [ "$by_folder" = OFF ]; then alone=ON; fi
-  cmake --preset "$name" -DSPECD_TESTS=ON -DSPECD_BY_FOLDER="$by_folder" \
+  # A folder that was configured for another compiler would lose its options.
+  if [ "$name" != cpu ]; then fresh=(--fresh); fi
+  cmake --preset "$name" "${fresh[@]}" -DSPECD_TESTS=ON -DSPECD_BY_FOLDER="$by_folder" \
     -DCMAKE_DISABLE_PRECOMPILE_HEADERS="$alone" \
     -DCMAKE_CXX_COMPILER_LAUNCHER=ccache -DCMAKE_C_COMPILER_LAUNCHER=ccache > /dev/null &&
     cmake --build --preset "$name" --target "$target" &&

@@ -57,7 +57,8 @@ function(specd_discover_tests target)
   else()
     gtest_discover_tests(${target} TEST_FILTER "-${skip}:${alone}" ${how} LABELS ${label})
     gtest_discover_tests(${target} TEST_FILTER "${skip}" ${how})
-    gtest_discover_tests(${target} TEST_FILTER "${alone}" ${how} LABELS asan_long)
+    # COST: the longest start first, so that the last one does not run alone.
+    gtest_discover_tests(${target} TEST_FILTER "${alone}" ${how} COST 100 LABELS asan_long)
   endif()
 endfunction()
 

@@ -63,10 +63,11 @@ void add_requests(Families& families, const Labels& model, const EngineReport& s
   }
   outcome("refused", status.refused);
   families.one(Type::kGauge, "specd_requests_running",
-               "Texts that are being written; a request has n.", model,
+               "Texts that are being written: a request with n choices has n.", model,
                static_cast<double>(status.running));
-  families.one(Type::kGauge, "specd_requests_waiting", "Texts in the queue; a request has n.",
-               model, static_cast<double>(status.waiting));
+  families.one(Type::kGauge, "specd_requests_waiting",
+               "Texts in the queue: a request with n choices has n.", model,
+               static_cast<double>(status.waiting));
   families.one(Type::kCounter, "specd_prompt_tokens_total", "Prompt tokens of ended requests.",
                model, requests.prompt_tokens);
   families.one(Type::kCounter, "specd_generation_tokens_total", "Tokens generated.", model,

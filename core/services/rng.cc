@@ -101,9 +101,13 @@ specd_status uniform_on_device(const specd_host* host, specd_call* call,
             [&] { return std::string("the call has no sampling parameters"); });
   op.expect(seq_index != nullptr && position != nullptr,
             [&] { return std::string("seq_index or position is null"); });
+  constexpr int64_t kLanesMax = 1 << 20;
+  op.expect(out.rank == 2 && out.shape[1] >= 1 && out.shape[1] <= kLanesMax, [&] {
+    return "out has " + std::to_string(out.rank == 2 ? out.shape[1] : 0) +
+           " columns, expected 1 to " + std::to_string(kLanesMax);
+  });
   const int32_t n = op.rows(&out);
-  const int64_t lanes = op.ok() ? out.shape[1] : 0;
-  op.expect(lanes <= INT32_MAX, [&] { return "rows of " + std::to_string(lanes) + " elements"; });
+  const int64_t lanes = op.ok() ? out.shape[1] : 1;
   kernels::UniformArgs args{.sequence = op.ints("seq_index", seq_index, n, 0),
                             .position = op.ints("position", position, n, 0),
                             .out = op.floats("out", &out, n, lanes, true),
@@ -111,6 +115,8 @@ specd_status uniform_on_device(const specd_host* host, specd_call* call,
                             .n_rows = n,
                             .lanes = static_cast<int32_t>(lanes),
                             .out_stride = OpCall::stride(&out)};
+  op.apart(seq_index, &out, "seq_index and out");
+  op.apart(position, &out, "position and out");
   args.row = op.staged_draws();
   if (op.ok()) args.n_sequences = static_cast<int32_t>(call->batch->n_seqs);
   return op.run(

@@ -207,6 +207,44 @@ TEST_P(Draw, noise_is_near_float64_and_has_the_scalar_bits) {
   }
 }
 
+TEST_P(Draw, uniform_numbers_are_the_upper_bits_of_philox_by_seed_position_and_purpose) {
+  constexpr size_t kStride = 9;
+  constexpr int32_t kLanes = 7;
+  std::vector<DrawRow> row(2);
+  row[0].seed = 0x123456789abcdef0u, row[1].seed = 3;
+  const std::vector<int32_t> sequence = {1, 0, 2, -1, 1, 0}, position = {5, 5, 5, 5, 6, 1 << 30};
+  for (int threads = 1; threads <= 4; ++threads) {
+    std::vector<float> out(sequence.size() * kStride, 7);
+    WorkerPool pool(threads);
+    CpuStream stream(pool);
+    ops().uniform(stream, {.row = row.data(),
+                           .sequence = sequence.data(),
+                           .position = position.data(),
+                           .out = out.data(),
+                           .purpose = 3,
+                           .n_rows = static_cast<int32_t>(sequence.size()),
+                           .n_sequences = 2,
+                           .lanes = kLanes,
+                           .out_stride = kStride});
+    for (size_t r = 0; r < sequence.size(); ++r) {
+      const int32_t s = sequence[r];
+      for (uint32_t lane = 0; lane < kStride; ++lane) {
+        const float value = out[r * kStride + lane];
+        if (lane >= kLanes) {
+          EXPECT_EQ(value, 7) << r << " " << lane;
+        } else if (s < 0 || s >= 2) {
+          EXPECT_TRUE(std::isnan(value)) << r << " " << lane;
+        } else {
+          const uint32_t counter[4] = {lane / 4, static_cast<uint32_t>(position[r]), 3, 0};
+          uint32_t x[4];
+          philox4x32(row[static_cast<size_t>(s)].seed, counter, x);
+          EXPECT_EQ(value, std::ldexp(static_cast<float>(x[lane % 4] >> 8), -24));
+        }
+      }
+    }
+  }
+}
+
 TEST_P(Draw, equals_the_argmax_of_processed_plus_noise_over_the_kept) {
   std::mt19937 engine(3);
   int compared = 0;

@@ -370,7 +370,6 @@ TEST_F(OpsOnDevice, topk_may_bring_its_results_to_host_memory_but_not_into_a_gra
   models_->watch(nullptr, false);
 }
 
-// Against the op of the kernels with rows of its own, which kernels_test compares with an oracle.
 TEST_F(OpsOnDevice, uniform_numbers_are_those_of_the_host) {
   const auto& rng = table<specd_rng>(SPECD_SERVICE_RNG);
   std::vector<int32_t> seq_index = {2, 0, 1, 2}, position = {40, 40, 60, 41};
@@ -407,9 +406,21 @@ TEST_F(OpsOnDevice, uniform_numbers_are_those_of_the_host) {
   specd_tensor shorter = here[1];
   shorter.shape[0] = 3;
   refused(&here[0], &shorter, &here[2], "position has shape [3], expected [4], dense");
+  specd_tensor over_index = here[0];
+  over_index.dtype_code = SPECD_DT_FLOAT;
+  over_index.rank = 2;
+  over_index.shape[1] = over_index.stride[0] = over_index.stride[1] = 1;
   specd_tensor overlapping = here[2];
   overlapping.stride[0] = 5;
   refused(&here[0], &here[1], &overlapping, "out needs rows that are contiguous");
+  refused(&here[0], &here[0], &over_index, "seq_index and out overlap");
+  specd_tensor flat = here[2], empty = here[2];
+  flat.rank = 1;
+  refused(&here[0], &here[1], &flat, "out has 0 columns, expected 1 to 1048576");
+  empty.shape[1] = 0;
+  refused(&here[0], &here[1], &empty, "out has 0 columns");
+  empty.shape[1] = (1 << 20) + 1;
+  refused(&here[0], &here[1], &empty, "out has 1048577 columns");
   overlapping.shape[0] = 65536;
   refused(&here[0], &here[1], &overlapping, "65536 rows, expected at most 65535");
   EXPECT_EQ(rng.uniform(host_, &call_, &here[0], &here[1], 0, &here[2]), SPECD_E_INVALID);
@@ -418,6 +429,7 @@ TEST_F(OpsOnDevice, uniform_numbers_are_those_of_the_host) {
   refused(&here[0], &here[1], &here[2], "the call has no sampling parameters");
 }
 
+// Against the op of the kernels with rows of its own, which kernels_test compares with an oracle.
 TEST_F(OpsOnDevice, draw_is_the_targets_draw_for_the_sequence_of_a_row) {
   sampling_[0].temperature = 0.7f;
   sampling_[2].temperature = 1.3f;

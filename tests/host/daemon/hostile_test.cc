@@ -22,8 +22,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/base/sanitizer.h"
 #include "core/base/file_descriptor.h"
+#include "core/base/sanitizer.h"
 #include "tests/host/daemon/daemon_rig.h"
 #include "tests/host/daemon/hang/failing_calls.h"
 #include "tests/host/http/raw_http.h"

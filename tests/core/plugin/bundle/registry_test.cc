@@ -1,4 +1,3 @@
-#include "core/base/sanitizer.h"
 #include "core/plugin/bundle/registry.h"
 
 #include <elf.h>
@@ -15,6 +14,7 @@
 #include <thread>
 
 #include "core/base/last_words.h"
+#include "core/base/sanitizer.h"
 #include "core/plugin/instance/tensor.h"
 #include "tests/core/plugin/bundle_fixture.h"
 #include "tests/entries_of.h"
