@@ -273,6 +273,7 @@ TEST_F(Emulator, mma_multiplies_the_matrices_of_its_fragments_in_either_order) {
   EXPECT_NE(results[0], results[1]);
 }
 
+#ifdef __FLT16_MAX__  // clang 14 has no _Float16 on this processor
 TEST(EmulatorTypes, float16_is_converted_as_the_compiler_does) {
   for (uint32_t bits = 0; bits < 0x10000; ++bits) {
     const __half half = __ushort_as_half(static_cast<uint16_t>(bits));
@@ -294,6 +295,7 @@ TEST(EmulatorTypes, float16_is_converted_as_the_compiler_does) {
         << x;
   }
 }
+#endif
 
 // ---- streams -----------------------------------------------------------------------------------
 
