@@ -163,7 +163,8 @@ uint32_t kth_largest(const Row& row, uint32_t k) {
 // 2^40 * exp(l - max) of 16 tokens.
 SPECD_INLINE void masses16(const Row& row, const float* l, uint64_t* mass) {
   float values[16];
-  store(values, mul(exp(sub(load(l), set1(row.max))), set1(0x1p40f)));
+  // At most that of the largest: behind the last token stand values that no one may convert.
+  store(values, min(mul(exp(sub(load(l), set1(row.max))), set1(0x1p40f)), set1(0x1p40f)));
   for (int i = 0; i < 16; ++i) mass[i] = static_cast<uint64_t>(static_cast<int64_t>(values[i]));
 }
 // The same with l, of tokens [t, t + n), n <= 16.
