@@ -23,11 +23,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-#if SPECD_HAS_SANITIZER
-constexpr bool kKeepsFreedMemory = true;
-#else
-constexpr bool kKeepsFreedMemory = false;
-#endif
+constexpr bool kKeepsFreedMemory = SPECD_HAS_SANITIZER;
 
 class Routes : public EngineTest {
  protected:

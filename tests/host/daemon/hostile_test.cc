@@ -32,11 +32,7 @@
 namespace specd::host {
 namespace {
 
-#if SPECD_ASAN
-constexpr bool kHasSanitizer = true;
-#else
-constexpr bool kHasSanitizer = false;
-#endif
+constexpr bool kHasSanitizer = SPECD_ASAN;
 
 const std::string kPluginFolders = std::string(SPECD_PLUGINS) + ", " + SPECD_HANG_PLUGINS;
 
