@@ -1,6 +1,6 @@
 // A mutex for clang's thread-safety analysis: members name the mutex that guards them, functions
-// the one that their caller must hold, and tests/thread_safety_test.py finds code that breaks
-// either. libstdc++'s std::mutex has no such attributes.
+// the one that their caller must hold, and a build by clang (the sanitizers' are) refuses code that
+// breaks either. libstdc++'s std::mutex has no such attributes.
 // See https://clang.llvm.org/docs/ThreadSafetyAnalysis.html.
 //
 //   mutable Mutex mutex_;

@@ -59,10 +59,10 @@ void judge(const std::string& plugin, uint32_t rule, const ToyTree& tree, Noise&
   } else {  // match: what ops.walk() does
     int32_t at = -1;
     for (int32_t node = 0; node < nodes.size(); ++node) {
-      if (nodes.parent(node) == at && nodes.token(node) == nodes.row_token(at))
-        out.accept(at = node);
+      if (nodes.parent(node) != at || !nodes.can_draw(at)) continue;
+      if (nodes.token(node) == nodes.row_token(at)) out.accept(at = node);
     }
-    out.next_token(nodes.row_token(at));
+    if (nodes.can_draw(at)) out.next_token(nodes.row_token(at));
   }
 }
 
@@ -81,7 +81,8 @@ size_t depth_of(const Parents& parents) {
   return depth.empty() ? 0 : *std::max_element(depth.begin(), depth.end());
 }
 
-// Calls fn(target, drafter) for drafters that agree, know nothing, or are adversaries.
+// Calls fn(target, drafter) for drafters that agree, know nothing, or are adversaries, and for targets
+// that can draw nothing behind some of the drafts.
 template <class Fn>
 void for_every_pair(int32_t vocab, Fn&& fn) {
   const ToyLaw p = sdk::random_law(vocab, 11);
@@ -89,6 +90,9 @@ void for_every_pair(int32_t vocab, Fn&& fn) {
   fn(p, sdk::against(p));
   for (uint64_t seed = 0; seed < 3; ++seed) {
     fn(sdk::random_law(vocab, seed), sdk::random_law(vocab, 100 + seed));
+  }
+  for (uint64_t seed = 3; seed < 5; ++seed) {
+    fn(sdk::damaged(sdk::random_law(vocab, seed), seed), sdk::random_law(vocab, 100 + seed));
   }
 }
 
@@ -256,6 +260,7 @@ class WrongRule {
   }
   template <class Noise>
   static void draw(const std::vector<double>& weight, Noise& noise, ToyVerdict& out) {
+    if (!sdk::has_mass(weight)) return;
     out.next_token(static_cast<int32_t>(noise.categorical(weight.data(), weight.size())));
   }
 };

@@ -27,8 +27,13 @@
 namespace specd::sdk {
 
 using ToyText = std::vector<int32_t>;
-// A model over a small vocabulary: the distribution of the token behind a text.
+// A model over a small vocabulary: the distribution of the token behind a text. All zero: the model can draw
+// nothing there, as behind a row of NaN, and plain decoding ends.
 using ToyLaw = std::function<std::vector<double>(const ToyText&)>;
+
+inline bool has_mass(const std::vector<double>& p) {
+  return std::any_of(p.begin(), p.end(), [](double each) { return each > 0; });
+}
 
 // A distribution behind every text, different ones, some with zeros and some with tiny probabilities.
 inline ToyLaw random_law(int32_t vocab_size, uint64_t seed) {
@@ -44,6 +49,16 @@ inline ToyLaw random_law(int32_t vocab_size, uint64_t seed) {
     }
     if (total <= 0) total = p[0] = 1;
     for (double& each : p) each /= total;
+    return p;
+  };
+}
+// `other`, which can draw nothing behind some of the texts, but something behind the empty one.
+inline ToyLaw damaged(ToyLaw other, uint64_t seed) {
+  return [other = std::move(other), seed](const ToyText& text) {
+    std::vector<double> p = other(text);
+    uint64_t key = seed;
+    for (const int32_t token : text) key = key * 31 + static_cast<uint64_t>(token) + 7;
+    if (!text.empty() && std::mt19937_64(key)() % 3 == 0) std::fill(p.begin(), p.end(), 0);
     return p;
   };
 }
@@ -82,7 +97,7 @@ ToyTree draw_tree(const ToyLaw& target, const ToyLaw& drafter, const std::vector
   for (const int32_t at : parent) {
     if (left.count(at) == 0) left[at] = drafter(tree.text(at));
     std::vector<double>& weight = left[at];
-    if (std::none_of(weight.begin(), weight.end(), [](double w) { return w > 0; })) break;
+    if (!has_mass(weight)) break;
     const std::size_t token = noise.categorical(weight.data(), weight.size());
     if (rule == SPECD_RULE_NO_REPLACE) weight[token] = 0;
     tree.token.push_back(static_cast<int32_t>(token));
@@ -105,7 +120,7 @@ class ToyNodes {
   int32_t token(int32_t node) const { return tree_.token[static_cast<std::size_t>(node)]; }
   int32_t parent(int32_t node) const { return tree_.parent[static_cast<std::size_t>(node)]; }
   bool is_probe(int32_t) const { return false; }
-  bool can_draw(int32_t) const { return true; }
+  bool can_draw(int32_t node) const { return has_mass(law(node).probability); }
   Law law(int32_t node) const { return {tree_.target(tree_.text(node))}; }
   Law q(int32_t node) const { return {tree_.drafter(tree_.text(node))}; }
   // The target's own draw behind the node.
@@ -136,7 +151,7 @@ struct ToyVerdict {
 };
 
 // Adds `probability` to the law of every text of `length` tokens that begins with `text`, as the
-// target would continue it.
+// target would continue it; shorter ones where it can draw nothing.
 inline void continue_toy(const ToyLaw& target, std::size_t length, ToyText text, double probability,
                          std::map<ToyText, double>& law) {
   if (text.size() >= length) {
@@ -145,6 +160,7 @@ inline void continue_toy(const ToyLaw& target, std::size_t length, ToyText text,
     return;
   }
   const std::vector<double> p = target(text);
+  if (!has_mass(p)) law[text] += probability;
   text.push_back(0);
   for (std::size_t token = 0; token < p.size(); ++token) {
     text.back() = static_cast<int32_t>(token);
