@@ -193,7 +193,8 @@ void add_routes(Families& families, const RouteReport& off,
     }
   };
   gauge("specd_route_suspended",
-        "1 while the route does not draft because too many sequences run (disable_by_batch_size).",
+        "1 while the route does not draft: too many sequences run (disable_by_batch_size), or the "
+        "drafter is suspended after failures.",
         &RouteReport::suspended);
   gauge("specd_plugin_memory_bytes",
         "Memory that the drafter of the live route holds through the memory service.",

@@ -177,10 +177,11 @@ TEST_F(LogprobsTest, of_a_prompt_that_lost_its_pages_come_once) {
   ASSERT_TRUE(engine_
                   ->submit(r,
                            [&, sink = pending.sink()](const Event& event) {
-                             sink(event);
-                             if (++events != 3) return;
-                             half_read.release();
-                             go_on.acquire();
+                             if (++events == 3) {
+                               half_read.release();
+                               go_on.acquire();
+                             }
+                             sink(event);  // last: who waits for the end may destroy the others
                            })
                   .ok());
   half_read.acquire();

@@ -97,8 +97,10 @@ typedef struct specd_drafter_caps { /* out of describe() */
   uint32_t taps[SPECD_MAX_TAPS];
   const char *const *services; /* static; required service ids */
   uint32_t n_services;
-  uint32_t features;    /* SPECD_FEATURE_* */
-  uint64_t bytes_fixed; /* estimates, for planning at startup */
+  uint32_t features; /* SPECD_FEATURE_* */
+  /* The quota of memory/1: bytes_fixed + grant.max_batch * bytes_per_seq, planned at startup.
+   * Allocations beyond it are refused. */
+  uint64_t bytes_fixed;
   uint64_t bytes_per_seq;
 } specd_drafter_caps;
 

@@ -1,6 +1,6 @@
 // Proves by enumeration what a verifier's rule does to the law of the text, for tests of verifiers.
-// The rule must be code over a source of noise, as sdk::Noise is one (every_way.h), and over nodes as
-// sdk::Nodes gives them.
+// The rule must be a template over a source of noise, as sdk::Noise is one (every_way.h), over nodes, of
+// which it uses what ToyNodes has of sdk::Nodes, and over a verdict.
 //
 //   const ToyLaw p = random_law(3, 1), q = random_law(3, 2);
 //   const double bias = law_bias(p, 3, [&](EveryWay& noise, ToyVerdict& out) {

@@ -50,8 +50,8 @@ class Rng {
 };
 
 // Independent decisions of one sequence in one verify() or propose(): new in every step, and the same
-// when a step is computed again. One object per sequence and call: it owns its purpose at the root's
-// position. A rule that is written over these two functions can be enumerated: a test calls
+// when a step is computed again. One object per sequence and call: a second one with the same purpose
+// would repeat its numbers. A rule that is written over these two functions can be enumerated: a test calls
 // it with a source that takes every way and multiplies probabilities.
 class Noise {
  public:

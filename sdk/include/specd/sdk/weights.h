@@ -4,7 +4,7 @@
 //   Weights weights(context, "weights");               // describe() and the constructor
 //   weights.expect("fc.weight", {hidden, 2 * hidden});  // shape and type, and it is accounted for
 //   weights.expect_no_others();
-//   caps.bytes_fixed = weights.bytes();
+//   caps.bytes_fixed = weights.bytes() + of the plugin's own buffers;
 //   specd_matrix* fc = weights.matrix({"fc.weight"}, hidden, 2 * hidden);  // activated()
 #ifndef SPECD_SDK_WEIGHTS_H
 #define SPECD_SDK_WEIGHTS_H
