@@ -146,6 +146,11 @@ Status Engine::Impl::check(const Request& request) const {
   if (request.best_of != 0) {
     SPECD_OK_OR_RETURN(check_range("best_of", request.best_of, request.n, EngineLimits::kChoices));
   }
+  for (const auto& [field, n] : {std::pair("logprobs", request.logprobs),
+                                 std::pair("prompt_logprobs", request.prompt_logprobs)}) {
+    SPECD_OK_OR_RETURN(
+        check_range(field, n.value_or(0), 0, std::min(EngineLimits::kLogprobs, config.vocab_size)));
+  }
   if (request.best_of > request.n) {
     // All are kept until the last has ended, and then sent at once.
     const uint64_t token_bytes = 16 + 8 * static_cast<uint64_t>(request.logprobs.value_or(0));
@@ -163,11 +168,6 @@ Status Engine::Impl::check(const Request& request) const {
     return out_of_range(request.best_of > request.n ? "best_of" : "n",
                         "at most engine.queue_max, " + std::to_string(options.queue_max),
                         std::to_string(request.n_choices()));
-  }
-  for (const auto& [field, n] : {std::pair("logprobs", request.logprobs),
-                                 std::pair("prompt_logprobs", request.prompt_logprobs)}) {
-    SPECD_OK_OR_RETURN(
-        check_range(field, n.value_or(0), 0, std::min(EngineLimits::kLogprobs, config.vocab_size)));
   }
   if (request.cache_salt.size() > EngineLimits::kCacheSaltBytes) {
     return out_of_range("cache_salt",

@@ -91,7 +91,7 @@ StepPlan Batch::plan() {
                              .n_own_pages = 0,
                              .draft_nodes_max = draft_nodes(member),
                              .scores = member.sequence->scores_prompt(),
-                             .copies = member.sequence->request().logprobs.has_value()});
+                             .copies = runner_.copies_logits(member)});
     last = std::max(last, member.sequence->rank);
   }
   // As many waiting sequences as one step can start.

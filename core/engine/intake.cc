@@ -25,12 +25,14 @@ Status Intake::may_admit_locked(int32_t n_choices) const {
   SPECD_OK_OR_RETURN(is_open_locked());
   const auto n = static_cast<int32_t>(inbox_.size()) + n_waiting_;
   if (n_choices <= queue_max_ - n) return Status();
-  std::string why = "the queue is full: " + std::to_string(n) + " requests wait (engine.queue_max)";
+  std::string why = "the queue is full: " + std::to_string(n) + " requests wait";
   if (n_choices > 1) {
-    why = "the queue has " + std::to_string(queue_max_ - n) + " places left (engine.queue_max), " +
+    // Preempted sequences wait too, also where the queue is full.
+    why = "the queue has " + std::to_string(std::max(0, queue_max_ - n)) + " places left, " +
           std::to_string(n_choices) + " choices need as many";
   }
-  return Status(Code::kExhausted, std::move(why));
+  return Status(Code::kExhausted,
+                why + "; engine.queue_max is " + std::to_string(queue_max_) + "; try again later");
 }
 
 Status Intake::may_admit(int32_t n_choices) const {

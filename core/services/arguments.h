@@ -57,6 +57,17 @@ class Charge {
   std::string why_;
 };
 
+// Whether two valid tensors share memory, the gaps between rows included.
+inline bool overlap(const specd_tensor& a, const specd_tensor& b) {
+  const auto begin = [](const specd_tensor& t) { return reinterpret_cast<uintptr_t>(t.data); };
+  const auto end = [&](const specd_tensor& t) {
+    if (t.shape[0] == 0) return begin(t);
+    const int64_t last = (t.shape[0] - 1) * t.stride[0] + (t.rank == 2 ? t.shape[1] : 1);
+    return begin(t) + static_cast<uintptr_t>(last) * 4;
+  };
+  return begin(a) < end(b) && begin(b) < end(a);
+}
+
 // An element of a valid tensor in host memory.
 inline int32_t element(const specd_tensor& tensor, int64_t i) {
   return static_cast<const int32_t*>(tensor.data)[i * tensor.stride[0]];

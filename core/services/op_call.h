@@ -93,10 +93,7 @@ class OpCall {
   static int64_t stride(const specd_tensor* tensor) { return tensor->stride[0]; }
   void apart(const specd_tensor* a, const specd_tensor* b, const char* what) {
     if (!ok()) return;
-    const auto* from = static_cast<const char*>(a->data);
-    const auto* to = static_cast<const char*>(b->data);
-    expect(from + extent(a) <= to || to + extent(b) <= from,
-           [&] { return std::string(what) + " overlap"; });
+    expect(!overlap(*a, *b), [&] { return std::string(what) + " overlap"; });
   }
   // Takes the pool and the stream for this call. Call before work on what calls share; run() does.
   void take_turn() {
@@ -125,12 +122,6 @@ class OpCall {
   }
 
  private:
-  static int64_t extent(const specd_tensor* tensor) {
-    if (tensor->shape[0] == 0) return 0;
-    const int64_t last = (tensor->shape[0] - 1) * tensor->stride[0];
-    return (last + (tensor->rank == 2 ? tensor->shape[1] : 1)) * 4;
-  }
-
   specd_call* const call_;
   const char* const name_;
   ServiceState* const state_;

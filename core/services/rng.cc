@@ -12,6 +12,7 @@ namespace specd {
 namespace {
 
 // Checks common to both functions.
+// Also that `out` is apart from the keys, which would change while they are read.
 std::string keys_fault(const specd_call* call, const specd_tensor* seq_index,
                        const specd_tensor* position, const specd_tensor* out) {
   if (call->batch == nullptr || call->sampling == nullptr) return "the call has no batch";
@@ -24,6 +25,8 @@ std::string keys_fault(const specd_call* call, const specd_tensor* seq_index,
     return "seq_index has " + std::to_string(seq_index->shape[0]) + " entries, position " +
            std::to_string(position->shape[0]) + ", out has " + std::to_string(n) + " rows";
   }
+  if (overlap(*seq_index, *out)) return "seq_index and out overlap";
+  if (overlap(*position, *out)) return "position and out overlap";
   for (int64_t i = 0; i < n; ++i) {
     const int32_t sequence = element(*seq_index, i);
     if (sequence < 0 || static_cast<uint32_t>(sequence) >= call->batch->n_seqs) {
@@ -129,6 +132,13 @@ specd_status rng_uniform(const specd_host* host, specd_call* call, const specd_t
   if (purpose == 0) {
     return refuse(call, SPECD_E_INVALID,
                   "rng.uniform: purpose 0 belongs to the host's own draw; use SPECD_PURPOSE_*");
+  }
+  const bool is_verifiers = purpose == SPECD_PURPOSE_ACCEPT || purpose == SPECD_PURPOSE_RESIDUAL;
+  if (is_verifiers && call->committed != nullptr) {
+    return refuse(call, SPECD_E_INVALID,
+                  "rng.uniform: purpose " + std::to_string(purpose) +
+                      " in propose(): the verifier judges the draft with its numbers; use "
+                      "SPECD_PURPOSE_DRAFT (1)");
   }
   if (out != nullptr && out->device_type != SPECD_DEV_CPU) {
     return uniform_on_device(host, call, seq_index, position, purpose, *out);

@@ -12,10 +12,9 @@ namespace {
 void take(ActiveSequence& member, int32_t root, int32_t drawn, KvMoves& moves) {
   if (drawn < 0) {
     member.verdict.reset();
-    member.sequence->fail(
-        FinishReason::kError,
-        Status(Code::kInternal, "the model's logits at position " +
-                                    std::to_string(member.n_computed) + " are not finite"));
+    member.sequence->fail(FinishReason::kError,
+                          Status(Code::kInternal, "the model's logits at position " +
+                                                      std::to_string(root) + " are not finite"));
     return;
   }
   std::vector<int32_t> tokens;

@@ -21,7 +21,8 @@ std::string tensors_fault(const specd_tensor& q, const specd_tensor& q_lse, int3
       q_lse.shape[0] < q.shape[0]) {
     return "q is [" + std::to_string(q.shape[0]) + ", " + std::to_string(q.shape[1]) +
            "], expected [.., vocab_size " + std::to_string(vocab_size) +
-           "] with dense rows, and q_lse at least as long";
+           "] with dense rows; q_lse has " + std::to_string(q_lse.shape[0]) +
+           " entries, expected at least " + std::to_string(q.shape[0]) + " without gaps";
   }
   return std::string();
 }

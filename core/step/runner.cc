@@ -30,6 +30,11 @@ void drop_drafts(const Members& members) {
   for (ActiveSequence* member : members) member->tree.clear();
 }
 
+// Whether the sequence's verifier works on the host and asks for laws.
+bool law_on_host(const ActiveSequence& member) {
+  return member.route != nullptr && member.route->reads_law() && !member.route->verifies_on_device;
+}
+
 bool has_ended(const ActiveSequence* member) { return member->sequence->must_end(now_ns()); }
 
 // The planned members, reset for a new step.
@@ -116,10 +121,13 @@ Result<StepCounters> StepRunner::run(const StepPlan& plan, std::vector<ActiveSeq
   const Status computed = compute(members, call_meanwhile);
   if (computed.code() == Code::kExhausted) {
     // There is no memory for the columns of these rows. The members fail; later steps may be
-    // smaller. Where logits were to be copied, which takes most, only those that wanted them fail.
-    const bool some_copied = !input_.raw_to_host.empty();
+    // smaller. Where logits were to be copied, which takes most, only those that needed them fail.
+    const auto copies = [&](const ActiveSequence* member) {
+      return wants_raw(*member) || (member->wants_token && copies_logits(*member));
+    };
+    const bool some_copy = std::any_of(members.begin(), members.end(), copies);
     for (ActiveSequence* member : members) {
-      if (some_copied && !wants_raw(*member)) continue;
+      if (some_copy && !copies(member)) continue;
       member->sequence->fail(FinishReason::kError, computed);
     }
     call_meanwhile();
@@ -169,8 +177,7 @@ Status StepRunner::compute(const Members& members, const std::function<void()>& 
   items_.clear();
   for (const ActiveSequence* member : members) {
     const bool tapped = member->drafts() && member->route->reads_hidden();
-    const bool law = member->wants_token && member->route != nullptr &&
-                     member->route->reads_law() && !member->route->verifies_on_device;
+    const bool law = member->wants_token && law_on_host(*member);
     const Scored scored = scored_rows(*member);
     items_.push_back({.tokens = member->sequence->tokens(),
                       .table = &member->table,
@@ -269,6 +276,11 @@ Status StepRunner::abandon() {
   device_drafts_.clear();
   if (passed.ok()) stream_has_passed();
   return passed;
+}
+
+bool StepRunner::copies_logits(const ActiveSequence& member) const {
+  return member.sequence->request().logprobs.has_value() ||
+         (law_on_host(member) && !step_.device.is_host());
 }
 
 void StepRunner::end(ActiveSequence& member, uint32_t reason) {

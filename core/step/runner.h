@@ -59,6 +59,10 @@ class StepRunner {
   // so they must end. An error is final: the device has failed.
   Status abandon();
 
+  // Whether logits of this sequence's root and nodes are copied to host memory: for log-probabilities,
+  // or for a verifier that works there.
+  bool copies_logits(const ActiveSequence& member) const;
+
   // See end_drafting().
   void end(ActiveSequence& member, uint32_t reason);
 

@@ -237,9 +237,15 @@ void Verification::judge(const std::vector<bool>& counts, const std::vector<int3
                                         member.tree.flags.data(), step_.vocab_size);
     const specd_status status = batch_.status[s];
     if (!status_.ok() || status != SPECD_OK || defect != Defect::kNone) {
-      route_.cut(1, "verify: " + (!status_.ok()        ? status_.to_string()
-                                  : status != SPECD_OK ? batch_.why(s)
-                                                       : defect_name(defect)));
+      const auto why = [&] {
+        if (!status_.ok()) return status_.to_string();
+        if (status != SPECD_OK) return batch_.why(s);
+        return defect_name(defect) + (": n_accepted is " + std::to_string(n_accepted)) +
+               ", next_token " + std::to_string(next_token) + "; the tree has " +
+               std::to_string(member.tree.size()) + " nodes, the vocabulary " +
+               std::to_string(step_.vocab_size) + " tokens";
+      };
+      route_.cut(1, "verify: " + why());
       continue;
     }
     member.verdict = {.accepted = {nodes, nodes + n_accepted}, .next_token = next_token};

@@ -37,12 +37,14 @@ size_t bytes_of(const SessionOutput& output) {
       output);
 }
 
-// What an output takes in memory, nearly.
+// What an output takes in memory, nearly: most hold one token, so what is around it counts most.
 size_t held_by(const SessionOutput& output) {
+  constexpr size_t kBlockBytes = 32;  // the least that an allocator takes for the ids
   const auto* start = std::get_if<SessionStart>(&output);
-  return start == nullptr
-             ? bytes_of(output)
-             : start->prompt_tokens.size() * sizeof(int32_t) + start->prompt_text.size();
+  return sizeof output + kBlockBytes +
+         (start == nullptr
+              ? bytes_of(output)
+              : start->prompt_tokens.size() * sizeof(int32_t) + start->prompt_text.size());
 }
 
 // The engine need not work longer than the caller waits.
@@ -65,6 +67,7 @@ void Session::start(Request request, const SessionOptions& options) {
     {
       const MutexLock lock(mutex_);
       wished_id_ = request.id;
+      texts_come_at_once_ = request.best_of > request.n;
     }
     Status status = sessions_.is_open();
     if (status.ok() && request.prompt_tokens.has_value()) return submit(request, with_prompt);
@@ -192,7 +195,10 @@ void Session::take_locked(const Event& event) {
                     .logprobs = event.logprobs,
                     .finish = is_complete(event.finish) ? event.finish : FinishReason::kNone});
   }
-  if (const size_t most = sessions_.buffer_bytes_max_; buffer_bytes_ > most) {
+  // The texts of best_of come one after another when the last one has ended: no client could have
+  // read them in between.
+  const bool could_read = !texts_come_at_once_ || event.tokens.empty();
+  if (const size_t most = sessions_.buffer_bytes_max_; could_read && buffer_bytes_ > most) {
     end_status_ = Status(Code::kExhausted, "cancelled: the client left more than " +
                                                std::to_string(most) + " bytes unread");
     drop_locked();

@@ -52,7 +52,8 @@ struct SessionText {
   FinishReason finish = FinishReason::kNone;  // in the last one of a choice
 };
 struct SessionFinish {
-  FinishReason reason = FinishReason::kStop;  // or kLength; of the choice that ended last
+  FinishReason reason = FinishReason::
+      kStop;  // or kLength; of the choice that ended last, with best_of of the last one sent
   Usage usage;
 };
 using SessionOutput = std::variant<SessionStart, SessionPrompt, SessionText, SessionFinish>;
@@ -127,6 +128,7 @@ class Session : public std::enable_shared_from_this<Session> {
   Mutex mutex_;
   std::string wished_id_ SPECD_GUARDED_BY(mutex_);
   uint64_t prompt_number_ SPECD_GUARDED_BY(mutex_) = 0;  // in the prompt queue
+  bool texts_come_at_once_ SPECD_GUARDED_BY(mutex_) = false;
   std::deque<SessionOutput> buffer_ SPECD_GUARDED_BY(mutex_);
   size_t buffer_bytes_ SPECD_GUARDED_BY(mutex_) = 0;
   std::atomic<size_t> held_bytes_{0};  // what buffer_ takes in memory; changed under mutex_

@@ -378,6 +378,8 @@ TEST_F(Identity, an_unusable_verdict_accepts_nothing_and_loses_nothing) {
     expect_identical(run_all(requests(each.name)), each.name);
     EXPECT_GT(report(each.name).counts.cut, 0u) << each.name;
   }
+  const std::string problem = report("next_negative").last_problem;
+  EXPECT_NE(problem.find("next_token -1; the tree has"), std::string::npos) << problem;
 }
 
 // One line a sequence: rows, hash of what the drafter saw, probes right, probes wrong.
@@ -583,6 +585,8 @@ TEST_F(EngineTest, a_full_queue_refuses_and_the_accepted_complete) {
       accepted.push_back(pending);
     } else {
       EXPECT_EQ(id.status().code(), Code::kExhausted);
+      EXPECT_EQ(id.status().text(),
+                "the queue is full: 4 requests wait; engine.queue_max is 4; try again later");
       ++refused;
     }
   }

@@ -28,7 +28,7 @@ sdk::FakeVerdict verdict_of(const std::string& plugin, const sdk::FakeConfig& co
 }
 
 // Tokens, probes and laws at random; some laws have zeros, and some nodes' logits are NaN.
-sdk::FakeTree random_tree(std::mt19937& random) {
+sdk::FakeTree tree_with_laws(std::mt19937& random) {
   sdk::FakeTree tree;
   const auto token = [&] { return static_cast<int32_t>(random() % kVocab); };
   const size_t n = random() % 12;
@@ -92,7 +92,7 @@ TEST(RelaxedVerifier, accepts_the_first_child_that_is_likely_enough) {
   std::mt19937 random(1);
   size_t accepted = 0, beyond_the_draws = 0;
   for (int round = 0; round < 2500; ++round) {
-    const sdk::FakeTree tree = random_tree(random);
+    const sdk::FakeTree tree = tree_with_laws(random);
     const auto top_n = 1 + static_cast<int>(random() % kVocab);
     const double delta = static_cast<double>(random() % 1000) / 1000 + 1e-4;
     const sdk::FakeVerdict verdict =
@@ -206,7 +206,7 @@ TEST(TypicalVerifier, accepts_the_longest_path_that_is_typical) {
   std::mt19937 random(3);
   size_t accepted = 0, bounded_by_epsilon = 0;
   for (int round = 0; round < 2500; ++round) {
-    const sdk::FakeTree tree = random_tree(random);
+    const sdk::FakeTree tree = tree_with_laws(random);
     const double epsilon = static_cast<double>(random() % 500) / 1000 + 1e-4,
                  alpha = static_cast<double>(random() % 1000) / 1000 + 1e-4;
     const sdk::FakeVerdict verdict =

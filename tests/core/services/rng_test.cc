@@ -82,6 +82,38 @@ TEST_F(ServicesTest, uniform_is_keyed_and_in_range) {
   expect_text("purpose 0 belongs to the host");
 }
 
+// Drafts drawn with the numbers that judge them would be accepted too often.
+TEST_F(ServicesTest, the_numbers_of_a_verifier_are_not_for_drafts) {
+  const auto& rng = table<specd_rng>(SPECD_SERVICE_RNG);
+  int32_t index[] = {0}, position[] = {4};
+  float value[4];
+  const specd_tensor indices = host_i32(index, {1}), positions = host_i32(position, {1});
+  const specd_tensor out = host_f32(value, {1, 4});
+  const std::vector<std::span<const int32_t>> committed(3);
+  call_.committed = &committed;  // as in propose()
+  for (const uint32_t purpose : {SPECD_PURPOSE_ACCEPT, SPECD_PURPOSE_RESIDUAL}) {
+    EXPECT_EQ(rng.uniform(host_, &call_, &indices, &positions, purpose, &out), SPECD_E_INVALID);
+    expect_text("rng.uniform: purpose " + std::to_string(purpose) + " in propose()");
+  }
+  EXPECT_EQ(rng.uniform(host_, &call_, &indices, &positions, SPECD_PURPOSE_DRAFT, &out), SPECD_OK);
+  call_.committed = nullptr;
+}
+
+TEST_F(ServicesTest, keys_that_the_numbers_would_overwrite_are_refused) {
+  const auto& rng = table<specd_rng>(SPECD_SERVICE_RNG);
+  int32_t memory[4] = {0, 1, 4, 4}, elsewhere[2] = {0, 1};
+  const specd_tensor shared = host_i32(memory, {2}), apart = host_i32(elsewhere, {2});
+  const specd_tensor out = host_f32(reinterpret_cast<float*>(memory + 1), {2, 1});
+  EXPECT_EQ(rng.uniform(host_, &call_, &shared, &apart, SPECD_PURPOSE_ACCEPT, &out),
+            SPECD_E_INVALID);
+  expect_text("rng.uniform: seq_index and out overlap");
+  EXPECT_EQ(rng.uniform(host_, &call_, &apart, &shared, SPECD_PURPOSE_ACCEPT, &out),
+            SPECD_E_INVALID);
+  expect_text("rng.uniform: position and out overlap");
+  const specd_tensor behind = host_f32(reinterpret_cast<float*>(memory + 2), {2, 1});
+  EXPECT_EQ(rng.uniform(host_, &call_, &shared, &apart, SPECD_PURPOSE_ACCEPT, &behind), SPECD_OK);
+}
+
 TEST_F(ServicesTest, every_bad_tensor_is_refused_in_words) {
   const auto& rng = table<specd_rng>(SPECD_SERVICE_RNG);
   int32_t index[] = {0, 2}, position[] = {4, 4};

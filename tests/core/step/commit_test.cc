@@ -96,7 +96,7 @@ TEST_F(CommitTest, logits_that_are_not_finite_fail_their_sequence_alone) {
   good.place.root_logits = 1;
   commit({&bad, &good}, {-1, 99});
   EXPECT_EQ(bad.sequence->finish(), FinishReason::kError);
-  EXPECT_EQ(bad.sequence->error().message(), "the model's logits at position 3 are not finite");
+  EXPECT_EQ(bad.sequence->error().message(), "the model's logits at position 2 are not finite");
   EXPECT_EQ(bad.sequence->tokens(), (Ints{1, 2, 3}));
   EXPECT_EQ(good.sequence->tokens(), (Ints{1, 2, 3, 99}));
 }

@@ -96,7 +96,7 @@ TEST_F(CheckQ, a_tensor_of_another_kind_is_no_q) {
   with([&] { q_.byte_capacity -= 4; }, "q reaches beyond its capacity");
   with([&] { q_.shape[1] = kWords - 1; }, "expected [.., vocab_size 4]");
   with([&] { q_.stride[1] = 2, q_.shape[0] = 1; }, "q needs rows that are contiguous");
-  with([&] { q_lse_.shape[0] = 2; }, "at least as long");
+  with([&] { q_lse_.shape[0] = 2; }, "q_lse has 2 entries, expected at least 3");
   with([&] { q_lse_.dtype_code = SPECD_DT_INT; }, "q_lse has");
   with([&] { q_.struct_size = 8; }, "q.struct_size is 8");
   tree_.clear();

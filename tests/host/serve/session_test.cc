@@ -267,6 +267,21 @@ TEST_F(SessionTest, a_reader_that_leaves_too_much_unread_is_cancelled) {
   EXPECT_LE(client.outputs().size(), 1u) << "what was unread is dropped";
 }
 
+TEST_F(SessionTest, texts_that_come_at_once_are_not_unread_before_they_can_be_read) {
+  sessions_.reset();
+  open_sessions(200);
+  Client client(*sessions_, Pace::kByHand);
+  Request request = ids_request(60);
+  request.n = 2;
+  request.best_of = 3;
+  client.start(request);
+  EXPECT_TRUE(engine_->wait_idle(60'000));
+  flush();
+  client.read_on();
+  EXPECT_TRUE(client.wait().ok()) << client.wait().to_string();
+  EXPECT_EQ(client.tokens().size(), 120u);
+}
+
 TEST_F(SessionTest, of_all_that_is_unread_the_largest_part_is_dropped_and_who_reads_is_served) {
   Request plain = ids_request(40);
   plain.route = "off";  // one token an event, so that what is unread is the same each time
@@ -278,7 +293,8 @@ TEST_F(SessionTest, of_all_that_is_unread_the_largest_part_is_dropped_and_who_re
     for (const SessionOutput& each : measured.outputs())
       if (const auto* text = std::get_if<SessionText>(&each))
         unread += 8 + 4 * text->tokens.size() + text->text.size();
-    unread += 8;  // the finish
+    unread += 8;                                                         // the finish
+    unread += measured.outputs().size() * (sizeof(SessionOutput) + 32);  // each of them
   }
   sessions_.reset();
   open_sessions(Sessions::kBufferBytesMax, unread);

@@ -347,6 +347,11 @@ class FakeHost {
         of(host)->violate("rng.uniform: purpose 0 belongs to the host");
         return static_cast<specd_status>(SPECD_E_INVALID);
       }
+      if (purpose != SPECD_PURPOSE_DRAFT && purpose <= SPECD_PURPOSE_RESIDUAL && call != nullptr &&
+          !reinterpret_cast<const Call*>(call)->text.empty()) {
+        of(host)->violate("rng.uniform: in propose() with the purpose of a verifier");
+        return static_cast<specd_status>(SPECD_E_INVALID);
+      }
       return fill_rows(host, call, seq_index, position, out,
                        [&](const specd_sampling& s, uint64_t p, uint64_t lane) {
                          return fake_unit(fake_hash({s.seed, p, purpose, lane}));
