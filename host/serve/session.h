@@ -52,8 +52,8 @@ struct SessionText {
   FinishReason finish = FinishReason::kNone;  // in the last one of a choice
 };
 struct SessionFinish {
-  FinishReason reason = FinishReason::
-      kStop;  // or kLength; of the choice that ended last, with best_of of the last one sent
+  // kStop or kLength, of the choice that ended last; with best_of, of the last one sent.
+  FinishReason reason = FinishReason::kStop;
   Usage usage;
 };
 using SessionOutput = std::variant<SessionStart, SessionPrompt, SessionText, SessionFinish>;

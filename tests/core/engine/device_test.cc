@@ -109,6 +109,30 @@ TEST_F(OnDevice, the_text_is_that_of_the_cpu_on_every_route) {
   }
 }
 
+// Sixteen sequences draft twelve nodes each where laws stay in place; 128 rows are copied from a device.
+TEST_F(OnDevice, laws_for_a_verifier_on_the_host_are_copied_within_the_limit) {
+  double drafted[2] = {};
+  std::vector<std::vector<int32_t>> texts[2];
+  for (const int device : {0, 1}) {
+    EngineOptions o = on(device == 0 ? "cpu" : "cuda:0");
+    o.max_sequences = 16;
+    o.routes = {draft_route("law", 12, Json::object())};
+    o.routes[0].verifier = plugin("specd.verifier.rejection");
+    o.routes[0].guarantee = Guarantee::kLaw;
+    start(o);
+    const std::vector<Request> same(16, request(prompts()[0], "law", 60));
+    for (const Outcome& each : run_all(same)) texts[device].push_back(each.tokens);
+    const RouteReport seen = report("law");
+    EXPECT_EQ(seen.counts.cut, 0u) << seen.last_problem;
+    drafted[device] =
+        static_cast<double>(seen.counts.drafted) / static_cast<double>(seen.counts.drafts);
+    audit();
+  }
+  EXPECT_GT(drafted[0], 9);
+  EXPECT_LT(drafted[1], 9);
+  EXPECT_EQ(texts[0], texts[1]);
+}
+
 // The model drafts for itself: every draft stands, and on the device nothing was asked in between.
 TEST_F(OnDevice, drafts_made_in_the_stream_stand_as_those_of_the_cpu_do) {
   uint64_t accepted[2] = {}, steps[2] = {};

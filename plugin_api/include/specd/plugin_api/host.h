@@ -21,8 +21,9 @@ struct specd_host { /* static */
    * second are dropped and counted. A plugin never writes to stdout or stderr. */
   void (*log)(const specd_host *, uint32_t severity, const char *text, uint64_t len) SPECD_NOEXCEPT;
   /* [any] Attaches text to the status that the current call will return. seq_index -1 means the
-   * whole call. `call` may be NULL in describe(), activate(), init() and the entry. The text is copied. When
-   * the call returns SPECD_E_CONFIG, its first text is "KEY: reason" where one key is at fault. */
+   * whole call. `call` may be NULL in describe(), activate(), init() and the entry. The text is
+   * copied. When the call returns SPECD_E_CONFIG, its first text is "KEY: reason" where one key is at
+   * fault. */
   void (*report)(const specd_host *, specd_call *call, int32_t seq_index, const char *text,
                  uint64_t len) SPECD_NOEXCEPT;
   /* [any] Returns the static, const table with this id: SPECD_SERVICE_* of services/, which is a

@@ -94,8 +94,7 @@ typedef struct specd_forward_args { /* in */
 typedef struct specd_models {
   uint32_t struct_size;
   uint32_t reserved0;
-  /* [control] `name` is that of an item of draft_models in the daemon's
-   * configuration. Returns
+  /* [control] `name` is that of an item of draft_models in the daemon's configuration. Returns
    * SPECD_E_PRECONDITION, with the reason in report(), when there is no such model or it cannot be
    * used with the target. Models still open at destroy() are closed. */
   specd_status (*open)(const specd_host *, specd_owner *, const char *name,

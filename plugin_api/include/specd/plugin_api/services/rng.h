@@ -26,14 +26,14 @@ typedef struct specd_rng {
                              const specd_tensor *position, const specd_tensor *out) SPECD_NOEXCEPT;
   /* [step] Numbers in [0, 1) with 24 bits, keyed by (seed, position, purpose, lane); lane is the
    * column. In propose() ACCEPT and RESIDUAL are refused, because with their numbers the verifier
-   * judges what is drafted. No position is the root's in two steps, so numbers at the root's position are new in
-   * every step; those at a node's position come again when the step does not reach it.
+   * judges what is drafted. No position is the root's in two steps, so numbers at the root's position
+   * are new in every step; those at a node's position come again when the step does not reach it.
    *   seq_index [n] int32, position [n] int32, out [n, lanes] float32
    * `out` is apart from the others. All three may be in the device memory that was granted: at most
-   * 65535 rows and 2^20 lanes, seq_index and position dense, and not from a pool task. The numbers are the same and the
-   * work goes on batch->stream. Nothing there can refuse an index or a position: a row of no sequence
-   * is NaN, and a negative position gives some number. In propose() the work may be captured; a step
-   * whose verify() uses it runs without a graph. */
+   * 65535 rows and 2^20 lanes, seq_index and position dense, and not from a pool task. The numbers
+   * are the same and the work goes on batch->stream. Nothing there can refuse an index or a position:
+   * a row of no sequence is NaN, and a negative position gives some number. In propose() the work may
+   * be captured; a step whose verify() uses it runs without a graph. */
   specd_status (*uniform)(const specd_host *, specd_call *, const specd_tensor *seq_index,
                           const specd_tensor *position, uint32_t purpose,
                           const specd_tensor *out) SPECD_NOEXCEPT;

@@ -24,12 +24,11 @@ typedef struct specd_weights_api {
   uint32_t struct_size;
   uint32_t reserved0;
   /* [control] In describe() and create() only. `key` leads to the path in the plugin's
-   * configuration; a relative path starts at plugins.base_directory, by default the
-   * folder of the daemon's configuration file. A
-   * folder holds model.safetensors, or the shards of model.safetensors.index.json. *out lives as
-   * long as the instance or, in describe(), where the owner is NULL, as the configuration. Returns
-   * SPECD_E_PRECONDITION when the key is absent, and SPECD_E_CONFIG, with "KEY: reason" in
-   * report(), when the files cannot be used. */
+   * configuration; a relative path starts at plugins.base_directory, by default the folder of the
+   * daemon's configuration file. A folder holds model.safetensors, or the shards of
+   * model.safetensors.index.json. *out lives as long as the instance or, in describe(), where the
+   * owner is NULL, as the configuration. Returns SPECD_E_PRECONDITION when the key is absent, and
+   * SPECD_E_CONFIG, with "KEY: reason" in report(), when the files cannot be used. */
   specd_status (*open)(const specd_host *, specd_owner *, const specd_config *, const char *key,
                        specd_weights **out) SPECD_NOEXCEPT;
   /* [control] config.json beside the files, read with the getters of a configuration; NULL when
