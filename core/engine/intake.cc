@@ -44,6 +44,7 @@ Result<std::string> Intake::put(std::vector<ActiveSequence> choices, const std::
   const uint64_t number = choices.front().sequence->number();
   const auto n = static_cast<int32_t>(choices.size());
   std::vector<Sequence*> sequences;
+  sequences.reserve(choices.size());
   for (const ActiveSequence& choice : choices) sequences.push_back(choice.sequence.get());
   std::string id = wanted_id;
   {
