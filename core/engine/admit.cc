@@ -257,16 +257,15 @@ Result<Ticket> Engine::Impl::admit(const Request& request, Sink sink) {
   Request kept = request;
   kept.drop_prompt();
   std::vector<ActiveSequence> choices;
-  for (Sink& each : choice_sinks(request, std::move(sink))) {
+  const auto add = [&](Sink to, RouteLease lease, std::vector<int32_t> tokens) {
     const auto index = static_cast<int32_t>(choices.size());
-    const bool is_last = index + 1 == request.n_choices();
     SamplingParams own = sampling;
     own.seed += static_cast<uint64_t>(index);
     ActiveSequence& next = choices.emplace_back();
-    next.route = is_last ? std::move(route) : route.another();
-    next.sequence = std::make_unique<Sequence>(
-        number + static_cast<uint64_t>(index), kept, is_last ? std::move(prompt) : prompt, own,
-        config.eos_tokens, target.tokenizer, std::move(each), index);
+    next.route = std::move(lease);
+    next.sequence =
+        std::make_unique<Sequence>(number + static_cast<uint64_t>(index), kept, std::move(tokens),
+                                   own, config.eos_tokens, target.tokenizer, std::move(to), index);
     Sequence& made = *next.sequence;
     made.arrived_ns = arrived_ns;
     made.metrics = &request_metrics;
@@ -274,7 +273,10 @@ Result<Ticket> Engine::Impl::admit(const Request& request, Sink sink) {
     made.rank = {static_cast<int64_t>(arrived_ns) +
                      int64_t{request.priority} * options.priority_aging_ms * 1'000'000,
                  made.number()};
-  }
+  };
+  std::vector<Sink> sinks = choice_sinks(request, std::move(sink));
+  for (size_t i = 0; i + 1 < sinks.size(); ++i) add(std::move(sinks[i]), route.another(), prompt);
+  add(std::move(sinks.back()), std::move(route), std::move(prompt));
   SPECD_TRY(ticket.id, intake.put(std::move(choices), request.id));
   return ticket;
 }

@@ -124,6 +124,7 @@ std::vector<Sink> choice_sinks(const Request& request, Sink client) {
   if (request.n_choices() == 1) return {std::move(client)};
   const auto choices = std::make_shared<Choices>(request, std::move(client));
   std::vector<Sink> sinks;
+  sinks.reserve(static_cast<size_t>(request.n_choices()));
   for (int32_t i = 0; i < request.n_choices(); ++i) {
     sinks.emplace_back([choices, i](const Event& event) { choices->on_event(i, event); });
   }
