@@ -148,6 +148,7 @@ class Planner {
                                : logits_left);
 
     std::vector<int32_t> wants;
+    wants.reserve(decoding.size());
     for (const Member* member : decoding) {
       wants.push_back(member->copies ? member->draft_nodes_max : 0);
     }
