@@ -18,13 +18,16 @@ const sdk::FakeModule& module_of(const std::string& plugin) {
   return plugin == "typical" ? typical : relaxed;
 }
 
-sdk::FakeVerdict verdict_of(const std::string& plugin, const sdk::FakeConfig& config,
-                            const sdk::FakeTree& tree) {
+// What the plugin accepts of one tree. The next token is the target's own draw behind that.
+std::vector<int32_t> accepted_by(const std::string& plugin, const sdk::FakeConfig& config,
+                                 const sdk::FakeTree& tree) {
   sdk::FakeHost host;
   sdk::FakeVerifier verifier(host, module_of(plugin).factory(plugin.c_str()), config);
   const sdk::FakeVerdict verdict = verifier.verify(tree);
   EXPECT_TRUE(host.violations().empty()) << host.violations()[0];
-  return verdict;
+  const int32_t last = verdict.path.empty() ? -1 : verdict.path.back();
+  EXPECT_EQ(verdict.next_token, tree.row_token[static_cast<size_t>(last + 1)]);
+  return verdict.path;
 }
 
 // Tokens, probes and laws at random; some laws have zeros, and some nodes' logits are NaN.
@@ -95,14 +98,12 @@ TEST(RelaxedVerifier, accepts_the_first_child_that_is_likely_enough) {
     const sdk::FakeTree tree = tree_with_laws(random);
     const auto top_n = 1 + static_cast<int>(random() % kVocab);
     const double delta = static_cast<double>(random() % 1000) / 1000 + 1e-4;
-    const sdk::FakeVerdict verdict =
-        verdict_of("relaxed", sdk::FakeConfig().set("top_n", top_n).set("delta", delta), tree);
-    ASSERT_EQ(verdict.path, relaxed_path(tree, static_cast<size_t>(top_n), delta)) << round;
-    const int32_t last = verdict.path.empty() ? -1 : verdict.path.back();
-    ASSERT_EQ(verdict.next_token, tree.row_token[static_cast<size_t>(last + 1)]);
-    accepted += verdict.path.size();
+    const std::vector<int32_t> path =
+        accepted_by("relaxed", sdk::FakeConfig().set("top_n", top_n).set("delta", delta), tree);
+    ASSERT_EQ(path, relaxed_path(tree, static_cast<size_t>(top_n), delta)) << round;
+    accepted += path.size();
     int32_t at = -1;
-    for (const int32_t node : verdict.path) {
+    for (const int32_t node : path) {
       beyond_the_draws +=
           tree.token[static_cast<size_t>(node)] != tree.row_token[static_cast<size_t>(at + 1)] ? 1
                                                                                                : 0;
@@ -209,12 +210,9 @@ TEST(TypicalVerifier, accepts_the_longest_path_that_is_typical) {
     const sdk::FakeTree tree = tree_with_laws(random);
     const double epsilon = static_cast<double>(random() % 500) / 1000 + 1e-4,
                  alpha = static_cast<double>(random() % 1000) / 1000 + 1e-4;
-    const sdk::FakeVerdict verdict =
-        verdict_of("typical", sdk::FakeConfig().set("epsilon", epsilon).set("alpha", alpha), tree);
+    const sdk::FakeConfig config = sdk::FakeConfig().set("epsilon", epsilon).set("alpha", alpha);
     const std::vector<int32_t> expected = typical_path(tree, epsilon, alpha);
-    ASSERT_EQ(verdict.path, expected) << round;
-    const int32_t last = verdict.path.empty() ? -1 : verdict.path.back();
-    ASSERT_EQ(verdict.next_token, tree.row_token[static_cast<size_t>(last + 1)]);
+    ASSERT_EQ(accepted_by("typical", config, tree), expected) << round;
     accepted += expected.size();
     bounded_by_epsilon += typical_path(tree, 1, alpha) != expected ? 1 : 0;
   }

@@ -207,7 +207,6 @@ TEST_F(ChoicesTest, wait_in_the_queue_as_many_and_more_than_it_holds_are_refused
   r.logprobs = -3;
   EXPECT_EQ(engine_->check(r).to_string(),
             "INVALID_ARGUMENT: logprobs: expected 0 to 20, found -3");
-  r.best_of = 4;
   r.max_tokens = 1500;
   r.logprobs = 20;
   EXPECT_EQ(

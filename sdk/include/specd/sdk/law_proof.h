@@ -35,12 +35,16 @@ inline bool has_mass(const std::vector<double>& p) {
   return std::any_of(p.begin(), p.end(), [](double each) { return each > 0; });
 }
 
+// Another number for every text.
+inline uint64_t key_of(const ToyText& text, uint64_t seed) {
+  for (const int32_t token : text) seed = seed * 31 + static_cast<uint64_t>(token) + 7;
+  return seed;
+}
+
 // A distribution behind every text, different ones, some with zeros and some with tiny probabilities.
 inline ToyLaw random_law(int32_t vocab_size, uint64_t seed) {
   return [vocab_size, seed](const ToyText& text) {
-    uint64_t key = seed;
-    for (const int32_t token : text) key = key * 31 + static_cast<uint64_t>(token) + 7;
-    std::mt19937_64 random(key);
+    std::mt19937_64 random(key_of(text, seed));
     std::vector<double> p(static_cast<std::size_t>(vocab_size));
     double total = 0;
     for (double& each : p) {
@@ -56,9 +60,8 @@ inline ToyLaw random_law(int32_t vocab_size, uint64_t seed) {
 inline ToyLaw damaged(ToyLaw other, uint64_t seed) {
   return [other = std::move(other), seed](const ToyText& text) {
     std::vector<double> p = other(text);
-    uint64_t key = seed;
-    for (const int32_t token : text) key = key * 31 + static_cast<uint64_t>(token) + 7;
-    if (!text.empty() && std::mt19937_64(key)() % 3 == 0) std::fill(p.begin(), p.end(), 0);
+    const bool is_bad = !text.empty() && std::mt19937_64(key_of(text, seed))() % 3 == 0;
+    if (is_bad) std::fill(p.begin(), p.end(), 0);
     return p;
   };
 }
