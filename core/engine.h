@@ -74,6 +74,8 @@ struct EngineLimits {
   static constexpr size_t kCacheSaltBytes = 256;
   static constexpr int32_t kStops = 16;          // stop strings of a request
   static constexpr int32_t kStopTokens = 1024;   // stop token ids of a request
+  static constexpr int32_t kRanks = 8;
+  static constexpr int32_t kRankTimeoutSeconds = 3600;
   static constexpr int32_t kLogitBiases = 1024;  // entries of logit_bias of a request
   static constexpr int32_t kChoices = 128;       // of a request
   static constexpr size_t kEchoBytes = size_t{2} << 20;
@@ -93,7 +95,11 @@ struct EngineOptions {
   // Where models run; see is_device_name(). Exactly one: several cannot share a model yet.
   std::vector<std::string> devices{"cpu"};
   Numerics numerics = Numerics::kStrict;
-  int32_t threads = 0;               // 0 = one per core
+  int32_t threads = 0;               // 0 = one per core; ranks share them
+  // Ranks that share the model: on the CPU, threads of this process with a part of the weights and the
+  // KV each. Texts are those of one rank.
+  int32_t tensor_parallel_size = 1;
+  int32_t rank_timeout_seconds = 10;  // a rank that the others wait for so long is lost
   std::string isa;                   // "" = best; "scalar", "avx2", "avx512"
   int32_t max_sequences = 64;        // in one step
   int32_t step_tokens_max = 512;     // rows of one forward, prefill and draft nodes together

@@ -10,6 +10,7 @@
 
 #include "core/base/status.h"
 #include "core/draft/draft_kv.h"
+#include "core/model/lead.h"
 #include "core/model/model_config.h"
 #include "core/model/model_facts.h"
 #include "core/model/transformer.h"
@@ -26,8 +27,11 @@ struct DraftModel {
   ModelFacts facts;
   int32_t target_vocab_size = 0;
   std::unique_ptr<Transformer> transformer;  // null when the model was checked but not loaded
-  DraftKv kv;                                // its store is set together with `transformer`
-  int32_t rows_max = 0, outputs_max = 0;     // per forward
+  // Of a model that ranks share, with its number there; null = it is on this rank alone.
+  Lead* lead = nullptr;
+  int32_t number = 0;
+  DraftKv kv;                             // its store is set together with `transformer`
+  int32_t rows_max = 0, outputs_max = 0;  // per forward
 
   // Written by the step thread, read by reports.
   std::atomic<uint64_t> forwards{0}, rows{0}, forward_ns{0};
@@ -50,8 +54,9 @@ Status check_same_tokens(const DraftTarget& target, const ModelConfig& draft,
 std::unique_ptr<DraftModel> check_draft_model(const std::string& name, const std::string& path,
                                               kernels::DType kv_dtype, const DraftTarget& target);
 
-// Loads a model that check_draft_model() accepted. `pages` is the target's cache and must outlive
-// it. rows_max: rows of one forward; outputs_max: rows of one forward with logits.
+// Loads a model that check_draft_model() accepted, on all ranks if it has a lead. `pages` is the target's
+// cache and must outlive it. rows_max: rows of one forward; outputs_max: rows of one forward with
+// logits.
 void load_draft_model(DraftModel& model, Device& device, const KvStore& pages, int32_t rows_max,
                       int32_t outputs_max, const std::function<void(double)>& progress);
 

@@ -81,6 +81,7 @@ void DraftForward::move(const DraftModel& model, const KvMoves& moves) {
   for (size_t done = 0; done < n_moves && failed_.ok(); done += at_once) {
     const KvMoves part = moves.part(done, std::min(at_once, n_moves - done));
     if (!make_room_for(2 * Staging::bytes_of<int32_t>(part.from.size()))) return;
+    if (model.lead != nullptr) model.lead->move(model.number, part);
     model.kv.store->move(device_, staging_, part);
   }
 }
@@ -215,7 +216,12 @@ void DraftForward::flush(const Call& call) {
                                                    .otherwise = 0});
       staging_.download(columns.token);
     }
-    if (columns.n_rows > 0) model.transformer->forward(columns, *model.kv.store);
+    if (columns.n_rows > 0) {
+      if (model.lead != nullptr) model.lead->forward(model.number, rows_);
+      model.transformer->forward(columns, *model.kv.store);
+      if (model.lead != nullptr) failed_ = model.lead->status();
+      if (!failed_.ok()) return;
+    }
     through_host ? copy_outputs(call, draw_column) : write_outputs(call, draw_column);
   }
   model.forward_ns += now_ns() - start;

@@ -14,14 +14,16 @@
 #include "core/kv/prefix_cache.h"
 #include "core/model/kv_store.h"
 #include "core/model/transformer.h"
+#include "core/ranks/rank_threads.h"
 #include "core/ranks/worker.h"
 
 namespace specd {
 
 struct Models {
-  std::unique_ptr<CpuDevice> cpu;  // plugins run there, whatever device the models use
-  std::unique_ptr<Device> cuda;    // null = the models run on the CPU too
-  Device* device = nullptr;        // of the models
+  std::unique_ptr<CpuDevice> cpu;      // plugins run there, whatever device the models use
+  std::unique_ptr<RankThreads> ranks;  // null = this rank has the whole models
+  std::unique_ptr<Device> cuda;        // null = the models run on the CPU too
+  Device* device = nullptr;            // of the models
   std::unique_ptr<Transformer> target;
   std::unique_ptr<KvStore> kv;
   std::unique_ptr<PagePool> pages;
@@ -29,6 +31,8 @@ struct Models {
   std::unique_ptr<ModelService> drafts;
   std::unique_ptr<Worker> worker;
   int32_t logits_rows_max = 0;  // of the target
+
+  Lead* lead() const { return ranks == nullptr ? nullptr : &ranks->lead(); }
 
   // Loads the target and the draft models. A draft model that cannot be loaded is logged, and its
   // status says why.
@@ -38,6 +42,7 @@ struct Models {
   using DraftModels = std::vector<std::unique_ptr<DraftModel>>;
   Status open_device(const EngineOptions& options, const ModelConfig& config,
                      const DraftModels& checked);
+  Status start_ranks(const EngineOptions& options, const Target& wanted, DraftModels& checked);
   void load_drafts(DraftModels checked, const EngineOptions& options, const ProgressFn& progress);
 };
 

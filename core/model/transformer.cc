@@ -69,7 +69,10 @@ ForwardColumns ForwardRows::in_place() {
 
 struct Transformer::Impl {
   Device& device;
-  ModelConfig config;
+  Collective* const ranks;
+  const Split split;
+  const ModelConfig config;
+  const ModelConfig part;  // of this rank
   Weights weights;
   const int32_t rows_max, logits_rows_max;
 
@@ -78,14 +81,31 @@ struct Transformer::Impl {
   float *x = nullptr, *h = nullptr, *qkv = nullptr, *heads = nullptr, *delta = nullptr,
         *gate_up = nullptr, *act = nullptr, *cos_sin = nullptr, *inv_freq = nullptr,
         *picked = nullptr, *logits = nullptr;
+  // Of several ranks: [segment][row][hidden], of which this rank computes some, and the logits of a part of
+  // the vocabulary, on rank 0 those of all ranks.
+  float *segments = nullptr, *logits_part = nullptr, *logits_parts = nullptr;
   uint64_t activation_bytes = 0;
   std::vector<Tap> taps;
 
-  Impl(Device& d, const ModelConfig& c, int32_t rows, int32_t logits_rows)
-      : device(d), config(c), weights(d, c), rows_max(rows), logits_rows_max(logits_rows) {}
+  Impl(Device& d, const ModelConfig& c, int32_t rows, int32_t logits_rows, Collective* r = nullptr)
+      : device(d),
+        ranks(r),
+        split(r == nullptr ? Split() : Split{r->rank(), r->n_ranks()}),
+        config(c),
+        part(part_of(c, split)),
+        weights(d, c, split),
+        rows_max(rows),
+        logits_rows_max(logits_rows) {}
 
-  int32_t q_width() const { return config.n_heads * config.head_dim; }
-  int32_t qkv_width() const { return q_width() + 2 * config.n_kv_heads * config.head_dim; }
+  int32_t q_width() const { return part.n_heads * part.head_dim; }
+  int32_t qkv_width() const { return q_width() + 2 * part.n_kv_heads * part.head_dim; }
+  bool is_shared() const { return split.n_ranks > 1; }
+  // Of o_proj and down_proj, on all ranks together.
+  int32_t n_segments() const {
+    if (!is_shared()) return kRowParallelSegments;
+    const int32_t kept = device.ops().split_rule(weights.dtype).segments;
+    return kept == 0 ? split.n_ranks : kept;
+  }
 
   Status allocate_activations() {
     const ModelConfig& c = config;
@@ -103,12 +123,19 @@ struct Transformer::Impl {
     SPECD_OK_OR_RETURN(make(qkv, rows_max, qkv_width()));
     SPECD_OK_OR_RETURN(make(heads, rows_max, q_width()));
     SPECD_OK_OR_RETURN(make(delta, rows_max, c.hidden_size));
-    SPECD_OK_OR_RETURN(make(gate_up, rows_max, 2 * c.intermediate_size));
-    SPECD_OK_OR_RETURN(make(act, rows_max, c.intermediate_size));
+    SPECD_OK_OR_RETURN(make(gate_up, rows_max, 2 * part.intermediate_size));
+    SPECD_OK_OR_RETURN(make(act, rows_max, part.intermediate_size));
     SPECD_OK_OR_RETURN(make(cos_sin, rows_max, c.head_dim));
     SPECD_OK_OR_RETURN(make(inv_freq, 1, c.head_dim / 2));
     SPECD_OK_OR_RETURN(make(picked, logits_rows_max, c.hidden_size));
-    SPECD_OK_OR_RETURN(make(logits, logits_rows_max, c.vocab_size));
+    if (split.rank == 0) SPECD_OK_OR_RETURN(make(logits, logits_rows_max, c.vocab_size));
+    if (is_shared()) {
+      const int64_t width = vocab_part(c, split.n_ranks);
+      SPECD_OK_OR_RETURN(make(segments, rows_max, int64_t{n_segments()} * c.hidden_size));
+      SPECD_OK_OR_RETURN(make(logits_part, logits_rows_max, width));
+      if (split.rank == 0)
+        SPECD_OK_OR_RETURN(make(logits_parts, logits_rows_max, split.n_ranks * width));
+    }
     device.copy_in(inv_freq, c.rope.inv_freq.data(), c.rope.inv_freq.size() * sizeof(float));
     return device.synchronize();
   }
@@ -117,6 +144,52 @@ struct Transformer::Impl {
     for (const Tap& each : taps) {
       if (each.point != point) continue;
       gather(source, rows.n_rows, rows.tap_rows, rows.n_taps, each.rows.as<float>());
+    }
+  }
+
+  // out = in x weights, for a matrix whose k the ranks share.
+  void row_parallel(const float* in, const PackedMatrix& matrix, float* out, int32_t n_rows) {
+    const kernels::Ops& ops = device.ops();
+    const int32_t mine = n_segments() / split.n_ranks;
+    const uint64_t part_size = to_size(mine) * to_size(n_rows) * to_size(config.hidden_size);
+    ops.matmul(device.stream(),
+               {.x = in,
+                .weights = matrix,
+                .out = is_shared() ? segments + to_size(split.rank) * part_size : out,
+                .n_rows = n_rows,
+                .k_segments = mine,
+                .apart = is_shared()});
+    if (!is_shared()) return;
+    ranks->all_gather(segments, part_size * sizeof(float));
+    ops.add_segments(device.stream(), {.parts = segments,
+                                       .out = out,
+                                       .n_parts = n_segments(),
+                                       .n_rows = n_rows,
+                                       .n = config.hidden_size});
+  }
+
+  // The output head for rows that each rank has in `picked`: the parts of the ranks side by side in `out`,
+  // on rank 0.
+  void head_of_picked(int32_t n_rows, float* out) {
+    device.ops().matmul(device.stream(), {.x = picked,
+                                          .weights = weights.lm_head,
+                                          .out = logits_part,
+                                          .n_rows = n_rows,
+                                          .k_segments = 1});
+    const int32_t width = vocab_part(config, split.n_ranks);
+    const uint64_t part_size = to_size(n_rows) * to_size(width);
+    ranks->gather(logits_part, logits_parts, part_size * sizeof(float), 0);
+    if (split.rank != 0) return;
+    for (int32_t rank = 0; rank < split.n_ranks; ++rank) {
+      const Range tokens = vocab_of(config, {rank, split.n_ranks});
+      device.ops().copy_rows(device.stream(), {.from = logits_parts + to_size(rank) * part_size,
+                                               .to = out + tokens.begin,
+                                               .n_rows = n_rows,
+                                               .n = tokens.n,
+                                               .from_rows = n_rows,
+                                               .to_rows = n_rows,
+                                               .from_stride = width,
+                                               .to_stride = config.vocab_size});
     }
   }
 
@@ -139,11 +212,13 @@ struct Transformer::Impl {
 Transformer::Transformer() = default;
 Transformer::~Transformer() = default;
 
-Result<std::unique_ptr<Transformer>> Transformer::load(
-    Device& device, const std::string& path, const ModelConfig& config, int32_t rows_max,
-    int32_t logits_rows_max, const std::function<void(double)>& progress) {
+Result<std::unique_ptr<Transformer>> Transformer::load(Device& device, const std::string& path,
+                                                       const ModelConfig& config, int32_t rows_max,
+                                                       int32_t logits_rows_max,
+                                                       const std::function<void(double)>& progress,
+                                                       Collective* ranks) {
   std::unique_ptr<Transformer> model(new Transformer());
-  model->impl_ = std::make_unique<Impl>(device, config, rows_max, logits_rows_max);
+  model->impl_ = std::make_unique<Impl>(device, config, rows_max, logits_rows_max, ranks);
   SPECD_OK_OR_RETURN(model->impl_->weights.load(path, progress));
   SPECD_OK_OR_RETURN(model->impl_->allocate_activations());
   return model;
@@ -173,6 +248,7 @@ void Transformer::add_tap(Tap tap) { impl_->taps.push_back(std::move(tap)); }
 void Transformer::forward(const ForwardColumns& rows, KvStore& kv) {
   Impl& m = *impl_;
   const ModelConfig& c = m.config;
+  const ModelConfig& mine = m.part;
   const Weights& w = m.weights;
   const kernels::Ops& ops = m.device.ops();
   kernels::Stream& stream = m.device.stream();
@@ -181,16 +257,23 @@ void Transformer::forward(const ForwardColumns& rows, KvStore& kv) {
   SPECD_CHECK(n >= 1 && n <= m.rows_max, std::to_string(n) + " rows");
   SPECD_CHECK(n_logits <= m.logits_rows_max, std::to_string(n_logits) + " rows of logits");
 
-  const auto matmul = [&](const float* in, const PackedMatrix& weights, float* out, int32_t n_rows,
-                          int32_t segments) {
+  const auto matmul = [&](const float* in, const PackedMatrix& weights, float* out,
+                          int32_t n_rows) {
     ops.matmul(stream,
-               {.x = in, .weights = weights, .out = out, .n_rows = n_rows, .k_segments = segments});
+               {.x = in, .weights = weights, .out = out, .n_rows = n_rows, .k_segments = 1});
+  };
+  const auto add_bias = [&](const float* bias, float* out, int32_t width) {
+    if (bias != nullptr) ops.map(stream, kernels::add_bias(out, bias, n, width));
   };
   const auto linear = [&](const float* in, const PackedMatrix& weights, const float* bias,
-                          float* out, int32_t segments) {
-    matmul(in, weights, out, n, segments);
-    if (bias == nullptr) return;
-    ops.map(stream, kernels::add_bias(out, bias, n, weights.n_out));
+                          float* out) {
+    matmul(in, weights, out, n);
+    add_bias(bias, out, weights.n_out);
+  };
+  // A bias that all ranks have is added once, behind the sum.
+  const auto row_parallel = [&](const float* in, const PackedMatrix& weights, const float* bias) {
+    m.row_parallel(in, weights, m.delta, n);
+    add_bias(bias, m.delta, c.hidden_size);
   };
   const auto norm = [&](const float* delta, const float* weight) {
     ops.rmsnorm(stream, {.x = m.x,
@@ -202,6 +285,8 @@ void Transformer::forward(const ForwardColumns& rows, KvStore& kv) {
                          .eps = static_cast<float>(c.rms_norm_eps)});
   };
 
+  // Only the lead knows them: drafts may have been written on its device.
+  if (m.is_shared()) m.ranks->broadcast(rows.token.device, to_size(n) * sizeof(int32_t), 0);
   ops.embed(stream, {.table = w.embedding,
                      .dtype = w.dtype,
                      .token = rows.token.device,
@@ -223,14 +308,14 @@ void Transformer::forward(const ForwardColumns& rows, KvStore& kv) {
     const kernels::KvLayer& cache = kv.layers()[to_size(i)];
     norm(pending, layer.attention_norm);
     m.tap(static_cast<uint32_t>(i), m.x, rows);
-    linear(m.h, layer.qkv, layer.qkv_bias, m.qkv, 1);
+    linear(m.h, layer.qkv, layer.qkv_bias, m.qkv);
     if (layer.q_norm != nullptr) {
       ops.head_norm(stream, {.qkv = m.qkv,
                              .q_weight = layer.q_norm,
                              .k_weight = layer.k_norm,
                              .n_rows = n,
-                             .n_heads = c.n_heads,
-                             .n_kv_heads = c.n_kv_heads,
+                             .n_heads = mine.n_heads,
+                             .n_kv_heads = mine.n_kv_heads,
                              .head_dim = c.head_dim,
                              .eps = static_cast<float>(c.rms_norm_eps)});
     }
@@ -239,7 +324,7 @@ void Transformer::forward(const ForwardColumns& rows, KvStore& kv) {
                              .slot = rows.slot,
                              .kv = cache,
                              .n_rows = n,
-                             .n_heads = c.n_heads});
+                             .n_heads = mine.n_heads});
     ops.attention(stream, {.qkv = m.qkv,
                            .out = m.heads,
                            .kv = cache,
@@ -250,22 +335,22 @@ void Transformer::forward(const ForwardColumns& rows, KvStore& kv) {
                            .tail_begin = rows.tail_begin,
                            .tail = rows.tail,
                            .n_rows = n,
-                           .n_heads = c.n_heads,
+                           .n_heads = mine.n_heads,
                            .window = c.window[to_size(i)],
                            .scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim))});
-    linear(m.heads, layer.o, layer.o_bias, m.delta, kRowParallelSegments);
+    row_parallel(m.heads, layer.o, layer.o_bias);
     norm(m.delta, layer.mlp_norm);
-    linear(m.h, layer.gate_up, layer.gate_up_bias, m.gate_up, 1);
+    linear(m.h, layer.gate_up, layer.gate_up_bias, m.gate_up);
     ops.map(stream, {.op = kernels::MapOp::kSiluMul,
                      .x = m.gate_up,
-                     .y = m.gate_up + c.intermediate_size,
+                     .y = m.gate_up + mine.intermediate_size,
                      .out = m.act,
                      .n_rows = n,
-                     .n = c.intermediate_size,
-                     .x_stride = 2 * c.intermediate_size,
-                     .y_stride = 2 * c.intermediate_size,
-                     .out_stride = c.intermediate_size});
-    linear(m.act, layer.down, layer.down_bias, m.delta, kRowParallelSegments);
+                     .n = mine.intermediate_size,
+                     .x_stride = 2 * mine.intermediate_size,
+                     .y_stride = 2 * mine.intermediate_size,
+                     .out_stride = mine.intermediate_size});
+    row_parallel(m.act, layer.down, layer.down_bias);
     pending = m.delta;
   }
   norm(pending, w.final_norm);
@@ -273,14 +358,37 @@ void Transformer::forward(const ForwardColumns& rows, KvStore& kv) {
   m.tap(static_cast<uint32_t>(c.n_layers) + 1, m.h, rows);
   if (n_logits > 0) {
     m.gather(m.h, n, rows.logits_rows, n_logits, m.picked);
-    matmul(m.picked, w.lm_head, m.logits, n_logits, 1);
+    if (m.is_shared()) {
+      m.head_of_picked(n_logits, m.logits);
+    } else {
+      matmul(m.picked, w.lm_head, m.logits, n_logits);
+    }
   }
+}
+
+void Transformer::shared_head(const float* x, int32_t n_rows, float* out) {
+  Impl& m = *impl_;
+  const int32_t width = m.config.hidden_size;
+  SPECD_CHECK(m.is_shared() && n_rows <= m.logits_rows_max, std::to_string(n_rows) + " rows");
+  if (m.split.rank == 0) {
+    m.device.ops().copy_rows(m.device.stream(), {.from = x,
+                                                 .to = m.picked,
+                                                 .n_rows = n_rows,
+                                                 .n = width,
+                                                 .from_rows = n_rows,
+                                                 .to_rows = n_rows,
+                                                 .from_stride = width,
+                                                 .to_stride = width});
+  }
+  m.ranks->broadcast(m.picked, to_size(n_rows) * to_size(width) * sizeof(float), 0);
+  m.head_of_picked(n_rows, out);
 }
 
 float* Transformer::logits() const { return impl_->logits; }
 size_t Transformer::n_taps() const { return impl_->taps.size(); }
 const float* Transformer::tap(size_t index) const { return impl_->taps[index].rows.as<float>(); }
 const ModelConfig& Transformer::config() const { return impl_->config; }
+Split Transformer::split() const { return impl_->split; }
 int32_t Transformer::rows_max() const { return impl_->rows_max; }
 int32_t Transformer::logits_rows_max() const { return impl_->logits_rows_max; }
 const Weights& Transformer::weights() const { return impl_->weights; }

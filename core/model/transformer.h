@@ -12,17 +12,15 @@
 #include <vector>
 
 #include "core/base/status.h"
+#include "core/device/collective.h"
 #include "core/device/device.h"
 #include "core/device/staging.h"
 #include "core/model/kv_store.h"
 #include "core/model/model_config.h"
+#include "core/model/split.h"
 #include "core/model/weights.h"
 
 namespace specd {
-
-// Number of segments of k whose results are added in o_proj and down_proj (law 1). It is fixed, so
-// that ranks exchange whole segments.
-inline constexpr int32_t kRowParallelSegments = 8;
 
 // The columns of ForwardRows in device memory.
 struct ForwardColumns {
@@ -61,11 +59,13 @@ struct ForwardRows {
 class Transformer {
  public:
   // Loads the weights of `path`; see weights.h. rows_max: rows of one forward; logits_rows_max:
-  // rows that need logits.
+  // rows that need logits. `ranks`: null, or this rank's end of the group that shares the model
+  // (split.h), which must outlive it. `config` is that of the whole model; REQUIRES check_split().
   static Result<std::unique_ptr<Transformer>> load(Device& device, const std::string& path,
                                                    const ModelConfig& config, int32_t rows_max,
                                                    int32_t logits_rows_max,
-                                                   const std::function<void(double)>& progress);
+                                                   const std::function<void(double)>& progress,
+                                                   Collective* ranks = nullptr);
   // Creates a model with random bf16 weights, for benchmarks.
   static Result<std::unique_ptr<Transformer>> random(Device& device, const ModelConfig& config,
                                                      int32_t rows_max, int32_t logits_rows_max,
@@ -84,15 +84,23 @@ class Transformer {
   void add_tap(Tap tap);
   size_t n_taps() const;
 
-  // Appends the rows' KV to `kv` and computes the requested logits and taps, in stream order.
+  // Appends the rows' KV to `kv` and computes the requested logits and taps, in stream order. The
+  // ranks of a group do this together, each with the KV of its heads and all with the tokens of rank 0;
+  // taps are then on every rank, logits on rank 0, and when the group fails (Collective::status()) both are undefined.
   // REQUIRES rows within the limits, tokens in range and distinct slots.
   void forward(const ForwardColumns& rows, KvStore& kv);
+
+  // out = x times the output head, [n_rows, hidden] and [n_rows, vocab], for a model that ranks share.
+  // They do it together; only rank 0 passes x and out. REQUIRES at most logits_rows_max() rows, and drops
+  // the logits of the last forward on the other ranks.
+  void shared_head(const float* x, int32_t n_rows, float* out);
 
   // Results of the last forward, device memory.
   float* logits() const;                 // [logits_rows, vocab]; may be changed in place
   const float* tap(size_t index) const;  // [tap_rows, hidden]; index by order of add_tap()
 
-  const ModelConfig& config() const;
+  const ModelConfig& config() const;  // of the whole model
+  Split split() const;
   int32_t rows_max() const;  // of one forward
   int32_t logits_rows_max() const;
   const Weights& weights() const;

@@ -26,7 +26,7 @@ Result<PackedMatrix> Weights::matrix(int32_t n_out, int32_t n_in) {
 }
 
 Status Weights::allocate_matrices() {
-  const ModelConfig& c = config_;
+  const ModelConfig c = part_of(config_, split_);
   const int32_t q = c.n_heads * c.head_dim, kv = c.n_kv_heads * c.head_dim;
   layers.resize(to_size(c.n_layers));
   for (Layer& layer : layers) {
@@ -35,7 +35,7 @@ Status Weights::allocate_matrices() {
     SPECD_TRY(layer.gate_up, matrix(2 * c.intermediate_size, c.hidden_size));
     SPECD_TRY(layer.down, matrix(c.hidden_size, c.intermediate_size));
   }
-  SPECD_TRY(lm_head, matrix(c.vocab_size, c.hidden_size));
+  SPECD_TRY(lm_head, matrix(vocab_part(c, split_.n_ranks), c.hidden_size));
   return Status();
 }
 
@@ -43,18 +43,25 @@ void Weights::pack(const PackedMatrix& into, const std::vector<Part>& parts) {
   int32_t column = 0;
   for (const Part& part : parts) {
     const TensorView& view = checkpoint_->at(part.name);  // exists: check_tensors() has passed
-    device_.ops().pack(
-        device_.stream(),
-        {.packed = into, .source = view.data, .n_rows = part.n, .column_begin = column});
-    column += part.n;
-    parameters += static_cast<uint64_t>(part.n) * static_cast<uint64_t>(into.n_in);
+    const int64_t width = view.shape.back();
+    const Range k = part.k.value_or(Range{0, static_cast<int32_t>(width)});
+    const int64_t first = part.rows.begin * width + k.begin;
+    device_.ops().pack(device_.stream(),
+                       {.packed = into,
+                        .source = static_cast<const char*>(view.data) +
+                                  first * static_cast<int64_t>(dtype_bytes(dtype)),
+                        .source_stride = width,
+                        .n_rows = part.rows.n,
+                        .column_begin = column});
+    column += part.rows.n;
+    parameters += view.bytes / tensor_type_bytes(view.type);
   }
 }
 
 // Norms and biases as float32: they are small, and every row uses them.
 Result<const float*> Weights::vector_of(const std::vector<Part>& parts) {
   int32_t n = 0;
-  for (const Part& part : parts) n += part.n;
+  for (const Part& part : parts) n += part.rows.n;
   SPECD_TRY(void* data, allocate(to_size(n) * sizeof(float), "norms and biases"));
   auto* to = static_cast<float*>(data);
   for (const Part& part : parts) {
@@ -62,17 +69,18 @@ Result<const float*> Weights::vector_of(const std::vector<Part>& parts) {
     SPECD_TRY(const Buffer narrow, device_.allocate(view.bytes, "norms and biases"));
     SPECD_TRY(const Buffer only_row, device_.allocate(sizeof(int32_t), "norms and biases"));  // 0
     device_.copy_in(narrow.data(), view.data, view.bytes);
-    device_.ops().embed(device_.stream(), {.table = narrow.data(),
+    const uint64_t first = to_size(part.rows.begin) * tensor_type_bytes(view.type);
+    device_.ops().embed(device_.stream(), {.table = narrow.as<char>() + first,
                                            .dtype = kernel_dtype(view.type).value(),
                                            .token = only_row.as<int32_t>(),
                                            .out = to,
                                            .n_rows = 1,
-                                           .n = part.n,
+                                           .n = part.rows.n,
                                            .vocab = 1});
     SPECD_OK_OR_RETURN(device_.synchronize());
-    to += part.n;
+    to += part.rows.n;
+    parameters += view.bytes / tensor_type_bytes(view.type);
   }
-  parameters += static_cast<uint64_t>(n);
   return static_cast<const float*>(data);
 }
 
@@ -86,7 +94,11 @@ Result<const void*> Weights::embedding_of(const TensorView& view) {
 
 Status Weights::load_layer(const std::string& prefix, Layer& layer) {
   const ModelConfig& c = config_;
-  const int32_t q = c.n_heads * c.head_dim, kv = c.n_kv_heads * c.head_dim;
+  const auto times_head = [&](Range heads) {
+    return Range{heads.begin * c.head_dim, heads.n * c.head_dim};
+  };
+  const Range q = times_head(heads_of(c, split_)), kv = times_head(kv_heads_of(c, split_)),
+              columns = columns_of(c, split_), hidden{0, c.hidden_size}, head{0, c.head_dim};
   const std::string attention = prefix + "self_attn.", mlp = prefix + "mlp.";
   const auto qkv = [&](const char* what) {
     return std::vector<Part>{{attention + "q_proj." + what, q},
@@ -94,8 +106,8 @@ Status Weights::load_layer(const std::string& prefix, Layer& layer) {
                              {attention + "v_proj." + what, kv}};
   };
   const auto gate_up = [&](const char* what) {
-    return std::vector<Part>{{mlp + "gate_proj." + what, c.intermediate_size},
-                             {mlp + "up_proj." + what, c.intermediate_size}};
+    return std::vector<Part>{{mlp + "gate_proj." + what, columns},
+                             {mlp + "up_proj." + what, columns}};
   };
   const auto vector = [&](const float*& out, bool has, const std::vector<Part>& parts) -> Status {
     if (!has) return Status();
@@ -103,22 +115,19 @@ Status Weights::load_layer(const std::string& prefix, Layer& layer) {
     return Status();
   };
   SPECD_OK_OR_RETURN(
-      vector(layer.attention_norm, true, {{prefix + "input_layernorm.weight", c.hidden_size}}));
+      vector(layer.attention_norm, true, {{prefix + "input_layernorm.weight", hidden}}));
   SPECD_OK_OR_RETURN(
-      vector(layer.mlp_norm, true, {{prefix + "post_attention_layernorm.weight", c.hidden_size}}));
+      vector(layer.mlp_norm, true, {{prefix + "post_attention_layernorm.weight", hidden}}));
   SPECD_OK_OR_RETURN(vector(layer.qkv_bias, c.qkv_bias, qkv("bias")));
-  SPECD_OK_OR_RETURN(vector(layer.o_bias, c.o_bias, {{attention + "o_proj.bias", c.hidden_size}}));
-  SPECD_OK_OR_RETURN(
-      vector(layer.q_norm, c.head_norm, {{attention + "q_norm.weight", c.head_dim}}));
-  SPECD_OK_OR_RETURN(
-      vector(layer.k_norm, c.head_norm, {{attention + "k_norm.weight", c.head_dim}}));
+  SPECD_OK_OR_RETURN(vector(layer.o_bias, c.o_bias, {{attention + "o_proj.bias", hidden}}));
+  SPECD_OK_OR_RETURN(vector(layer.q_norm, c.head_norm, {{attention + "q_norm.weight", head}}));
+  SPECD_OK_OR_RETURN(vector(layer.k_norm, c.head_norm, {{attention + "k_norm.weight", head}}));
   SPECD_OK_OR_RETURN(vector(layer.gate_up_bias, c.mlp_bias, gate_up("bias")));
-  SPECD_OK_OR_RETURN(
-      vector(layer.down_bias, c.mlp_bias, {{mlp + "down_proj.bias", c.hidden_size}}));
+  SPECD_OK_OR_RETURN(vector(layer.down_bias, c.mlp_bias, {{mlp + "down_proj.bias", hidden}}));
   pack(layer.qkv, qkv("weight"));
-  pack(layer.o, {{attention + "o_proj.weight", c.hidden_size}});
+  pack(layer.o, {{attention + "o_proj.weight", hidden, q}});
   pack(layer.gate_up, gate_up("weight"));
-  pack(layer.down, {{mlp + "down_proj.weight", c.hidden_size}});
+  pack(layer.down, {{mlp + "down_proj.weight", hidden, columns}});
   return Status();
 }
 
@@ -140,9 +149,9 @@ Status Weights::load(const std::string& model_dir, const std::function<void(doub
     SPECD_OK_OR_RETURN(load_layer("model.layers." + std::to_string(i) + ".", layers[to_size(i)]));
     if (progress) progress(static_cast<double>(i + 1) / (c.n_layers + 1));
   }
-  SPECD_TRY(final_norm, vector_of({{"model.norm.weight", c.hidden_size}}));
+  SPECD_TRY(final_norm, vector_of({{"model.norm.weight", {0, c.hidden_size}}}));
   const bool tied = c.tie_word_embeddings;
-  pack(lm_head, {{tied ? embedding_name : "lm_head.weight", c.vocab_size}});
+  pack(lm_head, {{tied ? embedding_name : "lm_head.weight", vocab_of(c, split_)}});
   if (tied) parameters -= embedded;
   if (progress) progress(1);
   return Status();
@@ -150,6 +159,7 @@ Status Weights::load(const std::string& model_dir, const std::function<void(doub
 
 Status Weights::make_random(uint64_t seed) {
   const ModelConfig& c = config_;
+  SPECD_CHECK(split_ == Split(), "the whole model");
   SPECD_CHECK(!c.qkv_bias && !c.o_bias && !c.mlp_bias && !c.head_norm, "a plain Llama");
   SPECD_OK_OR_RETURN(allocate_matrices());
   uint64_t state = seed | 1;

@@ -11,6 +11,7 @@
 #include "core/device/device.h"
 #include "core/model/checkpoint.h"
 #include "core/model/model_config.h"
+#include "core/model/split.h"
 
 namespace specd {
 
@@ -31,9 +32,11 @@ class Weights {
     uint64_t bytes;
   };
 
-  Weights(Device& device, const ModelConfig& config) : device_(device), config_(config) {}
+  // `config`: of the whole model.
+  Weights(Device& device, const ModelConfig& config, Split split)
+      : device_(device), config_(config), split_(split) {}
 
-  // Checks every tensor of the directory, then loads them. `progress` receives a fraction in
+  // Checks every tensor of the directory, then loads this rank's part of them. `progress` receives a fraction in
   // [0, 1]. Uses memory for the packed weights; of the files only the embedding stays mapped,
   // on the CPU.
   Status load(const std::string& model_dir, const std::function<void(double)>& progress);
@@ -52,7 +55,8 @@ class Weights {
  private:
   struct Part {  // one tensor of a matrix or vector that joins several
     std::string name;
-    int32_t n = 0;
+    Range rows;                   // of the tensor; elements of a vector
+    std::optional<Range> k = {};  // columns of the tensor; all by default
   };
 
   Result<void*> allocate(uint64_t bytes, const char* what);
@@ -64,7 +68,8 @@ class Weights {
   Result<const void*> embedding_of(const TensorView& view);
 
   Device& device_;
-  ModelConfig config_;
+  const ModelConfig config_;
+  const Split split_;
   std::optional<Checkpoint> checkpoint_;  // keeps the CPU's embedding table mapped
   std::vector<Buffer> buffers_;
 };

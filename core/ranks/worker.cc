@@ -62,11 +62,12 @@ struct Worker::Columns {
   std::vector<Column<float>> taps;  // to be copied to host memory
 };
 
-Worker::Worker(Device& device, Transformer& model, KvStore& kv)
-    : device_(device), model_(model), kv_(kv), graphs_(device) {}
+Worker::Worker(Device& device, Transformer& model, KvStore& kv, Lead* lead)
+    : device_(device), model_(model), kv_(kv), lead_(lead), graphs_(device) {}
 
-Result<std::unique_ptr<Worker>> Worker::create(Device& device, Transformer& model, KvStore& kv) {
-  std::unique_ptr<Worker> worker(new Worker(device, model, kv));
+Result<std::unique_ptr<Worker>> Worker::create(Device& device, Transformer& model, KvStore& kv,
+                                               Lead* lead) {
+  std::unique_ptr<Worker> worker(new Worker(device, model, kv, lead));
   constexpr uint64_t kFirstBytes = uint64_t{1} << 20;  // grows with the steps
   SPECD_TRY(worker->inputs_, Staging::create(device, kFirstBytes, "input of a step"));
   SPECD_TRY(worker->outputs_, Staging::create(device, kFirstBytes, "output of a step"));
@@ -106,7 +107,9 @@ Status Worker::run(const StepInput& input, std::span<StreamPart* const> parts,
   for (const Staging* staging : {&inputs_, &outputs_}) SPECD_OK_OR_RETURN(staging->status());
   const uint64_t start_ns = now_ns();
   if (device_.is_host()) {
+    if (lead_ != nullptr) lead_->forward(0, input.rows);
     submit(columns, parts, false);
+    if (lead_ != nullptr) SPECD_OK_OR_RETURN(lead_->status());
   } else {
     SPECD_OK_OR_RETURN(graphs_.submit(
         shape_of(columns, parts), parts, [this] { inputs_.upload_all(); },
@@ -297,6 +300,7 @@ Status Worker::move(const KvMoves& moves) {
       SPECD_OK_OR_RETURN(device_.synchronize());
       moves_.clear();
     }
+    if (lead_ != nullptr) lead_->move(0, part);
     kv_.move(device_, moves_, part);
   }
   WorkerObserver* observer = the_observer;

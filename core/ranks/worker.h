@@ -21,6 +21,7 @@
 #include "core/device/staging.h"
 #include "core/kv/block_table.h"
 #include "core/model/kv_store.h"
+#include "core/model/lead.h"
 #include "core/model/transformer.h"
 #include "core/ranks/graphs.h"
 #include "core/ranks/step_input.h"
@@ -41,8 +42,10 @@ class WorkerObserver {
 
 class Worker {
  public:
-  // All must outlive this. kExhausted when there is no memory for the first columns.
-  static Result<std::unique_ptr<Worker>> create(Device& device, Transformer& model, KvStore& kv);
+  // All must outlive this. `lead`: null, or tells the ranks that share the model what it computes.
+  // kExhausted when there is no memory for the first columns.
+  static Result<std::unique_ptr<Worker>> create(Device& device, Transformer& model, KvStore& kv,
+                                                Lead* lead = nullptr);
 
   // Call before each step: drops the columns of the last one. The parts of the next step add their
   // columns to the result before run().
@@ -71,7 +74,7 @@ class Worker {
 
  private:
   struct Columns;
-  Worker(Device& device, Transformer& model, KvStore& kv);
+  Worker(Device& device, Transformer& model, KvStore& kv, Lead* lead);
   Columns stage(const StepInput& input, std::span<StreamPart* const> parts);
   bool submit(const Columns& columns, std::span<StreamPart* const> parts, bool capturing);
   StepShape shape_of(const Columns& columns, std::span<StreamPart* const> parts) const;
@@ -81,6 +84,7 @@ class Worker {
   Device& device_;
   Transformer& model_;
   KvStore& kv_;
+  Lead* const lead_;
   Graphs graphs_;
   Staging inputs_, outputs_, moves_;
   std::atomic<uint64_t> forward_ns_{0};

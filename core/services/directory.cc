@@ -10,7 +10,9 @@ Services::Services(CpuDevice& cpu, Device& device, int32_t vocab_size)
 Services::~Services() { retire_host(this); }
 
 void Services::set_models(ModelService* models) { state_->models = models; }
-void Services::set_target(const Transformer* target) { state_->weights.set_target(target); }
+void Services::set_target(Transformer* target, Lead* lead) {
+  state_->weights.set_target(target, lead);
+}
 void Services::plan_target(const ModelConfig& config) { state_->weights.plan_target(config); }
 
 std::span<const ServiceTable> Services::services() const {

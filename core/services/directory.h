@@ -15,6 +15,7 @@ namespace specd {
 
 class ModelService;
 struct ModelConfig;
+class Lead;
 class Transformer;
 struct ServiceState;
 
@@ -29,7 +30,7 @@ class Services final : public ServiceDirectory {
   // is running.
   void set_models(ModelService* models);
   // [control] The model of target/1; null = none. As above.
-  void set_target(const Transformer* target);
+  void set_target(Transformer* target, Lead* lead = nullptr);
   // [control] In the place of set_target(), for a check that loads nothing: plugins get tables of its
   // shape, without memory. `config` must outlive their use.
   void plan_target(const ModelConfig& config);

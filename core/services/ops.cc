@@ -73,6 +73,18 @@ specd_status ops_walk(const specd_host* host, specd_call* call, const specd_walk
   });
 }
 
+// By all ranks. When they fail, the next forward says so.
+void shared_head(const SharedHead& head, const float* x, int32_t n, float* out) {
+  const int32_t most = head.target->logits_rows_max();
+  const ModelConfig& config = head.target->config();
+  for (int32_t done = 0; done < n; done += most) {
+    const int32_t rows = std::min(most, n - done);
+    head.lead->head(0, rows);
+    head.target->shared_head(x + int64_t{done} * config.hidden_size, rows,
+                             out + int64_t{done} * config.vocab_size);
+  }
+}
+
 specd_status ops_linear(const specd_host* host, specd_call* call, const specd_matrix* matrix,
                         const specd_tensor* x, const specd_tensor* bias, const specd_tensor* out) {
   OpCall op(host, call, "ops.linear", x);
@@ -93,7 +105,11 @@ specd_status ops_linear(const specd_host* host, specd_call* call, const specd_ma
   const float* add = bias == nullptr ? nullptr : op.floats("bias", bias, weights.n_out, 0);
   op.apart(x, out, "x and out");
   return op.run([&](const kernels::Ops& ops, kernels::Stream& stream) {
-    ops.matmul(stream, {.x = in, .weights = weights, .out = to, .n_rows = n, .k_segments = 1});
+    if (held->shared != nullptr) {
+      shared_head(*held->shared, in, n, to);
+    } else {
+      ops.matmul(stream, {.x = in, .weights = weights, .out = to, .n_rows = n, .k_segments = 1});
+    }
     if (add != nullptr) ops.map(stream, kernels::add_bias(to, add, n, weights.n_out));
   });
 }

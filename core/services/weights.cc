@@ -210,12 +210,19 @@ bool is_of(const specd_owner& owner, const specd_weights* weights) SPECD_REQUIRE
 
 }  // namespace
 
-void WeightService::set_target(const Transformer* target) {
+void WeightService::set_target(Transformer* target, Lead* lead) {
   target_ = target;
+  shared_head_ = {.target = target, .lead = lead};
   head_.reset();
   if (target == nullptr) return;
-  head_ = std::make_shared<const specd_matrix>(specd_matrix{
-      .packed = target->weights().lm_head, .on_device = !device_.is_host(), .memory = {}});
+  specd_matrix head{
+      .packed = target->weights().lm_head, .on_device = !device_.is_host(), .memory = {}};
+  if (lead != nullptr) {
+    head.packed.n_out = target->config().vocab_size;
+    head.packed.data = nullptr;
+    head.shared = &shared_head_;
+  }
+  head_ = std::make_shared<const specd_matrix>(std::move(head));
 }
 
 void WeightService::plan_target(const ModelConfig& config) {

@@ -15,6 +15,7 @@
 
 #include "core/base/mutex.h"
 #include "core/device/device.h"
+#include "core/model/lead.h"
 #include "core/model/transformer.h"
 #include "core/model/weight_file.h"
 #include "core/plugin/instance/host_context.h"
@@ -27,11 +28,22 @@ struct specd_weights {
   std::unique_ptr<specd::PluginConfig> config;  // null when there is no config.json
 };
 
+namespace specd {
+
+// The output head of a target that ranks share.
+struct SharedHead {
+  Transformer* target = nullptr;
+  Lead* lead = nullptr;
+};
+
+}  // namespace specd
+
 // A matrix where an instance works. Shared by all owners that asked for it.
 struct specd_matrix {
   specd::kernels::PackedMatrix packed;
-  bool on_device = false;  // of the models, if that is not the host
-  specd::Buffer memory;    // empty when it is the target's
+  specd::SharedHead* shared = nullptr;  // then `packed` has no data
+  bool on_device = false;               // of the models, if that is not the host
+  specd::Buffer memory;                 // empty when it is the target's
 };
 
 namespace specd {
@@ -88,8 +100,8 @@ class WeightService final {
   // Both must outlive this, and `device` every copy.
   WeightService(CpuDevice& cpu, Device& device) : cpu_(cpu), device_(device) {}
 
-  // [control] Null = none. REQUIRES that no plugin is running.
-  void set_target(const Transformer* target);
+  // [control] Null = none; `lead` as in Worker. REQUIRES that no plugin is running.
+  void set_target(Transformer* target, Lead* lead = nullptr);
   // [control] Instead, tables of this shape without memory, for a check that runs no step.
   void plan_target(const ModelConfig& config);
 
@@ -119,9 +131,10 @@ class WeightService final {
   const Transformer* target_ = nullptr;
   const ModelConfig* planned_ = nullptr;
   std::shared_ptr<const specd_matrix> head_;  // the target's
-  MadeOnce<const WeightFile> files_;          // by path
-  MadeOnce<specd_matrix> matrices_;           // by file, names and memory
-  MadeOnce<Buffer> tensors_;                  // by file, name, type and memory
+  SharedHead shared_head_;
+  MadeOnce<const WeightFile> files_;  // by path
+  MadeOnce<specd_matrix> matrices_;   // by file, names and memory
+  MadeOnce<Buffer> tensors_;          // by file, name, type and memory
 };
 
 }  // namespace specd

@@ -233,7 +233,12 @@ Key keys_of_engine(EngineOptions& o) {
   using L = EngineLimits;
   return section(
       "engine", "the step loop",  //
-      integer("threads", o.threads, 0, L::kThreads, "0 = one per core"),
+      integer("threads", o.threads, 0, L::kThreads, "0 = one per core; ranks share them"),
+      integer("tensor_parallel_size", o.tensor_parallel_size, 1, L::kRanks,
+              "ranks that share the model, 1, 2, 4 or 8; texts are those of one rank; on a CPU the "
+              "ranks are threads"),
+      integer("rank_timeout_seconds", o.rank_timeout_seconds, 1, L::kRankTimeoutSeconds,
+              "a rank that the others wait for so long is lost, and the daemon ends"),
       choice("isa", o.isa, kIsas, "instructions of the CPU; the text is the same on all"),
       choice("numerics", o.numerics, kNumerics,
              "`strict`: drafts change no token; `bf16`: activations rounded to bfloat16 on a CPU "

@@ -23,6 +23,16 @@ void rope_table_part(const RopeTableArgs& a, int part, int parts) {
   }
 }
 
+void add_segments_part(const AddSegmentsArgs& a, int part, int parts) {
+  const int64_t n = int64_t{a.n_rows} * a.n;
+  const Share share = share_of(n, part, parts);
+  for (int64_t i = share.begin; i < share.end; ++i) {
+    float sum = a.parts[i];
+    for (int32_t p = 1; p < a.n_parts; ++p) sum = sum + a.parts[p * n + i];
+    a.out[i] = sum;
+  }
+}
+
 void copy_rows_part(const CopyRowsArgs& a, int part, int parts) {
   const Share share = share_of(a.n_rows, part, parts);
   for (int64_t i = share.begin; i < share.end; ++i) {

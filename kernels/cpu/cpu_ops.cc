@@ -59,6 +59,13 @@ void spread(Stream& stream, const Args& args, void (*f)(const Args&, int, int), 
   if (!call.has_memory) throw std::bad_alloc();
 }
 
+// The units of an op over single values. Below a few thousand of them, waking the team costs more
+// than it saves.
+constexpr int64_t units_of(int32_t n_rows, int32_t n) {
+  const int64_t values = int64_t{n_rows} * n;
+  return values < 2048 ? (values > 0 ? 1 : 0) : values;
+}
+
 size_t packed_bytes(DType type, int32_t n_out, int32_t n_in) {
   const size_t columns =
       (static_cast<size_t>(n_out) + kPaddedColumns - 1) / kPaddedColumns * kPaddedColumns;
@@ -72,6 +79,7 @@ template <const IsaOps& kIsa>
 constexpr Ops table(const char* name) {
   return Ops{
       name,
+      [](DType) { return SplitRule(); },
       packed_bytes,
       [](Stream& s, const PackArgs& a) { spread(s, a, kIsa.pack, a.n_rows); },
       [](Stream& s, const EmbedArgs& a) { spread(s, a, kIsa.embed, a.n_rows); },
@@ -82,16 +90,15 @@ constexpr Ops table(const char* name) {
       [](Stream& s, const MatmulArgs& a) {
         spread(s, a, kIsa.matmul, int64_t{a.n_rows} * a.weights.n_out);
       },
+      [](Stream& s, const AddSegmentsArgs& a) {
+        spread(s, a, add_segments_part, units_of(a.n_rows, a.n));
+      },
       [](Stream& s, const RopeTableArgs& a) { spread(s, a, rope_table_part, a.n_rows); },
       [](Stream& s, const RopeAppendArgs& a) { spread(s, a, kIsa.rope_append, a.n_rows); },
       [](Stream& s, const AttentionArgs& a) {
         spread(s, a, kIsa.attention, int64_t{a.n_rows} * a.kv.n_kv_heads);
       },
-      [](Stream& s, const MapArgs& a) {
-        // Below a few thousand values, waking the team costs more than it saves.
-        const int64_t values = int64_t{a.n_rows} * a.n;
-        spread(s, a, kIsa.map, values < 2048 ? (values > 0 ? 1 : 0) : values);
-      },
+      [](Stream& s, const MapArgs& a) { spread(s, a, kIsa.map, units_of(a.n_rows, a.n)); },
       [](Stream& s, const CopyRowsArgs& a) { spread(s, a, copy_rows_part, a.n_rows); },
       [](Stream& s, const KvMoveArgs& a) {
         spread(s, a, kv_move_part, a.n > 0 ? a.kv.n_kv_heads : 0);
@@ -118,6 +125,7 @@ constexpr Ops kAvx512Table = table<kAvx512Ops>("cpu-avx512");
 constexpr Ops bf16_table() {
   Ops ops = kAvx512Table;
   ops.name = "cpu-avx512-bf16";
+  ops.split_rule = [](DType type) { return SplitRule{.grain = type == DType::kBF16 ? 2 : 1}; };
   ops.pack = [](Stream& s, const PackArgs& a) {
     spread(s, a, a.packed.dtype == DType::kBF16 ? avx512_bf16::pack : avx512::pack, a.n_rows);
   };

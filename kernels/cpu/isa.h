@@ -58,6 +58,7 @@ void matmul(const MatmulArgs&, int part, int parts);
 
 // Copies and scalar libm: one implementation for every instruction set.
 void rope_table_part(const RopeTableArgs&, int part, int parts);
+void add_segments_part(const AddSegmentsArgs&, int part, int parts);
 void copy_rows_part(const CopyRowsArgs&, int part, int parts);
 void kv_move_part(const KvMoveArgs&, int part, int parts);
 void penalize_part(const PenalizeArgs&, int part, int parts);

@@ -290,9 +290,10 @@ void block(const MatmulArgs& a, int64_t panel, int panels, int row, int rows, co
         }
       }
     }
+    float* const to = a.apart ? a.out + static_cast<size_t>(s) * a.n_rows * n_out : a.out;
     for (int r = 0; r < rows; ++r) {
-      float* out = a.out + (row + r) * n_out + column;
-      if (s == 0) {
+      float* out = to + (row + r) * n_out + column;
+      if (s == 0 || a.apart) {
         __builtin_memcpy(out, sums + r * stride, sizeof(float) * columns);
       } else {
         for (size_t i = 0; i < columns; ++i) out[i] = out[i] + sums[r * stride + i];
@@ -327,6 +328,7 @@ template <DType kType, typename T>
 void pack_of(const PackArgs& a, int part, int parts) {
   constexpr int kWidth = kColumns<kType>;
   const size_t n_in = static_cast<size_t>(a.packed.n_in);
+  const size_t stride = a.source_stride == 0 ? n_in : static_cast<size_t>(a.source_stride);
   const size_t panel_elements = static_cast<size_t>(kWidth) *
                                 static_cast<size_t>(depth_of<kType>(a.packed.n_in)) *
                                 (kPairs<kType> ? 2 : 1);
@@ -350,7 +352,7 @@ void pack_of(const PackArgs& a, int part, int parts) {
           continue;
         }
         const char* from = static_cast<const char*>(a.source) +
-                           static_cast<size_t>(column - a.column_begin) * n_in * sizeof(T);
+                           static_cast<size_t>(column - a.column_begin) * stride * sizeof(T);
         for (size_t k = k0; k < k1; ++k) {
           T value;
           __builtin_memcpy(&value, from + k * sizeof(T), sizeof(T));

@@ -62,6 +62,14 @@ void launch_early(CudaStream& stream, dim3 grid, dim3 block, size_t shared_bytes
 // refused in a capture, which would read it again at every launch.
 void copy_in(CudaStream& stream, void* device, const void* host, uint64_t bytes);
 void copy_out(CudaStream& stream, void* host, const void* device, uint64_t bytes);
+// Copies the rows of a matrix to be packed: n rows of row_bytes, which begin stride_bytes apart.
+void copy_rows_in(CudaStream& stream, void* device, const void* host, uint64_t row_bytes,
+                  uint64_t stride_bytes, int32_t n);
+// Bytes from one row of the source to the next.
+inline uint64_t source_stride_bytes(const PackArgs& a) {
+  const int64_t elements = a.source_stride == 0 ? a.packed.n_in : a.source_stride;
+  return static_cast<uint64_t>(elements) * dtype_bytes(a.packed.dtype);
+}
 
 // For the current device of this thread: lets attention use that much shared memory.
 cudaError_t open_attention(int32_t shared_bytes_max);
@@ -70,16 +78,19 @@ cudaError_t open_matmul(int32_t shared_bytes_max);
 // For the current device of this thread. Returns null and the reason on failure.
 FastMatmul* open_fast_matmul(char* why, size_t why_bytes);
 void close_fast_matmul(FastMatmul* fast);
+SplitRule split_rule_fast(DType type);
 size_t packed_bytes_fast(DType type, int32_t n_out, int32_t n_in);
 void pack_fast(Stream& stream, const PackArgs& args);
 void matmul_fast(Stream& stream, const MatmulArgs& args);
 
+SplitRule split_rule(DType type);
 size_t packed_bytes(DType type, int32_t n_out, int32_t n_in);
 void pack(Stream& stream, const PackArgs& args);
 void embed(Stream& stream, const EmbedArgs& args);
 void rmsnorm(Stream& stream, const RmsNormArgs& args);
 void head_norm(Stream& stream, const HeadNormArgs& args);
 void matmul(Stream& stream, const MatmulArgs& args);
+void add_segments(Stream& stream, const AddSegmentsArgs& args);
 void rope_table(Stream& stream, const RopeTableArgs& args);
 void rope_append(Stream& stream, const RopeAppendArgs& args);
 void attention(Stream& stream, const AttentionArgs& args);

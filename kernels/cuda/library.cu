@@ -18,14 +18,16 @@ __attribute__((format(printf, 2, 3))) void say(CudaProblem& problem, const char*
   va_end(arguments);
 }
 
-constexpr Ops kOps = {"cuda",    &packed_bytes, &pack,        &embed,      &rmsnorm, &head_norm,
-                      &matmul,   &rope_table,   &rope_append, &attention,  &map,     &copy_rows,
-                      &kv_move,  &penalize,     &draw,        &draw_noise, &uniform, &top_k,
-                      &log_prob, &pick_tokens,  &clamp_nodes, &walk_tree};
+constexpr Ops kOps = {"cuda",       &split_rule,  &packed_bytes, &pack,         &embed,
+                      &rmsnorm,     &head_norm,   &matmul,       &add_segments, &rope_table,
+                      &rope_append, &attention,   &map,          &copy_rows,    &kv_move,
+                      &penalize,    &draw,        &draw_noise,   &uniform,      &top_k,
+                      &log_prob,    &pick_tokens, &clamp_nodes,  &walk_tree};
 
 constexpr Ops fast_ops() {
   Ops ops = kOps;
   ops.name = "cuda-fast";
+  ops.split_rule = &split_rule_fast;
   ops.packed_bytes = &packed_bytes_fast;
   ops.pack = &pack_fast;
   ops.matmul = &matmul_fast;
@@ -295,6 +297,17 @@ void copy_in(CudaStream& stream, void* device, const void* host, uint64_t bytes)
 }
 void copy_out(CudaStream& stream, void* host, const void* device, uint64_t bytes) {
   copy(stream, host, device, host, bytes, cudaMemcpyDeviceToHost);
+}
+void copy_rows_in(CudaStream& stream, void* device, const void* host, uint64_t row_bytes,
+                  uint64_t stride_bytes, int32_t n) {
+  if (row_bytes == stride_bytes) {
+    copy_in(stream, device, host, row_bytes * static_cast<uint64_t>(n));
+    return;
+  }
+  if (stream.capturing) return stream.note(cudaErrorStreamCaptureUnsupported);
+  stream.note(cudaMemcpy2DAsync(device, row_bytes, host, stride_bytes, row_bytes,
+                                static_cast<size_t>(n), cudaMemcpyHostToDevice, stream.handle));
+  stream.note(cudaStreamSynchronize(stream.handle));
 }
 
 }  // namespace specd::kernels::cuda

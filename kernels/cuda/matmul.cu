@@ -6,7 +6,8 @@
 //
 //   Strict: k in tiles of 16, with zeros beyond n_in. The T tiles form 8 segments; tile t is in
 //   segment s with T s / 8 <= t < T (s + 1) / 8. Per segment, from zero: for each tile the mma with
-//   high, then the one with low. The segments are added in order, regardless of k_segments.
+//   high, then the one with low. The segments are added in order, regardless of k_segments, or left
+//   apart; then T and 8 stand for the tiles and the segments of this rank.
 //
 // A kernel of its own splits x before, since every block reads all of x. That pays even for one row: if all
 // blocks read its float32 values, they read the same few addresses at the same time.
@@ -83,8 +84,8 @@ __global__ void split_x(uint4* out, const float* x, int32_t n_rows, int32_t n_in
 
 // ---- tensor cores ------------------------------------------------------------------------------
 
-__device__ inline int32_t segment_begin(int32_t k_tiles, int s) {
-  return static_cast<int32_t>(int64_t{k_tiles} * s / kSegments);
+__device__ inline int32_t segment_begin(int32_t k_tiles, int s, int segments) {
+  return static_cast<int32_t>(int64_t{k_tiles} * s / segments);
 }
 
 // This lane's part of tiles [first, first + kCount) at tile k. Beyond the end it repeats the last tile,
@@ -114,13 +115,15 @@ __device__ inline void store(float* out, const Sums& c, int64_t j0, int64_t r0, 
 template <int kM, int kN, int kStages>
 constexpr int kFewBytes = kStages* kSegments* kWarp*(kM + kN) * static_cast<int>(sizeof(uint4));
 
-// For up to 8 * kN rows. grid: groups of kM output tiles; block: 8 warps, one per segment; at least
-// kFewBytes of shared memory. kStages: tiles of k that a warp has on their way or in use.
-template <int kM, int kN, int kStages>
+// For up to 8 * kN rows. grid: groups of kM output tiles; block: a warp per segment, 8 unless kApart; at
+// least that share of kFewBytes of shared memory. kStages: tiles of k that a warp has on their way or in
+// use. kApart: the sums of segment s go to out + s * part_stride.
+template <int kM, int kN, int kStages, bool kApart>
 __global__ void __launch_bounds__(kSegments* kWarp, 2)
     matmul_few(const uint4* weights, const uint4* x, float* out, int32_t n_out, int32_t n_rows,
-               int32_t k_tiles) {
-  constexpr int kThreads = kSegments * kWarp, kStage = (kM + kN) * kThreads;
+               int32_t k_tiles, int64_t part_stride) {
+  const int threads = kApart ? static_cast<int>(blockDim.x) : kSegments * kWarp;
+  const int segments = threads / kWarp, stage_size = (kM + kN) * threads;
   constexpr int kTogether = kStages % 4 == 0 ? 4 : 2;  // tiles of one turn of the loop
   static_assert(kStages % kTogether == 0);
   // [stage][kM + kN][thread]: a thread reads what it copied itself, so nobody waits for others.
@@ -128,8 +131,8 @@ __global__ void __launch_bounds__(kSegments* kWarp, 2)
   const int lane = threadIdx.x % kWarp, segment = threadIdx.x / kWarp;
   const int32_t j_tile = static_cast<int32_t>(blockIdx.x) * kM;
   const int32_t j_tiles = tiles_of(n_out), r_tiles = (n_rows + 7) / 8;
-  const int32_t begin = segment_begin(k_tiles, segment);
-  const int32_t n = segment_begin(k_tiles, segment + 1) - begin;
+  const int32_t begin = segment_begin(k_tiles, segment, segments);
+  const int32_t n = segment_begin(k_tiles, segment + 1, segments) - begin;
   const uint4* w[kM];  // the next tiles to copy
   fragments_of(w, weights, j_tile, j_tiles, k_tiles, begin, lane);
   const uint4* b[kN];
@@ -139,13 +142,13 @@ __global__ void __launch_bounds__(kSegments* kWarp, 2)
   const auto copy_weights = [&](int stage, int tile, bool wanted) {
 #pragma unroll
     for (int m = 0; m < kM; ++m) {
-      copy_async(to + (stage * kStage + m * kThreads) * kCopyBytes, w[m] + tile * kWarp, wanted);
+      copy_async(to + (stage * stage_size + m * threads) * kCopyBytes, w[m] + tile * kWarp, wanted);
     }
   };
   const auto copy_x = [&](int stage, int tile, bool wanted) {
 #pragma unroll
     for (int i = 0; i < kN; ++i) {
-      copy_async(to + (stage * kStage + (kM + i) * kThreads) * kCopyBytes, b[i] + tile * kWarp,
+      copy_async(to + (stage * stage_size + (kM + i) * threads) * kCopyBytes, b[i] + tile * kWarp,
                  wanted);
     }
   };
@@ -177,13 +180,13 @@ __global__ void __launch_bounds__(kSegments* kWarp, 2)
       copy_weights(free, i, k + i + kStages - 1 < n);
       copy_x(free, i, k + i + kStages - 1 < n);
       commit_copies();
-      const uint4* at = mine + (stage + i) * kStage;
+      const uint4* at = mine + (stage + i) * stage_size;
       uint4 a[kM];
 #pragma unroll
-      for (int m = 0; m < kM; ++m) a[m] = at[m * kThreads];
+      for (int m = 0; m < kM; ++m) a[m] = at[m * threads];
 #pragma unroll
       for (int r = 0; r < kN; ++r) {
-        const uint4 v = at[(kM + r) * kThreads];
+        const uint4 v = at[(kM + r) * threads];
 #pragma unroll
         for (int m = 0; m < kM; ++m) {
           mma(sums[m][r], a[m], v.x, v.y);
@@ -194,9 +197,20 @@ __global__ void __launch_bounds__(kSegments* kWarp, 2)
     advance(kTogether);
     stage = stage + kTogether == kStages ? 0 : stage + kTogether;
   }
+  if constexpr (kApart) {
+    float* to = out + segment * part_stride;
+#pragma unroll
+    for (int m = 0; m < kM; ++m) {
+#pragma unroll
+      for (int i = 0; i < kN; ++i) {
+        store(to, sums[m][i], int64_t{j_tile + m} * 16, i * 8, lane, n_out, n_rows);
+      }
+    }
+    return;
+  }
   __syncthreads();                                // the sums take the place of the ring
   auto* shared = reinterpret_cast<float*>(ring);  // [segment][kM][kN][4][lane]
-  static_assert(kThreads * kM * kN * 4 * sizeof(float) <= kFewBytes<kM, kN, kStages>);
+  static_assert(kSegments * kWarp * kM * kN * 4 * sizeof(float) <= kFewBytes<kM, kN, kStages>);
 #pragma unroll
   for (int m = 0; m < kM; ++m) {
 #pragma unroll
@@ -237,12 +251,11 @@ template <int kDepth>
 constexpr int kManyBytes = kManyStages* kDepth* kManyCopied* kWarp* static_cast<int>(sizeof(uint4));
 
 // grid: (groups of rows, groups of outputs), so that neighbors read the same weights. kParts: (.., ..,
-// segments), and out is [segment][row][output], which join_parts adds. kManyBytes of shared
-// memory.
+// segments), and the sums of segment s go to out + s * part_stride. kManyBytes of shared memory.
 template <int kWarpsJ, int kDepth, bool kParts>
 __global__ void __launch_bounds__(kManyWarps* kWarp, 1)
     matmul_many(const uint4* weights, const uint4* x, float* out, int32_t n_out, int32_t n_rows,
-                int32_t k_tiles) {
+                int32_t k_tiles, int64_t part_stride) {
   constexpr int kTilesJ = many_tiles(kWarpsJ), kTilesR = many_tiles(kManyWarps / kWarpsJ);
   constexpr int kCopies = kManyCopied / kManyWarps, kStage = kDepth * kManyCopied * kWarp;
   static_assert(kTilesJ + kTilesR == kManyCopied && kTilesJ % kManyWarps == 0);
@@ -253,7 +266,8 @@ __global__ void __launch_bounds__(kManyWarps* kWarp, 1)
   const int32_t j_tiles = tiles_of(n_out), r_tiles = (n_rows + 7) / 8;
   const int first_segment = kParts ? static_cast<int>(blockIdx.z) : 0;
   const int end_segment = kParts ? first_segment + 1 : kSegments;
-  const int32_t k_first = segment_begin(k_tiles, first_segment);
+  const int segments = kParts ? static_cast<int>(gridDim.z) : kSegments;
+  const int32_t k_first = segment_begin(k_tiles, first_segment, segments);
   // What this thread copies next: of tiles warp, warp + 8 .. of a tile of k; beyond the end the last again.
   const uint4* from[kCopies];
 #pragma unroll
@@ -271,13 +285,14 @@ __global__ void __launch_bounds__(kManyWarps* kWarp, 1)
     at.left -= at.n;
     while (at.left == 0 && at.segment + 1 < end_segment) {
       ++at.segment;
-      at.left = segment_begin(k_tiles, at.segment + 1) - segment_begin(k_tiles, at.segment);
+      at.left = segment_begin(k_tiles, at.segment + 1, segments) -
+                segment_begin(k_tiles, at.segment, segments);
     }
     at.n = min(at.left, kDepth);
     return at;
   };
   const Stage first =
-      after({first_segment, segment_begin(k_tiles, first_segment + 1) - k_first, 0});
+      after({first_segment, segment_begin(k_tiles, first_segment + 1, segments) - k_first, 0});
   const SharedAt ring_at = shared_at(ring + warp * kWarp + lane);
   // Copies [copy_begin, copy_end) of each of n tiles of k.
   const auto copy = [&](int slot, int32_t n, int copy_begin, int copy_end) {
@@ -320,7 +335,8 @@ __global__ void __launch_bounds__(kManyWarps* kWarp, 1)
   };
   int now = 0;  // slot
   for (int segment = first_segment; segment < end_segment; ++segment) {
-    int32_t left = segment_begin(k_tiles, segment + 1) - segment_begin(k_tiles, segment);
+    int32_t left =
+        segment_begin(k_tiles, segment + 1, segments) - segment_begin(k_tiles, segment, segments);
     for (; left > 0; left -= kDepth) {
       wait_for_copies();
       __syncthreads();  // all have the copies of this stage, and have read the one before it
@@ -351,7 +367,7 @@ __global__ void __launch_bounds__(kManyWarps* kWarp, 1)
       }
     }
   }
-  float* to = kParts ? out + int64_t{first_segment} * n_rows * n_out : out;
+  float* to = kParts ? out + first_segment * part_stride : out;
 #pragma unroll
   for (int m = 0; m < kManyTiles; ++m) {
 #pragma unroll
@@ -363,14 +379,16 @@ __global__ void __launch_bounds__(kManyWarps* kWarp, 1)
 }
 
 // Adds the segments in order; n: elements of out.
-__global__ void join_parts(float* out, const float* parts, int64_t n) {
+__global__ void join_parts(float* out, const float* parts, int32_t n_parts, int64_t n) {
   let_next_start();
   wait_for_previous();
   const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (i >= n) return;
   float total = parts[i];
 #pragma unroll
-  for (int s = 1; s < kSegments; ++s) total = __fadd_rn(total, parts[s * n + i]);
+  for (int s = 1; s < kSegments; ++s) {
+    if (s < n_parts) total = __fadd_rn(total, parts[s * n + i]);
+  }
   out[i] = total;
 }
 
@@ -393,66 +411,87 @@ __global__ void matmul_chain(MatmulArgs a) {
       const float w = widen<kType>(a.weights.data, static_cast<size_t>(k) * n_out + j);
       sum = __fmaf_rn(a.x[r * n_in + k], w, sum);
     }
+    if (a.apart) a.out[(int64_t{s} * a.n_rows + r) * n_out + j] = sum;
     total = s == 0 ? sum : __fadd_rn(total, sum);
   }
-  a.out[r * n_out + j] = total;
+  if (!a.apart) a.out[r * n_out + j] = total;
 }
 
 unsigned blocks_for(int64_t n, int64_t per_block) {
   return static_cast<unsigned>((n + per_block - 1) / per_block);
 }
 
+// A launch of matmul_few or matmul_many.
+struct Launch {
+  const uint4 *weights, *x;  // x: split, x_bytes at the start of the scratch memory
+  uint64_t x_bytes;
+  float* out;
+  int32_t n_out, n, k_tiles;  // n: rows
+  int apart;                  // the number of segments that are left apart; 0: all are added
+  int64_t part_stride;
+};
+
 // Early launches fill multiprocessors while the kernel before them still runs: those that it leaves first
 // would get the most blocks and finish last. So a block of a small grid asks for its share of the shared
 // memory, and no multiprocessor takes more blocks than an even distribution gives it.
 template <int kM, int kN, int kStages>
-void launch_few(CudaStream& stream, const uint4* weights, const uint4* x, float* out, int32_t n_out,
-                int32_t n, int32_t k_tiles) {
-  const unsigned blocks = blocks_for(tiles_of(n_out), kM);
+void launch_few(CudaStream& stream, const Launch& l) {
+  const unsigned blocks = blocks_for(tiles_of(l.n_out), kM);
   const size_t each = blocks_for(blocks, stream.multiprocessors), reserved = 1024;
   const size_t share = std::max((stream.shared_bytes_max + reserved) / each, reserved) - reserved;
-  const size_t bytes = std::max<size_t>(kFewBytes<kM, kN, kStages>, share / 128 * 128);
-  launch_early(stream, blocks, kSegments * kWarp, bytes, matmul_few<kM, kN, kStages>, weights, x,
-               out, n_out, n, k_tiles);
+  const int segments = l.apart == 0 ? kSegments : l.apart;
+  const size_t bytes =
+      std::max<size_t>(kFewBytes<kM, kN, kStages> / kSegments * segments, share / 128 * 128);
+  const auto launch = [&]<bool kApart>() {
+    launch_early(stream, blocks, segments * kWarp, bytes, matmul_few<kM, kN, kStages, kApart>,
+                 l.weights, l.x, l.out, l.n_out, l.n, l.k_tiles, l.part_stride);
+  };
+  l.apart == 0 ? launch.template operator()<false>() : launch.template operator()<true>();
 }
 
-// x: split, at the start of the scratch memory. With so few blocks that they leave half of the device
-// idle, each segment gets a block of its own, if there is memory for the parts.
+void add_parts(CudaStream& stream, float* out, const float* parts, int32_t n_parts, int64_t n) {
+  launch_early(stream, blocks_for(n, 256), 256, 0, join_parts, out, parts, n_parts, n);
+}
+
+// With so few blocks that they leave half of the device idle, each segment gets a block of its own, if
+// there is memory for the parts.
 template <int kWarpsJ, int kDepth>
-void launch_many(CudaStream& stream, const uint4* weights, const uint4* x, uint64_t x_bytes,
-                 float* out, int32_t n_out, int32_t n, int32_t k_tiles) {
-  dim3 grid(blocks_for(n, many_tiles(kManyWarps / kWarpsJ) * 8),
-            blocks_for(n_out, many_tiles(kWarpsJ) * 16));
-  constexpr int kThreads = kManyWarps * kWarp, kBytes = kManyBytes<kDepth>;
-  const int64_t elements = int64_t{n} * n_out;
+void launch_many(CudaStream& stream, const Launch& l) {
+  dim3 grid(blocks_for(l.n, many_tiles(kManyWarps / kWarpsJ) * 8),
+            blocks_for(l.n_out, many_tiles(kWarpsJ) * 16));
+  const auto launch = [&]<bool kParts>(float* out, int64_t part_stride) {
+    launch_early(stream, grid, kManyWarps * kWarp, kManyBytes<kDepth>,
+                 matmul_many<kWarpsJ, kDepth, kParts>, l.weights, l.x, out, l.n_out, l.n, l.k_tiles,
+                 part_stride);
+  };
+  if (l.apart > 0) {
+    grid.z = static_cast<unsigned>(l.apart);
+    return launch.template operator()<true>(l.out, l.part_stride);
+  }
+  const int64_t elements = int64_t{l.n} * l.n_out;
   const uint64_t parts_bytes = static_cast<uint64_t>(elements) * kSegments * sizeof(float);
   if (grid.x * grid.y > static_cast<unsigned>(stream.multiprocessors) / 2 ||
-      x_bytes + parts_bytes > stream.scratch_bytes) {
-    launch_early(stream, grid, kThreads, kBytes, matmul_many<kWarpsJ, kDepth, false>, weights, x,
-                 out, n_out, n, k_tiles);
-    return;
+      l.x_bytes + parts_bytes > stream.scratch_bytes) {
+    return launch.template operator()<false>(l.out, 0);
   }
   grid.z = kSegments;
-  auto* parts = reinterpret_cast<float*>(stream.scratch + x_bytes);
-  launch_early(stream, grid, kThreads, kBytes, matmul_many<kWarpsJ, kDepth, true>, weights, x,
-               parts, n_out, n, k_tiles);
-  launch_early(stream, blocks_for(elements, 256), 256, 0, join_parts, out, parts, elements);
+  auto* parts = reinterpret_cast<float*>(stream.scratch + l.x_bytes);
+  launch.template operator()<true>(parts, elements);
+  add_parts(stream, l.out, parts, kSegments, elements);
 }
 
 // 256 outputs by 64 rows of a block, or 128 by 128.
 template <int kWarpsJ>
-void launch_many(CudaStream& stream, const uint4* weights, const uint4* x, uint64_t x_bytes,
-                 float* out, int32_t n_out, int32_t n, int32_t k_tiles) {
+void launch_many(CudaStream& stream, const Launch& l) {
   if (stream.shared_bytes_max >= static_cast<size_t>(kManyBytes<8>)) {
-    launch_many<kWarpsJ, 8>(stream, weights, x, x_bytes, out, n_out, n, k_tiles);
+    launch_many<kWarpsJ, 8>(stream, l);
   } else {
-    launch_many<kWarpsJ, 4>(stream, weights, x, x_bytes, out, n_out, n, k_tiles);
+    launch_many<kWarpsJ, 4>(stream, l);
   }
 }
 
 void matmul_bf16(CudaStream& stream, const MatmulArgs& a) {
   const int32_t n_in = a.weights.n_in, n_out = a.weights.n_out, k_tiles = tiles_of(n_in);
-  const auto* weights = static_cast<const uint4*>(a.weights.data);
   auto* x = reinterpret_cast<uint4*>(stream.scratch);
   const uint64_t row_tile_bytes = static_cast<uint64_t>(k_tiles) * kWarp * sizeof(uint4);
   const auto rows_at_once =
@@ -464,25 +503,31 @@ void matmul_bf16(CudaStream& stream, const MatmulArgs& a) {
   for (int32_t done = 0; done < a.n_rows; done += rows_at_once) {
     const int32_t n = a.n_rows - done < rows_at_once ? a.n_rows - done : rows_at_once;
     const int32_t r_tiles = (n + 7) / 8;
-    float* out = a.out + int64_t{done} * n_out;
     launch_early(stream, blocks_for(int64_t{r_tiles} * k_tiles * kWarp, 256), 256, 0, split_x, x,
                  a.x + int64_t{done} * n_in, n, n_in);
+    const Launch l{.weights = static_cast<const uint4*>(a.weights.data),
+                   .x = x,
+                   .x_bytes = static_cast<uint64_t>(r_tiles) * row_tile_bytes,
+                   .out = a.out + int64_t{done} * n_out,
+                   .n_out = n_out,
+                   .n = n,
+                   .k_tiles = k_tiles,
+                   .apart = a.apart ? a.k_segments : 0,
+                   .part_stride = int64_t{a.n_rows} * n_out};
     // With so few blocks of 32 outputs that a good part of the device is idle, blocks have 16.
     const auto blocks = static_cast<int>(blocks_for(n_out, 32));
     if (n <= 8 && blocks * 8 < stream.multiprocessors * 7) {
-      launch_few<1, 1, 8>(stream, weights, x, out, n_out, n, k_tiles);
+      launch_few<1, 1, 8>(stream, l);
     } else if (n <= 8) {
-      launch_few<2, 1, 8>(stream, weights, x, out, n_out, n, k_tiles);
+      launch_few<2, 1, 8>(stream, l);
     } else if (n <= 16) {
-      launch_few<2, 2, 6>(stream, weights, x, out, n_out, n, k_tiles);
+      launch_few<2, 2, 6>(stream, l);
     } else if (n <= 32) {
-      launch_few<2, 4, 4>(stream, weights, x, out, n_out, n, k_tiles);
+      launch_few<2, 4, 4>(stream, l);
     } else if (n <= 64) {
-      launch_many<4>(stream, weights, x, static_cast<uint64_t>(r_tiles) * row_tile_bytes, out,
-                     n_out, n, k_tiles);
+      launch_many<4>(stream, l);
     } else {
-      launch_many<2>(stream, weights, x, static_cast<uint64_t>(r_tiles) * row_tile_bytes, out,
-                     n_out, n, k_tiles);
+      launch_many<2>(stream, l);
     }
   }
 }
@@ -496,10 +541,14 @@ cudaError_t open_matmul(int32_t shared_bytes_max) {
     error = cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                  cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes_max);
   };
-  allow(matmul_few<1, 1, 8>);
-  allow(matmul_few<2, 1, 8>);
-  allow(matmul_few<2, 2, 6>);
-  allow(matmul_few<2, 4, 4>);
+  allow(matmul_few<1, 1, 8, false>);
+  allow(matmul_few<1, 1, 8, true>);
+  allow(matmul_few<2, 1, 8, false>);
+  allow(matmul_few<2, 1, 8, true>);
+  allow(matmul_few<2, 2, 6, false>);
+  allow(matmul_few<2, 2, 6, true>);
+  allow(matmul_few<2, 4, 4, false>);
+  allow(matmul_few<2, 4, 4, true>);
   allow(matmul_many<4, 8, false>);
   allow(matmul_many<4, 8, true>);
   allow(matmul_many<2, 8, false>);
@@ -509,6 +558,10 @@ cudaError_t open_matmul(int32_t shared_bytes_max) {
   allow(matmul_many<2, 4, false>);
   allow(matmul_many<2, 4, true>);
   return error;
+}
+
+SplitRule split_rule(DType type) {
+  return {.grain = type == DType::kBF16 ? 16 : 1, .segments = kSegments};
 }
 
 size_t packed_bytes(DType type, int32_t n_out, int32_t n_in) {
@@ -529,8 +582,9 @@ void pack(Stream& any, const PackArgs& a) {
   }
   for (int32_t done = 0; done < a.n_rows; done += rows_at_once) {
     const int32_t n = a.n_rows - done < rows_at_once ? a.n_rows - done : rows_at_once;
-    copy_in(stream, stream.scratch, static_cast<const char*>(a.source) + row_bytes * done,
-            row_bytes * n);
+    copy_rows_in(stream, stream.scratch,
+                 static_cast<const char*>(a.source) + source_stride_bytes(a) * done, row_bytes,
+                 source_stride_bytes(a), n);
     const int32_t begin = a.column_begin + done;
     if (a.packed.dtype == DType::kBF16) {
       pack_bf16<<<blocks_for(int64_t{n} * tiles_of(a.packed.n_in) * 16, 256), 256, 0,
@@ -569,6 +623,11 @@ void matmul(Stream& any, const MatmulArgs& a) {
       launch_early(stream, grid, 128, 0, matmul_chain<DType::kF16>, a);
     }
   }
+}
+
+void add_segments(Stream& any, const AddSegmentsArgs& a) {
+  if (a.n_rows == 0 || a.n == 0) return;
+  add_parts(of(any), a.out, a.parts, a.n_parts, int64_t{a.n_rows} * a.n);
 }
 
 }  // namespace specd::kernels::cuda

@@ -128,6 +128,11 @@ FastMatmul* open_fast_matmul(char* why, size_t why_bytes) {
 
 void close_fast_matmul(FastMatmul* fast) { delete fast; }
 
+// Rows that cuBLASLt reads begin at 16 bytes.
+SplitRule split_rule_fast(DType type) {
+  return type == DType::kBF16 ? SplitRule{.grain = 8, .segments = 0} : split_rule(type);
+}
+
 size_t packed_bytes_fast(DType type, int32_t n_out, int32_t n_in) {
   if (type != DType::kBF16) return packed_bytes(type, n_out, n_in);
   return static_cast<size_t>(n_out) * static_cast<size_t>(n_in) * 2;
@@ -136,13 +141,15 @@ size_t packed_bytes_fast(DType type, int32_t n_out, int32_t n_in) {
 void pack_fast(Stream& any, const PackArgs& a) {
   if (a.packed.dtype != DType::kBF16) return pack(any, a);
   const size_t row = static_cast<size_t>(a.packed.n_in) * 2;
-  copy_in(of(any), static_cast<char*>(a.packed.data) + static_cast<size_t>(a.column_begin) * row,
-          a.source, static_cast<size_t>(a.n_rows) * row);
+  copy_rows_in(of(any),
+               static_cast<char*>(a.packed.data) + static_cast<size_t>(a.column_begin) * row,
+               a.source, row, source_stride_bytes(a), a.n_rows);
 }
 
 void matmul_fast(Stream& any, const MatmulArgs& a) {
   if (a.weights.dtype != DType::kBF16) return matmul(any, a);
   CudaStream& stream = of(any);
+  if (a.apart && a.k_segments != 1) return stream.note(cudaErrorInvalidValue);  // split_rule_fast()
   FastMatmul& fast = *stream.fast;
   // x as bfloat16, followed by cuBLASLt's workspace: as many rows at once as leave room for it.
   constexpr uint64_t kWorkspaceMax = uint64_t{32} << 20;

@@ -184,6 +184,8 @@ size_t packed_bytes(DType type, int32_t n_out, int32_t n_in) {
 const Ops& table() {
   static const Ops ops = {
       "fake-cuda",
+      // As strict as the real one.
+      [](DType type) { return SplitRule{.grain = type == DType::kBF16 ? 16 : 1}; },
       packed_bytes,
       // Runs at once: the source is host memory and may be freed after the call.
       [](Stream& s, const PackArgs& a) {
@@ -204,6 +206,9 @@ const Ops& table() {
       },
       [](Stream& s, const MatmulArgs& a) {
         op(s, "matmul", cpu_table().matmul, a, a.x, a.weights.data, a.out);
+      },
+      [](Stream& s, const AddSegmentsArgs& a) {
+        op(s, "add_segments", cpu_table().add_segments, a, a.parts, a.out);
       },
       [](Stream& s, const RopeTableArgs& a) {
         op(s, "rope_table", cpu_table().rope_table, a, a.position, a.inv_freq, a.cos_sin);

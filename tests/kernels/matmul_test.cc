@@ -49,8 +49,12 @@ class Weights {
     const size_t row_bytes = dtype_bytes(type) * static_cast<size_t>(s.n_in);
     std::vector<char> unaligned(source_.bytes.size() + 1);
     std::memcpy(unaligned.data() + 1, source_.bytes.data(), source_.bytes.size());
-    ops.pack(stream, {packed_, unaligned.data() + 1, first, 0});
-    ops.pack(stream, {packed_, unaligned.data() + 1 + first * row_bytes, s.n_out - first, first});
+    for (const auto& [begin, n] : {std::pair{0, first}, {first, s.n_out - first}}) {
+      ops.pack(stream, {.packed = packed_,
+                        .source = unaligned.data() + 1 + begin * row_bytes,
+                        .n_rows = n,
+                        .column_begin = begin});
+    }
   }
   const PackedMatrix& packed() const { return packed_; }
   const std::vector<float>& widened() const { return source_.widened; }
@@ -173,6 +177,71 @@ TEST_P(Matmul, one_swapped_addition_is_seen) {
   EXPECT_NE(first_difference(out, strict_oracle(x, w.widened(), s, 4, 8)), -1);
 }
 
+// What each of several ranks computes of a row-parallel matrix, and what they add. With `swapped`, two
+// neighboring segments change places before they are added.
+std::vector<float> on_ranks(const Ops& ops, int32_t ranks, DType type, Shape s,
+                            const std::vector<float>& x, int32_t n_rows, bool swapped = false) {
+  const Narrowed source = narrowed(random_floats(static_cast<size_t>(s.n_out) * s.n_in, 1), type);
+  const SplitRule rule = ops.split_rule(type);
+  const int32_t part = s.n_in / ranks, segments = rule.segments / ranks;
+  EXPECT_EQ(part % rule.grain, 0);
+  WorkerPool pool(3);
+  CpuStream stream(pool);
+  const size_t n = static_cast<size_t>(n_rows) * s.n_out;
+  std::vector<float> sums(n * rule.segments + 16, kNan);
+  for (int32_t rank = ranks; rank-- > 0;) {
+    const AlignedBytes data = aligned_bytes(ops.packed_bytes(type, s.n_out, part));
+    const PackedMatrix packed{type, s.n_out, part, data.get()};
+    ops.pack(stream, {.packed = packed,
+                      .source = source.bytes.data() + dtype_bytes(type) * rank * part,
+                      .source_stride = s.n_in,
+                      .n_rows = s.n_out,
+                      .column_begin = 0});
+    std::vector<float> mine;
+    for (int32_t r = 0; r < n_rows; ++r) {
+      const auto at = x.begin() + int64_t{r} * s.n_in + rank * part;
+      mine.insert(mine.end(), at, at + part);
+    }
+    ops.matmul(stream, {.x = mine.data(),
+                        .weights = packed,
+                        .out = sums.data() + n * rank * segments,
+                        .n_rows = n_rows,
+                        .k_segments = segments,
+                        .apart = true});
+  }
+  for (size_t i = n * rule.segments; i < sums.size(); ++i) EXPECT_TRUE(std::isnan(sums[i]));
+  if (swapped) std::swap_ranges(sums.begin() + n, sums.begin() + 2 * n, sums.begin() + 2 * n);
+  std::vector<float> out(n, kNan);
+  ops.add_segments(stream, {.parts = sums.data(),
+                            .out = out.data(),
+                            .n_parts = rule.segments,
+                            .n_rows = n_rows,
+                            .n = s.n_out});
+  return out;
+}
+
+// However many ranks share the k of a matrix, and with an order of segments that matters.
+void expect_ranks_equal_one(const Ops& ops, DType type) {
+  for (const Shape s : {Shape{17, 48}, Shape{131, 1040}, Shape{530, 304}}) {
+    const Weights w(ops, type, s, 1);
+    for (const int32_t n_rows : s.n_out == 131 ? std::vector{1, 7} : std::vector{1, 2, 65}) {
+      const std::vector<float> x = random_floats(static_cast<size_t>(n_rows) * s.n_in, 2);
+      const std::vector<float> one = run(ops, w, x.data(), n_rows, 8, 2);
+      for (const int32_t ranks : {1, 2, 4, 8}) {
+        EXPECT_EQ(first_difference(on_ranks(ops, ranks, type, s, x, n_rows), one), -1)
+            << ranks << " ranks, " << n_rows << " rows, " << dtype_name(type);
+        if (one.size() < 100) continue;  // too few sums to differ for sure
+        EXPECT_NE(first_difference(on_ranks(ops, ranks, type, s, x, n_rows, true), one), -1)
+            << ranks << " ranks: swapped segments went unseen";
+      }
+    }
+  }
+}
+
+TEST_P(Matmul, ranks_that_add_their_segments_in_order_have_the_bits_of_one) {
+  for (const DType type : kTypes) expect_ranks_equal_one(ops(), type);
+}
+
 TEST_P(Matmul, no_rows_touch_nothing) {
   const Weights w(ops(), DType::kF16, {16, 16}, 11);
   EXPECT_TRUE(run(ops(), w, nullptr, 0, 1, 2).empty());
@@ -204,6 +273,10 @@ TEST_F(MatmulBf16, bits_of_a_row_do_not_depend_on_rows_or_threads) {
       }
     }
   }
+}
+
+TEST_F(MatmulBf16, ranks_that_add_their_segments_in_order_have_the_bits_of_one) {
+  expect_ranks_equal_one(cpu_bf16_ops(), DType::kBF16);
 }
 
 TEST_F(MatmulBf16, is_near_float64_of_the_rounded_inputs) {

@@ -232,7 +232,7 @@ Result<RouteOptions> RouteControl::definition(const std::string& name) const {
 Status RouteControl::load() {
   services_ = std::make_unique<Services>(*models_.cpu, *models_.device, target_.config.vocab_size);
   services_->set_models(models_.drafts.get());
-  services_->set_target(models_.target.get());
+  services_->set_target(models_.target.get(), models_.lead());
   SPECD_TRY(registry_, PluginRegistry::open({.directories = options_.plugin_directories,
                                              .cache_directory = options_.plugin_cache_directory,
                                              .config_directory = options_.config_directory},

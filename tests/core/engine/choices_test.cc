@@ -190,6 +190,32 @@ TEST_F(ChoicesTest, an_engine_that_ends_while_choices_wait_ends_them_all_once) {
   EXPECT_EQ(*n_last, 3);
 }
 
+// The drain starts while the first choice reads the prompt.
+TEST_F(ChoicesTest, that_wait_when_the_drain_starts_are_completed) {
+  start_in_small_steps(8);
+  Request r = long_request(5);
+  r.max_tokens = 12;
+  r.prompt_logprobs = 0;  // events before the first token
+  Pending end;
+  std::map<int32_t, FinishReason> finish;
+  bool is_draining = false;
+  const auto ticket = engine_->submit(r, [&, sink = end.sink()](const Event& event) {
+    if (!is_draining) {
+      EXPECT_TRUE(event.tokens.empty());
+      EXPECT_EQ(engine_->status().waiting, 4);
+      engine_->start_drain();
+      is_draining = true;
+    }
+    if (event.finish != FinishReason::kNone) finish[event.index] = event.finish;
+    if (event.done) sink({.done = true, .finish = event.finish, .usage = event.usage});
+  });
+  ASSERT_TRUE(ticket.ok());
+  EXPECT_EQ(end.wait().usage.completion_tokens, 5 * 12);
+  ASSERT_EQ(finish.size(), 5u);
+  for (const auto& [index, reason] : finish) EXPECT_EQ(reason, FinishReason::kLength) << index;
+  EXPECT_EQ(engine_->submit(r, [](const Event&) {}).status().code(), Code::kUnavailable);
+}
+
 TEST_F(ChoicesTest, wait_in_the_queue_as_many_and_more_than_it_holds_are_refused) {
   EngineOptions o = options();
   o.queue_max = 4;

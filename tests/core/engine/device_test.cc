@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
@@ -516,6 +517,33 @@ TEST_F(OnDevice, a_device_that_fails_ends_every_request_with_the_reason) {
   EXPECT_EQ(engine_->status().running, 0);
   const ModelReport model = engine_->model();
   EXPECT_EQ(model.kv_pages_free + model.kv_pages_cached, model.kv_pages_total);
+}
+
+TEST_F(OnDevice, a_device_that_fails_while_choices_wait_ends_their_request_once) {
+  setenv("SPECD_FAKE_CUDA", "fail_after=150", 1);
+  EngineOptions o = on("cuda:0");
+  o.max_sequences = 2;
+  start(o);
+  Request r = request(prompts()[0], "off", 200, 0.9f, 7);
+  r.n = 6;  // 600 steps by twos
+  std::map<int32_t, size_t> tokens;
+  std::atomic<int> n_last(0);
+  Pending end;
+  const auto ticket = engine_->submit(r, [&, sink = end.sink()](const Event& event) {
+    tokens[event.index] += event.tokens.size();
+    if (!event.done) return;
+    ++n_last;
+    sink({.done = true, .finish = event.finish, .error = event.error});
+  });
+  ASSERT_TRUE(ticket.ok());
+  const Outcome outcome = end.wait();
+  EXPECT_EQ(outcome.finish, FinishReason::kError);
+  EXPECT_EQ(outcome.error.code(), Code::kUnavailable);
+  EXPECT_TRUE(engine_->wait_idle(1000));
+  engine_.reset();
+  EXPECT_EQ(n_last, 1);
+  EXPECT_GT(tokens[0], 0u);
+  EXPECT_EQ(tokens[5], 0u) << "the last choice must still wait";
 }
 
 TEST_F(OnDevice, batches_of_every_size_become_graphs) {

@@ -178,6 +178,35 @@ TEST_F(FamilyEngineOnce,
 }
 
 // Penalties over a text of our own count: the tokens of the output alone.
+TEST_F(FamilyEngineOnce, a_least_length_needs_a_token_that_does_not_end_the_text) {
+  start(family("llama2"));
+  const int32_t vocab_size = engine_->model().vocab_size;
+  Request r = tokens(family_goldens().at("llama2").at(0).at("prompt"));
+  r.max_tokens = 3;
+  r.min_tokens = 2;
+  r.ignore_eos = false;
+  const std::vector<int32_t> eos = engine_->model().eos_tokens;
+  for (int32_t token = 0; token < vocab_size; ++token) {
+    if (std::find(eos.begin(), eos.end(), token) == eos.end()) r.stop_tokens.push_back(token);
+  }
+  EXPECT_EQ(engine_->check(r).to_string(),
+            "INVALID_ARGUMENT: min_tokens: every token ends the text, so none may be drawn; name "
+            "fewer stop tokens");
+  r.ignore_eos = true;
+  const Outcome only_eos = run(r);
+  ASSERT_EQ(only_eos.tokens.size(), 3u);
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_NE(std::find(eos.begin(), eos.end(), only_eos.tokens[i]), eos.end());
+  }
+  r.ignore_eos = false;
+  const int32_t kept = r.stop_tokens.back();
+  r.stop_tokens.pop_back();
+  const Outcome one = run(r);
+  ASSERT_EQ(one.tokens.size(), 3u);
+  EXPECT_EQ(one.tokens[0], kept);
+  EXPECT_EQ(one.tokens[1], kept);
+}
+
 TEST_F(FamilyEngineOnce, presence_and_frequency_count_the_output_alone) {
   start(family("llama2"));
   const Json& golden = family_goldens().at("llama2").at(0);

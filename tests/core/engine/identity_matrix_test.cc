@@ -133,6 +133,7 @@ struct Subject {
   size_t prompt_bytes;
   int32_t starved_pages;  // about three requests' worth
   Numerics numerics = Numerics::kStrict;
+  int32_t n_ranks = 1;  // what plain decoding does on one
 };
 
 class IdentityMatrix : public EngineTest {
@@ -197,6 +198,7 @@ class IdentityMatrix : public EngineTest {
 
   void start_matrix(bool starved) {
     EngineOptions o = base();
+    o.tensor_parallel_size = subject_.n_ranks;
     o.max_sequences = 16;
     if (starved) {
       o.model.kv_bytes_max = 0;
@@ -502,6 +504,15 @@ TEST_F(IdentityMatrix, recorded_steps_give_the_same_bits_in_another_process) {
   run_cases(kPico, hardest_of_each_drafter(every_pair()), 3);
 }
 
+// The steps that two ranks computed together, by one.
+TEST_F(IdentityMatrix, two_ranks_are_one) {
+  if (options().devices.front() != "cpu") GTEST_SKIP() << "ranks need the CPU";
+  records_steps_ = true;
+  Subject two = kPico;
+  two.n_ranks = 2;
+  run_cases(two, hardest_of_each_drafter(every_pair()), 3);
+}
+
 TEST_F(IdentityMatrix, every_pair_of_settings_with_numerics_bf16) {
   if (kSanitized) GTEST_SKIP() << "the same way as with float32, and slow";
   if (!kernels::bf16_available()) GTEST_SKIP() << "this processor has no AVX-512 BF16";
@@ -517,6 +528,14 @@ class FamilyMatrix : public IdentityMatrix, public testing::WithParamInterface<s
 TEST_P(FamilyMatrix, every_pair_of_settings) {
   const std::string folder = family_folder(folder_, GetParam());
   run_cases({folder, folder, 140, 30}, every_pair(), kPrompts);
+}
+
+// The draft model is shared too.
+TEST_P(FamilyMatrix, four_ranks_are_one) {
+  if (options().devices.front() != "cpu") GTEST_SKIP() << "ranks need the CPU";
+  const std::string folder = family_folder(folder_, GetParam());
+  run_cases({folder, folder, 140, 30, Numerics::kStrict, 4}, hardest_of_each_drafter(every_pair()),
+            kPrompts);
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, FamilyMatrix, testing::ValuesIn(matrix_families()),

@@ -221,6 +221,17 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
   return said(staged && error == cudaSuccess ? machine.drain(stream) : error);
 }
 
+cudaError_t cudaMemcpy2DAsync(void* to, size_t to_stride, const void* from, size_t from_stride,
+                              size_t bytes, size_t rows, cudaMemcpyKind kind, cudaStream_t stream) {
+  cudaError_t error =
+      bytes > to_stride || bytes > from_stride ? said(cudaErrorInvalidValue) : cudaSuccess;
+  for (size_t i = 0; i < rows && error == cudaSuccess; ++i) {
+    error = cudaMemcpyAsync(static_cast<char*>(to) + i * to_stride,
+                            static_cast<const char*>(from) + i * from_stride, bytes, kind, stream);
+  }
+  return error;
+}
+
 cudaError_t cudaMemsetAsync(void* data, int value, size_t bytes, cudaStream_t stream) {
   Machine& machine = Machine::get();
   const std::lock_guard lock(machine.mutex);

@@ -10,6 +10,46 @@
 #include "tests/gpu/kernel_check/rig.h"
 
 namespace specd::kernels {
+namespace {
+
+// The sums of each rank's part of k, added in the order of the ranks. `source`: [n_out, n_in].
+std::vector<float> on_ranks(Rig& rig, int32_t ranks, DType type, const std::vector<char>& source,
+                            const std::vector<float>& x, int32_t n_out, int32_t n_in) {
+  Gpu& gpu = rig.gpu;
+  const SplitRule rule = gpu.ops().split_rule(type);
+  const int32_t rows = static_cast<int32_t>(x.size()) / n_in, part = n_in / ranks;
+  const int32_t segments = rule.segments == 0 ? 1 : rule.segments / ranks;
+  const size_t n = static_cast<size_t>(rows) * static_cast<size_t>(n_out);
+  float* sums = gpu.poisoned(n * static_cast<size_t>(segments * ranks));
+  for (int32_t rank = 0; rank < ranks; ++rank) {
+    PackedMatrix packed{.dtype = type, .n_out = n_out, .n_in = part, .data = nullptr};
+    packed.data = gpu.bytes(gpu.ops().packed_bytes(type, n_out, part));
+    gpu.ops().pack(gpu.stream(),
+                   {.packed = packed,
+                    .source = source.data() + static_cast<size_t>(rank * part) * dtype_bytes(type),
+                    .source_stride = n_in,
+                    .n_rows = n_out,
+                    .column_begin = 0});
+    std::vector<float> mine;
+    for (int32_t r = 0; r < rows; ++r) {
+      const auto at = x.begin() + r * n_in + rank * part;
+      mine.insert(mine.end(), at, at + part);
+    }
+    gpu.ops().matmul(gpu.stream(), {.x = gpu.in(mine),
+                                    .weights = packed,
+                                    .out = sums + n * static_cast<size_t>(rank * segments),
+                                    .n_rows = rows,
+                                    .k_segments = segments,
+                                    .apart = true});
+  }
+  float* out = gpu.poisoned(n);
+  gpu.ops().add_segments(
+      gpu.stream(),
+      {.parts = sums, .out = out, .n_parts = segments * ranks, .n_rows = rows, .n = n_out});
+  return gpu.out(out, n);
+}
+
+}  // namespace
 
 void check_matmul(Rig& rig, bool fast) {
   Gpu& gpu = rig.gpu;
@@ -63,8 +103,8 @@ void check_matmul(Rig& rig, bool fast) {
       };
       const std::vector<float> all = run(0, rows);
       std::string problem;
+      std::vector<double> sums(all.size()), allowed(all.size());  // of bfloat16
       if (type == DType::kBF16) {
-        std::vector<double> expected(all.size()), allowed(all.size());
         for (int32_t r = 0; r < rows; ++r) {
           for (int32_t j = 0; j < shape.n_out; ++j) {
             double sum = 0, size = 0;
@@ -74,12 +114,12 @@ void check_matmul(Rig& rig, bool fast) {
               sum += each;
               size += std::fabs(each);
             }
-            expected[static_cast<size_t>(r) * shape.n_out + j] = sum;
+            sums[static_cast<size_t>(r) * shape.n_out + j] = sum;
             allowed[static_cast<size_t>(r) * shape.n_out + j] =
                 size * (fast ? 0x1p-8 : 0x1p-16) + 1e-30;
           }
         }
-        problem = beyond(all, expected, allowed);
+        problem = beyond(all, sums, allowed);
       } else {
         std::vector<char> cpu_packed(rig.cpu.packed_bytes(type, shape.n_out, shape.n_in) + 64);
         void* at = cpu_packed.data();
@@ -129,6 +169,23 @@ void check_matmul(Rig& rig, bool fast) {
         }
         problem = difference(got, {all.begin(), all.begin() + n * shape.n_out});
         if (!problem.empty()) problem = "with a NaN elsewhere, " + problem;
+      }
+      // On several ranks: the bits of one, or in fast mode nearly so.
+      for (const int32_t ranks : {1, 2, 4, 8}) {
+        if (shape.segments == 1 || (rig.small && (ranks == 1 || ranks == 4))) continue;
+        for (const int32_t n :
+             type == DType::kBF16 ? std::vector{1, 9, 17, 33, 65} : std::vector{9}) {
+          if (!problem.empty()) break;
+          const auto cells = static_cast<ptrdiff_t>(n) * shape.n_out;
+          const std::vector<float> got =
+              on_ranks(rig, ranks, type, w.bytes, {x.begin(), x.begin() + n * shape.n_in},
+                       shape.n_out, shape.n_in);
+          problem = fast ? beyond(got, {sums.begin(), sums.begin() + cells},
+                                  {allowed.begin(), allowed.begin() + cells})
+                         : difference(got, {all.begin(), all.begin() + cells});
+          if (!problem.empty())
+            problem = std::to_string(ranks) + " ranks, " + std::to_string(n) + " rows, " + problem;
+        }
       }
       rig.report.check(std::string("matmul ") + name_of(type) + " " + std::to_string(shape.n_out) +
                            " x " + std::to_string(shape.n_in) +

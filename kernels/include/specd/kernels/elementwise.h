@@ -49,6 +49,15 @@ inline MapArgs add_bias(float* x, const float* bias, int32_t n_rows, int32_t n) 
           .out_stride = n};
 }
 
+// out[i] = parts[0][i] + parts[1][i] + .., in this order: the sums of a matmul whose segments are apart.
+struct AddSegmentsArgs {
+  const float* parts = nullptr;  // [n_parts, n_rows, n], contiguous
+  float* out = nullptr;          // [n_rows, n]; overlaps no part
+  int32_t n_parts = 0;           // 1 to 8
+  int32_t n_rows = 0;
+  int32_t n = 0;
+};
+
 // to[to_row[i]] = from[from_row[i]] for rows of n elements of 32 bits, strides in elements; a null
 // list means row i. A row outside [0, from_rows) or [0, to_rows) is skipped. No row is written twice
 // and none is read that is written.

@@ -4,7 +4,11 @@
 // instruction set. For each of k_segments segments of k ([n_in*s/S, n_in*(s+1)/S)), in order, it is
 // a chain of fused multiply-adds from zero along increasing k; the segment sums are then added in
 // order. Weights are widened exactly. k_segments is 8 for the row-parallel matrices (o_proj,
-// down_proj), so that tensor-parallel ranks that exchange segments get the same bits; otherwise 1.
+// down_proj), otherwise 1.
+//
+// Ranks: the part [n_in*r/R, n_in*(r+1)/R) of k with S/R segments has the segment sums that all of k
+// has there (SplitRule). Each rank leaves its sums apart, and adding those of all ranks in order
+// (AddSegmentsArgs) gives the bits of one rank.
 #pragma once
 
 #include "specd/kernels/types.h"
@@ -25,8 +29,17 @@ struct PackedMatrix {
 struct PackArgs {
   PackedMatrix packed;
   const void* source = nullptr;
+  int64_t source_stride = 0;  // elements from one row to the next; 0 = n_in
   int32_t n_rows = 0;
   int32_t column_begin = 0;
+};
+
+// How ranks may share the k of a row-parallel matrix.
+struct SplitRule {
+  int32_t grain = 1;  // a rank's part of k is a multiple of it
+  // Of all ranks together; the number of ranks divides it. 0: the backend does not keep the order of
+  // additions, and a rank has one segment.
+  int32_t segments = 8;
 };
 
 struct MatmulArgs {
@@ -35,6 +48,7 @@ struct MatmulArgs {
   float* out = nullptr;  // [n_rows, n_out], contiguous; never aliases x
   int32_t n_rows = 0;
   int32_t k_segments = 1;
+  bool apart = false;  // segment sums are not added: out is [k_segments, n_rows, n_out]
 };
 
 }  // namespace specd::kernels

@@ -16,12 +16,14 @@ namespace specd::kernels {
 
 struct Ops {
   const char* name;  // "cpu-avx2"
+  SplitRule (*split_rule)(DType);
   size_t (*packed_bytes)(DType, int32_t n_out, int32_t n_in);
   void (*pack)(Stream&, const PackArgs&);
   void (*embed)(Stream&, const EmbedArgs&);
   void (*rmsnorm)(Stream&, const RmsNormArgs&);
   void (*head_norm)(Stream&, const HeadNormArgs&);
   void (*matmul)(Stream&, const MatmulArgs&);
+  void (*add_segments)(Stream&, const AddSegmentsArgs&);
   void (*rope_table)(Stream&, const RopeTableArgs&);
   void (*rope_append)(Stream&, const RopeAppendArgs&);
   void (*attention)(Stream&, const AttentionArgs&);

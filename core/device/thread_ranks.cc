@@ -1,0 +1,267 @@
+#include "core/device/thread_ranks.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <deque>
+#include <span>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "core/base/check.h"
+#include "core/base/mutex.h"
+#include "core/base/to_size.h"
+
+namespace specd {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+enum class Kind : uint8_t { kAllGather, kGather, kBroadcast, kSend, kCommand };
+const char* name_of(Kind kind) {
+  switch (kind) {
+    case Kind::kAllGather:
+      return "all_gather";
+    case Kind::kGather:
+      return "gather";
+    case Kind::kBroadcast:
+      return "broadcast";
+    case Kind::kSend:
+      return "send";
+    case Kind::kCommand:
+      return "command";
+  }
+  return "?";
+}
+
+// From one rank to another. The sender offers memory, then waits until the receiver has read it.
+struct alignas(64) Channel {
+  const void* data = nullptr;
+  uint64_t bytes = 0;
+  Kind kind = Kind::kSend;
+  std::atomic<uint64_t> n_offered{0};
+  alignas(64) std::atomic<uint64_t> n_read{0};
+  std::atomic<bool> is_read{false};  // at this moment
+};
+
+class Group {
+ public:
+  Group(int32_t n_ranks, std::chrono::milliseconds timeout, std::chrono::nanoseconds spin)
+      : timeout_(timeout),
+        spin_(spin),
+        n_ranks_(n_ranks),
+        channels_(to_size(n_ranks) * to_size(n_ranks)),
+        n_commands_read_(to_size(n_ranks), 0) {}
+
+  int32_t n_ranks() const { return n_ranks_; }
+  Channel& channel(int32_t from, int32_t to) {
+    return channels_[to_size(from) * to_size(n_ranks_) + to_size(to)];
+  }
+
+  void offer(int32_t from, int32_t to, const void* data, uint64_t bytes, Kind kind) {
+    Channel& c = channel(from, to);
+    c.data = data;
+    c.bytes = bytes;
+    c.kind = kind;
+    count(c.n_offered);
+  }
+  // Waits for what `from` offers and copies it.
+  void read(int32_t from, int32_t to, void* data, uint64_t bytes, Kind kind) {
+    Channel& c = channel(from, to);
+    if (!wait_for(c.n_offered, c.n_read.load(std::memory_order_relaxed) + 1, to, from, kind))
+      return;
+    if (c.kind != kind || c.bytes != bytes) {
+      return fail(Status(Code::kInternal, "rank " + std::to_string(from) + " is at " +
+                                              name_of(c.kind) + " of " + std::to_string(c.bytes) +
+                                              " bytes, rank " + std::to_string(to) + " at " +
+                                              name_of(kind) + " of " + std::to_string(bytes)));
+    }
+    c.is_read = true;
+    if (!failed_ && bytes > 0) std::memcpy(data, c.data, bytes);
+    c.is_read = false;
+    count(c.n_read);
+  }
+  // Waits until `to` has read what `from` has offered. When the group has failed, `to` may be reading
+  // now or will not read.
+  void finish(int32_t from, int32_t to, Kind kind) {
+    Channel& c = channel(from, to);
+    if (wait_for(c.n_read, c.n_offered.load(std::memory_order_relaxed), from, to, kind)) return;
+    while (c.is_read) std::this_thread::yield();
+  }
+
+  void command(std::span<const int32_t> words) {
+    {
+      const MutexLock lock(mutex_);
+      commands_.emplace_back(words.begin(), words.end());
+    }
+    count(n_commands_);
+  }
+  bool next_command(int32_t rank, std::vector<int32_t>& words) {
+    uint64_t wanted = 0;
+    {
+      const MutexLock lock(mutex_);
+      wanted = n_commands_read_[to_size(rank)] + 1;
+    }
+    if (!wait_for(n_commands_, wanted, rank, 0, Kind::kCommand)) return false;
+    const MutexLock lock(mutex_);
+    words = commands_[to_size(static_cast<int64_t>(wanted - 1 - n_commands_dropped_))];
+    n_commands_read_[to_size(rank)] = wanted;
+    const uint64_t read_by_all =
+        *std::min_element(n_commands_read_.begin() + 1, n_commands_read_.end());
+    for (; n_commands_dropped_ < read_by_all; ++n_commands_dropped_) commands_.pop_front();
+    return true;
+  }
+
+  void set_timeout(std::chrono::milliseconds timeout) { timeout_ = timeout; }
+  void fail(const Status& why) {
+    {
+      const MutexLock lock(mutex_);
+      if (failure_.ok()) failure_ = why;
+      failed_ = true;
+    }
+    changed_.notify_all();
+  }
+  Status status() const {
+    const MutexLock lock(mutex_);
+    return failure_;
+  }
+
+ private:
+  // A rank that goes to sleep first counts itself in n_asleep_, then looks at the number again; who
+  // changes the number does so before it looks at n_asleep_. In one total order, so one sees the other.
+  void count(std::atomic<uint64_t>& number) {
+    number.fetch_add(1);
+    if (n_asleep_.load() == 0) return;
+    { const MutexLock lock(mutex_); }
+    changed_.notify_all();
+  }
+  // False when the group has failed.
+  bool wait_for(const std::atomic<uint64_t>& number, uint64_t wanted, int32_t rank, int32_t other,
+                Kind kind) {
+    const auto reached = [&] { return number.load(std::memory_order_acquire) >= wanted; };
+    if (reached()) return !failed_.load(std::memory_order_relaxed);
+    const auto start = Clock::now();
+    if (spin_.count() > 0) {
+      do {
+        for (int i = 0; i < 64; ++i) {
+          if (reached()) return true;
+        }
+        if (failed_.load(std::memory_order_relaxed)) return false;
+      } while (Clock::now() - start < spin_);
+    }
+    n_asleep_.fetch_add(1);
+    const std::chrono::milliseconds timeout = timeout_;
+    bool in_time = true;
+    {
+      MutexLock lock(mutex_);
+      while (number.load() < wanted && !failed_ && in_time) {
+        if (kind == Kind::kCommand) {
+          changed_.wait(lock);
+        } else {
+          in_time = changed_.wait_until(lock, start + timeout);
+        }
+      }
+    }
+    n_asleep_.fetch_sub(1);
+    if (failed_) return false;
+    if (reached()) return true;
+    fail(Status(Code::kDeadlineExceeded, "rank " + std::to_string(other) +
+                                             " did not take part in " + name_of(kind) + " within " +
+                                             std::to_string(timeout.count()) + " ms; rank " +
+                                             std::to_string(rank) + " waited for it"));
+    return false;
+  }
+
+  std::atomic<std::chrono::milliseconds> timeout_;
+  const std::chrono::nanoseconds spin_;
+  const int32_t n_ranks_;
+  std::vector<Channel> channels_;
+  std::atomic<int32_t> n_asleep_{0};
+  std::atomic<bool> failed_{false};
+  mutable Mutex mutex_;
+  CondVar changed_;
+  Status failure_ SPECD_GUARDED_BY(mutex_);
+  // Commands that not all have read, how many were sent, read by each rank, and dropped.
+  std::deque<std::vector<int32_t>> commands_ SPECD_GUARDED_BY(mutex_);
+  std::atomic<uint64_t> n_commands_{0};
+  std::vector<uint64_t> n_commands_read_ SPECD_GUARDED_BY(mutex_);
+  uint64_t n_commands_dropped_ SPECD_GUARDED_BY(mutex_) = 0;
+};
+
+class ThreadRank final : public Collective {
+ public:
+  ThreadRank(std::shared_ptr<Group> group, int32_t rank) : group_(std::move(group)), rank_(rank) {}
+
+  int32_t rank() const override { return rank_; }
+  int32_t n_ranks() const override { return group_->n_ranks(); }
+
+  void all_gather(void* data, uint64_t bytes) override {
+    char* parts = static_cast<char*>(data);
+    const auto part = [&](int32_t rank) { return parts + static_cast<uint64_t>(rank) * bytes; };
+    each_other([&](int32_t to) { group_->offer(rank_, to, part(rank_), bytes, Kind::kAllGather); });
+    each_other(
+        [&](int32_t from) { group_->read(from, rank_, part(from), bytes, Kind::kAllGather); });
+    each_other([&](int32_t to) { group_->finish(rank_, to, Kind::kAllGather); });
+  }
+  void gather(const void* part, void* parts, uint64_t bytes, int32_t root) override {
+    if (rank_ != root) return give(part, bytes, root, Kind::kGather);
+    const auto at = [&](int32_t rank) {
+      return static_cast<char*>(parts) + static_cast<uint64_t>(rank) * bytes;
+    };
+    if (bytes > 0) std::memcpy(at(rank_), part, bytes);
+    each_other([&](int32_t from) { group_->read(from, rank_, at(from), bytes, Kind::kGather); });
+  }
+  void broadcast(void* data, uint64_t bytes, int32_t root) override {
+    if (rank_ != root) return group_->read(root, rank_, data, bytes, Kind::kBroadcast);
+    each_other([&](int32_t to) { group_->offer(rank_, to, data, bytes, Kind::kBroadcast); });
+    each_other([&](int32_t to) { group_->finish(rank_, to, Kind::kBroadcast); });
+  }
+  void send(const void* data, uint64_t bytes, int32_t to) override {
+    give(data, bytes, to, Kind::kSend);
+  }
+  void receive(void* data, uint64_t bytes, int32_t from) override {
+    group_->read(from, rank_, data, bytes, Kind::kSend);
+  }
+
+  void command(std::span<const int32_t> words) override {
+    if (n_ranks() > 1) group_->command(words);
+  }
+  bool next_command(std::vector<int32_t>& words) override {
+    return group_->next_command(rank_, words);
+  }
+  void set_timeout(std::chrono::milliseconds timeout) override { group_->set_timeout(timeout); }
+  Status status() const override { return group_->status(); }
+  void give_up(const Status& why) override {
+    group_->fail(Status(Code::kUnavailable,
+                        "rank " + std::to_string(rank_) + " gave up: " + why.to_string()));
+  }
+
+ private:
+  void give(const void* data, uint64_t bytes, int32_t to, Kind kind) {
+    group_->offer(rank_, to, data, bytes, kind);
+    group_->finish(rank_, to, kind);
+  }
+  // Begins behind this rank, so that not all ranks read from the same one.
+  template <typename Fn>
+  void each_other(Fn&& fn) {
+    for (int32_t i = 1; i < n_ranks(); ++i) fn((rank_ + i) % n_ranks());
+  }
+
+  const std::shared_ptr<Group> group_;
+  const int32_t rank_;
+};
+
+}  // namespace
+
+std::vector<std::unique_ptr<Collective>> make_thread_ranks(int32_t n_ranks,
+                                                           std::chrono::milliseconds timeout,
+                                                           std::chrono::nanoseconds spin) {
+  SPECD_CHECK(n_ranks >= 1, std::to_string(n_ranks) + " ranks");
+  const auto group = std::make_shared<Group>(n_ranks, timeout, spin);
+  std::vector<std::unique_ptr<Collective>> ranks;
+  for (int32_t i = 0; i < n_ranks; ++i) ranks.push_back(std::make_unique<ThreadRank>(group, i));
+  return ranks;
+}
+
+}  // namespace specd

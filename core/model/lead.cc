@@ -1,0 +1,81 @@
+#include "core/model/lead.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "core/base/to_size.h"
+
+namespace specd {
+namespace {
+
+// A status as it travels. Longer texts are cut.
+struct SentStatus {
+  int32_t code = 0;
+  char field[124] = {}, message[896] = {};
+
+  static void put(char* to, size_t size, const std::string& text) {
+    std::memcpy(to, text.data(), std::min(size - 1, text.size()));
+  }
+};
+
+}  // namespace
+
+void Lead::load(int32_t model) {
+  words_ = {static_cast<int32_t>(RankCommand::kLoad), model};
+  ranks_.command(words_);
+}
+
+void Lead::make_pages(int32_t model, int32_t n_pages) {
+  words_ = {static_cast<int32_t>(RankCommand::kPages), model, n_pages};
+  ranks_.command(words_);
+}
+
+void Lead::forward(int32_t model, const ForwardRows& rows) {
+  words_ = {static_cast<int32_t>(RankCommand::kForward), model, rows.n_rows()};
+  for (const std::vector<int32_t>* column :
+       {&rows.position, &rows.slot, &rows.span, &rows.table, &rows.tail_begin, &rows.pages,
+        &rows.tail, &rows.logits_rows}) {
+    words_.push_back(static_cast<int32_t>(column->size()));
+    words_.insert(words_.end(), column->begin(), column->end());
+  }
+  ranks_.command(words_);
+}
+
+void Lead::head(int32_t model, int32_t n_rows) {
+  words_ = {static_cast<int32_t>(RankCommand::kHead), model, n_rows};
+  ranks_.command(words_);
+}
+
+void Lead::move(int32_t model, const KvMoves& moves) {
+  words_ = {static_cast<int32_t>(RankCommand::kMove), model,
+            static_cast<int32_t>(moves.from.size())};
+  words_.insert(words_.end(), moves.from.begin(), moves.from.end());
+  words_.insert(words_.end(), moves.to.begin(), moves.to.end());
+  ranks_.command(words_);
+}
+
+void Lead::stop() {
+  words_ = {static_cast<int32_t>(RankCommand::kStop)};
+  ranks_.command(words_);
+}
+
+Status agree(Collective& ranks, const Status& mine) {
+  std::vector<SentStatus> all(to_size(ranks.n_ranks()));
+  SentStatus& sent = all[to_size(ranks.rank())];
+  sent.code = static_cast<int32_t>(mine.code());
+  SentStatus::put(sent.field, sizeof(sent.field), mine.field());
+  SentStatus::put(sent.message, sizeof(sent.message), mine.message());
+  ranks.all_gather(all.data(), sizeof(SentStatus));
+  SPECD_OK_OR_RETURN(ranks.status());
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    const auto code = static_cast<Code>(all[rank].code);
+    if (code == Code::kOk) continue;
+    if (rank == to_size(ranks.rank())) return mine.with_context("rank " + std::to_string(rank));
+    return Status(code, all[rank].field, all[rank].message)
+        .with_context("rank " + std::to_string(rank));
+  }
+  return Status();
+}
+
+}  // namespace specd

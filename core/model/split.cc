@@ -1,0 +1,65 @@
+#include "core/model/split.h"
+
+#include <algorithm>
+#include <string>
+
+namespace specd {
+namespace {
+
+Range part(int32_t n, Split split) { return {n / split.n_ranks * split.rank, n / split.n_ranks}; }
+
+Status cannot(int32_t n_ranks, const std::string& why) {
+  return Status(Code::kInvalidArgument,
+                std::to_string(n_ranks) + " ranks cannot share this model: " + why);
+}
+
+}  // namespace
+
+Status check_split(const ModelConfig& c, int32_t n_ranks, const kernels::SplitRule& rule) {
+  if (n_ranks == 1) return Status();
+  const auto n = [](int64_t value) { return std::to_string(value); };
+  if (n_ranks < 1 || kRowParallelSegments % n_ranks != 0)
+    return cannot(n_ranks, "expected 1, 2, 4 or 8");
+  if (c.n_heads % n_ranks != 0)
+    return cannot(n_ranks, "its num_attention_heads, " + n(c.n_heads) + ", is no multiple of it");
+  if (c.n_kv_heads % n_ranks != 0 && n_ranks % c.n_kv_heads != 0) {
+    return cannot(n_ranks, "its num_key_value_heads, " + n(c.n_kv_heads) +
+                               ", neither divides it nor is a multiple of it");
+  }
+  const int64_t grain = int64_t{n_ranks} * rule.grain;
+  if (c.intermediate_size % grain != 0) {
+    return cannot(n_ranks, "its intermediate_size, " + n(c.intermediate_size) +
+                               ", is no multiple of " + n(grain) +
+                               (rule.grain > 1 ? " (" + n(rule.grain) + " for each rank)" : ""));
+  }
+  return Status();
+}
+
+Range heads_of(const ModelConfig& c, Split split) { return part(c.n_heads, split); }
+
+Range kv_heads_of(const ModelConfig& c, Split split) {
+  if (c.n_kv_heads >= split.n_ranks) return part(c.n_kv_heads, split);
+  return {split.rank * c.n_kv_heads / split.n_ranks, 1};
+}
+
+Range columns_of(const ModelConfig& c, Split split) { return part(c.intermediate_size, split); }
+
+int32_t vocab_part(const ModelConfig& c, int32_t n_ranks) {
+  return (c.vocab_size + n_ranks - 1) / n_ranks;
+}
+
+Range vocab_of(const ModelConfig& c, Split split) {
+  const int32_t width = vocab_part(c, split.n_ranks);
+  const int32_t begin = std::min(width * split.rank, c.vocab_size);
+  return {begin, std::min(width, c.vocab_size - begin)};
+}
+
+ModelConfig part_of(const ModelConfig& config, Split split) {
+  ModelConfig part = config;
+  part.n_heads = heads_of(config, split).n;
+  part.n_kv_heads = kv_heads_of(config, split).n;
+  part.intermediate_size = columns_of(config, split).n;
+  return part;
+}
+
+}  // namespace specd

@@ -1,0 +1,116 @@
+#include "core/ranks/follower.h"
+
+#include <new>
+
+#include "core/base/check.h"
+#include "core/base/to_size.h"
+#include "core/model/lead.h"
+
+namespace specd {
+namespace {
+
+// Takes the next numbers of a command. The lead is this program, so their number is right.
+std::span<const int32_t> take(std::span<const int32_t>& words, size_t n) {
+  SPECD_CHECK(words.size() >= n, std::to_string(words.size()) + " words left of a command");
+  const std::span<const int32_t> taken = words.first(n);
+  words = words.subspan(n);
+  return taken;
+}
+
+}  // namespace
+
+Status Follower::run() {
+  std::vector<int32_t> words;
+  bool goes_on = true;
+  Status status;
+  try {
+    constexpr uint64_t kFirstBytes = uint64_t{1} << 20;  // grows with the forwards
+    Result<Staging> columns = Staging::create(device_, kFirstBytes, "columns of a rank");
+    status = columns.status();
+    if (status.ok()) columns_ = std::move(columns).value();
+    while (status.ok() && goes_on) {
+      if (!ranks_.next_command(words)) return ranks_.status();
+      status = obey(words, goes_on);
+    }
+  } catch (const std::bad_alloc&) {
+    status = Status(Code::kExhausted, "there is no memory for a step");
+  }
+  if (!status.ok()) ranks_.give_up(status);
+  return status;
+}
+
+Status Follower::obey(std::span<const int32_t> words, bool& goes_on) {
+  const auto command = static_cast<RankCommand>(take(words, 1).front());
+  if (command == RankCommand::kStop) {
+    goes_on = false;
+    return Status();
+  }
+  const size_t model = to_size(take(words, 1).front());
+  switch (command) {
+    case RankCommand::kLoad:
+      return load(model);
+    case RankCommand::kPages:
+      return make_pages(model, take(words, 1).front());
+    case RankCommand::kForward:
+      return forward(loaded_[model], words);
+    case RankCommand::kHead:
+      loaded_[model].transformer->shared_head(nullptr, take(words, 1).front(), nullptr);
+      SPECD_OK_OR_RETURN(device_.synchronize());
+      return ranks_.status();
+    case RankCommand::kMove:
+      return move(loaded_[model], words);
+    case RankCommand::kStop:
+      break;
+  }
+  return Status(Code::kInternal, "an unknown command");
+}
+
+// When a rank cannot load a model, none has it; the lead decides what that means.
+Status Follower::load(size_t model) {
+  const SharedModel& wanted = models_[model];
+  Result<std::unique_ptr<Transformer>> made = Transformer::load(
+      device_, wanted.path, wanted.config, wanted.rows_max, wanted.logits_rows_max, {}, &ranks_);
+  const Status agreed = agree(ranks_, made.status());
+  if (agreed.ok()) loaded_[model].transformer = std::move(made).value();
+  return ranks_.status();
+}
+
+Status Follower::make_pages(size_t model, int32_t n_pages) {
+  const SharedModel& wanted = models_[model];
+  const ModelConfig part = part_of(wanted.config, {ranks_.rank(), ranks_.n_ranks()});
+  Result<KvStore> made = model == 0 ? KvStore::create(device_, part, wanted.kv_dtype, n_pages)
+                                    : KvStore::inside(*loaded_.front().kv, part, wanted.kv_dtype);
+  const Status agreed = agree(ranks_, made.status());
+  if (agreed.ok()) loaded_[model].kv = std::move(made).value();
+  return ranks_.status();
+}
+
+Status Follower::forward(Loaded& model, std::span<const int32_t> words) {
+  columns_.clear();
+  rows_.clear();
+  rows_.token.assign(to_size(take(words, 1).front()), 0);  // the forward brings them
+  for (std::vector<int32_t>* column :
+       {&rows_.position, &rows_.slot, &rows_.span, &rows_.table, &rows_.tail_begin, &rows_.pages,
+        &rows_.tail, &rows_.logits_rows}) {
+    const auto values = take(words, to_size(take(words, 1).front()));
+    column->assign(values.begin(), values.end());
+  }
+  const ForwardColumns columns = rows_.stage(columns_);
+  SPECD_OK_OR_RETURN(columns_.status());
+  columns_.upload();
+  model.transformer->forward(columns, *model.kv);
+  SPECD_OK_OR_RETURN(device_.synchronize());
+  return ranks_.status();
+}
+
+Status Follower::move(Loaded& model, std::span<const int32_t> words) {
+  const size_t n = to_size(take(words, 1).front());
+  const auto from = take(words, n), to = take(words, n);
+  columns_.clear();
+  model.kv->move(device_, columns_,
+                 {.from = {from.begin(), from.end()}, .to = {to.begin(), to.end()}});
+  SPECD_OK_OR_RETURN(columns_.status());
+  return device_.synchronize();
+}
+
+}  // namespace specd

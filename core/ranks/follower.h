@@ -1,0 +1,58 @@
+// A rank that follows: loads its part of the models that the lead names, then computes what the lead
+// computes (lead.h).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/base/status.h"
+#include "core/device/collective.h"
+#include "core/device/device.h"
+#include "core/device/staging.h"
+#include "core/model/kv_store.h"
+#include "core/model/transformer.h"
+
+namespace specd {
+
+// A model that the ranks share. All ranks have the same list; the first is the target.
+struct SharedModel {
+  std::string path;
+  ModelConfig config;
+  kernels::DType kv_dtype = kernels::DType::kBF16;
+  int32_t rows_max = 0, logits_rows_max = 0;
+};
+
+class Follower {
+ public:
+  // All must outlive this.
+  Follower(Device& device, Collective& ranks, std::span<const SharedModel> models)
+      : device_(device), ranks_(ranks), models_(models), loaded_(models.size()) {}
+
+  // Obeys until the lead says stop; then ok. An error: this rank or another has failed, and the group
+  // with it. Memory that is short during a step fails the group too, because the others wait.
+  Status run();
+
+ private:
+  struct Loaded {
+    std::unique_ptr<Transformer> transformer;
+    std::optional<KvStore> kv;
+  };
+  Status obey(std::span<const int32_t> words, bool& goes_on);
+  Status load(size_t model);
+  Status make_pages(size_t model, int32_t n_pages);
+  Status forward(Loaded& model, std::span<const int32_t> words);
+  Status move(Loaded& model, std::span<const int32_t> words);
+
+  Device& device_;
+  Collective& ranks_;
+  const std::span<const SharedModel> models_;
+  std::vector<Loaded> loaded_;
+  Staging columns_;
+  ForwardRows rows_;
+};
+
+}  // namespace specd

@@ -1,0 +1,43 @@
+// The ranks of one process: the lead's end, and a thread with a device of its own for each follower.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/base/status.h"
+#include "core/device/collective.h"
+#include "core/ranks/follower.h"
+#include "core/model/lead.h"
+
+namespace specd {
+
+class RankThreads {
+ public:
+  struct Options {
+    int32_t n_ranks = 2;
+    std::string isa;
+    int32_t threads = 1;  // of each follower's device
+    bool bf16 = false;
+    std::chrono::milliseconds timeout{10'000};
+  };
+  // Starts the followers, which load nothing until the lead says so.
+  RankThreads(const Options& options, std::vector<SharedModel> models);
+  ~RankThreads();  // tells them to stop, and waits for them
+
+  Lead& lead() { return lead_; }
+  const std::vector<SharedModel>& models() const { return models_; }
+
+ private:
+  void follow(const Options& options, size_t rank);
+
+  const std::vector<SharedModel> models_;
+  const std::vector<std::unique_ptr<Collective>> ends_;
+  Lead lead_;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace specd

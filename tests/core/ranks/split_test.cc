@@ -1,0 +1,340 @@
+// A model that several ranks share: the bits of one rank, and which models can be shared.
+#include "core/model/split.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/device/thread_ranks.h"
+#include "tests/core/family_models.h"
+#include "tests/core/model/forward_rig.h"
+#include "tests/head_files.h"
+
+namespace specd {
+namespace {
+
+// Passes everything on, but swaps the first two parts of what is gathered.
+class Swapping final : public Collective {
+ public:
+  explicit Swapping(Collective& all) : all_(all) {}
+  int32_t rank() const override { return all_.rank(); }
+  int32_t n_ranks() const override { return all_.n_ranks(); }
+  void all_gather(void* data, uint64_t bytes) override {
+    all_.all_gather(data, bytes);
+    // Of two ranks with four segments each, segments 3 and 4.
+    auto* const segments = static_cast<char*>(data);
+    const uint64_t size = bytes / 4;
+    std::swap_ranges(segments + 3 * size, segments + 4 * size, segments + 4 * size);
+  }
+  void gather(const void* part, void* parts, uint64_t bytes, int32_t root) override {
+    all_.gather(part, parts, bytes, root);
+  }
+  void broadcast(void* data, uint64_t bytes, int32_t root) override {
+    all_.broadcast(data, bytes, root);
+  }
+  void send(const void* data, uint64_t bytes, int32_t to) override { all_.send(data, bytes, to); }
+  void receive(void* data, uint64_t bytes, int32_t from) override {
+    all_.receive(data, bytes, from);
+  }
+  void command(std::span<const int32_t> words) override { all_.command(words); }
+  bool next_command(std::vector<int32_t>& words) override { return all_.next_command(words); }
+  void set_timeout(std::chrono::milliseconds timeout) override { all_.set_timeout(timeout); }
+  Status status() const override { return all_.status(); }
+  void give_up(const Status& why) override { all_.give_up(why); }
+
+ private:
+  Collective& all_;
+};
+
+constexpr int32_t kPages = 10;  // of a rank's KV
+
+// What a rank has after some forwards.
+struct Found {
+  std::vector<std::vector<float>> logits;  // of rank 0, row by row
+  std::vector<std::vector<float>> taps;    // forward by forward, tap by tap
+  uint64_t kv_bytes = 0, weight_bytes = 0, parameters = 0;
+};
+
+struct Setting {
+  std::string path;
+  std::string isa;
+  kernels::DType kv_dtype = kernels::DType::kF32;
+  bool bf16 = false;
+  bool swapped = false;
+};
+
+// Reads a text, writes on, and then computes a tree, with taps at every point.
+Found forwards(const Setting& setting, Collective* ranks) {
+  const auto device = CpuDevice::create(setting.isa, 1, setting.bf16).value();
+  const ModelConfig config = load_model_config(setting.path).value();
+  std::optional<Swapping> swapping;
+  if (setting.swapped) ranks = &swapping.emplace(*ranks);
+  const auto model = Transformer::load(*device, setting.path, config, 80, 80, {}, ranks).value();
+  const auto n_points = static_cast<uint32_t>(config.n_layers) + 2;
+  for (uint32_t point = 0; point < n_points; ++point) {
+    model->add_tap(model->make_tap(point).value());
+  }
+  KvStore kv =
+      KvStore::create(*device, part_of(config, model->split()), setting.kv_dtype, kPages).value();
+  Found found;
+  found.kv_bytes = kv.bytes();
+  found.weight_bytes = model->weights().held_bytes;
+  found.parameters = model->weights().parameters;
+  std::mt19937 random(3);
+  ForwardRows rows;
+  const auto add = [&](int32_t position, int32_t slot, int32_t span, std::vector<int32_t> tail) {
+    if (rows.pages.empty()) {
+      for (int32_t page = kPages; page-- > 0;) rows.pages.push_back(page);
+    }
+    const auto physical = [](int32_t at) {
+      return (kPages - 1 - at / kernels::kPageTokens) * kernels::kPageTokens +
+             at % kernels::kPageTokens;
+    };
+    if (rows.n_rows() % 2 == 0) rows.logits_rows.push_back(rows.n_rows());
+    if (rows.n_rows() % 3 == 0) rows.tap_rows.push_back(rows.n_rows());
+    rows.token.push_back(static_cast<int32_t>(random() % static_cast<uint32_t>(config.vocab_size)));
+    rows.position.push_back(position);
+    rows.slot.push_back(physical(slot));
+    rows.span.push_back(span);
+    rows.table.push_back(0);
+    rows.tail_begin.push_back(static_cast<int32_t>(rows.tail.size()));
+    for (const int32_t each : tail) rows.tail.push_back(physical(each));
+  };
+  const auto run = [&] {
+    model->forward(rows.in_place(), kv);
+    const auto width = static_cast<size_t>(config.vocab_size);
+    for (size_t i = 0; i < rows.logits_rows.size() && model->split().rank == 0; ++i) {
+      found.logits.emplace_back(model->logits() + i * width, model->logits() + (i + 1) * width);
+    }
+    for (size_t i = 0; i < n_points; ++i) {
+      found.taps.emplace_back(
+          model->tap(i),
+          model->tap(i) + rows.tap_rows.size() * static_cast<size_t>(config.hidden_size));
+    }
+    rows.clear();
+  };
+  int32_t position = 0;
+  for (const int32_t n : {70, 1, 1, 17}) {
+    for (int32_t i = 0; i < n; ++i, ++position) add(position, position, position + 1, {});
+    run();
+  }
+  std::vector<int32_t> path;
+  for (int32_t node = 0; node < 12; ++node) {
+    std::vector<int32_t> tail = path;
+    tail.push_back(position + node);
+    add(position + static_cast<int32_t>(path.size()), position + node, position, tail);
+    if (node % 3 == 2) path = tail;
+  }
+  run();
+  return found;
+}
+
+// The same on `n` ranks.
+std::vector<Found> on_ranks(const Setting& setting, int32_t n) {
+  auto ranks = make_thread_ranks(n, std::chrono::milliseconds(600'000), {});
+  std::vector<Found> found(static_cast<size_t>(n));
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < found.size(); ++i) {
+    threads.emplace_back([&, i] { found[i] = forwards(setting, ranks[i].get()); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_TRUE(ranks[0]->status().ok()) << ranks[0]->status().to_string();
+  return found;
+}
+
+bool all_same_bits(const std::vector<std::vector<float>>& a,
+                   const std::vector<std::vector<float>>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), same_bits);
+}
+
+void expect_equal_to_one(const Setting& setting, const std::vector<int32_t>& counts) {
+  const Found one = forwards(setting, nullptr);
+  ASSERT_EQ(one.logits.size(), 35u + 1 + 1 + 9 + 6);
+  for (const int32_t n : counts) {
+    const std::vector<Found> all = on_ranks(setting, n);
+    EXPECT_TRUE(all_same_bits(all[0].logits, one.logits)) << setting.path << ", " << n << " ranks";
+    for (size_t rank = 0; rank < all.size(); ++rank) {
+      EXPECT_TRUE(all_same_bits(all[rank].taps, one.taps))
+          << setting.path << ", rank " << rank << " of " << n;
+      EXPECT_EQ(all[rank].parameters, one.parameters);
+      EXPECT_LT(all[rank].weight_bytes, one.weight_bytes);
+    }
+  }
+}
+
+// A model with eight heads of all kinds of biases and norms, small enough to be written by a test.
+std::string model_of_eight_heads(const std::string& folder, int32_t n_kv_heads) {
+  constexpr int32_t kHidden = 32, kHead = 16, kHeads = 8, kColumns = 72, kVocab = 101, kLayers = 2;
+  HeadFile file;
+  file.add("model.embed_tokens.weight", {kVocab, kHidden}, 1);
+  file.add("lm_head.weight", {kVocab, kHidden});
+  file.add("model.norm.weight", {kHidden}, 0.25f, 1);
+  for (int32_t i = 0; i < kLayers; ++i) {
+    const std::string layer = "model.layers." + std::to_string(i) + ".";
+    file.add(layer + "input_layernorm.weight", {kHidden}, 0.25f, 1);
+    file.add(layer + "post_attention_layernorm.weight", {kHidden}, 0.25f, 1);
+    const auto matrix = [&](const std::string& name, int32_t n_out, int32_t n_in) {
+      file.add(layer + name + ".weight", {n_out, n_in});
+      file.add(layer + name + ".bias", {n_out});
+    };
+    matrix("self_attn.q_proj", kHeads * kHead, kHidden);
+    matrix("self_attn.k_proj", n_kv_heads * kHead, kHidden);
+    matrix("self_attn.v_proj", n_kv_heads * kHead, kHidden);
+    matrix("self_attn.o_proj", kHidden, kHeads * kHead);
+    matrix("mlp.gate_proj", kColumns, kHidden);
+    matrix("mlp.up_proj", kColumns, kHidden);
+    matrix("mlp.down_proj", kHidden, kColumns);
+  }
+  file.write(folder, {{"architectures", {"LlamaForCausalLM"}},
+                      {"model_type", "llama"},
+                      {"hidden_size", kHidden},
+                      {"intermediate_size", kColumns},
+                      {"num_hidden_layers", kLayers},
+                      {"num_attention_heads", kHeads},
+                      {"num_key_value_heads", n_kv_heads},
+                      {"head_dim", kHead},
+                      {"vocab_size", kVocab},
+                      {"max_position_embeddings", 256},
+                      {"rms_norm_eps", 1e-5},
+                      {"rope_theta", 10000.0},
+                      {"hidden_act", "silu"},
+                      {"attention_bias", true},
+                      {"mlp_bias", true},
+                      {"tie_word_embeddings", false},
+                      {"bos_token_id", 1},
+                      {"eos_token_id", 2},
+                      {"torch_dtype", "float32"}});
+  return folder;
+}
+
+class SplitModel : public testing::Test {
+ protected:
+  void SetUp() override {
+    char pattern[] = "/tmp/specd-split-XXXXXX";
+    ASSERT_NE(mkdtemp(pattern), nullptr);
+    folder_ = pattern;
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+  std::string folder_;
+};
+
+TEST_F(SplitModel, of_every_family_has_the_bits_of_one_rank) {
+  for (const std::string& name : families()) {
+    expect_equal_to_one({kFamilyModels + name, ""}, {2, 4});
+  }
+}
+
+TEST_F(SplitModel, has_the_bits_of_one_rank_with_every_instruction_set_and_kind_of_kv) {
+  for (const std::string& isa : available_isas()) {
+    for (const kernels::DType kv : {kernels::DType::kF32, kernels::DType::kBF16}) {
+      expect_equal_to_one({kFamilyModels + "qwen3", isa, kv}, {4});
+    }
+  }
+  expect_equal_to_one({std::string(SPECD_TEST_ZOO) + "/pico-target", ""}, {2});
+  if (kernels::bf16_available()) {
+    expect_equal_to_one({kFamilyModels + "llama31", "", kernels::DType::kF32, true}, {2, 4});
+  }
+}
+
+// One kv head for several ranks, and for all; a vocabulary that eight does not divide.
+TEST_F(SplitModel, has_the_bits_of_one_rank_on_eight_ranks_with_few_kv_heads) {
+  for (const int32_t n_kv_heads : {8, 4, 1}) {
+    const std::string path =
+        model_of_eight_heads(folder_ + "/" + std::to_string(n_kv_heads), n_kv_heads);
+    expect_equal_to_one({path, ""}, {2, 4, 8});
+    const uint64_t one = forwards({path, ""}, nullptr).kv_bytes;
+    EXPECT_EQ(on_ranks({path, ""}, 8)[7].kv_bytes * static_cast<uint64_t>(n_kv_heads), one);
+  }
+}
+
+TEST_F(SplitModel, with_two_segments_swapped_is_seen) {
+  Setting setting{kFamilyModels + "llama31", ""};
+  const Found one = forwards(setting, nullptr);
+  setting.swapped = true;
+  const std::vector<Found> two = on_ranks(setting, 2);
+  EXPECT_FALSE(all_same_bits(two[0].logits, one.logits));
+}
+
+// A rank that stops ends the forward of the others.
+TEST_F(SplitModel, whose_rank_gives_up_ends_the_forward_of_all_with_its_reason) {
+  auto ranks = make_thread_ranks(2, std::chrono::milliseconds(600'000), {});
+  std::thread other([&] { ranks[1]->give_up(Status(Code::kDataLoss, "a file differs")); });
+  (void)forwards({kFamilyModels + "llama2", ""}, ranks[0].get());
+  other.join();
+  EXPECT_EQ(ranks[0]->status().to_string(),
+            "UNAVAILABLE: rank 1 gave up: DATA_LOSS: a file differs");
+}
+
+TEST_F(SplitModel, that_cannot_be_split_is_refused_in_words) {
+  ModelConfig config = load_model_config(std::string(SPECD_TEST_ZOO) + "/pico-target").value();
+  const kernels::SplitRule rule;
+  EXPECT_TRUE(check_split(config, 1, rule).ok());
+  EXPECT_TRUE(check_split(config, 2, rule).ok());
+  const auto why = [&](int32_t n, const kernels::SplitRule& by) {
+    return check_split(config, n, by).to_string();
+  };
+  for (const int32_t n : {-1, 0, 3, 5, 16}) {
+    EXPECT_EQ(why(n, rule), "INVALID_ARGUMENT: " + std::to_string(n) +
+                                " ranks cannot share this model: expected 1, 2, 4 or 8");
+  }
+  EXPECT_EQ(why(4, rule),
+            "INVALID_ARGUMENT: 4 ranks cannot share this model: its num_attention_heads, 6, is no "
+            "multiple of it");
+  config.n_heads = 24;
+  config.n_kv_heads = 6;
+  EXPECT_EQ(
+      why(4, rule),
+      "INVALID_ARGUMENT: 4 ranks cannot share this model: its num_key_value_heads, 6, neither "
+      "divides it nor is a multiple of it");
+  config.n_kv_heads = 2;
+  config.intermediate_size = 1000;
+  EXPECT_TRUE(check_split(config, 4, rule).ok());
+  EXPECT_EQ(why(4, {.grain = 16}),
+            "INVALID_ARGUMENT: 4 ranks cannot share this model: its intermediate_size, 1000, is no "
+            "multiple of 64 (16 for each rank)");
+}
+
+// Every head, column and token is on some rank, in order; kv heads are where their q heads are.
+TEST_F(SplitModel, has_all_parts_once) {
+  ModelConfig config;
+  config.intermediate_size = 64;
+  for (const int32_t n_ranks : {1, 2, 4, 8}) {
+    for (const int32_t n_kv_heads : {1, 2, 4, 8, 16}) {
+      for (const int32_t vocab_size : {1, 7, 101, 4096}) {
+        config.n_heads = 16;
+        config.n_kv_heads = n_kv_heads;
+        config.vocab_size = vocab_size;
+        ASSERT_TRUE(check_split(config, n_ranks, {}).ok());
+        int32_t heads = 0, columns = 0, tokens = 0;
+        for (int32_t rank = 0; rank < n_ranks; ++rank) {
+          const Split split{rank, n_ranks};
+          EXPECT_EQ(heads_of(config, split).begin, heads);
+          EXPECT_EQ(columns_of(config, split).begin, columns);
+          EXPECT_TRUE(vocab_of(config, split).n == 0 || vocab_of(config, split).begin == tokens);
+          EXPECT_LE(vocab_of(config, split).n, vocab_part(config, n_ranks));
+          heads += heads_of(config, split).n;
+          columns += columns_of(config, split).n;
+          tokens += vocab_of(config, split).n;
+          const Range kv = kv_heads_of(config, split), q = heads_of(config, split);
+          const int32_t per_kv = 16 / n_kv_heads, local = q.n / kv.n;
+          for (int32_t i = 0; i < q.n; ++i) {
+            EXPECT_EQ(kv.begin + i / local, (q.begin + i) / per_kv);
+          }
+        }
+        EXPECT_EQ(heads, 16);
+        EXPECT_EQ(columns, 64);
+        EXPECT_EQ(tokens, vocab_size);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace specd
