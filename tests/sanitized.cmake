@@ -11,7 +11,7 @@ set(specd_asan_targets
   plugins_test suffix_test sdk_test
   specd_config_nth_failure_test specd_host_test)
 # TSan: code that starts or shares threads. Of host only serve, because gRPC is not built for TSan.
-set(specd_tsan_targets core_base_test core_engine_test core_services_test core_text_test
+set(specd_tsan_targets core_base_test core_device_test core_engine_test core_ranks_test core_services_test core_text_test
   kernels_test specd_session_test suffix_test)
 
 # Tests of these targets that only --all runs under the sanitizer: long computations without

@@ -1,0 +1,131 @@
+// A lead and its followers at the level of the worker: what they compute together, and how they end.
+#include "core/ranks/rank_threads.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/ranks/worker.h"
+#include "tests/core/family_models.h"
+#include "tests/core/model/forward_rig.h"
+
+namespace specd {
+namespace {
+
+constexpr int32_t kPages = 20;
+
+struct RankRig {
+  std::string path = kFamilyModels + "llama31";
+  ModelConfig config = load_model_config(path).value();
+  std::unique_ptr<CpuDevice> device = CpuDevice::create("", 1).value();
+  std::unique_ptr<RankThreads> ranks;
+  std::unique_ptr<Transformer> model;
+  std::unique_ptr<KvStore> kv;
+  std::unique_ptr<Worker> worker;
+
+  explicit RankRig(int32_t n_ranks) {
+    if (n_ranks > 1) {
+      ranks = std::make_unique<RankThreads>(
+          RankThreads::Options{.n_ranks = n_ranks, .isa = "", .timeout = std::chrono::minutes(10)},
+          std::vector<SharedModel>{{.path = path,
+                                    .config = config,
+                                    .kv_dtype = kernels::DType::kF32,
+                                    .rows_max = 64,
+                                    .logits_rows_max = 64}});
+      ranks->lead().load(0);
+    }
+    Collective* const end = ranks == nullptr ? nullptr : &ranks->lead().ranks();
+    model = agreed(end, Transformer::load(*device, path, config, 64, 64, {}, end)).value();
+    if (end != nullptr) ranks->lead().make_pages(0, kPages);
+    kv = std::make_unique<KvStore>(
+        agreed(end, KvStore::create(*device, part_of(config, model->split()), kernels::DType::kF32,
+                                    kPages))
+            .value());
+    worker =
+        Worker::create(*device, *model, *kv, ranks == nullptr ? nullptr : &ranks->lead()).value();
+  }
+  Status step(const std::vector<int32_t>& tokens, int32_t first, std::vector<int32_t>* drawn) {
+    StepInput input;
+    for (int32_t page = 0; page < 4; ++page) input.rows.pages.push_back(2 * page + 1);
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      const int32_t position = first + static_cast<int32_t>(i);
+      input.rows.token.push_back(tokens[i] % 256);
+      input.rows.position.push_back(position);
+      input.rows.slot.push_back(slot(position));
+      input.rows.span.push_back(position + 1);
+      input.rows.table.push_back(0);
+      input.rows.tail_begin.push_back(0);
+      input.rows.logits_rows.push_back(static_cast<int32_t>(i));
+      input.draws.push_back({.position = position + 1, .seed = 5, .greedy = false});
+    }
+    worker->new_columns();
+    StepOutput output;
+    const Status status = worker->run(
+        input, {}, [] {}, output);
+    if (status.ok() && drawn != nullptr) {
+      drawn->insert(drawn->end(), output.drawn.begin(), output.drawn.end());
+    }
+    return status;
+  }
+  static int32_t slot(int32_t position) {
+    return (2 * (position / kernels::kPageTokens) + 1) * kernels::kPageTokens +
+           position % kernels::kPageTokens;
+  }
+};
+
+// Followers move KV when the lead does, also whole pages.
+TEST(RankThreads, draw_and_move_as_one_rank_does) {
+  std::vector<std::vector<int32_t>> drawn(2);
+  for (const int32_t n_ranks : {1, 4}) {
+    RankRig rig(n_ranks);
+    std::vector<int32_t>& all = drawn[n_ranks == 1 ? 0 : 1];
+    ASSERT_TRUE(rig.step(some_tokens(30, 1), 0, &all).ok());
+    KvMoves moves;
+    for (int32_t i = 0; i < 10; ++i) {
+      moves.from.push_back(RankRig::slot(20 + i));
+      moves.to.push_back(RankRig::slot(10 + i));
+    }
+    ASSERT_TRUE(rig.worker->move(moves).ok());
+    ASSERT_TRUE(rig.worker->copy_page(1, 3).ok());
+    ASSERT_TRUE(rig.step(some_tokens(20, 2), 20, &all).ok());
+  }
+  EXPECT_EQ(drawn[0].size(), 50u);
+  EXPECT_EQ(drawn[0], drawn[1]);
+}
+
+TEST(RankThreads, that_cannot_load_say_which_rank_and_why) {
+  const std::string path = kFamilyModels + "llama31";
+  const ModelConfig config = load_model_config(path).value();
+  RankThreads ranks({.n_ranks = 2, .isa = ""},
+                    {{.path = "/nowhere", .config = config, .rows_max = 8, .logits_rows_max = 8}});
+  const auto device = CpuDevice::create("", 1).value();
+  Collective& end = ranks.lead().ranks();
+  ranks.lead().load(0);
+  const auto model = agreed(&end, Transformer::load(*device, path, config, 8, 8, {}, &end));
+  ASSERT_FALSE(model.ok());
+  EXPECT_EQ(model.status().code(), Code::kNotFound);
+  EXPECT_EQ(model.status().message().find("rank 1: "), 0u) << model.status().to_string();
+  EXPECT_NE(model.status().message().find("/nowhere"), std::string::npos);
+  EXPECT_TRUE(end.status().ok()) << "the group goes on, e.g. without a draft model";
+}
+
+TEST(RankThreads, a_rank_that_gives_up_ends_the_step_with_its_reason) {
+  RankRig rig(2);
+  ASSERT_TRUE(rig.step(some_tokens(30, 1), 0, nullptr).ok());
+  std::thread other([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    rig.ranks->lead().ranks().give_up(Status(Code::kExhausted, "no memory"));
+  });
+  Status status;
+  for (int32_t i = 0; status.ok(); ++i) status = rig.step({i}, 30, nullptr);
+  other.join();
+  EXPECT_EQ(status.to_string(), "UNAVAILABLE: rank 0 gave up: RESOURCE_EXHAUSTED: no memory");
+  EXPECT_FALSE(rig.step({1}, 31, nullptr).ok()) << "it stays failed";
+}
+
+}  // namespace
+}  // namespace specd
