@@ -74,7 +74,7 @@ struct EngineLimits {
   static constexpr size_t kCacheSaltBytes = 256;
   static constexpr int32_t kStops = 16;          // stop strings of a request
   static constexpr int32_t kStopTokens = 1024;   // stop token ids of a request
-  static constexpr int32_t kRanks = 8;
+  static constexpr int32_t kRanks = 8, kStages = 64;
   static constexpr int32_t kRankTimeoutSeconds = 3600;
   static constexpr int32_t kLogitBiases = 1024;  // entries of logit_bias of a request
   static constexpr int32_t kChoices = 128;       // of a request
@@ -99,6 +99,8 @@ struct EngineOptions {
   // Ranks that share the model: on the CPU, threads of this process with a part of the weights and the
   // KV each. Texts are those of one rank.
   int32_t tensor_parallel_size = 1;
+  // Stages of layers, each with so many ranks. A step passes through one after the other.
+  int32_t pipeline_parallel_size = 1;
   int32_t rank_timeout_seconds = 10;  // a rank that the others wait for so long is lost
   std::string isa;                   // "" = best; "scalar", "avx2", "avx512"
   int32_t max_sequences = 64;        // in one step
@@ -144,7 +146,7 @@ struct ModelReport {
   std::string chat_template;
 };
 
-// kFailed: the device failed, see Engine::failure().
+// kFailed: the device, or a rank, has failed, see Engine::failure().
 enum class EngineState { kReady, kDraining, kFailed };
 const char* engine_state_name(EngineState state);
 

@@ -12,6 +12,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -35,6 +36,11 @@ class Collective {
   virtual void send(const void* data, uint64_t bytes, int32_t to) = 0;
   virtual void receive(void* data, uint64_t bytes, int32_t from) = 0;
 
+  // The ranks [first, first + n) as a group of their own, with the deadline and the failure of this one
+  // and without commands. Every rank calls it for its own group, in the same order among its other
+  // calls. REQUIRES that this outlives it.
+  virtual std::unique_ptr<Collective> group(int32_t first, int32_t n) = 0;
+
   // On rank 0: every other rank gets these words, in the order of the calls.
   virtual void command(std::span<const int32_t> words) = 0;
   // On the others: waits for the next command, however long it takes. False: the group has failed.
@@ -45,8 +51,9 @@ class Collective {
   // Why the group has failed. It names the rank that was late, gave up or disagreed.
   // kDeadlineExceeded, kUnavailable or kInternal.
   virtual Status status() const = 0;
-  // Makes the group fail with this rank's reason, so that nobody waits for it any more. [any]
-  virtual void give_up(const Status& why) = 0;
+  // Makes the group fail with this rank's reason, so that nobody waits for it any more. Without memory
+  // for the reason, with none. [any]
+  virtual void give_up(const Status& why) noexcept = 0;
 };
 
 }  // namespace specd

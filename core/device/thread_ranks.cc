@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstring>
 #include <deque>
+#include <new>
 #include <span>
 #include <string>
 #include <thread>
@@ -52,6 +53,7 @@ class Group {
         spin_(spin),
         n_ranks_(n_ranks),
         channels_(to_size(n_ranks) * to_size(n_ranks)),
+        sleepers_(to_size(n_ranks)),
         n_commands_read_(to_size(n_ranks), 0) {}
 
   int32_t n_ranks() const { return n_ranks_; }
@@ -64,7 +66,7 @@ class Group {
     c.data = data;
     c.bytes = bytes;
     c.kind = kind;
-    count(c.n_offered);
+    count(c.n_offered, to);
   }
   // Waits for what `from` offers and copies it.
   void read(int32_t from, int32_t to, void* data, uint64_t bytes, Kind kind) {
@@ -80,7 +82,7 @@ class Group {
     c.is_read = true;
     if (!failed_ && bytes > 0) std::memcpy(data, c.data, bytes);
     c.is_read = false;
-    count(c.n_read);
+    count(c.n_read, from);
   }
   // Waits until `to` has read what `from` has offered. When the group has failed, `to` may be reading
   // now or will not read.
@@ -95,7 +97,8 @@ class Group {
       const MutexLock lock(mutex_);
       commands_.emplace_back(words.begin(), words.end());
     }
-    count(n_commands_);
+    n_commands_.fetch_add(1);
+    for (Sleeper& each : sleepers_) each.wake();
   }
   bool next_command(int32_t rank, std::vector<int32_t>& words) {
     uint64_t wanted = 0;
@@ -118,9 +121,9 @@ class Group {
     {
       const MutexLock lock(mutex_);
       if (failure_.ok()) failure_ = why;
-      failed_ = true;
     }
-    changed_.notify_all();
+    failed_ = true;
+    for (Sleeper& each : sleepers_) each.wake();
   }
   Status status() const {
     const MutexLock lock(mutex_);
@@ -128,13 +131,22 @@ class Group {
   }
 
  private:
-  // A rank that goes to sleep first counts itself in n_asleep_, then looks at the number again; who
-  // changes the number does so before it looks at n_asleep_. In one total order, so one sees the other.
-  void count(std::atomic<uint64_t>& number) {
+  // Where a rank sleeps. It first says so, then looks once more at what it waits for; who changes that
+  // does so before it looks whether the rank sleeps. In one total order, so one sees the other.
+  struct alignas(64) Sleeper {
+    std::atomic<bool> is_asleep{false};
+    Mutex mutex;
+    CondVar changed;
+
+    void wake() {
+      if (!is_asleep) return;
+      { const MutexLock lock(mutex); }
+      changed.notify_one();
+    }
+  };
+  void count(std::atomic<uint64_t>& number, int32_t waiting) {
     number.fetch_add(1);
-    if (n_asleep_.load() == 0) return;
-    { const MutexLock lock(mutex_); }
-    changed_.notify_all();
+    sleepers_[to_size(waiting)].wake();
   }
   // False when the group has failed.
   bool wait_for(const std::atomic<uint64_t>& number, uint64_t wanted, int32_t rank, int32_t other,
@@ -150,20 +162,21 @@ class Group {
         if (failed_.load(std::memory_order_relaxed)) return false;
       } while (Clock::now() - start < spin_);
     }
-    n_asleep_.fetch_add(1);
+    Sleeper& sleeper = sleepers_[to_size(rank)];
     const std::chrono::milliseconds timeout = timeout_;
-    bool in_time = true;
+    sleeper.is_asleep = true;
     {
-      MutexLock lock(mutex_);
-      while (number.load() < wanted && !failed_ && in_time) {
+      bool in_time = true;
+      MutexLock lock(sleeper.mutex);
+      while (number < wanted && !failed_ && in_time) {
         if (kind == Kind::kCommand) {
-          changed_.wait(lock);
+          sleeper.changed.wait(lock);
         } else {
-          in_time = changed_.wait_until(lock, start + timeout);
+          in_time = sleeper.changed.wait_until(lock, start + timeout);
         }
       }
     }
-    n_asleep_.fetch_sub(1);
+    sleeper.is_asleep = false;
     if (failed_) return false;
     if (reached()) return true;
     fail(Status(Code::kDeadlineExceeded, "rank " + std::to_string(other) +
@@ -177,10 +190,9 @@ class Group {
   const std::chrono::nanoseconds spin_;
   const int32_t n_ranks_;
   std::vector<Channel> channels_;
-  std::atomic<int32_t> n_asleep_{0};
+  std::vector<Sleeper> sleepers_;  // of each rank
   std::atomic<bool> failed_{false};
   mutable Mutex mutex_;
-  CondVar changed_;
   Status failure_ SPECD_GUARDED_BY(mutex_);
   // Commands that not all have read, how many were sent, read by each rank, and dropped.
   std::deque<std::vector<int32_t>> commands_ SPECD_GUARDED_BY(mutex_);
@@ -189,41 +201,42 @@ class Group {
   uint64_t n_commands_dropped_ SPECD_GUARDED_BY(mutex_) = 0;
 };
 
+// A rank's end of all ranks, or of those from first on.
 class ThreadRank final : public Collective {
  public:
-  ThreadRank(std::shared_ptr<Group> group, int32_t rank) : group_(std::move(group)), rank_(rank) {}
+  ThreadRank(std::shared_ptr<Group> group, int32_t first, int32_t n_ranks, int32_t rank)
+      : group_(std::move(group)), first_(first), n_ranks_(n_ranks), rank_(rank) {}
 
   int32_t rank() const override { return rank_; }
-  int32_t n_ranks() const override { return group_->n_ranks(); }
+  int32_t n_ranks() const override { return n_ranks_; }
 
   void all_gather(void* data, uint64_t bytes) override {
-    char* parts = static_cast<char*>(data);
-    const auto part = [&](int32_t rank) { return parts + static_cast<uint64_t>(rank) * bytes; };
-    each_other([&](int32_t to) { group_->offer(rank_, to, part(rank_), bytes, Kind::kAllGather); });
-    each_other(
-        [&](int32_t from) { group_->read(from, rank_, part(from), bytes, Kind::kAllGather); });
-    each_other([&](int32_t to) { group_->finish(rank_, to, Kind::kAllGather); });
+    const auto part = [&](int32_t rank) { return part_of(data, rank, bytes); };
+    each_other([&](int32_t to) { offer(part(rank_), bytes, to, Kind::kAllGather); });
+    each_other([&](int32_t from) { read(part(from), bytes, from, Kind::kAllGather); });
+    each_other([&](int32_t to) { finish(to, Kind::kAllGather); });
   }
   void gather(const void* part, void* parts, uint64_t bytes, int32_t root) override {
     if (rank_ != root) return give(part, bytes, root, Kind::kGather);
-    const auto at = [&](int32_t rank) {
-      return static_cast<char*>(parts) + static_cast<uint64_t>(rank) * bytes;
-    };
-    if (bytes > 0) std::memcpy(at(rank_), part, bytes);
-    each_other([&](int32_t from) { group_->read(from, rank_, at(from), bytes, Kind::kGather); });
+    if (bytes > 0) std::memcpy(part_of(parts, rank_, bytes), part, bytes);
+    each_other(
+        [&](int32_t from) { read(part_of(parts, from, bytes), bytes, from, Kind::kGather); });
   }
   void broadcast(void* data, uint64_t bytes, int32_t root) override {
-    if (rank_ != root) return group_->read(root, rank_, data, bytes, Kind::kBroadcast);
-    each_other([&](int32_t to) { group_->offer(rank_, to, data, bytes, Kind::kBroadcast); });
-    each_other([&](int32_t to) { group_->finish(rank_, to, Kind::kBroadcast); });
+    if (rank_ != root) return read(data, bytes, root, Kind::kBroadcast);
+    each_other([&](int32_t to) { offer(data, bytes, to, Kind::kBroadcast); });
+    each_other([&](int32_t to) { finish(to, Kind::kBroadcast); });
   }
   void send(const void* data, uint64_t bytes, int32_t to) override {
     give(data, bytes, to, Kind::kSend);
   }
   void receive(void* data, uint64_t bytes, int32_t from) override {
-    group_->read(from, rank_, data, bytes, Kind::kSend);
+    read(data, bytes, from, Kind::kSend);
   }
 
+  std::unique_ptr<Collective> group(int32_t first, int32_t n) override {
+    return std::make_unique<ThreadRank>(group_, first_ + first, n, rank_ - first);
+  }
   void command(std::span<const int32_t> words) override {
     if (n_ranks() > 1) group_->command(words);
   }
@@ -232,24 +245,38 @@ class ThreadRank final : public Collective {
   }
   void set_timeout(std::chrono::milliseconds timeout) override { group_->set_timeout(timeout); }
   Status status() const override { return group_->status(); }
-  void give_up(const Status& why) override {
-    group_->fail(Status(Code::kUnavailable,
-                        "rank " + std::to_string(rank_) + " gave up: " + why.to_string()));
+  void give_up(const Status& why) noexcept override {
+    try {
+      group_->fail(Status(Code::kUnavailable, "rank " + std::to_string(first_ + rank_) +
+                                                  " gave up: " + why.to_string()));
+    } catch (const std::bad_alloc&) {
+      group_->fail(Status(Code::kUnavailable, ""));
+    }
   }
 
  private:
+  static char* part_of(void* data, int32_t rank, uint64_t bytes) {
+    return static_cast<char*>(data) + static_cast<uint64_t>(rank) * bytes;
+  }
+  void offer(const void* data, uint64_t bytes, int32_t to, Kind kind) {
+    group_->offer(first_ + rank_, first_ + to, data, bytes, kind);
+  }
+  void read(void* data, uint64_t bytes, int32_t from, Kind kind) {
+    group_->read(first_ + from, first_ + rank_, data, bytes, kind);
+  }
+  void finish(int32_t to, Kind kind) { group_->finish(first_ + rank_, first_ + to, kind); }
   void give(const void* data, uint64_t bytes, int32_t to, Kind kind) {
-    group_->offer(rank_, to, data, bytes, kind);
-    group_->finish(rank_, to, kind);
+    offer(data, bytes, to, kind);
+    finish(to, kind);
   }
   // Begins behind this rank, so that not all ranks read from the same one.
   template <typename Fn>
   void each_other(Fn&& fn) {
-    for (int32_t i = 1; i < n_ranks(); ++i) fn((rank_ + i) % n_ranks());
+    for (int32_t i = 1; i < n_ranks_; ++i) fn((rank_ + i) % n_ranks_);
   }
 
   const std::shared_ptr<Group> group_;
-  const int32_t rank_;
+  const int32_t first_, n_ranks_, rank_;
 };
 
 }  // namespace
@@ -260,7 +287,9 @@ std::vector<std::unique_ptr<Collective>> make_thread_ranks(int32_t n_ranks,
   SPECD_CHECK(n_ranks >= 1, std::to_string(n_ranks) + " ranks");
   const auto group = std::make_shared<Group>(n_ranks, timeout, spin);
   std::vector<std::unique_ptr<Collective>> ranks;
-  for (int32_t i = 0; i < n_ranks; ++i) ranks.push_back(std::make_unique<ThreadRank>(group, i));
+  for (int32_t i = 0; i < n_ranks; ++i) {
+    ranks.push_back(std::make_unique<ThreadRank>(group, 0, n_ranks, i));
+  }
   return ranks;
 }
 

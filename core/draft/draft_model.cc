@@ -81,16 +81,16 @@ std::unique_ptr<DraftModel> check_draft_model(const std::string& name, const std
 
 void load_draft_model(DraftModel& model, Device& device, const KvStore& pages, int32_t rows_max,
                       int32_t outputs_max, const std::function<void(double)>& progress) {
-  Collective* const ranks = model.lead == nullptr ? nullptr : &model.lead->ranks();
+  const RankLinks links = model.lead == nullptr ? RankLinks() : model.lead->links_of(model.number);
   const auto load = [&]() -> Status {
-    const Split split = ranks == nullptr ? Split() : Split{0, ranks->n_ranks()};
     if (model.lead != nullptr) model.lead->make_pages(model.number, 0);
     SPECD_TRY(model.kv.store,
-              agreed(ranks, KvStore::inside(pages, part_of(model.config, split), model.kv_dtype)));
+              agreed(links.all,
+                     KvStore::inside(pages, part_of(model.config, links.split), model.kv_dtype)));
     if (model.lead != nullptr) model.lead->load(model.number);
     SPECD_TRY(model.transformer,
-              agreed(ranks, Transformer::load(device, model.path, model.config, rows_max,
-                                              outputs_max, progress, ranks)));
+              agreed(links.all, Transformer::load(device, model.path, model.config, rows_max,
+                                                  outputs_max, progress, links)));
     return Status();
   };
   model.rows_max = rows_max;

@@ -232,7 +232,7 @@ std::vector<ActiveSequence> Intake::fail(const Status& why) {
   std::vector<ActiveSequence> arrived;
   const MutexLock lock(mutex_);
   if (failure_.ok()) {
-    failure_ = Status(Code::kUnavailable, "the device failed: " + why.message());
+    failure_ = Status(Code::kUnavailable, "no step can run any more: " + why.message());
     log(LogLevel::kError, "every request ends: " + failure_.message());
   }
   draining_ = true;

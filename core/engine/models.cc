@@ -15,10 +15,14 @@ namespace {
 // While weights are read, ranks wait for each other as long as that takes.
 constexpr std::chrono::hours kLoadTimeout{24};
 
+int32_t n_ranks_of(const EngineOptions& options) {
+  return options.tensor_parallel_size * options.pipeline_parallel_size;
+}
+
 int32_t threads_of_rank(const EngineOptions& options) {
   const auto processors = static_cast<int32_t>(std::max(1U, std::thread::hardware_concurrency()));
   const int32_t all = options.threads == 0 ? processors : options.threads;
-  return std::max(1, all / options.tensor_parallel_size);
+  return std::max(1, all / n_ranks_of(options));
 }
 
 }  // namespace
@@ -26,10 +30,10 @@ int32_t threads_of_rank(const EngineOptions& options) {
 Status Models::load(const EngineOptions& options, const Target& wanted,
                     const ProgressFn& progress) {
   const ModelConfig& config = wanted.config;
-  const int32_t n_ranks = options.tensor_parallel_size;
-  SPECD_TRY(
-      cpu, CpuDevice::create(options.isa, n_ranks == 1 ? options.threads : threads_of_rank(options),
-                             options.numerics == Numerics::kBf16));
+  SPECD_TRY(cpu,
+            CpuDevice::create(options.isa,
+                              n_ranks_of(options) == 1 ? options.threads : threads_of_rank(options),
+                              options.numerics == Numerics::kBf16));
   DraftModels checked;
   for (const DraftModelOptions& draft : options.draft_models) {
     checked.push_back(check_draft_model(draft.name, draft.path, kernel_dtype(draft.kv_dtype),
@@ -44,53 +48,63 @@ Status Models::load(const EngineOptions& options, const Target& wanted,
   const int64_t logits_rows = int64_t{options.max_sequences} * (1 + nodes_max);
   logits_rows_max = static_cast<int32_t>(std::min<int64_t>(logits_rows, options.step_tokens_max));
   SPECD_OK_OR_RETURN(start_ranks(options, wanted, checked));
-  Collective* const end = ranks == nullptr ? nullptr : &lead()->ranks();
-  if (end != nullptr) lead()->load(0);
-  SPECD_TRY(target, agreed(end, Transformer::load(
-                                    *device, wanted.options.path, config, options.step_tokens_max,
-                                    logits_rows_max,
-                                    [&](double fraction) {
-                                      if (progress)
-                                        progress("weights of " + wanted.options.name, fraction);
-                                    },
-                                    end))
+  const RankLinks links = ranks == nullptr ? RankLinks() : lead()->links_of(0);
+  if (ranks != nullptr) lead()->load(0);
+  SPECD_TRY(target, agreed(links.all, Transformer::load(
+                                          *device, wanted.options.path, config,
+                                          options.step_tokens_max, logits_rows_max,
+                                          [&](double fraction) {
+                                            if (progress)
+                                              progress("weights of " + wanted.options.name,
+                                                       fraction);
+                                          },
+                                          links))
                         .in_field(kModelPath));
 
   const kernels::DType kv_dtype = kernel_dtype(wanted.options.kv_dtype);
   const int64_t pages_useful =
       int64_t{options.max_sequences} * pages_for(int64_t{config.max_positions} + nodes_max);
-  const ModelConfig part = part_of(config, target->split());
   // Ranks that are threads share the memory.
+  uint64_t page_bytes = 0;
+  for (int32_t rank = 0; rank < n_ranks_of(options); ++rank) {
+    const Split split =
+        split_of(rank, options.tensor_parallel_size, options.pipeline_parallel_size);
+    page_bytes += KvStore::page_bytes(part_of(config, split), kv_dtype);
+  }
   SPECD_TRY(const int32_t n_pages,
-            kv_pages_of(wanted.options, *device,
-                        static_cast<uint64_t>(n_ranks) * KvStore::page_bytes(part, kv_dtype),
-                        static_cast<uint64_t>(pages_useful)));
-  if (end != nullptr) lead()->make_pages(0, n_pages);
-  SPECD_TRY(KvStore store, agreed(end, KvStore::create(*device, part, kv_dtype, n_pages)));
+            kv_pages_of(wanted.options, *device, page_bytes, static_cast<uint64_t>(pages_useful)));
+  if (ranks != nullptr) lead()->make_pages(0, n_pages);
+  SPECD_TRY(KvStore store, agreed(links.all, KvStore::create(*device, part_of(config, links.split),
+                                                             kv_dtype, n_pages)));
   kv = std::make_unique<KvStore>(std::move(store));
   pages = std::make_unique<PagePool>(n_pages);
   if (wanted.options.prefix_cache) cache = std::make_unique<PrefixCache>(*pages);
   load_drafts(std::move(checked), options, progress);
   SPECD_TRY(worker, Worker::create(*device, *target, *kv, lead()));
-  if (end != nullptr) end->set_timeout(std::chrono::seconds(options.rank_timeout_seconds));
+  if (ranks != nullptr) {
+    links.all->set_timeout(std::chrono::seconds(options.rank_timeout_seconds));
+  }
   return Status();
 }
 
 // Starts the ranks that share the target, and those draft models that can be shared.
 Status Models::start_ranks(const EngineOptions& options, const Target& wanted,
                            DraftModels& checked) {
+  if (n_ranks_of(options) == 1) return Status();
   const int32_t n_ranks = options.tensor_parallel_size;
-  if (n_ranks == 1) return Status();
   const kernels::SplitRule rule = device->ops().split_rule(kernels::DType::kBF16);
   SPECD_OK_OR_RETURN(
       check_split(wanted.config, n_ranks, rule).in_field("engine.tensor_parallel_size"));
+  SPECD_OK_OR_RETURN(check_stages(wanted.config, options.pipeline_parallel_size)
+                         .in_field("engine.pipeline_parallel_size"));
   std::vector<SharedModel> shared{{.path = wanted.options.path,
                                    .config = wanted.config,
                                    .kv_dtype = kernel_dtype(wanted.options.kv_dtype),
                                    .rows_max = options.step_tokens_max,
                                    .logits_rows_max = logits_rows_max}};
   for (const std::unique_ptr<DraftModel>& draft : checked) {
-    if (!draft->status.ok() || !check_split(draft->config, n_ranks, rule).ok()) continue;
+    const bool is_shared = n_ranks > 1 && check_split(draft->config, n_ranks, rule).ok();
+    if (!draft->status.ok() || !is_shared) continue;
     draft->number = static_cast<int32_t>(shared.size());
     shared.push_back({.path = draft->path,
                       .config = draft->config,
@@ -100,6 +114,7 @@ Status Models::start_ranks(const EngineOptions& options, const Target& wanted,
   }
   ranks = std::make_unique<RankThreads>(
       RankThreads::Options{.n_ranks = n_ranks,
+                           .n_stages = options.pipeline_parallel_size,
                            .isa = options.isa,
                            .threads = threads_of_rank(options),
                            .bf16 = options.numerics == Numerics::kBf16,

@@ -95,9 +95,12 @@ Status check_devices(const EngineOptions& options) {
     return out_of_range("devices", "one device (several cannot share a model yet)",
                         std::to_string(options.devices.size()));
   const std::string& device = options.devices.front();
-  if (options.tensor_parallel_size > 1 && device != "cpu")
-    return out_of_range("engine.tensor_parallel_size", "1 on " + device + " (ranks need cpu)",
-                        std::to_string(options.tensor_parallel_size));
+  for (const auto& [key, n] :
+       {std::pair{"engine.tensor_parallel_size", options.tensor_parallel_size},
+        {"engine.pipeline_parallel_size", options.pipeline_parallel_size}}) {
+    if (n > 1 && device != "cpu")
+      return out_of_range(key, "1 on " + device + " (ranks need cpu)", std::to_string(n));
+  }
   if (!is_device_name(device))
     return out_of_range("devices[0]", "cpu, cuda:N (N as CUDA numbers devices) or auto",
                         quote(device));

@@ -159,6 +159,11 @@ Result<const TensorView*> Checkpoint::require(std::string_view name,
   return files_[found == tensors_.end() ? 0 : found->second.file].require(name, shape);
 }
 
+bool is_used(const std::string& tensor, const ModelConfig& config) {
+  return !tensor.ends_with(".rotary_emb.inv_freq") && !tensor.starts_with("medusa_head.") &&
+         !(tensor == "lm_head.weight" && config.tie_word_embeddings);
+}
+
 Status check_tensors(const Checkpoint& checkpoint, const ModelConfig& c) {
   const int64_t q = int64_t{c.n_heads} * c.head_dim, kv = int64_t{c.n_kv_heads} * c.head_dim;
   std::set<std::string, std::less<>> used;
@@ -206,12 +211,7 @@ Status check_tensors(const Checkpoint& checkpoint, const ModelConfig& c) {
     SPECD_OK_OR_RETURN(matrix("lm_head.weight", c.vocab_size, c.hidden_size));
   }
   for (const auto& [name, entry] : checkpoint.tensors()) {
-    // Tables written by older versions, a copy of the embedding, and heads that were trained with the
-    // model and are published in its files (FasterDecoding/Medusa 1.0).
-    if (used.contains(name) || name.ends_with(".rotary_emb.inv_freq") || name == "lm_head.weight" ||
-        name.starts_with("medusa_head.")) {
-      continue;
-    }
+    if (used.contains(name) || !is_used(name, c)) continue;
     return Status(Code::kUnsupported,
                   quote(checkpoint.path_of(name), 400) + ", tensor " + quote(name) +
                       ": a forward of " + c.architecture +

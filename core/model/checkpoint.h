@@ -53,6 +53,11 @@ class Checkpoint {
   Tensors tensors_;
 };
 
+// False for tensors that a forward does not use although check_tensors() accepts them: tables written by
+// older versions, a copy of the embedding, and heads that were trained with the model and are
+// published in its files (FasterDecoding/Medusa 1.0).
+bool is_used(const std::string& tensor, const ModelConfig& config);
+
 // Checks that every tensor required by the configuration is present with the right shape and a
 // supported type, and that there are no tensors that a forward would not use. Fails with kDataLoss
 // or kUnsupported, with name, expected and found.

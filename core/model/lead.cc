@@ -21,6 +21,15 @@ struct SentStatus {
 
 }  // namespace
 
+RankLinks links_of_model(const RankLinks& links, int32_t model) {
+  if (model == 0) return links;
+  return {.all = links.stage,
+          .stage = links.stage,
+          .split = {.rank = links.split.rank, .n_ranks = links.split.n_ranks}};
+}
+
+RankLinks Lead::links_of(int32_t model) const { return links_of_model(links_, model); }
+
 void Lead::load(int32_t model) {
   words_ = {static_cast<int32_t>(RankCommand::kLoad), model};
   ranks_.command(words_);
@@ -31,11 +40,16 @@ void Lead::make_pages(int32_t model, int32_t n_pages) {
   ranks_.command(words_);
 }
 
+void Lead::tap(uint32_t point) {
+  words_ = {static_cast<int32_t>(RankCommand::kTap), 0, static_cast<int32_t>(point)};
+  ranks_.command(words_);
+}
+
 void Lead::forward(int32_t model, const ForwardRows& rows) {
   words_ = {static_cast<int32_t>(RankCommand::kForward), model, rows.n_rows()};
   for (const std::vector<int32_t>* column :
        {&rows.position, &rows.slot, &rows.span, &rows.table, &rows.tail_begin, &rows.pages,
-        &rows.tail, &rows.logits_rows}) {
+        &rows.tail, &rows.logits_rows, &rows.tap_rows}) {
     words_.push_back(static_cast<int32_t>(column->size()));
     words_.insert(words_.end(), column->begin(), column->end());
   }

@@ -18,17 +18,21 @@
 
 namespace specd {
 
-enum class RankCommand : int32_t { kLoad, kPages, kForward, kHead, kMove, kStop };
+enum class RankCommand : int32_t { kLoad, kPages, kTap, kForward, kHead, kMove, kStop };
 
 class Lead {
  public:
-  explicit Lead(Collective& ranks) : ranks_(ranks) {}
+  // `links`: of rank 0.
+  explicit Lead(const RankLinks& links) : ranks_(*links.all), links_(links) {}
 
-  Collective& ranks() { return ranks_; }
-  // [control] The followers load a model, or allocate pages for its KV; model 0 has pages of its own, the
-  // others have theirs inside. The caller does the same, then calls agree() with the result.
+  // The ranks that have model `model`: the target is on all, others on those of the last stage.
+  RankLinks links_of(int32_t model) const;
+  // [control] These load the model, or allocate pages for its KV; the target has pages of its own, other
+  // models have theirs inside. The caller does the same, then calls agree() with the result.
   void load(int32_t model);
   void make_pages(int32_t model, int32_t n_pages);
+  // Stages have a tap of the target that the lead has added.
+  void tap(uint32_t point);
 
   // Call before the lead's own forward(), shared_head() or move() of a shared model.
   void forward(int32_t model, const ForwardRows& rows);
@@ -40,8 +44,12 @@ class Lead {
 
  private:
   Collective& ranks_;
+  const RankLinks links_;
   std::vector<int32_t> words_;
 };
+
+// Of a rank with these links to the ranks of the target.
+RankLinks links_of_model(const RankLinks& links, int32_t model);
 
 // Called by all ranks: ok when it is for each of them, else the first rank's error, which names the rank.
 Status agree(Collective& ranks, const Status& mine);

@@ -35,6 +35,28 @@ Status check_split(const ModelConfig& c, int32_t n_ranks, const kernels::SplitRu
   return Status();
 }
 
+Status check_stages(const ModelConfig& c, int32_t n_stages) {
+  if (n_stages >= 1 && n_stages <= c.n_layers) return Status();
+  return Status(Code::kInvalidArgument, "expected 1 to the model's num_hidden_layers, " +
+                                            std::to_string(c.n_layers) + ", found " +
+                                            std::to_string(n_stages));
+}
+
+Range layers_of(const ModelConfig& c, Split split) {
+  const auto begin = [&](int64_t stage) {
+    return static_cast<int32_t>(c.n_layers * stage / split.n_stages);
+  };
+  return {begin(split.stage), begin(split.stage + 1) - begin(split.stage)};
+}
+
+int32_t stage_of_tap(const ModelConfig& c, int32_t n_stages, uint32_t point) {
+  for (int32_t stage = 0; stage < n_stages; ++stage) {
+    const Range layers = layers_of(c, {.stage = stage, .n_stages = n_stages});
+    if (point < static_cast<uint32_t>(layers.begin + layers.n)) return stage;
+  }
+  return n_stages - 1;  // behind the last layer
+}
+
 Range heads_of(const ModelConfig& c, Split split) { return part(c.n_heads, split); }
 
 Range kv_heads_of(const ModelConfig& c, Split split) {
@@ -56,6 +78,10 @@ Range vocab_of(const ModelConfig& c, Split split) {
 
 ModelConfig part_of(const ModelConfig& config, Split split) {
   ModelConfig part = config;
+  const Range layers = layers_of(config, split);
+  part.n_layers = layers.n;
+  part.window.assign(config.window.begin() + layers.begin,
+                     config.window.begin() + layers.begin + layers.n);
   part.n_heads = heads_of(config, split).n;
   part.n_kv_heads = kv_heads_of(config, split).n;
   part.intermediate_size = columns_of(config, split).n;

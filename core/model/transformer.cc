@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <exception>
 
 #include "core/base/to_size.h"
 
@@ -67,9 +68,29 @@ ForwardColumns ForwardRows::in_place() {
           .tap_rows = tap_rows.data()};
 }
 
+namespace {
+
+// When an op finds no memory, the other ranks must not wait for this one.
+class GivesUpWhenThrown {
+ public:
+  explicit GivesUpWhenThrown(Collective* ranks) : ranks_(ranks) {}
+  GivesUpWhenThrown(const GivesUpWhenThrown&) = delete;
+  GivesUpWhenThrown& operator=(const GivesUpWhenThrown&) = delete;
+  ~GivesUpWhenThrown() {
+    if (ranks_ == nullptr || std::uncaught_exceptions() == n_before_) return;
+    ranks_->give_up(Status(Code::kExhausted, "there is no memory for a forward"));
+  }
+
+ private:
+  Collective* const ranks_;
+  const int n_before_ = std::uncaught_exceptions();
+};
+
+}  // namespace
+
 struct Transformer::Impl {
   Device& device;
-  Collective* const ranks;
+  const RankLinks ranks;
   const Split split;
   const ModelConfig config;
   const ModelConfig part;  // of this rank
@@ -87,10 +108,10 @@ struct Transformer::Impl {
   uint64_t activation_bytes = 0;
   std::vector<Tap> taps;
 
-  Impl(Device& d, const ModelConfig& c, int32_t rows, int32_t logits_rows, Collective* r = nullptr)
+  Impl(Device& d, const ModelConfig& c, int32_t rows, int32_t logits_rows, const RankLinks& r = {})
       : device(d),
         ranks(r),
-        split(r == nullptr ? Split() : Split{r->rank(), r->n_ranks()}),
+        split(r.split),
         config(c),
         part(part_of(c, split)),
         weights(d, c, split),
@@ -99,7 +120,7 @@ struct Transformer::Impl {
 
   int32_t q_width() const { return part.n_heads * part.head_dim; }
   int32_t qkv_width() const { return q_width() + 2 * part.n_kv_heads * part.head_dim; }
-  bool is_shared() const { return split.n_ranks > 1; }
+  bool is_shared() const { return split.n_ranks > 1; }  // each layer
   // Of o_proj and down_proj, on all ranks together.
   int32_t n_segments() const {
     if (!is_shared()) return kRowParallelSegments;
@@ -127,11 +148,13 @@ struct Transformer::Impl {
     SPECD_OK_OR_RETURN(make(act, rows_max, part.intermediate_size));
     SPECD_OK_OR_RETURN(make(cos_sin, rows_max, c.head_dim));
     SPECD_OK_OR_RETURN(make(inv_freq, 1, c.head_dim / 2));
-    SPECD_OK_OR_RETURN(make(picked, logits_rows_max, c.hidden_size));
-    if (split.rank == 0) SPECD_OK_OR_RETURN(make(logits, logits_rows_max, c.vocab_size));
+    if (split.is_last()) SPECD_OK_OR_RETURN(make(picked, logits_rows_max, c.hidden_size));
+    if (split.world_rank() == 0) SPECD_OK_OR_RETURN(make(logits, logits_rows_max, c.vocab_size));
     if (is_shared()) {
-      const int64_t width = vocab_part(c, split.n_ranks);
       SPECD_OK_OR_RETURN(make(segments, rows_max, int64_t{n_segments()} * c.hidden_size));
+    }
+    if (is_shared() && split.is_last()) {
+      const int64_t width = vocab_part(c, split.n_ranks);
       SPECD_OK_OR_RETURN(make(logits_part, logits_rows_max, width));
       if (split.rank == 0)
         SPECD_OK_OR_RETURN(make(logits_parts, logits_rows_max, split.n_ranks * width));
@@ -160,7 +183,7 @@ struct Transformer::Impl {
                 .k_segments = mine,
                 .apart = is_shared()});
     if (!is_shared()) return;
-    ranks->all_gather(segments, part_size * sizeof(float));
+    ranks.stage->all_gather(segments, part_size * sizeof(float));
     ops.add_segments(device.stream(), {.parts = segments,
                                        .out = out,
                                        .n_parts = n_segments(),
@@ -178,7 +201,7 @@ struct Transformer::Impl {
                                           .k_segments = 1});
     const int32_t width = vocab_part(config, split.n_ranks);
     const uint64_t part_size = to_size(n_rows) * to_size(width);
-    ranks->gather(logits_part, logits_parts, part_size * sizeof(float), 0);
+    ranks.stage->gather(logits_part, logits_parts, part_size * sizeof(float), 0);
     if (split.rank != 0) return;
     for (int32_t rank = 0; rank < split.n_ranks; ++rank) {
       const Range tokens = vocab_of(config, {rank, split.n_ranks});
@@ -190,6 +213,30 @@ struct Transformer::Impl {
                                                .to_rows = n_rows,
                                                .from_stride = width,
                                                .to_stride = config.vocab_size});
+    }
+  }
+
+  // The residual stream, from the rank of the same number in the stage before.
+  void receive_x(uint64_t bytes) {
+    Split before = split;
+    --before.stage;
+    ranks.all->receive(x, bytes, before.world_rank());
+  }
+  void send_x(uint64_t bytes) {
+    Split next = split;
+    ++next.stage;
+    ranks.all->send(x, bytes, next.world_rank());
+  }
+  // Taps of earlier stages, to the lead.
+  void bring_taps(int32_t n_rows) {
+    if (split.n_stages == 1 || split.rank != 0 || n_rows == 0) return;
+    const uint64_t bytes = to_size(n_rows) * to_size(config.hidden_size) * sizeof(float);
+    for (const Tap& each : taps) {
+      Split owner = split;
+      owner.stage = stage_of_tap(config, split.n_stages, each.point);
+      if (owner.is_last()) continue;
+      if (split.is_last()) ranks.all->receive(each.rows.as<float>(), bytes, owner.world_rank());
+      if (split == owner) ranks.all->send(each.rows.as<float>(), bytes, 0);
     }
   }
 
@@ -216,7 +263,7 @@ Result<std::unique_ptr<Transformer>> Transformer::load(Device& device, const std
                                                        const ModelConfig& config, int32_t rows_max,
                                                        int32_t logits_rows_max,
                                                        const std::function<void(double)>& progress,
-                                                       Collective* ranks) {
+                                                       const RankLinks& ranks) {
   std::unique_ptr<Transformer> model(new Transformer());
   model->impl_ = std::make_unique<Impl>(device, config, rows_max, logits_rows_max, ranks);
   SPECD_OK_OR_RETURN(model->impl_->weights.load(path, progress));
@@ -247,6 +294,7 @@ void Transformer::add_tap(Tap tap) { impl_->taps.push_back(std::move(tap)); }
 
 void Transformer::forward(const ForwardColumns& rows, KvStore& kv) {
   Impl& m = *impl_;
+  const GivesUpWhenThrown guard(m.ranks.all);
   const ModelConfig& c = m.config;
   const ModelConfig& mine = m.part;
   const Weights& w = m.weights;
@@ -286,14 +334,21 @@ void Transformer::forward(const ForwardColumns& rows, KvStore& kv) {
   };
 
   // Only the lead knows them: drafts may have been written on its device.
-  if (m.is_shared()) m.ranks->broadcast(rows.token.device, to_size(n) * sizeof(int32_t), 0);
-  ops.embed(stream, {.table = w.embedding,
-                     .dtype = w.dtype,
-                     .token = rows.token.device,
-                     .out = m.x,
-                     .n_rows = n,
-                     .n = c.hidden_size,
-                     .vocab = c.vocab_size});
+  if (m.ranks.all != nullptr) {
+    m.ranks.all->broadcast(rows.token.device, to_size(n) * sizeof(int32_t), 0);
+  }
+  const uint64_t x_bytes = to_size(n) * to_size(c.hidden_size) * sizeof(float);
+  if (m.split.is_first()) {
+    ops.embed(stream, {.table = w.embedding,
+                       .dtype = w.dtype,
+                       .token = rows.token.device,
+                       .out = m.x,
+                       .n_rows = n,
+                       .n = c.hidden_size,
+                       .vocab = c.vocab_size});
+  } else {
+    m.receive_x(x_bytes);
+  }
   ops.rope_table(stream, {.position = rows.position,
                           .inv_freq = m.inv_freq,
                           .cos_sin = m.cos_sin,
@@ -303,11 +358,12 @@ void Transformer::forward(const ForwardColumns& rows, KvStore& kv) {
 
   // `delta` of the previous block is added to the residual stream by the next norm.
   const float* pending = nullptr;
-  for (int32_t i = 0; i < c.n_layers; ++i) {
+  const Range layers = layers_of(c, m.split);
+  for (int32_t i = 0; i < layers.n; ++i) {
     const Weights::Layer& layer = w.layers[to_size(i)];
     const kernels::KvLayer& cache = kv.layers()[to_size(i)];
     norm(pending, layer.attention_norm);
-    m.tap(static_cast<uint32_t>(i), m.x, rows);
+    m.tap(static_cast<uint32_t>(layers.begin + i), m.x, rows);
     linear(m.h, layer.qkv, layer.qkv_bias, m.qkv);
     if (layer.q_norm != nullptr) {
       ops.head_norm(stream, {.qkv = m.qkv,
@@ -336,7 +392,7 @@ void Transformer::forward(const ForwardColumns& rows, KvStore& kv) {
                            .tail = rows.tail,
                            .n_rows = n,
                            .n_heads = mine.n_heads,
-                           .window = c.window[to_size(i)],
+                           .window = mine.window[to_size(i)],
                            .scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim))});
     row_parallel(m.heads, layer.o, layer.o_bias);
     norm(m.delta, layer.mlp_norm);
@@ -353,9 +409,24 @@ void Transformer::forward(const ForwardColumns& rows, KvStore& kv) {
     row_parallel(m.act, layer.down, layer.down_bias);
     pending = m.delta;
   }
+  if (!m.split.is_last()) {
+    // What the next norm would add, in the same order of operations.
+    ops.map(stream, {.op = kernels::MapOp::kAdd,
+                     .x = m.x,
+                     .y = pending,
+                     .out = m.x,
+                     .n_rows = n,
+                     .n = c.hidden_size,
+                     .x_stride = c.hidden_size,
+                     .y_stride = c.hidden_size,
+                     .out_stride = c.hidden_size});
+    m.send_x(x_bytes);
+    return m.bring_taps(rows.n_taps);
+  }
   norm(pending, w.final_norm);
   m.tap(static_cast<uint32_t>(c.n_layers), m.x, rows);
   m.tap(static_cast<uint32_t>(c.n_layers) + 1, m.h, rows);
+  m.bring_taps(rows.n_taps);
   if (n_logits > 0) {
     m.gather(m.h, n, rows.logits_rows, n_logits, m.picked);
     if (m.is_shared()) {
@@ -368,6 +439,7 @@ void Transformer::forward(const ForwardColumns& rows, KvStore& kv) {
 
 void Transformer::shared_head(const float* x, int32_t n_rows, float* out) {
   Impl& m = *impl_;
+  const GivesUpWhenThrown guard(m.ranks.all);
   const int32_t width = m.config.hidden_size;
   SPECD_CHECK(m.is_shared() && n_rows <= m.logits_rows_max, std::to_string(n_rows) + " rows");
   if (m.split.rank == 0) {
@@ -380,7 +452,7 @@ void Transformer::shared_head(const float* x, int32_t n_rows, float* out) {
                                                  .from_stride = width,
                                                  .to_stride = width});
   }
-  m.ranks->broadcast(m.picked, to_size(n_rows) * to_size(width) * sizeof(float), 0);
+  m.ranks.stage->broadcast(m.picked, to_size(n_rows) * to_size(width) * sizeof(float), 0);
   m.head_of_picked(n_rows, out);
 }
 

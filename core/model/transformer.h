@@ -59,13 +59,12 @@ struct ForwardRows {
 class Transformer {
  public:
   // Loads the weights of `path`; see weights.h. rows_max: rows of one forward; logits_rows_max:
-  // rows that need logits. `ranks`: null, or this rank's end of the group that shares the model
-  // (split.h), which must outlive it. `config` is that of the whole model; REQUIRES check_split().
+  // rows that need logits. `config` is that of the whole model, of which this rank loads its part.
   static Result<std::unique_ptr<Transformer>> load(Device& device, const std::string& path,
                                                    const ModelConfig& config, int32_t rows_max,
                                                    int32_t logits_rows_max,
                                                    const std::function<void(double)>& progress,
-                                                   Collective* ranks = nullptr);
+                                                   const RankLinks& ranks = {});
   // Creates a model with random bf16 weights, for benchmarks.
   static Result<std::unique_ptr<Transformer>> random(Device& device, const ModelConfig& config,
                                                      int32_t rows_max, int32_t logits_rows_max,
@@ -85,8 +84,8 @@ class Transformer {
   size_t n_taps() const;
 
   // Appends the rows' KV to `kv` and computes the requested logits and taps, in stream order. The
-  // ranks of a group do this together, each with the KV of its heads and all with the tokens of rank 0;
-  // taps are then on every rank, logits on rank 0, and when the group fails (Collective::status()) both are undefined.
+  // ranks of a group do this together, each with the KV of its layers and heads and all with the tokens of
+  // rank 0; logits and taps are then on rank 0, and when the group fails (Collective::status()) both are undefined.
   // REQUIRES rows within the limits, tokens in range and distinct slots.
   void forward(const ForwardColumns& rows, KvStore& kv);
 

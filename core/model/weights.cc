@@ -35,7 +35,9 @@ Status Weights::allocate_matrices() {
     SPECD_TRY(layer.gate_up, matrix(2 * c.intermediate_size, c.hidden_size));
     SPECD_TRY(layer.down, matrix(c.hidden_size, c.intermediate_size));
   }
-  SPECD_TRY(lm_head, matrix(vocab_part(c, split_.n_ranks), c.hidden_size));
+  if (split_.is_last()) {
+    SPECD_TRY(lm_head, matrix(vocab_part(c, split_.n_ranks), c.hidden_size));
+  }
   return Status();
 }
 
@@ -54,7 +56,6 @@ void Weights::pack(const PackedMatrix& into, const std::vector<Part>& parts) {
                         .n_rows = part.rows.n,
                         .column_begin = column});
     column += part.rows.n;
-    parameters += view.bytes / tensor_type_bytes(view.type);
   }
 }
 
@@ -79,7 +80,6 @@ Result<const float*> Weights::vector_of(const std::vector<Part>& parts) {
                                            .vocab = 1});
     SPECD_OK_OR_RETURN(device_.synchronize());
     to += part.rows.n;
-    parameters += view.bytes / tensor_type_bytes(view.type);
   }
   return static_cast<const float*>(data);
 }
@@ -140,19 +140,22 @@ Status Weights::load(const std::string& model_dir, const std::function<void(doub
   const TensorView& table = checkpoint_->at(embedding_name);
   dtype = kernel_dtype(table.type).value();
   SPECD_TRY(embedding, embedding_of(table));
-  const uint64_t embedded =
-      static_cast<uint64_t>(c.vocab_size) * static_cast<uint64_t>(c.hidden_size);
-  parameters += embedded;
   held_bytes += table.bytes;
   SPECD_OK_OR_RETURN(allocate_matrices());
-  for (int32_t i = 0; i < c.n_layers; ++i) {
-    SPECD_OK_OR_RETURN(load_layer("model.layers." + std::to_string(i) + ".", layers[to_size(i)]));
-    if (progress) progress(static_cast<double>(i + 1) / (c.n_layers + 1));
+  const Range own = layers_of(c, split_);
+  for (int32_t i = 0; i < own.n; ++i) {
+    SPECD_OK_OR_RETURN(
+        load_layer("model.layers." + std::to_string(own.begin + i) + ".", layers[to_size(i)]));
+    if (progress) progress(static_cast<double>(i + 1) / (own.n + 1));
   }
-  SPECD_TRY(final_norm, vector_of({{"model.norm.weight", {0, c.hidden_size}}}));
   const bool tied = c.tie_word_embeddings;
-  pack(lm_head, {{tied ? embedding_name : "lm_head.weight", vocab_of(c, split_)}});
-  if (tied) parameters -= embedded;
+  if (split_.is_last()) {
+    SPECD_TRY(final_norm, vector_of({{"model.norm.weight", {0, c.hidden_size}}}));
+    pack(lm_head, {{tied ? embedding_name : "lm_head.weight", vocab_of(c, split_)}});
+  }
+  for (const auto& [name, entry] : checkpoint_->tensors()) {
+    if (is_used(name, c)) parameters += entry.view->bytes / tensor_type_bytes(entry.view->type);
+  }
   if (progress) progress(1);
   return Status();
 }

@@ -45,12 +45,13 @@ class Weights {
 
   kernels::DType dtype = kernels::DType::kBF16;  // of all matrices
   const void* embedding = nullptr;               // [vocab, hidden], row-major
-  std::vector<Layer> layers;
-  const float* final_norm = nullptr;  // [hidden]
+  std::vector<Layer> layers;                     // of the stage
+  const float* final_norm =
+      nullptr;  // [hidden]; null unless the stage is the last, as lm_head's data
   kernels::PackedMatrix lm_head;
   std::vector<Piece> streamed;  // every packed matrix, in order
   uint64_t held_bytes = 0;      // packed weights and the embedding table
-  uint64_t parameters = 0;
+  uint64_t parameters = 0;      // of the whole model
 
  private:
   struct Part {  // one tensor of a matrix or vector that joins several

@@ -46,14 +46,18 @@ Status Follower::obey(std::span<const int32_t> words, bool& goes_on) {
     return Status();
   }
   const size_t model = to_size(take(words, 1).front());
+  if (model > 0 && !links_.split.is_last()) return Status();  // it is not here
   switch (command) {
     case RankCommand::kLoad:
       return load(model);
     case RankCommand::kPages:
       return make_pages(model, take(words, 1).front());
+    case RankCommand::kTap:
+      return add_tap(static_cast<uint32_t>(take(words, 1).front()));
     case RankCommand::kForward:
       return forward(loaded_[model], words);
     case RankCommand::kHead:
+      if (!links_.split.is_last()) return Status();
       loaded_[model].transformer->shared_head(nullptr, take(words, 1).front(), nullptr);
       SPECD_OK_OR_RETURN(device_.synchronize());
       return ranks_.status();
@@ -68,21 +72,30 @@ Status Follower::obey(std::span<const int32_t> words, bool& goes_on) {
 // When a rank cannot load a model, none has it; the lead decides what that means.
 Status Follower::load(size_t model) {
   const SharedModel& wanted = models_[model];
+  const RankLinks links = links_of_model(links_, static_cast<int32_t>(model));
   Result<std::unique_ptr<Transformer>> made = Transformer::load(
-      device_, wanted.path, wanted.config, wanted.rows_max, wanted.logits_rows_max, {}, &ranks_);
-  const Status agreed = agree(ranks_, made.status());
+      device_, wanted.path, wanted.config, wanted.rows_max, wanted.logits_rows_max, {}, links);
+  const Status agreed = agree(*links.all, made.status());
   if (agreed.ok()) loaded_[model].transformer = std::move(made).value();
   return ranks_.status();
 }
 
 Status Follower::make_pages(size_t model, int32_t n_pages) {
   const SharedModel& wanted = models_[model];
-  const ModelConfig part = part_of(wanted.config, {ranks_.rank(), ranks_.n_ranks()});
+  const RankLinks links = links_of_model(links_, static_cast<int32_t>(model));
+  const ModelConfig part = part_of(wanted.config, links.split);
   Result<KvStore> made = model == 0 ? KvStore::create(device_, part, wanted.kv_dtype, n_pages)
                                     : KvStore::inside(*loaded_.front().kv, part, wanted.kv_dtype);
-  const Status agreed = agree(ranks_, made.status());
+  const Status agreed = agree(*links.all, made.status());
   if (agreed.ok()) loaded_[model].kv = std::move(made).value();
   return ranks_.status();
+}
+
+Status Follower::add_tap(uint32_t point) {
+  Transformer& target = *loaded_.front().transformer;
+  SPECD_TRY(Transformer::Tap tap, target.make_tap(point));
+  target.add_tap(std::move(tap));
+  return Status();
 }
 
 Status Follower::forward(Loaded& model, std::span<const int32_t> words) {
@@ -91,7 +104,7 @@ Status Follower::forward(Loaded& model, std::span<const int32_t> words) {
   rows_.token.assign(to_size(take(words, 1).front()), 0);  // the forward brings them
   for (std::vector<int32_t>* column :
        {&rows_.position, &rows_.slot, &rows_.span, &rows_.table, &rows_.tail_begin, &rows_.pages,
-        &rows_.tail, &rows_.logits_rows}) {
+        &rows_.tail, &rows_.logits_rows, &rows_.tap_rows}) {
     const auto values = take(words, to_size(take(words, 1).front()));
     column->assign(values.begin(), values.end());
   }

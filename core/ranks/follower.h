@@ -29,8 +29,12 @@ struct SharedModel {
 class Follower {
  public:
   // All must outlive this.
-  Follower(Device& device, Collective& ranks, std::span<const SharedModel> models)
-      : device_(device), ranks_(ranks), models_(models), loaded_(models.size()) {}
+  Follower(Device& device, const RankLinks& links, std::span<const SharedModel> models)
+      : device_(device),
+        ranks_(*links.all),
+        links_(links),
+        models_(models),
+        loaded_(models.size()) {}
 
   // Obeys until the lead says stop; then ok. An error: this rank or another has failed, and the group
   // with it. Memory that is short during a step fails the group too, because the others wait.
@@ -43,12 +47,14 @@ class Follower {
   };
   Status obey(std::span<const int32_t> words, bool& goes_on);
   Status load(size_t model);
+  Status add_tap(uint32_t point);
   Status make_pages(size_t model, int32_t n_pages);
   Status forward(Loaded& model, std::span<const int32_t> words);
   Status move(Loaded& model, std::span<const int32_t> words);
 
   Device& device_;
   Collective& ranks_;
+  const RankLinks links_;
   const std::span<const SharedModel> models_;
   std::vector<Loaded> loaded_;
   Staging columns_;

@@ -13,18 +13,29 @@ namespace {
 // As in the worker pool, but not where ranks wait for processors.
 std::chrono::nanoseconds spin_of(const RankThreads::Options& options) {
   const unsigned processors = std::thread::hardware_concurrency();
-  const auto wanted = static_cast<unsigned>(options.n_ranks * options.threads);
+  const auto wanted = static_cast<unsigned>(options.n_ranks * options.n_stages * options.threads);
   return processors == 0 || wanted <= processors ? std::chrono::microseconds(50)
                                                  : std::chrono::microseconds(0);
+}
+
+std::vector<std::unique_ptr<Collective>> stages_of(
+    const std::vector<std::unique_ptr<Collective>>& all, int32_t n_ranks) {
+  std::vector<std::unique_ptr<Collective>> stages;
+  for (const auto& end : all) {
+    stages.push_back(end->group(end->rank() / n_ranks * n_ranks, n_ranks));
+  }
+  return stages;
 }
 
 }  // namespace
 
 RankThreads::RankThreads(const Options& options, std::vector<SharedModel> models)
     : models_(std::move(models)),
-      ends_(make_thread_ranks(options.n_ranks, options.timeout, spin_of(options))),
-      lead_(*ends_.front()) {
-  for (size_t rank = 1; rank < ends_.size(); ++rank) {
+      all_(
+          make_thread_ranks(options.n_ranks * options.n_stages, options.timeout, spin_of(options))),
+      stage_(stages_of(all_, options.n_ranks)),
+      lead_(links_of(options, 0)) {
+  for (size_t rank = 1; rank < all_.size(); ++rank) {
     threads_.push_back(
         start_thread("specd-rank", [this, options, rank] { follow(options, rank); }));
   }
@@ -35,12 +46,17 @@ RankThreads::~RankThreads() {
   for (std::thread& thread : threads_) thread.join();
 }
 
+RankLinks RankThreads::links_of(const Options& options, size_t rank) const {
+  return {.all = all_[rank].get(),
+          .stage = stage_[rank].get(),
+          .split = split_of(static_cast<int32_t>(rank), options.n_ranks, options.n_stages)};
+}
+
 void RankThreads::follow(const Options& options, size_t rank) {
-  Collective& end = *ends_[rank];
   const Result<std::unique_ptr<CpuDevice>> device =
       CpuDevice::create(options.isa, options.threads, options.bf16);
-  if (!device.ok()) return end.give_up(device.status());
-  Follower follower(*device.value(), end, models_);
+  if (!device.ok()) return all_[rank]->give_up(device.status());
+  Follower follower(*device.value(), links_of(options, rank), models_);
   const Status status = follower.run();
   if (!status.ok()) log(LogLevel::kError, "rank " + std::to_string(rank) + ": " + status.text());
 }

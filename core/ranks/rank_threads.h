@@ -18,7 +18,7 @@ namespace specd {
 class RankThreads {
  public:
   struct Options {
-    int32_t n_ranks = 2;
+    int32_t n_ranks = 2, n_stages = 1;  // ranks of a stage
     std::string isa;
     int32_t threads = 1;  // of each follower's device
     bool bf16 = false;
@@ -34,8 +34,10 @@ class RankThreads {
  private:
   void follow(const Options& options, size_t rank);
 
+  RankLinks links_of(const Options& options, size_t rank) const;
+
   const std::vector<SharedModel> models_;
-  const std::vector<std::unique_ptr<Collective>> ends_;
+  const std::vector<std::unique_ptr<Collective>> all_, stage_;  // the ends of each rank
   Lead lead_;
   std::vector<std::thread> threads_;
 };

@@ -217,7 +217,7 @@ void WeightService::set_target(Transformer* target, Lead* lead) {
   if (target == nullptr) return;
   specd_matrix head{
       .packed = target->weights().lm_head, .on_device = !device_.is_host(), .memory = {}};
-  if (lead != nullptr) {
+  if (target->split().n_ranks > 1) {
     head.packed.n_out = target->config().vocab_size;
     head.packed.data = nullptr;
     head.shared = &shared_head_;

@@ -237,6 +237,9 @@ Key keys_of_engine(EngineOptions& o) {
       integer("tensor_parallel_size", o.tensor_parallel_size, 1, L::kRanks,
               "ranks that share the model, 1, 2, 4 or 8; texts are those of one rank; on a CPU the "
               "ranks are threads"),
+      integer("pipeline_parallel_size", o.pipeline_parallel_size, 1, L::kStages,
+              "stages of layers, each of `tensor_parallel_size` ranks; a step passes through one "
+              "after the other, so this buys room, not speed"),
       integer("rank_timeout_seconds", o.rank_timeout_seconds, 1, L::kRankTimeoutSeconds,
               "a rank that the others wait for so long is lost, and the daemon ends"),
       choice("isa", o.isa, kIsas, "instructions of the CPU; the text is the same on all"),

@@ -106,6 +106,7 @@ void RouteControl::add_taps(std::vector<Transformer::Tap> taps) {
   tap_points_.reserve(tap_points_.size() + taps.size());
   for (Transformer::Tap& tap : taps) {
     const uint32_t point = tap.point;
+    if (models_.lead() != nullptr) models_.lead()->tap(point);
     models_.target->add_tap(std::move(tap));
     tap_points_.push_back(point);
   }

@@ -95,6 +95,28 @@ TEST(ThreadRanks, exchange_what_was_asked_in_every_order_of_arrival) {
   }
 }
 
+// Two groups of two, and all four, in turns.
+TEST(ThreadRanks, work_in_groups_and_together) {
+  auto ranks = ranks_of(4, kLong);
+  on_ranks(ranks, [](Collective& all) {
+    const int32_t first = all.rank() / 2 * 2;
+    const auto two = all.group(first, 2);
+    ASSERT_EQ(two->n_ranks(), 2);
+    ASSERT_EQ(first + two->rank(), all.rank());
+    for (int32_t round = 0; round < 200; ++round) {
+      int32_t pair[2] = {-1, -1}, four[4] = {-1, -1, -1, -1};
+      pair[two->rank()] = 10 * round + all.rank();
+      two->all_gather(pair, sizeof(int32_t));
+      EXPECT_EQ(pair[1 - two->rank()], 10 * round + (all.rank() ^ 1));
+      four[all.rank()] = pair[0];
+      all.all_gather(four, sizeof(int32_t));
+      EXPECT_EQ(four[0], 10 * round);
+      EXPECT_EQ(four[3], 10 * round + 2);
+    }
+    EXPECT_TRUE(all.status().ok()) << all.status().to_string();
+  });
+}
+
 TEST(ThreadRanks, that_wait_for_one_that_is_late_name_it_and_all_go_on) {
   auto ranks = ranks_of(3, milliseconds(50));
   std::atomic<bool> failed{false};

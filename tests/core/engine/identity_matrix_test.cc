@@ -133,7 +133,7 @@ struct Subject {
   size_t prompt_bytes;
   int32_t starved_pages;  // about three requests' worth
   Numerics numerics = Numerics::kStrict;
-  int32_t n_ranks = 1;  // what plain decoding does on one
+  int32_t n_ranks = 1, n_stages = 1;  // what plain decoding does on one
 };
 
 class IdentityMatrix : public EngineTest {
@@ -199,6 +199,7 @@ class IdentityMatrix : public EngineTest {
   void start_matrix(bool starved) {
     EngineOptions o = base();
     o.tensor_parallel_size = subject_.n_ranks;
+    o.pipeline_parallel_size = subject_.n_stages;
     o.max_sequences = 16;
     if (starved) {
       o.model.kv_bytes_max = 0;
@@ -372,7 +373,7 @@ class IdentityMatrix : public EngineTest {
       EXPECT_EQ(here["replay0"], 0u);
     }
     // Too few tokens for something to be sure of acceptance.
-    if (kSanitized || subject.n_ranks > 1) return;
+    if (kSanitized || subject.n_ranks * subject.n_stages > 1) return;
     for (const Case& c : cases) {
       const std::string& each = kDrafters[static_cast<size_t>(c[kDrafter])];
       if (each != "off" && each != "garbage" && each != "replay0") {
@@ -512,6 +513,17 @@ TEST_F(IdentityMatrix, two_ranks_are_one) {
   Subject two = kPico;
   two.n_ranks = 2;
   run_cases(two, hardest_of_each_drafter(every_pair()), 3);
+}
+
+TEST_F(IdentityMatrix, stages_are_one) {
+  if (options().devices.front() != "cpu") GTEST_SKIP() << "ranks need the CPU";
+  if (kSanitized) GTEST_SKIP() << "slow; RankThreads has stages too";
+  Subject stages = kPico;
+  for (const auto& [n_ranks, n_stages] : {std::pair{1, 2}, {2, 2}}) {
+    stages.n_ranks = n_ranks;
+    stages.n_stages = n_stages;
+    run_cases(stages, hardest_of_each_drafter(every_pair()), 2);
+  }
 }
 
 TEST_F(IdentityMatrix, every_pair_of_settings_with_numerics_bf16) {

@@ -24,7 +24,7 @@ class Ranks : public EngineTest {
 };
 
 // They read hidden states and, some, multiply by the target's output head, which no rank has whole.
-TEST_F(Ranks, trained_heads_draft_the_same_for_one_rank_and_for_two) {
+TEST_F(Ranks, trained_heads_draft_the_same_for_one_rank_and_for_several) {
   std::vector<RouteOptions> routes;
   const auto add = [&](const std::string& name, const std::string& drafter, const std::string& head,
                        Json config, int32_t nodes) {
@@ -39,9 +39,11 @@ TEST_F(Ranks, trained_heads_draft_the_same_for_one_rank_and_for_two) {
   add("redrafter", "redrafter", "redrafter", Json::object(), 20);
   std::vector<Outcome> plain;
   std::map<std::string, std::vector<uint64_t>> counts;
-  for (const int32_t n_ranks : {1, 2}) {
+  for (const auto& [n_ranks, n_stages] :
+       std::vector<std::pair<int32_t, int32_t>>{{1, 1}, {2, 1}, {1, 2}, {2, 2}}) {
     EngineOptions o = options("pico-target");
     o.tensor_parallel_size = n_ranks;
+    o.pipeline_parallel_size = n_stages;
     o.max_sequences = 4;
     o.routes = routes;
     start(o);
@@ -55,7 +57,8 @@ TEST_F(Ranks, trained_heads_draft_the_same_for_one_rank_and_for_two) {
     };
     if (plain.empty()) plain = run_all(requests("off"));
     for (const RouteOptions& each : routes) {
-      const std::string what = each.name + " on " + std::to_string(n_ranks);
+      const std::string what =
+          each.name + " on " + std::to_string(n_stages) + " stages of " + std::to_string(n_ranks);
       ASSERT_EQ(report(each.name).state, RouteState::kLive)
           << report(each.name).refused.to_string();
       expect_identical(run_all(requests(each.name)), plain, what);
@@ -100,6 +103,10 @@ TEST_F(Ranks, that_the_model_does_not_allow_are_refused_with_the_key) {
             "INVALID_ARGUMENT: engine.tensor_parallel_size: 3 ranks cannot share this model: "
             "expected 1, 2, 4 or 8");
   o.tensor_parallel_size = 2;
+  o.pipeline_parallel_size = 9;
+  EXPECT_EQ(why(),
+            "INVALID_ARGUMENT: engine.pipeline_parallel_size: expected 1 to the model's "
+            "num_hidden_layers, 8, found 9");
   o.devices = {"cuda:0"};
   EXPECT_EQ(why(),
             "INVALID_ARGUMENT: engine.tensor_parallel_size: expected 1 on cuda:0 (ranks need cpu), "

@@ -47,7 +47,8 @@ class Swapping final : public Collective {
   bool next_command(std::vector<int32_t>& words) override { return all_.next_command(words); }
   void set_timeout(std::chrono::milliseconds timeout) override { all_.set_timeout(timeout); }
   Status status() const override { return all_.status(); }
-  void give_up(const Status& why) override { all_.give_up(why); }
+  void give_up(const Status& why) noexcept override { all_.give_up(why); }
+  std::unique_ptr<Collective> group(int32_t, int32_t) override { return nullptr; }
 
  private:
   Collective& all_;
@@ -71,12 +72,12 @@ struct Setting {
 };
 
 // Reads a text, writes on, and then computes a tree, with taps at every point.
-Found forwards(const Setting& setting, Collective* ranks) {
+Found forwards(const Setting& setting, RankLinks links) {
   const auto device = CpuDevice::create(setting.isa, 1, setting.bf16).value();
   const ModelConfig config = load_model_config(setting.path).value();
   std::optional<Swapping> swapping;
-  if (setting.swapped) ranks = &swapping.emplace(*ranks);
-  const auto model = Transformer::load(*device, setting.path, config, 80, 80, {}, ranks).value();
+  if (setting.swapped) links.stage = &swapping.emplace(*links.stage);
+  const auto model = Transformer::load(*device, setting.path, config, 80, 80, {}, links).value();
   const auto n_points = static_cast<uint32_t>(config.n_layers) + 2;
   for (uint32_t point = 0; point < n_points; ++point) {
     model->add_tap(model->make_tap(point).value());
@@ -110,7 +111,7 @@ Found forwards(const Setting& setting, Collective* ranks) {
   const auto run = [&] {
     model->forward(rows.in_place(), kv);
     const auto width = static_cast<size_t>(config.vocab_size);
-    for (size_t i = 0; i < rows.logits_rows.size() && model->split().rank == 0; ++i) {
+    for (size_t i = 0; i < rows.logits_rows.size() && model->split().world_rank() == 0; ++i) {
       found.logits.emplace_back(model->logits() + i * width, model->logits() + (i + 1) * width);
     }
     for (size_t i = 0; i < n_points; ++i) {
@@ -136,16 +137,22 @@ Found forwards(const Setting& setting, Collective* ranks) {
   return found;
 }
 
-// The same on `n` ranks.
-std::vector<Found> on_ranks(const Setting& setting, int32_t n) {
-  auto ranks = make_thread_ranks(n, std::chrono::milliseconds(600'000), {});
-  std::vector<Found> found(static_cast<size_t>(n));
+// The same on ranks.
+std::vector<Found> on_ranks(const Setting& setting, int32_t n_ranks, int32_t n_stages = 1) {
+  auto all = make_thread_ranks(n_ranks * n_stages, std::chrono::milliseconds(600'000), {});
+  std::vector<Found> found(all.size());
   std::vector<std::thread> threads;
   for (size_t i = 0; i < found.size(); ++i) {
-    threads.emplace_back([&, i] { found[i] = forwards(setting, ranks[i].get()); });
+    threads.emplace_back([&, i] {
+      const auto rank = static_cast<int32_t>(i);
+      const auto stage = all[i]->group(rank / n_ranks * n_ranks, n_ranks);
+      found[i] = forwards(
+          setting,
+          {.all = all[i].get(), .stage = stage.get(), .split = split_of(rank, n_ranks, n_stages)});
+    });
   }
   for (std::thread& thread : threads) thread.join();
-  EXPECT_TRUE(ranks[0]->status().ok()) << ranks[0]->status().to_string();
+  EXPECT_TRUE(all[0]->status().ok()) << all[0]->status().to_string();
   return found;
 }
 
@@ -154,17 +161,22 @@ bool all_same_bits(const std::vector<std::vector<float>>& a,
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), same_bits);
 }
 
-void expect_equal_to_one(const Setting& setting, const std::vector<int32_t>& counts) {
-  const Found one = forwards(setting, nullptr);
+struct Count {
+  int32_t ranks, stages = 1;
+};
+
+void expect_equal_to_one(const Setting& setting, const std::vector<Count>& counts) {
+  const Found one = forwards(setting, {});
   ASSERT_EQ(one.logits.size(), 35u + 1 + 1 + 9 + 6);
-  for (const int32_t n : counts) {
-    const std::vector<Found> all = on_ranks(setting, n);
-    EXPECT_TRUE(all_same_bits(all[0].logits, one.logits)) << setting.path << ", " << n << " ranks";
-    for (size_t rank = 0; rank < all.size(); ++rank) {
-      EXPECT_TRUE(all_same_bits(all[rank].taps, one.taps))
-          << setting.path << ", rank " << rank << " of " << n;
-      EXPECT_EQ(all[rank].parameters, one.parameters);
-      EXPECT_LT(all[rank].weight_bytes, one.weight_bytes);
+  for (const auto& [n, n_stages] : counts) {
+    const std::string what =
+        setting.path + ", " + std::to_string(n_stages) + " stages of " + std::to_string(n);
+    const std::vector<Found> all = on_ranks(setting, n, n_stages);
+    EXPECT_TRUE(all_same_bits(all[0].logits, one.logits)) << what;
+    EXPECT_TRUE(all_same_bits(all[0].taps, one.taps)) << what;
+    for (const Found& each : all) {
+      EXPECT_EQ(each.parameters, one.parameters) << what;
+      EXPECT_LT(each.weight_bytes, one.weight_bytes) << what;
     }
   }
 }
@@ -227,19 +239,19 @@ class SplitModel : public testing::Test {
 
 TEST_F(SplitModel, of_every_family_has_the_bits_of_one_rank) {
   for (const std::string& name : families()) {
-    expect_equal_to_one({kFamilyModels + name, ""}, {2, 4});
+    expect_equal_to_one({kFamilyModels + name, ""}, {{2}, {4}, {1, 2}, {1, 3}, {2, 2}});
   }
 }
 
 TEST_F(SplitModel, has_the_bits_of_one_rank_with_every_instruction_set_and_kind_of_kv) {
   for (const std::string& isa : available_isas()) {
     for (const kernels::DType kv : {kernels::DType::kF32, kernels::DType::kBF16}) {
-      expect_equal_to_one({kFamilyModels + "qwen3", isa, kv}, {4});
+      expect_equal_to_one({kFamilyModels + "qwen3", isa, kv}, {{4}});
     }
   }
-  expect_equal_to_one({std::string(SPECD_TEST_ZOO) + "/pico-target", ""}, {2});
+  expect_equal_to_one({std::string(SPECD_TEST_ZOO) + "/pico-target", ""}, {{2}, {2, 3}});
   if (kernels::bf16_available()) {
-    expect_equal_to_one({kFamilyModels + "llama31", "", kernels::DType::kF32, true}, {2, 4});
+    expect_equal_to_one({kFamilyModels + "llama31", "", kernels::DType::kF32, true}, {{2}, {4}});
   }
 }
 
@@ -248,15 +260,15 @@ TEST_F(SplitModel, has_the_bits_of_one_rank_on_eight_ranks_with_few_kv_heads) {
   for (const int32_t n_kv_heads : {8, 4, 1}) {
     const std::string path =
         model_of_eight_heads(folder_ + "/" + std::to_string(n_kv_heads), n_kv_heads);
-    expect_equal_to_one({path, ""}, {2, 4, 8});
-    const uint64_t one = forwards({path, ""}, nullptr).kv_bytes;
+    expect_equal_to_one({path, ""}, {{2}, {4}, {8}, {8, 2}});
+    const uint64_t one = forwards({path, ""}, {}).kv_bytes;
     EXPECT_EQ(on_ranks({path, ""}, 8)[7].kv_bytes * static_cast<uint64_t>(n_kv_heads), one);
   }
 }
 
 TEST_F(SplitModel, with_two_segments_swapped_is_seen) {
   Setting setting{kFamilyModels + "llama31", ""};
-  const Found one = forwards(setting, nullptr);
+  const Found one = forwards(setting, {});
   setting.swapped = true;
   const std::vector<Found> two = on_ranks(setting, 2);
   EXPECT_FALSE(all_same_bits(two[0].logits, one.logits));
@@ -266,7 +278,9 @@ TEST_F(SplitModel, with_two_segments_swapped_is_seen) {
 TEST_F(SplitModel, whose_rank_gives_up_ends_the_forward_of_all_with_its_reason) {
   auto ranks = make_thread_ranks(2, std::chrono::milliseconds(600'000), {});
   std::thread other([&] { ranks[1]->give_up(Status(Code::kDataLoss, "a file differs")); });
-  (void)forwards({kFamilyModels + "llama2", ""}, ranks[0].get());
+  (void)forwards(
+      {kFamilyModels + "llama2", ""},
+      {.all = ranks[0].get(), .stage = ranks[0].get(), .split = {.rank = 0, .n_ranks = 2}});
   other.join();
   EXPECT_EQ(ranks[0]->status().to_string(),
             "UNAVAILABLE: rank 1 gave up: DATA_LOSS: a file differs");
@@ -296,9 +310,35 @@ TEST_F(SplitModel, that_cannot_be_split_is_refused_in_words) {
   config.n_kv_heads = 2;
   config.intermediate_size = 1000;
   EXPECT_TRUE(check_split(config, 4, rule).ok());
+  EXPECT_TRUE(check_stages(config, 8).ok());
+  EXPECT_EQ(check_stages(config, 9).to_string(),
+            "INVALID_ARGUMENT: expected 1 to the model's num_hidden_layers, 8, found 9");
   EXPECT_EQ(why(4, {.grain = 16}),
             "INVALID_ARGUMENT: 4 ranks cannot share this model: its intermediate_size, 1000, is no "
             "multiple of 64 (16 for each rank)");
+}
+
+TEST_F(SplitModel, has_every_layer_and_tap_in_one_stage) {
+  ModelConfig config;
+  for (const int32_t n_layers : {1, 2, 5, 80}) {
+    config.n_layers = n_layers;
+    for (int32_t n_stages = 1; n_stages <= n_layers; ++n_stages) {
+      int32_t layers = 0;
+      for (int32_t stage = 0; stage < n_stages; ++stage) {
+        const Split split{.stage = stage, .n_stages = n_stages};
+        EXPECT_EQ(split_of(split.world_rank(), 1, n_stages), split);
+        const Range own = layers_of(config, split);
+        EXPECT_EQ(own.begin, layers);
+        EXPECT_GT(own.n, 0);
+        layers += own.n;
+        for (int32_t i = own.begin; i < layers; ++i) {
+          EXPECT_EQ(stage_of_tap(config, n_stages, static_cast<uint32_t>(i)), stage);
+        }
+      }
+      EXPECT_EQ(layers, n_layers);
+      EXPECT_EQ(stage_of_tap(config, n_stages, static_cast<uint32_t>(n_layers) + 1), n_stages - 1);
+    }
+  }
 }
 
 // Every head, column and token is on some rank, in order; kv heads are where their q heads are.

@@ -88,7 +88,7 @@ TEST_F(ConfigTest, every_key_arrives_where_it_belongs) {
       "drain_seconds: 5\n"
       "http: {listen: '[::1]:0', stall_seconds: 7}\n"
       "devices: [cuda:1]\n"
-      "engine: {numerics: fast, threads: 2, tensor_parallel_size: 1, rank_timeout_seconds: 7, isa: avx2, max_sequences: 4, step_tokens_max: 64, queue_max: 1,"
+      "engine: {numerics: fast, threads: 2, tensor_parallel_size: 1, pipeline_parallel_size: 1, rank_timeout_seconds: 7, isa: avx2, max_sequences: 4, step_tokens_max: 64, queue_max: 1,"
       " priority_aging_ms: 250}\n"
       "model: {name: m, path: ./model/, kv: {dtype: f32, bytes_max: 512MiB,"
       " prefix_cache: false}}\n"

@@ -103,7 +103,7 @@ TEST_F(DeviceTest, a_device_that_fails_ends_requests_with_the_reason_and_then_th
     status = client.generate(request(48), {}).status();
   }
   EXPECT_EQ(status.code(), Code::kUnavailable) << status.text();
-  EXPECT_NE(status.text().find("the device failed: cuda:0 (Fake GPU): unspecified launch"),
+  EXPECT_NE(status.text().find("no step can run any more: cuda:0 (Fake GPU): unspecified launch"),
             std::string::npos)
       << status.text();
   EXPECT_EQ(daemon.wait(), kExitFailed) << daemon.output();
