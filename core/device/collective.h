@@ -4,8 +4,9 @@
 // Work is in the order of the rank's stream: on the CPU it is done on return, on another device
 // before later ops of that stream. Memory must stay valid and, on a device, unchanged until then.
 //
-// Each exchange has the deadline of the group. The first failure of a group stays, every rank sees it
-// in status(), and later calls return at once with undefined data.
+// all_gather(), gather() and broadcast() have the deadline of the group. send() and receive() have none:
+// between stages a rank waits as long as others compute. The first failure of a group stays, every rank
+// sees it in status(), and later calls return at once with undefined data.
 //
 // Beside that, rank 0 sends commands (core/model/lead.h). They wait for nobody.
 #pragma once
@@ -19,6 +20,9 @@
 #include "core/base/status.h"
 
 namespace specd {
+
+// Short enough for a string that takes no memory.
+inline constexpr char kOutOfMemory[] = "out of memory";
 
 class Collective {
  public:

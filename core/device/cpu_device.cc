@@ -8,7 +8,6 @@
 #include "core/device/device.h"
 
 namespace specd {
-namespace {
 
 int32_t usable_cores() {
   cpu_set_t set;
@@ -16,6 +15,8 @@ int32_t usable_cores() {
   if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
   return CPU_COUNT(&set);
 }
+
+namespace {
 
 void release_pages(void* data, uint64_t bytes) { munmap(data, bytes); }
 

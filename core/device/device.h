@@ -93,6 +93,9 @@ class Device {
   virtual void release_graph(int32_t graph) = 0;  // only after synchronize()
 };
 
+// Processors on which this process may run.
+int32_t usable_cores();
+
 class CpuDevice final : public Device {
  public:
   // isa: "" for the best, or a name from kernels::isa_name. threads: 0 = one per core. bf16: use

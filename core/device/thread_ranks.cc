@@ -62,6 +62,7 @@ class Group {
   }
 
   void offer(int32_t from, int32_t to, const void* data, uint64_t bytes, Kind kind) {
+    if (failed_) return;  // the receiver may still look at the last offer
     Channel& c = channel(from, to);
     c.data = data;
     c.bytes = bytes;
@@ -152,27 +153,31 @@ class Group {
   bool wait_for(const std::atomic<uint64_t>& number, uint64_t wanted, int32_t rank, int32_t other,
                 Kind kind) {
     const auto reached = [&] { return number.load(std::memory_order_acquire) >= wanted; };
-    if (reached()) return !failed_.load(std::memory_order_relaxed);
+    if (reached()) return !failed_.load();
     const auto start = Clock::now();
     if (spin_.count() > 0) {
       do {
         for (int i = 0; i < 64; ++i) {
           if (reached()) return true;
         }
-        if (failed_.load(std::memory_order_relaxed)) return false;
+        if (failed_) return false;
       } while (Clock::now() - start < spin_);
     }
     Sleeper& sleeper = sleepers_[to_size(rank)];
+    const bool has_deadline = kind != Kind::kSend && kind != Kind::kCommand;
     const std::chrono::milliseconds timeout = timeout_;
+    // In pieces: a process that was stopped for a while must not find its deadlines passed.
+    constexpr std::chrono::milliseconds kPiece(500);
+    std::chrono::milliseconds left = timeout;
     sleeper.is_asleep = true;
     {
-      bool in_time = true;
       MutexLock lock(sleeper.mutex);
-      while (number < wanted && !failed_ && in_time) {
-        if (kind == Kind::kCommand) {
+      while (number < wanted && !failed_ && left.count() > 0) {
+        const std::chrono::milliseconds piece = std::min(left, kPiece);
+        if (!has_deadline) {
           sleeper.changed.wait(lock);
-        } else {
-          in_time = sleeper.changed.wait_until(lock, start + timeout);
+        } else if (!sleeper.changed.wait_until(lock, Clock::now() + piece)) {
+          left -= piece;
         }
       }
     }

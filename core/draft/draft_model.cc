@@ -91,6 +91,7 @@ void load_draft_model(DraftModel& model, Device& device, const KvStore& pages, i
     SPECD_TRY(model.transformer,
               agreed(links.all, Transformer::load(device, model.path, model.config, rows_max,
                                                   outputs_max, progress, links)));
+    model.transformer->add_up_bytes();
     return Status();
   };
   model.rows_max = rows_max;

@@ -54,7 +54,7 @@ Status check_same_tokens(const DraftTarget& target, const ModelConfig& draft,
 std::unique_ptr<DraftModel> check_draft_model(const std::string& name, const std::string& path,
                                               kernels::DType kv_dtype, const DraftTarget& target);
 
-// Loads a model that check_draft_model() accepted, on all ranks if it has a lead. `pages` is the target's
+// Loads a model that check_draft_model() accepted, on all ranks that share it. `pages` is the target's
 // cache and must outlive it. rows_max: rows of one forward; outputs_max: rows of one forward with
 // logits.
 void load_draft_model(DraftModel& model, Device& device, const KvStore& pages, int32_t rows_max,

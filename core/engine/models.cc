@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <thread>
 #include <utility>
 
 #include "core/base/log.h"
@@ -15,13 +14,8 @@ namespace {
 // While weights are read, ranks wait for each other as long as that takes.
 constexpr std::chrono::hours kLoadTimeout{24};
 
-int32_t n_ranks_of(const EngineOptions& options) {
-  return options.tensor_parallel_size * options.pipeline_parallel_size;
-}
-
 int32_t threads_of_rank(const EngineOptions& options) {
-  const auto processors = static_cast<int32_t>(std::max(1U, std::thread::hardware_concurrency()));
-  const int32_t all = options.threads == 0 ? processors : options.threads;
+  const int32_t all = options.threads == 0 ? usable_cores() : options.threads;
   return std::max(1, all / n_ranks_of(options));
 }
 
@@ -50,41 +44,35 @@ Status Models::load(const EngineOptions& options, const Target& wanted,
   SPECD_OK_OR_RETURN(start_ranks(options, wanted, checked));
   const RankLinks links = ranks == nullptr ? RankLinks() : lead()->links_of(0);
   if (ranks != nullptr) lead()->load(0);
-  SPECD_TRY(target, agreed(links.all, Transformer::load(
-                                          *device, wanted.options.path, config,
-                                          options.step_tokens_max, logits_rows_max,
-                                          [&](double fraction) {
-                                            if (progress)
-                                              progress("weights of " + wanted.options.name,
-                                                       fraction);
-                                          },
-                                          links))
-                        .in_field(kModelPath));
+  Result<std::unique_ptr<Transformer>> made = agreed(
+      links.all, Transformer::load(
+                     *device, wanted.options.path, config, options.step_tokens_max, logits_rows_max,
+                     [&](double fraction) {
+                       if (progress) progress("weights of " + wanted.options.name, fraction);
+                     },
+                     links));
+  if (ranks != nullptr) SPECD_OK_OR_RETURN(lead()->status());  // it concerns no file
+  SPECD_TRY(target, std::move(made).in_field(kModelPath));
+  target->add_up_bytes();
 
   const kernels::DType kv_dtype = kernel_dtype(wanted.options.kv_dtype);
   const int64_t pages_useful =
       int64_t{options.max_sequences} * pages_for(int64_t{config.max_positions} + nodes_max);
-  // Ranks that are threads share the memory.
-  uint64_t page_bytes = 0;
-  for (int32_t rank = 0; rank < n_ranks_of(options); ++rank) {
-    const Split split =
-        split_of(rank, options.tensor_parallel_size, options.pipeline_parallel_size);
-    page_bytes += KvStore::page_bytes(part_of(config, split), kv_dtype);
-  }
+  const uint64_t page_bytes = page_bytes_of(options, config);
   SPECD_TRY(const int32_t n_pages,
             kv_pages_of(wanted.options, *device, page_bytes, static_cast<uint64_t>(pages_useful)));
   if (ranks != nullptr) lead()->make_pages(0, n_pages);
   SPECD_TRY(KvStore store, agreed(links.all, KvStore::create(*device, part_of(config, links.split),
                                                              kv_dtype, n_pages)));
   kv = std::make_unique<KvStore>(std::move(store));
+  kv_bytes = page_bytes * static_cast<uint64_t>(n_pages);
   pages = std::make_unique<PagePool>(n_pages);
   if (wanted.options.prefix_cache) cache = std::make_unique<PrefixCache>(*pages);
   load_drafts(std::move(checked), options, progress);
   SPECD_TRY(worker, Worker::create(*device, *target, *kv, lead()));
-  if (ranks != nullptr) {
-    links.all->set_timeout(std::chrono::seconds(options.rank_timeout_seconds));
-  }
-  return Status();
+  if (ranks == nullptr) return Status();
+  links.all->set_timeout(std::chrono::seconds(options.rank_timeout_seconds));
+  return lead()->status();
 }
 
 // Starts the ranks that share the target, and those draft models that can be shared.
@@ -93,10 +81,7 @@ Status Models::start_ranks(const EngineOptions& options, const Target& wanted,
   if (n_ranks_of(options) == 1) return Status();
   const int32_t n_ranks = options.tensor_parallel_size;
   const kernels::SplitRule rule = device->ops().split_rule(kernels::DType::kBF16);
-  SPECD_OK_OR_RETURN(
-      check_split(wanted.config, n_ranks, rule).in_field("engine.tensor_parallel_size"));
-  SPECD_OK_OR_RETURN(check_stages(wanted.config, options.pipeline_parallel_size)
-                         .in_field("engine.pipeline_parallel_size"));
+  SPECD_OK_OR_RETURN(check_ranks(options, wanted.config, rule));
   std::vector<SharedModel> shared{{.path = wanted.options.path,
                                    .config = wanted.config,
                                    .kv_dtype = kernel_dtype(wanted.options.kv_dtype),

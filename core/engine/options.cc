@@ -95,6 +95,12 @@ Status check_devices(const EngineOptions& options) {
     return out_of_range("devices", "one device (several cannot share a model yet)",
                         std::to_string(options.devices.size()));
   const std::string& device = options.devices.front();
+  SPECD_OK_OR_RETURN(check_range("engine.tensor_parallel_size", options.tensor_parallel_size, 1,
+                                 EngineLimits::kRanks));
+  SPECD_OK_OR_RETURN(check_range("engine.pipeline_parallel_size", options.pipeline_parallel_size, 1,
+                                 EngineLimits::kStages));
+  SPECD_OK_OR_RETURN(check_range("engine.rank_timeout_seconds", options.rank_timeout_seconds, 1,
+                                 EngineLimits::kRankTimeoutSeconds));
   for (const auto& [key, n] :
        {std::pair{"engine.tensor_parallel_size", options.tensor_parallel_size},
         {"engine.pipeline_parallel_size", options.pipeline_parallel_size}}) {
@@ -181,6 +187,28 @@ Status check_limits(const EngineOptions& options) {
                         std::to_string(options.routes.size()));
   for (const RouteOptions& route : options.routes) SPECD_OK_OR_RETURN(check_route(route, options));
   return check_names(options);
+}
+
+int32_t n_ranks_of(const EngineOptions& options) {
+  return options.tensor_parallel_size * options.pipeline_parallel_size;
+}
+
+Status check_ranks(const EngineOptions& options, const ModelConfig& config,
+                   const kernels::SplitRule& rule) {
+  SPECD_OK_OR_RETURN(check_split(config, options.tensor_parallel_size, rule)
+                         .in_field("engine.tensor_parallel_size"));
+  return check_stages(config, options.pipeline_parallel_size)
+      .in_field("engine.pipeline_parallel_size");
+}
+
+uint64_t page_bytes_of(const EngineOptions& options, const ModelConfig& config) {
+  uint64_t bytes = 0;
+  for (int32_t rank = 0; rank < n_ranks_of(options); ++rank) {
+    const Split split =
+        split_of(rank, options.tensor_parallel_size, options.pipeline_parallel_size);
+    bytes += KvStore::page_bytes(part_of(config, split), kernel_dtype(options.model.kv_dtype));
+  }
+  return bytes;
 }
 
 Result<int32_t> kv_pages_of(const ModelOptions& model, const Device& device, uint64_t page_bytes,
@@ -279,10 +307,12 @@ Status check_options(const EngineOptions& options) {
   }
   SPECD_TRY(const Checkpoint weights, Checkpoint::open(path).in_field(kModelPath));
   SPECD_OK_OR_RETURN(check_tensors(weights, config).in_field(kModelPath));
+  SPECD_OK_OR_RETURN(
+      check_ranks(options, config, bench->device->ops().split_rule(kernels::DType::kBF16)));
   // The memory of another device is known only when it is opened for loading.
   if (options.devices.front() == "cpu" || options.model.kv_memory_share == 0) {
-    const uint64_t page_bytes = KvStore::page_bytes(config, kernel_dtype(options.model.kv_dtype));
-    SPECD_OK_OR_RETURN(kv_pages_of(options.model, *bench->device, page_bytes, 1).status());
+    SPECD_OK_OR_RETURN(
+        kv_pages_of(options.model, *bench->device, page_bytes_of(options, config), 1).status());
   }
   bench->draft_models = std::make_unique<ModelService>(
       *bench->device, bench->no_pages,

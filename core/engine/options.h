@@ -7,6 +7,7 @@
 #include "core/chat/chat_template.h"
 #include "core/device/device.h"
 #include "core/engine.h"
+#include "core/model/split.h"
 #include "core/spec/route_builder.h"
 
 namespace specd {
@@ -21,6 +22,12 @@ Status check_range(const std::string& field, int64_t value, int64_t low, int64_t
 std::string route_field(const std::string& name);
 std::string draft_model_field(size_t index);
 inline constexpr char kModelPath[] = "model.path";
+int32_t n_ranks_of(const EngineOptions& options);
+// Whether the model can be shared by that many. `rule`: of its weights.
+Status check_ranks(const EngineOptions& options, const ModelConfig& config,
+                   const kernels::SplitRule& rule);
+// Of a page of KV, on all ranks together.
+uint64_t page_bytes_of(const EngineOptions& options, const ModelConfig& config);
 // The number of KV pages that the options ask for. `useful`: enough for the full contexts of all
 // sequences.
 Result<int32_t> kv_pages_of(const ModelOptions& model, const Device& device, uint64_t page_bytes,

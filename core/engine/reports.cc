@@ -76,8 +76,8 @@ ModelReport Engine::model() const {
   report.hidden_size = m.target.config.hidden_size;
   report.max_positions = m.target.config.max_positions;
   report.parameters = m.models.target->weights().parameters;
-  report.weight_bytes = m.models.target->weights().held_bytes;
-  report.kv_bytes = m.models.kv->bytes();
+  report.weight_bytes = m.models.target->weight_bytes();
+  report.kv_bytes = m.models.kv_bytes;
   report.kv_pages_total = m.models.kv->n_pages();
   report.kv_pages_free = m.batch->counters().pages_free;
   report.kv_pages_cached = m.batch->counters().pages_idle;
@@ -111,7 +111,7 @@ std::vector<ModelReport> Engine::draft_models() const {
     if (model.transformer != nullptr) {
       report.dtype = dtype_name(model.transformer->weights().dtype);
       report.parameters = model.transformer->weights().parameters;
-      report.weight_bytes = model.transformer->weights().held_bytes;
+      report.weight_bytes = model.transformer->weight_bytes();
       report.page_tokens *= model.kv.store->parts_per_page();
     }
     report.kv_pages_held = model.kv.pages_held;
@@ -132,7 +132,7 @@ EngineReport Engine::status() const {
   report.waiting = m.intake.n_queued();
   report.device = m.models.device->name() + " (" + m.models.device->description() + ")";
   report.isa = m.models.cpu->ops().name;
-  report.threads = m.models.cpu->threads();
+  report.threads = m.models.cpu->threads() * n_ranks_of(m.options);
   report.running = m.batch->counters().running;
   report.admitted = m.intake.counters.admitted;
   report.completed = m.intake.counters.completed;
@@ -155,15 +155,15 @@ EngineReport Engine::status() const {
 std::vector<MemoryLine> Engine::memory() const {
   const Impl& m = *impl_;
   std::vector<MemoryLine> lines{
-      {"weights of " + m.options.model.name, m.models.target->weights().held_bytes},
+      {"weights of " + m.options.model.name, m.models.target->weight_bytes()},
       {"KV cache, " + std::to_string(m.models.kv->n_pages()) + " pages of " +
            std::to_string(kernels::kPageTokens) + " tokens",
-       m.models.kv->bytes()},
+       m.models.kv_bytes},
       {"activations", m.models.target->activation_bytes()},
   };
   for (const std::unique_ptr<DraftModel>& draft : m.models.drafts->models()) {
     if (draft->transformer == nullptr) continue;
-    lines.push_back({"weights of " + draft->name, draft->transformer->weights().held_bytes});
+    lines.push_back({"weights of " + draft->name, draft->transformer->weight_bytes()});
     lines.push_back({"activations of " + draft->name, draft->transformer->activation_bytes()});
   }
   for (const RouteReport& route : m.routes.board().report(m.batch->counters().running)) {

@@ -18,7 +18,7 @@
 
 namespace specd {
 
-enum class RankCommand : int32_t { kLoad, kPages, kTap, kForward, kHead, kMove, kStop };
+enum class RankCommand : int32_t { kLoad, kPages, kTap, kForward, kHead, kMove };
 
 class Lead {
  public:
@@ -31,14 +31,14 @@ class Lead {
   // models have theirs inside. The caller does the same, then calls agree() with the result.
   void load(int32_t model);
   void make_pages(int32_t model, int32_t n_pages);
-  // Stages have a tap of the target that the lead has added.
+  // The stages send the target's state at `point` from now on, behind those before. Call it before
+  // Transformer::add_tap().
   void tap(uint32_t point);
 
   // Call before the lead's own forward(), shared_head() or move() of a shared model.
   void forward(int32_t model, const ForwardRows& rows);
   void head(int32_t model, int32_t n_rows);
   void move(int32_t model, const KvMoves& moves);
-  void stop();
   // Why the ranks cannot go on.
   Status status() const { return ranks_.status(); }
 

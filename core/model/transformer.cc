@@ -78,7 +78,7 @@ class GivesUpWhenThrown {
   GivesUpWhenThrown& operator=(const GivesUpWhenThrown&) = delete;
   ~GivesUpWhenThrown() {
     if (ranks_ == nullptr || std::uncaught_exceptions() == n_before_) return;
-    ranks_->give_up(Status(Code::kExhausted, "there is no memory for a forward"));
+    ranks_->give_up(Status(Code::kExhausted, kOutOfMemory));
   }
 
  private:
@@ -105,7 +105,7 @@ struct Transformer::Impl {
   // Of several ranks: [segment][row][hidden], of which this rank computes some, and the logits of a part of
   // the vocabulary, on rank 0 those of all ranks.
   float *segments = nullptr, *logits_part = nullptr, *logits_parts = nullptr;
-  uint64_t activation_bytes = 0;
+  uint64_t weight_bytes = 0, activation_bytes = 0;
   std::vector<Tap> taps;
 
   Impl(Device& d, const ModelConfig& c, int32_t rows, int32_t logits_rows, const RankLinks& r = {})
@@ -227,16 +227,18 @@ struct Transformer::Impl {
     ++next.stage;
     ranks.all->send(x, bytes, next.world_rank());
   }
-  // Taps of earlier stages, to the lead.
+  // The states of earlier stages, to the lead. A stage has only taps that it sends.
   void bring_taps(int32_t n_rows) {
     if (split.n_stages == 1 || split.rank != 0 || n_rows == 0) return;
     const uint64_t bytes = to_size(n_rows) * to_size(config.hidden_size) * sizeof(float);
     for (const Tap& each : taps) {
+      if (!split.is_last()) {
+        ranks.all->send(each.rows.as<float>(), bytes, 0);
+        continue;
+      }
       Split owner = split;
       owner.stage = stage_of_tap(config, split.n_stages, each.point);
-      if (owner.is_last()) continue;
-      if (split.is_last()) ranks.all->receive(each.rows.as<float>(), bytes, owner.world_rank());
-      if (split == owner) ranks.all->send(each.rows.as<float>(), bytes, 0);
+      if (owner != split) ranks.all->receive(each.rows.as<float>(), bytes, owner.world_rank());
     }
   }
 
@@ -268,6 +270,7 @@ Result<std::unique_ptr<Transformer>> Transformer::load(Device& device, const std
   model->impl_ = std::make_unique<Impl>(device, config, rows_max, logits_rows_max, ranks);
   SPECD_OK_OR_RETURN(model->impl_->weights.load(path, progress));
   SPECD_OK_OR_RETURN(model->impl_->allocate_activations());
+  model->impl_->weight_bytes = model->impl_->weights.held_bytes;
   return model;
 }
 
@@ -278,6 +281,7 @@ Result<std::unique_ptr<Transformer>> Transformer::random(Device& device, const M
   model->impl_ = std::make_unique<Impl>(device, config, rows_max, logits_rows_max);
   SPECD_OK_OR_RETURN(model->impl_->weights.make_random(seed));
   SPECD_OK_OR_RETURN(model->impl_->allocate_activations());
+  model->impl_->weight_bytes = model->impl_->weights.held_bytes;
   return model;
 }
 
@@ -291,6 +295,30 @@ Result<Transformer::Tap> Transformer::make_tap(uint32_t point) const {
 }
 
 void Transformer::add_tap(Tap tap) { impl_->taps.push_back(std::move(tap)); }
+
+void Transformer::reserve_taps(size_t n_more) { impl_->taps.reserve(impl_->taps.size() + n_more); }
+
+bool Transformer::sends_tap(uint32_t point) const {
+  const Split& split = impl_->split;
+  return split.rank == 0 && !split.is_last() &&
+         stage_of_tap(impl_->config, split.n_stages, point) == split.stage;
+}
+
+void Transformer::add_up_bytes() {
+  Impl& m = *impl_;
+  if (m.ranks.all == nullptr) return;
+  struct Bytes {
+    uint64_t weights, activations;
+  };
+  std::vector<Bytes> all(to_size(m.ranks.all->n_ranks()));
+  all[to_size(m.ranks.all->rank())] = {m.weight_bytes, m.activation_bytes};
+  m.ranks.all->all_gather(all.data(), sizeof(Bytes));
+  m.weight_bytes = m.activation_bytes = 0;
+  for (const Bytes& each : all) {
+    m.weight_bytes += each.weights;
+    m.activation_bytes += each.activations;
+  }
+}
 
 void Transformer::forward(const ForwardColumns& rows, KvStore& kv) {
   Impl& m = *impl_;
@@ -464,6 +492,7 @@ Split Transformer::split() const { return impl_->split; }
 int32_t Transformer::rows_max() const { return impl_->rows_max; }
 int32_t Transformer::logits_rows_max() const { return impl_->logits_rows_max; }
 const Weights& Transformer::weights() const { return impl_->weights; }
+uint64_t Transformer::weight_bytes() const { return impl_->weight_bytes; }
 uint64_t Transformer::activation_bytes() const { return impl_->activation_bytes; }
 
 }  // namespace specd

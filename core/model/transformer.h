@@ -81,7 +81,10 @@ class Transformer {
   // Records the tap from the next forward on. Its index is the number of taps added before it. Taps
   // are never removed, so an index stays valid. [step] between forwards
   void add_tap(Tap tap);
+  void reserve_taps(size_t n_more);  // so that adding them takes no memory
   size_t n_taps() const;
+  // Of several stages: whether this rank has the state and is the one that sends it to the lead.
+  bool sends_tap(uint32_t point) const;
 
   // Appends the rows' KV to `kv` and computes the requested logits and taps, in stream order. The
   // ranks of a group do this together, each with the KV of its layers and heads and all with the tokens of
@@ -103,7 +106,10 @@ class Transformer {
   int32_t rows_max() const;  // of one forward
   int32_t logits_rows_max() const;
   const Weights& weights() const;
+  // Bytes of all ranks. They call add_up_bytes() together, once all have loaded the model.
+  uint64_t weight_bytes() const;
   uint64_t activation_bytes() const;
+  void add_up_bytes();
 
  private:
   Transformer();

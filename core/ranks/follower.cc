@@ -21,30 +21,25 @@ std::span<const int32_t> take(std::span<const int32_t>& words, size_t n) {
 
 Status Follower::run() {
   std::vector<int32_t> words;
-  bool goes_on = true;
   Status status;
   try {
     constexpr uint64_t kFirstBytes = uint64_t{1} << 20;  // grows with the forwards
     Result<Staging> columns = Staging::create(device_, kFirstBytes, "columns of a rank");
     status = columns.status();
     if (status.ok()) columns_ = std::move(columns).value();
-    while (status.ok() && goes_on) {
+    while (status.ok()) {
       if (!ranks_.next_command(words)) return ranks_.status();
-      status = obey(words, goes_on);
+      status = obey(words);
     }
   } catch (const std::bad_alloc&) {
-    status = Status(Code::kExhausted, "there is no memory for a step");
+    status = Status(Code::kExhausted, kOutOfMemory);
   }
   if (!status.ok()) ranks_.give_up(status);
   return status;
 }
 
-Status Follower::obey(std::span<const int32_t> words, bool& goes_on) {
+Status Follower::obey(std::span<const int32_t> words) {
   const auto command = static_cast<RankCommand>(take(words, 1).front());
-  if (command == RankCommand::kStop) {
-    goes_on = false;
-    return Status();
-  }
   const size_t model = to_size(take(words, 1).front());
   if (model > 0 && !links_.split.is_last()) return Status();  // it is not here
   switch (command) {
@@ -63,8 +58,6 @@ Status Follower::obey(std::span<const int32_t> words, bool& goes_on) {
       return ranks_.status();
     case RankCommand::kMove:
       return move(loaded_[model], words);
-    case RankCommand::kStop:
-      break;
   }
   return Status(Code::kInternal, "an unknown command");
 }
@@ -76,7 +69,10 @@ Status Follower::load(size_t model) {
   Result<std::unique_ptr<Transformer>> made = Transformer::load(
       device_, wanted.path, wanted.config, wanted.rows_max, wanted.logits_rows_max, {}, links);
   const Status agreed = agree(*links.all, made.status());
-  if (agreed.ok()) loaded_[model].transformer = std::move(made).value();
+  if (agreed.ok()) {
+    loaded_[model].transformer = std::move(made).value();
+    loaded_[model].transformer->add_up_bytes();
+  }
   return ranks_.status();
 }
 
@@ -93,6 +89,7 @@ Status Follower::make_pages(size_t model, int32_t n_pages) {
 
 Status Follower::add_tap(uint32_t point) {
   Transformer& target = *loaded_.front().transformer;
+  if (!target.sends_tap(point)) return Status();
   SPECD_TRY(Transformer::Tap tap, target.make_tap(point));
   target.add_tap(std::move(tap));
   return Status();

@@ -36,8 +36,8 @@ class Follower {
         models_(models),
         loaded_(models.size()) {}
 
-  // Obeys until the lead says stop; then ok. An error: this rank or another has failed, and the group
-  // with it. Memory that is short during a step fails the group too, because the others wait.
+  // Obeys until the group fails, and returns why; that is also how it ends. Memory that is short during a
+  // step fails the group, because the others wait.
   Status run();
 
  private:
@@ -45,7 +45,7 @@ class Follower {
     std::unique_ptr<Transformer> transformer;
     std::optional<KvStore> kv;
   };
-  Status obey(std::span<const int32_t> words, bool& goes_on);
+  Status obey(std::span<const int32_t> words);
   Status load(size_t model);
   Status add_tap(uint32_t point);
   Status make_pages(size_t model, int32_t n_pages);

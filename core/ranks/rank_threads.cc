@@ -1,5 +1,6 @@
 #include "core/ranks/rank_threads.h"
 
+#include <new>
 #include <utility>
 
 #include "core/base/log.h"
@@ -42,7 +43,8 @@ RankThreads::RankThreads(const Options& options, std::vector<SharedModel> models
 }
 
 RankThreads::~RankThreads() {
-  lead_.stop();
+  is_over_ = true;
+  all_.front()->give_up(Status(Code::kCancelled, "it is over"));
   for (std::thread& thread : threads_) thread.join();
 }
 
@@ -53,12 +55,16 @@ RankLinks RankThreads::links_of(const Options& options, size_t rank) const {
 }
 
 void RankThreads::follow(const Options& options, size_t rank) {
-  const Result<std::unique_ptr<CpuDevice>> device =
-      CpuDevice::create(options.isa, options.threads, options.bf16);
-  if (!device.ok()) return all_[rank]->give_up(device.status());
-  Follower follower(*device.value(), links_of(options, rank), models_);
-  const Status status = follower.run();
-  if (!status.ok()) log(LogLevel::kError, "rank " + std::to_string(rank) + ": " + status.text());
+  try {
+    const Result<std::unique_ptr<CpuDevice>> device =
+        CpuDevice::create(options.isa, options.threads, options.bf16);
+    if (!device.ok()) return all_[rank]->give_up(device.status());
+    Follower follower(*device.value(), links_of(options, rank), models_);
+    const Status status = follower.run();
+    if (!is_over_) log(LogLevel::kError, "rank " + std::to_string(rank) + ": " + status.text());
+  } catch (const std::bad_alloc&) {
+    all_[rank]->give_up(Status(Code::kExhausted, kOutOfMemory));
+  }
 }
 
 }  // namespace specd

@@ -1,6 +1,7 @@
 // The ranks of one process: the lead's end, and a thread with a device of its own for each follower.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -26,10 +27,9 @@ class RankThreads {
   };
   // Starts the followers, which load nothing until the lead says so.
   RankThreads(const Options& options, std::vector<SharedModel> models);
-  ~RankThreads();  // tells them to stop, and waits for them
+  ~RankThreads();  // ends the group, wherever the followers are, and waits for them
 
   Lead& lead() { return lead_; }
-  const std::vector<SharedModel>& models() const { return models_; }
 
  private:
   void follow(const Options& options, size_t rank);
@@ -39,6 +39,7 @@ class RankThreads {
   const std::vector<SharedModel> models_;
   const std::vector<std::unique_ptr<Collective>> all_, stage_;  // the ends of each rank
   Lead lead_;
+  std::atomic<bool> is_over_{false};
   std::vector<std::thread> threads_;
 };
 

@@ -239,7 +239,7 @@ Key keys_of_engine(EngineOptions& o) {
               "ranks are threads"),
       integer("pipeline_parallel_size", o.pipeline_parallel_size, 1, L::kStages,
               "stages of layers, each of `tensor_parallel_size` ranks; a step passes through one "
-              "after the other, so this buys room, not speed"),
+              "after the other, which makes no step faster"),
       integer("rank_timeout_seconds", o.rank_timeout_seconds, 1, L::kRankTimeoutSeconds,
               "a rank that the others wait for so long is lost, and the daemon ends"),
       choice("isa", o.isa, kIsas, "instructions of the CPU; the text is the same on all"),

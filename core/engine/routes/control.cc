@@ -102,8 +102,10 @@ Status RouteControl::make(Staging& staging, const std::atomic<bool>& is_late) {
 }
 
 void RouteControl::add_taps(std::vector<Transformer::Tap> taps) {
-  // The points and the model's taps must stay alike when there is no memory for more.
+  // The points, the model's taps and those of the other ranks must stay alike when there is no memory
+  // for more.
   tap_points_.reserve(tap_points_.size() + taps.size());
+  models_.target->reserve_taps(taps.size());
   for (Transformer::Tap& tap : taps) {
     const uint32_t point = tap.point;
     if (models_.lead() != nullptr) models_.lead()->tap(point);

@@ -95,6 +95,27 @@ TEST(ThreadRanks, exchange_what_was_asked_in_every_order_of_arrival) {
   }
 }
 
+// A stage waits as long as others compute.
+TEST(ThreadRanks, send_and_receive_without_a_deadline) {
+  auto ranks = ranks_of(2, milliseconds(1));
+  on_ranks(ranks, [](Collective& rank) {
+    int32_t value = 7 * rank.rank();
+    if (rank.rank() == 1) {
+      std::this_thread::sleep_for(milliseconds(100));
+      rank.send(&value, sizeof(value), 0);
+      rank.receive(&value, sizeof(value), 0);
+      EXPECT_EQ(value, 8);
+    } else {
+      rank.receive(&value, sizeof(value), 1);
+      EXPECT_EQ(value, 7);
+      std::this_thread::sleep_for(milliseconds(100));
+      value = 8;
+      rank.send(&value, sizeof(value), 1);
+    }
+    EXPECT_TRUE(rank.status().ok()) << rank.status().to_string();
+  });
+}
+
 // Two groups of two, and all four, in turns.
 TEST(ThreadRanks, work_in_groups_and_together) {
   auto ranks = ranks_of(4, kLong);
@@ -118,11 +139,12 @@ TEST(ThreadRanks, work_in_groups_and_together) {
 }
 
 TEST(ThreadRanks, that_wait_for_one_that_is_late_name_it_and_all_go_on) {
-  auto ranks = ranks_of(3, milliseconds(50));
+  auto ranks = ranks_of(3, kLong);
   std::atomic<bool> failed{false};
   on_ranks(ranks, [&](Collective& rank) {
     std::vector<char> data(300);
     rank.all_gather(data.data(), 100);
+    rank.set_timeout(milliseconds(50));
     if (rank.rank() == 2) {
       while (!failed) std::this_thread::yield();
     }

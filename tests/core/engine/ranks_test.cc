@@ -91,6 +91,66 @@ TEST_F(Ranks, a_draft_model_that_two_ranks_cannot_share_drafts_on_the_lead) {
   EXPECT_EQ(accepted[2], accepted[1]);
 }
 
+// The draft model is the target itself, so that it is right often, and wrong where pages are short.
+TEST_F(Ranks, a_draft_model_that_they_share_drafts_the_same) {
+  const std::string folder = family_folder(folder_, "llama31");
+  std::map<std::string, std::vector<uint64_t>> counts;
+  for (const auto& [n_ranks, n_stages] :
+       std::vector<std::pair<int32_t, int32_t>>{{1, 1}, {2, 1}, {4, 1}, {2, 2}}) {
+    EngineOptions o = options();
+    o.model.path = folder;
+    o.draft_models = {{.name = "draft", .path = folder, .kv_dtype = KvDType::kF32}};
+    o.tensor_parallel_size = n_ranks;
+    o.pipeline_parallel_size = n_stages;
+    o.max_sequences = 4;
+    const auto draft = [](Json more) {
+      more["model"] = "draft";
+      more["draft_tokens"] = 4;
+      return plugin("specd.drafter.draft_target", std::move(more));
+    };
+    o.routes = {route("chain", draft(Json::object()), 4),
+                route("tree", draft({{"tree", {{"branches", 3}, {"nodes", 10}}}}), 10)};
+    start(o);
+    for (const char* name : {"chain", "tree"}) {
+      std::vector<Request> all;
+      for (size_t i = 0; i < 4; ++i) {
+        Request r = request("", name, 40, i % 2 == 0 ? 0 : 0.8f, 5);
+        r.prompt_tokens.emplace(20 + 7 * i, static_cast<int32_t>(60 + i));
+        r.ignore_eos = true;
+        all.push_back(r);
+      }
+      // One after the other: then the drafts do not depend on how requests meet.
+      for (const Request& each : all) run(each);
+      const RouteReport seen = report(name);
+      EXPECT_EQ(seen.counts.lost, 0u) << seen.last_problem;
+      EXPECT_GT(seen.counts.accepted, 0u);
+      const std::vector<uint64_t> now = {seen.counts.drafted, seen.counts.accepted};
+      EXPECT_EQ(counts.emplace(name, now).first->second, now)
+          << name << " on " << n_stages << " stages of " << n_ranks;
+    }
+    EXPECT_EQ(engine_->model().kv_bytes % static_cast<uint64_t>(n_ranks), 0u);
+    audit();
+  }
+}
+
+TEST_F(Ranks, report_what_all_of_them_hold) {
+  EngineOptions o = options("pico-target");
+  o.model.kv_bytes_max = 0;
+  o.model.kv_pages = 50;
+  start(o);
+  const ModelReport one = engine_->model();
+  const int32_t threads = engine_->status().threads;
+  o.tensor_parallel_size = 2;
+  start(o);
+  const ModelReport two = engine_->model();
+  EXPECT_EQ(two.kv_bytes, one.kv_bytes);
+  EXPECT_EQ(two.parameters, one.parameters);
+  EXPECT_EQ(engine_->status().threads, threads);
+  // Norms and the embedding are on both.
+  EXPECT_GE(two.weight_bytes, one.weight_bytes);
+  EXPECT_LT(two.weight_bytes, 2 * one.weight_bytes);
+}
+
 TEST_F(Ranks, that_the_model_does_not_allow_are_refused_with_the_key) {
   EngineOptions o = options("pico-target");
   const auto why = [&] { return Engine::create(o, {}).status().to_string(); };
@@ -107,6 +167,10 @@ TEST_F(Ranks, that_the_model_does_not_allow_are_refused_with_the_key) {
   EXPECT_EQ(why(),
             "INVALID_ARGUMENT: engine.pipeline_parallel_size: expected 1 to the model's "
             "num_hidden_layers, 8, found 9");
+  EXPECT_EQ(check_options(o).to_string(), why()) << "specd check says the same";
+  o.pipeline_parallel_size = 0;
+  EXPECT_EQ(check_limits(o).field(), "engine.pipeline_parallel_size");
+  o.pipeline_parallel_size = 1;
   o.devices = {"cuda:0"};
   EXPECT_EQ(why(),
             "INVALID_ARGUMENT: engine.tensor_parallel_size: expected 1 on cuda:0 (ranks need cpu), "

@@ -118,6 +118,16 @@ TEST(RankThreads, that_cannot_load_say_which_rank_and_why) {
   EXPECT_TRUE(links.all->status().ok()) << "the group goes on, e.g. without a draft model";
 }
 
+// As when the lead finds no memory while it loads: the followers wait for it in an exchange.
+TEST(RankThreads, end_when_the_lead_leaves_in_the_middle) {
+  const std::string path = kFamilyModels + "llama31";
+  const ModelConfig config = load_model_config(path).value();
+  RankThreads ranks({.n_ranks = 4, .isa = "", .timeout = std::chrono::hours(24)},
+                    {{.path = path, .config = config, .rows_max = 8, .logits_rows_max = 8}});
+  ranks.lead().load(0);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+}
+
 TEST(RankThreads, a_rank_that_gives_up_ends_the_step_with_its_reason) {
   RankRig rig(2);
   ASSERT_TRUE(rig.step(some_tokens(30, 1), 0, nullptr).ok());

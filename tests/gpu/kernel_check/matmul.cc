@@ -56,12 +56,13 @@ void check_matmul(Rig& rig, bool fast) {
   struct Shape {
     int32_t n_out, n_in, segments, rows;
   };
-  const Shape full[] = {{96, 64, 1, 257},     {130, 72, 1, 257},   {384, 384, 8, 257},
-                        {1000, 1030, 1, 257}, {512, 2048, 8, 257}, {20000, 4096, 1, 3},
-                        {128256, 32, 1, 3}};
+  const Shape full[] = {{96, 64, 1, 257},    {130, 72, 1, 257},    {384, 384, 8, 257},
+                        {48, 96, 8, 257},    {1000, 1030, 1, 257}, {512, 2048, 8, 257},
+                        {20000, 4096, 1, 3}, {128256, 32, 1, 3}};
   // Few and many outputs, segments of more tiles than are read ahead, x and packs in several pieces.
-  const Shape reduced[] = {{96, 64, 1, 257},  {130, 72, 1, 129},   {80, 1040, 1, 20},
-                           {144, 640, 8, 70}, {200, 1030, 1, 134}, {32000, 16, 1, 3}};
+  const Shape reduced[] = {{96, 64, 1, 257}, {130, 72, 1, 129}, {80, 1040, 1, 20},
+                           {48, 96, 8, 65},  {144, 640, 8, 70}, {200, 1030, 1, 134},
+                           {32000, 16, 1, 3}};
   const std::span<const Shape> shapes = rig.small ? std::span<const Shape>(reduced) : full;
   const std::vector<int32_t> counts =
       rig.small ? std::vector<int32_t>{1, 8, 9, 17, 33, 65}

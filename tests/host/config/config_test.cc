@@ -119,6 +119,7 @@ TEST_F(ConfigTest, every_key_arrives_where_it_belongs) {
   EXPECT_EQ(c.engine.devices, std::vector<std::string>{"cuda:1"});
   EXPECT_EQ(c.engine.numerics, Numerics::kFast);
   EXPECT_EQ(c.engine.tensor_parallel_size, 1);
+  EXPECT_EQ(c.engine.pipeline_parallel_size, 1);
   EXPECT_EQ(c.engine.rank_timeout_seconds, 7);
   EXPECT_EQ(c.engine.isa, "avx2");
   EXPECT_EQ(c.engine.max_sequences, 4);
@@ -151,6 +152,15 @@ TEST_F(ConfigTest, every_key_arrives_where_it_belongs) {
             Json::parse(R"({"n":3,"t":"yes","q":"5","f":0.5,"b":true,"z":null,"l":[16,"a"],)"
                         R"("o":{"k":-1}})"));
   EXPECT_EQ(route.verifier.config, Json::object());
+}
+
+TEST_F(ConfigTest, ranks_and_stages_are_not_mixed_up) {
+  const auto config = parse(
+      "listen: unix:run/s.sock\nmodel: {name: m, path: model}\n"
+      "engine: {tensor_parallel_size: 2, pipeline_parallel_size: 3}\n");
+  ASSERT_TRUE(config.ok()) << config.status().text();
+  EXPECT_EQ(config.value().engine.tensor_parallel_size, 2);
+  EXPECT_EQ(config.value().engine.pipeline_parallel_size, 3);
 }
 
 TEST_F(ConfigTest, the_size_of_the_cache_is_said_in_one_way) {
