@@ -28,7 +28,8 @@ class Lead {
   // The ranks that have model `model`: the target is on all, others on those of the last stage.
   RankLinks links_of(int32_t model) const;
   // [control] These load the model, or allocate pages for its KV; the target has pages of its own, other
-  // models have theirs inside. The caller does the same, then calls agree() with the result.
+  // models have theirs inside. The caller does the same, then calls agree() with the result and, when
+  // all have the model, Transformer::add_up_bytes().
   void load(int32_t model);
   void make_pages(int32_t model, int32_t n_pages);
   // The stages send the target's state at `point` from now on, behind those before. Call it before

@@ -227,18 +227,16 @@ struct Transformer::Impl {
     ++next.stage;
     ranks.all->send(x, bytes, next.world_rank());
   }
-  // The states of earlier stages, to the lead. A stage has only taps that it sends.
+  // The states of earlier stages, to the lead.
   void bring_taps(int32_t n_rows) {
     if (split.n_stages == 1 || split.rank != 0 || n_rows == 0) return;
     const uint64_t bytes = to_size(n_rows) * to_size(config.hidden_size) * sizeof(float);
     for (const Tap& each : taps) {
-      if (!split.is_last()) {
-        ranks.all->send(each.rows.as<float>(), bytes, 0);
-        continue;
-      }
       Split owner = split;
       owner.stage = stage_of_tap(config, split.n_stages, each.point);
-      if (owner != split) ranks.all->receive(each.rows.as<float>(), bytes, owner.world_rank());
+      if (owner.is_last()) continue;
+      if (split.is_last()) ranks.all->receive(each.rows.as<float>(), bytes, owner.world_rank());
+      if (split == owner) ranks.all->send(each.rows.as<float>(), bytes, 0);
     }
   }
 

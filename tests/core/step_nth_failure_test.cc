@@ -20,25 +20,31 @@
 #include "core/base/last_words.h"
 #include "core/base/log.h"
 #include "tests/core/engine_rig.h"
+#include "tests/core/family_models.h"
 #include "tests/core/plugin/bundle_fixture.h"
 #include "tests/destroys_json.h"
 
 namespace specd {
 namespace {
 
-// Allocations until one fails; 0 = none will. Of this thread, and of the retirement of a route.
+// Allocations until one fails; 0 = none will. Of this thread, of the retirement of a route, and of ranks
+// that follow.
 thread_local long t_left = 0;
-std::atomic<long> g_retirement_left{0};
+std::atomic<long> g_retirement_left{0}, g_rank_left{0};
 std::atomic<bool> g_retires{false};
 std::atomic<bool> g_failed{false};
+
+bool is_called(const char* wanted) {
+  char name[16] = {};
+  pthread_getname_np(pthread_self(), name, sizeof(name));
+  return std::strcmp(name, wanted) == 0;
+}
 
 // Whether this thread retires a route: the retirer, or, from the retirer's first allocation on, one
 // that runs the plugins' calls for it.
 bool retires() {
-  char name[16] = {};
-  pthread_getname_np(pthread_self(), name, sizeof(name));
-  if (std::strcmp(name, "specd-retire") == 0) return g_retires = true;
-  return g_retires && std::strcmp(name, "specd-control") == 0;
+  if (is_called("specd-retire")) return g_retires = true;
+  return g_retires && is_called("specd-control");
 }
 
 bool allocation_fails() {
@@ -48,6 +54,7 @@ bool allocation_fails() {
     if (g_retirement_left == 1 && destroys_json()) g_retirement_left = 2;
     fails = --g_retirement_left == 0;
   }
+  if (g_rank_left > 0 && is_called("specd-rank")) fails = --g_rank_left == 0;
   if (fails) g_failed = true;
   return fails;
 }
@@ -74,11 +81,11 @@ class StepNthFailure : public EngineTest {
   // what it submits meets shortages too: the n-th allocation after it fails; n = 0: none. Returns the
   // tokens of the request that held the thread.
   template <typename Fn>
-  uint64_t while_held(long n, Fn&& queue) {
+  uint64_t while_held(long n, Fn&& queue, const Request& gate_request) {
     g_failed = false;
     uint64_t n_heard = 0;
     std::binary_semaphore held(0), go(0);
-    const auto gate = engine_->submit(request(prompts()[2], "off", 1), [&](const Event& event) {
+    const auto gate = engine_->submit(gate_request, [&](const Event& event) {
       n_heard += event.tokens.size();
       if (!event.done) return;
       held.release();
@@ -91,6 +98,10 @@ class StepNthFailure : public EngineTest {
     go.release();
     EXPECT_TRUE(engine_->wait_idle(60'000)) << "a request did not end, " << n;
     return n_heard;
+  }
+  template <typename Fn>
+  uint64_t while_held(long n, Fn&& queue) {
+    return while_held(n, std::forward<Fn>(queue), request(prompts()[2], "off", 1));
   }
 
   // The requests of one run, the n-th allocation after whose submission fails on the step thread;
@@ -167,6 +178,63 @@ class StepNthFailure : public EngineTest {
     }
   }
 };
+
+// With ranks a shortage may end the engine, because the KV of all would differ: with the reason, once for
+// each request, and with nobody left waiting.
+TEST_F(StepNthFailure, of_a_rank_ends_requests_with_the_reason_and_leaves_nobody_waiting) {
+  EngineOptions o = options();
+  o.model.path = family_folder(folder_, "llama31");
+  o.threads = 1;
+  o.tensor_parallel_size = 2;
+  const auto of_length = [](size_t n, int32_t max_tokens) {
+    Request r = request("", "off", max_tokens);
+    r.prompt_tokens.emplace(n, 65);
+    r.ignore_eos = true;
+    return r;
+  };
+  set_log_level(LogLevel::kOff);
+  for (const bool is_lead : {true, false}) {
+    int n_whole = 0, n_ended = 0;
+    start(o);
+    for (long n = 1;; n += is_lead ? 2 : 1) {
+      std::vector<Heard> heard(kRequests);
+      std::vector<int> n_last(kRequests, 0);
+      const auto queue = [&] {
+        for (size_t i = 0; i < kRequests; ++i) {
+          const auto id = engine_->submit(of_length(20 + i, 6), [&, i](const Event& event) {
+            const long left = std::exchange(t_left, 0);
+            if (event.done) {
+              heard[i].finish = event.finish;
+              heard[i].code = event.error.code();
+              ++n_last[i];
+            }
+            t_left = left;
+          });
+          ASSERT_TRUE(id.ok());
+        }
+        if (!is_lead) g_rank_left = n;
+      };
+      while_held(is_lead ? n : 0, queue, of_length(10, 1));
+      g_rank_left = 0;
+      for (size_t i = 0; i < kRequests; ++i) {
+        EXPECT_EQ(n_last[i], 1) << n;
+        if (heard[i].finish == FinishReason::kError) {
+          EXPECT_TRUE(heard[i].code == Code::kExhausted || heard[i].code == Code::kUnavailable)
+              << n << ": " << code_name(heard[i].code);
+          ++n_ended;
+        } else {
+          EXPECT_EQ(heard[i].finish, FinishReason::kLength) << n;
+          ++n_whole;
+        }
+      }
+      if (!g_failed || HasFailure()) break;
+      if (engine_->status().state == EngineState::kFailed) start(o);
+    }
+    EXPECT_GT(n_whole, 1) << is_lead;
+    EXPECT_GT(n_ended, 4) << is_lead;
+  }
+  set_log_level(LogLevel::kInfo);
+}
 
 TEST_F(StepNthFailure, costs_drafts_or_ends_requests_and_the_engine_goes_on) {
   PluginUse taps = plugin("specd.test.drafter_taps", {{"file", folder_ + "/taps"}});

@@ -43,6 +43,7 @@ struct RankRig {
     }
     const RankLinks links = ranks == nullptr ? RankLinks() : ranks->lead().links_of(0);
     model = agreed(links.all, Transformer::load(*device, path, config, 64, 64, {}, links)).value();
+    model->add_up_bytes();
     if (ranks != nullptr) ranks->lead().make_pages(0, kPages);
     kv = std::make_unique<KvStore>(
         agreed(links.all,
