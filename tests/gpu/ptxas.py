@@ -39,8 +39,8 @@ DYNAMIC = {
     **{f"attention_parts<{dtype}, true>": 128 * 257 * size for dtype, size in ((0, 4), (1, 2), (2, 2))},
     **{f"tiles_parts<{d}, {own}>": TILES[d] for d in (1, 2) for own in (1, 4)},
     **{f"tiles_rows<{d}, {own}, {shared}>": TILES[d] for d in (1, 2) for own in (1, 4) for shared in ("false", "true")},
-    **{f"matmul_few<{m}, {n}, {stages}>": stages * 8 * 32 * (m + n) * 16
-       for m, n, stages in ((1, 1, 8), (2, 1, 8), (2, 2, 6), (2, 4, 4))},
+    **{f"matmul_few<{m}, {n}, {stages}, {apart}>": stages * 8 * 32 * (m + n) * 16
+       for m, n, stages in ((1, 1, 8), (2, 1, 8), (2, 2, 6), (2, 4, 4)) for apart in ("false", "true")},
     **{f"matmul_many<{j}, {depth}, {parts}>": 2 * depth * 24 * 32 * 16
        for j in (2, 4) for depth in (4, 8) for parts in ("false", "true")},
 }

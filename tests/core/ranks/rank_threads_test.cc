@@ -16,7 +16,7 @@
 namespace specd {
 namespace {
 
-constexpr int32_t kPages = 20;
+constexpr int32_t kRankPages = 20;
 
 struct RankRig {
   std::string path = kFamilyModels + "llama31";
@@ -44,10 +44,10 @@ struct RankRig {
     const RankLinks links = ranks == nullptr ? RankLinks() : ranks->lead().links_of(0);
     model = agreed(links.all, Transformer::load(*device, path, config, 64, 64, {}, links)).value();
     model->add_up_bytes();
-    if (ranks != nullptr) ranks->lead().make_pages(0, kPages);
+    if (ranks != nullptr) ranks->lead().make_pages(0, kRankPages);
     kv = std::make_unique<KvStore>(
-        agreed(links.all,
-               KvStore::create(*device, part_of(config, links.split), kernels::DType::kF32, kPages))
+        agreed(links.all, KvStore::create(*device, part_of(config, links.split),
+                                          kernels::DType::kF32, kRankPages))
             .value());
     worker =
         Worker::create(*device, *model, *kv, ranks == nullptr ? nullptr : &ranks->lead()).value();

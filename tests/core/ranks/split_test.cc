@@ -54,7 +54,7 @@ class Swapping final : public Collective {
   Collective& all_;
 };
 
-constexpr int32_t kPages = 10;  // of a rank's KV
+constexpr int32_t kSplitPages = 10;  // of a rank's KV
 
 // What a rank has after some forwards.
 struct Found {
@@ -83,7 +83,8 @@ Found forwards(const Setting& setting, RankLinks links) {
     model->add_tap(model->make_tap(point).value());
   }
   KvStore kv =
-      KvStore::create(*device, part_of(config, model->split()), setting.kv_dtype, kPages).value();
+      KvStore::create(*device, part_of(config, model->split()), setting.kv_dtype, kSplitPages)
+          .value();
   Found found;
   found.kv_bytes = kv.bytes();
   found.weight_bytes = model->weights().held_bytes;
@@ -92,10 +93,10 @@ Found forwards(const Setting& setting, RankLinks links) {
   ForwardRows rows;
   const auto add = [&](int32_t position, int32_t slot, int32_t span, std::vector<int32_t> tail) {
     if (rows.pages.empty()) {
-      for (int32_t page = kPages; page-- > 0;) rows.pages.push_back(page);
+      for (int32_t page = kSplitPages; page-- > 0;) rows.pages.push_back(page);
     }
     const auto physical = [](int32_t at) {
-      return (kPages - 1 - at / kernels::kPageTokens) * kernels::kPageTokens +
+      return (kSplitPages - 1 - at / kernels::kPageTokens) * kernels::kPageTokens +
              at % kernels::kPageTokens;
     };
     if (rows.n_rows() % 2 == 0) rows.logits_rows.push_back(rows.n_rows());

@@ -174,6 +174,7 @@ void check_matmul(Rig& rig, bool fast) {
       // On several ranks: the bits of one, or in fast mode nearly so.
       for (const int32_t ranks : {1, 2, 4, 8}) {
         if (shape.segments == 1 || (rig.small && (ranks == 1 || ranks == 4))) continue;
+        if (shape.n_in % (ranks * gpu.ops().split_rule(type).grain) != 0) continue;
         for (const int32_t n :
              type == DType::kBF16 ? std::vector{1, 9, 17, 33, 65} : std::vector{9}) {
           if (!problem.empty()) break;
