@@ -72,8 +72,8 @@ struct EngineLimits {
   static constexpr int32_t kPriority = 1000;  // from -kPriority to kPriority
   static constexpr int64_t kDeadlineMs = int64_t{7} * 86'400'000;
   static constexpr size_t kCacheSaltBytes = 256;
-  static constexpr int32_t kStops = 16;          // stop strings of a request
-  static constexpr int32_t kStopTokens = 1024;   // stop token ids of a request
+  static constexpr int32_t kStops = 16;         // stop strings of a request
+  static constexpr int32_t kStopTokens = 1024;  // stop token ids of a request
   static constexpr int32_t kRanks = 8, kStages = 64;
   static constexpr int32_t kRankTimeoutSeconds = 3600;
   static constexpr int32_t kLogitBiases = 1024;  // entries of logit_bias of a request
@@ -95,18 +95,18 @@ struct EngineOptions {
   // Where models run; see is_device_name(). Exactly one: several cannot share a model yet.
   std::vector<std::string> devices{"cpu"};
   Numerics numerics = Numerics::kStrict;
-  int32_t threads = 0;               // 0 = one per core; ranks share them
+  int32_t threads = 0;  // 0 = one per core; ranks share them
   // Ranks that share the model: on the CPU, threads of this process with a part of the weights and the
   // KV each. Texts are those of one rank.
   int32_t tensor_parallel_size = 1;
   // Stages of layers, each with so many ranks. A step passes through one after the other.
   int32_t pipeline_parallel_size = 1;
   int32_t rank_timeout_seconds = 10;  // a rank that the others wait for so long is lost
-  std::string isa;                   // "" = best; "scalar", "avx2", "avx512"
-  int32_t max_sequences = 64;        // in one step
-  int32_t step_tokens_max = 512;     // rows of one forward, prefill and draft nodes together
-  int32_t queue_max = 256;           // waiting requests, each choice counted; more are refused
-  int32_t priority_aging_ms = 1000;  // waiting this long is worth one level of priority
+  std::string isa;                    // "" = best; "scalar", "avx2", "avx512"
+  int32_t max_sequences = 64;         // in one step
+  int32_t step_tokens_max = 512;      // rows of one forward, prefill and draft nodes together
+  int32_t queue_max = 256;            // waiting requests, each choice counted; more are refused
+  int32_t priority_aging_ms = 1000;   // waiting this long is worth one level of priority
 
   bool operator==(const EngineOptions&) const = default;
 };

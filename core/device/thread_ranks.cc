@@ -292,6 +292,7 @@ std::vector<std::unique_ptr<Collective>> make_thread_ranks(int32_t n_ranks,
   SPECD_CHECK(n_ranks >= 1, std::to_string(n_ranks) + " ranks");
   const auto group = std::make_shared<Group>(n_ranks, timeout, spin);
   std::vector<std::unique_ptr<Collective>> ranks;
+  ranks.reserve(to_size(n_ranks));
   for (int32_t i = 0; i < n_ranks; ++i) {
     ranks.push_back(std::make_unique<ThreadRank>(group, 0, n_ranks, i));
   }

@@ -1,7 +1,6 @@
 #include "core/model/lead.h"
 
 #include <algorithm>
-#include <cstring>
 #include <string>
 
 #include "core/base/to_size.h"
@@ -14,8 +13,9 @@ struct SentStatus {
   int32_t code = 0;
   char field[124] = {}, message[896] = {};
 
+  // `to` is all zeros.
   static void put(char* to, size_t size, const std::string& text) {
-    std::memcpy(to, text.data(), std::min(size - 1, text.size()));
+    std::copy_n(text.begin(), std::min(size - 1, text.size()), to);
   }
 };
 

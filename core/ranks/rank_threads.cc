@@ -22,6 +22,7 @@ std::chrono::nanoseconds spin_of(const RankThreads::Options& options) {
 std::vector<std::unique_ptr<Collective>> stages_of(
     const std::vector<std::unique_ptr<Collective>>& all, int32_t n_ranks) {
   std::vector<std::unique_ptr<Collective>> stages;
+  stages.reserve(all.size());
   for (const auto& end : all) {
     stages.push_back(end->group(end->rank() / n_ranks * n_ranks, n_ranks));
   }
