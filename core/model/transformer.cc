@@ -240,7 +240,7 @@ struct Transformer::Impl {
     }
   }
 
-  // out[i] = source[row[i]], rows of the residual stream's width
+  // out[i] = source[row[i]], rows of the residual stream's width; row null = i
   void gather(const float* source, int32_t source_rows, const int32_t* row, int32_t n_rows,
               float* out) {
     device.ops().copy_rows(device.stream(), {.from = source,
@@ -468,16 +468,7 @@ void Transformer::shared_head(const float* x, int32_t n_rows, float* out) {
   const GivesUpWhenThrown guard(m.ranks.all);
   const int32_t width = m.config.hidden_size;
   SPECD_CHECK(m.is_shared() && n_rows <= m.logits_rows_max, std::to_string(n_rows) + " rows");
-  if (m.split.rank == 0) {
-    m.device.ops().copy_rows(m.device.stream(), {.from = x,
-                                                 .to = m.picked,
-                                                 .n_rows = n_rows,
-                                                 .n = width,
-                                                 .from_rows = n_rows,
-                                                 .to_rows = n_rows,
-                                                 .from_stride = width,
-                                                 .to_stride = width});
-  }
+  if (m.split.rank == 0) m.gather(x, n_rows, nullptr, n_rows, m.picked);
   m.ranks.stage->broadcast(m.picked, to_size(n_rows) * to_size(width) * sizeof(float), 0);
   m.head_of_picked(n_rows, out);
 }
