@@ -262,6 +262,7 @@ TEST(Transformer, a_wrong_shape_is_refused_with_names_and_sizes) {
       << made.status().to_string();
   config = load_model_config(path).value();
   config.n_layers += 1;
+  config.window.push_back(config.window.back());
   const auto missing = Transformer::load(*device, path, config, 8, 8, {});
   ASSERT_FALSE(missing.ok());
   EXPECT_NE(missing.status().message().find("model.layers.2."), std::string::npos)

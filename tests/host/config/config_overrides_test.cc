@@ -174,7 +174,7 @@ TEST(Overrides, a_wrong_one_is_refused_in_the_place_of_the_file) {
       {"model.kv.byte_max=null", "--set model.kv.byte_max: unknown key; did you mean 'bytes_max'?"},
       {"routes.x=null", "--set routes.x: expected a mapping, found nothing"},
       {"routes.r=null",
-       "c.yaml:38:16: default_route: expected a route that is configured (off), found"},
+       "c.yaml:41:16: default_route: expected a route that is configured (off), found"},
       {"draft_models[0]=null", "--set draft_models[0]: expected a mapping, found nothing"},
       {"listen=null", "c.yaml:1:1: listen: missing; it is required"},
   };
