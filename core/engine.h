@@ -95,7 +95,7 @@ struct EngineOptions {
   // Where models run; see is_device_name(). Exactly one: several cannot share a model yet.
   std::vector<std::string> devices{"cpu"};
   Numerics numerics = Numerics::kStrict;
-  int32_t threads = 0;  // 0 = one per core; ranks share them
+  int32_t threads = 0;  // 0 = one per core; ranks share them, at least one each
   // Ranks that share the model: on the CPU, threads of this process with a part of the weights and the
   // KV each. Texts are those of one rank.
   int32_t tensor_parallel_size = 1;

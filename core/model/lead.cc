@@ -2,20 +2,23 @@
 
 #include <algorithm>
 #include <string>
+#include <string_view>
 
 #include "core/base/to_size.h"
+#include "core/base/utf8.h"
 
 namespace specd {
 namespace {
 
-// A status as it travels. Longer texts are cut.
+// A status as it travels. Longer texts are cut behind a whole character.
 struct SentStatus {
   int32_t code = 0;
   char field[124] = {}, message[896] = {};
 
   // `to` is all zeros.
   static void put(char* to, size_t size, const std::string& text) {
-    std::copy_n(text.begin(), std::min(size - 1, text.size()), to);
+    const std::string_view fits = std::string_view(text).substr(0, size - 1);
+    std::copy_n(fits.begin(), std::min(fits.size(), utf8_error_offset(fits)), to);
   }
 };
 
@@ -47,9 +50,7 @@ void Lead::tap(uint32_t point) {
 
 void Lead::forward(int32_t model, const ForwardRows& rows) {
   words_ = {static_cast<int32_t>(RankCommand::kForward), model, rows.n_rows()};
-  for (const std::vector<int32_t>* column :
-       {&rows.position, &rows.slot, &rows.span, &rows.table, &rows.tail_begin, &rows.pages,
-        &rows.tail, &rows.logits_rows, &rows.tap_rows}) {
+  for (const std::vector<int32_t>* column : sent_columns(rows)) {
     words_.push_back(static_cast<int32_t>(column->size()));
     words_.insert(words_.end(), column->begin(), column->end());
   }

@@ -87,9 +87,9 @@ class Transformer {
   bool sends_tap(uint32_t point) const;
 
   // Appends the rows' KV to `kv` and computes the requested logits and taps, in stream order. The
-  // ranks of a group do this together, each with the KV of its layers and heads and all with the tokens of
-  // rank 0; logits and taps are then on rank 0, and when the group fails (Collective::status()) both are undefined.
-  // REQUIRES rows within the limits, tokens in range and distinct slots.
+  // ranks of a group do this together, each with the KV of its layers and heads and all with the tokens
+  // of rank 0; logits and taps are then on rank 0, and undefined when the group has failed
+  // (Collective::status()). REQUIRES rows within the limits, tokens in range and distinct slots.
   void forward(const ForwardColumns& rows, KvStore& kv);
 
   // out = x times the output head, [n_rows, hidden] and [n_rows, vocab], for a model that ranks share.

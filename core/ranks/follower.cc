@@ -99,9 +99,7 @@ Status Follower::forward(Loaded& model, std::span<const int32_t> words) {
   columns_.clear();
   rows_.clear();
   rows_.token.assign(to_size(take(words, 1).front()), 0);  // the forward brings them
-  for (std::vector<int32_t>* column :
-       {&rows_.position, &rows_.slot, &rows_.span, &rows_.table, &rows_.tail_begin, &rows_.pages,
-        &rows_.tail, &rows_.logits_rows, &rows_.tap_rows}) {
+  for (std::vector<int32_t>* column : sent_columns(rows_)) {
     const auto values = take(words, to_size(take(words, 1).front()));
     column->assign(values.begin(), values.end());
   }

@@ -233,7 +233,8 @@ Key keys_of_engine(EngineOptions& o) {
   using L = EngineLimits;
   return section(
       "engine", "the step loop",  //
-      integer("threads", o.threads, 0, L::kThreads, "0 = one per core; ranks share them"),
+      integer("threads", o.threads, 0, L::kThreads,
+              "0 = one per core; ranks share them, at least one each"),
       integer("tensor_parallel_size", o.tensor_parallel_size, 1, L::kRanks,
               "ranks that share the model, 1, 2, 4 or 8; texts are those of one rank; on a CPU the "
               "ranks are threads"),

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/device/thread_ranks.h"
 #include "core/ranks/worker.h"
 #include "tests/core/family_models.h"
 #include "tests/core/model/forward_rig.h"
@@ -141,6 +142,26 @@ TEST(RankThreads, a_rank_that_gives_up_ends_the_step_with_its_reason) {
   other.join();
   EXPECT_EQ(status.to_string(), "UNAVAILABLE: rank 0 gave up: RESOURCE_EXHAUSTED: no memory");
   EXPECT_FALSE(rig.step({1}, 31, nullptr).ok()) << "it stays failed";
+}
+
+TEST(Agree, everyone_gets_the_first_error_with_its_rank_cut_behind_a_whole_character) {
+  auto ranks = make_thread_ranks(3, std::chrono::minutes(10), {});
+  std::string longest = "xx";  // 895 bytes would end within a character
+  while (longest.size() < 2000) longest += "\u00e9";
+  const std::vector<Status> mine = {Status(), Status(Code::kExhausted, "model.path", longest),
+                                    Status(Code::kInternal, "a later one")};
+  std::vector<Status> seen(mine.size());
+  std::vector<std::thread> threads;
+  for (size_t rank = 0; rank < mine.size(); ++rank) {
+    threads.emplace_back([&, rank] { seen[rank] = agree(*ranks[rank], mine[rank]); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const size_t rank : {0U, 2U}) {
+    EXPECT_EQ(seen[rank].code(), Code::kExhausted);
+    EXPECT_EQ(seen[rank].field(), "model.path");
+    EXPECT_EQ(seen[rank].message(), "rank 1: " + longest.substr(0, 894));
+  }
+  EXPECT_EQ(seen[1].message(), "rank 1: " + longest) << "its own is whole";
 }
 
 }  // namespace
