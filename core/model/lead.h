@@ -50,8 +50,8 @@ class Lead {
   std::vector<int32_t> words_;
 };
 
-// The columns that travel with kForward, in this order; the tokens come with the forward itself. `Rows` is
-// ForwardRows, const or not.
+// The columns of a kForward command, in this order; the ranks get the tokens in the forward itself.
+// `Rows` is ForwardRows, const or not.
 template <typename Rows>
 auto sent_columns(Rows& rows) {
   return std::array{&rows.position, &rows.slot, &rows.span,        &rows.table,   &rows.tail_begin,
@@ -61,8 +61,8 @@ auto sent_columns(Rows& rows) {
 // Of a rank with these links to the ranks of the target.
 RankLinks links_of_model(const RankLinks& links, int32_t model);
 
-// Called by all ranks: ok when it is for each of them, else the first rank's error, which names the rank
-// and is cut after 895 bytes.
+// Called by all ranks: ok when it is for each of them, else the first rank's error, which names the
+// rank. Other ranks get at most 895 bytes of its message.
 Status agree(Collective& ranks, const Status& mine);
 // The same for something that each rank has made; `ranks` null = this one alone.
 template <typename T>
