@@ -83,6 +83,8 @@ struct EngineLimits {
   static constexpr int32_t kLogprobs = 20;  // most likely tokens that a request may ask for
 };
 
+class RankProcess;
+
 struct EngineOptions {
   ModelOptions model;
   std::vector<DraftModelOptions> draft_models;
@@ -97,11 +99,12 @@ struct EngineOptions {
   Numerics numerics = Numerics::kStrict;
   int32_t threads = 0;  // 0 = one per core; ranks share them, at least one each
   // Ranks that share the model: on the CPU, threads of this process with a part of the weights and the
-  // KV each. Texts are those of one rank.
+  // KV each, or processes. Texts are those of one rank.
   int32_t tensor_parallel_size = 1;
   // Stages of layers, each with so many ranks. A step passes through one after the other.
   int32_t pipeline_parallel_size = 1;
   int32_t rank_timeout_seconds = 10;  // a rank that the others wait for so long is lost
+  RankProcess* process = nullptr;     // null = ranks are threads. It must outlive the engine.
   std::string isa;                    // "" = best; "scalar", "avx2", "avx512"
   int32_t max_sequences = 64;         // in one step
   int32_t step_tokens_max = 512;      // rows of one forward, prefill and draft nodes together
@@ -266,8 +269,8 @@ class Engine {
   Result<RouteOptions> route(const std::string& name) const;
   // [any] Refuses new requests and changes of routes from now on.
   void start_drain();
-  // [any] An error once the device has failed: every request ended with it, new ones are refused,
-  // and this process can compute nothing more.
+  // [any] An error once the device has failed or a rank is lost: every request ends with it, new ones are
+  // refused, and this process can compute nothing more.
   Status failure() const;
   // [any] Waits until no request runs or waits; false at the timeout.
   bool wait_idle(uint64_t timeout_ms);

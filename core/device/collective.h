@@ -4,9 +4,10 @@
 // Work is in the order of the rank's stream: on the CPU it is done on return, on another device
 // before later ops of that stream. Memory must stay valid and, on a device, unchanged until then.
 //
-// all_gather(), gather() and broadcast() have the deadline of the group. send() and receive() have none:
-// between stages a rank waits as long as others compute. The first failure of a group stays, every rank
-// sees it in status(), and later calls return at once with undefined data.
+// Each exchange has the deadline of the group. That of send() and receive() begins anew whenever the other
+// rank says that it is computing (mark_progress), because between stages a rank waits as long as others
+// compute. The first failure of a group stays, every rank sees it in status(), and later calls return at
+// once with undefined data.
 //
 // Beside that, rank 0 sends commands (core/model/lead.h). They wait for nobody.
 #pragma once
@@ -39,6 +40,8 @@ class Collective {
   virtual void broadcast(void* data, uint64_t bytes, int32_t root) = 0;
   virtual void send(const void* data, uint64_t bytes, int32_t to) = 0;
   virtual void receive(void* data, uint64_t bytes, int32_t from) = 0;
+  // Call it more often than the deadline while this rank computes. It costs next to nothing.
+  virtual void mark_progress() = 0;
 
   // The ranks [first, first + n) as a group of their own, with the deadline and the failure of this one
   // and without commands. Every rank calls it for its own group, in the same order among its other

@@ -1,61 +1,32 @@
 #include "core/device/cuda_device.h"
 
-#include <dlfcn.h>
-#include <unistd.h>
-
-#include <cstdlib>
 #include <cstring>
-#include <vector>
+
+#include "core/base/library_file.h"
 
 namespace specd {
 namespace {
 
-constexpr char kLibraryName[] = "libspecd_cuda.so";
-
-std::vector<std::string> places() {
-  if (const char* given = std::getenv("SPECD_CUDA_LIBRARY"); given != nullptr && *given != '\0') {
-    return {given};
+Result<const kernels::CudaLibrary*> load_cuda() {
+  SPECD_TRY(const LoadedLibrary loaded, load_library({.what = "CUDA library",
+                                                      .name = "libspecd_cuda.so",
+                                                      .variable = "SPECD_CUDA_LIBRARY",
+                                                      .symbol = kernels::kCudaSymbol,
+                                                      .option = "-DSPECD_CUDA=ON"}));
+  const kernels::CudaLibrary* library = reinterpret_cast<kernels::CudaLibraryFn>(loaded.symbol)();
+  const std::string build(library->build, strnlen(library->build, 64));
+  if (build != kernels::kCudaBuild || library->ops_bytes != sizeof(kernels::Ops)) {
+    return Status(Code::kUnsupported, loaded.path + " has build '" + build + "', expected '" +
+                                          kernels::kCudaBuild +
+                                          "'; install the library that came with this program");
   }
-  char path[4096];
-  const ssize_t n = readlink("/proc/self/exe", path, sizeof(path));
-  const std::string executable(path, n > 0 ? static_cast<size_t>(n) : 0);
-  const std::string folder = executable.substr(0, executable.rfind('/') + 1);
-  return {folder + kLibraryName, folder + "../lib/" + kLibraryName};
-}
-
-Result<const kernels::CudaLibrary*> load_library() {
-  std::string tried;
-  for (const std::string& place : places()) {
-    tried += (tried.empty() ? "" : ", ") + place;
-    if (access(place.c_str(), F_OK) != 0) continue;
-    void* handle = dlopen(place.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (handle == nullptr) {
-      const char* why = dlerror();
-      return Status(Code::kUnsupported, place + " cannot be loaded: " + (why ? why : "no reason"));
-    }
-    const auto entry =
-        reinterpret_cast<kernels::CudaLibraryFn>(dlsym(handle, kernels::kCudaSymbol));
-    if (entry == nullptr) {
-      return Status(Code::kUnsupported, place + " exports no " + kernels::kCudaSymbol);
-    }
-    const kernels::CudaLibrary* library = entry();
-    const std::string build(library->build, strnlen(library->build, 64));
-    if (build != kernels::kCudaBuild || library->ops_bytes != sizeof(kernels::Ops)) {
-      return Status(Code::kUnsupported, place + " has build '" + build + "', expected '" +
-                                            kernels::kCudaBuild +
-                                            "'; install the library that came with this program");
-    }
-    return library;
-  }
-  return Status(Code::kUnsupported,
-                "this installation has no CUDA library (looked for " + tried +
-                    "); build with -DSPECD_CUDA=ON, or set SPECD_CUDA_LIBRARY to its path");
+  return library;
 }
 
 // Loads the library once per process. A failure is remembered too: the driver does not
 // appear later.
 const Result<const kernels::CudaLibrary*>& library() {
-  static const auto& loaded = *new Result<const kernels::CudaLibrary*>(load_library());
+  static const auto& loaded = *new Result<const kernels::CudaLibrary*>(load_cuda());
   return loaded;
 }
 

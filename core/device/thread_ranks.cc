@@ -13,34 +13,18 @@
 #include "core/base/check.h"
 #include "core/base/mutex.h"
 #include "core/base/to_size.h"
+#include "core/device/exchange.h"
 
 namespace specd {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-enum class Kind : uint8_t { kAllGather, kGather, kBroadcast, kSend, kCommand };
-const char* name_of(Kind kind) {
-  switch (kind) {
-    case Kind::kAllGather:
-      return "all_gather";
-    case Kind::kGather:
-      return "gather";
-    case Kind::kBroadcast:
-      return "broadcast";
-    case Kind::kSend:
-      return "send";
-    case Kind::kCommand:
-      return "command";
-  }
-  return "?";
-}
-
 // From one rank to another. The sender offers memory, then waits until the receiver has read it.
 struct alignas(64) Channel {
   const void* data = nullptr;
   uint64_t bytes = 0;
-  Kind kind = Kind::kSend;
+  Exchange kind = Exchange::kSend;
   std::atomic<uint64_t> n_offered{0};
   alignas(64) std::atomic<uint64_t> n_read{0};
   std::atomic<bool> is_read{false};  // at this moment
@@ -54,6 +38,7 @@ class Group {
         n_ranks_(n_ranks),
         channels_(to_size(n_ranks) * to_size(n_ranks)),
         sleepers_(to_size(n_ranks)),
+        progress_(to_size(n_ranks)),
         n_commands_read_(to_size(n_ranks), 0) {}
 
   int32_t n_ranks() const { return n_ranks_; }
@@ -61,7 +46,7 @@ class Group {
     return channels_[to_size(from) * to_size(n_ranks_) + to_size(to)];
   }
 
-  void offer(int32_t from, int32_t to, const void* data, uint64_t bytes, Kind kind) {
+  void offer(int32_t from, int32_t to, const void* data, uint64_t bytes, Exchange kind) {
     if (failed_) return;  // the receiver may still look at the last offer
     Channel& c = channel(from, to);
     c.data = data;
@@ -70,15 +55,12 @@ class Group {
     count(c.n_offered, to);
   }
   // Waits for what `from` offers and copies it.
-  void read(int32_t from, int32_t to, void* data, uint64_t bytes, Kind kind) {
+  void read(int32_t from, int32_t to, void* data, uint64_t bytes, Exchange kind) {
     Channel& c = channel(from, to);
     if (!wait_for(c.n_offered, c.n_read.load(std::memory_order_relaxed) + 1, to, from, kind))
       return;
     if (c.kind != kind || c.bytes != bytes) {
-      return fail(Status(Code::kInternal, "rank " + std::to_string(from) + " is at " +
-                                              name_of(c.kind) + " of " + std::to_string(c.bytes) +
-                                              " bytes, rank " + std::to_string(to) + " at " +
-                                              name_of(kind) + " of " + std::to_string(bytes)));
+      return fail(ranks_disagree({from, c.kind, c.bytes}, {to, kind, bytes}));
     }
     c.is_read = true;
     if (!failed_ && bytes > 0) std::memcpy(data, c.data, bytes);
@@ -87,7 +69,7 @@ class Group {
   }
   // Waits until `to` has read what `from` has offered. When the group has failed, `to` may be reading
   // now or will not read.
-  void finish(int32_t from, int32_t to, Kind kind) {
+  void finish(int32_t from, int32_t to, Exchange kind) {
     Channel& c = channel(from, to);
     if (wait_for(c.n_read, c.n_offered.load(std::memory_order_relaxed), from, to, kind)) return;
     while (c.is_read) std::this_thread::yield();
@@ -107,7 +89,7 @@ class Group {
       const MutexLock lock(mutex_);
       wanted = n_commands_read_[to_size(rank)] + 1;
     }
-    if (!wait_for(n_commands_, wanted, rank, 0, Kind::kCommand)) return false;
+    if (!wait_for(n_commands_, wanted, rank, 0, Exchange::kCommand)) return false;
     const MutexLock lock(mutex_);
     words = commands_[to_size(static_cast<int64_t>(wanted - 1 - n_commands_dropped_))];
     n_commands_read_[to_size(rank)] = wanted;
@@ -117,6 +99,9 @@ class Group {
     return true;
   }
 
+  void mark_progress(int32_t rank) {
+    progress_[to_size(rank)].marks.fetch_add(1, std::memory_order_relaxed);
+  }
   void set_timeout(std::chrono::milliseconds timeout) { timeout_ = timeout; }
   void fail(const Status& why) {
     {
@@ -145,13 +130,16 @@ class Group {
       changed.notify_one();
     }
   };
+  struct alignas(64) Progress {
+    std::atomic<uint64_t> marks{0};
+  };
   void count(std::atomic<uint64_t>& number, int32_t waiting) {
     number.fetch_add(1);
     sleepers_[to_size(waiting)].wake();
   }
   // False when the group has failed.
   bool wait_for(const std::atomic<uint64_t>& number, uint64_t wanted, int32_t rank, int32_t other,
-                Kind kind) {
+                Exchange kind) {
     const auto reached = [&] { return number.load(std::memory_order_acquire) >= wanted; };
     if (reached()) return !failed_.load();
     const auto start = Clock::now();
@@ -164,7 +152,8 @@ class Group {
       } while (Clock::now() - start < spin_);
     }
     Sleeper& sleeper = sleepers_[to_size(rank)];
-    const bool has_deadline = kind != Kind::kSend && kind != Kind::kCommand;
+    const std::atomic<uint64_t>& marks = progress_[to_size(other)].marks;
+    uint64_t marks_seen = marks.load(std::memory_order_relaxed);
     const std::chrono::milliseconds timeout = timeout_;
     // In pieces: a process that was stopped for a while must not find its deadlines passed.
     constexpr std::chrono::milliseconds kPiece(500);
@@ -174,20 +163,20 @@ class Group {
       MutexLock lock(sleeper.mutex);
       while (number < wanted && !failed_ && left.count() > 0) {
         const std::chrono::milliseconds piece = std::min(left, kPiece);
-        if (!has_deadline) {
+        if (kind == Exchange::kCommand) {
           sleeper.changed.wait(lock);
         } else if (!sleeper.changed.wait_until(lock, Clock::now() + piece)) {
           left -= piece;
+          const uint64_t marks_now = marks.load(std::memory_order_relaxed);
+          if (kind == Exchange::kSend && marks_now != marks_seen) left = timeout;
+          marks_seen = marks_now;
         }
       }
     }
     sleeper.is_asleep = false;
     if (failed_) return false;
     if (reached()) return true;
-    fail(Status(Code::kDeadlineExceeded, "rank " + std::to_string(other) +
-                                             " did not take part in " + name_of(kind) + " within " +
-                                             std::to_string(timeout.count()) + " ms; rank " +
-                                             std::to_string(rank) + " waited for it"));
+    fail(rank_is_late(other, kind, timeout, rank));
     return false;
   }
 
@@ -195,7 +184,8 @@ class Group {
   const std::chrono::nanoseconds spin_;
   const int32_t n_ranks_;
   std::vector<Channel> channels_;
-  std::vector<Sleeper> sleepers_;  // of each rank
+  std::vector<Sleeper> sleepers_;   // of each rank
+  std::vector<Progress> progress_;  // of each rank
   std::atomic<bool> failed_{false};
   mutable Mutex mutex_;
   Status failure_ SPECD_GUARDED_BY(mutex_);
@@ -217,26 +207,26 @@ class ThreadRank final : public Collective {
 
   void all_gather(void* data, uint64_t bytes) override {
     const auto part = [&](int32_t rank) { return part_of(data, rank, bytes); };
-    each_other([&](int32_t to) { offer(part(rank_), bytes, to, Kind::kAllGather); });
-    each_other([&](int32_t from) { read(part(from), bytes, from, Kind::kAllGather); });
-    each_other([&](int32_t to) { finish(to, Kind::kAllGather); });
+    each_other([&](int32_t to) { offer(part(rank_), bytes, to, Exchange::kAllGather); });
+    each_other([&](int32_t from) { read(part(from), bytes, from, Exchange::kAllGather); });
+    each_other([&](int32_t to) { finish(to, Exchange::kAllGather); });
   }
   void gather(const void* part, void* parts, uint64_t bytes, int32_t root) override {
-    if (rank_ != root) return give(part, bytes, root, Kind::kGather);
+    if (rank_ != root) return give(part, bytes, root, Exchange::kGather);
     if (bytes > 0) std::memcpy(part_of(parts, rank_, bytes), part, bytes);
     each_other(
-        [&](int32_t from) { read(part_of(parts, from, bytes), bytes, from, Kind::kGather); });
+        [&](int32_t from) { read(part_of(parts, from, bytes), bytes, from, Exchange::kGather); });
   }
   void broadcast(void* data, uint64_t bytes, int32_t root) override {
-    if (rank_ != root) return read(data, bytes, root, Kind::kBroadcast);
-    each_other([&](int32_t to) { offer(data, bytes, to, Kind::kBroadcast); });
-    each_other([&](int32_t to) { finish(to, Kind::kBroadcast); });
+    if (rank_ != root) return read(data, bytes, root, Exchange::kBroadcast);
+    each_other([&](int32_t to) { offer(data, bytes, to, Exchange::kBroadcast); });
+    each_other([&](int32_t to) { finish(to, Exchange::kBroadcast); });
   }
   void send(const void* data, uint64_t bytes, int32_t to) override {
-    give(data, bytes, to, Kind::kSend);
+    give(data, bytes, to, Exchange::kSend);
   }
   void receive(void* data, uint64_t bytes, int32_t from) override {
-    read(data, bytes, from, Kind::kSend);
+    read(data, bytes, from, Exchange::kSend);
   }
 
   std::unique_ptr<Collective> group(int32_t first, int32_t n) override {
@@ -248,12 +238,12 @@ class ThreadRank final : public Collective {
   bool next_command(std::vector<int32_t>& words) override {
     return group_->next_command(rank_, words);
   }
+  void mark_progress() override { group_->mark_progress(first_ + rank_); }
   void set_timeout(std::chrono::milliseconds timeout) override { group_->set_timeout(timeout); }
   Status status() const override { return group_->status(); }
   void give_up(const Status& why) noexcept override {
     try {
-      group_->fail(Status(Code::kUnavailable, "rank " + std::to_string(first_ + rank_) +
-                                                  " gave up: " + why.to_string()));
+      group_->fail(rank_gave_up(first_ + rank_, why));
     } catch (const std::bad_alloc&) {
       group_->fail(Status(Code::kUnavailable, ""));
     }
@@ -263,14 +253,14 @@ class ThreadRank final : public Collective {
   static char* part_of(void* data, int32_t rank, uint64_t bytes) {
     return static_cast<char*>(data) + static_cast<uint64_t>(rank) * bytes;
   }
-  void offer(const void* data, uint64_t bytes, int32_t to, Kind kind) {
+  void offer(const void* data, uint64_t bytes, int32_t to, Exchange kind) {
     group_->offer(first_ + rank_, first_ + to, data, bytes, kind);
   }
-  void read(void* data, uint64_t bytes, int32_t from, Kind kind) {
+  void read(void* data, uint64_t bytes, int32_t from, Exchange kind) {
     group_->read(first_ + from, first_ + rank_, data, bytes, kind);
   }
-  void finish(int32_t to, Kind kind) { group_->finish(first_ + rank_, first_ + to, kind); }
-  void give(const void* data, uint64_t bytes, int32_t to, Kind kind) {
+  void finish(int32_t to, Exchange kind) { group_->finish(first_ + rank_, first_ + to, kind); }
+  void give(const void* data, uint64_t bytes, int32_t to, Exchange kind) {
     offer(data, bytes, to, kind);
     finish(to, kind);
   }

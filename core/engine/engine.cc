@@ -62,7 +62,11 @@ void Engine::count_refused() { ++impl_->intake.counters.refused; }
 bool Engine::cancel(uint64_t number) { return impl_->intake.cancel(number); }
 bool Engine::cancel(const std::string& request_id) { return impl_->intake.cancel(request_id); }
 void Engine::start_drain() { impl_->intake.start_drain(); }
-Status Engine::failure() const { return impl_->intake.failure(); }
+Status Engine::failure() const {
+  const Status failed = impl_->intake.failure();
+  // A rank may be lost while nothing is computed.
+  return failed.ok() && impl_->models.ranks != nullptr ? impl_->models.lead()->status() : failed;
+}
 bool Engine::wait_idle(uint64_t timeout_ms) {
   return impl_->intake.wait_idle(std::chrono::milliseconds(timeout_ms));
 }

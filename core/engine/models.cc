@@ -1,46 +1,26 @@
 #include "core/engine/models.h"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "core/base/log.h"
 #include "core/device/cuda_device.h"
 #include "core/engine/options.h"
+#include "core/engine/rank_process_impl.h"
+#include "core/ranks/rank_threads.h"
 
 namespace specd {
-namespace {
-
-// While weights are read, ranks wait for each other as long as that takes.
-constexpr std::chrono::hours kLoadTimeout{24};
-
-int32_t threads_of_rank(const EngineOptions& options) {
-  const int32_t all = options.threads == 0 ? usable_cores() : options.threads;
-  return std::max(1, all / n_ranks_of(options));
-}
-
-}  // namespace
-
 Status Models::load(const EngineOptions& options, const Target& wanted,
                     const ProgressFn& progress) {
   const ModelConfig& config = wanted.config;
-  SPECD_TRY(cpu,
-            CpuDevice::create(options.isa,
-                              n_ranks_of(options) == 1 ? options.threads : threads_of_rank(options),
-                              options.numerics == Numerics::kBf16));
-  DraftModels checked;
-  for (const DraftModelOptions& draft : options.draft_models) {
-    checked.push_back(check_draft_model(draft.name, draft.path, kernel_dtype(draft.kv_dtype),
-                                        {config, *wanted.tokenizer}));
-  }
+  const int32_t n_here =
+      options.process == nullptr ? n_ranks_of(options) : options.process->impl_->messages->n_here();
+  SPECD_TRY(cpu, CpuDevice::create(options.isa, threads_of_rank(options, n_here),
+                                   options.numerics == Numerics::kBf16));
+  DraftModels checked = check_draft_models(options, wanted);
   SPECD_OK_OR_RETURN(open_device(options, config, checked));
 
-  int32_t nodes_max = RouteOptions().draft_nodes_max;  // for routes that are applied later
-  for (const RouteOptions& route : options.routes) {
-    nodes_max = std::max(nodes_max, route.draft_nodes_max);
-  }
-  const int64_t logits_rows = int64_t{options.max_sequences} * (1 + nodes_max);
-  logits_rows_max = static_cast<int32_t>(std::min<int64_t>(logits_rows, options.step_tokens_max));
+  logits_rows_max = target_logits_rows(options);
   SPECD_OK_OR_RETURN(start_ranks(options, wanted, checked));
   const RankLinks links = ranks == nullptr ? RankLinks() : lead()->links_of(0);
   if (ranks != nullptr) lead()->load(0);
@@ -56,8 +36,8 @@ Status Models::load(const EngineOptions& options, const Target& wanted,
   target->add_up_bytes();
 
   const kernels::DType kv_dtype = kernel_dtype(wanted.options.kv_dtype);
-  const int64_t pages_useful =
-      int64_t{options.max_sequences} * pages_for(int64_t{config.max_positions} + nodes_max);
+  const int64_t pages_useful = int64_t{options.max_sequences} *
+                               pages_for(int64_t{config.max_positions} + nodes_max_of(options));
   const uint64_t page_bytes = page_bytes_of(options, config);
   SPECD_TRY(const int32_t n_pages,
             kv_pages_of(wanted.options, *device, page_bytes, static_cast<uint64_t>(pages_useful)));
@@ -78,33 +58,25 @@ Status Models::load(const EngineOptions& options, const Target& wanted,
 // Starts the ranks that share the target, and those draft models that can be shared.
 Status Models::start_ranks(const EngineOptions& options, const Target& wanted,
                            DraftModels& checked) {
+  RankProcess* process = options.process;
+  if (process != nullptr) SPECD_OK_OR_RETURN(process->impl_->check_world(options));
   if (n_ranks_of(options) == 1) return Status();
-  const int32_t n_ranks = options.tensor_parallel_size;
   const kernels::SplitRule rule = device->ops().split_rule(kernels::DType::kBF16);
   SPECD_OK_OR_RETURN(check_ranks(options, wanted.config, rule));
-  std::vector<SharedModel> shared{{.path = wanted.options.path,
-                                   .config = wanted.config,
-                                   .kv_dtype = kernel_dtype(wanted.options.kv_dtype),
-                                   .rows_max = options.step_tokens_max,
-                                   .logits_rows_max = logits_rows_max}};
-  for (const std::unique_ptr<DraftModel>& draft : checked) {
-    const bool is_shared = n_ranks > 1 && check_split(draft->config, n_ranks, rule).ok();
-    if (!draft->status.ok() || !is_shared) continue;
-    draft->number = static_cast<int32_t>(shared.size());
-    shared.push_back({.path = draft->path,
-                      .config = draft->config,
-                      .kv_dtype = draft->kv_dtype,
-                      .rows_max = options.step_tokens_max,
-                      .logits_rows_max = options.max_sequences});
+  std::vector<SharedModel> shared = shared_models(options, wanted, checked, rule);
+  if (process != nullptr) {
+    SPECD_OK_OR_RETURN(process->impl_->check_same(shared));
+    ranks = std::make_unique<RankProcesses>(process->impl_->end_of(options));
+  } else {
+    ranks = std::make_unique<RankThreads>(
+        RankThreads::Options{.n_ranks = options.tensor_parallel_size,
+                             .n_stages = options.pipeline_parallel_size,
+                             .isa = options.isa,
+                             .threads = cpu->threads(),
+                             .bf16 = options.numerics == Numerics::kBf16,
+                             .timeout = kLoadTimeout},
+        std::move(shared));
   }
-  ranks = std::make_unique<RankThreads>(
-      RankThreads::Options{.n_ranks = n_ranks,
-                           .n_stages = options.pipeline_parallel_size,
-                           .isa = options.isa,
-                           .threads = threads_of_rank(options),
-                           .bf16 = options.numerics == Numerics::kBf16,
-                           .timeout = kLoadTimeout},
-      std::move(shared));
   for (const std::unique_ptr<DraftModel>& draft : checked) {
     if (draft->number > 0) draft->lead = &ranks->lead();
   }

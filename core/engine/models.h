@@ -8,22 +8,23 @@
 
 #include "core/device/device.h"
 #include "core/engine.h"
+#include "core/engine/shared_models.h"
 #include "core/engine/target.h"
 #include "core/services/model.h"
 #include "core/kv/page_pool.h"
 #include "core/kv/prefix_cache.h"
 #include "core/model/kv_store.h"
 #include "core/model/transformer.h"
-#include "core/ranks/rank_threads.h"
+#include "core/ranks/ranks.h"
 #include "core/ranks/worker.h"
 
 namespace specd {
 
 struct Models {
-  std::unique_ptr<CpuDevice> cpu;      // plugins run there, whatever device the models use
-  std::unique_ptr<RankThreads> ranks;  // null = this rank has the whole models
-  std::unique_ptr<Device> cuda;        // null = the models run on the CPU too
-  Device* device = nullptr;            // of the models
+  std::unique_ptr<CpuDevice> cpu;  // plugins run there, whatever device the models use
+  std::unique_ptr<Ranks> ranks;    // null = this rank has the whole models
+  std::unique_ptr<Device> cuda;    // null = the models run on the CPU too
+  Device* device = nullptr;        // of the models
   std::unique_ptr<Transformer> target;
   std::unique_ptr<KvStore> kv;
   std::unique_ptr<PagePool> pages;
@@ -40,7 +41,6 @@ struct Models {
   Status load(const EngineOptions& options, const Target& wanted, const ProgressFn& progress);
 
  private:
-  using DraftModels = std::vector<std::unique_ptr<DraftModel>>;
   Status open_device(const EngineOptions& options, const ModelConfig& config,
                      const DraftModels& checked);
   Status start_ranks(const EngineOptions& options, const Target& wanted, DraftModels& checked);

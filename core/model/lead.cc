@@ -70,6 +70,11 @@ void Lead::move(int32_t model, const KvMoves& moves) {
   ranks_.command(words_);
 }
 
+void Lead::stop() {
+  words_ = {static_cast<int32_t>(RankCommand::kStop), 0};
+  ranks_.command(words_);
+}
+
 Status agree(Collective& ranks, const Status& mine) {
   std::vector<SentStatus> all(to_size(ranks.n_ranks()));
   SentStatus& sent = all[to_size(ranks.rank())];

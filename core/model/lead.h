@@ -19,7 +19,7 @@
 
 namespace specd {
 
-enum class RankCommand : int32_t { kLoad, kPages, kTap, kForward, kHead, kMove };
+enum class RankCommand : int32_t { kLoad, kPages, kTap, kForward, kHead, kMove, kStop };
 
 class Lead {
  public:
@@ -41,6 +41,8 @@ class Lead {
   void forward(int32_t model, const ForwardRows& rows);
   void head(int32_t model, int32_t n_rows);
   void move(int32_t model, const KvMoves& moves);
+  // [control] The followers end, unless the group has failed.
+  void stop();
   // Why the ranks cannot go on.
   Status status() const { return ranks_.status(); }
 

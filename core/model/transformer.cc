@@ -386,6 +386,7 @@ void Transformer::forward(const ForwardColumns& rows, KvStore& kv) {
   const float* pending = nullptr;
   const Range layers = layers_of(c, m.split);
   for (int32_t i = 0; i < layers.n; ++i) {
+    if (m.ranks.all != nullptr) m.ranks.all->mark_progress();
     const Weights::Layer& layer = w.layers[to_size(i)];
     const kernels::KvLayer& cache = kv.layers()[to_size(i)];
     norm(pending, layer.attention_norm);

@@ -29,6 +29,7 @@ Status Follower::run() {
     if (status.ok()) columns_ = std::move(columns).value();
     while (status.ok()) {
       if (!ranks_.next_command(words)) return ranks_.status();
+      if (words.front() == static_cast<int32_t>(RankCommand::kStop)) return Status();
       status = obey(words);
     }
   } catch (const std::bad_alloc&) {
@@ -58,6 +59,8 @@ Status Follower::obey(std::span<const int32_t> words) {
       return ranks_.status();
     case RankCommand::kMove:
       return move(loaded_[model], words);
+    case RankCommand::kStop:
+      break;  // run() ends by it
   }
   return Status(Code::kInternal, "an unknown command");
 }

@@ -36,8 +36,8 @@ class Follower {
         models_(models),
         loaded_(models.size()) {}
 
-  // Obeys until the group fails, and returns why; that is also how it ends. Memory that is short during a
-  // step fails the group, because the others wait.
+  // Obeys until the lead says stop, or until the group fails, and returns why. Memory that is short during
+  // a step fails the group, because the others wait.
   Status run();
 
  private:

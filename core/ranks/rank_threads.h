@@ -9,14 +9,12 @@
 #include <thread>
 #include <vector>
 
-#include "core/base/status.h"
-#include "core/device/collective.h"
 #include "core/ranks/follower.h"
-#include "core/model/lead.h"
+#include "core/ranks/ranks.h"
 
 namespace specd {
 
-class RankThreads {
+class RankThreads final : public Ranks {
  public:
   struct Options {
     int32_t n_ranks = 2, n_stages = 1;  // ranks of a stage
@@ -27,17 +25,15 @@ class RankThreads {
   };
   // Starts the followers, which load nothing until the lead says so.
   RankThreads(const Options& options, std::vector<SharedModel> models);
-  ~RankThreads();  // ends the group, wherever the followers are, and waits for them
+  ~RankThreads() override;  // ends the group, wherever the followers are, and waits for them
 
-  Lead& lead() { return lead_; }
+  Lead& lead() override { return lead_; }
 
  private:
-  void follow(const Options& options, size_t rank);
-
-  RankLinks links_of(const Options& options, size_t rank) const;
+  void follow(const Options& options, const RankEnd& end);
 
   const std::vector<SharedModel> models_;
-  const std::vector<std::unique_ptr<Collective>> all_, stage_;  // the ends of each rank
+  const std::vector<RankEnd> ends_;  // of each rank
   Lead lead_;
   std::atomic<bool> is_over_{false};
   std::vector<std::thread> threads_;

@@ -21,6 +21,8 @@
 #include "core/base/mutex.h"
 #include "core/base/run_within.h"
 #include "core/base/thread.h"
+#include "core/rank_process.h"
+#include "host/config/config_print.h"
 #include "host/rpc/grpc_server.h"
 #include "host/daemon/health.h"
 #include "host/http/http_server.h"
@@ -37,6 +39,9 @@ constexpr uint64_t kAbortWaitMs = 5000;
 constexpr std::chrono::seconds kServerStartLimit{20};
 constexpr std::chrono::seconds kFlushLimit{5};
 constexpr std::chrono::seconds kTeardownLimit{15};  // at least; kFlushLimit included
+constexpr std::chrono::seconds kLeadLimit{4};       // for the lead to end the other ranks
+
+constexpr char kSignalOfMpirun[] = "a signal under mpirun, which ends all ranks; SIGUSR1 drains";
 
 [[noreturn]] void leave(int code) {
   flush_log(kLastWriteLimit);
@@ -65,9 +70,12 @@ std::string signal_name(int number) {
 // Counts SIGTERM, SIGINT, SIGHUP and SIGXCPU on its own thread, and logs signals that mean nothing;
 // no code runs in a signal handler. The thread is never joined: it also ends a process that hangs
 // after main(). It runs from the start, because later no thread may be available.
+//
+// Under mpirun they count twice, so that nothing is drained: mpirun sends SIGTERM when a rank has died, and
+// SIGKILL a second later. SIGUSR1, which mpirun passes on, drains instead.
 class StopSignals {
  public:
-  StopSignals() {
+  explicit StopSignals(bool is_under_mpirun) : is_under_mpirun_(is_under_mpirun) {
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);  // writing beyond a limit is an error like a full disk
     sigemptyset(&stop_);
@@ -84,6 +92,11 @@ class StopSignals {
 
   // Until this is called a signal ends the process at once: there is nothing to drain.
   void loaded() { loading_ = false; }
+  // On a rank that follows: a signal leaves the lead this time to answer its clients.
+  void follow() {
+    follows_ = true;
+    loading_ = false;
+  }
   // From here on a signal ends the process. So does the time `limit`: teardown calls into plugins,
   // and a thread that hangs there can be neither joined nor destroyed. Also covers the destructors
   // of plugin libraries, which run after main().
@@ -117,6 +130,7 @@ class StopSignals {
     std::set<int> logged;
     while (true) {
       const uint64_t now = now_ns(), end = end_ns_;
+      if (end != 0 && now >= end && follows_) leave(128 + SIGTERM);
       if (end != 0 && now >= end)
         say_and_leave("specd: server and plugins did not stop within " +
                       std::to_string(limit_seconds_) +
@@ -128,7 +142,9 @@ class StopSignals {
       const int number = sigtimedwait(&taken_, &info, &rest);
       if (number < 0) continue;                                    // the time is over
       if (number == SIGUSR2 && info.si_pid == getpid()) continue;  // from end_within()
-      if (sigismember(&stop_, number) == 0) {
+      const bool drains = is_under_mpirun_ && number == SIGUSR1;
+      if (drains && (follows_ || loading_)) continue;
+      if (!drains && sigismember(&stop_, number) == 0) {
         if (logged.insert(number).second)
           log(LogLevel::kWarn, signal_name(number) +
                                    " was received and means nothing to specd; SIGTERM stops it "
@@ -136,10 +152,14 @@ class StopSignals {
         continue;
       }
       if (loading_) leave(128 + number);
+      if (follows_) {
+        if (end_ns_ == 0) end_ns_ = now_ns() + kFollowerNs;
+        continue;
+      }
       if (end_ns_ != 0) say_and_leave("specd: a signal while stopping; leaving at once\n");
       {
         const MutexLock lock(mutex_);
-        ++count_;
+        count_ += is_under_mpirun_ && !drains ? 2 : 1;
       }
       changed_.notify_all();
     }
@@ -147,7 +167,9 @@ class StopSignals {
 
   sigset_t stop_, taken_;
   static constexpr uint64_t kSecondNs = 1'000'000'000, kPollNs = 3600 * kSecondNs;
-  std::atomic<bool> loading_{true};
+  static constexpr uint64_t kFollowerNs = 3 * kSecondNs;
+  const bool is_under_mpirun_;
+  std::atomic<bool> loading_{true}, follows_{false};
   std::atomic<int64_t> limit_seconds_{0};
   std::atomic<uint64_t> end_ns_{0};  // 0 = not yet stopping
   Mutex mutex_;
@@ -206,24 +228,33 @@ enum class Drained { kAll, kCut, kStuck };
 
 // kAll: every request ended by itself. kCut: the rest was cancelled. kStuck: the step thread does
 // not return, most likely from a plugin.
-Drained drain(Engine& engine, GrpcServer& server, StopSignals& signals, uint32_t limit_seconds) {
+Drained drain(Engine& engine, GrpcServer& server, StopSignals& signals, const Config& config) {
   server.start_drain();
   const auto is_done = [&](uint64_t wait_ms) {
     if (!server.wait_prompts(std::chrono::milliseconds(wait_ms))) return false;
     engine.start_drain();  // not earlier: prompts that were rendered are still submitted
     return engine.wait_idle(wait_ms);
   };
-  const uint64_t limit = now_ns() + uint64_t{limit_seconds} * 1'000'000'000;
+  const uint64_t limit = now_ns() + uint64_t{config.drain_seconds} * 1'000'000'000;
   while (signals.count() < 2 && now_ns() < limit)
     if (is_done(kPollMs)) return Drained::kAll;
   if (is_done(0)) return Drained::kAll;
   engine.start_drain();
+  const auto why_at_once = [&]() -> std::string {
+    if (const Status failed = engine.failure(); !failed.ok()) return failed.text();
+    if (config.engine.process == nullptr) return "a second signal";
+    return kSignalOfMpirun;
+  };
   const std::string why = signals.count() >= 2
-                              ? "a second signal"
-                              : "the drain limit of " + std::to_string(limit_seconds) + " s";
+                              ? why_at_once()
+                              : "the drain limit of " + std::to_string(config.drain_seconds) + " s";
   log(LogLevel::kWarn, "cutting the requests that still run: " + why);
   server.abort_streams(
       Status(Code::kUnavailable, "specd stopped before the request ended (" + why + ")"));
+  if (config.engine.process != nullptr && signals.count() >= 2) {
+    // No step may wait for a rank that ends, because mpirun waits for nobody.
+    config.engine.process->give_up(Status(Code::kCancelled, kSignalOfMpirun));
+  }
   return engine.wait_idle(kAbortWaitMs) ? Drained::kCut : Drained::kStuck;
 }
 
@@ -271,11 +302,8 @@ int fail_to_load(const Status& status) {
   return code;
 }
 
-}  // namespace
-
-int run_daemon(const Config& config) {
-  StopSignals& signals = *new StopSignals;
-  start_log_thread();
+// The daemon itself: of one process, or rank 0.
+int run_lead(const Config& config, StopSignals& signals) {
   set_log_level(config.log_level);
   const uint64_t start = now_ns();
   Result<SocketClaim> claim = SocketClaim::take(config.socket_path);
@@ -312,11 +340,14 @@ int run_daemon(const Config& config) {
 
   while (!signals.wait_for(kFailurePoll) && engine.value()->failure().ok()) {
   }
+  if (RankProcess* process = config.engine.process; process != nullptr && signals.count() > 0) {
+    process->give_up_if_gone();  // so that no step waits for a rank that has died
+  }
   const Status failure = engine.value()->failure();
   say(failure.ok() ? "specd: draining; a second signal stops at once\n"
                    : "specd: stopping, because nothing can be computed any more\n");
   health.draining();
-  const Drained drained = drain(*engine.value(), *server.value(), signals, config.drain_seconds);
+  const Drained drained = drain(*engine.value(), *server.value(), signals, config);
   const Status failed = engine.value()->failure();  // now, or while draining
   claim.value().remove_socket();
   if (drained == Drained::kStuck) {
@@ -340,6 +371,55 @@ int run_daemon(const Config& config) {
   const bool cut = drained == Drained::kCut;
   say(std::string("specd: stopped") + (cut ? "; some requests were cut" : "") + "\n");
   return cut ? kExitCut : kExitOk;
+}
+
+// Ends this rank and all others; the lead says why.
+[[noreturn]] void abort_ranks(RankProcess& process, int code) {
+  flush_log(kLastWriteLimit);
+  expect_end();
+  process.abort(code);
+}
+
+// A rank that follows. When it fails the lead tells its clients, then ends all; this one does when
+// the lead does not.
+int run_follower(RankProcess& process, const Config& config, StopSignals& signals) {
+  set_log_level(std::max(config.log_level, LogLevel::kError));
+  signals.follow();
+  const Status status = process.follow(config.engine);
+  if (status.ok()) return kExitOk;
+  std::this_thread::sleep_for(kLeadLimit);
+  say("specd: rank " + std::to_string(process.rank()) +
+      " leaves, and the lead has not ended it: " + printable(status.text()) + "\n");
+  abort_ranks(process, kExitFailed);
+}
+
+// Joins the other ranks, and says why a configuration is wrong on any of them. Null: not under mpirun.
+std::unique_ptr<RankProcess> join_ranks(const Result<Config>& config) {
+  if (!RankProcess::is_one()) return nullptr;
+  auto joined = RankProcess::join(config.ok() ? config.value().engine : EngineOptions(),
+                                  config.ok() ? print_config(config.value()) : "");
+  if (!joined.ok()) leave(fail(joined.status()));
+  std::unique_ptr<RankProcess> process = std::move(joined).value();
+  const Status agreed = process->agree(config.status());
+  if (agreed.ok()) return process;
+  if (process->rank() > 0) std::this_thread::sleep_for(kLeadLimit);
+  fail(agreed);
+  abort_ranks(*process, kExitConfig);
+}
+
+}  // namespace
+
+int run_daemon(const Result<Config>& loaded) {
+  StopSignals& signals = *new StopSignals(RankProcess::is_one());
+  start_log_thread();
+  const std::unique_ptr<RankProcess> process = join_ranks(loaded);
+  if (!loaded.ok()) return kExitConfig;
+  Config config = loaded.value();
+  config.engine.process = process.get();
+  if (process != nullptr && process->rank() > 0) return run_follower(*process, config, signals);
+  const int code = run_lead(config, signals);
+  if (process != nullptr && code != kExitOk) abort_ranks(*process, code);
+  return code;
 }
 
 }  // namespace specd::host

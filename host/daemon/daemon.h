@@ -12,7 +12,8 @@ constexpr int kExitUsage = 2;   // wrong command line
 constexpr int kExitConfig = 3;  // the configuration is wrong
 constexpr int kExitCut = 4;     // stopped, but had to cut requests or a plugin that hung
 
-// Returns the exit code. REQUIRES that no other thread runs yet: signals are blocked here first.
-int run_daemon(const Config& config);
+// Returns the exit code. REQUIRES that no other thread runs yet: signals are blocked here first. A
+// configuration that is wrong is for RankProcess::is_one() alone: the lead says on which rank.
+int run_daemon(const Result<Config>& config);
 
 }  // namespace specd::host

@@ -10,6 +10,7 @@
 #include "core/base/last_words.h"
 #include "core/base/run_within.h"
 #include "core/base/words.h"
+#include "core/rank_process.h"
 #include "host/base/command_line.h"
 #include "host/base/completion.h"
 #include "host/config/config.h"
@@ -115,9 +116,11 @@ int run_command(const Program& program, const std::string& command,
       values["config"].as<std::string>(),
       overrides_of_process(values.count("set") != 0 ? values["set"].as<std::vector<std::string>>()
                                                     : std::vector<std::string>()));
+  const bool serves = command == "serve" && !values["print-config"].as<bool>();
+  if (serves && RankProcess::is_one()) return run_daemon(config);
   if (!config.ok()) return wrong_config(config.status());
   if (values["print-config"].as<bool>()) return print(print_config(config.value()));
-  return command == "check" ? check(config.value()) : run_daemon(config.value());
+  return command == "check" ? check(config.value()) : run_daemon(config);
 }
 
 int run(int argc, char** argv) {

@@ -3,18 +3,20 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <functional>
 #include <memory>
-#include <numeric>
-#include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "core/base/to_size.h"
+#include "core/device/message_ranks.h"
 #include "core/device/thread_ranks.h"
+#include "tests/core/device/exchange_plan.h"
+#include "tests/core/device/local_messages.h"
 
 namespace specd {
 namespace {
@@ -29,97 +31,112 @@ void on_ranks(std::vector<std::unique_ptr<Collective>>& ranks,
   for (std::thread& thread : threads) thread.join();
 }
 
-std::vector<std::unique_ptr<Collective>> ranks_of(int32_t n, milliseconds timeout,
-                                                  std::chrono::nanoseconds spin = {}) {
-  return make_thread_ranks(n, timeout, spin);
+// Ends of a group of one kind, and what they need.
+struct Ends {
+  std::unique_ptr<LocalWorld> world;
+  std::vector<std::unique_ptr<Messages>> messages;
+  std::vector<std::unique_ptr<Collective>> ranks;
+
+  Ends() = default;
+  Ends(Ends&&) = default;
+  Ends& operator=(Ends&&) = delete;
+  ~Ends() {
+    if (world == nullptr) return;
+    const bool is_well = std::all_of(ranks.begin(), ranks.end(),
+                                     [](const auto& rank) { return rank->status().ok(); });
+    // Each waits for what it has sent, so they end together.
+    std::vector<std::thread> threads;
+    for (auto& rank : ranks) threads.emplace_back([&] { rank.reset(); });
+    for (std::thread& thread : threads) thread.join();
+    if (is_well) {
+      EXPECT_EQ(world->n_open(), 0u);
+    }
+  }
+};
+Ends thread_ends(int32_t n, milliseconds timeout, std::chrono::nanoseconds spin) {
+  Ends ends;
+  ends.ranks = make_thread_ranks(n, timeout, spin);
+  return ends;
+}
+Ends message_ends(int32_t n, const MessageRankOptions& options) {
+  Ends ends;
+  ends.world = std::make_unique<LocalWorld>(n);
+  for (int32_t rank = 0; rank < n; ++rank) {
+    ends.messages.push_back(ends.world->end(rank));
+    ends.ranks.push_back(make_message_rank(*ends.messages.back(), options));
+  }
+  return ends;
 }
 constexpr milliseconds kLong(60'000);
 
-TEST(ThreadRanks, exchange_what_was_asked_in_every_order_of_arrival) {
+// The failure of a group, which not all ranks see at once.
+Status failure_of(const Collective& rank) {
+  for (const auto end = std::chrono::steady_clock::now() + kLong;
+       rank.status().ok() && std::chrono::steady_clock::now() < end;)
+    std::this_thread::sleep_for(milliseconds(1));
+  return rank.status();
+}
+
+enum class Kind { kThreads, kMessages };
+class EveryKindOfRanks : public testing::TestWithParam<Kind> {
+ protected:
+  static Ends ranks_of(int32_t n, milliseconds timeout, std::chrono::nanoseconds spin = {}) {
+    return GetParam() == Kind::kThreads
+               ? thread_ends(n, timeout, spin)
+               : message_ends(n, {.timeout = timeout, .silence_max = kLong, .spin = spin});
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Ranks, EveryKindOfRanks, testing::Values(Kind::kThreads, Kind::kMessages),
+                         [](const auto& kind) {
+                           return kind.param == Kind::kThreads ? "threads" : "messages";
+                         });
+
+TEST_P(EveryKindOfRanks, exchanges_what_was_asked_in_every_order_of_arrival) {
   for (const int32_t n : {1, 2, 3, 8}) {
     for (const std::chrono::nanoseconds spin :
          {std::chrono::nanoseconds(0), std::chrono::nanoseconds(20'000)}) {
-      auto ranks = ranks_of(n, kLong, spin);
-      on_ranks(ranks, [n](Collective& rank) {
-        std::mt19937 pause(static_cast<uint32_t>(rank.rank()));
-        std::mt19937 plan(7);  // the same on all ranks
-        for (int32_t round = 0; round < 300; ++round) {
-          if (pause() % 16 == 0)
-            std::this_thread::sleep_for(std::chrono::microseconds(pause() % 300));
-          const size_t width = plan() % 500;
-          const auto root = static_cast<int32_t>(plan() % static_cast<uint32_t>(n));
-          const auto value = [&](int32_t of, size_t i) {
-            return round * 1'000'000 + of * 1000 + static_cast<int32_t>(i);
-          };
-          std::vector<int32_t> mine(width), all(width * to_size(n), -1);
-          for (size_t i = 0; i < width; ++i) mine[i] = value(rank.rank(), i);
-          const uint64_t bytes = width * sizeof(int32_t);
-          const auto expect_all = [&] {
-            for (int32_t of = 0; of < n; ++of) {
-              for (size_t i = 0; i < width; ++i) {
-                ASSERT_EQ(all[to_size(of) * width + i], value(of, i)) << "rank " << of;
-              }
-            }
-          };
-          switch (plan() % 4) {
-            case 0:
-              std::copy(mine.begin(), mine.end(),
-                        all.begin() + rank.rank() * static_cast<int64_t>(width));
-              rank.all_gather(all.data(), bytes);
-              expect_all();
-              break;
-            case 1:
-              rank.gather(mine.data(), rank.rank() == root ? all.data() : nullptr, bytes, root);
-              if (rank.rank() == root) expect_all();
-              break;
-            case 2:
-              rank.broadcast(mine.data(), bytes, root);
-              for (size_t i = 0; i < width; ++i) ASSERT_EQ(mine[i], value(root, i));
-              break;
-            case 3: {  // a ring, which must not wait for itself
-              const int32_t to = (root + 1) % n;
-              if (to == root) break;
-              if (rank.rank() == root) rank.send(mine.data(), bytes, to);
-              if (rank.rank() == to) {
-                rank.receive(mine.data(), bytes, root);
-                for (size_t i = 0; i < width; ++i) ASSERT_EQ(mine[i], value(root, i));
-              }
-              break;
-            }
-          }
-          std::fill(mine.begin(), mine.end(), -7);  // it is free again
-        }
-        EXPECT_TRUE(rank.status().ok()) << rank.status().to_string();
-      });
+      Ends ends = ranks_of(n, kLong, spin);
+      on_ranks(ends.ranks, [](Collective& rank) { exchange_by_plan(rank, 300); });
     }
   }
 }
 
 // A stage waits as long as others compute.
-TEST(ThreadRanks, send_and_receive_without_a_deadline) {
-  auto ranks = ranks_of(2, milliseconds(1));
-  on_ranks(ranks, [](Collective& rank) {
-    int32_t value = 7 * rank.rank();
+TEST_P(EveryKindOfRanks, waits_to_receive_from_one_that_makes_progress) {
+  Ends ends = ranks_of(2, milliseconds(100));
+  on_ranks(ends.ranks, [](Collective& rank) {
+    if (GetParam() == Kind::kMessages) rank.set_timeout(milliseconds(3000));  // a few beats
+    int32_t value = 7;
     if (rank.rank() == 1) {
-      std::this_thread::sleep_for(milliseconds(100));
+      for (int i = 0; i < (GetParam() == Kind::kMessages ? 150 : 30); ++i) {
+        std::this_thread::sleep_for(milliseconds(30));
+        rank.mark_progress();
+      }
       rank.send(&value, sizeof(value), 0);
-      rank.receive(&value, sizeof(value), 0);
-      EXPECT_EQ(value, 8);
     } else {
+      value = 0;
       rank.receive(&value, sizeof(value), 1);
       EXPECT_EQ(value, 7);
-      std::this_thread::sleep_for(milliseconds(100));
-      value = 8;
-      rank.send(&value, sizeof(value), 1);
     }
     EXPECT_TRUE(rank.status().ok()) << rank.status().to_string();
   });
 }
 
+TEST_P(EveryKindOfRanks, names_one_that_does_not_send) {
+  Ends ends = ranks_of(2, milliseconds(50));
+  on_ranks(ends.ranks, [](Collective& rank) {
+    int32_t value = 7;
+    if (rank.rank() == 0) rank.receive(&value, sizeof(value), 1);
+    EXPECT_EQ(failure_of(rank).to_string(),
+              "DEADLINE_EXCEEDED: rank 1 did not take part in send within 50 ms; rank 0 waited for "
+              "it");
+  });
+}
+
 // Two groups of two, and all four, in turns.
-TEST(ThreadRanks, work_in_groups_and_together) {
-  auto ranks = ranks_of(4, kLong);
-  on_ranks(ranks, [](Collective& all) {
+TEST_P(EveryKindOfRanks, works_in_groups_and_together) {
+  Ends ends = ranks_of(4, kLong);
+  on_ranks(ends.ranks, [](Collective& all) {
     const int32_t first = all.rank() / 2 * 2;
     const auto two = all.group(first, 2);
     ASSERT_EQ(two->n_ranks(), 2);
@@ -138,10 +155,10 @@ TEST(ThreadRanks, work_in_groups_and_together) {
   });
 }
 
-TEST(ThreadRanks, that_wait_for_one_that_is_late_name_it_and_all_go_on) {
-  auto ranks = ranks_of(3, kLong);
+TEST_P(EveryKindOfRanks, names_one_that_is_late_and_all_go_on) {
+  Ends ends = ranks_of(3, kLong);
   std::atomic<bool> failed{false};
-  on_ranks(ranks, [&](Collective& rank) {
+  on_ranks(ends.ranks, [&](Collective& rank) {
     std::vector<char> data(300);
     rank.all_gather(data.data(), 100);
     rank.set_timeout(milliseconds(50));
@@ -158,30 +175,30 @@ TEST(ThreadRanks, that_wait_for_one_that_is_late_name_it_and_all_go_on) {
   });
 }
 
-TEST(ThreadRanks, that_disagree_say_how) {
-  auto ranks = ranks_of(2, kLong);
-  on_ranks(ranks, [&](Collective& rank) {
+TEST_P(EveryKindOfRanks, says_how_ranks_disagree) {
+  Ends ends = ranks_of(2, kLong);
+  on_ranks(ends.ranks, [&](Collective& rank) {
     std::vector<char> data(300);
     rank.broadcast(data.data(), rank.rank() == 0 ? 100 : 99, 0);
-    EXPECT_EQ(rank.status().to_string(),
-              "INTERNAL: rank 0 is at broadcast of 100 bytes, rank 1 at broadcast of 99");
+    EXPECT_EQ(failure_of(rank).to_string(),
+              "INTERNAL: rank 0 is at broadcast of 100 bytes, rank 1 at broadcast of 99 bytes");
   });
-  ranks = ranks_of(2, kLong);
-  on_ranks(ranks, [&](Collective& rank) {
+  Ends others = ranks_of(2, kLong);
+  on_ranks(others.ranks, [&](Collective& rank) {
     std::vector<char> data(300);
     if (rank.rank() == 0) {
       rank.send(data.data(), 100, 1);
     } else {
       rank.broadcast(data.data(), 100, 0);
     }
-    EXPECT_EQ(rank.status().to_string(),
-              "INTERNAL: rank 0 is at send of 100 bytes, rank 1 at broadcast of 100");
+    EXPECT_EQ(failure_of(rank).to_string(),
+              "INTERNAL: rank 0 is at send of 100 bytes, rank 1 at broadcast of 100 bytes");
   });
 }
 
-TEST(ThreadRanks, one_that_gives_up_ends_the_waiting_of_all) {
-  auto ranks = ranks_of(4, kLong);
-  on_ranks(ranks, [&](Collective& rank) {
+TEST_P(EveryKindOfRanks, ends_the_waiting_of_all_when_one_gives_up) {
+  Ends ends = ranks_of(4, kLong);
+  on_ranks(ends.ranks, [&](Collective& rank) {
     std::vector<char> data(400);
     if (rank.rank() == 3) {
       std::this_thread::sleep_for(milliseconds(20));
@@ -190,15 +207,15 @@ TEST(ThreadRanks, one_that_gives_up_ends_the_waiting_of_all) {
     } else {
       rank.all_gather(data.data(), 100);
     }
-    EXPECT_EQ(rank.status().to_string(),
+    EXPECT_EQ(failure_of(rank).to_string(),
               "UNAVAILABLE: rank 3 gave up: RESOURCE_EXHAUSTED: no memory");
   });
 }
 
-TEST(ThreadRanks, followers_get_every_command_in_order_at_their_own_pace) {
-  auto ranks = ranks_of(3, milliseconds(1));  // no deadline for commands
-  std::atomic<bool> has_all{false};           // rank 2
-  on_ranks(ranks, [&](Collective& rank) {
+TEST_P(EveryKindOfRanks, brings_followers_every_command_in_order_at_their_own_pace) {
+  Ends ends = ranks_of(3, milliseconds(1));  // no deadline for commands
+  std::atomic<bool> has_all{false};          // rank 2
+  on_ranks(ends.ranks, [&](Collective& rank) {
     constexpr int32_t kCommands = 500;
     std::vector<int32_t> words;
     for (int32_t i = 0; i < kCommands; ++i) {
@@ -224,10 +241,10 @@ TEST(ThreadRanks, followers_get_every_command_in_order_at_their_own_pace) {
 }
 
 // The memory of a rank may go as soon as its call has returned, also when the group fails meanwhile.
-TEST(ThreadRanks, do_not_read_memory_of_a_call_that_has_returned) {
+TEST_P(EveryKindOfRanks, does_not_use_memory_of_a_call_that_has_returned) {
   for (int round = 0; round < 50; ++round) {
-    auto ranks = ranks_of(3, kLong);
-    on_ranks(ranks, [&](Collective& rank) {
+    Ends ends = ranks_of(3, kLong);
+    on_ranks(ends.ranks, [&](Collective& rank) {
       if (rank.rank() == 2) {
         std::this_thread::sleep_for(std::chrono::microseconds(50 * round));
         return rank.give_up(Status(Code::kInternal, "enough"));
@@ -243,6 +260,39 @@ TEST(ThreadRanks, do_not_read_memory_of_a_call_that_has_returned) {
       }
     });
   }
+}
+
+TEST(MessageRanks, notice_one_that_has_stopped_while_nothing_is_exchanged) {
+  Ends ends = message_ends(3, {.timeout = kLong, .silence_max = milliseconds(300)});
+  std::this_thread::sleep_for(milliseconds(600));
+  for (const auto& rank : ends.ranks) EXPECT_TRUE(rank->status().ok());
+  ends.world->stop(2);
+  EXPECT_EQ(failure_of(*ends.ranks[0]).to_string(),
+            "UNAVAILABLE: rank 2 has not been heard of for 300 ms: it was stopped, or its machine "
+            "cannot be reached");
+  EXPECT_FALSE(failure_of(*ends.ranks[1]).ok());
+  EXPECT_FALSE(failure_of(*ends.ranks[2]).ok()) << "it hears of nobody";
+}
+
+TEST(MessageRanks, take_a_new_deadline_from_one_of_them) {
+  Ends ends = message_ends(3, {.timeout = kLong, .silence_max = kLong});
+  ends.ranks[0]->set_timeout(milliseconds(50));
+  std::this_thread::sleep_for(milliseconds(100));
+  on_ranks(ends.ranks, [](Collective& rank) {
+    std::vector<char> data(300);
+    if (rank.rank() == 1) rank.receive(data.data(), 1, 2);  // looks at notices meanwhile
+    EXPECT_NE(failure_of(rank).message().find("rank 2 did not take part in send within 50 ms"),
+              std::string::npos)
+        << rank.status().to_string();
+  });
+}
+
+// A follower that has stopped must not fill the memory of the lead.
+TEST(MessageRanks, send_no_beat_before_the_last_one_has_arrived) {
+  Ends ends = message_ends(2, {.timeout = kLong, .silence_max = milliseconds(200)});
+  ends.world->stop(1);
+  EXPECT_FALSE(failure_of(*ends.ranks[0]).ok());
+  EXPECT_LE(ends.world->n_open(), 4u) << "a beat and a failure of each";
 }
 
 }  // namespace

@@ -94,13 +94,28 @@ class Daemon {
 
   // `in_child` runs between fork and exec.
   void spawn(const std::function<void()>& in_child = [] {}) {
+    spawn_words(serve_words(), in_child);
+  }
+  // The words of `specd serve`, with settings such as "engine.threads=2".
+  std::vector<std::string> serve_words(const std::vector<std::string>& settings = {}) const {
+    std::vector<std::string> words{SPECD_BINARY, "serve", "--config",
+                                   (folder_ / "c.yaml").string()};
+    for (const std::string& setting : settings) words.insert(words.end(), {"--set", setting});
+    return words;
+  }
+  // A program, by its path or its name, with its arguments.
+  void spawn_words(
+      std::vector<std::string> words, const std::function<void()>& in_child = [] {}) {
+    std::vector<char*> arguments;
+    for (std::string& word : words) arguments.push_back(word.data());
+    arguments.push_back(nullptr);
     pid_ = fork();
     if (pid_ == 0) {
       const int log = open((folder_ / "log").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
       dup2(log, STDERR_FILENO);
       dup2(log, STDOUT_FILENO);
       in_child();
-      execl(SPECD_BINARY, "specd", "serve", "--config", (folder_ / "c.yaml").c_str(), nullptr);
+      execvp(arguments.front(), arguments.data());
       _exit(127);
     }
   }

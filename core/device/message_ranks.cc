@@ -1,0 +1,416 @@
+#include "core/device/message_ranks.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <deque>
+#include <new>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "core/base/mutex.h"
+#include "core/base/thread.h"
+#include "core/base/to_size.h"
+#include "core/base/utf8.h"
+#include "core/device/exchange.h"
+
+namespace specd {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+struct Notice {
+  enum class Kind : int32_t { kBeat, kTimeout, kFailure };
+  Kind kind = Kind::kBeat;
+  int32_t code = 0;         // of a failure
+  uint64_t value = 0;       // marks of progress, or milliseconds
+  char message[1000] = {};  // of a failure
+};
+
+// A longer message is cut behind a whole character.
+Notice failure_notice(const Status& why) {
+  Notice notice;
+  notice.kind = Notice::Kind::kFailure;
+  notice.code = static_cast<int32_t>(why.code());
+  const std::string_view fits =
+      std::string_view(why.message()).substr(0, sizeof(notice.message) - 1);
+  std::copy_n(fits.begin(), std::min(fits.size(), utf8_error_offset(fits)), notice.message);
+  return notice;
+}
+
+// How long a rank sleeps between two looks, when it has waited for so long.
+std::chrono::microseconds rest_after(Clock::duration waited) {
+  if (waited < milliseconds(5)) return std::chrono::microseconds(20);
+  return std::chrono::microseconds(waited < milliseconds(500) ? 200 : 1000);
+}
+
+// What the groups of a process share. A mutex around each use of the messages: none of them takes long.
+class Wire {
+ public:
+  Wire(Messages& messages, const MessageRankOptions& options)
+      : messages_(messages),
+        rank_(messages.rank()),
+        n_ranks_(messages.n_ranks()),
+        bytes_max_(messages.bytes_max()),
+        silence_max_(options.silence_max),
+        beat_every_(std::clamp(options.silence_max / 10, milliseconds(10), milliseconds(1000))),
+        spin_(options.spin),
+        timeout_(options.timeout),
+        peers_(to_size(n_ranks_)) {
+    beats_ = start_thread("specd-beat", [this] { beat(); });
+  }
+  ~Wire() {
+    {
+      const MutexLock lock(mutex_);
+      is_over_ = true;
+    }
+    over_.notify_one();
+    beats_.join();
+    const auto end = Clock::now() + silence_max_;
+    while (!all_have_left() && Clock::now() < end) std::this_thread::sleep_for(milliseconds(1));
+  }
+  Wire(const Wire&) = delete;
+  Wire& operator=(const Wire&) = delete;
+
+  void begin_send(const void* data, uint64_t bytes, int32_t to, Exchange exchange) {
+    const MutexLock lock(mutex_);
+    if (failed_) return;
+    for_pieces(bytes, [&](uint64_t at, uint64_t n) {
+      sends_.push_back({messages_.send(static_cast<const char*>(data) + at, n, to, Channel::kData,
+                                       static_cast<int32_t>(exchange)),
+                        to});
+      return true;
+    });
+  }
+  // Waits until what was sent is on its way and its memory is free.
+  void finish_sends(Exchange exchange) {
+    for (const Sent& sent : sends_) {
+      if (!wait(sent.to, exchange, [&] { return messages_.is_done(sent.transfer); })) break;
+    }
+    sends_.clear();
+  }
+  void receive(void* data, uint64_t bytes, int32_t from, Exchange exchange) {
+    for_pieces(bytes, [&](uint64_t at, uint64_t n) {
+      std::optional<Messages::Arrived> next;
+      if (!wait(from, exchange, [&] {
+            next = messages_.arrived(from, Channel::kData);
+            return next.has_value();
+          }))
+        return false;
+      const auto theirs = static_cast<Exchange>(next->tag);
+      if (theirs != exchange || next->bytes != n) {
+        fail(ranks_disagree({from, theirs, next->bytes}, {rank_, exchange, n}));
+        return false;
+      }
+      return receive_now(static_cast<char*>(data) + at, n, from, Channel::kData, exchange);
+    });
+  }
+
+  void command(std::span<const int32_t> words) {
+    const auto kept = std::make_shared<const std::vector<int32_t>>(words.begin(), words.end());
+    const MutexLock lock(mutex_);
+    for (int32_t to = 1; to < n_ranks_ && !failed_; ++to) {
+      const uint64_t bytes = kept->size() * sizeof(int32_t);
+      outgoing_.push_back({messages_.send(kept->data(), bytes, to, Channel::kCommand, 0), kept});
+    }
+    forget_sent();
+  }
+  bool next_command(std::vector<int32_t>& words) {
+    std::optional<Messages::Arrived> next;
+    if (!wait(0, Exchange::kCommand, [&] {
+          next = messages_.arrived(0, Channel::kCommand);
+          return next.has_value();
+        }))
+      return false;
+    words.resize(next->bytes / sizeof(int32_t));
+    return receive_now(words.data(), next->bytes, 0, Channel::kCommand, Exchange::kCommand);
+  }
+
+  void mark_progress() { marks_.fetch_add(1, std::memory_order_relaxed); }
+  void set_timeout(milliseconds timeout) {
+    timeout_ = timeout;
+    const auto notice = std::make_shared<Notice>();
+    notice->kind = Notice::Kind::kTimeout;
+    notice->value = static_cast<uint64_t>(timeout.count());
+    const MutexLock lock(mutex_);
+    for (int32_t to = 0; to < n_ranks_ && !failed_; ++to) {
+      if (to == rank_) continue;
+      outgoing_.push_back(
+          {messages_.send(notice.get(), sizeof(Notice), to, Channel::kNotice, 0), notice});
+    }
+  }
+  void fail(const Status& why) {
+    const MutexLock lock(mutex_);
+    fail_and_tell(why);
+  }
+  // Fails without memory for a reason. The others miss the beats.
+  void fall_silent() noexcept {
+    const MutexLock lock(mutex_);
+    if (failed_) return;
+    failure_ = Status(Code::kUnavailable, "");
+    failed_ = true;
+  }
+  Status status() const {
+    const MutexLock lock(mutex_);
+    return failure_;
+  }
+
+ private:
+  struct Sent {
+    int32_t transfer, to;
+  };
+  struct Outgoing {
+    int32_t transfer;
+    std::shared_ptr<const void> data;
+  };
+  struct Peer {
+    int32_t silent_beats = 0;  // of this rank, since one of theirs
+    uint64_t marks = 0;
+    Notice beat;  // on its way
+    int32_t beat_transfer = -1;
+  };
+
+  template <typename Fn>
+  void for_pieces(uint64_t bytes, Fn&& fn) const {
+    uint64_t at = 0;
+    do {
+      const uint64_t n = std::min(bytes - at, bytes_max_);
+      if (!fn(at, n)) return;
+      at += n;
+    } while (at < bytes);
+  }
+  bool receive_now(void* data, uint64_t bytes, int32_t from, Channel channel, Exchange exchange) {
+    int32_t transfer = 0;
+    {
+      const MutexLock lock(mutex_);
+      if (failed_) return false;
+      transfer = messages_.receive(data, bytes, from, channel);
+    }
+    return wait(from, exchange, [&] { return messages_.is_done(transfer); });
+  }
+
+  // Waits until `is_there`, which is called with the mutex held. False when the group has failed.
+  template <typename Fn>
+  bool wait(int32_t other, Exchange exchange, Fn&& is_there) {
+    constexpr milliseconds kPiece(500);  // as in thread_ranks.cc
+    constexpr uint32_t kLooksPerNotice = 16;
+    const Clock::time_point start = Clock::now();
+    Clock::time_point last = start;
+    Clock::duration idle{};
+    uint64_t marks_seen = 0;
+    for (uint32_t look = 0;; ++look) {
+      {
+        const MutexLock lock(mutex_);
+        if (failed_) return false;
+        if (is_there()) return true;
+        if (look % kLooksPerNotice == 0) hear();
+        const uint64_t marks = peers_[to_size(other)].marks;
+        if (exchange == Exchange::kSend && marks != marks_seen) idle = {};
+        marks_seen = marks;
+        // The deadline may have become shorter meanwhile.
+        const milliseconds timeout = timeout_;
+        if (exchange != Exchange::kCommand && idle >= timeout) {
+          fail_and_tell(rank_is_late(other, exchange, timeout, rank_));
+        }
+        if (failed_) return false;
+      }
+      const Clock::time_point now = Clock::now();
+      if (now - start >= spin_) std::this_thread::sleep_for(rest_after(now - start));
+      idle += std::min<Clock::duration>(now - last, kPiece);
+      last = now;
+    }
+  }
+
+  // Takes the notices that have come.
+  void hear() SPECD_REQUIRES(mutex_) {
+    for (int32_t from = 0; from < n_ranks_ && !failed_; ++from) {
+      while (from != rank_ && messages_.arrived(from, Channel::kNotice).has_value()) {
+        Notice notice;
+        const int32_t transfer = messages_.receive(&notice, sizeof(notice), from, Channel::kNotice);
+        while (!messages_.is_done(transfer)) {  // it is short and has come
+        }
+        Peer& peer = peers_[to_size(from)];
+        peer.silent_beats = 0;
+        if (notice.kind == Notice::Kind::kBeat) peer.marks = notice.value;
+        if (notice.kind == Notice::Kind::kTimeout) timeout_ = milliseconds(notice.value);
+        if (notice.kind == Notice::Kind::kFailure) {
+          notice.message[sizeof(notice.message) - 1] = '\0';
+          return fail_alone(Status(static_cast<Code>(notice.code), notice.message));
+        }
+      }
+    }
+    if (!failed_ && !messages_.status().ok()) fail_alone(messages_.status());
+  }
+
+  void beat() {
+    MutexLock lock(mutex_);
+    while (!is_over_ && !failed_) {
+      hear();
+      for (int32_t to = 0; to < n_ranks_ && !failed_; ++to) {
+        if (to == rank_) continue;
+        Peer& peer = peers_[to_size(to)];
+        if (++peer.silent_beats > silence_max_ / beat_every_) {
+          fail_and_tell(Status(Code::kUnavailable,
+                               "rank " + std::to_string(to) + " has not been heard of for " +
+                                   std::to_string(silence_max_.count()) +
+                                   " ms: it was stopped, or its machine cannot be reached"));
+          break;
+        }
+        // One at a time, so that they do not pile up for a rank that does not read.
+        if (peer.beat_transfer >= 0 && !messages_.is_done(peer.beat_transfer)) continue;
+        peer.beat.value = marks_.load(std::memory_order_relaxed);
+        peer.beat_transfer = messages_.send(&peer.beat, sizeof(peer.beat), to, Channel::kNotice, 0);
+      }
+      forget_sent();
+      const auto next = CondVar::Clock::now() + beat_every_;
+      while (!is_over_ && !failed_ && over_.wait_until(lock, next)) {
+      }
+    }
+  }
+
+  void fail_alone(const Status& why) SPECD_REQUIRES(mutex_) {
+    if (failed_) return;
+    failure_ = why;
+    failed_ = true;
+  }
+  void fail_and_tell(const Status& why) SPECD_REQUIRES(mutex_) {
+    if (failed_) return;
+    constexpr milliseconds kTellingMax(20);
+    last_notice_ = failure_notice(why);
+    std::vector<int32_t> telling;
+    for (int32_t to = 0; to < n_ranks_; ++to) {
+      if (to == rank_) continue;
+      telling.push_back(
+          messages_.send(&last_notice_, sizeof(last_notice_), to, Channel::kNotice, 0));
+    }
+    const auto end = Clock::now() + kTellingMax;
+    while (!telling.empty() && Clock::now() < end) {
+      std::erase_if(telling, [this](int32_t transfer) { return messages_.is_done(transfer); });
+    }
+    fail_alone(why);
+  }
+
+  void forget_sent() SPECD_REQUIRES(mutex_) {
+    std::erase_if(outgoing_,
+                  [this](const Outgoing& each) { return messages_.is_done(each.transfer); });
+  }
+  bool all_have_left() {
+    const MutexLock lock(mutex_);
+    if (failed_) return true;
+    forget_sent();
+    for (Peer& peer : peers_) {
+      if (peer.beat_transfer >= 0 && messages_.is_done(peer.beat_transfer)) peer.beat_transfer = -1;
+    }
+    return outgoing_.empty() && std::all_of(peers_.begin(), peers_.end(), [](const Peer& peer) {
+             return peer.beat_transfer < 0;
+           });
+  }
+
+  Messages& messages_;
+  const int32_t rank_, n_ranks_;
+  const uint64_t bytes_max_;
+  const milliseconds silence_max_, beat_every_;
+  const std::chrono::nanoseconds spin_;
+  std::atomic<milliseconds> timeout_;
+  std::atomic<uint64_t> marks_{0};
+  std::vector<Sent> sends_;  // of the exchange that goes on
+
+  mutable Mutex mutex_;
+  CondVar over_;
+  bool is_over_ SPECD_GUARDED_BY(mutex_) = false;
+  bool failed_ SPECD_GUARDED_BY(mutex_) = false;
+  Status failure_ SPECD_GUARDED_BY(mutex_);
+  Notice last_notice_ SPECD_GUARDED_BY(mutex_);
+  std::vector<Peer> peers_ SPECD_GUARDED_BY(mutex_);
+  std::deque<Outgoing> outgoing_ SPECD_GUARDED_BY(mutex_);
+  std::thread beats_;
+};
+
+// All ranks, or those from `first` on.
+class MessageRank final : public Collective {
+ public:
+  MessageRank(std::shared_ptr<Wire> wire, int32_t first, int32_t n_ranks, int32_t rank)
+      : wire_(std::move(wire)), first_(first), n_ranks_(n_ranks), rank_(rank) {}
+
+  int32_t rank() const override { return rank_; }
+  int32_t n_ranks() const override { return n_ranks_; }
+
+  void all_gather(void* data, uint64_t bytes) override {
+    const auto part = [&](int32_t rank) { return part_of(data, rank, bytes); };
+    each_other([&](int32_t to) { send_part(part(rank_), bytes, to, Exchange::kAllGather); });
+    each_other([&](int32_t from) { receive_part(part(from), bytes, from, Exchange::kAllGather); });
+    wire_->finish_sends(Exchange::kAllGather);
+  }
+  void gather(const void* part, void* parts, uint64_t bytes, int32_t root) override {
+    if (rank_ != root) {
+      send_part(part, bytes, root, Exchange::kGather);
+      return wire_->finish_sends(Exchange::kGather);
+    }
+    if (bytes > 0) std::memcpy(part_of(parts, rank_, bytes), part, bytes);
+    each_other([&](int32_t from) {
+      receive_part(part_of(parts, from, bytes), bytes, from, Exchange::kGather);
+    });
+  }
+  void broadcast(void* data, uint64_t bytes, int32_t root) override {
+    if (rank_ != root) return receive_part(data, bytes, root, Exchange::kBroadcast);
+    each_other([&](int32_t to) { send_part(data, bytes, to, Exchange::kBroadcast); });
+    wire_->finish_sends(Exchange::kBroadcast);
+  }
+  void send(const void* data, uint64_t bytes, int32_t to) override {
+    send_part(data, bytes, to, Exchange::kSend);
+    wire_->finish_sends(Exchange::kSend);
+  }
+  void receive(void* data, uint64_t bytes, int32_t from) override {
+    receive_part(data, bytes, from, Exchange::kSend);
+  }
+  void mark_progress() override { wire_->mark_progress(); }
+
+  std::unique_ptr<Collective> group(int32_t first, int32_t n) override {
+    return std::make_unique<MessageRank>(wire_, first_ + first, n, rank_ - first);
+  }
+  void command(std::span<const int32_t> words) override { wire_->command(words); }
+  bool next_command(std::vector<int32_t>& words) override { return wire_->next_command(words); }
+  void set_timeout(milliseconds timeout) override { wire_->set_timeout(timeout); }
+  Status status() const override { return wire_->status(); }
+  void give_up(const Status& why) noexcept override {
+    try {
+      wire_->fail(rank_gave_up(first_ + rank_, why));
+    } catch (const std::bad_alloc&) {
+      wire_->fall_silent();
+    }
+  }
+
+ private:
+  static char* part_of(void* data, int32_t rank, uint64_t bytes) {
+    return static_cast<char*>(data) + static_cast<uint64_t>(rank) * bytes;
+  }
+  void send_part(const void* data, uint64_t bytes, int32_t to, Exchange exchange) {
+    wire_->begin_send(data, bytes, first_ + to, exchange);
+  }
+  void receive_part(void* data, uint64_t bytes, int32_t from, Exchange exchange) {
+    wire_->receive(data, bytes, first_ + from, exchange);
+  }
+  // Begins behind this rank, so that not all ranks send to the same one first.
+  template <typename Fn>
+  void each_other(Fn&& fn) {
+    for (int32_t i = 1; i < n_ranks_; ++i) fn((rank_ + i) % n_ranks_);
+  }
+
+  const std::shared_ptr<Wire> wire_;
+  const int32_t first_, n_ranks_, rank_;
+};
+
+}  // namespace
+
+std::unique_ptr<Collective> make_message_rank(Messages& messages,
+                                              const MessageRankOptions& options) {
+  const auto wire = std::make_shared<Wire>(messages, options);
+  return std::make_unique<MessageRank>(wire, 0, messages.n_ranks(), messages.rank());
+}
+
+}  // namespace specd

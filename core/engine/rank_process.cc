@@ -1,0 +1,155 @@
+#include "core/rank_process.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <new>
+#include <thread>
+#include <utility>
+
+#include "core/base/to_size.h"
+#include "core/engine/options.h"
+#include "core/engine/rank_process_impl.h"
+#include "core/engine/shared_models.h"
+#include "core/engine/target.h"
+#include "core/ranks/same_files.h"
+
+namespace specd {
+namespace {
+
+// Where process numbers mean the same.
+struct Place {
+  char machine[128] = {};
+  int64_t pid = 0;
+};
+
+Place place_of_this() {
+  Place place;
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  char space[64] = {};
+  (void)!readlink("/proc/self/ns/pid", space, sizeof(space) - 1);
+  const std::string machine = boot + " " + space;
+  std::copy_n(machine.begin(), std::min(machine.size(), sizeof(place.machine) - 1), place.machine);
+  place.pid = getpid();
+  return place;
+}
+
+// As for rank threads, of what one machine runs.
+std::chrono::nanoseconds spin_of(const EngineOptions& options, int32_t n_here) {
+  const int32_t threads = threads_of_rank(options, n_here);
+  const auto wanted = static_cast<unsigned>(n_here * (threads == 0 ? usable_cores() : threads));
+  const unsigned processors = std::thread::hardware_concurrency();
+  return processors == 0 || wanted <= processors ? std::chrono::microseconds(50)
+                                                 : std::chrono::microseconds(0);
+}
+
+}  // namespace
+
+RankProcess::RankProcess(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+RankProcess::~RankProcess() = default;
+
+bool RankProcess::is_one() { return is_under_mpirun(); }
+
+Result<std::unique_ptr<RankProcess>> RankProcess::join(const EngineOptions& options,
+                                                       std::string configuration) {
+  auto impl = std::make_unique<Impl>();
+  SPECD_TRY(impl->messages, open_mpi());
+  impl->configuration = std::move(configuration);
+  impl->all = make_message_rank(*impl->messages,
+                                {.timeout = kLoadTimeout,
+                                 .silence_max = std::chrono::seconds(options.rank_timeout_seconds),
+                                 .spin = spin_of(options, impl->messages->n_here())});
+  impl->find_pids();
+  return std::unique_ptr<RankProcess>(new RankProcess(std::move(impl)));
+}
+
+int32_t RankProcess::rank() const { return impl_->messages->rank(); }
+Status RankProcess::agree(const Status& mine) { return specd::agree(*impl_->all, mine); }
+
+Status RankProcess::follow(const EngineOptions& options) {
+  Status status;
+  try {
+    status = impl_->follow(options);
+  } catch (const std::bad_alloc&) {
+    status = Status(Code::kExhausted, kOutOfMemory);
+  }
+  if (status.ok()) return status;
+  impl_->all->give_up(status);  // the first reason stays
+  return impl_->all->status();
+}
+
+void RankProcess::give_up(const Status& why) { impl_->all->give_up(why); }
+
+void RankProcess::give_up_if_gone() {
+  std::string gone;
+  for (size_t rank = 0; rank < impl_->pids.size(); ++rank) {
+    const pid_t pid = impl_->pids[rank];
+    if (pid == 0 || kill(pid, 0) == 0 || errno != ESRCH) continue;
+    gone += (gone.empty() ? "rank " : " and rank ") + std::to_string(rank);
+  }
+  if (gone.empty()) return;
+  give_up(Status(Code::kUnavailable, "the process of " + gone + " is gone"));
+}
+
+void RankProcess::abort(int code) {
+  impl_->messages->abort(code);
+  std::abort();  // GCC does not see that it is never reached
+}
+
+void RankProcess::Impl::find_pids() {
+  std::vector<Place> places(to_size(all->n_ranks()));
+  const Place& mine = places[to_size(all->rank())] = place_of_this();
+  all->all_gather(places.data(), sizeof(Place));
+  for (const Place& place : places) {
+    const bool is_here = std::strcmp(place.machine, mine.machine) == 0;
+    pids.push_back(is_here ? static_cast<pid_t>(place.pid) : 0);
+  }
+}
+
+Status RankProcess::Impl::check_world(const EngineOptions& options) const {
+  const int32_t started = messages->n_ranks(), wanted = n_ranks_of(options);
+  if (started == wanted) return Status();
+  return Status(Code::kInvalidArgument, "engine.tensor_parallel_size",
+                std::to_string(wanted) + " ranks are configured (tensor_parallel_size " +
+                    std::to_string(options.tensor_parallel_size) + " x pipeline_parallel_size " +
+                    std::to_string(options.pipeline_parallel_size) + "), and mpirun has started " +
+                    std::to_string(started) + "; make them equal");
+}
+
+Status RankProcess::Impl::check_same(std::span<const SharedModel> models) {
+  auto facts = agreed(all.get(), rank_facts(configuration, models));
+  SPECD_OK_OR_RETURN(facts.status());
+  return specd::check_same(*all, facts.value());
+}
+
+RankEnd RankProcess::Impl::end_of(const EngineOptions& options) {
+  return RankEnd(all->group(0, all->n_ranks()), options.tensor_parallel_size,
+                 options.pipeline_parallel_size);
+}
+
+Status RankProcess::Impl::follow(const EngineOptions& options) {
+  SPECD_OK_OR_RETURN(check_limits(options));
+  SPECD_OK_OR_RETURN(check_world(options));
+  Target target;
+  SPECD_OK_OR_RETURN(target.load(options.model));
+  SPECD_TRY(const std::unique_ptr<CpuDevice> device,
+            CpuDevice::create(options.isa, threads_of_rank(options, messages->n_here()),
+                              options.numerics == Numerics::kBf16));
+  const kernels::SplitRule rule = device->ops().split_rule(kernels::DType::kBF16);
+  SPECD_OK_OR_RETURN(check_ranks(options, target.config, rule));
+  DraftModels checked = check_draft_models(options, target);
+  const std::vector<SharedModel> models = shared_models(options, target, checked, rule);
+  SPECD_OK_OR_RETURN(check_same(models));
+  const RankEnd end = end_of(options);
+  Follower follower(*device, end.links(), models);
+  return follower.run();
+}
+
+}  // namespace specd

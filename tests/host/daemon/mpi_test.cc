@@ -1,0 +1,445 @@
+// The daemon as several processes under mpirun: the texts of one, and what is left when a rank is lost.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/host/daemon/daemon_rig.h"
+
+namespace specd::host {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr int kTimeoutSeconds = 2;
+
+// Every drafter of the tree, on the zoo's target.
+constexpr char kEveryDrafter[] = R"(
+engine: {threads: 2, max_sequences: 8, rank_timeout_seconds: 60}
+model: {name: pico, path: ZOO/pico-target}
+draft_models: [{name: small, path: ZOO/pico-draft}]
+plugins: {directories: [PLUGINS], cache_directory: cache}
+routes:
+  lookup: {drafter: {plugin: specd.drafter.prompt_lookup}, verifier: {plugin: specd.verifier.match}}
+  suffix: {drafter: {plugin: specd.drafter.suffix}, verifier: {plugin: specd.verifier.match}}
+  lookahead: {drafter: {plugin: specd.drafter.lookahead}, verifier: {plugin: specd.verifier.match}, draft_nodes_max: 60}
+  small:
+    drafter: {plugin: specd.drafter.draft_target, config: {model: small, draft_tokens: 3}}
+    verifier: {plugin: specd.verifier.match}
+  eagle3:
+    drafter: {plugin: specd.drafter.eagle3, config: {weights: ZOO/pico-eagle3, total_token: 17, depth: 4, top_k: 4}}
+    verifier: {plugin: specd.verifier.match}
+    draft_nodes_max: 16
+  eagle2:
+    drafter: {plugin: specd.drafter.eagle, config: {weights: ZOO/pico-eagle2, mode: chain, draft_tokens: 3}}
+    verifier: {plugin: specd.verifier.match}
+  medusa:
+    drafter: {plugin: specd.drafter.medusa, config: {weights: ZOO/pico-medusa}}
+    verifier: {plugin: specd.verifier.match}
+    draft_nodes_max: 20
+  redrafter:
+    drafter: {plugin: specd.drafter.redrafter, config: {weights: ZOO/pico-redrafter}}
+    verifier: {plugin: specd.verifier.match}
+    draft_nodes_max: 20
+)";
+
+const std::vector<std::string> kRoutes{"lookup", "suffix", "lookahead", "small",
+                                       "eagle3", "eagle2", "medusa",    "redrafter"};
+
+// mpirun refuses to be run by root unless it is told twice.
+void allow_root() {
+  setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
+  setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
+}
+
+std::vector<std::string> under_mpirun(int n, std::vector<std::string> words) {
+  words.insert(words.begin(), {SPECD_MPIRUN, "-n", std::to_string(n), "--oversubscribe"});
+  return words;
+}
+
+std::vector<std::string> split_settings(int n_ranks, int n_stages) {
+  return {"engine.tensor_parallel_size=" + std::to_string(n_ranks),
+          "engine.pipeline_parallel_size=" + std::to_string(n_stages)};
+}
+
+void spawn_ranks(Daemon& daemon, int n_ranks, int n_stages,
+                 std::vector<std::string> settings = {}) {
+  for (const std::string& each : split_settings(n_ranks, n_stages)) settings.push_back(each);
+  daemon.spawn_words(under_mpirun(n_ranks * n_stages, daemon.serve_words(settings)), allow_root);
+}
+
+struct ProcessState {
+  char state = 0;  // 0 = there is none, 'Z' = it has ended
+  int parent = 0;
+};
+ProcessState state_of(const std::string& pid) {
+  std::ifstream file("/proc/" + pid + "/stat");
+  std::string line;
+  std::getline(file, line);
+  ProcessState found;
+  const size_t behind_name = line.rfind(')');
+  if (behind_name == std::string::npos) return found;
+  if (std::sscanf(line.c_str() + behind_name + 1, " %c %d", &found.state, &found.parent) != 2) {
+    return {};
+  }
+  return found;
+}
+bool runs(pid_t pid) {
+  const char state = state_of(std::to_string(pid)).state;
+  return state != 0 && state != 'Z';
+}
+std::vector<pid_t> children_of(pid_t parent) {
+  std::vector<pid_t> children;
+  for (const auto& entry : fs::directory_iterator("/proc")) {
+    const std::string name = entry.path().filename();
+    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+    if (state_of(name).parent == parent) children.push_back(std::stoi(name));
+  }
+  return children;
+}
+
+// The texts of all routes, greedy and seeded, at once: more than there are places.
+std::map<std::string, std::string> texts_of(const Daemon& daemon,
+                                            const std::vector<std::string>& routes) {
+  std::map<std::string, std::string> texts;
+  std::mutex mutex;
+  std::vector<std::thread> threads;
+  for (const std::string& route : routes) {
+    for (const float temperature : {0.0F, 0.8F}) {
+      threads.emplace_back([&, route, temperature] {
+        Client client = daemon.client();
+        const auto made = client.generate(make_request(route, 40, temperature), {});
+        const std::lock_guard lock(mutex);
+        texts[route + (temperature == 0 ? " greedy" : " seeded")] =
+            made.ok() ? made.value().text : made.status().to_string();
+      });
+    }
+  }
+  for (std::thread& thread : threads) thread.join();
+  return texts;
+}
+
+TEST(Mpi, writes_the_texts_of_one_process_with_every_drafter) {
+  std::map<std::string, std::string> plain;
+  {
+    Daemon daemon;
+    daemon.write_config_text(kEveryDrafter);
+    ASSERT_TRUE(daemon.start()) << daemon.output();
+    plain = texts_of(daemon, {"off"});
+    EXPECT_EQ(daemon.stop(), 0);
+  }
+  ASSERT_NE(plain["off greedy"], plain["off seeded"]);
+  for (const auto& [n_ranks, n_stages] : std::vector<std::pair<int, int>>{{2, 1}, {1, 2}, {2, 2}}) {
+    // The second starves: a text alone takes a third of it.
+    for (const std::string kv : {"model.kv.pages=600", "model.kv.pages=26"}) {
+      const std::string what =
+          std::to_string(n_stages) + " stages of " + std::to_string(n_ranks) + ", " + kv;
+      Daemon daemon;
+      daemon.write_config_text(kEveryDrafter);
+      spawn_ranks(daemon, n_ranks, n_stages, {kv});
+      ASSERT_TRUE(daemon.wait_ready()) << what << daemon.output();
+      for (const int round : {1, 2}) {  // the prompt is in the prefix cache the second time
+        for (const auto& [name, text] : texts_of(daemon, kRoutes)) {
+          const bool is_greedy = name.find("greedy") != std::string::npos;
+          EXPECT_EQ(text, plain[is_greedy ? "off greedy" : "off seeded"])
+              << what << ", " << name << ", round " << round;
+        }
+        // Between the rounds one route changes.
+        v1::ApplyRouteRequest change;
+        change.set_definition(
+            "name: lookup\ndrafter:\n  plugin: specd.drafter.prompt_lookup\n"
+            "  config: {num_speculative_tokens: 2}\nverifier: {plugin: specd.verifier.match}\n");
+        change.set_source("x.yaml");
+        EXPECT_TRUE(daemon.client().apply_route(change).ok());
+      }
+      const auto routes = daemon.client().routes();
+      ASSERT_TRUE(routes.ok());
+      for (const v1::Route& route : routes.value().routes()) {
+        EXPECT_EQ(route.drafted(), route.accepted() + route.rejected() + route.discarded())
+            << what << ", " << route.name();
+      }
+      const pid_t mpirun = daemon.pid();
+      EXPECT_EQ(daemon.stop(SIGUSR1), 0) << "SIGUSR1 drains: " << daemon.output();
+      EXPECT_TRUE(children_of(mpirun).empty());
+      EXPECT_FALSE(fs::exists(daemon.socket()));
+    }
+  }
+}
+
+// The reference checkpoints have four heads.
+TEST(Mpi, writes_the_texts_of_one_process_with_four_ranks) {
+  const std::string model = std::string(SPECD_SOURCE_DIR) + "/tests/reference/models/";
+  for (const std::string family : {"llama31", "qwen3"}) {
+    std::map<std::string, std::string> plain;
+    for (const int n_ranks : {1, 4}) {
+      Daemon daemon;
+      const fs::path folder = daemon.folder() / family;
+      fs::create_directory(folder);
+      for (const auto& entry : fs::directory_iterator(model + family)) {
+        fs::copy(entry.path(), folder);
+      }
+      if (!fs::exists(folder / "tokenizer.json")) {
+        fs::copy(model + "tokenizer.json", folder / "tokenizer.json");
+      }
+      daemon.write_config_text(
+          "engine: {threads: 2, rank_timeout_seconds: 60}\nmodel: {name: m, path: " +
+          folder.string() + "}\nplugins: {directories: [PLUGINS], cache_directory: cache}\n");
+      if (n_ranks == 1) {
+        daemon.spawn();
+      } else {
+        spawn_ranks(daemon, n_ranks, 1);
+      }
+      ASSERT_TRUE(daemon.wait_ready()) << daemon.output();
+      const auto texts = texts_of(daemon, {"off"});
+      if (n_ranks == 1) plain = texts;
+      EXPECT_EQ(texts, plain) << family;
+      EXPECT_EQ(daemon.stop(n_ranks == 1 ? SIGTERM : SIGUSR1), 0) << daemon.output();
+    }
+  }
+}
+
+// ---- loss ----------------------------------------------------------------------------------------
+
+struct Loss {
+  bool of_lead;
+  int signal;
+  seconds answer_max, end_max;
+};
+
+class MpiLoss : public testing::TestWithParam<Loss> {};
+
+constexpr Loss kLosses[] = {
+    {.of_lead = false, .signal = SIGKILL, .answer_max = seconds(2), .end_max = seconds(5)},
+    {.of_lead = true, .signal = SIGKILL, .answer_max = seconds(2), .end_max = seconds(5)},
+    {.of_lead = false,
+     .signal = SIGSTOP,
+     .answer_max = seconds(kTimeoutSeconds + 5),
+     .end_max = seconds(kTimeoutSeconds + 10)},
+    {.of_lead = true,
+     .signal = SIGSTOP,
+     .answer_max = seconds(kTimeoutSeconds + 5),
+     .end_max = seconds(kTimeoutSeconds + 10)},
+};
+INSTANTIATE_TEST_SUITE_P(, MpiLoss, testing::ValuesIn(kLosses), [](const auto& loss) {
+  return std::string(loss.param.of_lead ? "lead" : "follower") +
+         (loss.param.signal == SIGKILL ? "_killed" : "_stopped");
+});
+
+TEST_P(MpiLoss, is_told_to_every_client_and_leaves_nothing_behind) {
+  const Loss& loss = GetParam();
+  const int rounds = std::getenv("SPECD_NIGHTLY") != nullptr ? 20 : 2;
+  for (int round = 0; round < rounds; ++round) {
+    Daemon daemon;
+    daemon.write_config("", SPECD_PLUGINS);
+    spawn_ranks(daemon, 2, 1, {"engine.rank_timeout_seconds=" + std::to_string(kTimeoutSeconds)});
+    ASSERT_TRUE(daemon.wait_ready()) << daemon.output();
+    const pid_t mpirun = daemon.pid();
+    const std::vector<pid_t> ranks = children_of(mpirun);
+    ASSERT_EQ(ranks.size(), 2U) << daemon.output();
+    const auto status = daemon.client().status();
+    ASSERT_TRUE(status.ok());
+    const auto lead = static_cast<pid_t>(status.value().pid());
+    const pid_t follower = ranks[0] == lead ? ranks[1] : ranks[0];
+
+    std::vector<std::thread> streams;
+    std::vector<Status> ends(3);
+    std::vector<Clock::time_point> ended(ends.size());
+    std::atomic<int> begun{0};
+    for (size_t i = 0; i < ends.size(); ++i) {
+      streams.emplace_back([&, i] {
+        Client client = daemon.client();
+        bool has_begun = false;
+        ends[i] = client
+                      .generate(make_request(i == 0 ? "off" : "lookup", 1500),
+                                [&](const v1::GenerateResponse&) {
+                                  if (!has_begun) ++begun;
+                                  has_begun = true;
+                                })
+                      .status();
+        ended[i] = Clock::now();
+      });
+    }
+    EXPECT_TRUE(eventually([&] { return begun == static_cast<int>(ends.size()); }));
+    std::this_thread::sleep_for(milliseconds(7 * round));  // another place in a step
+    const Clock::time_point start = Clock::now();
+    kill(loss.of_lead ? lead : follower, loss.signal);
+    for (std::thread& stream : streams) stream.join();
+    for (size_t i = 0; i < ends.size(); ++i) {
+      EXPECT_EQ(ends[i].code(), Code::kUnavailable) << ends[i].to_string();
+      EXPECT_LT(ended[i] - start, loss.answer_max);
+      if (!loss.of_lead) {
+        EXPECT_NE(ends[i].message().find("rank 1"), std::string::npos) << ends[i].to_string();
+      }
+    }
+    EXPECT_NE(daemon.wait(), 0) << daemon.output();
+    while (runs(lead) || runs(follower)) {
+      ASSERT_LT(Clock::now() - start, loss.end_max) << daemon.output();
+      std::this_thread::sleep_for(milliseconds(10));
+    }
+    // A lead that is gone cannot remove the name of its socket, but nobody serves it.
+    if (!loss.of_lead) {
+      EXPECT_FALSE(fs::exists(daemon.socket())) << daemon.output();
+    }
+    fs::remove(daemon.folder() / "log");
+    ASSERT_TRUE(daemon.start()) << "the next one finds nothing in its way: " << daemon.output();
+    EXPECT_EQ(daemon.stop(), 0);
+  }
+}
+
+TEST(Mpi, a_stopped_follower_is_noticed_while_nobody_asks) {
+  Daemon daemon;
+  daemon.write_config();
+  spawn_ranks(daemon, 1, 2, {"engine.rank_timeout_seconds=1"});
+  ASSERT_TRUE(daemon.wait_ready()) << daemon.output();
+  const auto lead = static_cast<pid_t>(daemon.client().status().value().pid());
+  for (const pid_t rank : children_of(daemon.pid())) {
+    if (rank != lead) kill(rank, SIGSTOP);
+  }
+  EXPECT_NE(daemon.wait(), 0);
+  EXPECT_NE(daemon.output().find("rank 1 has not been heard of for 1000 ms"), std::string::npos)
+      << daemon.output();
+}
+
+TEST(Mpi, a_sigterm_cuts_at_once_and_says_what_drains) {
+  Daemon daemon;
+  daemon.write_config();
+  spawn_ranks(daemon, 2, 1);
+  ASSERT_TRUE(daemon.wait_ready()) << daemon.output();
+  Status end;
+  std::atomic<bool> begun{false};
+  std::thread stream([&] {
+    end =
+        daemon.client()
+            .generate(make_request("off", 1500), [&](const v1::GenerateResponse&) { begun = true; })
+            .status();
+  });
+  EXPECT_TRUE(eventually([&] { return begun.load(); }));
+  EXPECT_NE(daemon.stop(SIGTERM), 0);
+  stream.join();
+  EXPECT_EQ(end.code(), Code::kUnavailable) << end.to_string();
+  EXPECT_NE(end.message().find("SIGUSR1 drains"), std::string::npos) << end.to_string();
+  EXPECT_FALSE(fs::exists(daemon.socket()));
+}
+
+// ---- bad input -----------------------------------------------------------------------------------
+
+// What mpirun printed, once it has ended with an error.
+std::string refusal(Daemon& daemon, const std::vector<std::string>& words) {
+  const Clock::time_point start = Clock::now();
+  daemon.spawn_words(words, allow_root);
+  const pid_t mpirun = daemon.pid();
+  EXPECT_NE(daemon.wait(), 0);
+  EXPECT_LT(Clock::now() - start, seconds(15));
+  EXPECT_TRUE(children_of(mpirun).empty());
+  EXPECT_FALSE(fs::exists(daemon.socket()));
+  return daemon.output();
+}
+
+void expect_said_once(const std::string& output, const std::string& text) {
+  const size_t first = output.find(text);
+  EXPECT_NE(first, std::string::npos) << output;
+  if (first != std::string::npos) {
+    EXPECT_EQ(output.find(text, first + 1), std::string::npos) << output;
+  }
+}
+
+TEST(Mpi, another_number_of_ranks_than_configured_is_refused) {
+  Daemon daemon;
+  daemon.write_config();
+  expect_said_once(
+      refusal(daemon, under_mpirun(3, daemon.serve_words({"engine.tensor_parallel_size=2"}))),
+      "specd: --set engine.tensor_parallel_size: 2 ranks are configured (tensor_parallel_size 2 x "
+      "pipeline_parallel_size 1), and mpirun has started 3; make them equal");
+}
+
+// `mpirun -n 1 A : -n 1 B` starts ranks with other arguments.
+std::string two_unlike(Daemon& daemon, const std::vector<std::string>& second) {
+  std::vector<std::string> words =
+      under_mpirun(1, daemon.serve_words({"engine.tensor_parallel_size=2"}));
+  words.insert(words.end(), {":", "-n", "1"});
+  words.insert(words.end(), second.begin(), second.end());
+  return refusal(daemon, words);
+}
+
+TEST(Mpi, ranks_with_other_options_are_refused) {
+  Daemon daemon;
+  daemon.write_config();
+  expect_said_once(two_unlike(daemon, daemon.serve_words({"engine.tensor_parallel_size=2",
+                                                          "engine.queue_max=77"})),
+                   "rank 1: the configuration is not that of rank 0");
+}
+
+TEST(Mpi, a_configuration_that_is_wrong_on_one_rank_is_told_once) {
+  Daemon daemon;
+  daemon.write_config();
+  expect_said_once(two_unlike(daemon, {SPECD_BINARY, "serve", "--config", "/nowhere/c.yaml"}),
+                   "specd: rank 1: '/nowhere/c.yaml': cannot open");
+}
+
+// The same configuration, but the second rank sees other files at the same place.
+TEST(Mpi, ranks_with_another_model_are_refused_before_weights_are_read) {
+  for (const std::string changed : {"config.json", "tokenizer.json", "model.safetensors"}) {
+    Daemon daemon;
+    for (const std::string side : {"a", "b"}) {
+      const fs::path folder = daemon.folder() / side / "m";
+      fs::create_directories(folder);
+      for (const auto& entry :
+           fs::directory_iterator(std::string(SPECD_SOURCE_DIR) + "/configs/zoo/pico-target")) {
+        if (entry.is_regular_file()) fs::copy(entry.path(), folder);
+      }
+    }
+    daemon.write_config_text("model: {name: pico, path: /proc/self/cwd/m}\n");
+    const fs::path file = daemon.folder() / "b/m" / changed;
+    fs::permissions(file, fs::perms::owner_write, fs::perm_options::add);
+    if (changed == "model.safetensors") {
+      std::fstream weights(file, std::ios::in | std::ios::out | std::ios::binary);
+      weights.seekp(-2, std::ios::end);  // of the last tensor: a norm
+      weights.put('\x11');
+    } else {
+      std::ofstream(file, std::ios::app) << "\n";
+    }
+    const auto serve_in = [&](const std::string& side) {
+      std::string line = "cd " + (daemon.folder() / side).string() + " && exec";
+      for (const std::string& word : daemon.serve_words({"engine.tensor_parallel_size=2"})) {
+        line += " " + word;
+      }
+      return std::vector<std::string>{"sh", "-c", line};
+    };
+    std::vector<std::string> words = under_mpirun(1, serve_in("a"));
+    words.insert(words.end(), {":", "-n", "1"});
+    for (const std::string& word : serve_in("b")) words.push_back(word);
+    const std::string output = refusal(daemon, words);
+    const std::string what = changed == "model.safetensors" ? "the values of the norms" : changed;
+    EXPECT_NE(output.find("rank 1: "), std::string::npos) << output;
+    EXPECT_NE(output.find(what), std::string::npos) << output;
+    EXPECT_NE(output.find("is not that of rank 0"), std::string::npos) << output;
+  }
+}
+
+TEST(Mpi, an_installation_without_its_library_is_told) {
+  Daemon daemon;
+  daemon.write_config();
+  daemon.spawn_words(under_mpirun(1, daemon.serve_words()), [] {
+    allow_root();
+    setenv("SPECD_MPI_LIBRARY", "/nonexistent/libspecd_mpi.so", 1);
+  });
+  EXPECT_EQ(daemon.wait(), 1);
+  EXPECT_NE(daemon.output().find("this installation has no MPI library (looked for /nonexistent/"),
+            std::string::npos)
+      << daemon.output();
+}
+
+}  // namespace
+}  // namespace specd::host
