@@ -248,6 +248,13 @@ class Wire {
   }
 
   void beat() {
+    try {
+      beat_until_over();
+    } catch (const std::bad_alloc&) {
+      fall_silent();
+    }
+  }
+  void beat_until_over() {
     MutexLock lock(mutex_);
     while (!is_over_ && !failed_) {
       hear();

@@ -31,6 +31,16 @@ class LocalWorld {
     const std::lock_guard lock(mutex_);
     stopped_.insert(rank);
   }
+  // The same once it has begun so many messages that are no notices.
+  void stop_after(int32_t rank, int32_t n_messages) {
+    const std::lock_guard lock(mutex_);
+    stops_after_[rank] = n_messages;
+  }
+  // How many it has begun.
+  int32_t n_messages(int32_t rank) {
+    const std::lock_guard lock(mutex_);
+    return n_messages_[rank];
+  }
   // Transfers that were begun and not asked for until they were done.
   size_t n_open() {
     const std::lock_guard lock(mutex_);
@@ -60,6 +70,13 @@ class LocalWorld {
                  int32_t tag) override {
       const std::lock_guard lock(world_.mutex_);
       const char* begin = static_cast<const char*>(data);
+      if (channel != Channel::kNotice) {
+        const auto stops = world_.stops_after_.find(rank_);
+        if (stops != world_.stops_after_.end() && world_.n_messages_[rank_] >= stops->second) {
+          world_.stopped_.insert(rank_);
+        }
+        ++world_.n_messages_[rank_];
+      }
       auto is_done = std::make_shared<bool>(bytes <= kEager);
       world_.queue(rank_, to, channel).push_back({tag, {begin, begin + bytes}, is_done});
       return add(std::move(is_done));
@@ -112,6 +129,7 @@ class LocalWorld {
   std::vector<std::map<int32_t, std::shared_ptr<bool>>> ends_;  // open transfers of each rank
   int32_t n_transfers_ = 0;
   std::set<int32_t> stopped_;
+  std::map<int32_t, int32_t> stops_after_, n_messages_;
 };
 
 }  // namespace specd

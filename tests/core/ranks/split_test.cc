@@ -43,6 +43,7 @@ class Swapping final : public Collective {
   void receive(void* data, uint64_t bytes, int32_t from) override {
     all_.receive(data, bytes, from);
   }
+  void mark_progress() override { all_.mark_progress(); }
   void command(std::span<const int32_t> words) override { all_.command(words); }
   bool next_command(std::vector<int32_t>& words) override { return all_.next_command(words); }
   void set_timeout(std::chrono::milliseconds timeout) override { all_.set_timeout(timeout); }
