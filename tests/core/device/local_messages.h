@@ -77,7 +77,8 @@ class LocalWorld {
         }
         ++world_.n_messages_[rank_];
       }
-      auto is_done = std::make_shared<bool>(bytes <= kEager);
+      const bool is_eager = bytes <= kEager || channel == Channel::kNotice;
+      auto is_done = std::make_shared<bool>(is_eager && world_.stopped_.count(to) == 0);
       world_.queue(rank_, to, channel).push_back({tag, {begin, begin + bytes}, is_done});
       return add(std::move(is_done));
     }
