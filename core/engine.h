@@ -174,6 +174,16 @@ struct MemoryLine {
   uint64_t bytes = 0;
 };
 
+// What each rank will hold, from the configuration and the headers of the files alone. Not in it: what
+// grows with a step, and the executable.
+struct MemoryPlan {
+  struct Line {
+    std::string what;
+    std::vector<uint64_t> bytes;  // [ranks]
+  };
+  std::vector<Line> lines;
+};
+
 // What a change of routes did.
 struct RouteChange {
   uint64_t generation = 0;  // number of this change; when unchanged, of the live route's
@@ -198,7 +208,8 @@ Status check_route(const RouteOptions& route, const EngineOptions& options);
 // Loads the plugins of the routes and makes their instances, so plugin code runs. With
 // `devices: [cpu]` it also activates them. Call shut_down_plugins() afterwards, unless a plugin did
 // not return within plugin_control_seconds (n_late_works()): then the process must end by _exit().
-Status check_options(const EngineOptions& options);
+// Returns what the ranks would hold.
+Result<MemoryPlan> check_options(const EngineOptions& options);
 
 // [control] Calls the deinit() of every plugin that has no instance left. Call it at process exit,
 // after the last engine. The code stays mapped.

@@ -36,16 +36,12 @@ Status Models::load(const EngineOptions& options, const Target& wanted,
   target->add_up_bytes();
 
   const kernels::DType kv_dtype = kernel_dtype(wanted.options.kv_dtype);
-  const int64_t pages_useful = int64_t{options.max_sequences} *
-                               pages_for(int64_t{config.max_positions} + nodes_max_of(options));
-  const uint64_t page_bytes = page_bytes_of(options, config);
-  SPECD_TRY(const int32_t n_pages,
-            kv_pages_of(wanted.options, *device, page_bytes, static_cast<uint64_t>(pages_useful)));
+  SPECD_TRY(const int32_t n_pages, kv_pages_of(options, config, *device));
   if (ranks != nullptr) lead()->make_pages(0, n_pages);
   SPECD_TRY(KvStore store, agreed(links.all, KvStore::create(*device, part_of(config, links.split),
                                                              kv_dtype, n_pages)));
   kv = std::make_unique<KvStore>(std::move(store));
-  kv_bytes = page_bytes * static_cast<uint64_t>(n_pages);
+  kv_bytes = page_bytes_of(options, config) * static_cast<uint64_t>(n_pages);
   pages = std::make_unique<PagePool>(n_pages);
   if (wanted.options.prefix_cache) cache = std::make_unique<PrefixCache>(*pages);
   load_drafts(std::move(checked), options, progress);

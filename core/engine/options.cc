@@ -8,7 +8,10 @@
 #include "core/base/quote.h"
 #include "core/base/run_within.h"
 #include "core/base/words.h"
+#include "core/base/to_size.h"
+#include "core/engine/memory_plan.h"
 #include "core/engine/options.h"
+#include "core/engine/shared_models.h"
 #include "core/engine/target.h"
 #include "core/services/model.h"
 #include "core/services/directory.h"
@@ -211,8 +214,12 @@ uint64_t page_bytes_of(const EngineOptions& options, const ModelConfig& config) 
   return bytes;
 }
 
-Result<int32_t> kv_pages_of(const ModelOptions& model, const Device& device, uint64_t page_bytes,
-                            uint64_t useful) {
+Result<int32_t> kv_pages_of(const EngineOptions& options, const ModelConfig& config,
+                            const Device& device) {
+  const ModelOptions& model = options.model;
+  const uint64_t page_bytes = page_bytes_of(options, config);
+  const uint64_t useful = to_size(options.max_sequences) *
+                          to_size(pages_for(int64_t{config.max_positions} + nodes_max_of(options)));
   constexpr uint64_t kDefaultKvBytesMax = uint64_t{1} << 30;
   if (model.kv_pages > 0) {
     const uint64_t most = device.total_bytes() / page_bytes;
@@ -289,13 +296,13 @@ Status check_pair(const std::shared_ptr<PairBench>& bench, const RouteOptions& r
 
 }  // namespace
 
-Status check_options(const EngineOptions& options) {
+Result<MemoryPlan> check_options(const EngineOptions& options) {
   SPECD_OK_OR_RETURN(check_limits(options));
   const auto bench = std::make_shared<PairBench>();
   SPECD_TRY(bench->device, CpuDevice::create(options.isa, 1, options.numerics == Numerics::kBf16));
+  std::unique_ptr<Device> cuda;
   if (const int32_t index = cuda_index(options.devices.front()); index >= 0) {
-    const auto opened = open_cuda_device(index, {});
-    if (!opened.ok()) return opened.status().in_field("devices[0]");
+    SPECD_TRY(cuda, open_cuda_device(index, {}).in_field("devices[0]"));
   }
   Target& target = bench->target;
   SPECD_OK_OR_RETURN(target.load(options.model));
@@ -309,11 +316,6 @@ Status check_options(const EngineOptions& options) {
   SPECD_OK_OR_RETURN(check_tensors(weights, config).in_field(kModelPath));
   SPECD_OK_OR_RETURN(
       check_ranks(options, config, bench->device->ops().split_rule(kernels::DType::kBF16)));
-  // The memory of another device is known only when it is opened for loading.
-  if (options.devices.front() == "cpu" || options.model.kv_memory_share == 0) {
-    SPECD_OK_OR_RETURN(
-        kv_pages_of(options.model, *bench->device, page_bytes_of(options, config), 1).status());
-  }
   bench->draft_models = std::make_unique<ModelService>(
       *bench->device, bench->no_pages,
       KvPages{.store = nullptr, .positions_max = config.positions_end(), .is_planned = true});
@@ -324,7 +326,9 @@ Status check_options(const EngineOptions& options) {
     const Status& status = bench->draft_models->models().back()->status;
     if (!status.ok()) return status.with_context(model.name).in_field(draft_model_field(i));
   }
-  if (options.routes.empty()) return Status();
+  SPECD_TRY(MemoryPlan plan, plan_memory(options, target, bench->draft_models->models(),
+                                         cuda == nullptr ? *bench->device : *cuda));
+  if (options.routes.empty()) return plan;
   bench->services = std::make_unique<Services>(*bench->device, *bench->device, config.vocab_size);
   bench->services->set_models(bench->draft_models.get());
   bench->services->plan_target(config);
@@ -336,7 +340,7 @@ Status check_options(const EngineOptions& options) {
                 .in_field("plugins"));
   for (const RouteOptions& route : options.routes)
     SPECD_OK_OR_RETURN(check_pair(bench, route, options).in_field(route_field(route.name)));
-  return Status();
+  return plan;
 }
 
 }  // namespace specd

@@ -28,10 +28,10 @@ Status check_ranks(const EngineOptions& options, const ModelConfig& config,
                    const kernels::SplitRule& rule);
 // Of a page of KV, on all ranks together.
 uint64_t page_bytes_of(const EngineOptions& options, const ModelConfig& config);
-// The number of KV pages that the options ask for. `useful`: enough for the full contexts of all
-// sequences.
-Result<int32_t> kv_pages_of(const ModelOptions& model, const Device& device, uint64_t page_bytes,
-                            uint64_t useful);
+// The number of KV pages that the options ask for, at most enough for the full contexts of all sequences
+// unless they say how many. `device`: the memory of all ranks.
+Result<int32_t> kv_pages_of(const EngineOptions& options, const ModelConfig& config,
+                            const Device& device);
 // Accepts names that logs and terminals can show: printable ASCII without spaces, at most 128
 // bytes.
 Status check_name(const std::string& field, const std::string& name);

@@ -128,38 +128,42 @@ struct Transformer::Impl {
     return kept == 0 ? split.n_ranks : kept;
   }
 
-  Status allocate_activations() {
+  struct Activation {
+    float** out;
+    int64_t rows, width;
+
+    uint64_t bytes() const { return to_size(rows) * to_size(width) * sizeof(float); }
+  };
+  std::vector<Activation> activations() {
     const ModelConfig& c = config;
-    const auto make = [&](float*& out, int64_t rows, int64_t width) -> Status {
-      const uint64_t bytes =
-          static_cast<uint64_t>(rows) * static_cast<uint64_t>(width) * sizeof(float);
-      SPECD_TRY(Buffer buffer, device.allocate(bytes, "activations"));
-      out = buffer.as<float>();
-      buffers.push_back(std::move(buffer));
-      activation_bytes += bytes;
-      return Status();
-    };
-    SPECD_OK_OR_RETURN(make(x, rows_max, c.hidden_size));
-    SPECD_OK_OR_RETURN(make(h, rows_max, c.hidden_size));
-    SPECD_OK_OR_RETURN(make(qkv, rows_max, qkv_width()));
-    SPECD_OK_OR_RETURN(make(heads, rows_max, q_width()));
-    SPECD_OK_OR_RETURN(make(delta, rows_max, c.hidden_size));
-    SPECD_OK_OR_RETURN(make(gate_up, rows_max, 2 * part.intermediate_size));
-    SPECD_OK_OR_RETURN(make(act, rows_max, part.intermediate_size));
-    SPECD_OK_OR_RETURN(make(cos_sin, rows_max, c.head_dim));
-    SPECD_OK_OR_RETURN(make(inv_freq, 1, c.head_dim / 2));
-    if (split.is_last()) SPECD_OK_OR_RETURN(make(picked, logits_rows_max, c.hidden_size));
-    if (split.world_rank() == 0) SPECD_OK_OR_RETURN(make(logits, logits_rows_max, c.vocab_size));
-    if (is_shared()) {
-      SPECD_OK_OR_RETURN(make(segments, rows_max, int64_t{n_segments()} * c.hidden_size));
-    }
+    std::vector<Activation> all{{&x, rows_max, c.hidden_size},
+                                {&h, rows_max, c.hidden_size},
+                                {&qkv, rows_max, qkv_width()},
+                                {&heads, rows_max, q_width()},
+                                {&delta, rows_max, c.hidden_size},
+                                {&gate_up, rows_max, 2 * part.intermediate_size},
+                                {&act, rows_max, part.intermediate_size},
+                                {&cos_sin, rows_max, c.head_dim},
+                                {&inv_freq, 1, c.head_dim / 2}};
+    if (split.is_last()) all.push_back({&picked, logits_rows_max, c.hidden_size});
+    if (split.world_rank() == 0) all.push_back({&logits, logits_rows_max, c.vocab_size});
+    if (is_shared()) all.push_back({&segments, rows_max, int64_t{n_segments()} * c.hidden_size});
     if (is_shared() && split.is_last()) {
       const int64_t width = vocab_part(c, split.n_ranks);
-      SPECD_OK_OR_RETURN(make(logits_part, logits_rows_max, width));
-      if (split.rank == 0)
-        SPECD_OK_OR_RETURN(make(logits_parts, logits_rows_max, split.n_ranks * width));
+      all.push_back({&logits_part, logits_rows_max, width});
+      if (split.rank == 0) all.push_back({&logits_parts, logits_rows_max, split.n_ranks * width});
     }
-    device.copy_in(inv_freq, c.rope.inv_freq.data(), c.rope.inv_freq.size() * sizeof(float));
+    return all;
+  }
+  Status allocate_activations() {
+    for (const Activation& each : activations()) {
+      SPECD_TRY(Buffer buffer, device.allocate(each.bytes(), "activations"));
+      *each.out = buffer.as<float>();
+      buffers.push_back(std::move(buffer));
+      activation_bytes += each.bytes();
+    }
+    device.copy_in(inv_freq, config.rope.inv_freq.data(),
+                   config.rope.inv_freq.size() * sizeof(float));
     return device.synchronize();
   }
 
@@ -281,6 +285,16 @@ Result<std::unique_ptr<Transformer>> Transformer::random(Device& device, const M
   SPECD_OK_OR_RETURN(model->impl_->allocate_activations());
   model->impl_->weight_bytes = model->impl_->weights.held_bytes;
   return model;
+}
+
+Transformer::Memory Transformer::plan(Device& device, const ModelConfig& config,
+                                      kernels::DType dtype, int32_t rows_max,
+                                      int32_t logits_rows_max, Split split) {
+  Impl planned(device, config, rows_max, logits_rows_max, {.split = split});
+  planned.weights.dtype = dtype;
+  Memory memory{.weights = Weights::planned_bytes(device.ops(), config, split, dtype)};
+  for (const Impl::Activation& each : planned.activations()) memory.activations += each.bytes();
+  return memory;
 }
 
 Result<Transformer::Tap> Transformer::make_tap(uint32_t point) const {

@@ -110,6 +110,12 @@ class Transformer {
   uint64_t weight_bytes() const;
   uint64_t activation_bytes() const;
   void add_up_bytes();
+  // The same for one rank, before anything is loaded. `dtype`: of the matrices.
+  struct Memory {
+    uint64_t weights = 0, activations = 0;
+  };
+  static Memory plan(Device& device, const ModelConfig& config, kernels::DType dtype,
+                     int32_t rows_max, int32_t logits_rows_max, Split split);
 
  private:
   Transformer();

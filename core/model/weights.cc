@@ -25,20 +25,46 @@ Result<PackedMatrix> Weights::matrix(int32_t n_out, int32_t n_in) {
   return packed;
 }
 
-Status Weights::allocate_matrices() {
-  const ModelConfig c = part_of(config_, split_);
+namespace {
+
+// Calls fn(matrix, n_out, n_in) for each packed matrix of a rank. `layers` has all of its layers.
+template <typename Fn>
+Status for_matrices(const ModelConfig& config, Split split, std::vector<Weights::Layer>& layers,
+                    PackedMatrix& lm_head, Fn&& fn) {
+  const ModelConfig c = part_of(config, split);
   const int32_t q = c.n_heads * c.head_dim, kv = c.n_kv_heads * c.head_dim;
-  layers.resize(to_size(c.n_layers));
-  for (Layer& layer : layers) {
-    SPECD_TRY(layer.qkv, matrix(q + 2 * kv, c.hidden_size));
-    SPECD_TRY(layer.o, matrix(c.hidden_size, q));
-    SPECD_TRY(layer.gate_up, matrix(2 * c.intermediate_size, c.hidden_size));
-    SPECD_TRY(layer.down, matrix(c.hidden_size, c.intermediate_size));
+  for (Weights::Layer& layer : layers) {
+    SPECD_OK_OR_RETURN(fn(layer.qkv, q + 2 * kv, c.hidden_size));
+    SPECD_OK_OR_RETURN(fn(layer.o, c.hidden_size, q));
+    SPECD_OK_OR_RETURN(fn(layer.gate_up, 2 * c.intermediate_size, c.hidden_size));
+    SPECD_OK_OR_RETURN(fn(layer.down, c.hidden_size, c.intermediate_size));
   }
-  if (split_.is_last()) {
-    SPECD_TRY(lm_head, matrix(vocab_part(c, split_.n_ranks), c.hidden_size));
-  }
-  return Status();
+  if (!split.is_last()) return Status();
+  return fn(lm_head, vocab_part(c, split.n_ranks), c.hidden_size);
+}
+
+}  // namespace
+
+Status Weights::allocate_matrices() {
+  layers.resize(to_size(layers_of(config_, split_).n));
+  return for_matrices(config_, split_, layers, lm_head,
+                      [&](PackedMatrix& out, int32_t n_out, int32_t n_in) -> Status {
+                        SPECD_TRY(out, matrix(n_out, n_in));
+                        return Status();
+                      });
+}
+
+uint64_t Weights::planned_bytes(const kernels::Ops& ops, const ModelConfig& config, Split split,
+                                DType dtype) {
+  std::vector<Layer> layers(to_size(layers_of(config, split).n));
+  PackedMatrix lm_head;
+  uint64_t bytes = to_size(config.vocab_size) * to_size(config.hidden_size) * dtype_bytes(dtype);
+  (void)for_matrices(config, split, layers, lm_head,
+                     [&](PackedMatrix&, int32_t n_out, int32_t n_in) {
+                       bytes += ops.packed_bytes(dtype, n_out, n_in);
+                       return Status();
+                     });
+  return bytes;
 }
 
 void Weights::pack(const PackedMatrix& into, const std::vector<Part>& parts) {

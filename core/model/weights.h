@@ -40,6 +40,9 @@ class Weights {
   // [0, 1]. Uses memory for the packed weights; of the files only the embedding stays mapped,
   // on the CPU.
   Status load(const std::string& model_dir, const std::function<void(double)>& progress);
+  // held_bytes of a rank after load(), from the configuration alone. `dtype`: of the matrices.
+  static uint64_t planned_bytes(const kernels::Ops& ops, const ModelConfig& config, Split split,
+                                kernels::DType dtype);
   // Fills in random bf16 weights of the same shapes, for benchmarks.
   Status make_random(uint64_t seed);
 

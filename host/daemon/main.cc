@@ -52,8 +52,31 @@ int print(const std::string& text) {
   return kExitOk;
 }
 
+// A column for each rank.
+std::string memory_table(const MemoryPlan& plan) {
+  const size_t n_ranks = plan.lines.front().bytes.size();
+  std::vector<std::string> head{"memory"};
+  for (size_t rank = 0; rank < n_ranks; ++rank) {
+    head.push_back(n_ranks == 1 ? "bytes" : "rank " + std::to_string(rank));
+  }
+  Table table(head);
+  std::vector<uint64_t> totals(n_ranks);
+  const auto add = [&](const std::string& what, const std::vector<uint64_t>& bytes) {
+    std::vector<std::string> cells{what};
+    for (const uint64_t each : bytes) cells.push_back(bytes_text(each));
+    table.add(cells);
+  };
+  for (const MemoryPlan::Line& line : plan.lines) {
+    add(line.what, line.bytes);
+    for (size_t rank = 0; rank < n_ranks; ++rank) totals[rank] += line.bytes[rank];
+  }
+  add("total", totals);
+  return table.text();
+}
+
 int check(const Config& config) {
-  const Status status = check_options(config.engine);
+  const Result<MemoryPlan> plan = check_options(config.engine);
+  const Status& status = plan.status();
   if (n_late_works() > 0) {
     // exit() waits for the linker's lock, which a constructor that hangs holds.
     const int code = wrong_config(with_place(config, status));
@@ -63,7 +86,8 @@ int check(const Config& config) {
   shut_down_plugins();
   if (!status.ok()) return wrong_config(with_place(config, status));
   write_output(config.file + ": ok (model " + config.engine.model.name + ", " +
-               std::to_string(config.engine.routes.size()) + " routes besides off)\n");
+               std::to_string(config.engine.routes.size()) + " routes besides off)\n" +
+               memory_table(plan.value()));
   return kExitOk;
 }
 

@@ -97,7 +97,7 @@ TEST_F(LateCalls, the_check_of_a_configuration_does_not_wait_for_a_plugin) {
   EngineOptions o = with_limit();
   o.plugin_cache_directory = folder_ + "/cache";
   o.routes = {pair("create")};
-  const Status status = check_options(o);
+  const Status status = check_options(o).status();
   EXPECT_EQ(status.code(), Code::kDeadlineExceeded) << status.text();
   EXPECT_EQ(status.field(), "routes.late");
   for (const char* word : {"plugin org.example.fixture", "create() has not returned within 1 s",

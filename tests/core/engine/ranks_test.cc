@@ -2,7 +2,9 @@
 // identity_matrix_test.cc compares texts over all other drafters.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -150,6 +152,38 @@ TEST_F(Ranks, report_what_all_of_them_hold) {
   EXPECT_LT(two.weight_bytes, 2 * one.weight_bytes);
 }
 
+// Of the zoo the draft model is on the lead alone; of the family all ranks of the last stage have it.
+TEST_F(Ranks, hold_what_was_planned_from_the_headers) {
+  const std::string folder = family_folder(folder_, "llama31");
+  for (const bool is_shared : {false, true}) {
+    for (const auto& [n_ranks, n_stages] :
+         std::vector<std::pair<int32_t, int32_t>>{{1, 1}, {2, 1}, {1, 2}, {2, 2}}) {
+      EngineOptions o = options("pico-target");
+      if (is_shared) o.model.path = folder;
+      o.draft_models = {{.name = "draft",
+                         .path = is_shared ? folder : zoo("pico-draft"),
+                         .kv_dtype = KvDType::kBF16}};
+      o.tensor_parallel_size = n_ranks;
+      o.pipeline_parallel_size = n_stages;
+      const Result<MemoryPlan> plan = check_options(o);
+      ASSERT_TRUE(plan.ok()) << plan.status().to_string();
+      start(o);
+      const std::vector<MemoryLine> held = engine_->memory();
+      ASSERT_EQ(plan.value().lines.size(), held.size());
+      for (size_t i = 0; i < held.size(); ++i) {
+        const MemoryPlan::Line& line = plan.value().lines[i];
+        EXPECT_EQ(line.what, held[i].what);
+        ASSERT_EQ(line.bytes.size(), static_cast<size_t>(n_ranks * n_stages));
+        EXPECT_EQ(std::accumulate(line.bytes.begin(), line.bytes.end(), uint64_t{0}), held[i].bytes)
+            << line.what << " on " << n_stages << " stages of " << n_ranks;
+      }
+      // The lead's vocabulary in float32 is nobody else's.
+      const std::vector<uint64_t>& activations = plan.value().lines[2].bytes;
+      EXPECT_EQ(std::max_element(activations.begin(), activations.end()), activations.begin());
+    }
+  }
+}
+
 TEST_F(Ranks, that_the_model_does_not_allow_are_refused_with_the_key) {
   EngineOptions o = options("pico-target");
   const auto why = [&] { return Engine::create(o, {}).status().to_string(); };
@@ -166,7 +200,7 @@ TEST_F(Ranks, that_the_model_does_not_allow_are_refused_with_the_key) {
   EXPECT_EQ(why(),
             "INVALID_ARGUMENT: engine.pipeline_parallel_size: expected 1 to the model's "
             "num_hidden_layers, 8, found 9");
-  EXPECT_EQ(check_options(o).to_string(), why()) << "specd check says the same";
+  EXPECT_EQ(check_options(o).status().to_string(), why()) << "specd check says the same";
   o.pipeline_parallel_size = 0;
   EXPECT_EQ(check_limits(o).field(), "engine.pipeline_parallel_size");
   o.pipeline_parallel_size = 1;
