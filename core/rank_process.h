@@ -7,20 +7,25 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "core/base/status.h"
 #include "core/engine.h"
 
 namespace specd {
 
+// The values of the configuration by key, to compare them: {"engine.queue_max", "256"}.
+using RankSettings = std::vector<std::pair<std::string, std::string>>;
+
 class RankProcess {
  public:
   // [main] Whether mpirun has started this process.
   static bool is_one();
-  // [main] Joins the others. Blocked signals stay so on all threads that this starts. `configuration` is
-  // compared with that of rank 0. kUnsupported: this installation has no libspecd_mpi, or no Open MPI.
+  // [main] Joins the others. Blocked signals stay so on all threads that this starts. `settings` are compared
+  // with those of rank 0. kUnsupported: this installation has no libspecd_mpi, or no Open MPI.
   static Result<std::unique_ptr<RankProcess>> join(const EngineOptions& options,
-                                                   std::string configuration);
+                                                   RankSettings settings);
   // Waits until all others end in the same way.
   ~RankProcess();
   RankProcess(const RankProcess&) = delete;
@@ -30,6 +35,8 @@ class RankProcess {
   // [main] Called by all before anything else: ok when it is for each of them, else the first rank's
   // error, which names the rank.
   Status agree(const Status& mine);
+  // [any] Why the ranks compute nothing more.
+  Status status() const;
   // [main] Of a rank other than 0: loads its part of the models and computes what the lead says. Returns
   // ok when the lead ends, and otherwise why the ranks cannot go on.
   Status follow(const EngineOptions& options);

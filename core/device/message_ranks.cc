@@ -29,6 +29,7 @@ struct Notice {
   Kind kind = Kind::kBeat;
   int32_t code = 0;         // of a failure
   uint64_t value = 0;       // marks of progress, or milliseconds
+  int32_t waits_for = -1;   // of a beat: a rank
   char message[1000] = {};  // of a failure
 };
 
@@ -114,11 +115,17 @@ class Wire {
   void command(std::span<const int32_t> words) {
     const auto kept = std::make_shared<const std::vector<int32_t>>(words.begin(), words.end());
     const MutexLock lock(mutex_);
-    for (int32_t to = 1; to < n_ranks_ && !failed_; ++to) {
-      const uint64_t bytes = kept->size() * sizeof(int32_t);
-      outgoing_.push_back({messages_.send(kept->data(), bytes, to, Channel::kCommand, 0), kept});
-    }
     forget_sent();
+    try {
+      for (int32_t to = 1; to < n_ranks_ && !failed_; ++to) {
+        outgoing_.push_back({-1, kept});
+        outgoing_.back().transfer =
+            messages_.send(kept->data(), kept->size() * sizeof(int32_t), to, Channel::kCommand, 0);
+      }
+    } catch (const std::bad_alloc&) {
+      fail_alone(Status(Code::kExhausted, kOutOfMemory));  // not all ranks have the command
+      throw;
+    }
   }
   bool next_command(std::vector<int32_t>& words) {
     std::optional<Messages::Arrived> next;
@@ -140,8 +147,9 @@ class Wire {
     const MutexLock lock(mutex_);
     for (int32_t to = 0; to < n_ranks_ && !failed_; ++to) {
       if (to == rank_) continue;
-      outgoing_.push_back(
-          {messages_.send(notice.get(), sizeof(Notice), to, Channel::kNotice, 0), notice});
+      outgoing_.push_back({-1, notice});
+      outgoing_.back().transfer =
+          messages_.send(notice.get(), sizeof(Notice), to, Channel::kNotice, 0);
     }
   }
   void fail(const Status& why) {
@@ -171,8 +179,9 @@ class Wire {
   struct Peer {
     int32_t silent_beats = 0;  // of this rank, since one of theirs
     uint64_t marks = 0;
-    Notice beat;  // on its way
-    int32_t beat_transfer = -1;
+    int32_t waits_for = -1;
+    Notice beat, notice;  // on its way there, and from there
+    int32_t beat_transfer = -1, notice_transfer = -1;
   };
 
   template <typename Fn>
@@ -206,16 +215,21 @@ class Wire {
     for (uint32_t look = 0;; ++look) {
       {
         const MutexLock lock(mutex_);
+        waits_for_ = -1;
         if (failed_) return false;
         if (is_there()) return true;
+        if (exchange != Exchange::kCommand) waits_for_ = other;
         if (look % kLooksPerNotice == 0) hear();
         const uint64_t marks = peers_[to_size(other)].marks;
-        if (exchange == Exchange::kSend && marks != marks_seen) idle = {};
+        if (exchange == Exchange::kSend && marks != marks_seen) {
+          idle = {};
+          mark_progress();  // for those that wait for this one
+        }
         marks_seen = marks;
         // The deadline may have become shorter meanwhile.
         const milliseconds timeout = timeout_;
         if (exchange != Exchange::kCommand && idle >= timeout) {
-          fail_and_tell(rank_is_late(other, exchange, timeout, rank_));
+          fail_and_tell(rank_is_late(last_of_chain(other), exchange, timeout, rank_));
         }
         if (failed_) return false;
       }
@@ -226,25 +240,49 @@ class Wire {
     }
   }
 
+  // A rank that itself waits for another one, as far as its last beat says, is not the one that is late.
+  int32_t last_of_chain(int32_t late) SPECD_REQUIRES(mutex_) {
+    for (int32_t i = 0; i < n_ranks_; ++i) {
+      const int32_t next = peers_[to_size(late)].waits_for;
+      if (next < 0 || next >= n_ranks_ || next == rank_) break;
+      late = next;
+    }
+    return late;
+  }
+
   // Takes the notices that have come.
   void hear() SPECD_REQUIRES(mutex_) {
-    for (int32_t from = 0; from < n_ranks_ && !failed_; ++from) {
-      while (from != rank_ && messages_.arrived(from, Channel::kNotice).has_value()) {
-        Notice notice;
-        const int32_t transfer = messages_.receive(&notice, sizeof(notice), from, Channel::kNotice);
-        while (!messages_.is_done(transfer)) {  // it is short and has come
+    for (int32_t from = 0; from < n_ranks_; ++from) {
+      Peer& peer = peers_[to_size(from)];
+      while (from != rank_ && !failed_) {
+        if (peer.notice_transfer < 0) {
+          if (!messages_.arrived(from, Channel::kNotice).has_value()) break;
+          peer.notice_transfer =
+              messages_.receive(&peer.notice, sizeof(peer.notice), from, Channel::kNotice);
         }
-        Peer& peer = peers_[to_size(from)];
-        peer.silent_beats = 0;
-        if (notice.kind == Notice::Kind::kBeat) peer.marks = notice.value;
-        if (notice.kind == Notice::Kind::kTimeout) timeout_ = milliseconds(notice.value);
-        if (notice.kind == Notice::Kind::kFailure) {
-          notice.message[sizeof(notice.message) - 1] = '\0';
-          return fail_alone(Status(static_cast<Code>(notice.code), notice.message));
-        }
+        if (!messages_.is_done(peer.notice_transfer)) break;
+        peer.notice_transfer = -1;
+        take(peer.notice, peer);
       }
     }
-    if (!failed_ && !messages_.status().ok()) fail_alone(messages_.status());
+    if (!failed_ && !messages_.status().ok()) {
+      fail_and_tell(messages_.status().with_context("rank " + std::to_string(rank_)));
+    }
+  }
+  void take(Notice& notice, Peer& from) SPECD_REQUIRES(mutex_) {
+    from.silent_beats = 0;
+    switch (notice.kind) {
+      case Notice::Kind::kBeat:
+        from.marks = notice.value;
+        from.waits_for = notice.waits_for;
+        return;
+      case Notice::Kind::kTimeout:
+        timeout_ = milliseconds(notice.value);
+        return;
+      case Notice::Kind::kFailure:
+        notice.message[sizeof(notice.message) - 1] = '\0';
+        return fail_alone(Status(static_cast<Code>(notice.code), notice.message));
+    }
   }
 
   void beat() {
@@ -271,6 +309,7 @@ class Wire {
         // One at a time, so that they do not pile up for a rank that does not read.
         if (peer.beat_transfer >= 0 && !messages_.is_done(peer.beat_transfer)) continue;
         peer.beat.value = marks_.load(std::memory_order_relaxed);
+        peer.beat.waits_for = waits_for_;
         peer.beat_transfer = messages_.send(&peer.beat, sizeof(peer.beat), to, Channel::kNotice, 0);
       }
       forget_sent();
@@ -303,8 +342,10 @@ class Wire {
   }
 
   void forget_sent() SPECD_REQUIRES(mutex_) {
-    std::erase_if(outgoing_,
-                  [this](const Outgoing& each) { return messages_.is_done(each.transfer); });
+    if (failed_) return;
+    std::erase_if(outgoing_, [this](const Outgoing& each) {
+      return each.transfer < 0 || messages_.is_done(each.transfer);
+    });
   }
   bool all_have_left() {
     const MutexLock lock(mutex_);
@@ -333,6 +374,7 @@ class Wire {
   bool failed_ SPECD_GUARDED_BY(mutex_) = false;
   Status failure_ SPECD_GUARDED_BY(mutex_);
   Notice last_notice_ SPECD_GUARDED_BY(mutex_);
+  int32_t waits_for_ SPECD_GUARDED_BY(mutex_) = -1;  // the rank that an exchange waits for
   std::vector<Peer> peers_ SPECD_GUARDED_BY(mutex_);
   std::deque<Outgoing> outgoing_ SPECD_GUARDED_BY(mutex_);
   std::thread beats_;

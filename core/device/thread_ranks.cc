@@ -132,7 +132,17 @@ class Group {
   };
   struct alignas(64) Progress {
     std::atomic<uint64_t> marks{0};
+    std::atomic<int32_t> waits_for{-1};  // a rank; -1 = it does not wait
   };
+  // A rank that itself waits for another one is not the one that is late.
+  int32_t last_of_chain(int32_t late, int32_t rank) const {
+    for (int32_t i = 0; i < n_ranks_; ++i) {
+      const int32_t next = progress_[to_size(late)].waits_for;
+      if (next < 0 || next == rank) break;
+      late = next;
+    }
+    return late;
+  }
   void count(std::atomic<uint64_t>& number, int32_t waiting) {
     number.fetch_add(1);
     sleepers_[to_size(waiting)].wake();
@@ -154,6 +164,8 @@ class Group {
     Sleeper& sleeper = sleepers_[to_size(rank)];
     const std::atomic<uint64_t>& marks = progress_[to_size(other)].marks;
     uint64_t marks_seen = marks.load(std::memory_order_relaxed);
+    std::atomic<int32_t>& waits_for = progress_[to_size(rank)].waits_for;
+    if (kind != Exchange::kCommand) waits_for = other;
     const std::chrono::milliseconds timeout = timeout_;
     // In pieces: a process that was stopped for a while must not find its deadlines passed.
     constexpr std::chrono::milliseconds kPiece(500);
@@ -168,15 +180,20 @@ class Group {
         } else if (!sleeper.changed.wait_until(lock, Clock::now() + piece)) {
           left -= piece;
           const uint64_t marks_now = marks.load(std::memory_order_relaxed);
-          if (kind == Exchange::kSend && marks_now != marks_seen) left = timeout;
+          if (kind == Exchange::kSend && marks_now != marks_seen) {
+            left = timeout;
+            mark_progress(rank);  // for those that wait for this one
+          }
           marks_seen = marks_now;
         }
       }
     }
     sleeper.is_asleep = false;
+    const int32_t late = last_of_chain(other, rank);
+    waits_for = -1;
     if (failed_) return false;
     if (reached()) return true;
-    fail(rank_is_late(other, kind, timeout, rank));
+    fail(rank_is_late(late, kind, timeout, rank));
     return false;
   }
 

@@ -13,10 +13,10 @@ namespace specd {
 Status Models::load(const EngineOptions& options, const Target& wanted,
                     const ProgressFn& progress) {
   const ModelConfig& config = wanted.config;
-  const int32_t n_here =
-      options.process == nullptr ? n_ranks_of(options) : options.process->impl_->messages->n_here();
-  SPECD_TRY(cpu, CpuDevice::create(options.isa, threads_of_rank(options, n_here),
-                                   options.numerics == Numerics::kBf16));
+  const int32_t threads = options.process == nullptr
+                              ? threads_of_rank(options, n_ranks_of(options), n_ranks_of(options))
+                              : options.process->impl_->threads(options);
+  SPECD_TRY(cpu, CpuDevice::create(options.isa, threads, options.numerics == Numerics::kBf16));
   DraftModels checked = check_draft_models(options, wanted);
   SPECD_OK_OR_RETURN(open_device(options, config, checked));
 
@@ -61,7 +61,7 @@ Status Models::start_ranks(const EngineOptions& options, const Target& wanted,
   SPECD_OK_OR_RETURN(check_ranks(options, wanted.config, rule));
   std::vector<SharedModel> shared = shared_models(options, wanted, checked, rule);
   if (process != nullptr) {
-    SPECD_OK_OR_RETURN(process->impl_->check_same(shared));
+    SPECD_OK_OR_RETURN(process->impl_->check_same(shared, checked));
     ranks = std::make_unique<RankProcesses>(process->impl_->end_of(options));
   } else {
     ranks = std::make_unique<RankThreads>(

@@ -1,5 +1,6 @@
 #include "core/rank_process.h"
 
+#include <sched.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -23,10 +24,11 @@
 namespace specd {
 namespace {
 
-// Where process numbers mean the same.
+// `machine`: where process numbers mean the same.
 struct Place {
   char machine[128] = {};
   int64_t pid = 0;
+  cpu_set_t cores;
 };
 
 Place place_of_this() {
@@ -38,13 +40,14 @@ Place place_of_this() {
   const std::string machine = boot + " " + space;
   std::copy_n(machine.begin(), std::min(machine.size(), sizeof(place.machine) - 1), place.machine);
   place.pid = getpid();
+  CPU_ZERO(&place.cores);
+  (void)sched_getaffinity(0, sizeof(place.cores), &place.cores);
   return place;
 }
 
 // As for rank threads, of what one machine runs.
 std::chrono::nanoseconds spin_of(const EngineOptions& options, int32_t n_here) {
-  const int32_t threads = threads_of_rank(options, n_here);
-  const auto wanted = static_cast<unsigned>(n_here * (threads == 0 ? usable_cores() : threads));
+  const auto wanted = static_cast<unsigned>(std::max(n_here, options.threads));
   const unsigned processors = std::thread::hardware_concurrency();
   return processors == 0 || wanted <= processors ? std::chrono::microseconds(50)
                                                  : std::chrono::microseconds(0);
@@ -58,20 +61,22 @@ RankProcess::~RankProcess() = default;
 bool RankProcess::is_one() { return is_under_mpirun(); }
 
 Result<std::unique_ptr<RankProcess>> RankProcess::join(const EngineOptions& options,
-                                                       std::string configuration) {
+                                                       RankSettings settings) {
   auto impl = std::make_unique<Impl>();
   SPECD_TRY(impl->messages, open_mpi());
-  impl->configuration = std::move(configuration);
+  impl->settings = std::move(settings);
   impl->all = make_message_rank(*impl->messages,
                                 {.timeout = kLoadTimeout,
                                  .silence_max = std::chrono::seconds(options.rank_timeout_seconds),
                                  .spin = spin_of(options, impl->messages->n_here())});
-  impl->find_pids();
+  impl->find_places();
   return std::unique_ptr<RankProcess>(new RankProcess(std::move(impl)));
 }
 
 int32_t RankProcess::rank() const { return impl_->messages->rank(); }
 Status RankProcess::agree(const Status& mine) { return specd::agree(*impl_->all, mine); }
+
+Status RankProcess::status() const { return impl_->all->status(); }
 
 Status RankProcess::follow(const EngineOptions& options) {
   Status status;
@@ -103,14 +108,17 @@ void RankProcess::abort(int code) {
   std::abort();  // GCC does not see that it is never reached
 }
 
-void RankProcess::Impl::find_pids() {
+void RankProcess::Impl::find_places() {
   std::vector<Place> places(to_size(all->n_ranks()));
   const Place& mine = places[to_size(all->rank())] = place_of_this();
   all->all_gather(places.data(), sizeof(Place));
+  n_sharing = 0;
   for (const Place& place : places) {
     const bool is_here = std::strcmp(place.machine, mine.machine) == 0;
     pids.push_back(is_here ? static_cast<pid_t>(place.pid) : 0);
+    if (is_here && CPU_EQUAL(&place.cores, &mine.cores)) ++n_sharing;
   }
+  n_sharing = std::max(n_sharing, 1);
 }
 
 Status RankProcess::Impl::check_world(const EngineOptions& options) const {
@@ -123,8 +131,15 @@ Status RankProcess::Impl::check_world(const EngineOptions& options) const {
                     std::to_string(started) + "; make them equal");
 }
 
-Status RankProcess::Impl::check_same(std::span<const SharedModel> models) {
-  auto facts = agreed(all.get(), rank_facts(configuration, models));
+Status RankProcess::Impl::check_same(std::span<const SharedModel> models,
+                                     const DraftModels& drafts) {
+  std::vector<std::string> values;
+  for (const auto& [key, value] : settings) values.push_back(key + ": " + value);
+  for (const std::unique_ptr<DraftModel>& draft : drafts) {
+    values.push_back("draft model " + draft->name +
+                     (draft->status.ok() ? "" : ", refused: " + draft->status.text()));
+  }
+  auto facts = agreed(all.get(), rank_facts(values, models));
   SPECD_OK_OR_RETURN(facts.status());
   return specd::check_same(*all, facts.value());
 }
@@ -140,13 +155,12 @@ Status RankProcess::Impl::follow(const EngineOptions& options) {
   Target target;
   SPECD_OK_OR_RETURN(target.load(options.model));
   SPECD_TRY(const std::unique_ptr<CpuDevice> device,
-            CpuDevice::create(options.isa, threads_of_rank(options, messages->n_here()),
-                              options.numerics == Numerics::kBf16));
+            CpuDevice::create(options.isa, threads(options), options.numerics == Numerics::kBf16));
   const kernels::SplitRule rule = device->ops().split_rule(kernels::DType::kBF16);
   SPECD_OK_OR_RETURN(check_ranks(options, target.config, rule));
   DraftModels checked = check_draft_models(options, target);
   const std::vector<SharedModel> models = shared_models(options, target, checked, rule);
-  SPECD_OK_OR_RETURN(check_same(models));
+  SPECD_OK_OR_RETURN(check_same(models, checked));
   const RankEnd end = end_of(options);
   Follower follower(*device, end.links(), models);
   return follower.run();

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/device/message_ranks.h"
+#include "core/engine/shared_models.h"
 #include "core/rank_process.h"
 #include "core/ranks/follower.h"
 #include "core/ranks/ranks.h"
@@ -18,14 +19,18 @@ namespace specd {
 struct RankProcess::Impl {
   std::unique_ptr<Messages> messages;
   std::unique_ptr<Collective> all;
-  std::string configuration;
+  RankSettings settings;
   std::vector<pid_t> pids;  // of each rank; 0 = on another machine
+  int32_t n_sharing = 1;    // ranks on the cores of this one
 
-  void find_pids();
+  void find_places();
+  int32_t threads(const EngineOptions& options) const {
+    return threads_of_rank(options, messages->n_here(), n_sharing);
+  }
   // Whether mpirun has started as many ranks as are configured.
   Status check_world(const EngineOptions& options) const;
   // Called by all ranks.
-  Status check_same(std::span<const SharedModel> models);
+  Status check_same(std::span<const SharedModel> models, const DraftModels& drafts);
   RankEnd end_of(const EngineOptions& options);
   Status follow(const EngineOptions& options);
 };

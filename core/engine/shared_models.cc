@@ -1,26 +1,11 @@
 #include "core/engine/shared_models.h"
 
-#include <sched.h>
-#include <unistd.h>
-
 #include <algorithm>
 
 #include "core/device/device.h"
 #include "core/engine/options.h"
 
 namespace specd {
-namespace {
-
-// mpirun may have given each rank cores of its own.
-bool has_own_cores() {
-  cpu_set_t parents;
-  CPU_ZERO(&parents);
-  return sched_getaffinity(getppid(), sizeof(parents), &parents) == 0 &&
-         usable_cores() < CPU_COUNT(&parents);
-}
-
-}  // namespace
-
 DraftModels check_draft_models(const EngineOptions& options, const Target& target) {
   DraftModels checked;
   for (const DraftModelOptions& draft : options.draft_models) {
@@ -68,11 +53,10 @@ std::vector<SharedModel> shared_models(const EngineOptions& options, const Targe
   return shared;
 }
 
-int32_t threads_of_rank(const EngineOptions& options, int32_t n_here) {
+int32_t threads_of_rank(const EngineOptions& options, int32_t n_here, int32_t n_sharing) {
   if (n_here == 1) return options.threads;
   if (options.threads > 0) return std::max(1, options.threads / n_here);
-  const bool is_alone = options.process != nullptr && has_own_cores();
-  return is_alone ? usable_cores() : std::max(1, usable_cores() / n_here);
+  return std::max(1, usable_cores() / n_sharing);
 }
 
 }  // namespace specd

@@ -31,7 +31,8 @@ bool is_shared_draft(const EngineOptions& options, const DraftModel& draft,
 // The target, and those draft models that its ranks can share; sets their numbers.
 std::vector<SharedModel> shared_models(const EngineOptions& options, const Target& target,
                                        DraftModels& checked, const kernels::SplitRule& rule);
-// Of one rank; all that run on this machine share engine.threads. `n_here`: how many.
-int32_t threads_of_rank(const EngineOptions& options, int32_t n_here);
+// Of one rank. `n_here`: ranks on this machine, which share engine.threads; `n_sharing`: those of them with
+// the same cores, because mpirun may have bound the others to other ones.
+int32_t threads_of_rank(const EngineOptions& options, int32_t n_here, int32_t n_sharing);
 
 }  // namespace specd

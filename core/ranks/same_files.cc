@@ -15,7 +15,7 @@ namespace {
 
 // A fact as it travels. Longer names are cut.
 struct SentFact {
-  char what[96] = {};
+  char what[256] = {};
   Sha256Digest digest{};
 
   std::string text() const { return what; }
@@ -66,8 +66,8 @@ Status compare(std::span<const SentFact> lead, std::span<const SentFact> mine) {
   const size_t n = std::min(lead.size(), mine.size());
   for (size_t i = 0; i < n; ++i) {
     if (lead[i].text() != mine[i].text()) {
-      return Status(Code::kFailedPrecondition, "it would compare " + mine[i].text() +
-                                                   " where rank 0 compares " + lead[i].text());
+      return Status(Code::kFailedPrecondition, "it has " + mine[i].text() + " where rank 0 has " +
+                                                   lead[i].text() + "; all ranks need the same");
     }
     if (lead[i].digest == mine[i].digest) continue;
     return Status(Code::kFailedPrecondition,
@@ -83,12 +83,12 @@ Status compare(std::span<const SentFact> lead, std::span<const SentFact> mine) {
 
 }  // namespace
 
-Result<std::vector<RankFact>> rank_facts(std::string_view configuration,
+Result<std::vector<RankFact>> rank_facts(std::span<const std::string> values,
                                          std::span<const SharedModel> models) {
   std::vector<RankFact> facts;
   SPECD_TRY(const Sha256Digest program, file_digest("/proc/self/exe"));
   facts.push_back({"the program", program});
-  facts.push_back({"the configuration", sha256(configuration)});
+  for (const std::string& value : values) facts.push_back({value, sha256(value)});
   for (const SharedModel& model : models) {
     for (const char* name : {"config.json", "tokenizer.json"}) {
       const std::string path = model.path + "/" + name;

@@ -4,7 +4,6 @@
 
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "core/base/sha256.h"
@@ -15,13 +14,13 @@
 namespace specd {
 
 struct RankFact {
-  std::string what;  // "pico-target/config.json"
+  std::string what;  // "engine.queue_max: 256", or a file
   Sha256Digest digest;
 };
 
-// Of this process: the program, the text of the configuration, and for each model config.json,
-// tokenizer.json, the headers of the safetensors files and the bytes of its norms. Reads no other weight.
-Result<std::vector<RankFact>> rank_facts(std::string_view configuration,
+// Of this process: the program, `values`, and for each model config.json, tokenizer.json, the headers of
+// the safetensors files and the bytes of its norms. Reads no other weight.
+Result<std::vector<RankFact>> rank_facts(std::span<const std::string> values,
                                          std::span<const SharedModel> models);
 
 // Called by all ranks. The error names the first rank that differs from rank 0, and in what.

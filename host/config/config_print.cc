@@ -3,6 +3,7 @@
 #include <strings.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <string_view>
 #include <utility>
@@ -113,6 +114,19 @@ std::string print_config(const Config& config) {
   Printer printer(config.file);
   printer.section(config_keys(), save(keys_of(copy)), &config.root, 0);
   return printer.text();
+}
+
+std::vector<std::pair<std::string, std::string>> config_values(const Config& config) {
+  Config copy = config;
+  std::vector<std::pair<std::string, std::string>> values;
+  const std::function<void(const std::string&, const Json&)> add = [&](const std::string& key,
+                                                                       const Json& value) {
+    if (!value.is_object() || value.empty())
+      return values.emplace_back(key, yaml_flow(value)), void();
+    for (const auto& [name, item] : value.items()) add(key.empty() ? name : key + "." + name, item);
+  };
+  add("", save(keys_of(copy)));
+  return values;
 }
 
 std::string yaml_flow(const Json& value) {

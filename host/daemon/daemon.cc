@@ -41,7 +41,9 @@ constexpr std::chrono::seconds kFlushLimit{5};
 constexpr std::chrono::seconds kTeardownLimit{15};  // at least; kFlushLimit included
 constexpr std::chrono::seconds kLeadLimit{4};       // for the lead to end the other ranks
 
-constexpr char kSignalOfMpirun[] = "a signal under mpirun, which ends all ranks; SIGUSR1 drains";
+constexpr char kSignalOfMpirun[] =
+    "SIGTERM, or a second signal, under mpirun, which also ends all ranks when one dies; one SIGUSR1 "
+    "drains";
 
 [[noreturn]] void leave(int code) {
   flush_log(kLastWriteLimit);
@@ -143,7 +145,7 @@ class StopSignals {
       if (number < 0) continue;                                    // the time is over
       if (number == SIGUSR2 && info.si_pid == getpid()) continue;  // from end_within()
       const bool drains = is_under_mpirun_ && number == SIGUSR1;
-      if (drains && (follows_ || loading_)) continue;
+      if (drains && follows_) continue;
       if (!drains && sigismember(&stop_, number) == 0) {
         if (logged.insert(number).second)
           log(LogLevel::kWarn, signal_name(number) +
@@ -228,7 +230,10 @@ enum class Drained { kAll, kCut, kStuck };
 
 // kAll: every request ended by itself. kCut: the rest was cancelled. kStuck: the step thread does
 // not return, most likely from a plugin.
-Drained drain(Engine& engine, GrpcServer& server, StopSignals& signals, const Config& config) {
+// `failed`: why nothing can be computed any more, if that is so.
+Drained drain(Engine& engine, GrpcServer& server, StopSignals& signals, const Config& config,
+              Status& failed) {
+  RankProcess* const process = config.engine.process;
   server.start_drain();
   const auto is_done = [&](uint64_t wait_ms) {
     if (!server.wait_prompts(std::chrono::milliseconds(wait_ms))) return false;
@@ -236,26 +241,27 @@ Drained drain(Engine& engine, GrpcServer& server, StopSignals& signals, const Co
     return engine.wait_idle(wait_ms);
   };
   const uint64_t limit = now_ns() + uint64_t{config.drain_seconds} * 1'000'000'000;
-  while (signals.count() < 2 && now_ns() < limit)
-    if (is_done(kPollMs)) return Drained::kAll;
-  if (is_done(0)) return Drained::kAll;
+  bool is_idle = false;
+  while (!is_idle && signals.count() < 2 && now_ns() < limit) is_idle = is_done(kPollMs);
+  is_idle = is_idle || is_done(0);
+  // So that no step waits for a rank that has died.
+  if (process != nullptr && signals.count() > 0) process->give_up_if_gone();
+  failed = engine.failure();
+  if (is_idle) return Drained::kAll;
   engine.start_drain();
-  const auto why_at_once = [&]() -> std::string {
-    if (const Status failed = engine.failure(); !failed.ok()) return failed.text();
-    if (config.engine.process == nullptr) return "a second signal";
-    return kSignalOfMpirun;
-  };
-  const std::string why = signals.count() >= 2
-                              ? why_at_once()
-                              : "the drain limit of " + std::to_string(config.drain_seconds) + " s";
+  std::string why = "the drain limit of " + std::to_string(config.drain_seconds) + " s";
+  if (signals.count() >= 2) why = process == nullptr ? "a second signal" : kSignalOfMpirun;
+  if (!failed.ok()) why = failed.text();
   log(LogLevel::kWarn, "cutting the requests that still run: " + why);
   server.abort_streams(
       Status(Code::kUnavailable, "specd stopped before the request ended (" + why + ")"));
-  if (config.engine.process != nullptr && signals.count() >= 2) {
-    // No step may wait for a rank that ends, because mpirun waits for nobody.
-    config.engine.process->give_up(Status(Code::kCancelled, kSignalOfMpirun));
+  // Nor for one that is about to end.
+  if (process != nullptr && signals.count() >= 2) {
+    process->give_up(Status(Code::kCancelled, kSignalOfMpirun));
   }
-  return engine.wait_idle(kAbortWaitMs) ? Drained::kCut : Drained::kStuck;
+  if (!engine.wait_idle(kAbortWaitMs)) return Drained::kStuck;
+  if (process == nullptr) failed = engine.failure();
+  return Drained::kCut;
 }
 
 // The soft limit protects programs that use select(); this one does not.
@@ -340,15 +346,15 @@ int run_lead(const Config& config, StopSignals& signals) {
 
   while (!signals.wait_for(kFailurePoll) && engine.value()->failure().ok()) {
   }
-  if (RankProcess* process = config.engine.process; process != nullptr && signals.count() > 0) {
-    process->give_up_if_gone();  // so that no step waits for a rank that has died
+  if (config.engine.process != nullptr && signals.count() > 0) {
+    config.engine.process->give_up_if_gone();
   }
   const Status failure = engine.value()->failure();
   say(failure.ok() ? "specd: draining; a second signal stops at once\n"
                    : "specd: stopping, because nothing can be computed any more\n");
   health.draining();
-  const Drained drained = drain(*engine.value(), *server.value(), signals, config);
-  const Status failed = engine.value()->failure();  // now, or while draining
+  Status failed;
+  const Drained drained = drain(*engine.value(), *server.value(), signals, config, failed);
   claim.value().remove_socket();
   if (drained == Drained::kStuck) {
     // Neither the server nor the engine could be joined.
@@ -397,14 +403,14 @@ int run_follower(RankProcess& process, const Config& config, StopSignals& signal
 std::unique_ptr<RankProcess> join_ranks(const Result<Config>& config) {
   if (!RankProcess::is_one()) return nullptr;
   auto joined = RankProcess::join(config.ok() ? config.value().engine : EngineOptions(),
-                                  config.ok() ? print_config(config.value()) : "");
+                                  config.ok() ? config_values(config.value()) : RankSettings());
   if (!joined.ok()) leave(fail(joined.status()));
   std::unique_ptr<RankProcess> process = std::move(joined).value();
   const Status agreed = process->agree(config.status());
   if (agreed.ok()) return process;
   if (process->rank() > 0) std::this_thread::sleep_for(kLeadLimit);
   fail(agreed);
-  abort_ranks(*process, kExitConfig);
+  abort_ranks(*process, process->status().ok() ? kExitConfig : kExitFailed);
 }
 
 }  // namespace

@@ -80,10 +80,12 @@ Status failure_of(const Collective& rank) {
 enum class Kind { kThreads, kMessages };
 class EveryKindOfRanks : public testing::TestWithParam<Kind> {
  protected:
-  static Ends ranks_of(int32_t n, milliseconds timeout, std::chrono::nanoseconds spin = {}) {
+  // `silence_max` decides how often beats are sent.
+  static Ends ranks_of(int32_t n, milliseconds timeout, std::chrono::nanoseconds spin = {},
+                       milliseconds silence_max = kLong) {
     return GetParam() == Kind::kThreads
                ? thread_ends(n, timeout, spin)
-               : message_ends(n, {.timeout = timeout, .silence_max = kLong, .spin = spin});
+               : message_ends(n, {.timeout = timeout, .silence_max = silence_max, .spin = spin});
   }
 };
 INSTANTIATE_TEST_SUITE_P(Ranks, EveryKindOfRanks, testing::Values(Kind::kThreads, Kind::kMessages),
@@ -130,6 +132,36 @@ TEST_P(EveryKindOfRanks, names_one_that_does_not_send) {
     EXPECT_EQ(failure_of(rank).to_string(),
               "DEADLINE_EXCEEDED: rank 1 did not take part in send within 50 ms; rank 0 waited for "
               "it");
+  });
+}
+
+// Of three stages the last waits for one that waits itself.
+TEST_P(EveryKindOfRanks, waits_for_one_that_waits_for_one_that_makes_progress) {
+  Ends ends = ranks_of(3, milliseconds(2000), {}, milliseconds(1000));
+  on_ranks(ends.ranks, [](Collective& rank) {
+    int32_t value = 7;
+    if (rank.rank() == 0) {
+      for (int i = 0; i < 100; ++i) {
+        std::this_thread::sleep_for(milliseconds(30));
+        rank.mark_progress();
+      }
+    } else {
+      rank.receive(&value, sizeof(value), rank.rank() - 1);
+    }
+    if (rank.rank() < 2) rank.send(&value, sizeof(value), rank.rank() + 1);
+    EXPECT_EQ(value, 7);
+    EXPECT_TRUE(rank.status().ok()) << rank.status().to_string();
+  });
+}
+
+TEST_P(EveryKindOfRanks, names_the_one_that_the_others_wait_for) {
+  Ends ends = ranks_of(3, milliseconds(700), {}, milliseconds(1000));
+  on_ranks(ends.ranks, [](Collective& rank) {
+    int32_t value = 7;
+    if (rank.rank() > 0) rank.receive(&value, sizeof(value), rank.rank() - 1);
+    EXPECT_NE(failure_of(rank).message().find("rank 0 did not take part in send within 700 ms"),
+              std::string::npos)
+        << rank.status().to_string();
   });
 }
 
@@ -285,6 +317,16 @@ TEST(MessageRanks, take_a_new_deadline_from_one_of_them) {
               std::string::npos)
         << rank.status().to_string();
   });
+}
+
+TEST(MessageRanks, tell_the_others_when_messages_no_longer_work) {
+  Ends ends = message_ends(2, {.timeout = kLong, .silence_max = milliseconds(300)});
+  ends.world->break_down();
+  for (const auto& rank : ends.ranks) {
+    const Status failure = failure_of(*rank);
+    EXPECT_TRUE(failure.message() == "rank 0: broken" || failure.message() == "rank 1: broken")
+        << failure.to_string();
+  }
 }
 
 // A follower that has stopped must not fill the memory of the lead.

@@ -41,6 +41,11 @@ class LocalWorld {
     const std::lock_guard lock(mutex_);
     return n_messages_[rank];
   }
+  // From now on every end says that messages no longer work.
+  void break_down() {
+    const std::lock_guard lock(mutex_);
+    is_broken_ = true;
+  }
   // Transfers that were begun and not asked for until they were done.
   size_t n_open() {
     const std::lock_guard lock(mutex_);
@@ -57,6 +62,12 @@ class LocalWorld {
     int32_t tag = 0;
     std::vector<char> bytes;
     std::shared_ptr<bool> is_received;
+  };
+  struct Transfer {
+    std::shared_ptr<bool> is_done;
+    void* to = nullptr;  // of a message that is received
+    Message message;
+    int32_t n_asked_before = 0;  // is_done() is false so often
   };
   class End final : public Messages {
    public:
@@ -86,16 +97,25 @@ class LocalWorld {
       const std::lock_guard lock(world_.mutex_);
       auto& queue = world_.queue(from, rank_, channel);
       if (queue.empty() || queue.front().bytes.size() != bytes) throw std::logic_error("receive()");
-      if (bytes > 0) std::memcpy(data, queue.front().bytes.data(), bytes);
-      *queue.front().is_received = true;
+      const int32_t transfer = add(std::make_shared<bool>(true));
+      Transfer& begun = transfers().at(transfer);
+      begun.to = data;
+      begun.message = std::move(queue.front());
+      begun.n_asked_before = channel == Channel::kData ? 1 : 0;
       queue.pop_front();
-      return add(std::make_shared<bool>(true));
+      return transfer;
     }
     bool is_done(int32_t transfer) override {
       const std::lock_guard lock(world_.mutex_);
       const auto found = transfers().find(transfer);
       if (found == transfers().end()) throw std::logic_error("is_done() of no transfer");
-      if (is_stopped() || !*found->second) return false;
+      Transfer& asked = found->second;
+      if (is_stopped() || !*asked.is_done || asked.n_asked_before-- > 0) return false;
+      if (asked.to != nullptr) {  // the memory is written as late as that
+        const std::vector<char>& bytes = asked.message.bytes;
+        if (!bytes.empty()) std::memcpy(asked.to, bytes.data(), bytes.size());
+        *asked.message.is_received = true;
+      }
       transfers().erase(found);
       return true;
     }
@@ -105,13 +125,16 @@ class LocalWorld {
       if (queue.empty() || is_stopped() || world_.stopped_.count(from) > 0) return std::nullopt;
       return Arrived{.tag = queue.front().tag, .bytes = queue.front().bytes.size()};
     }
-    Status status() const override { return Status(); }
+    Status status() const override {
+      const std::lock_guard lock(world_.mutex_);
+      return world_.is_broken_ ? Status(Code::kUnavailable, "broken") : Status();
+    }
     [[noreturn]] void abort(int /*code*/) override { std::abort(); }
 
    private:
-    std::map<int32_t, std::shared_ptr<bool>>& transfers() { return world_.ends_[to_size(rank_)]; }
+    std::map<int32_t, Transfer>& transfers() { return world_.ends_[to_size(rank_)]; }
     int32_t add(std::shared_ptr<bool> is_done) {
-      transfers().emplace(++world_.n_transfers_, std::move(is_done));
+      transfers()[++world_.n_transfers_].is_done = std::move(is_done);
       return world_.n_transfers_;
     }
     bool is_stopped() const { return world_.stopped_.count(rank_) > 0; }
@@ -127,9 +150,10 @@ class LocalWorld {
   const int32_t n_ranks_;
   std::mutex mutex_;
   std::vector<std::deque<Message>> queues_;
-  std::vector<std::map<int32_t, std::shared_ptr<bool>>> ends_;  // open transfers of each rank
+  std::vector<std::map<int32_t, Transfer>> ends_;  // open transfers of each rank
   int32_t n_transfers_ = 0;
   std::set<int32_t> stopped_;
+  bool is_broken_ = false;
   std::map<int32_t, int32_t> stops_after_, n_messages_;
 };
 

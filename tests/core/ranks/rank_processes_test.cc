@@ -172,9 +172,9 @@ TEST(RankProcesses, say_which_rank_has_which_other_file) {
       "2e7d2c03a950, there with 3e23e8160039; all ranks need the same");
   EXPECT_EQ(compare(facts, {facts[0]}),
             "FAILED_PRECONDITION: rank 2: it has 1 files and settings to compare, rank 0 2");
-  EXPECT_EQ(compare(facts, {facts[0], {"n/config.json", sha256("b")}}),
-            "FAILED_PRECONDITION: rank 2: it would compare n/config.json where rank 0 compares "
-            "m/config.json");
+  EXPECT_EQ(compare(facts, {{"the program", sha256("a")}, {"n/config.json", sha256("b")}}),
+            "FAILED_PRECONDITION: rank 2: it has n/config.json where rank 0 has m/config.json; all "
+            "ranks need the same");
 }
 
 }  // namespace
