@@ -39,7 +39,7 @@ constexpr uint64_t kAbortWaitMs = 5000;
 constexpr std::chrono::seconds kServerStartLimit{20};
 constexpr std::chrono::seconds kFlushLimit{5};
 constexpr std::chrono::seconds kTeardownLimit{15};  // at least; kFlushLimit included
-constexpr std::chrono::seconds kLeadLimit{4};       // for the lead to end the other ranks
+constexpr std::chrono::seconds kLeadLimit{3};       // for the lead to end the other ranks
 
 constexpr char kSignalOfMpirun[] =
     "SIGTERM, or a second signal, under mpirun, which also ends all ranks when one dies; one SIGUSR1 "
@@ -344,10 +344,11 @@ int run_lead(const Config& config, StopSignals& signals) {
       report.device + ", " + std::to_string(report.threads) + " threads, " + report.isa + ", " +
       seconds_text(now_ns() - start) + ")\n");
 
-  while (!signals.wait_for(kFailurePoll) && engine.value()->failure().ok()) {
-  }
-  if (config.engine.process != nullptr && signals.count() > 0) {
-    config.engine.process->give_up_if_gone();
+  RankProcess* const process = config.engine.process;
+  bool is_stopped = false;
+  while (!is_stopped && engine.value()->failure().ok()) {
+    is_stopped = signals.wait_for(kFailurePoll);
+    if (process != nullptr) process->give_up_if_gone();  // mpirun tells a second later
   }
   const Status failure = engine.value()->failure();
   say(failure.ok() ? "specd: draining; a second signal stops at once\n"

@@ -105,12 +105,11 @@ TEST_P(EveryKindOfRanks, exchanges_what_was_asked_in_every_order_of_arrival) {
 
 // A stage waits as long as others compute.
 TEST_P(EveryKindOfRanks, waits_to_receive_from_one_that_makes_progress) {
-  Ends ends = ranks_of(2, milliseconds(100));
+  Ends ends = ranks_of(2, milliseconds(1000), {}, milliseconds(1000));
   on_ranks(ends.ranks, [](Collective& rank) {
-    if (GetParam() == Kind::kMessages) rank.set_timeout(milliseconds(3000));  // a few beats
     int32_t value = 7;
     if (rank.rank() == 1) {
-      for (int i = 0; i < (GetParam() == Kind::kMessages ? 150 : 30); ++i) {
+      for (int i = 0; i < 80; ++i) {
         std::this_thread::sleep_for(milliseconds(30));
         rank.mark_progress();
       }
