@@ -2,7 +2,8 @@
 //
 //   options   the meaning of the options, and checks that need no weights
 //   target    the target model as clients and plugins see it; turns prompts into ids
-//   models    devices, weights, KV pages, draft models
+//   models    devices, weights, KV pages, draft models; shared_models: what all ranks know of them,
+//             rank_process: the ranks that mpirun has started, memory_plan: what they will hold
 //   intake    connects client threads with the step thread; accounts for requests
 //   routes/   the table of routes (board) and its changes (control)
 //   batch     the waiting and the running sequences, with their pages
