@@ -240,10 +240,13 @@ class Wire {
     }
   }
 
-  // A rank that itself waits for another one, as far as its last beat says, is not the one that is late.
+  // A rank that itself waits for another one is not the one that is late. What a rank said that has sent no
+  // beat lately no longer holds.
   int32_t last_of_chain(int32_t late) SPECD_REQUIRES(mutex_) {
+    constexpr int32_t kSilentMax = 2;
     for (int32_t i = 0; i < n_ranks_; ++i) {
-      const int32_t next = peers_[to_size(late)].waits_for;
+      const Peer& peer = peers_[to_size(late)];
+      const int32_t next = peer.silent_beats <= kSilentMax ? peer.waits_for : -1;
       if (next < 0 || next >= n_ranks_ || next == rank_) break;
       late = next;
     }
