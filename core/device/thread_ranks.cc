@@ -189,11 +189,14 @@ class Group {
       }
     }
     sleeper.is_asleep = false;
-    const int32_t late = last_of_chain(other, rank);
-    waits_for = -1;
+    // A failed group stays so, and its ranks go on to say whom they wait for: others may find just now
+    // that their deadline has passed, and must not name a rank that waited itself.
     if (failed_) return false;
-    if (reached()) return true;
-    fail(rank_is_late(late, kind, timeout, rank));
+    if (reached()) {
+      waits_for = -1;
+      return true;
+    }
+    fail(rank_is_late(last_of_chain(other, rank), kind, timeout, rank));
     return false;
   }
 
