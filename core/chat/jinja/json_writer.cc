@@ -80,10 +80,8 @@ class JsonWriter {
     return Status();
   }
 
-  Status separate(const std::string& separator, bool origin) {
-    SPECD_JINJA_BYTES(budget_, separator.size());
+  void separate(const std::string& separator, bool origin) {
     out_.append(separator, origin || style_.separators_from_request);
-    return Status();
   }
 
   Status write_list(const Value& value) {
@@ -92,10 +90,12 @@ class JsonWriter {
       out_.append("[]", origin);
       return Status();
     }
+    // Before anything is copied, so that a text that is too large takes no memory.
+    SPECD_JINJA_BYTES(budget_, (value.items().size() - 1) * style_.item_separator.size());
     out_.append("[", origin);
     ++level_;
     for (size_t i = 0; i < value.items().size(); ++i) {
-      if (i > 0) SPECD_OK_OR_RETURN(separate(style_.item_separator, origin));
+      if (i > 0) separate(style_.item_separator, origin);
       SPECD_OK_OR_RETURN(new_line(origin));
       SPECD_OK_OR_RETURN(write(value.items()[i]));
     }
@@ -115,11 +115,13 @@ class JsonWriter {
       return Status();
     }
     if (style_.sort_keys) SPECD_OK_OR_RETURN(sort(entries));
+    SPECD_JINJA_BYTES(budget_, (entries.size() - 1) * style_.item_separator.size() +
+                                   entries.size() * style_.key_separator.size());
     out_.append("{", origin);
     ++level_;
     bool is_first = true;
     for (const DictObject::Entry* const entry : entries) {
-      if (!is_first) SPECD_OK_OR_RETURN(separate(style_.item_separator, origin));
+      if (!is_first) separate(style_.item_separator, origin);
       is_first = false;
       SPECD_OK_OR_RETURN(new_line(origin));
       const Value& key = entry->first;
@@ -128,7 +130,7 @@ class JsonWriter {
       } else {
         out_.append("\"" + scalar(key) + "\"", key.from_request());
       }
-      SPECD_OK_OR_RETURN(separate(style_.key_separator, origin));
+      separate(style_.key_separator, origin);
       SPECD_OK_OR_RETURN(write(entry->second));
     }
     --level_;

@@ -316,26 +316,39 @@ Result<Value> strip_text(const MarkedText& text, const Value& characters, bool l
 
 Result<Value> replace_text(const MarkedText& text, std::string_view old, const MarkedText& with,
                            int64_t count, Budget& budget) {
-  MarkedText out;
   const std::string& bytes = text.bytes();
-  SPECD_JINJA_BYTES(budget, search_cost(bytes.size(), old.size()));
-  size_t begin = 0;
-  size_t search = 0;
-  for (int64_t done = 0; count < 0 || done < count; ++done) {
-    const size_t found = find_text(bytes, old, search);
-    if (found == std::string::npos) break;
-    SPECD_JINJA_STEPS(budget, 1);
-    SPECD_JINJA_BYTES(budget, cost_of(with));
-    out.append(text, begin, found);
-    out.append(with);
-    begin = found + old.size();
-    search = begin;
-    if (old.empty()) {  // matches before every character and after the last
-      if (found == bytes.size()) break;
-      search = found + utf8_step(bytes, found).bytes;
+  // Calls fn(begin, found) for what stands before each match and the match, and returns where the rest
+  // begins.
+  const auto for_matches = [&](auto&& fn) -> Result<size_t> {
+    size_t begin = 0;
+    size_t search = 0;
+    for (int64_t done = 0; count < 0 || done < count; ++done) {
+      const size_t found = find_text(bytes, old, search);
+      if (found == std::string::npos) break;
+      SPECD_OK_OR_RETURN(fn(begin, found));
+      begin = found + old.size();
+      search = begin;
+      if (old.empty()) {  // matches before every character and after the last
+        if (found == bytes.size()) break;
+        search = found + utf8_step(bytes, found).bytes;
+      }
     }
-  }
-  out.append(text, begin, bytes.size());
+    return begin;
+  };
+  // Before anything is copied, so that a text that is too large takes no memory.
+  SPECD_JINJA_BYTES(budget, 2 * search_cost(bytes.size(), old.size()));
+  SPECD_OK_OR_RETURN(for_matches([&](size_t, size_t) -> Status {
+                       SPECD_JINJA_STEPS(budget, 1);
+                       SPECD_JINJA_BYTES(budget, cost_of(with));
+                       return Status();
+                     }).status());
+  MarkedText out;
+  SPECD_TRY(const size_t rest, for_matches([&](size_t begin, size_t found) {
+              out.append(text, begin, found);
+              out.append(with);
+              return Status();
+            }));
+  out.append(text, rest, bytes.size());
   return make_string(std::move(out), budget);
 }
 
