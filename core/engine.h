@@ -48,11 +48,15 @@ struct ModelOptions {
   bool operator==(const ModelOptions&) const = default;
 };
 
-// A second model that drafters may ask for by name; its KV lies in the pages of the target's.
+// A second model that drafters may ask for by name. Its KV lies in the pages of the target's, if it fits
+// into them, else in as many pages of its own.
 struct DraftModelOptions {
   std::string name;
   std::string path;  // as ModelOptions::path
   KvDType kv_dtype = KvDType::kBF16;
+  // The target's: the ranks of the last stage share the model. 1: rank 0 has it alone. 0: shared if that
+  // is possible, unless rank_bytes_max is set and more pages are left when it is not.
+  int32_t tensor_parallel_size = 0;
 
   bool operator==(const DraftModelOptions&) const = default;
 };
@@ -104,12 +108,15 @@ struct EngineOptions {
   // Stages of layers, each with so many ranks. A step passes through one after the other.
   int32_t pipeline_parallel_size = 1;
   int32_t rank_timeout_seconds = 10;  // a rank that the others wait for so long is lost
-  RankProcess* process = nullptr;     // null = ranks are threads. It must outlive the engine.
-  std::string isa;                    // "" = best; "scalar", "avx2", "avx512"
-  int32_t max_sequences = 64;         // in one step
-  int32_t step_tokens_max = 512;      // rows of one forward, prefill and draft nodes together
-  int32_t queue_max = 256;            // waiting requests, each choice counted; more are refused
-  int32_t priority_aging_ms = 1000;   // waiting this long is worth one level of priority
+  // Memory of a rank for weights, activations and KV, which has the rest unless ModelOptions says how
+  // much. Drafters' own memory is not in it. 0 = what the device has, for the ranks that are on it.
+  uint64_t rank_bytes_max = 0;
+  RankProcess* process = nullptr;    // null = ranks are threads. It must outlive the engine.
+  std::string isa;                   // "" = best; "scalar", "avx2", "avx512"
+  int32_t max_sequences = 64;        // in one step
+  int32_t step_tokens_max = 512;     // rows of one forward, prefill and draft nodes together
+  int32_t queue_max = 256;           // waiting requests, each choice counted; more are refused
+  int32_t priority_aging_ms = 1000;  // waiting this long is worth one level of priority
 
   bool operator==(const EngineOptions&) const = default;
 };
@@ -168,12 +175,6 @@ struct EngineReport {
   uint64_t step_age_ns = 0;  // since the current step began; 0 when idle
 };
 
-// One line of the start-up memory table.
-struct MemoryLine {
-  std::string what;
-  uint64_t bytes = 0;
-};
-
 // What each rank will hold, from the configuration and the headers of the files alone. Not in it: what
 // grows with a step, and the executable.
 struct MemoryPlan {
@@ -181,7 +182,23 @@ struct MemoryPlan {
     std::string what;
     std::vector<uint64_t> bytes;  // [ranks]
   };
+  // How many pages the target's KV cache has when ranks share the target and a draft model is shared by
+  // them, on rank 0 alone, or on none of them. -1 = not possible; 0 = it does not fit.
+  struct Placements {
+    std::string draft_model;
+    int32_t pages_shared = -1, pages_alone = -1, pages_elsewhere = -1;
+    bool is_shared = false;  // what was chosen of the first two
+  };
   std::vector<Line> lines;
+  int32_t kv_pages = 0;
+  std::vector<Placements> placements;  // empty without EngineOptions::rank_bytes_max
+};
+
+// What each rank holds, beside what was planned.
+struct MemoryLine {
+  std::string what;
+  std::vector<uint64_t> held;     // [ranks]
+  std::vector<uint64_t> planned;  // [ranks]; empty = it is not planned
 };
 
 // What a change of routes did.

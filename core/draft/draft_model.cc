@@ -83,15 +83,21 @@ void load_draft_model(DraftModel& model, Device& device, const KvStore& pages, i
                       int32_t outputs_max, const std::function<void(double)>& progress) {
   const RankLinks links = model.lead == nullptr ? RankLinks() : model.lead->links_of(model.number);
   const auto load = [&]() -> Status {
-    if (model.lead != nullptr) model.lead->make_pages(model.number, 0);
+    const ModelConfig part = part_of(model.config, links.split);
+    const int32_t n_own = model.has_own_pages ? pages.n_pages() : 0;
+    if (model.lead != nullptr) model.lead->make_pages(model.number, n_own);
     SPECD_TRY(model.kv.store,
-              agreed(links.all,
-                     KvStore::inside(pages, part_of(model.config, links.split), model.kv_dtype)));
+              agreed(links.all, n_own > 0 ? KvStore::create(device, part, model.kv_dtype, n_own)
+                                          : KvStore::inside(pages, part, model.kv_dtype)));
+    if (n_own > 0) {
+      model.kv.own_pages = std::make_unique<PagePool>(n_own);
+      model.own_page_bytes = gathered(links.all, model.kv.store->bytes());
+    }
     if (model.lead != nullptr) model.lead->load(model.number);
     SPECD_TRY(model.transformer,
               agreed(links.all, Transformer::load(device, model.path, model.config, rows_max,
                                                   outputs_max, progress, links)));
-    model.transformer->add_up_bytes();
+    model.transformer->gather_bytes();
     return Status();
   };
   model.rows_max = rows_max;

@@ -1,5 +1,5 @@
 // A model beside the target, for drafters. It is loaded like the target and keeps its KV in the
-// same pages.
+// same pages, or in pages of its own.
 #pragma once
 
 #include <atomic>
@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "core/base/status.h"
 #include "core/draft/draft_kv.h"
@@ -27,10 +28,14 @@ struct DraftModel {
   ModelFacts facts;
   int32_t target_vocab_size = 0;
   std::unique_ptr<Transformer> transformer;  // null when the model was checked but not loaded
+  // Where it is; decided before it is loaded.
+  bool is_shared = false;      // by the ranks of the last stage; otherwise the lead has it alone
+  bool has_own_pages = false;  // as many as the target's
   // Of a model that ranks share, with its number there; null = it is on this rank alone.
   Lead* lead = nullptr;
   int32_t number = 0;
   DraftKv kv;                             // its store is set together with `transformer`
+  std::vector<uint64_t> own_page_bytes;   // of its own pages, on each rank that has the model
   int32_t rows_max = 0, outputs_max = 0;  // per forward
 
   // Written by the step thread, read by reports.

@@ -73,7 +73,7 @@ void DraftSessions::release(DraftUse& use, uint64_t seq_id) {
 
 int32_t DraftSessions::give_back(DraftUse& use, DraftSession& session) {
   const auto n = static_cast<int32_t>(session.pool_pages.size());
-  pool_.release(session.pool_pages);
+  pool_of(use).release(session.pool_pages);
   use.kv->pages_held -= n;
   session = DraftSession();
   return n;
@@ -93,6 +93,7 @@ int32_t DraftSessions::n_reclaimable() const {
   size_t n = 0;
   const MutexLock lock(mutex_);
   for (const std::shared_ptr<DraftUse>& use : open_) {
+    if (&pool_of(*use) != &pool_) continue;
     for (const auto& [seq_id, session] : use->sessions) {
       if (may_go(session)) n += session.pool_pages.size();
     }
@@ -100,7 +101,7 @@ int32_t DraftSessions::n_reclaimable() const {
   return static_cast<int32_t>(n);
 }
 
-int32_t DraftSessions::reclaim(int32_t n_pages) {
+int32_t DraftSessions::reclaim(const PagePool& pool, int32_t n_pages) {
   struct Candidate {
     uint64_t last_step, seq_id;
     DraftUse* use;
@@ -108,6 +109,7 @@ int32_t DraftSessions::reclaim(int32_t n_pages) {
   std::vector<Candidate> candidates;
   const MutexLock lock(mutex_);
   for (const std::shared_ptr<DraftUse>& use : open_) {
+    if (&pool_of(*use) != &pool) continue;
     for (const auto& [seq_id, session] : use->sessions) {
       if (may_go(session)) candidates.push_back({session.last_step, seq_id, use.get()});
     }
@@ -134,8 +136,9 @@ bool DraftSessions::take_pages(DraftUse& use, DraftSession& session, int64_t row
   session.pool_pages.reserve(first + static_cast<size_t>(n));
   session.table.pages.reserve(session.table.pages.size() + static_cast<size_t>(n * parts));
   const bool was_in_use = std::exchange(session.in_use, true);  // reclaim() spares it
-  const bool taken = pool_.take(n, session.pool_pages) ||
-                     (reclaim(n - pool_.n_free()) > 0 && pool_.take(n, session.pool_pages));
+  PagePool& pool = pool_of(use);
+  const bool taken = pool.take(n, session.pool_pages) ||
+                     (reclaim(pool, n - pool.n_free()) > 0 && pool.take(n, session.pool_pages));
   session.in_use = was_in_use;
   if (!taken) return false;
   for (size_t i = first; i < session.pool_pages.size(); ++i) {
@@ -179,7 +182,7 @@ Status DraftSessions::extend(DraftUse& use, uint64_t seq_id, const int32_t* toke
   if (!take_pages(use, session, rows)) {
     return undo(Status(Code::kExhausted, std::to_string(pages_missing(use, session, rows)) +
                                              " KV pages are needed, " +
-                                             std::to_string(pool_.n_free()) + " are free"));
+                                             std::to_string(pool_of(use).n_free()) + " are free"));
   }
   session.in_use = true;
   session.last_step = step_;

@@ -3,8 +3,9 @@
 //
 //   kept tokens at positions [0, kept), then the round's rows: a tree below the last kept token
 //
-// Pages come from the target's pool and count against its limit. When pages are short, sessions
-// lose theirs before sequences do. Such a session is empty, and its drafter feeds the text again.
+// Pages come from the target's pool and count against its limit, unless the KV has pages of its own. When
+// pages are short, sessions lose theirs before sequences do. Such a session is empty, and its drafter
+// feeds the text again.
 //
 // Only numbers: no device and no plugin. Slots to move in the cache are returned; the owner of the
 // device moves the bytes. [step] all functions except those marked [any].
@@ -63,7 +64,7 @@ struct DraftUse {
 
 class DraftSessions final {
  public:
-  // `pool` must outlive this.
+  // `pool`: of the target's pages; it must outlive this.
   explicit DraftSessions(PagePool& pool) : pool_(pool) {}
 
   // [any] Shares `use` until it is closed and its pages are returned.
@@ -87,11 +88,11 @@ class DraftSessions final {
   // Call when the forward prepared for `use` is submitted. Its sessions lose their protection.
   void forward_is_over(DraftUse& use);
 
-  // Pages that reclaim() could free now; between steps those of every session.
+  // Pages of the target's pool that reclaim() could free now; between steps those of every session.
   int32_t n_reclaimable() const;
-  // Evicts sessions until n_pages more are free or none is left to evict, and returns how many
+  // Evicts sessions until n_pages more are free there or none is left to evict, and returns how many
   // became free. The least recently drafted goes first; the newest sequence breaks ties.
-  int32_t reclaim(int32_t n_pages);
+  int32_t reclaim(int32_t n_pages) { return reclaim(pool_, n_pages); }
 
   static int32_t length(const DraftUse& use, uint64_t seq_id);
 
@@ -118,6 +119,10 @@ class DraftSessions final {
   [[nodiscard]] bool take_pages(DraftUse& use, DraftSession& session, int64_t rows);
 
  private:
+  PagePool& pool_of(const DraftUse& use) const {
+    return use.kv->own_pages == nullptr ? pool_ : *use.kv->own_pages;
+  }
+  int32_t reclaim(const PagePool& pool, int32_t n_pages);
   int32_t give_back(DraftUse& use, DraftSession& session);
   bool may_go(const DraftSession& session) const;
 

@@ -5,6 +5,7 @@
 
 #include "core/base/log.h"
 #include "core/device/cuda_device.h"
+#include "core/engine/memory_plan.h"
 #include "core/engine/options.h"
 #include "core/engine/rank_process_impl.h"
 #include "core/ranks/rank_threads.h"
@@ -20,6 +21,9 @@ Status Models::load(const EngineOptions& options, const Target& wanted,
   DraftModels checked = check_draft_models(options, wanted);
   SPECD_OK_OR_RETURN(open_device(options, config, checked));
 
+  SPECD_OK_OR_RETURN(check_ranks(options, config, device->ops().split_rule(kernels::DType::kBF16)));
+  SPECD_TRY(plan, plan_memory(options, wanted, checked, *device));
+
   logits_rows_max = target_logits_rows(options);
   SPECD_OK_OR_RETURN(start_ranks(options, wanted, checked));
   const RankLinks links = ranks == nullptr ? RankLinks() : lead()->links_of(0);
@@ -33,15 +37,15 @@ Status Models::load(const EngineOptions& options, const Target& wanted,
                      links));
   if (ranks != nullptr) SPECD_OK_OR_RETURN(lead()->status());  // it concerns no file
   SPECD_TRY(target, std::move(made).in_field(kModelPath));
-  target->add_up_bytes();
+  target->gather_bytes();
 
   const kernels::DType kv_dtype = kernel_dtype(wanted.options.kv_dtype);
-  SPECD_TRY(const int32_t n_pages, kv_pages_of(options, config, *device));
+  const int32_t n_pages = plan.kv_pages;
   if (ranks != nullptr) lead()->make_pages(0, n_pages);
   SPECD_TRY(KvStore store, agreed(links.all, KvStore::create(*device, part_of(config, links.split),
                                                              kv_dtype, n_pages)));
   kv = std::make_unique<KvStore>(std::move(store));
-  kv_bytes = page_bytes_of(options, config) * static_cast<uint64_t>(n_pages);
+  kv_bytes = gathered(links.all, kv->bytes());
   pages = std::make_unique<PagePool>(n_pages);
   if (wanted.options.prefix_cache) cache = std::make_unique<PrefixCache>(*pages);
   load_drafts(std::move(checked), options, progress);
@@ -57,9 +61,7 @@ Status Models::start_ranks(const EngineOptions& options, const Target& wanted,
   RankProcess* process = options.process;
   if (process != nullptr) SPECD_OK_OR_RETURN(process->impl_->check_world(options));
   if (n_ranks_of(options) == 1) return Status();
-  const kernels::SplitRule rule = device->ops().split_rule(kernels::DType::kBF16);
-  SPECD_OK_OR_RETURN(check_ranks(options, wanted.config, rule));
-  std::vector<SharedModel> shared = shared_models(options, wanted, checked, rule);
+  std::vector<SharedModel> shared = shared_models(options, wanted, checked);
   if (process != nullptr) {
     SPECD_OK_OR_RETURN(process->impl_->check_same(shared, checked));
     ranks = std::make_unique<RankProcesses>(process->impl_->end_of(options));
@@ -114,7 +116,10 @@ void Models::load_drafts(DraftModels checked, const EngineOptions& options,
                          const ProgressFn& progress) {
   drafts = std::make_unique<ModelService>(
       *device, *pages,
-      KvPages{.store = kv.get(), .positions_max = target->config().positions_end()});
+      KvPages{.store = kv.get(),
+              .positions_max = target->config().positions_end(),
+              .page_bytes =
+                  KvStore::page_bytes(target->config(), kernel_dtype(options.model.kv_dtype))});
   for (std::unique_ptr<DraftModel>& draft : checked) {
     load_draft_model(*draft, *device, *kv, options.step_tokens_max, options.max_sequences,
                      [&](double fraction) {

@@ -31,8 +31,9 @@ struct Models {
   std::unique_ptr<PrefixCache> cache;  // null = off
   std::unique_ptr<ModelService> drafts;
   std::unique_ptr<Worker> worker;
-  uint64_t kv_bytes = 0;        // of all ranks
-  int32_t logits_rows_max = 0;  // of the target
+  MemoryPlan plan;
+  std::vector<uint64_t> kv_bytes;  // of each rank
+  int32_t logits_rows_max = 0;     // of the target
 
   Lead* lead() const { return ranks == nullptr ? nullptr : &ranks->lead(); }
 

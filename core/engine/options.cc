@@ -10,6 +10,7 @@
 #include "core/base/words.h"
 #include "core/base/to_size.h"
 #include "core/engine/memory_plan.h"
+#include "core/plugin/instance/caps.h"
 #include "core/engine/options.h"
 #include "core/engine/shared_models.h"
 #include "core/engine/target.h"
@@ -141,6 +142,11 @@ Status check_cache(const ModelOptions& model) {
 Status check_names(const EngineOptions& options) {
   std::set<std::string> models{options.model.name};
   for (size_t i = 0; i < options.draft_models.size(); ++i) {
+    const int32_t wanted = options.draft_models[i].tensor_parallel_size;
+    if (wanted != 0 && wanted != 1 && wanted != options.tensor_parallel_size)
+      return out_of_range(draft_model_field(i) + ".tensor_parallel_size",
+                          "1, or the target's, " + std::to_string(options.tensor_parallel_size),
+                          std::to_string(wanted));
     const std::string& name = options.draft_models[i].name;
     if (name.empty() || !models.insert(name).second)
       return out_of_range(draft_model_field(i) + ".name", "a name that no other model has",
@@ -204,47 +210,6 @@ Status check_ranks(const EngineOptions& options, const ModelConfig& config,
       .in_field("engine.pipeline_parallel_size");
 }
 
-uint64_t page_bytes_of(const EngineOptions& options, const ModelConfig& config) {
-  uint64_t bytes = 0;
-  for (int32_t rank = 0; rank < n_ranks_of(options); ++rank) {
-    const Split split =
-        split_of(rank, options.tensor_parallel_size, options.pipeline_parallel_size);
-    bytes += KvStore::page_bytes(part_of(config, split), kernel_dtype(options.model.kv_dtype));
-  }
-  return bytes;
-}
-
-Result<int32_t> kv_pages_of(const EngineOptions& options, const ModelConfig& config,
-                            const Device& device) {
-  const ModelOptions& model = options.model;
-  const uint64_t page_bytes = page_bytes_of(options, config);
-  const uint64_t useful = to_size(options.max_sequences) *
-                          to_size(pages_for(int64_t{config.max_positions} + nodes_max_of(options)));
-  constexpr uint64_t kDefaultKvBytesMax = uint64_t{1} << 30;
-  if (model.kv_pages > 0) {
-    const uint64_t most = device.total_bytes() / page_bytes;
-    if (static_cast<uint64_t>(model.kv_pages) <= most) return model.kv_pages;
-    return Status(Code::kExhausted, "model.kv.pages",
-                  std::to_string(model.kv_pages) + " pages of " + std::to_string(page_bytes) +
-                      " bytes are more than the memory of " + device.name() + "; at most " +
-                      std::to_string(most) + " fit into its " +
-                      std::to_string(device.total_bytes()) + " bytes");
-  }
-  const char* key = model.kv_memory_share > 0 ? "model.kv.memory_share" : "model.kv.bytes_max";
-  uint64_t bytes = std::min(kDefaultKvBytesMax, useful * page_bytes);
-  if (model.kv_bytes_max > 0) bytes = model.kv_bytes_max;
-  if (model.kv_memory_share > 0) {
-    bytes =
-        static_cast<uint64_t>(static_cast<double>(device.total_bytes()) * model.kv_memory_share);
-  }
-  if (bytes < page_bytes) {
-    return Status(
-        Code::kInvalidArgument, key,
-        std::to_string(bytes) + " bytes hold no page; one takes " + std::to_string(page_bytes));
-  }
-  return static_cast<int32_t>(std::min<uint64_t>(bytes / page_bytes, EngineLimits::kKvPages));
-}
-
 namespace {
 
 // What the pairs of routes are checked with.
@@ -266,6 +231,7 @@ struct PairCheck {
   std::string device_name;
   LiveRoute route;
   Status status;
+  uint64_t memory_bytes_max = 0;  // of the drafter
 
   void run(const std::atomic<bool>& is_late) {
     status =
@@ -274,12 +240,15 @@ struct PairCheck {
       status = device_name == "cpu" ? activate_route(route, terms, *bench->device, is_late)
                                     : place(route, false, device_name).status();
     }
+    if (status.ok())
+      memory_bytes_max = quota_of(route.drafter->caps(), to_size(terms.max_sequences));
     destroy_route(route, is_late);
   }
 };
 
-Status check_pair(const std::shared_ptr<PairBench>& bench, const RouteOptions& route,
-                  const EngineOptions& options) {
+// Returns the limit of the drafter's memory.
+Result<uint64_t> check_pair(const std::shared_ptr<PairBench>& bench, const RouteOptions& route,
+                            const EngineOptions& options) {
   const auto check = std::make_shared<PairCheck>();
   check->bench = bench;
   check->wanted = route;
@@ -291,7 +260,8 @@ Status check_pair(const std::shared_ptr<PairBench>& bench, const RouteOptions& r
       [check](const std::atomic<bool>& is_late) { check->run(is_late); }, unused);
   if (done.code() == Code::kDeadlineExceeded)
     return Status(done.code(), done.message() + " (plugins.control_seconds)");
-  return done.ok() ? check->status : done;
+  SPECD_OK_OR_RETURN(done.ok() ? check->status : done);
+  return check->memory_bytes_max;
 }
 
 }  // namespace
@@ -319,15 +289,14 @@ Result<MemoryPlan> check_options(const EngineOptions& options) {
   bench->draft_models = std::make_unique<ModelService>(
       *bench->device, bench->no_pages,
       KvPages{.store = nullptr, .positions_max = config.positions_end(), .is_planned = true});
-  for (size_t i = 0; i < options.draft_models.size(); ++i) {
-    const DraftModelOptions& model = options.draft_models[i];
-    bench->draft_models->add(check_draft_model(model.name, model.path, kernel_dtype(model.kv_dtype),
-                                               {config, *target.tokenizer}));
-    const Status& status = bench->draft_models->models().back()->status;
-    if (!status.ok()) return status.with_context(model.name).in_field(draft_model_field(i));
+  DraftModels drafts = check_draft_models(options, target);
+  SPECD_TRY(MemoryPlan plan,
+            plan_memory(options, target, drafts, cuda == nullptr ? *bench->device : *cuda));
+  for (size_t i = 0; i < drafts.size(); ++i) {
+    const Status& status = drafts[i]->status;
+    if (!status.ok()) return status.with_context(drafts[i]->name).in_field(draft_model_field(i));
+    bench->draft_models->add(std::move(drafts[i]));
   }
-  SPECD_TRY(MemoryPlan plan, plan_memory(options, target, bench->draft_models->models(),
-                                         cuda == nullptr ? *bench->device : *cuda));
   if (options.routes.empty()) return plan;
   bench->services = std::make_unique<Services>(*bench->device, *bench->device, config.vocab_size);
   bench->services->set_models(bench->draft_models.get());
@@ -338,8 +307,13 @@ Result<MemoryPlan> check_options(const EngineOptions& options) {
                                   .config_directory = options.config_directory},
                                  make_host(bench->services.get()))
                 .in_field("plugins"));
-  for (const RouteOptions& route : options.routes)
-    SPECD_OK_OR_RETURN(check_pair(bench, route, options).in_field(route_field(route.name)));
+  for (const RouteOptions& route : options.routes) {
+    SPECD_TRY(const uint64_t limit,
+              check_pair(bench, route, options).in_field(route_field(route.name)));
+    std::vector<uint64_t> bytes(to_size(n_ranks_of(options)));
+    bytes.front() = limit;  // drafters are on the lead
+    plan.lines.push_back({drafter_line(route.name, false), std::move(bytes)});
+  }
   return plan;
 }
 

@@ -26,12 +26,6 @@ int32_t n_ranks_of(const EngineOptions& options);
 // Whether the model can be shared by that many. `rule`: of its weights.
 Status check_ranks(const EngineOptions& options, const ModelConfig& config,
                    const kernels::SplitRule& rule);
-// Of a page of KV, on all ranks together.
-uint64_t page_bytes_of(const EngineOptions& options, const ModelConfig& config);
-// The number of KV pages that the options ask for, at most enough for the full contexts of all sequences
-// unless they say how many. `device`: the memory of all ranks.
-Result<int32_t> kv_pages_of(const EngineOptions& options, const ModelConfig& config,
-                            const Device& device);
 // Accepts names that logs and terminals can show: printable ASCII without spaces, at most 128
 // bytes.
 Status check_name(const std::string& field, const std::string& name);

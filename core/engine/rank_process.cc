@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "core/base/to_size.h"
+#include "core/engine/memory_plan.h"
 #include "core/engine/options.h"
 #include "core/engine/rank_process_impl.h"
 #include "core/engine/shared_models.h"
@@ -156,10 +157,11 @@ Status RankProcess::Impl::follow(const EngineOptions& options) {
   SPECD_OK_OR_RETURN(target.load(options.model));
   SPECD_TRY(const std::unique_ptr<CpuDevice> device,
             CpuDevice::create(options.isa, threads(options), options.numerics == Numerics::kBf16));
-  const kernels::SplitRule rule = device->ops().split_rule(kernels::DType::kBF16);
-  SPECD_OK_OR_RETURN(check_ranks(options, target.config, rule));
+  SPECD_OK_OR_RETURN(
+      check_ranks(options, target.config, device->ops().split_rule(kernels::DType::kBF16)));
   DraftModels checked = check_draft_models(options, target);
-  const std::vector<SharedModel> models = shared_models(options, target, checked, rule);
+  SPECD_OK_OR_RETURN(plan_memory(options, target, checked, *device).status());
+  const std::vector<SharedModel> models = shared_models(options, target, checked);
   SPECD_OK_OR_RETURN(check_same(models, checked));
   const RankEnd end = end_of(options);
   Follower follower(*device, end.links(), models);

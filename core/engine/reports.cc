@@ -1,4 +1,5 @@
 #include "core/engine/impl.h"
+#include "core/engine/memory_plan.h"
 #include "core/engine/options.h"
 
 namespace specd {
@@ -76,8 +77,10 @@ ModelReport Engine::model() const {
   report.hidden_size = m.target.config.hidden_size;
   report.max_positions = m.target.config.max_positions;
   report.parameters = m.models.target->weights().parameters;
-  report.weight_bytes = m.models.target->weight_bytes();
-  report.kv_bytes = m.models.kv_bytes;
+  for (const Transformer::Memory& rank : m.models.target->held()) {
+    report.weight_bytes += rank.weights;
+  }
+  for (const uint64_t rank : m.models.kv_bytes) report.kv_bytes += rank;
   report.kv_pages_total = m.models.kv->n_pages();
   report.kv_pages_free = m.batch->counters().pages_free;
   report.kv_pages_cached = m.batch->counters().pages_idle;
@@ -111,7 +114,11 @@ std::vector<ModelReport> Engine::draft_models() const {
     if (model.transformer != nullptr) {
       report.dtype = dtype_name(model.transformer->weights().dtype);
       report.parameters = model.transformer->weights().parameters;
-      report.weight_bytes = model.transformer->weight_bytes();
+      for (const Transformer::Memory& rank : model.transformer->held()) {
+        report.weight_bytes += rank.weights;
+      }
+      for (const uint64_t rank : model.own_page_bytes) report.kv_bytes += rank;
+      if (model.has_own_pages) report.kv_pages_total = model.kv.store->n_pages();
       report.page_tokens *= model.kv.store->parts_per_page();
     }
     report.kv_pages_held = model.kv.pages_held;
@@ -154,23 +161,37 @@ EngineReport Engine::status() const {
 
 std::vector<MemoryLine> Engine::memory() const {
   const Impl& m = *impl_;
-  std::vector<MemoryLine> lines{
-      {"weights of " + m.options.model.name, m.models.target->weight_bytes()},
-      {"KV cache, " + std::to_string(m.models.kv->n_pages()) + " pages of " +
-           std::to_string(kernels::kPageTokens) + " tokens",
-       m.models.kv_bytes},
-      {"activations", m.models.target->activation_bytes()},
+  std::vector<MemoryLine> lines;
+  const auto n_ranks = static_cast<size_t>(n_ranks_of(m.options));
+  const auto add = [&](std::string what, std::vector<uint64_t> held) {
+    held.resize(n_ranks);
+    MemoryLine line{std::move(what), std::move(held), {}};
+    for (const MemoryPlan::Line& planned : m.models.plan.lines) {
+      if (planned.what == line.what) line.planned = planned.bytes;
+    }
+    lines.push_back(std::move(line));
   };
+  const auto add_model = [&](const std::string& name, const std::string& activations_name,
+                             const Transformer& model) {
+    std::vector<uint64_t> weights, activations;
+    for (const Transformer::Memory& rank : model.held()) {
+      weights.push_back(rank.weights);
+      activations.push_back(rank.activations);
+    }
+    add("weights of " + name, std::move(weights));
+    add(activations_name, std::move(activations));
+  };
+  add_model(m.options.model.name, "activations", *m.models.target);
+  add(kv_line("", m.models.kv->n_pages()), m.models.kv_bytes);
   for (const std::unique_ptr<DraftModel>& draft : m.models.drafts->models()) {
     if (draft->transformer == nullptr) continue;
-    lines.push_back({"weights of " + draft->name, draft->transformer->weight_bytes()});
-    lines.push_back({"activations of " + draft->name, draft->transformer->activation_bytes()});
+    add_model(draft->name, "activations of " + draft->name, *draft->transformer);
+    if (draft->has_own_pages)
+      add(kv_line(draft->name, draft->kv.store->n_pages()), draft->own_page_bytes);
   }
   for (const RouteReport& route : m.routes.board().report(m.batch->counters().running)) {
     if (route.state == RouteState::kRefused) continue;
-    lines.push_back({"drafter of route " + route.name() + " (limit" +
-                         (route.state == RouteState::kDraining ? ", draining)" : ")"),
-                     route.memory_bytes_max});
+    add(drafter_line(route.name(), route.state == RouteState::kDraining), {route.memory_bytes_max});
   }
   return lines;
 }

@@ -28,21 +28,15 @@ int32_t target_logits_rows(const EngineOptions& options) {
   return static_cast<int32_t>(std::min<int64_t>(rows, options.step_tokens_max));
 }
 
-bool is_shared_draft(const EngineOptions& options, const DraftModel& draft,
-                     const kernels::SplitRule& rule) {
-  const int32_t n_ranks = options.tensor_parallel_size;
-  return draft.status.ok() && n_ranks > 1 && check_split(draft.config, n_ranks, rule).ok();
-}
-
 std::vector<SharedModel> shared_models(const EngineOptions& options, const Target& target,
-                                       DraftModels& checked, const kernels::SplitRule& rule) {
+                                       DraftModels& checked) {
   std::vector<SharedModel> shared{{.path = target.options.path,
                                    .config = target.config,
                                    .kv_dtype = kernel_dtype(target.options.kv_dtype),
                                    .rows_max = options.step_tokens_max,
                                    .logits_rows_max = target_logits_rows(options)}};
   for (const std::unique_ptr<DraftModel>& draft : checked) {
-    if (!is_shared_draft(options, *draft, rule)) continue;
+    if (!draft->status.ok() || !draft->is_shared) continue;
     draft->number = static_cast<int32_t>(shared.size());
     shared.push_back({.path = draft->path,
                       .config = draft->config,

@@ -25,12 +25,9 @@ DraftModels check_draft_models(const EngineOptions& options, const Target& targe
 int32_t nodes_max_of(const EngineOptions& options);
 // Rows of logits of one forward of the target.
 int32_t target_logits_rows(const EngineOptions& options);
-// Whether the ranks of the last stage share a draft model; otherwise the lead has it alone.
-bool is_shared_draft(const EngineOptions& options, const DraftModel& draft,
-                     const kernels::SplitRule& rule);
-// The target, and those draft models that its ranks can share; sets their numbers.
+// The target, and those draft models that its ranks share; sets their numbers.
 std::vector<SharedModel> shared_models(const EngineOptions& options, const Target& target,
-                                       DraftModels& checked, const kernels::SplitRule& rule);
+                                       DraftModels& checked);
 // Of one rank. `n_here`: ranks on this machine, which share engine.threads; `n_sharing`: those of them with
 // the same cores, because mpirun may have bound the others to other ones.
 int32_t threads_of_rank(const EngineOptions& options, int32_t n_here, int32_t n_sharing);

@@ -93,4 +93,12 @@ Status agree(Collective& ranks, const Status& mine) {
   return Status();
 }
 
+std::vector<uint64_t> gathered(Collective* ranks, uint64_t mine) {
+  if (ranks == nullptr) return {mine};
+  std::vector<uint64_t> all(to_size(ranks->n_ranks()));
+  all[to_size(ranks->rank())] = mine;
+  ranks->all_gather(all.data(), sizeof(mine));
+  return all;
+}
+
 }  // namespace specd

@@ -28,9 +28,9 @@ class Lead {
 
   // The ranks that have model `model`: the target is on all, others on those of the last stage.
   RankLinks links_of(int32_t model) const;
-  // [control] These load the model, or allocate pages for its KV; the target has pages of its own, other
-  // models have theirs inside. The caller does the same, then calls agree() with the result and, when
-  // all have the model, Transformer::add_up_bytes().
+  // [control] These load the model, or allocate pages for its KV; n_pages 0 = it lies in the target's pages.
+  // The caller does the same and calls agree() with the result. When all have the model they call
+  // Transformer::gather_bytes(), and when all have pages gathered() with their bytes.
   void load(int32_t model);
   void make_pages(int32_t model, int32_t n_pages);
   // The stages send the target's state at `point` from now on, behind those before. Call it before
@@ -66,7 +66,9 @@ RankLinks links_of_model(const RankLinks& links, int32_t model);
 // Called by all ranks: ok when it is for each of them, else the first rank's error, which names the
 // rank. Other ranks get at most 895 bytes of its message.
 Status agree(Collective& ranks, const Status& mine);
-// The same for something that each rank has made; `ranks` null = this one alone.
+// What each rank gives; `ranks` null = this one alone.
+std::vector<uint64_t> gathered(Collective* ranks, uint64_t mine);
+// agree() for something that each rank has made; `ranks` null = this one alone.
 template <typename T>
 Result<T> agreed(Collective* ranks, Result<T> mine) {
   if (ranks != nullptr) SPECD_OK_OR_RETURN(agree(*ranks, mine.status()));

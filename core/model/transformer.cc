@@ -105,7 +105,7 @@ struct Transformer::Impl {
   // Of several ranks: [segment][row][hidden], of which this rank computes some, and the logits of a part of
   // the vocabulary, on rank 0 those of all ranks.
   float *segments = nullptr, *logits_part = nullptr, *logits_parts = nullptr;
-  uint64_t weight_bytes = 0, activation_bytes = 0;
+  std::vector<Memory> held = std::vector<Memory>(1);
   std::vector<Tap> taps;
 
   Impl(Device& d, const ModelConfig& c, int32_t rows, int32_t logits_rows, const RankLinks& r = {})
@@ -160,7 +160,7 @@ struct Transformer::Impl {
       SPECD_TRY(Buffer buffer, device.allocate(each.bytes(), "activations"));
       *each.out = buffer.as<float>();
       buffers.push_back(std::move(buffer));
-      activation_bytes += each.bytes();
+      held.front().activations += each.bytes();
     }
     device.copy_in(inv_freq, config.rope.inv_freq.data(),
                    config.rope.inv_freq.size() * sizeof(float));
@@ -272,7 +272,7 @@ Result<std::unique_ptr<Transformer>> Transformer::load(Device& device, const std
   model->impl_ = std::make_unique<Impl>(device, config, rows_max, logits_rows_max, ranks);
   SPECD_OK_OR_RETURN(model->impl_->weights.load(path, progress));
   SPECD_OK_OR_RETURN(model->impl_->allocate_activations());
-  model->impl_->weight_bytes = model->impl_->weights.held_bytes;
+  model->impl_->held.front().weights = model->impl_->weights.held_bytes;
   return model;
 }
 
@@ -283,7 +283,7 @@ Result<std::unique_ptr<Transformer>> Transformer::random(Device& device, const M
   model->impl_ = std::make_unique<Impl>(device, config, rows_max, logits_rows_max);
   SPECD_OK_OR_RETURN(model->impl_->weights.make_random(seed));
   SPECD_OK_OR_RETURN(model->impl_->allocate_activations());
-  model->impl_->weight_bytes = model->impl_->weights.held_bytes;
+  model->impl_->held.front().weights = model->impl_->weights.held_bytes;
   return model;
 }
 
@@ -316,20 +316,13 @@ bool Transformer::sends_tap(uint32_t point) const {
          stage_of_tap(impl_->config, split.n_stages, point) == split.stage;
 }
 
-void Transformer::add_up_bytes() {
+void Transformer::gather_bytes() {
   Impl& m = *impl_;
   if (m.ranks.all == nullptr) return;
-  struct Bytes {
-    uint64_t weights, activations;
-  };
-  std::vector<Bytes> all(to_size(m.ranks.all->n_ranks()));
-  all[to_size(m.ranks.all->rank())] = {m.weight_bytes, m.activation_bytes};
-  m.ranks.all->all_gather(all.data(), sizeof(Bytes));
-  m.weight_bytes = m.activation_bytes = 0;
-  for (const Bytes& each : all) {
-    m.weight_bytes += each.weights;
-    m.activation_bytes += each.activations;
-  }
+  const Memory mine = m.held.front();
+  m.held.assign(to_size(m.ranks.all->n_ranks()), {});
+  m.held[to_size(m.ranks.all->rank())] = mine;
+  m.ranks.all->all_gather(m.held.data(), sizeof(Memory));
 }
 
 void Transformer::forward(const ForwardColumns& rows, KvStore& kv) {
@@ -496,7 +489,6 @@ Split Transformer::split() const { return impl_->split; }
 int32_t Transformer::rows_max() const { return impl_->rows_max; }
 int32_t Transformer::logits_rows_max() const { return impl_->logits_rows_max; }
 const Weights& Transformer::weights() const { return impl_->weights; }
-uint64_t Transformer::weight_bytes() const { return impl_->weight_bytes; }
-uint64_t Transformer::activation_bytes() const { return impl_->activation_bytes; }
+const std::vector<Transformer::Memory>& Transformer::held() const { return impl_->held; }
 
 }  // namespace specd

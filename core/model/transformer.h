@@ -106,14 +106,14 @@ class Transformer {
   int32_t rows_max() const;  // of one forward
   int32_t logits_rows_max() const;
   const Weights& weights() const;
-  // Bytes of all ranks. They call add_up_bytes() together, once all have loaded the model.
-  uint64_t weight_bytes() const;
-  uint64_t activation_bytes() const;
-  void add_up_bytes();
-  // The same for one rank, before anything is loaded. `dtype`: of the matrices.
   struct Memory {
     uint64_t weights = 0, activations = 0;
   };
+  // Of each rank, this one's at its number. They call gather_bytes() together, once all have loaded the
+  // model; until then it is this rank's alone.
+  const std::vector<Memory>& held() const;
+  void gather_bytes();
+  // The same for one rank, before anything is loaded. `dtype`: of the matrices.
   static Memory plan(Device& device, const ModelConfig& config, kernels::DType dtype,
                      int32_t rows_max, int32_t logits_rows_max, Split split);
 

@@ -74,7 +74,7 @@ Status Follower::load(size_t model) {
   const Status agreed = agree(*links.all, made.status());
   if (agreed.ok()) {
     loaded_[model].transformer = std::move(made).value();
-    loaded_[model].transformer->add_up_bytes();
+    loaded_[model].transformer->gather_bytes();
   }
   return ranks_.status();
 }
@@ -83,10 +83,12 @@ Status Follower::make_pages(size_t model, int32_t n_pages) {
   const SharedModel& wanted = models_[model];
   const RankLinks links = links_of_model(links_, static_cast<int32_t>(model));
   const ModelConfig part = part_of(wanted.config, links.split);
-  Result<KvStore> made = model == 0 ? KvStore::create(device_, part, wanted.kv_dtype, n_pages)
-                                    : KvStore::inside(*loaded_.front().kv, part, wanted.kv_dtype);
+  Result<KvStore> made = n_pages > 0 ? KvStore::create(device_, part, wanted.kv_dtype, n_pages)
+                                     : KvStore::inside(*loaded_.front().kv, part, wanted.kv_dtype);
   const Status agreed = agree(*links.all, made.status());
-  if (agreed.ok()) loaded_[model].kv = std::move(made).value();
+  if (!agreed.ok()) return ranks_.status();
+  loaded_[model].kv = std::move(made).value();
+  if (n_pages > 0) (void)gathered(links.all, loaded_[model].kv->bytes());
   return ranks_.status();
 }
 

@@ -98,13 +98,22 @@ specd_status KvService::open(specd_owner* owner, const specd_kv_open_args* args,
   shape.n_kv_heads = static_cast<int32_t>(args->n_kv_heads);
   shape.head_dim = static_cast<int32_t>(args->head_dim);
   std::optional<KvStore> store;
+  std::unique_ptr<PagePool> own_pages;
   if (pages_.store != nullptr) {
-    Result<KvStore> inside =
-        KvStore::inside(*pages_.store, shape, pages_.store->layers().front().dtype);
-    if (!inside.ok()) {
-      return refuse(nullptr, SPECD_E_UNSUPPORTED, "kv.open: " + inside.status().message());
+    const kernels::DType dtype = pages_.store->layers().front().dtype;
+    Result<KvStore> made = KvStore::inside(*pages_.store, shape, dtype);
+    // What fits into a whole page may be too large for this rank's part of it.
+    if (!made.ok() && KvStore::page_bytes(shape, dtype) <= pages_.page_bytes) {
+      made = KvStore::create(device_, shape, dtype, pages_.store->n_pages());
+      own_pages = std::make_unique<PagePool>(pages_.store->n_pages());
     }
-    store = std::move(inside).value();
+    if (!made.ok()) {
+      return refuse(
+          nullptr,
+          made.status().code() == Code::kExhausted ? SPECD_E_EXHAUSTED : SPECD_E_UNSUPPORTED,
+          "kv.open: " + made.status().message());
+    }
+    store = std::move(made).value();
   }
   const uint64_t table_bytes = uint64_t{args->rows_max} * args->head_dim * sizeof(float);
   const size_t n_freq = args->head_dim / 2;
@@ -129,6 +138,7 @@ specd_status KvService::open(specd_owner* owner, const specd_kv_open_args* args,
   kv->kv = &kv->own;
   kv->own.owner = "the layers of " + owner->name;
   kv->own.store = std::move(store);
+  kv->own.own_pages = std::move(own_pages);
   kv->own.positions_max = std::min(static_cast<int32_t>(args->positions_max), pages_.positions_max);
   kv->rows_max = static_cast<int32_t>(args->rows_max);
   kv->rope_scale = args->inv_freq == nullptr ? 1.0f : static_cast<float>(args->rope_scale);

@@ -31,6 +31,7 @@ struct KvPages {
   const KvStore* store = nullptr;  // null = no model is loaded
   int32_t positions_max = 0;       // that the device was opened for
   bool is_planned = false;         // without a store: handles may be opened, but no step runs
+  uint64_t page_bytes = 0;         // of all ranks; 0 = those of `store`
 };
 
 class KvService final {

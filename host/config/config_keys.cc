@@ -243,6 +243,11 @@ Key keys_of_engine(EngineOptions& o) {
               "after the other, which makes no step faster"),
       integer("rank_timeout_seconds", o.rank_timeout_seconds, 1, L::kRankTimeoutSeconds,
               "a rank that the others wait for so long is lost, and the daemon ends"),
+      bytes(
+          "rank_bytes_max", o.rank_bytes_max,
+          "memory of a rank for weights, activations and KV, which gets the rest unless `model.kv` "
+          "says how much; what drafters hold of their own is not in it")
+          .absent("what the device has"),
       choice("isa", o.isa, kIsas, "instructions of the CPU; the text is the same on all"),
       choice("numerics", o.numerics, kNumerics,
              "`strict`: drafts change no token; `bf16`: activations rounded to bfloat16 on a CPU "
@@ -293,9 +298,15 @@ Key keys_of_draft_model(DraftModelOptions& o) {
       "", "",
       value("name", Type::kName, o.name, "what drafters call it; no other model has it").required(),
       folder("path", o.path, kModelFolder, kModelFolder).required(),
-      section("kv", "its cache of keys and values",
-              choice("dtype", o.kv_dtype, kKvDTypes,
-                     "its KV lies in the pages of `model.kv` and counts against their limit")));
+      section(
+          "kv", "its cache of keys and values",
+          choice("dtype", o.kv_dtype, kKvDTypes,
+                 "its KV lies in the pages of `model.kv` and counts against their limit, unless "
+                 "a page of it is larger than one of theirs on a rank: then it has as many "
+                 "pages of its own")),
+      integer("tensor_parallel_size", o.tensor_parallel_size, 1, EngineLimits::kRanks,
+              "`engine.tensor_parallel_size`: the target's ranks share it; 1: rank 0 has it alone")
+          .absent("shared if it can be; with `rank_bytes_max` what leaves most pages"));
 }
 
 Key keys_of_use(const char* key_name, const char* meaning, PluginUse& use) {

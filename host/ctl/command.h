@@ -29,6 +29,7 @@ int run_plugins(Client& client, bool json);
 int run_routes(Client& client, bool json);
 int run_models(Client& client, bool json);
 int run_status(Client& client, bool json);
+int run_memory(Client& client, bool json);
 int run_route_apply(Client& client, const Values& values, bool json);
 int run_route_delete(Client& client, const Values& values, const std::string& name, bool json);
 int run_route_get(Client& client, const std::string& name, bool json);

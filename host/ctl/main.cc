@@ -166,6 +166,7 @@ Program make_program() {
               {"routes", "", "its routes and what they count"},
               {"models", "", "its models"},
               {"status", "", "its state, what it counts, its memory"},
+              {"memory", "", "what each rank holds, beside what was planned"},
               {"route",
                "apply -f FILE | delete NAME | get NAME",
                "put a route into service or replace it, while requests run;\n"
@@ -274,6 +275,7 @@ int run(int argc, char** argv) {
   if (command == "routes") return run_routes(client.value(), json);
   if (command == "models") return run_models(client.value(), json);
   if (command == "status") return run_status(client.value(), json);
+  if (command == "memory") return run_memory(client.value(), json);
   SPECD_CHECK(command == "route", command);
   if (arguments[0] == "apply") return run_route_apply(client.value(), values, json);
   if (arguments[0] == "delete") return run_route_delete(client.value(), values, arguments[1], json);

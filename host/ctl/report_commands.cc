@@ -1,7 +1,8 @@
-// specctl plugins, routes, models and status: the daemon's reports as tables or JSON.
+// specctl plugins, routes, models, status and memory: the daemon's reports as tables or JSON.
 #include <sstream>
 #include <string>
 
+#include "host/base/memory_table.h"
 #include "host/base/output.h"
 #include "host/base/table.h"
 #include "host/ctl/command.h"
@@ -94,16 +95,16 @@ int run_models(Client& client, bool json) {
   for (const v1::Model& model : response.value().models()) {
     const bool is_draft = model.role() == v1::MODEL_ROLE_DRAFT;
     if (json) write_output(report_to_json(model) + "\n");
-    table.add({model.name(), enum_word(model.role()), model.architecture(),
-               std::to_string(model.parameters()),
-               bytes_text(model.weight_bytes()) + " " + model.dtype(),
-               (is_draft ? "in the target's pages " : bytes_text(model.kv_bytes()) + " ") +
-                   model.kv_dtype(),
-               is_draft ? std::to_string(model.kv_pages_held()) + " held"
-                        : std::to_string(model.kv_pages_free()) + " of " +
-                              std::to_string(model.kv_pages_total()) + " free, " +
-                              std::to_string(model.kv_pages_cached()) + " cached",
-               std::to_string(model.max_positions()), model.chat_template(), model.reason()});
+    table.add(
+        {model.name(), enum_word(model.role()), model.architecture(),
+         std::to_string(model.parameters()), bytes_text(model.weight_bytes()) + " " + model.dtype(),
+         (model.kv_bytes() == 0 ? "in the target's pages " : bytes_text(model.kv_bytes()) + " ") +
+             model.kv_dtype(),
+         is_draft ? std::to_string(model.kv_pages_held()) + " held"
+                  : std::to_string(model.kv_pages_free()) + " of " +
+                        std::to_string(model.kv_pages_total()) + " free, " +
+                        std::to_string(model.kv_pages_cached()) + " cached",
+         std::to_string(model.max_positions()), model.chat_template(), model.reason()});
   }
   if (json) return kCtlOk;
   write_output(printable(table.text()));
@@ -145,6 +146,23 @@ int run_status(Client& client, bool json) {
   for (const v1::MemoryLine& line : status.memory())
     table.add({"memory: " + line.what(), bytes_text(line.bytes())});
   write_output(printable(table.text()));
+  return kCtlOk;
+}
+
+int run_memory(Client& client, bool json) {
+  const auto response = client.memory();
+  if (!response.ok()) return ctl_fail(response.status());
+  const v1::GetMemoryResponse& memory = response.value();
+  if (json) {
+    write_output(report_to_json(memory) + "\n");
+    return kCtlOk;
+  }
+  MemoryTable held;
+  for (const v1::GetMemoryResponse::Line& line : memory.lines()) {
+    held.add(line.what(), {line.held_bytes().begin(), line.held_bytes().end()},
+             {line.planned_bytes().begin(), line.planned_bytes().end()});
+  }
+  write_output(printable(held.text()));
   return kCtlOk;
 }
 

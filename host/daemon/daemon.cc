@@ -26,6 +26,7 @@
 #include "host/rpc/grpc_server.h"
 #include "host/daemon/health.h"
 #include "host/http/http_server.h"
+#include "host/base/memory_table.h"
 #include "host/base/table.h"
 #include "host/base/unix_socket.h"
 #include "host/version.h"
@@ -207,13 +208,8 @@ class Progress {
 };
 
 void print_start(const Engine& engine, const Config& config) {
-  Table memory({"memory", "bytes"});
-  uint64_t total = 0;
-  for (const MemoryLine& line : engine.memory()) {
-    memory.add({line.what, bytes_text(line.bytes)});
-    total += line.bytes;
-  }
-  memory.add({"total", bytes_text(total)});
+  MemoryTable memory;
+  for (const MemoryLine& line : engine.memory()) memory.add(line.what, line.held, line.planned);
   Table plugins({"plugin", "version", "state", "reason"});
   for (const PluginReport& plugin : engine.plugins())
     plugins.add({plugin.id, plugin.version, plugin_state_name(plugin.state), plugin.reason});

@@ -17,6 +17,7 @@
 #include "host/config/config_print.h"
 #include "host/config/config_schema.h"
 #include "host/daemon/daemon.h"
+#include "host/base/memory_table.h"
 #include "host/base/output.h"
 #include "host/base/table.h"
 #include "host/version.h"
@@ -52,26 +53,20 @@ int print(const std::string& text) {
   return kExitOk;
 }
 
-// A column for each rank.
-std::string memory_table(const MemoryPlan& plan) {
-  const size_t n_ranks = plan.lines.front().bytes.size();
-  std::vector<std::string> head{"memory"};
-  for (size_t rank = 0; rank < n_ranks; ++rank) {
-    head.push_back(n_ranks == 1 ? "bytes" : "rank " + std::to_string(rank));
+// What a rank will hold, and the pages that other places of draft models would leave.
+std::string plan_text(const MemoryPlan& plan) {
+  MemoryTable memory;
+  for (const MemoryPlan::Line& line : plan.lines) memory.add(line.what, line.bytes, {});
+  Table places({"pages of KV that fit with", "shared by ranks", "on rank 0 alone", "elsewhere"});
+  for (const MemoryPlan::Placements& each : plan.placements) {
+    const auto cell = [&](int32_t pages, bool is_chosen) {
+      return (pages < 0 ? "cannot be shared" : std::to_string(pages)) +
+             (is_chosen ? " (chosen)" : "");
+    };
+    places.add({each.draft_model, cell(each.pages_shared, each.is_shared),
+                cell(each.pages_alone, !each.is_shared), cell(each.pages_elsewhere, false)});
   }
-  Table table(head);
-  std::vector<uint64_t> totals(n_ranks);
-  const auto add = [&](const std::string& what, const std::vector<uint64_t>& bytes) {
-    std::vector<std::string> cells{what};
-    for (const uint64_t each : bytes) cells.push_back(bytes_text(each));
-    table.add(cells);
-  };
-  for (const MemoryPlan::Line& line : plan.lines) {
-    add(line.what, line.bytes);
-    for (size_t rank = 0; rank < n_ranks; ++rank) totals[rank] += line.bytes[rank];
-  }
-  add("total", totals);
-  return table.text();
+  return memory.text() + places.text();
 }
 
 int check(const Config& config) {
@@ -87,7 +82,7 @@ int check(const Config& config) {
   if (!status.ok()) return wrong_config(with_place(config, status));
   write_output(config.file + ": ok (model " + config.engine.model.name + ", " +
                std::to_string(config.engine.routes.size()) + " routes besides off)\n" +
-               memory_table(plan.value()));
+               printable(plan_text(plan.value())));
   return kExitOk;
 }
 

@@ -153,6 +153,10 @@ Result<v1::GetStatusResponse> Client::status() {
   return call<v1::GetStatusRequest, v1::GetStatusResponse>(limit_, *control_,
                                                            &v1::Control::Stub::GetStatus);
 }
+Result<v1::GetMemoryResponse> Client::memory() {
+  return call<v1::GetMemoryRequest, v1::GetMemoryResponse>(limit_, *control_,
+                                                           &v1::Control::Stub::GetMemory);
+}
 
 Result<v1::ApplyRouteResponse> Client::apply_route(const v1::ApplyRouteRequest& request) {
   return call<v1::ApplyRouteRequest, v1::ApplyRouteResponse>(

@@ -46,6 +46,7 @@ class Client {
   Result<v1::ListRoutesResponse> routes();
   Result<v1::ListModelsResponse> models();
   Result<v1::GetStatusResponse> status();
+  Result<v1::GetMemoryResponse> memory();
   Result<v1::ApplyRouteResponse> apply_route(const v1::ApplyRouteRequest& request);
   Result<v1::DeleteRouteResponse> delete_route(const v1::DeleteRouteRequest& request);
   Result<v1::GetRouteResponse> get_route(const std::string& name);

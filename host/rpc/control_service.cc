@@ -69,6 +69,13 @@ grpc::ServerUnaryReactor* ControlService::GetStatus(grpc::CallbackServerContext*
   return finished(context, Status(), response);
 }
 
+grpc::ServerUnaryReactor* ControlService::GetMemory(grpc::CallbackServerContext* context,
+                                                    const v1::GetMemoryRequest*,
+                                                    v1::GetMemoryResponse* response) {
+  *response = memory_to_wire(engine_.memory());
+  return finished(context, Status(), response);
+}
+
 grpc::ServerUnaryReactor* ControlService::change(grpc::CallbackServerContext* context,
                                                  std::function<Status()> run) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();

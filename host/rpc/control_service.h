@@ -41,6 +41,9 @@ class ControlService final : public v1::Control::CallbackService {
   grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* context,
                                       const v1::GetStatusRequest* request,
                                       v1::GetStatusResponse* response) override;
+  grpc::ServerUnaryReactor* GetMemory(grpc::CallbackServerContext* context,
+                                      const v1::GetMemoryRequest* request,
+                                      v1::GetMemoryResponse* response) override;
 
  private:
   // Queues a change of routes. It blocks until a step ends, so it must not run on gRPC's threads.

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <numeric>
 #include <string_view>
 #include <utility>
 
@@ -342,7 +343,18 @@ v1::GetStatusResponse status_report_to_wire(const EngineReport& report,
   for (const MemoryLine& line : memory) {
     v1::MemoryLine& out = *wire.add_memory();
     out.set_what(line.what);
-    out.set_bytes(line.bytes);
+    out.set_bytes(std::accumulate(line.held.begin(), line.held.end(), uint64_t{0}));
+  }
+  return wire;
+}
+
+v1::GetMemoryResponse memory_to_wire(const std::vector<MemoryLine>& memory) {
+  v1::GetMemoryResponse wire;
+  for (const MemoryLine& line : memory) {
+    v1::GetMemoryResponse::Line& out = *wire.add_lines();
+    out.set_what(line.what);
+    out.mutable_held_bytes()->Add(line.held.begin(), line.held.end());
+    out.mutable_planned_bytes()->Add(line.planned.begin(), line.planned.end());
   }
   return wire;
 }

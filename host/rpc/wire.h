@@ -30,5 +30,6 @@ v1::Route route_to_wire(const RouteReport& report);
 v1::Model model_to_wire(const ModelReport& report);
 v1::GetStatusResponse status_report_to_wire(const EngineReport& report,
                                             const std::vector<MemoryLine>& memory);
+v1::GetMemoryResponse memory_to_wire(const std::vector<MemoryLine>& memory);
 
 }  // namespace specd::host

@@ -76,6 +76,54 @@ TEST_F(SessionTest, the_least_recently_drafted_goes_first_and_the_newest_breaks_
   EXPECT_EQ(pool_.n_free(), kPages);
 }
 
+TEST_F(SessionTest, kv_with_pages_of_its_own_takes_none_of_the_targets_and_gives_it_none) {
+  DraftKv own;
+  own.owner = "draft model 'own'";
+  own.positions_max = kContext;
+  ModelConfig shape;
+  shape.n_layers = shape.n_kv_heads = 1;
+  shape.head_dim = 16;
+  own.store.emplace(KvStore::create(*cpu_, shape, kernels::DType::kF32, 3).value());
+  own.own_pages = std::make_unique<PagePool>(3);
+  auto use = std::make_shared<DraftUse>();
+  use->kv = &own;
+  sessions_.open(use);
+  const auto feed_own = [&](uint64_t step, uint64_t seq_id, size_t n) {
+    const Text text(n, 1);
+    sessions_.protect(step);
+    const Status status =
+        sessions_.extend(*use, seq_id, text.data(), nullptr, static_cast<uint32_t>(n));
+    sessions_.forward_is_over(*use);
+    return status;
+  };
+  ASSERT_TRUE(feed(1, 7, Text(kernels::kPageTokens * kParts * kPages, 1)).code() ==
+              Code::kUnsupported);
+  ASSERT_TRUE(feed(1, 7, Text(100, 1)).ok());
+  const int32_t free = pool_.n_free();
+  ASSERT_TRUE(feed_own(1, 1, 16).ok());
+  ASSERT_TRUE(feed_own(2, 2, 32).ok());
+  EXPECT_EQ(own.own_pages->n_free(), 0);
+  EXPECT_EQ(own.pages_held, 3);
+  EXPECT_EQ(pool_.n_free(), free);
+  // For the target's pages only the other one's sessions go.
+  EXPECT_EQ(sessions_.n_reclaimable(), kPages - free);
+  EXPECT_EQ(sessions_.reclaim(kPages), kPages - free);
+  EXPECT_EQ(own.own_pages->n_free(), 0);
+  // For its own pages, its own: the least recently drafted first.
+  ASSERT_TRUE(feed(9, 7, Text(100, 1)).ok());
+  EXPECT_EQ(feed_own(3, 3, 32).message(), "2 KV pages are needed, 1 are free")
+      << "the second drafted in the step before";
+  EXPECT_FALSE(use->sessions.contains(3));
+  EXPECT_FALSE(use->sessions.contains(1)) << "the least recently drafted went all the same";
+  ASSERT_TRUE(feed_own(5, 3, 32).ok());
+  EXPECT_FALSE(use->sessions.contains(2));
+  EXPECT_TRUE(has(7));
+  use.reset();
+  sessions_.collect_closed();
+  EXPECT_EQ(own.own_pages->n_free(), 3);
+  EXPECT_EQ(own.pages_held, 0);
+}
+
 TEST_F(SessionTest, what_drafted_in_this_step_or_the_last_is_not_taken_for_another_draft) {
   const Text page(kernels::kPageTokens * kParts, 1);
   ASSERT_TRUE(feed(7, 1, page).ok());

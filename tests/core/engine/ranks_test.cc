@@ -3,12 +3,17 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iostream>
 #include <map>
 #include <numeric>
 #include <string>
 #include <vector>
 
 #include "tests/core/engine_rig.h"
+#include "tests/cpu_clock.h"
 #include "tests/core/family_models.h"
 
 namespace specd {
@@ -152,36 +157,266 @@ TEST_F(Ranks, report_what_all_of_them_hold) {
   EXPECT_LT(two.weight_bytes, 2 * one.weight_bytes);
 }
 
-// Of the zoo the draft model is on the lead alone; of the family all ranks of the last stage have it.
+// Of the zoo the draft model is on the lead alone, in the target's pages; of the family all ranks of the
+// last stage have it, or the lead alone, where it needs pages of its own if the target is shared.
 TEST_F(Ranks, hold_what_was_planned_from_the_headers) {
   const std::string folder = family_folder(folder_, "llama31");
-  for (const bool is_shared : {false, true}) {
+  for (const std::string draft : {"zoo", "shared", "alone"}) {
     for (const auto& [n_ranks, n_stages] :
          std::vector<std::pair<int32_t, int32_t>>{{1, 1}, {2, 1}, {1, 2}, {2, 2}}) {
       EngineOptions o = options("pico-target");
-      if (is_shared) o.model.path = folder;
+      if (draft != "zoo") o.model.path = folder;
       o.draft_models = {{.name = "draft",
-                         .path = is_shared ? folder : zoo("pico-draft"),
-                         .kv_dtype = KvDType::kBF16}};
+                         .path = draft == "zoo" ? zoo("pico-draft") : folder,
+                         .kv_dtype = o.model.kv_dtype,
+                         .tensor_parallel_size = draft == "alone" ? 1 : 0}};
       o.tensor_parallel_size = n_ranks;
       o.pipeline_parallel_size = n_stages;
+      const std::string what =
+          draft + " on " + std::to_string(n_stages) + " stages of " + std::to_string(n_ranks);
       const Result<MemoryPlan> plan = check_options(o);
       ASSERT_TRUE(plan.ok()) << plan.status().to_string();
       start(o);
       const std::vector<MemoryLine> held = engine_->memory();
-      ASSERT_EQ(plan.value().lines.size(), held.size());
+      ASSERT_EQ(plan.value().lines.size(), held.size()) << what;
       for (size_t i = 0; i < held.size(); ++i) {
         const MemoryPlan::Line& line = plan.value().lines[i];
         EXPECT_EQ(line.what, held[i].what);
         ASSERT_EQ(line.bytes.size(), static_cast<size_t>(n_ranks * n_stages));
-        EXPECT_EQ(std::accumulate(line.bytes.begin(), line.bytes.end(), uint64_t{0}), held[i].bytes)
-            << line.what << " on " << n_stages << " stages of " << n_ranks;
+        EXPECT_EQ(line.bytes, held[i].held) << line.what << ", " << what;
+        EXPECT_EQ(line.bytes, held[i].planned) << line.what << ", " << what;
       }
+      const bool has_own_pages =
+          draft != "zoo" && (n_stages > 1 || (n_ranks > 1 && draft == "alone"));
+      EXPECT_EQ(held.size(), has_own_pages ? 6u : 5u) << what;
       // The lead's vocabulary in float32 is nobody else's.
-      const std::vector<uint64_t>& activations = plan.value().lines[2].bytes;
+      const std::vector<uint64_t>& activations = plan.value().lines[1].bytes;
       EXPECT_EQ(std::max_element(activations.begin(), activations.end()), activations.begin());
     }
   }
+}
+
+// The draft model is the target itself: right at temperature 0, so that every draft is accepted.
+TEST_F(Ranks, a_draft_model_on_the_lead_alone_drafts_in_pages_of_its_own) {
+  const std::string folder = family_folder(folder_, "llama31");
+  std::vector<Outcome> plain;
+  uint64_t page_bytes = 0;
+  for (const int32_t n_ranks : {1, 2, 4}) {
+    EngineOptions o = options();
+    o.model.path = folder;
+    o.draft_models = {
+        {.name = "draft", .path = folder, .kv_dtype = KvDType::kF32, .tensor_parallel_size = 1}};
+    o.tensor_parallel_size = n_ranks;
+    o.routes = {
+        route("chain",
+              plugin("specd.drafter.draft_target", {{"model", "draft"}, {"draft_tokens", 4}}), 4)};
+    start(o);
+    std::vector<Request> all;
+    for (size_t i = 0; i < 6; ++i) {
+      Request r = request("", "chain", 40, i % 2 == 0 ? 0 : 0.8f, 5);
+      r.prompt_tokens.emplace(20 + 7 * i, static_cast<int32_t>(60 + i));
+      r.ignore_eos = true;
+      all.push_back(r);
+    }
+    const std::vector<Outcome> texts = run_all(all);
+    if (plain.empty()) plain = texts;
+    expect_identical(texts, plain, std::to_string(n_ranks) + " ranks");
+    const RouteReport seen = report("chain");
+    EXPECT_EQ(seen.counts.lost, 0u) << seen.last_problem;
+    EXPECT_GT(seen.counts.accepted, 0u);
+    const ModelReport draft = engine_->draft_models().at(0);
+    EXPECT_EQ(draft.kv_pages_total, n_ranks == 1 ? 0 : engine_->model().kv_pages_total);
+    const auto pages = static_cast<uint64_t>(engine_->model().kv_pages_total);
+    if (n_ranks == 1) page_bytes = engine_->model().kv_bytes / pages;
+    EXPECT_EQ(draft.kv_bytes, n_ranks == 1 ? 0 : pages * page_bytes) << "the same model, whole";
+    EXPECT_EQ(draft.kv_pages_held, 0);
+    audit();
+  }
+}
+
+// What `specd check` says of the places of a draft model is what the engine has when it is there.
+TEST_F(Ranks, get_the_pages_that_the_tightest_of_them_has_room_for) {
+  const std::string folder = family_folder(folder_, "llama31");
+  EngineOptions o = options();
+  o.model.path = folder;
+  o.model.kv_bytes_max = 0;
+  o.max_sequences = 256;
+  o.step_tokens_max = 256;
+  o.tensor_parallel_size = 2;
+  o.rank_bytes_max = uint64_t{6} << 20;
+  const auto pages_of = [&](int32_t tensor_parallel_size) {
+    o.draft_models.clear();
+    if (tensor_parallel_size >= 0) {
+      o.draft_models = {{.name = "draft",
+                         .path = folder,
+                         .kv_dtype = o.model.kv_dtype,
+                         .tensor_parallel_size = tensor_parallel_size}};
+    }
+    start(o);
+    uint64_t most = 0;
+    for (size_t rank = 0; rank < 2; ++rank) {
+      uint64_t bytes = 0, page = 0;
+      for (const MemoryLine& line : engine_->memory()) {
+        bytes += line.held[rank];
+        if (line.what.starts_with("KV cache"))
+          page += line.held[rank] / static_cast<uint64_t>(engine_->model().kv_pages_total);
+      }
+      EXPECT_LE(bytes, o.rank_bytes_max) << rank;
+      most = std::max(most, bytes + page);
+    }
+    EXPECT_GT(most, o.rank_bytes_max) << "one more page does not fit";
+    return engine_->model().kv_pages_total;
+  };
+  const int32_t shared = pages_of(2), alone = pages_of(1), elsewhere = pages_of(-1);
+  EXPECT_EQ(pages_of(0), std::max(shared, alone)) << "the choice that leaves most";
+  EXPECT_NE(alone, shared);
+  EXPECT_LT(std::max(shared, alone), elsewhere);
+  for (const int32_t wanted : {0, 1, 2}) {
+    o.draft_models.front().tensor_parallel_size = wanted;
+    const Result<MemoryPlan> plan = check_options(o);
+    ASSERT_TRUE(plan.ok()) << plan.status().to_string();
+    ASSERT_EQ(plan.value().placements.size(), 1u);
+    const MemoryPlan::Placements& places = plan.value().placements.front();
+    EXPECT_EQ(places.pages_shared, shared);
+    EXPECT_EQ(places.pages_alone, alone);
+    EXPECT_EQ(places.pages_elsewhere, elsewhere);
+    EXPECT_EQ(places.is_shared, wanted == 2 || (wanted == 0 && shared > alone));
+  }
+}
+
+// The shape of a checkpoint as a folder: a header and a hole where the weights would be.
+std::string hollow_folder(const std::string& folder, const std::string& tokenizer, int32_t n_layers,
+                          int64_t hidden, int64_t ffn, int64_t heads) {
+  constexpr int64_t vocab = 128'256, head_dim = 128, kv_heads = 8;
+  std::filesystem::create_directories(folder);
+  std::filesystem::copy_file(tokenizer, folder + "/tokenizer.json");
+  const Json config = {{"architectures", {"LlamaForCausalLM"}},
+                       {"model_type", "llama"},
+                       {"torch_dtype", "bfloat16"},
+                       {"hidden_act", "silu"},
+                       {"bos_token_id", 0},
+                       {"eos_token_id", 1},
+                       {"vocab_size", vocab},
+                       {"hidden_size", hidden},
+                       {"intermediate_size", ffn},
+                       {"num_hidden_layers", n_layers},
+                       {"num_attention_heads", heads},
+                       {"num_key_value_heads", kv_heads},
+                       {"head_dim", head_dim},
+                       {"max_position_embeddings", 131'072},
+                       {"rms_norm_eps", 1e-5},
+                       {"rope_theta", 500'000.0},
+                       {"tie_word_embeddings", false}};
+  std::ofstream(folder + "/config.json") << config;
+  Json header;
+  uint64_t end = 0;
+  const auto add = [&](const std::string& name, std::vector<int64_t> shape) {
+    const uint64_t begin = end;
+    end += 2 * static_cast<uint64_t>(
+                   std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>()));
+    header[name + ".weight"] = {
+        {"dtype", "BF16"}, {"shape", std::move(shape)}, {"data_offsets", {begin, end}}};
+  };
+  add("model.embed_tokens", {vocab, hidden});
+  for (int32_t i = 0; i < n_layers; ++i) {
+    const std::string layer = "model.layers." + std::to_string(i) + ".";
+    add(layer + "input_layernorm", {hidden});
+    add(layer + "post_attention_layernorm", {hidden});
+    add(layer + "self_attn.q_proj", {heads * head_dim, hidden});
+    add(layer + "self_attn.k_proj", {kv_heads * head_dim, hidden});
+    add(layer + "self_attn.v_proj", {kv_heads * head_dim, hidden});
+    add(layer + "self_attn.o_proj", {hidden, heads * head_dim});
+    add(layer + "mlp.gate_proj", {ffn, hidden});
+    add(layer + "mlp.up_proj", {ffn, hidden});
+    add(layer + "mlp.down_proj", {hidden, ffn});
+  }
+  add("model.norm", {hidden});
+  add("lm_head", {vocab, hidden});
+  const std::string text = header.dump(), path = folder + "/model.safetensors";
+  const uint64_t size = text.size();
+  std::ofstream(path, std::ios::binary).write(reinterpret_cast<const char*>(&size), 8) << text;
+  std::filesystem::resize_file(path, 8 + size + end);
+  return folder;
+}
+
+// Nothing but headers is there, so nothing but headers is read.
+TEST_F(Ranks, of_a_target_of_70b_with_a_draft_of_8b_are_planned_in_less_than_a_second) {
+  EngineOptions o = options();
+  const std::string tokenizer = zoo("pico-target") + "/tokenizer.json";
+  o.model.path = hollow_folder(folder_ + "/70b", tokenizer, 80, 8192, 28'672, 64);
+  o.model.kv_dtype = KvDType::kBF16;
+  o.model.kv_bytes_max = 0;
+  o.draft_models = {
+      {.name = "draft", .path = hollow_folder(folder_ + "/8b", tokenizer, 32, 4096, 14'336, 32)}};
+  o.routes.clear();
+  o.default_route = "off";
+  o.tensor_parallel_size = 4;
+  o.rank_bytes_max = 80'000'000'000;
+  const auto begin = CpuClock::now();
+  const Result<MemoryPlan> plan = check_options(o);
+  EXPECT_LT(CpuClock::now() - begin, std::chrono::seconds(1) * kSlowdown);
+  ASSERT_TRUE(plan.ok()) << plan.status().to_string();
+  const MemoryPlan::Placements& places = plan.value().placements.at(0);
+  std::cout << "pages: shared " << places.pages_shared << ", on rank 0 alone " << places.pages_alone
+            << ", elsewhere " << places.pages_elsewhere << std::endl;
+  EXPECT_TRUE(places.is_shared);
+  EXPECT_EQ(plan.value().kv_pages, places.pages_shared);
+  // Bytes on each rank by hand, without activations (about 1 GB on rank 0). The embedding is whole
+  // everywhere.
+  const double of_target =
+      2 * (128'256.0 * 8192 * 1.25 +
+           80 * (2 * 8192.0 * 8192 + 2 * 1024.0 * 8192 + 3 * 28'672.0 * 8192) / 4);
+  const double of_draft = 2 * (32 * (2 * 4096.0 * 4096 + 2 * 1024.0 * 4096 + 3 * 14'336.0 * 4096));
+  const double embedding = 2 * 128'256.0 * 4096;
+  const double page = 80 * 2 * 2 * 128 * 2 * 16, page_of_draft = 32 * 2 * 8 * 128 * 2 * 16;
+  const auto near = [](int32_t pages, double expected) {
+    EXPECT_NEAR(pages, expected, 0.05 * expected);
+  };
+  near(places.pages_elsewhere, (80e9 - of_target) / page);
+  near(places.pages_shared, (80e9 - of_target - of_draft / 4 - embedding * 1.25) / page);
+  near(places.pages_alone, (80e9 - of_target - of_draft - embedding * 2) / (page + page_of_draft));
+}
+
+TEST_F(Ranks, without_room_are_refused_before_weights_are_read) {
+  EngineOptions o = options("pico-target");
+  o.tensor_parallel_size = 2;
+  o.model.kv_bytes_max = 0;
+  o.rank_bytes_max = uint64_t{1} << 20;
+  bool reads = false;
+  const auto why = [&] {
+    return Engine::create(o, [&](const std::string& what, double) { reads |= what != "plugins"; })
+        .status();
+  };
+  for (const int32_t pages : {0, 50}) {
+    o.model.kv_pages = pages;
+    const Status status = why();
+    EXPECT_EQ(status, check_options(o).status());
+    EXPECT_EQ(status.code(), Code::kExhausted) << status.to_string();
+    EXPECT_EQ(status.field(), "engine.rank_bytes_max");
+    EXPECT_EQ(status.message().find("rank 0 needs "), 0u) << status.to_string();
+    EXPECT_NE(status.message().find("weights of pico-target "), std::string::npos);
+    EXPECT_NE(status.message().find(pages == 0 ? "KV cache, 1 pages" : "KV cache, 50 pages"),
+              std::string::npos);
+    EXPECT_NE(status.message().find("expected at most 1048576"), std::string::npos);
+  }
+  EXPECT_FALSE(reads);
+  // Without a limit ranks of one process have what the machine has.
+  o.rank_bytes_max = 0;
+  o.model.kv_pages = 0;
+  o.model.kv_memory_share = 1;
+  const Status status = why();
+  EXPECT_EQ(status.code(), Code::kExhausted) << status.to_string();
+  EXPECT_EQ(status.message().find("the ranks need together "), 0u) << status.to_string();
+  EXPECT_FALSE(reads);
+  o.model.kv_memory_share = 0;
+  o.draft_models = {{.name = "draft", .path = zoo("pico-draft"), .tensor_parallel_size = 3}};
+  EXPECT_EQ(why().to_string(),
+            "INVALID_ARGUMENT: draft_models[0].tensor_parallel_size: expected 1, or the target's, "
+            "2, found 3");
+  o.draft_models.front().tensor_parallel_size = 2;
+  EXPECT_EQ(check_options(o).status().to_string(),
+            "INVALID_ARGUMENT: draft_models[0].tensor_parallel_size: draft: 2 ranks cannot share "
+            "this model: its num_attention_heads, 3, is no multiple of it");
 }
 
 TEST_F(Ranks, that_the_model_does_not_allow_are_refused_with_the_key) {
@@ -219,7 +454,8 @@ TEST_F(Ranks, a_model_that_no_rank_can_load_is_refused_and_leaves_no_thread) {
   const Status status = Engine::create(o, {}).status();
   EXPECT_EQ(status.code(), Code::kDataLoss);
   EXPECT_EQ(status.field(), "model.path") << status.to_string();
-  EXPECT_EQ(status.message().find("rank 0: "), 0u) << status.to_string();
+  EXPECT_NE(status.message().find(o.model.path + "/model.safetensors"), std::string::npos)
+      << status.to_string();
 }
 
 }  // namespace

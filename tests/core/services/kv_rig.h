@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/device/cuda_device.h"
+#include "core/model/split.h"
 #include "core/plugin/instance/plugin_config.h"
 #include "core/plugin/instance/tensor.h"
 #include "core/services/directory.h"
@@ -36,7 +37,8 @@ class KvRig {
  public:
   static constexpr int32_t kPages = 24;
 
-  explicit KvRig(bool on_device, kernels::DType kv_dtype = kernels::DType::kF32)
+  // `split`: what this rank has of the target.
+  explicit KvRig(bool on_device, kernels::DType kv_dtype = kernels::DType::kF32, Split split = {})
       : on_device_(on_device) {
     cpu_ = CpuDevice::create("", 2).value();
     if (on_device) {
@@ -48,9 +50,14 @@ class KvRig {
     config_ = load_model_config(path).value();
     const ModelConfig target =
         load_model_config(std::string(SPECD_TEST_ZOO) + "/pico-target").value();
-    kv_ = std::make_unique<KvStore>(KvStore::create(device(), target, kv_dtype, kPages).value());
+    kv_ = std::make_unique<KvStore>(
+        KvStore::create(device(), part_of(target, split), kv_dtype, kPages).value());
     services_ = std::make_unique<Services>(*cpu_, device(), config_.vocab_size);
-    models_ = std::make_unique<ModelService>(device(), pool_, KvPages{kv_.get(), 2048 + 64});
+    models_ = std::make_unique<ModelService>(
+        device(), pool_,
+        KvPages{.store = kv_.get(),
+                .positions_max = 2048 + 64,
+                .page_bytes = KvStore::page_bytes(target, kv_dtype)});
     services_->set_models(models_.get());
     host_ = make_host(services_.get());
     api_ = table<specd_kv_api>(SPECD_SERVICE_KV);

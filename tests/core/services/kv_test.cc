@@ -216,6 +216,37 @@ TEST_P(Kv, sequences_of_a_call_do_not_take_each_others_pages) {
   rig_.pool_.release(held);
 }
 
+// One of sixteen ranks has one head of one of the target's layers.
+TEST_P(Kv, that_fits_no_page_of_a_rank_has_pages_of_its_own) {
+  KvRig rig(GetParam(), kernels::DType::kF32, split_of(0, 2, 8));
+  specd_kv* kv = rig.opened();
+  const std::vector<int32_t> tokens = some_tokens(70, 1);
+  const Logits whole = plain(tokens);
+  const Logits rows = rig.forward(kv, {{tokens, {}, {}}});
+  for (size_t i = 0; i < tokens.size(); ++i) expect_near(rows[i], whole[i]);
+  ASSERT_EQ(rig.keep(kv, {0, 0, 0}, {KvRig::upto(70), {}, {}}), SPECD_OK) << rig.call_.text;
+  EXPECT_EQ(rig.pool_.n_free(), KvRig::kPages) << "none of the target's is taken";
+  EXPECT_EQ(rig.models_->n_reclaimable(), 0);
+  // As many as the target has; the first sequence has five.
+  constexpr size_t kLeft = KvRig::kPages - 5;
+  const std::vector<int32_t> rest(kLeft * kernels::kPageTokens, 1);
+  rig.next_call();
+  ASSERT_EQ(rig.rows(kv, {{{}, rest, {}}}), SPECD_E_INVALID) << "more rows than open() was for";
+  for (size_t at = 0; at < rest.size(); at += 152) {
+    rig.next_call();
+    ASSERT_EQ(rig.rows(kv, {{{1}, slice(rest, 0, std::min<size_t>(152, rest.size() - at)), {}}}),
+              SPECD_OK);
+    EXPECT_EQ(rig.of_[1], SPECD_OK) << rig.call_.text;
+  }
+  rig.next_call();
+  EXPECT_EQ(rig.rows(kv, {{{1}, {1}, {}}}), SPECD_OK);
+  EXPECT_EQ(rig.of_[1], SPECD_E_EXHAUSTED);
+  rig.models_->end(rig.ids_[0]);
+  rig.next_call();
+  EXPECT_EQ(rig.rows(kv, {{{}, {1}, {}}}), SPECD_OK);
+  EXPECT_EQ(rig.of_[1], SPECD_OK) << "it takes what the other one has left";
+}
+
 TEST_P(Kv, rows_end_with_their_round) {
   specd_kv* kv = rig_.opened();
   ASSERT_EQ(rig_.rows(kv, {{{1, 2}, {}, {}}}), SPECD_OK);

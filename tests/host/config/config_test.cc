@@ -88,11 +88,11 @@ TEST_F(ConfigTest, every_key_arrives_where_it_belongs) {
       "drain_seconds: 5\n"
       "http: {listen: '[::1]:0', stall_seconds: 7}\n"
       "devices: [cuda:1]\n"
-      "engine: {numerics: fast, threads: 2, tensor_parallel_size: 1, pipeline_parallel_size: 1, rank_timeout_seconds: 7, isa: avx2, max_sequences: 4, step_tokens_max: 64, queue_max: 1,"
+      "engine: {numerics: fast, threads: 2, tensor_parallel_size: 1, pipeline_parallel_size: 1, rank_timeout_seconds: 7, rank_bytes_max: 5GiB, isa: avx2, max_sequences: 4, step_tokens_max: 64, queue_max: 1,"
       " priority_aging_ms: 250}\n"
       "model: {name: m, path: ./model/, kv: {dtype: f32, bytes_max: 512MiB,"
       " prefix_cache: false}}\n"
-      "draft_models: [{name: d, path: model, kv: {dtype: f16}}, {name: e, path: run}]\n"
+      "draft_models: [{name: d, path: model, kv: {dtype: f16}, tensor_parallel_size: 1}, {name: e, path: run}]\n"
       "plugins: {directories: [plugins, ./run], cache_directory: cache, base_directory: ., "
       "control_seconds: 9}\n"
       "default_route: a\n"
@@ -121,6 +121,7 @@ TEST_F(ConfigTest, every_key_arrives_where_it_belongs) {
   EXPECT_EQ(c.engine.tensor_parallel_size, 1);
   EXPECT_EQ(c.engine.pipeline_parallel_size, 1);
   EXPECT_EQ(c.engine.rank_timeout_seconds, 7);
+  EXPECT_EQ(c.engine.rank_bytes_max, uint64_t{5} << 30);
   EXPECT_EQ(c.engine.isa, "avx2");
   EXPECT_EQ(c.engine.max_sequences, 4);
   EXPECT_EQ(c.engine.step_tokens_max, 64);
@@ -133,6 +134,8 @@ TEST_F(ConfigTest, every_key_arrives_where_it_belongs) {
   EXPECT_EQ(c.engine.draft_models[0].name, "d");
   EXPECT_EQ(c.engine.draft_models[0].path, (folder_ / "model").string());
   EXPECT_EQ(c.engine.draft_models[0].kv_dtype, KvDType::kF16);
+  EXPECT_EQ(c.engine.draft_models[0].tensor_parallel_size, 1);
+  EXPECT_EQ(c.engine.draft_models[1].tensor_parallel_size, 0);
   EXPECT_EQ(c.engine.draft_models[1].name, "e");
   EXPECT_EQ(c.engine.draft_models[1].kv_dtype, KvDType::kBF16);
   EXPECT_EQ(c.engine.plugin_directories.size(), 2U);

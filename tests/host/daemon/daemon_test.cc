@@ -473,8 +473,9 @@ TEST_F(DaemonTest, specctl_reads_a_prompt_from_a_file_a_pipe_or_standard_input) 
 constexpr char kFullDisk[] = "specctl: cannot write to standard output: No space left on device\n";
 
 TEST_F(DaemonTest, specctl_tells_that_its_output_cannot_be_written) {
-  for (const char* command : {"routes", "routes -o json", "plugins", "models", "status",
-                              "status -o json", "route get lookup", "render --prompt x"}) {
+  for (const char* command :
+       {"routes", "routes -o json", "plugins", "models", "status", "status -o json", "memory",
+        "memory -o json", "route get lookup", "render --prompt x"}) {
     const auto [code, text] = run_specctl(*daemon_, std::string(command) + " > /dev/full");
     EXPECT_EQ(code, 1) << command;
     EXPECT_EQ(text, kFullDisk) << command;
