@@ -132,8 +132,9 @@ TEST(Overrides, lists_names_and_whole_mappings_can_be_given) {
 
 TEST(Overrides, a_wrong_one_is_refused_in_the_place_of_the_file) {
   const ConfigFolder folder;
-  const std::string text = PlacedYaml(every_key()).text();
-  const std::pair<const char*, const char*> options[] = {
+  const PlacedYaml placed(every_key());
+  const std::string& text = placed.text();
+  const std::pair<const char*, std::string> options[] = {
       {"engine.threads=x", "--set engine.threads: expected a whole number in [0, 256], found 'x'"},
       {"engine.threads=257", "--set engine.threads: expected a whole number in [0, 256], found"},
       {"engine.thread=1", "--set engine.thread: unknown key; did you mean 'threads'?"},
@@ -173,8 +174,8 @@ TEST(Overrides, a_wrong_one_is_refused_in_the_place_of_the_file) {
       {"devices[0=cpu", "--set: expected KEY=VALUE"},
       {"model.kv.byte_max=null", "--set model.kv.byte_max: unknown key; did you mean 'bytes_max'?"},
       {"routes.x=null", "--set routes.x: expected a mapping, found nothing"},
-      {"routes.r=null",
-       "c.yaml:41:16: default_route: expected a route that is configured (off), found"},
+      {"routes.r=null", "c.yaml:" + placed.place("default_route") +
+                            ": default_route: expected a route that is configured (off), found"},
       {"draft_models[0]=null", "--set draft_models[0]: expected a mapping, found nothing"},
       {"listen=null", "c.yaml:1:1: listen: missing; it is required"},
   };
