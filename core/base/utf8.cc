@@ -1,5 +1,7 @@
 #include "core/base/utf8.h"
 
+#include <algorithm>
+
 namespace specd {
 
 Utf8Step utf8_step(std::string_view text, size_t at) {
@@ -44,6 +46,11 @@ size_t utf8_error_offset(std::string_view text) {
     at += step.bytes;
   }
   return std::string_view::npos;
+}
+
+void copy_text(std::string_view text, std::span<char> to) {
+  const std::string_view fits = text.substr(0, to.size() - 1);
+  *std::copy_n(fits.begin(), std::min(fits.size(), utf8_error_offset(fits)), to.begin()) = '\0';
 }
 
 size_t utf8_append_lossy(std::string_view bytes, bool at_end, std::string& out) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -23,6 +24,9 @@ Utf8Step utf8_step(std::string_view text, size_t at);
 
 // The offset of the first byte that is not part of a complete, well-formed character, or npos.
 size_t utf8_error_offset(std::string_view text);
+
+// Copies what fits of `text`, whole characters, and the NUL that ends it.
+void copy_text(std::string_view text, std::span<char> to);
 
 // A character that changes what a terminal shows instead of being shown: the controls C0, DEL and
 // C1, the separators of lines, and those that reorder text (Unicode's Bidi_Control).

@@ -17,6 +17,7 @@
 #include "core/base/to_size.h"
 #include "core/base/utf8.h"
 #include "core/device/exchange.h"
+#include "core/device/pairwise_rank.h"
 
 namespace specd {
 namespace {
@@ -33,14 +34,11 @@ struct Notice {
   char message[1000] = {};  // of a failure
 };
 
-// A longer message is cut behind a whole character.
 Notice failure_notice(const Status& why) {
   Notice notice;
   notice.kind = Notice::Kind::kFailure;
   notice.code = static_cast<int32_t>(why.code());
-  const std::string_view fits =
-      std::string_view(why.message()).substr(0, sizeof(notice.message) - 1);
-  std::copy_n(fits.begin(), std::min(fits.size(), utf8_error_offset(fits)), notice.message);
+  copy_text(why.message(), notice.message);
   return notice;
 }
 
@@ -383,78 +381,38 @@ class Wire {
   std::thread beats_;
 };
 
-// All ranks, or those from `first` on.
-class MessageRank final : public Collective {
+class MessageRank final : public PairwiseRank {
  public:
   MessageRank(std::shared_ptr<Wire> wire, int32_t first, int32_t n_ranks, int32_t rank)
-      : wire_(std::move(wire)), first_(first), n_ranks_(n_ranks), rank_(rank) {}
-
-  int32_t rank() const override { return rank_; }
-  int32_t n_ranks() const override { return n_ranks_; }
-
-  void all_gather(void* data, uint64_t bytes) override {
-    const auto part = [&](int32_t rank) { return part_of(data, rank, bytes); };
-    each_other([&](int32_t to) { send_part(part(rank_), bytes, to, Exchange::kAllGather); });
-    each_other([&](int32_t from) { receive_part(part(from), bytes, from, Exchange::kAllGather); });
-    wire_->finish_sends(Exchange::kAllGather);
-  }
-  void gather(const void* part, void* parts, uint64_t bytes, int32_t root) override {
-    if (rank_ != root) {
-      send_part(part, bytes, root, Exchange::kGather);
-      return wire_->finish_sends(Exchange::kGather);
-    }
-    if (bytes > 0) std::memcpy(part_of(parts, rank_, bytes), part, bytes);
-    each_other([&](int32_t from) {
-      receive_part(part_of(parts, from, bytes), bytes, from, Exchange::kGather);
-    });
-  }
-  void broadcast(void* data, uint64_t bytes, int32_t root) override {
-    if (rank_ != root) return receive_part(data, bytes, root, Exchange::kBroadcast);
-    each_other([&](int32_t to) { send_part(data, bytes, to, Exchange::kBroadcast); });
-    wire_->finish_sends(Exchange::kBroadcast);
-  }
-  void send(const void* data, uint64_t bytes, int32_t to) override {
-    send_part(data, bytes, to, Exchange::kSend);
-    wire_->finish_sends(Exchange::kSend);
-  }
-  void receive(void* data, uint64_t bytes, int32_t from) override {
-    receive_part(data, bytes, from, Exchange::kSend);
-  }
-  void mark_progress() override { wire_->mark_progress(); }
+      : PairwiseRank(first, n_ranks, rank), wire_(std::move(wire)) {}
 
   std::unique_ptr<Collective> group(int32_t first, int32_t n) override {
-    return std::make_unique<MessageRank>(wire_, first_ + first, n, rank_ - first);
+    return std::make_unique<MessageRank>(wire_, this->first() + first, n, rank() - first);
   }
   void command(std::span<const int32_t> words) override { wire_->command(words); }
   bool next_command(std::vector<int32_t>& words) override { return wire_->next_command(words); }
+  void mark_progress() override { wire_->mark_progress(); }
   void set_timeout(milliseconds timeout) override { wire_->set_timeout(timeout); }
   Status status() const override { return wire_->status(); }
   void give_up(const Status& why) noexcept override {
     try {
-      wire_->fail(rank_gave_up(first_ + rank_, why));
+      wire_->fail(rank_gave_up(rank_of_all(), why));
     } catch (const std::bad_alloc&) {
       wire_->fall_silent();
     }
   }
 
  private:
-  static char* part_of(void* data, int32_t rank, uint64_t bytes) {
-    return static_cast<char*>(data) + static_cast<uint64_t>(rank) * bytes;
+  void offer(const void* data, uint64_t bytes, int32_t to, Exchange exchange) override {
+    wire_->begin_send(data, bytes, to, exchange);
   }
-  void send_part(const void* data, uint64_t bytes, int32_t to, Exchange exchange) {
-    wire_->begin_send(data, bytes, first_ + to, exchange);
+  void take(void* data, uint64_t bytes, int32_t from, Exchange exchange) override {
+    wire_->receive(data, bytes, from, exchange);
   }
-  void receive_part(void* data, uint64_t bytes, int32_t from, Exchange exchange) {
-    wire_->receive(data, bytes, first_ + from, exchange);
-  }
-  // Begins behind this rank, so that not all ranks send to the same one first.
-  template <typename Fn>
-  void each_other(Fn&& fn) {
-    for (int32_t i = 1; i < n_ranks_; ++i) fn((rank_ + i) % n_ranks_);
-  }
+  // What was offered to all.
+  void finish(int32_t, Exchange exchange) override { wire_->finish_sends(exchange); }
 
   const std::shared_ptr<Wire> wire_;
-  const int32_t first_, n_ranks_, rank_;
 };
 
 }  // namespace

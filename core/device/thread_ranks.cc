@@ -14,6 +14,7 @@
 #include "core/base/mutex.h"
 #include "core/base/to_size.h"
 #include "core/device/exchange.h"
+#include "core/device/pairwise_rank.h"
 
 namespace specd {
 namespace {
@@ -216,82 +217,43 @@ class Group {
   uint64_t n_commands_dropped_ SPECD_GUARDED_BY(mutex_) = 0;
 };
 
-// A rank's end of all ranks, or of those from first on.
-class ThreadRank final : public Collective {
+class ThreadRank final : public PairwiseRank {
  public:
   ThreadRank(std::shared_ptr<Group> group, int32_t first, int32_t n_ranks, int32_t rank)
-      : group_(std::move(group)), first_(first), n_ranks_(n_ranks), rank_(rank) {}
-
-  int32_t rank() const override { return rank_; }
-  int32_t n_ranks() const override { return n_ranks_; }
-
-  void all_gather(void* data, uint64_t bytes) override {
-    const auto part = [&](int32_t rank) { return part_of(data, rank, bytes); };
-    each_other([&](int32_t to) { offer(part(rank_), bytes, to, Exchange::kAllGather); });
-    each_other([&](int32_t from) { read(part(from), bytes, from, Exchange::kAllGather); });
-    each_other([&](int32_t to) { finish(to, Exchange::kAllGather); });
-  }
-  void gather(const void* part, void* parts, uint64_t bytes, int32_t root) override {
-    if (rank_ != root) return give(part, bytes, root, Exchange::kGather);
-    if (bytes > 0) std::memcpy(part_of(parts, rank_, bytes), part, bytes);
-    each_other(
-        [&](int32_t from) { read(part_of(parts, from, bytes), bytes, from, Exchange::kGather); });
-  }
-  void broadcast(void* data, uint64_t bytes, int32_t root) override {
-    if (rank_ != root) return read(data, bytes, root, Exchange::kBroadcast);
-    each_other([&](int32_t to) { offer(data, bytes, to, Exchange::kBroadcast); });
-    each_other([&](int32_t to) { finish(to, Exchange::kBroadcast); });
-  }
-  void send(const void* data, uint64_t bytes, int32_t to) override {
-    give(data, bytes, to, Exchange::kSend);
-  }
-  void receive(void* data, uint64_t bytes, int32_t from) override {
-    read(data, bytes, from, Exchange::kSend);
-  }
+      : PairwiseRank(first, n_ranks, rank), group_(std::move(group)) {}
 
   std::unique_ptr<Collective> group(int32_t first, int32_t n) override {
-    return std::make_unique<ThreadRank>(group_, first_ + first, n, rank_ - first);
+    return std::make_unique<ThreadRank>(group_, this->first() + first, n, rank() - first);
   }
   void command(std::span<const int32_t> words) override {
     if (n_ranks() > 1) group_->command(words);
   }
   bool next_command(std::vector<int32_t>& words) override {
-    return group_->next_command(rank_, words);
+    return group_->next_command(rank(), words);
   }
-  void mark_progress() override { group_->mark_progress(first_ + rank_); }
+  void mark_progress() override { group_->mark_progress(rank_of_all()); }
   void set_timeout(std::chrono::milliseconds timeout) override { group_->set_timeout(timeout); }
   Status status() const override { return group_->status(); }
   void give_up(const Status& why) noexcept override {
     try {
-      group_->fail(rank_gave_up(first_ + rank_, why));
+      group_->fail(rank_gave_up(rank_of_all(), why));
     } catch (const std::bad_alloc&) {
       group_->fail(Status(Code::kUnavailable, ""));
     }
   }
 
  private:
-  static char* part_of(void* data, int32_t rank, uint64_t bytes) {
-    return static_cast<char*>(data) + static_cast<uint64_t>(rank) * bytes;
+  void offer(const void* data, uint64_t bytes, int32_t to, Exchange exchange) override {
+    group_->offer(rank_of_all(), to, data, bytes, exchange);
   }
-  void offer(const void* data, uint64_t bytes, int32_t to, Exchange kind) {
-    group_->offer(first_ + rank_, first_ + to, data, bytes, kind);
+  void take(void* data, uint64_t bytes, int32_t from, Exchange exchange) override {
+    group_->read(from, rank_of_all(), data, bytes, exchange);
   }
-  void read(void* data, uint64_t bytes, int32_t from, Exchange kind) {
-    group_->read(first_ + from, first_ + rank_, data, bytes, kind);
-  }
-  void finish(int32_t to, Exchange kind) { group_->finish(first_ + rank_, first_ + to, kind); }
-  void give(const void* data, uint64_t bytes, int32_t to, Exchange kind) {
-    offer(data, bytes, to, kind);
-    finish(to, kind);
-  }
-  // Begins behind this rank, so that not all ranks read from the same one.
-  template <typename Fn>
-  void each_other(Fn&& fn) {
-    for (int32_t i = 1; i < n_ranks_; ++i) fn((rank_ + i) % n_ranks_);
+  void finish(int32_t to, Exchange exchange) override {
+    group_->finish(rank_of_all(), to, exchange);
   }
 
   const std::shared_ptr<Group> group_;
-  const int32_t first_, n_ranks_, rank_;
 };
 
 }  // namespace

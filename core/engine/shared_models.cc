@@ -6,6 +6,7 @@
 #include "core/engine/options.h"
 
 namespace specd {
+
 DraftModels check_draft_models(const EngineOptions& options, const Target& target) {
   DraftModels checked;
   for (const DraftModelOptions& draft : options.draft_models) {

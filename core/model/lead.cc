@@ -1,8 +1,6 @@
 #include "core/model/lead.h"
 
-#include <algorithm>
 #include <string>
-#include <string_view>
 
 #include "core/base/to_size.h"
 #include "core/base/utf8.h"
@@ -10,16 +8,10 @@
 namespace specd {
 namespace {
 
-// A status as it travels. Longer texts are cut behind a whole character.
+// A status as it travels.
 struct SentStatus {
   int32_t code = 0;
   char field[124] = {}, message[896] = {};
-
-  // `to` is all zeros.
-  static void put(char* to, size_t size, const std::string& text) {
-    const std::string_view fits = std::string_view(text).substr(0, size - 1);
-    std::copy_n(fits.begin(), std::min(fits.size(), utf8_error_offset(fits)), to);
-  }
 };
 
 }  // namespace
@@ -79,8 +71,8 @@ Status agree(Collective& ranks, const Status& mine) {
   std::vector<SentStatus> all(to_size(ranks.n_ranks()));
   SentStatus& sent = all[to_size(ranks.rank())];
   sent.code = static_cast<int32_t>(mine.code());
-  SentStatus::put(sent.field, sizeof(sent.field), mine.field());
-  SentStatus::put(sent.message, sizeof(sent.message), mine.message());
+  copy_text(mine.field(), sent.field);
+  copy_text(mine.message(), sent.message);
   ranks.all_gather(all.data(), sizeof(SentStatus));
   SPECD_OK_OR_RETURN(ranks.status());
   for (size_t rank = 0; rank < all.size(); ++rank) {

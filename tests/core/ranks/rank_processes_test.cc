@@ -68,11 +68,12 @@ class ProcessRig {
         const auto model,
         agreed(links.all, Transformer::load(*device, shared.path, shared.config, shared.rows_max,
                                             shared.logits_rows_max, {}, links)));
-    model->add_up_bytes();
+    model->gather_bytes();
     lead.make_pages(0, kProcessPages);
     SPECD_TRY(KvStore kv,
               agreed(links.all, KvStore::create(*device, part_of(shared.config, links.split),
                                                 shared.kv_dtype, kProcessPages)));
+    (void)gathered(links.all, kv.bytes());
     SPECD_TRY(const auto worker, Worker::create(*device, *model, kv, &lead));
     StepInput input;
     input.rows.pages = {0, 1};

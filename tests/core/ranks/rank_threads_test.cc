@@ -44,12 +44,13 @@ struct RankRig {
     }
     const RankLinks links = ranks == nullptr ? RankLinks() : ranks->lead().links_of(0);
     model = agreed(links.all, Transformer::load(*device, path, config, 64, 64, {}, links)).value();
-    model->add_up_bytes();
+    model->gather_bytes();
     if (ranks != nullptr) ranks->lead().make_pages(0, kRankPages);
     kv = std::make_unique<KvStore>(
         agreed(links.all, KvStore::create(*device, part_of(config, links.split),
                                           kernels::DType::kF32, kRankPages))
             .value());
+    (void)gathered(links.all, kv->bytes());
     worker =
         Worker::create(*device, *model, *kv, ranks == nullptr ? nullptr : &ranks->lead()).value();
   }

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -268,6 +269,40 @@ TEST(Configs, each_in_the_tree_fits_the_schema_and_names_it) {
     EXPECT_EQ(schema_violation(schema, json.value()), "") << entry.path();
   }
   EXPECT_GE(count, 2);
+}
+
+// The block of text under the key, which a line with less space before it ends.
+std::string block_of(const std::string& text, const std::string& key) {
+  const size_t at = text.find("\n  " + key + ": |\n");
+  if (at == std::string::npos) return "";
+  std::istringstream lines(text.substr(text.find('\n', at + 1) + 1));
+  std::string block;
+  for (std::string line; std::getline(lines, line) && line.starts_with("    ");) {
+    block += line.substr(4) + "\n";
+  }
+  return block;
+}
+
+TEST(Configs, those_for_kubernetes_fit_the_schema) {
+  const Json schema = Json::parse(config_schema());
+  int count = 0;
+  for (const auto& entry :
+       fs::directory_iterator(fs::path(SPECD_SOURCE_DIR) / "configs/kubernetes")) {
+    ++count;
+    const std::string manifest = read_file(entry.path());
+    const auto node = parse_yaml(block_of(manifest, "specd.yaml"), entry.path().string());
+    ASSERT_TRUE(node.ok()) << node.status().text();
+    const auto json = yaml_to_json({.node = node.value(), .file = entry.path().string()});
+    ASSERT_TRUE(json.ok()) << json.status().text();
+    EXPECT_EQ(schema_violation(schema, json.value()), "") << entry.path();
+    // mpirun starts as many ranks as are configured.
+    const Json engine = json.value().value("engine", Json::object());
+    const int ranks = engine.value("tensor_parallel_size", 1);
+    EXPECT_EQ(manifest.find("mpirun, -n, \"" + std::to_string(ranks) + "\"") != std::string::npos,
+              ranks > 1)
+        << entry.path();
+  }
+  EXPECT_EQ(count, 2);
 }
 
 }  // namespace
