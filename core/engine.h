@@ -138,12 +138,12 @@ struct ModelReport {
   std::string name, path, architecture, dtype, kv_dtype;
   int32_t vocab_size = 0, n_layers = 0, hidden_size = 0, max_positions = 0;
   uint64_t parameters = 0, weight_bytes = 0, kv_bytes = 0;
-  // At rest free + cached = total.
+  // Of the target: at rest free + cached = total. Of a draft model: its own pages, 0 = it has none.
   int32_t kv_pages_total = 0, kv_pages_free = 0, page_tokens = 0;
   int32_t kv_pages_cached = 0;       // held by the prefix cache alone; evicted when needed
   uint64_t prefix_query_tokens = 0;  // prompt tokens looked up in the prefix cache
   uint64_t prefix_hit_tokens = 0;    // of those, tokens found there and not computed
-  // For draft models: the pages they hold in the target's KV cache, their forwards, the rows of
+  // For draft models: the pages they hold, in the target's KV cache or their own, their forwards, the rows of
   // these forwards, and the time spent in forwards and draws.
   int32_t kv_pages_held = 0;
   uint64_t forwards = 0, rows = 0, forward_ns = 0;
@@ -182,8 +182,8 @@ struct MemoryPlan {
     std::string what;
     std::vector<uint64_t> bytes;  // [ranks]
   };
-  // How many pages the target's KV cache has when ranks share the target and a draft model is shared by
-  // them, on rank 0 alone, or on none of them. -1 = not possible; 0 = it does not fit.
+  // How many pages of the target's KV cache would fit with a draft model shared by the ranks, on rank 0
+  // alone, or on none of them, and all other models where they are. -1 = not possible.
   struct Placements {
     std::string draft_model;
     int32_t pages_shared = -1, pages_alone = -1, pages_elsewhere = -1;

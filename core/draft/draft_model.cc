@@ -103,6 +103,9 @@ void load_draft_model(DraftModel& model, Device& device, const KvStore& pages, i
   model.rows_max = rows_max;
   model.outputs_max = outputs_max;
   if (model.status.ok()) model.status = load();
+  if (model.status.ok()) return;
+  model.kv.store.reset();
+  model.kv.own_pages.reset();
 }
 
 }  // namespace specd

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -37,18 +38,27 @@ struct Cost {
       page[rank] += other.page[rank];
     }
   }
-  uint64_t with_pages(size_t rank, int32_t n_pages) const {
-    return weights[rank] + activations[rank] + to_size(n_pages) * page[rank];
-  }
+};
+
+// Memory that ranks share, and the key that says so; no key = what a device or a machine has.
+struct Limit {
+  const char* key;
+  RankMemory memory;
 };
 
 class Planner {
  public:
-  Planner(const EngineOptions& options, const Target& target, Device& device)
+  Planner(const EngineOptions& options, const Target& target, Device& device,
+          std::span<const RankMemory> memories)
       : options_(options),
         target_(target),
         device_(device),
-        n_ranks_(to_size(n_ranks_of(options))) {}
+        n_ranks_(to_size(n_ranks_of(options))) {
+    for (const RankMemory& each : memories) limits_.push_back({nullptr, each});
+    for (int32_t rank = 0; options.rank_bytes_max > 0 && rank < n_ranks_of(options); ++rank) {
+      limits_.push_back({"engine.rank_bytes_max", {"", options.rank_bytes_max, {rank}}});
+    }
+  }
 
   Result<Cost> of_target() const {
     std::vector<Split> splits;
@@ -75,71 +85,76 @@ class Planner {
            page_bytes_of(target_.config, kernel_dtype(target_.options.kv_dtype), lead);
   }
 
-  // The number of KV pages: what the options ask for, else enough for the full contexts of all sequences,
-  // as far as there is memory for them.
+  // The number of KV pages: what the options ask for, else enough for the full contexts of all sequences.
+  // Unless it is asked for in bytes or pages, as many as there is room for, but at least one.
   Result<int32_t> pages(const Cost& all, const Bytes& target_page) const {
     const ModelOptions& model = options_.model;
+    constexpr uint64_t kDefaultKvBytesMax = uint64_t{1} << 30;
     const uint64_t page_bytes = sum(target_page);
     const uint64_t useful =
         to_size(options_.max_sequences) *
         to_size(pages_for(int64_t{target_.config.max_positions} + nodes_max_of(options_)));
-    if (model.kv_pages > 0) return pages_asked_for(page_bytes);
-    constexpr uint64_t kDefaultKvBytesMax = uint64_t{1} << 30;
-    const char* key = "model.kv.bytes_max";
-    uint64_t bytes = std::min(kDefaultKvBytesMax, useful * page_bytes);
-    if (model.kv_bytes_max > 0) {
-      bytes = model.kv_bytes_max;
+    uint64_t pages = useful;
+    if (model.kv_pages > 0) {
+      pages = to_size(model.kv_pages);
+    } else if (model.kv_bytes_max > 0) {
+      SPECD_TRY(pages, pages_in(model.kv_bytes_max, page_bytes, "model.kv.bytes_max"));
     } else if (model.kv_memory_share > 0) {
-      key = "model.kv.memory_share";
-      bytes =
-          static_cast<uint64_t>(static_cast<double>(device_.total_bytes()) * model.kv_memory_share);
-    } else if (options_.rank_bytes_max > 0) {
-      // At least one page, so that check() says what is short.
-      return static_cast<int32_t>(
-          std::max<uint64_t>(1, std::min<uint64_t>(useful, to_size(pages_that_fit(all)))));
+      pages = EngineLimits::kKvPages;
+      for (const Limit& limit : limits_) {
+        if (options_.rank_bytes_max > 0 && limit.key == nullptr) continue;
+        const auto bytes =
+            static_cast<uint64_t>(static_cast<double>(limit.memory.bytes) * model.kv_memory_share);
+        SPECD_TRY(const uint64_t here,
+                  pages_in(bytes, sum_of(target_page, limit.memory), "model.kv.memory_share"));
+        pages = std::min(pages, here);
+      }
+    } else if (options_.rank_bytes_max == 0) {
+      SPECD_TRY(pages, pages_in(std::min(kDefaultKvBytesMax, useful * page_bytes), page_bytes,
+                                "model.kv.bytes_max"));
     }
-    if (bytes < page_bytes) {
-      return Status(
-          Code::kInvalidArgument, key,
-          std::to_string(bytes) + " bytes hold no page; one takes " + std::to_string(page_bytes));
+    if (model.kv_pages == 0 && model.kv_bytes_max == 0) {
+      pages = std::clamp<uint64_t>(to_size(pages_that_fit(all)), 1, pages);
     }
-    return static_cast<int32_t>(std::min<uint64_t>(bytes / page_bytes, EngineLimits::kKvPages));
+    return static_cast<int32_t>(std::min<uint64_t>(pages, EngineLimits::kKvPages));
   }
   int32_t pages_that_fit(const Cost& all) const {
     uint64_t pages = EngineLimits::kKvPages;
-    for (size_t rank = 0; rank < n_ranks_; ++rank) {
-      const uint64_t fixed = all.with_pages(rank, 0);
-      const uint64_t left = options_.rank_bytes_max - std::min(options_.rank_bytes_max, fixed);
-      pages = std::min(pages, left / all.page[rank]);
+    for (const Limit& limit : limits_) {
+      const uint64_t fixed = need(all, limit.memory, 0);
+      const uint64_t left = limit.memory.bytes - std::min(limit.memory.bytes, fixed);
+      pages = std::min(pages, left / sum_of(all.page, limit.memory));
     }
     return static_cast<int32_t>(pages);
   }
 
-  // Whether each rank has the memory; ranks of one process have that of its device together.
-  Status check(const MemoryPlan& plan) const {
-    Bytes need(n_ranks_);
-    for (const MemoryPlan::Line& line : plan.lines) {
-      for (size_t rank = 0; rank < n_ranks_; ++rank) need[rank] += line.bytes[rank];
+  // Whether there is the memory that the ranks need.
+  Status check(const Cost& all, const MemoryPlan& plan) const {
+    for (const Limit& limit : limits_) {
+      const uint64_t bytes = need(all, limit.memory, plan.kv_pages);
+      if (bytes <= limit.memory.bytes) continue;
+      std::string who = n_ranks_ == 1 ? "the models need " : "rank";
+      if (n_ranks_ > 1) {
+        const std::vector<int32_t>& ranks = limit.memory.ranks;
+        who += ranks.size() == 1 ? "" : "s";
+        for (const int32_t rank : ranks) {
+          who += (rank == ranks.front() ? " " : ", ") + std::to_string(rank);
+        }
+        who += ranks.size() == 1 ? " needs " : " need together ";
+      }
+      const int32_t fit = pages_that_fit(all);
+      const std::string hint =
+          fit > 0 ? "; at most " + std::to_string(fit) + " pages of the KV cache fit"
+                  : "; lower engine.step_tokens_max, or use a smaller model or more machines";
+      who += std::to_string(bytes) + " bytes (" + parts_of(plan, limit.memory) + "), ";
+      if (limit.key != nullptr) {
+        return Status(Code::kExhausted, limit.key,
+                      who + "expected at most " + std::to_string(limit.memory.bytes) + hint);
+      }
+      return Status(Code::kExhausted, fit > 0 ? kv_key() : "",
+                    who + limit.memory.name + " has " + std::to_string(limit.memory.bytes) + hint);
     }
-    const uint64_t most = options_.rank_bytes_max;
-    for (size_t rank = 0; most > 0 && rank < n_ranks_; ++rank) {
-      if (need[rank] <= most) continue;
-      return Status(Code::kExhausted, "engine.rank_bytes_max",
-                    "rank " + std::to_string(rank) + " needs " + std::to_string(need[rank]) +
-                        " bytes (" + parts_of(plan, rank) + "), expected at most " +
-                        std::to_string(most));
-    }
-    const bool is_one_memory = options_.process == nullptr;
-    const uint64_t bytes = is_one_memory ? sum(need) : *std::max_element(need.begin(), need.end());
-    if (most > 0 || bytes <= device_.total_bytes()) return Status();
-    return Status(Code::kExhausted,
-                  std::string(n_ranks_ == 1   ? "the models need "
-                              : is_one_memory ? "the ranks need together "
-                                              : "a rank needs ") +
-                      std::to_string(bytes) + " bytes (rank 0: " + parts_of(plan, 0) + "), " +
-                      device_.name() + " has " + std::to_string(device_.total_bytes()) +
-                      "; lower model.kv.bytes_max, share the model among more devices, or set "
-                      "engine.rank_bytes_max to plan for another machine");
+    return Status();
   }
 
  private:
@@ -160,22 +175,30 @@ class Planner {
     }
     return cost;
   }
-  Result<int32_t> pages_asked_for(uint64_t page_bytes) const {
-    const uint64_t most =
-        options_.rank_bytes_max > 0 ? UINT64_MAX : device_.total_bytes() / page_bytes;
-    const int32_t wanted = options_.model.kv_pages;
-    if (to_size(wanted) <= most) return wanted;
-    return Status(Code::kExhausted, "model.kv.pages",
-                  std::to_string(wanted) + " pages of " + std::to_string(page_bytes) +
-                      " bytes are more than the memory of " + device_.name() + "; at most " +
-                      std::to_string(most) + " fit into its " +
-                      std::to_string(device_.total_bytes()) + " bytes");
+  static Result<uint64_t> pages_in(uint64_t bytes, uint64_t page_bytes, const char* key) {
+    if (bytes >= page_bytes) return bytes / page_bytes;
+    return Status(
+        Code::kInvalidArgument, key,
+        std::to_string(bytes) + " bytes hold no page; one takes " + std::to_string(page_bytes));
   }
-  static std::string parts_of(const MemoryPlan& plan, size_t rank) {
+  const char* kv_key() const {
+    return options_.model.kv_pages > 0 ? "model.kv.pages" : "model.kv.bytes_max";
+  }
+  static uint64_t sum_of(const Bytes& bytes, const RankMemory& memory) {
+    uint64_t all = 0;
+    for (const int32_t rank : memory.ranks) all += bytes[to_size(rank)];
+    return all;
+  }
+  static uint64_t need(const Cost& cost, const RankMemory& memory, int32_t n_pages) {
+    return sum_of(cost.weights, memory) + sum_of(cost.activations, memory) +
+           to_size(n_pages) * sum_of(cost.page, memory);
+  }
+  static std::string parts_of(const MemoryPlan& plan, const RankMemory& memory) {
     std::string parts;
     for (const MemoryPlan::Line& line : plan.lines) {
-      if (line.bytes[rank] == 0) continue;
-      parts += (parts.empty() ? "" : "; ") + line.what + " " + std::to_string(line.bytes[rank]);
+      const uint64_t bytes = sum_of(line.bytes, memory);
+      if (bytes == 0) continue;
+      parts += (parts.empty() ? "" : "; ") + line.what + " " + std::to_string(bytes);
     }
     return parts;
   }
@@ -184,6 +207,7 @@ class Planner {
   const Target& target_;
   Device& device_;
   const size_t n_ranks_;
+  std::vector<Limit> limits_;
 };
 
 }  // namespace
@@ -197,22 +221,28 @@ std::string drafter_line(const std::string& route, bool is_draining) {
   return "drafter of route " + route + (is_draining ? " (limit, draining)" : " (limit)");
 }
 
+RankMemory memory_of_all(const EngineOptions& options, const Device& device) {
+  RankMemory memory{device.name(), device.total_bytes(), {}};
+  for (int32_t rank = 0; rank < n_ranks_of(options); ++rank) memory.ranks.push_back(rank);
+  return memory;
+}
+
 Result<MemoryPlan> plan_memory(const EngineOptions& options, const Target& target,
-                               DraftModels& drafts, Device& device) {
-  const Planner planner(options, target, device);
+                               DraftModels& drafts, Device& device,
+                               std::span<const RankMemory> memories) {
+  const Planner planner(options, target, device, memories);
   const size_t n_ranks = to_size(n_ranks_of(options));
   SPECD_TRY(const Cost of_target, planner.of_target());
-  std::vector<Cost> of_drafts(drafts.size(), Cost(n_ranks));
-  const auto all_but = [&](size_t left_out) {
+  // Of each draft model: on rank 0 alone, shared, and where it is.
+  std::vector<Cost> alone, shared, of_drafts(drafts.size(), Cost(n_ranks));
+  const auto all_with = [&](size_t changed, const Cost& other) {
     Cost all = of_target;
-    for (size_t i = 0; i < drafts.size(); ++i) {
-      if (i != left_out) all.add(of_drafts[i]);
-    }
+    for (size_t i = 0; i < drafts.size(); ++i) all.add(i == changed ? other : of_drafts[i]);
     return all;
   };
-  MemoryPlan plan;
-  // One after the other; each knows where those before it are.
+  std::vector<bool> can_be_shared;
   const kernels::SplitRule rule = device.ops().split_rule(kernels::DType::kBF16);
+  // One after the other; each knows where those before it are.
   for (size_t i = 0; i < drafts.size(); ++i) {
     DraftModel& draft = *drafts[i];
     const int32_t n_shared = options.tensor_parallel_size;
@@ -220,29 +250,22 @@ Result<MemoryPlan> plan_memory(const EngineOptions& options, const Target& targe
     const Status split = check_split(draft.config, n_shared, rule);
     if (draft.status.ok() && wanted == n_shared)
       draft.status = split.in_field("tensor_parallel_size");
+    can_be_shared.push_back(n_shared > 1 && split.ok());
+    alone.emplace_back(n_ranks);
+    shared.emplace_back(n_ranks);
     if (!draft.status.ok()) continue;
-    const bool can_be_shared = n_shared > 1 && split.ok();
-    draft.is_shared = can_be_shared && wanted != 1;
-    SPECD_TRY(Cost alone, planner.of_draft(draft, false));
-    SPECD_TRY(Cost shared, planner.of_draft(draft, can_be_shared));
-    if (options.rank_bytes_max > 0 && n_ranks > 1) {
-      const auto pages_with = [&](const Cost& cost) {
-        Cost all = all_but(i);
-        all.add(cost);
-        return planner.pages_that_fit(all);
-      };
-      MemoryPlan::Placements places{.draft_model = draft.name,
-                                    .pages_shared = can_be_shared ? pages_with(shared) : -1,
-                                    .pages_alone = pages_with(alone),
-                                    .pages_elsewhere = planner.pages_that_fit(all_but(i))};
-      if (wanted == 0) draft.is_shared = places.pages_shared >= places.pages_alone;
-      places.is_shared = draft.is_shared;
-      plan.placements.push_back(std::move(places));
+    SPECD_TRY(alone[i], planner.of_draft(draft, false).in_field(draft_model_field(i)));
+    SPECD_TRY(shared[i], planner.of_draft(draft, can_be_shared[i]).in_field(draft_model_field(i)));
+    draft.is_shared = can_be_shared[i] && wanted != 1;
+    if (draft.is_shared && wanted == 0 && options.rank_bytes_max > 0) {
+      draft.is_shared = planner.pages_that_fit(all_with(i, shared[i])) >=
+                        planner.pages_that_fit(all_with(i, alone[i]));
     }
     draft.has_own_pages = planner.needs_own_pages(draft, draft.is_shared);
-    of_drafts[i] = draft.is_shared ? shared : alone;
+    of_drafts[i] = draft.is_shared ? shared[i] : alone[i];
   }
-  const Cost all = all_but(drafts.size());
+  const Cost all = all_with(drafts.size(), of_target);
+  MemoryPlan plan;
   SPECD_TRY(plan.kv_pages, planner.pages(all, of_target.page));
   const auto pages_of = [&](const Cost& cost) {
     Bytes bytes = cost.page;
@@ -260,8 +283,17 @@ Result<MemoryPlan> plan_memory(const EngineOptions& options, const Target& targe
     plan.lines.push_back({"activations of " + draft.name, of_drafts[i].activations});
     if (draft.has_own_pages)
       plan.lines.push_back({kv_line(draft.name, plan.kv_pages), pages_of(of_drafts[i])});
+    if (options.rank_bytes_max == 0 || n_ranks == 1) continue;
+    const auto pages_with = [&](const Cost& cost) {
+      return planner.pages_that_fit(all_with(i, cost));
+    };
+    plan.placements.push_back({.draft_model = draft.name,
+                               .pages_shared = can_be_shared[i] ? pages_with(shared[i]) : -1,
+                               .pages_alone = pages_with(alone[i]),
+                               .pages_elsewhere = pages_with(Cost(n_ranks)),
+                               .is_shared = draft.is_shared});
   }
-  SPECD_OK_OR_RETURN(planner.check(plan));
+  SPECD_OK_OR_RETURN(planner.check(all, plan));
   return plan;
 }
 

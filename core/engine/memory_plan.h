@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "core/device/device.h"
 #include "core/engine.h"
@@ -11,13 +13,23 @@
 
 namespace specd {
 
+// Ranks that share a memory.
+struct RankMemory {
+  std::string name;  // of its device or machine
+  uint64_t bytes = 0;
+  std::vector<int32_t> ranks;
+};
+RankMemory memory_of_all(const EngineOptions& options, const Device& device);
+
 // Decides where each draft model is, see DraftModel, and plans. A model that the target's ranks can share
 // is shared, unless the options say otherwise, or limit the memory of a rank and more pages are left when
-// rank 0 has it alone. Those that cannot be used are left out. All ranks come to the same plan. `device`: as
-// of each rank. Without the memory of drafters, which only their plugins know. Fails when there is too
-// little, naming the rank. REQUIRES a target that the ranks can share.
+// rank 0 has it alone. Those that cannot be used are left out. With the same arguments all ranks come to the
+// same plan. `device`: as of each rank. `memories`: of all ranks, or none to plan for other machines. Fails
+// when there is too little memory, naming the ranks. Without the memory of drafters, which only their
+// plugins know. REQUIRES a target that the ranks can share.
 Result<MemoryPlan> plan_memory(const EngineOptions& options, const Target& target,
-                               DraftModels& drafts, Device& device);
+                               DraftModels& drafts, Device& device,
+                               std::span<const RankMemory> memories);
 // What the line of a KV cache says. `draft`: the draft model whose own it is; empty = the target's.
 std::string kv_line(const std::string& draft, int32_t n_pages);
 // What the line of a drafter's limit says.

@@ -22,7 +22,9 @@ Status Models::load(const EngineOptions& options, const Target& wanted,
   SPECD_OK_OR_RETURN(open_device(options, config, checked));
 
   SPECD_OK_OR_RETURN(check_ranks(options, config, device->ops().split_rule(kernels::DType::kBF16)));
-  SPECD_TRY(plan, plan_memory(options, wanted, checked, *device));
+  std::vector<RankMemory> memories{memory_of_all(options, *device)};
+  if (options.process != nullptr) memories = options.process->impl_->memories;
+  SPECD_TRY(plan, plan_memory(options, wanted, checked, *device, memories));
 
   logits_rows_max = target_logits_rows(options);
   SPECD_OK_OR_RETURN(start_ranks(options, wanted, checked));

@@ -290,8 +290,10 @@ Result<MemoryPlan> check_options(const EngineOptions& options) {
       *bench->device, bench->no_pages,
       KvPages{.store = nullptr, .positions_max = config.positions_end(), .is_planned = true});
   DraftModels drafts = check_draft_models(options, target);
-  SPECD_TRY(MemoryPlan plan,
-            plan_memory(options, target, drafts, cuda == nullptr ? *bench->device : *cuda));
+  Device& device = cuda == nullptr ? *bench->device : *cuda;
+  std::vector<RankMemory> memories;
+  if (options.rank_bytes_max == 0) memories.push_back(memory_of_all(options, device));
+  SPECD_TRY(MemoryPlan plan, plan_memory(options, target, drafts, device, memories));
   for (size_t i = 0; i < drafts.size(); ++i) {
     const Status& status = drafts[i]->status;
     if (!status.ok()) return status.with_context(drafts[i]->name).in_field(draft_model_field(i));

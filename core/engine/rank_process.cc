@@ -10,11 +10,13 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <map>
 #include <new>
 #include <thread>
 #include <utility>
 
 #include "core/base/to_size.h"
+#include "core/device/host_memory.h"
 #include "core/engine/memory_plan.h"
 #include "core/engine/options.h"
 #include "core/engine/rank_process_impl.h"
@@ -29,6 +31,7 @@ namespace {
 struct Place {
   char machine[128] = {};
   int64_t pid = 0;
+  uint64_t memory_bytes = 0;
   cpu_set_t cores;
 };
 
@@ -41,6 +44,7 @@ Place place_of_this() {
   const std::string machine = boot + " " + space;
   std::copy_n(machine.begin(), std::min(machine.size(), sizeof(place.machine) - 1), place.machine);
   place.pid = getpid();
+  place.memory_bytes = host_memory().bytes;
   CPU_ZERO(&place.cores);
   (void)sched_getaffinity(0, sizeof(place.cores), &place.cores);
   return place;
@@ -119,6 +123,16 @@ void RankProcess::Impl::find_places() {
     pids.push_back(is_here ? static_cast<pid_t>(place.pid) : 0);
     if (is_here && CPU_EQUAL(&place.cores, &mine.cores)) ++n_sharing;
   }
+  std::map<std::string, RankMemory> machines;
+  for (size_t rank = 0; rank < places.size(); ++rank) {
+    RankMemory& memory = machines[places[rank].machine];
+    if (memory.ranks.empty()) {
+      memory = {"the machine of rank " + std::to_string(rank), places[rank].memory_bytes, {}};
+    }
+    memory.bytes = std::min(memory.bytes, places[rank].memory_bytes);
+    memory.ranks.push_back(static_cast<int32_t>(rank));
+  }
+  for (auto& [machine, memory] : machines) memories.push_back(std::move(memory));
   n_sharing = std::max(n_sharing, 1);
 }
 
@@ -160,7 +174,7 @@ Status RankProcess::Impl::follow(const EngineOptions& options) {
   SPECD_OK_OR_RETURN(
       check_ranks(options, target.config, device->ops().split_rule(kernels::DType::kBF16)));
   DraftModels checked = check_draft_models(options, target);
-  SPECD_OK_OR_RETURN(plan_memory(options, target, checked, *device).status());
+  SPECD_OK_OR_RETURN(plan_memory(options, target, checked, *device, memories).status());
   const std::vector<SharedModel> models = shared_models(options, target, checked);
   SPECD_OK_OR_RETURN(check_same(models, checked));
   const RankEnd end = end_of(options);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/device/message_ranks.h"
+#include "core/engine/memory_plan.h"
 #include "core/engine/shared_models.h"
 #include "core/rank_process.h"
 #include "core/ranks/follower.h"
@@ -20,8 +21,9 @@ struct RankProcess::Impl {
   std::unique_ptr<Messages> messages;
   std::unique_ptr<Collective> all;
   RankSettings settings;
-  std::vector<pid_t> pids;  // of each rank; 0 = on another machine
-  int32_t n_sharing = 1;    // ranks on the cores of this one
+  std::vector<pid_t> pids;           // of each rank; 0 = on another machine
+  int32_t n_sharing = 1;             // ranks on the cores of this one
+  std::vector<RankMemory> memories;  // of all machines
 
   void find_places();
   int32_t threads(const EngineOptions& options) const {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/base/bad_alloc.h"
+#include "core/base/log.h"
 #include "core/base/to_size.h"
 #include "core/services/arguments.h"
 #include "core/services/model_arguments.h"
@@ -106,6 +107,9 @@ specd_status KvService::open(specd_owner* owner, const specd_kv_open_args* args,
     if (!made.ok() && KvStore::page_bytes(shape, dtype) <= pages_.page_bytes) {
       made = KvStore::create(device_, shape, dtype, pages_.store->n_pages());
       own_pages = std::make_unique<PagePool>(pages_.store->n_pages());
+      if (made.ok())
+        log(LogLevel::kInfo, owner->name + " has KV in pages of its own, " +
+                                 std::to_string(made.value().bytes()) + " bytes");
     }
     if (!made.ok()) {
       return refuse(

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "core/device/host_memory.h"
 #include "tests/core/engine_rig.h"
 #include "tests/cpu_clock.h"
 #include "tests/core/family_models.h"
@@ -282,6 +283,15 @@ TEST_F(Ranks, get_the_pages_that_the_tightest_of_them_has_room_for) {
     EXPECT_EQ(places.pages_elsewhere, elsewhere);
     EXPECT_EQ(places.is_shared, wanted == 2 || (wanted == 0 && shared > alone));
   }
+  // Of several draft models each row is about one, with the others where they are.
+  o.draft_models = {o.draft_models.front(), o.draft_models.front()};
+  o.draft_models[1].name = "other";
+  o.rank_bytes_max *= 2;
+  const Result<MemoryPlan> two = check_options(o);
+  ASSERT_TRUE(two.ok()) << two.status().to_string();
+  for (const MemoryPlan::Placements& each : two.value().placements) {
+    EXPECT_EQ(each.is_shared ? each.pages_shared : each.pages_alone, two.value().kv_pages);
+  }
 }
 
 // The shape of a checkpoint as a folder: a header and a hole where the weights would be.
@@ -400,14 +410,33 @@ TEST_F(Ranks, without_room_are_refused_before_weights_are_read) {
     EXPECT_NE(status.message().find("expected at most 1048576"), std::string::npos);
   }
   EXPECT_FALSE(reads);
-  // Without a limit ranks of one process have what the machine has.
-  o.rank_bytes_max = 0;
-  o.model.kv_pages = 0;
-  o.model.kv_memory_share = 1;
-  const Status status = why();
-  EXPECT_EQ(status.code(), Code::kExhausted) << status.to_string();
-  EXPECT_EQ(status.message().find("the ranks need together "), 0u) << status.to_string();
+  // Ranks of one process have what the machine has, whatever the limit of each.
+  for (const uint64_t rank_bytes_max : {uint64_t{0}, uint64_t{1} << 50}) {
+    o.rank_bytes_max = rank_bytes_max;
+    o.model.kv_pages = 0;
+    o.model.kv_bytes_max = uint64_t{1} << 50;
+    o.model.kv_bytes_max -= rank_bytes_max == 0 ? 0 : o.model.kv_bytes_max / 2;
+    const Status status = why();
+    EXPECT_EQ(status.code(), Code::kExhausted) << status.to_string();
+    EXPECT_EQ(status.field(), "model.kv.bytes_max");
+    EXPECT_EQ(status.message().find("ranks 0, 1 need together "), 0u) << status.to_string();
+    EXPECT_NE(status.message().find("), cpu has "), std::string::npos) << status.to_string();
+    EXPECT_NE(status.message().find("; at most "), std::string::npos) << status.to_string();
+    EXPECT_EQ(check_options(o).ok(), rank_bytes_max > 0) << "specd check plans for other machines";
+  }
   EXPECT_FALSE(reads);
+  // A share is of what there is, and weights come first.
+  o.rank_bytes_max = 0;
+  o.model.kv_bytes_max = 0;
+  o.model.kv_memory_share = 1;
+  const Result<MemoryPlan> all = check_options(o);
+  ASSERT_TRUE(all.ok()) << all.status().to_string();
+  uint64_t bytes = 0;
+  for (const MemoryPlan::Line& line : all.value().lines) {
+    bytes += std::accumulate(line.bytes.begin(), line.bytes.end(), uint64_t{0});
+  }
+  EXPECT_LE(bytes, host_memory().bytes);
+  EXPECT_GT(bytes, host_memory().bytes / 100 * 99);
   o.model.kv_memory_share = 0;
   o.draft_models = {{.name = "draft", .path = zoo("pico-draft"), .tensor_parallel_size = 3}};
   EXPECT_EQ(why().to_string(),

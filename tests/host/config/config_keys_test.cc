@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <set>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -303,6 +304,25 @@ TEST(Configs, those_for_kubernetes_fit_the_schema) {
         << entry.path();
   }
   EXPECT_EQ(count, 2);
+}
+
+TEST(Configs, those_for_kubernetes_can_be_applied_together) {
+  std::set<std::string> objects, names;
+  for (const auto& entry :
+       fs::directory_iterator(fs::path(SPECD_SOURCE_DIR) / "configs/kubernetes")) {
+    std::istringstream lines(read_file(entry.path()));
+    std::string kind;
+    for (std::string line; std::getline(lines, line);) {
+      if (line.starts_with("kind: ")) kind = line.substr(6);
+      if (!line.starts_with("  name: ")) continue;
+      EXPECT_TRUE(objects.insert(kind + line).second) << line << " in " << entry.path();
+      // The operator makes a Service with the name of the job.
+      if (kind == "Service" || kind == "MPIJob") {
+        EXPECT_TRUE(names.insert(line).second) << line << " in " << entry.path();
+      }
+    }
+  }
+  EXPECT_EQ(objects.size(), 6U);
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-/* Paged KV for layers that the plugin computes itself, in the pages of the target's cache.
+/* Paged KV for layers that the plugin computes itself, in the pages of the target's cache, or in pages
+ * of its own where a rank has only a part of those.
  *
  * For every sequence of a batch and every specd_kv, the host keeps a session as in model/1: K and V
  * of the `kept` rows at positions 0..kept-1, followed by the rows of the current round. Row r of the
@@ -128,8 +129,8 @@ typedef struct specd_kv_api {
   uint32_t reserved0;
   /* [control & active] Elements have the type of the target's cache. Counts rows_max * head_dim
    * floats against the quota; pages count against the target's cache. Returns SPECD_E_UNSUPPORTED
-   * when a page is too small for the layers, or when the plugin does not work where the target's
-   * cache is. KV still open at destroy() is closed. */
+   * when a whole page is too small for the layers, or when the plugin does not work where the
+   * target's cache is, and SPECD_E_EXHAUSTED without memory. KV still open at destroy() is closed. */
   specd_status (*open)(const specd_host *, specd_owner *, const specd_kv_open_args *,
                        specd_kv **out) SPECD_NOEXCEPT;
   void (*close)(const specd_host *, specd_owner *, specd_kv *) SPECD_NOEXCEPT; /* [control] */
