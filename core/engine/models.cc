@@ -23,7 +23,10 @@ Status Models::load(const EngineOptions& options, const Target& wanted,
 
   SPECD_OK_OR_RETURN(check_ranks(options, config, device->ops().split_rule(kernels::DType::kBF16)));
   std::vector<RankMemory> memories{memory_of_all(options, *device)};
-  if (options.process != nullptr) memories = options.process->impl_->memories;
+  if (RankProcess* process = options.process; process != nullptr) {
+    SPECD_OK_OR_RETURN(process->impl_->check_world(options));
+    memories = process->impl_->memories;
+  }
   SPECD_TRY(plan, plan_memory(options, wanted, checked, *device, memories));
 
   logits_rows_max = target_logits_rows(options);
@@ -61,7 +64,6 @@ Status Models::load(const EngineOptions& options, const Target& wanted,
 Status Models::start_ranks(const EngineOptions& options, const Target& wanted,
                            DraftModels& checked) {
   RankProcess* process = options.process;
-  if (process != nullptr) SPECD_OK_OR_RETURN(process->impl_->check_world(options));
   if (n_ranks_of(options) == 1) return Status();
   std::vector<SharedModel> shared = shared_models(options, wanted, checked);
   if (process != nullptr) {
