@@ -16,6 +16,7 @@
 
 #include "specd/kernels/draw.h"
 #include "specd/plugin_api/services/rng.h"
+#include "core/device/cuda_device.h"
 #include "tests/core/engine_rig.h"
 #include "tests/device/fake_cuda.h"
 
@@ -421,8 +422,8 @@ TEST_F(OnDevice, what_is_not_there_is_named_with_what_is_needed) {
        "devices[0]: cuda:0: the CUDA driver is for CUDA 11.4, this library is built with"},
       {"no_device", "devices[0]: cuda:0: this machine has 0 CUDA devices"},
       {"old_gpu", "devices[0]: cuda:0: Fake GPU has compute capability 6.1, needed is 8.0"},
-      {"bytes=100000", "cuda:0 needs "},
-      {"bytes=9000000", " free of 9000000"},
+      {"bytes=100000", "the models need "},
+      {"bytes=9000000", "), cuda:0 has 9000000; "},
   };
   for (const auto& [setting, words] : cases) {
     setenv("SPECD_FAKE_CUDA", setting.c_str(), 1);
@@ -433,6 +434,10 @@ TEST_F(OnDevice, what_is_not_there_is_named_with_what_is_needed) {
     EXPECT_NE(made.status().text().find(words), std::string::npos)
         << setting << ": " << made.status().text();
   }
+  const auto device = open_cuda_device(0, {}).value();
+  const std::string full = device->allocate(10'000'000, "a test").status().text();
+  EXPECT_NE(full.find("cuda:0 needs 10000000 bytes"), std::string::npos) << full;
+  EXPECT_NE(full.find(" free of 9000000"), std::string::npos) << full;
   unsetenv("SPECD_FAKE_CUDA");
   EngineOptions o = on("cuda:7");
   o.plugin_cache_directory = folder_ + "/cache";
