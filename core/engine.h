@@ -98,7 +98,8 @@ struct EngineOptions {
   std::string plugin_cache_directory;
   std::string config_directory;          // where relative paths in configurations of plugins start
   int32_t plugin_control_seconds = 120;  // for loading, making or destroying the pair of a route
-  // Where models run; see is_device_name(). Exactly one: several cannot share a model yet.
+  // Where models run; see is_device_name(). One, or a CUDA device for each rank: of all ranks, under mpirun
+  // of those of each machine.
   std::vector<std::string> devices{"cpu"};
   Numerics numerics = Numerics::kStrict;
   int32_t threads = 0;  // 0 = one per core; ranks share them, at least one each

@@ -4,7 +4,7 @@
 // Work is in the order of the rank's stream: on the CPU it is done on return, on another device
 // before later ops of that stream. Memory must stay valid and, on a device, unchanged until then.
 //
-// Each exchange has the deadline of the group. That of send() and receive() begins anew whenever the other
+// Each exchange has the deadline of the group; between devices (cuda_ranks.h), each wait for the stream. That of send() and receive() begins anew whenever the other
 // rank says that it is computing (mark_progress), because between stages a rank waits as long as others
 // compute. The first failure of a group stays, every rank sees it in status(), and later calls return at
 // once with undefined data.
@@ -25,9 +25,9 @@ namespace specd {
 // Short enough for a string that takes no memory.
 inline constexpr char kOutOfMemory[] = "out of memory";
 
-class Collective {
+class Exchanges {
  public:
-  virtual ~Collective() = default;
+  virtual ~Exchanges() = default;
   virtual int32_t rank() const = 0;
   virtual int32_t n_ranks() const = 0;
 
@@ -40,6 +40,11 @@ class Collective {
   virtual void broadcast(void* data, uint64_t bytes, int32_t root) = 0;
   virtual void send(const void* data, uint64_t bytes, int32_t to) = 0;
   virtual void receive(void* data, uint64_t bytes, int32_t from) = 0;
+};
+
+// A group whose exchanges are between host memory.
+class Collective : public Exchanges {
+ public:
   // Call it more often than the deadline while this rank computes. It costs next to nothing.
   virtual void mark_progress() = 0;
 
@@ -55,6 +60,7 @@ class Collective {
 
   // The deadline of the exchanges that begin from now on. [any]
   virtual void set_timeout(std::chrono::milliseconds timeout) = 0;
+  virtual std::chrono::milliseconds timeout() const = 0;  // [any]
   // Why the group has failed. It names the rank that was late, gave up or disagreed.
   // kDeadlineExceeded, kUnavailable or kInternal.
   virtual Status status() const = 0;

@@ -4,10 +4,19 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
+#include <thread>
 
 #include "core/base/status.h"
 
 namespace specd {
+
+// How long a rank looks for what another one does before it sleeps: as in the worker pool, but not where
+// threads wait for processors. `n_threads`: of the ranks on this machine.
+inline std::chrono::nanoseconds rank_spin(int32_t n_threads) {
+  const unsigned processors = std::thread::hardware_concurrency();
+  const bool has_room = processors == 0 || static_cast<unsigned>(n_threads) <= processors;
+  return std::chrono::microseconds(has_room ? 50 : 0);
+}
 
 enum class Exchange : int32_t { kAllGather, kGather, kBroadcast, kSend, kCommand };
 

@@ -137,6 +137,7 @@ class Wire {
   }
 
   void mark_progress() { marks_.fetch_add(1, std::memory_order_relaxed); }
+  milliseconds timeout() const { return timeout_; }
   void set_timeout(milliseconds timeout) {
     timeout_ = timeout;
     const auto notice = std::make_shared<Notice>();
@@ -393,6 +394,7 @@ class MessageRank final : public PairwiseRank {
   bool next_command(std::vector<int32_t>& words) override { return wire_->next_command(words); }
   void mark_progress() override { wire_->mark_progress(); }
   void set_timeout(milliseconds timeout) override { wire_->set_timeout(timeout); }
+  milliseconds timeout() const override { return wire_->timeout(); }
   Status status() const override { return wire_->status(); }
   void give_up(const Status& why) noexcept override {
     try {

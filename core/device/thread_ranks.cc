@@ -104,6 +104,7 @@ class Group {
     progress_[to_size(rank)].marks.fetch_add(1, std::memory_order_relaxed);
   }
   void set_timeout(std::chrono::milliseconds timeout) { timeout_ = timeout; }
+  std::chrono::milliseconds timeout() const { return timeout_; }
   void fail(const Status& why) {
     {
       const MutexLock lock(mutex_);
@@ -233,6 +234,7 @@ class ThreadRank final : public PairwiseRank {
   }
   void mark_progress() override { group_->mark_progress(rank_of_all()); }
   void set_timeout(std::chrono::milliseconds timeout) override { group_->set_timeout(timeout); }
+  std::chrono::milliseconds timeout() const override { return group_->timeout(); }
   Status status() const override { return group_->status(); }
   void give_up(const Status& why) noexcept override {
     try {

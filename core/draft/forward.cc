@@ -204,6 +204,7 @@ void DraftForward::flush(const Call& call) {
     }
     ++row;
   }
+  if (columns.n_rows > 0 && model.lead != nullptr) model.lead->forward(model.number, rows_);
   if (mode_ != Mode::kRepeat) {
     staging_.upload();
     if (!from.empty()) {
@@ -217,7 +218,6 @@ void DraftForward::flush(const Call& call) {
       staging_.download(columns.token);
     }
     if (columns.n_rows > 0) {
-      if (model.lead != nullptr) model.lead->forward(model.number, rows_);
       model.transformer->forward(columns, *model.kv.store);
       if (model.lead != nullptr) failed_ = model.lead->status();
       if (!failed_.ok()) return;

@@ -162,9 +162,7 @@ class Planner {
   Result<Cost> cost_of(const std::string& path, const ModelConfig& config, int32_t logits_rows,
                        const std::vector<Split>& splits, kernels::DType kv_dtype,
                        bool has_pages) const {
-    SPECD_TRY(const Checkpoint files, Checkpoint::open(path));
-    SPECD_OK_OR_RETURN(check_tensors(files, config));
-    SPECD_TRY(const kernels::DType dtype, kernel_dtype(files.at("model.embed_tokens.weight").type));
+    SPECD_TRY(const kernels::DType dtype, matrix_dtype(path, config));
     Cost cost(n_ranks_);
     for (size_t rank = 0; rank < splits.size(); ++rank) {
       const Transformer::Memory part = Transformer::plan(
@@ -227,6 +225,16 @@ RankMemory memory_of_all(const EngineOptions& options, const Device& device) {
   return memory;
 }
 
+std::vector<RankMemory> memories_of_devices(const EngineOptions& options,
+                                            std::span<const std::unique_ptr<Device>> devices) {
+  std::vector<RankMemory> memories;
+  for (int32_t rank = 0; rank < n_ranks_of(options); ++rank) {
+    const Device& device = *devices[to_size(rank) % devices.size()];
+    memories.push_back({device.name(), device.total_bytes(), {rank}});
+  }
+  return memories;
+}
+
 Result<MemoryPlan> plan_memory(const EngineOptions& options, const Target& target,
                                DraftModels& drafts, Device& device,
                                std::span<const RankMemory> memories) {
@@ -241,13 +249,17 @@ Result<MemoryPlan> plan_memory(const EngineOptions& options, const Target& targe
     return all;
   };
   std::vector<bool> can_be_shared;
-  const kernels::SplitRule rule = device.ops().split_rule(kernels::DType::kBF16);
   // One after the other; each knows where those before it are.
   for (size_t i = 0; i < drafts.size(); ++i) {
     DraftModel& draft = *drafts[i];
     const int32_t n_shared = options.tensor_parallel_size;
     const int32_t wanted = options.draft_models[i].tensor_parallel_size;
-    const Status split = check_split(draft.config, n_shared, rule);
+    Status split = draft.status;
+    if (split.ok()) {
+      SPECD_TRY(const kernels::DType dtype,
+                matrix_dtype(draft.path, draft.config).in_field(draft_model_field(i)));
+      split = check_split(draft.config, n_shared, device.ops().split_rule(dtype));
+    }
     if (draft.status.ok() && wanted == n_shared)
       draft.status = split.in_field("tensor_parallel_size");
     can_be_shared.push_back(n_shared > 1 && split.ok());

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -20,6 +21,10 @@ struct RankMemory {
   std::vector<int32_t> ranks;
 };
 RankMemory memory_of_all(const EngineOptions& options, const Device& device);
+// Of each rank that has a device alone: devices[i] is that of rank i, and with more ranks, on other machines,
+// one like it of rank i + n_devices and so on.
+std::vector<RankMemory> memories_of_devices(const EngineOptions& options,
+                                            std::span<const std::unique_ptr<Device>> devices);
 
 // Decides where each draft model is, see DraftModel, and plans. A model that the target's ranks can share
 // is shared, unless the options say otherwise, or limit the memory of a rank and more pages are left when

@@ -4,7 +4,10 @@
 #include <utility>
 
 #include "core/base/log.h"
-#include "core/device/cuda_device.h"
+#include "core/base/to_size.h"
+#include "core/device/agree.h"
+#include "core/device/exchange.h"
+#include "core/engine/devices.h"
 #include "core/engine/memory_plan.h"
 #include "core/engine/options.h"
 #include "core/engine/rank_process_impl.h"
@@ -19,18 +22,33 @@ Status Models::load(const EngineOptions& options, const Target& wanted,
                               : options.process->impl_->threads(options);
   SPECD_TRY(cpu, CpuDevice::create(options.isa, threads, options.numerics == Numerics::kBf16));
   DraftModels checked = check_draft_models(options, wanted);
-  SPECD_OK_OR_RETURN(open_device(options, config, checked));
+  RankProcess::Impl* const process =
+      options.process == nullptr ? nullptr : options.process->impl_.get();
+  SPECD_OK_OR_RETURN(process == nullptr ? check_places(options, n_ranks_of(options))
+                                        : process->check_world(options));
+  const kernels::CudaLimits limits = device_limits(options, config, checked);
+  std::vector<std::unique_ptr<Device>> devices;  // of the ranks of this process
+  if (process == nullptr) {
+    SPECD_TRY(devices, open_model_devices(options, limits));
+  } else {
+    SPECD_TRY(std::unique_ptr<Device> mine,
+              open_model_device(options, process->place_here, limits));
+    if (mine != nullptr) devices.push_back(std::move(mine));
+  }
+  device = devices.empty() ? cpu.get() : devices.front().get();
 
-  SPECD_OK_OR_RETURN(check_ranks(options, config, device->ops().split_rule(kernels::DType::kBF16)));
+  SPECD_OK_OR_RETURN(check_ranks(options, config, *device));
   std::vector<RankMemory> memories{memory_of_all(options, *device)};
-  if (RankProcess* process = options.process; process != nullptr) {
-    SPECD_OK_OR_RETURN(process->impl_->check_world(options));
-    memories = process->impl_->memories;
+  if (process != nullptr) {
+    memories = process->memories_of(*device);
+  } else if (!devices.empty()) {
+    memories = memories_of_devices(options, devices);
   }
   SPECD_TRY(plan, plan_memory(options, wanted, checked, *device, memories));
 
   logits_rows_max = target_logits_rows(options);
-  SPECD_OK_OR_RETURN(start_ranks(options, wanted, checked));
+  if (!devices.empty()) cuda = std::move(devices.front());
+  SPECD_OK_OR_RETURN(start_ranks(options, wanted, checked, std::move(devices)));
   const RankLinks links = ranks == nullptr ? RankLinks() : lead()->links_of(0);
   if (ranks != nullptr) lead()->load(0);
   Result<std::unique_ptr<Transformer>> made = agreed(
@@ -61,8 +79,8 @@ Status Models::load(const EngineOptions& options, const Target& wanted,
 }
 
 // Starts the ranks that share the target, and those draft models that can be shared.
-Status Models::start_ranks(const EngineOptions& options, const Target& wanted,
-                           DraftModels& checked) {
+Status Models::start_ranks(const EngineOptions& options, const Target& wanted, DraftModels& checked,
+                           std::vector<std::unique_ptr<Device>> devices) {
   RankProcess* process = options.process;
   if (n_ranks_of(options) == 1) return Status();
   std::vector<SharedModel> shared = shared_models(options, wanted, checked);
@@ -70,49 +88,26 @@ Status Models::start_ranks(const EngineOptions& options, const Target& wanted,
     SPECD_OK_OR_RETURN(process->impl_->check_same(shared, checked));
     ranks = std::make_unique<RankProcesses>(process->impl_->end_of(options));
   } else {
+    const auto others = std::make_shared<std::vector<std::unique_ptr<Device>>>(std::move(devices));
+    const auto open = [=, isa = options.isa, threads = cpu->threads(),
+                       bf16 = options.numerics ==
+                              Numerics::kBf16](int32_t rank) -> Result<std::unique_ptr<Device>> {
+      if (!others->empty()) return std::move((*others)[to_size(rank)]);
+      SPECD_TRY(std::unique_ptr<Device> made, CpuDevice::create(isa, threads, bf16));
+      return made;
+    };
     ranks = std::make_unique<RankThreads>(
         RankThreads::Options{.n_ranks = options.tensor_parallel_size,
                              .n_stages = options.pipeline_parallel_size,
-                             .isa = options.isa,
-                             .threads = cpu->threads(),
-                             .bf16 = options.numerics == Numerics::kBf16,
+                             .open_device = open,
+                             .spin = rank_spin(n_ranks_of(options) * cpu->threads()),
                              .timeout = kLoadTimeout},
         std::move(shared));
   }
+  SPECD_OK_OR_RETURN(ranks->open(*device));
   for (const std::unique_ptr<DraftModel>& draft : checked) {
     if (draft->number > 0) draft->lead = &ranks->lead();
   }
-  return Status();
-}
-
-Status Models::open_device(const EngineOptions& options, const ModelConfig& config,
-                           const DraftModels& checked) {
-  const std::string& name = options.devices.front();
-  device = cpu.get();
-  if (name == "cpu") return Status();
-  // Enough for every model.
-  kernels::CudaLimits limits{.rows_max = options.step_tokens_max,
-                             .width_max = 0,
-                             .positions_max = 0,
-                             .fast = options.numerics == Numerics::kFast};
-  const auto widen = [&](const ModelConfig& each) {
-    limits.width_max = std::max(
-        {limits.width_max, each.hidden_size, each.intermediate_size, each.n_heads * each.head_dim});
-    limits.positions_max = std::max(limits.positions_max, each.positions_end());
-  };
-  widen(config);
-  for (const std::unique_ptr<DraftModel>& draft : checked) {
-    if (draft->status.ok()) widen(draft->config);
-  }
-  Result<std::unique_ptr<Device>> opened =
-      open_cuda_device(name == "auto" ? 0 : cuda_index(name), limits);
-  if (!opened.ok() && name == "auto") {
-    log(LogLevel::kInfo, "devices: auto: models run on the CPU: " + opened.status().text());
-    return Status();
-  }
-  if (!opened.ok()) return opened.status().in_field("devices[0]");
-  cuda = std::move(opened).value();
-  device = cuda.get();
   return Status();
 }
 

@@ -22,8 +22,8 @@ namespace specd {
 
 struct Models {
   std::unique_ptr<CpuDevice> cpu;  // plugins run there, whatever device the models use
-  std::unique_ptr<Ranks> ranks;    // null = this rank has the whole models
   std::unique_ptr<Device> cuda;    // null = the models run on the CPU too
+  std::unique_ptr<Ranks> ranks;    // null = this rank has the whole models
   Device* device = nullptr;        // of the models
   std::unique_ptr<Transformer> target;
   std::unique_ptr<KvStore> kv;
@@ -42,9 +42,8 @@ struct Models {
   Status load(const EngineOptions& options, const Target& wanted, const ProgressFn& progress);
 
  private:
-  Status open_device(const EngineOptions& options, const ModelConfig& config,
-                     const DraftModels& checked);
-  Status start_ranks(const EngineOptions& options, const Target& wanted, DraftModels& checked);
+  Status start_ranks(const EngineOptions& options, const Target& wanted, DraftModels& checked,
+                     std::vector<std::unique_ptr<Device>> devices);
   void load_drafts(DraftModels checked, const EngineOptions& options, const ProgressFn& progress);
 };
 

@@ -9,6 +9,7 @@
 #include "core/base/run_within.h"
 #include "core/base/words.h"
 #include "core/base/to_size.h"
+#include "core/engine/devices.h"
 #include "core/engine/memory_plan.h"
 #include "core/plugin/instance/caps.h"
 #include "core/engine/options.h"
@@ -88,45 +89,7 @@ Status check_route(const RouteOptions& route, const EngineOptions& options) {
   return Status();
 }
 
-bool is_device_name(const std::string& name) {
-  return name == "cpu" || name == "auto" || cuda_index(name) >= 0;
-}
-
 namespace {
-
-Status check_devices(const EngineOptions& options) {
-  if (options.devices.size() != 1)
-    return out_of_range("devices", "one device (several cannot share a model yet)",
-                        std::to_string(options.devices.size()));
-  const std::string& device = options.devices.front();
-  SPECD_OK_OR_RETURN(check_range("engine.tensor_parallel_size", options.tensor_parallel_size, 1,
-                                 EngineLimits::kRanks));
-  SPECD_OK_OR_RETURN(check_range("engine.pipeline_parallel_size", options.pipeline_parallel_size, 1,
-                                 EngineLimits::kStages));
-  SPECD_OK_OR_RETURN(check_range("engine.rank_timeout_seconds", options.rank_timeout_seconds, 1,
-                                 EngineLimits::kRankTimeoutSeconds));
-  for (const auto& [key, n] :
-       {std::pair{"engine.tensor_parallel_size", options.tensor_parallel_size},
-        {"engine.pipeline_parallel_size", options.pipeline_parallel_size}}) {
-    if (n > 1 && device != "cpu")
-      return out_of_range(key, "1 on " + device + " (ranks need cpu)", std::to_string(n));
-  }
-  if (!is_device_name(device))
-    return out_of_range("devices[0]", "cpu, cuda:N (N as CUDA numbers devices) or auto",
-                        quote(device));
-  constexpr int32_t kCudaRows = 65535;  // kernels/cuda.h
-  if (device != "cpu" && options.step_tokens_max > kCudaRows)
-    return out_of_range("engine.step_tokens_max",
-                        "at most " + std::to_string(kCudaRows) + " on " + device,
-                        std::to_string(options.step_tokens_max));
-  if (options.numerics == Numerics::kFast && cuda_index(device) < 0)
-    return out_of_range("engine.numerics", "strict or bf16 on " + device + " (fast is for cuda:N)",
-                        "fast");
-  if (options.numerics == Numerics::kBf16 && device != "cpu")
-    return out_of_range("engine.numerics", "strict or fast on " + device + " (bf16 is for cpu)",
-                        "bf16");
-  return Status();
-}
 
 Status check_cache(const ModelOptions& model) {
   SPECD_OK_OR_RETURN(check_range("model.kv.pages", model.kv_pages, 0, EngineLimits::kKvPages));
@@ -189,6 +152,12 @@ Status check_limits(const EngineOptions& options) {
   SPECD_OK_OR_RETURN(check_range("engine.queue_max", options.queue_max, 1, EngineLimits::kQueue));
   SPECD_OK_OR_RETURN(check_range("engine.priority_aging_ms", options.priority_aging_ms, 1,
                                  EngineLimits::kPriorityAgingMs));
+  SPECD_OK_OR_RETURN(check_range("engine.tensor_parallel_size", options.tensor_parallel_size, 1,
+                                 EngineLimits::kRanks));
+  SPECD_OK_OR_RETURN(check_range("engine.pipeline_parallel_size", options.pipeline_parallel_size, 1,
+                                 EngineLimits::kStages));
+  SPECD_OK_OR_RETURN(check_range("engine.rank_timeout_seconds", options.rank_timeout_seconds, 1,
+                                 EngineLimits::kRankTimeoutSeconds));
   SPECD_OK_OR_RETURN(check_devices(options));
   SPECD_OK_OR_RETURN(check_cache(options.model));
   if (options.routes.size() > EngineLimits::kRoutes)
@@ -202,10 +171,12 @@ int32_t n_ranks_of(const EngineOptions& options) {
   return options.tensor_parallel_size * options.pipeline_parallel_size;
 }
 
-Status check_ranks(const EngineOptions& options, const ModelConfig& config,
-                   const kernels::SplitRule& rule) {
-  SPECD_OK_OR_RETURN(check_split(config, options.tensor_parallel_size, rule)
-                         .in_field("engine.tensor_parallel_size"));
+Status check_ranks(const EngineOptions& options, const ModelConfig& config, const Device& device) {
+  SPECD_TRY(const kernels::DType dtype,
+            matrix_dtype(options.model.path, config).in_field(kModelPath));
+  SPECD_OK_OR_RETURN(
+      check_split(config, options.tensor_parallel_size, device.ops().split_rule(dtype))
+          .in_field("engine.tensor_parallel_size"));
   return check_stages(config, options.pipeline_parallel_size)
       .in_field("engine.pipeline_parallel_size");
 }
@@ -270,10 +241,9 @@ Result<MemoryPlan> check_options(const EngineOptions& options) {
   SPECD_OK_OR_RETURN(check_limits(options));
   const auto bench = std::make_shared<PairBench>();
   SPECD_TRY(bench->device, CpuDevice::create(options.isa, 1, options.numerics == Numerics::kBf16));
-  std::unique_ptr<Device> cuda;
-  if (const int32_t index = cuda_index(options.devices.front()); index >= 0) {
-    SPECD_TRY(cuda, open_cuda_device(index, {}).in_field("devices[0]"));
-  }
+  SPECD_TRY(const std::vector<std::unique_ptr<Device>> devices,
+            options.devices.front() == "auto" ? std::vector<std::unique_ptr<Device>>()
+                                              : open_model_devices(options, {}));
   Target& target = bench->target;
   SPECD_OK_OR_RETURN(target.load(options.model));
   const std::string& path = options.model.path;
@@ -284,15 +254,17 @@ Result<MemoryPlan> check_options(const EngineOptions& options) {
   }
   SPECD_TRY(const Checkpoint weights, Checkpoint::open(path).in_field(kModelPath));
   SPECD_OK_OR_RETURN(check_tensors(weights, config).in_field(kModelPath));
-  SPECD_OK_OR_RETURN(
-      check_ranks(options, config, bench->device->ops().split_rule(kernels::DType::kBF16)));
+  Device& device = devices.empty() ? *bench->device : *devices.front();
+  SPECD_OK_OR_RETURN(check_ranks(options, config, device));
   bench->draft_models = std::make_unique<ModelService>(
       *bench->device, bench->no_pages,
       KvPages{.store = nullptr, .positions_max = config.positions_end(), .is_planned = true});
   DraftModels drafts = check_draft_models(options, target);
-  Device& device = cuda == nullptr ? *bench->device : *cuda;
-  std::vector<RankMemory> memories;
-  if (options.rank_bytes_max == 0) memories.push_back(memory_of_all(options, device));
+  std::vector<RankMemory> memories;  // none: to plan for other machines
+  if (options.rank_bytes_max == 0) {
+    memories = devices.empty() ? std::vector{memory_of_all(options, device)}
+                               : memories_of_devices(options, devices);
+  }
   SPECD_TRY(MemoryPlan plan, plan_memory(options, target, drafts, device, memories));
   for (size_t i = 0; i < drafts.size(); ++i) {
     const Status& status = drafts[i]->status;

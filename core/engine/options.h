@@ -23,9 +23,8 @@ std::string route_field(const std::string& name);
 std::string draft_model_field(size_t index);
 inline constexpr char kModelPath[] = "model.path";
 int32_t n_ranks_of(const EngineOptions& options);
-// Whether the model can be shared by that many. `rule`: of its weights.
-Status check_ranks(const EngineOptions& options, const ModelConfig& config,
-                   const kernels::SplitRule& rule);
+// Whether so many ranks with devices like this one can share the target.
+Status check_ranks(const EngineOptions& options, const ModelConfig& config, const Device& device);
 // Accepts names that logs and terminals can show: printable ASCII without spaces, at most 128
 // bytes.
 Status check_name(const std::string& field, const std::string& name);

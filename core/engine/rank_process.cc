@@ -16,7 +16,10 @@
 #include <utility>
 
 #include "core/base/to_size.h"
+#include "core/device/agree.h"
+#include "core/device/exchange.h"
 #include "core/device/host_memory.h"
+#include "core/engine/devices.h"
 #include "core/engine/memory_plan.h"
 #include "core/engine/options.h"
 #include "core/engine/rank_process_impl.h"
@@ -50,14 +53,6 @@ Place place_of_this() {
   return place;
 }
 
-// As for rank threads, of what one machine runs.
-std::chrono::nanoseconds spin_of(const EngineOptions& options, int32_t n_here) {
-  const auto wanted = static_cast<unsigned>(std::max(n_here, options.threads));
-  const unsigned processors = std::thread::hardware_concurrency();
-  return processors == 0 || wanted <= processors ? std::chrono::microseconds(50)
-                                                 : std::chrono::microseconds(0);
-}
-
 }  // namespace
 
 RankProcess::RankProcess(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -70,10 +65,10 @@ Result<std::unique_ptr<RankProcess>> RankProcess::join(const EngineOptions& opti
   auto impl = std::make_unique<Impl>();
   SPECD_TRY(impl->messages, open_mpi());
   impl->settings = std::move(settings);
-  impl->all = make_message_rank(*impl->messages,
-                                {.timeout = kLoadTimeout,
-                                 .silence_max = std::chrono::seconds(options.rank_timeout_seconds),
-                                 .spin = spin_of(options, impl->messages->n_here())});
+  impl->all = make_message_rank(
+      *impl->messages, {.timeout = kLoadTimeout,
+                        .silence_max = std::chrono::seconds(options.rank_timeout_seconds),
+                        .spin = rank_spin(std::max(impl->messages->n_here(), options.threads))});
   impl->find_places();
   return std::unique_ptr<RankProcess>(new RankProcess(std::move(impl)));
 }
@@ -117,9 +112,11 @@ void RankProcess::Impl::find_places() {
   std::vector<Place> places(to_size(all->n_ranks()));
   const Place& mine = places[to_size(all->rank())] = place_of_this();
   all->all_gather(places.data(), sizeof(Place));
-  n_sharing = 0;
+  n_sharing = n_here = 0;
   for (const Place& place : places) {
     const bool is_here = std::strcmp(place.machine, mine.machine) == 0;
+    if (&place == &mine) place_here = n_here;
+    if (is_here) ++n_here;
     pids.push_back(is_here ? static_cast<pid_t>(place.pid) : 0);
     if (is_here && CPU_EQUAL(&place.cores, &mine.cores)) ++n_sharing;
   }
@@ -138,12 +135,22 @@ void RankProcess::Impl::find_places() {
 
 Status RankProcess::Impl::check_world(const EngineOptions& options) const {
   const int32_t started = messages->n_ranks(), wanted = n_ranks_of(options);
-  if (started == wanted) return Status();
+  if (started == wanted) return check_places(options, n_here);
   return Status(Code::kInvalidArgument, "engine.tensor_parallel_size",
                 std::to_string(wanted) + " ranks are configured (tensor_parallel_size " +
                     std::to_string(options.tensor_parallel_size) + " x pipeline_parallel_size " +
                     std::to_string(options.pipeline_parallel_size) + "), and mpirun has started " +
                     std::to_string(started) + "; make them equal");
+}
+
+std::vector<RankMemory> RankProcess::Impl::memories_of(const Device& device) {
+  if (device.is_host()) return memories;
+  const std::vector<uint64_t> bytes = gathered(all.get(), device.total_bytes());
+  std::vector<RankMemory> of_devices;
+  for (size_t rank = 0; rank < bytes.size(); ++rank) {
+    of_devices.push_back({"its device", bytes[rank], {static_cast<int32_t>(rank)}});
+  }
+  return of_devices;
 }
 
 Status RankProcess::Impl::check_same(std::span<const SharedModel> models,
@@ -169,17 +176,16 @@ Status RankProcess::Impl::follow(const EngineOptions& options) {
   SPECD_OK_OR_RETURN(check_world(options));
   Target target;
   SPECD_OK_OR_RETURN(target.load(options.model));
-  SPECD_TRY(const std::unique_ptr<CpuDevice> device,
-            CpuDevice::create(options.isa, threads(options), options.numerics == Numerics::kBf16));
-  SPECD_OK_OR_RETURN(
-      check_ranks(options, target.config, device->ops().split_rule(kernels::DType::kBF16)));
   DraftModels checked = check_draft_models(options, target);
-  SPECD_OK_OR_RETURN(plan_memory(options, target, checked, *device, memories).status());
+  SPECD_TRY(const std::unique_ptr<Device> device,
+            open_rank_device(options, place_here, threads(options),
+                             device_limits(options, target.config, checked)));
+  SPECD_OK_OR_RETURN(check_ranks(options, target.config, *device));
+  SPECD_OK_OR_RETURN(plan_memory(options, target, checked, *device, memories_of(*device)).status());
   const std::vector<SharedModel> models = shared_models(options, target, checked);
   SPECD_OK_OR_RETURN(check_same(models, checked));
-  const RankEnd end = end_of(options);
-  Follower follower(*device, end.links(), models);
-  return follower.run();
+  RankEnd end = end_of(options);
+  return follow_on(*device, end, models);
 }
 
 }  // namespace specd

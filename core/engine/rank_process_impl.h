@@ -21,9 +21,10 @@ struct RankProcess::Impl {
   std::unique_ptr<Messages> messages;
   std::unique_ptr<Collective> all;
   RankSettings settings;
-  std::vector<pid_t> pids;           // of each rank; 0 = on another machine
-  int32_t n_sharing = 1;             // ranks on the cores of this one
-  std::vector<RankMemory> memories;  // of all machines
+  std::vector<pid_t> pids;             // of each rank; 0 = on another machine
+  int32_t n_here = 1, place_here = 0;  // ranks on this machine, and before this one
+  int32_t n_sharing = 1;               // ranks on the cores of this one
+  std::vector<RankMemory> memories;    // of all machines
 
   void find_places();
   int32_t threads(const EngineOptions& options) const {
@@ -31,7 +32,8 @@ struct RankProcess::Impl {
   }
   // Whether mpirun has started as many ranks as are configured.
   Status check_world(const EngineOptions& options) const;
-  // Called by all ranks.
+  // These are called by all ranks. memories_of(): of the devices, where the models are on such.
+  std::vector<RankMemory> memories_of(const Device& device);
   Status check_same(std::span<const SharedModel> models, const DraftModels& drafts);
   RankEnd end_of(const EngineOptions& options);
   Status follow(const EngineOptions& options);

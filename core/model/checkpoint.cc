@@ -221,4 +221,10 @@ Status check_tensors(const Checkpoint& checkpoint, const ModelConfig& c) {
   return Status();
 }
 
+Result<kernels::DType> matrix_dtype(const std::string& path, const ModelConfig& config) {
+  SPECD_TRY(const Checkpoint files, Checkpoint::open(path));
+  SPECD_OK_OR_RETURN(check_tensors(files, config));
+  return kernel_dtype(files.at("model.embed_tokens.weight").type);
+}
+
 }  // namespace specd

@@ -62,5 +62,7 @@ bool is_used(const std::string& tensor, const ModelConfig& config);
 // supported type, and that there are no tensors that a forward would not use. Fails with kDataLoss
 // or kUnsupported, with name, expected and found.
 Status check_tensors(const Checkpoint& checkpoint, const ModelConfig& config);
+// The type of all matrices, from the headers, which are checked.
+Result<kernels::DType> matrix_dtype(const std::string& path, const ModelConfig& config);
 
 }  // namespace specd

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/base/status.h"
+#include "core/device/agree.h"
 #include "core/device/collective.h"
 #include "core/kv/block_table.h"
 #include "core/model/transformer.h"
@@ -43,13 +44,22 @@ class Lead {
   void move(int32_t model, const KvMoves& moves);
   // [control] The followers end, unless the group has failed.
   void stop();
+  // Between these, commands wait, because what is submitted is captured in a graph and may not run.
+  // release() sends them when it was launched, and otherwise forgets them. False: the graph must not be
+  // launched again, because the commands of the next launch would not be known.
+  void hold();
+  bool release(bool is_launched);
   // Why the ranks cannot go on.
   Status status() const { return ranks_.status(); }
 
  private:
+  void send();
+
   Collective& ranks_;
   const RankLinks links_;
   std::vector<int32_t> words_;
+  bool holds_ = false;
+  std::vector<std::vector<int32_t>> held_;
 };
 
 // The columns of a kForward command, in this order; the ranks get the tokens in the forward itself.
@@ -62,17 +72,5 @@ auto sent_columns(Rows& rows) {
 
 // Of a rank with these links to the ranks of the target.
 RankLinks links_of_model(const RankLinks& links, int32_t model);
-
-// Called by all ranks: ok when it is for each of them, else the first rank's error, which names the
-// rank. Other ranks get at most 895 bytes of its message.
-Status agree(Collective& ranks, const Status& mine);
-// What each rank gives; `ranks` null = this one alone.
-std::vector<uint64_t> gathered(Collective* ranks, uint64_t mine);
-// agree() for something that each rank has made; `ranks` null = this one alone.
-template <typename T>
-Result<T> agreed(Collective* ranks, Result<T> mine) {
-  if (ranks != nullptr) SPECD_OK_OR_RETURN(agree(*ranks, mine.status()));
-  return mine;
-}
 
 }  // namespace specd

@@ -8,6 +8,13 @@ namespace {
 
 Range part(int32_t n, Split split) { return {n / split.n_ranks * split.rank, n / split.n_ranks}; }
 
+// Of `n` that is no multiple the last parts are shorter, or empty.
+Range uneven_part(int32_t n, Split split) {
+  const int32_t width = (n + split.n_ranks - 1) / split.n_ranks;
+  const int32_t begin = std::min(width * split.rank, n);
+  return {begin, std::min(width, n - begin)};
+}
+
 Status cannot(int32_t n_ranks, const std::string& why) {
   return Status(Code::kInvalidArgument,
                 std::to_string(n_ranks) + " ranks cannot share this model: " + why);
@@ -67,14 +74,16 @@ Range kv_heads_of(const ModelConfig& c, Split split) {
 Range columns_of(const ModelConfig& c, Split split) { return part(c.intermediate_size, split); }
 
 int32_t vocab_part(const ModelConfig& c, int32_t n_ranks) {
-  return (c.vocab_size + n_ranks - 1) / n_ranks;
+  return uneven_part(c.vocab_size, {.n_ranks = n_ranks}).n;
 }
 
-Range vocab_of(const ModelConfig& c, Split split) {
-  const int32_t width = vocab_part(c, split.n_ranks);
-  const int32_t begin = std::min(width * split.rank, c.vocab_size);
-  return {begin, std::min(width, c.vocab_size - begin)};
+Range vocab_of(const ModelConfig& c, Split split) { return uneven_part(c.vocab_size, split); }
+
+int32_t embedding_part(const ModelConfig& c, int32_t n_ranks) {
+  return uneven_part(c.hidden_size, {.n_ranks = n_ranks}).n;
 }
+
+Range embedding_of(const ModelConfig& c, Split split) { return uneven_part(c.hidden_size, split); }
 
 ModelConfig part_of(const ModelConfig& config, Split split) {
   ModelConfig part = config;

@@ -7,7 +7,9 @@
 //   o_proj, down_proj                       the k of these heads and columns; the ranks exchange the sums of
 //                                           segments, see kernels/matmul.h
 //   output head                             a part of the vocabulary, in the last stage
-//   embedding, norms, other biases          all, so that each rank has the whole residual stream
+//   norms, other biases                     all, so that each rank has the whole residual stream
+//   embedding                               all of it where it is read in place from the file, on CPUs; on
+//                                           devices neighboring columns, in the first stage
 //
 // Rank 0, the lead, is in the last stage, where the logits are: of 2 stages of 4, ranks 0 to 3 are the last
 // stage and ranks 4 to 7 the first.
@@ -48,7 +50,10 @@ constexpr Split split_of(int32_t world_rank, int32_t n_ranks, int32_t n_stages) 
 struct RankLinks {
   Collective* all = nullptr;    // null = this rank has the whole model
   Collective* stage = nullptr;  // the ranks of its stage
-  Split split;
+  // The same groups between the memory of the ranks' devices; null = that is host memory.
+  Exchanges* tensors_all = nullptr;
+  Exchanges* tensors_stage = nullptr;
+  Split split = {};
 };
 
 // [begin, begin + n)
@@ -72,6 +77,9 @@ Range columns_of(const ModelConfig& config, Split split);  // of gate and up
 // The output head is cut in parts of vocab_part() tokens; the last one may be shorter, or empty.
 int32_t vocab_part(const ModelConfig& config, int32_t n_ranks);
 Range vocab_of(const ModelConfig& config, Split split);
+// The same of the columns of the embedding, on devices.
+int32_t embedding_part(const ModelConfig& config, int32_t n_ranks);
+Range embedding_of(const ModelConfig& config, Split split);
 
 // The configuration with the layers, heads and columns of a rank, for its attention and its KV.
 ModelConfig part_of(const ModelConfig& config, Split split);

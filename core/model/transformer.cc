@@ -91,6 +91,7 @@ class GivesUpWhenThrown {
 struct Transformer::Impl {
   Device& device;
   const RankLinks ranks;
+  Exchanges *const tensors_all, *const tensors_stage;
   const Split split;
   const ModelConfig config;
   const ModelConfig part;  // of this rank
@@ -111,6 +112,8 @@ struct Transformer::Impl {
   Impl(Device& d, const ModelConfig& c, int32_t rows, int32_t logits_rows, const RankLinks& r = {})
       : device(d),
         ranks(r),
+        tensors_all(r.tensors_all != nullptr ? r.tensors_all : r.all),
+        tensors_stage(r.tensors_stage != nullptr ? r.tensors_stage : r.stage),
         split(r.split),
         config(c),
         part(part_of(c, split)),
@@ -187,12 +190,41 @@ struct Transformer::Impl {
                 .k_segments = mine,
                 .apart = is_shared()});
     if (!is_shared()) return;
-    ranks.stage->all_gather(segments, part_size * sizeof(float));
+    tensors_stage->all_gather(segments, part_size * sizeof(float));
     ops.add_segments(device.stream(), {.parts = segments,
                                        .out = out,
                                        .n_parts = n_segments(),
                                        .n_rows = n_rows,
                                        .n = config.hidden_size});
+  }
+
+  void embed(const int32_t* token, int32_t n_rows) {
+    const kernels::Ops& ops = device.ops();
+    const int32_t width = weights.embedding_columns;
+    const bool is_whole = width == config.hidden_size;
+    // The ranks' columns side by side.
+    const int32_t part_width = embedding_part(config, split.n_ranks);
+    const uint64_t part_size = to_size(n_rows) * to_size(part_width);
+    ops.embed(device.stream(), {.table = weights.embedding,
+                                .dtype = weights.dtype,
+                                .token = token,
+                                .out = is_whole ? x : segments + to_size(split.rank) * part_size,
+                                .n_rows = n_rows,
+                                .n = width,
+                                .vocab = config.vocab_size});
+    if (is_whole) return;
+    tensors_stage->all_gather(segments, part_size * sizeof(float));
+    for (int32_t rank = 0; rank < split.n_ranks; ++rank) {
+      const Range columns = embedding_of(config, {rank, split.n_ranks});
+      ops.copy_rows(device.stream(), {.from = segments + to_size(rank) * part_size,
+                                      .to = x + columns.begin,
+                                      .n_rows = n_rows,
+                                      .n = columns.n,
+                                      .from_rows = n_rows,
+                                      .to_rows = n_rows,
+                                      .from_stride = columns.n,
+                                      .to_stride = config.hidden_size});
+    }
   }
 
   // The output head for rows that each rank has in `picked`: the parts of the ranks side by side in `out`,
@@ -205,7 +237,7 @@ struct Transformer::Impl {
                                           .k_segments = 1});
     const int32_t width = vocab_part(config, split.n_ranks);
     const uint64_t part_size = to_size(n_rows) * to_size(width);
-    ranks.stage->gather(logits_part, logits_parts, part_size * sizeof(float), 0);
+    tensors_stage->gather(logits_part, logits_parts, part_size * sizeof(float), 0);
     if (split.rank != 0) return;
     for (int32_t rank = 0; rank < split.n_ranks; ++rank) {
       const Range tokens = vocab_of(config, {rank, split.n_ranks});
@@ -224,12 +256,12 @@ struct Transformer::Impl {
   void receive_x(uint64_t bytes) {
     Split before = split;
     --before.stage;
-    ranks.all->receive(x, bytes, before.world_rank());
+    tensors_all->receive(x, bytes, before.world_rank());
   }
   void send_x(uint64_t bytes) {
     Split next = split;
     ++next.stage;
-    ranks.all->send(x, bytes, next.world_rank());
+    tensors_all->send(x, bytes, next.world_rank());
   }
   // The states of earlier stages, to the lead.
   void bring_taps(int32_t n_rows) {
@@ -239,8 +271,9 @@ struct Transformer::Impl {
       Split owner = split;
       owner.stage = stage_of_tap(config, split.n_stages, each.point);
       if (owner.is_last()) continue;
-      if (split.is_last()) ranks.all->receive(each.rows.as<float>(), bytes, owner.world_rank());
-      if (split == owner) ranks.all->send(each.rows.as<float>(), bytes, 0);
+      float* const state = each.rows.as<float>();
+      if (split.is_last()) tensors_all->receive(state, bytes, owner.world_rank());
+      if (split == owner) tensors_all->send(state, bytes, 0);
     }
   }
 
@@ -292,7 +325,7 @@ Transformer::Memory Transformer::plan(Device& device, const ModelConfig& config,
                                       int32_t logits_rows_max, Split split) {
   Impl planned(device, config, rows_max, logits_rows_max, {.split = split});
   planned.weights.dtype = dtype;
-  Memory memory{.weights = Weights::planned_bytes(device.ops(), config, split, dtype)};
+  Memory memory{.weights = Weights::planned_bytes(device, config, split, dtype)};
   for (const Impl::Activation& each : planned.activations()) memory.activations += each.bytes();
   return memory;
 }
@@ -368,17 +401,11 @@ void Transformer::forward(const ForwardColumns& rows, KvStore& kv) {
 
   // Only the lead knows them: drafts may have been written on its device.
   if (m.ranks.all != nullptr) {
-    m.ranks.all->broadcast(rows.token.device, to_size(n) * sizeof(int32_t), 0);
+    m.tensors_all->broadcast(rows.token.device, to_size(n) * sizeof(int32_t), 0);
   }
   const uint64_t x_bytes = to_size(n) * to_size(c.hidden_size) * sizeof(float);
   if (m.split.is_first()) {
-    ops.embed(stream, {.table = w.embedding,
-                       .dtype = w.dtype,
-                       .token = rows.token.device,
-                       .out = m.x,
-                       .n_rows = n,
-                       .n = c.hidden_size,
-                       .vocab = c.vocab_size});
+    m.embed(rows.token.device, n);
   } else {
     m.receive_x(x_bytes);
   }
@@ -477,7 +504,7 @@ void Transformer::shared_head(const float* x, int32_t n_rows, float* out) {
   const int32_t width = m.config.hidden_size;
   SPECD_CHECK(m.is_shared() && n_rows <= m.logits_rows_max, std::to_string(n_rows) + " rows");
   if (m.split.rank == 0) m.gather(x, n_rows, nullptr, n_rows, m.picked);
-  m.ranks.stage->broadcast(m.picked, to_size(n_rows) * to_size(width) * sizeof(float), 0);
+  m.tensors_stage->broadcast(m.picked, to_size(n_rows) * to_size(width) * sizeof(float), 0);
   m.head_of_picked(n_rows, out);
 }
 

@@ -1,6 +1,7 @@
 #include "core/model/weights.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "core/base/to_size.h"
 
@@ -26,6 +27,14 @@ Result<PackedMatrix> Weights::matrix(int32_t n_out, int32_t n_in) {
 }
 
 namespace {
+
+constexpr char kEmbedding[] = "model.embed_tokens.weight";
+
+// On the CPU the whole table is read from the mapped file.
+int32_t embedding_columns_of(const Device& device, const ModelConfig& config, Split split) {
+  if (device.is_host()) return config.hidden_size;
+  return split.is_first() ? embedding_of(config, split).n : 0;
+}
 
 // Calls fn(matrix, n_out, n_in) for each packed matrix of a rank. `layers` has all of its layers.
 template <typename Fn>
@@ -54,14 +63,15 @@ Status Weights::allocate_matrices() {
                       });
 }
 
-uint64_t Weights::planned_bytes(const kernels::Ops& ops, const ModelConfig& config, Split split,
+uint64_t Weights::planned_bytes(const Device& device, const ModelConfig& config, Split split,
                                 DType dtype) {
   std::vector<Layer> layers(to_size(layers_of(config, split).n));
   PackedMatrix lm_head;
-  uint64_t bytes = to_size(config.vocab_size) * to_size(config.hidden_size) * dtype_bytes(dtype);
+  uint64_t bytes = to_size(config.vocab_size) *
+                   to_size(embedding_columns_of(device, config, split)) * dtype_bytes(dtype);
   (void)for_matrices(config, split, layers, lm_head,
                      [&](PackedMatrix&, int32_t n_out, int32_t n_in) {
-                       bytes += ops.packed_bytes(dtype, n_out, n_in);
+                       bytes += device.ops().packed_bytes(dtype, n_out, n_in);
                        return Status();
                      });
   return bytes;
@@ -110,12 +120,35 @@ Result<const float*> Weights::vector_of(const std::vector<Part>& parts) {
   return static_cast<const float*>(data);
 }
 
-// On the CPU the table is read from the mapped file.
-Result<const void*> Weights::embedding_of(const TensorView& view) {
-  if (device_.is_host()) return view.data;
-  SPECD_TRY(void* data, allocate(view.bytes, "embedding table"));
-  device_.copy_in(data, view.data, view.bytes);
-  return static_cast<const void*>(data);
+const TensorView& Weights::embedding_in_file() const { return checkpoint_->at(kEmbedding); }
+
+Status Weights::load_embedding() {
+  const TensorView& table = embedding_in_file();
+  embedding_columns = embedding_columns_of(device_, config_, split_);
+  const uint64_t row = to_size(config_.hidden_size) * dtype_bytes(dtype),
+                 mine = to_size(embedding_columns) * dtype_bytes(dtype);
+  held_bytes += to_size(config_.vocab_size) * mine;
+  if (device_.is_host()) embedding = table.data;
+  if (device_.is_host() || embedding_columns == 0) return Status();
+  SPECD_TRY(void* data, allocate(to_size(config_.vocab_size) * mine, "embedding table"));
+  embedding = data;
+  if (mine == row) {
+    device_.copy_in(data, table.data, table.bytes);
+    return Status();
+  }
+  // Columns of some rows at a time.
+  constexpr uint64_t kRows = 1024;
+  const char* from = static_cast<const char*>(table.data) +
+                     to_size(embedding_of(config_, split_).begin) * dtype_bytes(dtype);
+  std::vector<char> columns(kRows * mine);
+  for (uint64_t first = 0; first < to_size(config_.vocab_size); first += kRows) {
+    const uint64_t n = std::min(kRows, to_size(config_.vocab_size) - first);
+    for (uint64_t i = 0; i < n; ++i) {
+      std::memcpy(columns.data() + i * mine, from + (first + i) * row, mine);
+    }
+    device_.copy_in(static_cast<char*>(data) + first * mine, columns.data(), n * mine);
+  }
+  return Status();
 }
 
 Status Weights::load_layer(const std::string& prefix, Layer& layer) {
@@ -162,11 +195,8 @@ Status Weights::load(const std::string& model_dir, const std::function<void(doub
   SPECD_TRY(checkpoint_, Checkpoint::open(model_dir));
   // Check before allocating: sizes come from config.json and must be confirmed by the files.
   SPECD_OK_OR_RETURN(check_tensors(*checkpoint_, c));
-  const char* embedding_name = "model.embed_tokens.weight";
-  const TensorView& table = checkpoint_->at(embedding_name);
-  dtype = kernel_dtype(table.type).value();
-  SPECD_TRY(embedding, embedding_of(table));
-  held_bytes += table.bytes;
+  dtype = kernel_dtype(embedding_in_file().type).value();
+  SPECD_OK_OR_RETURN(load_embedding());
   SPECD_OK_OR_RETURN(allocate_matrices());
   const Range own = layers_of(c, split_);
   for (int32_t i = 0; i < own.n; ++i) {
@@ -177,7 +207,7 @@ Status Weights::load(const std::string& model_dir, const std::function<void(doub
   const bool tied = c.tie_word_embeddings;
   if (split_.is_last()) {
     SPECD_TRY(final_norm, vector_of({{"model.norm.weight", {0, c.hidden_size}}}));
-    pack(lm_head, {{tied ? embedding_name : "lm_head.weight", vocab_of(c, split_)}});
+    pack(lm_head, {{tied ? kEmbedding : "lm_head.weight", vocab_of(c, split_)}});
   }
   for (const auto& [name, entry] : checkpoint_->tensors()) {
     if (is_used(name, c)) parameters += entry.view->bytes / tensor_type_bytes(entry.view->type);
@@ -238,6 +268,7 @@ Status Weights::make_random(uint64_t seed) {
                     cells * sizeof(uint16_t));
   }
   embedding = table;
+  embedding_columns = c.hidden_size;
   return device_.synchronize();
 }
 

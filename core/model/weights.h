@@ -41,20 +41,25 @@ class Weights {
   // on the CPU.
   Status load(const std::string& model_dir, const std::function<void(double)>& progress);
   // held_bytes of a rank after load(), from the configuration alone. `dtype`: of the matrices.
-  static uint64_t planned_bytes(const kernels::Ops& ops, const ModelConfig& config, Split split,
+  static uint64_t planned_bytes(const Device& device, const ModelConfig& config, Split split,
                                 kernels::DType dtype);
   // Fills in random bf16 weights of the same shapes, for benchmarks.
   Status make_random(uint64_t seed);
 
   kernels::DType dtype = kernels::DType::kBF16;  // of all matrices
-  const void* embedding = nullptr;               // [vocab, hidden], row-major
-  std::vector<Layer> layers;                     // of the stage
+  // [vocab, embedding_columns], row-major. All columns, but on devices only those of this rank, and null
+  // behind the first stage.
+  const void* embedding = nullptr;
+  int32_t embedding_columns = 0;
+  std::vector<Layer> layers;  // of the stage
   const float* final_norm =
       nullptr;  // [hidden]; null unless the stage is the last, as lm_head's data
   kernels::PackedMatrix lm_head;
   std::vector<Piece> streamed;  // every packed matrix, in order
   uint64_t held_bytes = 0;      // packed weights and the embedding table
-  uint64_t parameters = 0;      // of the whole model
+  // The whole embedding as in the file, in host memory. REQUIRES load().
+  const TensorView& embedding_in_file() const;
+  uint64_t parameters = 0;  // of the whole model
 
  private:
   struct Part {  // one tensor of a matrix or vector that joins several
@@ -69,12 +74,12 @@ class Weights {
   Status load_layer(const std::string& prefix, Layer& layer);
   void pack(const kernels::PackedMatrix& into, const std::vector<Part>& parts);
   Result<const float*> vector_of(const std::vector<Part>& parts);
-  Result<const void*> embedding_of(const TensorView& view);
+  Status load_embedding();
 
   Device& device_;
   const ModelConfig config_;
   const Split split_;
-  std::optional<Checkpoint> checkpoint_;  // keeps the CPU's embedding table mapped
+  std::optional<Checkpoint> checkpoint_;  // keeps the embedding table mapped
   std::vector<Buffer> buffers_;
 };
 

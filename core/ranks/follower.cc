@@ -39,6 +39,13 @@ Status Follower::run() {
   return status;
 }
 
+Status follow_on(Device& device, RankEnd& end, std::span<const SharedModel> models) {
+  SPECD_OK_OR_RETURN(end.open(device));
+  const Status status = Follower(device, end.links(), models).run();
+  end.close();
+  return status;
+}
+
 Status Follower::obey(std::span<const int32_t> words) {
   const auto command = static_cast<RankCommand>(take(words, 1).front());
   const size_t model = to_size(take(words, 1).front());
@@ -51,7 +58,7 @@ Status Follower::obey(std::span<const int32_t> words) {
     case RankCommand::kTap:
       return add_tap(static_cast<uint32_t>(take(words, 1).front()));
     case RankCommand::kForward:
-      return forward(loaded_[model], words);
+      return forward(model, words);
     case RankCommand::kHead:
       if (!links_.split.is_last()) return Status();
       loaded_[model].transformer->shared_head(nullptr, take(words, 1).front(), nullptr);
@@ -100,8 +107,9 @@ Status Follower::add_tap(uint32_t point) {
   return Status();
 }
 
-Status Follower::forward(Loaded& model, std::span<const int32_t> words) {
-  columns_.clear();
+Status Follower::forward(size_t number, std::span<const int32_t> words) {
+  Loaded& model = loaded_[number];
+  clear_columns();
   rows_.clear();
   rows_.token.assign(to_size(take(words, 1).front()), 0);  // the forward brings them
   for (std::vector<int32_t>* column : sent_columns(rows_)) {
@@ -110,8 +118,21 @@ Status Follower::forward(Loaded& model, std::span<const int32_t> words) {
   }
   const ForwardColumns columns = rows_.stage(columns_);
   SPECD_OK_OR_RETURN(columns_.status());
-  columns_.upload();
-  model.transformer->forward(columns, *model.kv);
+  Transformer& transformer = *model.transformer;
+  if (device_.is_host()) {
+    transformer.forward(columns, *model.kv);
+    return ranks_.status();
+  }
+  StepShape shape{number};
+  add_shape(shape, columns, transformer);
+  SPECD_OK_OR_RETURN(graphs_.submit(shape, {},
+                                    {.upload = [&] { columns_.upload_all(); },
+                                     .announce = [] {},
+                                     .forward =
+                                         [&](bool) {
+                                           transformer.forward(columns, *model.kv);
+                                           return true;
+                                         }}));
   SPECD_OK_OR_RETURN(device_.synchronize());
   return ranks_.status();
 }
@@ -119,7 +140,7 @@ Status Follower::forward(Loaded& model, std::span<const int32_t> words) {
 Status Follower::move(Loaded& model, std::span<const int32_t> words) {
   const size_t n = to_size(take(words, 1).front());
   const auto from = take(words, n), to = take(words, n);
-  columns_.clear();
+  clear_columns();
   model.kv->move(device_, columns_,
                  {.from = {from.begin(), from.end()}, .to = {to.begin(), to.end()}});
   SPECD_OK_OR_RETURN(columns_.status());

@@ -15,6 +15,8 @@
 #include "core/device/staging.h"
 #include "core/model/kv_store.h"
 #include "core/model/transformer.h"
+#include "core/ranks/graphs.h"
+#include "core/ranks/ranks.h"
 
 namespace specd {
 
@@ -34,7 +36,8 @@ class Follower {
         ranks_(*links.all),
         links_(links),
         models_(models),
-        loaded_(models.size()) {}
+        loaded_(models.size()),
+        graphs_(device) {}
 
   // Obeys until the lead says stop, or until the group fails, and returns why. Memory that is short during
   // a step fails the group, because the others wait.
@@ -49,16 +52,23 @@ class Follower {
   Status load(size_t model);
   Status add_tap(uint32_t point);
   Status make_pages(size_t model, int32_t n_pages);
-  Status forward(Loaded& model, std::span<const int32_t> words);
+  Status forward(size_t model, std::span<const int32_t> words);
   Status move(Loaded& model, std::span<const int32_t> words);
+  void clear_columns() {
+    if (columns_.clear()) graphs_.clear();  // they have moved
+  }
 
   Device& device_;
   Collective& ranks_;
   const RankLinks links_;
   const std::span<const SharedModel> models_;
   std::vector<Loaded> loaded_;
+  Graphs graphs_;
   Staging columns_;
   ForwardRows rows_;
 };
+
+// Joins the rank's device to those of the others, then obeys as a Follower.
+Status follow_on(Device& device, RankEnd& end, std::span<const SharedModel> models);
 
 }  // namespace specd

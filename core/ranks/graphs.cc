@@ -8,8 +8,7 @@
 namespace specd {
 
 Status Graphs::submit(const StepShape& shape, std::span<StreamPart* const> parts,
-                      const std::function<void()>& upload,
-                      const std::function<bool(bool capturing)>& forward) {
+                      const Work& work) {
   while (shapes_.size() >= kShapesMax || n_graphs_ >= kGraphsMax) forget_oldest();
   const bool is_new = !shapes_.contains(shape);
   Known& known = shapes_[shape];
@@ -31,17 +30,19 @@ Status Graphs::submit(const StepShape& shape, std::span<StreamPart* const> parts
     }
   }
   if (!layout.has_value()) {
-    upload();
+    work.upload();
     known.records.clear();
     const bool noted = submit_parts(parts, known.records, false);
     if (!noted) known.records.clear();
-    if (!forward(false)) known.blocked = true;
+    work.announce();
+    if (!work.forward(false)) known.blocked = true;
     return Status();
   }
 
   Graph& graph = known.graphs[*layout];
-  if (graph.id < 0) return capture(known, graph, parts, upload, forward);
+  if (graph.id < 0) return capture(known, graph, parts, work);
   for (size_t i = 0; i < parts.size(); ++i) parts[i]->repeat(*graph.records[i]);
+  work.announce();
   device_.launch(graph.id);
   return Status();
 }
@@ -58,21 +59,24 @@ bool Graphs::submit_parts(std::span<StreamPart* const> parts, Records& records, 
 }
 
 Status Graphs::capture(Known& known, Graph& graph, std::span<StreamPart* const> parts,
-                       const std::function<void()>& upload,
-                       const std::function<bool(bool capturing)>& forward) {
+                       const Work& work) {
   SPECD_OK_OR_RETURN(device_.begin_capture());
+  if (lead_ != nullptr) lead_->hold();
   bool noted = false, repeatable = false;
   try {
-    upload();
+    work.upload();
     noted = submit_parts(parts, graph.records, true);
-    repeatable = forward(true);
+    work.announce();
+    repeatable = work.forward(true);
   } catch (...) {
     // The stream must not go on capturing.
+    release_commands(false);
     const Result<int32_t> unused = device_.end_capture();
     if (unused.ok() && device_.synchronize().ok()) device_.release_graph(unused.value());
     throw;
   }
   const Result<int32_t> captured = device_.end_capture();
+  const bool commands_repeat = release_commands(captured.ok());
   if (!captured.ok()) {
     // None of the captured work has run. The step is submitted without the parts' work, and their
     // submitters are not captured again. Failures without parts are counted.
@@ -83,14 +87,15 @@ Status Graphs::capture(Known& known, Graph& graph, std::span<StreamPart* const> 
             captured.status().to_string());
     known.blocked = true;
     for (StreamPart* part : parts) part->drop();
-    upload();
-    forward(false);
+    work.upload();
+    work.announce();
+    work.forward(false);
     return Status();
   }
   graph.id = captured.value();
   ++n_graphs_;
   device_.launch(graph.id);
-  bool same = noted && repeatable;
+  bool same = noted && repeatable && commands_repeat;
   for (size_t i = 0; same && i < parts.size(); ++i) {
     same = parts[i]->repeats(*known.records[i], *graph.records[i]);
   }

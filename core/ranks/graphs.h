@@ -1,9 +1,12 @@
 // Steps as device graphs: the work of a step is captured when its shape occurs for the second time,
 // and is launched as one graph from then on.
 //
-//   first time    upload, parts, forward            parts record their calls
-//   second time   capture { upload, parts, forward }, launch
-//   later         host's part of the records, launch
+//   first time    upload, parts, announce, forward    parts record their calls
+//   second time   capture { upload, parts, announce, forward }, launch
+//   later         host's part of the records, announce, launch
+//
+// Where ranks share the model, the others follow only what runs: what parts and announce() tell them in a
+// capture waits for the launch.
 //
 // A step that cannot be captured is submitted without a graph.
 // [step] all functions.
@@ -19,6 +22,7 @@
 
 #include "core/base/status.h"
 #include "core/device/device.h"
+#include "core/model/lead.h"
 #include "core/ranks/stream_part.h"
 
 namespace specd {
@@ -30,17 +34,20 @@ class Graphs {
   static constexpr int kFailuresMax = 3;
 
   // `device` must outlive this. Only submit() requires that it is not the host.
-  explicit Graphs(Device& device) : device_(device) {}
+  // `lead`: as in Worker.
+  explicit Graphs(Device& device, Lead* lead = nullptr) : device_(device), lead_(lead) {}
   ~Graphs() { clear(); }
   Graphs(const Graphs&) = delete;
   Graphs& operator=(const Graphs&) = delete;
 
-  // Submits `upload`, the parts and `forward`, in this order. forward(capturing) returns false when
-  // its work must not be repeated as a graph. An error means that the device has failed. REQUIRES
-  // that all columns are filled on the host.
-  Status submit(const StepShape& shape, std::span<StreamPart* const> parts,
-                const std::function<void()>& upload,
-                const std::function<bool(bool capturing)>& forward);
+  struct Work {
+    std::function<void()> upload;
+    std::function<void()> announce;               // tells other ranks that the forward comes
+    std::function<bool(bool capturing)> forward;  // false: it must not be repeated as a graph
+  };
+  // Submits the upload, the parts and the forward, in this order. An error means that the device has
+  // failed. REQUIRES that all columns are filled on the host.
+  Status submit(const StepShape& shape, std::span<StreamPart* const> parts, const Work& work);
 
   // Releases all graphs, when addresses have changed. REQUIRES that the stream has finished with
   // them.
@@ -60,13 +67,15 @@ class Graphs {
   };
 
   static bool submit_parts(std::span<StreamPart* const> parts, Records& records, bool capturing);
-  Status capture(Known& known, Graph& graph, std::span<StreamPart* const> parts,
-                 const std::function<void()>& upload,
-                 const std::function<bool(bool capturing)>& forward);
+  Status capture(Known& known, Graph& graph, std::span<StreamPart* const> parts, const Work& work);
+  bool release_commands(bool is_launched) {
+    return lead_ == nullptr || lead_->release(is_launched);
+  }
   void forget_oldest();
   void release(Known& known);
 
   Device& device_;
+  Lead* const lead_;
   std::map<StepShape, Known> shapes_;
   uint64_t n_submitted_ = 0;
   size_t n_graphs_ = 0;

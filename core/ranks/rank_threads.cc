@@ -11,18 +11,10 @@
 namespace specd {
 namespace {
 
-// As in the worker pool, but not where ranks wait for processors.
-std::chrono::nanoseconds spin_of(const RankThreads::Options& options) {
-  const unsigned processors = std::thread::hardware_concurrency();
-  const auto wanted = static_cast<unsigned>(options.n_ranks * options.n_stages * options.threads);
-  return processors == 0 || wanted <= processors ? std::chrono::microseconds(50)
-                                                 : std::chrono::microseconds(0);
-}
-
 std::vector<RankEnd> ends_of(const RankThreads::Options& options) {
   std::vector<RankEnd> ends;
   for (auto& end :
-       make_thread_ranks(options.n_ranks * options.n_stages, options.timeout, spin_of(options))) {
+       make_thread_ranks(options.n_ranks * options.n_stages, options.timeout, options.spin)) {
     ends.emplace_back(std::move(end), options.n_ranks, options.n_stages);
   }
   return ends;
@@ -31,7 +23,7 @@ std::vector<RankEnd> ends_of(const RankThreads::Options& options) {
 }  // namespace
 
 RankThreads::RankThreads(const Options& options, std::vector<SharedModel> models)
-    : models_(std::move(models)), ends_(ends_of(options)), lead_(ends_.front().links()) {
+    : models_(std::move(models)), ends_(ends_of(options)) {
   for (size_t rank = 1; rank < ends_.size(); ++rank) {
     threads_.push_back(
         start_thread("specd-rank", [this, options, rank] { follow(options, ends_[rank]); }));
@@ -44,13 +36,11 @@ RankThreads::~RankThreads() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-void RankThreads::follow(const Options& options, const RankEnd& end) {
+void RankThreads::follow(const Options& options, RankEnd& end) {
   try {
-    const Result<std::unique_ptr<CpuDevice>> device =
-        CpuDevice::create(options.isa, options.threads, options.bf16);
+    const Result<std::unique_ptr<Device>> device = options.open_device(end.all->rank());
     if (!device.ok()) return end.all->give_up(device.status());
-    Follower follower(*device.value(), end.links(), models_);
-    const Status status = follower.run();
+    const Status status = follow_on(*device.value(), end, models_);
     if (!is_over_) {
       log(LogLevel::kError, "rank " + std::to_string(end.all->rank()) + ": " + status.text());
     }

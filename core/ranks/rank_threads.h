@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -18,23 +19,21 @@ class RankThreads final : public Ranks {
  public:
   struct Options {
     int32_t n_ranks = 2, n_stages = 1;  // ranks of a stage
-    std::string isa;
-    int32_t threads = 1;  // of each follower's device
-    bool bf16 = false;
+    // [any] Opens the device of a follower.
+    std::function<Result<std::unique_ptr<Device>>(int32_t rank)> open_device;
+    std::chrono::nanoseconds spin{0};  // as in make_thread_ranks()
     std::chrono::milliseconds timeout{10'000};
   };
   // Starts the followers, which load nothing until the lead says so.
   RankThreads(const Options& options, std::vector<SharedModel> models);
   ~RankThreads() override;  // ends the group, wherever the followers are, and waits for them
 
-  Lead& lead() override { return lead_; }
-
  private:
-  void follow(const Options& options, const RankEnd& end);
+  RankEnd& end() override { return ends_.front(); }
+  void follow(const Options& options, RankEnd& end);
 
   const std::vector<SharedModel> models_;
-  const std::vector<RankEnd> ends_;  // of each rank
-  Lead lead_;
+  std::vector<RankEnd> ends_;  // of each rank
   std::atomic<bool> is_over_{false};
   std::vector<std::thread> threads_;
 };

@@ -3,9 +3,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "core/device/collective.h"
+#include "core/device/cuda_ranks.h"
 #include "core/model/lead.h"
 #include "core/model/split.h"
 
@@ -14,6 +16,7 @@ namespace specd {
 // A rank's ends of its groups.
 struct RankEnd {
   std::unique_ptr<Collective> all, stage;
+  std::unique_ptr<Exchanges> devices, stage_devices;  // null on CPUs
   Split split;
 
   // `n_ranks`: of a stage.
@@ -21,25 +24,52 @@ struct RankEnd {
       : all(std::move(end)),
         stage(all->group(all->rank() / n_ranks * n_ranks, n_ranks)),
         split(split_of(all->rank(), n_ranks, n_stages)) {}
-  RankLinks links() const { return {.all = all.get(), .stage = stage.get(), .split = split}; }
+  // Joins the ranks' devices; all ranks call it, before they load. Close it before the device is.
+  Status open(Device& device) {
+    if (device.is_host()) return Status();
+    SPECD_TRY(devices, join_cuda_ranks(device, *all));
+    SPECD_TRY(stage_devices, join_cuda_ranks(device, *stage));
+    return Status();
+  }
+  void close() {
+    stage_devices.reset();
+    devices.reset();
+  }
+  RankLinks links() const {
+    return {.all = all.get(),
+            .stage = stage.get(),
+            .tensors_all = devices.get(),
+            .tensors_stage = stage_devices.get(),
+            .split = split};
+  }
 };
 
 class Ranks {
  public:
   virtual ~Ranks() = default;  // ends the others
-  virtual Lead& lead() = 0;
+  // Joins this rank's device to those of the others, which do the same. It must outlive this.
+  Status open(Device& device) {
+    SPECD_OK_OR_RETURN(end().open(device));
+    lead_.emplace(end().links());
+    return Status();
+  }
+  // REQUIRES open().
+  Lead& lead() { return *lead_; }
+
+ private:
+  virtual RankEnd& end() = 0;  // of rank 0
+  std::optional<Lead> lead_;
 };
 
 // The lead of ranks that are processes of their own; they obey until it ends.
 class RankProcesses final : public Ranks {
  public:
-  explicit RankProcesses(RankEnd end) : end_(std::move(end)), lead_(end_.links()) {}
-  ~RankProcesses() override { lead_.stop(); }
-  Lead& lead() override { return lead_; }
+  explicit RankProcesses(RankEnd end) : end_(std::move(end)) {}
+  ~RankProcesses() override { Lead(end_.links()).stop(); }
 
  private:
-  const RankEnd end_;
-  Lead lead_;
+  RankEnd& end() override { return end_; }
+  RankEnd end_;
 };
 
 }  // namespace specd

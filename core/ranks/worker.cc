@@ -63,7 +63,7 @@ struct Worker::Columns {
 };
 
 Worker::Worker(Device& device, Transformer& model, KvStore& kv, Lead* lead)
-    : device_(device), model_(model), kv_(kv), lead_(lead), graphs_(device) {}
+    : device_(device), model_(model), kv_(kv), lead_(lead), graphs_(device, lead) {}
 
 Result<std::unique_ptr<Worker>> Worker::create(Device& device, Transformer& model, KvStore& kv,
                                                Lead* lead) {
@@ -112,10 +112,16 @@ Status Worker::run(const StepInput& input, std::span<StreamPart* const> parts,
     if (lead_ != nullptr) SPECD_OK_OR_RETURN(lead_->status());
   } else {
     SPECD_OK_OR_RETURN(graphs_.submit(
-        shape_of(columns, parts), parts, [this] { inputs_.upload_all(); },
-        [&](bool capturing) { return submit(columns, parts, capturing); }));
+        shape_of(columns, parts), parts,
+        {.upload = [this] { inputs_.upload_all(); },
+         .announce =
+             [&] {
+               if (lead_ != nullptr) lead_->forward(0, input.rows);
+             },
+         .forward = [&](bool capturing) { return submit(columns, parts, capturing); }}));
     meanwhile();
     SPECD_OK_OR_RETURN(device_.synchronize());
+    if (lead_ != nullptr) SPECD_OK_OR_RETURN(lead_->status());
     moves_.clear();
   }
   output.forward_ns = now_ns() - start_ns;
@@ -241,30 +247,19 @@ bool Worker::submit(const Columns& columns, std::span<StreamPart* const> parts, 
 
 // All sizes and addresses that determine the arguments of the submitted work.
 StepShape Worker::shape_of(const Columns& columns, std::span<StreamPart* const> parts) const {
-  StepShape shape{static_cast<uint64_t>(columns.rows.n_rows),
-                  static_cast<uint64_t>(columns.rows.n_logits),
-                  static_cast<uint64_t>(columns.rows.n_taps),
-                  model_.n_taps(),
-                  columns.taps.size(),
-                  columns.top.n,
-                  columns.penalty_row.n,
-                  columns.law_rows.n,
-                  columns.raw_rows.n,
-                  inputs_.used()};
-  for (const void* column :
-       {static_cast<const void*>(columns.rows.token.device),
-        static_cast<const void*>(columns.rows.pages), static_cast<const void*>(columns.rows.tail),
-        static_cast<const void*>(columns.rows.logits_rows),
-        static_cast<const void*>(columns.draws.device),
-        static_cast<const void*>(columns.penalty_seen.device),
-        static_cast<const void*>(columns.penalty_path.device),
-        static_cast<const void*>(columns.penalty_bias.device),
-        static_cast<const void*>(columns.drawn.device),
-        static_cast<const void*>(columns.lse.device),
-        static_cast<const void*>(columns.law_copy.device),
-        static_cast<const void*>(columns.lse_copy.device),
-        static_cast<const void*>(columns.raw.device),
-        static_cast<const void*>(columns.top.device)}) {
+  StepShape shape{columns.taps.size(), columns.top.n,      columns.penalty_row.n,
+                  columns.law_rows.n,  columns.raw_rows.n, inputs_.used()};
+  add_shape(shape, columns.rows, model_);
+  for (const void* column : {static_cast<const void*>(columns.draws.device),
+                             static_cast<const void*>(columns.penalty_seen.device),
+                             static_cast<const void*>(columns.penalty_path.device),
+                             static_cast<const void*>(columns.penalty_bias.device),
+                             static_cast<const void*>(columns.drawn.device),
+                             static_cast<const void*>(columns.lse.device),
+                             static_cast<const void*>(columns.law_copy.device),
+                             static_cast<const void*>(columns.lse_copy.device),
+                             static_cast<const void*>(columns.raw.device),
+                             static_cast<const void*>(columns.top.device)}) {
     shape.push_back(reinterpret_cast<uintptr_t>(column));
   }
   for (const StreamPart* part : parts) part->add_shape(shape);

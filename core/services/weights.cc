@@ -414,7 +414,11 @@ Result<std::shared_ptr<Buffer>> WeightService::make_tensor(const specd_weights& 
       bytes = ints.size() * sizeof(int32_t);
     }
   }
-  Device& where = place(on_device);
+  return copy_of(source, bytes, place(on_device));
+}
+
+Result<std::shared_ptr<Buffer>> WeightService::copy_of(const void* source, uint64_t bytes,
+                                                       Device& where) {
   SPECD_TRY(const std::unique_ptr<Device> by, open_loader(where));
   SPECD_TRY(Buffer memory, where.allocate(std::max<uint64_t>(bytes, 1), "weights of a plugin"));
   by->copy_in(memory.data(), source, bytes);
@@ -478,7 +482,7 @@ specd_status WeightService::tensor(specd_owner* owner, const specd_weights* weig
 
 // ---- the target ------------------------------------------------------------------------------
 
-specd_status WeightService::embedding(const specd_owner* owner, specd_tensor* out) const {
+specd_status WeightService::embedding(specd_owner* owner, specd_tensor* out) {
   if (out == nullptr) return refuse(nullptr, SPECD_E_INVALID, "target.embedding: out is null");
   *out = {};
   const specd_status status = check_target(owner, head_ != nullptr, device_, "target.embedding");
@@ -493,7 +497,19 @@ specd_status WeightService::embedding(const specd_owner* owner, specd_tensor* ou
   if (weights.dtype == kernels::DType::kF16) dtype = {SPECD_DT_FLOAT, 16};
   if (weights.dtype == kernels::DType::kBF16) dtype = {SPECD_DT_BFLOAT, 16};
   const int64_t shape[] = {target_->config().vocab_size, target_->config().hidden_size};
-  *out = view_of(weights.embedding, dtype, shape, !device_.is_host(), device_.index());
+  const void* table = weights.embedding;
+  if (weights.embedding_columns != target_->config().hidden_size) {
+    // Of the ranks' devices none has it whole; drafters share a copy, as part of the target.
+    const TensorView& whole = weights.embedding_in_file();
+    const Result<std::shared_ptr<Buffer>> made = tensors_.get(
+        "target.embedding", [](const Buffer&) { return true; },
+        [&] { return copy_of(whole.data, whole.bytes, device_); });
+    if (!made.ok()) return refuse(nullptr, status_of(made.status()), made.status().message());
+    const MutexLock lock(owner->mutex);
+    owner->weights.insert(made.value());
+    table = made.value()->data();
+  }
+  *out = view_of(table, dtype, shape, !device_.is_host(), device_.index());
   return SPECD_OK;
 }
 

@@ -113,7 +113,7 @@ class WeightService final {
   specd_status tensor(specd_owner* owner, const specd_weights* weights, const char* name,
                       std::span<const int64_t> shape, uint8_t dtype_code, uint8_t dtype_bits,
                       specd_tensor* out);
-  specd_status embedding(const specd_owner* owner, specd_tensor* out) const;
+  specd_status embedding(specd_owner* owner, specd_tensor* out);
   specd_status head(specd_owner* owner, specd_matrix** out) const;
 
  private:
@@ -123,6 +123,7 @@ class WeightService final {
                                                     int64_t n_out, int64_t n_in, bool on_device);
   Result<std::shared_ptr<Buffer>> make_tensor(const specd_weights& weights, const std::string& name,
                                               uint8_t code, uint8_t bits, bool on_device);
+  Result<std::shared_ptr<Buffer>> copy_of(const void* source, uint64_t bytes, Device& where);
   // Where copies are made, and what makes them: a stream of its own.
   Device& place(bool on_device) const { return on_device ? device_ : static_cast<Device&>(cpu_); }
 

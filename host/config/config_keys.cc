@@ -362,11 +362,14 @@ Key keys_of(Config& config) {
     config.socket_path = json.get<std::string>().substr(kSocketScheme.size());
   };
   listen.get = [&config]() -> Json { return kSocketScheme + config.socket_path; };
-  Key devices = many("devices", engine.devices, device,
-                     "where models run, one item; `auto` is cuda:0 where it can be had, else the "
-                     "CPU; see the root README for what has run on a GPU");
-  devices.min = devices.max = 1;
-  devices.expected = "a list of one device (several cannot share a model yet)";
+  Key devices =
+      many("devices", engine.devices, device,
+           "where models run: one item, or a `cuda:N` for each rank (under mpirun for each "
+           "rank of a machine); `auto` is cuda:0 where it can be had, else the CPU; see the "
+           "root README for what has run on a GPU");
+  devices.min = 1;
+  devices.max = EngineLimits::kRanks * EngineLimits::kStages;
+  devices.expected = "a list of one device, or of one for each rank";
   Key routes =
       many("routes", engine.routes, keys_of_route,
            "a drafter, a verifier and their limits, by name; `off` is plain decoding and always "

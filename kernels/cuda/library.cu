@@ -210,6 +210,19 @@ class Device final : public CudaDevice {
     free_graphs_.push_back(graph);
   }
 
+  bool is_done() override {
+    const cudaError_t error = cudaStreamQuery(of(stream_).handle);
+    if (error == cudaErrorNotReady) {
+      (void)cudaGetLastError();
+      return false;
+    }
+    stream_.note(error);
+    return true;
+  }
+  CudaRank* join(const CudaGroupId& id, int32_t rank, int32_t n_ranks,
+                 CudaProblem& problem) override {
+    return join_group(of(stream_), id, rank, n_ranks, problem);
+  }
   bool synchronize(CudaProblem& problem) override {
     stream_.note(cudaStreamSynchronize(of(stream_).handle));
     const cudaError_t error = stream_.failed;
@@ -274,7 +287,7 @@ CudaDevice* open(int32_t index, const CudaLimits& limits, CudaProblem& problem) 
   return nullptr;
 }
 
-constexpr CudaLibrary kLibrary = {kCudaBuild, sizeof(Ops), &count, &open};
+constexpr CudaLibrary kLibrary = {kCudaBuild, sizeof(Ops), &count, &open, &make_group};
 
 void copy(CudaStream& stream, void* to, const void* from, const void* host, uint64_t bytes,
           cudaMemcpyKind kind) {

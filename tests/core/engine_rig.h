@@ -147,8 +147,22 @@ class EngineTest : public testing::Test {
             .draft_nodes_max = draft_nodes_max};
   }
 
+  // On devices each rank has its own.
+  static EngineOptions spread(EngineOptions o) {
+    const int32_t n_ranks = o.tensor_parallel_size * o.pipeline_parallel_size;
+    if (o.devices != std::vector<std::string>{"cuda:0"} || n_ranks == 1) return o;
+    o.devices.clear();
+    for (int32_t i = 0; i < n_ranks; ++i) o.devices.push_back("cuda:" + std::to_string(i));
+    return o;
+  }
+  // Whether the tests run on the CPU, or on devices of which there are so many.
+  static bool has_devices(int32_t n) {
+    return options().devices.front() == "cpu" || open_cuda_device(n - 1, {}).ok();
+  }
+
   void start(EngineOptions o) {
     if (engine_ != nullptr) audit();
+    o = spread(std::move(o));
     engine_.reset();
     o.plugin_cache_directory = folder_ + "/cache";
     auto made = Engine::create(o, {});

@@ -3,17 +3,22 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "specd/kernels/cpu.h"
 #include "specd/kernels/cuda.h"
+#include "tests/device/strict_nccl/group.h"
 
 namespace specd::fake_cuda {
 namespace {
@@ -88,6 +93,7 @@ class Memory {
     return static_cast<const char*>(data) + bytes <= after->first + after->second;
   }
   void protect(int how) {
+    if (idle_ != PROT_NONE) return;
     const std::lock_guard lock(mutex_);
     for (const auto& [data, bytes] : blocks_) mprotect(data, bytes, how);
   }
@@ -105,7 +111,7 @@ class Memory {
 
 // The memory of a device, which all its streams share. Their work takes turns.
 struct Machine {
-  Memory device{PROT_NONE}, pinned{PROT_READ | PROT_WRITE};
+  Memory device{has("open") ? PROT_READ | PROT_WRITE : PROT_NONE}, pinned{PROT_READ | PROT_WRITE};
   std::mutex running;
 
   static std::shared_ptr<Machine> of(int32_t index) {
@@ -124,15 +130,21 @@ class FakeStream final : public Stream {
   using Work = std::function<void()>;
   struct Item {
     std::string name;
-    Work work;
+    std::function<bool()> work;  // false: it waits for another rank
   };
   Memory& device() { return machine_->device; }
   Memory& pinned() { return machine_->pinned; }
-  std::vector<Item> queue;
-  std::vector<Item>* recording = nullptr;
+  std::deque<Item> queue;
+  std::deque<Item>* recording = nullptr;
   std::string failed;
 
   void submit(std::string name, Work work) {
+    submit_waiting(std::move(name), [work = std::move(work)] {
+      work();
+      return true;
+    });
+  }
+  void submit_waiting(std::string name, std::function<bool()> work) {
     note(name);
     (recording != nullptr ? *recording : queue).push_back({std::move(name), std::move(work)});
   }
@@ -147,12 +159,25 @@ class FakeStream final : public Stream {
     return false;
   }
   void run() {
-    if (queue.empty()) return;
+    while (!advance()) {
+    }
+  }
+  // Runs what can run, and looks for a while at what waits. True: nothing is left.
+  bool advance() {
+    if (queue.empty()) return true;
     const std::lock_guard lock(machine_->running);
     device().protect(PROT_READ | PROT_WRITE);
-    for (const Item& item : queue) item.work();
-    queue.clear();
+    const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(1);
+    while (!queue.empty() && std::chrono::steady_clock::now() < end) {
+      const Item item = queue.front();
+      if (!item.work()) {
+        std::this_thread::yield();
+      } else if (!queue.empty()) {  // not cleared by a failure
+        queue.pop_front();
+      }
+    }
     device().protect(PROT_NONE);
+    return queue.empty();
   }
 
  private:
@@ -258,6 +283,95 @@ const Ops& table() {
   return ops;
 }
 
+// A rank of NCCL. SPECD_FAKE_CUDA can make one hang.
+class FakeRank final : public CudaRank {
+ public:
+  using Operation = strict_nccl::Operation;
+
+  FakeRank(FakeStream& stream, int32_t rank, int32_t n_ranks,
+           std::unique_ptr<strict_nccl::Rank> joined)
+      : stream_(stream), rank_(rank), n_ranks_(n_ranks), joined_(std::move(joined)) {
+    if (number("hang_rank", ~uint64_t{0}) == static_cast<uint64_t>(rank)) {
+      n_until_it_hangs_ = number("hang_after", 0);
+    }
+  }
+  ~FakeRank() override { abort(); }
+
+  void all_gather(void* data, uint64_t bytes) override {
+    auto* all = static_cast<char*>(data);
+    if (!stream_.on_device("all_gather", all, bytes * static_cast<uint64_t>(n_ranks_))) return;
+    submit("all_gather", {of(Operation::Kind::kAllGather,
+                             all + static_cast<uint64_t>(rank_) * bytes, all, bytes, 0)});
+  }
+  void gather(const void* part, void* parts, uint64_t bytes, int32_t root) override {
+    if (rank_ != root) return send(part, bytes, root);
+    auto* all = static_cast<char*>(parts);
+    if (!stream_.on_device("gather", part, bytes) ||
+        !stream_.on_device("gather", all, bytes * static_cast<uint64_t>(n_ranks_))) {
+      return;
+    }
+    char* const mine = all + static_cast<uint64_t>(rank_) * bytes;
+    stream_.submit("copy", [=] { std::memcpy(mine, part, bytes); });
+    std::vector<Operation> group;
+    for (int32_t from = 0; from < n_ranks_; ++from) {
+      if (from == rank_) continue;
+      group.push_back(of(Operation::Kind::kReceive, nullptr,
+                         all + static_cast<uint64_t>(from) * bytes, bytes, from));
+    }
+    submit("gather", std::move(group));
+  }
+  void broadcast(void* data, uint64_t bytes, int32_t root) override {
+    if (!stream_.on_device("broadcast", data, bytes)) return;
+    submit("broadcast", {of(Operation::Kind::kBroadcast, data, data, bytes, root)});
+  }
+  void send(const void* data, uint64_t bytes, int32_t to) override {
+    if (!stream_.on_device("send", data, bytes)) return;
+    submit("send", {of(Operation::Kind::kSend, data, nullptr, bytes, to)});
+  }
+  void receive(void* data, uint64_t bytes, int32_t from) override {
+    if (!stream_.on_device("receive", data, bytes)) return;
+    submit("receive", {of(Operation::Kind::kReceive, nullptr, data, bytes, from)});
+  }
+  bool check(CudaProblem& problem) override {
+    const std::string why = joined_->failure();
+    if (!why.empty()) say(problem, "NCCL: " + why);
+    return why.empty();
+  }
+  void abort() override { joined_->abort(); }
+
+ private:
+  static Operation of(Operation::Kind kind, const void* from, void* to, uint64_t bytes,
+                      int32_t other) {
+    return {.kind = kind,
+            .from = from,
+            .to = to,
+            .count = bytes,
+            .type = 1,
+            .bytes = bytes,
+            .other = other};
+  }
+  void submit(const char* name, std::vector<Operation> group) {
+    stream_.submit_waiting(name,
+                           [&stream = stream_, joined = joined_, group = std::move(group), this] {
+                             if (!joined->is_aborted() && n_done_ >= n_until_it_hangs_)
+                               return false;
+                             const auto state = joined->advance(group);
+                             if (state == strict_nccl::Rank::State::kFailed) {
+                               stream.queue.clear();
+                               if (!joined->failure().empty())
+                                 stream.fail("NCCL: " + joined->failure());
+                             }
+                             if (state == strict_nccl::Rank::State::kDone) ++n_done_;
+                             return state != strict_nccl::Rank::State::kWaits;
+                           });
+  }
+
+  FakeStream& stream_;
+  const int32_t rank_, n_ranks_;
+  const std::shared_ptr<strict_nccl::Rank> joined_;
+  uint64_t n_done_ = 0, n_until_it_hangs_ = ~uint64_t{0};
+};
+
 class FakeDevice final : public CudaDevice {
  public:
   FakeDevice(int32_t index, uint64_t bytes)
@@ -342,6 +456,20 @@ class FakeDevice final : public CudaDevice {
     --g_record.n_graphs;
     --n_graphs_;
   }
+  bool is_done() override {
+    if (stream_.recording != nullptr) stream_.fail("is_done() in a capture");
+    return stream_.advance();
+  }
+  CudaRank* join(const CudaGroupId& id, int32_t rank, int32_t n_ranks,
+                 CudaProblem& problem) override {
+    strict_nccl::GroupId group;
+    std::memcpy(group.bytes, id.bytes, sizeof(group.bytes));
+    std::string why;
+    auto joined =
+        strict_nccl::Rank::join(group, rank, n_ranks, "cuda:" + std::to_string(info_.index), why);
+    if (joined == nullptr) return say(problem, "NCCL: " + why), nullptr;
+    return new FakeRank(stream_, rank, n_ranks, std::move(joined));
+  }
   bool synchronize(CudaProblem& problem) override {
     if (stream_.recording != nullptr) stream_.fail("synchronize() in a capture");
     note("synchronize");
@@ -384,8 +512,8 @@ class FakeDevice final : public CudaDevice {
 
   CudaDeviceInfo info_;
   FakeStream stream_;
-  std::vector<FakeStream::Item> captured_;
-  std::map<int32_t, std::vector<FakeStream::Item>> graphs_;
+  std::deque<FakeStream::Item> captured_;
+  std::map<int32_t, std::deque<FakeStream::Item>> graphs_;
   int32_t last_graph_ = -1;
   uint64_t n_graphs_ = 0, n_synchronized_ = 0;
   const uint64_t fail_after_;
@@ -397,7 +525,7 @@ int32_t count(CudaProblem& problem) {
   if (has("old_driver")) {
     return say(problem, "the CUDA driver is for CUDA 11.4, this library is built with 12.6"), -1;
   }
-  return has("no_device") ? 0 : 1;
+  return has("no_device") ? 0 : static_cast<int32_t>(number("devices", 1));
 }
 
 CudaDevice* open(int32_t index, const CudaLimits&, CudaProblem& problem) {
@@ -415,7 +543,17 @@ CudaDevice* open(int32_t index, const CudaLimits&, CudaProblem& problem) {
   return new FakeDevice(index, number("bytes", uint64_t{8} << 30));
 }
 
-constexpr CudaLibrary kLibrary = {kCudaBuild, sizeof(Ops), &count, &open};
+bool make_group(CudaGroupId* id, CudaProblem& problem) {
+  if (has("no_nccl")) return say(problem, "ranks on CUDA devices need NCCL (fake)"), false;
+  if (id == nullptr) return true;
+  strict_nccl::GroupId group;
+  std::string why;
+  if (!strict_nccl::make_group(group, why)) return say(problem, why), false;
+  std::memcpy(id->bytes, group.bytes, sizeof(group.bytes));
+  return true;
+}
+
+constexpr CudaLibrary kLibrary = {kCudaBuild, sizeof(Ops), &count, &open, &make_group};
 
 }  // namespace
 }  // namespace specd::fake_cuda

@@ -15,6 +15,10 @@
 //   bytes=N            device memory
 //   fail_after=N       the N-th synchronize() fails, and everything after it
 //   fail_capture       end_capture() fails
+//   open               host code may access device memory: faster, where that is no question of a test
+//   devices=N          how many there are; 1 by default
+//   no_nccl            ranks cannot join
+//   hang_rank=R, hang_after=N   rank R of a group takes part in N exchanges and in no other
 #pragma once
 
 #include <cstdint>

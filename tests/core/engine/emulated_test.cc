@@ -24,6 +24,11 @@ class Emulated : public EngineTest {
   void SetUp() override {
     // Loaded here so that its thread and descriptors are part of what TearDown compares with.
     setenv("SPECD_CUDA_LIBRARY", SPECD_TEST_EMULATED_CUDA, 0);  // tests/gpu names the real one
+    const char* settings = std::getenv("SPECD_EMULATED_CUDA");
+    const std::string more = settings == nullptr ? "" : std::string(settings) + ",";
+    if (more.find("devices=") == std::string::npos) {
+      setenv("SPECD_EMULATED_CUDA", (more + "devices=4").c_str(), 1);
+    }
     ASSERT_TRUE(open_cuda_device(0, {}).ok());
     EngineTest::SetUp();
   }
@@ -139,6 +144,47 @@ TEST_P(EmulatedFamily, writes_what_transformers_writes) {
   for (size_t i = 0; i < plain.size(); ++i) {
     expect_near(outcomes[i].tokens, expected[i], plain[i],
                 GetParam() + ", prompt " + std::to_string(i));
+  }
+}
+
+// The bits of one. The draft model is shared too.
+TEST_F(Emulated, ranks_write_what_one_device_writes) {
+  const std::string folder = family_folder(folder_, "llama_bias");
+  std::vector<Outcome> plain;
+  for (const auto& [n_ranks, n_stages] :
+       std::vector<std::pair<int32_t, int32_t>>{{1, 1}, {2, 1}, {1, 2}, {2, 2}}) {
+    const std::string what = std::to_string(n_stages) + " stages of " + std::to_string(n_ranks);
+    if (!open_cuda_device(n_ranks * n_stages - 1, {}).ok()) {
+      GTEST_SKIP() << "too few devices for " << what;
+    }
+    EngineOptions o = options();
+    o.devices = {"cuda:0"};
+    o.model.path = folder;
+    o.draft_models = {{.name = "draft", .path = folder, .kv_dtype = KvDType::kF32}};
+    o.tensor_parallel_size = n_ranks;
+    o.pipeline_parallel_size = n_stages;
+    o.routes = {
+        route("lookup", plugin("specd.drafter.prompt_lookup"), 4),
+        route("draft",
+              plugin("specd.drafter.draft_target", {{"model", "draft"}, {"draft_tokens", 3}}), 3)};
+    start(o);
+    for (const char* name : {"off", "lookup", "draft"}) {
+      std::vector<Request> all;
+      for (size_t i = 0; i < 2; ++i) {
+        Request r = request("", name, 9, i % 2 == 0 ? 0 : 0.8f, 5);
+        r.prompt_tokens.emplace(10 + 7 * i, static_cast<int32_t>(60 + i));
+        r.ignore_eos = true;
+        all.push_back(r);
+      }
+      const std::vector<Outcome> texts = run_all(all);
+      if (plain.empty()) plain = texts;
+      expect_whole(texts, 9);
+      expect_identical(texts, plain, name + (" on " + what));
+      if (name == std::string("off")) continue;
+      EXPECT_EQ(report(name).counts.lost, 0u) << report(name).last_problem;
+      EXPECT_GT(report(name).counts.drafted, 0u) << name;
+    }
+    audit();
   }
 }
 

@@ -508,7 +508,7 @@ TEST_F(IdentityMatrix, recorded_steps_give_the_same_bits_in_another_process) {
 
 // The steps that two ranks computed together, by one.
 TEST_F(IdentityMatrix, two_ranks_are_one) {
-  if (options().devices.front() != "cpu") GTEST_SKIP() << "ranks need the CPU";
+  if (!has_devices(4)) GTEST_SKIP() << "ranks need a device each";
   records_steps_ = true;
   Subject two = kPico;
   two.n_ranks = 2;
@@ -516,7 +516,7 @@ TEST_F(IdentityMatrix, two_ranks_are_one) {
 }
 
 TEST_F(IdentityMatrix, two_stages_of_two_ranks_are_one) {
-  if (options().devices.front() != "cpu") GTEST_SKIP() << "ranks need the CPU";
+  if (!has_devices(4)) GTEST_SKIP() << "ranks need a device each";
   if (kSanitized) GTEST_SKIP() << "slow; RankThreads has stages too";
   Subject stages = kPico;
   stages.n_ranks = stages.n_stages = 2;
@@ -547,7 +547,7 @@ INSTANTIATE_TEST_SUITE_P(Families, FamilyMatrix, testing::ValuesIn(matrix_famili
 class RankMatrix : public IdentityMatrix, public testing::WithParamInterface<std::string> {};
 
 TEST_P(RankMatrix, four_ranks_are_one) {
-  if (options().devices.front() != "cpu") GTEST_SKIP() << "ranks need the CPU";
+  if (!has_devices(4)) GTEST_SKIP() << "ranks need a device each";
   const std::string folder = family_folder(folder_, GetParam());
   run_cases({folder, folder, 140, 30, Numerics::kStrict, 4}, hardest_of_each_drafter(every_pair()),
             kPrompts);

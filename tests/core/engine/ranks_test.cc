@@ -24,10 +24,18 @@ class Ranks : public EngineTest {
  protected:
   void SetUp() override {
     EngineTest::SetUp();
-    if (options().devices.front() != "cpu") GTEST_SKIP() << "ranks need the CPU";
+    if (!has_devices(4)) GTEST_SKIP() << "ranks need a device each";
   }
   static std::string zoo(const std::string& name) {
     return std::string(SPECD_TEST_ZOO) + "/" + name;
+  }
+};
+
+class CpuRanks : public Ranks {
+ protected:
+  void SetUp() override {
+    Ranks::SetUp();
+    if (options().devices.front() != "cpu") GTEST_SKIP() << "of ranks that share one machine";
   }
 };
 
@@ -101,7 +109,7 @@ TEST_F(Ranks, a_draft_model_that_two_ranks_cannot_share_drafts_on_the_lead) {
 
 // The draft model is the target itself, so that it is often right.
 TEST_F(Ranks, a_draft_model_that_they_share_drafts_the_same) {
-  const std::string folder = family_folder(folder_, "llama31");
+  const std::string folder = family_folder(folder_, "llama_bias");
   std::map<std::string, std::vector<uint64_t>> counts;
   for (const int32_t n_ranks : {1, 2, 4}) {
     EngineOptions o = options();
@@ -161,7 +169,7 @@ TEST_F(Ranks, report_what_all_of_them_hold) {
 // Of the zoo the draft model is on the lead alone, in the target's pages; of the family all ranks of the
 // last stage have it, or the lead alone, where it needs pages of its own if the target is shared.
 TEST_F(Ranks, hold_what_was_planned_from_the_headers) {
-  const std::string folder = family_folder(folder_, "llama31");
+  const std::string folder = family_folder(folder_, "llama_bias");
   for (const std::string draft : {"zoo", "shared", "alone"}) {
     for (const auto& [n_ranks, n_stages] :
          std::vector<std::pair<int32_t, int32_t>>{{1, 1}, {2, 1}, {1, 2}, {2, 2}}) {
@@ -175,7 +183,7 @@ TEST_F(Ranks, hold_what_was_planned_from_the_headers) {
       o.pipeline_parallel_size = n_stages;
       const std::string what =
           draft + " on " + std::to_string(n_stages) + " stages of " + std::to_string(n_ranks);
-      const Result<MemoryPlan> plan = check_options(o);
+      const Result<MemoryPlan> plan = check_options(spread(o));
       ASSERT_TRUE(plan.ok()) << plan.status().to_string();
       start(o);
       const std::vector<MemoryLine> held = engine_->memory();
@@ -199,7 +207,7 @@ TEST_F(Ranks, hold_what_was_planned_from_the_headers) {
 
 // The draft model is the target itself: right at temperature 0, so that every draft is accepted.
 TEST_F(Ranks, a_draft_model_on_the_lead_alone_drafts_in_pages_of_its_own) {
-  const std::string folder = family_folder(folder_, "llama31");
+  const std::string folder = family_folder(folder_, "llama_bias");
   std::vector<Outcome> plain;
   uint64_t page_bytes = 0;
   for (const int32_t n_ranks : {1, 2, 4}) {
@@ -237,7 +245,7 @@ TEST_F(Ranks, a_draft_model_on_the_lead_alone_drafts_in_pages_of_its_own) {
 
 // What `specd check` says of the places of a draft model is what the engine has when it is there.
 TEST_F(Ranks, get_the_pages_that_the_tightest_of_them_has_room_for) {
-  const std::string folder = family_folder(folder_, "llama31");
+  const std::string folder = family_folder(folder_, "llama_bias");
   EngineOptions o = options();
   o.model.path = folder;
   o.model.kv_bytes_max = 0;
@@ -387,7 +395,7 @@ TEST_F(Ranks, of_a_target_of_70b_with_a_draft_of_8b_are_planned_in_less_than_a_s
   near(places.pages_alone, (80e9 - of_target - of_draft - embedding * 2) / (page + page_of_draft));
 }
 
-TEST_F(Ranks, without_room_are_refused_before_weights_are_read) {
+TEST_F(CpuRanks, without_room_are_refused_before_weights_are_read) {
   EngineOptions o = options("pico-target");
   o.tensor_parallel_size = 2;
   o.model.kv_bytes_max = 0;
@@ -448,7 +456,7 @@ TEST_F(Ranks, without_room_are_refused_before_weights_are_read) {
             "this model: its num_attention_heads, 3, is no multiple of it");
 }
 
-TEST_F(Ranks, that_the_model_does_not_allow_are_refused_with_the_key) {
+TEST_F(CpuRanks, that_the_model_does_not_allow_are_refused_with_the_key) {
   EngineOptions o = options("pico-target");
   const auto why = [&] { return Engine::create(o, {}).status().to_string(); };
   o.tensor_parallel_size = 4;
@@ -468,14 +476,23 @@ TEST_F(Ranks, that_the_model_does_not_allow_are_refused_with_the_key) {
   o.pipeline_parallel_size = 0;
   EXPECT_EQ(check_limits(o).field(), "engine.pipeline_parallel_size");
   o.pipeline_parallel_size = 1;
-  o.devices = {"cuda:0"};
-  EXPECT_EQ(why(),
-            "INVALID_ARGUMENT: engine.tensor_parallel_size: expected 1 on cuda:0 (ranks need cpu), "
-            "found 2");
+  for (
+      const auto& [devices, words] : std::vector<std::pair<std::vector<std::string>, std::string>>{
+          {{"auto"},
+           "devices[0]: expected cpu, or a cuda:N for each rank, because there are several, found auto"},
+          {{"cuda:0", "cpu"}, "devices[1]: expected cuda:N, because there are several, found cpu"},
+          {{"cuda:0", "cuda:0"}, "devices[1]: expected a device that is named once, found cuda:0"},
+          {{"cuda:0", "cuda:1", "cuda:2"},
+           "devices: expected one for each of the 2 ranks, or under mpirun for each rank of a "
+           "machine, found 3"},
+          {{"cuda:0"}, "devices: expected one for each of the 2 ranks of this machine, found 1"}}) {
+    o.devices = devices;
+    EXPECT_EQ(why(), "INVALID_ARGUMENT: " + words);
+  }
 }
 
 // Weights that are cut behind what the headers say are found before any rank computes.
-TEST_F(Ranks, a_model_that_no_rank_can_load_is_refused_and_leaves_no_thread) {
+TEST_F(CpuRanks, a_model_that_no_rank_can_load_is_refused_and_leaves_no_thread) {
   EngineOptions o = options();
   o.model.path = family_folder(folder_, "llama2");
   std::filesystem::resize_file(o.model.path + "/model.safetensors", 5000);

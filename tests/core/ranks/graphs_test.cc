@@ -40,22 +40,24 @@ TEST_F(GraphsTest, there_are_never_more_than_so_many_and_the_oldest_go_first) {
   Staging staging = Staging::create(*device_, 4096, "numbers").value();
   const auto numbers = staging.add(std::vector<int32_t>{0, 1, 2, 3});
   const auto out = staging.add<int32_t>(4);
-  int submitted = 0;
+  int submitted = 0, announced = 0;
   const auto submit = [&](uint64_t shape) {
-    const Status status = graphs.submit(
-        {shape}, {}, [&] { staging.upload_all(); },
-        [&](bool) {
-          ++submitted;
-          device_->ops().pick_tokens(device_->stream(), {.source = numbers.device,
-                                                         .from = numbers.device,
-                                                         .target = out.device,
-                                                         .to = numbers.device,
-                                                         .n = 4,
-                                                         .vocab = 100,
-                                                         .otherwise = 0});
-          staging.download(out);
-          return true;
-        });
+    const auto forward = [&](bool) {
+      ++submitted;
+      device_->ops().pick_tokens(device_->stream(), {.source = numbers.device,
+                                                     .from = numbers.device,
+                                                     .target = out.device,
+                                                     .to = numbers.device,
+                                                     .n = 4,
+                                                     .vocab = 100,
+                                                     .otherwise = 0});
+      staging.download(out);
+      return true;
+    };
+    const Status status = graphs.submit({shape}, {},
+                                        {.upload = [&] { staging.upload_all(); },
+                                         .announce = [&] { ++announced; },
+                                         .forward = forward});
     EXPECT_TRUE(status.ok()) << status.to_string();
     EXPECT_TRUE(device_->synchronize().ok());
   };
@@ -73,6 +75,7 @@ TEST_F(GraphsTest, there_are_never_more_than_so_many_and_the_oldest_go_first) {
     ASSERT_LE(record().n_graphs, Graphs::kGraphsMax);
   }
   EXPECT_EQ(submitted, 2 * static_cast<int>(kMore)) << "the third time nothing is submitted";
+  EXPECT_EQ(announced, 3 * static_cast<int>(kMore)) << "other ranks know of each";
   const int before = submitted;
   submit(kMore - 1);
   EXPECT_EQ(submitted, before) << "the newest is still there";

@@ -42,8 +42,10 @@ class ProcessRig {
     std::thread follower([this] { follow(); });
     Status status;
     {
+      const auto device = CpuDevice::create("", 1).value();
       RankProcesses ranks(RankEnd(std::move(ends_[0]), shape_.n_ranks, shape_.n_stages));
-      status = lead(ranks.lead(), drawn);
+      status = ranks.open(*device);
+      if (status.ok()) status = lead(*device, ranks.lead(), drawn);
     }
     follower.join();
     return status;
@@ -55,26 +57,24 @@ class ProcessRig {
  private:
   void follow() {
     const auto device = CpuDevice::create("", 1).value();
-    const RankEnd end(std::move(ends_[1]), shape_.n_ranks, shape_.n_stages);
-    Follower follower(*device, end.links(), models_);
-    followed = follower.run();
+    RankEnd end(std::move(ends_[1]), shape_.n_ranks, shape_.n_stages);
+    followed = follow_on(*device, end, models_);
   }
-  Status lead(Lead& lead, std::vector<int32_t>& drawn) {
-    const auto device = CpuDevice::create("", 1).value();
+  Status lead(Device& device, Lead& lead, std::vector<int32_t>& drawn) {
     const RankLinks links = lead.links_of(0);
     const SharedModel& shared = models_.front();
     lead.load(0);
     SPECD_TRY(
         const auto model,
-        agreed(links.all, Transformer::load(*device, shared.path, shared.config, shared.rows_max,
+        agreed(links.all, Transformer::load(device, shared.path, shared.config, shared.rows_max,
                                             shared.logits_rows_max, {}, links)));
     model->gather_bytes();
     lead.make_pages(0, kProcessPages);
     SPECD_TRY(KvStore kv,
-              agreed(links.all, KvStore::create(*device, part_of(shared.config, links.split),
+              agreed(links.all, KvStore::create(device, part_of(shared.config, links.split),
                                                 shared.kv_dtype, kProcessPages)));
     (void)gathered(links.all, kv.bytes());
-    SPECD_TRY(const auto worker, Worker::create(*device, *model, kv, &lead));
+    SPECD_TRY(const auto worker, Worker::create(device, *model, kv, &lead));
     StepInput input;
     input.rows.pages = {0, 1};
     for (int32_t i = 0; i < 5; ++i) {

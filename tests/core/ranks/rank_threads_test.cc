@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/device/cuda_device.h"
 #include "core/device/thread_ranks.h"
 #include "core/ranks/worker.h"
 #include "tests/core/family_models.h"
@@ -19,27 +20,37 @@ namespace {
 
 constexpr int32_t kRankPages = 20;
 
+// Rank's own, of its process: the CPU, or one of the stand-in's devices.
+Result<std::unique_ptr<Device>> device_of_rank(bool is_cuda, int32_t rank) {
+  if (is_cuda) return open_cuda_device(rank, {});
+  SPECD_TRY(std::unique_ptr<Device> device, CpuDevice::create("", 1));
+  return device;
+}
+
 struct RankRig {
   std::string path = kFamilyModels + "llama31";
   ModelConfig config = load_model_config(path).value();
-  std::unique_ptr<CpuDevice> device = CpuDevice::create("", 1).value();
+  std::unique_ptr<Device> device;
   std::unique_ptr<RankThreads> ranks;
   std::unique_ptr<Transformer> model;
   std::unique_ptr<KvStore> kv;
   std::unique_ptr<Worker> worker;
 
-  explicit RankRig(int32_t n_ranks, int32_t n_stages = 1) {
+  explicit RankRig(int32_t n_ranks, int32_t n_stages = 1, bool is_cuda = false) {
+    const auto open = [=](int32_t rank) { return device_of_rank(is_cuda, rank); };
+    device = open(0).value();
     if (n_ranks * n_stages > 1) {
       ranks =
           std::make_unique<RankThreads>(RankThreads::Options{.n_ranks = n_ranks,
                                                              .n_stages = n_stages,
-                                                             .isa = "",
+                                                             .open_device = open,
                                                              .timeout = std::chrono::minutes(10)},
                                         std::vector<SharedModel>{{.path = path,
                                                                   .config = config,
                                                                   .kv_dtype = kernels::DType::kF32,
                                                                   .rows_max = 64,
                                                                   .logits_rows_max = 64}});
+      SPECD_CHECK(ranks->open(*device).ok(), "open");
       ranks->lead().load(0);
     }
     const RankLinks links = ranks == nullptr ? RankLinks() : ranks->lead().links_of(0);
@@ -84,11 +95,11 @@ struct RankRig {
 };
 
 // Followers move KV when the lead does, also whole pages.
-TEST(RankThreads, draw_and_move_as_one_rank_does) {
+void draw_and_move(bool is_cuda) {
   std::vector<int32_t> one;
   for (const auto& [n_ranks, n_stages] :
        std::vector<std::pair<int32_t, int32_t>>{{1, 1}, {4, 1}, {1, 3}, {2, 2}}) {
-    RankRig rig(n_ranks, n_stages);
+    RankRig rig(n_ranks, n_stages, is_cuda && n_ranks * n_stages > 1);
     std::vector<int32_t> all;
     ASSERT_TRUE(rig.step(some_tokens(30, 1), 0, &all).ok());
     KvMoves moves;
@@ -105,12 +116,24 @@ TEST(RankThreads, draw_and_move_as_one_rank_does) {
   EXPECT_EQ(one.size(), 50u);
 }
 
+TEST(RankThreads, draw_and_move_as_one_rank_does) { draw_and_move(false); }
+
+TEST(RankThreads, draw_and_move_on_devices_as_one_rank_on_the_cpu_does) {
+  setenv("SPECD_CUDA_LIBRARY", SPECD_TEST_FAKE_CUDA, 1);
+  setenv("SPECD_FAKE_CUDA", "devices=4", 1);
+  draw_and_move(true);
+  unsetenv("SPECD_FAKE_CUDA");
+}
+
+const auto on_cpu = [](int32_t rank) { return device_of_rank(false, rank); };
+
 TEST(RankThreads, that_cannot_load_say_which_rank_and_why) {
   const std::string path = kFamilyModels + "llama31";
   const ModelConfig config = load_model_config(path).value();
-  RankThreads ranks({.n_ranks = 2, .isa = ""},
+  RankThreads ranks({.n_ranks = 2, .open_device = on_cpu},
                     {{.path = "/nowhere", .config = config, .rows_max = 8, .logits_rows_max = 8}});
   const auto device = CpuDevice::create("", 1).value();
+  ASSERT_TRUE(ranks.open(*device).ok());
   const RankLinks links = ranks.lead().links_of(0);
   ranks.lead().load(0);
   const auto model = agreed(links.all, Transformer::load(*device, path, config, 8, 8, {}, links));
@@ -125,8 +148,10 @@ TEST(RankThreads, that_cannot_load_say_which_rank_and_why) {
 TEST(RankThreads, end_when_the_lead_leaves_in_the_middle) {
   const std::string path = kFamilyModels + "llama31";
   const ModelConfig config = load_model_config(path).value();
-  RankThreads ranks({.n_ranks = 4, .isa = "", .timeout = std::chrono::hours(24)},
+  const auto device = CpuDevice::create("", 1).value();
+  RankThreads ranks({.n_ranks = 4, .open_device = on_cpu, .timeout = std::chrono::hours(24)},
                     {{.path = path, .config = config, .rows_max = 8, .logits_rows_max = 8}});
+  ASSERT_TRUE(ranks.open(*device).ok());
   ranks.lead().load(0);
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
 }

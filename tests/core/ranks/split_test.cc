@@ -47,6 +47,7 @@ class Swapping final : public Collective {
   void command(std::span<const int32_t> words) override { all_.command(words); }
   bool next_command(std::vector<int32_t>& words) override { return all_.next_command(words); }
   void set_timeout(std::chrono::milliseconds timeout) override { all_.set_timeout(timeout); }
+  std::chrono::milliseconds timeout() const override { return all_.timeout(); }
   Status status() const override { return all_.status(); }
   void give_up(const Status& why) noexcept override { all_.give_up(why); }
   std::unique_ptr<Collective> group(int32_t, int32_t) override { return nullptr; }

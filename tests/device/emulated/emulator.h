@@ -8,6 +8,7 @@
 //
 // Environment: SPECD_EMULATED_CUDA, words separated by commas, read once:
 //   seed=N            the order; the clock when absent
+//   devices=N         default 1; they have one memory
 //   bytes=N           device memory, default 16 GiB
 //   multiprocessors=N default 4
 //   architecture=N    80, 90 or 100: launch limits and what the device says; default 90
@@ -36,8 +37,10 @@
 //     memory and reads nothing that a kernel wrote since somebody waited for the stream. Every thread
 //     waits.
 //
+//   * Work is submitted to a stream by a thread whose current device is the stream's.
+//
 // Not emulated: the memory model across blocks (fences), clusters, streams other than those
-// created, speed.
+// created, whose device memory is, speed.
 #pragma once
 
 #include <cstddef>
@@ -91,8 +94,14 @@ struct Launch {
 };
 
 void enqueue_kernel(const char* name, const Launch& launch, std::function<void()> thread);
-// Anything else that a stream does, in its order; fails the stream when it returns an error.
+// Anything else that a stream does, in its order; fails the stream when it returns an error. kWaits: it waits
+// for another stream, perhaps of another thread or process, and is called again.
 void enqueue(cudaStream_t stream, std::function<int()> work);
+constexpr int kWaits = -1;
+// Of the stream.
+int device_of(cudaStream_t stream);
+// What cudaSetDevice() has set for this thread.
+int current_device();
 
 template <typename Kernel, typename... Args>
 void launch(const char* name, const Kernel& kernel, const Launch& how, Args... args) {

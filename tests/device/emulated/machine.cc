@@ -43,6 +43,8 @@ Settings read_settings() {
       settings.seed = value;
     } else if (is_number && name == "bytes") {
       settings.bytes = value;
+    } else if (is_number && name == "devices") {
+      settings.devices = static_cast<int>(value);
     } else if (is_number && name == "multiprocessors") {
       settings.multiprocessors = static_cast<int>(value);
     } else if (is_number && name == "architecture" &&
@@ -123,6 +125,12 @@ size_t Machine::dynamic_shared_max(const Launch& launch) const {
 
 cudaError_t Machine::submit(cudaStream_t stream, EmulatedWork work) {
   if (streams.count(stream) == 0) return cudaErrorInvalidResourceHandle;
+  if (stream->device != t_device) {
+    std::fprintf(stderr,
+                 "emulated CUDA: work for a stream of device %d, and the current one is %d\n",
+                 stream->device, t_device);
+    return cudaErrorInvalidResourceHandle;
+  }
   if (error != cudaSuccess) return error;
   if (stream->capture != nullptr) {
     stream->capture->work.push_back(std::move(work));
@@ -133,17 +141,34 @@ cudaError_t Machine::submit(cudaStream_t stream, EmulatedWork work) {
 }
 
 cudaError_t Machine::drain(cudaStream_t stream) {
+  cudaError_t result = cudaSuccess;
+  while ((result = advance(stream)) == cudaSuccess && !stream->work.empty()) {
+    mutex.unlock();
+    std::this_thread::yield();
+    mutex.lock();
+  }
+  return result;
+}
+
+cudaError_t Machine::advance(cudaStream_t stream) {
   if (streams.count(stream) == 0) return cudaErrorInvalidResourceHandle;
   memory.open();
+  std::set<EmulatedStream*> waiting;
   while (error == cudaSuccess && !stream->work.empty()) {
     std::vector<EmulatedStream*> busy;
     for (EmulatedStream* each : streams) {
-      if (!each->work.empty()) busy.push_back(each);
+      if (!each->work.empty() && waiting.count(each) == 0) busy.push_back(each);
     }
+    if (busy.empty()) break;
     EmulatedStream& next = *busy[random() % busy.size()];
-    const EmulatedWork work = std::move(next.work.front());
+    const int result = next.work.front()();
+    if (result == kWaits) {
+      waiting.insert(&next);
+      continue;
+    }
     next.work.pop_front();
-    error = static_cast<cudaError_t>(work());
+    waiting.clear();  // they may have waited for it
+    error = static_cast<cudaError_t>(result);
   }
   memory.close();
   n_settled = n_blocks;
@@ -200,6 +225,9 @@ void enqueue_kernel(const char* name, const Launch& launch, std::function<void()
     return Machine::get().run_grid(name, launch, body);
   }));
 }
+
+int device_of(cudaStream_t stream) { return stream->device; }
+int current_device() { return t_device; }
 
 void enqueue(cudaStream_t stream, std::function<int()> work) {
   Machine& machine = Machine::get();

@@ -25,6 +25,7 @@ struct EmulatedGraph {
 struct EmulatedStream {
   std::deque<EmulatedWork> work;
   EmulatedGraph* capture = nullptr;
+  int device = 0;
 };
 struct EmulatedEvent {
   uint64_t n_recorded = 0, n_done = 0;
@@ -35,7 +36,7 @@ namespace specd::emulated {
 
 struct Settings {
   uint64_t seed = 0, bytes = uint64_t{16} << 30;
-  int multiprocessors = 4, architecture = 90, seconds = 300;
+  int devices = 1, multiprocessors = 4, architecture = 90, seconds = 300;
 };
 
 // Bytes of shared memory that a block may have; a multiprocessor has 1 KiB more (CUDA programming guide, "Technical Specifications per Compute Capability").
@@ -63,8 +64,11 @@ struct Machine {
   size_t dynamic_shared_max(const Launch& launch) const;
   // Adds to the stream, or to the graph that it captures.
   cudaError_t submit(cudaStream_t stream, EmulatedWork work);
-  // Runs work of all streams in any legal order until this one has none left.
+  // Runs work of all streams in any legal order until this one has none left. While all that is left waits
+  // for other threads or processes, the mutex is theirs.
   cudaError_t drain(cudaStream_t stream);
+  // The same, but does not wait.
+  cudaError_t advance(cudaStream_t stream);
   int run_grid(const char* name, const Launch& launch, const std::function<void()>& thread);
 
  private:
@@ -76,6 +80,9 @@ struct Machine {
 
 // Remembered for cudaGetLastError().
 void note_error(cudaError_t error);
+
+// Of this thread.
+extern thread_local int t_device;
 
 // The block that this thread of the processor runs, or null.
 extern __attribute__((tls_model("initial-exec"))) thread_local Block* t_block;

@@ -42,6 +42,8 @@ cudaError_t copy_now(void* to, const void* from, size_t bytes, cudaMemcpyKind ki
 
 namespace specd::emulated {
 
+thread_local int t_device = 0;
+
 void note_error(cudaError_t error) { said(error); }
 
 bool use(const char* call, const void* data, size_t bytes, bool write) {
@@ -82,6 +84,8 @@ const char* cudaGetErrorName(cudaError_t error) {
       return "cudaErrorLaunchFailure";
     case cudaErrorNotSupported:
       return "cudaErrorNotSupported";
+    case cudaErrorNotReady:
+      return "cudaErrorNotReady";
     case cudaErrorStreamCaptureUnsupported:
       return "cudaErrorStreamCaptureUnsupported";
     case cudaErrorStreamCaptureInvalidated:
@@ -108,15 +112,17 @@ cudaError_t cudaDeviceReset() {
 }
 
 cudaError_t cudaGetDeviceCount(int* n) {
-  *n = 1;
+  *n = Machine::get().settings.devices;
   return cudaSuccess;
 }
 cudaError_t cudaSetDevice(int device) {
-  return said(device == 0 ? cudaSuccess : cudaErrorInvalidDevice);
+  if (device < 0 || device >= Machine::get().settings.devices) return said(cudaErrorInvalidDevice);
+  specd::emulated::t_device = device;
+  return cudaSuccess;
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
-  if (device != 0) return said(cudaErrorInvalidDevice);
   const auto& settings = Machine::get().settings;
+  if (device < 0 || device >= settings.devices) return said(cudaErrorInvalidDevice);
   *properties = {};
   std::snprintf(properties->name, sizeof(properties->name), "Emulated device");
   properties->major = settings.architecture / 10;
@@ -160,7 +166,11 @@ cudaError_t cudaFree(void* data) {
   if (data == nullptr) return cudaSuccess;
   Machine& machine = Machine::get();
   const std::lock_guard lock(machine.mutex);
-  for (EmulatedStream* each : machine.streams) machine.drain(each);
+  for (EmulatedStream* each : std::set(machine.streams)) {  // others may end meanwhile
+    if (machine.streams.count(each) > 0 && each->device == specd::emulated::t_device) {
+      machine.drain(each);
+    }
+  }
   if (machine.error != cudaSuccess) return said(machine.error);
   return said(machine.memory.release(data) ? cudaSuccess : cudaErrorInvalidValue);
 }
@@ -255,6 +265,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   const std::lock_guard lock(machine.mutex);
   if (machine.error != cudaSuccess) return said(machine.error);
   *stream = *machine.streams.insert(new EmulatedStream()).first;
+  (*stream)->device = specd::emulated::t_device;
   return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
@@ -269,6 +280,14 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   Machine& machine = Machine::get();
   const std::lock_guard lock(machine.mutex);
   return said(machine.drain(stream));
+}
+
+// Work is done while somebody waits, or looks.
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  Machine& machine = Machine::get();
+  const std::lock_guard lock(machine.mutex);
+  const cudaError_t error = machine.advance(stream);
+  return said(error == cudaSuccess && !stream->work.empty() ? cudaErrorNotReady : error);
 }
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
@@ -331,7 +350,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   Machine& machine = Machine::get();
   const std::lock_guard lock(machine.mutex);
-  for (EmulatedStream* each : machine.streams) {
+  for (EmulatedStream* each : std::set(machine.streams)) {
     if (event->n_done < event->n_recorded) machine.drain(each);
   }
   return said(machine.error);

@@ -20,7 +20,7 @@
 namespace specd::kernels {
 
 // Must change whenever a declaration in this file changes.
-inline constexpr char kCudaBuild[] = "specd-cuda-11";
+inline constexpr char kCudaBuild[] = "specd-cuda-12";
 
 // What went wrong, as text: what, need, have.
 struct CudaProblem {
@@ -43,6 +43,30 @@ struct CudaLimits {
   int32_t positions_max = 8192;                  // the context
   uint64_t scratch_bytes = uint64_t{128} << 20;  // more if rows_max and width_max need it
   bool fast = false;                             // matmuls over bfloat16 with cuBLASLt: not strict
+};
+
+// What one rank makes, and all ranks of a group join with (ncclUniqueId).
+struct CudaGroupId {
+  char bytes[128] = {};
+};
+
+// This rank's end of a group of ranks with a device each, by NCCL. Exchanges are as in
+// core/device/collective.h, between device memory, in the order of the device's stream, and may be captured.
+// One that fails makes the stream fail.
+class CudaRank {
+ public:
+  virtual ~CudaRank() = default;  // does not wait; REQUIRES that the stream has finished
+
+  virtual void all_gather(void* data, uint64_t bytes) = 0;
+  virtual void gather(const void* part, void* parts, uint64_t bytes, int32_t root) = 0;
+  virtual void broadcast(void* data, uint64_t bytes, int32_t root) = 0;
+  virtual void send(const void* data, uint64_t bytes, int32_t to) = 0;
+  virtual void receive(void* data, uint64_t bytes, int32_t from) = 0;
+
+  // False: an exchange under way has failed, and why.
+  virtual bool check(CudaProblem& problem) = 0;
+  // Ends the exchanges under way, so that the stream can finish. There are none after it.
+  virtual void abort() = 0;
 };
 
 // One device with one stream. [any] thread, one call at a time; memory may be allocated and
@@ -77,9 +101,15 @@ class CudaDevice {
   // The number may be reused. REQUIRES that its last launch has completed.
   virtual void release_graph(int32_t graph) = 0;
 
+  // Whether all submitted work has been done, or has failed.
+  virtual bool is_done() = 0;
   // Waits for all submitted work. False: something failed since the last call. After a fault in a
   // kernel every later call fails too, until the process ends.
   virtual bool synchronize(CudaProblem& problem) = 0;
+  // Joins the group as rank `rank` and waits until all have joined. Null and the reason: no NCCL, a device
+  // that is there twice, no way between two of them. The result must not outlive this.
+  virtual CudaRank* join(const CudaGroupId& id, int32_t rank, int32_t n_ranks,
+                         CudaProblem& problem) = 0;
   // Nanoseconds of device time between two marks in the stream; waits for the second.
   virtual void mark(int32_t which) = 0;  // 0 or 1
   virtual uint64_t elapsed_ns() = 0;
@@ -94,6 +124,8 @@ struct CudaLibrary {
   // Null and the reason, which names the device, when there is no such device, no code for its
   // architecture, or too little memory. REQUIRES count() >= 0.
   CudaDevice* (*open)(int32_t index, const CudaLimits& limits, CudaProblem& problem);
+  // False and the reason: no NCCL. `id` null: only looks for it.
+  bool (*make_group)(CudaGroupId* id, CudaProblem& problem);
 };
 
 // The symbol exported by the library.

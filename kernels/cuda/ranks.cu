@@ -1,0 +1,169 @@
+// Exchanges between ranks by NCCL, which is loaded on demand, so that it is not required otherwise.
+#include <dlfcn.h>
+#include <pthread.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "kernels/cuda/backend.h"
+#include "kernels/cuda/nccl.h"
+
+namespace specd::kernels::cuda {
+namespace {
+
+template <typename Fn>
+bool find_call(void* library, const char* name, Fn& out) {
+  out = reinterpret_cast<Fn>(dlsym(library, name));
+  return out != nullptr;
+}
+
+nccl::Calls api;
+bool is_loaded = false, has_calls = false;
+
+void load_nccl() {
+  // A rank that captures a graph must not wait for the others, which may not capture theirs just now.
+  setenv("NCCL_GRAPH_REGISTER", "0", 0);
+  void* const library = dlopen(nccl::kLibrary, RTLD_NOW | RTLD_LOCAL);
+  is_loaded = library != nullptr;
+  has_calls = is_loaded && find_call(library, "ncclGetUniqueId", api.get_unique_id) &&
+              find_call(library, "ncclCommInitRank", api.comm_init_rank) &&
+              find_call(library, "ncclCommAbort", api.comm_abort) &&
+              find_call(library, "ncclCommGetAsyncError", api.comm_get_async_error) &&
+              find_call(library, "ncclGetErrorString", api.get_error_string) &&
+              find_call(library, "ncclGetLastError", api.get_last_error) &&
+              find_call(library, "ncclAllGather", api.all_gather) &&
+              find_call(library, "ncclBroadcast", api.broadcast) &&
+              find_call(library, "ncclSend", api.send) &&
+              find_call(library, "ncclRecv", api.receive) &&
+              find_call(library, "ncclGroupStart", api.group_start) &&
+              find_call(library, "ncclGroupEnd", api.group_end);
+}
+
+// False and the reason. [any]
+bool has_nccl(CudaProblem& problem) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, &load_nccl);
+  if (has_calls) return true;
+  std::snprintf(problem.text, sizeof(problem.text),
+                is_loaded ? "ranks need NCCL 2.13 or later, and %s is older; update libnccl2"
+                          : "ranks need NCCL, and %s cannot be loaded; install libnccl2",
+                nccl::kLibrary);
+  return false;
+}
+
+class NcclRank final : public CudaRank {
+ public:
+  NcclRank(CudaStream& stream, int32_t rank, int32_t n_ranks)
+      : stream_(stream), rank_(rank), n_ranks_(n_ranks) {}
+  // Destroying it would wait for the others, which may be gone.
+  ~NcclRank() override { abort(); }
+
+  bool join(const CudaGroupId& id, CudaProblem& problem) {
+    nccl::UniqueId unique;
+    static_assert(sizeof(unique.internal) == sizeof(id.bytes));
+    std::memcpy(unique.internal, id.bytes, sizeof(id.bytes));
+    const int result = api.comm_init_rank(&communicator_, n_ranks_, unique, rank_);
+    if (result != nccl::kSuccess) communicator_ = nullptr;
+    return is_good(result, problem);
+  }
+
+  void all_gather(void* data, uint64_t bytes) override {
+    submit([&] {
+      return api.all_gather(static_cast<char*>(data) + static_cast<uint64_t>(rank_) * bytes, data,
+                            bytes, nccl::kBytes, communicator_, stream_.handle);
+    });
+  }
+  void gather(const void* part, void* parts, uint64_t bytes, int32_t root) override {
+    if (rank_ != root) return send(part, bytes, root);
+    stream_.note(cudaMemcpyAsync(static_cast<char*>(parts) + static_cast<uint64_t>(rank_) * bytes,
+                                 part, bytes, cudaMemcpyDeviceToDevice, of(stream_).handle));
+    submit([&] {
+      int result = api.group_start();
+      for (int32_t from = 0; from < n_ranks_ && result == nccl::kSuccess; ++from) {
+        if (from == rank_) continue;
+        result = api.receive(static_cast<char*>(parts) + static_cast<uint64_t>(from) * bytes, bytes,
+                             nccl::kBytes, from, communicator_, stream_.handle);
+      }
+      const int ended = api.group_end();
+      return result == nccl::kSuccess ? ended : result;
+    });
+  }
+  void broadcast(void* data, uint64_t bytes, int32_t root) override {
+    submit([&] {
+      return api.broadcast(data, data, bytes, nccl::kBytes, root, communicator_, stream_.handle);
+    });
+  }
+  void send(const void* data, uint64_t bytes, int32_t to) override {
+    submit([&] { return api.send(data, bytes, nccl::kBytes, to, communicator_, stream_.handle); });
+  }
+  void receive(void* data, uint64_t bytes, int32_t from) override {
+    submit([&] {
+      return api.receive(data, bytes, nccl::kBytes, from, communicator_, stream_.handle);
+    });
+  }
+
+  bool check(CudaProblem& problem) override {
+    if (failed_.text[0] != '\0') {
+      problem = failed_;
+      return false;
+    }
+    if (communicator_ == nullptr) return true;
+    int error = nccl::kSuccess;
+    const int result = api.comm_get_async_error(communicator_, &error);
+    return is_good(result == nccl::kSuccess ? error : result, problem);
+  }
+  void abort() override {
+    if (communicator_ == nullptr) return;
+    (void)cudaSetDevice(stream_.device);
+    (void)api.comm_abort(communicator_);
+    communicator_ = nullptr;
+  }
+
+ private:
+  template <typename Fn>
+  void submit(Fn&& call) {
+    of(stream_);
+    if (communicator_ == nullptr) return;  // aborted
+    CudaProblem problem;
+    if (is_good(call(), problem)) return;
+    if (failed_.text[0] == '\0') failed_ = problem;
+    stream_.note(cudaErrorLaunchFailure);
+  }
+  bool is_good(int result, CudaProblem& problem) const {
+    if (result == nccl::kSuccess || result == nccl::kInProgress) return true;
+    std::snprintf(problem.text, sizeof(problem.text), "cuda:%d: NCCL: %s: %s", stream_.device,
+                  api.get_error_string(result), api.get_last_error(communicator_));
+    return false;
+  }
+
+  CudaStream& stream_;
+  const int32_t rank_, n_ranks_;
+  nccl::Communicator* communicator_ = nullptr;
+  CudaProblem failed_;  // the first call that failed
+};
+
+}  // namespace
+
+bool make_group(CudaGroupId* id, CudaProblem& problem) {
+  if (!has_nccl(problem)) return false;
+  if (id == nullptr) return true;
+  nccl::UniqueId unique{};
+  const int result = api.get_unique_id(&unique);
+  std::memcpy(id->bytes, unique.internal, sizeof(id->bytes));
+  if (result == nccl::kSuccess) return true;
+  std::snprintf(problem.text, sizeof(problem.text), "NCCL: %s: %s", api.get_error_string(result),
+                api.get_last_error(nullptr));
+  return false;
+}
+
+CudaRank* join_group(CudaStream& stream, const CudaGroupId& id, int32_t rank, int32_t n_ranks,
+                     CudaProblem& problem) {
+  if (!has_nccl(problem)) return nullptr;
+  auto* joined = new NcclRank(stream, rank, n_ranks);
+  if (joined->join(id, problem)) return joined;
+  delete joined;
+  return nullptr;
+}
+
+}  // namespace specd::kernels::cuda
