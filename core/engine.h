@@ -57,6 +57,9 @@ struct DraftModelOptions {
   // The target's: the ranks of the last stage share the model. 1: rank 0 has it alone. 0: shared if that
   // is possible, unless rank_bytes_max is set and more pages are left when it is not.
   int32_t tensor_parallel_size = 0;
+  // Where it is, if that is not where the target is: on rank 0's machine, with pages of its own and memory of
+  // no rank. What drafters exchange with it is copied, and waits for both devices. Empty = the target's.
+  std::string device = {};
 
   bool operator==(const DraftModelOptions&) const = default;
 };
@@ -182,6 +185,7 @@ struct MemoryPlan {
   struct Line {
     std::string what;
     std::vector<uint64_t> bytes;  // [ranks]
+    bool is_elsewhere = false;    // on another device than the rank's
   };
   // How many pages of the target's KV cache would fit with a draft model shared by the ranks, on rank 0
   // alone, or on none of them, and all other models where they are. -1 = not possible.

@@ -42,21 +42,21 @@ class CudaRankEnd final : public Exchanges, private StreamWatch {
     if (!rank_->check(problem)) {
       host_.give_up(Status(Code::kUnavailable, problem.text));
     } else if (const std::chrono::milliseconds timeout = host_.timeout(); waited > timeout) {
-      host_.give_up(Status(Code::kDeadlineExceeded,
-                           others() + " did not take part in an exchange between devices within " +
-                               std::to_string(timeout.count()) + " ms"));
+      host_.give_up(Status(Code::kDeadlineExceeded, "its device has waited " +
+                                                        std::to_string(timeout.count()) +
+                                                        " ms for an exchange with " + others()));
     }
     return host_.status();
   }
   void abort() override { rank_->abort(); }
 
-  // NCCL does not say which.
+  // NCCL does not say for which it waits.
   std::string others() const {
     std::string ranks;
     for (int32_t rank = 0; rank < n_ranks(); ++rank) {
       if (rank != host_.rank()) ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
     }
-    return (n_ranks() == 2 ? "rank " : "one of the ranks ") + ranks;
+    return (n_ranks() == 2 ? "rank " : "some of the ranks ") + ranks;
   }
 
   OpenCudaDevice& device_;

@@ -79,9 +79,11 @@ std::unique_ptr<DraftModel> check_draft_model(const std::string& name, const std
   return model;
 }
 
-void load_draft_model(DraftModel& model, Device& device, const KvStore& pages, int32_t rows_max,
-                      int32_t outputs_max, const std::function<void(double)>& progress) {
+void load_draft_model(DraftModel& model, Device& target_device, const KvStore& pages,
+                      int32_t rows_max, int32_t outputs_max,
+                      const std::function<void(double)>& progress) {
   const RankLinks links = model.lead == nullptr ? RankLinks() : model.lead->links_of(model.number);
+  Device& device = model.device == nullptr ? target_device : *model.device;
   const auto load = [&]() -> Status {
     const ModelConfig part = part_of(model.config, links.split);
     const int32_t n_own = model.has_own_pages ? pages.n_pages() : 0;

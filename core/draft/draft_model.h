@@ -31,6 +31,9 @@ struct DraftModel {
   // Where it is; decided before it is loaded.
   bool is_shared = false;      // by the ranks of the last stage; otherwise the lead has it alone
   bool has_own_pages = false;  // as many as the target's
+  bool is_elsewhere = false;   // on another device than the target
+  Device* device =
+      nullptr;  // that one; null = the target's, or it is another rank that has opened it
   // Of a model that ranks share, with its number there; null = it is on this rank alone.
   Lead* lead = nullptr;
   int32_t number = 0;
@@ -59,10 +62,11 @@ Status check_same_tokens(const DraftTarget& target, const ModelConfig& draft,
 std::unique_ptr<DraftModel> check_draft_model(const std::string& name, const std::string& path,
                                               kernels::DType kv_dtype, const DraftTarget& target);
 
-// Loads a model that check_draft_model() accepted, on all ranks that share it. `pages` is the target's
-// cache and must outlive it. rows_max: rows of one forward; outputs_max: rows of one forward with
+// Loads a model that check_draft_model() accepted, on all ranks that share it. `target_device`: of the target,
+// whose cache `pages` is. Both must outlive it. rows_max: rows of one forward; outputs_max: rows of one forward with
 // logits.
-void load_draft_model(DraftModel& model, Device& device, const KvStore& pages, int32_t rows_max,
-                      int32_t outputs_max, const std::function<void(double)>& progress);
+void load_draft_model(DraftModel& model, Device& target_device, const KvStore& pages,
+                      int32_t rows_max, int32_t outputs_max,
+                      const std::function<void(double)>& progress);
 
 }  // namespace specd

@@ -16,6 +16,32 @@ namespace {
 
 std::string device_field(size_t index) { return "devices[" + std::to_string(index) + "]"; }
 
+Status check_rows(const EngineOptions& options, const std::string& device) {
+  constexpr int32_t kCudaRows = 65535;  // kernels/cuda.h
+  if (device == "cpu" || options.step_tokens_max <= kCudaRows) return Status();
+  return out_of_range("engine.step_tokens_max",
+                      "at most " + std::to_string(kCudaRows) + " on " + device,
+                      std::to_string(options.step_tokens_max));
+}
+
+Status check_draft_device(const EngineOptions& options, const DraftModelOptions& draft) {
+  if (!is_elsewhere(options, draft)) return Status();
+  const std::string& device = draft.device;
+  const bool is_cuda = cuda_index(device) >= 0;
+  if (device != "cpu" && !is_cuda)
+    return out_of_range("", "cpu or cuda:N (N as CUDA numbers devices)", quote(device));
+  for (const std::string& of_rank : options.devices) {
+    if (is_cuda && (of_rank == device || of_rank == "auto"))
+      return out_of_range("", "a device that no rank has (devices: has " + of_rank + ")", device);
+  }
+  if (draft.tensor_parallel_size > 1)
+    return out_of_range("",
+                        "the target's, because ranks share the model (tensor_parallel_size " +
+                            std::to_string(draft.tensor_parallel_size) + ")",
+                        device);
+  return check_rows(options, device);
+}
+
 }  // namespace
 
 bool is_device_name(const std::string& name) {
@@ -46,11 +72,11 @@ Status check_devices(const EngineOptions& options) {
                         "one for each of the " + std::to_string(n_ranks) +
                             " ranks, or under mpirun for each rank of a machine",
                         std::to_string(devices.size()));
-  constexpr int32_t kCudaRows = 65535;  // kernels/cuda.h
-  if (device != "cpu" && options.step_tokens_max > kCudaRows)
-    return out_of_range("engine.step_tokens_max",
-                        "at most " + std::to_string(kCudaRows) + " on " + device,
-                        std::to_string(options.step_tokens_max));
+  SPECD_OK_OR_RETURN(check_rows(options, device));
+  for (size_t i = 0; i < options.draft_models.size(); ++i) {
+    SPECD_OK_OR_RETURN(check_draft_device(options, options.draft_models[i])
+                           .in_field(draft_model_field(i) + ".device"));
+  }
   if (options.numerics == Numerics::kFast && cuda_index(device) < 0)
     return out_of_range("engine.numerics", "strict or bf16 on " + device + " (fast is for cuda:N)",
                         "fast");
@@ -108,6 +134,30 @@ Result<std::vector<std::unique_ptr<Device>>> open_model_devices(const EngineOpti
     if (device != nullptr) devices.push_back(std::move(device));
   }
   return devices;
+}
+
+bool is_elsewhere(const EngineOptions& options, const DraftModelOptions& draft) {
+  return !draft.device.empty() && draft.device != options.devices.front();
+}
+
+Status open_draft_devices(const EngineOptions& options, const ModelConfig& target, CpuDevice& cpu,
+                          DraftModels& drafts, std::vector<std::unique_ptr<Device>>& opened) {
+  const kernels::CudaLimits limits = device_limits(options, target, drafts);
+  for (size_t i = 0; i < drafts.size(); ++i) {
+    DraftModel& draft = *drafts[i];
+    if (!draft.is_elsewhere || !draft.status.ok()) continue;
+    const std::string& name = options.draft_models[i].device;
+    if (name == "cpu") draft.device = &cpu;
+    for (const std::unique_ptr<Device>& each : opened) {
+      if (each->name() == name) draft.device = each.get();
+    }
+    if (draft.device != nullptr) continue;
+    SPECD_TRY(
+        std::unique_ptr<Device> device,
+        open_cuda_device(cuda_index(name), limits).in_field(draft_model_field(i) + ".device"));
+    draft.device = opened.emplace_back(std::move(device)).get();
+  }
+  return Status();
 }
 
 Result<std::unique_ptr<Device>> open_rank_device(const EngineOptions& options, int32_t place,

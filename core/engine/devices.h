@@ -16,6 +16,8 @@ namespace specd {
 
 // Whether the list itself is right, for any number of machines.
 Status check_devices(const EngineOptions& options);
+// Whether the draft model is on another device than the target.
+bool is_elsewhere(const EngineOptions& options, const DraftModelOptions& draft);
 // Whether it names a device for each rank of this machine.
 Status check_places(const EngineOptions& options, int32_t n_here);
 
@@ -28,6 +30,9 @@ Result<std::unique_ptr<Device>> open_model_device(const EngineOptions& options, 
 // All of the list; none = the CPU.
 Result<std::vector<std::unique_ptr<Device>>> open_model_devices(const EngineOptions& options,
                                                                 const kernels::CudaLimits& limits);
+// Sets the devices of the draft models that are elsewhere. `cpu`: of this process; `opened`: owns the others.
+Status open_draft_devices(const EngineOptions& options, const ModelConfig& target, CpuDevice& cpu,
+                          DraftModels& drafts, std::vector<std::unique_ptr<Device>>& opened);
 // The same as open_model_device() for a rank that does nothing but follow. `threads`: of a CPU.
 Result<std::unique_ptr<Device>> open_rank_device(const EngineOptions& options, int32_t place,
                                                  int32_t threads,

@@ -66,16 +66,21 @@ class Planner {
       splits.push_back(
           split_of(rank, options_.tensor_parallel_size, options_.pipeline_parallel_size));
     }
-    return cost_of(target_.options.path, target_.config, target_logits_rows(options_), splits,
-                   kernel_dtype(target_.options.kv_dtype), true)
+    return cost_of(device_, target_.options.path, target_.config, target_logits_rows(options_),
+                   splits, kernel_dtype(target_.options.kv_dtype), true)
         .in_field(kModelPath);
+  }
+  // On a device of its own: as if rank 0 had it.
+  Result<Cost> of_draft_elsewhere(const DraftModel& draft) const {
+    return cost_of(*draft.device, draft.path, draft.config, options_.max_sequences, {Split()},
+                   draft.kv_dtype, true);
   }
   Result<Cost> of_draft(const DraftModel& draft, bool is_shared) const {
     const int32_t n = is_shared ? options_.tensor_parallel_size : 1;
     std::vector<Split> splits;
     for (int32_t rank = 0; rank < n; ++rank) splits.push_back({.rank = rank, .n_ranks = n});
-    return cost_of(draft.path, draft.config, options_.max_sequences, splits, draft.kv_dtype,
-                   needs_own_pages(draft, is_shared));
+    return cost_of(device_, draft.path, draft.config, options_.max_sequences, splits,
+                   draft.kv_dtype, needs_own_pages(draft, is_shared));
   }
   // Whether a page of the draft model's KV is larger than one of the target's, on a rank that has both.
   bool needs_own_pages(const DraftModel& draft, bool is_shared) const {
@@ -159,14 +164,14 @@ class Planner {
 
  private:
   // `splits`: of the ranks that have the model, from rank 0 on.
-  Result<Cost> cost_of(const std::string& path, const ModelConfig& config, int32_t logits_rows,
-                       const std::vector<Split>& splits, kernels::DType kv_dtype,
-                       bool has_pages) const {
+  Result<Cost> cost_of(Device& device, const std::string& path, const ModelConfig& config,
+                       int32_t logits_rows, const std::vector<Split>& splits,
+                       kernels::DType kv_dtype, bool has_pages) const {
     SPECD_TRY(const kernels::DType dtype, matrix_dtype(path, config));
     Cost cost(n_ranks_);
     for (size_t rank = 0; rank < splits.size(); ++rank) {
       const Transformer::Memory part = Transformer::plan(
-          device_, config, dtype, options_.step_tokens_max, logits_rows, splits[rank]);
+          device, config, dtype, options_.step_tokens_max, logits_rows, splits[rank]);
       cost.weights[rank] = part.weights;
       cost.activations[rank] = part.activations;
       if (has_pages) cost.page[rank] = page_bytes_of(config, kv_dtype, splits[rank]);
@@ -195,7 +200,7 @@ class Planner {
     std::string parts;
     for (const MemoryPlan::Line& line : plan.lines) {
       const uint64_t bytes = sum_of(line.bytes, memory);
-      if (bytes == 0) continue;
+      if (bytes == 0 || line.is_elsewhere) continue;
       parts += (parts.empty() ? "" : "; ") + line.what + " " + std::to_string(bytes);
     }
     return parts;
@@ -208,11 +213,32 @@ class Planner {
   std::vector<Limit> limits_;
 };
 
+// Whether a device that no rank has, has the memory for its draft models.
+Status check_elsewhere(const Device& device, const MemoryPlan& plan, size_t draft_model) {
+  uint64_t bytes = 0;
+  std::string parts;
+  const std::string place = " on " + device.name();
+  for (const MemoryPlan::Line& line : plan.lines) {
+    if (!line.is_elsewhere || line.what.find(place) == std::string::npos) continue;
+    bytes += line.bytes.front();
+    parts += (parts.empty() ? "" : "; ") + line.what + " " + std::to_string(line.bytes.front());
+  }
+  if (bytes <= device.total_bytes()) return Status();
+  return Status(Code::kExhausted, draft_model_field(draft_model) + ".device",
+                "the draft models need " + std::to_string(bytes) + " bytes (" + parts + "), " +
+                    device.name() + " has " + std::to_string(device.total_bytes()) +
+                    "; their caches have as many pages as the target's, lower model.kv");
+}
+
 }  // namespace
 
 std::string kv_line(const std::string& draft, int32_t n_pages) {
   return "KV cache" + (draft.empty() ? "" : " of " + draft) + ", " + std::to_string(n_pages) +
          " pages of " + std::to_string(kernels::kPageTokens) + " tokens";
+}
+
+std::string name_with_place(const DraftModel& draft) {
+  return draft.name + (draft.device == nullptr ? "" : " on " + draft.device->name());
 }
 
 std::string drafter_line(const std::string& route, bool is_draining) {
@@ -260,12 +286,13 @@ Result<MemoryPlan> plan_memory(const EngineOptions& options, const Target& targe
                 matrix_dtype(draft.path, draft.config).in_field(draft_model_field(i)));
       split = check_split(draft.config, n_shared, device.ops().split_rule(dtype));
     }
-    if (draft.status.ok() && wanted == n_shared)
+    if (draft.status.ok() && wanted == n_shared && !draft.is_elsewhere)
       draft.status = split.in_field("tensor_parallel_size");
     can_be_shared.push_back(n_shared > 1 && split.ok());
     alone.emplace_back(n_ranks);
     shared.emplace_back(n_ranks);
-    if (!draft.status.ok()) continue;
+    if (draft.is_elsewhere) draft.has_own_pages = true;
+    if (!draft.status.ok() || draft.is_elsewhere) continue;
     SPECD_TRY(alone[i], planner.of_draft(draft, false).in_field(draft_model_field(i)));
     SPECD_TRY(shared[i], planner.of_draft(draft, can_be_shared[i]).in_field(draft_model_field(i)));
     draft.is_shared = can_be_shared[i] && wanted != 1;
@@ -291,13 +318,20 @@ Result<MemoryPlan> plan_memory(const EngineOptions& options, const Target& targe
   for (size_t i = 0; i < drafts.size(); ++i) {
     const DraftModel& draft = *drafts[i];
     if (!draft.status.ok()) continue;
-    plan.lines.push_back({"weights of " + draft.name, of_drafts[i].weights});
-    plan.lines.push_back({"activations of " + draft.name, of_drafts[i].activations});
+    Cost cost = of_drafts[i];
+    if (draft.is_elsewhere && draft.device == nullptr) continue;  // rank 0 plans it
+    if (draft.is_elsewhere) {
+      SPECD_TRY(cost, planner.of_draft_elsewhere(draft).in_field(draft_model_field(i)));
+    }
+    const std::string name = name_with_place(draft);
+    plan.lines.push_back({"weights of " + name, cost.weights, draft.is_elsewhere});
+    plan.lines.push_back({"activations of " + name, cost.activations, draft.is_elsewhere});
     if (draft.has_own_pages)
-      plan.lines.push_back({kv_line(draft.name, plan.kv_pages), pages_of(of_drafts[i])});
+      plan.lines.push_back({kv_line(name, plan.kv_pages), pages_of(cost), draft.is_elsewhere});
+    if (draft.is_elsewhere) continue;
     if (options.rank_bytes_max == 0 || n_ranks == 1) continue;
-    const auto pages_with = [&](const Cost& cost) {
-      return planner.pages_that_fit(all_with(i, cost));
+    const auto pages_with = [&](const Cost& its) {
+      return planner.pages_that_fit(all_with(i, its));
     };
     plan.placements.push_back({.draft_model = draft.name,
                                .pages_shared = can_be_shared[i] ? pages_with(shared[i]) : -1,
@@ -306,6 +340,10 @@ Result<MemoryPlan> plan_memory(const EngineOptions& options, const Target& targe
                                .is_shared = draft.is_shared});
   }
   SPECD_OK_OR_RETURN(planner.check(all, plan));
+  for (size_t i = 0; i < drafts.size(); ++i) {
+    if (drafts[i]->device != nullptr)
+      SPECD_OK_OR_RETURN(check_elsewhere(*drafts[i]->device, plan, i));
+  }
   return plan;
 }
 

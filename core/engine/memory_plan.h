@@ -37,6 +37,8 @@ Result<MemoryPlan> plan_memory(const EngineOptions& options, const Target& targe
                                std::span<const RankMemory> memories);
 // What the line of a KV cache says. `draft`: the draft model whose own it is; empty = the target's.
 std::string kv_line(const std::string& draft, int32_t n_pages);
+// The name of a draft model in lines, with the device where it is elsewhere.
+std::string name_with_place(const DraftModel& draft);
 // What the line of a drafter's limit says.
 std::string drafter_line(const std::string& route, bool is_draining);
 

@@ -38,6 +38,7 @@ Status Models::load(const EngineOptions& options, const Target& wanted,
   device = devices.empty() ? cpu.get() : devices.front().get();
 
   SPECD_OK_OR_RETURN(check_ranks(options, config, *device));
+  SPECD_OK_OR_RETURN(open_draft_devices(options, config, *cpu, checked, draft_devices));
   std::vector<RankMemory> memories{memory_of_all(options, *device)};
   if (process != nullptr) {
     memories = process->memories_of(*device);

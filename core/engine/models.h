@@ -23,8 +23,9 @@ namespace specd {
 struct Models {
   std::unique_ptr<CpuDevice> cpu;  // plugins run there, whatever device the models use
   std::unique_ptr<Device> cuda;    // null = the models run on the CPU too
-  std::unique_ptr<Ranks> ranks;    // null = this rank has the whole models
-  Device* device = nullptr;        // of the models
+  std::vector<std::unique_ptr<Device>> draft_devices;  // of draft models that are elsewhere
+  std::unique_ptr<Ranks> ranks;                        // null = this rank has the whole models
+  Device* device = nullptr;                            // of the models
   std::unique_ptr<Transformer> target;
   std::unique_ptr<KvStore> kv;
   std::unique_ptr<PagePool> pages;

@@ -260,6 +260,8 @@ Result<MemoryPlan> check_options(const EngineOptions& options) {
       *bench->device, bench->no_pages,
       KvPages{.store = nullptr, .positions_max = config.positions_end(), .is_planned = true});
   DraftModels drafts = check_draft_models(options, target);
+  std::vector<std::unique_ptr<Device>> draft_devices;
+  SPECD_OK_OR_RETURN(open_draft_devices(options, config, *bench->device, drafts, draft_devices));
   std::vector<RankMemory> memories;  // none: to plan for other machines
   if (options.rank_bytes_max == 0) {
     memories = devices.empty() ? std::vector{memory_of_all(options, device)}

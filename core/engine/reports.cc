@@ -185,9 +185,9 @@ std::vector<MemoryLine> Engine::memory() const {
   add(kv_line("", m.models.kv->n_pages()), m.models.kv_bytes);
   for (const std::unique_ptr<DraftModel>& draft : m.models.drafts->models()) {
     if (draft->transformer == nullptr) continue;
-    add_model(draft->name, "activations of " + draft->name, *draft->transformer);
-    if (draft->has_own_pages)
-      add(kv_line(draft->name, draft->kv.store->n_pages()), draft->own_page_bytes);
+    const std::string name = name_with_place(*draft);
+    add_model(name, "activations of " + name, *draft->transformer);
+    if (draft->has_own_pages) add(kv_line(name, draft->kv.store->n_pages()), draft->own_page_bytes);
   }
   for (const RouteReport& route : m.routes.board().report(m.batch->counters().running)) {
     if (route.state == RouteState::kRefused) continue;

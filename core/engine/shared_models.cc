@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/device/device.h"
+#include "core/engine/devices.h"
 #include "core/engine/options.h"
 
 namespace specd {
@@ -12,6 +13,7 @@ DraftModels check_draft_models(const EngineOptions& options, const Target& targe
   for (const DraftModelOptions& draft : options.draft_models) {
     checked.push_back(check_draft_model(draft.name, draft.path, kernel_dtype(draft.kv_dtype),
                                         {target.config, *target.tokenizer}));
+    checked.back()->is_elsewhere = is_elsewhere(options, draft);
   }
   return checked;
 }

@@ -1,5 +1,6 @@
 #include "core/services/model.h"
 
+#include <algorithm>
 #include <cstring>
 #include <new>
 #include <span>
@@ -23,7 +24,10 @@ constexpr size_t kNameBytesMax = 256;
 
 void ModelService::add(std::unique_ptr<DraftModel> model) {
   if (model->transformer != nullptr) {
-    const Status made = forward_.make_room(*model);
+    if (model->device != nullptr) {
+      elsewhere_[model.get()] = std::make_unique<Elsewhere>(*model->device, sessions_);
+    }
+    const Status made = forward_of(*model).make_room(*model);
     if (!made.ok()) model->status = made;
   }
   models_.push_back(std::move(model));
@@ -124,7 +128,7 @@ void ModelService::start_over(const specd_call& call, const specd_model* model) 
     if (found == call.owner->models.end()) return;
     handle = found->second;
   }
-  feed_.start_over(*handle, {call.batch->seq_id, call.batch->n_seqs});
+  feed_of(*handle->model).start_over(*handle, {call.batch->seq_id, call.batch->n_seqs});
 }
 
 specd_status ModelService::length(specd_call* call, const specd_model* model, uint32_t* out) {
@@ -154,9 +158,10 @@ specd_status ModelService::keep(specd_call* call, const specd_model* model, cons
   for (uint32_t s = 0; s < batch.n_seqs; ++s) {
     DraftSessions::keep(*handle, batch.seq_id[s], kept[s], kept_path(row_offsets, rows, s), moves);
   }
-  forward_.move(*handle->model, moves);
-  const Status failed = forward_.take_failure();
-  if (!failed.ok()) feed_.start_over(*handle, {batch.seq_id, batch.n_seqs});
+  DraftForward& forward = forward_of(*handle->model);
+  forward.move(*handle->model, moves);
+  const Status failed = forward.take_failure();
+  if (!failed.ok()) feed_of(*handle->model).start_over(*handle, {batch.seq_id, batch.n_seqs});
   return finish_rows(call, "model", failed, {}, nullptr);
 }
 
@@ -168,6 +173,7 @@ specd_status ModelService::forward(specd_call* call, const specd_model* model,
   const std::string fault = forward_fault(*call, args, *handle->model, forward_.device());
   if (!fault.empty()) return refuse(call, SPECD_E_INVALID, "model.forward: " + fault);
   const DraftRequest request = forward_request(*args, call->batch->n_seqs);
+  if (elsewhere(*handle->model) != nullptr) return call_elsewhere(call, handle, *args, request);
   if (recorder_.is_capturing() && !DraftRecorder::fits_graph(request)) {
     return refuse_capture(call, "model.forward", " with these arguments");
   }
@@ -187,12 +193,90 @@ specd_status ModelService::follow(specd_call* call, const specd_model* model,
   const std::string fault = follow_fault(*call, args, *handle->model, forward_.device());
   if (!fault.empty()) return refuse(call, SPECD_E_INVALID, "model.follow: " + fault);
   const DraftRequest request = follow_request(*args);
+  if (elsewhere(*handle->model) != nullptr) return call_elsewhere(call, handle, *args, request);
   if (recorder_.is_capturing() && !DraftRecorder::fits_graph(request)) {
     return refuse_capture(call, "model.follow", " with these arguments");
   }
   const DraftBatch batch = batch_of(*call);
   return finish_rows(call, "model", recorder_.follow(handle, batch, request, of_), of_,
                      args->seq_status);
+}
+
+namespace {
+
+// An output of a drafter that is in memory of the target's device: computed in host memory.
+template <typename T>
+class BroughtOutput {
+ public:
+  // `n`: elements up to the last one that is wanted; `width` numbers each.
+  BroughtOutput(Strided<T>& output, size_t n, int64_t width, T otherwise)
+      : device_(output), width_(to_size(width)) {
+    if (device_.data == nullptr) return;
+    host_.assign(n * width_, otherwise);
+    output = {host_.data(), width};
+  }
+  void bring(Device& device, size_t place) const {
+    if (device_.data == nullptr) return;
+    device.copy_in(device_.element(static_cast<int64_t>(place)), host_.data() + place * width_,
+                   width_ * sizeof(T));
+  }
+
+ private:
+  const Strided<T> device_;
+  const size_t width_;
+  std::vector<T> host_;
+};
+
+}  // namespace
+
+specd_status ModelService::call_elsewhere(specd_call* call,
+                                          const std::shared_ptr<specd_model>& handle,
+                                          const specd_forward_args& args, DraftRequest request) {
+  const bool is_follow = args.row_offsets == nullptr;
+  const char* const function = is_follow ? "model.follow" : "model.forward";
+  Elsewhere& other = *elsewhere(*handle->model);
+  if (recorder_.is_capturing()) {
+    return refuse_capture(call, function, " of a model on another device");
+  }
+  recorder_.note_unrepeatable();
+  DraftOutputs& outputs = request.outputs;
+  if (!other.forward.device().is_host() && to_size(outputs.top_k) > kDraftTopKMax) {
+    return refuse(call, SPECD_E_INVALID,
+                  std::string(function) + ": out_topk_token has " + std::to_string(outputs.top_k) +
+                      " columns, expected at most " + std::to_string(kDraftTopKMax) +
+                      " of a model on " + other.forward.device().name());
+  }
+  const DraftBatch batch = batch_of(*call);
+  const auto compute = [&] {
+    return is_follow ? other.feed.follow(handle, batch, request, of_, nullptr)
+                     : other.feed.forward(handle, batch, request, of_);
+  };
+  if (!outputs.on_device) return finish_rows(call, "model", compute(), of_, args.seq_status);
+
+  std::vector<int32_t> tokens;
+  if (request.token.data != nullptr && args.token->shape[0] > 0) {
+    tokens.resize(to_size((args.token->shape[0] - 1) * request.token.stride) + 1);
+    device_.copy_out(tokens.data(), request.token.data, tokens.size() * sizeof(int32_t));
+    request.token.data = tokens.data();
+  }
+  outputs.on_device = false;
+  const auto place = [&](size_t i) {
+    return request.output_at == nullptr ? i : request.output_at[i];
+  };
+  size_t n = 0;
+  for (size_t i = 0; i < request.output_rows.size(); ++i) n = std::max(n, place(i) + 1);
+  const BroughtOutput<int32_t> token(outputs.token, n, 1, -1);
+  const BroughtOutput<float> logprob(outputs.logprob, n, 1, 0);
+  const BroughtOutput<int32_t> top_token(outputs.top_token, n, outputs.top_k, 0);
+  const BroughtOutput<float> top_logprob(outputs.top_logprob, n, outputs.top_k, 0);
+  const Status status = compute();
+  for (size_t i = 0; i < request.output_rows.size() && status.ok(); ++i) {
+    token.bring(device_, place(i));
+    logprob.bring(device_, place(i));
+    top_token.bring(device_, place(i));
+    top_logprob.bring(device_, place(i));
+  }
+  return finish_rows(call, "model", status, of_, args.seq_status);
 }
 
 // ---- the table -------------------------------------------------------------------------------

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -31,7 +32,8 @@ class ModelService final {
  public:
   // All must outlive this.
   ModelService(Device& device, PagePool& pool, const KvPages& pages = {})
-      : sessions_(pool),
+      : device_(device),
+        sessions_(pool),
         forward_(device),
         kv_feed_(device, sessions_),
         kv_(device, pages, sessions_, kv_feed_, recorder_) {}
@@ -90,15 +92,39 @@ class ModelService final {
   }
 
  private:
+  // The forwards of a model that is on another device than the target. Between calls nothing is under way.
+  struct Elsewhere {
+    Elsewhere(Device& device, DraftSessions& sessions) : forward(device), feed(sessions, forward) {}
+    DraftForward forward;
+    DraftFeed feed;
+  };
+  // Null = it is where the target is.
+  Elsewhere* elsewhere(const DraftModel& model) const {
+    const auto found = elsewhere_.find(&model);
+    return found == elsewhere_.end() ? nullptr : found->second.get();
+  }
+  DraftForward& forward_of(const DraftModel& model) {
+    Elsewhere* const other = elsewhere(model);
+    return other == nullptr ? forward_ : other->forward;
+  }
+  DraftFeed& feed_of(const DraftModel& model) {
+    Elsewhere* const other = elsewhere(model);
+    return other == nullptr ? feed_ : other->feed;
+  }
+  // Of forward(), or of follow() when the arguments have no rows of their own.
+  specd_status call_elsewhere(specd_call* call, const std::shared_ptr<specd_model>& handle,
+                              const specd_forward_args& args, DraftRequest request);
   std::shared_ptr<specd_model> find(specd_call* call, const specd_model* model,
                                     const char* function, specd_status* status);
   DraftBatch batch_of(const specd_call& call);
 
+  Device& device_;  // of the target
   std::vector<std::unique_ptr<DraftModel>> models_;
   DraftSessions sessions_;
   DraftForward forward_;
   DraftFeed feed_{sessions_, forward_};
   KvFeed kv_feed_;
+  std::map<const DraftModel*, std::unique_ptr<Elsewhere>> elsewhere_;
   DraftRecorder recorder_{sessions_, forward_, feed_, kv_feed_};
   KvService kv_;
   // Of the current call, by sequence; members, so that their memory is reused.

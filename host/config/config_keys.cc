@@ -293,6 +293,16 @@ Key keys_of_model(ModelOptions& o) {
       keys_of_kv(o));
 }
 
+Key draft_device(std::string& one) {
+  Key key =
+      value("device", Type::kText, one,
+            "puts it elsewhere, on rank 0's machine and on a device that no rank has: in pages of "
+            "its own, as many as the target's; what drafters exchange with it is copied");
+  key.form = "`cpu` or `cuda:N`";
+  key.pattern = "^(cpu|cuda:[0-9]{1,4})$";
+  return std::move(key).absent("the target's");
+}
+
 Key keys_of_draft_model(DraftModelOptions& o) {
   return section(
       "", "",
@@ -306,7 +316,8 @@ Key keys_of_draft_model(DraftModelOptions& o) {
                  "pages of its own")),
       integer("tensor_parallel_size", o.tensor_parallel_size, 1, EngineLimits::kRanks,
               "`engine.tensor_parallel_size`: the target's ranks share it; 1: rank 0 has it alone")
-          .absent("shared if it can be; with `rank_bytes_max` what leaves most pages"));
+          .absent("shared if it can be; with `rank_bytes_max` what leaves most pages"),
+      draft_device(o.device));
 }
 
 Key keys_of_use(const char* key_name, const char* meaning, PluginUse& use) {

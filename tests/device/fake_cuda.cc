@@ -544,7 +544,7 @@ CudaDevice* open(int32_t index, const CudaLimits&, CudaProblem& problem) {
 }
 
 bool make_group(CudaGroupId* id, CudaProblem& problem) {
-  if (has("no_nccl")) return say(problem, "ranks on CUDA devices need NCCL (fake)"), false;
+  if (has("no_nccl")) return say(problem, "ranks need NCCL (fake)"), false;
   if (id == nullptr) return true;
   strict_nccl::GroupId group;
   std::string why;

@@ -448,6 +448,131 @@ TEST_F(OnDevice, what_is_not_there_is_named_with_what_is_needed) {
       << made.status().text();
 }
 
+// Of the target: two ranks can share its heads.
+EngineOptions with_two_devices(EngineOptions o) {
+  o.model.name = "pico-target";
+  o.model.path = std::string(SPECD_TEST_ZOO) + "/pico-target";
+  o.draft_models.clear();
+  o.routes.resize(1);
+  o.devices = {"cuda:0", "cuda:1"};
+  o.tensor_parallel_size = 2;
+  return o;
+}
+
+// Its drafts are those that it makes beside the target, whoever asks for them and wherever he works.
+TEST_F(OnDevice, a_draft_model_elsewhere_drafts_the_same) {
+  setenv("SPECD_FAKE_CUDA", "devices=2", 1);
+  std::vector<Outcome> plain;
+  std::map<std::string, std::vector<uint64_t>> counts;
+  for (const auto& [target, draft] : std::vector<std::pair<std::string, std::string>>{
+           {"cpu", ""}, {"cpu", "cuda:1"}, {"cuda:0", "cpu"}, {"cuda:0", "cuda:1"}}) {
+    EngineOptions o = on(target);
+    o.draft_models.front().device = draft;
+    o.routes.push_back(draft_route("tree", 8, {{"tree", {{"branches", 3}, {"nodes", 8}}}}));
+    start(o);
+    for (const std::string route_name : {"draft", "careful", "own_choice", "tree"}) {
+      const std::string what = route_name + " on " + target + " with " + draft;
+      std::vector<Outcome>
+          texts;  // one after the other, so that counts do not depend on how they meet
+      for (const Request& each : requests(route_name)) texts.push_back(run(each));
+      if (plain.empty()) plain = texts;
+      expect_identical(texts, plain, what);
+      const RouteReport seen = report(route_name);
+      EXPECT_EQ(seen.counts.lost, 0u) << what << ": " << seen.last_problem;
+      EXPECT_GT(seen.counts.accepted, 0u) << what;
+      const std::vector<uint64_t> now = {seen.counts.drafted, seen.counts.accepted};
+      EXPECT_EQ(counts.emplace(route_name, now).first->second, now) << what;
+    }
+    audit();
+    const ModelReport model = engine_->draft_models().at(0);
+    EXPECT_EQ(model.kv_pages_held, 0);
+    EXPECT_EQ(model.kv_pages_total, draft.empty() ? 0 : engine_->model().kv_pages_total);
+    const std::vector<MemoryLine> held = engine_->memory();
+    const auto line = std::find_if(held.begin(), held.end(), [&](const MemoryLine& each) {
+      return each.what == "weights of draft" + (draft.empty() ? "" : " on " + draft);
+    });
+    ASSERT_NE(line, held.end());
+    EXPECT_EQ(line->held, line->planned);
+  }
+  engine_.reset();
+  unsetenv("SPECD_FAKE_CUDA");
+}
+
+TEST_F(OnDevice, a_draft_model_has_no_device_of_a_rank_and_none_without_room) {
+  EngineOptions o = on("cuda:0");
+  o.plugin_cache_directory = folder_ + "/cache";
+  const auto why = [&](const std::string& device) {
+    o.draft_models.front().device = device;
+    return Engine::create(o, {}).status().to_string();
+  };
+  EXPECT_EQ(why("gpu"),
+            "INVALID_ARGUMENT: draft_models[0].device: expected cpu or cuda:N (N as CUDA numbers "
+            "devices), found 'gpu'");
+  EXPECT_NE(why("cuda:1").find("draft_models[0].device: cuda:1: this machine has 1 CUDA devices"),
+            std::string::npos);
+  o.draft_models.front().tensor_parallel_size = 1;
+  o.devices = {"cpu"};
+  setenv("SPECD_FAKE_CUDA", "bytes=1000000", 1);
+  EXPECT_NE(why("cuda:0").find("draft_models[0].device: the draft models need "), std::string::npos)
+      << why("cuda:0");
+  EXPECT_NE(why("cuda:0").find("cuda:0 has 1000000; "), std::string::npos);
+  unsetenv("SPECD_FAKE_CUDA");
+  o = with_two_devices(on("cuda:0"));
+  o.draft_models = {{.name = "draft",
+                     .path = std::string(SPECD_TEST_ZOO) + "/pico-draft",
+                     .kv_dtype = KvDType::kF32}};
+  EXPECT_EQ(
+      why("cuda:1"),
+      "INVALID_ARGUMENT: draft_models[0].device: expected a device that no rank has (devices: "
+      "has cuda:1), found cuda:1");
+}
+
+TEST_F(OnDevice, ranks_that_cannot_join_are_refused) {
+  EngineOptions o = with_two_devices(on("cuda:0"));
+  o.plugin_cache_directory = folder_ + "/cache";
+  for (const auto& [setting, words] : std::vector<std::pair<std::string, std::string>>{
+           {"devices=2,no_nccl", "rank 0: cuda:0: ranks need NCCL"},
+           {"devices=1", "devices[1]: cuda:1: this machine has 1 CUDA devices"},
+           {"devices=2,bytes=9000000", "), cuda:0 has 9000000; "},
+       }) {
+    setenv("SPECD_FAKE_CUDA", setting.c_str(), 1);
+    const Status status = Engine::create(o, {}).status();
+    EXPECT_NE(status.text().find(words), std::string::npos) << setting << ": " << status.text();
+  }
+  unsetenv("SPECD_FAKE_CUDA");
+}
+
+TEST_F(OnDevice, steps_of_ranks_are_launched_as_graphs_by_each) {
+  setenv("SPECD_FAKE_CUDA", "devices=2", 1);
+  start(with_two_devices(on("cuda:0")));
+  record();
+  constexpr int32_t kTokens = 40;
+  EXPECT_EQ(run(request(prompts()[0], "off", kTokens)).tokens.size(), static_cast<size_t>(kTokens));
+  EXPECT_GT(count_of(record(), "launch"), 2 * uint64_t{kTokens} - 20);
+  engine_.reset();
+  unsetenv("SPECD_FAKE_CUDA");
+}
+
+TEST_F(OnDevice, a_rank_whose_device_hangs_ends_every_request_with_the_ranks_that_wait) {
+  setenv("SPECD_FAKE_CUDA", "devices=2,hang_rank=1,hang_after=300", 1);
+  EngineOptions o = with_two_devices(on("cuda:0"));
+  o.rank_timeout_seconds = 1;
+  start(o);
+  unsetenv("SPECD_FAKE_CUDA");
+  const auto begin = std::chrono::steady_clock::now();
+  for (const Outcome& each :
+       run_all({request(prompts()[0], "off", 200), request(prompts()[1], "lookup", 200)})) {
+    EXPECT_EQ(each.finish, FinishReason::kError);
+    EXPECT_EQ(each.error.code(), Code::kUnavailable) << each.error.to_string();
+    EXPECT_NE(each.error.message().find("its device has waited 1000 ms for an exchange with rank "),
+              std::string::npos)
+        << each.error.to_string();
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(6));
+  EXPECT_FALSE(engine_->submit(request("x", "off", 1), [](const Event&) {}).ok());
+  engine_.reset();
+}
+
 TEST_F(OnDevice, fast_numerics_promise_no_identical_text) {
   EngineOptions o = on("cuda:0");
   o.numerics = Numerics::kFast;

@@ -164,11 +164,10 @@ TEST_F(Emulated, ranks_write_what_one_device_writes) {
     o.tensor_parallel_size = n_ranks;
     o.pipeline_parallel_size = n_stages;
     o.routes = {
-        route("lookup", plugin("specd.drafter.prompt_lookup"), 4),
         route("draft",
               plugin("specd.drafter.draft_target", {{"model", "draft"}, {"draft_tokens", 3}}), 3)};
     start(o);
-    for (const char* name : {"off", "lookup", "draft"}) {
+    for (const char* name : {"off", "draft"}) {
       std::vector<Request> all;
       for (size_t i = 0; i < 2; ++i) {
         Request r = request("", name, 9, i % 2 == 0 ? 0 : 0.8f, 5);

@@ -76,7 +76,7 @@ inline OrderedJson every_key() {
                "step_tokens_max": 64, "queue_max": 3, "priority_aging_ms": 250},
     "model": {"name": "m", "path": "model", "chat_template": "chat.jinja", "generation_config": false,
               "kv": {"dtype": "f16", "bytes_max": "3MiB", "prefix_cache": false}},
-    "draft_models": [{"name": "d", "path": "draft", "kv": {"dtype": "f32"}, "tensor_parallel_size": 1}],
+    "draft_models": [{"name": "d", "path": "draft", "kv": {"dtype": "f32"}, "tensor_parallel_size": 1, "device": "cpu"}],
     "plugins": {"directories": ["plugins"], "cache_directory": "cache",
                 "base_directory": "base", "control_seconds": 9},
     "default_route": "r",

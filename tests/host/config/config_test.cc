@@ -92,7 +92,7 @@ TEST_F(ConfigTest, every_key_arrives_where_it_belongs) {
       " priority_aging_ms: 250}\n"
       "model: {name: m, path: ./model/, kv: {dtype: f32, bytes_max: 512MiB,"
       " prefix_cache: false}}\n"
-      "draft_models: [{name: d, path: model, kv: {dtype: f16}, tensor_parallel_size: 1}, {name: e, path: run}]\n"
+      "draft_models: [{name: d, path: model, kv: {dtype: f16}, tensor_parallel_size: 1, device: cpu}, {name: e, path: run}]\n"
       "plugins: {directories: [plugins, ./run], cache_directory: cache, base_directory: ., "
       "control_seconds: 9}\n"
       "default_route: a\n"
@@ -135,7 +135,9 @@ TEST_F(ConfigTest, every_key_arrives_where_it_belongs) {
   EXPECT_EQ(c.engine.draft_models[0].path, (folder_ / "model").string());
   EXPECT_EQ(c.engine.draft_models[0].kv_dtype, KvDType::kF16);
   EXPECT_EQ(c.engine.draft_models[0].tensor_parallel_size, 1);
+  EXPECT_EQ(c.engine.draft_models[0].device, "cpu");
   EXPECT_EQ(c.engine.draft_models[1].tensor_parallel_size, 0);
+  EXPECT_EQ(c.engine.draft_models[1].device, "");
   EXPECT_EQ(c.engine.draft_models[1].name, "e");
   EXPECT_EQ(c.engine.draft_models[1].kv_dtype, KvDType::kBF16);
   EXPECT_EQ(c.engine.plugin_directories.size(), 2U);
@@ -407,8 +409,7 @@ std::vector<Bad> bad_files() {
       {"devices_word", g + "devices: cuda:0\n", "c.yaml:6:10: devices: ",
        "expected a list of one device (several cannot share a model yet), found 'cuda:0'"},
       {"devices_none", g + "devices: []\n", "c.yaml:6:10: devices: ", "found a list of 0"},
-      {"devices_two", g + "devices: [cuda:0, cuda:1]\n",
-       "c.yaml:6:10: devices: ", "found a list of 2"},
+      {"devices_two", g + "devices: [cuda:0, cuda:1]\n", "c.yaml:6:10: devices: ", "found 2"},
       {"devices_name", g + "devices: [gpu]\n",
        "c.yaml:6:11: devices[0]: ", "expected cpu, cuda:N (N as CUDA numbers devices) or auto"},
       {"devices_number", g + "devices: ['cuda:12345']\n",

@@ -74,10 +74,21 @@ std::vector<std::string> split_settings(int n_ranks, int n_stages) {
           "engine.pipeline_parallel_size=" + std::to_string(n_stages)};
 }
 
-void spawn_ranks(Daemon& daemon, int n_ranks, int n_stages,
-                 std::vector<std::string> settings = {}) {
+// `on_devices`: each rank has one of the stand-in's (tests/device/fake_cuda.h).
+void spawn_ranks(Daemon& daemon, int n_ranks, int n_stages, std::vector<std::string> settings = {},
+                 bool on_devices = false) {
   for (const std::string& each : split_settings(n_ranks, n_stages)) settings.push_back(each);
-  daemon.spawn_words(under_mpirun(n_ranks * n_stages, daemon.serve_words(settings)), allow_root);
+  std::string devices;
+  for (int i = 0; i < n_ranks * n_stages; ++i) {
+    devices += (i == 0 ? "cuda:" : ", cuda:") + std::to_string(i);
+  }
+  if (on_devices) settings.push_back("devices=[" + devices + "]");
+  daemon.spawn_words(under_mpirun(n_ranks * n_stages, daemon.serve_words(settings)), [on_devices] {
+    allow_root();
+    if (!on_devices) return;
+    setenv("SPECD_CUDA_LIBRARY", SPECD_TEST_FAKE_CUDA, 1);
+    setenv("SPECD_FAKE_CUDA", "devices=4,open", 1);
+  });
 }
 
 struct ProcessState {
@@ -131,7 +142,8 @@ std::map<std::string, std::string> texts_of(const Daemon& daemon,
   return texts;
 }
 
-TEST(Mpi, writes_the_texts_of_one_process_with_every_drafter) {
+// `kvs`: sizes of the cache.
+void write_the_texts_of_one_process(const std::vector<std::string>& kvs, bool on_devices) {
   std::map<std::string, std::string> plain;
   {
     Daemon daemon;
@@ -142,13 +154,12 @@ TEST(Mpi, writes_the_texts_of_one_process_with_every_drafter) {
   }
   ASSERT_NE(plain["off greedy"], plain["off seeded"]);
   for (const auto& [n_ranks, n_stages] : std::vector<std::pair<int, int>>{{2, 1}, {1, 2}, {2, 2}}) {
-    // The second starves: a text alone takes a third of it.
-    for (const std::string kv : {"model.kv.pages=600", "model.kv.pages=26"}) {
+    for (const std::string& kv : kvs) {
       const std::string what =
           std::to_string(n_stages) + " stages of " + std::to_string(n_ranks) + ", " + kv;
       Daemon daemon;
       daemon.write_config_text(kEveryDrafter);
-      spawn_ranks(daemon, n_ranks, n_stages, {kv});
+      spawn_ranks(daemon, n_ranks, n_stages, {kv}, on_devices);
       ASSERT_TRUE(daemon.wait_ready()) << what << daemon.output();
       for (const int round : {1, 2}) {  // the prompt is in the prefix cache the second time
         for (const auto& [name, text] : texts_of(daemon, kRoutes)) {
@@ -177,6 +188,15 @@ TEST(Mpi, writes_the_texts_of_one_process_with_every_drafter) {
       EXPECT_FALSE(fs::exists(daemon.socket()));
     }
   }
+}
+
+// A text alone takes a third of 26 pages.
+TEST(Mpi, writes_the_texts_of_one_process_with_every_drafter) {
+  write_the_texts_of_one_process({"model.kv.pages=600", "model.kv.pages=26"}, false);
+}
+
+TEST(Mpi, writes_the_texts_of_one_process_on_devices) {
+  write_the_texts_of_one_process({"model.kv.pages=26"}, true);
 }
 
 // The reference checkpoints have four heads.
@@ -217,6 +237,7 @@ struct Loss {
   bool of_lead;
   int signal;
   seconds answer_max, end_max;
+  bool on_devices = false;
 };
 
 class MpiLoss : public testing::TestWithParam<Loss> {};
@@ -232,10 +253,21 @@ constexpr Loss kLosses[] = {
      .signal = SIGSTOP,
      .answer_max = seconds(kTimeoutSeconds + 5),
      .end_max = seconds(kTimeoutSeconds + 10)},
+    {.of_lead = false,
+     .signal = SIGKILL,
+     .answer_max = seconds(2),
+     .end_max = seconds(5),
+     .on_devices = true},
+    {.of_lead = false,
+     .signal = SIGSTOP,
+     .answer_max = seconds(kTimeoutSeconds + 5),
+     .end_max = seconds(kTimeoutSeconds + 10),
+     .on_devices = true},
 };
 INSTANTIATE_TEST_SUITE_P(, MpiLoss, testing::ValuesIn(kLosses), [](const auto& loss) {
   return std::string(loss.param.of_lead ? "lead" : "follower") +
-         (loss.param.signal == SIGKILL ? "_killed" : "_stopped");
+         (loss.param.signal == SIGKILL ? "_killed" : "_stopped") +
+         (loss.param.on_devices ? "_on_devices" : "");
 });
 
 TEST_P(MpiLoss, is_told_to_every_client_and_leaves_nothing_behind) {
@@ -244,7 +276,8 @@ TEST_P(MpiLoss, is_told_to_every_client_and_leaves_nothing_behind) {
   for (int round = 0; round < rounds; ++round) {
     Daemon daemon;
     daemon.write_config("", SPECD_PLUGINS);
-    spawn_ranks(daemon, 2, 1, {"engine.rank_timeout_seconds=" + std::to_string(kTimeoutSeconds)});
+    spawn_ranks(daemon, 2, 1, {"engine.rank_timeout_seconds=" + std::to_string(kTimeoutSeconds)},
+                loss.on_devices);
     ASSERT_TRUE(daemon.wait_ready()) << daemon.output();
     const pid_t mpirun = daemon.pid();
     const std::vector<pid_t> ranks = children_of(mpirun);
