@@ -63,7 +63,8 @@ class Device {
   // no waiting.
   virtual bool is_host() const = 0;
   virtual int32_t index() const = 0;
-  virtual uint64_t total_bytes() const = 0;  // of memory
+  virtual uint64_t total_bytes() const = 0;    // of memory
+  virtual uint64_t scratch_bytes() const = 0;  // of it, for ops, since it was opened
 
   // Returns zero-filled memory. Fails with kExhausted, naming `what`, the need and the limit.
   virtual Result<Buffer> allocate(uint64_t bytes, const std::string& what) = 0;
@@ -108,6 +109,7 @@ class CpuDevice final : public Device {
   bool is_host() const override { return true; }
   int32_t index() const override { return 0; }
   uint64_t total_bytes() const override { return memory_.bytes; }
+  uint64_t scratch_bytes() const override { return 0; }
   Result<Buffer> allocate(uint64_t bytes, const std::string& what) override;
   Result<Buffer> allocate_pinned(uint64_t bytes, const std::string& what) override {
     return allocate(bytes, what);

@@ -36,6 +36,7 @@ class OpenCudaDevice final : public Device {
   bool is_host() const override { return false; }
   int32_t index() const override { return device_->info().index; }
   uint64_t total_bytes() const override { return device_->info().total_bytes; }
+  uint64_t scratch_bytes() const override { return device_->info().scratch_bytes; }
 
   Result<Buffer> allocate(uint64_t bytes, const std::string& what) override {
     kernels::CudaProblem problem;

@@ -192,8 +192,9 @@ class Planner {
     for (const int32_t rank : memory.ranks) all += bytes[to_size(rank)];
     return all;
   }
-  static uint64_t need(const Cost& cost, const RankMemory& memory, int32_t n_pages) {
+  uint64_t need(const Cost& cost, const RankMemory& memory, int32_t n_pages) const {
     return sum_of(cost.weights, memory) + sum_of(cost.activations, memory) +
+           memory.ranks.size() * device_.scratch_bytes() +
            to_size(n_pages) * sum_of(cost.page, memory);
   }
   static std::string parts_of(const MemoryPlan& plan, const RankMemory& memory) {
@@ -215,8 +216,8 @@ class Planner {
 
 // Whether a device that no rank has, has the memory for its draft models.
 Status check_elsewhere(const Device& device, const MemoryPlan& plan, size_t draft_model) {
-  uint64_t bytes = 0;
-  std::string parts;
+  uint64_t bytes = device.scratch_bytes();
+  std::string parts = bytes == 0 ? "" : std::string(kScratchLine) + " " + std::to_string(bytes);
   const std::string place = " on " + device.name();
   for (const MemoryPlan::Line& line : plan.lines) {
     if (!line.is_elsewhere || line.what.find(place) == std::string::npos) continue;
@@ -315,6 +316,8 @@ Result<MemoryPlan> plan_memory(const EngineOptions& options, const Target& targe
   plan.lines = {{"weights of " + target.options.name, of_target.weights},
                 {"activations", of_target.activations},
                 {kv_line("", plan.kv_pages), pages_of(of_target)}};
+  if (device.scratch_bytes() > 0)
+    plan.lines.push_back({kScratchLine, Bytes(n_ranks, device.scratch_bytes())});
   for (size_t i = 0; i < drafts.size(); ++i) {
     const DraftModel& draft = *drafts[i];
     if (!draft.status.ok()) continue;

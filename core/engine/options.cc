@@ -186,6 +186,7 @@ namespace {
 // What the pairs of routes are checked with.
 struct PairBench {
   std::unique_ptr<CpuDevice> device;
+  std::vector<std::unique_ptr<Device>> draft_devices;
   Target target;
   PagePool no_pages{0};
   std::unique_ptr<ModelService> draft_models;
@@ -241,27 +242,25 @@ Result<MemoryPlan> check_options(const EngineOptions& options) {
   SPECD_OK_OR_RETURN(check_limits(options));
   const auto bench = std::make_shared<PairBench>();
   SPECD_TRY(bench->device, CpuDevice::create(options.isa, 1, options.numerics == Numerics::kBf16));
-  SPECD_TRY(const std::vector<std::unique_ptr<Device>> devices,
-            options.devices.front() == "auto" ? std::vector<std::unique_ptr<Device>>()
-                                              : open_model_devices(options, {}));
   Target& target = bench->target;
   SPECD_OK_OR_RETURN(target.load(options.model));
-  const std::string& path = options.model.path;
   const ModelConfig& config = target.config;
   // A configured template must be usable. A model whose own template is not still serves text.
   if (!options.model.chat_template.empty()) {
     SPECD_OK_OR_RETURN(target.chat_template.status().in_field("model.chat_template"));
   }
-  SPECD_TRY(const Checkpoint weights, Checkpoint::open(path).in_field(kModelPath));
-  SPECD_OK_OR_RETURN(check_tensors(weights, config).in_field(kModelPath));
+  DraftModels drafts = check_draft_models(options, target);
+  std::vector<std::unique_ptr<Device>> devices;
+  if (options.devices.front() != "auto") {
+    SPECD_TRY(devices, open_model_devices(options, device_limits(options, config, drafts)));
+  }
   Device& device = devices.empty() ? *bench->device : *devices.front();
   SPECD_OK_OR_RETURN(check_ranks(options, config, device));
   bench->draft_models = std::make_unique<ModelService>(
       *bench->device, bench->no_pages,
       KvPages{.store = nullptr, .positions_max = config.positions_end(), .is_planned = true});
-  DraftModels drafts = check_draft_models(options, target);
-  std::vector<std::unique_ptr<Device>> draft_devices;
-  SPECD_OK_OR_RETURN(open_draft_devices(options, config, *bench->device, drafts, draft_devices));
+  SPECD_OK_OR_RETURN(
+      open_draft_devices(options, config, *bench->device, drafts, bench->draft_devices));
   std::vector<RankMemory> memories;  // none: to plan for other machines
   if (options.rank_bytes_max == 0) {
     memories = devices.empty() ? std::vector{memory_of_all(options, device)}

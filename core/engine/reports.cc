@@ -183,6 +183,8 @@ std::vector<MemoryLine> Engine::memory() const {
   };
   add_model(m.options.model.name, "activations", *m.models.target);
   add(kv_line("", m.models.kv->n_pages()), m.models.kv_bytes);
+  if (const uint64_t scratch = m.models.device->scratch_bytes(); scratch > 0)
+    add(kScratchLine, std::vector<uint64_t>(n_ranks, scratch));
   for (const std::unique_ptr<DraftModel>& draft : m.models.drafts->models()) {
     if (draft->transformer == nullptr) continue;
     const std::string name = name_with_place(*draft);

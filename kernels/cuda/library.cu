@@ -85,6 +85,7 @@ class Device final : public CudaDevice {
     const uint64_t x_bytes = static_cast<uint64_t>((limits.rows_max + 63) / 64) * 64 *
                              static_cast<uint64_t>((limits.width_max + 15) / 16) * 16 * 4;
     stream_.scratch_bytes = x_bytes > limits.scratch_bytes ? x_bytes : limits.scratch_bytes;
+    info_.scratch_bytes = stream_.scratch_bytes;
     stream_.multiprocessors = info_.multiprocessors;
     stream_.positions_max = limits.positions_max;
     stream_.device = index;

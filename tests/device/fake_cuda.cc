@@ -57,6 +57,8 @@ uint64_t number(const std::string& name, uint64_t otherwise) {
   return text.empty() ? otherwise : std::stoull(text);
 }
 
+constexpr uint64_t kScratchBytes = 4096;  // never used
+
 void say(CudaProblem& problem, const std::string& text) {
   std::snprintf(problem.text, sizeof(problem.text), "%s", text.c_str());
 }
@@ -383,6 +385,7 @@ class FakeDevice final : public CudaDevice {
     info_.major = 9;
     info_.multiprocessors = 1;
     info_.total_bytes = info_.free_bytes = bytes;
+    info_.scratch_bytes = kScratchBytes;
   }
   ~FakeDevice() override {
     stream_.run();

@@ -6,7 +6,13 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <type_traits>
 
+#if __has_include(<nccl.h>)
+#include <nccl.h>
+#endif
+
+#include "kernels/cuda/nccl.h"
 #include "specd/kernels/cuda.h"
 
 namespace specd::kernels {
@@ -46,6 +52,55 @@ TEST(CudaLibrary, refuses_a_device_that_is_not_there) {
         << problem.text;
   }
 }
+
+TEST(CudaLibrary, finds_nccl_or_says_what_to_install) {
+  ASSERT_NE(library(), nullptr);
+  CudaProblem problem;
+  void* nccl = dlopen(cuda::nccl::kLibrary, RTLD_NOW | RTLD_LOCAL);
+  EXPECT_EQ(library()->make_group(nullptr, problem), nccl != nullptr) << problem.text;
+  if (nccl != nullptr) return;
+  EXPECT_STREQ(problem.text,
+               "ranks need NCCL, and libnccl.so.2 cannot be loaded; install libnccl2");
+}
+
+#ifdef NCCL_MAJOR
+
+// What a call passes for one argument: the same for both, or what looks the same to a machine.
+template <typename Ours, typename Theirs>
+constexpr bool passes_the_same =
+    std::is_same_v<Ours, Theirs> || (std::is_pointer_v<Ours> && std::is_pointer_v<Theirs>) ||
+    (std::is_same_v<Ours, int> && std::is_enum_v<Theirs> && sizeof(Theirs) == sizeof(int)) ||
+    (std::is_same_v<Ours, cuda::nccl::UniqueId> && std::is_same_v<Theirs, ncclUniqueId>);
+
+template <typename Ours, typename Theirs>
+constexpr bool calls_the_same = false;
+template <typename OurResult, typename... Ours, typename TheirResult, typename... Theirs>
+requires(sizeof...(Ours) == sizeof...(Theirs)) constexpr bool calls_the_same<
+    OurResult (*)(Ours...), TheirResult (*)(Theirs...)> = passes_the_same<OurResult, TheirResult> &&
+                                                          (passes_the_same<Ours, Theirs> && ...);
+
+TEST(CudaLibrary, declares_nccl_as_its_header_does) {
+  using cuda::nccl::Calls;
+  static_assert(cuda::nccl::kSuccess == ncclSuccess && cuda::nccl::kInProgress == ncclInProgress &&
+                cuda::nccl::kBytes == ncclUint8);
+  static_assert(sizeof(cuda::nccl::UniqueId) == sizeof(ncclUniqueId) &&
+                alignof(cuda::nccl::UniqueId) == alignof(ncclUniqueId));
+  static_assert(calls_the_same<decltype(Calls::get_unique_id), decltype(&ncclGetUniqueId)>);
+  static_assert(calls_the_same<decltype(Calls::comm_init_rank), decltype(&ncclCommInitRank)>);
+  static_assert(calls_the_same<decltype(Calls::comm_abort), decltype(&ncclCommAbort)>);
+  static_assert(
+      calls_the_same<decltype(Calls::comm_get_async_error), decltype(&ncclCommGetAsyncError)>);
+  static_assert(calls_the_same<decltype(Calls::get_error_string), decltype(&ncclGetErrorString)>);
+  static_assert(calls_the_same<decltype(Calls::get_last_error), decltype(&ncclGetLastError)>);
+  static_assert(calls_the_same<decltype(Calls::all_gather), decltype(&ncclAllGather)>);
+  static_assert(calls_the_same<decltype(Calls::broadcast), decltype(&ncclBroadcast)>);
+  static_assert(calls_the_same<decltype(Calls::send), decltype(&ncclSend)>);
+  static_assert(calls_the_same<decltype(Calls::receive), decltype(&ncclRecv)>);
+  static_assert(calls_the_same<decltype(Calls::group_start), decltype(&ncclGroupStart)>);
+  static_assert(calls_the_same<decltype(Calls::group_end), decltype(&ncclGroupEnd)>);
+}
+
+#endif
 
 }  // namespace
 }  // namespace specd::kernels

@@ -2,7 +2,7 @@
 //
 //   kernel_check LIBRARY [--seed N] [--json FILE] [--only GROUP] [--rates 0] [--fast 1] [--small 1]
 //     fast: with cuBLASLt. small: fewer and smaller shapes, with the same edges, for what is slow.
-//     GROUP: elementwise, norms, matmul, cache, attention, draw, penalties, logits, tree or graph.
+//     GROUP: elementwise, norms, matmul, cache, attention, draw, penalties, logits, tree, graph or ranks.
 //
 // Ops that promise the CPU's bits are compared by bits with the scalar CPU ops. The others are
 // compared with float64, and by bits with themselves for other numbers of rows, another page order
@@ -41,7 +41,8 @@ int main(int argc, char** argv) {
       {"penalties", check_penalties},
       {"logits", check_logits},
       {"tree", check_tree},
-      {"graph", check_graph}};
+      {"graph", check_graph},
+      {"ranks", check_ranks}};
   if (argc < 2) {
     stop(
         "usage: kernel_check LIBRARY [--seed N] [--json FILE] [--only GROUP] [--rates 0] [--fast 1] "

@@ -37,8 +37,9 @@ class Gpu {
     const auto entry = reinterpret_cast<CudaLibraryFn>(dlsym(handle, kCudaSymbol));
     if (entry == nullptr) stop(std::string(path) + " has no " + kCudaSymbol);
     if (std::strcmp(entry()->build, kCudaBuild) != 0) stop("the library is of another build");
+    library = entry();
     CudaProblem problem;
-    device = entry()->open(0, limits, problem);
+    device = library->open(0, limits, problem);
     if (device == nullptr) stop(problem.text);
   }
   ~Gpu() {
@@ -80,6 +81,7 @@ class Gpu {
     held_.clear();
   }
 
+  const CudaLibrary* library = nullptr;
   CudaDevice* device = nullptr;
 
  private:
@@ -197,6 +199,7 @@ void check_penalties(Rig& rig);
 void check_logits(Rig& rig);
 void check_tree(Rig& rig);
 void check_graph(Rig& rig);
+void check_ranks(Rig& rig);
 // Prints the rates of the matmuls; the same as JSON.
 std::string rates(Rig& rig);
 

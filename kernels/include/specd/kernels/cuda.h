@@ -33,6 +33,7 @@ struct CudaDeviceInfo {
   int32_t major = 0, minor = 0;  // compute capability
   int32_t multiprocessors = 0;
   uint64_t total_bytes = 0, free_bytes = 0;  // free: at the time it was opened
+  uint64_t scratch_bytes = 0;                // of device memory, for its ops
 };
 
 // Sizes for the scratch memory of the ops. A matmul with more rows is computed in pieces, and so are a
