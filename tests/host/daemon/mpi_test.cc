@@ -231,6 +231,28 @@ TEST(Mpi, writes_the_texts_of_one_process_with_four_ranks) {
   }
 }
 
+// Of every row, and of taps at every point.
+TEST(Mpi, computes_the_bits_of_one_process) {
+  const std::string tree = SPECD_SOURCE_DIR;
+  const auto printed = [](const std::string& model, int n_ranks, int n_stages) {
+    Daemon program;
+    std::vector<std::string> words{SPECD_TEST_MPI_FORWARDS, model, std::to_string(n_ranks),
+                                   std::to_string(n_stages)};
+    const int n = n_ranks * n_stages;
+    program.spawn_words(n == 1 ? words : under_mpirun(n, words), allow_root);
+    EXPECT_EQ(program.wait(), 0) << program.output();
+    return program.output();
+  };
+  const std::string zoo = tree + "/configs/zoo/pico-target";
+  const std::string one = printed(zoo, 1, 1);
+  EXPECT_NE(one.find("rows of logits"), std::string::npos) << one;
+  for (const auto& [n_ranks, n_stages] : std::vector<std::pair<int, int>>{{2, 1}, {1, 2}, {2, 2}}) {
+    EXPECT_EQ(printed(zoo, n_ranks, n_stages), one) << n_stages << " stages of " << n_ranks;
+  }
+  const std::string family = tree + "/tests/reference/models/llama_bias";
+  EXPECT_EQ(printed(family, 4, 1), printed(family, 1, 1));
+}
+
 // ---- loss ----------------------------------------------------------------------------------------
 
 struct Loss {
