@@ -185,7 +185,7 @@ struct MemoryPlan {
   struct Line {
     std::string what;
     std::vector<uint64_t> bytes;  // [ranks]
-    bool is_elsewhere = false;    // on another device than the rank's
+    std::string elsewhere = {};   // the device, where it is not the rank's
   };
   // How many pages of the target's KV cache would fit with a draft model shared by the ranks, on rank 0
   // alone, or on none of them, and all other models where they are. -1 = not possible.

@@ -75,6 +75,7 @@ class OpenCudaDevice final : public Device {
     return failed_;
   }
   Status begin_capture() override {
+    if (!watches_.empty()) wait_for_ranks();
     kernels::CudaProblem problem;
     if (!device_->begin_capture(problem)) fail(problem);
     return failed_;
@@ -100,12 +101,17 @@ class OpenCudaDevice final : public Device {
   void wait_for_ranks() {
     // Counted in pieces: a process that was stopped for a while must not find its deadlines passed.
     constexpr std::chrono::milliseconds kPiece(500), kLook(1);
+    constexpr std::chrono::microseconds kSpin(200), kSleep(20);
     Clock::duration waited{};
     auto last = Clock::now();
     while (!device_->is_done()) {
       const auto now = Clock::now();
       if (now - last < kLook) {
-        std::this_thread::yield();
+        if (waited.count() == 0 && now - last < kSpin) {
+          std::this_thread::yield();
+        } else {
+          std::this_thread::sleep_for(kSleep);
+        }
         continue;
       }
       waited += std::min<Clock::duration>(now - last, kPiece);

@@ -31,7 +31,7 @@ Status check_draft_device(const EngineOptions& options, const DraftModelOptions&
   if (device != "cpu" && !is_cuda)
     return out_of_range("", "cpu or cuda:N (N as CUDA numbers devices)", quote(device));
   for (const std::string& of_rank : options.devices) {
-    if (is_cuda && (of_rank == device || of_rank == "auto"))
+    if (of_rank == device || of_rank == "auto")
       return out_of_range("", "a device that no rank has (devices: has " + of_rank + ")", device);
   }
   if (draft.tensor_parallel_size > 1)
@@ -39,7 +39,7 @@ Status check_draft_device(const EngineOptions& options, const DraftModelOptions&
                         "the target's, because ranks share the model (tensor_parallel_size " +
                             std::to_string(draft.tensor_parallel_size) + ")",
                         device);
-  return check_rows(options, device);
+  return Status();
 }
 
 }  // namespace
@@ -76,6 +76,8 @@ Status check_devices(const EngineOptions& options) {
   for (size_t i = 0; i < options.draft_models.size(); ++i) {
     SPECD_OK_OR_RETURN(check_draft_device(options, options.draft_models[i])
                            .in_field(draft_model_field(i) + ".device"));
+    if (is_elsewhere(options, options.draft_models[i]))
+      SPECD_OK_OR_RETURN(check_rows(options, options.draft_models[i].device));
   }
   if (options.numerics == Numerics::kFast && cuda_index(device) < 0)
     return out_of_range("engine.numerics", "strict or bf16 on " + device + " (fast is for cuda:N)",
@@ -137,7 +139,9 @@ Result<std::vector<std::unique_ptr<Device>>> open_model_devices(const EngineOpti
 }
 
 bool is_elsewhere(const EngineOptions& options, const DraftModelOptions& draft) {
-  return !draft.device.empty() && draft.device != options.devices.front();
+  const bool is_target = options.devices == std::vector<std::string>{draft.device} &&
+                         (n_ranks_of(options) == 1 || draft.device == "cpu");
+  return !draft.device.empty() && !is_target;
 }
 
 Status open_draft_devices(const EngineOptions& options, const ModelConfig& target, CpuDevice& cpu,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -201,7 +202,7 @@ class Planner {
     std::string parts;
     for (const MemoryPlan::Line& line : plan.lines) {
       const uint64_t bytes = sum_of(line.bytes, memory);
-      if (bytes == 0 || line.is_elsewhere) continue;
+      if (bytes == 0 || !line.elsewhere.empty()) continue;
       parts += (parts.empty() ? "" : "; ") + line.what + " " + std::to_string(bytes);
     }
     return parts;
@@ -216,11 +217,10 @@ class Planner {
 
 // Whether a device that no rank has, has the memory for its draft models.
 Status check_elsewhere(const Device& device, const MemoryPlan& plan, size_t draft_model) {
-  uint64_t bytes = device.scratch_bytes();
-  std::string parts = bytes == 0 ? "" : std::string(kScratchLine) + " " + std::to_string(bytes);
-  const std::string place = " on " + device.name();
+  uint64_t bytes = 0;
+  std::string parts;
   for (const MemoryPlan::Line& line : plan.lines) {
-    if (!line.is_elsewhere || line.what.find(place) == std::string::npos) continue;
+    if (line.elsewhere != device.name()) continue;
     bytes += line.bytes.front();
     parts += (parts.empty() ? "" : "; ") + line.what + " " + std::to_string(line.bytes.front());
   }
@@ -236,6 +236,10 @@ Status check_elsewhere(const Device& device, const MemoryPlan& plan, size_t draf
 std::string kv_line(const std::string& draft, int32_t n_pages) {
   return "KV cache" + (draft.empty() ? "" : " of " + draft) + ", " + std::to_string(n_pages) +
          " pages of " + std::to_string(kernels::kPageTokens) + " tokens";
+}
+
+std::string scratch_line(const std::string& elsewhere) {
+  return "scratch" + (elsewhere.empty() ? "" : " on " + elsewhere);
 }
 
 std::string name_with_place(const DraftModel& draft) {
@@ -317,7 +321,7 @@ Result<MemoryPlan> plan_memory(const EngineOptions& options, const Target& targe
                 {"activations", of_target.activations},
                 {kv_line("", plan.kv_pages), pages_of(of_target)}};
   if (device.scratch_bytes() > 0)
-    plan.lines.push_back({kScratchLine, Bytes(n_ranks, device.scratch_bytes())});
+    plan.lines.push_back({scratch_line(""), Bytes(n_ranks, device.scratch_bytes())});
   for (size_t i = 0; i < drafts.size(); ++i) {
     const DraftModel& draft = *drafts[i];
     if (!draft.status.ok()) continue;
@@ -327,10 +331,11 @@ Result<MemoryPlan> plan_memory(const EngineOptions& options, const Target& targe
       SPECD_TRY(cost, planner.of_draft_elsewhere(draft).in_field(draft_model_field(i)));
     }
     const std::string name = name_with_place(draft);
-    plan.lines.push_back({"weights of " + name, cost.weights, draft.is_elsewhere});
-    plan.lines.push_back({"activations of " + name, cost.activations, draft.is_elsewhere});
+    const std::string place = draft.is_elsewhere ? draft.device->name() : "";
+    plan.lines.push_back({"weights of " + name, cost.weights, place});
+    plan.lines.push_back({"activations of " + name, cost.activations, place});
     if (draft.has_own_pages)
-      plan.lines.push_back({kv_line(name, plan.kv_pages), pages_of(cost), draft.is_elsewhere});
+      plan.lines.push_back({kv_line(name, plan.kv_pages), pages_of(cost), place});
     if (draft.is_elsewhere) continue;
     if (options.rank_bytes_max == 0 || n_ranks == 1) continue;
     const auto pages_with = [&](const Cost& its) {
@@ -343,6 +348,14 @@ Result<MemoryPlan> plan_memory(const EngineOptions& options, const Target& targe
                                .is_shared = draft.is_shared});
   }
   SPECD_OK_OR_RETURN(planner.check(all, plan));
+  std::set<const Device*> used;
+  for (const std::unique_ptr<DraftModel>& draft : drafts) {
+    const Device* const where = draft->device;
+    if (where == nullptr || !used.insert(where).second || where->scratch_bytes() == 0) continue;
+    Bytes bytes(n_ranks);
+    bytes.front() = where->scratch_bytes();
+    plan.lines.push_back({scratch_line(where->name()), std::move(bytes), where->name()});
+  }
   for (size_t i = 0; i < drafts.size(); ++i) {
     if (drafts[i]->device != nullptr)
       SPECD_OK_OR_RETURN(check_elsewhere(*drafts[i]->device, plan, i));

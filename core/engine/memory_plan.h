@@ -35,8 +35,8 @@ std::vector<RankMemory> memories_of_devices(const EngineOptions& options,
 Result<MemoryPlan> plan_memory(const EngineOptions& options, const Target& target,
                                DraftModels& drafts, Device& device,
                                std::span<const RankMemory> memories);
-// Of each rank's device, for its ops.
-inline constexpr char kScratchLine[] = "scratch";
+// What the line of a device's scratch memory says, of each rank's or of one elsewhere.
+std::string scratch_line(const std::string& elsewhere);
 // What the line of a KV cache says. `draft`: the draft model whose own it is; empty = the target's.
 std::string kv_line(const std::string& draft, int32_t n_pages);
 // The name of a draft model in lines, with the device where it is elsewhere.

@@ -28,23 +28,21 @@ Status Models::load(const EngineOptions& options, const Target& wanted,
                                         : process->check_world(options));
   const kernels::CudaLimits limits = device_limits(options, config, checked);
   std::vector<std::unique_ptr<Device>> devices;  // of the ranks of this process
+  std::vector<RankMemory> memories;
   if (process == nullptr) {
     SPECD_TRY(devices, open_model_devices(options, limits));
+    device = devices.empty() ? cpu.get() : devices.front().get();
+    memories = devices.empty() ? std::vector{memory_of_all(options, *device)}
+                               : memories_of_devices(options, devices);
   } else {
-    SPECD_TRY(std::unique_ptr<Device> mine,
-              open_model_device(options, process->place_here, limits));
-    if (mine != nullptr) devices.push_back(std::move(mine));
+    auto mine = open_model_device(options, process->place_here, limits);
+    device = mine.ok() && mine.value() != nullptr ? mine.value().get() : cpu.get();
+    SPECD_TRY(memories, process->memories_of(mine.status(), device));
+    if (device != cpu.get()) devices.push_back(std::move(mine).value());
   }
-  device = devices.empty() ? cpu.get() : devices.front().get();
 
   SPECD_OK_OR_RETURN(check_ranks(options, config, *device));
   SPECD_OK_OR_RETURN(open_draft_devices(options, config, *cpu, checked, draft_devices));
-  std::vector<RankMemory> memories{memory_of_all(options, *device)};
-  if (process != nullptr) {
-    memories = process->memories_of(*device);
-  } else if (!devices.empty()) {
-    memories = memories_of_devices(options, devices);
-  }
   SPECD_TRY(plan, plan_memory(options, wanted, checked, *device, memories));
 
   logits_rows_max = target_logits_rows(options);

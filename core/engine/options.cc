@@ -251,8 +251,10 @@ Result<MemoryPlan> check_options(const EngineOptions& options) {
   }
   DraftModels drafts = check_draft_models(options, target);
   std::vector<std::unique_ptr<Device>> devices;
+  EngineOptions here = options;
+  if (options.rank_bytes_max > 0) here.devices.resize(1);  // the others may be on other machines
   if (options.devices.front() != "auto") {
-    SPECD_TRY(devices, open_model_devices(options, device_limits(options, config, drafts)));
+    SPECD_TRY(devices, open_model_devices(here, device_limits(options, config, drafts)));
   }
   Device& device = devices.empty() ? *bench->device : *devices.front();
   SPECD_OK_OR_RETURN(check_ranks(options, config, device));

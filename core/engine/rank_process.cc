@@ -143,9 +143,12 @@ Status RankProcess::Impl::check_world(const EngineOptions& options) const {
                     std::to_string(started) + "; make them equal");
 }
 
-std::vector<RankMemory> RankProcess::Impl::memories_of(const Device& device) {
-  if (device.is_host()) return memories;
-  const std::vector<uint64_t> bytes = gathered(all.get(), device.total_bytes());
+Result<std::vector<RankMemory>> RankProcess::Impl::memories_of(const Status& opened,
+                                                               const Device* device) {
+  SPECD_OK_OR_RETURN(specd::agree(*all, opened));
+  if (device->is_host()) return memories;
+  const std::vector<uint64_t> bytes = gathered(all.get(), device->total_bytes());
+  SPECD_OK_OR_RETURN(all->status());
   std::vector<RankMemory> of_devices;
   for (size_t rank = 0; rank < bytes.size(); ++rank) {
     of_devices.push_back({"its device", bytes[rank], {static_cast<int32_t>(rank)}});
@@ -177,11 +180,13 @@ Status RankProcess::Impl::follow(const EngineOptions& options) {
   Target target;
   SPECD_OK_OR_RETURN(target.load(options.model));
   DraftModels checked = check_draft_models(options, target);
-  SPECD_TRY(const std::unique_ptr<Device> device,
-            open_rank_device(options, place_here, threads(options),
-                             device_limits(options, target.config, checked)));
+  const auto opened = open_rank_device(options, place_here, threads(options),
+                                       device_limits(options, target.config, checked));
+  SPECD_TRY(const std::vector<RankMemory> all_memories,
+            memories_of(opened.status(), opened.ok() ? opened.value().get() : nullptr));
+  Device* const device = opened.value().get();
   SPECD_OK_OR_RETURN(check_ranks(options, target.config, *device));
-  SPECD_OK_OR_RETURN(plan_memory(options, target, checked, *device, memories_of(*device)).status());
+  SPECD_OK_OR_RETURN(plan_memory(options, target, checked, *device, all_memories).status());
   const std::vector<SharedModel> models = shared_models(options, target, checked);
   SPECD_OK_OR_RETURN(check_same(models, checked));
   RankEnd end = end_of(options);

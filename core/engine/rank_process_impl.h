@@ -33,7 +33,8 @@ struct RankProcess::Impl {
   // Whether mpirun has started as many ranks as are configured.
   Status check_world(const EngineOptions& options) const;
   // These are called by all ranks. memories_of(): of the devices, where the models are on such.
-  std::vector<RankMemory> memories_of(const Device& device);
+  // `opened`: whether each has its device.
+  Result<std::vector<RankMemory>> memories_of(const Status& opened, const Device* device);
   Status check_same(std::span<const SharedModel> models, const DraftModels& drafts);
   RankEnd end_of(const EngineOptions& options);
   Status follow(const EngineOptions& options);

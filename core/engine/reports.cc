@@ -184,12 +184,15 @@ std::vector<MemoryLine> Engine::memory() const {
   add_model(m.options.model.name, "activations", *m.models.target);
   add(kv_line("", m.models.kv->n_pages()), m.models.kv_bytes);
   if (const uint64_t scratch = m.models.device->scratch_bytes(); scratch > 0)
-    add(kScratchLine, std::vector<uint64_t>(n_ranks, scratch));
+    add(scratch_line(""), std::vector<uint64_t>(n_ranks, scratch));
   for (const std::unique_ptr<DraftModel>& draft : m.models.drafts->models()) {
     if (draft->transformer == nullptr) continue;
     const std::string name = name_with_place(*draft);
     add_model(name, "activations of " + name, *draft->transformer);
     if (draft->has_own_pages) add(kv_line(name, draft->kv.store->n_pages()), draft->own_page_bytes);
+  }
+  for (const std::unique_ptr<Device>& device : m.models.draft_devices) {
+    if (device->scratch_bytes() > 0) add(scratch_line(device->name()), {device->scratch_bytes()});
   }
   for (const RouteReport& route : m.routes.board().report(m.batch->counters().running)) {
     if (route.state == RouteState::kRefused) continue;

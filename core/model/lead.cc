@@ -1,5 +1,8 @@
 #include "core/model/lead.h"
 
+#include <new>
+#include <utility>
+
 namespace specd {
 
 RankLinks links_of_model(const RankLinks& links, int32_t model) {
@@ -60,12 +63,17 @@ void Lead::hold() { holds_ = true; }
 bool Lead::release(bool is_launched) {
   holds_ = false;
   bool can_repeat = true;
-  for (const std::vector<int32_t>& words : held_) {
-    // Of a drafter, which runs only when its work is captured; draft models say again what they compute.
-    if (words.front() == static_cast<int32_t>(RankCommand::kHead)) can_repeat = false;
-    if (is_launched) ranks_.command(words);
+  const std::vector<std::vector<int32_t>> held = std::exchange(held_, {});
+  try {
+    for (const std::vector<int32_t>& words : held) {
+      // Of a drafter, which runs only when its work is captured; draft models say again what they compute.
+      if (words.front() == static_cast<int32_t>(RankCommand::kHead)) can_repeat = false;
+      if (is_launched) ranks_.command(words);
+    }
+  } catch (const std::bad_alloc&) {
+    ranks_.give_up(Status(Code::kExhausted, kOutOfMemory));  // they have heard of some
+    throw;
   }
-  held_.clear();
   return can_repeat;
 }
 

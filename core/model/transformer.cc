@@ -205,13 +205,15 @@ struct Transformer::Impl {
     // The ranks' columns side by side.
     const int32_t part_width = embedding_part(config, split.n_ranks);
     const uint64_t part_size = to_size(n_rows) * to_size(part_width);
-    ops.embed(device.stream(), {.table = weights.embedding,
-                                .dtype = weights.dtype,
-                                .token = token,
-                                .out = is_whole ? x : segments + to_size(split.rank) * part_size,
-                                .n_rows = n_rows,
-                                .n = width,
-                                .vocab = config.vocab_size});
+    if (width > 0) {
+      ops.embed(device.stream(), {.table = weights.embedding,
+                                  .dtype = weights.dtype,
+                                  .token = token,
+                                  .out = is_whole ? x : segments + to_size(split.rank) * part_size,
+                                  .n_rows = n_rows,
+                                  .n = width,
+                                  .vocab = config.vocab_size});
+    }
     if (is_whole) return;
     tensors_stage->all_gather(segments, part_size * sizeof(float));
     for (int32_t rank = 0; rank < split.n_ranks; ++rank) {

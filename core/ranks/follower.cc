@@ -40,10 +40,14 @@ Status Follower::run() {
 }
 
 Status follow_on(Device& device, RankEnd& end, std::span<const SharedModel> models) {
-  SPECD_OK_OR_RETURN(end.open(device));
-  const Status status = Follower(device, end.links(), models).run();
-  end.close();
-  return status;
+  struct Close {
+    RankEnd& end;
+    ~Close() { end.close(); }
+  } const close{end};
+  const Status opened = end.open(device);
+  if (opened.ok()) return Follower(device, end.links(), models).run();
+  end.all->give_up(opened);  // perhaps only the ranks of a stage know
+  return opened;
 }
 
 Status Follower::obey(std::span<const int32_t> words) {

@@ -23,9 +23,22 @@
 #include "core/base/status.h"
 #include "core/device/device.h"
 #include "core/model/lead.h"
+#include "core/model/transformer.h"
 #include "core/ranks/stream_part.h"
 
 namespace specd {
+
+// Adds what determines the work of a forward.
+inline void add_shape(StepShape& shape, const ForwardColumns& rows, const Transformer& model) {
+  for (const int32_t n : {rows.n_rows, rows.n_logits, rows.n_taps}) {
+    shape.push_back(static_cast<uint64_t>(n));
+  }
+  shape.push_back(model.n_taps());
+  for (const int32_t* column :
+       {const_cast<const int32_t*>(rows.token.device), rows.pages, rows.tail, rows.logits_rows}) {
+    shape.push_back(reinterpret_cast<uintptr_t>(column));
+  }
+}
 
 class Graphs {
  public:

@@ -16,7 +16,8 @@ namespace specd {
 // A rank's ends of its groups.
 struct RankEnd {
   std::unique_ptr<Collective> all, stage;
-  std::unique_ptr<Exchanges> devices, stage_devices;  // null on CPUs
+  // Null on CPUs; `stage_devices` also where the stage is all, or this rank alone.
+  std::unique_ptr<Exchanges> devices, stage_devices;
   Split split;
 
   // `n_ranks`: of a stage.
@@ -28,6 +29,7 @@ struct RankEnd {
   Status open(Device& device) {
     if (device.is_host()) return Status();
     SPECD_TRY(devices, join_cuda_ranks(device, *all));
+    if (split.n_stages == 1 || split.n_ranks == 1) return Status();
     SPECD_TRY(stage_devices, join_cuda_ranks(device, *stage));
     return Status();
   }
@@ -39,7 +41,7 @@ struct RankEnd {
     return {.all = all.get(),
             .stage = stage.get(),
             .tensors_all = devices.get(),
-            .tensors_stage = stage_devices.get(),
+            .tensors_stage = split.n_stages == 1 ? devices.get() : stage_devices.get(),
             .split = split};
   }
 };

@@ -10,25 +10,12 @@
 #include <vector>
 
 #include "core/device/staging.h"
-#include "core/model/transformer.h"
 
 namespace specd {
 
 // Everything that determines what a step submits and where its columns are, but not the content of
 // the columns.
 using StepShape = std::vector<uint64_t>;
-
-// Adds what determines the work of a forward.
-inline void add_shape(StepShape& shape, const ForwardColumns& rows, const Transformer& model) {
-  for (const int32_t n : {rows.n_rows, rows.n_logits, rows.n_taps}) {
-    shape.push_back(static_cast<uint64_t>(n));
-  }
-  shape.push_back(model.n_taps());
-  for (const int32_t* column :
-       {const_cast<const int32_t*>(rows.token.device), rows.pages, rows.tail, rows.logits_rows}) {
-    shape.push_back(reinterpret_cast<uintptr_t>(column));
-  }
-}
 
 // What the rows of a step have drawn, on the device.
 struct DrawnColumns {

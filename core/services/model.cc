@@ -208,23 +208,27 @@ namespace {
 template <typename T>
 class BroughtOutput {
  public:
-  // `n`: elements up to the last one that is wanted; `width` numbers each.
-  BroughtOutput(Strided<T>& output, size_t n, int64_t width, T otherwise)
+  static uint64_t bytes(const Strided<T>& output, size_t n, int64_t width) {
+    return output.data == nullptr ? 0 : n * to_size(width) * sizeof(T);
+  }
+  // `n`: elements up to the last one that is wanted; `width` numbers each. Takes its bytes from `memory`.
+  BroughtOutput(Strided<T>& output, size_t n, int64_t width, char*& memory)
       : device_(output), width_(to_size(width)) {
     if (device_.data == nullptr) return;
-    host_.assign(n * width_, otherwise);
-    output = {host_.data(), width};
+    host_ = reinterpret_cast<T*>(memory);
+    memory += bytes(output, n, width);
+    output = {host_, width};
   }
   void bring(Device& device, size_t place) const {
     if (device_.data == nullptr) return;
-    device.copy_in(device_.element(static_cast<int64_t>(place)), host_.data() + place * width_,
+    device.copy_in(device_.element(static_cast<int64_t>(place)), host_ + place * width_,
                    width_ * sizeof(T));
   }
 
  private:
   const Strided<T> device_;
   const size_t width_;
-  std::vector<T> host_;
+  T* host_ = nullptr;
 };
 
 }  // namespace
@@ -253,6 +257,23 @@ specd_status ModelService::call_elsewhere(specd_call* call,
   };
   if (!outputs.on_device) return finish_rows(call, "model", compute(), of_, args.seq_status);
 
+  // What the drafter has submitted before, and the copies of the last call.
+  Status status = device_.synchronize();
+  const auto place = [&](size_t i) {
+    return request.output_at == nullptr ? i : request.output_at[i];
+  };
+  size_t n = 0;
+  for (size_t i = 0; i < request.output_rows.size(); ++i) n = std::max(n, place(i) + 1);
+  const uint64_t bytes = BroughtOutput<int32_t>::bytes(outputs.token, n, 1) +
+                         BroughtOutput<float>::bytes(outputs.logprob, n, 1) +
+                         BroughtOutput<int32_t>::bytes(outputs.top_token, n, outputs.top_k) +
+                         BroughtOutput<float>::bytes(outputs.top_logprob, n, outputs.top_k);
+  if (status.ok() && bytes > other.brought.bytes()) {
+    Result<Buffer> larger = device_.allocate_pinned(2 * bytes, "outputs of a draft model");
+    status = larger.status();
+    if (status.ok()) other.brought = std::move(larger).value();
+  }
+  if (!status.ok()) return finish_rows(call, "model", status, {}, nullptr);
   std::vector<int32_t> tokens;
   if (request.token.data != nullptr && args.token->shape[0] > 0) {
     tokens.resize(to_size((args.token->shape[0] - 1) * request.token.stride) + 1);
@@ -260,16 +281,12 @@ specd_status ModelService::call_elsewhere(specd_call* call,
     request.token.data = tokens.data();
   }
   outputs.on_device = false;
-  const auto place = [&](size_t i) {
-    return request.output_at == nullptr ? i : request.output_at[i];
-  };
-  size_t n = 0;
-  for (size_t i = 0; i < request.output_rows.size(); ++i) n = std::max(n, place(i) + 1);
-  const BroughtOutput<int32_t> token(outputs.token, n, 1, -1);
-  const BroughtOutput<float> logprob(outputs.logprob, n, 1, 0);
-  const BroughtOutput<int32_t> top_token(outputs.top_token, n, outputs.top_k, 0);
-  const BroughtOutput<float> top_logprob(outputs.top_logprob, n, outputs.top_k, 0);
-  const Status status = compute();
+  auto* memory = other.brought.as<char>();
+  const BroughtOutput<int32_t> token(outputs.token, n, 1, memory);
+  const BroughtOutput<float> logprob(outputs.logprob, n, 1, memory);
+  const BroughtOutput<int32_t> top_token(outputs.top_token, n, outputs.top_k, memory);
+  const BroughtOutput<float> top_logprob(outputs.top_logprob, n, outputs.top_k, memory);
+  status = compute();
   for (size_t i = 0; i < request.output_rows.size() && status.ok(); ++i) {
     token.bring(device_, place(i));
     logprob.bring(device_, place(i));

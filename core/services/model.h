@@ -92,11 +92,13 @@ class ModelService final {
   }
 
  private:
-  // The forwards of a model that is on another device than the target. Between calls nothing is under way.
+  // The forwards of a model that is on another device than the target. After a call nothing is under way but
+  // moves of KV.
   struct Elsewhere {
     Elsewhere(Device& device, DraftSessions& sessions) : forward(device), feed(sessions, forward) {}
     DraftForward forward;
     DraftFeed feed;
+    Buffer brought;  // pinned: outputs on their way to the target's device
   };
   // Null = it is where the target is.
   Elsewhere* elsewhere(const DraftModel& model) const {

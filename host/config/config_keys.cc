@@ -236,8 +236,8 @@ Key keys_of_engine(EngineOptions& o) {
       integer("threads", o.threads, 0, L::kThreads,
               "0 = one per core; the ranks of a machine share them, at least one each"),
       integer("tensor_parallel_size", o.tensor_parallel_size, 1, L::kRanks,
-              "ranks that share the model, 1, 2, 4 or 8; texts are those of one rank; on a CPU the "
-              "ranks are threads, or under mpirun processes"),
+              "ranks that share the model, 1, 2, 4 or 8; texts are those of one rank; they are "
+              "threads, or under mpirun processes, and on GPUs each has one (`devices`)"),
       integer("pipeline_parallel_size", o.pipeline_parallel_size, 1, L::kStages,
               "stages of layers, each of `tensor_parallel_size` ranks; a step passes through one "
               "after the other, which makes no step faster"),

@@ -23,7 +23,7 @@ bool is_loaded = false, has_calls = false;
 
 void load_nccl() {
   // A rank that captures a graph must not wait for the others, which may not capture theirs just now.
-  setenv("NCCL_GRAPH_REGISTER", "0", 0);
+  setenv("NCCL_GRAPH_REGISTER", "0", 1);
   void* const library = dlopen(nccl::kLibrary, RTLD_NOW | RTLD_LOCAL);
   is_loaded = library != nullptr;
   has_calls = is_loaded && find_call(library, "ncclGetUniqueId", api.get_unique_id) &&
@@ -56,8 +56,11 @@ class NcclRank final : public CudaRank {
  public:
   NcclRank(CudaStream& stream, int32_t rank, int32_t n_ranks)
       : stream_(stream), rank_(rank), n_ranks_(n_ranks) {}
-  // Destroying it would wait for the others, which may be gone.
-  ~NcclRank() override { abort(); }
+  // Destroying the communicator would wait for the others, which may be gone.
+  ~NcclRank() override {
+    abort();
+    if (is_aborting_) pthread_join(aborter_, nullptr);
+  }
 
   bool join(const CudaGroupId& id, CudaProblem& problem) {
     nccl::UniqueId unique;
@@ -113,11 +116,20 @@ class NcclRank final : public CudaRank {
     const int result = api.comm_get_async_error(communicator_, &error);
     return is_good(result == nccl::kSuccess ? error : result, problem);
   }
+  // NCCL ends what is under way, and then waits until no graph has an exchange of this communicator, and for
+  // all work of the device, another communicator's perhaps. So another thread waits.
   void abort() override {
     if (communicator_ == nullptr) return;
-    (void)cudaSetDevice(stream_.device);
-    (void)api.comm_abort(communicator_);
+    aborted_ = communicator_;
     communicator_ = nullptr;
+    const auto run = [](void* self) -> void* {
+      auto* const rank = static_cast<NcclRank*>(self);
+      (void)cudaSetDevice(rank->stream_.device);
+      (void)api.comm_abort(rank->aborted_);
+      return nullptr;
+    };
+    is_aborting_ = pthread_create(&aborter_, nullptr, run, this) == 0;
+    if (!is_aborting_) run(this);
   }
 
  private:
@@ -127,7 +139,8 @@ class NcclRank final : public CudaRank {
     if (communicator_ == nullptr) return;  // aborted
     CudaProblem problem;
     if (is_good(call(), problem)) return;
-    if (failed_.text[0] == '\0') failed_ = problem;
+    // Of a capture nothing runs, and the stream says that it has failed.
+    if (failed_.text[0] == '\0' && !stream_.capturing) failed_ = problem;
     stream_.note(cudaErrorLaunchFailure);
   }
   bool is_good(int result, CudaProblem& problem) const {
@@ -139,7 +152,9 @@ class NcclRank final : public CudaRank {
 
   CudaStream& stream_;
   const int32_t rank_, n_ranks_;
-  nccl::Communicator* communicator_ = nullptr;
+  nccl::Communicator *communicator_ = nullptr, *aborted_ = nullptr;
+  pthread_t aborter_{};
+  bool is_aborting_ = false;
   CudaProblem failed_;  // the first call that failed
 };
 

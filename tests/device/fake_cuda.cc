@@ -285,18 +285,13 @@ const Ops& table() {
   return ops;
 }
 
-// A rank of NCCL. SPECD_FAKE_CUDA can make one hang.
 class FakeRank final : public CudaRank {
  public:
   using Operation = strict_nccl::Operation;
 
   FakeRank(FakeStream& stream, int32_t rank, int32_t n_ranks,
            std::unique_ptr<strict_nccl::Rank> joined)
-      : stream_(stream), rank_(rank), n_ranks_(n_ranks), joined_(std::move(joined)) {
-    if (number("hang_rank", ~uint64_t{0}) == static_cast<uint64_t>(rank)) {
-      n_until_it_hangs_ = number("hang_after", 0);
-    }
-  }
+      : stream_(stream), rank_(rank), n_ranks_(n_ranks), joined_(std::move(joined)) {}
   ~FakeRank() override { abort(); }
 
   void all_gather(void* data, uint64_t bytes) override {
@@ -353,25 +348,19 @@ class FakeRank final : public CudaRank {
             .other = other};
   }
   void submit(const char* name, std::vector<Operation> group) {
-    stream_.submit_waiting(name,
-                           [&stream = stream_, joined = joined_, group = std::move(group), this] {
-                             if (!joined->is_aborted() && n_done_ >= n_until_it_hangs_)
-                               return false;
-                             const auto state = joined->advance(group);
-                             if (state == strict_nccl::Rank::State::kFailed) {
-                               stream.queue.clear();
-                               if (!joined->failure().empty())
-                                 stream.fail("NCCL: " + joined->failure());
-                             }
-                             if (state == strict_nccl::Rank::State::kDone) ++n_done_;
-                             return state != strict_nccl::Rank::State::kWaits;
-                           });
+    stream_.submit_waiting(name, [&stream = stream_, joined = joined_, group = std::move(group)] {
+      const auto state = joined->advance(group);
+      if (state == strict_nccl::Rank::State::kFailed) {
+        stream.queue.clear();
+        if (!joined->failure().empty()) stream.fail("NCCL: " + joined->failure());
+      }
+      return state != strict_nccl::Rank::State::kWaits;
+    });
   }
 
   FakeStream& stream_;
   const int32_t rank_, n_ranks_;
   const std::shared_ptr<strict_nccl::Rank> joined_;
-  uint64_t n_done_ = 0, n_until_it_hangs_ = ~uint64_t{0};
 };
 
 class FakeDevice final : public CudaDevice {

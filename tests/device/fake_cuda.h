@@ -18,7 +18,7 @@
 //   open               host code may access device memory: faster, where that is no question of a test
 //   devices=N          how many there are; 1 by default
 //   no_nccl            ranks cannot join
-//   hang_rank=R, hang_after=N   rank R of a group takes part in N exchanges and in no other
+// SPECD_STRICT_NCCL: how ranks fail, see strict_nccl/group.h.
 #pragma once
 
 #include <cstdint>

@@ -542,6 +542,21 @@ TEST_F(OnDevice, ranks_that_cannot_join_are_refused) {
   unsetenv("SPECD_FAKE_CUDA");
 }
 
+// The second stage's ranks cannot join each other, which the first's do not see.
+TEST_F(OnDevice, a_stage_that_cannot_join_ends_the_start_for_all) {
+  setenv("SPECD_FAKE_CUDA", "devices=4", 1);
+  setenv("SPECD_STRICT_NCCL", "fail_join=8", 1);  // four joined all, and three their stage
+  EngineOptions o = with_two_devices(on("cuda:0"));
+  o.plugin_cache_directory = folder_ + "/cache";
+  o.pipeline_parallel_size = 2;
+  o.devices = {"cuda:0", "cuda:1", "cuda:2", "cuda:3"};
+  const Status status = Engine::create(o, {}).status();
+  EXPECT_NE(status.text().find("this join fails, as asked for"), std::string::npos)
+      << status.text();
+  unsetenv("SPECD_STRICT_NCCL");
+  unsetenv("SPECD_FAKE_CUDA");
+}
+
 TEST_F(OnDevice, steps_of_ranks_are_launched_as_graphs_by_each) {
   setenv("SPECD_FAKE_CUDA", "devices=2", 1);
   start(with_two_devices(on("cuda:0")));
@@ -554,10 +569,12 @@ TEST_F(OnDevice, steps_of_ranks_are_launched_as_graphs_by_each) {
 }
 
 TEST_F(OnDevice, a_rank_whose_device_hangs_ends_every_request_with_the_ranks_that_wait) {
-  setenv("SPECD_FAKE_CUDA", "devices=2,hang_rank=1,hang_after=300", 1);
+  setenv("SPECD_FAKE_CUDA", "devices=2", 1);
+  setenv("SPECD_STRICT_NCCL", "hang_rank=1,hang_after=300", 1);
   EngineOptions o = with_two_devices(on("cuda:0"));
   o.rank_timeout_seconds = 1;
   start(o);
+  unsetenv("SPECD_STRICT_NCCL");
   unsetenv("SPECD_FAKE_CUDA");
   const auto begin = std::chrono::steady_clock::now();
   for (const Outcome& each :

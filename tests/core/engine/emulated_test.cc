@@ -187,6 +187,28 @@ TEST_F(Emulated, ranks_write_what_one_device_writes) {
   }
 }
 
+// Also with graphs, which NCCL does not let go of while it aborts.
+TEST_F(Emulated, a_rank_that_hangs_ends_every_request) {
+  if (!open_cuda_device(1, {}).ok()) GTEST_SKIP() << "one device";
+  setenv("SPECD_STRICT_NCCL", "hang_rank=1,hang_after=60", 1);
+  EngineOptions o = options();
+  o.devices = {"cuda:0"};
+  o.model.path = family_folder(folder_, "llama_bias");
+  o.tensor_parallel_size = 2;
+  o.rank_timeout_seconds = 1;
+  start(o);
+  unsetenv("SPECD_STRICT_NCCL");
+  Request r = request("", "off", 60);
+  r.prompt_tokens.emplace(5, 60);
+  r.ignore_eos = true;
+  const Outcome ended = run(r);
+  EXPECT_EQ(ended.finish, FinishReason::kError);
+  EXPECT_NE(ended.error.message().find("for an exchange with rank "), std::string::npos)
+      << ended.error.to_string();
+  EXPECT_GT(ended.tokens.size(), 3u) << "steps have become graphs";
+  engine_.reset();
+}
+
 INSTANTIATE_TEST_SUITE_P(Families, EmulatedFamily, testing::ValuesIn(families()),
                          [](const auto& family) { return family.param; });
 

@@ -6,8 +6,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
-#include <optional>
+#include <span>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "core/base/sha256.h"
 #include "core/device/message_ranks.h"

@@ -2,10 +2,12 @@
 // device that was current when it joined.
 #include "kernels/cuda/nccl.h"
 
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -112,8 +114,10 @@ SPECD_NCCL int ncclCommInitRank(ncclComm** comm, int n_ranks, UniqueId id, int r
   return kSuccess;
 }
 
+// Like NCCL's, waits until no graph and no stream has anything of the communicator.
 SPECD_NCCL int ncclCommAbort(ncclComm* comm) {
   comm->rank->abort();
+  while (comm->rank.use_count() > 1) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   delete comm;
   return kSuccess;
 }

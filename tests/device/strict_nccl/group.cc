@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <random>
 #include <thread>
@@ -51,12 +52,22 @@ struct Shared {
   Mailbox mailboxes[kRanksMax * kRanksMax];
 };
 
+int64_t setting(const char* name, int64_t otherwise) {
+  const char* all = std::getenv("SPECD_STRICT_NCCL");
+  const std::string words = std::string(",") + (all == nullptr ? "" : all);
+  const std::string wanted = std::string(",") + name + "=";
+  const size_t at = words.find(wanted);
+  return at == std::string::npos ? otherwise : std::atoll(words.c_str() + at + wanted.size());
+}
+
 std::string path_of(const GroupId& id) { return std::string("/specd-strict-nccl-") + id.bytes; }
 
 class SharedRank final : public Rank {
  public:
   SharedRank(Shared* shared, int32_t rank, int32_t n_ranks)
-      : shared_(shared), rank_(rank), n_ranks_(n_ranks), put_(kRanksMax), taken_(kRanksMax) {}
+      : shared_(shared), rank_(rank), n_ranks_(n_ranks), put_(kRanksMax), taken_(kRanksMax) {
+    if (setting("hang_rank", -1) == rank) n_until_it_hangs_ = setting("hang_after", 0);
+  }
   ~SharedRank() override { munmap(shared_, sizeof(Shared)); }
 
   bool join(const std::string& device, std::string& why) {
@@ -85,6 +96,7 @@ class SharedRank final : public Rank {
 
   State advance(const std::vector<Operation>& operations) override {
     if (aborted_ || shared_->has_failed != 0) return State::kFailed;
+    if (n_done_ >= n_until_it_hangs_) return State::kWaits;
     if (!is_under_way_) begin(operations);
     bool is_done = true;
     for (Transfer& each : transfers_) {
@@ -94,6 +106,7 @@ class SharedRank final : public Rank {
     if (shared_->has_failed != 0) return State::kFailed;
     if (!is_done) return State::kWaits;
     is_under_way_ = false;
+    ++n_done_;
     return State::kDone;
   }
   void abort() override { aborted_ = true; }
@@ -212,6 +225,7 @@ class SharedRank final : public Rank {
   std::atomic<bool> aborted_{false};
   bool is_under_way_ = false;
   std::vector<Transfer> transfers_;
+  int64_t n_done_ = 0, n_until_it_hangs_ = INT64_MAX;
   uint64_t n_collectives_ = 0;
   std::vector<uint64_t> put_, taken_;  // messages to and from each rank
 };
@@ -230,6 +244,13 @@ bool make_group(GroupId& id, std::string& why) {
 
 std::unique_ptr<Rank> Rank::join(const GroupId& id, int32_t rank, int32_t n_ranks,
                                  const std::string& device, std::string& why) {
+  static std::atomic<int64_t> n_joins{0};
+  const int64_t failing = setting("fail_join", 0);
+  if (failing == 0) n_joins = 0;
+  if (++n_joins == failing) {
+    why = "this join fails, as asked for";
+    return nullptr;
+  }
   if (rank < 0 || rank >= n_ranks || n_ranks > kRanksMax) {
     why = "rank " + std::to_string(rank) + " of " + std::to_string(n_ranks);
     return nullptr;

@@ -5,6 +5,10 @@
 // what it is at, and the first difference fails the group, with both in words on stderr: another exchange,
 // count, type, root, or number of exchanges before. Likewise a device that two ranks have, and a rank that
 // joins twice.
+//
+// Environment: SPECD_STRICT_NCCL, words separated by commas, read when a rank joins:
+//   hang_rank=R, hang_after=N   rank R of a group takes part in N exchanges and in no other
+//   fail_join=N                 the N-th join of this process fails, counted since the setting is there
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,8 @@
 // Exchanges between ranks by NCCL: one rank, and with several devices two and more, at most four. Each exchange
 // alone and as a graph on every rank but the last.
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <mutex>
 #include <string>
@@ -24,14 +26,27 @@ std::vector<int32_t> numbers_of(int32_t rank, int32_t round) {
   return numbers;
 }
 
+// Waits like the engine: not when another rank has failed, and not for ever.
+bool wait(CudaDevice* device, CudaRank* end, const std::atomic<bool>& has_failed,
+          CudaProblem& problem) {
+  const auto last = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (!device->is_done()) {
+    std::this_thread::yield();
+    if (!has_failed && std::chrono::steady_clock::now() < last && end->check(problem)) continue;
+    end->abort();
+    std::snprintf(problem.text, sizeof(problem.text), "its stream waits for another rank");
+    return false;
+  }
+  return device->synchronize(problem);
+}
+
 // One rank, in a thread of its own. Returns "" or what was wrong.
-std::string run_rank(const CudaLibrary& library, const CudaGroupId& id, int32_t rank, int32_t n) {
+std::string run_rank(CudaDevice* device, const CudaGroupId& id, int32_t rank, int32_t n,
+                     std::atomic<bool>& has_failed) {
   CudaProblem problem;
-  CudaDevice* device = library.open(rank, {.scratch_bytes = 1 << 20}, problem);
-  if (device == nullptr) return problem.text;
   CudaRank* end = device->join(id, rank, n, problem);
   if (end == nullptr) {
-    delete device;
+    has_failed = true;
     return problem.text;
   }
   const auto n_parts = static_cast<uint64_t>(n);
@@ -71,7 +86,7 @@ std::string run_rank(const CudaLibrary& library, const CudaGroupId& id, int32_t 
       if (graph < 0) wrong = problem.text;
     }
     if (wrong.empty()) graph < 0 ? submit() : device->launch(graph);
-    if (wrong.empty() && !device->synchronize(problem)) wrong = problem.text;
+    if (wrong.empty() && !wait(device, end, has_failed, problem)) wrong = problem.text;
     const auto expect = [&](const char* what, uint64_t place, int32_t of) {
       if (!wrong.empty()) return;
       const int32_t* found = seen + place * kNumbers;
@@ -86,14 +101,13 @@ std::string run_rank(const CudaLibrary& library, const CudaGroupId& id, int32_t 
     expect("broadcast", 2 * n_parts, 0);
     if (n > 1) expect("send", 2 * n_parts + 1, (rank + n - 1) % n);
   }
-  if (!wrong.empty()) end->abort();  // the others must not wait for it
+  if (!wrong.empty()) has_failed = true;
   (void)device->synchronize(problem);
   if (graph >= 0) device->release_graph(graph);
   delete end;
   if (data != nullptr) device->release(data);
   if (seen != nullptr) device->release_pinned(seen);
   if (mine != nullptr) device->release_pinned(mine);
-  delete device;
   return wrong;
 }
 
@@ -111,17 +125,26 @@ void check_ranks(Rig& rig) {
     CudaGroupId id;
     std::string wrong;
     if (!library.make_group(&id, problem)) wrong = problem.text;
+    std::vector<CudaDevice*> devices;
+    while (wrong.empty() && static_cast<int32_t>(devices.size()) < n) {
+      devices.push_back(
+          library.open(static_cast<int32_t>(devices.size()), {.scratch_bytes = 1 << 20}, problem));
+      if (devices.back() == nullptr) wrong = problem.text;
+    }
     std::vector<std::thread> ranks;
     std::mutex mutex;
+    std::atomic<bool> has_failed{false};
     const int32_t n_started = wrong.empty() ? n : 0;
     for (int32_t rank = 0; rank < n_started; ++rank) {
       ranks.emplace_back([&, rank] {
-        const std::string found = run_rank(library, id, rank, n);
+        const std::string found =
+            run_rank(devices[static_cast<size_t>(rank)], id, rank, n, has_failed);
         const std::lock_guard lock(mutex);
         if (wrong.empty()) wrong = found;
       });
     }
     for (std::thread& each : ranks) each.join();
+    for (CudaDevice* each : devices) delete each;
     rig.report.check(std::to_string(n) + (n == 1 ? " rank exchanges" : " ranks exchange") +
                          " by NCCL, alone and in a graph",
                      wrong.empty(), wrong);

@@ -407,7 +407,7 @@ std::vector<Bad> bad_files() {
        "c.yaml:6:45: engine.step_tokens_max: ", "at least max_sequences (8)"},
       {"isa", g + "engine: {isa: avx}\n", "c.yaml:6:15: engine.isa: ", "did you mean 'avx2'?"},
       {"devices_word", g + "devices: cuda:0\n", "c.yaml:6:10: devices: ",
-       "expected a list of one device (several cannot share a model yet), found 'cuda:0'"},
+       "expected a list of one device, or of one for each rank, found 'cuda:0'"},
       {"devices_none", g + "devices: []\n", "c.yaml:6:10: devices: ", "found a list of 0"},
       {"devices_two", g + "devices: [cuda:0, cuda:1]\n", "c.yaml:6:10: devices: ", "found 2"},
       {"devices_name", g + "devices: [gpu]\n",

@@ -486,6 +486,19 @@ TEST(Mpi, ranks_with_another_model_are_refused_before_weights_are_read) {
   }
 }
 
+TEST(Mpi, a_rank_without_its_device_is_told_once_with_the_key) {
+  Daemon daemon;
+  daemon.write_config();
+  daemon.spawn_words(under_mpirun(2, daemon.serve_words({"engine.tensor_parallel_size=2",
+                                                         "devices=[cuda:0, cuda:1]"})),
+                     [] {
+                       allow_root();
+                       setenv("SPECD_CUDA_LIBRARY", SPECD_TEST_FAKE_CUDA, 1);
+                     });
+  EXPECT_EQ(daemon.wait(), 1);
+  expect_said_once(daemon.output(), "devices[1]: rank 1: cuda:1: this machine has 1 CUDA devices");
+}
+
 TEST(Mpi, an_installation_without_its_library_is_told) {
   Daemon daemon;
   daemon.write_config();

@@ -56,7 +56,8 @@ struct CudaGroupId {
 // One that fails makes the stream fail.
 class CudaRank {
  public:
-  virtual ~CudaRank() = default;  // does not wait; REQUIRES that the stream has finished
+  // Aborts, and waits for that. REQUIRES that no graph with an exchange is left.
+  virtual ~CudaRank() = default;
 
   virtual void all_gather(void* data, uint64_t bytes) = 0;
   virtual void gather(const void* part, void* parts, uint64_t bytes, int32_t root) = 0;
@@ -66,7 +67,7 @@ class CudaRank {
 
   // False: an exchange under way has failed, and why.
   virtual bool check(CudaProblem& problem) = 0;
-  // Ends the exchanges under way, so that the stream can finish. There are none after it.
+  // Ends the exchanges under way, so that the stream can finish, and does not wait. There are none after it.
   virtual void abort() = 0;
 };
 
@@ -107,7 +108,7 @@ class CudaDevice {
   // Waits for all submitted work. False: something failed since the last call. After a fault in a
   // kernel every later call fails too, until the process ends.
   virtual bool synchronize(CudaProblem& problem) = 0;
-  // Joins the group as rank `rank` and waits until all have joined. Null and the reason: no NCCL, a device
+  // Joins the group as rank `rank` and waits until all have joined, with no other deadline than NCCL's. Null and the reason: no NCCL, a device
   // that is there twice, no way between two of them. The result must not outlive this.
   virtual CudaRank* join(const CudaGroupId& id, int32_t rank, int32_t n_ranks,
                          CudaProblem& problem) = 0;
