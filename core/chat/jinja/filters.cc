@@ -228,6 +228,7 @@ Result<Value> dictsort(const Value& value, Arguments arguments, Budget& budget) 
 
 Result<Value> unique(const Value& value, Arguments arguments, Budget& budget) {
   SPECD_TRY(const std::vector<Value> items, items_of(value, budget));
+  SPECD_JINJA_STEPS(budget, 4 * items.size());  // to remember one costs more than to look at it
   DictObject seen;
   std::vector<Value> out;
   for (const Value& item : items) {

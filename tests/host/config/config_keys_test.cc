@@ -132,7 +132,11 @@ std::vector<Wrong> wrong_values(const Key& key) {
       break;
     case Type::kList:
       add({{"x"}, {"7"}, {"{a: 1}"}, {"null"}, {"''"}, {huge}});
-      if (key.max > 0) add({{"[]"}, {"[cpu, cpu]"}});
+      if (key.max > 0) {
+        std::string too_many = "[cpu";
+        for (int64_t i = 0; i < key.max; ++i) too_many += ", cpu";
+        add({{"[]"}, {too_many + "]"}});
+      }
       break;
     case Type::kNamed:
     case Type::kFree:

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <string>
@@ -74,21 +75,28 @@ std::vector<std::string> split_settings(int n_ranks, int n_stages) {
           "engine.pipeline_parallel_size=" + std::to_string(n_stages)};
 }
 
-// `on_devices`: each rank has one of the stand-in's (tests/device/fake_cuda.h).
+// In a child: mpirun may be run by root, and devices are those of this library.
+std::function<void()> with_devices_of(const std::string& library) {
+  return [library] {
+    allow_root();
+    if (library.empty()) return;
+    setenv("SPECD_CUDA_LIBRARY", library.c_str(), 1);
+    setenv("SPECD_FAKE_CUDA", "devices=4,open", 1);
+    setenv("SPECD_EMULATED_CUDA", "devices=4", 1);
+  };
+}
+
+// `library`: each rank has one of its devices; empty = they are on the CPU.
 void spawn_ranks(Daemon& daemon, int n_ranks, int n_stages, std::vector<std::string> settings = {},
-                 bool on_devices = false) {
+                 const std::string& library = "") {
   for (const std::string& each : split_settings(n_ranks, n_stages)) settings.push_back(each);
   std::string devices;
   for (int i = 0; i < n_ranks * n_stages; ++i) {
     devices += (i == 0 ? "cuda:" : ", cuda:") + std::to_string(i);
   }
-  if (on_devices) settings.push_back("devices=[" + devices + "]");
-  daemon.spawn_words(under_mpirun(n_ranks * n_stages, daemon.serve_words(settings)), [on_devices] {
-    allow_root();
-    if (!on_devices) return;
-    setenv("SPECD_CUDA_LIBRARY", SPECD_TEST_FAKE_CUDA, 1);
-    setenv("SPECD_FAKE_CUDA", "devices=4,open", 1);
-  });
+  if (!library.empty()) settings.push_back("devices=[" + devices + "]");
+  daemon.spawn_words(under_mpirun(n_ranks * n_stages, daemon.serve_words(settings)),
+                     with_devices_of(library));
 }
 
 struct ProcessState {
@@ -143,7 +151,8 @@ std::map<std::string, std::string> texts_of(const Daemon& daemon,
 }
 
 // `kvs`: sizes of the cache.
-void write_the_texts_of_one_process(const std::vector<std::string>& kvs, bool on_devices) {
+void write_the_texts_of_one_process(const std::vector<std::string>& kvs,
+                                    const std::string& library) {
   std::map<std::string, std::string> plain;
   {
     Daemon daemon;
@@ -159,7 +168,7 @@ void write_the_texts_of_one_process(const std::vector<std::string>& kvs, bool on
           std::to_string(n_stages) + " stages of " + std::to_string(n_ranks) + ", " + kv;
       Daemon daemon;
       daemon.write_config_text(kEveryDrafter);
-      spawn_ranks(daemon, n_ranks, n_stages, {kv}, on_devices);
+      spawn_ranks(daemon, n_ranks, n_stages, {kv}, library);
       ASSERT_TRUE(daemon.wait_ready()) << what << daemon.output();
       for (const int round : {1, 2}) {  // the prompt is in the prefix cache the second time
         for (const auto& [name, text] : texts_of(daemon, kRoutes)) {
@@ -192,31 +201,33 @@ void write_the_texts_of_one_process(const std::vector<std::string>& kvs, bool on
 
 // A text alone takes a third of 26 pages.
 TEST(Mpi, writes_the_texts_of_one_process_with_every_drafter) {
-  write_the_texts_of_one_process({"model.kv.pages=600", "model.kv.pages=26"}, false);
+  write_the_texts_of_one_process({"model.kv.pages=600", "model.kv.pages=26"}, "");
 }
 
 TEST(Mpi, writes_the_texts_of_one_process_on_devices) {
-  write_the_texts_of_one_process({"model.kv.pages=26"}, true);
+  write_the_texts_of_one_process({"model.kv.pages=26"}, SPECD_TEST_FAKE_CUDA);
 }
 
-// The reference checkpoints have four heads.
+// A daemon for a reference checkpoint, which have four heads.
+void write_family_config(Daemon& daemon, const std::string& family) {
+  const std::string models = std::string(SPECD_SOURCE_DIR) + "/tests/reference/models/";
+  const fs::path folder = daemon.folder() / family;
+  fs::create_directory(folder);
+  for (const auto& entry : fs::directory_iterator(models + family)) fs::copy(entry.path(), folder);
+  if (!fs::exists(folder / "tokenizer.json")) {
+    fs::copy(models + "tokenizer.json", folder / "tokenizer.json");
+  }
+  daemon.write_config_text(
+      "engine: {threads: 2, rank_timeout_seconds: 60}\nmodel: {name: m, path: " + folder.string() +
+      "}\nplugins: {directories: [PLUGINS], cache_directory: cache}\n");
+}
+
 TEST(Mpi, writes_the_texts_of_one_process_with_four_ranks) {
-  const std::string model = std::string(SPECD_SOURCE_DIR) + "/tests/reference/models/";
   for (const std::string family : {"llama31", "qwen3"}) {
     std::map<std::string, std::string> plain;
     for (const int n_ranks : {1, 4}) {
       Daemon daemon;
-      const fs::path folder = daemon.folder() / family;
-      fs::create_directory(folder);
-      for (const auto& entry : fs::directory_iterator(model + family)) {
-        fs::copy(entry.path(), folder);
-      }
-      if (!fs::exists(folder / "tokenizer.json")) {
-        fs::copy(model + "tokenizer.json", folder / "tokenizer.json");
-      }
-      daemon.write_config_text(
-          "engine: {threads: 2, rank_timeout_seconds: 60}\nmodel: {name: m, path: " +
-          folder.string() + "}\nplugins: {directories: [PLUGINS], cache_directory: cache}\n");
+      write_family_config(daemon, family);
       if (n_ranks == 1) {
         daemon.spawn();
       } else {
@@ -230,6 +241,30 @@ TEST(Mpi, writes_the_texts_of_one_process_with_four_ranks) {
     }
   }
 }
+
+#ifdef SPECD_TEST_EMULATED_CUDA
+TEST(Mpi, writes_the_texts_of_one_emulated_device_on_several) {
+  std::string plain;
+  for (const auto& [n_ranks, n_stages] : std::vector<std::pair<int, int>>{{1, 1}, {2, 1}, {2, 2}}) {
+    Daemon daemon;
+    write_family_config(daemon, "llama_bias");
+    if (n_ranks == 1) {
+      daemon.spawn_words(daemon.serve_words({"devices=[cuda:0]"}),
+                         with_devices_of(SPECD_TEST_EMULATED_CUDA));
+    } else {
+      spawn_ranks(daemon, n_ranks, n_stages, {}, SPECD_TEST_EMULATED_CUDA);
+    }
+    ASSERT_TRUE(daemon.wait_ready()) << daemon.output();
+    v1::GenerateRequest request = make_request("off", 8, 0.8F);
+    request.set_text("ranks");
+    const auto made = daemon.client().generate(request, {});
+    ASSERT_TRUE(made.ok()) << made.status().to_string();
+    if (n_ranks == 1) plain = made.value().text;
+    EXPECT_EQ(made.value().text, plain) << n_stages << " stages of " << n_ranks;
+    EXPECT_EQ(daemon.stop(n_ranks == 1 ? SIGTERM : SIGUSR1), 0) << daemon.output();
+  }
+}
+#endif
 
 // Of every row, and of taps at every point.
 TEST(Mpi, computes_the_bits_of_one_process) {
@@ -299,7 +334,7 @@ TEST_P(MpiLoss, is_told_to_every_client_and_leaves_nothing_behind) {
     Daemon daemon;
     daemon.write_config("", SPECD_PLUGINS);
     spawn_ranks(daemon, 2, 1, {"engine.rank_timeout_seconds=" + std::to_string(kTimeoutSeconds)},
-                loss.on_devices);
+                loss.on_devices ? SPECD_TEST_FAKE_CUDA : "");
     ASSERT_TRUE(daemon.wait_ready()) << daemon.output();
     const pid_t mpirun = daemon.pid();
     const std::vector<pid_t> ranks = children_of(mpirun);
@@ -492,8 +527,8 @@ TEST(Mpi, a_rank_without_its_device_is_told_once_with_the_key) {
   daemon.spawn_words(under_mpirun(2, daemon.serve_words({"engine.tensor_parallel_size=2",
                                                          "devices=[cuda:0, cuda:1]"})),
                      [] {
-                       allow_root();
-                       setenv("SPECD_CUDA_LIBRARY", SPECD_TEST_FAKE_CUDA, 1);
+                       with_devices_of(SPECD_TEST_FAKE_CUDA)();
+                       setenv("SPECD_FAKE_CUDA", "devices=1", 1);
                      });
   EXPECT_EQ(daemon.wait(), 1);
   expect_said_once(daemon.output(), "devices[1]: rank 1: cuda:1: this machine has 1 CUDA devices");
