@@ -564,7 +564,9 @@ TEST_F(Sched, a_storm_of_clients_leaves_nothing_behind) {
         r.route = routes[random() % 3];
         r.priority = static_cast<int32_t>(random() % 7) - 3;
         r.cache_salt = random() % 4 == 0 ? "salt" : "";
-        if (random() % 5 == 0) r.deadline_ms = 1 + static_cast<int64_t>(random() % 200);
+        const bool is_first = i < 4;  // these meet, however slow the clients are
+        if (!is_first && random() % 5 == 0)
+          r.deadline_ms = 1 + static_cast<int64_t>(random() % 200);
         Pending pending;
         const auto ticket = engine_->submit(r, pending.sink());
         if (!ticket.ok()) {
@@ -573,6 +575,7 @@ TEST_F(Sched, a_storm_of_clients_leaves_nothing_behind) {
         }
         mine.emplace_back(pending, kind);
         tickets.push_back(ticket.value());
+        if (is_first) continue;
         if (random() % 4 == 0) (void)engine_->cancel(tickets[random() % tickets.size()].number);
         if (random() % 8 == 0) mine[random() % mine.size()].first.wait_for_tokens(random() % 30);
         if (random() % 50 == 0) engine_->clear_prefix_cache();
