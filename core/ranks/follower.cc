@@ -44,7 +44,7 @@ Status follow_on(Device& device, RankEnd& end, std::span<const SharedModel> mode
     RankEnd& end;
     ~Close() { end.close(); }
   } const close{end};
-  const Status opened = end.open(device);
+  Status opened = end.open(device);
   if (opened.ok()) return Follower(device, end.links(), models).run();
   end.all->give_up(opened);  // perhaps only the ranks of a stage know
   return opened;
