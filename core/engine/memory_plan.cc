@@ -63,6 +63,7 @@ class Planner {
 
   Result<Cost> of_target() const {
     std::vector<Split> splits;
+    splits.reserve(n_ranks_);
     for (int32_t rank = 0; rank < n_ranks_of(options_); ++rank) {
       splits.push_back(
           split_of(rank, options_.tensor_parallel_size, options_.pipeline_parallel_size));
@@ -79,6 +80,7 @@ class Planner {
   Result<Cost> of_draft(const DraftModel& draft, bool is_shared) const {
     const int32_t n = is_shared ? options_.tensor_parallel_size : 1;
     std::vector<Split> splits;
+    splits.reserve(to_size(n));
     for (int32_t rank = 0; rank < n; ++rank) splits.push_back({.rank = rank, .n_ranks = n});
     return cost_of(device_, draft.path, draft.config, options_.max_sequences, splits,
                    draft.kv_dtype, needs_own_pages(draft, is_shared));
