@@ -211,11 +211,13 @@ class BroughtOutput {
   static uint64_t bytes(const Strided<T>& output, size_t n, int64_t width) {
     return output.data == nullptr ? 0 : n * to_size(width) * sizeof(T);
   }
-  // `n`: elements up to the last one that is wanted; `width` numbers each. Takes its bytes from `memory`.
-  BroughtOutput(Strided<T>& output, size_t n, int64_t width, char*& memory)
+  // `n`: elements up to the last one that is wanted; `width` numbers each, which are `otherwise` where nothing
+  // is computed. Takes its bytes from `memory`.
+  BroughtOutput(Strided<T>& output, size_t n, int64_t width, T otherwise, char*& memory)
       : device_(output), width_(to_size(width)) {
     if (device_.data == nullptr) return;
     host_ = reinterpret_cast<T*>(memory);
+    std::fill_n(host_, n * width_, otherwise);
     memory += bytes(output, n, width);
     output = {host_, width};
   }
@@ -282,10 +284,10 @@ specd_status ModelService::call_elsewhere(specd_call* call,
   }
   outputs.on_device = false;
   auto* memory = other.brought.as<char>();
-  const BroughtOutput<int32_t> token(outputs.token, n, 1, memory);
-  const BroughtOutput<float> logprob(outputs.logprob, n, 1, memory);
-  const BroughtOutput<int32_t> top_token(outputs.top_token, n, outputs.top_k, memory);
-  const BroughtOutput<float> top_logprob(outputs.top_logprob, n, outputs.top_k, memory);
+  const BroughtOutput<int32_t> token(outputs.token, n, 1, -1, memory);
+  const BroughtOutput<float> logprob(outputs.logprob, n, 1, 0, memory);
+  const BroughtOutput<int32_t> top_token(outputs.top_token, n, outputs.top_k, -1, memory);
+  const BroughtOutput<float> top_logprob(outputs.top_logprob, n, outputs.top_k, 0, memory);
   status = compute();
   for (size_t i = 0; i < request.output_rows.size() && status.ok(); ++i) {
     token.bring(device_, place(i));
