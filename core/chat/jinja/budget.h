@@ -20,8 +20,8 @@ struct Limits {
   static constexpr size_t kJsonValues = 1 << 18;  // in one request, keys included
   static constexpr size_t kJsonBytes = size_t{32} << 20;  // memory of these values
 
-  uint64_t steps_max = 4'000'000;            // nodes visited, items touched
-  uint64_t bytes_max = uint64_t{256} << 20;  // copied or searched, in total
+  uint64_t steps_max = 3'000'000;            // nodes visited, items touched
+  uint64_t bytes_max = uint64_t{192} << 20;  // copied or searched, in total
   size_t output_bytes_max = size_t{8} << 20;
 };
 
