@@ -59,9 +59,9 @@ class Emulated : public EngineTest {
 
   // Prompts on every route, against plain decoding; then against the CPU.
   void expect_texts(const std::string& model, size_t n_prompts, int32_t n_tokens, float temperature,
-                    KvDType kv) {
+                    KvDType kv, size_t first_prompt = 0) {
     std::vector<Request> plain;
-    for (size_t i = 0; i < n_prompts; ++i) {
+    for (size_t i = first_prompt; i < first_prompt + n_prompts; ++i) {
       plain.push_back(request(prompts()[i], "off", n_tokens, temperature, 77));
     }
     EngineOptions o = options(model);
@@ -109,9 +109,15 @@ class Emulated : public EngineTest {
 };
 
 TEST_F(Emulated, greedy_texts_of_every_route_are_those_of_plain_decoding) {
-  expect_texts("pico-draft", 4, 16, 0, KvDType::kF32);
+  expect_texts("pico-draft", 2, 12, 0, KvDType::kF32);
 }
 TEST_F(Emulated, seeded_texts_of_every_route_are_those_of_plain_decoding) {
+  expect_texts("pico-draft", 3, 10, 0.8f, KvDType::kBF16, 5);
+}
+TEST_F(Emulated, long_greedy_texts_are_those_of_plain_decoding) {
+  expect_texts("pico-draft", 4, 16, 0, KvDType::kF32);
+}
+TEST_F(Emulated, long_seeded_texts_are_those_of_plain_decoding) {
   expect_texts("pico-draft", 8, 12, 0.8f, KvDType::kBF16);
 }
 TEST_F(Emulated, long_texts_of_the_target_model_are_those_of_plain_decoding) {

@@ -77,10 +77,10 @@ class SharedRank final : public Rank {
       return false;
     }
     ++shared_->n_joined;
-    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(5);
     while (shared_->n_joined < n_ranks_) {
       if (std::chrono::steady_clock::now() > end) {
-        why = "not all ranks have joined within 10 s";
+        why = "not all ranks have joined within 5 s";
         return false;
       }
       std::this_thread::sleep_for(std::chrono::microseconds(50));

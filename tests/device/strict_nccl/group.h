@@ -37,7 +37,7 @@ struct Operation {
 
 class Rank {
  public:
-  // Waits until all have joined, ten seconds at most. Null and the reason.
+  // Waits until all have joined, five seconds at most. Null and the reason.
   static std::unique_ptr<Rank> join(const GroupId& id, int32_t rank, int32_t n_ranks,
                                     const std::string& device, std::string& why);
   virtual ~Rank() = default;
