@@ -488,9 +488,9 @@ TEST_F(OnDevice, a_draft_model_elsewhere_drafts_the_same) {
     EXPECT_EQ(model.kv_pages_held, 0);
     EXPECT_EQ(model.kv_pages_total, draft.empty() ? 0 : engine_->model().kv_pages_total);
     const std::vector<MemoryLine> held = engine_->memory();
-    const auto line = std::find_if(held.begin(), held.end(), [&](const MemoryLine& each) {
-      return each.what == "weights of draft" + (draft.empty() ? "" : " on " + draft);
-    });
+    const std::string wanted = "weights of draft" + (draft.empty() ? "" : " on " + draft);
+    const auto line = std::find_if(held.begin(), held.end(),
+                                   [&](const MemoryLine& each) { return each.what == wanted; });
     ASSERT_NE(line, held.end());
     EXPECT_EQ(line->held, line->planned);
   }
