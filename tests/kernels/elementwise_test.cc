@@ -132,7 +132,7 @@ TEST_P(Elementwise, every_map_is_its_formula_over_rows_of_any_stride) {
 
 TEST_P(Elementwise, copied_rows_go_where_the_lists_say_and_rows_out_of_range_nowhere) {
   const std::vector<float> from = random_floats(6 * 30, 3);
-  const std::vector<int32_t> from_row = {5, 5, 0, -1, 6, 2, 1}, to_row = {3, 0, 1, 2, 2, -1, 5};
+  const std::vector<int32_t> from_row = {5, 5, 0, -1, 6, 2, 1}, to_row = {3, 0, 1, 2, 4, -1, 5};
   constexpr float kOld = -7;
   for (const bool is_gathered : {true, false}) {
     for (const bool is_scattered : {true, false}) {
