@@ -249,6 +249,7 @@ std::unique_ptr<Rank> Rank::join(const GroupId& id, int32_t rank, int32_t n_rank
   if (failing == 0) n_joins = 0;
   if (++n_joins == failing) {
     why = "this join fails, as asked for";
+    if (rank == 0) shm_unlink(path_of(id).c_str());
     return nullptr;
   }
   if (rank < 0 || rank >= n_ranks || n_ranks > kRanksMax) {
