@@ -16,10 +16,10 @@ namespace specd {
 
 // Whether the list itself is right, for any number of machines.
 Status check_devices(const EngineOptions& options);
+// Whether the list names a device for each rank of this machine.
+Status check_places(const EngineOptions& options, int32_t n_here);
 // Whether the draft model is on another device than the target.
 bool is_elsewhere(const EngineOptions& options, const DraftModelOptions& draft);
-// Whether it names a device for each rank of this machine.
-Status check_places(const EngineOptions& options, int32_t n_here);
 
 // Enough for every model.
 kernels::CudaLimits device_limits(const EngineOptions& options, const ModelConfig& target,

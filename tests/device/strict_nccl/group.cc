@@ -44,7 +44,7 @@ struct Mailbox {
 };
 
 struct Shared {
-  std::atomic<int32_t> n_joined, n_left;
+  std::atomic<int32_t> n_joined;
   std::atomic<int32_t> has_failed;
   std::atomic<int32_t> has_rank[kRanksMax];
   char device[kRanksMax][64];
