@@ -33,7 +33,9 @@ Status Engine::Impl::load(const ProgressFn& progress) {
     if (progress) progress(what, fraction);
   };
   SPECD_OK_OR_RETURN(target.load(options.model));
-  SPECD_OK_OR_RETURN(models.load(options, target, progress));
+  SPECD_OK_OR_RETURN(models.open(options, target));
+  SPECD_OK_OR_RETURN(routes.open());
+  SPECD_OK_OR_RETURN(models.load(options, target, routes.limits(), progress));
   say("plugins", 0);
   SPECD_OK_OR_RETURN(routes.load());
   SPECD_TRY(runner,

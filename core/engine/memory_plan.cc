@@ -13,6 +13,9 @@
 #include "core/model/kv_store.h"
 #include "core/model/split.h"
 #include "core/model/transformer.h"
+#include "core/ranks/follower.h"
+#include "core/ranks/worker.h"
+#include "core/step/runner.h"
 
 namespace specd {
 namespace {
@@ -50,11 +53,16 @@ struct Limit {
 class Planner {
  public:
   Planner(const EngineOptions& options, const Target& target, Device& device,
-          std::span<const RankMemory> memories)
+          std::span<const RankMemory> memories, std::span<const DrafterLimit> limits)
       : options_(options),
         target_(target),
         device_(device),
-        n_ranks_(to_size(n_ranks_of(options))) {
+        n_ranks_(to_size(n_ranks_of(options))),
+        fixed_(column_bytes(n_ranks_of(options))) {
+    for (uint64_t& bytes : fixed_) bytes += device.scratch_bytes();
+    for (const DrafterLimit& limit : limits) {
+      if (limit.is_with_models) fixed_.front() += limit.bytes;
+    }
     for (const RankMemory& each : memories) limits_.push_back({nullptr, each});
     for (int32_t rank = 0; options.rank_bytes_max > 0 && rank < n_ranks_of(options); ++rank) {
       limits_.push_back({"engine.rank_bytes_max", {"", options.rank_bytes_max, {rank}}});
@@ -152,8 +160,10 @@ class Planner {
       }
       const int32_t fit = pages_that_fit(all);
       const std::string hint =
-          fit > 0 ? "; at most " + std::to_string(fit) + " pages of the KV cache fit"
-                  : "; lower engine.step_tokens_max, or use a smaller model or more machines";
+          fit > 0
+              ? "; at most " + std::to_string(fit) + " pages of the KV cache fit"
+              : "; lower engine.step_tokens_max, or use a smaller model, drafters that take less "
+                "or more machines";
       who += std::to_string(bytes) + " bytes (" + parts_of(plan, limit.memory) + "), ";
       if (limit.key != nullptr) {
         return Status(Code::kExhausted, limit.key,
@@ -197,8 +207,7 @@ class Planner {
   }
   uint64_t need(const Cost& cost, const RankMemory& memory, int32_t n_pages) const {
     return sum_of(cost.weights, memory) + sum_of(cost.activations, memory) +
-           memory.ranks.size() * device_.scratch_bytes() +
-           to_size(n_pages) * sum_of(cost.page, memory);
+           sum_of(fixed_, memory) + to_size(n_pages) * sum_of(cost.page, memory);
   }
   static std::string parts_of(const MemoryPlan& plan, const RankMemory& memory) {
     std::string parts;
@@ -214,6 +223,7 @@ class Planner {
   const Target& target_;
   Device& device_;
   const size_t n_ranks_;
+  Bytes fixed_;  // beside the models and their KV
   std::vector<Limit> limits_;
 };
 
@@ -238,6 +248,12 @@ Status check_elsewhere(const Device& device, const MemoryPlan& plan, size_t draf
 std::string kv_line(const std::string& draft, int32_t n_pages) {
   return "KV cache" + (draft.empty() ? "" : " of " + draft) + ", " + std::to_string(n_pages) +
          " pages of " + std::to_string(kernels::kPageTokens) + " tokens";
+}
+
+std::vector<uint64_t> column_bytes(int32_t n_ranks) {
+  std::vector<uint64_t> bytes(to_size(n_ranks), Follower::kColumnBytes);
+  bytes.front() = Worker::kColumnBytes + StepRunner::kColumnBytes;
+  return bytes;
 }
 
 std::string scratch_line(const std::string& elsewhere) {
@@ -270,8 +286,9 @@ std::vector<RankMemory> memories_of_devices(const EngineOptions& options,
 
 Result<MemoryPlan> plan_memory(const EngineOptions& options, const Target& target,
                                DraftModels& drafts, Device& device,
-                               std::span<const RankMemory> memories) {
-  const Planner planner(options, target, device, memories);
+                               std::span<const RankMemory> memories,
+                               std::span<const DrafterLimit> limits) {
+  const Planner planner(options, target, device, memories, limits);
   const size_t n_ranks = to_size(n_ranks_of(options));
   SPECD_TRY(const Cost of_target, planner.of_target());
   // Of each draft model: on rank 0 alone, shared, and where it is.
@@ -321,6 +338,7 @@ Result<MemoryPlan> plan_memory(const EngineOptions& options, const Target& targe
   // In the order of Engine::memory().
   plan.lines = {{"weights of " + target.options.name, of_target.weights},
                 {"activations", of_target.activations},
+                {kColumnsLine, column_bytes(n_ranks_of(options))},
                 {kv_line("", plan.kv_pages), pages_of(of_target)}};
   if (device.scratch_bytes() > 0)
     plan.lines.push_back({scratch_line(""), Bytes(n_ranks, device.scratch_bytes())});
@@ -349,7 +367,6 @@ Result<MemoryPlan> plan_memory(const EngineOptions& options, const Target& targe
                                .pages_elsewhere = pages_with(Cost(n_ranks)),
                                .is_shared = draft.is_shared});
   }
-  SPECD_OK_OR_RETURN(planner.check(all, plan));
   std::set<const Device*> used;
   for (const std::unique_ptr<DraftModel>& draft : drafts) {
     const Device* const where = draft->device;
@@ -358,6 +375,13 @@ Result<MemoryPlan> plan_memory(const EngineOptions& options, const Target& targe
     bytes.front() = where->scratch_bytes();
     plan.lines.push_back({scratch_line(where->name()), std::move(bytes), where->name()});
   }
+  for (size_t i = 0; i < limits.size(); ++i) {
+    Bytes bytes(n_ranks);
+    bytes.front() = limits[i].bytes;
+    plan.lines.push_back({drafter_line(options.routes[i].name, false), std::move(bytes),
+                          limits[i].is_with_models ? "" : "cpu"});
+  }
+  SPECD_OK_OR_RETURN(planner.check(all, plan));
   for (size_t i = 0; i < drafts.size(); ++i) {
     if (drafts[i]->device != nullptr)
       SPECD_OK_OR_RETURN(check_elsewhere(*drafts[i]->device, plan, i));

@@ -11,6 +11,7 @@
 #include "core/engine.h"
 #include "core/engine/shared_models.h"
 #include "core/engine/target.h"
+#include "core/spec/route_builder.h"
 
 namespace specd {
 
@@ -30,11 +31,15 @@ std::vector<RankMemory> memories_of_devices(const EngineOptions& options,
 // is shared, unless the options say otherwise, or limit the memory of a rank and more pages are left when
 // rank 0 has it alone. Those that cannot be used are left out. With the same arguments all ranks come to the
 // same plan. `device`: as of each rank. `memories`: of all ranks, or none to plan for other machines. Fails
-// when there is too little memory, naming the ranks. Without the memory of drafters, which only their
-// plugins know. REQUIRES a target that the ranks can share.
+// when there is too little memory, naming the ranks. `limits`: of the drafters of options.routes, which
+// are on rank 0. REQUIRES a target that the ranks can share.
 Result<MemoryPlan> plan_memory(const EngineOptions& options, const Target& target,
                                DraftModels& drafts, Device& device,
-                               std::span<const RankMemory> memories);
+                               std::span<const RankMemory> memories,
+                               std::span<const DrafterLimit> limits);
+// The line of what a rank's columns take at first; they grow with the work.
+inline constexpr char kColumnsLine[] = "columns, at first";
+std::vector<uint64_t> column_bytes(int32_t n_ranks);
 // What the line of a device's scratch memory says, of each rank's or of one elsewhere.
 std::string scratch_line(const std::string& elsewhere);
 // What the line of a KV cache says. `draft`: the draft model whose own it is; empty = the target's.

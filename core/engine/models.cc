@@ -14,21 +14,20 @@
 #include "core/ranks/rank_threads.h"
 
 namespace specd {
-Status Models::load(const EngineOptions& options, const Target& wanted,
-                    const ProgressFn& progress) {
+
+Status Models::open(const EngineOptions& options, const Target& wanted) {
   const ModelConfig& config = wanted.config;
+  auto& [checked, devices, memories] = opened_;
   const int32_t threads = options.process == nullptr
                               ? threads_of_rank(options, n_ranks_of(options), n_ranks_of(options))
                               : options.process->impl_->threads(options);
   SPECD_TRY(cpu, CpuDevice::create(options.isa, threads, options.numerics == Numerics::kBf16));
-  DraftModels checked = check_draft_models(options, wanted);
+  checked = check_draft_models(options, wanted);
   RankProcess::Impl* const process =
       options.process == nullptr ? nullptr : options.process->impl_.get();
   SPECD_OK_OR_RETURN(process == nullptr ? check_places(options, n_ranks_of(options))
                                         : process->check_world(options));
   const kernels::CudaLimits limits = device_limits(options, config, checked);
-  std::vector<std::unique_ptr<Device>> devices;  // of the ranks of this process
-  std::vector<RankMemory> memories;
   if (process == nullptr) {
     SPECD_TRY(devices, open_model_devices(options, limits));
     device = devices.empty() ? cpu.get() : devices.front().get();
@@ -42,8 +41,16 @@ Status Models::load(const EngineOptions& options, const Target& wanted,
   }
 
   SPECD_OK_OR_RETURN(check_ranks(options, config, *device));
-  SPECD_OK_OR_RETURN(open_draft_devices(options, config, *cpu, checked, draft_devices));
-  SPECD_TRY(plan, plan_memory(options, wanted, checked, *device, memories));
+  return open_draft_devices(options, config, *cpu, checked, draft_devices);
+}
+
+Status Models::load(const EngineOptions& options, const Target& wanted,
+                    std::span<const DrafterLimit> limits, const ProgressFn& progress) {
+  const ModelConfig& config = wanted.config;
+  auto [checked, devices, memories] = std::exchange(opened_, {});
+  std::vector<DrafterLimit> all_limits(limits.begin(), limits.end());
+  if (options.process != nullptr) SPECD_OK_OR_RETURN(options.process->impl_->share(all_limits));
+  SPECD_TRY(plan, plan_memory(options, wanted, checked, *device, memories, all_limits));
 
   logits_rows_max = target_logits_rows(options);
   if (!devices.empty()) cuda = std::move(devices.front());

@@ -4,10 +4,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "core/device/device.h"
 #include "core/engine.h"
+#include "core/engine/memory_plan.h"
 #include "core/engine/shared_models.h"
 #include "core/engine/target.h"
 #include "core/services/model.h"
@@ -38,14 +40,25 @@ struct Models {
 
   Lead* lead() const { return ranks == nullptr ? nullptr : &ranks->lead(); }
 
-  // Loads the target and the draft models. A draft model that cannot be loaded is logged, and its
-  // status says why.
-  Status load(const EngineOptions& options, const Target& wanted, const ProgressFn& progress);
+  // Opens the devices and checks the draft models.
+  Status open(const EngineOptions& options, const Target& wanted);
+  // Plans the memory, then loads the target and the draft models. A draft model that cannot be loaded is
+  // logged, and its status says why. `limits`: of the drafters of options.routes. Once, after open().
+  Status load(const EngineOptions& options, const Target& wanted,
+              std::span<const DrafterLimit> limits, const ProgressFn& progress);
 
  private:
+  // Between open() and load().
+  struct Opened {
+    DraftModels checked;
+    std::vector<std::unique_ptr<Device>> devices;  // of the ranks of this process
+    std::vector<RankMemory> memories;
+  };
   Status start_ranks(const EngineOptions& options, const Target& wanted, DraftModels& checked,
                      std::vector<std::unique_ptr<Device>> devices);
   void load_drafts(DraftModels checked, const EngineOptions& options, const ProgressFn& progress);
+
+  Opened opened_;
 };
 
 }  // namespace specd

@@ -201,39 +201,39 @@ struct PairCheck {
   RouteOptions wanted;
   RouteTerms terms;
   std::string device_name;
+  uint64_t device_bytes = 0;
+  DrafterLimit limit;
   LiveRoute route;
   Status status;
-  uint64_t memory_bytes_max = 0;  // of the drafter
 
-  void run(const std::atomic<bool>& is_late) {
+  bool device_is_host() const { return device_name == "cpu"; }
+  void ask(const std::atomic<bool>& is_late) {
+    const auto found = drafter_limit(*bench->registry, wanted, terms, bench->target.facts.info,
+                                     device_is_host(), device_bytes, is_late);
+    status = found.status();
+    if (found.ok()) limit = found.value();
+  }
+  void make(const std::atomic<bool>& is_late) {
     status =
         create_route(route, *bench->registry, wanted, terms, bench->target.facts.info, is_late);
     if (status.ok()) {
-      status = device_name == "cpu" ? activate_route(route, terms, *bench->device, is_late)
-                                    : place(route, false, device_name).status();
+      status = device_is_host() ? activate_route(route, terms, *bench->device, is_late)
+                                : place(route, false, device_name).status();
     }
-    if (status.ok())
-      memory_bytes_max = quota_of(route.drafter->caps(), to_size(terms.max_sequences));
     destroy_route(route, is_late);
   }
 };
 
-// Returns the limit of the drafter's memory.
-Result<uint64_t> check_pair(const std::shared_ptr<PairBench>& bench, const RouteOptions& route,
-                            const EngineOptions& options) {
-  const auto check = std::make_shared<PairCheck>();
-  check->bench = bench;
-  check->wanted = route;
-  check->terms = route_terms(options);
-  check->device_name = options.devices.front();
+Status run_check(const std::shared_ptr<PairCheck>& check, int32_t seconds,
+                 void (PairCheck::*work)(const std::atomic<bool>& is_late)) {
   std::string unused;
   const Status done = run_within(
-      std::chrono::seconds(options.plugin_control_seconds),
-      [check](const std::atomic<bool>& is_late) { check->run(is_late); }, unused);
+      std::chrono::seconds(seconds),
+      [=](const std::atomic<bool>& is_late) { (*check.*work)(is_late); }, unused);
+  const std::string field = route_field(check->wanted.name);
   if (done.code() == Code::kDeadlineExceeded)
-    return Status(done.code(), done.message() + " (plugins.control_seconds)");
-  SPECD_OK_OR_RETURN(done.ok() ? check->status : done);
-  return check->memory_bytes_max;
+    return Status(done.code(), field, done.message() + " (plugins.control_seconds)");
+  return (done.ok() ? check->status : done).in_field(field);
 }
 
 }  // namespace
@@ -268,13 +268,14 @@ Result<MemoryPlan> check_options(const EngineOptions& options) {
     memories = devices.empty() ? std::vector{memory_of_all(options, device)}
                                : memories_of_devices(options, devices);
   }
-  SPECD_TRY(MemoryPlan plan, plan_memory(options, target, drafts, device, memories));
-  for (size_t i = 0; i < drafts.size(); ++i) {
-    const Status& status = drafts[i]->status;
-    if (!status.ok()) return status.with_context(drafts[i]->name).in_field(draft_model_field(i));
-    bench->draft_models->add(std::move(drafts[i]));
-  }
-  if (options.routes.empty()) return plan;
+  const auto check_drafts = [&] {
+    for (size_t i = 0; i < drafts.size(); ++i) {
+      const Status status = drafts[i]->status.with_context(drafts[i]->name);
+      SPECD_OK_OR_RETURN(status.in_field(draft_model_field(i)));
+    }
+    return Status();
+  };
+  SPECD_OK_OR_RETURN(check_drafts());
   bench->services = std::make_unique<Services>(*bench->device, *bench->device, config.vocab_size);
   bench->services->set_models(bench->draft_models.get());
   bench->services->plan_target(config);
@@ -284,13 +285,23 @@ Result<MemoryPlan> check_options(const EngineOptions& options) {
                                   .config_directory = options.config_directory},
                                  make_host(bench->services.get()))
                 .in_field("plugins"));
+  std::vector<std::shared_ptr<PairCheck>> pairs;
+  std::vector<DrafterLimit> limits;
   for (const RouteOptions& route : options.routes) {
-    SPECD_TRY(const uint64_t limit,
-              check_pair(bench, route, options).in_field(route_field(route.name)));
-    std::vector<uint64_t> bytes(to_size(n_ranks_of(options)));
-    bytes.front() = limit;  // drafters are on the lead
-    plan.lines.push_back({drafter_line(route.name, false), std::move(bytes)});
+    const auto& pair = pairs.emplace_back(std::make_shared<PairCheck>());
+    pair->bench = bench;
+    pair->wanted = route;
+    pair->terms = route_terms(options);
+    pair->device_name = options.devices.front();
+    pair->device_bytes = device.total_bytes();
+    SPECD_OK_OR_RETURN(run_check(pair, options.plugin_control_seconds, &PairCheck::ask));
+    limits.push_back(pair->limit);
   }
+  SPECD_TRY(MemoryPlan plan, plan_memory(options, target, drafts, device, memories, limits));
+  SPECD_OK_OR_RETURN(check_drafts());  // whether those can be shared that must be
+  for (std::unique_ptr<DraftModel>& draft : drafts) bench->draft_models->add(std::move(draft));
+  for (const auto& pair : pairs)
+    SPECD_OK_OR_RETURN(run_check(pair, options.plugin_control_seconds, &PairCheck::make));
   return plan;
 }
 

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
@@ -156,6 +157,15 @@ Result<std::vector<RankMemory>> RankProcess::Impl::memories_of(const Status& ope
   return of_devices;
 }
 
+Status RankProcess::Impl::share(std::vector<DrafterLimit>& limits) {
+  // Of a rank with other routes, which check_same() refuses, too.
+  std::array<DrafterLimit, EngineLimits::kRoutes> sent{};
+  std::copy(limits.begin(), limits.end(), sent.begin());
+  all->broadcast(sent.data(), sizeof(sent), 0);
+  std::copy_n(sent.begin(), limits.size(), limits.begin());
+  return all->status();
+}
+
 Status RankProcess::Impl::check_same(std::span<const SharedModel> models,
                                      const DraftModels& drafts) {
   std::vector<std::string> values;
@@ -186,7 +196,9 @@ Status RankProcess::Impl::follow(const EngineOptions& options) {
             memories_of(opened.status(), opened.ok() ? opened.value().get() : nullptr));
   Device* const device = opened.value().get();
   SPECD_OK_OR_RETURN(check_ranks(options, target.config, *device));
-  SPECD_OK_OR_RETURN(plan_memory(options, target, checked, *device, all_memories).status());
+  std::vector<DrafterLimit> limits(options.routes.size());
+  SPECD_OK_OR_RETURN(share(limits));
+  SPECD_OK_OR_RETURN(plan_memory(options, target, checked, *device, all_memories, limits).status());
   const std::vector<SharedModel> models = shared_models(options, target, checked);
   SPECD_OK_OR_RETURN(check_same(models, checked));
   RankEnd end = end_of(options);

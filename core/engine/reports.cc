@@ -182,6 +182,7 @@ std::vector<MemoryLine> Engine::memory() const {
     add(activations_name, std::move(activations));
   };
   add_model(m.options.model.name, "activations", *m.models.target);
+  add(kColumnsLine, column_bytes(n_ranks_of(m.options)));
   add(kv_line("", m.models.kv->n_pages()), m.models.kv_bytes);
   if (const uint64_t scratch = m.models.device->scratch_bytes(); scratch > 0)
     add(scratch_line(""), std::vector<uint64_t>(n_ranks, scratch));

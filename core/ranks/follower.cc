@@ -23,8 +23,7 @@ Status Follower::run() {
   std::vector<int32_t> words;
   Status status;
   try {
-    constexpr uint64_t kFirstBytes = uint64_t{1} << 20;  // grows with the forwards
-    Result<Staging> columns = Staging::create(device_, kFirstBytes, "columns of a rank");
+    Result<Staging> columns = Staging::create(device_, kColumnBytes, "columns of a rank");
     status = columns.status();
     if (status.ok()) columns_ = std::move(columns).value();
     while (status.ok()) {

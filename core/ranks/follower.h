@@ -30,6 +30,9 @@ struct SharedModel {
 
 class Follower {
  public:
+  // What run() allocates before it obeys; grows with the forwards.
+  static constexpr uint64_t kColumnBytes = uint64_t{1} << 20;
+
   // All must outlive this.
   Follower(Device& device, const RankLinks& links, std::span<const SharedModel> models)
       : device_(device),

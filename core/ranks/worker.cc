@@ -12,9 +12,6 @@ namespace {
 
 std::atomic<WorkerObserver*> the_observer{nullptr};
 
-// Slots that are moved by one submission.
-constexpr size_t kMovesAtOnce = 8192;
-
 // Adds a column that grows with the text. Its size is rounded up so that the columns after it
 // rarely move, because graphs that were captured with their addresses are then lost.
 template <typename T>
@@ -68,7 +65,6 @@ Worker::Worker(Device& device, Transformer& model, KvStore& kv, Lead* lead)
 Result<std::unique_ptr<Worker>> Worker::create(Device& device, Transformer& model, KvStore& kv,
                                                Lead* lead) {
   std::unique_ptr<Worker> worker(new Worker(device, model, kv, lead));
-  constexpr uint64_t kFirstBytes = uint64_t{1} << 20;  // grows with the steps
   SPECD_TRY(worker->inputs_, Staging::create(device, kFirstBytes, "input of a step"));
   SPECD_TRY(worker->outputs_, Staging::create(device, kFirstBytes, "output of a step"));
   SPECD_TRY(worker->moves_,

@@ -41,7 +41,13 @@ class WorkerObserver {
 };
 
 class Worker {
+  static constexpr uint64_t kFirstBytes = uint64_t{1} << 20;  // grows with the steps
+  static constexpr size_t kMovesAtOnce = 8192;                // slots that one submission moves
+
  public:
+  // What create() allocates, in the device's memory.
+  static constexpr uint64_t kColumnBytes = 2 * kFirstBytes + 2 * kMovesAtOnce * sizeof(int32_t);
+
   // All must outlive this. `lead`: null, or tells the ranks that share the model what it computes.
   // kExhausted when there is no memory for the first columns.
   static Result<std::unique_ptr<Worker>> create(Device& device, Transformer& model, KvStore& kv,

@@ -4,6 +4,7 @@
 
 #include "core/base/log.h"
 #include "core/base/run_within.h"
+#include "core/base/to_size.h"
 #include "core/device/host_memory.h"
 #include "core/plugin/instance/caps.h"
 
@@ -72,7 +73,36 @@ std::string verifiers_for(PluginRegistry& registry, const specd_drafter_caps& dr
   return found;
 }
 
+bool drafts_on_device(const specd_drafter_caps& drafter, const specd_verifier_caps& verifier,
+                      bool device_is_host) {
+  return !device_is_host && !needs_q(drafter, verifier) &&
+         (drafter.device_types & (1u << SPECD_DEV_CUDA)) != 0 &&
+         (drafter.needs & SPECD_NEED_PROBES) == 0;
+}
+
 }  // namespace
+
+Result<DrafterLimit> drafter_limit(PluginRegistry& registry, const RouteOptions& wanted,
+                                   const RouteTerms& terms, const specd_target_info& target,
+                                   bool device_is_host, uint64_t device_bytes,
+                                   const std::atomic<bool>& is_late) {
+  const PluginUse &drafter = wanted.drafter, &verifier = wanted.verifier;
+  SPECD_TRY(const specd_drafter_caps caps,
+            registry.drafter_caps(drafter.plugin, drafter.factory, drafter.config, target, is_late)
+                .in_field("drafter"));
+  SPECD_TRY(
+      const specd_verifier_caps judges,
+      registry.verifier_caps(verifier.plugin, verifier.factory, verifier.config, target, is_late)
+          .in_field("verifier"));
+  const DrafterLimit limit{
+      .bytes = quota_of(caps, to_size(terms.max_sequences)),
+      .is_with_models = device_is_host || drafts_on_device(caps, judges, device_is_host)};
+  SPECD_OK_OR_RETURN(check_quota(caps, to_size(terms.max_sequences),
+                                 limit.is_with_models ? device_bytes : host_memory().bytes,
+                                 "plugin " + drafter.plugin)
+                         .in_field("drafter"));
+  return limit;
+}
 
 Status create_route(LiveRoute& route, PluginRegistry& registry, const RouteOptions& wanted,
                     const RouteTerms& terms, const specd_target_info& target,
@@ -145,9 +175,7 @@ Result<Placement> place(const LiveRoute& route, bool device_is_host,
                       device_name + "] that is host memory" + more);
   };
   Placement placed;
-  placed.drafts_on_device = !device_is_host && !needs_q(caps, route.verifier->caps()) &&
-                            (caps.device_types & (1u << SPECD_DEV_CUDA)) != 0 &&
-                            (caps.needs & SPECD_NEED_PROBES) == 0;
+  placed.drafts_on_device = drafts_on_device(caps, route.verifier->caps(), device_is_host);
   if (!placed.drafts_on_device && (caps.device_types & (1u << SPECD_DEV_CPU)) == 0) {
     return lacks("drafter", route.drafter_bundle.id);
   }

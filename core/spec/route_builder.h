@@ -37,6 +37,16 @@ struct Placement {
 };
 Result<Placement> place(const LiveRoute& route, bool device_is_host,
                         const std::string& device_name);
+// What a route's drafter may take, as it says before it is made.
+struct DrafterLimit {
+  uint64_t bytes = 0;
+  bool is_with_models = true;  // in the memory of the models' device, else in the host's
+};
+// Loads the plugins. `device_bytes`: memory of the device. Errors as create_route(). [control]
+Result<DrafterLimit> drafter_limit(PluginRegistry& registry, const RouteOptions& wanted,
+                                   const RouteTerms& terms, const specd_target_info& target,
+                                   bool device_is_host, uint64_t device_bytes,
+                                   const std::atomic<bool>& is_late);
 // Activates both instances, which may take their memory; then the route can serve. `device` is that
 // of the models. Errors as above. [control]
 Status activate_route(LiveRoute& route, const RouteTerms& terms, Device& device,

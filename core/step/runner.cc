@@ -70,9 +70,8 @@ StepRunner::StepRunner(Worker& worker, ModelService& models, CpuDevice& host)
 Result<std::unique_ptr<StepRunner>> StepRunner::create(Worker& worker, ModelService& models,
                                                        CpuDevice& host, int32_t max_sequences) {
   std::unique_ptr<StepRunner> runner(new StepRunner(worker, models, host));
-  constexpr uint64_t kFirstBytes = uint64_t{1} << 20;  // grows with the steps
   SPECD_TRY(runner->step_.calls,
-            Staging::create(worker.device(), kFirstBytes, "columns of plugin calls"));
+            Staging::create(worker.device(), kColumnBytes, "columns of plugin calls"));
   std::vector<int32_t> numbers(to_size(max_sequences));
   std::iota(numbers.begin(), numbers.end(), 0);
   SPECD_TRY(runner->step_.slots,

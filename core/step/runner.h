@@ -40,6 +40,9 @@ struct StepCounters {
 
 class StepRunner {
  public:
+  // What create() allocates for the first columns, in the device's memory; grows with the steps.
+  static constexpr uint64_t kColumnBytes = uint64_t{1} << 20;
+
   // All three must outlive this. kExhausted when there is no memory for the first columns.
   static Result<std::unique_ptr<StepRunner>> create(Worker& worker, ModelService& models,
                                                     CpuDevice& host, int32_t max_sequences);

@@ -232,15 +232,40 @@ Result<RouteOptions> RouteControl::definition(const std::string& name) const {
                 "'off' is plain decoding and always there; it has no definition");
 }
 
-Status RouteControl::load() {
+Status RouteControl::open() {
   services_ = std::make_unique<Services>(*models_.cpu, *models_.device, target_.config.vocab_size);
-  services_->set_models(models_.drafts.get());
-  services_->set_target(models_.target.get(), models_.lead());
+  services_->plan_target(target_.config);
   SPECD_TRY(registry_, PluginRegistry::open({.directories = options_.plugin_directories,
                                              .cache_directory = options_.plugin_cache_directory,
                                              .config_directory = options_.config_directory},
                                             make_host(services_.get()))
                            .in_field("plugins"));
+  return Status();
+}
+
+std::vector<DrafterLimit> RouteControl::limits() {
+  std::vector<DrafterLimit> all;
+  for (const RouteOptions& wanted : options_.routes) {
+    // Shared with a thread that may be late.
+    const auto limit = std::make_shared<Result<DrafterLimit>>(DrafterLimit());
+    std::string late_plugin;
+    const Status done = run_within(
+        std::chrono::seconds(options_.plugin_control_seconds),
+        [this, limit, wanted](const std::atomic<bool>& is_late) {
+          const Device& device = *models_.device;
+          *limit = drafter_limit(*registry_, wanted, route_terms(options_), target_.facts.info,
+                                 device.is_host(), device.total_bytes(), is_late);
+        },
+        late_plugin);
+    if (done.code() == Code::kDeadlineExceeded) (void)set_aside(late_plugin, done);
+    all.push_back(done.ok() && limit->ok() ? limit->value() : DrafterLimit());
+  }
+  return all;
+}
+
+Status RouteControl::load() {
+  services_->set_models(models_.drafts.get());
+  services_->set_target(models_.target.get(), models_.lead());
   RouteTable table;
   const MutexLock lock(mutex_);
   ++generation_;

@@ -37,8 +37,12 @@ class RouteControl {
                  return set_aside(plugin_id, late);
                }) {}
 
-  // Discovers plugins and stages the routes of the options. Fails when the default route cannot be
-  // served; another route is logged and kept as refused.
+  // Discovers plugins. REQUIRES Models::open().
+  Status open();
+  // Of the drafters of the options' routes; 0 for those that cannot be served, load() says why.
+  std::vector<DrafterLimit> limits();
+  // Stages the routes of the options. Fails when the default route cannot be served; another route is
+  // logged and kept as refused. REQUIRES Models::load().
   Status load();
 
   // See Engine::apply_route() and delete_route().

@@ -550,6 +550,42 @@ std::optional<BundleInfo> PluginRegistry::find(const std::string& plugin_id) con
   return found->info;
 }
 
+namespace {
+
+Result<specd_drafter_caps> checked_caps(const std::string& plugin_id, const Prepared& prepared,
+                                        const specd_drafter_api& api, const specd_host& host,
+                                        const specd_target_info& target, specd_call& call,
+                                        const std::atomic<bool>& is_late) {
+  specd_drafter_caps caps{};
+  SPECD_OK_OR_RETURN(describe(plugin_id, api, prepared, &host, target, call, caps, is_late));
+  SPECD_OK_OR_RETURN(check_caps(caps, target, host, prepared.where));
+  if (caps.tree_mode == SPECD_TREE_STATIC && api.static_tree == nullptr) {
+    return Status(Code::kUnsupported,
+                  prepared.where + ": tree_mode is SPECD_TREE_STATIC, but static_tree is null");
+  }
+  const bool needs_update =
+      (caps.needs & (SPECD_NEED_HIDDEN | SPECD_NEED_PROBES)) != 0 || caps.top_k > 0;
+  if (needs_update && api.update == nullptr) {
+    return Status(Code::kUnsupported,
+                  prepared.where +
+                      ": needs hidden states, probes or the target's top_k, which "
+                      "update() brings, but update is null");
+  }
+  return caps;
+}
+
+Result<specd_verifier_caps> checked_caps(const std::string& plugin_id, const Prepared& prepared,
+                                         const specd_verifier_api& api, const specd_host& host,
+                                         const specd_target_info& target, specd_call& call,
+                                         const std::atomic<bool>& is_late) {
+  specd_verifier_caps caps{};
+  SPECD_OK_OR_RETURN(describe(plugin_id, api, prepared, &host, target, call, caps, is_late));
+  SPECD_OK_OR_RETURN(check_caps(caps, host, prepared.where));
+  return caps;
+}
+
+}  // namespace
+
 Result<std::unique_ptr<Drafter>> PluginRegistry::make_drafter(const std::string& plugin_id,
                                                               const std::string& factory_id,
                                                               const Json& config,
@@ -561,21 +597,8 @@ Result<std::unique_ptr<Drafter>> PluginRegistry::make_drafter(const std::string&
             impl_->prepare(plugin_id, factory_id, config, &parts, is_late));
   const specd_drafter_api* api = prepared.factory->drafter;
   specd_call call;
-  specd_drafter_caps caps{};
-  SPECD_OK_OR_RETURN(describe(plugin_id, *api, prepared, impl_->host, target, call, caps, is_late));
-  SPECD_OK_OR_RETURN(check_caps(caps, target, *impl_->host, prepared.where));
-  if (caps.tree_mode == SPECD_TREE_STATIC && api->static_tree == nullptr) {
-    return Status(Code::kUnsupported,
-                  prepared.where + ": tree_mode is SPECD_TREE_STATIC, but static_tree is null");
-  }
-  const bool needs_update =
-      (caps.needs & (SPECD_NEED_HIDDEN | SPECD_NEED_PROBES)) != 0 || caps.top_k > 0;
-  if (needs_update && api->update == nullptr) {
-    return Status(Code::kUnsupported,
-                  prepared.where +
-                      ": needs hidden states, probes or the target's top_k, which "
-                      "update() brings, but update is null");
-  }
+  SPECD_TRY(const specd_drafter_caps caps,
+            checked_caps(plugin_id, prepared, *api, *impl_->host, target, call, is_late));
   // The grant of activate() replaces this quota.
   const uint32_t n_sequences = std::max(caps.max_batch, 1u);
   auto owner = make_owner(plugin_id, instance_name, prepared,
@@ -590,20 +613,6 @@ Result<std::unique_ptr<Drafter>> PluginRegistry::make_drafter(const std::string&
   });
 }
 
-namespace {
-
-Result<specd_verifier_caps> checked_caps(const std::string& plugin_id, const Prepared& prepared,
-                                         const specd_host& host, const specd_target_info& target,
-                                         specd_call& call, const std::atomic<bool>& is_late) {
-  specd_verifier_caps caps{};
-  SPECD_OK_OR_RETURN(describe(plugin_id, *prepared.factory->verifier, prepared, &host, target, call,
-                              caps, is_late));
-  SPECD_OK_OR_RETURN(check_caps(caps, host, prepared.where));
-  return caps;
-}
-
-}  // namespace
-
 Result<std::unique_ptr<Verifier>> PluginRegistry::make_verifier(const std::string& plugin_id,
                                                                 const std::string& factory_id,
                                                                 const Json& config,
@@ -615,7 +624,7 @@ Result<std::unique_ptr<Verifier>> PluginRegistry::make_verifier(const std::strin
   const specd_verifier_api* api = prepared.factory->verifier;
   specd_call call;
   SPECD_TRY(const specd_verifier_caps caps,
-            checked_caps(plugin_id, prepared, *impl_->host, target, call, is_late));
+            checked_caps(plugin_id, prepared, *api, *impl_->host, target, call, is_late));
   // Verifiers keep no state, so their quota is 0. Their calls can use scratch().
   auto owner = make_owner(plugin_id, instance_name, prepared, 0);
   SPECD_TRY(specd_verifier* const self,
@@ -627,6 +636,19 @@ Result<std::unique_ptr<Verifier>> PluginRegistry::make_verifier(const std::strin
   });
 }
 
+Result<specd_drafter_caps> PluginRegistry::drafter_caps(const std::string& plugin_id,
+                                                        const std::string& factory_id,
+                                                        const Json& config,
+                                                        const specd_target_info& target,
+                                                        const std::atomic<bool>& is_late) {
+  Impl::Parts parts(*impl_, is_late);
+  SPECD_TRY(const Prepared prepared,
+            impl_->prepare(plugin_id, factory_id, config, &parts, is_late));
+  specd_call call;
+  return checked_caps(plugin_id, prepared, *prepared.factory->drafter, *impl_->host, target, call,
+                      is_late);
+}
+
 Result<specd_verifier_caps> PluginRegistry::verifier_caps(const std::string& plugin_id,
                                                           const std::string& factory_id,
                                                           const Json& config,
@@ -635,7 +657,8 @@ Result<specd_verifier_caps> PluginRegistry::verifier_caps(const std::string& plu
   SPECD_TRY(const Prepared prepared,
             impl_->prepare(plugin_id, factory_id, config, nullptr, is_late));
   specd_call call;
-  return checked_caps(plugin_id, prepared, *impl_->host, target, call, is_late);
+  return checked_caps(plugin_id, prepared, *prepared.factory->verifier, *impl_->host, target, call,
+                      is_late);
 }
 
 void PluginRegistry::set_aside(const std::string& plugin_id, const Status& why) {

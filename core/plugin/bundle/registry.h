@@ -82,7 +82,11 @@ class PluginRegistry {
                                                   const std::string& instance_name,
                                                   const std::atomic<bool>& is_late = kNeverLate);
 
-  // [control] What a verifier says of itself; makes no instance. Otherwise as make_verifier().
+  // [control] What a drafter or a verifier says of itself; makes no instance. Otherwise as make_*().
+  Result<specd_drafter_caps> drafter_caps(const std::string& plugin_id,
+                                          const std::string& factory_id, const Json& config,
+                                          const specd_target_info& target,
+                                          const std::atomic<bool>& is_late = kNeverLate);
   Result<specd_verifier_caps> verifier_caps(const std::string& plugin_id,
                                             const std::string& factory_id, const Json& config,
                                             const specd_target_info& target,

@@ -493,6 +493,14 @@ TEST_F(OnDevice, a_draft_model_elsewhere_drafts_the_same) {
                                    [&](const MemoryLine& each) { return each.what == wanted; });
     ASSERT_NE(line, held.end());
     EXPECT_EQ(line->held, line->planned);
+    // Drafters that need q work on the host.
+    o.plugin_cache_directory = folder_ + "/cache";
+    const Result<MemoryPlan> plan = check_options(o);
+    ASSERT_TRUE(plan.ok()) << plan.status().to_string();
+    std::map<std::string, std::string> where;
+    for (const MemoryPlan::Line& each : plan.value().lines) where[each.what] = each.elsewhere;
+    EXPECT_EQ(where.at("drafter of route draft (limit)"), "");
+    EXPECT_EQ(where.at("drafter of route own_choice (limit)"), target == "cpu" ? "" : "cpu");
   }
   engine_.reset();
   unsetenv("SPECD_FAKE_CUDA");

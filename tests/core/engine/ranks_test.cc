@@ -198,7 +198,7 @@ TEST_F(Ranks, hold_what_was_planned_from_the_headers) {
       const bool has_own_pages =
           draft != "zoo" && (n_stages > 1 || (n_ranks > 1 && draft == "alone"));
       const size_t n_scratch = options().devices.front() == "cpu" ? 0 : 1;
-      EXPECT_EQ(held.size(), (has_own_pages ? 6u : 5u) + n_scratch) << what;
+      EXPECT_EQ(held.size(), (has_own_pages ? 7u : 6u) + n_scratch) << what;
       // The lead's vocabulary in float32 is nobody else's.
       const std::vector<uint64_t>& activations = plan.value().lines[1].bytes;
       EXPECT_EQ(std::max_element(activations.begin(), activations.end()), activations.begin());
@@ -253,7 +253,7 @@ TEST_F(Ranks, get_the_pages_that_the_tightest_of_them_has_room_for) {
   o.max_sequences = 256;
   o.step_tokens_max = 256;
   o.tensor_parallel_size = 2;
-  o.rank_bytes_max = uint64_t{6} << 20;
+  o.rank_bytes_max = uint64_t{9} << 20;
   const auto pages_of = [&](int32_t tensor_parallel_size) {
     o.draft_models.clear();
     if (tensor_parallel_size >= 0) {
@@ -301,6 +301,66 @@ TEST_F(Ranks, get_the_pages_that_the_tightest_of_them_has_room_for) {
   for (const MemoryPlan::Placements& each : two.value().placements) {
     EXPECT_EQ(each.is_shared ? each.pages_shared : each.pages_alone, two.value().kv_pages);
   }
+}
+
+// What a drafter may take is known only to its plugin, which is asked before weights are read.
+TEST_F(CpuRanks, leave_room_for_what_the_drafters_of_the_routes_may_take) {
+  EngineOptions o = options();
+  o.model.path = family_folder(folder_, "llama_bias");
+  o.model.kv_bytes_max = 0;
+  o.max_sequences = 64;
+  o.step_tokens_max = 256;
+  o.tensor_parallel_size = 2;
+  o.rank_bytes_max = uint64_t{9} << 20;
+  const auto pool = [&](int64_t tokens) {
+    const Json config = {
+        {"max_matching_ngram_size", 1}, {"is_public_pool", true}, {"max_pool_tokens", tokens}};
+    return route("pool", plugin("specd.drafter.prompt_lookup", config), 4);
+  };
+  const auto held = [&](size_t rank) {
+    uint64_t bytes = 0;
+    for (const MemoryLine& line : engine_->memory()) bytes += line.held[rank];
+    return bytes;
+  };
+  int32_t all = 0;
+  uint64_t without = 0;
+  for (const int64_t tokens : {0, 1024, 8192}) {
+    o.routes.clear();
+    o.default_route = "off";
+    if (tokens > 0) o.routes = {pool(tokens)};
+    start(o);
+    const int32_t pages = engine_->model().kv_pages_total;
+    const uint64_t page = engine_->model().kv_bytes / static_cast<uint64_t>(pages) / 2;
+    EXPECT_LE(held(0), o.rank_bytes_max);
+    EXPECT_GT(held(0) + page, o.rank_bytes_max) << "one more page does not fit";
+    const Result<MemoryPlan> plan = check_options(o);
+    ASSERT_TRUE(plan.ok()) << plan.status().to_string();
+    EXPECT_EQ(plan.value().kv_pages, pages) << "specd check says the same";
+    if (tokens == 0) {
+      all = pages;
+      without = held(1);
+      continue;
+    }
+    const uint64_t limit = report("pool").memory_bytes_max;
+    EXPECT_GT(limit, static_cast<uint64_t>(tokens) * 12);
+    EXPECT_NEAR(all - pages, static_cast<double>(limit) / static_cast<double>(page), 1);
+    EXPECT_EQ(held(1), without - static_cast<uint64_t>(all - pages) * page) << "only on rank 0";
+    const MemoryLine line = engine_->memory().back();
+    EXPECT_EQ(line.what, "drafter of route pool (limit)");
+    EXPECT_EQ(line.planned, line.held);
+  }
+  o.routes = {pool(1 << 20)};
+  const Status status = Engine::create(o, {}).status();
+  EXPECT_EQ(status, check_options(o).status());
+  EXPECT_EQ(status.field(), "engine.rank_bytes_max");
+  EXPECT_EQ(status.message().find("rank 0 needs "), 0u) << status.to_string();
+  EXPECT_NE(status.message().find("; drafter of route pool (limit) "), std::string::npos)
+      << status.to_string();
+  // Without the plugin there is nothing to make room for.
+  o.routes.front().drafter.plugin = "org.example.absent";
+  start(o);
+  EXPECT_EQ(engine_->model().kv_pages_total, all);
+  EXPECT_EQ(report("pool").state, RouteState::kRefused);
 }
 
 // The shape of a checkpoint as a folder: a header and a hole where the weights would be.

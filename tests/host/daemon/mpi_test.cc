@@ -535,6 +535,23 @@ TEST(Mpi, a_rank_without_its_device_is_told_once_with_the_key) {
   expect_said_once(daemon.output(), "devices[1]: rank 1: cuda:1: this machine has 1 CUDA devices");
 }
 
+// Rank 0 alone has plugins, and all ranks make the same plan.
+TEST(Mpi, ranks_without_room_for_the_drafters_of_rank_0_are_refused) {
+  Daemon daemon;
+  daemon.write_config();
+  const std::string pool =
+      "{max_matching_ngram_size: 1, is_public_pool: true, "
+      "max_pool_tokens: 1048576}";
+  const std::string output = refusal(
+      daemon,
+      under_mpirun(
+          2, daemon.serve_words({"engine.tensor_parallel_size=2", "engine.rank_bytes_max=32MiB",
+                                 "routes.lookup.drafter.config=" + pool})),
+      1);
+  expect_said_once(output, "rank 0 needs ");
+  expect_said_once(output, "; drafter of route lookup (limit) ");
+}
+
 TEST(Mpi, an_installation_without_its_library_is_told) {
   Daemon daemon;
   daemon.write_config();
