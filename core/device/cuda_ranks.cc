@@ -64,6 +64,18 @@ class CudaRankEnd final : public Exchanges, private StreamWatch {
   const std::unique_ptr<kernels::CudaRank> rank_;
 };
 
+// Waits for the others while the group lives, for minutes at most.
+class Joining final : public kernels::CudaWait {
+ public:
+  explicit Joining(const Collective& host) : host_(host) {}
+  bool goes_on() override { return host_.status().ok() && std::chrono::steady_clock::now() < end_; }
+
+ private:
+  const Collective& host_;
+  const std::chrono::steady_clock::time_point end_ =
+      std::chrono::steady_clock::now() + std::chrono::minutes(5);
+};
+
 }  // namespace
 
 Result<std::unique_ptr<Exchanges>> join_cuda_ranks(Device& device, Collective& host) {
@@ -77,9 +89,12 @@ Result<std::unique_ptr<Exchanges>> join_cuda_ranks(Device& device, Collective& h
       agree(host, told(cuda.library().make_group(host.rank() == 0 ? &id : nullptr, problem))));
   host.broadcast(&id, sizeof(id), 0);
   SPECD_OK_OR_RETURN(host.status());
+  Joining joining(host);
   std::unique_ptr<kernels::CudaRank> rank(
-      cuda.cuda().join(id, host.rank(), host.n_ranks(), problem));
-  SPECD_OK_OR_RETURN(agree(host, told(rank != nullptr)));
+      cuda.cuda().join(id, host.rank(), host.n_ranks(), joining, problem));
+  // The others wait in NCCL, which may not tell them.
+  if (rank == nullptr) host.give_up(told(false));
+  SPECD_OK_OR_RETURN(agree(host, Status()));
   return std::unique_ptr<Exchanges>(std::make_unique<CudaRankEnd>(cuda, host, std::move(rank)));
 }
 

@@ -242,7 +242,7 @@ Key keys_of_engine(EngineOptions& o) {
               "stages of layers, each of `tensor_parallel_size` ranks; a step passes through one "
               "after the other, which makes no step faster"),
       integer("rank_timeout_seconds", o.rank_timeout_seconds, 1, L::kRankTimeoutSeconds,
-              "a rank that the others wait for so long is lost, and the daemon ends"),
+              "a rank that the others wait for longer is lost, and the daemon exits"),
       bytes(
           "rank_bytes_max", o.rank_bytes_max,
           "memory of a rank for weights, activations, on rank 0 the limits of the drafters, and KV, "
@@ -376,8 +376,8 @@ Key keys_of(Config& config) {
   Key devices =
       many("devices", engine.devices, device,
            "where models run: one item, or a `cuda:N` for each rank (under mpirun for each "
-           "rank of a machine); `auto` is cuda:0 where it can be had, else the CPU; see the "
-           "root README for what has run on a GPU");
+           "rank of a machine); `auto`, for one rank, is cuda:0 where it can be had, else the "
+           "CPU; see the root README for what has run on a GPU");
   devices.min = 1;
   devices.max = EngineLimits::kRanks * EngineLimits::kStages;
   devices.expected = "a list of one device, or of one for each rank";

@@ -74,7 +74,7 @@ inline uint64_t source_stride_bytes(const PackArgs& a) {
 // ranks.cu. NCCL is loaded by the first call; null or false and the reason when that fails.
 bool make_group(CudaGroupId* id, CudaProblem& problem);
 CudaRank* join_group(CudaStream& stream, const CudaGroupId& id, int32_t rank, int32_t n_ranks,
-                     CudaProblem& problem);
+                     CudaWait& wait, CudaProblem& problem);
 
 // For the current device of this thread: lets attention use that much shared memory.
 cudaError_t open_attention(int32_t shared_bytes_max);

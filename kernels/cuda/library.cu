@@ -220,9 +220,9 @@ class Device final : public CudaDevice {
     stream_.note(error);
     return true;
   }
-  CudaRank* join(const CudaGroupId& id, int32_t rank, int32_t n_ranks,
+  CudaRank* join(const CudaGroupId& id, int32_t rank, int32_t n_ranks, CudaWait& wait,
                  CudaProblem& problem) override {
-    return join_group(of(stream_), id, rank, n_ranks, problem);
+    return join_group(of(stream_), id, rank, n_ranks, wait, problem);
   }
   bool synchronize(CudaProblem& problem) override {
     stream_.note(cudaStreamSynchronize(of(stream_).handle));

@@ -1,6 +1,7 @@
 // Exchanges between ranks by NCCL, which is loaded on demand, so that it is not required otherwise.
 #include <dlfcn.h>
 #include <pthread.h>
+#include <time.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -52,23 +53,68 @@ bool has_nccl(CudaProblem& problem) {
   return false;
 }
 
+bool is_good(int result, int device, nccl::Communicator* communicator, CudaProblem& problem) {
+  if (result == nccl::kSuccess || result == nccl::kInProgress) return true;
+  std::snprintf(problem.text, sizeof(problem.text), "cuda:%d: NCCL: %s: %s", device,
+                api.get_error_string(result), api.get_last_error(communicator));
+  return false;
+}
+
+// A communicator in the making. NCCL waits for all ranks, however long they take, and cannot be stopped, so a
+// thread waits, which owns this once nobody else wants the result.
+struct Joining {
+  nccl::UniqueId id{};
+  int32_t rank = 0, n_ranks = 0, device = 0;
+  pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+  pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+  bool is_done = false, is_wanted = true;
+  nccl::Communicator* communicator = nullptr;  // null when it failed
+  CudaProblem problem{};
+
+  static void* run(void* self) {
+    auto* const joining = static_cast<Joining*>(self);
+    (void)cudaSetDevice(joining->device);
+    nccl::Communicator* made = nullptr;
+    const int result = api.comm_init_rank(&made, joining->n_ranks, joining->id, joining->rank);
+    if (!is_good(result, joining->device, nullptr, joining->problem)) made = nullptr;
+    pthread_mutex_lock(&joining->mutex);
+    joining->communicator = made;
+    joining->is_done = true;
+    const bool is_wanted = joining->is_wanted;
+    pthread_cond_signal(&joining->changed);
+    pthread_mutex_unlock(&joining->mutex);
+    if (is_wanted) return nullptr;
+    if (made != nullptr) (void)api.comm_abort(made);
+    delete joining;
+    return nullptr;
+  }
+  // Whether the thread is done; else it owns this.
+  bool wait_done(CudaWait& wait) {
+    constexpr int64_t kNs = 1'000'000'000, kStepNs = 1'000'000;
+    pthread_mutex_lock(&mutex);
+    while (!is_done && is_wanted) {
+      timespec until{};
+      clock_gettime(CLOCK_REALTIME, &until);
+      until.tv_nsec += kStepNs;
+      until.tv_sec += until.tv_nsec / kNs;
+      until.tv_nsec %= kNs;
+      (void)pthread_cond_timedwait(&changed, &mutex, &until);
+      if (!is_done) is_wanted = wait.goes_on();
+    }
+    const bool done = is_done;
+    pthread_mutex_unlock(&mutex);
+    return done;
+  }
+};
+
 class NcclRank final : public CudaRank {
  public:
-  NcclRank(CudaStream& stream, int32_t rank, int32_t n_ranks)
-      : stream_(stream), rank_(rank), n_ranks_(n_ranks) {}
+  NcclRank(CudaStream& stream, int32_t rank, int32_t n_ranks, nccl::Communicator* communicator)
+      : stream_(stream), rank_(rank), n_ranks_(n_ranks), communicator_(communicator) {}
   // Destroying the communicator would wait for the others, which may be gone.
   ~NcclRank() override {
     abort();
     if (is_aborting_) pthread_join(aborter_, nullptr);
-  }
-
-  bool join(const CudaGroupId& id, CudaProblem& problem) {
-    nccl::UniqueId unique;
-    static_assert(sizeof(unique.internal) == sizeof(id.bytes));
-    std::memcpy(unique.internal, id.bytes, sizeof(id.bytes));
-    const int result = api.comm_init_rank(&communicator_, n_ranks_, unique, rank_);
-    if (result != nccl::kSuccess) communicator_ = nullptr;
-    return is_good(result, problem);
   }
 
   void all_gather(void* data, uint64_t bytes) override {
@@ -144,15 +190,12 @@ class NcclRank final : public CudaRank {
     stream_.note(cudaErrorLaunchFailure);
   }
   bool is_good(int result, CudaProblem& problem) const {
-    if (result == nccl::kSuccess || result == nccl::kInProgress) return true;
-    std::snprintf(problem.text, sizeof(problem.text), "cuda:%d: NCCL: %s: %s", stream_.device,
-                  api.get_error_string(result), api.get_last_error(communicator_));
-    return false;
+    return cuda::is_good(result, stream_.device, communicator_, problem);
   }
 
   CudaStream& stream_;
   const int32_t rank_, n_ranks_;
-  nccl::Communicator *communicator_ = nullptr, *aborted_ = nullptr;
+  nccl::Communicator *communicator_, *aborted_ = nullptr;
   pthread_t aborter_{};
   bool is_aborting_ = false;
   CudaProblem failed_;  // the first call that failed
@@ -173,12 +216,29 @@ bool make_group(CudaGroupId* id, CudaProblem& problem) {
 }
 
 CudaRank* join_group(CudaStream& stream, const CudaGroupId& id, int32_t rank, int32_t n_ranks,
-                     CudaProblem& problem) {
+                     CudaWait& wait, CudaProblem& problem) {
   if (!has_nccl(problem)) return nullptr;
-  auto* joined = new NcclRank(stream, rank, n_ranks);
-  if (joined->join(id, problem)) return joined;
-  delete joined;
-  return nullptr;
+  auto* const joining = new Joining{.rank = rank, .n_ranks = n_ranks, .device = stream.device};
+  static_assert(sizeof(joining->id.internal) == sizeof(id.bytes));
+  std::memcpy(joining->id.internal, id.bytes, sizeof(id.bytes));
+  pthread_t thread{};
+  if (pthread_create(&thread, nullptr, &Joining::run, joining) != 0) {
+    delete joining;
+    std::snprintf(problem.text, sizeof(problem.text), "cuda:%d: NCCL: no thread to join with",
+                  stream.device);
+    return nullptr;
+  }
+  if (!joining->wait_done(wait)) {
+    pthread_detach(thread);
+    std::snprintf(problem.text, sizeof(problem.text), "cuda:%d: NCCL: not all ranks have joined",
+                  stream.device);
+    return nullptr;
+  }
+  pthread_join(thread, nullptr);
+  problem = joining->problem;
+  nccl::Communicator* const made = joining->communicator;
+  delete joining;
+  return made == nullptr ? nullptr : new NcclRank(stream, rank, n_ranks, made);
 }
 
 }  // namespace specd::kernels::cuda

@@ -452,13 +452,14 @@ class FakeDevice final : public CudaDevice {
     if (stream_.recording != nullptr) stream_.fail("is_done() in a capture");
     return stream_.advance();
   }
-  CudaRank* join(const CudaGroupId& id, int32_t rank, int32_t n_ranks,
+  CudaRank* join(const CudaGroupId& id, int32_t rank, int32_t n_ranks, CudaWait& wait,
                  CudaProblem& problem) override {
     strict_nccl::GroupId group;
     std::memcpy(group.bytes, id.bytes, sizeof(group.bytes));
     std::string why;
-    auto joined =
-        strict_nccl::Rank::join(group, rank, n_ranks, "cuda:" + std::to_string(info_.index), why);
+    auto joined = strict_nccl::Rank::join(
+        group, rank, n_ranks, "cuda:" + std::to_string(info_.index),
+        [&wait] { return wait.goes_on(); }, why);
     if (joined == nullptr) return say(problem, "NCCL: " + why), nullptr;
     return new FakeRank(stream_, rank, n_ranks, std::move(joined));
   }

@@ -182,10 +182,21 @@ TEST_F(CudaRanks, wait_no_longer_than_the_deadline_and_end_when_one_gives_up) {
 TEST_F(CudaRanks, that_cannot_join_are_told_which_and_why) {
   const auto never = [](const DeviceRank&) { ADD_FAILURE() << "nobody has joined"; };
   for (const Status& each : run(2, std::chrono::minutes(5), never, [](int32_t) { return 1; })) {
-    EXPECT_EQ(each.to_string(),
-              "UNSUPPORTED: rank 0: cuda:1: NCCL: Duplicate GPU detected: rank 0 and rank 1 both "
-              "on cuda:1");
+    EXPECT_EQ(each.code(), Code::kUnavailable);
+    EXPECT_NE(
+        each.message().find(" gave up: UNSUPPORTED: cuda:1: NCCL: Duplicate GPU detected: rank "),
+        std::string::npos)
+        << each.to_string();
   }
+  // Of three one fails, and tells those that wait for it.
+  setenv("SPECD_STRICT_NCCL", "fail_join=2", 1);
+  const auto begin = std::chrono::steady_clock::now();
+  for (const Status& each : run(3, std::chrono::minutes(5), never)) {
+    EXPECT_NE(each.message().find("NCCL: this join fails, as asked for"), std::string::npos)
+        << each.to_string();
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
+  unsetenv("SPECD_STRICT_NCCL");
   setenv("SPECD_FAKE_CUDA", "devices=3,no_nccl", 1);
   for (const Status& each : run(2, std::chrono::minutes(5), never)) {
     EXPECT_EQ(each.to_string(), "UNSUPPORTED: rank 0: cuda:0: ranks need NCCL (fake)");

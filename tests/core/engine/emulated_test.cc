@@ -4,9 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "core/device/cuda_device.h"
@@ -191,6 +193,23 @@ TEST_F(Emulated, ranks_write_what_one_device_writes) {
     }
     audit();
   }
+}
+
+// NCCL goes on waiting for it; nobody waits for NCCL.
+TEST_F(Emulated, a_rank_that_cannot_join_ends_the_start) {
+  if (!open_cuda_device(1, {}).ok()) GTEST_SKIP() << "one device";
+  setenv("SPECD_STRICT_NCCL", "fail_join=2,join_seconds=5", 1);
+  EngineOptions o = options();
+  o.devices = {"cuda:0", "cuda:1"};
+  o.model.path = family_folder(folder_, "llama_bias");
+  o.tensor_parallel_size = 2;
+  const auto begin = std::chrono::steady_clock::now();
+  const Status status = Engine::create(o, {}).status();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(4));
+  EXPECT_NE(status.message().find("this join fails, as asked for"), std::string::npos)
+      << status.to_string();
+  std::this_thread::sleep_until(begin + std::chrono::seconds(7));
+  unsetenv("SPECD_STRICT_NCCL");
 }
 
 // Also with graphs, which NCCL does not let go of while it aborts.

@@ -107,8 +107,9 @@ SPECD_NCCL int ncclCommInitRank(ncclComm** comm, int n_ranks, UniqueId id, int r
   std::memcpy(group.bytes, id.internal, sizeof(group.bytes));
   std::string why;
   const int device = specd::emulated::current_device();
-  auto joined =
-      specd::strict_nccl::Rank::join(group, rank, n_ranks, "cuda:" + std::to_string(device), why);
+  // Like NCCL's, waits whoever has lost interest.
+  auto joined = specd::strict_nccl::Rank::join(
+      group, rank, n_ranks, "cuda:" + std::to_string(device), [] { return true; }, why);
   if (joined == nullptr) return said(kInvalidUsage, why);
   *comm = new ncclComm{std::move(joined), n_ranks, rank, device};
   return kSuccess;

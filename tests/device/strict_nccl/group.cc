@@ -70,17 +70,18 @@ class SharedRank final : public Rank {
   }
   ~SharedRank() override { munmap(shared_, sizeof(Shared)); }
 
-  bool join(const std::string& device, std::string& why) {
+  bool join(const std::string& device, const std::function<bool()>& goes_on, std::string& why) {
     std::snprintf(shared_->device[rank_], sizeof(shared_->device[rank_]), "%s", device.c_str());
     if (shared_->has_rank[rank_].exchange(1) != 0) {
       why = "rank " + std::to_string(rank_) + " has joined before";
       return false;
     }
     ++shared_->n_joined;
-    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+    const auto end =
+        std::chrono::steady_clock::now() + std::chrono::seconds(setting("join_seconds", 20));
     while (shared_->n_joined < n_ranks_) {
-      if (std::chrono::steady_clock::now() > end) {
-        why = "not all ranks have joined within 5 s";
+      if (!goes_on() || std::chrono::steady_clock::now() > end) {
+        why = "not all ranks have joined";
         return false;
       }
       std::this_thread::sleep_for(std::chrono::microseconds(50));
@@ -243,7 +244,8 @@ bool make_group(GroupId& id, std::string& why) {
 }
 
 std::unique_ptr<Rank> Rank::join(const GroupId& id, int32_t rank, int32_t n_ranks,
-                                 const std::string& device, std::string& why) {
+                                 const std::string& device, const std::function<bool()>& goes_on,
+                                 std::string& why) {
   static std::atomic<int64_t> n_joins{0};
   const int64_t failing = setting("fail_join", 0);
   if (failing == 0) n_joins = 0;
@@ -264,7 +266,7 @@ std::unique_ptr<Rank> Rank::join(const GroupId& id, int32_t rank, int32_t n_rank
   if (file >= 0) close(file);
   if (data == MAP_FAILED) return nullptr;
   auto joined = std::make_unique<SharedRank>(static_cast<Shared*>(data), rank, n_ranks);
-  const bool is_in = joined->join(device, why);
+  const bool is_in = joined->join(device, goes_on, why);
   if (rank == 0) shm_unlink(path_of(id).c_str());
   if (!is_in) return nullptr;
   return joined;

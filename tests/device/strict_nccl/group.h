@@ -9,9 +9,11 @@
 // Environment: SPECD_STRICT_NCCL, words separated by commas, read when a rank joins:
 //   hang_rank=R, hang_after=N   rank R of a group takes part in N exchanges and in no other
 //   fail_join=N                 the N-th join of this process fails, counted since the setting is there
+//   join_seconds=N              the others are waited for so long; 20 if it is not there
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -37,9 +39,10 @@ struct Operation {
 
 class Rank {
  public:
-  // Waits until all have joined, five seconds at most. Null and the reason.
+  // Waits until all have joined, while `goes_on` says so. Null and the reason.
   static std::unique_ptr<Rank> join(const GroupId& id, int32_t rank, int32_t n_ranks,
-                                    const std::string& device, std::string& why);
+                                    const std::string& device, const std::function<bool()>& goes_on,
+                                    std::string& why);
   virtual ~Rank() = default;
 
   enum class State { kDone, kWaits, kFailed };

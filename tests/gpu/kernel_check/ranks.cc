@@ -40,11 +40,21 @@ bool wait(CudaDevice* device, CudaRank* end, const std::atomic<bool>& has_failed
   return device->synchronize(problem);
 }
 
+class UntilOneFails final : public CudaWait {
+ public:
+  explicit UntilOneFails(const std::atomic<bool>& has_failed) : has_failed_(has_failed) {}
+  bool goes_on() override { return !has_failed_; }
+
+ private:
+  const std::atomic<bool>& has_failed_;
+};
+
 // One rank, in a thread of its own. Returns "" or what was wrong.
 std::string run_rank(CudaDevice* device, const CudaGroupId& id, int32_t rank, int32_t n,
                      std::atomic<bool>& has_failed) {
   CudaProblem problem;
-  CudaRank* end = device->join(id, rank, n, problem);
+  UntilOneFails joins(has_failed);
+  CudaRank* end = device->join(id, rank, n, joins, problem);
   if (end == nullptr) {
     has_failed = true;
     return problem.text;

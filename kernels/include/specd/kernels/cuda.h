@@ -20,7 +20,7 @@
 namespace specd::kernels {
 
 // Must change whenever a declaration in this file changes.
-inline constexpr char kCudaBuild[] = "specd-cuda-12";
+inline constexpr char kCudaBuild[] = "specd-cuda-13";
 
 // What went wrong, as text: what, need, have.
 struct CudaProblem {
@@ -49,6 +49,13 @@ struct CudaLimits {
 // What one rank makes, and all ranks of a group join with (ncclUniqueId).
 struct CudaGroupId {
   char bytes[128] = {};
+};
+
+// Says how long to wait for other ranks.
+class CudaWait {
+ public:
+  virtual ~CudaWait() = default;
+  virtual bool goes_on() = 0;
 };
 
 // This rank's end of a group of ranks with a device each, by NCCL. Exchanges are as in
@@ -108,9 +115,11 @@ class CudaDevice {
   // Waits for all submitted work. False: something failed since the last call. After a fault in a
   // kernel every later call fails too, until the process ends.
   virtual bool synchronize(CudaProblem& problem) = 0;
-  // Joins the group as rank `rank` and waits until all have joined, with no other deadline than NCCL's. Null and the reason: no NCCL, a device
-  // that is there twice, no way between two of them. The result must not outlive this.
-  virtual CudaRank* join(const CudaGroupId& id, int32_t rank, int32_t n_ranks,
+  // Joins the group as rank `rank` and waits until all have joined, or until `wait`, asked about every
+  // millisecond, does not go on. NCCL then waits without this one, in a thread that it never ends. Null and
+  // the reason: no NCCL, a device that is there twice, no way between two of them, not all have joined. The
+  // result must not outlive this.
+  virtual CudaRank* join(const CudaGroupId& id, int32_t rank, int32_t n_ranks, CudaWait& wait,
                          CudaProblem& problem) = 0;
   // Nanoseconds of device time between two marks in the stream; waits for the second.
   virtual void mark(int32_t which) = 0;  // 0 or 1
