@@ -112,8 +112,9 @@ struct EngineOptions {
   // Stages of layers, each with so many ranks. A step passes through one after the other.
   int32_t pipeline_parallel_size = 1;
   int32_t rank_timeout_seconds = 10;  // a rank that the others wait for so long is lost
-  // Memory of a rank for weights, activations and KV, which has the rest unless ModelOptions says how
-  // much. Drafters' own memory is not in it. 0 = what the device has, for the ranks that are on it.
+  // Memory of a rank for weights, activations, first columns, scratch, on rank 0 what the drafters of
+  // `routes` may take there, and KV, which has the rest unless ModelOptions says how much. 0 = what the
+  // device has, for the ranks that are on it.
   uint64_t rank_bytes_max = 0;
   RankProcess* process = nullptr;    // null = ranks are threads. It must outlive the engine.
   std::string isa;                   // "" = best; "scalar", "avx2", "avx512"
@@ -256,8 +257,9 @@ struct Ticket {
 
 class Engine {
  public:
-  // [control] Loads the models and every route. Fails when the default route cannot be served;
-  // another route is reported as refused. So is a draft model that cannot be loaded, with the
+  // [control] Loads the models and every route. Fails when the default route cannot be served, or when
+  // there is too little memory, with what the drafters of all routes may take; otherwise another route
+  // is reported as refused. So is a draft model that cannot be loaded, with the
   // routes that need it.
   static Result<std::unique_ptr<Engine>> create(const EngineOptions& options,
                                                 const ProgressFn& progress);

@@ -80,6 +80,12 @@ bool Staging::clear() {
   return moved;
 }
 
+uint64_t Staging::capacity() const {
+  uint64_t bytes = 0;
+  for (const Block& block : blocks_) bytes += block.capacity;
+  return bytes;
+}
+
 uint64_t Staging::used() const {
   uint64_t bytes = 0;
   for (const Block& block : blocks_) bytes += block.used;

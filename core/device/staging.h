@@ -79,6 +79,8 @@ class Staging {
   uint64_t room() const {
     return blocks_.empty() ? 0 : blocks_.back().capacity - blocks_.back().used;
   }
+  // Bytes of all blocks.
+  uint64_t capacity() const;
   // Bytes used by all columns; equal numbers of equal columns use equal bytes.
   uint64_t used() const;
 

@@ -40,6 +40,7 @@ Status Engine::Impl::load(const ProgressFn& progress) {
   SPECD_OK_OR_RETURN(routes.load());
   SPECD_TRY(runner,
             StepRunner::create(*models.worker, *models.drafts, *models.cpu, options.max_sequences));
+  models.column_bytes.front() += runner->column_bytes();
   const SchedulerLimits limits{.step_tokens_max = options.step_tokens_max,
                                .logits_rows_max = models.logits_rows_max,
                                .max_sequences = options.max_sequences,

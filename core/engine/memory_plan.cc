@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/base/to_size.h"
+#include "core/device/host_memory.h"
 #include "core/engine/options.h"
 #include "core/model/checkpoint.h"
 #include "core/model/kv_store.h"
@@ -227,20 +228,21 @@ class Planner {
   std::vector<Limit> limits_;
 };
 
-// Whether a device that no rank has, has the memory for its draft models.
-Status check_elsewhere(const Device& device, const MemoryPlan& plan, size_t draft_model) {
+// Whether there is the memory for what is elsewhere than the ranks.
+Status check_elsewhere(const MemoryPlan& plan, const std::string& name, uint64_t has,
+                       const std::string& field) {
   uint64_t bytes = 0;
   std::string parts;
   for (const MemoryPlan::Line& line : plan.lines) {
-    if (line.elsewhere != device.name()) continue;
+    if (line.elsewhere != name) continue;
     bytes += line.bytes.front();
     parts += (parts.empty() ? "" : "; ") + line.what + " " + std::to_string(line.bytes.front());
   }
-  if (bytes <= device.total_bytes()) return Status();
-  return Status(Code::kExhausted, draft_model_field(draft_model) + ".device",
-                "the draft models need " + std::to_string(bytes) + " bytes (" + parts + "), " +
-                    device.name() + " has " + std::to_string(device.total_bytes()) +
-                    "; their caches have as many pages as the target's, lower model.kv");
+  if (bytes <= has) return Status();
+  return Status(Code::kExhausted, field,
+                "draft models and drafters need " + std::to_string(bytes) + " bytes (" + parts +
+                    "), " + name + " has " + std::to_string(has) +
+                    "; caches of draft models have as many pages as the target's, lower model.kv");
 }
 
 }  // namespace
@@ -264,8 +266,9 @@ std::string name_with_place(const DraftModel& draft) {
   return draft.name + (draft.device == nullptr ? "" : " on " + draft.device->name());
 }
 
-std::string drafter_line(const std::string& route, bool is_draining) {
-  return "drafter of route " + route + (is_draining ? " (limit, draining)" : " (limit)");
+std::string drafter_line(const std::string& route, bool is_draining, const std::string& elsewhere) {
+  return "drafter of route " + route + (elsewhere.empty() ? "" : " on " + elsewhere) +
+         (is_draining ? " (limit, draining)" : " (limit)");
 }
 
 RankMemory memory_of_all(const EngineOptions& options, const Device& device) {
@@ -378,14 +381,19 @@ Result<MemoryPlan> plan_memory(const EngineOptions& options, const Target& targe
   for (size_t i = 0; i < limits.size(); ++i) {
     Bytes bytes(n_ranks);
     bytes.front() = limits[i].bytes;
-    plan.lines.push_back({drafter_line(options.routes[i].name, false), std::move(bytes),
-                          limits[i].is_with_models ? "" : "cpu"});
+    const std::string elsewhere = limits[i].is_with_models ? "" : "cpu";
+    plan.lines.push_back(
+        {drafter_line(options.routes[i].name, false, elsewhere), std::move(bytes), elsewhere});
   }
   SPECD_OK_OR_RETURN(planner.check(all, plan));
   for (size_t i = 0; i < drafts.size(); ++i) {
-    if (drafts[i]->device != nullptr)
-      SPECD_OK_OR_RETURN(check_elsewhere(*drafts[i]->device, plan, i));
+    const Device* const where = drafts[i]->device;
+    if (where == nullptr) continue;
+    SPECD_OK_OR_RETURN(check_elsewhere(plan, where->name(), where->total_bytes(),
+                                       draft_model_field(i) + ".device"));
   }
+  if (!device.is_host())
+    SPECD_OK_OR_RETURN(check_elsewhere(plan, "cpu", host_memory().bytes, "routes"));
   return plan;
 }
 

@@ -29,15 +29,15 @@ std::vector<RankMemory> memories_of_devices(const EngineOptions& options,
 
 // Decides where each draft model is, see DraftModel, and plans. A model that the target's ranks can share
 // is shared, unless the options say otherwise, or limit the memory of a rank and more pages are left when
-// rank 0 has it alone. Those that cannot be used are left out. With the same arguments all ranks come to the
-// same plan. `device`: as of each rank. `memories`: of all ranks, or none to plan for other machines. Fails
+// rank 0 has it alone. Those that cannot be used are left out. `device`: as of each rank. `memories`: of all ranks, or none to plan for other machines. Fails
 // when there is too little memory, naming the ranks. `limits`: of the drafters of options.routes, which
 // are on rank 0. REQUIRES a target that the ranks can share.
 Result<MemoryPlan> plan_memory(const EngineOptions& options, const Target& target,
                                DraftModels& drafts, Device& device,
                                std::span<const RankMemory> memories,
                                std::span<const DrafterLimit> limits);
-// The line of what a rank's columns take at first; they grow with the work.
+// The line of what the columns of a rank's steps take at first; they grow with the work. Those of draft
+// models come on top.
 inline constexpr char kColumnsLine[] = "columns, at first";
 std::vector<uint64_t> column_bytes(int32_t n_ranks);
 // What the line of a device's scratch memory says, of each rank's or of one elsewhere.
@@ -46,7 +46,7 @@ std::string scratch_line(const std::string& elsewhere);
 std::string kv_line(const std::string& draft, int32_t n_pages);
 // The name of a draft model in lines, with the device where it is elsewhere.
 std::string name_with_place(const DraftModel& draft);
-// What the line of a drafter's limit says.
-std::string drafter_line(const std::string& route, bool is_draining);
+// What the line of a drafter's limit says. `elsewhere`: "cpu" when that is not the models' device, else empty.
+std::string drafter_line(const std::string& route, bool is_draining, const std::string& elsewhere);
 
 }  // namespace specd

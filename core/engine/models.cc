@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/base/log.h"
+#include "core/base/run_within.h"
 #include "core/base/to_size.h"
 #include "core/device/agree.h"
 #include "core/device/exchange.h"
@@ -47,13 +48,19 @@ Status Models::open(const EngineOptions& options, const Target& wanted) {
 Status Models::load(const EngineOptions& options, const Target& wanted,
                     std::span<const DrafterLimit> limits, const ProgressFn& progress) {
   const ModelConfig& config = wanted.config;
-  auto [checked, devices, memories] = std::exchange(opened_, {});
-  std::vector<DrafterLimit> all_limits(limits.begin(), limits.end());
-  if (options.process != nullptr) SPECD_OK_OR_RETURN(options.process->impl_->share(all_limits));
-  SPECD_TRY(plan, plan_memory(options, wanted, checked, *device, memories, all_limits));
+  auto& [checked, devices, memories] =
+      opened_;  // owned until then, because a late plugin knows the device
+  SPECD_TRY(plan, plan_memory(options, wanted, checked, *device, memories, limits));
+  if (options.process != nullptr) SPECD_OK_OR_RETURN(options.process->impl_->share(checked));
 
   logits_rows_max = target_logits_rows(options);
   if (!devices.empty()) cuda = std::move(devices.front());
+  if (cuda != nullptr && n_ranks_of(options) > 1 && n_late_works() > 0) {
+    return Status(
+        Code::kFailedPrecondition,
+        "a plugin's call has not returned, see the log; while that may be a constructor, which "
+        "keeps libraries from being loaded, ranks with devices cannot join");
+  }
   SPECD_OK_OR_RETURN(start_ranks(options, wanted, checked, std::move(devices)));
   const RankLinks links = ranks == nullptr ? RankLinks() : lead()->links_of(0);
   if (ranks != nullptr) lead()->load(0);
@@ -75,10 +82,12 @@ Status Models::load(const EngineOptions& options, const Target& wanted,
                                                              kv_dtype, n_pages)));
   kv = std::make_unique<KvStore>(std::move(store));
   kv_bytes = gathered(links.all, kv->bytes());
+  column_bytes = gathered(links.all, 0);
   pages = std::make_unique<PagePool>(n_pages);
   if (wanted.options.prefix_cache) cache = std::make_unique<PrefixCache>(*pages);
   load_drafts(std::move(checked), options, progress);
   SPECD_TRY(worker, Worker::create(*device, *target, *kv, lead()));
+  column_bytes.front() = worker->column_bytes();
   if (ranks == nullptr) return Status();
   links.all->set_timeout(std::chrono::seconds(options.rank_timeout_seconds));
   return lead()->status();

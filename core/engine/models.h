@@ -1,5 +1,5 @@
 // The loaded models and the memory that they share: devices, weights, KV pages.
-// [control] load(); afterwards the parts belong to the step thread unless they say otherwise.
+// [control] open() and load(); afterwards the parts belong to the step thread unless they say otherwise.
 #pragma once
 
 #include <cstdint>
@@ -35,8 +35,9 @@ struct Models {
   std::unique_ptr<ModelService> drafts;
   std::unique_ptr<Worker> worker;
   MemoryPlan plan;
-  std::vector<uint64_t> kv_bytes;  // of each rank
-  int32_t logits_rows_max = 0;     // of the target
+  std::vector<uint64_t> kv_bytes;      // of each rank
+  std::vector<uint64_t> column_bytes;  // of each rank at first
+  int32_t logits_rows_max = 0;         // of the target
 
   Lead* lead() const { return ranks == nullptr ? nullptr : &ranks->lead(); }
 

@@ -8,10 +8,8 @@
 #include "core/base/quote.h"
 #include "core/base/run_within.h"
 #include "core/base/words.h"
-#include "core/base/to_size.h"
 #include "core/engine/devices.h"
 #include "core/engine/memory_plan.h"
-#include "core/plugin/instance/caps.h"
 #include "core/engine/options.h"
 #include "core/engine/shared_models.h"
 #include "core/engine/target.h"
@@ -201,15 +199,15 @@ struct PairCheck {
   RouteOptions wanted;
   RouteTerms terms;
   std::string device_name;
+  bool plans_for_host = true;  // of the device that the plan is for
   uint64_t device_bytes = 0;
   DrafterLimit limit;
   LiveRoute route;
   Status status;
 
-  bool device_is_host() const { return device_name == "cpu"; }
   void ask(const std::atomic<bool>& is_late) {
     const auto found = drafter_limit(*bench->registry, wanted, terms, bench->target.facts.info,
-                                     device_is_host(), device_bytes, is_late);
+                                     plans_for_host, device_bytes, is_late);
     status = found.status();
     if (found.ok()) limit = found.value();
   }
@@ -217,8 +215,8 @@ struct PairCheck {
     status =
         create_route(route, *bench->registry, wanted, terms, bench->target.facts.info, is_late);
     if (status.ok()) {
-      status = device_is_host() ? activate_route(route, terms, *bench->device, is_late)
-                                : place(route, false, device_name).status();
+      status = device_name == "cpu" ? activate_route(route, terms, *bench->device, is_late)
+                                    : place(route, false, device_name).status();
     }
     destroy_route(route, is_late);
   }
@@ -293,6 +291,7 @@ Result<MemoryPlan> check_options(const EngineOptions& options) {
     pair->wanted = route;
     pair->terms = route_terms(options);
     pair->device_name = options.devices.front();
+    pair->plans_for_host = device.is_host();
     pair->device_bytes = device.total_bytes();
     SPECD_OK_OR_RETURN(run_check(pair, options.plugin_control_seconds, &PairCheck::ask));
     limits.push_back(pair->limit);

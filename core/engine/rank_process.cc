@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
@@ -157,13 +156,25 @@ Result<std::vector<RankMemory>> RankProcess::Impl::memories_of(const Status& ope
   return of_devices;
 }
 
-Status RankProcess::Impl::share(std::vector<DrafterLimit>& limits) {
-  // Of a rank with other routes, which check_same() refuses, too.
-  std::array<DrafterLimit, EngineLimits::kRoutes> sent{};
-  std::copy(limits.begin(), limits.end(), sent.begin());
-  all->broadcast(sent.data(), sizeof(sent), 0);
-  std::copy_n(sent.begin(), limits.size(), limits.begin());
-  return all->status();
+Status RankProcess::Impl::share(DraftModels& drafts) {
+  const uint64_t n = gathered(all.get(), drafts.size()).front();
+  SPECD_OK_OR_RETURN(all->status());
+  std::vector<char> places(
+      n);  // of rank 0's draft models; check_same() refuses a rank that has others
+  for (size_t i = 0; i < std::min<size_t>(n, drafts.size()); ++i) {
+    places[i] = !drafts[i]->status.ok() ? 'r' : drafts[i]->is_shared ? 's' : 'a';
+  }
+  all->broadcast(places.data(), n, 0);
+  SPECD_OK_OR_RETURN(all->status());
+  for (size_t i = 0; i < std::min<size_t>(n, drafts.size()); ++i) {
+    DraftModel& draft = *drafts[i];
+    draft.is_shared = places[i] == 's';
+    if (places[i] == 'r' && draft.status.ok())
+      draft.status = Status(Code::kUnavailable, "rank 0 refuses it");
+    if (places[i] != 'r' && !draft.status.ok())
+      return draft.status.with_context(draft.name).in_field(draft_model_field(i));
+  }
+  return Status();
 }
 
 Status RankProcess::Impl::check_same(std::span<const SharedModel> models,
@@ -171,8 +182,7 @@ Status RankProcess::Impl::check_same(std::span<const SharedModel> models,
   std::vector<std::string> values;
   for (const auto& [key, value] : settings) values.push_back(key + ": " + value);
   for (const std::unique_ptr<DraftModel>& draft : drafts) {
-    values.push_back("draft model " + draft->name +
-                     (draft->status.ok() ? "" : ", refused: " + draft->status.text()));
+    values.push_back("draft model " + draft->name);
   }
   auto facts = agreed(all.get(), rank_facts(values, models));
   SPECD_OK_OR_RETURN(facts.status());
@@ -192,13 +202,11 @@ Status RankProcess::Impl::follow(const EngineOptions& options) {
   DraftModels checked = check_draft_models(options, target);
   const auto opened = open_rank_device(options, place_here, threads(options),
                                        device_limits(options, target.config, checked));
-  SPECD_TRY(const std::vector<RankMemory> all_memories,
-            memories_of(opened.status(), opened.ok() ? opened.value().get() : nullptr));
+  SPECD_OK_OR_RETURN(
+      memories_of(opened.status(), opened.ok() ? opened.value().get() : nullptr).status());
   Device* const device = opened.value().get();
   SPECD_OK_OR_RETURN(check_ranks(options, target.config, *device));
-  std::vector<DrafterLimit> limits(options.routes.size());
-  SPECD_OK_OR_RETURN(share(limits));
-  SPECD_OK_OR_RETURN(plan_memory(options, target, checked, *device, all_memories, limits).status());
+  SPECD_OK_OR_RETURN(share(checked));
   const std::vector<SharedModel> models = shared_models(options, target, checked);
   SPECD_OK_OR_RETURN(check_same(models, checked));
   RankEnd end = end_of(options);

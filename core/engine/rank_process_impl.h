@@ -35,8 +35,8 @@ struct RankProcess::Impl {
   // These are called by all ranks. memories_of(): of the devices, where the models are on such.
   // `opened`: whether each has its device.
   Result<std::vector<RankMemory>> memories_of(const Status& opened, const Device* device);
-  // Gives all ranks the limits of rank 0's drafters.
-  Status share(std::vector<DrafterLimit>& limits);
+  // Rank 0, which alone has plugins and so a plan, tells the others where the draft models are.
+  Status share(DraftModels& drafts);
   Status check_same(std::span<const SharedModel> models, const DraftModels& drafts);
   RankEnd end_of(const EngineOptions& options);
   Status follow(const EngineOptions& options);

@@ -182,7 +182,7 @@ std::vector<MemoryLine> Engine::memory() const {
     add(activations_name, std::move(activations));
   };
   add_model(m.options.model.name, "activations", *m.models.target);
-  add(kColumnsLine, column_bytes(n_ranks_of(m.options)));
+  add(kColumnsLine, m.models.column_bytes);
   add(kv_line("", m.models.kv->n_pages()), m.models.kv_bytes);
   if (const uint64_t scratch = m.models.device->scratch_bytes(); scratch > 0)
     add(scratch_line(""), std::vector<uint64_t>(n_ranks, scratch));
@@ -197,7 +197,9 @@ std::vector<MemoryLine> Engine::memory() const {
   }
   for (const RouteReport& route : m.routes.board().report(m.batch->counters().running)) {
     if (route.state == RouteState::kRefused) continue;
-    add(drafter_line(route.name(), route.state == RouteState::kDraining), {route.memory_bytes_max});
+    const bool is_elsewhere = !m.models.device->is_host() && !route.drafts_on_device;
+    add(drafter_line(route.name(), route.state == RouteState::kDraining, is_elsewhere ? "cpu" : ""),
+        {route.memory_bytes_max});
   }
   return lines;
 }

@@ -99,6 +99,7 @@ Status Follower::make_pages(size_t model, int32_t n_pages) {
   if (!agreed.ok()) return ranks_.status();
   loaded_[model].kv = std::move(made).value();
   if (n_pages > 0) (void)gathered(links.all, loaded_[model].kv->bytes());
+  if (model == 0) (void)gathered(links.all, columns_.capacity());
   return ranks_.status();
 }
 

@@ -70,6 +70,9 @@ class Worker {
   Status copy_page(int32_t from, int32_t to);
 
   Device& device() { return device_; }
+  uint64_t column_bytes() const {
+    return inputs_.capacity() + outputs_.capacity() + moves_.capacity();
+  }
   const Transformer& model() const { return model_; }
   StepLimits limits() const;
   // [any] Total time of all forwards, including waiting.

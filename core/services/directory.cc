@@ -41,7 +41,7 @@ ServiceState* ServiceState::of(const specd_host* host) {
 
 ModelService* ServiceState::models_of(const specd_host* host) {
   ServiceState* state = of(host);
-  return state == nullptr ? nullptr : state->models;
+  return state == nullptr ? nullptr : state->models.load();
 }
 
 }  // namespace specd

@@ -26,13 +26,13 @@ class Services final : public ServiceDirectory {
   Services(CpuDevice& cpu, Device& device, int32_t vocab_size);
   ~Services() override;
 
-  // [control] The models of model/1; null = none. Must outlive their use. REQUIRES that no plugin
-  // is running.
+  // [control] The models of model/1; null = none. Must outlive their use. A plugin that runs beside it has
+  // them from then on. Null REQUIRES that no plugin is running.
   void set_models(ModelService* models);
   // [control] The model of target/1; null = none. As above.
   void set_target(Transformer* target, Lead* lead = nullptr);
-  // [control] In the place of set_target(), for a check that loads nothing: plugins get tables of its
-  // shape, without memory. `config` must outlive their use.
+  // [control] Until set_target(), plugins get tables of this shape, without memory. `config` must outlive
+  // that.
   void plan_target(const ModelConfig& config);
 
   std::span<const ServiceTable> services() const override;

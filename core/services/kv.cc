@@ -436,10 +436,10 @@ specd_status on_kv(const specd_host* host, specd_call* call, const specd_kv* kv,
   const PoolTurn turn(*state);
   if (!turn.is_mine()) return refuse(call, SPECD_E_PRECONDITION, "kv/1: called from a pool task");
   try {
-    return body(state->models->kv());
+    return body(state->models.load()->kv());
   } catch (const std::bad_alloc&) {
     if (call != nullptr && call->batch != nullptr && call->owner != nullptr) {
-      state->models->kv().start_over(*call, kv);
+      state->models.load()->kv().start_over(*call, kv);
     }
     or_drop([&] { report_text(call, -1, "no memory left"); });
     throw;
@@ -477,7 +477,7 @@ specd_status op_on_kv(const specd_host* host, specd_call* call, const char* name
   OpCall op(host, call, name, args->qkv);
   if (op.ok() && op.state().models == nullptr) return kv_absent(call);
   op.take_turn();
-  return op.ok() ? body(op, op.state().models->kv()) : op.status();
+  return op.ok() ? body(op, op.state().models.load()->kv()) : op.status();
 }
 
 specd_status kv_append(const specd_host* host, specd_call* call, specd_kv* kv,

@@ -334,11 +334,11 @@ specd_status on_models(const specd_host* host, specd_call* call, const specd_mod
     return refuse(call, SPECD_E_PRECONDITION, "model/1: called from a pool task");
   }
   try {
-    return body(*state->models);
+    return body(*state->models.load());
   } catch (const std::bad_alloc&) {
     // Also when the call was only refused, which the header allows.
     if (call != nullptr && call->batch != nullptr && call->owner != nullptr)
-      state->models->start_over(*call, model);
+      state->models.load()->start_over(*call, model);
     or_drop([&] { report_text(call, -1, "no memory left"); });
     throw;
   }

@@ -109,7 +109,7 @@ class OpCall {
       fail(SPECD_E_PRECONDITION, "this host has no models");
       return nullptr;
     }
-    const Result<const kernels::DrawRow*> staged = state_->models->kv().draws(*call_);
+    const Result<const kernels::DrawRow*> staged = state_->models.load()->kv().draws(*call_);
     if (!staged.ok()) fail(SPECD_E_EXHAUSTED, staged.status().message());
     return staged.ok() ? staged.value() : nullptr;
   }

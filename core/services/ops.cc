@@ -239,7 +239,7 @@ specd_status upload_rows(OpCall& op, const specd_host* host, const specd_tensor*
   if (!op.ok() || n == 0) return op.status();
   op.state().note_wait();
   const uint64_t bytes = static_cast<uint64_t>(n) * static_cast<uint64_t>(width) * 4;
-  const Result<void*> staged = op.state().models->kv().upload(*op.call(), data, bytes);
+  const Result<void*> staged = op.state().models.load()->kv().upload(*op.call(), data, bytes);
   if (!staged.ok()) {
     op.fail(SPECD_E_EXHAUSTED, staged.status().message());
     return op.status();

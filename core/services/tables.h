@@ -28,15 +28,18 @@ struct ServiceState {
   Device& device;
   int32_t vocab_size;
   WeightService weights;
-  ModelService* models = nullptr;
+  std::atomic<ModelService*> models{nullptr};
   std::atomic<bool> pool_is_busy{false};
   Staging staging{};  // of results that a call waits for; empty between calls
 
   // Whether the propose() that runs is being captured.
-  bool is_capturing() const { return models != nullptr && models->is_capturing(); }
+  bool is_capturing() const {
+    const ModelService* const all = models;
+    return all != nullptr && all->is_capturing();
+  }
   // The host code of the propose() that runs depends on what it waits for, so no graph can repeat it.
   void note_wait() {
-    if (models != nullptr) models->note_unrepeatable();
+    if (ModelService* const all = models; all != nullptr) all->note_unrepeatable();
   }
   // The staging, made by the first call that needs it. [step]
   Result<Staging*> results();

@@ -211,10 +211,12 @@ bool is_of(const specd_owner& owner, const specd_weights* weights) SPECD_REQUIRE
 }  // namespace
 
 void WeightService::set_target(Transformer* target, Lead* lead) {
-  target_ = target;
+  if (target == nullptr) {
+    target_ = nullptr;
+    head_.reset();
+    return;
+  }
   shared_head_ = {.target = target, .lead = lead};
-  head_.reset();
-  if (target == nullptr) return;
   specd_matrix head{
       .packed = target->weights().lm_head, .on_device = !device_.is_host(), .memory = {}};
   if (target->split().n_ranks > 1) {
@@ -223,6 +225,7 @@ void WeightService::set_target(Transformer* target, Lead* lead) {
     head.shared = &shared_head_;
   }
   head_ = std::make_shared<const specd_matrix>(std::move(head));
+  target_ = target;
 }
 
 void WeightService::plan_target(const ModelConfig& config) {
@@ -230,7 +233,7 @@ void WeightService::plan_target(const ModelConfig& config) {
   specd_matrix planned;
   planned.packed.n_out = config.vocab_size;
   planned.packed.n_in = config.hidden_size;
-  head_ = std::make_shared<const specd_matrix>(std::move(planned));
+  planned_head_ = std::make_shared<const specd_matrix>(std::move(planned));
 }
 
 Result<std::shared_ptr<const WeightFile>> WeightService::file_at(const std::string& path) {
@@ -485,20 +488,22 @@ specd_status WeightService::tensor(specd_owner* owner, const specd_weights* weig
 specd_status WeightService::embedding(specd_owner* owner, specd_tensor* out) {
   if (out == nullptr) return refuse(nullptr, SPECD_E_INVALID, "target.embedding: out is null");
   *out = {};
-  const specd_status status = check_target(owner, head_ != nullptr, device_, "target.embedding");
+  const Transformer* const target = target_;
+  const specd_status status =
+      check_target(owner, target != nullptr || planned_ != nullptr, device_, "target.embedding");
   if (status != SPECD_OK) return status;
-  if (target_ == nullptr) {
+  if (target == nullptr) {
     const int64_t planned[] = {planned_->vocab_size, planned_->hidden_size};
     *out = view_of(nullptr, kFloat32, planned, false, 0);
     return SPECD_OK;
   }
-  const Weights& weights = target_->weights();
+  const Weights& weights = target->weights();
   Dtype dtype = kFloat32;
   if (weights.dtype == kernels::DType::kF16) dtype = {SPECD_DT_FLOAT, 16};
   if (weights.dtype == kernels::DType::kBF16) dtype = {SPECD_DT_BFLOAT, 16};
-  const int64_t shape[] = {target_->config().vocab_size, target_->config().hidden_size};
+  const int64_t shape[] = {target->config().vocab_size, target->config().hidden_size};
   const void* table = weights.embedding;
-  if (weights.embedding_columns != target_->config().hidden_size) {
+  if (weights.embedding_columns != target->config().hidden_size) {
     // Of the ranks' devices none has it whole; drafters share a copy, as part of the target.
     const TensorView& whole = weights.embedding_in_file();
     const Result<std::shared_ptr<Buffer>> made = tensors_.get(
@@ -516,11 +521,12 @@ specd_status WeightService::embedding(specd_owner* owner, specd_tensor* out) {
 specd_status WeightService::head(specd_owner* owner, specd_matrix** out) const {
   if (out == nullptr) return refuse(nullptr, SPECD_E_INVALID, "target.head: out is null");
   *out = nullptr;
-  const specd_status status = check_target(owner, head_ != nullptr, device_, "target.head");
+  const auto& head = target_ == nullptr ? planned_head_ : head_;
+  const specd_status status = check_target(owner, head != nullptr, device_, "target.head");
   if (status != SPECD_OK) return status;
   const MutexLock lock(owner->mutex);
-  owner->matrices.emplace(head_.get(), head_);
-  *out = const_cast<specd_matrix*>(head_.get());
+  owner->matrices.emplace(head.get(), head);
+  *out = const_cast<specd_matrix*>(head.get());
   return SPECD_OK;
 }
 

@@ -7,6 +7,7 @@
 // report() says what was refused.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -100,9 +101,10 @@ class WeightService final {
   // Both must outlive this, and `device` every copy.
   WeightService(CpuDevice& cpu, Device& device) : cpu_(cpu), device_(device) {}
 
-  // [control] Null = none; `lead` as in Worker. REQUIRES that no plugin is running.
+  // [control] Null = none; `lead` as in Worker. A plugin that runs beside it has the target before or after.
+  // Null REQUIRES that no plugin is running.
   void set_target(Transformer* target, Lead* lead = nullptr);
-  // [control] Instead, tables of this shape without memory, for a check that runs no step.
+  // [control] Until then, tables of this shape without memory.
   void plan_target(const ModelConfig& config);
 
   // [control] The functions of specd_weights_api and specd_target_api.
@@ -129,9 +131,9 @@ class WeightService final {
 
   CpuDevice& cpu_;
   Device& device_;
-  const Transformer* target_ = nullptr;
+  std::atomic<const Transformer*> target_{nullptr};  // set last
   const ModelConfig* planned_ = nullptr;
-  std::shared_ptr<const specd_matrix> head_;  // the target's
+  std::shared_ptr<const specd_matrix> planned_head_, head_;  // before and with target_
   SharedHead shared_head_;
   MadeOnce<const WeightFile> files_;  // by path
   MadeOnce<specd_matrix> matrices_;   // by file, names and memory

@@ -73,6 +73,37 @@ std::string verifiers_for(PluginRegistry& registry, const specd_drafter_caps& dr
   return found;
 }
 
+// Whether the two reach what the route asks for, and serve as many sequences as the engine.
+Status check_pair(PluginRegistry& registry, const RouteOptions& wanted, const RouteTerms& terms,
+                  const specd_target_info& target, const specd_drafter_caps& drafter,
+                  const specd_verifier_caps& verifier, const std::atomic<bool>& is_late) {
+  std::string why;
+  const uint32_t pair = pair_guarantee(drafter, verifier, &why);
+  const bool unusable = pair == SPECD_GUARANTEE_UNUSABLE;
+  const Guarantee reached = guarantee_of(pair, terms.is_strict);
+  if (!terms.is_strict && pair == SPECD_GUARANTEE_IDENTICAL) {
+    why = "with engine.numerics fast, the result of a row depends on the other rows";
+  }
+  if (unusable || reached < wanted.guarantee) {
+    const std::string others =
+        verifiers_for(registry, drafter, wanted.guarantee, terms.is_strict, target, is_late);
+    return Status(Code::kFailedPrecondition, "guarantee",
+                  "drafter " + wanted.drafter.plugin + " with verifier " + wanted.verifier.plugin +
+                      " reaches guarantee '" + (unusable ? "unusable" : guarantee_name(reached)) +
+                      "', the route asks for '" + guarantee_name(wanted.guarantee) + "'" +
+                      (why.empty() ? "" : ": " + why) +
+                      (others.empty() ? "; in its default configuration no verifier here does"
+                                      : "; with this drafter these do: " + others));
+  }
+  if (drafter.max_batch != 0 && drafter.max_batch < static_cast<uint32_t>(terms.max_sequences)) {
+    return Status(Code::kFailedPrecondition, "drafter",
+                  "drafter " + wanted.drafter.plugin + " serves at most " +
+                      std::to_string(drafter.max_batch) + " sequences, engine.max_sequences is " +
+                      std::to_string(terms.max_sequences));
+  }
+  return Status();
+}
+
 bool drafts_on_device(const specd_drafter_caps& drafter, const specd_verifier_caps& verifier,
                       bool device_is_host) {
   return !device_is_host && !needs_q(drafter, verifier) &&
@@ -94,6 +125,7 @@ Result<DrafterLimit> drafter_limit(PluginRegistry& registry, const RouteOptions&
       const specd_verifier_caps judges,
       registry.verifier_caps(verifier.plugin, verifier.factory, verifier.config, target, is_late)
           .in_field("verifier"));
+  SPECD_OK_OR_RETURN(check_pair(registry, wanted, terms, target, caps, judges, is_late));
   const DrafterLimit limit{
       .bytes = quota_of(caps, to_size(terms.max_sequences)),
       .is_with_models = device_is_host || drafts_on_device(caps, judges, device_is_host)};
@@ -125,30 +157,8 @@ Status create_route(LiveRoute& route, PluginRegistry& registry, const RouteOptio
   }
   const specd_drafter_caps& caps = route.drafter->caps();
 
-  std::string why;
-  const uint32_t pair = pair_guarantee(caps, route.verifier->caps(), &why);
-  const bool unusable = pair == SPECD_GUARANTEE_UNUSABLE;
-  const Guarantee reached = guarantee_of(pair, terms.is_strict);
-  if (!terms.is_strict && pair == SPECD_GUARANTEE_IDENTICAL) {
-    why = "with engine.numerics fast, the result of a row depends on the other rows";
-  }
-  if (unusable || reached < wanted.guarantee) {
-    const std::string others =
-        verifiers_for(registry, caps, wanted.guarantee, terms.is_strict, target, is_late);
-    return Status(Code::kFailedPrecondition, "guarantee",
-                  "drafter " + wanted.drafter.plugin + " with verifier " + wanted.verifier.plugin +
-                      " reaches guarantee '" + (unusable ? "unusable" : guarantee_name(reached)) +
-                      "', the route asks for '" + guarantee_name(wanted.guarantee) + "'" +
-                      (why.empty() ? "" : ": " + why) +
-                      (others.empty() ? "; in its default configuration no verifier here does"
-                                      : "; with this drafter these do: " + others));
-  }
-  if (caps.max_batch != 0 && caps.max_batch < static_cast<uint32_t>(terms.max_sequences)) {
-    return Status(Code::kFailedPrecondition, "drafter",
-                  "drafter " + wanted.drafter.plugin + " serves at most " +
-                      std::to_string(caps.max_batch) + " sequences, engine.max_sequences is " +
-                      std::to_string(terms.max_sequences));
-  }
+  SPECD_OK_OR_RETURN(
+      check_pair(registry, wanted, terms, target, caps, route.verifier->caps(), is_late));
   uint32_t nodes = std::min(caps.max_nodes, static_cast<uint32_t>(wanted.draft_nodes_max));
   if (const uint32_t most = route.verifier->caps().max_nodes; most != 0)
     nodes = std::min(nodes, most);

@@ -42,7 +42,8 @@ struct DrafterLimit {
   uint64_t bytes = 0;
   bool is_with_models = true;  // in the memory of the models' device, else in the host's
 };
-// Loads the plugins. `device_bytes`: memory of the device. Errors as create_route(). [control]
+// Loads the plugins and checks the pair. `device_bytes`: memory of the device. Errors as create_route(), but
+// for what create() itself says. [control]
 Result<DrafterLimit> drafter_limit(PluginRegistry& registry, const RouteOptions& wanted,
                                    const RouteTerms& terms, const specd_target_info& target,
                                    bool device_is_host, uint64_t device_bytes,

@@ -58,6 +58,7 @@ struct RouteReport {
   int32_t draft_nodes_max = 0;                // granted
   uint64_t memory_bytes = 0;                  // held by the drafter now, through memory/1
   uint64_t memory_bytes_max = 0;              // limit from activation on
+  bool drafts_on_device = false;              // so its memory is there, else the host's
   // Does not draft now: more than disable_by_batch_size sequences run, or the drafter has failed.
   bool suspended = false;
   RouteCounts counts = {};

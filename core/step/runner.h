@@ -47,6 +47,7 @@ class StepRunner {
   static Result<std::unique_ptr<StepRunner>> create(Worker& worker, ModelService& models,
                                                     CpuDevice& host, int32_t max_sequences);
 
+  uint64_t column_bytes() const { return step_.calls.capacity(); }
   // Runs `plan` over `running`, which it indexes and whose tables have the planned pages. On return
   // all decided tokens are appended, and finish() says whether a sequence continues. A sequence
   // whose logits are not finite fails alone. A sequence that is cancelled or past its deadline is

@@ -245,8 +245,8 @@ Key keys_of_engine(EngineOptions& o) {
               "a rank that the others wait for longer is lost, and the daemon exits"),
       bytes(
           "rank_bytes_max", o.rank_bytes_max,
-          "memory of a rank for weights, activations, on rank 0 the limits of the drafters, and KV, "
-          "which gets the rest unless `model.kv` says how much")
+          "memory of a rank: weights, activations, columns, on rank 0 the limits of drafters that "
+          "work there, and KV, which gets the rest unless `model.kv` says how much")
           .absent("what the device has"),
       choice("isa", o.isa, kIsas, "instructions of the CPU; the text is the same on all"),
       choice("numerics", o.numerics, kNumerics,

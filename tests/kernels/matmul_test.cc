@@ -232,7 +232,7 @@ void expect_ranks_equal_one(const Ops& ops, DType type) {
         EXPECT_EQ(first_difference(on_ranks(ops, ranks, type, s, x, n_rows), one), -1)
             << ranks << " ranks, " << n_rows << " rows, " << dtype_name(type);
         if (one.size() < 100) continue;  // too few sums to differ for sure
-        // A product of two bfloat16 has 16 bits, so few of them add up exactly in any order.
+        // A product of two bfloat16 has 16 bits, so a sum of only a few is exact in any order.
         if (&ops == &cpu_bf16_ops() && s.n_in < 100) continue;
         EXPECT_NE(first_difference(on_ranks(ops, ranks, type, s, x, n_rows, true), one), -1)
             << ranks << " ranks: swapped segments went unseen";

@@ -74,6 +74,7 @@ RouteReport describe(const RouteOptions& options, const LiveRoute& route, RouteS
                      .draft_nodes_max = route.draft_nodes_max,
                      .memory_bytes = route.drafter->memory_bytes(),
                      .memory_bytes_max = route.drafter->grant().memory_bytes_max,
+                     .drafts_on_device = route.drafter->grant().device_type != SPECD_DEV_CPU,
                      .suspended = route.suspended(n_running),
                      .counts = std::move(before),
                      .last_problem = route.last_problem.get()};

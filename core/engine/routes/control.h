@@ -39,7 +39,8 @@ class RouteControl {
 
   // Discovers plugins. REQUIRES Models::open().
   Status open();
-  // Of the drafters of the options' routes; 0 for those that cannot be served, load() says why.
+  // Of the drafters of the options' routes; 0 for those that are refused before they are made, load() says
+  // why.
   std::vector<DrafterLimit> limits();
   // Stages the routes of the options. Fails when the default route cannot be served; another route is
   // logged and kept as refused. REQUIRES Models::load().

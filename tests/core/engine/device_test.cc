@@ -501,7 +501,13 @@ TEST_F(OnDevice, a_draft_model_elsewhere_drafts_the_same) {
     std::map<std::string, std::string> where;
     for (const MemoryPlan::Line& each : plan.value().lines) where[each.what] = each.elsewhere;
     EXPECT_EQ(where.at("drafter of route draft (limit)"), "");
-    EXPECT_EQ(where.at("drafter of route careful (limit)"), target == "cpu" ? "" : "cpu");
+    const std::string host = target == "cpu" ? "" : "cpu", on = target == "cpu" ? "" : " on cpu";
+    EXPECT_EQ(where.at("drafter of route careful" + on + " (limit)"), host);
+    for (const MemoryLine& each : engine_->memory()) {
+      if (each.what.starts_with("drafter")) {
+        EXPECT_EQ(each.held, each.planned) << each.what;
+      }
+    }
   }
   engine_.reset();
   unsetenv("SPECD_FAKE_CUDA");
@@ -522,7 +528,8 @@ TEST_F(OnDevice, a_draft_model_has_no_device_of_a_rank_and_none_without_room) {
   o.draft_models.front().tensor_parallel_size = 1;
   o.devices = {"cpu"};
   setenv("SPECD_FAKE_CUDA", "bytes=1000000", 1);
-  EXPECT_NE(why("cuda:0").find("draft_models[0].device: the draft models need "), std::string::npos)
+  EXPECT_NE(why("cuda:0").find("draft_models[0].device: draft models and drafters need "),
+            std::string::npos)
       << why("cuda:0");
   EXPECT_NE(why("cuda:0").find("cuda:0 has 1000000; "), std::string::npos);
   unsetenv("SPECD_FAKE_CUDA");

@@ -93,18 +93,26 @@ TEST_F(LateCalls, an_engine_is_not_destroyed_under_a_call_that_is_late) {
   EXPECT_EQ(n_late_works(), 0);
 }
 
-TEST_F(LateCalls, the_check_of_a_configuration_does_not_wait_for_a_plugin) {
+TEST_F(LateCalls, a_start_and_the_check_of_a_configuration_do_not_wait_for_a_plugin) {
   EngineOptions o = with_limit();
   o.plugin_cache_directory = folder_ + "/cache";
-  o.routes = {pair("create")};
-  const Status status = check_options(o).status();
-  EXPECT_EQ(status.code(), Code::kDeadlineExceeded) << status.text();
-  EXPECT_EQ(status.field(), "routes.late");
-  for (const char* word : {"plugin org.example.fixture", "create() has not returned within 1 s",
-                           "plugins.control_seconds"})
-    EXPECT_NE(status.message().find(word), std::string::npos) << status.text();
-  wait_for_late_works();
-  EXPECT_EQ(last_call(), "create");
+  for (const std::string call : {"describe", "create"}) {
+    o.routes = {pair(call)};
+    const Status status = check_options(o).status();
+    EXPECT_EQ(status.code(), Code::kDeadlineExceeded) << status.text();
+    EXPECT_EQ(status.field(), "routes.late");
+    for (const std::string& word :
+         {std::string("plugin org.example.fixture"), call + "() has not returned within 1 s",
+          std::string("plugins.control_seconds")})
+      EXPECT_NE(status.message().find(word), std::string::npos) << status.text();
+    wait_for_late_works();
+    EXPECT_EQ(last_call(), call);
+    start(o);
+    EXPECT_EQ(report("late").state, RouteState::kRefused) << call;
+    EXPECT_EQ(report("late").refused.code(), Code::kDeadlineExceeded);
+    wait_for_late_works();
+    engine_.reset();
+  }
 }
 
 }  // namespace

@@ -535,7 +535,6 @@ TEST(Mpi, a_rank_without_its_device_is_told_once_with_the_key) {
   expect_said_once(daemon.output(), "devices[1]: rank 1: cuda:1: this machine has 1 CUDA devices");
 }
 
-// Rank 0 alone has plugins, and all ranks make the same plan.
 TEST(Mpi, ranks_without_room_for_the_drafters_of_rank_0_are_refused) {
   Daemon daemon;
   daemon.write_config();
