@@ -74,6 +74,7 @@ class ProcessRig {
               agreed(links.all, KvStore::create(device, part_of(shared.config, links.split),
                                                 shared.kv_dtype, kProcessPages)));
     (void)gathered(links.all, kv.bytes());
+    (void)gathered(links.all, 0);  // columns
     SPECD_TRY(const auto worker, Worker::create(device, *model, kv, &lead));
     StepInput input;
     input.rows.pages = {0, 1};

@@ -62,6 +62,7 @@ struct RankRig {
                                           kernels::DType::kF32, kRankPages))
             .value());
     (void)gathered(links.all, kv->bytes());
+    (void)gathered(links.all, 0);  // columns
     worker =
         Worker::create(*device, *model, *kv, ranks == nullptr ? nullptr : &ranks->lead()).value();
   }
