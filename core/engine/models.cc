@@ -48,8 +48,8 @@ Status Models::open(const EngineOptions& options, const Target& wanted) {
 Status Models::load(const EngineOptions& options, const Target& wanted,
                     std::span<const DrafterLimit> limits, const ProgressFn& progress) {
   const ModelConfig& config = wanted.config;
-  auto& [checked, devices, memories] =
-      opened_;  // owned until then, because a late plugin knows the device
+  // A plugin whose call is late knows the device: while this may fail, it stays where it is.
+  auto& [checked, devices, memories] = opened_;
   SPECD_TRY(plan, plan_memory(options, wanted, checked, *device, memories, limits));
   if (options.process != nullptr) SPECD_OK_OR_RETURN(options.process->impl_->share(checked));
 

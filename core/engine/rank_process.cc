@@ -159,8 +159,8 @@ Result<std::vector<RankMemory>> RankProcess::Impl::memories_of(const Status& ope
 Status RankProcess::Impl::share(DraftModels& drafts) {
   const uint64_t n = gathered(all.get(), drafts.size()).front();
   SPECD_OK_OR_RETURN(all->status());
-  std::vector<char> places(
-      n);  // of rank 0's draft models; check_same() refuses a rank that has others
+  // Of rank 0's draft models; check_same() refuses a rank that has others.
+  std::vector<char> places(n);
   for (size_t i = 0; i < std::min<size_t>(n, drafts.size()); ++i) {
     places[i] = !drafts[i]->status.ok() ? 'r' : drafts[i]->is_shared ? 's' : 'a';
   }

@@ -31,7 +31,8 @@ class Lead {
   RankLinks links_of(int32_t model) const;
   // [control] These load the model, or allocate pages for its KV; n_pages 0 = it lies in the target's pages.
   // The caller does the same and calls agree() with the result. When all have the model they call
-  // Transformer::gather_bytes(), and when all have pages gathered() with their bytes.
+  // Transformer::gather_bytes(), and when all have pages gathered() with their bytes; for the target's pages
+  // gathered() again, with the bytes of each rank's columns.
   void load(int32_t model);
   void make_pages(int32_t model, int32_t n_pages);
   // The stages send the target's state at `point` from now on, behind those before. Call it before
