@@ -17,10 +17,12 @@
 using specd::kernels::cuda::nccl::UniqueId;
 using specd::strict_nccl::Operation;
 
-struct ncclComm {
+// As it is declared where it is used: a sanitizer compares the types of functions.
+struct specd::kernels::cuda::nccl::Communicator {
   std::shared_ptr<specd::strict_nccl::Rank> rank;
   int n_ranks = 0, number = 0, device = 0;
 };
+using ncclComm = specd::kernels::cuda::nccl::Communicator;
 
 namespace {
 
