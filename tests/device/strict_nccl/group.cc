@@ -246,14 +246,6 @@ bool make_group(GroupId& id, std::string& why) {
 std::unique_ptr<Rank> Rank::join(const GroupId& id, int32_t rank, int32_t n_ranks,
                                  const std::string& device, const std::function<bool()>& goes_on,
                                  std::string& why) {
-  static std::atomic<int64_t> n_joins{0};
-  const int64_t failing = setting("fail_join", 0);
-  if (failing == 0) n_joins = 0;
-  if (++n_joins == failing) {
-    why = "this join fails, as asked for";
-    if (rank == 0) shm_unlink(path_of(id).c_str());
-    return nullptr;
-  }
   if (rank < 0 || rank >= n_ranks || n_ranks > kRanksMax) {
     why = "rank " + std::to_string(rank) + " of " + std::to_string(n_ranks);
     return nullptr;
@@ -265,6 +257,18 @@ std::unique_ptr<Rank> Rank::join(const GroupId& id, int32_t rank, int32_t n_rank
   if (data == MAP_FAILED) why = std::string("no such group: ") + std::strerror(errno);
   if (file >= 0) close(file);
   if (data == MAP_FAILED) return nullptr;
+  // Counted when the file is open, so that a rank that fails by it leaves the others one to wait in.
+  static std::atomic<int64_t> n_joins{0};
+  const int64_t failing = setting("fail_join", 0);
+  if (failing == 0) n_joins = 0;
+  if (++n_joins == failing) {
+    why = "this join fails, as asked for";
+    munmap(data, sizeof(Shared));
+    if (rank != 0) return nullptr;
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));  // the others open it
+    shm_unlink(path_of(id).c_str());
+    return nullptr;
+  }
   auto joined = std::make_unique<SharedRank>(static_cast<Shared*>(data), rank, n_ranks);
   const bool is_in = joined->join(device, goes_on, why);
   if (rank == 0) shm_unlink(path_of(id).c_str());
