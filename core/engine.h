@@ -257,10 +257,10 @@ struct Ticket {
 
 class Engine {
  public:
-  // [control] Loads the models and every route. Fails when the default route cannot be served, or when
-  // there is too little memory, with what the drafters of all routes may take; otherwise another route
-  // is reported as refused. So is a draft model that cannot be loaded, with the
-  // routes that need it.
+  // [control] Loads the models and every route. Fails when the default route cannot be served, when there
+  // is too little memory for the models and for what the drafters of all routes may take, or when several
+  // ranks have CUDA devices and a plugin's call has not returned. Otherwise a route that cannot be served is
+  // reported as refused, as is a draft model that cannot be loaded, with the routes that need it.
   static Result<std::unique_ptr<Engine>> create(const EngineOptions& options,
                                                 const ProgressFn& progress);
   ~Engine();  // cancels what is left, joins the step thread
