@@ -1,5 +1,6 @@
 #include "core/device/cuda_ranks.h"
 
+#include <algorithm>
 #include <chrono>
 #include <string>
 #include <utility>
@@ -64,16 +65,23 @@ class CudaRankEnd final : public Exchanges, private StreamWatch {
   const std::unique_ptr<kernels::CudaRank> rank_;
 };
 
-// Waits for the others while the group lives, for minutes at most.
+// Waits for the others while the group lives, for minutes at most. A time in which the process was stopped
+// counts as half a second, as in thread_ranks.cc.
 class Joining final : public kernels::CudaWait {
  public:
   explicit Joining(const Collective& host) : host_(host) {}
-  bool goes_on() override { return host_.status().ok() && std::chrono::steady_clock::now() < end_; }
+  bool goes_on() override {
+    const auto now = Clock::now();
+    left_ -= std::min<Clock::duration>(now - last_, std::chrono::milliseconds(500));
+    last_ = now;
+    return host_.status().ok() && left_.count() > 0;
+  }
 
  private:
+  using Clock = std::chrono::steady_clock;
   const Collective& host_;
-  const std::chrono::steady_clock::time_point end_ =
-      std::chrono::steady_clock::now() + std::chrono::minutes(5);
+  Clock::duration left_ = std::chrono::minutes(5);
+  Clock::time_point last_ = Clock::now();
 };
 
 }  // namespace

@@ -94,11 +94,11 @@ struct Joining {
     pthread_mutex_lock(&mutex);
     while (!is_done && is_wanted) {
       timespec until{};
-      clock_gettime(CLOCK_REALTIME, &until);
+      clock_gettime(CLOCK_MONOTONIC, &until);
       until.tv_nsec += kStepNs;
       until.tv_sec += until.tv_nsec / kNs;
       until.tv_nsec %= kNs;
-      (void)pthread_cond_timedwait(&changed, &mutex, &until);
+      (void)pthread_cond_clockwait(&changed, &mutex, CLOCK_MONOTONIC, &until);
       if (!is_done) is_wanted = wait.goes_on();
     }
     const bool done = is_done;

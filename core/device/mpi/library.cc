@@ -98,8 +98,12 @@ Messages* open(char* why, uint64_t size) {
   // What ranks of a machine exchange in a decoding step is larger than Open MPI's 4 KiB, beyond which it asks
   // the kernel to copy; two ranks of a model of 2 GB were 14 % slower with that. The environment and
   // mpirun's arguments win; Open MPI's own files do not.
-  setenv("OMPI_MCA_btl_vader_eager_limit", "32768", 0);
-  setenv("OMPI_MCA_btl_vader_max_send_size", "65536", 0);
+  constexpr char kEager[] = "OMPI_MCA_btl_vader_eager_limit";
+  constexpr char kSend[] = "OMPI_MCA_btl_vader_max_send_size";  // must be larger
+  if (std::getenv(kEager) == nullptr && std::getenv(kSend) == nullptr) {
+    setenv(kEager, "32768", 1);
+    setenv(kSend, "65536", 1);
+  }
   int level = MPI_THREAD_SINGLE;
   MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &level);
   if (level >= MPI_THREAD_SERIALIZED) return new MpiMessages();
