@@ -29,6 +29,9 @@ set(specd_tsan_skips IdentityMatrix.recorded_* IdentityMatrix.two_ranks_* Ranks.
 set(specd_asan_alone DamagedFiles.* HostileConfig.shipped_files_with_any_byte_*
   NthFailure.of_allocations_leaves_* SessionOracleTest.* TokenizerLoad.a_file_with_any_byte_*)
 
+# Tests that only --all runs.
+set(specd_long HostileConfig.shipped_files_with_every_sign_*)
+
 # specd_discover_tests(target [FILTER filter] ...): gtest_discover_tests, with a label that names the
 # sanitizers: asan, tsan or asan_tsan (CMake cannot pass a list of labels here; ctest -L takes any
 # part).
@@ -50,14 +53,16 @@ function(specd_discover_tests target)
   list(JOIN labels _ label)
   list(JOIN skips : skip)
   list(JOIN specd_asan_alone : alone)
+  list(JOIN specd_long : long)
   if(arg_FILTER)  # GoogleTest cannot intersect it with the skipped ones
     gtest_discover_tests(${target} TEST_FILTER "${arg_FILTER}" ${how} LABELS ${label})
   elseif(NOT asan IN_LIST labels)
     gtest_discover_tests(${target} TEST_FILTER "-${skip}" ${how} LABELS ${label})
     gtest_discover_tests(${target} TEST_FILTER "${skip}" ${how})
   else()
-    gtest_discover_tests(${target} TEST_FILTER "-${skip}:${alone}" ${how} LABELS ${label})
+    gtest_discover_tests(${target} TEST_FILTER "-${skip}:${alone}:${long}" ${how} LABELS ${label})
     gtest_discover_tests(${target} TEST_FILTER "${skip}" ${how})
+    gtest_discover_tests(${target} TEST_FILTER "${long}" ${how} LABELS long)
     # COST: the longest start first, so that the last one does not run alone.
     gtest_discover_tests(${target} TEST_FILTER "${alone}" ${how} COST 100 LABELS asan_long)
   endif()

@@ -10,8 +10,8 @@ namespace specd::kernels::cuda::nccl {
 
 constexpr char kLibrary[] = "libnccl.so.2";
 
-constexpr int kSuccess = 0, kInProgress = 7;  // ncclResult_t
-constexpr int kBytes = 1;                     // ncclUint8, of ncclDataType_t
+constexpr int kSuccess = 0, kRemoteError = 6, kInProgress = 7;  // ncclResult_t
+constexpr int kBytes = 1;                                       // ncclUint8, of ncclDataType_t
 
 struct UniqueId {
   char internal[128];

@@ -2,6 +2,7 @@
 #include <dlfcn.h>
 #include <pthread.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -68,6 +69,7 @@ struct Joining {
   pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
   pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
   bool is_done = false, is_wanted = true;
+  int result = nccl::kSuccess;
   nccl::Communicator* communicator = nullptr;  // null when it failed
   CudaProblem problem{};
 
@@ -78,6 +80,7 @@ struct Joining {
     const int result = api.comm_init_rank(&made, joining->n_ranks, joining->id, joining->rank);
     if (!is_good(result, joining->device, nullptr, joining->problem)) made = nullptr;
     pthread_mutex_lock(&joining->mutex);
+    joining->result = result;
     joining->communicator = made;
     joining->is_done = true;
     const bool is_wanted = joining->is_wanted;
@@ -235,6 +238,11 @@ CudaRank* join_group(CudaStream& stream, const CudaGroupId& id, int32_t rank, in
     return nullptr;
   }
   pthread_join(thread, nullptr);
+  // Another rank has failed, and may still have to tell why, which says more than this.
+  constexpr int kTellMs = 1'000;
+  for (int ms = 0; joining->result == nccl::kRemoteError && ms < kTellMs && wait.goes_on(); ++ms) {
+    usleep(1'000);
+  }
   problem = joining->problem;
   nccl::Communicator* const made = joining->communicator;
   delete joining;

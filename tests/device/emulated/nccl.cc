@@ -27,7 +27,7 @@ using ncclComm = specd::kernels::cuda::nccl::Communicator;
 namespace {
 
 constexpr int kSuccess = 0, kSystemError = 2, kInternalError = 3, kInvalidArgument = 4,
-              kInvalidUsage = 5;
+              kInvalidUsage = 5, kRemoteError = 6;
 thread_local std::string t_last;
 
 int said(int result, const std::string& why) {
@@ -112,7 +112,9 @@ SPECD_NCCL int ncclCommInitRank(ncclComm** comm, int n_ranks, UniqueId id, int r
   // Like NCCL's, waits whoever has lost interest.
   auto joined = specd::strict_nccl::Rank::join(
       group, rank, n_ranks, "cuda:" + std::to_string(device), [] { return true; }, why);
-  if (joined == nullptr) return said(kInvalidUsage, why);
+  if (joined == nullptr) {
+    return said(why == specd::strict_nccl::kOtherFailed ? kRemoteError : kInvalidUsage, why);
+  }
   *comm = new ncclComm{std::move(joined), n_ranks, rank, device};
   return kSuccess;
 }

@@ -45,7 +45,7 @@ struct Mailbox {
 
 struct Shared {
   std::atomic<int32_t> n_joined;
-  std::atomic<int32_t> has_failed;
+  std::atomic<int32_t> has_failed, join_failed;
   std::atomic<int32_t> has_rank[kRanksMax];
   char device[kRanksMax][64];
   char failure[512];
@@ -80,6 +80,10 @@ class SharedRank final : public Rank {
     const auto end =
         std::chrono::steady_clock::now() + std::chrono::seconds(setting("join_seconds", 20));
     while (shared_->n_joined < n_ranks_) {
+      if (shared_->join_failed != 0) {
+        why = kOtherFailed;
+        return false;
+      }
       if (!goes_on() || std::chrono::steady_clock::now() > end) {
         why = "not all ranks have joined";
         return false;
@@ -263,10 +267,12 @@ std::unique_ptr<Rank> Rank::join(const GroupId& id, int32_t rank, int32_t n_rank
   if (failing == 0) n_joins = 0;
   if (++n_joins == failing) {
     why = "this join fails, as asked for";
+    const bool is_seen = setting("fail_join_is_seen", 0) != 0;
+    if (is_seen) static_cast<Shared*>(data)->join_failed = 1;
     munmap(data, sizeof(Shared));
-    if (rank != 0) return nullptr;
-    std::this_thread::sleep_for(std::chrono::milliseconds(200));  // the others open it
-    shm_unlink(path_of(id).c_str());
+    if (rank != 0 && !is_seen) return nullptr;
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));  // the others open it, or fail
+    if (rank == 0) shm_unlink(path_of(id).c_str());
     return nullptr;
   }
   auto joined = std::make_unique<SharedRank>(static_cast<Shared*>(data), rank, n_ranks);

@@ -9,6 +9,7 @@
 // Environment: SPECD_STRICT_NCCL, words separated by commas, read when a rank joins:
 //   hang_rank=R, hang_after=N   rank R of a group takes part in N exchanges and in no other
 //   fail_join=N                 the N-th join of this process fails, counted since the setting is there
+//   fail_join_is_seen=1         the others' joins fail with it (kOtherFailed), 200 ms before its own does
 //   join_seconds=N              the others are waited for so long; 20 if it is not there
 #pragma once
 
@@ -23,6 +24,8 @@ namespace specd::strict_nccl {
 struct GroupId {
   char bytes[128] = {};
 };
+inline constexpr char kOtherFailed[] = "another rank's join has failed";
+
 // A name that no other group has; makes the file.
 bool make_group(GroupId& id, std::string& why);
 

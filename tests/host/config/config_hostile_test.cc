@@ -60,20 +60,31 @@ TEST(HostileConfig, shipped_files_cut_anywhere_are_refused_with_a_place_or_whole
   }
 }
 
-TEST(HostileConfig, shipped_files_with_any_byte_changed_are_refused_with_a_place_or_good) {
+constexpr char kSigns[] = {'\0', '\n', '\t', ':', '{', '[', '*', '\xff', '-', '"'};
+
+// Every byte of every file becomes n_each of the signs, the next byte the n_each behind them.
+void expect_placed_when_changed(size_t n_each) {
   const ConfigFolder folder;
   for (const fs::path& file : shipped()) {
     const std::string text = read_file(file);
     for (size_t i = 0; i < text.size(); ++i)
-      for (const char c : {'\0', '\n', '\t', ':', '{', '[', '*', '\xff', '-', '"'}) {
+      for (size_t k = 0; k < n_each; ++k) {
+        const char sign = kSigns[(i * n_each + k) % std::size(kSigns)];
         std::string damaged = text;
-        damaged[i] = c;
+        damaged[i] = sign;
         expect_placed(folder, damaged,
                       file.filename().string() + " with " +
-                          std::to_string(static_cast<unsigned char>(c)) + " at " +
+                          std::to_string(static_cast<unsigned char>(sign)) + " at " +
                           std::to_string(i));
       }
   }
+}
+
+TEST(HostileConfig, shipped_files_with_any_byte_changed_are_refused_with_a_place_or_good) {
+  expect_placed_when_changed(3);
+}
+TEST(HostileConfig, shipped_files_with_every_sign_at_any_byte_are_refused_with_a_place_or_good) {
+  expect_placed_when_changed(std::size(kSigns));
 }
 
 TEST(HostileConfig, a_mebibyte_of_any_sign_is_refused_soon) {
