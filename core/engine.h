@@ -74,6 +74,7 @@ struct EngineLimits {
   static constexpr size_t kRoutes = 256;
   static constexpr int32_t kPluginControlSeconds = 3600;
   static constexpr int32_t kCallMs = 3'600'000;
+  static constexpr int32_t kProbationSeconds = 86'400;
   static constexpr int32_t kKvPages = 1 << 26;
   static constexpr int32_t kPriorityAgingMs = 3'600'000;
   static constexpr int32_t kPriority = 1000;  // from -kPriority to kPriority
@@ -209,8 +210,10 @@ struct MemoryLine {
 
 // What a change of routes did.
 struct RouteChange {
-  uint64_t generation = 0;  // number of this change; when unchanged, of the live route's
-  bool unchanged = false;   // the same route was live already
+  // Of the version that is now live or candidate, or was aborted; for delete_route() the number of the
+  // change. A version has the number of the change that made it.
+  uint64_t generation = 0;
+  bool unchanged = false;  // it was so already
 };
 
 // Progress of loading: `what` and a fraction in [0, 1].
@@ -291,7 +294,8 @@ class Engine {
   // it in between two steps. Requests that were admitted before finish on the old pair; later ones
   // get the new pair. After an error nothing has changed; its field is "request_id", "plugins", or
   // begins with "routes.NAME". An equal definition made of the same bundles leaves the live route
-  // alone; files that a plugin's configuration names are not compared. Changes run one at a time. A
+  // alone; files that a plugin's configuration names are not compared. kFailedPrecondition while the
+  // route has a candidate, see stage_route(). Changes run one at a time. A
   // request_id that was used before gets the first reply again, or kInvalidArgument for another
   // change; the last 256 that are not empty are remembered. May block until a step ends, so the
   // step thread must not call it.
@@ -299,7 +303,22 @@ class Engine {
   // [any] Removes a route for new requests; those that have it finish. kFailedPrecondition for
   // "off" and the default route, kNotFound for unknown names. request_id as above.
   Result<RouteChange> delete_route(const std::string& name, const std::string& request_id);
-  // [any] The definition of a route, live or refused. kNotFound for unknown names,
+  // [any] A change in steps, with a way back. stage_route() makes a version beside the live one, its
+  // candidate, which gets no request yet; the same errors as apply_route(), and kFailedPrecondition when
+  // there is a candidate already. set_traffic() gives it so many of a hundred new requests, chosen by a
+  // hash of their numbers. promote_route() makes it live; for RouteOptions::probation_seconds of the new
+  // version the one before is kept, and roll_back_route() makes that live again, as does the new one's
+  // breaker when it opens. abort_route() gives up the candidate, as does its own breaker. Requests keep
+  // the version that they were admitted with. kNotFound for unknown routes, kFailedPrecondition where
+  // there is no candidate or no version to go back to. What breakers do waits, as all changes do, until
+  // no other change is being made.
+  Result<RouteChange> stage_route(const RouteOptions& route, const std::string& request_id);
+  Result<RouteChange> set_traffic(const std::string& name, int32_t percent,
+                                  const std::string& request_id);
+  Result<RouteChange> promote_route(const std::string& name, const std::string& request_id);
+  Result<RouteChange> abort_route(const std::string& name, const std::string& request_id);
+  Result<RouteChange> roll_back_route(const std::string& name, const std::string& request_id);
+  // [any] The definition of a route, live or refused, else its candidate's. kNotFound for unknown names,
   // kFailedPrecondition for "off".
   Result<RouteOptions> route(const std::string& name) const;
   // [any] Refuses new requests and changes of routes from now on.
@@ -311,7 +330,8 @@ class Engine {
   bool wait_idle(uint64_t timeout_ms);
 
   // [any] Snapshots without side effects. plugins(): the versions that new routes get; a live route
-  // may run an older one. routes(): "off", the table, then the draining routes.
+  // may run an older one. routes(): "off", the table with live, candidate and previous versions, then the
+  // draining ones.
   std::vector<PluginReport> plugins() const;
   std::vector<RouteReport> routes() const;
   ModelReport model() const;

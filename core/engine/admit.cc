@@ -198,7 +198,7 @@ Result<Ticket> Engine::Impl::admit(const Request& request, Sink sink) {
   // Before rendering and encoding the prompt, which takes time. put() checks again.
   SPECD_OK_OR_RETURN(intake.may_admit(request.n_choices()));
   const uint64_t number = intake.new_numbers(request.n_choices());
-  SPECD_TRY(RouteLease route, routes.lease(request.route));
+  SPECD_TRY(RouteLease route, routes.lease(request.route, number));
 
   std::vector<int32_t> prompt;
   std::string echo;

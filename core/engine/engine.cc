@@ -98,14 +98,40 @@ bool Engine::clear_prefix_cache() {
 Result<RouteChange> Engine::apply_route(const RouteOptions& route, const std::string& request_id) {
   RouteOptions wanted = route;
   if (wanted.model.empty()) wanted.model = impl_->options.model.name;
-  return impl_->routes.change(request_id, wanted, false);
+  return impl_->routes.change(request_id, {.kind = RouteCommand::Kind::kApply, .route = wanted});
+}
+
+Result<RouteChange> Engine::stage_route(const RouteOptions& route, const std::string& request_id) {
+  RouteOptions wanted = route;
+  if (wanted.model.empty()) wanted.model = impl_->options.model.name;
+  return impl_->routes.change(request_id, {.kind = RouteCommand::Kind::kStage, .route = wanted});
+}
+
+Result<RouteChange> Engine::set_traffic(const std::string& name, int32_t percent,
+                                        const std::string& request_id) {
+  return impl_->change(RouteCommand::Kind::kTraffic, name, request_id, percent);
+}
+Result<RouteChange> Engine::promote_route(const std::string& name, const std::string& request_id) {
+  return impl_->change(RouteCommand::Kind::kPromote, name, request_id);
+}
+Result<RouteChange> Engine::abort_route(const std::string& name, const std::string& request_id) {
+  return impl_->change(RouteCommand::Kind::kAbort, name, request_id);
+}
+Result<RouteChange> Engine::roll_back_route(const std::string& name,
+                                            const std::string& request_id) {
+  return impl_->change(RouteCommand::Kind::kRollBack, name, request_id);
 }
 
 Result<RouteChange> Engine::delete_route(const std::string& name, const std::string& request_id) {
+  return impl_->change(RouteCommand::Kind::kDelete, name, request_id);
+}
+
+Result<RouteChange> Engine::Impl::change(RouteCommand::Kind kind, const std::string& name,
+                                         const std::string& request_id, int32_t share_percent) {
   SPECD_OK_OR_RETURN(check_name("name", name));
-  RouteOptions wanted;
-  wanted.name = name;
-  return impl_->routes.change(request_id, wanted, true);
+  RouteCommand command{.kind = kind, .share_percent = share_percent};
+  command.route.name = name;
+  return routes.change(request_id, command);
 }
 
 Result<RouteOptions> Engine::route(const std::string& name) const {

@@ -53,6 +53,9 @@ struct Engine::Impl {
   Status load(const ProgressFn& progress);
   Status check(const Request& request) const;
   Result<Ticket> admit(const Request& request, Sink sink);
+  // Of a route by its name.
+  Result<RouteChange> change(RouteCommand::Kind kind, const std::string& name,
+                             const std::string& request_id, int32_t share_percent = 0);
 };
 
 }  // namespace specd

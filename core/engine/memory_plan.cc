@@ -266,9 +266,11 @@ std::string name_with_place(const DraftModel& draft) {
   return draft.name + (draft.device == nullptr ? "" : " on " + draft.device->name());
 }
 
-std::string drafter_line(const std::string& route, bool is_draining, const std::string& elsewhere) {
-  return "drafter of route " + route + (elsewhere.empty() ? "" : " on " + elsewhere) +
-         (is_draining ? " (limit, draining)" : " (limit)");
+std::string drafter_line(const std::string& route, RouteState state, const std::string& elsewhere) {
+  const std::string what =
+      state == RouteState::kLive ? "" : std::string(", ") + route_state_name(state);
+  return "drafter of route " + route + (elsewhere.empty() ? "" : " on " + elsewhere) + " (limit" +
+         what + ")";
 }
 
 RankMemory memory_of_all(const EngineOptions& options, const Device& device) {
@@ -382,8 +384,8 @@ Result<MemoryPlan> plan_memory(const EngineOptions& options, const Target& targe
     Bytes bytes(n_ranks);
     bytes.front() = limits[i].bytes;
     const std::string elsewhere = limits[i].is_with_models ? "" : "cpu";
-    plan.lines.push_back(
-        {drafter_line(options.routes[i].name, false, elsewhere), std::move(bytes), elsewhere});
+    plan.lines.push_back({drafter_line(options.routes[i].name, RouteState::kLive, elsewhere),
+                          std::move(bytes), elsewhere});
   }
   SPECD_OK_OR_RETURN(planner.check(all, plan));
   for (size_t i = 0; i < drafts.size(); ++i) {

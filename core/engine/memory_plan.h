@@ -47,6 +47,6 @@ std::string kv_line(const std::string& draft, int32_t n_pages);
 // The name of a draft model in lines, with the device where it is elsewhere.
 std::string name_with_place(const DraftModel& draft);
 // What the line of a drafter's limit says. `elsewhere`: "cpu" when that is not the models' device, else empty.
-std::string drafter_line(const std::string& route, bool is_draining, const std::string& elsewhere);
+std::string drafter_line(const std::string& route, RouteState state, const std::string& elsewhere);
 
 }  // namespace specd

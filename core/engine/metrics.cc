@@ -257,9 +257,9 @@ std::vector<MetricFamily> Engine::metrics() const {
   const ModelReport model = this->model();
   std::vector<RouteReport> served = routes();
   const RouteReport off = served.front();
-  // A route's series continue over its generations, so draining routes have none.
+  // A route's series continue over its generations, so other versions than the live one have none.
   std::erase_if(served, [](const RouteReport& route) {
-    return route.name() == "off" || route.state == RouteState::kDraining;
+    return route.name() == "off" || !stands_for_route(route.state);
   });
 
   const Labels model_label{{"model", model.name}};

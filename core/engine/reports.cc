@@ -56,8 +56,7 @@ std::vector<RouteReport> Engine::routes() const {
   std::vector<RouteReport> reports{std::move(off)};
   for (RouteReport& report : impl_->routes.board().report(impl_->batch->counters().running)) {
     report.options.model = options.model.name;
-    report.is_default =
-        report.name() == options.default_route && report.state != RouteState::kDraining;
+    report.is_default = report.name() == options.default_route && stands_for_route(report.state);
     reports.push_back(std::move(report));
   }
   return reports;
@@ -198,7 +197,7 @@ std::vector<MemoryLine> Engine::memory() const {
   for (const RouteReport& route : m.routes.board().report(m.batch->counters().running)) {
     if (route.state == RouteState::kRefused) continue;
     const bool is_elsewhere = !m.models.device->is_host() && !route.drafts_on_device;
-    add(drafter_line(route.name(), route.state == RouteState::kDraining, is_elsewhere ? "cpu" : ""),
+    add(drafter_line(route.name(), route.state, is_elsewhere ? "cpu" : ""),
         {route.memory_bytes_max});
   }
   return lines;

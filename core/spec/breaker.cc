@@ -19,6 +19,7 @@ bool Breaker::record(DrafterCall call, bool worked, uint64_t now_ns) {
   opened_by_ = call;
   pause_ns_ = pause_ns_ == 0 ? kFirstPauseNs : std::min(2 * pause_ns_, kPauseNsMax);
   open_until_ns_ = now_ns + pause_ns_;
+  ++n_opened_;
   return true;
 }
 

@@ -25,13 +25,15 @@ class Breaker {
   bool record(DrafterCall call, bool worked, uint64_t now_ns);
   // [any] True during a pause.
   bool is_open(uint64_t now_ns) const { return now_ns < open_until_ns_; }
+  // [any] How often it has opened.
+  uint64_t n_opened() const { return n_opened_; }
   uint64_t pause_ns() const { return pause_ns_; }  // of the last opening; 0 when it works again
 
  private:
   std::array<int32_t, kDrafterCallNames.size()> n_failed_{};  // in a row, by function
   DrafterCall opened_by_ = DrafterCall::kBegin;
   uint64_t pause_ns_ = 0;
-  std::atomic<uint64_t> open_until_ns_{0};
+  std::atomic<uint64_t> open_until_ns_{0}, n_opened_{0};
 };
 
 }  // namespace specd

@@ -66,7 +66,7 @@ class LastProblem {
 struct LiveRoute {
   const uint64_t number = next_number();  // unique in the process
   std::string name;
-  uint64_t generation = 0;                     // number of the change that made it live
+  uint64_t generation = 0;                     // number of the change that made it
   int32_t draft_nodes_max = 0;                 // granted
   int32_t disable_by_batch_size = 0;           // 0 = never
   uint64_t call_ns_max = 0;                    // of a call of the drafter in a step; 0 = no limit

@@ -29,6 +29,9 @@ struct RouteOptions {
   int32_t draft_nodes_max = 8;                  // static budget per sequence and step
   int32_t disable_by_batch_size = 0;            // no drafts while more sequences run; 0 = never
   int32_t call_ms_max = 5000;                   // deadline of a drafter's call in a step; 0 = none
+  // After a promotion the version before is kept so long, to go back to: by hand, or because the new one's
+  // breaker opens. 0 = it is not kept.
+  int32_t probation_seconds = 60;
 
   bool operator==(const RouteOptions&) const = default;
 };

@@ -4,14 +4,28 @@ namespace specd {
 
 const char* route_state_name(RouteState state) {
   switch (state) {
+    case RouteState::kDiscovered:
+      return "discovered";
+    case RouteState::kLoaded:
+      return "loaded";
+    case RouteState::kStaged:
+      return "staged";
+    case RouteState::kShadow:
+      return "shadow";
+    case RouteState::kCanary:
+      return "canary";
     case RouteState::kLive:
       return "live";
-    case RouteState::kRefused:
-      return "refused";
     case RouteState::kDraining:
+      return "draining";
+    case RouteState::kRetired:
+      return "retired";
+    case RouteState::kQuarantined:
+      return "quarantined";
+    case RouteState::kRefused:
       break;
   }
-  return "draining";
+  return "refused";
 }
 
 }  // namespace specd

@@ -10,8 +10,24 @@
 
 namespace specd {
 
-// kDraining: it was replaced or deleted, but requests still run with it.
-enum class RouteState { kLive, kRefused, kDraining };
+// Of a version of a route.
+enum class RouteState {
+  kDiscovered,   // its definition is known, and its plugins' bundles are
+  kLoaded,       // its pair is made
+  kStaged,       // and could serve
+  kShadow,       // sees what is committed, and decides nothing
+  kCanary,       // gets a share of the new requests
+  kLive,         // gets the others
+  kDraining,     // was replaced, deleted or aborted, but requests run with it or the route keeps it
+  kRetired,      // is destroyed
+  kQuarantined,  // must not be called any more
+  kRefused,      // could not be made at the start
+};
+inline constexpr RouteState kLastRouteState = RouteState::kRefused;
+// Whether a request that names the route means this version; a route has at most one.
+constexpr bool stands_for_route(RouteState state) {
+  return state == RouteState::kLive || state == RouteState::kRefused;
+}
 const char* route_state_name(RouteState state);
 
 struct PluginVersion {
@@ -32,8 +48,8 @@ struct PluginMetricReport {
   double value = 0;
 };
 
-// Counts of a live route include those of its earlier generations of the same plugins, so they only
-// grow.
+// Counts of a live route include those of its other generations with the same plugins, but a candidate's,
+// so they only grow.
 struct RouteCounts {
   uint64_t requests = 0, steps = 0;
   uint64_t drafts = 0;  // with at least one node
@@ -52,8 +68,9 @@ struct RouteReport {
   RouteState state = RouteState::kLive;
   Status refused = {};  // why; its field is a key of the route: "drafter.config.max_nodes"
   bool is_default = false;
-  uint64_t generation = 0;  // number of the change that made it live; 1 = the start
-  int32_t in_use = 0;       // texts that wait or run with this generation
+  int32_t share_percent = 0;                  // of a canary: of the new requests
+  uint64_t generation = 0;                    // number of the change that made it; 1 = the start
+  int32_t in_use = 0;                         // texts that wait or run with this generation
   PluginVersion drafter = {}, verifier = {};  // what it runs; empty when refused
   int32_t draft_nodes_max = 0;                // granted
   uint64_t memory_bytes = 0;                  // held by the drafter now, through memory/1

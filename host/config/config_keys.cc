@@ -346,6 +346,9 @@ Key keys_of_route(RouteOptions& o) {
       integer("call_ms_max", o.call_ms_max, 0, EngineLimits::kCallMs,
               "how long one call of the drafter may take in a step; after several calls in a row "
               "that fail or take longer it is suspended for a while; 0 = no limit"),
+      integer("probation_seconds", o.probation_seconds, 0, EngineLimits::kProbationSeconds,
+              "how long after a promotion the version before is kept, to go back to by hand or "
+              "when the new drafter is suspended; 0 = it is not kept"),
       keys_of_use("drafter", "who guesses", o.drafter),
       keys_of_use("verifier", "who judges", o.verifier));
 }

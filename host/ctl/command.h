@@ -30,8 +30,11 @@ int run_routes(Client& client, bool json);
 int run_models(Client& client, bool json);
 int run_status(Client& client, bool json);
 int run_memory(Client& client, bool json);
-int run_route_apply(Client& client, const Values& values, bool json);
-int run_route_delete(Client& client, const Values& values, const std::string& name, bool json);
+// route apply, or stage.
+int run_route_add(Client& client, const Values& values, bool is_staged, bool json);
+// route delete, traffic, promote, abort, rollback.
+int run_route_change(Client& client, const Values& values, const std::string& action,
+                     const std::string& name, bool json);
 int run_route_get(Client& client, const std::string& name, bool json);
 
 }  // namespace specd::host

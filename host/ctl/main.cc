@@ -88,7 +88,9 @@ po::options_description make_options() {
       "compare and record: file or folder, may be repeated");
   add("repeat", whole_number<int>(1, 1000)->default_value(1), "compare: rounds");
   add("file,f", po::value<std::string>()->value_name("FILE"),
-      "route apply: YAML or JSON of one route");
+      "route apply and stage: YAML or JSON of one route");
+  add("percent", whole_number<int32_t>(0, 100),
+      "route traffic: of the new requests, for the candidate");
   return options;
 }
 
@@ -115,11 +117,18 @@ std::string route_usage_problem(const po::variables_map& values,
                                 const std::vector<std::string>& arguments) {
   const std::string action = arguments.empty() ? "" : arguments[0];
   const bool has_file = values.count("file") != 0;
-  if (action == "apply")
-    return arguments.size() == 1 && has_file ? "" : "route apply: expected -f FILE";
-  if (action == "delete" || action == "get")
-    return arguments.size() == 2 && !has_file ? "" : "route " + action + ": expected NAME";
-  return "route: expected apply, delete or get, found '" + action + "'";
+  const bool has_percent = values.count("percent") != 0;
+  const std::string what = "route " + action + ": expected ";
+  if (has_percent && action != "traffic") return "route " + action + " takes no --percent";
+  if (action == "apply" || action == "stage")
+    return arguments.size() == 1 && has_file ? "" : what + "-f FILE";
+  if (action == "traffic")
+    return arguments.size() == 2 && !has_file && has_percent ? "" : what + "NAME --percent N";
+  const std::vector<std::string> named{"delete", "get", "promote", "abort", "rollback"};
+  if (std::find(named.begin(), named.end(), action) != named.end())
+    return arguments.size() == 2 && !has_file ? "" : what + "NAME";
+  return "route: expected apply, delete, get, stage, traffic, promote, abort or rollback, found '" +
+         action + "'";
 }
 
 // The error in the command line apart from the values of its options, or "".
@@ -168,11 +177,13 @@ Program make_program() {
               {"status", "", "its state, what it counts, its memory"},
               {"memory", "", "what each rank holds, beside what was planned"},
               {"route",
-               "apply -f FILE | delete NAME | get NAME",
+               "apply|stage -f FILE, traffic NAME --percent N, promote|abort|rollback|delete|get NAME",
                "put a route into service or replace it, while requests run;\n"
                "delete a route (its running requests finish); show its\n"
-               "definition (-o json prints what apply reads)",
-               {"apply", "delete", "get"}},
+               "definition (-o json prints what apply reads); or replace it in\n"
+               "steps: make a candidate, give it a share of the new requests,\n"
+               "make it live or give it up, go back to the version before",
+               {"apply", "delete", "get", "stage", "traffic", "promote", "abort", "rollback"}},
               {"completion", "SHELL", "print completion for bash, zsh or fish",
                completion_shells()},
           },
@@ -217,6 +228,7 @@ Program make_program() {
               {"prompts", "compare record"},
               {"repeat", "compare"},
               {"file", "route"},
+              {"percent", "route"},
               {"timeout", "render compare record cancel plugins routes models status route"},
           },
   };
@@ -277,9 +289,11 @@ int run(int argc, char** argv) {
   if (command == "status") return run_status(client.value(), json);
   if (command == "memory") return run_memory(client.value(), json);
   SPECD_CHECK(command == "route", command);
-  if (arguments[0] == "apply") return run_route_apply(client.value(), values, json);
-  if (arguments[0] == "delete") return run_route_delete(client.value(), values, arguments[1], json);
-  return run_route_get(client.value(), arguments[1], json);
+  const std::string& action = arguments[0];
+  if (action == "apply" || action == "stage")
+    return run_route_add(client.value(), values, action == "stage", json);
+  if (action == "get") return run_route_get(client.value(), arguments[1], json);
+  return run_route_change(client.value(), values, action, arguments[1], json);
 }
 
 }  // namespace

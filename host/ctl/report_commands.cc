@@ -76,7 +76,10 @@ int run_routes(Client& client, bool json) {
                std::to_string(route.generation()), route.drafter(),
                version_text(route.drafter_version(), route.drafter_sha256()), route.verifier(),
                version_text(route.verifier_version(), route.verifier_sha256()),
-               enum_word(route.guarantee()), enum_word(route.state()),
+               enum_word(route.guarantee()),
+               enum_word(route.state()) +
+                   (route.share_percent() > 0 ? " (" + std::to_string(route.share_percent()) + " %)"
+                                              : ""),
                std::to_string(route.in_use()), std::to_string(route.requests()),
                std::to_string(route.drafted()), std::to_string(route.accepted()),
                std::to_string(route.cut()), std::to_string(route.lost()),

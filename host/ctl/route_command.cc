@@ -1,6 +1,7 @@
-// specctl route apply, delete and get.
+// specctl route.
 #include <string>
 
+#include "core/base/check.h"
 #include "core/base/json.h"
 #include "core/base/quote.h"
 #include "host/base/output.h"
@@ -26,29 +27,48 @@ void print_route_change(const std::string& name, uint64_t generation, const char
 
 }  // namespace
 
-int run_route_apply(Client& client, const Values& values, bool json) {
+int run_route_add(Client& client, const Values& values, bool is_staged, bool json) {
   const std::string path = values["file"].as<std::string>();
   const Result<std::string> text = read_text_file(path, kYamlBytesMax);
   if (!text.ok()) return ctl_fail(text.status());
-  v1::ApplyRouteRequest request;
-  request.set_definition(text.value());
-  request.set_source(escaped(path));  // for errors only
-  request.set_request_id(values["request-id"].as<std::string>());
-  const auto done = client.apply_route(request);
-  if (!done.ok()) return ctl_fail(done.status());
-  print_route_change(done.value().name(), done.value().generation(),
-                     done.value().unchanged() ? "unchanged" : "applied", json);
-  return kCtlOk;
+  const auto add = [&](auto request, auto call, const char* change) {
+    request.set_definition(text.value());
+    request.set_source(escaped(path));  // for errors only
+    request.set_request_id(values["request-id"].as<std::string>());
+    const auto done = (client.*call)(request);
+    if (!done.ok()) return ctl_fail(done.status());
+    print_route_change(done.value().name(), done.value().generation(),
+                       done.value().unchanged() ? "unchanged" : change, json);
+    return kCtlOk;
+  };
+  return is_staged ? add(v1::StageRouteRequest(), &Client::stage_route, "staged")
+                   : add(v1::ApplyRouteRequest(), &Client::apply_route, "applied");
 }
 
-int run_route_delete(Client& client, const Values& values, const std::string& name, bool json) {
-  v1::DeleteRouteRequest request;
-  request.set_name(name);
-  request.set_request_id(values["request-id"].as<std::string>());
-  const auto done = client.delete_route(request);
-  if (!done.ok()) return ctl_fail(done.status());
-  print_route_change(name, done.value().generation(), "deleted", json);
-  return kCtlOk;
+int run_route_change(Client& client, const Values& values, const std::string& action,
+                     const std::string& name, bool json) {
+  const auto change = [&](auto request, auto call, const char* what) {
+    request.set_name(name);
+    request.set_request_id(values["request-id"].as<std::string>());
+    const auto done = (client.*call)(request);
+    if (!done.ok()) return ctl_fail(done.status());
+    const char* told = what;
+    if constexpr (requires { done.value().unchanged(); }) {
+      if (done.value().unchanged()) told = "unchanged";
+    }
+    print_route_change(name, done.value().generation(), told, json);
+    return kCtlOk;
+  };
+  if (action == "delete") return change(v1::DeleteRouteRequest(), &Client::delete_route, "deleted");
+  if (action == "promote")
+    return change(v1::PromoteRouteRequest(), &Client::promote_route, "promoted");
+  if (action == "abort") return change(v1::AbortRouteRequest(), &Client::abort_route, "aborted");
+  if (action == "rollback")
+    return change(v1::RollbackRouteRequest(), &Client::roll_back_route, "rolled back");
+  SPECD_CHECK(action == "traffic", action);
+  v1::SetTrafficRequest request;
+  request.set_share_percent(values["percent"].as<int32_t>());
+  return change(request, &Client::set_traffic, "traffic set");
 }
 
 int run_route_get(Client& client, const std::string& name, bool json) {

@@ -166,6 +166,26 @@ Result<v1::DeleteRouteResponse> Client::delete_route(const v1::DeleteRouteReques
   return call<v1::DeleteRouteRequest, v1::DeleteRouteResponse>(
       limit_, *control_, &v1::Control::Stub::DeleteRoute, request);
 }
+Result<v1::StageRouteResponse> Client::stage_route(const v1::StageRouteRequest& request) {
+  return call<v1::StageRouteRequest, v1::StageRouteResponse>(
+      limit_, *control_, &v1::Control::Stub::StageRoute, request);
+}
+Result<v1::SetTrafficResponse> Client::set_traffic(const v1::SetTrafficRequest& request) {
+  return call<v1::SetTrafficRequest, v1::SetTrafficResponse>(
+      limit_, *control_, &v1::Control::Stub::SetTraffic, request);
+}
+Result<v1::PromoteRouteResponse> Client::promote_route(const v1::PromoteRouteRequest& request) {
+  return call<v1::PromoteRouteRequest, v1::PromoteRouteResponse>(
+      limit_, *control_, &v1::Control::Stub::PromoteRoute, request);
+}
+Result<v1::AbortRouteResponse> Client::abort_route(const v1::AbortRouteRequest& request) {
+  return call<v1::AbortRouteRequest, v1::AbortRouteResponse>(
+      limit_, *control_, &v1::Control::Stub::AbortRoute, request);
+}
+Result<v1::RollbackRouteResponse> Client::roll_back_route(const v1::RollbackRouteRequest& request) {
+  return call<v1::RollbackRouteRequest, v1::RollbackRouteResponse>(
+      limit_, *control_, &v1::Control::Stub::RollbackRoute, request);
+}
 Result<v1::GetRouteResponse> Client::get_route(const std::string& name) {
   v1::GetRouteRequest request;
   request.set_name(name);

@@ -49,6 +49,11 @@ class Client {
   Result<v1::GetMemoryResponse> memory();
   Result<v1::ApplyRouteResponse> apply_route(const v1::ApplyRouteRequest& request);
   Result<v1::DeleteRouteResponse> delete_route(const v1::DeleteRouteRequest& request);
+  Result<v1::StageRouteResponse> stage_route(const v1::StageRouteRequest& request);
+  Result<v1::SetTrafficResponse> set_traffic(const v1::SetTrafficRequest& request);
+  Result<v1::PromoteRouteResponse> promote_route(const v1::PromoteRouteRequest& request);
+  Result<v1::AbortRouteResponse> abort_route(const v1::AbortRouteRequest& request);
+  Result<v1::RollbackRouteResponse> roll_back_route(const v1::RollbackRouteRequest& request);
   Result<v1::GetRouteResponse> get_route(const std::string& name);
 
  private:

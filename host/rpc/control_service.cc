@@ -15,20 +15,84 @@ constexpr size_t kSourceBytesMax = 400;
 
 }  // namespace
 
+template <typename Request, typename Response>
+Status ControlService::add(const Request& request, Response& response,
+                           Result<RouteChange> (Engine::*call)(const RouteOptions&,
+                                                               const std::string&)) {
+  if (request.source().size() > kSourceBytesMax)
+    return Status(Code::kInvalidArgument, "source",
+                  "expected at most " + std::to_string(kSourceBytesMax) + " bytes, found " +
+                      std::to_string(request.source().size()));
+  std::string source = request.source().empty() ? "definition" : request.source();
+  for (char& c : source)
+    if (c < ' ' || c > '~') c = '?';
+  SPECD_TRY(const RouteFile file, parse_route(request.definition(), source, options_));
+  const auto done = (engine_.*call)(file.route, request.request_id());
+  if (!done.ok()) return with_place(file, done.status());
+  response.set_name(file.route.name);
+  response.set_generation(done.value().generation);
+  response.set_unchanged(done.value().unchanged);
+  return Status();
+}
+
 grpc::ServerUnaryReactor* ControlService::ApplyRoute(grpc::CallbackServerContext* context,
                                                      const v1::ApplyRouteRequest* request,
                                                      v1::ApplyRouteResponse* response) {
-  return change(context, [this, request, response] { return apply(*request, *response); });
+  return change(context, [this, request, response] {
+    return add(*request, *response, &Engine::apply_route);
+  });
+}
+
+grpc::ServerUnaryReactor* ControlService::StageRoute(grpc::CallbackServerContext* context,
+                                                     const v1::StageRouteRequest* request,
+                                                     v1::StageRouteResponse* response) {
+  return change(context, [this, request, response] {
+    return add(*request, *response, &Engine::stage_route);
+  });
+}
+
+grpc::ServerUnaryReactor* ControlService::SetTraffic(grpc::CallbackServerContext* context,
+                                                     const v1::SetTrafficRequest* request,
+                                                     v1::SetTrafficResponse* response) {
+  return change(context, [this, request, response]() -> Status {
+    SPECD_TRY(const RouteChange done, engine_.set_traffic(request->name(), request->share_percent(),
+                                                          request->request_id()));
+    response->set_generation(done.generation);
+    response->set_unchanged(done.unchanged);
+    return Status();
+  });
+}
+
+template <typename Request, typename Response>
+grpc::ServerUnaryReactor* ControlService::change_named(
+    grpc::CallbackServerContext* context, const Request* request, Response* response,
+    Result<RouteChange> (Engine::*call)(const std::string&, const std::string&)) {
+  return change(context, [this, request, response, call]() -> Status {
+    SPECD_TRY(const RouteChange done, (engine_.*call)(request->name(), request->request_id()));
+    response->set_generation(done.generation);
+    return Status();
+  });
 }
 
 grpc::ServerUnaryReactor* ControlService::DeleteRoute(grpc::CallbackServerContext* context,
                                                       const v1::DeleteRouteRequest* request,
                                                       v1::DeleteRouteResponse* response) {
-  return change(context, [this, request, response]() -> Status {
-    SPECD_TRY(const RouteChange done, engine_.delete_route(request->name(), request->request_id()));
-    response->set_generation(done.generation);
-    return Status();
-  });
+  return change_named(context, request, response, &Engine::delete_route);
+}
+grpc::ServerUnaryReactor* ControlService::PromoteRoute(grpc::CallbackServerContext* context,
+                                                       const v1::PromoteRouteRequest* request,
+                                                       v1::PromoteRouteResponse* response) {
+  return change_named(context, request, response, &Engine::promote_route);
+}
+grpc::ServerUnaryReactor* ControlService::AbortRoute(grpc::CallbackServerContext* context,
+                                                     const v1::AbortRouteRequest* request,
+                                                     v1::AbortRouteResponse* response) {
+  return change_named(context, request, response, &Engine::abort_route);
+}
+grpc::ServerUnaryReactor* ControlService::RollbackRoute(grpc::CallbackServerContext* context,
+                                                        const v1::RollbackRouteRequest* request,
+                                                        v1::RollbackRouteResponse* response) {
+  return change_named(context, request, response, &Engine::roll_back_route);
 }
 
 grpc::ServerUnaryReactor* ControlService::GetRoute(grpc::CallbackServerContext* context,
@@ -86,30 +150,14 @@ grpc::ServerUnaryReactor* ControlService::change(grpc::CallbackServerContext* co
   return reactor;
 }
 
-Status ControlService::apply(const v1::ApplyRouteRequest& request,
-                             v1::ApplyRouteResponse& response) {
-  if (request.source().size() > kSourceBytesMax)
-    return Status(Code::kInvalidArgument, "source",
-                  "expected at most " + std::to_string(kSourceBytesMax) + " bytes, found " +
-                      std::to_string(request.source().size()));
-  std::string source = request.source().empty() ? "definition" : request.source();
-  for (char& c : source)
-    if (c < ' ' || c > '~') c = '?';
-  SPECD_TRY(const RouteFile file, parse_route(request.definition(), source, options_));
-  const auto done = engine_.apply_route(file.route, request.request_id());
-  if (!done.ok()) return with_place(file, done.status());
-  response.set_name(file.route.name);
-  response.set_generation(done.value().generation);
-  response.set_unchanged(done.value().unchanged);
-  return Status();
-}
-
 Status ControlService::get(const v1::GetRouteRequest& request, v1::GetRouteResponse& response) {
   SPECD_TRY(const RouteOptions route, engine_.route(request.name()));
   response.set_definition(route_to_json(route).dump());
-  for (const RouteReport& report : engine_.routes())
-    if (report.name() == route.name && report.state != RouteState::kDraining)
-      *response.mutable_route() = route_to_wire(report);
+  for (const RouteReport& report : engine_.routes()) {
+    if (report.name() != route.name) continue;
+    *response.mutable_route() = route_to_wire(report);  // live or refused, else the candidate
+    break;
+  }
   return Status();
 }
 

@@ -26,6 +26,21 @@ class ControlService final : public v1::Control::CallbackService {
   grpc::ServerUnaryReactor* DeleteRoute(grpc::CallbackServerContext* context,
                                         const v1::DeleteRouteRequest* request,
                                         v1::DeleteRouteResponse* response) override;
+  grpc::ServerUnaryReactor* StageRoute(grpc::CallbackServerContext* context,
+                                       const v1::StageRouteRequest* request,
+                                       v1::StageRouteResponse* response) override;
+  grpc::ServerUnaryReactor* SetTraffic(grpc::CallbackServerContext* context,
+                                       const v1::SetTrafficRequest* request,
+                                       v1::SetTrafficResponse* response) override;
+  grpc::ServerUnaryReactor* PromoteRoute(grpc::CallbackServerContext* context,
+                                         const v1::PromoteRouteRequest* request,
+                                         v1::PromoteRouteResponse* response) override;
+  grpc::ServerUnaryReactor* AbortRoute(grpc::CallbackServerContext* context,
+                                       const v1::AbortRouteRequest* request,
+                                       v1::AbortRouteResponse* response) override;
+  grpc::ServerUnaryReactor* RollbackRoute(grpc::CallbackServerContext* context,
+                                          const v1::RollbackRouteRequest* request,
+                                          v1::RollbackRouteResponse* response) override;
   grpc::ServerUnaryReactor* GetRoute(grpc::CallbackServerContext* context,
                                      const v1::GetRouteRequest* request,
                                      v1::GetRouteResponse* response) override;
@@ -49,7 +64,16 @@ class ControlService final : public v1::Control::CallbackService {
   // Queues a change of routes. It blocks until a step ends, so it must not run on gRPC's threads.
   grpc::ServerUnaryReactor* change(grpc::CallbackServerContext* context,
                                    std::function<Status()> run);
-  Status apply(const v1::ApplyRouteRequest& request, v1::ApplyRouteResponse& response);
+  // Of a route by its name. `call`: the member of Engine.
+  template <typename Request, typename Response>
+  grpc::ServerUnaryReactor* change_named(grpc::CallbackServerContext* context,
+                                         const Request* request, Response* response,
+                                         Result<RouteChange> (Engine::*call)(const std::string&,
+                                                                             const std::string&));
+  // ApplyRoute and StageRoute.
+  template <typename Request, typename Response>
+  Status add(const Request& request, Response& response,
+             Result<RouteChange> (Engine::*call)(const RouteOptions&, const std::string&));
   Status get(const v1::GetRouteRequest& request, v1::GetRouteResponse& response);
 
   Engine& engine_;

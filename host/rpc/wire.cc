@@ -268,6 +268,7 @@ v1::Route route_to_wire(const RouteReport& report) {
   wire.set_lost(counts.lost);
   wire.set_last_problem(report.last_problem);
   wire.set_generation(report.generation);
+  wire.set_share_percent(report.share_percent);
   wire.set_in_use(report.in_use);
   wire.set_drafter_version(report.drafter.version);
   wire.set_verifier_version(report.verifier.version);

@@ -1,7 +1,9 @@
 #include "core/engine/routes/board.h"
 
 #include <algorithm>
+#include <iterator>
 #include <new>
+#include <set>
 #include <utility>
 
 #include "core/base/bad_alloc.h"
@@ -56,10 +58,29 @@ void add_counts(const LiveRoute& route, RouteCounts& to, bool with_gauges) {
   add_metrics(to, route.verifier_bundle.id, "verifier", verifier.owner(), with_gauges);
 }
 
-// Whether the counts of both add up: a route whose plugins change starts from 0.
-bool same_plugins(const RouteOptions& a, const RouteOptions& b) {
-  return a.name == b.name && a.drafter.plugin == b.drafter.plugin &&
-         a.verifier.plugin == b.verifier.plugin;
+// Versions whose keys are equal count together: a route whose plugins change starts from 0.
+std::string counts_key(const RouteOptions& options) {
+  return options.name + '\n' + options.drafter.plugin + '\n' + options.verifier.plugin;
+}
+
+// Of the versions that serve, or may again.
+std::set<std::string> counts_keys(const RouteTable& table) {
+  std::set<std::string> keys;
+  for (const auto& [name, entry] : table) {
+    for (const auto* each : {&entry.live, &entry.previous}) {
+      if (each->has_value()) keys.insert(counts_key((*each)->options));
+    }
+  }
+  return keys;
+}
+
+// The versions of an entry that have a pair.
+std::vector<const RouteVersion*> versions_of(const RouteEntry& entry) {
+  std::vector<const RouteVersion*> versions;
+  for (const auto* each : {&entry.live, &entry.candidate, &entry.previous}) {
+    if (each->has_value() && (*each)->route != nullptr) versions.push_back(&each->value());
+  }
+  return versions;
 }
 
 // `before`: the counts of earlier generations.
@@ -121,42 +142,68 @@ std::shared_ptr<LiveRoute> RouteBoard::share(std::unique_ptr<LiveRoute> route) {
 }
 
 void RouteBoard::publish(RouteTable table) {
+  const std::set<std::string> keys = counts_keys(table);
+  std::set<const LiveRoute*> kept;
+  for (const auto& [name, entry] : table) {
+    for (const RouteVersion* each : versions_of(entry)) kept.insert(each->route.get());
+  }
   auto next = std::make_shared<const RouteTable>(std::move(table));
+  std::vector<Draining> leaving;
+  const std::shared_ptr<const RouteTable> now = read();
+  for (const auto& [name, entry] : *now) {
+    for (const RouteVersion* each : versions_of(entry)) {
+      const LiveRoute* const route = each->route.get();
+      if (!kept.contains(route)) leaving.push_back({each->options, route->generation, route});
+    }
+  }
   {
     const MutexLock lock(mutex_);
-    draining_.reserve(draining_.size() + table_->size());  // nothing is half done without memory
-    for (const auto& [name, entry] : *table_) {
-      const auto kept = next->find(name);
-      if (kept == next->end() || !same_plugins(entry.options, kept->second.options)) {
-        past_.erase(name);
-      }
-      const bool replaced = kept == next->end() || kept->second.live != entry.live;
-      if (entry.live != nullptr && replaced)
-        draining_.push_back({entry.options, entry.live->generation, entry.live.get()});
-    }
+    draining_.reserve(draining_.size() + leaving.size());  // nothing is half done without memory
+    std::move(leaving.begin(), leaving.end(), std::back_inserter(draining_));
+    std::erase_if(past_, [&](const auto& past) { return !keys.contains(past.first); });
     table_.swap(next);
   }
   // The old table is released here, without the lock: that may queue its routes, which locks again.
+}
+
+std::vector<std::string> RouteBoard::watched() const {
+  std::vector<std::string> names;
+  const std::shared_ptr<const RouteTable> now = read();
+  for (const auto& [name, entry] : *now) {
+    if (entry.candidate.has_value() || entry.previous.has_value()) names.push_back(name);
+  }
+  return names;
+}
+
+// Of the other versions, drained, draining or kept, with the plugins of the live one.
+RouteCounts RouteBoard::counts_before(const RouteEntry& entry) const {
+  const std::string key = counts_key(entry.live->options);
+  const auto past = past_.find(key);
+  RouteCounts counts = past == past_.end() ? RouteCounts() : past->second;
+  const auto add_old = [&](const RouteOptions& options, const LiveRoute* route) {
+    if (route != nullptr && counts_key(options) == key) add_counts(*route, counts, false);
+  };
+  for (const Draining& old : draining_) add_old(old.options, old.route);
+  if (entry.previous.has_value()) add_old(entry.previous->options, entry.previous->route.get());
+  return counts;
 }
 
 std::vector<RouteReport> RouteBoard::report(int32_t n_running) const {
   const MutexLock lock(mutex_);
   std::vector<RouteReport> reports;
   for (const auto& [name, entry] : *table_) {
-    if (entry.live == nullptr) {
+    if (entry.live.has_value() && entry.live->route == nullptr) {
       reports.push_back(
-          {.options = entry.options, .state = RouteState::kRefused, .refused = entry.refused});
-      continue;
+          {.options = entry.live->options, .state = entry.live->state, .refused = entry.refused});
     }
-    const auto past = past_.find(name);
-    RouteCounts before = past == past_.end() ? RouteCounts() : past->second;
-    for (const Draining& old : draining_) {
-      if (old.route != nullptr && same_plugins(old.options, entry.options)) {
-        add_counts(*old.route, before, false);
-      }
+    for (const RouteVersion* each : versions_of(entry)) {
+      RouteCounts before;
+      if (each->state == RouteState::kLive) before = counts_before(entry);
+      RouteReport report =
+          describe(each->options, *each->route, each->state, std::move(before), n_running);
+      if (each->state == RouteState::kCanary) report.share_percent = entry.share_percent;
+      reports.push_back(std::move(report));
     }
-    reports.push_back(
-        describe(entry.options, *entry.live, RouteState::kLive, std::move(before), n_running));
   }
   for (const Draining& old : draining_) {
     if (old.route != nullptr) {
@@ -206,9 +253,9 @@ RouteBoard::Retiring RouteBoard::take_released() {
   const auto old = std::find_if(draining_.begin(), draining_.end(),
                                 [&](const Draining& one) { return one.route == released; });
   if (old != draining_.end()) {  // else it was never published
-    const auto now = table_->find(next.name);
-    if (now != table_->end() && same_plugins(now->second.options, old->options)) {
-      RouteCounts& past = past_[next.name];
+    const std::string key = counts_key(old->options);
+    if (counts_keys(*table_).contains(key)) {
+      RouteCounts& past = past_[key];
       RouteCounts sum = past;
       add_counts(*released, sum, false);
       past = std::move(sum);

@@ -1,7 +1,7 @@
-// The routes that requests can use, and the retirement of those that were replaced.
+// The routes that requests can use, and the retirement of versions that were replaced.
 //
 // The table is immutable and is replaced as a whole. submit() reads it and gives the request a
-// lease of its route: waiting and running requests keep the pair they were admitted with, whatever
+// lease of its version: waiting and running requests keep the pair they were admitted with, whatever
 // is published meanwhile. A pair that is no longer in the table drains. Its last holder, a request
 // or a reader of an old table, only queues it; a separate thread, the retirer, deactivates and
 // destroys the instances. So the step thread makes no control call, and no step uses what is being
@@ -14,6 +14,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -24,10 +25,19 @@
 
 namespace specd {
 
-struct RouteEntry {
+struct RouteVersion {
   RouteOptions options;
-  std::shared_ptr<LiveRoute> live;  // null when the route cannot be served
-  Status refused;                   // the reason then; its field is a key of the route
+  std::shared_ptr<LiveRoute> route = nullptr;  // null when it is refused
+  RouteState state = RouteState::kLive;
+};
+// At least one of live and candidate is there.
+struct RouteEntry {
+  std::optional<RouteVersion> live = {};       // kLive or kRefused
+  Status refused = {};                         // why, then; its field is a key of the route
+  std::optional<RouteVersion> candidate = {};  // kStaged or kCanary
+  int32_t share_percent = 0;                   // of the new requests, for the candidate
+  std::optional<RouteVersion> previous = {};   // kDraining; kept while the live one is on probation
+  uint64_t probation_end_ns = 0;
 };
 using RouteTable = std::map<std::string, RouteEntry>;  // by name; without "off"
 
@@ -49,7 +59,10 @@ class RouteBoard {
   std::shared_ptr<LiveRoute> share(std::unique_ptr<LiveRoute> route);
   // Replaces the table; the routes that were replaced drain. One call at a time.
   void publish(RouteTable table);
-  // [any] The routes of the table, then the draining routes, while `n_running` sequences run.
+  // [any] The routes that have a candidate or a previous version.
+  std::vector<std::string> watched() const;
+  // [any] The versions of the table by route, live, candidate, previous; then the others that drain.
+  // `n_running`: sequences that run.
   std::vector<RouteReport> report(int32_t n_running) const;
 
  private:
@@ -67,6 +80,7 @@ class RouteBoard {
   };
   void retire_loop();
   Retiring take_released() SPECD_REQUIRES(mutex_);
+  RouteCounts counts_before(const RouteEntry& entry) const SPECD_REQUIRES(mutex_);
   void retire(Retiring& next, bool is_last);
 
   Mutex& control_;
@@ -76,7 +90,8 @@ class RouteBoard {
   CondVar changed_;
   std::shared_ptr<const RouteTable> table_ SPECD_GUARDED_BY(mutex_);
   std::vector<Draining> draining_ SPECD_GUARDED_BY(mutex_);
-  std::map<std::string, RouteCounts> past_ SPECD_GUARDED_BY(mutex_);  // counts of the retired ones
+  // Counts of the retired versions, by route and plugins, see counts_key().
+  std::map<std::string, RouteCounts> past_ SPECD_GUARDED_BY(mutex_);
   // To be retired, linked by next_released: releasing a route takes no memory.
   std::unique_ptr<LiveRoute> released_ SPECD_GUARDED_BY(mutex_);
   bool stopping_ SPECD_GUARDED_BY(mutex_) = false;

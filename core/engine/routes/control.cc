@@ -4,6 +4,7 @@
 #include <new>
 #include <utility>
 
+#include "core/base/clock.h"
 #include "core/base/log.h"
 #include "core/base/run_within.h"
 #include "core/base/sha256.h"
@@ -16,6 +17,8 @@ namespace {
 constexpr size_t kRepliesMax = 256;
 // A forward of a long prefill chunk may take seconds; a plugin that hangs takes forever.
 constexpr std::chrono::seconds kBoundaryWait{60};
+constexpr std::chrono::milliseconds kWatchPause{20};
+constexpr uint64_t kSecondNs = 1'000'000'000;
 
 std::string names_of(const RouteTable& table) {
   std::string names = "off";
@@ -27,20 +30,50 @@ Status no_route(const RouteTable& table, const std::string& name) {
   return Status(Code::kNotFound, "no route is called '" + name + "'; there are " + names_of(table));
 }
 
-// Of everything that the definition says; a configuration may have megabytes.
-Sha256Digest fingerprint(const RouteOptions& route) {
+// Of everything that the command says; a configuration may have megabytes.
+Sha256Digest fingerprint(const RouteCommand& command) {
+  const RouteOptions& route = command.route;
   const auto use = [](const PluginUse& each) {
     return Json::array({each.plugin, each.factory, each.config});
   };
-  const Json all = Json::array({route.name, route.model, use(route.drafter), use(route.verifier),
-                                static_cast<int>(route.guarantee), route.draft_nodes_max,
-                                route.disable_by_batch_size, route.call_ms_max});
+  const Json all =
+      Json::array({route.name, route.model, use(route.drafter), use(route.verifier),
+                   static_cast<int>(route.guarantee), route.draft_nodes_max,
+                   route.disable_by_batch_size, route.call_ms_max, route.probation_seconds,
+                   static_cast<int>(command.kind), command.share_percent});
   return sha256(all.dump(-1, ' ', false, Json::error_handler_t::replace));
+}
+
+// Moves a version on, and returns the actions that this needs.
+Result<uint32_t> move(RouteVersion& version, RouteEvent event) {
+  SPECD_TRY(const RouteStep step, route_step(version.state, event));
+  version.state = step.next;
+  return step.actions;
+}
+
+bool has_route(const std::optional<RouteVersion>& version) {
+  return version.has_value() && version->route != nullptr;
+}
+
+std::string version_name(const std::string& route, uint64_t generation) {
+  return "route " + route + ": generation " + std::to_string(generation);
+}
+
+Status no_candidate() {
+  return Status(Code::kFailedPrecondition, "the route has no candidate; stage one first");
+}
+
+// Spreads numbers that follow each other: the finalizer of splitmix64 (Steele, Lea, Flood 2014).
+bool is_in_share(uint64_t number, int32_t percent) {
+  uint64_t x = number + 0x9e3779b97f4a7c15u;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return static_cast<int32_t>((x ^ (x >> 31)) % 100) < percent;
 }
 
 }  // namespace
 
-Result<RouteControl::Staged> RouteControl::stage(const RouteOptions& wanted) {
+Result<RouteControl::Staged> RouteControl::make_staged(const RouteOptions& wanted) {
   const auto staging = std::make_shared<Staging>();
   staging->wanted = wanted;
   staging->tap_points = tap_points_;
@@ -124,28 +157,45 @@ bool RouteControl::is_current(const LiveRoute& route) const {
          std::all_of(route.part_bundles.begin(), route.part_bundles.end(), is_there);
 }
 
-Result<RouteChange> RouteControl::apply(const RouteOptions& wanted) {
+Result<RouteChange> RouteControl::add(const RouteCommand& command) {
+  const RouteOptions& wanted = command.route;
   SPECD_OK_OR_RETURN(check_route(wanted, options_));
   const std::string where = route_field(wanted.name);
-  const std::shared_ptr<const RouteTable> table = board_.read();
-  const auto found = table->find(wanted.name);
-  if (found == table->end() && table->size() >= EngineLimits::kRoutes) {
-    return Status(
-        Code::kExhausted, where,
-        "there are " + std::to_string(table->size()) + " routes already; delete one first");
+  RouteTable next = *board_.read();
+  const auto found = next.find(wanted.name);
+  if (found == next.end() && next.size() >= EngineLimits::kRoutes) {
+    return Status(Code::kExhausted, where,
+                  "there are " + std::to_string(next.size()) + " routes already; delete one first");
   }
   SPECD_OK_OR_RETURN(rescan().in_field("plugins"));
-  if (found != table->end() && found->second.live != nullptr && found->second.options == wanted &&
-      is_current(*found->second.live)) {
-    return RouteChange{.generation = found->second.live->generation, .unchanged = true};
+  RouteEntry& entry = next[wanted.name];
+  const bool is_staged = command.kind == RouteCommand::Kind::kStage;
+  const std::optional<RouteVersion>& there =
+      is_staged && entry.candidate.has_value() ? entry.candidate : entry.live;
+  if (has_route(there) && there->options == wanted && is_current(*there->route)) {
+    return RouteChange{.generation = there->route->generation, .unchanged = true};
   }
-  auto staged = stage(wanted);
+  if (entry.candidate.has_value()) {
+    return Status(Code::kFailedPrecondition, where,
+                  "the route has a candidate, generation " +
+                      std::to_string(entry.candidate->route->generation) +
+                      "; promote or abort that first");
+  }
+  auto staged = make_staged(wanted);
   if (!staged.ok()) return staged.status().in_field(where);
   Staged& fresh = staged.value();
   fresh.route->generation = generation_ + 1;
-  RouteTable next = *table;
-  next[wanted.name] = {
-      .options = wanted, .live = board_.share(std::move(fresh.route)), .refused = {}};
+  RouteVersion version{.options = wanted, .route = board_.share(std::move(fresh.route))};
+  version.state = RouteState::kStaged;
+  if (!is_staged) SPECD_OK_OR_RETURN(as_status(move(version, RouteEvent::kPromote)));
+  const std::string done =
+      version_name(wanted.name, generation_ + 1) + " is " + route_state_name(version.state);
+  if (is_staged) {
+    entry.candidate = std::move(version);
+    entry.share_percent = 0;
+  } else {
+    entry = {.live = std::move(version)};
+  }
   // Runs on the step thread, while this thread waits and holds mutex_.
   const auto flip = [&]() SPECD_REQUIRES(mutex_) {
     add_taps(std::move(fresh.taps));
@@ -157,9 +207,9 @@ Result<RouteChange> RouteControl::apply(const RouteOptions& wanted) {
                   "no step ended within " + std::to_string(kBoundaryWait.count()) +
                       " s (does a plugin hang?); nothing was changed");
   }
-  log(LogLevel::kInfo,
-      "route " + wanted.name + ": generation " + std::to_string(generation_ + 1) + " is live");
-  return RouteChange{.generation = ++generation_, .unchanged = false};
+  ++generation_;
+  log(LogLevel::kInfo, done);
+  return RouteChange{.generation = generation_, .unchanged = false};
 }
 
 Result<RouteChange> RouteControl::remove(const std::string& name) {
@@ -170,37 +220,189 @@ Result<RouteChange> RouteControl::remove(const std::string& name) {
     return Status(Code::kFailedPrecondition,
                   "route '" + name + "' is the default route; requests that name none need it");
   }
-  const std::shared_ptr<const RouteTable> table = board_.read();
-  if (!table->contains(name)) return no_route(*table, name);
-  RouteTable next = *table;
-  next.erase(name);
+  RouteTable next = *board_.read();
+  if (next.erase(name) == 0) return no_route(next, name);
+  const std::string done = "route " + name + ": deleted";
   board_.publish(std::move(next));
-  log(LogLevel::kInfo, "route " + name + ": deleted");
+  log(LogLevel::kInfo, done);
   return RouteChange{.generation = ++generation_, .unchanged = false};
 }
 
-Result<RouteChange> RouteControl::change(const std::string& request_id, const RouteOptions& wanted,
-                                         bool is_delete) {
+Result<RouteChange> RouteControl::set_traffic(RouteTable table, RouteEntry& entry,
+                                              int32_t percent) {
+  if (percent < 0 || percent > 100) {
+    return out_of_range("share_percent", "0 to 100", std::to_string(percent));
+  }
+  if (!entry.candidate.has_value()) return no_candidate();
+  if (!has_route(entry.live)) {
+    return Status(Code::kFailedPrecondition, "share_percent",
+                  "no live version would get the other requests; promote the candidate");
+  }
+  SPECD_TRY(const uint32_t actions,
+            move(*entry.candidate, percent > 0 ? RouteEvent::kShare : RouteEvent::kNoTraffic));
+  if ((actions & kPublish) == 0 || entry.share_percent == percent) {
+    return RouteChange{.generation = entry.candidate->route->generation, .unchanged = true};
+  }
+  entry.share_percent = percent;
+  return publish(std::move(table), *entry.candidate,
+                 "gets " + std::to_string(percent) + " % of the new requests");
+}
+
+Result<RouteChange> RouteControl::promote(RouteTable table, RouteEntry& entry) {
+  if (!entry.candidate.has_value()) return no_candidate();
+  RouteEntry next;
+  next.live = entry.candidate;
+  SPECD_OK_OR_RETURN(as_status(move(*next.live, RouteEvent::kPromote)));
+  const RouteOptions& options = next.live->options;
+  if (has_route(entry.live) && options.probation_seconds > 0) {
+    next.previous = entry.live;
+    SPECD_OK_OR_RETURN(as_status(move(*next.previous, RouteEvent::kReplace)));
+    next.probation_end_ns = now_ns() + static_cast<uint64_t>(options.probation_seconds) * kSecondNs;
+  }
+  const RouteVersion promoted = *next.live;
+  entry = std::move(next);
+  return publish(std::move(table), promoted, "is live");
+}
+
+Result<RouteChange> RouteControl::abort(RouteTable table, RouteEntry& entry, RouteEvent why) {
+  if (!entry.candidate.has_value()) return no_candidate();
+  const RouteVersion aborted = *entry.candidate;
+  SPECD_OK_OR_RETURN(as_status(move(*entry.candidate, why)));
+  entry.candidate.reset();
+  entry.share_percent = 0;
+  if (!entry.live.has_value()) table.erase(aborted.options.name);  // `entry` is gone
+  return publish(std::move(table), aborted, "was aborted");
+}
+
+Result<RouteChange> RouteControl::roll_back(RouteTable table, RouteEntry& entry, RouteEvent why) {
+  if (!entry.previous.has_value()) {
+    return Status(Code::kFailedPrecondition,
+                  "the route keeps no previous version; a promotion keeps the one that it "
+                  "replaces for probation_seconds");
+  }
+  const uint64_t left = entry.live->route->generation;
+  SPECD_OK_OR_RETURN(as_status(move(*entry.live, why)));
+  SPECD_OK_OR_RETURN(as_status(move(*entry.previous, RouteEvent::kRollBack)));
+  const RouteVersion back = *entry.previous;
+  entry.live = back;
+  entry.previous.reset();
+  return publish(std::move(table), back, "is live again, instead of " + std::to_string(left));
+}
+
+Result<RouteChange> RouteControl::publish(RouteTable table, const RouteVersion& about,
+                                          const std::string& what) {
+  const uint64_t generation = about.route->generation;
+  const std::string text = version_name(about.options.name, generation) + " " + what;
+  board_.publish(std::move(table));
+  log(LogLevel::kInfo, text);
+  return RouteChange{.generation = generation};
+}
+
+Result<RouteChange> RouteControl::run(const RouteCommand& command) {
+  using Kind = RouteCommand::Kind;
+  const std::string& name = command.route.name;
+  if (command.kind == Kind::kApply || command.kind == Kind::kStage) return add(command);
+  if (command.kind == Kind::kDelete) return remove(name);
+  if (name == "off") {
+    return Status(Code::kFailedPrecondition,
+                  "'off' is plain decoding and always there; it has no versions");
+  }
+  RouteTable table = *board_.read();
+  const auto found = table.find(name);
+  if (found == table.end()) return no_route(table, name);
+  RouteEntry& entry = found->second;
+  // A table that is moved keeps its entries where they are.
+  const auto changed = [&]() SPECD_REQUIRES(mutex_) -> Result<RouteChange> {
+    switch (command.kind) {
+      case Kind::kTraffic:
+        return set_traffic(std::move(table), entry, command.share_percent);
+      case Kind::kPromote:
+        return promote(std::move(table), entry);
+      case Kind::kAbort:
+        return abort(std::move(table), entry, RouteEvent::kAbort);
+      default:
+        return roll_back(std::move(table), entry, RouteEvent::kReplace);
+    }
+  };
+  Result<RouteChange> done = changed();
+  if (done.ok()) changed_.notify_all();
+  return done;
+}
+
+Result<RouteChange> RouteControl::change(const std::string& request_id,
+                                         const RouteCommand& command) {
   SPECD_OK_OR_RETURN(check_name("request_id", request_id));
   const MutexLock lock(mutex_);
+  const Sha256Digest digest = fingerprint(command);
   if (!request_id.empty()) {
     const auto known = std::find_if(replies_.begin(), replies_.end(), [&](const Reply& reply) {
       return reply.request_id == request_id;
     });
     if (known != replies_.end()) {
-      if (known->is_delete == is_delete && known->wanted == fingerprint(wanted))
-        return known->reply;
+      if (known->command == digest) return known->reply;
       return Status(Code::kInvalidArgument, "request_id",
                     "'" + request_id + "' was used for another change of routes; take a new one");
     }
   }
   SPECD_OK_OR_RETURN(intake_.is_open());
-  Result<RouteChange> reply = is_delete ? remove(wanted.name) : apply(wanted);
-  if (!request_id.empty()) {
-    replies_.push_back({request_id, fingerprint(wanted), is_delete, reply});
-    if (replies_.size() > kRepliesMax) replies_.pop_front();
+  if (request_id.empty()) return run(command);
+  // There is room for the reply before anything is done.
+  replies_.push_back({request_id, digest, Status(Code::kExhausted, "no memory left")});
+  if (replies_.size() > kRepliesMax) replies_.pop_front();
+  replies_.back().reply = run(command);
+  return replies_.back().reply;
+}
+
+RouteControl::~RouteControl() {
+  {
+    const MutexLock lock(mutex_);
+    stopping_ = true;
   }
-  return reply;
+  changed_.notify_all();
+  watcher_.join();
+}
+
+void RouteControl::watch() {
+  MutexLock lock(mutex_);
+  while (!stopping_) {
+    bool has_more = true;
+    try {
+      const std::vector<std::string> names = board_.watched();
+      has_more = !names.empty();
+      for (const std::string& name : names) look_at(name);
+    } catch (const std::bad_alloc&) {  // the next look sees the same
+    }
+    if (has_more) {
+      changed_.wait_until(lock, CondVar::Clock::now() + kWatchPause);
+    } else {
+      changed_.wait(lock);
+    }
+  }
+}
+
+void RouteControl::look_at(const std::string& name) {
+  const std::shared_ptr<const RouteTable> now = board_.read();
+  const auto found = now->find(name);
+  if (found == now->end()) return;
+  const RouteEntry& seen = found->second;
+  const auto has_tripped = [](const RouteVersion& version) {
+    return version.route->breaker.n_opened() > 0;
+  };
+  const bool aborts = seen.candidate.has_value() && has_tripped(*seen.candidate);
+  const bool goes_back = seen.previous.has_value() && has_tripped(*seen.live);
+  const bool passes = seen.previous.has_value() && now_ns() >= seen.probation_end_ns;
+  if (!aborts && !goes_back && !passes) return;
+  // One of them now, the others at the next look. The breaker has logged why it opened.
+  RouteTable table = *now;
+  RouteEntry& entry = table[name];
+  if (goes_back) {
+    (void)roll_back(std::move(table), entry, RouteEvent::kTripOnProbation);
+  } else if (aborts) {
+    (void)abort(std::move(table), entry, RouteEvent::kTrip);
+  } else {
+    entry.previous.reset();
+    (void)publish(std::move(table), *seen.live, "has passed its probation");
+  }
 }
 
 bool RouteControl::between_steps(std::function<void()> task) {
@@ -208,7 +410,7 @@ bool RouteControl::between_steps(std::function<void()> task) {
   return intake_.between_steps(std::move(task), kBoundaryWait);
 }
 
-Result<RouteLease> RouteControl::lease(const std::string& name) const {
+Result<RouteLease> RouteControl::lease(const std::string& name, uint64_t number) const {
   const std::string& wanted = name.empty() ? options_.default_route : name;
   if (wanted == "off") return RouteLease();
   const std::shared_ptr<const RouteTable> table = board_.read();
@@ -216,17 +418,26 @@ Result<RouteLease> RouteControl::lease(const std::string& name) const {
   if (found == table->end()) {
     return Status(Code::kInvalidArgument, "route", no_route(*table, wanted).message());
   }
-  if (found->second.live == nullptr) {
+  const RouteEntry& entry = found->second;
+  if (!entry.live.has_value()) {
+    return Status(Code::kInvalidArgument, "route",
+                  "'" + wanted + "' cannot be served: its first version is not promoted yet");
+  }
+  if (entry.live->route == nullptr) {
     return Status(Code::kInvalidArgument, "route",
                   "'" + wanted + "' cannot be served; the list of routes and the log say why");
   }
-  return RouteLease(found->second.live);
+  const bool is_canary = entry.share_percent > 0 && is_in_share(number, entry.share_percent);
+  return RouteLease((is_canary ? entry.candidate : entry.live)->route);
 }
 
 Result<RouteOptions> RouteControl::definition(const std::string& name) const {
   const std::shared_ptr<const RouteTable> table = board_.read();
   const auto found = table->find(name);
-  if (found != table->end()) return found->second.options;
+  if (found != table->end()) {
+    const RouteEntry& entry = found->second;
+    return (entry.live.has_value() ? entry.live : entry.candidate)->options;
+  }
   if (name != "off") return no_route(*table, name);
   return Status(Code::kFailedPrecondition,
                 "'off' is plain decoding and always there; it has no definition");
@@ -272,12 +483,12 @@ Status RouteControl::load() {
   for (RouteOptions wanted : options_.routes) {
     wanted.model = options_.model.name;
     RouteEntry& entry = table[wanted.name];
-    entry.options = wanted;
-    Result<Staged> staged = stage(wanted);
+    entry.live = {.options = wanted};
+    Result<Staged> staged = make_staged(wanted);
     if (staged.ok()) {
       staged.value().route->generation = generation_;
       add_taps(std::move(staged.value().taps));
-      entry.live = board_.share(std::move(staged.value().route));
+      entry.live->route = board_.share(std::move(staged.value().route));
       continue;
     }
     const Status& status = staged.status();
@@ -286,6 +497,7 @@ Status RouteControl::load() {
           .in_field(route_field(wanted.name));
     }
     log(LogLevel::kError, "route " + wanted.name + " cannot be served: " + status.to_string());
+    entry.live->state = RouteState::kRefused;
     entry.refused = status;
   }
   board_.publish(std::move(table));

@@ -180,6 +180,23 @@ TEST_F(DaemonTest, a_change_of_routes_that_is_wrong_is_refused_in_words_and_chan
     remove.set_name(name);
     refused("DeleteRoute", client.delete_route(remove).status());
   }
+  v1::StageRouteRequest stage;
+  stage.set_definition("name: x\ndraft_nodes_max: 0\n" + drafter + verifier);
+  stage.set_source("a.yaml");
+  refused("StageRoute", client.stage_route(stage).status());
+  const auto named = [&](const char* call, auto of, auto message, const char* name) {
+    message.set_name(name);
+    refused(call, (client.*of)(message).status());
+  };
+  for (const char* name : {"off", "lookup", "nobody", "a b"}) {
+    named("SetTraffic", &Client::set_traffic, v1::SetTrafficRequest(), name);
+    named("PromoteRoute", &Client::promote_route, v1::PromoteRouteRequest(), name);
+    named("AbortRoute", &Client::abort_route, v1::AbortRouteRequest(), name);
+    named("RollbackRoute", &Client::roll_back_route, v1::RollbackRouteRequest(), name);
+  }
+  v1::SetTrafficRequest traffic;
+  traffic.set_share_percent(101);
+  named("SetTraffic", &Client::set_traffic, traffic, "lookup");
   for (const char* name : {"nobody", "", "a b"})
     refused("GetRoute", client.get_route(name).status());
   EXPECT_EQ(told, read_file(std::string(SPECD_SOURCE_DIR) + "/tests/host/rpc/control_errors.txt"));
@@ -255,6 +272,42 @@ TEST(LiveRoutes, many_operators_at_once_all_get_an_answer_and_streams_go_on) {
   EXPECT_EQ(wrong, 0);
   EXPECT_GE(generated, 4);
   EXPECT_TRUE(eventually([&] { return routes_named(client, "live").size() == 1; }));
+  EXPECT_EQ(daemon.stop(), 0) << daemon.output();
+}
+
+TEST(LiveRoutes, specctl_replaces_a_route_in_steps_and_goes_back) {
+  Daemon daemon;
+  daemon.write_config();
+  ASSERT_TRUE(daemon.start()) << daemon.output();
+  const fs::path file = daemon.folder() / "r.yaml";
+  const auto step = [&](const std::string& command, int code, const std::string& words) {
+    const auto [ended, text] = run_specctl(daemon, command);
+    EXPECT_EQ(ended, code) << command << ": " << text;
+    EXPECT_NE(text.find(words), std::string::npos) << command << ": " << text;
+  };
+  const auto write = [&](int n) {
+    std::ofstream(file) << "name: live\nprobation_seconds: 600\ndraft_nodes_max: " << n
+                        << "\ndrafter: {plugin: specd.drafter.prompt_lookup}\n"
+                           "verifier: {plugin: specd.verifier.match}\n";
+  };
+  write(5);
+  step("route apply -o json -f " + file.string(), 0, R"("change":"applied","generation":2)");
+  step("route traffic live --percent 5", 1, "FAILED_PRECONDITION: the route has no candidate");
+  write(6);
+  step("route stage -o json -f " + file.string(), 0, R"("change":"staged","generation":3)");
+  step("route stage -f " + file.string(), 0, "unchanged");
+  write(7);
+  step("route stage -f " + file.string(), 1, "name: the route has a candidate, generation 3");
+  step("route traffic live --percent 30 -o json", 0, R"("change":"traffic set","generation":3)");
+  step("routes", 0, "canary (30 %)");
+  step("routes -o json", 0, R"("share_percent":30)");
+  step("route get live", 0, "draft_nodes_max");
+  step("route promote live -o json", 0, R"("change":"promoted","generation":3)");
+  step("generate --prompt x --max-tokens 4 --route live", 0, "");
+  step("route rollback live -o json", 0, R"("change":"rolled back","generation":2)");
+  step("route rollback live", 1, "FAILED_PRECONDITION: the route keeps no previous version");
+  step("route stage -f " + file.string(), 0, "staged");
+  step("route abort live -o json", 0, R"("change":"aborted","generation":4)");
   EXPECT_EQ(daemon.stop(), 0) << daemon.output();
 }
 

@@ -62,7 +62,7 @@ TEST(ProtoText, every_word_of_the_engine_has_its_value) {
     EXPECT_NE(enum_value<v1::PluginState>(word), 0) << word;
   for (const char* word : {"drafter", "verifier"})
     EXPECT_NE(enum_value<v1::PluginKind>(word), 0) << word;
-  for (const char* word : {"live", "refused", "draining"})
+  for (const char* word : {"live", "refused", "draining", "staged", "canary"})
     EXPECT_NE(enum_value<v1::RouteState>(word), 0) << word;
   for (const char* word : {"none", "law", "identical"})
     EXPECT_NE(enum_value<v1::Guarantee>(word), 0) << word;
