@@ -119,7 +119,8 @@ std::string route_usage_problem(const po::variables_map& values,
   const bool has_file = values.count("file") != 0;
   const bool has_percent = values.count("percent") != 0;
   const std::string what = "route " + action + ": expected ";
-  if (has_percent && action != "traffic") return "route " + action + " takes no --percent";
+  if (has_percent && action != "traffic")
+    return "route " + action + ": --percent is for route traffic";
   if (action == "apply" || action == "stage")
     return arguments.size() == 1 && has_file ? "" : what + "-f FILE";
   if (action == "traffic")

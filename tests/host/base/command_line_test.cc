@@ -155,7 +155,7 @@ TEST(CommandLine, what_a_command_does_not_take_is_refused) {
       {kSpecctl + " route traffic x", "route traffic: expected NAME --percent N"},
       {kSpecctl + " route traffic --percent 5", "route traffic: expected NAME --percent N"},
       {kSpecctl + " route traffic x --percent 101", "from 0 to 100"},
-      {kSpecctl + " route promote x --percent 5", "route promote takes no --percent"},
+      {kSpecctl + " route promote x --percent 5", "route promote: --percent is for route traffic"},
       {kSpecctl + " route rollback", "route rollback: expected NAME"},
       {kSpecctl + " compare --route off", "compare takes no --route"},
       {kSpecctl + " compare --routes off,,lookup", "--routes: expected names"},
@@ -359,7 +359,7 @@ TEST(Completion, bash_offers_values_files_and_keys) {
   EXPECT_EQ(offered(kSpecd, {"--config", "check", "sch"}), List{"schema"});
   EXPECT_EQ(offered(kSpecd, {"--set", "engine.threads", "=", "2", "sche"}), List{"schema"});
   EXPECT_EQ(offered(kSpecd, {"completion", "f"}), List{"fish"});
-  EXPECT_EQ(offered(kSpecctl, {"route", "a"}), List{"apply"});
+  EXPECT_EQ(offered(kSpecctl, {"route", "a"}), (List{"apply", "abort"}));
   EXPECT_EQ(offered(kSpecctl, {"route", "apply", "-f", "pla"}, here), List{"plain.yaml"});
   EXPECT_EQ(offered(kSpecctl, {"status", "-o", ""}), (List{"table", "json"}));
   EXPECT_EQ(offered(kSpecctl, {"status", "--output", "j"}), List{"json"});
