@@ -96,15 +96,11 @@ bool Engine::clear_prefix_cache() {
 }
 
 Result<RouteChange> Engine::apply_route(const RouteOptions& route, const std::string& request_id) {
-  RouteOptions wanted = route;
-  if (wanted.model.empty()) wanted.model = impl_->options.model.name;
-  return impl_->routes.change(request_id, {.kind = RouteCommand::Kind::kApply, .route = wanted});
+  return impl_->change(RouteCommand::Kind::kApply, route, request_id);
 }
 
 Result<RouteChange> Engine::stage_route(const RouteOptions& route, const std::string& request_id) {
-  RouteOptions wanted = route;
-  if (wanted.model.empty()) wanted.model = impl_->options.model.name;
-  return impl_->routes.change(request_id, {.kind = RouteCommand::Kind::kStage, .route = wanted});
+  return impl_->change(RouteCommand::Kind::kStage, route, request_id);
 }
 
 Result<RouteChange> Engine::set_traffic(const std::string& name, int32_t percent,
@@ -124,6 +120,13 @@ Result<RouteChange> Engine::roll_back_route(const std::string& name,
 
 Result<RouteChange> Engine::delete_route(const std::string& name, const std::string& request_id) {
   return impl_->change(RouteCommand::Kind::kDelete, name, request_id);
+}
+
+Result<RouteChange> Engine::Impl::change(RouteCommand::Kind kind, const RouteOptions& route,
+                                         const std::string& request_id) {
+  RouteCommand command{.kind = kind, .route = route};
+  if (command.route.model.empty()) command.route.model = options.model.name;
+  return routes.change(request_id, command);
 }
 
 Result<RouteChange> Engine::Impl::change(RouteCommand::Kind kind, const std::string& name,

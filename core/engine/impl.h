@@ -53,7 +53,10 @@ struct Engine::Impl {
   Status load(const ProgressFn& progress);
   Status check(const Request& request) const;
   Result<Ticket> admit(const Request& request, Sink sink);
-  // Of a route by its name.
+  // kApply or kStage.
+  Result<RouteChange> change(RouteCommand::Kind kind, const RouteOptions& route,
+                             const std::string& request_id);
+  // The others, by the route's name.
   Result<RouteChange> change(RouteCommand::Kind kind, const std::string& name,
                              const std::string& request_id, int32_t share_percent = 0);
 };

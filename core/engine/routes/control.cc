@@ -185,8 +185,9 @@ Result<RouteChange> RouteControl::add(const RouteCommand& command) {
   if (!staged.ok()) return staged.status().in_field(where);
   Staged& fresh = staged.value();
   fresh.route->generation = generation_ + 1;
-  RouteVersion version{.options = wanted, .route = board_.share(std::move(fresh.route))};
-  version.state = RouteState::kStaged;
+  RouteVersion version{.options = wanted,
+                       .route = board_.share(std::move(fresh.route)),
+                       .state = RouteState::kStaged};
   if (!is_staged) SPECD_OK_OR_RETURN(as_status(move(version, RouteEvent::kPromote)));
   const std::string done =
       version_name(wanted.name, generation_ + 1) + " is " + route_state_name(version.state);

@@ -83,6 +83,19 @@ class RouteChanges : public EngineTest {
     }
     EXPECT_EQ(versions(), wanted);
   }
+  // Runs at most so many requests, until the route has these versions, and one more. No token changes.
+  void run_until(const std::string& wanted, int n_requests_max) {
+    const Request r = request(prompts()[3], "r", 40);
+    Request off = r;
+    off.route = "off";
+    const Outcome plain = run(off);
+    for (int i = 0; i < n_requests_max && versions() != wanted; ++i) {
+      EXPECT_EQ(run(r).tokens, plain.tokens);
+      std::this_thread::sleep_for(milliseconds(30));
+    }
+    expect_versions(wanted);
+    EXPECT_EQ(run(r).tokens, plain.tokens);
+  }
   static int64_t count_lines(const std::string& file, const std::string& word) {
     std::ifstream in(file);
     int64_t n = 0;
@@ -194,34 +207,17 @@ TEST_F(RouteChanges, a_version_that_passes_its_probation_has_no_way_back) {
 
 TEST_F(RouteChanges, a_breaker_that_opens_on_probation_flips_back) {
   start_with({lookup("r", 4)});
-  const Request r = request(prompts()[3], "r", 40);
-  Request off = r;
-  off.route = "off";
-  const Outcome plain = run(off);
   stage(broken("r", "update_fails"));
   promote();
   EXPECT_EQ(versions(), "live 2, draining 1");
-  for (int i = 0; i < 20 && versions() != "live 1"; ++i) {
-    EXPECT_EQ(run(r).tokens, plain.tokens);
-    std::this_thread::sleep_for(milliseconds(30));
-  }
-  expect_versions("live 1");
-  EXPECT_EQ(run(r).tokens, plain.tokens);
+  run_until("live 1", 20);
 }
 
 TEST_F(RouteChanges, a_candidate_whose_breaker_opens_is_aborted) {
   start_with({lookup("r", 4)});
-  const Request r = request(prompts()[3], "r", 40);
-  Request off = r;
-  off.route = "off";
-  const Outcome plain = run(off);
   stage(broken("r", "status_error"));
   share(50);
-  for (int i = 0; i < 40 && versions() != "live 1"; ++i) {
-    EXPECT_EQ(run(r).tokens, plain.tokens);
-    std::this_thread::sleep_for(milliseconds(30));
-  }
-  expect_versions("live 1");
+  run_until("live 1", 40);
 }
 
 TEST_F(RouteChanges, a_candidate_that_lost_its_share_is_aborted_all_the_same) {
@@ -246,11 +242,7 @@ TEST_F(RouteChanges, a_candidate_beside_a_probation_hinders_neither_end) {
   promote();
   stage(lookup("r", 3));
   EXPECT_EQ(versions(), "live 2, staged 3, draining 1");
-  for (int i = 0; i < 20 && versions() != "live 1, staged 3"; ++i) {
-    run(request(prompts()[3], "r", 40));
-    std::this_thread::sleep_for(milliseconds(30));
-  }
-  expect_versions("live 1, staged 3");
+  run_until("live 1, staged 3", 20);
   promote();
   expect_versions("live 3, draining 1");
   // Whatever the route keeps goes with it, or with one that replaces it at once.
