@@ -17,6 +17,7 @@
 #include "core/base/status.h"
 #include "core/plugin/bundle/plugin_state.h"
 #include "core/request/request.h"
+#include "core/spec/engine_event.h"
 #include "core/spec/route_report.h"
 
 namespace specd {
@@ -100,7 +101,9 @@ struct EngineOptions {
   std::string default_route = "off";  // "off" = plain decoding, always available
   std::vector<std::string> plugin_directories;
   std::string plugin_cache_directory;
-  std::string config_directory;          // where relative paths in configurations of plugins start
+  std::string config_directory;  // where relative paths in configurations of plugins start
+  // A folder, of this engine alone, that keeps changes of routes over a restart; empty = they are not kept.
+  std::string state_directory;
   int32_t plugin_control_seconds = 120;  // for loading, making or destroying the pair of a route
   // Where models run; see is_device_name(). One, or a CUDA device for each rank: of all ranks, under mpirun
   // of those of each machine.
@@ -208,12 +211,33 @@ struct MemoryLine {
   std::vector<uint64_t> planned;  // [ranks]; empty = it is not planned
 };
 
-// What a change of routes did.
+// What requests get that wait or run with another version of the route than the one that a change gives to
+// new ones: that version (attach), or plain decoding (drop). A request keeps what it has when the new
+// drafter cannot begin in the middle of its text, or when the new version promises less about texts.
+enum class RunningRequests { kKeep, kAttach, kDrop };
+
+struct ChangeOptions {
+  // A repeated id gets the first reply, or kInvalidArgument if the change differs; the last 256 that are
+  // not empty are remembered.
+  std::string request_id = {};
+  // Of the version that is meant: of roll_back_route() the one that is live, else the candidate.
+  // kFailedPrecondition when it is another one. 0 = whichever it is. Not for routes that are applied,
+  // staged or deleted.
+  uint64_t generation = 0;
+  RunningRequests running = RunningRequests::kKeep;  // not for staging and traffic
+  bool dry_run = false;  // makes all checks, and the pair, and changes nothing
+};
+
+// What a change of routes did, or would do.
 struct RouteChange {
   // Of the version that is now live or candidate, or was aborted; for delete_route() the number of the
   // change. A version has the number of the change that made it.
   uint64_t generation = 0;
-  bool unchanged = false;  // it was so already
+  bool unchanged = false;         // it was so already
+  uint64_t memory_bytes_max = 0;  // that the version's drafter may hold; 0 = there is no version
+  // Requests with other versions of the route that got this one, that went on without drafts, and that
+  // kept theirs. Counted with dry_run, and where they could not only keep it.
+  int32_t n_attached = 0, n_dropped = 0, n_kept = 0;
 };
 
 // Progress of loading: `what` and a fraction in [0, 1].
@@ -291,33 +315,38 @@ class Engine {
   bool clear_prefix_cache();
   // [any] Adds a route, or replaces the one with its name, while requests run. Rescans the plugin
   // directories, loads, checks and activates the pair on this thread while steps go on, and swaps
-  // it in between two steps. Requests that were admitted before finish on the old pair; later ones
-  // get the new pair. After an error nothing has changed; its field is "request_id", "plugins", or
-  // begins with "routes.NAME". An equal definition made of the same bundles leaves the live route
+  // it in between two steps. Requests that were admitted before finish on the old pair, unless `how` says
+  // otherwise; later ones get the new pair. After an error nothing has changed; its field is "request_id",
+  // "plugins", one of ChangeOptions, or begins with "routes.NAME". kUnavailable when the change cannot be
+  // written to the state directory. An equal definition made of the same bundles leaves the live route
   // alone; files that a plugin's configuration names are not compared. kFailedPrecondition while the
-  // route has a candidate, see stage_route(). Changes run one at a time. A
-  // request_id that was used before gets the first reply again, or kInvalidArgument for another
-  // change; the last 256 that are not empty are remembered. May block until a step ends, so the
-  // step thread must not call it.
-  Result<RouteChange> apply_route(const RouteOptions& route, const std::string& request_id);
+  // route has a candidate, see stage_route(). Changes run one at a time. May block until a step ends, so
+  // the step thread must not call it.
+  Result<RouteChange> apply_route(const RouteOptions& route, const ChangeOptions& how = {});
   // [any] Removes a route for new requests; those that have it finish. kFailedPrecondition for
-  // "off" and the default route, kNotFound for unknown names. request_id as above.
-  Result<RouteChange> delete_route(const std::string& name, const std::string& request_id);
+  // "off" and the default route, kNotFound for unknown names.
+  Result<RouteChange> delete_route(const std::string& name, const ChangeOptions& how = {});
   // [any] A change in steps, with a way back. stage_route() makes a version beside the live one, its
   // candidate, which gets no request yet; the same errors as apply_route(), and kFailedPrecondition when
   // there is a candidate already. set_traffic() gives it so many of a hundred new requests, chosen by a
   // hash of their numbers. promote_route() makes it live; for RouteOptions::probation_seconds of the new
   // version the one before is kept, and roll_back_route() makes that live again, as does the new one's
   // breaker when it opens. abort_route() gives up the candidate, as does its own breaker. Requests keep
-  // the version that they were admitted with. kNotFound for unknown routes, kFailedPrecondition where
-  // there is no candidate or no version to go back to. What breakers do waits, as all changes do, until
-  // no other change is being made.
-  Result<RouteChange> stage_route(const RouteOptions& route, const std::string& request_id);
+  // the version that they were admitted with, unless `how` says otherwise. kNotFound for unknown routes,
+  // kFailedPrecondition where there is no candidate or no version to go back to. What breakers do waits, as
+  // all changes do, until no other change is being made. Going back and giving up are not refused when the
+  // state directory cannot be written; an event and the log say so.
+  Result<RouteChange> stage_route(const RouteOptions& route, const ChangeOptions& how = {});
   Result<RouteChange> set_traffic(const std::string& name, int32_t percent,
-                                  const std::string& request_id);
-  Result<RouteChange> promote_route(const std::string& name, const std::string& request_id);
-  Result<RouteChange> abort_route(const std::string& name, const std::string& request_id);
-  Result<RouteChange> roll_back_route(const std::string& name, const std::string& request_id);
+                                  const ChangeOptions& how = {});
+  Result<RouteChange> promote_route(const std::string& name, const ChangeOptions& how = {});
+  Result<RouteChange> abort_route(const std::string& name, const ChangeOptions& how = {});
+  Result<RouteChange> roll_back_route(const std::string& name, const ChangeOptions& how = {});
+  // [any] The last events with larger numbers than `after`, at most n_max, oldest first. The engine holds
+  // some 1000; a reader who finds a gap in the numbers was too slow.
+  std::vector<EngineEvent> events(uint64_t after, size_t n_max) const;
+  // [any] Waits until there is an event with a larger number. The largest number, also at the timeout.
+  uint64_t wait_event(uint64_t after, uint64_t timeout_ms) const;
   // [any] The definition of a route, live or refused, else its candidate's. kNotFound for unknown names,
   // kFailedPrecondition for "off".
   Result<RouteOptions> route(const std::string& name) const;

@@ -288,6 +288,30 @@ void Batch::retire(ActiveSequence& member) {
   on_end_(*member.sequence);
 }
 
+void Batch::swap_routes(const RouteSwap& swap, RouteChange& done) {
+  for (auto& [rank, next] : waiting_) swap_route(next, swap, done);
+  for (ActiveSequence& next : followers_) swap_route(next, swap, done);
+  for (ActiveSequence& member : running_) swap_route(member, swap, done);
+}
+
+void Batch::swap_route(ActiveSequence& member, const RouteSwap& swap, RouteChange& done) {
+  const LiveRoute* const from = member.route.get();
+  if (from == nullptr || from == swap.to.get() || from->name != swap.route) return;
+  const bool attaches = swap.running == RunningRequests::kAttach && swap.to != nullptr &&
+                        swap.to->guarantee >= from->guarantee && member.attach_mode(*swap.to) != 0;
+  if (!attaches && swap.running != RunningRequests::kDrop) {
+    ++done.n_kept;
+    return;
+  }
+  ++(attaches ? done.n_attached : done.n_dropped);
+  if (swap.dry_run) return;
+  if (member.slot >= 0) runner_.end(member, SPECD_END_SWAPPED);
+  member.route = attaches ? RouteLease(swap.to) : RouteLease();
+  member.drafting = ActiveSequence::Drafting::kNotBegun;
+  member.is_counted_lost = false;
+  member.verifier_state = 0;
+}
+
 void Batch::end_unwanted() {
   const uint64_t now = now_ns();
   for (auto it = waiting_.begin(); it != waiting_.end();) {

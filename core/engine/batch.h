@@ -12,6 +12,7 @@
 #include "core/services/model.h"
 #include "core/kv/page_pool.h"
 #include "core/kv/prefix_cache.h"
+#include "core/engine/routes/swap.h"
 #include "core/ranks/worker.h"
 #include "core/request/rank.h"
 #include "core/sched/scheduler.h"
@@ -53,6 +54,9 @@ class Batch {
   // After the step: adds full pages to the prefix cache, frees those of rejected nodes, and removes
   // the sequences that have ended. Calls `go_on` for the others.
   void settle(const std::function<void(Sequence&)>& go_on);
+  // Between two steps: gives the requests of a route that have another version than swap.to that one, or
+  // none, and counts them. Needs no memory.
+  void swap_routes(const RouteSwap& swap, RouteChange& done);
   // Ends the sequences that are cancelled or past their deadline.
   void end_unwanted();
   // Ends all sequences with the error `why`: the device has failed, and their KV is lost.
@@ -76,6 +80,7 @@ class Batch {
   void admit(ActiveSequence next);
   void attach_prefix(ActiveSequence& member, const Admission& admission,
                      const PrefixCache::Prefix& cached);
+  void swap_route(ActiveSequence& member, const RouteSwap& swap, RouteChange& done);
   void keep_prefix(ActiveSequence& member);
   void let_go(ActiveSequence& member);
   void retire(ActiveSequence& member);

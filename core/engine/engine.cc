@@ -95,46 +95,49 @@ bool Engine::clear_prefix_cache() {
   });
 }
 
-Result<RouteChange> Engine::apply_route(const RouteOptions& route, const std::string& request_id) {
-  return impl_->change(RouteCommand::Kind::kApply, route, request_id);
+Result<RouteChange> Engine::apply_route(const RouteOptions& route, const ChangeOptions& how) {
+  return impl_->change(RouteCommand::Kind::kApply, route, how);
 }
-
-Result<RouteChange> Engine::stage_route(const RouteOptions& route, const std::string& request_id) {
-  return impl_->change(RouteCommand::Kind::kStage, route, request_id);
+Result<RouteChange> Engine::stage_route(const RouteOptions& route, const ChangeOptions& how) {
+  return impl_->change(RouteCommand::Kind::kStage, route, how);
 }
-
 Result<RouteChange> Engine::set_traffic(const std::string& name, int32_t percent,
-                                        const std::string& request_id) {
-  return impl_->change(RouteCommand::Kind::kTraffic, name, request_id, percent);
+                                        const ChangeOptions& how) {
+  return impl_->change(RouteCommand::Kind::kTraffic, name, how, percent);
 }
-Result<RouteChange> Engine::promote_route(const std::string& name, const std::string& request_id) {
-  return impl_->change(RouteCommand::Kind::kPromote, name, request_id);
+Result<RouteChange> Engine::promote_route(const std::string& name, const ChangeOptions& how) {
+  return impl_->change(RouteCommand::Kind::kPromote, name, how);
 }
-Result<RouteChange> Engine::abort_route(const std::string& name, const std::string& request_id) {
-  return impl_->change(RouteCommand::Kind::kAbort, name, request_id);
+Result<RouteChange> Engine::abort_route(const std::string& name, const ChangeOptions& how) {
+  return impl_->change(RouteCommand::Kind::kAbort, name, how);
 }
-Result<RouteChange> Engine::roll_back_route(const std::string& name,
-                                            const std::string& request_id) {
-  return impl_->change(RouteCommand::Kind::kRollBack, name, request_id);
+Result<RouteChange> Engine::roll_back_route(const std::string& name, const ChangeOptions& how) {
+  return impl_->change(RouteCommand::Kind::kRollBack, name, how);
+}
+Result<RouteChange> Engine::delete_route(const std::string& name, const ChangeOptions& how) {
+  return impl_->change(RouteCommand::Kind::kDelete, name, how);
 }
 
-Result<RouteChange> Engine::delete_route(const std::string& name, const std::string& request_id) {
-  return impl_->change(RouteCommand::Kind::kDelete, name, request_id);
+std::vector<EngineEvent> Engine::events(uint64_t after, size_t n_max) const {
+  return impl_->routes.events().read(after, n_max);
+}
+uint64_t Engine::wait_event(uint64_t after, uint64_t timeout_ms) const {
+  return impl_->routes.events().wait(after, std::chrono::milliseconds(timeout_ms));
 }
 
 Result<RouteChange> Engine::Impl::change(RouteCommand::Kind kind, const RouteOptions& route,
-                                         const std::string& request_id) {
-  RouteCommand command{.kind = kind, .route = route};
+                                         const ChangeOptions& how) {
+  RouteCommand command{.kind = kind, .route = route, .how = how};
   if (command.route.model.empty()) command.route.model = options.model.name;
-  return routes.change(request_id, command);
+  return routes.change(command);
 }
 
 Result<RouteChange> Engine::Impl::change(RouteCommand::Kind kind, const std::string& name,
-                                         const std::string& request_id, int32_t share_percent) {
+                                         const ChangeOptions& how, int32_t share_percent) {
   SPECD_OK_OR_RETURN(check_name("name", name));
-  RouteCommand command{.kind = kind, .share_percent = share_percent};
+  RouteCommand command{.kind = kind, .share_percent = share_percent, .how = how};
   command.route.name = name;
-  return routes.change(request_id, command);
+  return routes.change(command);
 }
 
 Result<RouteOptions> Engine::route(const std::string& name) const {

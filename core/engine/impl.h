@@ -6,6 +6,7 @@
 //             rank_process: the ranks that mpirun has started, memory_plan: what they will hold
 //   intake    connects client threads with the step thread; accounts for requests
 //   routes/   the table of routes (board) and its changes (control)
+//   event_log what has happened to routes
 //   batch     the waiting and the running sequences, with their pages
 //   loop      the step thread
 //   admit     checks and queues requests
@@ -31,7 +32,11 @@ namespace specd {
 
 struct Engine::Impl {
   explicit Impl(const EngineOptions& wanted)
-      : options(wanted), intake(wanted.queue_max), routes(options, target, models, intake) {}
+      : options(wanted),
+        intake(wanted.queue_max),
+        routes(options, target, models, intake, [this](const RouteSwap& swap, RouteChange& done) {
+          batch->swap_routes(swap, done);
+        }) {}
   ~Impl() {
     if (loop != nullptr) loop->stop();
     // Work that is still in the stream uses memory that is about to be freed.
@@ -55,10 +60,10 @@ struct Engine::Impl {
   Result<Ticket> admit(const Request& request, Sink sink);
   // kApply or kStage.
   Result<RouteChange> change(RouteCommand::Kind kind, const RouteOptions& route,
-                             const std::string& request_id);
+                             const ChangeOptions& how);
   // The others, by the route's name.
   Result<RouteChange> change(RouteCommand::Kind kind, const std::string& name,
-                             const std::string& request_id, int32_t share_percent = 0);
+                             const ChangeOptions& how, int32_t share_percent = 0);
 };
 
 }  // namespace specd

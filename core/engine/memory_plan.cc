@@ -380,12 +380,12 @@ Result<MemoryPlan> plan_memory(const EngineOptions& options, const Target& targe
     bytes.front() = where->scratch_bytes();
     plan.lines.push_back({scratch_line(where->name()), std::move(bytes), where->name()});
   }
-  for (size_t i = 0; i < limits.size(); ++i) {
+  for (const DrafterLimit& limit : limits) {
     Bytes bytes(n_ranks);
-    bytes.front() = limits[i].bytes;
-    const std::string elsewhere = limits[i].is_with_models ? "" : "cpu";
-    plan.lines.push_back({drafter_line(options.routes[i].name, RouteState::kLive, elsewhere),
-                          std::move(bytes), elsewhere});
+    bytes.front() = limit.bytes;
+    const std::string elsewhere = limit.is_with_models ? "" : "cpu";
+    plan.lines.push_back(
+        {drafter_line(limit.route, RouteState::kLive, elsewhere), std::move(bytes), elsewhere});
   }
   SPECD_OK_OR_RETURN(planner.check(all, plan));
   for (size_t i = 0; i < drafts.size(); ++i) {

@@ -30,7 +30,7 @@ std::vector<RankMemory> memories_of_devices(const EngineOptions& options,
 // Decides where each draft model is, see DraftModel, and plans. A model that the target's ranks can share
 // is shared, unless the options say otherwise, or limit the memory of a rank and more pages are left when
 // rank 0 has it alone. Those that cannot be used are left out. `device`: as of each rank. `memories`: of
-// all ranks, or none to plan for other machines. `limits`: of the drafters of options.routes, which are on
+// all ranks, or none to plan for other machines. `limits`: of the routes' drafters, which are on
 // rank 0. Fails when there is too little memory, naming the ranks. REQUIRES a target that the ranks can share.
 Result<MemoryPlan> plan_memory(const EngineOptions& options, const Target& target,
                                DraftModels& drafts, Device& device,

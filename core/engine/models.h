@@ -44,7 +44,7 @@ struct Models {
   // Opens the devices and checks the draft models.
   Status open(const EngineOptions& options, const Target& wanted);
   // Plans the memory, then loads the target and the draft models. A draft model that cannot be loaded is
-  // logged, and its status says why. `limits`: of the drafters of options.routes. Once, after open().
+  // logged, and its status says why. `limits`: of the routes' drafters. Once, after open().
   Status load(const EngineOptions& options, const Target& wanted,
               std::span<const DrafterLimit> limits, const ProgressFn& progress);
 

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -16,6 +17,7 @@
 #include "core/plugin/instance/instance.h"
 #include "core/plugin/bundle/registry.h"
 #include "core/spec/breaker.h"
+#include "core/spec/engine_event.h"
 #include "core/spec/route_report.h"
 
 namespace specd {
@@ -67,6 +69,7 @@ struct LiveRoute {
   const uint64_t number = next_number();  // unique in the process
   std::string name;
   uint64_t generation = 0;                     // number of the change that made it
+  Guarantee guarantee = Guarantee::kNone;      // that its operator requires
   int32_t draft_nodes_max = 0;                 // granted
   int32_t disable_by_batch_size = 0;           // 0 = never
   uint64_t call_ns_max = 0;                    // of a call of the drafter in a step; 0 = no limit
@@ -79,6 +82,8 @@ struct LiveRoute {
   RouteCounters counters;
   LastProblem last_problem;
   Breaker breaker;
+  // [step] Told of kSuspended and kResumed, with the reason. May be empty.
+  std::function<void(EventKind, const std::string& text)> tell;
   // [step] What the drafts of this step were drawn from, in the drafter's memory: see specd_proposal.
   specd_tensor q{}, q_lse{};
   std::atomic<int32_t> n_leases{0};          // requests that wait or run with it

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "core/base/json.h"
+#include "core/base/status.h"
 
 namespace specd {
 
@@ -35,5 +36,11 @@ struct RouteOptions {
 
   bool operator==(const RouteOptions&) const = default;
 };
+
+// Every value by its key in the configuration, and the name.
+Json route_to_json(const RouteOptions& route);
+// Reads that back. Keys that are missing keep their default. kDataLoss for keys that are unknown, and for
+// values of a wrong type; ranges are not checked.
+Result<RouteOptions> route_from_json(const Json& json);
 
 }  // namespace specd

@@ -10,18 +10,6 @@
 
 namespace specd {
 
-const char* guarantee_name(Guarantee guarantee) {
-  switch (guarantee) {
-    case Guarantee::kNone:
-      return "none";
-    case Guarantee::kLaw:
-      return "law";
-    case Guarantee::kIdentical:
-      return "identical";
-  }
-  return "unknown";
-}
-
 namespace {
 
 // The most rows that one update() passes to a drafter whose drafts are max_depth deep: those of a
@@ -127,6 +115,7 @@ Result<DrafterLimit> drafter_limit(PluginRegistry& registry, const RouteOptions&
           .in_field("verifier"));
   SPECD_OK_OR_RETURN(check_pair(registry, wanted, terms, target, caps, judges, is_late));
   const DrafterLimit limit{
+      .route = wanted.name,
       .bytes = quota_of(caps, to_size(terms.max_sequences)),
       .is_with_models = device_is_host || drafts_on_device(caps, judges, device_is_host)};
   SPECD_OK_OR_RETURN(check_quota(caps, to_size(terms.max_sequences),
@@ -167,6 +156,7 @@ Status create_route(LiveRoute& route, PluginRegistry& registry, const RouteOptio
                              std::to_string(caps.max_nodes) + " nodes, draft_nodes_max allows " +
                              std::to_string(nodes));
   }
+  route.guarantee = wanted.guarantee;
   route.draft_nodes_max = static_cast<int32_t>(nodes);
   route.disable_by_batch_size = wanted.disable_by_batch_size;
   route.call_ns_max = static_cast<uint64_t>(wanted.call_ms_max) * 1'000'000;

@@ -39,6 +39,7 @@ Result<Placement> place(const LiveRoute& route, bool device_is_host,
                         const std::string& device_name);
 // What a route's drafter may take, as it says before it is made.
 struct DrafterLimit {
+  std::string route = {};
   uint64_t bytes = 0;
   bool is_with_models = true;  // in the memory of the models' device, else in the host's
 };

@@ -55,12 +55,12 @@ struct ActiveSequence {
     return route == nullptr || drafting == Drafting::kLost || !route->reads_hidden() ||
            (route->drafter->caps().attach_modes & SPECD_ATTACH_COLD) != 0;
   }
-  // The mode in which the drafter can begin this sequence. 0 = none: it is decoded plainly.
-  uint32_t attach_mode() const {
-    const bool hidden = route->reads_hidden();
+  // The mode in which the drafter of a route can begin this sequence. 0 = none: it is decoded plainly.
+  uint32_t attach_mode(const LiveRoute& its) const {
+    const bool hidden = its.reads_hidden();
     const bool is_fresh = !resumed && sequence->size() == sequence->n_prompt();
     if (is_fresh && (!hidden || n_computed == 0)) return SPECD_ATTACH_FRESH;
-    const uint32_t modes = route->drafter->caps().attach_modes;
+    const uint32_t modes = its.drafter->caps().attach_modes;
     if (!hidden && (modes & SPECD_ATTACH_TOKENS) != 0) return SPECD_ATTACH_TOKENS;
     return modes & SPECD_ATTACH_COLD;
   }

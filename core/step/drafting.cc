@@ -127,7 +127,7 @@ void begin_drafting(StepContext& step, std::vector<ActiveSequence>& running) {
                                 uint32_t{SPECD_ATTACH_COLD}}) {
       Members same;
       for (ActiveSequence* member : members) {
-        if (member->attach_mode() == mode) same.push_back(member);
+        if (member->attach_mode(route) == mode) same.push_back(member);
       }
       if (!same.empty()) begin(step, route, same, mode);
     }

@@ -67,8 +67,8 @@ Result<bool> EngineBackend::renew_drafter(const std::string& route, const std::a
   if (route == "off") return true;
   SPECD_TRY(const RouteOptions options, engine_.route(route));
   // Applying the definition of a live route again changes nothing, so delete the route first.
-  SPECD_OK_OR_RETURN(as_status(engine_.delete_route(route, "")));
-  SPECD_OK_OR_RETURN(as_status(engine_.apply_route(options, "")));
+  SPECD_OK_OR_RETURN(as_status(engine_.delete_route(route)));
+  SPECD_OK_OR_RETURN(as_status(engine_.apply_route(options)));
   // The old drafter is destroyed on another thread; nothing may be timed meanwhile.
   const auto is_draining = [this] {
     const std::vector<RouteReport> routes = engine_.routes();

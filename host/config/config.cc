@@ -117,11 +117,6 @@ Status with_place(const RouteFile& file, const Status& status) {
   return field ? placed(file.file, file.root, *field, status, At::kKey) : status;
 }
 
-Json route_to_json(const RouteOptions& route) {
-  RouteOptions copy = route;
-  return save(keys_of(copy));
-}
-
 Result<Config> load_config(const std::string& path, const Overrides& overrides) {
   SPECD_TRY(const std::string text, read_text_file(path, kYamlBytesMax));
   SPECD_TRY(Config config, parse_config(text, path, overrides));

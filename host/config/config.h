@@ -58,7 +58,5 @@ Result<RouteFile> parse_route(std::string_view text, const std::string& file,
                               const EngineOptions& engine);
 // The same for errors about this route; others stay as they are.
 Status with_place(const RouteFile& file, const Status& status);
-// parse_route() reads it back as the same route.
-Json route_to_json(const RouteOptions& route);
 
 }  // namespace specd::host

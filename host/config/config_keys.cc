@@ -395,6 +395,10 @@ Key keys_of(Config& config) {
   return section(
       "", "", std::move(listen), section_if(config.http, keys_of_http),
       choice("log_level", config.log_level, kLogLevels, "the least that is logged"),
+      folder("state_directory", engine.state_directory,
+             "an existing folder, private to the user of specd",
+             "a folder, of this daemon alone, that keeps changes of routes over a restart")
+          .absent("they are not kept"),
       integer("drain_seconds", config.drain_seconds, 0, kDrainSecondsMax,
               "how long running requests may finish after SIGTERM"),
       std::move(devices), keys_of_engine(engine), keys_of_model(engine.model).required(),

@@ -13,6 +13,7 @@ constexpr int kCtlOk = 0;
 constexpr int kCtlFailed = 1;
 constexpr int kCtlUsage = 2;
 constexpr int kCtlDifferent = 3;  // compare found a route whose text differs
+constexpr int kCtlNobody = 4;     // no daemon answers at the socket
 
 // Print the problem to standard error and return the exit code.
 int ctl_fail(const Status& status);
@@ -30,6 +31,7 @@ int run_routes(Client& client, bool json);
 int run_models(Client& client, bool json);
 int run_status(Client& client, bool json);
 int run_memory(Client& client, bool json);
+int run_events(Client& client, const Values& values, bool json);
 // route apply, or stage.
 int run_route_add(Client& client, const Values& values, bool is_staged, bool json);
 // route delete, traffic, promote, abort, rollback.

@@ -27,8 +27,9 @@ constexpr char kDefaultSocket[] = "/run/specd/specd.sock";
 
 constexpr char kAbout[] = "specctl: talks to a running specd\n";
 constexpr char kExits[] =
-    "\nExit codes: 0 fine, 1 the daemon refused or is not there, or the output cannot be written,\n"
-    "            2 wrong command line, 3 compare found a route whose text differs\n";
+    "\nExit codes: 0 fine, 1 the daemon refused, or the output cannot be written,\n"
+    "            2 wrong command line, 3 compare found a route whose text differs,\n"
+    "            4 no daemon answers at the socket\n";
 
 po::options_description make_options() {
   po::options_description options("Options");
@@ -89,6 +90,14 @@ po::options_description make_options() {
   add("repeat", whole_number<int>(1, 1000)->default_value(1), "compare: rounds");
   add("file,f", po::value<std::string>()->value_name("FILE"),
       "route apply and stage: YAML or JSON of one route");
+  add("running", po::value<std::string>()->default_value("keep")->value_name("keep|attach|drop"),
+      "route: what requests get that run with another version of the route: they keep it, get the "
+      "new one, or go on without drafts");
+  add("generation", whole_number<uint64_t>(1),
+      "route traffic, promote, abort, rollback: fail if another version than this one is meant");
+  add("dry-run", po::bool_switch(), "route: say what would happen, and change nothing");
+  add("follow", po::bool_switch(), "events: wait for more");
+  add("after", po::value<uint64_t>()->default_value(0), "events: only those with larger numbers");
   add("percent", whole_number<int32_t>(0, 100),
       "route traffic: of the new requests, for the candidate");
   return options;
@@ -121,12 +130,23 @@ std::string route_usage_problem(const po::variables_map& values,
   const std::string what = "route " + action + ": expected ";
   if (has_percent && action != "traffic")
     return "route " + action + ": --percent is for route traffic";
+  const auto is_one_of = [&](const std::vector<std::string>& actions) {
+    return std::find(actions.begin(), actions.end(), action) != actions.end();
+  };
+  const std::string running = values["running"].as<std::string>();
+  if (running != "keep" && running != "attach" && running != "drop")
+    return "--running: expected keep, attach or drop, found '" + running + "'";
+  if (running != "keep" && is_one_of({"stage", "traffic", "get"}))
+    return "route " + action + ": --running is for apply, promote, abort, rollback and delete";
+  if (values.count("generation") != 0 && is_one_of({"apply", "stage", "delete", "get"}))
+    return "route " + action + ": --generation is for traffic, promote, abort and rollback";
+  if (values["dry-run"].as<bool>() && action == "get")
+    return "route get: it changes nothing, with or without --dry-run";
   if (action == "apply" || action == "stage")
     return arguments.size() == 1 && has_file ? "" : what + "-f FILE";
   if (action == "traffic")
     return arguments.size() == 2 && !has_file && has_percent ? "" : what + "NAME --percent N";
-  const std::vector<std::string> named{"delete", "get", "promote", "abort", "rollback"};
-  if (std::find(named.begin(), named.end(), action) != named.end())
+  if (is_one_of({"delete", "get", "promote", "abort", "rollback"}))
     return arguments.size() == 2 && !has_file ? "" : what + "NAME";
   return "route: expected apply, delete, get, stage, traffic, promote, abort or rollback, found '" +
          action + "'";
@@ -177,6 +197,7 @@ Program make_program() {
               {"models", "", "its models"},
               {"status", "", "its state, what it counts, its memory"},
               {"memory", "", "what each rank holds, beside what was planned"},
+              {"events", "", "what has happened to routes and plugins, and why"},
               {"route",
                "apply|stage -f FILE, traffic NAME --percent N, promote|abort|rollback|delete|get NAME",
                "put a route into service or replace it, while requests run;\n"
@@ -230,6 +251,11 @@ Program make_program() {
               {"repeat", "compare"},
               {"file", "route"},
               {"percent", "route"},
+              {"running", "route"},
+              {"generation", "route"},
+              {"dry-run", "route"},
+              {"follow", "events"},
+              {"after", "events"},
               {"timeout", "render compare record cancel plugins routes models status route"},
           },
   };
@@ -277,7 +303,10 @@ int run(int argc, char** argv) {
                              : from_environment != nullptr ? from_environment
                                                            : kDefaultSocket;
   Result<Client> client = Client::connect(socket);
-  if (!client.ok()) return ctl_fail(client.status());
+  if (!client.ok()) {
+    const int code = ctl_fail(client.status());
+    return client.status().code() == Code::kUnavailable ? kCtlNobody : code;
+  }
   client.value().set_time_limit(std::chrono::seconds(values["timeout"].as<int32_t>()));
   if (command == "generate") return run_generate(client.value(), values, json);
   if (command == "render") return run_render(client.value(), values, json);
@@ -289,6 +318,7 @@ int run(int argc, char** argv) {
   if (command == "models") return run_models(client.value(), json);
   if (command == "status") return run_status(client.value(), json);
   if (command == "memory") return run_memory(client.value(), json);
+  if (command == "events") return run_events(client.value(), values, json);
   SPECD_CHECK(command == "route", command);
   const std::string& action = arguments[0];
   if (action == "apply" || action == "stage")

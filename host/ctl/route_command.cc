@@ -13,15 +13,51 @@
 namespace specd::host {
 namespace {
 
-void print_route_change(const std::string& name, uint64_t generation, const char* change,
-                        bool json) {
+// What the options say about any change.
+template <typename Request>
+void set_change_options(Request& request, const Values& values) {
+  request.set_request_id(values["request-id"].as<std::string>());
+  request.set_dry_run(values["dry-run"].as<bool>());
+  if constexpr (requires { request.set_generation(0); }) {
+    if (values.count("generation") != 0)
+      request.set_generation(values["generation"].as<uint64_t>());
+  }
+  if constexpr (requires { request.set_running(v1::RUNNING_REQUESTS_KEEP); })
+    request.set_running(enum_value<v1::RunningRequests>(values["running"].as<std::string>()));
+}
+
+template <typename Response>
+void print_route_change(const std::string& name, const Response& done, const char* change,
+                        const Values& values, bool json) {
+  if constexpr (requires { done.unchanged(); }) {
+    if (done.unchanged()) change = "unchanged";
+  }
+  const bool is_dry = values["dry-run"].as<bool>();
+  const std::string told = (is_dry ? "would be " : "") + std::string(change);
+  const v1::RouteEffect& effect = done.effect();
+  const bool has_counts = is_dry || values["running"].as<std::string>() != "keep";
   if (json) {
-    const Json object{{"route", name}, {"generation", generation}, {"change", change}};
+    Json object{{"route", name},
+                {"generation", done.generation()},
+                {"change", told},
+                {"memory_bytes_max", effect.memory_bytes_max()}};
+    if (has_counts)
+      object.update({{"attached", effect.attached()},
+                     {"dropped", effect.dropped()},
+                     {"kept", effect.kept()}});
     write_output(object.dump() + "\n");
     return;
   }
-  Table table({"route", "generation", "change"});
-  table.add({name, std::to_string(generation), change});
+  std::vector<std::string> head{"route", "generation", "change", "memory limit"};
+  std::vector<std::string> row{name, std::to_string(done.generation()), told,
+                               bytes_text(effect.memory_bytes_max())};
+  if (has_counts) {
+    head.insert(head.end(), {"attached", "dropped", "kept"});
+    for (const int32_t n : {effect.attached(), effect.dropped(), effect.kept()})
+      row.push_back(std::to_string(n));
+  }
+  Table table(head);
+  table.add(row);
   write_output(printable(table.text()));
 }
 
@@ -34,11 +70,10 @@ int run_route_add(Client& client, const Values& values, bool is_staged, bool jso
   const auto add = [&](auto request, auto call, const char* change) {
     request.set_definition(text.value());
     request.set_source(escaped(path));  // for errors only
-    request.set_request_id(values["request-id"].as<std::string>());
+    set_change_options(request, values);
     const auto done = (client.*call)(request);
     if (!done.ok()) return ctl_fail(done.status());
-    print_route_change(done.value().name(), done.value().generation(),
-                       done.value().unchanged() ? "unchanged" : change, json);
+    print_route_change(done.value().name(), done.value(), change, values, json);
     return kCtlOk;
   };
   return is_staged ? add(v1::StageRouteRequest(), &Client::stage_route, "staged")
@@ -49,14 +84,10 @@ int run_route_change(Client& client, const Values& values, const std::string& ac
                      const std::string& name, bool json) {
   const auto change = [&](auto request, auto call, const char* what) {
     request.set_name(name);
-    request.set_request_id(values["request-id"].as<std::string>());
+    set_change_options(request, values);
     const auto done = (client.*call)(request);
     if (!done.ok()) return ctl_fail(done.status());
-    const char* told = what;
-    if constexpr (requires { done.value().unchanged(); }) {
-      if (done.value().unchanged()) told = "unchanged";
-    }
-    print_route_change(name, done.value().generation(), told, json);
+    print_route_change(name, done.value(), what, values, json);
     return kCtlOk;
   };
   if (action == "delete") return change(v1::DeleteRouteRequest(), &Client::delete_route, "deleted");

@@ -193,4 +193,18 @@ Result<v1::GetRouteResponse> Client::get_route(const std::string& name) {
                                                          &v1::Control::Stub::GetRoute, request);
 }
 
+Status Client::watch_events(const v1::WatchEventsRequest& request,
+                            const std::function<bool(const v1::Event&)>& on_event) {
+  grpc::ClientContext context;
+  const auto reader = control_->WatchEvents(&context, request);
+  v1::WatchEventsResponse message;
+  bool goes_on = true;
+  while (reader->Read(&message)) {
+    for (const v1::Event& event : message.events()) goes_on = goes_on && on_event(event);
+    if (!goes_on) context.TryCancel();
+  }
+  const Status status = from_wire(reader->Finish());
+  return goes_on ? status : Status();
+}
+
 }  // namespace specd::host

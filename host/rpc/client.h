@@ -30,7 +30,7 @@ class Client {
   // when another user's process does.
   static Result<Client> connect(const std::string& socket);
 
-  // How long a call may take, generate() apart; 0 = no limit, which is the default. A call that
+  // How long a call may take, generate() and watch_events() apart; 0 = no limit, which is the default. A call that
   // takes longer fails with kDeadlineExceeded.
   void set_time_limit(std::chrono::seconds limit) { limit_ = limit; }
 
@@ -55,6 +55,9 @@ class Client {
   Result<v1::AbortRouteResponse> abort_route(const v1::AbortRouteRequest& request);
   Result<v1::RollbackRouteResponse> roll_back_route(const v1::RollbackRouteRequest& request);
   Result<v1::GetRouteResponse> get_route(const std::string& name);
+  // Calls on_event with each event as it arrives. False ends the call, which is then no error.
+  Status watch_events(const v1::WatchEventsRequest& request,
+                      const std::function<bool(const v1::Event&)>& on_event);
 
  private:
   explicit Client(const std::shared_ptr<grpc::Channel>& channel);

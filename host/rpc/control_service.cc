@@ -5,7 +5,7 @@
 
 #include "host/base/out_of_memory.h"
 #include "host/config/config.h"
-#include "host/rpc/unary.h"
+#include "host/rpc/calls.h"
 #include "host/rpc/wire.h"
 
 namespace specd::host {
@@ -18,7 +18,7 @@ constexpr size_t kSourceBytesMax = 400;
 template <typename Request, typename Response>
 Status ControlService::add(const Request& request, Response& response,
                            Result<RouteChange> (Engine::*call)(const RouteOptions&,
-                                                               const std::string&)) {
+                                                               const ChangeOptions&)) {
   if (request.source().size() > kSourceBytesMax)
     return Status(Code::kInvalidArgument, "source",
                   "expected at most " + std::to_string(kSourceBytesMax) + " bytes, found " +
@@ -26,12 +26,14 @@ Status ControlService::add(const Request& request, Response& response,
   std::string source = request.source().empty() ? "definition" : request.source();
   for (char& c : source)
     if (c < ' ' || c > '~') c = '?';
+  SPECD_TRY(const ChangeOptions how, change_options_from_wire(request));
   SPECD_TRY(const RouteFile file, parse_route(request.definition(), source, options_));
-  const auto done = (engine_.*call)(file.route, request.request_id());
+  const auto done = (engine_.*call)(file.route, how);
   if (!done.ok()) return with_place(file, done.status());
   response.set_name(file.route.name);
   response.set_generation(done.value().generation);
   response.set_unchanged(done.value().unchanged);
+  *response.mutable_effect() = effect_to_wire(done.value());
   return Status();
 }
 
@@ -55,10 +57,12 @@ grpc::ServerUnaryReactor* ControlService::SetTraffic(grpc::CallbackServerContext
                                                      const v1::SetTrafficRequest* request,
                                                      v1::SetTrafficResponse* response) {
   return change(context, [this, request, response]() -> Status {
-    SPECD_TRY(const RouteChange done, engine_.set_traffic(request->name(), request->share_percent(),
-                                                          request->request_id()));
+    SPECD_TRY(const ChangeOptions how, change_options_from_wire(*request));
+    SPECD_TRY(const RouteChange done,
+              engine_.set_traffic(request->name(), request->share_percent(), how));
     response->set_generation(done.generation);
     response->set_unchanged(done.unchanged);
+    *response->mutable_effect() = effect_to_wire(done);
     return Status();
   });
 }
@@ -66,10 +70,12 @@ grpc::ServerUnaryReactor* ControlService::SetTraffic(grpc::CallbackServerContext
 template <typename Request, typename Response>
 grpc::ServerUnaryReactor* ControlService::change_named(
     grpc::CallbackServerContext* context, const Request* request, Response* response,
-    Result<RouteChange> (Engine::*call)(const std::string&, const std::string&)) {
+    Result<RouteChange> (Engine::*call)(const std::string&, const ChangeOptions&)) {
   return change(context, [this, request, response, call]() -> Status {
-    SPECD_TRY(const RouteChange done, (engine_.*call)(request->name(), request->request_id()));
+    SPECD_TRY(const ChangeOptions how, change_options_from_wire(*request));
+    SPECD_TRY(const RouteChange done, (engine_.*call)(request->name(), how));
     response->set_generation(done.generation);
+    *response->mutable_effect() = effect_to_wire(done);
     return Status();
   });
 }
@@ -138,6 +144,11 @@ grpc::ServerUnaryReactor* ControlService::GetMemory(grpc::CallbackServerContext*
                                                     v1::GetMemoryResponse* response) {
   *response = memory_to_wire(engine_.memory());
   return finished(context, Status(), response);
+}
+
+grpc::ServerWriteReactor<v1::WatchEventsResponse>* ControlService::WatchEvents(
+    grpc::CallbackServerContext*, const v1::WatchEventsRequest* request) {
+  return events_.open(*request);
 }
 
 grpc::ServerUnaryReactor* ControlService::change(grpc::CallbackServerContext* context,

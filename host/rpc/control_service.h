@@ -1,4 +1,4 @@
-// specd.v1.Control: reports, and changes of routes one after another on a thread of their own.
+// specd.v1.Control: reports, events, and changes of routes one after another on a thread of their own.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -9,6 +9,7 @@
 #include "core/engine.h"
 #include "host/base/task_queue.h"
 #include "host/proto/specd.grpc.pb.h"
+#include "host/rpc/event_streams.h"
 
 namespace specd::host {
 
@@ -18,7 +19,10 @@ class ControlService final : public v1::Control::CallbackService {
 
   // `engine` outlives it; `options` are the engine's.
   ControlService(Engine& engine, const EngineOptions& options)
-      : engine_(engine), options_(options) {}
+      : engine_(engine), options_(options), events_(engine) {}
+
+  // Ends the calls of WatchEvents.
+  void end_streams() { events_.end(); }
 
   grpc::ServerUnaryReactor* ApplyRoute(grpc::CallbackServerContext* context,
                                        const v1::ApplyRouteRequest* request,
@@ -59,6 +63,8 @@ class ControlService final : public v1::Control::CallbackService {
   grpc::ServerUnaryReactor* GetMemory(grpc::CallbackServerContext* context,
                                       const v1::GetMemoryRequest* request,
                                       v1::GetMemoryResponse* response) override;
+  grpc::ServerWriteReactor<v1::WatchEventsResponse>* WatchEvents(
+      grpc::CallbackServerContext* context, const v1::WatchEventsRequest* request) override;
 
  private:
   // Queues a change of routes. It blocks until a step ends, so it must not run on gRPC's threads.
@@ -69,16 +75,17 @@ class ControlService final : public v1::Control::CallbackService {
   grpc::ServerUnaryReactor* change_named(grpc::CallbackServerContext* context,
                                          const Request* request, Response* response,
                                          Result<RouteChange> (Engine::*call)(const std::string&,
-                                                                             const std::string&));
+                                                                             const ChangeOptions&));
   // ApplyRoute and StageRoute.
   template <typename Request, typename Response>
   Status add(const Request& request, Response& response,
-             Result<RouteChange> (Engine::*call)(const RouteOptions&, const std::string&));
+             Result<RouteChange> (Engine::*call)(const RouteOptions&, const ChangeOptions&));
   Status get(const v1::GetRouteRequest& request, v1::GetRouteResponse& response);
 
   Engine& engine_;
   const EngineOptions options_;
   TaskQueue changes_{1, kChangesMax};
+  EventStreams events_;
 };
 
 }  // namespace specd::host

@@ -15,7 +15,7 @@
 #include "host/rpc/control_service.h"
 #include "host/rpc/inference_service.h"
 #include "host/rpc/listener.h"
-#include "host/rpc/unary.h"
+#include "host/rpc/calls.h"
 #include "host/serve/sessions.h"
 
 namespace specd::host {
@@ -137,6 +137,7 @@ void GrpcServer::abort_streams(const Status& reason) { impl_->sessions.abort_all
 void GrpcServer::shutdown(std::chrono::milliseconds flush) {
   // Wait here instead of in Shutdown(), which also waits for idle clients to read their GOAWAY.
   const auto end = std::chrono::steady_clock::now() + flush;
+  impl_->control.end_streams();
   impl_->sessions.wait_closed(flush);
   impl_->listener->stop_accepting();
   impl_->server->Shutdown(std::chrono::system_clock::now() + kGoodbye);

@@ -9,18 +9,11 @@
 #include <variant>
 
 #include "host/base/out_of_memory.h"
-#include "host/rpc/unary.h"
+#include "host/rpc/calls.h"
 #include "host/rpc/wire.h"
 
 namespace specd::host {
 namespace {
-
-// Ends a stream whose request could not be read.
-class RefusedCall final : public grpc::ServerWriteReactor<v1::GenerateResponse> {
- public:
-  explicit RefusedCall(const grpc::Status& status) { Finish(status); }
-  void OnDone() override { delete this; }
-};
 
 // One Generate call. Deletes itself in OnDone(), which comes after end().
 class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>, SessionReader {
@@ -115,7 +108,7 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
   const_cast<v1::GenerateRequest*>(wire)->Clear();
   if (!request.ok()) {
     engine_.count_refused();  // no session does
-    return new RefusedCall(status_to_wire(request.status()));
+    return new RefusedStream<v1::GenerateResponse>(status_to_wire(request.status()));
   }
   SessionOptions options{.return_prompt_tokens = wants_prompt, .time_left = {}};
   const auto now = std::chrono::system_clock::now();

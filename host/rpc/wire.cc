@@ -238,6 +238,42 @@ v1::Plugin plugin_to_wire(const PluginReport& report) {
   return wire;
 }
 
+v1::Event event_to_wire(const EngineEvent& event) {
+  v1::Event wire;
+  wire.set_number(event.number);
+  wire.set_unix_ns(event.unix_ns);
+  wire.set_kind(enum_value<v1::EventKind>(event_kind_name(event.kind)));
+  wire.set_route(event.route);
+  wire.set_generation(event.generation);
+  wire.set_text(event.text);
+  wire.set_request_id(event.request_id);
+  return wire;
+}
+
+Result<RunningRequests> running_from_wire(v1::RunningRequests running) {
+  switch (running) {
+    case v1::RUNNING_REQUESTS_UNSPECIFIED:
+    case v1::RUNNING_REQUESTS_KEEP:
+      return RunningRequests::kKeep;
+    case v1::RUNNING_REQUESTS_ATTACH:
+      return RunningRequests::kAttach;
+    case v1::RUNNING_REQUESTS_DROP:
+      return RunningRequests::kDrop;
+    default:
+      return Status(Code::kInvalidArgument, "running",
+                    "expected keep, attach or drop, found the number " + std::to_string(running));
+  }
+}
+
+v1::RouteEffect effect_to_wire(const RouteChange& change) {
+  v1::RouteEffect wire;
+  wire.set_memory_bytes_max(change.memory_bytes_max);
+  wire.set_attached(change.n_attached);
+  wire.set_dropped(change.n_dropped);
+  wire.set_kept(change.n_kept);
+  return wire;
+}
+
 v1::Route route_to_wire(const RouteReport& report) {
   const RouteCounts& counts = report.counts;
   v1::Route wire;

@@ -26,6 +26,19 @@ v1::FinishReason finish_reason_to_wire(FinishReason reason);
 v1::Finished finished_to_wire(const std::string& request_id, FinishReason reason,
                               const Usage& usage);
 v1::Plugin plugin_to_wire(const PluginReport& report);
+v1::Event event_to_wire(const EngineEvent& event);
+v1::RouteEffect effect_to_wire(const RouteChange& change);
+Result<RunningRequests> running_from_wire(v1::RunningRequests running);
+// Of any request that changes a route.
+template <typename Request>
+Result<ChangeOptions> change_options_from_wire(const Request& request) {
+  ChangeOptions how{.request_id = request.request_id(), .dry_run = request.dry_run()};
+  if constexpr (requires { request.generation(); }) how.generation = request.generation();
+  if constexpr (requires { request.running(); }) {
+    SPECD_TRY(how.running, running_from_wire(request.running()));
+  }
+  return how;
+}
 v1::Route route_to_wire(const RouteReport& report);
 v1::Model model_to_wire(const ModelReport& report);
 v1::GetStatusResponse status_report_to_wire(const EngineReport& report,

@@ -357,7 +357,7 @@ TEST_F(StepNthFailure, of_retirement_calls_and_destroys_every_pair_once_all_the_
   for (;; ++n) {
     g_failed = g_retires = false;
     g_retirement_left = n;
-    const auto changed = engine_->apply_route(wanted(n), "");
+    const auto changed = engine_->apply_route(wanted(n));
     EXPECT_TRUE(changed.ok()) << changed.status().to_string();
     for (int i = 0; i < 6000 && engine_->routes().size() > routes; ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(10));

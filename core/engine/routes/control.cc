@@ -6,8 +6,7 @@
 
 #include "core/base/clock.h"
 #include "core/base/log.h"
-#include "core/base/run_within.h"
-#include "core/base/sha256.h"
+#include "core/base/quote.h"
 #include "core/engine/options.h"
 
 namespace specd {
@@ -32,15 +31,10 @@ Status no_route(const RouteTable& table, const std::string& name) {
 
 // Of everything that the command says; a configuration may have megabytes.
 Sha256Digest fingerprint(const RouteCommand& command) {
-  const RouteOptions& route = command.route;
-  const auto use = [](const PluginUse& each) {
-    return Json::array({each.plugin, each.factory, each.config});
-  };
-  const Json all =
-      Json::array({route.name, route.model, use(route.drafter), use(route.verifier),
-                   static_cast<int>(route.guarantee), route.draft_nodes_max,
-                   route.disable_by_batch_size, route.call_ms_max, route.probation_seconds,
-                   static_cast<int>(command.kind), command.share_percent});
+  const ChangeOptions& how = command.how;
+  const Json all = Json::array({route_to_json(command.route), static_cast<int>(command.kind),
+                                command.share_percent, how.generation,
+                                static_cast<int>(how.running), how.dry_run});
   return sha256(all.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
@@ -63,6 +57,59 @@ Status no_candidate() {
   return Status(Code::kFailedPrecondition, "the route has no candidate; stage one first");
 }
 
+// The version that the caller means is the one that is there.
+Status check_generation(const ChangeOptions& how, const RouteVersion& version, const char* what) {
+  const uint64_t found = version.route->generation;
+  if (how.generation == 0 || how.generation == found) return Status();
+  return Status(Code::kFailedPrecondition, "generation",
+                std::string("the ") + what + " version is " + std::to_string(found) +
+                    ", expected was " + std::to_string(how.generation) +
+                    "; somebody else has changed the route");
+}
+
+Status no_boundary() {
+  return Status(Code::kDeadlineExceeded, "no step ended within " +
+                                             std::to_string(kBoundaryWait.count()) +
+                                             " s (does a plugin hang?); nothing was changed");
+}
+
+// What the next start is to take of a route: a definition, or null. Nothing while it is not decided.
+std::optional<Json> definition_to_keep(const RouteTable& table, const std::string& name) {
+  const auto found = table.find(name);
+  if (found == table.end()) return Json();
+  const RouteEntry& entry = found->second;
+  if (!has_route(entry.live) || entry.previous.has_value()) return std::nullopt;
+  return route_to_json(entry.live->options);
+}
+
+// What is wrong with the options of a change, of which only some fit each command.
+Status check_how(const RouteCommand& command) {
+  using Kind = RouteCommand::Kind;
+  const ChangeOptions& how = command.how;
+  const Kind kind = command.kind;
+  SPECD_OK_OR_RETURN(check_name("request_id", how.request_id));
+  if (how.generation != 0 &&
+      (kind == Kind::kApply || kind == Kind::kStage || kind == Kind::kDelete)) {
+    return Status(Code::kInvalidArgument, "generation",
+                  "expected 0: this change is not about one version");
+  }
+  if ((kind == Kind::kStage || kind == Kind::kTraffic) && how.running != RunningRequests::kKeep) {
+    return Status(Code::kInvalidArgument, "running",
+                  "expected keep: requests that run are not changed by this");
+  }
+  if (kind == Kind::kDelete && how.running == RunningRequests::kAttach) {
+    return Status(Code::kInvalidArgument, "running",
+                  "expected keep or drop: a route that is deleted has no version to attach to");
+  }
+  return Status();
+}
+
+RouteChange unchanged(const RouteVersion& version) {
+  return {.generation = version.route->generation,
+          .unchanged = true,
+          .memory_bytes_max = version.route->drafter->grant().memory_bytes_max};
+}
+
 // Spreads numbers that follow each other: the finalizer of splitmix64 (Steele, Lea, Flood 2014).
 bool is_in_share(uint64_t number, int32_t percent) {
   uint64_t x = number + 0x9e3779b97f4a7c15u;
@@ -73,88 +120,16 @@ bool is_in_share(uint64_t number, int32_t percent) {
 
 }  // namespace
 
-Result<RouteControl::Staged> RouteControl::make_staged(const RouteOptions& wanted) {
-  const auto staging = std::make_shared<Staging>();
-  staging->wanted = wanted;
-  staging->tap_points = tap_points_;
-  staging->staged.route = std::make_unique<LiveRoute>();
-  std::string late_plugin;
-  const Status done = run_within(
-      std::chrono::seconds(options_.plugin_control_seconds),
-      [this, staging](const std::atomic<bool>& is_late) {
-        try {
-          staging->status = make(*staging, is_late);
-        } catch (const std::bad_alloc&) {
-          staging->status = Status(Code::kExhausted, "no memory left");
-        }
-        if (!staging->status.ok()) destroy_route(*staging->staged.route, is_late);
-      },
-      late_plugin);
-  if (done.code() == Code::kDeadlineExceeded) return set_aside(late_plugin, done);
-  SPECD_OK_OR_RETURN(done);
-  SPECD_OK_OR_RETURN(staging->status);
-  return std::move(staging->staged);
-}
-
-Status RouteControl::rescan() {
-  // Reads every file of every bundle, which may lie on a file system that does not answer.
-  const auto scanned = std::make_shared<Status>();
-  std::string unused;
-  SPECD_OK_OR_RETURN(run_within(
-      std::chrono::seconds(options_.plugin_control_seconds),
-      [this, scanned](const std::atomic<bool>&) { *scanned = registry_->rescan(); }, unused));
-  return *scanned;
-}
-
-Status RouteControl::set_aside(const std::string& plugin_id, const Status& late) {
-  if (plugin_id.empty()) return late;
-  Status why(late.code(), late.message() +
-                              " (plugins.control_seconds); it is not loaded again until the "
-                              "daemon restarts or its files change");
-  registry_->set_aside(plugin_id, why);
-  return why;
-}
-
-Status RouteControl::make(Staging& staging, const std::atomic<bool>& is_late) {
-  const RouteTerms terms = route_terms(options_);
-  LiveRoute& route = *staging.staged.route;
-  SPECD_OK_OR_RETURN(
-      create_route(route, *registry_, staging.wanted, terms, target_.facts.info, is_late));
-  SPECD_OK_OR_RETURN(activate_route(route, terms, *models_.device, is_late));
-  std::vector<uint32_t>& points = staging.tap_points;
-  const specd_drafter_caps& caps = route.drafter->caps();
-  for (uint32_t i = 0; i < caps.n_taps; ++i) {
-    const auto found = std::find(points.begin(), points.end(), caps.taps[i]);
-    route.tap_index.push_back(static_cast<size_t>(found - points.begin()));
-    if (found != points.end()) continue;
-    SPECD_TRY(Transformer::Tap tap, models_.target->make_tap(caps.taps[i]));
-    staging.staged.taps.push_back(std::move(tap));
-    points.push_back(caps.taps[i]);
-  }
-  return Status();
-}
-
-void RouteControl::add_taps(std::vector<Transformer::Tap> taps) {
-  // The points, the model's taps and those of the other ranks must stay alike when there is no memory
-  // for more.
-  tap_points_.reserve(tap_points_.size() + taps.size());
-  models_.target->reserve_taps(taps.size());
-  for (Transformer::Tap& tap : taps) {
-    const uint32_t point = tap.point;
-    if (models_.lead() != nullptr) models_.lead()->tap(point);
-    models_.target->add_tap(std::move(tap));
-    tap_points_.push_back(point);
-  }
-}
-
-bool RouteControl::is_current(const LiveRoute& route) const {
-  const auto is_there = [&](const BundleInfo& made_of) {
-    const std::optional<BundleInfo> now = registry_->find(made_of.id);
-    return now.has_value() && now->state == PluginState::kLoaded &&
-           now->content_sha256 == made_of.content_sha256;
-  };
-  return is_there(route.drafter_bundle) && is_there(route.verifier_bundle) &&
-         std::all_of(route.part_bundles.begin(), route.part_bundles.end(), is_there);
+RouteControl::Plan RouteControl::plan_for(EventKind kind, const RouteVersion& version,
+                                          const std::string& what) {
+  const std::string& name = version.options.name;
+  const uint64_t generation = version.route->generation;
+  return {.table = {},
+          .event = {.kind = kind,
+                    .route = name,
+                    .generation = generation,
+                    .text = version_name(name, generation) + " " + what},
+          .version = version.route};
 }
 
 Result<RouteChange> RouteControl::add(const RouteCommand& command) {
@@ -167,13 +142,13 @@ Result<RouteChange> RouteControl::add(const RouteCommand& command) {
     return Status(Code::kExhausted, where,
                   "there are " + std::to_string(next.size()) + " routes already; delete one first");
   }
-  SPECD_OK_OR_RETURN(rescan().in_field("plugins"));
+  SPECD_OK_OR_RETURN(maker_.rescan().in_field("plugins"));
   RouteEntry& entry = next[wanted.name];
   const bool is_staged = command.kind == RouteCommand::Kind::kStage;
   const std::optional<RouteVersion>& there =
       is_staged && entry.candidate.has_value() ? entry.candidate : entry.live;
-  if (has_route(there) && there->options == wanted && is_current(*there->route)) {
-    return RouteChange{.generation = there->route->generation, .unchanged = true};
+  if (has_route(there) && there->options == wanted && maker_.is_current(*there->route)) {
+    return unchanged(*there);
   }
   if (entry.candidate.has_value()) {
     return Status(Code::kFailedPrecondition, where,
@@ -181,39 +156,34 @@ Result<RouteChange> RouteControl::add(const RouteCommand& command) {
                       std::to_string(entry.candidate->route->generation) +
                       "; promote or abort that first");
   }
-  auto staged = make_staged(wanted);
-  if (!staged.ok()) return staged.status().in_field(where);
-  Staged& fresh = staged.value();
-  fresh.route->generation = generation_ + 1;
+  auto made = maker_.make(wanted);
+  if (!made.ok()) return made.status().in_field(where);
   RouteVersion version{.options = wanted,
-                       .route = board_.share(std::move(fresh.route)),
+                       .route = share(std::move(made.value().route), generation_ + 1),
                        .state = RouteState::kStaged};
   if (!is_staged) SPECD_OK_OR_RETURN(as_status(move(version, RouteEvent::kPromote)));
-  const std::string done =
-      version_name(wanted.name, generation_ + 1) + " is " + route_state_name(version.state);
+  Plan plan{.table = {},
+            .event = {.kind = is_staged ? EventKind::kStaged : EventKind::kApplied,
+                      .route = wanted.name,
+                      .generation = generation_ + 1,
+                      .text = version_name(wanted.name, generation_ + 1) + " is " +
+                              route_state_name(version.state)},
+            .version = version.route,
+            .to = is_staged ? nullptr : version.route,
+            .taps = std::move(made.value().taps),
+            .at_boundary = true};
   if (is_staged) {
     entry.candidate = std::move(version);
     entry.share_percent = 0;
   } else {
     entry = {.live = std::move(version)};
   }
-  // Runs on the step thread, while this thread waits and holds mutex_.
-  const auto flip = [&]() SPECD_REQUIRES(mutex_) {
-    add_taps(std::move(fresh.taps));
-    board_.publish(std::move(next));
-  };
-  const bool flipped = intake_.between_steps(flip, kBoundaryWait);
-  if (!flipped) {
-    return Status(Code::kDeadlineExceeded, where,
-                  "no step ended within " + std::to_string(kBoundaryWait.count()) +
-                      " s (does a plugin hang?); nothing was changed");
-  }
-  ++generation_;
-  log(LogLevel::kInfo, done);
-  return RouteChange{.generation = generation_, .unchanged = false};
+  plan.table = std::move(next);
+  return commit(std::move(plan), command.how).in_field(where);
 }
 
-Result<RouteChange> RouteControl::remove(const std::string& name) {
+Result<RouteChange> RouteControl::remove(const RouteCommand& command) {
+  const std::string& name = command.route.name;
   if (name == "off") {
     return Status(Code::kFailedPrecondition, "'off' is plain decoding and always there");
   }
@@ -223,18 +193,21 @@ Result<RouteChange> RouteControl::remove(const std::string& name) {
   }
   RouteTable next = *board_.read();
   if (next.erase(name) == 0) return no_route(next, name);
-  const std::string done = "route " + name + ": deleted";
-  board_.publish(std::move(next));
-  log(LogLevel::kInfo, done);
-  return RouteChange{.generation = ++generation_, .unchanged = false};
+  return commit({.table = std::move(next),
+                 .event = {.kind = EventKind::kDeleted,
+                           .route = name,
+                           .generation = generation_ + 1,
+                           .text = "route " + name + ": deleted"}},
+                command.how);
 }
 
-Result<RouteChange> RouteControl::set_traffic(RouteTable table, RouteEntry& entry,
-                                              int32_t percent) {
+Result<RouteChange> RouteControl::set_traffic(RouteTable table, RouteEntry& entry, int32_t percent,
+                                              const ChangeOptions& how) {
   if (percent < 0 || percent > 100) {
     return out_of_range("share_percent", "0 to 100", std::to_string(percent));
   }
   if (!entry.candidate.has_value()) return no_candidate();
+  SPECD_OK_OR_RETURN(check_generation(how, *entry.candidate, "candidate"));
   if (!has_route(entry.live)) {
     return Status(Code::kFailedPrecondition, "share_percent",
                   "no live version would get the other requests; promote the candidate");
@@ -242,68 +215,165 @@ Result<RouteChange> RouteControl::set_traffic(RouteTable table, RouteEntry& entr
   SPECD_TRY(const uint32_t actions,
             move(*entry.candidate, percent > 0 ? RouteEvent::kShare : RouteEvent::kNoTraffic));
   if ((actions & kPublish) == 0 || entry.share_percent == percent) {
-    return RouteChange{.generation = entry.candidate->route->generation, .unchanged = true};
+    return unchanged(*entry.candidate);
   }
   entry.share_percent = percent;
-  return publish(std::move(table), *entry.candidate,
-                 "gets " + std::to_string(percent) + " % of the new requests");
+  Plan plan = plan_for(EventKind::kTraffic, *entry.candidate,
+                       "gets " + std::to_string(percent) + " % of the new requests");
+  plan.table = std::move(table);
+  return commit(std::move(plan), how);
 }
 
-Result<RouteChange> RouteControl::promote(RouteTable table, RouteEntry& entry) {
+Result<RouteChange> RouteControl::promote(RouteTable table, RouteEntry& entry,
+                                          const ChangeOptions& how) {
   if (!entry.candidate.has_value()) return no_candidate();
+  SPECD_OK_OR_RETURN(check_generation(how, *entry.candidate, "candidate"));
   RouteEntry next;
   next.live = entry.candidate;
   SPECD_OK_OR_RETURN(as_status(move(*next.live, RouteEvent::kPromote)));
   const RouteOptions& options = next.live->options;
+  std::string what = "is live";
   if (has_route(entry.live) && options.probation_seconds > 0) {
     next.previous = entry.live;
     SPECD_OK_OR_RETURN(as_status(move(*next.previous, RouteEvent::kReplace)));
     next.probation_end_ns = now_ns() + static_cast<uint64_t>(options.probation_seconds) * kSecondNs;
+    what += ", on probation for " + std::to_string(options.probation_seconds) +
+            " s; the way back is " + std::to_string(next.previous->route->generation);
   }
-  const RouteVersion promoted = *next.live;
+  Plan plan = plan_for(EventKind::kPromoted, *next.live, what);
+  plan.to = plan.version;
   entry = std::move(next);
-  return publish(std::move(table), promoted, "is live");
+  plan.table = std::move(table);
+  return commit(std::move(plan), how);
 }
 
-Result<RouteChange> RouteControl::abort(RouteTable table, RouteEntry& entry, RouteEvent why) {
+Result<RouteChange> RouteControl::abort(RouteTable table, RouteEntry& entry, RouteEvent event,
+                                        const std::string& why, const ChangeOptions& how) {
   if (!entry.candidate.has_value()) return no_candidate();
-  const RouteVersion aborted = *entry.candidate;
-  SPECD_OK_OR_RETURN(as_status(move(*entry.candidate, why)));
+  SPECD_OK_OR_RETURN(check_generation(how, *entry.candidate, "candidate"));
+  Plan plan = plan_for(EventKind::kAborted, *entry.candidate, "was aborted" + why);
+  plan.is_way_back = true;
+  SPECD_OK_OR_RETURN(as_status(move(*entry.candidate, event)));
   entry.candidate.reset();
   entry.share_percent = 0;
-  if (!entry.live.has_value()) table.erase(aborted.options.name);  // `entry` is gone
-  return publish(std::move(table), aborted, "was aborted");
+  if (has_route(entry.live)) plan.to = entry.live->route;
+  if (!entry.live.has_value()) table.erase(plan.event.route);  // `entry` is gone
+  plan.table = std::move(table);
+  return commit(std::move(plan), how);
 }
 
-Result<RouteChange> RouteControl::roll_back(RouteTable table, RouteEntry& entry, RouteEvent why) {
+Result<RouteChange> RouteControl::roll_back(RouteTable table, RouteEntry& entry, RouteEvent event,
+                                            const std::string& why, const ChangeOptions& how) {
   if (!entry.previous.has_value()) {
     return Status(Code::kFailedPrecondition,
                   "the route keeps no previous version; a promotion keeps the one that it "
                   "replaces for probation_seconds");
   }
+  SPECD_OK_OR_RETURN(check_generation(how, *entry.live, "live"));
   const uint64_t left = entry.live->route->generation;
-  SPECD_OK_OR_RETURN(as_status(move(*entry.live, why)));
+  SPECD_OK_OR_RETURN(as_status(move(*entry.live, event)));
   SPECD_OK_OR_RETURN(as_status(move(*entry.previous, RouteEvent::kRollBack)));
-  const RouteVersion back = *entry.previous;
-  entry.live = back;
+  Plan plan = plan_for(EventKind::kRolledBack, *entry.previous,
+                       "is live again, instead of " + std::to_string(left) + why);
+  plan.is_way_back = true;
+  plan.to = plan.version;
+  entry.live = entry.previous;
   entry.previous.reset();
-  return publish(std::move(table), back, "is live again, instead of " + std::to_string(left));
+  plan.table = std::move(table);
+  return commit(std::move(plan), how);
 }
 
-Result<RouteChange> RouteControl::publish(RouteTable table, const RouteVersion& about,
-                                          const std::string& what) {
-  const uint64_t generation = about.route->generation;
-  const std::string text = version_name(about.options.name, generation) + " " + what;
-  board_.publish(std::move(table));
-  log(LogLevel::kInfo, text);
-  return RouteChange{.generation = generation};
+Result<RouteChange> RouteControl::commit(Plan plan, const ChangeOptions& how) {
+  EngineEvent& event = plan.event;
+  RouteChange done{.generation = event.generation};
+  if (plan.version != nullptr) {
+    done.memory_bytes_max = plan.version->drafter->grant().memory_bytes_max;
+  }
+  if (how.dry_run) {
+    const RouteSwap swap{event.route, plan.to, how.running, true};
+    if (!intake_.between_steps([&] { swap_(swap, done); }, kBoundaryWait)) return no_boundary();
+    return done;
+  }
+  event.request_id = how.request_id;
+  // On disk first: a process that dies between the two has made the change at its next start.
+  std::optional<Json> kept, kept_before;
+  Status recorded;
+  if (journal_ != nullptr) {
+    kept = definition_to_keep(plan.table, event.route);
+    kept_before = journal_->kept(event.route);
+    if (kept == kept_before) kept.reset();
+    recorded = journal_->write(event, kept);
+    if (!recorded.ok() && !plan.is_way_back) {
+      return recorded.with_context("the change cannot be recorded, so nothing was changed");
+    }
+  }
+  const auto undo = [&]() SPECD_REQUIRES(mutex_) {
+    if (journal_ == nullptr || !recorded.ok()) return;
+    EngineEvent undone = event;
+    undone.text += ": was not done after all";
+    if (kept.has_value()) kept = kept_before;
+    const Status status = journal_->write(undone, kept);
+    if (!status.ok()) not_recorded(undone, status);
+  };
+  try {
+    const Status flipped = flip(plan, how, done);
+    if (!flipped.ok()) {
+      undo();
+      return flipped;
+    }
+  } catch (const std::bad_alloc&) {
+    undo();
+    throw;
+  }
+  generation_ = std::max(generation_, event.generation);
+  changed_.notify_all();
+  log(LogLevel::kInfo, event.text);
+  if (!recorded.ok()) not_recorded(event, recorded);
+  events_.add(std::move(event));
+  return done;
+}
+
+Status RouteControl::flip(Plan& plan, const ChangeOptions& how, RouteChange& done) {
+  if (!plan.at_boundary && how.running == RunningRequests::kKeep) {
+    board_.publish(std::move(plan.table));
+    return Status();
+  }
+  const RouteSwap swap{plan.event.route, plan.to, how.running};
+  // Runs on the step thread, while this thread waits and holds mutex_.
+  const auto task = [&] {
+    maker_.add_taps(std::move(plan.taps));
+    board_.publish(std::move(plan.table));
+    swap_(swap, done);  // needs no memory, so all three are done
+  };
+  return intake_.between_steps(task, kBoundaryWait) ? Status() : no_boundary();
+}
+
+void RouteControl::not_recorded(const EngineEvent& event, const Status& why) {
+  const std::string text = "route " + event.route +
+                           ": the journal does not know of the change, so the next start may take "
+                           "what was before: " +
+                           why.text();
+  log(LogLevel::kError, text);
+  events_.add({.kind = EventKind::kNotRecorded,
+               .route = event.route,
+               .generation = event.generation,
+               .text = text});
+}
+
+std::shared_ptr<LiveRoute> RouteControl::share(std::unique_ptr<LiveRoute> route,
+                                               uint64_t generation) {
+  route->generation = generation;
+  route->tell = [this, name = route->name, generation](EventKind kind, const std::string& text) {
+    events_.add({.kind = kind, .route = name, .generation = generation, .text = text});
+  };
+  return board_.share(std::move(route));
 }
 
 Result<RouteChange> RouteControl::run(const RouteCommand& command) {
   using Kind = RouteCommand::Kind;
   const std::string& name = command.route.name;
   if (command.kind == Kind::kApply || command.kind == Kind::kStage) return add(command);
-  if (command.kind == Kind::kDelete) return remove(name);
+  if (command.kind == Kind::kDelete) return remove(command);
   if (name == "off") {
     return Status(Code::kFailedPrecondition,
                   "'off' is plain decoding and always there; it has no versions");
@@ -311,28 +381,23 @@ Result<RouteChange> RouteControl::run(const RouteCommand& command) {
   RouteTable table = *board_.read();
   const auto found = table.find(name);
   if (found == table.end()) return no_route(table, name);
-  RouteEntry& entry = found->second;
   // A table that is moved keeps its entries where they are.
-  const auto changed = [&]() SPECD_REQUIRES(mutex_) -> Result<RouteChange> {
-    switch (command.kind) {
-      case Kind::kTraffic:
-        return set_traffic(std::move(table), entry, command.share_percent);
-      case Kind::kPromote:
-        return promote(std::move(table), entry);
-      case Kind::kAbort:
-        return abort(std::move(table), entry, RouteEvent::kAbort);
-      default:
-        return roll_back(std::move(table), entry, RouteEvent::kReplace);
-    }
-  };
-  Result<RouteChange> done = changed();
-  if (done.ok()) changed_.notify_all();
-  return done;
+  RouteEntry& entry = found->second;
+  switch (command.kind) {
+    case Kind::kTraffic:
+      return set_traffic(std::move(table), entry, command.share_percent, command.how);
+    case Kind::kPromote:
+      return promote(std::move(table), entry, command.how);
+    case Kind::kAbort:
+      return abort(std::move(table), entry, RouteEvent::kAbort, "", command.how);
+    default:
+      return roll_back(std::move(table), entry, RouteEvent::kReplace, "", command.how);
+  }
 }
 
-Result<RouteChange> RouteControl::change(const std::string& request_id,
-                                         const RouteCommand& command) {
-  SPECD_OK_OR_RETURN(check_name("request_id", request_id));
+Result<RouteChange> RouteControl::change(const RouteCommand& command) {
+  SPECD_OK_OR_RETURN(check_how(command));
+  const std::string& request_id = command.how.request_id;
   const MutexLock lock(mutex_);
   const Sha256Digest digest = fingerprint(command);
   if (!request_id.empty()) {
@@ -393,16 +458,22 @@ void RouteControl::look_at(const std::string& name) {
   const bool goes_back = seen.previous.has_value() && has_tripped(*seen.live);
   const bool passes = seen.previous.has_value() && now_ns() >= seen.probation_end_ns;
   if (!aborts && !goes_back && !passes) return;
-  // One of them now, the others at the next look. The breaker has logged why it opened.
+  const auto why = [](const RouteVersion& version) {
+    return ", because its drafter failed: " + version.route->last_problem.get();
+  };
+  // One of them now, the others at the next look.
   RouteTable table = *now;
   RouteEntry& entry = table[name];
   if (goes_back) {
-    (void)roll_back(std::move(table), entry, RouteEvent::kTripOnProbation);
+    (void)roll_back(std::move(table), entry, RouteEvent::kTripOnProbation, why(*seen.live), {});
   } else if (aborts) {
-    (void)abort(std::move(table), entry, RouteEvent::kTrip);
+    (void)abort(std::move(table), entry, RouteEvent::kTrip, why(*seen.candidate), {});
   } else {
     entry.previous.reset();
-    (void)publish(std::move(table), *seen.live, "has passed its probation");
+    Plan plan = plan_for(EventKind::kPassed, *seen.live, "has passed its probation");
+    plan.is_way_back = true;
+    plan.table = std::move(table);
+    (void)commit(std::move(plan), {});
   }
 }
 
@@ -445,54 +516,65 @@ Result<RouteOptions> RouteControl::definition(const std::string& name) const {
 }
 
 Status RouteControl::open() {
-  services_ = std::make_unique<Services>(*models_.cpu, *models_.device, target_.config.vocab_size);
-  services_->plan_target(target_.config);
-  SPECD_TRY(registry_, PluginRegistry::open({.directories = options_.plugin_directories,
-                                             .cache_directory = options_.plugin_cache_directory,
-                                             .config_directory = options_.config_directory},
-                                            make_host(services_.get()))
-                           .in_field("plugins"));
+  start_ = options_.routes;
+  for (RouteOptions& route : start_) route.model = options_.model.name;
+  if (!options_.state_directory.empty()) SPECD_OK_OR_RETURN(take_from_journal());
+  return maker_.open();
+}
+
+Status RouteControl::take_from_journal() {
+  SPECD_TRY(journal_,
+            RouteJournal::open(options_.state_directory, start_).in_field("state_directory"));
+  std::vector<RouteOptions> routes;
+  const auto configured = [&](const std::string& name) {
+    return std::find_if(start_.begin(), start_.end(),
+                        [&](const RouteOptions& each) { return each.name == name; });
+  };
+  for (const RouteOptions& route : journal_->routes()) {
+    const auto its = configured(route.name);
+    if (its != start_.end() && *its == route) {
+      routes.push_back(route);
+      continue;
+    }
+    Status fits = check_route(route, options_);
+    if (fits.ok() && routes.size() >= EngineLimits::kRoutes) {
+      fits = Status(Code::kExhausted, "there are too many routes");
+    }
+    log(fits.ok() ? LogLevel::kInfo : LogLevel::kError,
+        "route " + route.name + ": " +
+            (fits.ok() ? "as it was changed while specd ran, from the journal"
+                       : "what the journal has cannot be served: " + fits.text()));
+    if (fits.ok()) {
+      routes.push_back(route);
+    } else if (its != start_.end()) {
+      routes.push_back(*its);
+    }
+  }
+  // The configuration may have made a deleted route the default one since.
+  const auto wanted = configured(options_.default_route);
+  const bool is_there = std::any_of(routes.begin(), routes.end(), [&](const RouteOptions& each) {
+    return each.name == options_.default_route;
+  });
+  if (wanted != start_.end() && !is_there) routes.push_back(*wanted);
+  start_ = std::move(routes);
   return Status();
 }
 
-std::vector<DrafterLimit> RouteControl::limits() {
-  std::vector<DrafterLimit> all;
-  for (const RouteOptions& wanted : options_.routes) {
-    // Shared with a thread that may be late.
-    const auto limit = std::make_shared<Result<DrafterLimit>>(DrafterLimit());
-    std::string late_plugin;
-    const Status done = run_within(
-        std::chrono::seconds(options_.plugin_control_seconds),
-        [this, limit, wanted](const std::atomic<bool>& is_late) {
-          const Device& device = *models_.device;
-          *limit = drafter_limit(*registry_, wanted, route_terms(options_), target_.facts.info,
-                                 device.is_host(), device.total_bytes(), is_late);
-        },
-        late_plugin);
-    if (done.code() == Code::kDeadlineExceeded) (void)set_aside(late_plugin, done);
-    all.push_back(done.ok() && limit->ok() ? limit->value() : DrafterLimit());
-  }
-  return all;
-}
-
 Status RouteControl::load() {
-  services_->set_models(models_.drafts.get());
-  services_->set_target(models_.target.get(), models_.lead());
+  maker_.give_models();
   RouteTable table;
   const MutexLock lock(mutex_);
   ++generation_;
-  for (RouteOptions wanted : options_.routes) {
-    wanted.model = options_.model.name;
+  for (const RouteOptions& wanted : start_) {
     RouteEntry& entry = table[wanted.name];
     entry.live = {.options = wanted};
-    Result<Staged> staged = make_staged(wanted);
-    if (staged.ok()) {
-      staged.value().route->generation = generation_;
-      add_taps(std::move(staged.value().taps));
-      entry.live->route = board_.share(std::move(staged.value().route));
+    Result<RouteMaker::Made> made = maker_.make(wanted);
+    if (made.ok()) {
+      maker_.add_taps(std::move(made.value().taps));
+      entry.live->route = share(std::move(made.value().route), generation_);
       continue;
     }
-    const Status& status = staged.status();
+    const Status& status = made.status();
     if (wanted.name == options_.default_route) {
       return status.with_context("the default route cannot be served")
           .in_field(route_field(wanted.name));

@@ -1,13 +1,16 @@
-// Changes routes while requests run. A version is staged (loaded, checked, activated) while steps go
-// on, and enters the table between two steps; which versions get new requests changes with the table.
-// One change at a time; an error leaves everything as it was. A thread watches versions on probation
-// and candidates. [control] all functions but those marked [any].
+// Changes routes while requests run.
+//
+//   RouteMaker makes a version while steps go on -> the change is planned as a new table -> RouteJournal has
+//   it on disk -> the table is published, between two steps if the step thread must take part -> EventLog
+//
+// One change at a time; an error leaves everything as it was. A thread watches versions on probation and
+// candidates. [control] all functions but those marked [any].
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -17,13 +20,15 @@
 #include "core/base/sha256.h"
 #include "core/base/thread.h"
 #include "core/engine.h"
+#include "core/engine/event_log.h"
 #include "core/engine/intake.h"
 #include "core/engine/models.h"
 #include "core/engine/routes/board.h"
+#include "core/engine/routes/journal.h"
 #include "core/engine/routes/life.h"
+#include "core/engine/routes/maker.h"
+#include "core/engine/routes/swap.h"
 #include "core/engine/target.h"
-#include "core/spec/route_builder.h"
-#include "core/services/directory.h"
 
 namespace specd {
 
@@ -32,36 +37,40 @@ struct RouteCommand {
   Kind kind = Kind::kApply;
   RouteOptions route = {};  // all of it for kApply and kStage, else its name
   int32_t share_percent = 0;
+  ChangeOptions how = {};
 };
+
+// [step] Counts in `done`. Needs no memory.
+using SwapRoutes = std::function<void(const RouteSwap& swap, RouteChange& done)>;
 
 class RouteControl {
  public:
   // All must outlive this. While a plugin's control call is late (n_late_works()), destroying this
   // waits for it.
-  RouteControl(const EngineOptions& options, const Target& target, Models& models, Intake& intake)
+  RouteControl(const EngineOptions& options, const Target& target, Models& models, Intake& intake,
+               SwapRoutes swap)
       : options_(options),
-        target_(target),
-        models_(models),
         intake_(intake),
+        swap_(std::move(swap)),
+        maker_(options, target, models, events_),
         board_(mutex_, std::chrono::seconds(options.plugin_control_seconds),
                [this](const std::string& plugin_id, const Status& late) {
-                 return set_aside(plugin_id, late);
+                 return maker_.set_aside(plugin_id, late);
                }) {
     watcher_ = start_thread("specd-routes", [this] { watch(); });
   }
   ~RouteControl();
 
-  // Discovers plugins. REQUIRES Models::open().
+  // Discovers plugins and reads the journal. REQUIRES Models::open().
   Status open();
-  // Of the drafters of the options' routes; 0 for those that are refused before they are made, load() says
-  // why.
-  std::vector<DrafterLimit> limits();
-  // Stages the routes of the options. Fails when the default route cannot be served; another route is
-  // logged and kept as refused. REQUIRES Models::load().
+  // Of the drafters of the routes that load() stages.
+  std::vector<DrafterLimit> limits() { return maker_.limits(start_); }
+  // Stages the routes of the options, as the journal has changed them. Fails when the default route cannot
+  // be served; another route is logged and kept as refused. REQUIRES Models::load().
   Status load();
 
   // See Engine::apply_route() and those behind it.
-  Result<RouteChange> change(const std::string& request_id, const RouteCommand& command);
+  Result<RouteChange> change(const RouteCommand& command);
   // Runs `task` between two steps, while no route changes. False when no step ended in time.
   bool between_steps(std::function<void()> task);
 
@@ -71,64 +80,68 @@ class RouteControl {
   // [any]
   Result<RouteOptions> definition(const std::string& name) const;
   const RouteBoard& board() const { return board_; }
-  const PluginRegistry& registry() const { return *registry_; }
+  const PluginRegistry& registry() const { return maker_.registry(); }
+  const EventLog& events() const { return events_; }
 
  private:
-  struct Staged {
-    std::unique_ptr<LiveRoute> route;
-    std::vector<Transformer::Tap> taps;  // new to the model
-  };
-  // Shared with the thread that stages, which may be late.
-  struct Staging {
-    RouteOptions wanted;
-    std::vector<uint32_t> tap_points;
-    Staged staged;
-    Status status;
+  // A change that can be made.
+  struct Plan {
+    RouteTable table;
+    EngineEvent event;                             // its kind, route, generation and text
+    std::shared_ptr<LiveRoute> version = nullptr;  // that it is about
+    std::shared_ptr<LiveRoute> to = nullptr;       // what other requests may attach to
+    std::vector<Transformer::Tap> taps = {};       // new to the model
+    bool at_boundary = false;
+    bool is_way_back = false;  // is made even when it cannot be recorded
   };
   struct Reply {
     std::string request_id;
     Sha256Digest command;
     Result<RouteChange> reply;
   };
-  // Loads, makes and activates the pair. Plugins that do not return in time are set aside.
-  Result<Staged> make_staged(const RouteOptions& wanted) SPECD_REQUIRES(mutex_);
-  Status make(Staging& staging, const std::atomic<bool>& is_late);
-  Status rescan();
-  // Refuses a plugin whose control call is late, and says so.
-  Status set_aside(const std::string& plugin_id, const Status& late);
-  void add_taps(std::vector<Transformer::Tap> taps) SPECD_REQUIRES(mutex_);  // and between steps
-  bool is_current(const LiveRoute& route) const;  // made of the bundles that would be loaded now
+
+  Status take_from_journal();
+  // Without its table.
+  static Plan plan_for(EventKind kind, const RouteVersion& version, const std::string& what);
   Result<RouteChange> run(const RouteCommand& command) SPECD_REQUIRES(mutex_);
   // kApply and kStage.
   Result<RouteChange> add(const RouteCommand& command) SPECD_REQUIRES(mutex_);
-  Result<RouteChange> remove(const std::string& name) SPECD_REQUIRES(mutex_);
-  Result<RouteChange> set_traffic(RouteTable table, RouteEntry& entry, int32_t percent)
+  Result<RouteChange> remove(const RouteCommand& command) SPECD_REQUIRES(mutex_);
+  Result<RouteChange> set_traffic(RouteTable table, RouteEntry& entry, int32_t percent,
+                                  const ChangeOptions& how) SPECD_REQUIRES(mutex_);
+  Result<RouteChange> promote(RouteTable table, RouteEntry& entry, const ChangeOptions& how)
       SPECD_REQUIRES(mutex_);
-  Result<RouteChange> promote(RouteTable table, RouteEntry& entry) SPECD_REQUIRES(mutex_);
-  Result<RouteChange> abort(RouteTable table, RouteEntry& entry, RouteEvent why)
+  // `why`: what the event says behind the rest.
+  Result<RouteChange> abort(RouteTable table, RouteEntry& entry, RouteEvent event,
+                            const std::string& why, const ChangeOptions& how)
       SPECD_REQUIRES(mutex_);
-  Result<RouteChange> roll_back(RouteTable table, RouteEntry& entry, RouteEvent why)
+  Result<RouteChange> roll_back(RouteTable table, RouteEntry& entry, RouteEvent event,
+                                const std::string& why, const ChangeOptions& how)
       SPECD_REQUIRES(mutex_);
-  // Publishes the table, and logs what that did to a version.
-  Result<RouteChange> publish(RouteTable table, const RouteVersion& about, const std::string& what)
-      SPECD_REQUIRES(mutex_);
+  // Makes the change, or with dry_run says what it would do.
+  Result<RouteChange> commit(Plan plan, const ChangeOptions& how) SPECD_REQUIRES(mutex_);
+  // Publishes the table and changes requests.
+  Status flip(Plan& plan, const ChangeOptions& how, RouteChange& done) SPECD_REQUIRES(mutex_);
+  void not_recorded(const EngineEvent& event, const Status& why);
+  // A version for the table.
+  std::shared_ptr<LiveRoute> share(std::unique_ptr<LiveRoute> route, uint64_t generation);
   void watch();
   void look_at(const std::string& name) SPECD_REQUIRES(mutex_);
 
   const EngineOptions& options_;
-  const Target& target_;
-  Models& models_;
   Intake& intake_;
-  std::unique_ptr<Services> services_;
-  std::unique_ptr<PluginRegistry> registry_;
+  const SwapRoutes swap_;
+  EventLog events_;
+  std::vector<RouteOptions> start_;  // the routes to stage
   // Held while routes change and while instances are made or destroyed. Never taken by the step
   // thread.
   Mutex mutex_;
+  RouteMaker maker_;
   RouteBoard board_;
-  std::vector<uint32_t> tap_points_ SPECD_GUARDED_BY(mutex_);  // the model's taps in their order
-  uint64_t generation_ SPECD_GUARDED_BY(mutex_) = 0;           // changes of the routes so far
-  std::deque<Reply> replies_ SPECD_GUARDED_BY(mutex_);         // the last ones
-  CondVar changed_;                                            // wakes the watcher
+  std::unique_ptr<RouteJournal> journal_;               // null = changes are not kept
+  uint64_t generation_ SPECD_GUARDED_BY(mutex_) = 0;    // changes of the routes so far
+  std::deque<Reply> replies_ SPECD_GUARDED_BY(mutex_);  // the last ones
+  CondVar changed_;                                     // wakes the watcher
   bool stopping_ SPECD_GUARDED_BY(mutex_) = false;
   std::thread watcher_;
 };

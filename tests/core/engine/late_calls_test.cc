@@ -42,7 +42,7 @@ class LateCalls : public EngineTest {
   }
   // Deletes the route, and returns when the call has begun.
   void retire_into(const std::string& call) {
-    ASSERT_TRUE(engine_->delete_route("late", "").ok());
+    ASSERT_TRUE(engine_->delete_route("late").ok());
     const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
     while (last_call() != call && std::chrono::steady_clock::now() < end)
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
@@ -66,7 +66,7 @@ TEST_F(LateCalls, a_late_call_is_the_last_one_while_a_pair_is_made) {
                {"static_tree", "static_bad"},
                {"verifier activate", "plain"}};
   for (const auto& each : cases) {
-    const auto change = engine_->apply_route(pair(each.call, each.mode), "");
+    const auto change = engine_->apply_route(pair(each.call, each.mode));
     ASSERT_FALSE(change.ok()) << each.call;
     EXPECT_EQ(change.status().code(), Code::kDeadlineExceeded) << change.status().text();
     wait_for_late_works();
@@ -77,7 +77,7 @@ TEST_F(LateCalls, a_late_call_is_the_last_one_while_a_pair_is_made) {
 TEST_F(LateCalls, a_late_call_is_the_last_one_while_a_pair_is_destroyed) {
   start(with_limit());
   for (const char* call : {"verifier deactivate", "verifier destroy", "deactivate"}) {
-    ASSERT_TRUE(engine_->apply_route(pair(call), "").ok()) << call;
+    ASSERT_TRUE(engine_->apply_route(pair(call)).ok()) << call;
     retire_into(call);
     while (n_late_works() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(2));
     wait_for_late_works();
@@ -87,7 +87,7 @@ TEST_F(LateCalls, a_late_call_is_the_last_one_while_a_pair_is_destroyed) {
 
 TEST_F(LateCalls, an_engine_is_not_destroyed_under_a_call_that_is_late) {
   start(with_limit());
-  ASSERT_TRUE(engine_->apply_route(pair("destroy"), "").ok());
+  ASSERT_TRUE(engine_->apply_route(pair("destroy")).ok());
   retire_into("destroy");
   engine_.reset();
   EXPECT_EQ(n_late_works(), 0);

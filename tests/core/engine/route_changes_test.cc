@@ -59,11 +59,11 @@ class RouteChanges : public EngineTest {
   static std::string refusal(const Result<RouteChange>& change) {
     return change.ok() ? "was not refused" : change.status().to_string();
   }
-  uint64_t stage(const RouteOptions& wanted) { return good(engine_->stage_route(wanted, "")); }
-  uint64_t share(int32_t percent) { return good(engine_->set_traffic("r", percent, "")); }
-  uint64_t promote() { return good(engine_->promote_route("r", "")); }
-  uint64_t abort() { return good(engine_->abort_route("r", "")); }
-  uint64_t roll_back() { return good(engine_->roll_back_route("r", "")); }
+  uint64_t stage(const RouteOptions& wanted) { return good(engine_->stage_route(wanted)); }
+  uint64_t share(int32_t percent) { return good(engine_->set_traffic("r", percent)); }
+  uint64_t promote() { return good(engine_->promote_route("r")); }
+  uint64_t abort() { return good(engine_->abort_route("r")); }
+  uint64_t roll_back() { return good(engine_->roll_back_route("r")); }
 
   // "live 2, canary 3 at 25 %": the versions of a route in the order of reports.
   std::string versions(const std::string& name = "r") const {
@@ -148,7 +148,7 @@ TEST_F(RouteChanges, a_candidate_gets_its_share_and_no_token_changes) {
 TEST_F(RouteChanges, a_promotion_can_be_taken_back_without_making_the_pair_again) {
   const std::string log = folder_ + "/life";
   start_with({});
-  ASSERT_TRUE(engine_->apply_route(with_log("r", log), "").ok());
+  ASSERT_TRUE(engine_->apply_route(with_log("r", log)).ok());
   stage(lookup("r", 3));
   EXPECT_EQ(promote(), 3u);
   expect_versions("live 3, draining 2");
@@ -158,7 +158,7 @@ TEST_F(RouteChanges, a_promotion_can_be_taken_back_without_making_the_pair_again
   EXPECT_EQ(count_lines(log, "deactivate"), 0);
   const Outcome plain = run(request(prompts()[1], "off", 16));
   EXPECT_EQ(run(request(prompts()[1], "r", 16)).tokens, plain.tokens);
-  EXPECT_NE(refusal(engine_->roll_back_route("r", "")).find("keeps no previous version"),
+  EXPECT_NE(refusal(engine_->roll_back_route("r")).find("keeps no previous version"),
             std::string::npos);
   // A second promotion lets go of what the first one kept.
   stage(lookup("r", 2));
@@ -198,11 +198,10 @@ TEST_F(RouteChanges, a_version_that_passes_its_probation_has_no_way_back) {
   stage(lookup("r", 2, 1));
   promote();
   expect_versions("live 2");
-  EXPECT_NE(refusal(engine_->roll_back_route("r", "")).find("probation_seconds"),
-            std::string::npos);
+  EXPECT_NE(refusal(engine_->roll_back_route("r")).find("probation_seconds"), std::string::npos);
   stage(lookup("r", 3, 0));
   promote();
-  EXPECT_FALSE(engine_->roll_back_route("r", "").ok()) << "no probation, no way back";
+  EXPECT_FALSE(engine_->roll_back_route("r").ok()) << "no probation, no way back";
 }
 
 TEST_F(RouteChanges, a_breaker_that_opens_on_probation_flips_back) {
@@ -247,12 +246,12 @@ TEST_F(RouteChanges, a_candidate_beside_a_probation_hinders_neither_end) {
   expect_versions("live 3, draining 1");
   // Whatever the route keeps goes with it, or with one that replaces it at once.
   stage(lookup("r", 2));
-  ASSERT_TRUE(engine_->delete_route("r", "").ok());
+  ASSERT_TRUE(engine_->delete_route("r").ok());
   expect_versions("");
-  ASSERT_TRUE(engine_->apply_route(lookup("r", 4), "").ok());
+  ASSERT_TRUE(engine_->apply_route(lookup("r", 4)).ok());
   stage(lookup("r", 5));
   promote();
-  ASSERT_TRUE(engine_->apply_route(lookup("r", 6), "").ok());
+  ASSERT_TRUE(engine_->apply_route(lookup("r", 6)).ok());
   expect_versions("live 8");
   // The engine ends with all three.
   stage(lookup("r", 3));
@@ -267,7 +266,7 @@ TEST_F(RouteChanges, counts_of_the_live_version_only_grow_while_its_plugins_are_
   const auto run_one = [&] { run(request(prompts()[0], "r", 4)); };
   const auto n_requests = [&] { return report("r").counts.requests; };
   run_one();
-  ASSERT_TRUE(engine_->apply_route(lookup("r", 3), "").ok());
+  ASSERT_TRUE(engine_->apply_route(lookup("r", 3)).ok());
   run_one();
   EXPECT_EQ(n_requests(), 2u);
   expect_versions("live 2");
@@ -324,12 +323,12 @@ TEST_F(RouteChanges, a_new_route_serves_once_it_is_promoted) {
   const auto sunk = engine_->submit(request(prompts()[0], "r", 4), [](const Event&) {});
   ASSERT_FALSE(sunk.ok());
   EXPECT_NE(sunk.status().text().find("its first version is not promoted yet"), std::string::npos);
-  EXPECT_NE(refusal(engine_->set_traffic("r", 10, "")).find("no live version"), std::string::npos);
+  EXPECT_NE(refusal(engine_->set_traffic("r", 10)).find("no live version"), std::string::npos);
   promote();
   expect_versions("live 2");
-  EXPECT_FALSE(engine_->roll_back_route("r", "").ok());
+  EXPECT_FALSE(engine_->roll_back_route("r").ok());
   // Aborted before it ever served, it is gone.
-  ASSERT_TRUE(engine_->delete_route("r", "").ok());
+  ASSERT_TRUE(engine_->delete_route("r").ok());
   stage(lookup("r", 4));
   abort();
   expect_versions("");
@@ -343,53 +342,53 @@ TEST_F(RouteChanges, what_cannot_be_done_is_refused_and_changes_nothing) {
   };
   for (const auto& [name, words] : {std::pair("absent", "NOT_FOUND: no route is called 'absent'"),
                                     std::pair("off", "FAILED_PRECONDITION: 'off' is plain")}) {
-    expect(engine_->promote_route(name, ""), words);
-    expect(engine_->abort_route(name, ""), words);
-    expect(engine_->roll_back_route(name, ""), words);
-    expect(engine_->set_traffic(name, 5, ""), words);
+    expect(engine_->promote_route(name), words);
+    expect(engine_->abort_route(name), words);
+    expect(engine_->roll_back_route(name), words);
+    expect(engine_->set_traffic(name, 5), words);
   }
-  expect(engine_->promote_route("a b", ""), "name: expected printable ASCII");
-  expect(engine_->promote_route("r", ""), "FAILED_PRECONDITION: the route has no candidate");
-  expect(engine_->abort_route("r", ""), "FAILED_PRECONDITION: the route has no candidate");
-  expect(engine_->set_traffic("r", 5, ""), "FAILED_PRECONDITION: the route has no candidate");
-  expect(engine_->roll_back_route("r", ""), "FAILED_PRECONDITION: the route keeps no previous");
-  expect(engine_->set_traffic("r", 101, ""), "share_percent: expected 0 to 100, found 101");
-  expect(engine_->set_traffic("r", -1, ""), "share_percent: expected 0 to 100, found -1");
+  expect(engine_->promote_route("a b"), "name: expected printable ASCII");
+  expect(engine_->promote_route("r"), "FAILED_PRECONDITION: the route has no candidate");
+  expect(engine_->abort_route("r"), "FAILED_PRECONDITION: the route has no candidate");
+  expect(engine_->set_traffic("r", 5), "FAILED_PRECONDITION: the route has no candidate");
+  expect(engine_->roll_back_route("r"), "FAILED_PRECONDITION: the route keeps no previous");
+  expect(engine_->set_traffic("r", 101), "share_percent: expected 0 to 100, found 101");
+  expect(engine_->set_traffic("r", -1), "share_percent: expected 0 to 100, found -1");
   RouteOptions bad = lookup("r", 4);
   bad.probation_seconds = -1;
-  expect(engine_->stage_route(bad, ""), "routes.r.probation_seconds: expected 0 to 86400");
+  expect(engine_->stage_route(bad), "routes.r.probation_seconds: expected 0 to 86400");
   // The live definition again stages nothing.
-  const auto same = engine_->stage_route(lookup("r", 4), "");
+  const auto same = engine_->stage_route(lookup("r", 4));
   ASSERT_TRUE(same.ok());
   EXPECT_TRUE(same.value().unchanged);
   EXPECT_EQ(versions(), "live 1");
 
   EXPECT_EQ(stage(lookup("r", 2)), 2u);
-  expect(engine_->stage_route(lookup("r", 3), ""),
-         "routes.r: the route has a candidate, generation 2");
-  expect(engine_->apply_route(lookup("r", 3), ""),
-         "routes.r: the route has a candidate, generation 2");
+  expect(engine_->stage_route(lookup("r", 3)), "routes.r: the route has a candidate, generation 2");
+  expect(engine_->apply_route(lookup("r", 3)), "routes.r: the route has a candidate, generation 2");
   // What is so already stays so.
   for (const auto& again :
-       {engine_->stage_route(lookup("r", 2), ""), engine_->apply_route(lookup("r", 4), "")}) {
+       {engine_->stage_route(lookup("r", 2)), engine_->apply_route(lookup("r", 4))}) {
     ASSERT_TRUE(again.ok()) << again.status().to_string();
     EXPECT_TRUE(again.value().unchanged);
   }
-  expect(engine_->stage_route(broken("s", "no such mode"), ""), "routes.s");
+  expect(engine_->stage_route(broken("s", "no such mode")), "routes.s");
   EXPECT_EQ(versions(), "live 1, staged 2");
   EXPECT_EQ(versions("s"), "");
 
   // A request id that comes again gets the first reply; with another command it is refused.
-  const auto first = engine_->set_traffic("r", 10, "id");
+  const auto first = engine_->set_traffic("r", 10, {.request_id = "id"});
   ASSERT_TRUE(first.ok());
   EXPECT_FALSE(first.value().unchanged);
   share(20);
-  EXPECT_TRUE(engine_->set_traffic("r", 10, "id").ok());
+  EXPECT_TRUE(engine_->set_traffic("r", 10, {.request_id = "id"}).ok());
   EXPECT_EQ(versions(), "live 1, canary 2 at 20 %");
-  expect(engine_->set_traffic("r", 11, "id"), "request_id: 'id' was used for another change");
-  expect(engine_->promote_route("r", "id"), "request_id: 'id' was used for another change");
+  expect(engine_->set_traffic("r", 11, {.request_id = "id"}),
+         "request_id: 'id' was used for another change");
+  expect(engine_->promote_route("r", {.request_id = "id"}),
+         "request_id: 'id' was used for another change");
   engine_->start_drain();
-  expect(engine_->promote_route("r", ""), "UNAVAILABLE");
+  expect(engine_->promote_route("r"), "UNAVAILABLE");
 }
 
 TEST_F(RouteChanges, a_storm_of_them_changes_no_token) {
@@ -414,7 +413,7 @@ TEST_F(RouteChanges, a_storm_of_them_changes_no_token) {
   int failed_to_stage = 0;
   for (int i = 0; i < 30; ++i) {
     if (i % 7 == 6) {
-      failed_to_stage += engine_->stage_route(broken("r", "no such mode"), "").ok() ? 0 : 1;
+      failed_to_stage += engine_->stage_route(broken("r", "no such mode")).ok() ? 0 : 1;
     }
     stage(lookup("r", 2 + i % 4 + (i % 2) * 4));
     share(10 + i);

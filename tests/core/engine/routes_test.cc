@@ -62,12 +62,12 @@ class Routes : public EngineTest {
   }
 
   RouteChange apply(const RouteOptions& wanted, const std::string& request_id = "") {
-    const auto change = engine_->apply_route(wanted, request_id);
+    const auto change = engine_->apply_route(wanted, {.request_id = request_id});
     EXPECT_TRUE(change.ok()) << change.status().to_string();
     return change.ok() ? change.value() : RouteChange();
   }
   Status refused(const RouteOptions& wanted) {
-    const auto change = engine_->apply_route(wanted, "");
+    const auto change = engine_->apply_route(wanted);
     EXPECT_FALSE(change.ok()) << wanted.name << " was applied";
     return change.ok() ? Status() : change.status();
   }
@@ -519,26 +519,27 @@ TEST_F(Routes, a_request_id_that_comes_again_gets_the_first_reply) {
   EXPECT_EQ(apply(lookup("r", 4), "change-1").generation, 2u);
   EXPECT_EQ(report("r").draft_nodes_max, 5);
   EXPECT_EQ(report("r").generation, 3u);
-  const auto other = engine_->apply_route(lookup("r", 6), "change-1");
+  const auto other = engine_->apply_route(lookup("r", 6), {.request_id = "change-1"});
   ASSERT_FALSE(other.ok());
   EXPECT_EQ(other.status().code(), Code::kInvalidArgument);
   EXPECT_NE(other.status().text().find("'change-1'"), std::string::npos);
-  EXPECT_FALSE(engine_->delete_route("r", "change-1").ok());
+  EXPECT_FALSE(engine_->delete_route("r", {.request_id = "change-1"}).ok());
   // Refusals are replies too.
-  EXPECT_EQ(engine_->apply_route(lookup("off"), "change-3").status().to_string(),
-            engine_->apply_route(lookup("off"), "change-3").status().to_string());
-  EXPECT_FALSE(engine_->apply_route(lookup("r", 7), "change-3").ok());
-  const auto deleted = engine_->delete_route("other", "change-4");
+  EXPECT_EQ(engine_->apply_route(lookup("off"), {.request_id = "change-3"}).status().to_string(),
+            engine_->apply_route(lookup("off"), {.request_id = "change-3"}).status().to_string());
+  EXPECT_FALSE(engine_->apply_route(lookup("r", 7), {.request_id = "change-3"}).ok());
+  const auto deleted = engine_->delete_route("other", {.request_id = "change-4"});
   ASSERT_TRUE(deleted.ok());
-  EXPECT_EQ(engine_->delete_route("other", "change-4").value().generation,
+  EXPECT_EQ(engine_->delete_route("other", {.request_id = "change-4"}).value().generation,
             deleted.value().generation);
-  EXPECT_EQ(engine_->delete_route("other", "").status().code(), Code::kNotFound);
+  EXPECT_EQ(engine_->delete_route("other").status().code(), Code::kNotFound);
   // The last 256 are remembered.
   for (int i = 0; i < 256; ++i)
-    EXPECT_FALSE(engine_->delete_route("off", "n" + std::to_string(i)).ok());
-  EXPECT_TRUE(engine_->apply_route(lookup("r", 6), "change-1").ok()) << "forgotten by now";
+    EXPECT_FALSE(engine_->delete_route("off", {.request_id = "n" + std::to_string(i)}).ok());
+  EXPECT_TRUE(engine_->apply_route(lookup("r", 6), {.request_id = "change-1"}).ok())
+      << "forgotten by now";
   EXPECT_EQ(report("r").draft_nodes_max, 6);
-  EXPECT_FALSE(engine_->apply_route(lookup("r", 6), std::string(129, 'x')).ok());
+  EXPECT_FALSE(engine_->apply_route(lookup("r", 6), {.request_id = std::string(129, 'x')}).ok());
 }
 
 TEST_F(Routes, changes_from_many_threads_go_one_after_another) {
@@ -559,7 +560,7 @@ TEST_F(Routes, changes_from_many_threads_go_one_after_another) {
                                                          {"prompt_lookup_min", 1},
                                                          {"prompt_lookup_max", 2 + t * kEach + i}}),
                   4),
-            "t" + std::to_string(t) + "-" + std::to_string(i));
+            {.request_id = "t" + std::to_string(t) + "-" + std::to_string(i)});
         if (!change.ok() || change.value().unchanged) {
           ++failed;
           continue;
@@ -619,7 +620,7 @@ TEST_F(Routes, a_deleted_route_drains_and_what_must_stay_is_not_deleted) {
   start(o);
   const Outcome whole = run(request(prompts()[3], "off", kTokens));
   const auto refused_delete = [&](const char* name, Code code, const char* word) {
-    const auto change = engine_->delete_route(name, "");
+    const auto change = engine_->delete_route(name);
     ASSERT_FALSE(change.ok()) << name;
     EXPECT_EQ(change.status().code(), code);
     EXPECT_NE(change.status().text().find(word), std::string::npos) << change.status().to_string();
@@ -629,7 +630,7 @@ TEST_F(Routes, a_deleted_route_drains_and_what_must_stay_is_not_deleted) {
   refused_delete("nobody", Code::kNotFound, "there are off, broken, r, standard");
   Pending running = submit(request(prompts()[3], "r", kTokens));
   running.wait_for_tokens(2);
-  EXPECT_TRUE(engine_->delete_route("r", "").ok());
+  EXPECT_TRUE(engine_->delete_route("r").ok());
   refused_delete("r", Code::kNotFound, "'r'");
   ASSERT_EQ(draining().size(), 1u);
   EXPECT_EQ(draining()[0].in_use, 1);
@@ -643,7 +644,7 @@ TEST_F(Routes, a_deleted_route_drains_and_what_must_stay_is_not_deleted) {
   EXPECT_EQ(running.wait().tokens, whole.tokens);
   expect_all_retired();
   EXPECT_EQ(report("broken").state, RouteState::kRefused);
-  EXPECT_TRUE(engine_->delete_route("broken", "").ok());
+  EXPECT_TRUE(engine_->delete_route("broken").ok());
   // The default route can be replaced, not lost.
   EXPECT_FALSE(apply(lookup("standard", 3)).unchanged);
   EXPECT_TRUE(report("standard").is_default);
@@ -749,7 +750,7 @@ TEST_F(Routes, an_engine_that_is_destroyed_while_routes_drain_ends_everything) {
     apply(fixture_route("r", {{"log", log}, {"depth", 1 + i}}));
   }
   EXPECT_EQ(draining().size(), 5u);
-  EXPECT_TRUE(engine_->delete_route("r", "").ok());
+  EXPECT_TRUE(engine_->delete_route("r").ok());
   engine_.reset();
   for (Pending& each : pending) EXPECT_EQ(each.wait().finish, FinishReason::kCancelled);
   EXPECT_EQ(count_lines(log, "create"), 6);
@@ -760,7 +761,7 @@ TEST_F(Routes, a_draining_engine_refuses_changes) {
   start(with_tree({lookup("r")}));
   engine_->start_drain();
   EXPECT_EQ(refused(lookup("r", 2)).code(), Code::kUnavailable);
-  EXPECT_EQ(engine_->delete_route("r", "").status().code(), Code::kUnavailable);
+  EXPECT_EQ(engine_->delete_route("r").status().code(), Code::kUnavailable);
 }
 
 TEST_F(Routes, there_are_at_most_so_many) {
@@ -768,7 +769,7 @@ TEST_F(Routes, there_are_at_most_so_many) {
   for (size_t i = 0; i < EngineLimits::kRoutes; ++i) apply(lookup("r" + std::to_string(i)));
   EXPECT_EQ(refused(lookup("more")).code(), Code::kExhausted);
   EXPECT_FALSE(apply(lookup("r7", 2)).unchanged) << "replacing one needs no room";
-  EXPECT_TRUE(engine_->delete_route("r0", "").ok());
+  EXPECT_TRUE(engine_->delete_route("r0").ok());
   apply(lookup("more"));
 }
 

@@ -179,33 +179,33 @@ TEST_F(Untrained, a_corpus_is_drafted_from_once_it_is_read_and_goes_with_its_rou
     expect_identical(run_all(all), plain, name);
     return report(name).counts.accepted;
   };
-  ASSERT_TRUE(engine_->apply_route(suffix("without", Json::object()), "").ok());
+  ASSERT_TRUE(engine_->apply_route(suffix("without", Json::object())).ok());
   const uint64_t total = all.size() * kUntrainedTokens;
   EXPECT_LT(accepted_on("without"), total * 7 / 10);
   // A route that goes early, as a rule before its corpus is indexed, takes its thread with it.
   const size_t threads = entries_of("/proc/self/task");
-  ASSERT_TRUE(engine_->apply_route(suffix("gone", {{"corpus", path}}), "").ok());
+  ASSERT_TRUE(engine_->apply_route(suffix("gone", {{"corpus", path}})).ok());
   std::vector<Pending> running;
   for (Request& each : all) {
     each.route = "gone";
     running.push_back(submit(each));
   }
-  ASSERT_TRUE(engine_->delete_route("gone", "").ok());
+  ASSERT_TRUE(engine_->delete_route("gone").ok());
   for (size_t i = 0; i < running.size(); ++i)
     EXPECT_EQ(running[i].wait().tokens, plain[i].tokens) << i;
   const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(2);
   while (entries_of("/proc/self/task") > threads && std::chrono::steady_clock::now() < end)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   EXPECT_EQ(entries_of("/proc/self/task"), threads);
-  ASSERT_TRUE(engine_->apply_route(suffix("with", {{"corpus", path}}), "").ok());
+  ASSERT_TRUE(engine_->apply_route(suffix("with", {{"corpus", path}})).ok());
   uint64_t before = 0, gained = 0;
   do {
     before = report("with").counts.accepted;
     gained = accepted_on("with") - before;
   } while (gained < total * 8 / 10 && std::chrono::steady_clock::now() < end);
   EXPECT_GE(gained, total * 8 / 10) << "nothing was drafted from the corpus";
-  ASSERT_TRUE(engine_->delete_route("with", "").ok());
-  ASSERT_TRUE(engine_->delete_route("without", "").ok());
+  ASSERT_TRUE(engine_->delete_route("with").ok());
+  ASSERT_TRUE(engine_->delete_route("without").ok());
 }
 
 }  // namespace

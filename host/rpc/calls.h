@@ -20,4 +20,12 @@ inline grpc::ServerUnaryReactor* finished(grpc::CallbackServerContext* context,
   return reactor;
 }
 
+// Ends a stream that is refused.
+template <typename Response>
+class RefusedStream final : public grpc::ServerWriteReactor<Response> {
+ public:
+  explicit RefusedStream(const grpc::Status& status) { this->Finish(status); }
+  void OnDone() override { delete this; }
+};
+
 }  // namespace specd::host

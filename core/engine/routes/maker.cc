@@ -1,0 +1,134 @@
+#include "core/engine/routes/maker.h"
+
+#include <algorithm>
+#include <chrono>
+#include <new>
+#include <utility>
+
+#include "core/base/run_within.h"
+#include "core/engine/options.h"
+
+namespace specd {
+
+Status RouteMaker::open() {
+  services_ = std::make_unique<Services>(*models_.cpu, *models_.device, target_.config.vocab_size);
+  services_->plan_target(target_.config);
+  SPECD_TRY(registry_, PluginRegistry::open({.directories = options_.plugin_directories,
+                                             .cache_directory = options_.plugin_cache_directory,
+                                             .config_directory = options_.config_directory},
+                                            make_host(services_.get()))
+                           .in_field("plugins"));
+  return Status();
+}
+
+std::vector<DrafterLimit> RouteMaker::limits(const std::vector<RouteOptions>& routes) {
+  std::vector<DrafterLimit> all;
+  for (const RouteOptions& wanted : routes) {
+    // Shared with a thread that may be late.
+    const auto limit = std::make_shared<Result<DrafterLimit>>(DrafterLimit());
+    std::string late_plugin;
+    const Status done = run_within(
+        std::chrono::seconds(options_.plugin_control_seconds),
+        [this, limit, wanted](const std::atomic<bool>& is_late) {
+          const Device& device = *models_.device;
+          *limit = drafter_limit(*registry_, wanted, route_terms(options_), target_.facts.info,
+                                 device.is_host(), device.total_bytes(), is_late);
+        },
+        late_plugin);
+    if (done.code() == Code::kDeadlineExceeded) (void)set_aside(late_plugin, done);
+    all.push_back(done.ok() && limit->ok() ? limit->value() : DrafterLimit{.route = wanted.name});
+  }
+  return all;
+}
+
+void RouteMaker::give_models() {
+  services_->set_models(models_.drafts.get());
+  services_->set_target(models_.target.get(), models_.lead());
+}
+
+Result<RouteMaker::Made> RouteMaker::make(const RouteOptions& wanted) {
+  const auto making = std::make_shared<Making>();
+  making->wanted = wanted;
+  making->tap_points = tap_points_;
+  making->made.route = std::make_unique<LiveRoute>();
+  std::string late_plugin;
+  const Status done = run_within(
+      std::chrono::seconds(options_.plugin_control_seconds),
+      [this, making](const std::atomic<bool>& is_late) {
+        try {
+          making->status = make_within(*making, is_late);
+        } catch (const std::bad_alloc&) {
+          making->status = Status(Code::kExhausted, "no memory left");
+        }
+        if (!making->status.ok()) destroy_route(*making->made.route, is_late);
+      },
+      late_plugin);
+  if (done.code() == Code::kDeadlineExceeded) return set_aside(late_plugin, done);
+  SPECD_OK_OR_RETURN(done);
+  SPECD_OK_OR_RETURN(making->status);
+  return std::move(making->made);
+}
+
+Status RouteMaker::make_within(Making& making, const std::atomic<bool>& is_late) {
+  const RouteTerms terms = route_terms(options_);
+  LiveRoute& route = *making.made.route;
+  SPECD_OK_OR_RETURN(
+      create_route(route, *registry_, making.wanted, terms, target_.facts.info, is_late));
+  SPECD_OK_OR_RETURN(activate_route(route, terms, *models_.device, is_late));
+  std::vector<uint32_t>& points = making.tap_points;
+  const specd_drafter_caps& caps = route.drafter->caps();
+  for (uint32_t i = 0; i < caps.n_taps; ++i) {
+    const auto found = std::find(points.begin(), points.end(), caps.taps[i]);
+    route.tap_index.push_back(static_cast<size_t>(found - points.begin()));
+    if (found != points.end()) continue;
+    SPECD_TRY(Transformer::Tap tap, models_.target->make_tap(caps.taps[i]));
+    making.made.taps.push_back(std::move(tap));
+    points.push_back(caps.taps[i]);
+  }
+  return Status();
+}
+
+void RouteMaker::add_taps(std::vector<Transformer::Tap> taps) {
+  // The points, the model's taps and those of the other ranks must stay alike when there is no memory
+  // for more.
+  tap_points_.reserve(tap_points_.size() + taps.size());
+  models_.target->reserve_taps(taps.size());
+  for (Transformer::Tap& tap : taps) {
+    const uint32_t point = tap.point;
+    if (models_.lead() != nullptr) models_.lead()->tap(point);
+    models_.target->add_tap(std::move(tap));
+    tap_points_.push_back(point);
+  }
+}
+
+Status RouteMaker::rescan() {
+  // Reads every file of every bundle, which may lie on a file system that does not answer.
+  const auto scanned = std::make_shared<Status>();
+  std::string unused;
+  SPECD_OK_OR_RETURN(run_within(
+      std::chrono::seconds(options_.plugin_control_seconds),
+      [this, scanned](const std::atomic<bool>&) { *scanned = registry_->rescan(); }, unused));
+  return *scanned;
+}
+
+Status RouteMaker::set_aside(const std::string& plugin_id, const Status& late) {
+  if (plugin_id.empty()) return late;
+  Status why(late.code(), late.message() +
+                              " (plugins.control_seconds); it is not loaded again until the "
+                              "daemon restarts or its files change");
+  registry_->set_aside(plugin_id, why);
+  events_.add({.kind = EventKind::kSetAside, .text = "plugin " + plugin_id + ": " + why.message()});
+  return why;
+}
+
+bool RouteMaker::is_current(const LiveRoute& route) const {
+  const auto is_there = [&](const BundleInfo& made_of) {
+    const std::optional<BundleInfo> now = registry_->find(made_of.id);
+    return now.has_value() && now->state == PluginState::kLoaded &&
+           now->content_sha256 == made_of.content_sha256;
+  };
+  return is_there(route.drafter_bundle) && is_there(route.verifier_bundle) &&
+         std::all_of(route.part_bundles.begin(), route.part_bundles.end(), is_there);
+}
+
+}  // namespace specd

@@ -1,0 +1,68 @@
+// Makes the pair of a route from its definition, within a time limit.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/engine.h"
+#include "core/engine/event_log.h"
+#include "core/engine/models.h"
+#include "core/engine/target.h"
+#include "core/services/directory.h"
+#include "core/spec/route_builder.h"
+
+namespace specd {
+
+// [control] all functions, one at a time.
+class RouteMaker {
+ public:
+  // All must outlive this. A control call of a plugin that is late (n_late_works()) uses this.
+  RouteMaker(const EngineOptions& options, const Target& target, Models& models, EventLog& events)
+      : options_(options), target_(target), models_(models), events_(events) {}
+
+  // Discovers plugins. REQUIRES Models::open().
+  Status open();
+  // Of the drafters of these routes, in their order; 0 for those that are refused before they are made.
+  std::vector<DrafterLimit> limits(const std::vector<RouteOptions>& routes);
+  // From here on plugins have the models. REQUIRES Models::load().
+  void give_models();
+
+  struct Made {
+    std::unique_ptr<LiveRoute> route;
+    std::vector<Transformer::Tap> taps;  // new to the model: for add_taps()
+  };
+  // Loads, checks, makes and activates the pair. Plugins that do not return in time are set aside.
+  Result<Made> make(const RouteOptions& wanted);
+  // Adds taps to the model, between two steps.
+  void add_taps(std::vector<Transformer::Tap> taps);
+  // Discovers again.
+  Status rescan();
+  // Refuses a plugin whose control call is late, and says so.
+  Status set_aside(const std::string& plugin_id, const Status& late);
+  // Whether the pair was made of the bundles that would be loaded now.
+  bool is_current(const LiveRoute& route) const;
+  const PluginRegistry& registry() const { return *registry_; }  // [any]
+
+ private:
+  // Shared with the thread that makes it, which may be late.
+  struct Making {
+    RouteOptions wanted;
+    std::vector<uint32_t> tap_points;
+    Made made;
+    Status status;
+  };
+  Status make_within(Making& making, const std::atomic<bool>& is_late);
+
+  const EngineOptions& options_;
+  const Target& target_;
+  Models& models_;
+  EventLog& events_;
+  std::unique_ptr<Services> services_;
+  std::unique_ptr<PluginRegistry> registry_;
+  std::vector<uint32_t> tap_points_;  // the model's taps in their order
+};
+
+}  // namespace specd

@@ -1,0 +1,35 @@
+#include "core/spec/engine_event.h"
+
+namespace specd {
+
+const char* event_kind_name(EventKind kind) {
+  switch (kind) {
+    case EventKind::kApplied:
+      return "applied";
+    case EventKind::kDeleted:
+      return "deleted";
+    case EventKind::kStaged:
+      return "staged";
+    case EventKind::kTraffic:
+      return "traffic";
+    case EventKind::kPromoted:
+      return "promoted";
+    case EventKind::kAborted:
+      return "aborted";
+    case EventKind::kRolledBack:
+      return "rolled_back";
+    case EventKind::kPassed:
+      return "passed";
+    case EventKind::kSuspended:
+      return "suspended";
+    case EventKind::kResumed:
+      return "resumed";
+    case EventKind::kSetAside:
+      return "set_aside";
+    case EventKind::kNotRecorded:
+      break;
+  }
+  return "not_recorded";
+}
+
+}  // namespace specd
