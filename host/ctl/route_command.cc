@@ -35,24 +35,22 @@ void print_route_change(const std::string& name, const Response& done, const cha
   const bool is_dry = values["dry-run"].as<bool>();
   const std::string told = (is_dry ? "would be " : "") + std::string(change);
   const v1::RouteEffect& effect = done.effect();
-  const bool has_counts = is_dry || values["running"].as<std::string>() != "keep";
+  const bool has_effect = is_dry || values["running"].as<std::string>() != "keep";
   if (json) {
-    Json object{{"route", name},
-                {"generation", done.generation()},
-                {"change", told},
-                {"memory_bytes_max", effect.memory_bytes_max()}};
-    if (has_counts)
-      object.update({{"attached", effect.attached()},
+    Json object{{"route", name}, {"generation", done.generation()}, {"change", told}};
+    if (has_effect)
+      object.update({{"memory_bytes_max", effect.memory_bytes_max()},
+                     {"attached", effect.attached()},
                      {"dropped", effect.dropped()},
                      {"kept", effect.kept()}});
     write_output(object.dump() + "\n");
     return;
   }
-  std::vector<std::string> head{"route", "generation", "change", "memory limit"};
-  std::vector<std::string> row{name, std::to_string(done.generation()), told,
-                               bytes_text(effect.memory_bytes_max())};
-  if (has_counts) {
-    head.insert(head.end(), {"attached", "dropped", "kept"});
+  std::vector<std::string> head{"route", "generation", "change"};
+  std::vector<std::string> row{name, std::to_string(done.generation()), told};
+  if (has_effect) {
+    head.insert(head.end(), {"memory limit", "attached", "dropped", "kept"});
+    row.push_back(bytes_text(effect.memory_bytes_max()));
     for (const int32_t n : {effect.attached(), effect.dropped(), effect.kept()})
       row.push_back(std::to_string(n));
   }

@@ -350,8 +350,8 @@ Status RouteControl::flip(Plan& plan, const ChangeOptions& how, RouteChange& don
 
 void RouteControl::not_recorded(const EngineEvent& event, const Status& why) {
   const std::string text = "route " + event.route +
-                           ": the journal does not know of the change, so the next start may take "
-                           "what was before: " +
+                           ": the change is not recorded, so the next start takes the route as it "
+                           "was recorded last: " +
                            why.text();
   log(LogLevel::kError, text);
   events_.add({.kind = EventKind::kNotRecorded,

@@ -3,8 +3,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <random>
 #include <string>
 #include <thread>
 #include <tuple>
@@ -194,6 +198,9 @@ TEST_F(DaemonTest, a_change_of_routes_that_is_wrong_is_refused_in_words_and_chan
     named("AbortRoute", &Client::abort_route, v1::AbortRouteRequest(), name);
     named("RollbackRoute", &Client::roll_back_route, v1::RollbackRouteRequest(), name);
   }
+  v1::PromoteRouteRequest other;
+  other.set_running(static_cast<v1::RunningRequests>(99));
+  named("PromoteRoute", &Client::promote_route, other, "lookup");
   v1::SetTrafficRequest traffic;
   traffic.set_share_percent(101);
   named("SetTraffic", &Client::set_traffic, traffic, "lookup");
@@ -309,6 +316,154 @@ TEST(LiveRoutes, specctl_replaces_a_route_in_steps_and_goes_back) {
   step("route stage -f " + file.string(), 0, "staged");
   step("route abort live -o json", 0, R"("change":"aborted","generation":4)");
   EXPECT_EQ(daemon.stop(), 0) << daemon.output();
+}
+
+TEST(LiveRoutes, specctl_tries_changes_reaches_running_requests_and_shows_what_happened) {
+  Daemon daemon;
+  daemon.write_config();
+  ASSERT_TRUE(daemon.start()) << daemon.output();
+  const fs::path file = daemon.folder() / "r.yaml";
+  const auto step = [&](const std::string& command, int code, const std::string& words) {
+    const auto [ended, text] = run_specctl(daemon, command);
+    EXPECT_EQ(ended, code) << command << ": " << text;
+    EXPECT_NE(text.find(words), std::string::npos) << command << ": " << text;
+  };
+  std::ofstream(file) << "name: live\ndrafter: {plugin: specd.drafter.suffix}\n"
+                         "verifier: {plugin: specd.verifier.match}\n";
+  const std::string apply = "route apply -f " + file.string();
+  std::string followed;
+  int followed_code = -1;
+  std::thread follower(
+      [&] { std::tie(followed_code, followed) = run_specctl(daemon, "events --follow"); });
+  step(apply + " --dry-run", 0, "would be applied");
+  step(apply + " --dry-run -o json", 0, R"("attached":0,"change":"would be applied","dropped":0)");
+  step("events -o json", 0, "");
+  step(apply, 0, "applied");
+  Client client = daemon.client();
+  Result<Generation> running = Status(Code::kInternal, "not run");
+  std::atomic<bool> begun{false};
+  std::thread stream([&] {
+    Client own = daemon.client();
+    running = own.generate(make_request("live", 700),
+                           [&](const v1::GenerateResponse&) { begun = true; });
+  });
+  EXPECT_TRUE(eventually([&] { return begun.load(); }));
+  std::ofstream(file) << "name: live\ndrafter: {plugin: specd.drafter.prompt_lookup}\n"
+                         "verifier: {plugin: specd.verifier.match}\n";
+  step("route stage -f " + file.string(), 0, "staged");
+  step("route promote live --generation 2", 1,
+       "FAILED_PRECONDITION: generation: the candidate version is 3, expected was 2");
+  step("route promote live --generation 3 --running attach --dry-run -o json", 0,
+       R"("attached":1,"change":"would be promoted")");
+  step("route promote live --generation 3 --running attach --request-id me -o json", 0,
+       R"("attached":1,"change":"promoted")");
+  stream.join();
+  const auto plain = client.generate(make_request("off", 700), {});
+  ASSERT_TRUE(running.ok() && plain.ok());
+  EXPECT_EQ(running.value().token_ids, plain.value().token_ids);
+  step("route delete live --running drop", 0, "deleted");
+  step("route stage --running drop -f " + file.string(), 2, "--running is for apply");
+  step("route get live --dry-run", 2, "it changes nothing");
+  step("route apply --generation 2 -f " + file.string(), 2, "--generation is for traffic");
+  step("route promote live --running stop", 2, "expected keep, attach or drop, found 'stop'");
+  step("events --after 2", 0, "promoted  route live: generation 3 is live, on probation for 60 s");
+  step("events", 0, "(request me)\n4  ");
+  step("events -o json --after 3", 0, R"("kind":"deleted")");
+  EXPECT_EQ(daemon.stop(), 0) << daemon.output();
+  follower.join();
+  EXPECT_EQ(followed_code, 1) << followed;
+  EXPECT_NE(followed.find("applied  route live: generation 2 is live\n"), std::string::npos)
+      << followed;
+  EXPECT_NE(followed.find("deleted  route live: deleted\n"), std::string::npos) << followed;
+  EXPECT_NE(followed.find("UNAVAILABLE: specd stops"), std::string::npos) << followed;
+  const auto [code, text] = run_specctl(daemon, "events");
+  EXPECT_EQ(code, 4) << text;
+}
+
+TEST(LiveRoutes, a_slow_watcher_misses_events_and_sees_it_and_too_many_are_refused) {
+  Daemon daemon;
+  daemon.write_config();
+  ASSERT_TRUE(daemon.start()) << daemon.output();
+  Client client = daemon.client();
+  std::atomic<bool> let_go{false};
+  std::vector<uint64_t> seen;
+  std::thread slow([&] {
+    Client own = daemon.client();
+    v1::WatchEventsRequest follow;
+    follow.set_follow(true);
+    const Status ended = own.watch_events(follow, [&](const v1::Event& event) {
+      eventually([&] { return let_go.load(); });
+      seen.push_back(event.number());
+      return event.text().find("last") == std::string::npos;
+    });
+    EXPECT_TRUE(ended.ok()) << ended.text();
+  });
+  v1::DeleteRouteRequest remove;
+  remove.set_name("r");
+  for (int i = 0; i < 800; ++i) {
+    ASSERT_TRUE(client.apply_route(lookup_route("r", 2)).ok());
+    ASSERT_TRUE(client.delete_route(remove).ok());
+  }
+  ASSERT_TRUE(client.apply_route(lookup_route("last", 2)).ok());
+  let_go = true;
+  slow.join();
+  EXPECT_EQ(seen.back(), 1601U);
+  EXPECT_TRUE(std::is_sorted(seen.begin(), seen.end()));
+  std::vector<std::thread> watchers;
+  std::atomic<int> refused{0}, open{0};
+  for (int i = 0; i < 33; ++i) {
+    watchers.emplace_back([&] {
+      Client own = daemon.client();
+      v1::WatchEventsRequest follow;
+      follow.set_follow(true);
+      follow.set_after(1600);
+      const Status ended = own.watch_events(follow, [&](const v1::Event&) {
+        ++open;
+        eventually([&] { return open + refused == 33; });
+        return false;
+      });
+      if (ended.code() == Code::kExhausted) ++refused;
+    });
+  }
+  for (std::thread& each : watchers) each.join();
+  EXPECT_EQ(refused, 1);
+  EXPECT_EQ(daemon.stop(), 0) << daemon.output();
+}
+
+TEST(LiveRoutes, a_daemon_that_is_killed_starts_with_the_old_route_or_with_the_new_one) {
+  Daemon daemon;
+  fs::create_directory(daemon.folder() / "state");
+  daemon.write_config("", SPECD_PLUGINS, "state_directory: state\n");
+  const int n_rounds = std::getenv("SPECD_NIGHTLY") != nullptr ? 200 : 6;
+  int old_nodes = 0, new_nodes = 0;  // of the route before and after the change that was cut
+  std::mt19937 random(1);
+  for (int round = 0; round < n_rounds; ++round) {
+    fs::remove(daemon.folder() / "log");
+    ASSERT_TRUE(daemon.start()) << daemon.output();
+    Client client = daemon.client();
+    const auto routes = routes_named(client, "lookup");
+    ASSERT_EQ(routes.size(), 1U);
+    const int now = routes[0].draft_nodes_max();
+    EXPECT_TRUE(round == 0 || now == old_nodes || now == new_nodes)
+        << now << ", not " << old_nodes << " or " << new_nodes << daemon.output();
+    EXPECT_TRUE(client.generate(make_request("lookup", 4), {}).ok());
+    std::atomic<int> done{now}, wanted{now};
+    std::thread changes([&] {
+      for (int i = 1; i < 1000; ++i) {
+        wanted = 2 + (now + i) % 6;
+        v1::ApplyRouteRequest request = lookup_route("lookup", wanted);
+        request.set_definition(request.definition() + "draft_nodes_max: " + std::to_string(wanted) +
+                               "\n");
+        if (!client.apply_route(request).ok()) return;
+        done = wanted.load();
+      }
+    });
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 60'000));
+    EXPECT_EQ(daemon.stop(SIGKILL), 1000 + SIGKILL);
+    changes.join();
+    old_nodes = done;
+    new_nodes = wanted;
+  }
 }
 
 TEST(LiveRoutes, a_bundle_whose_names_are_no_text_is_listed_beside_the_others) {
