@@ -395,12 +395,12 @@ Key keys_of(Config& config) {
   return section(
       "", "", std::move(listen), section_if(config.http, keys_of_http),
       choice("log_level", config.log_level, kLogLevels, "the least that is logged"),
+      integer("drain_seconds", config.drain_seconds, 0, kDrainSecondsMax,
+              "how long running requests may finish after SIGTERM"),
       folder("state_directory", engine.state_directory,
              "an existing folder, private to the user of specd",
              "a folder, of this daemon alone, that keeps changes of routes over a restart")
           .absent("they are not kept"),
-      integer("drain_seconds", config.drain_seconds, 0, kDrainSecondsMax,
-              "how long running requests may finish after SIGTERM"),
       std::move(devices), keys_of_engine(engine), keys_of_model(engine.model).required(),
       many("draft_models", engine.draft_models, keys_of_draft_model,
            "models that drafters may use beside the target; one that does not fit it (other "

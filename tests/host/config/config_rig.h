@@ -69,6 +69,7 @@ inline OrderedJson every_key() {
     "http": {"listen": "127.0.0.1:9090", "stall_seconds": 7},
     "log_level": "warn",
     "drain_seconds": 5,
+    "state_directory": "run",
     "devices": ["cuda:0"],
     "engine": {"threads": 2, "tensor_parallel_size": 1, "pipeline_parallel_size": 1,
                "rank_timeout_seconds": 7, "rank_bytes_max": "7GiB", "isa": "avx2",

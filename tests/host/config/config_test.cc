@@ -86,6 +86,7 @@ TEST_F(ConfigTest, every_key_arrives_where_it_belongs) {
       "\n"
       "log_level: debug\n"
       "drain_seconds: 5\n"
+      "state_directory: run\n"
       "http: {listen: '[::1]:0', stall_seconds: 7}\n"
       "devices: [cuda:1]\n"
       "engine: {numerics: fast, threads: 2, tensor_parallel_size: 1, pipeline_parallel_size: 1, rank_timeout_seconds: 7, rank_bytes_max: 5GiB, isa: avx2, max_sequences: 4, step_tokens_max: 64, queue_max: 1,"
@@ -112,6 +113,7 @@ TEST_F(ConfigTest, every_key_arrives_where_it_belongs) {
   EXPECT_EQ(c.socket_path, (folder_ / "run/t.sock").string());
   EXPECT_EQ(c.log_level, LogLevel::kDebug);
   EXPECT_EQ(c.drain_seconds, 5U);
+  EXPECT_EQ(c.engine.state_directory, (folder_ / "run").string());
   ASSERT_TRUE(c.http.has_value());
   EXPECT_EQ(c.http->address, "::1");
   EXPECT_EQ(c.http->port, 0);
@@ -418,6 +420,8 @@ std::vector<Bad> bad_files() {
        "c.yaml:6:11: devices[0]: ", "found 'cuda:12345'"},
       {"log_level", g + "log_level: warning\n", "c.yaml:6:12: log_level: ", "did you mean 'warn'?"},
       {"drain", g + "drain_seconds: 1e9\n", "c.yaml:6:16: drain_seconds: ", "found '1e9'"},
+      {"state_directory_missing", g + "state_directory: none\n",
+       "c.yaml:6:18: state_directory: ", "expected an existing folder, private to the user"},
       {"plugin_directory_missing", listen + model + "plugins: {directories: [plugin]}\n",
        "c.yaml:3:25: plugins.directories[0]: ", "found nothing at "},
       {"plugin_directories_word", listen + model + "plugins: {directories: plugins}\n",
@@ -540,6 +544,7 @@ TEST(RouteFile, what_is_written_as_json_is_read_back_as_the_same_route) {
   const auto file = parse_route(text, "r.json", served());
   ASSERT_TRUE(file.ok()) << file.status().text() << "\n" << text;
   EXPECT_EQ(file.value().route, route);
+  EXPECT_EQ(route_from_json(Json::parse(text)).value(), route);
   EXPECT_EQ(route_to_json(file.value().route).dump(), text);
 }
 

@@ -344,8 +344,8 @@ TEST(LiveRoutes, specctl_tries_changes_reaches_running_requests_and_shows_what_h
   std::atomic<bool> begun{false};
   std::thread stream([&] {
     Client own = daemon.client();
-    running = own.generate(make_request("live", 700),
-                           [&](const v1::GenerateResponse&) { begun = true; });
+    running =
+        own.generate(make_request("live", 700), [&](const v1::GenerateResponse&) { begun = true; });
   });
   EXPECT_TRUE(eventually([&] { return begun.load(); }));
   std::ofstream(file) << "name: live\ndrafter: {plugin: specd.drafter.prompt_lookup}\n"
