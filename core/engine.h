@@ -184,6 +184,26 @@ struct EngineReport {
   uint64_t step_age_ns = 0;  // since the current step began; 0 when idle
 };
 
+// A choice of a request that runs or waits.
+struct RequestReport {
+  std::string id;       // the request's
+  uint64_t number = 0;  // unique in the engine
+  int32_t index = 0;    // of the choice
+  bool is_running = false;
+  std::string route = "off";
+  uint64_t generation = 0;   // of the route's version; 0 = off
+  bool is_drafting = false;  // its drafter has begun it and has not failed
+  int32_t priority = 0;
+  int32_t prompt_tokens = 0, output_tokens = 0, max_tokens = 0, kv_pages = 0;
+  int32_t preemptions = 0;
+  uint64_t age_ns = 0;  // since it was submitted
+  int64_t drafted = 0, accepted = 0;
+};
+struct RequestList {
+  int32_t n_running = 0, n_waiting = 0;
+  std::vector<RequestReport> requests;  // the running ones first, then by their turn
+};
+
 // What each rank will hold, from the configuration and the headers of the files alone. Not in it: what
 // grows with a step, and the executable.
 struct MemoryPlan {
@@ -238,6 +258,11 @@ struct RouteChange {
   // Requests with other versions of the route that got this one, that went on without drafts, and that
   // kept theirs. Counted with dry_run, and where they could not only keep it.
   int32_t n_attached = 0, n_dropped = 0, n_kept = 0;
+};
+
+// What configure_routes() did, by the names of routes.
+struct ConfiguredRoutes {
+  std::vector<std::string> added, changed, removed;
 };
 
 // Progress of loading: `what` and a fraction in [0, 1].
@@ -342,6 +367,21 @@ class Engine {
   Result<RouteChange> promote_route(const std::string& name, const ChangeOptions& how = {});
   Result<RouteChange> abort_route(const std::string& name, const ChangeOptions& how = {});
   Result<RouteChange> roll_back_route(const std::string& name, const ChangeOptions& how = {});
+  // [any] Takes the routes of an edited configuration, all or none: those whose definition is another one than
+  // in the configuration before are added, replaced at once, or removed. The others stay, also when they were
+  // changed since. Errors as apply_route(). Of `how` only request_id and dry_run; a request_id that comes
+  // again is no repetition here.
+  Result<ConfiguredRoutes> configure_routes(const std::vector<RouteOptions>& routes,
+                                            const ChangeOptions& how = {});
+  // [any] Discovers plugins again and loads the library of this one now, before a route needs it; also one
+  // that was retired. kNotFound, or why it is refused.
+  Status load_plugin(const std::string& plugin_id, const std::string& request_id = "");
+  // [any] Refuses the plugin for new versions of routes until it is loaded again or its files change.
+  // kFailedPrecondition while a live, candidate or previous version uses it.
+  Status retire_plugin(const std::string& plugin_id, const std::string& request_id = "");
+  // [any] At most n_max of the choices that run and wait. Waits for a step to end: kDeadlineExceeded if none
+  // does.
+  Result<RequestList> requests(size_t n_max) const;
   // [any] The last events with larger numbers than `after`, at most n_max, oldest first. The engine holds
   // some 1000; a reader who finds a gap in the numbers was too slow.
   std::vector<EngineEvent> events(uint64_t after, size_t n_max) const;

@@ -288,6 +288,38 @@ void Batch::retire(ActiveSequence& member) {
   on_end_(*member.sequence);
 }
 
+void Batch::list_requests(size_t n_max, RequestList& list) const {
+  list.n_running = static_cast<int32_t>(running_.size());
+  list.n_waiting = static_cast<int32_t>(n_waiting());
+  const uint64_t now = now_ns();
+  const auto add = [&](const ActiveSequence& member) {
+    if (list.requests.size() >= n_max) return;
+    const Sequence& sequence = *member.sequence;
+    RequestReport report{.id = sequence.request().id,
+                         .number = sequence.number(),
+                         .index = sequence.index(),
+                         .is_running = member.slot >= 0,
+                         .priority = sequence.request().priority,
+                         .prompt_tokens = sequence.n_prompt(),
+                         .output_tokens = sequence.n_output(),
+                         .max_tokens = sequence.request().max_tokens,
+                         .kv_pages = static_cast<int32_t>(member.table.pages.size()),
+                         .preemptions = sequence.usage.preemptions,
+                         .age_ns = now - sequence.arrived_ns,
+                         .drafted = sequence.usage.draft_tokens,
+                         .accepted = sequence.usage.accepted_tokens};
+    if (member.route != nullptr) {
+      report.route = member.route->name;
+      report.generation = member.route->generation;
+      report.is_drafting = member.drafts();
+    }
+    list.requests.push_back(std::move(report));
+  };
+  for (const ActiveSequence& member : running_) add(member);
+  for (const auto& [rank, next] : waiting_) add(next);
+  for (const ActiveSequence& next : followers_) add(next);
+}
+
 void Batch::swap_routes(const RouteSwap& swap, RouteChange& done) {
   for (auto& [rank, next] : waiting_) swap_route(next, swap, done);
   for (ActiveSequence& next : followers_) swap_route(next, swap, done);

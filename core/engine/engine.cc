@@ -89,7 +89,7 @@ Result<RenderedPrompt> Engine::render(const Request& request) const {
 }
 
 bool Engine::clear_prefix_cache() {
-  return impl_->routes.between_steps([impl = impl_.get()] {
+  return impl_->intake.between_steps([impl = impl_.get()] {
     if (impl->models.cache != nullptr) impl->models.cache->clear();
     impl->batch->count_pages();
   });
@@ -116,6 +116,17 @@ Result<RouteChange> Engine::roll_back_route(const std::string& name, const Chang
 }
 Result<RouteChange> Engine::delete_route(const std::string& name, const ChangeOptions& how) {
   return impl_->change(RouteCommand::Kind::kDelete, name, how);
+}
+
+Result<ConfiguredRoutes> Engine::configure_routes(const std::vector<RouteOptions>& routes,
+                                                  const ChangeOptions& how) {
+  return impl_->routes.configure(routes, how);
+}
+Status Engine::load_plugin(const std::string& plugin_id, const std::string& request_id) {
+  return impl_->routes.load_plugin(plugin_id, request_id);
+}
+Status Engine::retire_plugin(const std::string& plugin_id, const std::string& request_id) {
+  return impl_->routes.retire_plugin(plugin_id, request_id);
 }
 
 std::vector<EngineEvent> Engine::events(uint64_t after, size_t n_max) const {

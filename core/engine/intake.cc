@@ -132,6 +132,7 @@ bool Intake::wait_idle(std::chrono::milliseconds timeout) {
 }
 
 bool Intake::between_steps(std::function<void()> task, std::chrono::seconds timeout) {
+  const MutexLock turn(task_turn_);
   const auto deadline = CondVar::Clock::now() + timeout;
   MutexLock lock(mutex_);
   task_has_run_ = false;

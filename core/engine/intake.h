@@ -53,10 +53,12 @@ class Intake {
   int32_t n_queued() const;
   // Waits until every admitted request has ended and its last event was sent; false at the timeout.
   bool wait_idle(std::chrono::milliseconds timeout);
-  // Runs `task` on the step thread between two steps and waits for it. One call at a time. False
-  // when no step ended within `timeout`; then the task never runs. Throws std::bad_alloc when the
-  // task did.
-  bool between_steps(std::function<void()> task, std::chrono::seconds timeout);
+  // A forward of a long prefill chunk may take seconds; a plugin that hangs takes forever.
+  static constexpr std::chrono::seconds kBoundaryWait{60};
+  // Runs `task` on the step thread between two steps and waits for it. Calls wait for each other.
+  // False when no step ended within `timeout`; then the task never runs. Throws std::bad_alloc when
+  // the task did.
+  bool between_steps(std::function<void()> task, std::chrono::seconds timeout = kBoundaryWait);
   // Cancels every live request and ends the step thread.
   void stop();
 
@@ -87,6 +89,7 @@ class Intake {
 
   const int32_t queue_max_;
   std::atomic<uint64_t> last_number_{0};
+  Mutex task_turn_;  // held by the call of between_steps() whose turn it is
   mutable Mutex mutex_;
   CondVar wake_;  // wakes the step thread
   CondVar idle_, task_done_;

@@ -203,4 +203,13 @@ std::vector<MemoryLine> Engine::memory() const {
   return lines;
 }
 
+Result<RequestList> Engine::requests(size_t n_max) const {
+  const auto list = std::make_shared<RequestList>();  // the task may outlive this call's patience
+  const Batch& batch = *impl_->batch;
+  if (!impl_->intake.between_steps([&batch, list, n_max] { batch.list_requests(n_max, *list); })) {
+    return Status(Code::kDeadlineExceeded, "no step ended in time (does a plugin hang?)");
+  }
+  return std::move(*list);
+}
+
 }  // namespace specd

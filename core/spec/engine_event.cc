@@ -27,9 +27,15 @@ const char* event_kind_name(EventKind kind) {
     case EventKind::kSetAside:
       return "set_aside";
     case EventKind::kNotRecorded:
+      return "not_recorded";
+    case EventKind::kConfigured:
+      return "configured";
+    case EventKind::kPluginLoaded:
+      return "plugin_loaded";
+    case EventKind::kPluginRetired:
       break;
   }
-  return "not_recorded";
+  return "plugin_retired";
 }
 
 }  // namespace specd

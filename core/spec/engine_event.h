@@ -19,8 +19,11 @@ enum class EventKind {
   kResumed,      // it works again
   kSetAside,     // a plugin's control call does not return: the plugin is refused
   kNotRecorded,  // the journal could not be written: the next start does not know of it
+  kConfigured,   // routes were changed to those of a configuration
+  kPluginLoaded,
+  kPluginRetired,  // a plugin is refused until it is loaded again
 };
-inline constexpr EventKind kLastEventKind = EventKind::kNotRecorded;
+inline constexpr EventKind kLastEventKind = EventKind::kPluginRetired;
 const char* event_kind_name(EventKind kind);
 
 struct EngineEvent {

@@ -120,6 +120,7 @@ Status with_place(const RouteFile& file, const Status& status) {
 Result<Config> load_config(const std::string& path, const Overrides& overrides) {
   SPECD_TRY(const std::string text, read_text_file(path, kYamlBytesMax));
   SPECD_TRY(Config config, parse_config(text, path, overrides));
+  config.overrides = overrides;
   std::string& base = config.engine.config_directory;
   std::error_code unused;
   if (base.empty()) base = std::filesystem::absolute(path, unused).parent_path().string();

@@ -31,7 +31,8 @@ struct Config {
   uint32_t drain_seconds = 30;      // how long running requests may finish after SIGTERM
   std::optional<HttpOptions> http;  // none = no listener
   EngineOptions engine;
-  YamlNode root;  // the file with what overrides it: where every value comes from
+  Overrides overrides = {};  // of load_config()
+  YamlNode root;             // the file with what overrides it: where every value comes from
 };
 
 // Reads and checks `path`, and `overrides` over it. Relative paths start at the file's folder, also

@@ -32,6 +32,13 @@ int run_models(Client& client, bool json);
 int run_status(Client& client, bool json);
 int run_memory(Client& client, bool json);
 int run_events(Client& client, const Values& values, bool json);
+int run_requests(Client& client, const Values& values, bool json);
+int run_top(Client& client, const Values& values, bool json);
+int run_reload(Client& client, const Values& values, bool json);
+int run_drain(Client& client);
+// plugin load, retire.
+int run_plugin(Client& client, const Values& values, const std::string& action,
+               const std::string& id, bool json);
 // route apply, or stage.
 int run_route_add(Client& client, const Values& values, bool is_staged, bool json);
 // route delete, traffic, promote, abort, rollback.

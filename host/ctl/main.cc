@@ -95,7 +95,12 @@ po::options_description make_options() {
       "new one, or go on without drafts");
   add("generation", whole_number<uint64_t>(1),
       "route traffic, promote, abort, rollback: fail if another version than this one is meant");
-  add("dry-run", po::bool_switch(), "route: say what would happen, and change nothing");
+  add("dry-run", po::bool_switch(), "route, reload: say what would happen, and change nothing");
+  add("max", whole_number<int32_t>(1, 10'000)->default_value(1000), "requests: how many to show");
+  add("interval", whole_number<int32_t>(1, 3600)->default_value(1)->value_name("SECONDS"),
+      "top: between two lines");
+  add("count", whole_number<int32_t>(0)->default_value(0),
+      "top: how often; 0 = until it is stopped");
   add("follow", po::bool_switch(), "events: wait for more");
   add("after", po::value<uint64_t>()->default_value(0), "events: only those with larger numbers");
   add("percent", whole_number<int32_t>(0, 100),
@@ -176,6 +181,9 @@ std::string usage_problem(const Program& program, const po::variables_map& value
     prompt = option;
   }
   if (command == "route") return route_usage_problem(values, arguments);
+  if (command == "plugin" &&
+      (arguments.size() != 2 || (arguments[0] != "load" && arguments[0] != "retire")))
+    return "plugin: expected load ID or retire ID";
   if (command == "completion" && arguments.size() > 1) return "completion: expected one shell";
   return "";
 }
@@ -193,11 +201,22 @@ Program make_program() {
               {"record", "", "prompts and their continuations as a file for the\nreplay drafter"},
               {"cancel", "--request-id ID", "end a running request"},
               {"plugins", "", "the daemon's plugins"},
+              {"plugin",
+               "load|retire ID",
+               "load a plugin before a route needs it; refuse it for new routes\n"
+               "until it is loaded again",
+               {"load", "retire"}},
               {"routes", "", "its routes and what they count"},
               {"models", "", "its models"},
               {"status", "", "its state, what it counts, its memory"},
               {"memory", "", "what each rank holds, beside what was planned"},
+              {"requests", "", "what runs and waits"},
               {"events", "", "what has happened to routes and plugins, and why"},
+              {"top", "", "rates of routes and the load, every second"},
+              {"reload", "",
+               "take over routes, log_level and drain_seconds of the edited\n"
+               "configuration, all or nothing"},
+              {"drain", "", "end the daemon when its requests have ended"},
               {"route",
                "apply|stage -f FILE, traffic NAME --percent N, promote|abort|rollback|delete|get NAME",
                "put a route into service or replace it, while requests run;\n"
@@ -223,7 +242,7 @@ Program make_program() {
               {"stop", "generate"},
               {"stop-token", "generate"},
               {"ignore-eos", "generate"},
-              {"request-id", "generate cancel route"},
+              {"request-id", "generate cancel route plugin reload"},
               {"priority", "generate"},
               {"deadline-ms", "generate"},
               {"cache-salt", "generate"},
@@ -253,10 +272,15 @@ Program make_program() {
               {"percent", "route"},
               {"running", "route"},
               {"generation", "route"},
-              {"dry-run", "route"},
+              {"dry-run", "route reload"},
+              {"max", "requests"},
+              {"interval", "top"},
+              {"count", "top"},
               {"follow", "events"},
               {"after", "events"},
-              {"timeout", "render compare record cancel plugins routes models status route"},
+              {"timeout",
+               "render compare record cancel plugins plugin routes models status memory requests "
+               "reload drain top route"},
           },
   };
 }
@@ -318,6 +342,12 @@ int run(int argc, char** argv) {
   if (command == "models") return run_models(client.value(), json);
   if (command == "status") return run_status(client.value(), json);
   if (command == "memory") return run_memory(client.value(), json);
+  if (command == "requests") return run_requests(client.value(), values, json);
+  if (command == "plugin")
+    return run_plugin(client.value(), values, arguments[0], arguments[1], json);
+  if (command == "reload") return run_reload(client.value(), values, json);
+  if (command == "drain") return run_drain(client.value());
+  if (command == "top") return run_top(client.value(), values, json);
   if (command == "events") return run_events(client.value(), values, json);
   SPECD_CHECK(command == "route", command);
   const std::string& action = arguments[0];

@@ -25,9 +25,11 @@
 #include "host/config/config_print.h"
 #include "host/rpc/grpc_server.h"
 #include "host/daemon/health.h"
+#include "host/daemon/reload.h"
 #include "host/http/http_server.h"
 #include "host/base/memory_table.h"
 #include "host/base/table.h"
+#include "host/base/task_queue.h"
 #include "host/base/unix_socket.h"
 #include "host/version.h"
 
@@ -70,7 +72,7 @@ std::string signal_name(int number) {
   return name != nullptr ? "SIG" + std::string(name) : "signal " + std::to_string(number);
 }
 
-// Counts SIGTERM, SIGINT, SIGHUP and SIGXCPU on its own thread, and logs signals that mean nothing;
+// Counts SIGTERM, SIGINT and SIGXCPU on its own thread, notes SIGHUP, and logs signals that mean nothing;
 // no code runs in a signal handler. The thread is never joined: it also ends a process that hangs
 // after main(). It runs from the start, because later no thread may be available.
 //
@@ -83,8 +85,8 @@ class StopSignals {
     signal(SIGXFSZ, SIG_IGN);  // writing beyond a limit is an error like a full disk
     sigemptyset(&stop_);
     for (const int number : {SIGTERM, SIGINT, SIGXCPU}) sigaddset(&stop_, number);
-    if (is_default(SIGHUP)) sigaddset(&stop_, SIGHUP);  // nohup ignores it
     taken_ = stop_;
+    if (is_default(SIGHUP)) sigaddset(&taken_, SIGHUP);  // nohup ignores it
     sigaddset(&taken_, SIGUSR2);
     for (const int number : meaningless_signals()) {
       if (is_default(number)) sigaddset(&taken_, number);  // a profiler handles its own
@@ -108,14 +110,27 @@ class StopSignals {
     end_ns_ = now_ns() + static_cast<uint64_t>(std::chrono::nanoseconds(limit).count());
     pthread_kill(thread_.native_handle(), SIGUSR2);
   }
-  // False when none came within `limit`.
+  // Whether one came. Waits so long for one, or for a SIGHUP.
   bool wait_for(std::chrono::milliseconds limit) {
     const auto deadline = CondVar::Clock::now() + limit;
     MutexLock lock(mutex_);
-    while (count_ == 0) {
-      if (!changed_.wait_until(lock, deadline)) return count_ > 0;
+    while (count_ == 0 && !has_hangup_) {
+      if (!changed_.wait_until(lock, deadline)) break;
     }
-    return true;
+    return count_ > 0;
+  }
+  // Whether SIGHUP came since the last call.
+  bool take_hangup() {
+    const MutexLock lock(mutex_);
+    return std::exchange(has_hangup_, false);
+  }
+  // [any] As a first SIGTERM, when there was none.
+  void stop() {
+    {
+      const MutexLock lock(mutex_);
+      count_ = std::max(count_, 1);
+    }
+    changed_.notify_all();
   }
   int count() {
     const MutexLock lock(mutex_);
@@ -147,6 +162,14 @@ class StopSignals {
       if (number == SIGUSR2 && info.si_pid == getpid()) continue;  // from end_within()
       const bool drains = is_under_mpirun_ && number == SIGUSR1;
       if (drains && follows_) continue;
+      if (number == SIGHUP) {
+        {
+          const MutexLock lock(mutex_);
+          has_hangup_ = true;
+        }
+        changed_.notify_all();
+        continue;
+      }
       if (!drains && sigismember(&stop_, number) == 0) {
         if (logged.insert(number).second)
           log(LogLevel::kWarn, signal_name(number) +
@@ -178,6 +201,7 @@ class StopSignals {
   Mutex mutex_;
   CondVar changed_;
   int count_ SPECD_GUARDED_BY(mutex_) = 0;
+  bool has_hangup_ SPECD_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 
@@ -227,16 +251,15 @@ enum class Drained { kAll, kCut, kStuck };
 // kAll: every request ended by itself. kCut: the rest was cancelled. kStuck: the step thread does
 // not return, most likely from a plugin.
 // `failed`: why nothing can be computed any more, if that is so.
-Drained drain(Engine& engine, GrpcServer& server, StopSignals& signals, const Config& config,
-              Status& failed) {
-  RankProcess* const process = config.engine.process;
+Drained drain(Engine& engine, GrpcServer& server, StopSignals& signals, RankProcess* process,
+              uint32_t drain_seconds, Status& failed) {
   server.start_drain();
   const auto is_done = [&](uint64_t wait_ms) {
     if (!server.wait_prompts(std::chrono::milliseconds(wait_ms))) return false;
     engine.start_drain();  // not earlier: prompts that were rendered are still submitted
     return engine.wait_idle(wait_ms);
   };
-  const uint64_t limit = now_ns() + uint64_t{config.drain_seconds} * 1'000'000'000;
+  const uint64_t limit = now_ns() + uint64_t{drain_seconds} * 1'000'000'000;
   bool is_idle = false;
   while (!is_idle && signals.count() < 2 && now_ns() < limit) is_idle = is_done(kPollMs);
   is_idle = is_idle || is_done(0);
@@ -245,7 +268,7 @@ Drained drain(Engine& engine, GrpcServer& server, StopSignals& signals, const Co
   failed = engine.failure();
   if (is_idle) return Drained::kAll;
   engine.start_drain();
-  std::string why = "the drain limit of " + std::to_string(config.drain_seconds) + " s";
+  std::string why = "the drain limit of " + std::to_string(drain_seconds) + " s";
   if (signals.count() >= 2) why = process == nullptr ? "a second signal" : kSignalOfMpirun;
   if (!failed.ok()) why = failed.text();
   log(LogLevel::kWarn, "cutting the requests that still run: " + why);
@@ -269,14 +292,15 @@ void raise_descriptor_limit() {
 }
 
 // gRPC does not notice when it gets no threads, and waits for ever.
-Result<std::unique_ptr<GrpcServer>> start_server(Engine& engine, const Config& config) {
+Result<std::unique_ptr<GrpcServer>> start_server(Engine& engine, const Config& config,
+                                                 const DaemonActions& actions) {
   const auto started = std::make_shared<Result<std::unique_ptr<GrpcServer>>>(
       Status(Code::kUnavailable, "the server does not start"));
   std::string unused;
   const Status done = run_within(
       kServerStartLimit,
-      [&engine, config, started](const std::atomic<bool>&) {
-        *started = GrpcServer::start(engine, config.socket_path, config.engine);
+      [&engine, config, actions, started](const std::atomic<bool>&) {
+        *started = GrpcServer::start(engine, config.socket_path, config.engine, actions);
       },
       unused);
   if (done.ok()) return std::move(*started);
@@ -330,7 +354,12 @@ int run_lead(const Config& config, StopSignals& signals) {
   });
   progress.end();
   if (!engine.ok()) return fail_to_load(with_place(config, engine.status()));
-  auto server = start_server(*engine.value(), config);
+  Reload reload(config);
+  const DaemonActions actions{
+      .drain = [&signals] { signals.stop(); },
+      .reload = [&reload,
+                 &engine](const ChangeOptions& how) { return reload.run(*engine.value(), how); }};
+  auto server = start_server(*engine.value(), config, actions);
   if (!server.ok()) return fail_to_load(server.status());
   signals.loaded();
   health.loaded(*engine.value(), *server.value());
@@ -341,9 +370,18 @@ int run_lead(const Config& config, StopSignals& signals) {
       seconds_text(now_ns() - start) + ")\n");
 
   RankProcess* const process = config.engine.process;
+  // Plugins may take long, and a signal to stop must not wait for them.
+  auto hangups = std::make_unique<TaskQueue>(1, 1);
+  const auto on_hangup = [&] {
+    const auto done = actions.reload({});
+    if (!done.ok())
+      log(LogLevel::kError, "the configuration was not taken over: " + done.status().text());
+  };
   bool is_stopped = false;
   while (!is_stopped && engine.value()->failure().ok()) {
     is_stopped = signals.wait_for(kFailurePoll);
+    if (signals.take_hangup() && !hangups->post(on_hangup))
+      log(LogLevel::kWarn, "SIGHUP: the configuration is being read again already");
     if (process != nullptr) process->give_up_if_gone();  // mpirun tells a second later
   }
   const Status failure = engine.value()->failure();
@@ -351,7 +389,8 @@ int run_lead(const Config& config, StopSignals& signals) {
                    : "specd: stopping, because nothing can be computed any more\n");
   health.draining();
   Status failed;
-  const Drained drained = drain(*engine.value(), *server.value(), signals, config, failed);
+  const Drained drained =
+      drain(*engine.value(), *server.value(), signals, process, reload.drain_seconds(), failed);
   claim.value().remove_socket();
   if (drained == Drained::kStuck) {
     // Neither the server nor the engine could be joined.
@@ -359,7 +398,8 @@ int run_lead(const Config& config, StopSignals& signals) {
                               " s after they were cut (does a plugin hang?); leaving without them");
     leave(failed.ok() ? kExitCut : kExitFailed);
   }
-  signals.end_within(std::max(kTeardownLimit, std::chrono::seconds(config.drain_seconds)));
+  signals.end_within(std::max(kTeardownLimit, std::chrono::seconds(reload.drain_seconds())));
+  hangups.reset();
   http.reset();
   server.value()->shutdown(kFlushLimit);
   server.value().reset();

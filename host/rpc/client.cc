@@ -193,6 +193,29 @@ Result<v1::GetRouteResponse> Client::get_route(const std::string& name) {
                                                          &v1::Control::Stub::GetRoute, request);
 }
 
+Result<v1::ListRequestsResponse> Client::requests(int32_t max) {
+  v1::ListRequestsRequest request;
+  request.set_max(max);
+  return call<v1::ListRequestsRequest, v1::ListRequestsResponse>(
+      limit_, *control_, &v1::Control::Stub::ListRequests, request);
+}
+Result<v1::LoadPluginResponse> Client::load_plugin(const v1::LoadPluginRequest& request) {
+  return call<v1::LoadPluginRequest, v1::LoadPluginResponse>(
+      limit_, *control_, &v1::Control::Stub::LoadPlugin, request);
+}
+Result<v1::RetirePluginResponse> Client::retire_plugin(const v1::RetirePluginRequest& request) {
+  return call<v1::RetirePluginRequest, v1::RetirePluginResponse>(
+      limit_, *control_, &v1::Control::Stub::RetirePlugin, request);
+}
+Result<v1::ReloadConfigResponse> Client::reload(const v1::ReloadConfigRequest& request) {
+  return call<v1::ReloadConfigRequest, v1::ReloadConfigResponse>(
+      limit_, *control_, &v1::Control::Stub::ReloadConfig, request);
+}
+Result<v1::DrainResponse> Client::drain() {
+  return call<v1::DrainRequest, v1::DrainResponse>(limit_, *control_, &v1::Control::Stub::Drain,
+                                                   v1::DrainRequest());
+}
+
 Status Client::watch_events(const v1::WatchEventsRequest& request,
                             const std::function<bool(const v1::Event&)>& on_event) {
   grpc::ClientContext context;

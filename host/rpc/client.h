@@ -55,6 +55,11 @@ class Client {
   Result<v1::AbortRouteResponse> abort_route(const v1::AbortRouteRequest& request);
   Result<v1::RollbackRouteResponse> roll_back_route(const v1::RollbackRouteRequest& request);
   Result<v1::GetRouteResponse> get_route(const std::string& name);
+  Result<v1::ListRequestsResponse> requests(int32_t max);
+  Result<v1::LoadPluginResponse> load_plugin(const v1::LoadPluginRequest& request);
+  Result<v1::RetirePluginResponse> retire_plugin(const v1::RetirePluginRequest& request);
+  Result<v1::ReloadConfigResponse> reload(const v1::ReloadConfigRequest& request);
+  Result<v1::DrainResponse> drain();
   // Calls on_event with each event as it arrives. False ends the call, which is then no error.
   Status watch_events(const v1::WatchEventsRequest& request,
                       const std::function<bool(const v1::Event&)>& on_event);

@@ -12,6 +12,7 @@ namespace specd::host {
 namespace {
 
 constexpr size_t kSourceBytesMax = 400;
+constexpr int32_t kListedRequests = 1000, kListedRequestsMax = 10'000;  // a message has 4 MiB
 
 }  // namespace
 
@@ -151,13 +152,70 @@ grpc::ServerWriteReactor<v1::WatchEventsResponse>* ControlService::WatchEvents(
   return events_.open(*request);
 }
 
-grpc::ServerUnaryReactor* ControlService::change(grpc::CallbackServerContext* context,
-                                                 std::function<Status()> run) {
+grpc::ServerUnaryReactor* ControlService::ListRequests(grpc::CallbackServerContext* context,
+                                                       const v1::ListRequestsRequest* request,
+                                                       v1::ListRequestsResponse* response) {
+  return queue(lists_, context, [this, request, response]() -> Status {
+    const int32_t wanted = request->max() == 0 ? kListedRequests : request->max();
+    if (wanted < 0 || wanted > kListedRequestsMax)
+      return Status(Code::kInvalidArgument, "max",
+                    "expected 0 to " + std::to_string(kListedRequestsMax) + ", found " +
+                        std::to_string(wanted));
+    SPECD_TRY(const RequestList list, engine_.requests(static_cast<size_t>(wanted)));
+    *response = requests_to_wire(list);
+    make_utf8(*response);
+    return Status();
+  });
+}
+
+grpc::ServerUnaryReactor* ControlService::LoadPlugin(grpc::CallbackServerContext* context,
+                                                     const v1::LoadPluginRequest* request,
+                                                     v1::LoadPluginResponse* response) {
+  return change(context, [this, request, response]() -> Status {
+    SPECD_OK_OR_RETURN(engine_.load_plugin(request->plugin(), request->request_id()));
+    for (const PluginReport& report : engine_.plugins()) {
+      if (report.id == request->plugin()) *response->mutable_plugin() = plugin_to_wire(report);
+    }
+    make_utf8(*response);
+    return Status();
+  });
+}
+
+grpc::ServerUnaryReactor* ControlService::RetirePlugin(grpc::CallbackServerContext* context,
+                                                       const v1::RetirePluginRequest* request,
+                                                       v1::RetirePluginResponse*) {
+  return change(context, [this, request] {
+    return engine_.retire_plugin(request->plugin(), request->request_id());
+  });
+}
+
+grpc::ServerUnaryReactor* ControlService::ReloadConfig(grpc::CallbackServerContext* context,
+                                                       const v1::ReloadConfigRequest* request,
+                                                       v1::ReloadConfigResponse* response) {
+  return change(context, [this, request, response]() -> Status {
+    SPECD_TRY(const ConfiguredRoutes done, actions_.reload({.request_id = request->request_id(),
+                                                            .dry_run = request->dry_run()}));
+    response->mutable_added()->Add(done.added.begin(), done.added.end());
+    response->mutable_changed()->Add(done.changed.begin(), done.changed.end());
+    response->mutable_removed()->Add(done.removed.begin(), done.removed.end());
+    return Status();
+  });
+}
+
+grpc::ServerUnaryReactor* ControlService::Drain(grpc::CallbackServerContext* context,
+                                                const v1::DrainRequest*, v1::DrainResponse*) {
+  actions_.drain();
+  return finished(context, Status());
+}
+
+grpc::ServerUnaryReactor* ControlService::queue(TaskQueue& tasks,
+                                                grpc::CallbackServerContext* context,
+                                                std::function<Status()> run) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  if (!changes_.post(
+  if (!tasks.post(
           [reactor, run = std::move(run)] { reactor->Finish(status_to_wire(within_memory(run))); }))
     reactor->Finish(status_to_wire(
-        Status(Code::kExhausted, std::to_string(kChangesMax) + " changes of routes wait")));
+        Status(Code::kExhausted, std::to_string(kChangesMax) + " calls of this kind wait")));
   return reactor;
 }
 

@@ -5,10 +5,12 @@
 
 #include <cstddef>
 #include <functional>
+#include <utility>
 
 #include "core/engine.h"
 #include "host/base/task_queue.h"
 #include "host/proto/specd.grpc.pb.h"
+#include "host/rpc/daemon_actions.h"
 #include "host/rpc/event_streams.h"
 
 namespace specd::host {
@@ -18,8 +20,8 @@ class ControlService final : public v1::Control::CallbackService {
   static constexpr size_t kChangesMax = 64;  // waiting
 
   // `engine` outlives it; `options` are the engine's.
-  ControlService(Engine& engine, const EngineOptions& options)
-      : engine_(engine), options_(options), events_(engine) {}
+  ControlService(Engine& engine, const EngineOptions& options, DaemonActions actions)
+      : engine_(engine), options_(options), actions_(std::move(actions)), events_(engine) {}
 
   // Ends the calls of WatchEvents.
   void end_streams() { events_.end(); }
@@ -63,13 +65,32 @@ class ControlService final : public v1::Control::CallbackService {
   grpc::ServerUnaryReactor* GetMemory(grpc::CallbackServerContext* context,
                                       const v1::GetMemoryRequest* request,
                                       v1::GetMemoryResponse* response) override;
+  grpc::ServerUnaryReactor* ListRequests(grpc::CallbackServerContext* context,
+                                         const v1::ListRequestsRequest* request,
+                                         v1::ListRequestsResponse* response) override;
+  grpc::ServerUnaryReactor* LoadPlugin(grpc::CallbackServerContext* context,
+                                       const v1::LoadPluginRequest* request,
+                                       v1::LoadPluginResponse* response) override;
+  grpc::ServerUnaryReactor* RetirePlugin(grpc::CallbackServerContext* context,
+                                         const v1::RetirePluginRequest* request,
+                                         v1::RetirePluginResponse* response) override;
+  grpc::ServerUnaryReactor* ReloadConfig(grpc::CallbackServerContext* context,
+                                         const v1::ReloadConfigRequest* request,
+                                         v1::ReloadConfigResponse* response) override;
+  grpc::ServerUnaryReactor* Drain(grpc::CallbackServerContext* context,
+                                  const v1::DrainRequest* request,
+                                  v1::DrainResponse* response) override;
   grpc::ServerWriteReactor<v1::WatchEventsResponse>* WatchEvents(
       grpc::CallbackServerContext* context, const v1::WatchEventsRequest* request) override;
 
  private:
-  // Queues a change of routes. It blocks until a step ends, so it must not run on gRPC's threads.
+  // Queues a change. It blocks until a step ends, so it must not run on gRPC's threads.
   grpc::ServerUnaryReactor* change(grpc::CallbackServerContext* context,
-                                   std::function<Status()> run);
+                                   std::function<Status()> run) {
+    return queue(changes_, context, std::move(run));
+  }
+  static grpc::ServerUnaryReactor* queue(TaskQueue& tasks, grpc::CallbackServerContext* context,
+                                         std::function<Status()> run);
   // Of a route by its name. `call`: the member of Engine.
   template <typename Request, typename Response>
   grpc::ServerUnaryReactor* change_named(grpc::CallbackServerContext* context,
@@ -84,7 +105,9 @@ class ControlService final : public v1::Control::CallbackService {
 
   Engine& engine_;
   const EngineOptions options_;
+  const DaemonActions actions_;
   TaskQueue changes_{1, kChangesMax};
+  TaskQueue lists_{1, kChangesMax};  // which wait for steps, but not for changes
   EventStreams events_;
 };
 

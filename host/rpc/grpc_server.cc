@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <utility>
 
 #include "host/base/unix_socket.h"
 #include "host/rpc/control_service.h"
@@ -66,10 +67,10 @@ Status check_answers(const std::string& socket_path) {
 }  // namespace
 
 struct GrpcServer::Impl {
-  Impl(Engine& engine, const EngineOptions& options)
+  Impl(Engine& engine, const EngineOptions& options, DaemonActions actions)
       : sessions(engine, options.default_route),
         inference(engine, sessions),
-        control(engine, options) {}
+        control(engine, options, std::move(actions)) {}
 
   Sessions sessions;
   InferenceService inference;
@@ -87,10 +88,11 @@ GrpcServer::~GrpcServer() {
 
 Result<std::unique_ptr<GrpcServer>> GrpcServer::start(Engine& engine,
                                                       const std::string& socket_path,
-                                                      const EngineOptions& options) {
+                                                      const EngineOptions& options,
+                                                      DaemonActions actions) {
   gpr_set_log_function(log_of_grpc);
   std::unique_ptr<GrpcServer> result(new GrpcServer);
-  result->impl_ = std::make_unique<Impl>(engine, options);
+  result->impl_ = std::make_unique<Impl>(engine, options, std::move(actions));
   Impl& impl = *result->impl_;
 
   grpc::EnableDefaultHealthCheckService(true);

@@ -6,16 +6,18 @@
 #include <string>
 
 #include "core/engine.h"
+#include "host/rpc/daemon_actions.h"
 
 namespace specd::host {
 
 class GrpcServer {
  public:
   // Serves `engine`, which outlives the server, on `socket_path`, which the caller has claimed. The
-  // socket is open to its owner only. `options` are those of the engine. Returns after a call of its
-  // own was answered.
+  // socket is open to its owner only. `options` are those of the engine, `actions` may be called until
+  // shutdown(). Returns after a call of its own was answered.
   static Result<std::unique_ptr<GrpcServer>> start(Engine& engine, const std::string& socket_path,
-                                                   const EngineOptions& options);
+                                                   const EngineOptions& options,
+                                                   DaemonActions actions);
   ~GrpcServer();
 
   // [any] Health says NOT_SERVING and new prompts get UNAVAILABLE from now on. Prompts that wait

@@ -250,6 +250,31 @@ v1::Event event_to_wire(const EngineEvent& event) {
   return wire;
 }
 
+v1::ListRequestsResponse requests_to_wire(const RequestList& list) {
+  v1::ListRequestsResponse wire;
+  wire.set_running(list.n_running);
+  wire.set_waiting(list.n_waiting);
+  for (const RequestReport& report : list.requests) {
+    v1::RequestInfo& one = *wire.add_requests();
+    one.set_request_id(report.id);
+    one.set_index(report.index);
+    one.set_running(report.is_running);
+    one.set_route(report.route);
+    one.set_generation(report.generation);
+    one.set_drafting(report.is_drafting);
+    one.set_priority(report.priority);
+    one.set_prompt_tokens(report.prompt_tokens);
+    one.set_completion_tokens(report.output_tokens);
+    one.set_max_tokens(report.max_tokens);
+    one.set_kv_pages(report.kv_pages);
+    one.set_preemptions(report.preemptions);
+    one.set_age_s(static_cast<double>(report.age_ns) / 1e9);
+    one.set_draft_tokens(report.drafted);
+    one.set_accepted_draft_tokens(report.accepted);
+  }
+  return wire;
+}
+
 Result<RunningRequests> running_from_wire(v1::RunningRequests running) {
   switch (running) {
     case v1::RUNNING_REQUESTS_UNSPECIFIED:

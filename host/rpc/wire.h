@@ -27,6 +27,7 @@ v1::Finished finished_to_wire(const std::string& request_id, FinishReason reason
                               const Usage& usage);
 v1::Plugin plugin_to_wire(const PluginReport& report);
 v1::Event event_to_wire(const EngineEvent& event);
+v1::ListRequestsResponse requests_to_wire(const RequestList& list);
 v1::RouteEffect effect_to_wire(const RouteChange& change);
 Result<RunningRequests> running_from_wire(v1::RunningRequests running);
 // Of any request that changes a route.

@@ -14,8 +14,6 @@ namespace specd {
 namespace {
 
 constexpr size_t kRepliesMax = 256;
-// A forward of a long prefill chunk may take seconds; a plugin that hangs takes forever.
-constexpr std::chrono::seconds kBoundaryWait{60};
 constexpr std::chrono::milliseconds kWatchPause{20};
 constexpr uint64_t kSecondNs = 1'000'000'000;
 
@@ -69,7 +67,7 @@ Status check_generation(const ChangeOptions& how, const RouteVersion& version, c
 
 Status no_boundary() {
   return Status(Code::kDeadlineExceeded, "no step ended within " +
-                                             std::to_string(kBoundaryWait.count()) +
+                                             std::to_string(Intake::kBoundaryWait.count()) +
                                              " s (does a plugin hang?); nothing was changed");
 }
 
@@ -102,6 +100,19 @@ Status check_how(const RouteCommand& command) {
                   "expected keep or drop: a route that is deleted has no version to attach to");
   }
   return Status();
+}
+
+const RouteOptions* find_route(const std::vector<RouteOptions>& routes, const std::string& name) {
+  const auto found = std::find_if(routes.begin(), routes.end(),
+                                  [&](const RouteOptions& each) { return each.name == name; });
+  return found == routes.end() ? nullptr : &*found;
+}
+
+// "", or the names behind the words.
+std::string listed(const char* words, const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? words : ", ") + name;
+  return text;
 }
 
 RouteChange unchanged(const RouteVersion& version) {
@@ -291,7 +302,7 @@ Result<RouteChange> RouteControl::commit(Plan plan, const ChangeOptions& how) {
   }
   if (how.dry_run) {
     const RouteSwap swap{event.route, plan.to, how.running, true};
-    if (!intake_.between_steps([&] { swap_(swap, done); }, kBoundaryWait)) return no_boundary();
+    if (!intake_.between_steps([&] { swap_(swap, done); })) return no_boundary();
     return done;
   }
   event.request_id = how.request_id;
@@ -345,7 +356,7 @@ Status RouteControl::flip(Plan& plan, const ChangeOptions& how, RouteChange& don
     board_.publish(std::move(plan.table));
     swap_(swap, done);  // needs no memory, so all three are done
   };
-  return intake_.between_steps(task, kBoundaryWait) ? Status() : no_boundary();
+  return intake_.between_steps(task) ? Status() : no_boundary();
 }
 
 void RouteControl::not_recorded(const EngineEvent& event, const Status& why) {
@@ -419,6 +430,110 @@ Result<RouteChange> RouteControl::change(const RouteCommand& command) {
   return replies_.back().reply;
 }
 
+Result<ConfiguredRoutes> RouteControl::configure(const std::vector<RouteOptions>& routes,
+                                                 const ChangeOptions& how) {
+  SPECD_OK_OR_RETURN(check_name("request_id", how.request_id));
+  const MutexLock lock(mutex_);
+  SPECD_OK_OR_RETURN(intake_.is_open());
+  const std::vector<RouteOptions> wanted = with_model(routes);
+  ConfiguredRoutes done;
+  Plan plan{
+      .table = *board_.read(), .event = {.kind = EventKind::kConfigured}, .at_boundary = true};
+  for (const RouteOptions& old : configured_) {
+    if (find_route(wanted, old.name) != nullptr) continue;
+    if (old.name == options_.default_route) {
+      return Status(Code::kFailedPrecondition, route_field(old.name),
+                    "it is the default route; requests that name none need it");
+    }
+    if (plan.table.erase(old.name) > 0) done.removed.push_back(old.name);
+  }
+  SPECD_OK_OR_RETURN(maker_.rescan().in_field("plugins"));
+  for (const RouteOptions& route : wanted) {
+    const RouteOptions* const old = find_route(configured_, route.name);
+    if (old != nullptr && *old == route) continue;
+    const std::string where = route_field(route.name);
+    SPECD_OK_OR_RETURN(check_route(route, options_));
+    const bool is_new = !plan.table.contains(route.name);
+    if (is_new && plan.table.size() >= EngineLimits::kRoutes) {
+      return Status(
+          Code::kExhausted, where,
+          "there would be more than " + std::to_string(EngineLimits::kRoutes) + " routes");
+    }
+    RouteEntry& entry = plan.table[route.name];
+    if (entry.candidate.has_value()) {
+      return Status(Code::kFailedPrecondition, where,
+                    "the route has a candidate; promote or abort that first");
+    }
+    if (has_route(entry.live) && entry.live->options == route &&
+        maker_.is_current(*entry.live->route)) {
+      continue;  // it was changed to this before
+    }
+    auto made = maker_.make(route, plan.taps);
+    if (!made.ok()) return made.status().in_field(where);
+    entry = {.live = RouteVersion{.options = route,
+                                  .route = share(std::move(made.value().route), generation_ + 1)}};
+    for (Transformer::Tap& tap : made.value().taps) plan.taps.push_back(std::move(tap));
+    (is_new ? done.added : done.changed).push_back(route.name);
+  }
+  if (how.dry_run) return done;
+  EngineEvent event{.kind = EventKind::kConfigured,
+                    .generation = generation_ + 1,
+                    .text = "the configuration was read again" + listed("; added ", done.added) +
+                            listed("; changed ", done.changed) + listed("; removed ", done.removed),
+                    .request_id = how.request_id};
+  RouteChange unused;
+  SPECD_OK_OR_RETURN(flip(plan, {}, unused));
+  ++generation_;
+  configured_ = wanted;
+  log(LogLevel::kInfo, event.text);
+  if (journal_ != nullptr) {
+    // The file that was read again is what the next start reads.
+    const Status status = journal_->configure(configured_);
+    if (!status.ok()) not_recorded(event, status);
+  }
+  events_.add(std::move(event));
+  return done;
+}
+
+Status RouteControl::load_plugin(const std::string& plugin_id, const std::string& request_id) {
+  SPECD_OK_OR_RETURN(check_name("request_id", request_id));
+  const MutexLock lock(mutex_);
+  SPECD_OK_OR_RETURN(intake_.is_open());
+  SPECD_OK_OR_RETURN(maker_.rescan().in_field("plugins"));
+  SPECD_OK_OR_RETURN(maker_.load_plugin(plugin_id));
+  events_.add({.kind = EventKind::kPluginLoaded,
+               .text = "plugin " + plugin_id + " was loaded",
+               .request_id = request_id});
+  return Status();
+}
+
+Status RouteControl::retire_plugin(const std::string& plugin_id, const std::string& request_id) {
+  SPECD_OK_OR_RETURN(check_name("request_id", request_id));
+  const MutexLock lock(mutex_);
+  SPECD_OK_OR_RETURN(intake_.is_open());
+  std::vector<std::string> users;
+  const std::shared_ptr<const RouteTable> table = board_.read();
+  for (const auto& [name, entry] : *table) {
+    const auto uses = [&](const std::optional<RouteVersion>& version) {
+      if (!has_route(version)) return false;
+      const LiveRoute& route = *version->route;
+      const auto is_it = [&](const BundleInfo& bundle) { return bundle.id == plugin_id; };
+      return is_it(route.drafter_bundle) || is_it(route.verifier_bundle) ||
+             std::any_of(route.part_bundles.begin(), route.part_bundles.end(), is_it);
+    };
+    if (uses(entry.live) || uses(entry.candidate) || uses(entry.previous)) users.push_back(name);
+  }
+  if (!users.empty()) {
+    return Status(Code::kFailedPrecondition, "plugin",
+                  listed("it is used by ", users) + "; change or delete these routes first");
+  }
+  SPECD_OK_OR_RETURN(maker_.retire_plugin(plugin_id));
+  const std::string text = "plugin " + plugin_id + " was retired";
+  log(LogLevel::kInfo, text);
+  events_.add({.kind = EventKind::kPluginRetired, .text = text, .request_id = request_id});
+  return Status();
+}
+
 RouteControl::~RouteControl() {
   {
     const MutexLock lock(mutex_);
@@ -477,11 +592,6 @@ void RouteControl::look_at(const std::string& name) {
   }
 }
 
-bool RouteControl::between_steps(std::function<void()> task) {
-  const MutexLock lock(mutex_);
-  return intake_.between_steps(std::move(task), kBoundaryWait);
-}
-
 Result<RouteLease> RouteControl::lease(const std::string& name, uint64_t number) const {
   const std::string& wanted = name.empty() ? options_.default_route : name;
   if (wanted == "off") return RouteLease();
@@ -515,48 +625,44 @@ Result<RouteOptions> RouteControl::definition(const std::string& name) const {
                 "'off' is plain decoding and always there; it has no definition");
 }
 
+std::vector<RouteOptions> RouteControl::with_model(std::vector<RouteOptions> routes) const {
+  for (RouteOptions& route : routes) route.model = options_.model.name;
+  return routes;
+}
+
 Status RouteControl::open() {
-  start_ = options_.routes;
-  for (RouteOptions& route : start_) route.model = options_.model.name;
+  configured_ = with_model(options_.routes);
+  start_ = configured_;
   if (!options_.state_directory.empty()) SPECD_OK_OR_RETURN(take_from_journal());
   return maker_.open();
 }
 
 Status RouteControl::take_from_journal() {
   SPECD_TRY(journal_,
-            RouteJournal::open(options_.state_directory, start_).in_field("state_directory"));
-  std::vector<RouteOptions> routes;
-  const auto configured = [&](const std::string& name) {
-    return std::find_if(start_.begin(), start_.end(),
-                        [&](const RouteOptions& each) { return each.name == name; });
-  };
+            RouteJournal::open(options_.state_directory, configured_).in_field("state_directory"));
+  start_.clear();
   for (const RouteOptions& route : journal_->routes()) {
-    const auto its = configured(route.name);
-    if (its != start_.end() && *its == route) {
-      routes.push_back(route);
+    const RouteOptions* const its = find_route(configured_, route.name);
+    if (its != nullptr && *its == route) {
+      start_.push_back(route);
       continue;
     }
     Status fits = check_route(route, options_);
-    if (fits.ok() && routes.size() >= EngineLimits::kRoutes) {
+    if (fits.ok() && start_.size() >= EngineLimits::kRoutes) {
       fits = Status(Code::kExhausted, "there are too many routes");
     }
-    log(fits.ok() ? LogLevel::kInfo : LogLevel::kError,
-        "route " + route.name + ": " +
-            (fits.ok() ? "as it was changed while specd ran, from the journal"
-                       : "what the journal has cannot be served: " + fits.text()));
     if (fits.ok()) {
-      routes.push_back(route);
-    } else if (its != start_.end()) {
-      routes.push_back(*its);
+      log(LogLevel::kInfo, "route " + route.name + ": as it was changed while specd ran");
+      start_.push_back(route);
+    } else {
+      log(LogLevel::kError,
+          "route " + route.name + ": what the journal has cannot be served: " + fits.text());
+      if (its != nullptr) start_.push_back(*its);
     }
   }
-  // The configuration may have made a deleted route the default one since.
-  const auto wanted = configured(options_.default_route);
-  const bool is_there = std::any_of(routes.begin(), routes.end(), [&](const RouteOptions& each) {
-    return each.name == options_.default_route;
-  });
-  if (wanted != start_.end() && !is_there) routes.push_back(*wanted);
-  start_ = std::move(routes);
+  // A deleted route may be the default one in the configuration since.
+  const RouteOptions* const wanted = find_route(configured_, options_.default_route);
+  if (wanted != nullptr && find_route(start_, wanted->name) == nullptr) start_.push_back(*wanted);
   return Status();
 }
 

@@ -71,8 +71,11 @@ class RouteControl {
 
   // See Engine::apply_route() and those behind it.
   Result<RouteChange> change(const RouteCommand& command);
-  // Runs `task` between two steps, while no route changes. False when no step ended in time.
-  bool between_steps(std::function<void()> task);
+  // See Engine::configure_routes(), load_plugin() and retire_plugin().
+  Result<ConfiguredRoutes> configure(const std::vector<RouteOptions>& routes,
+                                     const ChangeOptions& how);
+  Status load_plugin(const std::string& plugin_id, const std::string& request_id);
+  Status retire_plugin(const std::string& plugin_id, const std::string& request_id);
 
   // [any] The version of the route that a request names; empty = the default. `number`: the request's,
   // which says whether it falls into a candidate's share. Empty lease = plain decoding.
@@ -101,6 +104,8 @@ class RouteControl {
   };
 
   Status take_from_journal();
+  // The routes of the options, or of a later configuration, each with its model.
+  std::vector<RouteOptions> with_model(std::vector<RouteOptions> routes) const;
   // Without its table.
   static Plan plan_for(EventKind kind, const RouteVersion& version, const std::string& what);
   Result<RouteChange> run(const RouteCommand& command) SPECD_REQUIRES(mutex_);
@@ -132,7 +137,8 @@ class RouteControl {
   Intake& intake_;
   const SwapRoutes swap_;
   EventLog events_;
-  std::vector<RouteOptions> start_;  // the routes to stage
+  std::vector<RouteOptions> configured_;  // the routes of the configuration
+  std::vector<RouteOptions> start_;       // those to stage
   // Held while routes change and while instances are made or destroyed. Never taken by the step
   // thread.
   Mutex mutex_;

@@ -1,5 +1,6 @@
 #include "core/engine/routes/journal.h"
 
+#include <algorithm>
 #include <chrono>
 #include <new>
 #include <utility>
@@ -36,12 +37,12 @@ Result<std::unique_ptr<RouteJournal>> RouteJournal::open(
   LineFile::Content content;
   SPECD_TRY(self.file_, LineFile::open(directory, kName, content));
   const std::string name = quote(self.file_->path(), 400);
-  bool has_bad = !content.bad.empty();
+  bool has_bad = !content.bad.empty(), has_dropped = false;
   for (const size_t number : content.bad) {
     log(LogLevel::kError, name + ":" + std::to_string(number) + ": the checksum is wrong; skipped");
   }
   for (const LineFile::Line& line : content.lines) {
-    const Status taken = self.take(line);
+    const Status taken = self.take(line, has_dropped);
     if (taken.ok()) continue;
     has_bad = true;
     log(LogLevel::kError,
@@ -57,7 +58,7 @@ Result<std::unique_ptr<RouteJournal>> RouteJournal::open(
   return made;
 }
 
-Status RouteJournal::take(const LineFile::Line& line) {
+Status RouteJournal::take(const LineFile::Line& line, bool& has_dropped) {
   SPECD_TRY(const Json json, parse_json(line.text, "the line"));
   if (!json.is_object()) return Status(Code::kDataLoss, "the line: expected an object");
   SPECD_TRY(const std::string route, json_string(json, "route", "the line"));
@@ -75,10 +76,24 @@ Status RouteJournal::take(const LineFile::Line& line) {
     return Status();
   }
   changed_.erase(route);
+  has_dropped = true;
   log(LogLevel::kInfo, quote(file_->path(), 400) + ":" + std::to_string(line.number) + ": route " +
                            quote(route) +
                            " is another one in the configuration now, and that holds");
   return Status();
+}
+
+Status RouteJournal::configure(const std::vector<RouteOptions>& configured) {
+  const std::vector<RouteOptions> before = std::exchange(configured_, configured);
+  const auto definition = [](const std::vector<RouteOptions>& all, const std::string& name) {
+    const auto found = std::find_if(all.begin(), all.end(),
+                                    [&](const RouteOptions& each) { return each.name == name; });
+    return found == all.end() ? Json() : route_to_json(*found);
+  };
+  std::erase_if(changed_, [&](const auto& changed) {
+    return definition(before, changed.first) != definition(configured_, changed.first);
+  });
+  return rewrite(false);
 }
 
 Json RouteJournal::configured(const std::string& route) const {

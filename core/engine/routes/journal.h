@@ -41,12 +41,15 @@ class RouteJournal {
   // Returns when the line of a change is on disk. After it the next start takes `kept` for the route, if
   // that is given. After an error it takes what it took before.
   Status write(const EngineEvent& change, const std::optional<Json>& kept);
+  // The configuration has other routes now. What was changed over a definition that it does not have any
+  // more is dropped.
+  Status configure(const std::vector<RouteOptions>& configured);
   // What the next start takes: a definition, or null.
   Json kept(const std::string& route) const;
 
  private:
   RouteJournal() = default;
-  Status take(const LineFile::Line& line);
+  Status take(const LineFile::Line& line, bool& has_dropped);
   Status rewrite(bool keeps_old);
   Json configured(const std::string& route) const;  // null when it is not
 

@@ -46,10 +46,12 @@ void RouteMaker::give_models() {
   services_->set_target(models_.target.get(), models_.lead());
 }
 
-Result<RouteMaker::Made> RouteMaker::make(const RouteOptions& wanted) {
+Result<RouteMaker::Made> RouteMaker::make(const RouteOptions& wanted,
+                                          const std::vector<Transformer::Tap>& pending) {
   const auto making = std::make_shared<Making>();
   making->wanted = wanted;
   making->tap_points = tap_points_;
+  for (const Transformer::Tap& tap : pending) making->tap_points.push_back(tap.point);
   making->made.route = std::make_unique<LiveRoute>();
   std::string late_plugin;
   const Status done = run_within(
@@ -109,6 +111,19 @@ Status RouteMaker::rescan() {
       std::chrono::seconds(options_.plugin_control_seconds),
       [this, scanned](const std::atomic<bool>&) { *scanned = registry_->rescan(); }, unused));
   return *scanned;
+}
+
+Status RouteMaker::load_plugin(const std::string& plugin_id) {
+  const auto loaded = std::make_shared<Status>();
+  std::string late_plugin;
+  const Status done = run_within(
+      std::chrono::seconds(options_.plugin_control_seconds),
+      [this, loaded, plugin_id](const std::atomic<bool>& is_late) {
+        *loaded = registry_->load(plugin_id, is_late);
+      },
+      late_plugin);
+  if (done.code() == Code::kDeadlineExceeded) return set_aside(late_plugin, done);
+  return done.ok() ? *loaded : done;
 }
 
 Status RouteMaker::set_aside(const std::string& plugin_id, const Status& late) {

@@ -34,12 +34,17 @@ class RouteMaker {
     std::unique_ptr<LiveRoute> route;
     std::vector<Transformer::Tap> taps;  // new to the model: for add_taps()
   };
-  // Loads, checks, makes and activates the pair. Plugins that do not return in time are set aside.
-  Result<Made> make(const RouteOptions& wanted);
+  // Loads, checks, makes and activates the pair. Plugins that do not return in time are set aside. `pending`:
+  // taps that are to be added before those of this pair.
+  Result<Made> make(const RouteOptions& wanted, const std::vector<Transformer::Tap>& pending = {});
   // Adds taps to the model, between two steps.
   void add_taps(std::vector<Transformer::Tap> taps);
   // Discovers again.
   Status rescan();
+  // See Engine::load_plugin().
+  Status load_plugin(const std::string& plugin_id);
+  // Refuses the plugin until it is loaded again.
+  Status retire_plugin(const std::string& plugin_id) { return registry_->retire(plugin_id); }
   // Refuses a plugin whose control call is late, and says so.
   Status set_aside(const std::string& plugin_id, const Status& late);
   // Whether the pair was made of the bundles that would be loaded now.

@@ -43,6 +43,7 @@ struct Bundle {
   const specd_plugin* plugin = nullptr;  // once loaded
   std::optional<Status> failure;         // why discovery refused it, or set_aside()
   bool is_set_aside = false;
+  bool is_retired = false;  // set aside until load()
 };
 
 Result<std::string> absolute_path(const std::string& path) {
@@ -659,6 +660,35 @@ Result<specd_verifier_caps> PluginRegistry::verifier_caps(const std::string& plu
   specd_call call;
   return checked_caps(plugin_id, prepared, *prepared.factory->verifier, *impl_->host, target, call,
                       is_late);
+}
+
+Status PluginRegistry::load(const std::string& plugin_id, const std::atomic<bool>& is_late) {
+  {
+    const MutexLock lock(impl_->mutex);
+    Bundle* const found = impl_->find(plugin_id);
+    if (found != nullptr && found->is_retired) {
+      found->failure.reset();
+      found->is_retired = found->is_set_aside = false;
+      found->info.reason.clear();
+      found->info.state =
+          found->plugin != nullptr ? PluginState::kLoaded : PluginState::kDiscovered;
+    }
+  }
+  return as_status(impl_->load(plugin_id, is_late));
+}
+
+Status PluginRegistry::retire(const std::string& plugin_id) {
+  const MutexLock lock(impl_->mutex);
+  Bundle* const found = impl_->find(plugin_id);
+  if (found == nullptr) {
+    return Status(Code::kNotFound, "plugin", "plugin " + quote(plugin_id) + " is not there");
+  }
+  if (found->failure.has_value()) return Status();  // it is refused already
+  const Status why(Code::kFailedPrecondition, "it was retired; load it to use it again");
+  found->failure = why;
+  found->is_retired = found->is_set_aside = true;
+  refuse(found->info, why);
+  return Status();
 }
 
 void PluginRegistry::set_aside(const std::string& plugin_id, const Status& why) {

@@ -92,9 +92,13 @@ class PluginRegistry {
                                             const specd_target_info& target,
                                             const std::atomic<bool>& is_late = kNeverLate);
 
+  // [control] Loads the library now, also one that retire() has refused. Errors as above.
+  Status load(const std::string& plugin_id, const std::atomic<bool>& is_late = kNeverLate);
   // [control] Refuses the bundle from now on, until its files change: a call of its code has not
   // returned.
   void set_aside(const std::string& plugin_id, const Status& why);
+  // [control] Refuses it until load(). Instances that there are go on. kNotFound without such a bundle.
+  Status retire(const std::string& plugin_id);
 
  private:
   PluginRegistry();

@@ -426,7 +426,8 @@ TEST(LiveRoutes, a_slow_watcher_misses_events_and_sees_it_and_too_many_are_refus
     });
   }
   for (std::thread& each : watchers) each.join();
-  EXPECT_EQ(refused, 1);
+  EXPECT_GE(refused, 1);  // the slow one may not be forgotten yet
+  EXPECT_LE(open, 32);
   EXPECT_EQ(daemon.stop(), 0) << daemon.output();
 }
 

@@ -1,0 +1,29 @@
+// Reads the configuration again while specd runs: whole, or not at all.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "core/base/mutex.h"
+#include "core/engine.h"
+#include "host/config/config.h"
+
+namespace specd::host {
+
+class Reload {
+ public:
+  explicit Reload(const Config& config) : drain_seconds_(config.drain_seconds), config_(config) {}
+
+  // [any] Takes over routes, log_level and drain_seconds of the file. Errors have the place in the file:
+  // of the first other value that has changed, or of what the engine refuses. One at a time.
+  Result<ConfiguredRoutes> run(Engine& engine, const ChangeOptions& how);
+  // [any] What is in effect.
+  uint32_t drain_seconds() const { return drain_seconds_; }
+
+ private:
+  std::atomic<uint32_t> drain_seconds_;
+  Mutex mutex_;
+  Config config_ SPECD_GUARDED_BY(mutex_);
+};
+
+}  // namespace specd::host
