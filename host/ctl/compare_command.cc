@@ -38,7 +38,7 @@ const std::atomic<bool> kNoStop = false;
 
 }  // namespace
 
-int run_compare(Client& client, const Values& values, bool json) {
+int run_compare(Client& client, const Values& values, Format format) {
   const std::vector<std::string> routes = split(values["routes"].as<std::string>());
   const auto options = read_measure_options(values, routes);
   if (!options.ok()) return ctl_usage(options.status().message());
@@ -57,7 +57,7 @@ int run_compare(Client& client, const Values& values, bool json) {
     const double acceptance =
         row.drafted > 0 ? static_cast<double>(row.accepted) / static_cast<double>(row.drafted) : 0;
     const double length = row.tau > 1 ? row.tau - 1 : 0;
-    if (json) {
+    if (format != Format::kTable) {
       const Json object{{"route", row.route},
                         {"temperature", row.temperature},
                         {"requests", row.requests},
@@ -68,7 +68,7 @@ int run_compare(Client& client, const Values& values, bool json) {
                         {"acceptance_rate", acceptance},
                         {"identical", row.identical},
                         {"first_difference", row.first_difference}};
-      write_output(object.dump() + "\n");
+      write_output(object_text(object.dump(), format));
       continue;
     }
     table.add({sampling_text(row.temperature), row.route, fixed(row.decode_tokens_per_s, 1),
@@ -76,8 +76,8 @@ int run_compare(Client& client, const Values& values, bool json) {
                row.drafted > 0 ? percent(acceptance) : "-",
                row.identical ? "identical: yes" : "identical: no (" + row.first_difference + ")"});
   }
-  if (!json) write_output(printable(table.text()));
-  if (!json && !measured.fresh_drafters) write_output(kNoFreshDrafters);
+  if (format == Format::kTable) write_output(printable(table.text()));
+  if (format == Format::kTable && !measured.fresh_drafters) write_output(kNoFreshDrafters);
   return all_identical ? kCtlOk : kCtlDifferent;
 }
 

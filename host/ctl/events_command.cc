@@ -34,17 +34,18 @@ std::string line_of(const v1::Event& event) {
 
 }  // namespace
 
-int run_events(Client& client, const Values& values, bool json) {
+int run_events(Client& client, const Values& values, Format format) {
   v1::WatchEventsRequest request;
   request.set_after(values["after"].as<uint64_t>());
   request.set_follow(values["follow"].as<bool>());
   // Before the first one there may be older ones that the daemon does not hold any more.
   uint64_t last = request.after();
   const Status ended = client.watch_events(request, [&](const v1::Event& event) {
-    if (!json && event.number() > last + 1)
+    if (format == Format::kTable && event.number() > last + 1)
       write_output("(" + std::to_string(event.number() - last - 1) + " older events are lost)\n");
     last = event.number();
-    return write_output(json ? report_to_json(event) + "\n" : line_of(event)) == 0;
+    return write_output(format != Format::kTable ? object_text(report_to_json(event), format)
+                                                 : line_of(event)) == 0;
   });
   return ended.ok() ? kCtlOk : ctl_fail(ended);
 }

@@ -110,7 +110,7 @@ std::string set_logit_bias(const Values& values, v1::GenerateRequest& request) {
 
 }  // namespace
 
-int run_generate(Client& client, const Values& values, bool json) {
+int run_generate(Client& client, const Values& values, Format format) {
   v1::GenerateRequest request;
   if (values.count("prompt-tokens") != 0) {
     const auto ids = parse_list("--prompt-tokens", values["prompt-tokens"].as<std::string>(), 0,
@@ -163,12 +163,13 @@ int run_generate(Client& client, const Values& values, bool json) {
   };
   Transcript transcript;
   const auto on_message = [&](const v1::GenerateResponse& message) {
-    failure = write_output(json ? to_json(message) + "\n" : for_output(transcript.add(message)));
+    failure = write_output(format != Format::kTable ? object_text(to_json(message), format)
+                                                    : for_output(transcript.add(message)));
     stop = failure != 0;
   };
   const auto generation = client.generate(request, on_message, &stop);
   if (stop) return failure == EPIPE ? kCtlOk : kCtlFailed;  // main() says why
-  if (!json) write_output(for_output(transcript.rest()));
+  if (format == Format::kTable) write_output(for_output(transcript.rest()));
   if (!generation.ok()) return ctl_fail(generation.status());
   const v1::Finished& end = generation.value().finished;
   const v1::Speculation& speculation = end.speculation();
@@ -187,13 +188,13 @@ int run_generate(Client& client, const Values& values, bool json) {
   return kCtlOk;
 }
 
-int run_render(Client& client, const Values& values, bool json) {
+int run_render(Client& client, const Values& values, Format format) {
   v1::GenerateRequest request;
   if (const Status status = read_prompt(values, request); !status.ok()) return ctl_fail(status);
   const auto rendered = client.render(request);
   if (!rendered.ok()) return ctl_fail(rendered.status());
-  if (json) {
-    write_output(to_json(rendered.value()) + "\n");
+  if (format != Format::kTable) {
+    write_output(object_text(to_json(rendered.value()), format));
     return kCtlOk;
   }
   const std::string& text = rendered.value().text();

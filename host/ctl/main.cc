@@ -40,8 +40,8 @@ po::options_description make_options() {
       "the daemon's socket (default: $SPECD_SOCKET, else /run/specd/specd.sock)");
   add("timeout", whole_number<int32_t>(0)->default_value(300)->value_name("SECONDS"),
       "how long a call may take, generation apart; 0 = no limit");
-  add("output,o", po::value<std::string>()->default_value("table")->value_name("table|json"),
-      "table or json (one object a line); for record: the file to write");
+  add("output,o", po::value<std::string>()->default_value("table")->value_name("table|json|yaml"),
+      "table, json (one object a line) or yaml; for record: the file to write");
   add("prompt", po::value<std::string>(),
       "generate, render: the prompt; else --prompt-file, else input");
   add("prompt-file", po::value<std::string>()->value_name("FILE"),
@@ -168,8 +168,8 @@ std::string usage_problem(const Program& program, const po::variables_map& value
   if (known->words.empty() && !arguments.empty())
     return command + " takes no '" + arguments[0] + "'";
   const std::string output = values["output"].as<std::string>();
-  if (command != "record" && output != "table" && output != "json")
-    return "-o: expected table or json, found '" + output + "'";
+  if (command != "record" && output != "table" && output != "json" && output != "yaml")
+    return "-o: expected table, json or yaml, found '" + output + "'";
   if (std::string problem = utf8_problem(program, values); !problem.empty()) return problem;
   const std::vector<std::string> routes = split(values["routes"].as<std::string>());
   if (routes.empty() || std::find(routes.begin(), routes.end(), "") != routes.end())
@@ -320,7 +320,10 @@ int run(int argc, char** argv) {
     write_output(script.value());
     return kCtlOk;
   }
-  const bool json = values["output"].as<std::string>() == "json";
+  const std::string output = values["output"].as<std::string>();
+  const Format format = output == "json"   ? Format::kJson
+                        : output == "yaml" ? Format::kYaml
+                                           : Format::kTable;
 
   const char* from_environment = std::getenv("SPECD_SOCKET");
   const std::string socket = values.count("socket") != 0   ? values["socket"].as<std::string>()
@@ -332,29 +335,29 @@ int run(int argc, char** argv) {
     return client.status().code() == Code::kUnavailable ? kCtlNobody : code;
   }
   client.value().set_time_limit(std::chrono::seconds(values["timeout"].as<int32_t>()));
-  if (command == "generate") return run_generate(client.value(), values, json);
-  if (command == "render") return run_render(client.value(), values, json);
-  if (command == "compare") return run_compare(client.value(), values, json);
+  if (command == "generate") return run_generate(client.value(), values, format);
+  if (command == "render") return run_render(client.value(), values, format);
+  if (command == "compare") return run_compare(client.value(), values, format);
   if (command == "record") return run_record(client.value(), values);
   if (command == "cancel") return run_cancel(client.value(), values);
-  if (command == "plugins") return run_plugins(client.value(), json);
-  if (command == "routes") return run_routes(client.value(), json);
-  if (command == "models") return run_models(client.value(), json);
-  if (command == "status") return run_status(client.value(), json);
-  if (command == "memory") return run_memory(client.value(), json);
-  if (command == "requests") return run_requests(client.value(), values, json);
+  if (command == "plugins") return run_plugins(client.value(), format);
+  if (command == "routes") return run_routes(client.value(), format);
+  if (command == "models") return run_models(client.value(), format);
+  if (command == "status") return run_status(client.value(), format);
+  if (command == "memory") return run_memory(client.value(), format);
+  if (command == "requests") return run_requests(client.value(), values, format);
   if (command == "plugin")
-    return run_plugin(client.value(), values, arguments[0], arguments[1], json);
-  if (command == "reload") return run_reload(client.value(), values, json);
+    return run_plugin(client.value(), values, arguments[0], arguments[1], format);
+  if (command == "reload") return run_reload(client.value(), values, format);
   if (command == "drain") return run_drain(client.value());
-  if (command == "top") return run_top(client.value(), values, json);
-  if (command == "events") return run_events(client.value(), values, json);
+  if (command == "top") return run_top(client.value(), values, format);
+  if (command == "events") return run_events(client.value(), values, format);
   SPECD_CHECK(command == "route", command);
   const std::string& action = arguments[0];
   if (action == "apply" || action == "stage")
-    return run_route_add(client.value(), values, action == "stage", json);
-  if (action == "get") return run_route_get(client.value(), arguments[1], json);
-  return run_route_change(client.value(), values, action, arguments[1], json);
+    return run_route_add(client.value(), values, action == "stage", format);
+  if (action == "get") return run_route_get(client.value(), arguments[1], format);
+  return run_route_change(client.value(), values, action, arguments[1], format);
 }
 
 }  // namespace

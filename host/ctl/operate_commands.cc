@@ -8,13 +8,13 @@
 
 namespace specd::host {
 
-int run_requests(Client& client, const Values& values, bool json) {
+int run_requests(Client& client, const Values& values, Format format) {
   const auto response = client.requests(values["max"].as<int32_t>());
   if (!response.ok()) return ctl_fail(response.status());
   const v1::ListRequestsResponse& list = response.value();
   Table table({"request", "state", "route", "tokens", "prompt", "pages", "drafts accepted", "age"});
   for (const v1::RequestInfo& one : list.requests()) {
-    if (json) write_output(report_to_json(one) + "\n");
+    if (format != Format::kTable) write_output(object_text(report_to_json(one), format));
     const std::string route =
         one.route() + (one.generation() > 0 ? " (" + std::to_string(one.generation()) + ")" : "");
     table.add(
@@ -26,7 +26,7 @@ int run_requests(Client& client, const Values& values, bool json) {
          std::to_string(one.accepted_draft_tokens()) + " of " + std::to_string(one.draft_tokens()),
          fixed(one.age_s(), 1) + " s"});
   }
-  if (json) return kCtlOk;
+  if (format != Format::kTable) return kCtlOk;
   const int32_t n_more = list.running() + list.waiting() - list.requests_size();
   write_output(printable(table.text()) + std::to_string(list.running()) + " run, " +
                std::to_string(list.waiting()) + " wait" +
@@ -35,7 +35,7 @@ int run_requests(Client& client, const Values& values, bool json) {
 }
 
 int run_plugin(Client& client, const Values& values, const std::string& action,
-               const std::string& id, bool json) {
+               const std::string& id, Format format) {
   const std::string request_id = values["request-id"].as<std::string>();
   if (action == "retire") {
     v1::RetirePluginRequest request;
@@ -50,8 +50,8 @@ int run_plugin(Client& client, const Values& values, const std::string& action,
   const auto done = client.load_plugin(request);
   if (!done.ok()) return ctl_fail(done.status());
   const v1::Plugin& plugin = done.value().plugin();
-  if (json) {
-    write_output(report_to_json(plugin) + "\n");
+  if (format != Format::kTable) {
+    write_output(object_text(report_to_json(plugin), format));
   } else {
     write_output(printable(plugin.id() + " " + plugin.version() + " sha256:" + plugin.sha256() +
                            " is loaded\n"));
@@ -59,14 +59,14 @@ int run_plugin(Client& client, const Values& values, const std::string& action,
   return kCtlOk;
 }
 
-int run_reload(Client& client, const Values& values, bool json) {
+int run_reload(Client& client, const Values& values, Format format) {
   v1::ReloadConfigRequest request;
   request.set_request_id(values["request-id"].as<std::string>());
   request.set_dry_run(values["dry-run"].as<bool>());
   const auto done = client.reload(request);
   if (!done.ok()) return ctl_fail(done.status());
-  if (json) {
-    write_output(report_to_json(done.value()) + "\n");
+  if (format != Format::kTable) {
+    write_output(object_text(report_to_json(done.value()), format));
     return kCtlOk;
   }
   Table table({"route", "change"});

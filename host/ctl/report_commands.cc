@@ -43,12 +43,12 @@ std::string defaults_text(const v1::Model& model) {
 
 }  // namespace
 
-int run_plugins(Client& client, bool json) {
+int run_plugins(Client& client, Format format) {
   const auto response = client.plugins();
   if (!response.ok()) return ctl_fail(response.status());
   Table table({"plugin", "version", "state", "factories", "reason"});
   for (const v1::Plugin& plugin : response.value().plugins()) {
-    if (json) write_output(report_to_json(plugin) + "\n");
+    if (format != Format::kTable) write_output(object_text(report_to_json(plugin), format));
     std::string factories;
     for (const v1::PluginFactory& factory : plugin.factories())
       factories +=
@@ -56,18 +56,18 @@ int run_plugins(Client& client, bool json) {
     table.add(
         {plugin.id(), plugin.version(), enum_word(plugin.state()), factories, plugin.reason()});
   }
-  if (!json) write_output(printable(table.text()));
+  if (format == Format::kTable) write_output(printable(table.text()));
   return kCtlOk;
 }
 
-int run_routes(Client& client, bool json) {
+int run_routes(Client& client, Format format) {
   const auto response = client.routes();
   if (!response.ok()) return ctl_fail(response.status());
   Table table({"route", "generation", "drafter", "version", "verifier", "version", "guarantee",
                "state", "in use", "requests", "drafted", "accepted", "cut", "lost", "propose",
                "reason or last problem"});
   for (const v1::Route& route : response.value().routes()) {
-    if (json) write_output(report_to_json(route) + "\n");
+    if (format != Format::kTable) write_output(object_text(report_to_json(route), format));
     const double propose_us = route.propose_calls() > 0
                                   ? static_cast<double>(route.propose_ns()) /
                                         static_cast<double>(route.propose_calls()) / 1000
@@ -86,18 +86,18 @@ int run_routes(Client& client, bool json) {
                fixed(propose_us, 1) + " us",
                route.reason().empty() ? route.last_problem() : route.reason()});
   }
-  if (!json) write_output(printable(table.text()));
+  if (format == Format::kTable) write_output(printable(table.text()));
   return kCtlOk;
 }
 
-int run_models(Client& client, bool json) {
+int run_models(Client& client, Format format) {
   const auto response = client.models();
   if (!response.ok()) return ctl_fail(response.status());
   Table table({"model", "role", "architecture", "parameters", "weights", "KV", "KV pages",
                "positions", "chat template", "reason"});
   for (const v1::Model& model : response.value().models()) {
     const bool is_draft = model.role() == v1::MODEL_ROLE_DRAFT;
-    if (json) write_output(report_to_json(model) + "\n");
+    if (format != Format::kTable) write_output(object_text(report_to_json(model), format));
     table.add(
         {model.name(), enum_word(model.role()), model.architecture(),
          std::to_string(model.parameters()), bytes_text(model.weight_bytes()) + " " + model.dtype(),
@@ -109,7 +109,7 @@ int run_models(Client& client, bool json) {
                         std::to_string(model.kv_pages_cached()) + " cached",
          std::to_string(model.max_positions()), model.chat_template(), model.reason()});
   }
-  if (json) return kCtlOk;
+  if (format != Format::kTable) return kCtlOk;
   write_output(printable(table.text()));
   for (const v1::Model& model : response.value().models()) {
     if (model.role() == v1::MODEL_ROLE_TARGET) write_output(printable(defaults_text(model)));
@@ -117,12 +117,12 @@ int run_models(Client& client, bool json) {
   return kCtlOk;
 }
 
-int run_status(Client& client, bool json) {
+int run_status(Client& client, Format format) {
   const auto response = client.status();
   if (!response.ok()) return ctl_fail(response.status());
   const v1::GetStatusResponse& status = response.value();
-  if (json) {
-    write_output(report_to_json(status) + "\n");
+  if (format != Format::kTable) {
+    write_output(object_text(report_to_json(status), format));
     return kCtlOk;
   }
   Table table({"specd " + status.version(), enum_word(status.state())});
@@ -152,12 +152,12 @@ int run_status(Client& client, bool json) {
   return kCtlOk;
 }
 
-int run_memory(Client& client, bool json) {
+int run_memory(Client& client, Format format) {
   const auto response = client.memory();
   if (!response.ok()) return ctl_fail(response.status());
   const v1::GetMemoryResponse& memory = response.value();
-  if (json) {
-    write_output(report_to_json(memory) + "\n");
+  if (format != Format::kTable) {
+    write_output(object_text(report_to_json(memory), format));
     return kCtlOk;
   }
   MemoryTable held;

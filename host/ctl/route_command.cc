@@ -28,7 +28,7 @@ void set_change_options(Request& request, const Values& values) {
 
 template <typename Response>
 void print_route_change(const std::string& name, const Response& done, const char* change,
-                        const Values& values, bool json) {
+                        const Values& values, Format format) {
   if constexpr (requires { done.unchanged(); }) {
     if (done.unchanged()) change = "unchanged";
   }
@@ -36,14 +36,14 @@ void print_route_change(const std::string& name, const Response& done, const cha
   const std::string told = (is_dry ? "would be " : "") + std::string(change);
   const v1::RouteEffect& effect = done.effect();
   const bool has_effect = is_dry || values["running"].as<std::string>() != "keep";
-  if (json) {
+  if (format != Format::kTable) {
     Json object{{"route", name}, {"generation", done.generation()}, {"change", told}};
     if (has_effect)
       object.update({{"memory_bytes_max", effect.memory_bytes_max()},
                      {"attached", effect.attached()},
                      {"dropped", effect.dropped()},
                      {"kept", effect.kept()}});
-    write_output(object.dump() + "\n");
+    write_output(object_text(object.dump(), format));
     return;
   }
   std::vector<std::string> head{"route", "generation", "change"};
@@ -61,7 +61,7 @@ void print_route_change(const std::string& name, const Response& done, const cha
 
 }  // namespace
 
-int run_route_add(Client& client, const Values& values, bool is_staged, bool json) {
+int run_route_add(Client& client, const Values& values, bool is_staged, Format format) {
   const std::string path = values["file"].as<std::string>();
   const Result<std::string> text = read_text_file(path, kYamlBytesMax);
   if (!text.ok()) return ctl_fail(text.status());
@@ -71,7 +71,7 @@ int run_route_add(Client& client, const Values& values, bool is_staged, bool jso
     set_change_options(request, values);
     const auto done = (client.*call)(request);
     if (!done.ok()) return ctl_fail(done.status());
-    print_route_change(done.value().name(), done.value(), change, values, json);
+    print_route_change(done.value().name(), done.value(), change, values, format);
     return kCtlOk;
   };
   return is_staged ? add(v1::StageRouteRequest(), &Client::stage_route, "staged")
@@ -79,13 +79,13 @@ int run_route_add(Client& client, const Values& values, bool is_staged, bool jso
 }
 
 int run_route_change(Client& client, const Values& values, const std::string& action,
-                     const std::string& name, bool json) {
+                     const std::string& name, Format format) {
   const auto change = [&](auto request, auto call, const char* what) {
     request.set_name(name);
     set_change_options(request, values);
     const auto done = (client.*call)(request);
     if (!done.ok()) return ctl_fail(done.status());
-    print_route_change(name, done.value(), what, values, json);
+    print_route_change(name, done.value(), what, values, format);
     return kCtlOk;
   };
   if (action == "delete") return change(v1::DeleteRouteRequest(), &Client::delete_route, "deleted");
@@ -100,11 +100,11 @@ int run_route_change(Client& client, const Values& values, const std::string& ac
   return change(request, &Client::set_traffic, "traffic set");
 }
 
-int run_route_get(Client& client, const std::string& name, bool json) {
+int run_route_get(Client& client, const std::string& name, Format format) {
   const auto found = client.get_route(name);
   if (!found.ok()) return ctl_fail(found.status());
-  if (json) {
-    write_output(found.value().definition() + "\n");
+  if (format != Format::kTable) {
+    write_output(object_text(found.value().definition(), format));
     return kCtlOk;
   }
   const auto definition = parse_json(found.value().definition(), "definition");

@@ -39,7 +39,7 @@ v1::Route before(const Look& earlier, const v1::Route& route) {
   return {};
 }
 
-std::string text_of(const Look& earlier, const Look& now, bool json) {
+std::string text_of(const Look& earlier, const Look& now, Format format) {
   const double seconds = std::chrono::duration<double>(now.at - earlier.at).count();
   const double tokens =
       static_cast<double>(now.status.tokens() - earlier.status.tokens()) / seconds;
@@ -70,23 +70,23 @@ std::string text_of(const Look& earlier, const Look& now, bool json) {
                fixed(steps / seconds, 1), fixed(drafted / seconds, 1),
                percent(ratio(accepted, drafted)), fixed(ratio(accepted, steps), 2)});
   }
-  if (json) return all.dump() + "\n";
+  if (format != Format::kTable) return object_text(all.dump(), format);
   return printable(fixed(tokens, 1) + " tokens/s, " + std::to_string(now.status.running()) +
                    " run, " + std::to_string(now.status.waiting()) + " wait\n" + table.text());
 }
 
 }  // namespace
 
-int run_top(Client& client, const Values& values, bool json) {
+int run_top(Client& client, const Values& values, Format format) {
   const int32_t count = values["count"].as<int32_t>();
   const std::chrono::seconds interval(values["interval"].as<int32_t>());
-  const bool is_terminal = isatty(STDOUT_FILENO) == 1 && !json;
+  const bool is_terminal = isatty(STDOUT_FILENO) == 1 && format == Format::kTable;
   Result<Look> earlier = look(client);
   for (int32_t i = 0; earlier.ok() && (count == 0 || i < count); ++i) {
     std::this_thread::sleep_for(interval);
     Result<Look> now = look(client);
     if (!now.ok()) return ctl_fail(now.status());
-    const std::string text = text_of(earlier.value(), now.value(), json);
+    const std::string text = text_of(earlier.value(), now.value(), format);
     if (write_output((is_terminal ? "\033[H\033[J" : "") + text) != 0) return kCtlOk;
     earlier = std::move(now);
   }

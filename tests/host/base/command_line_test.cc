@@ -361,7 +361,7 @@ TEST(Completion, bash_offers_values_files_and_keys) {
   EXPECT_EQ(offered(kSpecd, {"completion", "f"}), List{"fish"});
   EXPECT_EQ(offered(kSpecctl, {"route", "a"}), (List{"apply", "abort"}));
   EXPECT_EQ(offered(kSpecctl, {"route", "apply", "-f", "pla"}, here), List{"plain.yaml"});
-  EXPECT_EQ(offered(kSpecctl, {"status", "-o", ""}), (List{"table", "json"}));
+  EXPECT_EQ(offered(kSpecctl, {"status", "-o", ""}), (List{"table", "json", "yaml"}));
   EXPECT_EQ(offered(kSpecctl, {"status", "--output", "j"}), List{"json"});
   EXPECT_TRUE(offered(kSpecctl, {"generate", "--route", ""}).empty());
 }

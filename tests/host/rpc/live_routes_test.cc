@@ -312,6 +312,11 @@ TEST(LiveRoutes, specctl_replaces_a_route_in_steps_and_goes_back) {
   step("route promote live -o json", 0, R"("change":"promoted","generation":3)");
   step("generate --prompt x --max-tokens 4 --route live", 0, "");
   step("route rollback live -o json", 0, R"("change":"rolled back","generation":2)");
+  // What is shown as YAML is YAML, and says the same.
+  step("routes -o yaml", 0, "---\nname: \"live\"\n");
+  std::ofstream(file) << run_specctl(daemon, "route get live -o yaml").second;
+  step("route apply -o yaml -f " + file.string(), 0, "change: \"unchanged\"\ngeneration: 2\n");
+  write(7);
   step("route rollback live", 1, "FAILED_PRECONDITION: the route keeps no previous version");
   step("route stage -f " + file.string(), 0, "staged");
   step("route abort live -o json", 0, R"("change":"aborted","generation":4)");
