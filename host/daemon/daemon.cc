@@ -26,6 +26,7 @@
 #include "host/rpc/grpc_server.h"
 #include "host/daemon/health.h"
 #include "host/daemon/reload.h"
+#include "host/daemon/service_manager.h"
 #include "host/http/http_server.h"
 #include "host/base/memory_table.h"
 #include "host/base/table.h"
@@ -329,7 +330,7 @@ int fail_to_load(const Status& status) {
 }
 
 // The daemon itself: of one process, or rank 0.
-int run_lead(const Config& config, StopSignals& signals) {
+int run_lead(const Config& config, StopSignals& signals, ServiceManager& manager) {
   set_log_level(config.log_level);
   const uint64_t start = now_ns();
   Result<SocketClaim> claim = SocketClaim::take(config.socket_path);
@@ -351,6 +352,7 @@ int run_lead(const Config& config, StopSignals& signals) {
   Progress progress;
   auto engine = Engine::create(config.engine, [&](const std::string& what, double fraction) {
     progress.report(what, fraction);
+    manager.loading(what, fraction);
   });
   progress.end();
   if (!engine.ok()) return fail_to_load(with_place(config, engine.status()));
@@ -369,17 +371,25 @@ int run_lead(const Config& config, StopSignals& signals) {
       report.device + ", " + std::to_string(report.threads) + " threads, " + report.isa + ", " +
       seconds_text(now_ns() - start) + ")\n");
 
+  const std::string serving = "serving on unix:" + config.socket_path;
+  manager.ready(serving);
+
   RankProcess* const process = config.engine.process;
   // Plugins may take long, and a signal to stop must not wait for them.
   auto hangups = std::make_unique<TaskQueue>(1, 1);
   const auto on_hangup = [&] {
+    manager.reloading();
     const auto done = actions.reload({});
-    if (!done.ok())
-      log(LogLevel::kError, "the configuration was not taken over: " + done.status().text());
+    const std::string problem =
+        done.ok() ? "" : "the configuration was not taken over: " + done.status().text();
+    if (!done.ok()) log(LogLevel::kError, problem);
+    manager.ready(done.ok() ? serving : serving + "; " + problem);
   };
+  const auto poll = std::min(kFailurePoll, manager.watchdog_period());
   bool is_stopped = false;
   while (!is_stopped && engine.value()->failure().ok()) {
-    is_stopped = signals.wait_for(kFailurePoll);
+    is_stopped = signals.wait_for(poll);
+    manager.beat(engine.value()->status().step_age_ns);
     if (signals.take_hangup() && !hangups->post(on_hangup))
       log(LogLevel::kWarn, "SIGHUP: the configuration is being read again already");
     if (process != nullptr) process->give_up_if_gone();  // mpirun tells a second later
@@ -388,6 +398,7 @@ int run_lead(const Config& config, StopSignals& signals) {
   say(failure.ok() ? "specd: draining; a second signal stops at once\n"
                    : "specd: stopping, because nothing can be computed any more\n");
   health.draining();
+  manager.stopping(failure.ok() ? "draining" : failure.text());
   Status failed;
   const Drained drained =
       drain(*engine.value(), *server.value(), signals, process, reload.drain_seconds(), failed);
@@ -453,6 +464,7 @@ std::unique_ptr<RankProcess> join_ranks(const Result<Config>& config) {
 }  // namespace
 
 int run_daemon(const Result<Config>& loaded) {
+  ServiceManager manager;
   StopSignals& signals = *new StopSignals(RankProcess::is_one());
   start_log_thread();
   const std::unique_ptr<RankProcess> process = join_ranks(loaded);
@@ -460,7 +472,7 @@ int run_daemon(const Result<Config>& loaded) {
   Config config = loaded.value();
   config.engine.process = process.get();
   if (process != nullptr && process->rank() > 0) return run_follower(*process, config, signals);
-  const int code = run_lead(config, signals);
+  const int code = run_lead(config, signals, manager);
   if (process != nullptr && code != kExitOk) abort_ranks(*process, code);
   return code;
 }

@@ -1,0 +1,121 @@
+#include "host/daemon/service_manager.h"
+
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstddef>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "core/base/clock.h"
+#include "core/base/log.h"
+#include "core/base/quote.h"
+
+namespace specd::host {
+namespace {
+
+constexpr uint64_t kLoadingUs = 120'000'000;  // for the next stage of loading
+constexpr uint64_t kUsPerMs = 1000;
+constexpr time_t kSendSeconds = 2;  // for what must not be lost
+
+std::string take(const char* name) {
+  const char* const value = std::getenv(name);
+  const std::string text = value != nullptr ? value : "";
+  unsetenv(name);
+  return text;
+}
+
+// 0 when it is no number.
+uint64_t number_of(const std::string& text) {
+  uint64_t number = 0;
+  const auto [end, bad] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return bad == std::errc() && end == text.data() + text.size() ? number : 0;
+}
+
+// A line of its own, whatever models and files are called.
+std::string one_line(std::string text) {
+  std::replace_if(
+      text.begin(), text.end(), [](unsigned char c) { return c < ' '; }, ' ');
+  return text;
+}
+
+FileDescriptor connect_to(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof(address.sun_path) || (path[0] != '/' && path[0] != '@')) {
+    errno = EINVAL;
+    return {};
+  }
+  std::memcpy(address.sun_path, path.data(), path.size());
+  if (path[0] == '@') address.sun_path[0] = '\0';  // an abstract one
+  FileDescriptor made(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + path.size());
+  const timeval limit{.tv_sec = kSendSeconds, .tv_usec = 0};
+  if (made.get() < 0 ||
+      setsockopt(made.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit)) != 0 ||
+      connect(made.get(), reinterpret_cast<const sockaddr*>(&address), size) != 0) {
+    return {};
+  }
+  return made;
+}
+
+}  // namespace
+
+ServiceManager::ServiceManager() {
+  const std::string path = take("NOTIFY_SOCKET");
+  const std::string patience = take("WATCHDOG_USEC"), process = take("WATCHDOG_PID");
+  if (path.empty()) return;
+  socket_ = connect_to(path);
+  if (socket_.get() < 0) {
+    log(LogLevel::kWarn, "NOTIFY_SOCKET: cannot connect to " + quote(path, 200) + ": " +
+                             std::strerror(errno) + "; nobody is told how specd is");
+    return;
+  }
+  if (patience.empty()) return;
+  if (!process.empty() && number_of(process) != static_cast<uint64_t>(getpid())) return;
+  watchdog_us_ = number_of(patience);
+  if (watchdog_us_ == 0) {
+    log(LogLevel::kWarn, "WATCHDOG_USEC: expected a number of microseconds, found " +
+                             quote(patience, 60) + "; there is no watchdog");
+  }
+}
+
+void ServiceManager::loading(const std::string& what, double fraction) {
+  send("EXTEND_TIMEOUT_USEC=" + std::to_string(kLoadingUs) + "\nSTATUS=loading: " + one_line(what) +
+       ", " + std::to_string(static_cast<int>(fraction * 100)) + " %");
+}
+
+void ServiceManager::ready(const std::string& status) {
+  send("READY=1\nSTATUS=" + one_line(status));
+}
+
+void ServiceManager::reloading() {
+  send("RELOADING=1\nMONOTONIC_USEC=" + std::to_string(now_ns() / 1000) +
+       "\nSTATUS=reading the configuration again");
+}
+
+void ServiceManager::stopping(const std::string& status) {
+  send("STOPPING=1\nSTATUS=" + one_line(status));
+}
+
+void ServiceManager::beat(uint64_t step_age_ns) {
+  if (watchdog_us_ > 0 && step_age_ns / 1000 < watchdog_us_) send("WATCHDOG=1", MSG_DONTWAIT);
+}
+
+std::chrono::milliseconds ServiceManager::watchdog_period() const {
+  if (watchdog_us_ == 0) return std::chrono::milliseconds::max();
+  return std::chrono::milliseconds(std::max<uint64_t>(1, watchdog_us_ / 2 / kUsPerMs));
+}
+
+void ServiceManager::send(const std::string& state, int flags) {
+  if (socket_.get() < 0) return;
+  (void)::send(socket_.get(), state.data(), state.size(), flags | MSG_NOSIGNAL);
+}
+
+}  // namespace specd::host
