@@ -87,8 +87,12 @@ ServiceManager::ServiceManager() {
 }
 
 void ServiceManager::loading(const std::string& what, double fraction) {
-  send("EXTEND_TIMEOUT_USEC=" + std::to_string(kLoadingUs) + "\nSTATUS=loading: " + one_line(what) +
-       ", " + std::to_string(static_cast<int>(fraction * 100)) + " %");
+  // Few: a manager that is busy keeps some ten messages.
+  const std::string text =
+      one_line(what) + ", " + std::to_string(static_cast<int>(fraction * 10) * 10) + " %";
+  if (std::exchange(loading_, text) == text) return;
+  send("EXTEND_TIMEOUT_USEC=" + std::to_string(kLoadingUs) + "\nSTATUS=loading: " + text,
+       MSG_DONTWAIT);
 }
 
 void ServiceManager::ready(const std::string& status) {

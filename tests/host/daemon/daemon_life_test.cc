@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "tests/host/daemon/daemon_rig.h"
+#include "tests/host/daemon/notify_socket.h"
 #include "tests/host/daemon/prometheus_text.h"
 #include "tests/host/http/raw_http.h"
 
@@ -333,14 +334,16 @@ TEST(DaemonLife, readiness_ends_before_the_listener_does) {
   EXPECT_EQ(daemon.wait(), 0) << daemon.output();
 }
 
-TEST(DaemonLife, a_step_that_hangs_fails_liveness_and_nothing_else) {
+TEST(DaemonLife, a_step_that_hangs_fails_liveness_ends_the_beat_and_nothing_else) {
   Daemon daemon;
   daemon.write_config(
       "  hang:\n    drafter: {plugin: specd.test.drafter_hang}\n"
       "    verifier: {plugin: specd.verifier.match}\n",
       std::string(SPECD_PLUGINS) + ", " + SPECD_HANG_PLUGINS,
       "drain_seconds: 0\nhttp: {listen: 127.0.0.1:0, stall_seconds: 1}\n");
-  ASSERT_TRUE(daemon.start()) << daemon.output();
+  NotifySocket manager("@specd-test-" + std::to_string(getpid()));
+  manager.start(daemon, "2000000");
+  EXPECT_TRUE(eventually([&] { return manager.count("WATCHDOG=1") >= 3; }));
   const std::string endpoint = daemon.http_endpoint();
   const auto stub = v1::Inference::NewStub(daemon.channel());
   grpc::ClientContext context;
@@ -357,6 +360,11 @@ TEST(DaemonLife, a_step_that_hangs_fails_liveness_and_nothing_else) {
   const PrometheusText metrics(http_body(http_get(endpoint, "/metrics")));
   EXPECT_EQ(metrics.error(), "");
   EXPECT_GE(metrics.sum("specd_step_age_seconds"), 1);
+  EXPECT_TRUE(eventually([&] {
+    const size_t before = manager.count("WATCHDOG=1");
+    std::this_thread::sleep_for(std::chrono::seconds(2));
+    return manager.count("WATCHDOG=1") == before;
+  }));
   EXPECT_EQ(daemon.stop(), 4) << daemon.output();
   while (reader->Read(&message)) {
   }
