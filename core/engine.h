@@ -101,6 +101,9 @@ struct EngineOptions {
   std::string default_route = "off";  // "off" = plain decoding, always available
   std::vector<std::string> plugin_directories;
   std::string plugin_cache_directory;
+  // Which plugins may run: those whose plugin.json has one of these hashes (lower-case hex of SHA-256), or
+  // a signature by one of these Ed25519 public keys (PEM files). Both empty = all.
+  std::vector<std::string> approved_plugin_sha256, approved_plugin_keys;
   std::string config_directory;  // where relative paths in configurations of plugins start
   // A folder, of this engine alone, that keeps changes of routes over a restart; empty = they are not kept.
   std::string state_directory;

@@ -43,6 +43,14 @@ const char* dtype_name(kernels::DType dtype) {
   return "unknown";
 }
 
+PluginRegistry::Options registry_options(const EngineOptions& options) {
+  return {
+      .directories = options.plugin_directories,
+      .cache_directory = options.plugin_cache_directory,
+      .config_directory = options.config_directory,
+      .approved = {.sha256 = options.approved_plugin_sha256, .keys = options.approved_plugin_keys}};
+}
+
 RouteTerms route_terms(const EngineOptions& options) {
   return {.is_strict = options.numerics != Numerics::kFast,
           .max_sequences = options.max_sequences,
@@ -149,6 +157,14 @@ Status check_limits(const EngineOptions& options) {
       check_range("engine.step_tokens_max", options.step_tokens_max, 1, EngineLimits::kStepTokens));
   SPECD_OK_OR_RETURN(check_range("plugins.control_seconds", options.plugin_control_seconds, 1,
                                  EngineLimits::kPluginControlSeconds));
+  for (size_t i = 0; i < options.approved_plugin_sha256.size(); ++i) {
+    const std::string& hash = options.approved_plugin_sha256[i];
+    if (hash.size() != 64 || hash.find_first_not_of("0123456789abcdef") != std::string::npos)
+      return out_of_range("plugins.approved.sha256[" + std::to_string(i) + "]",
+                          "64 hexadecimal digits in lower case, as sha256sum prints them of a "
+                          "plugin.json",
+                          quote(hash));
+  }
   SPECD_OK_OR_RETURN(check_range("engine.queue_max", options.queue_max, 1, EngineLimits::kQueue));
   SPECD_OK_OR_RETURN(check_range("engine.priority_aging_ms", options.priority_aging_ms, 1,
                                  EngineLimits::kPriorityAgingMs));
@@ -280,10 +296,7 @@ Result<MemoryPlan> check_options(const EngineOptions& options) {
   bench->services->set_models(bench->draft_models.get());
   bench->services->plan_target(config);
   SPECD_TRY(bench->registry,
-            PluginRegistry::open({.directories = options.plugin_directories,
-                                  .cache_directory = options.plugin_cache_directory,
-                                  .config_directory = options.config_directory},
-                                 make_host(bench->services.get()))
+            PluginRegistry::open(registry_options(options), make_host(bench->services.get()))
                 .in_field("plugins"));
   std::vector<std::shared_ptr<PairCheck>> pairs;
   std::vector<DrafterLimit> limits;

@@ -15,6 +15,7 @@ namespace specd {
 kernels::DType kernel_dtype(KvDType dtype);
 const char* dtype_name(kernels::DType dtype);
 RouteTerms route_terms(const EngineOptions& options);
+PluginRegistry::Options registry_options(const EngineOptions& options);
 Status out_of_range(const std::string& field, const std::string& expected,
                     const std::string& found);
 Status check_range(const std::string& field, int64_t value, int64_t low, int64_t high);

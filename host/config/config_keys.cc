@@ -360,6 +360,14 @@ Key device(std::string& one) {
   return key;
 }
 
+Key plugin_hash(std::string& one) {
+  Key key = value("", Type::kText, one, "");
+  key.form = "64 hexadecimal digits";
+  key.pattern = "^[0-9a-f]{64}$";
+  return key;
+}
+Key plugin_key(std::string& one) { return value("", Type::kPath, one, ""); }
+
 Key plugin_directory(std::string& one) {
   return folder("", one, "a folder whose subfolders are plugins (is it built?)", "");
 }
@@ -405,21 +413,32 @@ Key keys_of(Config& config) {
       many("draft_models", engine.draft_models, keys_of_draft_model,
            "models that drafters may use beside the target; one that does not fit it (other "
            "tokens, other layout) is refused with the reason, and so are the routes that need it"),
-      section("plugins", "where plugins are",
-              many("directories", engine.plugin_directories, plugin_directory,
-                   "each subfolder is a plugin")
-                  .required(),
-              value("cache_directory", Type::kPath, engine.plugin_cache_directory,
-                    "private copies of plugin libraries")
-                  .absent("`$CACHE_DIRECTORY`, `$XDG_CACHE_HOME/specd`, `$HOME/.cache/specd` or "
-                          "`/var/cache/specd`"),
-              value("base_directory", Type::kPath, engine.config_directory,
-                    "where relative paths in the configurations of plugins start")
-                  .absent("the folder of this file"),
-              integer("control_seconds", engine.plugin_control_seconds, 1,
-                      EngineLimits::kPluginControlSeconds,
-                      "how long a plugin may take to load, and to make or end a route's instance; "
-                      "one that takes longer is refused")),
+      section(
+          "plugins", "where plugins are",
+          many("directories", engine.plugin_directories, plugin_directory,
+               "each subfolder is a plugin")
+              .required(),
+          value("cache_directory", Type::kPath, engine.plugin_cache_directory,
+                "private copies of plugin libraries")
+              .absent("`$CACHE_DIRECTORY`, `$XDG_CACHE_HOME/specd`, `$HOME/.cache/specd` or "
+                      "`/var/cache/specd`"),
+          value("base_directory", Type::kPath, engine.config_directory,
+                "where relative paths in the configurations of plugins start")
+              .absent("the folder of this file"),
+          section("approved", "which plugins may run",
+                  many("sha256", engine.approved_plugin_sha256, plugin_hash,
+                       "the SHA-256 of `plugin.json` of each plugin that may run, which names the "
+                       "hashes of its files")
+                      .absent("none"),
+                  many("keys", engine.approved_plugin_keys, plugin_key,
+                       "PEM files of Ed25519 public keys: plugins with a `plugin.json.sig` by one "
+                       "of them may run, too")
+                      .absent("none"))
+              .absent("every plugin may run"),
+          integer("control_seconds", engine.plugin_control_seconds, 1,
+                  EngineLimits::kPluginControlSeconds,
+                  "how long a plugin may take to load, and to make or end a route's instance; "
+                  "one that takes longer is refused")),
       value("default_route", Type::kName, engine.default_route, "for requests that name none"),
       std::move(routes));
 }

@@ -3,6 +3,7 @@
 #include <string>
 #include <utility>
 
+#include "core/base/quote.h"
 #include "host/base/out_of_memory.h"
 #include "host/config/config.h"
 #include "host/rpc/calls.h"
@@ -15,6 +16,23 @@ constexpr size_t kSourceBytesMax = 400;
 constexpr int32_t kListedRequests = 1000, kListedRequestsMax = 10'000;  // a message has 4 MiB
 
 }  // namespace
+
+template <typename Request>
+grpc::ServerUnaryReactor* ControlService::change(const char* name, const Request& request,
+                                                 grpc::CallbackServerContext* context,
+                                                 std::function<Status()> run) {
+  std::string what = name;
+  if constexpr (requires { request.name(); }) what += " " + quote(request.name(), 60);
+  if constexpr (requires { request.plugin(); }) what += " " + quote(request.plugin(), 60);
+  if constexpr (requires { request.dry_run(); }) what += request.dry_run() ? ", dry run" : "";
+  if (!request.request_id().empty()) what += ", request " + quote(request.request_id(), 60);
+  return queue(changes_, context, [what = std::move(what), run = std::move(run)] {
+    Status done = run();
+    log(done.ok() ? LogLevel::kInfo : LogLevel::kWarn,
+        "control: " + what + ": " + (done.ok() ? "done" : done.to_string()));
+    return done;
+  });
+}
 
 template <typename Request, typename Response>
 Status ControlService::add(const Request& request, Response& response,
@@ -41,7 +59,7 @@ Status ControlService::add(const Request& request, Response& response,
 grpc::ServerUnaryReactor* ControlService::ApplyRoute(grpc::CallbackServerContext* context,
                                                      const v1::ApplyRouteRequest* request,
                                                      v1::ApplyRouteResponse* response) {
-  return change(context, [this, request, response] {
+  return change("ApplyRoute", *request, context, [this, request, response] {
     return add(*request, *response, &Engine::apply_route);
   });
 }
@@ -49,7 +67,7 @@ grpc::ServerUnaryReactor* ControlService::ApplyRoute(grpc::CallbackServerContext
 grpc::ServerUnaryReactor* ControlService::StageRoute(grpc::CallbackServerContext* context,
                                                      const v1::StageRouteRequest* request,
                                                      v1::StageRouteResponse* response) {
-  return change(context, [this, request, response] {
+  return change("StageRoute", *request, context, [this, request, response] {
     return add(*request, *response, &Engine::stage_route);
   });
 }
@@ -57,7 +75,7 @@ grpc::ServerUnaryReactor* ControlService::StageRoute(grpc::CallbackServerContext
 grpc::ServerUnaryReactor* ControlService::SetTraffic(grpc::CallbackServerContext* context,
                                                      const v1::SetTrafficRequest* request,
                                                      v1::SetTrafficResponse* response) {
-  return change(context, [this, request, response]() -> Status {
+  return change("SetTraffic", *request, context, [this, request, response]() -> Status {
     SPECD_TRY(const ChangeOptions how, change_options_from_wire(*request));
     SPECD_TRY(const RouteChange done,
               engine_.set_traffic(request->name(), request->share_percent(), how));
@@ -70,9 +88,10 @@ grpc::ServerUnaryReactor* ControlService::SetTraffic(grpc::CallbackServerContext
 
 template <typename Request, typename Response>
 grpc::ServerUnaryReactor* ControlService::change_named(
-    grpc::CallbackServerContext* context, const Request* request, Response* response,
+    const char* name, grpc::CallbackServerContext* context, const Request* request,
+    Response* response,
     Result<RouteChange> (Engine::*call)(const std::string&, const ChangeOptions&)) {
-  return change(context, [this, request, response, call]() -> Status {
+  return change(name, *request, context, [this, request, response, call]() -> Status {
     SPECD_TRY(const ChangeOptions how, change_options_from_wire(*request));
     SPECD_TRY(const RouteChange done, (engine_.*call)(request->name(), how));
     response->set_generation(done.generation);
@@ -84,22 +103,22 @@ grpc::ServerUnaryReactor* ControlService::change_named(
 grpc::ServerUnaryReactor* ControlService::DeleteRoute(grpc::CallbackServerContext* context,
                                                       const v1::DeleteRouteRequest* request,
                                                       v1::DeleteRouteResponse* response) {
-  return change_named(context, request, response, &Engine::delete_route);
+  return change_named("DeleteRoute", context, request, response, &Engine::delete_route);
 }
 grpc::ServerUnaryReactor* ControlService::PromoteRoute(grpc::CallbackServerContext* context,
                                                        const v1::PromoteRouteRequest* request,
                                                        v1::PromoteRouteResponse* response) {
-  return change_named(context, request, response, &Engine::promote_route);
+  return change_named("PromoteRoute", context, request, response, &Engine::promote_route);
 }
 grpc::ServerUnaryReactor* ControlService::AbortRoute(grpc::CallbackServerContext* context,
                                                      const v1::AbortRouteRequest* request,
                                                      v1::AbortRouteResponse* response) {
-  return change_named(context, request, response, &Engine::abort_route);
+  return change_named("AbortRoute", context, request, response, &Engine::abort_route);
 }
 grpc::ServerUnaryReactor* ControlService::RollbackRoute(grpc::CallbackServerContext* context,
                                                         const v1::RollbackRouteRequest* request,
                                                         v1::RollbackRouteResponse* response) {
-  return change_named(context, request, response, &Engine::roll_back_route);
+  return change_named("RollbackRoute", context, request, response, &Engine::roll_back_route);
 }
 
 grpc::ServerUnaryReactor* ControlService::GetRoute(grpc::CallbackServerContext* context,
@@ -171,7 +190,7 @@ grpc::ServerUnaryReactor* ControlService::ListRequests(grpc::CallbackServerConte
 grpc::ServerUnaryReactor* ControlService::LoadPlugin(grpc::CallbackServerContext* context,
                                                      const v1::LoadPluginRequest* request,
                                                      v1::LoadPluginResponse* response) {
-  return change(context, [this, request, response]() -> Status {
+  return change("LoadPlugin", *request, context, [this, request, response]() -> Status {
     SPECD_OK_OR_RETURN(engine_.load_plugin(request->plugin(), request->request_id()));
     for (const PluginReport& report : engine_.plugins()) {
       if (report.id == request->plugin()) *response->mutable_plugin() = plugin_to_wire(report);
@@ -184,7 +203,7 @@ grpc::ServerUnaryReactor* ControlService::LoadPlugin(grpc::CallbackServerContext
 grpc::ServerUnaryReactor* ControlService::RetirePlugin(grpc::CallbackServerContext* context,
                                                        const v1::RetirePluginRequest* request,
                                                        v1::RetirePluginResponse*) {
-  return change(context, [this, request] {
+  return change("RetirePlugin", *request, context, [this, request] {
     return engine_.retire_plugin(request->plugin(), request->request_id());
   });
 }
@@ -192,7 +211,7 @@ grpc::ServerUnaryReactor* ControlService::RetirePlugin(grpc::CallbackServerConte
 grpc::ServerUnaryReactor* ControlService::ReloadConfig(grpc::CallbackServerContext* context,
                                                        const v1::ReloadConfigRequest* request,
                                                        v1::ReloadConfigResponse* response) {
-  return change(context, [this, request, response]() -> Status {
+  return change("ReloadConfig", *request, context, [this, request, response]() -> Status {
     SPECD_TRY(const ConfiguredRoutes done, actions_.reload({.request_id = request->request_id(),
                                                             .dry_run = request->dry_run()}));
     response->mutable_added()->Add(done.added.begin(), done.added.end());
@@ -204,6 +223,7 @@ grpc::ServerUnaryReactor* ControlService::ReloadConfig(grpc::CallbackServerConte
 
 grpc::ServerUnaryReactor* ControlService::Drain(grpc::CallbackServerContext* context,
                                                 const v1::DrainRequest*, v1::DrainResponse*) {
+  log(LogLevel::kInfo, "control: Drain: done");
   actions_.drain();
   return finished(context, Status());
 }

@@ -84,16 +84,17 @@ class ControlService final : public v1::Control::CallbackService {
       grpc::CallbackServerContext* context, const v1::WatchEventsRequest* request) override;
 
  private:
-  // Queues a change. It blocks until a step ends, so it must not run on gRPC's threads.
-  grpc::ServerUnaryReactor* change(grpc::CallbackServerContext* context,
-                                   std::function<Status()> run) {
-    return queue(changes_, context, std::move(run));
-  }
+  // Queues a change, and logs what became of it. It blocks until a step ends, so it must not run on
+  // gRPC's threads.
+  template <typename Request>
+  grpc::ServerUnaryReactor* change(const char* name, const Request& request,
+                                   grpc::CallbackServerContext* context,
+                                   std::function<Status()> run);
   static grpc::ServerUnaryReactor* queue(TaskQueue& tasks, grpc::CallbackServerContext* context,
                                          std::function<Status()> run);
   // Of a route by its name. `call`: the member of Engine.
   template <typename Request, typename Response>
-  grpc::ServerUnaryReactor* change_named(grpc::CallbackServerContext* context,
+  grpc::ServerUnaryReactor* change_named(const char* name, grpc::CallbackServerContext* context,
                                          const Request* request, Response* response,
                                          Result<RouteChange> (Engine::*call)(const std::string&,
                                                                              const ChangeOptions&));

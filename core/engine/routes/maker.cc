@@ -13,10 +13,7 @@ namespace specd {
 Status RouteMaker::open() {
   services_ = std::make_unique<Services>(*models_.cpu, *models_.device, target_.config.vocab_size);
   services_->plan_target(target_.config);
-  SPECD_TRY(registry_, PluginRegistry::open({.directories = options_.plugin_directories,
-                                             .cache_directory = options_.plugin_cache_directory,
-                                             .config_directory = options_.config_directory},
-                                            make_host(services_.get()))
+  SPECD_TRY(registry_, PluginRegistry::open(registry_options(options_), make_host(services_.get()))
                            .in_field("plugins"));
   return Status();
 }

@@ -70,7 +70,17 @@ Status check_file(const std::string& path, const std::string& expected, bool is_
   return check_hash(file, kLibraryBytesMax, path, expected);
 }
 
-Status read_bundle(const std::string& directory, Manifest* manifest, std::string* content_sha256) {
+// "" when there is none.
+Result<std::string> read_signature(const std::string& directory) {
+  const std::string path = directory + "/" + kSignatureName;
+  auto file = open_trusted_file(path, kSignatureBytes);
+  if (!file.ok() && file.status().code() == Code::kNotFound) return std::string();
+  SPECD_OK_OR_RETURN(file.status());
+  return read_all(file.value(), kSignatureBytes, path);
+}
+
+Status read_bundle(const std::string& directory, const Approval& approval, Manifest* manifest,
+                   std::string* content_sha256) {
   // Opened on its own first: the bundle directory gets no exception for sticky directories.
   SPECD_TRY(const FileDescriptor opened, open_trusted_directory(directory));
   const std::string path = directory + "/" + kManifestName;
@@ -83,6 +93,10 @@ Status read_bundle(const std::string& directory, Manifest* manifest, std::string
   SPECD_TRY(const std::string text, read_all(file.value(), kManifestBytesMax, path));
   *content_sha256 = to_hex(sha256(text));
   SPECD_TRY(*manifest, read_manifest(text, quote(path, 400)));
+  if (!approval.approves_all()) {
+    SPECD_TRY(const std::string signature, read_signature(directory));
+    SPECD_OK_OR_RETURN(approval.check(text, signature));
+  }
   if (manifest->abi != SPECD_ABI_LAYOUT) {
     return Status(Code::kUnsupported,
                   quote(path, 400) +
@@ -145,7 +159,8 @@ void log_refusal(const BundleInfo& info) {
 std::string directory_field(size_t index) { return "directories[" + std::to_string(index) + "]"; }
 
 // Every bundle of `roots`, nothing loaded.
-Result<std::vector<Bundle>> discover(const std::vector<std::string>& roots) {
+Result<std::vector<Bundle>> discover(const std::vector<std::string>& roots,
+                                     const Approval& approval) {
   std::vector<Bundle> bundles;
   for (size_t i = 0; i < roots.size(); ++i) {
     SPECD_TRY(const std::vector<std::string> directories,
@@ -153,7 +168,8 @@ Result<std::vector<Bundle>> discover(const std::vector<std::string>& roots) {
     for (const std::string& directory : directories) {
       Bundle bundle;
       bundle.info.directory = directory;
-      const Status status = read_bundle(directory, &bundle.manifest, &bundle.info.content_sha256);
+      const Status status =
+          read_bundle(directory, approval, &bundle.manifest, &bundle.info.content_sha256);
       const Manifest& manifest = bundle.manifest;
       bundle.info.id = manifest.id.empty() ? directory : manifest.id;
       bundle.info.version = manifest.version;
@@ -353,6 +369,7 @@ auto own(const Api& api, Self* self, const specd_owner& owner, const std::atomic
 struct PluginRegistry::Impl {
   std::vector<std::string> roots;
   std::string cache_directory, config_directory;
+  Approval approval;
   const specd_host* host = nullptr;
   mutable Mutex mutex;
   std::vector<Bundle> bundles SPECD_GUARDED_BY(mutex);
@@ -507,12 +524,13 @@ Result<std::unique_ptr<PluginRegistry>> PluginRegistry::open(const Options& opti
     SPECD_TRY(std::string root, absolute_path(options.directories[i]).in_field(directory_field(i)));
     impl.roots.push_back(std::move(root));
   }
+  SPECD_TRY(impl.approval, Approval::make(options.approved).in_field("approved"));
   SPECD_OK_OR_RETURN(registry->rescan());
   return registry;
 }
 
 Status PluginRegistry::rescan() {
-  SPECD_TRY(std::vector<Bundle> found, discover(impl_->roots));
+  SPECD_TRY(std::vector<Bundle> found, discover(impl_->roots, impl_->approval));
   const MutexLock lock(impl_->mutex);
   for (Bundle& bundle : found) {
     const auto known =

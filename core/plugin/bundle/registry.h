@@ -17,6 +17,7 @@
 #include "core/base/json.h"
 #include "core/base/run_within.h"
 #include "core/base/status.h"
+#include "core/plugin/bundle/approval.h"
 #include "core/plugin/bundle/plugin_state.h"
 #include "core/plugin/instance/instance.h"
 
@@ -45,11 +46,12 @@ class PluginRegistry {
     std::vector<std::string> directories;  // each holds bundles as subdirectories
     std::string cache_directory;           // created with mode 0700
     std::string config_directory = {};  // where relative paths of configurations start; "" = none
+    Approval::Options approved = {};    // the bundles that may run; both lists empty = all
   };
 
   // `host` must outlive all plugins of the process, as those of make_host() do. A directory that
   // does not exist is an error, and so is a cache directory that others may enter; a bad bundle is
-  // not. The field of an error is that of Options: "directories[0]". Hidden subdirectories, and
+  // not. The field of an error is that of Options: "directories[0]", "approved.keys[0]". Hidden subdirectories, and
   // those with neither plugin.json nor a library, are not bundles.
   static Result<std::unique_ptr<PluginRegistry>> open(const Options& options,
                                                       const specd_host* host);

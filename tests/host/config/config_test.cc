@@ -95,7 +95,9 @@ TEST_F(ConfigTest, every_key_arrives_where_it_belongs) {
       " prefix_cache: false}}\n"
       "draft_models: [{name: d, path: model, kv: {dtype: f16}, tensor_parallel_size: 1, device: cpu}, {name: e, path: run}]\n"
       "plugins: {directories: [plugins, ./run], cache_directory: cache, base_directory: ., "
-      "control_seconds: 9}\n"
+      "control_seconds: 9, approved: {keys: [k.pem], sha256: [" +
+      std::string(64, 'a') +
+      "]}}\n"
       "default_route: a\n"
       "routes:\n"
       "  a:\n"
@@ -113,6 +115,8 @@ TEST_F(ConfigTest, every_key_arrives_where_it_belongs) {
   EXPECT_EQ(c.socket_path, (folder_ / "run/t.sock").string());
   EXPECT_EQ(c.log_level, LogLevel::kDebug);
   EXPECT_EQ(c.drain_seconds, 5U);
+  EXPECT_EQ(c.engine.approved_plugin_sha256, std::vector<std::string>{std::string(64, 'a')});
+  EXPECT_EQ(c.engine.approved_plugin_keys, std::vector<std::string>{(folder_ / "k.pem").string()});
   EXPECT_EQ(c.engine.state_directory, (folder_ / "run").string());
   ASSERT_TRUE(c.http.has_value());
   EXPECT_EQ(c.http->address, "::1");
@@ -420,6 +424,9 @@ std::vector<Bad> bad_files() {
        "c.yaml:6:11: devices[0]: ", "found 'cuda:12345'"},
       {"log_level", g + "log_level: warning\n", "c.yaml:6:12: log_level: ", "did you mean 'warn'?"},
       {"drain", g + "drain_seconds: 1e9\n", "c.yaml:6:16: drain_seconds: ", "found '1e9'"},
+      {"approved_hash",
+       listen + model + "plugins: {directories: [plugins], approved: {sha256: [Aa]}}\n",
+       "c.yaml:3:62: plugins.approved.sha256[0]: ", "expected 64 hexadecimal digits in lower case"},
       {"state_directory_missing", g + "state_directory: none\n",
        "c.yaml:6:18: state_directory: ", "expected an existing folder, private to the user"},
       {"plugin_directory_missing", listen + model + "plugins: {directories: [plugin]}\n",
