@@ -234,7 +234,7 @@ struct MemoryLine {
   std::vector<uint64_t> planned;  // [ranks]; empty = it is not planned
 };
 
-// What requests get that wait or run with another version of the route than the one that a change gives to
+// What requests get that wait or run, and are not just being admitted, with another version of the route than the one that a change gives to
 // new ones: that version (attach), or plain decoding (drop). A request keeps what it has when the new
 // drafter cannot begin in the middle of its text, or when the new version promises less about texts.
 enum class RunningRequests { kKeep, kAttach, kDrop };
@@ -379,8 +379,9 @@ class Engine {
   // [any] Discovers plugins again and loads the library of this one now, before a route needs it; also one
   // that was retired. kNotFound, or why it is refused.
   Status load_plugin(const std::string& plugin_id, const std::string& request_id = "");
-  // [any] Refuses the plugin for new versions of routes until it is loaded again or its files change.
-  // kFailedPrecondition while a live, candidate or previous version uses it.
+  // [any] Refuses the plugin for new versions of routes until it is loaded again, its files change or the
+  // engine ends. kFailedPrecondition while a live, candidate or previous version uses it, or when it is refused
+  // for another reason.
   Status retire_plugin(const std::string& plugin_id, const std::string& request_id = "");
   // [any] At most n_max of the choices that run and wait. Waits for a step to end: kDeadlineExceeded if none
   // does.

@@ -198,7 +198,7 @@ Result<Ticket> Engine::Impl::admit(const Request& request, Sink sink) {
   // Before rendering and encoding the prompt, which takes time. put() checks again.
   SPECD_OK_OR_RETURN(intake.may_admit(request.n_choices()));
   const uint64_t number = intake.new_numbers(request.n_choices());
-  SPECD_TRY(RouteLease route, routes.lease(request.route, number));
+  SPECD_OK_OR_RETURN(as_status(routes.lease(request.route, number)));
 
   std::vector<int32_t> prompt;
   std::string echo;
@@ -275,6 +275,8 @@ Result<Ticket> Engine::Impl::admit(const Request& request, Sink sink) {
                  made.number()};
   };
   std::vector<Sink> sinks = choice_sinks(request, std::move(sink));
+  // As late as can be: a change of routes may reach the requests that wait or run, but not this one.
+  SPECD_TRY(RouteLease route, routes.lease(request.route, number));
   for (size_t i = 0; i + 1 < sinks.size(); ++i) add(std::move(sinks[i]), route.another(), prompt);
   add(std::move(sinks.back()), std::move(route), std::move(prompt));
   SPECD_TRY(ticket.id, intake.put(std::move(choices), request.id));

@@ -1,4 +1,5 @@
 // The functions of engine.h; the parts listed in impl.h do the work.
+#include <algorithm>
 #include <utility>
 
 #include "core/base/run_within.h"
@@ -133,7 +134,9 @@ std::vector<EngineEvent> Engine::events(uint64_t after, size_t n_max) const {
   return impl_->routes.events().read(after, n_max);
 }
 uint64_t Engine::wait_event(uint64_t after, uint64_t timeout_ms) const {
-  return impl_->routes.events().wait(after, std::chrono::milliseconds(timeout_ms));
+  constexpr uint64_t kLongMs = uint64_t{1} << 40;
+  return impl_->routes.events().wait(after,
+                                     std::chrono::milliseconds(std::min(timeout_ms, kLongMs)));
 }
 
 Result<RouteChange> Engine::Impl::change(RouteCommand::Kind kind, const RouteOptions& route,

@@ -1,5 +1,5 @@
-// The last events of an engine, in memory. Adding one never waits for a reader: those who are too slow
-// miss some, and see it by the numbers.
+// The last events of an engine, in memory. A reader copies what it reads, and holds up those who add for no
+// longer: one that is too slow misses some, and sees it by the numbers.
 #pragma once
 
 #include <chrono>

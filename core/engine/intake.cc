@@ -132,22 +132,28 @@ bool Intake::wait_idle(std::chrono::milliseconds timeout) {
 }
 
 bool Intake::between_steps(std::function<void()> task, std::chrono::seconds timeout) {
-  const MutexLock turn(task_turn_);
   const auto deadline = CondVar::Clock::now() + timeout;
   MutexLock lock(mutex_);
+  while (has_task_turn_) {
+    if (!task_turn_.wait_until(lock, deadline) && has_task_turn_) return false;
+  }
+  has_task_turn_ = true;
   task_has_run_ = false;
   task_ = std::move(task);
   wake_.notify_one();
-  bool is_late = false;
-  while (!task_has_run_) {
+  bool is_withdrawn = false, is_late = false;
+  while (!task_has_run_ && !is_withdrawn) {
     if (is_late) {
       task_done_.wait(lock);
     } else if (!task_done_.wait_until(lock, deadline)) {
       is_late = true;
       // A task that is no longer in task_ is running; wait for its end.
-      if (std::exchange(task_, nullptr) != nullptr) return false;
+      is_withdrawn = std::exchange(task_, nullptr) != nullptr;
     }
   }
+  has_task_turn_ = false;
+  task_turn_.notify_one();
+  if (is_withdrawn) return false;
   if (!task_had_memory_) throw std::bad_alloc();
   return true;
 }

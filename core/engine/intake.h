@@ -55,8 +55,8 @@ class Intake {
   bool wait_idle(std::chrono::milliseconds timeout);
   // A forward of a long prefill chunk may take seconds; a plugin that hangs takes forever.
   static constexpr std::chrono::seconds kBoundaryWait{60};
-  // Runs `task` on the step thread between two steps and waits for it. Calls wait for each other.
-  // False when no step ended within `timeout`; then the task never runs. Throws std::bad_alloc when
+  // Runs `task` on the step thread between two steps and waits for it. Calls take turns. False when
+  // its turn and the end of a step did not come within `timeout`; then the task never runs. Throws std::bad_alloc when
   // the task did.
   bool between_steps(std::function<void()> task, std::chrono::seconds timeout = kBoundaryWait);
   // Cancels every live request and ends the step thread.
@@ -89,10 +89,9 @@ class Intake {
 
   const int32_t queue_max_;
   std::atomic<uint64_t> last_number_{0};
-  Mutex task_turn_;  // held by the call of between_steps() whose turn it is
   mutable Mutex mutex_;
   CondVar wake_;  // wakes the step thread
-  CondVar idle_, task_done_;
+  CondVar idle_, task_done_, task_turn_;
   std::vector<ActiveSequence> inbox_ SPECD_GUARDED_BY(mutex_);
   // By the request's number: its choices that are admitted and have not ended.
   std::unordered_map<uint64_t, std::vector<Sequence*>> live_ SPECD_GUARDED_BY(mutex_);
@@ -101,7 +100,8 @@ class Intake {
   int32_t n_unfinished_ SPECD_GUARDED_BY(mutex_) = 0;  // admitted, last event not sent
   bool draining_ SPECD_GUARDED_BY(mutex_) = false;
   bool stopping_ SPECD_GUARDED_BY(mutex_) = false;
-  Status failure_ SPECD_GUARDED_BY(mutex_);  // of the device
+  Status failure_ SPECD_GUARDED_BY(mutex_);              // of the device
+  bool has_task_turn_ SPECD_GUARDED_BY(mutex_) = false;  // a call of between_steps() has its turn
   std::function<void()> task_ SPECD_GUARDED_BY(mutex_);
   bool task_has_run_ SPECD_GUARDED_BY(mutex_) = false;
   bool task_had_memory_ SPECD_GUARDED_BY(mutex_) = true;

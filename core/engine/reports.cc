@@ -204,12 +204,14 @@ std::vector<MemoryLine> Engine::memory() const {
 }
 
 Result<RequestList> Engine::requests(size_t n_max) const {
-  const auto list = std::make_shared<RequestList>();  // the task may outlive this call's patience
+  RequestList list;
   const Batch& batch = *impl_->batch;
-  if (!impl_->intake.between_steps([&batch, list, n_max] { batch.list_requests(n_max, *list); })) {
+  const auto n_there = static_cast<size_t>(batch.counters().running + impl_->intake.n_queued());
+  list.requests.reserve(std::min(n_max, n_there));  // not while steps wait
+  if (!impl_->intake.between_steps([&] { batch.list_requests(n_max, list); })) {
     return Status(Code::kDeadlineExceeded, "no step ended in time (does a plugin hang?)");
   }
-  return std::move(*list);
+  return list;
 }
 
 }  // namespace specd

@@ -129,7 +129,7 @@ struct LiveRoute {
   }
 };
 
-// A request's hold on its route, from admission to its end. The pair lives as long as a lease does,
+// A request's hold on its version of a route, from admission to its end or until it gets another. The pair lives as long as a lease does,
 // even when the route is replaced or deleted. Empty = plain decoding. Movable only, so that each
 // choice of a request counts once.
 class RouteLease {

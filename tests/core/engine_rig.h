@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -41,6 +42,7 @@ class Pending {
  public:
   Sink sink() {
     return [state = state_](const Event& event) {
+      if (state->is_slow) std::this_thread::sleep_for(std::chrono::milliseconds(20));
       std::unique_lock lock(state->mutex);
       ASSERT_FALSE(state->done) << "an event after the last one";
       Outcome& out = state->outcome;
@@ -71,6 +73,9 @@ class Pending {
     state_->changed.notify_all();
   }
   void let_go() { hold_at(SIZE_MAX); }
+  // Until slow(false) each step takes 20 ms longer for this request, so that it runs for some seconds, with
+  // ends of steps.
+  void slow(bool is_slow) { state_->is_slow = is_slow; }
   Outcome wait() {
     std::unique_lock lock(state_->mutex);
     const bool ended = state_->changed.wait_for(lock, kPatience, [this] { return state_->done; });
@@ -90,6 +95,7 @@ class Pending {
     std::condition_variable changed;
     Outcome outcome;
     size_t hold_at = SIZE_MAX;  // tokens
+    std::atomic<bool> is_slow{false};
     bool done = false;
   };
   std::shared_ptr<State> state_ = std::make_shared<State>();

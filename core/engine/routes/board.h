@@ -2,7 +2,7 @@
 //
 // The table is immutable and is replaced as a whole. submit() reads it and gives the request a
 // lease of its version: waiting and running requests keep the pair they were admitted with, whatever
-// is published meanwhile. A pair that is no longer in the table drains. Its last holder, a request
+// is published meanwhile, unless Batch::swap_routes() gives them another one. A pair that is no longer in the table drains. Its last holder, a request
 // or a reader of an old table, only queues it; a separate thread, the retirer, deactivates and
 // destroys the instances. So the step thread makes no control call, and no step uses what is being
 // destroyed.

@@ -159,7 +159,12 @@ Result<RouteChange> RouteControl::add(const RouteCommand& command) {
   const std::optional<RouteVersion>& there =
       is_staged && entry.candidate.has_value() ? entry.candidate : entry.live;
   if (has_route(there) && there->options == wanted && maker_.is_current(*there->route)) {
-    return unchanged(*there);
+    RouteChange done = unchanged(*there);
+    if (command.how.running == RunningRequests::kKeep) return done;
+    // Those that an earlier change has left with another version.
+    const RouteSwap swap{wanted.name, there->route, command.how.running, command.how.dry_run};
+    if (!intake_.between_steps([&] { swap_(swap, done); })) return no_boundary().in_field(where);
+    return done;
   }
   if (entry.candidate.has_value()) {
     return Status(Code::kFailedPrecondition, where,
@@ -306,34 +311,36 @@ Result<RouteChange> RouteControl::commit(Plan plan, const ChangeOptions& how) {
     return done;
   }
   event.request_id = how.request_id;
-  // On disk first: a process that dies between the two has made the change at its next start.
-  std::optional<Json> kept, kept_before;
+  // On disk first: a process that dies between the two has made the change at its next start. What takes the
+  // line back is made before, since memory may be what is short then.
+  RouteJournal::Entry undo;
   Status recorded;
   if (journal_ != nullptr) {
-    kept = definition_to_keep(plan.table, event.route);
-    kept_before = journal_->kept(event.route);
-    if (kept == kept_before) kept.reset();
-    recorded = journal_->write(event, kept);
+    std::optional<Json> kept = definition_to_keep(plan.table, event.route);
+    std::optional<Json> before = journal_->kept(event.route);
+    if (kept == before) kept.reset();
+    if (!kept.has_value()) before.reset();
+    EngineEvent undone = event;
+    undone.text += ": was not done after all";
+    undo = journal_->entry(undone, before);
+    recorded = journal_->write(journal_->entry(event, kept));
     if (!recorded.ok() && !plan.is_way_back) {
       return recorded.with_context("the change cannot be recorded, so nothing was changed");
     }
   }
-  const auto undo = [&]() SPECD_REQUIRES(mutex_) {
+  const auto take_back = [&]() SPECD_REQUIRES(mutex_) {
     if (journal_ == nullptr || !recorded.ok()) return;
-    EngineEvent undone = event;
-    undone.text += ": was not done after all";
-    if (kept.has_value()) kept = kept_before;
-    const Status status = journal_->write(undone, kept);
-    if (!status.ok()) not_recorded(undone, status);
+    const Status status = journal_->write(std::move(undo));
+    if (!status.ok()) not_recorded(event, status);
   };
   try {
     const Status flipped = flip(plan, how, done);
     if (!flipped.ok()) {
-      undo();
+      take_back();
       return flipped;
     }
   } catch (const std::bad_alloc&) {
-    undo();
+    take_back();
     throw;
   }
   generation_ = std::max(generation_, event.generation);
@@ -360,10 +367,15 @@ Status RouteControl::flip(Plan& plan, const ChangeOptions& how, RouteChange& don
 }
 
 void RouteControl::not_recorded(const EngineEvent& event, const Status& why) {
-  const std::string text = "route " + event.route +
-                           ": the change is not recorded, so the next start takes the route as it "
-                           "was recorded last: " +
-                           why.text();
+  const std::string text =
+      event.kind == EventKind::kConfigured
+          ? "the journal does not know that the configuration was read again; the next start may "
+            "take changes that were made before it: " +
+                why.text()
+          : "route " + event.route +
+                ": the change is not recorded, so the next start takes the route as it was "
+                "recorded last: " +
+                why.text();
   log(LogLevel::kError, text);
   events_.add({.kind = EventKind::kNotRecorded,
                .route = event.route,
@@ -435,7 +447,7 @@ Result<ConfiguredRoutes> RouteControl::configure(const std::vector<RouteOptions>
   SPECD_OK_OR_RETURN(check_name("request_id", how.request_id));
   const MutexLock lock(mutex_);
   SPECD_OK_OR_RETURN(intake_.is_open());
-  const std::vector<RouteOptions> wanted = with_model(routes);
+  std::vector<RouteOptions> wanted = with_model(routes);
   ConfiguredRoutes done;
   Plan plan{
       .table = *board_.read(), .event = {.kind = EventKind::kConfigured}, .at_boundary = true};
@@ -481,14 +493,17 @@ Result<ConfiguredRoutes> RouteControl::configure(const std::vector<RouteOptions>
                     .text = "the configuration was read again" + listed("; added ", done.added) +
                             listed("; changed ", done.changed) + listed("; removed ", done.removed),
                     .request_id = how.request_id};
+  // Everything that needs memory comes before the flip.
+  RouteJournal::Configuration next;
+  if (journal_ != nullptr) next = journal_->configuration(wanted);
   RouteChange unused;
   SPECD_OK_OR_RETURN(flip(plan, {}, unused));
   ++generation_;
-  configured_ = wanted;
+  configured_.swap(wanted);
   log(LogLevel::kInfo, event.text);
   if (journal_ != nullptr) {
     // The file that was read again is what the next start reads.
-    const Status status = journal_->configure(configured_);
+    const Status status = journal_->configure(std::move(next));
     if (!status.ok()) not_recorded(event, status);
   }
   events_.add(std::move(event));
@@ -527,7 +542,8 @@ Status RouteControl::retire_plugin(const std::string& plugin_id, const std::stri
     return Status(Code::kFailedPrecondition, "plugin",
                   listed("it is used by ", users) + "; change or delete these routes first");
   }
-  SPECD_OK_OR_RETURN(maker_.retire_plugin(plugin_id));
+  SPECD_TRY(const bool is_new, maker_.retire_plugin(plugin_id));
+  if (!is_new) return Status();
   const std::string text = "plugin " + plugin_id + " was retired";
   log(LogLevel::kInfo, text);
   events_.add({.kind = EventKind::kPluginRetired, .text = text, .request_id = request_id});
@@ -670,24 +686,35 @@ Status RouteControl::load() {
   maker_.give_models();
   RouteTable table;
   const MutexLock lock(mutex_);
+  if (journal_ != nullptr) generation_ = journal_->generation();
   ++generation_;
   for (const RouteOptions& wanted : start_) {
-    RouteEntry& entry = table[wanted.name];
-    entry.live = {.options = wanted};
+    RouteVersion version{.options = wanted};
     Result<RouteMaker::Made> made = maker_.make(wanted);
+    const RouteOptions* const its = find_route(configured_, wanted.name);
+    if (!made.ok() && its != nullptr && *its != wanted) {
+      log(LogLevel::kError, "route " + wanted.name +
+                                ": what it was changed to while specd ran cannot be served, so it "
+                                "is as configured: " +
+                                made.status().to_string());
+      version.options = *its;
+      made = maker_.make(*its);
+    }
+    RouteEntry& entry = table[wanted.name];
     if (made.ok()) {
       maker_.add_taps(std::move(made.value().taps));
-      entry.live->route = share(std::move(made.value().route), generation_);
-      continue;
+      version.route = share(std::move(made.value().route), generation_);
+    } else {
+      const Status& status = made.status();
+      if (wanted.name == options_.default_route) {
+        return status.with_context("the default route cannot be served")
+            .in_field(route_field(wanted.name));
+      }
+      log(LogLevel::kError, "route " + wanted.name + " cannot be served: " + status.to_string());
+      version.state = RouteState::kRefused;
+      entry.refused = status;
     }
-    const Status& status = made.status();
-    if (wanted.name == options_.default_route) {
-      return status.with_context("the default route cannot be served")
-          .in_field(route_field(wanted.name));
-    }
-    log(LogLevel::kError, "route " + wanted.name + " cannot be served: " + status.to_string());
-    entry.live->state = RouteState::kRefused;
-    entry.refused = status;
+    entry.live = std::move(version);
   }
   board_.publish(std::move(table));
   return Status();

@@ -21,10 +21,6 @@ constexpr uint64_t kBytesMax = uint64_t{2} << 30;
 
 std::string checksum(std::string_view text) { return to_hex(sha256(text)).substr(0, kDigits); }
 
-std::string line_of(std::string_view text) {
-  return checksum(text) + ' ' + std::string(text) + '\n';
-}
-
 // Returns the bytes of whole lines.
 uint64_t read_lines(std::string_view all, LineFile::Content& content) {
   size_t begin = 0;
@@ -96,8 +92,11 @@ Result<std::unique_ptr<LineFile>> LineFile::open(const std::string& directory,
   return made;
 }
 
-Status LineFile::append(std::string_view text) {
-  const std::string line = line_of(text);
+std::string LineFile::line_of(std::string_view text) {
+  return checksum(text) + ' ' + std::string(text) + '\n';
+}
+
+Status LineFile::append(const std::string& line) {
   if (has_rest_ && ftruncate(file_.get(), static_cast<off_t>(n_bytes_)) != 0)
     return failed("truncate");
   has_rest_ = true;
@@ -111,26 +110,26 @@ Status LineFile::append(std::string_view text) {
   return Status();
 }
 
-Status LineFile::replace(const std::vector<std::string>& texts, bool keeps_old) {
-  std::string all;
-  for (const std::string& text : texts) all += line_of(text);
+Status LineFile::replace(const std::string& lines, bool keeps_old) {
   const std::string name = path_.substr(path_.rfind('/') + 1);
   const std::string fresh = name + ".new", old = name + ".damaged";
   const int folder = folder_.get();
   FileDescriptor file = open_in(folder, fresh, O_RDWR | O_CREAT | O_TRUNC);
   if (file.get() < 0) return failed("make the new file beside it");
-  if (!write_all(file.get(), all, 0) || fsync(file.get()) != 0) {
-    const Status status = failed("write the new file beside it");
+  const auto undo = [&](const char* what) {
+    const Status status = failed(what);
     (void)unlinkat(folder, fresh.c_str(), 0);
     return status;
+  };
+  if (!write_all(file.get(), lines, 0) || fsync(file.get()) != 0) {
+    return undo("write the new file beside it");
   }
-  if (keeps_old) {
-    (void)unlinkat(folder, old.c_str(), 0);
-    if (linkat(folder, name.c_str(), folder, old.c_str(), 0) != 0) return failed("keep a copy");
+  if (keeps_old && linkat(folder, name.c_str(), folder, old.c_str(), 0) != 0) {
+    log(LogLevel::kWarn, quote(path_, 400) + ": no copy of it is kept: " + std::strerror(errno));
   }
-  if (renameat(folder, fresh.c_str(), folder, name.c_str()) != 0) return failed("replace");
+  if (renameat(folder, fresh.c_str(), folder, name.c_str()) != 0) return undo("replace");
   file_ = std::move(file);
-  n_bytes_ = all.size();
+  n_bytes_ = lines.size();
   has_rest_ = false;
   return fsync(folder) == 0 ? Status() : failed("sync the folder of");
 }

@@ -4,6 +4,7 @@
 //   16 hexadecimal digits of the text's SHA-256, a space, the text without line breaks, \n
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -33,10 +34,14 @@ class LineFile {
   static Result<std::unique_ptr<LineFile>> open(const std::string& directory,
                                                 const std::string& name, Content& content);
 
-  // After an error the file is as it was, once the next append() succeeds at the latest.
-  Status append(std::string_view text);
-  // Replaces all lines at once. Keeps the old file beside it as NAME.damaged if `keeps_old`.
-  Status replace(const std::vector<std::string>& texts, bool keeps_old);
+  // A text as a line of such a file.
+  static std::string line_of(std::string_view text);
+  // Needs no memory unless it fails. After an error the file is as it was, once the next append()
+  // succeeds at the latest.
+  Status append(const std::string& line);
+  // Replaces all lines at once. The old file stays beside it as NAME.damaged if `keeps_old`, unless there is such
+  // a file already, or the file system has no links.
+  Status replace(const std::string& lines, bool keeps_old);
 
   uint64_t n_bytes() const { return n_bytes_; }
   const std::string& path() const { return path_; }

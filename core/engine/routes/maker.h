@@ -43,8 +43,8 @@ class RouteMaker {
   Status rescan();
   // See Engine::load_plugin().
   Status load_plugin(const std::string& plugin_id);
-  // Refuses the plugin until it is loaded again.
-  Status retire_plugin(const std::string& plugin_id) { return registry_->retire(plugin_id); }
+  // Refuses the plugin until it is loaded again. False when it was so already.
+  Result<bool> retire_plugin(const std::string& plugin_id) { return registry_->retire(plugin_id); }
   // Refuses a plugin whose control call is late, and says so.
   Status set_aside(const std::string& plugin_id, const Status& late);
   // Whether the pair was made of the bundles that would be loaded now.

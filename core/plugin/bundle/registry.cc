@@ -695,18 +695,21 @@ Status PluginRegistry::load(const std::string& plugin_id, const std::atomic<bool
   return as_status(impl_->load(plugin_id, is_late));
 }
 
-Status PluginRegistry::retire(const std::string& plugin_id) {
+Result<bool> PluginRegistry::retire(const std::string& plugin_id) {
   const MutexLock lock(impl_->mutex);
   Bundle* const found = impl_->find(plugin_id);
   if (found == nullptr) {
     return Status(Code::kNotFound, "plugin", "plugin " + quote(plugin_id) + " is not there");
   }
-  if (found->failure.has_value()) return Status();  // it is refused already
+  if (found->is_retired) return false;
+  if (found->failure.has_value()) {
+    return Status(Code::kFailedPrecondition, "plugin", "it is refused: " + found->info.reason);
+  }
   const Status why(Code::kFailedPrecondition, "it was retired; load it to use it again");
   found->failure = why;
   found->is_retired = found->is_set_aside = true;
   refuse(found->info, why);
-  return Status();
+  return true;
 }
 
 void PluginRegistry::set_aside(const std::string& plugin_id, const Status& why) {
@@ -715,6 +718,7 @@ void PluginRegistry::set_aside(const std::string& plugin_id, const Status& why) 
   if (found == nullptr) return;
   found->failure = why;
   found->is_set_aside = true;
+  found->is_retired = false;  // load() must not undo this
   refuse(found->info, why);
   log_refusal(found->info);
 }

@@ -99,8 +99,10 @@ class PluginRegistry {
   // [control] Refuses the bundle from now on, until its files change: a call of its code has not
   // returned.
   void set_aside(const std::string& plugin_id, const Status& why);
-  // [control] Refuses it until load(). Instances that there are go on. kNotFound without such a bundle.
-  Status retire(const std::string& plugin_id);
+  // [control] Refuses it until load(), or until its files change. Instances that there are go on. False
+  // when it was so already. kNotFound without such a bundle, kFailedPrecondition when it is refused for another
+  // reason.
+  Result<bool> retire(const std::string& plugin_id);
 
  private:
   PluginRegistry();

@@ -3,17 +3,18 @@
 #include "core/engine/routes/line_file.h"
 
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <optional>
 #include <string>
 #include <vector>
+
+#include "tests/file_size_limit.h"
 
 namespace specd {
 namespace {
@@ -56,7 +57,7 @@ class LineFiles : public testing::Test {
 TEST_F(LineFiles, lines_that_were_appended_are_there_again) {
   LineFile::Content content;
   std::unique_ptr<LineFile> file = open(content);
-  for (const std::string& line : lines_) ASSERT_TRUE(file->append(line).ok());
+  for (const std::string& line : lines_) ASSERT_TRUE(file->append(LineFile::line_of(line)).ok());
   EXPECT_EQ(file->n_bytes(), bytes().size());
   file.reset();
   EXPECT_EQ(texts(), lines_);
@@ -67,7 +68,8 @@ TEST_F(LineFiles, lines_that_were_appended_are_there_again) {
 
 TEST_F(LineFiles, a_file_that_is_cut_at_any_byte_has_the_lines_before_and_goes_on) {
   LineFile::Content content;
-  for (const std::string& line : lines_) ASSERT_TRUE(open(content)->append(line).ok());
+  for (const std::string& line : lines_)
+    ASSERT_TRUE(open(content)->append(LineFile::line_of(line)).ok());
   const std::string whole = bytes();
   for (size_t n = 0; n <= whole.size(); ++n) {
     write(whole.substr(0, n));
@@ -78,7 +80,7 @@ TEST_F(LineFiles, a_file_that_is_cut_at_any_byte_has_the_lines_before_and_goes_o
       if (end <= n) expected.push_back(line);
     }
     EXPECT_EQ(texts(), expected) << n;
-    ASSERT_TRUE(open(content)->append("next").ok());
+    ASSERT_TRUE(open(content)->append(LineFile::line_of("next")).ok());
     expected.push_back("next");
     EXPECT_EQ(texts(), expected) << n;
   }
@@ -86,7 +88,8 @@ TEST_F(LineFiles, a_file_that_is_cut_at_any_byte_has_the_lines_before_and_goes_o
 
 TEST_F(LineFiles, a_garbled_byte_costs_the_lines_that_it_touches_and_no_other) {
   LineFile::Content content;
-  for (const std::string& line : lines_) ASSERT_TRUE(open(content)->append(line).ok());
+  for (const std::string& line : lines_)
+    ASSERT_TRUE(open(content)->append(LineFile::line_of(line)).ok());
   const std::string whole = bytes();
   for (size_t at = 0; at < whole.size(); ++at) {
     for (const char other : {'\0', '\n', ' ', 'a', '\x80'}) {
@@ -116,29 +119,20 @@ TEST_F(LineFiles, a_garbled_byte_costs_the_lines_that_it_touches_and_no_other) {
 }
 
 TEST_F(LineFiles, a_full_disk_refuses_a_line_and_leaves_those_before) {
-  // A file beyond the limit is told like a full disk, once part of the line is written.
-  const auto set_limit = [](rlim_t bytes) {
-    rlimit limit{};
-    ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &limit), 0);
-    limit.rlim_cur = bytes;
-    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
-  };
-  const auto before = std::signal(SIGXFSZ, SIG_IGN);
   LineFile::Content content;
   const std::unique_ptr<LineFile> file = open(content);
-  ASSERT_TRUE(file->append("first").ok());
-  set_limit(file->n_bytes() + 20);
-  const Status refused = file->append(std::string(50, 'x'));
+  ASSERT_TRUE(file->append(LineFile::line_of("first")).ok());
+  std::optional<FileSizeLimit> limit(std::in_place, file->n_bytes() + 20);
+  const Status refused = file->append(LineFile::line_of(std::string(50, 'x')));
   EXPECT_NE(refused.text().find("cannot write: File too large"), std::string::npos)
       << refused.text();
   EXPECT_NE(refused.text().find(path()), std::string::npos);
   EXPECT_EQ(bytes().size(), file->n_bytes());
-  const Status not_replaced = file->replace({std::string(500, 'y')}, false);
+  const Status not_replaced = file->replace(LineFile::line_of(std::string(500, 'y')), false);
   EXPECT_NE(not_replaced.text().find("the new file beside it"), std::string::npos);
   EXPECT_FALSE(std::filesystem::exists(path() + ".new"));
-  set_limit(RLIM_INFINITY);
-  ASSERT_TRUE(file->append("second").ok());
-  std::signal(SIGXFSZ, before);
+  limit.reset();
+  ASSERT_TRUE(file->append(LineFile::line_of("second")).ok());
   LineFile::Content found;
   const auto again = LineFile::open(folder_, "j", found);
   EXPECT_NE(again.status().text().find("another process has this folder"), std::string::npos)
@@ -148,10 +142,10 @@ TEST_F(LineFiles, a_full_disk_refuses_a_line_and_leaves_those_before) {
 TEST_F(LineFiles, replacing_all_lines_keeps_a_copy_if_it_is_told_to) {
   LineFile::Content content;
   std::unique_ptr<LineFile> file = open(content);
-  ASSERT_TRUE(file->append("old").ok());
+  ASSERT_TRUE(file->append(LineFile::line_of("old")).ok());
   const std::string old = bytes();
-  ASSERT_TRUE(file->replace({"a", "b"}, true).ok());
-  ASSERT_TRUE(file->append("c").ok());
+  ASSERT_TRUE(file->replace(LineFile::line_of("a") + LineFile::line_of("b"), true).ok());
+  ASSERT_TRUE(file->append(LineFile::line_of("c")).ok());
   EXPECT_EQ(file->n_bytes(), bytes().size());
   file.reset();
   EXPECT_EQ(texts(), (std::vector<std::string>{"a", "b", "c"}));

@@ -4,16 +4,16 @@
 
 #include <gtest/gtest.h>
 
-#include <sys/resource.h>
-
-#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "tests/core/engine/route_rig.h"
+#include "tests/file_size_limit.h"
 
 namespace specd {
 namespace {
@@ -37,13 +37,12 @@ class RouteJournals : public RouteRig {
     return {.kind = EventKind::kApplied, .route = of.name, .generation = 2, .text = "is live"};
   }
   void keep(RouteJournal& journal, const RouteOptions& route) {
-    ASSERT_TRUE(journal.write(event(route), route_to_json(route)).ok());
+    ASSERT_TRUE(journal.write(journal.entry(event(route), route_to_json(route))).ok());
   }
 
   // An engine with this folder for its state.
-  void start_here(std::vector<RouteOptions> configured) {
+  void start_here(std::vector<RouteOptions> configured, EngineOptions o = options()) {
     engine_.reset();
-    EngineOptions o = options();
     o.state_directory = folder_;
     start_with(std::move(configured), std::move(o));
   }
@@ -105,9 +104,9 @@ TEST_F(RouteJournals, a_start_takes_exactly_what_was_on_disk_wherever_the_file_i
     const auto journal = open(configured);
     const RouteOptions route = lookup(step.route, step.nodes);
     const Json kept = step.nodes == 0 ? Json() : route_to_json(route);
-    ASSERT_TRUE(journal->write(event(route), kept).ok());
+    ASSERT_TRUE(journal->write(journal->entry(event(route), kept)).ok());
     // A change after which a start takes the same.
-    ASSERT_TRUE(journal->write(event(route), std::nullopt).ok());
+    ASSERT_TRUE(journal->write(journal->entry(event(route), std::nullopt)).ok());
     after.push_back(after.back());
     after.back()[step.route] = step.nodes;
     if (step.nodes == 0) after.back().erase(step.route);
@@ -154,11 +153,27 @@ TEST_F(RouteJournals, a_route_whose_configuration_was_edited_since_is_that_of_th
   keep(*open({lookup("a", 1), lookup("b", 1)}), lookup("a", 2));
   EXPECT_EQ(open({lookup("a", 1)})->routes()[0].draft_nodes_max, 2) << "b does not matter";
   EXPECT_EQ(open({lookup("a", 3)})->routes()[0].draft_nodes_max, 3);
+  EXPECT_EQ(open({lookup("a", 1)})->routes()[0].draft_nodes_max, 1) << "it was dropped for good";
   EXPECT_TRUE(open({lookup("b", 1)})->routes().size() == 1) << "a was removed";
   // A route of its own that the configuration has since is the configuration's.
   keep(*open({}), lookup("own", 5));
   EXPECT_EQ(open({})->routes()[0].draft_nodes_max, 5);
   EXPECT_EQ(open({lookup("own", 6)})->routes()[0].draft_nodes_max, 6);
+}
+
+TEST_F(RouteJournals, routes_that_come_and_go_leave_nothing) {
+  const std::vector<RouteOptions> configured{lookup("a", 1)};
+  const auto journal = open(configured);
+  for (int i = 0; i < 50; ++i) {
+    const RouteOptions passing = lookup("passing-" + std::to_string(i), 2);
+    keep(*journal, passing);
+    ASSERT_TRUE(journal->write(journal->entry(event(passing), Json())).ok());
+    keep(*journal, lookup("a", 2));
+    keep(*journal, lookup("a", 1));
+  }
+  ASSERT_TRUE(journal->configure(journal->configuration(configured)).ok());
+  EXPECT_LT(bytes().size(), 100u) << bytes();
+  EXPECT_EQ(journal->generation(), 2u);
 }
 
 TEST_F(RouteJournals, a_long_file_is_rewritten_with_what_counts) {
@@ -181,9 +196,10 @@ TEST_F(RouteJournals, an_engine_takes_up_the_last_route_that_passed_its_probatio
   EXPECT_EQ(nodes_of("r"), 2);
   start_here({lookup("r", 4)});
   EXPECT_EQ(nodes_of("r"), 4) << "it was on probation";
-  stage(lookup("r", 2, 1));
+  const uint64_t passing = stage(lookup("r", 2, 1));
+  EXPECT_EQ(passing, 4u) << "numbers go on over a restart";
   promote();
-  expect_versions("live 2");
+  expect_versions("live 4");
   start_here({lookup("r", 4)});
   EXPECT_EQ(nodes_of("r"), 2) << "it has passed";
   stage(lookup("r", 3, 0));
@@ -208,16 +224,20 @@ TEST_F(RouteJournals, an_engine_takes_up_the_last_route_that_passed_its_probatio
 }
 
 TEST_F(RouteJournals, what_the_journal_has_and_cannot_be_served_is_the_configurations) {
+  std::vector<RouteOptions> configured{lookup("r", 4), lookup("s", 5)};
+  for (RouteOptions& each : configured) each.model = options().model.name;
   {
     RouteOptions wrong = lookup("r", 2);
     wrong.call_ms_max = -1;
-    RouteOptions configured = lookup("r", 4);
-    configured.model = options().model.name;
-    keep(*open({configured}), wrong);
-    keep(*open({configured}), broken("absent", "no such mode"));
+    keep(*open(configured), wrong);
+    keep(*open(configured), broken("s", "no such mode"));
+    keep(*open(configured), broken("absent", "no such mode"));
   }
-  start_here({lookup("r", 4)});
+  EngineOptions with_default = options();
+  with_default.default_route = "s";
+  start_here(configured, with_default);
   EXPECT_EQ(nodes_of("r"), 4);
+  EXPECT_EQ(nodes_of("s"), 5);
   EXPECT_EQ(report("absent").state, RouteState::kRefused);
   const auto second = Engine::create(
       [&] {
@@ -236,13 +256,8 @@ TEST_F(RouteJournals, a_change_that_cannot_be_recorded_is_refused_but_for_the_wa
   stage(lookup("r", 2));
   promote();
   stage(lookup("r", 3));
-  const auto before = std::signal(SIGXFSZ, SIG_IGN);
-  rlimit limit{};
-  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &limit), 0);
-  const rlim_t old = limit.rlim_cur;
-  limit.rlim_cur = bytes().size() + 10;
   // Plugins were copied before.
-  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+  std::optional<FileSizeLimit> limit(std::in_place, bytes().size() + 10);
   const std::string there = versions();
   const std::string refused = "cannot be recorded, so nothing was changed";
   for (const auto& change :
@@ -255,9 +270,7 @@ TEST_F(RouteJournals, a_change_that_cannot_be_recorded_is_refused_but_for_the_wa
   EXPECT_EQ(versions("more"), "");
   abort();
   roll_back();
-  limit.rlim_cur = old;
-  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
-  std::signal(SIGXFSZ, before);
+  limit.reset();
   expect_versions("live 1");
   int n_unrecorded = 0;
   for (const EngineEvent& each : engine_->events(0, 1000)) {
