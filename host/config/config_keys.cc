@@ -406,7 +406,7 @@ Key keys_of(Config& config) {
       integer("drain_seconds", config.drain_seconds, 0, kDrainSecondsMax,
               "how long running requests may finish after SIGTERM"),
       folder("state_directory", engine.state_directory,
-             "an existing folder, private to the user of specd",
+             "an existing folder, which only the user of specd may write",
              "a folder, of this daemon alone, that keeps changes of routes over a restart")
           .absent("they are not kept"),
       std::move(devices), keys_of_engine(engine), keys_of_model(engine.model).required(),

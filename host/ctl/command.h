@@ -5,7 +5,7 @@
 #include <string>
 
 #include "core/base/status.h"
-#include "host/ctl/format.h"
+#include "host/base/format.h"
 #include "host/rpc/client.h"
 
 namespace specd::host {

@@ -12,9 +12,12 @@ int run_requests(Client& client, const Values& values, Format format) {
   const auto response = client.requests(values["max"].as<int32_t>());
   if (!response.ok()) return ctl_fail(response.status());
   const v1::ListRequestsResponse& list = response.value();
+  if (format != Format::kTable) {  // whole, since it says how many there are
+    write_output(object_text(report_to_json(list), format));
+    return kCtlOk;
+  }
   Table table({"request", "state", "route", "tokens", "prompt", "pages", "drafts accepted", "age"});
   for (const v1::RequestInfo& one : list.requests()) {
-    if (format != Format::kTable) write_output(object_text(report_to_json(one), format));
     const std::string route =
         one.route() + (one.generation() > 0 ? " (" + std::to_string(one.generation()) + ")" : "");
     table.add(
@@ -26,7 +29,6 @@ int run_requests(Client& client, const Values& values, Format format) {
          std::to_string(one.accepted_draft_tokens()) + " of " + std::to_string(one.draft_tokens()),
          fixed(one.age_s(), 1) + " s"});
   }
-  if (format != Format::kTable) return kCtlOk;
   const int32_t n_more = list.running() + list.waiting() - list.requests_size();
   write_output(printable(table.text()) + std::to_string(list.running()) + " run, " +
                std::to_string(list.waiting()) + " wait" +
@@ -74,8 +76,10 @@ int run_reload(Client& client, const Values& values, Format format) {
   for (const std::string& name : done.value().added()) table.add({name, front + "added"});
   for (const std::string& name : done.value().changed()) table.add({name, front + "changed"});
   for (const std::string& name : done.value().removed()) table.add({name, front + "removed"});
-  const std::string text = table.text();
-  write_output(text.empty() ? "no route has changed\n" : printable(text));
+  std::string text = table.text();
+  for (const std::string& setting : done.value().settings())
+    text += setting + (request.dry_run() ? ", would be set\n" : "\n");
+  write_output(text.empty() ? "nothing has changed\n" : printable(text));
   return kCtlOk;
 }
 

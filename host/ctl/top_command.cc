@@ -1,6 +1,7 @@
 // specctl top: what changed between two looks at the daemon.
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <string>
 #include <thread>
@@ -15,17 +16,19 @@
 namespace specd::host {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 struct Look {
   v1::GetStatusResponse status;
   v1::ListRoutesResponse routes;
-  std::chrono::steady_clock::time_point at;
+  Clock::time_point at;
 };
 
 Result<Look> look(Client& client) {
   Look now;
   SPECD_TRY(now.status, client.status());
   SPECD_TRY(now.routes, client.routes());
-  now.at = std::chrono::steady_clock::now();
+  now.at = Clock::now();
   return now;
 }
 
@@ -39,10 +42,13 @@ v1::Route before(const Look& earlier, const v1::Route& route) {
   return {};
 }
 
+double since(uint64_t later, uint64_t sooner) {
+  return static_cast<double>(later - std::min(later, sooner));
+}
+
 std::string text_of(const Look& earlier, const Look& now, Format format) {
   const double seconds = std::chrono::duration<double>(now.at - earlier.at).count();
-  const double tokens =
-      static_cast<double>(now.status.tokens() - earlier.status.tokens()) / seconds;
+  const double tokens = since(now.status.tokens(), earlier.status.tokens()) / seconds;
   Json all{{"tokens_per_s", tokens},
            {"running", now.status.running()},
            {"waiting", now.status.waiting()},
@@ -50,21 +56,20 @@ std::string text_of(const Look& earlier, const Look& now, Format format) {
   Table table({"route", "state", "generation", "in use", "steps/s", "drafted/s", "accepted",
                "accepted a step"});
   for (const v1::Route& route : now.routes.routes()) {
+    if (route.name() == "off") continue;  // it drafts nothing
     const v1::Route old = before(earlier, route);
-    const auto since = [](uint64_t later, uint64_t sooner) {
-      return static_cast<double>(later - std::min(later, sooner));
-    };
     const double steps = since(route.steps(), old.steps());
     const double drafted = since(route.drafted(), old.drafted());
     const double accepted = since(route.accepted(), old.accepted());
     all["routes"].push_back({{"name", route.name()},
                              {"state", enum_word(route.state())},
+                             {"suspended", route.suspended()},
                              {"generation", route.generation()},
                              {"in_use", route.in_use()},
                              {"steps_per_s", steps / seconds},
                              {"drafted_per_s", drafted / seconds},
-                             {"acceptance", ratio(accepted, drafted)}});
-    if (route.name() == "off") continue;
+                             {"acceptance", ratio(accepted, drafted)},
+                             {"accepted_per_step", ratio(accepted, steps)}});
     table.add({route.name() + (route.suspended() ? " (suspended)" : ""), enum_word(route.state()),
                std::to_string(route.generation()), std::to_string(route.in_use()),
                fixed(steps / seconds, 1), fixed(drafted / seconds, 1),
@@ -86,6 +91,14 @@ int run_top(Client& client, const Values& values, Format format) {
     std::this_thread::sleep_for(interval);
     Result<Look> now = look(client);
     if (!now.ok()) return ctl_fail(now.status());
+    if (now.value().status.pid() !=
+        earlier.value().status.pid()) {  // another daemon: from its start
+      earlier.value().status.Clear();
+      earlier.value().routes.Clear();
+      earlier.value().at =
+          now.value().at - std::chrono::duration_cast<Clock::duration>(
+                               std::chrono::duration<double>(now.value().status.uptime_s()));
+    }
     const std::string text = text_of(earlier.value(), now.value(), format);
     if (write_output((is_terminal ? "\033[H\033[J" : "") + text) != 0) return kCtlOk;
     earlier = std::move(now);

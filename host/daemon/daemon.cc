@@ -24,6 +24,7 @@
 #include "core/rank_process.h"
 #include "host/config/config_print.h"
 #include "host/rpc/grpc_server.h"
+#include "host/base/out_of_memory.h"
 #include "host/daemon/health.h"
 #include "host/daemon/reload.h"
 #include "host/daemon/service_manager.h"
@@ -310,6 +311,18 @@ Result<std::unique_ptr<GrpcServer>> start_server(Engine& engine, const Config& c
   leave(kExitFailed);
 }
 
+std::string summary(const Reloaded& done) {
+  std::string text = "the configuration was read again";
+  const auto add = [&](const char* words, const std::vector<std::string>& all) {
+    for (const std::string& each : all) text += (&each == &all[0] ? words : ", ") + each;
+  };
+  add("; added ", done.routes.added);
+  add("; changed ", done.routes.changed);
+  add("; removed ", done.routes.removed);
+  add("; set ", done.settings);
+  return text;
+}
+
 std::string seconds_text(uint64_t ns) {
   char text[32];
   std::snprintf(text, sizeof(text), "%.2f s", static_cast<double>(ns) / 1e9);
@@ -378,20 +391,29 @@ int run_lead(const Config& config, StopSignals& signals, ServiceManager& manager
   // Plugins may take long, and a signal to stop must not wait for them.
   auto hangups = std::make_unique<TaskQueue>(1, 1);
   const auto on_hangup = [&] {
-    manager.reloading();
-    const auto done = actions.reload({});
-    const std::string problem =
-        done.ok() ? "" : "the configuration was not taken over: " + done.status().text();
-    if (!done.ok()) log(LogLevel::kError, problem);
-    manager.ready(done.ok() ? serving : serving + "; " + problem);
+    const Status told = within_memory([&]() -> Status {
+      manager.reloading();
+      const auto done = reload.run(*engine.value(), {});
+      const std::string text =
+          done.ok() ? summary(done.value())
+                    : "the configuration was not taken over: " + done.status().text();
+      say("specd: SIGHUP: " + text + "\n");
+      manager.ready(serving + "; " + text);
+      return Status();
+    });
+    if (!told.ok()) log(LogLevel::kError, "SIGHUP: no memory left");
   };
   const auto poll = std::min(kFailurePoll, manager.watchdog_period());
   bool is_stopped = false;
   while (!is_stopped && engine.value()->failure().ok()) {
     is_stopped = signals.wait_for(poll);
-    manager.beat(engine.value()->status().step_age_ns);
-    if (signals.take_hangup() && !hangups->post(on_hangup))
-      log(LogLevel::kWarn, "SIGHUP: the configuration is being read again already");
+    const Status done = within_memory([&]() -> Status {
+      manager.beat(engine.value()->status().step_age_ns);
+      if (signals.take_hangup() && !hangups->post(on_hangup))
+        log(LogLevel::kWarn, "SIGHUP: the configuration is being read again already");
+      return Status();
+    });
+    if (!done.ok()) log(LogLevel::kError, "no memory left");
     if (process != nullptr) process->give_up_if_gone();  // mpirun tells a second later
   }
   const Status failure = engine.value()->failure();

@@ -89,16 +89,17 @@ int check(const Config& config) {
 Program make_program() {
   Program program{
       .name = "specd",
-      .commands = {{"serve", "--config FILE", "load the model and serve until SIGTERM or SIGINT"},
-                   {"check", "--config FILE",
-                    "check the configuration, the model's files and the\n"
-                    "routes without loading weights; runs the code of the\n"
-                    "routes' plugins"},
-                   {"schema", "[--table]",
-                    "print the JSON Schema of configurations for editors, or\n"
-                    "a table of all keys"},
-                   {"completion", "SHELL", "print completion for bash, zsh or fish",
-                    completion_shells()}},
+      .commands =
+          {{"serve", "--config FILE",
+            "load the model and serve until SIGTERM or SIGINT;\nSIGHUP reads the configuration again"},
+           {"check", "--config FILE",
+            "check the configuration, the model's files and the\n"
+            "routes without loading weights; runs the code of the\n"
+            "routes' plugins"},
+           {"schema", "[--table]",
+            "print the JSON Schema of configurations for editors, or\n"
+            "a table of all keys"},
+           {"completion", "SHELL", "print completion for bash, zsh or fish", completion_shells()}},
       .options = po::options_description("Options"),
       .taken_by = {{"config", "serve check"},
                    {"set", "serve check"},

@@ -11,42 +11,44 @@ namespace {
 
 using Values = std::map<std::string, std::string>;
 
-// What cannot change while specd runs.
-Values fixed_values(const Config& config) {
+bool is_setting(const std::string& key) { return key == "log_level" || key == "drain_seconds"; }
+
+Values values_of(const Config& config) {
   Values values;
-  for (const auto& [key, value] : config_values(config)) {
-    if (!key.starts_with("routes") && key != "log_level" && key != "drain_seconds")
-      values[key] = value;
-  }
+  for (const auto& [key, value] : config_values(config)) values[key] = value;
   return values;
 }
 
-Status check_fixed(const Config& now, const Config& fresh) {
-  const Values before = fixed_values(now), after = fixed_values(fresh);
-  Values all = before;
-  all.insert(after.begin(), after.end());
-  for (const auto& [key, unused] : all) {
-    const auto old = before.find(key), its = after.find(key);
-    if (old != before.end() && its != after.end() && old->second == its->second) continue;
-    const auto text = [](bool is_there, const auto& found) {
-      return is_there ? found->second : std::string("nothing");
-    };
-    return with_place(fresh, Status(Code::kFailedPrecondition, key,
-                                    "it was " + text(old != before.end(), old) + ", the file has " +
-                                        text(its != after.end(), its) +
-                                        "; this needs a restart, so nothing was changed"));
-  }
-  return Status();
+std::string value_in(const Values& values, const std::string& key) {
+  const auto found = values.find(key);
+  return found == values.end() ? "nothing" : found->second;
 }
 
 }  // namespace
 
-Result<ConfiguredRoutes> Reload::run(Engine& engine, const ChangeOptions& how) {
+Result<Reloaded> Reload::run(Engine& engine, const ChangeOptions& how) {
   const MutexLock lock(mutex_);
   SPECD_TRY(Config fresh, load_config(config_.file, config_.overrides));
-  SPECD_OK_OR_RETURN(check_fixed(config_, fresh));
-  const Result<ConfiguredRoutes> done = engine.configure_routes(fresh.engine.routes, how);
-  if (!done.ok()) return with_place(fresh, done.status());
+  const Values before = values_of(config_), after = values_of(fresh);
+  Values all = before;
+  all.insert(after.begin(), after.end());
+  Reloaded done;
+  for (const auto& [key, unused] : all) {
+    const std::string was = value_in(before, key), is = value_in(after, key);
+    if (was == is || key.starts_with("routes")) continue;
+    if (!is_setting(key)) {
+      return with_place(fresh, Status(Code::kFailedPrecondition, key,
+                                      "it would be " + is + " and was " + was +
+                                          "; this needs a restart, so nothing was changed"));
+    }
+    done.settings.push_back(key + ": " + is + ", was " + was);
+  }
+  Result<ConfiguredRoutes> routes = engine.configure_routes(fresh.engine.routes, how);
+  if (!routes.ok()) {
+    const bool is_in_file = routes.status().field() != "request_id";
+    return is_in_file ? with_place(fresh, routes.status()) : routes.status();
+  }
+  done.routes = std::move(routes).value();
   if (how.dry_run) return done;
   set_log_level(fresh.log_level);
   drain_seconds_ = fresh.drain_seconds;

@@ -7,6 +7,7 @@
 #include "core/base/mutex.h"
 #include "core/engine.h"
 #include "host/config/config.h"
+#include "host/rpc/daemon_actions.h"
 
 namespace specd::host {
 
@@ -14,9 +15,10 @@ class Reload {
  public:
   explicit Reload(const Config& config) : drain_seconds_(config.drain_seconds), config_(config) {}
 
-  // [any] Takes over routes, log_level and drain_seconds of the file. Errors have the place in the file:
-  // of the first other value that has changed, or of what the engine refuses. One at a time.
-  Result<ConfiguredRoutes> run(Engine& engine, const ChangeOptions& how);
+  // [any] Takes over routes, log_level and drain_seconds of the file, where nothing overrides them. Errors have
+  // the place in the file: of the first other value that has changed, or of what the engine refuses. One at a
+  // time.
+  Result<Reloaded> run(Engine& engine, const ChangeOptions& how);
   // [any] What is in effect.
   uint32_t drain_seconds() const { return drain_seconds_; }
 

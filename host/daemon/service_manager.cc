@@ -11,7 +11,6 @@
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
-#include <utility>
 
 #include "core/base/clock.h"
 #include "core/base/log.h"
@@ -88,10 +87,11 @@ ServiceManager::ServiceManager() {
 
 void ServiceManager::loading(const std::string& what, double fraction) {
   // Few: a manager that is busy keeps some ten messages.
-  const std::string text =
+  const std::string stage =
       one_line(what) + ", " + std::to_string(static_cast<int>(fraction * 10) * 10) + " %";
-  if (std::exchange(loading_, text) == text) return;
-  send("EXTEND_TIMEOUT_USEC=" + std::to_string(kLoadingUs) + "\nSTATUS=loading: " + text,
+  if (stage_ == stage) return;
+  stage_ = stage;
+  send("EXTEND_TIMEOUT_USEC=" + std::to_string(kLoadingUs) + "\nSTATUS=loading: " + stage,
        MSG_DONTWAIT);
 }
 

@@ -34,7 +34,7 @@ class ServiceManager {
 
   FileDescriptor socket_;  // connected; none = nobody is told
   uint64_t watchdog_us_ = 0;
-  std::string loading_;  // the last text of loading()
+  std::string stage_;  // that loading() told last
 };
 
 }  // namespace specd::host

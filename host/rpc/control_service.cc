@@ -212,11 +212,12 @@ grpc::ServerUnaryReactor* ControlService::ReloadConfig(grpc::CallbackServerConte
                                                        const v1::ReloadConfigRequest* request,
                                                        v1::ReloadConfigResponse* response) {
   return change("ReloadConfig", *request, context, [this, request, response]() -> Status {
-    SPECD_TRY(const ConfiguredRoutes done, actions_.reload({.request_id = request->request_id(),
-                                                            .dry_run = request->dry_run()}));
-    response->mutable_added()->Add(done.added.begin(), done.added.end());
-    response->mutable_changed()->Add(done.changed.begin(), done.changed.end());
-    response->mutable_removed()->Add(done.removed.begin(), done.removed.end());
+    SPECD_TRY(const Reloaded done, actions_.reload({.request_id = request->request_id(),
+                                                    .dry_run = request->dry_run()}));
+    response->mutable_added()->Add(done.routes.added.begin(), done.routes.added.end());
+    response->mutable_changed()->Add(done.routes.changed.begin(), done.routes.changed.end());
+    response->mutable_removed()->Add(done.routes.removed.begin(), done.routes.removed.end());
+    response->mutable_settings()->Add(done.settings.begin(), done.settings.end());
     return Status();
   });
 }

@@ -3,6 +3,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <chrono>
 #include <cstddef>
 #include <functional>
 #include <utility>
@@ -23,8 +24,11 @@ class ControlService final : public v1::Control::CallbackService {
   ControlService(Engine& engine, const EngineOptions& options, DaemonActions actions)
       : engine_(engine), options_(options), actions_(std::move(actions)), events_(engine) {}
 
-  // Ends the calls of WatchEvents.
-  void end_streams() { events_.end(); }
+  // Ends the calls of WatchEvents, and waits for that.
+  void end_streams(std::chrono::milliseconds limit) {
+    events_.end();
+    (void)events_.wait_closed(limit);
+  }
 
   grpc::ServerUnaryReactor* ApplyRoute(grpc::CallbackServerContext* context,
                                        const v1::ApplyRouteRequest* request,

@@ -6,8 +6,9 @@
 #include <string>
 
 #include "core/base/thread.h"
-#include "host/rpc/proto_text.h"
+#include "host/base/out_of_memory.h"
 #include "host/rpc/calls.h"
+#include "host/rpc/proto_text.h"
 #include "host/rpc/wire.h"
 
 namespace specd::host {
@@ -30,17 +31,15 @@ class EventStreams::Call final : public grpc::ServerWriteReactor<v1::WatchEvents
     {
       const MutexLock lock(mutex_);
       if (is_writing_ || has_ended_) return;
-      message_.Clear();
-      if (!is_cancelled_) {
-        for (const EngineEvent& event : streams_.engine_.events(after_, kEventsPerMessage))
-          *message_.add_events() = event_to_wire(event);
-      }
-      is_writing_ = message_.events_size() > 0;
-      if (is_writing_) {
-        after_ = message_.events(message_.events_size() - 1).number();
-        make_utf8(message_);
-      } else if (is_cancelled_) {
+      const Status filled = within_memory([&] { return fill(); });
+      is_writing_ = filled.ok() && message_.events_size() > 0;
+      if (is_cancelled_) {
+        is_writing_ = false;
         end = grpc::Status::CANCELLED;
+      } else if (!filled.ok()) {
+        end = grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "");  // words take memory
+      } else if (is_writing_) {
+        after_ = message_.events(message_.events_size() - 1).number();
       } else if (is_ending_) {
         end = status_to_wire(Status(Code::kUnavailable, "specd stops"));
       } else if (!follows_) {
@@ -83,6 +82,14 @@ class EventStreams::Call final : public grpc::ServerWriteReactor<v1::WatchEvents
   }
 
  private:
+  Status fill() SPECD_REQUIRES(mutex_) {
+    message_.Clear();
+    for (const EngineEvent& event : streams_.engine_.events(after_, kEventsPerMessage))
+      *message_.add_events() = event_to_wire(event);
+    make_utf8(message_);
+    return Status();
+  }
+
   EventStreams& streams_;
   Mutex mutex_;
   uint64_t after_ SPECD_GUARDED_BY(mutex_);
@@ -107,6 +114,12 @@ EventStreams::~EventStreams() {
 
 grpc::ServerWriteReactor<v1::WatchEventsResponse>* EventStreams::open(
     const v1::WatchEventsRequest& request) {
+  const uint64_t last = engine_.wait_event(0, 0);
+  if (request.after() > last)
+    return new RefusedStream<v1::WatchEventsResponse>(status_to_wire(Status(
+        Code::kFailedPrecondition, "after",
+        "the last event is " + std::to_string(last) + ", found " + std::to_string(request.after()) +
+            "; has the daemon been started again? Numbers begin with 1 then")));
   const MutexLock lock(mutex_);
   if (calls_.size() >= kCallsMax)
     return new RefusedStream<v1::WatchEventsResponse>(status_to_wire(
@@ -130,8 +143,20 @@ void EventStreams::end() {
 }
 
 void EventStreams::forget(Call* call) {
-  const MutexLock lock(mutex_);
-  std::erase(calls_, call);
+  {
+    const MutexLock lock(mutex_);
+    std::erase(calls_, call);
+  }
+  changed_.notify_all();
+}
+
+bool EventStreams::wait_closed(std::chrono::milliseconds limit) {
+  const auto end = CondVar::Clock::now() + limit;
+  MutexLock lock(mutex_);
+  while (!calls_.empty()) {
+    if (!changed_.wait_until(lock, end)) return calls_.empty();
+  }
+  return true;
 }
 
 void EventStreams::run() {

@@ -4,6 +4,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <chrono>
 #include <cstddef>
 #include <thread>
 #include <vector>
@@ -26,6 +27,8 @@ class EventStreams {
   grpc::ServerWriteReactor<v1::WatchEventsResponse>* open(const v1::WatchEventsRequest& request);
   // [any] Ends open calls, and later ones at once, with kUnavailable.
   void end();
+  // [any] Waits until no call is open; false at the timeout.
+  bool wait_closed(std::chrono::milliseconds limit);
 
  private:
   class Call;

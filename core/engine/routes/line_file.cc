@@ -12,6 +12,7 @@
 #include "core/base/log.h"
 #include "core/base/quote.h"
 #include "core/base/sha256.h"
+#include "core/plugin/bundle/trusted_file.h"
 
 namespace specd {
 namespace {
@@ -67,8 +68,7 @@ Result<std::unique_ptr<LineFile>> LineFile::open(const std::string& directory,
   std::unique_ptr<LineFile> made(new LineFile);
   LineFile& self = *made;
   self.path_ = directory;
-  self.folder_ = FileDescriptor(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (self.folder_.get() < 0) return self.failed("open the folder");
+  SPECD_TRY(self.folder_, open_trusted_directory(directory));
   if (flock(self.folder_.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK) return self.failed("lock the folder");
     return Status(Code::kFailedPrecondition,

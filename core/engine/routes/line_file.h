@@ -28,7 +28,8 @@ class LineFile {
     std::vector<size_t> bad;  // numbers of lines whose checksum is wrong
   };
 
-  // Locks the folder, which exists, and opens or makes the file in it. The beginning of a line at the end is
+  // Locks the folder, an absolute path of one that exists and that only root and the daemon's user can
+  // change (core/plugin/bundle/trusted_file.h), and opens or makes the file in it. The beginning of a line at the end is
   // cut off, and that is logged. kFailedPrecondition when another process has the folder; other errors say
   // what failed. `content`: what is there.
   static Result<std::unique_ptr<LineFile>> open(const std::string& directory,

@@ -109,8 +109,8 @@ TEST(DaemonLife, sighup_that_nohup_ignores_stays_ignored) {
   ASSERT_TRUE(daemon.wait_ready()) << daemon.output();
   ASSERT_EQ(kill(daemon.pid(), SIGHUP), 0);
   EXPECT_TRUE(daemon.client().generate(make_request("off", 2), {}).ok());
-  EXPECT_EQ(daemon.output().find("read again"), std::string::npos);
   EXPECT_EQ(daemon.stop(), 0) << daemon.output();
+  EXPECT_EQ(daemon.output().find("read again"), std::string::npos) << daemon.output();
 }
 
 TEST(DaemonLife, closed_standard_descriptors_are_not_given_to_files_of_the_daemon) {

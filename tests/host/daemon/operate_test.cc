@@ -31,36 +31,57 @@ TEST(Operate, sighup_takes_over_routes_and_settings_of_the_edited_file_or_nothin
   };
   daemon.write_config(kMore, SPECD_PLUGINS, "drain_seconds: 7\nlog_level: debug\n");
   ASSERT_EQ(kill(daemon.pid(), SIGHUP), 0);
-  EXPECT_TRUE(logs("the configuration was read again; added more")) << daemon.output();
+  EXPECT_TRUE(
+      logs("specd: SIGHUP: the configuration was read again; added more; "
+           "set drain_seconds: 7, was 30, log_level: debug, was info"))
+      << daemon.output();
   EXPECT_TRUE(daemon.client().generate(make_request("more", 2), {}).ok());
+  // A line that is logged at this level alone.
+  v1::DeleteRouteRequest remove;
+  remove.set_name("more");
+  EXPECT_TRUE(daemon.client().delete_route(remove).ok());
+  EXPECT_TRUE(logs(": retired")) << daemon.output();
   // All or nothing, with the place.
   daemon.write_config(
       "  bad:\n    drafter: {plugin: none}\n"
       "    verifier: {plugin: specd.verifier.match}\n");
   ASSERT_EQ(kill(daemon.pid(), SIGHUP), 0);
-  EXPECT_TRUE(logs("the configuration was not taken over: " +
+  EXPECT_TRUE(logs("specd: SIGHUP: the configuration was not taken over: " +
                    (daemon.folder() / "c.yaml").string() + ":11:15: routes.bad.drafter.plugin: "))
       << daemon.output();
-  EXPECT_TRUE(daemon.client().generate(make_request("more", 2), {}).ok());
   daemon.write_config(kMore, SPECD_PLUGINS,
                       "drain_seconds: 7\nlog_level: debug\ndevices: [auto]\n");
   ASSERT_EQ(kill(daemon.pid(), SIGHUP), 0);
   EXPECT_TRUE(
-      logs("c.yaml:4:1: devices: it was [cpu], the file has [auto]; this needs a restart, "
+      logs("c.yaml:4:1: devices: it would be [auto] and was [cpu]; this needs a restart, "
            "so nothing was changed"))
       << daemon.output();
   daemon.write_config("  broken: {\n");
   ASSERT_EQ(kill(daemon.pid(), SIGHUP), 0);
   EXPECT_TRUE(logs("c.yaml:11:1: ")) << daemon.output();
-  EXPECT_TRUE(daemon.client().generate(make_request("more", 2), {}).ok());
-  EXPECT_EQ(daemon.stop(), 0) << daemon.output();
+  // A drain of no seconds cuts at once.
+  daemon.write_config(kMore, SPECD_PLUGINS, "drain_seconds: 0\n");
+  ASSERT_EQ(kill(daemon.pid(), SIGHUP), 0);
+  EXPECT_TRUE(logs("set drain_seconds: 0, was 7, log_level: info, was debug")) << daemon.output();
+  std::atomic<bool> begun{false};
+  Status cut;
+  std::thread stream([&] {
+    Client own = daemon.client();
+    cut =
+        own.generate(make_request("off", 1900), [&](const v1::GenerateResponse&) { begun = true; })
+            .status();
+  });
+  EXPECT_TRUE(eventually([&] { return begun.load(); }));
+  EXPECT_EQ(daemon.stop(), 4) << daemon.output();
+  stream.join();
+  EXPECT_NE(cut.text().find("the drain limit of 0 s"), std::string::npos) << cut.text();
 }
 
 TEST(Operate, specctl_reloads_tries_and_shows_what_it_did) {
   Daemon daemon;
   daemon.write_config();
   ASSERT_TRUE(daemon.start()) << daemon.output();
-  expect(daemon, "reload", 0, "no route has changed");
+  expect(daemon, "reload", 0, "nothing has changed");
   daemon.write_config(kMore);
   expect(daemon, "reload --dry-run", 0, "would be added");
   expect(daemon, "generate --prompt x --max-tokens 2 --route more", 1, "no route is called 'more'");
@@ -68,8 +89,11 @@ TEST(Operate, specctl_reloads_tries_and_shows_what_it_did) {
   expect(daemon, "generate --prompt x --max-tokens 2 --route more", 0, "");
   expect(daemon, "events", 0,
          "configured  the configuration was read again; added more (request me)");
-  daemon.write_config();
+  daemon.write_config("", SPECD_PLUGINS, "drain_seconds: 9\n");
+  expect(daemon, "reload --dry-run", 0, "drain_seconds: 9, was 30, would be set");
   expect(daemon, "reload", 0, "removed");
+  expect(daemon, "reload --request-id " + std::string(200, 'x'), 1,
+         "INVALID_ARGUMENT: request_id: expected at most 128 bytes");
   daemon.write_config("", "more");
   expect(daemon, "reload", 1, "c.yaml:4:");
   EXPECT_EQ(daemon.stop(), 0) << daemon.output();
@@ -109,7 +133,10 @@ TEST(Operate, specctl_loads_and_retires_plugins_and_lists_requests_and_rates) {
   expect(daemon, "plugin keep x", 2, "plugin: expected load ID or retire ID");
   expect(daemon, "requests", 0, "0 run, 0 wait");
   std::atomic<bool> begun{false};
-  v1::GenerateRequest wanted = make_request("lookup", 1500);
+  Client client = daemon.client();
+  for (const int32_t max : {-1, 10'001})
+    EXPECT_EQ(client.requests(max).status().code(), Code::kInvalidArgument);
+  v1::GenerateRequest wanted = make_request("off", 1900);
   wanted.set_request_id("long-one");
   std::thread stream([&] {
     Client own = daemon.client();
