@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -92,6 +93,14 @@ struct EngineLimits {
   static constexpr int32_t kLogprobs = 20;  // most likely tokens that a request may ask for
 };
 
+// Plugins that may run: those whose plugin.json has one of these hashes (lower-case hex of SHA-256), or a
+// signature by one of these Ed25519 public keys (PEM files). Without either none may.
+struct ApprovedPlugins {
+  std::vector<std::string> sha256, keys;
+
+  bool operator==(const ApprovedPlugins&) const = default;
+};
+
 class RankProcess;
 
 struct EngineOptions {
@@ -101,9 +110,7 @@ struct EngineOptions {
   std::string default_route = "off";  // "off" = plain decoding, always available
   std::vector<std::string> plugin_directories;
   std::string plugin_cache_directory;
-  // Which plugins may run: those whose plugin.json has one of these hashes (lower-case hex of SHA-256), or
-  // a signature by one of these Ed25519 public keys (PEM files). Both empty = all.
-  std::vector<std::string> approved_plugin_sha256, approved_plugin_keys;
+  std::optional<ApprovedPlugins> approved_plugins;  // none = every plugin may run
   std::string config_directory;  // where relative paths in configurations of plugins start
   // A folder, of this engine alone, that keeps changes of routes over a restart; empty = they are not kept.
   std::string state_directory;
@@ -377,8 +384,9 @@ class Engine {
   Result<ConfiguredRoutes> configure_routes(const std::vector<RouteOptions>& routes,
                                             const ChangeOptions& how = {});
   // [any] Discovers plugins again and loads the library of this one now, before a route needs it; also one
-  // that was retired. kNotFound, or why it is refused.
-  Status load_plugin(const std::string& plugin_id, const std::string& request_id = "");
+  // that was retired. An id means the newest version, ID@VERSION that version. kNotFound, or why it is refused.
+  Result<PluginReport> load_plugin(const std::string& plugin_id,
+                                   const std::string& request_id = "");
   // [any] Refuses the plugin for new versions of routes until it is loaded again, its files change or the
   // engine ends. kFailedPrecondition while a live, candidate or previous version uses it, or when it is refused
   // for another reason.

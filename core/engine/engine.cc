@@ -123,9 +123,6 @@ Result<ConfiguredRoutes> Engine::configure_routes(const std::vector<RouteOptions
                                                   const ChangeOptions& how) {
   return impl_->routes.configure(routes, how);
 }
-Status Engine::load_plugin(const std::string& plugin_id, const std::string& request_id) {
-  return impl_->routes.load_plugin(plugin_id, request_id);
-}
 Status Engine::retire_plugin(const std::string& plugin_id, const std::string& request_id) {
   return impl_->routes.retire_plugin(plugin_id, request_id);
 }

@@ -44,11 +44,13 @@ const char* dtype_name(kernels::DType dtype) {
 }
 
 PluginRegistry::Options registry_options(const EngineOptions& options) {
-  return {
-      .directories = options.plugin_directories,
-      .cache_directory = options.plugin_cache_directory,
-      .config_directory = options.config_directory,
-      .approved = {.sha256 = options.approved_plugin_sha256, .keys = options.approved_plugin_keys}};
+  PluginRegistry::Options made{.directories = options.plugin_directories,
+                               .cache_directory = options.plugin_cache_directory,
+                               .config_directory = options.config_directory};
+  if (const auto& approved = options.approved_plugins; approved.has_value()) {
+    made.approved = {.sha256 = approved->sha256, .keys = approved->keys};
+  }
+  return made;
 }
 
 RouteTerms route_terms(const EngineOptions& options) {
@@ -157,13 +159,17 @@ Status check_limits(const EngineOptions& options) {
       check_range("engine.step_tokens_max", options.step_tokens_max, 1, EngineLimits::kStepTokens));
   SPECD_OK_OR_RETURN(check_range("plugins.control_seconds", options.plugin_control_seconds, 1,
                                  EngineLimits::kPluginControlSeconds));
-  for (size_t i = 0; i < options.approved_plugin_sha256.size(); ++i) {
-    const std::string& hash = options.approved_plugin_sha256[i];
-    if (hash.size() != 64 || hash.find_first_not_of("0123456789abcdef") != std::string::npos)
-      return out_of_range("plugins.approved.sha256[" + std::to_string(i) + "]",
-                          "64 hexadecimal digits in lower case, as sha256sum prints them of a "
-                          "plugin.json",
-                          quote(hash));
+  const std::vector<std::string> hashes =
+      options.approved_plugins.value_or(ApprovedPlugins()).sha256;
+  for (size_t i = 0; i < hashes.size(); ++i) {
+    if (hashes[i].size() == 64 &&
+        hashes[i].find_first_not_of("0123456789abcdef") == std::string::npos) {
+      continue;
+    }
+    return out_of_range("plugins.approved.sha256[" + std::to_string(i) + "]",
+                        "64 hexadecimal digits in lower case, as sha256sum prints them of a "
+                        "plugin.json",
+                        quote(hashes[i]));
   }
   SPECD_OK_OR_RETURN(check_range("engine.queue_max", options.queue_max, 1, EngineLimits::kQueue));
   SPECD_OK_OR_RETURN(check_range("engine.priority_aging_ms", options.priority_aging_ms, 1,

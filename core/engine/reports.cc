@@ -28,23 +28,37 @@ const char* engine_state_name(EngineState state) {
   return "failed";
 }
 
+namespace {
+
+PluginReport report_of(const BundleInfo& bundle) {
+  PluginReport report{.id = bundle.id,
+                      .version = bundle.version,
+                      .license = bundle.license,
+                      .directory = bundle.directory,
+                      .sha256 = bundle.sha256,
+                      .state = bundle.state,
+                      .reason = bundle.reason,
+                      .factories = {}};
+  for (const FactoryInfo& factory : bundle.factories) {
+    report.factories.emplace_back(factory.id, factory.kind);
+  }
+  return report;
+}
+
+}  // namespace
+
 std::vector<PluginReport> Engine::plugins() const {
   std::vector<PluginReport> reports;
   for (const BundleInfo& bundle : impl_->routes.registry().list()) {
-    PluginReport report{.id = bundle.id,
-                        .version = bundle.version,
-                        .license = bundle.license,
-                        .directory = bundle.directory,
-                        .sha256 = bundle.sha256,
-                        .state = bundle.state,
-                        .reason = bundle.reason,
-                        .factories = {}};
-    for (const FactoryInfo& factory : bundle.factories) {
-      report.factories.emplace_back(factory.id, factory.kind);
-    }
-    reports.push_back(std::move(report));
+    reports.push_back(report_of(bundle));
   }
   return reports;
+}
+
+Result<PluginReport> Engine::load_plugin(const std::string& plugin_id,
+                                         const std::string& request_id) {
+  SPECD_TRY(const BundleInfo loaded, impl_->routes.load_plugin(plugin_id, request_id));
+  return report_of(loaded);
 }
 
 std::vector<RouteReport> Engine::routes() const {

@@ -36,7 +36,7 @@ Guarantee guarantee_of(uint32_t reached, bool is_strict) {
 // Without version and hash when its folder was removed just now.
 BundleInfo bundle_of(const PluginRegistry& registry, const std::string& plugin_id) {
   BundleInfo none;
-  none.id = plugin_id;
+  none.id = none.asked = plugin_id;
   return registry.find(plugin_id).value_or(none);
 }
 
@@ -47,6 +47,8 @@ std::string verifiers_for(PluginRegistry& registry, const specd_drafter_caps& dr
                           const std::atomic<bool>& is_late) {
   std::string found;
   for (const BundleInfo& bundle : registry.list()) {
+    const std::optional<BundleInfo> meant = registry.find(bundle.id);
+    if (!meant.has_value() || meant->directory != bundle.directory) continue;  // an older version
     const bool reaches =
         std::any_of(bundle.factories.begin(), bundle.factories.end(), [&](const auto& factory) {
           if (factory.kind != "verifier" || is_late) return false;

@@ -61,8 +61,10 @@ std::string flow(const Ordered& value) {
 }
 
 bool has_lines(const Ordered& value) {
+  const auto has_parts = [](const Ordered& item) { return item.is_structured(); };
   return !value.empty() &&
-         (value.is_object() || (value.is_array() && (value[0].is_object() || value[0].is_array())));
+         (value.is_object() ||
+          (value.is_array() && std::any_of(value.begin(), value.end(), has_parts)));
 }
 
 void add(const Ordered& value, const std::string& indent, std::string& text) {

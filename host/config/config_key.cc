@@ -27,12 +27,6 @@ bool is_name(std::string_view text) {
              std::string_view::npos;
 }
 
-Result<std::string> read_name(const Value& value) {
-  SPECD_TRY(std::string name, read_text(value));
-  if (!is_name(name)) return value.not_expected(kNameRule);
-  return name;
-}
-
 Result<std::string> read_path(const Value& value) {
   SPECD_TRY(const std::string text, read_text(value));
   SPECD_TRY(std::string path, resolve_path(value, text));
@@ -252,6 +246,23 @@ Json save(const Key& key) {
     items.push_back(std::move(item));
   }
   return items;
+}
+
+Result<std::string> read_name(const Value& value) {
+  SPECD_TRY(std::string name, read_text(value));
+  if (!is_name(name)) return value.not_expected(kNameRule);
+  return name;
+}
+
+Result<std::string> read_plugin_name(const Value& value) {
+  SPECD_TRY(std::string name, read_text(value));
+  const size_t at = name.find('@');
+  if (at == std::string::npos) return read_name(value);
+  std::string version = name.substr(at + 1);
+  std::replace(version.begin(), version.end(), '+', '.');  // semver.org allows it
+  if (!is_name(std::string_view(name).substr(0, at)) || !is_name(version))
+    return value.not_expected("ID@VERSION, each of at most 64 letters, digits, '_', '-' or '.'");
+  return name;
 }
 
 Result<std::string> read_text(const Value& value) {

@@ -77,6 +77,10 @@ Json save(const Key& key);
 
 // Text, quoted or not: not empty, no control characters.
 Result<std::string> read_text(const Value& value);
+// A name: what a request or a log line can carry.
+Result<std::string> read_name(const Value& value);
+// ID, or ID@VERSION.
+Result<std::string> read_plugin_name(const Value& value);
 // Makes `path` absolute. A relative one starts at the file's folder, even for overrides.
 Result<std::string> resolve_path(const Value& value, const std::string& path);
 

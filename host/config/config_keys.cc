@@ -321,8 +321,11 @@ Key keys_of_draft_model(DraftModelOptions& o) {
 }
 
 Key keys_of_use(const char* key_name, const char* meaning, PluginUse& use) {
-  return section(key_name, meaning,  //
-                 value("plugin", Type::kName, use.plugin, "the plugin's id").required(),
+  Key plugin = value("plugin", Type::kText, use.plugin,
+                     "the plugin's id, which means its newest version, or that version");
+  plugin.form = "`ID` or `ID@VERSION`";
+  plugin.pattern = "^[A-Za-z0-9_.-]{1,64}(@[A-Za-z0-9_.+-]{1,64})?$";
+  return section(key_name, meaning, std::move(plugin).required().read_by(read_plugin_name),
                  value("factory", Type::kName, use.factory, "which of the plugin's factories")
                      .absent("the only one of its kind"),
                  value("config", Type::kFree, use.config, "what the plugin documents"))
@@ -367,6 +370,20 @@ Key plugin_hash(std::string& one) {
   return key;
 }
 Key plugin_key(std::string& one) { return value("", Type::kPath, one, ""); }
+
+Key keys_of_approved(ApprovedPlugins& o) {
+  return section(
+             "approved", "which plugins may run, where it is given; with no item none may",
+             many("sha256", o.sha256, plugin_hash,
+                  "the SHA-256 of `plugin.json` of each plugin that may run, which names the "
+                  "hashes of its files")
+                 .absent("none"),
+             many("keys", o.keys, plugin_key,
+                  "PEM files of Ed25519 public keys: plugins with a `plugin.json.sig` by one of "
+                  "them may run, too")
+                 .absent("none"))
+      .absent("every plugin may run");
+}
 
 Key plugin_directory(std::string& one) {
   return folder("", one, "a folder whose subfolders are plugins (is it built?)", "");
@@ -413,32 +430,22 @@ Key keys_of(Config& config) {
       many("draft_models", engine.draft_models, keys_of_draft_model,
            "models that drafters may use beside the target; one that does not fit it (other "
            "tokens, other layout) is refused with the reason, and so are the routes that need it"),
-      section(
-          "plugins", "where plugins are",
-          many("directories", engine.plugin_directories, plugin_directory,
-               "each subfolder is a plugin")
-              .required(),
-          value("cache_directory", Type::kPath, engine.plugin_cache_directory,
-                "private copies of plugin libraries")
-              .absent("`$CACHE_DIRECTORY`, `$XDG_CACHE_HOME/specd`, `$HOME/.cache/specd` or "
-                      "`/var/cache/specd`"),
-          value("base_directory", Type::kPath, engine.config_directory,
-                "where relative paths in the configurations of plugins start")
-              .absent("the folder of this file"),
-          section("approved", "which plugins may run",
-                  many("sha256", engine.approved_plugin_sha256, plugin_hash,
-                       "the SHA-256 of `plugin.json` of each plugin that may run, which names the "
-                       "hashes of its files")
-                      .absent("none"),
-                  many("keys", engine.approved_plugin_keys, plugin_key,
-                       "PEM files of Ed25519 public keys: plugins with a `plugin.json.sig` by one "
-                       "of them may run, too")
-                      .absent("none"))
-              .absent("every plugin may run"),
-          integer("control_seconds", engine.plugin_control_seconds, 1,
-                  EngineLimits::kPluginControlSeconds,
-                  "how long a plugin may take to load, and to make or end a route's instance; "
-                  "one that takes longer is refused")),
+      section("plugins", "where plugins are",
+              many("directories", engine.plugin_directories, plugin_directory,
+                   "each subfolder is a plugin")
+                  .required(),
+              value("cache_directory", Type::kPath, engine.plugin_cache_directory,
+                    "private copies of plugin libraries")
+                  .absent("`$CACHE_DIRECTORY`, `$XDG_CACHE_HOME/specd`, `$HOME/.cache/specd` or "
+                          "`/var/cache/specd`"),
+              value("base_directory", Type::kPath, engine.config_directory,
+                    "where relative paths in the configurations of plugins start")
+                  .absent("the folder of this file"),
+              section_if(engine.approved_plugins, keys_of_approved),
+              integer("control_seconds", engine.plugin_control_seconds, 1,
+                      EngineLimits::kPluginControlSeconds,
+                      "how long a plugin may take to load, and to make or end a route's instance; "
+                      "one that takes longer is refused")),
       value("default_route", Type::kName, engine.default_route, "for requests that name none"),
       std::move(routes));
 }

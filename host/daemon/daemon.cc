@@ -55,9 +55,9 @@ constexpr char kSignalOfMpirun[] =
   expect_end();
   _exit(code);
 }
-[[noreturn]] void say_and_leave(const std::string& text) {
+[[noreturn]] void say_and_leave(const std::string& text, int code) {
   say(text);
-  leave(kExitCut);
+  leave(code);
 }
 
 // Signals that end a process which does not handle them, but mean nothing to specd. SIGUSR2 wakes
@@ -106,8 +106,9 @@ class StopSignals {
   }
   // From here on a signal ends the process. So does the time `limit`: teardown calls into plugins,
   // and a thread that hangs there can be neither joined nor destroyed. Also covers the destructors
-  // of plugin libraries, which run after main().
-  void end_within(std::chrono::seconds limit) {
+  // of plugin libraries, which run after main(). `code`: the exit code then.
+  void end_within(std::chrono::seconds limit, int code) {
+    code_ = code;
     limit_seconds_ = limit.count();
     end_ns_ = now_ns() + static_cast<uint64_t>(std::chrono::nanoseconds(limit).count());
     pthread_kill(thread_.native_handle(), SIGUSR2);
@@ -153,8 +154,9 @@ class StopSignals {
       if (end != 0 && now >= end && follows_) leave(128 + SIGTERM);
       if (end != 0 && now >= end)
         say_and_leave("specd: server and plugins did not stop within " +
-                      std::to_string(limit_seconds_) +
-                      " s (does a plugin hang?); leaving without them\n");
+                          std::to_string(limit_seconds_) +
+                          " s (does a plugin hang?); leaving without them\n",
+                      code_);
       const uint64_t rest_ns = end == 0 ? kPollNs : end - now;
       const timespec rest{.tv_sec = static_cast<time_t>(rest_ns / kSecondNs),
                           .tv_nsec = static_cast<long>(rest_ns % kSecondNs)};
@@ -184,7 +186,7 @@ class StopSignals {
         if (end_ns_ == 0) end_ns_ = now_ns() + kFollowerNs;
         continue;
       }
-      if (end_ns_ != 0) say_and_leave("specd: a signal while stopping; leaving at once\n");
+      if (end_ns_ != 0) say_and_leave("specd: a signal while stopping; leaving at once\n", code_);
       {
         const MutexLock lock(mutex_);
         count_ += is_under_mpirun_ && !drains ? 2 : 1;
@@ -199,6 +201,7 @@ class StopSignals {
   const bool is_under_mpirun_;
   std::atomic<bool> loading_{true}, follows_{false};
   std::atomic<int64_t> limit_seconds_{0};
+  std::atomic<int> code_{kExitCut};
   std::atomic<uint64_t> end_ns_{0};  // 0 = not yet stopping
   Mutex mutex_;
   CondVar changed_;
@@ -253,8 +256,8 @@ enum class Drained { kAll, kCut, kStuck };
 // kAll: every request ended by itself. kCut: the rest was cancelled. kStuck: the step thread does
 // not return, most likely from a plugin.
 // `failed`: why nothing can be computed any more, if that is so.
-Drained drain(Engine& engine, GrpcServer& server, StopSignals& signals, RankProcess* process,
-              uint32_t drain_seconds, Status& failed) {
+Drained drain(Engine& engine, GrpcServer& server, StopSignals& signals, ServiceManager& manager,
+              RankProcess* process, uint32_t drain_seconds, Status& failed) {
   server.start_drain();
   const auto is_done = [&](uint64_t wait_ms) {
     if (!server.wait_prompts(std::chrono::milliseconds(wait_ms))) return false;
@@ -263,7 +266,10 @@ Drained drain(Engine& engine, GrpcServer& server, StopSignals& signals, RankProc
   };
   const uint64_t limit = now_ns() + uint64_t{drain_seconds} * 1'000'000'000;
   bool is_idle = false;
-  while (!is_idle && signals.count() < 2 && now_ns() < limit) is_idle = is_done(kPollMs);
+  while (!is_idle && signals.count() < 2 && now_ns() < limit) {
+    is_idle = is_done(kPollMs);
+    manager.beat(engine.status().step_age_ns);
+  }
   is_idle = is_idle || is_done(0);
   // So that no step waits for a rank that has died.
   if (process != nullptr && signals.count() > 0) process->give_up_if_gone();
@@ -422,8 +428,8 @@ int run_lead(const Config& config, StopSignals& signals, ServiceManager& manager
   health.draining();
   manager.stopping(failure.ok() ? "draining" : failure.text());
   Status failed;
-  const Drained drained =
-      drain(*engine.value(), *server.value(), signals, process, reload.drain_seconds(), failed);
+  const Drained drained = drain(*engine.value(), *server.value(), signals, manager, process,
+                                reload.drain_seconds(), failed);
   claim.value().remove_socket();
   if (drained == Drained::kStuck) {
     // Neither the server nor the engine could be joined.
@@ -431,7 +437,8 @@ int run_lead(const Config& config, StopSignals& signals, ServiceManager& manager
                               " s after they were cut (does a plugin hang?); leaving without them");
     leave(failed.ok() ? kExitCut : kExitFailed);
   }
-  signals.end_within(std::max(kTeardownLimit, std::chrono::seconds(reload.drain_seconds())));
+  signals.end_within(std::max(kTeardownLimit, std::chrono::seconds(reload.drain_seconds())),
+                     failed.ok() ? kExitCut : kExitFailed);
   hangups.reset();
   http.reset();
   server.value()->shutdown(kFlushLimit);

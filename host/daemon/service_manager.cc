@@ -1,8 +1,6 @@
 #include "host/daemon/service_manager.h"
 
-#include <sys/socket.h>
 #include <sys/time.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -21,6 +19,7 @@ namespace {
 
 constexpr uint64_t kLoadingUs = 120'000'000;  // for the next stage of loading
 constexpr uint64_t kUsPerMs = 1000;
+constexpr size_t kStatusBytesMax = 1000;
 constexpr time_t kSendSeconds = 2;  // for what must not be lost
 
 std::string take(const char* name) {
@@ -37,31 +36,15 @@ uint64_t number_of(const std::string& text) {
   return bad == std::errc() && end == text.data() + text.size() ? number : 0;
 }
 
-// A line of its own, whatever models and files are called.
+// A line of its own, whatever models and files are called, and short: systemd drops long messages whole.
 std::string one_line(std::string text) {
   std::replace_if(
       text.begin(), text.end(), [](unsigned char c) { return c < ' '; }, ' ');
-  return text;
-}
-
-FileDescriptor connect_to(const std::string& path) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (path.size() >= sizeof(address.sun_path) || (path[0] != '/' && path[0] != '@')) {
-    errno = EINVAL;
-    return {};
-  }
-  std::memcpy(address.sun_path, path.data(), path.size());
-  if (path[0] == '@') address.sun_path[0] = '\0';  // an abstract one
-  FileDescriptor made(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + path.size());
-  const timeval limit{.tv_sec = kSendSeconds, .tv_usec = 0};
-  if (made.get() < 0 ||
-      setsockopt(made.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit)) != 0 ||
-      connect(made.get(), reinterpret_cast<const sockaddr*>(&address), size) != 0) {
-    return {};
-  }
-  return made;
+  if (text.size() <= kStatusBytesMax) return text;
+  size_t end = kStatusBytesMax;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80)
+    --end;  // whole characters
+  return text.substr(0, end) + "..";
 }
 
 }  // namespace
@@ -70,12 +53,18 @@ ServiceManager::ServiceManager() {
   const std::string path = take("NOTIFY_SOCKET");
   const std::string patience = take("WATCHDOG_USEC"), process = take("WATCHDOG_PID");
   if (path.empty()) return;
-  socket_ = connect_to(path);
-  if (socket_.get() < 0) {
-    log(LogLevel::kWarn, "NOTIFY_SOCKET: cannot connect to " + quote(path, 200) + ": " +
-                             std::strerror(errno) + "; nobody is told how specd is");
+  if (path.size() >= sizeof(address_.sun_path) || (path[0] != '/' && path[0] != '@')) {
+    log(LogLevel::kWarn, "NOTIFY_SOCKET: expected a path or @NAME, found " + quote(path, 200) +
+                             "; nobody is told how specd is");
     return;
   }
+  address_.sun_family = AF_UNIX;
+  std::memcpy(address_.sun_path, path.data(), path.size());
+  if (path[0] == '@') address_.sun_path[0] = '\0';  // an abstract one
+  address_bytes_ = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + path.size());
+  socket_ = FileDescriptor(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  const timeval limit{.tv_sec = kSendSeconds, .tv_usec = 0};
+  (void)setsockopt(socket_.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
   if (patience.empty()) return;
   if (!process.empty() && number_of(process) != static_cast<uint64_t>(getpid())) return;
   watchdog_us_ = number_of(patience);
@@ -90,21 +79,27 @@ void ServiceManager::loading(const std::string& what, double fraction) {
   const std::string stage =
       one_line(what) + ", " + std::to_string(static_cast<int>(fraction * 10) * 10) + " %";
   if (stage_ == stage) return;
-  stage_ = stage;
-  send("EXTEND_TIMEOUT_USEC=" + std::to_string(kLoadingUs) + "\nSTATUS=loading: " + stage,
-       MSG_DONTWAIT);
+  if (send("EXTEND_TIMEOUT_USEC=" + std::to_string(kLoadingUs) + "\nSTATUS=loading: " + stage,
+           MSG_DONTWAIT)) {
+    stage_ = stage;
+  }
 }
 
 void ServiceManager::ready(const std::string& status) {
-  send("READY=1\nSTATUS=" + one_line(status));
+  const MutexLock lock(mutex_);
+  if (!is_stopping_) send("READY=1\nSTATUS=" + one_line(status));
 }
 
 void ServiceManager::reloading() {
+  const MutexLock lock(mutex_);
+  if (is_stopping_) return;
   send("RELOADING=1\nMONOTONIC_USEC=" + std::to_string(now_ns() / 1000) +
        "\nSTATUS=reading the configuration again");
 }
 
 void ServiceManager::stopping(const std::string& status) {
+  const MutexLock lock(mutex_);
+  is_stopping_ = true;
   send("STOPPING=1\nSTATUS=" + one_line(status));
 }
 
@@ -117,9 +112,16 @@ std::chrono::milliseconds ServiceManager::watchdog_period() const {
   return std::chrono::milliseconds(std::max<uint64_t>(1, watchdog_us_ / 2 / kUsPerMs));
 }
 
-void ServiceManager::send(const std::string& state, int flags) {
-  if (socket_.get() < 0) return;
-  (void)::send(socket_.get(), state.data(), state.size(), flags | MSG_NOSIGNAL);
+bool ServiceManager::send(const std::string& state, int flags) {
+  if (socket_.get() < 0) return true;
+  const ssize_t n = sendto(socket_.get(), state.data(), state.size(), flags | MSG_NOSIGNAL,
+                           reinterpret_cast<const sockaddr*>(&address_), address_bytes_);
+  if (n < 0 && errno != EAGAIN && !has_failed_.exchange(true)) {
+    log(LogLevel::kWarn, std::string("NOTIFY_SOCKET: the service manager cannot be told how specd "
+                                     "is: ") +
+                             std::strerror(errno) + " (logged once)");
+  }
+  return n >= 0;
 }
 
 }  // namespace specd::host

@@ -2,11 +2,16 @@
 // without libsystemd. Without that variable nothing is told.
 #pragma once
 
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <string>
 
 #include "core/base/file_descriptor.h"
+#include "core/base/mutex.h"
 
 namespace specd::host {
 
@@ -16,9 +21,9 @@ class ServiceManager {
   // plugin speaks for the daemon. REQUIRES that no other thread runs. What is wrong with them is logged.
   ServiceManager();
 
-  // What the manager does not take at once is lost.
+  // What the manager does not take at once is told again with the next call.
   void loading(const std::string& what, double fraction);  // and asks for more time
-  // [any] These wait for it, at most two seconds.
+  // [any] These wait for it, at most two seconds. After stopping() the others say nothing.
   void ready(const std::string& status);  // also after reloading()
   void reloading();
   void stopping(const std::string& status);
@@ -30,11 +35,17 @@ class ServiceManager {
   std::chrono::milliseconds watchdog_period() const;
 
  private:
-  void send(const std::string& state, int flags = 0);
+  // False when the manager does not take it.
+  bool send(const std::string& state, int flags = 0);
 
-  FileDescriptor socket_;  // connected; none = nobody is told
+  FileDescriptor socket_;  // none = nobody is told
+  sockaddr_un address_{};  // whom; named each time, since a manager may start anew
+  socklen_t address_bytes_ = 0;
   uint64_t watchdog_us_ = 0;
   std::string stage_;  // that loading() told last
+  Mutex mutex_;        // of the order of what is told
+  bool is_stopping_ SPECD_GUARDED_BY(mutex_) = false;
+  std::atomic<bool> has_failed_{false};
 };
 
 }  // namespace specd::host

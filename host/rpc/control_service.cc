@@ -17,21 +17,26 @@ constexpr int32_t kListedRequests = 1000, kListedRequestsMax = 10'000;  // a mes
 
 }  // namespace
 
-template <typename Request>
+template <typename Request, typename Response>
 grpc::ServerUnaryReactor* ControlService::change(const char* name, const Request& request,
+                                                 const Response& response,
                                                  grpc::CallbackServerContext* context,
                                                  std::function<Status()> run) {
-  std::string what = name;
+  std::string what;
   if constexpr (requires { request.name(); }) what += " " + quote(request.name(), 60);
   if constexpr (requires { request.plugin(); }) what += " " + quote(request.plugin(), 60);
   if constexpr (requires { request.dry_run(); }) what += request.dry_run() ? ", dry run" : "";
   if (!request.request_id().empty()) what += ", request " + quote(request.request_id(), 60);
-  return queue(changes_, context, [what = std::move(what), run = std::move(run)] {
-    Status done = run();
-    log(done.ok() ? LogLevel::kInfo : LogLevel::kWarn,
-        "control: " + what + ": " + (done.ok() ? "done" : done.to_string()));
+  const auto audited = [name, &response, what = std::move(what), run = std::move(run)]() -> Status {
+    Status done = within_memory(run);
+    std::string route;  // of a definition, once it was read
+    if constexpr (requires { response.name(); }) route = " " + quote(response.name(), 60);
+    log(done.ok() ? LogLevel::kInfo : LogLevel::kWarn, "control: " + std::string(name) + route +
+                                                           what + ": " +
+                                                           (done.ok() ? "done" : done.to_string()));
     return done;
-  });
+  };
+  return queue(changes_, context, audited);
 }
 
 template <typename Request, typename Response>
@@ -47,9 +52,9 @@ Status ControlService::add(const Request& request, Response& response,
     if (c < ' ' || c > '~') c = '?';
   SPECD_TRY(const ChangeOptions how, change_options_from_wire(request));
   SPECD_TRY(const RouteFile file, parse_route(request.definition(), source, options_));
+  response.set_name(file.route.name);
   const auto done = (engine_.*call)(file.route, how);
   if (!done.ok()) return with_place(file, done.status());
-  response.set_name(file.route.name);
   response.set_generation(done.value().generation);
   response.set_unchanged(done.value().unchanged);
   *response.mutable_effect() = effect_to_wire(done.value());
@@ -59,7 +64,7 @@ Status ControlService::add(const Request& request, Response& response,
 grpc::ServerUnaryReactor* ControlService::ApplyRoute(grpc::CallbackServerContext* context,
                                                      const v1::ApplyRouteRequest* request,
                                                      v1::ApplyRouteResponse* response) {
-  return change("ApplyRoute", *request, context, [this, request, response] {
+  return change("ApplyRoute", *request, *response, context, [this, request, response] {
     return add(*request, *response, &Engine::apply_route);
   });
 }
@@ -67,7 +72,7 @@ grpc::ServerUnaryReactor* ControlService::ApplyRoute(grpc::CallbackServerContext
 grpc::ServerUnaryReactor* ControlService::StageRoute(grpc::CallbackServerContext* context,
                                                      const v1::StageRouteRequest* request,
                                                      v1::StageRouteResponse* response) {
-  return change("StageRoute", *request, context, [this, request, response] {
+  return change("StageRoute", *request, *response, context, [this, request, response] {
     return add(*request, *response, &Engine::stage_route);
   });
 }
@@ -75,7 +80,7 @@ grpc::ServerUnaryReactor* ControlService::StageRoute(grpc::CallbackServerContext
 grpc::ServerUnaryReactor* ControlService::SetTraffic(grpc::CallbackServerContext* context,
                                                      const v1::SetTrafficRequest* request,
                                                      v1::SetTrafficResponse* response) {
-  return change("SetTraffic", *request, context, [this, request, response]() -> Status {
+  return change("SetTraffic", *request, *response, context, [this, request, response]() -> Status {
     SPECD_TRY(const ChangeOptions how, change_options_from_wire(*request));
     SPECD_TRY(const RouteChange done,
               engine_.set_traffic(request->name(), request->share_percent(), how));
@@ -91,7 +96,7 @@ grpc::ServerUnaryReactor* ControlService::change_named(
     const char* name, grpc::CallbackServerContext* context, const Request* request,
     Response* response,
     Result<RouteChange> (Engine::*call)(const std::string&, const ChangeOptions&)) {
-  return change(name, *request, context, [this, request, response, call]() -> Status {
+  return change(name, *request, *response, context, [this, request, response, call]() -> Status {
     SPECD_TRY(const ChangeOptions how, change_options_from_wire(*request));
     SPECD_TRY(const RouteChange done, (engine_.*call)(request->name(), how));
     response->set_generation(done.generation);
@@ -190,11 +195,10 @@ grpc::ServerUnaryReactor* ControlService::ListRequests(grpc::CallbackServerConte
 grpc::ServerUnaryReactor* ControlService::LoadPlugin(grpc::CallbackServerContext* context,
                                                      const v1::LoadPluginRequest* request,
                                                      v1::LoadPluginResponse* response) {
-  return change("LoadPlugin", *request, context, [this, request, response]() -> Status {
-    SPECD_OK_OR_RETURN(engine_.load_plugin(request->plugin(), request->request_id()));
-    for (const PluginReport& report : engine_.plugins()) {
-      if (report.id == request->plugin()) *response->mutable_plugin() = plugin_to_wire(report);
-    }
+  return change("LoadPlugin", *request, *response, context, [this, request, response]() -> Status {
+    SPECD_TRY(const PluginReport loaded,
+              engine_.load_plugin(request->plugin(), request->request_id()));
+    *response->mutable_plugin() = plugin_to_wire(loaded);
     make_utf8(*response);
     return Status();
   });
@@ -202,8 +206,8 @@ grpc::ServerUnaryReactor* ControlService::LoadPlugin(grpc::CallbackServerContext
 
 grpc::ServerUnaryReactor* ControlService::RetirePlugin(grpc::CallbackServerContext* context,
                                                        const v1::RetirePluginRequest* request,
-                                                       v1::RetirePluginResponse*) {
-  return change("RetirePlugin", *request, context, [this, request] {
+                                                       v1::RetirePluginResponse* response) {
+  return change("RetirePlugin", *request, *response, context, [this, request] {
     return engine_.retire_plugin(request->plugin(), request->request_id());
   });
 }
@@ -211,15 +215,16 @@ grpc::ServerUnaryReactor* ControlService::RetirePlugin(grpc::CallbackServerConte
 grpc::ServerUnaryReactor* ControlService::ReloadConfig(grpc::CallbackServerContext* context,
                                                        const v1::ReloadConfigRequest* request,
                                                        v1::ReloadConfigResponse* response) {
-  return change("ReloadConfig", *request, context, [this, request, response]() -> Status {
-    SPECD_TRY(const Reloaded done, actions_.reload({.request_id = request->request_id(),
-                                                    .dry_run = request->dry_run()}));
-    response->mutable_added()->Add(done.routes.added.begin(), done.routes.added.end());
-    response->mutable_changed()->Add(done.routes.changed.begin(), done.routes.changed.end());
-    response->mutable_removed()->Add(done.routes.removed.begin(), done.routes.removed.end());
-    response->mutable_settings()->Add(done.settings.begin(), done.settings.end());
-    return Status();
-  });
+  return change(
+      "ReloadConfig", *request, *response, context, [this, request, response]() -> Status {
+        SPECD_TRY(const Reloaded done, actions_.reload({.request_id = request->request_id(),
+                                                        .dry_run = request->dry_run()}));
+        response->mutable_added()->Add(done.routes.added.begin(), done.routes.added.end());
+        response->mutable_changed()->Add(done.routes.changed.begin(), done.routes.changed.end());
+        response->mutable_removed()->Add(done.routes.removed.begin(), done.routes.removed.end());
+        response->mutable_settings()->Add(done.settings.begin(), done.settings.end());
+        return Status();
+      });
 }
 
 grpc::ServerUnaryReactor* ControlService::Drain(grpc::CallbackServerContext* context,

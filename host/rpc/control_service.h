@@ -90,9 +90,9 @@ class ControlService final : public v1::Control::CallbackService {
  private:
   // Queues a change, and logs what became of it. It blocks until a step ends, so it must not run on
   // gRPC's threads.
-  template <typename Request>
+  template <typename Request, typename Response>
   grpc::ServerUnaryReactor* change(const char* name, const Request& request,
-                                   grpc::CallbackServerContext* context,
+                                   const Response& response, grpc::CallbackServerContext* context,
                                    std::function<Status()> run);
   static grpc::ServerUnaryReactor* queue(TaskQueue& tasks, grpc::CallbackServerContext* context,
                                          std::function<Status()> run);

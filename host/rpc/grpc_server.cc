@@ -140,9 +140,7 @@ void GrpcServer::shutdown(std::chrono::milliseconds flush) {
   // Wait here instead of in Shutdown(), which also waits for idle clients to read their GOAWAY.
   const auto end = std::chrono::steady_clock::now() + flush;
   impl_->sessions.wait_closed(flush);
-  impl_->control.end_streams(
-      std::max(kGoodbye, std::chrono::duration_cast<std::chrono::milliseconds>(
-                             end - std::chrono::steady_clock::now())));
+  impl_->control.end_streams(kGoodbye);
   impl_->listener->stop_accepting();
   impl_->server->Shutdown(std::chrono::system_clock::now() + kGoodbye);
   impl_->server->Wait();

@@ -4,6 +4,7 @@
 #include <new>
 #include <utility>
 
+#include "core/base/check.h"
 #include "core/base/clock.h"
 #include "core/base/log.h"
 #include "core/base/quote.h"
@@ -510,16 +511,19 @@ Result<ConfiguredRoutes> RouteControl::configure(const std::vector<RouteOptions>
   return done;
 }
 
-Status RouteControl::load_plugin(const std::string& plugin_id, const std::string& request_id) {
+Result<BundleInfo> RouteControl::load_plugin(const std::string& plugin_id,
+                                             const std::string& request_id) {
   SPECD_OK_OR_RETURN(check_name("request_id", request_id));
   const MutexLock lock(mutex_);
   SPECD_OK_OR_RETURN(intake_.is_open());
   SPECD_OK_OR_RETURN(maker_.rescan().in_field("plugins"));
   SPECD_OK_OR_RETURN(maker_.load_plugin(plugin_id));
+  const std::optional<BundleInfo> loaded = registry().find(plugin_id);
+  SPECD_CHECK(loaded.has_value(), "it was loaded just now");
   events_.add({.kind = EventKind::kPluginLoaded,
-               .text = "plugin " + plugin_id + " was loaded",
+               .text = "plugin " + loaded->id + " " + loaded->version + " was loaded",
                .request_id = request_id});
-  return Status();
+  return *loaded;
 }
 
 Status RouteControl::retire_plugin(const std::string& plugin_id, const std::string& request_id) {
@@ -527,12 +531,15 @@ Status RouteControl::retire_plugin(const std::string& plugin_id, const std::stri
   const MutexLock lock(mutex_);
   SPECD_OK_OR_RETURN(intake_.is_open());
   std::vector<std::string> users;
+  const std::optional<BundleInfo> found = registry().find(plugin_id);
   const std::shared_ptr<const RouteTable> table = board_.read();
   for (const auto& [name, entry] : *table) {
     const auto uses = [&](const std::optional<RouteVersion>& version) {
       if (!has_route(version)) return false;
       const LiveRoute& route = *version->route;
-      const auto is_it = [&](const BundleInfo& bundle) { return bundle.id == plugin_id; };
+      const auto is_it = [&](const BundleInfo& bundle) {
+        return found.has_value() && bundle.id == found->id && bundle.version == found->version;
+      };
       return is_it(route.drafter_bundle) || is_it(route.verifier_bundle) ||
              std::any_of(route.part_bundles.begin(), route.part_bundles.end(), is_it);
     };

@@ -74,7 +74,7 @@ class RouteControl {
   // See Engine::configure_routes(), load_plugin() and retire_plugin().
   Result<ConfiguredRoutes> configure(const std::vector<RouteOptions>& routes,
                                      const ChangeOptions& how);
-  Status load_plugin(const std::string& plugin_id, const std::string& request_id);
+  Result<BundleInfo> load_plugin(const std::string& plugin_id, const std::string& request_id);
   Status retire_plugin(const std::string& plugin_id, const std::string& request_id);
 
   // [any] The version of the route that a request names; empty = the default. `number`: the request's,

@@ -135,7 +135,7 @@ Status RouteMaker::set_aside(const std::string& plugin_id, const Status& late) {
 
 bool RouteMaker::is_current(const LiveRoute& route) const {
   const auto is_there = [&](const BundleInfo& made_of) {
-    const std::optional<BundleInfo> now = registry_->find(made_of.id);
+    const std::optional<BundleInfo> now = registry_->find(made_of.asked);
     return now.has_value() && now->state == PluginState::kLoaded &&
            now->content_sha256 == made_of.content_sha256;
   };

@@ -59,22 +59,28 @@ Approval::~Approval() = default;
 Approval::Approval(Approval&&) noexcept = default;
 Approval& Approval::operator=(Approval&&) noexcept = default;
 
-Result<Approval> Approval::make(const Options& options) {
+Result<Approval> Approval::make(const std::optional<Options>& options) {
   Approval made;
-  made.approves_all_ = options.sha256.empty() && options.keys.empty();
-  made.sha256_ = options.sha256;
-  for (size_t i = 0; i < options.keys.size(); ++i) {
-    auto key = read_key(options.keys[i]);
+  if (!options.has_value()) return made;
+  made.approves_all_ = false;
+  made.sha256_ = options->sha256;
+  for (size_t i = 0; i < options->keys.size(); ++i) {
+    auto key = read_key(options->keys[i]);
     if (!key.ok()) return key.status().in_field("keys[" + std::to_string(i) + "]");
     made.keys_->all.push_back(std::move(key).value());
   }
   return made;
 }
 
+bool Approval::lists(const std::string& sha256) const {
+  return approves_all_ || std::find(sha256_.begin(), sha256_.end(), sha256) != sha256_.end();
+}
+
+bool Approval::has_keys() const { return !keys_->all.empty(); }
+
 Status Approval::check(std::string_view manifest, std::string_view signature) const {
-  if (approves_all_) return Status();
   const std::string hash = to_hex(sha256(manifest));
-  if (std::find(sha256_.begin(), sha256_.end(), hash) != sha256_.end()) return Status();
+  if (lists(hash)) return Status();
   const bool is_signed = std::any_of(keys_->all.begin(), keys_->all.end(), [&](const Key& key) {
     return has_signed(key.get(), manifest, signature);
   });

@@ -1,9 +1,10 @@
-// Which bundles may run: all of them, or only those that an operator has approved, by the hash of their
-// manifest or by a signature of it. The manifest names the hash of every file of the bundle.
+// Which bundles may run: all of them, or, once an operator says which, only those that are approved, by the hash of
+// their manifest or by a signature of it. The manifest names the hash of every file of the bundle.
 #pragma once
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,14 +26,16 @@ class Approval {
     // PEM files of Ed25519 public keys, which only root and the user may change.
     std::vector<std::string> keys = {};
   };
-  // The field of an error is that of Options: "keys[0]".
-  static Result<Approval> make(const Options& options);
+  // None = all may run; empty lists = none may. The field of an error is that of Options: "keys[0]".
+  static Result<Approval> make(const std::optional<Options>& options);
   Approval();  // approves everything
   ~Approval();
   Approval(Approval&&) noexcept;
   Approval& operator=(Approval&&) noexcept;
 
-  bool approves_all() const { return approves_all_; }
+  // [any] Whether the manifest with this hash needs no signature.
+  bool lists(const std::string& sha256) const;
+  bool has_keys() const;
   // [any] kFailedPrecondition, with what would approve it. `signature`: the file's content, empty if there is
   // none.
   Status check(std::string_view manifest, std::string_view signature) const;

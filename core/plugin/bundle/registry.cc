@@ -28,6 +28,7 @@
 #include "core/plugin/bundle/module.h"
 #include "core/plugin/instance/plugin_config.h"
 #include "core/plugin/bundle/trusted_file.h"
+#include "core/plugin/bundle/version_order.h"
 
 namespace specd {
 namespace {
@@ -93,8 +94,9 @@ Status read_bundle(const std::string& directory, const Approval& approval, Manif
   SPECD_TRY(const std::string text, read_all(file.value(), kManifestBytesMax, path));
   *content_sha256 = to_hex(sha256(text));
   SPECD_TRY(*manifest, read_manifest(text, quote(path, 400)));
-  if (!approval.approves_all()) {
-    SPECD_TRY(const std::string signature, read_signature(directory));
+  if (!approval.lists(*content_sha256)) {
+    SPECD_TRY(const std::string signature,
+              approval.has_keys() ? read_signature(directory) : std::string());
     SPECD_OK_OR_RETURN(approval.check(text, signature));
   }
   if (manifest->abi != SPECD_ABI_LAYOUT) {
@@ -180,15 +182,17 @@ Result<std::vector<Bundle>> discover(const std::vector<std::string>& roots,
       }
       const auto first =
           std::find_if(bundles.begin(), bundles.end(), [&bundle](const Bundle& other) {
-            return !other.failure.has_value() && other.info.id == bundle.info.id;
+            return !other.failure.has_value() && other.info.id == bundle.info.id &&
+                   other.info.version == bundle.info.version;
           });
       if (!status.ok()) {
         bundle.failure = status;
       } else if (first != bundles.end()) {
         bundle.failure = Status(Code::kInvalidArgument,
-                                "plugin id " + quote(bundle.info.id) + " of " +
-                                    quote(directory, 400) + " is already taken by " +
-                                    quote(first->info.directory, 400) + "; remove one of them");
+                                "plugin id " + quote(bundle.info.id) + " version " +
+                                    quote(bundle.info.version) + " of " + quote(directory, 400) +
+                                    " is already taken by " + quote(first->info.directory, 400) +
+                                    "; remove one of them, or give it a version of its own");
       }
       if (bundle.failure.has_value()) refuse(bundle.info, *bundle.failure);
       bundles.push_back(std::move(bundle));
@@ -392,14 +396,21 @@ struct PluginRegistry::Impl::Parts final : PartSource {
 };
 
 Bundle* PluginRegistry::Impl::find(const std::string& plugin_id) {
-  Bundle* refused = nullptr;
+  const size_t at = std::min(plugin_id.find('@'), plugin_id.size());
+  const std::string id = plugin_id.substr(0, at);
+  const bool is_exact = at < plugin_id.size();
+  Bundle *usable = nullptr, *refused = nullptr;
   for (Bundle& bundle : bundles) {
-    if (bundle.info.id != plugin_id) continue;
-    // A refused bundle must not hide an accepted one with the same id.
-    if (!bundle.failure.has_value()) return &bundle;
-    if (refused == nullptr) refused = &bundle;
+    // Of a bundle whose manifest cannot be read the id is a path, which may have any characters.
+    const bool is_it =
+        bundle.info.id == plugin_id ||
+        (bundle.info.id == id && (!is_exact || bundle.info.version == plugin_id.substr(at + 1)));
+    if (!is_it) continue;
+    // A refused bundle must not hide an accepted one.
+    Bundle*& best = bundle.failure.has_value() ? refused : usable;
+    if (best == nullptr || is_newer(bundle.info.version, best->info.version)) best = &bundle;
   }
-  return refused;
+  return usable != nullptr ? usable : refused;
 }
 
 Result<Bundle> PluginRegistry::Impl::load(const std::string& plugin_id,
@@ -412,6 +423,15 @@ Result<Bundle> PluginRegistry::Impl::load(const std::string& plugin_id,
     const MutexLock lock(mutex);
     const Bundle* found = find(plugin_id);
     if (found == nullptr) {
+      std::string versions;  // of the id, when a version was asked for
+      for (const Bundle& one : bundles) {
+        if (!plugin_id.starts_with(one.info.id + "@")) continue;
+        versions += (versions.empty() ? "" : ", ") + quote(one.info.version);
+      }
+      if (!versions.empty()) {
+        return Status(Code::kNotFound, "plugin",
+                      "plugin " + quote(plugin_id) + " is not there; its versions are " + versions);
+      }
       std::vector<std::string> ids;
       std::string there, refused;
       size_t n_refused = 0;
@@ -422,7 +442,7 @@ Result<Bundle> PluginRegistry::Impl::load(const std::string& plugin_id,
             refused = "; " + quote(one.info.directory, 400) + " was refused: " + one.info.reason;
           continue;
         }
-        // A refused duplicate has the same id.
+        // Another version, or a refused duplicate, has the same id.
         if (std::find(ids.begin(), ids.end(), one.info.id) != ids.end()) continue;
         ids.push_back(one.info.id);
         there += (there.empty() ? "" : ", ") + quote(one.info.id);
@@ -540,7 +560,14 @@ Status PluginRegistry::rescan() {
         });
     const bool is_known = known != impl_->bundles.end();
     if (is_known && known->is_set_aside) {
+      const std::optional<Status> found_now = bundle.failure;
       bundle = *known;
+      // What is wrong with it now is not undone by load().
+      if (bundle.is_retired && found_now.has_value()) {
+        bundle.failure = found_now;
+        bundle.is_retired = bundle.is_set_aside = false;
+        refuse(bundle.info, *found_now);
+      }
       continue;
     }
     if (bundle.failure.has_value()) {
@@ -566,7 +593,9 @@ std::optional<BundleInfo> PluginRegistry::find(const std::string& plugin_id) con
   const MutexLock lock(impl_->mutex);
   const Bundle* found = impl_->find(plugin_id);
   if (found == nullptr) return std::nullopt;
-  return found->info;
+  BundleInfo info = found->info;
+  info.asked = plugin_id;
+  return info;
 }
 
 namespace {

@@ -29,7 +29,8 @@ struct FactoryInfo {
 };
 
 struct BundleInfo {
-  std::string id;  // "specd.drafter.prompt_lookup"; the directory's path when unreadable
+  std::string id;     // "specd.drafter.prompt_lookup"; the directory's path when unreadable
+  std::string asked;  // of find(): the id that it was given, which may be ID@VERSION
   std::string version;
   std::string license;
   std::string directory;
@@ -46,7 +47,7 @@ class PluginRegistry {
     std::vector<std::string> directories;  // each holds bundles as subdirectories
     std::string cache_directory;           // created with mode 0700
     std::string config_directory = {};  // where relative paths of configurations start; "" = none
-    Approval::Options approved = {};    // the bundles that may run; both lists empty = all
+    std::optional<Approval::Options> approved = {};  // the bundles that may run; none = all may
   };
 
   // `host` must outlive all plugins of the process, as those of make_host() do. A directory that

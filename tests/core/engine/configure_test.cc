@@ -120,11 +120,11 @@ TEST_F(Configure, a_plugin_that_is_retired_is_refused_until_it_is_loaded) {
   EXPECT_NE(in_use.text().find("plugin: it is used by r; change or delete"), std::string::npos)
       << in_use.text();
   EXPECT_EQ(engine_->retire_plugin("none").code(), Code::kNotFound);
-  EXPECT_EQ(engine_->load_plugin("none").code(), Code::kNotFound);
+  EXPECT_EQ(engine_->load_plugin("none").status().code(), Code::kNotFound);
   EXPECT_EQ(state(other), "discovered ");
   ASSERT_TRUE(engine_->load_plugin(other, "me").ok());
   EXPECT_EQ(state(other), "loaded ");
-  EXPECT_EQ(engine_->events(0, 10).at(0).text, "plugin " + other + " was loaded");
+  EXPECT_EQ(engine_->events(0, 10).at(0).text, "plugin " + other + " 0.1.0 was loaded");
   EXPECT_EQ(engine_->events(0, 10).at(0).request_id, "me");
   ASSERT_TRUE(engine_->retire_plugin(other).ok());
   const uint64_t n_events = engine_->wait_event(0, 0);
@@ -140,6 +140,40 @@ TEST_F(Configure, a_plugin_that_is_retired_is_refused_until_it_is_loaded) {
   EXPECT_EQ(run(request(prompts()[1], "s", 8)).tokens, plain.tokens);
 }
 
+TEST_F(Configure, two_versions_of_a_plugin_serve_side_by_side_and_the_way_back_is_the_old_one) {
+  const std::string newer = read_bytes(fixture("newer")), id = "org.example.fixture";
+  start_with({route("r", plugin(id), 4)});
+  tree_.add("newer", newer, BundleTree::manifest(newer, "2.0.0"));
+  const auto unchanged = engine_->apply_route(route("old", plugin(id + "@1.0.0"), 4));
+  ASSERT_TRUE(unchanged.ok()) << unchanged.status().to_string();
+  EXPECT_TRUE(engine_->apply_route(route("old", plugin(id + "@1.0.0"), 4)).value().unchanged);
+  // The same definition means the newer version now.
+  stage(route("r", plugin(id), 4));
+  promote();
+  const auto version_of = [&](const std::string& name, RouteState state) {
+    for (const RouteReport& each : engine_->routes()) {
+      if (each.name() == name && each.state == state) return each.drafter.version;
+    }
+    return std::string("none");
+  };
+  EXPECT_EQ(version_of("r", RouteState::kLive), "2.0.0");
+  EXPECT_EQ(version_of("r", RouteState::kDraining), "1.0.0");
+  EXPECT_EQ(version_of("old", RouteState::kLive), "1.0.0");
+  const Outcome plain = run(request(prompts()[1], "off", 16));
+  for (const char* name : {"r", "old"})
+    EXPECT_EQ(run(request(prompts()[1], name, 16)).tokens, plain.tokens) << name;
+  EXPECT_NE(engine_->retire_plugin(id + "@1.0.0").text().find("it is used by old, r"),
+            std::string::npos);
+  EXPECT_NE(engine_->retire_plugin(id).text().find("it is used by r;"), std::string::npos);
+  roll_back();
+  EXPECT_EQ(version_of("r", RouteState::kLive), "1.0.0");
+  expect_versions("live 1");
+  EXPECT_TRUE(engine_->retire_plugin(id).ok()) << "the newest, which nobody uses";
+  EXPECT_TRUE(engine_->apply_route(route("s", plugin(id), 4)).ok()) << "the newest that is usable";
+  EXPECT_EQ(version_of("s", RouteState::kLive), "1.0.0");
+  EXPECT_FALSE(engine_->apply_route(route("t", plugin(id + "@2.0.0"), 4)).ok());
+}
+
 TEST_F(Configure, the_list_of_requests_has_what_runs_and_what_waits) {
   EngineOptions o = options();
   o.max_sequences = 2;
@@ -150,9 +184,12 @@ TEST_F(Configure, the_list_of_requests_has_what_runs_and_what_waits) {
     Request wanted = request(prompts()[0], i < 3 ? "r" : "off", 400);
     wanted.id = "id-" + std::to_string(i);
     wanted.priority = i;
-    pending.push_back(submit(wanted));
+    Pending& each = pending.emplace_back();
+    each.slow(true);
+    ASSERT_TRUE(engine_->submit(wanted, each.sink()).ok());
   }
   pending[0].wait_for_tokens(3);
+  pending[1].wait_for_tokens(1);
   const auto list = engine_->requests(3);
   ASSERT_TRUE(list.ok()) << list.status().to_string();
   EXPECT_EQ(list.value().n_running, 2);

@@ -19,7 +19,7 @@ TEST(Format, yaml_says_what_json_says) {
   route.drafter.config = Json::parse(
       R"({"i": -9223372036854775808, "u": 18446744073709551615, "f": 0.1, "e": 1e300, "s": 1e-05,
           "b": true, "t": "12", "z": null, "q": "a \"b\" \\ \n\t\u0001 é 😀 #x: *y", "empty": "",
-          "c": "\u007f \u0085 \u2028 \u2029 \ufeff", "l": [[], {}, [1, "1"]],
+          "c": "\u007f \u0085 \u2028 \u2029 \ufeff", "l": [0, [], {}, [1, "1"], {"s": 1e-05}],
           "m": [{"a": 1, "b": [{"c": []}]}, {}], "007": "0x1f", "- k: v": 1, "True": 1, "NO": 2,
           "y": 3, "null": 4, "o": {"p": {"q": {}}}})");
   const std::string yaml = object_text(route_to_json(route).dump(), Format::kYaml);

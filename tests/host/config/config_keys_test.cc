@@ -79,7 +79,7 @@ std::vector<Wrong> wrong_values(const Key& key) {
   switch (key.type) {
     case Type::kText:
       add(no_scalar);
-      add({{"x"}, {huge}, {"'unix:'"}});
+      add({{"'x:'"}, {"'x@'"}, {"'@1'"}, {"../x"}, {huge}, {"'unix:'"}});
       break;
     case Type::kName:
       add(no_scalar);

@@ -107,7 +107,7 @@ TEST_F(ConfigTest, every_key_arrives_where_it_belongs) {
       "    disable_by_batch_size: 12\n"
       "    call_ms_max: 250\n"
       "    probation_seconds: 7\n"
-      "    drafter: {plugin: x.y, factory: f, config: {n: 3, t: yes, q: '5', f: 0.5, b: true,"
+      "    drafter: {plugin: x.y@1.0.0-rc.1+b, factory: f, config: {n: 3, t: yes, q: '5', f: 0.5, b: true,"
       " z: ~, l: [0x10, a], o: {k: -1}}}\n"
       "    verifier: {plugin: v, config: }\n");
   ASSERT_TRUE(config.ok()) << config.status().text();
@@ -115,8 +115,10 @@ TEST_F(ConfigTest, every_key_arrives_where_it_belongs) {
   EXPECT_EQ(c.socket_path, (folder_ / "run/t.sock").string());
   EXPECT_EQ(c.log_level, LogLevel::kDebug);
   EXPECT_EQ(c.drain_seconds, 5U);
-  EXPECT_EQ(c.engine.approved_plugin_sha256, std::vector<std::string>{std::string(64, 'a')});
-  EXPECT_EQ(c.engine.approved_plugin_keys, std::vector<std::string>{(folder_ / "k.pem").string()});
+  ASSERT_TRUE(c.engine.approved_plugins.has_value());
+  EXPECT_EQ(c.engine.approved_plugins->sha256, std::vector<std::string>{std::string(64, 'a')});
+  EXPECT_EQ(c.engine.approved_plugins->keys,
+            std::vector<std::string>{(folder_ / "k.pem").string()});
   EXPECT_EQ(c.engine.state_directory, (folder_ / "run").string());
   ASSERT_TRUE(c.http.has_value());
   EXPECT_EQ(c.http->address, "::1");
@@ -159,7 +161,7 @@ TEST_F(ConfigTest, every_key_arrives_where_it_belongs) {
   EXPECT_EQ(route.disable_by_batch_size, 12);
   EXPECT_EQ(route.call_ms_max, 250);
   EXPECT_EQ(route.probation_seconds, 7);
-  EXPECT_EQ(route.drafter.plugin, "x.y");
+  EXPECT_EQ(route.drafter.plugin, "x.y@1.0.0-rc.1+b");
   EXPECT_EQ(route.drafter.factory, "f");
   EXPECT_EQ(route.drafter.config,
             Json::parse(R"({"n":3,"t":"yes","q":"5","f":0.5,"b":true,"z":null,"l":[16,"a"],)"
@@ -427,6 +429,11 @@ std::vector<Bad> bad_files() {
       {"approved_hash",
        listen + model + "plugins: {directories: [plugins], approved: {sha256: [Aa]}}\n",
        "c.yaml:3:55: plugins.approved.sha256[0]: ", "expected 64 hexadecimal digits in lower case"},
+      {"plugin_version", g + "routes: {a: {drafter: {plugin: d@}, verifier: {plugin: v}}}\n",
+       "c.yaml:6:32: routes.a.drafter.plugin: ", "expected ID@VERSION, each of at most 64"},
+      {"plugin_two_versions",
+       g + "routes: {a: {drafter: {plugin: d@1@2}, verifier: {plugin: v}}}\n",
+       "c.yaml:6:32: routes.a.drafter.plugin: ", "found 'd@1@2'"},
       {"state_directory_missing", g + "state_directory: none\n",
        "c.yaml:6:18: state_directory: ", "expected an existing folder, which only the user"},
       {"plugin_directory_missing", listen + model + "plugins: {directories: [plugin]}\n",

@@ -50,7 +50,7 @@ class Approvals : public testing::Test {
     return plain;
   }
   // The state of the tree's only bundle, with the reason.
-  std::string state(const Approval::Options& approved) {
+  std::string state(const std::optional<Approval::Options>& approved) {
     auto registry = PluginRegistry::open(
         {.directories = {tree_.plugins()}, .cache_directory = tree_.cache(), .approved = approved},
         host_);
@@ -69,7 +69,7 @@ TEST_F(Approvals, a_signature_of_rfc_8032_is_known_and_one_with_a_changed_bit_is
                                "-----BEGIN PUBLIC KEY-----\n"
                                "MCowBQYDK2VwAyEAPUAXw+hDiVqStwqnTRt+vJyYLM8uxJaMwM1V8Sr0Zgw=\n"
                                "-----END PUBLIC KEY-----\n");
-  const auto approval = Approval::make({.keys = {key}});
+  const auto approval = Approval::make(Approval::Options{.keys = {key}});
   ASSERT_TRUE(approval.ok()) << approval.status().text();
   // Test 2: the message 0x72.
   const std::string hex =
@@ -95,36 +95,60 @@ TEST_F(Approvals, a_bundle_runs_when_its_manifest_is_listed_or_signed_by_a_known
   const std::string folder = tree_.add("a", read_bytes(fixture("good")));
   const std::string manifest = read_bytes(folder + "/plugin.json");
   const std::string hash = to_hex(sha256(manifest)), wrong(64, 'a');
-  EXPECT_EQ(state({}), "discovered");
-  EXPECT_EQ(state({.sha256 = {wrong, hash}}), "discovered");
-  EXPECT_EQ(state({.sha256 = {wrong}}),
+  EXPECT_EQ(state(std::nullopt), "discovered");
+  EXPECT_NE(state(Approval::Options{}).find("it is not approved"), std::string::npos) << "no list";
+  EXPECT_EQ(state(Approval::Options{.sha256 = {wrong, hash}}), "discovered");
+  EXPECT_EQ(state(Approval::Options{.sha256 = {wrong}}),
             "it is not approved: plugins.approved.sha256 does not list " + hash +
                 ", the hash of its plugin.json");
-  EXPECT_NE(state({.keys = {key}}).find(", and it has no plugin.json.sig"), std::string::npos);
+  EXPECT_NE(state(Approval::Options{.keys = {key}}).find(", and it has no plugin.json.sig"),
+            std::string::npos);
   const std::string signature = folder + "/plugin.json.sig";
   write_bytes(signature, signer.sign(manifest));
-  EXPECT_EQ(state({.keys = {key}}), "discovered");
-  EXPECT_EQ(state({.sha256 = {wrong}, .keys = {file("other.pem", other.pem()), key}}),
-            "discovered");
+  EXPECT_EQ(state(Approval::Options{.keys = {key}}), "discovered");
+  EXPECT_EQ(
+      state(Approval::Options{.sha256 = {wrong}, .keys = {file("other.pem", other.pem()), key}}),
+      "discovered");
   const std::string by_nobody = "no key of plugins.approved.keys has made its plugin.json.sig";
   for (const std::string& bad : {other.sign(manifest), signer.sign(manifest + " "),
                                  signer.sign(manifest).substr(0, 63), std::string("x")}) {
     write_bytes(signature, bad);
-    EXPECT_NE(state({.keys = {key}}).find(by_nobody), std::string::npos) << state({.keys = {key}});
+    EXPECT_NE(state(Approval::Options{.keys = {key}}).find(by_nobody), std::string::npos)
+        << state(Approval::Options{.keys = {key}});
   }
   write_bytes(signature, signer.sign(manifest) + "x");
-  EXPECT_NE(state({.keys = {key}}).find("plugin.json.sig"), std::string::npos);
+  EXPECT_NE(state(Approval::Options{.keys = {key}}).find("expected at most 64"), std::string::npos);
+  EXPECT_EQ(state(Approval::Options{.sha256 = {hash}}), "discovered") << "nobody asks for it";
+  EXPECT_EQ(state(Approval::Options{.sha256 = {hash}, .keys = {key}}), "discovered");
   // The signature is of the old manifest, the library of a new one.
   write_bytes(signature, signer.sign(manifest));
   tree_.add("a", read_bytes(fixture("newer")));
-  EXPECT_NE(state({.keys = {key}}).find(by_nobody), std::string::npos);
+  EXPECT_NE(state(Approval::Options{.keys = {key}}).find(by_nobody), std::string::npos);
+}
+
+TEST_F(Approvals, a_signature_that_goes_is_missed_at_the_next_look_even_of_a_retired_plugin) {
+  const Signer signer;
+  const std::string folder = tree_.add("a", read_bytes(fixture("good")));
+  write_bytes(folder + "/plugin.json.sig", signer.sign(read_bytes(folder + "/plugin.json")));
+  const Approval::Options approved{.keys = {file("key.pem", signer.pem())}};
+  auto opened = PluginRegistry::open(
+      {.directories = {tree_.plugins()}, .cache_directory = tree_.cache(), .approved = approved},
+      host_);
+  ASSERT_TRUE(opened.ok()) << opened.status().text();
+  PluginRegistry& registry = *opened.value();
+  const std::string id = "org.example.fixture";
+  EXPECT_TRUE(registry.retire(id).value());
+  std::filesystem::remove(folder + "/plugin.json.sig");
+  ASSERT_TRUE(registry.rescan().ok());
+  EXPECT_NE(registry.load(id).text().find("it is not approved"), std::string::npos);
+  EXPECT_EQ(registry.find(id)->state, PluginState::kRefused);
 }
 
 TEST_F(Approvals, a_key_that_is_none_is_refused_with_its_place) {
   const auto refusal = [&](const std::string& path) {
     return PluginRegistry::open({.directories = {tree_.plugins()},
                                  .cache_directory = tree_.cache(),
-                                 .approved = {.keys = {path}}},
+                                 .approved = Approval::Options{.keys = {path}}},
                                 host_)
         .status()
         .text();

@@ -344,13 +344,48 @@ TEST_F(Registry, what_is_no_file_is_refused_and_nobody_waits_for_it) {
   EXPECT_TRUE(make(*registry.value()).ok());
 }
 
-TEST_F(Registry, second_bundle_of_an_id_is_refused_and_the_first_works) {
+TEST_F(Registry, second_bundle_of_a_version_is_refused_and_the_first_works) {
   tree_.add("a", good_);
   tree_.add("b", good_);
-  expect_refused("b", {"plugin id 'org.example.fixture'", "already taken by", "/a'"});
+  expect_refused("b", {"plugin id 'org.example.fixture' version '1.0.0'", "already taken by", "/a'",
+                       "a version of its own"});
   auto registry = tree_.open(host_);
   ASSERT_TRUE(registry.ok());
   EXPECT_TRUE(make(*registry.value()).ok());
+}
+
+TEST_F(Registry, versions_of_a_plugin_are_there_side_by_side) {
+  const std::string id = "org.example.fixture", newer = read_bytes(fixture("newer"));
+  tree_.add("new", newer, BundleTree::manifest(newer, "2.0.0"));
+  tree_.add("old", good_, BundleTree::manifest(good_, "1.0.0"));
+  auto opened = tree_.open(host_);
+  ASSERT_TRUE(opened.ok()) << opened.status().text();
+  PluginRegistry& registry = *opened.value();
+  const auto version_of = [&](const std::string& asked) {
+    const auto found = registry.find(asked);
+    return found.has_value() ? found->version + " " + found->asked : "none";
+  };
+  EXPECT_EQ(version_of(id), "2.0.0 " + id) << "the newest";
+  EXPECT_EQ(version_of(id + "@1.0.0"), "1.0.0 " + id + "@1.0.0");
+  EXPECT_EQ(version_of(id + "@1.0"), "none");
+  EXPECT_EQ(version_of("@1.0.0"), "none");
+  EXPECT_TRUE(registry.load(id + "@1.0.0").ok());
+  EXPECT_EQ(registry.find(id + "@1.0.0")->state, PluginState::kLoaded);
+  EXPECT_EQ(registry.find(id)->state, PluginState::kDiscovered);
+  EXPECT_TRUE(registry.load(id).ok());
+  const Status none = registry.load(id + "@3.0.0");
+  EXPECT_EQ(none.code(), Code::kNotFound);
+  EXPECT_NE(none.text().find("its versions are '2.0.0', '1.0.0'"), std::string::npos)
+      << none.text();
+  // A version that is refused does not hide the others.
+  EXPECT_TRUE(registry.retire(id + "@2.0.0").value());
+  EXPECT_EQ(version_of(id), "1.0.0 " + id);
+  EXPECT_TRUE(registry.load(id + "@2.0.0").ok());
+  EXPECT_EQ(version_of(id), "2.0.0 " + id);
+  registry.set_aside(id + "@2.0.0", Status(Code::kDeadlineExceeded, "it hangs"));
+  EXPECT_FALSE(registry.load(id + "@2.0.0").ok()) << "not undone";
+  EXPECT_FALSE(registry.retire(id + "@2.0.0").ok());
+  EXPECT_FALSE(registry.load(id + "@2.0.0").ok()) << "nor in two steps";
 }
 
 TEST_F(Registry, bad_bundle_does_not_hide_the_good_one) {
