@@ -37,14 +37,14 @@ uint64_t number_of(const std::string& text) {
 }
 
 // A line of its own, whatever models and files are called, and short: systemd drops long messages whole.
-std::string one_line(std::string text) {
+std::string one_line(std::string line) {
   std::replace_if(
-      text.begin(), text.end(), [](unsigned char c) { return c < ' '; }, ' ');
-  if (text.size() <= kStatusBytesMax) return text;
+      line.begin(), line.end(), [](unsigned char c) { return c < ' '; }, ' ');
+  if (line.size() <= kStatusBytesMax) return line;
   size_t end = kStatusBytesMax;
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80)
-    --end;  // whole characters
-  return text.substr(0, end) + "..";
+  const auto is_inside_character = [&] { return (line[end] & 0xc0) == 0x80; };
+  while (end > 0 && is_inside_character()) --end;
+  return line.substr(0, end) + "..";
 }
 
 }  // namespace
