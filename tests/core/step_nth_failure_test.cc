@@ -12,6 +12,9 @@
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <functional>
+#include <new>
 #include <semaphore>
 #include <string>
 #include <utility>
@@ -19,6 +22,7 @@
 
 #include "core/base/last_words.h"
 #include "core/base/log.h"
+#include "core/engine/routes/journal.h"
 #include "tests/core/engine_rig.h"
 #include "tests/core/family_models.h"
 #include "tests/core/plugin/bundle_fixture.h"
@@ -49,6 +53,7 @@ bool retires() {
 
 bool allocation_fails() {
   if (current_activity().plugin != nullptr) return false;
+  if (t_left == 1 && destroys_json()) t_left = 2;
   bool fails = t_left > 0 && --t_left == 0;
   if (g_retirement_left > 0 && retires()) {
     if (g_retirement_left == 1 && destroys_json()) g_retirement_left = 2;
@@ -373,6 +378,75 @@ TEST_F(StepNthFailure, of_retirement_calls_and_destroys_every_pair_once_all_the_
   EXPECT_GT(n, 8);
   EXPECT_EQ(n_times("create"), n + 1);
   EXPECT_EQ(n_times("destroy"), n + 1);
+}
+
+// Of the thread that changes routes. The next start, of which a copy of the journal tells, takes what is live.
+TEST_F(StepNthFailure, of_a_change_of_routes_leaves_the_same_here_and_on_disk) {
+  const auto lookup = [](int32_t k) {
+    RouteOptions wanted =
+        route("r", plugin("specd.drafter.prompt_lookup", {{"num_speculative_tokens", k}}), k);
+    wanted.model = "pico-draft";
+    wanted.probation_seconds = 0;
+    return wanted;
+  };
+  const std::string copy = folder_ + "/copy", state = folder_ + "/state";
+  for (const std::string& each : {copy, state}) {
+    std::filesystem::create_directory(each);
+    std::filesystem::permissions(each, std::filesystem::perms::owner_all);
+  }
+  EngineOptions o = options();
+  o.state_directory = state;
+  o.routes = {lookup(1)};
+  start(o);
+  set_log_level(LogLevel::kOff);
+  std::vector<RouteOptions> configured = o.routes;
+  const auto on_disk = [&](const std::vector<RouteOptions>& by) {
+    std::filesystem::copy_file(state + "/routes.journal", copy + "/routes.journal",
+                               std::filesystem::copy_options::overwrite_existing);
+    const auto journal = RouteJournal::open(copy, by);
+    EXPECT_TRUE(journal.ok()) << journal.status().to_string();
+    return journal.value()->kept("r");
+  };
+  using Change = std::function<Status(int32_t k)>;
+  const std::vector<std::pair<std::string, Change>> changes{
+      {"apply", [&](int32_t k) { return engine_->apply_route(lookup(k)).status(); }},
+      {"promote",
+       [&](int32_t) {
+         return engine_->promote_route("r", {.running = RunningRequests::kAttach}).status();
+       }},
+      {"configure", [&](int32_t k) { return engine_->configure_routes({lookup(k)}).status(); }}};
+  const bool is_long = std::getenv("SPECD_NIGHTLY") != nullptr;
+  for (const auto& [name, change] : changes) {
+    long n = 1;
+    int n_made = 0, n_refused = 0;
+    for (;; n += is_long ? 1 : name == "promote" ? 3 : 17) {
+      const int32_t before = engine_->route("r").value().draft_nodes_max, k = before % 8 + 1;
+      if (name == "promote") {
+        ASSERT_TRUE(engine_->stage_route(lookup(k)).ok());
+      }
+      g_failed = false;
+      Status done(Code::kExhausted, "thrown");
+      t_left = n;
+      try {
+        done = change(k);
+      } catch (const std::bad_alloc&) {
+      }
+      t_left = 0;
+      const RouteOptions live = engine_->route("r").value();
+      EXPECT_TRUE(live == lookup(before) || live == lookup(k)) << name << ' ' << n;
+      EXPECT_TRUE(!done.ok() || live == lookup(k)) << name << ' ' << n;
+      // Whoever changes routes has edited the file.
+      if (name == "configure" && live == lookup(k)) configured = {live};
+      EXPECT_EQ(on_disk(configured), route_to_json(live)) << name << ' ' << n;
+      ++(done.ok() ? n_made : n_refused);
+      (void)engine_->abort_route("r");
+      if (!g_failed || HasFailure()) break;
+    }
+    EXPECT_GT(n, 30) << name;
+    EXPECT_GT(n_refused, 10) << name;
+    EXPECT_GT(n_made, 0) << name;
+  }
+  set_log_level(LogLevel::kInfo);
 }
 
 }  // namespace

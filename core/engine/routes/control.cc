@@ -504,7 +504,12 @@ Result<ConfiguredRoutes> RouteControl::configure(const std::vector<RouteOptions>
   log(LogLevel::kInfo, event.text);
   if (journal_ != nullptr) {
     // The file that was read again is what the next start reads.
-    const Status status = journal_->configure(std::move(next));
+    Status status;
+    try {
+      status = journal_->configure(std::move(next));
+    } catch (const std::bad_alloc&) {
+      status = Status(Code::kExhausted, "no memory");
+    }
     if (!status.ok()) not_recorded(event, status);
   }
   events_.add(std::move(event));
