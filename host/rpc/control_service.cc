@@ -30,6 +30,7 @@ grpc::ServerUnaryReactor* ControlService::change(const char* name, const Request
   const auto audited = [name, &response, what = std::move(what), run = std::move(run)]() -> Status {
     Status done = within_memory(run);
     std::string route;  // of a definition, once it was read
+    (void)response;     // most have no name
     if constexpr (requires { response.name(); }) route = " " + quote(response.name(), 60);
     log(done.ok() ? LogLevel::kInfo : LogLevel::kWarn, "control: " + std::string(name) + route +
                                                            what + ": " +

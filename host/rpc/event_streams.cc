@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <new>
 #include <optional>
 #include <string>
 
 #include "core/base/thread.h"
-#include "host/base/out_of_memory.h"
 #include "host/rpc/calls.h"
 #include "host/rpc/proto_text.h"
 #include "host/rpc/wire.h"
@@ -31,12 +31,17 @@ class EventStreams::Call final : public grpc::ServerWriteReactor<v1::WatchEvents
     {
       const MutexLock lock(mutex_);
       if (is_writing_ || has_ended_) return;
-      const Status filled = within_memory([&] { return fill(); });
-      is_writing_ = filled.ok() && message_.events_size() > 0;
+      bool has_memory = true;
+      try {
+        fill();
+      } catch (const std::bad_alloc&) {
+        has_memory = false;
+      }
+      is_writing_ = has_memory && message_.events_size() > 0;
       if (is_cancelled_) {
         is_writing_ = false;
         end = grpc::Status::CANCELLED;
-      } else if (!filled.ok()) {
+      } else if (!has_memory) {
         end = grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "");  // words take memory
       } else if (is_writing_) {
         after_ = message_.events(message_.events_size() - 1).number();
@@ -82,12 +87,11 @@ class EventStreams::Call final : public grpc::ServerWriteReactor<v1::WatchEvents
   }
 
  private:
-  Status fill() SPECD_REQUIRES(mutex_) {
+  void fill() SPECD_REQUIRES(mutex_) {
     message_.Clear();
     for (const EngineEvent& event : streams_.engine_.events(after_, kEventsPerMessage))
       *message_.add_events() = event_to_wire(event);
     make_utf8(message_);
-    return Status();
   }
 
   EventStreams& streams_;
