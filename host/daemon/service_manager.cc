@@ -24,7 +24,7 @@ constexpr time_t kSendSeconds = 2;  // for what must not be lost
 
 std::string take(const char* name) {
   const char* const value = std::getenv(name);
-  const std::string text = value != nullptr ? value : "";
+  std::string text = value != nullptr ? value : "";
   unsetenv(name);
   return text;
 }

@@ -101,7 +101,7 @@ Status LineFile::append(const std::string& line) {
     return failed("truncate");
   has_rest_ = true;
   if (!write_all(file_.get(), line, n_bytes_) || fdatasync(file_.get()) != 0) {
-    const Status status = failed("write");
+    Status status = failed("write");
     has_rest_ = ftruncate(file_.get(), static_cast<off_t>(n_bytes_)) != 0;
     return status;
   }
@@ -117,7 +117,7 @@ Status LineFile::replace(const std::string& lines, bool keeps_old) {
   FileDescriptor file = open_in(folder, fresh, O_RDWR | O_CREAT | O_TRUNC);
   if (file.get() < 0) return failed("make the new file beside it");
   const auto undo = [&](const char* what) {
-    const Status status = failed(what);
+    Status status = failed(what);
     (void)unlinkat(folder, fresh.c_str(), 0);
     return status;
   };
