@@ -241,9 +241,10 @@ struct MemoryLine {
   std::vector<uint64_t> planned;  // [ranks]; empty = it is not planned
 };
 
-// What requests get that wait or run, and are not just being admitted, with another version of the route than the one that a change gives to
-// new ones: that version (attach), or plain decoding (drop). A request keeps what it has when the new
-// drafter cannot begin in the middle of its text, or when the new version promises less about texts.
+// What becomes of requests that wait or run with another version of the route than the one that a change
+// gives to new requests: they keep theirs, attach to that one, or go on without drafts (drop). A request that
+// would attach keeps its version when the new drafter cannot begin in the middle of its text, or when the new
+// version promises less about texts. One that is just being admitted is not reached.
 enum class RunningRequests { kKeep, kAttach, kDrop };
 
 struct ChangeOptions {

@@ -131,7 +131,7 @@ std::vector<EngineEvent> Engine::events(uint64_t after, size_t n_max) const {
   return impl_->routes.events().read(after, n_max);
 }
 uint64_t Engine::wait_event(uint64_t after, uint64_t timeout_ms) const {
-  constexpr uint64_t kLongMs = uint64_t{1} << 40;
+  constexpr uint64_t kLongMs = uint64_t{1} << 40;  // some 30 years, which the clock can hold
   return impl_->routes.events().wait(after,
                                      std::chrono::milliseconds(std::min(timeout_ms, kLongMs)));
 }

@@ -6,11 +6,6 @@
 #include <utility>
 
 namespace specd {
-namespace {
-
-constexpr std::chrono::hours kWaitMax{24};  // of one call: "for ever" must not overflow the clock
-
-}  // namespace
 
 void EventLog::add(EngineEvent event) {
   try {
@@ -37,7 +32,7 @@ std::vector<EngineEvent> EventLog::read(uint64_t after, size_t n_max) const {
 }
 
 uint64_t EventLog::wait(uint64_t after, std::chrono::milliseconds limit) const {
-  const auto end = CondVar::Clock::now() + std::min<std::chrono::milliseconds>(limit, kWaitMax);
+  const auto end = CondVar::Clock::now() + limit;
   MutexLock lock(mutex_);
   while (last_number_ <= after) {
     if (!added_.wait_until(lock, end)) break;

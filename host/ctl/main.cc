@@ -98,7 +98,7 @@ po::options_description make_options() {
   add("dry-run", po::bool_switch(), "route, reload: say what would happen, and change nothing");
   add("max", whole_number<int32_t>(1, 10'000)->default_value(1000), "requests: how many to show");
   add("interval", whole_number<int32_t>(1, 3600)->default_value(1)->value_name("SECONDS"),
-      "top: between two lines");
+      "top: between two looks");
   add("count", whole_number<int32_t>(0)->default_value(0),
       "top: how often; 0 = until it is stopped");
   add("follow", po::bool_switch(), "events: wait for more");

@@ -211,6 +211,14 @@ inline std::pair<int, std::string> run_specctl(const Daemon& daemon, const std::
                      daemon.socket() + " " + arguments);
 }
 
+// Runs the command, which ends with this code and prints these words.
+inline void expect_specctl(const Daemon& daemon, const std::string& command, int code,
+                           const std::string& words) {
+  const auto [ended, text] = run_specctl(daemon, command);
+  EXPECT_EQ(ended, code) << command << ": " << text;
+  EXPECT_NE(text.find(words), std::string::npos) << command << ": " << text;
+}
+
 // One daemon for the tests that leave it as they found it; the books are checked after each.
 class DaemonTest : public testing::Test {
  protected:

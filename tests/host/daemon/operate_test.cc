@@ -16,12 +16,6 @@ constexpr char kMore[] =
     "  more:\n    draft_nodes_max: 3\n    drafter: {plugin: specd.drafter.prompt_lookup}\n"
     "    verifier: {plugin: specd.verifier.match}\n";
 
-void expect(const Daemon& daemon, const std::string& command, int code, const std::string& words) {
-  const auto [ended, text] = run_specctl(daemon, command);
-  EXPECT_EQ(ended, code) << command << ": " << text;
-  EXPECT_NE(text.find(words), std::string::npos) << command << ": " << text;
-}
-
 TEST(Operate, sighup_takes_over_routes_and_settings_of_the_edited_file_or_nothing) {
   Daemon daemon;
   daemon.write_config();
@@ -81,21 +75,22 @@ TEST(Operate, specctl_reloads_tries_and_shows_what_it_did) {
   Daemon daemon;
   daemon.write_config();
   ASSERT_TRUE(daemon.start()) << daemon.output();
-  expect(daemon, "reload", 0, "nothing has changed");
+  expect_specctl(daemon, "reload", 0, "nothing has changed");
   daemon.write_config(kMore);
-  expect(daemon, "reload --dry-run", 0, "would be added");
-  expect(daemon, "generate --prompt x --max-tokens 2 --route more", 1, "no route is called 'more'");
-  expect(daemon, "reload -o json --request-id me", 0, R"("added":["more"])");
-  expect(daemon, "generate --prompt x --max-tokens 2 --route more", 0, "");
-  expect(daemon, "events", 0,
-         "configured  the configuration was read again; added more (request me)");
+  expect_specctl(daemon, "reload --dry-run", 0, "would be added");
+  expect_specctl(daemon, "generate --prompt x --max-tokens 2 --route more", 1,
+                 "no route is called 'more'");
+  expect_specctl(daemon, "reload -o json --request-id me", 0, R"("added":["more"])");
+  expect_specctl(daemon, "generate --prompt x --max-tokens 2 --route more", 0, "");
+  expect_specctl(daemon, "events", 0,
+                 "configured  the configuration was read again; added more (request me)");
   daemon.write_config("", SPECD_PLUGINS, "drain_seconds: 9\n");
-  expect(daemon, "reload --dry-run", 0, "drain_seconds: 9, was 30, would be set");
-  expect(daemon, "reload", 0, "removed");
-  expect(daemon, "reload --request-id " + std::string(200, 'x'), 1,
-         "INVALID_ARGUMENT: request_id: expected at most 128 bytes");
+  expect_specctl(daemon, "reload --dry-run", 0, "drain_seconds: 9, was 30, would be set");
+  expect_specctl(daemon, "reload", 0, "removed");
+  expect_specctl(daemon, "reload --request-id " + std::string(200, 'x'), 1,
+                 "INVALID_ARGUMENT: request_id: expected at most 128 bytes");
   daemon.write_config("", "more");
-  expect(daemon, "reload", 1, "c.yaml:4:");
+  expect_specctl(daemon, "reload", 1, "c.yaml:4:");
   EXPECT_EQ(daemon.stop(), 0) << daemon.output();
 }
 
@@ -111,7 +106,7 @@ TEST(Operate, drain_ends_the_daemon_when_its_requests_have_ended) {
                            [&](const v1::GenerateResponse&) { begun = true; });
   });
   EXPECT_TRUE(eventually([&] { return begun.load(); }));
-  expect(daemon, "drain", 0, "");
+  expect_specctl(daemon, "drain", 0, "");
   EXPECT_EQ(daemon.wait(), 0) << daemon.output();
   stream.join();
   ASSERT_TRUE(running.ok()) << running.status().text();
@@ -123,15 +118,15 @@ TEST(Operate, specctl_loads_and_retires_plugins_and_lists_requests_and_rates) {
   Daemon daemon;
   daemon.write_config();
   ASSERT_TRUE(daemon.start()) << daemon.output();
-  expect(daemon, "plugin retire specd.drafter.prompt_lookup", 1,
-         "FAILED_PRECONDITION: plugin: it is used by lookup");
-  expect(daemon, "plugin load specd.drafter.suffix", 0, "is loaded");
-  expect(daemon, "plugin retire specd.drafter.suffix", 0, "");
-  expect(daemon, "plugins", 0, "it was retired; load it to use it again");
-  expect(daemon, "plugin load specd.drafter.suffix -o json", 0, R"("state":"loaded")");
-  expect(daemon, "plugin load none", 1, "NOT_FOUND: plugin: plugin 'none' is not there");
-  expect(daemon, "plugin keep x", 2, "plugin: expected load ID or retire ID");
-  expect(daemon, "requests", 0, "0 run, 0 wait");
+  expect_specctl(daemon, "plugin retire specd.drafter.prompt_lookup", 1,
+                 "FAILED_PRECONDITION: plugin: it is used by lookup");
+  expect_specctl(daemon, "plugin load specd.drafter.suffix", 0, "is loaded");
+  expect_specctl(daemon, "plugin retire specd.drafter.suffix", 0, "");
+  expect_specctl(daemon, "plugins", 0, "it was retired; load it to use it again");
+  expect_specctl(daemon, "plugin load specd.drafter.suffix -o json", 0, R"("state":"loaded")");
+  expect_specctl(daemon, "plugin load none", 1, "NOT_FOUND: plugin: plugin 'none' is not there");
+  expect_specctl(daemon, "plugin keep x", 2, "plugin: expected load ID or retire ID");
+  expect_specctl(daemon, "requests", 0, "0 run, 0 wait");
   std::atomic<bool> begun{false};
   Client client = daemon.client();
   for (const int32_t max : {-1, 10'001})
@@ -143,11 +138,11 @@ TEST(Operate, specctl_loads_and_retires_plugins_and_lists_requests_and_rates) {
     EXPECT_TRUE(own.generate(wanted, [&](const v1::GenerateResponse&) { begun = true; }).ok());
   });
   EXPECT_TRUE(eventually([&] { return begun.load(); }));
-  expect(daemon, "requests", 0, "1 run, 0 wait");
-  expect(daemon, "requests -o json", 0, R"("request_id":"long-one")");
-  expect(daemon, "top --count 1", 0, " tokens/s, ");
+  expect_specctl(daemon, "requests", 0, "1 run, 0 wait");
+  expect_specctl(daemon, "requests -o json", 0, R"("request_id":"long-one")");
+  expect_specctl(daemon, "top --count 1", 0, " tokens/s, ");
   stream.join();
-  expect(daemon, "top --count 2 -o json", 0, R"("tokens_per_s":)");
+  expect_specctl(daemon, "top --count 2 -o json", 0, R"("tokens_per_s":)");
   EXPECT_EQ(daemon.stop(), 0) << daemon.output();
 }
 

@@ -289,9 +289,7 @@ TEST(LiveRoutes, specctl_replaces_a_route_in_steps_and_goes_back) {
   ASSERT_TRUE(daemon.start()) << daemon.output();
   const fs::path file = daemon.folder() / "r.yaml";
   const auto step = [&](const std::string& command, int code, const std::string& words) {
-    const auto [ended, text] = run_specctl(daemon, command);
-    EXPECT_EQ(ended, code) << command << ": " << text;
-    EXPECT_NE(text.find(words), std::string::npos) << command << ": " << text;
+    expect_specctl(daemon, command, code, words);
   };
   const auto write = [&](int n) {
     std::ofstream(file) << "name: live\nprobation_seconds: 600\ndraft_nodes_max: " << n
@@ -330,9 +328,7 @@ TEST(LiveRoutes, specctl_tries_changes_reaches_running_requests_and_shows_what_h
   ASSERT_TRUE(daemon.start()) << daemon.output();
   const fs::path file = daemon.folder() / "r.yaml";
   const auto step = [&](const std::string& command, int code, const std::string& words) {
-    const auto [ended, text] = run_specctl(daemon, command);
-    EXPECT_EQ(ended, code) << command << ": " << text;
-    EXPECT_NE(text.find(words), std::string::npos) << command << ": " << text;
+    expect_specctl(daemon, command, code, words);
   };
   std::ofstream(file) << "name: live\ndrafter: {plugin: specd.drafter.suffix}\n"
                          "verifier: {plugin: specd.verifier.match}\n";
