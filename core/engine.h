@@ -76,6 +76,7 @@ struct EngineLimits {
   static constexpr size_t kRoutes = 256;
   static constexpr int32_t kPluginControlSeconds = 3600;
   static constexpr int32_t kCallMs = 3'600'000;
+  static constexpr int32_t kStepBudgetUs = 60'000'000;
   static constexpr int32_t kProbationSeconds = 86'400;
   static constexpr int32_t kKvPages = 1 << 26;
   static constexpr int32_t kPriorityAgingMs = 3'600'000;
@@ -247,6 +248,12 @@ struct MemoryLine {
 // version promises less about texts. One that is just being admitted is not reached.
 enum class RunningRequests { kKeep, kAttach, kDrop };
 
+// What a candidate gets.
+struct Traffic {
+  int32_t share_percent = 0;  // of the new requests
+  bool is_shadow = false;     // instead of a share
+};
+
 struct ChangeOptions {
   // A repeated id gets the first reply, or kInvalidArgument if the change differs; the last 256 that are
   // not empty are remembered.
@@ -365,7 +372,8 @@ class Engine {
   // [any] A change in steps, with a way back. stage_route() makes a version beside the live one, its
   // candidate, which gets no request yet; the same errors as apply_route(), and kFailedPrecondition when
   // there is a candidate already. set_traffic() gives it so many of a hundred new requests, chosen by a
-  // hash of their numbers. promote_route() makes it live; for RouteOptions::probation_seconds of the new
+  // hash of their numbers; or makes it a shadow, which is shown what the requests of the live version do, on a
+  // thread of its own, and whose drafts are only compared with their text. promote_route() makes it live; for RouteOptions::probation_seconds of the new
   // version the one before is kept, and roll_back_route() makes that live again, as does the new one's
   // breaker when it opens. abort_route() gives up the candidate, as does its own breaker. Requests keep
   // the version that they were admitted with, unless `how` says otherwise. kNotFound for unknown routes,
@@ -373,7 +381,7 @@ class Engine {
   // all changes do, until no other change is being made. Going back and giving up are not refused when the
   // state directory cannot be written; an event and the log say so.
   Result<RouteChange> stage_route(const RouteOptions& route, const ChangeOptions& how = {});
-  Result<RouteChange> set_traffic(const std::string& name, int32_t percent,
+  Result<RouteChange> set_traffic(const std::string& name, const Traffic& traffic,
                                   const ChangeOptions& how = {});
   Result<RouteChange> promote_route(const std::string& name, const ChangeOptions& how = {});
   Result<RouteChange> abort_route(const std::string& name, const ChangeOptions& how = {});

@@ -20,7 +20,7 @@ ALLOWED = {
 ALLOWED_IN = {"host/bench/": ["core/model/", "core/kv/", "core/device/"]}
 # Inside core, a folder uses only those before it; engine.h and the folder engine come last.
 CORE_ORDER = ["base", "chat/jinja", "chat", "device", "text", "kv", "model", "request", "sched",
-              "plugin/instance", "plugin/bundle", "spec", "draft", "services", "ranks",
+              "plugin/instance", "plugin/bundle", "plugin/beside", "spec", "draft", "services", "ranks",
               "step"]
 # Draft models are the same for any caller: services checks and translates what plugins pass.
 BLIND_TO_PLUGINS = ["core/draft/"]

@@ -68,7 +68,11 @@ Result<std::unique_ptr<CpuDevice>> CpuDevice::create(const std::string& isa, int
 }
 
 Result<std::unique_ptr<Device>> CpuDevice::open_beside() {
-  return std::unique_ptr<Device>(new CpuDevice(ops_, 1));  // starts no thread
+  return std::unique_ptr<Device>(open_for_thread());
+}
+
+std::unique_ptr<CpuDevice> CpuDevice::open_for_thread() const {
+  return std::unique_ptr<CpuDevice>(new CpuDevice(ops_, 1));  // starts no thread
 }
 
 Result<Buffer> CpuDevice::allocate(uint64_t bytes, const std::string& what) {

@@ -114,8 +114,10 @@ class CpuDevice final : public Device {
   Result<Buffer> allocate_pinned(uint64_t bytes, const std::string& what) override {
     return allocate(bytes, what);
   }
-  // With one thread.
+  // With one thread, as open_for_thread().
   Result<std::unique_ptr<Device>> open_beside() override;
+  // One with the same ops for work of the calling thread alone.
+  std::unique_ptr<CpuDevice> open_for_thread() const;
   const kernels::Ops& ops() const override { return ops_; }
   kernels::CpuStream& stream() override { return stream_; }
   void* native_stream() override { return nullptr; }

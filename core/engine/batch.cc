@@ -229,9 +229,9 @@ void Batch::attach_prefix(ActiveSequence& member, const Admission& admission,
 
 // The sequence loses its pages and waits again.
 void Batch::preempt(ActiveSequence& member) {
-  const bool lost = member.drafting == ActiveSequence::Drafting::kLost;
+  const bool lost = member.draft.state == DrafterSession::State::kLost;
   runner_.end(member, SPECD_END_PREEMPTED);
-  if (!lost) member.drafting = ActiveSequence::Drafting::kNotBegun;
+  if (!lost) member.draft.state = DrafterSession::State::kNotBegun;
   let_go(member);
   member.resumed = true;
   member.n_computed = 0;
@@ -339,9 +339,16 @@ void Batch::swap_route(ActiveSequence& member, const RouteSwap& swap, RouteChang
   if (swap.dry_run) return;
   if (member.slot >= 0) runner_.end(member, SPECD_END_SWAPPED);
   member.route = attaches ? RouteLease(swap.to) : RouteLease();
-  member.drafting = ActiveSequence::Drafting::kNotBegun;
+  member.draft.state = DrafterSession::State::kNotBegun;
   member.is_counted_lost = false;
   member.verifier_state = 0;
+}
+
+void Batch::set_shadow(LiveRoute& live, std::shared_ptr<LiveRoute> shadow) {
+  for (ActiveSequence& member : running_) {
+    if (member.route.get() == &live) runner_.end_shadow(member);
+  }
+  live.shadow = std::move(shadow);
 }
 
 void Batch::end_unwanted() {

@@ -57,6 +57,8 @@ class Batch {
   // Between two steps: gives the requests of a route that have another version than swap.to that one, or
   // none, and counts them. Needs no memory.
   void swap_routes(const RouteSwap& swap, RouteChange& done);
+  // Between two steps: gives the requests of `live` another shadow, or none. Needs no memory.
+  void set_shadow(LiveRoute& live, std::shared_ptr<LiveRoute> shadow);
   // Between two steps: what runs and waits, the running ones first.
   void list_requests(size_t n_max, RequestList& list) const;
   // Ends the sequences that are cancelled or past their deadline.

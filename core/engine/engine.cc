@@ -102,9 +102,9 @@ Result<RouteChange> Engine::apply_route(const RouteOptions& route, const ChangeO
 Result<RouteChange> Engine::stage_route(const RouteOptions& route, const ChangeOptions& how) {
   return impl_->change(RouteCommand::Kind::kStage, route, how);
 }
-Result<RouteChange> Engine::set_traffic(const std::string& name, int32_t percent,
+Result<RouteChange> Engine::set_traffic(const std::string& name, const Traffic& traffic,
                                         const ChangeOptions& how) {
-  return impl_->change(RouteCommand::Kind::kTraffic, name, how, percent);
+  return impl_->change(RouteCommand::Kind::kTraffic, name, how, traffic);
 }
 Result<RouteChange> Engine::promote_route(const std::string& name, const ChangeOptions& how) {
   return impl_->change(RouteCommand::Kind::kPromote, name, how);
@@ -144,9 +144,9 @@ Result<RouteChange> Engine::Impl::change(RouteCommand::Kind kind, const RouteOpt
 }
 
 Result<RouteChange> Engine::Impl::change(RouteCommand::Kind kind, const std::string& name,
-                                         const ChangeOptions& how, int32_t share_percent) {
+                                         const ChangeOptions& how, const Traffic& traffic) {
   SPECD_OK_OR_RETURN(check_name("name", name));
-  RouteCommand command{.kind = kind, .share_percent = share_percent, .how = how};
+  RouteCommand command{.kind = kind, .traffic = traffic, .how = how};
   command.route.name = name;
   return routes.change(command);
 }

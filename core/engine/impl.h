@@ -34,9 +34,13 @@ struct Engine::Impl {
   explicit Impl(const EngineOptions& wanted)
       : options(wanted),
         intake(wanted.queue_max),
-        routes(options, target, models, intake, [this](const RouteSwap& swap, RouteChange& done) {
-          batch->swap_routes(swap, done);
-        }) {}
+        routes(options, target, models, intake,
+               {.swap = [this](const RouteSwap& swap,
+                               RouteChange& done) { batch->swap_routes(swap, done); },
+                .set_shadow =
+                    [this](LiveRoute& live, std::shared_ptr<LiveRoute> shadow) {
+                      batch->set_shadow(live, std::move(shadow));
+                    }}) {}
   ~Impl() {
     if (loop != nullptr) loop->stop();
     // Work that is still in the stream uses memory that is about to be freed.
@@ -63,7 +67,7 @@ struct Engine::Impl {
                              const ChangeOptions& how);
   // The others, by the route's name.
   Result<RouteChange> change(RouteCommand::Kind kind, const std::string& name,
-                             const ChangeOptions& how, int32_t share_percent = 0);
+                             const ChangeOptions& how, const Traffic& traffic = {});
 };
 
 }  // namespace specd

@@ -137,6 +137,7 @@ bool Intake::between_steps(std::function<void()> task, std::chrono::seconds time
   while (has_task_turn_) {
     if (!task_turn_.wait_until(lock, deadline) && has_task_turn_) return false;
   }
+  if (stopping_) return false;  // there is no further step
   has_task_turn_ = true;
   task_has_run_ = false;
   task_ = std::move(task);

@@ -89,6 +89,8 @@ Status check_route(const RouteOptions& route, const EngineOptions& options) {
         std::to_string(route.draft_nodes_max));
   SPECD_OK_OR_RETURN(
       check_range(where + ".call_ms_max", route.call_ms_max, 0, EngineLimits::kCallMs));
+  SPECD_OK_OR_RETURN(
+      check_range(where + ".step_budget_us", route.step_budget_us, 1, EngineLimits::kStepBudgetUs));
   SPECD_OK_OR_RETURN(check_range(where + ".probation_seconds", route.probation_seconds, 0,
                                  EngineLimits::kProbationSeconds));
   SPECD_OK_OR_RETURN(check_range(where + ".disable_by_batch_size", route.disable_by_batch_size, 0,

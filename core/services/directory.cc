@@ -5,7 +5,7 @@
 namespace specd {
 
 Services::Services(CpuDevice& cpu, Device& device, int32_t vocab_size)
-    : state_(new ServiceState{cpu, device, vocab_size, WeightService(cpu, device)}) {}
+    : state_(new ServiceState{{cpu}, device, vocab_size, WeightService(cpu, device)}) {}
 
 Services::~Services() { retire_host(this); }
 

@@ -433,7 +433,10 @@ template <typename Body>
 specd_status on_kv(const specd_host* host, specd_call* call, const specd_kv* kv, Body&& body) {
   ServiceState* state = ServiceState::of(host);
   if (state == nullptr || state->models == nullptr) return kv_absent(call);
-  const PoolTurn turn(*state);
+  if (call != nullptr && call->lane != nullptr) {
+    return refuse(call, SPECD_E_PRECONDITION, "kv/1: not for a drafter beside the step");
+  }
+  const PoolTurn turn(state->step);
   if (!turn.is_mine()) return refuse(call, SPECD_E_PRECONDITION, "kv/1: called from a pool task");
   try {
     return body(state->models.load()->kv());

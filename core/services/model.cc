@@ -329,7 +329,10 @@ specd_status on_models(const specd_host* host, specd_call* call, const specd_mod
                        Body&& body) {
   ServiceState* state = ServiceState::of(host);
   if (state == nullptr || state->models == nullptr) return model_absent(call);
-  const PoolTurn turn(*state);
+  if (call != nullptr && call->lane != nullptr) {
+    return refuse(call, SPECD_E_PRECONDITION, "model/1: not for a drafter beside the step");
+  }
+  const PoolTurn turn(state->step);
   if (!turn.is_mine()) {
     return refuse(call, SPECD_E_PRECONDITION, "model/1: called from a pool task");
   }

@@ -26,13 +26,17 @@ class OpCall {
       fail(SPECD_E_INVALID, "a tensor is null");
     } else {
       on_host_ = of->device_type == SPECD_DEV_CPU;
+      if (!on_host_ && call->lane != nullptr)
+        fail(SPECD_E_PRECONDITION, "a drafter beside the step works in host memory only");
     }
   }
 
   bool ok() const { return status_ == SPECD_OK; }
   specd_status status() const { return status_; }
   bool on_host() const { return on_host_; }
-  Device& device() const { return on_host_ ? state_->cpu : state_->device; }
+  Device& device() const {
+    return on_host_ ? static_cast<Device&>(state_->lane(*call_).cpu) : state_->device;
+  }
   ServiceState& state() const { return *state_; }
   specd_call* call() const { return call_; }
   const char* name() const { return name_; }
@@ -98,7 +102,7 @@ class OpCall {
   // Takes the pool and the stream for this call. Call before work on what calls share; run() does.
   void take_turn() {
     if (!ok() || turn_.has_value()) return;
-    turn_.emplace(*state_);
+    turn_.emplace(state_->lane(*call_));
     if (!turn_->is_mine()) fail(SPECD_E_PRECONDITION, "called from a pool task");
   }
   // The sampling parameters of the batch, a row each, in the memory of the models' device.

@@ -96,6 +96,8 @@ specd_status ops_linear(const specd_host* host, specd_call* call, const specd_ma
   }
   op.expect(held != nullptr, [&] { return std::string("not a matrix of this instance"); });
   if (!op.ok()) return op.status();
+  if (held->shared != nullptr && call->lane != nullptr)
+    op.fail(SPECD_E_PRECONDITION, "not with a matrix that several ranks share, beside the step");
   op.expect(op.on_host() != held->on_device,
             [&] { return std::string("the matrix and x are in different memory"); });
   const kernels::PackedMatrix& weights = held->packed;

@@ -10,7 +10,7 @@ namespace {
 
 uint32_t pool_width(const specd_host* host) noexcept {
   ServiceState* state = ServiceState::of(host);
-  return state == nullptr ? 1 : static_cast<uint32_t>(state->cpu.stream().pool().n_threads());
+  return state == nullptr ? 1 : static_cast<uint32_t>(state->step.cpu.stream().pool().n_threads());
 }
 
 struct PoolRun {
@@ -30,12 +30,13 @@ specd_status pool_run(const specd_host* host, specd_call* call, uint32_t n, spec
   }
   ServiceState* state = ServiceState::of(host);
   if (state == nullptr) return refuse(call, SPECD_E_PRECONDITION, "pool.run: unknown host");
-  const PoolTurn turn(*state);
+  ServiceLane& lane = state->lane(*call);
+  const PoolTurn turn(lane);
   if (!turn.is_mine()) {
     return refuse(call, SPECD_E_PRECONDITION, "pool.run: called from a pool task");
   }
   PoolRun run{task, ctx, n, current_activity()};
-  state->cpu.stream().pool().run(
+  lane.cpu.stream().pool().run(
       // An exception of a task must not leave while other threads still run it.
       [](void* context, int part, int parts) noexcept {
         const PoolRun& mine = *static_cast<const PoolRun*>(context);

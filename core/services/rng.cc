@@ -59,7 +59,8 @@ specd_status rng_draw_noise(const specd_host* host, specd_call* call, const spec
             std::to_string(state->vocab_size);
   }
   if (!fault.empty()) return refuse(call, SPECD_E_INVALID, "rng.draw_noise: " + fault);
-  const PoolTurn turn(*state);
+  ServiceLane& lane = state->lane(*call);
+  const PoolTurn turn(lane);
   if (!turn.is_mine()) {
     return refuse(call, SPECD_E_PRECONDITION, "rng.draw_noise: called from a pool task");
   }
@@ -89,7 +90,7 @@ specd_status rng_draw_noise(const specd_host* host, specd_call* call, const spec
     args.out = row<float>(*out, first);
     args.n_rows = static_cast<int32_t>(count);
     args.vocab = state->vocab_size;
-    state->cpu.ops().draw_noise(state->cpu.stream(), args);
+    lane.cpu.ops().draw_noise(lane.cpu.stream(), args);
     first += count;
   }
   return SPECD_OK;

@@ -24,12 +24,11 @@
 namespace specd {
 
 struct ServiceState {
-  CpuDevice& cpu;
+  ServiceLane step;  // of calls on the step's thread
   Device& device;
   int32_t vocab_size;
   WeightService weights;
   std::atomic<ModelService*> models{nullptr};
-  std::atomic<bool> pool_is_busy{false};
   Staging staging{};  // of results that a call waits for; empty between calls
 
   // Whether the propose() that runs is being captured.
@@ -41,6 +40,7 @@ struct ServiceState {
   void note_wait() {
     if (ModelService* const all = models; all != nullptr) all->note_unrepeatable();
   }
+  ServiceLane& lane(const specd_call& call) { return call.lane == nullptr ? step : *call.lane; }
   // The staging, made by the first call that needs it. [step]
   Result<Staging*> results();
 
@@ -65,10 +65,10 @@ specd_status or_exhausted(Args... args) noexcept {
 // that started another would wait for itself.
 class PoolTurn {
  public:
-  explicit PoolTurn(ServiceState& state)
-      : state_(state), is_mine_(!state.pool_is_busy.exchange(true, std::memory_order_acquire)) {}
+  explicit PoolTurn(ServiceLane& lane)
+      : lane_(lane), is_mine_(!lane.pool_is_busy.exchange(true, std::memory_order_acquire)) {}
   ~PoolTurn() {
-    if (is_mine_) state_.pool_is_busy.store(false, std::memory_order_release);
+    if (is_mine_) lane_.pool_is_busy.store(false, std::memory_order_release);
   }
   PoolTurn(const PoolTurn&) = delete;
   PoolTurn& operator=(const PoolTurn&) = delete;
@@ -76,7 +76,7 @@ class PoolTurn {
   bool is_mine() const { return is_mine_; }
 
  private:
-  ServiceState& state_;
+  ServiceLane& lane_;
   bool is_mine_;
 };
 

@@ -24,6 +24,8 @@ const char* event_kind_name(EventKind kind) {
       return "suspended";
     case EventKind::kResumed:
       return "resumed";
+    case EventKind::kQuarantined:
+      return "quarantined";
     case EventKind::kSetAside:
       return "set_aside";
     case EventKind::kNotRecorded:

@@ -10,13 +10,14 @@ enum class EventKind {
   kApplied,      // a version is live, in place of the one before, if there was one
   kDeleted,      // the route is gone
   kStaged,       // a version is the candidate
-  kTraffic,      // the candidate's share has changed
+  kTraffic,      // the candidate's share has changed, or whether it is a shadow
   kPromoted,     // the candidate is live
   kAborted,      // the candidate was given up
   kRolledBack,   // the version before is live again
   kPassed,       // the live version has passed its probation: there is no way back any more
   kSuspended,    // a drafter failed again and again, and does not draft for a while
   kResumed,      // it works again
+  kQuarantined,  // a call of a drafter does not return: it is not called any more
   kSetAside,     // a plugin's control call does not return: the plugin is refused
   kNotRecorded,  // the journal could not be written: the next start does not know of it
   kConfigured,   // routes were changed to those of a configuration

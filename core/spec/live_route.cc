@@ -28,4 +28,11 @@ void LiveRoute::called(DrafterCall call, const Status& status, uint64_t took_ns)
           " s: " + problem);
 }
 
+void LiveRoute::condemn(const std::string& why) {
+  if (is_condemned_) return;
+  last_problem.set(why);
+  log(LogLevel::kError, "route " + name + ": the drafter must not be called any more: " + why);
+  is_condemned_ = true;
+}
+
 }  // namespace specd

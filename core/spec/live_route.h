@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -14,10 +15,13 @@
 
 #include "core/base/clock.h"
 #include "core/base/mutex.h"
+#include "core/plugin/beside/drafter_thread.h"
 #include "core/plugin/instance/instance.h"
 #include "core/plugin/bundle/registry.h"
 #include "core/spec/breaker.h"
+#include "core/spec/drafter_session.h"
 #include "core/spec/engine_event.h"
+#include "core/spec/route.h"
 #include "core/spec/route_report.h"
 
 namespace specd {
@@ -68,15 +72,20 @@ class LastProblem {
 struct LiveRoute {
   const uint64_t number = next_number();  // unique in the process
   std::string name;
-  uint64_t generation = 0;                     // number of the change that made it
-  Guarantee guarantee = Guarantee::kNone;      // that its operator requires
-  int32_t draft_nodes_max = 0;                 // granted
-  int32_t disable_by_batch_size = 0;           // 0 = never
-  uint64_t call_ns_max = 0;                    // of a call of the drafter in a step; 0 = no limit
+  uint64_t generation = 0;                 // number of the change that made it
+  Guarantee guarantee = Guarantee::kNone;  // that its operator requires
+  int32_t draft_nodes_max = 0;             // granted
+  int32_t disable_by_batch_size = 0;       // 0 = never
+  uint64_t call_ns_max = 0;                // of a call of the drafter in a step; 0 = no limit
+  Isolation isolation = Isolation::kNone;
+  uint64_t step_budget_ns = 0;                 // for a proposal, of a drafter beside the step
   BundleInfo drafter_bundle, verifier_bundle;  // what the pair was made of
   std::vector<BundleInfo> part_bundles;        // and the drafter's parts
   std::unique_ptr<Drafter> drafter;
   std::unique_ptr<Verifier> verifier;
+  std::unique_ptr<ShadowObserver> observer;  // of the thread, if the route is a shadow
+  // The drafter's own thread, while it works beside the step. Changes only while no request has the route.
+  std::unique_ptr<DrafterThread> beside;
   bool verifies_on_device = false;  // judges device drafts there; set with the grants
   std::vector<size_t> tap_index;    // for each of the drafter's taps, its index in the model
   RouteCounters counters;
@@ -86,8 +95,31 @@ struct LiveRoute {
   std::function<void(EventKind, const std::string& text)> tell;
   // [step] What the drafts of this step were drawn from, in the drafter's memory: see specd_proposal.
   specd_tensor q{}, q_lse{};
-  std::atomic<int32_t> n_leases{0};          // requests that wait or run with it
-  std::unique_ptr<LiveRoute> next_released;  // in the list of those that retire
+  // [step] A version that is shown what the requests of this one do. What it drafts decides nothing.
+  std::shared_ptr<LiveRoute> shadow;
+  std::vector<DrafterSession> shadow_sessions;  // [step] of this one as a shadow, by slot
+  std::atomic<int32_t> n_leases{0};             // requests that wait or run with it
+  std::unique_ptr<LiveRoute> next_released;     // in the list of those that retire
+
+  // The drafter's [step] calls, wherever it works.
+  DrafterCalls& calls() const {
+    return beside == nullptr ? static_cast<DrafterCalls&>(*drafter) : beside->calls();
+  }
+  // Rows of one update().
+  uint32_t rows_max() const {
+    const uint32_t most = drafter->grant().max_rows;
+    return beside == nullptr ? most : std::min(most, beside->rows_max());
+  }
+  // [step]
+  bool is_shadow() const { return !shadow_sessions.empty(); }
+  // [any] Whether the drafter must not be called any more: a call beside the step has not returned.
+  bool is_condemned() const { return is_condemned_; }
+  // How long control calls of the pair may take. A drafter that hangs already is not waited for.
+  std::chrono::seconds control_limit(std::chrono::seconds limit) const {
+    return is_condemned() ? std::min(limit, std::chrono::seconds(1)) : limit;
+  }
+  // [step] Logs why, once. RouteControl sees it, and quarantines the version.
+  void condemn(const std::string& why);
 
   // Counts n sequences whose proposal or verdict was refused or cut, and says why.
   void cut(uint64_t n, std::string why) {
@@ -102,9 +134,10 @@ struct LiveRoute {
 
   // Whether the route does not draft: too many sequences run, or the drafter is suspended.
   bool suspended(int32_t n_running) const {
-    return (disable_by_batch_size > 0 && n_running > disable_by_batch_size) ||
-           breaker.is_open(now_ns());
+    return (disable_by_batch_size > 0 && n_running > disable_by_batch_size) || rests(now_ns());
   }
+  // Whether the drafter is suspended or condemned.
+  bool rests(uint64_t now) const { return breaker.is_open(now) || is_condemned(); }
   // Whether the drafter works in device memory.
   bool on_device() const { return drafter->grant().device_type == SPECD_DEV_CUDA; }
   // Whether its proposals are there too, so that it drafts in the stream of the step.
@@ -127,6 +160,7 @@ struct LiveRoute {
     static std::atomic<uint64_t> last{0};
     return ++last;
   }
+  std::atomic<bool> is_condemned_{false};
 };
 
 // A request's hold on its version of a route, from admission to its end or until it gets another. The pair lives as long as a lease does,

@@ -35,6 +35,21 @@ Result<PluginUse> use_from_json(const Json& json, const char* name) {
   return use;
 }
 
+// The value whose name the key has.
+template <typename T>
+Result<T> one_of(const Json& json, const char* key, std::initializer_list<T> all,
+                 const char* (*name)(T)) {
+  SPECD_TRY(const std::string word, json_string(json, key, kWhere));
+  std::string names;
+  for (const T& each : all) {
+    if (word == name(each)) return each;
+    const bool is_last = &each == all.end() - 1;
+    names += (names.empty() ? "" : is_last ? " or " : ", ") + std::string(name(each));
+  }
+  return Status(Code::kDataLoss, std::string(kWhere) + ", " + key + ": expected " + names +
+                                     ", found " + quote(word));
+}
+
 }  // namespace
 
 const char* guarantee_name(Guarantee guarantee) {
@@ -49,12 +64,18 @@ const char* guarantee_name(Guarantee guarantee) {
   return "unknown";
 }
 
+const char* isolation_name(Isolation isolation) {
+  return isolation == Isolation::kGuarded ? "guarded" : "none";
+}
+
 Json route_to_json(const RouteOptions& route) {
   Json json{{"name", route.name},
             {"guarantee", guarantee_name(route.guarantee)},
             {"draft_nodes_max", route.draft_nodes_max},
             {"disable_by_batch_size", route.disable_by_batch_size},
             {"call_ms_max", route.call_ms_max},
+            {"isolation", isolation_name(route.isolation)},
+            {"step_budget_us", route.step_budget_us},
             {"probation_seconds", route.probation_seconds},
             {"drafter", use_to_json(route.drafter)},
             {"verifier", use_to_json(route.verifier)}};
@@ -74,24 +95,20 @@ Result<RouteOptions> route_from_json(const Json& json) {
     if (key == "model") {
       SPECD_TRY(route.model, json_string(json, "model", kWhere));
     } else if (key == "guarantee") {
-      SPECD_TRY(const std::string word, json_string(json, "guarantee", kWhere));
-      bool is_known = false;
-      for (const Guarantee each : {Guarantee::kNone, Guarantee::kLaw, Guarantee::kIdentical}) {
-        if (word != guarantee_name(each)) continue;
-        route.guarantee = each;
-        is_known = true;
-      }
-      if (!is_known) {
-        return Status(Code::kDataLoss, std::string(kWhere) +
-                                           ", guarantee: expected none, law or identical, found " +
-                                           quote(word));
-      }
+      SPECD_TRY(route.guarantee,
+                one_of(json, "guarantee",
+                       {Guarantee::kNone, Guarantee::kLaw, Guarantee::kIdentical}, guarantee_name));
     } else if (key == "draft_nodes_max") {
       SPECD_OK_OR_RETURN(number(route.draft_nodes_max));
     } else if (key == "disable_by_batch_size") {
       SPECD_OK_OR_RETURN(number(route.disable_by_batch_size));
     } else if (key == "call_ms_max") {
       SPECD_OK_OR_RETURN(number(route.call_ms_max));
+    } else if (key == "isolation") {
+      SPECD_TRY(route.isolation,
+                one_of(json, "isolation", {Isolation::kNone, Isolation::kGuarded}, isolation_name));
+    } else if (key == "step_budget_us") {
+      SPECD_OK_OR_RETURN(number(route.step_budget_us));
     } else if (key == "probation_seconds") {
       SPECD_OK_OR_RETURN(number(route.probation_seconds));
     } else if (key == "drafter") {

@@ -13,6 +13,13 @@ namespace specd {
 enum class Guarantee { kNone, kLaw, kIdentical };
 const char* guarantee_name(Guarantee guarantee);
 
+// Where the calls of a drafter run.
+enum class Isolation {
+  kNone,     // on the step's thread, which waits as long as they take
+  kGuarded,  // on a thread of its own, for whose proposals the step waits for step_budget_us
+};
+const char* isolation_name(Isolation isolation);
+
 struct PluginUse {
   std::string plugin;   // "specd.drafter.prompt_lookup"
   std::string factory;  // may be empty when the plugin has only one of the kind
@@ -30,6 +37,8 @@ struct RouteOptions {
   int32_t draft_nodes_max = 8;                  // static budget per sequence and step
   int32_t disable_by_batch_size = 0;            // no drafts while more sequences run; 0 = never
   int32_t call_ms_max = 5000;                   // deadline of a drafter's call in a step; 0 = none
+  Isolation isolation = Isolation::kNone;
+  int32_t step_budget_us = 20'000;  // see Isolation::kGuarded
   // After a promotion the version before is kept so long, to go back to: by hand, or because the new one's
   // breaker opens. 0 = it is not kept.
   int32_t probation_seconds = 60;

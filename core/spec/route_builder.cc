@@ -1,12 +1,16 @@
 #include "core/spec/route_builder.h"
 
 #include <algorithm>
+#include <string_view>
 
 #include "core/base/log.h"
 #include "core/base/run_within.h"
 #include "core/base/to_size.h"
 #include "core/device/host_memory.h"
 #include "core/plugin/instance/caps.h"
+#include "core/spec/shadow_counts.h"
+#include "specd/plugin_api/services/kv.h"
+#include "specd/plugin_api/services/model.h"
 
 namespace specd {
 
@@ -95,10 +99,18 @@ Status check_pair(PluginRegistry& registry, const RouteOptions& wanted, const Ro
 }
 
 bool drafts_on_device(const specd_drafter_caps& drafter, const specd_verifier_caps& verifier,
-                      bool device_is_host) {
-  return !device_is_host && !needs_q(drafter, verifier) &&
+                      Isolation isolation, bool device_is_host) {
+  return !device_is_host && isolation == Isolation::kNone && !needs_q(drafter, verifier) &&
          (drafter.device_types & (1u << SPECD_DEV_CUDA)) != 0 &&
          (drafter.needs & SPECD_NEED_PROBES) == 0;
+}
+
+Status check_beside(const LiveRoute& route) {
+  const std::string why = route.isolation == Isolation::kNone ? "" : why_not_beside(route);
+  if (why.empty()) return Status();
+  return Status(Code::kFailedPrecondition, "isolation",
+                "drafter " + route.drafter_bundle.id + " cannot work beside the step: " + why +
+                    "; with isolation: none it can be served");
 }
 
 }  // namespace
@@ -119,7 +131,8 @@ Result<DrafterLimit> drafter_limit(PluginRegistry& registry, const RouteOptions&
   const DrafterLimit limit{
       .route = wanted.name,
       .bytes = quota_of(caps, to_size(terms.max_sequences)),
-      .is_with_models = device_is_host || drafts_on_device(caps, judges, device_is_host)};
+      .is_with_models =
+          device_is_host || drafts_on_device(caps, judges, wanted.isolation, device_is_host)};
   SPECD_OK_OR_RETURN(check_quota(caps, to_size(terms.max_sequences),
                                  limit.is_with_models ? device_bytes : host_memory().bytes,
                                  "plugin " + drafter.plugin)
@@ -158,6 +171,9 @@ Status create_route(LiveRoute& route, PluginRegistry& registry, const RouteOptio
                              std::to_string(caps.max_nodes) + " nodes, draft_nodes_max allows " +
                              std::to_string(nodes));
   }
+  route.isolation = wanted.isolation;
+  route.step_budget_ns = static_cast<uint64_t>(wanted.step_budget_us) * 1000;
+  SPECD_OK_OR_RETURN(check_beside(route));
   route.guarantee = wanted.guarantee;
   route.draft_nodes_max = static_cast<int32_t>(nodes);
   route.disable_by_batch_size = wanted.disable_by_batch_size;
@@ -177,7 +193,8 @@ Result<Placement> place(const LiveRoute& route, bool device_is_host,
                       device_name + "] that is host memory" + more);
   };
   Placement placed;
-  placed.drafts_on_device = drafts_on_device(caps, route.verifier->caps(), device_is_host);
+  placed.drafts_on_device =
+      drafts_on_device(caps, route.verifier->caps(), route.isolation, device_is_host);
   if (!placed.drafts_on_device && (caps.device_types & (1u << SPECD_DEV_CPU)) == 0) {
     return lacks("drafter", route.drafter_bundle.id);
   }
@@ -217,6 +234,7 @@ Status activate_route(LiveRoute& route, const RouteTerms& terms, Device& device,
   route.counters.accepted_at = std::vector<std::atomic<uint64_t>>(grant.max_depth);
   SPECD_OK_OR_RETURN(check_in_time(is_late));
   SPECD_OK_OR_RETURN(route.drafter->activate(grant, is_late).in_field("drafter"));
+  SPECD_OK_OR_RETURN(check_beside(route));  // a part of it may have opened a model
   specd_verifier_grant verifier{};
   verifier.struct_size = sizeof(verifier);
   verifier.device_type = route.verifies_on_device ? SPECD_DEV_CUDA : SPECD_DEV_CPU;
@@ -234,7 +252,45 @@ Status activate_route(LiveRoute& route, const RouteTerms& terms, Device& device,
   return check_in_time(is_late);
 }
 
+std::string why_not_beside(const LiveRoute& route) {
+  const specd_drafter_caps& caps = route.drafter->caps();
+  const specd_owner& owner = route.drafter->owner();
+  const auto needs = [&](const char* service) {
+    return std::any_of(caps.services, caps.services + caps.n_services,
+                       [&](const char* each) { return std::string_view(each) == service; });
+  };
+  const MutexLock lock(owner.mutex);
+  const bool has_model = needs(SPECD_SERVICE_MODEL) || !owner.models.empty();
+  if (has_model || needs(SPECD_SERVICE_KV) || !owner.kvs.empty()) {
+    return std::string("it uses the service ") + (has_model ? "model/1" : "kv/1") +
+           ", which works in the step only";
+  }
+  const specd_drafter_grant& grant = route.drafter->grant();
+  if (grant.device_type == SPECD_DEV_CUDA) return "it works in device memory";
+  if (route.isolation != Isolation::kNone && needs_q(caps, route.verifier->caps()))
+    return "the verifier needs what it draws from (SPECD_FEATURE_Q), which stays in the step";
+  return std::string();
+}
+
+Status start_beside(LiveRoute& route, const specd_target_info& target, CpuDevice& cpu,
+                    bool is_shadow) {
+  const DrafterThread::Terms terms{
+      .vocab_size = target.vocab_size,
+      .hidden_size = target.hidden_size,
+      .max_positions = target.max_positions,
+      .limits = {.wait_ns = is_shadow ? 0 : route.step_budget_ns,
+                 .hang_ns = route.call_ns_max == 0 ? UINT64_MAX : route.call_ns_max},
+      .on_called = [&route](CallKind kind, const Status& status, uint64_t took_ns) {
+        route.called(drafter_call(kind), status, took_ns);
+      }};
+  route.observer = is_shadow ? std::make_unique<ShadowCounts>(route) : nullptr;
+  SPECD_TRY(route.beside, DrafterThread::start(*route.drafter, terms, cpu.open_for_thread(),
+                                               route.observer.get()));
+  return Status();
+}
+
 void destroy_route(LiveRoute& route, const std::atomic<bool>& is_late) {
+  route.beside.reset();
   if (route.verifier != nullptr && !is_late) route.verifier->deactivate();
   if (!is_late) route.verifier.reset();
   if (route.drafter != nullptr && !is_late) route.drafter->deactivate();

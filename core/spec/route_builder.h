@@ -49,11 +49,17 @@ Result<DrafterLimit> drafter_limit(PluginRegistry& registry, const RouteOptions&
                                    const RouteTerms& terms, const specd_target_info& target,
                                    bool device_is_host, uint64_t device_bytes,
                                    const std::atomic<bool>& is_late);
+// Why the drafter cannot work beside the step, neither guarded nor as a shadow; empty when it can.
+std::string why_not_beside(const LiveRoute& route);
+// Starts the thread of an active drafter: of a shadow, or of a guarded one. `cpu`: the engine's. [control]
+Status start_beside(LiveRoute& route, const specd_target_info& target, CpuDevice& cpu,
+                    bool is_shadow);
 // Activates both instances, which may take their memory; then the route can serve. `device` is that
 // of the models. Errors as above. [control]
 Status activate_route(LiveRoute& route, const RouteTerms& terms, Device& device,
                       const std::atomic<bool>& is_late);
-// Deactivates and destroys the instances that there are. [control]
+// Ends the drafter's thread, if it has one, and deactivates and destroys the instances that there are.
+// [control]
 void destroy_route(LiveRoute& route, const std::atomic<bool>& is_late);
 
 }  // namespace specd

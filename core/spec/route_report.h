@@ -20,13 +20,14 @@ enum class RouteState {
   kLive,         // gets the others
   kDraining,     // was replaced, deleted or aborted, but requests run with it or the route keeps it
   kRetired,      // is destroyed
-  kQuarantined,  // must not be called any more
+  kQuarantined,  // must not be called any more; its requests are decoded plainly
   kRefused,      // could not be made at the start
 };
 inline constexpr RouteState kLastRouteState = RouteState::kRefused;
 // Whether a request that names the route means this version; a route has at most one.
 constexpr bool stands_for_route(RouteState state) {
-  return state == RouteState::kLive || state == RouteState::kRefused;
+  return state == RouteState::kLive || state == RouteState::kRefused ||
+         state == RouteState::kQuarantined;
 }
 const char* route_state_name(RouteState state);
 

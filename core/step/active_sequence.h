@@ -23,11 +23,9 @@ struct ActiveSequence {
   int32_t slot = -1;       // dense, in [0, max_sequences); -1 = not running
   int32_t n_computed = 0;  // positions whose KV is final
 
-  enum class Drafting { kNotBegun, kOn, kLost } drafting = Drafting::kNotBegun;
-  bool is_counted_lost = false;   // in RouteCounters::sequences_lost
-  bool resumed = false;           // it ran before and was preempted
-  int32_t n_begun = 0;            // tokens passed to begin()
-  void* drafter_state = nullptr;  // owned by the plugin
+  DrafterSession draft;          // of the route's drafter
+  bool is_counted_lost = false;  // in RouteCounters::sequences_lost
+  bool resumed = false;          // it ran before and was preempted
   int64_t verifier_state = 0;
 
   // The current step.
@@ -52,8 +50,8 @@ struct ActiveSequence {
   // a drafter that was promised the hidden states of every row.
   bool may_skip_rows() const {
     if (sequence->scores_prompt()) return false;
-    return route == nullptr || drafting == Drafting::kLost || !route->reads_hidden() ||
-           (route->drafter->caps().attach_modes & SPECD_ATTACH_COLD) != 0;
+    return route == nullptr || draft.state == DrafterSession::State::kLost ||
+           !route->reads_hidden() || (route->drafter->caps().attach_modes & SPECD_ATTACH_COLD) != 0;
   }
   // The mode in which the drafter of a route can begin this sequence. 0 = none: it is decoded plainly.
   uint32_t attach_mode(const LiveRoute& its) const {
@@ -64,7 +62,11 @@ struct ActiveSequence {
     if (!hidden && (modes & SPECD_ATTACH_TOKENS) != 0) return SPECD_ATTACH_TOKENS;
     return modes & SPECD_ATTACH_COLD;
   }
-  bool drafts() const { return route != nullptr && drafting == Drafting::kOn; }
+  bool drafts() const { return route != nullptr && draft.is_on(); }
+  // What the drafter of its route, or of that one's shadow, has of it. REQUIRES a slot for a shadow.
+  DrafterSession& session(LiveRoute& of) {
+    return &of == route.get() ? draft : of.shadow_sessions[static_cast<size_t>(slot)];
+  }
 };
 
 }  // namespace specd

@@ -28,7 +28,7 @@ void call_begin(StepContext& step, LiveRoute& route, const Members& members, uin
     const std::vector<int32_t>& history = member->sequence->tokens();
     tokens.insert(tokens.end(), history.begin(), history.end());
     offsets.push_back(tokens.size());
-    member->n_begun = member->sequence->size();
+    member->session(route).n_begun = member->sequence->size();
   }
   std::vector<void*> states(members.size(), nullptr);
   batch.batch.seq_state = nullptr;
@@ -42,44 +42,48 @@ void call_begin(StepContext& step, LiveRoute& route, const Members& members, uin
   args.seq_state = states.data();
   const Status placed = place(step, route, batch);
   const uint64_t start_ns = batch.start(route);
-  const Status status = placed.ok() ? route.drafter->begin(args, batch.call) : placed;
+  DrafterCalls& calls = route.calls();
+  const Status status = placed.ok() ? calls.begin(args, batch.call) : placed;
   const uint64_t took_ns = now_ns() - start_ns;
   // First of all: what the drafter has begun must be ended, whatever fails from here on.
   for (size_t i = 0; i < members.size(); ++i) {
     if (!status.ok() || batch.status[i] != SPECD_OK) continue;
-    members[i]->drafter_state = states[i];
-    members[i]->drafting = ActiveSequence::Drafting::kOn;
+    DrafterSession& session = members[i]->session(route);
+    session.drafter_state = states[i];
+    session.state = DrafterSession::State::kOn;
   }
-  if (placed.ok()) route.called(DrafterCall::kBegin, status, took_ns);
+  if (placed.ok() && calls.is_immediate()) route.called(DrafterCall::kBegin, status, took_ns);
   for (size_t i = 0; i < members.size(); ++i) {
-    if (!members[i]->drafts())
+    if (!members[i]->session(route).is_on())
       losses.add(*members[i], status.ok() ? batch.why(i) : status.to_string());
   }
 }
 
 void begin(StepContext& step, LiveRoute& route, const Members& members, uint32_t attach_mode) {
-  Losses losses;
+  Losses losses(route);
   try {
     call_begin(step, route, members, attach_mode, losses);
   } catch (const std::bad_alloc&) {
     const std::string why = no_memory_for("the call").to_string();
     for (ActiveSequence* member : members) {
-      if (!member->drafts()) losses.add(*member, why);
+      if (!member->session(route).is_on()) losses.add(*member, why);
     }
   }
   for (ActiveSequence* member : members) {
-    if (member->drafts()) continue;
+    if (member->session(route).is_on()) continue;
     // A drafter keeps nothing for a sequence that it fails in begin(), so end() is not called. Only
     // sessions of draft models may exist.
-    member->drafting = ActiveSequence::Drafting::kLost;
-    end_drafting(step, *member, SPECD_END_QUARANTINED);
+    // A shadow whose thread has no room for the call begins later.
+    member->session(route).state =
+        route.is_shadow() ? DrafterSession::State::kNotBegun : DrafterSession::State::kLost;
+    end_session(step, route, *member, SPECD_END_QUARANTINED);
   }
-  losses.report(route, "begin");
+  losses.report("begin");
 }
 
 // Not by PluginBatch, which needs memory: without an end a plugin would keep the sequence for ever.
-void call_end(StepContext& step, ActiveSequence& member, uint32_t reason) {
-  const LiveRoute& route = *member.route;
+void call_end(StepContext& step, LiveRoute& route, ActiveSequence& member, uint32_t reason) {
+  DrafterSession& session = member.session(route);
   const uint64_t seq_id = member.sequence->number();
   const auto slot = static_cast<uint32_t>(member.slot);
   int32_t slot_value = member.slot;
@@ -94,7 +98,7 @@ void call_end(StepContext& step, ActiveSequence& member, uint32_t reason) {
   batch.step_id = step.step_id;
   batch.call = &call;
   batch.seq_id = &seq_id;
-  batch.seq_state = &member.drafter_state;
+  batch.seq_state = &session.drafter_state;
   batch.seq_status = &status;
   batch.slot = &slot;
   batch.slots = &slots;
@@ -103,46 +107,92 @@ void call_end(StepContext& step, ActiveSequence& member, uint32_t reason) {
   args.struct_size = sizeof(args);
   args.reason = reason;
   args.batch = &batch;
-  route.drafter->end(args, call);
-  member.drafting = ActiveSequence::Drafting::kLost;
-  member.drafter_state = nullptr;
+  route.calls().end(args, call);
+  session = {.state = DrafterSession::State::kLost};
+}
+
+// The sequences of which their drafter, beside the step, has lost track are decoded plainly or begin again.
+void note_losses(LiveRoute& route, const Members& members) {
+  Losses losses(route);
+  for (ActiveSequence* member : members) {
+    DrafterSession& session = member->session(route);
+    if (!session.is_on()) continue;
+    const SequenceLoss loss =
+        route.calls().loss_of(static_cast<uint32_t>(member->slot), member->sequence->number());
+    if (loss == SequenceLoss::kNone) continue;
+    session = {.state = loss == SequenceLoss::kMayBegin ? DrafterSession::State::kNotBegun
+                                                        : DrafterSession::State::kLost};
+    if (loss == SequenceLoss::kFinal) losses.add(*member, route.calls().why_lost());
+  }
+  losses.report("begin or update");
+}
+
+// Asks the drafters beside the step how their calls have ended.
+void look_beside(const Members& members) {
+  by_route(members, [](LiveRoute& route, const Members& of_route) {
+    const auto look = [&](LiveRoute& at) {
+      if (at.beside == nullptr || at.is_condemned()) return;
+      if (!at.calls().take_answers()) {
+        return at.condemn("a call has not returned within call_ms_max, " +
+                          std::to_string(at.call_ns_max / 1'000'000) + " ms");
+      }
+      note_losses(at, of_route);
+    };
+    look(route);
+    if (route.shadow != nullptr) look(*route.shadow);
+  });
+}
+
+void begin_all(StepContext& step, LiveRoute& route, const Members& members) {
+  for (const uint32_t mode :
+       {uint32_t{SPECD_ATTACH_FRESH}, uint32_t{SPECD_ATTACH_TOKENS}, uint32_t{SPECD_ATTACH_COLD}}) {
+    Members same;
+    for (ActiveSequence* member : members) {
+      if (member->attach_mode(route) == mode) same.push_back(member);
+    }
+    if (!same.empty()) begin(step, route, same, mode);
+  }
+  for (ActiveSequence* member : members) {
+    // The drafter has no attach mode for this sequence. It has not failed, so this is no loss.
+    if (member->attach_mode(route) == 0)
+      member->session(route).state = DrafterSession::State::kLost;
+  }
 }
 
 }  // namespace
 
 void begin_drafting(StepContext& step, std::vector<ActiveSequence>& running) {
+  Members routed;
+  for (ActiveSequence& each : running) {
+    if (each.route != nullptr) routed.push_back(&each);
+  }
+  look_beside(routed);
   const uint64_t now = now_ns();
   Members fresh;
-  for (ActiveSequence& each : running) {
-    if (each.route == nullptr) continue;
-    const bool is_open = each.route->breaker.is_open(now);
-    if (each.drafting == ActiveSequence::Drafting::kNotBegun && !is_open) fresh.push_back(&each);
-    if (!is_open || each.drafting == ActiveSequence::Drafting::kLost) continue;
+  for (ActiveSequence* each : routed) {
+    const bool rests = each->route->rests(now);
+    if (each->draft.state == DrafterSession::State::kNotBegun && !rests) fresh.push_back(each);
+    if (!rests || each->draft.state == DrafterSession::State::kLost) continue;
     // The calls that it misses from here on would leave its state out of step with the text.
-    if (each.drafts()) end_drafting(step, each, SPECD_END_QUARANTINED);
-    count_lost(each);
+    if (each->drafts()) end_session(step, *each->route, *each, SPECD_END_QUARANTINED);
+    count_lost(*each);
   }
-  by_route(fresh, [&](LiveRoute& route, const Members& members) {
-    for (const uint32_t mode : {uint32_t{SPECD_ATTACH_FRESH}, uint32_t{SPECD_ATTACH_TOKENS},
-                                uint32_t{SPECD_ATTACH_COLD}}) {
-      Members same;
-      for (ActiveSequence* member : members) {
-        if (member->attach_mode(route) == mode) same.push_back(member);
-      }
-      if (!same.empty()) begin(step, route, same, mode);
+  by_route(fresh,
+           [&](LiveRoute& route, const Members& members) { begin_all(step, route, members); });
+  by_route(routed, [&](LiveRoute& route, const Members& members) {
+    if (route.shadow == nullptr || route.shadow->rests(now)) return;
+    Members unseen;
+    for (ActiveSequence* member : members) {
+      if (member->session(*route.shadow).state == DrafterSession::State::kNotBegun)
+        unseen.push_back(member);
     }
+    begin_all(step, *route.shadow, unseen);
   });
-  for (ActiveSequence* member : fresh) {
-    // The drafter has no attach mode for this sequence. It has not failed, so this is no loss.
-    if (member->drafting == ActiveSequence::Drafting::kNotBegun) {
-      member->drafting = ActiveSequence::Drafting::kLost;
-    }
-  }
 }
 
-void end_drafting(StepContext& step, ActiveSequence& member, uint32_t reason) {
-  if (member.drafts()) call_end(step, member, reason);
-  step.models.end(member.sequence->number());
+void end_session(StepContext& step, LiveRoute& route, ActiveSequence& member, uint32_t reason) {
+  if (member.session(route).is_on()) call_end(step, route, member, reason);
+  if (!route.is_shadow()) step.models.end(member.sequence->number());
 }
 
 }  // namespace specd

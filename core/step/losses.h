@@ -17,20 +17,25 @@ inline void count_lost(ActiveSequence& member) {
 
 class Losses {
  public:
+  // Of the route of the members, or of its shadow, which counts its own losses on its thread.
+  explicit Losses(LiveRoute& route) : route_(route) {}
+
   void add(ActiveSequence& member, const std::string& why) {
+    if (route_.is_shadow()) return;
     if (n_ == 0) first_ = why;
     ++n_;
     count_lost(member);
   }
-  void report(LiveRoute& route, const char* call) const {
+  void report(const char* call) const {
     if (n_ == 0) return;
-    route.last_problem.set(std::string(call) + ": " + first_);
-    log_because_of(route.drafter->owner().plugin, LogLevel::kWarn,
-                   "route " + route.name + ": " + call + ": " + std::to_string(n_) +
+    route_.last_problem.set(std::string(call) + ": " + first_);
+    log_because_of(route_.drafter->owner().plugin, LogLevel::kWarn,
+                   "route " + route_.name + ": " + call + ": " + std::to_string(n_) +
                        " requests continue without drafts: " + first_);
   }
 
  private:
+  LiveRoute& route_;
   uint64_t n_ = 0;
   std::string first_;
 };

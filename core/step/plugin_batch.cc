@@ -17,7 +17,7 @@ PluginBatch::PluginBatch(const Members& members, uint64_t step_id) {
     const Sequence& sequence = *member->sequence;
     committed_.emplace_back(sequence.tokens());
     seq_id_.push_back(sequence.number());
-    state_.push_back(member->drafter_state);
+    state_.push_back(member->draft.drafter_state);
     slot_.push_back(static_cast<uint32_t>(member->slot));
     slot_column_.push_back(member->slot);
     sampling_.push_back(sequence.sampling().for_plugins(sequence.n_left()));

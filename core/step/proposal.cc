@@ -87,7 +87,7 @@ bool Proposal::call() {
   args.out = &out;
   batch_.offer_committed();
   const uint64_t start_ns = batch_.start(route_);
-  const Status status = route_.drafter->propose(args, batch_.call);
+  const Status status = route_.calls().propose(args, batch_.call);
   took_ns_ = now_ns() - start_ns;
   if (!status.ok()) {
     route_.called(DrafterCall::kPropose, status, took_ns_);

@@ -9,6 +9,7 @@
 #include "core/step/commit.h"
 #include "core/step/drafting.h"
 #include "core/step/logprobs.h"
+#include "core/step/shadow.h"
 
 namespace specd {
 namespace {
@@ -112,6 +113,7 @@ Result<StepCounters> StepRunner::run(const StepPlan& plan, std::vector<ActiveSeq
              std::find(members.begin(), members.end(), member) == members.end();
     });
     propose_on_device(drafting);
+    propose_to_shadows(step_, members, static_cast<int32_t>(running.size()));
   }
   if (members.empty()) {
     call_meanwhile();
@@ -149,7 +151,8 @@ Result<StepCounters> StepRunner::run(const StepPlan& plan, std::vector<ActiveSeq
 void StepRunner::propose_on_host(const Members& drafting, const std::function<void()>& meanwhile) {
   by_route(drafting, [&](LiveRoute& route, const Members& members) {
     if (route.drafts_in_stream()) return;
-    meanwhile();  // propose() on the host may take long
+    if (!route.calls().is_ready()) return;  // a proposal that came too late for its step runs still
+    meanwhile();                            // propose() on the host may take long
     const bool has_memory = has_memory_for("propose", route, members, [&] {
       Staging& columns = step_.call_columns();
       Proposal proposal(step_, route, members, columns);
@@ -175,7 +178,9 @@ void StepRunner::propose_on_device(const Members& drafting) {
 Status StepRunner::compute(const Members& members, const std::function<void()>& meanwhile) {
   items_.clear();
   for (const ActiveSequence* member : members) {
-    const bool tapped = member->drafts() && member->route->reads_hidden();
+    const LiveRoute* const shadow = shadow_of(*member);
+    const bool tapped = (member->drafts() && member->route->reads_hidden()) ||
+                        (shadow != nullptr && shadow->reads_hidden());
     const bool law = member->wants_token && law_on_host(*member);
     const Scored scored = scored_rows(*member);
     items_.push_back({.tokens = member->sequence->tokens(),
@@ -208,13 +213,16 @@ Status StepRunner::compute(const Members& members, const std::function<void()>& 
     parts.push_back(&draft);
   }
   compose(items_, input_, places_);
-  for (const ActiveSequence* member : members) {
-    if (!member->drafts()) continue;
-    const LiveRoute& route = *member->route;
-    if (member->wants_token) {
+  const auto gets = [&](const LiveRoute& route, const ActiveSequence& member) {
+    if (member.wants_token) {
       input_.top_k = std::max(input_.top_k, static_cast<int32_t>(route.drafter->caps().top_k));
     }
     input_.taps_to_host = input_.taps_to_host || (route.reads_hidden() && !route.on_device());
+  };
+  for (const ActiveSequence* member : members) {
+    if (member->drafts()) gets(*member->route, *member);
+    if (const LiveRoute* const shadow = shadow_of(*member); shadow != nullptr)
+      gets(*shadow, *member);
   }
   for (size_t i = 0; i < members.size(); ++i) std::swap(members[i]->place, places_[i]);
   for (DeviceDraft& draft : device_drafts_) draft.prepare_verdict();
@@ -264,9 +272,16 @@ void StepRunner::update_drafters(const Members& members) {
       updating.push_back(member);
     }
   }
-  by_route(updating, [&](LiveRoute& route, const Members& group) {
+  const auto tell = [&](LiveRoute& route, const Members& group) {
     update(step_, route, group, input_, output_);
-  });
+  };
+  by_route(updating, tell);
+  Members going_on;
+  for (ActiveSequence* member : members) {
+    if (member->sequence->finish() == FinishReason::kNone && shadow_of(*member) != nullptr)
+      going_on.push_back(member);
+  }
+  by_shadow(going_on, tell);
 }
 
 Status StepRunner::abandon() {
@@ -283,7 +298,13 @@ bool StepRunner::copies_logits(const ActiveSequence& member) const {
 }
 
 void StepRunner::end(ActiveSequence& member, uint32_t reason) {
-  end_drafting(step_, member, reason);
+  if (member.route == nullptr) return;
+  end_session(step_, *member.route, member, reason);
+  specd::end_shadow(step_, member, reason);
+}
+
+void StepRunner::end_shadow(ActiveSequence& member) {
+  specd::end_shadow(step_, member, SPECD_END_SWAPPED);
 }
 
 }  // namespace specd

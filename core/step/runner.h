@@ -1,7 +1,7 @@
 // One step over the running sequences, in six phases:
 //
 //   begin    drafters begin new sequences                    drafting.h
-//   propose  drafters draft                                  proposal.h, device_draft.h
+//   propose  drafters draft                                  proposal.h, device_draft.h, shadow.h
 //   compute  compose the rows, forward, draw                 compose.h, ranks/worker.h
 //   verify   verifiers judge                                 verification.h
 //   commit   verdicts become text and KV moves               commit.h
@@ -67,8 +67,11 @@ class StepRunner {
   // or for a verifier that works there.
   bool copies_logits(const ActiveSequence& member) const;
 
-  // See end_drafting().
+  // The sequence leaves its slot or its route: see end_session() and end_shadow().
   void end(ActiveSequence& member, uint32_t reason);
+
+  // The shadow of its route has it no more.
+  void end_shadow(ActiveSequence& member);
 
   // [any] Durations of run().
   const DurationHistogram& step_time() const { return step_time_; }

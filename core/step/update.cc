@@ -19,13 +19,17 @@ class Update {
         route_(route),
         output_(output),
         top_k_(input.top_k),
+        rows_max_(route.rows_max()),
         capacity_(route.drafter->grant().max_nodes) {
-    for (ActiveSequence* member : members) todo_.push_back({member, rows_of(*member, input), 0});
+    for (ActiveSequence* member : members) {
+      DrafterSession& session = member->session(route);
+      todo_.push_back({member, &session, rows_of(*member, session.n_begun, input), 0});
+    }
   }
 
   void run() {
     const auto is_left = [](const Todo& each) {
-      return each.member->drafts() && each.n_done < each.rows.size();
+      return each.session->is_on() && each.n_done < each.rows.size();
     };
     while (std::any_of(todo_.begin(), todo_.end(), is_left)) call();
   }
@@ -39,6 +43,7 @@ class Update {
   };
   struct Todo {
     ActiveSequence* member;
+    DrafterSession* session;
     std::vector<Row> rows;  // in order of position
     size_t n_done;
   };
@@ -54,18 +59,21 @@ class Update {
         last_hidden_row, top_row;
   };
 
-  std::vector<Row> rows_of(const ActiveSequence& member, const StepInput& input) const {
+  std::vector<Row> rows_of(const ActiveSequence& member, int32_t n_begun,
+                           const StepInput& input) const {
     std::vector<Row> rows;
     const int32_t base = input.rows.position[to_size(member.place.first_row)];
     for (int32_t i = 0; i < member.n_rows; ++i) {
       const int32_t position = base + i;
       // The drafter knows these tokens from begin().
-      if (!route_.reads_hidden() && position < member.n_begun - 1) continue;
-      rows.push_back({i, position, position < member.n_begun ? SPECD_NODE_NONE : SPECD_NODE_ROOT});
+      if (!route_.reads_hidden() && position < n_begun - 1) continue;
+      rows.push_back({i, position, position < n_begun ? SPECD_NODE_NONE : SPECD_NODE_ROOT});
     }
     int32_t position = base + member.n_rows;
     for (const int32_t node : member.accepted()) {
-      rows.push_back({member.n_rows + node, position++, node});
+      // The nodes are not a shadow's.
+      const int32_t of_drafter = route_.is_shadow() ? int32_t{SPECD_NODE_NONE} : node;
+      rows.push_back({member.n_rows + node, position++, of_drafter});
     }
     return rows;
   }
@@ -74,7 +82,7 @@ class Update {
   void call() {
     Rows rows;
     for (Todo& each : todo_) {
-      if (each.member->drafts()) add(each, rows);
+      if (each.session->is_on()) add(each, rows);
     }
     Staging& staging = step_.call_columns();
     const Columns columns{staging.add(rows.seq_index), staging.add(rows.position),
@@ -88,22 +96,23 @@ class Update {
       if (route_.on_device()) staging.upload();
       const uint64_t start_ns = batch.start(route_);
       status = call_drafter(rows, columns, batch);
-      route_.called(DrafterCall::kUpdate, status, now_ns() - start_ns);
+      if (route_.calls().is_immediate())
+        route_.called(DrafterCall::kUpdate, status, now_ns() - start_ns);
     }
-    Losses losses;
+    Losses losses(route_);
     for (size_t s = 0; s < rows.members.size(); ++s) {
       if (status.ok() && batch.status[s] == SPECD_OK) continue;
       losses.add(*rows.members[s], status.ok() ? batch.why(s) : status.to_string());
-      end_drafting(step_, *rows.members[s], SPECD_END_QUARANTINED);
+      end_session(step_, route_, *rows.members[s], SPECD_END_QUARANTINED);
     }
-    losses.report(route_, "update");
+    losses.report("update");
   }
 
   // Adds the member, and as many of its rows as the call has room for.
   void add(Todo& todo, Rows& rows) const {
     const ActiveSequence& member = *todo.member;
     const std::vector<int32_t>& tokens = member.sequence->tokens();
-    const size_t room = route_.drafter->grant().max_rows - rows.position.size();
+    const size_t room = rows_max_ - rows.position.size();
     const size_t end = std::min(todo.n_done + room, todo.rows.size());
     const auto index = static_cast<int32_t>(rows.members.size());
     bool has_root = false;
@@ -129,8 +138,10 @@ class Update {
       const RowPlace& place = member.place;
       if (has_root && place.root_logits >= 0) {
         rows.top_row.push_back(place.root_logits);
-        rows.top_row.insert(rows.top_row.end(), place.logits_of_node.begin(),
-                            place.logits_of_node.end());
+        if (!route_.is_shadow()) {
+          rows.top_row.insert(rows.top_row.end(), place.logits_of_node.begin(),
+                              place.logits_of_node.end());
+        }
       }
       rows.top_row.resize(rows.members.size() * (capacity_ + 1), -1);
     }
@@ -210,13 +221,14 @@ class Update {
         args.host_top_token = output_.top.host;
       }
     }
-    return route_.drafter->update(args, batch.call);
+    return route_.calls().update(args, batch.call);
   }
 
   StepContext& step_;
   LiveRoute& route_;
   const StepOutput& output_;
   const int32_t top_k_;  // of output_.top
+  const size_t rows_max_;
   const size_t capacity_;
   std::vector<Todo> todo_;
 };
@@ -228,14 +240,14 @@ void update(StepContext& step, LiveRoute& route, const Members& members, const S
   try {
     Update(step, route, members, input, output).run();
   } catch (const std::bad_alloc&) {
-    Losses losses;
+    Losses losses(route);
     const std::string why = no_memory_for("the columns").to_string();
     for (ActiveSequence* member : members) {
-      if (!member->drafts()) continue;
+      if (!member->session(route).is_on()) continue;
       losses.add(*member, why);
-      end_drafting(step, *member, SPECD_END_QUARANTINED);
+      end_session(step, route, *member, SPECD_END_QUARANTINED);
     }
-    losses.report(route, "update");
+    losses.report("update");
   }
 }
 

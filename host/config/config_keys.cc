@@ -203,6 +203,7 @@ const Choices<Numerics> kNumerics{
     {"strict", Numerics::kStrict}, {"bf16", Numerics::kBf16}, {"fast", Numerics::kFast}};
 const Choices<Guarantee> kGuarantees{
     {"identical", Guarantee::kIdentical}, {"law", Guarantee::kLaw}, {"none", Guarantee::kNone}};
+const Choices<Isolation> kIsolations{{"none", Isolation::kNone}, {"guarded", Isolation::kGuarded}};
 constexpr char kModelFolder[] =
     "a folder with config.json, the weights as safetensors and tokenizer.json";
 
@@ -349,6 +350,12 @@ Key keys_of_route(RouteOptions& o) {
       integer("call_ms_max", o.call_ms_max, 0, EngineLimits::kCallMs,
               "how long one call of the drafter may take in a step; after several calls in a row "
               "that fail or take longer it is suspended for a while; 0 = no limit"),
+      choice(
+          "isolation", o.isolation, kIsolations,
+          "where the drafter's calls run: `none`, in the step, which waits for them; `guarded`, on a "
+          "thread of its own, so that one that is slow or hangs costs drafts and no time"),
+      integer("step_budget_us", o.step_budget_us, 1, EngineLimits::kStepBudgetUs,
+              "with `isolation: guarded`: how long a step waits for the drafts"),
       integer("probation_seconds", o.probation_seconds, 0, EngineLimits::kProbationSeconds,
               "how long after a promotion the version before is kept, to go back to by hand or "
               "when the new drafter is suspended; 0 = it is not kept"),

@@ -105,6 +105,8 @@ po::options_description make_options() {
   add("after", po::value<uint64_t>()->default_value(0), "events: only those with larger numbers");
   add("percent", whole_number<int32_t>(0, 100),
       "route traffic: of the new requests, for the candidate");
+  add("shadow", po::bool_switch(),
+      "route traffic: show the candidate what the requests do, and compare its drafts with them");
   return options;
 }
 
@@ -132,9 +134,12 @@ std::string route_usage_problem(const po::variables_map& values,
   const std::string action = arguments.empty() ? "" : arguments[0];
   const bool has_file = values.count("file") != 0;
   const bool has_percent = values.count("percent") != 0;
+  const bool is_shadow = values["shadow"].as<bool>();
   const std::string what = "route " + action + ": expected ";
   if (has_percent && action != "traffic")
     return "route " + action + ": --percent is for route traffic";
+  if (is_shadow && action != "traffic")
+    return "route " + action + ": --shadow is for route traffic";
   const auto is_one_of = [&](const std::vector<std::string>& actions) {
     return std::find(actions.begin(), actions.end(), action) != actions.end();
   };
@@ -150,7 +155,9 @@ std::string route_usage_problem(const po::variables_map& values,
   if (action == "apply" || action == "stage")
     return arguments.size() == 1 && has_file ? "" : what + "-f FILE";
   if (action == "traffic")
-    return arguments.size() == 2 && !has_file && has_percent ? "" : what + "NAME --percent N";
+    return arguments.size() == 2 && !has_file && has_percent != is_shadow
+               ? ""
+               : what + "NAME and either --percent N or --shadow";
   if (is_one_of({"delete", "get", "promote", "abort", "rollback"}))
     return arguments.size() == 2 && !has_file ? "" : what + "NAME";
   return "route: expected apply, delete, get, stage, traffic, promote, abort or rollback, found '" +
@@ -270,6 +277,7 @@ Program make_program() {
               {"repeat", "compare"},
               {"file", "route"},
               {"percent", "route"},
+              {"shadow", "route"},
               {"running", "route"},
               {"generation", "route"},
               {"dry-run", "route reload"},

@@ -96,7 +96,8 @@ int run_route_change(Client& client, const Values& values, const std::string& ac
     return change(v1::RollbackRouteRequest(), &Client::roll_back_route, "rolled back");
   SPECD_CHECK(action == "traffic", action);
   v1::SetTrafficRequest request;
-  request.set_share_percent(values["percent"].as<int32_t>());
+  request.set_shadow(values["shadow"].as<bool>());
+  if (values.count("percent") != 0) request.set_share_percent(values["percent"].as<int32_t>());
   return change(request, &Client::set_traffic, "traffic set");
 }
 

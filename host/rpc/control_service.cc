@@ -83,8 +83,11 @@ grpc::ServerUnaryReactor* ControlService::SetTraffic(grpc::CallbackServerContext
                                                      v1::SetTrafficResponse* response) {
   return change("SetTraffic", *request, *response, context, [this, request, response]() -> Status {
     SPECD_TRY(const ChangeOptions how, change_options_from_wire(*request));
-    SPECD_TRY(const RouteChange done,
-              engine_.set_traffic(request->name(), request->share_percent(), how));
+    SPECD_TRY(
+        const RouteChange done,
+        engine_.set_traffic(
+            request->name(),
+            {.share_percent = request->share_percent(), .is_shadow = request->shadow()}, how));
     response->set_generation(done.generation);
     response->set_unchanged(done.unchanged);
     *response->mutable_effect() = effect_to_wire(done);

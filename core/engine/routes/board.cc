@@ -170,7 +170,10 @@ std::vector<std::string> RouteBoard::watched() const {
   std::vector<std::string> names;
   const std::shared_ptr<const RouteTable> now = read();
   for (const auto& [name, entry] : *now) {
-    if (entry.candidate.has_value() || entry.previous.has_value()) names.push_back(name);
+    const bool is_beside = entry.live.has_value() && entry.live->route != nullptr &&
+                           entry.live->route->isolation != Isolation::kNone;
+    if (entry.candidate.has_value() || entry.previous.has_value() || is_beside)
+      names.push_back(name);
   }
   return names;
 }
@@ -198,7 +201,7 @@ std::vector<RouteReport> RouteBoard::report(int32_t n_running) const {
     }
     for (const RouteVersion* each : versions_of(entry)) {
       RouteCounts before;
-      if (each->state == RouteState::kLive) before = counts_before(entry);
+      if (stands_for_route(each->state)) before = counts_before(entry);
       RouteReport report =
           describe(each->options, *each->route, each->state, std::move(before), n_running);
       if (each->state == RouteState::kCanary) report.share_percent = entry.share_percent;
@@ -278,7 +281,8 @@ void RouteBoard::retire(Retiring& next, bool is_last) {
       next.destroy(kNeverLate);
     } else {
       std::string late_plugin;
-      retired = run_within(time_limit_, std::move(next.destroy), late_plugin);
+      const std::chrono::seconds limit = (*next.route)->control_limit(time_limit_);
+      retired = run_within(limit, std::move(next.destroy), late_plugin);
       is_late = retired.code() == Code::kDeadlineExceeded;
       // Else the plugin would be called again.
       if (is_late) until_done([&] { retired = on_late_(late_plugin, retired); });

@@ -32,9 +32,9 @@ struct RouteVersion {
 };
 // At least one of live and candidate is there.
 struct RouteEntry {
-  std::optional<RouteVersion> live = {};       // kLive or kRefused
+  std::optional<RouteVersion> live = {};       // kLive, kRefused or kQuarantined
   Status refused = {};                         // why, then; its field is a key of the route
-  std::optional<RouteVersion> candidate = {};  // kStaged or kCanary
+  std::optional<RouteVersion> candidate = {};  // kStaged, kShadow or kCanary
   int32_t share_percent = 0;                   // of the new requests, for the candidate
   std::optional<RouteVersion> previous = {};   // kDraining; kept while the live one is on probation
   uint64_t probation_end_ns = 0;
@@ -59,7 +59,7 @@ class RouteBoard {
   std::shared_ptr<LiveRoute> share(std::unique_ptr<LiveRoute> route);
   // Replaces the table; the routes that were replaced drain. One call at a time.
   void publish(RouteTable table);
-  // [any] The routes that have a candidate or a previous version.
+  // [any] The routes that have a candidate or a previous version, or whose drafter works beside the step.
   std::vector<std::string> watched() const;
   // [any] The versions of the table by route, live, candidate, previous; then the others that drain.
   // `n_running`: sequences that run.

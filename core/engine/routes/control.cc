@@ -8,6 +8,7 @@
 #include "core/base/clock.h"
 #include "core/base/log.h"
 #include "core/base/quote.h"
+#include "core/base/to_size.h"
 #include "core/engine/options.h"
 
 namespace specd {
@@ -32,8 +33,8 @@ Status no_route(const RouteTable& table, const std::string& name) {
 Sha256Digest fingerprint(const RouteCommand& command) {
   const ChangeOptions& how = command.how;
   const Json all = Json::array({route_to_json(command.route), static_cast<int>(command.kind),
-                                command.share_percent, how.generation,
-                                static_cast<int>(how.running), how.dry_run});
+                                command.traffic.share_percent, command.traffic.is_shadow,
+                                how.generation, static_cast<int>(how.running), how.dry_run});
   return sha256(all.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
@@ -42,6 +43,22 @@ Result<uint32_t> move(RouteVersion& version, RouteEvent event) {
   SPECD_TRY(const RouteStep step, route_step(version.state, event));
   version.state = step.next;
   return step.actions;
+}
+
+Status may_be_shadow(const LiveRoute& route) {
+  const std::string why = why_not_beside(route);
+  if (why.empty()) return Status();
+  return Status(Code::kFailedPrecondition, "shadow",
+                "the candidate cannot be a shadow: " + why + "; give it a share instead");
+}
+
+Status does_not_return(const LiveRoute& route) {
+  return Status(Code::kFailedPrecondition,
+                "the candidate is quarantined: " + route.last_problem.get());
+}
+
+bool is_condemned(const std::optional<RouteVersion>& version) {
+  return version.has_value() && version->route != nullptr && version->route->is_condemned();
 }
 
 bool has_route(const std::optional<RouteVersion>& version) {
@@ -164,7 +181,8 @@ Result<RouteChange> RouteControl::add(const RouteCommand& command) {
     if (command.how.running == RunningRequests::kKeep) return done;
     // Those that an earlier change has left with another version.
     const RouteSwap swap{wanted.name, there->route, command.how.running, command.how.dry_run};
-    if (!intake_.between_steps([&] { swap_(swap, done); })) return no_boundary().in_field(where);
+    if (!intake_.between_steps([&] { requests_.swap(swap, done); }))
+      return no_boundary().in_field(where);
     return done;
   }
   if (entry.candidate.has_value()) {
@@ -209,7 +227,10 @@ Result<RouteChange> RouteControl::remove(const RouteCommand& command) {
                   "route '" + name + "' is the default route; requests that name none need it");
   }
   RouteTable next = *board_.read();
-  if (next.erase(name) == 0) return no_route(next, name);
+  const auto found = next.find(name);
+  if (found == next.end()) return no_route(next, name);
+  if (!command.how.dry_run) SPECD_OK_OR_RETURN(stop_shadow(next, found->second));
+  next.erase(found);
   return commit({.table = std::move(next),
                  .event = {.kind = EventKind::kDeleted,
                            .route = name,
@@ -218,39 +239,103 @@ Result<RouteChange> RouteControl::remove(const RouteCommand& command) {
                 command.how);
 }
 
-Result<RouteChange> RouteControl::set_traffic(RouteTable table, RouteEntry& entry, int32_t percent,
-                                              const ChangeOptions& how) {
+Result<RouteChange> RouteControl::set_traffic(RouteTable table, RouteEntry& entry,
+                                              const Traffic& traffic, const ChangeOptions& how) {
+  const int32_t percent = traffic.share_percent;
   if (percent < 0 || percent > 100) {
     return out_of_range("share_percent", "0 to 100", std::to_string(percent));
+  }
+  if (traffic.is_shadow && percent > 0) {
+    return Status(Code::kInvalidArgument, "shadow",
+                  "a shadow decides nothing, so it has no share; ask for one of the two");
   }
   if (!entry.candidate.has_value()) return no_candidate();
   SPECD_OK_OR_RETURN(check_generation(how, *entry.candidate, "candidate"));
   if (!has_route(entry.live)) {
-    return Status(Code::kFailedPrecondition, "share_percent",
+    return Status(Code::kFailedPrecondition, traffic.is_shadow ? "shadow" : "share_percent",
                   "no live version would get the other requests; promote the candidate");
   }
-  SPECD_TRY(const uint32_t actions,
-            move(*entry.candidate, percent > 0 ? RouteEvent::kShare : RouteEvent::kNoTraffic));
-  if ((actions & kPublish) == 0 || entry.share_percent == percent) {
+  const RouteEvent event = traffic.is_shadow ? RouteEvent::kShadow
+                           : percent > 0     ? RouteEvent::kShare
+                                             : RouteEvent::kNoTraffic;
+  RouteVersion after = *entry.candidate;
+  SPECD_TRY(const uint32_t actions, move(after, event));
+  if (after.state == entry.candidate->state && entry.share_percent == percent) {
     return unchanged(*entry.candidate);
   }
+  if ((actions & kStartShadow) != 0) SPECD_OK_OR_RETURN(may_be_shadow(*after.route));
+  if (!how.dry_run) SPECD_OK_OR_RETURN(stop_shadow(table, entry));
+  if (after.route->is_condemned()) return does_not_return(*after.route);
+  entry.candidate = std::move(after);
   entry.share_percent = percent;
-  Plan plan = plan_for(EventKind::kTraffic, *entry.candidate,
-                       "gets " + std::to_string(percent) + " % of the new requests");
-  plan.table = std::move(table);
-  return commit(std::move(plan), how);
+  Plan plan =
+      plan_for(EventKind::kTraffic, *entry.candidate,
+               traffic.is_shadow ? std::string("is a shadow")
+                                 : "gets " + std::to_string(percent) + " % of the new requests");
+  plan.table = table;
+  SPECD_TRY(const RouteChange done, commit(std::move(plan), how));
+  if ((actions & kStartShadow) == 0 || how.dry_run) return done;
+  const Status started = start_shadow(entry);
+  if (started.ok()) return done;
+  SPECD_OK_OR_RETURN(as_status(move(*entry.candidate, RouteEvent::kNoTraffic)));
+  Plan undo = plan_for(EventKind::kTraffic, *entry.candidate,
+                       "could not become a shadow: " + started.message());
+  undo.is_way_back = true;
+  undo.table = std::move(table);
+  (void)commit(std::move(undo), {});
+  return started;
+}
+
+Status RouteControl::start_shadow(const RouteEntry& entry) {
+  const std::shared_ptr<LiveRoute>& shadow = entry.candidate->route;
+  // No request gets it any more, so that nobody calls it from here on.
+  bool is_used = false;
+  if (!intake_.between_steps([&] { is_used = shadow->n_leases > 0; })) return no_boundary();
+  if (is_used) {
+    return Status(Code::kFailedPrecondition, "shadow",
+                  "requests run with the candidate; it may become a shadow when they have ended");
+  }
+  SPECD_OK_OR_RETURN(maker_.end_beside(*shadow));  // of a guarded one
+  SPECD_OK_OR_RETURN(maker_.set_beside(*shadow, true));
+  std::vector<DrafterSession> sessions(to_size(options_.max_sequences));
+  const auto show = [&] {
+    shadow->shadow_sessions.swap(sessions);
+    requests_.set_shadow(*entry.live->route, shadow);
+  };
+  return intake_.between_steps(show) ? Status() : no_boundary();
+}
+
+Status RouteControl::stop_shadow(const RouteTable& table, RouteEntry& entry) {
+  if (!entry.candidate.has_value() || entry.candidate->state != RouteState::kShadow)
+    return Status();
+  const std::shared_ptr<LiveRoute>& shadow = entry.candidate->route;
+  const auto hide = [&] {
+    requests_.set_shadow(*entry.live->route, nullptr);
+    shadow->shadow_sessions.clear();
+  };
+  if (!intake_.between_steps(hide)) return no_boundary();
+  const Status ended = maker_.end_beside(*shadow);
+  if (!ended.ok()) shadow->condemn(ended.message());
+  if (ended.ok() && shadow->isolation == Isolation::kGuarded)
+    SPECD_OK_OR_RETURN(maker_.set_beside(*shadow, false));
+  SPECD_OK_OR_RETURN(as_status(move(*entry.candidate, RouteEvent::kNoTraffic)));
+  board_.publish(table);
+  return Status();
 }
 
 Result<RouteChange> RouteControl::promote(RouteTable table, RouteEntry& entry,
                                           const ChangeOptions& how) {
   if (!entry.candidate.has_value()) return no_candidate();
   SPECD_OK_OR_RETURN(check_generation(how, *entry.candidate, "candidate"));
+  if (!how.dry_run) SPECD_OK_OR_RETURN(stop_shadow(table, entry));
+  if (is_condemned(entry.candidate)) return does_not_return(*entry.candidate->route);
   RouteEntry next;
   next.live = entry.candidate;
   SPECD_OK_OR_RETURN(as_status(move(*next.live, RouteEvent::kPromote)));
   const RouteOptions& options = next.live->options;
   std::string what = "is live";
-  if (has_route(entry.live) && options.probation_seconds > 0) {
+  const bool may_go_back = has_route(entry.live) && entry.live->state == RouteState::kLive;
+  if (may_go_back && options.probation_seconds > 0) {
     next.previous = entry.live;
     SPECD_OK_OR_RETURN(as_status(move(*next.previous, RouteEvent::kReplace)));
     next.probation_end_ns = now_ns() + static_cast<uint64_t>(options.probation_seconds) * kSecondNs;
@@ -268,6 +353,7 @@ Result<RouteChange> RouteControl::abort(RouteTable table, RouteEntry& entry, Rou
                                         const std::string& why, const ChangeOptions& how) {
   if (!entry.candidate.has_value()) return no_candidate();
   SPECD_OK_OR_RETURN(check_generation(how, *entry.candidate, "candidate"));
+  if (!how.dry_run) SPECD_OK_OR_RETURN(stop_shadow(table, entry));
   Plan plan = plan_for(EventKind::kAborted, *entry.candidate, "was aborted" + why);
   plan.is_way_back = true;
   SPECD_OK_OR_RETURN(as_status(move(*entry.candidate, event)));
@@ -287,6 +373,7 @@ Result<RouteChange> RouteControl::roll_back(RouteTable table, RouteEntry& entry,
                   "replaces for probation_seconds");
   }
   SPECD_OK_OR_RETURN(check_generation(how, *entry.live, "live"));
+  if (!how.dry_run) SPECD_OK_OR_RETURN(stop_shadow(table, entry));
   const uint64_t left = entry.live->route->generation;
   SPECD_OK_OR_RETURN(as_status(move(*entry.live, event)));
   SPECD_OK_OR_RETURN(as_status(move(*entry.previous, RouteEvent::kRollBack)));
@@ -308,7 +395,7 @@ Result<RouteChange> RouteControl::commit(Plan plan, const ChangeOptions& how) {
   }
   if (how.dry_run) {
     const RouteSwap swap{event.route, plan.to, how.running, true};
-    if (!intake_.between_steps([&] { swap_(swap, done); })) return no_boundary();
+    if (!intake_.between_steps([&] { requests_.swap(swap, done); })) return no_boundary();
     return done;
   }
   event.request_id = how.request_id;
@@ -362,7 +449,7 @@ Status RouteControl::flip(Plan& plan, const ChangeOptions& how, RouteChange& don
   const auto task = [&] {
     maker_.add_taps(std::move(plan.taps));
     board_.publish(std::move(plan.table));
-    swap_(swap, done);  // needs no memory, so all three are done
+    requests_.swap(swap, done);  // needs no memory, so all three are done
   };
   return intake_.between_steps(task) ? Status() : no_boundary();
 }
@@ -409,7 +496,7 @@ Result<RouteChange> RouteControl::run(const RouteCommand& command) {
   RouteEntry& entry = found->second;
   switch (command.kind) {
     case Kind::kTraffic:
-      return set_traffic(std::move(table), entry, command.share_percent, command.how);
+      return set_traffic(std::move(table), entry, command.traffic, command.how);
     case Kind::kPromote:
       return promote(std::move(table), entry, command.how);
     case Kind::kAbort:
@@ -458,7 +545,11 @@ Result<ConfiguredRoutes> RouteControl::configure(const std::vector<RouteOptions>
       return Status(Code::kFailedPrecondition, route_field(old.name),
                     "it is the default route; requests that name none need it");
     }
-    if (plan.table.erase(old.name) > 0) done.removed.push_back(old.name);
+    const auto gone = plan.table.find(old.name);
+    if (gone == plan.table.end()) continue;
+    if (!how.dry_run) SPECD_OK_OR_RETURN(stop_shadow(plan.table, gone->second));
+    plan.table.erase(gone);
+    done.removed.push_back(old.name);
   }
   SPECD_OK_OR_RETURN(maker_.rescan().in_field("plugins"));
   for (const RouteOptions& route : wanted) {
@@ -594,6 +685,7 @@ void RouteControl::look_at(const std::string& name) {
   const auto found = now->find(name);
   if (found == now->end()) return;
   const RouteEntry& seen = found->second;
+  if (quarantine(*now, name)) return;  // the rest at the next look
   const auto has_tripped = [](const RouteVersion& version) {
     return version.route->breaker.n_opened() > 0;
   };
@@ -620,6 +712,39 @@ void RouteControl::look_at(const std::string& name) {
   }
 }
 
+bool RouteControl::quarantine(RouteTable table, const std::string& name) {
+  RouteEntry& entry = table[name];
+  const bool live = is_condemned(entry.live) && entry.live->state == RouteState::kLive;
+  const bool candidate = is_condemned(entry.candidate), previous = is_condemned(entry.previous);
+  if (!live && !candidate && !previous) return false;
+  const RouteVersion& version = live ? *entry.live : candidate ? *entry.candidate : *entry.previous;
+  const std::string why = version.route->last_problem.get();
+  Plan plan = plan_for(EventKind::kQuarantined, version, "is quarantined: " + why);
+  (void)maker_.set_aside(version.route->drafter_bundle.id,
+                         Status(Code::kDeadlineExceeded, "drafter of route " + name + ": " + why));
+  const std::string because = ", because it is quarantined: " + why;
+  if (live && entry.previous.has_value() && !previous) {
+    events_.add(std::move(plan.event));
+    (void)roll_back(std::move(table), entry, RouteEvent::kCondemn, because, {});
+    return true;
+  }
+  if (!live && candidate) {
+    events_.add(std::move(plan.event));
+    (void)abort(std::move(table), entry, RouteEvent::kCondemn, because, {});
+    return true;
+  }
+  // A live version without a way back stays, and its requests are decoded plainly.
+  if (live) {
+    (void)move(*entry.live, RouteEvent::kCondemn);
+  } else {
+    entry.previous.reset();
+  }
+  plan.is_way_back = true;
+  plan.table = std::move(table);
+  (void)commit(std::move(plan), {});
+  return true;
+}
+
 Result<RouteLease> RouteControl::lease(const std::string& name, uint64_t number) const {
   const std::string& wanted = name.empty() ? options_.default_route : name;
   if (wanted == "off") return RouteLease();
@@ -638,7 +763,10 @@ Result<RouteLease> RouteControl::lease(const std::string& name, uint64_t number)
                   "'" + wanted + "' cannot be served; the list of routes and the log say why");
   }
   const bool is_canary = entry.share_percent > 0 && is_in_share(number, entry.share_percent);
-  return RouteLease((is_canary ? entry.candidate : entry.live)->route);
+  RouteLease lease((is_canary ? entry.candidate : entry.live)->route);
+  // A version that gets no share any more must not get a request: it may become a shadow.
+  if (is_canary && board_.read() != table) return this->lease(name, number);
+  return lease;
 }
 
 Result<RouteOptions> RouteControl::definition(const std::string& name) const {
@@ -729,6 +857,7 @@ Status RouteControl::load() {
     entry.live = std::move(version);
   }
   board_.publish(std::move(table));
+  changed_.notify_all();
   return Status();
 }
 

@@ -36,22 +36,25 @@ struct RouteCommand {
   enum class Kind { kApply, kDelete, kStage, kTraffic, kPromote, kAbort, kRollBack };
   Kind kind = Kind::kApply;
   RouteOptions route = {};  // all of it for kApply and kStage, else its name
-  int32_t share_percent = 0;
+  Traffic traffic = {};
   ChangeOptions how = {};
 };
 
-// [step] Counts in `done`. Needs no memory.
-using SwapRoutes = std::function<void(const RouteSwap& swap, RouteChange& done)>;
+// What a change does to the requests. [step] between two steps, both; neither needs memory.
+struct RequestHooks {
+  std::function<void(const RouteSwap& swap, RouteChange& done)> swap;  // counts in `done`
+  std::function<void(LiveRoute& live, std::shared_ptr<LiveRoute> shadow)> set_shadow;
+};
 
 class RouteControl {
  public:
   // All must outlive this. While a plugin's control call is late (n_late_works()), destroying this
   // waits for it.
   RouteControl(const EngineOptions& options, const Target& target, Models& models, Intake& intake,
-               SwapRoutes swap)
+               RequestHooks requests)
       : options_(options),
         intake_(intake),
-        swap_(std::move(swap)),
+        requests_(std::move(requests)),
         maker_(options, target, models, events_),
         board_(mutex_, std::chrono::seconds(options.plugin_control_seconds),
                [this](const std::string& plugin_id, const Status& late) {
@@ -112,8 +115,13 @@ class RouteControl {
   // kApply and kStage.
   Result<RouteChange> add(const RouteCommand& command) SPECD_REQUIRES(mutex_);
   Result<RouteChange> remove(const RouteCommand& command) SPECD_REQUIRES(mutex_);
-  Result<RouteChange> set_traffic(RouteTable table, RouteEntry& entry, int32_t percent,
+  Result<RouteChange> set_traffic(RouteTable table, RouteEntry& entry, const Traffic& traffic,
                                   const ChangeOptions& how) SPECD_REQUIRES(mutex_);
+  // The candidate gets its thread, and is shown what the requests of the live version do.
+  Status start_shadow(const RouteEntry& entry) SPECD_REQUIRES(mutex_);
+  // If the candidate is a shadow it becomes a staged version, and `table`, which has the entry, is published.
+  // One whose call does not return is condemned.
+  Status stop_shadow(const RouteTable& table, RouteEntry& entry) SPECD_REQUIRES(mutex_);
   Result<RouteChange> promote(RouteTable table, RouteEntry& entry, const ChangeOptions& how)
       SPECD_REQUIRES(mutex_);
   // `why`: what the event says behind the rest.
@@ -132,10 +140,12 @@ class RouteControl {
   std::shared_ptr<LiveRoute> share(std::unique_ptr<LiveRoute> route, uint64_t generation);
   void watch();
   void look_at(const std::string& name) SPECD_REQUIRES(mutex_);
+  // True when a version of the route was condemned, and is quarantined now.
+  bool quarantine(RouteTable table, const std::string& name) SPECD_REQUIRES(mutex_);
 
   const EngineOptions& options_;
   Intake& intake_;
-  const SwapRoutes swap_;
+  const RequestHooks requests_;
   EventLog events_;
   std::vector<RouteOptions> configured_;  // the routes of the configuration
   std::vector<RouteOptions> start_;       // those to stage

@@ -74,6 +74,7 @@ Status RouteMaker::make_within(Making& making, const std::atomic<bool>& is_late)
   SPECD_OK_OR_RETURN(
       create_route(route, *registry_, making.wanted, terms, target_.facts.info, is_late));
   SPECD_OK_OR_RETURN(activate_route(route, terms, *models_.device, is_late));
+  if (route.isolation == Isolation::kGuarded) SPECD_OK_OR_RETURN(set_beside(route, false));
   std::vector<uint32_t>& points = making.tap_points;
   const specd_drafter_caps& caps = route.drafter->caps();
   for (uint32_t i = 0; i < caps.n_taps; ++i) {
@@ -84,6 +85,23 @@ Status RouteMaker::make_within(Making& making, const std::atomic<bool>& is_late)
     making.made.taps.push_back(std::move(tap));
     points.push_back(caps.taps[i]);
   }
+  return Status();
+}
+
+Status RouteMaker::set_beside(LiveRoute& route, bool is_shadow) {
+  return start_beside(route, target_.facts.info, *models_.cpu, is_shadow);
+}
+
+Status RouteMaker::end_beside(LiveRoute& route) {
+  if (route.beside == nullptr) return Status();
+  const std::chrono::seconds limit =
+      route.control_limit(std::chrono::seconds(options_.plugin_control_seconds));
+  if (!route.beside->stop(limit)) {
+    return Status(Code::kDeadlineExceeded, "a call of drafter " + route.drafter_bundle.id +
+                                               " has not returned within " +
+                                               std::to_string(limit.count()) + " s");
+  }
+  route.beside.reset();
   return Status();
 }
 

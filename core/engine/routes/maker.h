@@ -37,6 +37,11 @@ class RouteMaker {
   // Loads, checks, makes and activates the pair. Plugins that do not return in time are set aside. `pending`:
   // taps that are to be added before those of this pair.
   Result<Made> make(const RouteOptions& wanted, const std::vector<Transformer::Tap>& pending = {});
+  // Starts a thread of its own for the drafter: of a shadow, or guarded.
+  Status set_beside(LiveRoute& route, bool is_shadow);
+  // Ends the drafter's thread, if there is one, which nobody calls any more. kDeadlineExceeded when the call
+  // that runs there does not return in time.
+  Status end_beside(LiveRoute& route);
   // Adds taps to the model, between two steps.
   void add_taps(std::vector<Transformer::Tap> taps);
   // Discovers again.

@@ -31,6 +31,12 @@ namespace specd {
 // Whether a configuration has, or may have, a key at this path ("tree.nodes", "sizes[1]").
 using HasConfigKey = std::function<bool(std::string_view path)>;
 
+// Where a thread runs the ops and the pool tasks of the plugin that it calls.
+struct ServiceLane {
+  CpuDevice& cpu;
+  std::atomic<bool> pool_is_busy{false};
+};
+
 struct OwnedBlock {
   uint64_t bytes = 0;
   Buffer memory;
@@ -39,8 +45,9 @@ struct OwnedBlock {
 }  // namespace specd
 
 struct specd_call {
-  uint64_t serial = next_serial();  // a number of this call alone
-  specd_owner* owner = nullptr;     // of the instance that is called; set for every [step] call
+  uint64_t serial = next_serial();     // a number of this call alone
+  specd_owner* owner = nullptr;        // of the instance that is called; set for every [step] call
+  specd::ServiceLane* lane = nullptr;  // of a call beside the step; null = the step's own
   // Set by the caller before the call; null outside [step].
   const specd_batch* batch = nullptr;
   const specd_sampling* const* sampling = nullptr;                   // [n_seqs]

@@ -32,7 +32,7 @@ void set_quota(specd_owner& owner, uint64_t bytes) {
 }
 
 void add(std::atomic<uint64_t>& counter, uint64_t n) {
-  // One writer: the step thread.
+  // One writer: the thread of the [step] calls.
   counter.store(counter.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
 }
 

@@ -1,7 +1,8 @@
 // Owns one drafter or verifier instance, checks the order of its calls, and turns a returned status
 // and report() into a Status. Every [step] call except end() is timed.
 //
-// Threads: [control] for construction, activate, destruction; [step] for the rest, one at a time.
+// Threads: [control] for construction, activate, destruction; [step] for the rest, one at a time: the step's
+// thread, or that of the drafter (core/plugin/beside).
 #pragma once
 
 #include <atomic>
@@ -12,6 +13,7 @@
 
 #include "core/base/run_within.h"
 #include "core/base/status.h"
+#include "core/plugin/instance/drafter_calls.h"
 #include "core/plugin/instance/host_context.h"
 #include "core/plugin/instance/plugin_config.h"
 #include "specd/plugin_api/entry.h"
@@ -25,12 +27,13 @@ struct CallStats {
   std::atomic<uint64_t> total_ns{0};
 };
 
-class Drafter {
+class Drafter final : public DrafterCalls {
  public:
   // `caps`: from describe(), checked by the registry. `parts`: the plugins of its parts.
   Drafter(const specd_drafter_api* api, specd_drafter* self, const specd_drafter_caps& caps,
           std::unique_ptr<specd_owner> owner, std::string name, std::vector<UsedPlugin> parts);
-  ~Drafter();  // deactivates and destroys; memory still held by the plugin is freed and logged
+  ~Drafter()
+      override;  // deactivates and destroys; memory still held by the plugin is freed and logged
   Drafter(const Drafter&) = delete;
   Drafter& operator=(const Drafter&) = delete;
 
@@ -50,12 +53,10 @@ class Drafter {
   // A drafter without update() need not hear what was committed.
   bool has_update() const { return api_->update != nullptr; }
 
-  // The caller must set args.batch->call to `call`. The Status has the plugin's text. DEADLINE
-  // counts as ok: what was written is usable.
-  Status begin(const specd_begin_args& args, specd_call& call);
-  Status update(const specd_update_args& args, specd_call& call);
-  Status propose(const specd_propose_args& args, specd_call& call);
-  void end(const specd_end_args& args, specd_call& call);
+  Status begin(const specd_begin_args& args, specd_call& call) override;
+  Status update(const specd_update_args& args, specd_call& call) override;
+  Status propose(const specd_propose_args& args, specd_call& call) override;
+  void end(const specd_end_args& args, specd_call& call) override;
 
   CallStats begin_stats, update_stats, propose_stats;
 

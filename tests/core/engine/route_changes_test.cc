@@ -229,7 +229,7 @@ TEST_F(RouteChanges, a_new_route_serves_once_it_is_promoted) {
   const auto sunk = engine_->submit(request(prompts()[0], "r", 4), [](const Event&) {});
   ASSERT_FALSE(sunk.ok());
   EXPECT_NE(sunk.status().text().find("its first version is not promoted yet"), std::string::npos);
-  EXPECT_NE(refusal(engine_->set_traffic("r", 10)).find("no live version"), std::string::npos);
+  EXPECT_NE(refusal(engine_->set_traffic("r", {10})).find("no live version"), std::string::npos);
   promote();
   expect_versions("live 2");
   EXPECT_FALSE(engine_->roll_back_route("r").ok());
@@ -251,15 +251,15 @@ TEST_F(RouteChanges, what_cannot_be_done_is_refused_and_changes_nothing) {
     expect(engine_->promote_route(name), words);
     expect(engine_->abort_route(name), words);
     expect(engine_->roll_back_route(name), words);
-    expect(engine_->set_traffic(name, 5), words);
+    expect(engine_->set_traffic(name, {5}), words);
   }
   expect(engine_->promote_route("a b"), "name: expected printable ASCII");
   expect(engine_->promote_route("r"), "FAILED_PRECONDITION: the route has no candidate");
   expect(engine_->abort_route("r"), "FAILED_PRECONDITION: the route has no candidate");
-  expect(engine_->set_traffic("r", 5), "FAILED_PRECONDITION: the route has no candidate");
+  expect(engine_->set_traffic("r", {5}), "FAILED_PRECONDITION: the route has no candidate");
   expect(engine_->roll_back_route("r"), "FAILED_PRECONDITION: the route keeps no previous");
-  expect(engine_->set_traffic("r", 101), "share_percent: expected 0 to 100, found 101");
-  expect(engine_->set_traffic("r", -1), "share_percent: expected 0 to 100, found -1");
+  expect(engine_->set_traffic("r", {101}), "share_percent: expected 0 to 100, found 101");
+  expect(engine_->set_traffic("r", {-1}), "share_percent: expected 0 to 100, found -1");
   RouteOptions bad = lookup("r", 4);
   bad.probation_seconds = -1;
   expect(engine_->stage_route(bad), "routes.r.probation_seconds: expected 0 to 86400");
@@ -283,13 +283,13 @@ TEST_F(RouteChanges, what_cannot_be_done_is_refused_and_changes_nothing) {
   EXPECT_EQ(versions("s"), "");
 
   // A request id that comes again gets the first reply; with another command it is refused.
-  const auto first = engine_->set_traffic("r", 10, {.request_id = "id"});
+  const auto first = engine_->set_traffic("r", {10}, {.request_id = "id"});
   ASSERT_TRUE(first.ok());
   EXPECT_FALSE(first.value().unchanged);
   share(20);
-  EXPECT_TRUE(engine_->set_traffic("r", 10, {.request_id = "id"}).ok());
+  EXPECT_TRUE(engine_->set_traffic("r", {10}, {.request_id = "id"}).ok());
   EXPECT_EQ(versions(), "live 1, canary 2 at 20 %");
-  expect(engine_->set_traffic("r", 11, {.request_id = "id"}),
+  expect(engine_->set_traffic("r", {11}, {.request_id = "id"}),
          "request_id: 'id' was used for another change");
   expect(engine_->promote_route("r", {.request_id = "id"}),
          "request_id: 'id' was used for another change");

@@ -62,6 +62,8 @@ TEST_F(RouteJournals, every_value_of_a_definition_is_kept) {
   all.disable_by_batch_size = 3;
   all.call_ms_max = 7;
   all.probation_seconds = 9;
+  all.isolation = Isolation::kGuarded;
+  all.step_budget_us = 77;
   all.drafter.factory = "f";
   all.verifier.config = {{"a", {1, 2.5, nullptr, "x\n"}}};
   const auto back = route_from_json(route_to_json(all));
@@ -261,7 +263,7 @@ TEST_F(RouteJournals, a_change_that_cannot_be_recorded_is_refused_but_for_the_wa
   const std::string there = versions();
   const std::string refused = "cannot be recorded, so nothing was changed";
   for (const auto& change :
-       {engine_->promote_route("r"), engine_->set_traffic("r", 10), engine_->delete_route("r"),
+       {engine_->promote_route("r"), engine_->set_traffic("r", {10}), engine_->delete_route("r"),
         engine_->apply_route(lookup("more", 2)), engine_->stage_route(lookup("more", 2))}) {
     EXPECT_NE(refusal(change).find(refused), std::string::npos) << refusal(change);
     EXPECT_EQ(change.status().code(), Code::kUnavailable);

@@ -53,7 +53,7 @@ class RouteRig : public EngineTest {
     return change.ok() ? "was not refused" : change.status().to_string();
   }
   uint64_t stage(const RouteOptions& wanted) { return good(engine_->stage_route(wanted)); }
-  uint64_t share(int32_t percent) { return good(engine_->set_traffic("r", percent)); }
+  uint64_t share(int32_t percent) { return good(engine_->set_traffic("r", {percent})); }
   uint64_t promote() { return good(engine_->promote_route("r")); }
   uint64_t abort() { return good(engine_->abort_route("r")); }
   uint64_t roll_back() { return good(engine_->roll_back_route("r")); }

@@ -200,7 +200,7 @@ TEST_F(RunningRequestsTest, a_change_that_is_only_tried_changes_nothing) {
   EXPECT_EQ(count_lines(log, "deactivate"), 1) << "and ended";
   EXPECT_EQ(stage(lookup("r", 3)), 2u);
   EXPECT_GT(done(engine_->promote_route("r", dry)).memory_bytes_max, 0u);
-  EXPECT_EQ(tried(engine_->set_traffic("r", 10, dry)), 2u);
+  EXPECT_EQ(tried(engine_->set_traffic("r", {10}, dry)), 2u);
   EXPECT_EQ(tried(engine_->abort_route("r", dry)), 2u);
   EXPECT_EQ(versions(), "live 1, staged 2");
   promote();
@@ -217,9 +217,9 @@ TEST_F(RunningRequestsTest, a_change_may_name_the_version_that_it_means) {
   stage(lookup("r", 2));
   const std::string other = "generation: the candidate version is 2, expected was 3";
   expect(engine_->promote_route("r", {.generation = 3}), other);
-  expect(engine_->set_traffic("r", 10, {.generation = 3}), other);
+  expect(engine_->set_traffic("r", {10}, {.generation = 3}), other);
   expect(engine_->abort_route("r", {.generation = 3}), other);
-  EXPECT_TRUE(engine_->set_traffic("r", 10, {.generation = 2}).ok());
+  EXPECT_TRUE(engine_->set_traffic("r", {10}, {.generation = 2}).ok());
   EXPECT_TRUE(engine_->promote_route("r", {.generation = 2}).ok());
   expect(engine_->roll_back_route("r", {.generation = 1}),
          "generation: the live version is 2, expected was 1");
@@ -229,7 +229,7 @@ TEST_F(RunningRequestsTest, a_change_may_name_the_version_that_it_means) {
   expect(engine_->delete_route("r", {.generation = 1}), "generation: expected 0");
   const ChangeOptions attach{.running = RunningRequests::kAttach};
   expect(engine_->stage_route(lookup("r", 3), attach), "running: expected keep");
-  expect(engine_->set_traffic("r", 3, attach), "running: expected keep");
+  expect(engine_->set_traffic("r", {3}, attach), "running: expected keep");
   expect(engine_->delete_route("r", attach), "running: expected keep or drop");
   expect_versions("live 1");
 }

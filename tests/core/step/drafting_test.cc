@@ -87,7 +87,7 @@ class DraftingTest : public testing::Test {
     ASSERT_TRUE(route_->drafter->activate(grant).ok());
   }
   // After a prompt of three tokens.
-  ActiveSequence sequence(ActiveSequence::Drafting drafting) {
+  ActiveSequence sequence(DrafterSession::State state) {
     static const auto tokenizer = std::shared_ptr<const Tokenizer>(
         Tokenizer::load(std::string(SPECD_TEST_ZOO) + "/pico-draft/tokenizer.json").value());
     Request request;
@@ -100,12 +100,12 @@ class DraftingTest : public testing::Test {
     member.slot = 0;
     member.n_rows = 1;
     member.draft_nodes = 4;
-    member.drafting = drafting;
+    member.draft.state = state;
     return member;
   }
   void propose() {
-    ActiveSequence first = sequence(ActiveSequence::Drafting::kOn);
-    ActiveSequence second = sequence(ActiveSequence::Drafting::kOn);
+    ActiveSequence first = sequence(DrafterSession::State::kOn);
+    ActiveSequence second = sequence(DrafterSession::State::kOn);
     Proposal proposal(step_, *route_, {&first, &second}, step_.call_columns());
     if (proposal.call()) proposal.take();
   }
@@ -172,8 +172,8 @@ TEST_F(DraftingTest, empty_or_partly_usable_proposals_work) {
 
 TEST_F(DraftingTest, sequences_of_a_pause_count_as_lost_once_and_new_ones_begin_after_it) {
   std::vector<ActiveSequence> running;
-  running.push_back(sequence(ActiveSequence::Drafting::kOn));
-  running.push_back(sequence(ActiveSequence::Drafting::kNotBegun));
+  running.push_back(sequence(DrafterSession::State::kOn));
+  running.push_back(sequence(DrafterSession::State::kNotBegun));
   suspend();
   for (int step = 0; step < 3; ++step) begin_drafting(step_, running);
   EXPECT_EQ(route_->counters.sequences_lost, 2u);
@@ -192,10 +192,10 @@ TEST_F(DraftingTest, sequences_of_a_pause_count_as_lost_once_and_new_ones_begin_
 
 TEST_F(DraftingTest, sequence_that_cannot_be_attached_is_no_loss) {
   std::vector<ActiveSequence> running;
-  running.push_back(sequence(ActiveSequence::Drafting::kNotBegun));
+  running.push_back(sequence(DrafterSession::State::kNotBegun));
   running.back().resumed = true;
   begin_drafting(step_, running);
-  EXPECT_EQ(running[0].drafting, ActiveSequence::Drafting::kLost);
+  EXPECT_EQ(running[0].draft.state, DrafterSession::State::kLost);
   EXPECT_EQ(fake_.n_begun, 0);
   EXPECT_EQ(route_->counters.sequences_lost, 0u);
 }
@@ -206,7 +206,7 @@ TEST_F(DraftingTest, losses_at_the_rate_of_requests_are_logged_within_the_plugin
   const uint64_t start = now_ns();
   for (int i = 0; i < 1000; ++i) {
     std::vector<ActiveSequence> running;
-    running.push_back(sequence(ActiveSequence::Drafting::kNotBegun));
+    running.push_back(sequence(DrafterSession::State::kNotBegun));
     begin_drafting(step_, running);
   }
   const uint64_t seconds = (now_ns() - start) / 1'000'000'000 + 2;  // begun ones

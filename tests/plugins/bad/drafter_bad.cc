@@ -4,11 +4,15 @@
 #include <specd/sdk/plugin.h>
 #include <specd/sdk/tensor.h>
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cfenv>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace {
@@ -37,6 +41,8 @@ constexpr const char* kModes[] = {
     "update_fails",        // update() returns SPECD_E_INTERNAL
     "garbage",             // random numbers everywhere
     "wrong",               // well-formed but almost never right: token 0 everywhere
+    "slow",                // proposes correctly, after 50 ms
+    "hangs",               // propose() does not return while the file `while` is there
     "q_good",              // the same probability for all tokens, as drawn     (bad_q)
     "q_unset",             // no tensor                                         (bad_q)
     "q_columns",           // rows of another length                            (bad_q)
@@ -53,6 +59,7 @@ struct Bad {
   std::string mode;
   bool tree;
   int32_t vocab;
+  std::string wait_file;
   specd_drafter_grant grant{};
   uint64_t random = 1;
   std::vector<float> q{}, q_lse{};
@@ -95,9 +102,10 @@ specd_status describe(const specd_factory* factory, const specd_host* host,
 specd_status create(const specd_factory* factory, const specd_host* host,
                     const specd_create_args* args, specd_drafter** out) noexcept {
   return specd::sdk::guard(host, args->call, -1, [&] {
-    *out =
-        reinterpret_cast<specd_drafter*>(new Bad{host, read_mode(args->config), is_tree(factory),
-                                                 static_cast<int32_t>(args->target->vocab_size)});
+    *out = reinterpret_cast<specd_drafter*>(
+        new Bad{host, read_mode(args->config), is_tree(factory),
+                static_cast<int32_t>(args->target->vocab_size),
+                specd::sdk::Config(args->config).string("while", "")});
   });
 }
 
@@ -188,6 +196,9 @@ specd_status propose(specd_drafter* d, const specd_propose_args* args) noexcept 
         }
       }
     }
+    if (mode == "slow") std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    while (mode == "hangs" && access(bad.wait_file.c_str(), F_OK) == 0)
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
     if (out.q_row != nullptr) hand_on_q(bad, args);
     if (mode == "rounding") std::fesetround(FE_UPWARD);
     if (mode == "status_error") throw specd::sdk::Error(SPECD_E_INTERNAL, "out of ideas");
@@ -213,7 +224,7 @@ constexpr specd_drafter_api kApi = {sizeof(specd_drafter_api),
                                     &deactivate,
                                     &destroy};
 constexpr const char* kSchema = R"({"type": "object", "additionalProperties": false,
-  "required": ["mode"], "properties": {"mode": {"type": "string"}}})";
+  "required": ["mode"], "properties": {"mode": {"type": "string"}, "while": {"type": "string"}}})";
 
 }  // namespace
 

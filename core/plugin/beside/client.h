@@ -1,0 +1,85 @@
+// The step's side of a drafter that works on a thread of its own: calls become messages. begin(), update() and
+// end() return at once; only propose() waits, until a deadline.
+//
+//   after the commit   update ->                       the drafter learns, while the host plans the next step
+//   in the next step   begin, propose ->  <- proposals   one wait
+//
+// A proposal that comes too late is dropped, and until it comes the drafter is not ready. When the ring is full the
+// drafter is far behind: it loses all its sequences, and what it has not read is skipped.
+//
+// [step] all functions, none of which allocates but for the text of an error.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/plugin/beside/messages.h"
+#include "core/plugin/instance/drafter_calls.h"
+
+namespace specd {
+
+// How a begin() or an update() has ended, told in take_answers().
+using OnCalled = std::function<void(CallKind kind, const Status& status, uint64_t took_ns)>;
+
+struct ClientLimits {
+  uint64_t wait_ns = 0;  // for a proposal; 0 = a shadow, for whom nobody waits
+  uint64_t hang_ns = 0;  // a call that has not returned by then never will
+};
+
+class DrafterClient final : public DrafterCalls {
+ public:
+  // `name`: of the plugin, for errors. A shadow has no `replies`.
+  DrafterClient(std::string name, const CallShape& shape, const ClientLimits& limits,
+                RingWriter requests, RingReader* replies, OnCalled on_called);
+
+  Status begin(const specd_begin_args& args, specd_call& call) override;
+  Status update(const specd_update_args& args, specd_call& call) override;
+  // Writes the proposals to args.out, as the drafter would.
+  Status propose(const specd_propose_args& args, specd_call& call) override;
+  void end(const specd_end_args& args, specd_call& call) override;
+  bool is_immediate() const override { return false; }
+  bool take_answers() override;
+  bool is_ready() const override { return awaited_ == 0; }
+  SequenceLoss loss_of(uint32_t slot, uint64_t seq_id) override;
+  const char* why_lost() const override { return why_; }
+
+ private:
+  struct Seat {
+    uint64_t seq_id = 0;  // 0 = free
+    SequenceLoss loss = SequenceLoss::kNone;
+  };
+  bool is_shadow() const { return replies_ == nullptr; }
+  bool has(const specd_batch& batch, uint32_t s) const;
+  // Room for a message, with its head in place; null when the drafter is too far behind.
+  std::byte* open(MessageHead& head, const MessageLayout& at);
+  MessageHead head_of(CallKind kind, const specd_batch& batch) const;
+  void publish();
+  // Starts anew: the drafter has no sequence any more.
+  void fall_behind();
+  void say_why(std::string_view text);
+  bool take_replies(const specd_propose_args* args, Status& status);
+  void note_losses(const ReplyHead& head, const std::byte* data, const ReplyLayout& at);
+  Status take_proposals(const ReplyHead& head, const std::byte* data, const ReplyLayout& at,
+                        const specd_propose_args& args);
+
+  const std::string name_;
+  const CallShape shape_;
+  const ClientLimits limits_;
+  RingWriter requests_;
+  RingReader* const replies_;
+  const OnCalled on_called_;
+  std::vector<Seat> seats_;  // by slot
+  std::vector<int32_t>
+      index_;  // by slot: the sequence's index in the proposal that is awaited, or -1
+  uint32_t epoch_ = 0;
+  uint64_t n_calls_ = 0;
+  uint64_t awaited_ = 0;      // number of the propose() that has not been answered; 0 = none
+  uint64_t seen_read_ = 0;    // how far the drafter had read
+  uint64_t progress_ns_ = 0;  // when that changed last, or there was nothing to read
+  char why_[kReplyTextMax + 1] = {};
+};
+
+}  // namespace specd

@@ -1,0 +1,412 @@
+// Drafters beside the step: guarded ones, for whom it waits a limited time, and shadows, for whom nobody
+// waits.
+#include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/core/engine/route_rig.h"
+
+namespace specd {
+namespace {
+
+class Beside : public RouteRig {
+ protected:
+  static RouteOptions guarded(RouteOptions wanted, int32_t budget_us = 20'000'000) {
+    wanted.isolation = Isolation::kGuarded;
+    wanted.step_budget_us = budget_us;
+    return wanted;
+  }
+  // Drafts "token 1", which is wrong most of the time, and hangs while hang() holds.
+  RouteOptions hanging(const std::string& name) {
+    RouteOptions wanted = broken(name, "hangs");
+    wanted.drafter.config["while"] = hang_file();
+    wanted.call_ms_max = 200;
+    return wanted;
+  }
+  std::string hang_file() const { return folder_ + "/hang"; }
+  void hang() { std::ofstream(hang_file()) << "x"; }
+  void go_on() { std::filesystem::remove(hang_file()); }
+  uint64_t shadow(const std::string& name = "r") {
+    return good(engine_->set_traffic(name, {.is_shadow = true}));
+  }
+  RouteReport version(RouteState state, const std::string& name = "r") const {
+    for (const RouteReport& each : engine_->routes()) {
+      if (each.name() == name && each.state == state) return each;
+    }
+    ADD_FAILURE() << "no version of " << name << " is " << route_state_name(state);
+    return {};
+  }
+  // Waits for what a thread beside the step has still to count.
+  template <typename Fn>
+  void wait_for(Fn&& is_so) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+    while (!is_so() && std::chrono::steady_clock::now() < end)
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    EXPECT_TRUE(is_so());
+  }
+  bool has_event(EventKind kind, const std::string& words) const {
+    for (const EngineEvent& each : engine_->events(0, 1000)) {
+      if (each.kind == kind && each.text.find(words) != std::string::npos) return true;
+    }
+    return false;
+  }
+  static std::vector<Request> all_requests(const std::string& route_name, int32_t n_tokens) {
+    std::vector<Request> all;
+    for (const std::string& prompt : prompts()) {
+      all.push_back(request(prompt, route_name, n_tokens));
+      all.push_back(request(prompt, route_name, n_tokens, 0.8f, 77));
+    }
+    return all;
+  }
+};
+
+TEST_F(Beside, guarded_drafters_change_no_text_and_draft_what_they_draft_in_the_step) {
+  const auto zoo_head = [](const std::string& name, const std::string& kind) {
+    return route(name,
+                 plugin("specd.drafter." + kind,
+                        {{"weights", std::string(SPECD_TEST_ZOO) + "/pico-" + kind}}),
+                 20);
+  };
+  const std::vector<RouteOptions> in_step = {
+      lookup("lookup", 4), suffix("suffix"),
+      route("lookahead", plugin("specd.drafter.lookahead"), 40), zoo_head("medusa", "medusa"),
+      zoo_head("redrafter", "redrafter")};
+  std::vector<RouteOptions> routes = in_step;
+  for (RouteOptions each : in_step) {
+    each.name += "_beside";
+    routes.push_back(guarded(each));
+  }
+  for (const int32_t batch : {2, 16}) {
+    EngineOptions o = options("pico-target");
+    o.max_sequences = batch;
+    start_with(routes, o);
+    const std::vector<Outcome> plain = run_all(all_requests("off", 16));
+    for (const RouteOptions& each : in_step) {
+      std::vector<uint64_t> counts;
+      for (const std::string& name : {each.name, each.name + "_beside"}) {
+        ASSERT_EQ(report(name).state, RouteState::kLive) << report(name).refused.to_string();
+        engine_->clear_prefix_cache();
+        expect_identical(run_all(all_requests(name, 16)), plain, name);
+        const RouteReport seen = report(name);
+        EXPECT_EQ(seen.counts.lost, 0u) << name << ": " << seen.last_problem;
+        EXPECT_EQ(seen.counts.cut, 0u) << name << ": " << seen.last_problem;
+        counts.push_back(seen.counts.drafted);
+        counts.push_back(seen.counts.accepted);
+      }
+      EXPECT_GT(counts[0], 0u) << each.name;
+      EXPECT_EQ(counts[2], counts[0]) << each.name << ", batch " << batch;
+      EXPECT_EQ(counts[3], counts[1]) << each.name << ", batch " << batch;
+    }
+    audit();
+  }
+}
+
+TEST_F(Beside, a_guarded_drafter_that_breaks_the_rules_costs_drafts_only) {
+  const char* modes[] = {"token_vocab", "count_huge",   "status_error", "status_one",
+                         "begin_fails", "update_fails", "garbage"};
+  std::vector<RouteOptions> routes;
+  for (const char* mode : modes) routes.push_back(guarded(broken(mode, mode)));
+  start_with(routes);
+  const std::vector<Outcome> plain = run_all(all_requests("off", 24));
+  for (const char* mode : modes) {
+    expect_identical(run_all(all_requests(mode, 24)), plain, mode);
+    const RouteReport seen = report(mode);
+    EXPECT_GT(seen.counts.cut + seen.counts.lost, 0u) << mode;
+    EXPECT_NE(seen.last_problem, "") << mode;
+  }
+  EXPECT_NE(report("update_fails").last_problem.find("SPECD_E_INTERNAL"), std::string::npos)
+      << report("update_fails").last_problem;
+  audit();
+}
+
+TEST_F(Beside, a_guarded_drafter_that_hangs_costs_one_wait_and_is_quarantined) {
+  constexpr int32_t kBudgetMs = 40;
+  start_with({guarded(hanging("r"), kBudgetMs * 1000)});
+  const Request r = request(prompts()[3], "r", 200);
+  Request off = r;
+  off.route = "off";
+  const Outcome plain = run(off);
+  EXPECT_EQ(run(r).tokens, plain.tokens);
+  Pending slow = submit(r);
+  slow.wait_for_tokens(2);
+  hang();
+  slow.wait_for_tokens(10);
+  // The longest time without a token: the wait, and a step.
+  auto last = std::chrono::steady_clock::now();
+  std::chrono::nanoseconds longest{0};
+  for (size_t n = 11; n <= 200; ++n) {
+    slow.wait_for_tokens(n);
+    const auto now = std::chrono::steady_clock::now();
+    longest = std::max<std::chrono::nanoseconds>(longest, now - last);
+    last = now;
+  }
+  EXPECT_EQ(slow.wait().tokens, plain.tokens);
+  EXPECT_LT(longest.count(), 1'000'000'000) << "it waits for the budget and not for the drafter";
+  // Steps notice it, so there must be some.
+  wait_for([&] { return run(r).tokens == plain.tokens && versions() == "quarantined 1"; });
+  const RouteReport seen = version(RouteState::kQuarantined);
+  EXPECT_NE(seen.last_problem.find("has not returned within call_ms_max, 200 ms"),
+            std::string::npos)
+      << seen.last_problem;
+  EXPECT_TRUE(seen.suspended);
+  EXPECT_TRUE(has_event(EventKind::kQuarantined, "route r: generation 1 is quarantined"));
+  EXPECT_TRUE(has_event(EventKind::kSetAside, "specd.test.drafter_bad"));
+  EXPECT_EQ(run(r).tokens, plain.tokens) << "requests that name it are decoded plainly";
+  EXPECT_NE(refusal(engine_->apply_route(broken("x", "wrong"))).find("not loaded again"),
+            std::string::npos)
+      << "its plugin is set aside";
+  // The way out: another drafter.
+  good(engine_->apply_route(lookup("r", 4)));
+  expect_versions("live 2, draining 1");
+  EXPECT_EQ(run(r).tokens, plain.tokens);
+  go_on();
+  expect_versions("live 2");
+}
+
+TEST_F(Beside, one_that_hangs_on_probation_flips_back) {
+  start_with({lookup("r", 4)});
+  const Request r = request(prompts()[3], "r", 60);
+  const Outcome plain = run(request(prompts()[3], "off", 60));
+  stage(guarded(hanging("r"), 1000));
+  promote();
+  expect_versions("live 2, draining 1");
+  hang();
+  wait_for([&] { return run(r).tokens == plain.tokens && versions() == "live 1, draining 2"; });
+  EXPECT_TRUE(has_event(EventKind::kRolledBack, "because it is quarantined"));
+  go_on();
+  expect_versions("live 1");
+}
+
+TEST_F(Beside, a_slow_one_is_suspended_and_not_quarantined) {
+  RouteOptions slow = guarded(broken("r", "slow"), 5000);
+  start_with({slow});
+  const Request r = request(prompts()[3], "r", 60);
+  const Outcome plain = run(request(prompts()[3], "off", 60));
+  wait_for([&] { return run(r).tokens == plain.tokens && report("r").suspended; });
+  EXPECT_EQ(report("r").state, RouteState::kLive);
+  EXPECT_NE(report("r").last_problem.find("5000 us (step_budget_us)"), std::string::npos);
+  EXPECT_TRUE(has_event(EventKind::kSuspended, "step_budget_us"));
+}
+
+TEST_F(Beside, what_works_in_the_step_only_is_refused_with_the_reason) {
+  EngineOptions o = options("pico-target");
+  o.draft_models.push_back({.name = "draft", .path = std::string(SPECD_TEST_ZOO) + "/pico-draft"});
+  const RouteOptions with_model =
+      route("model", plugin("specd.drafter.draft_target", {{"model", "draft"}}), 4);
+  const RouteOptions with_kv = route(
+      "kv",
+      plugin("specd.drafter.eagle3", {{"weights", std::string(SPECD_TEST_ZOO) + "/pico-eagle3"},
+                                      {"mode", "chain"},
+                                      {"draft_tokens", 5}}),
+      5);
+  const RouteOptions of_parts = route(
+      "parts",
+      plugin("specd.drafter.cascade",
+             {{"drafters",
+               {{{"plugin", "specd.drafter.prompt_lookup"}},
+                {{"plugin", "specd.drafter.draft_target"}, {"config", {{"model", "draft"}}}}}}}),
+      4);
+  start_with({lookup("r", 4), with_model, with_kv, of_parts}, o);
+  for (const auto& [wanted, service] :
+       {std::pair(with_model, "model/1"), std::pair(with_kv, "kv/1"),
+        std::pair(of_parts, "model/1")}) {
+    ASSERT_EQ(report(wanted.name).state, RouteState::kLive) << report(wanted.name).refused.text();
+    RouteOptions beside = guarded(wanted);
+    beside.name = "x";
+    const std::string why = refusal(engine_->apply_route(beside));
+    EXPECT_NE(why.find("FAILED_PRECONDITION: routes.x.isolation: drafter specd.drafter."),
+              std::string::npos)
+        << why;
+    EXPECT_NE(why.find(std::string("it uses the service ") + service), std::string::npos) << why;
+    RouteOptions candidate = wanted;
+    candidate.name = "r";
+    candidate.verifier = lookup("r", 4).verifier;
+    stage(candidate);
+    const std::string no_shadow = refusal(engine_->set_traffic("r", {.is_shadow = true}));
+    EXPECT_NE(no_shadow.find(
+                  std::string("shadow: the candidate cannot be a shadow: it uses the service ") +
+                  service),
+              std::string::npos)
+        << no_shadow;
+    EXPECT_EQ(version(RouteState::kStaged).counts.requests, 0u);
+    abort();
+    expect_versions("live 1");
+  }
+}
+
+TEST_F(Beside, a_shadow_accepts_what_the_same_drafter_accepts_when_it_is_live) {
+  const auto medusa = [](int32_t nodes) {
+    return route(
+        "r",
+        plugin("specd.drafter.medusa", {{"weights", std::string(SPECD_TEST_ZOO) + "/pico-medusa"}}),
+        nodes);
+  };
+  // The same drafter behind other words, so that it is a new version.
+  const auto again = [](RouteOptions wanted) {
+    wanted.probation_seconds = 7;
+    return wanted;
+  };
+  for (const RouteOptions& live : {lookup("r", 4), medusa(20)}) {
+    start_with({live}, options("pico-target"));
+    const std::vector<Outcome> plain = run_all(all_requests("off", 48));
+    stage(again(live));
+    shadow();
+    const uint64_t before = report("r").counts.drafted;
+    const uint64_t accepted_before = report("r").counts.accepted;
+    expect_identical(run_all(all_requests("r", 48)), plain, "with a shadow");
+    const RouteCounts its = version(RouteState::kLive).counts;
+    wait_for([&] {
+      const RouteCounts seen = version(RouteState::kShadow).counts;
+      return static_cast<double>(seen.drafted) > 0.9 * static_cast<double>(its.drafted - before);
+    });
+    // Proposals at the end of a text are not decided, so there are a few less.
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    const RouteReport seen = version(RouteState::kShadow);
+    const auto rate = [](uint64_t accepted, uint64_t drafted) {
+      return static_cast<double>(accepted) / static_cast<double>(drafted);
+    };
+    EXPECT_NEAR(rate(seen.counts.accepted, seen.counts.drafted),
+                rate(its.accepted - accepted_before, its.drafted - before), 0.01)
+        << seen.counts.drafted << " of " << its.drafted;
+    EXPECT_EQ(seen.counts.lost, 0u) << seen.last_problem;
+    EXPECT_EQ(seen.counts.cut, 0u) << seen.last_problem;
+    EXPECT_EQ(seen.counts.requests, 0u) << "no request is its own";
+    EXPECT_GT(seen.counts.begin.calls, 0u);
+    // It goes on as if it had never been one.
+    share(100);
+    expect_identical(run_all(all_requests("r", 48)), plain, "as a canary");
+    shadow();
+    promote();
+    expect_identical(run_all(all_requests("r", 48)), plain, "live");
+    audit();
+  }
+}
+
+TEST_F(Beside, a_shadow_begins_in_the_middle_of_texts_and_leaves_them_again) {
+  start_with({lookup("r", 2)});
+  const Request r = request(prompts()[3], "r", 150);
+  const Outcome plain = run(request(prompts()[3], "off", 150));
+  Pending slow = submit(r);
+  slow.slow(true);
+  slow.wait_for_tokens(5);
+  stage(guarded(lookup("r", 8)));
+  for (int i = 0; i < 3; ++i) {
+    shadow();
+    wait_for([&] { return version(RouteState::kShadow).counts.drafted > 0; });
+    good(engine_->set_traffic("r", {0}));
+    expect_versions("live 1, staged 2");
+  }
+  shadow();
+  slow.slow(false);
+  EXPECT_EQ(slow.wait().tokens, plain.tokens);
+  abort();
+  expect_versions("live 1");
+}
+
+TEST_F(Beside, a_shadow_that_hangs_is_given_up_and_nobody_notices) {
+  start_with({lookup("r", 4)});
+  const std::vector<Outcome> plain = run_all(all_requests("off", 40));
+  stage(hanging("r"));
+  shadow();
+  hang();
+  wait_for([&] {
+    expect_identical(run_all(all_requests("r", 40)), plain, "beside a shadow that hangs");
+    return versions() == "live 1, draining 2";
+  });
+  EXPECT_TRUE(has_event(EventKind::kQuarantined, "generation 2 is quarantined"));
+  EXPECT_TRUE(has_event(EventKind::kAborted, "because it is quarantined"));
+  go_on();
+  expect_versions("live 1");
+}
+
+TEST_F(Beside, a_shadow_that_fails_is_aborted) {
+  start_with({lookup("r", 4)});
+  const std::vector<Outcome> plain = run_all(all_requests("off", 40));
+  stage(broken("r", "status_error"));
+  shadow();
+  expect_identical(run_all(all_requests("r", 40)), plain, "beside a shadow that fails");
+  expect_versions("live 1");
+  EXPECT_TRUE(has_event(EventKind::kAborted, "because its drafter failed"));
+}
+
+TEST_F(Beside, what_a_shadow_cannot_be_is_refused) {
+  start_with({lookup("r", 4)});
+  const auto expect = [&](const Result<RouteChange>& change, const std::string& words) {
+    EXPECT_NE(refusal(change).find(words), std::string::npos) << refusal(change);
+  };
+  expect(engine_->set_traffic("r", {.is_shadow = true}), "the route has no candidate");
+  stage(lookup("r", 6));
+  expect(engine_->set_traffic("r", {.share_percent = 5, .is_shadow = true}),
+         "INVALID_ARGUMENT: shadow: a shadow decides nothing, so it has no share");
+  expect(engine_->set_traffic("r", {.is_shadow = true}, {.generation = 77}), "generation");
+  ChangeOptions dry;
+  dry.dry_run = true;
+  good(engine_->set_traffic("r", {.is_shadow = true}, dry));
+  expect_versions("live 1, staged 2");
+  // Requests run with it.
+  share(100);
+  Pending slow = submit(request(prompts()[3], "r", 60));
+  slow.slow(true);
+  slow.wait_for_tokens(2);
+  expect(engine_->set_traffic("r", {.is_shadow = true}), "shadow: requests run with the candidate");
+  expect_versions("live 1, staged 2");
+  slow.slow(false);
+  slow.wait();
+  wait_for([&] { return version(RouteState::kStaged).in_use == 0; });
+  shadow();
+  EXPECT_TRUE(engine_->set_traffic("r", {.is_shadow = true}).value().unchanged);
+  good(engine_->promote_route("r", dry));
+  expect_versions("live 1, shadow 2");
+  good(engine_->delete_route("r"));
+  stage(lookup("new", 4));
+  expect(engine_->set_traffic("new", {.is_shadow = true}), "shadow: no live version");
+}
+
+TEST_F(Beside, a_storm_of_changes_with_shadows_and_guards_changes_no_token) {
+  constexpr int32_t kTokens = 32;
+  start_with({lookup("r", 4)});
+  std::vector<std::vector<int32_t>> plain;
+  for (const std::string& prompt : prompts())
+    plain.push_back(run(request(prompt, "off", kTokens)).tokens);
+  std::atomic<bool> done{false};
+  std::atomic<uint64_t> ended{0}, wrong{0};
+  std::vector<std::thread> clients;
+  for (size_t c = 0; c < 6; ++c) {
+    clients.emplace_back([&, c] {
+      for (size_t i = c; !done; ++i) {
+        const size_t at = i % prompts().size();
+        if (run(request(prompts()[at], "r", kTokens)).tokens != plain[at]) ++wrong;
+        ++ended;
+      }
+    });
+  }
+  uint64_t drafted = 0;
+  for (int i = 0; i < 25; ++i) {
+    const auto n = static_cast<int32_t>(2 + i % 4 + i % 2 * 4);
+    RouteOptions next = i % 3 == 0 ? suffix("r") : lookup("r", n);
+    next.probation_seconds = 60 + i;  // a new version each time
+    stage(i % 2 == 0 ? guarded(next) : next);
+    shadow();
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    drafted += version(RouteState::kShadow).counts.drafted;
+    if (i % 4 == 1) {
+      abort();
+      continue;
+    }
+    if (i % 4 != 2) share(20 + i);
+    promote();
+    if (i % 5 == 3) roll_back();
+  }
+  done = true;
+  for (std::thread& client : clients) client.join();
+  EXPECT_EQ(wrong, 0u);
+  EXPECT_GT(ended, 6u);
+  EXPECT_GT(drafted, 0u);
+}
+
+}  // namespace
+}  // namespace specd
