@@ -349,7 +349,8 @@ Key keys_of_route(RouteOptions& o) {
               "no drafts while more than so many sequences run; 0 = never"),
       integer("call_ms_max", o.call_ms_max, 0, EngineLimits::kCallMs,
               "how long one call of the drafter may take in a step; after several calls in a row "
-              "that fail or take longer it is suspended for a while; 0 = no limit"),
+              "that fail or take longer it is suspended for a while, and one beside the step that "
+              "has not returned by then is never called again; 0 = no limit"),
       choice(
           "isolation", o.isolation, kIsolations,
           "where the drafter's calls run: `none`, in the step, which waits for them; `guarded`, on a "

@@ -9,6 +9,9 @@
 namespace specd {
 namespace {
 
+// Most drafters answer sooner.
+constexpr uint64_t kAnswerSpinNs = 200'000;
+
 const int32_t* ints(const specd_tensor& tensor) { return static_cast<const int32_t*>(tensor.data); }
 
 template <typename T>
@@ -192,7 +195,7 @@ Status DrafterClient::propose(const specd_propose_args& args, specd_call& /*call
     const uint32_t bell = replies_->bell();
     if (take_replies(&args, status)) return status;
     if (now_ns() >= until_ns || replies_->is_broken()) break;
-    replies_->wait(bell, until_ns);
+    replies_->wait(bell, until_ns, kAnswerSpinNs);
   }
   return Status(Code::kDeadlineExceeded,
                 "plugin " + name_ + ": propose() has not answered within " +

@@ -1,10 +1,13 @@
 #include "core/plugin/beside/ring.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <new>
+#include <thread>
 
 #include "core/base/check.h"
+#include "core/base/clock.h"
 #include "core/base/futex.h"
 
 namespace specd {
@@ -90,7 +93,12 @@ void RingReader::pop() {
   header_.read.store(read_, std::memory_order_release);
 }
 
-void RingReader::wait(uint32_t seen, uint64_t until_ns) {
+void RingReader::wait(uint32_t seen, uint64_t until_ns, uint64_t spin_ns) {
+  const uint64_t spin_until_ns = spin_ns == 0 ? 0 : std::min(until_ns, now_ns() + spin_ns);
+  while (now_ns() < spin_until_ns) {
+    if (header_.bell.load() != seen) return;
+    std::this_thread::yield();
+  }
   if (header_.written.load(std::memory_order_acquire) != read_ || is_broken_) return;
   header_.sleeps.store(1);
   // A writer that rings later sees that somebody sleeps; one that has rung before has changed the bell.

@@ -62,8 +62,9 @@ class RingReader {
   // Read this, test what may end the wait besides a message, then wait.
   uint32_t bell() const { return header_.bell.load(); }
   // Waits for a message, or for ring_bell() after bell() was `seen`, until `until_ns` on the clock of
-  // now_ns().
-  void wait(uint32_t seen, uint64_t until_ns);
+  // now_ns(). For the first spin_ns it stays awake, and lets other threads go first: to wake a thread takes
+  // tens of microseconds where its processor sleeps.
+  void wait(uint32_t seen, uint64_t until_ns, uint64_t spin_ns);
   uint32_t epoch() const { return header_.epoch.load(); }
   // Whether the writer has left what is no message.
   bool is_broken() const { return is_broken_; }

@@ -15,6 +15,8 @@ namespace specd {
 namespace {
 
 constexpr uint64_t kSecondNs = 1'000'000'000;
+// After an update() the step plans, and asks for a proposal.
+constexpr uint64_t kCallSpinNs = 50'000;
 constexpr std::chrono::milliseconds kReplyPause{1};
 
 int64_t size_of(const std::vector<int32_t>& column) { return static_cast<int64_t>(column.size()); }
@@ -47,7 +49,7 @@ void DrafterServer::run(const std::atomic<bool>& stop) {
     skip_to(requests_.epoch());
     if (bytes.empty()) {
       if (is_over || requests_.is_broken()) break;
-      requests_.wait(bell, now_ns() + kSecondNs);
+      requests_.wait(bell, now_ns() + kSecondNs, replies_ == nullptr ? 0 : kCallSpinNs);
       continue;
     }
     SPECD_CHECK(is_good(bytes), "the step writes messages of this shape");

@@ -4,13 +4,16 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <filesystem>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "core/base/log.h"
 #include "core/services/directory.h"
+#include "core/plugin/beside/drafter_thread.h"
 #include "core/plugin/bundle/registry.h"
 #include "core/plugin/instance/sanitizer.h"
 #include "core/plugin/instance/tensor.h"
@@ -109,8 +112,9 @@ struct Loaded {
   }
 };
 
-// Prompts of 256 tokens with a period of 32, so that every call finds something.
-void propose_prompt_lookup(benchmark::State& state) {
+// Prompts of 256 tokens with a period of 32, so that every call finds something. In the step, or on a thread of
+// the drafter: then with the way there and back.
+void propose_prompt_lookup(benchmark::State& state, bool is_guarded) {
   static Loaded loaded;
   if (!loaded.error.empty()) {
     state.SkipWithError(loaded.error.c_str());
@@ -177,7 +181,20 @@ void propose_prompt_lookup(benchmark::State& state) {
   begin.tokens = prompt.data();
   begin.sampling = sampling.data();
   begin.seq_state = seq_state.data();
-  if (const Status began = loaded.drafter->begin(begin, call); !began.ok()) {
+  std::unique_ptr<DrafterThread> thread;
+  if (is_guarded) {
+    constexpr uint64_t kSecondNs = 1'000'000'000;
+    thread = DrafterThread::start(*loaded.drafter,
+                                  {.vocab_size = kVocab,
+                                   .hidden_size = 1,
+                                   .max_positions = 4096,
+                                   .limits = {.wait_ns = kSecondNs, .hang_ns = kSecondNs},
+                                   .on_called = [](CallKind, const Status&, uint64_t) {}},
+                                  CpuDevice::create("scalar", 1).value(), nullptr)
+                 .value();
+  }
+  DrafterCalls& calls = is_guarded ? thread->calls() : *loaded.drafter;
+  if (const Status began = calls.begin(begin, call); !began.ok()) {
     state.SkipWithError(began.text().c_str());
     return;
   }
@@ -199,7 +216,12 @@ void propose_prompt_lookup(benchmark::State& state) {
   args.sampling = sampling.data();
   args.out = &out;
   for (auto _ : state) {
-    if (!loaded.drafter->propose(args, call).ok()) state.SkipWithError(call.text.c_str());
+    if (state.range(1) > 0) {  // as long as a step takes
+      state.PauseTiming();
+      std::this_thread::sleep_for(std::chrono::microseconds(state.range(1)));
+      state.ResumeTiming();
+    }
+    if (!calls.propose(args, call).ok()) state.SkipWithError(call.text.c_str());
     benchmark::DoNotOptimize(token.data());
   }
   int64_t proposed = 0;
@@ -209,9 +231,16 @@ void propose_prompt_lookup(benchmark::State& state) {
   end.struct_size = sizeof(end);
   end.reason = SPECD_END_FINISHED;
   end.batch = &batch;
-  loaded.drafter->end(end, call);
+  calls.end(end, call);
 }
-BENCHMARK(propose_prompt_lookup)->Arg(1)->Arg(8)->ArgName("sequences");
+BENCHMARK_CAPTURE(propose_prompt_lookup, in_step, false)
+    ->ArgsProduct({{1, 8}, {0}})
+    ->ArgNames({"sequences", "pause_us"});
+BENCHMARK_CAPTURE(propose_prompt_lookup, guarded, true)
+    ->ArgsProduct({{1, 8}, {0, 2000}})
+    ->ArgNames({"sequences", "pause_us"})
+    ->Iterations(2000)
+    ->UseRealTime();
 
 }  // namespace
 }  // namespace specd

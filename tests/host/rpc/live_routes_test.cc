@@ -205,6 +205,9 @@ TEST_F(DaemonTest, a_change_of_routes_that_is_wrong_is_refused_in_words_and_chan
   v1::SetTrafficRequest traffic;
   traffic.set_share_percent(101);
   named("SetTraffic", &Client::set_traffic, traffic, "lookup");
+  traffic.set_share_percent(5);
+  traffic.set_shadow(true);
+  named("SetTraffic", &Client::set_traffic, traffic, "lookup");
   for (const char* name : {"nobody", "", "a b"})
     refused("GetRoute", client.get_route(name).status());
   EXPECT_EQ(told, read_file(std::string(SPECD_SOURCE_DIR) + "/tests/host/rpc/control_errors.txt"));
@@ -304,6 +307,10 @@ TEST(LiveRoutes, specctl_replaces_a_route_in_steps_and_goes_back) {
   step("route stage -f " + file.string(), 0, "unchanged");
   write(7);
   step("route stage -f " + file.string(), 1, "name: the route has a candidate, generation 3");
+  step("route traffic live --shadow -o json", 0, R"("change":"traffic set","generation":3)");
+  step("generate --prompt x --max-tokens 4 --route live", 0, "");
+  step("routes -o json", 0, R"("state":"shadow")");
+  step("events", 0, "generation 3 is a shadow");
   step("route traffic live --percent 30 -o json", 0, R"("change":"traffic set","generation":3)");
   step("routes", 0, "canary (30 %)");
   step("routes -o json", 0, R"("share_percent":30)");

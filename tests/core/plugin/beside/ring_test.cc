@@ -101,7 +101,8 @@ TEST(Ring, two_threads_lose_nothing_and_wake_each_other) {
       const uint32_t bell = reader.bell();
       const std::span<const std::byte> found = reader.front();
       if (found.empty()) {
-        reader.wait(bell, now_ns() + 60'000'000'000);  // a lost wake-up would last so long
+        reader.wait(bell, now_ns() + 60'000'000'000,
+                    next % 2 * 1000);  // a lost wake-up would last so long
         continue;
       }
       uint32_t value = 0;
@@ -131,16 +132,18 @@ TEST(Ring, a_wait_ends_by_the_bell_or_by_its_time) {
   Block block;
   RingReader reader(block.header(), kCapacity);
   const uint64_t start = now_ns();
-  reader.wait(reader.bell(), start + 20'000'000);
-  EXPECT_GE(now_ns() - start, 20'000'000u);
+  reader.wait(reader.bell(), start + 20'000'000, 0);
+  reader.wait(reader.bell(), start + 25'000'000, 60'000'000'000);
+  EXPECT_GE(now_ns() - start, 25'000'000u);
   const uint32_t bell = reader.bell();
   ring_bell(block.header());
-  reader.wait(bell, now_ns() + 60'000'000'000);  // returns at once
+  reader.wait(bell, now_ns() + 60'000'000'000, 0);               // returns at once
+  reader.wait(bell, now_ns() + 60'000'000'000, 60'000'000'000);  // so does this
   std::thread rings([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     ring_bell(block.header());
   });
-  reader.wait(reader.bell(), now_ns() + 60'000'000'000);
+  reader.wait(reader.bell(), now_ns() + 60'000'000'000, 0);
   rings.join();
   EXPECT_LT(now_ns() - start, 50'000'000'000u);
 }
