@@ -91,6 +91,11 @@ Status check_route(const RouteOptions& route, const EngineOptions& options) {
       check_range(where + ".call_ms_max", route.call_ms_max, 0, EngineLimits::kCallMs));
   SPECD_OK_OR_RETURN(
       check_range(where + ".step_budget_us", route.step_budget_us, 1, EngineLimits::kStepBudgetUs));
+  if (route.isolation != Isolation::kNone && route.call_ms_max > 0 &&
+      route.step_budget_us > int64_t{route.call_ms_max} * 1000)
+    return out_of_range(where + ".step_budget_us",
+                        "at most call_ms_max (" + std::to_string(route.call_ms_max) + " ms)",
+                        std::to_string(route.step_budget_us));
   SPECD_OK_OR_RETURN(check_range(where + ".probation_seconds", route.probation_seconds, 0,
                                  EngineLimits::kProbationSeconds));
   SPECD_OK_OR_RETURN(check_range(where + ".disable_by_batch_size", route.disable_by_batch_size, 0,

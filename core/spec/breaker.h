@@ -14,7 +14,7 @@ namespace specd {
 enum class DrafterCall : size_t { kBegin, kPropose, kUpdate };
 constexpr std::array<const char*, 3> kDrafterCallNames = {"begin", "propose", "update"};
 
-// [step] all functions but is_open().
+// [the thread of the drafter's calls] all functions but is_open().
 class Breaker {
  public:
   static constexpr int32_t kFailuresMax = 5;  // in a row

@@ -33,6 +33,7 @@ void LiveRoute::condemn(const std::string& why) {
   last_problem.set(why);
   log(LogLevel::kError, "route " + name + ": the drafter must not be called any more: " + why);
   is_condemned_ = true;
+  if (beside != nullptr) beside->abandon();
 }
 
 }  // namespace specd

@@ -36,6 +36,13 @@ struct RouteCounters {
   std::atomic<uint64_t> cut{0};  // sequences' proposals and verdicts that were refused or cut
   std::atomic<uint64_t> sequences_lost{0};  // see RouteCounts::lost
 
+  void clear() {
+    for (auto* each : {&requests, &steps, &drafts, &drafted, &accepted, &rejected, &discarded,
+                       &forward_ns, &cut, &sequences_lost}) {
+      *each = 0;
+    }
+    for (std::atomic<uint64_t>& each : accepted_at) each = 0;
+  }
   void add_to(RouteCounts& counts) const {
     counts.requests += requests;
     counts.steps += steps;
@@ -91,7 +98,7 @@ struct LiveRoute {
   RouteCounters counters;
   LastProblem last_problem;
   Breaker breaker;
-  // [step] Told of kSuspended and kResumed, with the reason. May be empty.
+  // [the thread of the drafter's calls] Told of kSuspended and kResumed, with the reason. May be empty.
   std::function<void(EventKind, const std::string& text)> tell;
   // [step] What the drafts of this step were drawn from, in the drafter's memory: see specd_proposal.
   specd_tensor q{}, q_lse{};
@@ -114,11 +121,12 @@ struct LiveRoute {
   bool is_shadow() const { return !shadow_sessions.empty(); }
   // [any] Whether the drafter must not be called any more: a call beside the step has not returned.
   bool is_condemned() const { return is_condemned_; }
-  // How long control calls of the pair may take. A drafter that hangs already is not waited for.
+  // How long control calls of the pair may take. A drafter that hangs already gets a second.
   std::chrono::seconds control_limit(std::chrono::seconds limit) const {
     return is_condemned() ? std::min(limit, std::chrono::seconds(1)) : limit;
   }
-  // [step] Logs why, once. RouteControl sees it, and quarantines the version.
+  // [any] Logs why, once, and lets the drafter's thread make no further call. RouteControl sees it, and quarantines
+  // the version. REQUIRES that `beside` does not change meanwhile.
   void condemn(const std::string& why);
 
   // Counts n sequences whose proposal or verdict was refused or cut, and says why.
@@ -127,7 +135,7 @@ struct LiveRoute {
     last_problem.set(std::move(why));
   }
 
-  // [step] A call of the drafter is over. Opens the breaker after too many that failed or were late.
+  // [the thread of the drafter's calls] A call is over. Opens the breaker after too many that failed or were late.
   // A drafter that refuses single sequences works; a propose() of which nothing is usable does not
   // (core/step/proposal.cc).
   void called(DrafterCall call, const Status& status, uint64_t took_ns);

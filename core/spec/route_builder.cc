@@ -1,6 +1,7 @@
 #include "core/spec/route_builder.h"
 
 #include <algorithm>
+#include <chrono>
 #include <string_view>
 
 #include "core/base/log.h"
@@ -106,7 +107,7 @@ bool drafts_on_device(const specd_drafter_caps& drafter, const specd_verifier_ca
 }
 
 Status check_beside(const LiveRoute& route) {
-  const std::string why = route.isolation == Isolation::kNone ? "" : why_not_beside(route);
+  const std::string why = route.isolation == Isolation::kNone ? "" : why_not_beside(route, false);
   if (why.empty()) return Status();
   return Status(Code::kFailedPrecondition, "isolation",
                 "drafter " + route.drafter_bundle.id + " cannot work beside the step: " + why +
@@ -252,7 +253,7 @@ Status activate_route(LiveRoute& route, const RouteTerms& terms, Device& device,
   return check_in_time(is_late);
 }
 
-std::string why_not_beside(const LiveRoute& route) {
+std::string why_not_beside(const LiveRoute& route, bool is_shadow) {
   const specd_drafter_caps& caps = route.drafter->caps();
   const specd_owner& owner = route.drafter->owner();
   const auto needs = [&](const char* service) {
@@ -265,6 +266,8 @@ std::string why_not_beside(const LiveRoute& route) {
     return std::string("it uses the service ") + (has_model ? "model/1" : "kv/1") +
            ", which works in the step only";
   }
+  if (is_shadow && (caps.needs & SPECD_NEED_PROBES) != 0)
+    return "it proposes probes, which the step computes only for the version that decides";
   const specd_drafter_grant& grant = route.drafter->grant();
   if (grant.device_type == SPECD_DEV_CUDA) return "it works in device memory";
   if (route.isolation != Isolation::kNone && needs_q(caps, route.verifier->caps()))
@@ -290,7 +293,17 @@ Status start_beside(LiveRoute& route, const specd_target_info& target, CpuDevice
 }
 
 void destroy_route(LiveRoute& route, const std::atomic<bool>& is_late) {
-  route.beside.reset();
+  if (route.beside != nullptr) {
+    // For who waits: it is this plugin that does not return.
+    const specd_owner& owner = route.drafter->owner();
+    const PluginScope scope(
+        owner.label, nullptr,
+        {owner.plugin.c_str(), owner.build.c_str(), "begin, update or propose"});
+    while (!route.beside->stop(std::chrono::milliseconds(100))) {
+      if (is_late) route.beside->abandon();
+    }
+  }
+  if (!is_late) route.beside.reset();
   if (route.verifier != nullptr && !is_late) route.verifier->deactivate();
   if (!is_late) route.verifier.reset();
   if (route.drafter != nullptr && !is_late) route.drafter->deactivate();

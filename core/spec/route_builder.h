@@ -49,8 +49,8 @@ Result<DrafterLimit> drafter_limit(PluginRegistry& registry, const RouteOptions&
                                    const RouteTerms& terms, const specd_target_info& target,
                                    bool device_is_host, uint64_t device_bytes,
                                    const std::atomic<bool>& is_late);
-// Why the drafter cannot work beside the step, neither guarded nor as a shadow; empty when it can.
-std::string why_not_beside(const LiveRoute& route);
+// Why the drafter cannot work beside the step, guarded or as a shadow; empty when it can.
+std::string why_not_beside(const LiveRoute& route, bool is_shadow);
 // Starts the thread of an active drafter: of a shadow, or of a guarded one. `cpu`: the engine's. [control]
 Status start_beside(LiveRoute& route, const specd_target_info& target, CpuDevice& cpu,
                     bool is_shadow);

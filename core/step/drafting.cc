@@ -73,9 +73,9 @@ void begin(StepContext& step, LiveRoute& route, const Members& members, uint32_t
     if (member->session(route).is_on()) continue;
     // A drafter keeps nothing for a sequence that it fails in begin(), so end() is not called. Only
     // sessions of draft models may exist.
-    // A shadow whose thread has no room for the call begins later.
-    member->session(route).state =
-        route.is_shadow() ? DrafterSession::State::kNotBegun : DrafterSession::State::kLost;
+    // Beside the step there was no room or no memory: it begins later.
+    member->session(route).state = route.calls().is_immediate() ? DrafterSession::State::kLost
+                                                                : DrafterSession::State::kNotBegun;
     end_session(step, route, *member, SPECD_END_QUARANTINED);
   }
   losses.report("begin");
@@ -114,6 +114,7 @@ void call_end(StepContext& step, LiveRoute& route, ActiveSequence& member, uint3
 // The sequences of which their drafter, beside the step, has lost track are decoded plainly or begin again.
 void note_losses(LiveRoute& route, const Members& members) {
   Losses losses(route);
+  uint64_t n_behind = 0;
   for (ActiveSequence* member : members) {
     DrafterSession& session = member->session(route);
     if (!session.is_on()) continue;
@@ -123,8 +124,15 @@ void note_losses(LiveRoute& route, const Members& members) {
     session = {.state = loss == SequenceLoss::kMayBegin ? DrafterSession::State::kNotBegun
                                                         : DrafterSession::State::kLost};
     if (loss == SequenceLoss::kFinal) losses.add(*member, route.calls().why_lost());
+    n_behind += loss == SequenceLoss::kMayBegin ? 1 : 0;
   }
   losses.report("begin or update");
+  if (n_behind == 0) return;
+  const std::string text =
+      std::to_string(n_behind) + " requests begin again later: " + route.calls().why_lost();
+  if (!route.is_shadow()) route.last_problem.set(text);
+  log_because_of(route.drafter->owner().plugin, LogLevel::kWarn,
+                 "route " + route.name + ": " + text);
 }
 
 // Asks the drafters beside the step how their calls have ended.
@@ -132,10 +140,8 @@ void look_beside(const Members& members) {
   by_route(members, [](LiveRoute& route, const Members& of_route) {
     const auto look = [&](LiveRoute& at) {
       if (at.beside == nullptr || at.is_condemned()) return;
-      if (!at.calls().take_answers()) {
-        return at.condemn("a call has not returned within call_ms_max, " +
-                          std::to_string(at.call_ns_max / 1'000'000) + " ms");
-      }
+      if (const Status status = at.calls().take_answers(); !status.ok())
+        return at.condemn(status.message());
       note_losses(at, of_route);
     };
     look(route);
@@ -144,6 +150,7 @@ void look_beside(const Members& members) {
 }
 
 void begin_all(StepContext& step, LiveRoute& route, const Members& members) {
+  if (!route.calls().may_begin()) return;
   for (const uint32_t mode :
        {uint32_t{SPECD_ATTACH_FRESH}, uint32_t{SPECD_ATTACH_TOKENS}, uint32_t{SPECD_ATTACH_COLD}}) {
     Members same;
@@ -180,13 +187,19 @@ void begin_drafting(StepContext& step, std::vector<ActiveSequence>& running) {
   by_route(fresh,
            [&](LiveRoute& route, const Members& members) { begin_all(step, route, members); });
   by_route(routed, [&](LiveRoute& route, const Members& members) {
-    if (route.shadow == nullptr || route.shadow->rests(now)) return;
+    if (route.shadow == nullptr) return;
+    LiveRoute& shadow = *route.shadow;
     Members unseen;
     for (ActiveSequence* member : members) {
-      if (member->session(*route.shadow).state == DrafterSession::State::kNotBegun)
+      DrafterSession& session = member->session(shadow);
+      if (shadow.rests(now)) {
+        end_session(step, shadow, *member, SPECD_END_QUARANTINED);
+        session = {};
+      } else if (session.state == DrafterSession::State::kNotBegun) {
         unseen.push_back(member);
+      }
     }
-    begin_all(step, *route.shadow, unseen);
+    if (!unseen.empty()) begin_all(step, shadow, unseen);
   });
 }
 

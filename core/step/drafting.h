@@ -12,8 +12,7 @@
 namespace specd {
 
 // Calls begin() for every running sequence whose drafter, or its route's shadow, has not begun it yet. A
-// sequence is
-// decoded plainly from then on when the drafter has no attach mode for it or fails it, or when there
+// sequence is decoded plainly from then on when the drafter has no attach mode for it or fails it, or when there
 // is no memory for the call. While the drafter is suspended no sequence begins, and those that it has
 // are decoded plainly; each counts as lost, also one that may begin later.
 void begin_drafting(StepContext& step, std::vector<ActiveSequence>& running);

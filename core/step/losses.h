@@ -17,7 +17,7 @@ inline void count_lost(ActiveSequence& member) {
 
 class Losses {
  public:
-  // Of the route of the members, or of its shadow, which counts its own losses on its thread.
+  // Of the route of the members, or of its shadow, whose thread counts what that drafter has failed.
   explicit Losses(LiveRoute& route) : route_(route) {}
 
   void add(ActiveSequence& member, const std::string& why) {

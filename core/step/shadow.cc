@@ -14,8 +14,10 @@ namespace {
 
 int32_t budget_of(const LiveRoute& shadow, const ActiveSequence& member) {
   const Sequence& sequence = *member.sequence;
-  const int32_t most =
+  int32_t most =
       std::min(shadow.draft_nodes_max, sequence.request().draft_nodes_max.value_or(INT32_MAX));
+  const std::vector<int32_t>& fixed = shadow.drafter->static_parents();
+  if (!fixed.empty()) most = std::min(most, static_cast<int32_t>(fixed.size()));
   return draft_budget(most, sequence.n_left(), shadow.chain());
 }
 

@@ -246,6 +246,7 @@ void update(StepContext& step, LiveRoute& route, const Members& members, const S
       if (!member->session(route).is_on()) continue;
       losses.add(*member, why);
       end_session(step, route, *member, SPECD_END_QUARANTINED);
+      if (route.is_shadow()) member->session(route) = {};  // it begins again
     }
     losses.report("update");
   }

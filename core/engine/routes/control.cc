@@ -46,19 +46,29 @@ Result<uint32_t> move(RouteVersion& version, RouteEvent event) {
 }
 
 Status may_be_shadow(const LiveRoute& route) {
-  const std::string why = why_not_beside(route);
+  const std::string why = why_not_beside(route, true);
   if (why.empty()) return Status();
   return Status(Code::kFailedPrecondition, "shadow",
                 "the candidate cannot be a shadow: " + why + "; give it a share instead");
 }
 
-Status does_not_return(const LiveRoute& route) {
+Status is_quarantined(const LiveRoute& route) {
   return Status(Code::kFailedPrecondition,
                 "the candidate is quarantined: " + route.last_problem.get());
 }
 
+Status runs_with_requests() {
+  return Status(Code::kFailedPrecondition, "shadow",
+                "requests run with the candidate; it may become a shadow when they have ended");
+}
+
 bool is_condemned(const std::optional<RouteVersion>& version) {
   return version.has_value() && version->route != nullptr && version->route->is_condemned();
+}
+
+bool must_quarantine(const RouteEntry& entry) {
+  return (is_condemned(entry.live) && entry.live->state == RouteState::kLive) ||
+         is_condemned(entry.candidate) || is_condemned(entry.previous);
 }
 
 bool has_route(const std::optional<RouteVersion>& version) {
@@ -81,12 +91,6 @@ Status check_generation(const ChangeOptions& how, const RouteVersion& version, c
                 std::string("the ") + what + " version is " + std::to_string(found) +
                     ", expected was " + std::to_string(how.generation) +
                     "; somebody else has changed the route");
-}
-
-Status no_boundary() {
-  return Status(Code::kDeadlineExceeded, "no step ended within " +
-                                             std::to_string(Intake::kBoundaryWait.count()) +
-                                             " s (does a plugin hang?); nothing was changed");
 }
 
 // What the next start is to take of a route: a definition, or null. Nothing while it is not decided.
@@ -148,6 +152,13 @@ bool is_in_share(uint64_t number, int32_t percent) {
 }
 
 }  // namespace
+
+Status RouteControl::no_boundary() const {
+  SPECD_OK_OR_RETURN(intake_.is_open());
+  return Status(Code::kDeadlineExceeded, "no step ended within " +
+                                             std::to_string(Intake::kBoundaryWait.count()) +
+                                             " s (does a plugin hang?); nothing was changed");
+}
 
 RouteControl::Plan RouteControl::plan_for(EventKind kind, const RouteVersion& version,
                                           const std::string& what) {
@@ -263,9 +274,12 @@ Result<RouteChange> RouteControl::set_traffic(RouteTable table, RouteEntry& entr
   if (after.state == entry.candidate->state && entry.share_percent == percent) {
     return unchanged(*entry.candidate);
   }
-  if ((actions & kStartShadow) != 0) SPECD_OK_OR_RETURN(may_be_shadow(*after.route));
+  if ((actions & kStartShadow) != 0) {
+    SPECD_OK_OR_RETURN(may_be_shadow(*after.route));
+    if (after.route->n_leases > 0) return runs_with_requests();
+  }
   if (!how.dry_run) SPECD_OK_OR_RETURN(stop_shadow(table, entry));
-  if (after.route->is_condemned()) return does_not_return(*after.route);
+  if (after.route->is_condemned()) return is_quarantined(*after.route);
   entry.candidate = std::move(after);
   entry.share_percent = percent;
   Plan plan =
@@ -275,7 +289,13 @@ Result<RouteChange> RouteControl::set_traffic(RouteTable table, RouteEntry& entr
   plan.table = table;
   SPECD_TRY(const RouteChange done, commit(std::move(plan), how));
   if ((actions & kStartShadow) == 0 || how.dry_run) return done;
-  const Status started = start_shadow(entry);
+  Status started;
+  try {
+    started = start_shadow(entry);
+  } catch (const std::bad_alloc&) {
+    be_itself(*entry.candidate->route);
+    started = Status(Code::kExhausted, "there is no memory for a shadow");
+  }
   if (started.ok()) return done;
   SPECD_OK_OR_RETURN(as_status(move(*entry.candidate, RouteEvent::kNoTraffic)));
   Plan undo = plan_for(EventKind::kTraffic, *entry.candidate,
@@ -291,36 +311,48 @@ Status RouteControl::start_shadow(const RouteEntry& entry) {
   // No request gets it any more, so that nobody calls it from here on.
   bool is_used = false;
   if (!intake_.between_steps([&] { is_used = shadow->n_leases > 0; })) return no_boundary();
-  if (is_used) {
-    return Status(Code::kFailedPrecondition, "shadow",
-                  "requests run with the candidate; it may become a shadow when they have ended");
-  }
-  SPECD_OK_OR_RETURN(maker_.end_beside(*shadow));  // of a guarded one
-  SPECD_OK_OR_RETURN(maker_.set_beside(*shadow, true));
+  if (is_used) return runs_with_requests();
   std::vector<DrafterSession> sessions(to_size(options_.max_sequences));
+  Status started = maker_.end_beside(*shadow);  // of a guarded one
+  if (started.ok()) started = maker_.set_beside(*shadow, true);
   const auto show = [&] {
     shadow->shadow_sessions.swap(sessions);
     requests_.set_shadow(*entry.live->route, shadow);
   };
-  return intake_.between_steps(show) ? Status() : no_boundary();
+  if (started.ok() && !intake_.between_steps(show)) started = no_boundary();
+  if (!started.ok()) be_itself(*shadow);
+  return started;
 }
 
 Status RouteControl::stop_shadow(const RouteTable& table, RouteEntry& entry) {
   if (!entry.candidate.has_value() || entry.candidate->state != RouteState::kShadow)
     return Status();
-  const std::shared_ptr<LiveRoute>& shadow = entry.candidate->route;
+  const std::shared_ptr<LiveRoute> shadow = entry.candidate->route;
+  EngineEvent event =
+      plan_for(EventKind::kTraffic, *entry.candidate, "is no shadow any more").event;
+  const RouteVersion before = *entry.candidate;
+  SPECD_OK_OR_RETURN(as_status(move(*entry.candidate, RouteEvent::kNoTraffic)));
+  RouteTable next = table;
   const auto hide = [&] {
+    board_.publish(std::move(next));
     requests_.set_shadow(*entry.live->route, nullptr);
     shadow->shadow_sessions.clear();
   };
-  if (!intake_.between_steps(hide)) return no_boundary();
-  const Status ended = maker_.end_beside(*shadow);
-  if (!ended.ok()) shadow->condemn(ended.message());
-  if (ended.ok() && shadow->isolation == Isolation::kGuarded)
-    SPECD_OK_OR_RETURN(maker_.set_beside(*shadow, false));
-  SPECD_OK_OR_RETURN(as_status(move(*entry.candidate, RouteEvent::kNoTraffic)));
-  board_.publish(table);
+  if (!intake_.between_steps(hide)) {
+    entry.candidate = before;
+    return no_boundary();
+  }
+  be_itself(*shadow);
+  shadow->counters.clear();  // of what decided nothing
+  events_.add(std::move(event));
   return Status();
+}
+
+void RouteControl::be_itself(LiveRoute& version) {
+  Status status = maker_.end_beside(version);
+  if (status.ok() && version.isolation == Isolation::kGuarded)
+    status = maker_.set_beside(version, false);
+  if (!status.ok()) version.condemn(status.message());
 }
 
 Result<RouteChange> RouteControl::promote(RouteTable table, RouteEntry& entry,
@@ -328,7 +360,7 @@ Result<RouteChange> RouteControl::promote(RouteTable table, RouteEntry& entry,
   if (!entry.candidate.has_value()) return no_candidate();
   SPECD_OK_OR_RETURN(check_generation(how, *entry.candidate, "candidate"));
   if (!how.dry_run) SPECD_OK_OR_RETURN(stop_shadow(table, entry));
-  if (is_condemned(entry.candidate)) return does_not_return(*entry.candidate->route);
+  if (is_condemned(entry.candidate)) return is_quarantined(*entry.candidate->route);
   RouteEntry next;
   next.live = entry.candidate;
   SPECD_OK_OR_RETURN(as_status(move(*next.live, RouteEvent::kPromote)));
@@ -547,7 +579,6 @@ Result<ConfiguredRoutes> RouteControl::configure(const std::vector<RouteOptions>
     }
     const auto gone = plan.table.find(old.name);
     if (gone == plan.table.end()) continue;
-    if (!how.dry_run) SPECD_OK_OR_RETURN(stop_shadow(plan.table, gone->second));
     plan.table.erase(gone);
     done.removed.push_back(old.name);
   }
@@ -588,6 +619,10 @@ Result<ConfiguredRoutes> RouteControl::configure(const std::vector<RouteOptions>
   // Everything that needs memory comes before the flip.
   RouteJournal::Configuration next;
   if (journal_ != nullptr) next = journal_->configuration(wanted);
+  for (const std::string& name : done.removed) {
+    RouteTable now = *board_.read();
+    SPECD_OK_OR_RETURN(stop_shadow(now, now[name]));
+  }
   RouteChange unused;
   SPECD_OK_OR_RETURN(flip(plan, {}, unused));
   ++generation_;
@@ -685,7 +720,7 @@ void RouteControl::look_at(const std::string& name) {
   const auto found = now->find(name);
   if (found == now->end()) return;
   const RouteEntry& seen = found->second;
-  if (quarantine(*now, name)) return;  // the rest at the next look
+  if (must_quarantine(seen)) return quarantine(*now, name);  // the rest at the next look
   const auto has_tripped = [](const RouteVersion& version) {
     return version.route->breaker.n_opened() > 0;
   };
@@ -712,37 +747,37 @@ void RouteControl::look_at(const std::string& name) {
   }
 }
 
-bool RouteControl::quarantine(RouteTable table, const std::string& name) {
+void RouteControl::quarantine(RouteTable table, const std::string& name) {
   RouteEntry& entry = table[name];
-  const bool live = is_condemned(entry.live) && entry.live->state == RouteState::kLive;
-  const bool candidate = is_condemned(entry.candidate), previous = is_condemned(entry.previous);
-  if (!live && !candidate && !previous) return false;
-  const RouteVersion& version = live ? *entry.live : candidate ? *entry.candidate : *entry.previous;
+  const bool is_live = is_condemned(entry.live) && entry.live->state == RouteState::kLive;
+  const bool may_go_back = entry.previous.has_value() && !is_condemned(entry.previous);
+  const RouteVersion version = is_live                         ? *entry.live
+                               : is_condemned(entry.candidate) ? *entry.candidate
+                                                               : *entry.previous;
+  const BundleInfo& bundle = version.route->drafter_bundle;
   const std::string why = version.route->last_problem.get();
-  Plan plan = plan_for(EventKind::kQuarantined, version, "is quarantined: " + why);
-  (void)maker_.set_aside(version.route->drafter_bundle.id,
-                         Status(Code::kDeadlineExceeded, "drafter of route " + name + ": " + why));
   const std::string because = ", because it is quarantined: " + why;
-  if (live && entry.previous.has_value() && !previous) {
-    events_.add(std::move(plan.event));
-    (void)roll_back(std::move(table), entry, RouteEvent::kCondemn, because, {});
-    return true;
-  }
-  if (!live && candidate) {
-    events_.add(std::move(plan.event));
-    (void)abort(std::move(table), entry, RouteEvent::kCondemn, because, {});
-    return true;
-  }
-  // A live version without a way back stays, and its requests are decoded plainly.
-  if (live) {
-    (void)move(*entry.live, RouteEvent::kCondemn);
+  Plan plan = plan_for(EventKind::kQuarantined, version, "is quarantined: " + why);
+  const EngineEvent event = plan.event;
+  bool is_told = false;
+  Status done;
+  if (is_live && may_go_back) {
+    done = as_status(roll_back(std::move(table), entry, RouteEvent::kCondemn, because, {}));
+  } else if (!is_live && is_condemned(entry.candidate)) {
+    done = as_status(abort(std::move(table), entry, RouteEvent::kCondemn, because, {}));
   } else {
-    entry.previous.reset();
+    // A live version without a way back stays, and its requests are decoded plainly.
+    if (is_live) (void)move(*entry.live, RouteEvent::kCondemn);
+    if (is_condemned(entry.previous)) entry.previous.reset();
+    plan.is_way_back = true;
+    plan.table = std::move(table);
+    done = as_status(commit(std::move(plan), {}));
+    is_told = true;
   }
-  plan.is_way_back = true;
-  plan.table = std::move(table);
-  (void)commit(std::move(plan), {});
-  return true;
+  if (!done.ok()) return;  // the next look tries again
+  if (!is_told) events_.add(event);
+  (void)maker_.set_aside(bundle.id + "@" + bundle.version,
+                         Status(Code::kDeadlineExceeded, "drafter of route " + name + ": " + why));
 }
 
 Result<RouteLease> RouteControl::lease(const std::string& name, uint64_t number) const {
@@ -764,9 +799,10 @@ Result<RouteLease> RouteControl::lease(const std::string& name, uint64_t number)
   }
   const bool is_canary = entry.share_percent > 0 && is_in_share(number, entry.share_percent);
   RouteLease lease((is_canary ? entry.candidate : entry.live)->route);
+  if (!is_canary || board_.read() == table) return lease;
   // A version that gets no share any more must not get a request: it may become a shadow.
-  if (is_canary && board_.read() != table) return this->lease(name, number);
-  return lease;
+  lease.reset();
+  return this->lease(name, number);
 }
 
 Result<RouteOptions> RouteControl::definition(const std::string& name) const {

@@ -58,7 +58,7 @@ class RouteControl {
         maker_(options, target, models, events_),
         board_(mutex_, std::chrono::seconds(options.plugin_control_seconds),
                [this](const std::string& plugin_id, const Status& late) {
-                 return maker_.set_aside(plugin_id, late);
+                 return maker_.is_late(plugin_id, late);
                }) {
     watcher_ = start_thread("specd-routes", [this] { watch(); });
   }
@@ -120,8 +120,13 @@ class RouteControl {
   // The candidate gets its thread, and is shown what the requests of the live version do.
   Status start_shadow(const RouteEntry& entry) SPECD_REQUIRES(mutex_);
   // If the candidate is a shadow it becomes a staged version, and `table`, which has the entry, is published.
-  // One whose call does not return is condemned.
+  // Done before a change that ends the shadow, so it stays done when that change then fails.
   Status stop_shadow(const RouteTable& table, RouteEntry& entry) SPECD_REQUIRES(mutex_);
+  // A version that is no shadow any more, or could not become one, works as its definition says. It is condemned
+  // when it cannot.
+  void be_itself(LiveRoute& version);
+  // No step has ended, or there will be none.
+  Status no_boundary() const;
   Result<RouteChange> promote(RouteTable table, RouteEntry& entry, const ChangeOptions& how)
       SPECD_REQUIRES(mutex_);
   // `why`: what the event says behind the rest.
@@ -140,8 +145,8 @@ class RouteControl {
   std::shared_ptr<LiveRoute> share(std::unique_ptr<LiveRoute> route, uint64_t generation);
   void watch();
   void look_at(const std::string& name) SPECD_REQUIRES(mutex_);
-  // True when a version of the route was condemned, and is quarantined now.
-  bool quarantine(RouteTable table, const std::string& name) SPECD_REQUIRES(mutex_);
+  // Quarantines a version of the route that was condemned; see must_quarantine() in the .cc.
+  void quarantine(RouteTable table, const std::string& name) SPECD_REQUIRES(mutex_);
 
   const EngineOptions& options_;
   Intake& intake_;

@@ -29,7 +29,7 @@ enum class RouteEvent {
   kRelease,    // no request, and no route, has it any more
   kTrip,       // its breaker has opened
   kTripOnProbation,
-  kCondemn,  // a control call does not return, or its process has died too often
+  kCondemn,  // a call does not return
 };
 inline constexpr RouteEvent kLastRouteEvent = RouteEvent::kCondemn;
 

@@ -32,7 +32,7 @@ std::vector<DrafterLimit> RouteMaker::limits(const std::vector<RouteOptions>& ro
                                  device.is_host(), device.total_bytes(), is_late);
         },
         late_plugin);
-    if (done.code() == Code::kDeadlineExceeded) (void)set_aside(late_plugin, done);
+    if (done.code() == Code::kDeadlineExceeded) (void)is_late(late_plugin, done);
     all.push_back(done.ok() && limit->ok() ? limit->value() : DrafterLimit{.route = wanted.name});
   }
   return all;
@@ -62,7 +62,7 @@ Result<RouteMaker::Made> RouteMaker::make(const RouteOptions& wanted,
         if (!making->status.ok()) destroy_route(*making->made.route, is_late);
       },
       late_plugin);
-  if (done.code() == Code::kDeadlineExceeded) return set_aside(late_plugin, done);
+  if (done.code() == Code::kDeadlineExceeded) return is_late(late_plugin, done);
   SPECD_OK_OR_RETURN(done);
   SPECD_OK_OR_RETURN(making->status);
   return std::move(making->made);
@@ -94,12 +94,14 @@ Status RouteMaker::set_beside(LiveRoute& route, bool is_shadow) {
 
 Status RouteMaker::end_beside(LiveRoute& route) {
   if (route.beside == nullptr) return Status();
-  const std::chrono::seconds limit =
+  std::chrono::milliseconds limit =
       route.control_limit(std::chrono::seconds(options_.plugin_control_seconds));
+  // What takes longer hangs; no step looks at it any more.
+  if (route.call_ns_max > 0)
+    limit = std::min(limit, std::chrono::milliseconds(route.call_ns_max / 1'000'000 + 1));
   if (!route.beside->stop(limit)) {
-    return Status(Code::kDeadlineExceeded, "a call of drafter " + route.drafter_bundle.id +
-                                               " has not returned within " +
-                                               std::to_string(limit.count()) + " s");
+    return Status(Code::kDeadlineExceeded,
+                  "a call has not returned within " + std::to_string(limit.count()) + " ms");
   }
   route.beside.reset();
   return Status();
@@ -137,15 +139,19 @@ Status RouteMaker::load_plugin(const std::string& plugin_id) {
         *loaded = registry_->load(plugin_id, is_late);
       },
       late_plugin);
-  if (done.code() == Code::kDeadlineExceeded) return set_aside(late_plugin, done);
+  if (done.code() == Code::kDeadlineExceeded) return is_late(late_plugin, done);
   return done.ok() ? *loaded : done;
 }
 
-Status RouteMaker::set_aside(const std::string& plugin_id, const Status& late) {
+Status RouteMaker::is_late(const std::string& plugin_id, const Status& late) {
   if (plugin_id.empty()) return late;
-  Status why(late.code(), late.message() +
-                              " (plugins.control_seconds); it is not loaded again until the "
-                              "daemon restarts or its files change");
+  return set_aside(plugin_id, Status(late.code(), late.message() + " (plugins.control_seconds)"));
+}
+
+Status RouteMaker::set_aside(const std::string& plugin_id, const Status& because) {
+  Status why(because.code(), because.message() +
+                                 "; it is not loaded again until the daemon restarts or its files "
+                                 "change");
   registry_->set_aside(plugin_id, why);
   events_.add({.kind = EventKind::kSetAside, .text = "plugin " + plugin_id + ": " + why.message()});
   return why;

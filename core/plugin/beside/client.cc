@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "core/base/bad_alloc.h"
 #include "core/base/clock.h"
 
 namespace specd {
@@ -11,6 +12,10 @@ namespace {
 
 // Most drafters answer sooner.
 constexpr uint64_t kAnswerSpinNs = 200'000;
+// So often at least the step looks before it gives a drafter up.
+constexpr uint64_t kLooksMin = 4;
+// Answers that the step takes at once: no writer may keep it.
+constexpr int kRepliesMax = 256;
 
 const int32_t* ints(const specd_tensor& tensor) { return static_cast<const int32_t*>(tensor.data); }
 
@@ -41,8 +46,7 @@ DrafterClient::DrafterClient(std::string name, const CallShape& shape, const Cli
       replies_(replies),
       on_called_(std::move(on_called)),
       seats_(shape.max_batch),
-      index_(shape.max_batch, -1),
-      progress_ns_(now_ns()) {}
+      index_(shape.max_batch, -1) {}
 
 bool DrafterClient::has(const specd_batch& batch, uint32_t s) const {
   const Seat& its = seats_[batch.slot[s]];
@@ -62,12 +66,13 @@ std::byte* DrafterClient::open(MessageHead& head, const MessageLayout& at) {
 
 void DrafterClient::publish() {
   ++n_calls_;
-  if (requests_.is_empty()) progress_ns_ = now_ns();
+  if (requests_.is_empty()) waited_ns_ = 0;
   requests_.publish();
 }
 
 void DrafterClient::fall_behind() {
   epoch_ = requests_.drop_all();
+  is_behind_ = true;
   for (Seat& seat : seats_) seat.loss = SequenceLoss::kMayBegin;
   say_why("the drafter is so far behind that there is no room for more calls");
 }
@@ -93,7 +98,7 @@ Status DrafterClient::begin(const specd_begin_args& args, specd_call& /*call*/) 
         .seq_id = batch.seq_id[s], .slot = batch.slot[s], .sampling = *args.sampling[s]};
     std::copy_n(args.tokens + first, head.n_rows, array<int32_t>(data, at.token));
     publish();
-    seats_[batch.slot[s]] = {.seq_id = batch.seq_id[s]};
+    seats_[batch.slot[s]] = {.seq_id = batch.seq_id[s], .begun_by = n_calls_};
     args.seq_state[s] = nullptr;
   }
   return Status();
@@ -190,6 +195,7 @@ Status DrafterClient::propose(const specd_propose_args& args, specd_call& /*call
   publish();
   if (is_shadow()) return Status();
   awaited_ = n_calls_;
+  awaited_end_ = requests_.written();
   Status status;
   while (true) {
     const uint32_t bell = replies_->bell();
@@ -222,13 +228,26 @@ void DrafterClient::end(const specd_end_args& args, specd_call& /*call*/) {
   }
 }
 
-bool DrafterClient::take_answers() {
+Status DrafterClient::take_answers() {
   Status late;
-  if (!is_shadow()) (void)take_replies(nullptr, late);
+  if (!is_shadow() && take_replies(nullptr, late)) waited_ns_ = 0;
   const uint64_t now = now_ns(), read = requests_.read();
-  if (requests_.is_empty() || read != seen_read_) progress_ns_ = now;
+  if (awaited_ != 0 && read >= awaited_end_) awaited_ = 0;  // it was skipped, see fall_behind()
+  // The drafter is given time in small pieces, since the clock goes on while the whole process is stopped.
+  if (looked_ns_ != 0) waited_ns_ += std::min(now - looked_ns_, limits_.hang_ns / kLooksMin);
+  looked_ns_ = now;
+  if (requests_.is_empty()) is_behind_ = false;
+  if (requests_.is_empty() || read != seen_read_) waited_ns_ = 0;
   seen_read_ = read;
-  return now - progress_ns_ <= limits_.hang_ns;
+  if ((replies_ != nullptr && replies_->is_broken()) || requests_.backlog() > requests_.capacity())
+    return Status(Code::kDataLoss, "it has written where only the daemon writes");
+  if (waited_ns_ < limits_.hang_ns) return Status();
+  return Status(Code::kDeadlineExceeded, "a call has not returned within call_ms_max, " +
+                                             std::to_string(limits_.hang_ns / 1'000'000) + " ms");
+}
+
+bool DrafterClient::may_begin() const {
+  return !is_behind_ && requests_.backlog() <= requests_.capacity() / 2;
 }
 
 SequenceLoss DrafterClient::loss_of(uint32_t slot, uint64_t seq_id) {
@@ -236,39 +255,43 @@ SequenceLoss DrafterClient::loss_of(uint32_t slot, uint64_t seq_id) {
   return its.seq_id == seq_id ? its.loss : SequenceLoss::kMayBegin;
 }
 
-// True when the answer that is awaited has come; its proposals go to `args`, if there are any.
+// True when the answer that is awaited has come; its proposals go to `args`. Without `args`, when any answer has.
 bool DrafterClient::take_replies(const specd_propose_args* args, Status& status) {
   bool has_come = false;
-  while (true) {
+  for (int n = 0; n < kRepliesMax; ++n) {
     const std::span<const std::byte> bytes = replies_->front();
-    if (bytes.empty()) return has_come;
+    if (bytes.empty()) break;
+    has_come = has_come || args == nullptr;
     ReplyHead head;
     std::memcpy(&head, bytes.data(), std::min(sizeof(head), bytes.size()));
     const ReplyLayout at(head, shape_);
     const bool is_good = bytes.size() >= sizeof(head) && head.n_seqs <= shape_.max_batch &&
                          head.text_bytes <= kReplyTextMax && bytes.size() == at.bytes;
     if (is_good && head.kind == CallKind::kPropose && head.number == awaited_) {
-      if (args != nullptr) status = take_proposals(head, bytes.data(), at, *args);
       awaited_ = 0;
       has_come = true;
+      if (args != nullptr) status = take_proposals(head, bytes.data(), at, *args);
     } else if (is_good && head.kind != CallKind::kPropose) {
       note_losses(head, bytes.data(), at);
     }
     replies_->pop();
   }
+  return has_come;
 }
 
 void DrafterClient::note_losses(const ReplyHead& head, const std::byte* data,
                                 const ReplyLayout& at) {
-  const auto* const sequences = array<ReplySequence>(data, at.sequences);
   const std::string_view text{array<char>(data, at.text), head.text_bytes};
-  on_called_(head.kind, status_of(head, text), head.took_ns);
   if (head.n_seqs > 0) say_why(text);
   for (uint32_t i = 0; i < head.n_seqs; ++i) {
-    const ReplySequence& its = sequences[i];
-    if (its.slot >= seats_.size() || seats_[its.slot].seq_id != its.seq_id) continue;
-    seats_[its.slot].loss = SequenceLoss::kFinal;
+    ReplySequence its;
+    std::memcpy(&its, array<ReplySequence>(data, at.sequences) + i, sizeof(its));
+    if (its.slot >= seats_.size()) continue;
+    Seat& seat = seats_[its.slot];
+    if (seat.seq_id == its.seq_id && head.number >= seat.begun_by) seat.loss = SequenceLoss::kFinal;
   }
+  if (head.was_called == 0) return;
+  or_drop([&] { on_called_(head.kind, status_of(head, text), head.took_ns); });
 }
 
 Status DrafterClient::take_proposals(const ReplyHead& head, const std::byte* data,
@@ -277,9 +300,9 @@ Status DrafterClient::take_proposals(const ReplyHead& head, const std::byte* dat
   SPECD_OK_OR_RETURN(status_of(head, text));
   const size_t capacity = shape_.node_capacity;
   const specd_proposal& out = *args.out;
-  const auto* const sequences = array<ReplySequence>(data, at.sequences);
   for (uint32_t i = 0; i < head.n_seqs; ++i) {
-    const ReplySequence& its = sequences[i];
+    ReplySequence its;
+    std::memcpy(&its, array<ReplySequence>(data, at.sequences) + i, sizeof(its));
     const int32_t s = its.slot < index_.size() ? index_[its.slot] : -1;
     if (s < 0 || args.batch->seq_id[s] != its.seq_id) continue;
     const auto copy = [&](size_t from, const specd_tensor& to) {

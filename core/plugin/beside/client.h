@@ -4,8 +4,9 @@
 //   after the commit   update ->                       the drafter learns, while the host plans the next step
 //   in the next step   begin, propose ->  <- proposals   one wait
 //
-// A proposal that comes too late is dropped, and until it comes the drafter is not ready. When the ring is full the
-// drafter is far behind: it loses all its sequences, and what it has not read is skipped.
+// A proposal that comes too late is dropped, and until it comes the drafter is not ready. When the ring has no
+// room for an update, an end or a proposal, the drafter is far behind: it loses all its sequences, and what it has
+// not read is skipped.
 //
 // [step] all functions, none of which allocates but for the text of an error.
 #pragma once
@@ -41,14 +42,16 @@ class DrafterClient final : public DrafterCalls {
   Status propose(const specd_propose_args& args, specd_call& call) override;
   void end(const specd_end_args& args, specd_call& call) override;
   bool is_immediate() const override { return false; }
-  bool take_answers() override;
+  Status take_answers() override;
+  bool may_begin() const override;
   bool is_ready() const override { return awaited_ == 0; }
   SequenceLoss loss_of(uint32_t slot, uint64_t seq_id) override;
   const char* why_lost() const override { return why_; }
 
  private:
   struct Seat {
-    uint64_t seq_id = 0;  // 0 = free
+    uint64_t seq_id = 0;    // 0 = free
+    uint64_t begun_by = 0;  // number of its begin(): a sequence may begin again in the same slot
     SequenceLoss loss = SequenceLoss::kNone;
   };
   bool is_shadow() const { return replies_ == nullptr; }
@@ -71,14 +74,16 @@ class DrafterClient final : public DrafterCalls {
   RingWriter requests_;
   RingReader* const replies_;
   const OnCalled on_called_;
-  std::vector<Seat> seats_;  // by slot
-  std::vector<int32_t>
-      index_;  // by slot: the sequence's index in the proposal that is awaited, or -1
+  std::vector<Seat> seats_;     // by slot
+  std::vector<int32_t> index_;  // by slot: its index in the proposal that is awaited, or -1
   uint32_t epoch_ = 0;
   uint64_t n_calls_ = 0;
+  uint64_t awaited_end_ = 0;  // behind its message in the ring
   uint64_t awaited_ = 0;      // number of the propose() that has not been answered; 0 = none
+  bool is_behind_ = false;    // since fall_behind(), until it has read everything
   uint64_t seen_read_ = 0;    // how far the drafter had read
-  uint64_t progress_ns_ = 0;  // when that changed last, or there was nothing to read
+  uint64_t looked_ns_ = 0;    // when that was
+  uint64_t waited_ns_ = 0;    // for that to change
   char why_[kReplyTextMax + 1] = {};
 };
 

@@ -15,7 +15,7 @@ namespace {
 // Of the rows of one update(): the hidden states of a long prompt come in several.
 constexpr uint64_t kRowBytes = uint64_t{4} << 20;
 
-CallShape shape_of(const Drafter& drafter, uint32_t hidden_size) {
+CallShape shape_of(const Drafter& drafter, uint32_t vocab_size, uint32_t hidden_size) {
   const specd_drafter_caps& caps = drafter.caps();
   const specd_drafter_grant& grant = drafter.grant();
   const bool reads_hidden = (grant.needs & SPECD_NEED_HIDDEN) != 0;
@@ -24,6 +24,7 @@ CallShape shape_of(const Drafter& drafter, uint32_t hidden_size) {
           .n_taps = reads_hidden ? caps.n_taps : 0,
           .hidden_size = reads_hidden ? hidden_size : 0,
           .top_k = caps.top_k,
+          .vocab_size = vocab_size,
           .sends_parents = caps.tree_mode == SPECD_TREE_VARIABLE,
           .sends_flags = (grant.needs & SPECD_NEED_PROBES) != 0};
 }
@@ -71,12 +72,11 @@ DrafterThread::Block::Block(size_t n)
 
 DrafterThread::DrafterThread(Drafter& drafter, const Terms& terms, std::unique_ptr<CpuDevice> cpu,
                              ShadowObserver* observer)
-    : shape_(shape_of(drafter, terms.hidden_size)),
+    : shape_(shape_of(drafter, terms.vocab_size, terms.hidden_size)),
       rows_max_(rows_of(drafter, shape_)),
-      // At least four of the largest, so that a drafter may be some calls behind.
+      // At least three of the largest, so that a drafter may be some calls behind.
       requests_(2 * ring_capacity(request_bytes(shape_, rows_max_, terms.max_positions))),
       replies_(2 * ring_capacity(reply_bytes(shape_))),
-      bytes_(requests_.capacity + replies_.capacity),
       cpu_(std::move(cpu)),
       lane_{*cpu_},
       reply_writer_(replies_.header(), replies_.capacity),
@@ -87,7 +87,7 @@ DrafterThread::DrafterThread(Drafter& drafter, const Terms& terms, std::unique_p
         shape_.max_batch, limits_of(drafter, terms.vocab_size),
         [observer](int32_t n_nodes, int32_t n_accepted) { observer->scored(n_nodes, n_accepted); },
         [observer](const char* defect, int32_t node) {
-          observer->refused(std::string(defect) + " at node " + std::to_string(node));
+          observer->refused(1, std::string(defect) + " at node " + std::to_string(node));
         });
   }
   client_ = std::make_unique<DrafterClient>(drafter.owner().label, shape_, terms.limits,
@@ -97,7 +97,7 @@ DrafterThread::DrafterThread(Drafter& drafter, const Terms& terms, std::unique_p
       drafter, shape_, lane_, RingReader(requests_.header(), requests_.capacity),
       is_shadow ? nullptr : &reply_writer_, score_.get(), observer);
   const auto serve = [this] {
-    server_->run(stop_);
+    server_->run(stop_, abandoned_);
     has_ended_.release();
   };
   thread_ = is_shadow ? try_start_thread("specd-shadow", serve)
@@ -124,10 +124,15 @@ DrafterThread::~DrafterThread() {
   thread_.join();
 }
 
-bool DrafterThread::stop(std::chrono::seconds limit) {
+bool DrafterThread::stop(std::chrono::milliseconds limit) {
   stop_ = true;
   ring_bell(requests_.header());
   return has_ended_.try_acquire_for(limit);
+}
+
+void DrafterThread::abandon() {
+  abandoned_ = true;
+  ring_bell(requests_.header());
 }
 
 }  // namespace specd

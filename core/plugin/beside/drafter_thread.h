@@ -21,7 +21,7 @@ class DrafterThread {
     uint32_t vocab_size = 0, hidden_size = 0;
     uint32_t max_positions = 0;  // of a sequence
     ClientLimits limits;         // of a shadow: no wait_ns
-    OnCalled on_called;          // unless it is a shadow
+    OnCalled on_called;          // not used by a shadow
   };
   // `drafter` is active, in host memory, and must outlive this, as must `observer`, of a shadow; one that is not
   // a shadow has none. `cpu` is of its thread alone. kExhausted when there can be no more threads or no more
@@ -33,11 +33,11 @@ class DrafterThread {
   ~DrafterThread();
   // Ends the sequences that are left, and the thread. False when the call that runs has not returned by then.
   // [control]
-  bool stop(std::chrono::seconds limit);
+  bool stop(std::chrono::milliseconds limit);
+  // [any] The drafter is called no more: the call that runs is its last.
+  void abandon();
 
-  DrafterCalls& calls() { return *client_; }  // [step]
-  uint64_t bytes() const { return bytes_; }   // of the rings
-
+  DrafterCalls& calls() { return *client_; }       // [step]
   uint32_t rows_max() const { return rows_max_; }  // of one update()
 
  private:
@@ -56,7 +56,6 @@ class DrafterThread {
   const CallShape shape_;
   const uint32_t rows_max_;
   Block requests_, replies_;
-  const uint64_t bytes_;
   const std::unique_ptr<CpuDevice> cpu_;
   ServiceLane lane_;
   RingWriter reply_writer_;
@@ -64,7 +63,7 @@ class DrafterThread {
   std::unique_ptr<ProposalScore> score_;
   std::unique_ptr<DrafterClient> client_;
   std::unique_ptr<DrafterServer> server_;
-  std::atomic<bool> stop_{false};
+  std::atomic<bool> stop_{false}, abandoned_{false};
   std::binary_semaphore has_ended_{0};
   std::thread thread_;
 };

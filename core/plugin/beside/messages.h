@@ -7,7 +7,7 @@
 //   propose  head, sequences
 //   end      head, sequences
 //
-// Every call but end() is answered: propose() with a tree for each sequence that the drafter still has, the
+// A shadow answers nothing. Others answer every call but end(): propose() with a tree for each sequence that the drafter still has, the
 // others with the sequences that failed.
 #pragma once
 
@@ -49,6 +49,7 @@ struct CallShape {
   uint32_t node_capacity = 0;            // of a proposal, per sequence
   uint32_t n_taps = 0, hidden_size = 0;  // 0 = it reads no hidden states
   uint32_t top_k = 0;
+  uint32_t vocab_size = 0;
   bool sends_parents = false, sends_flags = false;  // in its proposals
 };
 
@@ -86,7 +87,9 @@ struct ReplyHead {
   uint32_t code = 0;  // a Code: how the whole call ended
   uint64_t number = 0;
   uint64_t took_ns = 0;
+  uint32_t was_called = 0;  // whether the drafter had any of the sequences
   uint32_t n_seqs = 0;
+  uint32_t reserved0 = 0;
   uint32_t text_bytes = 0;  // why the call, or the first sequence of it that failed, did
 };
 struct ReplySequence {

@@ -41,6 +41,7 @@ class RingWriter {
   bool is_empty() const { return backlog() == 0; }
   size_t backlog() const;  // bytes that are not read yet
   size_t capacity() const { return capacity_; }
+  uint64_t written() const { return written_; }
   uint64_t read() const { return header_.read.load(std::memory_order_acquire); }
   // Numbers the messages that follow anew; the reader skips the others.
   uint32_t drop_all() { return header_.epoch.fetch_add(1) + 1; }

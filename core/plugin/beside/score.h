@@ -2,11 +2,12 @@
 // as far as a path of its tree is what follows its root. That is what a verifier accepts which compares with
 // the draws of the target (verifier_match); one that judges by probability may accept other nodes.
 //
-// One thread. A proposal at whose end the text is not known when its sequence ends is not counted.
+// One thread. A proposal that is still undecided when its sequence ends is not counted.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <utility>
 #include <vector>
 
 #include "core/plugin/instance/sanitizer.h"

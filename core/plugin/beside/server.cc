@@ -14,7 +14,6 @@
 namespace specd {
 namespace {
 
-constexpr uint64_t kSecondNs = 1'000'000'000;
 // After an update() the step plans, and asks for a proposal.
 constexpr uint64_t kCallSpinNs = 50'000;
 constexpr std::chrono::milliseconds kReplyPause{1};
@@ -40,16 +39,16 @@ DrafterServer::DrafterServer(Drafter& drafter, const CallShape& shape, ServiceLa
   call_.lane = &lane;
 }
 
-void DrafterServer::run(const std::atomic<bool>& stop) {
+void DrafterServer::run(const std::atomic<bool>& stop, const std::atomic<bool>& abandoned) {
   stop_ = &stop;
-  while (true) {
+  while (!abandoned) {
     const uint32_t bell = requests_.bell();
     const bool is_over = stop;
     const std::span<const std::byte> bytes = requests_.front();
     skip_to(requests_.epoch());
     if (bytes.empty()) {
       if (is_over || requests_.is_broken()) break;
-      requests_.wait(bell, now_ns() + kSecondNs, replies_ == nullptr ? 0 : kCallSpinNs);
+      requests_.wait(bell, UINT64_MAX, replies_ == nullptr ? 0 : kCallSpinNs);
       continue;
     }
     SPECD_CHECK(is_good(bytes), "the step writes messages of this shape");
@@ -60,7 +59,7 @@ void DrafterServer::run(const std::atomic<bool>& stop) {
     if (head.epoch == epoch_ && (!is_over || head.kind == CallKind::kEnd)) handle(message);
     requests_.pop();
   }
-  end_all(SPECD_END_SWAPPED);
+  if (!abandoned) end_all(SPECD_END_SWAPPED);
 }
 
 bool DrafterServer::is_good(std::span<const std::byte> bytes) const {
@@ -147,10 +146,10 @@ specd_batch& DrafterServer::close_batch() {
 void DrafterServer::begin(const Message& message) {
   const uint64_t start_ns = now_ns();
   const Status status = or_exhausted([&] {
-    open_batch(message.head);
     const MessageSequence& sequence = *message.sequences();
     Seat& its = seats_[sequence.slot];
-    SPECD_CHECK(!its.is_on, "the sequence before it was ended");
+    if (its.is_on) call_end(sequence.slot, SPECD_END_SWAPPED);  // its end was lost
+    open_batch(message.head);
     add(sequence);
     const uint64_t offsets[2] = {0, message.head.n_rows};
     specd_begin_args args{};
@@ -309,7 +308,7 @@ void DrafterServer::propose(const Message& message) {
     if ((grant.features & SPECD_FEATURE_Q) != 0) {  // of a shadow: no verifier reads them
       q_row_.assign(cells + seq_id_.size(), -1);
       q_row = host_i32(q_row_.data(), {n, width + 1});
-      q = host_tensor(nullptr, SPECD_DT_FLOAT, 32, {0, 0});
+      q = host_tensor(nullptr, SPECD_DT_FLOAT, 32, {0, shape_.vocab_size});
       q_lse = host_tensor(nullptr, SPECD_DT_FLOAT, 32, {0});
       out.q_row = &q_row;
       out.q = &q;
@@ -390,12 +389,14 @@ void DrafterServer::finish(const Message& message, const Status& status, uint64_
       if (failed != SPECD_OK && (is_begin || has(its))) fn(its, failed);
     }
   };
+  const uint32_t was_called = !status.ok() || !asked_.empty() ? 1 : 0;
   uint32_t n_failed = 0;
   each_failed([&](const MessageSequence&, specd_status) { ++n_failed; });
   Reply reply({.kind = message.head.kind,
                .code = static_cast<uint32_t>(status.code()),
                .number = message.head.number,
                .took_ns = took_ns,
+               .was_called = was_called,
                .n_seqs = n_failed},
               n_failed > 0 || !status.ok() ? why(status) : std::string());
   if (open(reply)) {
@@ -412,7 +413,7 @@ void DrafterServer::finish(const Message& message, const Status& status, uint64_
   }
   if (observer_ == nullptr) return;
   or_drop([&] {
-    observer_->called(message.head.kind, status, took_ns);
+    if (was_called != 0) observer_->called(message.head.kind, status, took_ns);
     if (n_failed > 0) observer_->lost(n_failed, reply.text);
   });
 }
@@ -420,9 +421,14 @@ void DrafterServer::finish(const Message& message, const Status& status, uint64_
 // Of the proposals of a shadow.
 void DrafterServer::score_all(const Status& status, uint64_t took_ns) {
   const size_t capacity = shape_.node_capacity;
-  bool is_usable = asked_.empty();
+  if (status.ok() && asked_.empty()) return;  // it was not called
+  bool is_usable = false;
+  auto n_refused = static_cast<uint32_t>(status.ok() ? 0 : std::max<size_t>(asked_.size(), 1));
   for (size_t s = 0; status.ok() && s < asked_.size(); ++s) {
-    if (status_[s] != SPECD_OK && status_[s] != SPECD_E_DEADLINE) continue;
+    if (status_[s] != SPECD_OK && status_[s] != SPECD_E_DEADLINE) {
+      ++n_refused;
+      continue;
+    }
     const bool usable =
         score_->proposed(asked_[s]->slot, asked_[s]->root_position, asked_[s]->budget, n_nodes_[s],
                          draft_.data() + s * capacity, parent_.data() + s * capacity,
@@ -430,7 +436,7 @@ void DrafterServer::score_all(const Status& status, uint64_t took_ns) {
     is_usable = is_usable || usable;
   }
   const std::string text = why(status);
-  if (!text.empty()) observer_->refused(text);
+  if (n_refused > 0) observer_->refused(n_refused, text);
   const bool has_failed = status.ok() && !is_usable;
   observer_->called(CallKind::kPropose,
                     has_failed ? Status(Code::kInternal, "nothing is usable: " + text) : status,
@@ -443,6 +449,7 @@ void DrafterServer::answer(uint64_t number, const Status& status, uint64_t took_
                .code = static_cast<uint32_t>(status.code()),
                .number = number,
                .took_ns = took_ns,
+               .was_called = 1,
                .n_seqs = n},
               why(status));
   if (!open(reply)) return;

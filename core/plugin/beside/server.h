@@ -24,7 +24,7 @@ class ShadowObserver {
   // A propose() of which nothing is usable has failed.
   virtual void called(CallKind kind, const Status& status, uint64_t took_ns) = 0;
   virtual void lost(uint32_t n_sequences, const std::string& why) = 0;
-  virtual void refused(const std::string& defect) = 0;  // a proposal, or a part of it
+  virtual void refused(uint32_t n_proposals, const std::string& defect) = 0;  // or parts of them
   virtual void scored(int32_t n_nodes, int32_t n_accepted) = 0;
 };
 
@@ -35,8 +35,9 @@ class DrafterServer {
   DrafterServer(Drafter& drafter, const CallShape& shape, ServiceLane& lane, RingReader requests,
                 RingWriter* replies, ProposalScore* score, ShadowObserver* observer);
 
-  // Serves calls until `stop` is true and the bell rings. Ends the sequences that are left.
-  void run(const std::atomic<bool>& stop);
+  // Serves calls until `stop` is true and the bell rings, and ends the sequences that are left. Once `abandoned`
+  // is true it makes no further call.
+  void run(const std::atomic<bool>& stop, const std::atomic<bool>& abandoned);
 
  private:
   struct Seat {

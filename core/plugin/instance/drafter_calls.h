@@ -30,9 +30,11 @@ class DrafterCalls {
 
   // Whether begin() and update() have run when they return.
   virtual bool is_immediate() const { return true; }
-  // Once a step, before the calls: takes the answers of those that had not run. False when one does not come
-  // any more.
-  virtual bool take_answers() { return true; }
+  // Once a step, before the calls: takes the answers of those that had not run. An error when none will come any
+  // more: the drafter must not be called again.
+  virtual Status take_answers() { return Status(); }
+  // Whether there is room for begin(). It fails sequences for want of room only, unless it is immediate.
+  virtual bool may_begin() const { return true; }
   // Whether propose() may be called: no proposal is still to come.
   virtual bool is_ready() const { return true; }
   virtual SequenceLoss loss_of(uint32_t /*slot*/, uint64_t /*seq_id*/) {

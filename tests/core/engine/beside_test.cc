@@ -1,5 +1,6 @@
 // Drafters beside the step: guarded ones, for whom it waits a limited time, and shadows, for whom nobody
 // waits.
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <filesystem>
@@ -15,7 +16,7 @@ namespace {
 
 class Beside : public RouteRig {
  protected:
-  static RouteOptions guarded(RouteOptions wanted, int32_t budget_us = 20'000'000) {
+  static RouteOptions guarded(RouteOptions wanted, int32_t budget_us = 4'000'000) {
     wanted.isolation = Isolation::kGuarded;
     wanted.step_budget_us = budget_us;
     return wanted;
@@ -286,6 +287,61 @@ TEST_F(Beside, a_shadow_accepts_what_the_same_drafter_accepts_when_it_is_live) {
   }
 }
 
+// drafter_taps writes for each sequence how many rows it saw, a hash of them with their hidden states, and how
+// many probes were answered right and wrong.
+TEST_F(Beside, they_see_every_row_and_state_that_a_drafter_in_the_step_sees) {
+  const auto taps = [&](const std::string& name, const std::string& file) {
+    return route(name, plugin("specd.test.drafter_taps", {{"file", folder_ + "/" + file}}), 4);
+  };
+  const auto lines = [&](const std::string& file) {
+    std::ifstream in(folder_ + "/" + file);
+    std::vector<std::string> all;
+    for (std::string line; std::getline(in, line);) all.push_back(line);
+    std::sort(all.begin(), all.end());
+    return all;
+  };
+  for (const std::string device : {"cpu", "cuda:0"}) {
+    setenv("SPECD_CUDA_LIBRARY", SPECD_TEST_FAKE_CUDA, 0);
+    EngineOptions o = options();
+    o.devices = {device};
+    for (const char* file : {"in_step", "guarded"}) std::filesystem::remove(folder_ + "/" + file);
+    start_with({taps("in_step", "in_step"), guarded(taps("guarded", "guarded")), lookup("r", 4)},
+               o);
+    stage(taps("r", "shadow"));
+    EXPECT_NE(refusal(engine_->set_traffic("r", {.is_shadow = true})).find("it proposes probes"),
+              std::string::npos);
+    for (const char* name : {"in_step", "guarded"}) {
+      engine_->clear_prefix_cache();
+      run_all(all_requests(name, 24));
+      EXPECT_EQ(report(name).counts.lost, 0u) << name << ": " << report(name).last_problem;
+    }
+    wait_for([&] { return lines("guarded").size() == 16; });
+    EXPECT_EQ(lines("guarded"), lines("in_step")) << device;
+    audit();
+  }
+}
+
+TEST_F(Beside, beside_a_device_they_work_in_host_memory) {
+  setenv("SPECD_CUDA_LIBRARY", SPECD_TEST_FAKE_CUDA, 0);
+  EngineOptions o = options("pico-target");
+  o.devices = {"cuda:0"};
+  RouteOptions medusa = guarded(route(
+      "medusa",
+      plugin("specd.drafter.medusa", {{"weights", std::string(SPECD_TEST_ZOO) + "/pico-medusa"}}),
+      20));
+  start_with({guarded(lookup("r", 4)), medusa}, o);
+  const std::vector<Outcome> plain = run_all(all_requests("off", 24));
+  expect_identical(run_all(all_requests("medusa", 24)), plain, "guarded, with hidden states");
+  EXPECT_GT(report("medusa").counts.accepted, 0u);
+  EXPECT_FALSE(report("medusa").drafts_on_device);
+  stage(lookup("r", 6));
+  shadow();
+  expect_identical(run_all(all_requests("r", 24)), plain, "guarded, with a shadow");
+  EXPECT_GT(report("r").counts.drafted, 0u);
+  wait_for([&] { return version(RouteState::kShadow).counts.drafted > 0; });
+  audit();
+}
+
 TEST_F(Beside, a_shadow_begins_in_the_middle_of_texts_and_leaves_them_again) {
   start_with({lookup("r", 2)});
   const Request r = request(prompts()[3], "r", 150);
@@ -353,10 +409,11 @@ TEST_F(Beside, what_a_shadow_cannot_be_is_refused) {
   slow.slow(true);
   slow.wait_for_tokens(2);
   expect(engine_->set_traffic("r", {.is_shadow = true}), "shadow: requests run with the candidate");
-  expect_versions("live 1, staged 2");
+  expect(engine_->set_traffic("r", {.is_shadow = true}, dry), "shadow: requests run with");
+  expect_versions("live 1, canary 2 at 100 %");
   slow.slow(false);
   slow.wait();
-  wait_for([&] { return version(RouteState::kStaged).in_use == 0; });
+  wait_for([&] { return version(RouteState::kCanary).in_use == 0; });
   shadow();
   EXPECT_TRUE(engine_->set_traffic("r", {.is_shadow = true}).value().unchanged);
   good(engine_->promote_route("r", dry));
@@ -364,6 +421,33 @@ TEST_F(Beside, what_a_shadow_cannot_be_is_refused) {
   good(engine_->delete_route("r"));
   stage(lookup("new", 4));
   expect(engine_->set_traffic("new", {.is_shadow = true}), "shadow: no live version");
+}
+
+TEST_F(Beside, a_reload_that_fails_leaves_a_shadow_as_it_was) {
+  RouteOptions first = lookup("first", 4), shadowed = lookup("shadowed", 4);
+  start_with({lookup("r", 4), first, shadowed});
+  RouteOptions next = shadowed;
+  next.draft_nodes_max = 3;
+  stage(next);
+  good(engine_->set_traffic("shadowed", {.is_shadow = true}));
+  const auto states = [&] { return versions("first") + "; " + versions("shadowed"); };
+  const auto failed = engine_->configure_routes({lookup("r", 4), broken("new", "no such mode")});
+  EXPECT_FALSE(failed.ok());
+  EXPECT_EQ(states(), "live 1; live 1, shadow 2") << "all of its routes or none";
+  EXPECT_TRUE(engine_->configure_routes({lookup("r", 4)}).ok());
+  wait_for([&] { return states() == "; "; });
+}
+
+TEST_F(Beside, a_wait_longer_than_a_call_may_take_is_refused) {
+  start_with({lookup("r", 4)});
+  RouteOptions wanted = guarded(lookup("x", 4), 6'000'000);
+  const std::string why = refusal(engine_->apply_route(wanted));
+  EXPECT_NE(
+      why.find("routes.x.step_budget_us: expected at most call_ms_max (5000 ms), found 6000000"),
+      std::string::npos)
+      << why;
+  wanted.call_ms_max = 0;
+  good(engine_->apply_route(wanted));
 }
 
 TEST_F(Beside, a_storm_of_changes_with_shadows_and_guards_changes_no_token) {

@@ -250,7 +250,7 @@ class Driver {
   bool is_lost(uint32_t slot) const { return seats_.seats[slot].is_lost; }
   // What a step asks before its calls.
   std::vector<uint32_t> take_losses() {
-    EXPECT_TRUE(calls_.take_answers());
+    EXPECT_TRUE(calls_.take_answers().ok());
     for (const uint32_t slot : seats_.on()) {
       if (calls_.loss_of(slot, seats_.seats[slot].id) != SequenceLoss::kNone)
         seats_.seats[slot].is_lost = true;
@@ -383,7 +383,7 @@ TEST(DrafterThread, a_late_proposal_costs_one_draft_and_is_dropped) {
   EXPECT_FALSE(thread->calls().is_ready()) << "the buffers are in use";
   driver.update(3, false, false);  // waits there
   recording.holds = false;
-  wait_for([&] { return thread->calls().take_answers() && thread->calls().is_ready(); });
+  wait_for([&] { return thread->calls().take_answers().ok() && thread->calls().is_ready(); });
   EXPECT_NE(driver.propose(4, false, false), "");
   driver.leave(0, SPECD_END_FINISHED);
 }
@@ -398,16 +398,19 @@ TEST(DrafterThread, a_call_that_does_not_return_is_noticed_by_who_asks) {
   Status late;
   driver.propose(4, false, false, &late);
   EXPECT_EQ(late.code(), Code::kDeadlineExceeded);
-  EXPECT_TRUE(thread->calls().take_answers()) << "not long enough";
-  wait_for([&] { return !thread->calls().take_answers(); });
+  EXPECT_TRUE(thread->calls().take_answers().ok()) << "not long enough";
+  Status hung;
+  wait_for([&] { return !(hung = thread->calls().take_answers()).ok(); });
+  EXPECT_EQ(hung.to_string(),
+            "DEADLINE_EXCEEDED: a call has not returned within call_ms_max, 50 ms");
   recording.holds = false;
-  wait_for([&] { return thread->calls().take_answers(); });
+  wait_for([&] { return thread->calls().take_answers().ok(); });
   driver.leave(0, SPECD_END_FINISHED);
   // A pause of the engine is no hang of the drafter.
   wait_for([&] { return recording.n_ended == 1; });
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
   driver.begin(1, 2, {1});
-  EXPECT_TRUE(thread->calls().take_answers());
+  EXPECT_TRUE(thread->calls().take_answers().ok());
   driver.leave(1, SPECD_END_FINISHED);
 }
 
@@ -428,13 +431,82 @@ TEST(DrafterThread, one_that_is_far_behind_loses_its_sequences_and_may_begin_aga
   EXPECT_EQ(thread->calls().loss_of(0, 1), SequenceLoss::kMayBegin);
   EXPECT_NE(std::string(thread->calls().why_lost()).find("far behind"), std::string::npos);
   recording.holds = false;
-  wait_for([&] { return thread->calls().take_answers() && thread->calls().is_ready(); });
+  wait_for([&] { return thread->calls().take_answers().ok() && thread->calls().is_ready(); });
   driver.begin(0, 1, {1, 2, 3, 4});
   EXPECT_NE(driver.propose(4, false, false), "");
   driver.leave(0, SPECD_END_FINISHED);
   thread.reset();
   EXPECT_EQ(recording.n_begun, 3);
   EXPECT_EQ(recording.n_ended.load(), 3);
+}
+
+// The answer to a call of before must not be taken for one about the sequence that is there now.
+TEST(DrafterThread, a_sequence_that_begins_again_is_not_lost_by_what_failed_before) {
+  RecordingDrafter recording;
+  const std::unique_ptr<Drafter> drafter = recording.make(false, false);
+  std::unique_ptr<DrafterThread> thread = start(*drafter, 1'000'000);
+  Driver driver(thread->calls());
+  driver.begin(0, 1, {1});
+  recording.holds = true;
+  driver.propose(4, false, false);  // keeps the drafter while the rest is sent
+  recording.update_fails = 1;
+  driver.update(1, false, false);
+  driver.update(1, false, false);  // fails
+  driver.leave(0, SPECD_END_PREEMPTED);
+  driver.begin(0, 1, {1, 2, 3});
+  recording.holds = false;
+  wait_for([&] { return thread->calls().take_answers().ok() && thread->calls().is_ready(); });
+  EXPECT_NE(driver.propose(4, false, false), "");
+  EXPECT_FALSE(driver.is_lost(0)) << thread->calls().why_lost();
+  driver.leave(0, SPECD_END_FINISHED);
+  driver.begin(0, 2, {1});
+  driver.leave(0, SPECD_END_FINISHED);
+  wait_for([&] { return recording.n_ended == 3; });
+  thread.reset();
+  EXPECT_EQ(recording.n_begun, 3);
+}
+
+TEST(DrafterThread, one_that_is_abandoned_is_called_no_more) {
+  RecordingDrafter recording;
+  const std::unique_ptr<Drafter> drafter = recording.make(false, false);
+  std::unique_ptr<DrafterThread> thread = start(*drafter, 1'000'000);
+  Driver driver(thread->calls());
+  driver.begin(0, 1, {1});
+  recording.holds = true;
+  driver.propose(4, false, false);
+  wait_for([&] { return recording.is_inside.load(); });
+  driver.update(2, false, false);
+  driver.leave(0, SPECD_END_FINISHED);
+  thread->abandon();
+  EXPECT_FALSE(thread->stop(std::chrono::milliseconds(20)));
+  recording.holds = false;
+  EXPECT_TRUE(thread->stop(std::chrono::minutes(1)));
+  thread.reset();
+  EXPECT_EQ(recording.n_ended.load(), 0);
+  EXPECT_EQ(recording.log[1].find("row"), std::string::npos);
+}
+
+TEST(DrafterThread, a_proposal_that_was_skipped_is_not_awaited_for_ever) {
+  RecordingDrafter recording;
+  recording.n_taps = 2;
+  const std::unique_ptr<Drafter> drafter = recording.make(false, false);
+  std::unique_ptr<DrafterThread> thread = start(*drafter, 1'000'000);
+  Driver driver(thread->calls());
+  recording.begin_waits = true;
+  driver.begin(0, 1, {1});
+  Status late;
+  driver.propose(4, false, false, &late);  // lies behind a begin() that takes long
+  EXPECT_EQ(late.code(), Code::kDeadlineExceeded);
+  for (int i = 0; i < 100'000 && !driver.is_lost(0); ++i) driver.update(1, true, false);
+  EXPECT_TRUE(driver.is_lost(0));
+  EXPECT_FALSE(thread->calls().is_ready());
+  recording.begin_waits = false;
+  wait_for([&] { return thread->calls().take_answers().ok() && thread->calls().is_ready(); });
+  driver.begin(0, 1, {1, 2});
+  EXPECT_NE(driver.propose(4, false, false), "");
+  driver.leave(0, SPECD_END_FINISHED);
+  thread.reset();
+  EXPECT_EQ(recording.n_begun, recording.n_ended.load());
 }
 
 TEST(DrafterThread, how_calls_end_is_told_when_the_step_asks) {
@@ -452,7 +524,7 @@ TEST(DrafterThread, how_calls_end_is_told_when_the_step_asks) {
   EXPECT_EQ(told, std::vector<std::string>{"begin OK"});
   recording.call_fails = true;
   driver.update(1, false, false);
-  wait_for([&] { return thread->calls().take_answers() && told.size() == 2; });
+  wait_for([&] { return thread->calls().take_answers().ok() && told.size() == 2; });
   EXPECT_EQ(told[1],
             "update INTERNAL: plugin recording: update() returned SPECD_E_INTERNAL (11), reported "
             "no reason");
@@ -473,7 +545,9 @@ struct Watching final : ShadowObserver {
     if (!status.ok()) note("failed: " + status.message());
   }
   void lost(uint32_t n, const std::string&) override { note("lost " + std::to_string(n)); }
-  void refused(const std::string& defect) override { note("refused: " + defect); }
+  void refused(uint32_t n, const std::string& defect) override {
+    note("refused " + std::to_string(n) + ": " + defect);
+  }
   void scored(int32_t n_nodes, int32_t n_accepted) override {
     note(std::to_string(n_accepted) + " of " + std::to_string(n_nodes));
   }

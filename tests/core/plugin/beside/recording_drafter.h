@@ -19,11 +19,12 @@ struct RecordingDrafter {
   std::map<uint64_t, std::string> log{};  // by sequence
   int n_begun = 0;
   std::atomic<int> n_ended{0};
-  std::atomic<bool> holds{false};      // the next propose() waits while this is true
-  std::atomic<bool> is_inside{false};  // it waits
-  uint64_t begin_fails = 0;            // of sequences whose id is a multiple; 0 = none
-  uint64_t update_fails = 0;           // the same, from their second update on
-  bool call_fails = false;             // every update() as a whole
+  std::atomic<bool> holds{false};        // the next propose() waits while this is true
+  std::atomic<bool> is_inside{false};    // it waits
+  std::atomic<bool> begin_waits{false};  // while this is true
+  uint64_t begin_fails = 0;              // of sequences whose id is a multiple; 0 = none
+  uint64_t update_fails = 0;             // the same, from their second update on
+  bool call_fails = false;               // every update() as a whole
   std::map<uint64_t, int> n_updates{};
   uint32_t n_taps = 0, top_k = 0;
 
@@ -42,6 +43,7 @@ struct RecordingDrafter {
   }
   static specd_status begin(specd_drafter* self, const specd_begin_args* args) noexcept {
     RecordingDrafter& me = of(self);
+    while (me.begin_waits) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     const specd_batch& batch = *args->batch;
     for (uint32_t s = 0; s < batch.n_seqs; ++s) {
       const uint64_t id = batch.seq_id[s];
