@@ -373,7 +373,8 @@ class Engine {
   // candidate, which gets no request yet; the same errors as apply_route(), and kFailedPrecondition when
   // there is a candidate already. set_traffic() gives it so many of a hundred new requests, chosen by a
   // hash of their numbers; or makes it a shadow, which is shown what the requests of the live version do, on a
-  // thread of its own, and whose drafts are only compared with their text. promote_route() makes it live; for RouteOptions::probation_seconds of the new
+  // thread of its own, and whose drafts are only compared with their text. A change that ends a shadow does so first; that
+  // stays done when the change then fails. promote_route() makes it live; for RouteOptions::probation_seconds of the new
   // version the one before is kept, and roll_back_route() makes that live again, as does the new one's
   // breaker when it opens. abort_route() gives up the candidate, as does its own breaker. Requests keep
   // the version that they were admitted with, unless `how` says otherwise. kNotFound for unknown routes,
