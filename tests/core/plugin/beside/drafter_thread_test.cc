@@ -31,8 +31,18 @@ std::unique_ptr<DrafterThread> start(Drafter& drafter, uint64_t wait_ns = 60 * k
 
 void wait_for(const std::function<bool()>& is_so) {
   const uint64_t end = now_ns() + 60 * kSecondNs;
-  while (!is_so() && now_ns() < end) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  EXPECT_TRUE(is_so());
+  bool is = is_so();
+  for (; !is && now_ns() < end; is = is_so())
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_TRUE(is);
+}
+
+// Under load a thread may answer later than the step waits; it does some time.
+void expect_drafts(DrafterThread& thread, Driver& driver) {
+  wait_for([&] {
+    return thread.calls().take_answers().ok() && thread.calls().is_ready() &&
+           !driver.propose(4, false, false).empty();
+  });
 }
 
 struct Kind {
@@ -120,7 +130,7 @@ TEST(DrafterThread, a_late_proposal_costs_one_draft_and_is_dropped) {
   const std::unique_ptr<DrafterThread> thread = start(*drafter, 20'000'000);
   Driver driver(thread->calls());
   driver.begin(0, 1, {1, 2, 3});
-  EXPECT_NE(driver.propose(4, false, false), "");
+  expect_drafts(*thread, driver);
   recording.holds = true;
   Status late;
   const uint64_t start_ns = now_ns();
@@ -131,8 +141,7 @@ TEST(DrafterThread, a_late_proposal_costs_one_draft_and_is_dropped) {
   EXPECT_FALSE(thread->calls().is_ready()) << "the buffers are in use";
   driver.update(3, false, false);  // waits there
   recording.holds = false;
-  wait_for([&] { return thread->calls().take_answers().ok() && thread->calls().is_ready(); });
-  EXPECT_NE(driver.propose(4, false, false), "");
+  expect_drafts(*thread, driver);
   driver.leave(0, SPECD_END_FINISHED);
 }
 
@@ -181,7 +190,7 @@ TEST(DrafterThread, one_that_is_far_behind_loses_its_sequences_and_may_begin_aga
   recording.holds = false;
   wait_for([&] { return thread->calls().take_answers().ok() && thread->calls().is_ready(); });
   driver.begin(0, 1, {1, 2, 3, 4});
-  EXPECT_NE(driver.propose(4, false, false), "");
+  expect_drafts(*thread, driver);
   driver.leave(0, SPECD_END_FINISHED);
   thread.reset();
   EXPECT_EQ(recording.n_begun, 3);
@@ -203,8 +212,7 @@ TEST(DrafterThread, a_sequence_that_begins_again_is_not_lost_by_what_failed_befo
   driver.leave(0, SPECD_END_PREEMPTED);
   driver.begin(0, 1, {1, 2, 3});
   recording.holds = false;
-  wait_for([&] { return thread->calls().take_answers().ok() && thread->calls().is_ready(); });
-  EXPECT_NE(driver.propose(4, false, false), "");
+  expect_drafts(*thread, driver);
   EXPECT_FALSE(driver.is_lost(0)) << thread->calls().why_lost();
   driver.leave(0, SPECD_END_FINISHED);
   driver.begin(0, 2, {1});
@@ -251,7 +259,7 @@ TEST(DrafterThread, a_proposal_that_was_skipped_is_not_awaited_for_ever) {
   recording.begin_waits = false;
   wait_for([&] { return thread->calls().take_answers().ok() && thread->calls().is_ready(); });
   driver.begin(0, 1, {1, 2});
-  EXPECT_NE(driver.propose(4, false, false), "");
+  expect_drafts(*thread, driver);
   driver.leave(0, SPECD_END_FINISHED);
   thread.reset();
   EXPECT_EQ(recording.n_begun, recording.n_ended.load());
