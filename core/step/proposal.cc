@@ -101,7 +101,7 @@ void Proposal::expect_trees() {
   for (size_t s = 0; s < members_.size(); ++s) {
     DraftTree& tree = members_[s]->tree;
     for (int32_t node = 0; node < given_[s]; ++node) {
-      const int32_t its_parent = fixed_parent_of(node);
+      const int32_t its_parent = route_.drafter->fixed_parent(to_size(node));
       tree.token.push_back(0);
       tree.parent.push_back(its_parent);
       tree.flags.push_back(0);
@@ -173,17 +173,8 @@ std::vector<bool> Proposal::take() {
   return counts;
 }
 
-// The parent of `node` in a tree of fixed shape.
-int32_t Proposal::fixed_parent_of(int64_t node) const {
-  const std::vector<int32_t>& fixed = route_.drafter->static_parents();
-  const auto i = static_cast<size_t>(node);
-  return i < fixed.size() ? fixed[i] : static_cast<int32_t>(node) - 1;
-}
-
 void Proposal::set_fixed_parents() {
-  for (size_t i = 0; i < parent.n; ++i) {
-    parent.host[i] = fixed_parent_of(static_cast<int64_t>(i) % capacity());
-  }
+  route_.drafter->set_fixed_parents(parent.host, parent.n, static_cast<size_t>(capacity()));
 }
 
 }  // namespace specd

@@ -39,7 +39,6 @@ class Proposal {
  private:
   bool probes() const { return (route_.drafter->grant().needs & SPECD_NEED_PROBES) != 0; }
   bool has_fixed_parents() const { return route_.drafter->caps().tree_mode != SPECD_TREE_VARIABLE; }
-  int32_t fixed_parent_of(int64_t node) const;
   void set_fixed_parents();
 
   StepContext& step_;

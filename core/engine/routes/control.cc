@@ -293,7 +293,7 @@ Result<RouteChange> RouteControl::set_traffic(RouteTable table, RouteEntry& entr
   try {
     started = start_shadow(entry);
   } catch (const std::bad_alloc&) {
-    be_itself(*entry.candidate->route);
+    apply_isolation(*entry.candidate->route);
     started = Status(Code::kExhausted, "there is no memory for a shadow");
   }
   if (started.ok()) return done;
@@ -320,7 +320,7 @@ Status RouteControl::start_shadow(const RouteEntry& entry) {
     requests_.set_shadow(*entry.live->route, shadow);
   };
   if (started.ok() && !intake_.between_steps(show)) started = no_boundary();
-  if (!started.ok()) be_itself(*shadow);
+  if (!started.ok()) apply_isolation(*shadow);
   return started;
 }
 
@@ -342,13 +342,13 @@ Status RouteControl::stop_shadow(const RouteTable& table, RouteEntry& entry) {
     entry.candidate = before;
     return no_boundary();
   }
-  be_itself(*shadow);
+  apply_isolation(*shadow);
   shadow->counters.clear();  // of what decided nothing
   events_.add(std::move(event));
   return Status();
 }
 
-void RouteControl::be_itself(LiveRoute& version) {
+void RouteControl::apply_isolation(LiveRoute& version) {
   Status status = maker_.end_beside(version);
   if (status.ok() && version.isolation == Isolation::kGuarded)
     status = maker_.set_beside(version, false);

@@ -124,7 +124,7 @@ class RouteControl {
   Status stop_shadow(const RouteTable& table, RouteEntry& entry) SPECD_REQUIRES(mutex_);
   // A version that is no shadow any more, or could not become one, works as its definition says. It is condemned
   // when it cannot.
-  void be_itself(LiveRoute& version);
+  void apply_isolation(LiveRoute& version);
   // No step has ended, or there will be none.
   Status no_boundary() const;
   Result<RouteChange> promote(RouteTable table, RouteEntry& entry, const ChangeOptions& how)

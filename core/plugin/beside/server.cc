@@ -51,27 +51,26 @@ void DrafterServer::run(const std::atomic<bool>& stop, const std::atomic<bool>& 
       requests_.wait(bell, UINT64_MAX, replies_ == nullptr ? 0 : kCallSpinNs);
       continue;
     }
-    SPECD_CHECK(is_good(bytes), "the step writes messages of this shape");
-    MessageHead head;
-    std::memcpy(&head, bytes.data(), sizeof(head));
-    const Message message{head, bytes.data(), MessageLayout(head, shape_)};
+    const Message message = read(bytes);
     // Nobody waits any more for what the others would do.
+    const MessageHead& head = message.head;
     if (head.epoch == epoch_ && (!is_over || head.kind == CallKind::kEnd)) handle(message);
     requests_.pop();
   }
   if (!abandoned) end_all(SPECD_END_SWAPPED);
 }
 
-bool DrafterServer::is_good(std::span<const std::byte> bytes) const {
+DrafterServer::Message DrafterServer::read(std::span<const std::byte> bytes) const {
+  constexpr char kWhy[] = "the step writes messages of this shape";
   MessageHead head;
-  if (bytes.size() < sizeof(head)) return false;
+  SPECD_CHECK(bytes.size() >= sizeof(head), kWhy);
   std::memcpy(&head, bytes.data(), sizeof(head));
-  if (head.n_seqs == 0 || head.n_seqs > shape_.max_batch) return false;
-  const MessageLayout at(head, shape_);
-  if (at.bytes != bytes.size()) return false;
-  const Message message{head, bytes.data(), at};
-  return std::all_of(message.sequences(), message.sequences() + head.n_seqs,
-                     [this](const MessageSequence& each) { return each.slot < seats_.size(); });
+  SPECD_CHECK(head.n_seqs > 0 && head.n_seqs <= shape_.max_batch, kWhy);
+  const Message message{head, bytes.data(), MessageLayout(head, shape_)};
+  SPECD_CHECK(message.at.bytes == bytes.size(), kWhy);
+  for (uint32_t s = 0; s < head.n_seqs; ++s)
+    SPECD_CHECK(message.sequences()[s].slot < seats_.size(), kWhy);
+  return message;
 }
 
 void DrafterServer::handle(const Message& message) {
@@ -260,15 +259,6 @@ void DrafterServer::update(const Message& message) {
   finish(message, status, now_ns() - start_ns);
 }
 
-void DrafterServer::set_parents() {
-  const std::vector<int32_t>& fixed = drafter_.static_parents();
-  const size_t capacity = shape_.node_capacity;
-  for (size_t i = 0; i < parent_.size(); ++i) {
-    const size_t node = i % capacity;
-    parent_[i] = node < fixed.size() ? fixed[node] : static_cast<int32_t>(node) - 1;
-  }
-}
-
 void DrafterServer::propose(const Message& message) {
   const uint64_t start_ns = now_ns();
   const size_t capacity = shape_.node_capacity;
@@ -289,7 +279,7 @@ void DrafterServer::propose(const Message& message) {
     draft_.assign(cells, SPECD_NO_TOKEN);
     parent_.assign(cells, 0);
     flags_.assign(cells, 0);
-    if (!shape_.sends_parents) set_parents();
+    if (!shape_.sends_parents) drafter_.set_fixed_parents(parent_.data(), cells, capacity);
     const auto n = static_cast<int64_t>(seq_id_.size());
     const auto width = static_cast<int64_t>(capacity);
     const specd_tensor root_token = tensor_of(root_token_),
@@ -329,7 +319,8 @@ void DrafterServer::propose(const Message& message) {
     args.out = &out;
     call_.committed = &no_text_;
     Status proposed = drafter_.propose(args, call_);
-    if (!shape_.sends_parents) set_parents();  // the plugin may have changed them
+    if (!shape_.sends_parents)  // the plugin may have changed them
+      drafter_.set_fixed_parents(parent_.data(), cells, capacity);
     return proposed;
   });
   const uint64_t took_ns = now_ns() - start_ns;

@@ -55,7 +55,7 @@ class DrafterServer {
     }
     const MessageSequence* sequences() const { return array<MessageSequence>(at.sequences); }
   };
-  bool is_good(std::span<const std::byte> bytes) const;
+  Message read(std::span<const std::byte> bytes) const;
   void handle(const Message& message);
   void begin(const Message& message);
   void update(const Message& message);
@@ -92,7 +92,6 @@ class DrafterServer {
   // Calls fn(); a call for which there is no memory has failed.
   template <typename Fn>
   static Status or_exhausted(Fn&& fn);
-  void set_parents();
 
   Drafter& drafter_;
   const CallShape shape_;

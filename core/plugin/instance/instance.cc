@@ -171,6 +171,10 @@ void Drafter::deactivate() {
   active_ = false;
 }
 
+void Drafter::set_fixed_parents(int32_t* parent, size_t n, size_t capacity) const {
+  for (size_t i = 0; i < n; ++i) parent[i] = fixed_parent(i % capacity);
+}
+
 uint64_t Drafter::memory_bytes() const {
   const MutexLock lock(owner_->mutex);
   return owner_->used_bytes;

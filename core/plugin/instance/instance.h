@@ -44,6 +44,11 @@ class Drafter final : public DrafterCalls {
   uint64_t memory_bytes() const;  // held through memory/1 now
   // STATIC mode, after activate(): validated parents; else empty.
   const std::vector<int32_t>& static_parents() const { return static_parents_; }
+  // CHAIN and STATIC mode: fills a column of `capacity` nodes per sequence with the parents.
+  void set_fixed_parents(int32_t* parent, size_t n, size_t capacity) const;
+  int32_t fixed_parent(size_t node) const {
+    return node < static_parents_.size() ? static_parents_[node] : static_cast<int32_t>(node) - 1;
+  }
 
   // Once. On failure the instance stays inactive and can only be destroyed. Once `is_late` is true it
   // makes no further call and fails; the instance is then in whatever state its last call left it.

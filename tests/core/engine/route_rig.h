@@ -3,8 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <fstream>
+#include <functional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -88,6 +90,30 @@ class RouteRig : public EngineTest {
     }
     expect_versions(wanted);
     EXPECT_EQ(run(r).tokens, plain.tokens);
+  }
+  // Runs `changes` while six clients ask route r all the time; no token changes.
+  void under_load(const std::function<void()>& changes) {
+    constexpr int32_t kTokens = 32;
+    std::vector<std::vector<int32_t>> plain;
+    for (const std::string& prompt : prompts())
+      plain.push_back(run(request(prompt, "off", kTokens)).tokens);
+    std::atomic<bool> done{false};
+    std::atomic<uint64_t> ended{0}, wrong{0};
+    std::vector<std::thread> clients;
+    for (size_t c = 0; c < 6; ++c) {
+      clients.emplace_back([&, c] {
+        for (size_t i = c; !done; ++i) {
+          const size_t at = i % prompts().size();
+          if (run(request(prompts()[at], "r", kTokens)).tokens != plain[at]) ++wrong;
+          ++ended;
+        }
+      });
+    }
+    changes();
+    done = true;
+    for (std::thread& client : clients) client.join();
+    EXPECT_EQ(wrong, 0u);
+    EXPECT_GT(ended, 6u);
   }
   static int64_t count_lines(const std::string& file, const std::string& word) {
     std::ifstream in(file);
