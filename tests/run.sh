@@ -53,11 +53,13 @@ preset() {
   if [ "$name" = tsan ] && [ "$by_folder" = OFF ]; then alone=ON; fi
   # A folder that was configured for another compiler would lose its options.
   if [ "$name" != cpu ]; then fresh=(--fresh); fi
+  rm -f "build/$name/junit.xml"
   cmake --preset "$name" "${fresh[@]}" -DSPECD_TESTS=ON -DSPECD_BY_FOLDER="$by_folder" \
     -DCMAKE_DISABLE_PRECOMPILE_HEADERS="$alone" \
     -DCMAKE_CXX_COMPILER_LAUNCHER=ccache -DCMAKE_C_COMPILER_LAUNCHER=ccache > /dev/null &&
     cmake --build --preset "$name" --target "$target" &&
-    ctest --preset "$name" "${chosen[@]}" --no-tests=error -j "$(nproc)"
+    ctest --preset "$name" "${chosen[@]}" --no-tests=error -j "$(nproc)" \
+      --output-junit "$PWD/build/$name/junit.xml"
 }
 
 full_product() {
@@ -85,6 +87,8 @@ case "$mode" in
     ;;
 esac
 
+# What failed comes last, where a long log is read first.
+if [ $failed -ne 0 ]; then python3 tests/failures.py build/*/junit.xml; fi
 printf '\nspecd tests:'
 printf ' %s;' "${summary[@]}"
 if [ $failed -eq 0 ]; then printf ' all passed\n'; else printf ' FAILED\n'; fi
