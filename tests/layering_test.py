@@ -14,13 +14,14 @@ ALLOWED = {
     "sdk": ["specd/plugin_api/"],
     "plugins": ["specd/plugin_api/", "specd/sdk/"],
     "core": ["specd/plugin_api/", "specd/kernels/"],
-    "host": ["core/engine.h", "core/rank_process.h", "core/base/"],
+    "host": ["core/engine.h", "core/rank_process.h", "core/runner/runner.h", "core/base/"],
 }
 # The measuring program also uses what is below engine.h: it writes checkpoints and times forwards.
 ALLOWED_IN = {"host/bench/": ["core/model/", "core/kv/", "core/device/"]}
 # Inside core, a folder uses only those before it; engine.h and the folder engine come last.
 CORE_ORDER = ["base", "chat/jinja", "chat", "device", "text", "kv", "model", "request", "sched",
-              "plugin/instance", "plugin/bundle", "plugin/beside", "spec", "draft", "services", "ranks",
+              "plugin/instance", "plugin/bundle", "plugin/beside", "plugin/process", "spec", "draft", "services",
+              "runner", "ranks",
               "step"]
 # Draft models are the same for any caller: services checks and translates what plugins pass.
 BLIND_TO_PLUGINS = ["core/draft/"]

@@ -151,6 +151,13 @@ spdlog::level::level_enum spdlog_level(LogLevel level) {
 }  // namespace
 
 void set_log_level(LogLevel level) { logger().set_level(spdlog_level(level)); }
+LogLevel log_level() {
+  for (const LogLevel level :
+       {LogLevel::kDebug, LogLevel::kInfo, LogLevel::kWarn, LogLevel::kError}) {
+    if (is_logged(level)) return level;
+  }
+  return LogLevel::kOff;
+}
 bool is_logged(LogLevel level) { return logger().should_log(spdlog_level(level)); }
 
 void log(LogLevel level, std::string_view text) try {

@@ -15,6 +15,7 @@ enum class LogLevel { kDebug, kInfo, kWarn, kError, kOff };
 
 void set_log_level(LogLevel level);  // the default is kInfo
 bool is_logged(LogLevel level);
+LogLevel log_level();
 // Drops the line when there is no memory for it.
 void log(LogLevel level, std::string_view text);
 // Text for the person who started the daemon, written as it is: progress, tables, the last words.

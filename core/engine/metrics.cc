@@ -185,6 +185,9 @@ void add_routes(Families& families, const RouteReport& off,
   count("specd_spec_decode_lost_requests_total",
         "Requests that went on without drafts: the drafter failed, or the text is too long for it.",
         &RouteCounts::lost);
+  count("specd_spec_decode_hidden_bytes_total",
+        "Bytes of hidden states that were copied for a drafter beside the step.",
+        &RouteCounts::hidden_bytes);
 
   const auto gauge = [&](const char* name, const char* help, auto RouteReport::*field) {
     MetricFamily& family = families.add(Type::kGauge, name, help);

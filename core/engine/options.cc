@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <filesystem>
 #include <memory>
 #include <set>
 
@@ -53,10 +54,27 @@ PluginRegistry::Options registry_options(const EngineOptions& options) {
   return made;
 }
 
+namespace {
+
+// Where it is installed: beside the daemon, or whatever else has the engine.
+std::string runner_program() {
+  std::error_code error;
+  const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
+  return (self.parent_path() / "specd-runner").string();
+}
+
+}  // namespace
+
 RouteTerms route_terms(const EngineOptions& options) {
   return {.is_strict = options.numerics != Numerics::kFast,
           .max_sequences = options.max_sequences,
-          .step_rows_max = options.step_tokens_max};
+          .step_rows_max = options.step_tokens_max,
+          // It ends before the work that waits for it is late.
+          .process = {.program = runner_program(),
+                      .registry = registry_options(options),
+                      .isa = options.isa,
+                      .bf16 = options.numerics == Numerics::kBf16,
+                      .limit = std::chrono::milliseconds(options.plugin_control_seconds * 900)}};
 }
 
 Status out_of_range(const std::string& field, const std::string& expected,

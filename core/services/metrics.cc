@@ -13,19 +13,6 @@
 namespace specd {
 namespace {
 
-constexpr size_t kMetricsMax = 64;  // of one instance
-constexpr size_t kHelpBytesMax = 512;
-
-bool is_metric_name(const char* name) {
-  if (name[0] < 'a' || name[0] > 'z') return false;
-  size_t length = 1;
-  for (; length <= 64 && name[length] != '\0'; ++length) {
-    const char c = name[length];
-    if (!((c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_')) return false;
-  }
-  return length <= 64;
-}
-
 specd_status metrics_define(const specd_host*, specd_owner* owner, uint32_t kind, const char* name,
                             const char* help, specd_metric** out) {
   if (out == nullptr) return refuse(nullptr, SPECD_E_INVALID, "metrics.define: out is null");
@@ -51,7 +38,7 @@ specd_status metrics_define(const specd_host*, specd_owner* owner, uint32_t kind
   }
   auto metric = std::make_unique<specd_metric>();
   metric->name = name;
-  if (help != nullptr) metric->help.assign(help, strnlen(help, kHelpBytesMax));
+  if (help != nullptr) metric->help.assign(help, strnlen(help, kMetricHelpBytesMax));
   metric->counter = counter;
   const std::string key = metric->name;
   *out = owner->metrics.emplace(key, std::move(metric)).first->second.get();

@@ -26,6 +26,10 @@ const char* event_kind_name(EventKind kind) {
       return "resumed";
     case EventKind::kQuarantined:
       return "quarantined";
+    case EventKind::kProcessEnded:
+      return "process_ended";
+    case EventKind::kProcessRestarted:
+      return "process_restarted";
     case EventKind::kSetAside:
       return "set_aside";
     case EventKind::kNotRecorded:

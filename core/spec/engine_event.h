@@ -17,10 +17,12 @@ enum class EventKind {
   kPassed,       // the live version has passed its probation: there is no way back any more
   kSuspended,    // a drafter failed again and again, and does not draft for a while
   kResumed,      // it works again
-  kQuarantined,  // a call of a drafter does not return: it is not called any more
-  kSetAside,     // a plugin's control call does not return: the plugin is refused
-  kNotRecorded,  // the journal could not be written: the next start does not know of it
-  kConfigured,   // routes were changed to those of a configuration
+  kQuarantined,  // a call of a drafter does not return, or its process dies again and again: it is not called any more
+  kProcessEnded,      // the process of a drafter has died, and is started again
+  kProcessRestarted,  // it works again
+  kSetAside,          // a plugin's control call does not return: the plugin is refused
+  kNotRecorded,       // the journal could not be written: the next start does not know of it
+  kConfigured,        // routes were changed to those of a configuration
   kPluginLoaded,
   kPluginRetired,  // a plugin is refused until it is loaded again
 };

@@ -29,11 +29,14 @@ void LiveRoute::called(DrafterCall call, const Status& status, uint64_t took_ns)
 }
 
 void LiveRoute::condemn(const std::string& why) {
-  if (is_condemned_) return;
-  last_problem.set(why);
+  if (set_condemned(why) && beside != nullptr) beside->abandon();
+}
+
+bool LiveRoute::set_condemned(const std::string& why) {
+  if (is_condemned_) return false;
+  last_problem.set_final(why);
   log(LogLevel::kError, "route " + name + ": the drafter must not be called any more: " + why);
-  is_condemned_ = true;
-  if (beside != nullptr) beside->abandon();
+  return !is_condemned_.exchange(true);
 }
 
 }  // namespace specd

@@ -15,7 +15,8 @@
 
 #include "core/base/clock.h"
 #include "core/base/mutex.h"
-#include "core/plugin/beside/drafter_thread.h"
+#include "core/plugin/beside/drafter_beside.h"
+#include "core/plugin/beside/server.h"
 #include "core/plugin/instance/instance.h"
 #include "core/plugin/bundle/registry.h"
 #include "core/spec/breaker.h"
@@ -35,10 +36,11 @@ struct RouteCounters {
   std::atomic<uint64_t> forward_ns{0};             // the route's share of the forwards, by rows
   std::atomic<uint64_t> cut{0};  // sequences' proposals and verdicts that were refused or cut
   std::atomic<uint64_t> sequences_lost{0};  // see RouteCounts::lost
+  std::atomic<uint64_t> hidden_bytes{0};    // see RouteCounts::hidden_bytes
 
   void clear() {
     for (auto* each : {&requests, &steps, &drafts, &drafted, &accepted, &rejected, &discarded,
-                       &forward_ns, &cut, &sequences_lost}) {
+                       &forward_ns, &cut, &sequences_lost, &hidden_bytes}) {
       *each = 0;
     }
     for (std::atomic<uint64_t>& each : accepted_at) each = 0;
@@ -56,6 +58,7 @@ struct RouteCounters {
     counts.forward_ns += forward_ns;
     counts.cut += cut;
     counts.lost += sequences_lost;
+    counts.hidden_bytes += hidden_bytes;
   }
 };
 
@@ -64,7 +67,13 @@ class LastProblem {
  public:
   void set(std::string text) {
     const MutexLock lock(mutex_);
+    if (!is_final_) text_ = std::move(text);
+  }
+  // Nothing that follows matters.
+  void set_final(std::string text) {
+    const MutexLock lock(mutex_);
     text_ = std::move(text);
+    is_final_ = true;
   }
   std::string get() const {
     const MutexLock lock(mutex_);
@@ -74,6 +83,7 @@ class LastProblem {
  private:
   mutable Mutex mutex_;
   std::string text_ SPECD_GUARDED_BY(mutex_);
+  bool is_final_ SPECD_GUARDED_BY(mutex_) = false;
 };
 
 struct LiveRoute {
@@ -91,14 +101,14 @@ struct LiveRoute {
   std::unique_ptr<Drafter> drafter;
   std::unique_ptr<Verifier> verifier;
   std::unique_ptr<ShadowObserver> observer;  // of the thread, if the route is a shadow
-  // The drafter's own thread, while it works beside the step. Changes only while no request has the route.
-  std::unique_ptr<DrafterThread> beside;
+  // The drafter's own thread or process, while it works beside the step. Changes only while no request has the route.
+  std::unique_ptr<DrafterBeside> beside;
   bool verifies_on_device = false;  // judges device drafts there; set with the grants
   std::vector<size_t> tap_index;    // for each of the drafter's taps, its index in the model
   RouteCounters counters;
   LastProblem last_problem;
   Breaker breaker;
-  // [the thread of the drafter's calls] Told of kSuspended and kResumed, with the reason. May be empty.
+  // [any] Told of kSuspended, kResumed, and of what becomes of the drafter's process, with the reason. May be empty.
   std::function<void(EventKind, const std::string& text)> tell;
   // [step] What the drafts of this step were drawn from, in the drafter's memory: see specd_proposal.
   specd_tensor q{}, q_lse{};
@@ -128,6 +138,8 @@ struct LiveRoute {
   // [any] Logs why, once, and lets the drafter's thread make no further call. RouteControl sees it, and quarantines
   // the version. REQUIRES that `beside` does not change meanwhile.
   void condemn(const std::string& why);
+  // [any] The same when it makes no call any more: its process is gone for good. False when it was so already.
+  bool set_condemned(const std::string& why);
 
   // Counts n sequences whose proposal or verdict was refused or cut, and says why.
   void cut(uint64_t n, std::string why) {

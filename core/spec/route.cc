@@ -65,7 +65,15 @@ const char* guarantee_name(Guarantee guarantee) {
 }
 
 const char* isolation_name(Isolation isolation) {
-  return isolation == Isolation::kGuarded ? "guarded" : "none";
+  switch (isolation) {
+    case Isolation::kNone:
+      return "none";
+    case Isolation::kGuarded:
+      return "guarded";
+    case Isolation::kProcess:
+      return "process";
+  }
+  return "unknown";
 }
 
 Json route_to_json(const RouteOptions& route) {
@@ -105,8 +113,10 @@ Result<RouteOptions> route_from_json(const Json& json) {
     } else if (key == "call_ms_max") {
       SPECD_OK_OR_RETURN(number(route.call_ms_max));
     } else if (key == "isolation") {
-      SPECD_TRY(route.isolation,
-                one_of(json, "isolation", {Isolation::kNone, Isolation::kGuarded}, isolation_name));
+      SPECD_TRY(
+          route.isolation,
+          one_of(json, "isolation", {Isolation::kNone, Isolation::kGuarded, Isolation::kProcess},
+                 isolation_name));
     } else if (key == "step_budget_us") {
       SPECD_OK_OR_RETURN(number(route.step_budget_us));
     } else if (key == "probation_seconds") {

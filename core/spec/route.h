@@ -17,6 +17,7 @@ const char* guarantee_name(Guarantee guarantee);
 enum class Isolation {
   kNone,     // on the step's thread, which waits as long as they take
   kGuarded,  // on a thread of its own, for whose proposals the step waits for step_budget_us
+  kProcess,  // the same in a process of its own, which may crash
 };
 const char* isolation_name(Isolation isolation);
 

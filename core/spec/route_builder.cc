@@ -8,10 +8,13 @@
 #include "core/base/run_within.h"
 #include "core/base/to_size.h"
 #include "core/device/host_memory.h"
+#include "core/plugin/beside/drafter_thread.h"
 #include "core/plugin/instance/caps.h"
+#include "core/plugin/process/process_drafter.h"
 #include "core/spec/shadow_counts.h"
 #include "specd/plugin_api/services/kv.h"
 #include "specd/plugin_api/services/model.h"
+#include "specd/plugin_api/services/target.h"
 
 namespace specd {
 
@@ -99,6 +102,39 @@ Status check_pair(PluginRegistry& registry, const RouteOptions& wanted, const Ro
   return Status();
 }
 
+// For the process of a drafter.
+ProcessKeeper::Terms keeper_terms(const RouteOptions& wanted, const RouteTerms& terms,
+                                  const specd_target_info& target) {
+  ProcessKeeper::Terms made{.program = terms.process.program,
+                            .order = {.registry = terms.process.registry,
+                                      .isa = terms.process.isa,
+                                      .bf16 = terms.process.bf16,
+                                      .plugin = wanted.drafter.plugin,
+                                      .factory = wanted.drafter.factory,
+                                      .config = wanted.drafter.config,
+                                      .instance_name = wanted.name + ".drafter"},
+                            .limit = terms.process.limit};
+  made.order.log_level = log_level();
+  made.order.set_target(target);
+  return made;
+}
+
+// The plugin that the registry knows, made in a process of its own.
+Result<std::unique_ptr<Drafter>> make_in_process(const PluginRegistry& registry,
+                                                 const RouteOptions& wanted,
+                                                 const RouteTerms& terms,
+                                                 const specd_target_info& target) {
+  SPECD_OK_OR_RETURN(registry.check(wanted.drafter.plugin));
+  SPECD_TRY(std::unique_ptr<ProcessDrafter> made,
+            ProcessDrafter::make(keeper_terms(wanted, terms, target), registry.host()));
+  for (const auto& [plugin, content] : made->contents()) {
+    if (bundle_of(registry, plugin).content_sha256 == content) continue;
+    return Status(Code::kUnavailable, "plugin",
+                  "the files of plugin " + plugin + " changed while it was loaded; try again");
+  }
+  return std::unique_ptr<Drafter>(std::move(made));
+}
+
 bool drafts_on_device(const specd_drafter_caps& drafter, const specd_verifier_caps& verifier,
                       Isolation isolation, bool device_is_host) {
   return !device_is_host && isolation == Isolation::kNone && !needs_q(drafter, verifier) &&
@@ -121,9 +157,14 @@ Result<DrafterLimit> drafter_limit(PluginRegistry& registry, const RouteOptions&
                                    bool device_is_host, uint64_t device_bytes,
                                    const std::atomic<bool>& is_late) {
   const PluginUse &drafter = wanted.drafter, &verifier = wanted.verifier;
-  SPECD_TRY(const specd_drafter_caps caps,
-            registry.drafter_caps(drafter.plugin, drafter.factory, drafter.config, target, is_late)
-                .in_field("drafter"));
+  const auto caps_of = [&]() -> Result<specd_drafter_caps> {
+    if (wanted.isolation != Isolation::kProcess)
+      return registry.drafter_caps(drafter.plugin, drafter.factory, drafter.config, target,
+                                   is_late);
+    SPECD_OK_OR_RETURN(registry.check(drafter.plugin));
+    return ProcessDrafter::describe(keeper_terms(wanted, terms, target), registry.host());
+  };
+  SPECD_TRY(const specd_drafter_caps caps, caps_of().in_field("drafter"));
   SPECD_TRY(
       const specd_verifier_caps judges,
       registry.verifier_caps(verifier.plugin, verifier.factory, verifier.config, target, is_late)
@@ -145,11 +186,12 @@ Status create_route(LiveRoute& route, PluginRegistry& registry, const RouteOptio
                     const RouteTerms& terms, const specd_target_info& target,
                     const std::atomic<bool>& is_late) {
   route.name = wanted.name;
-  SPECD_TRY(route.drafter,
-            registry
-                .make_drafter(wanted.drafter.plugin, wanted.drafter.factory, wanted.drafter.config,
-                              target, wanted.name + ".drafter", is_late)
-                .in_field("drafter"));
+  const PluginUse& use = wanted.drafter;
+  SPECD_TRY(route.drafter, (wanted.isolation == Isolation::kProcess
+                                ? make_in_process(registry, wanted, terms, target)
+                                : registry.make_drafter(use.plugin, use.factory, use.config, target,
+                                                        wanted.name + ".drafter", is_late))
+                               .in_field("drafter"));
   SPECD_TRY(route.verifier,
             registry
                 .make_verifier(wanted.verifier.plugin, wanted.verifier.factory,
@@ -256,11 +298,10 @@ Status activate_route(LiveRoute& route, const RouteTerms& terms, Device& device,
 std::string why_not_beside(const LiveRoute& route, bool is_shadow) {
   const specd_drafter_caps& caps = route.drafter->caps();
   const specd_owner& owner = route.drafter->owner();
-  const auto needs = [&](const char* service) {
-    return std::any_of(caps.services, caps.services + caps.n_services,
-                       [&](const char* each) { return std::string_view(each) == service; });
-  };
+  const auto needs = [&](const char* service) { return requires_service(caps, service); };
   const MutexLock lock(owner.mutex);
+  if (route.isolation == Isolation::kProcess && needs(SPECD_SERVICE_TARGET))
+    return "it uses the service target/1, which has the model's tensors in this process";
   const bool has_model = needs(SPECD_SERVICE_MODEL) || !owner.models.empty();
   if (has_model || needs(SPECD_SERVICE_KV) || !owner.kvs.empty()) {
     return std::string("it uses the service ") + (has_model ? "model/1" : "kv/1") +
@@ -275,18 +316,46 @@ std::string why_not_beside(const LiveRoute& route, bool is_shadow) {
   return std::string();
 }
 
+namespace {
+
+// What becomes of the drafter's process, for those who watch the route.
+ProcessKeeper::Hooks hooks_of(LiveRoute& route) {
+  const auto say = [&route](EventKind kind, LogLevel level, const std::string& what) {
+    const std::string text = "route " + route.name + ": the drafter's process " + what;
+    log(level, text);
+    if (route.tell) route.tell(kind, text);
+  };
+  return {
+      .on_death =
+          [&route, say](const std::string& how) {
+            route.last_problem.set("its process has ended: " + how);
+            say(EventKind::kProcessEnded, LogLevel::kWarn,
+                "has ended and is started again: " + how);
+          },
+      .on_restart = [say] { say(EventKind::kProcessRestarted, LogLevel::kInfo, "works again"); },
+      .on_lost = [&route](const std::string& why) { route.set_condemned(why); }};
+}
+
+}  // namespace
+
 Status start_beside(LiveRoute& route, const specd_target_info& target, CpuDevice& cpu,
                     bool is_shadow) {
-  const DrafterThread::Terms terms{
+  const BesideTerms terms{
       .vocab_size = target.vocab_size,
       .hidden_size = target.hidden_size,
       .max_positions = target.max_positions,
       .limits = {.wait_ns = is_shadow ? 0 : route.step_budget_ns,
                  .hang_ns = route.call_ns_max == 0 ? UINT64_MAX : route.call_ns_max},
-      .on_called = [&route](CallKind kind, const Status& status, uint64_t took_ns) {
-        route.called(drafter_call(kind), status, took_ns);
-      }};
+      .on_called = [&route](
+                       CallKind kind, const Status& status,
+                       uint64_t took_ns) { route.called(drafter_call(kind), status, took_ns); },
+      .hidden_bytes = &route.counters.hidden_bytes};
   route.observer = is_shadow ? std::make_unique<ShadowCounts>(route) : nullptr;
+  if (route.isolation == Isolation::kProcess) {
+    SPECD_TRY(route.beside, static_cast<ProcessDrafter&>(*route.drafter)
+                                .serve(terms, route.observer.get(), hooks_of(route)));
+    return Status();
+  }
   SPECD_TRY(route.beside, DrafterThread::start(*route.drafter, terms, cpu.open_for_thread(),
                                                route.observer.get()));
   return Status();

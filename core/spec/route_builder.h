@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <string>
 
 #include "core/device/device.h"
@@ -11,11 +12,21 @@
 
 namespace specd {
 
+// For drafters in processes of their own.
+struct ProcessTerms {
+  std::string program;  // specd-runner
+  PluginRegistry::Options registry;
+  std::string isa;  // of the engine
+  bool bf16 = false;
+  std::chrono::milliseconds limit{0};  // for making and activating one
+};
+
 // What all routes of an engine have in common.
 struct RouteTerms {
   bool is_strict = true;  // a row's bits do not depend on the batch; else no kIdentical
   int32_t max_sequences = 0;
   int32_t step_rows_max = 0;
+  ProcessTerms process = {};
 };
 
 // Instances are made and destroyed by work that may be late (see run_within()). Once `is_late` is
@@ -51,7 +62,8 @@ Result<DrafterLimit> drafter_limit(PluginRegistry& registry, const RouteOptions&
                                    const std::atomic<bool>& is_late);
 // Why the drafter cannot work beside the step, guarded or as a shadow; empty when it can.
 std::string why_not_beside(const LiveRoute& route, bool is_shadow);
-// Starts the thread of an active drafter: of a shadow, or of a guarded one. `cpu`: the engine's. [control]
+// Starts the thread of an active drafter, of a shadow or of a guarded one, or the work of its process. `cpu`: the
+// engine's. [control]
 Status start_beside(LiveRoute& route, const specd_target_info& target, CpuDevice& cpu,
                     bool is_shadow);
 // Activates both instances, which may take their memory; then the route can serve. `device` is that

@@ -55,12 +55,13 @@ struct RouteCounts {
   uint64_t requests = 0, steps = 0;
   uint64_t drafts = 0;  // with at least one node
   uint64_t drafted = 0, accepted = 0, rejected = 0, discarded = 0;
-  std::vector<uint64_t> accepted_at;           // accepted nodes by depth - 1
-  uint64_t forward_ns = 0;                     // its share of the forwards, by rows
-  uint64_t cut = 0;                            // proposals and verdicts with a defect
-  uint64_t lost = 0;                           // requests that a drafter failed, or that outgrew it
-  CallCounts begin, propose, update;           // of the drafter
-  CallCounts verify;                           // of the verifier
+  std::vector<uint64_t> accepted_at;  // accepted nodes by depth - 1
+  uint64_t forward_ns = 0;            // its share of the forwards, by rows
+  uint64_t cut = 0;                   // proposals and verdicts with a defect
+  uint64_t hidden_bytes = 0;          // of hidden states, copied for a drafter beside the step
+  uint64_t lost = 0;                  // requests that a drafter failed, or that outgrew it
+  CallCounts begin, propose, update;  // of the drafter
+  CallCounts verify;                  // of the verifier
   std::vector<PluginMetricReport> of_plugins;  // gauges: of the current instances
 };
 

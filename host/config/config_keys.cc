@@ -203,7 +203,8 @@ const Choices<Numerics> kNumerics{
     {"strict", Numerics::kStrict}, {"bf16", Numerics::kBf16}, {"fast", Numerics::kFast}};
 const Choices<Guarantee> kGuarantees{
     {"identical", Guarantee::kIdentical}, {"law", Guarantee::kLaw}, {"none", Guarantee::kNone}};
-const Choices<Isolation> kIsolations{{"none", Isolation::kNone}, {"guarded", Isolation::kGuarded}};
+const Choices<Isolation> kIsolations{
+    {"none", Isolation::kNone}, {"guarded", Isolation::kGuarded}, {"process", Isolation::kProcess}};
 constexpr char kModelFolder[] =
     "a folder with config.json, the weights as safetensors and tokenizer.json";
 
@@ -354,9 +355,10 @@ Key keys_of_route(RouteOptions& o) {
       choice(
           "isolation", o.isolation, kIsolations,
           "where the drafter's calls run: `none`, in the step, which waits for them; `guarded`, on a "
-          "thread of its own, so that one that is slow or hangs costs drafts and no time"),
+          "thread of its own, so that one that is slow or hangs costs drafts and no time; `process`, "
+          "in a process of its own, so that one that crashes costs no more than that, either"),
       integer("step_budget_us", o.step_budget_us, 1, EngineLimits::kStepBudgetUs,
-              "with `isolation: guarded`: how long a step waits for the drafts"),
+              "with another isolation than `none`: how long a step waits for the drafts"),
       integer("probation_seconds", o.probation_seconds, 0, EngineLimits::kProbationSeconds,
               "how long after a promotion the version before is kept, to go back to by hand or "
               "when the new drafter is suspended; 0 = it is not kept"),

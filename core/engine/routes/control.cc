@@ -187,7 +187,8 @@ Result<RouteChange> RouteControl::add(const RouteCommand& command) {
   const bool is_staged = command.kind == RouteCommand::Kind::kStage;
   const std::optional<RouteVersion>& there =
       is_staged && entry.candidate.has_value() ? entry.candidate : entry.live;
-  if (has_route(there) && there->options == wanted && maker_.is_current(*there->route)) {
+  if (has_route(there) && there->options == wanted && maker_.is_current(*there->route) &&
+      !there->route->is_condemned()) {
     RouteChange done = unchanged(*there);
     if (command.how.running == RunningRequests::kKeep) return done;
     // Those that an earlier change has left with another version.
@@ -202,10 +203,10 @@ Result<RouteChange> RouteControl::add(const RouteCommand& command) {
                       std::to_string(entry.candidate->route->generation) +
                       "; promote or abort that first");
   }
-  auto made = maker_.make(wanted);
+  auto made = maker_.make(wanted, generation_ + 1);
   if (!made.ok()) return made.status().in_field(where);
   RouteVersion version{.options = wanted,
-                       .route = share(std::move(made.value().route), generation_ + 1),
+                       .route = board_.share(std::move(made.value().route)),
                        .state = RouteState::kStaged};
   if (!is_staged) SPECD_OK_OR_RETURN(as_status(move(version, RouteEvent::kPromote)));
   Plan plan{.table = {},
@@ -350,7 +351,7 @@ Status RouteControl::stop_shadow(const RouteTable& table, RouteEntry& entry) {
 
 void RouteControl::apply_isolation(LiveRoute& version) {
   Status status = maker_.end_beside(version);
-  if (status.ok() && version.isolation == Isolation::kGuarded)
+  if (status.ok() && version.isolation != Isolation::kNone)
     status = maker_.set_beside(version, false);
   if (!status.ok()) version.condemn(status.message());
 }
@@ -503,15 +504,6 @@ void RouteControl::not_recorded(const EngineEvent& event, const Status& why) {
                .text = text});
 }
 
-std::shared_ptr<LiveRoute> RouteControl::share(std::unique_ptr<LiveRoute> route,
-                                               uint64_t generation) {
-  route->generation = generation;
-  route->tell = [this, name = route->name, generation](EventKind kind, const std::string& text) {
-    events_.add({.kind = kind, .route = name, .generation = generation, .text = text});
-  };
-  return board_.share(std::move(route));
-}
-
 Result<RouteChange> RouteControl::run(const RouteCommand& command) {
   using Kind = RouteCommand::Kind;
   const std::string& name = command.route.name;
@@ -600,13 +592,13 @@ Result<ConfiguredRoutes> RouteControl::configure(const std::vector<RouteOptions>
                     "the route has a candidate; promote or abort that first");
     }
     if (has_route(entry.live) && entry.live->options == route &&
-        maker_.is_current(*entry.live->route)) {
+        maker_.is_current(*entry.live->route) && !entry.live->route->is_condemned()) {
       continue;  // it was changed to this before
     }
-    auto made = maker_.make(route, plan.taps);
+    auto made = maker_.make(route, generation_ + 1, plan.taps);
     if (!made.ok()) return made.status().in_field(where);
     entry = {.live = RouteVersion{.options = route,
-                                  .route = share(std::move(made.value().route), generation_ + 1)}};
+                                  .route = board_.share(std::move(made.value().route))}};
     for (Transformer::Tap& tap : made.value().taps) plan.taps.push_back(std::move(tap));
     (is_new ? done.added : done.changed).push_back(route.name);
   }
@@ -776,6 +768,8 @@ void RouteControl::quarantine(RouteTable table, const std::string& name) {
   }
   if (!done.ok()) return;  // the next look tries again
   if (!is_told) events_.add(event);
+  // What has a process of its own has left nothing here that hangs.
+  if (version.options.isolation == Isolation::kProcess) return;
   (void)maker_.set_aside(bundle.id + "@" + bundle.version,
                          Status(Code::kDeadlineExceeded, "drafter of route " + name + ": " + why));
 }
@@ -866,7 +860,7 @@ Status RouteControl::load() {
   ++generation_;
   for (const RouteOptions& wanted : start_) {
     RouteVersion version{.options = wanted};
-    Result<RouteMaker::Made> made = maker_.make(wanted);
+    Result<RouteMaker::Made> made = maker_.make(wanted, generation_);
     const RouteOptions* const its = find_route(configured_, wanted.name);
     if (!made.ok() && its != nullptr && *its != wanted) {
       log(LogLevel::kError, "route " + wanted.name +
@@ -874,12 +868,12 @@ Status RouteControl::load() {
                                 "is as configured: " +
                                 made.status().to_string());
       version.options = *its;
-      made = maker_.make(*its);
+      made = maker_.make(*its, generation_);
     }
     RouteEntry& entry = table[wanted.name];
     if (made.ok()) {
       maker_.add_taps(std::move(made.value().taps));
-      version.route = share(std::move(made.value().route), generation_);
+      version.route = board_.share(std::move(made.value().route));
     } else {
       const Status& status = made.status();
       if (wanted.name == options_.default_route) {

@@ -141,8 +141,6 @@ class RouteControl {
   // Publishes the table and changes requests.
   Status flip(Plan& plan, const ChangeOptions& how, RouteChange& done) SPECD_REQUIRES(mutex_);
   void not_recorded(const EngineEvent& event, const Status& why);
-  // A version for the table.
-  std::shared_ptr<LiveRoute> share(std::unique_ptr<LiveRoute> route, uint64_t generation);
   void watch();
   void look_at(const std::string& name) SPECD_REQUIRES(mutex_);
   // Quarantines a version of the route that was condemned; see must_quarantine() in the .cc.

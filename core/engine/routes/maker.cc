@@ -43,13 +43,18 @@ void RouteMaker::give_models() {
   services_->set_target(models_.target.get(), models_.lead());
 }
 
-Result<RouteMaker::Made> RouteMaker::make(const RouteOptions& wanted,
+Result<RouteMaker::Made> RouteMaker::make(const RouteOptions& wanted, uint64_t generation,
                                           const std::vector<Transformer::Tap>& pending) {
   const auto making = std::make_shared<Making>();
   making->wanted = wanted;
   making->tap_points = tap_points_;
   for (const Transformer::Tap& tap : pending) making->tap_points.push_back(tap.point);
   making->made.route = std::make_unique<LiveRoute>();
+  making->made.route->generation = generation;
+  making->made.route->tell = [this, name = wanted.name, generation](EventKind kind,
+                                                                    const std::string& text) {
+    events_.add({.kind = kind, .route = name, .generation = generation, .text = text});
+  };
   std::string late_plugin;
   const Status done = run_within(
       std::chrono::seconds(options_.plugin_control_seconds),
@@ -74,7 +79,7 @@ Status RouteMaker::make_within(Making& making, const std::atomic<bool>& is_late)
   SPECD_OK_OR_RETURN(
       create_route(route, *registry_, making.wanted, terms, target_.facts.info, is_late));
   SPECD_OK_OR_RETURN(activate_route(route, terms, *models_.device, is_late));
-  if (route.isolation == Isolation::kGuarded) SPECD_OK_OR_RETURN(set_beside(route, false));
+  if (route.isolation != Isolation::kNone) SPECD_OK_OR_RETURN(set_beside(route, false));
   std::vector<uint32_t>& points = making.tap_points;
   const specd_drafter_caps& caps = route.drafter->caps();
   for (uint32_t i = 0; i < caps.n_taps; ++i) {
@@ -160,7 +165,7 @@ Status RouteMaker::set_aside(const std::string& plugin_id, const Status& because
 bool RouteMaker::is_current(const LiveRoute& route) const {
   const auto is_there = [&](const BundleInfo& made_of) {
     const std::optional<BundleInfo> now = registry_->find(made_of.asked);
-    return now.has_value() && now->state == PluginState::kLoaded &&
+    return now.has_value() && now->state != PluginState::kRefused &&
            now->content_sha256 == made_of.content_sha256;
   };
   return is_there(route.drafter_bundle) && is_there(route.verifier_bundle) &&

@@ -34,9 +34,10 @@ class RouteMaker {
     std::unique_ptr<LiveRoute> route;
     std::vector<Transformer::Tap> taps;  // new to the model: for add_taps()
   };
-  // Loads, checks, makes and activates the pair. Plugins that do not return in time are set aside. `pending`:
-  // taps that are to be added before those of this pair.
-  Result<Made> make(const RouteOptions& wanted, const std::vector<Transformer::Tap>& pending = {});
+  // Loads, checks, makes and activates the pair. Plugins that do not return in time are set aside. `generation`: of
+  // the version, for events. `pending`: taps that are to be added before those of this pair.
+  Result<Made> make(const RouteOptions& wanted, uint64_t generation,
+                    const std::vector<Transformer::Tap>& pending = {});
   // Starts a thread of its own for the drafter: of a shadow, or guarded.
   Status set_beside(LiveRoute& route, bool is_shadow);
   // Ends the drafter's thread, if there is one, which nobody calls any more. kDeadlineExceeded when the call

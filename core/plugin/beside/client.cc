@@ -38,13 +38,13 @@ Status status_of(const ReplyHead& head, std::string_view text) {
 }  // namespace
 
 DrafterClient::DrafterClient(std::string name, const CallShape& shape, const ClientLimits& limits,
-                             RingWriter requests, RingReader* replies, OnCalled on_called)
+                             RingWriter requests, RingReader* replies, ClientHooks hooks)
     : name_(std::move(name)),
       shape_(shape),
       limits_(limits),
       requests_(requests),
       replies_(replies),
-      on_called_(std::move(on_called)),
+      hooks_(std::move(hooks)),
       seats_(shape.max_batch),
       index_(shape.max_batch, -1) {}
 
@@ -151,6 +151,7 @@ Status DrafterClient::update(const specd_update_args& args, specd_call& /*call*/
         std::copy_n(static_cast<const float*>(from.data) + row * from.stride[0], width,
                     to + r * width);
       }
+      if (hooks_.hidden_bytes != nullptr) *hooks_.hidden_bytes += n * width * sizeof(float);
     }
     done += n;
     for (size_t cell = 0; shape_.top_k > 0 && cell < cells; ++cell) {
@@ -200,9 +201,10 @@ Status DrafterClient::propose(const specd_propose_args& args, specd_call& /*call
   while (true) {
     const uint32_t bell = replies_->bell();
     if (take_replies(&args, status)) return status;
-    if (now_ns() >= until_ns || replies_->is_broken()) break;
+    if (now_ns() >= until_ns || replies_->is_broken() || is_gone()) break;
     replies_->wait(bell, until_ns, kAnswerSpinNs);
   }
+  if (is_gone()) return Status(Code::kUnavailable, "plugin " + name_ + ": its process has ended");
   return Status(Code::kDeadlineExceeded,
                 "plugin " + name_ + ": propose() has not answered within " +
                     std::to_string(limits_.wait_ns / 1000) + " us (step_budget_us)");
@@ -267,6 +269,7 @@ bool DrafterClient::take_replies(const specd_propose_args* args, Status& status)
     const ReplyLayout at(head, shape_);
     const bool is_good = bytes.size() >= sizeof(head) && head.n_seqs <= shape_.max_batch &&
                          head.text_bytes <= kReplyTextMax && bytes.size() == at.bytes;
+    if (is_good && hooks_.on_answered) tell(hooks_.on_answered, head, bytes.data(), at);
     if (is_good && head.kind == CallKind::kPropose && head.number == awaited_) {
       awaited_ = 0;
       has_come = true;
@@ -290,8 +293,14 @@ void DrafterClient::note_losses(const ReplyHead& head, const std::byte* data,
     Seat& seat = seats_[its.slot];
     if (seat.seq_id == its.seq_id && head.number >= seat.begun_by) seat.loss = SequenceLoss::kFinal;
   }
+  if (hooks_.on_called) tell(hooks_.on_called, head, data, at);
+}
+
+void DrafterClient::tell(const OnCalled& whom, const ReplyHead& head, const std::byte* data,
+                         const ReplyLayout& at) {
   if (head.was_called == 0) return;
-  or_drop([&] { on_called_(head.kind, status_of(head, text), head.took_ns); });
+  const std::string_view text{array<char>(data, at.text), head.text_bytes};
+  or_drop([&] { whom(head.kind, status_of(head, text), head.took_ns); });
 }
 
 Status DrafterClient::take_proposals(const ReplyHead& head, const std::byte* data,

@@ -11,6 +11,7 @@
 // [step] all functions, none of which allocates but for the text of an error.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -22,8 +23,18 @@
 
 namespace specd {
 
-// How a begin() or an update() has ended, told in take_answers().
 using OnCalled = std::function<void(CallKind kind, const Status& status, uint64_t took_ns)>;
+
+// What others are told; each may be missing.
+struct ClientHooks {
+  // How a begin() or an update() has ended, told in take_answers().
+  OnCalled on_called = {};
+  // The same of every call, propose() too, for a drafter whose calls nothing else counts here.
+  OnCalled on_answered = {};
+  std::atomic<uint64_t>* hidden_bytes = nullptr;  // of hidden states that were copied
+  // Nobody will answer any more. propose() then waits no longer, once the bell of the replies rings.
+  const std::atomic<bool>* is_gone = nullptr;
+};
 
 struct ClientLimits {
   uint64_t wait_ns = 0;  // for a proposal; 0 = a shadow, for whom nobody waits
@@ -34,7 +45,7 @@ class DrafterClient final : public DrafterCalls {
  public:
   // `name`: of the plugin, for errors. A shadow has no `replies`.
   DrafterClient(std::string name, const CallShape& shape, const ClientLimits& limits,
-                RingWriter requests, RingReader* replies, OnCalled on_called);
+                RingWriter requests, RingReader* replies, ClientHooks hooks);
 
   Status begin(const specd_begin_args& args, specd_call& call) override;
   Status update(const specd_update_args& args, specd_call& call) override;
@@ -54,6 +65,7 @@ class DrafterClient final : public DrafterCalls {
     uint64_t begun_by = 0;  // number of its begin(): a sequence may begin again in the same slot
     SequenceLoss loss = SequenceLoss::kNone;
   };
+  bool is_gone() const { return hooks_.is_gone != nullptr && *hooks_.is_gone; }
   bool is_shadow() const { return replies_ == nullptr; }
   bool has(const specd_batch& batch, uint32_t s) const;
   // Room for a message, with its head in place; null when the drafter is too far behind.
@@ -65,6 +77,8 @@ class DrafterClient final : public DrafterCalls {
   void say_why(std::string_view text);
   bool take_replies(const specd_propose_args* args, Status& status);
   void note_losses(const ReplyHead& head, const std::byte* data, const ReplyLayout& at);
+  static void tell(const OnCalled& whom, const ReplyHead& head, const std::byte* data,
+                   const ReplyLayout& at);
   Status take_proposals(const ReplyHead& head, const std::byte* data, const ReplyLayout& at,
                         const specd_propose_args& args);
 
@@ -73,7 +87,7 @@ class DrafterClient final : public DrafterCalls {
   const ClientLimits limits_;
   RingWriter requests_;
   RingReader* const replies_;
-  const OnCalled on_called_;
+  const ClientHooks hooks_;
   std::vector<Seat> seats_;     // by slot
   std::vector<int32_t> index_;  // by slot: its index in the proposal that is awaited, or -1
   uint32_t epoch_ = 0;

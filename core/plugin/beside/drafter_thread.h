@@ -10,38 +10,31 @@
 #include <thread>
 
 #include "core/device/device.h"
+#include "core/plugin/beside/call_shape.h"
 #include "core/plugin/beside/client.h"
+#include "core/plugin/beside/drafter_beside.h"
 #include "core/plugin/beside/server.h"
 
 namespace specd {
 
-class DrafterThread {
+class DrafterThread final : public DrafterBeside {
  public:
-  struct Terms {
-    uint32_t vocab_size = 0, hidden_size = 0;
-    uint32_t max_positions = 0;  // of a sequence
-    ClientLimits limits;         // of a shadow: no wait_ns
-    OnCalled on_called;          // not used by a shadow
-  };
   // `drafter` is active, in host memory, and must outlive this, as must `observer`, of a shadow; one that is not
   // a shadow has none. `cpu` is of its thread alone. kExhausted when there can be no more threads or no more
   // memory. [control]
-  static Result<std::unique_ptr<DrafterThread>> start(Drafter& drafter, const Terms& terms,
+  static Result<std::unique_ptr<DrafterThread>> start(Drafter& drafter, const BesideTerms& terms,
                                                       std::unique_ptr<CpuDevice> cpu,
                                                       ShadowObserver* observer);
   // Waits for the call that runs, however long that takes. [control] No [step] call may follow, as after stop().
-  ~DrafterThread();
-  // Ends the sequences that are left, and the thread. False when the call that runs has not returned by then.
-  // [control]
-  bool stop(std::chrono::milliseconds limit);
-  // [any] The drafter is called no more: the call that runs is its last.
-  void abandon();
+  ~DrafterThread() override;
 
-  DrafterCalls& calls() { return *client_; }       // [step]
-  uint32_t rows_max() const { return rows_max_; }  // of one update()
+  DrafterCalls& calls() override { return *client_; }
+  uint32_t rows_max() const override { return rows_max_; }
+  bool stop(std::chrono::milliseconds limit) override;
+  void abandon() override;
 
  private:
-  DrafterThread(Drafter& drafter, const Terms& terms, std::unique_ptr<CpuDevice> cpu,
+  DrafterThread(Drafter& drafter, const BesideTerms& terms, std::unique_ptr<CpuDevice> cpu,
                 ShadowObserver* observer);
 
   struct Free {

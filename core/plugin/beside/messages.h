@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "core/plugin/beside/call_shape.h"
 #include "core/plugin/beside/ring.h"
 #include "specd/plugin_api/batch.h"
 #include "specd/plugin_api/drafter.h"
@@ -41,16 +42,6 @@ struct MessageSequence {
   int32_t root_token = 0, root_position = 0, budget = 0;  // propose
   uint32_t reserved0 = 0;
   specd_sampling sampling = {};  // begin, propose
-};
-
-// What is fixed for an instance.
-struct CallShape {
-  uint32_t max_batch = 0;                // slots
-  uint32_t node_capacity = 0;            // of a proposal, per sequence
-  uint32_t n_taps = 0, hidden_size = 0;  // 0 = it reads no hidden states
-  uint32_t top_k = 0;
-  uint32_t vocab_size = 0;
-  bool sends_parents = false, sends_flags = false;  // in its proposals
 };
 
 // Where the parts of a message begin.

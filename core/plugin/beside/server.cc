@@ -26,6 +26,21 @@ specd_tensor tensor_of(std::vector<int32_t>& column) {
 
 }  // namespace
 
+std::unique_ptr<ProposalScore> score_for(const Drafter& drafter, const CallShape& shape,
+                                         ShadowObserver& observer) {
+  const specd_drafter_grant& grant = drafter.grant();
+  const TreeLimits limits{.vocab_size = static_cast<int32_t>(shape.vocab_size),
+                          .node_budget = 0,
+                          .max_depth = static_cast<int32_t>(grant.max_depth),
+                          .probes = shape.sends_flags};
+  return std::make_unique<ProposalScore>(
+      shape.max_batch, limits,
+      [&observer](int32_t n_nodes, int32_t n_accepted) { observer.scored(n_nodes, n_accepted); },
+      [&observer](const char* defect, int32_t node) {
+        observer.refused(1, std::string(defect) + " at node " + std::to_string(node));
+      });
+}
+
 DrafterServer::DrafterServer(Drafter& drafter, const CallShape& shape, ServiceLane& lane,
                              RingReader requests, RingWriter* replies, ProposalScore* score,
                              ShadowObserver* observer)

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
@@ -27,6 +28,10 @@ class ShadowObserver {
   virtual void refused(uint32_t n_proposals, const std::string& defect) = 0;  // or parts of them
   virtual void scored(int32_t n_nodes, int32_t n_accepted) = 0;
 };
+
+// Scores the proposals of `drafter`, which is active.
+std::unique_ptr<ProposalScore> score_for(const Drafter& drafter, const CallShape& shape,
+                                         ShadowObserver& observer);
 
 class DrafterServer {
  public:

@@ -378,6 +378,8 @@ struct PluginRegistry::Impl {
   mutable Mutex mutex;
   std::vector<Bundle> bundles SPECD_GUARDED_BY(mutex);
 
+  // The bundle that the id means; an error when there is none, or when it is refused.
+  Result<Bundle> usable(const std::string& plugin_id);
   Result<Bundle> load(const std::string& plugin_id, const std::atomic<bool>& is_late);
   struct Parts;
   // `parts`: null for verifiers, which have none.
@@ -413,53 +415,57 @@ Bundle* PluginRegistry::Impl::find(const std::string& plugin_id) {
   return usable != nullptr ? usable : refused;
 }
 
+namespace {
+
+Status was_refused(const std::string& plugin_id, const Status& why) {
+  return why.with_context("plugin " + quote(plugin_id) + " was refused").in_field("plugin");
+}
+
+}  // namespace
+
+Result<Bundle> PluginRegistry::Impl::usable(const std::string& plugin_id) {
+  const MutexLock lock(mutex);
+  const Bundle* found = find(plugin_id);
+  if (found == nullptr) {
+    std::string versions;  // of the id, when a version was asked for
+    for (const Bundle& one : bundles) {
+      if (!plugin_id.starts_with(one.info.id + "@")) continue;
+      versions += (versions.empty() ? "" : ", ") + quote(one.info.version);
+    }
+    if (!versions.empty()) {
+      return Status(Code::kNotFound, "plugin",
+                    "plugin " + quote(plugin_id) + " is not there; its versions are " + versions);
+    }
+    std::vector<std::string> ids;
+    std::string there, refused;
+    size_t n_refused = 0;
+    for (const Bundle& one : bundles) {
+      if (one.failure.has_value() && one.info.id == one.info.directory) {
+        // Its manifest cannot be read, so it may be the wanted bundle.
+        if (++n_refused == 1)
+          refused = "; " + quote(one.info.directory, 400) + " was refused: " + one.info.reason;
+        continue;
+      }
+      // Another version, or a refused duplicate, has the same id.
+      if (std::find(ids.begin(), ids.end(), one.info.id) != ids.end()) continue;
+      ids.push_back(one.info.id);
+      there += (there.empty() ? "" : ", ") + quote(one.info.id);
+    }
+    if (n_refused > 1) refused += "; and " + std::to_string(n_refused - 1) + " more";
+    const std::string near = did_you_mean(plugin_id, ids);
+    return Status(Code::kNotFound, "plugin",
+                  "plugin " + quote(plugin_id) + " is not there" + (near.empty() ? ";" : near) +
+                      (there.empty() ? " no usable bundle was found" : " found " + there) +
+                      refused);
+  }
+  if (found->failure.has_value()) return was_refused(plugin_id, *found->failure);
+  return *found;
+}
+
 Result<Bundle> PluginRegistry::Impl::load(const std::string& plugin_id,
                                           const std::atomic<bool>& is_late) {
-  const auto was_refused = [&](const Status& why) {
-    return why.with_context("plugin " + quote(plugin_id) + " was refused").in_field("plugin");
-  };
-  Bundle bundle;
-  {
-    const MutexLock lock(mutex);
-    const Bundle* found = find(plugin_id);
-    if (found == nullptr) {
-      std::string versions;  // of the id, when a version was asked for
-      for (const Bundle& one : bundles) {
-        if (!plugin_id.starts_with(one.info.id + "@")) continue;
-        versions += (versions.empty() ? "" : ", ") + quote(one.info.version);
-      }
-      if (!versions.empty()) {
-        return Status(Code::kNotFound, "plugin",
-                      "plugin " + quote(plugin_id) + " is not there; its versions are " + versions);
-      }
-      std::vector<std::string> ids;
-      std::string there, refused;
-      size_t n_refused = 0;
-      for (const Bundle& one : bundles) {
-        if (one.failure.has_value() && one.info.id == one.info.directory) {
-          // Its manifest cannot be read, so it may be the wanted bundle.
-          if (++n_refused == 1)
-            refused = "; " + quote(one.info.directory, 400) + " was refused: " + one.info.reason;
-          continue;
-        }
-        // Another version, or a refused duplicate, has the same id.
-        if (std::find(ids.begin(), ids.end(), one.info.id) != ids.end()) continue;
-        ids.push_back(one.info.id);
-        there += (there.empty() ? "" : ", ") + quote(one.info.id);
-      }
-      if (n_refused > 1) refused += "; and " + std::to_string(n_refused - 1) + " more";
-      const std::string near = did_you_mean(plugin_id, ids);
-      return Status(Code::kNotFound, "plugin",
-                    "plugin " + quote(plugin_id) + " is not there" + (near.empty() ? ";" : near) +
-                        (there.empty() ? " no usable bundle was found" : " found " + there) +
-                        refused);
-    }
-    if (found->failure.has_value()) {
-      return was_refused(*found->failure);
-    }
-    if (found->plugin != nullptr) return *found;
-    bundle = *found;
-  }
+  SPECD_TRY(Bundle bundle, usable(plugin_id));
+  if (bundle.plugin != nullptr) return bundle;
   // Without the lock: init() may take long, and list() must not wait for it.
   const auto load_now = [&]() -> Result<const specd_plugin*> {
     // Somebody may have cleaned up.
@@ -476,12 +482,13 @@ Result<Bundle> PluginRegistry::Impl::load(const std::string& plugin_id,
            other.info.content_sha256 == bundle.info.content_sha256;
   });
   if (same == bundles.end() || same->is_set_aside)
-    return was_refused(Status(Code::kUnavailable, "it changed while it was being loaded"));
+    return was_refused(plugin_id,
+                       Status(Code::kUnavailable, "it changed while it was being loaded"));
   Bundle& kept = *same;
   if (!loaded.ok()) {
     refuse(kept.info, loaded.status());
     log_refusal(kept.info);
-    return was_refused(loaded.status());
+    return was_refused(plugin_id, loaded.status());
   }
   kept.plugin = loaded.value();
   kept.info.state = PluginState::kLoaded;
@@ -653,11 +660,11 @@ Result<std::unique_ptr<Drafter>> PluginRegistry::make_drafter(const std::string&
                           std::min(quota_of(caps, n_sequences), host_memory().bytes));
   SPECD_TRY(specd_drafter* const self, create<specd_drafter>(plugin_id, *api, prepared, impl_->host,
                                                              target, *owner, call, is_late));
-  return own(*api, self, *owner, is_late, [&] {
+  return own(*api, self, *owner, is_late, [&]() -> std::unique_ptr<Drafter> {
     std::string name = instance_name;
     std::vector<UsedPlugin> used = prepared.config->used_plugins();
-    return std::make_unique<Drafter>(api, self, caps, std::move(owner), std::move(name),
-                                     std::move(used));
+    return std::make_unique<LoadedDrafter>(api, self, caps, std::move(owner), std::move(name),
+                                           std::move(used));
   });
 }
 
@@ -751,6 +758,12 @@ void PluginRegistry::set_aside(const std::string& plugin_id, const Status& why) 
   refuse(found->info, why);
   log_refusal(found->info);
 }
+
+Status PluginRegistry::check(const std::string& plugin_id) const {
+  return as_status(impl_->usable(plugin_id));
+}
+
+const specd_host& PluginRegistry::host() const { return *impl_->host; }
 
 void shut_down_plugins() { shut_down_modules(); }
 

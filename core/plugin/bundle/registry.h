@@ -68,6 +68,10 @@ class PluginRegistry {
   // [any] The bundle that make_*() calls use for this id.
   std::optional<BundleInfo> find(const std::string& plugin_id) const;
 
+  // [any] Whether make_*() calls would load it, and if not, why. Runs no code of it.
+  Status check(const std::string& plugin_id) const;
+  const specd_host& host() const;
+
   // [control] Loads the bundle on first use, checks `config` against the factory's schema, and
   // calls describe() and create(). The caller activates the instance. Errors name plugin and
   // factory, and their field is "plugin", "factory", "config.KEY" or none. `factory_id` may be

@@ -134,6 +134,11 @@ Status check_caps(specd_verifier_caps& caps, const specd_host& host, const std::
   return check_services(caps.n_services, caps.services, host, where);
 }
 
+bool requires_service(const specd_drafter_caps& caps, std::string_view id) {
+  return std::any_of(caps.services, caps.services + caps.n_services,
+                     [&](std::string_view each) { return each == id; });
+}
+
 uint64_t quota_of(const specd_drafter_caps& caps, uint64_t n_sequences) {
   uint64_t bytes = 0;
   if (__builtin_mul_overflow(caps.bytes_per_seq, n_sequences, &bytes) ||

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "core/base/status.h"
 #include "specd/plugin_api/drafter.h"
@@ -17,6 +18,9 @@ namespace specd {
 Status check_caps(specd_drafter_caps& caps, const specd_target_info& target, const specd_host& host,
                   const std::string& where);
 Status check_caps(specd_verifier_caps& caps, const specd_host& host, const std::string& where);
+
+// Whether it requires this service.
+bool requires_service(const specd_drafter_caps& caps, std::string_view id);
 
 // The fixed bytes and those of `n_sequences`; UINT64_MAX when the sum is larger than that.
 uint64_t quota_of(const specd_drafter_caps& caps, uint64_t n_sequences);

@@ -166,6 +166,16 @@ ServiceId split_id(std::string_view id) {
 
 }  // namespace
 
+bool is_metric_name(const char* name) {
+  if (name[0] < 'a' || name[0] > 'z') return false;
+  size_t length = 1;
+  for (; length <= 64 && name[length] != '\0'; ++length) {
+    const char c = name[length];
+    if (!((c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_')) return false;
+  }
+  return length <= 64;
+}
+
 const void* find_service(const ServiceDirectory& directory, const char* id) {
   const ServiceId wanted = split_id(id);
   for (const ServiceTable& each : directory.services()) {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -105,6 +106,11 @@ struct specd_owner {
 };
 
 namespace specd {
+
+inline constexpr size_t kMetricsMax = 64;  // of one instance
+inline constexpr size_t kMetricHelpBytesMax = 512;
+// [a-z][a-z0-9_]{0,63}
+bool is_metric_name(const char* name);
 
 // A service that the host offers.
 struct ServiceTable {

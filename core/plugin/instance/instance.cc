@@ -152,21 +152,21 @@ Status plugin_status(specd_status status, const std::string& what, const std::st
   return status == SPECD_E_CONFIG ? made.in_field("config") : made;
 }
 
-Drafter::Drafter(const specd_drafter_api* api, specd_drafter* self, const specd_drafter_caps& caps,
-                 std::unique_ptr<specd_owner> owner, std::string name,
-                 std::vector<UsedPlugin> parts)
-    : api_(api), self_(self), caps_(caps), owner_(std::move(owner)), parts_(std::move(parts)) {
+LoadedDrafter::LoadedDrafter(const specd_drafter_api* api, specd_drafter* self,
+                             const specd_drafter_caps& caps, std::unique_ptr<specd_owner> owner,
+                             std::string name, std::vector<UsedPlugin> parts)
+    : Drafter(caps, std::move(owner), std::move(parts)), api_(api), self_(self) {
   if (owner_->label.empty()) owner_->label = std::move(name);
 }
 
-Drafter::~Drafter() {
-  deactivate();
+LoadedDrafter::~LoadedDrafter() {
+  LoadedDrafter::deactivate();
   run_named(*owner_, "destroy", nullptr, [this] { api_->destroy(self_); });
   release_blocks(*owner_);
   log_dropped_lines();
 }
 
-void Drafter::deactivate() {
+void LoadedDrafter::deactivate() {
   if (active_) run_named(*owner_, "deactivate", nullptr, [this] { api_->deactivate(self_); });
   active_ = false;
 }
@@ -180,7 +180,23 @@ uint64_t Drafter::memory_bytes() const {
   return owner_->used_bytes;
 }
 
-Status Drafter::activate(const specd_drafter_grant& grant, const std::atomic<bool>& is_late) {
+Status Drafter::take_parents(std::vector<int32_t> parents, uint32_t n,
+                             const specd_drafter_grant& grant) {
+  std::string fault;
+  if (n == 0 || n > grant.max_nodes || n > parents.size()) {
+    fault =
+        "returned " + std::to_string(n) + " nodes, expected 1.." + std::to_string(grant.max_nodes);
+  } else {
+    parents.resize(n);
+    fault = tree_fault(parents, grant.max_depth);
+  }
+  if (!fault.empty())
+    return Status(Code::kInternal, "plugin " + owner_->label + ": static_tree(): " + fault);
+  static_parents_ = std::move(parents);
+  return Status();
+}
+
+Status LoadedDrafter::activate(const specd_drafter_grant& grant, const std::atomic<bool>& is_late) {
   if (active_) return already_active(owner_->label);
   set_quota(*owner_, grant.memory_bytes_max);
   owner_->device_type = grant.device_type;
@@ -196,42 +212,33 @@ Status Drafter::activate(const specd_drafter_grant& grant, const std::atomic<boo
     const uint32_t count = run_named(*owner_, "static_tree", nullptr, [&] {
       return api_->static_tree(self_, parents.data(), grant.max_nodes);
     });
-    std::string fault;
-    if (count == 0 || count > grant.max_nodes) {
-      fault = "returned " + std::to_string(count) + " nodes, expected 1.." +
-              std::to_string(grant.max_nodes);
-    } else {
-      parents.resize(count);
-      fault = tree_fault(parents, grant.max_depth);
-    }
-    if (!fault.empty()) {
+    if (const Status taken = take_parents(std::move(parents), count, grant); !taken.ok()) {
       SPECD_OK_OR_RETURN(check_in_time(is_late));
       run_named(*owner_, "deactivate", nullptr, [this] { api_->deactivate(self_); });
-      return Status(Code::kInternal, "plugin " + owner_->label + ": static_tree(): " + fault);
+      return taken;
     }
-    static_parents_ = std::move(parents);
   }
   active_ = true;
   return Status();
 }
 
-Status Drafter::begin(const specd_begin_args& args, specd_call& call) {
+Status LoadedDrafter::begin(const specd_begin_args& args, specd_call& call) {
   if (!active_) return inactive(owner_->label, "begin");
   return timed(begin_stats, *owner_, "begin", call, [&] { return api_->begin(self_, &args); });
 }
 
-Status Drafter::update(const specd_update_args& args, specd_call& call) {
+Status LoadedDrafter::update(const specd_update_args& args, specd_call& call) {
   if (!active_) return inactive(owner_->label, "update");
   return timed(update_stats, *owner_, "update", call, [&] { return api_->update(self_, &args); });
 }
 
-Status Drafter::propose(const specd_propose_args& args, specd_call& call) {
+Status LoadedDrafter::propose(const specd_propose_args& args, specd_call& call) {
   if (!active_) return inactive(owner_->label, "propose");
   return timed(propose_stats, *owner_, "propose", call,
                [&] { return api_->propose(self_, &args); });
 }
 
-void Drafter::end(const specd_end_args& args, specd_call& call) {
+void LoadedDrafter::end(const specd_end_args& args, specd_call& call) {
   if (!active_) return;
   call.owner = owner_.get();
   // Turns off services that work on the batch: they would take pages or threads between two steps.

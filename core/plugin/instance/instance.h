@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/base/run_within.h"
@@ -27,13 +28,9 @@ struct CallStats {
   std::atomic<uint64_t> total_ns{0};
 };
 
-class Drafter final : public DrafterCalls {
+// An instance, wherever its code runs: in this process (LoadedDrafter), or in one of its own.
+class Drafter : public DrafterCalls {
  public:
-  // `caps`: from describe(), checked by the registry. `parts`: the plugins of its parts.
-  Drafter(const specd_drafter_api* api, specd_drafter* self, const specd_drafter_caps& caps,
-          std::unique_ptr<specd_owner> owner, std::string name, std::vector<UsedPlugin> parts);
-  ~Drafter()
-      override;  // deactivates and destroys; memory still held by the plugin is freed and logged
   Drafter(const Drafter&) = delete;
   Drafter& operator=(const Drafter&) = delete;
 
@@ -52,27 +49,52 @@ class Drafter final : public DrafterCalls {
 
   // Once. On failure the instance stays inactive and can only be destroyed. Once `is_late` is true it
   // makes no further call and fails; the instance is then in whatever state its last call left it.
-  Status activate(const specd_drafter_grant& grant, const std::atomic<bool>& is_late = kNeverLate);
-  void deactivate();  // leaves destroy() to the destructor
-
+  virtual Status activate(const specd_drafter_grant& grant,
+                          const std::atomic<bool>& is_late = kNeverLate) = 0;
+  virtual void deactivate() = 0;  // leaves destroy() to the destructor
   // A drafter without update() need not hear what was committed.
-  bool has_update() const { return api_->update != nullptr; }
+  virtual bool has_update() const = 0;
+
+  CallStats begin_stats, update_stats, propose_stats;
+
+ protected:
+  Drafter(const specd_drafter_caps& caps, std::unique_ptr<specd_owner> owner,
+          std::vector<UsedPlugin> parts)
+      : caps_(caps), owner_(std::move(owner)), parts_(std::move(parts)) {}
+  // Of STATIC mode. `n`: what static_tree() returned.
+  Status take_parents(std::vector<int32_t> parents, uint32_t n, const specd_drafter_grant& grant);
+
+  const specd_drafter_caps caps_;
+  specd_drafter_grant grant_{};
+  const std::unique_ptr<specd_owner> owner_;
+
+ private:
+  std::vector<int32_t> static_parents_;
+  const std::vector<UsedPlugin> parts_;
+};
+
+class LoadedDrafter final : public Drafter {
+ public:
+  // `caps`: from describe(), checked by the registry. `parts`: the plugins of its parts.
+  LoadedDrafter(const specd_drafter_api* api, specd_drafter* self, const specd_drafter_caps& caps,
+                std::unique_ptr<specd_owner> owner, std::string name,
+                std::vector<UsedPlugin> parts);
+  ~LoadedDrafter()
+      override;  // deactivates and destroys; memory still held by the plugin is freed and logged
+
+  Status activate(const specd_drafter_grant& grant,
+                  const std::atomic<bool>& is_late = kNeverLate) override;
+  void deactivate() override;
+  bool has_update() const override { return api_->update != nullptr; }
 
   Status begin(const specd_begin_args& args, specd_call& call) override;
   Status update(const specd_update_args& args, specd_call& call) override;
   Status propose(const specd_propose_args& args, specd_call& call) override;
   void end(const specd_end_args& args, specd_call& call) override;
 
-  CallStats begin_stats, update_stats, propose_stats;
-
  private:
-  const specd_drafter_api* api_;
-  specd_drafter* self_;
-  specd_drafter_caps caps_;
-  specd_drafter_grant grant_{};
-  std::vector<int32_t> static_parents_;
-  std::unique_ptr<specd_owner> owner_;
-  std::vector<UsedPlugin> parts_;
+  const specd_drafter_api* const api_;
+  specd_drafter* const self_;
   bool active_ = false;
 };
 

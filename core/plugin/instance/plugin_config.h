@@ -20,13 +20,13 @@ struct PluginPart {
   const specd_factory* factory = nullptr;
   std::unique_ptr<PluginConfig> config;
   std::string plugin_id, directory;
-  std::shared_ptr<const void> module;  // see hold_module()
+  std::shared_ptr<const void> module = {};  // see hold_module()
 };
 
 // The plugin of a part, for the drafter that uses it.
 struct UsedPlugin {
   std::string id;
-  std::shared_ptr<const void> module;  // see hold_module()
+  std::shared_ptr<const void> module = {};  // see hold_module()
 };
 
 // Where parts come from: the registry. [control]

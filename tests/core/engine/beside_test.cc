@@ -10,62 +10,12 @@
 #include <utility>
 #include <vector>
 
-#include "tests/core/engine/route_rig.h"
+#include "tests/core/engine/beside_rig.h"
 
 namespace specd {
 namespace {
 
-class Beside : public RouteRig {
- protected:
-  static RouteOptions guarded(RouteOptions wanted, int32_t budget_us = 4'000'000) {
-    wanted.isolation = Isolation::kGuarded;
-    wanted.step_budget_us = budget_us;
-    return wanted;
-  }
-  // Drafts "token 1", which is wrong most of the time, and hangs while hang() holds.
-  RouteOptions hanging(const std::string& name) {
-    RouteOptions wanted = broken(name, "hangs");
-    wanted.drafter.config["while"] = hang_file();
-    wanted.call_ms_max = 200;
-    return wanted;
-  }
-  std::string hang_file() const { return folder_ + "/hang"; }
-  void hang() { std::ofstream(hang_file()) << "x"; }
-  void go_on() { std::filesystem::remove(hang_file()); }
-  uint64_t shadow(const std::string& name = "r") {
-    return good(engine_->set_traffic(name, {.is_shadow = true}));
-  }
-  RouteReport version(RouteState state, const std::string& name = "r") const {
-    for (const RouteReport& each : engine_->routes()) {
-      if (each.name() == name && each.state == state) return each;
-    }
-    ADD_FAILURE() << "no version of " << name << " is " << route_state_name(state);
-    return {};
-  }
-  // Waits for what a thread beside the step has still to count.
-  template <typename Fn>
-  void wait_for(Fn&& is_so) {
-    const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
-    bool is = is_so();
-    for (; !is && std::chrono::steady_clock::now() < end; is = is_so())
-      std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    EXPECT_TRUE(is);
-  }
-  bool has_event(EventKind kind, const std::string& words) const {
-    for (const EngineEvent& each : engine_->events(0, 1000)) {
-      if (each.kind == kind && each.text.find(words) != std::string::npos) return true;
-    }
-    return false;
-  }
-  static std::vector<Request> all_requests(const std::string& route_name, int32_t n_tokens) {
-    std::vector<Request> all;
-    for (const std::string& prompt : prompts()) {
-      all.push_back(request(prompt, route_name, n_tokens));
-      all.push_back(request(prompt, route_name, n_tokens, 0.8f, 77));
-    }
-    return all;
-  }
-};
+class Beside : public BesideRig {};
 
 TEST_F(Beside, guarded_drafters_change_no_text_and_draft_what_they_draft_in_the_step) {
   const auto zoo_head = [](const std::string& name, const std::string& kind) {

@@ -17,6 +17,7 @@
 #include "core/plugin/bundle/registry.h"
 #include "core/plugin/instance/sanitizer.h"
 #include "core/plugin/instance/tensor.h"
+#include "core/plugin/process/process_drafter.h"
 
 namespace specd {
 namespace {
@@ -60,6 +61,9 @@ void check_verdict_8_of_64(benchmark::State& state) {
 }
 BENCHMARK(check_verdict_8_of_64);
 
+// Where the calls run.
+enum class Where { kStep, kThread, kProcess };
+
 // The bundle of prompt_lookup as it ships, loaded once.
 struct Loaded {
   std::unique_ptr<CpuDevice> cpu = CpuDevice::create("scalar", 1).value();
@@ -69,7 +73,7 @@ struct Loaded {
   std::unique_ptr<Drafter> drafter;
   std::string error;
 
-  Loaded() {
+  explicit Loaded(Where where) {
     char pattern[] = "/tmp/specd-bench-XXXXXX";
     cache = mkdtemp(pattern);
     auto opened = PluginRegistry::open({{SPECD_BENCH_PLUGINS}, cache}, make_host(&services));
@@ -86,8 +90,22 @@ struct Loaded {
     static const uint8_t tokenizer[32] = {};
     target.tokenizer_sha256 = tokenizer;
     target.model_id = target.architecture = "bench";
-    auto made =
-        registry->make_drafter("specd.drafter.prompt_lookup", "", Json::object(), target, "bench");
+    const std::string id = "specd.drafter.prompt_lookup";
+    const auto in_process = [&]() -> Result<std::unique_ptr<Drafter>> {
+      ProcessKeeper::Terms terms{.program = SPECD_BENCH_RUNNER,
+                                 .order = {.registry = {{SPECD_BENCH_PLUGINS}, cache},
+                                           .isa = "scalar",
+                                           .plugin = id,
+                                           .instance_name = "bench"},
+                                 .limit = std::chrono::seconds(10)};
+      terms.order.set_target(target);
+      SPECD_TRY(std::unique_ptr<ProcessDrafter> one,
+                ProcessDrafter::make(std::move(terms), registry->host()));
+      return std::unique_ptr<Drafter>(std::move(one));
+    };
+    auto made = where == Where::kProcess
+                    ? in_process()
+                    : registry->make_drafter(id, "", Json::object(), target, "bench");
     if (!made.ok()) {
       error = made.status().text();
       return;
@@ -113,9 +131,10 @@ struct Loaded {
 };
 
 // Prompts of 256 tokens with a period of 32, so that every call finds something. In the step, or on a thread of
-// the drafter: then with the way there and back.
-void propose_prompt_lookup(benchmark::State& state, bool is_guarded) {
-  static Loaded loaded;
+// the drafter, here or in its process: then with the way there and back.
+void propose_prompt_lookup(benchmark::State& state, Where where) {
+  static Loaded in_step(Where::kStep), guarded(Where::kThread), in_process(Where::kProcess);
+  Loaded& loaded = where == Where::kStep ? in_step : where == Where::kThread ? guarded : in_process;
   if (!loaded.error.empty()) {
     state.SkipWithError(loaded.error.c_str());
     return;
@@ -181,19 +200,22 @@ void propose_prompt_lookup(benchmark::State& state, bool is_guarded) {
   begin.tokens = prompt.data();
   begin.sampling = sampling.data();
   begin.seq_state = seq_state.data();
-  std::unique_ptr<DrafterThread> thread;
-  if (is_guarded) {
-    constexpr uint64_t kSecondNs = 1'000'000'000;
-    thread = DrafterThread::start(*loaded.drafter,
-                                  {.vocab_size = kVocab,
-                                   .hidden_size = 1,
-                                   .max_positions = 4096,
-                                   .limits = {.wait_ns = kSecondNs, .hang_ns = kSecondNs},
-                                   .on_called = [](CallKind, const Status&, uint64_t) {}},
-                                  CpuDevice::create("scalar", 1).value(), nullptr)
+  std::unique_ptr<DrafterBeside> beside;
+  constexpr uint64_t kSecondNs = 1'000'000'000;
+  const BesideTerms terms{.vocab_size = kVocab,
+                          .hidden_size = 1,
+                          .max_positions = 4096,
+                          .limits = {.wait_ns = kSecondNs, .hang_ns = kSecondNs},
+                          .on_called = [](CallKind, const Status&, uint64_t) {}};
+  if (where == Where::kThread) {
+    beside = DrafterThread::start(*loaded.drafter, terms, CpuDevice::create("scalar", 1).value(),
+                                  nullptr)
                  .value();
+  } else if (where == Where::kProcess) {
+    beside = static_cast<ProcessDrafter&>(*loaded.drafter).serve(terms, nullptr, {}).value();
   }
-  DrafterCalls& calls = is_guarded ? thread->calls() : *loaded.drafter;
+  DrafterCalls& calls = beside != nullptr ? beside->calls() : *loaded.drafter;
+  (void)calls.take_answers();
   if (const Status began = calls.begin(begin, call); !began.ok()) {
     state.SkipWithError(began.text().c_str());
     return;
@@ -233,10 +255,15 @@ void propose_prompt_lookup(benchmark::State& state, bool is_guarded) {
   end.batch = &batch;
   calls.end(end, call);
 }
-BENCHMARK_CAPTURE(propose_prompt_lookup, in_step, false)
+BENCHMARK_CAPTURE(propose_prompt_lookup, in_step, Where::kStep)
     ->ArgsProduct({{1, 8}, {0}})
     ->ArgNames({"sequences", "pause_us"});
-BENCHMARK_CAPTURE(propose_prompt_lookup, guarded, true)
+BENCHMARK_CAPTURE(propose_prompt_lookup, guarded, Where::kThread)
+    ->ArgsProduct({{1, 8}, {0, 2000}})
+    ->ArgNames({"sequences", "pause_us"})
+    ->Iterations(2000)
+    ->UseRealTime();
+BENCHMARK_CAPTURE(propose_prompt_lookup, process, Where::kProcess)
     ->ArgsProduct({{1, 8}, {0, 2000}})
     ->ArgNames({"sequences", "pause_us"})
     ->Iterations(2000)

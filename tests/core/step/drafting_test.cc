@@ -82,8 +82,8 @@ class DraftingTest : public testing::Test {
     route_ = std::make_shared<LiveRoute>();
     route_->name = "r";
     route_->drafter =
-        std::make_unique<Drafter>(&kApi, reinterpret_cast<specd_drafter*>(&fake_), caps,
-                                  std::move(owner), "fake", std::vector<UsedPlugin>());
+        std::make_unique<LoadedDrafter>(&kApi, reinterpret_cast<specd_drafter*>(&fake_), caps,
+                                        std::move(owner), "fake", std::vector<UsedPlugin>());
     ASSERT_TRUE(route_->drafter->activate(grant).ok());
   }
   // After a prompt of three tokens.

@@ -35,7 +35,7 @@ struct Alone {
                        {.wait_ns = 20'000, .hang_ns = 60 * kSecondNs},
                        RingWriter(requests.header(), kRing),
                        &reader,
-                       [this](CallKind, const Status&, uint64_t) { ++n_called; }};
+                       {.on_called = [this](CallKind, const Status&, uint64_t) { ++n_called; }}};
 
   void answer(const std::vector<std::byte>& bytes) {
     std::byte* const to = answers.reserve(bytes.size());

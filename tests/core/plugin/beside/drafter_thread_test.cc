@@ -20,11 +20,11 @@ std::unique_ptr<DrafterThread> start(Drafter& drafter, uint64_t wait_ns = 60 * k
                                      uint64_t hang_ns = 60 * kSecondNs, OnCalled on_called = {},
                                      ShadowObserver* observer = nullptr) {
   if (!on_called) on_called = [](CallKind, const Status&, uint64_t) {};
-  const DrafterThread::Terms terms{.vocab_size = 1000,
-                                   .hidden_size = kHidden,
-                                   .max_positions = 1000,
-                                   .limits = {.wait_ns = wait_ns, .hang_ns = hang_ns},
-                                   .on_called = std::move(on_called)};
+  const BesideTerms terms{.vocab_size = 1000,
+                          .hidden_size = kHidden,
+                          .max_positions = 1000,
+                          .limits = {.wait_ns = wait_ns, .hang_ns = hang_ns},
+                          .on_called = std::move(on_called)};
   return DrafterThread::start(drafter, terms, CpuDevice::create("scalar", 1).value(), observer)
       .value();
 }

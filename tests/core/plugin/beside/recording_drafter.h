@@ -175,8 +175,8 @@ struct RecordingDrafter {
     auto owner = std::make_unique<specd_owner>();
     owner->plugin = "org.example.recording";
     auto drafter =
-        std::make_unique<Drafter>(&kApi, reinterpret_cast<specd_drafter*>(this), caps,
-                                  std::move(owner), "recording", std::vector<UsedPlugin>());
+        std::make_unique<LoadedDrafter>(&kApi, reinterpret_cast<specd_drafter*>(this), caps,
+                                        std::move(owner), "recording", std::vector<UsedPlugin>());
     return drafter->activate(grant).ok() ? std::move(drafter) : nullptr;
   }
 };
