@@ -20,7 +20,7 @@ set(specd_asan_skips Rows.* Jinja.no_work_that_a_template_asks_for_is_free Json.
   Lookahead.memory_stays_* PromptLookup.*_as_the_oracle_says)
 set(specd_tsan_skips IdentityMatrix.recorded_* IdentityMatrix.two_ranks_* Ranks.trained_* Identity.no_* Identity.trees_* Identity.an_unusable_*
   Identity.acceptance_* Heads.*_everywhere ZooHeads*.* *HeadsFullProduct.* *.no_setting_changes_a_token
-  Beside.guarded_drafters_change_* Beside.a_shadow_accepts_*
+  Beside.guarded_drafters_change_* Beside.a_shadow_accepts_* Process.drafters_change_* Process.a_shadow_accepts_*
   Untrained.a_prompt_of_one_token_* Verifiers.follow_* Verifiers.rejection_accepts_*
   Families/FamilyMatrix.* FamilyEngineOnce.a_sentencepiece_* Cpu/Attention.a_window_* Cpu/Attention.is_near_*
   Cpu/Attention.one_swapped_*

@@ -40,7 +40,6 @@ constexpr int kAllowed[] = {
     SYS_fstat,
     SYS_newfstatat,
     SYS_lseek,
-    SYS_fcntl,
     SYS_ppoll,
     SYS_mmap,
     SYS_munmap,
@@ -75,8 +74,6 @@ constexpr int kAllowed[] = {
     SYS_sysinfo,
     SYS_uname,
     SYS_getrusage,
-    SYS_getrlimit,
-    SYS_prlimit64,
 #if defined(__x86_64__)
     SYS_poll,
     SYS_time,
@@ -143,11 +140,11 @@ Status confine(uint64_t bytes) {
                                                   "drafter: ") +
                                           what + ": " + strerror(errno));
   };
-#if !SPECD_HAS_SANITIZER  // whose shadow memory is reserved as it is needed
-  const uint64_t most = mapped_bytes() + bytes;
-  const rlimit space{most, most};
-  if (setrlimit(RLIMIT_AS, &space) != 0) return failed("RLIMIT_AS");
-#endif
+  if constexpr (!SPECD_HAS_SANITIZER) {  // whose shadow memory is reserved as it is needed
+    const uint64_t most = mapped_bytes() + bytes;
+    const rlimit space{most, most};
+    if (setrlimit(RLIMIT_AS, &space) != 0) return failed("RLIMIT_AS");
+  }
   std::vector<sock_filter> rules = filter();
   const sock_fprog program{static_cast<unsigned short>(rules.size()), rules.data()};
   if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return failed("PR_SET_NO_NEW_PRIVS");

@@ -107,7 +107,7 @@ class Serving {
 
 class Runner {
  public:
-  Runner() : socket_(FileDescriptor(DrafterChild::kControlFd)) {}
+  Runner() : socket_(FileDescriptor(DrafterChild::kControlFd), DrafterChild::kQuestionBytesMax) {}
   int run();
 
  private:
@@ -180,6 +180,12 @@ Result<Json> Runner::create(const Json& question) {
       std::make_unique<Services>(*cpu_, *cpu_, static_cast<int32_t>(order_.target.vocab_size));
   SPECD_TRY(registry_,
             PluginRegistry::open(order_.registry, make_host(services_.get())).in_field("plugins"));
+  for (const auto& [plugin, content] : order_.contents) {
+    const auto bundle = registry_->find(plugin);
+    if (bundle.has_value() && bundle->content_sha256 != content)
+      return Status(Code::kFailedPrecondition, "plugin",
+                    "the files of plugin " + plugin + " have changed");
+  }
   const specd_target_info target = order_.target_info();
   CreatedDrafter created;
   SPECD_TRY(created.caps,

@@ -125,8 +125,11 @@ Result<std::unique_ptr<Drafter>> make_in_process(const PluginRegistry& registry,
                                                  const RouteTerms& terms,
                                                  const specd_target_info& target) {
   SPECD_OK_OR_RETURN(registry.check(wanted.drafter.plugin));
+  ProcessKeeper::Terms keeper = keeper_terms(wanted, terms, target);
+  const std::string& id = wanted.drafter.plugin;
+  keeper.order.contents = {{id, bundle_of(registry, id).content_sha256}};
   SPECD_TRY(std::unique_ptr<ProcessDrafter> made,
-            ProcessDrafter::make(keeper_terms(wanted, terms, target), registry.host()));
+            ProcessDrafter::make(std::move(keeper), registry.host()));
   for (const auto& [plugin, content] : made->contents()) {
     if (bundle_of(registry, plugin).content_sha256 == content) continue;
     return Status(Code::kUnavailable, "plugin",
@@ -362,6 +365,12 @@ Status start_beside(LiveRoute& route, const specd_target_info& target, CpuDevice
 }
 
 void destroy_route(LiveRoute& route, const std::atomic<bool>& is_late) {
+  // A process need not stay, as a thread must that is in a plugin's code.
+  const auto kill_late = [&] {
+    if (is_late && route.isolation == Isolation::kProcess && route.drafter != nullptr)
+      static_cast<ProcessDrafter&>(*route.drafter).abandon();
+  };
+  kill_late();
   if (route.beside != nullptr) {
     // For who waits: it is this plugin that does not return.
     const specd_owner& owner = route.drafter->owner();

@@ -8,7 +8,7 @@
 
 namespace specd {
 
-// [the shadow's thread] all functions. Meanwhile the step calls none of LiveRoute::called() and cut().
+// [the shadow's thread; of a process, the step] all functions. Meanwhile the step calls none of LiveRoute::called() and cut().
 class ShadowCounts final : public ShadowObserver {
  public:
   explicit ShadowCounts(LiveRoute& route) : route_(route) {}  // must outlive this

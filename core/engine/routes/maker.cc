@@ -90,7 +90,7 @@ Status RouteMaker::make_within(Making& making, const std::atomic<bool>& is_late)
     making.made.taps.push_back(std::move(tap));
     points.push_back(caps.taps[i]);
   }
-  return Status();
+  return check_in_time(is_late);
 }
 
 Status RouteMaker::set_beside(LiveRoute& route, bool is_shadow) {

@@ -266,6 +266,7 @@ bool DrafterClient::take_replies(const specd_propose_args* args, Status& status)
     has_come = has_come || args == nullptr;
     ReplyHead head;
     std::memcpy(&head, bytes.data(), std::min(sizeof(head), bytes.size()));
+    head.took_ns = std::min(head.took_ns, kTookNsMax);
     const ReplyLayout at(head, shape_);
     const bool is_good = bytes.size() >= sizeof(head) && head.n_seqs <= shape_.max_batch &&
                          head.text_bytes <= kReplyTextMax && bytes.size() == at.bytes;

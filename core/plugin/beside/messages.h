@@ -91,6 +91,8 @@ struct ReplySequence {
   uint32_t reserved0 = 0;
 };
 inline constexpr size_t kReplyTextMax = 512;
+// What an answer may say that its call took.
+inline constexpr uint64_t kTookNsMax = uint64_t{3600} * 1'000'000'000;
 
 struct ReplyLayout {
   size_t sequences, token, parent, flags, text, bytes;

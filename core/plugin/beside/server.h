@@ -18,7 +18,7 @@
 
 namespace specd {
 
-// Of a shadow: is told what becomes of its calls, on its thread.
+// Of a shadow: is told what becomes of its calls, on its thread, or on the step's for a process.
 class ShadowObserver {
  public:
   virtual ~ShadowObserver() = default;

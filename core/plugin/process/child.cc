@@ -21,6 +21,8 @@ namespace {
 
 // So often ask() looks whether it is cancelled.
 constexpr uint64_t kLookMs = 20;
+// Of those that lie in the socket; it tells figures four times a second.
+constexpr int kMessagesMax = 64;
 // So long a process takes to end once it has closed its socket.
 constexpr int kEndMs = 1000;
 
@@ -117,10 +119,16 @@ bool DrafterChild::has_ended() {
 std::string DrafterChild::how_it_ended() {
   if (!end_.empty()) return end_;
   siginfo_t info{};
-  while (waitid(static_cast<idtype_t>(P_PIDFD), static_cast<id_t>(process_.get()), &info,
-                WEXITED) != 0 &&
-         errno == EINTR) {
-  }
+  const auto wait = [&](int flags) {
+    while (waitid(static_cast<idtype_t>(P_PIDFD), static_cast<id_t>(process_.get()), &info,
+                  flags) != 0 &&
+           errno == EINTR) {
+    }
+  };
+  wait(WEXITED | WNOWAIT);
+  // What it has started before it was confined is of its group. Its number is not given again before it is reaped.
+  (void)::kill(-pid_, SIGKILL);
+  wait(WEXITED);
   const MutexLock lock(mutex_);
   if (!why_killed_.empty())
     end_ = why_killed_;
@@ -132,7 +140,7 @@ std::string DrafterChild::how_it_ended() {
 }
 
 Result<Json> DrafterChild::next_answer() {
-  while (true) {
+  for (int n = 0; n < kMessagesMax; ++n) {
     SPECD_TRY(auto message, socket_.take());
     if (!message.has_value()) return Json();
     if (!message->json.is_object())
@@ -140,6 +148,7 @@ Result<Json> DrafterChild::next_answer() {
     if (!message->json.contains("figures")) return std::move(message->json);
     told_ = std::move(message->json["figures"]);
   }
+  return Status(Code::kDataLoss, "it tells figures without end");
 }
 
 // Whether the socket is closed because the process ends: it may also have closed its descriptors.

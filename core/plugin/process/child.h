@@ -24,6 +24,8 @@ class DrafterChild {
   static Result<std::unique_ptr<DrafterChild>> start(const std::string& program,
                                                      const std::string& plugin);
   static constexpr int kControlFd = 3;
+  static constexpr uint32_t kQuestionBytesMax = uint32_t{16} << 20;  // a configuration may be large
+  static constexpr uint32_t kAnswerBytesMax = uint32_t{256} << 10;
   ~DrafterChild();  // kills it
   DrafterChild(const DrafterChild&) = delete;
   DrafterChild& operator=(const DrafterChild&) = delete;
@@ -49,7 +51,7 @@ class DrafterChild {
 
  private:
   DrafterChild(pid_t pid, FileDescriptor process, FileDescriptor socket)
-      : pid_(pid), process_(std::move(process)), socket_(std::move(socket)) {}
+      : pid_(pid), process_(std::move(process)), socket_(std::move(socket), kAnswerBytesMax) {}
   bool ends_soon(const Status& status);
   Result<Json> next_answer();  // null = there is none yet
 

@@ -13,8 +13,6 @@
 namespace specd {
 namespace {
 
-constexpr uint32_t kBytesMax = uint32_t{16} << 20;
-
 Status is_closed() { return Status(Code::kUnavailable, "the other end is closed"); }
 
 // Room for one descriptor.
@@ -34,10 +32,7 @@ Result<std::pair<FileDescriptor, FileDescriptor>> ControlSocket::pair() {
 Status ControlSocket::send(const Json& message, uint64_t until_ns, int descriptor) {
   const std::string text = message.dump(-1, ' ', false, Json::error_handler_t::replace);
   const auto size = static_cast<uint32_t>(text.size());
-  if (text.size() > kBytesMax)
-    return Status(Code::kExhausted, "a message of " + std::to_string(text.size()) +
-                                        " bytes is too long; " + std::to_string(kBytesMax) +
-                                        " may be sent");
+  if (text.size() > UINT32_MAX) return Status(Code::kExhausted, "a message is too long");
   std::string bytes(sizeof(size), '\0');
   std::memcpy(bytes.data(), &size, sizeof(size));
   bytes += text;
@@ -78,7 +73,7 @@ Result<std::optional<ControlSocket::Message>> ControlSocket::take(bool takes_des
     uint32_t size = 0;
     if (read_.size() >= sizeof(size)) {
       std::memcpy(&size, read_.data(), sizeof(size));
-      if (size > kBytesMax)
+      if (size > bytes_max_)
         return Status(Code::kDataLoss,
                       "a message says that it has " + std::to_string(size) + " bytes");
       if (read_.size() >= sizeof(size) + size) {

@@ -20,7 +20,9 @@ class ControlSocket {
     FileDescriptor descriptor;
   };
 
-  explicit ControlSocket(FileDescriptor fd) : fd_(std::move(fd)) {}
+  // `bytes_max`: of a message that may come.
+  ControlSocket(FileDescriptor fd, uint32_t bytes_max)
+      : fd_(std::move(fd)), bytes_max_(bytes_max) {}
   // Two ends. The first is closed on exec.
   static Result<std::pair<FileDescriptor, FileDescriptor>> pair();
 
@@ -35,6 +37,7 @@ class ControlSocket {
 
  private:
   FileDescriptor fd_;
+  uint32_t bytes_max_;
   std::string read_;  // what has come and is not taken yet
   FileDescriptor descriptor_;
 };

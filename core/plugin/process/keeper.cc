@@ -22,6 +22,8 @@ namespace {
 
 // For destroy(), when the daemon wants to go on.
 constexpr std::chrono::milliseconds kEndLimit{1000};
+// When the system has no room for a process.
+constexpr std::chrono::seconds kLongPause{5};
 
 uint64_t ns_of(std::chrono::nanoseconds duration) {
   return static_cast<uint64_t>(duration.count());
@@ -30,7 +32,9 @@ uint64_t ns_of(std::chrono::nanoseconds duration) {
 }  // namespace
 
 ProcessKeeper::ProcessKeeper(Terms terms)
-    : terms_(std::move(terms)), event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    : terms_(std::move(terms)),
+      event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      made_until_ns_(limit_from_now()) {
   if (event_.get() < 0) throw std::system_error(errno, std::generic_category(), "eventfd");
   thread_ = try_start_thread("specd-keeper", [this] { run(); });
 }
@@ -112,11 +116,12 @@ void ProcessKeeper::look() {
     const std::string how = child_->how_it_ended();
     drop_link();
     child_.reset();
+    if (specd_owner* const owner = owner_; owner != nullptr) end_figures(counted_, *owner);
     note_death(how);
   } else if (child_ != nullptr) {
     const Json told = child_->told();
     specd_owner* const owner = owner_;
-    if (!told.is_null() && owner != nullptr) take_figures(told, *owner);
+    if (!told.is_null() && owner != nullptr) take_figures(told, counted_, *owner);
   }
   if (child_ == nullptr && serving_.has_value() && !is_lost_ && now_ns() >= restart_ns_) revive();
 }
@@ -133,11 +138,13 @@ void ProcessKeeper::note_death(const std::string& how) {
     if (serving_->hooks.on_death) serving_->hooks.on_death(how);
     return;
   }
+  lose("its process has died " + std::to_string(deaths_.size()) + " times within " +
+       std::to_string(kDeathsWithin.count()) + " s; the last time: " + how);
+}
+
+void ProcessKeeper::lose(const std::string& why) {
   is_lost_ = true;
-  if (serving_->hooks.on_lost)
-    serving_->hooks.on_lost("its process has died " + std::to_string(deaths_.size()) +
-                            " times within " + std::to_string(kDeathsWithin.count()) +
-                            " s, the last time it was " + how);
+  if (serving_->hooks.on_lost) serving_->hooks.on_lost(why);
 }
 
 void ProcessKeeper::drop_link() {
@@ -173,10 +180,11 @@ Result<CreatedDrafter> ProcessKeeper::start_child(uint64_t until_ns) {
   SPECD_TRY(Json answer, ask(order_to_json(terms_.order), -1, until_ns, "create()"));
   SPECD_TRY(CreatedDrafter created, created_from_json(answer));
   answer.erase("status");
+  terms_.order.contents = created.contents;
   if (created_.is_null()) created_ = answer;
   if (created_ != answer)
     return Status(Code::kFailedPrecondition,
-                  label() + ": it is not what it was when it was made first; have files changed?");
+                  label() + ": it says something else of itself than when it was made first");
   return created;
 }
 
@@ -208,12 +216,19 @@ void ProcessKeeper::revive() {
     return;
   }
   child_.reset();
-  if (!is_cancelled_) note_death("refused: " + status.message());
+  if (is_cancelled_) return;
+  if (status.code() == Code::kExhausted) {  // which is not its fault
+    restart_ns_ = now_ns() + ns_of(kLongPause);
+    return log(LogLevel::kWarn,
+               label() + ": its process cannot be started now: " + status.message());
+  }
+  if (status.code() == Code::kFailedPrecondition) return lose(status.message());
+  note_death("it could not be started: " + status.message());
 }
 
 Result<CreatedDrafter> ProcessKeeper::create() {
   Result<CreatedDrafter> created = Status(Code::kExhausted, label() + ": no memory left");
-  on_thread([&] { created = start_child(limit_from_now()); });
+  on_thread([&] { created = start_child(making_until()); });
   return created;
 }
 
@@ -221,7 +236,7 @@ Result<std::vector<int32_t>> ProcessKeeper::activate(const specd_drafter_grant& 
   Result<std::vector<int32_t>> parents = Status(Code::kExhausted, label() + ": no memory left");
   const auto run = [&]() -> Result<std::vector<int32_t>> {
     grant_ = grant;
-    SPECD_TRY(const Json answer, activate_child(limit_from_now()));
+    SPECD_TRY(const Json answer, activate_child(making_until()));
     std::vector<int32_t> read;
     for (const Json& each : answer.value("parents", Json::array())) {
       const bool is_node = each.is_number_integer() && each >= -1 && each < INT32_MAX;
@@ -237,7 +252,8 @@ Status ProcessKeeper::serve(Serving serving) {
   Status status(Code::kExhausted, label() + ": no memory left");
   const auto run = [&]() -> Status {
     if (is_lost_) return Status(Code::kFailedPrecondition, label() + ": its process was given up");
-    const uint64_t until_ns = limit_from_now();
+    const uint64_t until_ns = making_until();
+    has_served_ = true;
     serving_ = std::move(serving);
     // It may have died while it did not serve.
     if (child_ != nullptr && child_->has_ended()) child_.reset();
@@ -247,8 +263,10 @@ Status ProcessKeeper::serve(Serving serving) {
     }
     return connect(until_ns);
   };
-  on_thread([&] { status = run(); });
-  if (!status.ok()) on_thread([&] { serving_.reset(); });
+  on_thread([&] {
+    or_drop([&] { status = run(); });
+    if (!status.ok()) serving_.reset();
+  });
   return status;
 }
 

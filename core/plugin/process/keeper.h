@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -33,7 +34,8 @@ class ProcessKeeper {
   struct Terms {
     std::string program;  // specd-runner
     DrafterOrder order;
-    std::chrono::milliseconds limit{0};  // for create() and activate() together
+    // For all of create(), activate() and the first serve(), and for each new start.
+    std::chrono::milliseconds limit{0};
   };
   // [the keeper's thread]
   struct Hooks {
@@ -84,13 +86,16 @@ class ProcessKeeper {
   Status connect(uint64_t until_ns);
   void drop_link();
   void note_death(const std::string& how);
+  void lose(const std::string& why);
   void revive();
   uint64_t limit_from_now() const;
+  // Of what makes the drafter.
+  uint64_t making_until() const { return has_served_ ? limit_from_now() : made_until_ns_; }
   std::string label() const {
     return "plugin " + terms_.order.plugin + " (" + terms_.order.instance_name + ")";
   }
 
-  const Terms terms_;
+  Terms terms_;
   std::atomic<specd_owner*> owner_{nullptr};
   FileDescriptor event_;
   std::atomic<bool> is_over_{false}, is_cancelled_{false}, is_lost_{false};
@@ -103,6 +108,9 @@ class ProcessKeeper {
   Json created_;                              // the first answer to "create"
   std::optional<specd_drafter_grant> grant_;  // after activate()
   std::optional<Serving> serving_;
+  bool has_served_ = false;
+  const uint64_t made_until_ns_;
+  std::map<std::string, double> counted_;  // by the lives before, see take_figures()
   std::shared_ptr<ProcessLink> link_;
   std::deque<uint64_t> deaths_;  // when, the last ones
   uint64_t restart_ns_ = 0;

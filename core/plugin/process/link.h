@@ -20,7 +20,8 @@ struct ProcessLink {
   std::unique_ptr<DrafterClient> client;
 };
 
-// The keeper puts a link in, the step takes it, and gives the one before back, so that the keeper unmaps its memory.
+// The keeper puts a link in, the step takes it, and gives the one before back, so that the keeper unmaps its memory;
+// the step does that itself only when it has missed a life.
 class LinkSlot {
  public:
   // [the keeper's thread]
@@ -36,14 +37,17 @@ class LinkSlot {
   // [step] Replaces `present` if there is a next one.
   void take(std::shared_ptr<ProcessLink>& present) {
     if (!has_next_.exchange(false)) return;
+    std::shared_ptr<ProcessLink> unused;
     const MutexLock lock(mutex_);
-    old_ = std::exchange(present, std::move(next_));
+    if (next_ == nullptr) return;  // the keeper says it after it has put the one that was taken
+    unused = std::exchange(old_, std::exchange(present, std::move(next_)));
   }
   // [step]
   void give_back(std::shared_ptr<ProcessLink>& present) {
     if (present == nullptr) return;
+    std::shared_ptr<ProcessLink> unused;
     const MutexLock lock(mutex_);
-    old_ = std::exchange(present, nullptr);
+    unused = std::exchange(old_, std::exchange(present, nullptr));
   }
 
  private:

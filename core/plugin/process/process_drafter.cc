@@ -1,5 +1,6 @@
 #include "core/plugin/process/process_drafter.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "core/plugin/beside/call_shape.h"
@@ -35,8 +36,9 @@ class ProcessBeside final : public DrafterBeside, public DrafterCalls {
   LinkSlot& links() { return links_; }
   DrafterCalls& calls() override { return *this; }
   uint32_t rows_max() const override { return rows_max_; }
+  // A process that does not end its sequences in time is killed.
   bool stop(std::chrono::milliseconds limit) override {
-    keeper_.pause(limit);
+    keeper_.pause(std::max(limit, kPauseLimit));
     return true;
   }
   void abandon() override { keeper_.abandon(); }

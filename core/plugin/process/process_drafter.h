@@ -28,6 +28,8 @@ class ProcessDrafter final : public Drafter {
                   const std::atomic<bool>& is_late = kNeverLate) override;
   void deactivate() override {}  // with the process
   bool has_update() const override { return has_update_; }
+  // [any] Kills the process, which is not started again.
+  void abandon() { keeper_->abandon(); }
   // Hashes of the plugin and its parts, by what they were called: see BundleInfo::content_sha256.
   const std::map<std::string, std::string>& contents() const { return contents_; }
 

@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "core/base/mutex.h"
+#include "core/plugin/beside/messages.h"
+#include "core/plugin/beside/ring.h"
 #include "specd/plugin_api/services/kv.h"
 #include "specd/plugin_api/services/memory.h"
 #include "specd/plugin_api/services/metrics.h"
@@ -63,6 +65,24 @@ Result<std::vector<std::string>> texts(const Json& json, const char* key) {
   if (is_list && all.size() == found->size()) return all;
   return Status(Code::kDataLoss, std::string(kWhere) + ": expected at most " +
                                      std::to_string(kListMax) + " texts in " + key);
+}
+
+// Of a program whose rings and messages look like these.
+std::string build() {
+  std::string text = SPECD_VERSION;
+  for (const size_t bytes : {sizeof(RingHeader), sizeof(MessageHead), sizeof(MessageSequence),
+                             sizeof(ReplyHead), sizeof(ReplySequence), kReplyTextMax})
+    text += "/" + std::to_string(bytes);
+  return text;
+}
+
+// At most kTextMax bytes, and UTF-8 if it was.
+std::string cut(std::string text) {
+  if (text.size() <= kTextMax) return text;
+  size_t end = kTextMax;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
+  text.resize(end);
+  return text;
 }
 
 Json caps_to_json(const specd_drafter_caps& caps) {
@@ -133,11 +153,16 @@ Json order_to_json(const DrafterOrder& order) {
           {"config", order.config},
           {"instance_name", order.instance_name},
           {"target", target},
-          {"describes_only", order.describes_only}};
+          {"describes_only", order.describes_only},
+          {"contents", order.contents},
+          {"build", build()}};
 }
 
 Result<DrafterOrder> order_from_json(const Json& json) {
   DrafterOrder order;
+  if (json.value("build", "") != build())
+    return Status(Code::kFailedPrecondition,
+                  "specd-runner is of another build than the daemon; restart the daemon");
   const Json &registry = json["registry"], &target = json["target"];
   SPECD_TRY(order.registry.directories, texts(registry, "directories"));
   SPECD_TRY(order.registry.cache_directory, json_string(registry, "cache_directory", kWhere));
@@ -175,6 +200,7 @@ Result<DrafterOrder> order_from_json(const Json& json) {
   info.norm_eps = static_cast<float>(eps);
   SPECD_TRY(order.model_id, json_string(target, "model_id", kWhere));
   SPECD_TRY(order.architecture, json_string(target, "architecture", kWhere));
+  order.contents = json["contents"].get<std::map<std::string, std::string>>();
   order.tokenizer_sha256 = target["tokenizer_sha256"].get<std::array<uint8_t, 32>>();
   return order;
 }
@@ -230,7 +256,8 @@ Result<CreatedDrafter> created_from_json(const Json& json) {
   SPECD_TRY(created.parts, texts(json, "parts"));
   const Json contents = json.value("contents", Json::object());
   for (const auto& [plugin, content] : contents.items())
-    if (content.is_string()) created.contents[plugin] = content.get<std::string>();
+    if (content.is_string() && created.contents.size() < kListMax)
+      created.contents[plugin] = cut(content.get<std::string>());
   return created;
 }
 
@@ -275,7 +302,7 @@ Json figures_to_json(const specd_owner& owner) {
   return {{"memory_bytes", bytes_value(owner.used_bytes)}, {"metrics", metrics}};
 }
 
-void take_figures(const Json& json, specd_owner& owner) {
+void take_figures(const Json& json, const Counted& counted, specd_owner& owner) {
   if (!json.is_object()) return;
   const MutexLock lock(owner.mutex);
   const auto bytes = json_int(json, "memory_bytes", 0, INT64_MAX, kWhere);
@@ -283,7 +310,9 @@ void take_figures(const Json& json, specd_owner& owner) {
   const Json metrics = json.value("metrics", Json::array());
   for (const Json& each : metrics) {
     const auto name = json_string(each, "name", kWhere), help = json_string(each, "help", kWhere);
-    if (!name.ok() || !help.ok() || !is_metric_name(name.value().c_str())) continue;
+    if (!name.ok() || !help.ok() || name.value().find('\0') != std::string::npos ||
+        !is_metric_name(name.value().c_str()))
+      continue;
     std::unique_ptr<specd_metric>& metric = owner.metrics[name.value()];
     if (metric == nullptr) {
       if (owner.metrics.size() > kMetricsMax) {
@@ -296,9 +325,24 @@ void take_figures(const Json& json, specd_owner& owner) {
       const auto counter = json_bool_or(each, "counter", false, kWhere);
       metric->counter = counter.ok() && counter.value();
     }
-    // JSON has no word for what is not finite.
     const Json value = each.value("value", Json());
-    metric->value = value.is_number() ? value.get<double>() : std::nan("");
+    if (!value.is_number()) continue;  // JSON has no word for what is not finite
+    const auto before = counted.find(name.value());
+    const double now = value.get<double>() + (before == counted.end() ? 0 : before->second);
+    if (!metric->counter || now >= metric->value) metric->value = now;
+  }
+}
+
+void end_figures(Counted& counted, specd_owner& owner) {
+  const MutexLock lock(owner.mutex);
+  owner.used_bytes = 0;
+  for (auto each = owner.metrics.begin(); each != owner.metrics.end();) {
+    if (each->second->counter) {
+      counted[each->first] = each->second->value;
+      ++each;
+    } else {
+      each = owner.metrics.erase(each);
+    }
   }
 }
 
@@ -316,7 +360,7 @@ Status status_from_json(const Json& answer) {
   for (const Status& each : {code.status(), field.status(), message.status()})
     SPECD_OK_OR_RETURN(each);
   if (code.value() == 0) return Status();
-  return Status(static_cast<Code>(code.value()), field.value(), message.value());
+  return Status(static_cast<Code>(code.value()), cut(field.value()), cut(message.value()));
 }
 
 }  // namespace specd

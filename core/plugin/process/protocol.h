@@ -39,6 +39,8 @@ struct DrafterOrder {
   std::string model_id = {}, architecture = {};
   std::array<uint8_t, 32> tokenizer_sha256 = {};
   bool describes_only = false;  // create() is not called
+  // Hashes that are known, see CreatedDrafter: no code of other files is run.
+  std::map<std::string, std::string> contents = {};
 
   void set_target(const specd_target_info& info);
   // With its pointers set; valid as long as this.
@@ -56,6 +58,7 @@ struct CreatedDrafter {
 };
 
 Json order_to_json(const DrafterOrder& order);
+// kFailedPrecondition when it comes from a program of another build, whose messages may look otherwise.
 Result<DrafterOrder> order_from_json(const Json& json);
 
 Json created_to_json(const CreatedDrafter& created);
@@ -68,9 +71,14 @@ Result<specd_drafter_grant> grant_from_json(const Json& json);
 // The memory that an instance holds, and its metrics.
 Json figures_to_json(const specd_owner& owner);
 // Gives `owner` those that make sense.
-void take_figures(const Json& json, specd_owner& owner);
+// `counted`: what
+// counters had when the lives before ended, which goes on top. What is not finite, or would make a counter fall, is left out.
+using Counted = std::map<std::string, double>;
+void take_figures(const Json& json, const Counted& counted, specd_owner& owner);
+// A life has ended: it has no memory and no gauges any more.
+void end_figures(Counted& counted, specd_owner& owner);
 
-// "status" of an answer; ok without one.
+// "status" of an answer, which each has. Long texts are cut.
 Json status_to_json(const Status& status);
 Status status_from_json(const Json& answer);
 

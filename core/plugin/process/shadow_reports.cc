@@ -25,8 +25,8 @@ struct Report {
 };
 
 constexpr std::chrono::milliseconds kPause{1};
-// Reports that the step takes at once: no writer may keep it.
-constexpr int kReportsMax = 256;
+// Reports that the step takes at once, for each sequence: no writer may keep it.
+constexpr uint32_t kReportsMax = 8;
 
 void write(RingWriter& replies, const std::atomic<bool>& stop, Report report,
            std::string_view text) {
@@ -50,8 +50,9 @@ void tell(const Report& report, std::string text, const ShadowReportLimits& limi
       if (!is_call || report.code > static_cast<uint32_t>(Code::kInternal)) return;
       const Status status =
           report.code == 0 ? Status() : Status(static_cast<Code>(report.code), std::move(text));
-      if (on_answered) on_answered(report.kind, status, report.took_ns);
-      return observer.called(report.kind, status, report.took_ns);
+      const uint64_t took_ns = std::min(report.took_ns, kTookNsMax);
+      if (on_answered) on_answered(report.kind, status, took_ns);
+      return observer.called(report.kind, status, took_ns);
     }
     case What::kLost:
       return observer.lost(std::min(report.n, limits.max_batch), text);
@@ -90,7 +91,7 @@ void ShadowReportWriter::scored(int32_t n_nodes, int32_t n_accepted) {
 
 void take_shadow_reports(RingReader& replies, const ShadowReportLimits& limits,
                          ShadowObserver& observer, const OnCalled& on_answered) {
-  for (int n = 0; n < kReportsMax; ++n) {
+  for (uint32_t n = 0; n < kReportsMax * limits.max_batch; ++n) {
     const std::span<const std::byte> bytes = replies.front();
     if (bytes.empty()) return;
     Report report;

@@ -28,16 +28,16 @@ TEST_F(Configure, takes_what_was_edited_and_leaves_what_was_changed_since) {
                                          lookup("e", 5)};
   const ConfiguredRoutes tried = configure(edited, {.dry_run = true});
   EXPECT_EQ(tried.added, (Names{"e"}));
-  EXPECT_EQ(versions("e"), "");
+  expect_versions("", "e");
   const ConfiguredRoutes done = configure(edited);
   EXPECT_EQ(done.added, (Names{"e"}));
   EXPECT_EQ(done.changed, (Names{"c"})) << "b is already what the file has";
   EXPECT_EQ(done.removed, (Names{"d"}));
-  EXPECT_EQ(versions("a"), "live 2") << "not edited";
-  EXPECT_EQ(versions("b"), "live 3");
+  expect_versions("live 2", "a");
+  expect_versions("live 3", "b");
   EXPECT_EQ(versions("d").find("live"), std::string::npos);
   EXPECT_EQ(versions("c").substr(0, 6), "live 4");
-  EXPECT_EQ(versions("e"), "live 4");
+  expect_versions("live 4", "e");
   EXPECT_EQ(engine_->events(2, 10).at(0).text,
             "the configuration was read again; added e; changed c; removed d");
   const ConfiguredRoutes again = configure(edited);
@@ -65,9 +65,9 @@ TEST_F(Configure, takes_all_or_nothing) {
   refused({lookup("a", 3), wrong}, "routes.c.draft_nodes_max");
   ASSERT_TRUE(engine_->stage_route(lookup("b", 5)).ok());
   refused({lookup("a", 3), lookup("b", 3)}, "routes.b");
-  EXPECT_EQ(versions("a"), "live 1");
-  EXPECT_EQ(versions("b"), "live 1, staged 2");
-  EXPECT_EQ(versions("c"), "");
+  expect_versions("live 1", "a");
+  expect_versions("live 1, staged 2", "b");
+  expect_versions("", "c");
   EXPECT_EQ(engine_->events(0, 1000).size(), n_events + 1);
   ASSERT_TRUE(engine_->abort_route("b").ok());
   EXPECT_EQ(configure({lookup("a", 3), lookup("b", 3)}).changed, (Names{"a", "b"}));

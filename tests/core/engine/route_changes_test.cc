@@ -87,7 +87,7 @@ TEST_F(RouteChanges, requests_keep_the_version_that_they_were_admitted_with) {
   ASSERT_TRUE(engine_->submit(r, canary.sink()).ok());
   canary.wait_for_tokens(1);
   abort();
-  EXPECT_EQ(versions(), "live 1, draining 2");
+  expect_versions("live 1, draining 2");
   canary.let_go();
   stage(lookup("r", 3));
   promote();
@@ -114,7 +114,7 @@ TEST_F(RouteChanges, a_breaker_that_opens_on_probation_flips_back) {
   start_with({lookup("r", 4)});
   stage(broken("r", "update_fails"));
   promote();
-  EXPECT_EQ(versions(), "live 2, draining 1");
+  expect_versions("live 2, draining 1");
   run_until("live 1", 20);
 }
 
@@ -135,7 +135,7 @@ TEST_F(RouteChanges, a_candidate_that_lost_its_share_is_aborted_all_the_same) {
   ASSERT_TRUE(engine_->submit(r, held.sink()).ok());
   held.wait_for_tokens(1);
   share(0);
-  EXPECT_EQ(versions(), "live 1, staged 2");
+  expect_versions("live 1, staged 2");
   held.let_go();
   (void)held.wait();
   expect_versions("live 1");
@@ -146,7 +146,7 @@ TEST_F(RouteChanges, a_candidate_beside_a_probation_hinders_neither_end) {
   stage(broken("r", "update_fails"));
   promote();
   stage(lookup("r", 3));
-  EXPECT_EQ(versions(), "live 2, staged 3, draining 1");
+  expect_versions("live 2, staged 3, draining 1");
   run_until("live 1, staged 3", 20);
   promote();
   expect_versions("live 3, draining 1");
@@ -164,7 +164,7 @@ TEST_F(RouteChanges, a_candidate_beside_a_probation_hinders_neither_end) {
   promote();
   stage(lookup("r", 2));
   share(50);
-  EXPECT_EQ(versions(), "live 9, canary 10 at 50 %, draining 8");
+  expect_versions("live 9, canary 10 at 50 %, draining 8");
 }
 
 TEST_F(RouteChanges, counts_of_the_live_version_only_grow_while_its_plugins_are_the_same) {
@@ -225,7 +225,7 @@ TEST_F(RouteChanges, memory_has_a_line_for_each_version) {
 TEST_F(RouteChanges, a_new_route_serves_once_it_is_promoted) {
   start_with({});
   EXPECT_EQ(stage(lookup("r", 4)), 2u);
-  EXPECT_EQ(versions(), "staged 2");
+  expect_versions("staged 2");
   const auto sunk = engine_->submit(request(prompts()[0], "r", 4), [](const Event&) {});
   ASSERT_FALSE(sunk.ok());
   EXPECT_NE(sunk.status().text().find("its first version is not promoted yet"), std::string::npos);
@@ -267,7 +267,7 @@ TEST_F(RouteChanges, what_cannot_be_done_is_refused_and_changes_nothing) {
   const auto same = engine_->stage_route(lookup("r", 4));
   ASSERT_TRUE(same.ok());
   EXPECT_TRUE(same.value().unchanged);
-  EXPECT_EQ(versions(), "live 1");
+  expect_versions("live 1");
 
   EXPECT_EQ(stage(lookup("r", 2)), 2u);
   expect(engine_->stage_route(lookup("r", 3)), "routes.r: the route has a candidate, generation 2");
@@ -279,8 +279,8 @@ TEST_F(RouteChanges, what_cannot_be_done_is_refused_and_changes_nothing) {
     EXPECT_TRUE(again.value().unchanged);
   }
   expect(engine_->stage_route(broken("s", "no such mode")), "routes.s");
-  EXPECT_EQ(versions(), "live 1, staged 2");
-  EXPECT_EQ(versions("s"), "");
+  expect_versions("live 1, staged 2");
+  expect_versions("", "s");
 
   // A request id that comes again gets the first reply; with another command it is refused.
   const auto first = engine_->set_traffic("r", {10}, {.request_id = "id"});
@@ -288,7 +288,7 @@ TEST_F(RouteChanges, what_cannot_be_done_is_refused_and_changes_nothing) {
   EXPECT_FALSE(first.value().unchanged);
   share(20);
   EXPECT_TRUE(engine_->set_traffic("r", {10}, {.request_id = "id"}).ok());
-  EXPECT_EQ(versions(), "live 1, canary 2 at 20 %");
+  expect_versions("live 1, canary 2 at 20 %");
   expect(engine_->set_traffic("r", {11}, {.request_id = "id"}),
          "request_id: 'id' was used for another change");
   expect(engine_->promote_route("r", {.request_id = "id"}),

@@ -269,7 +269,7 @@ TEST_F(RouteJournals, a_change_that_cannot_be_recorded_is_refused_but_for_the_wa
     EXPECT_EQ(change.status().code(), Code::kUnavailable);
   }
   EXPECT_EQ(versions(), there);
-  EXPECT_EQ(versions("more"), "");
+  expect_versions("", "more");
   abort();
   roll_back();
   limit.reset();

@@ -71,12 +71,12 @@ class RouteRig : public EngineTest {
     }
     return all;
   }
-  void expect_versions(const std::string& wanted) {
+  void expect_versions(const std::string& wanted, const std::string& name = "r") {
     const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
-    while (versions() != wanted && std::chrono::steady_clock::now() < end) {
+    while (versions(name) != wanted && std::chrono::steady_clock::now() < end) {
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
     }
-    EXPECT_EQ(versions(), wanted);
+    EXPECT_EQ(versions(name), wanted) << name;
   }
   // Runs at most so many requests, until the route has these versions, and one more. No token changes.
   void run_until(const std::string& wanted, int n_requests_max) {

@@ -74,7 +74,7 @@ TEST_F(RunningRequestsTest, also_those_that_wait_get_the_new_version) {
   const RouteChange tried =
       done(engine_->promote_route("r", {.running = RunningRequests::kAttach, .dry_run = true}));
   EXPECT_EQ(counts(tried), "6 attached, 0 dropped, 0 kept");
-  EXPECT_EQ(versions(), "live 1, staged 2");
+  expect_versions("live 1, staged 2");
   const RouteChange promoted =
       done(engine_->promote_route("r", {.running = RunningRequests::kAttach}));
   EXPECT_EQ(counts(promoted), "6 attached, 0 dropped, 0 kept");
@@ -95,7 +95,7 @@ TEST_F(RunningRequestsTest, keep_their_version_where_the_new_drafter_cannot_begi
   const RouteChange kept =
       done(engine_->apply_route(with_log("r", log), {.running = RunningRequests::kAttach}));
   EXPECT_EQ(counts(kept), "0 attached, 0 dropped, 4 kept");
-  EXPECT_EQ(versions(), "live 2, draining 1");
+  expect_versions("live 2, draining 1");
   expect_plain();
   expect_versions("live 2");
   submit_all(2);
@@ -170,7 +170,7 @@ TEST_F(RunningRequestsTest,
   submit_all(2);
   for (Pending& each : pending_) each.wait_for_tokens(1);
   ASSERT_TRUE(engine_->apply_route(suffix("r")).ok());
-  EXPECT_EQ(versions(), "live 2, draining 1");
+  expect_versions("live 2, draining 1");
   const RouteChange again =
       done(engine_->apply_route(suffix("r"), {.running = RunningRequests::kAttach}));
   EXPECT_TRUE(again.unchanged);
@@ -202,10 +202,10 @@ TEST_F(RunningRequestsTest, a_change_that_is_only_tried_changes_nothing) {
   EXPECT_GT(done(engine_->promote_route("r", dry)).memory_bytes_max, 0u);
   EXPECT_EQ(tried(engine_->set_traffic("r", {10}, dry)), 2u);
   EXPECT_EQ(tried(engine_->abort_route("r", dry)), 2u);
-  EXPECT_EQ(versions(), "live 1, staged 2");
+  expect_versions("live 1, staged 2");
   promote();
   EXPECT_EQ(tried(engine_->roll_back_route("r", dry)), 1u);
-  EXPECT_EQ(versions(), "live 2, draining 1");
+  expect_versions("live 2, draining 1");
   EXPECT_EQ(engine_->events(0, 1000).size(), n_events + 2) << "staged and promoted";
 }
 
