@@ -265,7 +265,10 @@ Status ProcessKeeper::serve(Serving serving) {
   };
   on_thread([&] {
     or_drop([&] { status = run(); });
-    if (!status.ok()) serving_.reset();
+    if (status.ok()) return;
+    serving_.reset();
+    drop_link();
+    child_.reset();  // the next serve() starts another
   });
   return status;
 }
