@@ -167,7 +167,7 @@ Json Runner::answer(const Json& question, FileDescriptor descriptor) {
   } catch (const std::bad_alloc&) {
     done = Status(Code::kExhausted, "no memory left");
   }
-  Json reply = done.ok() ? std::move(done).value() : Json::object();
+  Json reply = done.ok() ? done.value() : Json::object();
   reply["status"] = status_to_json(done.status());
   return reply;
 }
