@@ -212,7 +212,7 @@ Status LoadedDrafter::activate(const specd_drafter_grant& grant, const std::atom
     const uint32_t count = run_named(*owner_, "static_tree", nullptr, [&] {
       return api_->static_tree(self_, parents.data(), grant.max_nodes);
     });
-    if (const Status taken = take_parents(std::move(parents), count, grant); !taken.ok()) {
+    if (Status taken = take_parents(std::move(parents), count, grant); !taken.ok()) {
       SPECD_OK_OR_RETURN(check_in_time(is_late));
       run_named(*owner_, "deactivate", nullptr, [this] { api_->deactivate(self_); });
       return taken;
