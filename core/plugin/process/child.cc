@@ -19,11 +19,11 @@
 namespace specd {
 namespace {
 
-// So often ask() looks whether it is cancelled.
+// How often ask() checks whether it is cancelled.
 constexpr uint64_t kLookMs = 20;
-// Of those that lie in the socket; it tells figures four times a second.
+// Messages that are read at once. A process sends its figures four times a second.
 constexpr int kMessagesMax = 64;
-// So long a process takes to end once it has closed its socket.
+// A process that has closed its socket because it ends has ended by then.
 constexpr int kEndMs = 1000;
 
 // What posix_spawn() is told, freed at the end.
@@ -126,7 +126,7 @@ std::string DrafterChild::how_it_ended() {
     }
   };
   wait(WEXITED | WNOWAIT);
-  // What it has started before it was confined is of its group. Its number is not given again before it is reaped.
+  // Processes that it started before it was confined are in its group. The number cannot be reused before it is reaped.
   (void)::kill(-pid_, SIGKILL);
   wait(WEXITED);
   const MutexLock lock(mutex_);

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "core/base/file_descriptor.h"
 #include "core/base/json.h"
@@ -47,7 +46,6 @@ class DrafterChild {
 
   int process() const { return process_.get(); }  // readable once it has ended
   int socket() const { return socket_.fd(); }
-  pid_t pid() const { return pid_; }
 
  private:
   DrafterChild(pid_t pid, FileDescriptor process, FileDescriptor socket)

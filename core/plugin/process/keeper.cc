@@ -206,11 +206,16 @@ Status ProcessKeeper::connect(uint64_t until_ns) {
   return Status();
 }
 
+Status ProcessKeeper::start_serving(uint64_t until_ns) {
+  if (child_ == nullptr) {
+    SPECD_OK_OR_RETURN(as_status(start_child(until_ns)));
+    SPECD_OK_OR_RETURN(as_status(activate_child(until_ns)));
+  }
+  return connect(until_ns);
+}
+
 void ProcessKeeper::revive() {
-  const uint64_t until_ns = limit_from_now();
-  Status status = as_status(start_child(until_ns));
-  if (status.ok()) status = as_status(activate_child(until_ns));
-  if (status.ok()) status = connect(until_ns);
+  const Status status = start_serving(limit_from_now());
   if (status.ok()) {
     if (serving_->hooks.on_restart) serving_->hooks.on_restart();
     return;
@@ -257,11 +262,7 @@ Status ProcessKeeper::serve(Serving serving) {
     serving_ = std::move(serving);
     // It may have died while it did not serve.
     if (child_ != nullptr && child_->has_ended()) child_.reset();
-    if (child_ == nullptr) {
-      SPECD_OK_OR_RETURN(as_status(start_child(until_ns)));
-      SPECD_OK_OR_RETURN(as_status(activate_child(until_ns)));
-    }
-    return connect(until_ns);
+    return start_serving(until_ns);
   };
   on_thread([&] {
     or_drop([&] { status = run(); });

@@ -84,6 +84,8 @@ class ProcessKeeper {
   Result<CreatedDrafter> start_child(uint64_t until_ns);
   Result<Json> activate_child(uint64_t until_ns);
   Status connect(uint64_t until_ns);
+  // With a new process when there is none.
+  Status start_serving(uint64_t until_ns);
   void drop_link();
   void note_death(const std::string& how);
   void lose(const std::string& why);

@@ -39,7 +39,8 @@ class LinkSlot {
     if (!has_next_.exchange(false)) return;
     std::shared_ptr<ProcessLink> unused;
     const MutexLock lock(mutex_);
-    if (next_ == nullptr) return;  // the keeper says it after it has put the one that was taken
+    if (next_ == nullptr)
+      return;  // put() ran since has_next_ was read, and the last call took its link
     unused = std::exchange(old_, std::exchange(present, std::move(next_)));
   }
   // [step]

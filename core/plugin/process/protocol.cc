@@ -27,7 +27,7 @@ constexpr char kWhere[] = "message of a drafter's process";
 constexpr size_t kListMax = 64;
 constexpr size_t kTextMax = 4096;
 
-// Texts that live as long as the program, as specd_drafter_caps wants them.
+// specd_drafter_caps points at texts that live as long as the program.
 constexpr const char* kServiceIds[] = {
     SPECD_SERVICE_KV,     SPECD_SERVICE_MEMORY, SPECD_SERVICE_METRICS, SPECD_SERVICE_MODEL,
     SPECD_SERVICE_OPS,    SPECD_SERVICE_PARTS,  SPECD_SERVICE_POOL,    SPECD_SERVICE_RNG,
@@ -43,7 +43,7 @@ Status read_i32(const Json& json, const char* key, int32_t& to) {
   to = static_cast<int32_t>(value);
   return Status();
 }
-// A size of more than this is none.
+// JSON readers here take signed numbers; no size is larger.
 Status read_bytes(const Json& json, const char* key, uint64_t& to) {
   SPECD_TRY(const int64_t value, json_int(json, key, 0, INT64_MAX, kWhere));
   to = static_cast<uint64_t>(value);
@@ -67,7 +67,7 @@ Result<std::vector<std::string>> texts(const Json& json, const char* key) {
                                      std::to_string(kListMax) + " texts in " + key);
 }
 
-// Of a program whose rings and messages look like these.
+// The same in all programs whose rings and messages have this layout.
 std::string build() {
   std::string text = SPECD_VERSION;
   for (const size_t bytes : {sizeof(RingHeader), sizeof(MessageHead), sizeof(MessageSequence),
@@ -164,15 +164,12 @@ Result<DrafterOrder> order_from_json(const Json& json) {
     return Status(Code::kFailedPrecondition,
                   "specd-runner is of another build than the daemon; restart the daemon");
   const Json &registry = json["registry"], &target = json["target"];
-  SPECD_TRY(order.registry.directories, texts(registry, "directories"));
+  order.registry.directories = registry["directories"].get<std::vector<std::string>>();
   SPECD_TRY(order.registry.cache_directory, json_string(registry, "cache_directory", kWhere));
   SPECD_TRY(order.registry.config_directory, json_string(registry, "config_directory", kWhere));
   if (const auto approved = registry.find("approved"); approved != registry.end()) {
-    order.registry.approved.emplace();
-    for (const Json& each : (*approved)["sha256"])
-      order.registry.approved->sha256.push_back(each.get<std::string>());
-    for (const Json& each : (*approved)["keys"])
-      order.registry.approved->keys.push_back(each.get<std::string>());
+    order.registry.approved = {.sha256 = (*approved)["sha256"].get<std::vector<std::string>>(),
+                               .keys = (*approved)["keys"].get<std::vector<std::string>>()};
   }
   SPECD_TRY(order.isa, json_string(json, "isa", kWhere));
   SPECD_TRY(order.bf16, json_bool_or(json, "bf16", false, kWhere));

@@ -39,7 +39,7 @@ struct DrafterOrder {
   std::string model_id = {}, architecture = {};
   std::array<uint8_t, 32> tokenizer_sha256 = {};
   bool describes_only = false;  // create() is not called
-  // Hashes that are known, see CreatedDrafter: no code of other files is run.
+  // Known hashes, see CreatedDrafter: the process refuses a bundle with another hash before it runs its code.
   std::map<std::string, std::string> contents = {};
 
   void set_target(const specd_target_info& info);
@@ -70,12 +70,11 @@ Result<specd_drafter_grant> grant_from_json(const Json& json);
 
 // The memory that an instance holds, and its metrics.
 Json figures_to_json(const specd_owner& owner);
-// Gives `owner` those that make sense.
-// `counted`: what
-// counters had when the lives before ended, which goes on top. What is not finite, or would make a counter fall, is left out.
+// Gives `owner` those that make sense. `counted`: the values of counters when the process before ended, which are
+// added. Values that are not finite, or would make a counter fall, are ignored.
 using Counted = std::map<std::string, double>;
 void take_figures(const Json& json, const Counted& counted, specd_owner& owner);
-// A life has ended: it has no memory and no gauges any more.
+// The process has ended: the instance has no memory and no gauges any more.
 void end_figures(Counted& counted, specd_owner& owner);
 
 // "status" of an answer, which each has. Long texts are cut.

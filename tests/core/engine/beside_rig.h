@@ -4,8 +4,10 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "tests/core/engine/route_rig.h"
@@ -66,6 +68,39 @@ class BesideRig : public RouteRig {
       all.push_back(request(prompt, route_name, n_tokens, 0.8f, 77));
     }
     return all;
+  }
+  // Serves the routes, and each as NAME_beside, too, as `beside` makes it.
+  void start_both(const std::vector<RouteOptions>& in_step,
+                  const std::function<RouteOptions(RouteOptions)>& beside) {
+    std::vector<RouteOptions> routes = in_step;
+    for (RouteOptions each : in_step) {
+      each.name += "_beside";
+      routes.push_back(beside(std::move(each)));
+    }
+    EngineOptions o = options("pico-target");
+    o.max_sequences = 5;  // fewer than requests, so that some wait
+    start_with(routes, o);
+  }
+  // After start_both(): no drafter changes a token, and beside the step it drafts what it drafts in it.
+  void expect_the_same_beside(const std::vector<RouteOptions>& in_step) {
+    const std::vector<Outcome> plain = run_all(all_requests("off", 16));
+    for (const RouteOptions& each : in_step) {
+      std::vector<uint64_t> counts;
+      for (const std::string& name : {each.name, each.name + "_beside"}) {
+        ASSERT_EQ(report(name).state, RouteState::kLive) << report(name).refused.to_string();
+        engine_->clear_prefix_cache();
+        expect_identical(run_all(all_requests(name, 16)), plain, name);
+        const RouteReport seen = report(name);
+        EXPECT_EQ(seen.counts.lost, 0u) << name << ": " << seen.last_problem;
+        EXPECT_EQ(seen.counts.cut, 0u) << name << ": " << seen.last_problem;
+        EXPECT_GT(seen.counts.propose.calls, 0u) << name;
+        counts.push_back(seen.counts.drafted);
+        counts.push_back(seen.counts.accepted);
+      }
+      EXPECT_GT(counts[0], 0u) << each.name;
+      EXPECT_EQ(counts[2], counts[0]) << each.name;
+      EXPECT_EQ(counts[3], counts[1]) << each.name;
+    }
   }
 };
 

@@ -28,31 +28,8 @@ TEST_F(Beside, guarded_drafters_change_no_text_and_draft_what_they_draft_in_the_
       lookup("lookup", 4), suffix("suffix"),
       route("lookahead", plugin("specd.drafter.lookahead"), 40), zoo_head("medusa", "medusa"),
       zoo_head("redrafter", "redrafter")};
-  std::vector<RouteOptions> routes = in_step;
-  for (RouteOptions each : in_step) {
-    each.name += "_beside";
-    routes.push_back(guarded(each));
-  }
-  EngineOptions o = options("pico-target");
-  o.max_sequences = 5;  // fewer than requests, so that some wait
-  start_with(routes, o);
-  const std::vector<Outcome> plain = run_all(all_requests("off", 16));
-  for (const RouteOptions& each : in_step) {
-    std::vector<uint64_t> counts;
-    for (const std::string& name : {each.name, each.name + "_beside"}) {
-      ASSERT_EQ(report(name).state, RouteState::kLive) << report(name).refused.to_string();
-      engine_->clear_prefix_cache();
-      expect_identical(run_all(all_requests(name, 16)), plain, name);
-      const RouteReport seen = report(name);
-      EXPECT_EQ(seen.counts.lost, 0u) << name << ": " << seen.last_problem;
-      EXPECT_EQ(seen.counts.cut, 0u) << name << ": " << seen.last_problem;
-      counts.push_back(seen.counts.drafted);
-      counts.push_back(seen.counts.accepted);
-    }
-    EXPECT_GT(counts[0], 0u) << each.name;
-    EXPECT_EQ(counts[2], counts[0]) << each.name;
-    EXPECT_EQ(counts[3], counts[1]) << each.name;
-  }
+  start_both(in_step, [](RouteOptions each) { return guarded(std::move(each)); });
+  expect_the_same_beside(in_step);
   audit();
 }
 
