@@ -264,8 +264,9 @@ std::unique_ptr<Rank> Rank::join(const GroupId& id, int32_t rank, int32_t n_rank
   // Counted when the file is open, so that a rank that fails by it leaves the others one to wait in.
   static std::atomic<int64_t> n_joins{0};
   const int64_t failing = setting("fail_join", 0);
-  if (failing == 0) n_joins = 0;
-  if (++n_joins == failing) {
+  if (failing == 0) {
+    n_joins = 0;
+  } else if (++n_joins == failing) {
     why = "this join fails, as asked for";
     const bool is_seen = setting("fail_join_is_seen", 0) != 0;
     if (is_seen) static_cast<Shared*>(data)->join_failed = 1;
