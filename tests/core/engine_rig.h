@@ -181,6 +181,14 @@ class EngineTest : public testing::Test {
     EXPECT_TRUE(id.ok()) << id.status().to_string();
     return pending;
   }
+  // Runs slowly until slow(false), so what follows finds it running on any machine.
+  Pending submit_slow(const Request& request) {
+    Pending pending;
+    pending.slow(true);
+    const auto id = engine_->submit(request, pending.sink());
+    EXPECT_TRUE(id.ok()) << id.status().to_string();
+    return pending;
+  }
   Outcome run(const Request& request) { return submit(request).wait(); }
   std::vector<Outcome> run_all(const std::vector<Request>& requests) {
     std::vector<Pending> pending;

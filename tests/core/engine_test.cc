@@ -660,10 +660,11 @@ TEST_F(EngineTest, a_request_id_is_unique_while_it_runs) {
   start(options());
   Request r = request(prompts()[0], "off", 200);
   r.id = "mine";
-  Pending first = submit(r);
+  Pending first = submit_slow(r);
   const auto again = engine_->submit(r, [](const Event&) {});
   ASSERT_FALSE(again.ok());
   EXPECT_TRUE(again.status().text().starts_with("request_id")) << again.status().to_string();
+  first.slow(false);
   first.wait();
   EXPECT_TRUE(engine_->wait_idle(10'000));
   EXPECT_EQ(run(r).finish, FinishReason::kLength);

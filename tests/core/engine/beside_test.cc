@@ -89,7 +89,6 @@ TEST_F(Beside, a_guarded_drafter_that_hangs_costs_one_wait_and_is_quarantined) {
       << "its plugin is set aside";
   // The way out: another drafter.
   good(engine_->apply_route(lookup("r", 4)));
-  expect_versions("live 2, draining 1");
   EXPECT_EQ(run(r).tokens, plain.tokens);
   go_on();
   expect_versions("live 2");
@@ -103,8 +102,10 @@ TEST_F(Beside, one_that_hangs_on_probation_flips_back) {
   promote();
   expect_versions("live 2, draining 1");
   hang();
-  wait_for([&] { return run(r).tokens == plain.tokens && versions() == "live 1, draining 2"; });
-  EXPECT_TRUE(has_event(EventKind::kRolledBack, "because it is quarantined"));
+  wait_for([&] {
+    return run(r).tokens == plain.tokens &&
+           has_event(EventKind::kRolledBack, "because it is quarantined");
+  });
   go_on();
   expect_versions("live 1");
 }
@@ -275,8 +276,7 @@ TEST_F(Beside, a_shadow_begins_in_the_middle_of_texts_and_leaves_them_again) {
   start_with({lookup("r", 2)});
   const Request r = request(prompts()[3], "r", 150);
   const Outcome plain = run(request(prompts()[3], "off", 150));
-  Pending slow = submit(r);
-  slow.slow(true);
+  Pending slow = submit_slow(r);
   slow.wait_for_tokens(5);
   stage(guarded(lookup("r", 8)));
   for (int i = 0; i < 3; ++i) {
@@ -300,10 +300,9 @@ TEST_F(Beside, a_shadow_that_hangs_is_given_up_and_nobody_notices) {
   hang();
   wait_for([&] {
     expect_identical(run_all(all_requests("r", 40)), plain, "beside a shadow that hangs");
-    return versions() == "live 1, draining 2";
+    return has_event(EventKind::kAborted, "because it is quarantined");
   });
   EXPECT_TRUE(has_event(EventKind::kQuarantined, "generation 2 is quarantined"));
-  EXPECT_TRUE(has_event(EventKind::kAborted, "because it is quarantined"));
   go_on();
   expect_versions("live 1");
 }
@@ -334,8 +333,7 @@ TEST_F(Beside, what_a_shadow_cannot_be_is_refused) {
   expect_versions("live 1, staged 2");
   // Requests run with it.
   share(100);
-  Pending slow = submit(request(prompts()[3], "r", 60));
-  slow.slow(true);
+  Pending slow = submit_slow(request(prompts()[3], "r", 60));
   slow.wait_for_tokens(2);
   expect(engine_->set_traffic("r", {.is_shadow = true}), "shadow: requests run with the candidate");
   expect(engine_->set_traffic("r", {.is_shadow = true}, dry), "shadow: requests run with");

@@ -184,9 +184,7 @@ TEST_F(Configure, the_list_of_requests_has_what_runs_and_what_waits) {
     Request wanted = request(prompts()[0], i < 3 ? "r" : "off", 400);
     wanted.id = "id-" + std::to_string(i);
     wanted.priority = i;
-    Pending& each = pending.emplace_back();
-    each.slow(true);
-    ASSERT_TRUE(engine_->submit(wanted, each.sink()).ok());
+    pending.push_back(submit_slow(wanted));
   }
   pending[0].wait_for_tokens(3);
   pending[1].wait_for_tokens(1);

@@ -201,7 +201,7 @@ TEST_F(DraftTarget, cancelled_requests_give_their_draft_kv_back) {
   for (int i = 0; i < 4; ++i) {
     Request r = request(prompts()[static_cast<size_t>(i)], "d", 1000);
     r.id = "r" + std::to_string(i);
-    pending.push_back(submit(r));
+    pending.push_back(submit_slow(r));
   }
   for (Pending& each : pending) each.wait_for_tokens(8);
   EXPECT_GT(draft_report().kv_pages_held, 0);

@@ -64,7 +64,7 @@ TEST_F(MetricsTest, sums_equal_what_the_requests_report) {
   std::vector<Outcome> outcomes = run_all(requests);
   Request long_one = request(prompts()[0], "off", 400);
   long_one.id = "unwanted";
-  Pending pending = submit(long_one);
+  Pending pending = submit_slow(long_one);
   pending.wait_for_tokens(1);
   engine_->cancel("unwanted");
   outcomes.push_back(pending.wait());

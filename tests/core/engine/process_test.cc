@@ -289,8 +289,7 @@ TEST_F(Process, a_process_that_is_killed_or_stopped_from_outside_is_started_agai
   const Request r = request(prompts()[3], "r", 150);
   const Outcome plain = run(request(prompts()[3], "off", 150));
   for (const int signal : {SIGKILL, SIGSTOP}) {
-    Pending slow = submit(r);
-    slow.slow(true);
+    Pending slow = submit_slow(r);
     slow.wait_for_tokens(5);
     const std::vector<pid_t> before = runners();
     ASSERT_EQ(before.size(), 1u);

@@ -130,7 +130,7 @@ TEST_F(Routes, requests_finish_on_the_pair_they_were_admitted_with_and_new_ones_
   EXPECT_EQ(apply(replay("r", 1)).generation, 2u);
 
   std::vector<Pending> old;
-  for (int i = 0; i < 3; ++i) old.push_back(submit(r0));  // two run, one waits
+  for (int i = 0; i < 3; ++i) old.push_back(submit_slow(r0));  // two run, one waits
   old[0].wait_for_tokens(5);
   const RouteChange change = apply(replay("r", 4));
   EXPECT_EQ(change.generation, 3u);
@@ -147,6 +147,7 @@ TEST_F(Routes, requests_finish_on_the_pair_they_were_admitted_with_and_new_ones_
   EXPECT_EQ(report("r").in_use, 1);
 
   // Every draft is accepted, so the steps tell the draft length of each request.
+  for (Pending& each : old) each.slow(false);
   for (Pending& each : old) {
     const Outcome outcome = each.wait();
     EXPECT_EQ(outcome.tokens, whole.tokens);
@@ -395,7 +396,7 @@ TEST_F(Routes, a_new_bundle_serves_without_a_restart_and_changed_bytes_are_a_new
   EXPECT_EQ(report("r").drafter.sha256, to_hex(sha256(old_bytes)));
   const Outcome whole = run(request(prompts()[1], "off", 400));
 
-  Pending running = submit(request(prompts()[1], "r", 400));
+  Pending running = submit_slow(request(prompts()[1], "r", 400));
   running.wait_for_tokens(2);
   tree_.add("a", new_bytes, BundleTree::manifest(new_bytes, "2.0.0"));
   const RouteChange change = apply(fixture_route("r"));
@@ -403,6 +404,7 @@ TEST_F(Routes, a_new_bundle_serves_without_a_restart_and_changed_bytes_are_a_new
   EXPECT_EQ(report("r").drafter.sha256, to_hex(sha256(new_bytes)));
   ASSERT_EQ(draining().size(), 1u);
   EXPECT_EQ(draining()[0].drafter.sha256, to_hex(sha256(old_bytes)));
+  running.slow(false);
   EXPECT_EQ(plugin_report("org.example.fixture").version, "2.0.0");
   EXPECT_EQ(plugin_report("org.example.fixture").state, PluginState::kLoaded);
   EXPECT_EQ(running.wait().tokens, whole.tokens);
@@ -628,7 +630,7 @@ TEST_F(Routes, a_deleted_route_drains_and_what_must_stay_is_not_deleted) {
   refused_delete("off", Code::kFailedPrecondition, "always there");
   refused_delete("standard", Code::kFailedPrecondition, "default route");
   refused_delete("nobody", Code::kNotFound, "there are off, broken, r, standard");
-  Pending running = submit(request(prompts()[3], "r", kTokens));
+  Pending running = submit_slow(request(prompts()[3], "r", kTokens));
   running.wait_for_tokens(2);
   EXPECT_TRUE(engine_->delete_route("r").ok());
   refused_delete("r", Code::kNotFound, "'r'");
@@ -640,6 +642,7 @@ TEST_F(Routes, a_deleted_route_drains_and_what_must_stay_is_not_deleted) {
   EXPECT_TRUE(late.status().text().starts_with("route: ")) << late.status().to_string();
   // The name may be used again while the old one drains.
   EXPECT_FALSE(apply(lookup("r", 2)).unchanged);
+  running.slow(false);
   EXPECT_EQ(run(request(prompts()[3], "r", kTokens)).tokens, whole.tokens);
   EXPECT_EQ(running.wait().tokens, whole.tokens);
   expect_all_retired();
@@ -672,11 +675,13 @@ TEST_F(Routes, a_refused_route_is_repaired_by_applying_it_again) {
   small.disable_by_batch_size = 1;
   start(with_tree({small}));
   EXPECT_EQ(report("r").state, RouteState::kRefused);
-  Pending one = submit(request(prompts()[0], "off", 200));
-  Pending other = submit(request(prompts()[1], "off", 200));
+  Pending one = submit_slow(request(prompts()[0], "off", 200));
+  Pending other = submit_slow(request(prompts()[1], "off", 200));
   one.wait_for_tokens(1);
   other.wait_for_tokens(1);
   EXPECT_FALSE(report("r").suspended) << "a route that is not served";
+  one.slow(false);
+  other.slow(false);
   one.wait();
   other.wait();
   EXPECT_EQ(engine_->route("r").value().drafter.plugin, "org.example.fixture");
@@ -746,7 +751,7 @@ TEST_F(Routes, an_engine_that_is_destroyed_while_routes_drain_ends_everything) {
   start(with_tree({fixture_route("r", {{"log", log}})}));
   std::vector<Pending> pending;
   for (int i = 0; i < 5; ++i) {
-    pending.push_back(submit(request(prompts()[0], "r", 1500)));
+    pending.push_back(submit_slow(request(prompts()[0], "r", 1500)));
     apply(fixture_route("r", {{"log", log}, {"depth", 1 + i}}));
   }
   EXPECT_EQ(draining().size(), 5u);

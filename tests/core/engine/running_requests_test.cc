@@ -23,11 +23,7 @@ class RunningRequestsTest : public RouteRig {
     plain_ = run_all(all);
     for (Request& each : all) {
       each.route = "r";
-      Pending pending;
-      pending.slow(true);
-      const auto ticket = engine_->submit(each, pending.sink());
-      EXPECT_TRUE(ticket.ok()) << ticket.status().to_string();
-      pending_.push_back(std::move(pending));
+      pending_.push_back(submit_slow(each));
     }
   }
   void expect_plain() {

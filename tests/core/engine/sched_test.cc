@@ -492,11 +492,12 @@ TEST_F(Sched, a_route_drafts_up_to_its_batch_size_and_again_below) {
   EXPECT_EQ(crowded.usage.draft_tokens, 0) << "three run";
   EXPECT_EQ(crowded.tokens, alone.tokens);
   // The drafter was kept in step: once it may, it drafts on.
-  Pending going = submit(r);
+  Pending going = submit_slow(r);
   going.wait_for_tokens(8);
   EXPECT_TRUE(report("lookup").suspended);
   engine_->cancel(tickets[0].number);
   engine_->cancel(tickets[1].number);
+  going.slow(false);
   const Outcome relieved = going.wait();
   EXPECT_EQ(relieved.tokens, alone.tokens);
   EXPECT_GT(relieved.usage.draft_tokens, 0);
