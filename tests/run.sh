@@ -58,7 +58,7 @@ preset() {
     -DCMAKE_DISABLE_PRECOMPILE_HEADERS="$alone" \
     -DCMAKE_CXX_COMPILER_LAUNCHER=ccache -DCMAKE_C_COMPILER_LAUNCHER=ccache > /dev/null &&
     cmake --build --preset "$name" --target "$target" &&
-    ctest --preset "$name" "${chosen[@]}" --no-tests=error -j "$(nproc)" \
+    ctest --preset "$name" "${chosen[@]}" --no-tests=error -j "$(($(nproc) + 1))" \
       --output-junit "$PWD/build/$name/junit.xml"
 }
 

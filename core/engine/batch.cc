@@ -139,7 +139,10 @@ void Batch::count_own_pages(std::vector<RunningView>& views) const {
 }
 
 int32_t Batch::draft_nodes(const ActiveSequence& member) const {
-  if (!member.drafts() || member.route->suspended(static_cast<int32_t>(running_.size()))) return 0;
+  if (!member.drafts() || member.route->suspended(static_cast<int32_t>(running_.size())) ||
+      member.route->benefit.is_probing()) {
+    return 0;
+  }
   const Sequence& sequence = *member.sequence;
   const int32_t most = std::min(member.route->draft_nodes_max,
                                 sequence.request().draft_nodes_max.value_or(INT32_MAX));

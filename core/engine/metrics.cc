@@ -185,6 +185,15 @@ void add_routes(Families& families, const RouteReport& off,
   count("specd_spec_decode_lost_requests_total",
         "Requests that went on without drafts: the drafter failed, or the text is too long for it.",
         &RouteCounts::lost);
+  families.each("specd_spec_decode_suspensions_total", "Times the drafter was suspended, by rule.",
+                routes, [&](const RouteReport& route, auto& series) {
+                  for (size_t i = 0; i < route.counts.suspensions.size(); ++i) {
+                    Labels with = labels(route);
+                    with.emplace_back("rule", kSuspensionRuleNames[i]);
+                    series.push_back(Families::number(
+                        std::move(with), static_cast<double>(route.counts.suspensions[i])));
+                  }
+                });
   count("specd_spec_decode_hidden_bytes_total",
         "Bytes of hidden states that were copied for a drafter beside the step.",
         &RouteCounts::hidden_bytes);
@@ -197,7 +206,7 @@ void add_routes(Families& families, const RouteReport& off,
   };
   gauge("specd_route_suspended",
         "1 while the route does not draft: too many sequences run (disable_by_batch_size), or the "
-        "drafter is suspended after failures.",
+        "drafter is suspended.",
         &RouteReport::suspended);
   gauge("specd_plugin_memory_bytes",
         "Memory that the drafter of the live route holds through the memory service.",

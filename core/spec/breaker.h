@@ -1,6 +1,6 @@
-// Suspends a drafter one of whose functions fails or overruns its time again and again, and tries it
-// again later. One call of that function that works is enough then; each further failure doubles the
-// pause.
+// Suspends what fails again and again, and tries it again later. One success is enough then; each
+// further failure doubles the pause. A breaker watches up to three things that fail apart from each other, such as
+// the functions of a drafter.
 #pragma once
 
 #include <array>
@@ -10,19 +10,17 @@
 
 namespace specd {
 
-// Functions of a drafter whose calls are watched.
-enum class DrafterCall : size_t { kBegin, kPropose, kUpdate };
-constexpr std::array<const char*, 3> kDrafterCallNames = {"begin", "propose", "update"};
-
-// [the thread of the drafter's calls] all functions but is_open().
+// [one thread at a time] all functions but is_open() and n_opened().
 class Breaker {
  public:
-  static constexpr int32_t kFailuresMax = 5;  // in a row
   static constexpr uint64_t kFirstPauseNs = 1'000'000'000;
   static constexpr uint64_t kPauseNsMax = 300 * kFirstPauseNs;
 
-  // Notes how a call ended. True when this opens the breaker. Ignored during a pause.
-  bool record(DrafterCall call, bool worked, uint64_t now_ns);
+  // Opens after so many failures in a row.
+  explicit Breaker(int32_t failures_max) : failures_max_(failures_max) {}
+
+  // Notes how `watched`, below 3, went. True when this opens the breaker. Ignored during a pause.
+  bool record(size_t watched, bool worked, uint64_t now_ns);
   // [any] True during a pause.
   bool is_open(uint64_t now_ns) const { return now_ns < open_until_ns_; }
   // [any] How often it has opened.
@@ -30,8 +28,9 @@ class Breaker {
   uint64_t pause_ns() const { return pause_ns_; }  // of the last opening; 0 when it works again
 
  private:
-  std::array<int32_t, kDrafterCallNames.size()> n_failed_{};  // in a row, by function
-  DrafterCall opened_by_ = DrafterCall::kBegin;
+  const int32_t failures_max_;
+  std::array<int32_t, 3> n_failed_{};  // in a row
+  size_t opened_by_ = 0;
   uint64_t pause_ns_ = 0;
   std::atomic<uint64_t> open_until_ns_{0}, n_opened_{0};
 };

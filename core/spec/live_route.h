@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -14,11 +15,13 @@
 #include <vector>
 
 #include "core/base/clock.h"
+#include "core/base/log.h"
 #include "core/base/mutex.h"
 #include "core/plugin/beside/drafter_beside.h"
 #include "core/plugin/beside/server.h"
 #include "core/plugin/instance/instance.h"
 #include "core/plugin/bundle/registry.h"
+#include "core/spec/benefit.h"
 #include "core/spec/breaker.h"
 #include "core/spec/drafter_session.h"
 #include "core/spec/engine_event.h"
@@ -26,6 +29,14 @@
 #include "core/spec/route_report.h"
 
 namespace specd {
+
+// Functions of a drafter whose calls are watched.
+enum class DrafterCall : size_t { kBegin, kPropose, kUpdate };
+constexpr std::array<const char*, 3> kDrafterCallNames = {"begin", "propose", "update"};
+
+constexpr int32_t kDrafterFailuresMax =
+    5;                             // of one function in a row; then the drafter is suspended
+constexpr int32_t kSlowerMax = 3;  // verdicts in a row that its drafts do not pay
 
 struct RouteCounters {
   std::atomic<uint64_t> requests{0};
@@ -37,6 +48,7 @@ struct RouteCounters {
   std::atomic<uint64_t> cut{0};  // sequences' proposals and verdicts that were refused or cut
   std::atomic<uint64_t> sequences_lost{0};  // see RouteCounts::lost
   std::atomic<uint64_t> hidden_bytes{0};    // see RouteCounts::hidden_bytes
+  std::array<std::atomic<uint64_t>, kSuspensionRuleNames.size()> suspensions{};
 
   void clear() {
     for (auto* each : {&requests, &steps, &drafts, &drafted, &accepted, &rejected, &discarded,
@@ -44,6 +56,7 @@ struct RouteCounters {
       *each = 0;
     }
     for (std::atomic<uint64_t>& each : accepted_at) each = 0;
+    for (std::atomic<uint64_t>& each : suspensions) each = 0;
   }
   void add_to(RouteCounts& counts) const {
     counts.requests += requests;
@@ -59,6 +72,7 @@ struct RouteCounters {
     counts.cut += cut;
     counts.lost += sequences_lost;
     counts.hidden_bytes += hidden_bytes;
+    for (size_t i = 0; i < suspensions.size(); ++i) counts.suspensions[i] += suspensions[i];
   }
 };
 
@@ -107,7 +121,10 @@ struct LiveRoute {
   std::vector<size_t> tap_index;    // for each of the drafter's taps, its index in the model
   RouteCounters counters;
   LastProblem last_problem;
-  Breaker breaker;
+  Breaker breaker{kDrafterFailuresMax};  // [the thread of the drafter's calls]
+  bool suspend_when_slower = false;
+  Benefit benefit;
+  Breaker benefit_breaker{kSlowerMax};  // [step]
   // [any] Told of kSuspended, kResumed, and of what becomes of the drafter's process, with the reason. May be empty.
   std::function<void(EventKind, const std::string& text)> tell;
   // [step] What the drafts of this step were drawn from, in the drafter's memory: see specd_proposal.
@@ -151,13 +168,21 @@ struct LiveRoute {
   // A drafter that refuses single sequences works; a propose() of which nothing is usable does not
   // (core/step/proposal.cc).
   void called(DrafterCall call, const Status& status, uint64_t took_ns);
+  // [step] A step is over. REQUIRES suspend_when_slower. Suspends the drafter when its drafts do not pay.
+  void measured(const MeasuredStep& step);
+  // [any] Whether the drafter has ever been suspended.
+  bool has_been_suspended() const {
+    return breaker.n_opened() > 0 || benefit_breaker.n_opened() > 0;
+  }
 
   // Whether the route does not draft: too many sequences run, or the drafter is suspended.
   bool suspended(int32_t n_running) const {
     return (disable_by_batch_size > 0 && n_running > disable_by_batch_size) || rests(now_ns());
   }
   // Whether the drafter is suspended or condemned.
-  bool rests(uint64_t now) const { return breaker.is_open(now) || is_condemned(); }
+  bool rests(uint64_t now) const {
+    return breaker.is_open(now) || benefit_breaker.is_open(now) || is_condemned();
+  }
   // Whether the drafter works in device memory.
   bool on_device() const { return drafter->grant().device_type == SPECD_DEV_CUDA; }
   // Whether its proposals are there too, so that it drafts in the stream of the step.
@@ -180,6 +205,9 @@ struct LiveRoute {
     static std::atomic<uint64_t> last{0};
     return ++last;
   }
+  void say(LogLevel level, EventKind kind, const std::string& what) const;
+  void suspended_by(SuspensionRule rule, const Breaker& by, const std::string& problem);
+
   std::atomic<bool> is_condemned_{false};
 };
 

@@ -81,6 +81,7 @@ Json route_to_json(const RouteOptions& route) {
             {"guarantee", guarantee_name(route.guarantee)},
             {"draft_nodes_max", route.draft_nodes_max},
             {"disable_by_batch_size", route.disable_by_batch_size},
+            {"suspend_when_slower", route.suspend_when_slower},
             {"call_ms_max", route.call_ms_max},
             {"isolation", isolation_name(route.isolation)},
             {"step_budget_us", route.step_budget_us},
@@ -110,6 +111,9 @@ Result<RouteOptions> route_from_json(const Json& json) {
       SPECD_OK_OR_RETURN(number(route.draft_nodes_max));
     } else if (key == "disable_by_batch_size") {
       SPECD_OK_OR_RETURN(number(route.disable_by_batch_size));
+    } else if (key == "suspend_when_slower") {
+      SPECD_TRY(route.suspend_when_slower,
+                json_bool_or(json, "suspend_when_slower", false, kWhere));
     } else if (key == "call_ms_max") {
       SPECD_OK_OR_RETURN(number(route.call_ms_max));
     } else if (key == "isolation") {

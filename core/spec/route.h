@@ -37,7 +37,9 @@ struct RouteOptions {
   Guarantee guarantee = Guarantee::kIdentical;  // the least that is accepted
   int32_t draft_nodes_max = 8;                  // static budget per sequence and step
   int32_t disable_by_batch_size = 0;            // no drafts while more sequences run; 0 = never
-  int32_t call_ms_max = 5000;                   // deadline of a drafter's call in a step; 0 = none
+  bool suspend_when_slower =
+      false;  // while its drafts cost more time than they save (core/spec/benefit.h)
+  int32_t call_ms_max = 5000;  // deadline of a drafter's call in a step; 0 = none
   Isolation isolation = Isolation::kNone;
   int32_t step_budget_us = 20'000;  // see Isolation::kGuarded
   // After a promotion the version before is kept so long, to go back to: by hand, or because the new one's

@@ -223,6 +223,7 @@ Status create_route(LiveRoute& route, PluginRegistry& registry, const RouteOptio
   route.guarantee = wanted.guarantee;
   route.draft_nodes_max = static_cast<int32_t>(nodes);
   route.disable_by_batch_size = wanted.disable_by_batch_size;
+  route.suspend_when_slower = wanted.suspend_when_slower;
   route.call_ns_max = static_cast<uint64_t>(wanted.call_ms_max) * 1'000'000;
   return check_in_time(is_late);
 }

@@ -1,6 +1,8 @@
 // A route as reports show it: its definition, its state, what it runs and what it has counted.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -49,6 +51,16 @@ struct PluginMetricReport {
   double value = 0;
 };
 
+// Why a drafter is suspended for a while.
+enum class SuspensionRule : size_t {
+  kDefect,    // calls in a row failed, or gave nothing of use
+  kDeadline,  // or took longer than call_ms_max
+  kDevice,    // or lost their work on the device
+  kBenefit,   // its drafts cost more time than they save
+};
+constexpr std::array<const char*, 4> kSuspensionRuleNames = {"defect", "deadline", "device",
+                                                             "benefit"};
+
 // Counts of a live route include those of its other generations with the same plugins, but a candidate's,
 // so they only grow.
 struct RouteCounts {
@@ -59,9 +71,10 @@ struct RouteCounts {
   uint64_t forward_ns = 0;            // its share of the forwards, by rows
   uint64_t cut = 0;                   // proposals and verdicts with a defect
   uint64_t hidden_bytes = 0;          // of hidden states, copied for a drafter beside the step
-  uint64_t lost = 0;                  // requests that a drafter failed, or that outgrew it
-  CallCounts begin, propose, update;  // of the drafter
-  CallCounts verify;                  // of the verifier
+  std::array<uint64_t, kSuspensionRuleNames.size()> suspensions{};  // by rule
+  uint64_t lost = 0;                           // requests that a drafter failed, or that outgrew it
+  CallCounts begin, propose, update;           // of the drafter
+  CallCounts verify;                           // of the verifier
   std::vector<PluginMetricReport> of_plugins;  // gauges: of the current instances
 };
 
@@ -78,7 +91,7 @@ struct RouteReport {
   uint64_t memory_bytes = 0;                  // held by the drafter now, through memory/1
   uint64_t memory_bytes_max = 0;              // limit from activation on
   bool drafts_on_device = false;              // so its memory is there, else the host's
-  // Does not draft now: more than disable_by_batch_size sequences run, or the drafter has failed.
+  // Does not draft now: more than disable_by_batch_size sequences run, or the drafter is suspended.
   bool suspended = false;
   RouteCounts counts = {};
   std::string last_problem = {};  // the last defect or loss, in words

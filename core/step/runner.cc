@@ -36,6 +36,25 @@ bool law_on_host(const ActiveSequence& member) {
   return member.route != nullptr && member.route->reads_law() && !member.route->verifies_on_device;
 }
 
+// Tells the routes that ask what a step has cost that computed no prompt.
+void measure(const Members& members, uint64_t took_ns) {
+  Members asking;
+  for (ActiveSequence* member : members) {
+    if (member->n_rows != 1 || !member->wants_token) return;
+    if (member->route != nullptr && member->route->suspend_when_slower) asking.push_back(member);
+  }
+  by_route(asking, [&](LiveRoute& route, const Members& group) {
+    MeasuredStep step{.ns = took_ns,
+                      .n_running = static_cast<int32_t>(members.size()),
+                      .n_sequences = static_cast<int32_t>(group.size())};
+    for (const ActiveSequence* member : group) {
+      step.n_tokens += member->n_taken;
+      step.has_drafts = step.has_drafts || member->draft_nodes > 0;
+    }
+    route.measured(step);
+  });
+}
+
 bool has_ended(const ActiveSequence* member) { return member->sequence->must_end(now_ns()); }
 
 // The planned members, reset for a new step.
@@ -144,7 +163,9 @@ Result<StepCounters> StepRunner::run(const StepPlan& plan, std::vector<ActiveSeq
   update_drafters(members);
   counters.rows = static_cast<uint64_t>(input_.rows.n_rows());
   counters.kv_moves = moves.from.size();
-  step_time_.record(now_ns() - start_ns);
+  const uint64_t took_ns = now_ns() - start_ns;
+  step_time_.record(took_ns);
+  measure(members, took_ns);
   return counters;
 }
 

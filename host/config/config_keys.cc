@@ -348,6 +348,10 @@ Key keys_of_route(RouteOptions& o) {
           "guesses per sequence and step, less than `step_tokens_max`; a tree needs as many as it has nodes"),
       integer("disable_by_batch_size", o.disable_by_batch_size, 0, EngineLimits::kSequences,
               "no drafts while more than so many sequences run; 0 = never"),
+      value(
+          "suspend_when_slower", Type::kBoolean, o.suspend_when_slower,
+          "whether the drafter is suspended for a while when a token takes longer with its drafts "
+          "than without; to compare, 16 of some 4,000 steps go without, at first of 64"),
       integer("call_ms_max", o.call_ms_max, 0, EngineLimits::kCallMs,
               "how long one call of the drafter may take in a step; after several calls in a row "
               "that fail or take longer it is suspended for a while, and one beside the step that "

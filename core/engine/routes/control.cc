@@ -714,14 +714,14 @@ void RouteControl::look_at(const std::string& name) {
   const RouteEntry& seen = found->second;
   if (must_quarantine(seen)) return quarantine(*now, name);  // the rest at the next look
   const auto has_tripped = [](const RouteVersion& version) {
-    return version.route->breaker.n_opened() > 0;
+    return version.route->has_been_suspended();
   };
   const bool aborts = seen.candidate.has_value() && has_tripped(*seen.candidate);
   const bool goes_back = seen.previous.has_value() && has_tripped(*seen.live);
   const bool passes = seen.previous.has_value() && now_ns() >= seen.probation_end_ns;
   if (!aborts && !goes_back && !passes) return;
   const auto why = [](const RouteVersion& version) {
-    return ", because its drafter failed: " + version.route->last_problem.get();
+    return ", because its drafter was suspended: " + version.route->last_problem.get();
   };
   // One of them now, the others at the next look.
   RouteTable table = *now;

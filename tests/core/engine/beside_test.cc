@@ -314,7 +314,7 @@ TEST_F(Beside, a_shadow_that_fails_is_aborted) {
   shadow();
   expect_identical(run_all(all_requests("r", 40)), plain, "beside a shadow that fails");
   expect_versions("live 1");
-  EXPECT_TRUE(has_event(EventKind::kAborted, "because its drafter failed"));
+  EXPECT_TRUE(has_event(EventKind::kAborted, "because its drafter was suspended"));
 }
 
 TEST_F(Beside, what_a_shadow_cannot_be_is_refused) {

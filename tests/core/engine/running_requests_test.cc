@@ -251,7 +251,8 @@ TEST_F(RunningRequestsTest, events_say_what_happened_to_a_route_and_why) {
     }
     if (each.kind == EventKind::kRolledBack) {
       EXPECT_EQ(each.generation, 1u);
-      EXPECT_NE(each.text.find("instead of 2, because its drafter failed: "), std::string::npos)
+      EXPECT_NE(each.text.find("instead of 2, because its drafter was suspended: "),
+                std::string::npos)
           << each.text;
     }
   }

@@ -111,8 +111,8 @@ class DraftingTest : public testing::Test {
   }
   bool is_suspended() const { return route_->breaker.is_open(now_ns()); }
   void suspend() {
-    for (int i = 0; i < Breaker::kFailuresMax; ++i)
-      route_->breaker.record(DrafterCall::kPropose, false, now_ns());
+    for (int i = 0; i < kDrafterFailuresMax; ++i)
+      route_->breaker.record(static_cast<size_t>(DrafterCall::kPropose), false, now_ns());
     ASSERT_TRUE(is_suspended());
   }
 
@@ -143,7 +143,7 @@ TEST_F(DraftingTest, proposals_without_one_that_is_usable_suspend_the_drafter) {
       fake_.propose_status = {SPECD_E_INTERNAL, SPECD_E_DATA};
     }
     testing::internal::CaptureStderr();
-    for (int i = 1; i < Breaker::kFailuresMax; ++i) propose();
+    for (int i = 1; i < kDrafterFailuresMax; ++i) propose();
     EXPECT_FALSE(is_suspended());
     propose();
     EXPECT_TRUE(is_suspended());
@@ -156,7 +156,7 @@ TEST_F(DraftingTest, proposals_without_one_that_is_usable_suspend_the_drafter) {
 
 TEST_F(DraftingTest, empty_or_partly_usable_proposals_work) {
   const auto expect_works = [this](const char* what) {
-    for (int i = 0; i < 3 * Breaker::kFailuresMax; ++i) propose();
+    for (int i = 0; i < 3 * kDrafterFailuresMax; ++i) propose();
     EXPECT_FALSE(is_suspended()) << what;
   };
   fake_.n_nodes = 0;

@@ -105,6 +105,7 @@ TEST_F(ConfigTest, every_key_arrives_where_it_belongs) {
       "    guarantee: law\n"
       "    draft_nodes_max: 63\n"
       "    disable_by_batch_size: 12\n"
+      "    suspend_when_slower: true\n"
       "    call_ms_max: 250\n"
       "    isolation: guarded\n"
       "    step_budget_us: 900\n"
@@ -161,6 +162,7 @@ TEST_F(ConfigTest, every_key_arrives_where_it_belongs) {
   EXPECT_EQ(route.guarantee, Guarantee::kLaw);
   EXPECT_EQ(route.draft_nodes_max, 63);
   EXPECT_EQ(route.disable_by_batch_size, 12);
+  EXPECT_TRUE(route.suspend_when_slower);
   EXPECT_EQ(route.call_ms_max, 250);
   EXPECT_EQ(route.isolation, Isolation::kGuarded);
   EXPECT_EQ(route.step_budget_us, 900);
