@@ -117,9 +117,10 @@ Status check_server_user(const std::string& path) {
   close(fd);
   const uid_t self = geteuid();
   if (is_known && (peer.uid == self || peer.uid == 0)) return Status();
+  // Who named this path trusts whoever alone may write to its folder.
   struct stat folder {};
-  if (is_known && self == 0 && stat(folder_of(path).c_str(), &folder) == 0 &&
-      folder.st_uid == peer.uid)
+  if (is_known && stat(folder_of(path).c_str(), &folder) == 0 && folder.st_uid == peer.uid &&
+      (folder.st_mode & (S_IWGRP | S_IWOTH)) == 0)
     return Status();
   return refused("the process that serves " + path + " belongs to another user (id " +
                  std::to_string(peer.uid) + "); prompts are not sent to it");

@@ -14,8 +14,8 @@ constexpr size_t kSocketPathMax = 107;  // sockaddr_un, less its final zero
 // address and as a target. `path` is absolute.
 std::string socket_uri(const std::string& path);
 
-// kFailedPrecondition when the process that serves `path` belongs neither to this user nor to root;
-// root also trusts the owner of the folder. ok when nobody serves it: connecting says so.
+// kFailedPrecondition when the process that serves `path` belongs neither to this user, nor to root, nor to the
+// owner of a folder that nobody else may write to. ok when nobody serves it: connecting says so.
 Status check_server_user(const std::string& path);
 
 // The exclusive right to a socket path. Locks PATH.lock, removes the socket of a dead daemon, and

@@ -24,6 +24,22 @@ std::string default_cache_directory() {
   return "/var/cache/specd";
 }
 
+// What the keys of the sockets and of their users cannot say alone.
+Status check_doors(const Config& config) {
+  if (config.control_socket_path == config.socket_path)
+    return {Code::kInvalidArgument, "control.listen",
+            "expected another socket than `listen`; without this key that one serves both"};
+  for (size_t i = 0; i < config.users.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      if (config.users[i].id == config.users[j].id)
+        return {Code::kInvalidArgument, "users[" + std::to_string(i) + "].name",
+                "expected each user once, found " + config.users[j].name + " and " +
+                    config.users[i].name + ", who are the same"};
+    }
+  }
+  return Status();
+}
+
 // ---- the place of a field -----------------------------------------------------------------------
 
 // Points at a value, or at its key.
@@ -87,6 +103,8 @@ Result<Config> parse_config(std::string_view text, const std::string& file,
   EngineOptions& engine = config.engine;
   if (engine.plugin_cache_directory.empty())
     engine.plugin_cache_directory = default_cache_directory();
+  if (const Status status = check_doors(config); !status.ok())
+    return placed(file, config.root, status.field(), status, At::kValue);
   for (RouteOptions& route : engine.routes)
     if (route.model.empty()) route.model = engine.model.name;
   if (const Status status = check_limits(engine); !status.ok())

@@ -8,9 +8,11 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/engine.h"
 #include "host/config/config_overrides.h"
+#include "host/config/user_options.h"
 #include "host/config/yaml_reader.h"
 
 namespace specd::host {
@@ -26,7 +28,9 @@ struct HttpOptions {
 
 struct Config {
   std::string file;
-  std::string socket_path;  // absolute
+  std::string socket_path;          // absolute
+  std::string control_socket_path;  // absolute; empty = Control is served on the other
+  std::vector<UserOptions> users;   // who may connect beside the user of the daemon and root
   LogLevel log_level = LogLevel::kInfo;
   uint32_t drain_seconds = 30;      // how long running requests may finish after SIGTERM
   std::optional<HttpOptions> http;  // none = no listener

@@ -2,13 +2,18 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <pwd.h>
 
 #include <charconv>
 #include <concepts>
+#include <cstddef>
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <string>
+#include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "core/base/quote.h"
 #include "host/base/unix_socket.h"
@@ -23,6 +28,8 @@ using Choices = std::vector<std::pair<std::string, V>>;
 
 constexpr int64_t kDrainSecondsMax = 86'400;
 constexpr int64_t kStallSecondsMax = 86'400;
+constexpr int64_t kRequestsOfUserMax = 1'000'000;
+constexpr int64_t kUsersMax = 64;
 const std::string kSocketScheme = "unix:";
 
 // ---- values with readers of their own ----------------------------------------------------------
@@ -93,6 +100,27 @@ Result<std::string> read_http_listen(const Value& value) {
                 IN_MULTICAST(ntohl(v4.s_addr)))
     return refuse("; that is not one address of this machine: name the one to listen on");
   return listen;
+}
+
+// Of a user's name or number; none when the machine knows no such user.
+std::optional<uid_t> user_id(const std::string& name) {
+  uid_t id = 0;
+  const char* const end = name.data() + name.size();
+  const auto [rest, bad] = std::from_chars(name.data(), end, id);
+  if (bad == std::errc() && rest == end && id != UINT32_MAX) return id;  // which means "none"
+  passwd entry{};
+  passwd* found = nullptr;
+  std::vector<char> text(size_t{64} << 10);
+  if (getpwnam_r(name.c_str(), &entry, text.data(), text.size(), &found) != 0 || found == nullptr)
+    return std::nullopt;
+  return found->pw_uid;
+}
+
+Result<std::string> read_user(const Value& value) {
+  SPECD_TRY(const std::string name, read_text(value));
+  if (!user_id(name).has_value())
+    return value.error("expected a user of this machine, by name or number, found " + quote(name));
+  return name;
 }
 
 // ---- kinds of keys, each bound to a member -----------------------------------------------------
@@ -169,21 +197,32 @@ Key section_if(std::optional<U>& member, Key (*section_of)(U&)) {
   return key;
 }
 // A list, or with `label` a mapping from names; each item keeps its name in that member.
-template <typename U>
+template <typename U, typename Label = std::nullptr_t>
 Key many(const char* name, std::vector<U>& members, Key (*item_of)(U&), const char* meaning,
-         std::string U::*label = nullptr) {
+         Label label = nullptr) {
   const auto one = std::make_shared<U>();
-  Key key = unbound(name, label == nullptr ? Type::kList : Type::kNamed, meaning);
+  constexpr bool kIsNamed = !std::is_null_pointer_v<Label>;
+  const auto name_in = [label]([[maybe_unused]] U& item) -> std::string* {
+    (void)label;  // without names
+    if constexpr (kIsNamed) {
+      return &(item.*label);
+    } else {
+      return nullptr;
+    }
+  };
+  Key key = unbound(name, kIsNamed ? Type::kNamed : Type::kList, meaning);
   key.keys.push_back(item_of(*one));
-  key.store = [&members, one, label](size_t index, const std::string& label_text) {
+  key.store = [&members, one, name_in](size_t index, const std::string& text) {
     members.resize(index);  // drops the default
     members.push_back(std::exchange(*one, U()));
-    if (label != nullptr) members.back().*label = label_text;
+    if (std::string* const item_name = name_in(members.back()); item_name != nullptr)
+      *item_name = text;
   };
-  key.show = [&members, one, label](size_t index) -> std::optional<std::string> {
+  key.show = [&members, one, name_in](size_t index) -> std::optional<std::string> {
     if (index >= members.size()) return std::nullopt;
     *one = members[index];
-    return label != nullptr ? (*one).*label : "";
+    const std::string* const item_name = name_in(*one);
+    return item_name != nullptr ? *item_name : "";
   };
   return key;
 }
@@ -203,10 +242,46 @@ const Choices<Numerics> kNumerics{
     {"strict", Numerics::kStrict}, {"bf16", Numerics::kBf16}, {"fast", Numerics::kFast}};
 const Choices<Guarantee> kGuarantees{
     {"identical", Guarantee::kIdentical}, {"law", Guarantee::kLaw}, {"none", Guarantee::kNone}};
+const Choices<Right> kRights{
+    {"infer", Right::kInfer}, {"read", Right::kRead}, {"operate", Right::kOperate}};
 const Choices<Isolation> kIsolations{
     {"none", Isolation::kNone}, {"guarded", Isolation::kGuarded}, {"process", Isolation::kProcess}};
 constexpr char kModelFolder[] =
     "a folder with config.json, the weights as safetensors and tokenizer.json";
+
+// A socket by its path.
+Key socket(std::string& path, const char* meaning) {
+  Key key = text("listen", "`unix:PATH`", "^unix:[^\\u0000-\\u001f\\u007f]+$", meaning);
+  key.read = read_listen;
+  key.set = [&path](const Json& json) {
+    path = json.get<std::string>().substr(kSocketScheme.size());
+  };
+  key.get = [&path]() -> Json { return path.empty() ? Json() : Json(kSocketScheme + path); };
+  return key;
+}
+
+Key right(Right& one) { return choice("", one, kRights, ""); }
+
+Key keys_of_user(UserOptions& o) {
+  Key name = text("name", "a user's name or number", "^[A-Za-z0-9_][A-Za-z0-9_.$-]{0,63}$",
+                  "a user of this machine; a number in quotes")
+                 .required()
+                 .read_by(read_user);
+  name.set = [&o](const Json& json) {
+    o.name = json.get<std::string>();
+    o.id = user_id(o.name).value_or(0);
+  };
+  name.get = [&o]() -> Json { return o.name; };
+  return section(
+      "", "", std::move(name),
+      many("rights", o.rights, right,
+           "`infer`: Inference; `read`: what Control reports; `operate`: all of Control")
+          .required(),
+      integer("requests_max", o.requests_max, 0, kRequestsOfUserMax,
+              "calls of Generate and RenderChat at a time, waiting ones included; 0 = no limit"),
+      bytes("bytes_max", o.bytes_max, "of the messages of these calls together")
+          .absent("no limit"));
+}
 
 Key keys_of_http(HttpOptions& http) {
   Key listen =
@@ -407,14 +482,17 @@ Key plugin_directory(std::string& one) {
 
 Key keys_of(Config& config) {
   EngineOptions& engine = config.engine;
-  Key listen = text("listen", "`unix:PATH`", "^unix:[^\\u0000-\\u001f\\u007f]+$",
-                    "the socket; its folder exists, the path has at most 107 bytes")
-                   .required()
-                   .read_by(read_listen);
-  listen.set = [&config](const Json& json) {
-    config.socket_path = json.get<std::string>().substr(kSocketScheme.size());
-  };
-  listen.get = [&config]() -> Json { return kSocketScheme + config.socket_path; };
+  Key listen =
+      socket(config.socket_path, "the socket; its folder exists, the path has at most 107 bytes")
+          .required();
+  Key users =
+      many("users", config.users, keys_of_user,
+           "users of this machine who may connect, beside the user of specd and root, who have "
+           "every right unless they are listed here")
+          .absent("none");
+  users.min = 1;
+  users.max = kUsersMax;
+  users.expected = "a list of 1 to 64 users";
   Key devices =
       many("devices", engine.devices, device,
            "where models run: one item, or a `cuda:N` for each rank (under mpirun for each "
@@ -432,7 +510,12 @@ Key keys_of(Config& config) {
   routes.expected = "a route";
   routes.reserved = "off";
   return section(
-      "", "", std::move(listen), section_if(config.http, keys_of_http),
+      "", "", std::move(listen),
+      section("control", "a socket for `specd.v1.Control` alone",
+              socket(config.control_socket_path,
+                     "the socket; then the other one serves `specd.v1.Inference` alone")
+                  .absent("both are served on `listen`")),
+      std::move(users), section_if(config.http, keys_of_http),
       choice("log_level", config.log_level, kLogLevels, "the least that is logged"),
       integer("drain_seconds", config.drain_seconds, 0, kDrainSecondsMax,
               "how long running requests may finish after SIGTERM"),

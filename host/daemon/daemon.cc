@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
@@ -308,7 +309,7 @@ Result<std::unique_ptr<GrpcServer>> start_server(Engine& engine, const Config& c
   const Status done = run_within(
       kServerStartLimit,
       [&engine, config, actions, started](const std::atomic<bool>&) {
-        *started = GrpcServer::start(engine, config.socket_path, config.engine, actions);
+        *started = GrpcServer::start(engine, config, actions);
       },
       unused);
   if (done.ok()) return std::move(*started);
@@ -354,6 +355,12 @@ int run_lead(const Config& config, StopSignals& signals, ServiceManager& manager
   const uint64_t start = now_ns();
   Result<SocketClaim> claim = SocketClaim::take(config.socket_path);
   if (!claim.ok()) return fail(claim.status());
+  std::optional<SocketClaim> control_claim;
+  if (!config.control_socket_path.empty()) {
+    Result<SocketClaim> taken = SocketClaim::take(config.control_socket_path);
+    if (!taken.ok()) return fail(taken.status());
+    control_claim.emplace(std::move(taken).value());
+  }
 
   // Serves from here on, so that a probe can tell loading from dead, and a port that is taken is
   // found before the weights are read. Two threads: a scrape does not delay a probe.
@@ -386,11 +393,13 @@ int run_lead(const Config& config, StopSignals& signals, ServiceManager& manager
   health.loaded(*engine.value(), *server.value());
   print_start(*engine.value(), config);
   const EngineReport report = engine.value()->status();
-  say("specd " + std::string(kVersion) + " ready on unix:" + config.socket_path + " (" +
-      report.device + ", " + std::to_string(report.threads) + " threads, " + report.isa + ", " +
+  std::string sockets = "unix:" + config.socket_path;
+  if (control_claim.has_value()) sockets += " and unix:" + config.control_socket_path;
+  say("specd " + std::string(kVersion) + " ready on " + sockets + " (" + report.device + ", " +
+      std::to_string(report.threads) + " threads, " + report.isa + ", " +
       seconds_text(now_ns() - start) + ")\n");
 
-  const std::string serving = "serving on unix:" + config.socket_path;
+  const std::string serving = "serving on " + sockets;
   manager.ready(serving);
 
   RankProcess* const process = config.engine.process;
@@ -431,6 +440,7 @@ int run_lead(const Config& config, StopSignals& signals, ServiceManager& manager
   const Drained drained = drain(*engine.value(), *server.value(), signals, manager, process,
                                 reload.drain_seconds(), failed);
   claim.value().remove_socket();
+  if (control_claim.has_value()) control_claim->remove_socket();
   if (drained == Drained::kStuck) {
     // Neither the server nor the engine could be joined.
     log(LogLevel::kError, "requests did not end " + std::to_string(kAbortWaitMs / 1000) +

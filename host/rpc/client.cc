@@ -23,6 +23,7 @@ Status from_wire(const grpc::Status& status) {
       code = Code::kNotFound;
       break;
     case grpc::StatusCode::FAILED_PRECONDITION:
+    case grpc::StatusCode::PERMISSION_DENIED:
       code = Code::kFailedPrecondition;
       break;
     case grpc::StatusCode::RESOURCE_EXHAUSTED:

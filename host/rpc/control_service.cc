@@ -18,8 +18,8 @@ constexpr int32_t kListedRequests = 1000, kListedRequestsMax = 10'000;  // a mes
 }  // namespace
 
 template <typename Request, typename Response>
-grpc::ServerUnaryReactor* ControlService::change(const char* name, const Request& request,
-                                                 const Response& response,
+grpc::ServerUnaryReactor* ControlService::change(const Caller& caller, const char* name,
+                                                 const Request& request, const Response& response,
                                                  grpc::CallbackServerContext* context,
                                                  std::function<Status()> run) {
   std::string what;
@@ -27,6 +27,7 @@ grpc::ServerUnaryReactor* ControlService::change(const char* name, const Request
   if constexpr (requires { request.plugin(); }) what += " " + quote(request.plugin(), 60);
   if constexpr (requires { request.dry_run(); }) what += request.dry_run() ? ", dry run" : "";
   if (!request.request_id().empty()) what += ", request " + quote(request.request_id(), 60);
+  what += ", by " + caller.name();
   const auto audited = [name, &response, what = std::move(what), run = std::move(run)]() -> Status {
     Status done = within_memory(run);
     std::string route;  // of a definition, once it was read
@@ -62,81 +63,91 @@ Status ControlService::add(const Request& request, Response& response,
   return Status();
 }
 
-grpc::ServerUnaryReactor* ControlService::ApplyRoute(grpc::CallbackServerContext* context,
+grpc::ServerUnaryReactor* ControlService::ApplyRoute(Caller& caller,
+                                                     grpc::CallbackServerContext* context,
                                                      const v1::ApplyRouteRequest* request,
                                                      v1::ApplyRouteResponse* response) {
-  return change("ApplyRoute", *request, *response, context, [this, request, response] {
+  return change(caller, "ApplyRoute", *request, *response, context, [this, request, response] {
     return add(*request, *response, &Engine::apply_route);
   });
 }
 
-grpc::ServerUnaryReactor* ControlService::StageRoute(grpc::CallbackServerContext* context,
+grpc::ServerUnaryReactor* ControlService::StageRoute(Caller& caller,
+                                                     grpc::CallbackServerContext* context,
                                                      const v1::StageRouteRequest* request,
                                                      v1::StageRouteResponse* response) {
-  return change("StageRoute", *request, *response, context, [this, request, response] {
+  return change(caller, "StageRoute", *request, *response, context, [this, request, response] {
     return add(*request, *response, &Engine::stage_route);
   });
 }
 
-grpc::ServerUnaryReactor* ControlService::SetTraffic(grpc::CallbackServerContext* context,
+grpc::ServerUnaryReactor* ControlService::SetTraffic(Caller& caller,
+                                                     grpc::CallbackServerContext* context,
                                                      const v1::SetTrafficRequest* request,
                                                      v1::SetTrafficResponse* response) {
-  return change("SetTraffic", *request, *response, context, [this, request, response]() -> Status {
-    SPECD_TRY(const ChangeOptions how, change_options_from_wire(*request));
-    SPECD_TRY(
-        const RouteChange done,
-        engine_.set_traffic(
-            request->name(),
-            {.share_percent = request->share_percent(), .is_shadow = request->shadow()}, how));
-    response->set_generation(done.generation);
-    response->set_unchanged(done.unchanged);
-    *response->mutable_effect() = effect_to_wire(done);
-    return Status();
-  });
+  return change(
+      caller, "SetTraffic", *request, *response, context, [this, request, response]() -> Status {
+        SPECD_TRY(const ChangeOptions how, change_options_from_wire(*request));
+        SPECD_TRY(
+            const RouteChange done,
+            engine_.set_traffic(
+                request->name(),
+                {.share_percent = request->share_percent(), .is_shadow = request->shadow()}, how));
+        response->set_generation(done.generation);
+        response->set_unchanged(done.unchanged);
+        *response->mutable_effect() = effect_to_wire(done);
+        return Status();
+      });
 }
 
 template <typename Request, typename Response>
 grpc::ServerUnaryReactor* ControlService::change_named(
-    const char* name, grpc::CallbackServerContext* context, const Request* request,
-    Response* response,
+    const Caller& caller, const char* name, grpc::CallbackServerContext* context,
+    const Request* request, Response* response,
     Result<RouteChange> (Engine::*call)(const std::string&, const ChangeOptions&)) {
-  return change(name, *request, *response, context, [this, request, response, call]() -> Status {
-    SPECD_TRY(const ChangeOptions how, change_options_from_wire(*request));
-    SPECD_TRY(const RouteChange done, (engine_.*call)(request->name(), how));
-    response->set_generation(done.generation);
-    *response->mutable_effect() = effect_to_wire(done);
-    return Status();
-  });
+  return change(caller, name, *request, *response, context,
+                [this, request, response, call]() -> Status {
+                  SPECD_TRY(const ChangeOptions how, change_options_from_wire(*request));
+                  SPECD_TRY(const RouteChange done, (engine_.*call)(request->name(), how));
+                  response->set_generation(done.generation);
+                  *response->mutable_effect() = effect_to_wire(done);
+                  return Status();
+                });
 }
 
-grpc::ServerUnaryReactor* ControlService::DeleteRoute(grpc::CallbackServerContext* context,
+grpc::ServerUnaryReactor* ControlService::DeleteRoute(Caller& caller,
+                                                      grpc::CallbackServerContext* context,
                                                       const v1::DeleteRouteRequest* request,
                                                       v1::DeleteRouteResponse* response) {
-  return change_named("DeleteRoute", context, request, response, &Engine::delete_route);
+  return change_named(caller, "DeleteRoute", context, request, response, &Engine::delete_route);
 }
-grpc::ServerUnaryReactor* ControlService::PromoteRoute(grpc::CallbackServerContext* context,
+grpc::ServerUnaryReactor* ControlService::PromoteRoute(Caller& caller,
+                                                       grpc::CallbackServerContext* context,
                                                        const v1::PromoteRouteRequest* request,
                                                        v1::PromoteRouteResponse* response) {
-  return change_named("PromoteRoute", context, request, response, &Engine::promote_route);
+  return change_named(caller, "PromoteRoute", context, request, response, &Engine::promote_route);
 }
-grpc::ServerUnaryReactor* ControlService::AbortRoute(grpc::CallbackServerContext* context,
+grpc::ServerUnaryReactor* ControlService::AbortRoute(Caller& caller,
+                                                     grpc::CallbackServerContext* context,
                                                      const v1::AbortRouteRequest* request,
                                                      v1::AbortRouteResponse* response) {
-  return change_named("AbortRoute", context, request, response, &Engine::abort_route);
+  return change_named(caller, "AbortRoute", context, request, response, &Engine::abort_route);
 }
-grpc::ServerUnaryReactor* ControlService::RollbackRoute(grpc::CallbackServerContext* context,
+grpc::ServerUnaryReactor* ControlService::RollbackRoute(Caller& caller,
+                                                        grpc::CallbackServerContext* context,
                                                         const v1::RollbackRouteRequest* request,
                                                         v1::RollbackRouteResponse* response) {
-  return change_named("RollbackRoute", context, request, response, &Engine::roll_back_route);
+  return change_named(caller, "RollbackRoute", context, request, response,
+                      &Engine::roll_back_route);
 }
 
-grpc::ServerUnaryReactor* ControlService::GetRoute(grpc::CallbackServerContext* context,
+grpc::ServerUnaryReactor* ControlService::GetRoute(Caller&, grpc::CallbackServerContext* context,
                                                    const v1::GetRouteRequest* request,
                                                    v1::GetRouteResponse* response) {
   return finished(context, get(*request, *response), response);
 }
 
-grpc::ServerUnaryReactor* ControlService::ListPlugins(grpc::CallbackServerContext* context,
+grpc::ServerUnaryReactor* ControlService::ListPlugins(Caller&, grpc::CallbackServerContext* context,
                                                       const v1::ListPluginsRequest*,
                                                       v1::ListPluginsResponse* response) {
   for (const PluginReport& report : engine_.plugins())
@@ -144,7 +155,7 @@ grpc::ServerUnaryReactor* ControlService::ListPlugins(grpc::CallbackServerContex
   return finished(context, Status(), response);
 }
 
-grpc::ServerUnaryReactor* ControlService::ListRoutes(grpc::CallbackServerContext* context,
+grpc::ServerUnaryReactor* ControlService::ListRoutes(Caller&, grpc::CallbackServerContext* context,
                                                      const v1::ListRoutesRequest*,
                                                      v1::ListRoutesResponse* response) {
   for (const RouteReport& report : engine_.routes())
@@ -152,7 +163,7 @@ grpc::ServerUnaryReactor* ControlService::ListRoutes(grpc::CallbackServerContext
   return finished(context, Status(), response);
 }
 
-grpc::ServerUnaryReactor* ControlService::ListModels(grpc::CallbackServerContext* context,
+grpc::ServerUnaryReactor* ControlService::ListModels(Caller&, grpc::CallbackServerContext* context,
                                                      const v1::ListModelsRequest*,
                                                      v1::ListModelsResponse* response) {
   *response->add_models() = model_to_wire(engine_.model());
@@ -161,14 +172,14 @@ grpc::ServerUnaryReactor* ControlService::ListModels(grpc::CallbackServerContext
   return finished(context, Status(), response);
 }
 
-grpc::ServerUnaryReactor* ControlService::GetStatus(grpc::CallbackServerContext* context,
+grpc::ServerUnaryReactor* ControlService::GetStatus(Caller&, grpc::CallbackServerContext* context,
                                                     const v1::GetStatusRequest*,
                                                     v1::GetStatusResponse* response) {
   *response = status_report_to_wire(engine_.status(), engine_.memory());
   return finished(context, Status(), response);
 }
 
-grpc::ServerUnaryReactor* ControlService::GetMemory(grpc::CallbackServerContext* context,
+grpc::ServerUnaryReactor* ControlService::GetMemory(Caller&, grpc::CallbackServerContext* context,
                                                     const v1::GetMemoryRequest*,
                                                     v1::GetMemoryResponse* response) {
   *response = memory_to_wire(engine_.memory());
@@ -176,11 +187,12 @@ grpc::ServerUnaryReactor* ControlService::GetMemory(grpc::CallbackServerContext*
 }
 
 grpc::ServerWriteReactor<v1::WatchEventsResponse>* ControlService::WatchEvents(
-    grpc::CallbackServerContext*, const v1::WatchEventsRequest* request) {
+    Caller&, grpc::CallbackServerContext*, const v1::WatchEventsRequest* request) {
   return events_.open(*request);
 }
 
-grpc::ServerUnaryReactor* ControlService::ListRequests(grpc::CallbackServerContext* context,
+grpc::ServerUnaryReactor* ControlService::ListRequests(Caller&,
+                                                       grpc::CallbackServerContext* context,
                                                        const v1::ListRequestsRequest* request,
                                                        v1::ListRequestsResponse* response) {
   return queue(lists_, context, [this, request, response]() -> Status {
@@ -196,31 +208,35 @@ grpc::ServerUnaryReactor* ControlService::ListRequests(grpc::CallbackServerConte
   });
 }
 
-grpc::ServerUnaryReactor* ControlService::LoadPlugin(grpc::CallbackServerContext* context,
+grpc::ServerUnaryReactor* ControlService::LoadPlugin(Caller& caller,
+                                                     grpc::CallbackServerContext* context,
                                                      const v1::LoadPluginRequest* request,
                                                      v1::LoadPluginResponse* response) {
-  return change("LoadPlugin", *request, *response, context, [this, request, response]() -> Status {
-    SPECD_TRY(const PluginReport loaded,
-              engine_.load_plugin(request->plugin(), request->request_id()));
-    *response->mutable_plugin() = plugin_to_wire(loaded);
-    make_utf8(*response);
-    return Status();
-  });
+  return change(caller, "LoadPlugin", *request, *response, context,
+                [this, request, response]() -> Status {
+                  SPECD_TRY(const PluginReport loaded,
+                            engine_.load_plugin(request->plugin(), request->request_id()));
+                  *response->mutable_plugin() = plugin_to_wire(loaded);
+                  make_utf8(*response);
+                  return Status();
+                });
 }
 
-grpc::ServerUnaryReactor* ControlService::RetirePlugin(grpc::CallbackServerContext* context,
+grpc::ServerUnaryReactor* ControlService::RetirePlugin(Caller& caller,
+                                                       grpc::CallbackServerContext* context,
                                                        const v1::RetirePluginRequest* request,
                                                        v1::RetirePluginResponse* response) {
-  return change("RetirePlugin", *request, *response, context, [this, request] {
+  return change(caller, "RetirePlugin", *request, *response, context, [this, request] {
     return engine_.retire_plugin(request->plugin(), request->request_id());
   });
 }
 
-grpc::ServerUnaryReactor* ControlService::ReloadConfig(grpc::CallbackServerContext* context,
+grpc::ServerUnaryReactor* ControlService::ReloadConfig(Caller& caller,
+                                                       grpc::CallbackServerContext* context,
                                                        const v1::ReloadConfigRequest* request,
                                                        v1::ReloadConfigResponse* response) {
   return change(
-      "ReloadConfig", *request, *response, context, [this, request, response]() -> Status {
+      caller, "ReloadConfig", *request, *response, context, [this, request, response]() -> Status {
         SPECD_TRY(const Reloaded done, actions_.reload({.request_id = request->request_id(),
                                                         .dry_run = request->dry_run()}));
         response->mutable_added()->Add(done.routes.added.begin(), done.routes.added.end());
@@ -231,9 +247,10 @@ grpc::ServerUnaryReactor* ControlService::ReloadConfig(grpc::CallbackServerConte
       });
 }
 
-grpc::ServerUnaryReactor* ControlService::Drain(grpc::CallbackServerContext* context,
+grpc::ServerUnaryReactor* ControlService::Drain(Caller& caller,
+                                                grpc::CallbackServerContext* context,
                                                 const v1::DrainRequest*, v1::DrainResponse*) {
-  log(LogLevel::kInfo, "control: Drain: done");
+  log(LogLevel::kInfo, "control: Drain, by " + caller.name() + ": done");
   actions_.drain();
   return finished(context, Status());
 }

@@ -7,13 +7,17 @@
 #include <grpcpp/resource_quota.h>
 #include <grpcpp/server_posix.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "host/base/unix_socket.h"
+#include "host/rpc/caller.h"
 #include "host/rpc/control_service.h"
+#include "host/rpc/gates.h"
 #include "host/rpc/inference_service.h"
 #include "host/rpc/listener.h"
 #include "host/rpc/calls.h"
@@ -47,86 +51,168 @@ Listener::Limits connection_limits() {
     const size_t left = limit - std::min(limit, kOtherDescriptors);
     n = std::clamp(left / Listener::kDescriptorsPerConnection, kConnectionsMin, kConnectionsMax);
   }
-  return {n, n / 2};
+  return {n, n / 2, n / 2};
 }
 
 // A server whose threads or descriptors are short may start and never answer.
-Status check_answers(const std::string& socket_path) {
-  const auto stub = v1::Control::NewStub(
-      grpc::CreateChannel(socket_uri(socket_path), grpc::InsecureChannelCredentials()));
+Status check_answers(const Door& door) {
+  const auto channel =
+      grpc::CreateChannel(socket_uri(door.path), grpc::InsecureChannelCredentials());
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + kAnswerLimit);
-  v1::GetStatusResponse response;
-  const grpc::Status status = stub->GetStatus(&context, {}, &response);
-  if (status.ok()) return Status();
+  grpc::Status status;
+  if (door.has_control) {
+    v1::GetStatusResponse response;
+    status = v1::Control::NewStub(channel)->GetStatus(&context, {}, &response);
+  } else {
+    v1::CancelResponse response;
+    status = v1::Inference::NewStub(channel)->Cancel(&context, {}, &response);
+  }
+  // The configuration may leave the daemon's own user without rights.
+  if (status.ok() || status.error_code() == grpc::StatusCode::PERMISSION_DENIED) return Status();
   return Status(Code::kUnavailable,
                 "the server does not answer a call of its own: " + status.error_message() +
                     "; are threads (ulimit -u, pids.max) or descriptors (ulimit -n) short?");
 }
 
+// One socket, or two.
+std::vector<Door> doors_of(const Config& config) {
+  const std::string &path = config.socket_path, &control = config.control_socket_path;
+  if (control.empty()) return {{.path = path, .other_path = ""}};
+  return {{.path = path, .has_control = false, .other_path = control},
+          {.path = control, .has_inference = false, .other_path = path}};
+}
+
+// Those of the configuration, and with every right the user of the daemon and root if they are not among them.
+std::vector<UserOptions> users_of(const Config& config) {
+  std::vector<UserOptions> users = config.users;
+  for (const uid_t id : {geteuid(), uid_t{0}}) {
+    if (std::ranges::find(users, id, &UserOptions::id) != users.end()) continue;
+    users.push_back({.name = id == 0 ? "root" : std::to_string(id),
+                     .id = id,
+                     .rights = {Right::kInfer, Right::kRead, Right::kOperate}});
+  }
+  return users;
+}
+
 }  // namespace
 
 struct GrpcServer::Impl {
-  Impl(Engine& engine, const EngineOptions& options, DaemonActions actions)
-      : sessions(engine, options.default_route),
+  // One user behind one socket.
+  struct Served {
+    Served(Impl& impl, Caller& caller, const Door& door)
+        : user(caller.options().id),
+          inference(impl.inference, caller, door),
+          control(impl.control, caller, door) {}
+
+    const uid_t user;
+    InferenceGate inference;
+    ControlGate control;
+    std::unique_ptr<grpc::Server> server;
+    Listener::Take take;
+  };
+  struct Socket {
+    Door door;
+    std::vector<std::unique_ptr<Served>> served;
+    std::unique_ptr<Listener> listener;
+  };
+
+  Impl(Engine& engine, const Config& config, DaemonActions actions)
+      : sessions(engine, config.engine.default_route),
         inference(engine, sessions),
-        control(engine, options, std::move(actions)) {}
+        control(engine, config.engine, std::move(actions)) {}
+
+  Status open(Socket& socket, bool is_open, const grpc::ResourceQuota& quota);
+  // Calls fn with each grpc::Server.
+  template <typename Fn>
+  void each_server(Fn&& fn) {
+    for (const auto& socket : sockets)
+      for (const auto& each : socket->served)
+        if (each->server != nullptr) fn(*each->server);
+  }
+  void set_serving(bool is_serving);
 
   Sessions sessions;
   InferenceService inference;
   ControlService control;
-  std::unique_ptr<grpc::Server> server;
-  std::unique_ptr<Listener> listener;  // of the server
+  std::vector<std::unique_ptr<Caller>> callers;
+  std::vector<std::unique_ptr<Socket>> sockets;
 };
 
 GrpcServer::GrpcServer() = default;
 
 GrpcServer::~GrpcServer() {
-  if (impl_ != nullptr && impl_->listener != nullptr && impl_->server != nullptr)
-    shutdown(std::chrono::milliseconds(0));
+  if (impl_ != nullptr && !impl_->sockets.empty()) shutdown(std::chrono::milliseconds(0));
 }
 
-Result<std::unique_ptr<GrpcServer>> GrpcServer::start(Engine& engine,
-                                                      const std::string& socket_path,
-                                                      const EngineOptions& options,
+void GrpcServer::Impl::set_serving(bool is_serving) {
+  each_server([is_serving](grpc::Server& server) {
+    server.GetHealthCheckService()->SetServingStatus(is_serving);
+  });
+}
+
+Status GrpcServer::Impl::open(Socket& socket, bool is_open, const grpc::ResourceQuota& quota) {
+  for (const auto& caller : callers) {
+    Served& served =
+        *socket.served.emplace_back(std::make_unique<Served>(*this, *caller, socket.door));
+    grpc::ServerBuilder builder;
+    builder.RegisterService(&served.inference);
+    builder.RegisterService(&served.control);
+    builder.SetMaxReceiveMessageSize(kMessageBytesMax);
+    builder.SetMaxSendMessageSize(kMessageBytesMax);
+    // gRPC would inflate a message before it looks at the size: 4 MB may hold 4 GB.
+    builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
+    builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
+    builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
+    builder.SetResourceQuota(quota);
+    builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMetadataBytesMax);
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kStreamsMax);
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleMs);
+    served.server = builder.BuildAndStart();
+    if (served.server == nullptr) return Status(Code::kUnavailable, "gRPC's server does not start");
+    served.take = [server = served.server.get()](int connection) {
+      grpc::AddInsecureChannelFromFd(server, connection);
+    };
+    grpc::HealthCheckServiceInterface* health = served.server->GetHealthCheckService();
+    health->SetServingStatus("specd.v1.Inference", socket.door.has_inference);
+    health->SetServingStatus("specd.v1.Control", socket.door.has_control);
+  }
+  const auto admit = [&served = socket.served](uid_t user) -> const Listener::Take* {
+    const auto found =
+        std::ranges::find_if(served, [user](const auto& each) { return each->user == user; });
+    return found == served.end() ? nullptr : &(*found)->take;
+  };
+  SPECD_TRY(socket.listener,
+            Listener::start(socket.door.path, is_open, connection_limits(), admit));
+  return check_answers(socket.door);
+}
+
+Result<std::unique_ptr<GrpcServer>> GrpcServer::start(Engine& engine, const Config& config,
                                                       DaemonActions actions) {
   gpr_set_log_function(log_of_grpc);
   std::unique_ptr<GrpcServer> result(new GrpcServer);
-  result->impl_ = std::make_unique<Impl>(engine, options, std::move(actions));
+  result->impl_ = std::make_unique<Impl>(engine, config, std::move(actions));
   Impl& impl = *result->impl_;
-
+  for (UserOptions& user : users_of(config))
+    impl.callers.push_back(std::make_unique<Caller>(std::move(user)));
   grpc::EnableDefaultHealthCheckService(true);
-  grpc::ServerBuilder builder;
-  builder.RegisterService(&impl.inference);
-  builder.RegisterService(&impl.control);
-  builder.SetMaxReceiveMessageSize(kMessageBytesMax);
-  builder.SetMaxSendMessageSize(kMessageBytesMax);
-  // gRPC would inflate a message before it looks at the size: 4 MB may hold 4 GB.
-  builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
-  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
-  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
-  builder.SetResourceQuota(grpc::ResourceQuota("specd").Resize(kQuotaBytes));
-  builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMetadataBytesMax);
-  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kStreamsMax);
-  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleMs);
-
-  impl.server = builder.BuildAndStart();
-  if (impl.server == nullptr) return Status(Code::kUnavailable, "gRPC's server does not start");
-  SPECD_TRY(impl.listener, Listener::start(socket_path, connection_limits(),
-                                           [server = impl.server.get()](int connection) {
-                                             grpc::AddInsecureChannelFromFd(server, connection);
-                                           }));
-  grpc::HealthCheckServiceInterface* health = impl.server->GetHealthCheckService();
-  health->SetServingStatus("specd.v1.Inference", true);
-  health->SetServingStatus("specd.v1.Control", true);
-  SPECD_OK_OR_RETURN(check_answers(socket_path));
+  grpc::ResourceQuota quota("specd");
+  quota.Resize(kQuotaBytes);
+  for (Door& door : doors_of(config)) {
+    Impl::Socket& socket = *impl.sockets.emplace_back(std::make_unique<Impl::Socket>());
+    socket.door = std::move(door);
+    SPECD_OK_OR_RETURN(impl.open(socket, !config.users.empty(), quota));
+  }
   return result;
 }
 
-Status GrpcServer::door() const { return impl_->listener->status(); }
+Status GrpcServer::door() const {
+  for (const auto& socket : impl_->sockets) SPECD_OK_OR_RETURN(socket->listener->status());
+  return Status();
+}
 
 void GrpcServer::start_drain() {
-  impl_->server->GetHealthCheckService()->SetServingStatus(false);
+  impl_->set_serving(false);
   impl_->sessions.start_drain();
 }
 
@@ -141,12 +227,21 @@ void GrpcServer::shutdown(std::chrono::milliseconds flush) {
   const auto end = std::chrono::steady_clock::now() + flush;
   impl_->sessions.wait_closed(flush);
   impl_->control.end_streams(kGoodbye);
-  impl_->listener->stop_accepting();
-  impl_->server->Shutdown(std::chrono::system_clock::now() + kGoodbye);
-  impl_->server->Wait();
-  impl_->server.reset();
-  impl_->listener->finish(std::max(kGoodbye, std::chrono::duration_cast<std::chrono::milliseconds>(
-                                                 end - std::chrono::steady_clock::now())));
+  for (const auto& socket : impl_->sockets)
+    if (socket->listener != nullptr) socket->listener->stop_accepting();
+  const auto goodbye = std::chrono::system_clock::now() + kGoodbye;
+  impl_->each_server([goodbye](grpc::Server& server) {
+    server.Shutdown(goodbye);
+    server.Wait();
+  });
+  for (const auto& socket : impl_->sockets) {
+    for (const auto& each : socket->served) each->server.reset();
+    if (socket->listener != nullptr)
+      socket->listener->finish(
+          std::max(kGoodbye, std::chrono::duration_cast<std::chrono::milliseconds>(
+                                 end - std::chrono::steady_clock::now())));
+  }
+  impl_->sockets.clear();
 }
 
 }  // namespace specd::host

@@ -1,4 +1,5 @@
-// The daemon's gRPC server on a Unix socket: Inference, Control and grpc.health.v1.
+// The daemon's gRPC servers: Inference, Control and grpc.health.v1 on one Unix socket, or on two. Behind each
+// socket every user has a server, with that user's rights (caller.h).
 #pragma once
 
 #include <chrono>
@@ -6,17 +7,17 @@
 #include <string>
 
 #include "core/engine.h"
+#include "host/config/config.h"
 #include "host/rpc/daemon_actions.h"
 
 namespace specd::host {
 
 class GrpcServer {
  public:
-  // Serves `engine`, which outlives the server, on `socket_path`, which the caller has claimed. The
-  // socket is open to its owner only. `options` are those of the engine, `actions` may be called until
-  // shutdown(). Returns after a call of its own was answered.
-  static Result<std::unique_ptr<GrpcServer>> start(Engine& engine, const std::string& socket_path,
-                                                   const EngineOptions& options,
+  // Serves `engine`, which outlives the server, on the sockets of `config`, which the caller has claimed. They
+  // are open to the user of the daemon, who has every right unless `users` lists it, to root likewise, and to
+  // those users. `actions` may be called until shutdown(). Returns after calls of its own were answered.
+  static Result<std::unique_ptr<GrpcServer>> start(Engine& engine, const Config& config,
                                                    DaemonActions actions);
   ~GrpcServer();
 

@@ -15,11 +15,18 @@
 namespace specd::host {
 namespace {
 
+// Whose request it is, for Sessions. An operator may cancel all.
+uint64_t owner_of(const Caller& caller) {
+  return caller.may(Right::kOperate) ? Sessions::kEveryClient : caller.number();
+}
+
 // One Generate call. Deletes itself in OnDone(), which comes after end().
 class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>, SessionReader {
  public:
   // Not in the constructor: an open session may be ended by any thread, which calls end().
-  void start(Sessions& sessions, Request request, const SessionOptions& options) {
+  void start(Sessions& sessions, Request request, const SessionOptions& options,
+             Caller::Place place) {
+    place_ = std::move(place);
     session_ = sessions.open(*this);
     session_->start(std::move(request), options);
   }
@@ -67,6 +74,7 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
   }
 
   std::shared_ptr<Session> session_;  // set before gRPC knows this call
+  Caller::Place place_;
   // Thread of Sessions only.
   std::string request_id_;
   v1::GenerateResponse message_;  // borrowed by gRPC until OnWriteDone
@@ -75,7 +83,8 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
 // One RenderChat call. Deletes itself in OnDone().
 class RenderCall final : public grpc::ServerUnaryReactor {
  public:
-  explicit RenderCall(Sessions& sessions) : sessions_(sessions) {}
+  RenderCall(Sessions& sessions, Caller::Place place)
+      : sessions_(sessions), place_(std::move(place)) {}
   // gRPC has not seen this call yet, so neither OnCancel nor OnDone can run before the end of it.
   // `render` may.
   void start(const Request& request, std::function<grpc::Status()> render) {
@@ -95,14 +104,17 @@ class RenderCall final : public grpc::ServerUnaryReactor {
 
  private:
   Sessions& sessions_;
+  const Caller::Place place_;
   uint64_t number_ = 0;  // in the prompt queue; 0 = never there
 };
 
 }  // namespace
 
 grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
-    grpc::CallbackServerContext* context, const v1::GenerateRequest* wire) {
-  Result<Request> request = within_memory([&] { return request_from_wire(*wire); });
+    Caller& caller, grpc::CallbackServerContext* context, const v1::GenerateRequest* wire) {
+  Result<Caller::Place> place = caller.take_place(wire->ByteSizeLong());
+  Result<Request> request = place.ok() ? within_memory([&] { return request_from_wire(*wire); })
+                                       : Result<Request>(place.status());
   // gRPC keeps the message until the call ends. Its text may have megabytes, and is not read again.
   const bool wants_prompt = wire->return_prompt_token_ids();
   const_cast<v1::GenerateRequest*>(wire)->Clear();
@@ -110,26 +122,31 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
     engine_.count_refused();  // no session does
     return new RefusedStream<v1::GenerateResponse>(status_to_wire(request.status()));
   }
-  SessionOptions options{.return_prompt_tokens = wants_prompt, .time_left = {}};
+  SessionOptions options{
+      .client = owner_of(caller), .return_prompt_tokens = wants_prompt, .time_left = {}};
   const auto now = std::chrono::system_clock::now();
   if (const auto deadline = context->deadline();
       deadline != std::chrono::system_clock::time_point::max())
     options.time_left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - now);
   auto* call = new GenerateCall;
-  call->start(sessions_, std::move(request).value(), options);
+  call->start(sessions_, std::move(request).value(), options, std::move(place).value());
   return call;  // gRPC has not seen it yet, so OnDone cannot have run
 }
 
-grpc::ServerUnaryReactor* InferenceService::Cancel(grpc::CallbackServerContext* context,
+grpc::ServerUnaryReactor* InferenceService::Cancel(Caller& caller,
+                                                   grpc::CallbackServerContext* context,
                                                    const v1::CancelRequest* request,
                                                    v1::CancelResponse* response) {
-  response->set_found(sessions_.cancel(request->request_id()));
+  response->set_found(sessions_.cancel(request->request_id(), owner_of(caller)));
   return finished(context, Status());
 }
 
-grpc::ServerUnaryReactor* InferenceService::RenderChat(grpc::CallbackServerContext* context,
+grpc::ServerUnaryReactor* InferenceService::RenderChat(Caller& caller,
+                                                       grpc::CallbackServerContext* context,
                                                        const v1::GenerateRequest* wire,
                                                        v1::RenderChatResponse* response) {
+  Result<Caller::Place> place = caller.take_place(wire->ByteSizeLong());
+  if (!place.ok()) return finished(context, place.status());
   Result<Request> request = within_memory([&] { return request_from_wire(*wire); });
   if (!request.ok()) return finished(context, request.status());
   request.value().priority = 0;  // ignored, as specd.proto says
@@ -145,7 +162,7 @@ grpc::ServerUnaryReactor* InferenceService::RenderChat(grpc::CallbackServerConte
                                         std::to_string(bytes) + " bytes, a reply at most " +
                                         std::to_string(kMessageBytesMax));
   };
-  auto call = std::make_unique<RenderCall>(sessions_);
+  auto call = std::make_unique<RenderCall>(sessions_, std::move(place).value());
   call->start(*asked, [context, render = std::move(render)] {
     return context->IsCancelled() ? grpc::Status::CANCELLED
                                   : status_to_wire(with_wire_field(within_memory(render)));

@@ -1,27 +1,28 @@
-// specd.v1.Inference: writes the output of sessions, and reports clients that hang up to them.
+// specd.v1.Inference behind its gates (gates.h): writes the output of sessions, and reports clients that hang up to them.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
 
 #include "core/engine.h"
 #include "host/proto/specd.grpc.pb.h"
+#include "host/rpc/caller.h"
 #include "host/serve/sessions.h"
 
 namespace specd::host {
 
-class InferenceService final : public v1::Inference::CallbackService {
+class InferenceService {
  public:
   // Both outlive it.
   InferenceService(Engine& engine, Sessions& sessions) : engine_(engine), sessions_(sessions) {}
 
-  grpc::ServerWriteReactor<v1::GenerateResponse>* Generate(
-      grpc::CallbackServerContext* context, const v1::GenerateRequest* wire) override;
-  grpc::ServerUnaryReactor* Cancel(grpc::CallbackServerContext* context,
-                                   const v1::CancelRequest* request,
-                                   v1::CancelResponse* response) override;
-  grpc::ServerUnaryReactor* RenderChat(grpc::CallbackServerContext* context,
+  grpc::ServerWriteReactor<v1::GenerateResponse>* Generate(Caller& caller,
+                                                           grpc::CallbackServerContext* context,
+                                                           const v1::GenerateRequest* wire);
+  grpc::ServerUnaryReactor* Cancel(Caller& caller, grpc::CallbackServerContext* context,
+                                   const v1::CancelRequest* request, v1::CancelResponse* response);
+  grpc::ServerUnaryReactor* RenderChat(Caller& caller, grpc::CallbackServerContext* context,
                                        const v1::GenerateRequest* wire,
-                                       v1::RenderChatResponse* response) override;
+                                       v1::RenderChatResponse* response);
 
  private:
   Engine& engine_;

@@ -53,11 +53,11 @@ void add_once(std::vector<uint64_t>& ids, uint64_t id) {
 
 }  // namespace
 
-Result<std::unique_ptr<Listener>> Listener::start(const std::string& path, Limits limits,
-                                                  std::function<void(int)> take) {
+Result<std::unique_ptr<Listener>> Listener::start(const std::string& path, bool is_open,
+                                                  Limits limits, Admit admit) {
   std::unique_ptr<Listener> made(new Listener);
   made->limits_ = limits;
-  made->take_ = std::move(take);
+  made->admit_ = std::move(admit);
   made->socket_ = FileDescriptor(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   made->wake_ = FileDescriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   made->epoll_ = FileDescriptor(epoll_create1(EPOLL_CLOEXEC));
@@ -66,13 +66,13 @@ Result<std::unique_ptr<Listener>> Listener::start(const std::string& path, Limit
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   path.copy(address.sun_path, sizeof(address.sun_path) - 1);
-  // The socket must never be open to others, not even between bind and chmod.
+  // The socket must not be open to others before it is meant to be, not even between bind and chmod.
   const mode_t old_mask = umask(0177);
   const int bound =
       bind(made->socket_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address));
   umask(old_mask);
   if (bound != 0) return refused("bind", path);
-  if (chmod(path.c_str(), 0600) != 0) return refused("chmod", path);
+  if (chmod(path.c_str(), is_open ? 0666 : 0600) != 0) return refused("chmod", path);
   if (listen(made->socket_.get(), SOMAXCONN) != 0) return refused("listen", path);
   struct stat file {};
   if (stat(path.c_str(), &file) != 0) return refused("stat", path);
@@ -210,17 +210,21 @@ void Listener::set_problem(int problem) {
 
 void Listener::open_relay(FileDescriptor client, FileDescriptor ours, FileDescriptor theirs) {
   const uint64_t id = next_id_++;
-  auto relay = std::make_unique<Relay>(std::move(client), std::move(ours), calls_);
-  if (n_of_process(relay->process()) >= limits_.of_process)
-    return warn("process " + std::to_string(relay->process()) + " has " +
-                std::to_string(limits_.of_process) +
-                " connections, the limit of one process; more are turned away");
+  ucred peer{};
+  socklen_t size = sizeof(peer);
+  if (getsockopt(client.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return;
+  const Take* const take = admit_(peer.uid);
+  if (take == nullptr)
+    return warn("user " + std::to_string(peer.uid) + " may not use " + path_ +
+                " (`users` in the configuration); its connections are closed");
+  if (!has_place(peer)) return;
+  auto relay = std::make_unique<Relay>(std::move(client), std::move(ours), peer, calls_);
   constexpr uint32_t kEvents = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
   if (!watch(epoll_.get(), relay->client(), kEvents, id) ||
       !watch(epoll_.get(), relay->server(), kEvents, id))
     return;
   relays_.emplace(id, std::move(relay));
-  take_(theirs.release());
+  (*take)(theirs.release());
 }
 
 void Listener::pump(uint64_t id, uint32_t events) {
@@ -236,7 +240,7 @@ void Listener::pump(uint64_t id, uint32_t events) {
     if ((events & EPOLLHUP) != 0 && state != Relay::State::kEnded)
       last_bytes_.push_back({id, now_ms() + limits_.last_bytes.count()});
     if (state == Relay::State::kAbusive)
-      warn("process " + std::to_string(relay.process()) +
+      warn("process " + std::to_string(relay.peer().pid) +
            " opens calls and drops them faster than they can be cleared away; its connection was "
            "closed");
   } catch (const std::bad_alloc&) {
@@ -254,9 +258,21 @@ void Listener::end_relay(uint64_t id) {
   relays_.erase(found);
 }
 
-size_t Listener::n_of_process(pid_t process) const {
-  return static_cast<size_t>(std::ranges::count_if(
-      relays_, [process](const auto& each) { return each.second->process() == process; }));
+bool Listener::has_place(const ucred& peer) {
+  size_t of_process = 0, of_user = 0;
+  for (const auto& [id, relay] : relays_) {
+    of_process += relay->peer().pid == peer.pid ? 1 : 0;
+    of_user += relay->peer().uid == peer.uid ? 1 : 0;
+  }
+  const auto is_full = [this](const std::string& who, size_t limit) {
+    warn(who + " has " + std::to_string(limit) + " connections, the limit; more are turned away");
+    return false;
+  };
+  if (of_process >= limits_.of_process)
+    return is_full("process " + std::to_string(peer.pid), limits_.of_process);
+  if (of_user >= limits_.of_user && peer.uid != geteuid() && peer.uid != 0)
+    return is_full("user " + std::to_string(peer.uid), limits_.of_user);
+  return true;
 }
 
 // A client may give cause for many warnings.

@@ -5,6 +5,7 @@
 // because gRPC does not bound calls that are opened and dropped (call_meter.h).
 #pragma once
 
+#include <sys/socket.h>
 #include <sys/types.h>
 
 #include <atomic>
@@ -29,25 +30,31 @@ class Listener {
  public:
   static constexpr size_t kDescriptorsPerConnection = 3;
 
-  // How many connections there may be, in all and of one process, which cannot keep others out.
+  // How many connections there may be, in all and of one process or of one user other than that of the daemon,
+  // who cannot keep others out.
   // When one side of a connection has closed, the other has `last_bytes` to take what is left.
   struct Limits {
-    size_t connections, of_process;
+    size_t connections, of_process, of_user;
     std::chrono::milliseconds last_bytes{10'000};
   };
 
-  // Listens on `path`, open to its owner only, and calls `take` with a stream socket for each new
-  // connection, which the callee owns, on the thread of the listener. A connection beyond the
-  // limits is closed at once.
-  static Result<std::unique_ptr<Listener>> start(const std::string& path, Limits limits,
-                                                 std::function<void(int)> take);
+  // Takes a stream socket, which the callee owns.
+  using Take = std::function<void(int)>;
+  // What serves the user with this id; null when none does. Outlives the listener.
+  using Admit = std::function<const Take*(uid_t user)>;
+
+  // Listens on `path`, and hands each new connection to what serves its user, on the thread of the listener.
+  // Connections of other users, and those beyond the limits, are closed at once. Only the owner of
+  // the socket may connect at all, unless `is_open`.
+  static Result<std::unique_ptr<Listener>> start(const std::string& path, bool is_open,
+                                                 Limits limits, Admit admit);
   ~Listener();  // ends the connections that are left
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
 
   // [any] Not ok while new connections cannot be accepted, or the path leads elsewhere.
   Status status() const;
-  // [control] Accepts nothing any more. Afterwards `take` is not called.
+  // [control] Accepts nothing any more. Afterwards none is handed on.
   void stop_accepting();
   // [control] Waits up to `timeout` until the callee closed its sockets and the clients took what
   // it sent, then ends all connections. After stop_accepting().
@@ -70,7 +77,7 @@ class Listener {
   // `events` of epoll: what woke the relay, if anything did.
   void pump(uint64_t id, uint32_t events = 0);
   void end_relay(uint64_t id);
-  size_t n_of_process(pid_t process) const;
+  bool has_place(const ucred& peer);
   void warn(const std::string& text);
   // 0 = connections can be accepted.
   void set_problem(int problem);
@@ -81,7 +88,7 @@ class Listener {
   dev_t device_ = 0;  // of the file at the path
   ino_t inode_ = 0;
   Limits limits_{};
-  std::function<void(int)> take_;
+  Admit admit_;
   std::atomic<int> problem_{0};  // errno of accept4(), or kFull
   std::atomic<Phase> phase_{Phase::kAccepting};
   std::atomic<int64_t> end_ms_{0};  // of the steady clock; for kEnding

@@ -18,20 +18,11 @@ constexpr int kBlocksPerTurn = 8;
 // with more than kNeverHeldMax wait.
 constexpr double kOwnMax = 1000, kAllMax = 4000, kNeverHeldMax = 16;
 
-pid_t process_of(int client) {
-  ucred peer{};
-  socklen_t bytes = sizeof(peer);
-  getsockopt(client, SOL_SOCKET, SO_PEERCRED, &peer, &bytes);
-  return peer.pid;
-}
-
 }  // namespace
 
-Relay::Relay(FileDescriptor client, FileDescriptor server, UnansweredCalls& calls)
-    : client_(std::move(client)),
-      server_(std::move(server)),
-      process_(process_of(client_.get())),
-      calls_(calls) {
+Relay::Relay(FileDescriptor client, FileDescriptor server, const ucred& peer,
+             UnansweredCalls& calls)
+    : client_(std::move(client)), server_(std::move(server)), peer_(peer), calls_(calls) {
   keep_from_children(client_.get());
 }
 

@@ -1,7 +1,7 @@
 // Carries the bytes of one client's connection to gRPC and back.
 #pragma once
 
-#include <sys/types.h>
+#include <sys/socket.h>
 
 #include <string>
 #include <string_view>
@@ -21,9 +21,9 @@ class Relay {
     kAbusive,  // the client drops calls faster than they can be cleared away
   };
 
-  // Both are stream sockets that do not block. `server` leads to gRPC. `calls`: those of all
+  // Both are stream sockets that do not block. `server` leads to gRPC. `peer`: who connected. `calls`: those of all
   // connections; outlives this.
-  Relay(FileDescriptor client, FileDescriptor server, UnansweredCalls& calls);
+  Relay(FileDescriptor client, FileDescriptor server, const ucred& peer, UnansweredCalls& calls);
   ~Relay();  // ends the connection, even where a child process still holds its descriptors
   Relay(const Relay&) = delete;
   Relay& operator=(const Relay&) = delete;
@@ -31,7 +31,7 @@ class Relay {
   // Carries what can be carried now. Throws std::bad_alloc.
   State pump();
 
-  pid_t process() const { return process_; }  // that connected
+  const ucred& peer() const { return peer_; }
   int client() const { return client_.get(); }
   int server() const { return server_.get(); }
 
@@ -46,7 +46,7 @@ class Relay {
   bool send_some(Direction& direction, int to, std::string_view bytes);
 
   FileDescriptor client_, server_;
-  pid_t process_;
+  const ucred peer_;
   Direction requests_, answers_;
   UnansweredCalls& calls_;
   CallMeter meter_;

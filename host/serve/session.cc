@@ -66,7 +66,8 @@ void Session::start(Request request, const SessionOptions& options) {
   try {
     {
       const MutexLock lock(mutex_);
-      wished_id_ = request.id;
+      id_ = request.id;
+      client_ = options.client;
       texts_come_at_once_ = request.best_of > request.n;
     }
     Status status = sessions_.is_open();
@@ -133,6 +134,7 @@ void Session::submit(const Request& request, bool return_prompt_tokens) {
 
 void Session::submitted_locked(Ticket ticket, const Request& request, bool return_prompt_tokens) {
   number_ = ticket.number;
+  id_ = ticket.id;
   if (muted_) return;
   SessionStart first{.request_id = std::move(ticket.id),
                      .route = sessions_.route_of(request),
@@ -280,9 +282,14 @@ void Session::abort(const Status& reason) {
   sessions_.wake(shared_from_this());
 }
 
+bool Session::is(const std::string& request_id, uint64_t client) {
+  const MutexLock lock(mutex_);
+  return id_ == request_id && client_ == client;
+}
+
 bool Session::cancel_waiting(const std::string& request_id) {
   const MutexLock lock(mutex_);
-  if (wished_id_.empty() || wished_id_ != request_id || stage_ == Stage::kSubmitted) return false;
+  if (id_.empty() || id_ != request_id || stage_ == Stage::kSubmitted) return false;
   abort_locked(Status(Code::kCancelled, "the request was cancelled"));
   sessions_.wake(shared_from_this());
   return true;

@@ -73,6 +73,7 @@ class SessionReader {
 };
 
 struct SessionOptions {
+  uint64_t client = 0;  // whose request it is: see Sessions::cancel()
   bool return_prompt_tokens = false;
   // How long the caller waits for the whole answer. Replaces a later deadline of the request.
   std::optional<std::chrono::milliseconds> time_left;
@@ -106,6 +107,9 @@ class Session : public std::enable_shared_from_this<Session> {
   void on_event(const Event& event);  // [step thread]
   // [any] Cancels the request; the session ends with `reason`, unless its end is already known.
   void abort(const Status& reason);
+  // [any] Whether it is the request of this id, of this client. The id of one that has none of its own is known
+  // once the engine has it.
+  bool is(const std::string& request_id, uint64_t client);
   // [any] Aborts and returns true if the client gave the request this id and the engine does not
   // have it yet.
   bool cancel_waiting(const std::string& request_id);
@@ -126,7 +130,8 @@ class Session : public std::enable_shared_from_this<Session> {
   // Also held while calling Sessions::wake(): once another thread sees that the session has ended,
   // Sessions may be destroyed.
   Mutex mutex_;
-  std::string wished_id_ SPECD_GUARDED_BY(mutex_);
+  std::string id_ SPECD_GUARDED_BY(mutex_);  // the wished one, or the engine's
+  uint64_t client_ SPECD_GUARDED_BY(mutex_) = 0;
   uint64_t prompt_number_ SPECD_GUARDED_BY(mutex_) = 0;  // in the prompt queue
   bool texts_come_at_once_ SPECD_GUARDED_BY(mutex_) = false;
   std::deque<SessionOutput> buffer_ SPECD_GUARDED_BY(mutex_);

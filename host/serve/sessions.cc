@@ -1,5 +1,6 @@
 #include "host/serve/sessions.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "core/base/thread.h"
@@ -30,7 +31,9 @@ std::shared_ptr<Session> Sessions::open(SessionReader& reader) {
   return session;
 }
 
-bool Sessions::cancel(const std::string& request_id) {
+bool Sessions::cancel(const std::string& request_id, uint64_t client) {
+  const auto is_of_client = [&](const auto& session) { return session->is(request_id, client); };
+  if (client != kEveryClient && std::ranges::none_of(live(), is_of_client)) return false;
   // In this order, so that the engine finds a request that is submitted in between.
   bool found = false;
   for (const auto& session : live()) found |= session->cancel_waiting(request_id);

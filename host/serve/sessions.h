@@ -42,8 +42,9 @@ class Sessions {
   // [any] `reader` lives until the session is closed.
   std::shared_ptr<Session> open(SessionReader& reader);
   // [any] Cancels the request of this id, whether it waits here or is in the engine; false if
-  // neither.
-  bool cancel(const std::string& request_id);
+  // neither, or if it is not of this client.
+  static constexpr uint64_t kEveryClient = 0;
+  bool cancel(const std::string& request_id, uint64_t client = kEveryClient);
   // [any] Runs `render` when it is the turn of the request's prompt. The number is for
   // forget_prompt(). kUnavailable while draining, else the errors of PromptQueue::add().
   Result<uint64_t> queue(const Request& request, std::function<void()> render);

@@ -124,7 +124,9 @@ TEST_F(UnixSocketTest, process_of_another_user_behind_the_socket_is_noticed) {
   EXPECT_NE(status.text().find("belongs to another user (id 4711)"), std::string::npos)
       << status.text();
   ASSERT_EQ(chown(folder_.c_str(), 4711, 4711), 0);
-  EXPECT_TRUE(check_server_user(path_).ok()) << "root trusts the owner of the folder";
+  EXPECT_FALSE(check_server_user(path_).ok()) << "others may write to its folder";
+  fs::permissions(folder_, fs::perms::owner_all);
+  EXPECT_TRUE(check_server_user(path_).ok()) << "only that user can have put it there";
   kill(child, SIGKILL);
   waitpid(child, nullptr, 0);
   close(ready[0]);

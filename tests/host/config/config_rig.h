@@ -22,6 +22,8 @@ using OrderedJson = nlohmann::ordered_json;
 // Equal in what they say, whatever their files.
 inline void expect_same(const Config& a, const Config& b, const std::string& what) {
   EXPECT_EQ(a.socket_path, b.socket_path) << what;
+  EXPECT_EQ(a.control_socket_path, b.control_socket_path) << what;
+  EXPECT_EQ(a.users, b.users) << what;
   EXPECT_EQ(a.log_level, b.log_level) << what;
   EXPECT_EQ(a.drain_seconds, b.drain_seconds) << what;
   EXPECT_EQ(a.http, b.http) << what;
@@ -66,6 +68,8 @@ class ConfigFolder {
 inline OrderedJson every_key() {
   return OrderedJson::parse(R"({
     "listen": "unix:run/s.sock",
+    "control": {"listen": "unix:run/c.sock"},
+    "users": [{"name": "4711", "rights": ["infer"], "requests_max": 3, "bytes_max": "1MiB"}],
     "http": {"listen": "127.0.0.1:9090", "stall_seconds": 7},
     "log_level": "warn",
     "drain_seconds": 5,

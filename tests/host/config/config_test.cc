@@ -58,6 +58,8 @@ TEST_F(ConfigTest, the_least_configuration_gets_the_documented_defaults) {
   ASSERT_TRUE(config.ok()) << config.status().text();
   const Config& c = config.value();
   EXPECT_EQ(c.socket_path, (folder_ / "run/s.sock").string());
+  EXPECT_TRUE(c.control_socket_path.empty());
+  EXPECT_TRUE(c.users.empty());
   EXPECT_EQ(c.log_level, LogLevel::kInfo);
   EXPECT_EQ(c.drain_seconds, 30U);
   EXPECT_FALSE(c.http.has_value());
@@ -80,10 +82,34 @@ TEST_F(ConfigTest, the_least_configuration_gets_the_documented_defaults) {
   EXPECT_FALSE(c.engine.plugin_cache_directory.empty());
 }
 
+TEST_F(ConfigTest, sockets_and_users_that_are_the_same_are_refused) {
+  const std::string front = "listen: unix:run/s.sock\n", back = "\nmodel: {name: m, path: model}\n";
+  const auto refused = [&](const std::string& line) {
+    const auto config = parse(front + line + back);
+    return config.ok() ? "was not refused" : config.status().text();
+  };
+  const auto expect = [&](const std::string& line, const std::string& words) {
+    const std::string text = refused(line);
+    EXPECT_NE(text.find(words), std::string::npos) << text;
+  };
+  expect("control: {listen: unix:run/s.sock}",
+         "c.yaml:2:19: control.listen: expected another socket than `listen`");
+  expect("users: [{name: root, rights: []}, {name: '0', rights: []}]",
+         "c.yaml:2:42: users[1].name: expected each user once, found root and 0, who are the same");
+  expect("users: [{name: no such, rights: []}]",
+         "c.yaml:2:16: users[0].name: expected a user of this machine, by name or number, found");
+  expect("users: [{name: '4294967295', rights: []}]", "expected a user of this machine");
+  expect("users: [{name: root, rights: [all]}]", "users[0].rights[0]: expected ");
+  expect("users: [{name: root}]", "rights");
+}
+
 TEST_F(ConfigTest, every_key_arrives_where_it_belongs) {
   const auto config = parse(
       "listen: unix://" + (folder_ / "run/t.sock").string() +
       "\n"
+      "control: {listen: unix:run/c.sock}\n"
+      "users: [{name: root, rights: [infer, operate]}, "
+      "{name: '4711', rights: [], requests_max: 3, bytes_max: 5KiB}]\n"
       "log_level: debug\n"
       "drain_seconds: 5\n"
       "state_directory: run\n"
@@ -116,6 +142,16 @@ TEST_F(ConfigTest, every_key_arrives_where_it_belongs) {
   ASSERT_TRUE(config.ok()) << config.status().text();
   const Config& c = config.value();
   EXPECT_EQ(c.socket_path, (folder_ / "run/t.sock").string());
+  EXPECT_EQ(c.control_socket_path, (folder_ / "run/c.sock").string());
+  ASSERT_EQ(c.users.size(), 2U);
+  EXPECT_EQ(c.users[0], (UserOptions{.name = "root",
+                                     .id = 0,
+                                     .rights = {Right::kInfer, Right::kOperate},
+                                     .requests_max = 0,
+                                     .bytes_max = 0}));
+  EXPECT_EQ(c.users[1],
+            (UserOptions{
+                .name = "4711", .id = 4711, .rights = {}, .requests_max = 3, .bytes_max = 5120}));
   EXPECT_EQ(c.log_level, LogLevel::kDebug);
   EXPECT_EQ(c.drain_seconds, 5U);
   ASSERT_TRUE(c.engine.approved_plugins.has_value());

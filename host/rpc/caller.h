@@ -1,0 +1,60 @@
+// Who calls: a user of the machine. The listener knows it by the connection and hands that to a server of this
+// user's own, since gRPC does not show who is at the other end. So a right belongs to a server, and none is
+// looked up by a number that may be used again.
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "core/base/status.h"
+#include "host/config/user_options.h"
+#include "host/rpc/policy.h"
+
+namespace specd::host {
+
+// Outlives its calls. [any]
+class Caller {
+ public:
+  explicit Caller(UserOptions options);
+
+  const UserOptions& options() const { return options_; }
+  const std::string& name() const { return name_; }  // for people: "user www-data (33)"
+  // Unique in the process. Requests belong to it.
+  uint64_t number() const { return number_; }
+  bool may(Right right) const;
+
+  // The place of an open call; gives it back at its end.
+  class Place {
+   public:
+    Place() = default;
+    Place(Caller& caller, uint64_t bytes) : caller_(&caller), bytes_(bytes) {}
+    Place(Place&& other) noexcept
+        : caller_(std::exchange(other.caller_, nullptr)), bytes_(other.bytes_) {}
+    Place& operator=(Place&& other) noexcept {
+      std::swap(caller_, other.caller_);
+      std::swap(bytes_, other.bytes_);
+      return *this;
+    }
+    ~Place();
+
+   private:
+    Caller* caller_ = nullptr;
+    uint64_t bytes_ = 0;
+  };
+  // kExhausted, naming the limit, when the caller has as many calls, or bytes, as it may have.
+  Result<Place> take_place(uint64_t bytes);
+
+ private:
+  const UserOptions options_;
+  const std::string name_;
+  const uint64_t number_;
+  std::atomic<int64_t> n_calls_{0};
+  std::atomic<uint64_t> bytes_{0};
+};
+
+}  // namespace specd::host

@@ -1,0 +1,107 @@
+// The gRPC services of one caller on one socket: each RPC is refused, or handed to the service behind it.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <optional>
+#include <string>
+#include <type_traits>
+
+#include "host/proto/specd.grpc.pb.h"
+#include "host/rpc/calls.h"
+#include "host/rpc/caller.h"
+#include "host/rpc/control_service.h"
+#include "host/rpc/inference_service.h"
+#include "host/rpc/policy.h"
+
+namespace specd::host {
+
+// How many RPCs a generated CallbackService has: it is one class within another for each.
+template <typename Service>
+struct RpcCount : std::integral_constant<int, 0> {};
+template <template <typename> typename With, typename Base>
+struct RpcCount<With<Base>> : std::integral_constant<int, 1 + RpcCount<Base>::value> {};
+
+// What a socket serves.
+struct Door {
+  std::string path;
+  bool has_inference = true, has_control = true;
+  std::string other_path;  // where the rest is served; empty if nowhere
+
+  bool serves(Right right) const { return right == Right::kInfer ? has_inference : has_control; }
+};
+
+// [any] All outlive the gate.
+template <typename Service>
+class Gate {
+ public:
+  Gate(Service& service, Caller& caller, const Door& door)
+      : service_(service), caller_(caller), door_(door) {}
+
+ protected:
+  // Why the caller may not call this here.
+  std::optional<grpc::Status> refusal(const char* rpc, Right right) const {
+    if (!door_.serves(right))
+      return denied(std::string(rpc) + " is not served on " + door_.path + ", but on " +
+                    door_.other_path);
+    if (caller_.may(right)) return std::nullopt;
+    std::string has;
+    for (const Right each : caller_.options().rights)
+      has += (has.empty() ? "" : ", ") + std::string(right_name(each));
+    return denied(std::string(rpc) + " needs the right '" + right_name(right) + "', and " +
+                  caller_.name() + " has '" + has +
+                  "'; whoever runs specd gives rights in `users` of its configuration");
+  }
+
+  Service& service_;
+  Caller& caller_;
+  const Door& door_;
+
+ private:
+  static grpc::Status denied(std::string why) {
+    return {grpc::StatusCode::PERMISSION_DENIED, std::move(why)};
+  }
+};
+
+#define SPECD_GATED_UNARY(rpc, request, response, right)                                        \
+  grpc::ServerUnaryReactor* rpc(grpc::CallbackServerContext* context, const v1::request* asked, \
+                                v1::response* answer) override {                                \
+    if (const auto why = refusal(#rpc, Right::right); why.has_value()) {                        \
+      grpc::ServerUnaryReactor* reactor = context->DefaultReactor();                            \
+      reactor->Finish(*why);                                                                    \
+      return reactor;                                                                           \
+    }                                                                                           \
+    return service_.rpc(caller_, context, asked, answer);                                       \
+  }
+#define SPECD_GATED_STREAM(rpc, request, response, right)                           \
+  grpc::ServerWriteReactor<v1::response>* rpc(grpc::CallbackServerContext* context, \
+                                              const v1::request* asked) override {  \
+    if (const auto why = refusal(#rpc, Right::right); why.has_value())              \
+      return new RefusedStream<v1::response>(*why);                                 \
+    return service_.rpc(caller_, context, asked);                                   \
+  }
+#define SPECD_ONE_RPC(...) +1
+
+class InferenceGate final : public v1::Inference::CallbackService, Gate<InferenceService> {
+ public:
+  using Gate::Gate;
+  SPECD_INFERENCE_RPCS(SPECD_GATED_UNARY, SPECD_GATED_STREAM)
+};
+static_assert(RpcCount<v1::Inference::CallbackService>::value ==
+                  SPECD_INFERENCE_RPCS(SPECD_ONE_RPC, SPECD_ONE_RPC),
+              "an RPC of Inference has no line in policy.h");
+
+class ControlGate final : public v1::Control::CallbackService, Gate<ControlService> {
+ public:
+  using Gate::Gate;
+  SPECD_CONTROL_RPCS(SPECD_GATED_UNARY, SPECD_GATED_STREAM)
+};
+static_assert(RpcCount<v1::Control::CallbackService>::value ==
+                  SPECD_CONTROL_RPCS(SPECD_ONE_RPC, SPECD_ONE_RPC),
+              "an RPC of Control has no line in policy.h");
+
+#undef SPECD_ONE_RPC
+#undef SPECD_GATED_STREAM
+#undef SPECD_GATED_UNARY
+
+}  // namespace specd::host

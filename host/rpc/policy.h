@@ -1,0 +1,46 @@
+// Who may call what: one line for each RPC. gates.h makes the services of it, and does not compile while an RPC
+// has no line here.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+namespace specd::host {
+
+enum class Right : uint8_t {
+  kInfer,    // texts of one's own
+  kRead,     // reports, events and the list of requests, which has no texts
+  kOperate,  // changes; whoever has it may read, too
+};
+constexpr std::array<const char*, 3> kRightNames = {"infer", "read", "operate"};
+constexpr const char* right_name(Right right) { return kRightNames[static_cast<size_t>(right)]; }
+
+// UNARY(rpc, request, response, right) and STREAM(...).
+#define SPECD_INFERENCE_RPCS(UNARY, STREAM)                   \
+  STREAM(Generate, GenerateRequest, GenerateResponse, kInfer) \
+  UNARY(Cancel, CancelRequest, CancelResponse, kInfer)        \
+  UNARY(RenderChat, GenerateRequest, RenderChatResponse, kInfer)
+
+#define SPECD_CONTROL_RPCS(UNARY, STREAM)                                     \
+  UNARY(ListPlugins, ListPluginsRequest, ListPluginsResponse, kRead)          \
+  UNARY(ListRoutes, ListRoutesRequest, ListRoutesResponse, kRead)             \
+  UNARY(ListModels, ListModelsRequest, ListModelsResponse, kRead)             \
+  UNARY(GetStatus, GetStatusRequest, GetStatusResponse, kRead)                \
+  UNARY(GetMemory, GetMemoryRequest, GetMemoryResponse, kRead)                \
+  UNARY(GetRoute, GetRouteRequest, GetRouteResponse, kRead)                   \
+  UNARY(ListRequests, ListRequestsRequest, ListRequestsResponse, kRead)       \
+  STREAM(WatchEvents, WatchEventsRequest, WatchEventsResponse, kRead)         \
+  UNARY(ApplyRoute, ApplyRouteRequest, ApplyRouteResponse, kOperate)          \
+  UNARY(DeleteRoute, DeleteRouteRequest, DeleteRouteResponse, kOperate)       \
+  UNARY(StageRoute, StageRouteRequest, StageRouteResponse, kOperate)          \
+  UNARY(SetTraffic, SetTrafficRequest, SetTrafficResponse, kOperate)          \
+  UNARY(PromoteRoute, PromoteRouteRequest, PromoteRouteResponse, kOperate)    \
+  UNARY(AbortRoute, AbortRouteRequest, AbortRouteResponse, kOperate)          \
+  UNARY(RollbackRoute, RollbackRouteRequest, RollbackRouteResponse, kOperate) \
+  UNARY(LoadPlugin, LoadPluginRequest, LoadPluginResponse, kOperate)          \
+  UNARY(RetirePlugin, RetirePluginRequest, RetirePluginResponse, kOperate)    \
+  UNARY(ReloadConfig, ReloadConfigRequest, ReloadConfigResponse, kOperate)    \
+  UNARY(Drain, DrainRequest, DrainResponse, kOperate)
+
+}  // namespace specd::host

@@ -1,0 +1,303 @@
+// Who may connect, and who may call what.
+#include <google/protobuf/descriptor.h>
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "tests/host/daemon/daemon_rig.h"
+#include "tests/host/rpc/http2_frames.h"
+
+namespace specd::host {
+namespace {
+
+using std::chrono::milliseconds;
+
+// What every RPC needs, read from the documentation and not from the daemon's own table.
+const std::map<std::string, std::string> kNeeds{
+    {"Generate", "infer"},       {"Cancel", "infer"},         {"RenderChat", "infer"},
+    {"ListPlugins", "read"},     {"ListRoutes", "read"},      {"ListModels", "read"},
+    {"GetStatus", "read"},       {"GetMemory", "read"},       {"GetRoute", "read"},
+    {"ListRequests", "read"},    {"WatchEvents", "read"},     {"ApplyRoute", "operate"},
+    {"DeleteRoute", "operate"},  {"StageRoute", "operate"},   {"SetTraffic", "operate"},
+    {"PromoteRoute", "operate"}, {"AbortRoute", "operate"},   {"RollbackRoute", "operate"},
+    {"LoadPlugin", "operate"},   {"RetirePlugin", "operate"}, {"ReloadConfig", "operate"},
+    {"Drain", "operate"}};
+
+std::string control_socket(const Daemon& daemon) {
+  return (daemon.folder() / "control.sock").string();
+}
+
+// "users: [{name: '1000', rights: [infer]}]" and a second socket.
+std::string users(const std::string& list, bool has_control = true) {
+  return (list.empty() ? "" : "users: [" + list + "]\n") +
+         std::string(has_control ? "control: {listen: unix:control.sock}\n" : "");
+}
+std::string user(uid_t id, const std::string& rights, const std::string& more = "") {
+  return "{name: '" + std::to_string(id) + "', rights: [" + rights + "]" + more + "}";
+}
+
+std::shared_ptr<grpc::Channel> channel_to(const std::string& path) {
+  return grpc::CreateChannel(socket_uri(path), grpc::InsecureChannelCredentials());
+}
+
+grpc::Status call_empty(const std::shared_ptr<grpc::Channel>& channel, const std::string& method) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() +
+                       std::chrono::seconds(method.ends_with("WatchEvents") ? 1 : 60));
+  const grpc::ByteBuffer request(std::vector<grpc::Slice>(1).data(), 1);
+  grpc::ByteBuffer response;
+  grpc::CompletionQueue queue;
+  grpc::TemplatedGenericStub<grpc::ByteBuffer, grpc::ByteBuffer> stub(channel);
+  const auto call = stub.PrepareUnaryCall(&context, method, request, &queue);
+  call->StartCall();
+  grpc::Status status;
+  call->Finish(&response, &status, nullptr);
+  void* tag = nullptr;
+  bool ok = false;
+  queue.Next(&tag, &ok);
+  return status;
+}
+
+// A connection as another user would make it; -1 when there is none. Only root can do that.
+int connect_as(uid_t other, const std::string& path) {
+  int fd = -1;
+  // The system call is for one thread; the C library's function is for all of them.
+  std::thread([&] {
+    if (syscall(SYS_setresuid, -1, other, -1) != 0) return;
+    fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_un to{};
+    to.sun_family = AF_UNIX;
+    path.copy(to.sun_path, sizeof(to.sun_path) - 1);
+    if (connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof(to)) == 0) return;
+    close(fd);
+    fd = -1;
+  }).join();
+  return fd;
+}
+std::unique_ptr<v1::Inference::Stub> inference_as(uid_t other, const std::string& path) {
+  const int fd = connect_as(other, path);
+  EXPECT_GE(fd, 0);
+  return v1::Inference::NewStub(grpc::CreateInsecureChannelFromFd("daemon", fd));
+}
+
+double cpu_seconds(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string text;
+  std::getline(file, text);
+  std::istringstream rest(text.substr(text.rfind(')') + 2));
+  std::string word;
+  double ticks = 0;
+  for (int i = 3; rest >> word && i < 16; ++i)
+    if (i == 14 || i == 15) ticks += std::stod(word);
+  return ticks / static_cast<double>(sysconf(_SC_CLK_TCK));
+}
+
+// For tests that connect as others.
+void let_others_in(const Daemon& daemon) {
+  fs::permissions(daemon.folder(),
+                  fs::perms::owner_all | fs::perms::group_exec | fs::perms::others_exec);
+}
+
+TEST(Doors, each_rpc_is_served_on_its_socket_to_users_with_its_right) {
+  const google::protobuf::FileDescriptor* const file = v1::GenerateRequest::descriptor()->file();
+  ASSERT_EQ(file->service_count(), 2);
+  const std::vector<std::pair<std::string, std::vector<std::string>>> credentials{
+      {"", {}}, {"infer", {"infer"}}, {"read", {"read"}}, {"operate", {"read", "operate"}}};
+  for (const auto& [given, rights] : credentials) {
+    Daemon daemon;
+    daemon.write_config("", SPECD_PLUGINS, users(user(geteuid(), given)));
+    ASSERT_TRUE(daemon.start()) << daemon.output();
+    size_t n_methods = 0;
+    for (const bool is_control_socket : {false, true}) {
+      const auto channel = channel_to(is_control_socket ? control_socket(daemon) : daemon.socket());
+      for (int s = 0; s < 2; ++s) {
+        const google::protobuf::ServiceDescriptor& service = *file->service(s);
+        for (int m = 0; m < service.method_count();
+             ++m, ++n_methods) {  // Drain is the last but one
+          const std::string name = service.method(m)->name();
+          ASSERT_EQ(kNeeds.count(name), 1u) << name << " is new: which right does it need?";
+          const bool is_here = (service.name() == "Control") == is_control_socket;
+          const bool may = is_here && std::count(rights.begin(), rights.end(), kNeeds.at(name)) > 0;
+          const grpc::Status status = call_empty(channel, "/" + service.full_name() + "/" + name);
+          EXPECT_EQ(status.error_code() != grpc::StatusCode::PERMISSION_DENIED, may)
+              << name << " with '" << given << "': " << status.error_message();
+          if (may) continue;
+          EXPECT_NE(status.error_message().find(is_here ? "needs the right '" + kNeeds.at(name)
+                                                        : name + " is not served on "),
+                    std::string::npos)
+              << status.error_message();
+        }
+      }
+    }
+    EXPECT_EQ(n_methods, 2 * kNeeds.size());
+    if (given == "operate") {
+      EXPECT_EQ(daemon.wait(), 0) << "it was drained: " << daemon.output();
+    } else {
+      EXPECT_EQ(daemon.output().find("control: "), std::string::npos) << "nothing was done";
+      EXPECT_EQ(daemon.stop(), 0) << daemon.output();
+    }
+    EXPECT_FALSE(fs::exists(control_socket(daemon)));
+  }
+}
+
+TEST(Doors, one_socket_serves_both_where_the_configuration_names_one) {
+  Daemon daemon;
+  daemon.write_config("", SPECD_PLUGINS, users(user(4711, "read"), false));
+  ASSERT_TRUE(daemon.start()) << daemon.output();
+  Client client = daemon.client();
+  EXPECT_TRUE(client.status().ok());
+  EXPECT_TRUE(client.generate(make_request("off", 3), {}).ok());
+  EXPECT_FALSE(client.load_plugin({}).ok()) << "it names none";
+  EXPECT_TRUE(eventually([&] { return daemon.output().find(", by user ") != std::string::npos; }))
+      << "whose change it was: " << daemon.output();
+  EXPECT_EQ(daemon.stop(), 0) << daemon.output();
+}
+
+TEST(Doors, a_second_daemon_takes_neither_socket) {
+  Daemon daemon, other;
+  daemon.write_config("", SPECD_PLUGINS, users(""));
+  ASSERT_TRUE(daemon.start()) << daemon.output();
+  other.write_config("", SPECD_PLUGINS,
+                     "control: {listen: 'unix:" + control_socket(daemon) + "'}\n");
+  other.spawn();
+  EXPECT_EQ(other.wait(), 1);
+  EXPECT_NE(other.output().find("another specd (process " + std::to_string(daemon.pid()) +
+                                ") serves " + control_socket(daemon)),
+            std::string::npos)
+      << other.output();
+  EXPECT_EQ(daemon.stop(), 0) << daemon.output();
+}
+
+TEST(Doors, a_user_who_is_not_listed_never_reaches_grpc) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can connect as another user";
+  Daemon daemon;
+  daemon.write_config("", SPECD_PLUGINS, users(user(4711, "infer")));
+  ASSERT_TRUE(daemon.start()) << daemon.output();
+  let_others_in(daemon);
+  const double before = cpu_seconds(daemon.pid());
+  std::string flood = kHttp2Preface + http2_frame(4, 0, 0, "");
+  const std::string frame = http2_frame(9, 0, 1, std::string(16'000, 'x'));
+  for (const std::string& path : {daemon.socket(), control_socket(daemon)}) {
+    size_t n_sent = 0;
+    while (n_sent < size_t{20} << 20) {
+      const int fd = connect_as(4712, path);
+      ASSERT_GE(fd, 0) << "the socket is open: 4711 is listed";
+      send(fd, flood.data(), flood.size(), MSG_NOSIGNAL);
+      n_sent += size_t{1} << 20;
+      for (int i = 0; i < 64 && send(fd, frame.data(), frame.size(), MSG_NOSIGNAL) > 0; ++i) {
+      }
+      char byte = 0;
+      EXPECT_LE(recv(fd, &byte, 1, 0), 0) << "an answer of gRPC";
+      close(fd);
+    }
+  }
+  EXPECT_LT(cpu_seconds(daemon.pid()) - before, 0.1);
+  EXPECT_NE(daemon.output().find("user 4712 may not use "), std::string::npos) << daemon.output();
+  // And the one who is listed is served.
+  const auto stub = inference_as(4711, daemon.socket());
+  grpc::ClientContext context;
+  const auto reader = stub->Generate(&context, make_request("off", 5));
+  v1::GenerateResponse message;
+  while (reader->Read(&message)) {
+  }
+  const grpc::Status status = reader->Finish();
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(daemon.stop(), 0) << daemon.output();
+}
+
+TEST(Doors, a_user_cancels_own_requests_only_and_an_operator_all) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can connect as another user";
+  Daemon daemon;
+  daemon.write_config("", SPECD_PLUGINS,
+                      users(user(4711, "infer") + ", " + user(4712, "infer"), false));
+  ASSERT_TRUE(daemon.start()) << daemon.output();
+  let_others_in(daemon);
+  const auto owner = inference_as(4711, daemon.socket());
+  const auto stranger = inference_as(4712, daemon.socket());
+  const auto cancel = [](v1::Inference::Stub& as, const std::string& id) {
+    grpc::ClientContext context;
+    v1::CancelRequest request;
+    request.set_request_id(id);
+    v1::CancelResponse response;
+    EXPECT_TRUE(as.Cancel(&context, request, &response).ok());
+    return response.found();
+  };
+  const auto operate = v1::Inference::NewStub(daemon.channel());
+  for (v1::Inference::Stub* who : {owner.get(), operate.get()}) {
+    grpc::ClientContext context;
+    v1::GenerateRequest request = make_request("off", 1500);
+    request.set_request_id("mine");
+    const auto reader = owner->Generate(&context, request);
+    v1::GenerateResponse message;
+    ASSERT_TRUE(reader->Read(&message));
+    EXPECT_FALSE(cancel(*stranger, "mine"));
+    EXPECT_TRUE(cancel(*who, "mine"));
+    while (reader->Read(&message)) {
+    }
+    EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  }
+  EXPECT_EQ(daemon.stop(), 0) << daemon.output();
+}
+
+TEST(Doors, a_user_has_no_more_requests_and_bytes_than_its_limits) {
+  Daemon daemon;
+  daemon.write_config(
+      "", SPECD_PLUGINS,
+      users(user(geteuid(), "infer, read", ", requests_max: 2, bytes_max: 2000"), false));
+  ASSERT_TRUE(daemon.start()) << daemon.output();
+  const auto stub = v1::Inference::NewStub(daemon.channel());
+  struct Call {
+    grpc::ClientContext context;
+    std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>> reader;
+  };
+  const auto open = [&] {
+    auto call = std::make_unique<Call>();
+    call->reader = stub->Generate(&call->context, make_request("off", 1900));
+    v1::GenerateResponse message;
+    EXPECT_TRUE(call->reader->Read(&message));
+    return call;
+  };
+  const auto first = open(), second = open();
+  const auto refusal = [&](const v1::GenerateRequest& request) {
+    grpc::ClientContext context;
+    const auto reader = stub->Generate(&context, request);
+    v1::GenerateResponse message;
+    while (reader->Read(&message)) {
+    }
+    const grpc::Status status = reader->Finish();
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+    return status.error_message();
+  };
+  EXPECT_NE(
+      refusal(make_request("off", 4)).find("has 2 requests, which is its limit (requests_max"),
+      std::string::npos);
+  for (const auto& each : {first.get(), second.get()}) {
+    each->context.TryCancel();
+    (void)each->reader->Finish();
+  }
+  Client client = daemon.client();
+  EXPECT_TRUE(eventually([&] { return client.generate(make_request("off", 4), {}).ok(); }))
+      << "their places are free again";
+  v1::GenerateRequest large = make_request("off", 4);
+  large.set_text(std::string(2001, 'x'));
+  EXPECT_NE(refusal(large).find("bytes of requests, and this one has 20"), std::string::npos);
+  for (int i = 0; i < 50; ++i) EXPECT_TRUE(client.generate(make_request("off", 1), {}).ok()) << i;
+  EXPECT_EQ(daemon.stop(), 0) << daemon.output();
+}
+
+}  // namespace
+}  // namespace specd::host
