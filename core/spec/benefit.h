@@ -13,19 +13,23 @@
 
 namespace specd {
 
-// A step that computed no prompt.
 struct MeasuredStep {
   uint64_t ns = 0;          // from the calls of drafters before it to those after it
   int32_t n_running = 0;    // its sequences, of any route
   int32_t n_sequences = 0;  // those of the route
   int32_t n_tokens = 0;     // that these got
   bool has_drafts = false;  // whether the drafter was asked for any
+  bool has_prompt = false;  // computed a prompt, too: says nothing
+  // Whether a probe may begin: not while that of another route runs, since each would take the other's drafts
+  // for its own.
+  bool may_probe = true;
 };
 
 struct BenefitVerdict {
   bool pays = true;
   double ns_with = 0, ns_without = 0;  // time per token of a sequence: medians of steps
   int32_t n_running_min = 0, n_running_max = 0;
+  int32_t n_slower = 0;  // verdicts in a row, for batches of this size, that they do not pay
 };
 
 // [step] No clock, no thread, no allocation.
@@ -47,19 +51,20 @@ class Benefit {
  private:
   // Batches of 2^i to 2^(i+1) - 1 sequences.
   struct Size {
-    std::array<uint64_t, kDraftSteps> with{};     // ns of the last steps with drafts: a ring
-    std::array<uint64_t, kProbeSteps> without{};  // ns of the steps of the probe
+    std::array<MeasuredStep, kDraftSteps> with{};     // the last steps with drafts: a ring
+    std::array<MeasuredStep, kProbeSteps> without{};  // the steps of the probe
     size_t n_without = 0;
-    int64_t n_tokens = 0, n_sequences = 0;  // of the steps with drafts since the last probe
-    uint64_t n_steps = 0;                   // they
-    uint64_t interval = kDraftSteps;        // steps with drafts until the next probe
+    uint64_t n_steps = 0;             // with drafts since the last probe
+    uint64_t interval = kDraftSteps;  // of them until the next one
+    int32_t n_slower = 0;             // see BenefitVerdict
   };
 
+  void count_down();
   BenefitVerdict end_probe();
 
   std::array<Size, 31> sizes_;
   size_t probed_ = 0;   // index of the size whose probe runs
-  int32_t n_left_ = 0;  // steps of the probe, of any size
+  int32_t n_left_ = 0;  // steps of the probe, of any size and kind
 };
 
 }  // namespace specd

@@ -32,6 +32,8 @@ void LiveRoute::measured(const MeasuredStep& step) {
   const std::optional<BenefitVerdict> verdict = benefit.record(step);
   if (!verdict.has_value()) return;
   const uint64_t pause_before = benefit_breaker.pause_ns();
+  // After a pause the first one decides.
+  if (!verdict->pays && verdict->n_slower < kSlowerMax && pause_before == 0) return;
   if (!benefit_breaker.record(0, verdict->pays, now_ns())) {
     if (pause_before != 0 && benefit_breaker.pause_ns() == 0)
       say(LogLevel::kInfo, EventKind::kResumed, "pays again");

@@ -36,7 +36,7 @@ constexpr std::array<const char*, 3> kDrafterCallNames = {"begin", "propose", "u
 
 constexpr int32_t kDrafterFailuresMax =
     5;                             // of one function in a row; then the drafter is suspended
-constexpr int32_t kSlowerMax = 3;  // verdicts in a row that its drafts do not pay
+constexpr int32_t kSlowerMax = 3;  // verdicts in a row for one size of batch; then it is, too
 
 struct RouteCounters {
   std::atomic<uint64_t> requests{0};
@@ -124,7 +124,7 @@ struct LiveRoute {
   Breaker breaker{kDrafterFailuresMax};  // [the thread of the drafter's calls]
   bool suspend_when_slower = false;
   Benefit benefit;
-  Breaker benefit_breaker{kSlowerMax};  // [step]
+  Breaker benefit_breaker{1};  // [step]
   // [any] Told of kSuspended, kResumed, and of what becomes of the drafter's process, with the reason. May be empty.
   std::function<void(EventKind, const std::string& text)> tell;
   // [step] What the drafts of this step were drawn from, in the drafter's memory: see specd_proposal.

@@ -36,17 +36,23 @@ bool law_on_host(const ActiveSequence& member) {
   return member.route != nullptr && member.route->reads_law() && !member.route->verifies_on_device;
 }
 
-// Tells the routes that ask what a step has cost that computed no prompt.
+// Tells the routes that ask what a step has cost.
 void measure(const Members& members, uint64_t took_ns) {
   Members asking;
+  bool has_prompt = false;
   for (ActiveSequence* member : members) {
-    if (member->n_rows != 1 || !member->wants_token) return;
+    has_prompt = has_prompt || member->n_rows != 1 || !member->wants_token;
     if (member->route != nullptr && member->route->suspend_when_slower) asking.push_back(member);
   }
   by_route(asking, [&](LiveRoute& route, const Members& group) {
     MeasuredStep step{.ns = took_ns,
                       .n_running = static_cast<int32_t>(members.size()),
-                      .n_sequences = static_cast<int32_t>(group.size())};
+                      .n_sequences = static_cast<int32_t>(group.size()),
+                      .has_prompt = has_prompt};
+    for (const ActiveSequence* member : asking) {
+      const bool is_other = member->route.get() != &route;
+      if (is_other && member->route->benefit.is_probing()) step.may_probe = false;
+    }
     for (const ActiveSequence* member : group) {
       step.n_tokens += member->n_taken;
       step.has_drafts = step.has_drafts || member->draft_nodes > 0;

@@ -51,6 +51,26 @@ int connect_to(const std::string& path) {
   return -1;
 }
 
+// Whether this user, or root, owns it and nobody else may write to it.
+bool is_kept_by(uid_t user, const std::string& folder) {
+  struct stat info {};
+  return stat(folder.c_str(), &info) == 0 && (info.st_uid == user || info.st_uid == 0) &&
+         (info.st_mode & (S_IWGRP | S_IWOTH)) == 0;
+}
+
+// Whether only root, or the user of this process, can have given the folder to `user`, who alone writes to it.
+// /tmp/x is nobody's: anyone could have made it.
+bool is_folder_of(uid_t user, const std::string& folder) {
+  std::error_code failure;
+  std::filesystem::path each = std::filesystem::canonical(folder, failure);
+  if (failure || !is_kept_by(user, each.string())) return false;
+  while (each.has_relative_path()) {
+    each = each.parent_path();
+    if (!is_kept_by(geteuid(), each.string())) return false;
+  }
+  return true;
+}
+
 Status check_folder(const std::string& path) {
   const std::string folder = folder_of(path);
   struct stat info {};
@@ -117,11 +137,7 @@ Status check_server_user(const std::string& path) {
   close(fd);
   const uid_t self = geteuid();
   if (is_known && (peer.uid == self || peer.uid == 0)) return Status();
-  // Who named this path trusts whoever alone may write to its folder.
-  struct stat folder {};
-  if (is_known && stat(folder_of(path).c_str(), &folder) == 0 && folder.st_uid == peer.uid &&
-      (folder.st_mode & (S_IWGRP | S_IWOTH)) == 0)
-    return Status();
+  if (is_known && is_folder_of(peer.uid, folder_of(path))) return Status();
   return refused("the process that serves " + path + " belongs to another user (id " +
                  std::to_string(peer.uid) + "); prompts are not sent to it");
 }

@@ -15,7 +15,8 @@ constexpr size_t kSocketPathMax = 107;  // sockaddr_un, less its final zero
 std::string socket_uri(const std::string& path);
 
 // kFailedPrecondition when the process that serves `path` belongs neither to this user, nor to root, nor to the
-// owner of a folder that nobody else may write to. ok when nobody serves it: connecting says so.
+// owner of the folder, where only root or this user can have made that: nobody else may write to any folder above.
+// ok when nobody serves it: connecting says so.
 Status check_server_user(const std::string& path);
 
 // The exclusive right to a socket path. Locks PATH.lock, removes the socket of a dead daemon, and

@@ -269,7 +269,7 @@ Key keys_of_user(UserOptions& o) {
                  .read_by(read_user);
   name.set = [&o](const Json& json) {
     o.name = json.get<std::string>();
-    o.id = user_id(o.name).value_or(0);
+    o.id = user_id(o.name).value_or(UINT32_MAX);
   };
   name.get = [&o]() -> Json { return o.name; };
   return section(

@@ -3,13 +3,21 @@
 
 #include <sys/types.h>
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "host/rpc/policy.h"
-
 namespace specd::host {
+
+enum class Right : uint8_t {
+  kInfer,    // texts of one's own
+  kRead,     // reports, events and the list of requests, which has no texts
+  kOperate,  // changes; whoever has it may read, too
+};
+constexpr std::array<const char*, 3> kRightNames = {"infer", "read", "operate"};
+constexpr const char* right_name(Right right) { return kRightNames[static_cast<size_t>(right)]; }
 
 struct UserOptions {
   std::string name;  // as given: a name, or a number

@@ -1,6 +1,7 @@
 #include "host/rpc/caller.h"
 
 #include <algorithm>
+#include <atomic>
 
 namespace specd::host {
 namespace {
@@ -28,24 +29,25 @@ bool Caller::may(Right right) const {
 }
 
 Result<Caller::Place> Caller::take_place(uint64_t bytes) {
-  const int64_t n_before = n_calls_++;
-  const uint64_t bytes_before = bytes_.fetch_add(bytes);
-  Place place(*this, bytes);
-  const auto refused = [&](const std::string& has, const std::string& key) {
-    return Status(Code::kExhausted, name() + " has " + has + ", which is its limit (" + key +
+  const auto refused = [this](const std::string& has, const std::string& key) {
+    return Status(Code::kExhausted, name_ + " has " + has + ", which is its limit (" + key +
                                         " in `users`); wait until one ends");
   };
-  if (options_.requests_max > 0 && n_before >= options_.requests_max)
-    return refused(std::to_string(n_before) + " requests", "requests_max");
-  if (options_.bytes_max > 0 && bytes_before + bytes > options_.bytes_max)
-    return refused(std::to_string(bytes_before) + " bytes of requests, and this one has " +
-                       std::to_string(bytes),
-                   "bytes_max");
-  return place;
+  const MutexLock lock(mutex_);
+  if (options_.requests_max > 0 && n_calls_ >= options_.requests_max)
+    return refused(std::to_string(n_calls_) + " requests", "requests_max");
+  if (options_.bytes_max > 0 && (bytes > options_.bytes_max || bytes_ > options_.bytes_max - bytes))
+    return refused(
+        std::to_string(bytes_) + " bytes of requests, and this one has " + std::to_string(bytes),
+        "bytes_max");
+  ++n_calls_;
+  bytes_ += bytes;
+  return Place(*this, bytes);
 }
 
 Caller::Place::~Place() {
   if (caller_ == nullptr) return;
+  const MutexLock lock(caller_->mutex_);
   --caller_->n_calls_;
   caller_->bytes_ -= bytes_;
 }

@@ -5,12 +5,12 @@
 
 #include <sys/types.h>
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <utility>
 
+#include "core/base/mutex.h"
 #include "core/base/status.h"
 #include "host/config/user_options.h"
 #include "host/rpc/policy.h"
@@ -53,8 +53,9 @@ class Caller {
   const UserOptions options_;
   const std::string name_;
   const uint64_t number_;
-  std::atomic<int64_t> n_calls_{0};
-  std::atomic<uint64_t> bytes_{0};
+  Mutex mutex_;
+  int64_t n_calls_ SPECD_GUARDED_BY(mutex_) = 0;
+  uint64_t bytes_ SPECD_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace specd::host

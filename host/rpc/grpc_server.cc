@@ -43,7 +43,8 @@ void log_of_grpc(gpr_log_func_args* line) {
   log(level, std::string("gRPC: ") + line->message);
 }
 
-Listener::Limits connection_limits() {
+// Of each of so many sockets.
+Listener::Limits connection_limits(size_t n_sockets) {
   rlimit descriptors{};
   size_t n = kConnectionsMax;
   if (getrlimit(RLIMIT_NOFILE, &descriptors) == 0 && descriptors.rlim_cur != RLIM_INFINITY) {
@@ -51,7 +52,8 @@ Listener::Limits connection_limits() {
     const size_t left = limit - std::min(limit, kOtherDescriptors);
     n = std::clamp(left / Listener::kDescriptorsPerConnection, kConnectionsMin, kConnectionsMax);
   }
-  return {n, n / 2, n / 2};
+  n = std::max(n / n_sockets, kConnectionsMin);
+  return {n, n / 2, n / 2, n - n / 8};
 }
 
 // A server whose threads or descriptors are short may start and never answer.
@@ -68,7 +70,7 @@ Status check_answers(const Door& door) {
     v1::CancelResponse response;
     status = v1::Inference::NewStub(channel)->Cancel(&context, {}, &response);
   }
-  // The configuration may leave the daemon's own user without rights.
+  // The configuration may leave the daemon's own user without this right.
   if (status.ok() || status.error_code() == grpc::StatusCode::PERMISSION_DENIED) return Status();
   return Status(Code::kUnavailable,
                 "the server does not answer a call of its own: " + status.error_message() +
@@ -122,7 +124,7 @@ struct GrpcServer::Impl {
         inference(engine, sessions),
         control(engine, config.engine, std::move(actions)) {}
 
-  Status open(Socket& socket, bool is_open, const grpc::ResourceQuota& quota);
+  Status open(Socket& socket, size_t n_sockets, const grpc::ResourceQuota& quota);
   // Calls fn with each grpc::Server.
   template <typename Fn>
   void each_server(Fn&& fn) {
@@ -151,8 +153,15 @@ void GrpcServer::Impl::set_serving(bool is_serving) {
   });
 }
 
-Status GrpcServer::Impl::open(Socket& socket, bool is_open, const grpc::ResourceQuota& quota) {
+Status GrpcServer::Impl::open(Socket& socket, size_t n_sockets, const grpc::ResourceQuota& quota) {
+  bool is_open = false, is_own = false;
   for (const auto& caller : callers) {
+    const uid_t id = caller->options().id;
+    if (std::ranges::none_of(caller->options().rights,
+                             [&](Right right) { return socket.door.serves(right); }))
+      continue;
+    is_own = is_own || id == geteuid();
+    is_open = is_open || (id != geteuid() && id != 0);
     Served& served =
         *socket.served.emplace_back(std::make_unique<Served>(*this, *caller, socket.door));
     grpc::ServerBuilder builder;
@@ -183,8 +192,8 @@ Status GrpcServer::Impl::open(Socket& socket, bool is_open, const grpc::Resource
     return found == served.end() ? nullptr : &(*found)->take;
   };
   SPECD_TRY(socket.listener,
-            Listener::start(socket.door.path, is_open, connection_limits(), admit));
-  return check_answers(socket.door);
+            Listener::start(socket.door.path, is_open, connection_limits(n_sockets), admit));
+  return is_own ? check_answers(socket.door) : Status();
 }
 
 Result<std::unique_ptr<GrpcServer>> GrpcServer::start(Engine& engine, const Config& config,
@@ -198,10 +207,11 @@ Result<std::unique_ptr<GrpcServer>> GrpcServer::start(Engine& engine, const Conf
   grpc::EnableDefaultHealthCheckService(true);
   grpc::ResourceQuota quota("specd");
   quota.Resize(kQuotaBytes);
-  for (Door& door : doors_of(config)) {
+  std::vector<Door> doors = doors_of(config);
+  for (Door& door : doors) {
     Impl::Socket& socket = *impl.sockets.emplace_back(std::make_unique<Impl::Socket>());
     socket.door = std::move(door);
-    SPECD_OK_OR_RETURN(impl.open(socket, !config.users.empty(), quota));
+    SPECD_OK_OR_RETURN(impl.open(socket, doors.size(), quota));
   }
   return result;
 }
@@ -229,9 +239,8 @@ void GrpcServer::shutdown(std::chrono::milliseconds flush) {
   impl_->control.end_streams(kGoodbye);
   for (const auto& socket : impl_->sockets)
     if (socket->listener != nullptr) socket->listener->stop_accepting();
-  const auto goodbye = std::chrono::system_clock::now() + kGoodbye;
-  impl_->each_server([goodbye](grpc::Server& server) {
-    server.Shutdown(goodbye);
+  impl_->each_server([](grpc::Server& server) {
+    server.Shutdown(std::chrono::system_clock::now() + kGoodbye);
     server.Wait();
   });
   for (const auto& socket : impl_->sockets) {

@@ -259,20 +259,25 @@ void Listener::end_relay(uint64_t id) {
 }
 
 bool Listener::has_place(const ucred& peer) {
-  size_t of_process = 0, of_user = 0;
+  const auto is_other = [](const ucred& each) { return each.uid != geteuid() && each.uid != 0; };
+  size_t of_process = 0, of_user = 0, of_users = 0;
   for (const auto& [id, relay] : relays_) {
     of_process += relay->peer().pid == peer.pid ? 1 : 0;
     of_user += relay->peer().uid == peer.uid ? 1 : 0;
+    of_users += is_other(relay->peer()) ? 1 : 0;
   }
-  const auto is_full = [this](const std::string& who, size_t limit) {
-    warn(who + " has " + std::to_string(limit) + " connections, the limit; more are turned away");
+  const auto is_full = [this](const std::string& of, const std::string& who, size_t limit) {
+    warn(who + " has " + std::to_string(limit) + " connections, the limit of " + of +
+         "; more are turned away");
     return false;
   };
   if (of_process >= limits_.of_process)
-    return is_full("process " + std::to_string(peer.pid), limits_.of_process);
-  if (of_user >= limits_.of_user && peer.uid != geteuid() && peer.uid != 0)
-    return is_full("user " + std::to_string(peer.uid), limits_.of_user);
-  return true;
+    return is_full("one process", "process " + std::to_string(peer.pid), limits_.of_process);
+  if (!is_other(peer)) return true;
+  if (of_user >= limits_.of_user)
+    return is_full("one user", "user " + std::to_string(peer.uid), limits_.of_user);
+  return of_users < limits_.of_users ||
+         is_full("all of them", "`users` together", limits_.of_users);
 }
 
 // A client may give cause for many warnings.

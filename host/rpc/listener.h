@@ -30,11 +30,11 @@ class Listener {
  public:
   static constexpr size_t kDescriptorsPerConnection = 3;
 
-  // How many connections there may be, in all and of one process or of one user other than that of the daemon,
-  // who cannot keep others out.
+  // How many connections there may be: in all, of one process, of one user, and of all users together. The last two
+  // do not count for the user of the daemon and for root, whom nobody keeps out.
   // When one side of a connection has closed, the other has `last_bytes` to take what is left.
   struct Limits {
-    size_t connections, of_process, of_user;
+    size_t connections, of_process, of_user, of_users;
     std::chrono::milliseconds last_bytes{10'000};
   };
 

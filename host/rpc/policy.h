@@ -2,19 +2,9 @@
 // has no line here.
 #pragma once
 
-#include <array>
-#include <cstddef>
-#include <cstdint>
+#include "host/config/user_options.h"
 
 namespace specd::host {
-
-enum class Right : uint8_t {
-  kInfer,    // texts of one's own
-  kRead,     // reports, events and the list of requests, which has no texts
-  kOperate,  // changes; whoever has it may read, too
-};
-constexpr std::array<const char*, 3> kRightNames = {"infer", "read", "operate"};
-constexpr const char* right_name(Right right) { return kRightNames[static_cast<size_t>(right)]; }
 
 // UNARY(rpc, request, response, right) and STREAM(...).
 #define SPECD_INFERENCE_RPCS(UNARY, STREAM)                   \

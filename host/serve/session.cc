@@ -282,9 +282,12 @@ void Session::abort(const Status& reason) {
   sessions_.wake(shared_from_this());
 }
 
-bool Session::is(const std::string& request_id, uint64_t client) {
+bool Session::cancel_own(const std::string& request_id, uint64_t client) {
   const MutexLock lock(mutex_);
-  return id_ == request_id && client_ == client;
+  if (id_.empty() || id_ != request_id || client_ != client || ended_) return false;
+  abort_locked(Status(Code::kCancelled, "the request was cancelled"));
+  sessions_.wake(shared_from_this());
+  return true;
 }
 
 bool Session::cancel_waiting(const std::string& request_id) {

@@ -107,9 +107,9 @@ class Session : public std::enable_shared_from_this<Session> {
   void on_event(const Event& event);  // [step thread]
   // [any] Cancels the request; the session ends with `reason`, unless its end is already known.
   void abort(const Status& reason);
-  // [any] Whether it is the request of this id, of this client. The id of one that has none of its own is known
-  // once the engine has it.
-  bool is(const std::string& request_id, uint64_t client);
+  // [any] Cancels the request and returns true if it has this id, is of this client and has not ended. One to which
+  // the client gave no id has the engine's, once the engine has it.
+  bool cancel_own(const std::string& request_id, uint64_t client);
   // [any] Aborts and returns true if the client gave the request this id and the engine does not
   // have it yet.
   bool cancel_waiting(const std::string& request_id);

@@ -1,6 +1,5 @@
 #include "host/serve/sessions.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "core/base/thread.h"
@@ -32,10 +31,12 @@ std::shared_ptr<Session> Sessions::open(SessionReader& reader) {
 }
 
 bool Sessions::cancel(const std::string& request_id, uint64_t client) {
-  const auto is_of_client = [&](const auto& session) { return session->is(request_id, client); };
-  if (client != kEveryClient && std::ranges::none_of(live(), is_of_client)) return false;
   // In this order, so that the engine finds a request that is submitted in between.
   bool found = false;
+  if (client != kEveryClient) {
+    for (const auto& session : live()) found |= session->cancel_own(request_id, client);
+    return found;
+  }
   for (const auto& session : live()) found |= session->cancel_waiting(request_id);
   return engine_.cancel(request_id) || found;
 }

@@ -9,9 +9,10 @@ namespace {
 
 class SlowDrafts : public BesideRig {
  protected:
-  // Drafts that are always wrong: each step computes five rows for one token.
+  // Drafts that are always wrong: each step computes nine rows for one token.
   static RouteOptions wrong(const std::string& name) {
     RouteOptions wanted = broken(name, "wrong");
+    wanted.draft_nodes_max = 8;
     wanted.suspend_when_slower = true;
     return wanted;
   }

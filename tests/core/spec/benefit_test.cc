@@ -115,6 +115,47 @@ TEST_F(BenefitTest, compares_what_was_measured_last) {
   EXPECT_FALSE(verdicts[0].pays);
 }
 
+TEST_F(BenefitTest, counts_verdicts_in_a_row_for_each_size) {
+  int32_t most = 0;
+  for (int round = 0; round < 5; ++round) {
+    EXPECT_EQ(run(64 + 16, 3000, 1, 1000, 8).at(0).n_slower, round + 1);
+    for (const BenefitVerdict& each : run(200, 1200, 3, 1000)) most = std::max(most, each.n_slower);
+  }
+  EXPECT_EQ(most, 0);
+}
+
+TEST_F(BenefitTest, weighs_the_tokens_of_the_steps_that_it_compares) {
+  // Five tokens a step once, one a step now.
+  (void)run(64 + 16 + 128 - Benefit::kDraftSteps, 2000, 5, 1000);
+  const auto verdicts = run(Benefit::kDraftSteps + 16, 2000, 1, 1000);
+  ASSERT_EQ(verdicts.size(), 1u);
+  EXPECT_DOUBLE_EQ(verdicts[0].ns_with, 2000);
+}
+
+TEST_F(BenefitTest, gives_a_probe_up_among_steps_with_prompts) {
+  EXPECT_TRUE(run(64, 2000, 1, 1000).empty());
+  for (size_t i = 0; i < 2 * Benefit::kProbeSteps; ++i) {
+    EXPECT_TRUE(benefit_.is_probing());
+    EXPECT_FALSE(
+        benefit_
+            .record(
+                {.ns = 9000, .n_running = 1, .n_sequences = 1, .n_tokens = 1, .has_prompt = true})
+            .has_value());
+  }
+  EXPECT_FALSE(benefit_.is_probing());
+}
+
+TEST_F(BenefitTest, waits_for_the_probe_of_another_route) {
+  MeasuredStep step{
+      .ns = 1000, .n_running = 2, .n_sequences = 1, .n_tokens = 1, .has_drafts = true};
+  step.may_probe = false;
+  for (int i = 0; i < 100; ++i) (void)benefit_.record(step);
+  EXPECT_FALSE(benefit_.is_probing());
+  step.may_probe = true;
+  (void)benefit_.record(step);
+  EXPECT_TRUE(benefit_.is_probing());
+}
+
 TEST_F(BenefitTest, ignores_steps_without_sequences_of_the_route) {
   for (int i = 0; i < 200; ++i)
     EXPECT_FALSE(benefit_.record({.ns = 1, .n_running = 3, .has_drafts = true}).has_value());

@@ -80,7 +80,7 @@ class ListenerTest : public testing::Test {
     EXPECT_EQ(count_descriptors(), n_descriptors_);
     fs::remove_all(folder_);
   }
-  void start(Listener::Limits limits = {64, 64, 64}) {
+  void start(Listener::Limits limits = {64, 64, 64, 64}) {
     auto made = Listener::start(path(), false, limits,
                                 [this](uid_t) { return is_closed_ ? nullptr : &take_; });
     ASSERT_TRUE(made.ok()) << made.status().text();
@@ -189,7 +189,7 @@ TEST_F(ListenerTest, client_that_reads_nothing_holds_up_the_end_for_the_time_giv
 }
 
 TEST_F(ListenerTest, client_that_leaves_the_last_bytes_unread_loses_its_place) {
-  start({1, 1, 1, milliseconds(150)});
+  start({1, 1, 1, 1, milliseconds(150)});
   const FileDescriptor client = connect_client();
   ASSERT_GE(taken(0), 0);
   (void)send_until_full(taken(0));
@@ -226,7 +226,7 @@ TEST_F(ListenerTest, client_that_hangs_up_is_told_to_the_server) {
 }
 
 TEST_F(ListenerTest, more_clients_than_may_are_closed_until_one_leaves) {
-  start({2, 2, 2});
+  start({2, 2, 2, 2});
   FileDescriptor first = connect_client();
   const FileDescriptor second = connect_client();
   ASSERT_GE(taken(1), 0);
@@ -246,7 +246,7 @@ TEST_F(ListenerTest, more_clients_than_may_are_closed_until_one_leaves) {
 }
 
 TEST_F(ListenerTest, one_process_has_no_more_than_its_share) {
-  start({8, 2, 8});
+  start({8, 2, 8, 8});
   const FileDescriptor first = connect_client(), second = connect_client();
   ASSERT_GE(taken(1), 0);
   EXPECT_EQ(read_all(connect_client().get()), "");
@@ -254,7 +254,7 @@ TEST_F(ListenerTest, one_process_has_no_more_than_its_share) {
 }
 
 TEST_F(ListenerTest, users_that_nothing_serves_are_closed_and_take_no_place) {
-  start({1, 1, 1});
+  start({1, 1, 1, 1});
   is_closed_ = true;
   for (int i = 0; i < 5; ++i) EXPECT_EQ(read_all(connect_client().get()), "");
   is_closed_ = false;
