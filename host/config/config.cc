@@ -24,11 +24,17 @@ std::string default_cache_directory() {
   return "/var/cache/specd";
 }
 
+constexpr size_t kUsersMax = 64;
+
 // What the keys of the sockets and of their users cannot say alone.
 Status check_doors(const Config& config) {
-  if (config.control_socket_path == config.socket_path)
+  if (config.control.has_value() && config.control->socket_path == config.socket_path)
     return {Code::kInvalidArgument, "control.listen",
-            "expected another socket than `listen`; without this key that one serves both"};
+            "expected another socket than `listen`; without `control` that one serves both"};
+  if (config.users.size() > kUsersMax)
+    return {Code::kInvalidArgument, "users",
+            "expected at most " + std::to_string(kUsersMax) + " users, found " +
+                std::to_string(config.users.size())};
   for (size_t i = 0; i < config.users.size(); ++i) {
     for (size_t j = 0; j < i; ++j) {
       if (config.users[i].id == config.users[j].id)

@@ -26,11 +26,17 @@ struct HttpOptions {
   bool operator==(const HttpOptions&) const = default;
 };
 
+struct ControlOptions {
+  std::string socket_path;  // absolute
+
+  bool operator==(const ControlOptions&) const = default;
+};
+
 struct Config {
   std::string file;
-  std::string socket_path;          // absolute
-  std::string control_socket_path;  // absolute; empty = Control is served on the other
-  std::vector<UserOptions> users;   // who may connect beside the user of the daemon and root
+  std::string socket_path;                // absolute
+  std::optional<ControlOptions> control;  // none = Control is served on the other socket
+  std::vector<UserOptions> users;         // who may connect beside the user of the daemon and root
   LogLevel log_level = LogLevel::kInfo;
   uint32_t drain_seconds = 30;      // how long running requests may finish after SIGTERM
   std::optional<HttpOptions> http;  // none = no listener

@@ -29,7 +29,6 @@ using Choices = std::vector<std::pair<std::string, V>>;
 constexpr int64_t kDrainSecondsMax = 86'400;
 constexpr int64_t kStallSecondsMax = 86'400;
 constexpr int64_t kRequestsOfUserMax = 1'000'000;
-constexpr int64_t kUsersMax = 64;
 const std::string kSocketScheme = "unix:";
 
 // ---- values with readers of their own ----------------------------------------------------------
@@ -256,8 +255,16 @@ Key socket(std::string& path, const char* meaning) {
   key.set = [&path](const Json& json) {
     path = json.get<std::string>().substr(kSocketScheme.size());
   };
-  key.get = [&path]() -> Json { return path.empty() ? Json() : Json(kSocketScheme + path); };
+  key.get = [&path]() -> Json { return kSocketScheme + path; };
   return key;
+}
+
+Key keys_of_control(ControlOptions& control) {
+  return section("control", "a socket for `specd.v1.Control` alone",
+                 socket(control.socket_path,
+                        "the socket; then the other one serves `specd.v1.Inference` alone")
+                     .required())
+      .absent("`listen` serves both");
 }
 
 Key right(Right& one) { return choice("", one, kRights, ""); }
@@ -486,13 +493,11 @@ Key keys_of(Config& config) {
       socket(config.socket_path, "the socket; its folder exists, the path has at most 107 bytes")
           .required();
   Key users =
-      many("users", config.users, keys_of_user,
-           "users of this machine who may connect, beside the user of specd and root, who have "
-           "every right unless they are listed here")
+      many(
+          "users", config.users, keys_of_user,
+          "at most 64 users of this machine who may connect, beside the user of specd and root, who have "
+          "every right unless they are listed here")
           .absent("none");
-  users.min = 1;
-  users.max = kUsersMax;
-  users.expected = "a list of 1 to 64 users";
   Key devices =
       many("devices", engine.devices, device,
            "where models run: one item, or a `cuda:N` for each rank (under mpirun for each "
@@ -510,12 +515,8 @@ Key keys_of(Config& config) {
   routes.expected = "a route";
   routes.reserved = "off";
   return section(
-      "", "", std::move(listen),
-      section("control", "a socket for `specd.v1.Control` alone",
-              socket(config.control_socket_path,
-                     "the socket; then the other one serves `specd.v1.Inference` alone")
-                  .absent("both are served on `listen`")),
-      std::move(users), section_if(config.http, keys_of_http),
+      "", "", std::move(listen), section_if(config.control, keys_of_control), std::move(users),
+      section_if(config.http, keys_of_http),
       choice("log_level", config.log_level, kLogLevels, "the least that is logged"),
       integer("drain_seconds", config.drain_seconds, 0, kDrainSecondsMax,
               "how long running requests may finish after SIGTERM"),

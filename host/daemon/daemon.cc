@@ -356,8 +356,8 @@ int run_lead(const Config& config, StopSignals& signals, ServiceManager& manager
   Result<SocketClaim> claim = SocketClaim::take(config.socket_path);
   if (!claim.ok()) return fail(claim.status());
   std::optional<SocketClaim> control_claim;
-  if (!config.control_socket_path.empty()) {
-    Result<SocketClaim> taken = SocketClaim::take(config.control_socket_path);
+  if (config.control.has_value()) {
+    Result<SocketClaim> taken = SocketClaim::take(config.control->socket_path);
     if (!taken.ok()) return fail(taken.status());
     control_claim.emplace(std::move(taken).value());
   }
@@ -394,7 +394,7 @@ int run_lead(const Config& config, StopSignals& signals, ServiceManager& manager
   print_start(*engine.value(), config);
   const EngineReport report = engine.value()->status();
   std::string sockets = "unix:" + config.socket_path;
-  if (control_claim.has_value()) sockets += " and unix:" + config.control_socket_path;
+  if (config.control.has_value()) sockets += " and unix:" + config.control->socket_path;
   say("specd " + std::string(kVersion) + " ready on " + sockets + " (" + report.device + ", " +
       std::to_string(report.threads) + " threads, " + report.isa + ", " +
       seconds_text(now_ns() - start) + ")\n");

@@ -79,8 +79,9 @@ Status check_answers(const Door& door) {
 
 // One socket, or two.
 std::vector<Door> doors_of(const Config& config) {
-  const std::string &path = config.socket_path, &control = config.control_socket_path;
-  if (control.empty()) return {{.path = path, .other_path = ""}};
+  const std::string& path = config.socket_path;
+  if (!config.control.has_value()) return {{.path = path, .other_path = ""}};
+  const std::string& control = config.control->socket_path;
   return {{.path = path, .has_control = false, .other_path = control},
           {.path = control, .has_inference = false, .other_path = path}};
 }

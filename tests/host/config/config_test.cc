@@ -58,7 +58,7 @@ TEST_F(ConfigTest, the_least_configuration_gets_the_documented_defaults) {
   ASSERT_TRUE(config.ok()) << config.status().text();
   const Config& c = config.value();
   EXPECT_EQ(c.socket_path, (folder_ / "run/s.sock").string());
-  EXPECT_TRUE(c.control_socket_path.empty());
+  EXPECT_FALSE(c.control.has_value());
   EXPECT_TRUE(c.users.empty());
   EXPECT_EQ(c.log_level, LogLevel::kInfo);
   EXPECT_EQ(c.drain_seconds, 30U);
@@ -101,6 +101,11 @@ TEST_F(ConfigTest, sockets_and_users_that_are_the_same_are_refused) {
   expect("users: [{name: '4294967295', rights: []}]", "expected a user of this machine");
   expect("users: [{name: root, rights: [all]}]", "users[0].rights[0]: expected ");
   expect("users: [{name: root}]", "rights");
+  expect("control: {}", "listen");
+  std::string many;
+  for (int i = 0; i < 65; ++i)
+    many += (i > 0 ? ", " : "") + ("{name: '" + std::to_string(1000 + i) + "', rights: []}");
+  expect("users: [" + many + "]", "users: expected at most 64 users, found 65");
 }
 
 TEST_F(ConfigTest, every_key_arrives_where_it_belongs) {
@@ -142,7 +147,8 @@ TEST_F(ConfigTest, every_key_arrives_where_it_belongs) {
   ASSERT_TRUE(config.ok()) << config.status().text();
   const Config& c = config.value();
   EXPECT_EQ(c.socket_path, (folder_ / "run/t.sock").string());
-  EXPECT_EQ(c.control_socket_path, (folder_ / "run/c.sock").string());
+  ASSERT_TRUE(c.control.has_value());
+  EXPECT_EQ(c.control->socket_path, (folder_ / "run/c.sock").string());
   ASSERT_EQ(c.users.size(), 2U);
   EXPECT_EQ(c.users[0], (UserOptions{.name = "root",
                                      .id = 0,
