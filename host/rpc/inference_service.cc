@@ -47,7 +47,11 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
     std::visit([this](auto& each) { fill(each); }, output);
     StartWrite(&message_);
   }
-  void end(const Status& status) override { Finish(status_to_wire(with_wire_field(status))); }
+  void end(const Status& status) override {
+    const grpc::Status last = status_to_wire(with_wire_field(status));
+    place_ = {};  // a client that has seen the end may call again at once
+    Finish(last);
+  }
 
   void fill(SessionStart& start) {
     request_id_ = start.request_id;
@@ -88,8 +92,11 @@ class RenderCall final : public grpc::ServerUnaryReactor {
   // gRPC has not seen this call yet, so neither OnCancel nor OnDone can run before the end of it.
   // `render` may.
   void start(const Request& request, std::function<grpc::Status()> render) {
-    const Result<uint64_t> number =
-        sessions_.queue(request, [this, render = std::move(render)] { Finish(render()); });
+    const Result<uint64_t> number = sessions_.queue(request, [this, render = std::move(render)] {
+      const grpc::Status last = render();
+      place_ = {};
+      Finish(last);
+    });
     if (number.ok()) {
       number_ = number.value();
     } else {
@@ -104,7 +111,7 @@ class RenderCall final : public grpc::ServerUnaryReactor {
 
  private:
   Sessions& sessions_;
-  const Caller::Place place_;
+  Caller::Place place_;
   uint64_t number_ = 0;  // in the prompt queue; 0 = never there
 };
 
