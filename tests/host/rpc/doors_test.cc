@@ -238,7 +238,9 @@ TEST(Doors, a_user_who_is_not_listed_never_reaches_grpc) {
     close(fd);
   }
   EXPECT_LT(cpu_seconds(daemon.pid()) - before, 0.1);
-  EXPECT_NE(daemon.output().find("user 4712 may not use "), std::string::npos) << daemon.output();
+  EXPECT_TRUE(eventually([&] {
+    return daemon.output().find("user 4712 may not use ") != std::string::npos;
+  })) << daemon.output();
   // And the one who is listed is served.
   const auto stub = inference_as(4711, daemon.socket());
   grpc::ClientContext context;
