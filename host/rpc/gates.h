@@ -58,8 +58,8 @@ class Gate {
   const Door& door_;
 
  private:
-  static grpc::Status denied(std::string why) {
-    return {grpc::StatusCode::PERMISSION_DENIED, std::move(why)};
+  static grpc::Status denied(const std::string& why) {
+    return {grpc::StatusCode::PERMISSION_DENIED, why};
   }
 };
 
@@ -80,7 +80,8 @@ class Gate {
       return new RefusedStream<v1::response>(*why);                                 \
     return service_.rpc(caller_, context, asked);                                   \
   }
-#define SPECD_ONE_RPC(...) +1
+// Terms of a sum.
+#define SPECD_ONE_RPC(...) +1  // NOLINT(bugprone-macro-parentheses)
 
 class InferenceGate final : public v1::Inference::CallbackService, Gate<InferenceService> {
  public:
