@@ -133,7 +133,6 @@ struct GrpcServer::Impl {
       for (const auto& each : socket->served)
         if (each->server != nullptr) fn(*each->server);
   }
-  void set_serving(bool is_serving);
 
   Sessions sessions;
   InferenceService inference;
@@ -146,12 +145,6 @@ GrpcServer::GrpcServer() = default;
 
 GrpcServer::~GrpcServer() {
   if (impl_ != nullptr && !impl_->sockets.empty()) shutdown(std::chrono::milliseconds(0));
-}
-
-void GrpcServer::Impl::set_serving(bool is_serving) {
-  each_server([is_serving](grpc::Server& server) {
-    server.GetHealthCheckService()->SetServingStatus(is_serving);
-  });
 }
 
 Status GrpcServer::Impl::open(Socket& socket, size_t n_sockets, const grpc::ResourceQuota& quota) {
@@ -223,7 +216,8 @@ Status GrpcServer::door() const {
 }
 
 void GrpcServer::start_drain() {
-  impl_->set_serving(false);
+  impl_->each_server(
+      [](grpc::Server& server) { server.GetHealthCheckService()->SetServingStatus(false); });
   impl_->sessions.start_drain();
 }
 

@@ -178,25 +178,33 @@ inline v1::GenerateRequest make_request(const std::string& route, int32_t max_to
   return request;
 }
 
-// grpc.health.v1 by hand: its messages are one string and one enum.
-inline std::string health(const std::shared_ptr<grpc::Channel>& channel,
-                          const std::string& service) {
-  std::string body;
-  if (!service.empty()) body = std::string("\x0a") + static_cast<char>(service.size()) + service;
+// A call without the generated code: "/grpc.health.v1.Health/Check", and the bytes of its message.
+inline grpc::Status call_raw(const std::shared_ptr<grpc::Channel>& channel,
+                             const std::string& method, const std::string& body,
+                             grpc::ByteBuffer& response) {
   const grpc::Slice slice(body);
   const grpc::ByteBuffer request(&slice, 1);
-  grpc::ByteBuffer response;
   grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
   grpc::CompletionQueue queue;
   grpc::TemplatedGenericStub<grpc::ByteBuffer, grpc::ByteBuffer> stub(channel);
-  const auto call =
-      stub.PrepareUnaryCall(&context, "/grpc.health.v1.Health/Check", request, &queue);
+  const auto call = stub.PrepareUnaryCall(&context, method, request, &queue);
   call->StartCall();
   grpc::Status status;
   call->Finish(&response, &status, nullptr);
   void* tag = nullptr;
   bool ok = false;
   queue.Next(&tag, &ok);
+  return status;
+}
+
+// grpc.health.v1 by hand: its messages are one string and one enum.
+inline std::string health(const std::shared_ptr<grpc::Channel>& channel,
+                          const std::string& service) {
+  std::string body;
+  if (!service.empty()) body = std::string("\x0a") + static_cast<char>(service.size()) + service;
+  grpc::ByteBuffer response;
+  const grpc::Status status = call_raw(channel, "/grpc.health.v1.Health/Check", body, response);
   if (!status.ok()) return "error " + std::to_string(status.error_code());
   std::vector<grpc::Slice> slices;
   if (!response.Dump(&slices).ok()) return "no body";

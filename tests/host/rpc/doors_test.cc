@@ -55,23 +55,6 @@ std::shared_ptr<grpc::Channel> channel_to(const std::string& path) {
   return grpc::CreateChannel(socket_uri(path), grpc::InsecureChannelCredentials());
 }
 
-grpc::Status call_empty(const std::shared_ptr<grpc::Channel>& channel, const std::string& method) {
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
-  const grpc::ByteBuffer request(std::vector<grpc::Slice>(1).data(), 1);
-  grpc::ByteBuffer response;
-  grpc::CompletionQueue queue;
-  grpc::TemplatedGenericStub<grpc::ByteBuffer, grpc::ByteBuffer> stub(channel);
-  const auto call = stub.PrepareUnaryCall(&context, method, request, &queue);
-  call->StartCall();
-  grpc::Status status;
-  call->Finish(&response, &status, nullptr);
-  void* tag = nullptr;
-  bool ok = false;
-  queue.Next(&tag, &ok);
-  return status;
-}
-
 // A connection as another user would make it; -1 when there is none. Only root can do that.
 int connect_as(uid_t other, const std::string& path) {
   int fd = -1;
@@ -144,7 +127,8 @@ void expect_rpcs(const std::string& path, const std::string& given,
   for (const auto& [name, method] : methods) {
     ASSERT_EQ(kNeeds.count(name), 1u) << name << " is new: which right does it need?";
     const std::string& needed = kNeeds.at(name);
-    const grpc::Status status = call_empty(channel, method);
+    grpc::ByteBuffer unused;
+    const grpc::Status status = call_raw(channel, method, "", unused);
     const std::string what = name + " with '" + given + "' on " + path + ": code " +
                              std::to_string(status.error_code()) + ", " + status.error_message();
     if (!is_let_in) {
